@@ -1,0 +1,190 @@
+package wasm
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"google.golang.org/grpc/codes"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/integration/shims"
+	"github.com/berth-cri/berth/integration/testbed"
+)
+
+// TestKindsOfImages: whatever an image of a module looks like, it runs, and its layers
+// stay in the content store also where those that are unpacked are discarded.
+func TestKindsOfImages(t *testing.T) {
+	t.Parallel()
+	b, _ := berthBed(t, shims.Wasm{PublishBinary: true}, testbed.Options{Config: "[registry]\ndiscard_unpacked_layers = true\n"}, `platform = "wasi/wasm"`)
+	entry := testbed.WasmConfigured(func(c *v1.Config) { c.Entrypoint, c.Cmd = []string{"/app.wasm"}, []string{"exit", "5"} })
+	wasip1 := testbed.WasmFor(v1.Platform{OS: "wasip1", Architecture: "wasm"})
+	layer := testbed.WasmLayer(t, module(t), entry)
+	for name, tc := range map[string]struct {
+		image v1.Image
+		// blob is the layer that must be there.
+		blob v1.Image
+		// ownCommand is for images that have none.
+		ownCommand bool
+	}{
+		"layer":   {image: layer},
+		"counted": {image: testbed.WasmLayer(t, module(t), entry, wasip1, testbed.WasmDiffIDs())},
+		"spin":    {image: testbed.WasmLayer(t, module(t), entry, wasip1, testbed.WasmTypes("application/vnd.oci.image.config.v1+json", "application/vnd.wasm.content.layer.v1+wasm"))},
+		"cncf":    {image: testbed.WasmLayer(t, module(t), wasip1, testbed.WasmTypes("application/vnd.wasm.config.v0+json", "application/wasm")), ownCommand: true},
+		"file":    {image: testbed.WasmFile(t, module(t), wasip1, entry)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			reference, id := b.push(t, "kinds/"+name+":1", tc.image)
+			spec := testbed.PodSpec{Image: id}
+			if tc.ownCommand {
+				spec.Command = []string{"/", "exit", "5"}
+			}
+			if ended, said := b.run(t, spec); ended.GetExitCode() != 5 {
+				t.Errorf("it ended with %d, and said %q", ended.GetExitCode(), said)
+			}
+			b.Restart(t)
+			if got := b.image(t, "", reference).GetId(); got != id {
+				t.Errorf("after a restart %s is %q", reference, got)
+			}
+			layers, err := tc.image.Layers()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if hash, err := layers[0].Digest(); err != nil || !b.has(t, hash) {
+				t.Errorf("its layer %v is gone: %v", hash, err)
+			}
+			b.remove(t, id)
+		})
+	}
+}
+
+// TestOneNameUnderTwoHandlers: a tag has an image of the node's platform and one of a
+// module, and each handler runs its own.
+func TestOneNameUnderTwoHandlers(t *testing.T) {
+	t.Parallel()
+	b, _ := berthBed(t, shims.Wasm{}, testbed.Options{}, `platform = "wasi/wasm"`)
+	wasm := testbed.WasmFile(t, module(t), testbed.WasmConfigured(func(c *v1.Config) { c.Cmd = []string{"exit", "6"} }))
+	linux := testbed.Busybox(t, testbed.WithConfig(func(c *v1.Config) { c.Cmd = []string{"sh", "-c", "exit 7"} }))
+	reference := b.registry.PushIndex(t, "two/app:1", testbed.Index(t, linux, wasm))
+	ends := func(handler, image string) int32 {
+		t.Helper()
+		pod := b.Client.RunPod(t, testbed.PodSpec{Handler: handler, Image: image})
+		defer pod.Remove(t)
+		return pod.Container.WaitExit(t).GetExitCode()
+	}
+	linuxID := b.Client.Pull(t, "runc", reference)
+	// A kubelet that knows of no platforms takes the image that it is told of to be there.
+	pod := b.Client.RunSandbox(t, testbed.PodSpec{Handler: handler})
+	_, err := b.Client.CreateContainer(testbed.Within(t, patience), &runtimeapi.CreateContainerRequest{
+		PodSandboxId: pod.ID, SandboxConfig: pod.Config, Config: b.Client.ContainerConfig("main", linuxID),
+	})
+	testbed.Refused(t, err, codes.FailedPrecondition, "not built for WebAssembly", "imagePullPolicy: Always")
+	if got := b.image(t, handler, reference); got != nil {
+		t.Errorf("for modules it is %v", got)
+	}
+	wasmID := b.Client.Pull(t, handler, reference)
+	if wasmID == linuxID {
+		t.Fatalf("both images are %s", wasmID)
+	}
+	for range 2 {
+		for _, image := range []string{reference, linuxID, wasmID} {
+			if got := ends(handler, image); got != 6 {
+				t.Errorf("%s as a module ends with %d", image, got)
+			}
+			if got := ends("runc", image); got != 7 {
+				t.Errorf("%s on the node ends with %d", image, got)
+			}
+		}
+		b.Restart(t)
+	}
+	b.remove(t, linuxID)
+	if b.image(t, "runc", reference) != nil || b.image(t, handler, reference).GetId() != wasmID || b.image(t, "", reference).GetId() != wasmID {
+		t.Errorf("%s is %v on the node, and %v for modules", reference, b.image(t, "runc", reference), b.image(t, handler, reference))
+	}
+	if got := ends(handler, reference); got != 6 {
+		t.Errorf("alone, as a module, it ends with %d", got)
+	}
+}
+
+// TestImageOfAnotherPlatform: what a handler cannot run is not pulled, and the error says
+// what can.
+func TestImageOfAnotherPlatform(t *testing.T) {
+	t.Parallel()
+	b, _ := berthBed(t, shims.Wasm{}, testbed.Options{}, `platform = "wasi/wasm"`)
+	wasm := b.registry.Push(t, "other/wasm:1", testbed.WasmLayer(t, module(t)))
+	linux := b.registry.Push(t, "other/linux:1", testbed.Busybox(t))
+	for _, tc := range []struct {
+		handler, image string
+		says           []string
+	}{
+		{"runc", wasm, []string{"built for WebAssembly", `a handler with platform = "wasi/wasm" runs it`}},
+		{"", wasm, []string{"built for WebAssembly"}},
+		{handler, linux, []string{"not built for WebAssembly", `the handler has platform = "wasi/wasm"`, "linux/"}},
+	} {
+		_, err := b.Client.PullImage(testbed.Within(t, patience), &runtimeapi.PullImageRequest{Image: &runtimeapi.ImageSpec{Image: tc.image, RuntimeHandler: tc.handler}})
+		testbed.Refused(t, err, codes.NotFound, tc.says...)
+	}
+}
+
+// TestShimWithoutPlatform: a shim that is known to run modules runs what an image is: an
+// installer may have written its handler who knows of no platforms.
+func TestShimWithoutPlatform(t *testing.T) {
+	t.Parallel()
+	b, _ := berthBed(t, shims.Wasm{}, testbed.Options{}, "")
+	wasm, _ := b.push(t, "mixed/wasm:1", testbed.WasmLayer(t, module(t), testbed.WasmConfigured(func(c *v1.Config) { c.Cmd = []string{"/", "exit", "8"} })))
+	linux, _ := b.push(t, "mixed/linux:1", testbed.Busybox(t))
+	pod := b.Client.RunSandbox(t, testbed.PodSpec{Handler: handler})
+	if got := pod.RunContainer(t, "module", testbed.PodSpec{Image: wasm}).WaitExit(t).GetExitCode(); got != 8 {
+		t.Errorf("the module ends with %d", got)
+	}
+	if got := pod.RunContainer(t, "program", testbed.PodSpec{Image: linux, Command: []string{"sh", "-c", "exit 9"}}).WaitExit(t).GetExitCode(); got != 9 {
+		t.Errorf("the program ends with %d", got)
+	}
+}
+
+// TestWhatIsKnownOfTheShim: it shares the kernel, and starts nothing beside a module.
+func TestWhatIsKnownOfTheShim(t *testing.T) {
+	t.Parallel()
+	_, berth := berthBed(t, shims.Wasm{}, testbed.Options{}, `platform = "wasi/wasm"`)
+	shown(t, berth, "handler", "probe", handler) // before that nothing need be known
+	text := shown(t, berth, "capabilities", handler)
+	for _, want := range []string{"shared-kernel", "host-network"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("its capabilities lack %q:\n%s", want, text)
+		}
+	}
+}
+
+// TestNothingIsLeft of pods of modules, in any place where berth keeps something.
+func TestNothingIsLeft(t *testing.T) {
+	t.Parallel()
+	b, berth := berthBed(t, shims.Wasm{}, testbed.Options{}, `platform = "wasi/wasm"`)
+	reference, _ := b.push(t, "rest/app:1", testbed.WasmLayer(t, module(t), testbed.WasmConfigured(func(c *v1.Config) { c.Cmd = []string{"/", "exit", "0"} })))
+	b.run(t, testbed.PodSpec{Image: reference})
+	berth.Restart(t)
+	before := berth.Snapshot(t)
+	for range 3 {
+		b.run(t, testbed.PodSpec{Image: reference})
+	}
+	pod := b.Client.RunPod(t, testbed.PodSpec{Handler: handler, Image: reference, Args: []string{"/", "stay"}})
+	says(t, pod.Container, "staying")
+	pod.Remove(t)
+	berth.Restart(t)
+	berth.NoLeaks(t, before)
+}
+
+// shown is what a command of berth's prints.
+func shown(t *testing.T, b *testbed.Berth, args ...string) string {
+	t.Helper()
+	command := exec.CommandContext(testbed.Within(t, patience), filepath.Join(b.Bin, "berth"), args...)
+	command.Env = append(os.Environ(), "BERTH_ADMIN_SOCKET="+filepath.Join(filepath.Dir(b.Socket), "admin.sock"))
+	var out, mistakes strings.Builder
+	command.Stdout, command.Stderr = &out, &mistakes
+	if err := command.Run(); err != nil {
+		t.Fatalf("berth %v: %v\n%s%s", args, err, out.String(), mistakes.String())
+	}
+	return out.String()
+}

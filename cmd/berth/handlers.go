@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -96,7 +97,7 @@ func stateWord(s adminv1.State) string {
 func handlerTable(handlers []*adminv1.Handler, wide bool) *table {
 	t := &table{header: []string{"NAME", "STATE", "TYPE", "RUNTIME", "PODS", "GEN"}, whole: wide}
 	if wide {
-		t.header = append(t.header, "PATH", "DIGEST", "ORIGIN")
+		t.header = append(t.header, "PLATFORM", "PATH", "DIGEST", "ORIGIN")
 	}
 	t.header = append(t.header, "REASON")
 	for _, h := range handlers {
@@ -106,7 +107,7 @@ func handlerTable(handlers []*adminv1.Handler, wide bool) *table {
 		}
 		row := []string{name, stateWord(h.GetState()), h.GetType(), runtimeOf(h), fmt.Sprint(h.GetPods()), fmt.Sprint(h.GetGeneration())}
 		if wide {
-			row = append(row, h.GetPath(), short(h.GetDigest()), h.GetOrigin())
+			row = append(row, cmp.Or(h.GetPlatform(), "-"), h.GetPath(), short(h.GetDigest()), h.GetOrigin())
 		}
 		t.add(append(row, h.GetReason())...)
 	}

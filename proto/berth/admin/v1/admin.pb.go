@@ -262,7 +262,9 @@ type Handler struct {
 	Trial *Trial `protobuf:"bytes,16,opt,name=trial,proto3" json:"trial,omitempty"`
 	// What it can do for pods on this node, when it was asked last; unset if it
 	// never answered.
-	Capabilities  *Capabilities `protobuf:"bytes,17,opt,name=capabilities,proto3" json:"capabilities,omitempty"`
+	Capabilities *Capabilities `protobuf:"bytes,17,opt,name=capabilities,proto3" json:"capabilities,omitempty"`
+	// What its images are built for: "wasi/wasm"; empty is this node's platform.
+	Platform      string `protobuf:"bytes,18,opt,name=platform,proto3" json:"platform,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -414,6 +416,13 @@ func (x *Handler) GetCapabilities() *Capabilities {
 		return x.Capabilities
 	}
 	return nil
+}
+
+func (x *Handler) GetPlatform() string {
+	if x != nil {
+		return x.Platform
+	}
+	return ""
 }
 
 // Capabilities are what a handler can do for pods, and how that is known.
@@ -4043,7 +4052,7 @@ const file_berth_admin_v1_admin_proto_rawDesc = "" +
 	"suggestion\x18\x06 \x01(\tR\n" +
 	"suggestion\"?\n" +
 	"\bProblems\x123\n" +
-	"\bproblems\x18\x01 \x03(\v2\x17.berth.admin.v1.ProblemR\bproblems\"\xbc\x04\n" +
+	"\bproblems\x18\x01 \x03(\v2\x17.berth.admin.v1.ProblemR\bproblems\"\xd8\x04\n" +
 	"\aHandler\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12+\n" +
 	"\x05state\x18\x02 \x01(\x0e2\x15.berth.admin.v1.StateR\x05state\x12\x16\n" +
@@ -4066,7 +4075,8 @@ const file_berth_admin_v1_admin_proto_rawDesc = "" +
 	"\vprobe_error\x18\x0f \x01(\tR\n" +
 	"probeError\x12+\n" +
 	"\x05trial\x18\x10 \x01(\v2\x15.berth.admin.v1.TrialR\x05trial\x12@\n" +
-	"\fcapabilities\x18\x11 \x01(\v2\x1c.berth.admin.v1.CapabilitiesR\fcapabilities\"\xc0\x01\n" +
+	"\fcapabilities\x18\x11 \x01(\v2\x1c.berth.admin.v1.CapabilitiesR\fcapabilities\x12\x1a\n" +
+	"\bplatform\x18\x12 \x01(\tR\bplatform\"\xc0\x01\n" +
 	"\fCapabilities\x12\x1c\n" +
 	"\tisolation\x18\x01 \x01(\tR\tisolation\x12)\n" +
 	"\x10isolation_source\x18\x02 \x01(\tR\x0fisolationSource\x12'\n" +

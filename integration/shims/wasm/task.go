@@ -187,7 +187,7 @@ func entrypoint(root string, p *specs.Process) (body []byte, linux bool, err err
 	if err != nil {
 		return nil, false, err
 	}
-	defer in.Close()
+	defer func() { _ = in.Close() }()
 	for _, dir := range searched(name, p) {
 		path := strings.TrimPrefix(filepath.Join("/", dir, name), "/")
 		info, err := in.Stat(path)

@@ -308,13 +308,6 @@ func (x *index) list() []*Image {
 	return slices.SortedFunc(maps.Values(x.images), func(a, b *Image) int { return strings.Compare(a.ID, b.ID) })
 }
 
-// nameList returns the names of an image.
-func (x *index) nameList(id string) []string {
-	x.mu.RLock()
-	defer x.mu.RUnlock()
-	return x.namesOf(id)
-}
-
 // hasChain says whether an image consists of these layers.
 func (x *index) hasChain(chain digest.Digest) bool {
 	x.mu.RLock()

@@ -129,6 +129,27 @@ func TestImageOfAnotherPlatform(t *testing.T) {
 	}
 }
 
+// TestPullForAPod: a kubelet that names no handler says for which pod it pulls.
+func TestPullForAPod(t *testing.T) {
+	t.Parallel()
+	b, _ := berthBed(t, shims.Wasm{}, testbed.Options{}, `platform = "wasi/wasm"`)
+	reference := b.registry.Push(t, "pod/app:1", testbed.WasmLayer(t, module(t), testbed.WasmConfigured(func(c *v1.Config) { c.Cmd = []string{"/", "exit", "2"} })))
+	pod := b.Client.RunSandbox(t, testbed.PodSpec{Handler: handler})
+	pull := func() string {
+		t.Helper()
+		r, err := b.Client.PullImage(testbed.Within(t, patience), &runtimeapi.PullImageRequest{Image: &runtimeapi.ImageSpec{Image: reference}, SandboxConfig: pod.Config})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r.GetImageRef()
+	}
+	if got := pod.RunContainer(t, "main", testbed.PodSpec{Image: pull()}).WaitExit(t).GetExitCode(); got != 2 {
+		t.Errorf("it ends with %d", got)
+	}
+	b.Restart(t)
+	pull() // by a daemon that has not made the pod
+}
+
 // TestShimWithoutPlatform: a shim that is known to run modules runs what an image is: an
 // installer may have written its handler who knows of no platforms.
 func TestShimWithoutPlatform(t *testing.T) {

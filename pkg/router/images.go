@@ -131,12 +131,10 @@ func present(r *runtimeapi.ImageStatusResponse) bool {
 	return r.GetImage() != nil || hasUnread(r, 1)
 }
 
-// PullImage goes to the store of the pod that the image is for. Who pulled what
-// with which credentials is remembered for as long as the pod is there.
+// PullImage goes to the store of the pod that the image is for, and for its handler: most
+// kubelets do not name that. Where there are several stores, who pulled what with which
+// credentials is remembered for as long as the pod is there.
 func (i images) PullImage(ctx context.Context, req *runtimeapi.PullImageRequest) (*runtimeapi.PullImageResponse, error) {
-	if len(i.owners.all()) < 2 {
-		return byImage(ctx, i.routes, req.GetImage(), req, Backend.PullImage)
-	}
 	name, uid := req.GetImage().GetRuntimeHandler(), req.GetSandboxConfig().GetMetadata().GetUid()
 	var owner *Owner
 	if name == "" {
@@ -159,7 +157,7 @@ func (i images) PullImage(ctx context.Context, req *runtimeapi.PullImageRequest)
 	resp, err := b.PullImage(ctx, req)
 	if err == nil {
 		i.pulls.came(b, req.GetImage().GetImage())
-		if owner != nil {
+		if owner != nil && len(i.owners.all()) > 1 {
 			i.pulls.remember(uid, req)
 		}
 	}

@@ -406,6 +406,30 @@ func TestImagesGoByTheirHandler(t *testing.T) {
 	wantCode(t, err, codes.InvalidArgument)
 }
 
+// A pull that names no handler is for that of its pod, which decides what is pulled, also
+// on a node with one store of images. Most kubelets name none.
+func TestImagesGoByTheirPod(t *testing.T) {
+	one, _ := two()
+	n := serveReady(t, table(t, 1, "runc", ready("runc", one), ready("wasm", one)), one)
+	config := &runtimeapi.PodSandboxConfig{Metadata: &runtimeapi.PodSandboxMetadata{Name: "a", Namespace: "b", Uid: "of-the-pod"}}
+	if _, err := n.RunPodSandbox(ctx(t), &runtimeapi.RunPodSandboxRequest{RuntimeHandler: "wasm", Config: config}); err != nil {
+		t.Fatal(err)
+	}
+	other := &runtimeapi.PodSandboxConfig{Metadata: &runtimeapi.PodSandboxMetadata{Uid: "of-nobody"}}
+	for _, tc := range []struct {
+		handler string
+		pod     *runtimeapi.PodSandboxConfig
+		want    string
+	}{{"", config, "one/wasm"}, {"runc", config, "one/runc"}, {"", nil, "one/runc"}, {"", other, "one/runc"}} {
+		resp, err := n.images.PullImage(ctx(t), &runtimeapi.PullImageRequest{
+			Image: &runtimeapi.ImageSpec{Image: "busybox", RuntimeHandler: tc.handler}, SandboxConfig: tc.pod,
+		})
+		if err != nil || resp.GetImageRef() != tc.want {
+			t.Errorf("handler %q, pod %v: got %v, %v, want %s", tc.handler, tc.pod, resp, err, tc.want)
+		}
+	}
+}
+
 // The kubelet needs images, and the size of their disk, also on a node whose
 // default handler is broken.
 func TestImagesOfABrokenDefault(t *testing.T) {

@@ -18,9 +18,7 @@ func (s sandboxes) RunPodSandbox(ctx context.Context, req *runtimeapi.RunPodSand
 	err = s.starts.run(ctx, req.GetRuntimeHandler(), req.GetConfig().GetMetadata().GetUid(), check, func(ctx context.Context, to *route, made func(id string)) (err error) {
 		if resp, err = to.Backend.RunPodSandbox(ctx, req); err == nil {
 			made(resp.GetPodSandboxId())
-			if len(s.owners.all()) > 1 {
-				s.pulls.made(s.owners, req.GetConfig().GetMetadata().GetUid(), resp.GetPodSandboxId())
-			}
+			s.pulls.made(s.owners, req.GetConfig().GetMetadata().GetUid(), resp.GetPodSandboxId())
 		}
 		return err
 	})

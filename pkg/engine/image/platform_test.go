@@ -1,6 +1,7 @@
 package image
 
 import (
+	"bytes"
 	"encoding/json"
 	"runtime"
 	"slices"
@@ -156,7 +157,7 @@ func wasmImage(t testing.TB, os string, config types.MediaType, counted bool, mo
 	must(t, err)
 	m = m.DeepCopy()
 	m.Config.MediaType = config
-	return retyped{img, m}
+	return retyped{Image: img, manifest: m}
 }
 
 // retyped is an image with another manifest: the library makes none whose configuration
@@ -164,12 +165,30 @@ func wasmImage(t testing.TB, os string, config types.MediaType, counted bool, mo
 type retyped struct {
 	v1.Image
 	manifest *v1.Manifest
+	// config is another configuration; nil is that of the image.
+	config []byte
 }
+
+func (r retyped) RawConfigFile() ([]byte, error) {
+	if r.config != nil {
+		return r.config, nil
+	}
+	return r.Image.RawConfigFile()
+}
+
+func (r retyped) ConfigName() (v1.Hash, error) { return r.manifest.Config.Digest, nil }
 
 func (r retyped) Manifest() (*v1.Manifest, error) { return r.manifest, nil }
 func (r retyped) RawManifest() ([]byte, error)    { return json.Marshal(r.manifest) }
 func (r retyped) Digest() (v1.Hash, error)        { return partial.Digest(r) }
 func (r retyped) Size() (int64, error)            { return partial.Size(r) }
+
+func hashOf(t testing.TB, text []byte) v1.Hash {
+	t.Helper()
+	h, _, err := v1.SHA256(bytes.NewReader(text))
+	must(t, err)
+	return h
+}
 
 func pullFor(t testing.TB, s *Store, wanted Platform, ref string) *Image {
 	t.Helper()
@@ -382,6 +401,14 @@ func TestImageOfAnotherPlatform(t *testing.T) {
 		if _, err := s.ToRun(domain+"/artifact:1", wanted); !errdefs.IsFailedPrecondition(err) {
 			t.Errorf("an artifact to run for %s: %v", wanted, err)
 		}
+	}
+	// So is what only looks like a module, whatever its configuration holds.
+	odd := wasmImage(t, "wasi", wasmConfig, false, "m").(retyped)
+	odd.config = []byte("not JSON")
+	odd.manifest.Config.Size, odd.manifest.Config.Digest = int64(len(odd.config)), hashOf(t, odd.config)
+	reg.push(t, "odd:1", odd)
+	if got := pullFor(t, s, WasmPlatform, domain+"/odd:1"); got.ArtifactType != wasmConfig || isWasm(got.Platform) {
+		t.Errorf("it is %+v", got)
 	}
 	// Modules whose configuration is no image's are an artifact to everybody else.
 	reg.push(t, "module:1", wasmImage(t, "wasip2", wasmConfig, false, "m"))

@@ -81,7 +81,7 @@ func newPuller(c pullConfig, r *reader, k *catalog, u *unpacker, v *views, w wor
 // is asked every time, with the given credentials, even if everything is there
 // already; what is there is not downloaded again.
 //
-// Callers with the same name, credentials and snapshotter share one download. A
+// Callers with the same name, credentials, snapshotter and platform share one download. A
 // caller whose ctx ends gets ctx's error at once; the download ends with its
 // last caller. Errors carry an errdefs class, no secret, and what to do. Those
 // of class ErrUnknown begin with "RegistryUnavailable" or, if a verifier did not

@@ -8,8 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Remove drops the image that ref finds, with all its names, and frees what
-// nothing else needs: by a name the images of all platforms that it stands for. It frees also what interrupted pulls left; layers that a container runs on stay until it is gone. An
+// Remove drops the image that ref finds, with all its names; if ref is a name, the images
+// of all platforms that it stands for. It frees what nothing else needs, also what
+// interrupted pulls left; layers that a container runs on stay until it is gone. An
 // image that is not there is no error. When it returns the image is in no list. Its
 // space is freed in the background, but not on a filesystem that is nearly full: there a
 // kubelet looks right after a removal whether that was enough, or evicts pods. So the

@@ -59,21 +59,18 @@ func (i *Image) RootChain() digest.Digest {
 	return i.ChainID
 }
 
-// artifactPlatform is what an artifact was built for, if it is one of modules.
-func (r *reader) artifactPlatform(ctx context.Context, m imagespec.Manifest) (p imagespec.Platform, err error) {
+// artifactPlatform is what an artifact was built for, if it is one of modules. Whatever
+// else its configuration may be, it is an artifact.
+func (r *reader) artifactPlatform(ctx context.Context, m imagespec.Manifest) (imagespec.Platform, error) {
 	if m.Config.MediaType != wasmConfig {
-		return p, nil
+		return imagespec.Platform{}, nil
 	}
-	err = r.readJSON(ctx, m.Config, &p, func() error {
-		if len(p.Architecture)+len(p.OS)+len(p.Variant)+len(p.OSVersion) > maxName {
-			return fmt.Errorf("platform is too long: %w", errdefs.ErrInvalidArgument)
-		}
-		p.OSFeatures = nil
-		return nil
-	})
-	if err != nil {
-		return p, fmt.Errorf("configuration: %w", err)
+	var p imagespec.Platform
+	err := r.readJSON(ctx, m.Config, &p, func() error { return nil })
+	if err != nil || len(p.Architecture)+len(p.OS)+len(p.Variant)+len(p.OSVersion) > maxName {
+		return imagespec.Platform{}, ctx.Err()
 	}
+	p.OSFeatures = nil
 	return p, nil
 }
 

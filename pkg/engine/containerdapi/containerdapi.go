@@ -28,6 +28,7 @@ import (
 	tasksapi "github.com/containerd/containerd/api/services/tasks/v1"
 	transferapi "github.com/containerd/containerd/api/services/transfer/v1"
 	versionapi "github.com/containerd/containerd/api/services/version/v1"
+	"golang.org/x/net/netutil"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/health"
 	healthapi "google.golang.org/grpc/health/grpc_health_v1"
@@ -67,7 +68,6 @@ const (
 type Server struct {
 	deps     Deps
 	services []registerer
-	streams  *streams
 }
 
 // registerer is a service of containerd's own packages.
@@ -83,12 +83,14 @@ func New(ctx context.Context, d Deps) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("containerd API: %w", err)
 	}
-	return &Server{deps: d, services: services, streams: newStreams()}, nil
+	return &Server{deps: d, services: services}, nil
 }
 
 const (
 	// maxMessage is containerd's own bound of messages, in bytes.
 	maxMessage = 16 << 20
+	// maxConnections is how many clients may be connected; more wait.
+	maxConnections = 256
 	// maxStreams bounds the calls that one connection may have open.
 	maxStreams = 128
 )
@@ -100,7 +102,8 @@ func (s *Server) Serve(ctx context.Context, l net.Listener, to Audience, options
 		return errors.Join(err, l.Close())
 	}
 	defer context.AfterFunc(ctx, server.Stop)()
-	if err := server.Serve(l); err != nil && ctx.Err() == nil {
+	// A client without end of connections must not take the descriptors of the daemon.
+	if err := server.Serve(netutil.LimitListener(l, maxConnections)); err != nil && ctx.Err() == nil {
 		return fmt.Errorf("serve the containerd API: %w", err)
 	}
 	return nil
@@ -109,7 +112,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener, to Audience, options
 func (s *Server) server(to Audience, options []grpc.ServerOption) (*grpc.Server, error) {
 	gate := newGate(to)
 	server := grpc.NewServer(append(options,
-		grpc.ChainUnaryInterceptor(gate.unary), grpc.ChainStreamInterceptor(gate.stream),
+		grpc.StatsHandler(gate), grpc.ChainUnaryInterceptor(gate.unary), grpc.ChainStreamInterceptor(gate.stream),
 		grpc.MaxRecvMsgSize(maxMessage), grpc.MaxSendMsgSize(maxMessage), grpc.MaxConcurrentStreams(maxStreams),
 	)...)
 	for _, service := range s.services {
@@ -117,6 +120,7 @@ func (s *Server) server(to Audience, options []grpc.ServerOption) (*grpc.Server,
 			return nil, err
 		}
 	}
+	opened := newStreams()
 	seen := &view{pods: s.deps.Pods, images: s.deps.Images, selfChecks: to == Shims}
 	versionapi.RegisterVersionServer(server, version{version: s.deps.Version, revision: s.deps.Revision})
 	namespacesapi.RegisterNamespacesServer(server, onlyNamespace{})
@@ -125,8 +129,8 @@ func (s *Server) server(to Audience, options []grpc.ServerOption) (*grpc.Server,
 	tasksapi.RegisterTasksServer(server, &taskService{view: seen, stats: s.deps.Stats})
 	eventsapi.RegisterEventsServer(server, &eventService{broker: s.deps.Events, oom: s.deps.OOM})
 	diffapi.RegisterDiffServer(server, diffapi.UnimplementedDiffServer{})
-	transferapi.RegisterTransferServer(server, &transferService{images: s.deps.Images, streams: s.streams})
-	streamingapi.RegisterStreamingServer(server, s.streams)
+	transferapi.RegisterTransferServer(server, &transferService{images: s.deps.Images, streams: opened})
+	streamingapi.RegisterStreamingServer(server, opened)
 	healthapi.RegisterHealthServer(server, health.NewServer())
 	return server, nil
 }

@@ -33,40 +33,42 @@ func (s *containerService) Get(ctx context.Context, r *containersapi.GetContaine
 
 // List implements containersapi.ContainersServer.
 func (s *containerService) List(ctx context.Context, r *containersapi.ListContainersRequest) (*containersapi.ListContainersResponse, error) {
-	all, err := s.list(ctx, r.GetFilters())
-	return &containersapi.ListContainersResponse{Containers: all}, err
+	resp := &containersapi.ListContainersResponse{}
+	err := s.each(ctx, r.GetFilters(), func(c *containersapi.Container) error {
+		resp.Containers = append(resp.Containers, c)
+		return nil
+	})
+	return resp, err
 }
 
 // ListStream implements containersapi.ContainersServer.
 func (s *containerService) ListStream(r *containersapi.ListContainersRequest, to containersapi.Containers_ListStreamServer) error {
-	all, err := s.list(to.Context(), r.GetFilters())
-	if err != nil {
-		return err
-	}
-	for _, c := range all {
-		if err := to.Send(&containersapi.ListContainerMessage{Container: c}); err != nil {
-			return err
-		}
-	}
-	return nil
+	return s.each(to.Context(), r.GetFilters(), func(c *containersapi.Container) error {
+		return to.Send(&containersapi.ListContainerMessage{Container: c})
+	})
 }
 
-func (s *containerService) list(ctx context.Context, fs []string) ([]*containersapi.Container, error) {
+// each calls f for those that the filters want. One at a time is put together.
+func (s *containerService) each(ctx context.Context, fs []string, f func(*containersapi.Container) error) error {
 	wants, err := filters.ParseAll(fs...)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", err, errdefs.ErrInvalidArgument)
+		return fmt.Errorf("%w: %w", err, errdefs.ErrInvalidArgument)
 	}
 	own, err := ours(ctx)
 	if err != nil || !own {
-		return nil, err
+		return err
 	}
-	var all []*containersapi.Container
 	for _, one := range s.view.all() {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
 		if m := s.view.messageOf(one); wants.Match(adaptContainer(m)) {
-			all = append(all, m)
+			if err := f(m); err != nil {
+				return err
+			}
 		}
 	}
-	return all, ctx.Err()
+	return nil
 }
 
 // adaptContainer shows filters the fields that containerd shows them.

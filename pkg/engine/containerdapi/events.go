@@ -23,15 +23,21 @@ import (
 type Broker struct {
 	mu   sync.Mutex
 	subs map[*subscriber]struct{}
+
+	tasks knownTasks
 }
 
 // subscriberBuffer is how many events a subscriber may be behind, and maxSubscribers how
 // many there may be.
 const subscriberBuffer, maxSubscribers = 1024, 128
 
+// What a subscription may ask for.
+const maxFilters, maxFilterBytes = 64, 8 << 10
+
 type subscriber struct {
+	// wants is asked by the subscriber's own goroutine: publishers wait for nobody.
 	wants  filters.Filter
-	events chan *types.Envelope
+	events chan published
 	missed bool // guarded by Broker.mu, and not written after events is closed
 }
 
@@ -50,14 +56,13 @@ func (b *Broker) Publish(_ context.Context, topic string, event core.Event) erro
 		return fmt.Errorf("event %s: %w", topic, err)
 	}
 	now := time.Now()
-	e := &core.Envelope{Timestamp: now, Namespace: Namespace, Topic: topic, Event: packed}
-	m := &types.Envelope{Timestamp: timestamppb.New(now), Namespace: Namespace, Topic: topic, Event: typeurl.MarshalProto(packed)}
+	e := published{
+		event:   &core.Envelope{Timestamp: now, Namespace: Namespace, Topic: topic, Event: packed},
+		message: &types.Envelope{Timestamp: timestamppb.New(now), Namespace: Namespace, Topic: topic, Event: typeurl.MarshalProto(packed)},
+	}
 	for s := range b.subs {
-		if !s.wants.Match(e) {
-			continue
-		}
 		select {
-		case s.events <- m:
+		case s.events <- e:
 		default:
 			s.missed = true
 			delete(b.subs, s)
@@ -65,6 +70,12 @@ func (b *Broker) Publish(_ context.Context, topic string, event core.Event) erro
 		}
 	}
 	return nil
+}
+
+// published is an event as filters see it, and as it is sent.
+type published struct {
+	event   *core.Envelope
+	message *types.Envelope
 }
 
 // listened says whether anybody wants to know.
@@ -75,11 +86,18 @@ func (b *Broker) listened() bool {
 }
 
 func (b *Broker) subscribe(fs []string) (*subscriber, error) {
+	size := 0
+	for _, f := range fs {
+		size += len(f)
+	}
+	if len(fs) > maxFilters || size > maxFilterBytes {
+		return nil, fmt.Errorf("%d filters of %d bytes; subscribe with at most %d of %d bytes: %w", len(fs), size, maxFilters, maxFilterBytes, errdefs.ErrInvalidArgument)
+	}
 	wants, err := filters.ParseAll(fs...)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", err, errdefs.ErrInvalidArgument)
 	}
-	s := &subscriber{wants: wants, events: make(chan *types.Envelope, subscriberBuffer)}
+	s := &subscriber{wants: wants, events: make(chan published, subscriberBuffer)}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if len(b.subs) >= maxSubscribers {
@@ -118,7 +136,10 @@ func (s *eventService) Subscribe(r *eventsapi.SubscribeRequest, to eventsapi.Eve
 			if !ok {
 				return errMissed
 			}
-			if err := to.Send(e); err != nil {
+			if !sub.wants.Match(e.event) {
+				continue
+			}
+			if err := to.Send(e.message); err != nil {
 				return err
 			}
 		case <-to.Context().Done():

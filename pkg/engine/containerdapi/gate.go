@@ -2,35 +2,52 @@ package containerdapi
 
 import (
 	"context"
+	"io"
 	"strings"
 
+	contentapi "github.com/containerd/containerd/api/services/content/v1"
+	imagesapi "github.com/containerd/containerd/api/services/images/v1"
+	leasesapi "github.com/containerd/containerd/api/services/leases/v1"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
+	"github.com/containerd/log"
+	"github.com/sirupsen/logrus"
+	"golang.org/x/sync/semaphore"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/stats"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/berth-cri/berth/pkg/engine/image"
 	"github.com/berth-cri/berth/pkg/engine/shim"
 )
 
 // gate is passed by every call: it decides which may be made, whose things they are
-// about, and how many there are at once.
+// about, and how much there is of them at once.
 type gate struct {
 	to Audience
-	// calls and streams bound what is done at the same time.
-	calls, streams chan struct{}
+	// working are the calls that are being answered: the node's processors are the pods'.
+	working *semaphore.Weighted
+	// open are streams and waits.
+	open *semaphore.Weighted
+	// unread are the bytes of answers that their clients have not taken yet.
+	unread *semaphore.Weighted
 }
 
 const (
-	// maxCalls is how many calls are served at once: the node's processors are the pods'.
-	maxCalls = 4
+	// maxWorking is how many calls are served at once.
+	maxWorking = 4
 	// maxOpen is how many streams and waits may be open.
 	maxOpen = 512
+	// maxUnread bounds the memory of answers, in bytes.
+	maxUnread = 64 << 20
 )
 
 func newGate(to Audience) *gate {
-	return &gate{to: to, calls: make(chan struct{}, maxCalls), streams: make(chan struct{}, maxOpen)}
+	return &gate{
+		to: to, working: semaphore.NewWeighted(maxWorking), open: semaphore.NewWeighted(maxOpen), unread: semaphore.NewWeighted(maxUnread),
+	}
 }
 
 func (g *gate) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, serve grpc.UnaryHandler) (any, error) {
@@ -38,21 +55,25 @@ func (g *gate) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, s
 	if err != nil {
 		return nil, err
 	}
+	if err := whole(req); err != nil {
+		return nil, err
+	}
 	if waits[info.FullMethod] {
-		leave, err := g.open()
-		if err != nil {
-			return nil, err
+		if !g.open.TryAcquire(1) {
+			return nil, errOpen
 		}
-		defer leave()
+		defer g.open.Release(1)
 		return serve(ctx, req)
 	}
-	select {
-	case g.calls <- struct{}{}:
-		defer func() { <-g.calls }()
-		return serve(ctx, req)
-	case <-ctx.Done():
+	if err := g.working.Acquire(ctx, 1); err != nil {
 		return nil, status.FromContextError(ctx.Err()).Err()
 	}
+	defer g.working.Release(1)
+	resp, err := serve(ctx, req)
+	if err != nil {
+		return nil, err
+	}
+	return resp, g.hold(ctx, resp)
 }
 
 func (g *gate) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, serve grpc.StreamHandler) error {
@@ -60,22 +81,112 @@ func (g *gate) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo
 	if err != nil {
 		return err
 	}
-	leave, err := g.open()
-	if err != nil {
-		return err
+	if !g.open.TryAcquire(1) {
+		return errOpen
 	}
-	defer leave()
-	return serve(srv, inNamespace{ss, ctx})
+	defer g.open.Release(1)
+	named := inNamespace{ss, ctx}
+	if kinds[shortName(info.FullMethod)] != reads || idle[info.FullMethod] {
+		return serve(srv, named)
+	}
+	// A list works between its messages, and waits for its client while it sends.
+	if err := g.working.Acquire(ctx, 1); err != nil {
+		return status.FromContextError(ctx.Err()).Err()
+	}
+	defer g.working.Release(1)
+	return serve(srv, working{named, g.working})
 }
 
-// open counts a call that lasts.
-func (g *gate) open() (leave func(), err error) {
-	select {
-	case g.streams <- struct{}{}:
-		return func() { <-g.streams }, nil
-	default:
-		return nil, status.Errorf(codes.ResourceExhausted, "%d streams and waits are open; close some", maxOpen)
+var errOpen = status.Errorf(codes.ResourceExhausted, "%d streams and waits are open; close some", maxOpen)
+
+// working is a stream that gives up its place while it sends.
+type working struct {
+	inNamespace
+	places *semaphore.Weighted
+}
+
+// SendMsg implements grpc.ServerStream.
+func (s working) SendMsg(m any) error {
+	s.places.Release(1)
+	err := s.inNamespace.SendMsg(m)
+	// The handler gives back a place when it returns, so it must have one.
+	if again := s.places.Acquire(context.WithoutCancel(s.ctx), 1); again != nil {
+		return again
 	}
+	return err
+}
+
+// answer is in the context of a call, to be let go when its answer has been sent.
+type answer struct{ sent func() }
+
+type answerKey struct{}
+
+// hold counts an answer until it was sent. Of a client that does not read only so much
+// is kept.
+func (g *gate) hold(ctx context.Context, resp any) error {
+	a, counted := ctx.Value(answerKey{}).(*answer)
+	m, ok := resp.(proto.Message)
+	if !counted || !ok {
+		return nil
+	}
+	size := min(int64(proto.Size(m)), maxUnread)
+	if !g.unread.TryAcquire(size) {
+		return status.Errorf(codes.ResourceExhausted, "clients have not read answers of %d MiB; read them, or ask for less", maxUnread>>20)
+	}
+	a.sent = func() { g.unread.Release(size) }
+	return nil
+}
+
+// TagRPC implements stats.Handler.
+func (g *gate) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context {
+	return context.WithValue(ctx, answerKey{}, &answer{})
+}
+
+// HandleRPC implements stats.Handler.
+func (g *gate) HandleRPC(ctx context.Context, s stats.RPCStats) {
+	if _, over := s.(*stats.End); !over {
+		return
+	}
+	if a, ok := ctx.Value(answerKey{}).(*answer); ok && a.sent != nil {
+		a.sent()
+	}
+}
+
+// TagConn implements stats.Handler.
+func (g *gate) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context { return ctx }
+
+// HandleConn implements stats.Handler.
+func (g *gate) HandleConn(context.Context, stats.ConnStats) {}
+
+// whole refuses requests that lack what containerd's own services take to be there.
+func whole(req any) error {
+	lacks := ""
+	switch r := req.(type) {
+	case *imagesapi.CreateImageRequest:
+		if r.GetImage().GetTarget() == nil {
+			lacks = "image.target"
+		}
+	case *imagesapi.UpdateImageRequest:
+		if r.GetImage() == nil {
+			lacks = "image"
+		}
+	case *contentapi.UpdateRequest:
+		if r.GetInfo() == nil {
+			lacks = "info"
+		}
+	case *leasesapi.AddResourceRequest:
+		if r.GetResource() == nil {
+			lacks = "resource"
+		}
+	case *leasesapi.DeleteResourceRequest:
+		if r.GetResource() == nil {
+			lacks = "resource"
+		}
+	}
+	if lacks != "" {
+		return status.Errorf(codes.InvalidArgument, "the request has no %s", lacks)
+	}
+	return nil
 }
 
 // inNamespace gives a stream the context of its namespace.
@@ -99,6 +210,7 @@ func (g *gate) admit(ctx context.Context, full string) (context.Context, error) 
 	if err := allowed(full, asked, own, g.to); err != nil {
 		return nil, err
 	}
+	ctx = silent(ctx, full)
 	switch {
 	case own:
 		ctx = namespaces.WithNamespace(ctx, image.Namespace)
@@ -175,6 +287,35 @@ var waits = map[string]bool{
 	"/containerd.services.transfer.v1.Transfer/Transfer": true,
 	"/containerd.services.images.v1.Images/Create":       true,
 	"/containerd.services.images.v1.Images/Update":       true,
+}
+
+// idle are streams whose handlers mostly wait.
+var idle = map[string]bool{
+	"/containerd.services.events.v1.Events/Subscribe": true,
+	"/grpc.health.v1.Health/Watch":                    true,
+}
+
+// borrowedLogs are services of containerd's packages that log each failure which they
+// also answer: a client could fill the journal with them.
+var borrowedLogs = []string{"/containerd.services.content.", "/containerd.services.snapshots.", "/containerd.services.leases.", "/containerd.services.introspection."}
+
+// noLog takes what nobody is to read.
+var noLog = func() *log.Entry {
+	l := logrus.New()
+	l.SetOutput(io.Discard)
+	return logrus.NewEntry(l)
+}()
+
+// unlogged keeps what is written under a context out of the log.
+func unlogged(ctx context.Context) context.Context { return log.WithLogger(ctx, noLog) }
+
+func silent(ctx context.Context, full string) context.Context {
+	for _, service := range borrowedLogs {
+		if strings.HasPrefix(full, service) {
+			return unlogged(ctx)
+		}
+	}
+	return ctx
 }
 
 // allowed says why a method may not be called, if it may not. Pure.

@@ -5,9 +5,14 @@ import (
 	"strings"
 	"testing"
 
+	contentapi "github.com/containerd/containerd/api/services/content/v1"
+	imagesapi "github.com/containerd/containerd/api/services/images/v1"
+	leasesapi "github.com/containerd/containerd/api/services/leases/v1"
+	"github.com/containerd/containerd/api/types"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/stats"
 	"google.golang.org/grpc/status"
 
 	"github.com/berth-cri/berth/pkg/engine/image"
@@ -87,15 +92,47 @@ func TestNamespaceOfTheStore(t *testing.T) {
 	}
 }
 
-func TestGateBoundsWhatIsOpen(t *testing.T) {
+// Answers that nobody reads are bounded, and counted no longer once they were sent.
+func TestGateBoundsUnreadAnswers(t *testing.T) {
 	g := newGate(Agents)
-	for range maxOpen {
-		if _, err := g.open(); err != nil {
-			t.Fatal(err)
+	large := &imagesapi.GetImageResponse{Image: &imagesapi.Image{Name: strings.Repeat("x", maxUnread/4)}}
+	var calls []context.Context
+	var err error
+	for err == nil {
+		ctx := g.TagRPC(t.Context(), nil)
+		if err = g.hold(ctx, large); err == nil {
+			calls = append(calls, ctx)
 		}
 	}
-	if _, err := g.open(); status.Code(err) != codes.ResourceExhausted {
-		t.Errorf("one more: %v", err)
+	if n := len(calls); n != 3 || status.Code(err) != codes.ResourceExhausted {
+		t.Errorf("%d answers are held, then %v", n, err)
+	}
+	for _, ctx := range calls {
+		g.HandleRPC(ctx, &stats.OutPayload{})
+		g.HandleRPC(ctx, &stats.End{})
+	}
+	if err := g.hold(g.TagRPC(t.Context(), nil), large); err != nil {
+		t.Errorf("after all were sent: %v", err)
+	}
+}
+
+func TestWhole(t *testing.T) {
+	for name, c := range map[string]struct {
+		req  any
+		want codes.Code
+	}{
+		"an image":             {&imagesapi.CreateImageRequest{Image: &imagesapi.Image{Target: &types.Descriptor{}}}, codes.OK},
+		"no image":             {&imagesapi.CreateImageRequest{}, codes.InvalidArgument},
+		"no target":            {&imagesapi.CreateImageRequest{Image: &imagesapi.Image{}}, codes.InvalidArgument},
+		"no image to change":   {&imagesapi.UpdateImageRequest{}, codes.InvalidArgument},
+		"no content to change": {&contentapi.UpdateRequest{}, codes.InvalidArgument},
+		"no resource":          {&leasesapi.AddResourceRequest{}, codes.InvalidArgument},
+		"no resource to drop":  {&leasesapi.DeleteResourceRequest{}, codes.InvalidArgument},
+		"any other":            {&imagesapi.ListImagesRequest{}, codes.OK},
+	} {
+		if got := status.Code(whole(c.req)); got != c.want {
+			t.Errorf("%s: %s", name, got)
+		}
 	}
 }
 

@@ -1,7 +1,9 @@
 package containerdapi
 
 import (
+	"cmp"
 	"context"
+	"sync"
 	"time"
 
 	events "github.com/containerd/containerd/api/events"
@@ -13,17 +15,76 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/pod"
 )
 
+// knownTasks are the tasks that have started since the daemon has, until their containers
+// are removed: by then neither the process nor the container can be asked any more.
+type knownTasks struct {
+	mu    sync.Mutex
+	tasks map[string]task
+}
+
+type task struct {
+	pid  uint32
+	code uint32
+	at   time.Time
+	oom  bool
+}
+
+// next takes in what has happened, and returns the task as it was before a removal. False
+// is a container that has none.
+func (k *knownTasks) next(id string, t runtimeapi.ContainerEventType, now task, has bool) (task, bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	known, ok := k.tasks[id]
+	switch t {
+	case runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT:
+		if !has {
+			return task{}, false
+		}
+		known = now
+	case runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT:
+		if !ok && !has {
+			return task{}, false
+		}
+		now.pid = known.pid
+		known = now
+	case runtimeapi.ContainerEventType_CONTAINER_DELETED_EVENT:
+		delete(k.tasks, id)
+		return known, ok
+	default:
+		return task{}, false
+	}
+	if k.tasks == nil {
+		k.tasks = map[string]task{}
+	}
+	k.tasks[id] = known
+	return known, true
+}
+
 // Told implements events.Listener: what the CRI's subscribers are told of a pod is told
 // to this API's, too, in its words.
 func (b *Broker) Told(s *pod.Sandbox, c *pod.Container, id string, t runtimeapi.ContainerEventType) {
+	now, has := taskOf(s, c, id)
+	known, has := b.tasks.next(id, t, now, has)
 	if !b.listened() {
 		return
 	}
-	for _, e := range lifeEvents(s, c, id, t) {
+	for _, e := range lifeEvents(s, c, id, t, known, has) {
 		if err := b.Publish(context.Background(), e.topic, e.event); err != nil {
 			log.L.WithError(err).WithField("container", id).Debug("Failed to publish event")
 		}
 	}
+}
+
+// taskOf is the task of a sandbox or container by its record; false if it has none.
+func taskOf(s *pod.Sandbox, c *pod.Container, id string) (task, bool) {
+	if id == s.ID() {
+		return task{pid: uint32(s.Status().PID), at: time.Now()}, s.Spec().Plan.Process
+	}
+	if c == nil {
+		return task{}, false
+	}
+	st := c.Status()
+	return task{pid: uint32(st.PID), code: uint32(st.ExitCode), at: time.Unix(0, st.FinishedAt), oom: st.Reason == "OOMKilled"}, st.StartedAt != 0
 }
 
 type topical struct {
@@ -32,43 +93,31 @@ type topical struct {
 }
 
 // lifeEvents are those of containerd for one of the CRI, in their order. c is nil if the
-// event is about the sandbox, or about a container that is gone.
-func lifeEvents(s *pod.Sandbox, c *pod.Container, id string, t runtimeapi.ContainerEventType) []topical {
-	pid, hasTask := s.Status().PID, s.Status().PID != 0
-	imageName := sandboxImage
-	var code uint32
-	var at time.Time
-	oom := false
-	if id != s.ID() {
-		hasTask = true
-		if c != nil {
-			st := c.Status()
-			pid, code, at, oom = st.PID, uint32(st.ExitCode), time.Unix(0, st.FinishedAt), st.Reason == "OOMKilled"
-			imageName = c.Spec().ImageTag
-		}
-	}
-	if at.IsZero() {
-		at = time.Now()
-	}
+// event is about the sandbox, or about a container that is gone. Pure.
+func lifeEvents(s *pod.Sandbox, c *pod.Container, id string, t runtimeapi.ContainerEventType, known task, has bool) []topical {
 	var all []topical
-	task := func(topic string, event core.Event) {
-		if hasTask {
+	ofTask := func(topic string, event core.Event) {
+		if has {
 			all = append(all, topical{topic, event})
 		}
 	}
 	switch t {
 	case runtimeapi.ContainerEventType_CONTAINER_CREATED_EVENT:
+		imageName := sandboxImage
+		if c != nil {
+			imageName = cmp.Or(c.Spec().ImageTag, c.Spec().ImageRef, c.Spec().ImageName)
+		}
 		all = append(all, topical{"/containers/create", &events.ContainerCreate{ID: id, Image: imageName, Runtime: &events.ContainerCreate_Runtime{Name: runtimeName(s.Spec().Definition)}}})
 	case runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT:
-		task("/tasks/create", &events.TaskCreate{ContainerID: id, Pid: uint32(pid)})
-		task("/tasks/start", &events.TaskStart{ContainerID: id, Pid: uint32(pid)})
+		ofTask("/tasks/create", &events.TaskCreate{ContainerID: id, Pid: known.pid})
+		ofTask("/tasks/start", &events.TaskStart{ContainerID: id, Pid: known.pid})
 	case runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT:
-		if oom {
-			task("/tasks/oom", &events.TaskOOM{ContainerID: id})
+		if known.oom {
+			ofTask("/tasks/oom", &events.TaskOOM{ContainerID: id})
 		}
-		task("/tasks/exit", &events.TaskExit{ContainerID: id, ID: id, Pid: uint32(pid), ExitStatus: code, ExitedAt: timestamppb.New(at)})
+		ofTask("/tasks/exit", &events.TaskExit{ContainerID: id, ID: id, Pid: known.pid, ExitStatus: known.code, ExitedAt: timestamppb.New(known.at)})
 	case runtimeapi.ContainerEventType_CONTAINER_DELETED_EVENT:
-		task("/tasks/delete", &events.TaskDelete{ContainerID: id, ID: id, Pid: uint32(pid), ExitStatus: code, ExitedAt: timestamppb.New(at)})
+		ofTask("/tasks/delete", &events.TaskDelete{ContainerID: id, ID: id, Pid: known.pid, ExitStatus: known.code, ExitedAt: timestamppb.New(known.at)})
 		all = append(all, topical{"/containers/delete", &events.ContainerDelete{ID: id}})
 	}
 	return all

@@ -10,7 +10,10 @@ import (
 	"testing"
 
 	events "github.com/containerd/containerd/api/events"
+	core "github.com/containerd/containerd/v2/core/events"
 	"github.com/containerd/containerd/v2/plugins"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/typeurl/v2"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/pkg/engine/enginetest"
@@ -101,20 +104,10 @@ func TestBrokerDisconnectsWhoDoesNotRead(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	picky, err := b.subscribe([]string{`topic=="/images/delete"`})
-	if err != nil {
-		t.Fatal(err)
-	}
 	for range subscriberBuffer + 1 {
 		if err := b.Publish(t.Context(), "/images/create", &events.ImageCreate{Name: "x"}); err != nil {
 			t.Fatal(err)
 		}
-	}
-	if err := b.Publish(t.Context(), "/images/delete", &events.ImageDelete{Name: "x"}); err != nil {
-		t.Fatal(err)
-	}
-	if n := len(picky.events); n != 1 {
-		t.Errorf("who wants one topic has %d events", n)
 	}
 	n := 0
 	for range silent.events {
@@ -123,59 +116,140 @@ func TestBrokerDisconnectsWhoDoesNotRead(t *testing.T) {
 	if n != subscriberBuffer || !silent.missed {
 		t.Errorf("who did not read has %d events, missed %t", n, silent.missed)
 	}
-	if _, err := b.subscribe([]string{"topic~="}); err == nil {
-		t.Error("a filter that is none is taken")
+	for _, filters := range [][]string{{"topic~="}, make([]string, maxFilters+1), {strings.Repeat("x", maxFilterBytes+1)}} {
+		if _, err := b.subscribe(filters); !errdefs.IsInvalidArgument(err) {
+			t.Errorf("%d filters that are none: %v", len(filters), err)
+		}
 	}
 	for range maxSubscribers {
 		_, err = b.subscribe(nil)
 	}
-	if err == nil {
-		t.Errorf("there may be more than %d subscribers", maxSubscribers)
+	if err != nil {
+		t.Error(err)
+	}
+	if _, err = b.subscribe(nil); !errdefs.IsResourceExhausted(err) {
+		t.Errorf("more than %d subscribers: %v", maxSubscribers, err)
 	}
 }
 
-func TestLifeEvents(t *testing.T) {
-	d := &handler.Definition{Name: "runc", Path: "/usr/bin/runc"}
-	s := enginetest.Sandbox(t, t.TempDir(), pod.SandboxSpec{Definition: d}, &enginetest.Runner{})
-	c := enginetest.Container(t, s)
-	if err := c.Update(func(st *pod.ContainerStatus) error {
-		st.PID, st.ExitCode, st.Reason = 7, 137, "OOMKilled"
-		return nil
-	}); err != nil {
+func TestFiltersOfEvents(t *testing.T) {
+	b := &Broker{}
+	s, err := b.subscribe([]string{`topic=="/images/delete",event.name~="^registry"`})
+	if err != nil {
 		t.Fatal(err)
 	}
-	topics := func(c *pod.Container, id string, kind runtimeapi.ContainerEventType) string {
-		var all []string
-		for _, e := range lifeEvents(s, c, id, kind) {
-			text := e.topic
-			if exit, ok := e.event.(*events.TaskExit); ok {
-				text += fmt.Sprintf(" %d", exit.GetExitStatus())
-			}
-			all = append(all, text)
-		}
-		return strings.Join(all, ", ")
-	}
-	const created, started, stopped, deleted = runtimeapi.ContainerEventType_CONTAINER_CREATED_EVENT, runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT,
-		runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT, runtimeapi.ContainerEventType_CONTAINER_DELETED_EVENT
-	for _, want := range []struct {
-		name  string
-		c     *pod.Container
-		id    string
-		kind  runtimeapi.ContainerEventType
-		topic string
-	}{
-		{"a container is created", c, c.ID(), created, "/containers/create"},
-		{"a container is started", c, c.ID(), started, "/tasks/create, /tasks/start"},
-		{"a container is killed for memory", c, c.ID(), stopped, "/tasks/oom, /tasks/exit 137"},
-		{"a container is removed", nil, c.ID(), deleted, "/tasks/delete, /containers/delete"},
-		{"a sandbox without a process is created", nil, s.ID(), created, "/containers/create"},
-		{"a sandbox without a process is started", nil, s.ID(), started, ""},
-		{"a sandbox without a process is removed", nil, s.ID(), deleted, "/containers/delete"},
+	for topic, event := range map[string]any{
+		"/images/create": &events.ImageCreate{Name: "registry.test/app:1"}, "/images/delete": &events.ImageDelete{Name: "registry.test/app:1"},
+		"/images/update": &events.ImageUpdate{Name: "other"},
 	} {
-		if got := topics(want.c, want.id, want.kind); got != want.topic {
-			t.Errorf("%s: %q, want %q", want.name, got, want.topic)
+		if err := b.Publish(t.Context(), topic, event); err != nil {
+			t.Fatal(err)
 		}
 	}
+	var got []string
+	for range 3 {
+		if e := <-s.events; s.wants.Match(e.event) {
+			got = append(got, e.message.GetTopic())
+		}
+	}
+	if !slices.Equal(got, []string{"/images/delete"}) {
+		t.Errorf("let through: %v", got)
+	}
+}
+
+const (
+	created = runtimeapi.ContainerEventType_CONTAINER_CREATED_EVENT
+	started = runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT
+	stopped = runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT
+	deleted = runtimeapi.ContainerEventType_CONTAINER_DELETED_EVENT
+)
+
+// The events of a pod's life, as the rooms announce them: by the time of the exit the
+// record has no process any more, and by that of the removal there is no container.
+func TestLifeEvents(t *testing.T) {
+	d := &handler.Definition{Name: "runc", Path: "/usr/bin/runc"}
+	plain := enginetest.Sandbox(t, t.TempDir(), pod.SandboxSpec{Definition: d}, &enginetest.Runner{})
+	withProcess := enginetest.Sandbox(t, t.TempDir(), pod.SandboxSpec{Definition: d, Plan: pod.Plan{Process: true}}, &enginetest.Runner{})
+	ran, never := enginetest.Container(t, plain), enginetest.Container(t, plain)
+	ran.Spec().ImageRef = "registry.test/app@sha256:0"
+	set := func(c *pod.Container, change func(st *pod.ContainerStatus)) {
+		t.Helper()
+		if err := c.Update(func(st *pod.ContainerStatus) error { change(st); return nil }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	process := func(s *pod.Sandbox, pid int) {
+		t.Helper()
+		if err := s.Update(func(st *pod.SandboxStatus) error { st.PID = pid; return nil }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b := &Broker{}
+	sub, err := b.subscribe(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, step := range []struct {
+		name string
+		tell func()
+		want string
+	}{
+		{"a container is created", func() { b.Told(plain, ran, ran.ID(), created) }, "/containers/create registry.test/app@sha256:0"},
+		{"it is started", func() {
+			set(ran, func(st *pod.ContainerStatus) { st.PID, st.StartedAt = 7, 1 })
+			b.Told(plain, ran, ran.ID(), started)
+		}, "/tasks/create 7, /tasks/start 7"},
+		{"it is killed for memory", func() {
+			set(ran, func(st *pod.ContainerStatus) { st.PID, st.ExitCode, st.Reason, st.FinishedAt = 0, 137, "OOMKilled", 2 })
+			b.Told(plain, ran, ran.ID(), stopped)
+		}, "/tasks/oom, /tasks/exit 7 137"},
+		{"it is removed", func() { b.Told(plain, nil, ran.ID(), deleted) }, "/tasks/delete 7 137, /containers/delete"},
+		{"a container is stopped before it was started", func() {
+			set(never, func(st *pod.ContainerStatus) { st.ExitCode = 137 })
+			b.Told(plain, never, never.ID(), stopped)
+		}, ""},
+		{"and removed", func() { b.Told(plain, nil, never.ID(), deleted) }, "/containers/delete"},
+		{"a sandbox without a process is created", func() { b.Told(plain, nil, plain.ID(), created) }, "/containers/create berth.dev/pause"},
+		{"and started", func() { b.Told(plain, nil, plain.ID(), started) }, ""},
+		{"and stopped", func() { b.Told(plain, nil, plain.ID(), stopped) }, ""},
+		{"and removed", func() { b.Told(plain, nil, plain.ID(), deleted) }, "/containers/delete"},
+		{"one with a process is started", func() { process(withProcess, 8); b.Told(withProcess, nil, withProcess.ID(), started) }, "/tasks/create 8, /tasks/start 8"},
+		{"and stopped", func() { process(withProcess, 0); b.Told(withProcess, nil, withProcess.ID(), stopped) }, "/tasks/exit 8 0"},
+		{"and removed", func() { b.Told(withProcess, nil, withProcess.ID(), deleted) }, "/tasks/delete 8 0, /containers/delete"},
+	} {
+		step.tell()
+		var got []string
+		for len(sub.events) > 0 {
+			got = append(got, said((<-sub.events).event))
+		}
+		if text := strings.Join(got, ", "); text != step.want {
+			t.Errorf("%s: %q, want %q", step.name, text, step.want)
+		}
+	}
+	if n := len(b.tasks.tasks); n != 0 {
+		t.Errorf("%d tasks of removed containers are known", n)
+	}
+}
+
+// said is an event with what tells it apart.
+func said(e *core.Envelope) string {
+	event, err := typeurl.UnmarshalAny(e.Event)
+	if err != nil {
+		return err.Error()
+	}
+	switch event := event.(type) {
+	case *events.ContainerCreate:
+		return e.Topic + " " + event.GetImage()
+	case *events.TaskCreate:
+		return fmt.Sprint(e.Topic, " ", event.GetPid())
+	case *events.TaskStart:
+		return fmt.Sprint(e.Topic, " ", event.GetPid())
+	case *events.TaskExit:
+		return fmt.Sprint(e.Topic, " ", event.GetPid(), " ", event.GetExitStatus())
+	case *events.TaskDelete:
+		return fmt.Sprint(e.Topic, " ", event.GetPid(), " ", event.GetExitStatus())
+	}
+	return e.Topic
 }
 
 func TestRuntimeName(t *testing.T) {

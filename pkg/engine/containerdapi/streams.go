@@ -78,14 +78,17 @@ func (s *streams) remove(id string) {
 	delete(s.open, id)
 }
 
-// Get implements streaming.StreamGetter.
-func (s *streams) Get(_ context.Context, id string) (streaming.Stream, error) {
+// take gives a stream to the one transfer that uses it: gRPC forbids that two send on it,
+// or two receive. It is closed when ctx ends, which ends whoever waits for it.
+func (s *streams) take(ctx context.Context, id string) (streaming.Stream, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	stream, ok := s.open[id]
-	if !ok {
+	if !ok || stream.taken {
 		return nil, fmt.Errorf("stream %.100q: %w", id, errdefs.ErrNotFound)
 	}
+	stream.taken = true
+	context.AfterFunc(ctx, func() { _ = stream.Close() })
 	return stream, nil
 }
 
@@ -94,6 +97,7 @@ type clientStream struct {
 	srv    streamingapi.Streaming_StreamServer
 	once   sync.Once
 	closed chan struct{}
+	taken  bool // guarded by streams.mu
 }
 
 // Send implements streaming.Stream.

@@ -13,7 +13,6 @@ import (
 	"github.com/containerd/containerd/api/types"
 	"github.com/containerd/containerd/api/types/transfer"
 	"github.com/containerd/containerd/v2/core/images"
-	"github.com/containerd/containerd/v2/core/streaming"
 	tstreaming "github.com/containerd/containerd/v2/core/transfer/streaming"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
@@ -37,6 +36,8 @@ type transferService struct {
 
 // Transfer implements transferapi.TransferServer.
 func (s *transferService) Transfer(ctx context.Context, r *transferapi.TransferRequest) (*emptypb.Empty, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	from, err := typeurl.UnmarshalAny(r.GetSource())
 	if err != nil {
 		return nil, fmt.Errorf("source: %w: %w", err, errdefs.ErrInvalidArgument)
@@ -131,7 +132,7 @@ func (s *transferService) credentials(ctx context.Context, id string, named refe
 	if id == "" {
 		return nil, nil
 	}
-	stream, err := s.streams.Get(ctx, id)
+	stream, err := s.streams.take(ctx, id)
 	if err != nil {
 		return nil, fmt.Errorf("credentials: %w", err)
 	}
@@ -171,18 +172,17 @@ func (s *transferService) importStream(ctx context.Context, from *transfer.Image
 	if err := checkPlatforms(to.GetPlatforms()); err != nil {
 		return err
 	}
-	stream, err := s.streams.Get(ctx, from.GetStream())
+	stream, err := s.streams.take(ctx, from.GetStream())
 	if err != nil {
 		return fmt.Errorf("archive: %w", err)
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	giveUp := func() {
-		cancel()
-		_ = stream.Close()
+	received := tstreaming.ReceiveStream(unlogged(ctx), stream)
+	if c, ok := received.(io.Closer); ok {
+		defer c.Close() // what has come and was not read would wait for ever
 	}
-	defer giveUp()
-	archive := &stalling{Reader: tstreaming.ReceiveStream(ctx, stream), giveUp: giveUp}
+	archive := &pacedReader{from: received, pace: pace{giveUp: cancel}}
 	names, err := s.images.Import(ctx, archive, image.ImportRequest{Name: to.GetName(), Snapshotter: snapshotterOf(to)})
 	for _, name := range names {
 		tell(&transfer.Progress{Event: "saved", Name: name})
@@ -206,14 +206,14 @@ func (s *transferService) export(ctx context.Context, from *transfer.ImageStore,
 	if len(names) == 0 {
 		return fmt.Errorf("no image is named; name those to export: %w", errdefs.ErrInvalidArgument)
 	}
-	stream, err := s.streams.Get(ctx, to.GetStream())
+	stream, err := s.streams.take(ctx, to.GetStream())
 	if err != nil {
 		return fmt.Errorf("archive: %w", err)
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	archive := tstreaming.WriteByteStream(ctx, stream)
-	err = s.images.Export(ctx, archive, names)
+	archive := tstreaming.WriteByteStream(unlogged(ctx), stream)
+	err = s.images.Export(ctx, &pacedWriter{to: archive, pace: pace{giveUp: cancel}}, names)
 	if err == nil {
 		tell(&transfer.Progress{Event: "Completed export"})
 	}
@@ -260,7 +260,7 @@ func (s *transferService) progress(ctx context.Context, id string) (progressFunc
 	if id == "" {
 		return func(*transfer.Progress) {}, func() {}, nil
 	}
-	stream, err := s.streams.Get(ctx, id)
+	stream, err := s.streams.take(ctx, id)
 	if err != nil {
 		return nil, nil, fmt.Errorf("progress: %w", err)
 	}
@@ -326,44 +326,62 @@ func progressEvent(s image.LayerStage) string {
 	return "waiting"
 }
 
-// stalling is a stream that is given up when its sender is slow: nothing comes for
-// stallTimeout, or less than stallBytes in that time. Time in which nobody reads does not
-// count.
-type stalling struct {
-	io.Reader
+// pace gives up a client that keeps an archive waiting: no byte goes through for
+// paceTimeout, or less than paceBytes in that time. Time that berth takes does not count.
+type pace struct {
 	giveUp func()
 	waited time.Duration
-	got    int
+	moved  int
 }
 
 const (
-	stallTimeout = time.Minute
-	stallBytes   = 64 << 10
+	paceTimeout = time.Minute
+	paceBytes   = 256 << 10
 )
 
-var errStalled = fmt.Errorf("the archive comes too slowly: less than %d KiB in %s: %w", stallBytes>>10, stallTimeout, errdefs.ErrUnavailable)
+var errTooSlow = fmt.Errorf("the client moves less than %d KiB of the archive in %s: %w", paceBytes>>10, paceTimeout, errdefs.ErrUnavailable)
 
-// Read implements io.Reader.
-func (s *stalling) Read(p []byte) (int, error) {
-	if s.waited >= stallTimeout {
-		if s.got < stallBytes {
-			return 0, errStalled
+// wait calls f, which waits for the client and moves bytes.
+func (p *pace) wait(f func() (int, error)) (int, error) {
+	if p.waited >= paceTimeout {
+		if p.moved < paceBytes {
+			return 0, errTooSlow
 		}
-		s.waited, s.got = 0, 0
+		p.waited, p.moved = 0, 0
 	}
 	var late atomic.Bool
-	timer := time.AfterFunc(stallTimeout, func() {
+	timer := time.AfterFunc(paceTimeout, func() {
 		late.Store(true)
-		s.giveUp()
+		p.giveUp()
 	})
 	defer timer.Stop()
 	begin := time.Now()
-	n, err := s.Reader.Read(p)
-	s.waited, s.got = s.waited+time.Since(begin), s.got+n
+	n, err := f()
+	p.waited, p.moved = p.waited+time.Since(begin), p.moved+n
 	if err != nil && late.Load() {
-		err = errStalled
+		err = errTooSlow
 	}
 	return n, err
 }
 
-var _ streaming.StreamGetter = (*streams)(nil)
+// pacedReader is an archive that comes from a client.
+type pacedReader struct {
+	from io.Reader
+	pace pace
+}
+
+// Read implements io.Reader.
+func (r *pacedReader) Read(b []byte) (int, error) {
+	return r.pace.wait(func() (int, error) { return r.from.Read(b) })
+}
+
+// pacedWriter is an archive that goes to a client.
+type pacedWriter struct {
+	to   io.Writer
+	pace pace
+}
+
+// Write implements io.Writer.
+func (w *pacedWriter) Write(b []byte) (int, error) {
+	return w.pace.wait(func() (int, error) { return w.to.Write(b) })
+}

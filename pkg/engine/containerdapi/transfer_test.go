@@ -18,17 +18,22 @@ import (
 func TestSlowArchivesAreGivenUp(t *testing.T) {
 	const text = "an archive"
 	for name, c := range map[string]struct {
-		s    *stalling
+		pace pace
 		want error
 	}{
-		"in time":            {&stalling{}, nil},
-		"drips":              {&stalling{waited: stallTimeout, got: stallBytes - 1}, errStalled},
-		"slow, but it comes": {&stalling{waited: stallTimeout, got: stallBytes}, nil},
+		"in time":            {pace{}, nil},
+		"drips":              {pace{waited: paceTimeout, moved: paceBytes - 1}, errTooSlow},
+		"slow, but it moves": {pace{waited: paceTimeout, moved: paceBytes}, nil},
 	} {
-		c.s.Reader, c.s.giveUp = iotest.OneByteReader(strings.NewReader(text)), func() {}
-		got, err := io.ReadAll(c.s)
+		c.pace.giveUp = func() {}
+		got, err := io.ReadAll(&pacedReader{from: iotest.OneByteReader(strings.NewReader(text)), pace: c.pace})
 		if !errors.Is(err, c.want) || err == nil && string(got) != text {
-			t.Errorf("%s: %q, %v", name, got, err)
+			t.Errorf("%s: read %q, %v", name, got, err)
+		}
+		var to strings.Builder
+		_, err = io.WriteString(&pacedWriter{to: &to, pace: c.pace}, text)
+		if !errors.Is(err, c.want) || err == nil && to.String() != text {
+			t.Errorf("%s: wrote %q, %v", name, to.String(), err)
 		}
 	}
 }
@@ -60,18 +65,24 @@ func TestTransfersThatAreRefused(t *testing.T) {
 func TestStreamsAreBounded(t *testing.T) {
 	s := newStreams()
 	for i := range maxClientStreams {
-		if err := s.add(string(rune('a'+i)), &clientStream{}); err != nil {
+		if err := s.add(string(rune('a'+i)), &clientStream{closed: make(chan struct{})}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := s.add("one more", &clientStream{}); !errdefs.IsResourceExhausted(err) {
+	if err := s.add("one more", &clientStream{closed: make(chan struct{})}); !errdefs.IsResourceExhausted(err) {
 		t.Error(err)
 	}
-	if err := s.add("a", &clientStream{}); !errdefs.IsAlreadyExists(err) {
+	if err := s.add("a", &clientStream{closed: make(chan struct{})}); !errdefs.IsAlreadyExists(err) {
 		t.Error(err)
+	}
+	if _, err := s.take(t.Context(), "a"); err != nil {
+		t.Error(err)
+	}
+	if _, err := s.take(t.Context(), "a"); !errdefs.IsNotFound(err) {
+		t.Errorf("a stream has two users: %v", err)
 	}
 	s.remove("a")
-	if err := s.add("one more", &clientStream{}); err != nil {
+	if err := s.add("one more", &clientStream{closed: make(chan struct{})}); err != nil {
 		t.Error(err)
 	}
 }

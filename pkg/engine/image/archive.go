@@ -28,7 +28,7 @@ type archives struct {
 	puller *puller
 	// importing is held by one import: what it writes before it knows what that is
 	// has the names of the archive's files.
-	importing sync.Mutex
+	importing chan struct{}
 
 	// open ends with the store.
 	open  context.Context
@@ -38,7 +38,7 @@ type archives struct {
 }
 
 func newArchives(p *puller) *archives {
-	a := &archives{puller: p}
+	a := &archives{puller: p, importing: make(chan struct{}, 1)}
 	a.open, a.close = context.WithCancel(context.Background())
 	return a
 }
@@ -98,8 +98,12 @@ func (a *archives) end() {
 }
 
 func (a *archives) bring(ctx context.Context, from io.Reader, r ImportRequest) (names []string, err error) {
-	a.importing.Lock()
-	defer a.importing.Unlock()
+	select {
+	case a.importing <- struct{}{}:
+		defer func() { <-a.importing }()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
 	defer func() {
 		if err != nil {
 			err = explainArchive(err)
@@ -144,7 +148,7 @@ func (a *archives) read(ctx context.Context, from io.Reader) ([]imagespec.Descri
 	}
 	defer plain.Close()
 	s := a.puller
-	desc, err := archive.ImportIndex(ctx, boundedDocuments{s.files.content, s.cfg.Limits}, plain)
+	desc, err := archive.ImportIndex(ctx, boundedDocuments{s.files.content, s.cfg.Limits}, newTarEntries(plain))
 	if err != nil {
 		return nil, err
 	}

@@ -117,6 +117,45 @@ type naming struct {
 func (c *catalog) record(ctx context.Context, img *Image, n naming, lease leases.Lease) (*Image, error) {
 	c.changing.Lock()
 	defer c.changing.Unlock()
+	return c.recordNow(ctx, img, n, lease)
+}
+
+// nameAgain gives the images of a target one more name. errdefs.ErrNotFound if there are
+// none that can be used, ErrInvalidArgument if the target is described as something else.
+func (c *catalog) nameAgain(ctx context.Context, n naming) error {
+	// Until it is recorded no other name may go: the images stay by those.
+	c.changing.Lock()
+	defer c.changing.Unlock()
+	err := fmt.Errorf("no image of %s is here: %w", n.target.Digest, errdefs.ErrNotFound)
+	for as, img := range c.index.byTarget(n.target.Digest) {
+		if img.usable() != nil {
+			continue
+		}
+		if err = c.sameTarget(ctx, n.target); err != nil {
+			return err
+		}
+		n.platform = as
+		if _, err = c.recordNow(ctx, img, n, leases.Lease{}); err != nil {
+			return err
+		}
+	}
+	return err
+}
+
+// sameTarget refuses what would not be found again under its own digest.
+func (c *catalog) sameTarget(ctx context.Context, target imagespec.Descriptor) error {
+	same, err := c.files.images.List(ctx, "target.digest=="+target.Digest.String())
+	if err != nil || len(same) == 0 {
+		return err
+	}
+	if known := same[0].Target; known.Size != target.Size || known.MediaType != target.MediaType {
+		return fmt.Errorf("%s is %s of %d bytes, not %.100q of %d: %w", target.Digest, known.MediaType, known.Size, target.MediaType, target.Size, errdefs.ErrInvalidArgument)
+	}
+	return nil
+}
+
+// recordNow is record, whose caller holds changing. A lease without an id is none.
+func (c *catalog) recordNow(ctx context.Context, img *Image, n naming, lease leases.Lease) (*Image, error) {
 	if err := c.link(ctx, img, n.target); err != nil {
 		return nil, fmt.Errorf("record image %s: %w", img.ID, err)
 	}
@@ -127,6 +166,9 @@ func (c *catalog) record(ctx context.Context, img *Image, n naming, lease leases
 			if created[i], err = c.recordName(tctx, name, n); err != nil {
 				return err
 			}
+		}
+		if lease.ID == "" {
+			return nil
 		}
 		return c.files.leases.Delete(tctx, lease)
 	})

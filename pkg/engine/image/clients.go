@@ -2,6 +2,8 @@ package image
 
 import (
 	"context"
+	"sync/atomic"
+	"time"
 
 	"github.com/containerd/containerd/v2/core/content"
 	"github.com/containerd/containerd/v2/core/images"
@@ -16,22 +18,28 @@ import (
 // are meant: Namespace is the store's, every other is empty.
 //
 // All methods may be called at the same time.
-type Clients struct{ store *Store }
+type Clients struct {
+	store *Store
+	// due says that a collection is on its way.
+	due atomic.Bool
+}
 
 // Clients are those of this store.
-func (s *Store) Clients() *Clients { return &Clients{s} }
+func (s *Store) Clients() *Clients { return s.clients }
 
 // Images are the records of images, by their whole names.
 func (c *Clients) Images() images.Store { return &clientImages{store: c.store} }
 
 // Content is what images are made of.
 func (c *Clients) Content() content.Store {
-	return &clientContent{Store: c.store.files.content, files: c.store.files, users: newContentUsers(c.store)}
+	return &clientContent{
+		Store: c.store.files.content, files: c.store.files, users: newContentUsers(c.store), collect: c.Collect, soon: c.collectSoon,
+	}
 }
 
 // Leases hold content, and leave those of pulls alone.
 func (c *Clients) Leases() leases.Manager {
-	return &clientLeases{leases: c.store.files.leases, collect: c.Collect}
+	return &clientLeases{leases: c.store.files.leases, collect: c.Collect, soon: c.collectSoon}
 }
 
 // Snapshotters are those that work on this node, by their names. They must not be
@@ -56,6 +64,20 @@ func (c *Clients) SnapshotterRoot(name string) string {
 		return ""
 	}
 	return c.store.files.path(snapshotsDir, name)
+}
+
+// collectDelay is how long what clients give up may stay: many of them do so often.
+const collectDelay = 5 * time.Second
+
+// collectSoon has what nothing needs be removed in a while.
+func (c *Clients) collectSoon() {
+	if c.due.Swap(true) {
+		return
+	}
+	time.AfterFunc(collectDelay, func() {
+		c.due.Store(false)
+		c.store.work.collector.kick()
+	})
 }
 
 // Collect removes what nothing needs, and returns when that is done or ctx ends.

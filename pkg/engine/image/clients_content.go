@@ -1,6 +1,7 @@
 package image
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,10 +12,13 @@ import (
 
 	"github.com/containerd/containerd/v2/core/content"
 	"github.com/containerd/containerd/v2/core/images"
+	"github.com/containerd/containerd/v2/core/leases"
+	"github.com/containerd/containerd/v2/core/metadata/boltutil"
 	"github.com/containerd/containerd/v2/pkg/filters"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+	bolt "go.etcd.io/bbolt"
 )
 
 // clientRefs begin the names of what clients are writing: those of pulls are others, and
@@ -26,6 +30,9 @@ type clientContent struct {
 	content.Store
 	files *files
 	users *contentUsers
+	// collect waits for a collection, soon asks for one.
+	collect func(ctx context.Context) error
+	soon    func()
 }
 
 // Writer implements content.Ingester. What is written without a lease may be collected
@@ -44,11 +51,14 @@ func (c *clientContent) Writer(ctx context.Context, opts ...content.WriterOpt) (
 	if err != nil {
 		return nil, err
 	}
-	return &clientWriter{w}, nil
+	return &clientWriter{w, c.soon}, nil
 }
 
 // clientWriter shows a client its own name of what it writes.
-type clientWriter struct{ content.Writer }
+type clientWriter struct {
+	content.Writer
+	soon func()
+}
 
 // Status implements content.Writer.
 func (w *clientWriter) Status() (content.Status, error) {
@@ -67,6 +77,7 @@ func (w *clientWriter) Commit(ctx context.Context, size int64, expected digest.D
 	if err := checkContentLabels(info.Labels); err != nil {
 		return err
 	}
+	defer w.soon() // it may be without a lease
 	return w.Writer.Commit(ctx, size, expected, opts...)
 }
 
@@ -117,36 +128,67 @@ func (c *clientContent) Abort(ctx context.Context, ref string) error {
 	return err
 }
 
-// Delete implements content.Store. What an image or a pull needs stays.
+// Delete implements content.Store. No lease of a client holds the content any more, and
+// the collector removes it, which alone can tell that nothing else needs it.
 func (c *clientContent) Delete(ctx context.Context, d digest.Digest) error {
+	if _, err := c.Store.Info(ctx, d); err != nil {
+		return err
+	}
+	if err := c.release(ctx, d); err != nil {
+		return err
+	}
+	if err := c.collect(ctx); err != nil {
+		return err
+	}
+	if _, err := c.Store.Info(ctx, d); errdefs.IsNotFound(err) {
+		return nil
+	}
 	user, err := c.users.of(ctx, d)
 	if err != nil {
 		return err
 	}
-	if user != "" {
-		return fmt.Errorf("content %s belongs to %s, and goes with it: %w", d, user, errdefs.ErrFailedPrecondition)
-	}
-	return c.Store.Delete(ctx, d)
+	return fmt.Errorf("content %s belongs to %s, and goes with it: %w", d, cmp.Or(user, "something that refers to it"), errdefs.ErrFailedPrecondition)
 }
 
-// Update implements content.Store. By the labels of what images consist of the collector
-// finds the rest of them, so that those stay as they are.
-func (c *clientContent) Update(ctx context.Context, info content.Info, fieldpaths ...string) (content.Info, error) {
+// release takes content out of the leases of clients.
+func (c *clientContent) release(ctx context.Context, d digest.Digest) error {
+	all, err := c.files.leases.List(ctx)
+	if err != nil {
+		return err
+	}
+	for _, l := range all {
+		if !isClientLease(l) {
+			continue
+		}
+		err := c.files.leases.DeleteResource(ctx, l, leases.Resource{ID: d.String(), Type: "content"})
+		if err != nil && !errdefs.IsNotFound(err) {
+			return err
+		}
+	}
+	return nil
+}
+
+// Update implements content.Store. By labels the collector finds what belongs together:
+// clients may add such labels, and change and remove none.
+func (c *clientContent) Update(ctx context.Context, info content.Info, fieldpaths ...string) (updated content.Info, err error) {
 	if err := checkContentLabels(info.Labels); err != nil {
 		return content.Info{}, err
 	}
-	user, err := c.users.of(ctx, info.Digest)
-	if err != nil {
-		return content.Info{}, err
-	}
-	if user != "" {
-		now, err := c.Store.Info(ctx, info.Digest)
+	// One transaction: a pull may be labelling the same.
+	err = c.files.db.Update(func(tx *bolt.Tx) error {
+		tctx := boltutil.WithTransaction(ctx, tx)
+		now, err := c.Store.Info(tctx, info.Digest)
 		if err != nil {
-			return content.Info{}, err
+			return err
 		}
 		info.Labels = withCollectorLabels(info.Labels, now.Labels)
-	}
-	return c.Store.Update(ctx, info, fieldpaths...)
+		if err := checkMerged(now.Labels, info.Labels); err != nil {
+			return err
+		}
+		updated, err = c.Store.Update(tctx, info, fieldpaths...)
+		return err
+	})
+	return updated, err
 }
 
 // withCollectorLabels are labels with those of the present for the collector.
@@ -165,10 +207,12 @@ func withCollectorLabels(labels, present map[string]string) map[string]string {
 
 // checkContentLabels refuses to keep content for ever.
 func checkContentLabels(labels map[string]string) error {
-	if _, ok := labels[gcRoot]; ok {
-		return fmt.Errorf("label %s would keep content for ever; use a lease: %w", gcRoot, errdefs.ErrInvalidArgument)
+	for name := range labels {
+		if strings.HasPrefix(name, gcRoot) || strings.HasPrefix(name, collectorLabels+"bref.") {
+			return fmt.Errorf("label %.100q would keep content that nothing needs; use a lease: %w", name, errdefs.ErrInvalidArgument)
+		}
 	}
-	return nil
+	return checkLabelSizes(labels)
 }
 
 // contentUsers knows what content belongs to.

@@ -72,7 +72,20 @@ func (c *clientImages) Update(ctx context.Context, img images.Image, fieldpaths 
 		return now, err
 	}
 	img.Labels = withPlatforms(img.Labels, now.Labels)
+	if err := checkMerged(now.Labels, img.Labels); err != nil {
+		return images.Image{}, err
+	}
 	return c.store.files.images.Update(ctx, img, labels...)
+}
+
+// checkMerged checks what labels and those that are there may become together.
+func checkMerged(now, more map[string]string) error {
+	all := maps.Clone(now)
+	if all == nil {
+		all = map[string]string{}
+	}
+	maps.Copy(all, more)
+	return checkLabelSizes(all)
 }
 
 // withPlatforms are labels with what the present ones say of platforms, which is berth's own.
@@ -131,6 +144,9 @@ func (c *clientImages) put(ctx context.Context, img images.Image) error {
 	if err := checkClientLabels(img.Labels); err != nil {
 		return err
 	}
+	if n := c.store.catalog.nameCount(); n >= maxClientNames {
+		return fmt.Errorf("there are %d names of images; remove some: %w", n, errdefs.ErrResourceExhausted)
+	}
 	s := c.store.archives
 	p, err := s.puller.plan(PullRequest{Ref: img.Name, Platform: AnyPlatform})
 	if err != nil {
@@ -141,19 +157,8 @@ func (c *clientImages) put(ctx context.Context, img images.Image) error {
 		target: imagespec.Descriptor{MediaType: img.Target.MediaType, Digest: img.Target.Digest, Size: img.Target.Size},
 	}
 	return s.carry(ctx, func(ctx context.Context) error {
-		named := false
-		for as, known := range c.store.catalog.byTarget(n.target.Digest) {
-			if known.usable() != nil {
-				continue
-			}
-			n.platform = as
-			if err := c.nameAgain(ctx, known, n); err != nil {
-				return err
-			}
-			named = true
-		}
-		if named {
-			return nil
+		if err := c.store.catalog.nameAgain(ctx, n); !errdefs.IsNotFound(err) {
+			return err
 		}
 		_, err := s.adopt(ctx, p, n, c.hold)
 		if err != nil {
@@ -162,19 +167,6 @@ func (c *clientImages) put(ctx context.Context, img images.Image) error {
 		log.G(ctx).WithField("name", img.Name).Info("Image added by a client of the containerd API")
 		return nil
 	})
-}
-
-// nameAgain gives an image that is here one more name.
-func (c *clientImages) nameAgain(ctx context.Context, img *Image, n naming) error {
-	_, lease, err := c.store.files.lease(ctx, nil)
-	if err != nil {
-		return err
-	}
-	if _, err := c.store.catalog.record(ctx, img, n, lease); err != nil {
-		c.store.files.endLease(ctx, lease)
-		return err
-	}
-	return nil
 }
 
 // hold keeps what an image consists of from being collected until it is recorded.
@@ -199,9 +191,31 @@ func (c *clientImages) hold(lease leases.Lease) images.HandlerFunc {
 // collector what they need.
 const collectorLabels = "containerd.io/gc."
 
+// maxClientNames is how many names of images there may be before clients get no more:
+// lists of images must fit into a message that a kubelet takes.
+const maxClientNames = 5000
+
+// What clients may write onto an image, a lease or content.
+const maxLabels, maxLabelBytes = 64, 16 << 10
+
+// checkLabelSizes refuses what would take memory with every list and event.
+func checkLabelSizes(labels map[string]string) error {
+	size := 0
+	for name, value := range labels {
+		size += len(name) + len(value)
+	}
+	if len(labels) > maxLabels || size > maxLabelBytes {
+		return fmt.Errorf("%d labels of %d bytes; the limit is %d of %d bytes: %w", len(labels), size, maxLabels, maxLabelBytes, errdefs.ErrInvalidArgument)
+	}
+	return nil
+}
+
 // checkClientLabels refuses what would have the collector remove images, of which the
 // catalog would not learn.
 func checkClientLabels(labels map[string]string) error {
+	if err := checkLabelSizes(labels); err != nil {
+		return err
+	}
 	for name := range labels {
 		if strings.HasPrefix(name, collectorLabels) {
 			return fmt.Errorf("label %.100q of an image is berth's own; images stay until they are removed: %w", name, errdefs.ErrInvalidArgument)

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/containerd/containerd/v2/core/leases"
@@ -18,8 +20,12 @@ const (
 	// maxClientLeases how many there may be.
 	maxClientLease  = 24 * time.Hour
 	maxClientLeases = 1024
-	// clientLeaseGrace is how old one must be to give way when the disk is full.
-	clientLeaseGrace = time.Hour
+	// maxLeaseResources is how much one may hold.
+	maxLeaseResources = 10_000
+	// clientLeaseGrace is how old one must be to give way when the disk is nearly full.
+	// When it is full, below clientLeaseMargin percent, all do.
+	clientLeaseGrace  = time.Hour
+	clientLeaseMargin = 10
 
 	expireLabel = "containerd.io/gc.expire"
 )
@@ -29,10 +35,18 @@ func isClientLease(l leases.Lease) bool {
 	return ok
 }
 
+// isOver says whether the collector takes what a lease holds.
+func isOver(l leases.Lease, now time.Time) bool {
+	end, err := time.Parse(time.RFC3339, l.Labels[expireLabel])
+	return err == nil && now.After(end)
+}
+
 // clientLeases are the leases of clients. Those of pulls are not shown.
 type clientLeases struct {
 	leases  leases.Manager
 	collect func(ctx context.Context) error
+	// soon asks for a collection.
+	soon func()
 }
 
 // Create implements leases.Manager. Every lease ends after maxClientLease: clients die,
@@ -43,6 +57,9 @@ func (c *clientLeases) Create(ctx context.Context, opts ...leases.Opt) (leases.L
 		if err := opt(&l); err != nil {
 			return leases.Lease{}, err
 		}
+	}
+	if err := checkLabelSizes(l.Labels); err != nil {
+		return leases.Lease{}, err
 	}
 	labels, err := clientLeaseLabels(l.Labels, time.Now())
 	if err != nil {
@@ -94,18 +111,22 @@ func (c *clientLeases) Delete(ctx context.Context, l leases.Lease, opts ...lease
 			return err
 		}
 	}
-	if err := c.leases.Delete(ctx, l); err != nil || !o.Synchronous {
+	if err := c.leases.Delete(ctx, l); err != nil {
 		return err
+	}
+	if !o.Synchronous {
+		c.soon()
+		return nil
 	}
 	return c.collect(ctx)
 }
 
-// List implements leases.Manager.
+// List implements leases.Manager. Those whose time is up are none.
 func (c *clientLeases) List(ctx context.Context, filters ...string) ([]leases.Lease, error) {
 	all, err := c.leases.List(ctx, filters...)
 	var own []leases.Lease
 	for _, l := range all {
-		if isClientLease(l) {
+		if isClientLease(l) && !isOver(l, time.Now()) {
 			own = append(own, l)
 		}
 	}
@@ -114,8 +135,12 @@ func (c *clientLeases) List(ctx context.Context, filters ...string) ([]leases.Le
 
 // AddResource implements leases.Manager.
 func (c *clientLeases) AddResource(ctx context.Context, l leases.Lease, r leases.Resource) error {
-	if err := c.check(ctx, l); err != nil {
+	held, err := c.ListResources(ctx, l)
+	if err != nil {
 		return err
+	}
+	if len(held) >= maxLeaseResources {
+		return fmt.Errorf("lease %.100q holds %d resources; use another: %w", l.ID, len(held), errdefs.ErrResourceExhausted)
 	}
 	return c.leases.AddResource(ctx, l, r)
 }
@@ -147,6 +172,44 @@ func (c *clientLeases) check(ctx context.Context, l leases.Lease) error {
 		}
 	}
 	return fmt.Errorf("lease %.100q: %w", l.ID, errdefs.ErrNotFound)
+}
+
+// endClients ends what clients hold and whose time is up, until ctx ends.
+func (s *Store) endClients(ctx context.Context) {
+	tick := time.NewTicker(10 * time.Minute)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case now := <-tick.C:
+			all, err := s.files.leases.List(ctx)
+			if err != nil {
+				log.G(ctx).WithError(err).Warn("Failed to list leases")
+				continue
+			}
+			if slices.ContainsFunc(all, func(l leases.Lease) bool { return isClientLease(l) && isOver(l, now) }) {
+				s.work.collector.kick()
+			}
+		}
+	}
+}
+
+// dropClientWrites gives up what clients began to write.
+func (s *Store) dropClientWrites(ctx context.Context) {
+	all, err := s.files.content.ListStatuses(ctx)
+	if err != nil {
+		log.G(ctx).WithError(err).Warn("Failed to list what is being written")
+		return
+	}
+	for _, st := range all {
+		if !strings.HasPrefix(st.Ref, clientRefs) {
+			continue
+		}
+		if err := s.files.content.Abort(ctx, st.Ref); err != nil && !errdefs.IsNotFound(err) {
+			log.G(ctx).WithError(err).WithField("ref", st.Ref).Warn("Failed to give up what a client began to write")
+		}
+	}
 }
 
 // dropClientLeases gives up what clients hold since before that time.

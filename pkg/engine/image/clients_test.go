@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -229,5 +230,141 @@ func TestOtherNamespacesAreEmpty(t *testing.T) {
 	}
 	if _, err := s.Clients().Snapshotters()[Overlayfs].Stat(ctx, img.ChainID.String()); !errdefs.IsNotFound(err) {
 		t.Errorf("snapshot: %v", err)
+	}
+}
+
+// Clients that delete whatever they know cost no pull anything.
+func TestDeletedContentOfPulls(t *testing.T) {
+	reg := newTestRegistry(t)
+	built := layered(t, v1.Config{})
+	reg.push(t, "app:1", built)
+	s := openStore(t, Config{HostsDir: reg.hosts(t)})
+	must(t, s.Retain(inNamespace(t.Context()), nil))
+	ctx, cancel := context.WithCancel(inNamespace(t.Context()))
+	defer cancel()
+	img := pullImage(t, s, "registry.test/app:1")
+	var known []digest.Digest
+	must(t, s.Clients().Content().Walk(ctx, func(i content.Info) error { known = append(known, i.Digest); return nil }))
+	var deleting sync.WaitGroup
+	for range 4 {
+		deleting.Go(func() {
+			for ctx.Err() == nil {
+				for _, d := range known {
+					if err := s.Clients().Content().Delete(ctx, d); err == nil {
+						continue // the image was away
+					} else if !errdefs.IsFailedPrecondition(err) && !errdefs.IsNotFound(err) && ctx.Err() == nil {
+						t.Error(err)
+						return
+					}
+				}
+			}
+		})
+	}
+	for i := range 30 {
+		if _, err := s.Pull(ctx, PullRequest{Ref: "registry.test/app:1"}); err != nil {
+			t.Fatalf("pull %d: %v", i, err)
+		}
+		for _, d := range known {
+			if _, err := s.files.content.Info(ctx, d); err != nil {
+				t.Fatalf("after pull %d: %v", i, err)
+			}
+		}
+		must(t, s.Remove(ctx, img.ID))
+	}
+	cancel()
+	deleting.Wait()
+}
+
+// Of an image that is removed while a client names it, either all is there or nothing.
+func TestNamedWhileItIsRemoved(t *testing.T) {
+	reg := newTestRegistry(t)
+	reg.push(t, "app:1", layered(t, v1.Config{}))
+	s := openStore(t, Config{HostsDir: reg.hosts(t)})
+	ctx := inNamespace(t.Context())
+	must(t, s.Retain(ctx, nil))
+	for i := range 30 {
+		img := pullImage(t, s, "registry.test/app:1")
+		rec, err := s.Clients().Images().Get(ctx, "registry.test/app:1")
+		must(t, err)
+		var both sync.WaitGroup
+		both.Go(func() {
+			_, err := s.Clients().Images().Create(ctx, images.Image{Name: "registry.test/other:1", Target: rec.Target})
+			if err != nil && !errdefs.IsFailedPrecondition(err) && !errdefs.IsNotFound(err) {
+				t.Error(err)
+			}
+		})
+		both.Go(func() { must(t, s.Remove(ctx, img.ID)) })
+		both.Wait()
+		must(t, s.Clients().Collect(ctx))
+		for _, left := range s.List() {
+			if _, err := s.PrepareRootfs(ctx, "c", left, ""); err != nil {
+				t.Fatalf("round %d: image %v is listed, and a container of it fails: %v", i, left.RepoTags, err)
+			}
+			must(t, s.RemoveRootfs(ctx, "c", ""))
+			must(t, s.Remove(ctx, left.ID))
+		}
+	}
+}
+
+// What a client says of an image that is here must be true: by what is recorded it is
+// found after a restart.
+func TestWrongDescriptionOfAnImage(t *testing.T) {
+	reg := newTestRegistry(t)
+	reg.push(t, "app:1", layered(t, v1.Config{}))
+	s := openStore(t, Config{HostsDir: reg.hosts(t)})
+	ctx := inNamespace(t.Context())
+	pullImage(t, s, "registry.test/app:1")
+	rec, err := s.Clients().Images().Get(ctx, "registry.test/app:1")
+	must(t, err)
+	for name, change := range map[string]func(*imagespec.Descriptor){
+		"size":       func(d *imagespec.Descriptor) { d.Size += 7 },
+		"media type": func(d *imagespec.Descriptor) { d.MediaType = imagespec.MediaTypeImageIndex },
+	} {
+		wrong := images.Image{Name: "registry.test/other:1", Target: rec.Target}
+		change(&wrong.Target)
+		if _, err := s.Clients().Images().Create(ctx, wrong); !errdefs.IsInvalidArgument(err) {
+			t.Errorf("another %s: %v", name, err)
+		}
+	}
+}
+
+// Nothing of clients stays for ever, and nothing is too large to be listed.
+func TestLimitsOfClients(t *testing.T) {
+	s := openStore(t, Config{})
+	ctx := inNamespace(t.Context())
+	data := []byte("x")
+	desc := imagespec.Descriptor{Digest: digest.FromBytes(data), Size: 1}
+	write := func(labels map[string]string) error {
+		return content.WriteBlob(ctx, s.Clients().Content(), "x", bytes.NewReader(data), desc, content.WithLabels(labels))
+	}
+	large := map[string]string{"x": strings.Repeat("x", maxLabelBytes)}
+	_, lease := s.Clients().Leases().Create(ctx, leases.WithRandomID(), leases.WithLabels(large))
+	for name, err := range map[string]error{
+		"a root":             write(map[string]string{"containerd.io/gc.root": "x"}),
+		"a reference back":   write(map[string]string{"containerd.io/gc.bref.image.x": "registry.test/app:1"}),
+		"large labels":       write(large),
+		"a lease with those": lease,
+		"an image with them": checkClientLabels(large),
+	} {
+		if !errdefs.IsInvalidArgument(err) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	must(t, s.Clients().Content().Abort(ctx, "x"))
+	l, err := s.Clients().Leases().Create(ctx, leases.WithRandomID())
+	must(t, err)
+	must(t, content.WriteBlob(leases.WithLease(ctx, l.ID), s.Clients().Content(), "x", bytes.NewReader(data), desc))
+	must(t, s.Clients().Leases().Delete(ctx, l))
+	eventually(t, "content of a lease that was given up is removed", func() bool {
+		_, err := s.Clients().Content().Info(ctx, desc.Digest)
+		return errdefs.IsNotFound(err)
+	})
+	// What was begun and left goes when the disk is full.
+	w, err := s.Clients().Content().Writer(ctx, content.WithRef("left"))
+	must(t, err)
+	must(t, w.Close())
+	s.dropClientWrites(ctx)
+	if left, err := s.Clients().Content().ListStatuses(ctx); err != nil || len(left) > 0 {
+		t.Errorf("still being written: %v, %v", left, err)
 	}
 }

@@ -15,6 +15,7 @@ func (s *Store) startWorkers(ctx context.Context) {
 	s.wg.Go(func() { s.work.counter.run(ctx, s.count) })
 	s.wg.Go(func() { s.meter.run(ctx) })
 	s.wg.Go(func() { s.interrupted.run(ctx) })
+	s.wg.Go(func() { s.endClients(ctx) })
 	for _, l := range s.files.layers {
 		if l.proxied != nil {
 			s.wg.Go(func() { l.proxied.watch(ctx) })

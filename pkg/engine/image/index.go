@@ -169,6 +169,13 @@ func (x *index) current(name string, target digest.Digest, wanted Platform) *Ima
 	return nil
 }
 
+// nameCount is how many names there are.
+func (x *index) nameCount() int {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	return len(x.names)
+}
+
 // byTarget returns the images that have a name for that target.
 func (x *index) byTarget(target digest.Digest) map[Platform]*Image {
 	x.mu.RLock()

@@ -49,7 +49,12 @@ func nearlyFull(root string) bool { return lessFree(root, evictionMargin) }
 func (s *Store) makeRoom(ctx context.Context) {
 	if lessFree(s.files.root, kubeletMargin) {
 		s.interrupted.drop(inNamespace(ctx))
-		s.dropClientLeases(inNamespace(ctx), time.Now().Add(-clientLeaseGrace))
+		s.dropClientWrites(inNamespace(ctx))
+		before := time.Now().Add(-clientLeaseGrace)
+		if lessFree(s.files.root, clientLeaseMargin) {
+			before = time.Now()
+		}
+		s.dropClientLeases(inNamespace(ctx), before)
 	}
 }
 

@@ -21,6 +21,7 @@ type Store struct {
 	catalog *catalog
 	views   *views
 	work    work
+	clients *Clients
 	// nearlyFull says whether a removal waits until its space is free.
 	nearlyFull func(root string) bool
 
@@ -64,6 +65,7 @@ func newStore(f *files, c Config) (*Store, error) {
 	s.views = newViews(f, u, s.catalog.hasChain, s.work)
 	s.meter = newMeter(f)
 	s.rootfses = newRootfses(f, s.views, s.meter, s.work, rootfsConfig{MountOptions: c.MountOptions, SyncRootfs: c.SyncRootfs})
+	s.clients = &Clients{store: s}
 	var err error
 	s.puller, err = newPuller(pullConfig{
 		HostsDir: c.HostsDir, PullProgressTimeout: c.PullProgressTimeout, Limits: c.Limits, Verifiers: c.Verifiers, DiscardLayers: c.DiscardLayers,

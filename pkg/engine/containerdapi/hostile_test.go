@@ -1,0 +1,202 @@
+package containerdapi
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	contentapi "github.com/containerd/containerd/api/services/content/v1"
+	imagesapi "github.com/containerd/containerd/api/services/images/v1"
+	streamingapi "github.com/containerd/containerd/api/services/streaming/v1"
+	transferapi "github.com/containerd/containerd/api/services/transfer/v1"
+	"github.com/containerd/containerd/api/types/transfer"
+	"github.com/containerd/containerd/v2/pkg/namespaces"
+	"github.com/containerd/log"
+	"github.com/containerd/typeurl/v2"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/berth-cri/berth/pkg/observe"
+)
+
+// served is a server with a client, in the namespace of Kubernetes.
+func served(t *testing.T) (context.Context, *grpc.ClientConn) {
+	t.Helper()
+	s := newServer(t)
+	socket := filepath.Join(t.TempDir(), "s")
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- s.Serve(ctx, l, Agents, observe.NewContainerd(nil).ServerOptions()...) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	c, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	return metadata.AppendToOutgoingContext(ctx, namespaces.GRPCHeader, Namespace), c
+}
+
+func packed(t *testing.T, m any) *anypb.Any {
+	t.Helper()
+	a, err := typeurl.MarshalAny(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return typeurl.MarshalProto(a)
+}
+
+// openStream opens a stream for transfers.
+func openStream(ctx context.Context, t *testing.T, c *grpc.ClientConn, id string) streamingapi.Streaming_StreamClient {
+	t.Helper()
+	stream, err := streamingapi.NewStreamingClient(c).Stream(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := stream.Send(packed(t, &streamingapi.StreamInit{ID: id})); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := stream.Recv(); err != nil {
+		t.Fatal(err)
+	}
+	return stream
+}
+
+// gRPC panics, in no goroutine of a call, if two receive on one stream.
+func TestManyTransfersWithOneStream(t *testing.T) {
+	ctx, c := served(t)
+	for i := range 20 {
+		ctx, cancel := context.WithCancel(ctx)
+		id := fmt.Sprint("stream", i)
+		stream := openStream(ctx, t, c, id)
+		var transfers sync.WaitGroup
+		for range 8 {
+			transfers.Go(func() {
+				_, _ = transferapi.NewTransferClient(c).Transfer(ctx, &transferapi.TransferRequest{
+					Source: packed(t, &transfer.ImageImportStream{Stream: id}), Destination: packed(t, &transfer.ImageStore{}),
+				})
+			})
+		}
+		for range 500 {
+			if stream.Send(packed(t, &streamingapi.StreamInit{ID: "x"})) != nil {
+				break
+			}
+		}
+		cancel()
+		transfers.Wait()
+	}
+}
+
+// What fails, and what its caller gives up, leaves nothing behind.
+func TestTransfersLeaveNothing(t *testing.T) {
+	ctx, c := served(t)
+	bad := func(i int) {
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		id := fmt.Sprint("bad", i)
+		stream := openStream(ctx, t, c, id)
+		for range 4 { // not an archive, and more of it than is read
+			_ = stream.Send(packed(t, &transfer.Data{Data: bytes.Repeat([]byte{'x'}, 32<<10)}))
+		}
+		_, err := transferapi.NewTransferClient(c).Transfer(ctx, &transferapi.TransferRequest{
+			Source: packed(t, &transfer.ImageImportStream{Stream: id}), Destination: packed(t, &transfer.ImageStore{}),
+		})
+		if status.Code(err) != codes.InvalidArgument {
+			t.Errorf("import of what is no archive: %v", err)
+		}
+	}
+	abandoned := func(i int) {
+		ctx, cancel := context.WithCancel(ctx)
+		id := fmt.Sprint("auth", i)
+		openStream(ctx, t, c, id) // and nobody answers the question for credentials
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			_, _ = transferapi.NewTransferClient(c).Transfer(ctx, &transferapi.TransferRequest{
+				Source:      packed(t, &transfer.OCIRegistry{Reference: "registry.test/app:1", Resolver: &transfer.RegistryResolver{AuthStream: id}}),
+				Destination: packed(t, &transfer.ImageStore{}),
+			})
+		}()
+		time.Sleep(5 * time.Millisecond) // that it waits for
+		cancel()
+		<-done
+	}
+	bad(-1)
+	abandoned(-1)
+	before := runtime.NumGoroutine()
+	for i := range 20 {
+		bad(i)
+		abandoned(i)
+	}
+	var after int
+	for range 100 {
+		if after = runtime.NumGoroutine(); after <= before+5 {
+			return
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	buf := make([]byte, 1<<20)
+	t.Errorf("%d goroutines, %d before:\n%s", after, before, buf[:runtime.Stack(buf, true)])
+}
+
+// A client's mistakes are answered to the client, and not written into the journal.
+func TestMistakesAreNotLogged(t *testing.T) {
+	var written bytes.Buffer
+	var mu sync.Mutex
+	logger, out, level := log.L.Logger, log.L.Logger.Out, log.L.Logger.GetLevel()
+	logger.SetOutput(lockedWriter{&mu, &written})
+	logger.SetLevel(log.InfoLevel)
+	t.Cleanup(func() { logger.SetOutput(out); logger.SetLevel(level) })
+	ctx, c := served(t)
+	for range 50 {
+		w, err := contentapi.NewContentClient(c).Write(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = w.Send(&contentapi.WriteContentRequest{Action: contentapi.WriteAction_COMMIT, Ref: "x", Expected: "sha256:nonsense"})
+		if _, err := w.Recv(); err == nil {
+			t.Error("nonsense is written")
+		}
+		if _, err := imagesapi.NewImagesClient(c).Create(ctx, &imagesapi.CreateImageRequest{}); status.Code(err) != codes.InvalidArgument {
+			t.Errorf("an image without anything: %v", err)
+		}
+		if _, err := contentapi.NewContentClient(c).Update(ctx, &contentapi.UpdateRequest{}); status.Code(err) != codes.InvalidArgument {
+			t.Errorf("content without anything: %v", err)
+		}
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	if lines := strings.Count(written.String(), "\n"); lines > 5 {
+		t.Errorf("%d lines:\n%.2000s", lines, written.String())
+	}
+}
+
+type lockedWriter struct {
+	mu *sync.Mutex
+	to *bytes.Buffer
+}
+
+func (w lockedWriter) Write(p []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.to.Write(p)
+}

@@ -109,7 +109,7 @@ spec:
 			return fmt.Errorf("metrics: %w: %s", err, stderr)
 		}
 		before := last
-		last = comparable(text, n.Name, "seen")
+		last = withoutRun(text, n.Name, "seen")
 		for _, want := range []string{
 			`container_cpu_usage_seconds_total{container="main"`, `container_memory_working_set_bytes{container="side"`,
 			`container_network_receive_bytes_total{container=""`, `container_start_time_seconds{container=""`,
@@ -134,8 +134,8 @@ var (
 	hosts  = regexp.MustCompile(`image="[^"/]+/`)
 )
 
-// comparable are the series about a pod, without what differs from one run to the next.
-func comparable(text, namespace, pod string) map[string]bool {
+// withoutRun are the series about a pod, without what differs from one run to the next.
+func withoutRun(text, namespace, pod string) map[string]bool {
 	all := map[string]bool{}
 	for line := range strings.Lines(text) {
 		if !strings.Contains(line, fmt.Sprintf("namespace=%q,pod=%q", namespace, pod)) {

@@ -6,6 +6,7 @@ package wasm
 import (
 	"archive/tar"
 	"context"
+	"errors"
 	"fmt"
 
 	"io/fs"
@@ -89,10 +90,16 @@ func (b *bed) push(t *testing.T, repository string, image v1.Image) (reference, 
 func (b *bed) compiled(t *testing.T) (digests []string) {
 	t.Helper()
 	err := filepath.WalkDir(b.blobs, func(path string, e fs.DirEntry, err error) error {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil // it was collected just now
+		}
 		if err != nil || !e.Type().IsRegular() {
 			return err
 		}
 		f, err := os.Open(path)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
 		if err != nil {
 			return err
 		}

@@ -49,12 +49,18 @@ func TestTarEntries(t *testing.T) {
 }
 
 func TestTarSize(t *testing.T) {
-	for field, want := range map[string]int64{
-		"00000001000\x00": 512, " 1000 \x00\x00\x00\x00\x00\x00": 512, "\x80\x00\x00\x00\x00\x00\x00\x00\x00\x00\x02\x00": 512,
-		"nonsense\x00\x00\x00\x00": 0, "\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff": 0,
+	for _, c := range []struct {
+		field string
+		want  int64
+	}{
+		{"00000001000\x00", 512},
+		{" 1000 \x00\x00\x00\x00\x00\x00", 512},
+		{"\x80\x00\x00\x00\x00\x00\x00\x00\x00\x00\x02\x00", 512},
+		{"nonsense\x00\x00\x00\x00", 0},
+		{"\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff", 0},
 	} {
-		if got := tarSize([]byte(field)); got != want {
-			t.Errorf("%q: %d, want %d", field, got, want)
+		if got := tarSize([]byte(c.field)); got != c.want {
+			t.Errorf("%q: %d, want %d", c.field, got, c.want)
 		}
 	}
 }

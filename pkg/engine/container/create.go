@@ -48,7 +48,7 @@ type creation struct {
 
 // imageIndex finds images by what pods call them.
 type imageIndex interface {
-	ToRun(name string, wanted image.Platform) (*image.Image, error)
+	ToRun(name, asked string, wanted image.Platform) (*image.Image, error)
 	Whole(ctx context.Context, img *image.Image) (*image.Image, error)
 }
 
@@ -72,7 +72,7 @@ func (b *creation) CreateContainer(ctx context.Context, r *runtimeapi.CreateCont
 	if err := b.capabilities.CheckContainer(ctx, r.GetConfig(), s.Spec()); err != nil {
 		return nil, err
 	}
-	img, err := b.images.ToRun(r.GetConfig().GetImage().GetImage(), image.PlatformOf(s.Spec().Definition))
+	img, err := b.images.ToRun(r.GetConfig().GetImage().GetImage(), r.GetConfig().GetImage().GetUserSpecifiedImage(), image.PlatformOf(s.Spec().Definition))
 	if err == nil {
 		img, err = b.images.Whole(ctx, img)
 	}

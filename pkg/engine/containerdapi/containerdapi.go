@@ -92,7 +92,7 @@ const (
 	// maxConnections is how many clients may be connected; more wait.
 	maxConnections = 256
 	// maxStreams bounds the calls that one connection may have open.
-	maxStreams = 128
+	maxStreams = 64
 )
 
 // Serve answers on l until ctx ends, and closes l. The options come first.
@@ -112,7 +112,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener, to Audience, options
 func (s *Server) server(to Audience, options []grpc.ServerOption) (*grpc.Server, error) {
 	gate := newGate(to)
 	server := grpc.NewServer(append(options,
-		grpc.StatsHandler(gate), grpc.ChainUnaryInterceptor(gate.unary), grpc.ChainStreamInterceptor(gate.stream),
+		grpc.ChainUnaryInterceptor(gate.unary), grpc.ChainStreamInterceptor(gate.stream),
 		grpc.MaxRecvMsgSize(maxMessage), grpc.MaxSendMsgSize(maxMessage), grpc.MaxConcurrentStreams(maxStreams),
 	)...)
 	for _, service := range s.services {

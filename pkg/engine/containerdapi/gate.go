@@ -15,9 +15,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
-	"google.golang.org/grpc/stats"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/berth-cri/berth/pkg/engine/image"
 	"github.com/berth-cri/berth/pkg/engine/shim"
@@ -31,8 +29,6 @@ type gate struct {
 	working *semaphore.Weighted
 	// open are streams and waits.
 	open *semaphore.Weighted
-	// unread are the bytes of answers that their clients have not taken yet.
-	unread *semaphore.Weighted
 }
 
 const (
@@ -40,14 +36,10 @@ const (
 	maxWorking = 4
 	// maxOpen is how many streams and waits may be open.
 	maxOpen = 512
-	// maxUnread bounds the memory of answers, in bytes.
-	maxUnread = 64 << 20
 )
 
 func newGate(to Audience) *gate {
-	return &gate{
-		to: to, working: semaphore.NewWeighted(maxWorking), open: semaphore.NewWeighted(maxOpen), unread: semaphore.NewWeighted(maxUnread),
-	}
+	return &gate{to: to, working: semaphore.NewWeighted(maxWorking), open: semaphore.NewWeighted(maxOpen)}
 }
 
 func (g *gate) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, serve grpc.UnaryHandler) (any, error) {
@@ -69,11 +61,7 @@ func (g *gate) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, s
 		return nil, status.FromContextError(ctx.Err()).Err()
 	}
 	defer g.working.Release(1)
-	resp, err := serve(ctx, req)
-	if err != nil {
-		return nil, err
-	}
-	return resp, g.hold(ctx, resp)
+	return serve(ctx, req)
 }
 
 func (g *gate) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, serve grpc.StreamHandler) error {
@@ -115,48 +103,6 @@ func (s working) SendMsg(m any) error {
 	}
 	return err
 }
-
-// answer is in the context of a call, to be let go when its answer has been sent.
-type answer struct{ sent func() }
-
-type answerKey struct{}
-
-// hold counts an answer until it was sent. Of a client that does not read only so much
-// is kept.
-func (g *gate) hold(ctx context.Context, resp any) error {
-	a, counted := ctx.Value(answerKey{}).(*answer)
-	m, ok := resp.(proto.Message)
-	if !counted || !ok {
-		return nil
-	}
-	size := min(int64(proto.Size(m)), maxUnread)
-	if !g.unread.TryAcquire(size) {
-		return status.Errorf(codes.ResourceExhausted, "clients have not read answers of %d MiB; read them, or ask for less", maxUnread>>20)
-	}
-	a.sent = func() { g.unread.Release(size) }
-	return nil
-}
-
-// TagRPC implements stats.Handler.
-func (g *gate) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context {
-	return context.WithValue(ctx, answerKey{}, &answer{})
-}
-
-// HandleRPC implements stats.Handler.
-func (g *gate) HandleRPC(ctx context.Context, s stats.RPCStats) {
-	if _, over := s.(*stats.End); !over {
-		return
-	}
-	if a, ok := ctx.Value(answerKey{}).(*answer); ok && a.sent != nil {
-		a.sent()
-	}
-}
-
-// TagConn implements stats.Handler.
-func (g *gate) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context { return ctx }
-
-// HandleConn implements stats.Handler.
-func (g *gate) HandleConn(context.Context, stats.ConnStats) {}
 
 // whole refuses requests that lack what containerd's own services take to be there.
 func whole(req any) error {
@@ -287,6 +233,9 @@ var waits = map[string]bool{
 	"/containerd.services.transfer.v1.Transfer/Transfer": true,
 	"/containerd.services.images.v1.Images/Create":       true,
 	"/containerd.services.images.v1.Images/Update":       true,
+	"/containerd.services.images.v1.Images/Delete":       true,
+	"/containerd.services.content.v1.Content/Delete":     true,
+	"/containerd.services.leases.v1.Leases/Delete":       true,
 }
 
 // idle are streams whose handlers mostly wait.

@@ -12,7 +12,6 @@ import (
 	"github.com/containerd/containerd/v2/pkg/namespaces"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
-	"google.golang.org/grpc/stats"
 	"google.golang.org/grpc/status"
 
 	"github.com/berth-cri/berth/pkg/engine/image"
@@ -89,30 +88,6 @@ func TestNamespaceOfTheStore(t *testing.T) {
 	}
 	if _, err := ours(ctx); err == nil {
 		t.Error("a call without a namespace is about some")
-	}
-}
-
-// Answers that nobody reads are bounded, and counted no longer once they were sent.
-func TestGateBoundsUnreadAnswers(t *testing.T) {
-	g := newGate(Agents)
-	large := &imagesapi.GetImageResponse{Image: &imagesapi.Image{Name: strings.Repeat("x", maxUnread/4)}}
-	var calls []context.Context
-	var err error
-	for err == nil {
-		ctx := g.TagRPC(t.Context(), nil)
-		if err = g.hold(ctx, large); err == nil {
-			calls = append(calls, ctx)
-		}
-	}
-	if n := len(calls); n != 3 || status.Code(err) != codes.ResourceExhausted {
-		t.Errorf("%d answers are held, then %v", n, err)
-	}
-	for _, ctx := range calls {
-		g.HandleRPC(ctx, &stats.OutPayload{})
-		g.HandleRPC(ctx, &stats.End{})
-	}
-	if err := g.hold(g.TagRPC(t.Context(), nil), large); err != nil {
-		t.Errorf("after all were sent: %v", err)
 	}
 }
 

@@ -81,7 +81,8 @@ func (s *transferService) pull(ctx context.Context, from *transfer.OCIRegistry, 
 	if resolver.GetHostDir() != "" || resolver.GetDefaultScheme() != "" {
 		return fmt.Errorf("registries are configured for the whole node: put hosts.toml into registry.hosts_dir instead of hosts-dir or plain-http: %w", errdefs.ErrInvalidArgument)
 	}
-	if err := checkPlatforms(to.GetPlatforms()); err != nil {
+	platform, err := platformOf(to.GetPlatforms())
+	if err != nil {
 		return err
 	}
 	named, err := reference.ParseDockerRef(from.GetReference())
@@ -94,7 +95,7 @@ func (s *transferService) pull(ctx context.Context, from *transfer.OCIRegistry, 
 	}
 	tell(&transfer.Progress{Event: "Pulling " + named.String()})
 	defer s.follow(ctx, named.String(), tell)()
-	img, err := s.images.Pull(ctx, image.PullRequest{Ref: named.String(), Auth: auth, Snapshotter: snapshotterOf(to)})
+	img, err := s.images.Pull(ctx, image.PullRequest{Ref: named.String(), Auth: auth, Snapshotter: snapshotterOf(to), Platform: platform})
 	if err != nil {
 		return err
 	}
@@ -116,15 +117,29 @@ func snapshotterOf(to *transfer.ImageStore) string {
 	return ""
 }
 
-// checkPlatforms refuses images that no pod of this node could run.
-func checkPlatforms(asked []*types.Platform) error {
-	own := platforms.Default()
-	for _, p := range asked {
-		if !own.Match(platforms.Normalize(imagespec.Platform{OS: p.GetOS(), Architecture: p.GetArchitecture(), Variant: p.GetVariant()})) {
-			return fmt.Errorf("platform %s/%s: berth keeps images for %s only: %w", p.GetOS(), p.GetArchitecture(), platforms.FormatAll(platforms.DefaultSpec()), errdefs.ErrInvalidArgument)
+// platformOf is which images a client asks for; images that no pod of this node could run
+// are refused. Without a platform it is any that pods can run.
+func platformOf(asked []*types.Platform) (image.Platform, error) {
+	if len(asked) == 0 {
+		return image.AnyPlatform, nil
+	}
+	own, modules, node := platforms.Default(), image.WasmPlatform.Matcher(), false
+	for _, a := range asked {
+		p := platforms.Normalize(imagespec.Platform{OS: a.GetOS(), Architecture: a.GetArchitecture(), Variant: a.GetVariant()})
+		switch {
+		case own.Match(p):
+			node = true
+		case !modules.Match(p):
+			return "", fmt.Errorf("platform %s: berth keeps images for %s and %s only: %w", platforms.Format(p), image.NodePlatform, image.WasmPlatform, errdefs.ErrInvalidArgument)
 		}
 	}
-	return nil
+	switch {
+	case node && len(asked) > 1:
+		return image.AnyPlatform, nil
+	case node:
+		return image.NodePlatform, nil
+	}
+	return image.WasmPlatform, nil
 }
 
 // credentials asks the client, once, for those of the image's registry.
@@ -169,7 +184,8 @@ func (s *transferService) credentials(ctx context.Context, id string, named refe
 
 // importStream imports an archive. One that stops coming is given up: others wait.
 func (s *transferService) importStream(ctx context.Context, from *transfer.ImageImportStream, to *transfer.ImageStore, tell progressFunc) error {
-	if err := checkPlatforms(to.GetPlatforms()); err != nil {
+	platform, err := platformOf(to.GetPlatforms())
+	if err != nil {
 		return err
 	}
 	stream, err := s.streams.take(ctx, from.GetStream())
@@ -183,7 +199,7 @@ func (s *transferService) importStream(ctx context.Context, from *transfer.Image
 		defer c.Close() // what has come and was not read would wait for ever
 	}
 	archive := &pacedReader{from: received, pace: pace{giveUp: cancel}}
-	names, err := s.images.Import(ctx, archive, image.ImportRequest{Name: to.GetName(), Snapshotter: snapshotterOf(to)})
+	names, err := s.images.Import(ctx, archive, image.ImportRequest{Name: to.GetName(), Snapshotter: snapshotterOf(to), Platform: platform})
 	for _, name := range names {
 		tell(&transfer.Progress{Event: "saved", Name: name})
 		err = errors.Join(err, s.label(ctx, name, to.GetLabels()))
@@ -193,7 +209,7 @@ func (s *transferService) importStream(ctx context.Context, from *transfer.Image
 
 // export writes an archive.
 func (s *transferService) export(ctx context.Context, from *transfer.ImageStore, to *transfer.ImageExportStream, tell progressFunc) error {
-	if err := checkPlatforms(to.GetPlatforms()); err != nil {
+	if _, err := platformOf(to.GetPlatforms()); err != nil {
 		return err
 	}
 	var names []string

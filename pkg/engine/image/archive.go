@@ -148,7 +148,9 @@ func (a *archives) read(ctx context.Context, from io.Reader) ([]imagespec.Descri
 	}
 	defer plain.Close()
 	s := a.puller
-	desc, err := archive.ImportIndex(ctx, boundedDocuments{s.files.content, s.cfg.Limits}, newTarEntries(plain))
+	counted := newTarEntries(plain)
+	defer counted.Close()
+	desc, err := archive.ImportIndex(ctx, boundedDocuments{s.files.content, s.cfg.Limits}, counted)
 	if err != nil {
 		return nil, err
 	}
@@ -273,7 +275,7 @@ func (a *archives) write(ctx context.Context, to io.Writer, refs []string) error
 		// The manifest of its platform is what is there.
 		what = append(what, archive.WithManifest(img.manifest, name))
 	}
-	what = append(what, archive.WithPlatform(AnyPlatform.matcher()), archive.WithSkipNonDistributableBlobs())
+	what = append(what, archive.WithPlatform(AnyPlatform.Matcher()), archive.WithSkipNonDistributableBlobs())
 	return archive.Export(ctx, s.files.content, to, what...)
 }
 

@@ -2,6 +2,7 @@ package image
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -81,6 +82,10 @@ func (c *catalog) loadRecord(ctx context.Context, rec images.Image, recorded []P
 		if bounds.IsBeyond(err) {
 			log.G(ctx).WithError(err).WithField("image", rec.Name).Warn("Image takes too much memory and cannot be used; remove it to free its disk space")
 			img, err = c.reader.unusable(ctx, rec.Target, p, err)
+		}
+		if other := new(platformError); errors.As(err, &other) {
+			// It was picked by what the index says, and recorded by what it says itself.
+			img, err = c.reader.load(ctx, rec.Target, AnyPlatform)
 		}
 		if err != nil {
 			log.G(ctx).WithError(err).WithFields(log.Fields{"image": rec.Name, "platform": p.String()}).Warn("Removing damaged image")

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -13,12 +12,10 @@ import (
 	"github.com/containerd/containerd/v2/core/content"
 	"github.com/containerd/containerd/v2/core/images"
 	"github.com/containerd/containerd/v2/core/leases"
-	"github.com/containerd/containerd/v2/core/metadata/boltutil"
 	"github.com/containerd/containerd/v2/pkg/filters"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
-	bolt "go.etcd.io/bbolt"
 )
 
 // clientRefs begin the names of what clients are writing: those of pulls are others, and
@@ -170,39 +167,19 @@ func (c *clientContent) release(ctx context.Context, d digest.Digest) error {
 
 // Update implements content.Store. By labels the collector finds what belongs together:
 // clients may add such labels, and change and remove none.
-func (c *clientContent) Update(ctx context.Context, info content.Info, fieldpaths ...string) (updated content.Info, err error) {
+func (c *clientContent) Update(ctx context.Context, info content.Info, fieldpaths ...string) (content.Info, error) {
 	if err := checkContentLabels(info.Labels); err != nil {
 		return content.Info{}, err
 	}
-	// One transaction: a pull may be labelling the same.
-	err = c.files.db.Update(func(tx *bolt.Tx) error {
-		tctx := boltutil.WithTransaction(ctx, tx)
-		now, err := c.Store.Info(tctx, info.Digest)
-		if err != nil {
-			return err
-		}
-		info.Labels = withCollectorLabels(info.Labels, now.Labels)
-		if err := checkMerged(now.Labels, info.Labels); err != nil {
-			return err
-		}
-		updated, err = c.Store.Update(tctx, info, fieldpaths...)
-		return err
-	})
-	return updated, err
-}
-
-// withCollectorLabels are labels with those of the present for the collector.
-func withCollectorLabels(labels, present map[string]string) map[string]string {
-	all := maps.Clone(labels)
-	if all == nil {
-		all = map[string]string{}
+	now, err := c.Store.Info(ctx, info.Digest)
+	if err != nil {
+		return content.Info{}, err
 	}
-	for name, value := range present {
-		if strings.HasPrefix(name, collectorLabels) {
-			all[name] = value
-		}
+	labels, paths, err := labelChanges(now.Labels, info.Labels, fieldpaths)
+	if err != nil || len(paths) == 0 {
+		return now, err
 	}
-	return all
+	return c.Store.Update(ctx, content.Info{Digest: info.Digest, Labels: labels}, paths...)
 }
 
 // checkContentLabels refuses to keep content for ever.

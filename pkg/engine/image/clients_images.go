@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 
 	"github.com/containerd/containerd/v2/core/images"
@@ -46,59 +47,32 @@ func (c *clientImages) Update(ctx context.Context, img images.Image, fieldpaths 
 		return images.Image{}, err
 	}
 	target, labels := len(fieldpaths) == 0, []string(nil)
-	if target {
-		labels = []string{"labels"}
-	}
 	for _, path := range fieldpaths {
-		switch {
-		case path == "target":
+		if path == "target" {
 			target = true
-		case path == "labels", strings.HasPrefix(path, "labels."):
+		} else {
 			labels = append(labels, path)
-		default:
-			return images.Image{}, fmt.Errorf("field %.100q of an image cannot be changed; change target or labels: %w", path, errdefs.ErrInvalidArgument)
 		}
 	}
 	if err := checkClientLabels(img.Labels); err != nil {
 		return images.Image{}, err
+	}
+	var changed map[string]string
+	var paths []string
+	if len(labels) > 0 || len(fieldpaths) == 0 {
+		if changed, paths, err = labelChanges(old.Labels, img.Labels, labels); err != nil {
+			return images.Image{}, err
+		}
 	}
 	if target && old.Target.Digest != img.Target.Digest {
 		if err := c.put(ctx, images.Image{Name: img.Name, Target: img.Target}); err != nil {
 			return images.Image{}, err
 		}
 	}
-	now, err := c.Get(ctx, img.Name)
-	if err != nil || len(labels) == 0 {
-		return now, err
+	if len(paths) == 0 {
+		return c.Get(ctx, img.Name)
 	}
-	img.Labels = withPlatforms(img.Labels, now.Labels)
-	if err := checkMerged(now.Labels, img.Labels); err != nil {
-		return images.Image{}, err
-	}
-	return c.store.files.images.Update(ctx, img, labels...)
-}
-
-// checkMerged checks what labels and those that are there may become together.
-func checkMerged(now, more map[string]string) error {
-	all := maps.Clone(now)
-	if all == nil {
-		all = map[string]string{}
-	}
-	maps.Copy(all, more)
-	return checkLabelSizes(all)
-}
-
-// withPlatforms are labels with what the present ones say of platforms, which is berth's own.
-func withPlatforms(labels, present map[string]string) map[string]string {
-	all := maps.Clone(labels)
-	delete(all, platformsLabel)
-	if text := present[platformsLabel]; text != "" {
-		if all == nil {
-			all = map[string]string{}
-		}
-		all[platformsLabel] = text
-	}
-	return all
+	return c.store.files.images.Update(ctx, images.Image{Name: img.Name, Labels: changed}, paths...)
 }
 
 // Delete removes one name. The image is gone with its last one; what pods use of it
@@ -191,6 +165,62 @@ func (c *clientImages) hold(lease leases.Lease) images.HandlerFunc {
 // collector what they need.
 const collectorLabels = "containerd.io/gc."
 
+// labelChanges are the single labels by which a client's update differs from what is there,
+// and their field paths; an empty value removes a label. Others may change labels at the
+// same time, so that what is not the client's is not named: labels for the collector that
+// are there, and berth's own. Pure.
+func labelChanges(now, asked map[string]string, fieldpaths []string) (labels map[string]string, paths []string, err error) {
+	labels = map[string]string{}
+	change := func(name, value string) {
+		present, is := now[name]
+		if strings.HasPrefix(name, ownLabels) || is && strings.HasPrefix(name, collectorLabels) || is && present == value || !is && value == "" {
+			return
+		}
+		if _, twice := labels[name]; !twice {
+			paths = append(paths, "labels."+name)
+		}
+		labels[name] = value
+	}
+	all := len(fieldpaths) == 0
+	for _, path := range fieldpaths {
+		name, single := strings.CutPrefix(path, "labels.")
+		switch {
+		case path == "labels":
+			all = true
+		case single:
+			change(name, asked[name])
+		default:
+			return nil, nil, fmt.Errorf("field %.100q cannot be changed: %w", path, errdefs.ErrInvalidArgument)
+		}
+	}
+	if all {
+		for name, value := range asked {
+			change(name, value)
+		}
+		for name := range now {
+			if _, stays := asked[name]; !stays {
+				change(name, "")
+			}
+		}
+	}
+	slices.Sort(paths)
+	return labels, paths, checkMerged(now, labels)
+}
+
+// ownLabels begin the labels that are berth's own.
+const ownLabels = "berth.dev/"
+
+// checkMerged checks what labels become with changes.
+func checkMerged(now, changes map[string]string) error {
+	all := maps.Clone(now)
+	if all == nil {
+		all = map[string]string{}
+	}
+	maps.Copy(all, changes)
+	maps.DeleteFunc(all, func(_, value string) bool { return value == "" })
+	return checkLabelSizes(all)
+}
+
 // maxClientNames is how many names of images there may be before clients get no more:
 // lists of images must fit into a message that a kubelet takes.
 const maxClientNames = 5000
@@ -217,7 +247,7 @@ func checkClientLabels(labels map[string]string) error {
 		return err
 	}
 	for name := range labels {
-		if strings.HasPrefix(name, collectorLabels) {
+		if strings.HasPrefix(name, collectorLabels) || strings.HasPrefix(name, ownLabels) {
 			return fmt.Errorf("label %.100q of an image is berth's own; images stay until they are removed: %w", name, errdefs.ErrInvalidArgument)
 		}
 	}

@@ -11,7 +11,8 @@ import (
 // removal puts another one in its place.
 type Image struct {
 	// ID is the digest of the image's configuration, "sha256:<hex>"; that of the
-	// manifest for an artifact. It is the one identifier that all CRI calls use.
+	// manifest for an artifact, and where the configuration says nothing of the modules.
+	// It is the one identifier that all CRI calls use.
 	ID string
 	// RepoTags and RepoDigests are the names the image was pulled by,
 	// normalised ("docker.io/library/busybox:1"), sorted. RepoTags is empty for

@@ -192,28 +192,27 @@ func (x *index) byTarget(target digest.Digest) map[Platform]*Image {
 	return found
 }
 
-// alike is img if that is wanted, else the image that is, under the name by which a caller
-// called it or any other of its names. Nil is none.
-func (x *index) alike(img *Image, called string, wanted Platform) *Image {
+// alike is img if that was pulled for what is wanted, else the image that was, under the
+// very name by which the pod asks: other names of img may be anybody's. Nil is none.
+func (x *index) alike(img *Image, asked string, wanted Platform) *Image {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
-	names := x.namesOf(img.ID)
-	if name, err := parseName(called); err == nil && slices.Contains(names, name.String()) {
-		names = append([]string{name.String()}, names...)
-	}
-	for _, name := range names {
+	for _, name := range x.namesOf(img.ID) {
 		for _, p := range wanted.accepts() {
 			if x.names[name].ids[p] == img.ID {
 				return img
 			}
 		}
 	}
-	for _, name := range names {
-		if other := x.images[x.names[name].of(wanted)]; other != nil {
-			return other
-		}
+	name, err := parseName(asked)
+	if err != nil {
+		return nil
 	}
-	return nil
+	n := x.names[name.String()]
+	if !n.has(img.ID) {
+		return nil
+	}
+	return x.images[n.of(wanted)]
 }
 
 // meant are all images that a caller may call so: those of every platform if it is a name.

@@ -59,6 +59,10 @@ func newImage(desc imagespec.Descriptor, manifest imagespec.Manifest, config ima
 		manifest: imagespec.Descriptor{MediaType: desc.MediaType, Digest: desc.Digest, Size: desc.Size},
 	}
 	img.Platform.OSFeatures = nil
+	if isWasm(config.Platform) && len(root) != len(manifest.Layers) && len(config.RootFS.DiffIDs) != len(manifest.Layers) {
+		// The configuration says nothing of the modules: others may have the same.
+		img.ID = desc.Digest.String()
+	}
 	if weight(img.Config) > maxKept {
 		img.Config, img.partial = imagespec.ImageConfig{User: img.Config.User}, true
 	}
@@ -136,7 +140,7 @@ func (r *reader) pick(wanted Platform) images.HandlerFunc {
 }
 
 func pickOf(children images.HandlerFunc, wanted Platform) images.HandlerFunc {
-	by := wanted.matcher()
+	by := wanted.Matcher()
 	return images.LimitManifests(images.FilterPlatforms(children, by), by, 1)
 }
 

@@ -76,8 +76,8 @@ func (p Platform) String() string {
 	return string(p)
 }
 
-// matcher picks from an index.
-func (p Platform) matcher() platforms.MatchComparer {
+// Matcher picks from an index.
+func (p Platform) Matcher() platforms.MatchComparer {
 	switch p {
 	case WasmPlatform:
 		return wasmMatcher{}

@@ -61,7 +61,7 @@ func TestPlatformMatching(t *testing.T) {
 		{AnyPlatform, []imagespec.Platform{foreign, wasm("wasip1")}, "wasip1"},
 		{AnyPlatform, []imagespec.Platform{foreign}, ""},
 	} {
-		by, got := tc.wanted.matcher(), ""
+		by, got := tc.wanted.Matcher(), ""
 		var best *imagespec.Platform
 		for _, p := range tc.of {
 			if by.Match(p) && (best == nil || by.Less(p, *best)) {
@@ -230,7 +230,7 @@ func TestPullWasm(t *testing.T) {
 						if blobs, _, _ := stored(t, s); len(blobs) != tc.blobs {
 							t.Errorf("the store has %d blobs %v, want %d", len(blobs), blobs, tc.blobs)
 						}
-						run, err := s.ToRun(domain+"/app:1", WasmPlatform)
+						run, err := s.ToRun(domain+"/app:1", "", WasmPlatform)
 						must(t, err)
 						root, err := s.PrepareRootfs(t.Context(), "c1", run, "")
 						must(t, err)
@@ -287,10 +287,10 @@ func TestOneNameForTwoPlatforms(t *testing.T) {
 		}
 	}
 	pullFor(t, s, WasmPlatform, name)
-	is(WasmPlatform, idOf(t, wasm))
+	is(WasmPlatform, digestOf(t, wasm))
 	is(NodePlatform, "")
-	is(AnyPlatform, idOf(t, wasm))
-	if _, err := s.ToRun(name, NodePlatform); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "imagePullPolicy: Always") {
+	is(AnyPlatform, digestOf(t, wasm))
+	if _, err := s.ToRun(name, "", NodePlatform); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "imagePullPolicy: Always") {
 		t.Errorf("to run it on the node: %v", err)
 	}
 	// A handler that takes both prefers the node's, which is not there yet.
@@ -298,18 +298,18 @@ func TestOneNameForTwoPlatforms(t *testing.T) {
 		t.Errorf("pulled for either it is %s", got.ID)
 	}
 	for range 2 {
-		is(WasmPlatform, idOf(t, wasm))
+		is(WasmPlatform, digestOf(t, wasm))
 		is(NodePlatform, idOf(t, node))
 		is(AnyPlatform, idOf(t, node))
 		if all := s.List(); len(all) != 2 || len(all[0].RepoTags) != 1 || !slices.Equal(all[0].RepoTags, all[1].RepoTags) {
 			t.Errorf("listed are %+v", all)
 		}
 		// A kubelet that knows of no platforms passes the id of the one it was told of.
-		for _, called := range []string{name, idOf(t, node), idOf(t, wasm)} {
-			if img, err := s.ToRun(called, WasmPlatform); err != nil || img.ID != idOf(t, wasm) {
+		for _, called := range []string{name, idOf(t, node), digestOf(t, wasm)} {
+			if img, err := s.ToRun(called, name, WasmPlatform); err != nil || img.ID != digestOf(t, wasm) {
 				t.Errorf("to run %s as a module: %v, %v", called, img, err)
 			}
-			if img, err := s.ToRun(called, NodePlatform); err != nil || img.ID != idOf(t, node) {
+			if img, err := s.ToRun(called, name, NodePlatform); err != nil || img.ID != idOf(t, node) {
 				t.Errorf("to run %s on the node: %v, %v", called, img, err)
 			}
 		}
@@ -319,7 +319,7 @@ func TestOneNameForTwoPlatforms(t *testing.T) {
 	}
 	must(t, s.Remove(t.Context(), idOf(t, node)))
 	is(NodePlatform, "")
-	is(WasmPlatform, idOf(t, wasm))
+	is(WasmPlatform, digestOf(t, wasm))
 	<-s.work.collector.request()
 	if blobs, _, _ := stored(t, s); len(blobs) != 4 {
 		t.Errorf("with the module alone the store has %v", blobs)
@@ -327,10 +327,10 @@ func TestOneNameForTwoPlatforms(t *testing.T) {
 	s = reopen(t, s)
 	must(t, s.Retain(t.Context(), nil))
 	is(NodePlatform, "")
-	is(WasmPlatform, idOf(t, wasm))
+	is(WasmPlatform, digestOf(t, wasm))
 	pullFor(t, s, NodePlatform, name)
 	is(NodePlatform, idOf(t, node))
-	is(WasmPlatform, idOf(t, wasm))
+	is(WasmPlatform, digestOf(t, wasm))
 	<-s.work.collector.request()
 	if blobs, _, _ := stored(t, s); len(blobs) != 7 {
 		t.Errorf("with both again the store has %v", blobs)
@@ -355,7 +355,7 @@ func TestMovedNameOfTwoPlatforms(t *testing.T) {
 	newer := wasmImage(t, "wasi", types.OCIConfigJSON, false, "newer")
 	reg.push(t, "app:1", newer)
 	pullFor(t, s, WasmPlatform, name)
-	if img, err := s.Find(name, WasmPlatform); err != nil || img.ID != idOf(t, newer) {
+	if img, err := s.Find(name, WasmPlatform); err != nil || img.ID != digestOf(t, newer) {
 		t.Errorf("the module is %v, %v", img, err)
 	}
 	if img, err := s.Find(name, NodePlatform); !errdefs.IsNotFound(err) {
@@ -398,7 +398,7 @@ func TestImageOfAnotherPlatform(t *testing.T) {
 	// What is for volumes is for those of modules too, and runs nowhere.
 	pullFor(t, s, WasmPlatform, domain+"/artifact:1")
 	for _, wanted := range []Platform{NodePlatform, WasmPlatform, AnyPlatform} {
-		if _, err := s.ToRun(domain+"/artifact:1", wanted); !errdefs.IsFailedPrecondition(err) {
+		if _, err := s.ToRun(domain+"/artifact:1", "", wanted); !errdefs.IsFailedPrecondition(err) {
 			t.Errorf("an artifact to run for %s: %v", wanted, err)
 		}
 	}
@@ -413,13 +413,13 @@ func TestImageOfAnotherPlatform(t *testing.T) {
 	// Modules whose configuration is no image's are an artifact to everybody else.
 	reg.push(t, "module:1", wasmImage(t, "wasip2", wasmConfig, false, "m"))
 	pullFor(t, s, NodePlatform, domain+"/module:1")
-	if _, err := s.ToRun(domain+"/module:1", NodePlatform); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "is an artifact") {
+	if _, err := s.ToRun(domain+"/module:1", "", NodePlatform); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "is an artifact") {
 		t.Errorf("a module to run on the node: %v", err)
 	}
 	if got := pullFor(t, s, WasmPlatform, domain+"/module:1"); got.ArtifactType != wasmConfig {
 		t.Errorf("it is %+v", got)
 	}
-	if _, err := s.ToRun(domain+"/module:1", WasmPlatform); err != nil {
+	if _, err := s.ToRun(domain+"/module:1", "", WasmPlatform); err != nil {
 		t.Error(err)
 	}
 }

@@ -1,6 +1,7 @@
 package image
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
@@ -74,16 +75,16 @@ func (r *reader) artifactPlatform(ctx context.Context, m imagespec.Manifest) (im
 	return p, nil
 }
 
-// ToRun finds the image that a container of such a handler runs. A caller who does not
-// know of platforms may name the image of another one: what is meant is then that which
-// was pulled by the same name for this one. errdefs.ErrFailedPrecondition where there is
-// none.
-func (s *Store) ToRun(ref string, wanted Platform) (*Image, error) {
+// ToRun finds the image that a container of such a handler runs. A kubelet, which does not
+// know of platforms, may name the image of another one by its id, beside what the pod asks
+// for: what is meant is then that which was pulled by the pod's own name for this one.
+// errdefs.ErrFailedPrecondition where there is none.
+func (s *Store) ToRun(ref, asked string, wanted Platform) (*Image, error) {
 	img, err := s.catalog.get(ref, AnyPlatform)
 	if err != nil {
 		return nil, err
 	}
-	run := s.catalog.alike(img, ref, wanted)
+	run := s.catalog.alike(img, cmp.Or(asked, ref), wanted)
 	if run == nil {
 		has := &platformError{wanted: wanted}
 		if img.Platform.OS != "" {

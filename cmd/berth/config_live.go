@@ -61,7 +61,7 @@ valid, with every error on stderr.`,
 				return err
 			}
 			if n := len(differences); n > 0 {
-				return degraded("%s; apply the files by \"berth reload --wait\"", output.Count(n, "key differs", "keys differ"))
+				return degraded("%s; apply the files by \"berth reload --wait\", which names keys that need a restart", output.Count(n, "key differs", "keys differ"))
 			}
 			return nil
 		}),

@@ -1,6 +1,9 @@
 package config
 
-import "fmt"
+import (
+	"fmt"
+	"path/filepath"
+)
 
 // ContainerdAPI is the API of containerd for agents of the node.
 type ContainerdAPI struct {
@@ -18,6 +21,10 @@ func (v *validator) containerdAPI(c *Config) {
 	switch {
 	case len(p) > maxSocketPath:
 		v.wrong(key, fmt.Sprintf("has %d bytes; the limit for unix socket paths is %d", len(p), maxSocketPath), "")
+	case p != filepath.Clean(p):
+		v.wrong(key, fmt.Sprintf("%q has parts that lead nowhere", p), filepath.Clean(p))
+	case p == filepath.Join(c.Engine.State, "containerd.sock"):
+		v.wrong(key, "is the socket of shims in engine.state; agents need a separate socket", "")
 	case p == c.Server.Socket:
 		v.wrong(key, "is the same as server.socket; agents need a separate socket", "")
 	case p == c.Server.Admin():

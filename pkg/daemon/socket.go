@@ -144,11 +144,33 @@ func removeStale(ctx context.Context, path string) error {
 	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", path)
 	switch {
 	case err == nil:
-		return errors.Join(errors.New("another process is serving this socket; stop it first, or choose another path"), conn.Close())
+		return errors.Join(fmt.Errorf("another process is serving this socket%s; stop it first, or choose another path", peer(conn)), conn.Close())
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return os.Remove(path)
 	}
 	return fmt.Errorf("check whether another process is serving this socket: %w", err)
+}
+
+// peer names the process that listens at the other end, " (containerd, process 7)";
+// empty where the kernel does not say.
+func peer(conn net.Conn) string {
+	c, ok := conn.(*net.UnixConn)
+	if !ok {
+		return ""
+	}
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return ""
+	}
+	var who *unix.Ucred
+	if err := raw.Control(func(fd uintptr) { who, _ = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); err != nil || who == nil || who.Pid <= 0 {
+		return ""
+	}
+	name, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", who.Pid))
+	if err != nil {
+		return fmt.Sprintf(" (process %d)", who.Pid)
+	}
+	return fmt.Sprintf(" (%s, process %d)", strings.TrimSpace(string(name)), who.Pid)
 }
 
 // permit sets who may talk to the socket.

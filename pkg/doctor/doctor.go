@@ -67,6 +67,7 @@ func checks() []check {
 		{"inotify", inotify},
 		{"cni", cni},
 		{"nri", nriSocket},
+		{"containerd-api", agentsSocket},
 		{"ports", ports},
 		{"kubelet", kubelet},
 		{"kubeadm", kubeadm},

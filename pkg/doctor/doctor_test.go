@@ -200,6 +200,11 @@ func TestBrokenNodes(t *testing.T) {
 			r.write("/proc/net/unix", unixTable+"0: 00000002 00000000 00010000 0001 01 300 /run/nri/nri.sock\n")
 			r.process("50", "containerd", "300")
 		}, "nri", Fail, "is served by containerd (pid 50)", "nri.socket_path"},
+		"containerd where agents are served": {func(r *root) {
+			r.Config.ContainerdAPI.Socket = "/run/agents.sock"
+			r.write("/proc/net/unix", unixTable+"0: 00000002 00000000 00010000 0001 01 300 /run/agents.sock\n")
+			r.process("50", "containerd", "300")
+		}, "containerd-api", Fail, "is served by containerd (pid 50)", "stop that"},
 		"a port of another": {func(r *root) { r.Config.Metrics.Address = "127.0.0.1:9091"; r.process("51", "prometheus", "200") }, "ports", Fail, "port 9091 of metrics.address is used by prometheus (pid 51)", "choose another"},
 		"one port for two":  {func(r *root) { r.Config.Metrics.Address, r.Config.Streaming.Port = "127.0.0.1:7000", 7000 }, "ports", Fail, "both 7000", "metrics.address"},
 		"kubelet elsewhere": {func(r *root) {
@@ -261,6 +266,35 @@ func TestKubeadm(t *testing.T) {
 		if f.Level != Warn || !strings.Contains(f.Next, "criSocket: unix:///run/berth/berth.sock") {
 			t.Errorf("two runtimes: %+v", f)
 		}
+	}
+}
+
+// berth at containerd's socket is no other runtime, but kubeadm must be told.
+func TestContainerdAPI(t *testing.T) {
+	r := newRoot(t)
+	const path = "/run/containerd/containerd.sock"
+	r.Config.ContainerdAPI.Socket = path
+	r.socket(path)
+	r.write("/proc/net/unix", unixTable+"0: 00000002 00000000 00010000 0001 01 300 "+path+"\n")
+	r.process("50", "berth", "300")
+	for _, f := range Examine(r.Node) {
+		if f.Level != OK {
+			t.Errorf("served by berth: %+v", f)
+		}
+	}
+	r.write("/etc/kubernetes/kubelet.conf", "")
+	for _, f := range kubeadm(r.Node) {
+		if f.Level != Warn || !strings.Contains(f.Text, path) {
+			t.Errorf("for kubeadm: %+v", f)
+		}
+	}
+	r.process("50", "containerd", "300")
+	bad := map[string]bool{}
+	for _, f := range Examine(r.Node) {
+		bad[f.Check] = f.Level != OK
+	}
+	if !bad["containerd-api"] || !bad["other-runtimes"] {
+		t.Errorf("served by containerd: %v", bad)
 	}
 }
 

@@ -125,7 +125,7 @@ func kubeadm(n Node) []Finding {
 		}
 	}
 	if others := n.otherSockets(); len(others) > 0 && n.isKubeadmNode() {
-		found = append(found, warn("kubeadm finds more than one runtime: "+strings.Join(others, ", "),
+		found = append(found, warn("kubeadm takes for the runtime what it finds at "+strings.Join(others, ", "),
 			"set criSocket: "+ours+" under nodeRegistration, or --cri-socket "+ours))
 	}
 	return or(found, "kubeadm finds no other runtime")
@@ -153,12 +153,22 @@ func (n Node) otherSockets() []string {
 	return there
 }
 
+// servesAgents says whether a socket is the one at which berth itself serves
+// containerd's API.
+func (n Node) servesAgents(path string) bool {
+	if ours := n.Config.ContainerdAPI.Socket; ours == "" || !same(path, ours) {
+		return false
+	}
+	p, found := n.listener(path)
+	return !found || p.name == "berth"
+}
+
 // otherRuntimes looks for other CRI daemons. They may stay; what they share with
 // berth is what can go wrong.
 func otherRuntimes(n Node) []Finding {
 	var found []Finding
 	for _, s := range foreignSockets {
-		if n.isSocket(s.path) && !same(s.path, n.Config.Server.Socket) {
+		if n.isSocket(s.path) && !same(s.path, n.Config.Server.Socket) && !n.servesAgents(s.path) {
 			found = append(found, warn(fmt.Sprintf("%s is also running (%s): crictl and kubeadm may use it as the node's runtime", s.name, s.path),
 				"configure berth's socket in both, and stop the other daemon once it has no pods"))
 		}

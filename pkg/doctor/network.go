@@ -139,6 +139,18 @@ func nriSocket(n Node) []Finding {
 	return []Finding{fine(c.SocketPath + " is not used by another process")}
 }
 
+// agentsSocket looks who has the socket of containerd's API.
+func agentsSocket(n Node) []Finding {
+	path := n.Config.ContainerdAPI.Socket
+	if path == "" {
+		return []Finding{fine("containerd's API is not served; containerd_api.socket is empty")}
+	}
+	if p, found := n.listener(path); found && p.name != "berth" {
+		return []Finding{fail(fmt.Sprintf("containerd_api.socket %s is served by %s; berth does not start beside it", path, p), "stop that, or choose another containerd_api.socket")}
+	}
+	return []Finding{fine(path + " is not used by another process")}
+}
+
 // ports looks who has the fixed ports of the configuration.
 func ports(n Node) []Finding {
 	wanted := map[string]string{}

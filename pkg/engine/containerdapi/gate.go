@@ -184,7 +184,8 @@ const (
 	writes    // images, content or leases
 	publishes // events
 	ofPods    // what only the CRI may do
-	ofLayers  // what only pulls do
+	ofLayers  // what only the CRI and pulls do
+	ofNames   // what would make another namespace
 )
 
 // kinds are those of the methods that are served, by "service/Method".
@@ -194,7 +195,7 @@ var kinds = map[string]kind{
 	"introspection.Introspection/Plugins": reads, "introspection.Introspection/Server": reads, "introspection.Introspection/PluginInfo": reads,
 
 	"namespaces.Namespaces/Get": reads, "namespaces.Namespaces/List": reads,
-	"namespaces.Namespaces/Create": ofPods, "namespaces.Namespaces/Update": ofPods, "namespaces.Namespaces/Delete": ofPods,
+	"namespaces.Namespaces/Create": ofNames, "namespaces.Namespaces/Update": ofNames, "namespaces.Namespaces/Delete": ofNames,
 
 	"images.Images/Get": reads, "images.Images/List": reads,
 	"images.Images/Create": writes, "images.Images/Update": writes, "images.Images/Delete": writes,
@@ -281,7 +282,9 @@ func allowed(full, namespace string, own bool, to Audience) error {
 	case ofPods:
 		return status.Errorf(codes.PermissionDenied, "%s is not allowed: pods belong to the CRI; use kubectl or crictl", shortName(full))
 	case ofLayers:
-		return status.Errorf(codes.PermissionDenied, "%s is not allowed: snapshots belong to pods and the CRI; pull or import an image, and it is unpacked", shortName(full))
+		return status.Errorf(codes.PermissionDenied, "%s is not allowed: snapshots belong to pods and the CRI; run images with kubectl or crictl, and read files with Snapshots/Mounts of a container or in the content of an image", shortName(full))
+	case ofNames:
+		return status.Errorf(codes.PermissionDenied, "%s is not allowed: berth has one namespace, %s", shortName(full), Namespace)
 	case unknown:
 		return status.Errorf(codes.Unimplemented, "method %.200s is not implemented", full)
 	case reads:

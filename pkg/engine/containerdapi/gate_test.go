@@ -113,8 +113,8 @@ func TestWhole(t *testing.T) {
 
 func TestAPIVersion(t *testing.T) {
 	for _, c := range []struct{ api, own, want string }{
-		{"2.4.2", "0.1.0", "2.4.2+berth.0.1.0"},
-		{"2.4.2+unknown", "0.1.0-dev+abc", "2.4.2+berth.0.1.0-dev.abc"},
+		{"2.4.2", "0.1.0", "v2.4.2+berth.0.1.0"},
+		{"v2.4.2+unknown", "0.1.0-dev+abc", "v2.4.2+berth.0.1.0-dev.abc"},
 	} {
 		if got := apiVersion(c.api, c.own); got != c.want {
 			t.Errorf("%s, %s: %s, want %s", c.api, c.own, got, c.want)

@@ -21,8 +21,8 @@ func (v version) Version(context.Context, *emptypb.Empty) (*versionapi.VersionRe
 	return &versionapi.VersionResponse{Version: apiVersion(containerd.Version, v.version), Revision: v.revision}, nil
 }
 
-// apiVersion is a semantic version: containerd's, whose API this is, with that of berth as
-// its build. Pure.
+// apiVersion is a semantic version: containerd's, whose API this is, as its releases write
+// it, with that of berth as its build. Pure.
 func apiVersion(api, own string) string {
 	build := strings.Map(func(r rune) rune {
 		switch {
@@ -32,7 +32,7 @@ func apiVersion(api, own string) string {
 		return '.'
 	}, own)
 	base, _, _ := strings.Cut(api, "+")
-	return base + "+berth." + build
+	return "v" + strings.TrimPrefix(base, "v") + "+berth." + build
 }
 
 // onlyNamespace serves the one that there is.

@@ -13,6 +13,7 @@ import (
 	"github.com/containerd/containerd/api/types"
 	"github.com/containerd/containerd/api/types/transfer"
 	"github.com/containerd/containerd/v2/core/images"
+	"github.com/containerd/containerd/v2/core/remotes/docker"
 	tstreaming "github.com/containerd/containerd/v2/core/transfer/streaming"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
@@ -77,10 +78,6 @@ func (s *transferService) transfer(ctx context.Context, from, to any, tell progr
 
 // pull pulls as PullImage does.
 func (s *transferService) pull(ctx context.Context, from *transfer.OCIRegistry, to *transfer.ImageStore, tell progressFunc) error {
-	resolver := from.GetResolver()
-	if resolver.GetHostDir() != "" || resolver.GetDefaultScheme() != "" {
-		return fmt.Errorf("registries are configured for the whole node: put hosts.toml into registry.hosts_dir instead of hosts-dir or plain-http: %w", errdefs.ErrInvalidArgument)
-	}
 	platform, err := platformOf(to.GetPlatforms())
 	if err != nil {
 		return err
@@ -88,6 +85,10 @@ func (s *transferService) pull(ctx context.Context, from *transfer.OCIRegistry, 
 	named, err := reference.ParseDockerRef(from.GetReference())
 	if err != nil {
 		return fmt.Errorf("image name %.300q: %w: %w", from.GetReference(), err, errdefs.ErrInvalidArgument)
+	}
+	resolver := from.GetResolver()
+	if err := checkResolver(resolver, named); err != nil {
+		return err
 	}
 	auth, err := s.credentials(ctx, resolver.GetAuthStream(), named)
 	if err != nil {
@@ -105,6 +106,22 @@ func (s *transferService) pull(ctx context.Context, from *transfer.OCIRegistry, 
 		return s.label(ctx, named.String(), to.GetLabels())
 	}
 	return s.nameAs(ctx, named.String(), to)
+}
+
+// checkResolver refuses to reach a registry otherwise than the node does, which asks
+// those of the node itself by plain HTTP.
+func checkResolver(r *transfer.RegistryResolver, named reference.Named) error {
+	plain := r.GetDefaultScheme() == "http" && isLocal(reference.Domain(named))
+	if r.GetHostDir() == "" && (r.GetDefaultScheme() == "" || plain) {
+		return nil
+	}
+	return fmt.Errorf("registries are configured for the whole node: put hosts.toml into registry.hosts_dir instead of hosts-dir or plain-http: %w", errdefs.ErrInvalidArgument)
+}
+
+// isLocal says whether a registry is on this node. Pure.
+func isLocal(domain string) bool {
+	local, err := docker.MatchLocalhost(domain)
+	return err == nil && local
 }
 
 // snapshotterOf is where a client asks to unpack; empty is the default.

@@ -11,9 +11,35 @@ import (
 	"github.com/containerd/containerd/api/types/transfer"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
 	"github.com/containerd/errdefs"
+	"github.com/distribution/reference"
 
 	"github.com/berth-cri/berth/pkg/engine/image"
 )
+
+// A client may ask for what the node does anyway.
+func TestRegistriesAreTheNodes(t *testing.T) {
+	for _, c := range []struct {
+		name     string
+		resolver *transfer.RegistryResolver
+		refused  bool
+	}{
+		{"registry.test/a", nil, false},
+		{"registry.test/a", &transfer.RegistryResolver{DefaultScheme: "http"}, true},
+		{"127.0.0.1:5000/a", &transfer.RegistryResolver{DefaultScheme: "http"}, false},
+		{"localhost/a", &transfer.RegistryResolver{DefaultScheme: "http"}, false},
+		{"localhost:5000/a", &transfer.RegistryResolver{DefaultScheme: "https"}, true},
+		{"localhost:5000/a", &transfer.RegistryResolver{DefaultScheme: "http", HostDir: "/x"}, true},
+		{"localhost.test/a", &transfer.RegistryResolver{DefaultScheme: "http"}, true},
+	} {
+		named, err := reference.ParseDockerRef(c.name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := checkResolver(c.resolver, named); errdefs.IsInvalidArgument(err) != c.refused {
+			t.Errorf("%s by %v: %v", c.name, c.resolver, err)
+		}
+	}
+}
 
 func TestSlowArchivesAreGivenUp(t *testing.T) {
 	const text = "an archive"

@@ -149,7 +149,7 @@ func (a *archives) read(ctx context.Context, from io.Reader) ([]imagespec.Descri
 	defer plain.Close()
 	s := a.puller
 	counted := newTarEntries(plain)
-	defer counted.Close()
+	defer counted.end()
 	desc, err := archive.ImportIndex(ctx, boundedDocuments{s.files.content, s.cfg.Limits}, counted)
 	if err != nil {
 		return nil, err

@@ -2,7 +2,6 @@ package image
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -83,9 +82,11 @@ func (c *catalog) loadRecord(ctx context.Context, rec images.Image, recorded []P
 			log.G(ctx).WithError(err).WithField("image", rec.Name).Warn("Image takes too much memory and cannot be used; remove it to free its disk space")
 			img, err = c.reader.unusable(ctx, rec.Target, p, err)
 		}
-		if other := new(platformError); errors.As(err, &other) {
-			// It was picked by what the index says, and recorded by what it says itself.
-			img, err = c.reader.load(ctx, rec.Target, AnyPlatform)
+		if errdefs.IsNotFound(err) {
+			// It may have been picked by what the index says, and recorded by what it says itself.
+			if other, otherwise := c.reader.load(ctx, rec.Target, AnyPlatform); otherwise == nil && kindOf(other.Platform) == p {
+				img, err = other, nil
+			}
 		}
 		if err != nil {
 			log.G(ctx).WithError(err).WithFields(log.Fields{"image": rec.Name, "platform": p.String()}).Warn("Removing damaged image")

@@ -16,6 +16,8 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/berth-cri/berth/pkg/engine/image/bounds"
 )
 
 // clientRefs begin the names of what clients are writing: those of pulls are others, and
@@ -258,7 +260,7 @@ func (u *contentUsers) walk(ctx context.Context) (map[digest.Digest]string, erro
 		})
 		children := images.HandlerFunc(func(ctx context.Context, desc imagespec.Descriptor) ([]imagespec.Descriptor, error) {
 			below, err := u.store.reader.children(ctx, desc)
-			if errdefs.IsNotFound(err) { // of another platform
+			if errdefs.IsNotFound(err) || bounds.IsBeyond(err) { // of another platform, or of no use
 				return nil, images.ErrSkipDesc
 			}
 			return below, err

@@ -3,6 +3,7 @@ package image
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -366,5 +367,93 @@ func TestLimitsOfClients(t *testing.T) {
 	s.dropClientWrites(ctx)
 	if left, err := s.Clients().Content().ListStatuses(ctx); err != nil || len(left) > 0 {
 		t.Errorf("still being written: %v, %v", left, err)
+	}
+}
+
+// Clients write and label while garbage is collected, and none of it stops the store.
+func TestLabelsBesideWrites(t *testing.T) {
+	s := openStore(t, Config{})
+	ctx := inNamespace(t.Context())
+	c := s.Clients().Content()
+	l, err := s.Clients().Leases().Create(ctx, leases.WithID("mine"))
+	must(t, err)
+	data := []byte("kept")
+	kept := imagespec.Descriptor{Digest: digest.FromBytes(data), Size: int64(len(data))}
+	must(t, content.WriteBlob(leases.WithLease(ctx, l.ID), c, "kept", bytes.NewReader(data), kept))
+	written := make(chan struct{})
+	var writers, beside sync.WaitGroup
+	for i := range 2 {
+		writers.Go(func() {
+			for j := range 200 {
+				b := []byte(fmt.Sprint("blob", i, j))
+				if err := content.WriteBlob(ctx, c, fmt.Sprint(i), bytes.NewReader(b), imagespec.Descriptor{Digest: digest.FromBytes(b), Size: int64(len(b))}); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	until := func(do func(n int)) {
+		beside.Go(func() {
+			for n := 0; ; n++ {
+				select {
+				case <-written:
+					return
+				default:
+					do(n)
+				}
+			}
+		})
+	}
+	until(func(n int) {
+		if _, err := c.Update(ctx, content.Info{Digest: kept.Digest, Labels: map[string]string{"x": fmt.Sprint(n)}}, "labels.x"); err != nil {
+			t.Error(err)
+		}
+	})
+	until(func(int) { <-s.work.collector.request() })
+	over := make(chan struct{})
+	go func() {
+		writers.Wait()
+		close(written)
+		beside.Wait()
+		close(over)
+	}()
+	select {
+	case <-over:
+	case <-time.After(2 * time.Minute):
+		t.Fatal("the store stands still")
+	}
+}
+
+func TestLabelChanges(t *testing.T) {
+	now := map[string]string{"a": "1", "b": "2", "berth.dev/platforms": "x", "containerd.io/gc.ref.content.0": "d"}
+	for name, c := range map[string]struct {
+		asked map[string]string
+		paths []string
+		want  string
+	}{
+		"all of them":                 {map[string]string{"a": "3", "c": "4"}, nil, "map[a:3 b: c:4] [labels.a labels.b labels.c]"},
+		"all of them, by path":        {map[string]string{"a": "1"}, []string{"labels"}, "map[b:] [labels.b]"},
+		"none":                        {nil, nil, "map[a: b:] [labels.a labels.b]"},
+		"one":                         {map[string]string{"a": "3", "c": "4"}, []string{"labels.a"}, "map[a:3] [labels.a]"},
+		"one removed":                 {nil, []string{"labels.a", "labels.a"}, "map[a:] [labels.a]"},
+		"one that is not there":       {nil, []string{"labels.z"}, "map[] []"},
+		"one as it is":                {map[string]string{"a": "1"}, []string{"labels.a"}, "map[] []"},
+		"berth's own":                 {map[string]string{"berth.dev/platforms": "y"}, []string{"labels.berth.dev/platforms"}, "map[] []"},
+		"the collector's":             {map[string]string{"containerd.io/gc.ref.content.0": "e"}, []string{"labels.containerd.io/gc.ref.content.0"}, "map[] []"},
+		"a new one for the collector": {map[string]string{"containerd.io/gc.ref.content.1": "e"}, []string{"labels.containerd.io/gc.ref.content.1"}, "map[containerd.io/gc.ref.content.1:e] [labels.containerd.io/gc.ref.content.1]"},
+	} {
+		labels, paths, err := labelChanges(now, c.asked, c.paths)
+		if got := fmt.Sprint(labels, " ", paths); err != nil || got != c.want {
+			t.Errorf("%s: %s, %v", name, got, err)
+		}
+	}
+	long := map[string]string{"a": strings.Repeat("x", maxLabelBytes)}
+	for name, c := range map[string]struct {
+		asked map[string]string
+		paths []string
+	}{"another field": {nil, []string{"size"}}, "too long a label": {long, []string{"labels.a"}}} {
+		if _, _, err := labelChanges(now, c.asked, c.paths); !errdefs.IsInvalidArgument(err) {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }

@@ -423,3 +423,86 @@ func TestImageOfAnotherPlatform(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// module is an entry of an index for an image of modules.
+func module(img v1.Image) mutate.IndexAddendum {
+	return mutate.IndexAddendum{Add: img, Descriptor: v1.Descriptor{Platform: &v1.Platform{OS: "wasi", Architecture: "wasm"}}}
+}
+
+// Two names may stand for one image of the node and for different modules, or the other way
+// round: a pod gets no image of a name that it did not ask for.
+func TestAnotherNamesImage(t *testing.T) {
+	shared, other := build(t, v1.Config{}, layer(t, file{name: "node"})), build(t, v1.Config{}, layer(t, file{name: "other"}))
+	good, evil := wasmImage(t, "wasi", types.OCIConfigJSON, true, "good"), wasmImage(t, "wasi", types.OCIConfigJSON, true, "evil")
+	for name, tc := range map[string]struct {
+		node, module   v1.Image // of the other name
+		pulled, wanted Platform
+	}{
+		"a module":             {shared, evil, NodePlatform, WasmPlatform},
+		"an image of the node": {other, good, WasmPlatform, NodePlatform},
+	} {
+		t.Run(name, func(t *testing.T) {
+			reg := newTestRegistry(t)
+			reg.push(t, "mine:1", mutate.AppendManifests(indexOf(map[string]v1.Image{runtime.GOARCH: shared}), module(good)))
+			reg.push(t, "theirs:1", mutate.AppendManifests(indexOf(map[string]v1.Image{runtime.GOARCH: tc.node}), module(tc.module)))
+			s := openStore(t, Config{HostsDir: reg.hosts(t)})
+			pullFor(t, s, NodePlatform, domain+"/theirs:1")
+			pullFor(t, s, WasmPlatform, domain+"/theirs:1")
+			mine := pullFor(t, s, tc.pulled, domain+"/mine:1")
+			for _, asked := range []string{domain + "/mine:1", "", mine.ID} {
+				if run, err := s.ToRun(mine.ID, asked, tc.wanted); !errdefs.IsFailedPrecondition(err) {
+					t.Errorf("asked for %q it runs %+v, %v", asked, run, err)
+				}
+			}
+			want := pullFor(t, s, tc.wanted, domain+"/mine:1")
+			if run, err := s.ToRun(mine.ID, domain+"/mine:1", tc.wanted); err != nil || run.ID != want.ID {
+				t.Errorf("pulled for both it runs %+v, %v", run, err)
+			}
+		})
+	}
+}
+
+// An image that says another platform of itself than its index is the same after a restart.
+func TestIndexAndConfigurationDisagree(t *testing.T) {
+	for name, idx := range map[string]v1.ImageIndex{
+		"the index says the node's": indexOf(map[string]v1.Image{runtime.GOARCH: wasmImage(t, "wasi", types.OCIConfigJSON, false, "m")}),
+		"the index says a module": mutate.AppendManifests(indexOf(map[string]v1.Image{"s390x": buildFor(t, "s390x", v1.Config{})}),
+			module(build(t, v1.Config{}, layer(t, file{name: "node"})))),
+	} {
+		t.Run(name, func(t *testing.T) {
+			reg := newTestRegistry(t)
+			reg.push(t, "lie:1", idx)
+			s := openStore(t, Config{HostsDir: reg.hosts(t)})
+			img := pullFor(t, s, AnyPlatform, domain+"/lie:1")
+			s = reopen(t, s)
+			must(t, s.Retain(t.Context(), nil))
+			if again, err := s.Get(domain + "/lie:1"); err != nil || again.ID != img.ID {
+				t.Errorf("after a restart: %v, %v", again, err)
+			}
+		})
+	}
+}
+
+// Modules whose configurations are the same are not the same image.
+func TestModulesOfOneConfiguration(t *testing.T) {
+	reg := newTestRegistry(t)
+	s := openStore(t, Config{HostsDir: reg.hosts(t)})
+	var ids []string
+	for _, tag := range []string{"1", "2"} {
+		img := wasmImage(t, "wasi", types.OCIConfigJSON, false, "module "+tag)
+		reg.push(t, "app:"+tag, img)
+		pulled := pullFor(t, s, WasmPlatform, domain+"/app:"+tag)
+		ids = append(ids, pulled.ID)
+		if got := pulled.manifest.Digest.String(); got != digestOf(t, img) {
+			t.Errorf("version %s is %s", tag, got)
+		}
+	}
+	s = reopen(t, s)
+	must(t, s.Retain(t.Context(), nil))
+	for i, tag := range []string{"1", "2"} {
+		run, err := s.ToRun(ids[i], domain+"/app:"+tag, WasmPlatform)
+		if err != nil || run.ID != ids[i] || !slices.Equal(run.RepoTags, []string{domain + "/app:" + tag}) {
+			t.Errorf("version %s runs %+v, %v", tag, run, err)
+		}
+	}
+}

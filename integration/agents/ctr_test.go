@@ -46,11 +46,14 @@ func TestCtr(t *testing.T) {
 	t.Run("pods belong to the CRI", func(t *testing.T) {
 		for _, args := range [][]string{
 			{"tasks", "kill", id}, {"tasks", "exec", "--exec-id", "x", id, "true"}, {"tasks", "pause", id}, {"containers", "label", id, "a=b"},
-			{"run", "-d", b.Image, "x"}, {"snapshots", "rm", id}, {"snapshots", "prepare", "x"}, {"namespaces", "create", "x"},
+			{"run", "-d", b.Image, "x"}, {"snapshots", "rm", id}, {"snapshots", "prepare", "x"},
 		} {
 			if out, err := b.ctr(t, append([]string{"-n", "k8s.io"}, args...)...); err == nil || !strings.Contains(out, "the CRI") {
 				t.Errorf("ctr %s: %v\n%s", strings.Join(args, " "), err, out)
 			}
+		}
+		if out, err := b.ctr(t, "namespaces", "create", "x"); err == nil || !strings.Contains(out, "one namespace, k8s.io") {
+			t.Errorf("ctr namespaces create: %v\n%s", err, out)
 		}
 		p.Container.Exec(t, "true")
 	})

@@ -69,9 +69,12 @@ func TestOneNameUnderTwoHandlers(t *testing.T) {
 	wasm := testbed.WasmFile(t, module(t), testbed.WasmConfigured(func(c *v1.Config) { c.Cmd = []string{"exit", "6"} }))
 	linux := testbed.Busybox(t, testbed.WithConfig(func(c *v1.Config) { c.Cmd = []string{"sh", "-c", "exit 7"} }))
 	reference := b.registry.PushIndex(t, "two/app:1", testbed.Index(t, linux, wasm))
+	// A kubelet also tells what the pod says.
 	ends := func(handler, image string) int32 {
 		t.Helper()
-		pod := b.Client.RunPod(t, testbed.PodSpec{Handler: handler, Image: image})
+		pod := b.Client.RunPod(t, testbed.PodSpec{Handler: handler, Image: image, Container: func(c *runtimeapi.ContainerConfig) {
+			c.Image.UserSpecifiedImage = reference
+		}})
 		defer pod.Remove(t)
 		return pod.Container.WaitExit(t).GetExitCode()
 	}

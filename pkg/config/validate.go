@@ -123,7 +123,7 @@ func (v *validator) engine(e *Engine) {
 	v.word("engine.cgroup_driver", string(e.CgroupDriver), drivers)
 	if !cgroupPrefix.MatchString(e.CgroupPrefix) {
 		v.wrong("engine.cgroup_prefix", fmt.Sprintf("%q is not a valid prefix: it becomes a part of the names of cgroups (prefix-id.scope), "+
-			"so use at most 64 letters, digits, '-' and '_', and begin and end with a letter or a digit", e.CgroupPrefix), DefaultCgroupPrefix)
+			"so use at most 64 letters, digits, '-' and '_', and begin and end with a letter or a digit", e.CgroupPrefix), likePrefix(e.CgroupPrefix))
 	}
 	v.word("engine.supervision", string(e.Supervision), supervisions)
 	v.word("engine.snapshotter", e.Snapshotter, v.cfg.snapshotterNames())
@@ -148,6 +148,17 @@ func (v *validator) engine(e *Engine) {
 			v.wrong("engine.overlay_mount_options", m, "")
 		}
 	}
+}
+
+// noPrefix is what a prefix may not have.
+var noPrefix = regexp.MustCompile(`[^A-Za-z0-9_-]+`)
+
+// likePrefix is a valid prefix that somebody may have meant. Pure.
+func likePrefix(prefix string) string {
+	if like := strings.Trim(noPrefix.ReplaceAllString(prefix, "-"), "-_"); cgroupPrefix.MatchString(like) {
+		return like
+	}
+	return DefaultCgroupPrefix
 }
 
 // overlayOptionMistake is about what an overlay mount cannot be given, or that

@@ -142,11 +142,34 @@ func (c *clientContent) Delete(ctx context.Context, d digest.Digest) error {
 	if _, err := c.Store.Info(ctx, d); errdefs.IsNotFound(err) {
 		return nil
 	}
-	user, err := c.users.of(ctx, d)
+	user, err := c.user(ctx, d)
 	if err != nil {
 		return err
 	}
 	return fmt.Errorf("content %s belongs to %s, and goes with it: %w", d, cmp.Or(user, "something that refers to it"), errdefs.ErrFailedPrecondition)
+}
+
+// user names who needs content, be it for content that has a label which refers to it.
+func (c *clientContent) user(ctx context.Context, d digest.Digest) (string, error) {
+	user, err := c.users.of(ctx, d)
+	if err != nil || user != "" {
+		return user, err
+	}
+	var referring []digest.Digest
+	err = c.Store.Walk(ctx, func(i content.Info) error {
+		for name, value := range i.Labels {
+			if strings.HasPrefix(name, collectorLabels+"ref.content") && value == d.String() {
+				referring = append(referring, i.Digest)
+			}
+		}
+		return nil
+	})
+	for _, by := range referring {
+		if err == nil && user == "" {
+			user, err = c.users.of(ctx, by)
+		}
+	}
+	return user, err
 }
 
 // release takes content out of the leases of clients.

@@ -424,6 +424,32 @@ func TestLabelsBesideWrites(t *testing.T) {
 	}
 }
 
+// What a client made of an image's content stays with the image, and says so.
+func TestDeletedContentThatIsReferredTo(t *testing.T) {
+	reg := newTestRegistry(t)
+	reg.push(t, "app:1", layered(t, v1.Config{}))
+	s := openStore(t, Config{HostsDir: reg.hosts(t)})
+	ctx := inNamespace(t.Context())
+	img := pullImage(t, s, "registry.test/app:1")
+	c := s.Clients().Content()
+	l, err := s.Clients().Leases().Create(ctx, leases.WithID("mine"))
+	must(t, err)
+	data := []byte("precompiled")
+	desc := imagespec.Descriptor{Digest: digest.FromBytes(data), Size: int64(len(data))}
+	must(t, content.WriteBlob(leases.WithLease(ctx, l.ID), c, "x", bytes.NewReader(data), desc))
+	label := map[string]string{"containerd.io/gc.ref.content.precompiled": desc.Digest.String()}
+	_, err = c.Update(ctx, content.Info{Digest: img.manifest.Digest, Labels: label}, "labels.containerd.io/gc.ref.content.precompiled")
+	must(t, err)
+	if err := c.Delete(ctx, desc.Digest); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "belongs to image registry.test/app") {
+		t.Errorf("the content of an image: %v", err)
+	}
+	must(t, s.Remove(ctx, img.ID))
+	<-s.work.collector.request()
+	if _, err := c.Info(ctx, desc.Digest); !errdefs.IsNotFound(err) {
+		t.Errorf("after the image: %v", err)
+	}
+}
+
 func TestLabelChanges(t *testing.T) {
 	now := map[string]string{"a": "1", "b": "2", "berth.dev/platforms": "x", "containerd.io/gc.ref.content.0": "d"}
 	for name, c := range map[string]struct {

@@ -103,6 +103,7 @@ var (
 	begins = regexp.MustCompile(`^\s*(\S+\.go:\d+: |WARNING: DATA RACE|panic: |fatal error: )`)
 	frame  = regexp.MustCompile(`^\s*(=== (RUN|PAUSE|CONT|NAME) |--- (FAIL|PASS|SKIP): |=+$)`)
 	logged = regexp.MustCompile(`^\s*(time=|\{"|[EWI]\d{4} )`)
+	grave  = regexp.MustCompile(`\blevel="?(error|fatal|panic)\b`)
 	place  = regexp.MustCompile(`^\s*\S+\.go:\d+: `)
 )
 
@@ -119,9 +120,11 @@ func words(said []string) []string {
 	item := 0 // lines of the present one; 0 outside of any
 	for _, line := range said {
 		switch {
-		case frame.MatchString(line), logged.MatchString(line):
+		case frame.MatchString(line):
 			item = 0
 			continue
+		case logged.MatchString(line) && (item == 0 || !grave.MatchString(line)):
+			continue // what a daemon says without a time comes last, and why it ended
 		case begins.MatchString(line):
 			item = 1
 		case item > 0:

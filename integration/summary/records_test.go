@@ -31,7 +31,7 @@ func TestBad(t *testing.T) {
 
 func TestLog(t *testing.T) {
 	t.Log("the end of a log:\n" + strings.Repeat("noise\n", 50))
-	t.Error("what matters")
+	t.Error("what matters\ntime=2026 level=info msg=noise\ntime=2026 level=error msg=grave\nwhy it ended")
 }
 
 func TestSkipped(t *testing.T) {
@@ -84,14 +84,14 @@ func TestSummary(t *testing.T) {
 	got := summary(t, "failures", path)
 	for _, want := range []string{
 		"FAIL example.test/p TestBad/sub\n    p_test.go:14: first line\n    second line\n    p_test.go:15: another\n",
-		"FAIL example.test/p TestLog\n    p_test.go:21: the end of a log:\n    noise\n", "p_test.go:22: what matters\n",
+		"FAIL example.test/p TestLog\n    p_test.go:21: the end of a log:\n    noise\n", "p_test.go:22: what matters\n    time=2026 level=error msg=grave\n    why it ended\n",
 		"FAIL example.test/p TestZPanics\n    panic: oh",
 	} {
 		if !strings.Contains(got, want) {
 			t.Errorf("failures lack %q:\n%s", want, got)
 		}
 	}
-	for _, foul := range []string{"TestGood", "TestBad\n", "TestSkipped", "time=", "FAIL example.test/p\n"} {
+	for _, foul := range []string{"TestGood", "TestBad\n", "TestSkipped", "level=info", "FAIL example.test/p\n"} {
 		if strings.Contains(got, foul) {
 			t.Errorf("failures have %q:\n%s", foul, got)
 		}

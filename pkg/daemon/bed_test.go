@@ -27,8 +27,13 @@ import (
 	"github.com/berth-cri/berth/pkg/router/routertest"
 )
 
-// TestMain keeps the log out of the output of a test that fails.
+// TestMain keeps the log out of the output of a test that fails. The test binary is also
+// the daemon that is killed.
 func TestMain(m *testing.M) {
+	if path := os.Getenv(victimSocket); path != "" {
+		victim(path)
+		return
+	}
 	if err := log.SetLevel("error"); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)

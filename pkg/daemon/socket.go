@@ -115,8 +115,8 @@ func lockFile(path string) (*os.File, error) {
 	return f, nil
 }
 
-// lockPatience is how long a lock may be held by what is not a daemon any more: a
-// child of a killed one that had not come to its exec yet.
+// lockPatience is how long a lock or a socket may be held by what is not a daemon any
+// more: a child of a killed one that had not come to its exec yet.
 const lockPatience = 2 * time.Second
 
 func flock(f *os.File) error {
@@ -141,36 +141,52 @@ func removeStale(ctx context.Context, path string) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
-	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", path)
-	switch {
-	case err == nil:
-		return errors.Join(fmt.Errorf("another process is serving this socket%s; stop it first, or choose another path", peer(conn)), conn.Close())
-	case errors.Is(err, syscall.ECONNREFUSED):
-		return os.Remove(path)
+	for end := time.Now().Add(lockPatience); ; time.Sleep(20 * time.Millisecond) {
+		conn, err := (&net.Dialer{}).DialContext(ctx, "unix", path)
+		if errors.Is(err, syscall.ECONNREFUSED) {
+			return os.Remove(path)
+		}
+		if err != nil {
+			return fmt.Errorf("check whether another process is serving this socket: %w", err)
+		}
+		pid := listener(conn)
+		if err := conn.Close(); err != nil {
+			return err
+		}
+		if gone := errors.Is(unix.Kill(pid, 0), unix.ESRCH); pid <= 0 || !gone || time.Now().After(end) {
+			return fmt.Errorf("another process is serving this socket%s; stop it first, or choose another path", named(pid))
+		}
 	}
-	return fmt.Errorf("check whether another process is serving this socket: %w", err)
 }
 
-// peer names the process that listens at the other end, " (containerd, process 7)";
-// empty where the kernel does not say.
-func peer(conn net.Conn) string {
+// listener is the process that began to listen at the other end; 0 where the kernel does
+// not say.
+func listener(conn net.Conn) int {
 	c, ok := conn.(*net.UnixConn)
 	if !ok {
-		return ""
+		return 0
 	}
 	raw, err := c.SyscallConn()
 	if err != nil {
-		return ""
+		return 0
 	}
 	var who *unix.Ucred
-	if err := raw.Control(func(fd uintptr) { who, _ = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); err != nil || who == nil || who.Pid <= 0 {
+	if err := raw.Control(func(fd uintptr) { who, _ = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); err != nil || who == nil {
+		return 0
+	}
+	return int(who.Pid)
+}
+
+// named is a process in words, " (containerd, process 7)"; empty for none.
+func named(pid int) string {
+	if pid <= 0 {
 		return ""
 	}
-	name, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", who.Pid))
+	name, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
 	if err != nil {
-		return fmt.Sprintf(" (process %d)", who.Pid)
+		return fmt.Sprintf(" (process %d)", pid)
 	}
-	return fmt.Sprintf(" (%s, process %d)", strings.TrimSpace(string(name)), who.Pid)
+	return fmt.Sprintf(" (%s, process %d)", strings.TrimSpace(string(name)), pid)
 }
 
 // permit sets who may talk to the socket.

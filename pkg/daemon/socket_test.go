@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -39,6 +40,41 @@ func TestAStaleSocketIsReplaced(t *testing.T) {
 		if !exists(t, path) {
 			t.Fatal("no stale socket")
 		}
+	}
+	b.started(t)
+	if err := b.version(t); err != nil {
+		t.Error(err)
+	}
+}
+
+// victimSocket has the test binary listen there, and leave the socket to a child.
+const victimSocket = "BERTH_TEST_VICTIM_SOCKET"
+
+func victim(path string) {
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		panic(err)
+	}
+	l.SetUnlinkOnClose(false)
+	f, err := l.File()
+	if err != nil {
+		panic(err)
+	}
+	child := exec.Command("sleep", "0.5")
+	child.ExtraFiles = []*os.File{f}
+	if err := child.Start(); err != nil {
+		panic(err)
+	}
+}
+
+// A child of a killed daemon has the daemon's sockets until it comes to its exec.
+func TestASocketThatAChildHasIsReplaced(t *testing.T) {
+	b := newBed(t)
+	b.makeSocketDir(t)
+	killed := exec.Command("/proc/self/exe")
+	killed.Env = append(os.Environ(), victimSocket+"="+b.config.Server.Socket)
+	if out, err := killed.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
 	}
 	b.started(t)
 	if err := b.version(t); err != nil {

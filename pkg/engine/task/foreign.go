@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	runcoptions "github.com/containerd/containerd/api/types/runc/options"
@@ -30,6 +31,9 @@ import (
 type foreign struct {
 	*runners
 	sandbox *pod.Sandbox
+	// found is done when the shim was found dead, and living has the tasks that ran then.
+	found  sync.Once
+	living map[string]bool
 }
 
 // Name is the address of the shim. Before it has one the sandbox's id stands in for it.

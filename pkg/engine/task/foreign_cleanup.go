@@ -44,7 +44,25 @@ func (r *foreign) remainsOf(task string) remains {
 	return found
 }
 
-// Bury ends and cleans up what a shim that is lost for the reason cause left of a
+// countLiving notes which tasks of a pod run that is about to be killed with its shim.
+// The kernel kills containers with the sandbox process whose PID namespace they share,
+// and whoever comes for them finds them dead.
+func (r *foreign) countLiving() {
+	r.living = map[string]bool{}
+	tasks := []string{r.sandbox.ID()}
+	for _, o := range r.pods.Containers.List() {
+		if o.Spec().Sandbox == r.sandbox.ID() {
+			tasks = append(tasks, o.ID())
+		}
+	}
+	for _, task := range tasks {
+		left := r.remainsOf(task)
+		alive, err := left.group.Processes()
+		r.living[task] = err == nil && slices.Contains(alive, left.pid)
+	}
+}
+
+// cleanUp ends and cleans up what a shim that is lost for the reason cause left of a
 // task, and returns what is known of its end. It may be repeated, and works when
 // nothing is left. With a shim that is gone goes all that it ran the pod in: a
 // machine may hold every container, and has its own idea of whose it is.
@@ -52,6 +70,10 @@ func (r *foreign) cleanUp(ctx context.Context, task string, cause error) (pod.Ex
 	ctx, cancel := context.WithTimeout(ctx, CleanUpTimeout)
 	defer cancel()
 	s, left := r.sandbox, r.remainsOf(task)
+	gone := task == s.ID() || errors.Is(cause, shim.ErrGone)
+	if gone {
+		r.found.Do(r.countLiving)
+	}
 	// The count goes with the cgroup.
 	kills, _ := cgroup.OOMKills(left.group)
 	alive, err := killGroup(ctx, left.group)
@@ -59,7 +81,8 @@ func (r *foreign) cleanUp(ctx context.Context, task string, cause error) (pod.Ex
 		return pod.Exit{}, err
 	}
 	wasAlive := slices.Contains(alive, left.pid)
-	if task == s.ID() || errors.Is(cause, shim.ErrGone) {
+	if gone {
+		wasAlive = wasAlive || r.living[task]
 		if err := r.killPod(ctx); err != nil {
 			return pod.Exit{}, err
 		}
@@ -78,7 +101,7 @@ func (r *foreign) cleanUp(ctx context.Context, task string, cause error) (pod.Ex
 	return left.exit(death, wasAlive, kills > 0, now), nil
 }
 
-// kill returns what ran in a cgroup.
+// killGroup returns what ran in a cgroup.
 func killGroup(ctx context.Context, group cgroup.Paths) ([]int, error) {
 	alive, err := group.Processes()
 	if err == nil && len(alive) > 0 {

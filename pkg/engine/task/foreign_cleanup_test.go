@@ -1,11 +1,18 @@
 package task
 
 import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
 	"testing"
 	"time"
 
+	"github.com/berth-cri/berth/pkg/engine/cgroup"
 	"github.com/berth-cri/berth/pkg/engine/pod"
 	"github.com/berth-cri/berth/pkg/engine/shim"
+	"github.com/berth-cri/berth/pkg/engine/store"
 )
 
 func TestExitOfACleanedUpTask(t *testing.T) {
@@ -25,4 +32,77 @@ func TestExitOfACleanedUpTask(t *testing.T) {
 			t.Errorf("%s: got %+v, want %+v", name, got, tc.want)
 		}
 	}
+}
+
+// in starts a process in a new cgroup, which goes with the test.
+func in(t *testing.T, cgroupsPath string) *exec.Cmd {
+	t.Helper()
+	group := cgroup.HostPaths(cgroupsPath)
+	dir := group.Unified
+	if dir == "" {
+		dir = group.V1["freezer"]
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := group.Remove(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	cmd := exec.Command("sleep", "3600")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill() // what the test did not
+		_ = cmd.Wait()
+	})
+	if err := os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte(strconv.Itoa(cmd.Process.Pid)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return cmd
+}
+
+// A container that the kernel kills with the sandbox process, whose PID namespace it is
+// in, is one that its shim's death ended.
+func TestCleanUpKillsAPodAtOnce(t *testing.T) {
+	r, _ := deadShim(t, shim.ErrGone)
+	parent := "/berth-test-" + strconv.Itoa(os.Getpid())
+	t.Cleanup(func() {
+		if err := cgroup.HostPaths(parent).Remove(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	var ids []string
+	var processes []*exec.Cmd
+	for range 3 {
+		id := pod.NewID()
+		spec := pod.ContainerSpec{Sandbox: r.sandbox.ID(), CgroupsPath: filepath.Join(parent, id)}
+		cmd := in(t, spec.CgroupsPath)
+		if _, err := r.pods.Containers.Create(id, spec, pod.ContainerStatus{Phase: pod.PhaseRunning, PID: cmd.Process.Pid}, store.Relaxed); err != nil {
+			t.Fatal(err)
+		}
+		ids, processes = append(ids, id), append(processes, cmd)
+	}
+	// The third has ended by itself, which nobody saw.
+	kill(t, processes[2])
+	for i, id := range ids {
+		if i == 1 {
+			kill(t, processes[i])
+		}
+		exit, err := r.cleanUp(t.Context(), id, shim.ErrGone)
+		if lost := i == 2; err != nil || exit.Unknown != lost || (exit.Status == 137) == lost {
+			t.Errorf("container %d: %+v, %v", i, exit, err)
+		}
+	}
+}
+
+// kill kills a process, and returns when it has ended.
+func kill(t *testing.T, cmd *exec.Cmd) {
+	t.Helper()
+	if err := cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = cmd.Wait() // killed, as it shall be
 }

@@ -46,6 +46,8 @@ type files struct {
 	images  images.Store
 	leases  leases.Manager
 	layers  map[string]*layers
+	// proof is whether the kernel does what layered snapshotters need.
+	proof   overlayProof
 	flusher *flusher
 	// changed gets something when a snapshotter of another program answers no more, or
 	// again.
@@ -73,8 +75,6 @@ type layers struct {
 	// raw is the snapshotter without the metadata around it.
 	raw     snapshots.Snapshotter
 	rebases *rebases
-	// proof is whether the kernel does what a layered snapshotter needs.
-	proof overlayProof
 	// broken is why this snapshotter cannot be used here.
 	broken error
 	// proxied is that of another program, else nil.
@@ -199,7 +199,7 @@ func (f *files) open(ctx context.Context, c Config) error {
 func (f *files) openLayers(ctx context.Context, name string, kind snapshotterKind) *layers {
 	l := &layers{kind: kind, rebases: newRebases()}
 	if kind.layered {
-		if _, l.broken = l.proof.get(f.root, f.writable); l.broken != nil {
+		if _, l.broken = f.proof.get(f.root, f.writable); l.broken != nil {
 			log.G(ctx).WithError(l.broken).WithField("snapshotter", name).Warn("Snapshotter does not work on this node")
 			return l
 		}
@@ -306,7 +306,7 @@ func (f *files) layersOf(name string) (*layers, string, error) {
 	}
 	broken := l.broken
 	if broken == nil && l.kind.layered {
-		_, broken = l.proof.get(f.root, f.writable)
+		_, broken = f.proof.get(f.root, f.writable)
 	}
 	if broken != nil {
 		return nil, name, fmt.Errorf("snapshotter %s does not work on %s: %v: %w", name, f.root, broken, errdefs.ErrFailedPrecondition)

@@ -37,19 +37,21 @@ func (p *overlayProof) get(root, writable string) (volatile []string, err error)
 
 // probeOverlay finds out by a mount whether overlayfs works on the filesystems of
 // root, for layers, and of what is writable, and whether it knows the option "volatile"
-// (Linux 5.10).
+// (Linux 5.10). It first removes what probes left that were killed.
 func probeOverlay(root, writable string) (volatile []string, err error) {
-	lower, err := os.MkdirTemp(root, "probe-")
+	if err := removeProbes(root, writable); err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, removeProbes(root, writable)) }()
+	lower, err := os.MkdirTemp(root, probePrefix)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, os.RemoveAll(lower)) }()
-	upper, err := os.MkdirTemp(writable, "probe-")
+	upper, err := os.MkdirTemp(writable, probePrefix)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, os.RemoveAll(upper)) }()
-	target := filepath.Join(lower, "merged")
+	target := filepath.Join(lower, probeTarget)
 	options := []string{}
 	for name, dir := range map[string]string{"lowerdir": filepath.Join(lower, "lower"), "upperdir": filepath.Join(upper, "upper"), "workdir": filepath.Join(upper, "work"), "": target} {
 		if err := os.Mkdir(dir, 0o700); err != nil {
@@ -62,10 +64,40 @@ func probeOverlay(root, writable string) (volatile []string, err error) {
 	for _, volatile = range [][]string{{"volatile"}, nil} {
 		m := mount.Mount{Type: "overlay", Source: "overlay", Options: append(options, volatile...)}
 		if err = m.Mount(target); err == nil {
-			return volatile, mount.UnmountAll(target, unix.MNT_DETACH)
+			return volatile, nil
 		}
 	}
 	return nil, fmt.Errorf("cannot mount overlayfs on %s with %s: %w", root, writable, err)
+}
+
+// probePrefix begins the names of the directories of probeOverlay, and probeTarget is
+// where it mounts in one of them.
+const (
+	probePrefix = "probe-"
+	probeTarget = "merged"
+)
+
+// removeProbes unmounts before it removes: files below a mount would go with it.
+func removeProbes(parents ...string) error {
+	var dirs []string
+	for _, parent := range parents {
+		left, err := filepath.Glob(filepath.Join(parent, probePrefix+"*"))
+		if err != nil {
+			return err
+		}
+		dirs = append(dirs, left...)
+	}
+	for _, dir := range dirs {
+		if err := mount.UnmountAll(filepath.Join(dir, probeTarget), unix.MNT_DETACH); err != nil {
+			return err
+		}
+	}
+	for _, dir := range dirs {
+		if err := os.RemoveAll(dir); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // stack is the read-only part of an overlay mount.

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"testing"
 
+	"github.com/containerd/containerd/v2/core/mount"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"golang.org/x/sys/unix"
 )
@@ -56,4 +57,26 @@ func TestOpenWithoutInodes(t *testing.T) {
 		t.Errorf("it is still there: %v", err)
 	}
 	l.broken = nil
+}
+
+// What a daemon left that was killed while it found out about overlayfs goes at the next
+// start, with its mount.
+func TestProbeOfAKilledDaemon(t *testing.T) {
+	root := filepath.Join(t.TempDir(), "images")
+	lower, upper := filepath.Join(root, "probe-1"), filepath.Join(root, "probe-2")
+	for _, dir := range []string{"probe-1/lower", "probe-1/merged", "probe-2/upper", "probe-2/work"} {
+		must(t, os.MkdirAll(filepath.Join(root, dir), 0o700))
+	}
+	merged := filepath.Join(lower, "merged")
+	overlay := mount.Mount{Type: "overlay", Source: "overlay", Options: []string{
+		"lowerdir=" + filepath.Join(lower, "lower"), "upperdir=" + filepath.Join(upper, "upper"), "workdir=" + filepath.Join(upper, "work"),
+	}}
+	must(t, overlay.Mount(merged))
+	t.Cleanup(func() { must(t, mount.UnmountAll(merged, unix.MNT_DETACH)) })
+	openStore(t, Config{Root: root})
+	for _, dir := range []string{lower, upper} {
+		if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("%s: %v", dir, err)
+		}
+	}
 }

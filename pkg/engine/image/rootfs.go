@@ -130,7 +130,7 @@ func (m *rootfses) PrepareRootfs(ctx context.Context, containerID string, img *I
 		undo()
 		return nil, explainWritable(containerID, m.files.writable, err)
 	}
-	return m.stacked(l, v, name, dir), nil
+	return m.stacked(v, name, dir), nil
 }
 
 // PrepareVolume returns the read-only mounts of an image, for a CRI image
@@ -180,7 +180,7 @@ func (m *rootfses) RootfsOf(ctx context.Context, u Use) (*Rootfs, error) {
 		return nil, fmt.Errorf("container %s has no root filesystem: %w", u.Owner, errdefs.ErrNotFound)
 	}
 	forgetVolatile(dir)
-	return m.stacked(l, v, name, dir), nil
+	return m.stacked(v, name, dir), nil
 }
 
 // MakeVolumes makes the directory for the volumes that a container has of its own, and
@@ -387,10 +387,10 @@ func explainWritable(containerID, root string, err error) error {
 	return fmt.Errorf("create root filesystem of %s: %w", containerID, err)
 }
 
-func (m *rootfses) stacked(l *layers, v *view, name, dir string) *Rootfs {
+func (m *rootfses) stacked(v *view, name, dir string) *Rootfs {
 	options := append([]string{}, m.cfg.MountOptions...)
 	if !m.cfg.SyncRootfs {
-		volatile, _ := l.proof.get(m.files.root, m.files.writable) // layersOf has seen the error
+		volatile, _ := m.files.proof.get(m.files.root, m.files.writable) // layersOf has seen the error
 		options = append(options, volatile...)
 	}
 	upper := filepath.Join(dir, "fs")

@@ -112,6 +112,28 @@ func TestOneNameUnderTwoHandlers(t *testing.T) {
 	}
 }
 
+// TestPinnedModule: the shim finds a module by what the pod pins, though the image has a
+// tag, too, which stands for an index that the shim does not read.
+func TestPinnedModule(t *testing.T) {
+	t.Parallel()
+	b, _ := berthBed(t, shims.Wasm{}, testbed.Options{}, `platform = "wasi/wasm"`)
+	wasm := testbed.WasmLayer(t, module(t), testbed.WasmConfigured(func(c *v1.Config) { c.Entrypoint, c.Cmd = []string{"/app.wasm"}, []string{"exit", "8"} }))
+	tagged := b.registry.PushIndex(t, "pinned/app:1", testbed.Index(t, testbed.Busybox(t), wasm))
+	hash, err := wasm.Digest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	pinned := strings.TrimSuffix(tagged, ":1") + "@" + hash.String()
+	id := b.Client.Pull(t, handler, tagged)
+	if got := b.Client.Pull(t, handler, pinned); got != id {
+		t.Fatalf("%s is %s, and %s is %s", tagged, id, pinned, got)
+	}
+	ended, said := b.run(t, testbed.PodSpec{Image: id, Container: func(c *runtimeapi.ContainerConfig) { c.Image.UserSpecifiedImage = pinned }})
+	if ended.GetExitCode() != 8 || ended.GetImage().GetImage() != pinned {
+		t.Errorf("it ended with %d as %s, and said %q", ended.GetExitCode(), ended.GetImage().GetImage(), said)
+	}
+}
+
 // TestImageOfAnotherPlatform: what a handler cannot run is not pulled, and the error says
 // what can.
 func TestImageOfAnotherPlatform(t *testing.T) {

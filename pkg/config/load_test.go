@@ -317,3 +317,12 @@ func TestDropInsDoNotMoveTheDefault(t *testing.T) {
 		}
 	}
 }
+
+// A path may be written in more than one way.
+func TestSocketForAgentsIsAnyAbsolutePath(t *testing.T) {
+	n := newNode(t, "runc")
+	n.write("config.toml", "[containerd_api]\nsocket = \"/run//containerd/containerd.sock\"\n\n[runtimes.runc]\nruntime_path = \"$BIN/runc\"\n")
+	if got := n.load().ContainerdAPI.Socket; got != "/run//containerd/containerd.sock" {
+		t.Errorf("it is %q", got)
+	}
+}

@@ -148,7 +148,7 @@ func TestMistakes(t *testing.T) {
 		{"relative socket for agents", "[containerd_api]\nsocket = \"containerd.sock\"", `2:1: containerd_api.socket: "containerd.sock" must be an absolute path`},
 		{"the CRI's socket for agents", "[containerd_api]\nsocket = \"/run/berth/berth.sock\"", `2:1: containerd_api.socket: is the same as server.socket; agents need a separate socket`},
 		{"the management socket for agents", "[containerd_api]\nsocket = \"/run/berth/admin.sock\"", `2:1: containerd_api.socket: is the socket of the management API; agents need a separate socket`},
-		{"a detour to a socket for agents", "[containerd_api]\nsocket = \"/run/x/../berth/berth.sock\"", `2:1: containerd_api.socket: "/run/x/../berth/berth.sock" has parts that lead nowhere (did you mean "/run/berth/berth.sock"?)`},
+		{"a detour to a socket for agents", "[containerd_api]\nsocket = \"/run/x/../berth/berth.sock\"", `2:1: containerd_api.socket: is the same as server.socket; agents need a separate socket`},
 		{"the shims' socket for agents", "[containerd_api]\nsocket = \"/s/containerd.sock\"\n[engine]\nstate = \"/s/\"", `2:1: containerd_api.socket: is the socket of shims in engine.state; agents need a separate socket`},
 		{"long socket for agents", "[containerd_api]\nsocket = \"/" + strings.Repeat("x", 107) + "\"", `2:1: containerd_api.socket: has 108 bytes; the limit for unix socket paths is 107`},
 		{"one socket for both", "[nri]\nsocket_path = \"/run/berth/berth.sock\"", `2:1: nri.socket_path: is the same as server.socket; plugins need a separate socket`},

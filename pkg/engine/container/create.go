@@ -215,7 +215,7 @@ func (b *creation) plan(s *pod.Sandbox, id string, r *runtimeapi.CreateContainer
 		ImageID:     img.ID,
 		ImageRef:    imageRef(img),
 		ImageName:   imageName(r.GetConfig().GetImage(), img),
-		ImageTag:    img.Tag(r.GetConfig().GetImage().GetUserSpecifiedImage()),
+		ImageTag:    img.Name(r.GetConfig().GetImage().GetUserSpecifiedImage()),
 		ImageChain:  img.RootChain().String(),
 		Snapshotter: kept.Snapshotter,
 		CgroupsPath: path,

@@ -140,18 +140,20 @@ func platformOf(asked []*types.Platform) (image.Platform, error) {
 	if len(asked) == 0 {
 		return image.AnyPlatform, nil
 	}
-	own, modules, node := platforms.Default(), image.WasmPlatform.Matcher(), false
+	own, modules, node, wasm := platforms.Default(), image.WasmPlatform.Matcher(), false, false
 	for _, a := range asked {
 		p := platforms.Normalize(imagespec.Platform{OS: a.GetOS(), Architecture: a.GetArchitecture(), Variant: a.GetVariant()})
 		switch {
 		case own.Match(p):
 			node = true
-		case !modules.Match(p):
+		case modules.Match(p):
+			wasm = true
+		default:
 			return "", fmt.Errorf("platform %s: berth keeps images for %s and %s only: %w", platforms.Format(p), image.NodePlatform, image.WasmPlatform, errdefs.ErrInvalidArgument)
 		}
 	}
 	switch {
-	case node && len(asked) > 1:
+	case node && wasm:
 		return image.AnyPlatform, nil
 	case node:
 		return image.NodePlatform, nil

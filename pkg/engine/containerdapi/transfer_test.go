@@ -11,6 +11,7 @@ import (
 	"github.com/containerd/containerd/api/types/transfer"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
 	"github.com/containerd/errdefs"
+	"github.com/containerd/platforms"
 	"github.com/distribution/reference"
 
 	"github.com/berth-cri/berth/pkg/engine/image"
@@ -85,6 +86,26 @@ func TestTransfersThatAreRefused(t *testing.T) {
 		if err := s.transfer(namespaces.WithNamespace(t.Context(), image.Namespace), c.from, c.to, silent); !c.is(err) {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+}
+
+func TestPlatformsOfClients(t *testing.T) {
+	own := platforms.DefaultSpec()
+	node := &types.Platform{OS: own.OS, Architecture: own.Architecture, Variant: own.Variant}
+	wasm := &types.Platform{OS: "wasi", Architecture: "wasm"}
+	for want, asked := range map[image.Platform][][]*types.Platform{
+		image.AnyPlatform:  {nil, {node, wasm}, {wasm, node}},
+		image.NodePlatform: {{node}, {node, node}},
+		image.WasmPlatform: {{wasm}, {wasm, {OS: "wasip1", Architecture: "wasm"}}},
+	} {
+		for _, a := range asked {
+			if got, err := platformOf(a); err != nil || got != want {
+				t.Errorf("%v is %q, %v; want %q", a, got, err, want)
+			}
+		}
+	}
+	if _, err := platformOf([]*types.Platform{node, {OS: "linux", Architecture: "s390x"}}); !errdefs.IsInvalidArgument(err) {
+		t.Errorf("another machine's: %v", err)
 	}
 }
 

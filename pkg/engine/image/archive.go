@@ -148,7 +148,7 @@ func (a *archives) read(ctx context.Context, from io.Reader) ([]imagespec.Descri
 	}
 	defer plain.Close()
 	s := a.puller
-	counted := newTarEntries(plain)
+	counted := newTarEntries(ctx, plain)
 	defer counted.end()
 	desc, err := archive.ImportIndex(ctx, boundedDocuments{s.files.content, s.cfg.Limits}, counted)
 	if err != nil {

@@ -84,7 +84,12 @@ func (c *catalog) loadRecord(ctx context.Context, rec images.Image, recorded []P
 		}
 		if errdefs.IsNotFound(err) {
 			// It may have been picked by what the index says, and recorded by what it says itself.
-			if other, otherwise := c.reader.load(ctx, rec.Target, AnyPlatform); otherwise == nil && kindOf(other.Platform) == p {
+			other, otherwise := c.reader.load(ctx, rec.Target, AnyPlatform)
+			if bounds.IsBeyond(otherwise) {
+				other, otherwise = c.reader.unusable(ctx, rec.Target, AnyPlatform, otherwise)
+			}
+			// Of one that takes too much memory nobody knows what it says.
+			if otherwise == nil && (other.unusable != nil || kindOf(other.Platform) == p) {
 				img, err = other, nil
 			}
 		}

@@ -200,12 +200,39 @@ func (c *clientContent) Update(ctx context.Context, info content.Info, fieldpath
 	if err != nil {
 		return content.Info{}, err
 	}
-	labels, paths, err := labelChanges(now.Labels, info.Labels, fieldpaths)
+	asked, fieldpaths := referencesOfClients(now.Labels, info.Labels, fieldpaths)
+	labels, paths, err := labelChanges(now.Labels, asked, fieldpaths)
 	if err != nil || len(paths) == 0 {
 		return now, err
 	}
 	return c.Store.Update(ctx, content.Info{Digest: info.Digest, Labels: labels}, paths...)
 }
+
+// referencesOfClients gives references that are not there names which berth does not use: it
+// may write its own of the same name meanwhile, and content that it keeps would go. Pure.
+func referencesOfClients(now, asked map[string]string, fieldpaths []string) (map[string]string, []string) {
+	rename := func(name string) string {
+		if _, is := now[name]; is || !strings.HasPrefix(name, collectorLabels+"ref.") {
+			return name
+		}
+		return strings.TrimSuffix(name, clientReference) + clientReference
+	}
+	labels := make(map[string]string, len(asked))
+	for name, value := range asked {
+		labels[rename(name)] = value
+	}
+	paths := slices.Clone(fieldpaths)
+	for i, path := range paths {
+		if name, single := strings.CutPrefix(path, "labels."); single {
+			paths[i] = "labels." + rename(name)
+		}
+	}
+	return labels, paths
+}
+
+// clientReference ends the names of references of clients. The collector ignores what
+// follows a slash.
+const clientReference = "/client"
 
 // checkContentLabels refuses to keep content for ever.
 func checkContentLabels(labels map[string]string) error {

@@ -126,8 +126,11 @@ func (c *clientImages) put(ctx context.Context, img images.Image) error {
 	if err != nil {
 		return err
 	}
+	// A client that gives an image another name copies its labels.
+	others := maps.Clone(img.Labels)
+	maps.DeleteFunc(others, func(name, _ string) bool { return strings.HasPrefix(name, ownLabels) })
 	n := naming{
-		names: []string{img.Name}, labels: img.Labels,
+		names: []string{img.Name}, labels: others,
 		target: imagespec.Descriptor{MediaType: img.Target.MediaType, Digest: img.Target.Digest, Size: img.Target.Size},
 	}
 	return s.carry(ctx, func(ctx context.Context) error {
@@ -247,8 +250,8 @@ func checkClientLabels(labels map[string]string) error {
 		return err
 	}
 	for name := range labels {
-		if strings.HasPrefix(name, collectorLabels) || strings.HasPrefix(name, ownLabels) {
-			return fmt.Errorf("label %.100q of an image is berth's own; images stay until they are removed: %w", name, errdefs.ErrInvalidArgument)
+		if strings.HasPrefix(name, collectorLabels) {
+			return fmt.Errorf("label %.100q of an image is for the collector; images stay until they are removed: %w", name, errdefs.ErrInvalidArgument)
 		}
 	}
 	return nil

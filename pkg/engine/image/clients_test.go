@@ -483,3 +483,56 @@ func TestLabelChanges(t *testing.T) {
 		}
 	}
 }
+
+// slowInfo has a pull label content after a client's update has read what is there.
+type slowInfo struct {
+	content.Store
+	meanwhile func()
+}
+
+func (s slowInfo) Info(ctx context.Context, d digest.Digest) (content.Info, error) {
+	info, err := s.Store.Info(ctx, d)
+	s.meanwhile()
+	return info, err
+}
+
+// A reference of a client does not take the place of one that a pull writes beside it.
+func TestReferencesOfClients(t *testing.T) {
+	s := openStore(t, Config{})
+	ctx := inNamespace(t.Context())
+	c := s.Clients().Content().(*clientContent)
+	l, err := s.Clients().Leases().Create(ctx, leases.WithID("mine"))
+	must(t, err)
+	write := func(text string) digest.Digest {
+		desc := imagespec.Descriptor{Digest: digest.FromString(text), Size: int64(len(text))}
+		must(t, content.WriteBlob(leases.WithLease(ctx, l.ID), c, text, strings.NewReader(text), desc))
+		return desc.Digest
+	}
+	manifest, layer, own := write("manifest"), write("layer"), write("own")
+	const name = "containerd.io/gc.ref.content.l.0"
+	beside := *c
+	beside.Store = slowInfo{c.Store, func() {
+		_, err := s.files.content.Update(ctx, content.Info{Digest: manifest, Labels: map[string]string{name: layer.String()}}, "labels."+name)
+		must(t, err)
+	}}
+	for _, paths := range [][]string{{"labels." + name}, {"labels"}, nil} {
+		_, err = beside.Update(ctx, content.Info{Digest: manifest, Labels: map[string]string{name: own.String()}}, paths...)
+		must(t, err)
+		info, err := c.Info(ctx, manifest)
+		must(t, err)
+		if info.Labels[name] != layer.String() || info.Labels[name+"/client"] != own.String() {
+			t.Errorf("by %q the labels are %v", paths, info.Labels)
+		}
+	}
+	// Both are kept by it, and nothing else is.
+	must(t, s.Clients().Leases().AddResource(ctx, l, leases.Resource{ID: manifest.String(), Type: "content"}))
+	for _, d := range []digest.Digest{layer, own} {
+		must(t, s.Clients().Leases().DeleteResource(ctx, l, leases.Resource{ID: d.String(), Type: "content"}))
+	}
+	must(t, s.Clients().Collect(ctx))
+	for _, d := range []digest.Digest{layer, own} {
+		if _, err := c.Info(ctx, d); err != nil {
+			t.Errorf("content that is referred to: %v", err)
+		}
+	}
+}

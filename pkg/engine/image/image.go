@@ -11,7 +11,7 @@ import (
 // removal puts another one in its place.
 type Image struct {
 	// ID is the digest of the image's configuration, "sha256:<hex>"; that of the
-	// manifest for an artifact, and where the configuration says nothing of the modules.
+	// manifest for an artifact, and where layers are no part of the root filesystem.
 	// It is the one identifier that all CRI calls use.
 	ID string
 	// RepoTags and RepoDigests are the names the image was pulled by,
@@ -43,11 +43,28 @@ type Image struct {
 // Tag is a tag of the image: the one that asked is, however it is written, else the
 // first. Empty is none.
 func (i *Image) Tag(asked string) string {
-	if named, err := parseName(asked); err == nil && slices.Contains(i.RepoTags, named.String()) {
-		return named.String()
+	if tag := oneOf(i.RepoTags, asked); tag != "" {
+		return tag
 	}
 	if len(i.RepoTags) == 0 {
 		return ""
 	}
 	return i.RepoTags[0]
+}
+
+// Name is Tag, or the name by digest that asked is: a tag may stand for an index, of which
+// asked is one image.
+func (i *Image) Name(asked string) string {
+	if name := oneOf(i.RepoDigests, asked); name != "" {
+		return name
+	}
+	return i.Tag(asked)
+}
+
+// oneOf is asked as names have it; empty if it is none of them.
+func oneOf(names []string, asked string) string {
+	if named, err := parseName(asked); err == nil && slices.Contains(names, named.String()) {
+		return named.String()
+	}
+	return ""
 }

@@ -50,7 +50,7 @@ func newImage(desc imagespec.Descriptor, manifest imagespec.Manifest, config ima
 		size += uint64(l.Size)
 	}
 	img := &Image{
-		ID:       manifest.Config.Digest.String(),
+		ID:       imageID(desc, manifest, len(root)),
 		ChainID:  identity.ChainID(root),
 		Size:     size,
 		Config:   config.Config,
@@ -59,14 +59,20 @@ func newImage(desc imagespec.Descriptor, manifest imagespec.Manifest, config ima
 		manifest: imagespec.Descriptor{MediaType: desc.MediaType, Digest: desc.Digest, Size: desc.Size},
 	}
 	img.Platform.OSFeatures = nil
-	if isWasm(config.Platform) && len(root) != len(manifest.Layers) && len(config.RootFS.DiffIDs) != len(manifest.Layers) {
-		// The configuration says nothing of the modules: others may have the same.
-		img.ID = desc.Digest.String()
-	}
 	if weight(img.Config) > maxKept {
 		img.Config, img.partial = imagespec.ImageConfig{User: img.Config.User}, true
 	}
 	return img, nil
+}
+
+// imageID is the digest of the configuration of an image whose root filesystem has so many
+// layers, or that of its manifest desc if there are more: nobody checks what the
+// configuration says of those, so that images of other modules may have the same.
+func imageID(desc imagespec.Descriptor, m imagespec.Manifest, root int) string {
+	if root != len(m.Layers) {
+		return desc.Digest.String()
+	}
+	return m.Config.Digest.String()
 }
 
 // maxKept bounds what stays in memory of an image's configuration.

@@ -483,26 +483,73 @@ func TestIndexAndConfigurationDisagree(t *testing.T) {
 	}
 }
 
-// Modules whose configurations are the same are not the same image.
+// Modules whose configurations are the same are not the same image, whether or not the
+// configuration says that it counts them.
 func TestModulesOfOneConfiguration(t *testing.T) {
-	reg := newTestRegistry(t)
-	s := openStore(t, Config{HostsDir: reg.hosts(t)})
-	var ids []string
-	for _, tag := range []string{"1", "2"} {
-		img := wasmImage(t, "wasi", types.OCIConfigJSON, false, "module "+tag)
-		reg.push(t, "app:"+tag, img)
-		pulled := pullFor(t, s, WasmPlatform, domain+"/app:"+tag)
-		ids = append(ids, pulled.ID)
-		if got := pulled.manifest.Digest.String(); got != digestOf(t, img) {
-			t.Errorf("version %s is %s", tag, got)
+	for _, counted := range []bool{false, true} {
+		reg := newTestRegistry(t)
+		s := openStore(t, Config{HostsDir: reg.hosts(t)})
+		first := wasmImage(t, "wasi", types.OCIConfigJSON, counted, "module 1")
+		config, err := first.ConfigFile()
+		must(t, err)
+		second, err := mutate.ConfigFile(wasmImage(t, "wasi", types.OCIConfigJSON, counted, "module 2"), config)
+		must(t, err)
+		if idOf(t, first) != idOf(t, second) {
+			t.Fatal("their configurations differ")
+		}
+		tags, ids := []string{"1", "2"}, []string{}
+		for i, img := range []v1.Image{first, second} {
+			reg.push(t, "app:"+tags[i], img)
+			pulled := pullFor(t, s, WasmPlatform, domain+"/app:"+tags[i])
+			ids = append(ids, pulled.ID)
+			if got := pulled.manifest.Digest.String(); got != digestOf(t, img) {
+				t.Errorf("version %s is %s", tags[i], got)
+			}
+		}
+		s = reopen(t, s)
+		must(t, s.Retain(t.Context(), nil))
+		for i, tag := range tags {
+			run, err := s.ToRun(ids[i], domain+"/app:"+tag, WasmPlatform)
+			if err != nil || run.ID != ids[i] || !slices.Equal(run.RepoTags, []string{domain + "/app:" + tag}) {
+				t.Errorf("version %s runs %+v, %v", tag, run, err)
+			}
+		}
+		must(t, s.Remove(t.Context(), ids[1]))
+		if left, err := s.Get(ids[0]); err != nil || left.manifest.Digest.String() != digestOf(t, first) {
+			t.Errorf("without the second the first is %+v, %v", left, err)
 		}
 	}
-	s = reopen(t, s)
-	must(t, s.Retain(t.Context(), nil))
-	for i, tag := range []string{"1", "2"} {
-		run, err := s.ToRun(ids[i], domain+"/app:"+tag, WasmPlatform)
-		if err != nil || run.ID != ids[i] || !slices.Equal(run.RepoTags, []string{domain + "/app:" + tag}) {
-			t.Errorf("version %s runs %+v, %v", tag, run, err)
+}
+
+// Clients give images of modules other names, and write back what they read, as containerd's
+// own do: with the labels that berth wrote there.
+func TestClientsCopyImagesOfModules(t *testing.T) {
+	reg := newTestRegistry(t)
+	idx := mutate.AppendManifests(indexOf(map[string]v1.Image{runtime.GOARCH: build(t, v1.Config{}, layer(t, file{name: "node"}))}),
+		module(wasmImage(t, "wasi", types.OCIConfigJSON, true, "module")))
+	reg.push(t, "app:1", idx)
+	s := openStore(t, Config{HostsDir: reg.hosts(t)})
+	img := pullFor(t, s, WasmPlatform, domain+"/app:1")
+	ctx := inNamespace(t.Context())
+	records := s.Clients().Images()
+	rec, err := records.Get(ctx, domain+"/app:1")
+	must(t, err)
+	if rec.Labels[platformsLabel] == "" {
+		t.Fatalf("nothing says for which platform it was pulled: %v", rec.Labels)
+	}
+	for _, paths := range [][]string{nil, {"labels"}, {"target"}, {"target", "labels"}} {
+		again, err := records.Update(ctx, rec, paths...)
+		if err != nil || again.Labels[platformsLabel] != rec.Labels[platformsLabel] {
+			t.Errorf("written back by %q: %v, %v", paths, again.Labels, err)
+		}
+	}
+	rec.Name = domain + "/copy:1"
+	if _, err := records.Create(ctx, rec); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{domain + "/app:1", domain + "/copy:1"} {
+		if run, err := s.ToRun(name, name, WasmPlatform); err != nil || run.ID != img.ID {
+			t.Errorf("%s runs %+v, %v", name, run, err)
 		}
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/containerd/containerd/v2/core/content"
 	"github.com/containerd/containerd/v2/core/images"
 	"github.com/containerd/errdefs"
+	"github.com/containerd/platforms"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/opencontainers/go-digest"
 	"github.com/opencontainers/image-spec/specs-go"
@@ -186,6 +187,28 @@ func TestImagesBeyondMemoryAreListedAndRemoved(t *testing.T) {
 				t.Errorf("it is back: %+v", list)
 			}
 		})
+	}
+}
+
+// An image that is beyond memory stays listed where its index says another platform than
+// its record, too.
+func TestImageBeyondMemoryThatDisagreesWithItsIndex(t *testing.T) {
+	s := openStore(t, Config{})
+	ctx := inNamespace(t.Context())
+	layer := imagespec.Descriptor{MediaType: imagespec.MediaTypeImageLayer, Digest: digest.FromString("l"), Size: 1}
+	manifest, config := storeImage(ctx, t, s, domain+"/app:1", strings.Repeat("u", maxName+1), layer)
+	node := platforms.DefaultSpec()
+	manifest.Platform = &node
+	text, err := json.Marshal(imagespec.Index{Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: imagespec.MediaTypeImageIndex, Manifests: []imagespec.Descriptor{manifest}})
+	must(t, err)
+	index := imagespec.Descriptor{MediaType: imagespec.MediaTypeImageIndex, Digest: digest.FromBytes(text), Size: int64(len(text))}
+	labels := content.WithLabels(map[string]string{"containerd.io/gc.ref.content.m.0": manifest.Digest.String()})
+	must(t, content.WriteBlob(ctx, s.files.content, "index", bytes.NewReader(text), index, labels))
+	_, err = s.files.images.Update(ctx, images.Image{Name: domain + "/app:1", Target: index, Labels: map[string]string{platformsLabel: string(WasmPlatform)}})
+	must(t, err)
+	s = reopen(t, s)
+	if list := s.List(); len(list) != 1 || list[0].ID != config.Digest.String() {
+		t.Errorf("listed are %+v, want %s", list, config.Digest)
 	}
 }
 

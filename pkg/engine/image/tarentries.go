@@ -2,6 +2,7 @@ package image
 
 import (
 	"archive/tar"
+	"context"
 	"errors"
 	"io"
 
@@ -20,14 +21,15 @@ type tarEntries struct {
 }
 
 // newTarEntries is for what is read until it ends, or is ended before.
-func newTarEntries(from io.Reader) *tarEntries {
+func newTarEntries(ctx context.Context, from io.Reader) *tarEntries {
 	counted, seen := io.Pipe()
-	go func() { _ = counted.CloseWithError(countEntries(counted)) }()
+	go func() { _ = counted.CloseWithError(countEntries(ctx, counted)) }()
 	return &tarEntries{from: from, seen: seen}
 }
 
 // countEntries reads to the end. What is no archive is for others to refuse.
-func countEntries(r io.Reader) error {
+func countEntries(ctx context.Context, r io.Reader) (err error) {
+	defer caught(ctx, &err)
 	archive := tar.NewReader(r)
 	for n := 0; n <= maxArchiveEntries; n++ {
 		if _, err := archive.Next(); err != nil {

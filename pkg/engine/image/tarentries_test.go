@@ -8,6 +8,8 @@ import (
 	"testing"
 	"testing/iotest"
 
+	"github.com/containerd/errdefs"
+
 	"github.com/berth-cri/berth/pkg/engine/image/bounds"
 )
 
@@ -34,16 +36,16 @@ func TestTarEntries(t *testing.T) {
 		"at once": bytes.NewReader(text), "byte by byte": iotest.OneByteReader(bytes.NewReader(text)), "in halves": iotest.HalfReader(bytes.NewReader(text)),
 		"with more behind": io.MultiReader(bytes.NewReader(text), bytes.NewReader(make([]byte, 100_000))),
 	} {
-		got, err := io.ReadAll(newTarEntries(from))
+		got, err := io.ReadAll(newTarEntries(t.Context(), from))
 		if err != nil || !bytes.HasPrefix(got, text) {
 			t.Errorf("%s: %d of %d bytes, %v", name, len(got), len(text), err)
 		}
 	}
-	if _, err := io.Copy(io.Discard, newTarEntries(bytes.NewReader(archiveOf(t, maxArchiveEntries+1)))); !bounds.IsBeyond(err) {
+	if _, err := io.Copy(io.Discard, newTarEntries(t.Context(), bytes.NewReader(archiveOf(t, maxArchiveEntries+1)))); !bounds.IsBeyond(err) {
 		t.Errorf("an archive of links: %v", err)
 	}
 	nonsense := bytes.Repeat([]byte("nonsense"), 100_000)
-	if got, err := io.ReadAll(newTarEntries(bytes.NewReader(nonsense))); err != nil || !bytes.Equal(got, nonsense) {
+	if got, err := io.ReadAll(newTarEntries(t.Context(), bytes.NewReader(nonsense))); err != nil || !bytes.Equal(got, nonsense) {
 		t.Errorf("what is no archive: %d bytes, %v", len(got), err)
 	}
 }
@@ -54,8 +56,19 @@ func TestTarEntriesOfLargeFiles(t *testing.T) {
 	var head, end bytes.Buffer
 	must(t, tar.NewWriter(&head).WriteHeader(&tar.Header{Name: "large", Size: size, Mode: 0o600, Format: tar.FormatPAX}))
 	must(t, tar.NewWriter(&end).Close())
-	n, err := io.Copy(io.Discard, newTarEntries(io.MultiReader(&head, io.LimitReader(zeros{}, size>>5), &end)))
+	n, err := io.Copy(io.Discard, newTarEntries(t.Context(), io.MultiReader(&head, io.LimitReader(zeros{}, size>>5), &end)))
 	if err != nil || n < size>>5 {
 		t.Errorf("%d bytes, %v", n, err)
+	}
+}
+
+// panickingReader is a reader that panics.
+type panickingReader struct{}
+
+func (panickingReader) Read([]byte) (int, error) { panic("while it is read") }
+
+func TestTarEntriesThatPanic(t *testing.T) {
+	if err := countEntries(t.Context(), panickingReader{}); !errdefs.IsInternal(err) {
+		t.Errorf("got %v", err)
 	}
 }

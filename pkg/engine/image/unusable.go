@@ -18,7 +18,7 @@ func (r *reader) unusable(ctx context.Context, target imagespec.Descriptor, want
 	if desc, err := r.platformManifest(ctx, target, wanted); err == nil {
 		unchecked := func(imagespec.Manifest) error { return nil }
 		if manifest, err := r.readManifest(ctx, desc, unchecked); err == nil && manifest.Config.Digest.Validate() == nil {
-			img.ID = manifest.Config.Digest.String()
+			img.ID = imageID(desc, manifest, len(rootLayers(manifest)))
 		}
 	}
 	var err error

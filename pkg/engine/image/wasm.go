@@ -90,7 +90,11 @@ func (s *Store) ToRun(ref, asked string, wanted Platform) (*Image, error) {
 		if img.Platform.OS != "" {
 			has.has = []string{img.Platform.OS + "/" + img.Platform.Architecture}
 		}
-		return nil, fmt.Errorf("image %s: %s; if its name also stands for such an image, pull it for this handler, with imagePullPolicy: Always: %w", img.ID, has.advice(), errdefs.ErrFailedPrecondition)
+		name := ""
+		if _, isID := idPrefix(ref); isID && asked == "" {
+			name = ", and name it by its tag or its own id"
+		}
+		return nil, fmt.Errorf("image %s: %s; if its name also stands for such an image, pull it for this handler, with imagePullPolicy: Always%s: %w", img.ID, has.advice(), name, errdefs.ErrFailedPrecondition)
 	}
 	if run.ArtifactType != "" && (!isWasm(run.Platform) || wanted == NodePlatform) {
 		return nil, run.notRunnable()

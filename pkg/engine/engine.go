@@ -41,6 +41,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/nri"
 	"github.com/berth-cri/berth/pkg/engine/overheads"
 	"github.com/berth-cri/berth/pkg/engine/pod"
+	"github.com/berth-cri/berth/pkg/engine/podcheckpoint"
 	"github.com/berth-cri/berth/pkg/engine/podstats"
 	"github.com/berth-cri/berth/pkg/engine/recovery"
 	"github.com/berth-cri/berth/pkg/engine/rootfs"
@@ -105,6 +106,7 @@ type Engine struct {
 	*podstats.Stats
 	*status.Node
 	events.Calls
+	podCheckpoints
 	images
 	fallback
 
@@ -122,6 +124,7 @@ type (
 	sandboxCalls   = sandbox.Calls
 	containerCalls = container.Calls
 	sessionCalls   = session.Calls
+	podCheckpoints = podcheckpoint.Calls
 )
 
 // fallback answers what nothing above it does. It is two levels deeper than the
@@ -221,6 +224,10 @@ func (e *Engine) serve(c Config, kept *settings.Settings) (err error) {
 	})
 	p.SelfChecks = selfcheck.New(p.Pods, kept, p.Binaries, p.Tasks, e.checker, p.Sandboxes, p.Shims)
 	e.sandboxCalls, e.containerCalls = p.Sandboxes.Calls, p.Containers.Calls
+	p.PodCheckpoints = podcheckpoint.New(podcheckpoint.Deps{
+		Pods: p.Pods, Binaries: p.Binaries, Tasks: p.Tasks, Images: p.Images, Sandboxes: p.Sandboxes, Containers: p.Containers,
+	})
+	e.podCheckpoints = p.PodCheckpoints.Calls
 	e.Stats = podstats.New(p.Pods, kept, p.Tasks, p.Images)
 	e.overheads = overheads.New(p.Pods, kept, p.Shims, p.SelfChecks, e.Stats)
 	e.Node = status.New(p.Pods, kept, p.Binaries, e.checker, p.Network, status.Config{

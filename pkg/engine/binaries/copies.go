@@ -109,6 +109,34 @@ func (b *copies) ForPod(ctx context.Context, d *handler.Definition) (_ *probe.Ru
 	}
 }
 
+// Again is ForPod for a pod that must run on what another pod runs on, or ran. It is
+// errdefs.ErrNotFound if that is gone.
+func (b *copies) Again(ctx context.Context, d *handler.Definition, all []keep.Binary) (_ *probe.Runtime, _ []keep.Binary, release func(), err error) {
+	g := &generation{binaries: all}
+	b.making.RLock() // so that none is removed before it is held
+	b.mu.Lock()
+	for _, one := range all {
+		b.held[one.Dir()]++
+	}
+	b.mu.Unlock()
+	b.making.RUnlock()
+	defer func() {
+		if err != nil {
+			b.release(g)
+		}
+	}()
+	for _, one := range all {
+		if one.Kept == "" || b.store.Verify(one) != nil {
+			return nil, nil, nil, fmt.Errorf("no kept copy of %s %s: %w", one.Path, one.Version, errdefs.ErrNotFound)
+		}
+	}
+	rt, err := b.prober.Probe(ctx, onBinaries(d, all, b.store))
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	return rt, all, func() { b.release(g) }, nil
+}
+
 // await returns what those binaries have become, and holds it.
 func (b *copies) await(ctx context.Context, d *handler.Definition, rt *probe.Runtime) (*generation, error) {
 	for {

@@ -56,6 +56,16 @@ type imageIndex interface {
 // its first process. After an error nothing is left, or, if something could not be
 // taken back, the container is listed EXITED. A stop of the sandbox ends the call.
 func (b *creation) CreateContainer(ctx context.Context, r *runtimeapi.CreateContainerRequest) (*runtimeapi.CreateContainerResponse, error) {
+	return b.create(ctx, r, nil)
+}
+
+// RestoreContainer is CreateContainer for one whose processes go on from a checkpoint when it
+// is started.
+func (b *creation) RestoreContainer(ctx context.Context, r *runtimeapi.CreateContainerRequest, from *pod.Origin) (*runtimeapi.CreateContainerResponse, error) {
+	return b.create(ctx, r, from)
+}
+
+func (b *creation) create(ctx context.Context, r *runtimeapi.CreateContainerRequest, from *pod.Origin) (*runtimeapi.CreateContainerResponse, error) {
 	s, err := b.pods.Index.Sandbox(r.GetPodSandboxId())
 	if err != nil {
 		return nil, err
@@ -94,7 +104,7 @@ func (b *creation) CreateContainer(ctx context.Context, r *runtimeapi.CreateCont
 	}
 	u := &pod.Undo{}
 	u.Add("name", func(context.Context) error { b.pods.Names.Release(name, id); return nil })
-	c, err := b.make(ctx, u, s, id, r, img)
+	c, err := b.make(ctx, u, s, id, &asked{r, img, from})
 	if err != nil {
 		if s.Making.Ctx.Err() != nil {
 			err = s.NotReady()
@@ -123,15 +133,25 @@ func (b *creation) ShowFailed(ctx context.Context, c *pod.Container, cause error
 	b.pods.Index.AddContainer(c)
 }
 
+// asked is of what a container is made.
+type asked struct {
+	request *runtimeapi.CreateContainerRequest
+	image   *image.Image
+	from    *pod.Origin
+}
+
 // make makes the parts of a container one after the other; u takes them back. The
 // container is there, also after an error, if it has a record.
-func (b *creation) make(ctx context.Context, u *pod.Undo, s *pod.Sandbox, id string, r *runtimeapi.CreateContainerRequest, img *image.Image) (*pod.Container, error) {
+func (b *creation) make(ctx context.Context, u *pod.Undo, s *pod.Sandbox, id string, a *asked) (*pod.Container, error) {
 	if err := b.binaries.Runtimes.Need(s); err != nil {
 		return nil, err
 	}
-	spec, err := b.plan(s, id, r, img)
+	spec, err := b.plan(s, id, a.request, a.image)
 	if err != nil {
 		return nil, err
+	}
+	if a.from != nil {
+		spec.Checkpoint = a.from.Images
 	}
 	b.pods.Labels.Hold(spec.ProcessLabel)
 	u.Add("label", func(context.Context) error { b.pods.Labels.Release(spec.ProcessLabel); return nil })
@@ -143,7 +163,7 @@ func (b *creation) make(ctx context.Context, u *pod.Undo, s *pod.Sandbox, id str
 	u.Add("record", func(context.Context) error { return b.pods.Containers.Delete(id) })
 	u.Add("bundle", func(ctx context.Context) error { return b.ends.RemoveParts(ctx, c) })
 	failpoint.Hit(failpoint.ContainerPlanned)
-	return c, b.makeParts(ctx, u, c, img)
+	return c, b.makeParts(ctx, u, c, a.image)
 }
 
 func (b *creation) makeParts(ctx context.Context, u *pod.Undo, c *pod.Container, img *image.Image) error {

@@ -34,7 +34,7 @@ func (b *creation) createTask(ctx context.Context, u *pod.Undo, c *pod.Container
 	io := b.pods.Stdio(c)
 	request := &taskapi.CreateTaskRequest{
 		ID: c.ID(), Bundle: b.pods.ContainerDir(c.ID()), Terminal: c.Config().GetTty(),
-		Stdin: io.Stdin, Stdout: io.Stdout, Stderr: io.Stderr, Options: options,
+		Stdin: io.Stdin, Stdout: io.Stdout, Stderr: io.Stderr, Options: options, Checkpoint: c.Spec().Checkpoint,
 	}
 	if s.MountsRootfs {
 		request.Rootfs = mountMessages(rootfs)

@@ -60,6 +60,18 @@ const (
 	BinaryKept   = "binary.kept"   // it is in its place, and no record names it
 )
 
+// Those of checkpoints of pods.
+const (
+	PodCheckpointNoted   = "pod-checkpoint.noted"       // it is on record where it is written to, nothing is there
+	PodCheckpointWritten = "pod-checkpoint.written"     // the runtime's files are there, the manifest is not
+	PodRestoreChecked    = "pod-restore.checked"        // the checkpoint is all right, nothing is made
+	PodRestoredSandbox   = "pod-restore.sandbox-made"   // the sandbox is READY, it has no containers
+	PodRestoredContainer = "pod-restore.container-made" // one container is CREATED
+)
+
+// AllOfPodCheckpoints is every one of those.
+var AllOfPodCheckpoints = []string{PodCheckpointNoted, PodCheckpointWritten, PodRestoreChecked, PodRestoredSandbox, PodRestoredContainer}
+
 // All is every place of a pod's life, for tests that visit each.
 var All = []string{
 	SandboxReserved, SandboxPinned, SandboxNetworked, SandboxShimStarted, SandboxReady,

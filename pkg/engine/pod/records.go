@@ -87,6 +87,18 @@ type SandboxSpec struct {
 	SelfCheck bool `json:"canary,omitempty"`
 	// Pinned is nil in records of older builds.
 	Pinned *Pinned `json:"pinned,omitempty"`
+	// Checkpoint is the directory that its runtime restored it from; empty for one that
+	// began here.
+	Checkpoint string `json:"checkpoint,omitempty"`
+}
+
+// Origin is what a pod is restored from.
+type Origin struct {
+	// Images is the directory that the runtime wrote.
+	Images string
+	// Binaries are kept ones, of another pod, that the checkpoint needs; nil are those
+	// that are installed.
+	Binaries []keep.Binary
 }
 
 // SandboxStatus is what changes.
@@ -97,6 +109,8 @@ type SandboxStatus struct {
 	Stopped    bool            `json:"stopped,omitempty"`
 	Namespaces pin.Namespaces  `json:"namespaces"`
 	Network    *network.Result `json:"network,omitempty"`
+	// Restored says that the call came to its end which restored it from a checkpoint.
+	Restored bool `json:"restored,omitempty"`
 	// Tried is set before CNI ADD runs, so that DEL runs after a crash.
 	Tried bool           `json:"tried,omitempty"`
 	PID   int            `json:"pid,omitempty"`
@@ -131,6 +145,9 @@ type ContainerSpec struct {
 	// DefinedVolumes are where the image asks for volumes, in the order of their
 	// directories.
 	DefinedVolumes []string `json:"definedVolumes,omitempty"`
+	// Checkpoint is the directory that its runtime restores it from; empty for one that
+	// begins here.
+	Checkpoint string `json:"checkpoint,omitempty"`
 }
 
 // ContainerStatus is what changes.

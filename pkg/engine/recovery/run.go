@@ -12,6 +12,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/network"
 	"github.com/berth-cri/berth/pkg/engine/nri"
 	"github.com/berth-cri/berth/pkg/engine/pod"
+	"github.com/berth-cri/berth/pkg/engine/podcheckpoint"
 	"github.com/berth-cri/berth/pkg/engine/rootfs"
 	"github.com/berth-cri/berth/pkg/engine/sandbox"
 	"github.com/berth-cri/berth/pkg/engine/selfcheck"
@@ -35,6 +36,8 @@ type Deps struct {
 	Sandboxes  *sandbox.Service
 	Sessions   *session.Calls
 	SelfChecks *selfcheck.Pods
+	// PodCheckpoints knows of pods that were being written and restored.
+	PodCheckpoints *podcheckpoint.Service
 }
 
 // Run finds out what became of all that is on record. It assumes:
@@ -77,6 +80,7 @@ func Run(ctx context.Context, d Deps) error {
 		return err
 	}
 	unfinished.dropUnfinished(ctx)
+	d.PodCheckpoints.Recover(ctx)
 	r.thaw(ctx)
 	if err := d.Shims.ServeEvents(d.Pods.Background, d.Pods.Index.NoteOOM); err != nil {
 		return err

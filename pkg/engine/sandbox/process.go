@@ -56,6 +56,7 @@ func (b *processes) Start(ctx context.Context, s *pod.Sandbox) error {
 	}
 	unanswered, err := container.CallCreate(ctx, client, &taskapi.CreateTaskRequest{
 		ID: s.ID(), Bundle: b.pods.ProcessBundle(s.ID()), Rootfs: b.processRootfs(s), Options: options,
+		Checkpoint: s.Spec().Checkpoint,
 	})
 	s.Creating.Store(unanswered)
 	if err != nil {

@@ -16,6 +16,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/events"
 	"github.com/berth-cri/berth/pkg/engine/failpoint"
 	"github.com/berth-cri/berth/pkg/engine/hooks"
+	"github.com/berth-cri/berth/pkg/engine/keep"
 	"github.com/berth-cri/berth/pkg/engine/mountpoint"
 	"github.com/berth-cri/berth/pkg/engine/network"
 	"github.com/berth-cri/berth/pkg/engine/ocispec"
@@ -27,6 +28,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/task"
 	"github.com/berth-cri/berth/pkg/engine/validate"
 	"github.com/berth-cri/berth/pkg/handler"
+	"github.com/berth-cri/berth/pkg/probe"
 	"github.com/berth-cri/berth/pkg/step"
 )
 
@@ -61,6 +63,24 @@ type generations interface {
 // answers when the sandbox is READY; after an error nothing is left, or, if
 // something could not be taken back, the sandbox is listed NOTREADY.
 func (b *runs) RunPodSandbox(ctx context.Context, r *runtimeapi.RunPodSandboxRequest) (*runtimeapi.RunPodSandboxResponse, error) {
+	return b.run(ctx, r, nil)
+}
+
+// RestorePodSandbox is RunPodSandbox for a pod whose processes go on from a checkpoint. They
+// do so when the last of its containers is started.
+func (b *runs) RestorePodSandbox(ctx context.Context, r *runtimeapi.RunPodSandboxRequest, from *pod.Origin) (*runtimeapi.RunPodSandboxResponse, error) {
+	return b.run(ctx, r, from)
+}
+
+// binariesOf are what a new pod runs on.
+func (b *runs) binariesOf(ctx context.Context, d *handler.Definition, from *pod.Origin) (*probe.Runtime, []keep.Binary, func(), error) {
+	if from == nil || from.Binaries == nil {
+		return b.binaries.Copies.ForPod(ctx, d)
+	}
+	return b.binaries.Copies.Again(ctx, d, from.Binaries)
+}
+
+func (b *runs) run(ctx context.Context, r *runtimeapi.RunPodSandboxRequest, from *pod.Origin) (*runtimeapi.RunPodSandboxResponse, error) {
 	d := handler.DefinitionFrom(ctx)
 	if d == nil {
 		return nil, errors.New("the sandbox has no handler definition")
@@ -68,7 +88,7 @@ func (b *runs) RunPodSandbox(ctx context.Context, r *runtimeapi.RunPodSandboxReq
 	if err := validate.RunPodSandbox(r); err != nil {
 		return nil, err
 	}
-	rt, binaries, release, err := b.binaries.Copies.ForPod(ctx, d)
+	rt, binaries, release, err := b.binariesOf(ctx, d, from)
 	if err != nil {
 		return nil, err
 	}
@@ -107,6 +127,9 @@ func (b *runs) RunPodSandbox(ctx context.Context, r *runtimeapi.RunPodSandboxReq
 		Boot:       b.pods.Boot,
 	}
 	spec.Config.Msg = r.GetConfig()
+	if from != nil {
+		spec.Checkpoint = from.Images
+	}
 	spec.ProcessLabel, spec.MountLabel, err = ocispec.SELinuxLabels(r.GetConfig().GetLinux().GetSecurityContext().GetSelinuxOptions(), "")
 	if err != nil {
 		b.pods.Names.Release(name, id)

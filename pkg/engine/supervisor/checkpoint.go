@@ -64,14 +64,14 @@ func checkpointArgs(id, images string, o *runcapi.CheckpointOptions) []string {
 // checkpoint writes the state of the container's processes into a directory. It
 // takes as long as ctx allows.
 func (t *task) checkpoint(ctx context.Context, images string, o *runcapi.CheckpointOptions) error {
-	if t.journal.Options.OwnKernel {
-		return fmt.Errorf("the checkpoints of this runtime are not in CRIU's format: %w", errdefs.ErrNotImplemented)
-	}
 	if o.GetExit() {
 		return fmt.Errorf("a checkpoint that stops the container is not supported: %w", errdefs.ErrNotImplemented)
 	}
 	if !filepath.IsAbs(images) {
 		return fmt.Errorf("the checkpoint directory must be an absolute path, not %q: %w", images, errdefs.ErrInvalidArgument)
+	}
+	if t.journal.Options.OwnKernel {
+		return t.within.checkpoint(ctx, images)
 	}
 	// A runtime that is killed while CRIU is inside of the processes may damage
 	// them: only the deadline ends it, not a caller that leaves.

@@ -45,6 +45,9 @@ type Task struct {
 	// StdinTaken says that somebody is attached with whom stdin ends. A successor
 	// does not have him, and closes it.
 	StdinTaken bool `json:"stdinTaken,omitempty"`
+	// Checkpoint is the directory that it is restored from when it starts; empty for one
+	// that begins.
+	Checkpoint string `json:"checkpoint,omitempty"`
 	// Process is the container's first process, once it was started.
 	Process Process `json:"process,omitzero"`
 	// Execs are further processes that run in the container, by exec id.

@@ -184,7 +184,11 @@ func (k *ownKernel) signal(ctx context.Context, sig unix.Signal, all bool) error
 	if all {
 		args = append(args, "--all")
 	}
-	return k.killCall(ctx, append(args, k.task.id, strconv.Itoa(int(sig))))
+	err := k.killCall(ctx, append(args, k.task.id, strconv.Itoa(int(sig))))
+	if k.waits(err) {
+		return k.signalWaiting(sig)
+	}
+	return err
 }
 
 // signalExec sends a signal to an exec.

@@ -61,7 +61,7 @@ func (t *task) beginStart(abort context.CancelFunc) error {
 	return nil
 }
 
-// launch runs `<runtime> run`. When it fails nothing is left.
+// launch runs `<runtime> run`, or `restore`. When it fails nothing is left.
 func (t *task) launch(ctx context.Context) (int, error) {
 	facts := make(chan bundleFacts, 1)
 	go func() { facts <- readBundle(t.journal.Bundle) }()
@@ -158,7 +158,7 @@ func (t *task) prepareLaunch() (_ *firstLaunch, retErr error) {
 	}
 	l.drop = func() { l.output.discard(l.sources...) }
 	l.call = &call{logFile: filepath.Join(t.dir, "runtime.log")}
-	l.call.args = []string{"run", "--detach", "--bundle", j.Bundle, "--pid-file", l.pidFile}
+	l.call.args = append(t.verb(), "--detach", "--bundle", j.Bundle, "--pid-file", l.pidFile)
 	if j.Options.NoPivotRoot {
 		l.call.args = append(l.call.args, "--no-pivot")
 	}

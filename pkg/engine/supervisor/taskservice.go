@@ -28,15 +28,15 @@ type taskService struct {
 var empty = &emptypb.Empty{}
 
 func (s taskService) Create(ctx context.Context, r *taskAPI.CreateTaskRequest) (*taskAPI.CreateTaskResponse, error) {
-	if r.Checkpoint != "" || r.ParentCheckpoint != "" {
-		return nil, fmt.Errorf("restoring a checkpoint is not supported: %w", errdefs.ErrNotImplemented)
-	}
 	options, err := optionsOf(r.Options)
 	if err != nil {
 		return nil, err
 	}
+	if err := checkRestore(r, &options); err != nil {
+		return nil, err
+	}
 	j := Task{
-		ID: r.ID, State: TaskCreated, Bundle: r.Bundle, Terminal: r.Terminal,
+		ID: r.ID, State: TaskCreated, Bundle: r.Bundle, Terminal: r.Terminal, Checkpoint: r.Checkpoint,
 		Stdin: r.Stdin, Stdout: r.Stdout, Stderr: r.Stderr, Options: options,
 	}
 	if err := s.create(j, mount.FromProto(r.Rootfs)); err != nil {

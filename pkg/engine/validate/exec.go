@@ -1,6 +1,7 @@
 package validate
 
 import (
+	"fmt"
 	"math"
 	"path/filepath"
 	"strings"
@@ -45,6 +46,68 @@ func CheckpointContainer(req *runtimeapi.CheckpointContainerRequest) error {
 		func() error { return archive("location", req.GetLocation()) },
 		func() error { return between("timeout", req.GetTimeout(), 0, maxSeconds) },
 	)
+}
+
+// CheckpointPod checks where to write the checkpoint of which containers. It takes no
+// options.
+func CheckpointPod(req *runtimeapi.CheckpointPodRequest) error {
+	return first(
+		func() error { return ID("pod_sandbox_id", req.GetPodSandboxId()) },
+		func() error { return absolute("output_path", req.GetOutputPath(), required) },
+		func() error {
+			if len(req.GetContainerIds()) == 0 {
+				return invalid("container_ids", "is empty; name the containers that run in the pod")
+			}
+			return each("container_ids", req.GetContainerIds(), ID)
+		},
+		func() error { return unique("container_ids", req.GetContainerIds()) },
+		func() error { return noOptions(req.GetOptions()) },
+	)
+}
+
+// RestorePod checks a checkpoint's path and the configurations of the pod and its
+// containers. It takes no options.
+func RestorePod(req *runtimeapi.RestorePodRequest) error {
+	if err := first(
+		func() error { return absolute("checkpoint_path", req.GetCheckpointPath(), required) },
+		func() error { return noOptions(req.GetOptions()) },
+		func() error { return RunPodSandbox(&runtimeapi.RunPodSandboxRequest{Config: req.GetConfig()}) },
+	); err != nil {
+		return err
+	}
+	if len(req.GetContainerConfigs()) == 0 {
+		return invalid("container_configs", "is empty; send those of the containers in the checkpoint")
+	}
+	var names []string
+	for i, c := range req.GetContainerConfigs() {
+		field := fmt.Sprintf("container_configs[%d]", i)
+		if c == nil {
+			return invalid(field, "is missing; send the ContainerConfig")
+		}
+		if err := containerConfig(field, c, req.GetConfig()); err != nil {
+			return err
+		}
+		names = append(names, c.GetMetadata().GetName())
+	}
+	return unique("container_configs", names)
+}
+
+func unique(field string, all []string) error {
+	seen := map[string]bool{}
+	for _, one := range all {
+		if seen[one] {
+			return invalid(field, "has %.300q twice; name each once", one)
+		}
+		seen[one] = true
+	}
+	return nil
+}
+
+func noOptions(options map[string]string) error {
+	for _, key := range sortedKeys(options) {
+		return invalid("options", "has the key %.300q; berth knows none", key)
+	}
+	return nil
 }
 
 func archive(field, path string) error {

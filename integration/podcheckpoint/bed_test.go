@@ -1,0 +1,160 @@
+// Package podcheckpoint has pods sleep and wake: a real `berth serve` writes pods under
+// gVisor into directories, and restores them.
+package podcheckpoint
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/integration/testbed"
+)
+
+const handler = "runsc"
+
+// patience is for what takes a moment on a slow machine.
+const patience = time.Minute
+
+type bed struct{ *testbed.Bed }
+
+// newBed starts berth with gVisor's runtime and runc.
+func newBed(t *testing.T, options testbed.Options) *bed {
+	t.Helper()
+	options.DefaultRuntime = "runc"
+	options.Config = fmt.Sprintf("[runtimes.runc]\nruntime_path = %q\n[runtimes.runsc]\nruntime_path = %q\n", testbed.Part(t, testbed.Runc), testbed.Part(t, testbed.Runsc)) + options.Config
+	return &bed{testbed.StartBed(t, "podcheckpoint/busybox:1", options)}
+}
+
+// member is a container of a pod, and what it was asked to be.
+type member struct {
+	*testbed.Container
+	config *runtimeapi.ContainerConfig
+}
+
+// program is what a container of that name runs: it counts, and it writes what it has open.
+func program(name string) []string {
+	return []string{"sh", "-c", "mkfifo /tmp/pipe; sh -c 'while read n; do echo " + name + " $n; echo $n > /tmp/last; done' <>/tmp/pipe & exec 3<>/tmp/pipe; " +
+		"exec 4>/tmp/open; i=0; while :; do i=$((i+1)); echo $i >&3; echo $i >&4; sleep 0.2; done"}
+}
+
+// pod is one that counts in each of its containers.
+type pod struct {
+	*testbed.Pod
+	members []*member
+}
+
+// run runs a pod with containers of these names.
+func (b *bed) run(t *testing.T, names ...string) *pod {
+	t.Helper()
+	b.Client.Pull(t, handler, b.Image)
+	p := &pod{Pod: b.Client.RunSandbox(t, testbed.PodSpec{Handler: handler})}
+	for _, name := range names {
+		m := &member{}
+		m.Container = p.RunContainer(t, name, testbed.PodSpec{Image: b.Image, Command: program(name), Container: func(c *runtimeapi.ContainerConfig) { m.config = c }})
+		p.members = append(p.members, m)
+	}
+	return p
+}
+
+// count is how far the container has come by its log.
+func (m *member) count(t *testing.T) int {
+	t.Helper()
+	lines := m.Log(t)
+	for i := len(lines) - 1; i >= 0; i-- {
+		if fields := strings.Fields(lines[i].Text); len(fields) == 2 {
+			n, err := strconv.Atoi(fields[1])
+			if err != nil {
+				t.Fatalf("the log says %q", lines[i].Text)
+			}
+			return n
+		}
+	}
+	return 0
+}
+
+// reaches waits until every container has counted to more than n.
+func (p *pod) reaches(t *testing.T, n int) {
+	t.Helper()
+	for _, m := range p.members {
+		for end := time.Now().Add(patience); m.count(t) <= n; time.Sleep(50 * time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatalf("container %s has counted to %d, not beyond %d", m.config.GetMetadata().GetName(), m.count(t), n)
+			}
+		}
+	}
+}
+
+func (p *pod) containers() (all []*testbed.Container) {
+	for _, m := range p.members {
+		all = append(all, m.Container)
+	}
+	return all
+}
+
+// checkpointed writes the pod into a new directory.
+func (p *pod) checkpointed(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	if err := os.Chmod(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.TryCheckpoint(t, dir, p.containers()...); err != nil {
+		t.Fatalf("checkpoint: %v", err)
+	}
+	return dir
+}
+
+// request asks for a pod like p of the checkpoint in dir.
+func (b *bed) request(p *pod, dir string) *runtimeapi.RestorePodRequest {
+	r := &runtimeapi.RestorePodRequest{CheckpointPath: dir, Config: b.Client.SandboxConfig(""), RuntimeHandler: handler}
+	for _, m := range p.members {
+		r.ContainerConfigs = append(r.ContainerConfigs, proto.CloneOf(m.config))
+	}
+	return r
+}
+
+// restored makes a pod like p of the checkpoint in dir, and starts it.
+func (b *bed) restored(t *testing.T, p *pod, dir string) *pod {
+	t.Helper()
+	made, containers, err := b.Client.TryRestore(t, b.request(p, dir))
+	if err != nil {
+		t.Fatalf("restore: %v", err)
+	}
+	again := &pod{Pod: made}
+	for i, c := range containers {
+		again.members = append(again.members, &member{c, p.members[i].config})
+	}
+	for _, c := range containers {
+		if got := c.Status(t).GetState(); got != runtimeapi.ContainerState_CONTAINER_CREATED {
+			t.Errorf("before it is started a container is %v", got)
+		}
+	}
+	for _, c := range containers {
+		c.Start(t)
+	}
+	return again
+}
+
+// files are the names of what is below dir.
+func files(t *testing.T, dir string) []string {
+	t.Helper()
+	var all []string
+	err := filepath.WalkDir(dir, func(path string, _ os.DirEntry, err error) error {
+		if path != dir {
+			relative, _ := filepath.Rel(dir, path)
+			all = append(all, relative)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}

@@ -1,0 +1,148 @@
+package podcheckpoint
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/integration/testbed"
+	"github.com/berth-cri/berth/pkg/engine/failpoint"
+)
+
+// sandboxes are the ids of all that are listed.
+func (b *bed) sandboxes(t *testing.T) (ids []string) {
+	t.Helper()
+	r, err := b.Client.ListPodSandbox(testbed.Within(t, patience), &runtimeapi.ListPodSandboxRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range r.GetItems() {
+		ids = append(ids, s.GetId())
+	}
+	return ids
+}
+
+// TestKilledAtEveryStep kills the daemon at each step of a checkpoint and of a restore.
+// Afterwards there is no half of one, and the pod that was written runs on.
+func TestKilledAtEveryStep(t *testing.T) {
+	b := newBed(t, testbed.Options{Tags: []string{"berth_failpoints"}})
+	p := b.run(t, "one", "two")
+	p.reaches(t, 2)
+	dir := p.checkpointed(t)
+	atRest := b.Snapshot(t)
+	for _, place := range failpoint.AllOfPodCheckpoints {
+		t.Run(place, func(t *testing.T) {
+			b.Stop(t)
+			b.SetEnvironment("BERTH_FAILPOINT=" + place)
+			b.Start(t)
+			fresh := t.TempDir()
+			var err error
+			if strings.HasPrefix(place, "pod-restore") {
+				_, _, err = b.Client.TryRestore(t, b.request(p, dir))
+			} else {
+				err = p.TryCheckpoint(t, fresh, p.containers()...)
+			}
+			if status.Code(err) != codes.Unavailable {
+				t.Errorf("it answered %v; want Unavailable, from a dead daemon", err)
+			}
+			b.Wait(t, patience)
+			b.SetEnvironment()
+			b.Start(t)
+			if got := b.sandboxes(t); len(got) != 1 || got[0] != p.ID {
+				t.Errorf("listed are %q", got)
+			}
+			testbed.Eventually(t, patience, func() error {
+				if left := files(t, fresh); len(left) > 0 {
+					return fmt.Errorf("left are %q", left)
+				}
+				return nil
+			})
+			p.reaches(t, p.members[0].count(t)+2)
+			b.NoLeaks(t, atRest)
+			again := p.checkpointed(t)
+			b.restored(t, p, again).Remove(t)
+		})
+	}
+}
+
+// TestDiskIsFull: a checkpoint that does not fit leaves nothing, and the pod goes on.
+func TestDiskIsFull(t *testing.T) {
+	b := newBed(t, testbed.Options{})
+	p := b.run(t, "one", "two")
+	p.reaches(t, 2)
+	for _, size := range []string{"4k", "64k", "512k"} {
+		disk := t.TempDir()
+		if err := unix.Mount("tmpfs", disk, "tmpfs", 0, "mode=0700,size="+size); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = unix.Unmount(disk, unix.MNT_DETACH) })
+		err := p.TryCheckpoint(t, disk, p.containers()...)
+		testbed.Refused(t, err, codes.ResourceExhausted, "no space left")
+		if left := files(t, disk); len(left) > 0 {
+			t.Errorf("on a disk of %s are left %q", size, left)
+		}
+		p.reaches(t, p.members[0].count(t)+2)
+	}
+	p.checkpointed(t)
+}
+
+// TestRuntimeIsReplaced: a checkpoint is restored on the binary that made it, which is kept as
+// long as a pod runs on it; after that it is refused.
+func TestRuntimeIsReplaced(t *testing.T) {
+	bin := t.TempDir()
+	runsc := filepath.Join(bin, "runsc")
+	install := func(more string) {
+		t.Helper()
+		text, err := os.ReadFile(testbed.Part(t, testbed.Runsc))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(runsc+".new", append(text, more...), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Rename(runsc+".new", runsc); err != nil {
+			t.Fatal(err)
+		}
+	}
+	install("")
+	b := &bed{testbed.StartBed(t, "podcheckpoint/busybox:1", testbed.Options{
+		DefaultRuntime: "runc",
+		Config:         fmt.Sprintf("[runtimes.runc]\nruntime_path = %q\n[runtimes.runsc]\nruntime_path = %q\n", testbed.Part(t, testbed.Runc), runsc),
+	})}
+	p := b.run(t, "one")
+	p.reaches(t, 2)
+	dir := p.checkpointed(t)
+	install("another")
+	b.restored(t, p, dir).reaches(t, 4)
+	// A new pod runs on the new binary.
+	fresh := b.run(t, "one")
+	fresh.reaches(t, 2)
+	later := fresh.checkpointed(t)
+	b.restored(t, fresh, later).reaches(t, 4)
+	if err := b.Client.RemoveAllPods(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	b.Restart(t)
+	testbed.Eventually(t, patience, func() error {
+		_, _, err := b.Client.TryRestore(t, b.request(p, dir))
+		if err == nil {
+			t.Fatal("it is restored on another binary")
+		}
+		if status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), "install that version") {
+			return err
+		}
+		return nil
+	})
+	b.restored(t, fresh, later).reaches(t, 4)
+	install("")
+	time.Sleep(10 * time.Millisecond)
+	b.restored(t, p, dir).reaches(t, 4)
+}

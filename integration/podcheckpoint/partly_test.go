@@ -1,0 +1,58 @@
+package podcheckpoint
+
+import (
+	"os"
+	"testing"
+	"time"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/integration/testbed"
+)
+
+// TestPodThatIsNotStarted: a restored pod none or not all of whose containers are started
+// does not go on, and can be removed like any other.
+func TestPodThatIsNotStarted(t *testing.T) {
+	b := newBed(t, testbed.Options{})
+	atRest := b.Rest(t)
+	p := b.run(t, "one", "two")
+	p.reaches(t, 3)
+	dir := p.checkpointed(t)
+	p.Remove(t)
+	for _, started := range []int{0, 1} {
+		made, containers, err := b.Client.TryRestore(t, b.request(p, dir))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range containers[:started] {
+			c.Start(t)
+			if got := c.Status(t).GetState(); got != runtimeapi.ContainerState_CONTAINER_RUNNING {
+				t.Errorf("a started container is %v", got)
+			}
+		}
+		time.Sleep(time.Second) // none must have run meanwhile
+		for _, c := range containers {
+			if text, err := os.ReadFile(c.LogPath); err == nil && len(text) > 0 {
+				t.Errorf("with %d of 2 started it says %q", started, text)
+			}
+		}
+		b.Kill9(t)
+		b.Start(t)
+		for _, c := range containers[started:] {
+			if got := c.Status(t).GetState(); got != runtimeapi.ContainerState_CONTAINER_CREATED {
+				t.Errorf("after a kill -9 a container is %v", got)
+			}
+		}
+		for _, c := range containers[started:] {
+			c.Stop(t, 0)
+		}
+		for _, c := range containers[:started] {
+			c.Stop(t, 0)
+			if got := c.Status(t); got.GetExitCode() != 137 {
+				t.Errorf("stopped, it ended with %d, %s", got.GetExitCode(), got.GetMessage())
+			}
+		}
+		made.Remove(t)
+	}
+	b.NothingLeft(t, atRest)
+}

@@ -1,0 +1,113 @@
+package podcheckpoint
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/integration/testbed"
+)
+
+// TestRefusedCheckpoints leave their directory as it was, and the pod runs on.
+func TestRefusedCheckpoints(t *testing.T) {
+	b := newBed(t, testbed.Options{})
+	p, other := b.run(t, "one", "two"), b.run(t, "one")
+	onRunc := b.Client.RunPod(t, testbed.PodSpec{Image: b.Image, Command: []string{"sleep", "3600"}})
+	ended := p.RunContainer(t, "ended", testbed.PodSpec{Image: b.Image, Command: []string{"true"}})
+	ended.WaitExit(t)
+	one, two := p.members[0].ID, p.members[1].ID
+	empty := t.TempDir()
+	full := t.TempDir()
+	if err := os.WriteFile(filepath.Join(full, "mine"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		request *runtimeapi.CheckpointPodRequest
+		code    codes.Code
+		says    string
+	}{
+		"no such pod":          {&runtimeapi.CheckpointPodRequest{PodSandboxId: "none", OutputPath: empty, ContainerIds: []string{one}}, codes.NotFound, "none"},
+		"no containers":        {&runtimeapi.CheckpointPodRequest{PodSandboxId: p.ID, OutputPath: empty}, codes.InvalidArgument, "container_ids"},
+		"one too few":          {&runtimeapi.CheckpointPodRequest{PodSandboxId: p.ID, OutputPath: empty, ContainerIds: []string{one}}, codes.FailedPrecondition, two},
+		"one twice":            {&runtimeapi.CheckpointPodRequest{PodSandboxId: p.ID, OutputPath: empty, ContainerIds: []string{one, two, one}}, codes.InvalidArgument, "twice"},
+		"another pod's":        {&runtimeapi.CheckpointPodRequest{PodSandboxId: p.ID, OutputPath: empty, ContainerIds: []string{one, two, other.members[0].ID}}, codes.InvalidArgument, "belongs to another pod"},
+		"one that has ended":   {&runtimeapi.CheckpointPodRequest{PodSandboxId: p.ID, OutputPath: empty, ContainerIds: []string{one, two, ended.ID}}, codes.FailedPrecondition, "only running containers"},
+		"an option":            {&runtimeapi.CheckpointPodRequest{PodSandboxId: p.ID, OutputPath: empty, ContainerIds: []string{one, two}, Options: map[string]string{"x": "y"}}, codes.InvalidArgument, `"x"`},
+		"a relative directory": {&runtimeapi.CheckpointPodRequest{PodSandboxId: p.ID, OutputPath: "x", ContainerIds: []string{one, two}}, codes.InvalidArgument, "output_path"},
+		"no directory":         {&runtimeapi.CheckpointPodRequest{PodSandboxId: p.ID, OutputPath: filepath.Join(empty, "none"), ContainerIds: []string{one, two}}, codes.InvalidArgument, "make it first"},
+		"a full directory":     {&runtimeapi.CheckpointPodRequest{PodSandboxId: p.ID, OutputPath: full, ContainerIds: []string{one, two}}, codes.InvalidArgument, "is not empty"},
+		"under runc":           {&runtimeapi.CheckpointPodRequest{PodSandboxId: onRunc.ID, OutputPath: empty, ContainerIds: []string{onRunc.Container.ID}}, codes.Unimplemented, "CheckpointContainer"},
+	} {
+		_, err := b.Client.CheckpointPod(testbed.Within(t, patience), c.request)
+		if err == nil {
+			t.Errorf("%s: it was accepted", name)
+			continue
+		}
+		t.Run(name, func(t *testing.T) { testbed.Refused(t, err, c.code, c.says) })
+	}
+	_, err := b.Client.CheckpointPod(context.WithoutCancel(t.Context()), &runtimeapi.CheckpointPodRequest{PodSandboxId: p.ID, OutputPath: empty, ContainerIds: []string{one, two}})
+	testbed.Refused(t, err, codes.InvalidArgument, "deadline")
+	if got := files(t, empty); len(got) > 0 {
+		t.Errorf("left are %q", got)
+	}
+	if got := files(t, full); !slices.Equal(got, []string{"mine"}) {
+		t.Errorf("there are %q", got)
+	}
+	p.reaches(t, p.members[0].count(t)+2)
+	// The one that has ended is nothing that would have to be restored.
+	b.restored(t, p, p.checkpointed(t)).reaches(t, 2)
+}
+
+// TestRefusedRestores make nothing.
+func TestRefusedRestores(t *testing.T) {
+	b := newBed(t, testbed.Options{})
+	other := b.Registry.Push(t, "podcheckpoint/other:1", testbed.Busybox(t, testbed.WithUser("7")))
+	b.Client.Pull(t, handler, other)
+	p := b.run(t, "one", "two")
+	p.reaches(t, 2)
+	dir := p.checkpointed(t)
+	p.Remove(t)
+	atRest := b.Snapshot(t)
+	for name, c := range map[string]struct {
+		change func(r *runtimeapi.RestorePodRequest)
+		code   codes.Code
+		says   []string
+	}{
+		"no checkpoint":   {func(r *runtimeapi.RestorePodRequest) { r.CheckpointPath = t.TempDir() }, codes.InvalidArgument, []string{"has no checkpoint of a pod"}},
+		"no such handler": {func(r *runtimeapi.RestorePodRequest) { r.RuntimeHandler = "none" }, codes.InvalidArgument, []string{"none"}},
+		"under runc":      {func(r *runtimeapi.RestorePodRequest) { r.RuntimeHandler = "runc" }, codes.Unimplemented, []string{"runc"}},
+		"an option":       {func(r *runtimeapi.RestorePodRequest) { r.Options = map[string]string{"x": "y"} }, codes.InvalidArgument, []string{`"x"`}},
+		"no containers":   {func(r *runtimeapi.RestorePodRequest) { r.ContainerConfigs = nil }, codes.InvalidArgument, []string{"container_configs"}},
+		"one too few":     {func(r *runtimeapi.RestorePodRequest) { r.ContainerConfigs = r.ContainerConfigs[:1] }, codes.InvalidArgument, []string{`"two" is missing`}},
+		"one twice":       {func(r *runtimeapi.RestorePodRequest) { r.ContainerConfigs[1] = r.ContainerConfigs[0] }, codes.InvalidArgument, []string{"twice"}},
+		"another name":    {func(r *runtimeapi.RestorePodRequest) { r.ContainerConfigs[0].Metadata.Name = "three" }, codes.InvalidArgument, []string{`"one" is missing`, `no container "three"`}},
+		"another image":   {func(r *runtimeapi.RestorePodRequest) { r.ContainerConfigs[0].Image.Image = other }, codes.InvalidArgument, []string{`container "one" ran image`}},
+		"no image":        {func(r *runtimeapi.RestorePodRequest) { r.ContainerConfigs[0].Image.Image = "registry.test/none:1" }, codes.FailedPrecondition, []string{"pull it first"}},
+		"another command": {func(r *runtimeapi.RestorePodRequest) { r.ContainerConfigs[1].Command[0] = "ash" }, codes.InvalidArgument, []string{`container "two": command differs`}},
+		"no pod":          {func(r *runtimeapi.RestorePodRequest) { r.Config = nil }, codes.InvalidArgument, []string{"config"}},
+	} {
+		r := b.request(p, dir)
+		c.change(r)
+		_, _, err := b.Client.TryRestore(t, r)
+		t.Run(name, func(t *testing.T) { testbed.Refused(t, err, c.code, c.says...) })
+	}
+	_, err := b.Client.RestorePod(context.WithoutCancel(t.Context()), b.request(p, dir))
+	testbed.Refused(t, err, codes.InvalidArgument, "deadline")
+	b.NoLeaks(t, atRest)
+	damaged := filepath.Join(dir, "images", "pages.img")
+	info, err := os.Stat(damaged)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(damaged, info.Size()/2); err != nil {
+		t.Fatal(err)
+	}
+	_, _, err = b.Client.TryRestore(t, b.request(p, dir))
+	testbed.Refused(t, err, codes.InvalidArgument, "the checkpoint is damaged", "pages.img", "make another")
+	b.NoLeaks(t, atRest)
+}

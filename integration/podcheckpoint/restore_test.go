@@ -1,0 +1,70 @@
+package podcheckpoint
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/berth-cri/berth/integration/testbed"
+)
+
+// TestPodGoesOn: a pod of two containers is written while it runs, and goes on as another
+// pod with another address, once and once more beside that.
+func TestPodGoesOn(t *testing.T) {
+	b := newBed(t, testbed.Options{})
+	atRest := b.Rest(t)
+	p := b.run(t, "one", "two")
+	p.reaches(t, 5)
+	dir := p.checkpointed(t)
+	if want, got := []string{"images", "images/checkpoint.img", "images/pages.img", "images/pages_meta.img", "manifest.json"}, files(t, dir); !slices.Equal(got, want) {
+		t.Errorf("the checkpoint has %q, want %q", got, want)
+	}
+	for _, name := range files(t, dir) {
+		info, err := os.Stat(filepath.Join(dir, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if info.Mode().Perm()&0o077 != 0 {
+			t.Errorf("%s has mode %v", name, info.Mode())
+		}
+	}
+	written := min(p.members[0].count(t), p.members[1].count(t))
+	p.reaches(t, written+5) // it goes on
+	again, beside := b.restored(t, p, dir), b.restored(t, p, dir)
+	for _, r := range []*pod{again, beside} {
+		r.reaches(t, written)
+		for _, m := range r.members {
+			name := m.config.GetMetadata().GetName()
+			first := m.Log(t)[0].Text
+			if first == name+" 1" {
+				t.Errorf("it begins anew: %q", first)
+			}
+			if got := strings.Count(m.Exec(t, "cat", "/tmp/open"), "\n"); got <= written {
+				t.Errorf("%s has %d lines in the file that it has open", name, got)
+			}
+		}
+	}
+	if a, c := p.IP(t), again.IP(t); a == c || c == "" || beside.IP(t) == c {
+		t.Errorf("the addresses are %q, %q and %q", a, c, beside.IP(t))
+	}
+	again.members[0].Stop(t, 0)
+	if got := again.members[0].WaitExit(t).GetExitCode(); got != 137 {
+		t.Errorf("stopped, it ended with %d", got)
+	}
+	n := again.members[1].count(t)
+	for end := time.Now().Add(patience); again.members[1].count(t) <= n+2; time.Sleep(50 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("the other container does not go on")
+		}
+	}
+	b.Kill9(t)
+	b.Start(t)
+	beside.reaches(t, beside.members[0].count(t)+3)
+	for _, r := range []*pod{p, again, beside} {
+		r.Remove(t)
+	}
+	b.NothingLeft(t, atRest)
+}

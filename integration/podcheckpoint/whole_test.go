@@ -1,0 +1,125 @@
+package podcheckpoint
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/integration/testbed"
+)
+
+// served is what a pod's server answers.
+func (p *pod) served(t *testing.T) string {
+	t.Helper()
+	var text string
+	testbed.Eventually(t, patience, func() error {
+		client := &http.Client{Timeout: 5 * time.Second}
+		r, err := client.Get("http://" + p.IP(t) + ":8080/page")
+		if err != nil {
+			return err
+		}
+		defer r.Body.Close()
+		b, err := io.ReadAll(r.Body)
+		if err == nil && r.StatusCode != http.StatusOK {
+			err = fmt.Errorf("%s", r.Status)
+		}
+		text = string(b)
+		return err
+	})
+	return text
+}
+
+// TestRestoredPodIsLikeAnyOther: a server listens at the new address, and exec, statistics,
+// limits, logs and the end of a container are as they are in a pod that began here.
+func TestRestoredPodIsLikeAnyOther(t *testing.T) {
+	b := newBed(t, testbed.Options{})
+	b.Client.Pull(t, handler, b.Image)
+	volume := t.TempDir()
+	if err := os.WriteFile(filepath.Join(volume, "page"), []byte("before"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p := &pod{Pod: b.Client.RunSandbox(t, testbed.PodSpec{Handler: handler})}
+	m := &member{}
+	m.Container = p.RunContainer(t, "web", testbed.PodSpec{
+		Image: b.Image, Command: []string{"sh", "-c", "trap 'echo asked to end; exit 3' TERM; mkdir /w; cp /volume/page /w; httpd -p 8080 -h /w; echo serving; while :; do sleep 0.1; done"},
+		Container: func(c *runtimeapi.ContainerConfig) {
+			m.config = c
+			c.Mounts = []*runtimeapi.Mount{{ContainerPath: "/volume", HostPath: volume, Readonly: true}}
+			c.Linux.Resources.MemoryLimitInBytes = 256 << 20
+		},
+	})
+	p.members = []*member{m}
+	m.WaitLog(t, "serving")
+	if got := p.served(t); got != "before" {
+		t.Fatalf("it serves %q", got)
+	}
+	dir := p.checkpointed(t)
+	p.Remove(t)
+	if err := os.WriteFile(filepath.Join(volume, "page"), []byte("after"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	again := b.restored(t, p, dir)
+	if got := again.served(t); got != "before" {
+		t.Errorf("restored it serves %q", got)
+	}
+	c := again.members[0].Container
+	if got := c.Exec(t, "cat", "/volume/page", "/w/page"); got != "afterbefore" {
+		t.Errorf("its files say %q", got)
+	}
+	stats, err := b.Client.ContainerStats(testbed.Within(t, patience), &runtimeapi.ContainerStatsRequest{ContainerId: c.ID})
+	if err != nil || stats.GetStats().GetMemory().GetWorkingSetBytes().GetValue() == 0 || stats.GetStats().GetCpu().GetUsageCoreNanoSeconds().GetValue() == 0 {
+		t.Errorf("statistics: %v, %v", stats, err)
+	}
+	if got := c.Status(t).GetResources().GetLinux().GetMemoryLimitInBytes(); got != 256<<20 {
+		t.Errorf("the limit of its memory is %d", got)
+	}
+	c.Stop(t, patience)
+	if st := c.Status(t); st.GetExitCode() != 3 {
+		t.Errorf("asked to end, it ended with %d, %s", st.GetExitCode(), st.GetMessage())
+	}
+	c.WaitLog(t, "asked to end")
+}
+
+// TestSleepAndWakeAgainAndAgain writes each pod that it has restored, twenty times. Neither
+// checkpoints nor what is on the host grow.
+func TestSleepAndWakeAgainAndAgain(t *testing.T) {
+	b := newBed(t, testbed.Options{})
+	atRest := b.Rest(t)
+	p := b.run(t, "one", "two")
+	p.reaches(t, 2)
+	var first int64
+	for i := range 20 {
+		written := min(p.members[0].count(t), p.members[1].count(t))
+		dir := p.checkpointed(t)
+		size := int64(0)
+		for _, name := range files(t, dir) {
+			info, err := os.Stat(filepath.Join(dir, name))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if info.Mode().IsRegular() {
+				size += info.Size()
+			}
+		}
+		if i == 2 {
+			first = size
+		}
+		if i > 2 && size > first*3/2 {
+			t.Errorf("cycle %d has %d bytes, and the third had %d", i+1, size, first)
+		}
+		p.Remove(t)
+		p = b.restored(t, p, dir)
+		p.reaches(t, written)
+		if err := os.RemoveAll(dir); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p.Remove(t)
+	b.NothingLeft(t, atRest)
+}

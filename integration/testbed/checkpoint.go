@@ -1,0 +1,60 @@
+package testbed
+
+import (
+	"context"
+	"path/filepath"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// TryCheckpoint writes the pod with these containers into a directory.
+func (p *Pod) TryCheckpoint(t T, dir string, containers ...*Container) error {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), callTimeout)
+	defer cancel()
+	var ids []string
+	for _, c := range containers {
+		ids = append(ids, c.ID)
+	}
+	_, err := p.client.CheckpointPod(ctx, &runtimeapi.CheckpointPodRequest{PodSandboxId: p.ID, OutputPath: dir, ContainerIds: ids})
+	return err
+}
+
+// TryRestore makes a pod of a checkpoint. Its containers are CREATED, in the order of the
+// request's. A cleanup removes it.
+func (c *Client) TryRestore(t T, request *runtimeapi.RestorePodRequest) (*Pod, []*Container, error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), callTimeout)
+	defer cancel()
+	response, err := c.RestorePod(ctx, request)
+	if err != nil {
+		return nil, nil, err
+	}
+	pod := &Pod{ID: response.GetPodSandboxId(), Handler: request.GetRuntimeHandler(), Config: request.GetConfig(), client: c}
+	t.Cleanup(func() {
+		err := c.removePod(context.Background(), pod.ID)
+		// A test may have killed the daemon; the testbed's own cleanup sweeps then.
+		if err != nil && status.Code(err) != codes.Unavailable {
+			t.Errorf("remove pod %s: %v", request.GetConfig().GetMetadata().GetName(), err)
+		}
+	})
+	ids := map[string]string{}
+	for _, restored := range response.GetRestoredContainers() {
+		ids[restored.GetName()] = restored.GetContainerId()
+	}
+	var containers []*Container
+	for _, config := range request.GetContainerConfigs() {
+		id, ok := ids[config.GetMetadata().GetName()]
+		if !ok || id == "" {
+			t.Fatalf("the answer has no container %q: %v", config.GetMetadata().GetName(), response)
+		}
+		delete(ids, config.GetMetadata().GetName())
+		containers = append(containers, &Container{ID: id, LogPath: filepath.Join(request.GetConfig().GetLogDirectory(), config.GetLogPath()), client: c})
+	}
+	if len(ids) > 0 {
+		t.Errorf("the answer has more containers: %v", ids)
+	}
+	return pod, containers, nil
+}

@@ -1,0 +1,205 @@
+package manifest
+
+import (
+	"bytes"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/containerd/errdefs"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// Target is where a pod is to be restored, and as what.
+type Target struct {
+	Handler Handler
+	Node    Node
+	Pod     *runtimeapi.PodSandboxConfig
+	// Containers have the images that they would be made of, by their names.
+	Containers []*runtimeapi.ContainerConfig
+	Images     map[string]Image
+}
+
+// maxNamed bounds what one error names.
+const maxNamed = 8
+
+// Fits returns an error that names what must be the same where the pod is restored, and is
+// not. The CRI wants images, commands, environments and credentials to be compared; the
+// rest of what is compared cannot change under processes that run. Pure.
+func (m *Manifest) Fits(to *Target) error {
+	var all []string
+	differ := func(format string, args ...any) { all = append(all, fmt.Sprintf(format, args...)) }
+	if m.Node.Architecture != to.Node.Architecture {
+		differ("it was made on %s, and this node is %s; restore it on a node like that", m.Node.Architecture, to.Node.Architecture)
+	}
+	if lacks := missing(m.Node.CPUFeatures, to.Node.CPUFeatures); len(lacks) > 0 {
+		differ("this node's processor lacks %s; restore it on one that has them", named(lacks))
+	}
+	if m.Handler.Runtime != to.Handler.Runtime {
+		differ("it was made by %s, and the handler runs %s; use a handler of that runtime", m.Handler.Runtime, to.Handler.Runtime)
+	} else if !SameBinaries(m.Handler.Binaries, to.Handler.Binaries) {
+		differ("it was made by %s, and the handler has %s; install that version, or use a handler that has it", told(m.Handler.Binaries), told(to.Handler.Binaries))
+	}
+	if !slices.Equal(m.Handler.Flags, to.Handler.Flags) {
+		differ("the runtime was called with the flags %q, and the handler has %q; give the handler the same", m.Handler.Flags, to.Handler.Flags)
+	}
+	pod := &runtimeapi.PodSandboxConfig{}
+	if err := protojson.Unmarshal(m.Pod, pod); err != nil {
+		return damaged("its pod cannot be decoded: %v", err)
+	}
+	for _, field := range differing(fixedOfPod(pod), fixedOfPod(to.Pod)) {
+		differ("the pod's %s differs; ask for what it had", field)
+	}
+	asked := map[string]*runtimeapi.ContainerConfig{}
+	for _, c := range to.Containers {
+		asked[c.GetMetadata().GetName()] = c
+	}
+	for _, c := range m.Containers {
+		config, ok := asked[c.Name]
+		if !ok {
+			differ("the container %q is missing in the request", c.Name)
+			continue
+		}
+		delete(asked, c.Name)
+		found, err := c.differences(config, to.Images[c.Name])
+		if err != nil {
+			return err
+		}
+		all = append(all, found...)
+	}
+	for _, name := range slices.Sorted(maps.Keys(asked)) {
+		differ("it has no container %q", name)
+	}
+	if len(all) == 0 {
+		return nil
+	}
+	return fmt.Errorf("the checkpoint cannot be restored so: %s: %w", shortened(all, "; "), errdefs.ErrInvalidArgument)
+}
+
+func (c *Container) differences(asked *runtimeapi.ContainerConfig, image Image) ([]string, error) {
+	var all []string
+	if c.Image.ID != image.ID {
+		all = append(all, fmt.Sprintf("container %q ran image %s (%s), and is to run %s; ask for that one", c.Name, c.Image.Name, c.Image.ID, image.ID))
+	}
+	config := &runtimeapi.ContainerConfig{}
+	if err := protojson.Unmarshal(c.Config, config); err != nil {
+		return nil, damaged("its container %q cannot be decoded: %v", c.Name, err)
+	}
+	for _, field := range differing(fixedOfContainer(config), fixedOfContainer(asked)) {
+		all = append(all, fmt.Sprintf("container %q: %s differs; ask for what it had", c.Name, field))
+	}
+	return all, nil
+}
+
+// SameBinaries tells whether programs have the same content.
+func SameBinaries(a, b []Binary) bool {
+	return slices.EqualFunc(a, b, func(a, b Binary) bool { return a.SHA256 == b.SHA256 })
+}
+
+func told(all []Binary) string {
+	var words []string
+	for _, b := range all {
+		words = append(words, fmt.Sprintf("%s (%s, sha256 %.12s)", b.Version, b.Path, b.SHA256))
+	}
+	return strings.Join(words, ", ")
+}
+
+// fixedOfPod is what must be the same of a pod. A new pod has other names, and is
+// on another network.
+func fixedOfPod(c *runtimeapi.PodSandboxConfig) *runtimeapi.PodSandboxConfig {
+	fixed := proto.CloneOf(c)
+	fixed.Metadata, fixed.Hostname, fixed.LogDirectory, fixed.DnsConfig, fixed.PortMappings, fixed.Labels = nil, "", "", nil, nil, nil
+	fixed.Annotations = ofRuntime(c.GetAnnotations())
+	if l := fixed.GetLinux(); l != nil {
+		l.CgroupParent, l.Overhead, l.Resources = "", nil, nil
+	}
+	return fixed
+}
+
+// fixedOfContainer is what must be the same of a container. Its image is compared by id, and
+// the files of the node behind its mounts may be others.
+func fixedOfContainer(c *runtimeapi.ContainerConfig) *runtimeapi.ContainerConfig {
+	fixed := proto.CloneOf(c)
+	fixed.Metadata, fixed.Image, fixed.LogPath, fixed.Labels = nil, nil, "", nil
+	fixed.Annotations = ofRuntime(c.GetAnnotations())
+	for _, m := range fixed.GetMounts() {
+		m.HostPath = ""
+	}
+	slices.SortFunc(fixed.Mounts, func(a, b *runtimeapi.Mount) int { return strings.Compare(a.GetContainerPath(), b.GetContainerPath()) })
+	for _, d := range fixed.GetDevices() {
+		d.HostPath = ""
+	}
+	slices.SortStableFunc(fixed.Envs, func(a, b *runtimeapi.KeyValue) int { return strings.Compare(a.GetKey(), b.GetKey()) })
+	if l := fixed.GetLinux(); l != nil {
+		l.Resources = nil
+	}
+	return fixed
+}
+
+// ofRuntime are the annotations by which gVisor itself is told how to run a pod.
+func ofRuntime(annotations map[string]string) map[string]string {
+	kept := map[string]string{}
+	for key, value := range annotations {
+		if strings.HasPrefix(key, "dev.gvisor.") && !strings.HasPrefix(key, "dev.gvisor.internal.") && !strings.HasSuffix(key, ".source") {
+			kept[key] = value
+		}
+	}
+	if len(kept) == 0 {
+		return nil
+	}
+	return kept
+}
+
+// differing names the fields by which two messages of one type differ. Pure.
+func differing(a, b protoreflect.ProtoMessage) []string {
+	var all []string
+	compare(a.ProtoReflect(), b.ProtoReflect(), "", &all)
+	slices.Sort(all)
+	return all
+}
+
+func compare(a, b protoreflect.Message, at string, all *[]string) {
+	fields := a.Descriptor().Fields()
+	for i := range fields.Len() {
+		f := fields.Get(i)
+		name := at + string(f.Name())
+		switch {
+		case a.Get(f).Equal(b.Get(f)):
+		case f.Message() == nil || f.IsList() || f.IsMap():
+			*all = append(*all, name)
+		case a.Has(f) && b.Has(f):
+			compare(a.Get(f).Message(), b.Get(f).Message(), name+".", all)
+		case says(a, f) || says(b, f): // one that says nothing is none
+			*all = append(*all, name)
+		}
+	}
+	if !bytes.Equal(a.GetUnknown(), b.GetUnknown()) {
+		*all = append(*all, at+"(a field that this berth does not know)")
+	}
+}
+
+func says(m protoreflect.Message, f protoreflect.FieldDescriptor) bool {
+	return proto.Size(m.Get(f).Message().Interface()) > 0
+}
+
+// missing are those of wanted that are not in have, which is sorted.
+func missing(wanted, have []string) []string {
+	return slices.DeleteFunc(slices.Clone(wanted), func(one string) bool {
+		_, found := slices.BinarySearch(have, one)
+		return found
+	})
+}
+
+func named(all []string) string { return shortened(all, ", ") }
+
+// shortened joins the first of them, and says how many there are beside.
+func shortened(all []string, separator string) string {
+	if more := len(all) - maxNamed; more > 0 {
+		return strings.Join(all[:maxNamed], separator) + fmt.Sprintf("%sand %d more", separator, more)
+	}
+	return strings.Join(all, separator)
+}

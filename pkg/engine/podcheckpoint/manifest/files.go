@@ -1,0 +1,203 @@
+package manifest
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-cri/berth/pkg/atomicfile"
+	"github.com/berth-cri/berth/pkg/engine/beneath"
+)
+
+// Seal makes what a runtime wrote into ImagesDir of dir a checkpoint: it takes the files
+// from everybody but root, names them in m, and writes m. All is on disk when it returns.
+func Seal(ctx context.Context, dir string, m *Manifest) error {
+	names, err := list(dir)
+	if err != nil {
+		return err
+	}
+	m.Format, m.Files = format, nil
+	for _, name := range names {
+		f, err := seal(ctx, dir, name)
+		if err != nil {
+			return fmt.Errorf("checkpoint file %s: %w", name, err)
+		}
+		m.Files = append(m.Files, f)
+	}
+	if err := m.check(); err != nil {
+		return err
+	}
+	if err := atomicfile.SyncDir(filepath.Join(dir, ImagesDir)); err != nil {
+		return err
+	}
+	return m.write(dir)
+}
+
+func seal(ctx context.Context, dir, name string) (File, error) {
+	f, err := beneath.Read(dir, filepath.Join(ImagesDir, name))
+	if err != nil {
+		return File{}, err
+	}
+	defer f.Close()
+	if err := errors.Join(f.Chmod(0o600), f.Sync()); err != nil {
+		return File{}, err
+	}
+	return measure(ctx, f, name)
+}
+
+// Verify fails unless ImagesDir of dir has exactly the files that m names, as they were
+// written, and only root can change them. It reads all of them.
+func (m *Manifest) Verify(ctx context.Context, dir string) error {
+	names, err := list(dir)
+	if err != nil {
+		return err
+	}
+	there := map[string]bool{}
+	for _, name := range names {
+		there[name] = true
+	}
+	for _, want := range m.Files {
+		if !there[want.Name] {
+			return damaged("its file %s is missing", want.Name)
+		}
+		delete(there, want.Name)
+		if err := want.verify(ctx, dir); err != nil {
+			return err
+		}
+	}
+	for name := range there {
+		return damaged("it has another file, %q", name)
+	}
+	return nil
+}
+
+func (f File) verify(ctx context.Context, dir string) error {
+	in, err := beneath.Read(dir, filepath.Join(ImagesDir, f.Name))
+	if err != nil {
+		return damaged("%v", err)
+	}
+	defer in.Close()
+	if err := rootsAlone(in); err != nil {
+		return err
+	}
+	info, err := in.Stat()
+	if err != nil {
+		return err
+	}
+	if info.Size() != f.Size {
+		return damaged("its file %s has %d bytes instead of %d", f.Name, info.Size(), f.Size)
+	}
+	got, err := measure(ctx, in, f.Name)
+	if err == nil && got != f {
+		err = damaged("its file %s was changed", f.Name)
+	}
+	return err
+}
+
+// rootsAlone refuses what somebody else than root can change: it may be another file when
+// the runtime opens it.
+func rootsAlone(f *os.File) error {
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+		return err
+	}
+	if st.Uid != 0 || st.Mode&0o022 != 0 {
+		return fmt.Errorf("%s belongs to user %d with mode %#o, and others than root can change it; give it to root, with mode 0700 for directories and 0600 for files: %w", f.Name(), st.Uid, st.Mode&0o7777, errdefs.ErrInvalidArgument)
+	}
+	return nil
+}
+
+// list returns the names in ImagesDir, which must be a directory, and dir with it, that only
+// root can change.
+func list(dir string) ([]string, error) {
+	var names []string
+	for _, path := range []string{dir, filepath.Join(dir, ImagesDir)} {
+		d, err := os.OpenFile(path, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+		if err != nil {
+			return nil, damaged("%v", err)
+		}
+		err = rootsAlone(d)
+		if err == nil {
+			names, err = d.Readdirnames(maxFiles + 1)
+		}
+		_ = d.Close() // it was only read
+		if err != nil && !errors.Is(err, io.EOF) {
+			return nil, err
+		}
+	}
+	return names, nil
+}
+
+// measure reads f to its end.
+func measure(ctx context.Context, f *os.File, name string) (File, error) {
+	hash := sha256.New()
+	n, err := io.Copy(hash, &interruptible{ctx, f})
+	return File{Name: name, Size: n, SHA256: hex.EncodeToString(hash.Sum(nil))}, err
+}
+
+// interruptible is a reader that ends with its context.
+type interruptible struct {
+	ctx context.Context //nolint:containedctx // a reader has no other way to it
+	io.Reader
+}
+
+// Read implements io.Reader.
+func (r *interruptible) Read(p []byte) (int, error) {
+	if err := r.ctx.Err(); err != nil {
+		return 0, err
+	}
+	return r.Reader.Read(p)
+}
+
+// Empty fails unless path is an empty directory that only root can change.
+func Empty(path string) error {
+	d, err := os.OpenFile(path, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return fmt.Errorf("the directory of the checkpoint: %w; make it first: %w", err, errdefs.ErrInvalidArgument)
+	}
+	defer d.Close()
+	if err := rootsAlone(d); err != nil {
+		return err
+	}
+	switch _, err := d.Readdirnames(1); {
+	case err == nil:
+		return fmt.Errorf("the directory %s is not empty; name an empty one: %w", path, errdefs.ErrInvalidArgument)
+	case !errors.Is(err, io.EOF):
+		return err
+	}
+	return nil
+}
+
+// Discard removes what there is of a checkpoint that is not whole; one that is whole stays.
+// The directory stays, too.
+func Discard(dir string) error {
+	if _, err := os.Lstat(filepath.Join(dir, Name)); err == nil {
+		return nil
+	}
+	return Remove(dir)
+}
+
+// Remove empties the directory of a checkpoint of what is berth's.
+func Remove(dir string) error {
+	root, err := os.OpenRoot(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	// The manifest goes first: without it the rest is no checkpoint.
+	for _, name := range []string{Name, "." + Name + ".new", ImagesDir} {
+		err = errors.Join(err, root.RemoveAll(name))
+	}
+	return errors.Join(err, root.Close())
+}

@@ -1,0 +1,179 @@
+// Package manifest is what the checkpoint of a pod says of itself: of which pod, made by
+// which runtime on which node, and which files belong to it. It reads directories that
+// others may have written, and says what keeps a pod from being restored from one.
+//
+//	err := manifest.Seal(ctx, dir, m)           // hashes the files, and writes the manifest
+//	m, err := manifest.Read(dir)                // bounded; follows no links
+//	differences := m.Differences(now)           // pure
+//	err = m.Verify(ctx, dir)                    // reads all the files
+//
+// A directory without a manifest is no checkpoint: it is written last, and as a whole.
+package manifest
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/berth-cri/berth/pkg/atomicfile"
+	"github.com/berth-cri/berth/pkg/engine/beneath"
+)
+
+const (
+	// Name is the file of the manifest in a checkpoint.
+	Name = "manifest.json"
+	// ImagesDir is the directory, beside it, that the runtime writes and reads.
+	ImagesDir = "images"
+	// format is the only one there is. Fields may be added to it, never renamed.
+	format = 1
+	// maxSize bounds the manifest: the CRI's messages have at most 16 MiB.
+	maxSize = 32 << 20
+	// maxFiles bounds the files of a checkpoint.
+	maxFiles = 1000
+)
+
+// Manifest describes the checkpoint of one pod.
+type Manifest struct {
+	Format  int       `json:"format"`
+	Created time.Time `json:"created"`
+	// Sandbox is the id of the pod's sandbox.
+	Sandbox string  `json:"sandbox"`
+	Handler Handler `json:"handler"`
+	Node    Node    `json:"node"`
+	// Pod is the PodSandboxConfig as protobuf's JSON.
+	Pod        json.RawMessage `json:"pod"`
+	Containers []Container     `json:"containers"`
+	// Files are all that are in ImagesDir.
+	Files []File `json:"files"`
+}
+
+// Handler is what the pod ran on.
+type Handler struct {
+	Name string `json:"name"`
+	// Digest is that of the handler's definition.
+	Digest string `json:"digest"`
+	// Runtime is the name that the runtime gives itself.
+	Runtime  string   `json:"runtime"`
+	Binaries []Binary `json:"binaries"`
+	// Flags are those that the runtime is called with.
+	Flags []string `json:"flags,omitempty"`
+}
+
+// Binary is a program that the pod ran on.
+type Binary struct {
+	Path    string `json:"path"`
+	Version string `json:"version,omitempty"`
+	SHA256  string `json:"sha256"`
+}
+
+// Node is the machine that the pod ran on.
+type Node struct {
+	Architecture string `json:"architecture"`
+	Kernel       string `json:"kernel"`
+	// CPUFeatures are the processor's, by the names of /proc/cpuinfo, sorted.
+	CPUFeatures []string `json:"cpuFeatures"`
+}
+
+// Container is one that was running.
+type Container struct {
+	Name  string `json:"name"`
+	ID    string `json:"id"`
+	Image Image  `json:"image"`
+	// Config is the ContainerConfig as protobuf's JSON.
+	Config json.RawMessage `json:"config"`
+}
+
+// Image is what a container was made of.
+type Image struct {
+	// ID is the image's id on the node, and Ref its name by digest, if it has one.
+	ID   string `json:"id"`
+	Ref  string `json:"ref"`
+	Name string `json:"name"`
+}
+
+// File is one in ImagesDir.
+type File struct {
+	Name   string `json:"name"`
+	Size   int64  `json:"size"`
+	SHA256 string `json:"sha256"`
+}
+
+// Encode is a message of the CRI as manifests have it.
+func Encode(m proto.Message) (json.RawMessage, error) { return protojson.Marshal(m) }
+
+// Read reads the manifest of the checkpoint in dir, which is trusted itself. Whatever
+// is wrong with what is in it is errdefs.ErrInvalidArgument.
+func Read(dir string) (*Manifest, error) {
+	f, err := beneath.Read(dir, Name)
+	if err != nil {
+		return nil, fmt.Errorf("%s has no checkpoint of a pod that can be read: %w: %w", dir, err, errdefs.ErrInvalidArgument)
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, maxSize+1))
+	if err != nil {
+		return nil, fmt.Errorf("read the checkpoint's manifest: %w", err)
+	}
+	if len(text) > maxSize {
+		return nil, damaged("its manifest has more than %d bytes", maxSize)
+	}
+	m := &Manifest{}
+	if err := json.NewDecoder(bytes.NewReader(text)).Decode(m); err != nil {
+		return nil, damaged("its manifest cannot be decoded: %v", err)
+	}
+	if err := m.check(); err != nil {
+		return nil, err
+	}
+	return m, nil
+}
+
+// check says what is wrong with a manifest, whoever wrote it. Pure.
+func (m *Manifest) check() error {
+	switch {
+	case m.Format != format:
+		return fmt.Errorf("the checkpoint has the format %d, and this berth reads format %d; restore it with the version of berth that made it: %w", m.Format, format, errdefs.ErrInvalidArgument)
+	case len(m.Containers) == 0:
+		return damaged("its manifest names no containers")
+	case len(m.Files) == 0 || len(m.Files) > maxFiles:
+		return damaged("its manifest names %d files", len(m.Files))
+	}
+	names := map[string]bool{}
+	for _, c := range m.Containers {
+		if c.Name == "" || names[c.Name] {
+			return damaged("its manifest names the container %q twice, or not at all", c.Name)
+		}
+		names[c.Name] = true
+	}
+	files := map[string]bool{}
+	for _, f := range m.Files {
+		if f.Name == "" || f.Name != filepath.Base(f.Name) || strings.HasPrefix(f.Name, ".") || files[f.Name] || f.Size < 0 {
+			return damaged("its manifest names the file %q", f.Name)
+		}
+		files[f.Name] = true
+	}
+	return nil
+}
+
+// write puts m into dir, on disk when it returns.
+func (m *Manifest) write(dir string) error {
+	text, err := json.MarshalIndent(m, "", "  ")
+	if err != nil {
+		return err
+	}
+	return atomicfile.Write(filepath.Join(dir, Name), append(text, '\n'), 0o600, atomicfile.Durable)
+}
+
+// ErrDamaged says that a checkpoint is not what was written.
+var ErrDamaged = errors.New("the checkpoint is damaged")
+
+func damaged(format string, args ...any) error {
+	return fmt.Errorf("%w: %s; make another: %w", ErrDamaged, fmt.Sprintf(format, args...), errdefs.ErrInvalidArgument)
+}

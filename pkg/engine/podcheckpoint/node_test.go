@@ -1,0 +1,48 @@
+package podcheckpoint
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/berth-cri/berth/pkg/handler"
+	"github.com/berth-cri/berth/pkg/probe"
+)
+
+func TestFeatures(t *testing.T) {
+	for name, c := range map[string]struct {
+		cpuinfo string
+		want    []string
+	}{
+		"amd64":   {"processor\t: 0\nflags\t\t: fpu avx aes\nbugs\t: x\n\nprocessor\t: 1\nflags\t\t: other\n", []string{"aes", "avx", "fpu"}},
+		"arm64":   {"processor\t: 0\nFeatures\t: fp asimd\n", []string{"asimd", "fp"}},
+		"neither": {"processor\t: 0\n", nil},
+	} {
+		if got := features(c.cpuinfo); !slices.Equal(got, c.want) {
+			t.Errorf("%s: %q, want %q", name, got, c.want)
+		}
+	}
+	node, err := thisNode()
+	if err != nil || node.Architecture == "" || node.Kernel == "" || len(node.CPUFeatures) == 0 {
+		t.Errorf("this node is %+v, %v", node, err)
+	}
+}
+
+func TestCapable(t *testing.T) {
+	oci := &handler.Definition{Name: "h", Type: handler.OCI}
+	for name, c := range map[string]struct {
+		definition *handler.Definition
+		runtime    *probe.Runtime
+		can        bool
+	}{
+		"runsc":            {oci, &probe.Runtime{Name: probe.Runsc, OwnKernel: true}, true},
+		"runc":             {oci, &probe.Runtime{Name: probe.Runc}, false},
+		"the shim of Kata": {&handler.Definition{Name: "h", Type: handler.Shim}, &probe.Runtime{OwnKernel: true}, false},
+	} {
+		err := Capable(c.definition, c.runtime)
+		if c.can != (err == nil) || err != nil && !errdefs.IsNotImplemented(err) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}

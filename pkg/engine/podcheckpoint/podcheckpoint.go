@@ -1,0 +1,97 @@
+// Package podcheckpoint writes checkpoints of whole pods, and restores pods from them: those
+// of runtimes whose pods have a kernel of their own, which is written and read as one.
+package podcheckpoint
+
+import (
+	"context"
+	"fmt"
+	"os"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/berth-cri/berth/pkg/engine/binaries"
+	"github.com/berth-cri/berth/pkg/engine/container"
+	"github.com/berth-cri/berth/pkg/engine/image"
+	"github.com/berth-cri/berth/pkg/engine/keep"
+	"github.com/berth-cri/berth/pkg/engine/pod"
+	"github.com/berth-cri/berth/pkg/engine/podcheckpoint/manifest"
+	"github.com/berth-cri/berth/pkg/engine/sandbox"
+	"github.com/berth-cri/berth/pkg/engine/task"
+	"github.com/berth-cri/berth/pkg/handler"
+	"github.com/berth-cri/berth/pkg/probe"
+)
+
+// Calls are those of the CRI about checkpoints of pods.
+type Calls struct {
+	*writing
+	*restoring
+}
+
+// Service is all that is done with checkpoints of pods.
+type Service struct {
+	Calls
+	*interrupted
+}
+
+// Deps are what pods are written and restored with.
+type Deps struct {
+	Pods       *pod.Registry
+	Binaries   *binaries.Binaries
+	Tasks      *task.Service
+	Images     *image.Store
+	Sandboxes  *sandbox.Service
+	Containers *container.Service
+}
+
+// New serves the pods of a node.
+func New(d Deps) *Service {
+	n := &notes{pods: d.Pods}
+	return &Service{
+		interrupted: &interrupted{pods: d.Pods, notes: n, sandboxes: d.Sandboxes},
+		Calls: Calls{
+			writing:   &writing{pods: d.Pods, binaries: d.Binaries, tasks: d.Tasks, notes: n},
+			restoring: &restoring{pods: d.Pods, binaries: d.Binaries, images: d.Images, sandboxes: d.Sandboxes, containers: d.Containers},
+		},
+	}
+}
+
+// needDeadline is what the CRI asks of callers: both calls take as long as the disk does.
+func needDeadline(ctx context.Context) error {
+	if _, ok := ctx.Deadline(); !ok {
+		return fmt.Errorf("the call has no deadline; set one: %w", errdefs.ErrInvalidArgument)
+	}
+	return nil
+}
+
+// Capable returns why pods of such a handler cannot be checkpointed as a whole, or nil.
+// Pure.
+func Capable(d *handler.Definition, rt *probe.Runtime) error {
+	switch {
+	case d.Type != handler.OCI:
+		return fmt.Errorf("pods of handler %q cannot be checkpointed: its shim does not write whole pods; use a handler that runs runsc itself (runtime_type = \"oci\"): %w", d.Name, errdefs.ErrNotImplemented)
+	case !rt.OwnKernel:
+		return fmt.Errorf("pods of handler %q cannot be checkpointed as a whole: %s checkpoints containers one by one; use CheckpointContainer, or a handler that runs runsc: %w", d.Name, rt.Name, errdefs.ErrNotImplemented)
+	}
+	return nil
+}
+
+// handlerOf is what manifests say of what a pod runs on.
+func handlerOf(d *handler.Definition, rt *probe.Runtime, all []keep.Binary) manifest.Handler {
+	return manifest.Handler{Name: d.Name, Digest: d.Digest(), Runtime: rt.Name, Flags: d.OCI.GlobalFlags, Binaries: programs(all)}
+}
+
+func programs(all []keep.Binary) []manifest.Binary {
+	var told []manifest.Binary
+	for _, b := range all {
+		told = append(told, manifest.Binary{Path: b.Path, Version: b.Version, SHA256: b.SHA256})
+	}
+	return told
+}
+
+// rootOnly makes a directory that only root may look into.
+func rootOnly(path string) error {
+	if err := os.Mkdir(path, 0o700); err != nil {
+		return err
+	}
+	return os.Chmod(path, 0o700)
+}

@@ -1,0 +1,172 @@
+package podcheckpoint
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+
+	"github.com/containerd/errdefs"
+	"github.com/containerd/log"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/pkg/engine/binaries"
+	"github.com/berth-cri/berth/pkg/engine/container"
+	"github.com/berth-cri/berth/pkg/engine/failpoint"
+	"github.com/berth-cri/berth/pkg/engine/image"
+	"github.com/berth-cri/berth/pkg/engine/keep"
+	"github.com/berth-cri/berth/pkg/engine/pod"
+	"github.com/berth-cri/berth/pkg/engine/podcheckpoint/manifest"
+	"github.com/berth-cri/berth/pkg/engine/sandbox"
+	"github.com/berth-cri/berth/pkg/engine/validate"
+	"github.com/berth-cri/berth/pkg/handler"
+)
+
+// restoring makes pods from checkpoints.
+type restoring struct {
+	pods       *pod.Registry
+	binaries   *binaries.Binaries
+	images     *image.Store
+	sandboxes  *sandbox.Service
+	containers *container.Service
+}
+
+// RestorePod makes a sandbox and containers that go on where those of a checkpoint were. The
+// containers are CREATED. They share one kernel, so all of them go on when the last of
+// them is started. After an error nothing is left.
+func (b *restoring) RestorePod(ctx context.Context, r *runtimeapi.RestorePodRequest) (*runtimeapi.RestorePodResponse, error) {
+	d := handler.DefinitionFrom(ctx)
+	if d == nil {
+		return nil, errors.New("the sandbox has no handler definition")
+	}
+	if err := validate.RestorePod(r); err != nil {
+		return nil, err
+	}
+	if err := needDeadline(ctx); err != nil {
+		return nil, err
+	}
+	dir := filepath.Clean(r.GetCheckpointPath())
+	m, err := manifest.Read(dir)
+	if err != nil {
+		return nil, err
+	}
+	from, release, err := b.check(ctx, d, r, m, dir)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	failpoint.Hit(failpoint.PodRestoreChecked)
+	return b.restore(ctx, r, m, from)
+}
+
+// check says what r's pod is restored from, and on which binaries, which are held until
+// release is called. Everything that can be found out before is found out here.
+func (b *restoring) check(ctx context.Context, d *handler.Definition, r *runtimeapi.RestorePodRequest, m *manifest.Manifest, dir string) (_ *pod.Origin, release func(), err error) {
+	rt, installed, letGo, err := b.binaries.Copies.ForPod(ctx, d)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer func() {
+		if err != nil {
+			letGo()
+		}
+	}()
+	if err := Capable(d, rt); err != nil {
+		return nil, nil, err
+	}
+	to := &manifest.Target{Handler: handlerOf(d, rt, installed), Pod: r.GetConfig(), Containers: r.GetContainerConfigs(), Images: map[string]manifest.Image{}}
+	if to.Node, err = thisNode(); err != nil {
+		return nil, nil, err
+	}
+	from := &pod.Origin{Images: filepath.Join(dir, manifest.ImagesDir)}
+	if kept := b.kept(m.Handler.Binaries); kept != nil && !manifest.SameBinaries(m.Handler.Binaries, to.Handler.Binaries) {
+		old, all, letKeptGo, err := b.binaries.Copies.Again(ctx, d, kept)
+		if err == nil {
+			letGo()
+			letGo, from.Binaries, to.Handler = letKeptGo, all, handlerOf(d, old, all)
+		}
+	}
+	for _, c := range r.GetContainerConfigs() {
+		img, err := b.images.ToRun(c.GetImage().GetImage(), c.GetImage().GetUserSpecifiedImage(), image.PlatformOf(d))
+		if errdefs.IsNotFound(err) {
+			err = fmt.Errorf("%v: %w", err, errdefs.ErrFailedPrecondition) // it is nothing that the call names
+		}
+		if err != nil {
+			return nil, nil, fmt.Errorf("container %q: %w", c.GetMetadata().GetName(), err)
+		}
+		to.Images[c.GetMetadata().GetName()] = manifest.Image{ID: img.ID}
+	}
+	if err := m.Fits(to); err != nil {
+		return nil, nil, err
+	}
+	if err := m.Verify(ctx, dir); err != nil {
+		return nil, nil, err
+	}
+	return from, letGo, nil
+}
+
+// kept are binaries of that content which another pod on the node runs on; nil if there are
+// none.
+func (b *restoring) kept(wanted []manifest.Binary) []keep.Binary {
+	for _, o := range b.pods.Sandboxes.List() {
+		all := o.Spec().Binaries()
+		if len(all) > 0 && manifest.SameBinaries(programs(all), wanted) {
+			return all
+		}
+	}
+	return nil
+}
+
+// restore makes what r asks for.
+func (b *restoring) restore(ctx context.Context, r *runtimeapi.RestorePodRequest, m *manifest.Manifest, from *pod.Origin) (_ *runtimeapi.RestorePodResponse, err error) {
+	made, err := b.sandboxes.RestorePodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: r.GetConfig(), RuntimeHandler: r.GetRuntimeHandler()}, from)
+	if err != nil {
+		return nil, err
+	}
+	id := made.GetPodSandboxId()
+	defer func() {
+		if err != nil {
+			b.undo(ctx, id)
+		}
+	}()
+	failpoint.Hit(failpoint.PodRestoredSandbox)
+	s, err := b.pods.Index.Sandbox(id)
+	if err != nil {
+		return nil, err
+	}
+	if !manifest.SameBinaries(programs(s.Spec().Binaries()), m.Handler.Binaries) {
+		return nil, fmt.Errorf("the runtime of handler %q was replaced meanwhile; try again: %w", s.Spec().Definition.Name, keep.ErrChanged)
+	}
+	response := &runtimeapi.RestorePodResponse{PodSandboxId: id}
+	for _, c := range r.GetContainerConfigs() {
+		created, err := b.containers.RestoreContainer(ctx, &runtimeapi.CreateContainerRequest{PodSandboxId: id, Config: c, SandboxConfig: r.GetConfig()}, from)
+		if err != nil {
+			return nil, fmt.Errorf("container %q: %w", c.GetMetadata().GetName(), err)
+		}
+		failpoint.Hit(failpoint.PodRestoredContainer)
+		response.RestoredContainers = append(response.RestoredContainers, &runtimeapi.RestoredContainer{Name: c.GetMetadata().GetName(), ContainerId: created.GetContainerId()})
+	}
+	err = s.Update(func(st *pod.SandboxStatus) error { st.Restored = true; return nil })
+	if err != nil {
+		return nil, err
+	}
+	log.G(ctx).WithFields(log.Fields{"sandbox": id, "checkpoint": filepath.Dir(from.Images)}).Info("Pod restored from checkpoint")
+	return response, nil
+}
+
+// undo removes a pod that was not restored as a whole.
+func (b *restoring) undo(ctx context.Context, id string) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), pod.UndoTimeout)
+	defer cancel()
+	if err := remove(ctx, b.sandboxes, id); err != nil {
+		log.G(ctx).WithError(err).WithField("sandbox", id).Error("Failed to remove partially restored pod; listed as it is")
+	}
+}
+
+func remove(ctx context.Context, sandboxes *sandbox.Service, id string) error {
+	if _, err := sandboxes.StopPodSandbox(ctx, &runtimeapi.StopPodSandboxRequest{PodSandboxId: id}); err != nil {
+		return err
+	}
+	_, err := sandboxes.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: id})
+	return err
+}

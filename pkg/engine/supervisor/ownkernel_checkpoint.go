@@ -1,0 +1,101 @@
+package supervisor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+
+	taskAPI "github.com/containerd/containerd/api/runtime/task/v3"
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+)
+
+// checkpoint writes the whole sandbox, with all containers in it, into a directory, and
+// lets it go on. All of them stand still meanwhile. It ends when they go on, whatever the
+// deadline says: nobody can call the sandbox off.
+func (k *ownKernel) checkpoint(ctx context.Context, images string) error {
+	if k.task.isMember() {
+		return fmt.Errorf("container %q cannot be checkpointed alone, because it runs on one kernel with the others of its pod; checkpoint the pod: %w", k.task.id, errdefs.ErrNotImplemented)
+	}
+	return k.task.whenRunning(ctx, func(ctx context.Context) error {
+		locks := k.task.locks()
+		defer locks.sweepEnded()
+		// Without compression the memory is loaded while the pod already runs.
+		_, err := k.task.processes.invokeForever(ctx, &call{
+			options: &k.task.journal.Options, args: []string{"checkpoint", "--leave-running", "--compression", "none", "--image-path", images, k.task.id},
+		})
+		return err
+	})
+}
+
+// isMember says whether the task runs in the sandbox of another one.
+func (t *task) isMember() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.journal.Member
+}
+
+// checkRestore refuses to restore what no runtime here can.
+func checkRestore(r *taskAPI.CreateTaskRequest, o *Options) error {
+	switch {
+	case r.ParentCheckpoint != "":
+		return fmt.Errorf("restoring a checkpoint on top of another is not supported: %w", errdefs.ErrNotImplemented)
+	case r.Checkpoint == "":
+		return nil
+	case !o.OwnKernel:
+		return fmt.Errorf("restoring a checkpoint made by CRIU is not supported: %w", errdefs.ErrNotImplemented)
+	case !filepath.IsAbs(r.Checkpoint):
+		return fmt.Errorf("the checkpoint directory must be an absolute path, not %q: %w", r.Checkpoint, errdefs.ErrInvalidArgument)
+	}
+	return nil
+}
+
+// verb is how the runtime is told to make and start the container. The first container of
+// a sandbox that is restored makes the sandbox, which waits until all the others have
+// followed; only then all of them go on.
+func (t *task) verb() []string {
+	from := t.journal.Checkpoint
+	if from == "" {
+		return []string{"run"}
+	}
+	args := []string{"restore", "--image-path", from}
+	if t.loadsLate() {
+		args = append(args, "--background")
+	}
+	return args
+}
+
+// loadsLate says whether the runtime can let containers go on while their memory is
+// still being read.
+func (t *task) loadsLate() bool {
+	help, err := t.call(t.context(), &call{args: []string{"help", "restore"}})
+	return err == nil && strings.Contains(string(help), "-background")
+}
+
+// waits tells by the error of a signal whether the sandbox still waits for containers that
+// are restored with this one: none of them has a process then.
+func (k *ownKernel) waits(err error) bool {
+	var failed *errCall
+	return k.task.journal.Checkpoint != "" && errors.As(err, &failed) && strings.Contains(failed.message, "not started")
+}
+
+// signalWaiting is for containers whose sandbox waits. Without this one it would wait for
+// ever: so a kill ends it, with all that are to go on in it. Other signals have nobody who
+// could act on them.
+func (k *ownKernel) signalWaiting(sig unix.Signal) error {
+	if sig != unix.SIGKILL {
+		return nil
+	}
+	for _, t := range append(k.sharers(), k.task) {
+		if t.isMember() {
+			continue
+		}
+		t.mu.Lock()
+		err := t.first.signal(sig)
+		t.mu.Unlock()
+		return err
+	}
+	return errFinished
+}

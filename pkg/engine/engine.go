@@ -225,7 +225,7 @@ func (e *Engine) serve(c Config, kept *settings.Settings) (err error) {
 	p.SelfChecks = selfcheck.New(p.Pods, kept, p.Binaries, p.Tasks, e.checker, p.Sandboxes, p.Shims)
 	e.sandboxCalls, e.containerCalls = p.Sandboxes.Calls, p.Containers.Calls
 	p.PodCheckpoints = podcheckpoint.New(podcheckpoint.Deps{
-		Pods: p.Pods, Binaries: p.Binaries, Tasks: p.Tasks, Images: p.Images, Sandboxes: p.Sandboxes, Containers: p.Containers,
+		Pods: p.Pods, Binaries: p.Binaries, Tasks: p.Tasks, Images: p.Images, Capabilities: e.checker, Sandboxes: p.Sandboxes, Containers: p.Containers,
 	})
 	e.podCheckpoints = p.PodCheckpoints.Calls
 	e.Stats = podstats.New(p.Pods, kept, p.Tasks, p.Images)

@@ -1,5 +1,7 @@
 package preflight
 
+import "github.com/berth-cri/berth/pkg/probe"
+
 // Checkpoints returns what keeps the handler's containers from being
 // checkpointed, or nil. Most runtimes do not say that they cannot, and what comes
 // of one that was built without CRIU is a container that stands still: so the
@@ -23,4 +25,16 @@ func Checkpoints(h Handler) *Refusal {
 		return lacks(err.Error())
 	}
 	return nil
+}
+
+// PodCheckpoints returns what keeps the handler's pods from being checkpointed as a whole, and
+// restored, or nil: runtimes other than gVisor's write containers one by one.
+func PodCheckpoints(h Handler) *Refusal {
+	if h.Runtime == nil || h.Runtime.Name == probe.Runsc && h.ownKernel() {
+		return nil
+	}
+	return &Refusal{
+		Feature: "a checkpoint of a whole pod", Why: h.runtime() + " does not write pods as a whole",
+		Instead: "checkpoint its containers one by one (CheckpointContainer) where the handler can",
+	}
 }

@@ -121,6 +121,7 @@ func asked() []ask {
 		{"AppArmor Localhost of a privileged container", container(&sc{Apparmor: local, Privileged: true})},
 		{"a container's SELinux level", container(&sc{SelinuxOptions: labels})},
 		{"a checkpoint", Checkpoints},
+		{"a checkpoint of a pod", PodCheckpoints},
 	}
 }
 

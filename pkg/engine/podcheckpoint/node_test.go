@@ -3,11 +3,6 @@ package podcheckpoint
 import (
 	"slices"
 	"testing"
-
-	"github.com/containerd/errdefs"
-
-	"github.com/berth-cri/berth/pkg/handler"
-	"github.com/berth-cri/berth/pkg/probe"
 )
 
 func TestFeatures(t *testing.T) {
@@ -26,23 +21,5 @@ func TestFeatures(t *testing.T) {
 	node, err := thisNode()
 	if err != nil || node.Architecture == "" || node.Kernel == "" || len(node.CPUFeatures) == 0 {
 		t.Errorf("this node is %+v, %v", node, err)
-	}
-}
-
-func TestCapable(t *testing.T) {
-	oci := &handler.Definition{Name: "h", Type: handler.OCI}
-	for name, c := range map[string]struct {
-		definition *handler.Definition
-		runtime    *probe.Runtime
-		can        bool
-	}{
-		"runsc":            {oci, &probe.Runtime{Name: probe.Runsc, OwnKernel: true}, true},
-		"runc":             {oci, &probe.Runtime{Name: probe.Runc}, false},
-		"the shim of Kata": {&handler.Definition{Name: "h", Type: handler.Shim}, &probe.Runtime{OwnKernel: true}, false},
-	} {
-		err := Capable(c.definition, c.runtime)
-		if c.can != (err == nil) || err != nil && !errdefs.IsNotImplemented(err) {
-			t.Errorf("%s: %v", name, err)
-		}
 	}
 }

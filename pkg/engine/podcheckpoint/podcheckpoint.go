@@ -10,6 +10,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/berth-cri/berth/pkg/engine/binaries"
+	"github.com/berth-cri/berth/pkg/engine/capabilities"
 	"github.com/berth-cri/berth/pkg/engine/container"
 	"github.com/berth-cri/berth/pkg/engine/image"
 	"github.com/berth-cri/berth/pkg/engine/keep"
@@ -18,6 +19,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/sandbox"
 	"github.com/berth-cri/berth/pkg/engine/task"
 	"github.com/berth-cri/berth/pkg/handler"
+	"github.com/berth-cri/berth/pkg/preflight"
 	"github.com/berth-cri/berth/pkg/probe"
 )
 
@@ -35,12 +37,13 @@ type Service struct {
 
 // Deps are what pods are written and restored with.
 type Deps struct {
-	Pods       *pod.Registry
-	Binaries   *binaries.Binaries
-	Tasks      *task.Service
-	Images     *image.Store
-	Sandboxes  *sandbox.Service
-	Containers *container.Service
+	Pods         *pod.Registry
+	Binaries     *binaries.Binaries
+	Tasks        *task.Service
+	Images       *image.Store
+	Capabilities *capabilities.Checker
+	Sandboxes    *sandbox.Service
+	Containers   *container.Service
 }
 
 // New serves the pods of a node.
@@ -49,8 +52,10 @@ func New(d Deps) *Service {
 	return &Service{
 		interrupted: &interrupted{pods: d.Pods, notes: n, sandboxes: d.Sandboxes},
 		Calls: Calls{
-			writing:   &writing{pods: d.Pods, binaries: d.Binaries, tasks: d.Tasks, notes: n},
-			restoring: &restoring{pods: d.Pods, binaries: d.Binaries, images: d.Images, sandboxes: d.Sandboxes, containers: d.Containers},
+			writing: &writing{pods: d.Pods, binaries: d.Binaries, tasks: d.Tasks, capabilities: d.Capabilities, notes: n},
+			restoring: &restoring{
+				pods: d.Pods, binaries: d.Binaries, images: d.Images, capabilities: d.Capabilities, sandboxes: d.Sandboxes, containers: d.Containers,
+			},
 		},
 	}
 }
@@ -63,14 +68,11 @@ func needDeadline(ctx context.Context) error {
 	return nil
 }
 
-// Capable returns why pods of such a handler cannot be checkpointed as a whole, or nil.
-// Pure.
-func Capable(d *handler.Definition, rt *probe.Runtime) error {
-	switch {
-	case d.Type != handler.OCI:
-		return fmt.Errorf("pods of handler %q cannot be checkpointed: its shim does not write whole pods; use a handler that runs runsc itself (runtime_type = \"oci\"): %w", d.Name, errdefs.ErrNotImplemented)
-	case !rt.OwnKernel:
-		return fmt.Errorf("pods of handler %q cannot be checkpointed as a whole: %s checkpoints containers one by one; use CheckpointContainer, or a handler that runs runsc: %w", d.Name, rt.Name, errdefs.ErrNotImplemented)
+// need refuses where whole pods cannot be written and read. The CRI has Unimplemented for
+// that.
+func need(ctx context.Context, c *capabilities.Checker, d *handler.Definition, rt *probe.Runtime) error {
+	if err := c.Refuse(ctx, d, rt, preflight.PodCheckpoints); err != nil {
+		return fmt.Errorf("%v: %w", err, errdefs.ErrNotImplemented) // not of the class of other refusals
 	}
 	return nil
 }

@@ -11,6 +11,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/pkg/engine/binaries"
+	"github.com/berth-cri/berth/pkg/engine/capabilities"
 	"github.com/berth-cri/berth/pkg/engine/container"
 	"github.com/berth-cri/berth/pkg/engine/failpoint"
 	"github.com/berth-cri/berth/pkg/engine/image"
@@ -24,11 +25,12 @@ import (
 
 // restoring makes pods from checkpoints.
 type restoring struct {
-	pods       *pod.Registry
-	binaries   *binaries.Binaries
-	images     *image.Store
-	sandboxes  *sandbox.Service
-	containers *container.Service
+	pods         *pod.Registry
+	binaries     *binaries.Binaries
+	images       *image.Store
+	capabilities *capabilities.Checker
+	sandboxes    *sandbox.Service
+	containers   *container.Service
 }
 
 // RestorePod makes a sandbox and containers that go on where those of a checkpoint were. The
@@ -71,7 +73,7 @@ func (b *restoring) check(ctx context.Context, d *handler.Definition, r *runtime
 			letGo()
 		}
 	}()
-	if err := Capable(d, rt); err != nil {
+	if err := need(ctx, b.capabilities, d, rt); err != nil {
 		return nil, nil, err
 	}
 	to := &manifest.Target{Handler: handlerOf(d, rt, installed), Pod: r.GetConfig(), Containers: r.GetContainerConfigs(), Images: map[string]manifest.Image{}}

@@ -17,6 +17,7 @@ import (
 
 	"github.com/berth-cri/berth/pkg/atomicfile"
 	"github.com/berth-cri/berth/pkg/engine/binaries"
+	"github.com/berth-cri/berth/pkg/engine/capabilities"
 	"github.com/berth-cri/berth/pkg/engine/failpoint"
 	"github.com/berth-cri/berth/pkg/engine/pod"
 	"github.com/berth-cri/berth/pkg/engine/podcheckpoint/manifest"
@@ -26,10 +27,11 @@ import (
 
 // writing writes pods.
 type writing struct {
-	pods     *pod.Registry
-	binaries *binaries.Binaries
-	tasks    *task.Service
-	notes    *notes
+	pods         *pod.Registry
+	binaries     *binaries.Binaries
+	tasks        *task.Service
+	capabilities *capabilities.Checker
+	notes        *notes
 }
 
 // CheckpointPod writes a pod, with all containers that run in it, into a directory. All of
@@ -50,7 +52,7 @@ func (b *writing) CheckpointPod(ctx context.Context, r *runtimeapi.CheckpointPod
 	if err != nil {
 		return nil, err
 	}
-	if err := Capable(s.Spec().Definition, rt); err != nil {
+	if err := need(ctx, b.capabilities, s.Spec().Definition, rt); err != nil {
 		return nil, err
 	}
 	m := &manifest.Manifest{Sandbox: s.ID(), Handler: handlerOf(s.Spec().Definition, rt, s.Spec().Binaries())}

@@ -56,6 +56,7 @@ const (
 // What operators ask for.
 const (
 	Checkpoint    Name = "checkpoint"
+	PodCheckpoint Name = "pod-checkpoint"
 	CgroupV1      Name = "cgroup-v1"
 	CgroupV2      Name = "cgroup-v2"
 	InPlaceResize Name = "in-place-resize"
@@ -69,7 +70,7 @@ func Names() []Name {
 	return []Name{
 		Privileged, HostNetwork, HostPID, HostIPC, UserNamespaces, IDMappedMounts, RecursiveReadOnlyMounts, MountPropagation,
 		Seccomp, AppArmor, SELinux, BlockVolumes, Devices, HugePages, Sysctls, UnmaskedProc, Exec, PortForward,
-		InPlaceResize, Checkpoint, CgroupV1, CgroupV2, SystemdCgroup, NetDevices,
+		InPlaceResize, Checkpoint, PodCheckpoint, CgroupV1, CgroupV2, SystemdCgroup, NetDevices,
 	}
 }
 

@@ -265,6 +265,7 @@ func asks() map[capability.Name]func(preflight.Handler) *preflight.Refusal {
 		capability.RecursiveReadOnlyMounts: one(nil, &runtimeapi.Mount{ContainerPath: "/v", Readonly: true, RecursiveReadOnly: true}),
 		capability.MountPropagation:        one(nil, &runtimeapi.Mount{ContainerPath: "/v", Propagation: runtimeapi.MountPropagation_PROPAGATION_BIDIRECTIONAL}),
 		capability.Checkpoint:              preflight.Checkpoints,
+		capability.PodCheckpoint:           preflight.PodCheckpoints,
 		capability.Seccomp:                 one(&containerContext{Seccomp: &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_RuntimeDefault}}),
 		capability.AppArmor:                one(&containerContext{Apparmor: &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_RuntimeDefault}}),
 		capability.SELinux:                 one(&containerContext{SelinuxOptions: &runtimeapi.SELinuxOption{Level: "s0:c1,c2"}}),

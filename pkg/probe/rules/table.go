@@ -71,6 +71,7 @@ func (b *builder) preflighted() {
 		capability.RecursiveReadOnlyMounts: preflight.RecursiveReadOnly,
 		capability.IDMappedMounts:          asksMappedMount,
 		capability.Checkpoint:              preflight.Checkpoints,
+		capability.PodCheckpoint:           preflight.PodCheckpoints,
 		capability.UserNamespaces:          preflight.UserNamespaces,
 	} {
 		if n == capability.UserNamespaces && b.Unsure {
@@ -149,7 +150,7 @@ func (b *builder) netDevices() {
 // preflightAsks are the names that preflight refuses pods by.
 var preflightAsks = []capability.Name{
 	capability.HostNetwork, capability.HostPID, capability.HostIPC, capability.MountPropagation, capability.UserNamespaces,
-	capability.IDMappedMounts, capability.RecursiveReadOnlyMounts, capability.Checkpoint,
+	capability.IDMappedMounts, capability.RecursiveReadOnlyMounts, capability.Checkpoint, capability.PodCheckpoint,
 	capability.Seccomp, capability.AppArmor, capability.SELinux,
 }
 

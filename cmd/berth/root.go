@@ -25,7 +25,7 @@ func newRoot() *cobra.Command {
 	}
 	root.SetFlagErrorFunc(misused)
 	root.AddCommand(serveCommand(&serveFlags{}), newCheckCommand(), newConfigCommand(), versionCommand(),
-		handlersCommand(), capabilitiesCommand(), handlerCommand(), reloadCommand(), statusCommand(), podsCommand(), whereIsCommand(), imageCommand(),
+		handlersCommand(), capabilitiesCommand(), handlerCommand(), reloadCommand(), statusCommand(), podsCommand(), podCommand(), checkpointCommand(), whereIsCommand(), imageCommand(),
 		doctorCommand(), runtimeclassCommand(), manCommand())
 	checkArgs(root)
 	root.Version = daemon.ThisBuild().Version

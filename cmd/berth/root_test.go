@@ -83,6 +83,7 @@ func TestEveryCommandsFormsAndStatus(t *testing.T) {
 		"add": {"--path", "/x", "x"}, "edit": {"--set", "a=1", "x"}, "import": {"/nowhere"}, "show": nil,
 		"rm": {"x"}, "probe": {"x"}, "cordon": {"x"}, "uncordon": {"x"}, "drain": {"x"}, "promote": {"x"}, "abort": {"x"}, "whereis": {"x"},
 		"inspect": {"x"}, "pull": {"x"}, "export": {"x", "--file", "-"}, "berth image import": {"-"},
+		"checkpoint": {"x", "--to", "/x"}, "restore": {"x"}, "berth checkpoint ls": {"/x"},
 	}
 	asks := 0
 	var walk func(c *cobra.Command)

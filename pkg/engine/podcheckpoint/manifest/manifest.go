@@ -107,6 +107,14 @@ type File struct {
 	SHA256 string `json:"sha256"`
 }
 
+// Size is the bytes of all files.
+func (m *Manifest) Size() (total int64) {
+	for _, f := range m.Files {
+		total += f.Size
+	}
+	return total
+}
+
 // Encode is a message of the CRI as manifests have it.
 func Encode(m proto.Message) (json.RawMessage, error) { return protojson.Marshal(m) }
 

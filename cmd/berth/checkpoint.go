@@ -1,0 +1,235 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-cri/berth/cmd/internal/output"
+	"github.com/berth-cri/berth/pkg/engine/podcheckpoint/manifest"
+)
+
+func checkpointCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use:     "checkpoint",
+		Aliases: []string{"checkpoints"},
+		Short:   "List, inspect and remove checkpoints of pods",
+		Long: `List, inspect and remove checkpoints of pods, which "berth pod checkpoint" and callers of
+the CRI write. These commands read the disk, and need no daemon.`,
+	}
+	c.AddCommand(checkpointListCommand(), checkpointInspectCommand(), checkpointRemoveCommand())
+	return c
+}
+
+// listedCheckpoint is one as lists have it.
+type listedCheckpoint struct {
+	Directory  string    `json:"directory"`
+	Namespace  string    `json:"namespace"`
+	Name       string    `json:"name"`
+	Handler    string    `json:"handler"`
+	Runtime    string    `json:"runtime"`
+	Created    time.Time `json:"created"`
+	Size       int64     `json:"size"`
+	Containers []string  `json:"containers"`
+}
+
+func listed(dir string, m *manifest.Manifest) (listedCheckpoint, error) {
+	var pod struct {
+		Metadata struct {
+			Name      string `json:"name"`
+			Namespace string `json:"namespace"`
+		} `json:"metadata"`
+	}
+	l := listedCheckpoint{Directory: dir, Handler: m.Handler.Name, Runtime: m.Handler.Runtime, Created: m.Created, Size: m.Size(), Containers: []string{}}
+	if err := json.Unmarshal(m.Pod, &pod); err != nil {
+		return l, fmt.Errorf("decode the pod of the checkpoint: %w", err)
+	}
+	l.Namespace, l.Name = pod.Metadata.Namespace, pod.Metadata.Name
+	for _, b := range m.Handler.Binaries {
+		l.Runtime += " " + b.Version
+	}
+	for _, c := range m.Containers {
+		l.Containers = append(l.Containers, c.Name)
+	}
+	return l, nil
+}
+
+func checkpointListCommand() *cobra.Command {
+	form := ""
+	c := &cobra.Command{
+		Use:     "ls DIR",
+		Aliases: []string{"list"},
+		Short:   "List the checkpoints in the directories below one",
+		Long:    `List the checkpoints in the directories directly below DIR, the newest first.`,
+		Args:    cobra.ExactArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			all, err := checkpointsIn(args[0])
+			if err != nil {
+				return err
+			}
+			return encode(c.OutOrStdout(), form, struct {
+				Checkpoints []listedCheckpoint `json:"checkpoints"`
+			}{all}, func(w io.Writer) error { return checkpointTable(all, form == "wide").write(w) })
+		},
+	}
+	output.Flag(c, &form, misused, output.Forms...)
+	return c
+}
+
+// checkpointsIn leaves directories out that are no checkpoint.
+func checkpointsIn(dir string) ([]listedCheckpoint, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	all := []listedCheckpoint{}
+	for _, e := range entries {
+		if !e.IsDir() {
+			continue
+		}
+		path := filepath.Join(dir, e.Name())
+		m, err := manifest.Read(path)
+		if err != nil {
+			continue
+		}
+		if l, err := listed(path, m); err == nil {
+			all = append(all, l)
+		}
+	}
+	slices.SortFunc(all, func(a, b listedCheckpoint) int { return b.Created.Compare(a.Created) })
+	return all, nil
+}
+
+func checkpointTable(all []listedCheckpoint, wide bool) *table {
+	t := &table{header: []string{"DIRECTORY", "NAMESPACE", "NAME", "HANDLER", "RUNTIME", "AGE", "SIZE", "CONTAINERS"}, whole: wide}
+	for _, l := range all {
+		t.add(l.Directory, l.Namespace, l.Name, l.Handler, l.Runtime, age(time.Since(l.Created)), size(l.Size), strings.Join(l.Containers, " "))
+	}
+	return t
+}
+
+func checkpointInspectCommand() *cobra.Command {
+	form, verify := "", false
+	c := &cobra.Command{
+		Use:   "inspect DIR",
+		Short: "Show what a checkpoint is of, and made by",
+		Long: `Show what a checkpoint is of, and made by. With --verify it also reads all of its files, and
+fails if one is damaged. -o json is the manifest, with the configurations of the pod and its
+containers, and all that is in their environment.`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			m, err := manifest.Read(args[0])
+			if err != nil {
+				return err
+			}
+			if verify {
+				ctx, stop := signal.NotifyContext(orBackground(c.Context()), unix.SIGINT, unix.SIGTERM)
+				defer stop()
+				if err := verified(ctx, m, args[0]); err != nil {
+					return err
+				}
+			}
+			l, err := listed(args[0], m)
+			if err != nil {
+				return err
+			}
+			return encode(c.OutOrStdout(), form, m, func(w io.Writer) error { return showCheckpoint(w, l, m, verify) })
+		},
+	}
+	output.Flag(c, &form, misused, output.Forms...)
+	c.Flags().BoolVar(&verify, "verify", false, "read all files, and compare them with what was written")
+	return c
+}
+
+func verified(ctx context.Context, m *manifest.Manifest, dir string) error {
+	err := m.Verify(ctx, dir)
+	if errors.Is(err, manifest.ErrDamaged) {
+		return degraded("%s: %w", dir, err)
+	}
+	return err
+}
+
+func showCheckpoint(w io.Writer, l listedCheckpoint, m *manifest.Manifest, whole bool) error {
+	lines := [][2]string{
+		{"pod", l.Namespace + "/" + l.Name},
+		{"sandbox", m.Sandbox},
+		{"created", ago(m.Created) + ", " + m.Created.Format(time.RFC3339)},
+		{"handler", m.Handler.Name},
+		{"definition", m.Handler.Digest},
+	}
+	for _, b := range m.Handler.Binaries {
+		lines = append(lines, [2]string{"binary", strings.TrimSpace(b.Path + " " + b.Version)}, [2]string{"sha256", b.SHA256})
+	}
+	lines = append(lines, [2]string{"node", m.Node.Architecture + ", Linux " + m.Node.Kernel})
+	for _, c := range m.Containers {
+		lines = append(lines, [2]string{"container", c.Name + ", " + c.Image.Name + " (" + c.Image.ID + ")"})
+	}
+	for _, f := range m.Files {
+		lines = append(lines, [2]string{"file", f.Name + ", " + size(f.Size)})
+	}
+	if whole {
+		lines = append(lines, [2]string{"verified", "all files are as they were written"})
+	}
+	for _, line := range lines {
+		if _, err := fmt.Fprintf(w, "%-11s %s\n", line[0]+":", line[1]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func checkpointRemoveCommand() *cobra.Command {
+	form := ""
+	c := &cobra.Command{
+		Use:     "rm DIR...",
+		Aliases: []string{"remove"},
+		Short:   "Remove checkpoints with their directories",
+		Long: `Remove checkpoints with their directories. A directory that has something else stays, with
+that. Pods that were restored from one go on.`,
+		Args: cobra.MinimumNArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			removed := []string{}
+			var errs []error
+			for _, dir := range args {
+				if err := removeCheckpoint(dir); err != nil {
+					errs = append(errs, err)
+					continue
+				}
+				removed = append(removed, dir)
+			}
+			err := encode(c.OutOrStdout(), form, struct {
+				Removed []string `json:"removed"`
+			}{removed}, func(w io.Writer) (err error) {
+				for _, dir := range removed {
+					_, werr := fmt.Fprintln(w, "removed", dir)
+					err = errors.Join(err, werr)
+				}
+				return err
+			})
+			return errors.Join(append(errs, err)...)
+		},
+	}
+	output.Flag(c, &form, misused, output.Forms...)
+	return c
+}
+
+func removeCheckpoint(dir string) error {
+	if _, err := manifest.Read(dir); err != nil && !errors.Is(err, manifest.ErrDamaged) {
+		return err
+	}
+	if err := manifest.Remove(dir); err != nil {
+		return fmt.Errorf("remove %s: %w", dir, err)
+	}
+	return os.Remove(dir)
+}

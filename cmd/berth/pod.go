@@ -1,0 +1,302 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/encoding/protojson"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/pkg/admin/client"
+	"github.com/berth-cri/berth/pkg/engine/podcheckpoint/manifest"
+)
+
+func podCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "pod",
+		Short: "Checkpoint a pod, and restore it",
+		Long: `Checkpoint a pod, and restore it. Both ask the CRI, as a kubelet would. They need a
+handler with the capability "pod-checkpoint" ("berth capabilities").`,
+	}
+	c.AddCommand(podCheckpointCommand(), podRestoreCommand())
+	return c
+}
+
+// checkpointTimeout bounds both calls, which take as long as the disk does.
+const checkpointTimeout = 10 * time.Minute
+
+func podCheckpointCommand() *cobra.Command {
+	r := &remote{timeout: checkpointTimeout}
+	to := ""
+	c := &cobra.Command{
+		Use:   "checkpoint POD --to DIR",
+		Short: "Write a running pod into a directory",
+		Long: `Write a pod, with all containers that run in it, into a directory, which is made or must be
+empty. POD is the ID of its sandbox, a prefix of it, or NAMESPACE/NAME. The pod stands
+still meanwhile and goes on afterwards. The directory holds every secret that the pod has
+in memory: only root can read it.`,
+		Example: "  berth pod checkpoint default/notebook --to /var/lib/checkpoints/notebook",
+		Args:    cobra.ExactArgs(1),
+		RunE: r.call(func(ctx context.Context, c *cobra.Command, daemon *client.Client, args []string) error {
+			return r.cri(ctx, daemon, func(_ runtimeapi.ImageServiceClient, runtime runtimeapi.RuntimeServiceClient) error {
+				return r.checkpointPod(ctx, c, runtime, args[0], to)
+			})
+		}),
+	}
+	r.flags(c)
+	c.Flags().StringVar(&to, "to", "", "`directory` to write into")
+	c.Flags().DurationVar(&r.timeout, "timeout", r.timeout, "time limit for all of it")
+	if err := c.MarkFlagRequired("to"); err != nil {
+		panic("berth: " + err.Error()) // the flag is there
+	}
+	return c
+}
+
+func (r *remote) checkpointPod(ctx context.Context, c *cobra.Command, runtime runtimeapi.RuntimeServiceClient, name, to string) error {
+	dir, err := filepath.Abs(to)
+	if err != nil {
+		return err
+	}
+	id, err := findPod(ctx, runtime, name)
+	if err != nil {
+		return err
+	}
+	running, err := runtime.ListContainers(ctx, &runtimeapi.ListContainersRequest{Filter: &runtimeapi.ContainerFilter{
+		PodSandboxId: id, State: &runtimeapi.ContainerStateValue{State: runtimeapi.ContainerState_CONTAINER_RUNNING},
+	}})
+	if err != nil {
+		return err
+	}
+	request := &runtimeapi.CheckpointPodRequest{PodSandboxId: id, OutputPath: dir}
+	for _, one := range running.GetContainers() {
+		request.ContainerIds = append(request.ContainerIds, one.GetId())
+	}
+	if len(request.ContainerIds) == 0 {
+		return fmt.Errorf("no container runs in pod %s", name)
+	}
+	made := os.Mkdir(dir, 0o700) == nil
+	shown := newProgress(c.ErrOrStderr())
+	begin, done := time.Now(), watchSize(shown, dir)
+	_, err = runtime.CheckpointPod(ctx, request)
+	done()
+	if err != nil {
+		if made {
+			err = errors.Join(err, os.Remove(dir))
+		}
+		return err
+	}
+	m, err := manifest.Read(dir)
+	if err != nil {
+		return err
+	}
+	l, err := listed(dir, m)
+	if err != nil {
+		return err
+	}
+	return encode(c.OutOrStdout(), r.output, l, func(w io.Writer) error {
+		_, err := fmt.Fprintf(w, "%s: %s, containers %s, in %s\n", dir, size(l.Size), strings.Join(l.Containers, ", "), time.Since(begin).Round(time.Millisecond))
+		return err
+	})
+}
+
+// sizeInterval is how often people hear of a checkpoint that is being written.
+const sizeInterval = 500 * time.Millisecond
+
+// watchSize shows how much there is in a directory until it is told to end.
+func watchSize(shown *progress, dir string) (end func()) {
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		for {
+			select {
+			case <-stop:
+				shown.end()
+				return
+			case <-time.After(sizeInterval):
+				shown.step("%s written", size(sizeOf(dir)))
+			}
+		}
+	}()
+	return func() { close(stop); <-stopped }
+}
+
+// sizeOf is what there is in a checkpoint as of now.
+func sizeOf(dir string) (total int64) {
+	entries, err := os.ReadDir(filepath.Join(dir, manifest.ImagesDir))
+	if err != nil {
+		return 0
+	}
+	for _, e := range entries {
+		if info, err := e.Info(); err == nil {
+			total += info.Size()
+		}
+	}
+	return total
+}
+
+// findPod is the ID of the sandbox that is meant: of several of one name that which is ready.
+func findPod(ctx context.Context, runtime runtimeapi.RuntimeServiceClient, name string) (string, error) {
+	all, err := runtime.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
+	if err != nil {
+		return "", err
+	}
+	var found []string
+	for _, p := range all.GetItems() {
+		named := p.GetMetadata().GetNamespace()+"/"+p.GetMetadata().GetName() == name
+		if named && p.GetState() == runtimeapi.PodSandboxState_SANDBOX_READY || !named && strings.HasPrefix(p.GetId(), name) {
+			found = append(found, p.GetId())
+		}
+	}
+	switch len(found) {
+	case 0:
+		return "", fmt.Errorf("no pod %q is ready on this node; \"berth pods\" lists them", name)
+	case 1:
+		return found[0], nil
+	}
+	return "", fmt.Errorf("%q is more than one pod: %s; give more of the ID", name, strings.Join(found, ", "))
+}
+
+// restored is how a pod is to be restored.
+type restored struct {
+	name, namespace, uid, handler, logs string
+	created                             bool
+}
+
+func podRestoreCommand() *cobra.Command {
+	r := &remote{timeout: checkpointTimeout}
+	as := &restored{}
+	c := &cobra.Command{
+		Use:   "restore DIR",
+		Short: "Make a pod of a checkpoint, and start it",
+		Long: `Make a pod of the checkpoint in a directory, with an ID and an address of its own, and
+start its containers, which go on where they were. A kubelet ends pods that it does not
+know: on its node the pod does not last.`,
+		Example: "  berth pod restore /var/lib/checkpoints/notebook --name notebook-2",
+		Args:    cobra.ExactArgs(1),
+		RunE: r.call(func(ctx context.Context, c *cobra.Command, daemon *client.Client, args []string) error {
+			return r.cri(ctx, daemon, func(_ runtimeapi.ImageServiceClient, runtime runtimeapi.RuntimeServiceClient) error {
+				return r.restorePod(ctx, c, runtime, args[0], as)
+			})
+		}),
+	}
+	r.flags(c)
+	c.Flags().StringVar(&as.name, "name", "", "name of the pod (default: the one it had)")
+	c.Flags().StringVar(&as.namespace, "namespace", "", "namespace of the pod (default: the one it had)")
+	c.Flags().StringVar(&as.uid, "uid", "", "UID of the pod (default: a new one)")
+	c.Flags().StringVar(&as.logs, "log-directory", "", "`directory` for the containers' logs (default: /var/log/pods/NAMESPACE_NAME_UID)")
+	c.Flags().BoolVar(&as.created, "no-start", false, "leave the containers created")
+	c.Flags().DurationVar(&r.timeout, "timeout", r.timeout, "time limit for all of it")
+	r.imageHandlerFlag(c, &as.handler, "handler to run it under (default: the one it had)")
+	return c
+}
+
+// restoredPod is a pod that was made.
+type restoredPod struct {
+	Pod        string              `json:"pod"`
+	Containers []restoredContainer `json:"containers"`
+	Started    bool                `json:"started"`
+}
+
+type restoredContainer struct {
+	ID   string `json:"id"`
+	Name string `json:"name"`
+}
+
+func (r *remote) restorePod(ctx context.Context, c *cobra.Command, runtime runtimeapi.RuntimeServiceClient, from string, as *restored) error {
+	dir, err := filepath.Abs(from)
+	if err != nil {
+		return err
+	}
+	m, err := manifest.Read(dir)
+	if err != nil {
+		return err
+	}
+	request, err := requestOf(m, as)
+	if err != nil {
+		return err
+	}
+	request.CheckpointPath = dir
+	begin := time.Now()
+	resp, err := runtime.RestorePod(ctx, request)
+	if err != nil {
+		return err
+	}
+	made := restoredPod{Pod: resp.GetPodSandboxId(), Started: !as.created}
+	for _, one := range resp.GetRestoredContainers() {
+		made.Containers = append(made.Containers, restoredContainer{one.GetContainerId(), one.GetName()})
+	}
+	if made.Started {
+		if err := startAll(ctx, runtime, made); err != nil {
+			return fmt.Errorf("pod %s: %w", made.Pod, err)
+		}
+	}
+	return encode(c.OutOrStdout(), r.output, made, func(w io.Writer) error { return showRestored(w, made, time.Since(begin)) })
+}
+
+func startAll(ctx context.Context, runtime runtimeapi.RuntimeServiceClient, p restoredPod) error {
+	for _, one := range p.Containers {
+		if _, err := runtime.StartContainer(ctx, &runtimeapi.StartContainerRequest{ContainerId: one.ID}); err != nil {
+			return fmt.Errorf("start container %s: %w", one.Name, err)
+		}
+	}
+	return nil
+}
+
+func showRestored(w io.Writer, p restoredPod, took time.Duration) error {
+	_, err := fmt.Fprintln(w, "pod", p.Pod)
+	for _, one := range p.Containers {
+		_, werr := fmt.Fprintln(w, "container", one.ID, one.Name)
+		err = errors.Join(err, werr)
+	}
+	if p.Started {
+		_, werr := fmt.Fprintf(w, "started, in %s\n", took.Round(time.Millisecond))
+		err = errors.Join(err, werr)
+	}
+	return err
+}
+
+// requestOf asks for a pod like the one in the checkpoint, under another name. Pure but for
+// a new UID.
+func requestOf(m *manifest.Manifest, as *restored) (*runtimeapi.RestorePodRequest, error) {
+	config := &runtimeapi.PodSandboxConfig{}
+	if err := protojson.Unmarshal(m.Pod, config); err != nil {
+		return nil, fmt.Errorf("decode the pod of the checkpoint: %w", err)
+	}
+	request := &runtimeapi.RestorePodRequest{Config: config, RuntimeHandler: m.Handler.Name}
+	if config.Metadata == nil {
+		config.Metadata = &runtimeapi.PodSandboxMetadata{}
+	}
+	if config.Linux == nil {
+		config.Linux = &runtimeapi.LinuxPodSandboxConfig{}
+	}
+	// The cgroup and the logs of the old pod are its kubelet's.
+	config.Linux.CgroupParent, config.Metadata.Attempt, config.Metadata.Uid = "", 0, as.uid
+	if as.uid == "" {
+		config.Metadata.Uid = uuid.NewString()
+	}
+	for to, given := range map[*string]string{&config.Metadata.Name: as.name, &config.Metadata.Namespace: as.namespace, &request.RuntimeHandler: as.handler} {
+		if given != "" {
+			*to = given
+		}
+	}
+	config.LogDirectory = as.logs
+	if as.logs == "" {
+		config.LogDirectory = filepath.Join("/var/log/pods", strings.Join([]string{config.Metadata.Namespace, config.Metadata.Name, config.Metadata.Uid}, "_"))
+	}
+	for _, c := range m.Containers {
+		one := &runtimeapi.ContainerConfig{}
+		if err := protojson.Unmarshal(c.Config, one); err != nil {
+			return nil, fmt.Errorf("decode container %q of the checkpoint: %w", c.Name, err)
+		}
+		request.ContainerConfigs = append(request.ContainerConfigs, one)
+	}
+	return request, nil
+}

@@ -1,0 +1,107 @@
+package podcheckpoint
+
+import (
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/integration/testbed"
+)
+
+// berth runs a command line, and returns its exit status and what it printed.
+func (b *bed) berth(t *testing.T, args ...string) (status int, out, mistakes string) {
+	t.Helper()
+	command := exec.CommandContext(testbed.Within(t, patience), filepath.Join(b.Bin, "berth"), args...)
+	command.Env = append(os.Environ(), "BERTH_ADMIN_SOCKET="+filepath.Join(filepath.Dir(b.Socket), "admin.sock"))
+	var stdout, stderr strings.Builder
+	command.Stdout, command.Stderr = &stdout, &stderr
+	err := command.Run()
+	if command.ProcessState == nil {
+		t.Fatalf("berth %q: %v", args, err)
+	}
+	return command.ProcessState.ExitCode(), stdout.String(), stderr.String()
+}
+
+// must is berth for a command that succeeds.
+func (b *bed) must(t *testing.T, args ...string) string {
+	t.Helper()
+	status, out, mistakes := b.berth(t, args...)
+	if status != 0 {
+		t.Fatalf("berth %q: exit status %d\n%s%s", args, status, out, mistakes)
+	}
+	return out
+}
+
+// TestOperators: all that there is for operators, from a pod's name to a pod that goes on.
+func TestOperators(t *testing.T) {
+	b := newBed(t, testbed.Options{})
+	p := b.run(t, "one", "two")
+	p.reaches(t, 3)
+	parent := t.TempDir()
+	dir := filepath.Join(parent, "notebook")
+	name := "testbed/" + p.Config.GetMetadata().GetName()
+	if out := b.must(t, "pod", "checkpoint", name, "--to", dir); !strings.HasPrefix(out, dir+": ") || !strings.Contains(out, "one, two") && !strings.Contains(out, "two, one") {
+		t.Errorf("it prints %q", out)
+	}
+	if status, _, mistakes := b.berth(t, "pod", "checkpoint", p.ID[:12], "--to", dir); status == 0 || !strings.Contains(mistakes, "is not empty") {
+		t.Errorf("into a full directory: exit status %d, %s", status, mistakes)
+	}
+	none := filepath.Join(parent, "none")
+	if status, _, mistakes := b.berth(t, "pod", "checkpoint", "testbed/nobody", "--to", none); status == 0 || !strings.Contains(mistakes, "berth pods") {
+		t.Errorf("of no pod: exit status %d, %s", status, mistakes)
+	}
+	if _, err := os.Stat(none); !os.IsNotExist(err) {
+		t.Errorf("it made a directory: %v", err)
+	}
+	if out := b.must(t, "checkpoint", "ls", parent); !strings.Contains(out, dir) || !strings.Contains(out, "runsc") {
+		t.Errorf("listed is %s", out)
+	}
+	if out := b.must(t, "checkpoint", "inspect", "--verify", dir); !strings.Contains(out, name) || !strings.Contains(out, "pages.img") || !strings.Contains(out, "verified:") {
+		t.Errorf("inspected it says %s", out)
+	}
+	p.Remove(t)
+
+	var made struct {
+		Pod        string
+		Started    bool
+		Containers []struct{ ID, Name string }
+	}
+	out := b.must(t, "pod", "restore", dir, "--name", "notebook-2", "--log-directory", filepath.Join(b.Dir, "woken"), "-o", "json")
+	if err := json.Unmarshal([]byte(out), &made); err != nil || !made.Started || len(made.Containers) != 2 {
+		t.Fatalf("restored is %s, %v", out, err)
+	}
+	pods, err := b.Client.ListPodSandbox(testbed.Within(t, patience), &runtimeapi.ListPodSandboxRequest{})
+	if err != nil || len(pods.GetItems()) != 1 || pods.GetItems()[0].GetMetadata().GetName() != "notebook-2" {
+		t.Errorf("there are %v, %v", pods, err)
+	}
+	for _, c := range made.Containers {
+		testbed.Eventually(t, patience, func() error {
+			_, err := os.Stat(filepath.Join(b.Dir, "woken", c.Name, "0.log"))
+			return err
+		})
+	}
+	pages := filepath.Join(dir, "images", "pages.img")
+	text, err := os.ReadFile(pages)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text[len(text)/2] ^= 1
+	if err := os.WriteFile(pages, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if status, _, mistakes := b.berth(t, "checkpoint", "inspect", "--verify", dir); status != 3 || !strings.Contains(mistakes, "pages.img was changed") {
+		t.Errorf("damaged: exit status %d, %s", status, mistakes)
+	}
+	if status, _, mistakes := b.berth(t, "pod", "restore", dir, "--name", "notebook-3"); status == 0 || !strings.Contains(mistakes, "damaged") {
+		t.Errorf("restored from a damaged one: exit status %d, %s", status, mistakes)
+	}
+	b.must(t, "checkpoint", "rm", dir)
+	if left := files(t, parent); len(left) > 0 {
+		t.Errorf("left are %q", left)
+	}
+}

@@ -35,7 +35,7 @@ const checkpointTimeout = 10 * time.Minute
 
 func podCheckpointCommand() *cobra.Command {
 	r := &remote{timeout: checkpointTimeout}
-	to := ""
+	to, compress := "", false
 	c := &cobra.Command{
 		Use:   "checkpoint POD --to DIR",
 		Short: "Write a running pod into a directory",
@@ -47,11 +47,12 @@ in memory: only root can read it.`,
 		Args:    cobra.ExactArgs(1),
 		RunE: r.call(func(ctx context.Context, c *cobra.Command, daemon *client.Client, args []string) error {
 			return r.cri(ctx, daemon, func(_ runtimeapi.ImageServiceClient, runtime runtimeapi.RuntimeServiceClient) error {
-				return r.checkpointPod(ctx, c, runtime, args[0], to)
+				return r.checkpointPod(ctx, c, runtime, args[0], to, compress)
 			})
 		}),
 	}
 	r.flags(c)
+	c.Flags().BoolVar(&compress, "compress", false, "compress what is written; it then takes longer to write, and to restore")
 	c.Flags().StringVar(&to, "to", "", "`directory` to write into")
 	c.Flags().DurationVar(&r.timeout, "timeout", r.timeout, "time limit for all of it")
 	if err := c.MarkFlagRequired("to"); err != nil {
@@ -60,7 +61,7 @@ in memory: only root can read it.`,
 	return c
 }
 
-func (r *remote) checkpointPod(ctx context.Context, c *cobra.Command, runtime runtimeapi.RuntimeServiceClient, name, to string) error {
+func (r *remote) checkpointPod(ctx context.Context, c *cobra.Command, runtime runtimeapi.RuntimeServiceClient, name, to string, compress bool) error {
 	dir, err := filepath.Abs(to)
 	if err != nil {
 		return err
@@ -81,6 +82,9 @@ func (r *remote) checkpointPod(ctx context.Context, c *cobra.Command, runtime ru
 	}
 	if len(request.ContainerIds) == 0 {
 		return fmt.Errorf("no container runs in pod %s", name)
+	}
+	if compress {
+		request.Options = map[string]string{"compression": "flate-best-speed"}
 	}
 	made := os.Mkdir(dir, 0o700) == nil
 	shown := newProgress(c.ErrOrStderr())

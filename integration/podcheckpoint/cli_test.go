@@ -105,3 +105,28 @@ func TestOperators(t *testing.T) {
 		t.Errorf("left are %q", left)
 	}
 }
+
+// TestCompressed: a compressed checkpoint is smaller, and is restored like any other.
+func TestCompressed(t *testing.T) {
+	b := newBed(t, testbed.Options{})
+	p := b.run(t, "one")
+	p.reaches(t, 3)
+	sizes := map[bool]int64{}
+	for _, compress := range []bool{false, true} {
+		dir := filepath.Join(t.TempDir(), "checkpoint")
+		args := []string{"pod", "checkpoint", p.ID, "--to", dir, "-o", "json"}
+		if compress {
+			args = append(args, "--compress")
+		}
+		var made struct{ Size int64 }
+		if err := json.Unmarshal([]byte(b.must(t, args...)), &made); err != nil {
+			t.Fatal(err)
+		}
+		sizes[compress] = made.Size
+		written := p.members[0].count(t)
+		b.restored(t, p, dir).reaches(t, written)
+	}
+	if sizes[true] >= sizes[false]*3/4 {
+		t.Errorf("compressed it has %d bytes, else %d", sizes[true], sizes[false])
+	}
+}

@@ -1,6 +1,7 @@
 package podcheckpoint
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
+	"github.com/containerd/typeurl/v2"
 	"golang.org/x/sys/unix"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -23,6 +25,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/podcheckpoint/manifest"
 	"github.com/berth-cri/berth/pkg/engine/task"
 	"github.com/berth-cri/berth/pkg/engine/validate"
+	supervisorv1 "github.com/berth-cri/berth/proto/berth/supervisor/v1"
 )
 
 // writing writes pods.
@@ -55,7 +58,7 @@ func (b *writing) CheckpointPod(ctx context.Context, r *runtimeapi.CheckpointPod
 	if err := need(ctx, b.capabilities, s.Spec().Definition, rt); err != nil {
 		return nil, err
 	}
-	m := &manifest.Manifest{Sandbox: s.ID(), Handler: handlerOf(s.Spec().Definition, rt, s.Spec().Binaries())}
+	m := &manifest.Manifest{Sandbox: s.ID(), Compression: cmp.Or(r.GetOptions()[validate.Compression], validate.NoCompression), Handler: handlerOf(s.Spec().Definition, rt, s.Spec().Binaries())}
 	if m.Node, err = thisNode(); err != nil {
 		return nil, err
 	}
@@ -162,9 +165,13 @@ func (b *writing) write(ctx context.Context, s *pod.Sandbox, containers []*pod.C
 	if err != nil {
 		return err
 	}
+	options, err := typeurl.MarshalAnyToProto(&supervisorv1.SandboxCheckpointOptions{Compression: m.Compression})
+	if err != nil {
+		return err
+	}
 	// A caller that leaves does not stop the pod's kernel in the middle of it, which goes
 	// on by itself when it is done.
-	_, err = client.Task.Checkpoint(context.WithoutCancel(ctx), &taskapi.CheckpointTaskRequest{ID: s.ID(), Path: images})
+	_, err = client.Task.Checkpoint(context.WithoutCancel(ctx), &taskapi.CheckpointTaskRequest{ID: s.ID(), Path: images, Options: options})
 	if err != nil {
 		return explainFull(task.FromShim(err), dir)
 	}

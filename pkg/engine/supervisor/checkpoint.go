@@ -70,9 +70,6 @@ func (t *task) checkpoint(ctx context.Context, images string, o *runcapi.Checkpo
 	if !filepath.IsAbs(images) {
 		return fmt.Errorf("the checkpoint directory must be an absolute path, not %q: %w", images, errdefs.ErrInvalidArgument)
 	}
-	if t.journal.Options.OwnKernel {
-		return t.within.checkpoint(ctx, images)
-	}
 	// A runtime that is killed while CRIU is inside of the processes may damage
 	// them: only the deadline ends it, not a caller that leaves.
 	deadline, bounded := ctx.Deadline()

@@ -10,24 +10,53 @@ import (
 	taskAPI "github.com/containerd/containerd/api/runtime/task/v3"
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+
+	supervisorv1 "github.com/berth-cri/berth/proto/berth/supervisor/v1"
 )
 
 // checkpoint writes the whole sandbox, with all containers in it, into a directory, and
 // lets it go on. All of them stand still meanwhile. It ends when they go on, whatever the
 // deadline says: nobody can call the sandbox off.
-func (k *ownKernel) checkpoint(ctx context.Context, images string) error {
+func (k *ownKernel) checkpoint(ctx context.Context, images string, options *anypb.Any) error {
+	o, err := sandboxCheckpointOptions(options)
+	if err != nil {
+		return err
+	}
+	if !filepath.IsAbs(images) {
+		return fmt.Errorf("the checkpoint directory must be an absolute path, not %q: %w", images, errdefs.ErrInvalidArgument)
+	}
 	if k.task.isMember() {
 		return fmt.Errorf("container %q cannot be checkpointed alone, because it runs on one kernel with the others of its pod; checkpoint the pod: %w", k.task.id, errdefs.ErrNotImplemented)
 	}
 	return k.task.whenRunning(ctx, func(ctx context.Context) error {
 		locks := k.task.locks()
 		defer locks.sweepEnded()
-		// Without compression the memory is loaded while the pod already runs.
 		_, err := k.task.processes.invokeForever(ctx, &call{
-			options: &k.task.journal.Options, args: []string{"checkpoint", "--leave-running", "--compression", "none", "--image-path", images, k.task.id},
+			options: &k.task.journal.Options,
+			args:    []string{"checkpoint", "--leave-running", "--compression", o.GetCompression(), "--image-path", images, k.task.id},
 		})
 		return err
 	})
+}
+
+// sandboxCheckpointOptions has the default for what is empty: memory without compression is
+// loaded while the pod already runs.
+func sandboxCheckpointOptions(a *anypb.Any) (*supervisorv1.SandboxCheckpointOptions, error) {
+	o := &supervisorv1.SandboxCheckpointOptions{}
+	if a != nil {
+		if want := o.ProtoReflect().Descriptor().FullName(); a.MessageName() != want {
+			return nil, fmt.Errorf("checkpoint options must be of type %s, not %q: %w", want, a.GetTypeUrl(), errdefs.ErrInvalidArgument)
+		}
+		if err := proto.Unmarshal(a.GetValue(), o); err != nil {
+			return nil, fmt.Errorf("decode checkpoint options: %w: %w", err, errdefs.ErrInvalidArgument)
+		}
+	}
+	if o.GetCompression() == "" {
+		o.Compression = "none"
+	}
+	return o, nil
 }
 
 // isMember says whether the task runs in the sandbox of another one.

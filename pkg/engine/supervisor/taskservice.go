@@ -277,6 +277,9 @@ func (s taskService) Checkpoint(ctx context.Context, r *taskAPI.CheckpointTaskRe
 	if err != nil {
 		return nil, err
 	}
+	if t.journal.Options.OwnKernel { // never changes
+		return empty, t.within.checkpoint(ctx, r.Path, r.Options)
+	}
 	options, err := checkpointOptions(r.Options)
 	if err != nil {
 		return nil, err

@@ -11,14 +11,16 @@ func TestCheckpointPod(t *testing.T) {
 		change func(*runtimeapi.CheckpointPodRequest)
 		field  string
 	}{
-		"right":               {func(*runtimeapi.CheckpointPodRequest) {}, ""},
-		"no pod":              {func(r *runtimeapi.CheckpointPodRequest) { r.PodSandboxId = "" }, "pod_sandbox_id"},
-		"no directory":        {func(r *runtimeapi.CheckpointPodRequest) { r.OutputPath = "" }, "output_path"},
-		"a relative one":      {func(r *runtimeapi.CheckpointPodRequest) { r.OutputPath = "a/b" }, "output_path"},
-		"no containers":       {func(r *runtimeapi.CheckpointPodRequest) { r.ContainerIds = nil }, "container_ids"},
-		"one without an id":   {func(r *runtimeapi.CheckpointPodRequest) { r.ContainerIds[1] = "" }, "container_ids[1]"},
-		"one container twice": {func(r *runtimeapi.CheckpointPodRequest) { r.ContainerIds[1] = "1" }, "container_ids"},
-		"an option":           {func(r *runtimeapi.CheckpointPodRequest) { r.Options = map[string]string{"a": ""} }, "options"},
+		"right":                {func(*runtimeapi.CheckpointPodRequest) {}, ""},
+		"no pod":               {func(r *runtimeapi.CheckpointPodRequest) { r.PodSandboxId = "" }, "pod_sandbox_id"},
+		"no directory":         {func(r *runtimeapi.CheckpointPodRequest) { r.OutputPath = "" }, "output_path"},
+		"a relative one":       {func(r *runtimeapi.CheckpointPodRequest) { r.OutputPath = "a/b" }, "output_path"},
+		"no containers":        {func(r *runtimeapi.CheckpointPodRequest) { r.ContainerIds = nil }, "container_ids"},
+		"one without an id":    {func(r *runtimeapi.CheckpointPodRequest) { r.ContainerIds[1] = "" }, "container_ids[1]"},
+		"one container twice":  {func(r *runtimeapi.CheckpointPodRequest) { r.ContainerIds[1] = "1" }, "container_ids"},
+		"compressed":           {func(r *runtimeapi.CheckpointPodRequest) { r.Options = map[string]string{Compression: FastCompression} }, ""},
+		"compressed otherwise": {func(r *runtimeapi.CheckpointPodRequest) { r.Options = map[string]string{Compression: "x"} }, "options"},
+		"an option":            {func(r *runtimeapi.CheckpointPodRequest) { r.Options = map[string]string{"a": ""} }, "options"},
 	} {
 		r := &runtimeapi.CheckpointPodRequest{PodSandboxId: "p", OutputPath: "/a", ContainerIds: []string{"1", "2"}}
 		test.change(r)

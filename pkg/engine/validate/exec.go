@@ -48,8 +48,15 @@ func CheckpointContainer(req *runtimeapi.CheckpointContainerRequest) error {
 	)
 }
 
-// CheckpointPod checks where to write the checkpoint of which containers. It takes no
-// options.
+// Compression is the one option of CheckpointPod, and these are its values: how runsc
+// compresses what it writes.
+const (
+	Compression     = "compression"
+	NoCompression   = "none"
+	FastCompression = "flate-best-speed"
+)
+
+// CheckpointPod checks where to write the checkpoint of which containers, and how.
 func CheckpointPod(req *runtimeapi.CheckpointPodRequest) error {
 	return first(
 		func() error { return ID("pod_sandbox_id", req.GetPodSandboxId()) },
@@ -61,7 +68,7 @@ func CheckpointPod(req *runtimeapi.CheckpointPodRequest) error {
 			return each("container_ids", req.GetContainerIds(), ID)
 		},
 		func() error { return unique("container_ids", req.GetContainerIds()) },
-		func() error { return noOptions(req.GetOptions()) },
+		func() error { return checkpointOptions(req.GetOptions()) },
 	)
 }
 
@@ -99,6 +106,18 @@ func unique(field string, all []string) error {
 			return invalid(field, "has %.300q twice; name each once", one)
 		}
 		seen[one] = true
+	}
+	return nil
+}
+
+func checkpointOptions(options map[string]string) error {
+	for _, key := range sortedKeys(options) {
+		switch value := options[key]; {
+		case key != Compression:
+			return invalid("options", "has the key %.300q; berth knows %q", key, Compression)
+		case value != NoCompression && value != FastCompression:
+			return invalid("options", "has %.300q as %s; use %q or %q", value, key, NoCompression, FastCompression)
+		}
 	}
 	return nil
 }

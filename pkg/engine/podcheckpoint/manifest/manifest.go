@@ -46,9 +46,11 @@ type Manifest struct {
 	Format  int       `json:"format"`
 	Created time.Time `json:"created"`
 	// Sandbox is the id of the pod's sandbox.
-	Sandbox string  `json:"sandbox"`
-	Handler Handler `json:"handler"`
-	Node    Node    `json:"node"`
+	Sandbox string `json:"sandbox"`
+	// Compression is how the runtime compressed the files, in its own words.
+	Compression string  `json:"compression"`
+	Handler     Handler `json:"handler"`
+	Node        Node    `json:"node"`
 	// Pod is the PodSandboxConfig as protobuf's JSON.
 	Pod        json.RawMessage `json:"pod"`
 	Containers []Container     `json:"containers"`

@@ -178,6 +178,53 @@ func (x *TaskOptions) GetLogDirectory() string {
 	return ""
 }
 
+// SandboxCheckpointOptions goes into containerd.task.v3.CheckpointTaskRequest.options of
+// tasks with a kernel of their own.
+type SandboxCheckpointOptions struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// As the runtime calls it: "none", which empty is too, or "flate-best-speed".
+	Compression   string `protobuf:"bytes,1,opt,name=compression,proto3" json:"compression,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SandboxCheckpointOptions) Reset() {
+	*x = SandboxCheckpointOptions{}
+	mi := &file_berth_supervisor_v1_supervisor_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SandboxCheckpointOptions) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SandboxCheckpointOptions) ProtoMessage() {}
+
+func (x *SandboxCheckpointOptions) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_supervisor_v1_supervisor_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SandboxCheckpointOptions.ProtoReflect.Descriptor instead.
+func (*SandboxCheckpointOptions) Descriptor() ([]byte, []int) {
+	return file_berth_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *SandboxCheckpointOptions) GetCompression() string {
+	if x != nil {
+		return x.Compression
+	}
+	return ""
+}
+
 type InfoRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -186,7 +233,7 @@ type InfoRequest struct {
 
 func (x *InfoRequest) Reset() {
 	*x = InfoRequest{}
-	mi := &file_berth_supervisor_v1_supervisor_proto_msgTypes[1]
+	mi := &file_berth_supervisor_v1_supervisor_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -198,7 +245,7 @@ func (x *InfoRequest) String() string {
 func (*InfoRequest) ProtoMessage() {}
 
 func (x *InfoRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_supervisor_v1_supervisor_proto_msgTypes[1]
+	mi := &file_berth_supervisor_v1_supervisor_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -211,7 +258,7 @@ func (x *InfoRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InfoRequest.ProtoReflect.Descriptor instead.
 func (*InfoRequest) Descriptor() ([]byte, []int) {
-	return file_berth_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{1}
+	return file_berth_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{2}
 }
 
 type InfoResponse struct {
@@ -229,7 +276,7 @@ type InfoResponse struct {
 
 func (x *InfoResponse) Reset() {
 	*x = InfoResponse{}
-	mi := &file_berth_supervisor_v1_supervisor_proto_msgTypes[2]
+	mi := &file_berth_supervisor_v1_supervisor_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -241,7 +288,7 @@ func (x *InfoResponse) String() string {
 func (*InfoResponse) ProtoMessage() {}
 
 func (x *InfoResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_supervisor_v1_supervisor_proto_msgTypes[2]
+	mi := &file_berth_supervisor_v1_supervisor_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -254,7 +301,7 @@ func (x *InfoResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InfoResponse.ProtoReflect.Descriptor instead.
 func (*InfoResponse) Descriptor() ([]byte, []int) {
-	return file_berth_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{2}
+	return file_berth_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *InfoResponse) GetPid() uint32 {
@@ -297,7 +344,7 @@ type TaskInfo struct {
 
 func (x *TaskInfo) Reset() {
 	*x = TaskInfo{}
-	mi := &file_berth_supervisor_v1_supervisor_proto_msgTypes[3]
+	mi := &file_berth_supervisor_v1_supervisor_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -309,7 +356,7 @@ func (x *TaskInfo) String() string {
 func (*TaskInfo) ProtoMessage() {}
 
 func (x *TaskInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_supervisor_v1_supervisor_proto_msgTypes[3]
+	mi := &file_berth_supervisor_v1_supervisor_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -322,7 +369,7 @@ func (x *TaskInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TaskInfo.ProtoReflect.Descriptor instead.
 func (*TaskInfo) Descriptor() ([]byte, []int) {
-	return file_berth_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{3}
+	return file_berth_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *TaskInfo) GetId() string {
@@ -355,7 +402,7 @@ type ReopenLogRequest struct {
 
 func (x *ReopenLogRequest) Reset() {
 	*x = ReopenLogRequest{}
-	mi := &file_berth_supervisor_v1_supervisor_proto_msgTypes[4]
+	mi := &file_berth_supervisor_v1_supervisor_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -367,7 +414,7 @@ func (x *ReopenLogRequest) String() string {
 func (*ReopenLogRequest) ProtoMessage() {}
 
 func (x *ReopenLogRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_supervisor_v1_supervisor_proto_msgTypes[4]
+	mi := &file_berth_supervisor_v1_supervisor_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -380,7 +427,7 @@ func (x *ReopenLogRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReopenLogRequest.ProtoReflect.Descriptor instead.
 func (*ReopenLogRequest) Descriptor() ([]byte, []int) {
-	return file_berth_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{4}
+	return file_berth_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *ReopenLogRequest) GetId() string {
@@ -401,7 +448,7 @@ type TerminalRequest struct {
 
 func (x *TerminalRequest) Reset() {
 	*x = TerminalRequest{}
-	mi := &file_berth_supervisor_v1_supervisor_proto_msgTypes[5]
+	mi := &file_berth_supervisor_v1_supervisor_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -413,7 +460,7 @@ func (x *TerminalRequest) String() string {
 func (*TerminalRequest) ProtoMessage() {}
 
 func (x *TerminalRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_supervisor_v1_supervisor_proto_msgTypes[5]
+	mi := &file_berth_supervisor_v1_supervisor_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -426,7 +473,7 @@ func (x *TerminalRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TerminalRequest.ProtoReflect.Descriptor instead.
 func (*TerminalRequest) Descriptor() ([]byte, []int) {
-	return file_berth_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{5}
+	return file_berth_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *TerminalRequest) GetId() string {
@@ -452,7 +499,7 @@ type TerminalResponse struct {
 
 func (x *TerminalResponse) Reset() {
 	*x = TerminalResponse{}
-	mi := &file_berth_supervisor_v1_supervisor_proto_msgTypes[6]
+	mi := &file_berth_supervisor_v1_supervisor_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -464,7 +511,7 @@ func (x *TerminalResponse) String() string {
 func (*TerminalResponse) ProtoMessage() {}
 
 func (x *TerminalResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_supervisor_v1_supervisor_proto_msgTypes[6]
+	mi := &file_berth_supervisor_v1_supervisor_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -477,7 +524,7 @@ func (x *TerminalResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TerminalResponse.ProtoReflect.Descriptor instead.
 func (*TerminalResponse) Descriptor() ([]byte, []int) {
-	return file_berth_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{6}
+	return file_berth_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *TerminalResponse) GetFd() int32 {
@@ -508,7 +555,7 @@ type OpenStdioRequest struct {
 
 func (x *OpenStdioRequest) Reset() {
 	*x = OpenStdioRequest{}
-	mi := &file_berth_supervisor_v1_supervisor_proto_msgTypes[7]
+	mi := &file_berth_supervisor_v1_supervisor_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -520,7 +567,7 @@ func (x *OpenStdioRequest) String() string {
 func (*OpenStdioRequest) ProtoMessage() {}
 
 func (x *OpenStdioRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_supervisor_v1_supervisor_proto_msgTypes[7]
+	mi := &file_berth_supervisor_v1_supervisor_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -533,7 +580,7 @@ func (x *OpenStdioRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenStdioRequest.ProtoReflect.Descriptor instead.
 func (*OpenStdioRequest) Descriptor() ([]byte, []int) {
-	return file_berth_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{7}
+	return file_berth_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *OpenStdioRequest) GetId() string {
@@ -601,7 +648,7 @@ type FlushStdioRequest struct {
 
 func (x *FlushStdioRequest) Reset() {
 	*x = FlushStdioRequest{}
-	mi := &file_berth_supervisor_v1_supervisor_proto_msgTypes[8]
+	mi := &file_berth_supervisor_v1_supervisor_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -613,7 +660,7 @@ func (x *FlushStdioRequest) String() string {
 func (*FlushStdioRequest) ProtoMessage() {}
 
 func (x *FlushStdioRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_supervisor_v1_supervisor_proto_msgTypes[8]
+	mi := &file_berth_supervisor_v1_supervisor_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -626,7 +673,7 @@ func (x *FlushStdioRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FlushStdioRequest.ProtoReflect.Descriptor instead.
 func (*FlushStdioRequest) Descriptor() ([]byte, []int) {
-	return file_berth_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{8}
+	return file_berth_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *FlushStdioRequest) GetId() string {
@@ -645,7 +692,7 @@ type CloseStdioRequest struct {
 
 func (x *CloseStdioRequest) Reset() {
 	*x = CloseStdioRequest{}
-	mi := &file_berth_supervisor_v1_supervisor_proto_msgTypes[9]
+	mi := &file_berth_supervisor_v1_supervisor_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -657,7 +704,7 @@ func (x *CloseStdioRequest) String() string {
 func (*CloseStdioRequest) ProtoMessage() {}
 
 func (x *CloseStdioRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_supervisor_v1_supervisor_proto_msgTypes[9]
+	mi := &file_berth_supervisor_v1_supervisor_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -670,7 +717,7 @@ func (x *CloseStdioRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseStdioRequest.ProtoReflect.Descriptor instead.
 func (*CloseStdioRequest) Descriptor() ([]byte, []int) {
-	return file_berth_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{9}
+	return file_berth_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *CloseStdioRequest) GetId() string {
@@ -698,7 +745,7 @@ type AttachRequest struct {
 
 func (x *AttachRequest) Reset() {
 	*x = AttachRequest{}
-	mi := &file_berth_supervisor_v1_supervisor_proto_msgTypes[10]
+	mi := &file_berth_supervisor_v1_supervisor_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -710,7 +757,7 @@ func (x *AttachRequest) String() string {
 func (*AttachRequest) ProtoMessage() {}
 
 func (x *AttachRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_supervisor_v1_supervisor_proto_msgTypes[10]
+	mi := &file_berth_supervisor_v1_supervisor_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -723,7 +770,7 @@ func (x *AttachRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachRequest.ProtoReflect.Descriptor instead.
 func (*AttachRequest) Descriptor() ([]byte, []int) {
-	return file_berth_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{10}
+	return file_berth_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *AttachRequest) GetId() string {
@@ -789,7 +836,9 @@ const file_berth_supervisor_v1_supervisor_proto_rawDesc = "" +
 	" \x01(\rR\x05ioUid\x12\x15\n" +
 	"\x06io_gid\x18\v \x01(\rR\x05ioGid\x12&\n" +
 	"\x0fcall_timeout_ms\x18\f \x01(\x03R\rcallTimeoutMs\x12#\n" +
-	"\rlog_directory\x18\r \x01(\tR\flogDirectory\"\r\n" +
+	"\rlog_directory\x18\r \x01(\tR\flogDirectory\"<\n" +
+	"\x18SandboxCheckpointOptions\x12 \n" +
+	"\vcompression\x18\x01 \x01(\tR\vcompression\"\r\n" +
 	"\vInfoRequest\"\x9c\x01\n" +
 	"\fInfoResponse\x12\x10\n" +
 	"\x03pid\x18\x01 \x01(\rR\x03pid\x12\x18\n" +
@@ -853,37 +902,38 @@ func file_berth_supervisor_v1_supervisor_proto_rawDescGZIP() []byte {
 	return file_berth_supervisor_v1_supervisor_proto_rawDescData
 }
 
-var file_berth_supervisor_v1_supervisor_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
+var file_berth_supervisor_v1_supervisor_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
 var file_berth_supervisor_v1_supervisor_proto_goTypes = []any{
-	(*TaskOptions)(nil),       // 0: berth.supervisor.v1.TaskOptions
-	(*InfoRequest)(nil),       // 1: berth.supervisor.v1.InfoRequest
-	(*InfoResponse)(nil),      // 2: berth.supervisor.v1.InfoResponse
-	(*TaskInfo)(nil),          // 3: berth.supervisor.v1.TaskInfo
-	(*ReopenLogRequest)(nil),  // 4: berth.supervisor.v1.ReopenLogRequest
-	(*TerminalRequest)(nil),   // 5: berth.supervisor.v1.TerminalRequest
-	(*TerminalResponse)(nil),  // 6: berth.supervisor.v1.TerminalResponse
-	(*OpenStdioRequest)(nil),  // 7: berth.supervisor.v1.OpenStdioRequest
-	(*FlushStdioRequest)(nil), // 8: berth.supervisor.v1.FlushStdioRequest
-	(*CloseStdioRequest)(nil), // 9: berth.supervisor.v1.CloseStdioRequest
-	(*AttachRequest)(nil),     // 10: berth.supervisor.v1.AttachRequest
-	(*emptypb.Empty)(nil),     // 11: google.protobuf.Empty
+	(*TaskOptions)(nil),              // 0: berth.supervisor.v1.TaskOptions
+	(*SandboxCheckpointOptions)(nil), // 1: berth.supervisor.v1.SandboxCheckpointOptions
+	(*InfoRequest)(nil),              // 2: berth.supervisor.v1.InfoRequest
+	(*InfoResponse)(nil),             // 3: berth.supervisor.v1.InfoResponse
+	(*TaskInfo)(nil),                 // 4: berth.supervisor.v1.TaskInfo
+	(*ReopenLogRequest)(nil),         // 5: berth.supervisor.v1.ReopenLogRequest
+	(*TerminalRequest)(nil),          // 6: berth.supervisor.v1.TerminalRequest
+	(*TerminalResponse)(nil),         // 7: berth.supervisor.v1.TerminalResponse
+	(*OpenStdioRequest)(nil),         // 8: berth.supervisor.v1.OpenStdioRequest
+	(*FlushStdioRequest)(nil),        // 9: berth.supervisor.v1.FlushStdioRequest
+	(*CloseStdioRequest)(nil),        // 10: berth.supervisor.v1.CloseStdioRequest
+	(*AttachRequest)(nil),            // 11: berth.supervisor.v1.AttachRequest
+	(*emptypb.Empty)(nil),            // 12: google.protobuf.Empty
 }
 var file_berth_supervisor_v1_supervisor_proto_depIdxs = []int32{
-	3,  // 0: berth.supervisor.v1.InfoResponse.tasks:type_name -> berth.supervisor.v1.TaskInfo
-	1,  // 1: berth.supervisor.v1.Supervisor.Info:input_type -> berth.supervisor.v1.InfoRequest
-	4,  // 2: berth.supervisor.v1.Supervisor.ReopenLog:input_type -> berth.supervisor.v1.ReopenLogRequest
-	5,  // 3: berth.supervisor.v1.Supervisor.Terminal:input_type -> berth.supervisor.v1.TerminalRequest
-	7,  // 4: berth.supervisor.v1.Supervisor.OpenStdio:input_type -> berth.supervisor.v1.OpenStdioRequest
-	8,  // 5: berth.supervisor.v1.Supervisor.FlushStdio:input_type -> berth.supervisor.v1.FlushStdioRequest
-	9,  // 6: berth.supervisor.v1.Supervisor.CloseStdio:input_type -> berth.supervisor.v1.CloseStdioRequest
-	10, // 7: berth.supervisor.v1.Supervisor.Attach:input_type -> berth.supervisor.v1.AttachRequest
-	2,  // 8: berth.supervisor.v1.Supervisor.Info:output_type -> berth.supervisor.v1.InfoResponse
-	11, // 9: berth.supervisor.v1.Supervisor.ReopenLog:output_type -> google.protobuf.Empty
-	6,  // 10: berth.supervisor.v1.Supervisor.Terminal:output_type -> berth.supervisor.v1.TerminalResponse
-	11, // 11: berth.supervisor.v1.Supervisor.OpenStdio:output_type -> google.protobuf.Empty
-	11, // 12: berth.supervisor.v1.Supervisor.FlushStdio:output_type -> google.protobuf.Empty
-	11, // 13: berth.supervisor.v1.Supervisor.CloseStdio:output_type -> google.protobuf.Empty
-	11, // 14: berth.supervisor.v1.Supervisor.Attach:output_type -> google.protobuf.Empty
+	4,  // 0: berth.supervisor.v1.InfoResponse.tasks:type_name -> berth.supervisor.v1.TaskInfo
+	2,  // 1: berth.supervisor.v1.Supervisor.Info:input_type -> berth.supervisor.v1.InfoRequest
+	5,  // 2: berth.supervisor.v1.Supervisor.ReopenLog:input_type -> berth.supervisor.v1.ReopenLogRequest
+	6,  // 3: berth.supervisor.v1.Supervisor.Terminal:input_type -> berth.supervisor.v1.TerminalRequest
+	8,  // 4: berth.supervisor.v1.Supervisor.OpenStdio:input_type -> berth.supervisor.v1.OpenStdioRequest
+	9,  // 5: berth.supervisor.v1.Supervisor.FlushStdio:input_type -> berth.supervisor.v1.FlushStdioRequest
+	10, // 6: berth.supervisor.v1.Supervisor.CloseStdio:input_type -> berth.supervisor.v1.CloseStdioRequest
+	11, // 7: berth.supervisor.v1.Supervisor.Attach:input_type -> berth.supervisor.v1.AttachRequest
+	3,  // 8: berth.supervisor.v1.Supervisor.Info:output_type -> berth.supervisor.v1.InfoResponse
+	12, // 9: berth.supervisor.v1.Supervisor.ReopenLog:output_type -> google.protobuf.Empty
+	7,  // 10: berth.supervisor.v1.Supervisor.Terminal:output_type -> berth.supervisor.v1.TerminalResponse
+	12, // 11: berth.supervisor.v1.Supervisor.OpenStdio:output_type -> google.protobuf.Empty
+	12, // 12: berth.supervisor.v1.Supervisor.FlushStdio:output_type -> google.protobuf.Empty
+	12, // 13: berth.supervisor.v1.Supervisor.CloseStdio:output_type -> google.protobuf.Empty
+	12, // 14: berth.supervisor.v1.Supervisor.Attach:output_type -> google.protobuf.Empty
 	8,  // [8:15] is the sub-list for method output_type
 	1,  // [1:8] is the sub-list for method input_type
 	1,  // [1:1] is the sub-list for extension type_name
@@ -902,7 +952,7 @@ func file_berth_supervisor_v1_supervisor_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_berth_supervisor_v1_supervisor_proto_rawDesc), len(file_berth_supervisor_v1_supervisor_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   11,
+			NumMessages:   12,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

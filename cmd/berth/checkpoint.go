@@ -225,7 +225,7 @@ that. Pods that were restored from one go on.`,
 }
 
 func removeCheckpoint(dir string) error {
-	if _, err := manifest.Read(dir); err != nil && !errors.Is(err, manifest.ErrDamaged) {
+	if _, err := manifest.Read(dir); err != nil {
 		return err
 	}
 	if err := manifest.Remove(dir); err != nil {

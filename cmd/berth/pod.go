@@ -239,7 +239,9 @@ func (r *remote) restorePod(ctx context.Context, c *cobra.Command, runtime runti
 	}
 	if made.Started {
 		if err := startAll(ctx, runtime, made); err != nil {
-			return fmt.Errorf("pod %s: %w", made.Pod, err)
+			_, serr := runtime.StopPodSandbox(ctx, &runtimeapi.StopPodSandboxRequest{PodSandboxId: made.Pod})
+			_, rerr := runtime.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: made.Pod})
+			return errors.Join(err, serr, rerr)
 		}
 	}
 	return encode(c.OutOrStdout(), r.output, made, func(w io.Writer) error { return showRestored(w, made, time.Since(begin)) })

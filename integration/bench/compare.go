@@ -32,6 +32,10 @@ func compare(t testbed.T, o options) report {
 		c.run(t)
 		r.add(handler, c.samples)
 	}
+	if o.wants(groupRestore) {
+		r.Versions[testbed.Runsc] = versionOf(testbed.Part(t, testbed.Runsc))
+		r.Restored = restores(t, o)
+	}
 	r.finish()
 	return r
 }

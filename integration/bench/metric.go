@@ -12,11 +12,12 @@ const (
 	groupIdle     = "idle"
 	groupRecovery = "recovery"
 	groupPull     = "pull"
+	groupRestore  = "restore"
 )
 
 var groups = []string{
 	groupPod, groupExec, groupExit, groupFlushes,
-	groupParallel, groupMemory, groupLists, groupIdle, groupRecovery, groupPull,
+	groupParallel, groupMemory, groupLists, groupIdle, groupRecovery, groupPull, groupRestore,
 }
 
 // metric is a number that is compared.

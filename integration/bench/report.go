@@ -23,6 +23,8 @@ type report struct {
 	Fleets   int               `json:"fleet_rounds"`
 	Pods     int               `json:"pods"`
 	Handlers []handlerReport   `json:"handlers"`
+	// Restored is about berth alone.
+	Restored []restoreEntry `json:"restored,omitempty"`
 }
 
 // machine is where it was measured. The load says how far times can be believed.
@@ -128,11 +130,17 @@ func (r report) write(out io.Writer, asJSON bool) error {
 		return encoder.Encode(r)
 	}
 	for _, h := range r.Handlers {
+		if len(h.Numbers) == 0 {
+			continue
+		}
 		if err := r.table(out, h); err != nil {
 			return err
 		}
 	}
-	return nil
+	if len(r.Restored) == 0 {
+		return nil
+	}
+	return r.restoreTable(out)
 }
 
 func (r report) table(out io.Writer, h handlerReport) error {

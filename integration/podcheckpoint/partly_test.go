@@ -5,13 +5,14 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc/codes"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
 // TestPodThatIsNotStarted: a restored pod none or not all of whose containers are started
-// does not go on, and can be removed like any other.
+// does not go on, takes no others, and can be removed like any other.
 func TestPodThatIsNotStarted(t *testing.T) {
 	b := newBed(t, testbed.Options{})
 	atRest := b.Rest(t)
@@ -36,6 +37,12 @@ func TestPodThatIsNotStarted(t *testing.T) {
 				t.Errorf("with %d of 2 started it says %q", started, text)
 			}
 		}
+		if started > 0 {
+			testbed.Refused(t, made.TryCheckpoint(t, t.TempDir(), containers[:started]...), codes.FailedPrecondition, "start all of its containers first")
+		}
+		another := made.CreateContainer(t, "another", testbed.PodSpec{Image: b.Image, Command: []string{"sleep", "3600"}})
+		_, err = b.Client.StartContainer(testbed.Within(t, patience), &runtimeapi.StartContainerRequest{ContainerId: another.ID})
+		testbed.Refused(t, err, codes.FailedPrecondition, "start all of the containers first")
 		b.Kill9(t)
 		b.Start(t)
 		for _, c := range containers[started:] {
@@ -46,10 +53,10 @@ func TestPodThatIsNotStarted(t *testing.T) {
 		for _, c := range containers[started:] {
 			c.Stop(t, 0)
 		}
+		// Without those the others can never go on.
 		for _, c := range containers[:started] {
-			c.Stop(t, 0)
-			if got := c.Status(t); got.GetExitCode() != 137 {
-				t.Errorf("stopped, it ended with %d, %s", got.GetExitCode(), got.GetMessage())
+			if got := c.WaitExit(t); got.GetExitCode() != 137 {
+				t.Errorf("it ended with %d, %s", got.GetExitCode(), got.GetMessage())
 			}
 		}
 		made.Remove(t)

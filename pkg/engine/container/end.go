@@ -7,8 +7,10 @@ import (
 	"path/filepath"
 	"time"
 
+	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
+	"golang.org/x/sys/unix"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/pkg/engine/binaries"
@@ -78,6 +80,24 @@ func (b *ends) RecordEnd(c *pod.Container, exit pod.Exit) {
 	b.pods.Clock.Seen(exit.At.UnixNano())
 	b.events.Announce(c.ID(), c.Sandbox, runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT)
 	close(c.Exited) // only now may somebody remove it, and announce that
+}
+
+// EndRestore ends a pod that is restored and cannot be any more, because c is to go on in it
+// and will not: its other containers would wait for c for ever.
+func (b *ends) EndRestore(c *pod.Container) {
+	if c.Spec().Checkpoint == "" {
+		return
+	}
+	ctx, cancel := context.WithTimeout(b.pods.Background, pod.UndoTimeout)
+	defer cancel()
+	client, err := c.Sandbox.Runner.Client(ctx)
+	if err == nil {
+		_, err = client.Task.Kill(ctx, &taskapi.KillRequest{ID: c.Sandbox.ID(), Signal: uint32(unix.SIGKILL)})
+		err = task.FromShim(err)
+	}
+	if err != nil && !errdefs.IsNotFound(err) {
+		log.G(ctx).WithError(err).WithField("sandbox", c.Sandbox.ID()).Warn("Failed to end pod that cannot be restored; its containers wait until it is removed")
+	}
 }
 
 func (b *ends) EraseEnded(c *pod.Container) {

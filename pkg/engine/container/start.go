@@ -59,6 +59,9 @@ func (b *starts) startCreated(ctx context.Context, c *pod.Container) error {
 	if err := c.Sandbox.Open(); err != nil {
 		return err
 	}
+	if c.Spec().Checkpoint == "" && b.pods.Index.Waits(c.Sandbox) {
+		return fmt.Errorf("sandbox %s is restored from a checkpoint; start all of the containers first that are restored with it: %w", c.Sandbox.ID(), errdefs.ErrFailedPrecondition)
+	}
 	if err := task.NeedNamespaces(ctx, c.Sandbox, b.events); err != nil {
 		return err
 	}
@@ -73,7 +76,7 @@ func (b *starts) startCreated(ctx context.Context, c *pod.Container) error {
 // start needs c.op. The runtime's work is not cut short with the caller's
 // context: half a start is worse than a container nobody waits for.
 func (b *starts) start(ctx context.Context, c *pod.Container) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), task.CallTimeout(c.Sandbox.Spec().Definition)+pod.UndoTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), task.CallTimeout(c.Sandbox.Spec().Definition)+task.RestoreTime(c.Spec().Checkpoint)+pod.UndoTimeout)
 	defer cancel()
 	client, err := c.Sandbox.Runner.Client(ctx)
 	if err != nil {
@@ -140,6 +143,7 @@ func (b *starts) startFailed(ctx context.Context, c *pod.Container, cause error)
 	}
 	b.events.Announce(c.ID(), c.Sandbox, runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT)
 	close(c.Exited) // only now may somebody remove it, and announce that
+	b.ends.EndRestore(c)
 	if ctx.Err() != nil {
 		go b.ends.EraseEnded(c) // the start took all the time there was
 	} else {

@@ -177,6 +177,7 @@ func (b *stops) cancel(ctx context.Context, c *pod.Container) {
 	})
 	b.events.Announce(c.ID(), c.Sandbox, runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT)
 	close(c.Exited) // only now may somebody remove it, and announce that
+	b.ends.EndRestore(c)
 	go b.ends.EraseEnded(c)
 }
 

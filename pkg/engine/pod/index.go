@@ -207,6 +207,21 @@ func (o *Index) ContainersOf(sandbox string) []*Container {
 	return of
 }
 
+// Waits says whether a restored sandbox waits for containers that are restored with it: those
+// that were started have no processes until all of them are. Without one that has ended
+// before it was started they never will.
+func (o *Index) Waits(s *Sandbox) bool {
+	if s.Spec().Checkpoint == "" {
+		return false
+	}
+	for _, c := range o.ContainersOf(s.ID()) {
+		if c.Spec().Checkpoint != "" && c.Status().StartedAt == 0 {
+			return true
+		}
+	}
+	return false
+}
+
 // IDLength is the length of an id: 64 hex digits by the CRI's convention, which
 // cAdvisor's expressions depend on.
 const IDLength = 64

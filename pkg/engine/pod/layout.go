@@ -79,10 +79,8 @@ func (l Layout) MappedDir(id string) string { return filepath.Join(l.ContainerDi
 // the container of that name may stand still.
 func (l Layout) CheckpointsDir(id string) string { return filepath.Join(l.Root, "checkpoints", id) }
 
-// PodCheckpointFile says where the checkpoint of a sandbox is being written.
-func (l Layout) PodCheckpointFile(id string) string {
-	return filepath.Join(l.Root, "pod-checkpoints", id+".json")
-}
+// PodCheckpointsDir says where checkpoints of sandboxes are being written.
+func (l Layout) PodCheckpointsDir() string { return filepath.Join(l.Root, "pod-checkpoints") }
 
 // RuntimeRoot is where the runtime keeps its state for that handler.
 func (l Layout) RuntimeRoot(d *handler.Definition) string {

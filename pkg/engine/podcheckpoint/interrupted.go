@@ -8,9 +8,12 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
+	"time"
 
 	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
 	"github.com/containerd/log"
+	"github.com/opencontainers/go-digest"
 
 	"github.com/berth-cri/berth/pkg/atomicfile"
 	"github.com/berth-cri/berth/pkg/engine/pod"
@@ -23,39 +26,39 @@ type notes struct{ pods *pod.Registry }
 
 // note is the content of one.
 type note struct {
+	Sandbox   string `json:"sandbox"`
 	Directory string `json:"directory"`
 }
 
-func (n *notes) begin(sandbox, dir string) error {
-	path := n.pods.PodCheckpointFile(sandbox)
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+// file is where n is: a pod may be written into two directories, one after the other.
+func (n *notes) file(one note) string {
+	return filepath.Join(n.pods.PodCheckpointsDir(), one.Sandbox+"-"+digest.FromString(one.Directory).Encoded()[:12]+".json")
+}
+
+func (n *notes) begin(one note) error {
+	if err := os.MkdirAll(n.pods.PodCheckpointsDir(), 0o700); err != nil {
 		return err
 	}
-	text, err := json.Marshal(note{dir})
+	text, err := json.Marshal(one)
 	if err != nil {
 		return err
 	}
-	return atomicfile.Write(path, text, 0o600, atomicfile.Durable)
+	return atomicfile.Write(n.file(one), text, 0o600, atomicfile.Durable)
 }
 
-func (n *notes) end(sandbox string) error {
-	return atomicfile.Remove(n.pods.PodCheckpointFile(sandbox))
-}
+func (n *notes) end(one note) error { return atomicfile.Remove(n.file(one)) }
 
-// all are the directories that were being written, by the sandbox.
-func (n *notes) all() (map[string]string, error) {
-	found := map[string]string{}
-	dir := filepath.Dir(n.pods.PodCheckpointFile(""))
-	entries, err := os.ReadDir(dir)
+// all are those whose checkpoints did not come to their end.
+func (n *notes) all() (found []note, err error) {
+	entries, err := os.ReadDir(n.pods.PodCheckpointsDir())
 	if errors.Is(err, fs.ErrNotExist) {
-		return found, nil
+		return nil, nil
 	}
 	for _, e := range entries {
-		id, isNote := strings.CutSuffix(e.Name(), ".json")
-		if !isNote {
+		if !strings.HasSuffix(e.Name(), ".json") || strings.HasPrefix(e.Name(), ".") {
 			continue
 		}
-		text, rerr := os.ReadFile(filepath.Join(dir, e.Name()))
+		text, rerr := os.ReadFile(filepath.Join(n.pods.PodCheckpointsDir(), e.Name()))
 		var one note
 		if rerr == nil {
 			rerr = json.Unmarshal(text, &one)
@@ -64,7 +67,7 @@ func (n *notes) all() (map[string]string, error) {
 			err = errors.Join(err, rerr)
 			continue
 		}
-		found[id] = one.Directory
+		found = append(found, one)
 	}
 	return found, err
 }
@@ -76,47 +79,60 @@ type interrupted struct {
 	sandboxes *sandbox.Service
 }
 
+// removalPatience is how long the start of the daemon waits for pods to be removed; it goes on
+// beside it.
+const removalPatience = 5 * time.Second
+
 // Recover removes pods that were being restored, and checkpoints that were being written, when
 // the daemon was killed. It is called when pods are in the index, and nobody else calls.
 func (b *interrupted) Recover(ctx context.Context) {
+	var removals sync.WaitGroup
 	for _, s := range b.pods.Index.AllSandboxes() {
-		if s.Spec().Checkpoint == "" || s.Status().Restored {
-			continue
+		if s.Spec().Checkpoint != "" && !s.Status().Restored {
+			removals.Go(func() { b.removeUnfinished(s.ID()) })
 		}
-		bounded, cancel := context.WithTimeout(ctx, pod.UndoTimeout)
-		if err := remove(bounded, b.sandboxes, s.ID()); err != nil {
-			log.G(ctx).WithError(err).WithField("sandbox", s.ID()).Error("Failed to remove partially restored pod; listed as it is")
-		}
-		cancel()
+	}
+	removed := make(chan struct{})
+	go func() {
+		removals.Wait()
+		close(removed)
+	}()
+	select {
+	case <-removed:
+	case <-time.After(removalPatience):
 	}
 	all, err := b.notes.all()
 	if err != nil {
 		log.G(ctx).WithError(err).Warn("Failed to read which checkpoints were being written")
 	}
-	for id, dir := range all {
-		go b.discard(id, dir)
+	for _, one := range all {
+		go b.discard(one)
+	}
+}
+
+func (b *interrupted) removeUnfinished(id string) {
+	ctx, cancel := context.WithTimeout(b.pods.Background, pod.UndoTimeout)
+	defer cancel()
+	if err := remove(ctx, b.sandboxes, id); err != nil {
+		log.G(ctx).WithError(err).WithField("sandbox", id).Error("Failed to remove partially restored pod; listed as it is")
 	}
 }
 
 // discard removes what there is of a checkpoint, once nobody writes it any more.
-func (b *interrupted) discard(id, dir string) {
+func (b *interrupted) discard(one note) {
 	ctx := b.pods.Background
-	entry := log.G(ctx).WithField("sandbox", id).WithField("directory", dir)
-	if s, err := b.pods.Index.Sandbox(id); err == nil {
-		if s.Op.Lock(ctx) != nil {
-			return
-		}
-		defer s.Op.Unlock()
+	entry := log.G(ctx).WithField("sandbox", one.Sandbox).WithField("directory", one.Directory)
+	if s, err := b.pods.Index.Sandbox(one.Sandbox); err == nil {
 		if client, err := s.Runner.Client(ctx); err == nil {
 			// It is answered after the checkpoint, and asks for nothing: pods go on by themselves.
-			_, _ = client.Task.Resume(ctx, &taskapi.ResumeRequest{ID: id})
+			_, _ = client.Task.Resume(ctx, &taskapi.ResumeRequest{ID: one.Sandbox})
 		}
 	}
-	if err := manifest.Discard(dir); err != nil {
+	if err := manifest.Discard(one.Directory); err != nil {
 		entry.WithError(err).Warn("Failed to remove interrupted checkpoint; remove it by hand")
 		return
 	}
-	if err := b.notes.end(id); err != nil {
+	if err := b.notes.end(one); err != nil {
 		entry.WithError(err).Warn("Failed to forget interrupted checkpoint; the next start tries again")
 		return
 	}

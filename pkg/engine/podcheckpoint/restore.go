@@ -81,11 +81,14 @@ func (b *restoring) check(ctx context.Context, d *handler.Definition, r *runtime
 		return nil, nil, err
 	}
 	from := &pod.Origin{Images: filepath.Join(dir, manifest.ImagesDir)}
-	if kept := b.kept(m.Handler.Binaries); kept != nil && !manifest.SameBinaries(m.Handler.Binaries, to.Handler.Binaries) {
-		old, all, letKeptGo, err := b.binaries.Copies.Again(ctx, d, kept)
-		if err == nil {
-			letGo()
-			letGo, from.Binaries, to.Handler = letKeptGo, all, handlerOf(d, old, all)
+	if !manifest.SameBinaries(m.Handler.Binaries, to.Handler.Binaries) {
+		for _, kept := range b.kept(m.Handler.Binaries) {
+			old, all, letKeptGo, err := b.binaries.Copies.Again(ctx, d, kept)
+			if err == nil {
+				letGo()
+				letGo, from.Binaries, to.Handler = letKeptGo, all, handlerOf(d, old, all)
+				break
+			}
 		}
 	}
 	for _, c := range r.GetContainerConfigs() {
@@ -107,16 +110,15 @@ func (b *restoring) check(ctx context.Context, d *handler.Definition, r *runtime
 	return from, letGo, nil
 }
 
-// kept are binaries of that content which another pod on the node runs on; nil if there are
-// none.
-func (b *restoring) kept(wanted []manifest.Binary) []keep.Binary {
+// kept are binaries of that content which other pods on the node run on.
+func (b *restoring) kept(wanted []manifest.Binary) (found [][]keep.Binary) {
 	for _, o := range b.pods.Sandboxes.List() {
 		all := o.Spec().Binaries()
 		if len(all) > 0 && manifest.SameBinaries(programs(all), wanted) {
-			return all
+			found = append(found, all)
 		}
 	}
-	return nil
+	return found
 }
 
 // restore makes what r asks for.
@@ -146,6 +148,9 @@ func (b *restoring) restore(ctx context.Context, r *runtimeapi.RestorePodRequest
 			return nil, fmt.Errorf("container %q: %w", c.GetMetadata().GetName(), err)
 		}
 		failpoint.Hit(failpoint.PodRestoredContainer)
+		if err := b.ranOn(created.GetContainerId(), m); err != nil {
+			return nil, err
+		}
 		response.RestoredContainers = append(response.RestoredContainers, &runtimeapi.RestoredContainer{Name: c.GetMetadata().GetName(), ContainerId: created.GetContainerId()})
 	}
 	err = s.Update(func(st *pod.SandboxStatus) error { st.Restored = true; return nil })
@@ -154,6 +159,21 @@ func (b *restoring) restore(ctx context.Context, r *runtimeapi.RestorePodRequest
 	}
 	log.G(ctx).WithFields(log.Fields{"sandbox": id, "checkpoint": filepath.Dir(from.Images)}).Info("Pod restored from checkpoint")
 	return response, nil
+}
+
+// ranOn fails if a container has another image than the checkpoint: the name that was asked
+// for may have been given to another one meanwhile.
+func (b *restoring) ranOn(id string, m *manifest.Manifest) error {
+	c, err := b.pods.Index.Container(id)
+	if err != nil {
+		return err
+	}
+	for _, was := range m.Containers {
+		if was.Name == c.Config().GetMetadata().GetName() && was.Image.ID != c.Spec().ImageID {
+			return fmt.Errorf("image %s was replaced meanwhile; try again: %w", was.Image.Name, errdefs.ErrUnavailable)
+		}
+	}
+	return nil
 }
 
 // undo removes a pod that was not restored as a whole.

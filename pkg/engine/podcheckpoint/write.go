@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -17,7 +18,6 @@ import (
 	"golang.org/x/sys/unix"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/berth-cri/berth/pkg/atomicfile"
 	"github.com/berth-cri/berth/pkg/engine/binaries"
 	"github.com/berth-cri/berth/pkg/engine/capabilities"
 	"github.com/berth-cri/berth/pkg/engine/failpoint"
@@ -62,31 +62,102 @@ func (b *writing) CheckpointPod(ctx context.Context, r *runtimeapi.CheckpointPod
 	if m.Node, err = thisNode(); err != nil {
 		return nil, err
 	}
+	if len(m.Handler.Binaries) == 0 {
+		return nil, fmt.Errorf("pod %s is of an older berth, and nobody knows on which binary it runs; recreate it: %w", s.ID(), errdefs.ErrFailedPrecondition)
+	}
 	dir := filepath.Clean(r.GetOutputPath())
-	if err := manifest.Empty(dir); err != nil {
-		return nil, err
-	}
-	if err := s.Op.Lock(ctx); err != nil {
-		return nil, err
-	}
-	defer s.Op.Unlock()
-	if err := s.Open(); err != nil {
-		return nil, err
-	}
-	containers, unlock, err := b.hold(ctx, s, r.GetContainerIds())
-	if err != nil {
-		return nil, err
-	}
-	defer unlock()
-	if err := b.write(ctx, s, containers, m, dir); err != nil {
-		return nil, fmt.Errorf("checkpoint pod: %w", errors.Join(err, manifest.Remove(dir)))
+	if err := b.write(ctx, s, r.GetContainerIds(), m, dir); err != nil {
+		return nil, fmt.Errorf("checkpoint pod: %w", err)
 	}
 	log.G(ctx).WithFields(log.Fields{"sandbox": s.ID(), "directory": dir}).Info("Checkpoint of pod written")
 	return &runtimeapi.CheckpointPodResponse{}, nil
 }
 
-// hold keeps the containers of s that a caller named from being changed until unlock is
-// called. They must be all that run.
+// write writes the pod into a directory. After an error there is nothing of it, or a note
+// for the next start of the daemon, which then tries again to remove it.
+func (b *writing) write(ctx context.Context, s *pod.Sandbox, ids []string, m *manifest.Manifest, dir string) (err error) {
+	if err := manifest.Empty(dir); err != nil {
+		return err
+	}
+	of := note{s.ID(), dir}
+	if err := b.notes.begin(of); err != nil {
+		return err
+	}
+	claimed := false
+	defer func() {
+		if err != nil && claimed {
+			if rerr := manifest.Remove(dir); rerr != nil {
+				err = errors.Join(err, rerr)
+				return
+			}
+		}
+		err = errors.Join(err, b.notes.end(of))
+	}()
+	failpoint.Hit(failpoint.PodCheckpointNoted)
+	// Whoever makes it has the directory.
+	if err := rootOnly(filepath.Join(dir, manifest.ImagesDir)); err != nil {
+		return err
+	}
+	claimed = true
+	if err := b.dump(ctx, s, ids, m, dir); err != nil {
+		return err
+	}
+	failpoint.Hit(failpoint.PodCheckpointWritten)
+	return manifest.Seal(ctx, dir, m)
+}
+
+// dump has the runtime write the pod. It holds the pod for as long as that stands still.
+func (b *writing) dump(ctx context.Context, s *pod.Sandbox, ids []string, m *manifest.Manifest, dir string) error {
+	if err := s.Op.Lock(ctx); err != nil {
+		return err
+	}
+	defer s.Op.Unlock()
+	if err := s.Open(); err != nil {
+		return err
+	}
+	containers, unlock, err := b.hold(ctx, s, ids)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if err := describe(m, s, containers); err != nil {
+		return err
+	}
+	before := b.started(s)
+	client, err := b.tasks.Worker(ctx, s)
+	if err != nil {
+		return err
+	}
+	options, err := typeurl.MarshalAnyToProto(&supervisorv1.SandboxCheckpointOptions{Compression: m.Compression})
+	if err != nil {
+		return err
+	}
+	// A caller that leaves does not stop the pod's kernel in the middle of it, which goes
+	// on by itself when it is done.
+	_, err = client.Task.Checkpoint(context.WithoutCancel(ctx), &taskapi.CheckpointTaskRequest{ID: s.ID(), Path: filepath.Join(dir, manifest.ImagesDir), Options: options})
+	if err != nil {
+		return explainFull(task.FromShim(err), dir)
+	}
+	if now := b.started(s); !maps.Equal(now, before) {
+		return fmt.Errorf("a container of the pod started or ended meanwhile; try again: %w", errdefs.ErrUnavailable)
+	}
+	return nil
+}
+
+// started are the containers of s that were ever started, by their ids, with when they were
+// and how far they have come.
+func (b *writing) started(s *pod.Sandbox) map[string]string {
+	all := map[string]string{}
+	for _, c := range b.pods.Index.ContainersOf(s.ID()) {
+		if st := c.Status(); st.StartedAt != 0 {
+			all[c.ID()] = fmt.Sprint(st.StartedAt, st.Phase)
+		}
+	}
+	return all
+}
+
+// hold keeps the containers of s from being started and stopped until unlock is called, and
+// returns those that a caller named. They must be all that run.
 func (b *writing) hold(ctx context.Context, s *pod.Sandbox, ids []string) (_ []*pod.Container, _ func(), err error) {
 	var held []*pod.Container
 	unlock := func() {
@@ -99,95 +170,65 @@ func (b *writing) hold(ctx context.Context, s *pod.Sandbox, ids []string) (_ []*
 			unlock()
 		}
 	}()
-	var asked []*pod.Container
-	for _, id := range ids {
-		c, err := b.pods.Index.Container(id)
-		if err != nil {
-			return nil, nil, err
-		}
-		if c.Sandbox.ID() != s.ID() {
-			return nil, nil, fmt.Errorf("container %s belongs to another pod than sandbox %s; name the containers of this one: %w", c.ID(), s.ID(), errdefs.ErrInvalidArgument)
-		}
-		asked = append(asked, c)
+	named, err := b.named(s, ids)
+	if err != nil {
+		return nil, nil, err
 	}
+	all := b.pods.Index.ContainersOf(s.ID())
 	// In one order, so that two calls do not wait for each other.
-	slices.SortFunc(asked, func(a, b *pod.Container) int { return strings.Compare(a.ID(), b.ID()) })
-	for _, c := range asked {
+	slices.SortFunc(all, func(a, b *pod.Container) int { return strings.Compare(a.ID(), b.ID()) })
+	for _, c := range all {
 		if err := c.Op.Lock(ctx); err != nil {
 			return nil, nil, err
 		}
 		held = append(held, c)
-		if p := c.Status().Phase; p != pod.PhaseRunning {
-			return nil, nil, fmt.Errorf("container %s is %s; only running containers can be checkpointed: %w", c.ID(), p, errdefs.ErrFailedPrecondition)
+		if err := fit(ctx, c, slices.Contains(named, c)); err != nil {
+			return nil, nil, err
 		}
 	}
-	if err := b.alone(ctx, s, held); err != nil {
-		return nil, nil, err
+	if b.pods.Index.Waits(s) {
+		return nil, nil, fmt.Errorf("sandbox %s is being restored itself; start all of its containers first: %w", s.ID(), errdefs.ErrFailedPrecondition)
 	}
-	return held, unlock, nil
+	return named, unlock, nil
 }
 
-// alone fails if more runs in s than held, and waits until the runtime has forgotten what
-// has ended: all that it knows is written.
-func (b *writing) alone(ctx context.Context, s *pod.Sandbox, held []*pod.Container) error {
-	for _, c := range b.pods.Index.ContainersOf(s.ID()) {
-		switch {
-		case slices.Contains(held, c):
-		case c.Status().Phase == pod.PhaseRunning:
-			return fmt.Errorf("container %s (%s) runs in the pod, too, on the same kernel; name it as well, or stop it: %w", c.ID(), c.Config().GetMetadata().GetName(), errdefs.ErrFailedPrecondition)
-		case c.Status().Phase == pod.PhaseExited:
-			select {
-			case <-c.Erased:
-			case <-ctx.Done():
-				return ctx.Err()
-			}
+// named are containers of s.
+func (b *writing) named(s *pod.Sandbox, ids []string) ([]*pod.Container, error) {
+	var all []*pod.Container
+	for _, id := range ids {
+		c, err := b.pods.Index.Container(id)
+		if err != nil {
+			return nil, err
 		}
+		if c.Sandbox.ID() != s.ID() {
+			return nil, fmt.Errorf("container %s belongs to another pod than sandbox %s; name the containers of this one: %w", c.ID(), s.ID(), errdefs.ErrInvalidArgument)
+		}
+		all = append(all, c)
+	}
+	return all, nil
+}
+
+// fit fails unless c can be in a checkpoint, or be left out of it: the runtime writes all
+// that it knows of, and so must have forgotten what has ended.
+func fit(ctx context.Context, c *pod.Container, named bool) error {
+	name := fmt.Sprintf("container %s (%s)", c.ID(), c.Config().GetMetadata().GetName())
+	switch p := c.Status().Phase; {
+	case named && p != pod.PhaseRunning:
+		return fmt.Errorf("%s is %s; only running containers can be checkpointed: %w", name, p, errdefs.ErrFailedPrecondition)
+	case !named && p == pod.PhaseRunning:
+		return fmt.Errorf("%s runs in the pod, too, on the same kernel; name it as well, or stop it: %w", name, errdefs.ErrFailedPrecondition)
+	case p != pod.PhaseExited:
+		return nil
+	}
+	select {
+	case <-c.Erased:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	if !c.Status().Erased {
+		return fmt.Errorf("%s has ended, and its runtime did not clean up after it; remove it: %w", name, errdefs.ErrFailedPrecondition)
 	}
 	return nil
-}
-
-// write needs the locks of s and its containers. What it leaves after an error is for the
-// caller to remove.
-func (b *writing) write(ctx context.Context, s *pod.Sandbox, containers []*pod.Container, m *manifest.Manifest, dir string) (err error) {
-	if err := describe(m, s, containers); err != nil {
-		return err
-	}
-	if err := b.notes.begin(s.ID(), dir); err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, b.notes.end(s.ID())) }()
-	failpoint.Hit(failpoint.PodCheckpointNoted)
-	images := filepath.Join(dir, manifest.ImagesDir)
-	if err := rootOnly(images); err != nil {
-		return err
-	}
-	client, err := b.tasks.Worker(ctx, s)
-	if err != nil {
-		return err
-	}
-	options, err := typeurl.MarshalAnyToProto(&supervisorv1.SandboxCheckpointOptions{Compression: m.Compression})
-	if err != nil {
-		return err
-	}
-	// A caller that leaves does not stop the pod's kernel in the middle of it, which goes
-	// on by itself when it is done.
-	_, err = client.Task.Checkpoint(context.WithoutCancel(ctx), &taskapi.CheckpointTaskRequest{ID: s.ID(), Path: images, Options: options})
-	if err != nil {
-		return explainFull(task.FromShim(err), dir)
-	}
-	failpoint.Hit(failpoint.PodCheckpointWritten)
-	if err := b.alone(ctx, s, containers); err != nil {
-		return fmt.Errorf("the pod changed meanwhile; try again: %w", err)
-	}
-	for _, c := range containers {
-		if c.Status().Phase != pod.PhaseRunning {
-			return fmt.Errorf("container %s ended meanwhile: %w", c.ID(), errdefs.ErrFailedPrecondition)
-		}
-	}
-	if err := manifest.Seal(ctx, dir, m); err != nil {
-		return err
-	}
-	return atomicfile.SyncDir(dir)
 }
 
 // full is how much of a disk runtimes leave when they have no room any more.

@@ -187,7 +187,10 @@ func (r *recovery) created(ctx context.Context, c *pod.Container) error {
 		defer c.Op.Unlock()
 		c.Record(ctx, func(st *pod.ContainerStatus) { st.FailedStart(container.ErrUnheard, r.pods.Clock.Now()) })
 		close(c.Exited)
-		go r.containers.EraseEnded(c)
+		go func() {
+			r.containers.EndRestore(c)
+			r.containers.EraseEnded(c)
+		}()
 		return nil
 	case task.Gone:
 		c.Op <- struct{}{}

@@ -184,6 +184,9 @@ func (k *ownKernel) signal(ctx context.Context, sig unix.Signal, all bool) error
 	if all {
 		args = append(args, "--all")
 	}
+	if sig == unix.SIGKILL && k.task.journal.Checkpoint != "" && !k.task.isMember() {
+		return k.signalWaiting(sig) // with or without processes, it is the end of the sandbox
+	}
 	err := k.killCall(ctx, append(args, k.task.id, strconv.Itoa(int(sig))))
 	if k.waits(err) {
 		return k.signalWaiting(sig)

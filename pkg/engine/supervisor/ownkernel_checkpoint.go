@@ -36,6 +36,8 @@ func (k *ownKernel) checkpoint(ctx context.Context, images string, options *anyp
 		_, err := k.task.processes.invokeForever(ctx, &call{
 			options: &k.task.journal.Options,
 			args:    []string{"checkpoint", "--leave-running", "--compression", o.GetCompression(), "--image-path", images, k.task.id},
+			// Nobody would know of it any more. The sandbox goes on all the same.
+			deathSignal: unix.SIGKILL,
 		})
 		return err
 	})
@@ -84,23 +86,28 @@ func checkRestore(r *taskAPI.CreateTaskRequest, o *Options) error {
 // verb is how the runtime is told to make and start the container. The first container of
 // a sandbox that is restored makes the sandbox, which waits until all the others have
 // followed; only then all of them go on.
-func (t *task) verb() []string {
+func (t *task) verb() (flags, args []string) {
 	from := t.journal.Checkpoint
 	if from == "" {
-		return []string{"run"}
+		return nil, []string{"run"}
 	}
-	args := []string{"restore", "--image-path", from}
-	if t.loadsLate() {
+	args = []string{"restore", "--image-path", from}
+	if t.knows("-background", "help", "restore") {
+		// Containers go on while their memory is still being read.
 		args = append(args, "--background")
 	}
-	return args
+	if t.knows("-restore-spec-validation", "flags") {
+		// What must be the same was compared before. What the runtime compares beside it, such
+		// as the OOM score, is this node's to say.
+		flags = []string{"--restore-spec-validation=warning"}
+	}
+	return flags, args
 }
 
-// loadsLate says whether the runtime can let containers go on while their memory is
-// still being read.
-func (t *task) loadsLate() bool {
-	help, err := t.call(t.context(), &call{args: []string{"help", "restore"}})
-	return err == nil && strings.Contains(string(help), "-background")
+// knows says whether the runtime speaks of a flag in its help.
+func (t *task) knows(flag string, help ...string) bool {
+	text, err := t.call(t.context(), &call{args: help})
+	return err == nil && strings.Contains(string(text), flag)
 }
 
 // waits tells by the error of a signal whether the sandbox still waits for containers that

@@ -40,6 +40,8 @@ type call struct {
 	// stdio is what the runtime hands on to a container. Without it the
 	// runtime gets no input and its output is captured.
 	stdio *[3]int
+	// flags come before the configuration's own.
+	flags []string
 	// deathSignal is sent to the runtime when this process dies.
 	deathSignal syscall.Signal
 	// score is the oom_score_adj that the runtime starts with, and whatever it starts;
@@ -58,7 +60,7 @@ func (c *call) argv() []string {
 	if c.logFile != "" {
 		argv = append(argv, "--log", c.logFile, "--log-format", "json")
 	}
-	argv = append(argv, o.GlobalFlags...)
+	argv = append(append(argv, c.flags...), o.GlobalFlags...)
 	return append(argv, c.args...)
 }
 

@@ -158,7 +158,8 @@ func (t *task) prepareLaunch() (_ *firstLaunch, retErr error) {
 	}
 	l.drop = func() { l.output.discard(l.sources...) }
 	l.call = &call{logFile: filepath.Join(t.dir, "runtime.log")}
-	l.call.args = append(t.verb(), "--detach", "--bundle", j.Bundle, "--pid-file", l.pidFile)
+	l.call.flags, l.call.args = t.verb()
+	l.call.args = append(l.call.args, "--detach", "--bundle", j.Bundle, "--pid-file", l.pidFile)
 	if j.Options.NoPivotRoot {
 		l.call.args = append(l.call.args, "--no-pivot")
 	}

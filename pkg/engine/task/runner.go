@@ -2,6 +2,7 @@ package task
 
 import (
 	"context"
+	"os"
 	"time"
 
 	"github.com/berth-cri/berth/pkg/engine/binaries"
@@ -76,6 +77,28 @@ func CallTimeout(d *handler.Definition) time.Duration {
 		return d.ContainerCreateTimeout
 	}
 	return defaultCallTimeout
+}
+
+// restoreRate is how much of a checkpoint a disk reads at the least, in bytes per second.
+const restoreRate = 10 << 20
+
+// RestoreTime is how much longer a call may take that reads the checkpoint in a directory;
+// nothing for an empty name.
+func RestoreTime(images string) time.Duration {
+	if images == "" {
+		return 0
+	}
+	size := int64(0)
+	entries, err := os.ReadDir(images)
+	if err != nil {
+		return 0 // the call itself will tell
+	}
+	for _, e := range entries {
+		if info, err := e.Info(); err == nil {
+			size += info.Size()
+		}
+	}
+	return time.Duration(size/restoreRate+1) * time.Second
 }
 
 // KeptOf is what a Runner that dies would lose of c, whose first process is pid.

@@ -97,7 +97,7 @@ func (r *supervised) Options(logDirectory, logPath string) (*anypb.Any, error) {
 		MaxLogLine:    int32(kept.MaxLogLineSize),
 		IoUid:         uid,
 		IoGid:         gid,
-		CallTimeoutMs: CallTimeout(d).Milliseconds(),
+		CallTimeoutMs: (CallTimeout(d) + RestoreTime(s.Checkpoint)).Milliseconds(),
 	})
 }
 

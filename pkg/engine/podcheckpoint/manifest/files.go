@@ -188,10 +188,17 @@ func Discard(dir string) error {
 
 // Remove empties the directory of a checkpoint of what is berth's.
 func Remove(dir string) error {
-	root, err := os.OpenRoot(dir)
+	info, err := os.Lstat(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
+	if err == nil && !info.IsDir() {
+		err = fmt.Errorf("%s is not a directory: %w", dir, errdefs.ErrFailedPrecondition)
+	}
+	if err != nil {
+		return err
+	}
+	root, err := os.OpenRoot(dir)
 	if err != nil {
 		return err
 	}

@@ -36,7 +36,7 @@ const (
 	// format is the only one there is. Fields may be added to it, never renamed.
 	format = 1
 	// maxSize bounds the manifest: the CRI's messages have at most 16 MiB.
-	maxSize = 32 << 20
+	maxSize = 16 << 20
 	// maxFiles bounds the files of a checkpoint.
 	maxFiles = 1000
 )
@@ -128,6 +128,9 @@ func Read(dir string) (*Manifest, error) {
 		return nil, fmt.Errorf("%s has no checkpoint of a pod that can be read: %w: %w", dir, err, errdefs.ErrInvalidArgument)
 	}
 	defer f.Close()
+	if err := rootsAlone(f); err != nil {
+		return nil, err
+	}
 	text, err := io.ReadAll(io.LimitReader(f, maxSize+1))
 	if err != nil {
 		return nil, fmt.Errorf("read the checkpoint's manifest: %w", err)

@@ -1,0 +1,215 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/integration/testbed"
+)
+
+// stateMB is what the server that is restored has in memory.
+const stateMB = 200
+
+// The metrics of restored pods, which no other daemon has: they are compared with the cold
+// start of the same pod.
+var restoreMetrics = []metric{
+	{key: "cold", name: "cold start → served", unit: "ms"},
+	{key: "restored", name: "restored → served", unit: "ms"},
+	{key: "restoredTwo", name: "two at the same time of one checkpoint → both served", unit: "ms"},
+	{key: "restoredCompressed", name: "restored from a compressed one → served", unit: "ms"},
+	{key: "write", name: "CheckpointPod", unit: "ms"},
+	{key: "writeCompressed", name: "– compressed", unit: "ms"},
+	{key: "disk", name: "the checkpoint on disk", unit: "MB"},
+	{key: "diskCompressed", name: "– compressed", unit: "MB"},
+}
+
+// restoreEntry is one number, and what it is of a cold start, if it is a time to serve.
+type restoreEntry struct {
+	Key     string    `json:"key"`
+	Name    string    `json:"name"`
+	Unit    string    `json:"unit"`
+	Value   float64   `json:"value"`
+	Ratio   *float64  `json:"ratio,omitempty"` // ÷ cold start
+	Samples []float64 `json:"samples"`
+}
+
+// warmth measures restored pods under gVisor.
+type warmth struct {
+	testbed.T
+	berth   *testbed.Berth
+	image   string
+	samples samples
+}
+
+// restores compares restored pods with such that start cold, in turns.
+func restores(t testbed.T, o options) []restoreEntry {
+	registry := testbed.NewRegistry(t, testbed.RegistryOptions{})
+	binary := filepath.Join(t.TempDir(), "server")
+	build := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-buildvcs=false", "-o", binary, "./integration/bench/server")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("build the server: %v\n%s", err, out)
+	}
+	program, err := os.ReadFile(binary)
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	w := &warmth{
+		T: t, samples: samples{},
+		image: registry.Push(t, "bench/server:1", testbed.Busybox(t, testbed.WithLayer(testbed.File{Path: "server", Mode: fs.FileMode(0o755), Body: program}))),
+		berth: testbed.StartBerth(t, testbed.Options{
+			Runtimes: map[string]string{testbed.Runsc: testbed.Part(t, testbed.Runsc)}, CNI: testbed.NewCNI(t), Registries: []*testbed.Registry{registry},
+			Config: "[log]\nlevel = \"info\"\n",
+		}),
+	}
+	w.berth.Client.Pull(t, testbed.Runsc, w.image)
+	for n := range o.fleetRounds() + 1 {
+		w.round(n > 0) // what only the first pod of a daemon costs is no part of any number
+	}
+	return w.entries()
+}
+
+func (w *warmth) entries() (all []restoreEntry) {
+	cold := median(w.samples["cold"][berth])
+	for _, m := range restoreMetrics {
+		values := w.samples[m.key][berth]
+		e := restoreEntry{Key: m.key, Name: m.name, Unit: m.unit, Value: median(values), Samples: values}
+		if strings.HasPrefix(m.key, "restored") && cold > 0 {
+			v := e.Value / cold
+			e.Ratio = &v
+		}
+		all = append(all, e)
+	}
+	return all
+}
+
+func (w *warmth) round(counts bool) {
+	took := map[string]float64{}
+	timed := func(key string, do func()) {
+		begin := time.Now()
+		do()
+		took[key] = milliseconds(time.Since(begin))
+	}
+	var p *testbed.Pod
+	var config *runtimeapi.ContainerConfig
+	timed("cold", func() {
+		p = w.berth.Client.RunPod(w, testbed.PodSpec{Handler: testbed.Runsc, Image: w.image, Command: []string{"/server", strconv.Itoa(stateMB)}, Container: func(c *runtimeapi.ContainerConfig) { config = c }})
+		w.served(p.IP(w))
+	})
+	dirs := map[string]string{}
+	for kind, options := range map[string]map[string]string{"": nil, "Compressed": {"compression": "flate-best-speed"}} {
+		dir := w.TempDir()
+		if err := os.Chmod(dir, 0o700); err != nil {
+			w.Fatalf("%v", err)
+		}
+		timed("write"+kind, func() {
+			ctx, cancel := context.WithTimeout(w.Context(), callTimeout)
+			defer cancel()
+			_, err := w.berth.Client.CheckpointPod(ctx, &runtimeapi.CheckpointPodRequest{PodSandboxId: p.ID, OutputPath: dir, ContainerIds: []string{p.Container.ID}, Options: options})
+			if err != nil {
+				w.Fatalf("checkpoint: %v", err)
+			}
+		})
+		dirs[kind], took["disk"+kind] = dir, onDisk(w, dir)
+	}
+	p.Remove(w)
+	restored := func(dir string) *testbed.Pod {
+		again, containers, err := w.berth.Client.TryRestore(w, &runtimeapi.RestorePodRequest{
+			CheckpointPath: dir, Config: w.berth.Client.SandboxConfig(""), RuntimeHandler: testbed.Runsc, ContainerConfigs: []*runtimeapi.ContainerConfig{proto.CloneOf(config)},
+		})
+		if err != nil {
+			w.Fatalf("restore: %v", err)
+		}
+		containers[0].Start(w)
+		w.served(again.IP(w))
+		return again
+	}
+	for _, kind := range []string{"", "Compressed"} {
+		var again *testbed.Pod
+		timed("restored"+kind, func() { again = restored(dirs[kind]) })
+		again.Remove(w)
+	}
+	var both [2]*testbed.Pod
+	timed("restoredTwo", func() {
+		var together sync.WaitGroup
+		for i := range both {
+			together.Go(func() { both[i] = restored(dirs[""]) })
+		}
+		together.Wait()
+	})
+	for _, again := range both {
+		again.Remove(w)
+	}
+	for _, dir := range dirs {
+		if err := os.RemoveAll(dir); err != nil {
+			w.Fatalf("%v", err)
+		}
+	}
+	if !counts {
+		return
+	}
+	for key, value := range took {
+		w.samples.add(key, berth, value)
+	}
+}
+
+// served returns when the server at that address has answered.
+func (w *warmth) served(address string) {
+	client := &http.Client{Timeout: 200 * time.Millisecond}
+	for end := time.Now().Add(callTimeout); time.Now().Before(end); time.Sleep(2 * time.Millisecond) {
+		r, err := client.Get("http://" + address + ":8080/")
+		if err != nil {
+			continue
+		}
+		_, err = io.Copy(io.Discard, r.Body)
+		if r.Body.Close(); err == nil && r.StatusCode == http.StatusOK {
+			return
+		}
+	}
+	w.Fatalf("nothing is served at %s", address)
+}
+
+// onDisk is the size of what is below a directory, in MB.
+func onDisk(t testbed.T, dir string) float64 {
+	total := int64(0)
+	err := filepath.WalkDir(dir, func(_ string, e fs.DirEntry, err error) error {
+		if err != nil || !e.Type().IsRegular() {
+			return err
+		}
+		info, err := e.Info()
+		if err == nil {
+			total += info.Size()
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	return float64(total) / 1e6
+}
+
+func (r report) restoreTable(out io.Writer) error {
+	var b strings.Builder
+	fmt.Fprintf(&b, "\n### Restored pods, runsc %s\n\n", r.Versions[testbed.Runsc])
+	fmt.Fprintf(&b, "berth %s; a server with %d MB of state; Linux %s, %d CPUs, load %s before and %s after; %d rounds.\n\n",
+		r.Versions[berth], stateMB, r.Machine.Kernel, r.Machine.CPUs, r.Machine.LoadBefore, r.Machine.LoadAfter, r.Fleets)
+	b.WriteString("| | | berth | ÷ cold start |\n|---|---|--:|--:|\n")
+	for _, e := range r.Restored {
+		fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", e.Name, e.Unit, short(&e.Value), ratio(e.Ratio))
+	}
+	_, err := io.WriteString(out, b.String())
+	return err
+}

@@ -153,7 +153,7 @@ containers, and all that is in their environment.`,
 }
 
 func verified(ctx context.Context, m *manifest.Manifest, dir string) error {
-	err := m.Verify(ctx, dir)
+	err := m.Verify(ctx, dir, manifest.Thoroughly)
 	if errors.Is(err, manifest.ErrDamaged) {
 		return degraded("%s: %w", dir, err)
 	}

@@ -104,7 +104,7 @@ func (b *restoring) check(ctx context.Context, d *handler.Definition, r *runtime
 	if err := m.Fits(to); err != nil {
 		return nil, nil, err
 	}
-	if err := m.Verify(ctx, dir); err != nil {
+	if err := m.Verify(ctx, dir, manifest.Quickly); err != nil {
 		return nil, nil, err
 	}
 	return from, letGo, nil

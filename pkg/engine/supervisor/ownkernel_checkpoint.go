@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"strings"
+	"time"
 
 	taskAPI "github.com/containerd/containerd/api/runtime/task/v3"
 	"github.com/containerd/errdefs"
@@ -104,10 +105,26 @@ func (t *task) verb() (flags, args []string) {
 	return flags, args
 }
 
-// knows says whether the runtime speaks of a flag in its help.
+// helpTimeout bounds the wait for a runtime's help.
+const helpTimeout = 10 * time.Second
+
+// knows says whether the runtime speaks of a flag in its help, some of which it writes to
+// stderr.
 func (t *task) knows(flag string, help ...string) bool {
-	text, err := t.call(t.context(), &call{args: help})
-	return err == nil && strings.Contains(string(text), flag)
+	ctx, cancel := context.WithTimeout(t.context(), helpTimeout)
+	defer cancel()
+	r, err := t.processes.begin(&call{options: &t.journal.Options, args: help})
+	if err != nil {
+		return false
+	}
+	defer r.close()
+	select {
+	case <-r.ended:
+		_, err = r.reap()
+	case <-ctx.Done():
+		err = r.abort(ctx)
+	}
+	return err == nil && strings.Contains(string(captured(r.stdout))+string(captured(r.stderr)), flag)
 }
 
 // waits tells by the error of a signal whether the sandbox still waits for containers that

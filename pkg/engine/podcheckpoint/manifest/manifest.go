@@ -5,7 +5,7 @@
 //	err := manifest.Seal(ctx, dir, m)           // hashes the files, and writes the manifest
 //	m, err := manifest.Read(dir)                // bounded; follows no links
 //	differences := m.Differences(now)           // pure
-//	err = m.Verify(ctx, dir)                    // reads all the files
+//	err = m.Verify(ctx, dir, manifest.Quickly)  // reads all the files
 //
 // A directory without a manifest is no checkpoint: it is written last, and as a whole.
 package manifest
@@ -107,6 +107,9 @@ type File struct {
 	Name   string `json:"name"`
 	Size   int64  `json:"size"`
 	SHA256 string `json:"sha256"`
+	// CRC32C finds damage as well, in a sixth of the time. Neither keeps out who can write
+	// the manifest, too.
+	CRC32C uint32 `json:"crc32c"`
 }
 
 // Size is the bytes of all files.

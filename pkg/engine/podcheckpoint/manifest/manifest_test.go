@@ -148,7 +148,7 @@ func TestSealedIsRead(t *testing.T) {
 	if len(again.Files) != 2 || again.Handler.Binaries[0] != m.Handler.Binaries[0] {
 		t.Errorf("read is %+v", again)
 	}
-	must(t, again.Verify(t.Context(), dir))
+	must(t, again.Verify(t.Context(), dir, Thoroughly))
 	for _, name := range []string{Name, "images/checkpoint.img", "images/pages.img"} {
 		if info, err := os.Stat(filepath.Join(dir, name)); err != nil || info.Mode().Perm() != 0o600 {
 			t.Errorf("%s: %v, %v", name, info.Mode(), err)
@@ -156,7 +156,7 @@ func TestSealedIsRead(t *testing.T) {
 	}
 	cancelled, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := again.Verify(cancelled, dir); !errors.Is(err, context.Canceled) {
+	if err := again.Verify(cancelled, dir, Quickly); !errors.Is(err, context.Canceled) {
 		t.Errorf("cancelled: %v", err)
 	}
 	must(t, Discard(dir))
@@ -226,14 +226,16 @@ func TestHostileCheckpoints(t *testing.T) {
 			must(t, os.Symlink("moved", filepath.Join(dir, ImagesDir)))
 		}, "damaged"},
 	} {
-		dir, _ := written(t)
-		c.change(t, dir)
-		m, err := Read(dir)
-		if err == nil {
-			err = m.Verify(t.Context(), dir)
-		}
-		if !errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), c.says) {
-			t.Errorf("%s: %v, want %q", name, err, c.says)
+		for _, how := range []Thoroughness{Quickly, Thoroughly} {
+			dir, _ := written(t)
+			c.change(t, dir)
+			m, err := Read(dir)
+			if err == nil {
+				err = m.Verify(t.Context(), dir, how)
+			}
+			if !errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), c.says) {
+				t.Errorf("%s: %v, want %q", name, err, c.says)
+			}
 		}
 	}
 }

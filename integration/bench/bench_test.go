@@ -32,6 +32,14 @@ func TestEveryNumberOfBoth(t *testing.T) {
 			t.Errorf("%q is %v and %v", e.Key, *e.Berth, *e.Containerd)
 		}
 	}
+	for _, e := range r.Restored {
+		if e.Value <= 0 || len(e.Samples) != 1 {
+			t.Errorf("%q is %v of %v", e.Key, e.Value, e.Samples)
+		}
+	}
+	if len(r.Restored) != len(restoreMetrics) {
+		t.Errorf("restored pods have %d numbers of %d", len(r.Restored), len(restoreMetrics))
+	}
 }
 
 func TestParse(t *testing.T) {

@@ -58,7 +58,7 @@ type warmth struct {
 func restores(t testbed.T, o options) []restoreEntry {
 	registry := testbed.NewRegistry(t, testbed.RegistryOptions{})
 	binary := filepath.Join(t.TempDir(), "server")
-	build := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-buildvcs=false", "-o", binary, "./integration/bench/server")
+	build := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-buildvcs=false", "-o", binary, "github.com/berth-cri/berth/integration/bench/server")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build the server: %v\n%s", err, out)

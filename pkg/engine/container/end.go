@@ -96,7 +96,7 @@ func (b *ends) EndRestore(c *pod.Container) {
 		err = task.FromShim(err)
 	}
 	if err != nil && !errdefs.IsNotFound(err) {
-		log.G(ctx).WithError(err).WithField("sandbox", c.Sandbox.ID()).Warn("Failed to end pod that cannot be restored; its containers wait until it is removed")
+		log.G(ctx).WithError(err).WithField("sandbox", c.Sandbox.ID()).Warn("Failed to kill pod that cannot be restored; its containers wait until it is removed")
 	}
 }
 

@@ -63,7 +63,7 @@ func (b *writing) CheckpointPod(ctx context.Context, r *runtimeapi.CheckpointPod
 		return nil, err
 	}
 	if len(m.Handler.Binaries) == 0 {
-		return nil, fmt.Errorf("pod %s is of an older berth, and nobody knows on which binary it runs; recreate it: %w", s.ID(), errdefs.ErrFailedPrecondition)
+		return nil, fmt.Errorf("pod %s is of an older berth, which did not record on which binary it runs; recreate it: %w", s.ID(), errdefs.ErrFailedPrecondition)
 	}
 	dir := filepath.Clean(r.GetOutputPath())
 	if err := b.write(ctx, s, r.GetContainerIds(), m, dir); err != nil {

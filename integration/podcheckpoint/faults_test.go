@@ -1,6 +1,7 @@
 package podcheckpoint
 
 import (
+	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -145,4 +146,49 @@ func TestRuntimeIsReplaced(t *testing.T) {
 	install("")
 	time.Sleep(10 * time.Millisecond)
 	b.restored(t, p, dir).reaches(t, 4)
+}
+
+// TestStoppedWhileItIsWritten: the stop of a pod does not wait for its checkpoint, however
+// long that would take, and nothing of it is left.
+func TestStoppedWhileItIsWritten(t *testing.T) {
+	b := newBed(t, testbed.Options{})
+	atRest := b.Rest(t)
+	p := b.run(t, "one", "two")
+	p.reaches(t, 2)
+	sandbox := b.sandboxProcess(t, p.ID)
+	// It begins, and does not come to its end.
+	if err := unix.Kill(sandbox, unix.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	written := make(chan error, 1)
+	go func() { written <- p.TryCheckpoint(t, dir, p.containers()...) }()
+	testbed.Eventually(t, patience, func() error {
+		_, err := os.Stat(filepath.Join(dir, "images"))
+		return err
+	})
+	time.Sleep(time.Second) // for the runtime to be asked
+	p.Stop(t)
+	if err := <-written; status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), "was stopped meanwhile") {
+		t.Errorf("the checkpoint ended with %v", err)
+	}
+	if left := files(t, dir); len(left) > 0 {
+		t.Errorf("left are %q", left)
+	}
+	p.Remove(t)
+	b.NothingLeft(t, atRest)
+}
+
+// sandboxProcess is the process that all of a pod runs in.
+func (b *bed) sandboxProcess(t *testing.T, pod string) int {
+	t.Helper()
+	r, err := b.Client.PodSandboxStatus(testbed.Within(t, patience), &runtimeapi.PodSandboxStatusRequest{PodSandboxId: pod, Verbose: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var info struct{ PID int }
+	if err := json.Unmarshal([]byte(r.GetInfo()["info"]), &info); err != nil || info.PID == 0 {
+		t.Fatalf("the sandbox's process is %v, %v", r.GetInfo(), err)
+	}
+	return info.PID
 }

@@ -29,6 +29,8 @@ type Sandbox struct {
 	Creating atomic.Pointer[PendingCall]
 	// EndAsked is when its shim was first told to end what runs in it.
 	EndAsked atomic.Pointer[time.Time]
+	// Writing gives up the checkpoint of it that is being written; nil is none.
+	Writing atomic.Pointer[func()]
 	// Killed says that it ran when its shim was found dead.
 	Killed atomic.Bool
 	listed atomic.Pointer[encodedItem]

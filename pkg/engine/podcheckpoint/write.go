@@ -23,6 +23,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/failpoint"
 	"github.com/berth-cri/berth/pkg/engine/pod"
 	"github.com/berth-cri/berth/pkg/engine/podcheckpoint/manifest"
+	"github.com/berth-cri/berth/pkg/engine/shim"
 	"github.com/berth-cri/berth/pkg/engine/task"
 	"github.com/berth-cri/berth/pkg/engine/validate"
 	supervisorv1 "github.com/berth-cri/berth/proto/berth/supervisor/v1"
@@ -132,16 +133,49 @@ func (b *writing) dump(ctx context.Context, s *pod.Sandbox, ids []string, m *man
 	if err != nil {
 		return err
 	}
-	// A caller that leaves does not stop the pod's kernel in the middle of it, which goes
-	// on by itself when it is done.
-	_, err = client.Task.Checkpoint(context.WithoutCancel(ctx), &taskapi.CheckpointTaskRequest{ID: s.ID(), Path: filepath.Join(dir, manifest.ImagesDir), Options: options})
-	if err != nil {
-		return explainFull(task.FromShim(err), dir)
+	request := &taskapi.CheckpointTaskRequest{ID: s.ID(), Path: filepath.Join(dir, manifest.ImagesDir), Options: options}
+	if err := writeTask(ctx, client, s, request); err != nil {
+		return explainFull(err, dir)
 	}
 	if now := b.started(s); !maps.Equal(now, before) {
 		return fmt.Errorf("a container of the pod started or ended meanwhile; try again: %w", errdefs.ErrUnavailable)
 	}
 	return nil
+}
+
+// writeTask has the runtime write the pod. A caller that leaves does not stop the pod's kernel
+// in the middle of it, which goes on by itself when it is done. Who stops the pod does: the
+// kernel, which stands still, is killed, and writes no more.
+func writeTask(ctx context.Context, client *shim.Client, s *pod.Sandbox, request *taskapi.CheckpointTaskRequest) error {
+	ctx = context.WithoutCancel(ctx)
+	stopped, giveUp := context.WithCancel(ctx)
+	defer giveUp()
+	end := func() { giveUp() }
+	s.Writing.Store(&end)
+	defer s.Writing.Store(nil)
+	var answer error
+	answered := make(chan struct{})
+	go func() {
+		defer close(answered)
+		_, err := client.Task.Checkpoint(ctx, request)
+		answer = task.FromShim(err)
+	}()
+	select {
+	case <-answered:
+		return answer
+	case <-stopped.Done():
+	}
+	err := fmt.Errorf("the pod was stopped meanwhile: %w", errdefs.ErrFailedPrecondition)
+	bounded, cancel := context.WithTimeout(ctx, pod.KillGrace)
+	defer cancel()
+	if _, kerr := client.Task.Kill(bounded, &taskapi.KillRequest{ID: s.ID(), Signal: uint32(unix.SIGKILL)}); kerr != nil && !errdefs.IsNotFound(task.FromShim(kerr)) {
+		err = errors.Join(err, task.FromShim(kerr))
+	}
+	select {
+	case <-answered: // the runtime makes no more files
+	case <-bounded.Done():
+	}
+	return err
 }
 
 // started are the containers of s that were ever started, by their ids, with when they were

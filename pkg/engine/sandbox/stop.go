@@ -66,6 +66,7 @@ func (b *stops) StopPodSandbox(ctx context.Context, r *runtimeapi.StopPodSandbox
 	if err != nil {
 		return nil, err
 	}
+	giveUpWriting(s)
 	if err := s.Op.Lock(ctx); err != nil {
 		return nil, err
 	}
@@ -74,6 +75,14 @@ func (b *stops) StopPodSandbox(ctx context.Context, r *runtimeapi.StopPodSandbox
 		return nil, err
 	}
 	return &runtimeapi.StopPodSandboxResponse{}, nil
+}
+
+// giveUpWriting ends a checkpoint of s that is under way, for who ends s: a large one takes
+// minutes, and a pod must not outlive its stop for it.
+func giveUpWriting(s *pod.Sandbox) {
+	if giveUp := s.Writing.Load(); giveUp != nil {
+		(*giveUp)()
+	}
 }
 
 // stop needs s.op.
@@ -213,6 +222,7 @@ func (b *stops) RemovePodSandbox(ctx context.Context, r *runtimeapi.RemovePodSan
 	if err != nil {
 		return nil, err
 	}
+	giveUpWriting(s)
 	if err := s.Op.Lock(ctx); err != nil {
 		return nil, err
 	}

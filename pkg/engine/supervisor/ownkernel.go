@@ -184,7 +184,7 @@ func (k *ownKernel) signal(ctx context.Context, sig unix.Signal, all bool) error
 	if all {
 		args = append(args, "--all")
 	}
-	if sig == unix.SIGKILL && k.task.journal.Checkpoint != "" && !k.task.isMember() {
+	if sig == unix.SIGKILL && k.cannotAct() {
 		return k.signalWaiting(sig) // with or without processes, it is the end of the sandbox
 	}
 	err := k.killCall(ctx, append(args, k.task.id, strconv.Itoa(int(sig))))
@@ -336,7 +336,7 @@ func finishedWithin(err error) bool {
 	if !errors.As(err, &e) {
 		return false
 	}
-	for _, words := range []string{"no such process", "is not running", "no such container"} {
+	for _, words := range []string{"no such process", "is not running", "no such container", "connection refused"} { // the last is of a sandbox that has ended
 		if strings.Contains(strings.ToLower(e.message), words) {
 			return true
 		}

@@ -34,6 +34,8 @@ func (k *ownKernel) checkpoint(ctx context.Context, images string, options *anyp
 	return k.task.whenRunning(ctx, func(ctx context.Context) error {
 		locks := k.task.locks()
 		defer locks.sweepEnded()
+		k.task.writing.Store(true)
+		defer k.task.writing.Store(false)
 		_, err := k.task.processes.invokeForever(ctx, &call{
 			options: &k.task.journal.Options,
 			args:    []string{"checkpoint", "--leave-running", "--compression", o.GetCompression(), "--image-path", images, k.task.id},
@@ -132,6 +134,12 @@ func (t *task) knows(flag string, help ...string) bool {
 func (k *ownKernel) waits(err error) bool {
 	var failed *errCall
 	return k.task.journal.Checkpoint != "" && errors.As(err, &failed) && strings.Contains(failed.message, "not started")
+}
+
+// cannotAct says whether the sandbox of a first container may have nobody who would take a
+// signal.
+func (k *ownKernel) cannotAct() bool {
+	return !k.task.isMember() && (k.task.journal.Checkpoint != "" || k.task.writing.Load())
 }
 
 // signalWaiting is for containers whose sandbox waits. Without this one it would wait for

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/containerd/containerd/v2/core/mount"
@@ -44,6 +45,9 @@ type task struct {
 	// unstarted says that its start failed: what there is of it may be in any state.
 	unstarted bool
 	deleted   bool
+
+	// writing says that its sandbox is being written, and stands still.
+	writing atomic.Bool
 }
 
 // semaphore is a lock that can be given up waiting for.

@@ -35,10 +35,10 @@ func (b *bed) sandboxes(t *testing.T) (ids []string) {
 // Afterwards there is no half of one, and the pod that was written runs on.
 func TestKilledAtEveryStep(t *testing.T) {
 	b := newBed(t, testbed.Options{Tags: []string{"berth_failpoints"}})
+	atRest := b.Rest(t)
 	p := b.run(t, "one", "two")
 	p.reaches(t, 2)
 	dir := p.checkpointed(t)
-	atRest := b.Snapshot(t)
 	for _, place := range failpoint.AllOfPodCheckpoints {
 		t.Run(place, func(t *testing.T) {
 			b.Stop(t)
@@ -67,11 +67,12 @@ func TestKilledAtEveryStep(t *testing.T) {
 				return nil
 			})
 			p.reaches(t, p.members[0].count(t)+2)
-			b.NoLeaks(t, atRest)
 			again := p.checkpointed(t)
 			b.restored(t, p, again).Remove(t)
 		})
 	}
+	p.Remove(t)
+	b.NothingLeft(t, atRest)
 }
 
 // TestDiskIsFull: a checkpoint that does not fit leaves nothing, and the pod goes on.

@@ -24,11 +24,12 @@ func checkpointCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:     "checkpoint",
 		Aliases: []string{"checkpoints"},
-		Short:   "List, inspect and remove checkpoints of pods",
-		Long: `List, inspect and remove checkpoints of pods, which "berth pod checkpoint" and callers of
-the CRI write. These commands read the disk, and need no daemon.`,
+		Short:   "List, inspect, carry and remove checkpoints of pods",
+		Long: `List, inspect, carry and remove checkpoints of pods, which "berth pod checkpoint" and callers
+of the CRI write. These commands read the disk, and need no daemon.`,
 	}
-	c.AddCommand(checkpointListCommand(), checkpointInspectCommand(), checkpointRemoveCommand())
+	c.AddCommand(checkpointListCommand(), checkpointInspectCommand(), checkpointPushCommand(), checkpointPullCommand(),
+		checkpointRemoveCommand())
 	return c
 }
 

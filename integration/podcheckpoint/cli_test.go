@@ -130,3 +130,39 @@ func TestCompressed(t *testing.T) {
 		t.Errorf("compressed it has %d bytes, else %d", sizes[true], sizes[false])
 	}
 }
+
+// TestRegistry: a checkpoint goes to a registry and comes back, to another directory, where the
+// pod is restored from.
+func TestRegistry(t *testing.T) {
+	b := newBed(t, testbed.Options{})
+	p := b.run(t, "one", "two")
+	p.reaches(t, 3)
+	dir := p.checkpointed(t)
+	p.Remove(t)
+	name := strings.TrimSuffix(b.Image, "podcheckpoint/busybox:1") + "checkpoints/notebook:warm"
+	out := b.must(t, "checkpoint", "push", dir, name, "--plain-http", "-o", "json")
+	var pushed struct{ Name, Digest string }
+	if err := json.Unmarshal([]byte(out), &pushed); err != nil || pushed.Name != name || !strings.HasPrefix(pushed.Digest, "sha256:") {
+		t.Fatalf("pushed is %s, %v", out, err)
+	}
+	if again := b.must(t, "checkpoint", "push", dir, name, "--plain-http", "-o", "json"); again != out {
+		t.Errorf("pushed again is %s", again)
+	}
+	back := filepath.Join(t.TempDir(), "back")
+	b.must(t, "checkpoint", "pull", strings.TrimSuffix(name, ":warm")+"@"+pushed.Digest, back, "--plain-http")
+	b.must(t, "checkpoint", "inspect", "--verify", back)
+	b.restored(t, p, back).reaches(t, 4)
+	if status, _, mistakes := b.berth(t, "checkpoint", "pull", name, back, "--plain-http"); status == 0 || !strings.Contains(mistakes, "exists") {
+		t.Errorf("over another: exit status %d, %s", status, mistakes)
+	}
+	other := filepath.Join(filepath.Dir(back), "other")
+	if status, _, mistakes := b.berth(t, "checkpoint", "pull", b.Image, other, "--plain-http"); status == 0 || !strings.Contains(mistakes, "not the checkpoint of a pod") {
+		t.Errorf("an ordinary image: exit status %d, %s", status, mistakes)
+	}
+	if status, _, mistakes := b.berth(t, "checkpoint", "pull", name+"-none", other, "--plain-http"); status == 0 || !strings.Contains(mistakes, "not found") {
+		t.Errorf("none: exit status %d, %s", status, mistakes)
+	}
+	if _, err := os.Stat(other); !os.IsNotExist(err) {
+		t.Errorf("a pull that failed left its directory: %v", err)
+	}
+}

@@ -14,7 +14,11 @@ func Checkpoints(h Handler) *Refusal {
 	case h.Runtime == nil:
 		return nil
 	case h.ownKernel():
-		return lacks("its containers run on a separate kernel, which CRIU does not support")
+		refusal := lacks("its containers run on a separate kernel, which CRIU does not support")
+		if PodCheckpoints(h) == nil {
+			refusal.Instead = "checkpoint the pod as a whole (CheckpointPod)"
+		}
+		return refusal
 	case !h.Runtime.MakesCheckpoints():
 		return lacks(h.runtime() + " does not report support for CRIU")
 	}

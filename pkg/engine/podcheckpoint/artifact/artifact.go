@@ -1,0 +1,303 @@
+// Package artifact carries checkpoints of pods to registries and back, as OCI artifacts: the
+// manifest of a checkpoint is the artifact's configuration, and each file is a layer as it is.
+//
+//	digest, err := artifact.Push(ctx, dir, "registry.example/team/notebook:1", registry)
+//	m, err := artifact.Pull(ctx, "registry.example/team/notebook:1", dir, registry)
+//
+// A checkpoint holds every secret that its pod had in memory: who can read the repository has
+// them.
+package artifact
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/containerd/containerd/v2/core/content"
+	"github.com/containerd/containerd/v2/core/remotes"
+	"github.com/containerd/containerd/v2/core/remotes/docker"
+	"github.com/containerd/containerd/v2/core/remotes/docker/config"
+	"github.com/containerd/errdefs"
+	"github.com/distribution/reference"
+	"github.com/opencontainers/go-digest"
+	"github.com/opencontainers/image-spec/specs-go"
+	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/berth-cri/berth/pkg/atomicfile"
+	"github.com/berth-cri/berth/pkg/engine/beneath"
+	"github.com/berth-cri/berth/pkg/engine/podcheckpoint/manifest"
+)
+
+// The media types of checkpoints.
+const (
+	Type       = "application/vnd.berth.pod-checkpoint.v1"
+	configType = "application/vnd.berth.pod-checkpoint.manifest.v1+json"
+	fileType   = "application/vnd.berth.pod-checkpoint.file.v1"
+)
+
+const (
+	// maxConfig bounds the manifest of a checkpoint, as its reader does.
+	maxConfig = 16 << 20
+	// maxManifest bounds that of the artifact.
+	maxManifest = 4 << 20
+)
+
+// Registry is how registries are reached.
+type Registry struct {
+	// HostsDir has their hosts.toml files; empty is none.
+	HostsDir string
+	// User and Secret are for the registry that is named; empty are none.
+	User, Secret string
+	// PlainHTTP talks to it without TLS where no hosts.toml says otherwise.
+	PlainHTTP bool
+	// Progress is told of each blob before it is sent or read; nil is nobody.
+	Progress func(name string, size int64)
+}
+
+func (r Registry) resolver(ctx context.Context) remotes.Resolver {
+	o := config.HostOptions{Credentials: func(string) (string, string, error) { return r.User, r.Secret, nil }}
+	if r.HostsDir != "" {
+		o.HostDir = config.HostDirFromRoot(r.HostsDir)
+	}
+	if r.PlainHTTP {
+		o.DefaultScheme = "http"
+	}
+	return docker.NewResolver(docker.ResolverOptions{Hosts: config.ConfigureHosts(ctx, o)})
+}
+
+func (r Registry) tell(name string, size int64) {
+	if r.Progress != nil {
+		r.Progress(name, size)
+	}
+}
+
+// named reads a name that has a registry; a tag may be missing.
+func named(ref string) (string, error) {
+	parsed, err := reference.ParseNamed(ref)
+	if err != nil {
+		return "", fmt.Errorf("name %.300q: %w; give registry, repository and tag: %w", ref, err, errdefs.ErrInvalidArgument)
+	}
+	return reference.TagNameOnly(parsed).String(), nil
+}
+
+// Push sends the checkpoint in dir to a registry, under ref. It returns the digest.
+func Push(ctx context.Context, dir, ref string, to Registry) (digest.Digest, error) {
+	ref, err := named(ref)
+	if err != nil {
+		return "", err
+	}
+	m, err := manifest.Read(dir)
+	if err != nil {
+		return "", err
+	}
+	text, err := readAll(dir, manifest.Name)
+	if err != nil {
+		return "", err
+	}
+	pusher, err := to.resolver(ctx).Pusher(ctx, ref)
+	if err != nil {
+		return "", fmt.Errorf("push to %s: %w", ref, err)
+	}
+	described := describe(m, text)
+	for i, l := range described.Layers {
+		to.tell(m.Files[i].Name, l.Size)
+		err := push(ctx, pusher, l, func() (io.ReadCloser, error) {
+			return beneath.Read(dir, filepath.Join(manifest.ImagesDir, m.Files[i].Name))
+		})
+		if err != nil {
+			return "", fmt.Errorf("push %s to %s: %w", m.Files[i].Name, ref, err)
+		}
+	}
+	whole, err := json.Marshal(described)
+	if err != nil {
+		return "", err
+	}
+	top := imagespec.Descriptor{MediaType: imagespec.MediaTypeImageManifest, Digest: digest.FromBytes(whole), Size: int64(len(whole))}
+	for _, blob := range []struct {
+		imagespec.Descriptor
+		text []byte
+	}{{described.Config, text}, {top, whole}} {
+		err := push(ctx, pusher, blob.Descriptor, func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(blob.text)), nil })
+		if err != nil {
+			return "", fmt.Errorf("push to %s: %w", ref, err)
+		}
+	}
+	return top.Digest, nil
+}
+
+// describe is the artifact of a checkpoint whose manifest is text. Pure.
+func describe(m *manifest.Manifest, text []byte) *imagespec.Manifest {
+	a := &imagespec.Manifest{
+		Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: imagespec.MediaTypeImageManifest, ArtifactType: Type,
+		Config:      imagespec.Descriptor{MediaType: configType, Digest: digest.FromBytes(text), Size: int64(len(text))},
+		Annotations: map[string]string{imagespec.AnnotationCreated: m.Created.Format(time.RFC3339)},
+	}
+	for _, f := range m.Files {
+		a.Layers = append(a.Layers, imagespec.Descriptor{
+			MediaType: fileType, Digest: digest.NewDigestFromEncoded(digest.SHA256, f.SHA256), Size: f.Size,
+			Annotations: map[string]string{imagespec.AnnotationTitle: f.Name},
+		})
+	}
+	return a
+}
+
+func readAll(dir, name string) ([]byte, error) {
+	f, err := beneath.Read(dir, name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return io.ReadAll(io.LimitReader(f, maxConfig))
+}
+
+// push sends one blob, unless the registry has it.
+func push(ctx context.Context, to remotes.Pusher, d imagespec.Descriptor, open func() (io.ReadCloser, error)) error {
+	w, err := to.Push(ctx, d)
+	if errdefs.IsAlreadyExists(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer w.Close()
+	from, err := open()
+	if err != nil {
+		return err
+	}
+	defer from.Close()
+	return content.Copy(ctx, w, from, d.Size, d.Digest)
+}
+
+// Pull brings a checkpoint from a registry into dir, which is made. After an error it is not
+// there.
+func Pull(ctx context.Context, ref, dir string, from Registry) (_ *manifest.Manifest, err error) {
+	if ref, err = named(ref); err != nil {
+		return nil, err
+	}
+	resolver := from.resolver(ctx)
+	name, top, err := resolver.Resolve(ctx, ref)
+	if err != nil {
+		return nil, fmt.Errorf("pull %s: %w", ref, err)
+	}
+	fetcher, err := resolver.Fetcher(ctx, name)
+	if err != nil {
+		return nil, fmt.Errorf("pull %s: %w", ref, err)
+	}
+	described, err := read(ctx, fetcher, top)
+	if err != nil {
+		return nil, fmt.Errorf("pull %s: %w", ref, err)
+	}
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, os.RemoveAll(dir))
+		}
+	}()
+	if err := fill(ctx, fetcher, described, dir, from); err != nil {
+		return nil, fmt.Errorf("pull %s: %w", ref, err)
+	}
+	m, err := manifest.Read(dir)
+	if err != nil {
+		return nil, err
+	}
+	if err := m.Verify(ctx, dir, manifest.Quickly); err != nil {
+		return nil, err
+	}
+	return m, nil
+}
+
+// read reads what an artifact consists of.
+func read(ctx context.Context, from remotes.Fetcher, top imagespec.Descriptor) (*imagespec.Manifest, error) {
+	if top.MediaType != imagespec.MediaTypeImageManifest || top.Size > maxManifest {
+		return nil, fmt.Errorf("it is a %s of %d bytes, and not the checkpoint of a pod: %w", top.MediaType, top.Size, errdefs.ErrInvalidArgument)
+	}
+	text := &bytes.Buffer{}
+	if err := fetch(ctx, from, top, text); err != nil {
+		return nil, err
+	}
+	m := &imagespec.Manifest{}
+	if err := json.Unmarshal(text.Bytes(), m); err != nil {
+		return nil, fmt.Errorf("decode its manifest: %w: %w", err, errdefs.ErrInvalidArgument)
+	}
+	return m, check(m)
+}
+
+// check says what is wrong with an artifact, whoever made it. Pure.
+func check(m *imagespec.Manifest) error {
+	if m.ArtifactType != Type || m.Config.MediaType != configType {
+		return fmt.Errorf("its type is %.100q instead of %q: it is not the checkpoint of a pod: %w", m.ArtifactType, Type, errdefs.ErrInvalidArgument)
+	}
+	if m.Config.Size < 0 || m.Config.Size > maxConfig {
+		return fmt.Errorf("its configuration has %d bytes; the limit is %d: %w", m.Config.Size, maxConfig, errdefs.ErrInvalidArgument)
+	}
+	for _, l := range m.Layers {
+		file := l.Annotations[imagespec.AnnotationTitle]
+		if file == "" || file == "." || file == ".." || file != filepath.Base(file) || l.Size < 0 {
+			return fmt.Errorf("it has a file %.100q of %d bytes: %w", file, l.Size, errdefs.ErrInvalidArgument)
+		}
+	}
+	for _, d := range append([]imagespec.Descriptor{m.Config}, m.Layers...) {
+		if err := d.Digest.Validate(); err != nil {
+			return fmt.Errorf("digest %.100q: %w: %w", d.Digest, err, errdefs.ErrInvalidArgument)
+		}
+	}
+	return nil
+}
+
+// fill makes a checkpoint of an artifact, its manifest last: without it the directory is
+// none.
+func fill(ctx context.Context, from remotes.Fetcher, m *imagespec.Manifest, dir string, registry Registry) error {
+	images := filepath.Join(dir, manifest.ImagesDir)
+	if err := os.Mkdir(images, 0o700); err != nil {
+		return err
+	}
+	for _, l := range m.Layers {
+		registry.tell(l.Annotations[imagespec.AnnotationTitle], l.Size)
+		if err := fetchFile(ctx, from, l, filepath.Join(images, l.Annotations[imagespec.AnnotationTitle])); err != nil {
+			return err
+		}
+	}
+	text := &bytes.Buffer{}
+	if err := fetch(ctx, from, m.Config, text); err != nil {
+		return err
+	}
+	if err := atomicfile.SyncDir(images); err != nil {
+		return err
+	}
+	return atomicfile.Write(filepath.Join(dir, manifest.Name), text.Bytes(), 0o600, atomicfile.Durable)
+}
+
+func fetchFile(ctx context.Context, from remotes.Fetcher, d imagespec.Descriptor, path string) error {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	err = fetch(ctx, from, d, f)
+	if err == nil {
+		err = f.Sync()
+	}
+	return errors.Join(err, f.Close())
+}
+
+// fetch reads one blob. It fails if that is not what its descriptor says.
+func fetch(ctx context.Context, from remotes.Fetcher, d imagespec.Descriptor, to io.Writer) error {
+	in, err := from.Fetch(ctx, d)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	verifier := d.Digest.Verifier()
+	n, err := io.Copy(io.MultiWriter(to, verifier), io.LimitReader(in, d.Size+1))
+	if err == nil && (n != d.Size || !verifier.Verified()) {
+		err = fmt.Errorf("the registry sent something else than blob %s of %d bytes: %w", d.Digest, d.Size, errdefs.ErrInvalidArgument)
+	}
+	return err
+}

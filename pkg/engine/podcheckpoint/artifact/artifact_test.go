@@ -1,0 +1,76 @@
+package artifact
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"strings"
+	"testing"
+
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/berth-cri/berth/pkg/engine/podcheckpoint/manifest"
+)
+
+func described() *imagespec.Manifest {
+	return describe(&manifest.Manifest{Files: []manifest.File{{Name: "pages.img", Size: 3, SHA256: strings.Repeat("a", 64)}}}, []byte("{}"))
+}
+
+func TestCheck(t *testing.T) {
+	if err := check(described()); err != nil {
+		t.Fatal(err)
+	}
+	for name, change := range map[string]func(*imagespec.Manifest){
+		"another type":                   func(m *imagespec.Manifest) { m.ArtifactType = "x" },
+		"another configuration":          func(m *imagespec.Manifest) { m.Config.MediaType = imagespec.MediaTypeImageConfig },
+		"a long configuration":           func(m *imagespec.Manifest) { m.Config.Size = maxConfig + 1 },
+		"a negative one":                 func(m *imagespec.Manifest) { m.Config.Size = -1 },
+		"no name":                        func(m *imagespec.Manifest) { m.Layers[0].Annotations = nil },
+		"a way out":                      func(m *imagespec.Manifest) { m.Layers[0].Annotations[imagespec.AnnotationTitle] = "../manifest.json" },
+		"the directory":                  func(m *imagespec.Manifest) { m.Layers[0].Annotations[imagespec.AnnotationTitle] = ".." },
+		"an absolute name":               func(m *imagespec.Manifest) { m.Layers[0].Annotations[imagespec.AnnotationTitle] = "/etc/passwd" },
+		"a negative file":                func(m *imagespec.Manifest) { m.Layers[0].Size = -1 },
+		"no digest":                      func(m *imagespec.Manifest) { m.Layers[0].Digest = "" },
+		"no digest of the configuration": func(m *imagespec.Manifest) { m.Config.Digest = "sha256:x" },
+	} {
+		m := described()
+		change(m)
+		if err := check(m); !errdefs.IsInvalidArgument(err) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// says is a registry that answers with that.
+type says string
+
+func (s says) Fetch(context.Context, imagespec.Descriptor) (io.ReadCloser, error) {
+	return io.NopCloser(strings.NewReader(string(s))), nil
+}
+
+func TestFetchComparesWhatComes(t *testing.T) {
+	d := imagespec.Descriptor{Digest: digest.FromString("right"), Size: 5}
+	for answer, right := range map[string]bool{"right": true, "wrong": false, "righ": false, "right and more": false, "": false} {
+		var got bytes.Buffer
+		err := fetch(t.Context(), says(answer), d, &got)
+		if right != (err == nil) || err != nil && !errdefs.IsInvalidArgument(err) {
+			t.Errorf("%q: %v", answer, err)
+		}
+		if int64(got.Len()) > d.Size+1 {
+			t.Errorf("%q: %d bytes were written", answer, got.Len())
+		}
+	}
+}
+
+func TestNames(t *testing.T) {
+	for ref, want := range map[string]string{
+		"registry.test/a/b": "registry.test/a/b:latest", "registry.test/a:1": "registry.test/a:1", "127.0.0.1:5000/a:1": "127.0.0.1:5000/a:1", "a": "", "A B": "", "": "",
+	} {
+		got, err := named(ref)
+		if got != want || (err != nil) != (want == "") {
+			t.Errorf("%q is %q, %v; want %q", ref, got, err, want)
+		}
+	}
+}

@@ -29,7 +29,7 @@ func checkpointCommand() *cobra.Command {
 of the CRI write. These commands read the disk, and need no daemon.`,
 	}
 	c.AddCommand(checkpointListCommand(), checkpointInspectCommand(), checkpointPushCommand(), checkpointPullCommand(),
-		checkpointRemoveCommand())
+		checkpointRemoveCommand(), checkpointPruneCommand())
 	return c
 }
 

@@ -1,0 +1,83 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/berth-cri/berth/cmd/internal/output"
+)
+
+func checkpointPruneCommand() *cobra.Command {
+	form, keep, older, dryRun := "", 0, time.Duration(0), false
+	c := &cobra.Command{
+		Use:   "prune DIR",
+		Short: "Remove old checkpoints",
+		Long: `Remove checkpoints in the directories directly below DIR: of each pod, by its namespace and
+name, all but the newest ones (--keep), and those that are too old (--older-than). With
+both, what one of them names goes. With --dry-run, only show them.`,
+		Example: "  berth checkpoint prune /var/lib/checkpoints --keep 3 --older-than 168h",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			if keep < 0 || older < 0 || keep == 0 && older == 0 {
+				return misused(c, errors.New("give --keep, --older-than or both, each more than 0"))
+			}
+			all, err := checkpointsIn(args[0])
+			if err != nil {
+				return err
+			}
+			pruned := []listedCheckpoint{}
+			var errs []error
+			for _, l := range expired(all, keep, older, time.Now()) {
+				if !dryRun {
+					if err := removeCheckpoint(l.Directory); err != nil {
+						errs = append(errs, err)
+						continue
+					}
+				}
+				pruned = append(pruned, l)
+			}
+			err = encode(c.OutOrStdout(), form, struct {
+				Checkpoints []listedCheckpoint `json:"checkpoints"`
+				DryRun      bool               `json:"dryRun"`
+			}{pruned, dryRun}, func(w io.Writer) error { return showPruned(w, pruned, dryRun) })
+			return errors.Join(append(errs, err)...)
+		},
+	}
+	output.Flag(c, &form, misused, output.Forms...)
+	c.Flags().IntVar(&keep, "keep", 0, "how many checkpoints of each pod stay")
+	c.Flags().DurationVar(&older, "older-than", 0, "age from which checkpoints go")
+	c.Flags().BoolVar(&dryRun, "dry-run", false, "only show what would be removed")
+	return c
+}
+
+// expired are those that go, of a list with the newest first. A bound of 0 is none. Pure.
+func expired(all []listedCheckpoint, keep int, older time.Duration, now time.Time) (gone []listedCheckpoint) {
+	of := map[string]int{}
+	for _, l := range all {
+		pod := l.Namespace + "/" + l.Name
+		of[pod]++
+		if keep > 0 && of[pod] > keep || older > 0 && now.Sub(l.Created) >= older {
+			gone = append(gone, l)
+		}
+	}
+	return gone
+}
+
+func showPruned(w io.Writer, pruned []listedCheckpoint, dryRun bool) (err error) {
+	done := "removed"
+	if dryRun {
+		done = "would remove"
+	}
+	freed := int64(0)
+	for _, l := range pruned {
+		freed += l.Size
+		_, werr := fmt.Fprintln(w, done, l.Directory)
+		err = errors.Join(err, werr)
+	}
+	_, werr := fmt.Fprintf(w, "%s %s\n", done, size(freed))
+	return errors.Join(err, werr)
+}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -192,4 +193,74 @@ func (b *bed) sandboxProcess(t *testing.T, pod string) int {
 		t.Fatalf("the sandbox's process is %v, %v", r.GetInfo(), err)
 	}
 	return info.PID
+}
+
+// supervisors are the processes that run this berth's tasks.
+func (b *bed) supervisors(t *testing.T) (pids []int) {
+	t.Helper()
+	lines, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, line := range lines {
+		text, _ := os.ReadFile(line) // it may be gone
+		args := strings.Split(strings.TrimRight(string(text), "\x00"), "\x00")
+		if len(args) == 4 && args[1] == "serve" && strings.HasPrefix(args[3], b.State+"/") {
+			pid, err := strconv.Atoi(filepath.Base(filepath.Dir(line)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// TestSupervisorsKilled kills who runs the pods' tasks, before the last container of a restored
+// pod is started and after it: its successor goes on with what it finds.
+func TestSupervisorsKilled(t *testing.T) {
+	b := newBed(t, testbed.Options{})
+	atRest := b.Rest(t)
+	p := b.run(t, "one", "two")
+	p.reaches(t, 3)
+	dir := p.checkpointed(t)
+	kill := func() {
+		t.Helper()
+		pids := b.supervisors(t)
+		if len(pids) == 0 {
+			t.Fatal("there is no supervisor")
+		}
+		for _, pid := range pids {
+			if err := unix.Kill(pid, unix.SIGKILL); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	made, containers, err := b.Client.TryRestore(t, b.request(p, dir))
+	if err != nil {
+		t.Fatal(err)
+	}
+	again := &pod{Pod: made}
+	for i, c := range containers {
+		again.members = append(again.members, &member{c, p.members[i].config})
+	}
+	containers[0].Start(t)
+	kill()
+	testbed.Eventually(t, patience, func() error {
+		_, err := b.Client.StartContainer(testbed.Within(t, patience), &runtimeapi.StartContainerRequest{ContainerId: containers[1].ID})
+		return err
+	})
+	again.reaches(t, 5)
+	kill()
+	again.reaches(t, again.members[0].count(t)+3)
+	if got := again.members[1].Exec(t, "echo", "there"); got != "there\n" {
+		t.Errorf("a command prints %q", got)
+	}
+	later := again.checkpointed(t)
+	b.restored(t, again, later).reaches(t, 8)
+	again.members[0].Stop(t, 0)
+	if got := again.members[0].WaitExit(t).GetExitCode(); got != 137 {
+		t.Errorf("stopped, it ended with %d", got)
+	}
+	b.NothingLeft(t, atRest)
 }

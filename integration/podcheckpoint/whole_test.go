@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc/codes"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/integration/testbed"
@@ -86,6 +87,38 @@ func TestRestoredPodIsLikeAnyOther(t *testing.T) {
 		t.Errorf("asked to end, it ended with %d, %s", st.GetExitCode(), st.GetMessage())
 	}
 	c.WaitLog(t, "asked to end")
+}
+
+// TestVolumeIsAnother: the start of a pod fails that had a file of a volume open which is not
+// there any more, and says which; the pod can be removed.
+func TestVolumeIsAnother(t *testing.T) {
+	b := newBed(t, testbed.Options{})
+	atRest := b.Rest(t)
+	b.Client.Pull(t, handler, b.Image)
+	p, m := &pod{Pod: b.Client.RunSandbox(t, testbed.PodSpec{Handler: handler})}, &member{}
+	m.Container = p.RunContainer(t, "main", testbed.PodSpec{
+		Image: b.Image, Command: []string{"sh", "-c", "exec 5>>/volume/data; echo open; while :; do echo x >&5; sleep 0.1; done"},
+		Container: func(c *runtimeapi.ContainerConfig) {
+			m.config = c
+			c.Mounts = []*runtimeapi.Mount{{ContainerPath: "/volume", HostPath: t.TempDir()}}
+		},
+	})
+	p.members = []*member{m}
+	m.WaitLog(t, "open")
+	dir := p.checkpointed(t)
+	m.config.Mounts[0].HostPath = t.TempDir()
+	made, containers, err := b.Client.TryRestore(t, b.request(p, dir))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = b.Client.StartContainer(testbed.Within(t, patience), &runtimeapi.StartContainerRequest{ContainerId: containers[0].ID})
+	testbed.Refused(t, err, codes.Unknown, "data", "/volume", "no such file")
+	if got := containers[0].WaitExit(t); got.GetReason() != "StartError" {
+		t.Errorf("it ended with %s, %s", got.GetReason(), got.GetMessage())
+	}
+	made.Remove(t)
+	p.Remove(t)
+	b.NothingLeft(t, atRest)
 }
 
 // TestSleepAndWakeAgainAndAgain writes each pod that it has restored, twenty times. Neither

@@ -239,9 +239,7 @@ func (r *remote) restorePod(ctx context.Context, c *cobra.Command, runtime runti
 	}
 	if made.Started {
 		if err := startAll(ctx, runtime, made); err != nil {
-			_, serr := runtime.StopPodSandbox(ctx, &runtimeapi.StopPodSandboxRequest{PodSandboxId: made.Pod})
-			_, rerr := runtime.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: made.Pod})
-			return errors.Join(err, serr, rerr)
+			return errors.Join(err, removePod(ctx, runtime, made.Pod))
 		}
 	}
 	return encode(c.OutOrStdout(), r.output, made, func(w io.Writer) error { return showRestored(w, made, time.Since(begin)) })
@@ -252,6 +250,19 @@ func startAll(ctx context.Context, runtime runtimeapi.RuntimeServiceClient, p re
 		if _, err := runtime.StartContainer(ctx, &runtimeapi.StartContainerRequest{ContainerId: one.ID}); err != nil {
 			return fmt.Errorf("start container %s: %w", one.Name, err)
 		}
+	}
+	return nil
+}
+
+// removePod removes a pod, also for somebody who has given up waiting.
+func removePod(ctx context.Context, runtime runtimeapi.RuntimeServiceClient, id string) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callTimeout)
+	defer cancel()
+	if _, err := runtime.StopPodSandbox(ctx, &runtimeapi.StopPodSandboxRequest{PodSandboxId: id}); err != nil {
+		return fmt.Errorf("stop pod %s: %w", id, err)
+	}
+	if _, err := runtime.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: id}); err != nil {
+		return fmt.Errorf("remove pod %s: %w", id, err)
 	}
 	return nil
 }

@@ -122,17 +122,18 @@ type SandboxStatus struct {
 
 // ContainerSpec is what a container is created with.
 type ContainerSpec struct {
-	Sandbox     string                                                           `json:"sandbox"`
-	Config      message[runtimeapi.ContainerConfig, *runtimeapi.ContainerConfig] `json:"config"`
-	CreatedAt   int64                                                            `json:"createdAt"`
-	ImageID     string                                                           `json:"imageID"`
-	ImageRef    string                                                           `json:"imageRef"`
-	ImageName   string                                                           `json:"imageName"`
-	ImageTag    string                                                           `json:"imageTag,omitempty"`
-	ImageChain  string                                                           `json:"imageChain"`
-	Snapshotter string                                                           `json:"snapshotter"`
-	CgroupsPath string                                                           `json:"cgroupsPath"`
-	LogPath     string                                                           `json:"logPath,omitempty"`
+	Sandbox   string                                                           `json:"sandbox"`
+	Config    message[runtimeapi.ContainerConfig, *runtimeapi.ContainerConfig] `json:"config"`
+	CreatedAt int64                                                            `json:"createdAt"`
+	ImageID   string                                                           `json:"imageID"`
+	ImageRef  string                                                           `json:"imageRef"`
+	ImageName string                                                           `json:"imageName"`
+	// ImageTag is the image's own name that lists show: a tag, or the digest that the pod pins.
+	ImageTag    string `json:"imageTag,omitempty"`
+	ImageChain  string `json:"imageChain"`
+	Snapshotter string `json:"snapshotter"`
+	CgroupsPath string `json:"cgroupsPath"`
+	LogPath     string `json:"logPath,omitempty"`
 	// LogDirectory is the part of LogPath that the kubelet gave; what is below it is
 	// not trusted. Records of older builds do not have it.
 	LogDirectory string `json:"logDirectory,omitempty"`

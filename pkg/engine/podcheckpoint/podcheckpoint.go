@@ -5,7 +5,6 @@ package podcheckpoint
 import (
 	"context"
 	"fmt"
-	"os"
 
 	"github.com/containerd/errdefs"
 
@@ -88,12 +87,4 @@ func programs(all []keep.Binary) []manifest.Binary {
 		told = append(told, manifest.Binary{Path: b.Path, Version: b.Version, SHA256: b.SHA256})
 	}
 	return told
-}
-
-// rootOnly makes a directory that only root may look into.
-func rootOnly(path string) error {
-	if err := os.Mkdir(path, 0o700); err != nil {
-		return err
-	}
-	return os.Chmod(path, 0o700)
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -92,11 +93,14 @@ func (b *writing) write(ctx context.Context, s *pod.Sandbox, ids []string, m *ma
 				return
 			}
 		}
-		err = errors.Join(err, b.notes.end(of))
+		if nerr := b.notes.end(of); nerr != nil {
+			// The next start finds it, and leaves a whole checkpoint alone.
+			log.G(ctx).WithError(nerr).WithFields(log.Fields{"sandbox": s.ID(), "directory": dir}).Warn("Failed to remove note of checkpoint; the next start tries again")
+		}
 	}()
 	failpoint.Hit(failpoint.PodCheckpointNoted)
 	// Whoever makes it has the directory.
-	if err := rootOnly(filepath.Join(dir, manifest.ImagesDir)); err != nil {
+	if err := os.Mkdir(filepath.Join(dir, manifest.ImagesDir), 0o700); err != nil {
 		return err
 	}
 	claimed = true

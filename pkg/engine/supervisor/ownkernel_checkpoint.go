@@ -95,6 +95,9 @@ func (t *task) verb() (flags, args []string) {
 		return nil, []string{"run"}
 	}
 	args = []string{"restore", "--image-path", from}
+	if readBundle(t.journal.Bundle).isMember() {
+		return nil, args // how it is restored was said for the first one
+	}
 	if t.knows("-background", "help", "restore") {
 		// Containers go on while their memory is still being read.
 		args = append(args, "--background")

@@ -49,7 +49,7 @@ type told struct {
 
 func tell(t *testing.T, k *pinBed, s *pod.Sandbox) told {
 	t.Helper()
-	options, err := k.tasks.Bind(s).Options("", "")
+	options, err := k.tasks.Bind(s).Options(pod.TaskOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -24,7 +24,7 @@ func (b *creation) createTask(ctx context.Context, u *pod.Undo, c *pod.Container
 	if err != nil {
 		return err
 	}
-	options, err := s.Runner.Options(c.Spec().LogDirectory, c.Spec().LogPath)
+	options, err := s.Runner.Options(pod.TaskOptions{LogDirectory: c.Spec().LogDirectory, LogPath: c.Spec().LogPath, Checkpoint: c.Spec().Checkpoint})
 	if err != nil {
 		return err
 	}

@@ -67,7 +67,7 @@ func (r *Runner) Keep(context.Context, shim.Kept) { _ = r.Note("Keep") }
 func (r *Runner) ReadLog(context.Context) error { return r.Note("ReadLog") }
 
 // Options implements pod.Runner.
-func (r *Runner) Options(_, _ string) (*anypb.Any, error) { return nil, r.Note("Options") }
+func (r *Runner) Options(pod.TaskOptions) (*anypb.Any, error) { return nil, r.Note("Options") }
 
 // LaunchTimeout implements pod.Runner.
 func (r *Runner) LaunchTimeout() time.Duration { return time.Minute }

@@ -17,6 +17,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
@@ -37,6 +38,30 @@ func Unmount(path string) error {
 			return fmt.Errorf("unmount %s: %w", path, err)
 		}
 	}
+}
+
+// UnmountBelow detaches whatever is mounted in the directory at path, at any depth, and
+// not what is mounted at path itself. Nothing there is no error. It is for directories in
+// which a program that was killed may have mounted what is not to be removed with them.
+func UnmountBelow(path string) error {
+	seen, err := filepath.EvalSymlinks(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	all, err := mountinfo.GetMounts(func(m *mountinfo.Info) (skip, stop bool) {
+		return !strings.HasPrefix(m.Mountpoint, seen+"/"), false
+	})
+	if err != nil {
+		return fmt.Errorf("find the mounts below %s: %w", path, err)
+	}
+	// The last to be mounted goes first.
+	for _, m := range slices.Backward(all) {
+		err = errors.Join(err, Unmount(m.Mountpoint))
+	}
+	return err
 }
 
 // Remove unmounts and removes a file or an empty directory, whatever is mounted

@@ -264,3 +264,35 @@ func TestRemoveCovered(t *testing.T) {
 		}
 	}
 }
+
+func TestUnmountBelow(t *testing.T) {
+	dir := place(t, unix.MS_PRIVATE)
+	beside := filepath.Join(dir, "ab")
+	for _, name := range []string{"a/b/c", "ab"} {
+		if err := os.MkdirAll(filepath.Join(dir, name), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	top := filepath.Join(dir, "a")
+	mustMount(t, "tmpfs", top, "tmpfs", 0)
+	if err := os.MkdirAll(filepath.Join(top, "b/c"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	mustMount(t, "tmpfs", filepath.Join(top, "b"), "tmpfs", 0)
+	mustMount(t, "tmpfs", filepath.Join(top, "b"), "tmpfs", 0)
+	mustMount(t, "tmpfs", beside, "tmpfs", 0)
+	for range 2 {
+		if err := UnmountBelow(top); err != nil {
+			t.Fatal(err)
+		}
+		if left := mountsBelow(t, top); len(left) != 1 {
+			t.Errorf("at and below it there are %q", left)
+		}
+	}
+	if left := mountsBelow(t, beside); len(left) != 1 {
+		t.Errorf("beside it there are %q", left)
+	}
+	if err := UnmountBelow(filepath.Join(dir, "none")); err != nil {
+		t.Error(err)
+	}
+}

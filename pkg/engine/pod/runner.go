@@ -52,9 +52,8 @@ type Connection interface {
 
 // Tasks are the lives of tasks as far as Runners differ in them.
 type Tasks interface {
-	// Options are the runtime options of a new task whose log is at logPath below
-	// logDirectory; both are empty for the sandbox process.
-	Options(logDirectory, logPath string) (*anypb.Any, error)
+	// Options are the runtime options of a new task.
+	Options(o TaskOptions) (*anypb.Any, error)
 	// LaunchTimeout bounds the start of the sandbox process.
 	LaunchTimeout() time.Duration
 	// Blame marks an error of a task call as the runtime's fault, if it is (handler.Blame).
@@ -73,6 +72,14 @@ type Tasks interface {
 	// Insist calls end, which stops what runs inside the sandbox. A foreign shim that
 	// does not do so in time is killed.
 	Insist(ctx context.Context, end func(context.Context) error) error
+}
+
+// TaskOptions are what the options of one task depend on.
+type TaskOptions struct {
+	// LogPath, below LogDirectory, is its log; both are empty for the sandbox process.
+	LogDirectory, LogPath string
+	// Checkpoint is the directory that it is restored from; empty for one that begins.
+	Checkpoint string
 }
 
 // Logs are the logs of containers.

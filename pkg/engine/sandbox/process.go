@@ -50,7 +50,7 @@ func (b *processes) Start(ctx context.Context, s *pod.Sandbox) error {
 	if err := b.binaries.Runtimes.Need(s); err != nil {
 		return err
 	}
-	options, err := s.Runner.Options("", "")
+	options, err := s.Runner.Options(pod.TaskOptions{Checkpoint: s.Spec().Checkpoint})
 	if err != nil {
 		return err
 	}

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -35,20 +36,46 @@ func hierarchies() ([]hierarchy, error) {
 	if err != nil {
 		return nil, fmt.Errorf("find the cgroup mounts: %w", err)
 	}
+	return hierarchiesOf(mounts), nil
+}
+
+// hierarchiesOf chooses where each hierarchy is mounted for good: first, in the order of
+// mountinfo. Containers and CRIU mount them elsewhere for a while. Pure.
+func hierarchiesOf(mounts []*mountinfo.Info) []hierarchy {
 	var found []hierarchy
+	add := func(h hierarchy) {
+		if !slices.ContainsFunc(found, func(o hierarchy) bool { return o.controller == h.controller }) {
+			found = append(found, h)
+		}
+	}
 	for _, m := range mounts {
+		if strings.Contains(m.Mountpoint, "/"+criuYard) {
+			continue
+		}
 		if m.FSType == "cgroup2" {
-			found = append(found, hierarchy{mount: m.Mountpoint, root: m.Root})
+			add(hierarchy{mount: m.Mountpoint, root: m.Root})
 			continue
 		}
 		for option := range strings.SplitSeq(m.VFSOptions, ",") {
 			switch option {
 			case "memory", "freezer", "pids":
-				found = append(found, hierarchy{controller: option, mount: m.Mountpoint, root: m.Root})
+				add(hierarchy{controller: option, mount: m.Mountpoint, root: m.Root})
 			}
 		}
 	}
-	return found, nil
+	return found
+}
+
+// cgroupAt is the cgroup of a path, as far as it is there.
+func cgroupAt(all []hierarchy, where string) Cgroup {
+	if where == "" || where == "/" {
+		return Cgroup{}
+	}
+	at := map[string]string{}
+	for _, h := range all {
+		at[h.controller] = where
+	}
+	return locateCgroup(all, nil, at, where)
 }
 
 // locateCgroup says where a container's processes are. They have a cgroup of

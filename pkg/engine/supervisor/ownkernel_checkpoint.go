@@ -72,28 +72,41 @@ func (t *task) isMember() bool {
 }
 
 // checkRestore refuses to restore what no runtime here can.
-func checkRestore(r *taskAPI.CreateTaskRequest, o *Options) error {
+func checkRestore(r *taskAPI.CreateTaskRequest) error {
 	switch {
 	case r.ParentCheckpoint != "":
 		return fmt.Errorf("restoring a checkpoint on top of another is not supported: %w", errdefs.ErrNotImplemented)
 	case r.Checkpoint == "":
 		return nil
-	case !o.OwnKernel:
-		return fmt.Errorf("restoring a checkpoint made by CRIU is not supported: %w", errdefs.ErrNotImplemented)
 	case !filepath.IsAbs(r.Checkpoint):
 		return fmt.Errorf("the checkpoint directory must be an absolute path, not %q: %w", r.Checkpoint, errdefs.ErrInvalidArgument)
 	}
 	return nil
 }
 
-// verb is how the runtime is told to make and start the container. The first container of
-// a sandbox that is restored makes the sandbox, which waits until all the others have
-// followed; only then all of them go on.
-func (t *task) verb() (flags, args []string) {
-	from := t.journal.Checkpoint
-	if from == "" {
-		return nil, []string{"run"}
+// byCRIU says whether the container goes on from images of CRIU.
+func (t *task) byCRIU() bool {
+	return t.journal.Checkpoint != "" && !t.journal.Options.OwnKernel
+}
+
+// verb is how the runtime is told to make and start the container.
+func (t *task) verb() (flags, args []string, err error) {
+	switch {
+	case t.journal.Checkpoint == "":
+		return nil, []string{"run"}, nil
+	case t.byCRIU():
+		args, err = criuRestore{t}.prepare()
+		return nil, args, err
 	}
+	flags, args = t.restoreWhole()
+	return flags, args, nil
+}
+
+// restoreWhole is it for containers of a sandbox that is restored as one. The first of them
+// makes the sandbox, which waits until all the others have followed; only then all of them
+// go on.
+func (t *task) restoreWhole() (flags, args []string) {
+	from := t.journal.Checkpoint
 	args = []string{"restore", "--image-path", from}
 	if readBundle(t.journal.Bundle).isMember() {
 		return nil, args // how it is restored was said for the first one

@@ -17,6 +17,8 @@ import (
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-cri/berth/pkg/engine/mountpoint"
 )
 
 const (
@@ -129,7 +131,11 @@ func (o *Options) removeState(id string) error {
 		}
 		return err
 	}
-	return os.RemoveAll(filepath.Join(o.Root, id))
+	dir := filepath.Join(o.Root, id)
+	if err := mountpoint.UnmountBelow(dir); err != nil {
+		return err
+	}
+	return os.RemoveAll(dir)
 }
 
 // invocation is a runtime call that has begun.

@@ -72,12 +72,18 @@ func (t *task) launch(ctx context.Context) (int, error) {
 		return 0, err
 	}
 	defer l.close()
+	if t.byCRIU() {
+		defer criuRestore{t}.done()
+	}
 	bundle := <-facts
 	l.call.score = bundle.Process.OOMScoreAdj
 	ended := t.processes.launch(t.journal.ID)
 	defer ended()
 	if _, err := t.call(ctx, l.call); err != nil {
 		err = l.explain(err)
+		if t.byCRIU() {
+			err = criuRestore{t}.explain(err)
+		}
 		l.discard()
 		ended() // runsc's delete waits until what is left of the sandbox is reaped
 		t.discard()
@@ -158,12 +164,14 @@ func (t *task) prepareLaunch() (_ *firstLaunch, retErr error) {
 	}
 	l.drop = func() { l.output.discard(l.sources...) }
 	l.call = &call{logFile: filepath.Join(t.dir, "runtime.log")}
-	l.call.flags, l.call.args = t.verb()
+	if l.call.flags, l.call.args, err = t.verb(); err != nil {
+		return nil, err
+	}
 	l.call.args = append(l.call.args, "--detach", "--bundle", j.Bundle, "--pid-file", l.pidFile)
 	if j.Options.NoPivotRoot {
 		l.call.args = append(l.call.args, "--no-pivot")
 	}
-	if j.Options.NoNewKeyring {
+	if j.Options.NoNewKeyring && !t.byCRIU() { // CRIU makes none
 		l.call.args = append(l.call.args, "--no-new-keyring")
 	}
 	if !j.Terminal {
@@ -292,6 +300,10 @@ type bundleFacts struct {
 	} `json:"process"`
 	Linux struct {
 		CgroupsPath string `json:"cgroupsPath"`
+		Namespaces  []struct {
+			Type string `json:"type"`
+			Path string `json:"path"`
+		} `json:"namespaces"`
 	} `json:"linux"`
 }
 

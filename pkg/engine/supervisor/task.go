@@ -204,6 +204,15 @@ func (t *task) release(ctx context.Context) error {
 			log.G(ctx).WithError(err).Warn("Failed to kill remaining processes of exited container")
 		}
 	}
+	if t.byCRIU() {
+		clean := criuRestore{t}.unmount
+		if unstarted {
+			clean = criuRestore{t}.undo
+		}
+		if err := clean(); err != nil {
+			return fmt.Errorf("clean up after CRIU: %w", err)
+		}
+	}
 	args := []string{"delete"}
 	if unstarted || journal.Options.OwnKernel {
 		// runsc takes a sandbox for running until its process is reaped, which
@@ -237,6 +246,13 @@ func (t *task) release(ctx context.Context) error {
 func (t *task) discard() {
 	ctx, cancel := context.WithTimeout(t.context(), cleanupTimeout)
 	defer cancel()
+	if t.byCRIU() {
+		if err := (criuRestore{t}).undo(); err != nil {
+			log.G(ctx).WithError(err).Warn("Failed to clean up after CRIU; will retry at the container's removal")
+			t.discarded(err)
+			return
+		}
+	}
 	_, err := t.call(ctx, &call{args: []string{"delete", "--force", t.id}})
 	switch {
 	case unknownToRuntime(err):

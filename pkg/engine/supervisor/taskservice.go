@@ -32,7 +32,7 @@ func (s taskService) Create(ctx context.Context, r *taskAPI.CreateTaskRequest) (
 	if err != nil {
 		return nil, err
 	}
-	if err := checkRestore(r, &options); err != nil {
+	if err := checkRestore(r); err != nil {
 		return nil, err
 	}
 	j := Task{

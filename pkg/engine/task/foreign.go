@@ -92,7 +92,7 @@ func (r *foreign) ReadLog(ctx context.Context) error {
 	return r.shims.ReadLog(shim.Start{Binary: s.Spec().Definition.Path, ID: s.ID(), Bundle: r.pods.ProcessBundle(s.ID())}, ep)
 }
 
-func (r *foreign) Options(_, _ string) (*anypb.Any, error) {
+func (r *foreign) Options(pod.TaskOptions) (*anypb.Any, error) {
 	s := r.sandbox.Spec()
 	return ShimOptions(r.binaries.Runtimes.Of(s), s.Plan, r.settings.Of(s).CgroupDriver == cgroup.Systemd)
 }

@@ -80,7 +80,7 @@ func (r *supervised) Keep(ctx context.Context, t shim.Kept) {
 // ReadLog does nothing: supervisors write what they log where they find it themselves.
 func (*supervised) ReadLog(context.Context) error { return nil }
 
-func (r *supervised) Options(logDirectory, logPath string) (*anypb.Any, error) {
+func (r *supervised) Options(o pod.TaskOptions) (*anypb.Any, error) {
 	s := r.sandbox.Spec()
 	d, kept := r.binaries.Runtimes.Of(s), r.settings.Of(s)
 	uid, gid := s.Plan.Root()
@@ -92,12 +92,12 @@ func (r *supervised) Options(logDirectory, logPath string) (*anypb.Any, error) {
 		NoPivotRoot:   d.OCI.NoPivotRoot,
 		NoNewKeyring:  d.OCI.NoNewKeyring,
 		OwnKernel:     s.Plan.OwnKernel,
-		LogDirectory:  logDirectory,
-		LogPath:       logPath,
+		LogDirectory:  o.LogDirectory,
+		LogPath:       o.LogPath,
 		MaxLogLine:    int32(kept.MaxLogLineSize),
 		IoUid:         uid,
 		IoGid:         gid,
-		CallTimeoutMs: (CallTimeout(d) + RestoreTime(s.Checkpoint)).Milliseconds(),
+		CallTimeoutMs: (CallTimeout(d) + RestoreTime(o.Checkpoint)).Milliseconds(),
 	})
 }
 

@@ -1,0 +1,167 @@
+package supervisor
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// criuConfigDir has a file <runtime>.conf for CRIU, of which ours takes the place.
+	criuConfigDir = "/etc/criu"
+	// stdioFile is, beside CRIU's images, what they call the pipes of the container, which
+	// another node has others for.
+	stdioFile = "stdio.json"
+	// maxStdioFile bounds it: anybody may have written it.
+	maxStdioFile = 4096
+	// emptyImage is the size of an image of CRIU without entries: two magic numbers.
+	emptyImage = 8
+	// criuYard is how the names of directories begin in which CRIU mounts all cgroups for a
+	// moment.
+	criuYard = ".criu.cgyard."
+)
+
+// systemCRIUConfig is what the node's administrator says to CRIU for the runtime.
+func systemCRIUConfig(j *Task) ([]byte, error) {
+	text, err := os.ReadFile(filepath.Join(criuConfigDir, filepath.Base(j.Options.Runtime)+".conf"))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("write CRIU configuration: %w", err)
+	}
+	return text, nil
+}
+
+// pipesOf are the container's pipes as CRIU names them, by descriptor: they are files of this
+// host, which it would look for in the container.
+func pipesOf(j *Task) (map[int]string, error) {
+	found := map[int]string{}
+	for fd, pipe := range []string{j.Stdin, j.Stdout, j.Stderr} {
+		if pipe == "" {
+			continue
+		}
+		var st unix.Statx_t
+		if err := unix.Statx(unix.AT_FDCWD, pipe, unix.AT_SYMLINK_NOFOLLOW, unix.STATX_INO|unix.STATX_MNT_ID, &st); err != nil {
+			return nil, fmt.Errorf("statx %s: %w", pipe, err)
+		}
+		found[fd] = fmt.Sprintf("file[%x:%x]", st.Mnt_id, st.Ino)
+	}
+	return found, nil
+}
+
+// dumpConfig is what CRIU must know beside the runtime's arguments when it writes a
+// container. Connections that are not to be in the checkpoint are closed in it.
+func dumpConfig(system []byte, pipes map[int]string, openTCP bool) []byte {
+	out := bytes.NewBuffer(slices.Clone(system))
+	for _, fd := range sortedKeys(pipes) {
+		fmt.Fprintf(out, "\nexternal %s", pipes[fd])
+	}
+	if !openTCP {
+		out.WriteString("\ntcp-close")
+	}
+	return append(out.Bytes(), '\n')
+}
+
+// restoreConfig is what it must know when it makes one. Pipes are the ones that the images
+// name; those of the new container are descriptors 0 to 2 of CRIU. Connections are closed: the
+// new pod has another address. Namespaces, by their kinds, are those that are joined.
+func restoreConfig(system []byte, pipes map[int]string, namespaces map[string]string) []byte {
+	out := bytes.NewBuffer(slices.Clone(system))
+	out.WriteString("\ntcp-close")
+	for _, fd := range sortedKeys(pipes) {
+		fmt.Fprintf(out, "\ninherit-fd fd[%d]:%s", fd, pipes[fd])
+	}
+	for _, kind := range sortedKeys(namespaces) {
+		fmt.Fprintf(out, "\njoin-ns %s:%s", kind, namespaces[kind])
+	}
+	return append(out.Bytes(), '\n')
+}
+
+func sortedKeys[K int | string, V any](m map[K]V) []K {
+	keys := make([]K, 0, len(m))
+	for k := range m {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	return keys
+}
+
+// writePipes puts the names of pipes beside CRIU's images.
+func writePipes(images string, pipes map[int]string) error {
+	text, err := json.Marshal(pipes)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(images, stdioFile), text, 0o600)
+}
+
+// readPipes returns what writePipes wrote; nothing where others made the images.
+func readPipes(images string) (map[int]string, error) {
+	path := filepath.Join(images, stdioFile)
+	info, err := os.Lstat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() || info.Size() > maxStdioFile {
+		return nil, fmt.Errorf("%s of the checkpoint is not a small file", stdioFile)
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	var pipes map[int]string
+	if err := json.Unmarshal(text, &pipes); err != nil {
+		return nil, fmt.Errorf("%s of the checkpoint: %w", stdioFile, err)
+	}
+	for fd, name := range pipes {
+		if fd < 0 || fd > 2 || !isCRIUFile(name) {
+			return nil, fmt.Errorf("%s of the checkpoint has the pipe %d: %q", stdioFile, fd, name)
+		}
+	}
+	return pipes, nil
+}
+
+// isCRIUFile knows the names that pipesOf makes: whatever else a file says must not become a
+// line of configuration.
+func isCRIUFile(name string) bool {
+	inside, ok := strings.CutPrefix(name, "file[")
+	if inside, ok2 := strings.CutSuffix(inside, "]"); ok && ok2 {
+		mnt, ino, both := strings.Cut(inside, ":")
+		return both && isHex(mnt) && isHex(ino)
+	}
+	return false
+}
+
+func isHex(s string) bool {
+	return s != "" && len(s) <= 16 && strings.Trim(s, "0123456789abcdef") == ""
+}
+
+// HasSysVIPC says whether there are System V objects in a directory of CRIU's images. They are
+// the pod's, which is restored with namespaces of its own; CRIU can make them only anew.
+func HasSysVIPC(images string) (bool, error) {
+	for _, kind := range []string{"shm", "msg", "sem"} {
+		files, err := filepath.Glob(filepath.Join(images, "ipcns-"+kind+"-*.img"))
+		if err != nil {
+			return false, err
+		}
+		for _, file := range files {
+			info, err := os.Lstat(file)
+			if err != nil {
+				return false, err
+			}
+			if info.Size() > emptyImage {
+				return true, nil
+			}
+		}
+	}
+	return false, nil
+}

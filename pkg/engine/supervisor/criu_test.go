@@ -1,0 +1,113 @@
+package supervisor
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/moby/sys/mountinfo"
+)
+
+func TestCRIUConfig(t *testing.T) {
+	pipes := map[int]string{2: "file[1a:3]", 1: "file[1a:2]"}
+	for name, c := range map[string]struct {
+		got  []byte
+		want string
+	}{
+		"dump":                     {dumpConfig([]byte("# ours"), pipes, true), "# ours\nexternal file[1a:2]\nexternal file[1a:3]\n"},
+		"dump without connections": {dumpConfig(nil, nil, false), "\ntcp-close\n"},
+		"restore": {
+			restoreConfig(nil, pipes, map[string]string{"uts": "/u", "ipc": "/i"}),
+			"\ntcp-close\ninherit-fd fd[1]:file[1a:2]\ninherit-fd fd[2]:file[1a:3]\njoin-ns ipc:/i\njoin-ns uts:/u\n",
+		},
+	} {
+		if string(c.got) != c.want {
+			t.Errorf("%s: %q", name, c.got)
+		}
+	}
+}
+
+func TestPipesOfCheckpoints(t *testing.T) {
+	dir := t.TempDir()
+	if got, err := readPipes(dir); err != nil || got != nil {
+		t.Errorf("none: %v, %v", got, err)
+	}
+	if err := writePipes(dir, map[int]string{0: "file[1:2]", 1: "file[1:a3]"}); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := readPipes(dir); err != nil || got[1] != "file[1:a3]" || len(got) != 2 {
+		t.Errorf("read is %v, %v", got, err)
+	}
+	file := filepath.Join(dir, stdioFile)
+	for name, text := range map[string]string{
+		"no JSON":          "{",
+		"another fd":       `{"3":"file[1:2]"}`,
+		"another name":     `{"1":"pipe:[1]"}`,
+		"a second line":    `{"1":"file[1:2]\nexec-cmd"}`,
+		"a line inside":    `{"1":"file[1:2\n]"}`,
+		"nothing in it":    `{"1":"file[:]"}`,
+		"too much of it":   `{"1":"file[1:` + strings.Repeat("a", 17) + `]"}`,
+		"much too much":    strings.Repeat(" ", maxStdioFile+1),
+		"without brackets": `{"1":"file"}`,
+	} {
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := readPipes(dir); err == nil {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("/etc/hostname", file); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := readPipes(dir); err == nil {
+		t.Errorf("a link: %v", got)
+	}
+}
+
+func TestHasSysVIPC(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name string, size int) {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(dir, name), make([]byte, size), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, kind := range []string{"shm", "msg", "sem"} {
+		write("ipcns-"+kind+"-11.img", emptyImage)
+	}
+	write("ipcns-var-11.img", 100)
+	if has, err := HasSysVIPC(dir); has || err != nil {
+		t.Errorf("empty: %v, %v", has, err)
+	}
+	write("ipcns-msg-11.img", emptyImage+1)
+	if has, err := HasSysVIPC(dir); !has || err != nil {
+		t.Errorf("with a queue: %v, %v", has, err)
+	}
+}
+
+// TestHierarchiesOfTheNode looks for those of the node while CRIU, and a container, have them
+// mounted elsewhere, too.
+func TestHierarchiesOfTheNode(t *testing.T) {
+	v1 := func(at, controllers string) *mountinfo.Info {
+		return &mountinfo.Info{FSType: "cgroup", Mountpoint: at, Root: "/", VFSOptions: "rw," + controllers}
+	}
+	got := hierarchiesOf([]*mountinfo.Info{
+		v1("/run/x/.criu.cgyard.Ab12/memory", "memory"),
+		v1("/sys/fs/cgroup/memory", "memory"), v1("/sys/fs/cgroup/cpu", "cpu,cpuacct"),
+		{FSType: "cgroup2", Mountpoint: "/sys/fs/cgroup/unified", Root: "/"},
+		v1("/var/other/memory", "memory"), v1("/var/other/pids", "pids"),
+		{FSType: "cgroup2", Mountpoint: "/tmp/x", Root: "/"},
+	})
+	want := []hierarchy{
+		{"memory", "/sys/fs/cgroup/memory", "/"}, {"", "/sys/fs/cgroup/unified", "/"}, {"pids", "/var/other/pids", "/"},
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("found %v", got)
+	}
+}

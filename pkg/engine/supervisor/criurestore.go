@@ -1,0 +1,112 @@
+package supervisor
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/containerd/errdefs"
+	"github.com/containerd/log"
+
+	"github.com/berth-cri/berth/pkg/engine/mountpoint"
+)
+
+// criuRestore starts a container whose processes go on from images of CRIU.
+type criuRestore struct{ task *task }
+
+// work is where CRIU writes its log, and makes what it needs for a moment.
+func (r criuRestore) work() string { return filepath.Join(r.task.dir, "criu") }
+
+// config is where the runtime finds what CRIU must know; the container's annotation names it.
+func (r criuRestore) config() string {
+	return filepath.Join(r.task.journal.Bundle, CRIUConfigFile)
+}
+
+// prepare writes what CRIU must know, and returns the runtime's command. Undo is done.
+func (r criuRestore) prepare() ([]string, error) {
+	j := &r.task.journal
+	pipes, err := readPipes(j.Checkpoint)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", err, errdefs.ErrInvalidArgument)
+	}
+	for fd := range pipes {
+		if j.Terminal {
+			return nil, fmt.Errorf("the checkpoint is of a container without a terminal: %w", errdefs.ErrInvalidArgument)
+		}
+		if fd == 0 && j.Stdin == "" {
+			return nil, fmt.Errorf("the checkpoint is of a container with stdin; ask for it, too: %w", errdefs.ErrInvalidArgument)
+		}
+	}
+	system, err := systemCRIUConfig(j)
+	if err != nil {
+		return nil, err
+	}
+	namespaces, err := r.namespaces()
+	if err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(r.work(), 0o700); err != nil {
+		return nil, err
+	}
+	if err := os.WriteFile(r.config(), restoreConfig(system, pipes, namespaces), 0o600); err != nil {
+		return nil, err
+	}
+	args := []string{"restore", "--image-path", j.Checkpoint, "--work-path", r.work(), "--ext-unix-sk", "--file-locks"}
+	if j.Terminal {
+		args = append(args, "--shell-job")
+	}
+	return args, nil
+}
+
+// namespaces are those of the pod that CRIU must be told to join; runtimes tell it of the
+// others. One with System V objects is made anew with them: they cannot be put into another.
+func (r criuRestore) namespaces() (map[string]string, error) {
+	has, err := HasSysVIPC(r.task.journal.Checkpoint)
+	if err != nil {
+		return nil, err
+	}
+	joined := map[string]string{}
+	for _, n := range readBundle(r.task.journal.Bundle).Linux.Namespaces {
+		if n.Path != "" && (n.Type == "uts" || n.Type == "ipc" && !has) {
+			joined[n.Type] = n.Path
+		}
+	}
+	return joined, nil
+}
+
+// done removes what only CRIU needed.
+func (r criuRestore) done() {
+	err := errors.Join(ignoreNotExist(os.Remove(r.config())), mountpoint.UnmountBelow(r.work()))
+	if err == nil {
+		err = os.RemoveAll(r.work())
+	}
+	if err != nil {
+		log.G(r.task.context()).WithError(err).Warn("Failed to remove what CRIU needed")
+	}
+}
+
+// explain adds to an error what CRIU itself says.
+func (r criuRestore) explain(err error) error {
+	return explainCRIU(err, filepath.Join(r.work(), "restore.log"))
+}
+
+// undo ends what a restore that failed, or was cut off, has left: a runtime that knows
+// nothing of the container yet removes neither its processes nor CRIU.
+func (r criuRestore) undo() error {
+	takeover{r.task}.killOrphanedRun()
+	j := &r.task.journal
+	asked := askedCgroup(readBundle(j.Bundle).Linux.CgroupsPath, r.task.id, j.Options.SystemdCgroup)
+	var err error
+	if group := cgroupAt(r.task.supervisor.hierarchies, asked); group.main() != "" {
+		err = group.kill()
+	}
+	return errors.Join(err, r.unmount())
+}
+
+// unmount takes away what a runtime or CRIU that was killed left mounted in directories that
+// are removed with all that is in them: the container's own files, its volumes and all
+// cgroups.
+func (r criuRestore) unmount() error {
+	return errors.Join(mountpoint.UnmountBelow(filepath.Join(r.task.journal.Options.Root, r.task.id)), mountpoint.UnmountBelow(r.task.dir))
+}

@@ -5,35 +5,24 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"time"
 
 	metadata "github.com/checkpoint-restore/checkpointctl/lib"
-	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
-	runcapi "github.com/containerd/containerd/api/types/runc/options"
-	tasktypes "github.com/containerd/containerd/api/types/task"
-	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
-	"github.com/containerd/typeurl/v2"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/pkg/engine/binaries"
 	"github.com/berth-cri/berth/pkg/engine/capabilities"
 	"github.com/berth-cri/berth/pkg/engine/checkpoint"
-	"github.com/berth-cri/berth/pkg/engine/failpoint"
-	"github.com/berth-cri/berth/pkg/engine/image"
+	"github.com/berth-cri/berth/pkg/engine/criu"
+	"github.com/berth-cri/berth/pkg/engine/mountpoint"
 	"github.com/berth-cri/berth/pkg/engine/pod"
-	"github.com/berth-cri/berth/pkg/engine/rootfs"
-	"github.com/berth-cri/berth/pkg/engine/shim"
 	"github.com/berth-cri/berth/pkg/engine/task"
 	"github.com/berth-cri/berth/pkg/engine/validate"
 	"github.com/berth-cri/berth/pkg/preflight"
 )
-
-// thawTimeout bounds the call that lets a container go on.
-const thawTimeout = 30 * time.Second
 
 // checkpoints are written of containers that run.
 type checkpoints struct {
@@ -41,12 +30,7 @@ type checkpoints struct {
 	binaries     *binaries.Binaries
 	tasks        *task.Service
 	capabilities *capabilities.Checker
-	images       writtenFiles
-}
-
-// writtenFiles finds what a container has changed of its image.
-type writtenFiles interface {
-	WrittenOf(u image.Use) (written string, below []mount.Mount, err error)
+	dumper       *criu.Dumper
 }
 
 // CheckpointContainer writes the processes of a running container, and what they
@@ -97,20 +81,9 @@ func (b *checkpoints) checkpoint(ctx context.Context, c *pod.Container, location
 	if err != nil {
 		return err
 	}
-	thawed := false
-	defer func() {
-		if thawed { // else the next start has to try
-			err = errors.Join(err, os.RemoveAll(dir.Path))
-		}
-	}()
+	defer func() { err = errors.Join(err, mountpoint.UnmountBelow(dir.Path), os.RemoveAll(dir.Path)) }()
 	at := time.Now()
-	thawed, err = b.whileFrozen(ctx, c, func(client *shim.Client) error {
-		if err := dumpTask(ctx, client, c, dir); err != nil {
-			return err
-		}
-		return b.dumpFiles(ctx, c, dir)
-	})
-	if err != nil {
+	if err := b.whileFrozen(ctx, c, dir); err != nil {
 		return err
 	}
 	spec, err := os.ReadFile(filepath.Join(b.pods.ContainerDir(c.ID()), "config.json"))
@@ -128,54 +101,13 @@ func (b *checkpoints) checkpoint(ctx context.Context, c *pod.Container, location
 	return dir.Pack(ctx, location)
 }
 
-// whileFrozen calls f while c stands still. Thawed says that c goes on.
-func (b *checkpoints) whileFrozen(ctx context.Context, c *pod.Container, f func(*shim.Client) error) (thawed bool, err error) {
-	client, err := b.tasks.Worker(ctx, c.Sandbox)
-	if err != nil {
-		return true, err
-	}
-	defer func() {
-		thaw, cancel := context.WithTimeout(context.WithoutCancel(ctx), thawTimeout)
-		defer cancel()
-		_, terr := client.Task.Resume(thaw, &taskapi.ResumeRequest{ID: c.ID()})
-		if thawed = terr == nil || GoesOn(thaw, client, c); !thawed {
-			err = errors.Join(err, fmt.Errorf("the container may be frozen; stop it or restart berth: %w", task.FromShim(terr)))
-		}
-	}()
-	if _, err := client.Task.Pause(ctx, &taskapi.PauseRequest{ID: c.ID()}); err != nil {
-		return false, fmt.Errorf("freeze: %w", task.FromShim(err))
-	}
-	failpoint.Hit(failpoint.ContainerFrozen)
-	return false, f(client)
-}
-
-// GoesOn tells whether a container that could not be thawed need not be.
-func GoesOn(ctx context.Context, client *shim.Client, c *pod.Container) bool {
-	state, err := client.Task.State(ctx, &taskapi.StateRequest{ID: c.ID()})
-	return err == nil && state.GetStatus() != tasktypes.Status_PAUSED
-}
-
-// dumpTask lets the runtime write the processes of c into dir.
-func dumpTask(ctx context.Context, client *shim.Client, c *pod.Container, dir *checkpoint.Dir) error {
-	options, err := typeurl.MarshalAnyToProto(&runcapi.CheckpointOptions{
-		WorkPath: dir.Path,
-		// A dump ends nothing, so what another end has hold of can be in it.
-		OpenTcp: true, ExternalUnixSockets: true, FileLocks: true, Terminal: c.Config().GetTty(),
-	})
-	if err != nil {
+// whileFrozen writes c, which stands still meanwhile.
+func (b *checkpoints) whileFrozen(ctx context.Context, c *pod.Container, dir *checkpoint.Dir) (err error) {
+	defer func() { err = errors.Join(err, b.dumper.Thaw(ctx, c)) }()
+	if err := b.dumper.Freeze(ctx, c); err != nil {
 		return err
 	}
-	_, err = client.Task.Checkpoint(ctx, &taskapi.CheckpointTaskRequest{ID: c.ID(), Path: dir.Images(), Options: options})
-	return c.Sandbox.Runner.ExplainCheckpoint(task.FromShim(err), dir.Path)
-}
-
-// dumpFiles writes what c changed in its root filesystem into dir.
-func (b *checkpoints) dumpFiles(ctx context.Context, c *pod.Container, dir *checkpoint.Dir) error {
-	written, layers, err := b.images.WrittenOf(rootfs.LayersInUse(c.ID(), c.Spec())[0])
-	if err != nil {
-		return err
-	}
-	return mount.WithReadonlyTempMount(ctx, layers, func(below string) error { return dir.Files(ctx, written, below) })
+	return b.dumper.Write(ctx, c, dir, criu.Kept)
 }
 
 func archiveConfig(c *pod.Container, at time.Time) metadata.ContainerConfig {
@@ -200,8 +132,5 @@ func (b *checkpoints) needCheckpoint(ctx context.Context, s *pod.SandboxSpec) er
 	if s.Plan.User != nil {
 		return fmt.Errorf("containers of pods with a user namespace cannot be checkpointed: the runtime's CRIU does not support joined namespaces: %w", errdefs.ErrFailedPrecondition)
 	}
-	if _, err := exec.LookPath("criu"); err != nil {
-		return fmt.Errorf("checkpoints need CRIU: install the package criu, so that criu is in berth's PATH (%w): %w", err, errdefs.ErrFailedPrecondition)
-	}
-	return nil
+	return criu.Find()
 }

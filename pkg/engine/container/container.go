@@ -5,6 +5,7 @@ package container
 import (
 	"github.com/berth-cri/berth/pkg/engine/binaries"
 	"github.com/berth-cri/berth/pkg/engine/capabilities"
+	"github.com/berth-cri/berth/pkg/engine/criu"
 	"github.com/berth-cri/berth/pkg/engine/events"
 	"github.com/berth-cri/berth/pkg/engine/hooks"
 	"github.com/berth-cri/berth/pkg/engine/image"
@@ -70,7 +71,7 @@ func New(d Deps) *Service {
 			starts:      &starts{pods: d.Pods, binaries: d.Binaries, tasks: d.Tasks, events: d.Events, hooks: d.Hooks, ends: e},
 			stops:       &stops{pods: d.Pods, binaries: d.Binaries, tasks: d.Tasks, events: d.Events, hooks: d.Hooks, ends: e},
 			resizing:    &resizing{pods: d.Pods, hooks: d.Hooks, resources: d.Resources},
-			checkpoints: &checkpoints{pods: d.Pods, binaries: d.Binaries, tasks: d.Tasks, capabilities: d.Capabilities, images: d.Images},
+			checkpoints: &checkpoints{pods: d.Pods, binaries: d.Binaries, tasks: d.Tasks, capabilities: d.Capabilities, dumper: criu.New(d.Pods, d.Tasks, d.Images)},
 		},
 	}
 }

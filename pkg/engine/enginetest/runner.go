@@ -122,5 +122,10 @@ func (r *Runner) KilledForMemory(context.Context, string) bool { return false }
 // CRIUConfig implements pod.Runner.
 func (r *Runner) CRIUConfig(string) string { return "" }
 
+// TellCRIU implements pod.Runner.
+func (r *Runner) TellCRIU(pod.CRIUCall) (func() error, error) {
+	return func() error { return nil }, nil
+}
+
 // ExplainCheckpoint implements pod.Runner.
 func (r *Runner) ExplainCheckpoint(err error, _ string) error { return err }

@@ -75,8 +75,11 @@ func (l Layout) VolumeDir(id string, i int) string {
 // MappedDir holds volumes that are mapped for a runtime that cannot.
 func (l Layout) MappedDir(id string) string { return filepath.Join(l.ContainerDir(id), "mapped") }
 
-// CheckpointsDir holds what checkpoints are made of. A directory in it says that
-// the container of that name may stand still.
+// FrozenDir has a directory for each container that may stand still for a checkpoint.
+func (l Layout) FrozenDir(id string) string { return filepath.Join(l.Root, "frozen", id) }
+
+// CheckpointsDir holds what archives of containers are made of. Berths before FrozenDir
+// say with it what that says.
 func (l Layout) CheckpointsDir(id string) string { return filepath.Join(l.Root, "checkpoints", id) }
 
 // PodCheckpointsDir says where checkpoints of sandboxes are being written.

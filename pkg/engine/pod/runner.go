@@ -27,8 +27,20 @@ type Runner interface {
 	// CRIUConfig is where the runtime is told to look for CRIU's configuration in a
 	// bundle; empty where it makes no checkpoints by it.
 	CRIUConfig(bundle string) string
+	// TellCRIU writes that file for a call that is about to be made, if its Runner does not do
+	// so itself; done removes it.
+	TellCRIU(call CRIUCall) (done func() error, err error)
 	// ExplainCheckpoint says why a checkpoint failed whose working directory is dir.
 	ExplainCheckpoint(err error, dir string) error
+}
+
+// CRIUCall is what a runtime is to do by CRIU.
+type CRIUCall struct {
+	Bundle string
+	// Images is the directory that a container is restored from; empty where one is written.
+	Images string
+	// OpenTCP has established connections written as they are.
+	OpenTCP bool
 }
 
 // Connection is the way to a Runner.

@@ -2,15 +2,16 @@ package recovery
 
 import (
 	"context"
+	"errors"
 	"os"
+	"slices"
 	"time"
 
-	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
 	"github.com/containerd/log"
 
-	"github.com/berth-cri/berth/pkg/engine/container"
+	"github.com/berth-cri/berth/pkg/engine/criu"
+	"github.com/berth-cri/berth/pkg/engine/mountpoint"
 	"github.com/berth-cri/berth/pkg/engine/pod"
-	"github.com/berth-cri/berth/pkg/engine/task"
 )
 
 const (
@@ -25,13 +26,9 @@ const (
 // daemon was killed, and removes what there was of it. What cannot be thawed at once
 // is tried again and again, also at the next start.
 func (r *recovery) thaw(ctx context.Context) {
-	entries, err := os.ReadDir(r.pods.CheckpointsDir(""))
-	if err != nil {
-		return // there was never one
-	}
-	for _, e := range entries {
-		entry := log.G(ctx).WithField("container", e.Name())
-		c, err := r.pods.Index.Container(e.Name())
+	for _, id := range r.frozen() {
+		entry := log.G(ctx).WithField("container", id)
+		c, err := r.pods.Index.Container(id)
 		if err == nil && c.Status().Phase == pod.PhaseRunning {
 			if err = r.thawOne(ctx, c); err != nil {
 				entry.WithError(err).Warn("Container may still be frozen by an interrupted checkpoint; retrying")
@@ -39,8 +36,23 @@ func (r *recovery) thaw(ctx context.Context) {
 				continue
 			}
 		}
-		r.removeCheckpoint(ctx, e.Name())
+		r.removeCheckpoint(ctx, id)
 	}
+}
+
+// frozen are the containers that may stand still.
+func (r *recovery) frozen() (ids []string) {
+	for _, dir := range []string{r.pods.FrozenDir(""), r.pods.CheckpointsDir("")} {
+		entries, err := os.ReadDir(dir)
+		if err != nil {
+			continue // there was never one
+		}
+		for _, e := range entries {
+			ids = append(ids, e.Name())
+		}
+	}
+	slices.Sort(ids)
+	return slices.Compact(ids)
 }
 
 // thawLater tries until the container goes on or has ended, or the daemon stops.
@@ -71,7 +83,9 @@ func (r *recovery) thawLater(c *pod.Container) {
 }
 
 func (r *recovery) removeCheckpoint(ctx context.Context, id string) {
-	if err := os.RemoveAll(r.pods.CheckpointsDir(id)); err != nil {
+	data := r.pods.CheckpointsDir(id)
+	// A CRIU that was killed may have left a mount in it.
+	if err := errors.Join(mountpoint.UnmountBelow(data), os.RemoveAll(data), os.RemoveAll(r.pods.FrozenDir(id))); err != nil {
 		log.G(ctx).WithError(err).WithField("container", id).Warn("Failed to remove interrupted checkpoint")
 	}
 }
@@ -80,13 +94,5 @@ func (r *recovery) removeCheckpoint(ctx context.Context, id string) {
 func (r *recovery) thawOne(ctx context.Context, c *pod.Container) error {
 	ctx, cancel := context.WithTimeout(ctx, thawPatience)
 	defer cancel()
-	client, err := c.Sandbox.Runner.Client(ctx)
-	if err != nil {
-		return err
-	}
-	_, err = client.Task.Resume(ctx, &taskapi.ResumeRequest{ID: c.ID()})
-	if err != nil && container.GoesOn(ctx, client, c) {
-		return nil
-	}
-	return task.FromShim(err)
+	return criu.Resume(ctx, c)
 }

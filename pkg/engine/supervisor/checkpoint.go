@@ -78,7 +78,7 @@ func (t *task) checkpoint(ctx context.Context, images string, o *runcapi.Checkpo
 		if err != nil {
 			return err
 		}
-		system, err := systemCRIUConfig(&t.journal)
+		system, err := systemCRIUConfig(t.journal.Options.Runtime)
 		if err != nil {
 			return err
 		}

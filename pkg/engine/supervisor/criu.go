@@ -29,9 +29,42 @@ const (
 	criuYard = ".criu.cgyard."
 )
 
-// systemCRIUConfig is what the node's administrator says to CRIU for the runtime.
-func systemCRIUConfig(j *Task) ([]byte, error) {
-	text, err := os.ReadFile(filepath.Join(criuConfigDir, filepath.Base(j.Options.Runtime)+".conf"))
+// CRIUConfig is what CRIU must know for a container whose pipes are not ours, in a bundle:
+// one that is restored from images, or written where that is empty.
+func CRIUConfig(runtime, bundle, images string, openTCP bool) ([]byte, error) {
+	system, err := systemCRIUConfig(runtime)
+	if err != nil {
+		return nil, err
+	}
+	if images == "" {
+		return dumpConfig(system, nil, openTCP), nil
+	}
+	namespaces, err := joinedNamespaces(bundle, images)
+	if err != nil {
+		return nil, err
+	}
+	return restoreConfig(system, nil, namespaces), nil
+}
+
+// joinedNamespaces are those of the pod that CRIU must be told to join; runtimes tell it of the
+// others. One with System V objects is made anew with them: they cannot be put into another.
+func joinedNamespaces(bundle, images string) (map[string]string, error) {
+	has, err := HasSysVIPC(images)
+	if err != nil {
+		return nil, err
+	}
+	joined := map[string]string{}
+	for _, n := range readBundle(bundle).Linux.Namespaces {
+		if n.Path != "" && (n.Type == "uts" || n.Type == "ipc" && !has) {
+			joined[n.Type] = n.Path
+		}
+	}
+	return joined, nil
+}
+
+// systemCRIUConfig is what the node's administrator says to CRIU for a runtime.
+func systemCRIUConfig(runtime string) ([]byte, error) {
+	text, err := os.ReadFile(filepath.Join(criuConfigDir, filepath.Base(runtime)+".conf"))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("write CRIU configuration: %w", err)
 	}

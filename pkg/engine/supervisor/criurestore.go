@@ -38,11 +38,11 @@ func (r criuRestore) prepare() ([]string, error) {
 			return nil, fmt.Errorf("the checkpoint is of a container with stdin; ask for it, too: %w", errdefs.ErrInvalidArgument)
 		}
 	}
-	system, err := systemCRIUConfig(j)
+	system, err := systemCRIUConfig(j.Options.Runtime)
 	if err != nil {
 		return nil, err
 	}
-	namespaces, err := r.namespaces()
+	namespaces, err := joinedNamespaces(j.Bundle, j.Checkpoint)
 	if err != nil {
 		return nil, err
 	}
@@ -57,22 +57,6 @@ func (r criuRestore) prepare() ([]string, error) {
 		args = append(args, "--shell-job")
 	}
 	return args, nil
-}
-
-// namespaces are those of the pod that CRIU must be told to join; runtimes tell it of the
-// others. One with System V objects is made anew with them: they cannot be put into another.
-func (r criuRestore) namespaces() (map[string]string, error) {
-	has, err := HasSysVIPC(r.task.journal.Checkpoint)
-	if err != nil {
-		return nil, err
-	}
-	joined := map[string]string{}
-	for _, n := range readBundle(r.task.journal.Bundle).Linux.Namespaces {
-		if n.Path != "" && (n.Type == "uts" || n.Type == "ipc" && !has) {
-			joined[n.Type] = n.Path
-		}
-	}
-	return joined, nil
 }
 
 // done removes what only CRIU needed.

@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -196,8 +198,38 @@ func (r *foreign) KilledForMemory(ctx context.Context, cgroupsPath string) bool 
 	return logged != "" && !group.Exists() && r.kernelLog.Kills(ctx, logged) > 0
 }
 
-// CRIUConfig is empty: the shim passes its own options on.
-func (*foreign) CRIUConfig(string) string { return "" }
+// CRIUConfig is for the shim that calls runc.
+func (r *foreign) CRIUConfig(bundle string) string {
+	if !IsRuncShim(r.sandbox.Spec().Definition.Path) {
+		return ""
+	}
+	return filepath.Join(bundle, supervisor.CRIUConfigFile)
+}
+
+// TellCRIU leaves out the pipes: the shim makes them, and has the runtime see to them.
+func (r *foreign) TellCRIU(call pod.CRIUCall) (func() error, error) {
+	file := r.CRIUConfig(call.Bundle)
+	if file == "" {
+		return func() error { return nil }, nil
+	}
+	text, err := supervisor.CRIUConfig(shimRuntime, call.Bundle, call.Images, call.OpenTCP)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.WriteFile(file, text, 0o600); err != nil {
+		return nil, err
+	}
+	return func() error {
+		if err := os.Remove(file); !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		return nil
+	}, nil
+}
+
+// shimRuntime is what the runc shim calls, by whose name the node's administrator may have
+// configured CRIU.
+const shimRuntime = "runc"
 
 func (*foreign) ExplainCheckpoint(err error, dir string) error {
 	return supervisor.ExplainCheckpoint(err, dir)

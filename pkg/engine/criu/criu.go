@@ -1,0 +1,187 @@
+// Package criu writes the processes of containers into files, by the CRIU that their runtimes
+// call, while the containers stand still. A container that stands still is on record until it
+// goes on: whoever starts after a kill lets it go on.
+package criu
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"time"
+
+	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
+	runcapi "github.com/containerd/containerd/api/types/runc/options"
+	tasktypes "github.com/containerd/containerd/api/types/task"
+	"github.com/containerd/containerd/v2/core/mount"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/typeurl/v2"
+
+	"github.com/berth-cri/berth/pkg/engine/checkpoint"
+	"github.com/berth-cri/berth/pkg/engine/failpoint"
+	"github.com/berth-cri/berth/pkg/engine/image"
+	"github.com/berth-cri/berth/pkg/engine/pod"
+	"github.com/berth-cri/berth/pkg/engine/rootfs"
+	"github.com/berth-cri/berth/pkg/engine/shim"
+	"github.com/berth-cri/berth/pkg/engine/task"
+)
+
+const (
+	// thawTimeout bounds the wait for a container to go on.
+	thawTimeout = 30 * time.Second
+	// thawInterval is the pause between attempts while whoever runs it is being replaced.
+	thawInterval = 200 * time.Millisecond
+	// program is what runtimes look for in PATH.
+	program = "criu"
+	// versionTimeout bounds the question for its version.
+	versionTimeout = 10 * time.Second
+)
+
+// Find fails where there is no CRIU.
+func Find() error {
+	if _, err := exec.LookPath(program); err != nil {
+		return fmt.Errorf("checkpoints need CRIU: install the package criu, so that criu is in berth's PATH (%w): %w", err, errdefs.ErrFailedPrecondition)
+	}
+	return nil
+}
+
+// Version is that of the CRIU in PATH, as "3.17.1".
+func Version(ctx context.Context) (string, error) {
+	if err := Find(); err != nil {
+		return "", err
+	}
+	ctx, cancel := context.WithTimeout(ctx, versionTimeout)
+	defer cancel()
+	out, err := exec.CommandContext(ctx, program, "--version").Output()
+	if err != nil {
+		return "", fmt.Errorf("%s --version: %w", program, err)
+	}
+	for line := range strings.Lines(string(out)) {
+		if version, ok := strings.CutPrefix(line, "Version:"); ok {
+			return strings.TrimSpace(version), nil
+		}
+	}
+	return "", fmt.Errorf("%s does not tell its version: %w", program, errdefs.ErrFailedPrecondition)
+}
+
+// Files finds what a container has changed of its image.
+type Files interface {
+	WrittenOf(u image.Use) (written string, below []mount.Mount, err error)
+}
+
+// Dumper writes containers. All methods need the Op of the container.
+type Dumper struct {
+	pods  *pod.Registry
+	tasks *task.Service
+	files Files
+}
+
+// New writes the containers of a node.
+func New(pods *pod.Registry, tasks *task.Service, files Files) *Dumper {
+	return &Dumper{pods: pods, tasks: tasks, files: files}
+}
+
+// Freeze makes a container stand still. After an error it may all the same: Thaw undoes both.
+func (d *Dumper) Freeze(ctx context.Context, c *pod.Container) error {
+	if err := os.MkdirAll(d.pods.FrozenDir(c.ID()), 0o700); err != nil {
+		return err
+	}
+	client, err := d.tasks.Worker(ctx, c.Sandbox)
+	if err != nil {
+		return err
+	}
+	if _, err := client.Task.Pause(ctx, &taskapi.PauseRequest{ID: c.ID()}); err != nil {
+		return fmt.Errorf("freeze: %w", task.FromShim(err))
+	}
+	failpoint.Hit(failpoint.ContainerFrozen)
+	return nil
+}
+
+// Thaw lets a container go on, whoever runs it by now, and removes what is on record of it. It
+// outlasts its caller.
+func (d *Dumper) Thaw(ctx context.Context, c *pod.Container) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), thawTimeout)
+	defer cancel()
+	for {
+		err := Resume(ctx, c)
+		if err == nil {
+			return os.RemoveAll(d.pods.FrozenDir(c.ID()))
+		}
+		if !shim.Lost(err) {
+			return fmt.Errorf("the container may be frozen; stop it or restart berth: %w", err)
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("the container may be frozen; stop it or restart berth: %w", err)
+		case <-time.After(thawInterval): // its supervisor was killed, and has a successor soon
+		}
+	}
+}
+
+// Resume is Thaw in one attempt, which leaves the record to its caller.
+func Resume(ctx context.Context, c *pod.Container) error {
+	client, err := c.Sandbox.Runner.Client(ctx)
+	if err != nil {
+		return err
+	}
+	_, err = client.Task.Resume(ctx, &taskapi.ResumeRequest{ID: c.ID()})
+	if err == nil || goesOn(ctx, client, c) {
+		return nil
+	}
+	return task.FromShim(err)
+}
+
+// goesOn tells whether a container that could not be thawed need not be.
+func goesOn(ctx context.Context, client *shim.Client, c *pod.Container) bool {
+	state, err := client.Task.State(ctx, &taskapi.StateRequest{ID: c.ID()})
+	return err == nil && state.GetStatus() != tasktypes.Status_PAUSED
+}
+
+// Connections is what becomes of TCP connections in a checkpoint.
+type Connections bool
+
+const (
+	// Kept are written as they are. The pod's network stands still meanwhile.
+	Kept Connections = true
+	// Closed are found closed by who is restored: elsewhere they have another address.
+	Closed Connections = false
+)
+
+// Write writes a container that stands still into dir: its processes, and what it changed of
+// its root filesystem.
+func (d *Dumper) Write(ctx context.Context, c *pod.Container, dir *checkpoint.Dir, tcp Connections) error {
+	if err := d.processes(ctx, c, dir, tcp); err != nil {
+		return err
+	}
+	written, layers, err := d.files.WrittenOf(rootfs.LayersInUse(c.ID(), c.Spec())[0])
+	if err != nil {
+		return err
+	}
+	return mount.WithReadonlyTempMount(ctx, layers, func(below string) error { return dir.Files(ctx, written, below) })
+}
+
+func (d *Dumper) processes(ctx context.Context, c *pod.Container, dir *checkpoint.Dir, tcp Connections) (err error) {
+	client, err := d.tasks.Worker(ctx, c.Sandbox)
+	if err != nil {
+		return err
+	}
+	options, err := typeurl.MarshalAnyToProto(&runcapi.CheckpointOptions{
+		WorkPath: dir.Path,
+		// A dump ends nothing, so what another end has hold of can be in it.
+		OpenTcp: bool(tcp), ExternalUnixSockets: true, FileLocks: true, Terminal: c.Config().GetTty(),
+	})
+	if err != nil {
+		return err
+	}
+	done, err := c.Sandbox.Runner.TellCRIU(pod.CRIUCall{Bundle: d.pods.ContainerDir(c.ID()), OpenTCP: bool(tcp)})
+	if err != nil {
+		return err
+	}
+	_, err = client.Task.Checkpoint(ctx, &taskapi.CheckpointTaskRequest{ID: c.ID(), Path: dir.Images(), Options: options})
+	err = c.Sandbox.Runner.ExplainCheckpoint(task.FromShim(err), dir.Path)
+	if derr := done(); err == nil {
+		err = derr
+	}
+	return err
+}

@@ -245,6 +245,9 @@ type Registry struct {
 	// PinnedImages are names of images that the kubelet must not collect; '*'
 	// stands for any characters.
 	PinnedImages []string `toml:"pinned_images"`
+	// CheckpointImages are names, written so too, of images made of checkpoints that
+	// pods may restore.
+	CheckpointImages []string `toml:"checkpoint_images"`
 }
 
 // ImageVerifier decides which images may be pulled.

@@ -70,6 +70,7 @@ func Default() *Config {
 			DecryptionKeysPath:     "/etc/berth/keys",
 			PreloadDir:             "/var/lib/berth/preload",
 			PinnedImages:           []string{},
+			CheckpointImages:       []string{},
 		},
 		ImageVerifier: ImageVerifier{
 			BinDir:             "/opt/berth/image-verifier/bin",

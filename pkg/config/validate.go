@@ -243,9 +243,14 @@ func (v *validator) registry(r *Registry) {
 	if r.MaxImageEntries < 1 {
 		v.wrong("registry.max_image_entries", "must be 1 or more", "")
 	}
-	for _, p := range r.PinnedImages {
-		if p == "" || strings.ContainsAny(p, " \t") {
-			v.wrong("registry.pinned_images", fmt.Sprintf("%q is not a valid image name", p), "")
+	v.imageNames("registry.pinned_images", r.PinnedImages)
+	v.imageNames("registry.checkpoint_images", r.CheckpointImages)
+}
+
+func (v *validator) imageNames(key string, names []string) {
+	for _, n := range names {
+		if n == "" || strings.ContainsAny(n, " \t") {
+			v.wrong(key, fmt.Sprintf("%q is not a valid image name", n), "")
 		}
 	}
 }

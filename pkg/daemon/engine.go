@@ -107,6 +107,7 @@ func imageConfig(cfg *config.Config) image.Config {
 		MountOptions:      cfg.Engine.OverlayMountOptions,
 		SyncRootfs:        cfg.Engine.SyncRootfs,
 		PinnedImages:      cfg.Registry.PinnedImages,
+		CheckpointImages:  cfg.Registry.CheckpointImages,
 		DecryptionKeysDir: cfg.Registry.DecryptionKeysPath,
 		PreloadDir:        cfg.Registry.PreloadDir,
 		Verifiers: image.Verifiers{

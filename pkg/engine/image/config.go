@@ -55,6 +55,9 @@ type Config struct {
 	PreloadDir string
 	// Verifiers decide which images may be pulled.
 	Verifiers Verifiers
+	// CheckpointImages are names of images whose processes may go on here, as PinnedImages
+	// are written.
+	CheckpointImages []string
 	// PinnedImages are image names that the kubelet must not collect; '*' in a
 	// name stands for any characters.
 	PinnedImages []string

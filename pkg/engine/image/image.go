@@ -28,6 +28,9 @@ type Image struct {
 	Platform imagespec.Platform
 	// ArtifactType says what an artifact is; empty for a container image.
 	ArtifactType string
+	// Checkpoint says that it holds the archive of a checkpointed container, which goes on
+	// where it is run.
+	Checkpoint bool
 	// Pinned says that the kubelet's garbage collection must leave it alone.
 	Pinned bool
 

@@ -50,11 +50,12 @@ func newImage(desc imagespec.Descriptor, manifest imagespec.Manifest, config ima
 		size += uint64(l.Size)
 	}
 	img := &Image{
-		ID:       imageID(desc, manifest, len(root)),
-		ChainID:  identity.ChainID(root),
-		Size:     size,
-		Config:   config.Config,
-		Platform: platforms.Normalize(config.Platform),
+		ID:         imageID(desc, manifest, len(root)),
+		ChainID:    identity.ChainID(root),
+		Size:       size,
+		Config:     config.Config,
+		Platform:   platforms.Normalize(config.Platform),
+		Checkpoint: isCheckpoint(manifest),
 		// All images stay in memory: nothing that an index may have added does.
 		manifest: imagespec.Descriptor{MediaType: desc.MediaType, Digest: desc.Digest, Size: desc.Size},
 	}
@@ -67,9 +68,11 @@ func newImage(desc imagespec.Descriptor, manifest imagespec.Manifest, config ima
 
 // imageID is the digest of the configuration of an image whose root filesystem has so many
 // layers, or that of its manifest desc if there are more: nobody checks what the
-// configuration says of those, so that images of other modules may have the same.
+// configuration says of those, so that images of other modules may have the same. That of
+// the manifest also where the manifest says what it is: an image that anybody pulled must
+// not turn another one with the same configuration into a checkpoint.
 func imageID(desc imagespec.Descriptor, m imagespec.Manifest, root int) string {
-	if root != len(m.Layers) {
+	if root != len(m.Layers) || isCheckpoint(m) {
 		return desc.Digest.String()
 	}
 	return m.Config.Digest.String()

@@ -22,6 +22,8 @@ type Store struct {
 	views   *views
 	work    work
 	clients *Clients
+	// checkpoints are names of images whose processes may go on here.
+	checkpoints pinPatterns
 	// nearlyFull says whether a removal waits until its space is free.
 	nearlyFull func(root string) bool
 
@@ -65,7 +67,7 @@ func newStore(f *files, c Config) (*Store, error) {
 	s.views = newViews(f, u, s.catalog.hasChain, s.work)
 	s.meter = newMeter(f)
 	s.rootfses = newRootfses(f, s.views, s.meter, s.work, rootfsConfig{MountOptions: c.MountOptions, SyncRootfs: c.SyncRootfs})
-	s.clients = &Clients{store: s}
+	s.clients, s.checkpoints = &Clients{store: s}, newPinPatterns(c.CheckpointImages)
 	var err error
 	s.puller, err = newPuller(pullConfig{
 		HostsDir: c.HostsDir, PullProgressTimeout: c.PullProgressTimeout, Limits: c.Limits, Verifiers: c.Verifiers, DiscardLayers: c.DiscardLayers,

@@ -1,0 +1,189 @@
+package checkpoint
+
+import (
+	"archive/tar"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	metadata "github.com/checkpoint-restore/checkpointctl/lib"
+	"github.com/containerd/containerd/v2/pkg/archive"
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-cri/berth/pkg/engine/beneath"
+)
+
+const (
+	// maxEntries bounds what an archive makes in a root filesystem.
+	maxEntries = 5_000_000
+	// xattrRecord begins the records of a tar entry that are attributes.
+	xattrRecord = "SCHILY.xattr."
+)
+
+// Apply changes a root filesystem, which must be that of the container's image and which
+// nobody else may change meanwhile, as the container had changed it: rootfs-diff.tar has what
+// is new or different, deleted.files what is not there any more. After an error it is partly
+// changed.
+func (u *Unpacked) Apply(ctx context.Context, rootfs string) error {
+	deleted, err := u.deleted()
+	if err != nil {
+		return err
+	}
+	if err := u.applyDiff(ctx, rootfs, deleted); err != nil {
+		return err
+	}
+	for name := range deleted {
+		if err := context.Cause(ctx); err != nil {
+			return err
+		}
+		if err := remove(rootfs, name); err != nil {
+			return fmt.Errorf("%s: %q: %w", metadata.DeletedFilesFile, name, err)
+		}
+	}
+	return nil
+}
+
+// deleted are the names of removed files, none if there is no list.
+func (u *Unpacked) deleted() (map[string]bool, error) {
+	text, err := readBounded(u.dir, metadata.DeletedFilesFile, maxDeleted)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	var names []string
+	if err == nil {
+		err = json.Unmarshal(text, &names)
+	}
+	if err != nil {
+		return nil, invalid(metadata.DeletedFilesFile, err)
+	}
+	all := make(map[string]bool, len(names))
+	for _, name := range names {
+		clean := inRoot(name)
+		if clean == "." || !filepath.IsLocal(clean) {
+			return nil, invalid(metadata.DeletedFilesFile, fmt.Errorf("%.300q leads out of the container", name))
+		}
+		all[clean] = true
+	}
+	return all, nil
+}
+
+// inRoot is a name relative to the root of a container. Some write them with a slash.
+func inRoot(name string) string { return filepath.Clean(strings.TrimLeft(name, "/")) }
+
+// applyDiff takes out of deleted what is there all the same.
+func (u *Unpacked) applyDiff(ctx context.Context, rootfs string, deleted map[string]bool) error {
+	f, err := beneath.Read(u.dir, metadata.RootFsDiffTar)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // it had changed nothing
+	}
+	if err != nil {
+		return invalid(metadata.RootFsDiffTar, reason(err))
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	b := &budget{bytes: info.Size(), entries: maxEntries}
+	filter := archive.WithFilter(func(h *tar.Header) (bool, error) {
+		if err := b.admit(h); err != nil {
+			return false, invalid(metadata.RootFsDiffTar, fmt.Errorf("%.300q: %w", h.Name, err))
+		}
+		delete(deleted, inRoot(h.Name))
+		return true, nil
+	})
+	if _, err := archive.Apply(ctx, rootfs, whileWanted{ctx, f}, filter); err != nil {
+		if context.Cause(ctx) == nil && !errors.Is(err, unix.ENOSPC) && !errors.Is(err, unix.EDQUOT) {
+			err = invalid(metadata.RootFsDiffTar, err)
+		}
+		return fmt.Errorf("change root filesystem: %w", err)
+	}
+	return nil
+}
+
+// whileWanted reads until its context ends.
+type whileWanted struct {
+	ctx context.Context
+	io.Reader
+}
+
+func (r whileWanted) Read(p []byte) (int, error) {
+	if err := context.Cause(r.ctx); err != nil {
+		return 0, err
+	}
+	return r.Reader.Read(p)
+}
+
+// budget is what may still come of a tar file.
+type budget struct{ bytes, entries int64 }
+
+// admit refuses what no container writes, or what would be more than the tar file itself is.
+// Of attributes it leaves those that a container may set.
+func (b *budget) admit(h *tar.Header) error {
+	switch h.Typeflag {
+	case tar.TypeReg, tar.TypeDir, tar.TypeLink, tar.TypeSymlink, tar.TypeFifo, tar.TypeXGlobalHeader:
+	case tar.TypeChar, tar.TypeBlock:
+		return errors.New("it is a device, which berth does not make of an archive; checkpoint the container without it")
+	default:
+		return fmt.Errorf("entries of type %q are not known", h.Typeflag)
+	}
+	if b.entries--; b.entries < 0 {
+		return fmt.Errorf("more than %d entries", maxEntries)
+	}
+	if b.bytes -= h.Size; h.Size < 0 || b.bytes < 0 {
+		return errors.New("it is larger than the archive; sparse files are not supported")
+	}
+	for _, name := range []string{h.Name, linked(h)} {
+		if !filepath.IsLocal(inRoot(name)) {
+			return errors.New("it leads out of the container")
+		}
+	}
+	for key := range h.PAXRecords {
+		if name, is := strings.CutPrefix(key, xattrRecord); is && name != "security.capability" && !strings.HasPrefix(name, "user.") {
+			delete(h.PAXRecords, key)
+		}
+	}
+	return nil
+}
+
+// linked is what another name of a file is of. Where a symbolic link leads is the
+// container's matter.
+func linked(h *tar.Header) string {
+	if h.Typeflag == tar.TypeLink {
+		return h.Linkname
+	}
+	return "."
+}
+
+// remove removes what has a name below root, and all that is in it. Links on the way are not
+// followed; what is not there is no error.
+func remove(root, name string) error {
+	dir, err := os.OpenRoot(root)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = dir.Close() }() // it is a handle
+	steps := strings.Split(name, "/")
+	for i := range steps[:len(steps)-1] {
+		info, err := dir.Lstat(filepath.Join(steps[:i+1]...))
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		if err != nil {
+			return reason(err)
+		}
+		if !info.IsDir() {
+			return nil // what was in it went with it
+		}
+	}
+	if err := dir.RemoveAll(name); err != nil {
+		return reason(err)
+	}
+	return nil
+}

@@ -1,0 +1,202 @@
+package checkpoint
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	metadata "github.com/checkpoint-restore/checkpointctl/lib"
+	"github.com/containerd/errdefs"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-cri/berth/pkg/engine/beneath"
+)
+
+const (
+	// maxDocument bounds what is said of a container. All of it is read into memory.
+	maxDocument = 1 << 20
+	// maxDeleted bounds the list of removed files.
+	maxDeleted = 8 << 20
+	// maxImages bounds the files of CRIU. Each process has about ten.
+	maxImages = 200_000
+	// descriptorsFile is where runc notes what the standard streams were.
+	descriptorsFile = "descriptors.json"
+	// standardStreams is how many a process has.
+	standardStreams = 3
+)
+
+// Unpacked is an archive whose files are in a directory. Whoever made it may have put
+// anything there: links are not followed, and everything is bounded.
+type Unpacked struct {
+	dir string
+	// Config says of which container it is.
+	Config metadata.ContainerConfig
+	// Spec is what its runtime was given, as far as it matters to CRIU.
+	Spec *Spec
+}
+
+// Spec is the part of a container's spec that must be the same where it goes on.
+type Spec struct {
+	Process struct {
+		Terminal bool     `json:"terminal"`
+		Args     []string `json:"args"`
+	} `json:"process"`
+	Mounts []struct {
+		Destination string   `json:"destination"`
+		Type        string   `json:"type"`
+		Options     []string `json:"options"`
+	} `json:"mounts"`
+	Linux struct {
+		Namespaces  []specs.LinuxNamespace `json:"namespaces"`
+		MaskedPaths []string               `json:"maskedPaths"`
+	} `json:"linux"`
+}
+
+// Unpack reads what an archive says of itself. errdefs.ErrInvalidArgument for what is not an
+// archive of a checkpoint, or says what cannot be.
+func Unpack(dir string) (*Unpacked, error) {
+	u := &Unpacked{dir: dir, Spec: &Spec{}}
+	var streams []string
+	for _, part := range []struct {
+		name string
+		into any
+	}{
+		{metadata.ConfigDumpFile, &u.Config},
+		{metadata.SpecDumpFile, u.Spec},
+		{filepath.Join(metadata.CheckpointDirectory, descriptorsFile), &streams},
+	} {
+		text, err := readBounded(dir, part.name, maxDocument)
+		if err == nil {
+			err = json.Unmarshal(text, part.into)
+		}
+		if err != nil {
+			return nil, invalid(part.name, err)
+		}
+	}
+	// The runtime would give away as many of its own files.
+	if len(streams) > standardStreams {
+		return nil, invalid(descriptorsFile, fmt.Errorf("%d standard streams", len(streams)))
+	}
+	return u, nil
+}
+
+// invalid is what is wrong with a part of an archive.
+func invalid(part string, err error) error {
+	return fmt.Errorf("archive of a checkpoint: %s: %w: %w", part, err, errdefs.ErrInvalidArgument)
+}
+
+// readBounded reads a file as a whole.
+func readBounded(dir, name string, most int64) ([]byte, error) {
+	f, err := beneath.Read(dir, name)
+	if err != nil {
+		return nil, reason(err)
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, most+1))
+	if err == nil && int64(len(text)) > most {
+		err = fmt.Errorf("larger than %d bytes", most)
+	}
+	return text, err
+}
+
+// reason is an error without the path, which is nobody's who is told of it.
+func reason(err error) error {
+	if p, is := errors.AsType[*fs.PathError](err); is {
+		return p.Err
+	}
+	return err
+}
+
+// Images copies CRIU's files into a directory, which is made for root alone. It ends early
+// with the error of ctx; what was copied until then stays.
+func (u *Unpacked) Images(ctx context.Context, to string) error {
+	if err := os.MkdirAll(to, 0o700); err != nil {
+		return err
+	}
+	names, err := u.imageNames()
+	if err != nil {
+		return err
+	}
+	if err := u.fits(names, to); err != nil {
+		return err
+	}
+	for _, name := range names {
+		if err := u.image(ctx, name, to); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (u *Unpacked) imageNames() ([]string, error) {
+	dir, err := os.OpenFile(filepath.Join(u.dir, metadata.CheckpointDirectory), os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return nil, invalid(metadata.CheckpointDirectory, reason(err))
+	}
+	defer dir.Close()
+	names, err := dir.Readdirnames(maxImages + 1)
+	if err != nil {
+		return nil, invalid(metadata.CheckpointDirectory, err)
+	}
+	if len(names) > maxImages {
+		return nil, invalid(metadata.CheckpointDirectory, fmt.Errorf("more than %d files", maxImages))
+	}
+	return names, nil
+}
+
+// fits fails if there is no room for the files.
+func (u *Unpacked) fits(names []string, to string) error {
+	var room unix.Statfs_t
+	if err := unix.Statfs(to, &room); err != nil {
+		return &fs.PathError{Op: "statfs", Path: to, Err: err}
+	}
+	free := room.Bavail * uint64(room.Bsize) //nolint:gosec // not negative
+	for _, name := range names {
+		info, err := os.Lstat(filepath.Join(u.dir, metadata.CheckpointDirectory, name))
+		if err != nil {
+			return invalid(name, reason(err))
+		}
+		size := uint64(info.Size()) //nolint:gosec // not negative
+		if size > free {
+			return fmt.Errorf("no space left under %s for the memory of the container: %w", to, errdefs.ErrResourceExhausted)
+		}
+		free -= size
+	}
+	return nil
+}
+
+func (u *Unpacked) image(ctx context.Context, name, to string) (err error) {
+	name = filepath.Join(metadata.CheckpointDirectory, name)
+	from, err := beneath.Read(u.dir, name)
+	if err != nil {
+		return invalid(name, reason(err))
+	}
+	defer from.Close()
+	out, err := os.OpenFile(filepath.Join(to, filepath.Base(name)), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, out.Close()) }()
+	for {
+		if err := context.Cause(ctx); err != nil {
+			return err
+		}
+		// As a copy inside of the kernel, which may be none of the data.
+		n, err := io.CopyN(out, from, chunk)
+		if errors.Is(err, io.EOF) && n < chunk {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// chunk is how much is copied between two looks at the context.
+const chunk = 16 << 20

@@ -26,9 +26,10 @@ func checkpointCommand() *cobra.Command {
 		Aliases: []string{"checkpoints"},
 		Short:   "List, inspect, carry and remove checkpoints of pods",
 		Long: `List, inspect, carry and remove checkpoints of pods, which "berth pod checkpoint" and callers
-of the CRI write. These commands read the disk, and need no daemon.`,
+of the CRI write. These commands read the disk, and need no daemon. "image" is for
+checkpoints of single containers, which kubelets ask for.`,
 	}
-	c.AddCommand(checkpointListCommand(), checkpointInspectCommand(), checkpointPushCommand(), checkpointPullCommand(),
+	c.AddCommand(checkpointListCommand(), checkpointInspectCommand(), checkpointPushCommand(), checkpointPullCommand(), checkpointImageCommand(),
 		checkpointRemoveCommand(), checkpointPruneCommand())
 	return c
 }

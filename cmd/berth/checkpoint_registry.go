@@ -26,6 +26,10 @@ type carrier struct {
 
 func (k *carrier) flags(c *cobra.Command) {
 	output.Flag(c, &k.form, misused, output.Forms...)
+	k.registryFlags(c)
+}
+
+func (k *carrier) registryFlags(c *cobra.Command) {
 	c.Flags().StringVar(&k.HostsDir, "hosts-dir", defaultHostsDir, "`directory` of the registries' hosts.toml files")
 	c.Flags().BoolVar(&k.PlainHTTP, "plain-http", false, "talk to the registry without TLS")
 	c.Flags().StringVar(&k.credentials, "creds-file", "", "`path` of a file with user:password for the registry; - is standard input")

@@ -86,12 +86,22 @@ func named(ref string) (string, error) {
 	return reference.TagNameOnly(parsed).String(), nil
 }
 
+// Blob is a part of what is sent to a registry.
+type Blob struct {
+	imagespec.Descriptor
+
+	// Name is what people are told of.
+	Name string
+	Open func() (io.ReadCloser, error)
+}
+
+// document is a blob that is in memory.
+func document(name string, d imagespec.Descriptor, text []byte) Blob {
+	return Blob{d, name, func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(text)), nil }}
+}
+
 // Push sends the checkpoint in dir to a registry, under ref. It returns the digest.
 func Push(ctx context.Context, dir, ref string, to Registry) (digest.Digest, error) {
-	ref, err := named(ref)
-	if err != nil {
-		return "", err
-	}
 	m, err := manifest.Read(dir)
 	if err != nil {
 		return "", err
@@ -100,35 +110,38 @@ func Push(ctx context.Context, dir, ref string, to Registry) (digest.Digest, err
 	if err != nil {
 		return "", err
 	}
-	pusher, err := to.resolver(ctx).Pusher(ctx, ref)
-	if err != nil {
-		return "", fmt.Errorf("push to %s: %w", ref, err)
-	}
 	described := describe(m, text)
+	var blobs []Blob
 	for i, l := range described.Layers {
-		to.tell(m.Files[i].Name, l.Size)
-		err := push(ctx, pusher, l, func() (io.ReadCloser, error) {
-			return beneath.Read(dir, filepath.Join(manifest.ImagesDir, m.Files[i].Name))
-		})
-		if err != nil {
-			return "", fmt.Errorf("push %s to %s: %w", m.Files[i].Name, ref, err)
-		}
+		name := m.Files[i].Name
+		blobs = append(blobs, Blob{l, name, func() (io.ReadCloser, error) { return beneath.Read(dir, filepath.Join(manifest.ImagesDir, name)) }})
 	}
 	whole, err := json.Marshal(described)
 	if err != nil {
 		return "", err
 	}
 	top := imagespec.Descriptor{MediaType: imagespec.MediaTypeImageManifest, Digest: digest.FromBytes(whole), Size: int64(len(whole))}
-	for _, blob := range []struct {
-		imagespec.Descriptor
-		text []byte
-	}{{described.Config, text}, {top, whole}} {
-		err := push(ctx, pusher, blob.Descriptor, func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(blob.text)), nil })
-		if err != nil {
-			return "", fmt.Errorf("push to %s: %w", ref, err)
+	blobs = append(blobs, document(manifest.Name, described.Config, text), document("manifest", top, whole))
+	return top.Digest, to.Send(ctx, ref, blobs)
+}
+
+// Send sends blobs in their order. The last one is what ref stands for then.
+func (r Registry) Send(ctx context.Context, ref string, blobs []Blob) error {
+	ref, err := named(ref)
+	if err != nil {
+		return err
+	}
+	pusher, err := r.resolver(ctx).Pusher(ctx, ref)
+	if err != nil {
+		return fmt.Errorf("push to %s: %w", ref, err)
+	}
+	for _, b := range blobs {
+		r.tell(b.Name, b.Size)
+		if err := push(ctx, pusher, b.Descriptor, b.Open); err != nil {
+			return fmt.Errorf("push %s to %s: %w", b.Name, ref, err)
 		}
 	}
-	return top.Digest, nil
+	return nil
 }
 
 // describe is the artifact of a checkpoint whose manifest is text. Pure.

@@ -44,7 +44,7 @@ func (b *checkpoints) CheckpointContainer(ctx context.Context, r *runtimeapi.Che
 	if err != nil {
 		return nil, err
 	}
-	if err := b.needCheckpoint(ctx, c.Sandbox.Spec()); err != nil {
+	if err := needCRIU(ctx, b.binaries, b.capabilities, c.Sandbox.Spec()); err != nil {
 		return nil, err
 	}
 	if info, err := os.Stat(filepath.Dir(r.GetLocation())); err != nil || !info.IsDir() {
@@ -120,13 +120,13 @@ func archiveConfig(c *pod.Container, at time.Time) metadata.ContainerConfig {
 	}
 }
 
-// needCheckpoint refuses where no checkpoint is to be had.
-func (b *checkpoints) needCheckpoint(ctx context.Context, s *pod.SandboxSpec) error {
-	rt, err := b.binaries.Prober.Probe(ctx, b.binaries.Runtimes.Of(s))
+// needCRIU refuses where no checkpoint of a container can be made, or restored.
+func needCRIU(ctx context.Context, all *binaries.Binaries, able *capabilities.Checker, s *pod.SandboxSpec) error {
+	rt, err := all.Prober.Probe(ctx, all.Runtimes.Of(s))
 	if err != nil {
 		return err
 	}
-	if err := b.capabilities.Refuse(ctx, s.Definition, rt, preflight.Checkpoints); err != nil {
+	if err := able.Refuse(ctx, s.Definition, rt, preflight.Checkpoints); err != nil {
 		return err
 	}
 	if s.Plan.User != nil {

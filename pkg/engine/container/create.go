@@ -1,6 +1,7 @@
 package container
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -15,6 +16,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/beneath"
 	"github.com/berth-cri/berth/pkg/engine/binaries"
 	"github.com/berth-cri/berth/pkg/engine/capabilities"
+	"github.com/berth-cri/berth/pkg/engine/checkpoint"
 	"github.com/berth-cri/berth/pkg/engine/events"
 	"github.com/berth-cri/berth/pkg/engine/failpoint"
 	"github.com/berth-cri/berth/pkg/engine/hooks"
@@ -50,6 +52,7 @@ type creation struct {
 type imageIndex interface {
 	ToRun(name, asked string, wanted image.Platform) (*image.Image, error)
 	Whole(ctx context.Context, img *image.Image) (*image.Image, error)
+	checkpointImages
 }
 
 // CreateContainer makes a container in a READY sandbox, up to but not including
@@ -83,6 +86,9 @@ func (b *creation) create(ctx context.Context, r *runtimeapi.CreateContainerRequ
 		return nil, err
 	}
 	img, err := b.images.ToRun(r.GetConfig().GetImage().GetImage(), r.GetConfig().GetImage().GetUserSpecifiedImage(), image.PlatformOf(s.Spec().Definition))
+	if err == nil && img.Checkpoint {
+		err = b.mayRestore(ctx, s.Spec(), img)
+	}
 	if err == nil {
 		img, err = b.images.Whole(ctx, img)
 	}
@@ -104,7 +110,7 @@ func (b *creation) create(ctx context.Context, r *runtimeapi.CreateContainerRequ
 	}
 	u := &pod.Undo{}
 	u.Add("name", func(context.Context) error { b.pods.Names.Release(name, id); return nil })
-	c, err := b.make(ctx, u, s, id, &asked{r, img, from})
+	c, err := b.makeOf(ctx, u, s, id, &asked{request: r, image: img, from: from})
 	if err != nil {
 		if s.Making.Ctx.Err() != nil {
 			err = s.NotReady()
@@ -138,6 +144,8 @@ type asked struct {
 	request *runtimeapi.CreateContainerRequest
 	image   *image.Image
 	from    *pod.Origin
+	// checkpoint is what it goes on from alone; nil for one that begins here.
+	checkpoint *checkpoint.Unpacked
 }
 
 // make makes the parts of a container one after the other; u takes them back. The
@@ -153,6 +161,9 @@ func (b *creation) make(ctx context.Context, u *pod.Undo, s *pod.Sandbox, id str
 	if a.from != nil {
 		spec.Checkpoint = a.from.Images
 	}
+	if a.checkpoint != nil {
+		spec.Checkpoint, spec.ImageName = b.pods.RestoreDir(id), cmp.Or(a.image.Tag(a.checkpoint.Config.RootfsImageName), spec.ImageRef)
+	}
 	b.pods.Labels.Hold(spec.ProcessLabel)
 	u.Add("label", func(context.Context) error { b.pods.Labels.Release(spec.ProcessLabel); return nil })
 	o, err := b.pods.Containers.Create(id, *spec, pod.ContainerStatus{}, store.Relaxed)
@@ -163,19 +174,22 @@ func (b *creation) make(ctx context.Context, u *pod.Undo, s *pod.Sandbox, id str
 	u.Add("record", func(context.Context) error { return b.pods.Containers.Delete(id) })
 	u.Add("bundle", func(ctx context.Context) error { return b.ends.RemoveParts(ctx, c) })
 	failpoint.Hit(failpoint.ContainerPlanned)
-	return c, b.makeParts(ctx, u, c, a.image)
+	return c, b.makeParts(ctx, u, c, a)
 }
 
-func (b *creation) makeParts(ctx context.Context, u *pod.Undo, c *pod.Container, img *image.Image) error {
+func (b *creation) makeParts(ctx context.Context, u *pod.Undo, c *pod.Container, a *asked) error {
 	mounting, end := step.Begin(ctx, step.Rootfs)
-	rootfs, err := b.rootfs.PrepareRootfs(mounting, c, img)
+	rootfs, err := b.rootfs.PrepareRootfs(mounting, c, a.image)
+	if err == nil && a.checkpoint != nil {
+		err = b.takeUp(mounting, c, a.checkpoint, rootfs)
+	}
 	if err == nil {
 		err = b.rootfs.MountVolumes(mounting, c)
 	}
 	if end(err); err != nil {
 		return err
 	}
-	ociSpec, user, err := b.specs.buildSpec(ctx, c, img, rootfs)
+	ociSpec, user, err := b.specs.buildSpec(ctx, c, a.image, rootfs)
 	if err != nil {
 		return err
 	}
@@ -186,6 +200,11 @@ func (b *creation) makeParts(ctx context.Context, u *pod.Undo, c *pod.Container,
 	}
 	if err := b.specs.mapMounts(ctx, c, ociSpec); err != nil {
 		return err
+	}
+	if a.checkpoint != nil {
+		if err := a.checkpoint.Spec.Fits(ociSpec); err != nil {
+			return err
+		}
 	}
 	failpoint.Hit(failpoint.ContainerMounted)
 	if err := b.writeBundle(c, ociSpec); err != nil {

@@ -85,8 +85,8 @@ func (b *ends) RecordEnd(c *pod.Container, exit pod.Exit) {
 // EndRestore ends a pod that is restored and cannot be any more, because c is to go on in it
 // and will not: its other containers would wait for c for ever.
 func (b *ends) EndRestore(c *pod.Container) {
-	if c.Spec().Checkpoint == "" {
-		return
+	if c.Sandbox.Spec().Checkpoint == "" {
+		return // it goes on alone
 	}
 	ctx, cancel := context.WithTimeout(b.pods.Background, pod.UndoTimeout)
 	defer cancel()
@@ -119,7 +119,7 @@ func (b *ends) erase(ctx context.Context, c *pod.Container) {
 		log.G(ctx).WithError(err).WithField("container", c.ID()).Warn("Failed to clean up exited container; will retry")
 		return
 	}
-	if err := b.rootfs.UnmountParts(c.ID()); err != nil {
+	if err := errors.Join(b.rootfs.UnmountParts(c.ID()), os.RemoveAll(b.pods.RestoreDir(c.ID()))); err != nil {
 		log.G(ctx).WithError(err).WithField("container", c.ID()).Warn("Failed to clean up exited container; will retry")
 		return
 	}
@@ -160,6 +160,7 @@ func (b *ends) RemoveParts(ctx context.Context, c *pod.Container) error {
 	}
 	return errors.Join(
 		group.Remove(ctx),
+		os.RemoveAll(b.pods.RestoreDir(c.ID())),
 		removeRuntimeState(b.pods.Layout, c),
 		b.rootfs.Residue.Erase(b.pods.ContainerDir(c.ID()), func() error { return b.rootfs.EraseContainer(c.ID()) }),
 	)

@@ -31,6 +31,10 @@ const (
 // container's processes stand still.
 const ContainerFrozen = "container.frozen"
 
+// ContainerRestoring is passed by containers that go on from an image of a checkpoint: their
+// root filesystem is as it was, and their memory is not there.
+const ContainerRestoring = "container.restoring"
+
 // ContainerVolumes is passed by containers whose images define volumes: one of them
 // is made, and nothing names it yet.
 const ContainerVolumes = "container.volumes"

@@ -82,6 +82,9 @@ func (l Layout) FrozenDir(id string) string { return filepath.Join(l.Root, "froz
 // say with it what that says.
 func (l Layout) CheckpointsDir(id string) string { return filepath.Join(l.Root, "checkpoints", id) }
 
+// RestoreDir holds, until it was started, what a container goes on from.
+func (l Layout) RestoreDir(id string) string { return filepath.Join(l.Root, "restores", id) }
+
 // PodCheckpointsDir says where checkpoints of sandboxes are being written.
 func (l Layout) PodCheckpointsDir() string { return filepath.Join(l.Root, "pod-checkpoints") }
 

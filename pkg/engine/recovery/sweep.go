@@ -19,13 +19,14 @@ import (
 
 // sweeper removes what no record knows of.
 type sweeper struct {
-	pods     *pod.Registry
-	binaries *binaries.Binaries
-	rootfs   *rootfs.Mounts
-	log      *log.Entry
-	images   retainer
-	cni      *network.Plugins
-	shims    interface {
+	pods       *pod.Registry
+	binaries   *binaries.Binaries
+	rootfs     *rootfs.Mounts
+	log        *log.Entry
+	images     retainer
+	cni        *network.Plugins
+	containers interface{ SweepRestores() error }
+	shims      interface {
 		Sweep(ctx context.Context, unresponsive func(key string) bool) error
 	}
 	unresponsive *unresponsive
@@ -51,6 +52,7 @@ func (r *sweeper) sweep(ctx context.Context) {
 	warn(sweepDirs(r.pods.ContainerDir(""), func(id string) bool { _, ok := r.pods.Containers.Get(id); return ok }, func(id string) error {
 		return r.rootfs.Residue.Erase(r.pods.ContainerDir(id), func() error { return r.rootfs.EraseContainer(id) })
 	}))
+	warn(r.containers.SweepRestores())
 	warn(r.sweepSandboxes(func(id string) bool { return !left.Has(id) }))
 	go r.releaseAddresses(left)
 	var uses []image.Use

@@ -76,7 +76,11 @@ func (m *Mounts) mountMapped(ctx context.Context, c *pod.Container, img *image.I
 // WithRootfs calls f with a directory where the root filesystem can be read. One that
 // a shim will mount is mounted meanwhile in the same place, where it is found after a
 // crash.
-func (m *Mounts) WithRootfs(c *pod.Container, mounts []mount.Mount, f func(dir string) error) (err error) {
+func (m *Mounts) WithRootfs(c *pod.Container, mounts []mount.Mount, f func(dir string) error) error {
+	return m.mounted(c, toRead(mounts), f)
+}
+
+func (m *Mounts) mounted(c *pod.Container, mounts []mount.Mount, f func(dir string) error) (err error) {
 	rootfs := filepath.Join(m.pods.ContainerDir(c.ID()), "rootfs")
 	if len(mounts) == 0 || !c.Sandbox.MountsRootfs {
 		return f(rootfs)
@@ -86,10 +90,16 @@ func (m *Mounts) WithRootfs(c *pod.Container, mounts []mount.Mount, f func(dir s
 			err = errors.Join(err, fmt.Errorf("unmount root filesystem: %w", uerr))
 		}
 	}()
-	if err := mount.All(toRead(mounts), rootfs); err != nil {
+	if err := mount.All(mounts, rootfs); err != nil {
 		return fmt.Errorf("mount root filesystem: %w", err)
 	}
 	return f(rootfs)
+}
+
+// WithWritable calls f with a directory where the root filesystem can be changed before it
+// is used. One that a shim will mount is mounted meanwhile, as WithRootfs does.
+func (m *Mounts) WithWritable(c *pod.Container, mounts []mount.Mount, f func(dir string) error) error {
+	return m.mounted(c, mount.RemoveVolatileOption(mounts), f)
 }
 
 // toRead are mounts that nothing can be written to, and that leave no mark on what

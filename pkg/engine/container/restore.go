@@ -1,0 +1,115 @@
+package container
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/containerd/containerd/v2/core/mount"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/log"
+
+	"github.com/berth-cri/berth/pkg/engine/checkpoint"
+	"github.com/berth-cri/berth/pkg/engine/failpoint"
+	"github.com/berth-cri/berth/pkg/engine/image"
+	"github.com/berth-cri/berth/pkg/engine/pod"
+)
+
+// checkpointImages are those that are made of archives of containers.
+type checkpointImages interface {
+	MayRestore(img *image.Image) error
+	Look(ctx context.Context, owner string, img *image.Image, snapshotter string, f func(dir string)) error
+	ByContent(ref string, wanted image.Platform) (*image.Image, error)
+}
+
+// mayRestore refuses what is not to go on here, or cannot.
+func (b *creation) mayRestore(ctx context.Context, s *pod.SandboxSpec, img *image.Image) error {
+	if err := b.images.MayRestore(img); err != nil {
+		return err
+	}
+	return needCRIU(ctx, b.binaries, b.capabilities, s)
+}
+
+// makeOf is make also for an image of a checkpoint. Such a container has the image that it
+// had, with what it had changed in it.
+func (b *creation) makeOf(ctx context.Context, u *pod.Undo, s *pod.Sandbox, id string, a *asked) (c *pod.Container, err error) {
+	if !a.image.Checkpoint {
+		return b.make(ctx, u, s, id, a)
+	}
+	looked := false
+	release := b.images.Look(ctx, "restore-"+id, a.image, b.settings.Of(s.Spec()).Snapshotter, func(dir string) {
+		looked = true
+		if err = b.open(ctx, s, dir, a); err == nil {
+			c, err = b.make(ctx, u, s, id, a)
+		}
+	})
+	if !looked {
+		return nil, release
+	}
+	if release != nil {
+		log.G(ctx).WithError(release).WithField("container", id).Warn("Failed to unmount image of a checkpoint")
+	}
+	return c, err
+}
+
+// open has a be of what an archive says in dir.
+func (b *creation) open(ctx context.Context, s *pod.Sandbox, dir string, a *asked) error {
+	unpacked, err := checkpoint.Unpack(dir)
+	if err != nil {
+		return fmt.Errorf("image %s: %w", a.image.ID, err)
+	}
+	base, err := b.images.ByContent(unpacked.Config.RootfsImageRef, image.PlatformOf(s.Spec().Definition))
+	if errdefs.IsNotFound(err) {
+		err = fmt.Errorf("the container of the checkpoint ran image %.300q, which is not on this node; pull it by that digest, with berth image pull: %w",
+			unpacked.Config.RootfsImageRef, errdefs.ErrFailedPrecondition)
+	}
+	if err == nil && base.Checkpoint {
+		err = fmt.Errorf("the container of the checkpoint ran image %s, which is made of a checkpoint itself: %w", base.ID, errdefs.ErrInvalidArgument)
+	}
+	if err == nil {
+		base, err = b.images.Whole(ctx, base)
+	}
+	if err != nil {
+		return err
+	}
+	a.image, a.checkpoint = base, unpacked
+	return nil
+}
+
+// takeUp makes of the image what the container had made of it, and puts its memory where the
+// runtime reads it.
+func (b *creation) takeUp(ctx context.Context, c *pod.Container, from *checkpoint.Unpacked, mounts []mount.Mount) error {
+	err := b.rootfs.WithWritable(c, mounts, func(dir string) error { return from.Apply(ctx, dir) })
+	if err != nil {
+		return err
+	}
+	failpoint.Hit(failpoint.ContainerRestoring)
+	return from.Images(ctx, c.Spec().Checkpoint)
+}
+
+// forgetRestore removes what a container that runs went on from.
+func (b *ends) forgetRestore(ctx context.Context, c *pod.Container) {
+	if err := os.RemoveAll(b.pods.RestoreDir(c.ID())); err != nil {
+		log.G(ctx).WithError(err).WithField("container", c.ID()).Warn("Failed to remove the memory that a container went on from; it goes with the container")
+	}
+}
+
+// SweepRestores removes what no container will go on from any more.
+func (b *ends) SweepRestores() error {
+	dir := b.pods.RestoreDir("")
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	errs := []error{err}
+	for _, e := range entries {
+		c, err := b.pods.Index.Container(e.Name())
+		if err == nil && c.Status().Phase == pod.PhaseCreated {
+			continue
+		}
+		errs = append(errs, os.RemoveAll(filepath.Join(dir, e.Name())))
+	}
+	return errors.Join(errs...)
+}

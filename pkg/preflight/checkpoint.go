@@ -15,7 +15,7 @@ func Checkpoints(h Handler) *Refusal {
 		return nil
 	case h.ownKernel():
 		refusal := lacks("its containers run on a separate kernel, which CRIU does not support")
-		if PodCheckpoints(h) == nil {
+		if h.wholePods() {
 			refusal.Instead = "checkpoint the pod as a whole (CheckpointPod)"
 		}
 		return refusal
@@ -31,14 +31,18 @@ func Checkpoints(h Handler) *Refusal {
 	return nil
 }
 
-// PodCheckpoints returns what keeps the handler's pods from being checkpointed as a whole, and
-// restored, or nil: runtimes other than gVisor's write containers one by one.
+// PodCheckpoints returns what keeps the handler's pods from being checkpointed, and restored,
+// or nil: gVisor writes a pod as a whole, others have CRIU write each of its containers.
 func PodCheckpoints(h Handler) *Refusal {
-	if h.Runtime == nil || h.Runtime.Name == probe.Runsc && h.ownKernel() {
+	if h.Runtime == nil || h.wholePods() {
 		return nil
 	}
-	return &Refusal{
-		Feature: "a checkpoint of a whole pod", Why: h.runtime() + " does not write pods as a whole",
-		Instead: "checkpoint its containers one by one (CheckpointContainer) where the handler can",
+	refusal := Checkpoints(h)
+	if refusal != nil {
+		refusal.Feature = "a checkpoint of a pod"
 	}
+	return refusal
 }
+
+// wholePods says whether the runtime writes pods as a whole.
+func (h Handler) wholePods() bool { return h.Runtime.Name == probe.Runsc && h.ownKernel() }

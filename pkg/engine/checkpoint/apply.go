@@ -78,12 +78,23 @@ func inRoot(name string) string { return filepath.Clean(strings.TrimLeft(name, "
 
 // applyDiff takes out of deleted what is there all the same.
 func (u *Unpacked) applyDiff(ctx context.Context, rootfs string, deleted map[string]bool) error {
-	f, err := beneath.Read(u.dir, metadata.RootFsDiffTar)
+	return applyTar(ctx, u.dir, metadata.RootFsDiffTar, rootfs, func(name string) { delete(deleted, inRoot(name)) })
+}
+
+// ApplyTree fills a directory with what is in a tar file that PackTree made, or anybody. One
+// that is missing has nothing.
+func ApplyTree(ctx context.Context, file, dir string) error {
+	return applyTar(ctx, filepath.Dir(file), filepath.Base(file), dir, func(string) {})
+}
+
+// applyTar applies the tar file of that name in from, and calls seen for each entry.
+func applyTar(ctx context.Context, from, name, to string, seen func(name string)) error {
+	f, err := beneath.Read(from, name)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil // it had changed nothing
+		return nil // nothing had changed
 	}
 	if err != nil {
-		return invalid(metadata.RootFsDiffTar, reason(err))
+		return invalid(name, reason(err))
 	}
 	defer f.Close()
 	info, err := f.Stat()
@@ -93,16 +104,16 @@ func (u *Unpacked) applyDiff(ctx context.Context, rootfs string, deleted map[str
 	b := &budget{bytes: info.Size(), entries: maxEntries}
 	filter := archive.WithFilter(func(h *tar.Header) (bool, error) {
 		if err := b.admit(h); err != nil {
-			return false, invalid(metadata.RootFsDiffTar, fmt.Errorf("%.300q: %w", h.Name, err))
+			return false, invalid(name, fmt.Errorf("%.300q: %w", h.Name, err))
 		}
-		delete(deleted, inRoot(h.Name))
+		seen(h.Name)
 		return true, nil
 	})
-	if _, err := archive.Apply(ctx, rootfs, whileWanted{ctx, f}, filter); err != nil {
+	if _, err := archive.Apply(ctx, to, whileWanted{ctx, f}, filter); err != nil {
 		if context.Cause(ctx) == nil && !errors.Is(err, unix.ENOSPC) && !errors.Is(err, unix.EDQUOT) {
-			err = invalid(metadata.RootFsDiffTar, err)
+			err = invalid(name, err)
 		}
-		return fmt.Errorf("change root filesystem: %w", err)
+		return fmt.Errorf("apply %s: %w", name, err)
 	}
 	return nil
 }

@@ -14,6 +14,8 @@ import (
 	metadata "github.com/checkpoint-restore/checkpointctl/lib"
 	"github.com/containerd/containerd/v2/pkg/archive"
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-cri/berth/pkg/engine/thread"
 )
 
 // Files writes what the container changed in its root filesystem: rootfs-diff.tar
@@ -30,30 +32,33 @@ func (d *Dir) Files(ctx context.Context, written, layers string) error {
 	if err != nil {
 		return err
 	}
-	w := archive.NewChangeWriter(inTime{ctx, f}, written)
 	deleted := []string{}
-	err = filepath.WalkDir(written, func(path string, e fs.DirEntry, err error) error {
-		if err != nil || path == written {
-			return err
-		}
-		rel, err := filepath.Rel(written, path)
-		if err != nil {
-			return err
-		}
-		if isWhiteout(e) {
-			deleted = append(deleted, rel)
-			return nil
-		}
-		if e.IsDir() {
-			hidden, err := hiddenBelow(lower, path, rel)
+	err = below(written, func(root string) error {
+		w := archive.NewChangeWriter(inTime{ctx, f}, root)
+		err := filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
+			if err != nil || path == root {
+				return err
+			}
+			rel, err := filepath.Rel(root, path)
 			if err != nil {
 				return err
 			}
-			deleted = append(deleted, hidden...)
-		}
-		return add(w, written, path, e)
+			if isWhiteout(e) {
+				deleted = append(deleted, rel)
+				return nil
+			}
+			if e.IsDir() {
+				hidden, err := hiddenBelow(lower, path, rel)
+				if err != nil {
+					return err
+				}
+				deleted = append(deleted, hidden...)
+			}
+			return add(w, root, path, e)
+		})
+		return errors.Join(err, w.Close())
 	})
-	if err := errors.Join(err, w.Close(), f.Close()); err != nil {
+	if err := errors.Join(err, f.Close()); err != nil {
 		if ctx.Err() != nil {
 			return fmt.Errorf("the container has written too much to archive in the time limit: %w", context.Cause(ctx))
 		}
@@ -65,6 +70,42 @@ func (d *Dir) Files(ctx context.Context, written, layers string) error {
 	slices.Sort(deleted)
 	_, err = metadata.WriteJSONFile(deleted, d.Path, metadata.DeletedFilesFile)
 	return err
+}
+
+// PackTree writes all that is in a directory into a new tar file. It ends with ctx.
+func PackTree(ctx context.Context, dir, file string) error {
+	f, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	err = below(dir, func(root string) error {
+		w := archive.NewChangeWriter(inTime{ctx, f}, root)
+		err := filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
+			if err != nil || path == root {
+				return err
+			}
+			return add(w, root, path, e)
+		})
+		return errors.Join(err, w.Close())
+	})
+	return errors.Join(err, f.Close())
+}
+
+// below calls f where dir is the root of all files: others of the pod, who do not stand still,
+// may put a link in the place of a directory, which must not lead to the node's files.
+func below(dir string, f func(root string) error) error {
+	return thread.Run(func() error {
+		if err := unix.Unshare(unix.CLONE_FS); err != nil {
+			return fmt.Errorf("leave the root directory: %w", err)
+		}
+		if err := unix.Chroot(dir); err != nil {
+			return fmt.Errorf("chroot %s: %w", dir, err)
+		}
+		if err := unix.Chdir("/"); err != nil {
+			return err
+		}
+		return f("/")
+	})
 }
 
 // inTime writes until its context ends.

@@ -113,6 +113,9 @@ func reason(err error) error {
 	return err
 }
 
+// ImagesDir is where CRIU's files are, for who trusts the directory.
+func (u *Unpacked) ImagesDir() string { return filepath.Join(u.dir, metadata.CheckpointDirectory) }
+
 // Images copies CRIU's files into a directory, which is made for root alone. It ends early
 // with the error of ctx; what was copied until then stays.
 func (u *Unpacked) Images(ctx context.Context, to string) error {

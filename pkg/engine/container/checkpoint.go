@@ -90,7 +90,7 @@ func (b *checkpoints) checkpoint(ctx context.Context, c *pod.Container, location
 	if err != nil {
 		return err
 	}
-	if err := dir.Describe(archiveConfig(c, at), spec, c.CRIStatus()); err != nil {
+	if err := dir.Describe(ArchiveConfig(c, at), spec, c.CRIStatus()); err != nil {
 		return err
 	}
 	if path := c.Spec().LogPath; path != "" {
@@ -110,7 +110,8 @@ func (b *checkpoints) whileFrozen(ctx context.Context, c *pod.Container, dir *ch
 	return b.dumper.Write(ctx, c, dir, criu.Kept)
 }
 
-func archiveConfig(c *pod.Container, at time.Time) metadata.ContainerConfig {
+// ArchiveConfig is what archives say of a container that was written at some time.
+func ArchiveConfig(c *pod.Container, at time.Time) metadata.ContainerConfig {
 	spec := c.Spec()
 	return metadata.ContainerConfig{
 		ID: c.ID(), Name: c.Config().GetMetadata().GetName(),

@@ -158,10 +158,12 @@ func (b *creation) make(ctx context.Context, u *pod.Undo, s *pod.Sandbox, id str
 	if err != nil {
 		return nil, err
 	}
-	if a.from != nil {
+	switch {
+	case a.from != nil && a.checkpoint != nil:
+		spec.Checkpoint = a.checkpoint.ImagesDir()
+	case a.from != nil:
 		spec.Checkpoint = a.from.Images
-	}
-	if a.checkpoint != nil {
+	case a.checkpoint != nil:
 		spec.Checkpoint, spec.ImageName = b.pods.RestoreDir(id), cmp.Or(a.image.Tag(a.checkpoint.Config.RootfsImageName), spec.ImageRef)
 	}
 	b.pods.Labels.Hold(spec.ProcessLabel)
@@ -181,7 +183,7 @@ func (b *creation) makeParts(ctx context.Context, u *pod.Undo, c *pod.Container,
 	mounting, end := step.Begin(ctx, step.Rootfs)
 	rootfs, err := b.rootfs.PrepareRootfs(mounting, c, a.image)
 	if err == nil && a.checkpoint != nil {
-		err = b.takeUp(mounting, c, a.checkpoint, rootfs)
+		err = b.takeUp(mounting, c, a, rootfs)
 	}
 	if err == nil {
 		err = b.rootfs.MountVolumes(mounting, c)

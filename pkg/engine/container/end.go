@@ -85,7 +85,7 @@ func (b *ends) RecordEnd(c *pod.Container, exit pod.Exit) {
 // EndRestore ends a pod that is restored and cannot be any more, because c is to go on in it
 // and will not: its other containers would wait for c for ever.
 func (b *ends) EndRestore(c *pod.Container) {
-	if c.Sandbox.Spec().Checkpoint == "" {
+	if c.Sandbox.Spec().WholeCheckpoint() == "" {
 		return // it goes on alone
 	}
 	ctx, cancel := context.WithTimeout(b.pods.Background, pod.UndoTimeout)

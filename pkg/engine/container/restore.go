@@ -35,7 +35,12 @@ func (b *creation) mayRestore(ctx context.Context, s *pod.SandboxSpec, img *imag
 // makeOf is make also for an image of a checkpoint. Such a container has the image that it
 // had, with what it had changed in it.
 func (b *creation) makeOf(ctx context.Context, u *pod.Undo, s *pod.Sandbox, id string, a *asked) (c *pod.Container, err error) {
-	if !a.image.Checkpoint {
+	if a.from != nil && a.from.ByContainer {
+		if a.checkpoint, err = checkpoint.Unpack(a.from.Images); err != nil {
+			return nil, err
+		}
+	}
+	if a.from != nil || !a.image.Checkpoint {
 		return b.make(ctx, u, s, id, a)
 	}
 	looked := false
@@ -79,14 +84,17 @@ func (b *creation) open(ctx context.Context, s *pod.Sandbox, dir string, a *aske
 }
 
 // takeUp makes of the image what the container had made of it, and puts its memory where the
-// runtime reads it.
-func (b *creation) takeUp(ctx context.Context, c *pod.Container, from *checkpoint.Unpacked, mounts []mount.Mount) error {
-	err := b.rootfs.WithWritable(c, mounts, func(dir string) error { return from.Apply(ctx, dir) })
+// runtime reads it. That of a pod's checkpoint stays where it is.
+func (b *creation) takeUp(ctx context.Context, c *pod.Container, a *asked, mounts []mount.Mount) error {
+	err := b.rootfs.WithWritable(c, mounts, func(dir string) error { return a.checkpoint.Apply(ctx, dir) })
 	if err != nil {
 		return err
 	}
 	failpoint.Hit(failpoint.ContainerRestoring)
-	return from.Images(ctx, c.Spec().Checkpoint)
+	if a.from != nil {
+		return nil
+	}
+	return a.checkpoint.Images(ctx, c.Spec().Checkpoint)
 }
 
 // forgetRestore removes what a container that runs went on from.

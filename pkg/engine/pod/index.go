@@ -211,6 +211,12 @@ func (o *Index) ContainersOf(sandbox string) []*Container {
 // that were started have no processes until all of them are. Without one that has ended
 // before it was started they never will.
 func (o *Index) Waits(s *Sandbox) bool {
+	return s.Spec().WholeCheckpoint() != "" && o.Reads(s)
+}
+
+// Reads says whether a restored sandbox still needs its checkpoint, because a container is yet
+// to be started from it.
+func (o *Index) Reads(s *Sandbox) bool {
 	if s.Spec().Checkpoint == "" {
 		return false
 	}

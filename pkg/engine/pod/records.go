@@ -87,15 +87,28 @@ type SandboxSpec struct {
 	SelfCheck bool `json:"canary,omitempty"`
 	// Pinned is nil in records of older builds.
 	Pinned *Pinned `json:"pinned,omitempty"`
-	// Checkpoint is the directory that its runtime restored it from; empty for one that
-	// began here.
+	// Checkpoint is the directory that it was restored from; empty for one that began here.
 	Checkpoint string `json:"checkpoint,omitempty"`
+	// ByContainer says that its containers are restored from that, each by itself, and not
+	// the sandbox with all in it.
+	ByContainer bool `json:"byContainer,omitempty"`
+}
+
+// WholeCheckpoint is the directory that its runtime restored the sandbox from, with all in it.
+func (s *SandboxSpec) WholeCheckpoint() string {
+	if s.ByContainer {
+		return ""
+	}
+	return s.Checkpoint
 }
 
 // Origin is what a pod is restored from.
 type Origin struct {
 	// Images is the directory that the runtime wrote.
 	Images string
+	// ByContainer says that Images has a directory for each container; Images of a container
+	// is that then.
+	ByContainer bool
 	// Binaries are kept ones, of another pod, that the checkpoint needs; nil are those
 	// that are installed.
 	Binaries []keep.Binary

@@ -31,6 +31,8 @@ type Sandbox struct {
 	EndAsked atomic.Pointer[time.Time]
 	// Writing gives up the checkpoint of it that is being written; nil is none.
 	Writing atomic.Pointer[func()]
+	// Ending counts the calls that end it, for which a checkpoint is given up.
+	Ending atomic.Int32
 	// Killed says that it ran when its shim was found dead.
 	Killed atomic.Bool
 	listed atomic.Pointer[encodedItem]

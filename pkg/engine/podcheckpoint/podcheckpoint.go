@@ -1,5 +1,6 @@
-// Package podcheckpoint writes checkpoints of whole pods, and restores pods from them: those
-// of runtimes whose pods have a kernel of their own, which is written and read as one.
+// Package podcheckpoint writes checkpoints of whole pods, and restores pods from them. A pod
+// with a kernel of its own is written and read by its runtime as one; of others CRIU writes
+// each container while all of them stand still, and they are restored one by one.
 package podcheckpoint
 
 import (
@@ -11,6 +12,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/binaries"
 	"github.com/berth-cri/berth/pkg/engine/capabilities"
 	"github.com/berth-cri/berth/pkg/engine/container"
+	"github.com/berth-cri/berth/pkg/engine/criu"
 	"github.com/berth-cri/berth/pkg/engine/image"
 	"github.com/berth-cri/berth/pkg/engine/keep"
 	"github.com/berth-cri/berth/pkg/engine/pod"
@@ -51,7 +53,10 @@ func New(d Deps) *Service {
 	return &Service{
 		interrupted: &interrupted{pods: d.Pods, notes: n, sandboxes: d.Sandboxes},
 		Calls: Calls{
-			writing: &writing{pods: d.Pods, binaries: d.Binaries, tasks: d.Tasks, capabilities: d.Capabilities, notes: n},
+			writing: &writing{
+				pods: d.Pods, binaries: d.Binaries, tasks: d.Tasks, capabilities: d.Capabilities, notes: n,
+				each: &each{pods: d.Pods, tasks: d.Tasks, dumper: criu.New(d.Pods, d.Tasks, d.Images)},
+			},
 			restoring: &restoring{
 				pods: d.Pods, binaries: d.Binaries, images: d.Images, capabilities: d.Capabilities, sandboxes: d.Sandboxes, containers: d.Containers,
 			},

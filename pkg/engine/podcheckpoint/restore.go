@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 
 	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
@@ -12,7 +13,9 @@ import (
 
 	"github.com/berth-cri/berth/pkg/engine/binaries"
 	"github.com/berth-cri/berth/pkg/engine/capabilities"
+	"github.com/berth-cri/berth/pkg/engine/checkpoint"
 	"github.com/berth-cri/berth/pkg/engine/container"
+	"github.com/berth-cri/berth/pkg/engine/criu"
 	"github.com/berth-cri/berth/pkg/engine/failpoint"
 	"github.com/berth-cri/berth/pkg/engine/image"
 	"github.com/berth-cri/berth/pkg/engine/keep"
@@ -80,8 +83,15 @@ func (b *restoring) check(ctx context.Context, d *handler.Definition, r *runtime
 	if to.Node, err = thisNode(); err != nil {
 		return nil, nil, err
 	}
-	from := &pod.Origin{Images: filepath.Join(dir, manifest.ImagesDir)}
-	if !manifest.SameBinaries(m.Handler.Binaries, to.Handler.Binaries) {
+	from := &pod.Origin{Images: filepath.Join(dir, manifest.ImagesDir), ByContainer: m.ByContainer()}
+	if m.ByContainer() {
+		if err := fitsCRIU(r.GetConfig()); err != nil {
+			return nil, nil, err
+		}
+		if to.Handler.CRIU, err = criu.Version(ctx); err != nil {
+			return nil, nil, err
+		}
+	} else if !manifest.SameBinaries(m.Handler.Binaries, to.Handler.Binaries) {
 		for _, kept := range b.kept(m.Handler.Binaries) {
 			old, all, letKeptGo, err := b.binaries.Copies.Again(ctx, d, kept)
 			if err == nil {
@@ -138,12 +148,18 @@ func (b *restoring) restore(ctx context.Context, r *runtimeapi.RestorePodRequest
 	if err != nil {
 		return nil, err
 	}
-	if !manifest.SameBinaries(programs(s.Spec().Binaries()), m.Handler.Binaries) {
+	if !m.ByContainer() && !manifest.SameBinaries(programs(s.Spec().Binaries()), m.Handler.Binaries) {
 		return nil, fmt.Errorf("the runtime of handler %q was replaced meanwhile; try again: %w", s.Spec().Definition.Name, keep.ErrChanged)
+	}
+	dir := filepath.Dir(from.Images)
+	if m.ByContainer() && s.Spec().Plan.IPC {
+		if err := checkpoint.ApplyTree(ctx, manifest.ShmFile(dir), b.pods.FilesOf(id).Shm); err != nil {
+			return nil, fmt.Errorf("/dev/shm: %w", err)
+		}
 	}
 	response := &runtimeapi.RestorePodResponse{PodSandboxId: id}
 	for _, c := range r.GetContainerConfigs() {
-		created, err := b.containers.RestoreContainer(ctx, &runtimeapi.CreateContainerRequest{PodSandboxId: id, Config: c, SandboxConfig: r.GetConfig()}, from)
+		created, err := b.containers.RestoreContainer(ctx, &runtimeapi.CreateContainerRequest{PodSandboxId: id, Config: c, SandboxConfig: r.GetConfig()}, originOf(c.GetMetadata().GetName(), m, from))
 		if err != nil {
 			return nil, fmt.Errorf("container %q: %w", c.GetMetadata().GetName(), err)
 		}
@@ -157,8 +173,17 @@ func (b *restoring) restore(ctx context.Context, r *runtimeapi.RestorePodRequest
 	if err != nil {
 		return nil, err
 	}
-	log.G(ctx).WithFields(log.Fields{"sandbox": id, "checkpoint": filepath.Dir(from.Images)}).Info("Pod restored from checkpoint")
+	log.G(ctx).WithFields(log.Fields{"sandbox": id, "checkpoint": dir}).Info("Pod restored from checkpoint")
 	return response, nil
+}
+
+// originOf is what a container of m is restored from, with the pod that is restored from from.
+func originOf(name string, m *manifest.Manifest, from *pod.Origin) *pod.Origin {
+	if !m.ByContainer() {
+		return from
+	}
+	place := slices.IndexFunc(m.Containers, func(c manifest.Container) bool { return c.Name == name })
+	return &pod.Origin{Images: manifest.ContainerDir(filepath.Dir(from.Images), place), ByContainer: true}
 }
 
 // ranOn fails if a container has another image than the checkpoint: the name that was asked

@@ -37,6 +37,7 @@ type writing struct {
 	tasks        *task.Service
 	capabilities *capabilities.Checker
 	notes        *notes
+	each         *each
 }
 
 // CheckpointPod writes a pod, with all containers that run in it, into a directory. All of
@@ -63,6 +64,11 @@ func (b *writing) CheckpointPod(ctx context.Context, r *runtimeapi.CheckpointPod
 	m := &manifest.Manifest{Sandbox: s.ID(), Compression: cmp.Or(r.GetOptions()[validate.Compression], validate.NoCompression), Handler: handlerOf(s.Spec().Definition, rt, s.Spec().Binaries())}
 	if m.Node, err = thisNode(); err != nil {
 		return nil, err
+	}
+	if !s.Spec().Plan.OwnKernel {
+		if m.Handler.CRIU, err = b.each.ready(ctx, s, m.Compression); err != nil {
+			return nil, err
+		}
 	}
 	if len(m.Handler.Binaries) == 0 {
 		return nil, fmt.Errorf("pod %s is of an older berth, which did not record on which binary it runs; recreate it: %w", s.ID(), errdefs.ErrFailedPrecondition)
@@ -129,16 +135,11 @@ func (b *writing) dump(ctx context.Context, s *pod.Sandbox, ids []string, m *man
 		return err
 	}
 	before := b.started(s)
-	client, err := b.tasks.Worker(ctx, s)
-	if err != nil {
-		return err
+	write := b.whole
+	if !s.Spec().Plan.OwnKernel {
+		write = b.each.write
 	}
-	options, err := typeurl.MarshalAnyToProto(&supervisorv1.SandboxCheckpointOptions{Compression: m.Compression})
-	if err != nil {
-		return err
-	}
-	request := &taskapi.CheckpointTaskRequest{ID: s.ID(), Path: filepath.Join(dir, manifest.ImagesDir), Options: options}
-	if err := writeTask(ctx, client, s, request); err != nil {
+	if err := write(ctx, s, containers, m, dir); err != nil {
 		return explainFull(err, dir)
 	}
 	if now := b.started(s); !maps.Equal(now, before) {
@@ -147,16 +148,44 @@ func (b *writing) dump(ctx context.Context, s *pod.Sandbox, ids []string, m *man
 	return nil
 }
 
+// whole has the runtime write the pod as one.
+func (b *writing) whole(ctx context.Context, s *pod.Sandbox, _ []*pod.Container, m *manifest.Manifest, dir string) error {
+	client, err := b.tasks.Worker(ctx, s)
+	if err != nil {
+		return err
+	}
+	options, err := typeurl.MarshalAnyToProto(&supervisorv1.SandboxCheckpointOptions{Compression: m.Compression})
+	if err != nil {
+		return err
+	}
+	return writeTask(ctx, client, s, &taskapi.CheckpointTaskRequest{ID: s.ID(), Path: filepath.Join(dir, manifest.ImagesDir), Options: options})
+}
+
+// untilStopped returns a context that ends when somebody ends s, until done is called. It does
+// not end with its caller's.
+func untilStopped(ctx context.Context, s *pod.Sandbox) (_ context.Context, done func()) {
+	stopped, giveUp := context.WithCancel(context.WithoutCancel(ctx))
+	end := func() { giveUp() }
+	s.Writing.Store(&end)
+	if s.Ending.Load() > 0 {
+		giveUp() // he was here before
+	}
+	return stopped, func() {
+		s.Writing.Store(nil)
+		giveUp()
+	}
+}
+
+// errStopped is said to who asked for a checkpoint of a pod that is stopped meanwhile.
+var errStopped = fmt.Errorf("the pod was stopped meanwhile: %w", errdefs.ErrFailedPrecondition)
+
 // writeTask has the runtime write the pod. A caller that leaves does not stop the pod's kernel
 // in the middle of it, which goes on by itself when it is done. Who stops the pod does: the
 // kernel, which stands still, is killed, and writes no more.
 func writeTask(ctx context.Context, client *shim.Client, s *pod.Sandbox, request *taskapi.CheckpointTaskRequest) error {
+	stopped, done := untilStopped(ctx, s)
+	defer done()
 	ctx = context.WithoutCancel(ctx)
-	stopped, giveUp := context.WithCancel(ctx)
-	defer giveUp()
-	end := func() { giveUp() }
-	s.Writing.Store(&end)
-	defer s.Writing.Store(nil)
 	var answer error
 	answered := make(chan struct{})
 	go func() {
@@ -169,7 +198,7 @@ func writeTask(ctx context.Context, client *shim.Client, s *pod.Sandbox, request
 		return answer
 	case <-stopped.Done():
 	}
-	err := fmt.Errorf("the pod was stopped meanwhile: %w", errdefs.ErrFailedPrecondition)
+	err := errStopped
 	bounded, cancel := context.WithTimeout(ctx, pod.KillGrace)
 	defer cancel()
 	if _, kerr := client.Task.Kill(bounded, &taskapi.KillRequest{ID: s.ID(), Signal: uint32(unix.SIGKILL)}); kerr != nil && !errdefs.IsNotFound(task.FromShim(kerr)) {
@@ -254,7 +283,7 @@ func fit(ctx context.Context, c *pod.Container, named bool) error {
 	case named && p != pod.PhaseRunning:
 		return fmt.Errorf("%s is %s; only running containers can be checkpointed: %w", name, p, errdefs.ErrFailedPrecondition)
 	case !named && p == pod.PhaseRunning:
-		return fmt.Errorf("%s runs in the pod, too, on the same kernel; name it as well, or stop it: %w", name, errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("%s runs in the pod, too; name it as well, or stop it: %w", name, errdefs.ErrFailedPrecondition)
 	case p != pod.PhaseExited:
 		return nil
 	}

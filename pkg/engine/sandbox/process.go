@@ -50,13 +50,13 @@ func (b *processes) Start(ctx context.Context, s *pod.Sandbox) error {
 	if err := b.binaries.Runtimes.Need(s); err != nil {
 		return err
 	}
-	options, err := s.Runner.Options(pod.TaskOptions{Checkpoint: s.Spec().Checkpoint})
+	options, err := s.Runner.Options(pod.TaskOptions{Checkpoint: s.Spec().WholeCheckpoint()})
 	if err != nil {
 		return err
 	}
 	unanswered, err := container.CallCreate(ctx, client, &taskapi.CreateTaskRequest{
 		ID: s.ID(), Bundle: b.pods.ProcessBundle(s.ID()), Rootfs: b.processRootfs(s), Options: options,
-		Checkpoint: s.Spec().Checkpoint,
+		Checkpoint: s.Spec().WholeCheckpoint(),
 	})
 	s.Creating.Store(unanswered)
 	if err != nil {

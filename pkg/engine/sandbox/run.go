@@ -128,7 +128,7 @@ func (b *runs) run(ctx context.Context, r *runtimeapi.RunPodSandboxRequest, from
 	}
 	spec.Config.Msg = r.GetConfig()
 	if from != nil {
-		spec.Checkpoint = from.Images
+		spec.Checkpoint, spec.ByContainer = from.Images, from.ByContainer
 	}
 	spec.ProcessLabel, spec.MountLabel, err = ocispec.SELinuxLabels(r.GetConfig().GetLinux().GetSecurityContext().GetSelinuxOptions(), "")
 	if err != nil {

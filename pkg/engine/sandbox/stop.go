@@ -66,7 +66,7 @@ func (b *stops) StopPodSandbox(ctx context.Context, r *runtimeapi.StopPodSandbox
 	if err != nil {
 		return nil, err
 	}
-	giveUpWriting(s)
+	defer giveUpWriting(s)()
 	if err := s.Op.Lock(ctx); err != nil {
 		return nil, err
 	}
@@ -77,12 +77,14 @@ func (b *stops) StopPodSandbox(ctx context.Context, r *runtimeapi.StopPodSandbox
 	return &runtimeapi.StopPodSandboxResponse{}, nil
 }
 
-// giveUpWriting ends a checkpoint of s that is under way, for who ends s: a large one takes
-// minutes, and a pod must not outlive its stop for it.
-func giveUpWriting(s *pod.Sandbox) {
+// giveUpWriting ends a checkpoint of s that is under way, or about to be until done is called,
+// for who ends s: a large one takes minutes, and a pod must not outlive its stop for it.
+func giveUpWriting(s *pod.Sandbox) (done func()) {
+	s.Ending.Add(1)
 	if giveUp := s.Writing.Load(); giveUp != nil {
 		(*giveUp)()
 	}
+	return func() { s.Ending.Add(-1) }
 }
 
 // stop needs s.op.
@@ -222,7 +224,7 @@ func (b *stops) RemovePodSandbox(ctx context.Context, r *runtimeapi.RemovePodSan
 	if err != nil {
 		return nil, err
 	}
-	giveUpWriting(s)
+	defer giveUpWriting(s)()
 	if err := s.Op.Lock(ctx); err != nil {
 		return nil, err
 	}

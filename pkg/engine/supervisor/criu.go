@@ -106,7 +106,7 @@ func dumpConfig(system []byte, pipes map[int]string, openTCP bool) []byte {
 // new pod has another address. Namespaces, by their kinds, are those that are joined.
 func restoreConfig(system []byte, pipes map[int]string, namespaces map[string]string) []byte {
 	out := bytes.NewBuffer(slices.Clone(system))
-	out.WriteString("\ntcp-close")
+	out.WriteString("\ntcp-close\next-unix-sk\nfile-locks")
 	for _, fd := range sortedKeys(pipes) {
 		fmt.Fprintf(out, "\ninherit-fd fd[%d]:%s", fd, pipes[fd])
 	}

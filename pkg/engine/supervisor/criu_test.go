@@ -20,7 +20,7 @@ func TestCRIUConfig(t *testing.T) {
 		"dump without connections": {dumpConfig(nil, nil, false), "\ntcp-close\n"},
 		"restore": {
 			restoreConfig(nil, pipes, map[string]string{"uts": "/u", "ipc": "/i"}),
-			"\ntcp-close\ninherit-fd fd[1]:file[1a:2]\ninherit-fd fd[2]:file[1a:3]\njoin-ns ipc:/i\njoin-ns uts:/u\n",
+			"\ntcp-close\next-unix-sk\nfile-locks\ninherit-fd fd[1]:file[1a:2]\ninherit-fd fd[2]:file[1a:3]\njoin-ns ipc:/i\njoin-ns uts:/u\n",
 		},
 	} {
 		if string(c.got) != c.want {

@@ -253,7 +253,7 @@ func check(m *imagespec.Manifest) error {
 	}
 	for _, l := range m.Layers {
 		file := l.Annotations[imagespec.AnnotationTitle]
-		if file == "" || file == "." || file == ".." || file != filepath.Base(file) || l.Size < 0 {
+		if !manifest.ValidName(file) || l.Size < 0 {
 			return fmt.Errorf("it has a file %.100q of %d bytes: %w", file, l.Size, errdefs.ErrInvalidArgument)
 		}
 	}
@@ -274,7 +274,11 @@ func fill(ctx context.Context, from remotes.Fetcher, m *imagespec.Manifest, dir 
 	}
 	for _, l := range m.Layers {
 		registry.tell(l.Annotations[imagespec.AnnotationTitle], l.Size)
-		if err := fetchFile(ctx, from, l, filepath.Join(images, l.Annotations[imagespec.AnnotationTitle])); err != nil {
+		file := filepath.Join(images, l.Annotations[imagespec.AnnotationTitle])
+		if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
+			return err
+		}
+		if err := fetchFile(ctx, from, l, file); err != nil {
 			return err
 		}
 	}
@@ -282,7 +286,7 @@ func fill(ctx context.Context, from remotes.Fetcher, m *imagespec.Manifest, dir 
 	if err := fetch(ctx, from, m.Config, text); err != nil {
 		return err
 	}
-	if err := atomicfile.SyncDir(images); err != nil {
+	if err := manifest.SyncDirs(images); err != nil {
 		return err
 	}
 	return atomicfile.Write(filepath.Join(dir, manifest.Name), text.Bytes(), 0o600, atomicfile.Durable)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/containerd/errdefs"
@@ -39,14 +40,7 @@ func (m *Manifest) Fits(to *Target) error {
 	if lacks := missing(m.Node.CPUFeatures, to.Node.CPUFeatures); len(lacks) > 0 {
 		differ("this node's processor lacks %s; restore it on one that has them", named(lacks))
 	}
-	if m.Handler.Runtime != to.Handler.Runtime {
-		differ("it was made by %s, and the handler runs %s; use a handler of that runtime", m.Handler.Runtime, to.Handler.Runtime)
-	} else if !SameBinaries(m.Handler.Binaries, to.Handler.Binaries) {
-		differ("it was made by %s, and the handler has %s; install that version, or use a handler that has it", told(m.Handler.Binaries), told(to.Handler.Binaries))
-	}
-	if !slices.Equal(m.Handler.Flags, to.Handler.Flags) {
-		differ("the runtime was called with the flags %q, and the handler has %q; give the handler the same", m.Handler.Flags, to.Handler.Flags)
-	}
+	all = append(all, m.runtimeDiffers(to)...)
 	pod := &runtimeapi.PodSandboxConfig{}
 	if err := protojson.Unmarshal(m.Pod, pod); err != nil {
 		return damaged("its pod cannot be decoded: %v", err)
@@ -78,6 +72,46 @@ func (m *Manifest) Fits(to *Target) error {
 		return nil
 	}
 	return fmt.Errorf("the checkpoint cannot be restored so: %s: %w", shortened(all, "; "), errdefs.ErrInvalidArgument)
+}
+
+// runtimeDiffers says what of the runtime keeps it from going on with the pod. What CRIU wrote
+// any version of the same runtime can have restored, by a CRIU and a kernel that are no older.
+func (m *Manifest) runtimeDiffers(to *Target) (all []string) {
+	differ := func(format string, args ...any) { all = append(all, fmt.Sprintf(format, args...)) }
+	was, now := m.Handler, to.Handler
+	switch {
+	case was.Runtime != now.Runtime:
+		differ("it was made by %s, and the handler runs %s; use a handler of that runtime", was.Runtime, now.Runtime)
+	case was.CRIU != "":
+		if older(now.CRIU, was.CRIU) {
+			differ("it was made by CRIU %s, and this node has %s; install that version or a newer one", was.CRIU, now.CRIU)
+		}
+		if older(to.Node.Kernel, m.Node.Kernel) {
+			differ("it was made on Linux %s, and this node has %s; restore it on that version or a newer one", m.Node.Kernel, to.Node.Kernel)
+		}
+	case !SameBinaries(was.Binaries, now.Binaries):
+		differ("it was made by %s, and the handler has %s; install that version, or use a handler that has it", told(was.Binaries), told(now.Binaries))
+	}
+	if was.CRIU == "" && !slices.Equal(was.Flags, now.Flags) {
+		differ("the runtime was called with the flags %q, and the handler has %q; give the handler the same", was.Flags, now.Flags)
+	}
+	return all
+}
+
+// older compares the first two numbers of versions: what differs in the others fits. Pure.
+func older(a, b string) bool { return slices.Compare(release(a), release(b)) < 0 }
+
+// release are the first two numbers of a version.
+func release(version string) []int {
+	numbers := make([]int, 2)
+	for i, part := range strings.SplitN(version, ".", 3) {
+		if i == len(numbers) {
+			break
+		}
+		digits, _, _ := strings.Cut(part, "-")
+		numbers[i], _ = strconv.Atoi(digits)
+	}
+	return numbers
 }
 
 func (c *Container) differences(asked *runtimeapi.ContainerConfig, image Image) ([]string, error) {

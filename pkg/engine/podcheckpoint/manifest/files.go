@@ -10,6 +10,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"path"
 	"path/filepath"
 
 	"github.com/containerd/errdefs"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/berth-cri/berth/pkg/atomicfile"
 	"github.com/berth-cri/berth/pkg/engine/beneath"
+	"github.com/berth-cri/berth/pkg/engine/mountpoint"
 )
 
 // Seal makes what a runtime wrote into ImagesDir of dir a checkpoint: it takes the files
@@ -26,7 +28,10 @@ func Seal(ctx context.Context, dir string, m *Manifest) error {
 	if err != nil {
 		return err
 	}
-	m.Format, m.Files = format, nil
+	m.Format, m.Files = whole, nil
+	if m.Handler.CRIU != "" {
+		m.Format = byContainer
+	}
 	for _, name := range names {
 		f, err := seal(ctx, dir, name)
 		if err != nil {
@@ -37,7 +42,7 @@ func Seal(ctx context.Context, dir string, m *Manifest) error {
 	if err := m.check(); err != nil {
 		return err
 	}
-	if err := atomicfile.SyncDir(filepath.Join(dir, ImagesDir)); err != nil {
+	if err := SyncDirs(filepath.Join(dir, ImagesDir)); err != nil {
 		return err
 	}
 	return m.write(dir)
@@ -138,25 +143,67 @@ func rootsAlone(f *os.File) error {
 	return nil
 }
 
-// list returns the names in ImagesDir, which must be a directory, and dir with it, that only
-// root can change.
+// list returns the paths of all files in ImagesDir, which must be a directory, and dir with
+// it, and all in it, that only root can change.
 func list(dir string) ([]string, error) {
+	if _, err := entries(dir); err != nil {
+		return nil, err
+	}
 	var names []string
-	for _, path := range []string{dir, filepath.Join(dir, ImagesDir)} {
-		d, err := os.OpenFile(path, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
-		if err != nil {
-			return nil, damaged("%v", err)
+	err := walk(dir, "", &names)
+	return names, err
+}
+
+// walk adds the files below a directory of ImagesDir.
+func walk(dir, at string, names *[]string) error {
+	all, err := entries(filepath.Join(dir, ImagesDir, at))
+	if err != nil {
+		return err
+	}
+	for _, e := range all {
+		name := path.Join(at, e.Name())
+		switch {
+		case !e.IsDir():
+			*names = append(*names, name)
+		case !ValidName(name):
+			return damaged("it has a directory %q", name)
+		default:
+			if err := walk(dir, name, names); err != nil {
+				return err
+			}
 		}
-		err = rootsAlone(d)
-		if err == nil {
-			names, err = d.Readdirnames(maxFiles + 1)
-		}
-		_ = d.Close() // it was only read
-		if err != nil && !errors.Is(err, io.EOF) {
-			return nil, err
+		if len(*names) > maxFiles {
+			return damaged("it has more than %d files", maxFiles)
 		}
 	}
-	return names, nil
+	return nil
+}
+
+// entries are those of a directory that only root can change.
+func entries(path string) ([]fs.DirEntry, error) {
+	d, err := os.OpenFile(path, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return nil, damaged("%v", err)
+	}
+	defer d.Close()
+	if err := rootsAlone(d); err != nil {
+		return nil, err
+	}
+	all, err := d.ReadDir(maxFiles + 1)
+	if errors.Is(err, io.EOF) {
+		err = nil
+	}
+	return all, err
+}
+
+// SyncDirs has the names of all that is below a directory on disk.
+func SyncDirs(path string) error {
+	return filepath.WalkDir(path, func(at string, e fs.DirEntry, err error) error {
+		if err != nil || !e.IsDir() {
+			return err
+		}
+		return atomicfile.SyncDir(at)
+	})
 }
 
 // readSize is how much is read at once.
@@ -219,6 +266,10 @@ func Remove(dir string) error {
 		err = fmt.Errorf("%s is not a directory: %w", dir, errdefs.ErrFailedPrecondition)
 	}
 	if err != nil {
+		return err
+	}
+	// A CRIU that was killed may have left a mount there.
+	if err := mountpoint.UnmountBelow(filepath.Join(dir, ImagesDir)); err != nil {
 		return err
 	}
 	root, err := os.OpenRoot(dir)

@@ -16,7 +16,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
@@ -33,12 +35,16 @@ const (
 	Name = "manifest.json"
 	// ImagesDir is the directory, beside it, that the runtime writes and reads.
 	ImagesDir = "images"
-	// format is the only one there is. Fields may be added to it, never renamed.
-	format = 1
+	// whole is the format of pods that their runtime writes as one, with all files in
+	// ImagesDir itself; byContainer has a directory there for each container, by its place
+	// in the manifest. Fields may be added to both, never renamed.
+	whole, byContainer = 1, 2
 	// maxSize bounds the manifest: the CRI's messages have at most 16 MiB.
 	maxSize = 16 << 20
-	// maxFiles bounds the files of a checkpoint.
-	maxFiles = 1000
+	// maxFiles bounds the files of a checkpoint. CRIU makes about ten for each process.
+	maxFiles = 100_000
+	// maxDepth bounds how many names the path of a file has.
+	maxDepth = 3
 )
 
 // Manifest describes the checkpoint of one pod.
@@ -68,6 +74,9 @@ type Handler struct {
 	Binaries []Binary `json:"binaries"`
 	// Flags are those that the runtime is called with.
 	Flags []string `json:"flags,omitempty"`
+	// CRIU is the version of the one that wrote the containers; empty where the runtime wrote
+	// the pod as a whole.
+	CRIU string `json:"criu,omitempty"`
 }
 
 // Binary is a program that the pod ran on.
@@ -102,8 +111,9 @@ type Image struct {
 	Name string `json:"name"`
 }
 
-// File is one in ImagesDir.
+// File is one in ImagesDir, or in a directory there.
 type File struct {
+	// Name is its path in ImagesDir.
 	Name   string `json:"name"`
 	Size   int64  `json:"size"`
 	SHA256 string `json:"sha256"`
@@ -154,8 +164,10 @@ func Read(dir string) (*Manifest, error) {
 // check says what is wrong with a manifest, whoever wrote it. Pure.
 func (m *Manifest) check() error {
 	switch {
-	case m.Format != format:
-		return fmt.Errorf("the checkpoint has the format %d, and this berth reads format %d; restore it with the version of berth that made it: %w", m.Format, format, errdefs.ErrInvalidArgument)
+	case m.Format != whole && m.Format != byContainer:
+		return fmt.Errorf("the checkpoint has the format %d, and this berth reads formats %d and %d; restore it with the version of berth that made it: %w", m.Format, whole, byContainer, errdefs.ErrInvalidArgument)
+	case (m.Format == byContainer) != (m.Handler.CRIU != ""):
+		return damaged("its manifest does not fit its format")
 	case len(m.Containers) == 0:
 		return damaged("its manifest names no containers")
 	case len(m.Files) == 0 || len(m.Files) > maxFiles:
@@ -170,13 +182,38 @@ func (m *Manifest) check() error {
 	}
 	files := map[string]bool{}
 	for _, f := range m.Files {
-		if f.Name == "" || f.Name != filepath.Base(f.Name) || strings.HasPrefix(f.Name, ".") || files[f.Name] || f.Size < 0 {
+		if !ValidName(f.Name) || m.Format == whole && f.Name != filepath.Base(f.Name) || files[f.Name] || f.Size < 0 {
 			return damaged("its manifest names the file %q", f.Name)
 		}
 		files[f.Name] = true
 	}
 	return nil
 }
+
+// ValidName says whether a file of a checkpoint can have that path. Pure.
+func ValidName(name string) bool {
+	if !fs.ValidPath(name) || strings.Count(name, "/") >= maxDepth {
+		return false
+	}
+	for one := range strings.SplitSeq(name, "/") {
+		if strings.HasPrefix(one, ".") {
+			return false
+		}
+	}
+	return true
+}
+
+// ByContainer says whether the containers were written one by one.
+func (m *Manifest) ByContainer() bool { return m.Format == byContainer }
+
+// ContainerDir is the directory of a container's files, by its place in the manifest, in a
+// checkpoint in dir.
+func ContainerDir(dir string, place int) string {
+	return filepath.Join(dir, ImagesDir, strconv.Itoa(place))
+}
+
+// ShmFile has what was in the pod's /dev/shm, as a tar file; containers share it.
+func ShmFile(dir string) string { return filepath.Join(dir, ImagesDir, "shm.tar") }
 
 // write puts m into dir, on disk when it returns.
 func (m *Manifest) write(dir string) error {

@@ -48,7 +48,7 @@ func made(t *testing.T) (*Manifest, *Target) {
 	must(t, err)
 	h := Handler{Name: "gvisor", Runtime: "runsc", Binaries: []Binary{{Path: "/runsc", Version: "1", SHA256: strings.Repeat("a", 64)}}, Flags: []string{"--debug"}}
 	n := Node{Architecture: "x86_64", Kernel: "6.1", CPUFeatures: []string{"aes", "avx"}}
-	m := &Manifest{Format: format, Handler: h, Node: n, Pod: pod, Containers: []Container{{Name: "main", Config: config, Image: Image{ID: "sha256:1", Name: "busybox"}}}}
+	m := &Manifest{Format: whole, Handler: h, Node: n, Pod: pod, Containers: []Container{{Name: "main", Config: config, Image: Image{ID: "sha256:1", Name: "busybox"}}}}
 	to := &Target{Handler: h, Node: n, Pod: podConfig(), Containers: []*runtimeapi.ContainerConfig{containerConfig()}, Images: map[string]Image{"main": {ID: "sha256:1"}}}
 	to.Node.CPUFeatures = []string{"aes", "avx", "avx2"}
 	return m, to
@@ -127,6 +127,85 @@ func TestFits(t *testing.T) {
 	}
 }
 
+// TestFitsByCRIU: any version of the runtime has CRIU make of the files what they say, which
+// must know them, and the kernel have what they need.
+func TestFitsByCRIU(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*Target)
+		says   []string
+	}{
+		"the same": {func(*Target) {}, nil},
+		"another version of the runtime": {func(to *Target) {
+			to.Handler.Binaries = []Binary{{Path: "/new", Version: "2", SHA256: strings.Repeat("b", 64)}}
+		}, nil},
+		"other flags":      {func(to *Target) { to.Handler.Flags = nil }, nil},
+		"newer":            {func(to *Target) { to.Handler.CRIU, to.Node.Kernel = "4.2", "6.12.1-cloud" }, nil},
+		"another patch":    {func(to *Target) { to.Handler.CRIU, to.Node.Kernel = "3.17", "6.1" }, nil},
+		"another runtime":  {func(to *Target) { to.Handler.Runtime = "crun" }, []string{"made by runsc", "the handler runs crun"}},
+		"an older CRIU":    {func(to *Target) { to.Handler.CRIU = "3.9.3" }, []string{"made by CRIU 3.17.1", "this node has 3.9.3", "install that version"}},
+		"no CRIU":          {func(to *Target) { to.Handler.CRIU = "" }, []string{"made by CRIU 3.17.1"}},
+		"an older kernel":  {func(to *Target) { to.Node.Kernel = "5.15.0-1" }, []string{"made on Linux 6.1.0-9", "this node has 5.15.0-1"}},
+		"another argument": {func(to *Target) { to.Containers[0].Args[1] = "y" }, []string{"args differs"}},
+	} {
+		m, to := made(t)
+		m.Format, m.Handler.CRIU, m.Node.Kernel = byContainer, "3.17.1", "6.1.0-9"
+		to.Handler.CRIU, to.Node.Kernel = m.Handler.CRIU, m.Node.Kernel
+		c.change(to)
+		err := m.Fits(to)
+		if len(c.says) == 0 && err != nil || len(c.says) > 0 && !errdefs.IsInvalidArgument(err) {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		for _, text := range c.says {
+			if !strings.Contains(err.Error(), text) {
+				t.Errorf("%s: %v does not say %q", name, err, text)
+			}
+		}
+	}
+}
+
+// TestFilesByContainer has files in a directory for each container.
+func TestFilesByContainer(t *testing.T) {
+	dir := t.TempDir()
+	must(t, os.Chmod(dir, 0o700))
+	for name, text := range map[string]string{"shm.tar": "s", "0/rootfs-diff.tar": "d", "0/checkpoint/core-1.img": "c"} {
+		file := filepath.Join(dir, ImagesDir, name)
+		must(t, os.MkdirAll(filepath.Dir(file), 0o700))
+		must(t, os.WriteFile(file, []byte(text), 0o600))
+	}
+	m, _ := made(t)
+	m.Handler.CRIU = "4.2"
+	must(t, Seal(t.Context(), dir, m))
+	again, err := Read(dir)
+	must(t, err)
+	if len(again.Files) != 3 || !again.ByContainer() {
+		t.Errorf("read is %+v", again)
+	}
+	must(t, again.Verify(t.Context(), dir, Thoroughly))
+	for says, change := range map[string]func(){
+		"damaged":                     func() { must(t, os.Symlink("0", filepath.Join(dir, ImagesDir, "1"))) },
+		"others than root can change": func() { must(t, os.Chmod(filepath.Join(dir, ImagesDir, "0"), 0o777)) },
+	} {
+		change()
+		if err := again.Verify(t.Context(), dir, Quickly); !errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), says) {
+			t.Errorf("%v, want %q", err, says)
+		}
+		must(t, os.Chmod(filepath.Join(dir, ImagesDir, "0"), 0o700))
+		_ = os.Remove(filepath.Join(dir, ImagesDir, "1"))
+	}
+}
+
+func TestValidName(t *testing.T) {
+	for name, want := range map[string]bool{
+		"a": true, "0/a": true, "0/checkpoint/a.tar.gz": true,
+		"": false, ".": false, "..": false, "/a": false, "a/": false, "a/../b": false, "a//b": false, ".a": false, "a/.b": false, "a/b/c/d": false,
+	} {
+		if got := ValidName(name); got != want {
+			t.Errorf("%q: %v", name, got)
+		}
+	}
+}
+
 // written is the directory of a checkpoint with two files.
 func written(t *testing.T) (string, *Manifest) {
 	t.Helper()
@@ -201,7 +280,7 @@ func TestHostileCheckpoints(t *testing.T) {
 			must(t, os.Remove(filepath.Join(dir, Name)))
 			must(t, os.Symlink(secret, filepath.Join(dir, Name)))
 		}, "has no checkpoint of a pod"},
-		"a newer one":   {edit(func(m map[string]any) { m["format"] = 2 }), "with the version of berth that made it"},
+		"a newer one":   {edit(func(m map[string]any) { m["format"] = 3 }), "with the version of berth that made it"},
 		"no containers": {edit(func(m map[string]any) { m["containers"] = nil }), "names no containers"},
 		"one name twice": {edit(func(m map[string]any) {
 			all := m["containers"].([]any)

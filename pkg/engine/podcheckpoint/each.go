@@ -1,0 +1,146 @@
+package podcheckpoint
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/log"
+	"golang.org/x/sys/unix"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/pkg/engine/checkpoint"
+	"github.com/berth-cri/berth/pkg/engine/container"
+	"github.com/berth-cri/berth/pkg/engine/criu"
+	"github.com/berth-cri/berth/pkg/engine/pod"
+	"github.com/berth-cri/berth/pkg/engine/podcheckpoint/manifest"
+	"github.com/berth-cri/berth/pkg/engine/supervisor"
+	"github.com/berth-cri/berth/pkg/engine/task"
+	"github.com/berth-cri/berth/pkg/engine/validate"
+)
+
+// each writes the containers of a pod one by one, by CRIU, while all of them stand still.
+type each struct {
+	pods   *pod.Registry
+	tasks  *task.Service
+	dumper *criu.Dumper
+}
+
+// ready says by which version of CRIU a pod can be written, or why it cannot.
+func (e *each) ready(ctx context.Context, s *pod.Sandbox, compression string) (string, error) {
+	if compression != validate.NoCompression {
+		return "", fmt.Errorf("option %q of a pod whose containers CRIU writes must be %q, not %q: %w", validate.Compression, validate.NoCompression, compression, errdefs.ErrInvalidArgument)
+	}
+	if err := fitsCRIU(s.Config()); err != nil {
+		return "", err
+	}
+	return criu.Version(ctx)
+}
+
+// fitsCRIU refuses pods whose namespaces CRIU cannot have containers join. Pure.
+func fitsCRIU(c *runtimeapi.PodSandboxConfig) error {
+	if c.GetLinux().GetSecurityContext().GetNamespaceOptions().GetUsernsOptions().GetMode() == runtimeapi.NamespaceMode_POD {
+		return fmt.Errorf("pods with a user namespace cannot be checkpointed under this handler: the runtime's CRIU does not support joined ones: %w", errdefs.ErrFailedPrecondition)
+	}
+	return nil
+}
+
+// fitsAlone refuses containers that CRIU cannot write without others. Pure.
+func fitsAlone(c *pod.Container) error {
+	switch {
+	case c.SharesProcesses():
+		return fmt.Errorf("it shares PIDs with others, and CRIU writes one container at a time: %w", errdefs.ErrFailedPrecondition)
+	case c.Spec().Checkpoint != "" && c.Sandbox.Spec().Checkpoint == "":
+		return fmt.Errorf("it went on from an image of a checkpoint; checkpoint it by itself (CheckpointContainer): %w", errdefs.ErrFailedPrecondition)
+	}
+	return nil
+}
+
+// write has dir filled with what m tells of.
+func (e *each) write(ctx context.Context, s *pod.Sandbox, containers []*pod.Container, _ *manifest.Manifest, dir string) (err error) {
+	stopped, done := untilStopped(ctx, s)
+	defer done()
+	defer context.AfterFunc(stopped, func() { e.kill(context.WithoutCancel(ctx), containers) })()
+	defer func() {
+		if err != nil && stopped.Err() != nil {
+			err = errStopped // what CRIU says of processes that were killed is no news
+		}
+	}()
+	defer func() {
+		for _, c := range containers {
+			if terr := e.dumper.Thaw(ctx, c); terr != nil && stopped.Err() == nil {
+				err = errors.Join(err, fmt.Errorf("container %q: %w", c.Config().GetMetadata().GetName(), terr))
+			}
+		}
+	}()
+	// A caller that leaves does not end CRIU, which is inside of the processes; between two of
+	// them its deadline does.
+	uncut := context.WithoutCancel(ctx)
+	for _, c := range containers {
+		if err := fitsAlone(c); err != nil {
+			return fmt.Errorf("container %q: %w", c.Config().GetMetadata().GetName(), err)
+		}
+	}
+	for _, c := range containers {
+		if err := e.dumper.Freeze(uncut, c); err != nil {
+			return fmt.Errorf("container %q: %w", c.Config().GetMetadata().GetName(), err)
+		}
+	}
+	for place, c := range containers {
+		if err := errors.Join(context.Cause(ctx), context.Cause(stopped)); err != nil {
+			return err
+		}
+		if err := e.writeOne(uncut, c, manifest.ContainerDir(dir, place), len(containers)); err != nil {
+			return fmt.Errorf("container %q: %w", c.Config().GetMetadata().GetName(), err)
+		}
+	}
+	if !s.Spec().Plan.IPC {
+		return nil
+	}
+	return checkpoint.PackTree(ctx, e.pods.FilesOf(s.ID()).Shm, manifest.ShmFile(dir))
+}
+
+// writeOne writes one of so many containers.
+func (e *each) writeOne(ctx context.Context, c *pod.Container, path string, of int) error {
+	dir, err := checkpoint.Open(path)
+	if err != nil {
+		return err
+	}
+	at := time.Now()
+	if err := e.dumper.Write(ctx, c, dir, criu.Closed); err != nil {
+		return err
+	}
+	has, err := supervisor.HasSysVIPC(dir.Images())
+	if err != nil {
+		return err
+	}
+	if has && of > 1 {
+		return fmt.Errorf("the pod uses System V shared memory, queues or semaphores, which CRIU cannot give to more than one container again; remove them (ipcrm) first: %w", errdefs.ErrFailedPrecondition)
+	}
+	spec, err := os.ReadFile(filepath.Join(e.pods.ContainerDir(c.ID()), "config.json"))
+	if err != nil {
+		return err
+	}
+	return dir.Describe(container.ArchiveConfig(c, at), spec, c.CRIStatus())
+}
+
+// kill ends the containers, which may be being written, for who stops the pod.
+func (e *each) kill(ctx context.Context, containers []*pod.Container) {
+	ctx, cancel := context.WithTimeout(ctx, pod.KillGrace)
+	defer cancel()
+	for _, c := range containers {
+		client, err := e.tasks.Worker(ctx, c.Sandbox)
+		if err == nil {
+			_, err = client.Task.Kill(ctx, &taskapi.KillRequest{ID: c.ID(), Signal: uint32(unix.SIGKILL), All: true})
+			err = task.FromShim(err)
+		}
+		if err != nil && !errdefs.IsNotFound(err) {
+			log.G(ctx).WithError(err).WithField("container", c.ID()).Warn("Failed to kill container that is being checkpointed; its stop waits for CRIU")
+		}
+	}
+}

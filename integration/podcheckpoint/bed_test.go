@@ -1,11 +1,12 @@
-// Package podcheckpoint has pods sleep and wake: a real `berth serve` writes pods under
-// gVisor into directories, and restores them.
+// Package podcheckpoint has pods sleep and wake: a real `berth serve` writes pods into
+// directories, under gVisor as a whole and elsewhere by CRIU, and restores them.
 package podcheckpoint
 
 import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -17,20 +18,62 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-const handler = "runsc"
+// The handlers that pods are checkpointed under.
+const (
+	gvisor = "runsc"
+	runc   = "runc"
+	// shim is containerd's for runc.
+	shim = "shim"
+)
+
+// everywhere runs a test under each of them. Those by CRIU need one that knows the kernel.
+func everywhere(t *testing.T, test func(t *testing.T, handler string)) {
+	t.Run(gvisor, func(t *testing.T) { test(t, gvisor) })
+	byCRIU(t, test)
+}
+
+// byCRIU runs a test where CRIU writes each container.
+func byCRIU(t *testing.T, test func(t *testing.T, handler string)) {
+	for _, handler := range []string{runc, shim} {
+		t.Run(handler, func(t *testing.T) {
+			testbed.FittingCRIU(t)
+			test(t, handler)
+		})
+	}
+}
 
 // patience is for what takes a moment on a slow machine.
 const patience = time.Minute
 
-type bed struct{ *testbed.Bed }
-
-// newBed starts berth with gVisor's runtime and runc.
-func newBed(t *testing.T, options testbed.Options) *bed {
-	t.Helper()
-	options.DefaultRuntime = "runc"
-	options.Config = fmt.Sprintf("[runtimes.runc]\nruntime_path = %q\n[runtimes.runsc]\nruntime_path = %q\n", testbed.Part(t, testbed.Runc), testbed.Part(t, testbed.Runsc)) + options.Config
-	return &bed{testbed.StartBed(t, "podcheckpoint/busybox:1", options)}
+type bed struct {
+	*testbed.Bed
+	handler string
+	// path has the environment in which criu is found.
+	path []string
 }
+
+// newBed starts berth with all the handlers, for pods of one of them.
+func newBed(t *testing.T, handler string, options testbed.Options) *bed {
+	t.Helper()
+	options.DefaultRuntime = runc
+	options.Config = fmt.Sprintf("[runtimes.runc]\nruntime_path = %q\n[runtimes.runsc]\nruntime_path = %q\n[runtimes.shim]\nruntime_type = \"shim\"\nruntime_path = %q\n[runtimes.shim.options]\nBinaryName = %q\n",
+		testbed.Part(t, testbed.Runc), testbed.Part(t, testbed.Runsc), testbed.Part(t, testbed.RuncShim), testbed.Part(t, testbed.Runc)) + options.Config
+	b := &bed{Bed: testbed.StartBed(t, "podcheckpoint/busybox:1", options), handler: handler}
+	if handler == gvisor {
+		return b
+	}
+	dir := t.TempDir()
+	if err := os.Symlink(testbed.FittingCRIU(t), filepath.Join(dir, "criu")); err != nil {
+		t.Fatal(err)
+	}
+	b.path = []string{"PATH=" + dir + ":" + os.Getenv("PATH")}
+	b.environment()
+	b.Restart(t)
+	return b
+}
+
+// environment sets the environment of the next daemon.
+func (b *bed) environment(more ...string) { b.SetEnvironment(append(slices.Clone(b.path), more...)...) }
 
 // member is a container of a pod, and what it was asked to be.
 type member struct {
@@ -53,8 +96,8 @@ type pod struct {
 // run runs a pod with containers of these names.
 func (b *bed) run(t *testing.T, names ...string) *pod {
 	t.Helper()
-	b.Client.Pull(t, handler, b.Image)
-	p := &pod{Pod: b.Client.RunSandbox(t, testbed.PodSpec{Handler: handler})}
+	b.Client.Pull(t, b.handler, b.Image)
+	p := &pod{Pod: b.Client.RunSandbox(t, testbed.PodSpec{Handler: b.handler})}
 	for _, name := range names {
 		m := &member{}
 		m.Container = p.RunContainer(t, name, testbed.PodSpec{Image: b.Image, Command: program(name), Container: func(c *runtimeapi.ContainerConfig) { m.config = c }})
@@ -113,7 +156,7 @@ func (p *pod) checkpointed(t *testing.T) string {
 
 // request asks for a pod like p of the checkpoint in dir.
 func (b *bed) request(p *pod, dir string) *runtimeapi.RestorePodRequest {
-	r := &runtimeapi.RestorePodRequest{CheckpointPath: dir, Config: b.Client.SandboxConfig(""), RuntimeHandler: handler}
+	r := &runtimeapi.RestorePodRequest{CheckpointPath: dir, Config: b.Client.SandboxConfig(""), RuntimeHandler: b.handler}
 	for _, m := range p.members {
 		r.ContainerConfigs = append(r.ContainerConfigs, proto.CloneOf(m.config))
 	}

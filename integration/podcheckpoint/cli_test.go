@@ -39,7 +39,7 @@ func (b *bed) must(t *testing.T, args ...string) string {
 
 // TestOperators: all that there is for operators, from a pod's name to a pod that goes on.
 func TestOperators(t *testing.T) {
-	b := newBed(t, testbed.Options{})
+	b := newBed(t, gvisor, testbed.Options{})
 	p := b.run(t, "one", "two")
 	p.reaches(t, 3)
 	parent := t.TempDir()
@@ -108,7 +108,7 @@ func TestOperators(t *testing.T) {
 
 // TestCompressed: a compressed checkpoint is smaller, and is restored like any other.
 func TestCompressed(t *testing.T) {
-	b := newBed(t, testbed.Options{})
+	b := newBed(t, gvisor, testbed.Options{})
 	p := b.run(t, "one")
 	p.reaches(t, 3)
 	sizes := map[bool]int64{}
@@ -134,7 +134,7 @@ func TestCompressed(t *testing.T) {
 // TestRegistry: a checkpoint goes to a registry and comes back, to another directory, where the
 // pod is restored from.
 func TestRegistry(t *testing.T) {
-	b := newBed(t, testbed.Options{})
+	b := newBed(t, gvisor, testbed.Options{})
 	p := b.run(t, "one", "two")
 	p.reaches(t, 3)
 	dir := p.checkpointed(t)

@@ -35,8 +35,10 @@ func (b *bed) sandboxes(t *testing.T) (ids []string) {
 
 // TestKilledAtEveryStep kills the daemon at each step of a checkpoint and of a restore.
 // Afterwards there is no half of one, and the pod that was written runs on.
-func TestKilledAtEveryStep(t *testing.T) {
-	b := newBed(t, testbed.Options{Tags: []string{"berth_failpoints"}})
+func TestKilledAtEveryStep(t *testing.T) { everywhere(t, killedAtEveryStep) }
+
+func killedAtEveryStep(t *testing.T, handler string) {
+	b := newBed(t, handler, testbed.Options{Tags: []string{"berth_failpoints"}})
 	atRest := b.Rest(t)
 	p := b.run(t, "one", "two")
 	p.reaches(t, 2)
@@ -44,7 +46,7 @@ func TestKilledAtEveryStep(t *testing.T) {
 	for _, place := range failpoint.AllOfPodCheckpoints {
 		t.Run(place, func(t *testing.T) {
 			b.Stop(t)
-			b.SetEnvironment("BERTH_FAILPOINT=" + place)
+			b.environment("BERTH_FAILPOINT=" + place)
 			b.Start(t)
 			fresh := t.TempDir()
 			var err error
@@ -57,7 +59,7 @@ func TestKilledAtEveryStep(t *testing.T) {
 				t.Errorf("it answered %v; want Unavailable, from a dead daemon", err)
 			}
 			b.Wait(t, patience)
-			b.SetEnvironment()
+			b.environment()
 			b.Start(t)
 			if got := b.sandboxes(t); len(got) != 1 || got[0] != p.ID {
 				t.Errorf("listed are %q", got)
@@ -78,8 +80,10 @@ func TestKilledAtEveryStep(t *testing.T) {
 }
 
 // TestDiskIsFull: a checkpoint that does not fit leaves nothing, and the pod goes on.
-func TestDiskIsFull(t *testing.T) {
-	b := newBed(t, testbed.Options{})
+func TestDiskIsFull(t *testing.T) { everywhere(t, diskIsFull) }
+
+func diskIsFull(t *testing.T, handler string) {
+	b := newBed(t, handler, testbed.Options{})
 	p := b.run(t, "one", "two")
 	p.reaches(t, 2)
 	for _, size := range []string{"4k", "64k", "512k"} {
@@ -117,7 +121,7 @@ func TestRuntimeIsReplaced(t *testing.T) {
 		}
 	}
 	install("")
-	b := &bed{testbed.StartBed(t, "podcheckpoint/busybox:1", testbed.Options{
+	b := &bed{handler: gvisor, Bed: testbed.StartBed(t, "podcheckpoint/busybox:1", testbed.Options{
 		DefaultRuntime: "runc",
 		Config:         fmt.Sprintf("[runtimes.runc]\nruntime_path = %q\n[runtimes.runsc]\nruntime_path = %q\n", testbed.Part(t, testbed.Runc), runsc),
 	})}
@@ -154,7 +158,7 @@ func TestRuntimeIsReplaced(t *testing.T) {
 // TestStoppedWhileItIsWritten: the stop of a pod does not wait for its checkpoint, however
 // long that would take, and nothing of it is left.
 func TestStoppedWhileItIsWritten(t *testing.T) {
-	b := newBed(t, testbed.Options{})
+	b := newBed(t, gvisor, testbed.Options{})
 	atRest := b.Rest(t)
 	p := b.run(t, "one", "two")
 	p.reaches(t, 2)
@@ -219,8 +223,10 @@ func (b *bed) supervisors(t *testing.T) (pids []int) {
 
 // TestSupervisorsKilled kills who runs the pods' tasks, before the last container of a restored
 // pod is started and after it: its successor goes on with what it finds.
-func TestSupervisorsKilled(t *testing.T) {
-	b := newBed(t, testbed.Options{})
+func TestSupervisorsKilled(t *testing.T) { everywhere(t, supervisorsKilled) }
+
+func supervisorsKilled(t *testing.T, handler string) {
+	b := newBed(t, handler, testbed.Options{})
 	atRest := b.Rest(t)
 	p := b.run(t, "one", "two")
 	p.reaches(t, 3)

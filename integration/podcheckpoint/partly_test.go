@@ -14,7 +14,7 @@ import (
 // TestPodThatIsNotStarted: a restored pod none or not all of whose containers are started
 // does not go on, takes no others, and can be removed like any other.
 func TestPodThatIsNotStarted(t *testing.T) {
-	b := newBed(t, testbed.Options{})
+	b := newBed(t, gvisor, testbed.Options{})
 	atRest := b.Rest(t)
 	p := b.run(t, "one", "two")
 	p.reaches(t, 3)

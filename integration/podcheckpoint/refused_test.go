@@ -15,7 +15,7 @@ import (
 
 // TestRefusedCheckpoints leave their directory as it was, and the pod runs on.
 func TestRefusedCheckpoints(t *testing.T) {
-	b := newBed(t, testbed.Options{})
+	b := newBed(t, gvisor, testbed.Options{})
 	p, other := b.run(t, "one", "two"), b.run(t, "one")
 	onRunc := b.Client.RunPod(t, testbed.PodSpec{Image: b.Image, Command: []string{"sleep", "3600"}})
 	ended := p.RunContainer(t, "ended", testbed.PodSpec{Image: b.Image, Command: []string{"true"}})
@@ -41,7 +41,7 @@ func TestRefusedCheckpoints(t *testing.T) {
 		"a relative directory": {&runtimeapi.CheckpointPodRequest{PodSandboxId: p.ID, OutputPath: "x", ContainerIds: []string{one, two}}, codes.InvalidArgument, "output_path"},
 		"no directory":         {&runtimeapi.CheckpointPodRequest{PodSandboxId: p.ID, OutputPath: filepath.Join(empty, "none"), ContainerIds: []string{one, two}}, codes.InvalidArgument, "make it first"},
 		"a full directory":     {&runtimeapi.CheckpointPodRequest{PodSandboxId: p.ID, OutputPath: full, ContainerIds: []string{one, two}}, codes.InvalidArgument, "is not empty"},
-		"under runc":           {&runtimeapi.CheckpointPodRequest{PodSandboxId: onRunc.ID, OutputPath: empty, ContainerIds: []string{onRunc.Container.ID}}, codes.Unimplemented, "CheckpointContainer"},
+		"without CRIU":         {&runtimeapi.CheckpointPodRequest{PodSandboxId: onRunc.ID, OutputPath: empty, ContainerIds: []string{onRunc.Container.ID}}, codes.Unimplemented, "install the package criu"},
 	} {
 		_, err := b.Client.CheckpointPod(testbed.Within(t, patience), c.request)
 		if err == nil {
@@ -65,9 +65,9 @@ func TestRefusedCheckpoints(t *testing.T) {
 
 // TestRefusedRestores make nothing.
 func TestRefusedRestores(t *testing.T) {
-	b := newBed(t, testbed.Options{})
+	b := newBed(t, gvisor, testbed.Options{})
 	other := b.Registry.Push(t, "podcheckpoint/other:1", testbed.Busybox(t, testbed.WithUser("7")))
-	b.Client.Pull(t, handler, other)
+	b.Client.Pull(t, b.handler, other)
 	p := b.run(t, "one", "two")
 	p.reaches(t, 2)
 	dir := p.checkpointed(t)

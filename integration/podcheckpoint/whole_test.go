@@ -38,14 +38,16 @@ func (p *pod) served(t *testing.T) string {
 
 // TestRestoredPodIsLikeAnyOther: a server listens at the new address, and exec, statistics,
 // limits, logs and the end of a container are as they are in a pod that began here.
-func TestRestoredPodIsLikeAnyOther(t *testing.T) {
-	b := newBed(t, testbed.Options{})
-	b.Client.Pull(t, handler, b.Image)
+func TestRestoredPodIsLikeAnyOther(t *testing.T) { everywhere(t, restoredPodIsLikeAnyOther) }
+
+func restoredPodIsLikeAnyOther(t *testing.T, handler string) {
+	b := newBed(t, handler, testbed.Options{})
+	b.Client.Pull(t, b.handler, b.Image)
 	volume := t.TempDir()
 	if err := os.WriteFile(filepath.Join(volume, "page"), []byte("before"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	p := &pod{Pod: b.Client.RunSandbox(t, testbed.PodSpec{Handler: handler})}
+	p := &pod{Pod: b.Client.RunSandbox(t, testbed.PodSpec{Handler: b.handler})}
 	m := &member{}
 	m.Container = p.RunContainer(t, "web", testbed.PodSpec{
 		Image: b.Image, Command: []string{"sh", "-c", "trap 'echo asked to end; exit 3' TERM; mkdir /w; cp /volume/page /w; httpd -p 8080 -h /w; echo serving; while :; do sleep 0.1; done"},
@@ -91,11 +93,13 @@ func TestRestoredPodIsLikeAnyOther(t *testing.T) {
 
 // TestVolumeIsAnother: the start of a pod fails that had a file of a volume open which is not
 // there any more, and says which; the pod can be removed.
-func TestVolumeIsAnother(t *testing.T) {
-	b := newBed(t, testbed.Options{})
+func TestVolumeIsAnother(t *testing.T) { everywhere(t, volumeIsAnother) }
+
+func volumeIsAnother(t *testing.T, handler string) {
+	b := newBed(t, handler, testbed.Options{})
 	atRest := b.Rest(t)
-	b.Client.Pull(t, handler, b.Image)
-	p, m := &pod{Pod: b.Client.RunSandbox(t, testbed.PodSpec{Handler: handler})}, &member{}
+	b.Client.Pull(t, b.handler, b.Image)
+	p, m := &pod{Pod: b.Client.RunSandbox(t, testbed.PodSpec{Handler: b.handler})}, &member{}
 	m.Container = p.RunContainer(t, "main", testbed.PodSpec{
 		Image: b.Image, Command: []string{"sh", "-c", "exec 5>>/volume/data; echo open; while :; do echo x >&5; sleep 0.1; done"},
 		Container: func(c *runtimeapi.ContainerConfig) {
@@ -123,8 +127,10 @@ func TestVolumeIsAnother(t *testing.T) {
 
 // TestSleepAndWakeAgainAndAgain writes each pod that it has restored, twenty times. Neither
 // checkpoints nor what is on the host grow.
-func TestSleepAndWakeAgainAndAgain(t *testing.T) {
-	b := newBed(t, testbed.Options{})
+func TestSleepAndWakeAgainAndAgain(t *testing.T) { everywhere(t, sleepAndWakeAgainAndAgain) }
+
+func sleepAndWakeAgainAndAgain(t *testing.T, handler string) {
+	b := newBed(t, handler, testbed.Options{})
 	atRest := b.Rest(t)
 	p := b.run(t, "one", "two")
 	p.reaches(t, 2)

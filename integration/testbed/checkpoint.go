@@ -2,7 +2,9 @@ package testbed
 
 import (
 	"context"
+	"os/exec"
 	"path/filepath"
+	"strings"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -57,4 +59,32 @@ func (c *Client) TryRestore(t T, request *runtimeapi.RestorePodRequest) (*Pod, [
 		t.Errorf("the answer has more containers: %v", ids)
 	}
 	return pod, containers, nil
+}
+
+// FittingCRIU is the criu of the machine. It skips the test, with the reason, where that
+// does not know the kernel, which may be newer.
+func FittingCRIU(t T) string {
+	t.Helper()
+	criu := Part(t, CRIU)
+	if why := CRIUUnfit(t, criu); why != "" {
+		t.Skipf("the criu of this machine does not work with its kernel: %s", why)
+	}
+	return criu
+}
+
+// CRIUUnfit is what keeps a criu from working with this kernel; "" is nothing.
+func CRIUUnfit(t T, criu string) string {
+	t.Helper()
+	out, err := exec.Command(criu, "check").CombinedOutput()
+	if err == nil {
+		return ""
+	}
+	for line := range strings.Lines(string(out)) {
+		if _, why, ok := strings.Cut(line, "Error ("); ok {
+			_, why, _ = strings.Cut(why, "): ")
+			return strings.TrimSpace(why)
+		}
+	}
+	t.Fatalf("%s check: %v: %s", criu, err, out)
+	return ""
 }

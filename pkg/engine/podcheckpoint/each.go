@@ -44,7 +44,7 @@ func (e *each) ready(ctx context.Context, s *pod.Sandbox, compression string) (s
 
 // fitsCRIU refuses pods whose namespaces CRIU cannot have containers join. Pure.
 func fitsCRIU(c *runtimeapi.PodSandboxConfig) error {
-	if c.GetLinux().GetSecurityContext().GetNamespaceOptions().GetUsernsOptions().GetMode() == runtimeapi.NamespaceMode_POD {
+	if u := c.GetLinux().GetSecurityContext().GetNamespaceOptions().GetUsernsOptions(); u != nil && u.GetMode() == runtimeapi.NamespaceMode_POD {
 		return fmt.Errorf("pods with a user namespace cannot be checkpointed under this handler: the runtime's CRIU does not support joined ones: %w", errdefs.ErrFailedPrecondition)
 	}
 	return nil

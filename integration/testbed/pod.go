@@ -341,3 +341,8 @@ func Eventually(t T, timeout time.Duration, check func() error) {
 		}
 	}
 }
+
+// Container is one that was made otherwise than by a Pod.
+func (c *Client) Container(id, logPath string) *Container {
+	return &Container{ID: id, LogPath: logPath, client: c}
+}

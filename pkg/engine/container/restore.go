@@ -79,6 +79,12 @@ func (b *creation) open(ctx context.Context, s *pod.Sandbox, dir string, a *aske
 	if err != nil {
 		return err
 	}
+	if len(base.Config.Entrypoint)+len(base.Config.Cmd) == 0 {
+		// A spec must have one, though nothing runs it.
+		with := *base
+		with.Config.Cmd = unpacked.Spec.Process.Args
+		base = &with
+	}
 	a.image, a.checkpoint = base, unpacked
 	return nil
 }

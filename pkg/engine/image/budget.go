@@ -128,6 +128,9 @@ func leanManifest(m imagespec.Manifest) imagespec.Manifest {
 	for _, layer := range m.Layers {
 		kept.Layers = append(kept.Layers, lean(layer))
 	}
+	if isCheckpoint(m) {
+		kept.Annotations = map[string]string{CheckpointOfCRIU: ""}
+	}
 	return kept
 }
 

@@ -1,0 +1,415 @@
+package faults
+
+import (
+	"archive/tar"
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"google.golang.org/grpc/codes"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/integration/testbed"
+	"github.com/berth-cri/berth/pkg/engine/failpoint"
+)
+
+// fitting is a criu that knows this kernel.
+func fitting(t *testing.T) string {
+	t.Helper()
+	criu := testbed.Part(t, testbed.CRIU)
+	if why := unfit(t, criu); why != "" {
+		t.Skipf("%s cannot make checkpoints of processes of this kernel: %s; set BERTH_TEST_CRIU to one that can", criu, why)
+	}
+	return criu
+}
+
+// restoring starts berth so that any image of a checkpoint may be restored.
+func restoring(t *testing.T, criu string, o testbed.Options) *bed {
+	t.Helper()
+	if o.Config == "" {
+		o.Config = "default_runtime = \"runc\"\n[runtimes.runc]\nruntime_path = \"" + testbed.Part(t, testbed.Runc) + "\"\n"
+	}
+	o.Config += "[registry]\ncheckpoint_images = [\"*/warm*\"]\n"
+	b := newBed(t, o)
+	b.withCRIU(t, criu)
+	return b
+}
+
+// imageOf makes an image of a checkpoint of c, and brings it onto the node.
+func (b *bed) imageOf(t *testing.T, c *testbed.Container, name string) string {
+	t.Helper()
+	archive := filepath.Join(t.TempDir(), "checkpoint-"+name+".tar")
+	if err := b.checkpoint(t, c.ID, archive, 60); err != nil {
+		t.Fatalf("checkpoint: %v", err)
+	}
+	image := b.Registry.Host + "/faults/" + name + ":1"
+	if out, err := b.berth(t, "checkpoint", "image", archive, image); err != nil || !strings.Contains(out, "imported "+image+": container main, which ran "+b.Registry.Host) {
+		t.Fatalf("berth checkpoint image: %v: %s", err, out)
+	}
+	return image
+}
+
+// create asks for a container of an image in a new sandbox.
+func (b *bed) create(t *testing.T, spec testbed.PodSpec) (*testbed.Pod, string, error) {
+	t.Helper()
+	pod := b.Client.RunSandbox(t, spec)
+	config := b.Client.ContainerConfig("main", spec.Image, spec.Command...)
+	if spec.Container != nil {
+		spec.Container(config)
+	}
+	r, err := b.Client.CreateContainer(testbed.Within(t, time.Minute), &runtimeapi.CreateContainerRequest{PodSandboxId: pod.ID, Config: config, SandboxConfig: pod.Config})
+	return pod, r.GetContainerId(), err
+}
+
+// counted is how far a container of counting has come.
+func counted(t *testing.T, c *testbed.Container) int {
+	t.Helper()
+	n, err := strconv.Atoi(strings.TrimSpace(c.Exec(t, "sh", "-c", "until [ -s /count ]; do sleep 0.01; done; cat /count")))
+	if err != nil {
+		t.Fatalf("the count: %v", err)
+	}
+	return n
+}
+
+// noRestores fails if memory of a container is left on the disk.
+func (b *bed) noRestores(t *testing.T) {
+	t.Helper()
+	if left, _ := filepath.Glob(filepath.Join(b.Root, "restores", "*")); len(left) > 0 {
+		t.Errorf("left: %v", left)
+	}
+}
+
+// TestRestore has containers go on in other pods, from images of their checkpoints.
+func TestRestore(t *testing.T) {
+	criu := fitting(t)
+	runc := "default_runtime = \"runc\"\n[runtimes.runc]\nruntime_path = \"" + testbed.Part(t, testbed.Runc) + "\"\n"
+	for name, c := range map[string]struct {
+		config string
+		tty    bool
+		pid    runtimeapi.NamespaceMode
+	}{
+		"plain":           {runc, false, runtimeapi.NamespaceMode_CONTAINER},
+		"terminal":        {runc, true, runtimeapi.NamespaceMode_CONTAINER},
+		"sandbox process": {runc + "sandbox_process = \"always\"\n", false, runtimeapi.NamespaceMode_CONTAINER},
+		"other snapshots": {runc + "[engine]\nsync_rootfs = true\n", false, runtimeapi.NamespaceMode_CONTAINER},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := restoring(t, criu, testbed.Options{Config: c.config})
+			b.goesOnElsewhere(t, func(config *runtimeapi.ContainerConfig) { config.Tty = c.tty })
+		})
+	}
+}
+
+func (b *bed) goesOnElsewhere(t *testing.T, container func(*runtimeapi.ContainerConfig)) {
+	t.Helper()
+	base := b.Registry.Push(t, "faults/counting:1", testbed.Busybox(t, testbed.WithLayer(
+		testbed.File{Path: "dir/old", Mode: 0o644, Body: []byte("old")}, testbed.File{Path: "gone", Mode: 0o644, Body: []byte("x")},
+	)))
+	first := b.Client.RunPod(t, testbed.PodSpec{Image: base, Command: []string{"sh", "-c", counting}, Container: container})
+	first.Container.Exec(t, "sh", "-c", "rm -r /gone /dir; mkdir /dir; echo new >/dir/new; ln -s /etc /link; mkfifo /fifo")
+	goesOn(t, first.Container)
+	image := b.imageOf(t, first.Container, "warm")
+	at := counted(t, first.Container)
+	first.Remove(t)
+	atRest := b.Rest(t)
+
+	for range 2 { // one checkpoint restores any number of pods
+		pod, id, err := b.create(t, testbed.PodSpec{Image: image, Container: container})
+		if err != nil {
+			t.Fatalf("create: %v", err)
+		}
+		c := b.Client.Container(id, filepath.Join(pod.Config.GetLogDirectory(), "main", "0.log"))
+		c.Start(t)
+		b.noRestores(t)
+		goesOn(t, c)
+		if n := counted(t, c); n < at/2 || n > at+1000 {
+			t.Errorf("it counts from %d, not from %d", n, at)
+		}
+		if out := c.Exec(t, "sh", "-c", "ls -d /gone /dir/old 2>/dev/null; cat /dir/new; readlink /link; [ -p /fifo ] && echo fifo; true"); out != "new\n/etc\nfifo\n" {
+			t.Errorf("its files are %q", out)
+		}
+		st := c.Status(t)
+		if st.GetState() != runtimeapi.ContainerState_CONTAINER_RUNNING || !strings.Contains(st.GetImage().GetImage(), "faults/counting:1") {
+			t.Errorf("its status is %s of image %s", st.GetState(), st.GetImage().GetImage())
+		}
+		testbed.Eventually(t, time.Minute, func() error {
+			log, err := os.ReadFile(c.LogPath)
+			if err == nil && !bytes.Contains(log, []byte("line ")) {
+				err = fmt.Errorf("the log is %q", log)
+			}
+			return err
+		})
+		c.Stop(t, time.Second)
+		if st := c.Status(t); st.GetExitCode() != 137 && st.GetExitCode() != 143 {
+			t.Errorf("it exited with %d, %s", st.GetExitCode(), st.GetReason())
+		}
+		pod.Remove(t)
+		b.NothingLeft(t, atRest)
+	}
+}
+
+// TestRefusedRestores asks for what is not to go on, or cannot.
+func TestRefusedRestores(t *testing.T) {
+	b := newBed(t, testbed.Options{Runtimes: map[string]string{
+		"runc": testbed.Part(t, testbed.Runc), "crun": testbed.Part(t, testbed.Crun), "gvisor": testbed.Part(t, testbed.Runsc),
+	}, DefaultRuntime: "runc"})
+	b.withCRIU(t, "/bin/true")
+	image := b.pushCheckpoint(t, "warm", part{"config.dump", configDump("x@sha256:" + strings.Repeat("0", 64))}, part{"spec.dump", "{}"}, part{"checkpoint/descriptors.json", "[]"})
+	for _, handler := range []string{"runc", "crun", "gvisor"} {
+		b.Client.Pull(t, handler, image)
+	}
+	atRest := b.Rest(t)
+	refused := func(spec testbed.PodSpec, code codes.Code, says ...string) {
+		t.Helper()
+		pod, _, err := b.create(t, spec)
+		testbed.Refused(t, err, code, says...)
+		pod.Remove(t)
+		b.noRestores(t)
+		b.NothingLeft(t, atRest)
+	}
+	refused(testbed.PodSpec{Image: image}, codes.PermissionDenied, "registry.checkpoint_images", image)
+	b.DropIn(t, "50-allowed.toml", "[registry]\ncheckpoint_images = [\""+b.Registry.Host+"/other/*\"]\n")
+	b.Restart(t)
+	refused(testbed.PodSpec{Image: image}, codes.PermissionDenied, "registry.checkpoint_images", image)
+	b.DropIn(t, "50-allowed.toml", "[registry]\ncheckpoint_images = [\""+b.Registry.Host+"/faults/*\"]\n")
+	b.Restart(t)
+	refused(testbed.PodSpec{Image: image, Command: []string{"sh"}}, codes.FailedPrecondition, "x@sha256:000", "not on this node", "pull it by that digest")
+	for handler, why := range map[string]string{"crun": "support for CRIU", "gvisor": "separate kernel"} {
+		refused(testbed.PodSpec{Handler: handler, Image: image}, codes.FailedPrecondition, handler, why, "use a handler that supports it (runc)")
+	}
+	refused(testbed.PodSpec{Image: image, Sandbox: withUserNS, Container: func(c *runtimeapi.ContainerConfig) {
+		p := b.Client.SandboxConfig("x")
+		withUserNS(p)
+		c.Linux.SecurityContext.NamespaceOptions = p.GetLinux().GetSecurityContext().GetNamespaceOptions()
+	}}, codes.FailedPrecondition, "user namespace")
+}
+
+// part is a file of an archive.
+type part struct{ name, text string }
+
+func configDump(ref string) string {
+	text, _ := json.Marshal(map[string]string{"name": "main", "rootfsImageRef": ref})
+	return string(text)
+}
+
+// pushCheckpoint pushes an image that says that it is one of a checkpoint.
+func (b *bed) pushCheckpoint(t *testing.T, name string, parts ...part) string {
+	t.Helper()
+	files := []testbed.File{{Path: "checkpoint", Mode: fs.ModeDir | 0o700}}
+	for _, p := range parts {
+		f := testbed.File{Path: p.name, Mode: 0o600, Body: []byte(p.text)}
+		if to, is := strings.CutPrefix(p.text, "-> "); is {
+			f.Mode, f.Body, f.Link = fs.ModeSymlink|0o777, nil, to
+		}
+		if to, is := strings.CutPrefix(p.text, "= "); is {
+			f.Body, f.Link = nil, to
+		}
+		files = append(files, f)
+	}
+	image := mutate.Annotations(testbed.Image(t, testbed.WithLayer(files...)), map[string]string{"org.criu.checkpoint.container.name": "main"}).(v1.Image)
+	return b.Registry.Push(t, "faults/"+name+":1", image)
+}
+
+// tarOf is a tar file as who made an archive may have written it.
+func tarOf(t *testing.T, headers ...*tar.Header) string {
+	t.Helper()
+	var out bytes.Buffer
+	w := tar.NewWriter(&out)
+	for _, h := range headers {
+		body := h.Linkname
+		if h.Typeflag == tar.TypeReg {
+			h.Linkname, h.Size = "", int64(len(body))
+		}
+		if h.Mode == 0 {
+			h.Mode = 0o644
+		}
+		if err := w.WriteHeader(h); err != nil {
+			t.Fatal(err)
+		}
+		if h.Typeflag == tar.TypeReg {
+			if _, err := w.Write([]byte(body)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return out.String()
+}
+
+// TestHostileCheckpoints: whatever is in an archive, nothing of the host is read or written,
+// and nothing is left.
+func TestHostileCheckpoints(t *testing.T) {
+	b := restoring(t, "/bin/true", testbed.Options{})
+	outside := filepath.Join(t.TempDir(), "outside")
+	if err := os.WriteFile(outside, []byte("kept"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	ref := b.Client.Pull(t, "", b.Image)
+	good := func(changed ...part) []part {
+		all := []part{{"config.dump", configDump(ref)}, {"spec.dump", "{}"}, {"checkpoint/descriptors.json", "[]"}, {"checkpoint/pages-1.img", "x"}}
+		for _, c := range changed {
+			i := 0
+			for i < len(all) && all[i].name != c.name {
+				i++
+			}
+			all = append(all[:i], append([]part{c}, all[min(i+1, len(all)):]...)...)
+		}
+		return all
+	}
+	up := strings.Repeat("../", 20)
+	atRest := b.Rest(t)
+	for name, c := range map[string]struct {
+		parts []part
+		says  string
+	}{
+		"no archive":                    {[]part{{"other", "x"}}, "config.dump"},
+		"configuration is no JSON":      {good(part{"config.dump", "x"}), "config.dump"},
+		"large configuration":           {good(part{"config.dump", `{"name":"` + strings.Repeat("x", 2<<20) + `"}`}), "larger than"},
+		"configuration is a link":       {good(part{"config.dump", "-> " + outside}), "config.dump"},
+		"image by a name":               {good(part{"config.dump", configDump(b.Image)}), "digest"},
+		"spec is a link":                {good(part{"spec.dump", "-> " + up + outside}), "spec.dump"},
+		"deep spec":                     {good(part{"spec.dump", strings.Repeat("[", 1<<19)}), "spec.dump"},
+		"many streams":                  {good(part{"checkpoint/descriptors.json", `["pipe:[1]","pipe:[2]","pipe:[3]","pipe:[4]"]`}), "standard streams"},
+		"an image of CRIU is a link":    {good(part{"checkpoint/pages-1.img", "-> " + outside}), "pages-1.img"},
+		"... is a second name":          {good(part{"checkpoint/pages-2.img", "= checkpoint/pages-1.img"}), "hard links"},
+		"... is a directory":            {good(part{"checkpoint/dir/x", "x"}), "checkpoint/dir"},
+		"the images are elsewhere":      {[]part{{"config.dump", configDump(ref)}, {"spec.dump", "{}"}}, "checkpoint"},
+		"changed files are a link":      {good(part{"rootfs-diff.tar", "-> " + outside}), "rootfs-diff.tar"},
+		"changed files are no archive":  {good(part{"rootfs-diff.tar", strings.Repeat("x", 1024)}), "rootfs-diff.tar"},
+		"a device":                      {good(part{"rootfs-diff.tar", tarOf(t, &tar.Header{Typeflag: tar.TypeBlock, Name: "sda", Devmajor: 8})}), "device"},
+		"a file outside":                {good(part{"rootfs-diff.tar", tarOf(t, &tar.Header{Typeflag: tar.TypeReg, Name: up + outside, Linkname: "x"})}), "leads out"},
+		"a second name for one outside": {good(part{"rootfs-diff.tar", tarOf(t, &tar.Header{Typeflag: tar.TypeLink, Name: "a", Linkname: up + outside})}), "leads out"},
+		"a removed file outside":        {good(part{"deleted.files", `["` + up + outside + `"]`}), "leads out"},
+		"all files removed":             {good(part{"deleted.files", `["/"]`}), "leads out"},
+		"many removed files":            {good(part{"deleted.files", `["` + strings.Repeat("x", 9<<20) + `"]`}), "larger than"},
+		"another terminal":              {good(part{"spec.dump", `{"process":{"terminal":true}}`}), "tty: true"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tag := "warm-" + strings.Trim(strings.ReplaceAll(strings.ToLower(name), " ", "-"), ".-")
+			image := b.pushCheckpoint(t, tag, c.parts...)
+			b.Client.Pull(t, "", image)
+			pod, _, err := b.create(t, testbed.PodSpec{Image: image, Command: []string{"sh"}})
+			if err == nil || !strings.Contains(err.Error(), c.says) || strings.ContainsAny(err.Error(), "\n") {
+				t.Errorf("the answer is %v; want %q", err, c.says)
+			}
+			pod.Remove(t)
+			b.noRestores(t)
+			if _, err := b.Client.RemoveImage(testbed.Within(t, time.Minute), &runtimeapi.RemoveImageRequest{Image: &runtimeapi.ImageSpec{Image: image}}); err != nil {
+				t.Error(err)
+			}
+			b.NothingLeft(t, atRest)
+			if text, err := os.ReadFile(outside); string(text) != "kept" {
+				t.Errorf("the file outside is %q, %v", text, err)
+			}
+		})
+	}
+}
+
+// TestFilesOfHostileCheckpoints puts links of the container into the way of its own files.
+func TestFilesOfHostileCheckpoints(t *testing.T) {
+	b := restoring(t, "/bin/true", testbed.Options{})
+	outside := t.TempDir()
+	if err := os.WriteFile(filepath.Join(outside, "kept"), []byte("kept"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	image := b.pushCheckpoint(t, "warm",
+		part{"config.dump", configDump(b.Client.Pull(t, "", b.Image))},
+		part{"spec.dump", `{"linux":{"namespaces":[{"type":"pid"},{"type":"network","path":"/x"}]}}`}, part{"checkpoint/descriptors.json", "[]"},
+		part{"rootfs-diff.tar", tarOf(t,
+			&tar.Header{Typeflag: tar.TypeSymlink, Name: "out", Linkname: outside},
+			&tar.Header{Typeflag: tar.TypeReg, Name: "out/made", Linkname: "x"},
+			&tar.Header{Typeflag: tar.TypeReg, Name: "out/.wh.kept"},
+		)},
+		part{"deleted.files", `["out/kept", "out/other"]`})
+	b.Client.Pull(t, "", image)
+	pod, _, err := b.create(t, testbed.PodSpec{Image: image, Command: []string{"sh"}})
+	if err != nil {
+		t.Errorf("create: %v", err)
+	}
+	if left, _ := os.ReadDir(outside); len(left) != 1 {
+		t.Errorf("outside there are %v", left)
+	}
+	pod.Remove(t)
+	b.noRestores(t)
+}
+
+// TestKilledWhileRestoring kills the daemon while a container is made of a checkpoint, and
+// when it is made: what was answered goes on, and nothing else is left.
+func TestKilledWhileRestoring(t *testing.T) {
+	criu := fitting(t)
+	b := restoring(t, criu, testbed.Options{Tags: []string{"berth_failpoints"}})
+	first := b.Client.RunPod(t, testbed.PodSpec{Image: b.Image, Command: []string{"sh", "-c", counting}})
+	goesOn(t, first.Container)
+	image := b.imageOf(t, first.Container, "warm")
+	at := counted(t, first.Container)
+	first.Remove(t)
+	atRest := b.Rest(t)
+	path := filepath.Dir(criuLink(t, criu)) + ":" + os.Getenv("PATH")
+	for place, survives := range map[string]string{
+		failpoint.ContainerPlanned:   "",
+		failpoint.ContainerRestoring: "",
+		failpoint.ContainerMounted:   "",
+		failpoint.ContainerCreated:   "CONTAINER_CREATED",
+		failpoint.ContainerRunning:   "CONTAINER_RUNNING",
+	} {
+		t.Run(place, func(t *testing.T) {
+			b.Stop(t)
+			b.SetEnvironment("BERTH_FAILPOINT="+place, "PATH="+path)
+			b.Start(t)
+			pod, id, err := b.create(t, testbed.PodSpec{Image: image})
+			if place == failpoint.ContainerRunning {
+				if err != nil {
+					t.Fatal(err)
+				}
+				_, err = b.Client.StartContainer(testbed.Within(t, time.Minute), &runtimeapi.StartContainerRequest{ContainerId: id})
+			}
+			testbed.Refused(t, err, codes.Unavailable)
+			b.Wait(t, time.Minute)
+			b.SetEnvironment("PATH=" + path)
+			b.Start(t)
+			if survives == "" {
+				if listed := b.listed(t); listed != "SANDBOX_READY" {
+					t.Errorf("listed is %q", listed)
+				}
+				b.noRestores(t)
+			} else {
+				left := b.only(t)
+				if left.GetState().String() != survives {
+					t.Errorf("the container is %s", left.GetState())
+				}
+				c := b.Client.Container(left.GetId(), filepath.Join(pod.Config.GetLogDirectory(), "main", "0.log"))
+				if place == failpoint.ContainerCreated {
+					c.Start(t)
+				}
+				b.noRestores(t)
+				goesOn(t, c)
+				if n := counted(t, c); n < at/2 {
+					t.Errorf("it counts from %d, not from %d", n, at)
+				}
+			}
+			pod.Remove(t)
+			b.NothingLeft(t, atRest)
+		})
+	}
+}
+
+// criuLink is criu under its name.
+func criuLink(t *testing.T, program string) string {
+	t.Helper()
+	link := filepath.Join(t.TempDir(), "criu")
+	if err := os.Symlink(program, link); err != nil {
+		t.Fatal(err)
+	}
+	return link
+}

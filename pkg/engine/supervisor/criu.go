@@ -72,9 +72,12 @@ func systemCRIUConfig(runtime string) ([]byte, error) {
 }
 
 // pipesOf are the container's pipes as CRIU names them, by descriptor: they are files of this
-// host, which it would look for in the container.
+// host, which it would look for in the container. One with a terminal has none of them.
 func pipesOf(j *Task) (map[int]string, error) {
 	found := map[int]string{}
+	if j.Terminal {
+		return found, nil
+	}
 	for fd, pipe := range []string{j.Stdin, j.Stdout, j.Stderr} {
 		if pipe == "" {
 			continue

@@ -104,17 +104,40 @@ func TestRestore(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := restoring(t, criu, testbed.Options{Config: c.config})
-			b.goesOnElsewhere(t, func(config *runtimeapi.ContainerConfig) { config.Tty = c.tty })
+			b.goesOnElsewhere(t, "", "", func(config *runtimeapi.ContainerConfig) { config.Tty = c.tty })
 		})
 	}
 }
 
-func (b *bed) goesOnElsewhere(t *testing.T, container func(*runtimeapi.ContainerConfig)) {
+// TestRestoreOfOthers has containers go on under another handler than they were on: a shim of
+// containerd gives them pipes without a name.
+func TestRestoreOfOthers(t *testing.T) {
+	criu := fitting(t)
+	shim := shimConfig(t, testbed.Part(t, testbed.RuncShim))
+	config := shim + "[runtimes.runc]\nruntime_path = \"" + testbed.Part(t, testbed.Runc) + "\"\n"
+	for name, c := range map[string]struct {
+		from, to string
+		tty      bool
+	}{
+		"shim to runc":          {"", "runc", false},
+		"shim to runc terminal": {"", "runc", true},
+		"runc to shim":          {"runc", "", false},
+		"shim to shim":          {"", "", false},
+		"shim to shim terminal": {"", "", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := restoring(t, criu, testbed.Options{Config: config})
+			b.goesOnElsewhere(t, c.from, c.to, func(config *runtimeapi.ContainerConfig) { config.Tty = c.tty })
+		})
+	}
+}
+
+func (b *bed) goesOnElsewhere(t *testing.T, from, to string, container func(*runtimeapi.ContainerConfig)) {
 	t.Helper()
 	base := b.Registry.Push(t, "faults/counting:1", testbed.Busybox(t, testbed.WithLayer(
 		testbed.File{Path: "dir/old", Mode: 0o644, Body: []byte("old")}, testbed.File{Path: "gone", Mode: 0o644, Body: []byte("x")},
 	)))
-	first := b.Client.RunPod(t, testbed.PodSpec{Image: base, Command: []string{"sh", "-c", counting}, Container: container})
+	first := b.Client.RunPod(t, testbed.PodSpec{Handler: from, Image: base, Command: []string{"sh", "-c", counting}, Container: container})
 	first.Container.Exec(t, "sh", "-c", "rm -r /gone /dir; mkdir /dir; echo new >/dir/new; ln -s /etc /link; mkfifo /fifo")
 	goesOn(t, first.Container)
 	image := b.imageOf(t, first.Container, "warm")
@@ -123,7 +146,7 @@ func (b *bed) goesOnElsewhere(t *testing.T, container func(*runtimeapi.Container
 	atRest := b.Rest(t)
 
 	for range 2 { // one checkpoint restores any number of pods
-		pod, id, err := b.create(t, testbed.PodSpec{Image: image, Container: container})
+		pod, id, err := b.create(t, testbed.PodSpec{Handler: to, Image: image, Container: container})
 		if err != nil {
 			t.Fatalf("create: %v", err)
 		}

@@ -97,7 +97,7 @@ func (b *starts) start(ctx context.Context, c *pod.Container) error {
 		return b.startFailed(ctx, c, err)
 	}
 	starting, end := step.Begin(ctx, step.Runtime)
-	pid, err := b.startTask(starting, client, c)
+	pid, err := b.startOrRestore(starting, client, c)
 	end(err)
 	if shim.Lost(err) && b.pods.Background.Err() != nil {
 		return err // the start goes on without this daemon: the next one asks what came of it
@@ -117,6 +117,24 @@ func (b *starts) start(ctx context.Context, c *pod.Container) error {
 		return b.startFailed(ctx, c, err)
 	}
 	return nil
+}
+
+// startOrRestore is startTask also for a container whose processes go on.
+func (b *starts) startOrRestore(ctx context.Context, client *shim.Client, c *pod.Container) (int, error) {
+	images := c.Spec().Checkpoint
+	if images == "" {
+		return b.startTask(ctx, client, c)
+	}
+	bundle := b.pods.ContainerDir(c.ID())
+	told, err := c.Sandbox.Runner.TellCRIU(pod.CRIUCall{Bundle: bundle, Images: images})
+	if err != nil {
+		return 0, err
+	}
+	pid, err := b.startTask(ctx, client, c)
+	if terr := told(); terr != nil {
+		log.G(ctx).WithError(terr).WithField("container", c.ID()).Warn("Failed to remove what CRIU needed")
+	}
+	return pid, c.Sandbox.Runner.ExplainRestore(err, bundle)
 }
 
 // startTask returns the pid. A supervisor goes on with a start when its connection

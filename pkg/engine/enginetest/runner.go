@@ -127,5 +127,8 @@ func (r *Runner) TellCRIU(pod.CRIUCall) (func() error, error) {
 	return func() error { return nil }, nil
 }
 
+// ExplainRestore implements pod.Runner.
+func (r *Runner) ExplainRestore(err error, _ string) error { return err }
+
 // ExplainCheckpoint implements pod.Runner.
 func (r *Runner) ExplainCheckpoint(err error, _ string) error { return err }

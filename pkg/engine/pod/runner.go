@@ -32,6 +32,9 @@ type Runner interface {
 	TellCRIU(call CRIUCall) (done func() error, err error)
 	// ExplainCheckpoint says why a checkpoint failed whose working directory is dir.
 	ExplainCheckpoint(err error, dir string) error
+	// ExplainRestore says why the start of a container in a bundle failed that is restored by
+	// CRIU.
+	ExplainRestore(err error, bundle string) error
 }
 
 // CRIUCall is what a runtime is to do by CRIU.

@@ -100,6 +100,11 @@ func ExplainCheckpoint(err error, workPath string) error {
 	return explainCRIU(err, filepath.Join(workPath, "dump.log"))
 }
 
+// ExplainRestore does so for a container that was to be restored.
+func ExplainRestore(err error, workPath string) error {
+	return explainCRIU(err, filepath.Join(workPath, "restore.log"))
+}
+
 func explainCRIU(err error, logFile string) error {
 	if err == nil {
 		return nil

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 )
 
@@ -43,7 +44,11 @@ func CRIUConfig(runtime, bundle, images string, openTCP bool) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return restoreConfig(system, nil, namespaces), nil
+	pipes, err := readPipes(images)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", err, errdefs.ErrInvalidArgument)
+	}
+	return restoreConfig(system, pipes, namespaces), nil
 }
 
 // joinedNamespaces are those of the pod that CRIU must be told to join; runtimes tell it of the

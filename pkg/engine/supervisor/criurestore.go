@@ -72,7 +72,7 @@ func (r criuRestore) done() {
 
 // explain adds to an error what CRIU itself says.
 func (r criuRestore) explain(err error) error {
-	return explainCRIU(err, filepath.Join(r.work(), "restore.log"))
+	return ExplainRestore(err, r.work())
 }
 
 // undo ends what a restore that failed, or was cut off, has left: a runtime that knows

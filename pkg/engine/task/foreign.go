@@ -231,6 +231,12 @@ func (r *foreign) TellCRIU(call pod.CRIUCall) (func() error, error) {
 // configured CRIU.
 const shimRuntime = "runc"
 
+// ExplainRestore looks where the runc shim has CRIU work.
+func (*foreign) ExplainRestore(err error, bundle string) error {
+	return supervisor.ExplainRestore(err, filepath.Join(bundle, "work"))
+}
+
+// ExplainCheckpoint looks where the call had it work.
 func (*foreign) ExplainCheckpoint(err error, dir string) error {
 	return supervisor.ExplainCheckpoint(err, dir)
 }

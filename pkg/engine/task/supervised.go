@@ -198,6 +198,9 @@ func (*supervised) TellCRIU(pod.CRIUCall) (func() error, error) {
 	return func() error { return nil }, nil
 }
 
+// ExplainRestore does nothing either.
+func (*supervised) ExplainRestore(err error, _ string) error { return err }
+
 // ExplainCheckpoint does nothing: the supervisor has done so.
 func (*supervised) ExplainCheckpoint(err error, _ string) error { return err }
 

@@ -138,6 +138,7 @@ func TestMistakes(t *testing.T) {
 		{"volatile", "[engine]\noverlay_mount_options = [\"volatile\"]", `2:1: engine.overlay_mount_options: volatile is the default; sync_rootfs = true removes it`},
 		{"mount options in one string", "[engine]\noverlay_mount_options = [\"a,b\"]", `2:1: engine.overlay_mount_options: "a,b" is not a valid mount option; write each as a separate string`},
 		{"no image", "[registry]\npinned_images = [\"\"]", `2:1: registry.pinned_images: "" is not a valid image name`},
+		{"no checkpoint", "[registry]\ncheckpoint_images = [\"a b\"]", `2:1: registry.checkpoint_images: "a b" is not a valid image name`},
 		{"no downloads", "[registry]\nmax_concurrent_downloads = 0", `2:1: registry.max_concurrent_downloads: must be 1 or more`},
 		{"no verifiers", "[image_verifier]\nmax_verifiers = 0", `2:1: image_verifier.max_verifiers: must be 1 or more, or -1 for all; an empty bin_dir disables verification`},
 		{"no time to verify", "[image_verifier]\nper_verifier_timeout = \"0s\"", `2:1: image_verifier.per_verifier_timeout: must be more than 0`},

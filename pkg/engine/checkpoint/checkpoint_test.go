@@ -76,14 +76,15 @@ func whiteout(t *testing.T, path string) {
 func TestFiles(t *testing.T) {
 	layers := files(t, "etc/keep", "etc/gone", "opaque/old", "opaque/again", "opaque/sub/deep", "was-file")
 	must(t, os.Symlink("/", filepath.Join(layers, "out")))
-	written := files(t, "etc/keep", "new", "opaque/again", "opaque/new", "out/", "was-file/", "fresh/")
+	must(t, os.Symlink("opaque", filepath.Join(layers, "beside")))
+	written := files(t, "etc/keep", "new", "opaque/again", "opaque/new", "out/", "was-file/", "fresh/", "beside/")
 	whiteout(t, filepath.Join(written, "etc", "gone"))
-	for _, dir := range []string{"opaque", "out", "was-file", "fresh"} {
+	for _, dir := range []string{"opaque", "out", "was-file", "fresh", "beside"} {
 		must(t, unix.Setxattr(filepath.Join(written, dir), "trusted.overlay.opaque", []byte("y"), 0))
 	}
 	d := open(t)
 	must(t, d.Files(t.Context(), written, layers))
-	want := []string{"etc/", "etc/keep", "fresh/", "new", "opaque/", "opaque/again", "opaque/new", "out/", "was-file/"}
+	want := []string{"beside/", "etc/", "etc/keep", "fresh/", "new", "opaque/", "opaque/again", "opaque/new", "out/", "was-file/"}
 	if got := names(t, filepath.Join(d.Path, metadata.RootFsDiffTar)); !slices.Equal(got, want) {
 		t.Errorf("changed: %q, want %q", got, want)
 	}

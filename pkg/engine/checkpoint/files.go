@@ -140,9 +140,12 @@ func hiddenBelow(lower *os.Root, dir, rel string) ([]string, error) {
 	if !isOpaque(dir) {
 		return nil, nil
 	}
+	if info, err := lower.Lstat(rel); err != nil || !info.IsDir() {
+		return nil, nil //nolint:nilerr // the image has no such directory: nothing is hidden
+	}
 	below, err := lower.Open(rel)
 	if err != nil {
-		return nil, nil //nolint:nilerr // the image has no such directory: nothing is hidden
+		return nil, nil //nolint:nilerr // a link above it leads elsewhere
 	}
 	defer below.Close()
 	names, err := below.Readdirnames(-1)

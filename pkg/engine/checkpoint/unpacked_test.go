@@ -1,0 +1,262 @@
+package checkpoint
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	metadata "github.com/checkpoint-restore/checkpointctl/lib"
+	"github.com/containerd/errdefs"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+)
+
+// unpackedFiles makes the files of an archive, beside those that each has.
+func unpackedFiles(t *testing.T, more map[string]string) string {
+	t.Helper()
+	all := map[string]string{
+		metadata.ConfigDumpFile: `{"name":"main","rootfsImageRef":"x@sha256:1"}`, metadata.SpecDumpFile: `{"process":{"args":["a"]}}`,
+		"checkpoint/descriptors.json": `["/dev/null","pipe:[1]","pipe:[2]"]`, "checkpoint/pages-1.img": "memory",
+	}
+	for name, text := range more {
+		all[name] = text
+	}
+	dir := t.TempDir()
+	for name, text := range all {
+		path := filepath.Join(dir, name)
+		must(t, os.MkdirAll(filepath.Dir(path), 0o700))
+		if text != "" {
+			must(t, os.WriteFile(path, []byte(text), 0o600))
+		}
+	}
+	return dir
+}
+
+func TestUnpack(t *testing.T) {
+	dir := unpackedFiles(t, nil)
+	u, err := Unpack(dir)
+	must(t, err)
+	if u.Config.Name != "main" || u.Config.RootfsImageRef != "x@sha256:1" || !slices.Equal(u.Spec.Process.Args, []string{"a"}) {
+		t.Errorf("it says %+v %+v", u.Config, u.Spec)
+	}
+	to := filepath.Join(t.TempDir(), "a", "b")
+	must(t, u.Images(t.Context(), to))
+	if text, err := os.ReadFile(filepath.Join(to, "pages-1.img")); err != nil || string(text) != "memory" {
+		t.Errorf("copied is %q, %v", text, err)
+	}
+	if info, err := os.Stat(to); err != nil || info.Mode().Perm() != 0o700 {
+		t.Errorf("the directory is %v, %v", info, err)
+	}
+	if left, _ := os.ReadDir(to); len(left) != 2 {
+		t.Errorf("copied are %v", left)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := u.Images(ctx, t.TempDir()); !errors.Is(err, context.Canceled) {
+		t.Errorf("cancelled: %v", err)
+	}
+}
+
+func TestImagesWithoutRoom(t *testing.T) {
+	dir := unpackedFiles(t, nil)
+	sparse, err := os.Create(filepath.Join(dir, "checkpoint", "pages-2.img"))
+	must(t, err)
+	must(t, sparse.Close())
+	if err := os.Truncate(sparse.Name(), 1<<43); err != nil {
+		t.Skipf("the file system of the test has no sparse files of that size: %v", err)
+	}
+	u, err := Unpack(dir)
+	must(t, err)
+	to := t.TempDir()
+	if err := u.Images(t.Context(), to); !errdefs.IsResourceExhausted(err) {
+		t.Errorf("the answer is %v", err)
+	}
+	if left, _ := os.ReadDir(to); len(left) > 0 {
+		t.Errorf("copied are %v", left)
+	}
+}
+
+func TestNoArchive(t *testing.T) {
+	secret := filepath.Join(t.TempDir(), "shadow")
+	must(t, os.WriteFile(secret, []byte("{}"), 0o600))
+	for name, change := range map[string]func(dir string) error{
+		"empty":       func(dir string) error { return errors.Join(os.RemoveAll(dir), os.Mkdir(dir, 0o700)) },
+		"no spec":     func(dir string) error { return os.Remove(filepath.Join(dir, metadata.SpecDumpFile)) },
+		"spec a link": func(dir string) error { return relink(secret, filepath.Join(dir, metadata.SpecDumpFile)) },
+		"images a link": func(dir string) error {
+			return errors.Join(os.Rename(filepath.Join(dir, "checkpoint"), dir+"2"), os.Symlink(dir+"2", filepath.Join(dir, "checkpoint")))
+		},
+		"spec a pipe": func(dir string) error {
+			file := filepath.Join(dir, metadata.SpecDumpFile)
+			return errors.Join(os.Remove(file), unix.Mkfifo(file, 0o600))
+		},
+		"large": func(dir string) error { return os.Truncate(filepath.Join(dir, metadata.ConfigDumpFile), maxDocument+1) },
+		"many streams": func(dir string) error {
+			return os.WriteFile(filepath.Join(dir, "checkpoint", "descriptors.json"), []byte(`["","","","pipe:[4]"]`), 0o600)
+		},
+	} {
+		dir := unpackedFiles(t, nil)
+		must(t, change(dir))
+		u, err := Unpack(dir)
+		if !errdefs.IsInvalidArgument(err) || strings.Contains(err.Error(), dir) {
+			t.Errorf("%s: %v, %v", name, u, err)
+		}
+	}
+	for name, change := range map[string]func(dir string) error{
+		"a link":        func(dir string) error { return os.Symlink(secret, filepath.Join(dir, "x.img")) },
+		"a second name": func(dir string) error { return os.Link(filepath.Join(dir, "pages-1.img"), filepath.Join(dir, "x.img")) },
+		"a directory":   func(dir string) error { return os.Mkdir(filepath.Join(dir, "x.img"), 0o700) },
+		"a pipe":        func(dir string) error { return unix.Mkfifo(filepath.Join(dir, "x.img"), 0o600) },
+	} {
+		dir := unpackedFiles(t, nil)
+		u, err := Unpack(dir)
+		must(t, err)
+		must(t, change(filepath.Join(dir, "checkpoint")))
+		if err := u.Images(t.Context(), t.TempDir()); !errdefs.IsInvalidArgument(err) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func relink(to, name string) error { return errors.Join(os.Remove(name), os.Symlink(to, name)) }
+
+func diff(t *testing.T, headers ...tar.Header) string {
+	t.Helper()
+	var out bytes.Buffer
+	w := tar.NewWriter(&out)
+	for _, h := range headers {
+		body := h.Linkname
+		if h.Typeflag == tar.TypeReg {
+			h.Linkname, h.Size = "", int64(len(body))
+		}
+		h.Mode, h.Uid, h.Gid, h.Format = 0o755, os.Getuid(), os.Getgid(), tar.FormatPAX
+		must(t, w.WriteHeader(&h))
+		if h.Typeflag == tar.TypeReg {
+			_, err := w.Write([]byte(body))
+			must(t, err)
+		}
+	}
+	must(t, w.Close())
+	return out.String()
+}
+
+// TestApply is what a container changed, on what its image has.
+func TestApply(t *testing.T) {
+	rootfs := files(t, "etc/keep", "etc/gone", "dir/old", "dir/again", "was-file", "was-dir/x", "link-of-image/x", "usr/bin/sh")
+	must(t, os.RemoveAll(filepath.Join(rootfs, "link-of-image")))
+	must(t, os.Symlink("usr", filepath.Join(rootfs, "link-of-image")))
+	u, err := Unpack(unpackedFiles(t, map[string]string{
+		metadata.RootFsDiffTar: diff(t,
+			tar.Header{Typeflag: tar.TypeReg, Name: "new", Linkname: "new"},
+			tar.Header{Typeflag: tar.TypeLink, Name: "again", Linkname: "new"},
+			tar.Header{Typeflag: tar.TypeDir, Name: "was-file"},
+			tar.Header{Typeflag: tar.TypeReg, Name: "was-dir", Linkname: "file"},
+			tar.Header{Typeflag: tar.TypeSymlink, Name: "link", Linkname: "/etc/keep"},
+			tar.Header{Typeflag: tar.TypeReg, Name: "dir/again", Linkname: "changed"},
+			tar.Header{Typeflag: tar.TypeFifo, Name: "fifo"},
+		),
+		// What is there all the same is not removed, nor what is behind a link.
+		metadata.DeletedFilesFile: `["etc/gone", "/dir/old", "dir/again", "none/x", "link-of-image/bin", "was-dir/x"]`,
+	}))
+	must(t, err)
+	must(t, u.Apply(t.Context(), rootfs))
+	for name, want := range map[string]string{"new": "new", "again": "new", "was-dir": "file", "dir/again": "changed", "etc/keep": "etc/keep", "usr/bin/sh": "usr/bin/sh"} {
+		if text, err := os.ReadFile(filepath.Join(rootfs, name)); err != nil || string(text) != want {
+			t.Errorf("%s is %q, %v", name, text, err)
+		}
+	}
+	for _, name := range []string{"etc/gone", "dir/old"} {
+		if _, err := os.Lstat(filepath.Join(rootfs, name)); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if to, err := os.Readlink(filepath.Join(rootfs, "link")); err != nil || to != "/etc/keep" {
+		t.Errorf("link is of %q, %v", to, err)
+	}
+	idle, err := Unpack(unpackedFiles(t, nil))
+	must(t, err)
+	must(t, idle.Apply(t.Context(), t.TempDir()))
+}
+
+func TestAdmit(t *testing.T) {
+	up := strings.Repeat("../", 9)
+	for name, c := range map[string]struct {
+		h    tar.Header
+		says string
+	}{
+		"file":               {tar.Header{Typeflag: tar.TypeReg, Name: "./a", Size: 10}, ""},
+		"larger":             {tar.Header{Typeflag: tar.TypeReg, Name: "a", Size: 11}, "sparse"},
+		"negative":           {tar.Header{Typeflag: tar.TypeReg, Name: "a", Size: -1}, "sparse"},
+		"from the root":      {tar.Header{Typeflag: tar.TypeDir, Name: "/a/b"}, ""},
+		"up":                 {tar.Header{Typeflag: tar.TypeDir, Name: "a/../" + up}, "leads out"},
+		"up from the root":   {tar.Header{Typeflag: tar.TypeDir, Name: "/" + up + "a"}, "leads out"},
+		"symbolic link":      {tar.Header{Typeflag: tar.TypeSymlink, Name: "a", Linkname: up}, ""},
+		"hard link":          {tar.Header{Typeflag: tar.TypeLink, Name: "a", Linkname: "/b"}, ""},
+		"hard link to above": {tar.Header{Typeflag: tar.TypeLink, Name: "a", Linkname: up + "b"}, "leads out"},
+		"device":             {tar.Header{Typeflag: tar.TypeChar, Name: "a"}, "device"},
+		"block device":       {tar.Header{Typeflag: tar.TypeBlock, Name: "a"}, "device"},
+		"sparse":             {tar.Header{Typeflag: tar.TypeGNUSparse, Name: "a"}, "type"},
+		"pipe":               {tar.Header{Typeflag: tar.TypeFifo, Name: "a"}, ""},
+	} {
+		err := (&budget{bytes: 10, entries: 1}).admit(&c.h)
+		if c.says == "" && err != nil || c.says != "" && (err == nil || !strings.Contains(err.Error(), c.says)) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if err := (&budget{bytes: 10}).admit(&tar.Header{Typeflag: tar.TypeDir, Name: "a"}); err == nil {
+		t.Error("more entries than allowed")
+	}
+	h := tar.Header{Typeflag: tar.TypeReg, Name: "a", PAXRecords: map[string]string{
+		xattrRecord + "user.a": "1", xattrRecord + "security.capability": "2", xattrRecord + "trusted.overlay.redirect": "3", xattrRecord + "security.selinux": "4", "path": "a",
+	}}
+	if err := (&budget{entries: 1}).admit(&h); err != nil || len(h.PAXRecords) != 3 {
+		t.Errorf("attributes are %v, %v", h.PAXRecords, err)
+	}
+}
+
+func TestFits(t *testing.T) {
+	spaces := func(pid, net string) []specs.LinuxNamespace {
+		return []specs.LinuxNamespace{{Type: specs.PIDNamespace, Path: pid}, {Type: specs.NetworkNamespace, Path: net}}
+	}
+	now := &specs.Spec{
+		Process: &specs.Process{}, Mounts: []specs.Mount{{Destination: "/etc/hosts"}, {Destination: "/more"}},
+		Linux: &specs.Linux{Namespaces: spaces("", "/n"), MaskedPaths: []string{"/proc/x"}},
+	}
+	for name, c := range map[string]struct {
+		was  string
+		says []string
+	}{
+		"the same":    {`{"mounts":[{"destination":"/etc/hosts","type":"bind"},{"destination":"/tmp","type":"tmpfs"}],"linux":{"namespaces":[{"type":"pid"},{"type":"network","path":"/other"}],"maskedPaths":["/y"]}}`, nil},
+		"a volume":    {`{"mounts":[{"destination":"/data","type":"none","options":["rbind"]}],"linux":{"namespaces":[{"type":"pid"},{"type":"network","path":"/o"}]}}`, []string{`"/data"`}},
+		"a terminal":  {`{"process":{"terminal":true},"linux":{"namespaces":[{"type":"pid"},{"type":"network","path":"/o"}]}}`, []string{"tty: true"}},
+		"host's pids": {`{"linux":{"namespaces":[{"type":"network","path":"/o"}]}}`, []string{"another pid namespace"}},
+		"all of it": {
+			`{"mounts":[{"destination":"/data","type":"bind"}],"linux":{"namespaces":[{"type":"user"}]}}`,
+			[]string{`"/data"`, "another pid namespace", "another network namespace", "user namespace"},
+		},
+	} {
+		u, err := Unpack(unpackedFiles(t, map[string]string{metadata.SpecDumpFile: c.was}))
+		must(t, err)
+		err = u.Spec.Fits(now)
+		if (err == nil) != (len(c.says) == 0) || err != nil && !errdefs.IsFailedPrecondition(err) {
+			t.Errorf("%s: %v", name, err)
+		}
+		for _, text := range c.says {
+			if !strings.Contains(fmt.Sprint(err), text) {
+				t.Errorf("%s: %v does not say %q", name, err, text)
+			}
+		}
+	}
+	masked := &Spec{}
+	masked.Linux.MaskedPaths = []string{"/proc/x"}
+	if err := masked.Fits(&specs.Spec{}); err == nil || !strings.Contains(err.Error(), "privileged: false") {
+		t.Errorf("privileged: %v", err)
+	}
+}

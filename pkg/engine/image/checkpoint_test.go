@@ -1,0 +1,113 @@
+package image
+
+import (
+	"maps"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/containerd/errdefs"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+)
+
+// TestCheckpointImages knows images of checkpoints by their manifests, whatever else has the
+// same configuration, and which of them may be restored.
+func TestCheckpointImages(t *testing.T) {
+	r := newTestRegistry(t)
+	s := openStore(t, Config{HostsDir: r.hosts(t), CheckpointImages: []string{domain + "/warm/*", domain + "/one"}})
+	plain := build(t, v1.Config{Cmd: []string{"sh"}}, layer(t, file{name: "config.dump", body: "x"}))
+	of := func(key string) v1.Image { return mutate.Annotations(plain, map[string]string{key: "main"}).(v1.Image) }
+	ref := domain + "/app:1"
+	r.push(t, "app:1", plain)
+	before := pullImage(t, s, ref)
+	if before.Checkpoint || before.ID != idOf(t, plain) {
+		t.Fatalf("the image is %s, checkpoint %v", before.ID, before.Checkpoint)
+	}
+	for name, c := range map[string]struct {
+		key     string
+		allowed bool
+	}{
+		"warm/a:1": {CheckpointOfCRIO, true},
+		"warm/b:1": {CheckpointOfCRIU, true},
+		"one":      {CheckpointOfCRIU, true}, // for :latest
+		"one:2":    {CheckpointOfCRIU, false},
+		"cold/a:1": {CheckpointOfCRIU, false},
+	} {
+		pushed := of(c.key)
+		r.push(t, name, pushed)
+		img := pullImage(t, s, domain+"/"+name)
+		if !img.Checkpoint || img.ID != digestOf(t, pushed) {
+			t.Errorf("%s is %s, checkpoint %v", name, img.ID, img.Checkpoint)
+		}
+		if err := s.MayRestore(img); (err == nil) != c.allowed || err != nil && (!errdefs.IsPermissionDenied(err) || !strings.Contains(err.Error(), "registry.checkpoint_images")) {
+			t.Errorf("%s: %v", name, err)
+		}
+		must(t, s.Remove(t.Context(), img.ID))
+	}
+	s = reopen(t, s)
+	if img, err := s.Get(ref); err != nil || img.Checkpoint || img.ID != before.ID {
+		t.Errorf("the other image is %+v, %v", img, err)
+	}
+}
+
+// TestCheckpointImageOverRestart: what a manifest says of an image is not forgotten.
+func TestCheckpointImageOverRestart(t *testing.T) {
+	r := newTestRegistry(t)
+	s := openStore(t, Config{HostsDir: r.hosts(t)})
+	pushed := mutate.Annotations(build(t, v1.Config{}, layer(t, file{name: "a", body: "x"})), map[string]string{CheckpointOfCRIU: ""}).(v1.Image)
+	ref := domain + "/warm:1"
+	r.push(t, "warm:1", pushed)
+	pullImage(t, s, ref)
+	s = reopen(t, s)
+	img, err := s.Get(ref)
+	if err != nil || !img.Checkpoint || img.ID != digestOf(t, pushed) {
+		t.Fatalf("the image is %+v, %v", img, err)
+	}
+	looked := map[string]string{}
+	must(t, s.Look(t.Context(), "looking", img, "", func(dir string) {
+		text, err := os.ReadFile(filepath.Join(dir, "a"))
+		must(t, err)
+		looked["a"] = string(text)
+		if err := os.WriteFile(filepath.Join(dir, "b"), nil, 0o600); err == nil {
+			t.Error("it can be written to")
+		}
+	}))
+	if !maps.Equal(looked, map[string]string{"a": "x"}) {
+		t.Errorf("looked at %v", looked)
+	}
+	if _, held := s.views.table.uses["looking"]; held {
+		t.Error("its layers are held")
+	}
+}
+
+func TestByContent(t *testing.T) {
+	r := newTestRegistry(t)
+	s := openStore(t, Config{HostsDir: r.hosts(t)})
+	amd, arm := build(t, v1.Config{}, layer(t, file{name: "a", body: "x"})), buildFor(t, "riscv64", v1.Config{}, layer(t, file{name: "a", body: "y"}))
+	index := indexOf(map[string]v1.Image{runtime.GOARCH: amd, "riscv64": arm})
+	r.push(t, "app:1", index)
+	img := pullImage(t, s, domain+"/app:1")
+	for _, ref := range []string{
+		img.ID, strings.TrimPrefix(img.ID, "sha256:"),
+		"other.test/x@" + digestOf(t, index), "other.test/x:1@" + digestOf(t, amd), img.RepoDigests[0],
+	} {
+		if found, err := s.ByContent(ref, NodePlatform); err != nil || found.ID != img.ID {
+			t.Errorf("%s is %v, %v", ref, found, err)
+		}
+	}
+	for ref, is := range map[string]func(error) bool{
+		img.RepoTags[0]:                         errdefs.IsInvalidArgument,
+		"":                                      errdefs.IsInvalidArgument,
+		img.ID[:20]:                             errdefs.IsInvalidArgument,
+		"x@" + digestOf(t, arm):                 errdefs.IsNotFound,
+		strings.Repeat("0", 64):                 errdefs.IsNotFound,
+		"x@sha256:" + strings.Repeat("0", 1000): errdefs.IsInvalidArgument,
+	} {
+		if found, err := s.ByContent(ref, NodePlatform); !is(err) {
+			t.Errorf("%s is %v, %v", ref, found, err)
+		}
+	}
+}

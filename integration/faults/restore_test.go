@@ -22,16 +22,6 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/failpoint"
 )
 
-// fitting is a criu that knows this kernel.
-func fitting(t *testing.T) string {
-	t.Helper()
-	criu := testbed.Part(t, testbed.CRIU)
-	if why := unfit(t, criu); why != "" {
-		t.Skipf("%s cannot make checkpoints of processes of this kernel: %s; set BERTH_TEST_CRIU to one that can", criu, why)
-	}
-	return criu
-}
-
 // restoring starts berth so that any image of a checkpoint may be restored.
 func restoring(t *testing.T, criu string, o testbed.Options) *bed {
 	t.Helper()
@@ -90,7 +80,7 @@ func (b *bed) noRestores(t *testing.T) {
 
 // TestRestore has containers go on in other pods, from images of their checkpoints.
 func TestRestore(t *testing.T) {
-	criu := fitting(t)
+	criu := testbed.FittingCRIU(t)
 	runc := "default_runtime = \"runc\"\n[runtimes.runc]\nruntime_path = \"" + testbed.Part(t, testbed.Runc) + "\"\n"
 	for name, c := range map[string]struct {
 		config string
@@ -112,7 +102,7 @@ func TestRestore(t *testing.T) {
 // TestRestoreOfOthers has containers go on under another handler than they were on: a shim of
 // containerd gives them pipes without a name.
 func TestRestoreOfOthers(t *testing.T) {
-	criu := fitting(t)
+	criu := testbed.FittingCRIU(t)
 	shim := shimConfig(t, testbed.Part(t, testbed.RuncShim))
 	config := shim + "[runtimes.runc]\nruntime_path = \"" + testbed.Part(t, testbed.Runc) + "\"\n"
 	for name, c := range map[string]struct {
@@ -370,7 +360,7 @@ func TestFilesOfHostileCheckpoints(t *testing.T) {
 // TestKilledWhileRestoring kills the daemon while a container is made of a checkpoint, and
 // when it is made: what was answered goes on, and nothing else is left.
 func TestKilledWhileRestoring(t *testing.T) {
-	criu := fitting(t)
+	criu := testbed.FittingCRIU(t)
 	b := restoring(t, criu, testbed.Options{Tags: []string{"berth_failpoints"}})
 	first := b.Client.RunPod(t, testbed.PodSpec{Image: b.Image, Command: []string{"sh", "-c", counting}})
 	goesOn(t, first.Container)

@@ -122,7 +122,7 @@ func (b *starts) start(ctx context.Context, c *pod.Container) error {
 // startOrRestore is startTask also for a container whose processes go on.
 func (b *starts) startOrRestore(ctx context.Context, client *shim.Client, c *pod.Container) (int, error) {
 	images := c.Spec().Checkpoint
-	if images == "" {
+	if images == "" || !c.Sandbox.HostProcesses {
 		return b.startTask(ctx, client, c)
 	}
 	bundle := b.pods.ContainerDir(c.ID())
@@ -140,13 +140,6 @@ func (b *starts) startOrRestore(ctx context.Context, client *shim.Client, c *pod
 // startTask returns the pid. A supervisor goes on with a start when its connection
 // is lost, so it is asked what came of that.
 func (b *starts) startTask(ctx context.Context, client *shim.Client, c *pod.Container) (int, error) {
-	if images := c.Spec().Checkpoint; images != "" && c.Sandbox.HostProcesses {
-		done, err := c.Sandbox.Runner.TellCRIU(pod.CRIUCall{Bundle: b.pods.ContainerDir(c.ID()), Images: images})
-		if err != nil {
-			return 0, err
-		}
-		defer func() { _ = done() }() // it goes with the bundle
-	}
 	started, err := client.Task.Start(ctx, &taskapi.StartRequest{ID: c.ID()})
 	if err == nil {
 		return int(started.Pid), nil

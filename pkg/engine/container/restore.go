@@ -14,6 +14,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/checkpoint"
 	"github.com/berth-cri/berth/pkg/engine/failpoint"
 	"github.com/berth-cri/berth/pkg/engine/image"
+	"github.com/berth-cri/berth/pkg/engine/pin"
 	"github.com/berth-cri/berth/pkg/engine/pod"
 )
 
@@ -103,8 +104,17 @@ func (b *creation) takeUp(ctx context.Context, c *pod.Container, a *asked, mount
 	return a.checkpoint.Images(ctx, c.Spec().Checkpoint)
 }
 
-// forgetRestore removes what a container that runs went on from.
-func (b *ends) forgetRestore(ctx context.Context, c *pod.Container) {
+// restored does what is left to do for a container that went on and runs. CRIU has given the
+// pod, whose UTS namespace it joined, the name of the one that was written.
+func (b *ends) restored(ctx context.Context, c *pod.Container) {
+	if c.Spec().Checkpoint == "" || !c.Sandbox.HostProcesses {
+		return
+	}
+	if plan, at := c.Sandbox.Spec().Plan, c.Sandbox.Status().Namespaces.UTS; plan.Hostname != "" && at != "" {
+		if err := pin.SetHostname(at, plan.Hostname); err != nil {
+			log.G(ctx).WithError(err).WithField("container", c.ID()).Warn("Failed to name pod of restored container; it has the hostname that it had")
+		}
+	}
 	if err := os.RemoveAll(b.pods.RestoreDir(c.ID())); err != nil {
 		log.G(ctx).WithError(err).WithField("container", c.ID()).Warn("Failed to remove the memory that a container went on from; it goes with the container")
 	}

@@ -74,7 +74,7 @@ func (b *starts) settle(c *pod.Container, state task.State, pid int) {
 		b.ends.RecordEnd(c, pod.Exit{At: time.Now(), Unknown: true})
 		go b.ends.EraseEnded(c)
 	case task.Started:
-		b.ends.forgetRestore(b.pods.Background, c)
+		b.ends.restored(b.pods.Background, c)
 		c.Record(b.pods.Background, func(st *pod.ContainerStatus) {
 			st.Phase, st.PID, st.StartedAt = pod.PhaseRunning, pid, b.pods.Clock.Now()
 		})

@@ -106,7 +106,7 @@ func (b *starts) start(ctx context.Context, c *pod.Container) error {
 		return b.startFailed(ctx, c, c.Sandbox.Runner.Blame(err))
 	}
 	failpoint.Hit(failpoint.ContainerRunning)
-	b.ends.forgetRestore(ctx, c)
+	b.ends.restored(ctx, c)
 	c.Sandbox.Runner.Keep(ctx, task.KeptOf(b.pods.Layout, c, pid))
 	err = c.Update(func(st *pod.ContainerStatus) error {
 		st.Phase, st.PID, st.StartedAt = pod.PhaseRunning, pid, b.pods.Clock.Now()

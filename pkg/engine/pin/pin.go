@@ -158,6 +158,24 @@ func (r *Request) create(writes []sysctl) (*Namespaces, error) {
 	return &ns, nil
 }
 
+// SetHostname sets the hostname of a UTS namespace that is pinned at a path.
+func SetHostname(path, name string) error {
+	return thread.Run(func() error {
+		ns, err := os.Open(path)
+		if err != nil {
+			return err
+		}
+		defer ns.Close()
+		if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWUTS); err != nil {
+			return fmt.Errorf("enter UTS namespace %s: %w", path, err)
+		}
+		if err := unix.Sethostname([]byte(name)); err != nil {
+			return fmt.Errorf("set hostname: %w", err)
+		}
+		return nil
+	})
+}
+
 // setUp sets up the new namespaces that the thread is in.
 func (r *Request) setUp(writes []sysctl) error {
 	if r.Hostname != "" {

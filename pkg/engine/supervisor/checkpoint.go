@@ -120,7 +120,7 @@ func explainCRIU(err error, logFile string) error {
 func criuErrors(log []byte) string {
 	var last string
 	for line := range bytes.Lines(log) {
-		_, text, isError := strings.Cut(string(line), ") Error (")
+		_, text, isError := strings.Cut(string(line), " Error (")
 		if !isError || strings.Contains(text, "Dumping FAILED") || strings.Contains(text, "Restoring FAILED") {
 			continue
 		}
@@ -128,9 +128,20 @@ func criuErrors(log []byte) string {
 			text = said
 		}
 		// What follows the first error is its consequence.
-		if last = strings.TrimSpace(text); !strings.HasPrefix(last, "rlimit:") {
+		if last = strings.TrimSpace(text); !isPassing(last) {
 			break
 		}
 	}
 	return shorten(last)
+}
+
+// isPassing knows errors that CRIU goes on after, or that say no more than that another process
+// of it is gone.
+func isPassing(said string) bool {
+	for _, words := range []string{"rlimit:", "cg: cgroupd:"} {
+		if strings.HasPrefix(said, words) {
+			return true
+		}
+	}
+	return false
 }

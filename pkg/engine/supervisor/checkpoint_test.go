@@ -84,6 +84,11 @@ func TestCRIUErrors(t *testing.T) {
 				"(00.175715) Error (criu/cr-dump.c:1698): Dump files (pid: 7) failed with -1\n(00.2) Error (criu/cr-dump.c:2128): Dumping FAILED.\n",
 			"Can't lookup mount=27 for fd=0 path=/x",
 		},
+		"a helper that is gone": {
+			"(00.1) Error (criu/cgroup.c:1247): cg: cgroupd: recv req error: No such file or directory\n" +
+				"(00.2)      1: Error (criu/files-reg.c:2104): Can't open file volume/data on restore: No such file or directory\n(00.3) Error (criu/cr-restore.c:2605): Restoring FAILED.\n",
+			"Can't open file volume/data on restore: No such file or directory",
+		},
 	} {
 		if got := criuErrors([]byte(c.log)); got != c.want {
 			t.Errorf("%s: %q", name, got)

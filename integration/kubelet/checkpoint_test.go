@@ -3,7 +3,6 @@ package kubelet
 import (
 	"encoding/json"
 	"fmt"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -110,13 +109,12 @@ func moves(t *testing.T, berth *testbed.Bed, n *Namespace) {
 // checkpoint asks the kubelet for the checkpoint of a container, and returns its archive.
 func (n *Namespace) checkpoint(t *testing.T, pod, container string) string {
 	t.Helper()
-	status, answer, err := n.cluster.send(t.Context(), http.MethodPost,
-		"/api/v1/nodes/"+NodeName+"/proxy/checkpoint/"+n.Name+"/"+pod+"/"+container, "", nil)
+	answer := n.Kubectl(t, "create", "--raw", "/api/v1/nodes/"+NodeName+"/proxy/checkpoint/"+n.Name+"/"+pod+"/"+container, "--filename", os.DevNull)
 	var made struct {
 		Items []string `json:"items"`
 	}
-	if err != nil || status != http.StatusOK || json.Unmarshal(answer, &made) != nil || len(made.Items) != 1 {
-		t.Fatalf("the kubelet's checkpoint: %v: %d: %s", err, status, answer)
+	if err := json.Unmarshal([]byte(answer), &made); err != nil || len(made.Items) != 1 {
+		t.Fatalf("the kubelet's checkpoint: %v: %s", err, answer)
 	}
 	return made.Items[0]
 }

@@ -426,3 +426,103 @@ func criuLink(t *testing.T, program string) string {
 	}
 	return link
 }
+
+// TestFailedRestore: what CRIU says of images that it cannot read is in the error, the
+// container is EXITED, and its memory is gone.
+func TestFailedRestore(t *testing.T) {
+	criu := testbed.Part(t, testbed.CRIU)
+	config := shimConfig(t, testbed.Part(t, testbed.RuncShim)) + "[runtimes.runc]\nruntime_path = \"" + testbed.Part(t, testbed.Runc) + "\"\n"
+	b := restoring(t, criu, testbed.Options{Config: config})
+	ref := b.Client.Pull(t, "", b.Image)
+	image := b.pushCheckpoint(t, "warm", part{"config.dump", configDump(ref)},
+		part{"spec.dump", `{"linux":{"namespaces":[{"type":"pid"},{"type":"network","path":"/x"}]}}`},
+		part{"checkpoint/descriptors.json", `["/dev/null","/x","/y"]`}, part{"checkpoint/inventory.img", "no image"}, part{"checkpoint/pstree.img", ""})
+	for _, handler := range []string{"runc", "shim"} {
+		b.Client.Pull(t, handler, image)
+		atRest := b.Rest(t)
+		pod, id, err := b.create(t, testbed.PodSpec{Handler: handler, Image: image})
+		if err != nil {
+			t.Fatalf("%s: create: %v", handler, err)
+		}
+		_, err = b.Client.StartContainer(testbed.Within(t, time.Minute), &runtimeapi.StartContainerRequest{ContainerId: id})
+		if err == nil || !strings.Contains(err.Error(), "CRIU says: ") {
+			t.Errorf("%s: the answer is %v", handler, err)
+		}
+		if st := b.Client.Container(id, "").Status(t); st.GetState() != runtimeapi.ContainerState_CONTAINER_EXITED || st.GetReason() != "StartError" || !strings.Contains(st.GetMessage(), "CRIU says: ") {
+			t.Errorf("%s: it is %s, %s: %s", handler, st.GetState(), st.GetReason(), st.GetMessage())
+		}
+		testbed.Eventually(t, time.Minute, func() error {
+			if left, _ := filepath.Glob(filepath.Join(b.Root, "restores", "*")); len(left) > 0 {
+				return fmt.Errorf("left: %v", left)
+			}
+			return nil
+		})
+		pod.Remove(t)
+		b.NothingLeft(t, atRest)
+	}
+}
+
+// TestRestoreThatIsNotStarted removes a container that is to go on, and never does.
+func TestRestoreThatIsNotStarted(t *testing.T) {
+	b := restoring(t, "/bin/true", testbed.Options{})
+	image := b.pushCheckpoint(t, "warm", part{"config.dump", configDump(b.Client.Pull(t, "", b.Image))},
+		part{"spec.dump", `{"linux":{"namespaces":[{"type":"pid"},{"type":"network","path":"/x"}]}}`}, part{"checkpoint/descriptors.json", "[]"})
+	b.Client.Pull(t, "", image)
+	atRest := b.Rest(t)
+	pod, id, err := b.create(t, testbed.PodSpec{Image: image})
+	if err != nil {
+		t.Fatal(err)
+	}
+	images := filepath.Join(b.Root, "restores", id)
+	if info, err := os.Stat(images); err != nil || info.Mode().Perm() != 0o700 {
+		t.Errorf("the directory of the memory is %v, %v", info, err)
+	}
+	b.Restart(t)
+	if _, err := os.Stat(images); err != nil {
+		t.Errorf("after a restart: %v", err)
+	}
+	b.Client.Container(id, "").Remove(t)
+	b.noRestores(t)
+	pod.Remove(t)
+	b.NothingLeft(t, atRest)
+}
+
+// TestCarriedCheckpointImages makes an image of an archive that this node did not write, and
+// brings it there on every way.
+func TestCarriedCheckpointImages(t *testing.T) {
+	b := newBed(t, testbed.Options{})
+	archive := filepath.Join(t.TempDir(), "checkpoint-web.tar")
+	text := tarOf(t,
+		&tar.Header{Typeflag: tar.TypeReg, Name: "./config.dump", Linkname: configDump("x@sha256:" + strings.Repeat("0", 64))},
+		&tar.Header{Typeflag: tar.TypeReg, Name: "./spec.dump", Linkname: "{}"},
+		&tar.Header{Typeflag: tar.TypeReg, Name: "./checkpoint/pages-1.img", Linkname: strings.Repeat("memory", 1<<20)})
+	if err := os.WriteFile(archive, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	file := archive + ".image"
+	digests := map[string]bool{}
+	for _, way := range [][]string{{}, {"--push", "--plain-http"}, {"--file", file}} {
+		image := b.Registry.Host + "/faults/carried:1"
+		out, err := b.berth(t, append([]string{"checkpoint", "image", archive, image, "-o", "json"}, way...)...)
+		made := struct{ Name, Digest, Container string }{}
+		if err != nil || json.Unmarshal([]byte(out[strings.Index(out, "{"):]), &made) != nil || made.Container != "main" || made.Name != image {
+			t.Fatalf("%v: %v: %s", way, err, out)
+		}
+		digests[made.Digest] = true
+		switch {
+		case len(way) == 0:
+		case way[0] == "--push":
+			b.Client.Pull(t, "", image)
+		default:
+			if out, err := b.berth(t, "image", "import", file); err != nil {
+				t.Fatalf("%v: %s", err, out)
+			}
+		}
+		_, _, err = b.create(t, testbed.PodSpec{Image: image})
+		testbed.Refused(t, err, codes.PermissionDenied, "registry.checkpoint_images", image)
+		b.remove(t, image)
+	}
+	if len(digests) != 1 {
+		t.Errorf("one archive is several images: %v", digests)
+	}
+}

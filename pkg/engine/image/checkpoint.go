@@ -86,7 +86,7 @@ func contentDigest(ref string) (digest.Digest, error) {
 	}
 	d, err := digest.Parse(text)
 	if err != nil {
-		return "", fmt.Errorf("%.300q does not say by a digest which image it is: %w", ref, errdefs.ErrInvalidArgument)
+		return "", fmt.Errorf("%.300q names no image by its digest: %w", ref, errdefs.ErrInvalidArgument)
 	}
 	return d, nil
 }

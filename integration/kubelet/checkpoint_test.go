@@ -1,0 +1,120 @@
+package kubelet
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/berth-cri/berth/integration/testbed"
+)
+
+// TestCheckpoint moves a container with its memory from a pod into another, as an operator
+// does: the kubelet's API writes it, berth makes an image of that, and a pod names the image.
+func TestCheckpoint(t *testing.T) {
+	criu := testbed.FittingCRIU(t)
+	path := t.TempDir()
+	if err := os.Symlink(criu, filepath.Join(path, "criu")); err != nil {
+		t.Fatal(err)
+	}
+	berth := testbed.StartBed(t, "kubelet/busybox:1", testbed.Options{
+		Runtimes:    map[string]string{"runc": testbed.Part(t, testbed.Runc)},
+		Config:      "[registry]\ncheckpoint_images = [\"*/kubelet/warm*\"]\n",
+		Environment: []string{"PATH=" + path + ":" + os.Getenv("PATH")},
+	})
+	c := Start(t, Options{Berth: berth.Berth})
+	t.Run("moves", func(t *testing.T) { moves(t, berth, c.NewNamespace(t, berth.Image)) })
+}
+
+// counter counts in memory, and serves what it has counted. It would begin anew if it began.
+const counter = `
+apiVersion: v1
+kind: Pod
+metadata: {name: NAME}
+spec:
+  terminationGracePeriodSeconds: 1
+  containers:
+  - name: main
+    image: IMAGE
+    command: [sh, -c, 'mkdir -p /www; httpd -p 8080 -h /www; i=0; until [ -e /www/end ]; do i=$((i+1)); echo $i > /www/next; mv /www/next /www/count; echo line $i; sleep 0.1; done']
+    readinessProbe: {httpGet: {path: /count, port: 8080}, periodSeconds: 1}
+    livenessProbe: {exec: {command: ["true"]}, periodSeconds: 1, timeoutSeconds: 20}
+`
+
+func moves(t *testing.T, berth *testbed.Bed, n *Namespace) {
+	count := func(pod string) int {
+		t.Helper()
+		text := n.Exec(t, pod, "sh", "-c", "until [ -s /www/count ]; do sleep 0.01; done; cat /www/count")
+		value, err := strconv.Atoi(strings.TrimSpace(text))
+		if err != nil {
+			t.Fatalf("%s counts %q", pod, text)
+		}
+		return value
+	}
+	n.Create(t, strings.ReplaceAll(counter, "NAME", "first"))
+	n.WaitReady(t, "first")
+	testbed.Eventually(t, patience, func() error {
+		if at := count("first"); at < 50 {
+			return fmt.Errorf("it counts %d", at)
+		}
+		return nil
+	})
+	at := count("first")
+	archive := n.checkpoint(t, "first", "main")
+	if now := count("first"); now < at {
+		t.Errorf("the container of the checkpoint counts %d after %d", now, at)
+	}
+	image := berth.Registry.Host + "/kubelet/warm:1"
+	out, err := exec.CommandContext(t.Context(), filepath.Join(berth.Bin, "berth"), "checkpoint", "image", archive, image, "--push", "--plain-http").CombinedOutput()
+	if err != nil {
+		t.Fatalf("berth checkpoint image: %v: %s", err, out)
+	}
+	n.Delete(t, "first")
+
+	n.Create(t, strings.NewReplacer("NAME", "second", "IMAGE", image).Replace(counter))
+	n.WaitReady(t, "second")
+	if now := count("second"); now < at {
+		t.Errorf("it counts %d, and had counted %d", now, at)
+	}
+	if log := n.Kubectl(t, "logs", "second"); strings.HasPrefix(log, "line 1\n") || !strings.Contains(log, "line ") {
+		t.Errorf("its log begins %.100q", log)
+	}
+
+	// It goes on from there whenever the kubelet starts it again.
+	n.Exec(t, "second", "touch", "/www/end")
+	n.WaitRestarts(t, "second", "main", 1)
+	n.WaitReady(t, "second")
+	if now := count("second"); now < at {
+		t.Errorf("after a restart it counts %d, and had counted %d", now, at)
+	}
+	n.Delete(t, "second")
+
+	// What no pattern allows is refused, and the pod's author is told why.
+	other := berth.Registry.Host + "/kubelet/cold:1"
+	if out, err := exec.CommandContext(t.Context(), filepath.Join(berth.Bin, "berth"), "checkpoint", "image", archive, other, "--push", "--plain-http").CombinedOutput(); err != nil {
+		t.Fatalf("berth checkpoint image: %v: %s", err, out)
+	}
+	n.Create(t, strings.NewReplacer("NAME", "third", "IMAGE", other).Replace(counter))
+	n.WaitEvent(t, "third", "Failed", "registry.checkpoint_images")
+	n.Delete(t, "third")
+	if left, _ := filepath.Glob(filepath.Join(berth.Root, "restores", "*")); len(left) > 0 {
+		t.Errorf("left: %v", left)
+	}
+}
+
+// checkpoint asks the kubelet for the checkpoint of a container, and returns its archive.
+func (n *Namespace) checkpoint(t *testing.T, pod, container string) string {
+	t.Helper()
+	answer := n.Kubectl(t, "create", "--raw", "/api/v1/nodes/"+NodeName+"/proxy/checkpoint/"+n.Name+"/"+pod+"/"+container, "--filename", os.DevNull)
+	var made struct {
+		Items []string `json:"items"`
+	}
+	if err := json.Unmarshal([]byte(answer), &made); err != nil || len(made.Items) != 1 {
+		t.Fatalf("the kubelet's checkpoint: %v: %s", err, answer)
+	}
+	return made.Items[0]
+}

@@ -1,0 +1,218 @@
+package podcheckpoint
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/integration/testbed"
+)
+
+// watched is a criu that says which process it is.
+type watched struct{ dir string }
+
+// watchCRIU restarts berth with a criu that can be found.
+func (b *bed) watchCRIU(t *testing.T) *watched {
+	t.Helper()
+	w := &watched{t.TempDir()}
+	script := fmt.Sprintf("#!/bin/sh\necho $$ > %[1]s/new.$$ && mv %[1]s/new.$$ %[1]s/pid.$$\nexec %[2]s \"$@\"\n", w.dir, testbed.FittingCRIU(t))
+	if err := os.WriteFile(filepath.Join(w.dir, "criu"), []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	b.path = []string{"PATH=" + w.dir + ":" + os.Getenv("PATH")}
+	b.environment()
+	b.Restart(t)
+	return w
+}
+
+// forget forgets who ran until now.
+func (w *watched) forget(t *testing.T) {
+	t.Helper()
+	for _, file := range w.files(t) {
+		if err := os.Remove(file); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func (w *watched) files(t *testing.T) []string {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(w.dir, "pid.*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return files
+}
+
+// working waits for a process of CRIU that a runtime has called, and that does its work: the
+// others, which only tell versions and features, are gone at once. 0 is that there came none
+// before done.
+func (w *watched) working(t *testing.T, done <-chan error) int {
+	t.Helper()
+	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(2 * time.Millisecond) {
+		for _, file := range w.files(t) {
+			pid, err := strconv.Atoi(strings.TrimPrefix(filepath.Base(file), "pid."))
+			if err != nil {
+				t.Fatal(err)
+			}
+			// It works once it has opened its log.
+			fds, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid)) // it may be gone
+			for _, fd := range fds {
+				if to, err := os.Readlink(fd); err == nil && (strings.HasSuffix(to, "dump.log") || strings.HasSuffix(to, "restore.log")) {
+					return pid
+				}
+			}
+		}
+		if len(done) > 0 {
+			return 0
+		}
+	}
+	t.Fatal("CRIU is not called")
+	return 0
+}
+
+// parentOf is who started a process; 0 if that is gone.
+func parentOf(pid int) int {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0
+	}
+	fields := strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:]))
+	parent, _ := strconv.Atoi(fields[1])
+	return parent
+}
+
+// victims are who can be killed while CRIU works.
+var victims = []string{"criu", "runtime", "supervisor"}
+
+// killWhile kills a victim some time after CRIU began to work.
+func (b *bed) killWhile(t *testing.T, w *watched, victim string, after time.Duration, done <-chan error) {
+	t.Helper()
+	pid := w.working(t, done)
+	if pid == 0 {
+		return // it was faster
+	}
+	var kill []int
+	switch victim {
+	case "criu":
+		kill = []int{pid}
+	case "runtime":
+		kill = []int{parentOf(pid)}
+	case "supervisor":
+		kill = b.supervisors(t)
+	}
+	time.Sleep(after)
+	for _, one := range kill {
+		if one > 1 {
+			_ = unix.Kill(one, unix.SIGKILL) // it may be gone
+		}
+	}
+}
+
+var moments = []time.Duration{0, 20 * time.Millisecond, 60 * time.Millisecond, 150 * time.Millisecond}
+
+// TestKilledWhileCRIUWrites kills CRIU, the runtime and the supervisor in the middle of a
+// checkpoint: nothing of it is left, nothing stands still, and the next one succeeds. Processes
+// that CRIU was inside of when it was killed may have died of it.
+func TestKilledWhileCRIUWrites(t *testing.T) {
+	testbed.FittingCRIU(t)
+	b := newBed(t, runc, testbed.Options{})
+	w := b.watchCRIU(t)
+	atRest := b.Rest(t)
+	for _, victim := range victims {
+		t.Run(victim, func(t *testing.T) {
+			for _, after := range moments {
+				p := b.run(t, "one", "two")
+				p.reaches(t, 1)
+				w.forget(t)
+				dir := t.TempDir()
+				if err := os.Chmod(dir, 0o700); err != nil {
+					t.Fatal(err)
+				}
+				done := make(chan error, 1)
+				go func() { done <- p.TryCheckpoint(t, dir, p.containers()...) }()
+				b.killWhile(t, w, victim, after, done)
+				if err := <-done; err != nil {
+					if left := files(t, dir); len(left) > 0 {
+						t.Errorf("after %v: left are %q", after, left)
+					}
+				}
+				lives := slices.ContainsFunc(p.members, func(m *member) bool {
+					return m.Status(t).GetState() != runtimeapi.ContainerState_CONTAINER_RUNNING
+				})
+				if !lives {
+					p.reaches(t, max(p.members[0].count(t), p.members[1].count(t))+2)
+					b.restored(t, p, p.checkpointed(t)).reaches(t, 2)
+				}
+				if err := b.Client.RemoveAllPods(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+			}
+		})
+	}
+	b.NothingLeft(t, atRest)
+}
+
+// TestKilledWhileCRIURestores kills them in the middle of a start: the container has failed or
+// runs, the pod can be removed, and what it mounts has lost nothing.
+func TestKilledWhileCRIURestores(t *testing.T) {
+	testbed.FittingCRIU(t)
+	b := newBed(t, runc, testbed.Options{})
+	w := b.watchCRIU(t)
+	volume := t.TempDir()
+	if err := os.MkdirAll(filepath.Join(volume, "a/b"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(volume, "a/b/c"), []byte("precious"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p := b.empty(t)
+	b.add(t, p, "main", func(c *runtimeapi.ContainerConfig) {
+		c.Mounts = []*runtimeapi.Mount{{ContainerPath: "/volume", HostPath: volume}}
+	}, program("main")...)
+	p.reaches(t, 2)
+	dir := p.checkpointed(t)
+	p.Remove(t)
+	atRest := b.Rest(t)
+	for _, victim := range victims {
+		t.Run(victim, func(t *testing.T) {
+			for _, after := range moments {
+				made, containers, err := b.Client.TryRestore(t, b.request(p, dir))
+				if err != nil {
+					t.Fatal(err)
+				}
+				w.forget(t)
+				done := make(chan error, 1)
+				go func() {
+					_, err := b.Client.StartContainer(testbed.Within(t, patience), &runtimeapi.StartContainerRequest{ContainerId: containers[0].ID})
+					done <- err
+				}()
+				b.killWhile(t, w, victim, after, done)
+				err = <-done
+				switch state := containers[0].Status(t).GetState(); {
+				case err == nil && state == runtimeapi.ContainerState_CONTAINER_RUNNING:
+				case err != nil && state == runtimeapi.ContainerState_CONTAINER_EXITED:
+				default:
+					t.Errorf("after %v: the start says %v, and the container is %v", after, err, state)
+				}
+				made.Remove(t)
+				if text, err := os.ReadFile(filepath.Join(volume, "a/b/c")); err != nil || string(text) != "precious" {
+					t.Fatalf("after %v: the volume has lost its files: %q, %v", after, text, err)
+				}
+			}
+		})
+	}
+	b.restored(t, p, dir).reaches(t, 2)
+	if err := b.Client.RemoveAllPods(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	b.NothingLeft(t, atRest)
+}

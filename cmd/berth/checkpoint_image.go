@@ -85,7 +85,7 @@ func importCheckpoint(ctx context.Context, daemon *client.Client, img *ociimage.
 	from, to := io.Pipe()
 	go func() { to.CloseWithError(img.Archive(ctx, to, name)) }()
 	// Whatever the daemon did not read is not written any more.
-	defer from.Close()
+	defer func() { _ = from.Close() }() // it never fails
 	_, err := sendArchive(ctx, daemon, from, &adminv1.ImportImagesRequest{Name: name, Handler: handler})
 	return err
 }

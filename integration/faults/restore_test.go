@@ -150,6 +150,11 @@ func (b *bed) goesOnElsewhere(t *testing.T, from, to string, container func(*run
 		if out := c.Exec(t, "sh", "-c", "ls -d /gone /dir/old 2>/dev/null; cat /dir/new; readlink /link; [ -p /fifo ] && echo fifo; true"); out != "new\n/etc\nfifo\n" {
 			t.Errorf("its files are %q", out)
 		}
+		// What it uses counts as the new container's.
+		group, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", b.info(t, id).PID))
+		if err != nil || !bytes.Contains(group, []byte(id)) || bytes.Contains(group, []byte(first.Container.ID)) {
+			t.Errorf("it is in %s, %v", group, err)
+		}
 		st := c.Status(t)
 		if st.GetState() != runtimeapi.ContainerState_CONTAINER_RUNNING || !strings.Contains(st.GetImage().GetImage(), "faults/counting:1") {
 			t.Errorf("its status is %s of image %s", st.GetState(), st.GetImage().GetImage())
@@ -505,7 +510,8 @@ func TestCarriedCheckpointImages(t *testing.T) {
 		image := b.Registry.Host + "/faults/carried:1"
 		out, err := b.berth(t, append([]string{"checkpoint", "image", archive, image, "-o", "json"}, way...)...)
 		made := struct{ Name, Digest, Container string }{}
-		if err != nil || json.Unmarshal([]byte(out[strings.Index(out, "{"):]), &made) != nil || made.Container != "main" || made.Name != image {
+		_, text, _ := strings.Cut(out, "{") // behind the progress
+		if err != nil || json.Unmarshal([]byte("{"+text), &made) != nil || made.Container != "main" || made.Name != image {
 			t.Fatalf("%v: %v: %s", way, err, out)
 		}
 		digests[made.Digest] = true

@@ -76,7 +76,10 @@ func Of(ctx context.Context, archive string) (*Image, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", archive, err)
 	}
-	return i, i.describe(diffID, said)
+	if err := i.describe(diffID, said); err != nil {
+		return nil, err
+	}
+	return i, nil
 }
 
 // read fills in the layer, and returns the digest of what is in it uncompressed, with what

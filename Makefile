@@ -239,10 +239,12 @@ vm-arm64 vm-selinux: vm-%: build $(BIN)/gotestsum $(BIN)/nfpm
 	scripts/vm-image $(BERTH_TEST_VM) $*
 	$(GOTESTVM) --jsonfile $(OUT)/vm-$*.json -- -count=1 -ldflags=-w -timeout 60m -run '(?i)^Test$*$$' ./integration/vm
 
+# What fails is repeated with all of its machine, whose tests build on each other.
 .PHONY: vm-short
 vm-short: vm-image build runtimes $(KUBERNETES) $(BIN)/gotestsum $(BIN)/nfpm ## the heart of them: the packaged unit under pods (root)
 	@mkdir -p $(OUT)
-	$(GOTESTVM) --jsonfile $(OUT)/vm-short.json -- -count=1 -ldflags=-w -timeout 40m -run '^TestHeart' ./integration/vm
+	$(GOTESTVM) --jsonfile $(OUT)/vm-short.json --rerun-fails=1 --rerun-fails-max-failures=5 --rerun-fails-run-root-test --packages ./integration/vm \
+		-- -count=1 -ldflags=-w -timeout 40m -run '^TestHeart'
 
 # A name with its time for each test: minutes may pass without one.
 GOTESTVM = BERTH_TEST_REQUIRE=1 $(BIN)/gotestsum --format testname --format-icons text --hide-summary skipped

@@ -1,6 +1,7 @@
 package faults
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -230,6 +231,33 @@ func TestDaemonEndsDuringStart(t *testing.T) {
 		}
 		pod.Remove(t)
 	})
+	// Nobody has begun it, so that its caller need not know that anything happened.
+	t.Run("its supervisor killed before it began", func(t *testing.T) {
+		pod, c := b.sleeper(t)
+		runtime.on(t, runtime.verb, "")
+		runtime.calls(t) // those before
+		old := b.supervisors(t)
+		for _, pid := range old {
+			killAs(t, pid, syscall.SIGSTOP)
+		}
+		started := make(chan error, 1)
+		go func() {
+			_, err := b.Client.StartContainer(t.Context(), &runtimeapi.StartContainerRequest{ContainerId: c.ID})
+			started <- err
+		}()
+		b.asked(t, "Start")
+		for _, pid := range old {
+			killAs(t, pid, syscall.SIGKILL)
+		}
+		if err := <-started; err != nil {
+			t.Errorf("the start says %v", err)
+		}
+		b.waitState(t, c, running)
+		if calls := runtime.calls(t); calls != runtime.verb {
+			t.Errorf("the runtime was called for %q", calls)
+		}
+		lives(t, pod, c)
+	})
 	for name, fails := range map[string]bool{"its connection lost, it runs": false, "its connection lost, it fails": true} {
 		t.Run(name, func(t *testing.T) {
 			pod, c := b.sleeper(t)
@@ -262,6 +290,40 @@ func TestDaemonEndsDuringStart(t *testing.T) {
 // supervisors' ends. Both live on.
 func (b *bed) disconnect(t *testing.T) {
 	t.Helper()
+	ended := 0
+	b.connections(t, func(fd int) error {
+		ended++
+		return unix.Shutdown(fd, unix.SHUT_RDWR)
+	})
+	if ended == 0 {
+		t.Fatal("the daemon has no connection to a supervisor")
+	}
+}
+
+// asked waits until the daemon has asked for a method of a supervisor that stands still.
+func (b *bed) asked(t *testing.T, method string) {
+	t.Helper()
+	testbed.Eventually(t, time.Minute, func() error {
+		asked := false
+		b.connections(t, func(fd int) error {
+			unread := make([]byte, 64<<10)
+			n, _, err := unix.Recvfrom(fd, unread, unix.MSG_PEEK|unix.MSG_DONTWAIT)
+			if errors.Is(err, unix.EAGAIN) {
+				return nil
+			}
+			asked = asked || bytes.Contains(unread[:max(n, 0)], []byte(method))
+			return err
+		})
+		if !asked {
+			return fmt.Errorf("no supervisor was asked for %s", method)
+		}
+		return nil
+	})
+}
+
+// connections calls use with the supervisors' ends of the connections to the daemon.
+func (b *bed) connections(t *testing.T, use func(fd int) error) {
+	t.Helper()
 	table, err := os.ReadFile("/proc/net/unix")
 	if err != nil {
 		t.Fatal(err)
@@ -274,7 +336,6 @@ func (b *bed) disconnect(t *testing.T) {
 			inodes["socket:["+f[6]+"]"] = true
 		}
 	}
-	ended := 0
 	for _, pid := range b.supervisors(t) {
 		process, err := unix.PidfdOpen(pid, 0)
 		if err != nil {
@@ -292,17 +353,13 @@ func (b *bed) disconnect(t *testing.T) {
 			}
 			fd, err := unix.PidfdGetfd(process, number, 0)
 			if err == nil {
-				err = errors.Join(unix.Shutdown(fd, unix.SHUT_RDWR), unix.Close(fd))
+				err = errors.Join(use(fd), unix.Close(fd))
 			}
 			if err != nil {
 				t.Fatal(err)
 			}
-			ended++
 		}
 		_ = unix.Close(process)
-	}
-	if ended == 0 {
-		t.Fatal("the daemon has no connection to a supervisor")
 	}
 }
 

@@ -137,21 +137,40 @@ func (b *starts) startOrRestore(ctx context.Context, client *shim.Client, c *pod
 	return pid, c.Sandbox.Runner.ExplainRestore(err, bundle)
 }
 
+// startAttempts is how often a supervisor is asked for a start that none has begun.
+const startAttempts = 3
+
 // startTask returns the pid. A supervisor goes on with a start when its connection
-// is lost, so it is asked what came of that.
+// is lost, so it is asked what came of that. The successor of one that died before it
+// began is asked to start: supervisors write down that they begin, and none begins a
+// second time.
 func (b *starts) startTask(ctx context.Context, client *shim.Client, c *pod.Container) (int, error) {
-	started, err := client.Task.Start(ctx, &taskapi.StartRequest{ID: c.ID()})
-	if err == nil {
-		return int(started.Pid), nil
+	var lost error
+	for range startAttempts {
+		started, err := client.Task.Start(ctx, &taskapi.StartRequest{ID: c.ID()})
+		if err == nil {
+			return int(started.Pid), nil
+		}
+		err = task.FromShim(err)
+		begun := lost != nil && errdefs.IsFailedPrecondition(err) // by an earlier request, which was heard after all
+		if !c.Sandbox.JournalsStarts || !shim.Lost(err) && !begun {
+			return 0, err
+		}
+		if lost == nil {
+			lost = err
+		}
+		state, pid, err := b.tasks.AwaitStart(ctx, c, task.RecoveryAnswer)
+		if err == nil && state == task.Started {
+			return pid, nil
+		}
+		if err != nil || state != task.Unstarted || b.pods.Background.Err() != nil {
+			return 0, lost
+		}
+		if client, err = c.Sandbox.Runner.Client(ctx); err != nil {
+			return 0, lost
+		}
 	}
-	err = task.FromShim(err)
-	if !shim.Lost(err) || !c.Sandbox.JournalsStarts {
-		return 0, err
-	}
-	if state, pid, askErr := b.tasks.AwaitStart(ctx, c, task.RecoveryAnswer); askErr == nil && state == task.Started {
-		return pid, nil
-	}
-	return 0, err
+	return 0, lost
 }
 
 // startFailed records that c will never run.

@@ -1,6 +1,7 @@
 package streaming
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -38,6 +39,13 @@ type client struct {
 	cancel context.CancelFunc
 	forget func()
 	closed atomic.Bool
+	// session is set when HTTP was left for SPDY or WebSocket.
+	session atomic.Bool
+	// goodbye is set when the client was heard to say it.
+	goodbye atomic.Bool
+
+	reading sync.Mutex             // held by who reads
+	frames  atomic.Pointer[frames] // nil without WebSocket; what it points to is guarded by reading
 }
 
 func newClients(l net.Listener) (*clients, error) {
@@ -164,21 +172,54 @@ const lingering = time.Minute
 // Close lets the client read what was sent to it, in the background. To close the
 // socket at once would drop that if the client has sent what nobody has read, as a
 // ping of SPDY: TCP answers with a reset. It may be called often.
+//
+// A session's client hangs up first, once it has read that the session is over. A
+// kubelet, through which most clients come, closes both its connections as soon as
+// either ends, and so would drop what its client has not read yet.
 func (n *client) Close() error {
 	if n.closed.Swap(true) {
 		return nil
 	}
 	n.cancel()
-	if err := n.Conn.(*net.TCPConn).CloseWrite(); err != nil { // the client is gone
-		return n.disconnect()
+	if !n.session.Load() || n.goodbye.Load() {
+		if err := n.hangUp(); err != nil { // the client is gone
+			return n.disconnect()
+		}
 	}
 	_ = n.SetReadDeadline(time.Now()) // whoever reads from it is told
-	go func() {
-		_ = n.SetReadDeadline(time.Now().Add(lingering))
-		_, _ = io.Copy(io.Discard, n.Conn)
-		_ = n.disconnect()
-	}()
+	go n.linger()
 	return nil
+}
+
+// hangUp may be called often.
+func (n *client) hangUp() error { return n.Conn.(*net.TCPConn).CloseWrite() }
+
+func (n *client) linger() {
+	bound := time.AfterFunc(lingering, func() { _ = n.disconnect() })
+	defer bound.Stop()
+	n.reading.Lock() // whoever still reads has been told
+	_ = n.SetReadDeadline(time.Time{})
+	n.reading.Unlock()
+	for buf := make([]byte, 4<<10); ; {
+		if _, err := n.read(buf); err != nil {
+			_ = n.disconnect()
+			return
+		}
+	}
+}
+
+// switching begins the answer after which a connection is a session's.
+const switching = "HTTP/1.1 101 "
+
+// Write learns from the server's answer what the connection is for.
+func (n *client) Write(b []byte) (int, error) {
+	if !n.session.Load() && bytes.HasPrefix(b, []byte(switching)) {
+		if bytes.Contains(bytes.ToLower(b), []byte("\r\nupgrade: websocket\r\n")) {
+			n.frames.Store(&frames{})
+		}
+		n.session.Store(true)
+	}
+	return n.Conn.Write(b)
 }
 
 // Read returns nothing more once the client was told goodbye.
@@ -186,7 +227,22 @@ func (n *client) Read(b []byte) (int, error) {
 	if n.closed.Load() {
 		return 0, net.ErrClosed
 	}
-	return n.Conn.Read(b)
+	return n.read(b)
+}
+
+// read listens for the client's goodbye. One of WebSocket then waits for the server
+// to hang up, as its standard says.
+func (n *client) read(b []byte) (int, error) {
+	n.reading.Lock()
+	defer n.reading.Unlock()
+	got, err := n.Conn.Read(b)
+	if f := n.frames.Load(); f != nil && f.end(b[:got]) {
+		n.goodbye.Store(true)
+		if n.closed.Load() {
+			_ = n.hangUp() // fails if the client has done so
+		}
+	}
+	return got, err
 }
 
 // disconnect drops what the client has not read. It may be called often.

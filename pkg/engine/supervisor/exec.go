@@ -181,7 +181,13 @@ func (x *execs) launch(ctx context.Context, p *process) (int, error) {
 		calling, cancel = outlive(x.task.context(), ctx, ownKernelGrace)
 		defer cancel()
 	}
-	if _, err := x.task.call(calling, e.call); err != nil {
+	calling, cancel := context.WithTimeout(calling, x.task.journal.Options.callLimit())
+	defer cancel()
+	_, err = x.task.call(calling, e.call)
+	if x.task.journal.Options.OwnKernel {
+		err = x.task.within.awaitExec(calling, e, err)
+	}
+	if err != nil {
 		x.discard(p, e)
 		return 0, err
 	}

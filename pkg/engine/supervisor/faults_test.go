@@ -247,7 +247,13 @@ func TestRuntimeThatOutlivesItsSupervisorStartsNothing(t *testing.T) {
 }
 
 // calledWith are the command lines, but of supervisors, that have a path.
-func calledWith(t *testing.T, path string) (found []string) {
+func calledWith(t *testing.T, path string) []string {
+	t.Helper()
+	return commandLines(t, path, "run --detach")
+}
+
+// commandLines are those that have both.
+func commandLines(t *testing.T, path, words string) (found []string) {
 	t.Helper()
 	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
 	if err != nil {
@@ -256,7 +262,7 @@ func calledWith(t *testing.T, path string) (found []string) {
 	for _, file := range files {
 		text, _ := os.ReadFile(file) // it may be gone
 		line := strings.ReplaceAll(string(text), "\x00", " ")
-		if strings.Contains(line, path) && strings.Contains(line, "run --detach") {
+		if strings.Contains(line, path) && strings.Contains(line, words) {
 			found = append(found, line)
 		}
 	}
@@ -286,6 +292,68 @@ func TestKillOfAnExecThatIsBeingStarted(t *testing.T) {
 				t.Error(err)
 			}
 			eventually(t, "nothing of the exec is left", func() bool { return len(c.pids()) == 1 })
+		})
+	}
+}
+
+// runsc itself waits for an exec's process no longer than ten seconds, then fails
+// without a word, and leaves that process alone with its start. On a busy node that
+// may take longer: here it is given what to run only after runsc has given up.
+func TestExecThatItsRuntimeGaveUpOn(t *testing.T) {
+	// The runtime reads what to run first, and then its child does.
+	const readTwice = `[ $verb = exec ] && case "$*" in *--detach*)
+	spec=${pidfile%%.pid}.json
+	mv $spec $spec.whole && mkfifo $spec && cat $spec.whole > $spec &
+	while [ ! -p $spec ]; do sleep 0.01; done
+	$real "$@"; code=$?
+	[ $code = 128 ] && [ ! -e $pidfile ] && touch %s
+	%s
+	exit $code;;
+esac`
+	for _, tt := range []struct {
+		name, then string
+		timeout    int64
+		check      func(t *testing.T, c *container, e *execution, err error)
+	}{
+		{"and that starts", `cat $spec.whole > $spec &`, 60_000, func(t *testing.T, _ *container, e *execution, err error) {
+			if err != nil {
+				t.Fatalf("start: %v", err)
+			}
+			if status, said := e.wait(), <-e.stdout; status != 5 || said != "done\n" {
+				t.Errorf("status %d, %q", status, said)
+			}
+		}},
+		{"and that fails", `echo nonsense > $spec &`, 60_000, func(t *testing.T, _ *container, _ *execution, err error) {
+			if err == nil || !strings.Contains(err.Error(), "parsing process spec") {
+				t.Errorf("start: %v", err)
+			}
+		}},
+		{"and that hangs", ``, 15_000, func(t *testing.T, c *container, _ *execution, err error) {
+			if !isTimeout(err) {
+				t.Errorf("start: %v", err)
+			}
+			if left := commandLines(t, c.dir, "exec"); len(left) > 0 {
+				t.Errorf("there are %q", left)
+			}
+		}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			gaveUp := filepath.Join(t.TempDir(), "gave-up")
+			b := newBed(t, scripted(t, findRuntime(t, "runsc"), fmt.Sprintf(readTwice, gaveUp, tt.then)))
+			cfg := shell("sleep 1000")
+			cfg.options = func(o *supervisorv1.TaskOptions) { o.CallTimeoutMs = tt.timeout }
+			c := b.run("c", cfg)
+			e := c.addExec(false, false, "/bin/sh", "-c", "echo done; exit 5")
+			err := e.start()
+			if _, missing := os.Stat(gaveUp); missing != nil {
+				t.Fatalf("the runtime has not given up; start: %v", err)
+			}
+			tt.check(t, c, e, err)
+			e.wait()
+			if _, err := e.delete(); err != nil {
+				t.Error(err)
+			}
 		})
 	}
 }

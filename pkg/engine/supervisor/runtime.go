@@ -97,11 +97,7 @@ func (e *errCall) end() string {
 // is ended by killing its process group when ctx ends or the options' bound is
 // over, which is context.DeadlineExceeded.
 func (p *processes) invoke(ctx context.Context, c *call) ([]byte, error) {
-	limit := c.options.CallTimeout
-	if limit <= 0 {
-		limit = defaultCallTimeout
-	}
-	ctx, cancel := context.WithTimeout(ctx, limit)
+	ctx, cancel := context.WithTimeout(ctx, c.options.callLimit())
 	defer cancel()
 
 	r, err := p.begin(c)
@@ -115,6 +111,14 @@ func (p *processes) invoke(ctx context.Context, c *call) ([]byte, error) {
 		return nil, r.abort(ctx)
 	}
 	return r.result()
+}
+
+// callLimit bounds a runtime call.
+func (o *Options) callLimit() time.Duration {
+	if o.CallTimeout <= 0 {
+		return defaultCallTimeout
+	}
+	return o.CallTimeout
 }
 
 // errNoRuntime says that a runtime was uninstalled, or may not be executed.
@@ -226,7 +230,12 @@ func (r *invocation) abort(ctx context.Context) error {
 		go r.bury(r.pidfd)
 		r.pidfd = -1
 	}
-	verb := r.call.args[0]
+	return r.call.aborted(ctx)
+}
+
+// aborted is the error of a call that was killed because ctx has ended.
+func (c *call) aborted(ctx context.Context) error {
+	verb := c.args[0]
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return fmt.Errorf("the runtime's %s timed out and was killed; run it by hand to see why: %w", verb, context.DeadlineExceeded)
 	}

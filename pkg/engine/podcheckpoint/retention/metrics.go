@@ -14,7 +14,7 @@ var (
 	bytesDesc = prometheus.NewDesc("berth_pod_checkpoints_bytes",
 		"Bytes of the files of whole checkpoints below pod_checkpoints.directory.", nil, nil)
 	damagedDesc = prometheus.NewDesc("berth_pod_checkpoints_damaged",
-		"Directories below pod_checkpoints.directory that are not whole checkpoints and that nobody writes; they are never removed.", nil, nil)
+		"Directories below pod_checkpoints.directory that are not whole checkpoints, except for those being written; they are never removed.", nil, nil)
 	exceededDesc = prometheus.NewDesc("berth_pod_checkpoints_exceeded",
 		"1 if more checkpoints of pods are kept than pod_checkpoints allows, otherwise 0.", nil, nil)
 )

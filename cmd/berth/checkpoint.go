@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -18,6 +17,7 @@ import (
 
 	"github.com/berth-cri/berth/cmd/internal/output"
 	"github.com/berth-cri/berth/pkg/engine/podcheckpoint/manifest"
+	"github.com/berth-cri/berth/pkg/engine/podcheckpoint/retention"
 )
 
 func checkpointCommand() *cobra.Command {
@@ -47,17 +47,14 @@ type listedCheckpoint struct {
 }
 
 func listed(dir string, m *manifest.Manifest) (listedCheckpoint, error) {
-	var pod struct {
-		Metadata struct {
-			Name      string `json:"name"`
-			Namespace string `json:"namespace"`
-		} `json:"metadata"`
+	of, err := retention.Of(dir, m)
+	if err != nil {
+		return listedCheckpoint{}, err
 	}
-	l := listedCheckpoint{Directory: dir, Handler: m.Handler.Name, Runtime: m.Handler.Runtime, Created: m.Created, Size: m.Size(), Containers: []string{}}
-	if err := json.Unmarshal(m.Pod, &pod); err != nil {
-		return l, fmt.Errorf("decode the pod of the checkpoint: %w", err)
+	l := listedCheckpoint{
+		Namespace: of.Namespace, Name: of.Name,
+		Directory: dir, Handler: m.Handler.Name, Runtime: m.Handler.Runtime, Created: m.Created, Size: m.Size(), Containers: []string{},
 	}
-	l.Namespace, l.Name = pod.Metadata.Namespace, pod.Metadata.Name
 	for _, b := range m.Handler.Binaries {
 		l.Runtime += " " + b.Version
 	}
@@ -97,7 +94,7 @@ func checkpointsIn(dir string) ([]listedCheckpoint, error) {
 	}
 	all := []listedCheckpoint{}
 	for _, e := range entries {
-		if !e.IsDir() {
+		if !e.IsDir() || strings.HasPrefix(e.Name(), ".") { // what is being removed
 			continue
 		}
 		path := filepath.Join(dir, e.Name())
@@ -131,13 +128,18 @@ fails if one is damaged. -o json is the manifest, with the configurations of the
 containers, and all that is in their environment.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
+			ctx, stop := signal.NotifyContext(orBackground(c.Context()), unix.SIGINT, unix.SIGTERM)
+			defer stop()
+			release, err := retention.Use(ctx, args[0])
+			if err != nil {
+				return err
+			}
+			defer release()
 			m, err := manifest.Read(args[0])
 			if err != nil {
 				return err
 			}
 			if verify {
-				ctx, stop := signal.NotifyContext(orBackground(c.Context()), unix.SIGINT, unix.SIGTERM)
-				defer stop()
 				if err := verified(ctx, m, args[0]); err != nil {
 					return err
 				}
@@ -197,14 +199,14 @@ func checkpointRemoveCommand() *cobra.Command {
 		Use:     "rm DIR...",
 		Aliases: []string{"remove"},
 		Short:   "Remove checkpoints with their directories",
-		Long: `Remove checkpoints with their directories. A directory that has something else stays, with
-that. Pods that were restored from one go on.`,
+		Long: `Remove checkpoints with their directories. One that is written, read or sent just then stays, and
+so does a directory that has something else. Pods that were restored from one go on.`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			removed := []string{}
 			var errs []error
 			for _, dir := range args {
-				if err := removeCheckpoint(dir); err != nil {
+				if err := retention.Remove(dir, nil); err != nil {
 					errs = append(errs, err)
 					continue
 				}
@@ -224,14 +226,4 @@ that. Pods that were restored from one go on.`,
 	}
 	output.Flag(c, &form, misused, output.Forms...)
 	return c
-}
-
-func removeCheckpoint(dir string) error {
-	if _, err := manifest.Read(dir); err != nil {
-		return err
-	}
-	if err := manifest.Remove(dir); err != nil {
-		return fmt.Errorf("remove %s: %w", dir, err)
-	}
-	return os.Remove(dir)
 }

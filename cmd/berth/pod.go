@@ -17,6 +17,8 @@ import (
 
 	"github.com/berth-cri/berth/pkg/admin/client"
 	"github.com/berth-cri/berth/pkg/engine/podcheckpoint/manifest"
+	"github.com/berth-cri/berth/pkg/engine/podcheckpoint/retention"
+	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
 
 func podCommand() *cobra.Command {
@@ -37,46 +39,68 @@ func podCheckpointCommand() *cobra.Command {
 	r := &remote{timeout: checkpointTimeout}
 	to, compress := "", false
 	c := &cobra.Command{
-		Use:   "checkpoint POD --to DIR",
+		Use:   "checkpoint POD",
 		Short: "Write a running pod into a directory",
 		Long: `Write a pod, with all containers that run in it, into a directory, which is made or must be
-empty. POD is the ID of its sandbox, a prefix of it, or NAMESPACE/NAME. The pod stands
+empty. Without --to it is a new one where the daemon keeps checkpoints (pod_checkpoints in its
+configuration), and removes them when they are too old, too many or too large. POD is the ID of its sandbox, a prefix of it, or NAMESPACE/NAME. The pod stands
 still meanwhile and goes on afterwards. The directory holds every secret that the pod has
 in memory: only root can read it.`,
-		Example: "  berth pod checkpoint default/notebook --to /var/lib/checkpoints/notebook",
+		Example: "  berth pod checkpoint default/notebook\n  berth pod checkpoint default/notebook --to /var/lib/checkpoints/notebook",
 		Args:    cobra.ExactArgs(1),
 		RunE: r.call(func(ctx context.Context, c *cobra.Command, daemon *client.Client, args []string) error {
 			return r.cri(ctx, daemon, func(_ runtimeapi.ImageServiceClient, runtime runtimeapi.RuntimeServiceClient) error {
-				return r.checkpointPod(ctx, c, runtime, args[0], to, compress)
+				return r.checkpointPod(ctx, c, destination{daemon, to}, runtime, args[0], compress)
 			})
 		}),
 	}
 	r.flags(c)
 	c.Flags().BoolVar(&compress, "compress", false, "compress what is written; it then takes longer to write, and to restore")
-	c.Flags().StringVar(&to, "to", "", "`directory` to write into")
+	c.Flags().StringVar(&to, "to", "", "`directory` to write into (default: a new one where the daemon keeps checkpoints)")
 	c.Flags().DurationVar(&r.timeout, "timeout", r.timeout, "time limit for all of it")
-	if err := c.MarkFlagRequired("to"); err != nil {
-		panic("berth: " + err.Error()) // the flag is there
-	}
 	return c
 }
 
-func (r *remote) checkpointPod(ctx context.Context, c *cobra.Command, runtime runtimeapi.RuntimeServiceClient, name, to string, compress bool) error {
-	dir, err := filepath.Abs(to)
+// destination is where a checkpoint is written to.
+type destination struct {
+	daemon *client.Client
+	to     string // empty is where the daemon keeps them
+}
+
+// make makes the directory, unless the one that is named is there already.
+func (d destination) make(ctx context.Context, p *runtimeapi.PodSandbox) (dir string, made bool, err error) {
+	if d.to != "" {
+		dir, err = filepath.Abs(d.to)
+		if err == nil {
+			made = os.Mkdir(dir, 0o700) == nil
+		}
+		return dir, made, err
+	}
+	status, err := d.daemon.GetStatus(ctx, &adminv1.GetStatusRequest{})
+	if err != nil {
+		return "", false, err
+	}
+	parent := status.GetPodCheckpoints().GetDirectory()
+	if parent == "" {
+		return "", false, errors.New("the daemon keeps no checkpoints; give --to, or upgrade it")
+	}
+	dir, err = retention.NewDirectory(parent, p.GetMetadata().GetNamespace(), p.GetMetadata().GetName(), time.Now())
+	return dir, err == nil, err
+}
+
+func (r *remote) checkpointPod(ctx context.Context, c *cobra.Command, to destination, runtime runtimeapi.RuntimeServiceClient, name string, compress bool) (err error) {
+	p, err := findPod(ctx, runtime, name)
 	if err != nil {
 		return err
 	}
-	id, err := findPod(ctx, runtime, name)
-	if err != nil {
-		return err
-	}
+	id := p.GetId()
 	running, err := runtime.ListContainers(ctx, &runtimeapi.ListContainersRequest{Filter: &runtimeapi.ContainerFilter{
 		PodSandboxId: id, State: &runtimeapi.ContainerStateValue{State: runtimeapi.ContainerState_CONTAINER_RUNNING},
 	}})
 	if err != nil {
 		return err
 	}
-	request := &runtimeapi.CheckpointPodRequest{PodSandboxId: id, OutputPath: dir}
+	request := &runtimeapi.CheckpointPodRequest{PodSandboxId: id}
 	for _, one := range running.GetContainers() {
 		request.ContainerIds = append(request.ContainerIds, one.GetId())
 	}
@@ -86,7 +110,16 @@ func (r *remote) checkpointPod(ctx context.Context, c *cobra.Command, runtime ru
 	if compress {
 		request.Options = map[string]string{"compression": "flate-best-speed"}
 	}
-	made := os.Mkdir(dir, 0o700) == nil
+	dir, made, err := to.make(ctx, p)
+	if err != nil {
+		return err
+	}
+	release, err := retention.Use(ctx, dir)
+	if err != nil {
+		return err
+	}
+	defer release()
+	request.OutputPath = dir
 	shown := newProgress(c.ErrOrStderr())
 	begin, done := time.Now(), watchSize(shown, dir)
 	_, err = runtime.CheckpointPod(ctx, request)
@@ -146,26 +179,27 @@ func sizeOf(dir string) (total int64) {
 	return total
 }
 
-// findPod is the ID of the sandbox that is meant: of several of one name that which is ready.
-func findPod(ctx context.Context, runtime runtimeapi.RuntimeServiceClient, name string) (string, error) {
+// findPod is the sandbox that is meant: of several of one name that which is ready.
+func findPod(ctx context.Context, runtime runtimeapi.RuntimeServiceClient, name string) (*runtimeapi.PodSandbox, error) {
 	all, err := runtime.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
 	if err != nil {
-		return "", err
+		return nil, err
 	}
-	var found []string
+	var found []*runtimeapi.PodSandbox
+	var ids []string
 	for _, p := range all.GetItems() {
 		named := p.GetMetadata().GetNamespace()+"/"+p.GetMetadata().GetName() == name
 		if named && p.GetState() == runtimeapi.PodSandboxState_SANDBOX_READY || !named && strings.HasPrefix(p.GetId(), name) {
-			found = append(found, p.GetId())
+			found, ids = append(found, p), append(ids, p.GetId())
 		}
 	}
 	switch len(found) {
 	case 0:
-		return "", fmt.Errorf("no pod %q is ready on this node; \"berth pods\" lists them", name)
+		return nil, fmt.Errorf("no pod %q is ready on this node; \"berth pods\" lists them", name)
 	case 1:
 		return found[0], nil
 	}
-	return "", fmt.Errorf("%q is more than one pod: %s; give more of the ID", name, strings.Join(found, ", "))
+	return nil, fmt.Errorf("%q is more than one pod: %s; give more of the ID", name, strings.Join(ids, ", "))
 }
 
 // restored is how a pod is to be restored.
@@ -219,6 +253,11 @@ func (r *remote) restorePod(ctx context.Context, c *cobra.Command, runtime runti
 	if err != nil {
 		return err
 	}
+	release, err := retention.Use(ctx, dir)
+	if err != nil {
+		return err
+	}
+	defer release()
 	m, err := manifest.Read(dir)
 	if err != nil {
 		return err

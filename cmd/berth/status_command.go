@@ -50,6 +50,9 @@ func showStatus(w io.Writer, s *adminv1.GetStatusResponse) error {
 	fmt.Fprintf(w, "serves %s\n", s.GetCriSocket())
 	fmt.Fprintf(w, "generation %d (%s), read %s\n", s.GetGeneration(), short(s.GetDigest()), ago(s.GetReloadedAt().AsTime()))
 	fmt.Fprintf(w, "%d of %d handlers accept pods, %s\n", s.GetHandlersReady(), s.GetHandlers(), output.Pods(s.GetPods()))
+	if k := s.GetPodCheckpoints(); k.GetCount() > 0 || k.GetDamaged() > 0 {
+		fmt.Fprintln(w, keptCheckpoints(k))
+	}
 	for _, line := range s.GetDegraded() {
 		fmt.Fprintf(w, "degraded: %s\n", line)
 	}
@@ -60,4 +63,13 @@ func showStatus(w io.Writer, s *adminv1.GetStatusResponse) error {
 		fmt.Fprintf(w, "needs a restart: %s\n", line)
 	}
 	return nil
+}
+
+// keptCheckpoints says in a line what the daemon keeps. Pure, but for the time.
+func keptCheckpoints(k *adminv1.PodCheckpoints) string {
+	line := fmt.Sprintf("keeps %s of pods, %s, in %s", output.Count(int(k.GetCount()), "checkpoint", "checkpoints"), size(k.GetBytes()), k.GetDirectory())
+	if k.GetOldest() != nil {
+		line += ", the oldest made " + ago(k.GetOldest().AsTime())
+	}
+	return line
 }

@@ -116,6 +116,8 @@ type Options struct {
 	Starts Starts
 	// Images are those of the embedded backend; may be nil.
 	Images Images
+	// PodCheckpoints are those that the embedded backend keeps; may be nil.
+	PodCheckpoints PodCheckpoints
 }
 
 func (o *Options) check() error {

@@ -37,7 +37,34 @@ func (s status) GetStatus(ctx context.Context, _ *adminv1.GetStatusRequest) (*ad
 	if c.Last != nil && c.Last.Error != nil {
 		resp.Problems = append(resp.Problems, problemsOf(c.Last.Error)...)
 	}
+	if s.o.PodCheckpoints != nil {
+		kept := s.o.PodCheckpoints.State(ctx)
+		resp.Degraded = append(resp.Degraded, kept.Faults...)
+		resp.PodCheckpoints = kept.told()
+	}
 	return resp, nil
+}
+
+// PodCheckpoints are kept by the embedded backend.
+type PodCheckpoints interface {
+	State(ctx context.Context) CheckpointState
+}
+
+// CheckpointState is what there is directly below a directory.
+type CheckpointState struct {
+	Directory string
+	// Count and Bytes are of whole checkpoints, Oldest is when the first was made.
+	Count  int
+	Bytes  int64
+	Oldest time.Time
+	// Damaged are directories that are no whole checkpoints.
+	Damaged int
+	// Faults are what an operator should mend, a line each.
+	Faults []string
+}
+
+func (s CheckpointState) told() *adminv1.PodCheckpoints {
+	return &adminv1.PodCheckpoints{Directory: s.Directory, Count: count(s.Count), Bytes: s.Bytes, Oldest: stamp(s.Oldest), Damaged: count(s.Damaged)}
 }
 
 // overheads says which handlers' pods use more than is declared for them.

@@ -37,6 +37,8 @@ func (d *Daemon) serveAdmin(ctx context.Context, n *node) error {
 		Overheads:  n.meter,
 		Starts:     n.starts,
 		Images:     imagesOf(n.engine),
+
+		PodCheckpoints: adminCheckpoints{n.engine.PodCheckpoints()},
 	})
 	if err != nil {
 		return err

@@ -20,6 +20,7 @@ import (
 	"github.com/berth-cri/berth/pkg/config"
 	"github.com/berth-cri/berth/pkg/daemon"
 	"github.com/berth-cri/berth/pkg/engine/image"
+	"github.com/berth-cri/berth/pkg/engine/podcheckpoint/retention"
 	"github.com/berth-cri/berth/pkg/handler"
 	"github.com/berth-cri/berth/pkg/overhead"
 	"github.com/berth-cri/berth/pkg/probe"
@@ -65,20 +66,30 @@ func newBed(t *testing.T) *bed {
 		Config: b.config, Build: daemon.Build{Version: "1.2.3", Revision: "abc"}, StopTimeout: 10 * time.Second,
 		NewProber: func(daemon.Engine, <-chan struct{}) daemon.Prober { return willing{} },
 		NewEngine: func(context.Context, *config.Config, daemon.Build, daemon.Handlers) (daemon.Engine, error) {
-			return memory{b.engine}, nil
+			return b.memory(), nil
 		},
 	}
 	return b
 }
 
+func (b *bed) memory() memory {
+	return memory{b.engine, retention.New(retention.Settings{Directory: b.config.PodCheckpointsDir()}, nil)}
+}
+
 // memory is an engine whose pods are nowhere else.
-type memory struct{ *routertest.Backend }
+type memory struct {
+	*routertest.Backend
+
+	checkpoints *retention.Keeper
+}
 
 func (memory) SelfCheck(context.Context, *handler.Definition, *probe.Runtime, bool) (probe.Proof, error) {
 	return nil, errors.New("no self-check pods here")
 }
 
 func (memory) Images() *image.Store { return nil }
+
+func (m memory) PodCheckpoints() *retention.Keeper { return m.checkpoints }
 
 // ServeContainerdAPI answers that it is there.
 func (memory) ServeContainerdAPI(ctx context.Context, l net.Listener, options ...grpc.ServerOption) error {

@@ -25,6 +25,7 @@ import (
 	"github.com/berth-cri/berth/pkg/admin"
 	"github.com/berth-cri/berth/pkg/config"
 	"github.com/berth-cri/berth/pkg/engine/image"
+	"github.com/berth-cri/berth/pkg/engine/podcheckpoint/retention"
 	"github.com/berth-cri/berth/pkg/engine/shim"
 	"github.com/berth-cri/berth/pkg/handler"
 	"github.com/berth-cri/berth/pkg/lifecycle"
@@ -53,6 +54,8 @@ type Engine interface {
 	ServeContainerdAPI(ctx context.Context, l net.Listener, options ...grpc.ServerOption) error
 	// Overhead reads what pods have beyond their containers.
 	Overhead() overhead.Source
+	// PodCheckpoints looks after checkpoints of pods.
+	PodCheckpoints() *retention.Keeper
 	// Close ends what the engine does by itself, and lets every pod run.
 	Close(ctx context.Context) error
 }

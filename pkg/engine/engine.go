@@ -42,6 +42,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/overheads"
 	"github.com/berth-cri/berth/pkg/engine/pod"
 	"github.com/berth-cri/berth/pkg/engine/podcheckpoint"
+	"github.com/berth-cri/berth/pkg/engine/podcheckpoint/retention"
 	"github.com/berth-cri/berth/pkg/engine/podstats"
 	"github.com/berth-cri/berth/pkg/engine/recovery"
 	"github.com/berth-cri/berth/pkg/engine/rootfs"
@@ -86,6 +87,8 @@ type Config struct {
 	Images  image.Config
 	// Streaming is where exec, attach and port-forward are served.
 	Streaming streaming.Config
+	// PodCheckpoints is which checkpoints of pods the node keeps.
+	PodCheckpoints retention.Settings
 	// Definitions returns the handlers that Status reports.
 	Definitions func() []*handler.Definition
 	// Accepting returns those that take new pods, which are recommended to pods that ask
@@ -226,6 +229,7 @@ func (e *Engine) serve(c Config, kept *settings.Settings) (err error) {
 	e.sandboxCalls, e.containerCalls = p.Sandboxes.Calls, p.Containers.Calls
 	p.PodCheckpoints = podcheckpoint.New(podcheckpoint.Deps{
 		Pods: p.Pods, Binaries: p.Binaries, Tasks: p.Tasks, Images: p.Images, Capabilities: e.checker, Sandboxes: p.Sandboxes, Containers: p.Containers,
+		Retention: c.PodCheckpoints,
 	})
 	e.podCheckpoints = p.PodCheckpoints.Calls
 	e.Stats = podstats.New(p.Pods, kept, p.Tasks, p.Images)
@@ -349,6 +353,9 @@ func (e *Engine) SelfCheck(ctx context.Context, d *handler.Definition, rt *probe
 	}
 	return nil, e.parts.SelfChecks.Run(ctx, d, nil)
 }
+
+// PodCheckpoints looks after checkpoints of pods, from Recover on.
+func (e *Engine) PodCheckpoints() *retention.Keeper { return e.parts.PodCheckpoints.Keeper }
 
 // Overhead reads what pods have beyond their containers.
 func (e *Engine) Overhead() overhead.Source { return e.overheads }

@@ -85,8 +85,8 @@ func (l Layout) CheckpointsDir(id string) string { return filepath.Join(l.Root, 
 // RestoreDir holds, until it was started, what a container goes on from.
 func (l Layout) RestoreDir(id string) string { return filepath.Join(l.Root, "restores", id) }
 
-// PodCheckpointsDir says where checkpoints of sandboxes are being written.
-func (l Layout) PodCheckpointsDir() string { return filepath.Join(l.Root, "pod-checkpoints") }
+// PodCheckpointNotesDir says where checkpoints of sandboxes are being written.
+func (l Layout) PodCheckpointNotesDir() string { return filepath.Join(l.Root, "pod-checkpoint-notes") }
 
 // RuntimeRoot is where the runtime keeps its state for that handler.
 func (l Layout) RuntimeRoot(d *handler.Definition) string {

@@ -18,6 +18,7 @@ import (
 	"github.com/berth-cri/berth/pkg/atomicfile"
 	"github.com/berth-cri/berth/pkg/engine/pod"
 	"github.com/berth-cri/berth/pkg/engine/podcheckpoint/manifest"
+	"github.com/berth-cri/berth/pkg/engine/podcheckpoint/retention"
 	"github.com/berth-cri/berth/pkg/engine/sandbox"
 )
 
@@ -32,11 +33,11 @@ type note struct {
 
 // file is where n is: a pod may be written into two directories, one after the other.
 func (n *notes) file(one note) string {
-	return filepath.Join(n.pods.PodCheckpointsDir(), one.Sandbox+"-"+digest.FromString(one.Directory).Encoded()[:12]+".json")
+	return filepath.Join(n.pods.PodCheckpointNotesDir(), one.Sandbox+"-"+digest.FromString(one.Directory).Encoded()[:12]+".json")
 }
 
 func (n *notes) begin(one note) error {
-	if err := os.MkdirAll(n.pods.PodCheckpointsDir(), 0o700); err != nil {
+	if err := os.MkdirAll(n.pods.PodCheckpointNotesDir(), 0o700); err != nil {
 		return err
 	}
 	text, err := json.Marshal(one)
@@ -50,7 +51,7 @@ func (n *notes) end(one note) error { return atomicfile.Remove(n.file(one)) }
 
 // all are those whose checkpoints did not come to their end.
 func (n *notes) all() (found []note, err error) {
-	entries, err := os.ReadDir(n.pods.PodCheckpointsDir())
+	entries, err := os.ReadDir(n.pods.PodCheckpointNotesDir())
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
@@ -58,7 +59,7 @@ func (n *notes) all() (found []note, err error) {
 		if !strings.HasSuffix(e.Name(), ".json") || strings.HasPrefix(e.Name(), ".") {
 			continue
 		}
-		text, rerr := os.ReadFile(filepath.Join(n.pods.PodCheckpointsDir(), e.Name()))
+		text, rerr := os.ReadFile(filepath.Join(n.pods.PodCheckpointNotesDir(), e.Name()))
 		var one note
 		if rerr == nil {
 			rerr = json.Unmarshal(text, &one)
@@ -77,6 +78,7 @@ type interrupted struct {
 	pods      *pod.Registry
 	notes     *notes
 	sandboxes *sandbox.Service
+	keeper    *retention.Keeper
 }
 
 // removalPatience is how long the start of the daemon waits for pods to be removed; it goes on
@@ -84,7 +86,7 @@ type interrupted struct {
 const removalPatience = 5 * time.Second
 
 // Recover removes pods that were being restored, and checkpoints that were being written, when
-// the daemon was killed. It is called when pods are in the index, and nobody else calls.
+// the daemon was killed, and has checkpoints removed that are over the node's bounds. It is called when pods are in the index, and nobody else calls.
 func (b *interrupted) Recover(ctx context.Context) {
 	var removals sync.WaitGroup
 	for _, s := range b.pods.Index.AllSandboxes() {
@@ -108,6 +110,7 @@ func (b *interrupted) Recover(ctx context.Context) {
 	for _, one := range all {
 		go b.discard(one)
 	}
+	go b.keeper.Run(b.pods.Background)
 }
 
 func (b *interrupted) removeUnfinished(id string) {
@@ -128,7 +131,11 @@ func (b *interrupted) discard(one note) {
 			_, _ = client.Task.Resume(ctx, &taskapi.ResumeRequest{ID: one.Sandbox})
 		}
 	}
-	if err := manifest.Discard(one.Directory); err != nil {
+	err := manifest.Discard(one.Directory)
+	if err == nil {
+		err = b.keeper.Discarded(one.Directory)
+	}
+	if err != nil {
 		entry.WithError(err).Warn("Failed to remove interrupted checkpoint; remove it by hand")
 		return
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/keep"
 	"github.com/berth-cri/berth/pkg/engine/pod"
 	"github.com/berth-cri/berth/pkg/engine/podcheckpoint/manifest"
+	"github.com/berth-cri/berth/pkg/engine/podcheckpoint/retention"
 	"github.com/berth-cri/berth/pkg/engine/sandbox"
 	"github.com/berth-cri/berth/pkg/engine/task"
 	"github.com/berth-cri/berth/pkg/handler"
@@ -24,16 +25,12 @@ import (
 	"github.com/berth-cri/berth/pkg/probe"
 )
 
-// Calls are those of the CRI about checkpoints of pods.
-type Calls struct {
-	*writing
-	*restoring
-}
-
 // Service is all that is done with checkpoints of pods.
 type Service struct {
 	Calls
 	*interrupted
+	// Keeper removes checkpoints that are over the node's bounds.
+	Keeper *retention.Keeper
 }
 
 // Deps are what pods are written and restored with.
@@ -45,14 +42,18 @@ type Deps struct {
 	Capabilities *capabilities.Checker
 	Sandboxes    *sandbox.Service
 	Containers   *container.Service
+	// Retention is which checkpoints the node keeps.
+	Retention retention.Settings
 }
 
 // New serves the pods of a node.
 func New(d Deps) *Service {
-	n := &notes{pods: d.Pods}
+	n, keeper := &notes{pods: d.Pods}, retention.New(d.Retention, needed(d.Pods))
 	return &Service{
-		interrupted: &interrupted{pods: d.Pods, notes: n, sandboxes: d.Sandboxes},
+		Keeper:      keeper,
+		interrupted: &interrupted{pods: d.Pods, notes: n, sandboxes: d.Sandboxes, keeper: keeper},
 		Calls: Calls{
+			keeper: keeper,
 			writing: &writing{
 				pods: d.Pods, binaries: d.Binaries, tasks: d.Tasks, capabilities: d.Capabilities, notes: n,
 				each: &each{pods: d.Pods, tasks: d.Tasks, dumper: criu.New(d.Pods, d.Tasks, d.Images)},

@@ -32,6 +32,7 @@ import (
 	"github.com/berth-cri/berth/pkg/atomicfile"
 	"github.com/berth-cri/berth/pkg/engine/beneath"
 	"github.com/berth-cri/berth/pkg/engine/podcheckpoint/manifest"
+	"github.com/berth-cri/berth/pkg/engine/podcheckpoint/retention"
 )
 
 // The media types of checkpoints.
@@ -102,6 +103,11 @@ func document(name string, d imagespec.Descriptor, text []byte) Blob {
 
 // Push sends the checkpoint in dir to a registry, under ref. It returns the digest.
 func Push(ctx context.Context, dir, ref string, to Registry) (digest.Digest, error) {
+	release, err := retention.Use(ctx, dir)
+	if err != nil {
+		return "", err
+	}
+	defer release()
 	m, err := manifest.Read(dir)
 	if err != nil {
 		return "", err
@@ -214,6 +220,11 @@ func Pull(ctx context.Context, ref, dir string, from Registry) (_ *manifest.Mani
 			err = errors.Join(err, os.RemoveAll(dir))
 		}
 	}()
+	release, err := retention.Use(ctx, dir)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
 	if err := fill(ctx, fetcher, described, dir, from); err != nil {
 		return nil, fmt.Errorf("pull %s: %w", ref, err)
 	}

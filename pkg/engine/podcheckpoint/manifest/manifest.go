@@ -130,6 +130,20 @@ func (m *Manifest) Size() (total int64) {
 	return total
 }
 
+// PodName is the namespace and the name of the pod.
+func (m *Manifest) PodName() (namespace, name string, err error) {
+	var pod struct {
+		Metadata struct {
+			Name      string `json:"name"`
+			Namespace string `json:"namespace"`
+		} `json:"metadata"`
+	}
+	if err := json.Unmarshal(m.Pod, &pod); err != nil {
+		return "", "", damaged("its pod cannot be decoded: %v", err)
+	}
+	return pod.Metadata.Namespace, pod.Metadata.Name, nil
+}
+
 // Encode is a message of the CRI as manifests have it.
 func Encode(m proto.Message) (json.RawMessage, error) { return protojson.Marshal(m) }
 

@@ -772,9 +772,11 @@ type GetStatusResponse struct {
 	// Pods of an earlier daemon are still being taken over; calls are refused.
 	Recovering bool `protobuf:"varint,14,opt,name=recovering,proto3" json:"recovering,omitempty"`
 	// Keys that changed in the files and count from the next start only.
-	NeedsRestart  []string `protobuf:"bytes,15,rep,name=needs_restart,json=needsRestart,proto3" json:"needs_restart,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	NeedsRestart []string `protobuf:"bytes,15,rep,name=needs_restart,json=needsRestart,proto3" json:"needs_restart,omitempty"`
+	// Those that the embedded backend keeps.
+	PodCheckpoints *PodCheckpoints `protobuf:"bytes,16,opt,name=pod_checkpoints,json=podCheckpoints,proto3" json:"pod_checkpoints,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *GetStatusResponse) Reset() {
@@ -912,6 +914,93 @@ func (x *GetStatusResponse) GetNeedsRestart() []string {
 	return nil
 }
 
+func (x *GetStatusResponse) GetPodCheckpoints() *PodCheckpoints {
+	if x != nil {
+		return x.PodCheckpoints
+	}
+	return nil
+}
+
+// PodCheckpoints are checkpoints of pods directly below one directory.
+type PodCheckpoints struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Directory string                 `protobuf:"bytes,1,opt,name=directory,proto3" json:"directory,omitempty"`
+	// Whole ones, and the bytes of their files.
+	Count int32 `protobuf:"varint,2,opt,name=count,proto3" json:"count,omitempty"`
+	Bytes int64 `protobuf:"varint,3,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	// When the oldest was made; unset without one.
+	Oldest *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=oldest,proto3" json:"oldest,omitempty"`
+	// Directories that are not whole checkpoints, and that nobody writes.
+	Damaged       int32 `protobuf:"varint,5,opt,name=damaged,proto3" json:"damaged,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PodCheckpoints) Reset() {
+	*x = PodCheckpoints{}
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PodCheckpoints) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PodCheckpoints) ProtoMessage() {}
+
+func (x *PodCheckpoints) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PodCheckpoints.ProtoReflect.Descriptor instead.
+func (*PodCheckpoints) Descriptor() ([]byte, []int) {
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *PodCheckpoints) GetDirectory() string {
+	if x != nil {
+		return x.Directory
+	}
+	return ""
+}
+
+func (x *PodCheckpoints) GetCount() int32 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
+func (x *PodCheckpoints) GetBytes() int64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *PodCheckpoints) GetOldest() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Oldest
+	}
+	return nil
+}
+
+func (x *PodCheckpoints) GetDamaged() int32 {
+	if x != nil {
+		return x.Damaged
+	}
+	return 0
+}
+
 type ListHandlersRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -920,7 +1009,7 @@ type ListHandlersRequest struct {
 
 func (x *ListHandlersRequest) Reset() {
 	*x = ListHandlersRequest{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[9]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -932,7 +1021,7 @@ func (x *ListHandlersRequest) String() string {
 func (*ListHandlersRequest) ProtoMessage() {}
 
 func (x *ListHandlersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[9]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -945,7 +1034,7 @@ func (x *ListHandlersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListHandlersRequest.ProtoReflect.Descriptor instead.
 func (*ListHandlersRequest) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{9}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{10}
 }
 
 type ListHandlersResponse struct {
@@ -958,7 +1047,7 @@ type ListHandlersResponse struct {
 
 func (x *ListHandlersResponse) Reset() {
 	*x = ListHandlersResponse{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[10]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -970,7 +1059,7 @@ func (x *ListHandlersResponse) String() string {
 func (*ListHandlersResponse) ProtoMessage() {}
 
 func (x *ListHandlersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[10]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -983,7 +1072,7 @@ func (x *ListHandlersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListHandlersResponse.ProtoReflect.Descriptor instead.
 func (*ListHandlersResponse) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{10}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ListHandlersResponse) GetHandlers() []*Handler {
@@ -1010,7 +1099,7 @@ type GetHandlerRequest struct {
 
 func (x *GetHandlerRequest) Reset() {
 	*x = GetHandlerRequest{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[11]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1022,7 +1111,7 @@ func (x *GetHandlerRequest) String() string {
 func (*GetHandlerRequest) ProtoMessage() {}
 
 func (x *GetHandlerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[11]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1035,7 +1124,7 @@ func (x *GetHandlerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetHandlerRequest.ProtoReflect.Descriptor instead.
 func (*GetHandlerRequest) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{11}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *GetHandlerRequest) GetName() string {
@@ -1064,7 +1153,7 @@ type GetHandlerResponse struct {
 
 func (x *GetHandlerResponse) Reset() {
 	*x = GetHandlerResponse{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[12]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1076,7 +1165,7 @@ func (x *GetHandlerResponse) String() string {
 func (*GetHandlerResponse) ProtoMessage() {}
 
 func (x *GetHandlerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[12]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1089,7 +1178,7 @@ func (x *GetHandlerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetHandlerResponse.ProtoReflect.Descriptor instead.
 func (*GetHandlerResponse) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{12}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *GetHandlerResponse) GetHandler() *Handler {
@@ -1158,7 +1247,7 @@ type Overhead struct {
 
 func (x *Overhead) Reset() {
 	*x = Overhead{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[13]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1170,7 +1259,7 @@ func (x *Overhead) String() string {
 func (*Overhead) ProtoMessage() {}
 
 func (x *Overhead) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[13]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1183,7 +1272,7 @@ func (x *Overhead) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Overhead.ProtoReflect.Descriptor instead.
 func (*Overhead) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{13}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Overhead) GetLive() *OverheadEstimate {
@@ -1257,7 +1346,7 @@ type OverheadEstimate struct {
 
 func (x *OverheadEstimate) Reset() {
 	*x = OverheadEstimate{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[14]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1269,7 +1358,7 @@ func (x *OverheadEstimate) String() string {
 func (*OverheadEstimate) ProtoMessage() {}
 
 func (x *OverheadEstimate) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[14]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1282,7 +1371,7 @@ func (x *OverheadEstimate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OverheadEstimate.ProtoReflect.Descriptor instead.
 func (*OverheadEstimate) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{14}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *OverheadEstimate) GetPods() int32 {
@@ -1353,7 +1442,7 @@ type OverheadDistribution struct {
 
 func (x *OverheadDistribution) Reset() {
 	*x = OverheadDistribution{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[15]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1365,7 +1454,7 @@ func (x *OverheadDistribution) String() string {
 func (*OverheadDistribution) ProtoMessage() {}
 
 func (x *OverheadDistribution) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[15]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1378,7 +1467,7 @@ func (x *OverheadDistribution) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OverheadDistribution.ProtoReflect.Descriptor instead.
 func (*OverheadDistribution) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{15}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *OverheadDistribution) GetP50() uint64 {
@@ -1420,7 +1509,7 @@ type Binary struct {
 
 func (x *Binary) Reset() {
 	*x = Binary{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[16]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1432,7 +1521,7 @@ func (x *Binary) String() string {
 func (*Binary) ProtoMessage() {}
 
 func (x *Binary) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[16]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1445,7 +1534,7 @@ func (x *Binary) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Binary.ProtoReflect.Descriptor instead.
 func (*Binary) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{16}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Binary) GetPath() string {
@@ -1498,7 +1587,7 @@ type WatchHandlersRequest struct {
 
 func (x *WatchHandlersRequest) Reset() {
 	*x = WatchHandlersRequest{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[17]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1510,7 +1599,7 @@ func (x *WatchHandlersRequest) String() string {
 func (*WatchHandlersRequest) ProtoMessage() {}
 
 func (x *WatchHandlersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[17]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1523,7 +1612,7 @@ func (x *WatchHandlersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchHandlersRequest.ProtoReflect.Descriptor instead.
 func (*WatchHandlersRequest) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{17}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{18}
 }
 
 type WatchHandlersResponse struct {
@@ -1536,7 +1625,7 @@ type WatchHandlersResponse struct {
 
 func (x *WatchHandlersResponse) Reset() {
 	*x = WatchHandlersResponse{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[18]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1548,7 +1637,7 @@ func (x *WatchHandlersResponse) String() string {
 func (*WatchHandlersResponse) ProtoMessage() {}
 
 func (x *WatchHandlersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[18]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1561,7 +1650,7 @@ func (x *WatchHandlersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchHandlersResponse.ProtoReflect.Descriptor instead.
 func (*WatchHandlersResponse) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{18}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *WatchHandlersResponse) GetHandlers() []*Handler {
@@ -1590,7 +1679,7 @@ type RegisterHandlerRequest struct {
 
 func (x *RegisterHandlerRequest) Reset() {
 	*x = RegisterHandlerRequest{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[19]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1602,7 +1691,7 @@ func (x *RegisterHandlerRequest) String() string {
 func (*RegisterHandlerRequest) ProtoMessage() {}
 
 func (x *RegisterHandlerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[19]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1615,7 +1704,7 @@ func (x *RegisterHandlerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegisterHandlerRequest.ProtoReflect.Descriptor instead.
 func (*RegisterHandlerRequest) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{19}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *RegisterHandlerRequest) GetName() string {
@@ -1643,7 +1732,7 @@ type RegisterHandlerResponse struct {
 
 func (x *RegisterHandlerResponse) Reset() {
 	*x = RegisterHandlerResponse{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[20]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1655,7 +1744,7 @@ func (x *RegisterHandlerResponse) String() string {
 func (*RegisterHandlerResponse) ProtoMessage() {}
 
 func (x *RegisterHandlerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[20]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1668,7 +1757,7 @@ func (x *RegisterHandlerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegisterHandlerResponse.ProtoReflect.Descriptor instead.
 func (*RegisterHandlerResponse) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{20}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *RegisterHandlerResponse) GetHandler() *Handler {
@@ -1698,7 +1787,7 @@ type UpdateHandlerRequest struct {
 
 func (x *UpdateHandlerRequest) Reset() {
 	*x = UpdateHandlerRequest{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[21]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1710,7 +1799,7 @@ func (x *UpdateHandlerRequest) String() string {
 func (*UpdateHandlerRequest) ProtoMessage() {}
 
 func (x *UpdateHandlerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[21]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1723,7 +1812,7 @@ func (x *UpdateHandlerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateHandlerRequest.ProtoReflect.Descriptor instead.
 func (*UpdateHandlerRequest) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{21}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *UpdateHandlerRequest) GetName() string {
@@ -1757,7 +1846,7 @@ type UpdateHandlerResponse struct {
 
 func (x *UpdateHandlerResponse) Reset() {
 	*x = UpdateHandlerResponse{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[22]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1769,7 +1858,7 @@ func (x *UpdateHandlerResponse) String() string {
 func (*UpdateHandlerResponse) ProtoMessage() {}
 
 func (x *UpdateHandlerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[22]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1782,7 +1871,7 @@ func (x *UpdateHandlerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateHandlerResponse.ProtoReflect.Descriptor instead.
 func (*UpdateHandlerResponse) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{22}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *UpdateHandlerResponse) GetHandler() *Handler {
@@ -1808,7 +1897,7 @@ type RemoveHandlerRequest struct {
 
 func (x *RemoveHandlerRequest) Reset() {
 	*x = RemoveHandlerRequest{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[23]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1820,7 +1909,7 @@ func (x *RemoveHandlerRequest) String() string {
 func (*RemoveHandlerRequest) ProtoMessage() {}
 
 func (x *RemoveHandlerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[23]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1833,7 +1922,7 @@ func (x *RemoveHandlerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveHandlerRequest.ProtoReflect.Descriptor instead.
 func (*RemoveHandlerRequest) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{23}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *RemoveHandlerRequest) GetName() string {
@@ -1855,7 +1944,7 @@ type RemoveHandlerResponse struct {
 
 func (x *RemoveHandlerResponse) Reset() {
 	*x = RemoveHandlerResponse{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[24]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1867,7 +1956,7 @@ func (x *RemoveHandlerResponse) String() string {
 func (*RemoveHandlerResponse) ProtoMessage() {}
 
 func (x *RemoveHandlerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[24]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1880,7 +1969,7 @@ func (x *RemoveHandlerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveHandlerResponse.ProtoReflect.Descriptor instead.
 func (*RemoveHandlerResponse) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{24}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *RemoveHandlerResponse) GetFile() string {
@@ -1908,7 +1997,7 @@ type CordonRequest struct {
 
 func (x *CordonRequest) Reset() {
 	*x = CordonRequest{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[25]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1920,7 +2009,7 @@ func (x *CordonRequest) String() string {
 func (*CordonRequest) ProtoMessage() {}
 
 func (x *CordonRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[25]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1933,7 +2022,7 @@ func (x *CordonRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CordonRequest.ProtoReflect.Descriptor instead.
 func (*CordonRequest) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{25}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *CordonRequest) GetName() string {
@@ -1959,7 +2048,7 @@ type CordonResponse struct {
 
 func (x *CordonResponse) Reset() {
 	*x = CordonResponse{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[26]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1971,7 +2060,7 @@ func (x *CordonResponse) String() string {
 func (*CordonResponse) ProtoMessage() {}
 
 func (x *CordonResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[26]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1984,7 +2073,7 @@ func (x *CordonResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CordonResponse.ProtoReflect.Descriptor instead.
 func (*CordonResponse) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{26}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *CordonResponse) GetHandler() *Handler {
@@ -2003,7 +2092,7 @@ type UncordonRequest struct {
 
 func (x *UncordonRequest) Reset() {
 	*x = UncordonRequest{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[27]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2015,7 +2104,7 @@ func (x *UncordonRequest) String() string {
 func (*UncordonRequest) ProtoMessage() {}
 
 func (x *UncordonRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[27]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2028,7 +2117,7 @@ func (x *UncordonRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UncordonRequest.ProtoReflect.Descriptor instead.
 func (*UncordonRequest) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{27}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *UncordonRequest) GetName() string {
@@ -2047,7 +2136,7 @@ type UncordonResponse struct {
 
 func (x *UncordonResponse) Reset() {
 	*x = UncordonResponse{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[28]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2059,7 +2148,7 @@ func (x *UncordonResponse) String() string {
 func (*UncordonResponse) ProtoMessage() {}
 
 func (x *UncordonResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[28]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2072,7 +2161,7 @@ func (x *UncordonResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UncordonResponse.ProtoReflect.Descriptor instead.
 func (*UncordonResponse) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{28}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *UncordonResponse) GetHandler() *Handler {
@@ -2092,7 +2181,7 @@ type DrainRequest struct {
 
 func (x *DrainRequest) Reset() {
 	*x = DrainRequest{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[29]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2104,7 +2193,7 @@ func (x *DrainRequest) String() string {
 func (*DrainRequest) ProtoMessage() {}
 
 func (x *DrainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[29]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2117,7 +2206,7 @@ func (x *DrainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainRequest.ProtoReflect.Descriptor instead.
 func (*DrainRequest) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{29}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *DrainRequest) GetName() string {
@@ -2146,7 +2235,7 @@ type DrainResponse struct {
 
 func (x *DrainResponse) Reset() {
 	*x = DrainResponse{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[30]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2158,7 +2247,7 @@ func (x *DrainResponse) String() string {
 func (*DrainResponse) ProtoMessage() {}
 
 func (x *DrainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[30]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2171,7 +2260,7 @@ func (x *DrainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainResponse.ProtoReflect.Descriptor instead.
 func (*DrainResponse) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{30}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *DrainResponse) GetPods() int32 {
@@ -2199,7 +2288,7 @@ type ProbeRequest struct {
 
 func (x *ProbeRequest) Reset() {
 	*x = ProbeRequest{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[31]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2211,7 +2300,7 @@ func (x *ProbeRequest) String() string {
 func (*ProbeRequest) ProtoMessage() {}
 
 func (x *ProbeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[31]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2224,7 +2313,7 @@ func (x *ProbeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProbeRequest.ProtoReflect.Descriptor instead.
 func (*ProbeRequest) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{31}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *ProbeRequest) GetName() string {
@@ -2250,7 +2339,7 @@ type ProbeResponse struct {
 
 func (x *ProbeResponse) Reset() {
 	*x = ProbeResponse{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[32]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2262,7 +2351,7 @@ func (x *ProbeResponse) String() string {
 func (*ProbeResponse) ProtoMessage() {}
 
 func (x *ProbeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[32]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2275,7 +2364,7 @@ func (x *ProbeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProbeResponse.ProtoReflect.Descriptor instead.
 func (*ProbeResponse) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{32}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *ProbeResponse) GetHandler() *Handler {
@@ -2300,7 +2389,7 @@ type MeasureOverheadRequest struct {
 
 func (x *MeasureOverheadRequest) Reset() {
 	*x = MeasureOverheadRequest{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[33]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2312,7 +2401,7 @@ func (x *MeasureOverheadRequest) String() string {
 func (*MeasureOverheadRequest) ProtoMessage() {}
 
 func (x *MeasureOverheadRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[33]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2325,7 +2414,7 @@ func (x *MeasureOverheadRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MeasureOverheadRequest.ProtoReflect.Descriptor instead.
 func (*MeasureOverheadRequest) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{33}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *MeasureOverheadRequest) GetName() string {
@@ -2364,7 +2453,7 @@ type MeasureOverheadResponse struct {
 
 func (x *MeasureOverheadResponse) Reset() {
 	*x = MeasureOverheadResponse{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[34]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2376,7 +2465,7 @@ func (x *MeasureOverheadResponse) String() string {
 func (*MeasureOverheadResponse) ProtoMessage() {}
 
 func (x *MeasureOverheadResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[34]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2389,7 +2478,7 @@ func (x *MeasureOverheadResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MeasureOverheadResponse.ProtoReflect.Descriptor instead.
 func (*MeasureOverheadResponse) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{34}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *MeasureOverheadResponse) GetStep() string {
@@ -2429,7 +2518,7 @@ type PromoteRequest struct {
 
 func (x *PromoteRequest) Reset() {
 	*x = PromoteRequest{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[35]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2441,7 +2530,7 @@ func (x *PromoteRequest) String() string {
 func (*PromoteRequest) ProtoMessage() {}
 
 func (x *PromoteRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[35]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2454,7 +2543,7 @@ func (x *PromoteRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PromoteRequest.ProtoReflect.Descriptor instead.
 func (*PromoteRequest) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{35}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *PromoteRequest) GetName() string {
@@ -2473,7 +2562,7 @@ type PromoteResponse struct {
 
 func (x *PromoteResponse) Reset() {
 	*x = PromoteResponse{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[36]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2485,7 +2574,7 @@ func (x *PromoteResponse) String() string {
 func (*PromoteResponse) ProtoMessage() {}
 
 func (x *PromoteResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[36]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2498,7 +2587,7 @@ func (x *PromoteResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PromoteResponse.ProtoReflect.Descriptor instead.
 func (*PromoteResponse) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{36}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *PromoteResponse) GetHandler() *Handler {
@@ -2519,7 +2608,7 @@ type AbortRequest struct {
 
 func (x *AbortRequest) Reset() {
 	*x = AbortRequest{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[37]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2531,7 +2620,7 @@ func (x *AbortRequest) String() string {
 func (*AbortRequest) ProtoMessage() {}
 
 func (x *AbortRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[37]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2544,7 +2633,7 @@ func (x *AbortRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AbortRequest.ProtoReflect.Descriptor instead.
 func (*AbortRequest) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{37}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *AbortRequest) GetName() string {
@@ -2570,7 +2659,7 @@ type AbortResponse struct {
 
 func (x *AbortResponse) Reset() {
 	*x = AbortResponse{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[38]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2582,7 +2671,7 @@ func (x *AbortResponse) String() string {
 func (*AbortResponse) ProtoMessage() {}
 
 func (x *AbortResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[38]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2595,7 +2684,7 @@ func (x *AbortResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AbortResponse.ProtoReflect.Descriptor instead.
 func (*AbortResponse) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{38}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *AbortResponse) GetHandler() *Handler {
@@ -2616,7 +2705,7 @@ type ReloadRequest struct {
 
 func (x *ReloadRequest) Reset() {
 	*x = ReloadRequest{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[39]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2628,7 +2717,7 @@ func (x *ReloadRequest) String() string {
 func (*ReloadRequest) ProtoMessage() {}
 
 func (x *ReloadRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[39]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2641,7 +2730,7 @@ func (x *ReloadRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReloadRequest.ProtoReflect.Descriptor instead.
 func (*ReloadRequest) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{39}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *ReloadRequest) GetNoWait() bool {
@@ -2673,7 +2762,7 @@ type ReloadResponse struct {
 
 func (x *ReloadResponse) Reset() {
 	*x = ReloadResponse{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[40]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2685,7 +2774,7 @@ func (x *ReloadResponse) String() string {
 func (*ReloadResponse) ProtoMessage() {}
 
 func (x *ReloadResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[40]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2698,7 +2787,7 @@ func (x *ReloadResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReloadResponse.ProtoReflect.Descriptor instead.
 func (*ReloadResponse) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{40}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *ReloadResponse) GetGeneration() uint64 {
@@ -2768,7 +2857,7 @@ type GetConfigRequest struct {
 
 func (x *GetConfigRequest) Reset() {
 	*x = GetConfigRequest{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[41]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2780,7 +2869,7 @@ func (x *GetConfigRequest) String() string {
 func (*GetConfigRequest) ProtoMessage() {}
 
 func (x *GetConfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[41]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2793,7 +2882,7 @@ func (x *GetConfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConfigRequest.ProtoReflect.Descriptor instead.
 func (*GetConfigRequest) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{41}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *GetConfigRequest) GetFiles() bool {
@@ -2816,7 +2905,7 @@ type GetConfigResponse struct {
 
 func (x *GetConfigResponse) Reset() {
 	*x = GetConfigResponse{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[42]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2828,7 +2917,7 @@ func (x *GetConfigResponse) String() string {
 func (*GetConfigResponse) ProtoMessage() {}
 
 func (x *GetConfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[42]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2841,7 +2930,7 @@ func (x *GetConfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConfigResponse.ProtoReflect.Descriptor instead.
 func (*GetConfigResponse) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{42}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *GetConfigResponse) GetSettings() []*Setting {
@@ -2875,7 +2964,7 @@ type ListPodsRequest struct {
 
 func (x *ListPodsRequest) Reset() {
 	*x = ListPodsRequest{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[43]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2887,7 +2976,7 @@ func (x *ListPodsRequest) String() string {
 func (*ListPodsRequest) ProtoMessage() {}
 
 func (x *ListPodsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[43]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2900,7 +2989,7 @@ func (x *ListPodsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPodsRequest.ProtoReflect.Descriptor instead.
 func (*ListPodsRequest) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{43}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *ListPodsRequest) GetHandler() string {
@@ -2919,7 +3008,7 @@ type ListPodsResponse struct {
 
 func (x *ListPodsResponse) Reset() {
 	*x = ListPodsResponse{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[44]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2931,7 +3020,7 @@ func (x *ListPodsResponse) String() string {
 func (*ListPodsResponse) ProtoMessage() {}
 
 func (x *ListPodsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[44]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2944,7 +3033,7 @@ func (x *ListPodsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPodsResponse.ProtoReflect.Descriptor instead.
 func (*ListPodsResponse) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{44}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *ListPodsResponse) GetPods() []*Pod {
@@ -2964,7 +3053,7 @@ type ListStartsRequest struct {
 
 func (x *ListStartsRequest) Reset() {
 	*x = ListStartsRequest{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[45]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2976,7 +3065,7 @@ func (x *ListStartsRequest) String() string {
 func (*ListStartsRequest) ProtoMessage() {}
 
 func (x *ListStartsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[45]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2989,7 +3078,7 @@ func (x *ListStartsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListStartsRequest.ProtoReflect.Descriptor instead.
 func (*ListStartsRequest) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{45}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *ListStartsRequest) GetHandler() string {
@@ -3008,7 +3097,7 @@ type ListStartsResponse struct {
 
 func (x *ListStartsResponse) Reset() {
 	*x = ListStartsResponse{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[46]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3020,7 +3109,7 @@ func (x *ListStartsResponse) String() string {
 func (*ListStartsResponse) ProtoMessage() {}
 
 func (x *ListStartsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[46]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3033,7 +3122,7 @@ func (x *ListStartsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListStartsResponse.ProtoReflect.Descriptor instead.
 func (*ListStartsResponse) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{46}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *ListStartsResponse) GetStarts() []*PodStart {
@@ -3063,7 +3152,7 @@ type PodStart struct {
 
 func (x *PodStart) Reset() {
 	*x = PodStart{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[47]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3075,7 +3164,7 @@ func (x *PodStart) String() string {
 func (*PodStart) ProtoMessage() {}
 
 func (x *PodStart) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[47]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3088,7 +3177,7 @@ func (x *PodStart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PodStart.ProtoReflect.Descriptor instead.
 func (*PodStart) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{47}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *PodStart) GetNamespace() string {
@@ -3165,7 +3254,7 @@ type StartCall struct {
 
 func (x *StartCall) Reset() {
 	*x = StartCall{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[48]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3177,7 +3266,7 @@ func (x *StartCall) String() string {
 func (*StartCall) ProtoMessage() {}
 
 func (x *StartCall) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[48]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3190,7 +3279,7 @@ func (x *StartCall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartCall.ProtoReflect.Descriptor instead.
 func (*StartCall) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{48}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *StartCall) GetRpc() string {
@@ -3246,7 +3335,7 @@ type StartStep struct {
 
 func (x *StartStep) Reset() {
 	*x = StartStep{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[49]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3258,7 +3347,7 @@ func (x *StartStep) String() string {
 func (*StartStep) ProtoMessage() {}
 
 func (x *StartStep) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[49]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3271,7 +3360,7 @@ func (x *StartStep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartStep.ProtoReflect.Descriptor instead.
 func (*StartStep) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{49}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *StartStep) GetName() string {
@@ -3307,7 +3396,7 @@ type Pod struct {
 
 func (x *Pod) Reset() {
 	*x = Pod{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[50]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3319,7 +3408,7 @@ func (x *Pod) String() string {
 func (*Pod) ProtoMessage() {}
 
 func (x *Pod) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[50]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3332,7 +3421,7 @@ func (x *Pod) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pod.ProtoReflect.Descriptor instead.
 func (*Pod) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{50}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *Pod) GetId() string {
@@ -3423,7 +3512,7 @@ type Pin struct {
 
 func (x *Pin) Reset() {
 	*x = Pin{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[51]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3435,7 +3524,7 @@ func (x *Pin) String() string {
 func (*Pin) ProtoMessage() {}
 
 func (x *Pin) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[51]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3448,7 +3537,7 @@ func (x *Pin) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pin.ProtoReflect.Descriptor instead.
 func (*Pin) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{51}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *Pin) GetDigest() string {
@@ -3502,7 +3591,7 @@ type WhereIsRequest struct {
 
 func (x *WhereIsRequest) Reset() {
 	*x = WhereIsRequest{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[52]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3514,7 +3603,7 @@ func (x *WhereIsRequest) String() string {
 func (*WhereIsRequest) ProtoMessage() {}
 
 func (x *WhereIsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[52]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3527,7 +3616,7 @@ func (x *WhereIsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhereIsRequest.ProtoReflect.Descriptor instead.
 func (*WhereIsRequest) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{52}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *WhereIsRequest) GetId() string {
@@ -3552,7 +3641,7 @@ type WhereIsResponse struct {
 
 func (x *WhereIsResponse) Reset() {
 	*x = WhereIsResponse{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[53]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3564,7 +3653,7 @@ func (x *WhereIsResponse) String() string {
 func (*WhereIsResponse) ProtoMessage() {}
 
 func (x *WhereIsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[53]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3577,7 +3666,7 @@ func (x *WhereIsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhereIsResponse.ProtoReflect.Descriptor instead.
 func (*WhereIsResponse) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{53}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *WhereIsResponse) GetSandbox() string {
@@ -3623,7 +3712,7 @@ type ListPullsRequest struct {
 
 func (x *ListPullsRequest) Reset() {
 	*x = ListPullsRequest{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[54]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3635,7 +3724,7 @@ func (x *ListPullsRequest) String() string {
 func (*ListPullsRequest) ProtoMessage() {}
 
 func (x *ListPullsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[54]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3648,7 +3737,7 @@ func (x *ListPullsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPullsRequest.ProtoReflect.Descriptor instead.
 func (*ListPullsRequest) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{54}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{55}
 }
 
 type ListPullsResponse struct {
@@ -3660,7 +3749,7 @@ type ListPullsResponse struct {
 
 func (x *ListPullsResponse) Reset() {
 	*x = ListPullsResponse{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[55]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3672,7 +3761,7 @@ func (x *ListPullsResponse) String() string {
 func (*ListPullsResponse) ProtoMessage() {}
 
 func (x *ListPullsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[55]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3685,7 +3774,7 @@ func (x *ListPullsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPullsResponse.ProtoReflect.Descriptor instead.
 func (*ListPullsResponse) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{55}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *ListPullsResponse) GetPulls() []*Pull {
@@ -3710,7 +3799,7 @@ type Pull struct {
 
 func (x *Pull) Reset() {
 	*x = Pull{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[56]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3722,7 +3811,7 @@ func (x *Pull) String() string {
 func (*Pull) ProtoMessage() {}
 
 func (x *Pull) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[56]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3735,7 +3824,7 @@ func (x *Pull) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pull.ProtoReflect.Descriptor instead.
 func (*Pull) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{56}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *Pull) GetName() string {
@@ -3781,7 +3870,7 @@ type PullLayer struct {
 
 func (x *PullLayer) Reset() {
 	*x = PullLayer{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[57]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3793,7 +3882,7 @@ func (x *PullLayer) String() string {
 func (*PullLayer) ProtoMessage() {}
 
 func (x *PullLayer) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[57]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3806,7 +3895,7 @@ func (x *PullLayer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PullLayer.ProtoReflect.Descriptor instead.
 func (*PullLayer) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{57}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *PullLayer) GetDigest() string {
@@ -3847,7 +3936,7 @@ type ExportImagesRequest struct {
 
 func (x *ExportImagesRequest) Reset() {
 	*x = ExportImagesRequest{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[58]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3859,7 +3948,7 @@ func (x *ExportImagesRequest) String() string {
 func (*ExportImagesRequest) ProtoMessage() {}
 
 func (x *ExportImagesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[58]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3872,7 +3961,7 @@ func (x *ExportImagesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExportImagesRequest.ProtoReflect.Descriptor instead.
 func (*ExportImagesRequest) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{58}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *ExportImagesRequest) GetImages() []string {
@@ -3892,7 +3981,7 @@ type ExportImagesResponse struct {
 
 func (x *ExportImagesResponse) Reset() {
 	*x = ExportImagesResponse{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[59]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3904,7 +3993,7 @@ func (x *ExportImagesResponse) String() string {
 func (*ExportImagesResponse) ProtoMessage() {}
 
 func (x *ExportImagesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[59]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3917,7 +4006,7 @@ func (x *ExportImagesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExportImagesResponse.ProtoReflect.Descriptor instead.
 func (*ExportImagesResponse) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{59}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *ExportImagesResponse) GetData() []byte {
@@ -3943,7 +4032,7 @@ type ImportImagesRequest struct {
 
 func (x *ImportImagesRequest) Reset() {
 	*x = ImportImagesRequest{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[60]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3955,7 +4044,7 @@ func (x *ImportImagesRequest) String() string {
 func (*ImportImagesRequest) ProtoMessage() {}
 
 func (x *ImportImagesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[60]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3968,7 +4057,7 @@ func (x *ImportImagesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImportImagesRequest.ProtoReflect.Descriptor instead.
 func (*ImportImagesRequest) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{60}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *ImportImagesRequest) GetName() string {
@@ -4002,7 +4091,7 @@ type ImportImagesResponse struct {
 
 func (x *ImportImagesResponse) Reset() {
 	*x = ImportImagesResponse{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[61]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4014,7 +4103,7 @@ func (x *ImportImagesResponse) String() string {
 func (*ImportImagesResponse) ProtoMessage() {}
 
 func (x *ImportImagesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[61]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4027,7 +4116,7 @@ func (x *ImportImagesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImportImagesResponse.ProtoReflect.Descriptor instead.
 func (*ImportImagesResponse) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{61}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *ImportImagesResponse) GetNames() []string {
@@ -4097,7 +4186,7 @@ const file_berth_admin_v1_admin_proto_rawDesc = "" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value\x12\x16\n" +
 	"\x06origin\x18\x03 \x01(\tR\x06origin\"\x12\n" +
-	"\x10GetStatusRequest\"\xa8\x04\n" +
+	"\x10GetStatusRequest\"\xf1\x04\n" +
 	"\x11GetStatusResponse\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12\x1a\n" +
 	"\brevision\x18\x02 \x01(\tR\brevision\x129\n" +
@@ -4121,7 +4210,14 @@ const file_berth_admin_v1_admin_proto_rawDesc = "" +
 	"\n" +
 	"recovering\x18\x0e \x01(\bR\n" +
 	"recovering\x12#\n" +
-	"\rneeds_restart\x18\x0f \x03(\tR\fneedsRestart\"\x15\n" +
+	"\rneeds_restart\x18\x0f \x03(\tR\fneedsRestart\x12G\n" +
+	"\x0fpod_checkpoints\x18\x10 \x01(\v2\x1e.berth.admin.v1.PodCheckpointsR\x0epodCheckpoints\"\xa8\x01\n" +
+	"\x0ePodCheckpoints\x12\x1c\n" +
+	"\tdirectory\x18\x01 \x01(\tR\tdirectory\x12\x14\n" +
+	"\x05count\x18\x02 \x01(\x05R\x05count\x12\x14\n" +
+	"\x05bytes\x18\x03 \x01(\x03R\x05bytes\x122\n" +
+	"\x06oldest\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x06oldest\x12\x18\n" +
+	"\adamaged\x18\x05 \x01(\x05R\adamaged\"\x15\n" +
 	"\x13ListHandlersRequest\"k\n" +
 	"\x14ListHandlersResponse\x123\n" +
 	"\bhandlers\x18\x01 \x03(\v2\x17.berth.admin.v1.HandlerR\bhandlers\x12\x1e\n" +
@@ -4375,7 +4471,7 @@ func file_berth_admin_v1_admin_proto_rawDescGZIP() []byte {
 }
 
 var file_berth_admin_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_berth_admin_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 62)
+var file_berth_admin_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 63)
 var file_berth_admin_v1_admin_proto_goTypes = []any{
 	(State)(0),                      // 0: berth.admin.v1.State
 	(*Problem)(nil),                 // 1: berth.admin.v1.Problem
@@ -4387,167 +4483,170 @@ var file_berth_admin_v1_admin_proto_goTypes = []any{
 	(*Setting)(nil),                 // 7: berth.admin.v1.Setting
 	(*GetStatusRequest)(nil),        // 8: berth.admin.v1.GetStatusRequest
 	(*GetStatusResponse)(nil),       // 9: berth.admin.v1.GetStatusResponse
-	(*ListHandlersRequest)(nil),     // 10: berth.admin.v1.ListHandlersRequest
-	(*ListHandlersResponse)(nil),    // 11: berth.admin.v1.ListHandlersResponse
-	(*GetHandlerRequest)(nil),       // 12: berth.admin.v1.GetHandlerRequest
-	(*GetHandlerResponse)(nil),      // 13: berth.admin.v1.GetHandlerResponse
-	(*Overhead)(nil),                // 14: berth.admin.v1.Overhead
-	(*OverheadEstimate)(nil),        // 15: berth.admin.v1.OverheadEstimate
-	(*OverheadDistribution)(nil),    // 16: berth.admin.v1.OverheadDistribution
-	(*Binary)(nil),                  // 17: berth.admin.v1.Binary
-	(*WatchHandlersRequest)(nil),    // 18: berth.admin.v1.WatchHandlersRequest
-	(*WatchHandlersResponse)(nil),   // 19: berth.admin.v1.WatchHandlersResponse
-	(*RegisterHandlerRequest)(nil),  // 20: berth.admin.v1.RegisterHandlerRequest
-	(*RegisterHandlerResponse)(nil), // 21: berth.admin.v1.RegisterHandlerResponse
-	(*UpdateHandlerRequest)(nil),    // 22: berth.admin.v1.UpdateHandlerRequest
-	(*UpdateHandlerResponse)(nil),   // 23: berth.admin.v1.UpdateHandlerResponse
-	(*RemoveHandlerRequest)(nil),    // 24: berth.admin.v1.RemoveHandlerRequest
-	(*RemoveHandlerResponse)(nil),   // 25: berth.admin.v1.RemoveHandlerResponse
-	(*CordonRequest)(nil),           // 26: berth.admin.v1.CordonRequest
-	(*CordonResponse)(nil),          // 27: berth.admin.v1.CordonResponse
-	(*UncordonRequest)(nil),         // 28: berth.admin.v1.UncordonRequest
-	(*UncordonResponse)(nil),        // 29: berth.admin.v1.UncordonResponse
-	(*DrainRequest)(nil),            // 30: berth.admin.v1.DrainRequest
-	(*DrainResponse)(nil),           // 31: berth.admin.v1.DrainResponse
-	(*ProbeRequest)(nil),            // 32: berth.admin.v1.ProbeRequest
-	(*ProbeResponse)(nil),           // 33: berth.admin.v1.ProbeResponse
-	(*MeasureOverheadRequest)(nil),  // 34: berth.admin.v1.MeasureOverheadRequest
-	(*MeasureOverheadResponse)(nil), // 35: berth.admin.v1.MeasureOverheadResponse
-	(*PromoteRequest)(nil),          // 36: berth.admin.v1.PromoteRequest
-	(*PromoteResponse)(nil),         // 37: berth.admin.v1.PromoteResponse
-	(*AbortRequest)(nil),            // 38: berth.admin.v1.AbortRequest
-	(*AbortResponse)(nil),           // 39: berth.admin.v1.AbortResponse
-	(*ReloadRequest)(nil),           // 40: berth.admin.v1.ReloadRequest
-	(*ReloadResponse)(nil),          // 41: berth.admin.v1.ReloadResponse
-	(*GetConfigRequest)(nil),        // 42: berth.admin.v1.GetConfigRequest
-	(*GetConfigResponse)(nil),       // 43: berth.admin.v1.GetConfigResponse
-	(*ListPodsRequest)(nil),         // 44: berth.admin.v1.ListPodsRequest
-	(*ListPodsResponse)(nil),        // 45: berth.admin.v1.ListPodsResponse
-	(*ListStartsRequest)(nil),       // 46: berth.admin.v1.ListStartsRequest
-	(*ListStartsResponse)(nil),      // 47: berth.admin.v1.ListStartsResponse
-	(*PodStart)(nil),                // 48: berth.admin.v1.PodStart
-	(*StartCall)(nil),               // 49: berth.admin.v1.StartCall
-	(*StartStep)(nil),               // 50: berth.admin.v1.StartStep
-	(*Pod)(nil),                     // 51: berth.admin.v1.Pod
-	(*Pin)(nil),                     // 52: berth.admin.v1.Pin
-	(*WhereIsRequest)(nil),          // 53: berth.admin.v1.WhereIsRequest
-	(*WhereIsResponse)(nil),         // 54: berth.admin.v1.WhereIsResponse
-	(*ListPullsRequest)(nil),        // 55: berth.admin.v1.ListPullsRequest
-	(*ListPullsResponse)(nil),       // 56: berth.admin.v1.ListPullsResponse
-	(*Pull)(nil),                    // 57: berth.admin.v1.Pull
-	(*PullLayer)(nil),               // 58: berth.admin.v1.PullLayer
-	(*ExportImagesRequest)(nil),     // 59: berth.admin.v1.ExportImagesRequest
-	(*ExportImagesResponse)(nil),    // 60: berth.admin.v1.ExportImagesResponse
-	(*ImportImagesRequest)(nil),     // 61: berth.admin.v1.ImportImagesRequest
-	(*ImportImagesResponse)(nil),    // 62: berth.admin.v1.ImportImagesResponse
-	(*timestamppb.Timestamp)(nil),   // 63: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),     // 64: google.protobuf.Duration
+	(*PodCheckpoints)(nil),          // 10: berth.admin.v1.PodCheckpoints
+	(*ListHandlersRequest)(nil),     // 11: berth.admin.v1.ListHandlersRequest
+	(*ListHandlersResponse)(nil),    // 12: berth.admin.v1.ListHandlersResponse
+	(*GetHandlerRequest)(nil),       // 13: berth.admin.v1.GetHandlerRequest
+	(*GetHandlerResponse)(nil),      // 14: berth.admin.v1.GetHandlerResponse
+	(*Overhead)(nil),                // 15: berth.admin.v1.Overhead
+	(*OverheadEstimate)(nil),        // 16: berth.admin.v1.OverheadEstimate
+	(*OverheadDistribution)(nil),    // 17: berth.admin.v1.OverheadDistribution
+	(*Binary)(nil),                  // 18: berth.admin.v1.Binary
+	(*WatchHandlersRequest)(nil),    // 19: berth.admin.v1.WatchHandlersRequest
+	(*WatchHandlersResponse)(nil),   // 20: berth.admin.v1.WatchHandlersResponse
+	(*RegisterHandlerRequest)(nil),  // 21: berth.admin.v1.RegisterHandlerRequest
+	(*RegisterHandlerResponse)(nil), // 22: berth.admin.v1.RegisterHandlerResponse
+	(*UpdateHandlerRequest)(nil),    // 23: berth.admin.v1.UpdateHandlerRequest
+	(*UpdateHandlerResponse)(nil),   // 24: berth.admin.v1.UpdateHandlerResponse
+	(*RemoveHandlerRequest)(nil),    // 25: berth.admin.v1.RemoveHandlerRequest
+	(*RemoveHandlerResponse)(nil),   // 26: berth.admin.v1.RemoveHandlerResponse
+	(*CordonRequest)(nil),           // 27: berth.admin.v1.CordonRequest
+	(*CordonResponse)(nil),          // 28: berth.admin.v1.CordonResponse
+	(*UncordonRequest)(nil),         // 29: berth.admin.v1.UncordonRequest
+	(*UncordonResponse)(nil),        // 30: berth.admin.v1.UncordonResponse
+	(*DrainRequest)(nil),            // 31: berth.admin.v1.DrainRequest
+	(*DrainResponse)(nil),           // 32: berth.admin.v1.DrainResponse
+	(*ProbeRequest)(nil),            // 33: berth.admin.v1.ProbeRequest
+	(*ProbeResponse)(nil),           // 34: berth.admin.v1.ProbeResponse
+	(*MeasureOverheadRequest)(nil),  // 35: berth.admin.v1.MeasureOverheadRequest
+	(*MeasureOverheadResponse)(nil), // 36: berth.admin.v1.MeasureOverheadResponse
+	(*PromoteRequest)(nil),          // 37: berth.admin.v1.PromoteRequest
+	(*PromoteResponse)(nil),         // 38: berth.admin.v1.PromoteResponse
+	(*AbortRequest)(nil),            // 39: berth.admin.v1.AbortRequest
+	(*AbortResponse)(nil),           // 40: berth.admin.v1.AbortResponse
+	(*ReloadRequest)(nil),           // 41: berth.admin.v1.ReloadRequest
+	(*ReloadResponse)(nil),          // 42: berth.admin.v1.ReloadResponse
+	(*GetConfigRequest)(nil),        // 43: berth.admin.v1.GetConfigRequest
+	(*GetConfigResponse)(nil),       // 44: berth.admin.v1.GetConfigResponse
+	(*ListPodsRequest)(nil),         // 45: berth.admin.v1.ListPodsRequest
+	(*ListPodsResponse)(nil),        // 46: berth.admin.v1.ListPodsResponse
+	(*ListStartsRequest)(nil),       // 47: berth.admin.v1.ListStartsRequest
+	(*ListStartsResponse)(nil),      // 48: berth.admin.v1.ListStartsResponse
+	(*PodStart)(nil),                // 49: berth.admin.v1.PodStart
+	(*StartCall)(nil),               // 50: berth.admin.v1.StartCall
+	(*StartStep)(nil),               // 51: berth.admin.v1.StartStep
+	(*Pod)(nil),                     // 52: berth.admin.v1.Pod
+	(*Pin)(nil),                     // 53: berth.admin.v1.Pin
+	(*WhereIsRequest)(nil),          // 54: berth.admin.v1.WhereIsRequest
+	(*WhereIsResponse)(nil),         // 55: berth.admin.v1.WhereIsResponse
+	(*ListPullsRequest)(nil),        // 56: berth.admin.v1.ListPullsRequest
+	(*ListPullsResponse)(nil),       // 57: berth.admin.v1.ListPullsResponse
+	(*Pull)(nil),                    // 58: berth.admin.v1.Pull
+	(*PullLayer)(nil),               // 59: berth.admin.v1.PullLayer
+	(*ExportImagesRequest)(nil),     // 60: berth.admin.v1.ExportImagesRequest
+	(*ExportImagesResponse)(nil),    // 61: berth.admin.v1.ExportImagesResponse
+	(*ImportImagesRequest)(nil),     // 62: berth.admin.v1.ImportImagesRequest
+	(*ImportImagesResponse)(nil),    // 63: berth.admin.v1.ImportImagesResponse
+	(*timestamppb.Timestamp)(nil),   // 64: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),     // 65: google.protobuf.Duration
 }
 var file_berth_admin_v1_admin_proto_depIdxs = []int32{
 	1,  // 0: berth.admin.v1.Problems.problems:type_name -> berth.admin.v1.Problem
 	0,  // 1: berth.admin.v1.Handler.state:type_name -> berth.admin.v1.State
-	63, // 2: berth.admin.v1.Handler.probed_at:type_name -> google.protobuf.Timestamp
+	64, // 2: berth.admin.v1.Handler.probed_at:type_name -> google.protobuf.Timestamp
 	6,  // 3: berth.admin.v1.Handler.trial:type_name -> berth.admin.v1.Trial
 	4,  // 4: berth.admin.v1.Handler.capabilities:type_name -> berth.admin.v1.Capabilities
 	5,  // 5: berth.admin.v1.Capabilities.capabilities:type_name -> berth.admin.v1.Capability
-	63, // 6: berth.admin.v1.GetStatusResponse.started_at:type_name -> google.protobuf.Timestamp
+	64, // 6: berth.admin.v1.GetStatusResponse.started_at:type_name -> google.protobuf.Timestamp
 	1,  // 7: berth.admin.v1.GetStatusResponse.problems:type_name -> berth.admin.v1.Problem
-	63, // 8: berth.admin.v1.GetStatusResponse.reloaded_at:type_name -> google.protobuf.Timestamp
-	3,  // 9: berth.admin.v1.ListHandlersResponse.handlers:type_name -> berth.admin.v1.Handler
-	3,  // 10: berth.admin.v1.GetHandlerResponse.handler:type_name -> berth.admin.v1.Handler
-	7,  // 11: berth.admin.v1.GetHandlerResponse.settings:type_name -> berth.admin.v1.Setting
-	7,  // 12: berth.admin.v1.GetHandlerResponse.written:type_name -> berth.admin.v1.Setting
-	17, // 13: berth.admin.v1.GetHandlerResponse.binary:type_name -> berth.admin.v1.Binary
-	14, // 14: berth.admin.v1.GetHandlerResponse.overhead:type_name -> berth.admin.v1.Overhead
-	15, // 15: berth.admin.v1.Overhead.live:type_name -> berth.admin.v1.OverheadEstimate
-	15, // 16: berth.admin.v1.Overhead.canary:type_name -> berth.admin.v1.OverheadEstimate
-	15, // 17: berth.admin.v1.Overhead.best:type_name -> berth.admin.v1.OverheadEstimate
-	16, // 18: berth.admin.v1.OverheadEstimate.memory_bytes:type_name -> berth.admin.v1.OverheadDistribution
-	16, // 19: berth.admin.v1.OverheadEstimate.cpu_nanocores:type_name -> berth.admin.v1.OverheadDistribution
-	63, // 20: berth.admin.v1.OverheadEstimate.measured_at:type_name -> google.protobuf.Timestamp
-	64, // 21: berth.admin.v1.OverheadEstimate.window:type_name -> google.protobuf.Duration
-	63, // 22: berth.admin.v1.Binary.modified_at:type_name -> google.protobuf.Timestamp
-	3,  // 23: berth.admin.v1.WatchHandlersResponse.handlers:type_name -> berth.admin.v1.Handler
-	7,  // 24: berth.admin.v1.RegisterHandlerRequest.settings:type_name -> berth.admin.v1.Setting
-	3,  // 25: berth.admin.v1.RegisterHandlerResponse.handler:type_name -> berth.admin.v1.Handler
-	7,  // 26: berth.admin.v1.UpdateHandlerRequest.set:type_name -> berth.admin.v1.Setting
-	3,  // 27: berth.admin.v1.UpdateHandlerResponse.handler:type_name -> berth.admin.v1.Handler
-	3,  // 28: berth.admin.v1.CordonResponse.handler:type_name -> berth.admin.v1.Handler
-	3,  // 29: berth.admin.v1.UncordonResponse.handler:type_name -> berth.admin.v1.Handler
-	3,  // 30: berth.admin.v1.ProbeResponse.handler:type_name -> berth.admin.v1.Handler
-	64, // 31: berth.admin.v1.MeasureOverheadRequest.window:type_name -> google.protobuf.Duration
-	14, // 32: berth.admin.v1.MeasureOverheadResponse.overhead:type_name -> berth.admin.v1.Overhead
-	3,  // 33: berth.admin.v1.PromoteResponse.handler:type_name -> berth.admin.v1.Handler
-	3,  // 34: berth.admin.v1.AbortResponse.handler:type_name -> berth.admin.v1.Handler
-	1,  // 35: berth.admin.v1.ReloadResponse.problems:type_name -> berth.admin.v1.Problem
-	64, // 36: berth.admin.v1.ReloadResponse.took:type_name -> google.protobuf.Duration
-	7,  // 37: berth.admin.v1.GetConfigResponse.settings:type_name -> berth.admin.v1.Setting
-	1,  // 38: berth.admin.v1.GetConfigResponse.problems:type_name -> berth.admin.v1.Problem
-	51, // 39: berth.admin.v1.ListPodsResponse.pods:type_name -> berth.admin.v1.Pod
-	48, // 40: berth.admin.v1.ListStartsResponse.starts:type_name -> berth.admin.v1.PodStart
-	63, // 41: berth.admin.v1.PodStart.began_at:type_name -> google.protobuf.Timestamp
-	64, // 42: berth.admin.v1.PodStart.took:type_name -> google.protobuf.Duration
-	49, // 43: berth.admin.v1.PodStart.calls:type_name -> berth.admin.v1.StartCall
-	63, // 44: berth.admin.v1.StartCall.began_at:type_name -> google.protobuf.Timestamp
-	64, // 45: berth.admin.v1.StartCall.took:type_name -> google.protobuf.Duration
-	50, // 46: berth.admin.v1.StartCall.steps:type_name -> berth.admin.v1.StartStep
-	64, // 47: berth.admin.v1.StartStep.took:type_name -> google.protobuf.Duration
-	63, // 48: berth.admin.v1.Pod.created_at:type_name -> google.protobuf.Timestamp
-	52, // 49: berth.admin.v1.Pod.pin:type_name -> berth.admin.v1.Pin
-	17, // 50: berth.admin.v1.Pin.binaries:type_name -> berth.admin.v1.Binary
-	51, // 51: berth.admin.v1.WhereIsResponse.pod:type_name -> berth.admin.v1.Pod
-	57, // 52: berth.admin.v1.ListPullsResponse.pulls:type_name -> berth.admin.v1.Pull
-	63, // 53: berth.admin.v1.Pull.began_at:type_name -> google.protobuf.Timestamp
-	58, // 54: berth.admin.v1.Pull.layers:type_name -> berth.admin.v1.PullLayer
-	8,  // 55: berth.admin.v1.Admin.GetStatus:input_type -> berth.admin.v1.GetStatusRequest
-	10, // 56: berth.admin.v1.Admin.ListHandlers:input_type -> berth.admin.v1.ListHandlersRequest
-	12, // 57: berth.admin.v1.Admin.GetHandler:input_type -> berth.admin.v1.GetHandlerRequest
-	18, // 58: berth.admin.v1.Admin.WatchHandlers:input_type -> berth.admin.v1.WatchHandlersRequest
-	20, // 59: berth.admin.v1.Admin.RegisterHandler:input_type -> berth.admin.v1.RegisterHandlerRequest
-	22, // 60: berth.admin.v1.Admin.UpdateHandler:input_type -> berth.admin.v1.UpdateHandlerRequest
-	24, // 61: berth.admin.v1.Admin.RemoveHandler:input_type -> berth.admin.v1.RemoveHandlerRequest
-	26, // 62: berth.admin.v1.Admin.Cordon:input_type -> berth.admin.v1.CordonRequest
-	28, // 63: berth.admin.v1.Admin.Uncordon:input_type -> berth.admin.v1.UncordonRequest
-	30, // 64: berth.admin.v1.Admin.Drain:input_type -> berth.admin.v1.DrainRequest
-	32, // 65: berth.admin.v1.Admin.Probe:input_type -> berth.admin.v1.ProbeRequest
-	34, // 66: berth.admin.v1.Admin.MeasureOverhead:input_type -> berth.admin.v1.MeasureOverheadRequest
-	36, // 67: berth.admin.v1.Admin.Promote:input_type -> berth.admin.v1.PromoteRequest
-	38, // 68: berth.admin.v1.Admin.Abort:input_type -> berth.admin.v1.AbortRequest
-	40, // 69: berth.admin.v1.Admin.Reload:input_type -> berth.admin.v1.ReloadRequest
-	42, // 70: berth.admin.v1.Admin.GetConfig:input_type -> berth.admin.v1.GetConfigRequest
-	44, // 71: berth.admin.v1.Admin.ListPods:input_type -> berth.admin.v1.ListPodsRequest
-	46, // 72: berth.admin.v1.Admin.ListStarts:input_type -> berth.admin.v1.ListStartsRequest
-	53, // 73: berth.admin.v1.Admin.WhereIs:input_type -> berth.admin.v1.WhereIsRequest
-	55, // 74: berth.admin.v1.Admin.ListPulls:input_type -> berth.admin.v1.ListPullsRequest
-	59, // 75: berth.admin.v1.Admin.ExportImages:input_type -> berth.admin.v1.ExportImagesRequest
-	61, // 76: berth.admin.v1.Admin.ImportImages:input_type -> berth.admin.v1.ImportImagesRequest
-	9,  // 77: berth.admin.v1.Admin.GetStatus:output_type -> berth.admin.v1.GetStatusResponse
-	11, // 78: berth.admin.v1.Admin.ListHandlers:output_type -> berth.admin.v1.ListHandlersResponse
-	13, // 79: berth.admin.v1.Admin.GetHandler:output_type -> berth.admin.v1.GetHandlerResponse
-	19, // 80: berth.admin.v1.Admin.WatchHandlers:output_type -> berth.admin.v1.WatchHandlersResponse
-	21, // 81: berth.admin.v1.Admin.RegisterHandler:output_type -> berth.admin.v1.RegisterHandlerResponse
-	23, // 82: berth.admin.v1.Admin.UpdateHandler:output_type -> berth.admin.v1.UpdateHandlerResponse
-	25, // 83: berth.admin.v1.Admin.RemoveHandler:output_type -> berth.admin.v1.RemoveHandlerResponse
-	27, // 84: berth.admin.v1.Admin.Cordon:output_type -> berth.admin.v1.CordonResponse
-	29, // 85: berth.admin.v1.Admin.Uncordon:output_type -> berth.admin.v1.UncordonResponse
-	31, // 86: berth.admin.v1.Admin.Drain:output_type -> berth.admin.v1.DrainResponse
-	33, // 87: berth.admin.v1.Admin.Probe:output_type -> berth.admin.v1.ProbeResponse
-	35, // 88: berth.admin.v1.Admin.MeasureOverhead:output_type -> berth.admin.v1.MeasureOverheadResponse
-	37, // 89: berth.admin.v1.Admin.Promote:output_type -> berth.admin.v1.PromoteResponse
-	39, // 90: berth.admin.v1.Admin.Abort:output_type -> berth.admin.v1.AbortResponse
-	41, // 91: berth.admin.v1.Admin.Reload:output_type -> berth.admin.v1.ReloadResponse
-	43, // 92: berth.admin.v1.Admin.GetConfig:output_type -> berth.admin.v1.GetConfigResponse
-	45, // 93: berth.admin.v1.Admin.ListPods:output_type -> berth.admin.v1.ListPodsResponse
-	47, // 94: berth.admin.v1.Admin.ListStarts:output_type -> berth.admin.v1.ListStartsResponse
-	54, // 95: berth.admin.v1.Admin.WhereIs:output_type -> berth.admin.v1.WhereIsResponse
-	56, // 96: berth.admin.v1.Admin.ListPulls:output_type -> berth.admin.v1.ListPullsResponse
-	60, // 97: berth.admin.v1.Admin.ExportImages:output_type -> berth.admin.v1.ExportImagesResponse
-	62, // 98: berth.admin.v1.Admin.ImportImages:output_type -> berth.admin.v1.ImportImagesResponse
-	77, // [77:99] is the sub-list for method output_type
-	55, // [55:77] is the sub-list for method input_type
-	55, // [55:55] is the sub-list for extension type_name
-	55, // [55:55] is the sub-list for extension extendee
-	0,  // [0:55] is the sub-list for field type_name
+	64, // 8: berth.admin.v1.GetStatusResponse.reloaded_at:type_name -> google.protobuf.Timestamp
+	10, // 9: berth.admin.v1.GetStatusResponse.pod_checkpoints:type_name -> berth.admin.v1.PodCheckpoints
+	64, // 10: berth.admin.v1.PodCheckpoints.oldest:type_name -> google.protobuf.Timestamp
+	3,  // 11: berth.admin.v1.ListHandlersResponse.handlers:type_name -> berth.admin.v1.Handler
+	3,  // 12: berth.admin.v1.GetHandlerResponse.handler:type_name -> berth.admin.v1.Handler
+	7,  // 13: berth.admin.v1.GetHandlerResponse.settings:type_name -> berth.admin.v1.Setting
+	7,  // 14: berth.admin.v1.GetHandlerResponse.written:type_name -> berth.admin.v1.Setting
+	18, // 15: berth.admin.v1.GetHandlerResponse.binary:type_name -> berth.admin.v1.Binary
+	15, // 16: berth.admin.v1.GetHandlerResponse.overhead:type_name -> berth.admin.v1.Overhead
+	16, // 17: berth.admin.v1.Overhead.live:type_name -> berth.admin.v1.OverheadEstimate
+	16, // 18: berth.admin.v1.Overhead.canary:type_name -> berth.admin.v1.OverheadEstimate
+	16, // 19: berth.admin.v1.Overhead.best:type_name -> berth.admin.v1.OverheadEstimate
+	17, // 20: berth.admin.v1.OverheadEstimate.memory_bytes:type_name -> berth.admin.v1.OverheadDistribution
+	17, // 21: berth.admin.v1.OverheadEstimate.cpu_nanocores:type_name -> berth.admin.v1.OverheadDistribution
+	64, // 22: berth.admin.v1.OverheadEstimate.measured_at:type_name -> google.protobuf.Timestamp
+	65, // 23: berth.admin.v1.OverheadEstimate.window:type_name -> google.protobuf.Duration
+	64, // 24: berth.admin.v1.Binary.modified_at:type_name -> google.protobuf.Timestamp
+	3,  // 25: berth.admin.v1.WatchHandlersResponse.handlers:type_name -> berth.admin.v1.Handler
+	7,  // 26: berth.admin.v1.RegisterHandlerRequest.settings:type_name -> berth.admin.v1.Setting
+	3,  // 27: berth.admin.v1.RegisterHandlerResponse.handler:type_name -> berth.admin.v1.Handler
+	7,  // 28: berth.admin.v1.UpdateHandlerRequest.set:type_name -> berth.admin.v1.Setting
+	3,  // 29: berth.admin.v1.UpdateHandlerResponse.handler:type_name -> berth.admin.v1.Handler
+	3,  // 30: berth.admin.v1.CordonResponse.handler:type_name -> berth.admin.v1.Handler
+	3,  // 31: berth.admin.v1.UncordonResponse.handler:type_name -> berth.admin.v1.Handler
+	3,  // 32: berth.admin.v1.ProbeResponse.handler:type_name -> berth.admin.v1.Handler
+	65, // 33: berth.admin.v1.MeasureOverheadRequest.window:type_name -> google.protobuf.Duration
+	15, // 34: berth.admin.v1.MeasureOverheadResponse.overhead:type_name -> berth.admin.v1.Overhead
+	3,  // 35: berth.admin.v1.PromoteResponse.handler:type_name -> berth.admin.v1.Handler
+	3,  // 36: berth.admin.v1.AbortResponse.handler:type_name -> berth.admin.v1.Handler
+	1,  // 37: berth.admin.v1.ReloadResponse.problems:type_name -> berth.admin.v1.Problem
+	65, // 38: berth.admin.v1.ReloadResponse.took:type_name -> google.protobuf.Duration
+	7,  // 39: berth.admin.v1.GetConfigResponse.settings:type_name -> berth.admin.v1.Setting
+	1,  // 40: berth.admin.v1.GetConfigResponse.problems:type_name -> berth.admin.v1.Problem
+	52, // 41: berth.admin.v1.ListPodsResponse.pods:type_name -> berth.admin.v1.Pod
+	49, // 42: berth.admin.v1.ListStartsResponse.starts:type_name -> berth.admin.v1.PodStart
+	64, // 43: berth.admin.v1.PodStart.began_at:type_name -> google.protobuf.Timestamp
+	65, // 44: berth.admin.v1.PodStart.took:type_name -> google.protobuf.Duration
+	50, // 45: berth.admin.v1.PodStart.calls:type_name -> berth.admin.v1.StartCall
+	64, // 46: berth.admin.v1.StartCall.began_at:type_name -> google.protobuf.Timestamp
+	65, // 47: berth.admin.v1.StartCall.took:type_name -> google.protobuf.Duration
+	51, // 48: berth.admin.v1.StartCall.steps:type_name -> berth.admin.v1.StartStep
+	65, // 49: berth.admin.v1.StartStep.took:type_name -> google.protobuf.Duration
+	64, // 50: berth.admin.v1.Pod.created_at:type_name -> google.protobuf.Timestamp
+	53, // 51: berth.admin.v1.Pod.pin:type_name -> berth.admin.v1.Pin
+	18, // 52: berth.admin.v1.Pin.binaries:type_name -> berth.admin.v1.Binary
+	52, // 53: berth.admin.v1.WhereIsResponse.pod:type_name -> berth.admin.v1.Pod
+	58, // 54: berth.admin.v1.ListPullsResponse.pulls:type_name -> berth.admin.v1.Pull
+	64, // 55: berth.admin.v1.Pull.began_at:type_name -> google.protobuf.Timestamp
+	59, // 56: berth.admin.v1.Pull.layers:type_name -> berth.admin.v1.PullLayer
+	8,  // 57: berth.admin.v1.Admin.GetStatus:input_type -> berth.admin.v1.GetStatusRequest
+	11, // 58: berth.admin.v1.Admin.ListHandlers:input_type -> berth.admin.v1.ListHandlersRequest
+	13, // 59: berth.admin.v1.Admin.GetHandler:input_type -> berth.admin.v1.GetHandlerRequest
+	19, // 60: berth.admin.v1.Admin.WatchHandlers:input_type -> berth.admin.v1.WatchHandlersRequest
+	21, // 61: berth.admin.v1.Admin.RegisterHandler:input_type -> berth.admin.v1.RegisterHandlerRequest
+	23, // 62: berth.admin.v1.Admin.UpdateHandler:input_type -> berth.admin.v1.UpdateHandlerRequest
+	25, // 63: berth.admin.v1.Admin.RemoveHandler:input_type -> berth.admin.v1.RemoveHandlerRequest
+	27, // 64: berth.admin.v1.Admin.Cordon:input_type -> berth.admin.v1.CordonRequest
+	29, // 65: berth.admin.v1.Admin.Uncordon:input_type -> berth.admin.v1.UncordonRequest
+	31, // 66: berth.admin.v1.Admin.Drain:input_type -> berth.admin.v1.DrainRequest
+	33, // 67: berth.admin.v1.Admin.Probe:input_type -> berth.admin.v1.ProbeRequest
+	35, // 68: berth.admin.v1.Admin.MeasureOverhead:input_type -> berth.admin.v1.MeasureOverheadRequest
+	37, // 69: berth.admin.v1.Admin.Promote:input_type -> berth.admin.v1.PromoteRequest
+	39, // 70: berth.admin.v1.Admin.Abort:input_type -> berth.admin.v1.AbortRequest
+	41, // 71: berth.admin.v1.Admin.Reload:input_type -> berth.admin.v1.ReloadRequest
+	43, // 72: berth.admin.v1.Admin.GetConfig:input_type -> berth.admin.v1.GetConfigRequest
+	45, // 73: berth.admin.v1.Admin.ListPods:input_type -> berth.admin.v1.ListPodsRequest
+	47, // 74: berth.admin.v1.Admin.ListStarts:input_type -> berth.admin.v1.ListStartsRequest
+	54, // 75: berth.admin.v1.Admin.WhereIs:input_type -> berth.admin.v1.WhereIsRequest
+	56, // 76: berth.admin.v1.Admin.ListPulls:input_type -> berth.admin.v1.ListPullsRequest
+	60, // 77: berth.admin.v1.Admin.ExportImages:input_type -> berth.admin.v1.ExportImagesRequest
+	62, // 78: berth.admin.v1.Admin.ImportImages:input_type -> berth.admin.v1.ImportImagesRequest
+	9,  // 79: berth.admin.v1.Admin.GetStatus:output_type -> berth.admin.v1.GetStatusResponse
+	12, // 80: berth.admin.v1.Admin.ListHandlers:output_type -> berth.admin.v1.ListHandlersResponse
+	14, // 81: berth.admin.v1.Admin.GetHandler:output_type -> berth.admin.v1.GetHandlerResponse
+	20, // 82: berth.admin.v1.Admin.WatchHandlers:output_type -> berth.admin.v1.WatchHandlersResponse
+	22, // 83: berth.admin.v1.Admin.RegisterHandler:output_type -> berth.admin.v1.RegisterHandlerResponse
+	24, // 84: berth.admin.v1.Admin.UpdateHandler:output_type -> berth.admin.v1.UpdateHandlerResponse
+	26, // 85: berth.admin.v1.Admin.RemoveHandler:output_type -> berth.admin.v1.RemoveHandlerResponse
+	28, // 86: berth.admin.v1.Admin.Cordon:output_type -> berth.admin.v1.CordonResponse
+	30, // 87: berth.admin.v1.Admin.Uncordon:output_type -> berth.admin.v1.UncordonResponse
+	32, // 88: berth.admin.v1.Admin.Drain:output_type -> berth.admin.v1.DrainResponse
+	34, // 89: berth.admin.v1.Admin.Probe:output_type -> berth.admin.v1.ProbeResponse
+	36, // 90: berth.admin.v1.Admin.MeasureOverhead:output_type -> berth.admin.v1.MeasureOverheadResponse
+	38, // 91: berth.admin.v1.Admin.Promote:output_type -> berth.admin.v1.PromoteResponse
+	40, // 92: berth.admin.v1.Admin.Abort:output_type -> berth.admin.v1.AbortResponse
+	42, // 93: berth.admin.v1.Admin.Reload:output_type -> berth.admin.v1.ReloadResponse
+	44, // 94: berth.admin.v1.Admin.GetConfig:output_type -> berth.admin.v1.GetConfigResponse
+	46, // 95: berth.admin.v1.Admin.ListPods:output_type -> berth.admin.v1.ListPodsResponse
+	48, // 96: berth.admin.v1.Admin.ListStarts:output_type -> berth.admin.v1.ListStartsResponse
+	55, // 97: berth.admin.v1.Admin.WhereIs:output_type -> berth.admin.v1.WhereIsResponse
+	57, // 98: berth.admin.v1.Admin.ListPulls:output_type -> berth.admin.v1.ListPullsResponse
+	61, // 99: berth.admin.v1.Admin.ExportImages:output_type -> berth.admin.v1.ExportImagesResponse
+	63, // 100: berth.admin.v1.Admin.ImportImages:output_type -> berth.admin.v1.ImportImagesResponse
+	79, // [79:101] is the sub-list for method output_type
+	57, // [57:79] is the sub-list for method input_type
+	57, // [57:57] is the sub-list for extension type_name
+	57, // [57:57] is the sub-list for extension extendee
+	0,  // [0:57] is the sub-list for field type_name
 }
 
 func init() { file_berth_admin_v1_admin_proto_init() }
@@ -4561,7 +4660,7 @@ func file_berth_admin_v1_admin_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_berth_admin_v1_admin_proto_rawDesc), len(file_berth_admin_v1_admin_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   62,
+			NumMessages:   63,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

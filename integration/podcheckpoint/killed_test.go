@@ -138,12 +138,19 @@ func TestKilledWhileCRIUWrites(t *testing.T) {
 					t.Fatal(err)
 				}
 				done := make(chan error, 1)
-				go func() { done <- p.TryCheckpoint(t, dir, p.containers()...) }()
+				ids := []string{p.members[0].ID, p.members[1].ID}
+				go func() {
+					_, err := b.Client.CheckpointPod(testbed.Within(t, 15*time.Second), &runtimeapi.CheckpointPodRequest{PodSandboxId: p.ID, OutputPath: dir, ContainerIds: ids})
+					done <- err
+				}()
 				b.killWhile(t, w, victim, after, done)
 				if err := <-done; err != nil {
-					if left := files(t, dir); len(left) > 0 {
-						t.Errorf("after %v: left are %q", after, left)
-					}
+					testbed.Eventually(t, patience, func() error {
+						if left := files(t, dir); len(left) > 0 {
+							return fmt.Errorf("after %v: left are %q", after, left)
+						}
+						return nil
+					})
 				}
 				lives := slices.ContainsFunc(p.members, func(m *member) bool {
 					return m.Status(t).GetState() != runtimeapi.ContainerState_CONTAINER_RUNNING

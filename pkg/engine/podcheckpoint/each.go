@@ -78,9 +78,11 @@ func (e *each) write(ctx context.Context, s *pod.Sandbox, containers []*pod.Cont
 			}
 		}
 	}()
-	// A caller that leaves does not end CRIU, which is inside of the processes; between two of
-	// them its deadline does.
-	uncut := context.WithoutCancel(ctx)
+	// A caller that leaves does not end CRIU, which is inside of the processes. His deadline does:
+	// a runtime whose CRIU was killed may wait for ever.
+	deadline, _ := ctx.Deadline()
+	uncut, cancel := context.WithDeadline(context.WithoutCancel(ctx), deadline)
+	defer cancel()
 	for _, c := range containers {
 		if err := fitsAlone(c); err != nil {
 			return fmt.Errorf("container %q: %w", c.Config().GetMetadata().GetName(), err)

@@ -182,7 +182,7 @@ func (b *bed) send(t *testing.T, m *member, text string) {
 	}
 	m.WaitLog(t, "got")
 	leave()
-	<-ended
+	_ = <-ended // it was left
 }
 
 // TestTerminalAndInput: both are those of the new container after a restore.

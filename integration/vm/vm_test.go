@@ -32,6 +32,17 @@ func TestRecovery(t *testing.T) {
 	})
 }
 
+// TestHeartCheckpoints has pods sleep and wake by the criu of this node, where cgroups are v2.
+func TestHeartCheckpoints(t *testing.T) {
+	m := boot(t)
+	bring(t, m, testbed.Runc, testbed.Runsc, testbed.RuncShim)
+	m.Put(t, compiled(t, "integration/podcheckpoint", ""), place+"/podcheckpoint.test")
+	m.Test(t, machine.Tests{
+		Binary: place + "/podcheckpoint.test", Timeout: bound, Env: environment(),
+		Run: "^(TestPodGoesOn|TestNamespacesOfARestoredPod|TestTerminalAndInput)$/^runc$",
+	})
+}
+
 // TestPackage upgrades the package of the version before under pods, and reboots the node.
 func TestPackage(t *testing.T) {
 	m := boot(t)

@@ -26,13 +26,13 @@ func main() {
 		fail(err)
 	}
 	for tick := 1; ; tick++ {
-		fmt.Printf("tick %d %s\n", tick, h.state())
+		fmt.Fprintf(os.Stdout, "tick %d %s\n", tick, h.state())
 		time.Sleep(500 * time.Millisecond)
 	}
 }
 
 func fail(err error) {
-	fmt.Println("failed:", err)
+	fmt.Fprintln(os.Stdout, "failed:", err)
 	os.Exit(1)
 }
 

@@ -65,7 +65,7 @@ func (b *writing) CheckpointPod(ctx context.Context, r *runtimeapi.CheckpointPod
 	if m.Node, err = thisNode(); err != nil {
 		return nil, err
 	}
-	if !s.Spec().Plan.OwnKernel {
+	if s.HostProcesses {
 		if m.Handler.CRIU, err = b.each.ready(ctx, s, m.Compression); err != nil {
 			return nil, err
 		}
@@ -136,7 +136,7 @@ func (b *writing) dump(ctx context.Context, s *pod.Sandbox, ids []string, m *man
 	}
 	before := b.started(s)
 	write := b.whole
-	if !s.Spec().Plan.OwnKernel {
+	if s.HostProcesses {
 		write = b.each.write
 	}
 	if err := write(ctx, s, containers, m, dir); err != nil {

@@ -78,7 +78,7 @@ func (r criuRestore) explain(err error) error {
 // undo ends what a restore that failed, or was cut off, has left: a runtime that knows
 // nothing of the container yet removes neither its processes nor CRIU.
 func (r criuRestore) undo() error {
-	takeover{r.task}.killOrphanedRun()
+	takeover(r).killOrphanedRun()
 	j := &r.task.journal
 	asked := askedCgroup(readBundle(j.Bundle).Linux.CgroupsPath, r.task.id, j.Options.SystemdCgroup)
 	var err error

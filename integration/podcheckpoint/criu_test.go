@@ -182,7 +182,9 @@ func (b *bed) send(t *testing.T, m *member, text string) {
 	}
 	m.WaitLog(t, "got")
 	leave()
-	_ = <-ended // it was left
+	if err := <-ended; err != nil && ctx.Err() == nil {
+		t.Error(err)
+	}
 }
 
 // TestTerminalAndInput: both are those of the new container after a restore.

@@ -26,13 +26,15 @@ func main() {
 		fail(err)
 	}
 	for tick := 1; ; tick++ {
-		fmt.Fprintf(os.Stdout, "tick %d %s\n", tick, h.state())
+		if _, err := fmt.Fprintf(os.Stdout, "tick %d %s\n", tick, h.state()); err != nil {
+			fail(err)
+		}
 		time.Sleep(500 * time.Millisecond)
 	}
 }
 
 func fail(err error) {
-	fmt.Fprintln(os.Stdout, "failed:", err)
+	_, _ = fmt.Fprintln(os.Stdout, "failed:", err) // its end tells, too
 	os.Exit(1)
 }
 

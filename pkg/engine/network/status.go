@@ -21,6 +21,10 @@ import (
 // half minute while all is well, else at each look.
 func (p *Plugins) Status() error { return p.health.status() }
 
+// Ready says the same to who has time: it waits, within bounds, for a configuration
+// that has not been read once since the daemon started.
+func (p *Plugins) Ready(ctx context.Context) error { return p.health.ready(ctx) }
+
 // checkNode reads the node's configuration.
 func (p *Plugins) checkNode(ctx context.Context) error {
 	_, err := p.directory("").networks(ctx)
@@ -56,6 +60,7 @@ const (
 	askInterval  = 30 * time.Second
 	askTimeout   = 10 * time.Second
 	patience     = 100 * time.Millisecond
+	firstTimeout = 10 * time.Second
 )
 
 // health remembers the node's state, and renews it while somebody asks for it.
@@ -71,6 +76,22 @@ type health struct {
 	known    bool
 	checkErr error
 	askErr   error
+}
+
+// ready is status after the first look.
+func (h *health) ready(ctx context.Context) error {
+	h.mu.Lock()
+	known := h.known
+	h.mu.Unlock()
+	if look := h.look(); !known && look != nil {
+		ctx, cancel := context.WithTimeout(ctx, firstTimeout)
+		defer cancel()
+		select {
+		case <-look:
+		case <-ctx.Done():
+		}
+	}
+	return h.status()
 }
 
 func (h *health) status() error {

@@ -68,6 +68,38 @@ func TestHealthDoesNotWaitForADiskThatHangs(t *testing.T) {
 	})
 }
 
+// A pod that comes right after the start of a daemon on a busy node is not refused
+// because the configuration was not read at once.
+func TestPodsWaitForTheFirstLook(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := &health{
+			check: func(context.Context) error { time.Sleep(3 * time.Second); return nil },
+			ask:   func(context.Context) error { return nil },
+		}
+		if err := h.status(); !errdefs.IsUnavailable(err) {
+			t.Errorf("the status is %v before the first look", err)
+		}
+		if err := h.ready(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+	synctest.Test(t, func(t *testing.T) {
+		hang := make(chan struct{})
+		h := &health{check: func(context.Context) error { <-hang; return nil }, ask: func(context.Context) error { return nil }}
+		started := time.Now()
+		if err := h.ready(t.Context()); !errdefs.IsUnavailable(err) || time.Since(started) < firstTimeout {
+			t.Errorf("got %v after %v", err, time.Since(started))
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		started = time.Now()
+		if err := h.ready(ctx); !errdefs.IsUnavailable(err) || time.Since(started) > 2*time.Second {
+			t.Errorf("got %v after %v for a caller with a second", err, time.Since(started))
+		}
+		close(hang)
+	})
+}
+
 func TestHealthAsksPlugins(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var asked atomic.Int32

@@ -49,7 +49,7 @@ type runs struct {
 
 // podNetwork connects pods.
 type podNetwork interface {
-	Status() error
+	Ready(ctx context.Context) error
 	Setup(ctx context.Context, pod network.Pod) (*network.Result, error)
 }
 
@@ -97,7 +97,7 @@ func (b *runs) run(ctx context.Context, r *runtimeapi.RunPodSandboxRequest, from
 		return nil, err
 	}
 	plan := pod.NewPlan(r.GetConfig(), d, rt)
-	if err := b.needNetwork(plan, d); err != nil {
+	if err := b.needNetwork(ctx, plan, d); err != nil {
 		return nil, err
 	}
 	kept, err := b.settings.Pin(d)
@@ -153,11 +153,11 @@ func (b *runs) run(ctx context.Context, r *runtimeapi.RunPodSandboxRequest, from
 
 // needNetwork fails early, before anything is made, when the pod needs a network
 // and there is none to be had.
-func (b *runs) needNetwork(p pod.Plan, d *handler.Definition) error {
+func (b *runs) needNetwork(ctx context.Context, p pod.Plan, d *handler.Definition) error {
 	if !p.Net || d.CNIConfDir != "" {
 		return nil
 	}
-	return b.cni.Status()
+	return b.cni.Ready(ctx)
 }
 
 // bringUp makes everything that s consists of, and shows it. On error it takes

@@ -2,6 +2,7 @@ package recovery
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/pod"
 	"github.com/berth-cri/berth/pkg/engine/sandbox"
 	"github.com/berth-cri/berth/pkg/engine/selfcheck"
+	"github.com/berth-cri/berth/pkg/engine/shim"
 )
 
 // undoPatience is how long a start waits for partially created sandboxes to be undone.
@@ -103,6 +105,10 @@ func (r *partial) rollBack(h *unfinished) {
 	defer h.Op.Unlock()
 	ctx, cancel := context.WithTimeout(r.pods.Background, pod.UndoTimeout)
 	defer cancel()
+	// Before its shim answers anybody it may wait for somebody to read its log.
+	if err := h.Runner.ReadLog(ctx); err != nil && !errors.Is(err, shim.ErrGone) {
+		log.G(ctx).WithError(err).WithField("sandbox", h.ID()).Warn("Failed to read the log of shim")
+	}
 	err := r.sandboxes.TearDown(ctx, h.Sandbox)
 	if r.pods.Background.Err() != nil {
 		return // the next start does it again

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -36,24 +35,6 @@ func (b *bed) withCRIU(t *testing.T, program string) {
 	}
 	b.SetEnvironment("PATH=" + dir + ":" + os.Getenv("PATH"))
 	b.Restart(t)
-}
-
-// unfit is what keeps a criu from working with this kernel, which can be newer than
-// it knows; "" is nothing.
-func unfit(t *testing.T, criu string) string {
-	t.Helper()
-	out, err := exec.Command(criu, "check").CombinedOutput()
-	if err == nil {
-		return ""
-	}
-	for line := range strings.Lines(string(out)) {
-		if _, why, ok := strings.Cut(line, "Error ("); ok {
-			_, why, _ = strings.Cut(why, "): ")
-			return strings.TrimSpace(why)
-		}
-	}
-	t.Fatalf("%s check: %v: %s", criu, err, out)
-	return ""
 }
 
 func (b *bed) checkpoint(t *testing.T, container, location string, seconds int64) error {
@@ -117,7 +98,7 @@ func members(t *testing.T, archive io.Reader) map[string][]byte {
 // criu that is there cannot make one, at what is said of that.
 func TestCheckpoint(t *testing.T) {
 	criu := testbed.Part(t, testbed.CRIU)
-	why := unfit(t, criu)
+	why := testbed.CRIUUnfit(t, criu)
 	if why != "" {
 		t.Logf("%s cannot make checkpoints of processes of this kernel: %s", criu, why)
 	}

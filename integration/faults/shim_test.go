@@ -249,7 +249,7 @@ func TestForeignShimHalfStarted(t *testing.T) {
 				b.Start(t)
 			}
 			// What takes some seconds to be rolled back is listed, so that it is removed.
-			if listed := b.listed(t); listed != "" && !(c.killed && listed == runtimeapi.PodSandboxState_SANDBOX_NOTREADY.String()) {
+			if listed := b.listed(t); listed != "" && (!c.killed || listed != runtimeapi.PodSandboxState_SANDBOX_NOTREADY.String()) {
 				t.Errorf("listed is %s", listed)
 			}
 			b.NothingLeft(t, atRest)

@@ -32,8 +32,8 @@ func TestRecovery(t *testing.T) {
 	})
 }
 
-// TestHeartCheckpoints has pods sleep and wake by the criu of this node, where cgroups are v2.
-func TestHeartCheckpoints(t *testing.T) {
+// TestCheckpoints has pods sleep and wake by the criu of this node, where cgroups are v2.
+func TestCheckpoints(t *testing.T) {
 	m := boot(t)
 	bring(t, m, testbed.Runc, testbed.Runsc, testbed.RuncShim)
 	m.Put(t, compiled(t, "integration/podcheckpoint", ""), place+"/podcheckpoint.test")

@@ -2,6 +2,7 @@ package faults
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"testing"
@@ -17,7 +18,8 @@ import (
 // kubelet asks some of it before it asks for anything else, and does not start
 // without an answer.
 func TestEmptyNode(t *testing.T) {
-	b := newBed(t, testbed.Options{})
+	b := newBed(t, testbed.Options{DefaultRuntime: "runc", Config: fmt.Sprintf("[runtimes.runc]\nruntime_path = %q\n[runtimes.crun]\nruntime_path = %q\n",
+		testbed.Part(t, testbed.Runc), testbed.Part(t, testbed.Crun))})
 	ctx := testbed.Within(t, time.Minute)
 	t.Run("image file system", func(t *testing.T) {
 		r, err := b.Client.ImageFsInfo(ctx, &runtimeapi.ImageFsInfoRequest{})
@@ -67,12 +69,12 @@ func TestEmptyNode(t *testing.T) {
 			}
 		}
 	})
-	// Checkpoints of whole pods are no half-measure: this handler has none, and says so in
-	// the one way by which a client knows it.
+	// Checkpoints of whole pods are no half-measure: Debian's crun was built without CRIU, and
+	// the call says so in the one way by which a client knows it.
 	t.Run("checkpoints of pods", func(t *testing.T) {
-		pod := b.Client.RunPod(t, testbed.PodSpec{Image: b.Image, Command: []string{"sleep", "3600"}})
+		pod := b.Client.RunPod(t, testbed.PodSpec{Handler: "crun", Image: b.Image, Command: []string{"sleep", "3600"}})
 		dir := t.TempDir()
-		testbed.Refused(t, pod.TryCheckpoint(t, dir, pod.Container), codes.Unimplemented, "CheckpointContainer")
+		testbed.Refused(t, pod.TryCheckpoint(t, dir, pod.Container), codes.Unimplemented, "does not report support for CRIU")
 		if listed := b.listed(t); listed != "SANDBOX_READY CONTAINER_RUNNING" {
 			t.Errorf("listed is %q", listed)
 		}

@@ -24,6 +24,8 @@ const (
 	runc   = "runc"
 	// shim is containerd's for runc.
 	shim = "shim"
+	// without is Debian's crun, which was built without CRIU.
+	without = "crun"
 )
 
 // everywhere runs a test under each of them. Those by CRIU need one that knows the kernel.
@@ -56,8 +58,8 @@ type bed struct {
 func newBed(t *testing.T, handler string, options testbed.Options) *bed {
 	t.Helper()
 	options.DefaultRuntime = runc
-	options.Config = fmt.Sprintf("[runtimes.runc]\nruntime_path = %q\n[runtimes.runsc]\nruntime_path = %q\n[runtimes.shim]\nruntime_type = \"shim\"\nruntime_path = %q\n[runtimes.shim.options]\nBinaryName = %q\n",
-		testbed.Part(t, testbed.Runc), testbed.Part(t, testbed.Runsc), testbed.Part(t, testbed.RuncShim), testbed.Part(t, testbed.Runc)) + options.Config
+	options.Config = fmt.Sprintf("[runtimes.runc]\nruntime_path = %q\n[runtimes.runsc]\nruntime_path = %q\n[runtimes.shim]\nruntime_type = \"shim\"\nruntime_path = %q\n[runtimes.shim.options]\nBinaryName = %q\n[runtimes.crun]\nruntime_path = %q\n",
+		testbed.Part(t, testbed.Runc), testbed.Part(t, testbed.Runsc), testbed.Part(t, testbed.RuncShim), testbed.Part(t, testbed.Runc), testbed.Part(t, testbed.Crun)) + options.Config
 	b := &bed{Bed: testbed.StartBed(t, "podcheckpoint/busybox:1", options), handler: handler}
 	if handler == gvisor {
 		return b

@@ -17,7 +17,7 @@ import (
 func TestRefusedCheckpoints(t *testing.T) {
 	b := newBed(t, gvisor, testbed.Options{})
 	p, other := b.run(t, "one", "two"), b.run(t, "one")
-	onRunc := b.Client.RunPod(t, testbed.PodSpec{Image: b.Image, Command: []string{"sleep", "3600"}})
+	onCrun := b.Client.RunPod(t, testbed.PodSpec{Handler: without, Image: b.Image, Command: []string{"sleep", "3600"}})
 	ended := p.RunContainer(t, "ended", testbed.PodSpec{Image: b.Image, Command: []string{"true"}})
 	ended.WaitExit(t)
 	one, two := p.members[0].ID, p.members[1].ID
@@ -41,7 +41,7 @@ func TestRefusedCheckpoints(t *testing.T) {
 		"a relative directory": {&runtimeapi.CheckpointPodRequest{PodSandboxId: p.ID, OutputPath: "x", ContainerIds: []string{one, two}}, codes.InvalidArgument, "output_path"},
 		"no directory":         {&runtimeapi.CheckpointPodRequest{PodSandboxId: p.ID, OutputPath: filepath.Join(empty, "none"), ContainerIds: []string{one, two}}, codes.InvalidArgument, "make it first"},
 		"a full directory":     {&runtimeapi.CheckpointPodRequest{PodSandboxId: p.ID, OutputPath: full, ContainerIds: []string{one, two}}, codes.InvalidArgument, "is not empty"},
-		"without CRIU":         {&runtimeapi.CheckpointPodRequest{PodSandboxId: onRunc.ID, OutputPath: empty, ContainerIds: []string{onRunc.Container.ID}}, codes.Unimplemented, "install the package criu"},
+		"without CRIU":         {&runtimeapi.CheckpointPodRequest{PodSandboxId: onCrun.ID, OutputPath: empty, ContainerIds: []string{onCrun.Container.ID}}, codes.Unimplemented, "does not report support for CRIU"},
 	} {
 		_, err := b.Client.CheckpointPod(testbed.Within(t, patience), c.request)
 		if err == nil {
@@ -80,7 +80,7 @@ func TestRefusedRestores(t *testing.T) {
 	}{
 		"no checkpoint":   {func(r *runtimeapi.RestorePodRequest) { r.CheckpointPath = t.TempDir() }, codes.InvalidArgument, []string{"has no checkpoint of a pod"}},
 		"no such handler": {func(r *runtimeapi.RestorePodRequest) { r.RuntimeHandler = "none" }, codes.InvalidArgument, []string{"none"}},
-		"under runc":      {func(r *runtimeapi.RestorePodRequest) { r.RuntimeHandler = "runc" }, codes.Unimplemented, []string{"runc"}},
+		"without CRIU":    {func(r *runtimeapi.RestorePodRequest) { r.RuntimeHandler = without }, codes.Unimplemented, []string{"crun", "does not report support for CRIU"}},
 		"an option":       {func(r *runtimeapi.RestorePodRequest) { r.Options = map[string]string{"x": "y"} }, codes.InvalidArgument, []string{`"x"`}},
 		"no containers":   {func(r *runtimeapi.RestorePodRequest) { r.ContainerConfigs = nil }, codes.InvalidArgument, []string{"container_configs"}},
 		"one too few":     {func(r *runtimeapi.RestorePodRequest) { r.ContainerConfigs = r.ContainerConfigs[:1] }, codes.InvalidArgument, []string{`"two" is missing`}},

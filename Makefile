@@ -154,7 +154,7 @@ vet: ## go vet
 
 .PHONY: lint
 lint: $(BIN)/golangci-lint ## run the pinned linter
-	$(BIN)/golangci-lint run ./...
+	$(BIN)/golangci-lint run --allow-serial-runners ./...
 
 .PHONY: tidy-check
 tidy-check: ## fail if go.mod lists more or less than is used
@@ -163,7 +163,7 @@ tidy-check: ## fail if go.mod lists more or less than is used
 # A module of its own, so that berth does not depend on sigstore's.
 .PHONY: verifier
 verifier: $(BIN)/golangci-lint ## check, test and build contrib/verifier into ./bin
-	cd contrib/verifier && go mod tidy -diff && go vet ./... && $(BIN)/golangci-lint run ./... && go test -count=1 ./...
+	cd contrib/verifier && go mod tidy -diff && go vet ./... && $(BIN)/golangci-lint run --allow-serial-runners ./... && go test -count=1 ./...
 	cd contrib/verifier && $(GOBUILD) -ldflags '-s -w' -o $(BIN)/ ./berth-verify-sigstore
 
 .PHONY: generate

@@ -62,7 +62,7 @@ func Version(ctx context.Context) (string, error) {
 			return strings.TrimSpace(version), nil
 		}
 	}
-	return "", fmt.Errorf("%s does not report its version: %w", program, errdefs.ErrFailedPrecondition)
+	return "", fmt.Errorf("%s does not report its version; reinstall the package criu: %w", program, errdefs.ErrFailedPrecondition)
 }
 
 // Files finds what a container has changed of its image.

@@ -45,7 +45,7 @@ func (e *each) ready(ctx context.Context, s *pod.Sandbox, compression string) (s
 // fitsCRIU refuses pods whose namespaces CRIU cannot have containers join. Pure.
 func fitsCRIU(c *runtimeapi.PodSandboxConfig) error {
 	if u := c.GetLinux().GetSecurityContext().GetNamespaceOptions().GetUsernsOptions(); u != nil && u.GetMode() == runtimeapi.NamespaceMode_POD {
-		return fmt.Errorf("pods with a user namespace cannot be checkpointed under this handler: the runtime's CRIU does not support joined ones: %w", errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("pods with a user namespace cannot be checkpointed under this handler: the runtime's CRIU does not support joined ones; set hostUsers: true: %w", errdefs.ErrFailedPrecondition)
 	}
 	return nil
 }
@@ -54,7 +54,7 @@ func fitsCRIU(c *runtimeapi.PodSandboxConfig) error {
 func fitsAlone(c *pod.Container) error {
 	switch {
 	case c.SharesProcesses():
-		return fmt.Errorf("it shares PIDs with others, and CRIU writes one container at a time: %w", errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("it shares PIDs with others, and CRIU writes one container at a time; run the pod without hostPID and shareProcessNamespace: %w", errdefs.ErrFailedPrecondition)
 	case c.Spec().Checkpoint != "" && c.Sandbox.Spec().Checkpoint == "":
 		return fmt.Errorf("it went on from an image of a checkpoint; checkpoint it by itself (CheckpointContainer): %w", errdefs.ErrFailedPrecondition)
 	}

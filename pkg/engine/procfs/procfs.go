@@ -46,6 +46,21 @@ func Processes() ([]int, error) {
 	return pids, nil
 }
 
+// Children are those of all threads of a process; none where the kernel does not list them.
+func Children(pid int) []int {
+	lists, _ := filepath.Glob(Path(pid, "task/*/children"))
+	var all []int
+	for _, list := range lists {
+		b, _ := os.ReadFile(list) // the thread may have ended
+		for _, field := range strings.Fields(string(b)) {
+			if pid, err := strconv.Atoi(field); err == nil {
+				all = append(all, pid)
+			}
+		}
+	}
+	return all
+}
+
 // Stat is what matters here of /proc/<pid>/stat.
 type Stat struct {
 	// State is a letter: Z and X have ended.

@@ -86,7 +86,7 @@ func (t *task) checkpoint(ctx context.Context, images string, o *runcapi.Checkpo
 		if err := os.WriteFile(config, dumpConfig(system, pipes, o.GetOpenTcp()), 0o600); err != nil {
 			return err
 		}
-		_, err = t.processes.invokeForever(ctx, &call{options: &t.journal.Options, args: checkpointArgs(t.id, images, o)})
+		err = criuWrite{t}.run(ctx, checkpointArgs(t.id, images, o))
 		if err == nil {
 			err = writePipes(images, pipes)
 		}

@@ -64,6 +64,8 @@ type Task struct {
 	ExcusedOOM uint64 `json:"excusedOOM,omitempty"`
 	// Paused says that it may stand still.
 	Paused bool `json:"paused,omitempty"`
+	// Writer is the runtime, and leads the process group, that writes a checkpoint of it.
+	Writer Process `json:"writer,omitzero"`
 	// MountedRootfs says that the root filesystem was mounted here.
 	MountedRootfs bool `json:"mountedRootfs,omitempty"`
 }

@@ -163,21 +163,6 @@ func lastJSON(out []byte) []byte {
 	return out
 }
 
-// invokeForever is invoke without a bound.
-func (p *processes) invokeForever(ctx context.Context, c *call) ([]byte, error) {
-	r, err := p.begin(c)
-	if err != nil {
-		return nil, err
-	}
-	defer r.close()
-	select {
-	case <-r.ended:
-		return r.result()
-	case <-ctx.Done():
-		return nil, r.abort(ctx)
-	}
-}
-
 // signal sends a signal to the container's first process or to all.
 func (k *ownKernel) signal(ctx context.Context, sig unix.Signal, all bool) error {
 	args := []string{"kill"}

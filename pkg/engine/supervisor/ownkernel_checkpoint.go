@@ -140,7 +140,8 @@ func (t *task) knows(flag string, help ...string) bool {
 	case <-r.ended:
 		_, err = r.reap()
 	case <-ctx.Done():
-		err = r.abort(ctx)
+		r.end()
+		err = ctx.Err()
 	}
 	return err == nil && strings.Contains(string(captured(r.stdout))+string(captured(r.stderr)), flag)
 }

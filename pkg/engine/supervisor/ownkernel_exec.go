@@ -49,7 +49,7 @@ func (k *ownKernel) awaitExec(ctx context.Context, e *execLaunch, failed error) 
 // childWith returns the child of this process, and a pidfd of it, that has an argument;
 // 0 if there is none.
 func childWith(argument string) (pid, pidfd int) {
-	for _, pid := range children() {
+	for _, pid := range procfs.Children(os.Getpid()) {
 		pidfd, err := unix.PidfdOpen(pid, 0)
 		if err != nil {
 			continue

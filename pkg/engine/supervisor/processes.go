@@ -4,9 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -279,7 +277,7 @@ func (p *processes) settle(container string) {
 			return
 		}
 	}
-	for _, pid := range children() {
+	for _, pid := range procfs.Children(os.Getpid()) {
 		_, known := p.known[pid]
 		_, settled := p.settled[pid]
 		if known || settled {
@@ -320,7 +318,7 @@ func (p *processes) sweep() {
 		}
 	}
 	// That one must wait, and the kernel names no other as long as it is there.
-	for _, pid := range children() {
+	for _, pid := range procfs.Children(os.Getpid()) {
 		if info, err := waitid(unix.P_PID, pid, unix.WEXITED|unix.WNOWAIT); err == nil && info.pid != 0 {
 			p.reapOrphan(pid)
 		}
@@ -337,21 +335,6 @@ func (p *processes) reapOrphan(pid int) bool {
 	delete(p.orphans, pid)
 	delete(p.settled, pid)
 	return true
-}
-
-// children are those of all threads; none where the kernel does not list them.
-func children() []int {
-	lists, _ := filepath.Glob("/proc/self/task/*/children")
-	var all []int
-	for _, list := range lists {
-		b, _ := os.ReadFile(list) // the thread may have ended
-		for _, field := range strings.Fields(string(b)) {
-			if pid, err := strconv.Atoi(field); err == nil {
-				all = append(all, pid)
-			}
-		}
-	}
-	return all
 }
 
 // bootTicks is the time in the unit of procfs.Stat.Started.

@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-cri/berth/pkg/engine/mountpoint"
+	"github.com/berth-cri/berth/pkg/engine/procfs"
 )
 
 const (
@@ -49,6 +50,10 @@ type call struct {
 	// score is the oom_score_adj that the runtime starts with, and whatever it starts;
 	// nil for that of this process.
 	score *int
+	// byCRIU is set when the runtime waits for CRIU, of which it may never hear again.
+	byCRIU bool
+	// begun is told which process the runtime is; the call ends if it fails.
+	begun func(runtime Process) error
 }
 
 // argv is the whole command line. The flags of the configuration come after
@@ -100,17 +105,36 @@ func (p *processes) invoke(ctx context.Context, c *call) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.options.callLimit())
 	defer cancel()
 
+	return p.invokeForever(ctx, c)
+}
+
+// invokeForever is invoke without the options' bound.
+func (p *processes) invokeForever(ctx context.Context, c *call) ([]byte, error) {
 	r, err := p.begin(c)
 	if err != nil {
 		return nil, err
 	}
 	defer r.close()
+	if c.begun != nil {
+		if err := c.begun(r.process()); err != nil {
+			r.end()
+			return nil, err
+		}
+	}
+	var lost <-chan struct{} // never
+	if c.byCRIU {
+		lost = r.lostCRIU()
+	}
 	select {
 	case <-r.ended:
+		return r.result()
+	case <-lost:
+		r.end()
+		return nil, errLostCRIU
 	case <-ctx.Done():
-		return nil, r.abort(ctx)
+		r.end()
+		return nil, c.aborted(ctx)
 	}
-	return r.result()
 }
 
 // callLimit bounds a runtime call.
@@ -219,8 +243,17 @@ func captured(f *os.File) []byte {
 
 func (r *invocation) kill() { _ = unix.Kill(-r.pid, unix.SIGKILL) }
 
-// abort kills a call that takes too long or that nobody wants any more.
-func (r *invocation) abort(ctx context.Context) error {
+// process is the runtime's.
+func (r *invocation) process() Process {
+	p := Process{PID: r.pid}
+	if stat, err := procfs.StatOf(r.pid); err == nil { // it is not reaped before its end is asked for
+		p.StartTime = stat.Started
+	}
+	return p
+}
+
+// end kills a call that takes too long or that nobody wants any more.
+func (r *invocation) end() {
 	r.kill()
 	select {
 	case <-r.ended:
@@ -230,7 +263,6 @@ func (r *invocation) abort(ctx context.Context) error {
 		go r.bury(r.pidfd)
 		r.pidfd = -1
 	}
-	return r.call.aborted(ctx)
 }
 
 // aborted is the error of a call that was killed because ctx has ended.

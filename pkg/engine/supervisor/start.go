@@ -163,7 +163,7 @@ func (t *task) prepareLaunch() (_ *firstLaunch, retErr error) {
 		return nil, fmt.Errorf("open container log: %w", err)
 	}
 	l.drop = func() { l.output.discard(l.sources...) }
-	l.call = &call{logFile: filepath.Join(t.dir, "runtime.log")}
+	l.call = &call{logFile: filepath.Join(t.dir, "runtime.log"), byCRIU: t.byCRIU()}
 	if l.call.flags, l.call.args, err = t.verb(); err != nil {
 		return nil, err
 	}

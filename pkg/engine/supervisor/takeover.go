@@ -116,12 +116,25 @@ func (s *Supervisor) takeOverTask(j Task, i Inherited) {
 	default:
 		was.io(i)
 		was.process(i.Pidfd)
+		was.checkpoint()
 	}
 	t.execs.killInherited()
 }
 
 // takeover goes on with a task of a predecessor.
 type takeover struct{ task *task }
+
+// checkpoint ends one that was being written, before anybody lets the container go on.
+func (o takeover) checkpoint() {
+	if o.task.journal.Writer.PID == 0 {
+		return
+	}
+	_ = o.task.ops.acquire(o.task.context())
+	go func() {
+		defer o.task.ops.release()
+		criuWrite(o).inherited()
+	}()
+}
 
 // exited goes on with a task whose end is known.
 func (o takeover) exited(exit Exit) {

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
@@ -92,6 +94,10 @@ func moves(t *testing.T, berth *testbed.Bed, n *Namespace) {
 		t.Errorf("after a restart it counts %d, and had counted %d", now, at)
 	}
 	n.Delete(t, "second")
+	// Any of its names would allow it.
+	if _, err := berth.Client.RemoveImage(t.Context(), &runtimeapi.RemoveImageRequest{Image: &runtimeapi.ImageSpec{Image: image}}); err != nil {
+		t.Fatal(err)
+	}
 
 	// What no pattern allows is refused, and the pod's author is told why.
 	other := berth.Registry.Host + "/kubelet/cold:1"

@@ -18,6 +18,8 @@ import (
 const (
 	// criuConfigDir has a file <runtime>.conf for CRIU, of which ours takes the place.
 	criuConfigDir = "/etc/criu"
+	// criuConfigEnv names a file that CRIU reads when it starts.
+	criuConfigEnv = "CRIU_CONFIG_FILE"
 	// stdioFile is, beside CRIU's images, what they call the pipes of the container, which
 	// another node has others for.
 	stdioFile = "stdio.json"
@@ -48,7 +50,7 @@ func CRIUConfig(runtime, bundle, images string, openTCP bool) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", err, errdefs.ErrInvalidArgument)
 	}
-	return restoreConfig(system, pipes, namespaces), nil
+	return append(restoreConfig(system, namespaces), pipesConfig(pipes)...), nil
 }
 
 // joinedNamespaces are those of the pod that CRIU must be told to join; runtimes tell it of the
@@ -96,6 +98,21 @@ func pipesOf(j *Task) (map[int]string, error) {
 	return found, nil
 }
 
+// onceConfig is what CRIU reads once, as the environment names it. CRIU before 4.2 reads the
+// other file twice, and then looks for each pipe a second time. An administrator may have named
+// a file of their own.
+func onceConfig(pipes map[int]string) ([]byte, error) {
+	var theirs []byte
+	if file := os.Getenv(criuConfigEnv); file != "" {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			return nil, fmt.Errorf("read what %s names: %w", criuConfigEnv, err)
+		}
+		theirs = append(text, '\n')
+	}
+	return append(theirs, pipesConfig(pipes)...), nil
+}
+
 // dumpConfig is what CRIU must know beside the runtime's arguments when it writes a
 // container. Connections that are not to be in the checkpoint are closed in it.
 func dumpConfig(system []byte, pipes map[int]string, openTCP bool) []byte {
@@ -109,19 +126,24 @@ func dumpConfig(system []byte, pipes map[int]string, openTCP bool) []byte {
 	return append(out.Bytes(), '\n')
 }
 
-// restoreConfig is what it must know when it makes one. Pipes are the ones that the images
-// name; those of the new container are descriptors 0 to 2 of CRIU. Connections are closed: the
-// new pod has another address. Namespaces, by their kinds, are those that are joined.
-func restoreConfig(system []byte, pipes map[int]string, namespaces map[string]string) []byte {
+// restoreConfig is what it must know when it makes one. Connections are closed: the new pod has
+// another address. Namespaces, by their kinds, are those that are joined.
+func restoreConfig(system []byte, namespaces map[string]string) []byte {
 	out := bytes.NewBuffer(slices.Clone(system))
 	out.WriteString("\ntcp-close\next-unix-sk\nfile-locks")
-	for _, fd := range sortedKeys(pipes) {
-		fmt.Fprintf(out, "\ninherit-fd fd[%d]:%s", fd, pipes[fd])
-	}
 	for _, kind := range sortedKeys(namespaces) {
 		fmt.Fprintf(out, "\njoin-ns %s:%s", kind, namespaces[kind])
 	}
 	return append(out.Bytes(), '\n')
+}
+
+// pipesConfig tells it of pipes, as the images name them, that are descriptors of CRIU itself.
+func pipesConfig(pipes map[int]string) []byte {
+	var out []byte
+	for _, fd := range sortedKeys(pipes) {
+		out = fmt.Appendf(out, "inherit-fd fd[%d]:%s\n", fd, pipes[fd])
+	}
+	return out
 }
 
 func sortedKeys[K int | string, V any](m map[K]V) []K {

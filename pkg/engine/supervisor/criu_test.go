@@ -19,9 +19,10 @@ func TestCRIUConfig(t *testing.T) {
 		"dump":                     {dumpConfig([]byte("# ours"), pipes, true), "# ours\nexternal file[1a:2]\nexternal file[1a:3]\n"},
 		"dump without connections": {dumpConfig(nil, nil, false), "\ntcp-close\n"},
 		"restore": {
-			restoreConfig(nil, pipes, map[string]string{"uts": "/u", "ipc": "/i"}),
-			"\ntcp-close\next-unix-sk\nfile-locks\ninherit-fd fd[1]:file[1a:2]\ninherit-fd fd[2]:file[1a:3]\njoin-ns ipc:/i\njoin-ns uts:/u\n",
+			restoreConfig(nil, map[string]string{"uts": "/u", "ipc": "/i"}),
+			"\ntcp-close\next-unix-sk\nfile-locks\njoin-ns ipc:/i\njoin-ns uts:/u\n",
 		},
+		"pipes": {pipesConfig(pipes), "inherit-fd fd[1]:file[1a:2]\ninherit-fd fd[2]:file[1a:3]\n"},
 	} {
 		if string(c.got) != c.want {
 			t.Errorf("%s: %q", name, c.got)

@@ -23,6 +23,9 @@ func (r criuRestore) config() string {
 	return filepath.Join(r.task.journal.Bundle, CRIUConfigFile)
 }
 
+// once is where CRIU finds what it may read only once.
+func (r criuRestore) once() string { return filepath.Join(r.work(), "once.conf") }
+
 // prepare writes what CRIU must know, and returns the runtime's command. Undo is done.
 func (r criuRestore) prepare() ([]string, error) {
 	j := &r.task.journal
@@ -49,7 +52,14 @@ func (r criuRestore) prepare() ([]string, error) {
 	if err := os.MkdirAll(r.work(), 0o700); err != nil {
 		return nil, err
 	}
-	if err := os.WriteFile(r.config(), restoreConfig(system, pipes, namespaces), 0o600); err != nil {
+	once, err := onceConfig(pipes)
+	if err != nil {
+		return nil, err
+	}
+	if err := errors.Join(
+		os.WriteFile(r.config(), restoreConfig(system, namespaces), 0o600),
+		os.WriteFile(r.once(), once, 0o600),
+	); err != nil {
 		return nil, err
 	}
 	args := []string{"restore", "--image-path", j.Checkpoint, "--work-path", r.work(), "--ext-unix-sk", "--file-locks"}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -180,6 +181,9 @@ func TestEnvironmentIsWithoutWhatIsOurs(t *testing.T) {
 	}
 	if !kept {
 		t.Error("a runtime does not get the rest")
+	}
+	if got := environment("KEPT=no"); slices.Contains(got, "KEPT=yes") || got[len(got)-1] != "KEPT=no" {
+		t.Errorf("a runtime that is told of another value gets %q", got)
 	}
 }
 

@@ -181,7 +181,7 @@ func (p *processes) fork(c *call, files []uintptr) (pid, pidfd int, err error) {
 		return 0, -1, err
 	}
 	pid, err = syscall.ForkExec(c.options.Runtime, c.argv(), &syscall.ProcAttr{
-		Env:   environment(),
+		Env:   environment(c.environment...),
 		Files: files,
 		Sys: &syscall.SysProcAttr{
 			Setpgid:   true,

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -50,6 +51,8 @@ type call struct {
 	// score is the oom_score_adj that the runtime starts with, and whatever it starts;
 	// nil for that of this process.
 	score *int
+	// environment is added to what all runtimes get.
+	environment []string
 	// byCRIU is set when the runtime waits for CRIU, of which it may never hear again.
 	byCRIU bool
 	// begun is told which process the runtime is; the call ends if it fails.
@@ -313,19 +316,21 @@ func (r *invocation) closeFiles() {
 	}
 }
 
-// environment is what runtimes get: that of this process, without what service
-// managers and the daemon put there for us. runc would take NOTIFY_SOCKET for
+// environment is what a runtime gets: that of this process, without what service managers and
+// the daemon put there for us, and with what one call adds. runc would take NOTIFY_SOCKET for
 // its container's.
-func environment() []string {
+func environment(added ...string) []string {
 	var env []string
 	for _, kv := range os.Environ() {
 		switch name, _, _ := strings.Cut(kv, "="); name {
 		case "NOTIFY_SOCKET", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES", "WATCHDOG_USEC", "WATCHDOG_PID", InheritEnv:
 		default:
-			env = append(env, kv)
+			if !slices.ContainsFunc(added, func(kv string) bool { return strings.HasPrefix(kv, name+"=") }) {
+				env = append(env, kv)
+			}
 		}
 	}
-	return env
+	return append(env, added...)
 }
 
 // readTail returns the end of a log file.

@@ -167,6 +167,9 @@ func (t *task) prepareLaunch() (_ *firstLaunch, retErr error) {
 	if l.call.flags, l.call.args, err = t.verb(); err != nil {
 		return nil, err
 	}
+	if t.byCRIU() {
+		l.call.environment = []string{criuConfigEnv + "=" + criuRestore{t}.once()}
+	}
 	l.call.args = append(l.call.args, "--detach", "--bundle", j.Bundle, "--pid-file", l.pidFile)
 	if j.Options.NoPivotRoot {
 		l.call.args = append(l.call.args, "--no-pivot")

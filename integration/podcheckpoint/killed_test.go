@@ -3,6 +3,7 @@ package podcheckpoint
 import (
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -222,4 +223,59 @@ func TestKilledWhileCRIURestores(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.NothingLeft(t, atRest)
+}
+
+// TestNetworkAfterAKilledCRIU: a checkpoint of a container keeps its connections, and CRIU locks
+// the pod's network for it. Killed in between, CRIU leaves the lock; berth does not.
+func TestNetworkAfterAKilledCRIU(t *testing.T) {
+	testbed.FittingCRIU(t)
+	b := newBed(t, runc, testbed.Options{})
+	w := b.watchCRIU(t)
+	for _, after := range append([]time.Duration{5 * time.Millisecond, 10 * time.Millisecond, 40 * time.Millisecond, 90 * time.Millisecond}, moments...) {
+		p := b.empty(t)
+		m := b.add(t, p, "main", nil, "sh", "-c",
+			"while :; do nc -l -p 9000 >>/heard; done & while :; do { i=0; while :; do i=$((i+1)); echo $i || exit; sleep 0.1; done; } | nc 127.0.0.1 9000; sleep 0.1; done")
+		testbed.Eventually(t, patience, func() error {
+			if heard := m.Exec(t, "cat", "/heard"); len(heard) < 10 {
+				return fmt.Errorf("it has heard %q", heard)
+			}
+			return nil
+		})
+		w.forget(t)
+		done := make(chan error, 1)
+		go func() {
+			_, err := b.Client.CheckpointContainer(testbed.Within(t, 15*time.Second), &runtimeapi.CheckpointContainerRequest{
+				ContainerId: m.ID, Location: filepath.Join(t.TempDir(), "main.tar"), Timeout: 15,
+			})
+			done <- err
+		}()
+		b.killWhile(t, w, "criu", after, done)
+		err := <-done
+		if m.Status(t).GetState() == runtimeapi.ContainerState_CONTAINER_RUNNING {
+			if rules := b.rules(t); strings.Contains(rules, "CRIU") {
+				t.Errorf("after %v (%v) the pod's network has the rules %s", after, err, rules)
+			}
+		}
+		p.Remove(t)
+	}
+}
+
+// rules are the firewall's in the network of the only pod.
+func (b *bed) rules(t *testing.T) string {
+	t.Helper()
+	for _, supervisor := range b.supervisors(t) {
+		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%[1]d/children", supervisor))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, pid := range strings.Fields(string(text)) {
+			out, err := exec.CommandContext(t.Context(), "nsenter", "--net", "--target", pid, "nft", "list", "ruleset").CombinedOutput()
+			if err != nil {
+				t.Fatalf("rules: %v: %s", err, out)
+			}
+			return string(out)
+		}
+	}
+	t.Fatal("no container runs")
+	return ""
 }

@@ -107,7 +107,11 @@ func (b *checkpoints) whileFrozen(ctx context.Context, c *pod.Container, dir *ch
 	if err := b.dumper.Freeze(ctx, c); err != nil {
 		return err
 	}
-	return b.dumper.Write(ctx, c, dir, criu.Kept)
+	tcp := criu.Kept
+	if c.Sandbox.Status().Namespaces.Net == "" {
+		tcp = criu.Closed // of the node's network it would lock each connection, and a killed CRIU leaves that
+	}
+	return b.dumper.Write(ctx, c, dir, tcp)
 }
 
 // ArchiveConfig is what archives say of a container that was written at some time.

@@ -5,6 +5,7 @@ package criu
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -106,6 +107,10 @@ func (d *Dumper) Thaw(ctx context.Context, c *pod.Container) error {
 	for {
 		err := Resume(ctx, c)
 		if err == nil {
+			// Whoever runs it has waited for the end of CRIU.
+			if err := Unlock(ctx, d.pods.Layout, c); err != nil {
+				return err
+			}
 			return os.RemoveAll(d.pods.FrozenDir(c.ID()))
 		}
 		if !shim.Lost(err) {
@@ -178,10 +183,13 @@ func (d *Dumper) processes(ctx context.Context, c *pod.Container, dir *checkpoin
 	if err != nil {
 		return err
 	}
+	if err := announce(d.pods.Layout, c); err != nil {
+		return errors.Join(err, done())
+	}
 	_, err = client.Task.Checkpoint(ctx, &taskapi.CheckpointTaskRequest{ID: c.ID(), Path: dir.Images(), Options: options})
 	err = c.Sandbox.Runner.ExplainCheckpoint(task.FromShim(err), dir.Path)
-	if derr := done(); err == nil {
-		err = derr
+	if err == nil {
+		err = succeeded(d.pods.Layout, c)
 	}
-	return err
+	return errors.Join(err, done())
 }

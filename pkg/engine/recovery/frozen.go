@@ -29,7 +29,7 @@ func (r *recovery) thaw(ctx context.Context) {
 	for _, id := range r.frozen() {
 		entry := log.G(ctx).WithField("container", id)
 		c, err := r.pods.Index.Container(id)
-		if err == nil && c.Status().Phase == pod.PhaseRunning {
+		if err == nil {
 			if err = r.thawOne(ctx, c); err != nil {
 				entry.WithError(err).Warn("Container may still be frozen by an interrupted checkpoint; retrying")
 				go r.thawLater(c)
@@ -67,10 +67,7 @@ func (r *recovery) thawLater(c *pod.Container) {
 		if c.Op.Lock(ctx) != nil {
 			return
 		}
-		err := error(nil)
-		if c.Status().Phase == pod.PhaseRunning {
-			err = r.thawOne(ctx, c)
-		}
+		err := r.thawOne(ctx, c)
 		if err == nil {
 			r.removeCheckpoint(ctx, c.ID())
 		}
@@ -90,9 +87,14 @@ func (r *recovery) removeCheckpoint(ctx context.Context, id string) {
 	}
 }
 
-// thawOne lets a container go on, if it does not.
+// thawOne lets a container go on, if it runs and does not, and opens its pod's network.
 func (r *recovery) thawOne(ctx context.Context, c *pod.Container) error {
 	ctx, cancel := context.WithTimeout(ctx, thawPatience)
 	defer cancel()
-	return criu.Resume(ctx, c)
+	if c.Status().Phase == pod.PhaseRunning {
+		if err := criu.Resume(ctx, c); err != nil {
+			return err
+		}
+	}
+	return criu.Unlock(ctx, r.pods.Layout, c)
 }

@@ -2,8 +2,6 @@ package faults
 
 import (
 	"fmt"
-	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -14,31 +12,6 @@ import (
 
 	"github.com/berth-cri/berth/integration/testbed"
 )
-
-// limitMemory makes a pod's cgroup with a limit, as a kubelet does before it asks
-// for the pod.
-func limitMemory(t *testing.T, parent string, bytes int64) {
-	t.Helper()
-	root, file := "/sys/fs/cgroup/memory", "memory.limit_in_bytes"
-	if _, err := os.Stat(root); err != nil {
-		root, file = "/sys/fs/cgroup", "memory.max"
-	}
-	dir := root
-	for _, part := range strings.Split(strings.Trim(parent, "/"), "/") {
-		if file == "memory.max" {
-			if err := os.WriteFile(filepath.Join(dir, "cgroup.subtree_control"), []byte("+memory"), 0); err != nil {
-				t.Fatal(err)
-			}
-		}
-		dir = filepath.Join(dir, part)
-		if err := os.Mkdir(dir, 0o755); err != nil && !os.IsExist(err) {
-			t.Fatal(err)
-		}
-	}
-	if err := os.WriteFile(filepath.Join(dir, file), []byte(strconv.FormatInt(bytes, 10)), 0); err != nil {
-		t.Fatal(err)
-	}
-}
 
 // TestGVisorSandboxEnds has the one process end that all containers of a gVisor pod
 // run in: by the kernel, because the pod used more memory than it may, and by
@@ -51,7 +24,7 @@ func TestGVisorSandboxEnds(t *testing.T) {
 	pod := func(t *testing.T) (*testbed.Pod, *testbed.Container) {
 		p := b.Client.RunPod(t, testbed.PodSpec{
 			Image: b.Image, Command: []string{"sleep", "3600"},
-			Sandbox: func(c *runtimeapi.PodSandboxConfig) { limitMemory(t, c.GetLinux().GetCgroupParent(), limit) },
+			Sandbox: func(c *runtimeapi.PodSandboxConfig) { testbed.LimitMemory(t, c.GetLinux().GetCgroupParent(), limit) },
 		})
 		eats := []string{"sh", "-c", "while [ ! -e /eat ]; do sleep 0.1; done; tail /dev/zero"}
 		other := p.RunContainer(t, "other", testbed.PodSpec{Image: b.Image, Command: eats})

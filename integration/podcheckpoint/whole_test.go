@@ -4,12 +4,16 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"os"
 	"path/filepath"
 	"testing"
 	"time"
 
 	"google.golang.org/grpc/codes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/portforward"
+	"k8s.io/client-go/transport/spdy"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/integration/testbed"
@@ -18,10 +22,15 @@ import (
 // served is what a pod's server answers.
 func (p *pod) served(t *testing.T) string {
 	t.Helper()
+	return page(t, p.IP(t)+":8080")
+}
+
+func page(t *testing.T, server string) string {
+	t.Helper()
 	var text string
 	testbed.Eventually(t, patience, func() error {
 		client := &http.Client{Timeout: 5 * time.Second}
-		r, err := client.Get("http://" + p.IP(t) + ":8080/page")
+		r, err := client.Get("http://" + server + "/page")
 		if err != nil {
 			return err
 		}
@@ -50,11 +59,11 @@ func restoredPodIsLikeAnyOther(t *testing.T, handler string) {
 	p := &pod{Pod: b.Client.RunSandbox(t, testbed.PodSpec{Handler: b.handler})}
 	m := &member{}
 	m.Container = p.RunContainer(t, "web", testbed.PodSpec{
-		Image: b.Image, Command: []string{"sh", "-c", "trap 'echo asked to end; exit 3' TERM; mkdir /w; cp /volume/page /w; httpd -p 8080 -h /w; echo serving; while :; do sleep 0.1; done"},
+		Image: b.Image, Command: []string{"sh", "-c", "trap 'echo asked to end; exit 3' TERM; mkdir /w; cp /volume/page /w; httpd -p 8080 -h /w; echo serving; until [ -e /eat ]; do sleep 0.1; done; exec tail /dev/zero"},
 		Container: func(c *runtimeapi.ContainerConfig) {
 			m.config = c
 			c.Mounts = []*runtimeapi.Mount{{ContainerPath: "/volume", HostPath: volume, Readonly: true}}
-			c.Linux.Resources.MemoryLimitInBytes = 256 << 20
+			c.Linux.Resources.MemoryLimitInBytes = 128 << 20
 		},
 	})
 	p.members = []*member{m}
@@ -77,11 +86,14 @@ func restoredPodIsLikeAnyOther(t *testing.T, handler string) {
 	if got := c.Exec(t, "cat", "/volume/page", "/w/page"); got != "afterbefore" {
 		t.Errorf("its files say %q", got)
 	}
+	if got := b.forwarded(t, again); got != "before" {
+		t.Errorf("through a port-forward it serves %q", got)
+	}
 	stats, err := b.Client.ContainerStats(testbed.Within(t, patience), &runtimeapi.ContainerStatsRequest{ContainerId: c.ID})
 	if err != nil || stats.GetStats().GetMemory().GetWorkingSetBytes().GetValue() == 0 || stats.GetStats().GetCpu().GetUsageCoreNanoSeconds().GetValue() == 0 {
 		t.Errorf("statistics: %v, %v", stats, err)
 	}
-	if got := c.Status(t).GetResources().GetLinux().GetMemoryLimitInBytes(); got != 256<<20 {
+	if got := c.Status(t).GetResources().GetLinux().GetMemoryLimitInBytes(); got != 128<<20 {
 		t.Errorf("the limit of its memory is %d", got)
 	}
 	c.Stop(t, patience)
@@ -89,6 +101,56 @@ func restoredPodIsLikeAnyOther(t *testing.T, handler string) {
 		t.Errorf("asked to end, it ended with %d, %s", st.GetExitCode(), st.GetMessage())
 	}
 	c.WaitLog(t, "asked to end")
+
+	r := b.request(p, dir)
+	if handler == gvisor { // which the pod's limit ends
+		testbed.LimitMemory(t, r.GetConfig().GetLinux().GetCgroupParent(), 192<<20)
+	}
+	_, containers, err := b.Client.TryRestore(t, r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	greedy := containers[0]
+	greedy.Start(t)
+	greedy.Exec(t, "touch", "/eat")
+	if st := greedy.WaitExit(t); st.GetExitCode() != 137 || st.GetReason() != "OOMKilled" {
+		t.Errorf("out of memory it ended with %d, %s", st.GetExitCode(), st.GetReason())
+	}
+}
+
+// forwarded is what the pod's server answers through a port-forward.
+func (b *bed) forwarded(t *testing.T, p *pod) string {
+	t.Helper()
+	r, err := b.Client.PortForward(testbed.Within(t, patience), &runtimeapi.PortForwardRequest{PodSandboxId: p.ID, Port: []int32{8080}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	at, err := url.Parse(r.GetUrl())
+	if err != nil {
+		t.Fatal(err)
+	}
+	transport, upgrader, err := spdy.RoundTripperFor(&rest.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	stop, ready, ended := make(chan struct{}), make(chan struct{}), make(chan error, 1)
+	dialer := spdy.NewDialer(upgrader, &http.Client{Transport: transport}, http.MethodPost, at)
+	forwarder, err := portforward.NewOnAddresses(dialer, []string{"127.0.0.1"}, []string{"0:8080"}, stop, ready, io.Discard, io.Discard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() { ended <- forwarder.ForwardPorts() }()
+	select {
+	case <-ready:
+		defer func() { close(stop); <-ended }()
+	case err := <-ended:
+		t.Fatalf("port-forward: %v", err)
+	}
+	ports, err := forwarder.GetPorts()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return page(t, fmt.Sprintf("127.0.0.1:%d", ports[0].Local))
 }
 
 // TestVolumeIsAnother: the start of a pod fails that had a file of a volume open which is not

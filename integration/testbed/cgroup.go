@@ -3,6 +3,9 @@ package testbed
 import (
 	"cmp"
 	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
 )
 
 const (
@@ -19,3 +22,28 @@ func cgroupDriver() string {
 
 // SystemdCgroups says whether systemd makes the cgroups of pods.
 func SystemdCgroups() bool { return cgroupDriver() == systemdDriver }
+
+// LimitMemory makes a pod's cgroup with a limit, as a kubelet does before it asks
+// for the pod.
+func LimitMemory(t T, parent string, bytes int64) {
+	t.Helper()
+	root, file := "/sys/fs/cgroup/memory", "memory.limit_in_bytes"
+	if _, err := os.Stat(root); err != nil {
+		root, file = "/sys/fs/cgroup", "memory.max"
+	}
+	dir := root
+	for _, part := range strings.Split(strings.Trim(parent, "/"), "/") {
+		if file == "memory.max" {
+			if err := os.WriteFile(filepath.Join(dir, "cgroup.subtree_control"), []byte("+memory"), 0); err != nil {
+				t.Fatalf("limit the memory of %s: %v", parent, err)
+			}
+		}
+		dir = filepath.Join(dir, part)
+		if err := os.Mkdir(dir, 0o755); err != nil && !os.IsExist(err) {
+			t.Fatalf("limit the memory of %s: %v", parent, err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(dir, file), []byte(strconv.FormatInt(bytes, 10)), 0); err != nil {
+		t.Fatalf("limit the memory of %s: %v", parent, err)
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"path/filepath"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -34,8 +35,7 @@ configuration.`,
 			}
 			var errs []error
 			if !dryRun {
-				_, err := retention.Finish(args[0])
-				errs = append(errs, err)
+				errs = append(errs, finishRemovals(args[0]))
 			}
 			pruned := []listedCheckpoint{}
 			for _, l := range expired(all, retention.Bounds{Keep: keep, MaxAge: older}, time.Now()) {
@@ -59,6 +59,16 @@ configuration.`,
 	c.Flags().DurationVar(&older, "older-than", 0, "age from which checkpoints go")
 	c.Flags().BoolVar(&dryRun, "dry-run", false, "only show what would be removed")
 	return c
+}
+
+// finishRemovals removes what interrupted removals left in a directory, by whatever path.
+func finishRemovals(path string) error {
+	dir, err := filepath.EvalSymlinks(path)
+	if err != nil {
+		return err
+	}
+	_, err = retention.Finish(dir)
+	return err
 }
 
 // expired are those of a list that go, the oldest first. Pure.

@@ -142,11 +142,11 @@ func (k *Keeper) pass(ctx context.Context) {
 	}
 	defer func() { <-k.looking }()
 	s := k.now()
-	finished, err := Finish(s.Directory)
-	if finished > 0 {
-		log.G(ctx).WithField("count", finished).Info("Interrupted removals of checkpoints finished")
-	}
 	found, serr := k.scanner.scan(s.Directory)
+	var err error
+	if serr == nil {
+		err = k.finish(ctx, s.Directory)
+	}
 	left, rerr := k.remove(ctx, found.Checkpoints, s.Bounds)
 	found.Checkpoints = left
 	k.mu.Lock()
@@ -154,6 +154,14 @@ func (k *Keeper) pass(ctx context.Context) {
 	k.mu.Unlock()
 	k.note(s, found, serr)
 	k.warn(ctx, errors.Join(err, serr, rerr))
+}
+
+func (*Keeper) finish(ctx context.Context, dir string) error {
+	finished, err := Finish(dir)
+	if finished > 0 {
+		log.G(ctx).WithField("count", finished).Info("Interrupted removals of checkpoints finished")
+	}
+	return err
 }
 
 // remove removes what is over the bounds, and returns what is left. What cannot be removed may

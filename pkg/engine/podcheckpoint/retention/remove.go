@@ -66,14 +66,14 @@ func empty(gone string) error {
 }
 
 // Finish removes what interrupted removals left directly below parent, unless somebody is still
-// at it.
+// at it. It fails if others than root can change parent: they might have such names lead elsewhere.
 func Finish(parent string) (finished int, err error) {
-	entries, err := os.ReadDir(parent)
+	entries, err := manifest.Entries(parent)
 	if errors.Is(err, fs.ErrNotExist) {
 		return 0, nil
 	}
 	if err != nil {
-		return 0, err
+		return 0, fmt.Errorf("the directory of checkpoints: %w", err)
 	}
 	for _, e := range entries {
 		if !e.IsDir() || !strings.HasPrefix(e.Name(), going) {

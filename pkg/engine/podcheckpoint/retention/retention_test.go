@@ -162,6 +162,14 @@ func TestFinish(t *testing.T) {
 	if n, err := Finish(dir("none")); n != 0 || err != nil {
 		t.Errorf("of no directory: %d, %v", n, err)
 	}
+	others := private(t)
+	made(t, filepath.Join(others, going+"x"), "p", 1)
+	if err := os.Chmod(others, 0o777|os.ModeSticky); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := Finish(others); n != 0 || !errdefs.IsInvalidArgument(err) || names(t, others) != going+"x" {
+		t.Errorf("where others can write: %d, %v", n, err)
+	}
 }
 
 func TestScan(t *testing.T) {

@@ -259,6 +259,9 @@ func checkpointInUseStays(t *testing.T, handler string) {
 		t.Fatal(err)
 	}
 	containers[0].Start(t)
+	if exit, _, mistakes := k.berth(t, "checkpoint", "rm", first.Directory); exit == 0 || !strings.Contains(mistakes, "in use") {
+		t.Errorf("while a pod waits: exit status %d, %s", exit, mistakes)
+	}
 	k.keep(t, p)
 	k.reads(t, "berth_pod_checkpoints 2", "berth_pod_checkpoints_exceeded 1")
 	third := k.keep(t, p)

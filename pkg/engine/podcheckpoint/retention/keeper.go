@@ -27,8 +27,8 @@ const (
 // Keeper removes checkpoints that are over the bounds, and knows what there is. All methods may be
 // called at any time from any goroutine.
 type Keeper struct {
-	used func(dir string) bool
-	wake chan struct{}
+	waiting func() []string
+	wake    chan struct{}
 	// looking lets one look at the disk at a time. It is held before mu.
 	looking chan struct{}
 	scanner scanner // whoever has looking
@@ -60,11 +60,11 @@ type State struct {
 	Fault error
 }
 
-// New looks after checkpoints when Run is called. used says whether a pod needs the checkpoint in a
-// directory that nobody has locked.
-func New(s Settings, used func(dir string) bool) *Keeper {
+// New looks after checkpoints when Run is called. waiting are the directories of those that pods are
+// yet to go on from, though nobody has locked them.
+func New(s Settings, waiting func() []string) *Keeper {
 	return &Keeper{
-		used: used, settings: s, wake: make(chan struct{}, 1), looking: make(chan struct{}, 1), tally: newTally(),
+		waiting: waiting, settings: s, wake: make(chan struct{}, 1), looking: make(chan struct{}, 1), tally: newTally(),
 		state: State{Directory: s.Directory},
 	}
 }
@@ -79,6 +79,9 @@ func (k *Keeper) Configure(s Settings) {
 		k.again()
 	}
 }
+
+// Waiting are the directories, wherever they are, of checkpoints that pods are yet to go on from.
+func (k *Keeper) Waiting() []string { return k.waiting() }
 
 // Written tells of a new checkpoint.
 func (k *Keeper) Written(dir string) {
@@ -175,7 +178,7 @@ func (k *Keeper) remove(ctx context.Context, all []Checkpoint, b Bounds) (left [
 				return all, err
 			}
 			i := indexOf(all, r.Directory)
-			switch rerr := Remove(r.Directory, k.used); {
+			switch rerr := Remove(r.Directory, func() ([]string, error) { return k.waiting(), nil }); {
 			case rerr == nil:
 				log.G(ctx).WithFields(log.Fields{"directory": r.Directory, "bound": r.Reason, "created": r.Created}).Info("Checkpoint of pod removed")
 				k.tally.removed(r.Reason, true)

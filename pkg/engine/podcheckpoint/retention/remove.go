@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/containerd/errdefs"
@@ -20,17 +21,21 @@ const going = ".removing-"
 
 // Remove removes a checkpoint with its directory, or fails with ErrInUse. It is at once as if it
 // had never been there; if the rest is not removed, Finish does that. A directory that has
-// something else is left as it is. used, if it is not nil, is asked when nobody can begin to use
-// the checkpoint any more.
-func Remove(dir string, used func(dir string) bool) error {
+// something else is left as it is. waiting says which checkpoints pods are yet to go on from; it is
+// asked when nobody can begin to use the checkpoint any more.
+func Remove(dir string, waiting func() ([]string, error)) error {
 	dir = filepath.Clean(dir)
 	lock, err := alone(dir)
 	if err != nil {
 		return fmt.Errorf("remove %s: %w", dir, err)
 	}
 	defer lock.Close()
-	if used != nil && used(dir) {
-		return fmt.Errorf("remove %s: %w", dir, ErrInUse)
+	all, err := waiting()
+	if err != nil {
+		return fmt.Errorf("remove %s: %w", dir, err)
+	}
+	if slices.ContainsFunc(all, func(one string) bool { return same(one, dir) }) {
+		return fmt.Errorf("remove %s: a pod was restored from it whose containers are not all started; start them, or remove the pod: %w", dir, ErrInUse)
 	}
 	if _, err := manifest.Read(dir); err != nil {
 		return err
@@ -54,6 +59,16 @@ func Remove(dir string, used func(dir string) bool) error {
 	}
 	failpoint.Hit(failpoint.PodCheckpointRenamed)
 	return empty(gone)
+}
+
+// same says whether two paths lead to one directory. Pods may have been restored by another path.
+func same(a, b string) bool {
+	one, err := os.Stat(a)
+	if err != nil {
+		return false
+	}
+	other, err := os.Stat(b)
+	return err == nil && os.SameFile(one, other)
 }
 
 // empty removes a directory that was renamed, if it is there.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
 
 	"github.com/berth-cri/berth/pkg/engine/podcheckpoint/manifest"
 )
@@ -141,6 +142,39 @@ func TestUseWaitsForARemoval(t *testing.T) {
 		got <- err
 	}()
 	if err := errors.Join(os.RemoveAll(dir), lock.Close(), <-got); err != nil {
+		t.Error(err)
+	}
+}
+
+// Who waited for a removal has what has taken its place since.
+func TestUseOfASuccessor(t *testing.T) {
+	parent := private(t)
+	dir, other := made(t, filepath.Join(parent, "x"), "p", 1), made(t, filepath.Join(parent, "y"), "p", 1)
+	lock, err := alone(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	used := make(chan func())
+	go func() {
+		release, err := Use(t.Context(), dir)
+		if err != nil {
+			t.Error(err)
+		}
+		used <- release
+	}()
+	time.Sleep(2 * lockInterval) // it may have tried once; if not, all is as well
+	if err := unix.Renameat2(unix.AT_FDCWD, other, unix.AT_FDCWD, dir, unix.RENAME_EXCHANGE); err != nil {
+		t.Fatal(err)
+	}
+	if err := lock.Close(); err != nil {
+		t.Fatal(err)
+	}
+	release := <-used
+	if err := Remove(dir, nobody); !errors.Is(err, ErrInUse) {
+		t.Errorf("of the new one: %v", err)
+	}
+	release()
+	if err := Remove(dir, nobody); err != nil {
 		t.Error(err)
 	}
 }

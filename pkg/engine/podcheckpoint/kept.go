@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/containerd/log"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/pkg/engine/pod"
@@ -26,6 +27,8 @@ func (c Calls) CheckpointPod(ctx context.Context, r *runtimeapi.CheckpointPodReq
 	c.keeper.Ended(retention.Write, time.Since(begin), err)
 	if err == nil {
 		c.keeper.Written(r.GetOutputPath())
+	} else if ferr := c.keeper.Failed(r.GetOutputPath()); ferr != nil {
+		log.G(ctx).WithError(ferr).WithField("directory", r.GetOutputPath()).Warn("Failed to remove directory of checkpoint that was not written")
 	}
 	return resp, err
 }

@@ -8,6 +8,9 @@ import (
 	"time"
 
 	"github.com/containerd/log"
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-cri/berth/pkg/engine/podcheckpoint/manifest"
 )
 
 // Settings are what an operator says of the node.
@@ -90,13 +93,28 @@ func (k *Keeper) Written(dir string) {
 	}
 }
 
-// Discarded tells that a checkpoint whose writing was interrupted is removed, of which the
-// directory is left.
-func (k *Keeper) Discarded(dir string) error {
+// Failed tells that a checkpoint was not written, and nothing is left of it but its directory. That
+// goes, too, if the keeper's is around it and who made it has left.
+func (k *Keeper) Failed(dir string) error {
 	if k.has(dir) {
 		return forsaken(filepath.Clean(dir))
 	}
 	return nil
+}
+
+// Discard removes what there is of a checkpoint whose writing was interrupted, unless it is whole,
+// as soon as nobody uses its directory: a new one may be written into it already.
+func (k *Keeper) Discard(ctx context.Context, dir string) error {
+	release, err := await(ctx, dir, unix.LOCK_EX)
+	if err != nil {
+		return err
+	}
+	err = manifest.Discard(dir)
+	release()
+	if err != nil {
+		return err
+	}
+	return k.Failed(dir)
 }
 
 // has says whether dir is directly below the directory.

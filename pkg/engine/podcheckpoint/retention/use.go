@@ -24,8 +24,17 @@ const lockInterval = 20 * time.Millisecond
 // directory that is not there, or on a filesystem without locks, is left to whoever uses it: none
 // is removed there.
 func Use(ctx context.Context, dir string) (release func(), err error) {
+	release, err = await(ctx, dir, unix.LOCK_SH)
+	if err != nil {
+		return nil, fmt.Errorf("checkpoint %s is being removed: %w", dir, err)
+	}
+	return release, nil
+}
+
+// await locks the directory that is at a path, if it can be locked. It waits for others.
+func await(ctx context.Context, dir string, how int) (release func(), err error) {
 	for {
-		d, err := locked(dir, unix.LOCK_SH)
+		d, err := locked(dir, how)
 		switch {
 		case err == nil:
 			return func() { _ = d.Close() }, nil
@@ -34,7 +43,7 @@ func Use(ctx context.Context, dir string) (release func(), err error) {
 		}
 		select {
 		case <-ctx.Done():
-			return nil, fmt.Errorf("checkpoint %s is being removed: %w", dir, ctx.Err())
+			return nil, ctx.Err()
 		case <-time.After(lockInterval):
 		}
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -16,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-cri/berth/pkg/engine/thread"
+	"github.com/berth-cri/berth/pkg/engine/wanted"
 )
 
 // Files writes what the container changed in its root filesystem: rootfs-diff.tar
@@ -34,7 +34,7 @@ func (d *Dir) Files(ctx context.Context, written, layers string) error {
 	}
 	deleted := []string{}
 	err = below(written, func(root string) error {
-		w := archive.NewChangeWriter(inTime{ctx, f}, root)
+		w := archive.NewChangeWriter(wanted.Writer(ctx, f), root)
 		err := filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
 			if err != nil || path == root {
 				return err
@@ -79,7 +79,7 @@ func PackTree(ctx context.Context, dir, file string) error {
 		return err
 	}
 	err = below(dir, func(root string) error {
-		w := archive.NewChangeWriter(inTime{ctx, f}, root)
+		w := archive.NewChangeWriter(wanted.Writer(ctx, f), root)
 		err := filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
 			if err != nil || path == root {
 				return err
@@ -106,19 +106,6 @@ func below(dir string, f func(root string) error) error {
 		}
 		return f("/")
 	})
-}
-
-// inTime writes until its context ends.
-type inTime struct {
-	ctx context.Context
-	io.Writer
-}
-
-func (w inTime) Write(p []byte) (int, error) {
-	if err := context.Cause(w.ctx); err != nil {
-		return 0, err
-	}
-	return w.Writer.Write(p)
 }
 
 // isWhiteout knows the mark of a file that was removed: a device 0:0.

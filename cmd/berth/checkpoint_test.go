@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"net"
 	"os"
 	"path/filepath"
@@ -25,6 +26,23 @@ func TestExpired(t *testing.T) {
 	got := expired([]listedCheckpoint{at("a", 1), at("b", 2), at("a", 3), at("a", 5)}, retention.Bounds{Keep: 1}, now)
 	if len(got) != 2 || got[0].Directory != "axxxxx" || got[1].Directory != "axxx" || got[1].Runtime != "runsc" {
 		t.Errorf("gone are %v", got)
+	}
+}
+
+// TestSizeOfACheckpoint that is being written counts the files of each container.
+func TestSizeOfACheckpoint(t *testing.T) {
+	dir := t.TempDir()
+	if got := sizeOf(dir); got != 0 {
+		t.Errorf("without any there are %d bytes", got)
+	}
+	for name, text := range map[string]string{"0/config.dump": "{}", "1/checkpoint/pages-1.img": "memory", "shm.tar": "x"} {
+		path := filepath.Join(dir, manifest.ImagesDir, name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, []byte(text), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := sizeOf(dir); got != 9 {
+		t.Errorf("there are %d bytes", got)
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 	tasktypes "github.com/containerd/containerd/api/types/task"
 	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/errdefs"
+	"github.com/containerd/log"
 	"github.com/containerd/typeurl/v2"
 
 	"github.com/berth-cri/berth/pkg/engine/checkpoint"
@@ -32,6 +33,10 @@ const (
 	thawTimeout = 30 * time.Second
 	// thawInterval is the pause between attempts while whoever runs it is being replaced.
 	thawInterval = 200 * time.Millisecond
+	// laterInterval is the pause between attempts when nobody waits any more: CRIU may still be
+	// at it. Each takes no longer than laterTimeout.
+	laterInterval = time.Second
+	laterTimeout  = 2 * time.Second
 	// program is what runtimes look for in PATH.
 	program = "criu"
 	// versionTimeout bounds the question for its version.
@@ -99,7 +104,7 @@ func (d *Dumper) Freeze(ctx context.Context, c *pod.Container) error {
 }
 
 // Thaw lets a container go on, whoever runs it by now, and removes what is on record of it. It
-// outlasts its caller.
+// outlasts its caller. After an error it is tried again until the container goes on.
 func (d *Dumper) Thaw(ctx context.Context, c *pod.Container) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), thawTimeout)
 	defer cancel()
@@ -108,15 +113,53 @@ func (d *Dumper) Thaw(ctx context.Context, c *pod.Container) error {
 		if err == nil {
 			return os.RemoveAll(d.pods.FrozenDir(c.ID()))
 		}
-		if !shim.Lost(err) {
-			return fmt.Errorf("the container may be frozen; stop it or restart berth: %w", err)
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("the container may be frozen; stop it or restart berth: %w", err)
-		case <-time.After(thawInterval): // its supervisor was killed, and has a successor soon
+		if !shim.Lost(err) || !pause(ctx, thawInterval) { // else its supervisor was killed, and has a successor soon
+			go ThawLater(d.pods, c, func() error { return os.RemoveAll(d.pods.FrozenDir(c.ID())) })
+			return fmt.Errorf("the container may be frozen; berth tries to thaw it until it goes on or is stopped: %w", err)
 		}
 	}
+}
+
+// ThawLater tries until a container goes on or has ended, and calls done with its Op, or until the
+// daemon stops.
+func ThawLater(pods *pod.Registry, c *pod.Container, done func() error) {
+	ctx := pods.Background
+	entry := log.G(ctx).WithField("container", c.ID())
+	for pause(ctx, laterInterval) && c.Op.Lock(ctx) == nil {
+		err := error(nil)
+		if c.Status().Phase == pod.PhaseRunning {
+			err = resumeWithin(ctx, c, laterTimeout)
+		}
+		thawed := err == nil
+		if thawed {
+			err = done()
+		}
+		c.Op.Unlock()
+		if !thawed {
+			continue
+		}
+		if err != nil {
+			entry.WithError(err).Warn("Failed to remove what is left of a checkpoint; the next start tries again")
+		}
+		entry.Info("Container goes on after an interrupted checkpoint")
+		return
+	}
+}
+
+// pause waits that long, or fails because ctx ends.
+func pause(ctx context.Context, long time.Duration) bool {
+	select {
+	case <-time.After(long):
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+func resumeWithin(ctx context.Context, c *pod.Container, limit time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	return Resume(ctx, c)
 }
 
 // Resume is Thaw in one attempt, which leaves the record to its caller.

@@ -1,0 +1,82 @@
+package criu
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
+	tasktypes "github.com/containerd/containerd/api/types/task"
+	runtimev2 "github.com/containerd/containerd/v2/core/runtime/v2"
+	"github.com/containerd/errdefs"
+	"google.golang.org/protobuf/types/known/emptypb"
+
+	"github.com/berth-cri/berth/pkg/engine/enginetest"
+	"github.com/berth-cri/berth/pkg/engine/pod"
+	"github.com/berth-cri/berth/pkg/engine/shim"
+	"github.com/berth-cri/berth/pkg/handler"
+)
+
+// runner runs a container that stands still.
+type runner struct {
+	*enginetest.Runner
+
+	frozen *frozen
+}
+
+func (r *runner) Bind(*pod.Sandbox) pod.Runner { return r }
+
+func (r *runner) Client(context.Context) (*shim.Client, error) {
+	return &shim.Client{Task: r.frozen}, nil
+}
+
+// frozen is a container that cannot be thawed before that many attempts.
+type frozen struct {
+	runtimev2.TaskServiceClient
+
+	busy int
+}
+
+func (f *frozen) Resume(context.Context, *taskapi.ResumeRequest) (*emptypb.Empty, error) {
+	if f.busy--; f.busy >= 0 {
+		return nil, errdefs.ErrFailedPrecondition
+	}
+	return &emptypb.Empty{}, nil
+}
+
+func (f *frozen) State(context.Context, *taskapi.StateRequest) (*taskapi.StateResponse, error) {
+	return &taskapi.StateResponse{Status: tasktypes.Status_PAUSED}, nil
+}
+
+// TestThawGoesOnTrying where CRIU was still at it for longer than anybody waits.
+func TestThawGoesOnTrying(t *testing.T) {
+	pods, _, err := pod.Open(t.Context(), filepath.Join(t.TempDir(), "root"), filepath.Join(t.TempDir(), "state"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	by := &runner{&enginetest.Runner{}, &frozen{busy: 2}}
+	c := enginetest.Container(t, enginetest.Sandbox(t, t.TempDir(), pod.SandboxSpec{Definition: &handler.Definition{}}, by))
+	record := pods.FrozenDir(c.ID())
+	if err := os.MkdirAll(record, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Op.Lock(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := New(pods, nil, nil).Thaw(t.Context(), c); err == nil {
+		t.Error("it is said to go on")
+	}
+	c.Op.Unlock()
+	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+		if _, err := os.Stat(record); errors.Is(err, fs.ErrNotExist) {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatal("nobody thaws it")
+		}
+	}
+}

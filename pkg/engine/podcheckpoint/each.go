@@ -71,8 +71,9 @@ func (e *each) write(ctx context.Context, s *pod.Sandbox, containers []*pod.Cont
 			err = errStopped // what CRIU says of processes that were killed is no news
 		}
 	}()
+	var frozen []*pod.Container
 	defer func() {
-		for _, c := range containers {
+		for _, c := range frozen {
 			if terr := e.dumper.Thaw(ctx, c); terr != nil && stopped.Err() == nil {
 				err = errors.Join(err, fmt.Errorf("container %q: %w", c.Config().GetMetadata().GetName(), terr))
 			}
@@ -89,6 +90,7 @@ func (e *each) write(ctx context.Context, s *pod.Sandbox, containers []*pod.Cont
 		}
 	}
 	for _, c := range containers {
+		frozen = append(frozen, c) // after an error it may be
 		if err := e.dumper.Freeze(uncut, c); err != nil {
 			return fmt.Errorf("container %q: %w", c.Config().GetMetadata().GetName(), err)
 		}

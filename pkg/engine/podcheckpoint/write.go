@@ -270,6 +270,9 @@ func (b *writing) named(s *pod.Sandbox, ids []string) ([]*pod.Container, error) 
 		if c.Sandbox.ID() != s.ID() {
 			return nil, fmt.Errorf("container %s belongs to another pod than sandbox %s; name the containers of this one: %w", c.ID(), s.ID(), errdefs.ErrInvalidArgument)
 		}
+		if slices.Contains(all, c) { // by another beginning of its id
+			return nil, fmt.Errorf("container %s is named twice; name each once: %w", c.ID(), errdefs.ErrInvalidArgument)
+		}
 		all = append(all, c)
 	}
 	return all, nil

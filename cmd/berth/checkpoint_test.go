@@ -137,8 +137,7 @@ func TestRemovalAsksTheDaemon(t *testing.T) {
 		t.Fatal(err)
 	}
 	waits, free := checkpointIn(t, filepath.Join(parent, "waits")), checkpointIn(t, filepath.Join(parent, "free"))
-	d := &daemonOf{waiting: []string{filepath.Join(around, "waits")}}
-	socket := d.serve(t)
+	socket := (&daemonOf{waiting: []string{filepath.Join(around, "waits")}}).serve(t)
 	for name, args := range map[string][]string{"rm": {waits}, "prune": {parent, "--older-than", "1m"}} {
 		code, _, stderr := ran(t, append([]string{"checkpoint", name, "--admin-socket", socket}, args...)...)
 		if code != exitFailure || !strings.Contains(stderr, "in use") {
@@ -151,11 +150,11 @@ func TestRemovalAsksTheDaemon(t *testing.T) {
 	if _, err := os.Stat(free); err == nil {
 		t.Error("what no pod waits for was not pruned")
 	}
-	d.waiting, d.recovering = nil, true
-	if code, _, stderr := ran(t, "checkpoint", "rm", waits, "--admin-socket", socket); code != exitFailure || !strings.Contains(stderr, "try again") {
+	recovering := (&daemonOf{recovering: true}).serve(t)
+	if code, _, stderr := ran(t, "checkpoint", "rm", waits, "--admin-socket", recovering); code != exitFailure || !strings.Contains(stderr, "try again") {
 		t.Errorf("before it knows its pods: exit status %d: %s", code, stderr)
 	}
-	d.recovering = false
+	socket = (&daemonOf{}).serve(t)
 	if code, stdout, stderr := ran(t, "checkpoint", "rm", waits, "--admin-socket", socket); code != 0 || stdout != "removed "+waits+"\n" {
 		t.Errorf("exit status %d: %s%s", code, stdout, stderr)
 	}

@@ -218,6 +218,32 @@ func TestPauseAndUpdate(t *testing.T) {
 	})
 }
 
+// CRIU has the cgroup frozen again when it fails, and may be later than the end of the container
+// that it wrote: runtimes take that for paused, and do not delete it.
+func TestFrozenAfterItsEnd(t *testing.T) {
+	forEachRuntime(t, hostRuntimes, func(t *testing.T, r ociRuntime) {
+		dir := t.TempDir()
+		b := newBed(t, scripted(t, r, `[ "$verb" = delete ] && mkdir `+dir+`/once 2>/dev/null && { read file state < `+dir+`/freeze; echo $state > $file; }`))
+		c := b.run("p", shell("sleep 1000"))
+		freeze := "/sys/fs/cgroup/freezer" + c.cgroup + "/" + c.id + "/freezer.state FROZEN\n"
+		if _, err := os.Stat(strings.Fields(freeze)[0]); err != nil {
+			freeze = "/sys/fs/cgroup" + c.cgroup + "/" + c.id + "/cgroup.freeze 1\n"
+		}
+		if err := os.WriteFile(filepath.Join(dir, "freeze"), []byte(freeze), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := c.kill(unix.SIGKILL, false); err != nil {
+			t.Fatal(err)
+		}
+		c.wait()
+		eventually(t, "it is frozen", func() bool {
+			_, err := os.Stat(filepath.Join(dir, "once"))
+			return err == nil
+		})
+		c.mustDelete()
+	})
+}
+
 func updateMemory(c *container, limit int64) {
 	c.Helper()
 	resources := anyJSON(c, map[string]any{"memory": map[string]any{"limit": limit}})

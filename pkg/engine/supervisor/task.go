@@ -204,6 +204,10 @@ func (t *task) release(ctx context.Context) error {
 			log.G(ctx).WithError(err).Warn("Failed to kill remaining processes of exited container")
 		}
 	}
+	if !journal.Options.OwnKernel {
+		// A CRIU whose processes were killed leaves the cgroup as it found it.
+		journal.Cgroup.thaw()
+	}
 	if t.byCRIU() {
 		clean := criuRestore{t}.unmount
 		if unstarted {

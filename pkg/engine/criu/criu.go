@@ -126,8 +126,8 @@ func ThawLater(pods *pod.Registry, c *pod.Container, done func() error) {
 	ctx := pods.Background
 	entry := log.G(ctx).WithField("container", c.ID())
 	for pause(ctx, laterInterval) && c.Op.Lock(ctx) == nil {
-		err := error(nil)
-		if c.Status().Phase == pod.PhaseRunning {
+		err, runs := error(nil), c.Status().Phase == pod.PhaseRunning
+		if runs {
 			err = resumeWithin(ctx, c, laterTimeout)
 		}
 		thawed := err == nil
@@ -141,7 +141,9 @@ func ThawLater(pods *pod.Registry, c *pod.Container, done func() error) {
 		if err != nil {
 			entry.WithError(err).Warn("Failed to remove what is left of a checkpoint; the next start tries again")
 		}
-		entry.Info("Container goes on after an interrupted checkpoint")
+		if runs {
+			entry.Info("Container goes on after an interrupted checkpoint")
+		}
 		return
 	}
 }
@@ -178,7 +180,10 @@ func Resume(ctx context.Context, c *pod.Container) error {
 // goesOn tells whether a container that could not be thawed need not be.
 func goesOn(ctx context.Context, client *shim.Client, c *pod.Container) bool {
 	state, err := client.Task.State(ctx, &taskapi.StateRequest{ID: c.ID()})
-	return err == nil && state.GetStatus() != tasktypes.Status_PAUSED
+	if err != nil {
+		return errdefs.IsNotFound(task.FromShim(err)) // it has ended, and is deleted
+	}
+	return state.GetStatus() != tasktypes.Status_PAUSED
 }
 
 // Connections is what becomes of TCP connections in a checkpoint.

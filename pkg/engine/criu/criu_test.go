@@ -13,6 +13,7 @@ import (
 	tasktypes "github.com/containerd/containerd/api/types/task"
 	runtimev2 "github.com/containerd/containerd/v2/core/runtime/v2"
 	"github.com/containerd/errdefs"
+	"github.com/containerd/errdefs/pkg/errgrpc"
 	"google.golang.org/protobuf/types/known/emptypb"
 
 	"github.com/berth-cri/berth/pkg/engine/enginetest"
@@ -39,6 +40,7 @@ type frozen struct {
 	runtimev2.TaskServiceClient
 
 	busy int
+	gone bool
 }
 
 func (f *frozen) Resume(context.Context, *taskapi.ResumeRequest) (*emptypb.Empty, error) {
@@ -49,25 +51,32 @@ func (f *frozen) Resume(context.Context, *taskapi.ResumeRequest) (*emptypb.Empty
 }
 
 func (f *frozen) State(context.Context, *taskapi.StateRequest) (*taskapi.StateResponse, error) {
+	if f.gone {
+		return nil, errgrpc.ToGRPC(errdefs.ErrNotFound)
+	}
 	return &taskapi.StateResponse{Status: tasktypes.Status_PAUSED}, nil
 }
 
-// TestThawGoesOnTrying where CRIU was still at it for longer than anybody waits.
-func TestThawGoesOnTrying(t *testing.T) {
+// stands is a container that stands still, on record, whose Op is held.
+func stands(t *testing.T, f *frozen) (d *Dumper, c *pod.Container, record string) {
+	t.Helper()
 	pods, _, err := pod.Open(t.Context(), filepath.Join(t.TempDir(), "root"), filepath.Join(t.TempDir(), "state"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	by := &runner{&enginetest.Runner{}, &frozen{busy: 2}}
-	c := enginetest.Container(t, enginetest.Sandbox(t, t.TempDir(), pod.SandboxSpec{Definition: &handler.Definition{}}, by))
-	record := pods.FrozenDir(c.ID())
-	if err := os.MkdirAll(record, 0o700); err != nil {
+	by := &runner{&enginetest.Runner{}, f}
+	c = enginetest.Container(t, enginetest.Sandbox(t, t.TempDir(), pod.SandboxSpec{Definition: &handler.Definition{}}, by))
+	record = pods.FrozenDir(c.ID())
+	if err := errors.Join(os.MkdirAll(record, 0o700), c.Op.Lock(t.Context())); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.Op.Lock(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if err := New(pods, nil, nil).Thaw(t.Context(), c); err == nil {
+	return New(pods, nil, nil), c, record
+}
+
+// TestThawGoesOnTrying where CRIU was still at it for longer than anybody waits.
+func TestThawGoesOnTrying(t *testing.T) {
+	d, c, record := stands(t, &frozen{busy: 2})
+	if err := d.Thaw(t.Context(), c); err == nil {
 		t.Error("it is said to go on")
 	}
 	c.Op.Unlock()
@@ -78,5 +87,16 @@ func TestThawGoesOnTrying(t *testing.T) {
 		if time.Now().After(end) {
 			t.Fatal("nobody thaws it")
 		}
+	}
+}
+
+// TestThawOfNothing: a container that was deleted meanwhile does not stand still.
+func TestThawOfNothing(t *testing.T) {
+	d, c, record := stands(t, &frozen{busy: 1, gone: true})
+	if err := d.Thaw(t.Context(), c); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(record); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("it is on record: %v", err)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
 
 	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
@@ -73,10 +74,8 @@ func (e *each) write(ctx context.Context, s *pod.Sandbox, containers []*pod.Cont
 	}()
 	var frozen []*pod.Container
 	defer func() {
-		for _, c := range frozen {
-			if terr := e.dumper.Thaw(ctx, c); terr != nil && stopped.Err() == nil {
-				err = errors.Join(err, fmt.Errorf("container %q: %w", c.Config().GetMetadata().GetName(), terr))
-			}
+		if terr := e.thaw(ctx, frozen); stopped.Err() == nil {
+			err = errors.Join(err, terr)
 		}
 	}()
 	// A caller that leaves does not end CRIU, which is inside of the processes. His deadline does:
@@ -107,6 +106,21 @@ func (e *each) write(ctx context.Context, s *pod.Sandbox, containers []*pod.Cont
 		return nil
 	}
 	return checkpoint.PackTree(ctx, e.pods.FilesOf(s.ID()).Shm, manifest.ShmFile(dir))
+}
+
+// thaw lets containers go on, at the same time: one that cannot yet keeps none of the others.
+func (e *each) thaw(ctx context.Context, containers []*pod.Container) error {
+	errs := make([]error, len(containers))
+	var all sync.WaitGroup
+	for i, c := range containers {
+		all.Go(func() {
+			if err := e.dumper.Thaw(ctx, c); err != nil {
+				errs[i] = fmt.Errorf("container %q: %w", c.Config().GetMetadata().GetName(), err)
+			}
+		})
+	}
+	all.Wait()
+	return errors.Join(errs...)
 }
 
 // writeOne writes one of so many containers.

@@ -2,6 +2,7 @@ package podcheckpoint
 
 import (
 	"context"
+	"sync"
 	"testing"
 	"time"
 
@@ -10,6 +11,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/criu"
 	"github.com/berth-cri/berth/pkg/engine/enginetest"
 	"github.com/berth-cri/berth/pkg/engine/pod"
+	"github.com/berth-cri/berth/pkg/engine/shim"
 	"github.com/berth-cri/berth/pkg/engine/store"
 	"github.com/berth-cri/berth/pkg/handler"
 )
@@ -32,5 +34,44 @@ func TestRefusedIsLeftAlone(t *testing.T) {
 	}
 	if calls := by.Calls(); len(calls) > 0 || exists(all.FrozenDir(c.ID())) {
 		t.Errorf("its supervisor is asked for %q", calls)
+	}
+}
+
+// waits is a Runner that answers when another was asked.
+type waits struct {
+	*enginetest.Runner
+
+	once         sync.Once
+	asked, other chan struct{}
+}
+
+func (w *waits) Bind(*pod.Sandbox) pod.Runner { return w }
+
+func (w *waits) Client(ctx context.Context) (*shim.Client, error) {
+	w.once.Do(func() { close(w.asked) })
+	select {
+	case <-w.other:
+	case <-ctx.Done():
+	}
+	return nil, errdefs.ErrFailedPrecondition
+}
+
+// TestThawOfAll: no container waits until another goes on.
+func TestThawOfAll(t *testing.T) {
+	all := pods(t)
+	one, two := make(chan struct{}), make(chan struct{})
+	var containers []*pod.Container
+	for _, by := range []*waits{{Runner: &enginetest.Runner{}, asked: one, other: two}, {Runner: &enginetest.Runner{}, asked: two, other: one}} {
+		containers = append(containers, enginetest.Container(t, enginetest.Sandbox(t, t.TempDir(), pod.SandboxSpec{Definition: &handler.Definition{}}, by)))
+	}
+	done := make(chan error, 1)
+	go func() { done <- (&each{pods: all, dumper: criu.New(all, nil, nil)}).thaw(t.Context(), containers) }()
+	select {
+	case <-two:
+	case <-time.After(10 * time.Second):
+		t.Error("the second one waits for the first")
+	}
+	if err := <-done; !errdefs.IsFailedPrecondition(err) {
+		t.Errorf("they were thawed: %v", err)
 	}
 }

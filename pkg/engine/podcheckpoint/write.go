@@ -142,10 +142,13 @@ func (b *writing) dump(ctx context.Context, s *pod.Sandbox, ids []string, m *man
 	if err := write(ctx, s, containers, m, dir); err != nil {
 		return explainFull(err, dir)
 	}
-	if now := b.started(s); !maps.Equal(now, before) {
-		return fmt.Errorf("a container of the pod started or ended meanwhile; try again: %w", errdefs.ErrUnavailable)
+	switch now := b.started(s); {
+	case maps.Equal(now, before):
+		return nil
+	case s.Ending.Load() > 0:
+		return errStopped
 	}
-	return nil
+	return fmt.Errorf("a container of the pod started or ended meanwhile; try again: %w", errdefs.ErrUnavailable)
 }
 
 // whole has the runtime write the pod as one.

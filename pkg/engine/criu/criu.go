@@ -29,6 +29,10 @@ import (
 )
 
 const (
+	// freezeAttempts is how often a container is tried to be frozen, and freezeInterval the pause
+	// between two attempts.
+	freezeAttempts = 5
+	freezeInterval = 100 * time.Millisecond
 	// thawTimeout bounds the wait for a container to go on.
 	thawTimeout = 30 * time.Second
 	// thawInterval is the pause between attempts while whoever runs it is being replaced.
@@ -96,11 +100,26 @@ func (d *Dumper) Freeze(ctx context.Context, c *pod.Container) error {
 	if err != nil {
 		return err
 	}
-	if _, err := client.Task.Pause(ctx, &taskapi.PauseRequest{ID: c.ID()}); err != nil {
-		return fmt.Errorf("freeze: %w", task.FromShim(err))
+	if err := freeze(ctx, client, c.ID()); err != nil {
+		return fmt.Errorf("freeze: %w", err)
 	}
 	failpoint.Hit(failpoint.ContainerFrozen)
 	return nil
+}
+
+// freeze asks again where a runtime failed: with cgroups of version 1 runc gives up on processes
+// that fork faster than they are frozen.
+func freeze(ctx context.Context, client *shim.Client, id string) error {
+	for attempt := 1; ; attempt++ {
+		_, err := client.Task.Pause(ctx, &taskapi.PauseRequest{ID: id})
+		if err == nil {
+			return nil
+		}
+		err = task.FromShim(err)
+		if attempt == freezeAttempts || shim.Lost(err) || errdefs.IsNotFound(err) || errdefs.IsFailedPrecondition(err) || !pause(ctx, freezeInterval) {
+			return err
+		}
+	}
 }
 
 // Thaw lets a container go on, whoever runs it by now, and removes what is on record of it. It

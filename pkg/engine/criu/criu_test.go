@@ -43,6 +43,41 @@ type frozen struct {
 	gone bool
 }
 
+// Pause fails as often as Resume does.
+func (f *frozen) Pause(context.Context, *taskapi.PauseRequest) (*emptypb.Empty, error) {
+	if f.gone {
+		return nil, errgrpc.ToGRPC(errdefs.ErrNotFound)
+	}
+	if f.busy--; f.busy >= 0 {
+		return nil, errgrpc.ToGRPC(errdefs.ErrUnknown)
+	}
+	return &emptypb.Empty{}, nil
+}
+
+// TestFreezeAgain where a runtime fails to freeze a container, but not for ever.
+func TestFreezeAgain(t *testing.T) {
+	for name, c := range map[string]struct {
+		f     frozen
+		left  int // attempts that were not made
+		class func(error) bool
+	}{
+		"at once":    {frozen{}, -1, func(err error) bool { return err == nil }},
+		"the third":  {frozen{busy: 2}, -1, func(err error) bool { return err == nil }},
+		"never":      {frozen{busy: 100}, 100 - freezeAttempts, errdefs.IsUnknown},
+		"it is gone": {frozen{busy: 100, gone: true}, 100, errdefs.IsNotFound},
+	} {
+		if err := freeze(t.Context(), &shim.Client{Task: &c.f}, "c"); !c.class(err) || c.f.busy != c.left {
+			t.Errorf("%s: %v, %d attempts are left", name, err, c.f.busy)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	f := &frozen{busy: 100}
+	if err := freeze(ctx, &shim.Client{Task: f}, "c"); err == nil || f.busy != 99 {
+		t.Errorf("for nobody: %v, %d attempts are left", err, f.busy)
+	}
+}
+
 func (f *frozen) Resume(context.Context, *taskapi.ResumeRequest) (*emptypb.Empty, error) {
 	if f.busy--; f.busy >= 0 {
 		return nil, errdefs.ErrFailedPrecondition

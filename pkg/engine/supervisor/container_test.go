@@ -244,6 +244,37 @@ func TestFrozenAfterItsEnd(t *testing.T) {
 	})
 }
 
+// A container that is killed is not written any more, whatever CRIU waits for.
+func TestKilledWhileItIsWritten(t *testing.T) {
+	forEachRuntime(t, hostRuntimes, func(t *testing.T, r ociRuntime) {
+		begun := filepath.Join(t.TempDir(), "begun")
+		b := newBed(t, scripted(t, r, `[ "$verb" = checkpoint ] && { : > `+begun+`; exec sleep 1000; }`))
+		c := b.run("p", shell("sleep 1000"))
+		written := make(chan error, 1)
+		go func() {
+			_, err := c.task.Checkpoint(c.ctx(), &taskAPI.CheckpointTaskRequest{ID: c.id, Path: t.TempDir()})
+			written <- err
+		}()
+		eventually(t, "it is written", func() bool {
+			_, err := os.Stat(begun)
+			return err == nil
+		})
+		if err := c.kill(unix.SIGKILL, true); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case err := <-written:
+			if err == nil {
+				t.Error("it is said to be written")
+			}
+		case <-time.After(30 * time.Second):
+			t.Fatal("it is still being written")
+		}
+		c.wait()
+		c.mustDelete()
+	})
+}
+
 func updateMemory(c *container, limit int64) {
 	c.Helper()
 	resources := anyJSON(c, map[string]any{"memory": map[string]any{"limit": limit}})

@@ -16,8 +16,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-cri/berth/cmd/internal/output"
+	"github.com/berth-cri/berth/pkg/admin/client"
 	"github.com/berth-cri/berth/pkg/engine/podcheckpoint/manifest"
 	"github.com/berth-cri/berth/pkg/engine/podcheckpoint/retention"
+	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
 
 func checkpointCommand() *cobra.Command {
@@ -26,8 +28,8 @@ func checkpointCommand() *cobra.Command {
 		Aliases: []string{"checkpoints"},
 		Short:   "List, inspect, carry and remove checkpoints of pods",
 		Long: `List, inspect, carry and remove checkpoints of pods, which "berth pod checkpoint" and callers
-of the CRI write. These commands read the disk, and need no daemon. "image" is for
-checkpoints of single containers, which kubelets ask for.`,
+of the CRI write. These commands read the disk, and need no daemon; those that remove ask one
+that runs. "image" is for checkpoints of single containers, which kubelets ask for.`,
 	}
 	c.AddCommand(checkpointListCommand(), checkpointInspectCommand(), checkpointPushCommand(), checkpointPullCommand(), checkpointImageCommand(),
 		checkpointRemoveCommand(), checkpointPruneCommand())
@@ -194,25 +196,26 @@ func showCheckpoint(w io.Writer, l listedCheckpoint, m *manifest.Manifest, whole
 }
 
 func checkpointRemoveCommand() *cobra.Command {
-	form := ""
+	r := &remote{}
 	c := &cobra.Command{
 		Use:     "rm DIR...",
 		Aliases: []string{"remove"},
 		Short:   "Remove checkpoints with their directories",
 		Long: `Remove checkpoints with their directories. One that is written, read or sent just then stays, and
-so does a directory that has something else. Pods that were restored from one go on.`,
+so does one from which a pod was restored whose containers are not all started, as far as a daemon
+runs that knows it, and a directory that has something else. Pods that go on need none.`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			removed := []string{}
 			var errs []error
 			for _, dir := range args {
-				if err := retention.Remove(dir, nil); err != nil {
+				if err := retention.Remove(dir, r.waiting(c)); err != nil {
 					errs = append(errs, err)
 					continue
 				}
 				removed = append(removed, dir)
 			}
-			err := encode(c.OutOrStdout(), form, struct {
+			err := encode(c.OutOrStdout(), r.output, struct {
 				Removed []string `json:"removed"`
 			}{removed}, func(w io.Writer) (err error) {
 				for _, dir := range removed {
@@ -224,6 +227,30 @@ so does a directory that has something else. Pods that were restored from one go
 			return errors.Join(append(errs, err)...)
 		},
 	}
-	output.Flag(c, &form, misused, output.Forms...)
+	r.flags(c)
 	return c
+}
+
+// waiting asks the daemon which checkpoints pods are yet to go on from. Where none runs nobody knows
+// of pods.
+func (r *remote) waiting(c *cobra.Command) func() ([]string, error) {
+	return func() ([]string, error) {
+		daemon, err := client.New(r.path())
+		if err != nil {
+			return nil, err
+		}
+		defer daemon.Close()
+		ctx, cancel := context.WithTimeout(orBackground(c.Context()), callTimeout)
+		defer cancel()
+		status, err := daemon.GetStatus(ctx, &adminv1.GetStatusRequest{})
+		switch {
+		case err != nil && daemon.Absent():
+			return nil, nil
+		case err != nil:
+			return nil, daemon.Explain(err)
+		case status.GetRecovering():
+			return nil, errors.New("the daemon does not know all of its pods yet; try again")
+		}
+		return status.GetPodCheckpoints().GetWaiting(), nil
+	}
 }

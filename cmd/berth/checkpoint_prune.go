@@ -4,24 +4,23 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"path/filepath"
 	"time"
 
 	"github.com/spf13/cobra"
 
-	"github.com/berth-cri/berth/cmd/internal/output"
 	"github.com/berth-cri/berth/pkg/engine/podcheckpoint/retention"
 )
 
 func checkpointPruneCommand() *cobra.Command {
-	form, keep, older, dryRun := "", 0, time.Duration(0), false
+	r, keep, older, dryRun := &remote{}, 0, time.Duration(0), false
 	c := &cobra.Command{
 		Use:   "prune DIR",
 		Short: "Remove old checkpoints",
 		Long: `Remove checkpoints in the directories directly below DIR: of each pod, by its namespace and
 name, all but the newest ones (--keep), and those that are too old (--older-than). With
-both, what one of them names goes. Those that are written, read or sent just then stay. With
---dry-run, only show them. What the daemon keeps it prunes itself: pod_checkpoints in its
-configuration.`,
+both, what one of them names goes. Those that "rm" refuses stay. With --dry-run, only show them.
+What the daemon keeps it prunes itself: pod_checkpoints in its configuration.`,
 		Example: "  berth checkpoint prune /var/lib/checkpoints --keep 3 --older-than 168h",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -34,31 +33,40 @@ configuration.`,
 			}
 			var errs []error
 			if !dryRun {
-				_, err := retention.Finish(args[0])
-				errs = append(errs, err)
+				errs = append(errs, finishRemovals(args[0]))
 			}
 			pruned := []listedCheckpoint{}
 			for _, l := range expired(all, retention.Bounds{Keep: keep, MaxAge: older}, time.Now()) {
 				if !dryRun {
-					if err := retention.Remove(l.Directory, nil); err != nil {
+					if err := retention.Remove(l.Directory, r.waiting(c)); err != nil {
 						errs = append(errs, err)
 						continue
 					}
 				}
 				pruned = append(pruned, l)
 			}
-			err = encode(c.OutOrStdout(), form, struct {
+			err = encode(c.OutOrStdout(), r.output, struct {
 				Checkpoints []listedCheckpoint `json:"checkpoints"`
 				DryRun      bool               `json:"dryRun"`
 			}{pruned, dryRun}, func(w io.Writer) error { return showPruned(w, pruned, dryRun) })
 			return errors.Join(append(errs, err)...)
 		},
 	}
-	output.Flag(c, &form, misused, output.Forms...)
+	r.flags(c)
 	c.Flags().IntVar(&keep, "keep", 0, "how many checkpoints of each pod stay")
 	c.Flags().DurationVar(&older, "older-than", 0, "age from which checkpoints go")
 	c.Flags().BoolVar(&dryRun, "dry-run", false, "only show what would be removed")
 	return c
+}
+
+// finishRemovals removes what interrupted removals left in a directory, by whatever path.
+func finishRemovals(path string) error {
+	dir, err := filepath.EvalSymlinks(path)
+	if err != nil {
+		return err
+	}
+	_, err = retention.Finish(dir)
+	return err
 }
 
 // expired are those of a list that go, the oldest first. Pure.

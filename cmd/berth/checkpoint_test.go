@@ -1,14 +1,21 @@
 package main
 
 import (
+	"context"
+	"errors"
+	"net"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	"google.golang.org/grpc"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/pkg/engine/podcheckpoint/manifest"
 	"github.com/berth-cri/berth/pkg/engine/podcheckpoint/retention"
+	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
 
 func TestExpired(t *testing.T) {
@@ -19,6 +26,23 @@ func TestExpired(t *testing.T) {
 	got := expired([]listedCheckpoint{at("a", 1), at("b", 2), at("a", 3), at("a", 5)}, retention.Bounds{Keep: 1}, now)
 	if len(got) != 2 || got[0].Directory != "axxxxx" || got[1].Directory != "axxx" || got[1].Runtime != "runsc" {
 		t.Errorf("gone are %v", got)
+	}
+}
+
+// TestSizeOfACheckpoint that is being written counts the files of each container.
+func TestSizeOfACheckpoint(t *testing.T) {
+	dir := t.TempDir()
+	if got := sizeOf(dir); got != 0 {
+		t.Errorf("without any there are %d bytes", got)
+	}
+	for name, text := range map[string]string{"0/config.dump": "{}", "1/checkpoint/pages-1.img": "memory", "shm.tar": "x"} {
+		path := filepath.Join(dir, manifest.ImagesDir, name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, []byte(text), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := sizeOf(dir); got != 9 {
+		t.Errorf("there are %d bytes", got)
 	}
 }
 
@@ -57,5 +81,85 @@ func TestRequestOfACheckpoint(t *testing.T) {
 		if md.GetAttempt() != 0 || r.GetConfig().GetLinux().GetCgroupParent() != "" || len(r.GetContainerConfigs()) != 1 || r.GetContainerConfigs()[0].GetCommand()[0] != "x" {
 			t.Errorf("%s: %v", name, r)
 		}
+	}
+}
+
+// daemonOf serves a management API that tells of pods that wait to go on from checkpoints.
+type daemonOf struct {
+	adminv1.UnimplementedAdminServer
+
+	waiting    []string
+	recovering bool
+}
+
+func (d *daemonOf) GetStatus(context.Context, *adminv1.GetStatusRequest) (*adminv1.GetStatusResponse, error) {
+	return &adminv1.GetStatusResponse{Recovering: d.recovering, PodCheckpoints: &adminv1.PodCheckpoints{Waiting: d.waiting}}, nil
+}
+
+func (d *daemonOf) serve(t *testing.T) (socket string) {
+	t.Helper()
+	socket = filepath.Join(t.TempDir(), "s")
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := grpc.NewServer()
+	adminv1.RegisterAdminServer(server, d)
+	go func() { _ = server.Serve(l) }()
+	t.Cleanup(server.Stop)
+	return socket
+}
+
+// checkpointIn makes a checkpoint of a pod.
+func checkpointIn(t *testing.T, dir string) string {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Join(dir, manifest.ImagesDir), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, manifest.ImagesDir, "pages.img"), []byte("memory"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	m := &manifest.Manifest{
+		Created: time.Now().Add(-time.Hour), Pod: []byte(`{"metadata":{"namespace":"n","name":"p"}}`),
+		Containers: []manifest.Container{{Name: "main", Config: []byte("{}")}},
+	}
+	if err := manifest.Seal(t.Context(), dir, m); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// TestRemovalAsksTheDaemon: what a pod is yet to go on from stays, by whatever path it was restored.
+func TestRemovalAsksTheDaemon(t *testing.T) {
+	parent := t.TempDir()
+	around := filepath.Join(t.TempDir(), "around")
+	if err := os.Symlink(parent, around); err != nil {
+		t.Fatal(err)
+	}
+	waits, free := checkpointIn(t, filepath.Join(parent, "waits")), checkpointIn(t, filepath.Join(parent, "free"))
+	socket := (&daemonOf{waiting: []string{filepath.Join(around, "waits")}}).serve(t)
+	for name, args := range map[string][]string{"rm": {waits}, "prune": {parent, "--older-than", "1m"}} {
+		code, _, stderr := ran(t, append([]string{"checkpoint", name, "--admin-socket", socket}, args...)...)
+		if code != exitFailure || !strings.Contains(stderr, "in use") {
+			t.Errorf("%s: exit status %d: %s", name, code, stderr)
+		}
+	}
+	if _, err := os.Stat(waits); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(free); err == nil {
+		t.Error("what no pod waits for was not pruned")
+	}
+	recovering := (&daemonOf{recovering: true}).serve(t)
+	if code, _, stderr := ran(t, "checkpoint", "rm", waits, "--admin-socket", recovering); code != exitFailure || !strings.Contains(stderr, "try again") {
+		t.Errorf("before it knows its pods: exit status %d: %s", code, stderr)
+	}
+	socket = (&daemonOf{}).serve(t)
+	if code, stdout, stderr := ran(t, "checkpoint", "rm", waits, "--admin-socket", socket); code != 0 || stdout != "removed "+waits+"\n" {
+		t.Errorf("exit status %d: %s%s", code, stdout, stderr)
+	}
+	again := checkpointIn(t, waits)
+	if code, _, stderr := ran(t, "checkpoint", "rm", again, "--admin-socket", socket+".none"); code != 0 {
+		t.Errorf("without a daemon: exit status %d: %s", code, stderr)
 	}
 }

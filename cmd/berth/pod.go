@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -165,17 +166,17 @@ func watchSize(shown *progress, dir string) (end func()) {
 	return func() { close(stop); <-stopped }
 }
 
-// sizeOf is what there is in a checkpoint as of now.
+// sizeOf is what there is in a checkpoint as of now, as far as it can be read.
 func sizeOf(dir string) (total int64) {
-	entries, err := os.ReadDir(filepath.Join(dir, manifest.ImagesDir))
-	if err != nil {
-		return 0
-	}
-	for _, e := range entries {
+	_ = filepath.WalkDir(filepath.Join(dir, manifest.ImagesDir), func(_ string, e fs.DirEntry, err error) error {
+		if err != nil || !e.Type().IsRegular() {
+			return nil //nolint:nilerr // it comes and goes
+		}
 		if info, err := e.Info(); err == nil {
 			total += info.Size()
 		}
-	}
+		return nil
+	})
 	return total
 }
 

@@ -176,7 +176,7 @@ func TestOldCheckpointsAreRemoved(t *testing.T) {
 	k.reads(t, "berth_pod_checkpoints_exceeded 0")
 	k.restored(t, other, others.Directory).reaches(t, 3)
 	k.reads(t, `berth_pod_checkpoint_duration_seconds_count{operation="restore",outcome="ok"} 1`)
-	k.bounds(t, `max_age = "1s"`)
+	k.bounds(t, `max_age = "1ms"`)
 	k.keeps(t)
 	k.reads(t, "berth_pod_checkpoints 0", "berth_pod_checkpoints_bytes 0", `berth_pod_checkpoint_removals_total{limit="max_age",outcome="ok"} 1`)
 	if out := k.must(t, "status"); strings.Contains(out, "keeps") {
@@ -259,6 +259,9 @@ func checkpointInUseStays(t *testing.T, handler string) {
 		t.Fatal(err)
 	}
 	containers[0].Start(t)
+	if exit, _, mistakes := k.berth(t, "checkpoint", "rm", first.Directory); exit == 0 || !strings.Contains(mistakes, "in use") {
+		t.Errorf("while a pod waits: exit status %d, %s", exit, mistakes)
+	}
 	k.keep(t, p)
 	k.reads(t, "berth_pod_checkpoints 2", "berth_pod_checkpoints_exceeded 1")
 	third := k.keep(t, p)

@@ -61,10 +61,14 @@ type CheckpointState struct {
 	Damaged int
 	// Faults are what an operator should mend, a line each.
 	Faults []string
+	// Waiting are directories, wherever they are, of checkpoints that pods are yet to go on from.
+	Waiting []string
 }
 
 func (s CheckpointState) told() *adminv1.PodCheckpoints {
-	return &adminv1.PodCheckpoints{Directory: s.Directory, Count: count(s.Count), Bytes: s.Bytes, Oldest: stamp(s.Oldest), Damaged: count(s.Damaged)}
+	return &adminv1.PodCheckpoints{
+		Directory: s.Directory, Count: count(s.Count), Bytes: s.Bytes, Oldest: stamp(s.Oldest), Damaged: count(s.Damaged), Waiting: s.Waiting,
+	}
 }
 
 // overheads says which handlers' pods use more than is declared for them.

@@ -73,7 +73,7 @@ func newBed(t *testing.T) *bed {
 }
 
 func (b *bed) memory() memory {
-	return memory{b.engine, retention.New(retention.Settings{Directory: b.config.PodCheckpointsDir()}, nil)}
+	return memory{b.engine, retention.New(retention.Settings{Directory: b.config.PodCheckpointsDir()}, func() []string { return nil })}
 }
 
 // memory is an engine whose pods are nowhere else.

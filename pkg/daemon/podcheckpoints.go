@@ -26,6 +26,7 @@ func (a adminCheckpoints) State(ctx context.Context) admin.CheckpointState {
 	s := a.keeper.State(ctx)
 	return admin.CheckpointState{
 		Directory: s.Directory, Count: s.Count, Bytes: s.Bytes, Oldest: s.Oldest, Damaged: len(s.Damaged), Faults: checkpointFaults(s),
+		Waiting: a.keeper.Waiting(),
 	}
 }
 

@@ -94,17 +94,20 @@ func (c *Client) Explain(err error) error {
 	return e
 }
 
+// Absent says whether nobody serves the socket: no daemon runs that has it.
+func (c *Client) Absent() bool {
+	err := c.dial()
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED)
+}
+
 // dialTimeout bounds the look at a socket that did not answer.
 const dialTimeout = 2 * time.Second
 
 // unreachable says why nobody can be reached, or nothing if somebody can.
 func (c *Client) unreachable() string {
-	ctx, cancel := context.WithTimeout(context.Background(), dialTimeout)
-	defer cancel()
-	connection, err := (&net.Dialer{}).DialContext(ctx, "unix", c.socket)
+	err := c.dial()
 	switch {
 	case err == nil:
-		connection.Close()
 		return ""
 	case errors.Is(err, fs.ErrNotExist):
 		return fmt.Sprintf("berth is not running: socket %s does not exist; see systemctl status berth, or set --admin-socket to its server.admin_socket", c.socket)
@@ -114,6 +117,17 @@ func (c *Client) unreachable() string {
 		return fmt.Sprintf("permission denied for socket %s; run this as root", c.socket)
 	}
 	return fmt.Sprintf("cannot connect to berth at %s: %v; see systemctl status berth", c.socket, err)
+}
+
+// dial looks whether somebody serves the socket.
+func (c *Client) dial() error {
+	ctx, cancel := context.WithTimeout(context.Background(), dialTimeout)
+	defer cancel()
+	connection, err := (&net.Dialer{}).DialContext(ctx, "unix", c.socket)
+	if err != nil {
+		return err
+	}
+	return connection.Close()
 }
 
 // Line is a problem as "file:line:column: key: message (did you mean "x"?)".

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -17,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-cri/berth/pkg/engine/beneath"
+	"github.com/berth-cri/berth/pkg/engine/wanted"
 )
 
 const (
@@ -109,26 +109,13 @@ func applyTar(ctx context.Context, from, name, to string, seen func(name string)
 		seen(h.Name)
 		return true, nil
 	})
-	if _, err := archive.Apply(ctx, to, whileWanted{ctx, f}, filter); err != nil {
+	if _, err := archive.Apply(ctx, to, wanted.Reader(ctx, f), filter); err != nil {
 		if context.Cause(ctx) == nil && !errors.Is(err, unix.ENOSPC) && !errors.Is(err, unix.EDQUOT) {
 			err = invalid(name, err)
 		}
 		return fmt.Errorf("apply %s: %w", name, err)
 	}
 	return nil
-}
-
-// whileWanted reads until its context ends.
-type whileWanted struct {
-	ctx context.Context
-	io.Reader
-}
-
-func (r whileWanted) Read(p []byte) (int, error) {
-	if err := context.Cause(r.ctx); err != nil {
-		return 0, err
-	}
-	return r.Reader.Read(p)
 }
 
 // budget is what may still come of a tar file.

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -104,6 +105,43 @@ func TestFilesOfAnIdleContainer(t *testing.T) {
 	}
 	if _, err := os.Stat(filepath.Join(d.Path, metadata.DeletedFilesFile)); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("deleted files of a container that deleted none: %v", err)
+	}
+}
+
+// TestFilesWithHoles that are larger than the disk fill none of it.
+func TestFilesWithHoles(t *testing.T) {
+	written := files(t, "ab", "huge")
+	if err := os.Truncate(filepath.Join(written, "huge"), 1<<43); err != nil {
+		t.Skipf("the file system of the test has no files of that size: %v", err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second) // it would be full before the test times out
+	defer cancel()
+	tree := filepath.Join(t.TempDir(), "shm.tar")
+	for name, err := range map[string]error{"a container": open(t).Files(ctx, written, t.TempDir()), "/dev/shm": PackTree(ctx, written, tree)} {
+		if !errdefs.IsResourceExhausted(err) || !strings.Contains(err.Error(), "huge") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if info, err := os.Stat(tree); err != nil || info.Size() > 1<<20 {
+		t.Errorf("written are %v, %v", info, err)
+	}
+}
+
+// TestFilesWithTwoNames take the room of one.
+func TestFilesWithTwoNames(t *testing.T) {
+	written := files(t, "a")
+	must(t, os.Truncate(filepath.Join(written, "a"), small+1))
+	must(t, os.Link(filepath.Join(written, "a"), filepath.Join(written, "b")))
+	info, err := os.Stat(filepath.Join(written, "b"))
+	must(t, err)
+	r := &room{}
+	if !r.first(info) || r.first(info) {
+		t.Error("the second name takes room, too")
+	}
+	tree := filepath.Join(t.TempDir(), "shm.tar")
+	must(t, PackTree(t.Context(), written, tree))
+	if got := names(t, tree); !slices.Equal(got, []string{"a", "b"}) {
+		t.Errorf("packed are %q", got)
 	}
 }
 

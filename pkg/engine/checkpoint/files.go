@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -13,9 +12,11 @@ import (
 
 	metadata "github.com/checkpoint-restore/checkpointctl/lib"
 	"github.com/containerd/containerd/v2/pkg/archive"
+	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-cri/berth/pkg/engine/thread"
+	"github.com/berth-cri/berth/pkg/engine/wanted"
 )
 
 // Files writes what the container changed in its root filesystem: rootfs-diff.tar
@@ -32,9 +33,9 @@ func (d *Dir) Files(ctx context.Context, written, layers string) error {
 	if err != nil {
 		return err
 	}
-	deleted := []string{}
+	deleted, space := []string{}, &room{to: f}
 	err = below(written, func(root string) error {
-		w := archive.NewChangeWriter(inTime{ctx, f}, root)
+		w := archive.NewChangeWriter(wanted.Writer(ctx, f), root)
 		err := filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
 			if err != nil || path == root {
 				return err
@@ -54,7 +55,7 @@ func (d *Dir) Files(ctx context.Context, written, layers string) error {
 				}
 				deleted = append(deleted, hidden...)
 			}
-			return add(w, root, path, e)
+			return space.add(w, root, path, e)
 		})
 		return errors.Join(err, w.Close())
 	})
@@ -78,17 +79,64 @@ func PackTree(ctx context.Context, dir, file string) error {
 	if err != nil {
 		return err
 	}
+	space := &room{to: f}
 	err = below(dir, func(root string) error {
-		w := archive.NewChangeWriter(inTime{ctx, f}, root)
+		w := archive.NewChangeWriter(wanted.Writer(ctx, f), root)
 		err := filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
 			if err != nil || path == root {
 				return err
 			}
-			return add(w, root, path, e)
+			return space.add(w, root, path, e)
 		})
 		return errors.Join(err, w.Close())
 	})
 	return errors.Join(err, f.Close())
+}
+
+// room is where an archive is written. A container can make files with holes that are larger than
+// any disk, and holes are written, too.
+type room struct {
+	to     *os.File
+	linked map[[2]uint64]bool // files with more than one name, which are written once
+}
+
+// small is what is written without a look at the room.
+const small = 1 << 20
+
+// add is add unless there is no room for the entry.
+func (r *room) add(w *archive.ChangeWriter, root, path string, e fs.DirEntry) error {
+	info, err := e.Info()
+	if err != nil {
+		return err
+	}
+	if info.Mode().IsRegular() && info.Size() > small && r.first(info) {
+		var st unix.Statfs_t
+		if err := unix.Fstatfs(int(r.to.Fd()), &st); err != nil {
+			return &fs.PathError{Op: "fstatfs", Path: r.to.Name(), Err: err}
+		}
+		if free := int64(st.Bavail) * st.Bsize; info.Size() > free { //nolint:gosec // no disk is that large
+			return fmt.Errorf("no space left for %q, which has %d bytes with its holes, as %d are free; remove it, or use a larger disk: %w",
+				path, info.Size(), free, errdefs.ErrResourceExhausted)
+		}
+	}
+	return add(w, root, path, e)
+}
+
+// first says whether a file was not seen by another name before.
+func (r *room) first(info fs.FileInfo) bool {
+	st, ok := info.Sys().(*syscall.Stat_t)
+	if !ok || st.Nlink < 2 {
+		return true
+	}
+	inode := [2]uint64{st.Dev, st.Ino}
+	if r.linked[inode] {
+		return false
+	}
+	if r.linked == nil {
+		r.linked = map[[2]uint64]bool{}
+	}
+	r.linked[inode] = true
+	return true
 }
 
 // below calls f where dir is the root of all files: others of the pod, who do not stand still,
@@ -106,19 +154,6 @@ func below(dir string, f func(root string) error) error {
 		}
 		return f("/")
 	})
-}
-
-// inTime writes until its context ends.
-type inTime struct {
-	ctx context.Context
-	io.Writer
-}
-
-func (w inTime) Write(p []byte) (int, error) {
-	if err := context.Cause(w.ctx); err != nil {
-		return 0, err
-	}
-	return w.Writer.Write(p)
 }
 
 // isWhiteout knows the mark of a file that was removed: a device 0:0.

@@ -17,6 +17,7 @@ import (
 	tasktypes "github.com/containerd/containerd/api/types/task"
 	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/errdefs"
+	"github.com/containerd/log"
 	"github.com/containerd/typeurl/v2"
 
 	"github.com/berth-cri/berth/pkg/engine/checkpoint"
@@ -29,10 +30,18 @@ import (
 )
 
 const (
+	// freezeAttempts is how often a container is tried to be frozen, and freezeInterval the pause
+	// between two attempts.
+	freezeAttempts = 5
+	freezeInterval = 100 * time.Millisecond
 	// thawTimeout bounds the wait for a container to go on.
 	thawTimeout = 30 * time.Second
 	// thawInterval is the pause between attempts while whoever runs it is being replaced.
 	thawInterval = 200 * time.Millisecond
+	// laterInterval is the pause between attempts when nobody waits any more: CRIU may still be
+	// at it. Each takes no longer than laterTimeout.
+	laterInterval = time.Second
+	laterTimeout  = 2 * time.Second
 	// program is what runtimes look for in PATH.
 	program = "criu"
 	// versionTimeout bounds the question for its version.
@@ -92,40 +101,98 @@ func (d *Dumper) Freeze(ctx context.Context, c *pod.Container) error {
 	if err != nil {
 		return err
 	}
-	if _, err := client.Task.Pause(ctx, &taskapi.PauseRequest{ID: c.ID()}); err != nil {
-		return fmt.Errorf("freeze: %w", task.FromShim(err))
+	if err := freeze(ctx, client, c.ID()); err != nil {
+		return fmt.Errorf("freeze: %w", err)
 	}
 	failpoint.Hit(failpoint.ContainerFrozen)
 	return nil
 }
 
-// Thaw lets a container go on, whoever runs it by now, and removes what is on record of it. It
-// outlasts its caller.
-func (d *Dumper) Thaw(ctx context.Context, c *pod.Container) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), thawTimeout)
-	defer cancel()
-	for {
-		err := Resume(ctx, c)
+// freeze asks again where a runtime failed: with cgroups of version 1 runc gives up on processes
+// that fork faster than they are frozen.
+func freeze(ctx context.Context, client *shim.Client, id string) error {
+	for attempt := 1; ; attempt++ {
+		_, err := client.Task.Pause(ctx, &taskapi.PauseRequest{ID: id})
 		if err == nil {
-			// Whoever runs it has waited for the end of CRIU.
-			if err := Unlock(ctx, d.pods.Layout, c); err != nil {
-				return err
-			}
-			return os.RemoveAll(d.pods.FrozenDir(c.ID()))
+			return nil
 		}
-		if !shim.Lost(err) {
-			return fmt.Errorf("the container may be frozen; stop it or restart berth: %w", err)
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("the container may be frozen; stop it or restart berth: %w", err)
-		case <-time.After(thawInterval): // its supervisor was killed, and has a successor soon
+		err = task.FromShim(err)
+		if attempt == freezeAttempts || shim.Lost(err) || errdefs.IsNotFound(err) || errdefs.IsFailedPrecondition(err) || !pause(ctx, freezeInterval) {
+			return err
 		}
 	}
 }
 
-// Resume is Thaw in one attempt, which leaves the record to its caller.
-func Resume(ctx context.Context, c *pod.Container) error {
+// Thaw lets a container go on, whoever runs it by now, and removes what is on record of it. It
+// outlasts its caller. After an error it is tried again until the container goes on.
+func (d *Dumper) Thaw(ctx context.Context, c *pod.Container) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), thawTimeout)
+	defer cancel()
+	for {
+		err := GoOn(ctx, d.pods.Layout, c)
+		if err == nil {
+			return os.RemoveAll(d.pods.FrozenDir(c.ID()))
+		}
+		if !shim.Lost(err) || !pause(ctx, thawInterval) { // else its supervisor was killed, and has a successor soon
+			go ThawLater(d.pods, c, func() error { return os.RemoveAll(d.pods.FrozenDir(c.ID())) })
+			return fmt.Errorf("the container may be frozen; berth tries to thaw it until it goes on or is stopped: %w", err)
+		}
+	}
+}
+
+// ThawLater tries until a container goes on or has ended, and calls done with its Op, or until the
+// daemon stops.
+func ThawLater(pods *pod.Registry, c *pod.Container, done func() error) {
+	ctx := pods.Background
+	entry := log.G(ctx).WithField("container", c.ID())
+	for pause(ctx, laterInterval) && c.Op.Lock(ctx) == nil {
+		runs := c.Status().Phase == pod.PhaseRunning
+		err := goOnWithin(ctx, pods.Layout, c, laterTimeout)
+		thawed := err == nil
+		if thawed {
+			err = done()
+		}
+		c.Op.Unlock()
+		if !thawed {
+			continue
+		}
+		if err != nil {
+			entry.WithError(err).Warn("Failed to remove what is left of a checkpoint; the next start tries again")
+		}
+		if runs {
+			entry.Info("Container goes on after an interrupted checkpoint")
+		}
+		return
+	}
+}
+
+// pause waits that long, or fails because ctx ends.
+func pause(ctx context.Context, long time.Duration) bool {
+	select {
+	case <-time.After(long):
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+func goOnWithin(ctx context.Context, l pod.Layout, c *pod.Container, limit time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	return GoOn(ctx, l, c)
+}
+
+// GoOn is Thaw in one attempt, which leaves the record to its caller.
+func GoOn(ctx context.Context, l pod.Layout, c *pod.Container) error {
+	if c.Status().Phase == pod.PhaseRunning {
+		if err := resume(ctx, c); err != nil {
+			return err
+		}
+	}
+	return unlock(ctx, l, c) // whoever runs it has waited for the end of CRIU
+}
+
+func resume(ctx context.Context, c *pod.Container) error {
 	client, err := c.Sandbox.Runner.Client(ctx)
 	if err != nil {
 		return err
@@ -140,7 +207,10 @@ func Resume(ctx context.Context, c *pod.Container) error {
 // goesOn tells whether a container that could not be thawed need not be.
 func goesOn(ctx context.Context, client *shim.Client, c *pod.Container) bool {
 	state, err := client.Task.State(ctx, &taskapi.StateRequest{ID: c.ID()})
-	return err == nil && state.GetStatus() != tasktypes.Status_PAUSED
+	if err != nil {
+		return errdefs.IsNotFound(task.FromShim(err)) // it has ended, and is deleted
+	}
+	return state.GetStatus() != tasktypes.Status_PAUSED
 }
 
 // Connections is what becomes of TCP connections in a checkpoint.

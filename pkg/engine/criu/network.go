@@ -38,9 +38,9 @@ func succeeded(l pod.Layout, c *pod.Container) error {
 	return os.Remove(filepath.Join(l.FrozenDir(c.ID()), lockedFile))
 }
 
-// Unlock gives a pod the network back that a CRIU which was killed had locked, if it was at
+// unlock gives a pod the network back that a CRIU which was killed had locked, if it was at
 // work on this container. It must be gone.
-func Unlock(ctx context.Context, l pod.Layout, c *pod.Container) error {
+func unlock(ctx context.Context, l pod.Layout, c *pod.Container) error {
 	if _, err := os.Stat(filepath.Join(l.FrozenDir(c.ID()), lockedFile)); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}

@@ -41,18 +41,20 @@ func Unmount(path string) error {
 }
 
 // UnmountBelow detaches whatever is mounted in the directory at path, at any depth, and
-// not what is mounted at path itself. Nothing there is no error. It is for directories in
-// which a program that was killed may have mounted what is not to be removed with them.
+// not what is mounted at path itself. Nothing there is no error, and in a symbolic link there
+// is nothing. It is for directories in which a program that was killed may have mounted what
+// is not to be removed with them.
 func UnmountBelow(path string) error {
-	seen, err := filepath.EvalSymlinks(path)
+	parent, err := filepath.EvalSymlinks(filepath.Dir(path))
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
+	below := filepath.Join(parent, filepath.Base(path)) + "/"
 	all, err := mountinfo.GetMounts(func(m *mountinfo.Info) (skip, stop bool) {
-		return !strings.HasPrefix(m.Mountpoint, seen+"/"), false
+		return !strings.HasPrefix(m.Mountpoint, below), false
 	})
 	if err != nil {
 		return fmt.Errorf("find the mounts below %s: %w", path, err)

@@ -281,11 +281,20 @@ func TestUnmountBelow(t *testing.T) {
 	mustMount(t, "tmpfs", filepath.Join(top, "b"), "tmpfs", 0)
 	mustMount(t, "tmpfs", filepath.Join(top, "b"), "tmpfs", 0)
 	mustMount(t, "tmpfs", beside, "tmpfs", 0)
+	elsewhere := filepath.Join(dir, "elsewhere")
+	if err := os.Symlink(dir, elsewhere); err != nil {
+		t.Fatal(err)
+	}
+	before := mountsBelow(t, dir)
+	if err := UnmountBelow(elsewhere); err != nil || len(mountsBelow(t, dir)) != len(before) {
+		t.Errorf("in a link: %v, %q are left of %q", err, mountsBelow(t, dir), before)
+	}
+	top = filepath.Join(elsewhere, "a")
 	for range 2 {
 		if err := UnmountBelow(top); err != nil {
 			t.Fatal(err)
 		}
-		if left := mountsBelow(t, top); len(left) != 1 {
+		if left := mountsBelow(t, filepath.Join(dir, "a")); len(left) != 1 {
 			t.Errorf("at and below it there are %q", left)
 		}
 	}

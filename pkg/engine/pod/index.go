@@ -211,21 +211,18 @@ func (o *Index) ContainersOf(sandbox string) []*Container {
 // that were started have no processes until all of them are. Without one that has ended
 // before it was started they never will.
 func (o *Index) Waits(s *Sandbox) bool {
-	return s.Spec().WholeCheckpoint() != "" && o.Reads(s)
+	return s.Spec().WholeCheckpoint() != "" && o.restored(s, func(st *ContainerStatus) bool { return st.StartedAt == 0 })
 }
 
 // Reads says whether a restored sandbox still needs its checkpoint, because a container is yet
-// to be started from it.
+// to be started from it. One that failed to start never will be.
 func (o *Index) Reads(s *Sandbox) bool {
-	if s.Spec().Checkpoint == "" {
-		return false
-	}
-	for _, c := range o.ContainersOf(s.ID()) {
-		if c.Spec().Checkpoint != "" && c.Status().StartedAt == 0 {
-			return true
-		}
-	}
-	return false
+	return s.Spec().Checkpoint != "" && o.restored(s, func(st *ContainerStatus) bool { return st.Phase == PhaseCreated })
+}
+
+// restored says whether a container that is restored with its sandbox is so.
+func (o *Index) restored(s *Sandbox, is func(*ContainerStatus) bool) bool {
+	return slices.ContainsFunc(o.ContainersOf(s.ID()), func(c *Container) bool { return c.Spec().Checkpoint != "" && is(c.Status()) })
 }
 
 // IDLength is the length of an id: 64 hex digits by the CRI's convention, which

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
 
 	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
@@ -71,11 +72,10 @@ func (e *each) write(ctx context.Context, s *pod.Sandbox, containers []*pod.Cont
 			err = errStopped // what CRIU says of processes that were killed is no news
 		}
 	}()
+	var frozen []*pod.Container
 	defer func() {
-		for _, c := range containers {
-			if terr := e.dumper.Thaw(ctx, c); terr != nil && stopped.Err() == nil {
-				err = errors.Join(err, fmt.Errorf("container %q: %w", c.Config().GetMetadata().GetName(), terr))
-			}
+		if terr := e.thaw(ctx, frozen); stopped.Err() == nil {
+			err = errors.Join(err, terr)
 		}
 	}()
 	// A caller that leaves does not end CRIU, which is inside of the processes. His deadline does:
@@ -89,6 +89,7 @@ func (e *each) write(ctx context.Context, s *pod.Sandbox, containers []*pod.Cont
 		}
 	}
 	for _, c := range containers {
+		frozen = append(frozen, c) // after an error it may be
 		if err := e.dumper.Freeze(uncut, c); err != nil {
 			return fmt.Errorf("container %q: %w", c.Config().GetMetadata().GetName(), err)
 		}
@@ -105,6 +106,21 @@ func (e *each) write(ctx context.Context, s *pod.Sandbox, containers []*pod.Cont
 		return nil
 	}
 	return checkpoint.PackTree(ctx, e.pods.FilesOf(s.ID()).Shm, manifest.ShmFile(dir))
+}
+
+// thaw lets containers go on, at the same time: one that cannot yet keeps none of the others.
+func (e *each) thaw(ctx context.Context, containers []*pod.Container) error {
+	errs := make([]error, len(containers))
+	var all sync.WaitGroup
+	for i, c := range containers {
+		all.Go(func() {
+			if err := e.dumper.Thaw(ctx, c); err != nil {
+				errs[i] = fmt.Errorf("container %q: %w", c.Config().GetMetadata().GetName(), err)
+			}
+		})
+	}
+	all.Wait()
+	return errors.Join(errs...)
 }
 
 // writeOne writes one of so many containers.

@@ -17,7 +17,6 @@ import (
 
 	"github.com/berth-cri/berth/pkg/atomicfile"
 	"github.com/berth-cri/berth/pkg/engine/pod"
-	"github.com/berth-cri/berth/pkg/engine/podcheckpoint/manifest"
 	"github.com/berth-cri/berth/pkg/engine/podcheckpoint/retention"
 	"github.com/berth-cri/berth/pkg/engine/sandbox"
 )
@@ -121,6 +120,27 @@ func (b *interrupted) removeUnfinished(id string) {
 	}
 }
 
+// thawInterval is the pause between looks for containers that stand still.
+const thawInterval = 100 * time.Millisecond
+
+// awaitThaw waits until the containers of a pod go on: one that stands still may be being written
+// by CRIU, which outlives the daemon. Others let it go on.
+func (b *interrupted) awaitThaw(ctx context.Context, sandbox string) error {
+	for _, c := range b.pods.Index.ContainersOf(sandbox) {
+		for {
+			if _, err := os.Lstat(b.pods.FrozenDir(c.ID())); err != nil {
+				break
+			}
+			select {
+			case <-time.After(thawInterval):
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+	}
+	return nil
+}
+
 // discard removes what there is of a checkpoint, once nobody writes it any more.
 func (b *interrupted) discard(one note) {
 	ctx := b.pods.Background
@@ -131,9 +151,12 @@ func (b *interrupted) discard(one note) {
 			_, _ = client.Task.Resume(ctx, &taskapi.ResumeRequest{ID: one.Sandbox})
 		}
 	}
-	err := manifest.Discard(one.Directory)
-	if err == nil {
-		err = b.keeper.Discarded(one.Directory)
+	if b.awaitThaw(ctx, one.Sandbox) != nil {
+		return // the next start does it
+	}
+	err := b.keeper.Discard(ctx, one.Directory)
+	if ctx.Err() != nil {
+		return
 	}
 	if err != nil {
 		entry.WithError(err).Warn("Failed to remove interrupted checkpoint; remove it by hand")

@@ -5,10 +5,10 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/containerd/log"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/pkg/engine/pod"
-	"github.com/berth-cri/berth/pkg/engine/podcheckpoint/manifest"
 	"github.com/berth-cri/berth/pkg/engine/podcheckpoint/retention"
 )
 
@@ -27,6 +27,8 @@ func (c Calls) CheckpointPod(ctx context.Context, r *runtimeapi.CheckpointPodReq
 	c.keeper.Ended(retention.Write, time.Since(begin), err)
 	if err == nil {
 		c.keeper.Written(r.GetOutputPath())
+	} else if ferr := c.keeper.Failed(r.GetOutputPath()); ferr != nil {
+		log.G(ctx).WithError(ferr).WithField("directory", r.GetOutputPath()).Warn("Failed to remove directory of checkpoint that was not written")
 	}
 	return resp, err
 }
@@ -52,15 +54,15 @@ func using(ctx context.Context, dir string, do func() error) error {
 	return do()
 }
 
-// needed says whether a pod waits to go on from the checkpoint in dir, which is read until the last
-// of the pod's containers is started.
-func needed(pods *pod.Registry) func(dir string) bool {
-	return func(dir string) bool {
+// waiting are the directories of checkpoints that pods are yet to go on from: each is read until the
+// last of the pod's containers is started.
+func waiting(pods *pod.Registry) func() []string {
+	return func() (all []string) {
 		for _, s := range pods.Index.AllSandboxes() {
-			if s.Spec().Checkpoint == filepath.Join(dir, manifest.ImagesDir) && s.Status().Phase == pod.PhaseReady && pods.Index.Reads(s) {
-				return true
+			if s.Status().Phase == pod.PhaseReady && pods.Index.Reads(s) {
+				all = append(all, filepath.Dir(s.Spec().Checkpoint)) // beside the manifest are the images
 			}
 		}
-		return false
+		return all
 	}
 }

@@ -48,7 +48,7 @@ type Deps struct {
 
 // New serves the pods of a node.
 func New(d Deps) *Service {
-	n, keeper := &notes{pods: d.Pods}, retention.New(d.Retention, needed(d.Pods))
+	n, keeper := &notes{pods: d.Pods}, retention.New(d.Retention, waiting(d.Pods))
 	return &Service{
 		Keeper:      keeper,
 		interrupted: &interrupted{pods: d.Pods, notes: n, sandboxes: d.Sandboxes, keeper: keeper},

@@ -142,10 +142,13 @@ func (b *writing) dump(ctx context.Context, s *pod.Sandbox, ids []string, m *man
 	if err := write(ctx, s, containers, m, dir); err != nil {
 		return explainFull(err, dir)
 	}
-	if now := b.started(s); !maps.Equal(now, before) {
-		return fmt.Errorf("a container of the pod started or ended meanwhile; try again: %w", errdefs.ErrUnavailable)
+	switch now := b.started(s); {
+	case maps.Equal(now, before):
+		return nil
+	case s.Ending.Load() > 0:
+		return errStopped
 	}
-	return nil
+	return fmt.Errorf("a container of the pod started or ended meanwhile; try again: %w", errdefs.ErrUnavailable)
 }
 
 // whole has the runtime write the pod as one.
@@ -269,6 +272,9 @@ func (b *writing) named(s *pod.Sandbox, ids []string) ([]*pod.Container, error) 
 		}
 		if c.Sandbox.ID() != s.ID() {
 			return nil, fmt.Errorf("container %s belongs to another pod than sandbox %s; name the containers of this one: %w", c.ID(), s.ID(), errdefs.ErrInvalidArgument)
+		}
+		if slices.Contains(all, c) { // by another beginning of its id
+			return nil, fmt.Errorf("container %s is named twice; name each once: %w", c.ID(), errdefs.ErrInvalidArgument)
 		}
 		all = append(all, c)
 	}

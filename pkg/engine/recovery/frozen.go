@@ -14,13 +14,8 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/pod"
 )
 
-const (
-	// thawPatience is how long the start waits for a container to go on.
-	thawPatience = 2 * time.Second
-	// thawInterval is the pause between later attempts: a checkpoint that outlived the
-	// daemon may still be written.
-	thawInterval = 5 * time.Second
-)
+// thawPatience is how long the start waits for a container to go on.
+const thawPatience = 2 * time.Second
 
 // thaw lets the containers go on that stood still for a checkpoint when the
 // daemon was killed, and removes what there was of it. What cannot be thawed at once
@@ -32,11 +27,13 @@ func (r *recovery) thaw(ctx context.Context) {
 		if err == nil {
 			if err = r.thawOne(ctx, c); err != nil {
 				entry.WithError(err).Warn("Container may still be frozen by an interrupted checkpoint; retrying")
-				go r.thawLater(c)
+				go criu.ThawLater(r.pods, c, func() error { return r.removeCheckpoint(id) })
 				continue
 			}
 		}
-		r.removeCheckpoint(ctx, id)
+		if err := r.removeCheckpoint(id); err != nil {
+			entry.WithError(err).Warn("Failed to remove interrupted checkpoint")
+		}
 	}
 }
 
@@ -55,46 +52,15 @@ func (r *recovery) frozen() (ids []string) {
 	return slices.Compact(ids)
 }
 
-// thawLater tries until the container goes on or has ended, or the daemon stops.
-func (r *recovery) thawLater(c *pod.Container) {
-	ctx := r.pods.Background
-	for {
-		select {
-		case <-time.After(thawInterval):
-		case <-ctx.Done():
-			return
-		}
-		if c.Op.Lock(ctx) != nil {
-			return
-		}
-		err := r.thawOne(ctx, c)
-		if err == nil {
-			r.removeCheckpoint(ctx, c.ID())
-		}
-		c.Op.Unlock()
-		if err == nil {
-			log.G(ctx).WithField("container", c.ID()).Info("Container goes on after an interrupted checkpoint")
-			return
-		}
-	}
-}
-
-func (r *recovery) removeCheckpoint(ctx context.Context, id string) {
+func (r *recovery) removeCheckpoint(id string) error {
 	data := r.pods.CheckpointsDir(id)
 	// A CRIU that was killed may have left a mount in it.
-	if err := errors.Join(mountpoint.UnmountBelow(data), os.RemoveAll(data), os.RemoveAll(r.pods.FrozenDir(id))); err != nil {
-		log.G(ctx).WithError(err).WithField("container", id).Warn("Failed to remove interrupted checkpoint")
-	}
+	return errors.Join(mountpoint.UnmountBelow(data), os.RemoveAll(data), os.RemoveAll(r.pods.FrozenDir(id)))
 }
 
 // thawOne lets a container go on, if it runs and does not, and opens its pod's network.
 func (r *recovery) thawOne(ctx context.Context, c *pod.Container) error {
 	ctx, cancel := context.WithTimeout(ctx, thawPatience)
 	defer cancel()
-	if c.Status().Phase == pod.PhaseRunning {
-		if err := criu.Resume(ctx, c); err != nil {
-			return err
-		}
-	}
-	return criu.Unlock(ctx, r.pods.Layout, c)
+	return criu.GoOn(ctx, r.pods.Layout, c)
 }

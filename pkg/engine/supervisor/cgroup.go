@@ -261,14 +261,19 @@ func (c Cgroup) kill() error {
 	}
 }
 
-// thaw lets a frozen container of cgroup version 1 run, without which it cannot
-// die; version 2 lets frozen processes die.
+// thaw lets a frozen container run, without which one of cgroup version 1 cannot die, and
+// runtimes delete none.
 func (c Cgroup) thaw() {
-	if c.Freezer == "" {
+	var file, thawed string
+	switch {
+	case c.Freezer != "":
+		file, thawed = filepath.Join(c.Freezer, "freezer.state"), "THAWED"
+	case c.Unified != "":
+		file, thawed = filepath.Join(c.Unified, "cgroup.freeze"), "0"
+	default:
 		return
 	}
-	file := filepath.Join(c.Freezer, "freezer.state")
-	if state, err := os.ReadFile(file); err == nil && !bytes.HasPrefix(state, []byte("THAWED")) {
-		_ = os.WriteFile(file, []byte("THAWED"), 0)
+	if state, err := os.ReadFile(file); err == nil && !strings.HasPrefix(string(state), thawed) {
+		_ = os.WriteFile(file, []byte(thawed), 0)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	runcapi "github.com/containerd/containerd/api/types/runc/options"
 	"github.com/containerd/errdefs"
@@ -82,6 +83,10 @@ func (t *task) checkpoint(ctx context.Context, images string, o *runcapi.Checkpo
 		if err != nil {
 			return err
 		}
+		ctx, giveUp := context.WithCancel(ctx)
+		defer giveUp()
+		t.giveUp.Store(&giveUp)
+		defer t.giveUp.Store(nil)
 		config := filepath.Join(t.journal.Bundle, CRIUConfigFile)
 		if err := os.WriteFile(config, dumpConfig(system, pipes, o.GetOpenTcp()), 0o600); err != nil {
 			return err
@@ -92,6 +97,17 @@ func (t *task) checkpoint(ctx context.Context, images string, o *runcapi.Checkpo
 		}
 		return errors.Join(ExplainCheckpoint(err, o.GetWorkPath()), os.Remove(config))
 	})
+}
+
+// killedWritingTimeout is how long CRIU may take to see that the container which it writes is killed.
+const killedWritingTimeout = 2 * time.Second
+
+// giveUpWriting ends a checkpoint of a container that is killed: CRIU may wait for its processes
+// for ever.
+func (t *task) giveUpWriting() {
+	if giveUp := t.giveUp.Load(); giveUp != nil {
+		time.AfterFunc(killedWritingTimeout, *giveUp)
+	}
 }
 
 // ExplainCheckpoint adds what CRIU itself says, in the directory that it worked in:

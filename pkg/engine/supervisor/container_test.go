@@ -218,6 +218,63 @@ func TestPauseAndUpdate(t *testing.T) {
 	})
 }
 
+// CRIU has the cgroup frozen again when it fails, and may be later than the end of the container
+// that it wrote: runtimes take that for paused, and do not delete it.
+func TestFrozenAfterItsEnd(t *testing.T) {
+	forEachRuntime(t, hostRuntimes, func(t *testing.T, r ociRuntime) {
+		dir := t.TempDir()
+		b := newBed(t, scripted(t, r, `[ "$verb" = delete ] && mkdir `+dir+`/once 2>/dev/null && { read file state < `+dir+`/freeze; echo $state > $file; }`))
+		c := b.run("p", shell("sleep 1000"))
+		freeze := "/sys/fs/cgroup/freezer" + c.cgroup + "/" + c.id + "/freezer.state FROZEN\n"
+		if _, err := os.Stat(strings.Fields(freeze)[0]); err != nil {
+			freeze = "/sys/fs/cgroup" + c.cgroup + "/" + c.id + "/cgroup.freeze 1\n"
+		}
+		if err := os.WriteFile(filepath.Join(dir, "freeze"), []byte(freeze), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := c.kill(unix.SIGKILL, false); err != nil {
+			t.Fatal(err)
+		}
+		c.wait()
+		eventually(t, "it is frozen", func() bool {
+			_, err := os.Stat(filepath.Join(dir, "once"))
+			return err == nil
+		})
+		c.mustDelete()
+	})
+}
+
+// A container that is killed is not written any more, whatever CRIU waits for.
+func TestKilledWhileItIsWritten(t *testing.T) {
+	forEachRuntime(t, hostRuntimes, func(t *testing.T, r ociRuntime) {
+		begun := filepath.Join(t.TempDir(), "begun")
+		b := newBed(t, scripted(t, r, `[ "$verb" = checkpoint ] && { : > `+begun+`; exec sleep 1000; }`))
+		c := b.run("p", shell("sleep 1000"))
+		written := make(chan error, 1)
+		go func() {
+			_, err := c.task.Checkpoint(c.ctx(), &taskAPI.CheckpointTaskRequest{ID: c.id, Path: t.TempDir()})
+			written <- err
+		}()
+		eventually(t, "it is written", func() bool {
+			_, err := os.Stat(begun)
+			return err == nil
+		})
+		if err := c.kill(unix.SIGKILL, true); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case err := <-written:
+			if err == nil {
+				t.Error("it is said to be written")
+			}
+		case <-time.After(30 * time.Second):
+			t.Fatal("it is still being written")
+		}
+		c.wait()
+		c.mustDelete()
+	})
+}
+
 func updateMemory(c *container, limit int64) {
 	c.Helper()
 	resources := anyJSON(c, map[string]any{"memory": map[string]any{"limit": limit}})

@@ -211,20 +211,34 @@ func isHex(s string) bool {
 // HasSysVIPC says whether there are System V objects in a directory of CRIU's images. They are
 // the pod's, which is restored with namespaces of its own; CRIU can make them only anew.
 func HasSysVIPC(images string) (bool, error) {
-	for _, kind := range []string{"shm", "msg", "sem"} {
-		files, err := filepath.Glob(filepath.Join(images, "ipcns-"+kind+"-*.img"))
+	files, err := os.ReadDir(images)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil // CRIU says so
+	}
+	if err != nil {
+		return false, err
+	}
+	for _, file := range files {
+		if !isSysVIPC(file.Name()) {
+			continue
+		}
+		info, err := file.Info()
 		if err != nil {
 			return false, err
 		}
-		for _, file := range files {
-			info, err := os.Lstat(file)
-			if err != nil {
-				return false, err
-			}
-			if info.Size() > emptyImage {
-				return true, nil
-			}
+		if info.Size() > emptyImage {
+			return true, nil
 		}
 	}
 	return false, nil
+}
+
+// isSysVIPC knows the images of System V objects: CRIU writes each of them, with or without any.
+func isSysVIPC(file string) bool {
+	for _, kind := range []string{"shm", "msg", "sem"} {
+		if strings.HasPrefix(file, "ipcns-"+kind+"-") && strings.HasSuffix(file, ".img") {
+			return true
+		}
+	}
+	return false
 }

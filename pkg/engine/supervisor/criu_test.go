@@ -72,7 +72,10 @@ func TestPipesOfCheckpoints(t *testing.T) {
 }
 
 func TestHasSysVIPC(t *testing.T) {
-	dir := t.TempDir()
+	dir := filepath.Join(t.TempDir(), "team[1]") // which is no pattern
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
 	write := func(name string, size int) {
 		t.Helper()
 		if err := os.WriteFile(filepath.Join(dir, name), make([]byte, size), 0o600); err != nil {
@@ -89,6 +92,9 @@ func TestHasSysVIPC(t *testing.T) {
 	write("ipcns-msg-11.img", emptyImage+1)
 	if has, err := HasSysVIPC(dir); !has || err != nil {
 		t.Errorf("with a queue: %v, %v", has, err)
+	}
+	if has, err := HasSysVIPC(filepath.Join(dir, "none")); has || err != nil {
+		t.Errorf("without images: %v, %v", has, err)
 	}
 }
 

@@ -48,6 +48,8 @@ type task struct {
 
 	// writing says that its sandbox is being written, and stands still.
 	writing atomic.Bool
+	// giveUp ends the runtime that has CRIU write it; nil is none.
+	giveUp atomic.Pointer[context.CancelFunc]
 }
 
 // semaphore is a lock that can be given up waiting for.
@@ -204,6 +206,10 @@ func (t *task) release(ctx context.Context) error {
 			log.G(ctx).WithError(err).Warn("Failed to kill remaining processes of exited container")
 		}
 	}
+	if !journal.Options.OwnKernel {
+		// A CRIU whose processes were killed leaves the cgroup as it found it.
+		journal.Cgroup.thaw()
+	}
 	if t.byCRIU() {
 		clean := criuRestore{t}.unmount
 		if unstarted {
@@ -335,6 +341,9 @@ func (t *task) signal(ctx context.Context, sig unix.Signal, all bool) error {
 		return fmt.Errorf("container %q is not running: %w", t.id, errdefs.ErrFailedPrecondition)
 	case journal.Options.OwnKernel:
 		return t.within.signal(ctx, sig, all)
+	}
+	if sig == unix.SIGKILL {
+		t.giveUpWriting()
 	}
 	wide := (all || sig == unix.SIGKILL && !journal.OwnPIDs) && journal.Cgroup.main() != ""
 	if !wide {

@@ -34,6 +34,7 @@ import (
 
 	"github.com/berth-cri/berth/pkg/engine/image"
 	"github.com/berth-cri/berth/pkg/engine/podcheckpoint/artifact"
+	"github.com/berth-cri/berth/pkg/engine/wanted"
 )
 
 // maxConfig bounds what an archive says of its container.
@@ -86,7 +87,7 @@ func Of(ctx context.Context, archive string) (*Image, error) {
 // that says of the container.
 func (i *Image) read(ctx context.Context, f io.Reader) (digest.Digest, *metadata.ContainerConfig, error) {
 	packed := digest.Canonical.Digester()
-	counted := &counter{ctx: ctx, from: f}
+	counted := &counter{from: wanted.Reader(ctx, f)}
 	stored := io.TeeReader(counted, packed.Hash())
 	plain, err := compression.DecompressStream(stored)
 	if err != nil {
@@ -120,17 +121,13 @@ func layerType(c compression.Compression) string {
 	return imagespec.MediaTypeImageLayer
 }
 
-// counter reads until its context ends.
+// counter counts what is read.
 type counter struct {
-	ctx  context.Context
 	from io.Reader
 	n    int64
 }
 
 func (c *counter) Read(p []byte) (int, error) {
-	if err := context.Cause(c.ctx); err != nil {
-		return 0, err
-	}
 	n, err := c.from.Read(p)
 	c.n += int64(n)
 	return n, err
@@ -247,7 +244,7 @@ func file(ctx context.Context, to *tar.Writer, name string, size int64, open fun
 		return err
 	}
 	defer from.Close()
-	n, err := io.Copy(to, &counter{ctx: ctx, from: from})
+	n, err := io.Copy(to, wanted.Reader(ctx, from))
 	if err == nil && n != size {
 		err = fmt.Errorf("%s was changed meanwhile: %w", name, errdefs.ErrUnavailable)
 	}

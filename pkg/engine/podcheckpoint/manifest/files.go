@@ -21,6 +21,7 @@ import (
 	"github.com/berth-cri/berth/pkg/atomicfile"
 	"github.com/berth-cri/berth/pkg/engine/beneath"
 	"github.com/berth-cri/berth/pkg/engine/mountpoint"
+	"github.com/berth-cri/berth/pkg/engine/wanted"
 )
 
 // Seal makes what a runtime wrote into ImagesDir of dir a checkpoint: it takes the files
@@ -218,21 +219,7 @@ const readSize = 1 << 20
 
 // read reads f to its end.
 func read(ctx context.Context, to io.Writer, f *os.File) (int64, error) {
-	return io.CopyBuffer(to, &interruptible{ctx, f}, make([]byte, readSize))
-}
-
-// interruptible is a reader that ends with its context.
-type interruptible struct {
-	ctx context.Context //nolint:containedctx // a reader has no other way to it
-	io.Reader
-}
-
-// Read implements io.Reader.
-func (r *interruptible) Read(p []byte) (int, error) {
-	if err := r.ctx.Err(); err != nil {
-		return 0, err
-	}
-	return r.Reader.Read(p)
+	return io.CopyBuffer(to, wanted.Reader(ctx, f), make([]byte, readSize))
 }
 
 // Empty fails unless path is an empty directory that only root can change.

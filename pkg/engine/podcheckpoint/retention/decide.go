@@ -3,8 +3,8 @@
 //
 //	gone := retention.Expired(all, bounds, now)    // pure; the daemon and "berth checkpoint prune"
 //	release, err := retention.Use(ctx, dir)        // whoever writes, reads or sends one
-//	err = retention.Remove(dir, nil)               // fails with ErrInUse if somebody does
-//	keeper := retention.New(settings, used)        // the daemon's: keeper.Run(ctx)
+//	err = retention.Remove(dir, waiting)           // fails with ErrInUse if somebody does
+//	keeper := retention.New(settings, waiting)     // the daemon's: keeper.Run(ctx)
 //
 // A removal renames the directory first, to a name that begins with a dot. What a kill or a power
 // cut leaves under such a name is removed by whoever comes next. No checkpoint is ever

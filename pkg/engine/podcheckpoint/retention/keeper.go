@@ -8,6 +8,9 @@ import (
 	"time"
 
 	"github.com/containerd/log"
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-cri/berth/pkg/engine/podcheckpoint/manifest"
 )
 
 // Settings are what an operator says of the node.
@@ -27,8 +30,8 @@ const (
 // Keeper removes checkpoints that are over the bounds, and knows what there is. All methods may be
 // called at any time from any goroutine.
 type Keeper struct {
-	used func(dir string) bool
-	wake chan struct{}
+	waiting func() []string
+	wake    chan struct{}
 	// looking lets one look at the disk at a time. It is held before mu.
 	looking chan struct{}
 	scanner scanner // whoever has looking
@@ -60,11 +63,11 @@ type State struct {
 	Fault error
 }
 
-// New looks after checkpoints when Run is called. used says whether a pod needs the checkpoint in a
-// directory that nobody has locked.
-func New(s Settings, used func(dir string) bool) *Keeper {
+// New looks after checkpoints when Run is called. waiting are the directories of those that pods are
+// yet to go on from, though nobody has locked them.
+func New(s Settings, waiting func() []string) *Keeper {
 	return &Keeper{
-		used: used, settings: s, wake: make(chan struct{}, 1), looking: make(chan struct{}, 1), tally: newTally(),
+		waiting: waiting, settings: s, wake: make(chan struct{}, 1), looking: make(chan struct{}, 1), tally: newTally(),
 		state: State{Directory: s.Directory},
 	}
 }
@@ -80,6 +83,9 @@ func (k *Keeper) Configure(s Settings) {
 	}
 }
 
+// Waiting are the directories, wherever they are, of checkpoints that pods are yet to go on from.
+func (k *Keeper) Waiting() []string { return k.waiting() }
+
 // Written tells of a new checkpoint.
 func (k *Keeper) Written(dir string) {
 	if k.has(dir) {
@@ -87,13 +93,28 @@ func (k *Keeper) Written(dir string) {
 	}
 }
 
-// Discarded tells that a checkpoint whose writing was interrupted is removed, of which the
-// directory is left.
-func (k *Keeper) Discarded(dir string) error {
+// Failed tells that a checkpoint was not written, and nothing is left of it but its directory. That
+// goes, too, if the keeper's is around it and who made it has left.
+func (k *Keeper) Failed(dir string) error {
 	if k.has(dir) {
 		return forsaken(filepath.Clean(dir))
 	}
 	return nil
+}
+
+// Discard removes what there is of a checkpoint whose writing was interrupted, unless it is whole,
+// as soon as nobody uses its directory: a new one may be written into it already.
+func (k *Keeper) Discard(ctx context.Context, dir string) error {
+	release, err := await(ctx, dir, unix.LOCK_EX)
+	if err != nil {
+		return err
+	}
+	err = manifest.Discard(dir)
+	release()
+	if err != nil {
+		return err
+	}
+	return k.Failed(dir)
 }
 
 // has says whether dir is directly below the directory.
@@ -142,11 +163,11 @@ func (k *Keeper) pass(ctx context.Context) {
 	}
 	defer func() { <-k.looking }()
 	s := k.now()
-	finished, err := Finish(s.Directory)
-	if finished > 0 {
-		log.G(ctx).WithField("count", finished).Info("Interrupted removals of checkpoints finished")
-	}
 	found, serr := k.scanner.scan(s.Directory)
+	var err error
+	if serr == nil {
+		err = k.finish(ctx, s.Directory)
+	}
 	left, rerr := k.remove(ctx, found.Checkpoints, s.Bounds)
 	found.Checkpoints = left
 	k.mu.Lock()
@@ -154,6 +175,14 @@ func (k *Keeper) pass(ctx context.Context) {
 	k.mu.Unlock()
 	k.note(s, found, serr)
 	k.warn(ctx, errors.Join(err, serr, rerr))
+}
+
+func (*Keeper) finish(ctx context.Context, dir string) error {
+	finished, err := Finish(dir)
+	if finished > 0 {
+		log.G(ctx).WithField("count", finished).Info("Interrupted removals of checkpoints finished")
+	}
+	return err
 }
 
 // remove removes what is over the bounds, and returns what is left. What cannot be removed may
@@ -167,7 +196,7 @@ func (k *Keeper) remove(ctx context.Context, all []Checkpoint, b Bounds) (left [
 				return all, err
 			}
 			i := indexOf(all, r.Directory)
-			switch rerr := Remove(r.Directory, k.used); {
+			switch rerr := Remove(r.Directory, func() ([]string, error) { return k.waiting(), nil }); {
 			case rerr == nil:
 				log.G(ctx).WithFields(log.Fields{"directory": r.Directory, "bound": r.Reason, "created": r.Created}).Info("Checkpoint of pod removed")
 				k.tally.removed(r.Reason, true)

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/containerd/errdefs"
@@ -20,17 +21,21 @@ const going = ".removing-"
 
 // Remove removes a checkpoint with its directory, or fails with ErrInUse. It is at once as if it
 // had never been there; if the rest is not removed, Finish does that. A directory that has
-// something else is left as it is. used, if it is not nil, is asked when nobody can begin to use
-// the checkpoint any more.
-func Remove(dir string, used func(dir string) bool) error {
+// something else is left as it is. waiting says which checkpoints pods are yet to go on from; it is
+// asked when nobody can begin to use the checkpoint any more.
+func Remove(dir string, waiting func() ([]string, error)) error {
 	dir = filepath.Clean(dir)
 	lock, err := alone(dir)
 	if err != nil {
 		return fmt.Errorf("remove %s: %w", dir, err)
 	}
 	defer lock.Close()
-	if used != nil && used(dir) {
-		return fmt.Errorf("remove %s: %w", dir, ErrInUse)
+	all, err := waiting()
+	if err != nil {
+		return fmt.Errorf("remove %s: %w", dir, err)
+	}
+	if slices.ContainsFunc(all, func(one string) bool { return same(one, dir) }) {
+		return fmt.Errorf("remove %s: a pod was restored from it whose containers are not all started; start them, or remove the pod: %w", dir, ErrInUse)
 	}
 	if _, err := manifest.Read(dir); err != nil {
 		return err
@@ -56,6 +61,16 @@ func Remove(dir string, used func(dir string) bool) error {
 	return empty(gone)
 }
 
+// same says whether two paths lead to one directory. Pods may have been restored by another path.
+func same(a, b string) bool {
+	one, err := os.Stat(a)
+	if err != nil {
+		return false
+	}
+	other, err := os.Stat(b)
+	return err == nil && os.SameFile(one, other)
+}
+
 // empty removes a directory that was renamed, if it is there.
 func empty(gone string) error {
 	if err := manifest.Remove(gone); err != nil {
@@ -66,14 +81,14 @@ func empty(gone string) error {
 }
 
 // Finish removes what interrupted removals left directly below parent, unless somebody is still
-// at it.
+// at it. It fails if others than root can change parent: they might have such names lead elsewhere.
 func Finish(parent string) (finished int, err error) {
-	entries, err := os.ReadDir(parent)
+	entries, err := manifest.Entries(parent)
 	if errors.Is(err, fs.ErrNotExist) {
 		return 0, nil
 	}
 	if err != nil {
-		return 0, err
+		return 0, fmt.Errorf("the directory of checkpoints: %w", err)
 	}
 	for _, e := range entries {
 		if !e.IsDir() || !strings.HasPrefix(e.Name(), going) {

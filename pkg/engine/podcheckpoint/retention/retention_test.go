@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
 
 	"github.com/berth-cri/berth/pkg/engine/podcheckpoint/manifest"
 )
@@ -66,14 +67,17 @@ func names(t *testing.T, dir string) string {
 	return strings.Join(all, " ")
 }
 
+// nobody is where no pod waits.
+func nobody() ([]string, error) { return nil, nil }
+
 func TestRemove(t *testing.T) {
 	parent := private(t)
 	dir := func(name string) string { return filepath.Join(parent, name) }
 	whole := made(t, dir("whole"), "p", 1)
-	if err := Remove(whole+"/", nil); err != nil || names(t, parent) != "" {
+	if err := Remove(whole+"/", nobody); err != nil || names(t, parent) != "" {
 		t.Errorf("%v; left is %s", err, names(t, parent))
 	}
-	if err := Remove(whole, nil); !errors.Is(err, fs.ErrNotExist) {
+	if err := Remove(whole, nobody); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("of none: %v", err)
 	}
 	used := made(t, dir("used"), "p", 1)
@@ -81,25 +85,35 @@ func TestRemove(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := Remove(used, nil); !errors.Is(err, ErrInUse) || !errdefs.IsFailedPrecondition(err) {
+	if err := Remove(used, nobody); !errors.Is(err, ErrInUse) || !errdefs.IsFailedPrecondition(err) {
 		t.Errorf("one in use: %v", err)
 	}
 	release()
-	if err := Remove(used, func(dir string) bool { return dir == used }); !errors.Is(err, ErrInUse) {
-		t.Errorf("one that a pod needs: %v", err)
+	around := filepath.Join(t.TempDir(), "around")
+	if err := os.Symlink(parent, around); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{used, filepath.Join(around, "used")} {
+		waiting := func() ([]string, error) { return []string{dir("none"), path}, nil }
+		if err := Remove(used, waiting); !errors.Is(err, ErrInUse) || !strings.Contains(err.Error(), "start them") {
+			t.Errorf("one that a pod needs as %s: %v", path, err)
+		}
+	}
+	if err := Remove(used, func() ([]string, error) { return nil, fs.ErrInvalid }); !errors.Is(err, fs.ErrInvalid) {
+		t.Errorf("one of which nobody can tell: %v", err)
 	}
 	write(t, dir("used/notes"))
-	if err := Remove(used, nil); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), `"notes"`) {
+	if err := Remove(used, nobody); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), `"notes"`) {
 		t.Errorf("one with something else: %v", err)
 	}
 	write(t, dir("half/images/pages.img"))
-	if err := Remove(dir("half"), nil); !errdefs.IsInvalidArgument(err) {
+	if err := Remove(dir("half"), nobody); !errdefs.IsInvalidArgument(err) {
 		t.Errorf("one without a manifest: %v", err)
 	}
 	if err := os.Symlink(used, dir("link")); err != nil {
 		t.Fatal(err)
 	}
-	if err := Remove(dir("link"), nil); err == nil {
+	if err := Remove(dir("link"), nobody); err == nil {
 		t.Error("a link is followed")
 	}
 	if got := names(t, used) + " " + names(t, dir("half")); got != "images manifest.json notes images" {
@@ -128,6 +142,39 @@ func TestUseWaitsForARemoval(t *testing.T) {
 		got <- err
 	}()
 	if err := errors.Join(os.RemoveAll(dir), lock.Close(), <-got); err != nil {
+		t.Error(err)
+	}
+}
+
+// Who waited for a removal has what has taken its place since.
+func TestUseOfASuccessor(t *testing.T) {
+	parent := private(t)
+	dir, other := made(t, filepath.Join(parent, "x"), "p", 1), made(t, filepath.Join(parent, "y"), "p", 1)
+	lock, err := alone(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	used := make(chan func())
+	go func() {
+		release, err := Use(t.Context(), dir)
+		if err != nil {
+			t.Error(err)
+		}
+		used <- release
+	}()
+	time.Sleep(2 * lockInterval) // it may have tried once; if not, all is as well
+	if err := unix.Renameat2(unix.AT_FDCWD, other, unix.AT_FDCWD, dir, unix.RENAME_EXCHANGE); err != nil {
+		t.Fatal(err)
+	}
+	if err := lock.Close(); err != nil {
+		t.Fatal(err)
+	}
+	release := <-used
+	if err := Remove(dir, nobody); !errors.Is(err, ErrInUse) {
+		t.Errorf("of the new one: %v", err)
+	}
+	release()
+	if err := Remove(dir, nobody); err != nil {
 		t.Error(err)
 	}
 }
@@ -161,6 +208,14 @@ func TestFinish(t *testing.T) {
 	}
 	if n, err := Finish(dir("none")); n != 0 || err != nil {
 		t.Errorf("of no directory: %d, %v", n, err)
+	}
+	others := private(t)
+	made(t, filepath.Join(others, going+"x"), "p", 1)
+	if err := os.Chmod(others, 0o777|os.ModeSticky); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := Finish(others); n != 0 || !errdefs.IsInvalidArgument(err) || names(t, others) != going+"x" {
+		t.Errorf("where others can write: %d, %v", n, err)
 	}
 }
 
@@ -239,7 +294,7 @@ func TestKeeper(t *testing.T) {
 		t.Fatal(err)
 	}
 	needed := dir("3")
-	k := New(Settings{Directory: parent, Bounds: Bounds{Keep: 2}}, func(dir string) bool { return dir == needed })
+	k := New(Settings{Directory: parent, Bounds: Bounds{Keep: 2}}, func() []string { return []string{needed} })
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	go func() { k.Run(ctx); close(ended) }()

@@ -24,41 +24,63 @@ const lockInterval = 20 * time.Millisecond
 // directory that is not there, or on a filesystem without locks, is left to whoever uses it: none
 // is removed there.
 func Use(ctx context.Context, dir string) (release func(), err error) {
-	d, err := openDir(dir)
+	release, err = await(ctx, dir, unix.LOCK_SH)
 	if err != nil {
-		return func() {}, nil
+		return nil, fmt.Errorf("checkpoint %s is being removed: %w", dir, err)
 	}
+	return release, nil
+}
+
+// await locks the directory that is at a path, if it can be locked. It waits for others.
+func await(ctx context.Context, dir string, how int) (release func(), err error) {
 	for {
-		err := unix.Flock(int(d.Fd()), unix.LOCK_SH|unix.LOCK_NB)
-		if !errors.Is(err, unix.EWOULDBLOCK) {
+		d, err := locked(dir, how)
+		switch {
+		case err == nil:
 			return func() { _ = d.Close() }, nil
+		case !errors.Is(err, ErrInUse):
+			return func() {}, nil
 		}
 		select {
 		case <-ctx.Done():
-			_ = d.Close()
-			return nil, fmt.Errorf("checkpoint %s is being removed: %w", dir, ctx.Err())
+			return nil, ctx.Err()
 		case <-time.After(lockInterval):
 		}
 	}
 }
 
 // alone locks a directory that nobody uses. The lock is held until the file is closed.
-func alone(dir string) (*os.File, error) {
-	d, err := openDir(dir)
-	if err != nil {
-		return nil, err
-	}
-	err = unix.Flock(int(d.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-	if errors.Is(err, unix.EWOULDBLOCK) {
-		err = ErrInUse
-	}
-	if err != nil {
+func alone(dir string) (*os.File, error) { return locked(dir, unix.LOCK_EX) }
+
+// locked locks the directory that is at a path, or fails with ErrInUse if others have a lock that
+// does not go with it.
+func locked(dir string, how int) (*os.File, error) {
+	for {
+		d, err := os.OpenFile(dir, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+		if err != nil {
+			return nil, err
+		}
+		err = unix.Flock(int(d.Fd()), how|unix.LOCK_NB)
+		if err == nil && at(d, dir) {
+			return d, nil
+		}
 		_ = d.Close()
-		return nil, err
+		switch {
+		case errors.Is(err, unix.EWOULDBLOCK):
+			return nil, ErrInUse
+		case err != nil:
+			return nil, err
+		}
+		// It was removed before it was locked, and another may have taken its place.
 	}
-	return d, nil
 }
 
-func openDir(dir string) (*os.File, error) {
-	return os.OpenFile(dir, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+// at says whether a directory that was opened is still at its path.
+func at(d *os.File, path string) bool {
+	is, err := d.Stat()
+	if err != nil {
+		return false
+	}
+	now, err := os.Lstat(path)
+	return err == nil && os.SameFile(is, now)
 }

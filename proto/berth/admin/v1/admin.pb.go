@@ -931,7 +931,10 @@ type PodCheckpoints struct {
 	// When the oldest was made; unset without one.
 	Oldest *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=oldest,proto3" json:"oldest,omitempty"`
 	// Directories that are not whole checkpoints, and that nobody writes.
-	Damaged       int32 `protobuf:"varint,5,opt,name=damaged,proto3" json:"damaged,omitempty"`
+	Damaged int32 `protobuf:"varint,5,opt,name=damaged,proto3" json:"damaged,omitempty"`
+	// Directories, wherever they are, of checkpoints from which pods were restored whose
+	// containers are not all started. They are not to be removed.
+	Waiting       []string `protobuf:"bytes,6,rep,name=waiting,proto3" json:"waiting,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -999,6 +1002,13 @@ func (x *PodCheckpoints) GetDamaged() int32 {
 		return x.Damaged
 	}
 	return 0
+}
+
+func (x *PodCheckpoints) GetWaiting() []string {
+	if x != nil {
+		return x.Waiting
+	}
+	return nil
 }
 
 type ListHandlersRequest struct {
@@ -4211,13 +4221,14 @@ const file_berth_admin_v1_admin_proto_rawDesc = "" +
 	"recovering\x18\x0e \x01(\bR\n" +
 	"recovering\x12#\n" +
 	"\rneeds_restart\x18\x0f \x03(\tR\fneedsRestart\x12G\n" +
-	"\x0fpod_checkpoints\x18\x10 \x01(\v2\x1e.berth.admin.v1.PodCheckpointsR\x0epodCheckpoints\"\xa8\x01\n" +
+	"\x0fpod_checkpoints\x18\x10 \x01(\v2\x1e.berth.admin.v1.PodCheckpointsR\x0epodCheckpoints\"\xc2\x01\n" +
 	"\x0ePodCheckpoints\x12\x1c\n" +
 	"\tdirectory\x18\x01 \x01(\tR\tdirectory\x12\x14\n" +
 	"\x05count\x18\x02 \x01(\x05R\x05count\x12\x14\n" +
 	"\x05bytes\x18\x03 \x01(\x03R\x05bytes\x122\n" +
 	"\x06oldest\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x06oldest\x12\x18\n" +
-	"\adamaged\x18\x05 \x01(\x05R\adamaged\"\x15\n" +
+	"\adamaged\x18\x05 \x01(\x05R\adamaged\x12\x18\n" +
+	"\awaiting\x18\x06 \x03(\tR\awaiting\"\x15\n" +
 	"\x13ListHandlersRequest\"k\n" +
 	"\x14ListHandlersResponse\x123\n" +
 	"\bhandlers\x18\x01 \x03(\v2\x17.berth.admin.v1.HandlerR\bhandlers\x12\x1e\n" +

@@ -1,0 +1,80 @@
+package podcheckpoint
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/berth-cri/berth/integration/testbed"
+)
+
+// TestStoppedWhileCRIUWrites: a pod that is stopped in the middle of a checkpoint ends, and leaves
+// nothing of it.
+func TestStoppedWhileCRIUWrites(t *testing.T) {
+	byCRIU(t, func(t *testing.T, handler string) {
+		b := newBed(t, handler, testbed.Options{})
+		w := b.watchCRIU(t)
+		atRest := b.Rest(t)
+		for _, after := range moments {
+			p := b.run(t, "one", "two")
+			p.reaches(t, 1)
+			w.forget(t)
+			dir := t.TempDir()
+			if err := os.Chmod(dir, 0o700); err != nil {
+				t.Fatal(err)
+			}
+			done := make(chan error, 1)
+			go func() { done <- p.TryCheckpoint(t, dir, p.containers()...) }()
+			b.killWhile(t, w, "nobody", after, done)
+			p.Stop(t)
+			if err := <-done; err != nil && (status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), "was stopped meanwhile")) {
+				t.Errorf("after %v: the checkpoint ended with %v", after, err)
+			} else if left := files(t, dir); err != nil && len(left) > 0 {
+				t.Errorf("after %v: left are %q", after, left)
+			}
+			p.Remove(t)
+		}
+		b.NothingLeft(t, atRest)
+	})
+}
+
+// TestDaemonKilledWhileCRIUWrites: CRIU outlives the daemon. The next one leaves nothing of the
+// checkpoint, and all containers go on.
+func TestDaemonKilledWhileCRIUWrites(t *testing.T) {
+	byCRIU(t, func(t *testing.T, handler string) {
+		b := newBed(t, handler, testbed.Options{})
+		w := b.watchCRIU(t)
+		atRest := b.Rest(t)
+		p := b.run(t, "one", "two")
+		for _, after := range moments[:2] {
+			p.reaches(t, 1)
+			w.forget(t)
+			dir := t.TempDir()
+			if err := os.Chmod(dir, 0o700); err != nil {
+				t.Fatal(err)
+			}
+			done := make(chan error, 1)
+			go func() { done <- p.TryCheckpoint(t, dir, p.containers()...) }()
+			b.killWhile(t, w, "nobody", after, done)
+			b.Kill9(t)
+			if err := <-done; status.Code(err) != codes.Unavailable {
+				t.Errorf("after %v: it answered %v; want Unavailable, from a dead daemon", after, err)
+			}
+			b.Start(t)
+			testbed.Eventually(t, patience, func() error {
+				if left := files(t, dir); len(left) > 0 {
+					return fmt.Errorf("after %v: left are %q", after, left)
+				}
+				return nil
+			})
+			p.reaches(t, max(p.members[0].count(t), p.members[1].count(t))+2)
+			b.restored(t, p, p.checkpointed(t)).Remove(t)
+		}
+		p.Remove(t)
+		b.NothingLeft(t, atRest)
+	})
+}

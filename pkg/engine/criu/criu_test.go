@@ -1,0 +1,137 @@
+package criu
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
+	tasktypes "github.com/containerd/containerd/api/types/task"
+	runtimev2 "github.com/containerd/containerd/v2/core/runtime/v2"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/errdefs/pkg/errgrpc"
+	"google.golang.org/protobuf/types/known/emptypb"
+
+	"github.com/berth-cri/berth/pkg/engine/enginetest"
+	"github.com/berth-cri/berth/pkg/engine/pod"
+	"github.com/berth-cri/berth/pkg/engine/shim"
+	"github.com/berth-cri/berth/pkg/handler"
+)
+
+// runner runs a container that stands still.
+type runner struct {
+	*enginetest.Runner
+
+	frozen *frozen
+}
+
+func (r *runner) Bind(*pod.Sandbox) pod.Runner { return r }
+
+func (r *runner) Client(context.Context) (*shim.Client, error) {
+	return &shim.Client{Task: r.frozen}, nil
+}
+
+// frozen is a container that cannot be thawed before that many attempts.
+type frozen struct {
+	runtimev2.TaskServiceClient
+
+	busy int
+	gone bool
+}
+
+// Pause fails as often as Resume does.
+func (f *frozen) Pause(context.Context, *taskapi.PauseRequest) (*emptypb.Empty, error) {
+	if f.gone {
+		return nil, errgrpc.ToGRPC(errdefs.ErrNotFound)
+	}
+	if f.busy--; f.busy >= 0 {
+		return nil, errgrpc.ToGRPC(errdefs.ErrUnknown)
+	}
+	return &emptypb.Empty{}, nil
+}
+
+// TestFreezeAgain where a runtime fails to freeze a container, but not for ever.
+func TestFreezeAgain(t *testing.T) {
+	for name, c := range map[string]struct {
+		f     frozen
+		left  int // attempts that were not made
+		class func(error) bool
+	}{
+		"at once":    {frozen{}, -1, func(err error) bool { return err == nil }},
+		"the third":  {frozen{busy: 2}, -1, func(err error) bool { return err == nil }},
+		"never":      {frozen{busy: 100}, 100 - freezeAttempts, errdefs.IsUnknown},
+		"it is gone": {frozen{busy: 100, gone: true}, 100, errdefs.IsNotFound},
+	} {
+		if err := freeze(t.Context(), &shim.Client{Task: &c.f}, "c"); !c.class(err) || c.f.busy != c.left {
+			t.Errorf("%s: %v, %d attempts are left", name, err, c.f.busy)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	f := &frozen{busy: 100}
+	if err := freeze(ctx, &shim.Client{Task: f}, "c"); err == nil || f.busy != 99 {
+		t.Errorf("for nobody: %v, %d attempts are left", err, f.busy)
+	}
+}
+
+func (f *frozen) Resume(context.Context, *taskapi.ResumeRequest) (*emptypb.Empty, error) {
+	if f.busy--; f.busy >= 0 {
+		return nil, errdefs.ErrFailedPrecondition
+	}
+	return &emptypb.Empty{}, nil
+}
+
+func (f *frozen) State(context.Context, *taskapi.StateRequest) (*taskapi.StateResponse, error) {
+	if f.gone {
+		return nil, errgrpc.ToGRPC(errdefs.ErrNotFound)
+	}
+	return &taskapi.StateResponse{Status: tasktypes.Status_PAUSED}, nil
+}
+
+// stands is a container that stands still, on record, whose Op is held.
+func stands(t *testing.T, f *frozen) (d *Dumper, c *pod.Container, record string) {
+	t.Helper()
+	pods, _, err := pod.Open(t.Context(), filepath.Join(t.TempDir(), "root"), filepath.Join(t.TempDir(), "state"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	by := &runner{&enginetest.Runner{}, f}
+	c = enginetest.Container(t, enginetest.Sandbox(t, t.TempDir(), pod.SandboxSpec{Definition: &handler.Definition{}}, by))
+	record = pods.FrozenDir(c.ID())
+	if err := errors.Join(os.MkdirAll(record, 0o700), c.Op.Lock(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	return New(pods, nil, nil), c, record
+}
+
+// TestThawGoesOnTrying where CRIU was still at it for longer than anybody waits.
+func TestThawGoesOnTrying(t *testing.T) {
+	d, c, record := stands(t, &frozen{busy: 2})
+	if err := d.Thaw(t.Context(), c); err == nil {
+		t.Error("it is said to go on")
+	}
+	c.Op.Unlock()
+	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+		if _, err := os.Stat(record); errors.Is(err, fs.ErrNotExist) {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatal("nobody thaws it")
+		}
+	}
+}
+
+// TestThawOfNothing: a container that was deleted meanwhile does not stand still.
+func TestThawOfNothing(t *testing.T) {
+	d, c, record := stands(t, &frozen{busy: 1, gone: true})
+	if err := d.Thaw(t.Context(), c); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(record); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("it is on record: %v", err)
+	}
+}

@@ -1,0 +1,77 @@
+package podcheckpoint
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/berth-cri/berth/pkg/engine/criu"
+	"github.com/berth-cri/berth/pkg/engine/enginetest"
+	"github.com/berth-cri/berth/pkg/engine/pod"
+	"github.com/berth-cri/berth/pkg/engine/shim"
+	"github.com/berth-cri/berth/pkg/engine/store"
+	"github.com/berth-cri/berth/pkg/handler"
+)
+
+// TestRefusedIsLeftAlone: containers that cannot be written are neither frozen nor thawed, which
+// would wait for a supervisor that is being replaced.
+func TestRefusedIsLeftAlone(t *testing.T) {
+	all, by := pods(t), &enginetest.Runner{Fails: map[string]error{"Client": errdefs.ErrUnavailable}}
+	s := enginetest.Sandbox(t, t.TempDir(), pod.SandboxSpec{Definition: &handler.Definition{}}, by)
+	records, _, err := store.Open[pod.ContainerSpec, pod.ContainerStatus](t.TempDir())
+	must(t, err)
+	o, err := records.Create(pod.NewID(), pod.ContainerSpec{Sandbox: s.ID(), Checkpoint: "/of/an/image"}, pod.ContainerStatus{Phase: pod.PhaseRunning}, store.Relaxed)
+	must(t, err)
+	c := pod.NewContainer(o, s)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	e := &each{pods: all, dumper: criu.New(all, nil, nil)}
+	if err := e.write(ctx, s, []*pod.Container{c}, nil, t.TempDir()); !errdefs.IsFailedPrecondition(err) {
+		t.Errorf("it is refused with %v", err)
+	}
+	if calls := by.Calls(); len(calls) > 0 || exists(all.FrozenDir(c.ID())) {
+		t.Errorf("its supervisor is asked for %q", calls)
+	}
+}
+
+// waits is a Runner that answers when another was asked.
+type waits struct {
+	*enginetest.Runner
+
+	once         sync.Once
+	asked, other chan struct{}
+}
+
+func (w *waits) Bind(*pod.Sandbox) pod.Runner { return w }
+
+func (w *waits) Client(ctx context.Context) (*shim.Client, error) {
+	w.once.Do(func() { close(w.asked) })
+	select {
+	case <-w.other:
+	case <-ctx.Done():
+	}
+	return nil, errdefs.ErrFailedPrecondition
+}
+
+// TestThawOfAll: no container waits until another goes on.
+func TestThawOfAll(t *testing.T) {
+	all := pods(t)
+	one, two := make(chan struct{}), make(chan struct{})
+	var containers []*pod.Container
+	for _, by := range []*waits{{Runner: &enginetest.Runner{}, asked: one, other: two}, {Runner: &enginetest.Runner{}, asked: two, other: one}} {
+		containers = append(containers, enginetest.Container(t, enginetest.Sandbox(t, t.TempDir(), pod.SandboxSpec{Definition: &handler.Definition{}}, by)))
+	}
+	done := make(chan error, 1)
+	go func() { done <- (&each{pods: all, dumper: criu.New(all, nil, nil)}).thaw(t.Context(), containers) }()
+	select {
+	case <-two:
+	case <-time.After(10 * time.Second):
+		t.Error("the second one waits for the first")
+	}
+	if err := <-done; !errdefs.IsFailedPrecondition(err) {
+		t.Errorf("they were thawed: %v", err)
+	}
+}

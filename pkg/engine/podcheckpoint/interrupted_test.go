@@ -1,0 +1,116 @@
+package podcheckpoint
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/berth-cri/berth/pkg/engine/enginetest"
+	"github.com/berth-cri/berth/pkg/engine/pod"
+	"github.com/berth-cri/berth/pkg/engine/podcheckpoint/manifest"
+	"github.com/berth-cri/berth/pkg/engine/podcheckpoint/retention"
+	"github.com/berth-cri/berth/pkg/handler"
+)
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// pods are none, with directories of their own.
+func pods(t *testing.T) *pod.Registry {
+	t.Helper()
+	all, _, err := pod.Open(t.Context(), filepath.Join(t.TempDir(), "root"), filepath.Join(t.TempDir(), "state"))
+	must(t, err)
+	return all
+}
+
+func exists(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
+}
+
+// TestInterruptedIsDiscarded when nothing of it is being written any more: not while CRIU may write
+// a container, which outlives the daemon, and not what others write there by now.
+func TestInterruptedIsDiscarded(t *testing.T) {
+	all := pods(t)
+	c := enginetest.Container(t, enginetest.Sandbox(t, t.TempDir(), pod.SandboxSpec{Definition: &handler.Definition{}}, &enginetest.Runner{}))
+	all.Index.AddContainer(c)
+	dir := t.TempDir()
+	must(t, os.Chmod(dir, 0o700))
+	file := filepath.Join(dir, manifest.ImagesDir, "0", "checkpoint", "pages-1.img")
+	must(t, os.MkdirAll(filepath.Dir(file), 0o700))
+	must(t, os.WriteFile(file, []byte("memory"), 0o600))
+	must(t, os.MkdirAll(all.FrozenDir(c.ID()), 0o700))
+	b := &interrupted{pods: all, notes: &notes{all}, keeper: retention.New(retention.Settings{Directory: t.TempDir()}, waiting(all))}
+	one := note{c.Sandbox.ID(), dir}
+	must(t, b.notes.begin(one))
+	release, err := retention.Use(t.Context(), dir)
+	must(t, err)
+	done := make(chan struct{})
+	go func() { b.discard(one); close(done) }()
+	stays := func(while string) {
+		t.Helper()
+		select {
+		case <-done:
+			t.Errorf("it is given up %s", while)
+		case <-time.After(3 * thawInterval):
+		}
+		if !exists(file) || !exists(b.notes.file(one)) {
+			t.Errorf("it is removed %s", while)
+		}
+	}
+	stays("while a container may be written")
+	must(t, os.Remove(all.FrozenDir(c.ID())))
+	stays("while somebody uses the directory")
+	release()
+	<-done
+	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 || exists(b.notes.file(one)) {
+		t.Errorf("left are %v, %v", left, err)
+	}
+}
+
+// TestInterruptedStaysForTheNextStart when the daemon stops before a container goes on.
+func TestInterruptedStaysForTheNextStart(t *testing.T) {
+	all := pods(t)
+	var stop context.CancelFunc
+	all.Background, stop = context.WithCancel(t.Context())
+	c := enginetest.Container(t, enginetest.Sandbox(t, t.TempDir(), pod.SandboxSpec{Definition: &handler.Definition{}}, &enginetest.Runner{}))
+	all.Index.AddContainer(c)
+	must(t, os.MkdirAll(all.FrozenDir(c.ID()), 0o700))
+	b := &interrupted{pods: all, notes: &notes{all}, keeper: retention.New(retention.Settings{Directory: t.TempDir()}, waiting(all))}
+	one := note{c.Sandbox.ID(), t.TempDir()}
+	must(t, b.notes.begin(one))
+	stop()
+	b.discard(one)
+	if found, err := b.notes.all(); err != nil || !slices.Contains(found, one) {
+		t.Errorf("noted are %v, %v", found, err)
+	}
+}
+
+// TestFailedLeavesNoDirectory that the command line made where the daemon keeps checkpoints, and
+// that it could not remove because it has left.
+func TestFailedLeavesNoDirectory(t *testing.T) {
+	parent := t.TempDir()
+	k := retention.New(retention.Settings{Directory: parent}, waiting(pods(t)))
+	dir, err := retention.NewDirectory(parent, "n", "p", time.Now())
+	must(t, err)
+	release, err := retention.Use(t.Context(), dir)
+	must(t, err)
+	must(t, k.Failed(dir))
+	if !exists(dir) {
+		t.Error("it is removed while the command line has it")
+	}
+	release()
+	must(t, k.Failed(dir))
+	if _, err := os.Lstat(dir); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("it is left: %v", err)
+	}
+}

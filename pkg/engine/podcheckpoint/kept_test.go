@@ -1,0 +1,45 @@
+package podcheckpoint
+
+import (
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/berth-cri/berth/pkg/engine/enginetest"
+	"github.com/berth-cri/berth/pkg/engine/pod"
+	"github.com/berth-cri/berth/pkg/engine/podcheckpoint/manifest"
+	"github.com/berth-cri/berth/pkg/engine/store"
+	"github.com/berth-cri/berth/pkg/handler"
+)
+
+// TestWaiting: a checkpoint is needed until each of the pod's containers has started, or never will.
+func TestWaiting(t *testing.T) {
+	started := pod.ContainerStatus{Phase: pod.PhaseRunning, StartedAt: 1}
+	for name, c := range map[string]struct {
+		containers []pod.ContainerStatus
+		needed     bool
+	}{
+		"all are started":          {[]pod.ContainerStatus{started, started}, false},
+		"one is not started":       {[]pod.ContainerStatus{started, {Phase: pod.PhaseCreated}}, true},
+		"one has ended":            {[]pod.ContainerStatus{started, {Phase: pod.PhaseExited, StartedAt: 1}}, false},
+		"one could not be started": {[]pod.ContainerStatus{started, {Phase: pod.PhaseExited}}, false},
+	} {
+		all := pods(t)
+		dir := filepath.Join(t.TempDir(), "checkpoint")
+		spec := pod.SandboxSpec{Definition: &handler.Definition{}, Checkpoint: filepath.Join(dir, manifest.ImagesDir), ByContainer: true}
+		s := enginetest.Sandbox(t, t.TempDir(), spec, &enginetest.Runner{})
+		must(t, s.Update(func(st *pod.SandboxStatus) error { st.Phase = pod.PhaseReady; return nil }))
+		all.Index.AddSandbox(s)
+		records, _, err := store.Open[pod.ContainerSpec, pod.ContainerStatus](t.TempDir())
+		must(t, err)
+		for place, status := range c.containers {
+			spec := pod.ContainerSpec{Sandbox: s.ID(), Checkpoint: manifest.ContainerDir(dir, place)}
+			o, err := records.Create(pod.NewID(), spec, status, store.Relaxed)
+			must(t, err)
+			all.Index.AddContainer(pod.NewContainer(o, s))
+		}
+		if got := slices.Contains(waiting(all)(), dir); got != c.needed {
+			t.Errorf("%s: it is needed: %v", name, got)
+		}
+	}
+}

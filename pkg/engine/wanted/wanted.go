@@ -1,0 +1,39 @@
+// Package wanted reads and writes large files for as long as somebody waits for them.
+package wanted
+
+import (
+	"context"
+	"io"
+)
+
+// Reader reads from r until ctx ends; then it fails with what ended it.
+func Reader(ctx context.Context, r io.Reader) io.Reader { return reader{ctx, r} }
+
+// Writer writes to w until ctx ends; then it fails with what ended it.
+func Writer(ctx context.Context, w io.Writer) io.Writer { return writer{ctx, w} }
+
+type reader struct {
+	ctx context.Context
+	io.Reader
+}
+
+// Read implements io.Reader.
+func (r reader) Read(p []byte) (int, error) {
+	if err := context.Cause(r.ctx); err != nil {
+		return 0, err
+	}
+	return r.Reader.Read(p)
+}
+
+type writer struct {
+	ctx context.Context
+	io.Writer
+}
+
+// Write implements io.Writer.
+func (w writer) Write(p []byte) (int, error) {
+	if err := context.Cause(w.ctx); err != nil {
+		return 0, err
+	}
+	return w.Writer.Write(p)
+}

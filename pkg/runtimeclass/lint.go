@@ -176,7 +176,7 @@ func lintHandler(c Class, o LintOptions) []Finding {
 	}
 	var all []Finding
 	if !h.takesPods() {
-		all = append(all, finding(c, Warning, RuleHandlerTakesNoPods, "handler", h.whyNot(), "see \"berth handler show "+h.Name+"\""))
+		all = append(all, finding(c, Warning, RuleHandlerTakesNoPods, "handler", h.WhyNot(), "see \"berth handler show "+h.Name+"\""))
 	}
 	if m := h.measured(); m != nil {
 		all = append(all, lintOverhead(c, m)...)

@@ -5,6 +5,7 @@ import (
 
 	"github.com/google/uuid"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/net"
 
 	"github.com/berth-cri/berth/integration/testbed"
 )
@@ -51,4 +52,21 @@ func (s *Server) Send(t testbed.T, method, path string, body []byte) (status int
 		t.Fatalf("%s %s: %v", method, path, err)
 	}
 	return status, answer
+}
+
+// SendWarned is Send, and returns the warnings of the answer, too.
+func (s *Server) SendWarned(t testbed.T, method, path string, body []byte) (status int, answer []byte, warnings []string) {
+	t.Helper()
+	response, answer, err := s.cluster.exchange(context.WithoutCancel(t.Context()), method, path, "application/yaml", body)
+	if err != nil {
+		t.Fatalf("%s %s: %v", method, path, err)
+	}
+	headers, errs := net.ParseWarningHeaders(response.Header["Warning"])
+	if len(errs) > 0 {
+		t.Fatalf("%s %s: %v", method, path, errs)
+	}
+	for _, h := range headers {
+		warnings = append(warnings, h.Text)
+	}
+	return response.StatusCode, answer, warnings
 }

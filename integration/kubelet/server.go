@@ -27,6 +27,12 @@ func StartServer(t testbed.T, arguments ...string) *Server {
 	return &Server{c}
 }
 
+// StartControllers starts what makes pods of workloads.
+func (s *Server) StartControllers(t testbed.T) {
+	t.Helper()
+	s.cluster.startControllers(t, s.cluster.Kubeconfig())
+}
+
 // Kubectl is that of a Cluster.
 func (s *Server) Kubectl(t testbed.T, stdin string, arguments ...string) string {
 	t.Helper()
@@ -57,16 +63,16 @@ func (s *Server) Send(t testbed.T, method, path string, body []byte) (status int
 // SendWarned is Send, and returns the warnings of the answer, too.
 func (s *Server) SendWarned(t testbed.T, method, path string, body []byte) (status int, answer []byte, warnings []string) {
 	t.Helper()
-	response, answer, err := s.cluster.exchange(context.WithoutCancel(t.Context()), method, path, "application/yaml", body)
+	status, header, answer, err := s.cluster.exchange(context.WithoutCancel(t.Context()), method, path, "application/yaml", body)
 	if err != nil {
 		t.Fatalf("%s %s: %v", method, path, err)
 	}
-	headers, errs := net.ParseWarningHeaders(response.Header["Warning"])
+	headers, errs := net.ParseWarningHeaders(header["Warning"])
 	if len(errs) > 0 {
 		t.Fatalf("%s %s: %v", method, path, errs)
 	}
 	for _, h := range headers {
 		warnings = append(warnings, h.Text)
 	}
-	return response.StatusCode, answer, warnings
+	return status, answer, warnings
 }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	nodev1 "k8s.io/api/node/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -54,6 +55,8 @@ func TestPolicy(t *testing.T) {
 	t.Run("Choose", b.choose)
 	t.Run("Workloads", b.workloads)
 	t.Run("Large", b.large)
+	t.Run("Many", b.many)
+	t.Run("Controllers", b.controllers)
 }
 
 func objects(t *testing.T, file string) []runtimeclass.Object {
@@ -501,5 +504,84 @@ func (b *bed) large(t *testing.T) {
 	status, answer := b.Send(t, http.MethodPost, podsPath, body)
 	if message := decoded[metav1.Status](t, answer).Message; status != http.StatusForbidden || !strings.Contains(message, "spec.containers[299].livenessProbe.exec: last needs exec, but") {
 		t.Errorf("of %d bytes: %d: %.300s", len(body), status, message)
+	}
+}
+
+// many are more classes and rules than a cluster has.
+func (b *bed) many(t *testing.T) {
+	b.furnish(t)
+	var classes []runtimeclass.Class
+	for i := range 40 {
+		c := runtimeclass.Generate(handlers(t)[i%3], runtimeclass.GenerateOptions{}).RuntimeClass
+		c.Name = fmt.Sprintf("%s-%d", c.Name, i)
+		classes = append(classes, runtimeclass.Class{Version: "v1", RuntimeClass: c})
+	}
+	classes = b.classes(t, classes, nil)
+	text := "rules:\n"
+	for i := range 100 {
+		text += fmt.Sprintf("- {name: r-%d, pods: {labels: {number: n-%d}}, isolation: strongest}\n", i, i)
+	}
+	parsed, err := policy.ParseRules("rules.yaml", []byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.inForce(t, policy.Options{Classes: classes, Rules: parsed, Default: "runc", Workloads: policy.DenyWorkloads})
+	testbed.Eventually(t, patience, func() error {
+		pod := strings.Replace(aPod("p", ""), "labels: {", "labels: {number: n-99, ", 1)
+		status, answer := b.Send(t, http.MethodPost, podsPath, []byte(pod))
+		if got := decoded[corev1.Pod](t, answer).Spec.RuntimeClassName; status != http.StatusCreated || got == nil || *got != "kata-11" {
+			return fmt.Errorf("%d: %s", status, answer)
+		}
+		return nil
+	})
+}
+
+// controllers make pods of workloads that were created in spite of a warning, and say why
+// they cannot. They also check the types of expressions, and have nothing against them.
+func (b *bed) controllers(t *testing.T) {
+	classes := b.furnish(t)
+	parsed, err := policy.ParseRules("rules.yaml", []byte(rules))
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.inForce(t, policy.Options{Classes: classes, Rules: parsed, Workloads: policy.WarnWorkloads, Exempt: []string{"exempt"}})
+	b.StartControllers(t)
+	const deployments = "/apis/apps/v1/namespaces/default/deployments"
+	body := "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: refused}\nspec:\n  selector: {matchLabels: {a: b}}\n  template: {metadata: {labels: {a: b}}, spec: {runtimeClassName: kata, hostNetwork: true, containers: [{name: c, image: i}]}}\n"
+	if status, answer := b.Send(t, http.MethodPost, deployments, []byte(body)); status != http.StatusCreated {
+		t.Fatalf("%d: %s", status, answer)
+	}
+	t.Cleanup(func() { b.Send(t, http.MethodDelete, deployments+"/refused", nil) })
+	const why = "denied request: spec.hostNetwork: true needs host-network, but the handler does not support it: a kernel of its own; use a class that supports it: runc"
+	testbed.Eventually(t, patience, func() error {
+		_, answer := b.Send(t, http.MethodGet, deployments+"/refused", nil)
+		for _, c := range decoded[appsv1.Deployment](t, answer).Status.Conditions {
+			if c.Type == appsv1.DeploymentReplicaFailure && c.Status == corev1.ConditionTrue && strings.Contains(c.Message, why) {
+				return nil
+			}
+		}
+		return fmt.Errorf("the deployment does not say why: %s", answer)
+	})
+	testbed.Eventually(t, patience, func() error {
+		_, answer := b.Send(t, http.MethodGet, "/api/v1/namespaces/default/events", nil)
+		for _, e := range decoded[corev1.EventList](t, answer).Items {
+			if e.InvolvedObject.Kind == "ReplicaSet" && e.Reason == "FailedCreate" && strings.Contains(e.Message, why) {
+				return nil
+			}
+		}
+		return fmt.Errorf("no event says why: %s", answer)
+	})
+	for _, name := range []string{policy.Refuse, policy.Warn, policy.Workloads} {
+		testbed.Eventually(t, patience, func() error {
+			_, answer := b.Send(t, http.MethodGet, policiesPath+"validatingadmissionpolicies/"+name, nil)
+			p := decoded[admissionv1.ValidatingAdmissionPolicy](t, answer)
+			if p.Status.ObservedGeneration != p.Generation || p.Status.TypeChecking == nil {
+				return fmt.Errorf("%s is not checked yet", name)
+			}
+			for _, w := range p.Status.TypeChecking.ExpressionWarnings {
+				t.Errorf("%s: %s: %s", name, w.FieldRef, w.Warning)
+			}
+			return nil
+		})
 	}
 }

@@ -5,12 +5,16 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 
 	"github.com/berth-cri/berth/pkg/probe/capability"
 	"github.com/berth-cri/berth/pkg/runtimeclass"
 )
+
+// largest is how long an expression may be for the parser of an API server.
+const largest = 100_000
 
 // longest is how long a message may be. An API server leaves out what is longer than
 // 5 KiB; characters may have several bytes.
@@ -44,6 +48,16 @@ func (v *variables) set(name, expression string, args ...any) {
 		expression = fmt.Sprintf(expression, args...)
 	}
 	*v = append(*v, admissionv1.Variable{Name: name, Expression: expression})
+}
+
+// tooLarge fails if an API server would not take the expressions.
+func (v variables) tooLarge() error {
+	for _, one := range v {
+		if n := utf8.RuneCountInString(one.Expression); n > largest {
+			return fmt.Errorf("the policies would be too large for an API server, by the expression %s of %d characters: use --classes with fewer classes", one.Name, n)
+		}
+	}
+	return nil
 }
 
 // needs sets what a pod needs: lists of a capability and what asks for it. Only the
@@ -128,19 +142,25 @@ func (v *variables) lacking(all []class) {
 	}
 }
 
-// choice sets the class that rules choose.
-func (v *variables) choice(all []class, chosen string) {
+// choice sets the class that rules choose: of the first that is for the pod, else none.
+func (v *variables) choice(all []class, picks []string) {
 	v.lacking(all)
 	v.set("refusing", without(all, capability.No))
-	v.set("chosen", chosen)
+	var rules []string
+	for i, pick := range picks {
+		name := fmt.Sprintf("rule_%d", i+1)
+		v.set(name, pick)
+		rules = append(rules, "variables."+name)
+	}
+	v.set("chosen", "(["+strings.Join(rules, ", ")+"].filter(c, c != '') + [''])[0]")
 }
 
-// chosenClass is the class that rules give a pod without one; empty if none is for it.
-func chosenClass(rules []Rule, all []class, o Options) (string, error) {
-	chosen := "''"
+// choices are the classes that rules give a pod without one; empty where one is not for it.
+func choices(all []class, o Options) ([]string, error) {
+	var picks []string
 	var problems runtimeclass.Problems
-	for _, r := range slices.Backward(rules) {
-		picks, err := r.picks(all, o)
+	for _, r := range o.Rules {
+		pick, err := r.picks(all, o)
 		if err != nil {
 			key := "isolation"
 			if r.Class != "" {
@@ -149,17 +169,15 @@ func chosenClass(rules []Rule, all []class, o Options) (string, error) {
 			problems = append(problems, runtimeclass.Problem{Source: r.source, Field: r.at + "." + key, Text: fmt.Sprintf("%s.%s: %v", r.at, key, err)})
 			continue
 		}
-		if when := r.when(); when == "" {
-			chosen = picks
-		} else {
-			chosen = fmt.Sprintf("%s ? %s : %s", when, picks, chosen)
+		if when := r.when(); when != "" {
+			pick = fmt.Sprintf("%s ? %s : ''", when, pick)
 		}
+		picks = append(picks, pick)
 	}
 	if len(problems) > 0 {
-		slices.Reverse(problems)
-		return "", problems
+		return nil, problems
 	}
-	return chosen, nil
+	return picks, nil
 }
 
 // when is what has to be true for the rule; empty if it is for all pods.

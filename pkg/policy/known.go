@@ -117,3 +117,25 @@ func names(handlers []runtimeclass.Handler) []string {
 	}
 	return all
 }
+
+// Unknown are the classes of which nothing is known: policies leave their pods alone.
+func Unknown(o Options) []string {
+	all, err := known(o)
+	if err != nil {
+		return nil
+	}
+	var unknown []string
+	for _, c := range o.Classes {
+		if !slices.ContainsFunc(all, func(k class) bool { return k.name == c.Name }) {
+			unknown = append(unknown, c.Name)
+		}
+	}
+	slices.Sort(unknown)
+	return unknown
+}
+
+// DefaultUnknown says whether nothing is known of what pods without a class get.
+func DefaultUnknown(o Options) bool {
+	all, err := known(o)
+	return err == nil && !slices.ContainsFunc(all, func(k class) bool { return k.name == "" })
+}

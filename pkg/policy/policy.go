@@ -66,18 +66,19 @@ func Generate(o Options) ([]runtime.Object, error) {
 	if err != nil {
 		return nil, err
 	}
-	chosen := ""
-	if len(o.Rules) > 0 {
-		if chosen, err = chosenClass(o.Rules, all, o); err != nil {
-			return nil, err
-		}
+	picks, err := choices(all, o)
+	if err != nil {
+		return nil, err
 	}
 	var objects []runtime.Object
-	if chosen != "" {
-		objects = append(objects, chooses(all, o, chosen)...)
+	if len(picks) > 0 {
+		objects = append(objects, chooses(all, o, picks)...)
 	}
 	pods := []admissionv1.RuleWithOperations{rule("", []string{"pods"}, admissionv1.Create)}
 	v := checks("dyn(object)", "variables.pod.?spec.?runtimeClassName.orValue('')", all, o)
+	if err := v.tooLarge(); err != nil {
+		return nil, err
+	}
 	objects = append(objects, validates(Refuse, pods, v, o, admissionv1.Deny, "variables.refused.size() == 0", notMirror)...)
 	if slices.ContainsFunc(all, func(c class) bool { return len(c.lacks(capability.Unknown)) > 0 }) {
 		objects = append(objects, validates(Warn, pods, v, o, admissionv1.Warn, "variables.refused.size() > 0 || variables.unknown.size() == 0", notMirror)...)
@@ -85,7 +86,7 @@ func Generate(o Options) ([]runtime.Object, error) {
 	if o.Workloads == IgnoreWorkloads {
 		return objects, nil
 	}
-	return append(objects, workloads(all, o, chosen)...), nil
+	return append(objects, workloads(all, o, picks)...), nil
 }
 
 // checks are the variables of a policy that holds a pod against its class.
@@ -112,11 +113,11 @@ func matter(all []class, o Options, choosing bool) []capability.Name {
 }
 
 // chooses is the policy that gives pods a class.
-func chooses(all []class, o Options, chosen string) []runtime.Object {
+func chooses(all []class, o Options, picks []string) []runtime.Object {
 	var v variables
 	v.needs("dyn(object)", matter(all, o, true))
-	v.choice(all, chosen)
-	// What has no class now may get one: what does not is left to run without isolation.
+	v.choice(all, picks)
+	// A pod that rules could not look at might run without the isolation that it needs.
 	fail := admissionv1.Fail
 	return []runtime.Object{
 		&admissionv1.MutatingAdmissionPolicy{
@@ -149,16 +150,16 @@ var notMirror = admissionv1.MatchCondition{Name: "not-a-mirror", Expression: "!(
 
 // workloads is the policy about what makes pods. What is made by something else, which
 // was looked at, is left alone, and so is what does not change its pods.
-func workloads(all []class, o Options, chosen string) []runtime.Object {
+func workloads(all []class, o Options, picks []string) []runtime.Object {
 	const (
 		template = "dyn(object).kind == 'CronJob' ? dyn(object).spec.jobTemplate.spec.template : dyn(object).spec.?template.orValue({})"
 		old      = "dyn(oldObject).kind == 'CronJob' ? dyn(oldObject).spec.jobTemplate.spec.template : dyn(oldObject).spec.?template.orValue({})"
 	)
 	name := "variables.pod.?spec.?runtimeClassName.orValue('')"
 	var v variables
-	v.needs(template, matter(all, o, chosen != ""))
-	if chosen != "" {
-		v.choice(all, chosen)
+	v.needs(template, matter(all, o, len(picks) > 0))
+	if len(picks) > 0 {
+		v.choice(all, picks)
 		name = "variables.pod.?spec.?runtimeClassName.orValue(variables.chosen)"
 	}
 	v.set("class", name)

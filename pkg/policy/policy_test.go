@@ -1,7 +1,9 @@
 package policy
 
 import (
+	"bytes"
 	"flag"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -106,7 +108,7 @@ func TestGenerate(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if string(got) != string(want) {
+			if !bytes.Equal(got, want) {
 				t.Errorf("%s says otherwise; got\n%s", file, got)
 			}
 		})
@@ -136,6 +138,22 @@ func TestGenerateIsStable(t *testing.T) {
 		if first != string(text) {
 			t.Fatalf("got\n%s\nafter\n%s", text, first)
 		}
+	}
+}
+
+// More than the parser of an API server takes is refused here, where it can be said why.
+func TestTooLarge(t *testing.T) {
+	none := runtimeclass.Handler{Name: "none"}
+	for _, name := range runtimeclass.Asked() {
+		none.Set(name, capability.No, capability.Declared, strings.Repeat("x", 100))
+	}
+	var classes []runtimeclass.Class
+	for i := range 60 {
+		classes = append(classes, aClass(fmt.Sprintf("c-%d", i), "none", ""))
+	}
+	const want = "the policies would be too large for an API server, by the expression notes_no of "
+	if all, err := Generate(Options{Classes: classes, Handlers: []runtimeclass.Handler{none}}); err == nil || !strings.HasPrefix(err.Error(), want) {
+		t.Errorf("got %d objects, %v", len(all), err)
 	}
 }
 
@@ -225,8 +243,16 @@ func TestRulesWithoutClasses(t *testing.T) {
 			t.Errorf("%q: got %d objects, %v\nwant %s", text, len(all), err, want)
 		}
 	}
+	// The example that comes with the project.
+	text, err := os.ReadFile(filepath.Join("..", "..", "contrib", "kubernetes", "classrules.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if all, err := Generate(Options{Classes: classes, Handlers: inventory(t, threeHandlers), Rules: rulesOf(t, string(text))}); err != nil || len(all) == 0 {
+		t.Errorf("got %d objects, %v", len(all), err)
+	}
 	// A handler that takes no pods is not chosen, if that counts.
-	_, err := Generate(Options{Classes: classes, Handlers: inventory(t, threeHandlers), State: true, Rules: rulesOf(t, "rules: [{name: a, isolation: vm}]")})
+	_, err = Generate(Options{Classes: classes, Handlers: inventory(t, threeHandlers), State: true, Rules: rulesOf(t, "rules: [{name: a, isolation: vm}]")})
 	if err == nil || !strings.Contains(err.Error(), "no class gives vm; classes give shared-kernel (runc)") {
 		t.Errorf("got %v", err)
 	}

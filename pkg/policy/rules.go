@@ -191,7 +191,7 @@ func (r Rule) hasClass(o Options) error {
 	}
 	slices.Sort(all)
 	if len(all) == 0 {
-		return fmt.Errorf("RuntimeClass %q does not exist; there are none", r.Class)
+		return fmt.Errorf("RuntimeClass %q does not exist; create it first", r.Class)
 	}
 	return fmt.Errorf("RuntimeClass %q does not exist; there are %s%s", r.Class, strings.Join(all, ", "), meant(r.Class, all))
 }

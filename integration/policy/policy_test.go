@@ -357,6 +357,10 @@ func (b *bed) choose(t *testing.T) {
 		}
 		return nil
 	})
+	// Others mutate pods, too, before this one or after it.
+	for _, name := range []string{"a-first", "z-last"} {
+		b.others(t, name)
+	}
 	const mirror = "  nodeName: node\n"
 	for _, c := range []struct{ what, namespace, pod, class, refused string }{
 		{"untrusted", "strangers", aPod("p", ""), "kata", ""},
@@ -371,6 +375,8 @@ func (b *bed) choose(t *testing.T) {
 		{"to build with the host's network, chosen by the first rule", "ci", aPod("build", "  hostNetwork: true\n"), "runc", ""},
 		{"of a namespace that is exempt", "exempt", aPod("p", ""), "", ""},
 		{"of a namespace that is exempt, with a class that cannot", "exempt", aPod("p", "  runtimeClassName: kata\n  hostNetwork: true\n"), "kata", ""},
+		{"that another policy gives the host's network at first", "default", aPod("a-first", ""), "runc", ""},
+		{"that another policy gives the host's network at last", "default", aPod("z-last", ""), "runc", ""},
 		{"of a kubelet's file", "strangers", strings.Replace(aPod("p", mirror), "labels:", "annotations: {kubernetes.io/config.mirror: x}, labels:", 1), "", ""},
 	} {
 		t.Run(c.what, func(t *testing.T) {
@@ -394,6 +400,44 @@ func (b *bed) choose(t *testing.T) {
 			}
 		})
 	}
+}
+
+// others is a policy of somebody else that gives pods with a label of its name the host's
+// network.
+func (b *bed) others(t *testing.T, name string) {
+	t.Helper()
+	fail := admissionv1.Fail
+	meta := metav1.ObjectMeta{Name: name}
+	b.send(t, []runtime.Object{
+		&admissionv1.MutatingAdmissionPolicy{
+			TypeMeta: metav1.TypeMeta{APIVersion: "admissionregistration.k8s.io/v1", Kind: "MutatingAdmissionPolicy"}, ObjectMeta: meta,
+			Spec: admissionv1.MutatingAdmissionPolicySpec{
+				MatchConstraints: &admissionv1.MatchResources{
+					ObjectSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": name}},
+					ResourceRules: []admissionv1.NamedRuleWithOperations{{RuleWithOperations: admissionv1.RuleWithOperations{
+						Operations: []admissionv1.OperationType{admissionv1.Create},
+						Rule:       admissionv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"pods"}},
+					}}},
+				},
+				FailurePolicy: &fail, ReinvocationPolicy: admissionv1.NeverReinvocationPolicy,
+				Mutations: []admissionv1.Mutation{{
+					PatchType:          admissionv1.PatchTypeApplyConfiguration,
+					ApplyConfiguration: &admissionv1.ApplyConfiguration{Expression: "Object{spec: Object.spec{hostNetwork: true}}"},
+				}},
+			},
+		},
+		&admissionv1.MutatingAdmissionPolicyBinding{
+			TypeMeta: metav1.TypeMeta{APIVersion: "admissionregistration.k8s.io/v1", Kind: "MutatingAdmissionPolicyBinding"}, ObjectMeta: meta,
+			Spec: admissionv1.MutatingAdmissionPolicyBindingSpec{PolicyName: name},
+		},
+	})
+	testbed.Eventually(t, patience, func() error {
+		status, answer := b.Send(t, http.MethodPost, "/api/v1/namespaces/exempt/pods?dryRun=All", []byte(aPod(name, "")))
+		if status != http.StatusCreated || !decoded[corev1.Pod](t, answer).Spec.HostNetwork {
+			return fmt.Errorf("%s is not in force: %d: %s", name, status, answer)
+		}
+		return nil
+	})
 }
 
 // workloads are told of what becomes of their pods, with the class that they will get.

@@ -77,8 +77,8 @@ func TestFit(t *testing.T) {
 		}},
 		{"what a class says of its handler", aPod("p", "", "", func(p *corev1.Pod) { p.Spec.HostPID = true }), State{Nodes: two, Classes: []nodev1.RuntimeClass{annotated}}, FitOptions{}, []string{
 			"|| own unknown [] [a b]|spec.hostPID: true needs host-pid, but the handler may not support it (a, b)",
-			"vm|kata| no [] []|spec.hostPID: true needs host-pid, but the handler does not support it: as annotated (a); the node does not have the handler (b)",
 			"|runc| no [] []|no class uses it (a, b)",
+			"vm|kata| no [] []|spec.hostPID: true needs host-pid, but the handler does not support it: as annotated (a); the node does not have the handler (b)",
 		}},
 		{"a file knows better than a class", aPod("p", "", "", func(p *corev1.Pod) { p.Spec.HostPID = true }), State{Nodes: two, Classes: []nodev1.RuntimeClass{annotated}}, FitOptions{Handlers: []runtimeclass.Handler{vm}}, []string{
 			"|| own unknown", "vm|kata| no [] []|spec.hostPID: true needs host-pid, but the handler does not support it: a kernel of its own (a)", "|runc| no",

@@ -179,10 +179,10 @@ func TestKnown(t *testing.T) {
 		{"two defaults", "", "more than one default handler: runc, crun; choose one by --default", Options{Classes: []runtimeclass.Class{runc, crun}}},
 		{"a default that is not there", "", `--default: handler "crun" is not known; known are runc, kata`, Options{Classes: []runtimeclass.Class{kata, runc}, Default: "crun"}},
 		{"nothing", "", "nothing is known of what handlers can do: use --handlers", Options{Classes: []runtimeclass.Class{plain}}},
-		{"a wrong isolation", "", `RuntimeClass x: annotation berth.dev/isolation has the wrong value: isolation "strong" must be one of`, Options{Classes: []runtimeclass.Class{annotated("x", "x", map[string]string{runtimeclass.IsolationAnnotation: "strong"})}}},
-		{"a wrong answer", "", `annotation berth.dev/capabilities has a wrong value: capabilities.exec.answer "maybe" must be one of`, Options{Classes: []runtimeclass.Class{annotated("x", "x", map[string]string{runtimeclass.CapabilitiesAnnotation: wrong})}}},
-		{"no JSON", "", "annotation berth.dev/capabilities is not a mapping of capabilities: ", Options{Classes: []runtimeclass.Class{annotated("x", "x", map[string]string{runtimeclass.CapabilitiesAnnotation: "exec"})}}},
-		{"no boolean", "", `annotation berth.dev/default is "yes"; it must be true or false`, Options{Classes: []runtimeclass.Class{annotated("x", "x", map[string]string{runtimeclass.DefaultAnnotation: "yes"})}}},
+		{"a wrong isolation", "", `annotation berth.dev/isolation of RuntimeClass x has the wrong value: isolation "strong" must be one of`, Options{Classes: []runtimeclass.Class{annotated("x", "x", map[string]string{runtimeclass.IsolationAnnotation: "strong"})}}},
+		{"a wrong answer", "", `annotation berth.dev/capabilities of RuntimeClass x has a wrong value: capabilities.exec.answer "maybe" must be one of`, Options{Classes: []runtimeclass.Class{annotated("x", "x", map[string]string{runtimeclass.CapabilitiesAnnotation: wrong})}}},
+		{"no JSON", "", "annotation berth.dev/capabilities of RuntimeClass x is not a mapping of capabilities: ", Options{Classes: []runtimeclass.Class{annotated("x", "x", map[string]string{runtimeclass.CapabilitiesAnnotation: "exec"})}}},
+		{"no boolean", "", `annotation berth.dev/default of RuntimeClass x is "yes"; it must be true or false`, Options{Classes: []runtimeclass.Class{annotated("x", "x", map[string]string{runtimeclass.DefaultAnnotation: "yes"})}}},
 	} {
 		t.Run(c.what, func(t *testing.T) {
 			all, err := known(c.o)

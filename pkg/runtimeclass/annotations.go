@@ -45,7 +45,7 @@ func (h Handler) annotations() map[string]string {
 func (c Class) Annotated() (Handler, error) {
 	h := Handler{Name: c.Handler}
 	problem := func(key, format string, args ...any) error {
-		return Problem{Source: c.Source, Field: fmt.Sprintf("metadata.annotations[%s]", key), Text: fmt.Sprintf("RuntimeClass %s: annotation %s ", c.Name, key) + fmt.Sprintf(format, args...)}
+		return Problem{Source: c.Source, Field: fmt.Sprintf("metadata.annotations[%s]", key), Text: fmt.Sprintf("annotation %s of RuntimeClass %s ", key, c.Name) + fmt.Sprintf(format, args...)}
 	}
 	h.Isolation = capability.Isolation(strings.TrimSpace(c.Annotations[IsolationAnnotation]))
 	if err := h.Validate(); err != nil {
@@ -60,7 +60,7 @@ func (c Class) Annotated() (Handler, error) {
 	}
 	if text := c.Annotations[CapabilitiesAnnotation]; text != "" {
 		if err := json.Unmarshal([]byte(text), &h.Capabilities); err != nil {
-			return Handler{}, problem(CapabilitiesAnnotation, "is not a mapping of capabilities: %v; generate the class again", plain(err))
+			return Handler{}, problem(CapabilitiesAnnotation, "is not a mapping of capabilities: %v", plain(err))
 		}
 	}
 	if err := h.Validate(); err != nil {

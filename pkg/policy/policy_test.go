@@ -81,11 +81,14 @@ func TestGenerate(t *testing.T) {
 	}
 	for name, o := range map[string]Options{
 		"pods":  {Workloads: IgnoreWorkloads, Exempt: []string{"kube-system"}},
+		"every": {Workloads: IgnoreWorkloads, Classes: classes[:1], Handlers: []runtimeclass.Handler{nothing("runc")}},
 		"state": {Workloads: IgnoreWorkloads, State: true},
 		"rules": {Workloads: DenyWorkloads, Rules: rulesOf(t, string(rules))},
 	} {
 		t.Run(name, func(t *testing.T) {
-			o.Classes, o.Handlers = classes, knownAll(inventory(t, threeHandlers))
+			if o.Classes == nil {
+				o.Classes, o.Handlers = classes, knownAll(inventory(t, threeHandlers))
+			}
 			all, err := Generate(o)
 			if err != nil {
 				t.Fatal(err)
@@ -139,6 +142,15 @@ func TestGenerateIsStable(t *testing.T) {
 			t.Fatalf("got\n%s\nafter\n%s", text, first)
 		}
 	}
+}
+
+// nothing is a handler that can do nothing.
+func nothing(name string) runtimeclass.Handler {
+	h := runtimeclass.Handler{Name: name}
+	for _, name := range runtimeclass.Asked() {
+		h.Set(name, capability.No, capability.Declared, "")
+	}
+	return h
 }
 
 // More than the parser of an API server takes is refused here, where it can be said why.

@@ -65,7 +65,7 @@ wrong  x               -              -           not annotated
 	b.empty(t, nodesPath)
 	b.node(t, "a", true, nil, "", "runc", "kata")
 	pod := "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {hostNetwork: true, containers: [{name: c, image: i}]}\n"
-	has(t, berth(t, 0, b.admin, pod, "fit", "-f", "-").stdout, "kata      no    vm             -         -      spec.hostNetwork: true needs host-network, but the handler does not support it: a kernel of its own (a)")
+	has(t, berth(t, 0, b.admin, pod, "fit", "-f", "-").stdout, "vm             -           -      spec.hostNetwork: true needs host-network, but the handler does not support it: a kernel of its own (a)")
 }
 
 // removePolicies removes all that were applied when the test ends.

@@ -129,8 +129,9 @@ func chooses(all []class, o Options, picks []string) []runtime.Object {
 					{Name: "without-a-class", Expression: "!has(object.spec.runtimeClassName)"},
 				},
 				Variables: v, FailurePolicy: &fail,
-				// Another one may change what a pod asks for. Once it has a class, it keeps it.
-				ReinvocationPolicy: admissionv1.IfNeededReinvocationPolicy,
+				// Classes give pods overhead and a selector once more after the first round, and never
+				// after the second: a pod that got its class there would be refused, or misplaced.
+				ReinvocationPolicy: admissionv1.NeverReinvocationPolicy,
 				Mutations: []admissionv1.Mutation{{
 					PatchType: admissionv1.PatchTypeJSONPatch,
 					JSONPatch: &admissionv1.JSONPatch{Expression: "variables.chosen == '' ? [] : [JSONPatch{op: 'add', path: '/spec/runtimeClassName', value: variables.chosen}]"},

@@ -10,7 +10,7 @@ import (
 // on every node, by every pod's supervisor.
 func TestWhatIsNotLinked(t *testing.T) {
 	const module = "github.com/berth-cri/berth/"
-	client := []string{"k8s.io/client-go", "k8s.io/cli-runtime", "sigs.k8s.io/kustomize", module + "pkg/cluster"}
+	client := []string{"k8s.io/client-go", "k8s.io/cli-runtime", "sigs.k8s.io/kustomize", module + "pkg/cluster", module + "pkg/policy"}
 	types := append([]string{"k8s.io/api/", module + "pkg/runtimeclass"}, client...)
 	for program, forbidden := range map[string][]string{
 		"berth": types, "berth-shim": types, "berth-pause": types,

@@ -29,16 +29,19 @@ func (p *program) completeFlags(root *cobra.Command) {
 		config, err := p.config.ToRawKubeConfigLoader().RawConfig()
 		return keys(config.AuthInfos, err)
 	}))
-	completes(root, "namespace", func(c *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
-		return p.names(func(s *server) ([]string, error) {
-			namespaces, err := list[corev1.Namespace](c.Context(), s, "namespaces", s.core.Namespaces().List, metav1.ListOptions{})
-			var all []string
-			for i := range namespaces {
-				all = append(all, namespaces[i].Name)
-			}
-			return all, err
-		}), cobra.ShellCompDirectiveNoFileComp
-	})
+	completes(root, "namespace", p.completeNamespaces)
+}
+
+// completeNamespaces knows those of the cluster.
+func (p *program) completeNamespaces(c *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+	return p.names(func(s *server) ([]string, error) {
+		namespaces, err := list[corev1.Namespace](c.Context(), s, "namespaces", s.core.Namespaces().List, metav1.ListOptions{})
+		var all []string
+		for i := range namespaces {
+			all = append(all, namespaces[i].Name)
+		}
+		return all, err
+	}), cobra.ShellCompDirectiveNoFileComp
 }
 
 func completes(c *cobra.Command, flag string, f cobra.CompletionFunc) {

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/dynamic"
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 	nodev1client "k8s.io/client-go/kubernetes/typed/node/v1"
 	_ "k8s.io/client-go/plugin/pkg/client/auth" // ways to log in that a kubeconfig may name
@@ -33,6 +34,8 @@ type server struct {
 	host    string
 	core    corev1client.CoreV1Interface
 	classes nodev1client.RuntimeClassInterface
+	// policies are objects of admissionregistration.k8s.io.
+	policies dynamic.Interface
 }
 
 // connect makes the clients. Nothing is asked yet. An error is one of what was given.
@@ -57,7 +60,11 @@ func (p *program) connect() (*server, error) {
 	if err != nil {
 		return nil, wrong(err)
 	}
-	return &server{config.Host, core, node.RuntimeClasses()}, nil
+	policies, err := dynamic.NewForConfig(config)
+	if err != nil {
+		return nil, wrong(err)
+	}
+	return &server{config.Host, core, node.RuntimeClasses(), policies}, nil
 }
 
 // page is how a client of one kind is asked for a part of a list.

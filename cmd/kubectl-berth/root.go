@@ -31,8 +31,9 @@ func newRoot(streams genericiooptions.IOStreams) *cobra.Command {
 		Annotations: map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl berth"},
 		Short:       "Show and check the runtime handlers of a cluster, and create classes for them",
 		Long: `Show and check which runtime handlers the nodes of a cluster have, which RuntimeClasses
-use them, and which pods they can run. Only "apply" changes anything in the cluster.
-lint, migrate, simulate, generate with --handlers and fit with --local work without one.
+use them, and which pods they can run. Only "apply" and "policy --apply" change anything
+in the cluster. lint, migrate, simulate, generate with --handlers, policy with --classes
+and fit with --local work without one.
 
 Exit status: 0 if nothing was found, 3 if something was, 2 if the command line or a
 file is wrong (then nothing was done), 1 for any other failure.`,
@@ -48,7 +49,7 @@ file is wrong (then nothing was done), 1 for any other failure.`,
 	p.config.AddFlags(root.PersistentFlags())
 	p.completeFlags(root)
 	root.SetFlagErrorFunc(misused)
-	root.AddCommand(p.nodesCommand(), p.auditCommand(), p.fitCommand(), p.applyCommand(),
+	root.AddCommand(p.nodesCommand(), p.classesCommand(), p.auditCommand(), p.fitCommand(), p.applyCommand(), p.policyCommand(),
 		p.generateCommand(), p.lintCommand(), p.migrateCommand(), p.simulateCommand(), manCommand())
 	// kubectl completes its plugins by contrib/kubectl/kubectl_complete-berth.
 	root.CompletionOptions.DisableDefaultCmd = true

@@ -36,9 +36,15 @@ func (c *Cluster) get(path string, into any) error {
 // send sends a request as the administrator, and returns the status and the body of
 // the answer.
 func (c *Cluster) send(ctx context.Context, method, path, contentType string, body []byte) (status int, answer []byte, err error) {
+	status, _, answer, err = c.exchange(ctx, method, path, contentType, body)
+	return status, answer, err
+}
+
+// exchange is send with the headers of the answer, too.
+func (c *Cluster) exchange(ctx context.Context, method, path, contentType string, body []byte) (status int, headers http.Header, answer []byte, err error) {
 	request, err := http.NewRequestWithContext(ctx, method, c.server+path, bytes.NewReader(body))
 	if err != nil {
-		return 0, nil, err
+		return 0, nil, nil, err
 	}
 	request.Header.Set("Authorization", "Bearer "+c.token)
 	request.Header.Set("Accept", "application/json")
@@ -47,11 +53,11 @@ func (c *Cluster) send(ctx context.Context, method, path, contentType string, bo
 	}
 	response, err := c.client.Do(request)
 	if err != nil {
-		return 0, nil, err
+		return 0, nil, nil, err
 	}
 	defer response.Body.Close()
 	answer, err = io.ReadAll(response.Body)
-	return response.StatusCode, answer, err
+	return response.StatusCode, response.Header, answer, err
 }
 
 // statusError is an answer of the API server that is not the one asked for.

@@ -15,17 +15,23 @@ func (c *Cluster) startControlPlane(t testbed.T) {
 	t.Helper()
 	c.startServer(t)
 	config := c.kubeconfig(t, "admin.kubeconfig", c.token)
+	c.startControllers(t, config)
+	c.run(
+		t, testbed.KubeScheduler,
+		"--kubeconfig="+config, "--leader-elect=false",
+		"--bind-address="+c.Address.String(), "--secure-port="+c.port(t), "--cert-dir="+filepath.Join(c.dir, "scheduler"),
+	)
+}
+
+// startControllers starts the controllers of Deployments, Jobs and so on.
+func (c *Cluster) startControllers(t testbed.T, config string) {
+	t.Helper()
 	c.run(
 		t, testbed.KubeControllerManager,
 		"--kubeconfig="+config, "--leader-elect=false",
 		"--bind-address="+c.Address.String(), "--secure-port="+c.port(t), "--cert-dir="+filepath.Join(c.dir, "controllers"),
 		"--service-account-private-key-file="+c.certificate.Key, "--root-ca-file="+c.certificate.CA,
 		"--flex-volume-plugin-dir="+filepath.Join(c.dir, "plugins"),
-	)
-	c.run(
-		t, testbed.KubeScheduler,
-		"--kubeconfig="+config, "--leader-elect=false",
-		"--bind-address="+c.Address.String(), "--secure-port="+c.port(t), "--cert-dir="+filepath.Join(c.dir, "scheduler"),
 	)
 }
 

@@ -5,6 +5,7 @@ import (
 
 	"github.com/google/uuid"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/net"
 
 	"github.com/berth-cri/berth/integration/testbed"
 )
@@ -24,6 +25,12 @@ func StartServer(t testbed.T, arguments ...string) *Server {
 	c.startServer(t, arguments...)
 	c.kubeconfig(t, "admin.kubeconfig", c.token)
 	return &Server{c}
+}
+
+// StartControllers starts what makes pods of workloads.
+func (s *Server) StartControllers(t testbed.T) {
+	t.Helper()
+	s.cluster.startControllers(t, s.cluster.Kubeconfig())
 }
 
 // Kubectl is that of a Cluster.
@@ -51,4 +58,21 @@ func (s *Server) Send(t testbed.T, method, path string, body []byte) (status int
 		t.Fatalf("%s %s: %v", method, path, err)
 	}
 	return status, answer
+}
+
+// SendWarned is Send, and returns the warnings of the answer, too.
+func (s *Server) SendWarned(t testbed.T, method, path string, body []byte) (status int, answer []byte, warnings []string) {
+	t.Helper()
+	status, header, answer, err := s.cluster.exchange(context.WithoutCancel(t.Context()), method, path, "application/yaml", body)
+	if err != nil {
+		t.Fatalf("%s %s: %v", method, path, err)
+	}
+	headers, errs := net.ParseWarningHeaders(header["Warning"])
+	if len(errs) > 0 {
+		t.Fatalf("%s %s: %v", method, path, errs)
+	}
+	for _, h := range headers {
+		warnings = append(warnings, h.Text)
+	}
+	return status, answer, warnings
 }

@@ -16,7 +16,8 @@ import (
 
 // FitOptions are what is known beside what the API server has.
 type FitOptions struct {
-	// Handlers say what nodes do not: isolation, capabilities, measured overhead.
+	// Handlers say what nodes do not: isolation, capabilities, measured overhead. Of
+	// handlers that are not among them, the annotations of their classes say it.
 	Handlers []runtimeclass.Handler
 	Prefer   runtimeclass.Preference
 	// Admitted: the pod is the cluster's, and has what admission gave it for its class.
@@ -45,6 +46,9 @@ type Candidate struct {
 	MaybeNodes []string `json:"maybeNodes,omitempty"`
 	// Reasons are why other nodes cannot, or may not.
 	Reasons []Reason `json:"reasons,omitempty"`
+
+	// annotated is what the class says of its handler.
+	annotated capability.Table
 }
 
 // Reason is one that nodes have in common.
@@ -84,6 +88,9 @@ func Fit(pod *corev1.Pod, s *State, o FitOptions) []Candidate {
 	all := []Candidate{s.admitted(Candidate{Own: pod.Spec.RuntimeClassName == nil}, plain, classes, o)}
 	for _, c := range classes {
 		one := Candidate{Class: c.Name, Handler: c.Handler, Own: c.Name == name}
+		if h, err := c.Annotated(); err == nil {
+			one.annotated = h.Table
+		}
 		with := plain.DeepCopy()
 		with.Spec.RuntimeClassName = &c.Name
 		if c.Overhead != nil {
@@ -131,7 +138,7 @@ func (s *State) admitted(c Candidate, pod *corev1.Pod, classes []runtimeclass.Cl
 
 // candidate holds a pod, as it is admitted, against all nodes.
 func (s *State) candidate(c Candidate, pod *corev1.Pod, o FitOptions) Candidate {
-	known := runtimeclass.Handler{Name: c.Handler}
+	known := runtimeclass.Handler{Name: c.Handler, Table: c.annotated}
 	if i := slices.IndexFunc(o.Handlers, func(h runtimeclass.Handler) bool { return h.Name == c.Handler }); i >= 0 && c.Handler != "" {
 		known.Table = o.Handlers[i].Table
 	}

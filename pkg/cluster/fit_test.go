@@ -42,6 +42,8 @@ func TestFit(t *testing.T) {
 	vm := runtimeclass.Handler{Name: "kata"}
 	vm.Isolation = capability.VM
 	vm.Set(capability.HostPID, capability.No, capability.Declared, "a kernel of its own")
+	annotated := *aClass("vm", "kata")
+	annotated.Annotations = map[string]string{runtimeclass.CapabilitiesAnnotation: `{"host-pid": {"answer": "no", "source": "declared", "note": "as annotated"}}`}
 	two := []corev1.Node{aNode("a", label("kata"), "", "runc", "kata"), aNode("b", nil, "", "runc")}
 	costs := func(amount string) func(*corev1.Pod) {
 		return func(p *corev1.Pod) {
@@ -72,6 +74,14 @@ func TestFit(t *testing.T) {
 			"|| own unknown [] [a b]|spec.hostPID: true needs host-pid, but the handler may not support it (a, b)",
 			"kata|kata| no [] []|spec.hostPID: true needs host-pid, but the handler does not support it: a kernel of its own (a); the node does not have the handler (b)",
 			"|runc| no [] []|no class uses it (a, b)",
+		}},
+		{"what a class says of its handler", aPod("p", "", "", func(p *corev1.Pod) { p.Spec.HostPID = true }), State{Nodes: two, Classes: []nodev1.RuntimeClass{annotated}}, FitOptions{}, []string{
+			"|| own unknown [] [a b]|spec.hostPID: true needs host-pid, but the handler may not support it (a, b)",
+			"|runc| no [] []|no class uses it (a, b)",
+			"vm|kata| no [] []|spec.hostPID: true needs host-pid, but the handler does not support it: as annotated (a); the node does not have the handler (b)",
+		}},
+		{"a file knows better than a class", aPod("p", "", "", func(p *corev1.Pod) { p.Spec.HostPID = true }), State{Nodes: two, Classes: []nodev1.RuntimeClass{annotated}}, FitOptions{Handlers: []runtimeclass.Handler{vm}}, []string{
+			"|| own unknown", "vm|kata| no [] []|spec.hostPID: true needs host-pid, but the handler does not support it: a kernel of its own (a)", "|runc| no",
 		}},
 		{"what nodes know", aPod("p", "", "", hostUsers), State{Nodes: []corev1.Node{able(aNode("a", nil, "", "runc"), true), able(aNode("b", nil, "", "runc"), false), aNode("c", nil, "", "runc")}, Classes: []nodev1.RuntimeClass{std}}, FitOptions{}, []string{
 			"|| own yes [a] [c]|",

@@ -32,14 +32,19 @@ type MissingCapability struct {
 }
 
 func (l MissingCapability) String() string {
-	verb := "does not support it"
+	return fmt.Sprintf("%s needs %s%s", l.Requirement, l.Capability, l.Because())
+}
+
+// Because is the part that does not depend on the pod.
+func (l MissingCapability) Because() string {
+	text := ", but the handler does not support it"
 	if l.Answer == capability.Unknown {
-		verb = "may not support it"
+		text = ", but the handler may not support it"
 	}
 	if l.Note != "" {
-		return fmt.Sprintf("%s needs %s, but the handler %s: %s", l.Requirement, l.Capability, verb, l.Note)
+		text += ": " + l.Note
 	}
-	return fmt.Sprintf("%s needs %s, but the handler %s", l.Requirement, l.Capability, verb)
+	return text
 }
 
 // Verdict is whether a handler can run a pod.
@@ -137,8 +142,8 @@ func verdict(h Handler, wanted []Requirement, classes []Class) Verdict {
 			v.Fits = k.Answer
 		}
 	}
-	if !h.takesPods() {
-		v.Fits, v.TakesNoPods = capability.No, h.whyNot()
+	if v.TakesNoPods = h.WhyNot(); v.TakesNoPods != "" {
+		v.Fits = capability.No
 	}
 	return v
 }

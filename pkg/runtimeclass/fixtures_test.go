@@ -41,7 +41,7 @@ func fixtures(t *testing.T, dir string) []string {
 	}
 	var files []string
 	for _, f := range all {
-		if !strings.HasSuffix(f, ".live.yaml") {
+		if !strings.HasSuffix(f, ".live.yaml") && !strings.HasSuffix(f, ".handlers.yaml") {
 			files = append(files, f)
 		}
 	}
@@ -103,6 +103,36 @@ func TestSimulateFixtures(t *testing.T) {
 				}
 				fmt.Fprintf(&b, "  nodeSelector: %s\n  tolerations: %s\n  by the class: %s %s %s\n", compact(t, a.Pod.Spec.NodeSelector), compact(t, a.Pod.Spec.Tolerations),
 					compact(t, a.Overhead), compact(t, a.NodeSelector), compact(t, a.Tolerations))
+			}
+			golden(t, file, b.String())
+		})
+	}
+}
+
+// A real API server is asked about these pods by the policies that pkg/policy makes of
+// the handlers, too: integration/policy.
+func TestFitFixtures(t *testing.T) {
+	for _, file := range fixtures(t, "fit") {
+		t.Run(filepath.Base(file), func(t *testing.T) {
+			known := strings.TrimSuffix(file, ".yaml") + ".handlers.yaml"
+			text, err := os.ReadFile(known)
+			if err != nil {
+				t.Fatal(err)
+			}
+			handlers, err := ParseInventory(known, text)
+			if err != nil {
+				t.Fatal(err)
+			}
+			objects := read(t, file)
+			var b strings.Builder
+			for _, p := range Pods(objects) {
+				fmt.Fprintf(&b, "%s\n", p.Owner)
+				for _, r := range Requirements(p.Pod) {
+					fmt.Fprintf(&b, "  needs %s: %s\n", r.Capability, r)
+				}
+				for _, v := range Fit(p.Pod, handlers, Classes(objects), PreferIsolation) {
+					fmt.Fprintf(&b, "  %s: %s\n", v.Handler, strings.Join(append([]string{string(v.Fits)}, v.Reasons()...), "; "))
+				}
 			}
 			golden(t, file, b.String())
 		})

@@ -27,9 +27,9 @@ type Generated struct {
 }
 
 // Generate makes a class of a handler, under its name. Overhead is what was
-// measured; it is never made up.
+// measured; it is never made up. What is known of the handler is in annotations.
 func Generate(h Handler, o GenerateOptions) Generated {
-	c := served(metav1.ObjectMeta{Name: h.Name})
+	c := served(metav1.ObjectMeta{Name: h.Name, Annotations: h.annotations()})
 	c.Handler = h.Name
 	g := Generated{c, "overhead: not measured, none declared"}
 	if m := h.measured(); m != nil {

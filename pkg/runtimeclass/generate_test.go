@@ -1,11 +1,14 @@
 package runtimeclass
 
 import (
+	"maps"
 	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/yaml"
+
+	"github.com/berth-cri/berth/pkg/probe/capability"
 )
 
 func TestGenerate(t *testing.T) {
@@ -39,6 +42,24 @@ func TestGenerate(t *testing.T) {
 				t.Errorf("what is generated has findings: %+v", all)
 			}
 		})
+	}
+}
+
+// What is known of a handler is read back from the annotations of its class.
+func TestGenerateAnnotates(t *testing.T) {
+	h := Handler{Name: "kata", Default: true, State: Ready, Overhead: measured(3, "1Mi", "1m"), Table: capability.Table{Isolation: capability.VM, IsolationSource: capability.Declared}}
+	h.Set(capability.HostPID, capability.No, capability.Declared, "it's \"a kernel\" <of> its own")
+	h.Set(capability.Exec, capability.Yes, capability.Ran, "")
+	c := Generate(h, GenerateOptions{}).RuntimeClass
+	if got, want := c.Annotations[CapabilitiesAnnotation], `{"exec":{"answer":"yes","source":"ran"},"host-pid":{"answer":"no","source":"declared","note":"it's \"a kernel\" \u003cof\u003e its own"}}`; got != want || c.Annotations[IsolationAnnotation] != "vm" || c.Annotations[DefaultAnnotation] != "true" {
+		t.Errorf("got %v", c.Annotations)
+	}
+	got, err := Class{RuntimeClass: c}.Annotated()
+	if err != nil || !got.Default || got.Name != "kata" || got.Isolation != capability.VM || !maps.Equal(got.Capabilities, h.Capabilities) {
+		t.Errorf("%v: got %+v", err, got)
+	}
+	if c := Generate(Handler{Name: "kata"}, GenerateOptions{}).RuntimeClass; c.Annotations != nil {
+		t.Errorf("of a handler that is not known it has %v", c.Annotations)
 	}
 }
 

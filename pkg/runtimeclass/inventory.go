@@ -34,8 +34,11 @@ type Handler struct {
 
 func (h Handler) takesPods() bool { return h.State == "" || h.State == Ready }
 
-// whyNot says why a handler takes no pods.
-func (h Handler) whyNot() string {
+// WhyNot says why a handler takes no pods; empty if it does.
+func (h Handler) WhyNot() string {
+	if h.takesPods() {
+		return ""
+	}
 	if h.Reason == "" {
 		return "the handler is " + h.State
 	}
@@ -77,26 +80,14 @@ type Inventory struct {
 // ParseInventory reads an Inventory from YAML or JSON. The error names the file,
 // which is only for that.
 func ParseInventory(file string, text []byte) ([]Handler, error) {
-	all, err := documents(file, text)
-	if err != nil {
-		return nil, err
-	}
-	if len(all) != 1 {
-		return nil, Problems{{Source: Source{File: file}, Text: fmt.Sprintf("is not a list of handlers: it has %d documents instead of one", len(all))}}
-	}
-	s := Source{File: file, Document: 1, document: all[0]}
-	body, err := all[0].json(s)
-	if err != nil {
-		return nil, err
-	}
 	var i Inventory
-	strict, err := strictjson.UnmarshalStrict(body, &i)
-	if err != nil {
-		return nil, Problems{{Source: s, Text: fmt.Sprintf("is not a list of handlers: %v", plain(err))}}
-	}
+	s, err := ParseOne(file, text, "a list of handlers", &i)
 	var problems Problems
-	for _, err := range strict {
-		problems = append(problems, unknown(s, err))
+	if err != nil && !errors.As(err, &problems) {
+		return nil, err
+	}
+	if s.document == nil {
+		return nil, problems
 	}
 	seen := map[string]bool{}
 	for n, h := range i.Handlers {
@@ -121,6 +112,36 @@ func ParseInventory(file string, text []byte) ([]Handler, error) {
 		return nil, problems
 	}
 	return i.Handlers, nil
+}
+
+// ParseOne reads the only document of a file, which is YAML or JSON, into a value. The
+// error names the file; it is Problems that also have what keys the value does not know.
+// A Source without a document means that nothing was read.
+func ParseOne(file string, text []byte, what string, into any) (Source, error) {
+	all, err := documents(file, text)
+	if err != nil {
+		return Source{}, err
+	}
+	if len(all) != 1 {
+		return Source{}, Problems{{Source: Source{File: file}, Text: fmt.Sprintf("is not %s: it has %d documents instead of one", what, len(all))}}
+	}
+	s := Source{File: file, Document: 1, document: all[0]}
+	body, err := all[0].json(s)
+	if err != nil {
+		return Source{}, err
+	}
+	strict, err := strictjson.UnmarshalStrict(body, into)
+	if err != nil {
+		return Source{}, Problems{{Source: s, Text: fmt.Sprintf("is not %s: %v", what, plain(err))}}
+	}
+	var problems Problems
+	for _, err := range strict {
+		problems = append(problems, unknown(s, err))
+	}
+	if len(problems) > 0 {
+		return s, problems
+	}
+	return s, nil
 }
 
 // ParseNames reads names with commas between them.

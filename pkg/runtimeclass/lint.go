@@ -1,6 +1,7 @@
 package runtimeclass
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -31,6 +32,7 @@ const (
 	RuleOverheadTooSmall    = "overhead-too-small"
 	RuleOverheadMissing     = "overhead-missing"
 	RuleNodeSelectorMissing = "node-selector-missing"
+	RuleAnnotationInvalid   = "annotation-invalid"
 )
 
 // Finding is something about a class that should be otherwise.
@@ -82,6 +84,9 @@ func Lint(classes []Class, o LintOptions) []Finding {
 		all = append(all, lintLive(c, o.Live)...)
 		if o.Handlers != nil && len(validateHandler(c.Handler, nil)) == 0 {
 			all = append(all, lintHandler(c, o)...)
+		}
+		if _, err := c.Annotated(); err != nil {
+			all = append(all, lintAnnotation(c, err))
 		}
 		if c.Scheduling == nil || len(c.Scheduling.NodeSelector) == 0 {
 			all = append(all, finding(c, Warning, RuleNodeSelectorMissing, "scheduling", "pods of this class can be scheduled on nodes without its handler, where they never start",
@@ -164,6 +169,16 @@ func lintLive(c Class, live []Class) []Finding {
 	return nil
 }
 
+// lintAnnotation is about what an API server does not look at.
+func lintAnnotation(c Class, err error) Finding {
+	f := finding(c, Warning, RuleAnnotationInvalid, "metadata.annotations", err.Error(), "generate the class again, or remove the annotation")
+	var p Problem
+	if errors.As(err, &p) {
+		f.Field, f.Where, f.Message = p.Field, p.Where(p.Field), p.Text
+	}
+	return f
+}
+
 // lintHandler looks at the handler that the class names.
 func lintHandler(c Class, o LintOptions) []Finding {
 	h, known := byName(o.Handlers, c.Handler)
@@ -176,7 +191,7 @@ func lintHandler(c Class, o LintOptions) []Finding {
 	}
 	var all []Finding
 	if !h.takesPods() {
-		all = append(all, finding(c, Warning, RuleHandlerTakesNoPods, "handler", h.whyNot(), "see \"berth handler show "+h.Name+"\""))
+		all = append(all, finding(c, Warning, RuleHandlerTakesNoPods, "handler", h.WhyNot(), "see \"berth handler show "+h.Name+"\""))
 	}
 	if m := h.measured(); m != nil {
 		all = append(all, lintOverhead(c, m)...)

@@ -1,0 +1,208 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/berth-cri/berth/cmd/internal/output"
+	"github.com/berth-cri/berth/pkg/policy"
+	"github.com/berth-cri/berth/pkg/runtimeclass"
+)
+
+type policyFlags struct {
+	handlers  string
+	classes   []string
+	standard  string
+	rules     string
+	workloads string
+	exempt    []string
+	state     bool
+
+	apply  bool
+	dryRun bool
+	force  bool
+	output string
+}
+
+func (p *program) policyCommand() *cobra.Command {
+	f := &policyFlags{}
+	c := &cobra.Command{
+		Use:   "policy",
+		Short: "Generate admission policies that refuse pods no handler can run, and choose classes",
+		Long: `Generate admission policies, which the API server evaluates by itself (Kubernetes 1.36):
+a ValidatingAdmissionPolicy refuses a pod if the handler of its class cannot run it, for
+the reasons that "fit" shows, and names the classes that can. Pods of which it is not
+known cause a warning, and workloads whose pods would be refused do, too.
+
+With --rules, a MutatingAdmissionPolicy gives pods without a class one, by rules on the
+namespace, the labels and the needs of the pod.
+
+What handlers can do comes from the annotations of the cluster's classes, or of --classes;
+--handlers has it for the handlers in the list. The policies are printed, or applied with
+--apply, all of them or none. Generate them again when classes or handlers change.`,
+		Example: `  # Print the policies for the classes of the cluster; show what applying would change
+  kubectl berth policy
+  kubectl berth policy --rules rules.yaml | kubectl diff -f -
+
+  # Apply them
+  kubectl berth policy --rules rules.yaml --apply
+
+  # Without a cluster, from the list that "berth capabilities -o json" has written on a node
+  kubectl berth policy --classes classes.yaml --handlers handlers.json >policies.yaml`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if err := f.check(); err != nil {
+				return misused(c, err)
+			}
+			return p.policy(c.Context(), f)
+		},
+	}
+	flags := c.Flags()
+	flags.StringVar(&f.handlers, "handlers", "", "`FILE` of handlers with their capabilities, instead of the annotations of their classes")
+	flags.StringArrayVar(&f.classes, "classes", nil, "`FILE` of classes, instead of those of the cluster; may be repeated")
+	flags.StringVar(&f.standard, "default", "", "`HANDLER` of pods without a class")
+	flags.StringVar(&f.rules, "rules", "", "`FILE` of rules that give pods without a class one")
+	flags.StringVar(&f.workloads, "workloads", string(policy.WarnWorkloads), `"warn" about workloads whose pods would be refused, "deny" or "ignore" them`)
+	flags.StringSliceVar(&f.exempt, "exempt", []string{"kube-system"}, "`NAMESPACE` whose pods are left alone; may be repeated")
+	flags.BoolVar(&f.state, "with-state", false, "also refuse, and do not choose, handlers that do not accept pods at the moment")
+	flags.BoolVar(&f.apply, "apply", false, "apply the policies instead of printing them")
+	flags.BoolVar(&f.dryRun, "dry-run", false, "with --apply, only let the server check the policies")
+	flags.BoolVar(&f.force, "force-conflicts", false, "with --apply, take over fields that other managers own")
+	output.Flag(c, &f.output, misused, "yaml", "json")
+	completes(c, "workloads", cobra.FixedCompletions([]string{string(policy.WarnWorkloads), string(policy.DenyWorkloads), string(policy.IgnoreWorkloads)}, cobra.ShellCompDirectiveNoFileComp))
+	completes(c, "exempt", p.completeNamespaces)
+	completes(c, "default", func(c *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+		return p.names(func(s *server) ([]string, error) {
+			classes, err := s.runtimeClasses(c.Context())
+			var all []string
+			for i := range classes {
+				all = append(all, classes[i].Handler)
+			}
+			slices.Sort(all)
+			return slices.Compact(all), err
+		}), cobra.ShellCompDirectiveNoFileComp
+	})
+	return c
+}
+
+func (f *policyFlags) check() error {
+	if !slices.Contains(policy.Answers, policy.Answer(f.workloads)) {
+		return fmt.Errorf("--workloads %s must be %s, %s or %s", f.workloads, policy.WarnWorkloads, policy.DenyWorkloads, policy.IgnoreWorkloads)
+	}
+	if !f.apply && (f.dryRun || f.force) {
+		return errors.New("--dry-run and --force-conflicts need --apply")
+	}
+	for _, name := range f.exempt {
+		if errs := validation.IsDNS1123Label(name); len(errs) > 0 {
+			return fmt.Errorf("--exempt: %q is not a name of a namespace: %s", name, strings.Join(errs, "; "))
+		}
+	}
+	return nil
+}
+
+func (p *program) policy(ctx context.Context, f *policyFlags) error {
+	o := policy.Options{Default: f.standard, State: f.state, Workloads: policy.Answer(f.workloads), Exempt: f.exempt}
+	if err := p.policyFiles(f, &o); err != nil {
+		return err
+	}
+	var s *server
+	if f.apply || len(f.classes) == 0 {
+		var err error
+		if s, err = p.connect(); err != nil {
+			return err
+		}
+	}
+	if len(f.classes) == 0 {
+		classes, err := s.runtimeClasses(ctx)
+		if err != nil {
+			return err
+		}
+		for i := range classes {
+			o.Classes = append(o.Classes, runtimeclass.Class{Source: runtimeclass.Source{File: "the cluster"}, Version: "v1", RuntimeClass: &classes[i]})
+		}
+	}
+	objects, err := policy.Generate(o)
+	if err != nil {
+		return wrong(err)
+	}
+	all, err := policy.Unstructured(objects)
+	if err != nil {
+		return err
+	}
+	p.notePassed(o)
+	if f.apply {
+		return p.applyPolicies(ctx, s, f, all)
+	}
+	return p.printPolicies(f, all)
+}
+
+// policyFiles reads what is given as files. All mistakes of all files are told at once.
+func (p *program) policyFiles(f *policyFlags, o *policy.Options) error {
+	var problems []error
+	read := func(file string, parse func(name string, text []byte) error) {
+		name, text, err := p.files.Text(file)
+		if err == nil {
+			err = parse(name, text)
+		}
+		if err != nil {
+			problems = append(problems, err)
+		}
+	}
+	if f.handlers != "" {
+		read(f.handlers, func(name string, text []byte) (err error) {
+			o.Handlers, err = runtimeclass.ParseInventory(name, text)
+			return err
+		})
+	}
+	if f.rules != "" {
+		read(f.rules, func(name string, text []byte) (err error) {
+			o.Rules, err = policy.ParseRules(name, text)
+			return err
+		})
+	}
+	if len(f.classes) > 0 {
+		objects, err := p.files.Objects(f.classes)
+		o.Classes = runtimeclass.Classes(objects)
+		if err == nil && len(o.Classes) == 0 {
+			err = fmt.Errorf("--classes: no RuntimeClass found in %s", strings.Join(f.classes, ", "))
+		}
+		if err != nil {
+			problems = append(problems, err)
+		}
+	}
+	if len(problems) > 0 {
+		return wrong(errors.Join(problems...))
+	}
+	return nil
+}
+
+// notePassed says which classes the policies know nothing of, and what they leave out.
+func (p *program) notePassed(o policy.Options) {
+	for _, name := range policy.Unknown(o) {
+		p.note("nothing is known of class %s: its pods are not checked; generate the class again, or use --handlers", name)
+	}
+	if policy.DefaultUnknown(o) {
+		p.note("the handler of pods without a class is not known: these pods are not checked; use --default")
+	}
+}
+
+// printPolicies prints documents, or a list.
+func (p *program) printPolicies(f *policyFlags, all []unstructured.Unstructured) error {
+	if f.output == "json" {
+		list := unstructured.UnstructuredList{Object: map[string]any{"apiVersion": "v1", "kind": "List"}, Items: all}
+		return output.Encode(p.Out, "json", list.UnstructuredContent(), nil)
+	}
+	text, err := policy.YAML(all)
+	if err != nil {
+		return err
+	}
+	_, err = p.Out.Write(text)
+	return err
+}

@@ -1,0 +1,181 @@
+package kubectl
+
+import (
+	"fmt"
+	"net/http"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/berth-cri/berth/integration/testbed"
+)
+
+const (
+	policyGroup   = "/apis/admissionregistration.k8s.io/v1/"
+	namespacePath = "/api/v1/namespaces"
+)
+
+// inventory is what "berth capabilities" says on a node.
+const inventory = `handlers:
+- name: runc
+  default: true
+  isolation: shared-kernel
+  capabilities: {host-network: {answer: "yes", source: ran}, exec: {answer: "yes", source: ran}}
+- name: kata
+  isolation: vm
+  capabilities: {host-network: {answer: "no", source: declared, note: a kernel of its own}, exec: {answer: unknown}}
+`
+
+// annotated makes classes of the inventory.
+func (b *bed) annotated(t *testing.T) {
+	t.Helper()
+	b.empty(t, classesPath)
+	berth(t, 0, b.admin, "", "apply", "--handlers", file(t, "handlers.yaml", inventory), "--any-node")
+}
+
+// Whoever may list classes sees what they give, and nothing of nodes.
+func classes(t *testing.T, b *bed) {
+	b.annotated(t)
+	b.kubectl(t, manifest("plain", "crun", fmt.Sprintf(overhead, "5Mi"))+strings.Replace(manifest("wrong", "x", ""), "{name: wrong}", "{name: wrong, annotations: {berth.dev/isolation: strong}}", 1), "create", "-f", "-")
+	has(t, berth(t, 1, b.guest, "", "classes").stderr, `you need the verb "list" on "runtimeclasses.node.k8s.io"`)
+	b.allow(t, map[string]any{"apiGroups": []string{"node.k8s.io"}, "resources": []string{"runtimeclasses"}, "verbs": []string{"list"}})
+	r := result{}
+	testbed.Eventually(t, time.Minute, func() error {
+		if r = run(t, "", []string{"KUBECONFIG=" + b.guest}, "classes"); r.code != 0 {
+			return fmt.Errorf("%+v", r)
+		}
+		return nil
+	})
+	want := `CLASS  HANDLER         ISOLATION      OVERHEAD    NOT SUPPORTED
+kata   kata            vm             -           host-network
+plain  crun            -              memory=5Mi  not annotated
+runc   runc (default)  shared-kernel  -           -
+wrong  x               -              -           not annotated
+`
+	if r.stdout != want {
+		t.Errorf("got\n%s", r.stdout)
+	}
+	has(t, r.stderr, `note: the cluster: annotation berth.dev/isolation of RuntimeClass wrong has the wrong value: isolation "strong" must be one of`)
+	has(t, berth(t, 0, b.guest, "", "classes", "kata", "-o", "wide").stdout, "UNKNOWN", "exec")
+	has(t, berth(t, 0, b.guest, "", "classes", "-o", "json").stdout, `"note": "a kernel of its own"`)
+	has(t, berth(t, 1, b.guest, "", "classes", "nobody").stderr, `RuntimeClass "nobody" does not exist`)
+	has(t, berth(t, 0, b.guest, "", "__complete", "classes", "").stdout, "kata\nplain\nrunc\n")
+	// What fit says of a pod follows from them, too.
+	b.empty(t, nodesPath)
+	b.node(t, "a", true, nil, "", "runc", "kata")
+	pod := "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {hostNetwork: true, containers: [{name: c, image: i}]}\n"
+	has(t, berth(t, 0, b.admin, pod, "fit", "-f", "-").stdout, "vm             -           -      spec.hostNetwork: true needs host-network, but the handler does not support it: a kernel of its own (a)")
+}
+
+// removePolicies removes all that were applied when the test ends.
+func (b *bed) removePolicies(t *testing.T) {
+	t.Helper()
+	t.Cleanup(func() {
+		for _, kind := range []string{"mutatingadmissionpolicybindings", "mutatingadmissionpolicies", "validatingadmissionpolicybindings", "validatingadmissionpolicies"} {
+			if status, answer := b.Send(t, http.MethodDelete, policyGroup+kind, nil); status != http.StatusOK {
+				t.Errorf("delete all %s: %d: %s", kind, status, answer)
+			}
+		}
+	})
+}
+
+func policies(t *testing.T, b *bed) {
+	b.annotated(t)
+	b.removePolicies(t)
+	if status, answer := b.Send(t, http.MethodPost, namespacePath, []byte("{metadata: {name: strangers, labels: {trust: untrusted}}}")); status != http.StatusCreated {
+		t.Fatalf("%d: %s", status, answer)
+	}
+	rules := file(t, "rules.yaml", "rules:\n- name: host-network\n  pods: {asks: [host-network]}\n  isolation: shared-kernel\n- name: untrusted\n  namespaces: {labels: {trust: untrusted}}\n  isolation: strongest\n")
+
+	// What is printed is what kubectl can apply.
+	printed := berth(t, 0, b.admin, "", "policy", "--rules", rules).stdout
+	has(t, b.kubectl(t, printed, "apply", "--dry-run=server", "-f", "-"), "mutatingadmissionpolicy.admissionregistration.k8s.io/berth-choose created (server dry run)", "validatingadmissionpolicybinding.admissionregistration.k8s.io/berth-workloads created (server dry run)")
+
+	names := []string{"mutatingadmissionpolicy", "mutatingadmissionpolicybinding"}
+	want := "mutatingadmissionpolicy.admissionregistration.k8s.io/berth-choose %[1]s\nmutatingadmissionpolicybinding.admissionregistration.k8s.io/berth-choose %[1]s\n"
+	for _, name := range []string{"berth-refuse", "berth-warn", "berth-workloads"} {
+		want += "validatingadmissionpolicy.admissionregistration.k8s.io/" + name + " %[1]s\nvalidatingadmissionpolicybinding.admissionregistration.k8s.io/" + name + " %[1]s\n"
+	}
+	if r := berth(t, 0, b.admin, "", "policy", "--rules", rules, "--apply", "--dry-run"); r.stdout != fmt.Sprintf(want, "created (server dry run)") {
+		t.Errorf("got %+v", r)
+	}
+	if status, _ := b.Send(t, http.MethodGet, policyGroup+"validatingadmissionpolicies/berth-refuse", nil); status != http.StatusNotFound {
+		t.Errorf("a dry run has made a policy: %d", status)
+	}
+	for _, effect := range []string{"created", "unchanged"} {
+		if r := berth(t, 0, b.admin, "", "policy", "--rules", rules, "--apply"); r.stdout != fmt.Sprintf(want, effect) || r.stderr != "" {
+			t.Errorf("got %+v", r)
+		}
+	}
+
+	// Whoever creates a pod that cannot run is told at once, and so is who creates a workload.
+	pod := "apiVersion: v1\nkind: Pod\nmetadata: {name: p, namespace: %s}\nspec: {%s containers: [{name: c, image: i}]}\n"
+	const why = "spec.hostNetwork: true needs host-network, but the handler does not support it: a kernel of its own; use a class that supports it: runc"
+	create := func(stdin string) (string, error) {
+		c := exec.CommandContext(t.Context(), testbed.Part(t, testbed.Kubectl), "create", "--dry-run=server", "-o", "jsonpath={.spec.runtimeClassName}", "-f", "-")
+		c.Env, c.Stdin = append(c.Environ(), "KUBECONFIG="+b.admin, "HOME="+t.TempDir()), strings.NewReader(stdin)
+		out, err := c.CombinedOutput()
+		return string(out), err
+	}
+	testbed.Eventually(t, time.Minute, func() error {
+		if out, err := create(fmt.Sprintf(pod, "default", "runtimeClassName: kata, hostNetwork: true,")); err == nil || !strings.Contains(out, "'berth-refuse' denied request: "+why) {
+			return fmt.Errorf("%w: %s", err, out)
+		}
+		return nil
+	})
+	workload := "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: d}\nspec:\n  selector: {matchLabels: {a: b}}\n  template: {metadata: {labels: {a: b}}, spec: {runtimeClassName: kata, hostNetwork: true, containers: [{name: c, image: i}]}}\n"
+	testbed.Eventually(t, time.Minute, func() error {
+		if out, err := create(workload); err != nil || !strings.Contains(out, "Warning: Validation failed for ValidatingAdmissionPolicy 'berth-workloads' with binding 'berth-workloads': "+why) {
+			return fmt.Errorf("%w: %s", err, out)
+		}
+		return nil
+	})
+	for _, c := range []struct{ namespace, spec, class string }{{"strangers", "", "kata"}, {"strangers", "hostNetwork: true,", "runc"}, {"default", "", ""}, {"kube-system", "hostNetwork: true,", ""}} {
+		testbed.Eventually(t, time.Minute, func() error {
+			if out, err := create(fmt.Sprintf(pod, c.namespace, c.spec)); err != nil || out != c.class {
+				return fmt.Errorf("a pod of %s with %q gets %q: %w", c.namespace, c.spec, out, err)
+			}
+			return nil
+		})
+	}
+
+	// What is left of an earlier call is told.
+	r := berth(t, 0, b.admin, "", "policy", "--apply", "--workloads", "ignore")
+	has(t, r.stderr, "note: MutatingAdmissionPolicy berth-choose is still in force, and not among these; remove it by: kubectl delete mutatingadmissionpolicy/berth-choose mutatingadmissionpolicybinding/berth-choose\n",
+		"note: ValidatingAdmissionPolicy berth-workloads is still in force")
+	b.kubectl(t, "", "delete", names[0]+"/berth-choose", names[1]+"/berth-choose")
+	// Fields that another manager has taken.
+	b.kubectl(t, `{"spec": {"failurePolicy": "Fail"}}`, "patch", "validatingadmissionpolicy", "berth-refuse", "--type=merge", "--patch-file=/dev/stdin", "--field-manager=another")
+	has(t, berth(t, 1, b.admin, "", "policy", "--apply").stderr, "nothing was applied: ValidatingAdmissionPolicy \"berth-refuse\": ", `conflict with "another"`, "--force-conflicts")
+	has(t, berth(t, 0, b.admin, "", "policy", "--apply", "--force-conflicts").stdout, "validatingadmissionpolicy.admissionregistration.k8s.io/berth-refuse configured\n")
+	has(t, berth(t, 0, b.admin, "", "__complete", "policy", "--default", "").stdout, "kata\nrunc\n")
+	has(t, berth(t, 0, b.admin, "", "__complete", "policy", "--exempt", "").stdout, "kube-system\n")
+	has(t, berth(t, 0, b.admin, "", "__complete", "policy", "--workloads", "").stdout, "warn\ndeny\nignore\n")
+}
+
+// What a user may not do is named, and nothing is applied.
+func policyRights(t *testing.T, b *bed) {
+	b.annotated(t)
+	b.removePolicies(t)
+	has(t, berth(t, 1, b.guest, "", "policy").stderr, `you need the verb "list" on "runtimeclasses.node.k8s.io"`)
+	known := file(t, "handlers.yaml", inventory)
+	made := file(t, "classes.yaml", berth(t, 0, b.guest, "", "generate", "--handlers", known).stdout)
+	r := berth(t, 1, b.guest, "", "policy", "--classes", made, "--apply")
+	has(t, r.stderr, "error: nothing was applied: ", `you need the verb "get" on "validatingadmissionpolicies.admissionregistration.k8s.io"`, `you need the verb "get" on "validatingadmissionpolicybindings.admissionregistration.k8s.io"`)
+	group, both := []string{"admissionregistration.k8s.io"}, []string{"validatingadmissionpolicies", "validatingadmissionpolicybindings"}
+	b.allow(t, map[string]any{"apiGroups": group, "resources": both, "verbs": []string{"get", "create"}},
+		map[string]any{"apiGroups": group, "resources": both[:1], "verbs": []string{"patch"}})
+	testbed.Eventually(t, time.Minute, func() error {
+		r := run(t, "", []string{"KUBECONFIG=" + b.guest}, "policy", "--classes", made, "--apply")
+		if text := `you need the verb "patch" on "validatingadmissionpolicybindings.admissionregistration.k8s.io"`; r.code != 1 || !strings.Contains(r.stderr, text) || strings.Contains(r.stderr, `"get"`) {
+			return fmt.Errorf("%+v", r)
+		}
+		return nil
+	})
+	if status, _ := b.Send(t, http.MethodGet, policyGroup+"validatingadmissionpolicies/berth-refuse", nil); status != http.StatusNotFound {
+		t.Errorf("something was applied: %d", status)
+	}
+	has(t, berth(t, 1, unreachable(t), "", "policy").stderr, "cannot reach the API server https://127.0.0.1:1: ")
+	has(t, berth(t, 0, unreachable(t), "", "policy", "--classes", made).stdout, "name: berth-refuse\n")
+}

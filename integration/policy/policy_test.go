@@ -1,0 +1,652 @@
+// Package policy puts the policies that pkg/policy makes in force on a real API server,
+// and holds what becomes of pods there against what fit says of them.
+package policy
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	nodev1 "k8s.io/api/node/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/berth-cri/berth/integration/kubelet"
+	"github.com/berth-cri/berth/integration/testbed"
+	"github.com/berth-cri/berth/pkg/policy"
+	"github.com/berth-cri/berth/pkg/probe/capability"
+	"github.com/berth-cri/berth/pkg/runtimeclass"
+)
+
+const (
+	fixtures    = "../../pkg/runtimeclass/testdata/fit"
+	classesPath = "/apis/node.k8s.io/v1/runtimeclasses"
+	podsPath    = "/api/v1/namespaces/default/pods?dryRun=All&fieldValidation=Strict"
+	patience    = time.Minute
+)
+
+// bed is a server, and how often policies were put in force there.
+type bed struct {
+	*kubelet.Server
+	times int
+}
+
+// TestPolicy shares one server. What else changes or refuses pods would hide what this is
+// about.
+func TestPolicy(t *testing.T) {
+	b := &bed{Server: kubelet.StartServer(t, "--disable-admission-plugins=ServiceAccount,DefaultTolerationSeconds,Priority,LimitRanger")}
+	files, err := filepath.Glob(filepath.Join(fixtures, "*.handlers.yaml"))
+	if err != nil || len(files) == 0 {
+		t.Fatalf("there are no fixtures in %s: %v", fixtures, err)
+	}
+	for _, file := range files {
+		name := strings.TrimSuffix(file, ".handlers.yaml")
+		t.Run("Fit/"+filepath.Base(name), func(t *testing.T) { b.fit(t, name+".yaml", file) })
+	}
+	t.Run("Choose", b.choose)
+	t.Run("Workloads", b.workloads)
+	t.Run("Large", b.large)
+	t.Run("Many", b.many)
+	t.Run("Controllers", b.controllers)
+}
+
+func objects(t *testing.T, file string) []runtimeclass.Object {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := runtimeclass.Parse(filepath.Base(file), text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+func inventory(t *testing.T, file string) []runtimeclass.Handler {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := runtimeclass.ParseInventory(filepath.Base(file), text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+func encoded(t *testing.T, v any) []byte {
+	t.Helper()
+	text, err := json.Marshal(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
+func decoded[T any](t *testing.T, text []byte) *T {
+	t.Helper()
+	into := new(T)
+	if err := json.Unmarshal(text, into); err != nil {
+		t.Fatalf("%v: %s", err, text)
+	}
+	return into
+}
+
+// classes creates classes, and one for each handler that has none.
+func (b *bed) classes(t *testing.T, all []runtimeclass.Class, handlers []runtimeclass.Handler) []runtimeclass.Class {
+	t.Helper()
+	has := map[string]bool{}
+	for _, c := range all {
+		has[c.Handler] = true
+	}
+	for _, h := range handlers {
+		if !has[h.Name] {
+			all = append(all, runtimeclass.Class{Version: "v1", RuntimeClass: &nodev1.RuntimeClass{ObjectMeta: metav1.ObjectMeta{Name: "of-" + h.Name}, Handler: h.Name}})
+		}
+	}
+	for _, c := range all {
+		if status, answer := b.Send(t, http.MethodPost, classesPath, encoded(t, c.RuntimeClass)); status != http.StatusCreated {
+			t.Fatalf("create RuntimeClass %s: %d: %s", c.Name, status, answer)
+		}
+	}
+	t.Cleanup(func() {
+		if status, answer := b.Send(t, http.MethodDelete, classesPath, nil); status != http.StatusOK {
+			t.Errorf("delete the classes: %d: %s", status, answer)
+		}
+	})
+	return all
+}
+
+const policiesPath = "/apis/admissionregistration.k8s.io/v1/"
+
+// inForce creates policies, and waits until the server acts by all of them: each one
+// that validates gets one more validation for that, and the one that mutates a variable.
+func (b *bed) inForce(t *testing.T, o policy.Options) {
+	t.Helper()
+	all, err := policy.Generate(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.times++
+	marker := fmt.Sprintf("generation-%d", b.times)
+	var validating []string
+	for _, one := range all {
+		if p, ok := one.(*admissionv1.ValidatingAdmissionPolicy); ok && p.Name != policy.Workloads {
+			validating = append(validating, p.Name)
+			p.Spec.Validations = append(p.Spec.Validations, admissionv1.Validation{
+				Expression: fmt.Sprintf("object.metadata.?labels[?'marker'].orValue('') != '%s'", p.Name+marker), Message: "in force: " + p.Name + marker,
+			})
+		}
+	}
+	b.send(t, all)
+	for _, name := range validating {
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Labels: map[string]string{"marker": name + marker}}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}}}
+		testbed.Eventually(t, patience, func() error {
+			status, answer, warnings := b.SendWarned(t, http.MethodPost, podsPath, encoded(t, pod))
+			if !strings.Contains(string(answer)+strings.Join(warnings, ""), "in force: "+name+marker) {
+				return fmt.Errorf("%s is not in force: %d, %v: %s", name, status, warnings, answer)
+			}
+			return nil
+		})
+	}
+}
+
+// send creates objects until the test ends.
+func (b *bed) send(t *testing.T, all []runtime.Object) {
+	t.Helper()
+	sent, err := policy.Unstructured(all)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, one := range sent {
+		path := policiesPath + strings.ToLower(strings.TrimSuffix(one.GetKind(), "y"))
+		if strings.HasSuffix(one.GetKind(), "Policy") {
+			path += "ies"
+		} else {
+			path += "s"
+		}
+		status, answer := b.Send(t, http.MethodPost, path+"?fieldValidation=Strict", encoded(t, one.Object))
+		if status != http.StatusCreated {
+			t.Fatalf("create %s %s: %d: %s", one.GetKind(), one.GetName(), status, answer)
+		}
+		t.Cleanup(func() {
+			if status, answer := b.Send(t, http.MethodDelete, path+"/"+one.GetName(), nil); status != http.StatusOK {
+				t.Errorf("delete %s %s: %d: %s", one.GetKind(), one.GetName(), status, answer)
+			}
+		})
+	}
+}
+
+// fit sends each pod of a fixture as it is, and with each class.
+func (b *bed) fit(t *testing.T, file, known string) {
+	all, handlers := objects(t, file), inventory(t, known)
+	classes := b.classes(t, runtimeclass.Classes(all), handlers)
+	b.inForce(t, policy.Options{Classes: classes, Handlers: handlers, State: true, Workloads: policy.WarnWorkloads})
+	for _, of := range runtimeclass.Pods(all) {
+		b.sameVerdict(t, of.Owner, of.Pod, handlers, classes)
+		for _, c := range classes {
+			with := of.DeepCopy()
+			with.Spec.RuntimeClassName = &c.Name
+			b.sameVerdict(t, of.Owner+" of class "+c.Name, with, handlers, classes)
+		}
+	}
+}
+
+// withFields is a pod as policies that validate see it: the server has made fields of the
+// annotations for AppArmor.
+func withFields(pod *corev1.Pod) *corev1.Pod {
+	pod = pod.DeepCopy()
+	for i := range pod.Spec.Containers {
+		c := &pod.Spec.Containers[i]
+		if pod.Annotations[corev1.DeprecatedAppArmorBetaContainerAnnotationKeyPrefix+c.Name] == corev1.DeprecatedAppArmorBetaProfileRuntimeDefault {
+			c.SecurityContext = &corev1.SecurityContext{AppArmorProfile: &corev1.AppArmorProfile{Type: corev1.AppArmorProfileTypeRuntimeDefault}}
+		}
+	}
+	return pod
+}
+
+// sameVerdict holds the answer to a pod against what fit says of the handler that the pod
+// leads to: no is refused for the same reasons, unknown is warned of, yes is neither.
+func (b *bed) sameVerdict(t *testing.T, name string, pod *corev1.Pod, handlers []runtimeclass.Handler, classes []runtimeclass.Class) {
+	t.Helper()
+	handler := ""
+	for _, h := range handlers {
+		if h.Default && pod.Spec.RuntimeClassName == nil {
+			handler = h.Name
+		}
+	}
+	for _, c := range classes {
+		if pod.Spec.RuntimeClassName != nil && c.Name == *pod.Spec.RuntimeClassName {
+			handler = c.Handler
+		}
+	}
+	if pod.Name == "" {
+		pod = pod.DeepCopy()
+		pod.Name = strings.TrimSuffix(pod.GenerateName, "-")
+	}
+	status, answer, warnings := b.SendWarned(t, http.MethodPost, podsPath, encoded(t, pod))
+	if handler == "" {
+		if status != http.StatusForbidden || !strings.Contains(string(answer), "not found") {
+			t.Errorf("%s: no handler is meant, and the server answers %d: %s", name, status, answer)
+		}
+		return
+	}
+	var verdict runtimeclass.Verdict
+	for _, v := range runtimeclass.Fit(withFields(pod), handlers, classes, runtimeclass.PreferIsolation) {
+		if v.Handler == handler {
+			verdict = v
+		}
+	}
+	var ours []string
+	for _, w := range warnings {
+		if strings.Contains(w, "'berth-") {
+			ours = append(ours, w)
+		}
+	}
+	why := strings.Join(verdict.Reasons(), "; ")
+	message := ""
+	if status != http.StatusCreated {
+		message = decoded[metav1.Status](t, answer).Message
+	}
+	switch {
+	case verdict.Rejection != "":
+		if status < http.StatusBadRequest || message != verdict.Rejection {
+			t.Errorf("%s: fit says %s, and the server answers %d\n%s", name, why, status, message)
+		}
+	case verdict.Fits == capability.No:
+		want := fmt.Sprintf("pods %q is forbidden: ValidatingAdmissionPolicy 'berth-refuse' with binding 'berth-refuse' denied request: %s; ", pod.Name, why)
+		if status != http.StatusForbidden || !strings.HasPrefix(message, want) {
+			t.Errorf("%s: the server answers %d\n%s\nand not\n%s", name, status, message, want)
+		}
+	case verdict.Fits == capability.Unknown:
+		want := "Validation failed for ValidatingAdmissionPolicy 'berth-warn' with binding 'berth-warn': " + why + "; "
+		if status != http.StatusCreated || len(ours) != 1 || !strings.HasPrefix(ours[0], want) {
+			t.Errorf("%s: the server answers %d: %s and warns of\n%s\nnot of\n%s", name, status, message, strings.Join(ours, "\n"), want)
+		}
+	default:
+		if status != http.StatusCreated || len(ours) != 0 {
+			t.Errorf("%s: fit says yes, and the server answers %d: %s, and warns of %q", name, status, message, ours)
+		}
+	}
+}
+
+// handlers are three of all kinds, which can do all that is not said here.
+func handlers(t *testing.T) []runtimeclass.Handler {
+	t.Helper()
+	all := []runtimeclass.Handler{{Name: "runc", Default: true}, {Name: "gvisor"}, {Name: "kata"}}
+	for i, isolation := range []capability.Isolation{capability.SharedKernel, capability.UserSpaceKernel, capability.VM} {
+		all[i].Isolation = isolation
+		for _, name := range runtimeclass.Asked() {
+			all[i].Set(name, capability.Yes, capability.Ran, "")
+		}
+		if isolation != capability.SharedKernel {
+			all[i].Set(capability.HostNetwork, capability.No, capability.Declared, "a kernel of its own")
+		}
+	}
+	all[2].Set(capability.Privileged, capability.No, capability.Declared, "")
+	all[2].Set(capability.Exec, capability.Unknown, "", "")
+	return all
+}
+
+// furnish makes a class of each handler, with overhead and a selector that admission gives pods,
+// and namespaces.
+func (b *bed) furnish(t *testing.T) []runtimeclass.Class {
+	t.Helper()
+	var all []runtimeclass.Class
+	for _, h := range handlers(t) {
+		c := runtimeclass.Generate(h, runtimeclass.GenerateOptions{}).RuntimeClass
+		c.Overhead = &nodev1.Overhead{PodFixed: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("10Mi")}}
+		all = append(all, runtimeclass.Class{Version: "v1", RuntimeClass: c})
+	}
+	for name, labels := range map[string]map[string]string{"strangers": {"trust": "untrusted"}, "ci": nil, "exempt": {"trust": "untrusted"}} {
+		body := encoded(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}})
+		if status, answer := b.Send(t, http.MethodPost, "/api/v1/namespaces", body); status != http.StatusCreated && status != http.StatusConflict {
+			t.Fatalf("create namespace %s: %d: %s", name, status, answer)
+		}
+	}
+	return b.classes(t, all, nil)
+}
+
+// aPod is a pod with something added to its spec.
+func aPod(name, more string) string {
+	return "apiVersion: v1\nkind: Pod\nmetadata: {name: " + name + ", labels: {app: " + name + "}}\nspec:\n  containers: [{name: c, image: i}]\n" + more
+}
+
+const rules = `rules:
+- name: host-network
+  pods: {asks: [host-network]}
+  isolation: shared-kernel
+- name: untrusted
+  namespaces: {labels: {trust: untrusted}}
+  isolation: strongest
+- name: build
+  namespaces: {names: [ci]}
+  pods: {labels: {app: build}}
+  class: gvisor
+`
+
+func (b *bed) choose(t *testing.T) {
+	classes := b.furnish(t)
+	parsed, err := policy.ParseRules("rules.yaml", []byte(rules))
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Nothing but the annotations of the classes is known.
+	b.inForce(t, policy.Options{Classes: classes, Rules: parsed, Workloads: policy.IgnoreWorkloads, Exempt: []string{"exempt"}})
+	send := func(namespace, body string) (*corev1.Pod, string) {
+		status, answer := b.Send(t, http.MethodPost, "/api/v1/namespaces/"+namespace+"/pods?dryRun=All", []byte(body))
+		if status != http.StatusCreated {
+			return nil, decoded[metav1.Status](t, answer).Message
+		}
+		return decoded[corev1.Pod](t, answer), ""
+	}
+	testbed.Eventually(t, patience, func() error {
+		if pod, refused := send("strangers", aPod("p", "")); pod == nil || pod.Spec.RuntimeClassName == nil {
+			return fmt.Errorf("no class is chosen yet: %s", refused)
+		}
+		return nil
+	})
+	// Others mutate pods, too, before this one or after it: the order is not known. Where it
+	// is after it, no class is better than one that does not give what it should.
+	others := []string{"a", "b", "c", "d"}
+	for _, name := range others {
+		b.others(t, name)
+	}
+	const mirror = "  nodeName: node\n"
+	for _, c := range []struct{ what, namespace, pod, class, refused string }{
+		{"untrusted", "strangers", aPod("p", ""), "kata", ""},
+		{"untrusted, and the strongest cannot", "strangers", aPod("p", "  initContainers: [{name: i, image: i, securityContext: {privileged: true}}]\n"), "gvisor", ""},
+		{"untrusted, and of the strongest that is not known", "strangers", strings.Replace(aPod("p", ""), "image: i", "image: i, livenessProbe: {exec: {command: [x]}}", 1), "kata", ""},
+		{"with the host's network", "strangers", aPod("p", "  hostNetwork: true\n"), "runc", ""},
+		{"of another namespace", "default", aPod("p", ""), "", ""},
+		{"to build", "ci", aPod("build", ""), "gvisor", ""},
+		{"not to build", "ci", aPod("p", ""), "", ""},
+		{"with a class", "strangers", aPod("p", "  runtimeClassName: runc\n"), "runc", ""},
+		{"with a class that cannot", "strangers", aPod("p", "  runtimeClassName: kata\n  hostNetwork: true\n"), "", "spec.hostNetwork: true needs host-network, but the handler does not support it: a kernel of its own; use a class that supports it: runc"},
+		{"to build with the host's network, chosen by the first rule", "ci", aPod("build", "  hostNetwork: true\n"), "runc", ""},
+		{"of a namespace that is exempt", "exempt", aPod("p", ""), "", ""},
+		{"of a namespace that is exempt, with a class that cannot", "exempt", aPod("p", "  runtimeClassName: kata\n  hostNetwork: true\n"), "kata", ""},
+		{"of a kubelet's file", "strangers", strings.Replace(aPod("p", mirror), "labels:", "annotations: {kubernetes.io/config.mirror: x}, labels:", 1), "", ""},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			pod, refused := send(c.namespace, c.pod)
+			if pod == nil || c.refused != "" {
+				if c.refused == "" || !strings.HasSuffix(refused, c.refused) {
+					t.Fatalf("refused: %q, want %q", refused, c.refused)
+				}
+				return
+			}
+			got := ""
+			if pod.Spec.RuntimeClassName != nil {
+				got = *pod.Spec.RuntimeClassName
+			}
+			if got != c.class {
+				t.Errorf("it has the class %q, want %q", got, c.class)
+			}
+			whole(t, pod, got)
+		})
+	}
+	for _, name := range others {
+		t.Run("mutated by others/"+name, func(t *testing.T) {
+			pod, refused := send("default", aPod(name, ""))
+			if pod == nil {
+				t.Fatalf("refused: %s", refused)
+			}
+			got := ""
+			if pod.Spec.RuntimeClassName != nil {
+				got = *pod.Spec.RuntimeClassName
+			}
+			if got != "" && got != "runc" {
+				t.Errorf("it has the class %q", got)
+			}
+			whole(t, pod, got)
+		})
+	}
+}
+
+// whole holds that a class that was chosen gives what one gives that was written.
+func whole(t *testing.T, pod *corev1.Pod, class string) {
+	t.Helper()
+	if memory := pod.Spec.Overhead.Memory().String(); (memory == "10Mi") != (class != "") || (len(pod.Spec.NodeSelector) == 1) != (class != "") {
+		t.Errorf("of class %q it has the overhead %s and the selector %v", class, memory, pod.Spec.NodeSelector)
+	}
+}
+
+// others is a policy of somebody else that gives pods with a label of its name the host's
+// network.
+func (b *bed) others(t *testing.T, name string) {
+	t.Helper()
+	fail := admissionv1.Fail
+	meta := metav1.ObjectMeta{Name: name}
+	b.send(t, []runtime.Object{
+		&admissionv1.MutatingAdmissionPolicy{
+			TypeMeta: metav1.TypeMeta{APIVersion: "admissionregistration.k8s.io/v1", Kind: "MutatingAdmissionPolicy"}, ObjectMeta: meta,
+			Spec: admissionv1.MutatingAdmissionPolicySpec{
+				MatchConstraints: &admissionv1.MatchResources{
+					ObjectSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": name}},
+					ResourceRules: []admissionv1.NamedRuleWithOperations{{RuleWithOperations: admissionv1.RuleWithOperations{
+						Operations: []admissionv1.OperationType{admissionv1.Create},
+						Rule:       admissionv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"pods"}},
+					}}},
+				},
+				FailurePolicy: &fail, ReinvocationPolicy: admissionv1.NeverReinvocationPolicy,
+				Mutations: []admissionv1.Mutation{{
+					PatchType:          admissionv1.PatchTypeApplyConfiguration,
+					ApplyConfiguration: &admissionv1.ApplyConfiguration{Expression: "Object{spec: Object.spec{hostNetwork: true}}"},
+				}},
+			},
+		},
+		&admissionv1.MutatingAdmissionPolicyBinding{
+			TypeMeta: metav1.TypeMeta{APIVersion: "admissionregistration.k8s.io/v1", Kind: "MutatingAdmissionPolicyBinding"}, ObjectMeta: meta,
+			Spec: admissionv1.MutatingAdmissionPolicyBindingSpec{PolicyName: name},
+		},
+	})
+	testbed.Eventually(t, patience, func() error {
+		status, answer := b.Send(t, http.MethodPost, "/api/v1/namespaces/exempt/pods?dryRun=All", []byte(aPod(name, "")))
+		if status != http.StatusCreated || !decoded[corev1.Pod](t, answer).Spec.HostNetwork {
+			return fmt.Errorf("%s is not in force: %d: %s", name, status, answer)
+		}
+		return nil
+	})
+}
+
+// workloads are told of what becomes of their pods, with the class that they will get.
+func (b *bed) workloads(t *testing.T) {
+	classes := b.furnish(t)
+	parsed, err := policy.ParseRules("rules.yaml", []byte(rules))
+	if err != nil {
+		t.Fatal(err)
+	}
+	kinds := map[string]string{
+		"apps/v1/deployments": "Deployment", "apps/v1/statefulsets": "StatefulSet", "apps/v1/daemonsets": "DaemonSet", "apps/v1/replicasets": "ReplicaSet",
+		"batch/v1/jobs": "Job", "batch/v1/cronjobs": "CronJob", "v1/replicationcontrollers": "ReplicationController",
+	}
+	send := func(method, resource, namespace, spec, meta, name, query string) (int, string) {
+		version, plural := resource[:strings.LastIndexByte(resource, '/')], resource[strings.LastIndexByte(resource, '/')+1:]
+		path := "/apis/" + version
+		if version == "v1" {
+			path = "/api/v1"
+		}
+		restart := ""
+		if strings.HasPrefix(resource, "batch/") {
+			restart = "restartPolicy: Never, "
+		}
+		template := fmt.Sprintf("{metadata: {labels: {app: x}}, spec: {%scontainers: [{name: c, image: i}], %s}}", restart, spec)
+		body := fmt.Sprintf("{selector: {matchLabels: {app: x}}, serviceName: x, template: %s}", template)
+		switch plural {
+		case "jobs":
+			body = fmt.Sprintf("{template: %s}", template)
+		case "cronjobs":
+			body = fmt.Sprintf("{schedule: '0 0 * * *', jobTemplate: {spec: {template: %s}}}", template)
+		case "replicationcontrollers":
+			body = fmt.Sprintf("{selector: {app: x}, template: %s}", template)
+		}
+		path += "/namespaces/" + namespace + "/" + plural
+		if method == http.MethodPut {
+			path += "/" + name
+		}
+		status, answer, warnings := b.SendWarned(t, method, path+query, fmt.Appendf(nil, "apiVersion: %s\nkind: %s\nmetadata: {name: %s%s}\nspec: %s\n", version, kinds[resource], name, meta, body))
+		return status, strings.Join(warnings, "\n") + string(answer)
+	}
+	b.inForce(t, policy.Options{Classes: classes, Rules: parsed, Workloads: policy.WarnWorkloads})
+	const cannot = "runtimeClassName: kata, hostNetwork: true"
+	const why = "spec.hostNetwork: true needs host-network, but the handler does not support it: a kernel of its own; use a class that supports it: runc"
+	const owned = ", ownerReferences: [{apiVersion: apps/v1, kind: Deployment, name: d, uid: 4c1d2f1e-0000-4000-8000-000000000000, controller: true}]"
+	for resource := range kinds {
+		testbed.Eventually(t, patience, func() error {
+			if status, told := send(http.MethodPost, resource, "default", cannot, "", "x", "?dryRun=All"); status != http.StatusCreated || !strings.Contains(told, "'berth-workloads': "+why) {
+				return fmt.Errorf("%s: %d: %s", resource, status, told)
+			}
+			return nil
+		})
+		if status, told := send(http.MethodPost, resource, "default", "runtimeClassName: runc, hostNetwork: true", "", "x", "?dryRun=All"); status != http.StatusCreated || strings.Contains(told, "berth-workloads") {
+			t.Errorf("%s that can run: %d: %s", resource, status, told)
+		}
+		// Its pods will get kata, of which that is not known.
+		const probed = "initContainers: [{name: i, image: i, restartPolicy: Always, livenessProbe: {exec: {command: [x]}}}]"
+		if _, told := send(http.MethodPost, resource, "strangers", probed, "", "x", "?dryRun=All"); !strings.Contains(told, "spec.initContainers[0].livenessProbe.exec: x needs exec, but the handler may not support it") {
+			t.Errorf("%s of strangers: %s", resource, told)
+		}
+		if _, told := send(http.MethodPost, resource, "default", probed, "", "x", "?dryRun=All"); strings.Contains(told, "berth-workloads") {
+			t.Errorf("%s of the default handler: %s", resource, told)
+		}
+		if status, told := send(http.MethodPost, resource, "default", cannot, owned, "x", "?dryRun=All"); status != http.StatusCreated || strings.Contains(told, "berth-workloads") {
+			t.Errorf("%s of an owner: %d: %s", resource, status, told)
+		}
+	}
+
+	// What is there may go on, as long as its pods stay what they are.
+	const deployments = "apps/v1/deployments"
+	if status, told := send(http.MethodPost, deployments, "ci", cannot, "", "old", ""); status != http.StatusCreated {
+		t.Fatalf("%d: %s", status, told)
+	}
+	t.Cleanup(func() { b.Send(t, http.MethodDelete, "/apis/apps/v1/namespaces/ci/deployments/old", nil) })
+	if status, told := send(http.MethodPut, deployments, "ci", cannot, ", annotations: {a: b}", "old", ""); status != http.StatusOK || strings.Contains(told, "berth-workloads") {
+		t.Errorf("the same template: %d: %s", status, told)
+	}
+	if status, told := send(http.MethodPut, deployments, "ci", cannot+", hostPID: true", "", "old", ""); status != http.StatusOK || !strings.Contains(told, "berth-workloads") {
+		t.Errorf("another template: %d: %s", status, told)
+	}
+}
+
+// large is a pod near the largest that a server takes: its expressions stay below what
+// they may cost, or nobody would be told.
+func (b *bed) large(t *testing.T) {
+	classes := b.furnish(t)
+	none := handlers(t)
+	for i := range none {
+		for _, name := range runtimeclass.Asked() {
+			none[i].Set(name, capability.No, capability.Declared, "")
+		}
+	}
+	b.inForce(t, policy.Options{Classes: classes, Handlers: none, Workloads: policy.IgnoreWorkloads})
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "large"}}
+	for i := range 30 {
+		pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: fmt.Sprintf("v-%d", i), VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}})
+	}
+	for i := range 300 {
+		c := corev1.Container{Name: fmt.Sprintf("c-%d", i), Image: "registry.example/some/image:of-a-version", TerminationMessagePolicy: corev1.TerminationMessageReadFile}
+		for j := range pod.Spec.Volumes {
+			c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: pod.Spec.Volumes[j].Name, MountPath: fmt.Sprintf("/mounted/here/%d", j)})
+		}
+		c.Resources.Limits = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("1Gi"), corev1.ResourceCPU: resource.MustParse("1")}
+		pod.Spec.Containers = append(pod.Spec.Containers, c)
+	}
+	last := &pod.Spec.Containers[len(pod.Spec.Containers)-1]
+	last.LivenessProbe = &corev1.Probe{ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"last"}}}}
+	body := encoded(t, pod)
+	status, answer := b.Send(t, http.MethodPost, podsPath, body)
+	if message := decoded[metav1.Status](t, answer).Message; status != http.StatusForbidden || !strings.Contains(message, "spec.containers[299].livenessProbe.exec: last needs exec, but") {
+		t.Errorf("of %d bytes: %d: %.300s", len(body), status, message)
+	}
+}
+
+// many are more classes and rules than a cluster has.
+func (b *bed) many(t *testing.T) {
+	b.furnish(t)
+	var classes []runtimeclass.Class
+	for i := range 40 {
+		c := runtimeclass.Generate(handlers(t)[i%3], runtimeclass.GenerateOptions{}).RuntimeClass
+		c.Name = fmt.Sprintf("%s-%d", c.Name, i)
+		classes = append(classes, runtimeclass.Class{Version: "v1", RuntimeClass: c})
+	}
+	classes = b.classes(t, classes, nil)
+	text := "rules:\n"
+	for i := range 100 {
+		text += fmt.Sprintf("- {name: r-%d, pods: {labels: {number: n-%d}}, isolation: strongest}\n", i, i)
+	}
+	parsed, err := policy.ParseRules("rules.yaml", []byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.inForce(t, policy.Options{Classes: classes, Rules: parsed, Default: "runc", Workloads: policy.DenyWorkloads})
+	testbed.Eventually(t, patience, func() error {
+		pod := strings.Replace(aPod("p", ""), "labels: {", "labels: {number: n-99, ", 1)
+		status, answer := b.Send(t, http.MethodPost, podsPath, []byte(pod))
+		if got := decoded[corev1.Pod](t, answer).Spec.RuntimeClassName; status != http.StatusCreated || got == nil || *got != "kata-11" {
+			return fmt.Errorf("%d: %s", status, answer)
+		}
+		return nil
+	})
+}
+
+// controllers make pods of workloads that were created in spite of a warning, and say why
+// they cannot. They also check the types of expressions, and have nothing against them.
+func (b *bed) controllers(t *testing.T) {
+	classes := b.furnish(t)
+	parsed, err := policy.ParseRules("rules.yaml", []byte(rules))
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.inForce(t, policy.Options{Classes: classes, Rules: parsed, Workloads: policy.WarnWorkloads, Exempt: []string{"exempt"}})
+	b.StartControllers(t)
+	const deployments = "/apis/apps/v1/namespaces/default/deployments"
+	body := "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: refused}\nspec:\n  selector: {matchLabels: {a: b}}\n  template: {metadata: {labels: {a: b}}, spec: {runtimeClassName: kata, hostNetwork: true, containers: [{name: c, image: i}]}}\n"
+	if status, answer := b.Send(t, http.MethodPost, deployments, []byte(body)); status != http.StatusCreated {
+		t.Fatalf("%d: %s", status, answer)
+	}
+	t.Cleanup(func() { b.Send(t, http.MethodDelete, deployments+"/refused", nil) })
+	const why = "denied request: spec.hostNetwork: true needs host-network, but the handler does not support it: a kernel of its own; use a class that supports it: runc"
+	testbed.Eventually(t, patience, func() error {
+		_, answer := b.Send(t, http.MethodGet, deployments+"/refused", nil)
+		for _, c := range decoded[appsv1.Deployment](t, answer).Status.Conditions {
+			if c.Type == appsv1.DeploymentReplicaFailure && c.Status == corev1.ConditionTrue && strings.Contains(c.Message, why) {
+				return nil
+			}
+		}
+		return fmt.Errorf("the deployment does not say why: %s", answer)
+	})
+	testbed.Eventually(t, patience, func() error {
+		_, answer := b.Send(t, http.MethodGet, "/api/v1/namespaces/default/events", nil)
+		for _, e := range decoded[corev1.EventList](t, answer).Items {
+			if e.InvolvedObject.Kind == "ReplicaSet" && e.Reason == "FailedCreate" && strings.Contains(e.Message, why) {
+				return nil
+			}
+		}
+		return fmt.Errorf("no event says why: %s", answer)
+	})
+	for _, name := range []string{policy.Refuse, policy.Warn, policy.Workloads} {
+		testbed.Eventually(t, patience, func() error {
+			_, answer := b.Send(t, http.MethodGet, policiesPath+"validatingadmissionpolicies/"+name, nil)
+			p := decoded[admissionv1.ValidatingAdmissionPolicy](t, answer)
+			if p.Status.ObservedGeneration != p.Generation || p.Status.TypeChecking == nil {
+				return fmt.Errorf("%s is not checked yet", name)
+			}
+			for _, w := range p.Status.TypeChecking.ExpressionWarnings {
+				t.Errorf("%s: %s: %s", name, w.FieldRef, w.Warning)
+			}
+			return nil
+		})
+	}
+}

@@ -1,0 +1,221 @@
+package policy
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+
+	"github.com/berth-cri/berth/pkg/probe/capability"
+	"github.com/berth-cri/berth/pkg/runtimeclass"
+)
+
+// largest is how long an expression may be for the parser of an API server.
+const largest = 100_000
+
+// longest is how long a message may be. An API server leaves out what is longer than
+// 5 KiB; characters may have several bytes.
+const longest = 1200
+
+var quote = runtimeclass.Quote
+
+// list is a list of texts in CEL.
+func list[T ~string](all []T) string {
+	var quoted []string
+	for _, one := range all {
+		quoted = append(quoted, quote(string(one)))
+	}
+	return "[" + strings.Join(quoted, ", ") + "]"
+}
+
+// mapping is a map in CEL, with expressions as values.
+func mapping(all map[string]string) string {
+	var entries []string
+	for _, key := range slices.Sorted(maps.Keys(all)) {
+		entries = append(entries, quote(key)+": "+all[key])
+	}
+	return "{" + strings.Join(entries, ", ") + "}"
+}
+
+// variables are those of a policy, which evaluates only those that it needs.
+type variables []admissionv1.Variable
+
+func (v *variables) set(name, expression string, args ...any) {
+	if len(args) > 0 {
+		expression = fmt.Sprintf(expression, args...)
+	}
+	*v = append(*v, admissionv1.Variable{Name: name, Expression: expression})
+}
+
+// tooLarge fails if an API server would not take the expressions.
+func (v variables) tooLarge() error {
+	for _, one := range v {
+		if n := utf8.RuneCountInString(one.Expression); n > largest {
+			return fmt.Errorf("the policies would be too large for an API server, by the expression %s of %d characters: use --classes with fewer classes", one.Name, n)
+		}
+	}
+	return nil
+}
+
+// needs sets what a pod needs: lists of a capability and what asks for it. Only the
+// capabilities that matter are looked for.
+func (v *variables) needs(pod string, matter []capability.Name) {
+	v.set("pod", pod)
+	v.set("containers", runtimeclass.ContainersExpression())
+	var all []string
+	for _, e := range runtimeclass.Expressions() {
+		if !slices.Contains(matter, e.Capability) {
+			continue
+		}
+		name := "asks_" + strings.ReplaceAll(string(e.Capability), "-", "_")
+		v.set(name, e.Text)
+		all = append(all, fmt.Sprintf("[%s] + variables.%s", quote(string(e.Capability)), name))
+	}
+	// Sizes are compared first: a list of nothing but the name asks for nothing.
+	v.set("needs", "["+strings.Join(all, ", ")+"].filter(n, n.size() > 1)")
+}
+
+// without is what classes lack, by name.
+func without(all []class, answers ...capability.Answer) string {
+	lacks := map[string]string{}
+	for _, c := range all {
+		if l := c.lacks(answers...); len(l) > 0 {
+			lacks[c.name] = list(l)
+		}
+	}
+	return mapping(lacks)
+}
+
+// notes are what is said about capabilities that classes lack, by class and capability.
+func notes(all []class, answer capability.Answer) string {
+	lacks := map[string]string{}
+	for _, c := range all {
+		said := map[string]string{}
+		for _, name := range c.lacks(answer) {
+			said[string(name)] = quote(runtimeclass.MissingCapability{Known: c.handler.Of(name)}.Because())
+		}
+		if len(said) > 0 {
+			lacks[c.name] = mapping(said)
+		}
+	}
+	return mapping(lacks)
+}
+
+// reasons sets what is against a pod of its class, in the words and the order of fit.
+func (v *variables) reasons(all []class, o Options) {
+	state := map[string]string{}
+	if o.State {
+		for _, c := range all {
+			if why := c.handler.WhyNot(); why != "" {
+				state[c.name] = "[" + quote(why) + "]"
+			}
+		}
+	}
+	v.set("state", "%s[?variables.class].orValue([])", mapping(state))
+	for _, one := range []struct {
+		name   string
+		answer capability.Answer
+	}{{"no", capability.No}, {"unknown", capability.Unknown}} {
+		v.set("notes_"+one.name, "%s[?variables.class].orValue({})", notes(all, one.answer))
+		v.set(one.name, "variables.needs.filter(n, n[0] in variables.notes_%s).map(n, %s + ' needs ' + n[0] + variables.notes_%s[n[0]])", one.name, runtimeclass.ClipExpression("n[1]"), one.name)
+	}
+	v.set("refused", "variables.state + variables.no")
+	var able []string
+	for _, c := range all {
+		if c.name != "" && c.takesPods(o) {
+			able = append(able, c.name)
+		}
+	}
+	v.lacking(all)
+	v.set("able", "%s.filter(k, !variables.needs.exists(n, n[0] in variables.lacking[?k].orValue([])))", list(able))
+	v.set("advice", "variables.able.size() > 0 ? 'use a class that supports it: ' + variables.able.join(', ') : 'no class of the cluster supports it'")
+	v.set("message", "[(variables.refused + variables.unknown + [variables.advice]).join('; ')].map(m, m.size() > %d ? m.substring(0, %d) + '…' : m)[0]", longest, longest)
+}
+
+// lacking sets what classes are not known to have, once.
+func (v *variables) lacking(all []class) {
+	if !slices.ContainsFunc(*v, func(one admissionv1.Variable) bool { return one.Name == "lacking" }) {
+		v.set("lacking", without(all, capability.No, capability.Unknown))
+	}
+}
+
+// choice sets the class that rules choose: of the first that is for the pod, else none.
+func (v *variables) choice(all []class, picks []string) {
+	v.lacking(all)
+	v.set("refusing", without(all, capability.No))
+	var rules []string
+	for i, pick := range picks {
+		name := fmt.Sprintf("rule_%d", i+1)
+		v.set(name, pick)
+		rules = append(rules, "variables."+name)
+	}
+	v.set("chosen", "(["+strings.Join(rules, ", ")+"].filter(c, c != '') + [''])[0]")
+}
+
+// choices are the classes that rules give a pod without one; empty where one is not for it.
+func choices(all []class, o Options) ([]string, error) {
+	var picks []string
+	var problems runtimeclass.Problems
+	for _, r := range o.Rules {
+		pick, err := r.picks(all, o)
+		if err != nil {
+			key := "isolation"
+			if r.Class != "" {
+				key = "class"
+			}
+			problems = append(problems, runtimeclass.Problem{Source: r.source, Field: r.at + "." + key, Text: fmt.Sprintf("%s.%s: %v", r.at, key, err)})
+			continue
+		}
+		if when := r.when(); when != "" {
+			pick = fmt.Sprintf("%s ? %s : ''", when, pick)
+		}
+		picks = append(picks, pick)
+	}
+	if len(problems) > 0 {
+		return nil, problems
+	}
+	return picks, nil
+}
+
+// when is what has to be true for the rule; empty if it is for all pods.
+func (r Rule) when() string {
+	var all []string
+	if len(r.Namespaces.Names) > 0 {
+		all = append(all, "request.namespace in "+list(r.Namespaces.Names))
+	}
+	for _, of := range []struct {
+		labels string
+		want   map[string]string
+	}{{"dyn(namespaceObject).?metadata.?labels", r.Namespaces.Labels}, {"variables.pod.?metadata.?labels", r.Pods.Labels}} {
+		for _, key := range slices.Sorted(maps.Keys(of.want)) {
+			all = append(all, fmt.Sprintf("%s[?%s] == optional.of(%s)", of.labels, quote(key), quote(of.want[key])))
+		}
+	}
+	if len(r.Pods.Asks) > 0 {
+		all = append(all, "variables.needs.exists(n, n[0] in "+list(r.Pods.Asks)+")")
+	}
+	return strings.Join(all, " && ")
+}
+
+// picks is an expression of the class that the rule gives.
+func (r Rule) picks(all []class, o Options) (string, error) {
+	if r.Class != "" {
+		return quote(r.Class), r.hasClass(o)
+	}
+	groups, err := r.groups(all, o)
+	if err != nil {
+		return "", err
+	}
+	var parts []string
+	for _, group := range groups {
+		for _, lacks := range []string{"lacking", "refusing"} {
+			parts = append(parts, fmt.Sprintf("%s.filter(k, !variables.needs.exists(n, n[0] in variables.%s[?k].orValue([])))", list(group), lacks))
+		}
+	}
+	// If none can run it, the pod gets the first, and is refused for what that lacks.
+	parts = append(parts, list(groups[0][:1]))
+	return "(" + strings.Join(parts, " + ") + ")[0]", nil
+}

@@ -1,0 +1,232 @@
+package policy
+
+import (
+	"fmt"
+	"slices"
+
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/berth-cri/berth/pkg/probe/capability"
+	"github.com/berth-cri/berth/pkg/runtimeclass"
+)
+
+// Names of policies, and of their bindings.
+const (
+	// Refuse refuses pods that the handler of their class cannot run.
+	Refuse = "berth-refuse"
+	// Warn warns of pods of which that is not known.
+	Warn = "berth-warn"
+	// Workloads tells of both when what makes such pods is created or changed.
+	Workloads = "berth-workloads"
+	// Choose gives pods without a class one.
+	Choose = "berth-choose"
+)
+
+// ManagedBy is the label of all objects, and its value.
+const (
+	ManagedByLabel = "app.kubernetes.io/managed-by"
+	ManagedBy      = "kubectl-berth"
+)
+
+// Answer is what is done about workloads whose pods would be refused.
+type Answer string
+
+// Answers.
+const (
+	WarnWorkloads   Answer = "warn"
+	DenyWorkloads   Answer = "deny"
+	IgnoreWorkloads Answer = "ignore"
+)
+
+// Answers are all there are.
+var Answers = []Answer{WarnWorkloads, DenyWorkloads, IgnoreWorkloads}
+
+// Options are what policies are made of.
+type Options struct {
+	Classes []runtimeclass.Class
+	// Handlers say what the annotations of classes do not. Those in both are taken from here.
+	Handlers []runtimeclass.Handler
+	// Default is the handler of pods without a class, if it is not the one that Handlers
+	// or the classes call so.
+	Default string
+	// State: handlers that take no pods are refused, and not chosen.
+	State     bool
+	Rules     []Rule
+	Workloads Answer
+	// Exempt are namespaces whose pods are left alone.
+	Exempt []string
+}
+
+// Generate makes the policies, each before its binding.
+func Generate(o Options) ([]runtime.Object, error) {
+	all, err := known(o)
+	if err != nil {
+		return nil, err
+	}
+	picks, err := choices(all, o)
+	if err != nil {
+		return nil, err
+	}
+	var objects []runtime.Object
+	if len(picks) > 0 {
+		objects = append(objects, chooses(all, o, picks)...)
+	}
+	pods := []admissionv1.RuleWithOperations{rule("", []string{"pods"}, admissionv1.Create)}
+	v := checks("dyn(object)", "variables.pod.?spec.?runtimeClassName.orValue('')", all, o)
+	if err := v.tooLarge(); err != nil {
+		return nil, err
+	}
+	objects = append(objects, validates(Refuse, pods, v, o, admissionv1.Deny, "variables.refused.size() == 0", notMirror)...)
+	if slices.ContainsFunc(all, func(c class) bool { return len(c.lacks(capability.Unknown)) > 0 }) {
+		objects = append(objects, validates(Warn, pods, v, o, admissionv1.Warn, "variables.refused.size() > 0 || variables.unknown.size() == 0", notMirror)...)
+	}
+	if o.Workloads == IgnoreWorkloads {
+		return objects, nil
+	}
+	return append(objects, workloads(all, o, picks)...), nil
+}
+
+// checks are the variables of a policy that holds a pod against its class.
+func checks(pod, name string, all []class, o Options) variables {
+	var v variables
+	v.needs(pod, matter(all, o, false))
+	v.set("class", name)
+	v.reasons(all, o)
+	return v
+}
+
+// matter are the capabilities that some class is not known to have, or that a rule is
+// about.
+func matter(all []class, o Options, choosing bool) []capability.Name {
+	var names []capability.Name
+	for _, name := range runtimeclass.Asked() {
+		lacked := slices.ContainsFunc(all, func(c class) bool { return c.handler.Of(name).Answer != capability.Yes })
+		asked := choosing && slices.ContainsFunc(o.Rules, func(r Rule) bool { return slices.Contains(r.Pods.Asks, name) })
+		if lacked || asked {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// chooses is the policy that gives pods a class.
+func chooses(all []class, o Options, picks []string) []runtime.Object {
+	var v variables
+	v.needs("dyn(object)", matter(all, o, true))
+	v.choice(all, picks)
+	// A pod that rules could not look at might run without the isolation that it needs.
+	fail := admissionv1.Fail
+	return []runtime.Object{
+		&admissionv1.MutatingAdmissionPolicy{
+			TypeMeta: typeMeta("MutatingAdmissionPolicy"), ObjectMeta: meta(Choose),
+			Spec: admissionv1.MutatingAdmissionPolicySpec{
+				MatchConstraints: constraints([]admissionv1.RuleWithOperations{rule("", []string{"pods"}, admissionv1.Create)}, o),
+				MatchConditions: []admissionv1.MatchCondition{
+					notMirror,
+					{Name: "without-a-class", Expression: "!has(object.spec.runtimeClassName)"},
+				},
+				Variables: v, FailurePolicy: &fail,
+				// Classes give pods overhead and a selector once more after the first round, and never
+				// after the second: a pod that got its class there would be refused, or misplaced.
+				ReinvocationPolicy: admissionv1.NeverReinvocationPolicy,
+				Mutations: []admissionv1.Mutation{{
+					PatchType: admissionv1.PatchTypeJSONPatch,
+					JSONPatch: &admissionv1.JSONPatch{Expression: "variables.chosen == '' ? [] : [JSONPatch{op: 'add', path: '/spec/runtimeClassName', value: variables.chosen}]"},
+				}},
+			},
+		},
+		&admissionv1.MutatingAdmissionPolicyBinding{
+			TypeMeta: typeMeta("MutatingAdmissionPolicyBinding"), ObjectMeta: meta(Choose),
+			Spec: admissionv1.MutatingAdmissionPolicyBindingSpec{PolicyName: Choose},
+		},
+	}
+}
+
+// notMirror: the kubelet runs the pods of its own files, whatever becomes of their images in
+// the API server.
+var notMirror = admissionv1.MatchCondition{Name: "not-a-mirror", Expression: "!('kubernetes.io/config.mirror' in object.metadata.?annotations.orValue({}))"}
+
+// workloads is the policy about what makes pods. What is made by something else, which
+// was looked at, is left alone, and so is what does not change its pods.
+func workloads(all []class, o Options, picks []string) []runtime.Object {
+	const (
+		template = "dyn(object).kind == 'CronJob' ? dyn(object).spec.jobTemplate.spec.template : dyn(object).spec.?template.orValue({})"
+		old      = "dyn(oldObject).kind == 'CronJob' ? dyn(oldObject).spec.jobTemplate.spec.template : dyn(oldObject).spec.?template.orValue({})"
+	)
+	name := "variables.pod.?spec.?runtimeClassName.orValue('')"
+	var v variables
+	v.needs(template, matter(all, o, len(picks) > 0))
+	if len(picks) > 0 {
+		v.choice(all, picks)
+		name = "variables.pod.?spec.?runtimeClassName.orValue(variables.chosen)"
+	}
+	v.set("class", name)
+	v.reasons(all, o)
+	operations := []admissionv1.OperationType{admissionv1.Create, admissionv1.Update}
+	matched := []admissionv1.RuleWithOperations{
+		rule("", []string{"replicationcontrollers"}, operations...),
+		rule("apps", []string{"daemonsets", "deployments", "replicasets", "statefulsets"}, operations...),
+		rule("batch", []string{"cronjobs", "jobs"}, operations...),
+	}
+	conditions := []admissionv1.MatchCondition{
+		{Name: "not-made-by-another", Expression: "!object.metadata.?ownerReferences.orValue([]).exists(r, r.?controller.orValue(false))"},
+		{Name: "new-template", Expression: fmt.Sprintf("request.operation == 'CREATE' || (%s) != (%s)", template, old)},
+	}
+	action, expression := admissionv1.Warn, "variables.refused.size() + variables.unknown.size() == 0"
+	if o.Workloads == DenyWorkloads {
+		action, expression = admissionv1.Deny, "variables.refused.size() == 0"
+	}
+	return validates(Workloads, matched, v, o, action, expression, conditions...)
+}
+
+func validates(name string, rules []admissionv1.RuleWithOperations, v variables, o Options, action admissionv1.ValidationAction, expression string, conditions ...admissionv1.MatchCondition) []runtime.Object {
+	// A pod that was not looked at is refused by its node in the end.
+	ignore, reason := admissionv1.Ignore, metav1.StatusReasonForbidden
+	return []runtime.Object{
+		&admissionv1.ValidatingAdmissionPolicy{
+			TypeMeta: typeMeta("ValidatingAdmissionPolicy"), ObjectMeta: meta(name),
+			Spec: admissionv1.ValidatingAdmissionPolicySpec{
+				MatchConstraints: constraints(rules, o), MatchConditions: conditions, Variables: v, FailurePolicy: &ignore,
+				Validations: []admissionv1.Validation{{
+					Expression: expression, MessageExpression: "variables.message", Reason: &reason,
+					Message: "the handler of the pod's class does not support what the pod asks for; see \"kubectl berth fit\"",
+				}},
+			},
+		},
+		&admissionv1.ValidatingAdmissionPolicyBinding{
+			TypeMeta: typeMeta("ValidatingAdmissionPolicyBinding"), ObjectMeta: meta(name),
+			Spec: admissionv1.ValidatingAdmissionPolicyBindingSpec{PolicyName: name, ValidationActions: []admissionv1.ValidationAction{action}},
+		},
+	}
+}
+
+func typeMeta(kind string) metav1.TypeMeta {
+	return metav1.TypeMeta{APIVersion: admissionv1.SchemeGroupVersion.String(), Kind: kind}
+}
+
+func meta(name string) metav1.ObjectMeta {
+	return metav1.ObjectMeta{Name: name, Labels: map[string]string{ManagedByLabel: ManagedBy}}
+}
+
+func rule(group string, resources []string, operations ...admissionv1.OperationType) admissionv1.RuleWithOperations {
+	return admissionv1.RuleWithOperations{
+		Operations: operations,
+		Rule:       admissionv1.Rule{APIGroups: []string{group}, APIVersions: []string{"v1"}, Resources: resources},
+	}
+}
+
+func constraints(rules []admissionv1.RuleWithOperations, o Options) *admissionv1.MatchResources {
+	m := &admissionv1.MatchResources{}
+	for _, r := range rules {
+		m.ResourceRules = append(m.ResourceRules, admissionv1.NamedRuleWithOperations{RuleWithOperations: r})
+	}
+	if len(o.Exempt) > 0 {
+		m.NamespaceSelector = &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{
+			Key: corev1.LabelMetadataName, Operator: metav1.LabelSelectorOpNotIn, Values: o.Exempt,
+		}}}
+	}
+	return m
+}

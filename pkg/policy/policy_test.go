@@ -1,0 +1,271 @@
+package policy
+
+import (
+	"bytes"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	nodev1 "k8s.io/api/node/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/berth-cri/berth/pkg/probe/capability"
+	"github.com/berth-cri/berth/pkg/runtimeclass"
+)
+
+var update = flag.Bool("update", false, "write the golden files")
+
+func inventory(t *testing.T, text string) []runtimeclass.Handler {
+	t.Helper()
+	all, err := runtimeclass.ParseInventory("handlers.yaml", []byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+func rulesOf(t *testing.T, text string) []Rule {
+	t.Helper()
+	all, err := ParseRules("rules.yaml", []byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+func aClass(name, handler, memory string) runtimeclass.Class {
+	c := &nodev1.RuntimeClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Handler: handler}
+	if memory != "" {
+		c.Overhead = &nodev1.Overhead{PodFixed: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse(memory)}}
+	}
+	return runtimeclass.Class{Version: "v1", RuntimeClass: c}
+}
+
+const threeHandlers = `handlers:
+- name: runc
+  default: true
+  isolation: shared-kernel
+  capabilities: {host-network: {answer: "yes", source: ran}, privileged: {answer: "yes", source: ran}, exec: {answer: "yes", source: ran}}
+- name: gvisor
+  isolation: user-space-kernel
+  capabilities: {host-network: {answer: "no", source: declared}, privileged: {answer: "yes", source: ran}, exec: {answer: "yes", source: ran}}
+- name: kata
+  isolation: vm
+  state: cordoned
+  capabilities: {host-network: {answer: "no", source: declared, note: it's a kernel of its own}, privileged: {answer: unknown}, exec: {answer: "yes", source: ran}}
+`
+
+// knownAll makes handlers able to do all that is not in its table.
+func knownAll(all []runtimeclass.Handler) []runtimeclass.Handler {
+	for i := range all {
+		for _, name := range runtimeclass.Asked() {
+			if _, there := all[i].Capabilities[name]; !there {
+				all[i].Set(name, capability.Yes, capability.Ran, "")
+			}
+		}
+	}
+	return all
+}
+
+// What is generated, to the letter. integration/policy has an API server compile it.
+func TestGenerate(t *testing.T) {
+	classes := []runtimeclass.Class{aClass("runc", "runc", ""), aClass("kata-large", "kata", "300Mi"), aClass("sandboxed", "kata", "160Mi"), aClass("gvisor", "gvisor", "")}
+	rules, err := os.ReadFile(filepath.Join("testdata", "rules.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, o := range map[string]Options{
+		"pods":  {Workloads: IgnoreWorkloads, Exempt: []string{"kube-system"}},
+		"every": {Workloads: IgnoreWorkloads, Classes: classes[:1], Handlers: []runtimeclass.Handler{nothing("runc")}},
+		"state": {Workloads: IgnoreWorkloads, State: true},
+		"rules": {Workloads: DenyWorkloads, Rules: rulesOf(t, string(rules))},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if o.Classes == nil {
+				o.Classes, o.Handlers = classes, knownAll(inventory(t, threeHandlers))
+			}
+			all, err := Generate(o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			sent, err := Unstructured(all)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := YAML(sent)
+			if err != nil {
+				t.Fatal(err)
+			}
+			file := filepath.Join("testdata", name+".golden")
+			if *update {
+				if err := os.WriteFile(file, got, 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !bytes.Equal(got, want) {
+				t.Errorf("%s says otherwise; got\n%s", file, got)
+			}
+		})
+	}
+}
+
+// The same input makes the same policies: they are kept in repositories.
+func TestGenerateIsStable(t *testing.T) {
+	first := ""
+	for range 20 {
+		all, err := Generate(Options{Classes: []runtimeclass.Class{aClass("a", "runc", ""), aClass("b", "kata", ""), aClass("c", "gvisor", "")}, Handlers: inventory(t, threeHandlers), Workloads: WarnWorkloads,
+			Rules: rulesOf(t, "rules: [{name: x, pods: {labels: {a: b, c: d, e: f}}, isolation: strongest}]")})
+		if err != nil {
+			t.Fatal(err)
+		}
+		sent, err := Unstructured(all)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := YAML(sent)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if first == "" {
+			first = string(text)
+		}
+		if first != string(text) {
+			t.Fatalf("got\n%s\nafter\n%s", text, first)
+		}
+	}
+}
+
+// nothing is a handler that can do nothing.
+func nothing(name string) runtimeclass.Handler {
+	h := runtimeclass.Handler{Name: name}
+	for _, name := range runtimeclass.Asked() {
+		h.Set(name, capability.No, capability.Declared, "")
+	}
+	return h
+}
+
+// More than the parser of an API server takes is refused here, where it can be said why.
+func TestTooLarge(t *testing.T) {
+	none := runtimeclass.Handler{Name: "none"}
+	for _, name := range runtimeclass.Asked() {
+		none.Set(name, capability.No, capability.Declared, strings.Repeat("x", 100))
+	}
+	var classes []runtimeclass.Class
+	for i := range 60 {
+		classes = append(classes, aClass(fmt.Sprintf("c-%d", i), "none", ""))
+	}
+	const want = "the policies would be too large for an API server, by the expression notes_no of "
+	if all, err := Generate(Options{Classes: classes, Handlers: []runtimeclass.Handler{none}}); err == nil || !strings.HasPrefix(err.Error(), want) {
+		t.Errorf("got %d objects, %v", len(all), err)
+	}
+}
+
+func TestKnown(t *testing.T) {
+	annotated := func(name, handler string, annotations map[string]string) runtimeclass.Class {
+		c := aClass(name, handler, "")
+		c.Annotations = annotations
+		return c
+	}
+	const able, wrong = `{"exec":{"answer":"yes"}}`, `{"exec":{"answer":"maybe"}}`
+	kata := annotated("vm", "kata", map[string]string{runtimeclass.IsolationAnnotation: "vm", runtimeclass.CapabilitiesAnnotation: able})
+	runc := annotated("std", "runc", map[string]string{runtimeclass.CapabilitiesAnnotation: able, runtimeclass.DefaultAnnotation: "true"})
+	crun := annotated("new", "crun", map[string]string{runtimeclass.CapabilitiesAnnotation: able, runtimeclass.DefaultAnnotation: "true"})
+	plain := aClass("plain", "other", "")
+	for _, c := range []struct {
+		what, want, err string
+		o               Options
+	}{
+		{"annotations", "=runc std=runc vm=kata", "", Options{Classes: []runtimeclass.Class{kata, plain, runc}}},
+		{"a list beside them", "plain=other vm=kata", "", Options{Classes: []runtimeclass.Class{kata, plain}, Handlers: inventory(t, "handlers: [{name: other}]")}},
+		{"a default that is said", "=kata std=runc vm=kata", "", Options{Classes: []runtimeclass.Class{kata, runc}, Default: "kata"}},
+		{"a default of the list", "=other std=runc vm=kata", "", Options{Classes: []runtimeclass.Class{kata, runc}, Default: "other", Handlers: inventory(t, "handlers: [{name: other}]")}},
+		{"two defaults", "", "more than one default handler: runc, crun; choose one by --default", Options{Classes: []runtimeclass.Class{runc, crun}}},
+		{"a default that is not there", "", `--default: handler "crun" is not known; known are runc, kata`, Options{Classes: []runtimeclass.Class{kata, runc}, Default: "crun"}},
+		{"nothing", "", "nothing is known of what handlers can do: use --handlers", Options{Classes: []runtimeclass.Class{plain}}},
+		{"a wrong isolation", "", `annotation berth.dev/isolation of RuntimeClass x has the wrong value: isolation "strong" must be one of`, Options{Classes: []runtimeclass.Class{annotated("x", "x", map[string]string{runtimeclass.IsolationAnnotation: "strong"})}}},
+		{"a wrong answer", "", `annotation berth.dev/capabilities of RuntimeClass x has a wrong value: capabilities.exec.answer "maybe" must be one of`, Options{Classes: []runtimeclass.Class{annotated("x", "x", map[string]string{runtimeclass.CapabilitiesAnnotation: wrong})}}},
+		{"no JSON", "", "annotation berth.dev/capabilities of RuntimeClass x is not a mapping of capabilities: ", Options{Classes: []runtimeclass.Class{annotated("x", "x", map[string]string{runtimeclass.CapabilitiesAnnotation: "exec"})}}},
+		{"no boolean", "", `annotation berth.dev/default of RuntimeClass x is "yes"; it must be true or false`, Options{Classes: []runtimeclass.Class{annotated("x", "x", map[string]string{runtimeclass.DefaultAnnotation: "yes"})}}},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			all, err := known(c.o)
+			if c.err != "" {
+				if err == nil || !strings.Contains(err.Error(), c.err) {
+					t.Errorf("got %v, %v", all, err)
+				}
+				return
+			}
+			var got []string
+			for _, one := range all {
+				got = append(got, one.name+"="+one.handler.Name)
+			}
+			if err != nil || strings.Join(got, " ") != c.want {
+				t.Errorf("got %v, %v", got, err)
+			}
+		})
+	}
+}
+
+// Mistakes in rules are told with file, line and key, and what is allowed.
+func TestRulesGivenWrong(t *testing.T) {
+	const at = "rules.yaml:"
+	for text, want := range map[string]string{
+		"":          "rules.yaml: is not a list of rules: it has 0 documents instead of one",
+		"rules: 1":  "is not a list of rules: rules cannot be a number",
+		"rules: []": "has no rules; write them below the key rules",
+		"a: [\n":    "is not YAML: ",
+		"rules:\n- name: a\n  class: x\nrule: 1\n":                                   at + `4: document 1: unknown field "rule"; allowed are rules (did you mean "rules"?)`,
+		"rules:\n- name: a\n  isolatoin: vm\n":                                       at + `3: document 1: unknown field "rules[0].isolatoin"; allowed are name, namespaces, pods, class, isolation (did you mean "isolation"?)`,
+		"rules:\n- name: a\n  class: x\n  pods:\n    lables: {a: b}\n":               at + `5: document 1: unknown field "rules[0].pods.lables"; allowed are labels, asks (did you mean "labels"?)`,
+		"rules:\n- name: a\n  class: x\n  namespaces: {label: {}}\n":                 `unknown field "rules[0].namespaces.label"; allowed are names, labels`,
+		"rules:\n- class: x\n":                                                       at + "2: document 1: rules[0]: missing name",
+		"rules:\n- name: a\n":                                                        at + "2: document 1: rules[0]: missing class or isolation",
+		"rules:\n- name: a\n  class: x\n  isolation: vm\n":                           at + "4: document 1: rules[0].isolation: a rule has a class or an isolation, not both",
+		"rules:\n- name: a\n  isolation: strong\n":                                   at + `3: document 1: rules[0].isolation: "strong" must be one of strongest, vm, user-space-kernel, shared-kernel`,
+		"rules:\n- name: a\n  class: x\n  pods:\n    asks: [exec, hostnetwork]\n":    at + `5: document 1: rules[0].pods.asks[1]: pods cannot ask for "hostnetwork"; allowed are host-network, `,
+		"rules:\n- name: a\n  class: x\n  pods: {asks: [checkpoint]}\n":              `pods cannot ask for "checkpoint"`,
+		"rules:\n- name: a\n  class: x\n  namespaces: {names: [A]}\n":                at + `4: document 1: rules[0].namespaces.names[0]: "A" is not a name of a namespace: `,
+		"rules:\n- name: a\n  class: x\n  namespaces:\n    labels:\n      a b: c\n":  at + `6: document 1: rules[0].namespaces.labels[a b]: a b=c is not a label: `,
+		"rules:\n- {name: a, class: x}\n- {name: b, class: z}\n":                     at + `3: document 1: rules[1]: is never reached: rule "a" before it is for all pods`,
+		"rules:\n- {name: a, class: x, pods: {asks: [exec]}}\n- {name: a, class: z}": at + `3: document 1: rules[1].name: duplicate rule "a"`,
+	} {
+		if all, err := ParseRules("rules.yaml", []byte(text)); err == nil || !strings.Contains(err.Error(), want) || all != nil {
+			t.Errorf("%q: got %v, %v\nwant %s", text, all, err, want)
+		}
+	}
+}
+
+// What a rule wants and no class gives is told with what there is.
+func TestRulesWithoutClasses(t *testing.T) {
+	classes := []runtimeclass.Class{aClass("runc", "runc", ""), aClass("sandboxed", "kata", "")}
+	for text, want := range map[string]string{
+		"rules:\n- name: a\n  class: sandboxd\n":            `rules.yaml:3: document 1: rules[0].class: RuntimeClass "sandboxd" does not exist; there are runc, sandboxed (did you mean "sandboxed"?)`,
+		"rules:\n- name: a\n  isolation: user-space-kernel": "rules.yaml:3: document 1: rules[0].isolation: no class gives user-space-kernel; classes give vm (sandboxed), shared-kernel (runc)",
+	} {
+		if all, err := Generate(Options{Classes: classes, Handlers: inventory(t, threeHandlers), Rules: rulesOf(t, text)}); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: got %d objects, %v\nwant %s", text, len(all), err, want)
+		}
+	}
+	// The example that comes with the project.
+	text, err := os.ReadFile(filepath.Join("..", "..", "contrib", "kubernetes", "classrules.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if all, err := Generate(Options{Classes: classes, Handlers: inventory(t, threeHandlers), Rules: rulesOf(t, string(text))}); err != nil || len(all) == 0 {
+		t.Errorf("got %d objects, %v", len(all), err)
+	}
+	// A handler that takes no pods is not chosen, if that counts.
+	_, err = Generate(Options{Classes: classes, Handlers: inventory(t, threeHandlers), State: true, Rules: rulesOf(t, "rules: [{name: a, isolation: vm}]")})
+	if err == nil || !strings.Contains(err.Error(), "no class gives vm; classes give shared-kernel (runc)") {
+		t.Errorf("got %v", err)
+	}
+}

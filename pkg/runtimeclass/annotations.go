@@ -1,0 +1,70 @@
+package runtimeclass
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"github.com/berth-cri/berth/pkg/probe/capability"
+)
+
+// Annotations of classes, by which users who may not read nodes learn what a class gives.
+const (
+	// IsolationAnnotation is the isolation of the handler.
+	IsolationAnnotation = "berth.dev/isolation"
+	// CapabilitiesAnnotation is what the handler can do, as JSON.
+	CapabilitiesAnnotation = "berth.dev/capabilities"
+	// DefaultAnnotation is "true" if pods without a class get the handler, too.
+	DefaultAnnotation = "berth.dev/default"
+)
+
+// annotations are what is known of a handler, for its class; nil if nothing is.
+func (h Handler) annotations() map[string]string {
+	all := map[string]string{}
+	if h.Isolation != "" {
+		all[IsolationAnnotation] = string(h.Isolation)
+	}
+	if len(h.Capabilities) > 0 {
+		text, err := json.Marshal(h.Capabilities)
+		if err != nil {
+			panic("runtimeclass: " + err.Error()) // they are texts
+		}
+		all[CapabilitiesAnnotation] = string(text)
+	}
+	if h.Default {
+		all[DefaultAnnotation] = "true"
+	}
+	if len(all) == 0 {
+		return nil
+	}
+	return all
+}
+
+// Annotated is the handler of a class with what the annotations of the class say of it.
+// Of a class without any, nothing is known.
+func (c Class) Annotated() (Handler, error) {
+	h := Handler{Name: c.Handler}
+	problem := func(key, format string, args ...any) error {
+		return Problem{Source: c.Source, Field: fmt.Sprintf("metadata.annotations[%s]", key), Text: fmt.Sprintf("annotation %s of RuntimeClass %s ", key, c.Name) + fmt.Sprintf(format, args...)}
+	}
+	h.Isolation = capability.Isolation(strings.TrimSpace(c.Annotations[IsolationAnnotation]))
+	if err := h.Validate(); err != nil {
+		return Handler{}, problem(IsolationAnnotation, "has the wrong value: %v", err)
+	}
+	switch value := c.Annotations[DefaultAnnotation]; value {
+	case "true":
+		h.Default = true
+	case "", "false":
+	default:
+		return Handler{}, problem(DefaultAnnotation, "is %q; it must be true or false", value)
+	}
+	if text := c.Annotations[CapabilitiesAnnotation]; text != "" {
+		if err := json.Unmarshal([]byte(text), &h.Capabilities); err != nil {
+			return Handler{}, problem(CapabilitiesAnnotation, "is not a mapping of capabilities: %v", plain(err))
+		}
+	}
+	if err := h.Validate(); err != nil {
+		return Handler{}, problem(CapabilitiesAnnotation, "has a wrong value: %v", err)
+	}
+	return h, nil
+}

@@ -1,0 +1,73 @@
+package runtimeclass
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/berth-cri/berth/pkg/probe/capability"
+)
+
+// Expression is a rule for an API server: a list of the fields that ask for a
+// capability, as "field: value", the first of which counts. It uses variables.pod, and
+// variables.containers, which is ContainersExpression.
+type Expression struct {
+	Capability capability.Name
+	Text       string
+}
+
+// Expressions are all rules in CEL, in their order.
+func Expressions() []Expression {
+	var all []Expression
+	for _, r := range rules {
+		all = append(all, Expression{r.capability, r.expression()})
+	}
+	return all
+}
+
+func (r rule) expression() string {
+	var parts []string
+	for _, a := range r.pod {
+		parts = append(parts, a.expression(podSite))
+	}
+	if len(r.containers) > 0 {
+		var each []string
+		for _, a := range r.containers {
+			each = append(each, a.expression(containerSite))
+		}
+		parts = append(parts, fmt.Sprintf("variables.containers.map(c, %s).filter(l, l.size() > 0).map(l, l[0])", strings.Join(each, " + ")))
+	}
+	return strings.Join(parts, " + ")
+}
+
+// ContainersExpression is all containers of variables.pod, with where they are.
+func ContainersExpression() string {
+	var lists []string
+	for _, list := range containerLists {
+		lists = append(lists, fmt.Sprintf("%s.orValue([]).transformList(i, c, {'at': dyn(%s + string(i) + ']'), 'object': dyn(c)})", podSite.optional("spec."+list), Quote("spec."+list+"[")))
+	}
+	return strings.Join(lists, " + ")
+}
+
+// ClipExpression makes a text of an expression one short line, as a Requirement is shown.
+func ClipExpression(of string) string {
+	return fmt.Sprintf("[%s.replace('\\n', ' ')].map(t, t.size() > %d ? t.substring(0, %d) + '…' : t)[0]", of, clipped, clipped)
+}
+
+// Quote makes a text a literal of CEL. Characters that would end the line become spaces.
+func Quote(text string) string {
+	var b strings.Builder
+	b.WriteByte('\'')
+	for _, r := range text {
+		switch {
+		case r == '\'' || r == '\\':
+			b.WriteByte('\\')
+			b.WriteRune(r)
+		case r < ' ' || r == 0x7f || r == '\u2028' || r == '\u2029':
+			b.WriteByte(' ')
+		default:
+			b.WriteRune(r)
+		}
+	}
+	b.WriteByte('\'')
+	return b.String()
+}

@@ -1,0 +1,317 @@
+package runtimeclass
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/berth-cri/berth/pkg/probe/capability"
+)
+
+// rule is what asks for a capability: fields of the pod, then fields of each of its
+// containers. The first that does is shown.
+type rule struct {
+	capability capability.Name
+	pod        []ask
+	containers []ask
+}
+
+// rules are all there are. Requirements evaluates them here, and Expressions has them
+// for an API server, so that both decide alike.
+var rules = []rule{
+	{capability: capability.HostNetwork, pod: []ask{equals("spec.hostNetwork", true)}},
+	{capability: capability.HostPID, pod: []ask{equals("spec.hostPID", true)}},
+	{capability: capability.HostIPC, pod: []ask{equals("spec.hostIPC", true)}},
+	{capability: capability.UserNamespaces, pod: []ask{equals("spec.hostUsers", false)}},
+	// Also of a pod without volumes: the kubelet mounts some into every pod.
+	{capability: capability.IDMappedMounts, pod: []ask{equals("spec.hostUsers", false)}},
+	{
+		capability: capability.Devices,
+		pod:        []ask{first("spec.resourceClaims", "name"), quantity("spec.resources", ofPlugin), first("spec.resources.claims", "name")},
+		containers: []ask{quantity("resources", ofPlugin), first("resources.claims", "name")},
+	},
+	{
+		capability: capability.HugePages,
+		pod:        []ask{eachBegins("spec.volumes", "emptyDir.medium", string(corev1.StorageMediumHugePages)), quantity("spec.resources", hugePages)},
+		containers: []ask{quantity("resources", hugePages)},
+	},
+	{capability: capability.Sysctls, pod: []ask{first("spec.securityContext.sysctls", "name")}},
+	{
+		capability: capability.SELinux,
+		pod:        []ask{labels("spec.securityContext.seLinuxOptions")}, containers: []ask{labels("securityContext.seLinuxOptions")},
+	},
+	{capability: capability.Privileged, containers: []ask{equals(privileged, true)}},
+	{capability: capability.Seccomp, containers: []ask{seccomp()}},
+	{capability: capability.AppArmor, containers: []ask{appArmor()}},
+	{capability: capability.UnmaskedProc, containers: []ask{equals("securityContext.procMount", string(corev1.UnmaskedProcMount))}},
+	{capability: capability.RecursiveReadOnlyMounts, containers: []ask{eachBegins("volumeMounts", "recursiveReadOnly", string(corev1.RecursiveReadOnlyEnabled))}},
+	{capability: capability.MountPropagation, containers: []ask{eachBegins("volumeMounts", "mountPropagation", string(corev1.MountPropagationBidirectional))}},
+	{capability: capability.BlockVolumes, containers: []ask{first("volumeDevices", "devicePath")}},
+	{
+		capability: capability.Exec,
+		containers: []ask{
+			command("startupProbe.exec"), command("livenessProbe.exec"), command("readinessProbe.exec"),
+			command("lifecycle.postStart.exec"), command("lifecycle.preStop.exec"),
+		},
+	},
+}
+
+// Asked are the capabilities that pods can ask for, in the order of the rules.
+func Asked() []capability.Name {
+	var all []capability.Name
+	for _, r := range rules {
+		all = append(all, r.capability)
+	}
+	return all
+}
+
+// containerLists are where a pod has containers, in the order in which they start.
+var containerLists = []string{"initContainers", "containers"}
+
+// privileged is of a container.
+const privileged = "securityContext.privileged"
+
+// ask is a way to ask for something, in Go and in the Common Expression Language (CEL)
+// that API servers evaluate. An expression is a list of "field: value", with one element
+// or none.
+type ask struct {
+	find       func(place) (field, value string, asked bool)
+	expression func(site) string
+}
+
+// place is an object to look for fields in.
+type place struct {
+	// at is where the pod has it; empty if it is the pod.
+	at     string
+	object any
+	pod    map[string]any
+}
+
+func (p place) field(path string) string { return join(p.at, path) }
+
+// site is a place in an expression.
+type site struct {
+	// at is an expression of where the pod has the object; empty if it is the pod.
+	at     string
+	object string
+}
+
+// The pod and a container of it in expressions.
+var (
+	podSite       = site{object: "variables.pod"}
+	containerSite = site{at: "c.at", object: "c.object"}
+)
+
+// optional is an expression of a field that may be missing.
+func (s site) optional(path string) string {
+	return s.object + ".?" + strings.ReplaceAll(path, ".", ".?")
+}
+
+// says is an expression of a field with the text behind it.
+func (s site) says(text string) string {
+	if s.at == "" {
+		return Quote(text)
+	}
+	return s.at + " + " + Quote("."+text)
+}
+
+// equals asks if a field, true, false or a text, has a value.
+func equals[T bool | string](path string, want T) ask {
+	written, missing := fmt.Sprint(want), "''"
+	literal := Quote(written)
+	if yes, is := any(want).(bool); is {
+		literal, missing = written, fmt.Sprint(!yes)
+	}
+	return ask{
+		find: func(p place) (string, string, bool) {
+			return p.field(path), written, lookup(p.object, path) == any(want)
+		},
+		expression: func(s site) string {
+			return fmt.Sprintf("(%s.orValue(%s) == %s ? [%s] : [])", s.optional(path), missing, literal, s.says(path+": "+written))
+		},
+	}
+}
+
+// first asks with the first item of a list, and shows a field of it.
+func first(list, shown string) ask {
+	return ask{
+		find: func(p place) (string, string, bool) {
+			items, _ := lookup(p.object, list).([]any)
+			if len(items) == 0 {
+				return "", "", false
+			}
+			return p.field(list) + "[0]", textAt(items[0], shown), true
+		},
+		expression: func(s site) string {
+			return fmt.Sprintf("[%s.orValue([])].filter(l, l.size() > 0).map(l, %s + string(l[0].?%s.orValue('')))", s.optional(list), s.says(list+"[0]: "), shown)
+		},
+	}
+}
+
+// eachBegins asks with the first item of a list of which a field begins with a text.
+func eachBegins(list, path, prefix string) ask {
+	return ask{
+		find: func(p place) (string, string, bool) {
+			items, _ := lookup(p.object, list).([]any)
+			for i, item := range items {
+				if value := textAt(item, path); strings.HasPrefix(value, prefix) {
+					return fmt.Sprintf("%s[%d].%s", p.field(list), i, path), value, true
+				}
+			}
+			return "", "", false
+		},
+		expression: func(s site) string {
+			value := fmt.Sprintf("string(%s.orValue(''))", site{object: "v"}.optional(path))
+			return fmt.Sprintf("%s.orValue([]).transformList(i, v, %s.startsWith(%s), %s + string(i) + %s + %s)",
+				s.optional(list), value, Quote(prefix), s.says(list+"["), Quote("]."+path+": "), value)
+		},
+	}
+}
+
+// resourceKind is some of the resources that have a name.
+type resourceKind struct {
+	has        func(name string) bool
+	expression string // of k
+}
+
+var (
+	hugePages = resourceKind{func(name string) bool { return isHuge(corev1.ResourceName(name)) }, "k.startsWith('" + corev1.ResourceHugePagesPrefix + "')"}
+	// ofPlugin are those of device plugins. A name that is not valid is refused for that.
+	ofPlugin = resourceKind{
+		func(name string) bool { return extended(corev1.ResourceName(name)) },
+		"k.contains('/') && !k.contains('" + corev1.ResourceDefaultNamespacePrefix + "') && !k.startsWith('" + corev1.DefaultResourceRequestsPrefix + "')",
+	}
+)
+
+// quantity asks with the first, by name, of the resources of a kind. What is not an
+// ordinary resource has to be in the limits if there are any.
+func quantity(path string, kind resourceKind) ask {
+	return ask{
+		find: func(p place) (string, string, bool) {
+			of := "limits"
+			if limits, _ := lookup(p.object, path+".limits").(map[string]any); len(limits) == 0 {
+				of = "requests"
+			}
+			all, _ := lookup(p.object, path+"."+of).(map[string]any)
+			var names []string
+			for name := range all {
+				if kind.has(name) {
+					names = append(names, name)
+				}
+			}
+			if len(names) == 0 {
+				return "", "", false
+			}
+			name := slices.Min(names)
+			return fmt.Sprintf("%s.%s[%q]", p.field(path), of, name), fmt.Sprint(all[name]), true
+		},
+		expression: func(s site) string {
+			all := s.optional(path)
+			return fmt.Sprintf("[%s.?limits.orValue({}).size() > 0 ? 'limits' : 'requests'].map(w, [%s[?w].orValue({}).filter(k, %s)].filter(l, l.size() > 0)"+
+				".map(l, %s + w + '[\"' + l.min() + '\"]: ' + string(%s[?w].orValue({})[l.min()])))[0]",
+				all, all, kind.expression, s.says(path+"."), all)
+		},
+	}
+}
+
+// labels asks with options of SELinux, unless all are empty.
+func labels(path string) ask {
+	return ask{
+		find: func(p place) (string, string, bool) {
+			var all []string
+			for _, option := range []string{"user", "role", "type", "level"} {
+				all = append(all, textAt(p.object, path+"."+option))
+			}
+			return p.field(path), strings.Join(all, ":"), slices.ContainsFunc(all, func(s string) bool { return s != "" })
+		},
+		expression: func(s site) string {
+			return fmt.Sprintf("[['user', 'role', 'type', 'level'].map(o, string(%s[?o].orValue('')))].filter(l, l.exists(o, o != '')).map(l, %s + l.join(':'))",
+				s.optional(path), s.says(path+": "))
+		},
+	}
+}
+
+// command asks with something that is run in the container: a probe or a hook.
+func command(path string) ask {
+	return ask{
+		find: func(p place) (string, string, bool) {
+			words, _ := lookup(p.object, path+".command").([]any)
+			var all []string
+			for _, word := range words {
+				all = append(all, fmt.Sprint(word))
+			}
+			return p.field(path), strings.Join(all, " "), lookup(p.object, path) != nil
+		},
+		expression: func(s site) string {
+			of := s.optional(path)
+			return fmt.Sprintf("(%s.hasValue() ? [%s + %s.?command.orValue([]).join(' ')] : [])", of, s.says(path+": "), of)
+		},
+	}
+}
+
+// profileOf is the type of a container's profile, and the field that has it: its own, or
+// else its pod's.
+func profileOf(p place, name string) (field, kind string) {
+	at := "securityContext." + name
+	if lookup(p.object, at) != nil {
+		return p.field(at) + ".type", textAt(p.object, at+".type")
+	}
+	if lookup(p.pod, "spec."+at) != nil {
+		return "spec." + at + ".type", textAt(p.pod, "spec."+at+".type")
+	}
+	return "", ""
+}
+
+// profileExpression is that in an expression: the field and the type, or what else there
+// is if there is no profile.
+func profileExpression(s site, name, otherwise string) string {
+	at := "securityContext." + name
+	own, pods := s.optional(at), podSite.optional("spec."+at)
+	return fmt.Sprintf("%s.hasValue() ? [%s, string(%s.?type.orValue(''))] : %s.hasValue() ? [%s, string(%s.?type.orValue(''))] : %s",
+		own, s.says(at+".type"), own, pods, Quote("spec."+at+".type"), pods, otherwise)
+}
+
+// seccomp: a privileged container has no profile, whatever is written.
+func seccomp() ask {
+	const none = string(corev1.SeccompProfileTypeUnconfined)
+	return ask{
+		find: func(p place) (string, string, bool) {
+			field, kind := profileOf(p, "seccompProfile")
+			return field, kind, field != "" && kind != none && lookup(p.object, privileged) != true
+		},
+		expression: func(s site) string {
+			return fmt.Sprintf("[%s].filter(p, p[1] != %s && !%s.orValue(false)).map(p, p[0] + ': ' + p[1])",
+				profileExpression(s, "seccompProfile", "['', '"+none+"']"), Quote(none), s.optional(privileged))
+		},
+	}
+}
+
+// appArmor: a profile of the host holds for a privileged container too. Before the field
+// there was an annotation, with words of its own.
+func appArmor() ask {
+	const (
+		local, standard = string(corev1.AppArmorProfileTypeLocalhost), string(corev1.AppArmorProfileTypeRuntimeDefault)
+		key, none       = corev1.DeprecatedAppArmorBetaContainerAnnotationKeyPrefix, corev1.DeprecatedAppArmorBetaProfileNameUnconfined
+		localPrefix     = corev1.DeprecatedAppArmorBetaProfileNamePrefix
+	)
+	return ask{
+		find: func(p place) (string, string, bool) {
+			isPrivileged := lookup(p.object, privileged) == true
+			if field, kind := profileOf(p, "appArmorProfile"); field != "" {
+				return field, kind, kind == local || kind == standard && !isPrivileged
+			}
+			name := key + textAt(p.object, "name")
+			annotations, _ := lookup(p.pod, "metadata.annotations").(map[string]any)
+			old, _ := annotations[name].(string)
+			return fmt.Sprintf("metadata.annotations[%q]", name), old, old != "" && old != none && (strings.HasPrefix(old, localPrefix) || !isPrivileged)
+		},
+		expression: func(s site) string {
+			name := Quote(key) + " + " + s.object + ".name"
+			otherwise := fmt.Sprintf("['metadata.annotations[\"' + %s + '\"]', string(%s[?%s].orValue(''))]", name, podSite.optional("metadata.annotations"), name)
+			return fmt.Sprintf("[%s].filter(p, p[1] == %s || p[1].startsWith(%s) || !(p[1] in ['', 'Unconfined', %s]) && !%s.orValue(false)).map(p, p[0] + ': ' + p[1])",
+				profileExpression(s, "appArmorProfile", otherwise), Quote(local), Quote(localPrefix), Quote(none), s.optional(privileged))
+		},
+	}
+}

@@ -20,13 +20,14 @@ func TestConforms(t *testing.T) {
 	runc, crun, runsc := testbed.Part(t, testbed.Runc), testbed.Part(t, testbed.Crun), testbed.Part(t, testbed.Runsc)
 	for name, c := range map[string]struct {
 		path, sets string
+		more       []string
 	}{
-		"shared-runc": {runc, "shared-kernel/v1"},
-		"shared-crun": {crun, "shared-kernel/v1"},
-		"shim":        {testbed.Part(t, testbed.RuncShim), "shared-kernel/v1"},
-		"gvisor":      {runsc, "sandboxed/v1"},
+		"shared-runc": {runc, "shared-kernel/v1", nil},
+		"shared-crun": {crun, "shared-kernel/v1", nil},
+		"shim":        {testbed.Part(t, testbed.RuncShim), "shared-kernel/v1", []string{"--set", "options.BinaryName=" + runc}},
+		"gvisor":      {runsc, "sandboxed/v1", nil},
 	} {
-		n.berth(t, 0, "handler", "add", name, "--path", c.path, "--set", `conforms=["`+c.sets+`"]`)
+		n.berth(t, 0, append([]string{"handler", "add", name, "--path", c.path, "--set", `conforms=["` + c.sets + `"]`}, c.more...)...)
 		table := n.told(t, name)[name]
 		if !slices.Equal(table.Conforms, []string{c.sets}) {
 			t.Errorf("%s conforms to %q", name, table.Conforms)

@@ -208,8 +208,9 @@ unit: runtimes $(BIN)/gotestsum ## unit tests, fuzz seeds included, with the rac
 # Empty where Kubernetes is built beside the tests (scripts/phases).
 KUBERNETES ?= kubernetes
 
-# What runs in virtual machines has its own targets: it needs the processors to itself.
-WITHOUT_VM = $(shell go list ./integration/... | grep -v '/integration/vm$$')
+# What runs in virtual machines has its own targets: it needs the processors to itself. So
+# has what needs a browser.
+WITHOUT_VM = $(shell go list ./integration/... | grep -vE '/integration/(vm|dashboard)$$')
 
 .PHONY: integration
 integration: build runtimes $(KUBERNETES) $(BIN)/containerd $(BIN)/ctr $(BIN)/gotestsum $(BIN)/nfpm ## tests against real runtimes and a real registry (root)
@@ -220,6 +221,15 @@ integration: build runtimes $(KUBERNETES) $(BIN)/containerd $(BIN)/ctr $(BIN)/go
 .PHONY: kubelet
 kubelet: build runtimes kubernetes ## only the tests under a real kubelet and control plane (root)
 	go test -count=1 -v -timeout 20m ./integration/kubelet
+
+# What npm brings has Go files, too: with a go.mod they are no part of this module.
+.PHONY: dashboard
+dashboard: build runtimes ## draw the Grafana dashboard of a real Prometheus in a browser (root; Debian's chromium, prometheus, npm)
+	@mkdir -p $(OUT)/dashboard
+	cp tools/dashboard/* $(OUT)/dashboard/
+	echo 'module npm' > $(OUT)/dashboard/go.mod
+	cd $(OUT)/dashboard && npm ci --ignore-scripts --legacy-peer-deps --no-audit --no-fund && npm run build
+	BERTH_TEST_DASHBOARD=$(OUT)/dashboard go test -count=1 -v -timeout 10m ./integration/dashboard
 
 .PHONY: vm-image
 vm-image: ## build the disk of the node that tests boot, if its recipe has changed (root, minutes)

@@ -5,7 +5,8 @@
 // filesystem.
 //
 // Called as connect, it is run by an exec and carries a forwarded connection to a
-// port of a pod whose network is inside of its runtime.
+// port of a pod whose network is inside of its runtime. Called as look, it tells what a
+// self-check pod sees of its kernel and has of the node.
 package main
 
 import (
@@ -20,6 +21,10 @@ import (
 func main() {
 	// There is nothing to collect: all that it ever allocates it has by then.
 	debug.SetGCPercent(-1)
+	if path.Base(os.Args[0]) == "look" {
+		look()
+		return
+	}
 	if len(os.Args) == 2 && path.Base(os.Args[0]) == "connect" {
 		connect(os.Args[1])
 		return

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -123,6 +124,17 @@ func capabilitiesOf(handlers ...*adminv1.Handler) []handlerCapabilities {
 // isolationRow is no capability, and is shown like one.
 const isolationRow = "isolation"
 
+// conformsRow is shown of those who promise something.
+const conformsRow = "conforms"
+
+// conforming are the sets of properties that self-check pods found, "-" if there are none.
+func (h handlerCapabilities) conforming() capability.Known {
+	if len(h.Conforms) == 0 {
+		return capability.Known{Answer: "-"}
+	}
+	return capability.Known{Answer: capability.Answer(strings.Join(h.Conforms, ", ")), Source: capability.Ran}
+}
+
 // isolationOf is the class and how it is known, "unknown" if it is not.
 func (h handlerCapabilities) isolationOf() capability.Known {
 	if h.Isolation == "" {
@@ -156,6 +168,9 @@ func capabilityList(h handlerCapabilities, wide bool) *table {
 		t.add(name, string(k.Answer), cmp.Or(string(k.Source), "-"), k.Note)
 	}
 	add(isolationRow, h.isolationOf())
+	if len(h.Conforms) > 0 {
+		add(conformsRow, h.conforming())
+	}
 	for _, n := range h.Sorted() {
 		add(string(n), h.shown(n))
 	}
@@ -180,6 +195,9 @@ func capabilityMatrix(handlers []handlerCapabilities, wide bool) *table {
 		t.add(cells...)
 	}
 	row(isolationRow, func(h handlerCapabilities) string { return cell(h.isolationOf(), wide) })
+	if slices.ContainsFunc(handlers, func(h handlerCapabilities) bool { return len(h.Conforms) > 0 }) {
+		row(conformsRow, func(h handlerCapabilities) string { return cell(h.conforming(), wide) })
+	}
 	for _, n := range every.Sorted() {
 		row(string(n), func(h handlerCapabilities) string { return cell(h.shown(n), wide) })
 	}

@@ -12,8 +12,9 @@ func TestWhatIsNotLinked(t *testing.T) {
 	const module = "github.com/berth-cri/berth/"
 	client := []string{"k8s.io/client-go", "k8s.io/cli-runtime", "sigs.k8s.io/kustomize", module + "pkg/cluster", module + "pkg/policy"}
 	types := append([]string{"k8s.io/api/", module + "pkg/runtimeclass"}, client...)
+	screen := append([]string{"charm.land/", "github.com/charmbracelet/"}, types...)
 	for program, forbidden := range map[string][]string{
-		"berth": types, "berth-shim": types, "berth-pause": types,
+		"berth": types, "berth-shim": screen, "berth-pause": screen,
 	} {
 		t.Run(program, func(t *testing.T) {
 			out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", module+"cmd/"+program).Output()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -47,6 +48,7 @@ func showHandler(w io.Writer, resp *adminv1.GetHandlerResponse, wide bool) error
 		{"runtime", runtimeOf(h)},
 		{"binary", binaryLine(resp.GetBinary())},
 		{"probed", probedLine(h)},
+		{"conforms to", strings.Join(h.GetCapabilities().GetConforms(), ", ")},
 		{"trial", rolloutLine(h.GetTrial())},
 		{"pods", fmt.Sprint(h.GetPods())},
 		{"since generation", fmt.Sprint(h.GetGeneration())},

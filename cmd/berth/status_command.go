@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"time"
@@ -16,14 +17,36 @@ import (
 // statusCommand makes "berth status".
 func statusCommand() *cobra.Command {
 	r := &remote{timeout: callTimeout}
+	watch, every := false, defaultEvery
 	c := &cobra.Command{
 		Use:   "status",
 		Short: "Show the status of the running daemon, and what is wrong",
 		Long: `Show the status of the running daemon. The exit status is 0 if all is well, 3 if berth
 is degraded, with each reason, and 1 if it does not respond. A handler that an operator
-has cordoned does not count as degraded.`,
-		Args: cobra.NoArgs,
-		RunE: r.call(func(ctx context.Context, c *cobra.Command, daemon *client.Client, _ []string) error {
+has cordoned does not count as degraded.
+
+With --watch, show on the whole terminal what the node is doing, until q is pressed:
+handlers, pods, how many start in a minute, and p95 of the parts of their starts. While
+berth does not respond, the last that is known stays, and the command goes on trying. A
+pipe or a file gets the same as text, each time.`,
+		Example: "  berth status\n  berth status --watch\n  berth status --watch --every 10s >> status.log",
+		Args:    cobra.NoArgs,
+	}
+	c.RunE = func(c *cobra.Command, args []string) error {
+		if watch {
+			switch {
+			case c.Flags().Changed("output"):
+				return misused(c, errors.New("--watch has no -o; use \"berth handlers --watch -o json\", or \"berth status -o json\" again and again"))
+			case every < watchEvery:
+				return misused(c, fmt.Errorf("--every is less than %s", watchEvery))
+			}
+			r.timeout = 0
+			return r.with(c, func(ctx context.Context, daemon *client.Client) error { return r.watchNode(ctx, c, daemon, every) })
+		}
+		if c.Flags().Changed("every") {
+			return misused(c, errors.New("--every needs --watch"))
+		}
+		return r.call(func(ctx context.Context, c *cobra.Command, daemon *client.Client, _ []string) error {
 			resp, err := daemon.GetStatus(ctx, &adminv1.GetStatusRequest{})
 			if err != nil {
 				return err
@@ -35,9 +58,11 @@ has cordoned does not count as degraded.`,
 				return degraded("berth is degraded, for %s", output.Count(n, "reason", "reasons"))
 			}
 			return nil
-		}),
+		})(c, args)
 	}
 	r.flags(c)
+	c.Flags().BoolVarP(&watch, "watch", "w", false, "keep running, and show what the node is doing")
+	c.Flags().DurationVar(&every, "every", defaultEvery, "with --watch: the `time` between looks")
 	return c
 }
 

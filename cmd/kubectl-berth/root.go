@@ -50,7 +50,7 @@ file is wrong (then nothing was done), 1 for any other failure.`,
 	p.completeFlags(root)
 	root.SetFlagErrorFunc(misused)
 	root.AddCommand(p.nodesCommand(), p.classesCommand(), p.auditCommand(), p.fitCommand(), p.applyCommand(), p.policyCommand(),
-		p.generateCommand(), p.lintCommand(), p.migrateCommand(), p.simulateCommand(), manCommand())
+		p.generateCommand(), p.lintCommand(), p.migrateCommand(), p.simulateCommand(), p.topCommand(), manCommand())
 	// kubectl completes its plugins by contrib/kubectl/kubectl_complete-berth.
 	root.CompletionOptions.DisableDefaultCmd = true
 	for _, c := range root.Commands() {

@@ -191,14 +191,15 @@ func TestShimWithoutPlatform(t *testing.T) {
 	}
 }
 
-// TestWhatIsKnownOfTheShim: it shares the kernel, and starts nothing beside a module.
+// TestWhatIsKnownOfTheShim: it shares the kernel, starts nothing beside a module, and does
+// what it promises.
 func TestWhatIsKnownOfTheShim(t *testing.T) {
 	t.Parallel()
-	_, berth := berthBed(t, shims.Wasm{}, testbed.Options{}, `platform = "wasi/wasm"`)
+	_, berth := berthBed(t, shims.Wasm{}, testbed.Options{}, "platform = \"wasi/wasm\"\nconforms = [\"wasm/v1\"]")
 	// Before that nothing need be known. A self-check pod runs under the shim too.
 	shown(t, berth, "handler", "probe", handler, "--self-check")
 	text := shown(t, berth, "capabilities", handler)
-	for _, want := range []string{"shared-kernel", "host-network"} {
+	for _, want := range []string{"shared-kernel", "host-network", "wasm/v1"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("its capabilities lack %q:\n%s", want, text)
 		}

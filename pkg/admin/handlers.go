@@ -172,7 +172,7 @@ func capabilities(t capability.Table) *adminv1.Capabilities {
 	if t.Empty() {
 		return nil
 	}
-	m := &adminv1.Capabilities{Isolation: string(t.Isolation), IsolationSource: string(t.IsolationSource), SeccompActions: t.SeccompActions}
+	m := &adminv1.Capabilities{Isolation: string(t.Isolation), IsolationSource: string(t.IsolationSource), SeccompActions: t.SeccompActions, Conforms: t.Conforms}
 	for _, n := range t.Sorted() {
 		k := t.Of(n)
 		m.Capabilities = append(m.Capabilities, &adminv1.Capability{Name: string(n), Answer: string(k.Answer), Source: string(k.Source), Note: k.Note})

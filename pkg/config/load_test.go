@@ -41,6 +41,7 @@ max_queued_starts = 20
 start_timeout = "2m"
 self_check_pod = true
 self_check_timeout = "5m"
+conforms = ["sandboxed/v1"]
 [runtimes.gvisor.options]
 no_pivot_root = true
 no_new_keyring = true
@@ -54,7 +55,7 @@ global_flags = ["--platform", "systrap", "--debug"]
 		Snapshotter: "overlayfs", BaseRuntimeSpec: n.path("bin/spec.json"), CNIConfDir: "/etc/cni/gvisor",
 		ContainerCreateTimeout: 90 * time.Second, SandboxProcess: handler.SandboxProcessAlways, Supervision: handler.SupervisionPod,
 		Limits:         handler.Limits{MaxPods: 40, MaxParallelStarts: 4, MaxQueuedStarts: 20, StartTimeout: 2 * time.Minute},
-		ProbeSelfCheck: true, SelfCheckTimeout: 5 * time.Minute,
+		ProbeSelfCheck: true, SelfCheckTimeout: 5 * time.Minute, Conforms: []string{"sandboxed/v1"},
 		Origin: n.path("config.toml") + ":5",
 	}
 	cfg := n.load()

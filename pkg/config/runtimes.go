@@ -45,6 +45,7 @@ type runtimeTable struct {
 	RequiredDevices              []string               `toml:"required_devices"`
 	ProbeSelfCheck               bool                   `toml:"self_check_pod"`
 	SelfCheckTimeout             time.Duration          `toml:"self_check_timeout"`
+	Conforms                     []string               `toml:"conforms"`
 	Candidate                    candidateTable         `toml:"candidate"`
 }
 
@@ -134,6 +135,7 @@ func (t *runtimeTable) definition(name string, e Engine) *handler.Definition {
 		RequiredDevices:  t.devices(),
 		ProbeSelfCheck:   t.ProbeSelfCheck,
 		SelfCheckTimeout: unlessDefault(t.SelfCheckTimeout),
+		Conforms:         t.Conforms,
 	}
 	if d.Type == handler.OCI {
 		d.Supervision = or(t.Supervision, e.Supervision)
@@ -181,6 +183,7 @@ func (d *decoder) runtime(name string, v any, e Engine) *handler.Definition {
 	c.annotations(&t)
 	c.limits(&t)
 	c.devices(&t)
+	c.conforms(&t)
 	c.compatible(&t)
 	c.machine(def)
 	return def

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/berth-cri/berth/pkg/handler"
+	"github.com/berth-cri/berth/pkg/probe/conform"
 )
 
 // check looks at one handler's decoded table.
@@ -157,6 +158,27 @@ func (c check) devices(t *runtimeTable) {
 	for _, path := range t.RequiredDevices {
 		if !filepath.IsAbs(path) {
 			c.wrong("required_devices", fmt.Sprintf("%q must be an absolute path, such as \"/dev/kvm\"", path), "")
+		}
+	}
+}
+
+// conforms checks the sets of properties that a handler promises.
+func (c check) conforms(t *runtimeTable) {
+	var known []string
+	for _, s := range conform.Sets() {
+		known = append(known, string(s))
+	}
+	for i, name := range t.Conforms {
+		if m, s := wordMistake(name, known); m != "" {
+			c.wrong("conforms", m, s)
+			continue
+		}
+		for _, other := range t.Conforms[:i] {
+			if other == name {
+				c.wrong("conforms", fmt.Sprintf("%q is there twice", name), "")
+			} else if why := conform.Conflict(conform.Set(other), conform.Set(name)); why != "" {
+				c.wrong("conforms", "no handler can do both: "+why, "")
+			}
 		}
 	}
 }

@@ -143,6 +143,7 @@ func tableOf(d *handler.Definition) (runtimeTable, error) {
 		RequiredDevices:              d.RequiredDevices,
 		ProbeSelfCheck:               d.ProbeSelfCheck,
 		SelfCheckTimeout:             cmp.Or(d.SelfCheckTimeout, DefaultSelfCheckTimeout),
+		Conforms:                     d.Conforms,
 	}
 	if d.Type == handler.CRI {
 		t.Endpoint = "unix://" + d.Endpoint

@@ -120,6 +120,9 @@ type Definition struct {
 	// SelfCheckTimeout bounds the life of such a pod, from its start to its end. Zero
 	// is the default.
 	SelfCheckTimeout time.Duration `json:"selfCheckTimeout,omitempty"`
+	// Conforms are the sets of properties that the handler promises; self-check pods
+	// hold it to that.
+	Conforms []string `json:"conforms,omitempty"`
 	// RequiredDevices are device files without which no pod can run.
 	RequiredDevices []string `json:"requiredDevices,omitempty"`
 	// Origin is file:line of the table, or how the handler was discovered.

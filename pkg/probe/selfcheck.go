@@ -50,7 +50,8 @@ type SelfCheckRuns struct {
 	Took time.Duration
 }
 
-// SelfChecks are a Checker that also runs self-check pods: of handlers that want them,
+// SelfChecks are a Checker that also runs self-check pods: of handlers that want them, or
+// that promise what only a pod can show,
 // whenever their runtime is new or asked, and whenever somebody insists.
 type SelfChecks struct {
 	*Checker
@@ -78,7 +79,8 @@ func NewSelfChecks(c *Checker, by SelfChecker, ready <-chan struct{}) *SelfCheck
 // Check is that of the Checker, and of a self-check pod if there is to be one.
 func (c *SelfChecks) Check(ctx context.Context, d *handler.Definition, depth Depth) (*Runtime, error) {
 	rt, err := c.Checker.Check(ctx, d, depth)
-	if err != nil || depth < WithSelfCheck && (!d.ProbeSelfCheck || depth == Look && c.ran(d, rt)) {
+	wanted := d.ProbeSelfCheck || len(d.Conforms) > 0
+	if err != nil || depth < WithSelfCheck && (!wanted || depth == Look && c.ran(d, rt)) {
 		return rt, err
 	}
 	select {

@@ -34,8 +34,9 @@ func TestWhenASelfCheckRuns(t *testing.T) {
 	var ran atomic.Int32
 	var fails error
 	c := NewSelfChecks(NewChecker(New(nil)), selfCheckFunc(func(*handler.Definition) error { ran.Add(1); return fails }), already())
-	plain, wants := oci(path), oci(path)
+	plain, wants, promises := oci(path), oci(path), oci(path)
 	wants.Name, wants.ProbeSelfCheck = "wants", true
+	promises.Name, promises.Conforms = "promises", []string{"sandboxed/v1"}
 	for _, step := range []struct {
 		what  string
 		d     *handler.Definition
@@ -49,6 +50,8 @@ func TestWhenASelfCheckRuns(t *testing.T) {
 		{what: "somebody insists", d: plain, depth: WithSelfCheck, runs: 1},
 		{what: "it is new", d: wants, depth: Look, runs: 1},
 		{what: "it is known", d: wants, depth: Look},
+		{what: "it promises something", d: promises, depth: Look, runs: 1},
+		{what: "it has shown it", d: promises, depth: Look},
 		{what: "it is asked", d: wants, depth: Ask, runs: 1},
 		{what: "it fails", d: wants, depth: Ask, runs: 1, fails: errors.New("no")},
 		{what: "it failed", d: wants, depth: Look, runs: 1, fails: errors.New("no")},

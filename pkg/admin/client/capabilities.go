@@ -11,7 +11,7 @@ func Capabilities(h *adminv1.Handler) capability.Table {
 	m := h.GetCapabilities()
 	t := capability.Table{
 		Isolation: capability.Isolation(m.GetIsolation()), IsolationSource: capability.Source(m.GetIsolationSource()),
-		SeccompActions: m.GetSeccompActions(),
+		SeccompActions: m.GetSeccompActions(), Conforms: m.GetConforms(),
 	}
 	for _, c := range m.GetCapabilities() {
 		t.Set(capability.Name(c.GetName()), capability.Answer(c.GetAnswer()), capability.Source(c.GetSource()), c.GetNote())

@@ -107,7 +107,7 @@ func newPauseRoot(dir, pause string) error {
 			return err
 		}
 	}
-	for _, name := range []string{PauseName, ConnectName} {
+	for _, name := range []string{PauseName, ConnectName, LookName} {
 		if err := linkProgram(pause, filepath.Join(dir, name)); err != nil {
 			return err
 		}
@@ -115,11 +115,12 @@ func newPauseRoot(dir, pause string) error {
 	return nil
 }
 
-// berth-pause does what its name says: be a sandbox's process, or carry a
-// connection.
+// berth-pause does what its name says: be a sandbox's process, carry a connection, or
+// look around.
 const (
 	PauseName   = "pause"
 	ConnectName = "connect"
+	LookName    = "look"
 )
 
 func linkProgram(pause, to string) error {

@@ -22,7 +22,7 @@ const crunHandler = "run.oci.handler"
 
 // Table is what a handler can do for pods on this node, and how that is known.
 func (a *Checker) Table(ctx context.Context, d *handler.Definition, rt *probe.Runtime, proof probe.Proof) capability.Table {
-	f := rules.Facts{Handler: a.Of(ctx, d, rt), Node: a.node(), Proof: proof}
+	f := rules.Facts{Handler: a.Of(ctx, d, rt), Node: a.node(), Proof: proof, Conforms: d.Conforms}
 	f.HostNetwork, _ = usesHostNetwork(d)
 	f.Krun = d.DefaultAnnotations[crunHandler] == "krun"
 	if rt != nil && !rt.OwnKernel {

@@ -136,29 +136,34 @@ func mapped(pid int) error {
 	return nil
 }
 
-// tryExec runs a second program, and looks at what it has written: an errno, because
-// it is given no port to connect to.
-func (b *Pods) tryExec(ctx context.Context, client *shim.Client, s *pod.Sandbox, spec *specs.Spec) error {
-	p, err := ocispec.ExecProcess(spec, []string{"/" + binaries.ConnectName, "no-port"}, false)
+// exec runs a second program.
+func (b *Pods) exec(ctx context.Context, client *shim.Client, s *pod.Sandbox, spec *specs.Spec, command ...string) (*runtimeapi.ExecSyncResponse, error) {
+	p, err := ocispec.ExecProcess(spec, command, false)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	a, err := typeurl.MarshalAny(p)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	dir := filepath.Join(b.pods.ProcessBundle(s.ID()), "io")
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return err
+		return nil, err
 	}
 	e := &session.Execution{Client: client, Container: s.ID(), ID: session.NewExecID(), KillsTree: s.KillsTree, Dir: dir, Drain: closeGrace}
 	defer e.Clean()
 	e.Spill = b.pods.Root
 	exit, err := e.Run(ctx, &anypb.Any{TypeUrl: a.GetTypeUrl(), Value: a.GetValue()})
 	if err != nil {
-		return err
+		return nil, err
 	}
-	got, err := e.Answer(exit)
+	return e.Answer(exit)
+}
+
+// tryExec runs a second program, and looks at what it has written: an errno, because
+// it is given no port to connect to.
+func (b *Pods) tryExec(ctx context.Context, client *shim.Client, s *pod.Sandbox, spec *specs.Spec) error {
+	got, err := b.exec(ctx, client, s, spec, "/"+binaries.ConnectName, "no-port")
 	if err != nil {
 		return err
 	}

@@ -220,7 +220,7 @@ func (b *Pods) specOf(d *handler.Definition, rt *probe.Runtime, t *checks) (*pod
 		Metadata: &runtimeapi.PodSandboxMetadata{Name: "canary", Namespace: "berth", Uid: pod.NewID()[:32]},
 		Hostname: "canary",
 		Linux: &runtimeapi.LinuxPodSandboxConfig{
-			SecurityContext: &runtimeapi.LinuxSandboxSecurityContext{NamespaceOptions: t.namespaces()},
+			SecurityContext: &runtimeapi.LinuxSandboxSecurityContext{NamespaceOptions: t.namespaces(), Seccomp: seccompOf(d)},
 		},
 	}
 	bounded := *d
@@ -257,6 +257,11 @@ func (b *Pods) live(ctx context.Context, s *pod.Sandbox, t *checks) error {
 	client, err := s.Runner.Client(ctx)
 	if err != nil {
 		return failedAt("its run", err)
+	}
+	if t == nil || !t.users {
+		if err := b.conforms(ctx, client, s); err != nil {
+			return failedAt("its checks", err)
+		}
 	}
 	if err := b.try(ctx, client, s, t); err != nil {
 		return failedAt("its checks", handler.Blame(err))

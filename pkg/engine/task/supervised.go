@@ -38,7 +38,7 @@ func SupervisorKey(d *handler.Definition, runtime []keep.Binary, shimHash, sandb
 		return "pod-" + sandbox[:16]
 	}
 	runs := *d
-	runs.Limits, runs.Candidate, runs.ProbeSelfCheck, runs.SelfCheckTimeout = handler.Limits{}, nil, false, 0 // none is another way to run a pod
+	runs.Limits, runs.Candidate, runs.ProbeSelfCheck, runs.SelfCheckTimeout, runs.Conforms = handler.Limits{}, nil, false, 0, nil // none is another way to run a pod
 	generation := []string{runs.Digest(), shimHash}
 	for _, one := range runtime {
 		generation = append(generation, one.SHA256)

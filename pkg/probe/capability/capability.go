@@ -125,8 +125,11 @@ type Table struct {
 	IsolationSource Source `json:"isolationSource,omitempty"`
 	// SeccompActions are what filters of containers may do about a system call, by
 	// the OCI's names, sorted; empty is not known.
-	SeccompActions []string       `json:"seccompActions,omitempty"`
-	Capabilities   map[Name]Known `json:"capabilities,omitempty"`
+	SeccompActions []string `json:"seccompActions,omitempty"`
+	// Conforms are the sets of properties that the handler promises and that self-check
+	// pods found, such as "sandboxed/v1".
+	Conforms     []string       `json:"conforms,omitempty"`
+	Capabilities map[Name]Known `json:"capabilities,omitempty"`
 }
 
 // Of is what is known about a name.

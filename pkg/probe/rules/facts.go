@@ -22,6 +22,9 @@ type Facts struct {
 	Node   Node
 	// Proof is what self-check pods did on exactly this runtime.
 	Proof probe.Proof
+	// Conforms are the sets of properties that the handler promises; they count if
+	// self-check pods ran.
+	Conforms []string
 }
 
 // Node is what was looked at on this node beside what preflight goes by.

@@ -222,6 +222,19 @@ func TestNotFoundOutInTime(t *testing.T) {
 	}
 }
 
+// What a handler promises counts once a self-check pod has run: it fails otherwise.
+func TestConforms(t *testing.T) {
+	f := nodes()["new"](preflight.Handler{Runtime: &probe.Runtime{Name: probe.Runsc, OwnKernel: true}})
+	f.Conforms = []string{"sandboxed/v1"}
+	if got := Of(f).Conforms; len(got) > 0 {
+		t.Errorf("before a pod has run: %q", got)
+	}
+	f.Proof = probe.Proof{}
+	if got := Of(f).Conforms; !slices.Equal(got, f.Conforms) {
+		t.Errorf("after a pod has run: %q", got)
+	}
+}
+
 func TestWhatRan(t *testing.T) {
 	f := nodes()["new"](replay(t, "runc-1.5.2", ""))
 	f.Proof = probe.Proof{capability.Exec: "", capability.InPlaceResize: "refused", capability.UserNamespaces: "EPERM"}

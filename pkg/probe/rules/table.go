@@ -17,6 +17,9 @@ func Of(f Facts) capability.Table {
 	b.kind, b.source = f.known()
 	b.table.Isolation, b.table.IsolationSource = b.kind.isolation(), b.source
 	b.table.SeccompActions = f.seccompActions(b.kind)
+	if f.Proof != nil { // a pod that finds less is no proof
+		b.table.Conforms = f.Conforms
+	}
 	b.preflighted()
 	b.followsFromKind()
 	b.security()

@@ -436,8 +436,11 @@ type Capabilities struct {
 	// What seccomp filters may do about a system call, by the OCI's names.
 	SeccompActions []string      `protobuf:"bytes,3,rep,name=seccomp_actions,json=seccompActions,proto3" json:"seccomp_actions,omitempty"`
 	Capabilities   []*Capability `protobuf:"bytes,4,rep,name=capabilities,proto3" json:"capabilities,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// The sets of properties that it promises and that canary pods found, such as
+	// "sandboxed/v1".
+	Conforms      []string `protobuf:"bytes,5,rep,name=conforms,proto3" json:"conforms,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Capabilities) Reset() {
@@ -494,6 +497,13 @@ func (x *Capabilities) GetSeccompActions() []string {
 func (x *Capabilities) GetCapabilities() []*Capability {
 	if x != nil {
 		return x.Capabilities
+	}
+	return nil
+}
+
+func (x *Capabilities) GetConforms() []string {
+	if x != nil {
+		return x.Conforms
 	}
 	return nil
 }
@@ -4175,12 +4185,13 @@ const file_berth_admin_v1_admin_proto_rawDesc = "" +
 	"probeError\x12+\n" +
 	"\x05trial\x18\x10 \x01(\v2\x15.berth.admin.v1.TrialR\x05trial\x12@\n" +
 	"\fcapabilities\x18\x11 \x01(\v2\x1c.berth.admin.v1.CapabilitiesR\fcapabilities\x12\x1a\n" +
-	"\bplatform\x18\x12 \x01(\tR\bplatform\"\xc0\x01\n" +
+	"\bplatform\x18\x12 \x01(\tR\bplatform\"\xdc\x01\n" +
 	"\fCapabilities\x12\x1c\n" +
 	"\tisolation\x18\x01 \x01(\tR\tisolation\x12)\n" +
 	"\x10isolation_source\x18\x02 \x01(\tR\x0fisolationSource\x12'\n" +
 	"\x0fseccomp_actions\x18\x03 \x03(\tR\x0eseccompActions\x12>\n" +
-	"\fcapabilities\x18\x04 \x03(\v2\x1a.berth.admin.v1.CapabilityR\fcapabilities\"d\n" +
+	"\fcapabilities\x18\x04 \x03(\v2\x1a.berth.admin.v1.CapabilityR\fcapabilities\x12\x1a\n" +
+	"\bconforms\x18\x05 \x03(\tR\bconforms\"d\n" +
 	"\n" +
 	"Capability\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +

@@ -1,0 +1,102 @@
+package screen
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	tea "charm.land/bubbletea/v2"
+	"charm.land/lipgloss/v2"
+)
+
+// model is a screen as bubbletea has it: messages change it, and a view is drawn of it.
+type model[S any] struct {
+	//nolint:containedctx // bubbletea calls what needs it
+	ctx    context.Context
+	source Source[S]
+	known  seen[S]
+	// now is when something was known last.
+	now                   time.Time
+	width, height, scroll int
+}
+
+type sampled[S any] struct {
+	sample S
+	err    error
+	at     time.Time
+}
+
+// due: it is time for a sample.
+type due struct{}
+
+func (m *model[S]) Init() tea.Cmd { return m.sample }
+
+func (m *model[S]) sample() tea.Msg {
+	sample, err := m.source.try(m.ctx)
+	return sampled[S]{sample, err, time.Now()}
+}
+
+func (m *model[S]) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
+	switch msg := msg.(type) {
+	case tea.WindowSizeMsg:
+		m.width, m.height = msg.Width, msg.Height
+	case tea.KeyPressMsg:
+		next := m.key(msg.String())
+		return m, next
+	case due:
+		return m, m.sample
+	case sampled[S]:
+		m.known, m.now = m.known.with(msg.sample, msg.err, msg.at, m.source.Keep), msg.at
+		if m.source.final(msg.err) {
+			return m, tea.Quit
+		}
+		return m, tea.Tick(m.source.Every, func(time.Time) tea.Msg { return due{} })
+	}
+	return m, nil
+}
+
+func (m *model[S]) key(name string) tea.Cmd {
+	switch name {
+	case "q", "esc", "ctrl+c":
+		return tea.Quit
+	case "ctrl+z":
+		return tea.Suspend
+	case "up", "k":
+		m.scroll--
+	case "down", "j":
+		m.scroll++
+	case "pgup":
+		m.scroll -= m.height / 2
+	case "pgdown", "space":
+		m.scroll += m.height / 2
+	case "home", "g":
+		m.scroll = 0
+	case "end", "G":
+		m.scroll = 1 << 20 // more than there are; what is drawn sets it right
+	}
+	return nil
+}
+
+func (m *model[S]) View() tea.View {
+	var lines []Line
+	if m.width > 0 && m.height > 0 {
+		lines, m.scroll = fit(m.source.page(m.known, m.now, m.width), m.width, m.height, m.scroll)
+	}
+	texts := make([]string, len(lines))
+	for i, l := range lines {
+		texts[i] = styles[l.Kind].Render(l.Text)
+	}
+	v := tea.NewView(strings.Join(texts, "\n"))
+	v.AltScreen = true
+	return v
+}
+
+// styles use the terminal's own colors. bubbletea leaves out those that it has not.
+var styles = map[Kind]lipgloss.Style{
+	Plain: lipgloss.NewStyle(),
+	Title: lipgloss.NewStyle().Bold(true),
+	Head:  lipgloss.NewStyle().Bold(true).Foreground(lipgloss.Cyan),
+	Warn:  lipgloss.NewStyle().Foreground(lipgloss.Yellow),
+	Bad:   lipgloss.NewStyle().Foreground(lipgloss.Red),
+	Dim:   lipgloss.NewStyle().Faint(true),
+}

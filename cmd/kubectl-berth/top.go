@@ -1,0 +1,171 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/berth-cri/berth/cmd/internal/screen"
+	"github.com/berth-cri/berth/pkg/cluster"
+)
+
+const (
+	// topEvery is the time between looks at the cluster, and leastEvery the shortest.
+	topEvery, leastEvery = 10 * time.Second, time.Second
+	// topTimeout bounds one look, and metricsTimeout the part of it that asks a kubelet.
+	topTimeout, metricsTimeout = time.Minute, 5 * time.Second
+	// topWindow is how far back p95 looks.
+	topWindow = 10 * time.Minute
+	// kubeletsAtOnce is how many kubelets are asked at the same time.
+	kubeletsAtOnce = 16
+)
+
+func (p *program) topCommand() *cobra.Command {
+	var selector string
+	every := topEvery
+	c := &cobra.Command{
+		Use:   "top",
+		Short: "Show what the handlers of the cluster are doing, and keep it up to date",
+		Long: `Show on the whole terminal which handlers the cluster has, on how many nodes, how many
+pods they have, how many sandboxes start in a minute, and p95 of the CRI's calls for
+pods, by handler and by node, until q is pressed. The numbers of starts are those of the
+kubelets, which are asked through the API server: that needs the verb "get" on
+"nodes/proxy", and without it the rest is shown. While the API server does not respond,
+the last that is known stays, and the command goes on trying.
+
+A pipe or a file gets one page as text, in which times are those since the kubelets'
+starts.`,
+		Example: "  kubectl berth top\n  kubectl berth top -l pool=sandboxes --every 30s\n  kubectl berth top | cat",
+		Args:    cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			by, err := labels.Parse(selector)
+			switch {
+			case err != nil:
+				return wrong(fmt.Errorf("--selector: %w", err))
+			case every < leastEvery:
+				return misused(c, fmt.Errorf("--every is less than %s", leastEvery))
+			}
+			s, err := p.connect()
+			if err != nil {
+				return err
+			}
+			source := s.topSource(by, every)
+			if screen.Terminal(p.In, p.Out) {
+				return source.Show(c.Context(), p.In, p.Out)
+			}
+			return source.Print(c.Context(), p.Out, 1)
+		},
+	}
+	c.Flags().StringVarP(&selector, "selector", "l", "", "only nodes with these `LABELS`, and their pods")
+	c.Flags().DurationVar(&every, "every", topEvery, "`time` between looks")
+	return c
+}
+
+// topSample is what the cluster says at a time.
+type topSample struct {
+	at   time.Time
+	host string
+	// nodes are those that are shown.
+	nodes []cluster.Node
+	pods  []placed
+	// counts are by node, and so is why some are missing.
+	counts    map[string]cluster.Counts
+	uncounted map[string]string
+}
+
+// placed is a pod that has not ended.
+type placed struct {
+	node, handler string
+	pending       bool
+}
+
+func (s *server) topSource(by labels.Selector, every time.Duration) screen.Source[topSample] {
+	return screen.Source[topSample]{
+		Name: "the API server", Every: every, Timeout: topTimeout, Keep: int(topWindow/every) + 1,
+		Sample: func(ctx context.Context) (topSample, error) { return s.topSample(ctx, by) },
+		Final: func(err error) bool {
+			return apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err)
+		},
+		View: topPage,
+	}
+}
+
+func (s *server) topSample(ctx context.Context, by labels.Selector) (topSample, error) {
+	state, err := s.state(ctx)
+	if err != nil {
+		return topSample{}, err
+	}
+	pods, err := list[corev1.Pod](ctx, s, "pods", s.core.Pods("").List, metav1.ListOptions{FieldSelector: fields.AndSelectors(
+		fields.OneTermNotEqualSelector("status.phase", string(corev1.PodSucceeded)),
+		fields.OneTermNotEqualSelector("status.phase", string(corev1.PodFailed))).String()})
+	if err != nil {
+		return topSample{}, err
+	}
+	sample := topSample{at: time.Now(), host: s.host, counts: map[string]cluster.Counts{}, uncounted: map[string]string{}}
+	shown := map[string]bool{"": by.Empty()} // pods without a node are of the whole cluster
+	for i, n := range cluster.Nodes(state) {
+		if by.Matches(labels.Set(state.Nodes[i].Labels)) {
+			sample.nodes, shown[n.Name] = append(sample.nodes, n), true
+		}
+	}
+	handlers := map[string]string{}
+	for _, c := range state.Classes {
+		handlers[c.Name] = c.Handler
+	}
+	for i := range pods {
+		one := placed{node: pods[i].Spec.NodeName, pending: pods[i].Status.Phase == corev1.PodPending}
+		if class := pods[i].Spec.RuntimeClassName; class != nil {
+			if one.handler = handlers[*class]; one.handler == "" {
+				continue // its class is gone, and so is what is known of it
+			}
+		}
+		if shown[one.node] {
+			sample.pods = append(sample.pods, one)
+		}
+	}
+	s.count(ctx, &sample)
+	return sample, nil
+}
+
+// count asks the kubelets for what they have counted. One that does not answer costs the
+// others nothing but its time.
+func (s *server) count(ctx context.Context, sample *topSample) {
+	var mu sync.Mutex
+	var all errgroup.Group
+	all.SetLimit(kubeletsAtOnce)
+	for _, n := range sample.nodes {
+		all.Go(func() error {
+			counts, err := s.kubelet(ctx, n.Name)
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				sample.uncounted[n.Name] = err.Error()
+				return nil
+			}
+			sample.counts[n.Name] = counts
+			return nil
+		})
+	}
+	all.Wait() //nolint:errcheck // nobody returns one
+}
+
+// kubelet reads the metrics of a node's kubelet.
+func (s *server) kubelet(ctx context.Context, node string) (cluster.Counts, error) {
+	ctx, cancel := context.WithTimeout(ctx, metricsTimeout)
+	defer cancel()
+	text, err := s.core.RESTClient().Get().Resource("nodes").Name(node).SubResource("proxy").Suffix("metrics").DoRaw(ctx)
+	if err != nil {
+		return cluster.Counts{}, s.explain("get", "nodes/proxy", err)
+	}
+	return cluster.ReadCounts(bytes.NewReader(text))
+}

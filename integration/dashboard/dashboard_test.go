@@ -1,0 +1,310 @@
+// Package dashboard has a browser draw contrib/grafana/berth.json of what a real
+// Prometheus has scraped from a real berth. "make dashboard" runs it: it needs Chromium,
+// Prometheus and npm.
+package dashboard
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/integration/testbed"
+)
+
+const (
+	dashboardFile = "../../contrib/grafana/berth.json"
+	// scrape is how often Prometheus asks, and rate what Grafana makes of that for
+	// $__rate_interval: four times as much, but rates need some pods to be about.
+	scrape, rate = "1s", "15s"
+)
+
+// withData are the panels that have something to show of a node where pods start and
+// stop, a start fails and the configuration is read again.
+var withData = []int{2, 3, 4, 5, 41, 42, 43, 44, 7, 8, 13, 14, 16, 18, 19, 20, 21, 22, 61}
+
+// pictured are the panels of the picture in docs/metrics.md.
+var pictured = []int{2, 3, 5, 41, 7, 8, 18, 20}
+
+// result is what the page says that it has drawn.
+type result struct {
+	Panels []struct {
+		ID     int
+		Title  string
+		Series int
+		Error  string
+	}
+	Plots int
+	Error string
+}
+
+func TestDashboard(t *testing.T) {
+	bundle := os.Getenv("BERTH_TEST_DASHBOARD")
+	if bundle == "" {
+		t.Skip("make dashboard builds what this needs, and runs it")
+	}
+	var programs [2]string
+	for i, name := range []string{"chromium", "prometheus"} {
+		path, err := exec.LookPath(name)
+		if err != nil {
+			t.Fatalf("%v; apt-get install chromium prometheus", err)
+		}
+		programs[i] = path
+	}
+	metrics := freePort(t)
+	bed := testbed.StartBed(t, "dashboard/busybox:1", testbed.Options{
+		Runtimes:       map[string]string{"runc": testbed.Part(t, testbed.Runc), "crun": testbed.Part(t, testbed.Crun), "gvisor": testbed.Part(t, testbed.Runsc)},
+		DefaultRuntime: "runc",
+		Config:         fmt.Sprintf("[metrics]\naddress = %q\n", metrics),
+	})
+	began := time.Now()
+	prometheus := startPrometheus(t, programs[1], metrics)
+	work(t, bed)
+	s := &server{bundle: bundle, prometheus: prometheus, results: make(chan result, 1)}
+	// What happened last has to be scraped, and a rate needs some scrapes after it.
+	testbed.Eventually(t, time.Minute, func() error { return prometheus.scraped(began) })
+	s.seconds = int(time.Since(began).Seconds())
+
+	picture := filepath.Join(bundle, "dashboard.png")
+	got := s.draw(t, programs[0], nil, filepath.Join(bundle, "all.png"), 1600, 4100)
+	if got.Error != "" {
+		t.Fatalf("the page failed: %s", got.Error)
+	}
+	if want := panels(t); len(got.Panels) != want {
+		t.Errorf("%d panels are drawn, and the dashboard has %d", len(got.Panels), want)
+	}
+	plots := 0
+	for _, p := range got.Panels {
+		if p.Error != "" {
+			t.Errorf("panel %d, %q: %s", p.ID, p.Title, p.Error)
+		}
+		if p.Series == 0 && slices.Contains(withData, p.ID) {
+			t.Errorf("panel %d, %q, has nothing to show", p.ID, p.Title)
+		}
+		if p.Series > 0 {
+			plots++
+		}
+	}
+	if got.Plots != plots {
+		t.Errorf("%d plots are drawn, and %d panels have data", got.Plots, plots)
+	}
+	if got := s.draw(t, programs[0], pictured, picture, 1200, 968); got.Plots != len(pictured) {
+		t.Errorf("the picture has %d plots", got.Plots)
+	}
+	for _, p := range []string{picture, filepath.Join(bundle, "all.png")} {
+		if body, err := os.ReadFile(p); err != nil || !bytes.HasPrefix(body, []byte("\x89PNG")) {
+			t.Errorf("%s is no picture: %v", p, err)
+		}
+	}
+	t.Logf("the picture is %s", picture)
+}
+
+// panels is how many the dashboard has.
+func panels(t *testing.T) (n int) {
+	t.Helper()
+	text, err := os.ReadFile(dashboardFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var d struct{ Panels []struct{ Type string } }
+	if err := json.Unmarshal(text, &d); err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range d.Panels {
+		if p.Type != "row" {
+			n++
+		}
+	}
+	return n
+}
+
+// work has pods of all handlers start and stop, some fail, a handler be cordoned and the
+// configuration be read again.
+func work(t *testing.T, bed *testbed.Bed) {
+	t.Helper()
+	berth := func(arguments ...string) {
+		c := exec.CommandContext(t.Context(), filepath.Join(bed.Bin, "berth"), arguments...)
+		c.Env = append(os.Environ(), "BERTH_ADMIN_SOCKET="+filepath.Join(filepath.Dir(bed.Socket), "admin.sock"))
+		if out, err := c.CombinedOutput(); err != nil {
+			t.Fatalf("berth %s: %v: %s", strings.Join(arguments, " "), err, out)
+		}
+	}
+	handlers := []string{"runc", "crun", "gvisor"}
+	var pods []*testbed.Pod
+	for i := range 24 {
+		handler := handlers[i%3]
+		bed.Client.Pull(t, handler, bed.Image)
+		pods = append(pods, bed.Client.RunPod(t, testbed.PodSpec{Handler: handler, Image: bed.Image, Command: []string{"sleep", "600"}}))
+		switch {
+		case i == 8:
+			berth("handler", "cordon", "crun", "--reason", "disk is being replaced")
+			_, err := bed.Client.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: bed.Client.SandboxConfig(""), RuntimeHandler: "crun"})
+			if err == nil {
+				t.Fatal("a cordoned handler takes pods")
+			}
+			time.Sleep(5 * time.Second)
+		case i == 9:
+			berth("handler", "uncordon", "crun")
+			berth("reload", "--wait")
+		case i%4 == 3:
+			pods[0].Stop(t)
+			pods[0].Remove(t)
+			pods = pods[1:]
+		}
+		time.Sleep(1500 * time.Millisecond) // what is seen has to take some time
+	}
+}
+
+// prom is a Prometheus.
+type prom struct{ url *url.URL }
+
+func startPrometheus(t *testing.T, program, target string) *prom {
+	t.Helper()
+	dir, address := t.TempDir(), freePort(t)
+	config := fmt.Sprintf("global: {scrape_interval: %s}\nscrape_configs: [{job_name: berth, static_configs: [{targets: [%q]}]}]\n", scrape, target)
+	if err := os.WriteFile(filepath.Join(dir, "prometheus.yml"), []byte(config), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var said bytes.Buffer
+	c := exec.CommandContext(t.Context(), program, "--config.file="+filepath.Join(dir, "prometheus.yml"), "--storage.tsdb.path="+filepath.Join(dir, "data"), "--web.listen-address="+address)
+	c.Stdout, c.Stderr = &said, &said
+	c.Cancel = func() error { return c.Process.Signal(os.Interrupt) }
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = c.Wait()
+		if t.Failed() {
+			t.Logf("prometheus: %s", said.String())
+		}
+	})
+	p := &prom{&url.URL{Scheme: "http", Host: address}}
+	testbed.Eventually(t, time.Minute, func() error {
+		n, err := p.value(`count(up{job="berth"} == 1)`)
+		if err == nil && n == "" {
+			return fmt.Errorf("berth is not scraped")
+		}
+		return err
+	})
+	return p
+}
+
+// value is that of a query with one answer; empty if it has none.
+func (p *prom) value(query string) (string, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, p.url.String()+"/api/v1/query?query="+url.QueryEscape(query), nil)
+	if err != nil {
+		return "", err
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return "", err
+	}
+	defer resp.Body.Close()
+	var answer struct {
+		Error string
+		Data  struct{ Result []struct{ Value [2]any } }
+	}
+	if err := json.NewDecoder(resp.Body).Decode(&answer); err != nil || answer.Error != "" || len(answer.Data.Result) == 0 {
+		return "", err
+	}
+	return fmt.Sprint(answer.Data.Result[0].Value[1]), nil
+}
+
+// scraped says whether the end of all starts is there, with enough for a rate.
+func (p *prom) scraped(began time.Time) error {
+	n, err := p.value(`sum(berth_rpc_total{rpc="RunPodSandbox", code="OK"})`)
+	if err == nil && n != "24" {
+		return fmt.Errorf("of 24 pods %s are counted after %s", n, time.Since(began))
+	}
+	return err
+}
+
+// server serves the page, the dashboard and Prometheus's API, and gets the result.
+type server struct {
+	bundle     string
+	prometheus *prom
+	seconds    int
+	results    chan result
+}
+
+// draw has the browser draw panels, all if there are no names, into a picture.
+func (s *server) draw(t *testing.T, browser string, ids []int, picture string, width, height int) result {
+	t.Helper()
+	if ids == nil {
+		ids = []int{}
+	}
+	settings, err := json.Marshal(map[string]any{"seconds": s.seconds, "step": scrape, "rate": rate, "panels": ids})
+	if err != nil {
+		t.Fatal(err)
+	}
+	mux := http.NewServeMux()
+	page := `<!doctype html><meta charset="utf-8"><title>berth</title><link rel="stylesheet" href="/page.css"><style>body{margin:0}</style>` +
+		`<div id="root"></div><script>window.settings=` + string(settings) + `</script><script type="module" src="/page.js"></script>`
+	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, page) })
+	mux.Handle("GET /page.js", http.FileServer(http.Dir(s.bundle)))
+	mux.Handle("GET /page.css", http.FileServer(http.Dir(s.bundle)))
+	mux.HandleFunc("GET /dashboard.json", func(w http.ResponseWriter, r *http.Request) { http.ServeFile(w, r, dashboardFile) })
+	mux.Handle("GET /api/", httputil.NewSingleHostReverseProxy(s.prometheus.url))
+	mux.HandleFunc("POST /result", func(_ http.ResponseWriter, r *http.Request) {
+		var got result
+		if err := json.NewDecoder(r.Body).Decode(&got); err != nil {
+			got.Error = err.Error()
+		}
+		select {
+		case s.results <- got:
+		default: // one is enough
+		}
+	})
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := &http.Server{Handler: mux, ReadHeaderTimeout: time.Minute}
+	go h.Serve(listener) //nolint:errcheck // ends with the test
+	defer func() { _ = h.Close() }()
+	home := t.TempDir()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	// Its time goes on only while it does not wait for the network.
+	c := exec.CommandContext(ctx, browser, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars", "--no-first-run",
+		"--user-data-dir="+home, "--virtual-time-budget=20000", fmt.Sprintf("--window-size=%d,%d", width, height), "--screenshot="+picture, "http://"+listener.Addr().String()+"/")
+	c.Env = append(os.Environ(), "HOME="+home)
+	out, err := c.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	select {
+	case got := <-s.results:
+		return got
+	default:
+		t.Fatalf("the page says nothing: %s", out)
+		return result{}
+	}
+}
+
+// freePort is an address that nobody has now.
+func freePort(t *testing.T) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	return listener.Addr().String()
+}

@@ -1,0 +1,156 @@
+package testbed
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/charmbracelet/x/vt"
+	"github.com/containerd/console"
+	"golang.org/x/sys/unix"
+)
+
+// Terminal is a terminal with a program at it, and what is to be seen on its screen.
+type Terminal struct {
+	master console.Console
+	tty    *os.File
+	screen *vt.SafeEmulator
+	before unix.Termios
+	ended  chan error
+
+	mu      sync.Mutex
+	written strings.Builder
+}
+
+// StartOnTerminal starts a command at a terminal of that size, with a screen that
+// answers what programs ask terminals.
+func StartOnTerminal(t T, command *exec.Cmd, columns, lines int) *Terminal {
+	t.Helper()
+	master, path, err := console.NewPty()
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	tty, err := os.OpenFile(path, os.O_RDWR|syscall.O_NOCTTY, 0)
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	s := &Terminal{master: master, tty: tty, screen: vt.NewSafeEmulator(columns, lines), ended: make(chan error, 1)}
+	s.Resize(t, columns, lines)
+	s.before = s.mode(t)
+	command.Stdin, command.Stdout, command.Stderr = tty, tty, tty
+	command.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
+	if err := command.Start(); err != nil {
+		t.Fatalf("%v", err)
+	}
+	go s.show()
+	go io.Copy(master, s.screen) //nolint:errcheck // ends with the terminal
+	go func() { s.ended <- command.Wait() }()
+	t.Cleanup(func() {
+		command.Process.Kill() //nolint:errcheck // it may have ended
+		tty.Close()
+		master.Close()
+	})
+	return s
+}
+
+func (s *Terminal) show() {
+	buffer := make([]byte, 1<<15)
+	for {
+		n, err := s.master.Read(buffer)
+		s.mu.Lock()
+		s.written.Write(buffer[:n])
+		s.mu.Unlock()
+		s.screen.Write(buffer[:n]) //nolint:errcheck // a screen takes everything
+		if err != nil {
+			return
+		}
+	}
+}
+
+// Resize changes the size of the window.
+func (s *Terminal) Resize(t T, columns, lines int) {
+	t.Helper()
+	s.screen.Resize(columns, lines)
+	if err := s.master.Resize(console.WinSize{Width: uint16(columns), Height: uint16(lines)}); err != nil { //nolint:gosec // of a screen
+		t.Fatalf("%v", err)
+	}
+}
+
+// Type is what somebody types.
+func (s *Terminal) Type(t T, keys string) {
+	t.Helper()
+	if _, err := io.WriteString(s.master, keys); err != nil {
+		t.Fatalf("%v", err)
+	}
+}
+
+// Screen is the text that is on the screen now, and Written all bytes that were
+// written to it.
+func (s *Terminal) Screen() string {
+	var b strings.Builder
+	for y := range s.screen.Height() {
+		var line strings.Builder
+		for x := range s.screen.Width() {
+			if cell := s.screen.CellAt(x, y); cell != nil {
+				line.WriteString(cell.Content)
+			}
+		}
+		b.WriteString(strings.TrimRight(line.String(), " ") + "\n")
+	}
+	return b.String()
+}
+
+// Written are all bytes that were written to the screen.
+func (s *Terminal) Written() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.written.String()
+}
+
+// Shows waits until check is content with the screen.
+func (s *Terminal) Shows(t T, check func(screen string) error) {
+	t.Helper()
+	Eventually(t, time.Minute, func() error {
+		screen := s.Screen()
+		if err := check(screen); err != nil {
+			return fmt.Errorf("%w on\n%s", err, screen)
+		}
+		return nil
+	})
+}
+
+// Ends waits for the command's end and fails unless its terminal is as it was before:
+// its modes, the first screen and a cursor that can be seen.
+func (s *Terminal) Ends(t T) error {
+	t.Helper()
+	var err error
+	select {
+	case err = <-s.ended:
+	case <-time.After(time.Minute):
+		t.Fatalf("the command does not end; its screen is\n%s", s.Screen())
+	}
+	if now := s.mode(t); now != s.before {
+		t.Errorf("the terminal's modes are %+v, and were %+v", now, s.before)
+	}
+	Eventually(t, time.Minute, func() error {
+		if s.screen.IsAltScreen() || s.screen.CursorHidden() {
+			return fmt.Errorf("second screen: %t, cursor hidden: %t", s.screen.IsAltScreen(), s.screen.CursorHidden())
+		}
+		return nil
+	})
+	return err
+}
+
+func (s *Terminal) mode(t T) unix.Termios {
+	t.Helper()
+	mode, err := unix.IoctlGetTermios(int(s.tty.Fd()), unix.TCGETS) //nolint:gosec // a descriptor is small
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	return *mode
+}

@@ -1,0 +1,169 @@
+package cluster
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"maps"
+	"math"
+	"slices"
+
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+)
+
+// Phases are the CRI's calls for a pod, in their order, as the kubelet counts them.
+var Phases = []string{"run_podsandbox", "pull_image", "create_container", "start_container"}
+
+// Counts are what a kubelet has counted since its start.
+type Counts struct {
+	// Sandboxes are the calls to create a sandbox, and Failed those of them that failed,
+	// by handler; the default handler has no name.
+	Sandboxes map[string]Durations
+	Failed    map[string]float64
+	// Calls are by phase.
+	Calls map[string]Durations
+}
+
+// Durations are how many calls took how long.
+type Durations struct {
+	Count float64
+	// Within is how many took at most so many seconds.
+	Within map[float64]float64
+}
+
+// ReadCounts takes from a kubelet's metrics what there is about pods that start.
+func ReadCounts(metrics io.Reader) (Counts, error) {
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	families, err := parser.TextToMetricFamilies(metrics)
+	if err != nil {
+		return Counts{}, fmt.Errorf("read the kubelet's metrics: %w", err)
+	}
+	counts := Counts{Sandboxes: map[string]Durations{}, Failed: map[string]float64{}, Calls: map[string]Durations{}}
+	for _, m := range families["kubelet_run_podsandbox_duration_seconds"].GetMetric() {
+		counts.Sandboxes[labelOf(m, "runtime_handler")] = durations(m)
+	}
+	for _, m := range families["kubelet_run_podsandbox_errors_total"].GetMetric() {
+		counts.Failed[labelOf(m, "runtime_handler")] = m.GetCounter().GetValue()
+	}
+	for _, m := range families["kubelet_runtime_operations_duration_seconds"].GetMetric() {
+		if phase := labelOf(m, "operation_type"); slices.Contains(Phases, phase) {
+			counts.Calls[phase] = durations(m)
+		}
+	}
+	return counts, nil
+}
+
+func labelOf(m *dto.Metric, name string) string {
+	for _, l := range m.GetLabel() {
+		if l.GetName() == name {
+			return l.GetValue()
+		}
+	}
+	return ""
+}
+
+func durations(m *dto.Metric) Durations {
+	h := m.GetHistogram()
+	d := Durations{Count: float64(h.GetSampleCount()), Within: map[float64]float64{}}
+	for _, b := range h.GetBucket() {
+		if !math.IsInf(b.GetUpperBound(), 1) {
+			d.Within[b.GetUpperBound()] = float64(b.GetCumulativeCount())
+		}
+	}
+	return d
+}
+
+// Since are those that came after others of the same kubelet. If there are fewer than
+// then, the kubelet was restarted: all of them came after.
+func (d Durations) Since(before Durations) Durations {
+	if d.Count < before.Count {
+		return d
+	}
+	after := Durations{Count: d.Count - before.Count, Within: map[float64]float64{}}
+	for bound, n := range d.Within {
+		after.Within[bound] = n - before.Within[bound]
+	}
+	return after
+}
+
+// Plus are those of both.
+func (d Durations) Plus(more Durations) Durations {
+	sum := Durations{Count: d.Count + more.Count, Within: maps.Clone(more.Within)}
+	if sum.Within == nil {
+		sum.Within = map[float64]float64{}
+	}
+	for bound, n := range d.Within {
+		sum.Within[bound] += n
+	}
+	return sum
+}
+
+// Quantile is how many seconds that share of the calls took at most, as near as the
+// bounds allow; over says that it is more than the largest bound. It is 0 if there are no
+// calls.
+func (d Durations) Quantile(share float64) (seconds float64, over bool) {
+	if d.Count <= 0 {
+		return 0, false
+	}
+	rank, below, least := share*d.Count, 0.0, 0.0
+	for _, bound := range slices.Sorted(maps.Keys(d.Within)) {
+		n := d.Within[bound]
+		if n >= rank {
+			return least + (bound-least)*(rank-below)/cmp.Or(n-below, 1), false
+		}
+		below, least = n, bound
+	}
+	return least, true
+}
+
+// Since is what a kubelet has counted after others of its counts.
+func (c Counts) Since(before Counts) Counts {
+	after := Counts{Sandboxes: since(c.Sandboxes, before.Sandboxes), Failed: map[string]float64{}, Calls: since(c.Calls, before.Calls)}
+	for handler, n := range c.Failed {
+		after.Failed[handler] = n
+		if was := before.Failed[handler]; n >= was {
+			after.Failed[handler] = n - was
+		}
+	}
+	return after
+}
+
+func since(now, before map[string]Durations) map[string]Durations {
+	after := map[string]Durations{}
+	for key, d := range now {
+		after[key] = d.Since(before[key])
+	}
+	return after
+}
+
+// Plus is what two kubelets have counted.
+func (c Counts) Plus(more Counts) Counts {
+	sum := Counts{Sandboxes: plus(c.Sandboxes, more.Sandboxes), Failed: map[string]float64{}, Calls: plus(c.Calls, more.Calls)}
+	for _, failed := range []map[string]float64{c.Failed, more.Failed} {
+		for handler, n := range failed {
+			sum.Failed[handler] += n
+		}
+	}
+	return sum
+}
+
+func plus(a, b map[string]Durations) map[string]Durations {
+	sum := maps.Clone(a)
+	if sum == nil {
+		sum = map[string]Durations{}
+	}
+	for key, d := range b {
+		sum[key] = sum[key].Plus(d)
+	}
+	return sum
+}
+
+// Starts is how many sandboxes were tried.
+func (c Counts) Starts() (n float64) {
+	for _, d := range c.Sandboxes {
+		n += d.Count
+	}
+	return n
+}

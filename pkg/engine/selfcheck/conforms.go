@@ -1,0 +1,100 @@
+package selfcheck
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/pkg/engine/binaries"
+	"github.com/berth-cri/berth/pkg/engine/pod"
+	"github.com/berth-cri/berth/pkg/engine/procfs"
+	"github.com/berth-cri/berth/pkg/engine/shim"
+	"github.com/berth-cri/berth/pkg/handler"
+	"github.com/berth-cri/berth/pkg/printable"
+	"github.com/berth-cri/berth/pkg/probe/conform"
+)
+
+// seccompOf is the profile that a self-check pod asks for: the default one, if the handler
+// promises that it is in effect.
+func seccompOf(d *handler.Definition) *runtimeapi.SecurityProfile {
+	if !slices.Contains(d.Conforms, string(conform.SharedKernel)) {
+		return nil
+	}
+	return &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_RuntimeDefault}
+}
+
+// conforms fails if a self-check pod that runs does not find what its handler promises.
+// That nothing in it can look is a failure, too: a promise is not taken on trust.
+func (b *Pods) conforms(ctx context.Context, client *shim.Client, s *pod.Sandbox) error {
+	d := s.Spec().Definition
+	if len(d.Conforms) == 0 {
+		return nil
+	}
+	rt, err := b.binaries.Prober.Probe(ctx, b.binaries.Runtimes.Of(s.Spec()))
+	if err != nil {
+		return err
+	}
+	f := conform.Facts{
+		Isolation: b.capabilities.Table(ctx, d, rt, nil).Isolation,
+		Modules:   rt.Wasm && d.Platform == handler.PlatformWasm,
+	}
+	if f.Node, err = kernel(); err != nil {
+		return err
+	}
+	if slices.ContainsFunc(d.Conforms, func(name string) bool { return conform.LooksInside(conform.Set(name)) }) {
+		if f.Seen, err = b.look(ctx, client, s); err != nil {
+			if ctx.Err() != nil {
+				return err // it may be no fault of the handler's
+			}
+			f.Blind = err.Error()
+		}
+	}
+	var all []string
+	for _, name := range d.Conforms {
+		if breaches := conform.Breaches(conform.Set(name), f); len(breaches) > 0 {
+			all = append(all, fmt.Sprintf("the handler does not conform to %s: %s", name, strings.Join(breaches, ", and ")))
+		}
+	}
+	if len(all) == 0 {
+		return nil
+	}
+	return handler.Blame(errors.New(printable.Line(strings.Join(all, "; "))))
+}
+
+// kernel is the node's.
+func kernel() (conform.Kernel, error) {
+	var name unix.Utsname
+	if err := unix.Uname(&name); err != nil {
+		return conform.Kernel{}, fmt.Errorf("uname: %w", err)
+	}
+	boot, err := procfs.BootID()
+	return conform.Kernel{Release: unix.ByteSliceToString(name.Release[:]), Version: unix.ByteSliceToString(name.Version[:]), BootID: boot}, err
+}
+
+// look runs a program in a self-check pod that tells what it sees.
+func (b *Pods) look(ctx context.Context, client *shim.Client, s *pod.Sandbox) (*conform.Seen, error) {
+	if s.Machine {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, machineExecTimeout)
+		defer cancel()
+	}
+	spec, err := pod.ReadSpec(b.pods.ProcessBundle(s.ID()))
+	if err != nil {
+		return nil, err
+	}
+	got, err := b.exec(ctx, client, s, spec, "/"+binaries.LookName)
+	switch {
+	case err != nil && s.Machine:
+		return nil, fmt.Errorf("%w (its first container may be the guest's own)", err)
+	case err != nil:
+		return nil, err
+	case got.GetExitCode() != 0:
+		return nil, fmt.Errorf("the program that looks exited with status %d: %s", got.GetExitCode(), strings.TrimSpace(string(got.GetStderr())))
+	}
+	return conform.Parse(string(got.GetStdout()))
+}

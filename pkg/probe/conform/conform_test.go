@@ -1,0 +1,120 @@
+package conform
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/berth-cri/berth/pkg/probe/capability"
+)
+
+const written = `release 6.1.0
+version #1 SMP Debian 6.1.1
+boot-id 11111111-2222
+device c 1 3 /dev/null
+device c 136 0 /dev/pts/0
+device c 10 229 /dev/fuse
+device b 254 0 /dev/with space
+effective 0
+bounding 3fffffffff
+no-new-privileges 1
+seccomp 2
+kernel-log false
+processes 2
+end 
+later what a newer one says
+`
+
+func TestParse(t *testing.T) {
+	s, err := Parse(written)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s.Kernel != (Kernel{"6.1.0", "#1 SMP Debian 6.1.1", "11111111-2222"}) || s.Effective != 0 || s.Bounding != 0x3fffffffff ||
+		!s.NoNewPrivileges || !s.Filtered || s.KernelLog || s.Processes != 2 {
+		t.Errorf("it is %+v", s)
+	}
+	want := []Device{{"/dev/fuse", false, 10, 229}, {"/dev/with space", true, 254, 0}}
+	if !slices.Equal(s.Devices, want) {
+		t.Errorf("unusual devices are %v", s.Devices)
+	}
+	begun, _, _ := strings.Cut(written, "end")
+	for name, text := range map[string]string{
+		"nothing":       "",
+		"cut off":       begun,
+		"no number":     strings.Replace(written, "processes 2", "processes two", 1),
+		"no device":     strings.Replace(written, "c 1 3 /dev/null", "c 1", 1),
+		"no capability": strings.Replace(written, "effective 0", "effective all", 1),
+	} {
+		if s, err := Parse(text); err == nil {
+			t.Errorf("%s: %+v", name, s)
+		}
+	}
+}
+
+func TestBreaches(t *testing.T) {
+	node := Kernel{"6.1.0", "#1 SMP Debian", "node"}
+	facts := func(i capability.Isolation, change func(*Facts)) Facts {
+		f := Facts{Isolation: i, Node: node, Seen: &Seen{Kernel: node, NoNewPrivileges: true, Filtered: true, Processes: 2}}
+		if i != capability.SharedKernel {
+			f.Seen.Kernel, f.Seen.Filtered = Kernel{"4.19", "#1 SMP other", "pod"}, false
+		}
+		if change != nil {
+			change(&f)
+		}
+		return f
+	}
+	shared, user, vm := capability.SharedKernel, capability.UserSpaceKernel, capability.VM
+	for _, c := range []struct {
+		name string
+		set  Set
+		f    Facts
+		want []string
+	}{
+		{"a process", SharedKernel, facts(shared, nil), nil},
+		{"gVisor", Sandboxed, facts(user, nil), nil},
+		{"a machine", Sandboxed, facts(vm, nil), nil},
+		{"a machine", VM, facts(vm, nil), nil},
+		{"the node's build in a machine", VM, facts(vm, func(f *Facts) { f.Seen.Kernel = Kernel{node.Release, node.Version, "pod"} }), nil},
+		{"another build without a boot ID", Sandboxed, facts(user, func(f *Facts) { f.Seen.Kernel.BootID = "" }), nil},
+		{"devices of its own kernel", Sandboxed, facts(user, func(f *Facts) {
+			f.Seen.Devices = []Device{{"/dev/fuse", false, 10, 229}, {"/dev/net/tun", false, 10, 200}}
+		}), nil},
+		{"modules", Wasm, Facts{Modules: true}, nil},
+
+		{"a process", Sandboxed, facts(shared, nil), []string{"its pods run on the node's kernel"}},
+		{"a process", VM, facts(shared, nil), []string{"its pods run on the node's kernel", "its runtime does not report that it makes virtual machines: isolation is shared-kernel"}},
+		{"gVisor", SharedKernel, facts(user, nil), []string{"its pods do not run on the node's kernel, but on 4.19 #1 SMP other", "no seccomp filter is in effect in its pods that requested the default one"}},
+		{"gVisor", VM, facts(user, nil), []string{"its runtime does not report that it makes virtual machines: isolation is user-space-kernel"}},
+		{"nobody knows what", VM, facts("", nil), []string{"its runtime does not report that it makes virtual machines: isolation is unknown"}},
+		{"a hidden boot ID", Sandboxed, facts(user, func(f *Facts) { f.Seen.Kernel = Kernel{node.Release, node.Version, ""} }), []string{"its pods run on a kernel that says it is the node's, and shows no boot ID"}},
+		{"a false name", Sandboxed, facts(user, func(f *Facts) { f.Seen.Kernel.BootID = "node" }), []string{"its pods run on the node's kernel"}},
+		{"devices", Sandboxed, facts(user, func(f *Facts) { f.Seen.Devices = []Device{{"/dev/kvm", false, 10, 232}, {"/dev/sda", true, 8, 0}} }), []string{"its pods have devices that they did not request: /dev/kvm (c 10:232), /dev/sda (b 8:0)"}},
+		{"devices of the node's kernel", SharedKernel, facts(shared, func(f *Facts) { f.Seen.Devices = []Device{{"/dev/fuse", false, 10, 229}} }), []string{"its pods have devices that they did not request: /dev/fuse (c 10:229)"}},
+		{"capabilities", SharedKernel, facts(shared, func(f *Facts) { f.Seen.Effective, f.Seen.Bounding = 1<<21, 1<<21|1 }), []string{"its pods have capabilities that they did not request: 0x200000, and may get 0x200001"}},
+		{"capabilities that can be had", Sandboxed, facts(user, func(f *Facts) { f.Seen.Bounding = 1 }), []string{"its pods have capabilities that they did not request: 0x0, and may get 0x1"}},
+		{"privileges", Sandboxed, facts(vm, func(f *Facts) { f.Seen.NoNewPrivileges = false }), []string{"its pods can gain privileges although they did not request it"}},
+		{"others' processes", SharedKernel, facts(shared, func(f *Facts) { f.Seen.Processes = 300 }), []string{"its pods see 300 processes, and have 2"}},
+		{"no filter", SharedKernel, facts(shared, func(f *Facts) { f.Seen.Filtered = false }), []string{"no seccomp filter is in effect in its pods that requested the default one"}},
+		{"the node's log", SharedKernel, facts(shared, func(f *Facts) { f.Seen.KernelLog = true }), []string{"its pods can read the kernel log of the node"}},
+		{"its own log", Sandboxed, facts(user, func(f *Facts) { f.Seen.KernelLog = true }), nil},
+		{"nobody could look", VM, Facts{Isolation: vm, Node: node, Blind: "no exec"}, []string{"what its pods see is not known: no exec"}},
+		{"nobody could look", Wasm, Facts{Blind: "no exec"}, []string{`it is not for WebAssembly modules only: that takes a shim that runs them, and platform = "wasi/wasm"`}},
+		{"from the future", "sandboxed/v2", facts(user, nil), []string{"this berth does not know that set"}},
+	} {
+		if got := Breaches(c.set, c.f); !slices.Equal(got, c.want) {
+			t.Errorf("%s as %s: %q, want %q", c.name, c.set, got, c.want)
+		}
+	}
+}
+
+func TestConflict(t *testing.T) {
+	for _, a := range Sets() {
+		for _, b := range Sets() {
+			own := func(s Set) bool { return s == Sandboxed || s == VM }
+			if got := Conflict(a, b); (got != "") != (own(a) != own(b)) || got != Conflict(b, a) {
+				t.Errorf("%s and %s: %q", a, b, got)
+			}
+		}
+	}
+}

@@ -205,8 +205,8 @@ func findPod(ctx context.Context, runtime runtimeapi.RuntimeServiceClient, name 
 
 // restored is how a pod is to be restored.
 type restored struct {
-	name, namespace, uid, handler, logs string
-	created                             bool
+	name, namespace, uid, handler, logs, cgroup string
+	created                                     bool
 }
 
 func podRestoreCommand() *cobra.Command {
@@ -230,6 +230,7 @@ know: on its node the pod does not last.`,
 	c.Flags().StringVar(&as.name, "name", "", "name of the pod (default: the one it had)")
 	c.Flags().StringVar(&as.namespace, "namespace", "", "namespace of the pod (default: the one it had)")
 	c.Flags().StringVar(&as.uid, "uid", "", "UID of the pod (default: a new one)")
+	c.Flags().StringVar(&as.cgroup, "cgroup-parent", "", "`cgroup` of the pod, which is made if it is not there (default: one below berth's, without limits for the pod)")
 	c.Flags().StringVar(&as.logs, "log-directory", "", "`directory` for the containers' logs (default: /var/log/pods/NAMESPACE_NAME_UID)")
 	c.Flags().BoolVar(&as.created, "no-start", false, "leave the containers created")
 	c.Flags().DurationVar(&r.timeout, "timeout", r.timeout, "time limit for all of it")
@@ -335,7 +336,7 @@ func requestOf(m *manifest.Manifest, as *restored) (*runtimeapi.RestorePodReques
 		config.Linux = &runtimeapi.LinuxPodSandboxConfig{}
 	}
 	// The cgroup and the logs of the old pod are its kubelet's.
-	config.Linux.CgroupParent, config.Metadata.Attempt, config.Metadata.Uid = "", 0, as.uid
+	config.Linux.CgroupParent, config.Metadata.Attempt, config.Metadata.Uid = as.cgroup, 0, as.uid
 	if as.uid == "" {
 		config.Metadata.Uid = uuid.NewString()
 	}

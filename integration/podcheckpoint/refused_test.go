@@ -111,3 +111,17 @@ func TestRefusedRestores(t *testing.T) {
 	testbed.Refused(t, err, codes.InvalidArgument, "the checkpoint is damaged", "pages.img", "make another")
 	b.NoLeaks(t, atRest)
 }
+
+// TestHandlerOfAnotherRuntime: what gVisor wrote is not restored for a handler of runc, while
+// the binary that wrote it is at hand as that of a pod.
+func TestHandlerOfAnotherRuntime(t *testing.T) {
+	testbed.FittingCRIU(t)
+	b := newBed(t, runc, testbed.Options{})
+	b.handler = gvisor
+	p := b.run(t, "one")
+	p.reaches(t, 2)
+	r := b.request(p, p.checkpointed(t))
+	r.RuntimeHandler = runc
+	_, _, err := b.Client.TryRestore(t, r)
+	testbed.Refused(t, err, codes.InvalidArgument, "made by runsc", "the handler runs runc")
+}

@@ -85,6 +85,9 @@ func (c *Client) Explain(err error) error {
 			e.Text = text
 		}
 	case codes.Unimplemented:
+		if !unknownToServer(st.Message()) {
+			break // it knows the call, and says why not
+		}
 		e.Text = "the running daemon is older than this command and does not support it: systemctl restart berth (pods keep running)"
 	case codes.DeadlineExceeded:
 		e.Text = "berth did not respond in time; see journalctl -u berth"
@@ -92,6 +95,11 @@ func (c *Client) Explain(err error) error {
 		e.Text = "interrupted"
 	}
 	return e
+}
+
+// unknownToServer tells by gRPC's words whether a server does not know a service or method.
+func unknownToServer(message string) bool {
+	return strings.HasPrefix(message, "unknown service ") || strings.HasPrefix(message, "unknown method ")
 }
 
 // Absent says whether nobody serves the socket: no daemon runs that has it.

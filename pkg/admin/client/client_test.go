@@ -7,6 +7,9 @@ import (
 	"strings"
 	"testing"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
 
@@ -34,6 +37,25 @@ func TestNobodyAnswers(t *testing.T) {
 			t.Errorf("got %v", err)
 		}
 		c.Close()
+	}
+}
+
+// TestUnimplemented: only what the daemon does not know is explained by its age.
+func TestUnimplemented(t *testing.T) {
+	c, err := New("/nowhere")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	for text, want := range map[string]string{
+		"unknown service berth.admin.v1.Admin":                "the running daemon is older",
+		"unknown method X for service berth.admin.v1.Admin":   "the running daemon is older",
+		`handler "crun": crun does not report support for it`: `handler "crun": crun does not report`,
+	} {
+		var e *Error
+		if err := c.Explain(status.Error(codes.Unimplemented, text)); !errors.As(err, &e) || !strings.HasPrefix(e.Text, want) {
+			t.Errorf("%s: %v", text, err)
+		}
 	}
 }
 

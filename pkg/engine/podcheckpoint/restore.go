@@ -91,7 +91,7 @@ func (b *restoring) check(ctx context.Context, d *handler.Definition, r *runtime
 		if to.Handler.CRIU, err = criu.Version(ctx); err != nil {
 			return nil, nil, err
 		}
-	} else if !manifest.SameBinaries(m.Handler.Binaries, to.Handler.Binaries) {
+	} else if m.Handler.Runtime == to.Handler.Runtime && !manifest.SameBinaries(m.Handler.Binaries, to.Handler.Binaries) {
 		for _, kept := range b.kept(m.Handler.Binaries) {
 			old, all, letKeptGo, err := b.binaries.Copies.Again(ctx, d, kept)
 			if err == nil {

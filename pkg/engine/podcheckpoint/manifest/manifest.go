@@ -12,6 +12,7 @@ package manifest
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -62,6 +63,9 @@ type Manifest struct {
 	Containers []Container     `json:"containers"`
 	// Files are all that are in ImagesDir.
 	Files []File `json:"files"`
+	// Checksum is the SHA-256 of the manifest's own text with zeros in its place; empty in
+	// those of older berths.
+	Checksum string `json:"checksum,omitempty"`
 }
 
 // Handler is what the pod ran on.
@@ -172,8 +176,16 @@ func Read(dir string) (*Manifest, error) {
 	if err := m.check(); err != nil {
 		return nil, err
 	}
+	if m.Checksum != "" && m.Checksum != checksum(bytes.ReplaceAll(text, []byte(m.Checksum), []byte(noChecksum))) {
+		return nil, damaged("its manifest was changed")
+	}
 	return m, nil
 }
+
+// noChecksum is the place of a checksum that is not known yet.
+var noChecksum = strings.Repeat("0", 2*sha256.Size)
+
+func checksum(text []byte) string { return fmt.Sprintf("%x", sha256.Sum256(text)) }
 
 // check says what is wrong with a manifest, whoever wrote it. Pure.
 func (m *Manifest) check() error {
@@ -231,11 +243,14 @@ func ShmFile(dir string) string { return filepath.Join(dir, ImagesDir, "shm.tar"
 
 // write puts m into dir, on disk when it returns.
 func (m *Manifest) write(dir string) error {
+	m.Checksum = noChecksum
 	text, err := json.MarshalIndent(m, "", "  ")
 	if err != nil {
 		return err
 	}
-	return atomicfile.Write(filepath.Join(dir, Name), append(text, '\n'), 0o600, atomicfile.Durable)
+	text = append(text, '\n')
+	m.Checksum = checksum(text)
+	return atomicfile.Write(filepath.Join(dir, Name), bytes.ReplaceAll(text, []byte(noChecksum), []byte(m.Checksum)), 0o600, atomicfile.Durable)
 }
 
 // ErrDamaged says that a checkpoint is not what was written.

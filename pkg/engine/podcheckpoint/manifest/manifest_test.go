@@ -1,6 +1,7 @@
 package manifest
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -286,9 +287,14 @@ func TestHostileCheckpoints(t *testing.T) {
 			all := m["containers"].([]any)
 			m["containers"] = append(all, all[0])
 		}), `"main" twice`},
-		"a way out":           {edit(func(m map[string]any) { m["files"].([]any)[0].(map[string]any)["name"] = "../" + Name }), "names the file"},
-		"no files":            {edit(func(m map[string]any) { m["files"] = nil }), "names 0 files"},
-		"a negative size":     {edit(func(m map[string]any) { m["files"].([]any)[0].(map[string]any)["size"] = -1 }), "names the file"},
+		"a way out":       {edit(func(m map[string]any) { m["files"].([]any)[0].(map[string]any)["name"] = "../" + Name }), "names the file"},
+		"no files":        {edit(func(m map[string]any) { m["files"] = nil }), "names 0 files"},
+		"a negative size": {edit(func(m map[string]any) { m["files"].([]any)[0].(map[string]any)["size"] = -1 }), "names the file"},
+		"another name": {func(t *testing.T, dir string) {
+			text, err := os.ReadFile(filepath.Join(dir, Name))
+			must(t, err)
+			must(t, os.WriteFile(filepath.Join(dir, Name), bytes.Replace(text, []byte("main"), []byte("many"), 1), 0o600))
+		}, "its manifest was changed"},
 		"a truncated file":    {image(func(path string) error { return os.Truncate(path, 3) }), "has 3 bytes instead of 6"},
 		"an altered file":     {image(func(path string) error { return os.WriteFile(path, []byte("memorx"), 0o600) }), "was changed"},
 		"a missing file":      {image(os.Remove), "is missing"},

@@ -142,7 +142,7 @@ func (b *bed) forwarded(t *testing.T, p *pod) string {
 	go func() { ended <- forwarder.ForwardPorts() }()
 	select {
 	case <-ready:
-		defer func() { close(stop); <-ended }()
+		defer func() { close(stop); _ = <-ended }()
 	case err := <-ended:
 		t.Fatalf("port-forward: %v", err)
 	}

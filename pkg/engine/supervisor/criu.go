@@ -108,7 +108,8 @@ func onceConfig(pipes map[int]string) ([]byte, error) {
 		if err != nil {
 			return nil, fmt.Errorf("read what %s names: %w", criuConfigEnv, err)
 		}
-		theirs = append(text, '\n')
+		theirs = append(theirs, text...)
+		theirs = append(theirs, '\n')
 	}
 	return append(theirs, pipesConfig(pipes)...), nil
 }

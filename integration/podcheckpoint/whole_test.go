@@ -142,7 +142,12 @@ func (b *bed) forwarded(t *testing.T, p *pod) string {
 	go func() { ended <- forwarder.ForwardPorts() }()
 	select {
 	case <-ready:
-		defer func() { close(stop); _ = <-ended }()
+		defer func() {
+			close(stop)
+			if err := <-ended; err != nil {
+				t.Errorf("the end of the port-forward: %v", err)
+			}
+		}()
 	case err := <-ended:
 		t.Fatalf("port-forward: %v", err)
 	}

@@ -82,7 +82,7 @@ func (b *bed) noRestores(t *testing.T) {
 func TestRestore(t *testing.T) {
 	criu := testbed.FittingCRIU(t)
 	runc := "default_runtime = \"runc\"\n[runtimes.runc]\nruntime_path = \"" + testbed.Part(t, testbed.Runc) + "\"\n"
-	crun := "default_runtime = \"crun\"\n[runtimes.crun]\nruntime_path = \"" + testbed.Part(t, testbed.Crun) + "\"\nno_pivot_root = true\n"
+	crun := "default_runtime = \"crun\"\n[runtimes.crun]\nruntime_path = \"" + testbed.Part(t, testbed.Crun) + "\"\n[runtimes.crun.options]\nno_pivot_root = true\n"
 	for name, c := range map[string]struct {
 		config string
 		tty    bool

@@ -244,6 +244,16 @@ func TestFailingCheckpoints(t *testing.T) {
 	}
 }
 
+// withoutCRIU are handlers that make no checkpoints, and why.
+func withoutCRIU(t *testing.T) map[string]string {
+	t.Helper()
+	all := map[string]string{"gvisor": "separate kernel"}
+	if !testbed.CrunHasCRIU(t) {
+		all["crun"] = "support for CRIU"
+	}
+	return all
+}
+
 // TestRefusedCheckpoints asks for what cannot be had.
 func TestRefusedCheckpoints(t *testing.T) {
 	b := newBed(t, testbed.Options{Runtimes: map[string]string{
@@ -262,9 +272,9 @@ func TestRefusedCheckpoints(t *testing.T) {
 	testbed.Refused(t, b.checkpoint(t, id, location, -1), codes.InvalidArgument, "timeout")
 	testbed.Refused(t, b.checkpoint(t, strings.Repeat("0", 64), location, 0), codes.NotFound)
 	testbed.Refused(t, b.checkpoint(t, created.ID, location, 0), codes.FailedPrecondition, "created", "running")
-	for handler, why := range map[string]string{"crun": "support for CRIU", "gvisor": "separate kernel"} {
+	for handler, why := range withoutCRIU(t) {
 		other := b.Client.RunPod(t, testbed.PodSpec{Handler: handler, Image: b.Image, Command: []string{"sleep", "1000"}})
-		testbed.Refused(t, b.checkpoint(t, other.Container.ID, location, 0), codes.FailedPrecondition, handler, why, "use a handler that supports it (runc)")
+		testbed.Refused(t, b.checkpoint(t, other.Container.ID, location, 0), codes.FailedPrecondition, handler, why, "use a handler that supports it (", "runc")
 	}
 	mapped := b.Client.RunPod(t, testbed.PodSpec{Image: b.Image, Command: []string{"sleep", "1000"}, Sandbox: withUserNS, Container: func(c *runtimeapi.ContainerConfig) {
 		p := b.Client.SandboxConfig("x")

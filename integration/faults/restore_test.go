@@ -82,6 +82,7 @@ func (b *bed) noRestores(t *testing.T) {
 func TestRestore(t *testing.T) {
 	criu := testbed.FittingCRIU(t)
 	runc := "default_runtime = \"runc\"\n[runtimes.runc]\nruntime_path = \"" + testbed.Part(t, testbed.Runc) + "\"\n"
+	crun := "default_runtime = \"crun\"\n[runtimes.crun]\nruntime_path = \"" + testbed.Part(t, testbed.Crun) + "\"\n[runtimes.crun.options]\nno_pivot_root = true\n"
 	for name, c := range map[string]struct {
 		config string
 		tty    bool
@@ -90,9 +91,14 @@ func TestRestore(t *testing.T) {
 		"plain":           {runc, false, runtimeapi.NamespaceMode_CONTAINER},
 		"terminal":        {runc, true, runtimeapi.NamespaceMode_CONTAINER},
 		"sandbox process": {runc + "sandbox_process = \"always\"\n", false, runtimeapi.NamespaceMode_CONTAINER},
+		"crun":            {crun, false, runtimeapi.NamespaceMode_CONTAINER},
+		"crun terminal":   {crun, true, runtimeapi.NamespaceMode_CONTAINER},
 		"other snapshots": {runc + "[engine]\nsync_rootfs = true\n", false, runtimeapi.NamespaceMode_CONTAINER},
 	} {
 		t.Run(name, func(t *testing.T) {
+			if strings.HasPrefix(name, "crun") && !testbed.CrunHasCRIU(t) {
+				t.Skip("crun was built without CRIU")
+			}
 			b := restoring(t, criu, testbed.Options{Config: c.config})
 			b.goesOnElsewhere(t, "", "", func(config *runtimeapi.ContainerConfig) { config.Tty = c.tty })
 		})
@@ -104,7 +110,7 @@ func TestRestore(t *testing.T) {
 func TestRestoreOfOthers(t *testing.T) {
 	criu := testbed.FittingCRIU(t)
 	shim := shimConfig(t, testbed.Part(t, testbed.RuncShim))
-	config := shim + "[runtimes.runc]\nruntime_path = \"" + testbed.Part(t, testbed.Runc) + "\"\n"
+	config := shim + "[runtimes.runc]\nruntime_path = \"" + testbed.Part(t, testbed.Runc) + "\"\n[runtimes.crun]\nruntime_path = \"" + testbed.Part(t, testbed.Crun) + "\"\n"
 	for name, c := range map[string]struct {
 		from, to string
 		tty      bool
@@ -114,8 +120,13 @@ func TestRestoreOfOthers(t *testing.T) {
 		"runc to shim":          {"runc", "", false},
 		"shim to shim":          {"", "", false},
 		"shim to shim terminal": {"", "", true},
+		"runc to crun":          {"runc", "crun", false},
+		"crun to runc":          {"crun", "runc", false},
 	} {
 		t.Run(name, func(t *testing.T) {
+			if strings.Contains(name, "crun") && !testbed.CrunHasCRIU(t) {
+				t.Skip("crun was built without CRIU")
+			}
 			b := restoring(t, criu, testbed.Options{Config: config})
 			b.goesOnElsewhere(t, c.from, c.to, func(config *runtimeapi.ContainerConfig) { config.Tty = c.tty })
 		})
@@ -201,8 +212,8 @@ func TestRefusedRestores(t *testing.T) {
 	b.DropIn(t, "50-allowed.toml", "[registry]\ncheckpoint_images = [\""+b.Registry.Host+"/faults/*\"]\n")
 	b.Restart(t)
 	refused(testbed.PodSpec{Image: image, Command: []string{"sh"}}, codes.FailedPrecondition, "x@sha256:000", "not on this node", "pull it by that digest")
-	for handler, why := range map[string]string{"crun": "support for CRIU", "gvisor": "separate kernel"} {
-		refused(testbed.PodSpec{Handler: handler, Image: image}, codes.FailedPrecondition, handler, why, "use a handler that supports it (runc)")
+	for handler, why := range withoutCRIU(t) {
+		refused(testbed.PodSpec{Handler: handler, Image: image}, codes.FailedPrecondition, handler, why, "use a handler that supports it (", "runc")
 	}
 	refused(testbed.PodSpec{Image: image, Sandbox: withUserNS, Container: func(c *runtimeapi.ContainerConfig) {
 		p := b.Client.SandboxConfig("x")

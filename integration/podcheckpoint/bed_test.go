@@ -24,8 +24,8 @@ const (
 	runc   = "runc"
 	// shim is containerd's for runc.
 	shim = "shim"
-	// without is Debian's crun, which was built without CRIU.
-	without = "crun"
+	// crun has CRIU where BERTH_TEST_CRUN names one that has; Debian's has not.
+	crun = "crun"
 )
 
 // everywhere runs a test under each of them. Those by CRIU need one that knows the kernel.
@@ -36,12 +36,25 @@ func everywhere(t *testing.T, test func(t *testing.T, handler string)) {
 
 // byCRIU runs a test where CRIU writes each container.
 func byCRIU(t *testing.T, test func(t *testing.T, handler string)) {
-	for _, handler := range []string{runc, shim} {
+	for _, handler := range []string{runc, crun, shim} {
 		t.Run(handler, func(t *testing.T) {
 			testbed.FittingCRIU(t)
+			if handler == crun && !testbed.CrunHasCRIU(t) {
+				t.Skipf("%s was built without CRIU; BERTH_TEST_CRUN can name another", testbed.Part(t, testbed.Crun))
+			}
 			test(t, handler)
 		})
 	}
+}
+
+// bySupervisor runs a test where berth's supervisor has CRIU write each container.
+func bySupervisor(t *testing.T, test func(t *testing.T, handler string)) {
+	byCRIU(t, func(t *testing.T, handler string) {
+		if handler == shim {
+			t.Skip("containerd's shim is who calls the runtime")
+		}
+		test(t, handler)
+	})
 }
 
 // patience is for what takes a moment on a slow machine.

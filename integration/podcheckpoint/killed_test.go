@@ -123,9 +123,10 @@ var moments = []time.Duration{0, 20 * time.Millisecond, 60 * time.Millisecond, 1
 // TestKilledWhileCRIUWrites kills CRIU, the runtime and the supervisor in the middle of a
 // checkpoint: nothing of it is left, nothing stands still, and the next one succeeds. Processes
 // that CRIU was inside of when it was killed may have died of it.
-func TestKilledWhileCRIUWrites(t *testing.T) {
-	testbed.FittingCRIU(t)
-	b := newBed(t, runc, testbed.Options{})
+func TestKilledWhileCRIUWrites(t *testing.T) { bySupervisor(t, killedWhileCRIUWrites) }
+
+func killedWhileCRIUWrites(t *testing.T, handler string) {
+	b := newBed(t, handler, testbed.Options{})
 	w := b.watchCRIU(t)
 	atRest := b.Rest(t)
 	for _, victim := range victims {
@@ -171,9 +172,10 @@ func TestKilledWhileCRIUWrites(t *testing.T) {
 
 // TestKilledWhileCRIURestores kills them in the middle of a start: the container has failed or
 // runs, the pod can be removed, and what it mounts has lost nothing.
-func TestKilledWhileCRIURestores(t *testing.T) {
-	testbed.FittingCRIU(t)
-	b := newBed(t, runc, testbed.Options{})
+func TestKilledWhileCRIURestores(t *testing.T) { bySupervisor(t, killedWhileCRIURestores) }
+
+func killedWhileCRIURestores(t *testing.T, handler string) {
+	b := newBed(t, handler, testbed.Options{})
 	w := b.watchCRIU(t)
 	volume := t.TempDir()
 	if err := os.MkdirAll(filepath.Join(volume, "a/b"), 0o700); err != nil {

@@ -17,7 +17,7 @@ import (
 func TestRefusedCheckpoints(t *testing.T) {
 	b := newBed(t, gvisor, testbed.Options{})
 	p, other := b.run(t, "one", "two"), b.run(t, "one")
-	onCrun := b.Client.RunPod(t, testbed.PodSpec{Handler: without, Image: b.Image, Command: []string{"sleep", "3600"}})
+	onCrun := b.Client.RunPod(t, testbed.PodSpec{Handler: crun, Image: b.Image, Command: []string{"sleep", "3600"}})
 	ended := p.RunContainer(t, "ended", testbed.PodSpec{Image: b.Image, Command: []string{"true"}})
 	ended.WaitExit(t)
 	one, two := p.members[0].ID, p.members[1].ID
@@ -43,6 +43,9 @@ func TestRefusedCheckpoints(t *testing.T) {
 		"a full directory":     {&runtimeapi.CheckpointPodRequest{PodSandboxId: p.ID, OutputPath: full, ContainerIds: []string{one, two}}, codes.InvalidArgument, "is not empty"},
 		"without CRIU":         {&runtimeapi.CheckpointPodRequest{PodSandboxId: onCrun.ID, OutputPath: empty, ContainerIds: []string{onCrun.Container.ID}}, codes.Unimplemented, "does not report support for CRIU"},
 	} {
+		if name == "without CRIU" && testbed.CrunHasCRIU(t) {
+			continue
+		}
 		_, err := b.Client.CheckpointPod(testbed.Within(t, patience), c.request)
 		if err == nil {
 			t.Errorf("%s: it was accepted", name)
@@ -80,7 +83,7 @@ func TestRefusedRestores(t *testing.T) {
 	}{
 		"no checkpoint":   {func(r *runtimeapi.RestorePodRequest) { r.CheckpointPath = t.TempDir() }, codes.InvalidArgument, []string{"has no checkpoint of a pod"}},
 		"no such handler": {func(r *runtimeapi.RestorePodRequest) { r.RuntimeHandler = "none" }, codes.InvalidArgument, []string{"none"}},
-		"without CRIU":    {func(r *runtimeapi.RestorePodRequest) { r.RuntimeHandler = without }, codes.Unimplemented, []string{"crun", "does not report support for CRIU"}},
+		"without CRIU":    {func(r *runtimeapi.RestorePodRequest) { r.RuntimeHandler = crun }, codes.Unimplemented, []string{"crun", "does not report support for CRIU"}},
 		"an option":       {func(r *runtimeapi.RestorePodRequest) { r.Options = map[string]string{"x": "y"} }, codes.InvalidArgument, []string{`"x"`}},
 		"no containers":   {func(r *runtimeapi.RestorePodRequest) { r.ContainerConfigs = nil }, codes.InvalidArgument, []string{"container_configs"}},
 		"one too few":     {func(r *runtimeapi.RestorePodRequest) { r.ContainerConfigs = r.ContainerConfigs[:1] }, codes.InvalidArgument, []string{`"two" is missing`}},
@@ -91,6 +94,9 @@ func TestRefusedRestores(t *testing.T) {
 		"another command": {func(r *runtimeapi.RestorePodRequest) { r.ContainerConfigs[1].Command[0] = "ash" }, codes.InvalidArgument, []string{`container "two": command differs`}},
 		"no pod":          {func(r *runtimeapi.RestorePodRequest) { r.Config = nil }, codes.InvalidArgument, []string{"config"}},
 	} {
+		if name == "without CRIU" && testbed.CrunHasCRIU(t) {
+			continue
+		}
 		r := b.request(p, dir)
 		c.change(r)
 		_, _, err := b.Client.TryRestore(t, r)

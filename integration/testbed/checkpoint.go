@@ -4,6 +4,7 @@ import (
 	"context"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"google.golang.org/grpc/codes"
@@ -87,4 +88,15 @@ func CRIUUnfit(t T, criu string) string {
 	}
 	t.Fatalf("%s check: %v: %s", criu, err, out)
 	return ""
+}
+
+// CrunHasCRIU tells whether the crun of the tests was built with CRIU; Debian's was not.
+func CrunHasCRIU(t T) bool {
+	t.Helper()
+	crun := Part(t, Crun)
+	out, err := exec.Command(crun, "--version").Output()
+	if err != nil {
+		t.Fatalf("%s --version: %v", crun, err)
+	}
+	return slices.Contains(strings.Fields(string(out)), "+CRIU")
 }

@@ -22,6 +22,9 @@ func Checkpoints(h Handler) *Refusal {
 	case !h.Runtime.MakesCheckpoints():
 		return lacks(h.runtime() + " does not report support for CRIU")
 	}
+	if why := h.Runtime.LacksRestore(); why != "" {
+		return lacks(why)
+	}
 	if h.Checkpoints == nil {
 		return nil
 	}

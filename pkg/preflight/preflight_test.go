@@ -45,7 +45,7 @@ func runtimes(t *testing.T) []Handler {
 	node := Node{MountSetattr: true, AppArmor: true, SELinux: true}
 	all := []Handler{
 		{Name: "kata", Binary: "containerd-shim-kata-v2", Runtime: &probe.Runtime{Version: "3.2.0", OwnKernel: true}},
-		{Name: "bare", Runtime: &probe.Runtime{Name: probe.Crun, Version: "1.14", BuildTags: []string{"-SECCOMP", "-APPARMOR", "-SELINUX"}}},
+		{Name: "bare", Runtime: &probe.Runtime{Name: probe.Crun, Version: "1.14", BuildTags: []string{"-SECCOMP", "-APPARMOR", "-SELINUX", "+CRIU"}}},
 		{Name: "dead"},
 	}
 	for _, name := range []string{"runc-1.5.2", "runc-1.1.5", "crun-1.24", "crun-1.8.1", "youki-0.5.7", "runsc-2025"} {

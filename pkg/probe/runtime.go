@@ -217,6 +217,24 @@ func (r *Runtime) MakesCheckpoints() bool {
 	return said["org.opencontainers.runc.checkpoint.enabled"] == "true" || said["run.oci.crun.checkpoint.enabled"] == "true" || r.hasTag("+CRIU")
 }
 
+// crunClosing is the oldest crun that restores containers without their connections, which
+// another pod cannot have.
+const crunClosing = "v1.23"
+
+// LacksRestore returns why the runtime, though built with CRIU, restores no containers for
+// berth; "" if it does.
+func (r *Runtime) LacksRestore() string {
+	switch {
+	case r == nil || r.Name != Crun:
+		return ""
+	case r.Driven != nil:
+		return "crun refuses a flag by which shims restore; use it without one (runtime_type = \"oci\")"
+	case semver.IsValid("v"+r.Version) && semver.Compare("v"+r.Version, crunClosing) < 0:
+		return "crun " + r.Version + " cannot restore containers without their connections; install " + crunClosing[1:] + " or newer"
+	}
+	return ""
+}
+
 func (r *Runtime) linux() *features.Linux {
 	if r == nil || r.Features == nil {
 		return nil

@@ -3,6 +3,7 @@ package probe
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
@@ -136,6 +137,25 @@ func TestMakesCheckpoints(t *testing.T) {
 	} {
 		if got := c.rt.MakesCheckpoints(); got != c.want {
 			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
+
+func TestLacksRestore(t *testing.T) {
+	for name, c := range map[string]struct {
+		rt   *Runtime
+		want string
+	}{
+		"nobody":             {nil, ""},
+		"runc":               {&Runtime{Name: Runc, Version: "1.1.5"}, ""},
+		"runc of a shim":     {&Runtime{Name: Runc, Version: "1.1.5", Driven: &Identity{}}, ""},
+		"crun":               {&Runtime{Name: Crun, Version: "1.23"}, ""},
+		"old crun":           {&Runtime{Name: Crun, Version: "1.22"}, "1.23 or newer"},
+		"crun of a shim":     {&Runtime{Name: Crun, Version: "1.27", Driven: &Identity{}}, "without one"},
+		"crun of no release": {&Runtime{Name: Crun, Version: "UNKNOWN"}, ""},
+	} {
+		if got := c.rt.LacksRestore(); (got == "") != (c.want == "") || !strings.Contains(got, c.want) {
+			t.Errorf("%s: %q, want %q", name, got, c.want)
 		}
 	}
 }

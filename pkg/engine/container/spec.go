@@ -20,6 +20,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/pod"
 	"github.com/berth-cri/berth/pkg/engine/rootfs"
 	"github.com/berth-cri/berth/pkg/engine/settings"
+	"github.com/berth-cri/berth/pkg/engine/supervisor"
 	"github.com/berth-cri/berth/pkg/trust"
 )
 
@@ -68,9 +69,14 @@ func (b *specifier) buildSpec(ctx context.Context, c *pod.Container, img *image.
 		ImageName: c.Spec().ImageName, ImageID: img.ID, Image: img.Config, User: user, CgroupsPath: c.Spec().CgroupsPath,
 		ProcessLabel: c.Spec().ProcessLabel, MountLabel: c.Spec().MountLabel, ImageMounts: images, Volumes: volumes,
 	}
-	in.CRIUConfig = c.Sandbox.Runner.CRIUConfig(b.pods.ContainerDir(c.ID()))
 	if in.Runtime, err = b.binaries.Prober.Probe(ctx, b.binaries.Runtimes.Of(c.Sandbox.Spec())); err != nil {
 		return nil, user, err
+	}
+	in.CRIUConfig = c.Sandbox.Runner.CRIUConfig(b.pods.ContainerDir(c.ID()), in.Runtime)
+	if images := c.Spec().Checkpoint; images != "" && c.Sandbox.HostProcesses {
+		if in.OwnIPC, err = supervisor.HasSysVIPC(images); err != nil {
+			return nil, user, err
+		}
 	}
 	if in.Base, err = b.settings.BaseSpec(c.Sandbox.Spec()); err != nil {
 		return nil, user, err

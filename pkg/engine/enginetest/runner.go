@@ -10,6 +10,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/cgroup"
 	"github.com/berth-cri/berth/pkg/engine/pod"
 	"github.com/berth-cri/berth/pkg/engine/shim"
+	"github.com/berth-cri/berth/pkg/probe"
 )
 
 // Runner is a pod.Runner that runs nothing: it writes down what it is asked for, and
@@ -120,7 +121,7 @@ func (r *Runner) Usage(context.Context, string) (cgroup.Stats, error) {
 func (r *Runner) KilledForMemory(context.Context, string) bool { return false }
 
 // CRIUConfig implements pod.Runner.
-func (r *Runner) CRIUConfig(string) string { return "" }
+func (r *Runner) CRIUConfig(string, *probe.Runtime) string { return "" }
 
 // TellCRIU implements pod.Runner.
 func (r *Runner) TellCRIU(pod.CRIUCall) (func() error, error) {

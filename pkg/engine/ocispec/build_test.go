@@ -238,6 +238,23 @@ func TestBuildOfNothing(t *testing.T) {
 	}
 }
 
+// A container gets an IPC namespace of its own, and is in the pod's others.
+func TestOwnIPC(t *testing.T) {
+	c := testContainer(t)
+	c.OwnIPC = true
+	s, err := Build(c, Node{CgroupUnified: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	joined := map[specs.LinuxNamespaceType]bool{}
+	for _, n := range s.Linux.Namespaces {
+		joined[n.Type] = n.Path != ""
+	}
+	if own, there := joined[specs.IPCNamespace]; own || !there || !joined[specs.UTSNamespace] || !joined[specs.NetworkNamespace] {
+		t.Errorf("it has %v", s.Linux.Namespaces)
+	}
+}
+
 // Nothing that Build returns may be reached from its input, and two specs must
 // not share anything but the filter.
 func TestBuildSharesNothing(t *testing.T) {

@@ -42,6 +42,9 @@ func containerNamespaces(c Container, n Node) ([]specs.LinuxNamespace, error) {
 		if err != nil {
 			return nil, err
 		}
+		if k.kind == specs.IPCNamespace && c.OwnIPC && len(ns) > 0 {
+			ns[0].Path = ""
+		}
 		out = append(out, ns...)
 	}
 	pid, err := pidNamespace(opts, pod, sb, c.TargetPID)

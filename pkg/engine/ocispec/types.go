@@ -123,6 +123,9 @@ type Container struct {
 	// CRIUConfig is the file that CRIU shall read when the container is
 	// checkpointed; empty is none of berth's.
 	CRIUConfig string
+	// OwnIPC says that the container gets an IPC namespace of its own where it would join
+	// the pod's.
+	OwnIPC bool
 }
 
 // SandboxProcess is everything that the spec of a sandbox's own process is made of.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/berth-cri/berth/pkg/engine/cgroup"
 	"github.com/berth-cri/berth/pkg/engine/shim"
+	"github.com/berth-cri/berth/pkg/probe"
 )
 
 // Runner is who runs the tasks of one sandbox: the supervisor of an OCI runtime, or a
@@ -24,9 +25,9 @@ type Runner interface {
 	Usage(ctx context.Context, container string) (cgroup.Stats, error)
 	// KilledForMemory tells of kills that the Runner may report too late, or to nobody.
 	KilledForMemory(ctx context.Context, cgroupsPath string) bool
-	// CRIUConfig is where the runtime is told to look for CRIU's configuration in a
-	// bundle; empty where it makes no checkpoints by it.
-	CRIUConfig(bundle string) string
+	// CRIUConfig is where the runtime, which is rt, is told to look for CRIU's configuration
+	// in a bundle; empty where it makes no checkpoints, or is told in another way.
+	CRIUConfig(bundle string, rt *probe.Runtime) string
 	// TellCRIU writes that file for a call that is about to be made, if its Runner does not do
 	// so itself; done removes it.
 	TellCRIU(call CRIUCall) (done func() error, err error)

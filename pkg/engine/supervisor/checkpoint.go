@@ -88,10 +88,14 @@ func (t *task) checkpoint(ctx context.Context, images string, o *runcapi.Checkpo
 		t.giveUp.Store(&giveUp)
 		defer t.giveUp.Store(nil)
 		config := filepath.Join(t.journal.Bundle, CRIUConfigFile)
-		if err := os.WriteFile(config, dumpConfig(system, pipes, o.GetOpenTcp()), 0o600); err != nil {
+		text, err := onceConfig(dumpConfig(system, pipes, o.GetOpenTcp()))
+		if err != nil {
 			return err
 		}
-		err = criuWrite{t}.run(ctx, checkpointArgs(t.id, images, o))
+		if err := os.WriteFile(config, text, 0o600); err != nil {
+			return err
+		}
+		err = criuWrite{t}.run(ctx, checkpointArgs(t.id, images, o), criuConfigEnv+"="+config)
 		if err == nil {
 			err = writePipes(images, pipes)
 		}

@@ -23,6 +23,9 @@ const (
 	// stdioFile is, beside CRIU's images, what they call the pipes of the container, which
 	// another node has others for.
 	stdioFile = "stdio.json"
+	// criuConfigAnnotation names, in a container's configuration, a file that the runtime
+	// passes on to CRIU. crun is not told of one: see supervised.CRIUConfig.
+	criuConfigAnnotation = "org.criu.config"
 	// maxStdioFile bounds it: anybody may have written it.
 	maxStdioFile = 4096
 	// emptyImage is the size of an image of CRIU without entries: two magic numbers.
@@ -42,31 +45,23 @@ func CRIUConfig(runtime, bundle, images string, openTCP bool) ([]byte, error) {
 	if images == "" {
 		return dumpConfig(system, nil, openTCP), nil
 	}
-	namespaces, err := joinedNamespaces(bundle, images)
-	if err != nil {
-		return nil, err
-	}
 	pipes, err := readPipes(images)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", err, errdefs.ErrInvalidArgument)
 	}
-	return append(restoreConfig(system, namespaces), pipesConfig(pipes)...), nil
+	return append(restoreConfig(system, joinedNamespaces(readBundle(bundle))), pipesConfig(pipes)...), nil
 }
 
 // joinedNamespaces are those of the pod that CRIU must be told to join; runtimes tell it of the
-// others. One with System V objects is made anew with them: they cannot be put into another.
-func joinedNamespaces(bundle, images string) (map[string]string, error) {
-	has, err := HasSysVIPC(images)
-	if err != nil {
-		return nil, err
-	}
+// others.
+func joinedNamespaces(bundle bundleFacts) map[string]string {
 	joined := map[string]string{}
-	for _, n := range readBundle(bundle).Linux.Namespaces {
-		if n.Path != "" && (n.Type == "uts" || n.Type == "ipc" && !has) {
+	for _, n := range bundle.Linux.Namespaces {
+		if n.Path != "" && (n.Type == "uts" || n.Type == "ipc") {
 			joined[n.Type] = n.Path
 		}
 	}
-	return joined, nil
+	return joined
 }
 
 // systemCRIUConfig is what the node's administrator says to CRIU for a runtime.
@@ -98,20 +93,19 @@ func pipesOf(j *Task) (map[int]string, error) {
 	return found, nil
 }
 
-// onceConfig is what CRIU reads once, as the environment names it. CRIU before 4.2 reads the
-// other file twice, and then looks for each pipe a second time. An administrator may have named
-// a file of their own.
-func onceConfig(pipes map[int]string) ([]byte, error) {
+// onceConfig is ours as CRIU reads it once, by the environment, whatever the runtime passes on.
+// CRIU before 4.2 reads the other file twice, and then looks for each pipe a second time. An
+// administrator may have named a file of their own.
+func onceConfig(ours []byte) ([]byte, error) {
 	var theirs []byte
 	if file := os.Getenv(criuConfigEnv); file != "" {
 		text, err := os.ReadFile(file)
 		if err != nil {
 			return nil, fmt.Errorf("read what %s names: %w", criuConfigEnv, err)
 		}
-		theirs = append(theirs, text...)
-		theirs = append(theirs, '\n')
+		theirs = slices.Concat(text, []byte{'\n'})
 	}
-	return append(theirs, pipesConfig(pipes)...), nil
+	return append(theirs, ours...), nil
 }
 
 // dumpConfig is what CRIU must know beside the runtime's arguments when it writes a
@@ -210,7 +204,7 @@ func isHex(s string) bool {
 }
 
 // HasSysVIPC says whether there are System V objects in a directory of CRIU's images. They are
-// the pod's, which is restored with namespaces of its own; CRIU can make them only anew.
+// the pod's, but CRIU can make them only in a namespace that it makes with them.
 func HasSysVIPC(images string) (bool, error) {
 	files, err := os.ReadDir(images)
 	if errors.Is(err, fs.ErrNotExist) {

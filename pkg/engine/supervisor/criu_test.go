@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/moby/sys/mountinfo"
+	"golang.org/x/sys/unix"
 )
 
 func TestCRIUConfig(t *testing.T) {
@@ -26,6 +27,41 @@ func TestCRIUConfig(t *testing.T) {
 	} {
 		if string(c.got) != c.want {
 			t.Errorf("%s: %q", name, c.got)
+		}
+	}
+}
+
+func TestOnceConfig(t *testing.T) {
+	theirs := filepath.Join(t.TempDir(), "their.conf")
+	t.Setenv(criuConfigEnv, theirs)
+	if got, err := onceConfig([]byte("ours")); err == nil {
+		t.Errorf("a missing file: %q", got)
+	}
+	if err := os.WriteFile(theirs, []byte("theirs"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := onceConfig([]byte("ours")); err != nil || string(got) != "theirs\nours" {
+		t.Errorf("%q, %v", got, err)
+	}
+	t.Setenv(criuConfigEnv, "")
+	if got, err := onceConfig([]byte("ours")); err != nil || string(got) != "ours" {
+		t.Errorf("without one: %q, %v", got, err)
+	}
+}
+
+func TestRestoreArgs(t *testing.T) {
+	const always = "restore --image-path /i --work-path /w --ext-unix-sk --file-locks"
+	for name, c := range map[string]struct {
+		terminal, told bool
+		want           string
+	}{
+		"runc":          {false, true, always},
+		"runc terminal": {true, true, always + " --shell-job"},
+		"crun":          {false, false, always + " --tcp-close"},
+		"crun terminal": {true, false, always + " --shell-job --tcp-close"},
+	} {
+		if got := strings.Join(restoreArgs("/i", "/w", c.terminal, c.told), " "); got != c.want {
+			t.Errorf("%s: %s", name, got)
 		}
 	}
 }
@@ -95,6 +131,40 @@ func TestHasSysVIPC(t *testing.T) {
 	}
 	if has, err := HasSysVIPC(filepath.Join(dir, "none")); has || err != nil {
 		t.Errorf("without images: %v, %v", has, err)
+	}
+}
+
+// TestUnmountAfterCrun: a crun that was killed in a restore has the container's root
+// filesystem mounted in the bundle, which is removed with all that is in it.
+func TestUnmountAfterCrun(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("mounts need root")
+	}
+	bundle, rootfs := t.TempDir(), t.TempDir()
+	kept := filepath.Join(rootfs, "kept")
+	if err := os.WriteFile(kept, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r := criuRestore{&task{id: "one", dir: t.TempDir(), journal: Task{Bundle: bundle, Options: Options{Root: t.TempDir()}}}}
+	if err := r.unmount(); err != nil {
+		t.Fatalf("without any: %v", err)
+	}
+	at := filepath.Join(bundle, crunRoot)
+	if err := os.Mkdir(at, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount(rootfs, at, "", unix.MS_BIND, ""); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(at, unix.MNT_DETACH) })
+	if err := r.unmount(); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(bundle); err != nil {
+		t.Errorf("something is left: %v", err)
+	}
+	if _, err := os.Stat(kept); err != nil {
+		t.Error(err)
 	}
 }
 

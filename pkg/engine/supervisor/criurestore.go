@@ -45,28 +45,35 @@ func (r criuRestore) prepare() ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	namespaces, err := joinedNamespaces(j.Bundle, j.Checkpoint)
-	if err != nil {
-		return nil, err
-	}
 	if err := os.MkdirAll(r.work(), 0o700); err != nil {
 		return nil, err
 	}
-	once, err := onceConfig(pipes)
+	once, err := onceConfig(pipesConfig(pipes))
 	if err != nil {
 		return nil, err
 	}
+	bundle := readBundle(j.Bundle)
 	if err := errors.Join(
-		os.WriteFile(r.config(), restoreConfig(system, namespaces), 0o600),
+		os.WriteFile(r.config(), restoreConfig(system, joinedNamespaces(bundle)), 0o600),
 		os.WriteFile(r.once(), once, 0o600),
 	); err != nil {
 		return nil, err
 	}
-	args := []string{"restore", "--image-path", j.Checkpoint, "--work-path", r.work(), "--ext-unix-sk", "--file-locks"}
-	if j.Terminal {
+	told := bundle.Annotations[criuConfigAnnotation] == r.config()
+	return restoreArgs(j.Checkpoint, r.work(), j.Terminal, told), nil
+}
+
+// restoreArgs are the runtime's. One that is not told of a file for CRIU is crun, which joins
+// the pod's namespaces itself; runc does not know the flag that it needs.
+func restoreArgs(images, work string, terminal, told bool) []string {
+	args := []string{"restore", "--image-path", images, "--work-path", work, "--ext-unix-sk", "--file-locks"}
+	if terminal {
 		args = append(args, "--shell-job")
 	}
-	return args, nil
+	if !told {
+		args = append(args, "--tcp-close")
+	}
+	return args
 }
 
 // done removes what only CRIU needed.
@@ -102,5 +109,13 @@ func (r criuRestore) undo() error {
 // are removed with all that is in them: the container's own files, its volumes and all
 // cgroups.
 func (r criuRestore) unmount() error {
-	return errors.Join(mountpoint.UnmountBelow(filepath.Join(r.task.journal.Options.Root, r.task.id)), mountpoint.UnmountBelow(r.task.dir))
+	j := &r.task.journal
+	return errors.Join(
+		mountpoint.UnmountBelow(filepath.Join(j.Options.Root, r.task.id)),
+		mountpoint.UnmountBelow(r.task.dir),
+		ignoreNotExist(mountpoint.Remove(filepath.Join(j.Bundle, crunRoot))),
+	)
 }
+
+// crunRoot is where in the bundle crun mounts the root filesystem for CRIU.
+const crunRoot = "criu-root"

@@ -27,12 +27,13 @@ type criuWrite struct{ task *task }
 // run calls the runtime. Whatever the result, no CRIU is at work on the container when it
 // returns: one that is left freezes the container again when it ends, because it was frozen
 // when it began.
-func (w criuWrite) run(ctx context.Context, args []string) error {
+func (w criuWrite) run(ctx context.Context, args []string, environment ...string) error {
 	_, err := w.task.processes.invokeForever(ctx, &call{
-		options: &w.task.journal.Options,
-		args:    args,
-		byCRIU:  true,
-		begun:   w.record,
+		options:     &w.task.journal.Options,
+		args:        args,
+		environment: environment,
+		byCRIU:      true,
+		begun:       w.record,
 	})
 	if err != nil {
 		w.settle()

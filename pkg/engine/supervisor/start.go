@@ -171,7 +171,7 @@ func (t *task) prepareLaunch() (_ *firstLaunch, retErr error) {
 		l.call.environment = []string{criuConfigEnv + "=" + criuRestore{t}.once()}
 	}
 	l.call.args = append(l.call.args, "--detach", "--bundle", j.Bundle, "--pid-file", l.pidFile)
-	if j.Options.NoPivotRoot {
+	if j.Options.NoPivotRoot && !t.byCRIU() { // CRIU pivots; crun's restore refuses the flag
 		l.call.args = append(l.call.args, "--no-pivot")
 	}
 	if j.Options.NoNewKeyring && !t.byCRIU() { // CRIU makes none

@@ -26,6 +26,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/shim"
 	"github.com/berth-cri/berth/pkg/engine/supervisor"
 	"github.com/berth-cri/berth/pkg/handler"
+	"github.com/berth-cri/berth/pkg/probe"
 )
 
 // foreign is the Runner of a sandbox on a shim that is not berth's: one process for this
@@ -199,7 +200,7 @@ func (r *foreign) KilledForMemory(ctx context.Context, cgroupsPath string) bool 
 }
 
 // CRIUConfig is for the shim that calls runc.
-func (r *foreign) CRIUConfig(bundle string) string {
+func (r *foreign) CRIUConfig(bundle string, _ *probe.Runtime) string {
 	if !IsRuncShim(r.sandbox.Spec().Definition.Path) {
 		return ""
 	}
@@ -208,7 +209,7 @@ func (r *foreign) CRIUConfig(bundle string) string {
 
 // TellCRIU leaves out the pipes: the shim makes them, and has the runtime see to them.
 func (r *foreign) TellCRIU(call pod.CRIUCall) (func() error, error) {
-	file := r.CRIUConfig(call.Bundle)
+	file := r.CRIUConfig(call.Bundle, nil)
 	if file == "" {
 		return func() error { return nil }, nil
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/supervisor"
 	"github.com/berth-cri/berth/pkg/engine/usage"
 	"github.com/berth-cri/berth/pkg/handler"
+	"github.com/berth-cri/berth/pkg/probe"
 	supervisorapi "github.com/berth-cri/berth/proto/berth/supervisor/v1"
 )
 
@@ -186,8 +187,10 @@ func (r *supervised) Usage(ctx context.Context, container string) (cgroup.Stats,
 // KilledForMemory knows nothing more: the journal has it.
 func (*supervised) KilledForMemory(context.Context, string) bool { return false }
 
-func (r *supervised) CRIUConfig(bundle string) string {
-	if !r.sandbox.HostProcesses {
+// CRIUConfig is not for crun, which passes the file on to its libcriu: one before 4.2 cannot
+// take it, and every checkpoint fails. Its supervisor says all by flags and the environment.
+func (r *supervised) CRIUConfig(bundle string, rt *probe.Runtime) string {
+	if !r.sandbox.HostProcesses || rt != nil && rt.Name == probe.Crun {
 		return ""
 	}
 	return filepath.Join(bundle, supervisor.CRIUConfigFile)

@@ -149,7 +149,7 @@ func (k *Keeper) look(ctx context.Context) time.Duration {
 			return k.soon()
 		}
 		mine := f.of(content)
-		if err == nil && !(repeat && !f.lasts()) && !f.due(text, mine, now) {
+		if err == nil && (!repeat || f.lasts()) && !f.due(text, mine, now) {
 			continue
 		}
 		seen, err := k.write(ctx, f, mine, now)

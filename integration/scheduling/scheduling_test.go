@@ -70,7 +70,7 @@ func newBed(t *testing.T) *bed {
 		t.Fatal(err)
 	}
 	on := testbed.StartBed(t, "scheduling/busybox:1", testbed.Options{
-		Runtimes:       map[string]string{"runc": testbed.Part(t, testbed.Runc), "crun": b.crun},
+		Runtimes:       map[string]string{"runc": testbed.Part(t, testbed.Runc)},
 		DefaultRuntime: "runc",
 		Config: fmt.Sprintf("[node_labels]\nfile = %q\n[handlers]\nprobe_interval = \"1s\"\n[runtimes.crun]\nruntime_path = %q\nmax_pods = %d\n",
 			filepath.Join(features, "berth"), b.crun, maxPods),

@@ -190,7 +190,7 @@ func (c *controller) keep(ctx context.Context, name string) error {
 	if err != nil {
 		return fmt.Errorf("patch nodes/status: %w", err)
 	}
-	log.G(ctx).WithFields(log.Fields{"node": name, "capacity": maps.Clone(room)}).Info("Set the capacity of a node")
+	log.G(ctx).WithFields(log.Fields{"node": name, "capacity": maps.Clone(room)}).Info("Updated the capacity of a node")
 	return nil
 }
 

@@ -52,7 +52,7 @@ func main() {
 }
 
 func newCommand() *cobra.Command {
-	var kubeconfig, namespace string
+	var kubeconfig, namespace, counting string
 	c := &cobra.Command{
 		Use:   "berth-controller",
 		Short: "Tell the scheduler how many pods of each handler the nodes have room for",
@@ -67,14 +67,20 @@ with the lease works, and the others wait.`,
 		Args:          cobra.NoArgs,
 		SilenceErrors: true,
 		SilenceUsage:  true,
-		RunE:          func(c *cobra.Command, _ []string) error { return run(c.Context(), kubeconfig, namespace) },
+		RunE: func(c *cobra.Command, _ []string) error {
+			return run(c.Context(), kubeconfig, namespace, capacity.Counting(counting))
+		},
 	}
 	c.Flags().StringVar(&kubeconfig, "kubeconfig", "", "`FILE` by which the API server is reached (default $KUBECONFIG, or the service account of the pod)")
 	c.Flags().StringVar(&namespace, "namespace", "", "`NAMESPACE` of the lease (default that of the pod, or of the kubeconfig)")
+	c.Flags().StringVar(&counting, "count-overhead", string(capacity.ByStatus), "how the cluster's scheduler counts the overhead of pods that run: by-status (Kubernetes 1.36 and 1.37) or once")
 	return c
 }
 
-func run(ctx context.Context, kubeconfig, namespace string) error {
+func run(ctx context.Context, kubeconfig, namespace string, counting capacity.Counting) error {
+	if counting != capacity.ByStatus && counting != capacity.Once {
+		return fmt.Errorf("--count-overhead=%s must be %s or %s", counting, capacity.ByStatus, capacity.Once)
+	}
 	config, namespace, err := connect(kubeconfig, namespace)
 	if err != nil {
 		return err
@@ -86,7 +92,7 @@ func run(ctx context.Context, kubeconfig, namespace string) error {
 	if err := capacity.CheckRights(ctx, client, namespace); err != nil {
 		return err
 	}
-	return lead(ctx, client, namespace, func(ctx context.Context) error { return capacity.Run(ctx, client) })
+	return lead(ctx, client, namespace, func(ctx context.Context) error { return capacity.Run(ctx, client, counting) })
 }
 
 // connect finds the API server, and the namespace of the lease.

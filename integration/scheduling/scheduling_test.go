@@ -5,6 +5,7 @@
 package scheduling
 
 import (
+	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
@@ -118,17 +119,30 @@ scheduling: {nodeSelector: {`+nodelabel.Handler("crun")+`: `+nodelabel.Ready+`}}
 	b.room(t, kubelet.NodeName, maxPods)
 }
 
-// room waits until a node has room for that many pods of crun.
-func (b *bed) room(t *testing.T, name string, pods int64) {
+// room waits until a node has room for that many more pods of crun, as the scheduler
+// counts those that it has.
+func (b *bed) room(t *testing.T, name string, more int64) {
 	t.Helper()
 	testbed.Eventually(t, patience, func() error {
+		var pods corev1.PodList
+		if err := json.Unmarshal([]byte(b.Kubectl(t, "", "get", "pods", "--all-namespaces", "--field-selector=spec.nodeName="+name, "-o", "json")), &pods); err != nil {
+			return err
+		}
+		taken := int64(0)
+		for _, p := range pods.Items {
+			for _, has := range []corev1.ResourceList{p.Spec.Overhead, p.Status.AllocatedResources} {
+				if q := has[crunPods]; p.Status.Phase != corev1.PodFailed {
+					taken += q.Value()
+				}
+			}
+		}
 		node, err := b.Node(name)
 		if err != nil {
 			return err
 		}
 		for what, list := range map[string]corev1.ResourceList{"capacity": node.Status.Capacity, "allocatable": node.Status.Allocatable} {
-			if q, there := list[crunPods]; !there || q.Value() != pods {
-				return fmt.Errorf("node %s has %s %v of %s, want %d", name, what, q.String(), crunPods, pods)
+			if q, there := list[crunPods]; !there || q.Value() != taken+more {
+				return fmt.Errorf("node %s has %s %v of %s, want %d and %d", name, what, q.String(), crunPods, taken, more)
 			}
 		}
 		return nil
@@ -320,13 +334,14 @@ func (b *bed) overflow(t *testing.T) {
 	for i := range maxPods {
 		b.n.WaitReady(t, "of-many-"+strconv.Itoa(i))
 	}
+	b.room(t, kubelet.NodeName, 0)
 	b.pod(t, "one-more", "crun", "{}")
 	b.refused(t, "one-more", full, "1 node(s) "+notThere)
 	b.Kubectl(t, "", "label", "node", elsewhere, nodelabel.Present("crun")+"="+nodelabel.True, nodelabel.Handler("crun")+"="+nodelabel.Ready)
 	b.room(t, elsewhere, 110)
 	b.placed(t, "one-more", elsewhere)
 	b.Kubectl(t, "", "label", "node", elsewhere, nodelabel.Present("crun")+"-", nodelabel.Handler("crun")+"-")
-	b.room(t, elsewhere, 1)
+	b.room(t, elsewhere, 0)
 	b.n.Kubectl(t, "delete", "pods", "--all", "--timeout=2m")
 	b.room(t, kubelet.NodeName, maxPods)
 }
@@ -343,13 +358,13 @@ func (b *bed) withdrawn(t *testing.T) {
 		was[name] = b.n.WaitReady(t, name).Status.ContainerStatuses[0]
 	}
 	// What is not counted takes a place all the same.
-	b.room(t, kubelet.NodeName, maxPods-1)
+	b.room(t, kubelet.NodeName, maxPods-int64(len(counted))-1)
 	if err := os.Rename(b.crun, b.crun+".away"); err != nil {
 		t.Fatal(err)
 	}
 	b.notReady(t)
 	began := time.Now()
-	b.room(t, kubelet.NodeName, int64(len(counted)))
+	b.room(t, kubelet.NodeName, 0)
 	t.Logf("the scheduler knows %v after berth", time.Since(began))
 	b.labelled(t, "runc")
 	b.pod(t, "late", "crun", "{}")
@@ -368,7 +383,6 @@ func (b *bed) withdrawn(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.labelled(t, "crun", "runc")
-	b.room(t, kubelet.NodeName, maxPods)
 	b.n.WaitReady(t, "late")
 	b.placed(t, "late", kubelet.NodeName)
 }

@@ -31,18 +31,19 @@ const (
 
 // controller keeps the status of nodes.
 type controller struct {
-	client  kubernetes.Interface
-	nodes   cache.SharedIndexInformer
-	pods    cache.SharedIndexInformer
-	classes cache.SharedIndexInformer
-	due     workqueue.TypedRateLimitingInterface[string] // names of nodes
+	client   kubernetes.Interface
+	counting Counting
+	nodes    cache.SharedIndexInformer
+	pods     cache.SharedIndexInformer
+	classes  cache.SharedIndexInformer
+	due      workqueue.TypedRateLimitingInterface[string] // names of nodes
 }
 
 // Run keeps the capacity of all nodes until ctx is over, and returns when nothing is
 // written any more. Nobody else may do so meanwhile.
-func Run(ctx context.Context, client kubernetes.Interface) error {
+func Run(ctx context.Context, client kubernetes.Interface, counting Counting) error {
 	c := &controller{
-		client: client,
+		client: client, counting: counting,
 		due: workqueue.NewTypedRateLimitingQueueWithConfig(
 			workqueue.NewTypedItemExponentialFailureRateLimiter[string](firstRetry, lastRetry),
 			workqueue.TypedRateLimitingQueueConfig[string]{Name: "nodes"}),
@@ -136,7 +137,7 @@ func slimPod(o any) (any, error) {
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: p.Name, Namespace: p.Namespace, UID: p.UID, ResourceVersion: p.ResourceVersion},
 		Spec:       corev1.PodSpec{NodeName: p.Spec.NodeName, RuntimeClassName: p.Spec.RuntimeClassName, Overhead: p.Spec.Overhead},
-		Status:     corev1.PodStatus{Phase: p.Status.Phase},
+		Status:     corev1.PodStatus{Phase: p.Status.Phase, Resources: p.Status.Resources, AllocatedResources: p.Status.AllocatedResources},
 	}, nil
 }
 
@@ -178,7 +179,7 @@ func (c *controller) keep(ctx context.Context, name string) error {
 			pods = append(pods, p)
 		}
 	}
-	room := RoomOf(n, pods, c.handlers())
+	room := RoomOf(n, pods, c.handlers(), c.counting)
 	body := room.patch(n)
 	if body == nil {
 		return nil

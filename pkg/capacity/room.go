@@ -1,7 +1,7 @@
 // Package capacity tells the scheduler how many pods of each handler a node has room
 // for: as capacity of a resource of which each pod of the handler's classes has one.
 //
-//	err := capacity.Run(ctx, core, classes) // until ctx is over
+//	err := capacity.Run(ctx, client, capacity.ByStatus) // until ctx is over
 //
 // A handler that takes pods has room for its max_pods. One that does not has room for
 // the pods there are, and never for less: a kubelet that starts ends pods that do not
@@ -15,11 +15,13 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	helpers "k8s.io/component-helpers/resource"
 
 	"github.com/berth-cri/berth/pkg/nodelabel"
 )
 
-// Room is for how many pods a node has room, by resource, those that it has included.
+// Room is the capacity of a node, by resource: what its pods take, and one for each pod
+// more.
 type Room map[corev1.ResourceName]int64
 
 // Classes are the handlers of RuntimeClasses, by the name of the class.
@@ -27,27 +29,51 @@ type Classes map[string]string
 
 // RoomOf is that of a node with these pods. Handlers without a class have none: no pod
 // asks for it. Pure.
-func RoomOf(n *corev1.Node, pods []*corev1.Pod, classes Classes) Room {
-	room, others := taken(pods, classes)
+func RoomOf(n *corev1.Node, pods []*corev1.Pod, classes Classes, counting Counting) Room {
+	room, having, others := taken(pods, classes, counting)
 	for handler := range handlersOf(classes) {
 		name := corev1.ResourceName(nodelabel.Pods(handler))
 		takesPods := n.Labels[nodelabel.Handler(handler)] == nodelabel.Ready
 		if _, there := room[name]; !there && !takesPods && n.Labels[nodelabel.Present(handler)] != nodelabel.True {
 			continue
 		}
+		free := int64(0) // it is there, and full
 		if takesPods && ready(n) {
-			room[name] = max(room[name], most(n, handler)-others[handler])
-		} else {
-			room[name] += 0 // it is there, and full
+			free = max(0, most(n, handler)-others[handler]-having[name])
 		}
+		room[name] += free
 	}
 	return room
 }
 
-// taken is what pods have, and how many of each handler have none of it, for they are
-// older than it or of another class.
-func taken(pods []*corev1.Pod, classes Classes) (room Room, others map[string]int64) {
-	room, others = Room{}, map[string]int64{}
+// Counting is how the cluster's scheduler and kubelets add up what pods have.
+type Counting string
+
+// Countings.
+const (
+	// ByStatus is that of Kubernetes 1.36 and 1.37: they add overhead to what a pod's status
+	// says is allocated, which has it already, so that a pod that runs takes twice what one
+	// takes that is starting (kubernetes/kubernetes issue 139627). Where kubelets do not say
+	// what is allocated it is Once.
+	ByStatus Counting = "by-status"
+	// Once is as it should be.
+	Once Counting = "once"
+)
+
+// of is what a pod takes of a resource.
+func (c Counting) of(p *corev1.Pod, name corev1.ResourceName) int64 {
+	q := p.Spec.Overhead[name]
+	if c == Once {
+		return q.Value()
+	}
+	asks := helpers.PodRequests(p, helpers.PodResourcesOptions{UseStatusResources: true, InPlacePodLevelResourcesVerticalScalingEnabled: true})[name]
+	return asks.Value()
+}
+
+// taken is what pods take, how many have some of it, and how many of each handler have
+// none, for they are older than it or of another class.
+func taken(pods []*corev1.Pod, classes Classes, counting Counting) (room, having Room, others map[string]int64) {
+	room, having, others = Room{}, Room{}, map[string]int64{}
 	for _, p := range pods {
 		if p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
 			continue
@@ -55,7 +81,8 @@ func taken(pods []*corev1.Pod, classes Classes) (room Room, others map[string]in
 		counted := false
 		for name, q := range p.Spec.Overhead {
 			if nodelabel.IsPods(string(name)) {
-				room[name] += q.Value()
+				room[name] += counting.of(p, name)
+				having[name] += q.Value()
 				counted = true
 			}
 		}
@@ -63,7 +90,7 @@ func taken(pods []*corev1.Pod, classes Classes) (room Room, others map[string]in
 			others[classes[*class]]++
 		}
 	}
-	return room, others
+	return room, having, others
 }
 
 func handlersOf(classes Classes) map[string]bool {

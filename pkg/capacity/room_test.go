@@ -98,8 +98,45 @@ func TestRoomOf(t *testing.T) {
 		{"two handlers", aNode(with(nodelabel.Present("runc"), nodelabel.True)), three, Classes{"kata": "kata", "std": "runc"}, Room{corev1.ResourceName(kata): 40, corev1.ResourceName(runc): 0}},
 		{"a pod that costs more", aNode(gone), of("kata", 1, kata, runc), classes, Room{corev1.ResourceName(kata): 1, corev1.ResourceName(runc): 1}},
 	} {
-		if got := RoomOf(c.node, c.pods, c.classes); !maps.Equal(got, c.want) {
+		if got := RoomOf(c.node, c.pods, c.classes, ByStatus); !maps.Equal(got, c.want) {
 			t.Errorf("%s: got %v, want %v", c.what, got, c.want)
+		}
+	}
+}
+
+// Pods that run are counted as the scheduler counts them.
+func TestCounting(t *testing.T) {
+	kata := corev1.ResourceName(nodelabel.Pods("kata"))
+	classes := Classes{"kata": "kata"}
+	pods := of("kata", 3, string(kata))
+	for _, p := range pods[:2] { // as kubelets of 1.37 say it of pods that run
+		p.Spec.Containers = []corev1.Container{{Name: "main"}}
+		p.Status.AllocatedResources = p.Spec.Overhead
+		p.Status.Resources = &corev1.ResourceRequirements{Requests: p.Spec.Overhead}
+	}
+	gone := aNode(map[string]string{nodelabel.Present("kata"): nodelabel.True})
+	open := aNode(map[string]string{nodelabel.Handler("kata"): nodelabel.Ready, nodelabel.MaxPods("kata"): "10"})
+	for _, c := range []struct {
+		what     string
+		node     *corev1.Node
+		counting Counting
+		want     int64
+	}{
+		{"full, by status", gone, ByStatus, 5}, {"full, once", gone, Once, 3},
+		{"7 more, by status", open, ByStatus, 12}, {"7 more, once", open, Once, 10},
+	} {
+		slim := make([]*corev1.Pod, len(pods))
+		for i := range pods {
+			o, err := slimPod(pods[i])
+			if err != nil {
+				t.Fatal(err)
+			}
+			slim[i] = o.(*corev1.Pod)
+		}
+		for kind, pods := range map[string][]*corev1.Pod{"whole": pods, "slim": slim} {
+			if got := RoomOf(c.node, pods, classes, c.counting)[kata]; got != c.want {
+				t.Errorf("%s, %s pods: got %d, want %d", c.what, kind, got, c.want)
+			}
 		}
 	}
 }

@@ -35,8 +35,8 @@ func Present(name string) string { return About(name, "present") }
 func MaxPods(name string) string { return About(name, "max-pods") }
 
 // Pods is the resource that each pod of a handler has one of. It has Prefix, because
-// kubelets that start set what is not below kubernetes.io to zero, and then end pods
-// which have it.
+// what is not below kubernetes.io is set to zero by a kubelet that takes its node for a
+// new one, and then its pods do not fit.
 func Pods(name string) string { return About(name, pods) }
 
 const pods = "pods"

@@ -15,6 +15,7 @@ func TestWhatIsNotLinked(t *testing.T) {
 	screen := append([]string{"charm.land/", "github.com/charmbracelet/"}, types...)
 	for program, forbidden := range map[string][]string{
 		"berth": types, "berth-shim": screen, "berth-pause": screen,
+		"berth-controller": {"k8s.io/cli-runtime", "sigs.k8s.io/kustomize", "k8s.io/cri-api", module + "pkg/engine", module + "pkg/runtimeclass"},
 	} {
 		t.Run(program, func(t *testing.T) {
 			out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", module+"cmd/"+program).Output()

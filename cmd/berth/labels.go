@@ -41,7 +41,8 @@ func (r *remote) printLabels(c *cobra.Command, node string) error {
 			}
 			node = strings.ToLower(strings.TrimSpace(node))
 		}
-		labels := nodelabel.Labels(knownOf(list.GetHandlers()))
+		known := knownOf(list.GetHandlers())
+		labels := append(nodelabel.Labels(known), nodelabel.Presence(known)...)
 		return encode(c.OutOrStdout(), r.output, nodeOf(node, labels), func(w io.Writer) error {
 			for _, l := range labels {
 				if _, err := fmt.Fprintf(w, "%s=%s\n", l.Key, l.Value); err != nil {
@@ -56,7 +57,7 @@ func (r *remote) printLabels(c *cobra.Command, node string) error {
 func knownOf(handlers []*adminv1.Handler) []nodelabel.Known {
 	var all []nodelabel.Known
 	for _, h := range handlers {
-		all = append(all, nodelabel.Known{Name: h.GetName(), Phase: handler.Phase(stateWord(h.GetState())), Can: client.Capabilities(h)})
+		all = append(all, nodelabel.Known{Name: h.GetName(), Phase: handler.Phase(stateWord(h.GetState())), MaxPods: int(h.GetMaxPods()), Can: client.Capabilities(h)})
 	}
 	return all
 }

@@ -13,7 +13,7 @@ import (
 // What the command makes of the daemon's answer is what the daemon itself knows.
 func TestLabelsOfHandlers(t *testing.T) {
 	handlers := []*adminv1.Handler{
-		{Name: "a", State: adminv1.State_STATE_READY, Capabilities: &adminv1.Capabilities{
+		{Name: "a", State: adminv1.State_STATE_READY, MaxPods: 40, Capabilities: &adminv1.Capabilities{
 			Isolation: "vm", Capabilities: []*adminv1.Capability{{Name: "checkpoint", Answer: "yes", Source: "ran"}},
 		}},
 		{Name: "b", State: adminv1.State_STATE_NOT_READY, Capabilities: &adminv1.Capabilities{Isolation: "vm"}},
@@ -29,6 +29,7 @@ func TestLabelsOfHandlers(t *testing.T) {
 	}
 	want := []nodelabel.Fact{
 		{Key: nodelabel.Handler("a"), Value: nodelabel.Ready},
+		{Key: nodelabel.MaxPods("a"), Value: "40"},
 		{Key: nodelabel.About("a", "isolation"), Value: string(capability.VM)},
 		{Key: nodelabel.About("a", "checkpoint"), Value: "true"},
 	}

@@ -29,6 +29,7 @@ type applyFlags struct {
 	measurements string
 	tolerations  []string
 	anyNode      bool
+	noCapacity   bool
 
 	diff    bool
 	dryRun  string
@@ -77,6 +78,7 @@ With --diff nothing is applied; the exit status is 0 without differences, 1 with
 	flags.StringVar(&f.measurements, "measurements", "", "`FILE` of handlers with measured overhead, for generated classes")
 	flags.StringArrayVar(&f.tolerations, "toleration", nil, "`KEY[=VALUE][:EFFECT]` of taints that pods of generated classes tolerate; may be repeated")
 	flags.BoolVar(&f.anyNode, "any-node", false, "generate classes that do not select nodes")
+	flags.BoolVar(&f.noCapacity, "no-capacity", false, noCapacityHelp)
 	flags.BoolVar(&f.diff, "diff", false, "show what would change without applying it")
 	flags.StringVar(&f.dryRun, "dry-run", dryRunNone, `"none", "client" to print the classes without sending them, or "server" to send them without keeping them`)
 	flags.BoolVar(&f.force, "force-conflicts", false, "take over fields that other managers own")
@@ -105,8 +107,8 @@ func (f *applyFlags) check(args []string) error {
 		return errors.New("use one of -f, --from-nodes and --handlers")
 	case len(f.files) > 0 && len(args) > 0:
 		return fmt.Errorf("unexpected argument %q: -f applies all classes of the files", args[0])
-	case len(f.files) > 0 && (f.anyNode || f.measurements != "" || len(f.tolerations) > 0):
-		return errors.New("--any-node, --measurements and --toleration are for generated classes, and cannot be combined with -f")
+	case len(f.files) > 0 && (f.anyNode || f.noCapacity || f.measurements != "" || len(f.tolerations) > 0):
+		return errors.New("--any-node, --no-capacity, --measurements and --toleration are for generated classes, and cannot be combined with -f")
 	case !slices.Contains([]string{dryRunNone, dryRunClient, dryRunServer}, f.dryRun):
 		return fmt.Errorf("--dry-run=%s must be none, client or server", f.dryRun)
 	case f.diff && f.dryRun != dryRunNone:
@@ -190,7 +192,7 @@ func (p *program) classesToApply(ctx context.Context, s *server, f *applyFlags, 
 		}
 		return runtimeclass.Classes(objects), nil
 	}
-	o := runtimeclass.GenerateOptions{AnyNode: f.anyNode}
+	o := runtimeclass.GenerateOptions{AnyNode: f.anyNode, NoCapacity: f.noCapacity}
 	for _, text := range f.tolerations {
 		t, err := runtimeclass.ParseToleration(text)
 		if err != nil {
@@ -216,6 +218,9 @@ func (p *program) classesToApply(ctx context.Context, s *server, f *applyFlags, 
 		p.note("class %s: %s", g.Name, g.Note)
 		if f.fromNodes && cluster.Unlabelled(g.RuntimeClass, nodes) {
 			p.note("class %s selects nodes by %s, which no node has yet: its pods stay pending until one does; --any-node omits the selector", g.Name, selector(g.Scheduling.NodeSelector))
+		}
+		if f.fromNodes && cluster.Uncounted(g.RuntimeClass, nodes) {
+			p.note("pods of class %s are counted, and no node has their resource yet: they stay pending until berth-controller runs; --no-capacity omits it", g.Name)
 		}
 	}
 	if len(all) == 0 {

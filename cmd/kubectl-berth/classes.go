@@ -18,7 +18,7 @@ import (
 )
 
 func (w *classWork) generate() error {
-	o := runtimeclass.GenerateOptions{AnyNode: w.flags.anyNode}
+	o := runtimeclass.GenerateOptions{AnyNode: w.flags.anyNode, NoCapacity: w.flags.noCapacity}
 	for _, text := range w.flags.tolerations {
 		t, err := runtimeclass.ParseToleration(text)
 		if err != nil {

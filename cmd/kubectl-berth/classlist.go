@@ -113,7 +113,7 @@ func classesTable(all []listedClass, wide bool) *output.Table {
 		if c.table.Empty() {
 			lacks = "not annotated"
 		}
-		row := []string{c.Name, handler, or(string(c.Isolation)), or(resources(c.Overhead)), lacks}
+		row := []string{c.Name, handler, or(string(c.Isolation)), or(costs(c.Overhead)), lacks}
 		if wide {
 			row = append(row, or(strings.Join(by[capability.Unknown], ", ")), or(strings.Join(by[capability.Yes], ", ")), or(selector(c.NodeSelector)))
 		}

@@ -15,6 +15,7 @@ type classFlags struct {
 	output       string
 
 	anyNode     bool
+	noCapacity  bool
 	tolerations []string
 
 	live    bool
@@ -49,6 +50,9 @@ func (f *classFlags) handlersFlags(c *cobra.Command, instead string) {
 	c.Flags().StringVar(&f.measurements, "measurements", "", "`FILE` of handlers with measured overhead")
 }
 
+// noCapacityHelp is about a flag of generate and apply.
+const noCapacityHelp = "do not count pods, and select nodes by whether the handler takes pods: for clusters without berth-controller"
+
 func (p *program) generateCommand() *cobra.Command {
 	f := &classFlags{}
 	c := &cobra.Command{
@@ -56,15 +60,17 @@ func (p *program) generateCommand() *cobra.Command {
 		Short: "Print a RuntimeClass for each handler",
 		Long: `Print a RuntimeClass for each handler that accepts pods, or for the named ones. Handlers
 are those of --handlers, else those that the nodes of the cluster report. The overhead is
-the measured p95, rounded up; without measurements it is omitted. Nodes are selected by
-the label that Node Feature Discovery sets for "ready" handlers,
-feature.node.kubernetes.io/handler.NAME=ready.`,
+the measured p95, rounded up; without measurements it is omitted. Each pod also has one
+of feature.node.kubernetes.io/handler.NAME.pods: berth-controller says how many a node
+has room for. Nodes are selected by the label that those with the handler have,
+feature.node.kubernetes.io/handler.NAME.present=true.`,
 		Example: "  kubectl berth generate --handlers handlers.json\n  kubectl berth generate kata --toleration sandboxes:NoSchedule | kubectl apply -f -\n" +
 			"  kubectl berth generate --handlers runc,kata --any-node",
 	}
 	f.handlersFlags(c, "instead of those of the cluster")
 	c.Flags().StringArrayVar(&f.tolerations, "toleration", nil, "`KEY[=VALUE][:EFFECT]` of taints that the pods tolerate; may be repeated")
 	c.Flags().BoolVar(&f.anyNode, "any-node", false, "do not select nodes")
+	c.Flags().BoolVar(&f.noCapacity, "no-capacity", false, noCapacityHelp)
 	output.Flag(c, &f.output, misused, "yaml", "json")
 	return p.does(c, f, (*classWork).generate)
 }

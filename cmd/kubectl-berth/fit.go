@@ -222,7 +222,7 @@ func fitTable(all []fitted, wide bool) *output.Table {
 			if wide {
 				names = strings.Join(nodes, ", ")
 			}
-			t.Add(f.Pod, class, handler, string(c.Fits), or(string(c.Isolation)), or(resources(c.Overhead)), or(names), or(c.Why()))
+			t.Add(f.Pod, class, handler, string(c.Fits), or(string(c.Isolation)), or(costs(c.Overhead)), or(names), or(c.Why()))
 		}
 	}
 	return t

@@ -7,6 +7,9 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/berth-cri/berth/pkg/nodelabel"
 )
 
 // selector is how kubectl writes labels.
@@ -25,6 +28,13 @@ func resources(l corev1.ResourceList) string {
 		all = append(all, fmt.Sprintf("%s=%s", n, q.String()))
 	}
 	return strings.Join(all, ",")
+}
+
+// costs are resources without the one that only counts pods.
+func costs(l corev1.ResourceList) string {
+	l = maps.Clone(l)
+	maps.DeleteFunc(l, func(name corev1.ResourceName, _ resource.Quantity) bool { return nodelabel.IsPods(string(name)) })
+	return resources(l)
 }
 
 func or(s string) string {

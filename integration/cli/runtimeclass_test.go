@@ -29,13 +29,13 @@ func TestRuntimeClassesOfARunningDaemon(t *testing.T) {
 		return write("handlers.json", out)
 	}
 	out, _ := n.berth(t, 0, "runtimeclass", "generate", "--toleration", "sandboxes:NoSchedule", "--handlers", handlers())
-	has(t, out, "handler: runc\n", "handler: gvisor\n", "feature.node.kubernetes.io/handler.gvisor: ready\n", "# overhead: not measured", "key: sandboxes\n")
+	has(t, out, "handler: runc\n", "handler: gvisor\n", "feature.node.kubernetes.io/handler.gvisor.present: \"true\"\n", "feature.node.kubernetes.io/handler.gvisor.pods: \"1\"\n", "# overhead: not measured", "key: sandboxes\n")
 	classes := write("classes.yaml", out)
 	n.berth(t, 0, "runtimeclass", "lint", classes, "--handlers", handlers(), "--strict")
 
 	pod := write("pod.yaml", "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec:\n  hostPID: true\n  runtimeClassName: gvisor\n  containers: [{name: c, image: i}]\n")
 	out, _ = n.berth(t, 0, "runtimeclass", "simulate", pod, "--classes", classes)
-	has(t, out, "feature.node.kubernetes.io/handler.gvisor=ready", "sandboxes:NoSchedule")
+	has(t, out, "feature.node.kubernetes.io/handler.gvisor.present=true", "feature.node.kubernetes.io/handler.gvisor.pods=1", "sandboxes:NoSchedule")
 	out, _ = n.berth(t, 0, "runtimeclass", "fit", pod, "--handlers", handlers(), "--classes", classes, "-o", "json")
 	var fit struct {
 		Pods []struct {

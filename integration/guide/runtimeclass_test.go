@@ -53,6 +53,7 @@ func newClusterNode(t *testing.T) *node {
 			}
 			c.StartNFD(n.t, "")
 		},
+		"start controller": func(*testing.T) { c.StartController(n.t) },
 	}
 	return n
 }

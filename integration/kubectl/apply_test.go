@@ -15,6 +15,7 @@ import (
 
 	"github.com/berth-cri/berth/integration/kubelet"
 	"github.com/berth-cri/berth/integration/testbed"
+	"github.com/berth-cri/berth/pkg/runtimeclass"
 )
 
 func manifest(name, handler, more string) string {
@@ -113,23 +114,34 @@ func applyFromNodes(t *testing.T, b *bed) {
 	r := berth(t, 1, b.admin, "", "apply", "--from-nodes")
 	has(t, r.stderr, "no node of the cluster reports handlers")
 
-	b.node(t, "a", true, map[string]string{"feature.node.kubernetes.io/handler.runc": "ready"}, "", "runc")
+	b.node(t, "a", true, map[string]string{"feature.node.kubernetes.io/handler.runc.present": "true"}, "", "runc")
+	b.kubectl(t, "", "patch", "node", "a", "--subresource=status", `--patch={"status":{"capacity":{"feature.node.kubernetes.io/handler.runc.pods":"40"}}}`)
 	b.node(t, "b", true, nil, "", "runc", "gvisor")
 	b.node(t, "c", false, nil, "kata")
 	measured := file(t, "overhead.yaml", "handlers:\n- name: gvisor\n  overhead: {pods: 10, memory: {p50: 20Mi, p95: 30Mi, max: 31Mi}, cpu: {p50: 1m, p95: 2m, max: 2m}}\n")
 	r = berth(t, 0, b.admin, "", "apply", "--from-nodes", "--measurements", measured, "--toleration", "sandboxes:NoSchedule")
 	has(t, r.stdout, "runtimeclass.node.k8s.io/gvisor created\nruntimeclass.node.k8s.io/runc created\n")
 	has(t, r.stderr, "note: handler kata is not-ready; no class is generated\n", "note: class gvisor: overhead: measured, p95 of 10 pods\n",
-		"note: class gvisor selects nodes by feature.node.kubernetes.io/handler.gvisor=ready, which no node has yet")
-	if strings.Contains(r.stderr, "class runc selects") || b.class(t, "kata") != nil {
+		"note: class gvisor selects nodes by feature.node.kubernetes.io/handler.gvisor.present=true, which no node has yet",
+		"note: pods of class gvisor are counted, and no node has their resource yet")
+	if strings.Contains(r.stderr, "class runc selects") || strings.Contains(r.stderr, "pods of class runc") || b.class(t, "kata") != nil {
 		t.Errorf("got %s", r.stderr)
 	}
 	g := b.class(t, "gvisor")
-	if g.Handler != "gvisor" || g.Overhead.PodFixed.Memory().String() != "30Mi" || g.Scheduling.NodeSelector["feature.node.kubernetes.io/handler.gvisor"] != "ready" || len(g.Scheduling.Tolerations) != 1 {
+	if g.Handler != "gvisor" || g.Overhead.PodFixed.Memory().String() != "30Mi" || !runtimeclass.Counted(g) || g.Scheduling.NodeSelector["feature.node.kubernetes.io/handler.gvisor.present"] != "true" || len(g.Scheduling.Tolerations) != 1 {
 		t.Errorf("got %+v", g)
 	}
-	berth(t, 0, b.admin, "", "apply", "--from-nodes", "kata", "--any-node")
-	if c := b.class(t, "kata"); c == nil || c.Scheduling != nil {
+	berth(t, 0, b.admin, "", "apply", "--from-nodes", "kata", "--any-node", "--no-capacity")
+	if c := b.class(t, "kata"); c == nil || c.Scheduling != nil || c.Overhead != nil {
+		t.Errorf("got %+v", c)
+	}
+	// A class of before gets what it lacks.
+	berth(t, 0, b.admin, "", "apply", "--from-nodes", "gvisor", "--no-capacity")
+	if c := b.class(t, "gvisor"); runtimeclass.Counted(c) || c.Scheduling.NodeSelector["feature.node.kubernetes.io/handler.gvisor"] != "ready" {
+		t.Errorf("got %+v", c)
+	}
+	berth(t, 0, b.admin, "", "apply", "--from-nodes", "gvisor")
+	if c := b.class(t, "gvisor"); !runtimeclass.Counted(c) || len(c.Scheduling.NodeSelector) != 1 || c.Scheduling.NodeSelector["feature.node.kubernetes.io/handler.gvisor.present"] != "true" {
 		t.Errorf("got %+v", c)
 	}
 	has(t, berth(t, 2, b.admin, "", "apply", "--from-nodes", "gvsior").stderr, `did you mean "gvisor"?`)

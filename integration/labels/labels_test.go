@@ -164,6 +164,7 @@ func TestNodeFeatureDiscovery(t *testing.T) {
 	for name, isolation := range map[string]string{"runc": "shared-kernel", "gvisor": "user-space-kernel", "kata": "shared-kernel"} {
 		all[nodelabel.Handler(name)], all[nodelabel.About(name, "isolation")] = nodelabel.Ready, isolation
 		none[nodelabel.Handler(name)], none[nodelabel.About(name, "isolation")] = "", ""
+		all[nodelabel.Present(name)], none[nodelabel.Present(name)] = nodelabel.True, nodelabel.True
 	}
 	b.wait(t, kubelet.NodeName, all)
 	b.byHand(t)
@@ -177,7 +178,7 @@ func TestNodeFeatureDiscovery(t *testing.T) {
 	b.allot(t)
 
 	b.run(t, "handler", "cordon", "gvisor")
-	b.wait(t, kubelet.NodeName, labels{nodelabel.Handler("gvisor"): "", nodelabel.Handler("runc"): nodelabel.Ready, isolated + "user-space-kernel": "", broken: ""})
+	b.wait(t, kubelet.NodeName, labels{nodelabel.Handler("gvisor"): "", nodelabel.Present("gvisor"): nodelabel.True, nodelabel.Handler("runc"): nodelabel.Ready, isolated + "user-space-kernel": "", broken: ""})
 	b.byHand(t)
 	b.run(t, "handler", "uncordon", "gvisor")
 	b.wait(t, kubelet.NodeName, all)
@@ -186,7 +187,7 @@ func TestNodeFeatureDiscovery(t *testing.T) {
 	if err := os.Rename(b.kata, b.kata+".away"); err != nil {
 		t.Fatal(err)
 	}
-	b.wait(t, kubelet.NodeName, labels{nodelabel.Handler("kata"): "", nodelabel.About("kata", "isolation"): "", broken: "true"})
+	b.wait(t, kubelet.NodeName, labels{nodelabel.Handler("kata"): "", nodelabel.Present("kata"): nodelabel.True, nodelabel.About("kata", "isolation"): "", broken: "true"})
 	b.ruled(t, true, "")
 	if err := os.Rename(b.kata+".away", b.kata); err != nil {
 		t.Fatal(err)
@@ -196,7 +197,8 @@ func TestNodeFeatureDiscovery(t *testing.T) {
 	b.ruled(t, true, "20")
 	b.allot(t)
 
-	// A berth that is back soon changes nothing; one that stays away is forgotten.
+	// A berth that is back soon changes nothing; one that stays away is forgotten, but for
+	// which handlers there were.
 	b.berth.Kill9(t)
 	b.berth.Start(t)
 	b.wait(t, kubelet.NodeName, all)

@@ -55,7 +55,13 @@ func (l labels) ready(t *testing.T, want bool, handler string) {
 	l.wait(t, want, nodelabel.Handler(handler), nodelabel.Ready)
 }
 
-var wholeFile = regexp.MustCompile(`^(# .*\n)+(# \+expiry-time=\S+Z\n)((# \+no-label\n)?feature\.node\.kubernetes\.io/handler\.[a-z0-9.-]+=[a-z-]+\n)+$`)
+// present waits until the other file says that there is a handler, or does not.
+func (l labels) present(t *testing.T, want bool, handler string) {
+	t.Helper()
+	labels{l.path + "-present"}.wait(t, want, nodelabel.Present(handler), nodelabel.True)
+}
+
+var wholeFile = regexp.MustCompile(`^(# .*\n)+(# \+expiry-time=\S+Z\n)((# \+no-label\n)?feature\.node\.kubernetes\.io/handler\.[a-z0-9.-]+=[a-z0-9-]+\n)+$`)
 
 // watch reads the file over and over, until the test's end, as somebody who does not
 // wait for it to be written.
@@ -142,6 +148,7 @@ func TestLabels(t *testing.T) {
 		l.ready(t, false, "crun")
 		t.Logf("the label was gone %v after the handler", time.Since(begin).Round(time.Millisecond))
 		l.wait(t, true, nodelabel.About("crun", "state"), "not-ready")
+		l.present(t, true, "crun")
 		if err := os.Rename(runtime+".away", runtime); err != nil {
 			t.Fatal(err)
 		}
@@ -161,10 +168,13 @@ func TestLabels(t *testing.T) {
 		l.ready(t, true, "runc")
 	})
 	t.Run("removed", func(t *testing.T) {
-		b.DropIn(t, "crun", table("crun", runtime))
+		b.DropIn(t, "crun", table("crun", runtime)+"max_pods = 7\n")
 		l.ready(t, true, "crun")
+		l.wait(t, true, nodelabel.MaxPods("crun"), "7")
+		l.present(t, true, "crun")
 		b.remove(t, b.DropInPath("crun"))
 		l.ready(t, false, "crun")
+		l.present(t, false, "crun")
 		l.wait(t, false, nodelabel.About("crun", "state"), "ready")
 	})
 	t.Run("in use", func(t *testing.T) {
@@ -174,6 +184,7 @@ func TestLabels(t *testing.T) {
 		b.remove(t, b.DropInPath("crun"))
 		l.ready(t, false, "crun")
 		l.wait(t, true, nodelabel.About("crun", "state"), "draining")
+		l.present(t, true, "crun")
 		works(t, b, pod)
 	})
 	t.Run("cannot be written", func(t *testing.T) {

@@ -186,9 +186,9 @@ func files(t *testing.T, older, newer string) {
 
 	// What berth says of its handlers goes with it, and what others say stays.
 	const features = "/etc/kubernetes/node-feature-discovery/features.d"
-	m.run("sh", "-c", "mkdir -p "+features+" && touch "+features+"/berth "+features+"/others")
+	m.run("sh", "-c", "mkdir -p "+features+" && touch "+features+"/berth "+features+"/berth-present "+features+"/others")
 	m.run("dpkg", "-r", "berth")
-	if m.has(features+"/berth") || !m.has(features+"/others") {
+	if m.has(features+"/berth") || m.has(features+"/berth-present") || !m.has(features+"/others") {
 		t.Error("removed: the labels of handlers are left, or those of others are not")
 	}
 	if m.has("/usr/bin/berth") || !m.has(edited) {

@@ -1,15 +1,17 @@
 // Package scheduling shows that the classes that berth makes put pods where their
-// handler is, and nowhere else: on a real control plane, with a node whose kubelet
-// asks berth, one that has room and no handler, and Node Feature Discovery, which
-// labels the first by what berth says of its handlers.
+// handler is and takes them, and nowhere else: on a real control plane, with a node whose
+// kubelet asks berth, one that has room and no handler, Node Feature Discovery, which
+// labels the first by what berth says of its handlers, and berth's controller.
 package scheduling
 
 import (
+	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -35,6 +37,9 @@ const measurements = `
 handlers:
 - {name: crun, overhead: {pods: 10, memory: {p50: 90Mi, p95: 96Mi, max: 97Mi}, cpu: {p50: 90m, p95: 100m, max: 101m}}}
 `
+
+// maxPods is how many pods crun takes on the node.
+const maxPods = 4
 
 // What is measured above, as classes have it.
 const (
@@ -66,9 +71,10 @@ func newBed(t *testing.T) *bed {
 		t.Fatal(err)
 	}
 	on := testbed.StartBed(t, "scheduling/busybox:1", testbed.Options{
-		Runtimes:       map[string]string{"runc": testbed.Part(t, testbed.Runc), "crun": b.crun},
+		Runtimes:       map[string]string{"runc": testbed.Part(t, testbed.Runc)},
 		DefaultRuntime: "runc",
-		Config:         fmt.Sprintf("[node_labels]\nfile = %q\n[handlers]\nprobe_interval = \"1s\"\n", filepath.Join(features, "berth")),
+		Config: fmt.Sprintf("[node_labels]\nfile = %q\n[handlers]\nprobe_interval = \"1s\"\n[runtimes.crun]\nruntime_path = %q\nmax_pods = %d\n",
+			filepath.Join(features, "berth"), b.crun, maxPods),
 	})
 	b.berth = on.Berth
 	b.Cluster = kubelet.Start(t, kubelet.Options{Berth: b.berth})
@@ -76,6 +82,7 @@ func newBed(t *testing.T) *bed {
 		corev1.ResourceCPU: resource.MustParse("64"), corev1.ResourceMemory: resource.MustParse("256Gi"), corev1.ResourcePods: resource.MustParse("110"),
 	})
 	b.StartNFD(t, features)
+	b.StartController(t)
 	b.n = b.NewNamespace(t, on.Image)
 	return b
 }
@@ -99,7 +106,8 @@ func (b *bed) classes(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.Kubectl(t, "", "berth", "apply", "--handlers="+handlers, "--measurements="+measured)
-	// The same handler on the same nodes, and nothing said of what it costs.
+	// As classes were before: the same handler, by whether it takes pods, and nothing said
+	// of what it costs.
 	b.Kubectl(t, `
 apiVersion: node.k8s.io/v1
 kind: RuntimeClass
@@ -108,7 +116,43 @@ handler: crun
 scheduling: {nodeSelector: {`+nodelabel.Handler("crun")+`: `+nodelabel.Ready+`}}
 `, "create", "--filename=-")
 	b.labelled(t, "crun", "runc")
+	b.room(t, kubelet.NodeName, maxPods)
 }
+
+// room waits until a node has room for that many more pods of crun, as the scheduler
+// counts those that it has.
+func (b *bed) room(t *testing.T, name string, more int64) {
+	t.Helper()
+	testbed.Eventually(t, patience, func() error {
+		var pods corev1.PodList
+		if err := json.Unmarshal([]byte(b.Kubectl(t, "", "get", "pods", "--all-namespaces", "--field-selector=spec.nodeName="+name, "-o", "json")), &pods); err != nil {
+			return err
+		}
+		taken := int64(0)
+		for _, p := range pods.Items {
+			for _, has := range []corev1.ResourceList{p.Spec.Overhead, p.Status.AllocatedResources} {
+				if q := has[crunPods]; p.Status.Phase != corev1.PodFailed {
+					taken += q.Value()
+				}
+			}
+		}
+		node, err := b.Node(name)
+		if err != nil {
+			return err
+		}
+		for what, list := range map[string]corev1.ResourceList{"capacity": node.Status.Capacity, "allocatable": node.Status.Allocatable} {
+			if q, there := list[crunPods]; !there || q.Value() != taken+more {
+				return fmt.Errorf("node %s has %s %v of %s, want %d and %d", name, what, q.String(), crunPods, taken, more)
+			}
+		}
+		return nil
+	})
+}
+
+const crunPods = corev1.ResourceName(nodelabel.Prefix + "handler.crun.pods")
+
+// full is what the scheduler says of a node without room for more pods of crun.
+const full = "1 Insufficient " + string(crunPods)
 
 // labelled waits until the node is labelled as having these handlers and no others.
 func (b *bed) labelled(t *testing.T, handlers ...string) {
@@ -126,6 +170,9 @@ func (b *bed) labelled(t *testing.T, handlers ...string) {
 			if got := node.Labels[nodelabel.Handler(name)]; got != want {
 				return fmt.Errorf("handler %s is labelled %q, not %q", name, got, want)
 			}
+			if got := node.Labels[nodelabel.Present(name)]; got != nodelabel.True {
+				return fmt.Errorf("that handler %s is present is labelled %q", name, got)
+			}
 		}
 		return nil
 	})
@@ -140,7 +187,8 @@ func TestScheduling(t *testing.T) {
 	}{
 		{"pods go where the handler is", b.chosen},
 		{"overhead counts", b.overhead},
-		{"a handler that is not ready gets no more pods", b.withdrawn},
+		{"the pod after the last goes elsewhere", b.overflow},
+		{"a handler that is not ready gets no more pods and loses none", b.withdrawn},
 	} {
 		if !t.Run(step.name, step.do) {
 			return
@@ -210,7 +258,7 @@ func (b *bed) chosen(t *testing.T) {
 	for name, runtime := range map[string]string{"crun": b.crun, "runc": testbed.Part(t, testbed.Runc)} {
 		pod := b.n.WaitReady(t, "of-"+name)
 		b.placed(t, pod.Name, kubelet.NodeName)
-		if got := pod.Spec.NodeSelector[nodelabel.Handler(name)]; got != nodelabel.Ready {
+		if got := pod.Spec.NodeSelector[nodelabel.Present(name)]; got != nodelabel.True {
 			t.Errorf("the class of %s gave its pod the selector %v", name, pod.Spec.NodeSelector)
 		}
 		conformance.RanByOCIRuntime(runtime, filepath.Join(b.berth.State, "runtimes", name))(t, b.running(pod))
@@ -277,29 +325,59 @@ func (b *bed) overhead(t *testing.T) {
 	}
 }
 
-// withdrawn takes the runtime of a handler away under a pod.
+// overflow fills the node, and gives another one the handler when a pod waits for it.
+func (b *bed) overflow(t *testing.T) {
+	b.n.Kubectl(t, "delete", "pods", "--all", "--timeout=2m")
+	for i := range maxPods {
+		b.pod(t, "of-many-"+strconv.Itoa(i), "crun", "{}")
+	}
+	for i := range maxPods {
+		b.n.WaitReady(t, "of-many-"+strconv.Itoa(i))
+	}
+	b.room(t, kubelet.NodeName, 0)
+	b.pod(t, "one-more", "crun", "{}")
+	b.refused(t, "one-more", full, "1 node(s) "+notThere)
+	b.Kubectl(t, "", "label", "node", elsewhere, nodelabel.Present("crun")+"="+nodelabel.True, nodelabel.Handler("crun")+"="+nodelabel.Ready)
+	b.placed(t, "one-more", elsewhere)
+	b.room(t, elsewhere, 109)
+	b.Kubectl(t, "", "label", "node", elsewhere, nodelabel.Present("crun")+"-", nodelabel.Handler("crun")+"-")
+	b.room(t, elsewhere, 0)
+	b.n.Kubectl(t, "delete", "pods", "--all", "--timeout=2m")
+	b.room(t, kubelet.NodeName, maxPods)
+}
+
+// withdrawn takes the runtime of a handler away under pods.
 func (b *bed) withdrawn(t *testing.T) {
-	was := b.n.Pod(t, "limited").Status.ContainerStatuses[0]
+	counted := []string{"first", "second"}
+	for _, name := range counted {
+		b.pod(t, name, "crun", "{}")
+	}
+	b.pod(t, "by-readiness", "crun-for-nothing", "{}")
+	was := map[string]corev1.ContainerStatus{}
+	for _, name := range append(counted, "by-readiness") {
+		was[name] = b.n.WaitReady(t, name).Status.ContainerStatuses[0]
+	}
+	// What is not counted takes a place all the same.
+	b.room(t, kubelet.NodeName, maxPods-int64(len(counted))-1)
 	if err := os.Rename(b.crun, b.crun+".away"); err != nil {
 		t.Fatal(err)
 	}
+	b.notReady(t)
+	began := time.Now()
+	b.room(t, kubelet.NodeName, 0)
+	t.Logf("the scheduler knows %v after berth", time.Since(began))
 	b.labelled(t, "runc")
 	b.pod(t, "late", "crun", "{}")
 	b.pod(t, "of-runc", "runc", "{}")
-	b.refused(t, "late", "2 node(s) "+notThere)
+	b.refused(t, "late", full, "1 node(s) "+notThere)
 	b.n.WaitReady(t, "of-runc")
-
-	testbed.Eventually(t, patience, func() error {
-		got, stderr, err := b.n.TryKubectl(t, "", "exec", "--quiet", "limited", "--", "echo", "here")
-		if err != nil || got != "here\n" {
-			return fmt.Errorf("the pod says %q, %s: %w", got, stderr, err)
-		}
-		return nil
-	})
-	if now := b.n.Pod(t, "limited").Status.ContainerStatuses[0]; now.ContainerID != was.ContainerID || now.RestartCount != was.RestartCount {
-		t.Errorf("the container is %+v, and was %+v", now, was)
+	for _, name := range counted {
+		b.alive(t, name, was[name])
 	}
 	b.judgedAnew(t)
+	for _, name := range counted {
+		b.alive(t, name, was[name])
+	}
 
 	if err := os.Rename(b.crun+".away", b.crun); err != nil {
 		t.Fatal(err)
@@ -309,11 +387,45 @@ func (b *bed) withdrawn(t *testing.T) {
 	b.placed(t, "late", kubelet.NodeName)
 }
 
-// judgedAnew restarts the kubelet, which then holds all pods against the node's labels
-// as if they had just come. That is Kubernetes', and docs/runtimeclass.md warns of it.
+// notReady waits until berth says that crun is.
+func (b *bed) notReady(t *testing.T) {
+	t.Helper()
+	testbed.Eventually(t, patience, func() error {
+		out, err := exec.CommandContext(t.Context(), filepath.Join(b.berth.Bin, "berth"), "handlers",
+			"--admin-socket="+filepath.Join(filepath.Dir(b.berth.Socket), "admin.sock")).Output()
+		if err != nil {
+			return err
+		}
+		for line := range strings.Lines(string(out)) {
+			if words := strings.Fields(line); words[0] == "crun" && words[1] == "not-ready" {
+				return nil
+			}
+		}
+		return fmt.Errorf("berth says\n%s", out)
+	})
+}
+
+// alive looks for a pod that is what it was.
+func (b *bed) alive(t *testing.T, name string, was corev1.ContainerStatus) {
+	t.Helper()
+	testbed.Eventually(t, patience, func() error {
+		got, stderr, err := b.n.TryKubectl(t, "", "exec", "--quiet", name, "--", "echo", "here")
+		if err != nil || got != "here\n" {
+			return fmt.Errorf("the pod says %q, %s: %w", got, stderr, err)
+		}
+		return nil
+	})
+	if now := b.n.Pod(t, name).Status.ContainerStatuses[0]; now.ContainerID != was.ContainerID || now.RestartCount != was.RestartCount {
+		t.Errorf("the container is %+v, and was %+v", now, was)
+	}
+}
+
+// judgedAnew restarts the kubelet, which then holds all pods against the node as if they
+// had just come, and ends those that select it by a label that is gone. That is
+// Kubernetes', and docs/runtimeclass.md warns of it.
 func (b *bed) judgedAnew(t *testing.T) {
 	t.Helper()
 	b.RestartKubelet(t, b.berth.Socket)
-	b.n.WaitEvent(t, "limited", "NodeAffinity", notThere)
+	b.n.WaitEvent(t, "by-readiness", "NodeAffinity", notThere)
 	b.n.WaitReady(t, "of-runc")
 }

@@ -104,7 +104,7 @@ func (v view) message(h lifecycle.Handler) *adminv1.Handler {
 		Type: string(d.Type), Path: d.Path, Pods: count(h.LivePods), Generation: h.Since, Digest: h.Digest,
 		Origin: d.Origin, Managed: h.Configured && v.dropIns.wrote(d.Name, d.Origin),
 		ProbedAt: stamp(h.Probed), ProbeError: h.ProbeError, Capabilities: capabilities(h.Capabilities),
-		Platform: d.Platform,
+		Platform: d.Platform, MaxPods: count(d.Limits.MaxPods),
 	}
 	if t := h.Rollout; t != nil {
 		m.Trial = &adminv1.Trial{Path: t.Path, Percent: count(t.Percent), State: string(t.State), Reason: t.Reason}

@@ -70,18 +70,31 @@ func Handlers(s *State) []runtimeclass.Handler {
 // nameable says whether classes can have a handler: CRI daemons allow more names.
 func nameable(handler string) bool { return len(validation.IsDNS1123Label(handler)) == 0 }
 
-// Unlabelled says whether a class selects nodes by the label of its handler although
+// Unlabelled says whether a class selects nodes by a label of its handler although
 // no node has that label: then its pods stay pending.
 func Unlabelled(c *nodev1.RuntimeClass, nodes []corev1.Node) bool {
 	if c.Scheduling == nil {
 		return false
 	}
-	key := nodelabel.Handler(c.Handler)
-	want, selects := c.Scheduling.NodeSelector[key]
-	if !selects {
-		return false
+	for _, key := range []string{nodelabel.Handler(c.Handler), nodelabel.Present(c.Handler)} {
+		want, selects := c.Scheduling.NodeSelector[key]
+		if selects && !slices.ContainsFunc(nodes, func(n corev1.Node) bool { return n.Labels[key] == want }) {
+			return true
+		}
 	}
-	return !slices.ContainsFunc(nodes, func(n corev1.Node) bool { return n.Labels[key] == want })
+	return false
+}
+
+// Uncounted says whether pods of a class have one of a resource that no node has: then
+// they stay pending, until somebody sets its capacity.
+func Uncounted(c *nodev1.RuntimeClass, nodes []corev1.Node) bool {
+	return runtimeclass.Counted(c) && !slices.ContainsFunc(nodes, func(n corev1.Node) bool { return counts(&n, c.Handler) })
+}
+
+// counts says whether it is known how many pods of a handler a node has room for.
+func counts(n *corev1.Node, handler string) bool {
+	_, there := n.Status.Capacity[corev1.ResourceName(nodelabel.Pods(handler))]
+	return there
 }
 
 // Undo is how a class gets back to what it was before an apply.

@@ -125,12 +125,46 @@ func TestUnlabelled(t *testing.T) {
 		want  bool
 	}{
 		{"no label anywhere", generated, []corev1.Node{aNode("a", nil, "x")}, true},
+		{"what stays, nowhere", aClass("x", "x", selecting(map[string]string{label + ".present": "true"})), []corev1.Node{aNode("a", map[string]string{label: "ready"}, "x")}, true},
+		{"what stays", aClass("x", "x", selecting(map[string]string{label + ".present": "true"})), []corev1.Node{aNode("a", map[string]string{label + ".present": "true"})}, false},
 		{"one node has it", generated, []corev1.Node{aNode("a", nil, "x"), aNode("b", map[string]string{label: "ready"}, "x")}, false},
 		{"with another value", generated, []corev1.Node{aNode("a", map[string]string{label: "gone"}, "x")}, true},
 		{"any node", aClass("x", "x"), nil, false},
 		{"nodes by something else", aClass("x", "x", selecting(map[string]string{"a": "b"})), nil, false},
 	} {
 		if got := Unlabelled(c.class, c.nodes); got != c.want {
+			t.Errorf("%s: got %v", c.what, got)
+		}
+	}
+}
+
+// counted is a class whose pods are counted.
+func counted(c *nodev1.RuntimeClass) {
+	c.Overhead = &nodev1.Overhead{PodFixed: corev1.ResourceList{
+		corev1.ResourceName("feature.node.kubernetes.io/handler." + c.Handler + ".pods"): resource.MustParse("1"),
+	}}
+}
+
+// roomy is a node with room for that many pods of a handler.
+func roomy(n corev1.Node, handler, pods string) corev1.Node {
+	room := corev1.ResourceList{corev1.ResourceName("feature.node.kubernetes.io/handler." + handler + ".pods"): resource.MustParse(pods)}
+	n.Status.Capacity, n.Status.Allocatable = room, room
+	return n
+}
+
+func TestUncounted(t *testing.T) {
+	for _, c := range []struct {
+		what  string
+		class *nodev1.RuntimeClass
+		nodes []corev1.Node
+		want  bool
+	}{
+		{"no node counts", aClass("x", "x", counted), []corev1.Node{aNode("a", nil, "x"), roomy(aNode("b", nil, "y"), "y", "3")}, true},
+		{"one does", aClass("x", "x", counted), []corev1.Node{aNode("a", nil, "x"), roomy(aNode("b", nil, "x"), "x", "3")}, false},
+		{"one does, and is full", aClass("x", "x", counted), []corev1.Node{roomy(aNode("b", nil, "x"), "x", "0")}, false},
+		{"nothing is counted", aClass("x", "x", memory("1Mi")), []corev1.Node{aNode("a", nil, "x")}, false},
+	} {
+		if got := Uncounted(c.class, c.nodes); got != c.want {
 			t.Errorf("%s: got %v", c.what, got)
 		}
 	}

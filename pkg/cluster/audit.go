@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
 	nodev1 "k8s.io/api/node/v1"
 
 	"github.com/berth-cri/berth/pkg/handler"
@@ -23,6 +24,8 @@ const (
 	RulePodWithoutHandler   = "pod-without-handler"
 	RulePodWithoutClass     = "pod-without-class"
 	RulePodWithoutNode      = "pod-without-node"
+	RuleClassNotCounted     = "class-not-counted"
+	RuleHandlerClosed       = "handler-takes-no-pods"
 )
 
 // Finding is something in a cluster that should be otherwise.
@@ -76,7 +79,7 @@ func classObject(c *nodev1.RuntimeClass) string { return "RuntimeClass " + c.Nam
 
 // auditClass looks at the nodes that pods of a class may be put on.
 func (s *State) auditClass(c *nodev1.RuntimeClass) []Finding {
-	var selected, silent, having, waiting, lacking, elsewhere []string
+	var selected, silent, having, waiting, lacking, elsewhere, closed []string
 	for i := range s.Nodes {
 		n := &s.Nodes[i]
 		if has(n, c.Handler) && !selects(c, n) {
@@ -89,6 +92,8 @@ func (s *State) auditClass(c *nodev1.RuntimeClass) []Finding {
 		switch {
 		case !reports(n):
 			silent = append(silent, n.Name)
+		case !has(n, c.Handler) && closedTo(n, c):
+			closed = append(closed, n.Name)
 		case !has(n, c.Handler):
 			lacking = append(lacking, n.Name)
 		case ready(n):
@@ -103,6 +108,11 @@ func (s *State) auditClass(c *nodev1.RuntimeClass) []Finding {
 		f.Message = fmt.Sprintf("no node is selected by %s: its pods stay pending", s.selection(c))
 		f.Advice = s.whereInstead(c, elsewhere)
 		return []Finding{f}
+	case len(having)+len(waiting)+len(silent) == 0 && len(closed) > 0:
+		f.Rule, f.Concerned = RuleHandlerClosed, closed
+		f.Message = fmt.Sprintf("the handler %q takes no pods on any node that has it (%s): its pods stay pending", c.Handler, Few(closed))
+		f.Advice = fmt.Sprintf("see \"berth handler show %s\" there", c.Handler)
+		return []Finding{f}
 	case len(having)+len(waiting)+len(silent) == 0:
 		f.Concerned = lacking
 		f.Message = fmt.Sprintf("none of the nodes that it selects has the handler %q%s: its pods stay in ContainerCreating", c.Handler, s.meant(c.Handler))
@@ -115,7 +125,19 @@ func (s *State) auditClass(c *nodev1.RuntimeClass) []Finding {
 		return []Finding{f}
 	}
 	var all []Finding
+	if Uncounted(c, s.Nodes) {
+		f.Rule = RuleClassNotCounted
+		f.Message = fmt.Sprintf("no node has the resource %s, of which each of its pods has one: they stay pending", nodelabel.Pods(c.Handler))
+		f.Advice = "run berth-controller (contrib/kubernetes/capacity.yaml), or generate the class with --no-capacity"
+		all = append(all, f)
+	}
 	f.Severity = runtimeclass.Warning
+	if len(closed) > 0 {
+		f.Rule, f.Concerned = RuleHandlerClosed, closed
+		f.Message = fmt.Sprintf("the handler %q takes no pods on %s", c.Handler, Few(closed))
+		f.Advice = fmt.Sprintf("see \"berth handler show %s\" there", c.Handler)
+		all = append(all, f)
+	}
 	if len(having)+len(silent) == 0 {
 		f.Rule, f.Concerned = RuleNoReadyNode, waiting
 		f.Message = fmt.Sprintf("no node with the handler %q is ready: %s", c.Handler, Few(waiting))
@@ -125,10 +147,16 @@ func (s *State) auditClass(c *nodev1.RuntimeClass) []Finding {
 	if len(lacking) > 0 {
 		f.Rule, f.Concerned = RuleNodesWithoutHandler, lacking
 		f.Message = fmt.Sprintf("it selects nodes without the handler %q, where its pods never start: %s", c.Handler, Few(lacking))
-		f.Advice = fmt.Sprintf("select nodes by %s=%s, or give these the handler", nodelabel.Handler(c.Handler), nodelabel.Ready)
+		f.Advice = fmt.Sprintf("select nodes by %s=%s, or give these the handler", nodelabel.Present(c.Handler), nodelabel.True)
 		all = append(all, f)
 	}
 	return all
+}
+
+// closedTo says whether a node has the handler of a class, which takes no pods: such are
+// not reported. The scheduler knows if the class's pods are counted.
+func closedTo(n *corev1.Node, c *nodev1.RuntimeClass) bool {
+	return runtimeclass.Counted(c) && n.Labels[nodelabel.Present(c.Handler)] == nodelabel.True
 }
 
 // selection is by what a class selects nodes, in words.

@@ -48,6 +48,13 @@ func measuredAs(handler string, pods int, memory string) []Measured {
 func TestAudit(t *testing.T) {
 	labelled := func(name, handler string) corev1.Node { return aNode(name, label(handler), "", handler) }
 	kata := *aClass("kata", "kata", selecting(label("kata")))
+	present := func(name, handler string) corev1.Node {
+		return aNode(name, map[string]string{"feature.node.kubernetes.io/handler.kata.present": "true"}, "", handler)
+	}
+	counting := *aClass("kata", "kata", counted, selecting(map[string]string{"feature.node.kubernetes.io/handler.kata.present": "true"}))
+	saying := func(message string) func(*corev1.Pod) {
+		return func(p *corev1.Pod) { p.Status.Conditions[0].Message = message }
+	}
 	runc := *aClass("std", "runc")
 	refused := `Failed to create pod sandbox: rpc error: code = Unknown desc = failed to get sandbox runtime: no runtime for "kata" is configured`
 	for _, c := range []struct {
@@ -119,6 +126,21 @@ func TestAudit(t *testing.T) {
 		{"pods that no node is for", State{Nodes: []corev1.Node{aNode("a", nil, "kata")}, Classes: []nodev1.RuntimeClass{kata}, Pods: []corev1.Pod{aPod("p", "kata", "", on(label("kata")))}}, AuditOptions{}, []string{
 			"error class-without-node RuntimeClass kata []:",
 			"error pod-without-node RuntimeClass kata [web/p]: pod web/p cannot be scheduled: no schedulable node is selected by feature.node.kubernetes.io/handler.kata=ready; nodes that have the handler are not selected (a)",
+		}},
+		{"pods are counted", State{Nodes: []corev1.Node{roomy(present("a", "kata"), "kata", "3")}, Classes: []nodev1.RuntimeClass{counting}}, AuditOptions{}, nil},
+		{"nobody counts them", State{Nodes: []corev1.Node{present("a", "kata")}, Classes: []nodev1.RuntimeClass{counting}}, AuditOptions{}, []string{
+			"error class-not-counted RuntimeClass kata []: no node has the resource feature.node.kubernetes.io/handler.kata.pods, of which each of its pods has one: they stay pending; run berth-controller",
+		}},
+		{"a handler takes no pods on some", State{Nodes: []corev1.Node{roomy(present("a", "kata"), "kata", "3"), roomy(present("b", "runc"), "kata", "0")}, Classes: []nodev1.RuntimeClass{counting, runc}}, AuditOptions{}, []string{
+			`warning handler-takes-no-pods RuntimeClass kata [b]: the handler "kata" takes no pods on b; see "berth handler show kata" there`,
+			"warning nodes-without-handler RuntimeClass std [a]:",
+		}},
+		{"a handler takes no pods at all", State{Nodes: []corev1.Node{roomy(present("b", "runc"), "kata", "0")}, Classes: []nodev1.RuntimeClass{counting, runc}, Pods: []corev1.Pod{
+			aPod("p", "kata", "", saying("0/1 nodes are available: 1 Insufficient feature.node.kubernetes.io/handler.kata.pods.")),
+			aPod("q", "kata", "", saying("0/1 nodes are available: 1 Insufficient memory.")),
+		}}, AuditOptions{}, []string{
+			`error handler-takes-no-pods RuntimeClass kata [b]: the handler "kata" takes no pods on any node that has it (b): its pods stay pending`,
+			`error pod-without-node RuntimeClass kata [web/p]: pod web/p cannot be scheduled: no schedulable node has room for more pods of the handler "kata"; its feature.node.kubernetes.io/handler.kata.pods are in use, or it takes no pods: see "kubectl get nodes -o custom-columns=NAME:.metadata.name,ROOM:.status.capacity.feature\.node\.kubernetes\.io/handler\.kata\.pods"`,
 		}},
 		{"overhead", State{Nodes: []corev1.Node{aNode("a", nil, "kata")}, Classes: []nodev1.RuntimeClass{*aClass("small", "kata", memory("64Mi")), *aClass("large", "kata", memory("128Mi")), *aClass("none", "kata")}}, AuditOptions{measuredAs("kata", 10, "100Mi")}, []string{
 			"error overhead-too-small RuntimeClass small []: overhead.podFixed[memory]: 64Mi is less than 100Mi, the p95 of 10 pods, by m.yaml; declare 100Mi",

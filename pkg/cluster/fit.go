@@ -10,6 +10,7 @@ import (
 	"k8s.io/component-helpers/resource"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 
+	"github.com/berth-cri/berth/pkg/nodelabel"
 	"github.com/berth-cri/berth/pkg/probe/capability"
 	"github.com/berth-cri/berth/pkg/runtimeclass"
 )
@@ -196,6 +197,10 @@ func against(n *corev1.Node, pod *corev1.Pod, known runtimeclass.Handler, affini
 	}
 	for _, name := range sortedKeys(asks) {
 		if want, has := asks[name], n.Status.Allocatable[name]; n.Status.Allocatable != nil && !want.IsZero() && want.Cmp(has) > 0 {
+			if nodelabel.IsPods(string(name)) {
+				no = append(no, fmt.Sprintf("the node has no room for pods of the handler: %s is %s", name, has.String()))
+				continue
+			}
 			there, asked := runtimeclass.Amounts(name, has, want)
 			no = append(no, fmt.Sprintf("%s %s is requested, including overhead, but the node has %s", asked, name, there))
 		}

@@ -102,7 +102,7 @@ func (s *State) node(n *corev1.Node, candidates []string, having map[string]int)
 	for _, name := range candidates {
 		g := Gap{Handler: name, Nodes: having[name], Labelled: labelled(n, name)}
 		for i := range s.Classes {
-			if c := &s.Classes[i]; c.Handler == name && selects(c, n) {
+			if c := &s.Classes[i]; c.Handler == name && selects(c, n) && !closedTo(n, c) {
 				g.Classes = append(g.Classes, c.Name)
 			}
 		}

@@ -76,6 +76,14 @@ func TestNodes(t *testing.T) {
 			t.Errorf("%s: %q", n.Name, n.Reason)
 		}
 	}
+	// A handler that takes no pods is not reported, and no gap.
+	closed := &State{
+		Nodes:   []corev1.Node{aNode("a", map[string]string{"feature.node.kubernetes.io/handler.kata.present": "true"}, "", "runc")},
+		Classes: []nodev1.RuntimeClass{*aClass("sandboxed", "kata", counted, selecting(map[string]string{"feature.node.kubernetes.io/handler.kata.present": "true"}))},
+	}
+	if gaps := Nodes(closed)[0].Gaps; len(gaps) > 0 {
+		t.Errorf("a handler that takes no pods is a gap: %+v", gaps)
+	}
 	if got := Nodes(&State{}); got == nil || len(got) != 0 {
 		t.Errorf("got %v of nothing", got)
 	}

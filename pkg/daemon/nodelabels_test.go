@@ -57,6 +57,11 @@ func TestNodeLabels(t *testing.T) {
 	has("runc=ready", false)
 	has("runc.state=cordoned", true)
 	has("gvisor=ready", true)
+	for _, name := range []string{"runc", "gvisor", "kata"} {
+		if !hasLine(t, path+"-present", label+name+".present=true") {
+			t.Errorf("that %s is present is not said", name)
+		}
+	}
 	if err := d.Stop(t.Context()); err != nil {
 		t.Fatal(err)
 	}

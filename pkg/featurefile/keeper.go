@@ -1,14 +1,15 @@
-// Package featurefile tells Node Feature Discovery of a node's handlers, in a file
-// that its worker reads, and keeps that file true:
+// Package featurefile tells Node Feature Discovery of a node's handlers, in files that
+// its worker reads, and keeps them true:
 //
 //	keeper := featurefile.New(featurefile.Options{Path: path, Lifetime: 5 * time.Minute, Content: now})
 //	featurefile.Start(ctx, keeper, changes)
 //	defer keeper.Close(ctx)
 //
-// The file says until when it counts, and is written again before that, so that a
-// node whose daemon is gone does not promise handlers for ever. Close leaves it: a
-// daemon that comes back soon, as in an upgrade, changes no label meanwhile. There is
-// no file where there is no directory for it, which is where nobody reads it.
+// One file says until when it counts, and is written again before that, so that a
+// node whose daemon is gone does not promise handlers for ever. The other has what must
+// stay, for pods that run select it. Close leaves both: a daemon that comes back soon, as
+// in an upgrade, changes no label meanwhile. There is no file where there is no directory
+// for it, which is where nobody reads it.
 package featurefile
 
 import (
@@ -22,7 +23,7 @@ import (
 )
 
 const (
-	// glance is how often is looked whether the file is still true, and whether there
+	// glance is how often is looked whether the files are still true, and whether there
 	// is a directory by now.
 	glance = 5 * time.Second
 	// retry is how soon a write that failed is tried again.
@@ -34,7 +35,8 @@ const (
 
 // Options are what a Keeper needs. All are required.
 type Options struct {
-	// Path is the file. Its name does not begin with a dot.
+	// Path is the file. Its name does not begin with a dot. What lasts is in a second one
+	// beside it, with "-present" behind its name.
 	Path string
 	// Lifetime is for how long what is written counts. It is written again when half of
 	// that is over.
@@ -43,28 +45,53 @@ type Options struct {
 	Content func() Content
 }
 
-// Keeper keeps one file.
+// lastingSuffix makes the name of the file whose labels count for ever.
+const lastingSuffix = "-present"
+
+// Keeper keeps the two files.
 type Keeper struct {
 	o    Options
 	end  context.CancelFunc
 	over chan struct{}
-	file file
 
 	// The rest is the keeping goroutine's own.
-	reported string    // the last failure, or empty
-	left     int       // facts that had no room, as last reported
-	wrote    time.Time // when the file was last written; zero is not known, for an earlier Keeper may have
-	again    time.Time // when that is to be repeated; zero is never
+	files []*kept
+	wrote time.Time // when a file was last written; zero is not known, for an earlier Keeper may have
+	again time.Time // when that is to be repeated; zero is never
 
 	tally tally
 }
 
-// New makes a Keeper that keeps nothing yet.
-func New(o Options) *Keeper {
-	return &Keeper{o: o, end: func() {}, over: make(chan struct{}), file: file{o.Path}}
+// kept is one file.
+type kept struct {
+	file
+	lifetime time.Duration // zero has no end
+	of       func(Content) Content
+	reported string // the last failure, or empty
+	left     int    // facts that had no room, as last reported
 }
 
-// Start has k keep the file from now on, and look at it again with everything that comes
+// lasts says that the file outlives its daemon.
+func (f *kept) lasts() bool { return f.lifetime == 0 }
+
+// until is when what is written now stops to count.
+func (f *kept) until(now time.Time) time.Time {
+	if f.lasts() {
+		return time.Time{}
+	}
+	return now.Add(f.lifetime)
+}
+
+// New makes a Keeper that keeps nothing yet.
+func New(o Options) *Keeper {
+	return &Keeper{o: o, end: func() {}, over: make(chan struct{}), files: []*kept{
+		{file: file{o.Path + lastingSuffix}, of: Content.lasting},
+		// The last, so that it is the one which is written again.
+		{file: file{o.Path}, lifetime: o.Lifetime, of: func(c Content) Content { return c }},
+	}}
+}
+
+// Start has k keep the files from now on, and look at it again with everything that comes
 // out of changes. It is called once. The log of ctx is the Keeper's; its end is not.
 func Start[E any](ctx context.Context, k *Keeper, changes <-chan E) {
 	ctx, k.end = context.WithCancel(context.WithoutCancel(ctx))
@@ -89,13 +116,13 @@ func keep[E any](ctx context.Context, k *Keeper, changes <-chan E) {
 	}
 }
 
-// Fault says why the file is not true, or is nil.
+// Fault says why the files are not true, or is nil.
 func (k *Keeper) Fault() error { return k.tally.fault() }
 
 // closePatience is how long Close waits for a file system that does not answer.
 const closePatience = 2 * time.Second
 
-// Close ends the keeping. The file stays as it is.
+// Close ends the keeping. The files stay as they are.
 func (k *Keeper) Close(ctx context.Context) error {
 	k.end()
 	ctx, cancel := context.WithTimeout(ctx, closePatience)
@@ -108,72 +135,94 @@ func (k *Keeper) Close(ctx context.Context) error {
 	}
 }
 
-// look makes the file true if it is not, and returns when to look again.
+// look makes the files true if they are not, and returns when to look again.
 func (k *Keeper) look(ctx context.Context) time.Duration {
-	soon := min(glance, k.o.Lifetime/4)
 	content, now := k.o.Content(), time.Now()
-	text, err := k.file.read()
-	if errors.Is(err, errNoDirectory) {
-		k.tally.unwanted()
-		k.reported, k.again = "", time.Time{}
-		return soon
-	}
 	repeat := !k.again.IsZero() && !now.Before(k.again)
-	if err != nil || repeat || due(text, content, k.o.Lifetime, now) {
-		seen, err := k.write(ctx, content, now)
-		if err != nil {
-			k.failed(ctx, err, text, content, now)
-			return retry
+	written, unseen := 0, false
+	var faults []error
+	for _, f := range k.files {
+		text, err := f.read()
+		if errors.Is(err, errNoDirectory) {
+			k.tally.unwanted()
+			f.reported, k.again = "", time.Time{}
+			return k.soon()
 		}
+		mine := f.of(content)
+		if err == nil && (!repeat || f.lasts()) && !f.due(text, mine, now) {
+			continue
+		}
+		seen, err := k.write(ctx, f, mine, now)
+		if err != nil {
+			faults = append(faults, k.failed(ctx, f, err, text, mine, now))
+			continue
+		}
+		written++
+		unseen = unseen || seen
+	}
+	k.tally.is(errors.Join(faults...))
+	if written > 0 {
 		k.again = time.Time{}
-		if !repeat && (seen || k.wrote.IsZero() || now.Sub(k.wrote) < settled) {
+		if !repeat && (unseen || written > 1 || k.wrote.IsZero() || now.Sub(k.wrote) < settled) {
 			k.again = now.Add(settled)
 		}
 		k.wrote = now
 	}
-	k.tally.is(nil)
-	if !k.again.IsZero() {
-		soon = min(soon, k.again.Sub(now))
+	if len(faults) > 0 {
+		return retry
 	}
-	return soon
+	if !k.again.IsZero() {
+		return min(k.soon(), k.again.Sub(now))
+	}
+	return k.soon()
+}
+
+func (k *Keeper) soon() time.Duration { return min(glance, k.o.Lifetime/4) }
+
+// due says whether the file has to be written. One that lasts is not begun with nothing.
+func (f *kept) due(text string, c Content, now time.Time) bool {
+	if text == "" && f.lasts() && len(c.Labels) == 0 {
+		return false
+	}
+	return due(text, c, f.lifetime, now)
 }
 
 // write also says whether the worker may have looked before it was over.
-func (k *Keeper) write(ctx context.Context, content Content, now time.Time) (seen bool, err error) {
-	text, left := content.text(now.Add(k.o.Lifetime))
-	if seen, err = k.file.write(text); err != nil {
+func (k *Keeper) write(ctx context.Context, f *kept, c Content, now time.Time) (seen bool, err error) {
+	text, left := c.text(f.until(now))
+	if seen, err = f.write(text); err != nil {
 		return seen, err
 	}
 	k.tally.wrote(true)
-	if k.reported != "" {
-		k.reported = ""
-		log.G(ctx).WithField("file", k.o.Path).Info("Resumed writing node labels")
+	if f.reported != "" {
+		f.reported = ""
+		log.G(ctx).WithField("file", f.path).Info("Resumed writing node labels")
 	}
-	if left != k.left && left > 0 {
-		log.G(ctx).WithFields(log.Fields{"file": k.o.Path, "left": left}).
+	if left != f.left && left > 0 {
+		log.G(ctx).WithFields(log.Fields{"file": f.path, "left": left}).
 			Warn("Node labels do not fit into the file; omitting the last ones")
 	}
-	k.left = left
+	f.left = left
 	return seen, nil
 }
 
-// failed takes back what is not true any more, if that can be done.
-func (k *Keeper) failed(ctx context.Context, err error, text string, content Content, now time.Time) {
+// failed takes back what is not true any more, if that can be done, and returns why the
+// file is not true. What lasts stays: a label too many keeps no pod from living.
+func (k *Keeper) failed(ctx context.Context, f *kept, err error, text string, c Content, now time.Time) error {
 	k.tally.wrote(false)
-	if untrue(text, content) {
-		fresh, _ := content.text(now.Add(k.o.Lifetime))
+	if !f.lasts() && untrue(text, c) {
+		fresh, _ := c.text(f.until(now))
 		// It is better that no handler has a label than that one has which takes no pods.
-		if k.file.overwrite(fresh, len(text)) != nil {
-			if removed := k.file.remove(); removed != nil && !errors.Is(removed, fs.ErrNotExist) {
+		if f.overwrite(fresh, len(text)) != nil {
+			if removed := f.remove(); removed != nil && !errors.Is(removed, fs.ErrNotExist) {
 				err = errors.Join(err, removed)
 			}
 		}
 	}
-	k.tally.is(err)
-	if err.Error() == k.reported {
-		return
+	if err.Error() != f.reported {
+		f.reported = err.Error()
+		log.G(ctx).WithError(err).WithField("file", f.path).
+			Warn("Failed to write node labels; repair the directory, or set node_labels.file to another path or to \"\"")
 	}
-	k.reported = err.Error()
-	log.G(ctx).WithError(err).WithField("file", k.o.Path).
-		Warn("Failed to write node labels; repair the directory, or set node_labels.file to another path or to \"\"")
+	return err
 }

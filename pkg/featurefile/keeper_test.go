@@ -191,6 +191,42 @@ func TestKeeper(t *testing.T) {
 	}
 }
 
+// What lasts has a file of its own, which has no end and stays whatever happens.
+func TestLasting(t *testing.T) {
+	t.Parallel()
+	parent := small(t, "size=64k")
+	b := newBed(t, parent)
+	b.make(t)
+	now := content("a/runc=ready")
+	now.Lasting = content("a/runc.present=true").Labels
+	b.is(now)
+	k := b.start(t, time.Hour)
+	b.wait(t, "a/runc=ready")
+	lasting := &bed{dir: b.dir, path: b.path + lastingSuffix}
+	lasting.wait(t, "a/runc.present=true")
+	if text, err := os.ReadFile(lasting.path); err != nil || strings.Contains(string(text), expiry) {
+		t.Errorf("it is %q, %v", text, err)
+	}
+	now.Lasting = content("a/crun.present=true", "a/runc.present=true").Labels
+	b.is(now)
+	lasting.wait(t, "a/crun.present=true a/runc.present=true")
+
+	// Without room the labels that say ready go, and these stay.
+	fill := filepath.Join(parent, "fill")
+	if err := os.WriteFile(fill, make([]byte, 1<<20), 0o600); !errors.Is(err, unix.ENOSPC) {
+		t.Fatal(err)
+	}
+	b.is(Content{})
+	b.wait(t, "")
+	metrics(t, k, "0")
+	lasting.wait(t, "a/crun.present=true a/runc.present=true")
+	if err := os.Remove(fill); err != nil {
+		t.Fatal(err)
+	}
+	lasting.wait(t, "")
+	metrics(t, k, "1")
+}
+
 // The worker looks when something happens in the directory, and then looks away for a
 // second: the first thing that it hears of a change must be the change.
 func TestChangeIsOneEvent(t *testing.T) {

@@ -8,16 +8,16 @@ import (
 
 var (
 	currentDesc = prometheus.NewDesc("berth_node_labels_current",
-		"1 if the NFD feature file is current, otherwise 0; absent without features.d.", nil, nil)
+		"1 if the NFD feature files are current, otherwise 0; absent without features.d.", nil, nil)
 	writesDesc = prometheus.NewDesc("berth_node_labels_writes_total",
-		"Writes of the NFD feature file, by result: ok or failed.", []string{"outcome"}, nil)
+		"Writes of the NFD feature files, by result: ok or failed.", []string{"outcome"}, nil)
 )
 
 // tally is what metrics tell.
 type tally struct {
 	mu         sync.Mutex
 	wanted     bool  // there is a directory
-	wrong      error // why the file is not true, if it is not
+	wrong      error // why the files are not true, if they are not
 	ok, failed int
 }
 
@@ -32,7 +32,7 @@ func (t *tally) wrote(ok bool) {
 	}
 }
 
-// is says that the file is true, or why not.
+// is says that the files are true, or why not.
 func (t *tally) is(wrong error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

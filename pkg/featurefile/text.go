@@ -24,13 +24,21 @@ type Content struct {
 	Labels []nodelabel.Fact
 	// Features are for rules only.
 	Features []nodelabel.Fact
+	// Lasting are labels that count until they are taken back.
+	Lasting []nodelabel.Fact
 }
 
-// text is the file with as much of the content as there is room for, and how many
-// facts were left out. What it tells counts until expires. Pure.
+// lasting is what the second file tells.
+func (c Content) lasting() Content { return Content{Labels: c.Lasting} }
+
+// text is a file with as much of labels and features as there is room for, and how many
+// facts were left out. What it tells counts until expires; zero is for ever. Pure.
 func (c Content) text(expires time.Time) (text string, left int) {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s%s%s\n", head, expiry, expires.UTC().Format(time.RFC3339))
+	b.WriteString(head)
+	if !expires.IsZero() {
+		fmt.Fprintf(&b, "%s%s\n", expiry, expires.UTC().Format(time.RFC3339))
+	}
 	add := func(facts []nodelabel.Fact, directive string) {
 		for i, f := range facts {
 			line := directive + f.Key + "=" + f.Value + "\n"
@@ -60,11 +68,14 @@ func expires(text string) time.Time {
 
 // due says whether a file with this text has to be written: because it tells
 // something else, or counts for less than half of lifetime, or, for the clock was
-// set, for longer than that. Pure.
+// set, for longer than that. A lifetime of zero has no end. Pure.
 func due(text string, c Content, lifetime time.Duration, now time.Time) bool {
 	until := expires(text)
 	if should, _ := c.text(until); text != should {
 		return true
+	}
+	if lifetime == 0 {
+		return !until.IsZero()
 	}
 	left := until.Sub(now)
 	return left <= lifetime/2 || left > lifetime

@@ -86,6 +86,25 @@ func TestDue(t *testing.T) {
 	}
 }
 
+// What lasts says no end, and is not written again for one.
+func TestTextThatLasts(t *testing.T) {
+	c := Content{Labels: content("a/runc.present=true").Labels}
+	text, left := c.text(time.Time{})
+	if want := head + "a/runc.present=true\n"; text != want || left != 0 {
+		t.Errorf("got, without %d,\n%s\nwant\n%s", left, text, want)
+	}
+	bounded, _ := c.text(noon)
+	other, _ := content("a/crun.present=true").text(time.Time{})
+	for name, v := range map[string]struct {
+		text string
+		want bool
+	}{"the same": {text, false}, "with an end": {bounded, true}, "another label": {other, true}, "not there": {"", true}} {
+		if got := due(v.text, c, 0, noon); got != v.want {
+			t.Errorf("%s: due is %v", name, got)
+		}
+	}
+}
+
 func TestUntrue(t *testing.T) {
 	written, _ := content("a/runc=ready", "a/crun=ready").text(noon)
 	for name, v := range map[string]struct {

@@ -2,6 +2,7 @@ package nodelabel
 
 import (
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/berth-cri/berth/pkg/handler"
@@ -18,7 +19,9 @@ type Fact struct {
 type Known struct {
 	Name  string
 	Phase handler.Phase
-	Can   capability.Table
+	// MaxPods is how many pods it takes; zero is not bounded.
+	MaxPods int
+	Can     capability.Table
 }
 
 const (
@@ -39,16 +42,29 @@ func Labels(handlers []Known) []Fact {
 			continue
 		}
 		ready = append(ready, Fact{Handler(h.Name), Ready})
+		if h.MaxPods > 0 {
+			rest = append(rest, Fact{MaxPods(h.Name), strconv.Itoa(h.MaxPods)})
+		}
 		if h.Can.Isolation != "" {
 			rest = append(rest, Fact{About(h.Name, isolation), string(h.Can.Isolation)})
 		}
 		for _, name := range Told {
 			if h.Can.Of(name).Answer == capability.Yes {
-				rest = append(rest, Fact{About(h.Name, string(name)), "true"})
+				rest = append(rest, Fact{About(h.Name, string(name)), True})
 			}
 		}
 	}
 	return append(ready, rest...)
+}
+
+// Presence are the labels that stay: all handlers have one, whether they take pods or
+// not. Pure.
+func Presence(handlers []Known) []Fact {
+	var all []Fact
+	for _, h := range sorted(handlers) {
+		all = append(all, Fact{Present(h.Name), True})
+	}
+	return all
 }
 
 // States are no labels: they are for rules that make something of handlers which take

@@ -25,14 +25,14 @@ func TestLabels(t *testing.T) {
 		capability.Checkpoint: capability.Yes, capability.Exec: capability.Yes,
 	}
 	handlers := []Known{
-		{"runc", handler.Ready, can(capability.SharedKernel, everything)},
-		{"cordoned", handler.Cordoned, can(capability.SharedKernel, everything)},
-		{"draining", handler.Draining, can(capability.SharedKernel, everything)},
-		{"broken", handler.NotReady, can(capability.VM, everything)},
-		{"gvisor", handler.Ready, can(capability.UserSpaceKernel, map[capability.Name]capability.Answer{
+		{"runc", handler.Ready, 40, can(capability.SharedKernel, everything)},
+		{"cordoned", handler.Cordoned, 7, can(capability.SharedKernel, everything)},
+		{"draining", handler.Draining, 0, can(capability.SharedKernel, everything)},
+		{"broken", handler.NotReady, 0, can(capability.VM, everything)},
+		{"gvisor", handler.Ready, 0, can(capability.UserSpaceKernel, map[capability.Name]capability.Answer{
 			capability.UserNamespaces: capability.No, capability.Checkpoint: capability.Unknown,
 		})},
-		{"silent", handler.Ready, capability.Table{}},
+		{"silent", handler.Ready, 0, capability.Table{}},
 	}
 	before := slices.Clone(handlers)
 	want := []Fact{
@@ -40,6 +40,7 @@ func TestLabels(t *testing.T) {
 		{p + "runc", "ready"},
 		{p + "silent", "ready"},
 		{p + "gvisor.isolation", "user-space-kernel"},
+		{p + "runc.max-pods", "40"},
 		{p + "runc.isolation", "shared-kernel"},
 		{p + "runc.user-namespaces", "true"},
 		{p + "runc.recursive-read-only-mounts", "true"},
@@ -64,7 +65,18 @@ func TestLabels(t *testing.T) {
 	if got := States(handlers); !slices.Equal(got, want) {
 		t.Errorf("got\n%v\nwant\n%v", got, want)
 	}
-	for _, f := range append(Labels(handlers), States(handlers)...) {
+	want = []Fact{
+		{p + "broken.present", "true"},
+		{p + "cordoned.present", "true"},
+		{p + "draining.present", "true"},
+		{p + "gvisor.present", "true"},
+		{p + "runc.present", "true"},
+		{p + "silent.present", "true"},
+	}
+	if got := Presence(handlers); !slices.Equal(got, want) {
+		t.Errorf("got\n%v\nwant\n%v", got, want)
+	}
+	for _, f := range slices.Concat(Labels(handlers), Presence(handlers), States(handlers)) {
 		if problems := append(validation.IsQualifiedName(f.Key), validation.IsValidLabelValue(f.Value)...); len(problems) > 0 {
 			t.Errorf("%v: %v", f, problems)
 		}

@@ -1,17 +1,19 @@
 // Package nodelabel has the labels by which a cluster sees what handlers a node
 // has. Node Feature Discovery puts them on nodes from a file that says them in
-// full, and RuntimeClasses select nodes by them; both have the names from here.
+// full, and RuntimeClasses select nodes by them and count pods by a resource; all have
+// the names from here.
 package nodelabel
 
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"strings"
 )
 
 // Prefix is the namespace of labels that Node Feature Discovery may always set.
 const Prefix = "feature.node.kubernetes.io/"
 
-// Ready is the value of the label of a handler that takes pods. Others have no label.
+// Ready is the value of the label of a handler that takes pods. Others do not have it.
 const Ready = "ready"
 
 const (
@@ -22,7 +24,30 @@ const (
 	hashed = 8
 )
 
-// Handler is the label of a handler. A name that is too long for one, as those of
+// True is the value of labels that are there or not.
+const True = "true"
+
+// Present is the label of a handler that a node has, or has pods of. It does not go when
+// the handler takes no pods: a kubelet that starts then ends pods which select it.
+func Present(name string) string { return About(name, "present") }
+
+// MaxPods is the label that says how many pods a handler takes, if that is bounded.
+func MaxPods(name string) string { return About(name, "max-pods") }
+
+// Pods is the resource that each pod of a handler has one of. It has Prefix, because
+// what is not below kubernetes.io is set to zero by a kubelet that takes its node for a
+// new one, and then its pods do not fit.
+func Pods(name string) string { return About(name, pods) }
+
+const pods = "pods"
+
+// IsPods says whether a resource is the Pods of some handler.
+func IsPods(resource string) bool {
+	name, ours := strings.CutPrefix(resource, Prefix+handlerPrefix)
+	return ours && strings.HasSuffix(name, "."+pods)
+}
+
+// Handler is the label of a handler that takes pods. A name that is too long for one, as those of
 // more than 55 characters are, is cut, and its hash put behind it.
 func Handler(name string) string { return of(name, "") }
 

@@ -14,7 +14,7 @@ func TestNames(t *testing.T) {
 	if got := About("runc", "isolation"); got != "feature.node.kubernetes.io/handler.runc.isolation" {
 		t.Errorf("got %s", got)
 	}
-	abouts := []string{isolation, state}
+	abouts := []string{isolation, state, "present", "max-pods", pods}
 	for _, name := range Told {
 		abouts = append(abouts, string(name))
 	}
@@ -35,6 +35,17 @@ func TestNames(t *testing.T) {
 				t.Errorf("%s is the label of two things", label)
 			}
 			seen[label] = true
+		}
+	}
+}
+
+func TestIsPods(t *testing.T) {
+	for resource, want := range map[string]bool{
+		Pods("kata"): true, Pods(strings.Repeat("k", 63)): true,
+		Present("kata"): false, Handler("pods"): false, "cpu": false, "example.com/handler.kata.pods": false, Prefix + "kata-pods": false,
+	} {
+		if got := IsPods(resource); got != want {
+			t.Errorf("%s: got %v", resource, got)
 		}
 	}
 }

@@ -17,8 +17,11 @@ func TestExamples(t *testing.T) {
 	var handlers []Handler
 	for _, c := range classes {
 		handlers = append(handlers, Handler{Name: c.Handler})
-		if c.Scheduling == nil || c.Scheduling.NodeSelector[nodelabel.Handler(c.Handler)] != nodelabel.Ready {
+		if c.Scheduling == nil || c.Scheduling.NodeSelector[nodelabel.Present(c.Handler)] != nodelabel.True {
 			t.Errorf("%s selects nodes by %v", c.Name, c.Scheduling)
+		}
+		if !Counted(c.RuntimeClass) {
+			t.Errorf("pods of %s are not counted: %v", c.Name, c.Overhead)
 		}
 	}
 	for _, f := range Lint(classes, LintOptions{Handlers: handlers}) {

@@ -6,6 +6,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	nodev1 "k8s.io/api/node/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
@@ -16,6 +17,9 @@ import (
 type GenerateOptions struct {
 	// AnyNode leaves out the selection of nodes by the label of the handler.
 	AnyNode bool
+	// NoCapacity leaves out the resource that counts pods, for clusters where nobody
+	// sets its capacity. Nodes are selected by whether the handler takes pods then.
+	NoCapacity bool
 	// Tolerations are those of all classes.
 	Tolerations []corev1.Toleration
 }
@@ -40,13 +44,33 @@ func Generate(h Handler, o GenerateOptions) Generated {
 			g.Note = fmt.Sprintf("overhead: none measured in %d pods", m.Pods)
 		}
 	}
+	if !o.NoCapacity {
+		if c.Overhead == nil {
+			c.Overhead = &nodev1.Overhead{PodFixed: corev1.ResourceList{}}
+		}
+		c.Overhead.PodFixed[corev1.ResourceName(nodelabel.Pods(h.Name))] = resource.MustParse("1")
+	}
 	if !o.AnyNode || len(o.Tolerations) > 0 {
 		c.Scheduling = &nodev1.Scheduling{Tolerations: o.Tolerations}
-		if !o.AnyNode {
+		switch {
+		case o.AnyNode:
+		case o.NoCapacity:
 			c.Scheduling.NodeSelector = map[string]string{nodelabel.Handler(h.Name): nodelabel.Ready}
+		default:
+			c.Scheduling.NodeSelector = map[string]string{nodelabel.Present(h.Name): nodelabel.True}
 		}
 	}
 	return g
+}
+
+// Counted says whether each pod of a class has one of the resource that says how many
+// pods of its handler nodes have room for.
+func Counted(c *nodev1.RuntimeClass) bool {
+	if c.Overhead == nil {
+		return false
+	}
+	_, counted := c.Overhead.PodFixed[corev1.ResourceName(nodelabel.Pods(c.Handler))]
+	return counted
 }
 
 // ParseToleration reads "key=value:Effect", "key:Effect", "key=value" or "key".

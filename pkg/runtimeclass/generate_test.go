@@ -13,7 +13,10 @@ import (
 
 func TestGenerate(t *testing.T) {
 	tolerate := []corev1.Toleration{{Key: "vm", Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule}}
-	const selector = "scheduling:\n  nodeSelector:\n    feature.node.kubernetes.io/handler.kata: ready\n"
+	const selector = "scheduling:\n  nodeSelector:\n    feature.node.kubernetes.io/handler.kata.present: \"true\"\n"
+	const byReadiness = "scheduling:\n  nodeSelector:\n    feature.node.kubernetes.io/handler.kata: ready\n"
+	const counted = "    feature.node.kubernetes.io/handler.kata.pods: \"1\"\n"
+	const only = "overhead:\n  podFixed:\n" + counted
 	const head = "apiVersion: node.k8s.io/v1\nhandler: kata\nkind: RuntimeClass\nmetadata:\n  name: kata\n"
 	for _, c := range []struct {
 		what       string
@@ -21,12 +24,14 @@ func TestGenerate(t *testing.T) {
 		o          GenerateOptions
 		want, note string
 	}{
-		{"nothing measured", nil, GenerateOptions{}, head + selector, "overhead: not measured, none declared"},
-		{"no pods measured", measured(0, "1Gi", "1"), GenerateOptions{}, head + selector, "overhead: not measured, none declared"},
-		{"measured", measured(10, "160.2Mi", "12500u"), GenerateOptions{}, head + "overhead:\n  podFixed:\n    cpu: 13m\n    memory: 161Mi\n" + selector, "overhead: measured, p95 of 10 pods"},
-		{"nothing beyond the workload", measured(3, "0", "0"), GenerateOptions{}, head + selector, "overhead: none measured in 3 pods"},
-		{"any node", nil, GenerateOptions{AnyNode: true}, head, ""},
-		{"tolerations", nil, GenerateOptions{AnyNode: true, Tolerations: tolerate}, head + "scheduling:\n  tolerations:\n  - effect: NoSchedule\n    key: vm\n    operator: Exists\n", ""},
+		{"nothing measured", nil, GenerateOptions{}, head + only + selector, "overhead: not measured, none declared"},
+		{"no pods measured", measured(0, "1Gi", "1"), GenerateOptions{}, head + only + selector, "overhead: not measured, none declared"},
+		{"measured", measured(10, "160.2Mi", "12500u"), GenerateOptions{}, head + "overhead:\n  podFixed:\n    cpu: 13m\n" + counted + "    memory: 161Mi\n" + selector, "overhead: measured, p95 of 10 pods"},
+		{"nothing beyond the workload", measured(3, "0", "0"), GenerateOptions{}, head + only + selector, "overhead: none measured in 3 pods"},
+		{"any node", nil, GenerateOptions{AnyNode: true}, head + only, ""},
+		{"nobody counts", measured(10, "160.2Mi", "0"), GenerateOptions{NoCapacity: true}, head + "overhead:\n  podFixed:\n    memory: 161Mi\n" + byReadiness, ""},
+		{"any node, nobody counts", nil, GenerateOptions{AnyNode: true, NoCapacity: true}, head, ""},
+		{"tolerations", nil, GenerateOptions{AnyNode: true, NoCapacity: true, Tolerations: tolerate}, head + "scheduling:\n  tolerations:\n  - effect: NoSchedule\n    key: vm\n    operator: Exists\n", ""},
 	} {
 		t.Run(c.what, func(t *testing.T) {
 			g := Generate(Handler{Name: "kata", Overhead: c.m}, c.o)
@@ -65,8 +70,12 @@ func TestGenerateAnnotates(t *testing.T) {
 
 // The longest name that a handler may have makes a class that is valid.
 func TestGenerateForTheLongestName(t *testing.T) {
-	if errs := Validate(Generate(Handler{Name: strings.Repeat("h", 63)}, GenerateOptions{}).RuntimeClass); len(errs) > 0 {
+	c := Generate(Handler{Name: strings.Repeat("h", 63)}, GenerateOptions{}).RuntimeClass
+	if errs := Validate(c); len(errs) > 0 {
 		t.Error(errs)
+	}
+	if !Counted(c) {
+		t.Errorf("its pods are not counted: %v", c.Overhead)
 	}
 }
 

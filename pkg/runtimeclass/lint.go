@@ -8,6 +8,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	nodev1 "k8s.io/api/node/v1"
+
+	"github.com/berth-cri/berth/pkg/nodelabel"
 )
 
 // Severity of a Finding.
@@ -33,6 +35,9 @@ const (
 	RuleOverheadMissing     = "overhead-missing"
 	RuleNodeSelectorMissing = "node-selector-missing"
 	RuleAnnotationInvalid   = "annotation-invalid"
+	RuleSelectorLeaves      = "node-selector-leaves"
+	RulePodsNotCounted      = "pods-not-counted"
+	RulePodsOfAnother       = "pods-of-another-handler"
 )
 
 // Finding is something about a class that should be otherwise.
@@ -88,7 +93,8 @@ func Lint(classes []Class, o LintOptions) []Finding {
 		if _, err := c.Annotated(); err != nil {
 			all = append(all, lintAnnotation(c, err))
 		}
-		if c.Scheduling == nil || len(c.Scheduling.NodeSelector) == 0 {
+		all = append(all, lintCapacity(c)...)
+		if !Counted(c.RuntimeClass) && (c.Scheduling == nil || len(c.Scheduling.NodeSelector) == 0) {
 			all = append(all, finding(c, Warning, RuleNodeSelectorMissing, "scheduling", "pods of this class can be scheduled on nodes without its handler, where they never start",
 				"select nodes by a label of those with the handler, as \"kubectl berth generate\" does"))
 		}
@@ -195,6 +201,36 @@ func lintHandler(c Class, o LintOptions) []Finding {
 	}
 	if m := h.measured(); m != nil {
 		all = append(all, lintOverhead(c, m)...)
+	}
+	return all
+}
+
+// lintCapacity looks at how nodes are chosen by what berth says of handlers.
+func lintCapacity(c Class) []Finding {
+	var all []Finding
+	var selects map[string]string
+	if c.Scheduling != nil {
+		selects = c.Scheduling.NodeSelector
+	}
+	own := nodelabel.Pods(c.Handler)
+	if key := nodelabel.Handler(c.Handler); selects[key] == nodelabel.Ready {
+		all = append(all, finding(c, Warning, RuleSelectorLeaves, fmt.Sprintf("scheduling.nodeSelector[%s]", key),
+			"the label goes when the handler takes no pods, and a kubelet that starts meanwhile ends the pods that run",
+			fmt.Sprintf("select %s: %q and declare overhead.podFixed: %s: 1, as \"kubectl berth generate\" does", nodelabel.Present(c.Handler), nodelabel.True, own)))
+	}
+	if key := nodelabel.Present(c.Handler); selects[key] == nodelabel.True && !Counted(c.RuntimeClass) {
+		all = append(all, finding(c, Warning, RulePodsNotCounted, fmt.Sprintf("scheduling.nodeSelector[%s]", key),
+			"the label stays when the handler takes no pods, so pods are scheduled to nodes where they wait in ContainerCreating",
+			fmt.Sprintf("declare overhead.podFixed: %s: 1", own)))
+	}
+	if c.Overhead == nil {
+		return all
+	}
+	for _, name := range sorted(c.Overhead.PodFixed) {
+		if nodelabel.IsPods(string(name)) && string(name) != own {
+			all = append(all, finding(c, Error, RulePodsOfAnother, fmt.Sprintf("overhead.podFixed[%s]", name),
+				fmt.Sprintf("it counts pods of another handler than %q", c.Handler), "declare "+own+" in its place"))
+		}
 	}
 	return all
 }

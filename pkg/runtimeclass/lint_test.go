@@ -53,6 +53,9 @@ func TestHandlersAndMeasurements(t *testing.T) {
 		{"mixed without overhead", "handler: mixed\n", `f:1: warning: overhead-missing: no overhead is declared, so the scheduler does not count cpu: 3m, memory: 8Mi of each pod / p95 of 10 self-check pods, and of 2 live pods for CPU use; declare overhead.podFixed: cpu: 3m, memory: 8Mi`},
 		{"no CPU", "handler: runc\noverhead: {podFixed: {memory: 1Gi}}\n", `f:6: error: overhead-too-small: 0 is less than 3m, the p95 of 10 pods / declare 3m`},
 		{"no pods were measured", "handler: crun\noverhead: {podFixed: {memory: 1}}\n", ""},
+		{"only counted", "handler: runc\noverhead: {podFixed: {feature.node.kubernetes.io/handler.runc.pods: 1}}\n", `f:6: warning: overhead-missing: `},
+		{"counted as another's", "handler: crun\noverhead:\n  podFixed:\n    feature.node.kubernetes.io/handler.runc.pods: 1\n",
+			`f:8: error: pods-of-another-handler: it counts pods of another handler than "crun" / declare feature.node.kubernetes.io/handler.crun.pods in its place`},
 		{"a handler that cannot be", "handler: no.dots\n", "f:5: error: invalid: "},
 	} {
 		t.Run(c.what, func(t *testing.T) {
@@ -63,6 +66,36 @@ func TestHandlersAndMeasurements(t *testing.T) {
 			}
 			got := strings.Join(all, "\n")
 			if c.want == "" && got != "" || !strings.HasPrefix(got, c.want) || strings.Contains(c.want, " / ") && got != c.want {
+				t.Errorf("got\n%s\nwant\n%s", got, c.want)
+			}
+		})
+	}
+}
+
+// How a class chooses nodes says what becomes of its pods.
+func TestSelectors(t *testing.T) {
+	const prefix = "feature.node.kubernetes.io/handler.kata"
+	for _, c := range []struct{ what, rest, want string }{
+		{"by what is there, and counted", "overhead: {podFixed: {" + prefix + ".pods: 1}}\nscheduling:\n  nodeSelector:\n    " + prefix + ".present: \"true\"\n", ""},
+		{"counted", "overhead: {podFixed: {" + prefix + ".pods: 1}}\n", ""},
+		{"by what is there", "scheduling:\n  nodeSelector:\n    " + prefix + ".present: \"true\"\n",
+			`f:7: warning: pods-not-counted: the label stays when the handler takes no pods, so pods are scheduled to nodes where they wait in ContainerCreating / declare overhead.podFixed: ` + prefix + `.pods: 1`},
+		{"by readiness", "scheduling:\n  nodeSelector:\n    " + prefix + ": ready\n",
+			`f:7: warning: node-selector-leaves: the label goes when the handler takes no pods, and a kubelet that starts meanwhile ends the pods that run / select ` + prefix + `.present: "true" and declare overhead.podFixed: ` + prefix + `.pods: 1, as "kubectl berth generate" does`},
+		{"by the label of another", "scheduling:\n  nodeSelector:\n    feature.node.kubernetes.io/handler.runc: ready\n", ""},
+		{"by nothing", "", `f:1: warning: node-selector-missing: pods of this class can be scheduled on nodes without its handler, where they never start / select nodes by a label of those with the handler, as "kubectl berth generate" does`},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			objects, err := Parse("f", []byte("apiVersion: node.k8s.io/v1\nkind: RuntimeClass\nmetadata: {name: x}\nhandler: kata\n"+c.rest))
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := ""
+			for _, f := range Lint(Classes(objects), LintOptions{}) {
+				where, _, _ := strings.Cut(f.Where, ": document")
+				got += fmt.Sprintf("%s: %s: %s: %s / %s", where, f.Severity, f.Rule, f.Message, f.Advice)
+			}
+			if got != c.want {
 				t.Errorf("got\n%s\nwant\n%s", got, c.want)
 			}
 		})

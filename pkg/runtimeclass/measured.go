@@ -3,12 +3,14 @@ package runtimeclass
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"math"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
+	"github.com/berth-cri/berth/pkg/nodelabel"
 	"github.com/berth-cri/berth/pkg/overhead/podfixed"
 )
 
@@ -79,7 +81,8 @@ func lintOverhead(c Class, m *Measurement) []Finding {
 	recommended := m.recommended()
 	declared := corev1.ResourceList{}
 	if c.Overhead != nil {
-		declared = c.Overhead.PodFixed
+		declared = maps.Clone(c.Overhead.PodFixed)
+		delete(declared, corev1.ResourceName(nodelabel.Pods(c.Handler))) // which costs nothing
 	}
 	var all []Finding
 	for _, r := range m.resources() {

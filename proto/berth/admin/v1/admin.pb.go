@@ -264,7 +264,9 @@ type Handler struct {
 	// never answered.
 	Capabilities *Capabilities `protobuf:"bytes,17,opt,name=capabilities,proto3" json:"capabilities,omitempty"`
 	// What its images are built for: "wasi/wasm"; empty is this node's platform.
-	Platform      string `protobuf:"bytes,18,opt,name=platform,proto3" json:"platform,omitempty"`
+	Platform string `protobuf:"bytes,18,opt,name=platform,proto3" json:"platform,omitempty"`
+	// How many pods it takes; 0 is not bounded.
+	MaxPods       int32 `protobuf:"varint,19,opt,name=max_pods,json=maxPods,proto3" json:"max_pods,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -423,6 +425,13 @@ func (x *Handler) GetPlatform() string {
 		return x.Platform
 	}
 	return ""
+}
+
+func (x *Handler) GetMaxPods() int32 {
+	if x != nil {
+		return x.MaxPods
+	}
+	return 0
 }
 
 // Capabilities are what a handler can do for pods, and how that is known.
@@ -4161,7 +4170,7 @@ const file_berth_admin_v1_admin_proto_rawDesc = "" +
 	"suggestion\x18\x06 \x01(\tR\n" +
 	"suggestion\"?\n" +
 	"\bProblems\x123\n" +
-	"\bproblems\x18\x01 \x03(\v2\x17.berth.admin.v1.ProblemR\bproblems\"\xd8\x04\n" +
+	"\bproblems\x18\x01 \x03(\v2\x17.berth.admin.v1.ProblemR\bproblems\"\xf3\x04\n" +
 	"\aHandler\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12+\n" +
 	"\x05state\x18\x02 \x01(\x0e2\x15.berth.admin.v1.StateR\x05state\x12\x16\n" +
@@ -4185,7 +4194,8 @@ const file_berth_admin_v1_admin_proto_rawDesc = "" +
 	"probeError\x12+\n" +
 	"\x05trial\x18\x10 \x01(\v2\x15.berth.admin.v1.TrialR\x05trial\x12@\n" +
 	"\fcapabilities\x18\x11 \x01(\v2\x1c.berth.admin.v1.CapabilitiesR\fcapabilities\x12\x1a\n" +
-	"\bplatform\x18\x12 \x01(\tR\bplatform\"\xdc\x01\n" +
+	"\bplatform\x18\x12 \x01(\tR\bplatform\x12\x19\n" +
+	"\bmax_pods\x18\x13 \x01(\x05R\amaxPods\"\xdc\x01\n" +
 	"\fCapabilities\x12\x1c\n" +
 	"\tisolation\x18\x01 \x01(\tR\tisolation\x12)\n" +
 	"\x10isolation_source\x18\x02 \x01(\tR\x0fisolationSource\x12'\n" +

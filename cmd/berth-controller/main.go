@@ -1,0 +1,177 @@
+// Command berth-controller tells the scheduler of a cluster how many pods of each
+// handler its nodes have room for. Several may run: one works, the others wait.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"sync/atomic"
+	"time"
+
+	"github.com/containerd/log"
+	"github.com/google/uuid"
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"k8s.io/client-go/tools/leaderelection"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
+
+	"github.com/berth-cri/berth/pkg/capacity"
+)
+
+// version is set by the build.
+var version = "0.0.0-dev"
+
+const (
+	// lease is the name of the Lease that the one which works holds.
+	lease = "berth-controller"
+	// Another one takes over this long after the last sign of life.
+	leaseDuration = 10 * time.Second
+	renewDeadline = 7 * time.Second
+	retryPeriod   = 2 * time.Second
+)
+
+// errLost is the end of one that cannot show that it is the one which works.
+var errLost = errors.New("lost the lease " + lease + ": the API server did not answer, or another controller took it")
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGINT, unix.SIGTERM)
+	err := newCommand().ExecuteContext(ctx)
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "error:", err)
+		os.Exit(1)
+	}
+}
+
+func newCommand() *cobra.Command {
+	var kubeconfig, namespace, counting string
+	c := &cobra.Command{
+		Use:   "berth-controller",
+		Short: "Tell the scheduler how many pods of each handler the nodes have room for",
+		Long: `Set the capacity feature.node.kubernetes.io/handler.NAME.pods of the nodes of a cluster:
+how many pods each handler takes, or how many it has while it takes none. Handlers and
+their state are read from the nodes' labels, pods from the API server.
+
+It runs in the cluster, as contrib/kubernetes/capacity.yaml says. Of several, the one
+with the lease works, and the others wait.`,
+		Example:       "  berth-controller\n  berth-controller --kubeconfig admin.kubeconfig --namespace berth-system",
+		Version:       version,
+		Args:          cobra.NoArgs,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		RunE: func(c *cobra.Command, _ []string) error {
+			return run(c.Context(), kubeconfig, namespace, capacity.Counting(counting))
+		},
+	}
+	c.Flags().StringVar(&kubeconfig, "kubeconfig", "", "`FILE` by which the API server is reached (default $KUBECONFIG, or the service account of the pod)")
+	c.Flags().StringVar(&namespace, "namespace", "", "`NAMESPACE` of the lease (default that of the pod, or of the kubeconfig)")
+	c.Flags().StringVar(&counting, "count-overhead", string(capacity.ByStatus), "how the cluster's scheduler counts the overhead of pods that run: by-status (Kubernetes 1.36 and 1.37) or once")
+	return c
+}
+
+func run(ctx context.Context, kubeconfig, namespace string, counting capacity.Counting) error {
+	if counting != capacity.ByStatus && counting != capacity.Once {
+		return fmt.Errorf("--count-overhead=%s must be %s or %s", counting, capacity.ByStatus, capacity.Once)
+	}
+	config, namespace, err := connect(kubeconfig, namespace)
+	if err != nil {
+		return err
+	}
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return err
+	}
+	if err := capacity.CheckRights(ctx, client, namespace); err != nil {
+		return err
+	}
+	return lead(ctx, client, namespace, func(ctx context.Context) error { return capacity.Run(ctx, client, counting) })
+}
+
+// connect finds the API server, and the namespace of the lease.
+func connect(kubeconfig, namespace string) (*rest.Config, string, error) {
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	rules.ExplicitPath = kubeconfig
+	loaded := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{Context: clientcmdapi.Context{Namespace: namespace}})
+	config, err := loaded.ClientConfig()
+	if err != nil {
+		if clientcmd.IsEmptyConfig(err) {
+			err = errors.New("no API server is known: run it in a pod, or use --kubeconfig")
+		}
+		return nil, "", err
+	}
+	if namespace, _, err = loaded.Namespace(); err != nil {
+		return nil, "", err
+	}
+	config.UserAgent = "berth-controller/" + version
+	// The server bounds its clients by itself.
+	config.QPS = -1
+	return config, namespace, nil
+}
+
+// lead does something as long as no other does it. The lease is given back when that has
+// ended, so that another one need not wait for it to expire.
+func lead(ctx context.Context, client kubernetes.Interface, namespace string, do func(context.Context) error) error {
+	host, err := os.Hostname()
+	if err != nil {
+		return err
+	}
+	me := host + "_" + uuid.NewString()
+	holding, release := context.WithCancel(context.WithoutCancel(ctx))
+	defer release()
+	// Either work begins, and releases the lease when it has ended, or ctx is over first.
+	const working, never = 1, 2
+	var state atomic.Int32
+	defer context.AfterFunc(ctx, func() {
+		if state.CompareAndSwap(0, never) {
+			release()
+		}
+	})()
+	ended := make(chan error, 1)
+	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
+		Lock: &resourcelock.LeaseLock{
+			LeaseMeta:  metav1.ObjectMeta{Name: lease, Namespace: namespace},
+			Client:     client.CoordinationV1(),
+			LockConfig: resourcelock.ResourceLockConfig{Identity: me},
+		},
+		Name: lease, LeaseDuration: leaseDuration, RenewDeadline: renewDeadline, RetryPeriod: retryPeriod,
+		ReleaseOnCancel: true,
+		Callbacks: leaderelection.LeaderCallbacks{
+			OnStartedLeading: func(leading context.Context) {
+				if !state.CompareAndSwap(0, working) {
+					return
+				}
+				defer release()
+				log.G(ctx).WithField("lease", namespace+"/"+lease).Info("Took the lease")
+				work, stop := context.WithCancel(leading)
+				defer stop()
+				defer context.AfterFunc(ctx, stop)()
+				ended <- do(work)
+			},
+			OnStoppedLeading: func() {},
+			OnNewLeader: func(who string) {
+				if who != me {
+					log.G(ctx).WithField("leader", who).Info("Waiting while another controller works")
+				}
+			},
+		},
+	})
+	if err != nil {
+		return err
+	}
+	elector.Run(holding)
+	if state.Load() == working {
+		err = <-ended
+	}
+	if err == nil && ctx.Err() == nil {
+		return errLost
+	}
+	return err
+}

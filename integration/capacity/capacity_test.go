@@ -1,0 +1,264 @@
+// Package capacity shows that berth-controller keeps the capacity of nodes true on a real
+// API server: whatever becomes of pods, classes and nodes, of another controller beside
+// it, and of its own rights. Nodes and pods are objects there. integration/scheduling has
+// it beside a scheduler and a kubelet.
+package capacity
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/berth-cri/berth/integration/kubelet"
+	"github.com/berth-cri/berth/integration/testbed"
+	"github.com/berth-cri/berth/pkg/nodelabel"
+)
+
+// patience is far above what anything here takes on a machine that is not busy.
+const patience = 2 * time.Minute
+
+const (
+	kata      = nodelabel.Prefix + "handler.kata"
+	kataPods  = corev1.ResourceName(kata + ".pods")
+	namespace = "berth-system"
+	leasePath = "/apis/coordination.k8s.io/v1/namespaces/" + namespace + "/leases/berth-controller"
+)
+
+// bed is a server with a class of the handler kata.
+type bed struct{ *kubelet.Server }
+
+func newBed(t *testing.T) *bed {
+	t.Helper()
+	// Without these, pods and nodes stay as a test makes them.
+	b := &bed{kubelet.StartServer(t, "--disable-admission-plugins=ServiceAccount,DefaultTolerationSeconds,TaintNodesByCondition")}
+	b.class(t)
+	return b
+}
+
+func (b *bed) class(t *testing.T) {
+	t.Helper()
+	b.create(t, "{apiVersion: node.k8s.io/v1, kind: RuntimeClass, metadata: {name: kata}, handler: kata, overhead: {podFixed: {"+string(kataPods)+": 1}}}")
+}
+
+func (b *bed) create(t *testing.T, manifest string) {
+	t.Helper()
+	b.Kubectl(t, manifest, "create", "--filename=-")
+}
+
+// node is one that is ready, with labels: "a: b, c: d".
+func (b *bed) node(t *testing.T, name, labels string) {
+	t.Helper()
+	b.create(t, "{apiVersion: v1, kind: Node, metadata: {name: "+name+", labels: {"+labels+"}}, status: "+
+		"{capacity: {pods: 110}, allocatable: {pods: 110}, conditions: [{type: Ready, status: 'True'}]}}")
+}
+
+// label changes labels of a node, as kubectl has it.
+func (b *bed) label(t *testing.T, node string, labels ...string) {
+	t.Helper()
+	b.Kubectl(t, "", append([]string{"label", "node", node, "--overwrite"}, labels...)...)
+}
+
+func (b *bed) pod(t *testing.T, name, node string) {
+	t.Helper()
+	b.create(t, "{apiVersion: v1, kind: Pod, metadata: {name: "+name+"}, spec: {runtimeClassName: kata, nodeName: "+node+", "+
+		"containers: [{name: main, image: none}]}}")
+}
+
+func (b *bed) delete(t *testing.T, pods ...string) {
+	t.Helper()
+	b.Kubectl(t, "", append([]string{"delete", "pod", "--force", "--grace-period=0"}, pods...)...)
+}
+
+// room waits until a node has room for that many pods of kata; "" is that none are counted.
+func (b *bed) room(t *testing.T, name, want string) {
+	t.Helper()
+	testbed.Eventually(t, patience, func() error {
+		node, err := b.Node(name)
+		if err != nil {
+			return err
+		}
+		for what, list := range map[string]corev1.ResourceList{"capacity": node.Status.Capacity, "allocatable": node.Status.Allocatable} {
+			got := ""
+			if q, there := list[kataPods]; there {
+				got = q.String()
+			}
+			if got != want {
+				return fmt.Errorf("the %s of node %s is %q, want %q", what, name, got, want)
+			}
+		}
+		return nil
+	})
+}
+
+// holder is who has the lease, or "".
+func (b *bed) holder(t *testing.T) string {
+	t.Helper()
+	status, body := b.Send(t, http.MethodGet, leasePath, nil)
+	var lease coordinationv1.Lease
+	if status == http.StatusOK {
+		if err := json.Unmarshal(body, &lease); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if lease.Spec.HolderIdentity == nil {
+		return ""
+	}
+	return *lease.Spec.HolderIdentity
+}
+
+const leads = "Took the lease"
+
+// took waits until one of some controllers has the lease, and returns the others.
+func took(t *testing.T, all ...*kubelet.Controller) (leader *kubelet.Controller, others []*kubelet.Controller) {
+	t.Helper()
+	testbed.Eventually(t, patience, func() error {
+		i := slices.IndexFunc(all, func(c *kubelet.Controller) bool { return strings.Contains(c.Log(), leads) })
+		if i < 0 {
+			return fmt.Errorf("none of %d controllers works", len(all))
+		}
+		leader, others = all[i], slices.Delete(slices.Clone(all), i, i+1)
+		return nil
+	})
+	return leader, others
+}
+
+func TestController(t *testing.T) {
+	b := newBed(t)
+	ready := kata + ": ready, " + kata + ".present: 'true', " + kata + ".max-pods: '2'"
+	b.node(t, "node-1", ready)
+	b.node(t, "node-2", "")
+	for _, step := range []struct {
+		name string
+		do   func(*testing.T, *bed)
+	}{
+		{"pods come and go", pods},
+		{"two at once", two},
+		{"a node that does not answer", away},
+		{"rights that are missing", forbidden},
+		{"rights that are taken away", taken},
+	} {
+		if !t.Run(step.name, func(t *testing.T) { step.do(t, b) }) {
+			return
+		}
+	}
+}
+
+func pods(t *testing.T, b *bed) {
+	b.StartController(t)
+	b.room(t, "node-1", "2")
+	b.room(t, "node-2", "")
+	for i := range 3 {
+		b.pod(t, fmt.Sprintf("p-%d", i), "node-1")
+	}
+	b.room(t, "node-1", "3") // more than it takes: somebody has put them there
+	b.label(t, "node-1", kata+"-")
+	b.delete(t, "p-2")
+	b.room(t, "node-1", "2")
+	b.delete(t, "p-1")
+	b.room(t, "node-1", "1")
+	b.label(t, "node-1", kata+"=ready", kata+".max-pods=7")
+	b.room(t, "node-1", "7")
+	// Somebody else's figure does not stay.
+	b.Kubectl(t, "", "patch", "node", "node-1", "--subresource=status", `--patch={"status":{"capacity":{"`+string(kataPods)+`":"99"}}}`)
+	b.room(t, "node-1", "7")
+	// A pod that ended takes no place.
+	b.label(t, "node-1", kata+"-")
+	b.room(t, "node-1", "1")
+	b.Kubectl(t, "", "patch", "pod", "p-0", "--subresource=status", `--patch={"status":{"phase":"Succeeded"}}`)
+	b.room(t, "node-1", "0")
+	b.delete(t, "p-0")
+
+	// Without the class what pods have stays, and nothing else.
+	b.label(t, "node-1", kata+"=ready", kata+".max-pods=2")
+	b.pod(t, "p-3", "node-1")
+	b.room(t, "node-1", "2")
+	b.Kubectl(t, "", "delete", "runtimeclass", "kata")
+	b.room(t, "node-1", "1")
+	b.delete(t, "p-3")
+	b.room(t, "node-1", "")
+	b.class(t)
+	b.room(t, "node-1", "2")
+}
+
+func two(t *testing.T, b *bed) {
+	first, rest := took(t, b.StartController(t), b.StartController(t))
+	b.room(t, "node-1", "2")
+	second := rest[0]
+	holder := b.holder(t)
+	// Killed, it leaves the lease as it is, which has to expire.
+	first.Kill(t)
+	if strings.Contains(second.Log(), leads) {
+		t.Errorf("both work:\n%s", second.Log())
+	}
+	b.label(t, "node-1", kata+".max-pods=3")
+	took(t, second)
+	b.room(t, "node-1", "3")
+	if now := b.holder(t); now == holder || now == "" {
+		t.Errorf("the lease is held by %q, and was by %q", now, holder)
+	}
+	// Ended in good order, it gives it back.
+	second.Stop(t)
+	if now := b.holder(t); now != "" {
+		t.Errorf("the lease is still held by %q", now)
+	}
+	b.StartController(t)
+	b.label(t, "node-1", kata+".max-pods=2")
+	b.room(t, "node-1", "2")
+}
+
+func away(t *testing.T, b *bed) {
+	b.StartController(t)
+	b.pod(t, "there", "node-1")
+	b.room(t, "node-1", "2")
+	is := func(status string) {
+		b.Kubectl(t, "", "patch", "node", "node-1", "--subresource=status", `--patch={"status":{"conditions":[{"type":"Ready","status":"`+status+`"}]}}`)
+	}
+	is("Unknown")
+	b.room(t, "node-1", "1")
+	is("True")
+	b.room(t, "node-1", "2")
+	// Its labels expired: what runs keeps its place.
+	b.label(t, "node-1", kata+"-", kata+".max-pods-")
+	b.room(t, "node-1", "1")
+	b.label(t, "node-1", kata+"=ready", kata+".max-pods=2")
+	b.room(t, "node-1", "2")
+	b.delete(t, "there")
+}
+
+func forbidden(t *testing.T, b *bed) {
+	c := b.StartControllerAs(t, b.Kubeconfig(t, kubelet.Guest, ""), namespace)
+	if code := c.Wait(); code != 1 {
+		t.Errorf("it ended with %d", code)
+	}
+	for _, want := range []string{
+		`may not patch "nodes/status"`, `may not list "nodes"`, `may not watch "pods"`, `may not list "runtimeclasses" of node.k8s.io`,
+		`may not update "leases" of coordination.k8s.io in namespace "berth-system"`, "contrib/kubernetes/capacity.yaml",
+	} {
+		if !strings.Contains(c.Log(), want) {
+			t.Errorf("it does not say %q:\n%s", want, c.Log())
+		}
+	}
+}
+
+func taken(t *testing.T, b *bed) {
+	c := b.StartController(t)
+	b.room(t, "node-1", "2")
+	rule := `--patch=[{"op":"replace","path":"/rules/2/verbs","value":["%s"]}]`
+	b.Kubectl(t, "", "patch", "clusterrole", "berth-controller", "--type=json", fmt.Sprintf(rule, "get"))
+	b.label(t, "node-1", kata+".max-pods=5")
+	testbed.Eventually(t, patience, func() error {
+		if log := c.Log(); !strings.Contains(log, `cannot patch resource \"nodes/status\"`) {
+			return fmt.Errorf("it says\n%s", log)
+		}
+		return nil
+	})
+	b.Kubectl(t, "", "patch", "clusterrole", "berth-controller", "--type=json", fmt.Sprintf(rule, "patch"))
+	b.room(t, "node-1", "5")
+}

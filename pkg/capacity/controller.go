@@ -1,0 +1,206 @@
+package capacity
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"sync"
+	"time"
+
+	"github.com/containerd/log"
+	corev1 "k8s.io/api/core/v1"
+	nodev1 "k8s.io/api/node/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/workqueue"
+)
+
+const (
+	// workers patch nodes at the same time.
+	workers = 4
+	// byNode is the index of pods.
+	byNode = "node"
+	// firstRetry and lastRetry bound how soon a patch that failed is tried again.
+	firstRetry, lastRetry = 100 * time.Millisecond, 30 * time.Second
+)
+
+// controller keeps the status of nodes.
+type controller struct {
+	client   kubernetes.Interface
+	counting Counting
+	nodes    cache.SharedIndexInformer
+	pods     cache.SharedIndexInformer
+	classes  cache.SharedIndexInformer
+	due      workqueue.TypedRateLimitingInterface[string] // names of nodes
+}
+
+// Run keeps the capacity of all nodes until ctx is over, and returns when nothing is
+// written any more. Nobody else may do so meanwhile.
+func Run(ctx context.Context, client kubernetes.Interface, counting Counting) error {
+	c := &controller{
+		client: client, counting: counting,
+		due: workqueue.NewTypedRateLimitingQueueWithConfig(
+			workqueue.NewTypedItemExponentialFailureRateLimiter[string](firstRetry, lastRetry),
+			workqueue.TypedRateLimitingQueueConfig[string]{Name: "nodes"}),
+	}
+	if err := c.watch(); err != nil {
+		return err
+	}
+	var running sync.WaitGroup
+	defer running.Wait()
+	ctx, end := context.WithCancel(ctx)
+	defer end()
+	informers := []cache.SharedIndexInformer{c.nodes, c.pods, c.classes}
+	for _, i := range informers {
+		running.Go(func() { i.RunWithContext(ctx) })
+	}
+	// With some of it only, less room would be seen than there is.
+	for _, i := range informers {
+		if !cache.WaitForCacheSync(ctx.Done(), i.HasSynced) {
+			return nil
+		}
+	}
+	log.G(ctx).WithField("nodes", len(c.nodes.GetStore().ListKeys())).Info("Keeping the capacity of nodes")
+	for range workers {
+		running.Go(func() {
+			for c.next(ctx) {
+			}
+		})
+	}
+	<-ctx.Done()
+	c.due.ShutDown()
+	return nil
+}
+
+// watch makes the informers. Pods that ended and those without a node are not watched.
+func (c *controller) watch() error {
+	core, node := c.client.CoreV1().RESTClient(), c.client.NodeV1().RESTClient()
+	alive := fields.AndSelectors(
+		fields.OneTermNotEqualSelector("spec.nodeName", ""),
+		fields.OneTermNotEqualSelector("status.phase", string(corev1.PodSucceeded)),
+		fields.OneTermNotEqualSelector("status.phase", string(corev1.PodFailed)))
+	c.nodes = cache.NewSharedIndexInformer(cache.NewListWatchFromClient(core, "nodes", "", fields.Everything()), &corev1.Node{}, 0, nil)
+	c.pods = cache.NewSharedIndexInformer(cache.NewListWatchFromClient(core, "pods", "", alive), &corev1.Pod{}, 0, cache.Indexers{
+		byNode: func(o any) ([]string, error) {
+			if p, is := o.(*corev1.Pod); is {
+				return []string{p.Spec.NodeName}, nil
+			}
+			return nil, nil
+		},
+	})
+	c.classes = cache.NewSharedIndexInformer(cache.NewListWatchFromClient(node, "runtimeclasses", "", fields.Everything()), &nodev1.RuntimeClass{}, 0, nil)
+	_, err := c.nodes.AddEventHandler(changed(func(n *corev1.Node) { c.due.Add(n.Name) }))
+	_, more := c.pods.AddEventHandler(changed(func(p *corev1.Pod) { c.due.Add(p.Spec.NodeName) }))
+	_, last := c.classes.AddEventHandler(changed(func(*nodev1.RuntimeClass) {
+		for _, name := range c.nodes.GetStore().ListKeys() {
+			c.due.Add(name)
+		}
+	}))
+	return errors.Join(err, more, last, c.nodes.SetTransform(slimNode), c.pods.SetTransform(slimPod))
+}
+
+// changed calls do with all that comes, changes or goes.
+func changed[T any](do func(T)) cache.ResourceEventHandler {
+	take := func(o any) {
+		if gone, is := o.(cache.DeletedFinalStateUnknown); is {
+			o = gone.Obj
+		}
+		if one, is := o.(T); is {
+			do(one)
+		}
+	}
+	return cache.ResourceEventHandlerFuncs{AddFunc: take, DeleteFunc: take, UpdateFunc: func(_, now any) { take(now) }}
+}
+
+// slimNode leaves what is read here: large clusters have much of the rest.
+func slimNode(o any) (any, error) {
+	n, is := o.(*corev1.Node)
+	if !is {
+		return o, nil
+	}
+	return &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: n.Name, UID: n.UID, ResourceVersion: n.ResourceVersion, Labels: n.Labels},
+		Status:     corev1.NodeStatus{Capacity: n.Status.Capacity, Allocatable: n.Status.Allocatable, Conditions: n.Status.Conditions},
+	}, nil
+}
+
+func slimPod(o any) (any, error) {
+	p, is := o.(*corev1.Pod)
+	if !is {
+		return o, nil
+	}
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: p.Name, Namespace: p.Namespace, UID: p.UID, ResourceVersion: p.ResourceVersion},
+		Spec:       corev1.PodSpec{NodeName: p.Spec.NodeName, RuntimeClassName: p.Spec.RuntimeClassName, Overhead: p.Spec.Overhead},
+		Status:     corev1.PodStatus{Phase: p.Status.Phase, Resources: p.Status.Resources, AllocatedResources: p.Status.AllocatedResources},
+	}, nil
+}
+
+// next takes a node and keeps it, and says whether there will be more.
+func (c *controller) next(ctx context.Context) bool {
+	name, over := c.due.Get()
+	if over {
+		return false
+	}
+	defer c.due.Done(name)
+	if err := c.keep(ctx, name); err != nil {
+		if ctx.Err() == nil {
+			log.G(ctx).WithError(err).WithField("node", name).Warn("Failed to set the capacity of a node; will retry")
+		}
+		c.due.AddRateLimited(name)
+		return true
+	}
+	c.due.Forget(name)
+	return true
+}
+
+// keep makes a node's status true.
+func (c *controller) keep(ctx context.Context, name string) error {
+	o, there, err := c.nodes.GetIndexer().GetByKey(name)
+	if err != nil || !there {
+		return err
+	}
+	n, is := o.(*corev1.Node)
+	if !is {
+		return fmt.Errorf("unexpected %T among nodes", o)
+	}
+	of, err := c.pods.GetIndexer().ByIndex(byNode, name)
+	if err != nil {
+		return err
+	}
+	var pods []*corev1.Pod
+	for _, o := range of {
+		if p, is := o.(*corev1.Pod); is {
+			pods = append(pods, p)
+		}
+	}
+	room := RoomOf(n, pods, c.handlers(), c.counting)
+	body := room.patch(n)
+	if body == nil {
+		return nil
+	}
+	_, err = c.client.CoreV1().Nodes().Patch(ctx, name, types.MergePatchType, body, metav1.PatchOptions{FieldManager: "berth-controller"}, "status")
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("patch nodes/status: %w", err)
+	}
+	log.G(ctx).WithFields(log.Fields{"node": name, "capacity": maps.Clone(room)}).Info("Updated the capacity of a node")
+	return nil
+}
+
+func (c *controller) handlers() Classes {
+	all := Classes{}
+	for _, o := range c.classes.GetStore().List() {
+		if class, is := o.(*nodev1.RuntimeClass); is {
+			all[class.Name] = class.Handler
+		}
+	}
+	return all
+}

@@ -1,0 +1,151 @@
+// Package capacity tells the scheduler how many pods of each handler a node has room
+// for: as capacity of a resource of which each pod of the handler's classes has one.
+//
+//	err := capacity.Run(ctx, client, capacity.ByStatus) // until ctx is over
+//
+// A handler that takes pods has room for its max_pods. One that does not has room for
+// the pods there are, and never for less: a kubelet that starts ends pods that do not
+// fit. Which handlers take pods is read from the nodes' labels.
+package capacity
+
+import (
+	"encoding/json"
+	"maps"
+	"strconv"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	helpers "k8s.io/component-helpers/resource"
+
+	"github.com/berth-cri/berth/pkg/nodelabel"
+)
+
+// Room is the capacity of a node, by resource: what its pods take, and one for each pod
+// more.
+type Room map[corev1.ResourceName]int64
+
+// Classes are the handlers of RuntimeClasses, by the name of the class.
+type Classes map[string]string
+
+// RoomOf is that of a node with these pods. Handlers without a class have none: no pod
+// asks for it. Pure.
+func RoomOf(n *corev1.Node, pods []*corev1.Pod, classes Classes, counting Counting) Room {
+	room, having, others := taken(pods, classes, counting)
+	for handler := range handlersOf(classes) {
+		name := corev1.ResourceName(nodelabel.Pods(handler))
+		takesPods := n.Labels[nodelabel.Handler(handler)] == nodelabel.Ready
+		if _, there := room[name]; !there && !takesPods && n.Labels[nodelabel.Present(handler)] != nodelabel.True {
+			continue
+		}
+		free := int64(0) // it is there, and full
+		if takesPods && ready(n) {
+			free = max(0, most(n, handler)-others[handler]-having[name])
+		}
+		room[name] += free
+	}
+	return room
+}
+
+// Counting is how the cluster's scheduler and kubelets add up what pods have.
+type Counting string
+
+// Countings.
+const (
+	// ByStatus is that of Kubernetes 1.36 and 1.37: they add overhead to what a pod's status
+	// says is allocated, which has it already, so that a pod that runs takes twice what one
+	// takes that is starting (kubernetes/kubernetes issue 139627). Where kubelets do not say
+	// what is allocated it is Once.
+	ByStatus Counting = "by-status"
+	// Once is as it should be.
+	Once Counting = "once"
+)
+
+// of is what a pod takes of a resource.
+func (c Counting) of(p *corev1.Pod, name corev1.ResourceName) int64 {
+	q := p.Spec.Overhead[name]
+	if c == Once {
+		return q.Value()
+	}
+	asks := helpers.PodRequests(p, helpers.PodResourcesOptions{UseStatusResources: true, InPlacePodLevelResourcesVerticalScalingEnabled: true})[name]
+	return asks.Value()
+}
+
+// taken is what pods take, how many have some of it, and how many of each handler have
+// none, for they are older than it or of another class.
+func taken(pods []*corev1.Pod, classes Classes, counting Counting) (room, having Room, others map[string]int64) {
+	room, having, others = Room{}, Room{}, map[string]int64{}
+	for _, p := range pods {
+		if p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
+			continue
+		}
+		counted := false
+		for name, q := range p.Spec.Overhead {
+			if nodelabel.IsPods(string(name)) {
+				room[name] += counting.of(p, name)
+				having[name] += q.Value()
+				counted = true
+			}
+		}
+		if class := p.Spec.RuntimeClassName; class != nil && !counted {
+			others[classes[*class]]++
+		}
+	}
+	return room, having, others
+}
+
+func handlersOf(classes Classes) map[string]bool {
+	all := map[string]bool{}
+	for handler := range maps.Values(classes) {
+		all[handler] = true
+	}
+	return all
+}
+
+// most is how many pods a handler takes, or else how many its node does.
+func most(n *corev1.Node, handler string) int64 {
+	if label, there := n.Labels[nodelabel.MaxPods(handler)]; there {
+		if n, err := strconv.ParseInt(label, 10, 32); err == nil && n > 0 {
+			return n
+		}
+	}
+	return n.Status.Capacity.Pods().Value()
+}
+
+// ready says whether the node is. One whose kubelet or berth does not answer is not, and
+// its labels say what was.
+func ready(n *corev1.Node) bool {
+	for i := range n.Status.Conditions {
+		if c := &n.Status.Conditions[i]; c.Type == corev1.NodeReady {
+			return c.Status == corev1.ConditionTrue
+		}
+	}
+	return false
+}
+
+// patch is what makes a node's status say this, or nil if it does. The kubelet would
+// copy capacity to allocatable by itself, some seconds later. Pure.
+func (r Room) patch(n *corev1.Node) []byte {
+	change := map[corev1.ResourceName]*resource.Quantity{}
+	for name, pods := range r {
+		has, listed := n.Status.Capacity[name]
+		free, allocatable := n.Status.Allocatable[name]
+		if !listed || !allocatable || has.Value() != pods || free.Value() != pods {
+			change[name] = resource.NewQuantity(pods, resource.DecimalSI)
+		}
+	}
+	for _, has := range []corev1.ResourceList{n.Status.Capacity, n.Status.Allocatable} {
+		for name := range has {
+			if _, wanted := r[name]; !wanted && nodelabel.IsPods(string(name)) {
+				change[name] = nil
+			}
+		}
+	}
+	if len(change) == 0 {
+		return nil
+	}
+	body, err := json.Marshal(map[string]any{"status": map[string]any{"capacity": change, "allocatable": change}})
+	if err != nil {
+		panic(err) // names and numbers
+	}
+	return body
+}

@@ -1,5 +1,5 @@
-// Package packaging installs the Debian package as an operator does: with dpkg,
-// on a Debian that is this host's, under a layer that takes all changes.
+// Package packaging installs the packages as an operator does: with dpkg, rpm, pacman
+// and systemd-sysext, on a Debian that is this host's, under a layer that takes all changes.
 package packaging
 
 import (
@@ -115,30 +115,49 @@ func (m *machine) has(path string) bool {
 // packages builds the package in two versions, and names them.
 func packages(t *testing.T) (older, newer string) {
 	t.Helper()
+	out := build(t, "deb", "1.0.0-rc.1", "1.0.0")
+	return one(t, out, "berth_1.0.0~rc.1_*.deb"), one(t, out, "berth_1.0.0_*.deb")
+}
+
+// build makes a target in some versions, and returns the directory of what is made.
+func build(t *testing.T, target string, versions ...string) string {
+	t.Helper()
+	return buildWith(t, target, nil, versions...)
+}
+
+// buildWith sets variables of the Makefile.
+func buildWith(t *testing.T, target string, variables []string, versions ...string) string {
+	t.Helper()
 	// Other tests run what is in ./bin.
 	out, bin := t.TempDir(), t.TempDir()
-	if builder, err := filepath.Abs("../../bin/nfpm"); err != nil {
-		t.Fatal(err)
-	} else if _, err := os.Stat(builder); err == nil {
-		if err := os.Symlink(builder, filepath.Join(bin, "nfpm")); err != nil {
+	for _, tool := range []string{"nfpm", "image"} {
+		if builder, err := filepath.Abs("../../bin/" + tool); err != nil {
 			t.Fatal(err)
+		} else if _, err := os.Stat(builder); err == nil {
+			if err := os.Symlink(builder, filepath.Join(bin, tool)); err != nil {
+				t.Fatal(err)
+			}
 		}
 	}
-	for _, version := range []string{"1.0.0-rc.1", "1.0.0"} {
-		c := exec.CommandContext(t.Context(), "make", "--no-print-directory", "deb", "VERSION="+version, "OUT="+out, "BIN="+bin)
+	for _, version := range versions {
+		args := append([]string{"--no-print-directory", target, "VERSION=" + version, "OUT=" + out, "BIN=" + bin}, variables...)
+		c := exec.CommandContext(t.Context(), "make", args...)
 		c.Dir = "../.."
 		if text, err := c.CombinedOutput(); err != nil {
-			t.Fatalf("make deb: %v\n%s", err, text)
+			t.Fatalf("make %s: %v\n%s", target, err, text)
 		}
 	}
-	found := func(version string) string {
-		files, err := filepath.Glob(filepath.Join(out, "berth_"+version+"_*.deb"))
-		if err != nil || len(files) != 1 {
-			t.Fatalf("version %s: got %v, %v", version, files, err)
-		}
-		return files[0]
+	return out
+}
+
+// one is the only file of that pattern.
+func one(t *testing.T, dir, pattern string) string {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(dir, pattern))
+	if err != nil || len(files) != 1 {
+		t.Fatalf("%s: got %v, %v", pattern, files, err)
 	}
-	return found("1.0.0~rc.1"), found("1.0.0")
+	return files[0]
 }
 
 // TestDebianPackage installs the package as a container image is made, where no

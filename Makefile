@@ -126,10 +126,12 @@ $(addsuffix -arm64,$(PACKAGES) sysext): %-arm64: build $(BIN)/nfpm
 # One layer with what the installer brings to a node, and the installer.
 PAYLOAD = $(OUT)/image-stage/$(1)
 PLATFORMS := amd64 arm64
+# What the chart's pods run, unless its values name another.
+IMAGE ?= ghcr.io/berth-cri/berth:$(subst +,-,$(VERSION))
 
 .PHONY: image $(addprefix image-stage-,$(PLATFORMS))
 image: $(addprefix image-stage-,$(PLATFORMS)) $(BIN)/image ## build the image of the installer for amd64 and arm64, as an OCI layout and an archive of it
-	$(BIN)/image -out '$(OUT)/image' -archive '$(OUT)/berth_$(VERSION)_image.tar' -name 'berth:$(subst +,-,$(VERSION))' \
+	$(BIN)/image -out '$(OUT)/image' -archive '$(OUT)/berth_$(VERSION)_image.tar' -name '$(IMAGE)' \
 	  -version '$(VERSION)' -revision '$(REVISION)' $(foreach p,$(PLATFORMS),'linux/$(p)=$(call PAYLOAD,$(p))')
 	rm -rf '$(OUT)/image-stage'
 $(addprefix image-stage-,$(PLATFORMS)): image-stage-%:
@@ -224,6 +226,7 @@ verifier: $(BIN)/golangci-lint ## check, test and build contrib/verifier into ./
 chart: $(BIN)/golangci-lint ## check the chart with Helm's module, and the builder of the image
 	for m in chart image; do (cd tools/$$m && go mod tidy -diff && go vet ./... && $(BIN)/golangci-lint run --allow-serial-runners ./...); done
 	cd tools/chart && go test -count=1 ./...
+	cd tools/image && go test -count=1 ./...
 chart-manifests: ## write the plain manifests that the chart stands for
 	cd tools/chart && go test -count=1 -run TestManifests . -update
 

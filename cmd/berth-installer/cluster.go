@@ -19,6 +19,7 @@ import (
 	coordinationclient "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	coreclient "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/yaml"
 )
 
@@ -47,10 +48,11 @@ type cluster struct {
 	end      context.CancelFunc
 }
 
-func newCluster(root, node, namespace string) (*cluster, error) {
-	config, err := rest.InClusterConfig()
+func newCluster(kubeconfig, root, node, namespace string) (*cluster, error) {
+	// Without a file this is the pod's service account.
+	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	if err != nil {
-		return nil, fmt.Errorf("find the API server: %w; outside a pod use \"berth-installer install\"", err)
+		return nil, fmt.Errorf("find the API server: %w; without a cluster use \"berth-installer install\"", err)
 	}
 	config.UserAgent = "berth-installer/" + version
 	return clusterOf(config, root, node, namespace)

@@ -51,7 +51,7 @@ const (
 type settings struct {
 	root, payload, values string
 	node, namespace       string
-	readyFile             string
+	kubeconfig, readyFile string
 }
 
 func newRoot() *cobra.Command {
@@ -84,6 +84,7 @@ begins: correct the reason, and delete the pod or change the values.`,
 		RunE: func(c *cobra.Command, _ []string) error { return s.run(c.Context()) },
 	}
 	c.Flags().StringVar(&s.values, "values", "/etc/berth-installer/values.json", "the `file` with the values")
+	c.Flags().StringVar(&s.kubeconfig, "kubeconfig", "", "the `file` with the way to the API server; empty: the pod's service account")
 	c.Flags().StringVar(&s.node, "node", os.Getenv("NODE_NAME"), "the `name` of the node")
 	c.Flags().StringVar(&s.namespace, "namespace", os.Getenv("POD_NAMESPACE"), "the `namespace` of the lease by which nodes take turns")
 	return c
@@ -180,7 +181,7 @@ func (s *settings) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	c, err := newCluster(s.root, s.node, s.namespace)
+	c, err := newCluster(s.kubeconfig, s.root, s.node, s.namespace)
 	if err != nil {
 		return err
 	}

@@ -4,12 +4,15 @@ package packaging
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -112,42 +115,65 @@ func (m *machine) has(path string) bool {
 	return m.command("test", "-e", path).Run() == nil
 }
 
-// packages builds the package in two versions, and names them.
-func packages(t *testing.T) (older, newer string) {
-	t.Helper()
-	out := build(t, "deb", "1.0.0-rc.1", "1.0.0")
-	return one(t, out, "berth_1.0.0~rc.1_*.deb"), one(t, out, "berth_1.0.0_*.deb")
+// made is what all tests install, in two versions. What takes time is linking the programs, so
+// that is done once.
+var made struct {
+	sync.Once
+	dir string
+	err error
 }
 
-// build makes a target in some versions, and returns the directory of what is made.
-func build(t *testing.T, target string, versions ...string) string {
-	t.Helper()
-	return buildWith(t, target, nil, versions...)
+// TestMain removes what was made.
+func TestMain(m *testing.M) {
+	status := m.Run()
+	os.RemoveAll(made.dir)
+	os.Exit(status)
 }
 
-// buildWith sets variables of the Makefile.
-func buildWith(t *testing.T, target string, variables []string, versions ...string) string {
+// packages is the directory with all packages: two versions of those that are upgraded, the
+// newer of the others.
+func packages(t *testing.T) string {
 	t.Helper()
-	// Other tests run what is in ./bin.
-	out, bin := t.TempDir(), t.TempDir()
-	for _, tool := range []string{"nfpm", "image"} {
-		if builder, err := filepath.Abs("../../bin/" + tool); err != nil {
-			t.Fatal(err)
-		} else if _, err := os.Stat(builder); err == nil {
-			if err := os.Symlink(builder, filepath.Join(bin, tool)); err != nil {
-				t.Fatal(err)
+	made.Do(func() {
+		if made.dir, made.err = os.MkdirTemp("", "packages-"); made.err != nil {
+			return
+		}
+		for _, args := range [][]string{{"deb", "rpm", "arch", "VERSION=1.0.0-rc.1"}, {"deb", "rpm", "arch", "apk", "sysext", "VERSION=1.0.0"}} {
+			if made.err = build(made.dir, args...); made.err != nil {
+				return
 			}
 		}
+	})
+	if made.err != nil {
+		t.Fatal(made.err)
 	}
-	for _, version := range versions {
-		args := append([]string{"--no-print-directory", target, "VERSION=" + version, "OUT=" + out, "BIN=" + bin}, variables...)
-		c := exec.CommandContext(t.Context(), "make", args...)
-		c.Dir = "../.."
-		if text, err := c.CombinedOutput(); err != nil {
-			t.Fatalf("make %s: %v\n%s", target, err, text)
+	return made.dir
+}
+
+// build makes targets of the Makefile in a directory. Other tests run what is in ./bin.
+func build(out string, args ...string) error {
+	bin := filepath.Join(out, "bin")
+	if err := os.MkdirAll(bin, 0o755); err != nil {
+		return err
+	}
+	for _, tool := range []string{"nfpm", "image"} {
+		builder, err := filepath.Abs("../../bin/" + tool)
+		if err != nil {
+			return err
+		}
+		if _, err := os.Stat(builder); err != nil {
+			continue // it is built there
+		}
+		if err := os.Symlink(builder, filepath.Join(bin, tool)); err != nil && !errors.Is(err, fs.ErrExist) {
+			return err
 		}
 	}
-	return out
+	c := exec.Command("make", append([]string{"--no-print-directory", "OUT=" + out, "BIN=" + bin}, args...)...)
+	c.Dir = "../.."
+	if text, err := c.CombinedOutput(); err != nil {
+		return fmt.Errorf("make %v: %w\n%s", args, err, text)
+	}
+	return nil
 }
 
 // one is the only file of that pattern.
@@ -164,7 +190,8 @@ func one(t *testing.T, dir, pattern string) string {
 // systemd runs, and on a machine that has booted.
 func TestDebianPackage(t *testing.T) {
 	testbed.NeedRoot(t)
-	older, newer := packages(t)
+	out := packages(t)
+	older, newer := one(t, out, "berth_1.0.0~rc.1_*.deb"), one(t, out, "berth_1.0.0_*.deb")
 	t.Run("kubectl", func(t *testing.T) {
 		operators(t, filepath.Join(filepath.Dir(newer), "kubectl-"+filepath.Base(newer)))
 	})

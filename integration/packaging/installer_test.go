@@ -9,6 +9,10 @@ import (
 	"strings"
 	"testing"
 
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/tools/clientcmd/api"
+
+	"github.com/berth-cri/berth/integration/kubelet"
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
@@ -181,9 +185,11 @@ func TestInstaller(t *testing.T) {
 		t.Errorf("the node was\n%s\nand is\n%s", before, after)
 	}
 
+	t.Run("cluster", func(t *testing.T) { n.inACluster(t, before) })
+
 	// The doctor finds that the kubelet and berth would make other cgroups: nothing moves.
-	const kubelet = "/var/lib/kubelet/config.yaml"
-	n.run("sh", "-c", "echo cgroupDriver: cgroupfs >>"+kubelet)
+	const config = "/var/lib/kubelet/config.yaml"
+	n.run("sh", "-c", "echo cgroupDriver: cgroupfs >>"+config)
 	before = n.tree()
 	if out, err := n.installer("", "install"); err == nil || !strings.Contains(out, "cgroup") {
 		t.Errorf("got %v\n%s", err, out)
@@ -191,5 +197,91 @@ func TestInstaller(t *testing.T) {
 	n.uses(t, "containerd")
 	if after := n.tree(); after != before {
 		t.Errorf("the node was\n%s\nand is\n%s", before, after)
+	}
+}
+
+// inACluster has the installer run as the pod of the chart's manifests does, with the rights
+// that they give, against a real API server. The kubelet stays where it is, for nothing here
+// tells the server of it.
+func (n *node) inACluster(t *testing.T, before string) {
+	const manifests, namespace = "../../contrib/kubernetes/berth-installer.yaml", "berth-system"
+	server := kubelet.StartServer(t)
+	server.Kubectl(t, "", "apply", "--filename="+manifests)
+	token := server.Kubectl(t, "", "create", "token", "berth-installer", "--namespace="+namespace)
+	kubeconfig := n.account(t, server.Kubectl(t, "", "config", "view", "--raw", "--flatten"), strings.TrimSpace(token))
+
+	server.Kubectl(t, "", "delete", "rolebinding", "berth-installer", "--namespace="+namespace)
+	n.stays(t, kubeconfig, "installed", `cannot get resource \"leases\" in API group \"coordination.k8s.io\"`)
+	if after := n.tree(); after != before {
+		t.Errorf("without rights the node was\n%s\nand is\n%s", before, after)
+	}
+	server.Kubectl(t, "", "apply", "--filename="+manifests)
+	n.stays(t, kubeconfig, "installed", "Node is as wanted")
+	n.is("active", "systemctl", "is-active", "berth")
+	lease := server.Kubectl(t, "", "get", "lease", "berth-installer", "--namespace="+namespace, "--output=jsonpath={.spec.holderIdentity}/{.spec.leaseDurationSeconds}")
+	if lease != "/60" {
+		t.Errorf("the lease is %q", lease)
+	}
+	n.stays(t, kubeconfig, "removed", "Node is as wanted")
+	if after := n.tree(); after != before {
+		t.Errorf("the node was\n%s\nand is\n%s", before, after)
+	}
+}
+
+// account is a kubeconfig with the token of a service account.
+func (n *node) account(t *testing.T, admin, token string) string {
+	t.Helper()
+	config, err := clientcmd.Load([]byte(admin))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, user := range config.AuthInfos {
+		*user = api.AuthInfo{Token: token}
+	}
+	file := filepath.Join(t.TempDir(), "kubeconfig")
+	if err := clientcmd.WriteToFile(*config, file); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+// stays runs the installer until it says something, and ends it as a kubelet does.
+func (n *node) stays(t *testing.T, kubeconfig, state, says string) {
+	t.Helper()
+	dir := t.TempDir()
+	values := filepath.Join(dir, "values.json")
+	if err := os.WriteFile(values, []byte(`{"state": "`+state+`", "kubelet": false}`), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	log, err := os.Create(filepath.Join(dir, "log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	ready := filepath.Join(dir, "ready")
+	c := exec.CommandContext(t.Context(), "nsenter", "--mount", "--pid", fmt.Sprintf("--target=%d", n.init.Process.Pid), n.program,
+		"--root", n.root, "--payload", n.payload, "--ready-file", ready, "run", "--kubeconfig", kubeconfig, "--values", values, "--node", "node", "--namespace", "berth-system")
+	c.Stdout, c.Stderr = log, log
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	text := func() string {
+		text, err := os.ReadFile(log.Name())
+		return fmt.Sprintf("%s%v", text, err)
+	}
+	testbed.Eventually(t, soon, func() error {
+		if said := text(); !strings.Contains(said, says) {
+			return fmt.Errorf("it does not say %q:\n%s", says, said)
+		}
+		return nil
+	})
+	_, err = os.Stat(ready)
+	if is := err == nil; is != (says == "Node is as wanted") {
+		t.Errorf("it is ready: %t", is)
+	}
+	// Only that machine's processes are seen there.
+	n.run("pkill", "-TERM", "-x", "berth-installer")
+	if err := c.Wait(); err != nil {
+		t.Errorf("it ended with %v:\n%s", err, text())
 	}
 }

@@ -134,7 +134,7 @@ func life(t *testing.T, s *system, m manager, older, newer string) {
 // would rather not be asked there.
 func TestRPM(t *testing.T) {
 	need(t, "rpm")
-	out := build(t, "rpm", "1.0.0-rc.1", "1.0.0")
+	out := packages(t)
 	s := bootSystem(t)
 	life(t, s, manager{
 		install: []string{"rpm", "--force-debian", "--nodeps", "-U"},
@@ -146,7 +146,7 @@ func TestRPM(t *testing.T) {
 // TestArch installs with pacman itself.
 func TestArch(t *testing.T) {
 	need(t, "pacman")
-	out := build(t, "arch", "1.0.0-rc.1", "1.0.0")
+	out := packages(t)
 	s := bootSystem(t)
 	s.run("ln", "-sf", "bash", "/bin/sh") // as on Arch, whose scripts are bash's
 	s.run("mkdir", "-p", "/var/lib/pacman", "/var/cache/pacman/pkg")
@@ -162,7 +162,7 @@ func TestArch(t *testing.T) {
 // that Alpine has, too. Debian has no apk, so nobody resolves it here.
 func TestAlpinePackage(t *testing.T) {
 	testbed.NeedRoot(t)
-	file := one(t, build(t, "apk", "1.0.0-rc.1"), "berth_1.0.0_rc1_*.apk")
+	file := one(t, packages(t), "berth_1.0.0_*.apk")
 	root := t.TempDir()
 	untar(t, file, root)
 	for _, path := range []string{"etc/init.d/berth", "etc/berth/conf.d", "etc/berth/config.toml", "usr/bin/berth-shim", "usr/bin/berth-pause", "usr/share/zsh/site-functions/_berth"} {
@@ -198,7 +198,7 @@ func TestAlpinePackage(t *testing.T) {
 	}
 	write("bin/busybox", string(text))
 	inside("/bin/busybox", "--install", "-s", "/bin")
-	if got := inside("/usr/bin/berth", "version"); !strings.Contains(got, "1.0.0-rc.1") {
+	if got := inside("/usr/bin/berth", "version"); !strings.Contains(got, "1.0.0") {
 		t.Errorf("berth version: %s", got)
 	}
 	inside("/bin/sh", "-n", "/etc/init.d/berth")
@@ -278,7 +278,7 @@ func unpackFile(path string, mode os.FileMode, from io.Reader) error {
 // namespaces has no loop devices.
 func TestSystemExtension(t *testing.T) {
 	need(t, "mksquashfs", "unsquashfs", "systemd-sysext")
-	file := one(t, build(t, "sysext", "1.0.0"), "berth_1.0.0_*.raw")
+	file := one(t, packages(t), "berth_1.0.0_*.raw")
 	dir := filepath.Join(t.TempDir(), "berth")
 	if out, err := exec.CommandContext(t.Context(), "unsquashfs", "-no-progress", "-d", dir, file).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)

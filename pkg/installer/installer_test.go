@@ -334,6 +334,7 @@ func TestInterrupted(t *testing.T) {
 	doing, undoing := places(t)
 	for _, place := range doing {
 		t.Run(place, func(t *testing.T) {
+			t.Parallel()
 			for name, next := range map[string]func(*Installer, Wanted) error{
 				"finished": func(i *Installer, w Wanted) error { return i.Install(t.Context(), w) },
 				"undone":   func(i *Installer, _ Wanted) error { return i.Uninstall(t.Context()) },
@@ -360,6 +361,7 @@ func TestInterrupted(t *testing.T) {
 	}
 	for _, place := range undoing {
 		t.Run(place, func(t *testing.T) {
+			t.Parallel()
 			n := newTestNode(t)
 			w, before := n.wanted(), n.tree()
 			if err := n.installer("").Install(t.Context(), w); err != nil {
@@ -384,6 +386,21 @@ func TestInterrupted(t *testing.T) {
 			n.as(before)
 		})
 	}
+}
+
+// A write that was killed leaves its new file, which keeps nothing from being as it was.
+func TestRestoreAfterKilledWrite(t *testing.T) {
+	n := newTestNode(t)
+	i, before := n.installer(""), n.tree()
+	o, err := i.snapshot(configFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.write(filepath.Join(filepath.Dir(configFile), "."+filepath.Base(configFile)+".new"), "half")
+	if err := i.restore(o); err != nil {
+		t.Fatal(err)
+	}
+	n.as(before)
 }
 
 // TestFailed has something fail: what was there before is there again, and the turn is kept.

@@ -168,7 +168,7 @@ func writeLayout(dir string, a about, index v1.ImageIndex) error {
 	if err != nil {
 		return err
 	}
-	_, tag, _ := strings.Cut(a.name, ":")
+	tag := a.name[strings.LastIndexByte(a.name, ':')+1:] // before it may be the port of a registry
 	return path.AppendIndex(index, layout.WithAnnotations(map[string]string{
 		"io.containerd.image.name":          a.name,
 		"org.opencontainers.image.ref.name": tag,

@@ -1,6 +1,7 @@
 package packaging
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -86,7 +87,7 @@ func newNode(t *testing.T) *node {
 	n.run("systemctl", "daemon-reload")
 	t.Cleanup(func() {
 		if t.Failed() {
-			out, _ := n.command("sh", "-c", "systemctl --no-pager status containerd kubelet berth; tail -n 50 /var/log/services; cat /var/lib/berth-installer/journal.json").CombinedOutput()
+			out, _ := n.within(context.Background(), "sh", "-c", "systemctl --no-pager status containerd kubelet berth; tail -n 50 /var/log/services; cat /var/lib/berth-installer/journal.json").CombinedOutput()
 			t.Logf("%s", out)
 		}
 	})

@@ -36,7 +36,7 @@ func run() error {
 	if err != nil {
 		return err
 	}
-	if err := yaml.UnmarshalStrict(text, &c); err != nil {
+	if err := yaml.Unmarshal(text, &c); err != nil {
 		return err
 	}
 	if *endpoint == "" {

@@ -3,7 +3,6 @@ package installer
 import (
 	"context"
 	"encoding/json"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -23,7 +22,7 @@ type CRI struct {
 func (c CRI) Handlers(ctx context.Context, endpoint string) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	path := filepath.Join(c.Root, strings.TrimPrefix(endpoint, "unix://"))
+	path := resolved(c.Root, strings.TrimPrefix(endpoint, "unix://"))
 	conn, err := grpc.NewClient("unix://"+path, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		return nil, err

@@ -197,10 +197,10 @@ func (f fileSet) sorted() func(yield func(string, int) bool) {
 	}
 }
 
-// bring copies a file, or all of a directory, to a path of the node, which others see
-// as a whole or not at all. Everything becomes root's, and nobody else may write it.
+// bring copies all of a directory, or a file under that name, to a directory of the node,
+// which others see as a whole or not at all. Everything becomes root's, and nobody else may write it.
 // change may change the text of files.
-func (i *Installer) bring(source, to string, change func(name string, text []byte) []byte, half func()) error {
+func (i *Installer) bring(source, name, to string, change func(name string, text []byte) []byte, half func()) error {
 	target := i.path(to)
 	if _, err := os.Lstat(target); err == nil {
 		return nil
@@ -217,7 +217,7 @@ func (i *Installer) bring(source, to string, change func(name string, text []byt
 		return err
 	}
 	if !info.IsDir() {
-		err = copyFile(source, filepath.Join(fresh, filepath.Base(source)), info, nil)
+		err = copyFile(source, filepath.Join(fresh, name), info, nil)
 	} else {
 		err = filepath.WalkDir(source, func(path string, entry fs.DirEntry, err error) error {
 			if err != nil {

@@ -48,9 +48,8 @@ func (c Chroot) Run(ctx context.Context, name string, args ...string) ([]byte, e
 
 func (c Chroot) find(name string) string {
 	for _, dir := range searched {
-		path := filepath.Join(dir, name)
-		if _, err := os.Lstat(filepath.Join(c.Root, path)); err == nil {
-			return path
+		if _, err := os.Lstat(filepath.Join(resolved(c.Root, dir), name)); err == nil {
+			return filepath.Join(dir, name)
 		}
 	}
 	return ""

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/containerd/log"
+	securejoin "github.com/cyphar/filepath-securejoin"
 
 	"github.com/berth-cri/berth/pkg/engine/failpoint"
 )
@@ -74,8 +75,20 @@ func New(i Installer) (*Installer, error) {
 	return &i, nil
 }
 
-// path is where a path of the node is.
-func (i *Installer) path(path string) string { return filepath.Join(i.Root, path) }
+// path is where a path of the node is. Symbolic links above it, as /var/run is one, lead
+// to where the node has them lead; what is there may be one itself.
+func (i *Installer) path(path string) string {
+	return filepath.Join(resolved(i.Root, filepath.Dir(path)), filepath.Base(path))
+}
+
+// resolved is where a path of the node is when all links are followed.
+func resolved(root, path string) string {
+	there, err := securejoin.SecureJoin(root, path)
+	if err != nil {
+		return filepath.Join(root, path) // whoever uses it meets the same error
+	}
+	return there
+}
 
 // step is one part of an installation. What is saved before it begins is JSON of its own.
 type step interface {

@@ -118,7 +118,7 @@ func (n *node) Run(_ context.Context, name string, args ...string) ([]byte, erro
 	}
 	enabled := filepath.Join(n.root, "/etc/systemd/system/multi-user.target.wants/berth.service")
 	switch command {
-	case "systemctl daemon-reload", "berth check":
+	case "systemctl daemon-reload", "berth check", "restorecon -R /opt/berth":
 	case "systemctl enable berth.service":
 		if err := os.MkdirAll(filepath.Dir(enabled), 0o755); err != nil {
 			return nil, err
@@ -401,6 +401,81 @@ func TestRestoreAfterKilledWrite(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.as(before)
+}
+
+// A node with SELinux would not start programs with the labels of a pod.
+func TestRelabelled(t *testing.T) {
+	n := newTestNode(t)
+	n.write("/sys/fs/selinux/enforce", "1")
+	n.write("/usr/sbin/restorecon", "")
+	if err := n.installer("").Install(t.Context(), n.wanted()); err != nil {
+		t.Fatal(err)
+	}
+	label, start := slices.Index(n.asked, "restorecon -R /opt/berth"), slices.Index(n.asked, "systemctl restart berth.service")
+	if label < 0 || label > start {
+		t.Errorf("it was asked %q", n.asked)
+	}
+}
+
+// Links of the node lead to files of the node, not of who looks at it from outside.
+func TestLinksOfTheNode(t *testing.T) {
+	n := newTestNode(t)
+	i := n.installer("")
+	for link, target := range map[string]string{"/var/run": "/run", "/up": "../../../../run", "/opt/there": "/usr/lib"} {
+		if err := os.Symlink(target, filepath.Join(n.root, link)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for path, want := range map[string]string{
+		"/var/run/crio/crio.sock": "/run/crio/crio.sock", "/up/x": "/run/x", "/opt/there/new": "/usr/lib/new", "/var/run": "/var/run", "/none/x": "/none/x",
+	} {
+		if got := i.path(path); got != filepath.Join(n.root, want) {
+			t.Errorf("%s is %s, want %s", path, got, want)
+		}
+	}
+	// A unit that is enabled by a link has its flags where that leads.
+	n.write("/usr/lib/kubelet.service", "ExecStart=/usr/bin/kubelet --container-runtime-endpoint="+theirs+"\n")
+	if err := os.MkdirAll(filepath.Join(n.root, "/etc/systemd/system"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("/usr/lib/kubelet.service", filepath.Join(n.root, "/etc/systemd/system/kubelet.service")); err != nil {
+		t.Fatal(err)
+	}
+	k, err := i.findKubelet()
+	if err != nil || flagValue(k.texts["/etc/systemd/system/kubelet.service"], endpointFlags[0]) != theirs {
+		t.Errorf("got %+v, %v", k, err)
+	}
+}
+
+func TestSources(t *testing.T) {
+	n := newTestNode(t)
+	i := n.installer("")
+	n.write("/usr/bin/crun-1.8", "crun")
+	n.write("/usr/bin/plain/crun", "crun")
+	if err := os.Chmod(filepath.Join(n.root, "/usr/bin/crun-1.8"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("/usr/bin/crun-1.8", filepath.Join(n.root, "/usr/bin/crun")); err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct{ kind, source, want, wrong string }{
+		"a program":         {"crun", "/usr/bin/crun", "/usr/bin/crun-1.8", ""},
+		"a directory":       {"crun", "/usr/bin", "/usr/bin/crun-1.8", ""},
+		"another name":      {"runc", "/usr/bin/crun", "", "is not called runc"},
+		"not there":         {"crun", "/usr/sbin", "", "no such file"},
+		"none in it":        {"runsc", "/usr/bin", "", "has no runsc"},
+		"not executable":    {"crun", "/usr/bin/plain", "", "is not executable"},
+		"Kata is no file":   {"kata", "/usr/bin/crun", "", "is a file; a kata is a directory with bin/containerd-shim-kata-v2"},
+		"Kata without shim": {"kata", "/usr/bin", "", "has no bin/containerd-shim-kata-v2"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := &broughtRuntime{i: i, r: Runtime{Handler: "h", Kind: c.kind, Source: n.root + c.source}}
+			got, err := b.source(kinds[c.kind])
+			if c.wrong == "" && (err != nil || got != n.root+c.want) || c.wrong != "" && (err == nil || !strings.Contains(err.Error(), c.wrong)) {
+				t.Errorf("got %q, %v", got, err)
+			}
+		})
+	}
 }
 
 // TestFailed has something fail: what was there before is there again, and the turn is kept.

@@ -32,7 +32,7 @@ func (i *Installer) findKubelet() (kubelet, error) {
 		paths = append([]string{k.config, instanceConfig}, i.matching(flagFiles)...)
 	}
 	for _, path := range paths {
-		text, err := os.ReadFile(i.path(path))
+		text, err := os.ReadFile(resolved(i.Root, path))
 		if err == nil {
 			k.texts[path] = string(text)
 		} else if !errors.Is(err, fs.ErrNotExist) {
@@ -41,7 +41,7 @@ func (i *Installer) findKubelet() (kubelet, error) {
 	}
 	if !k.k3s {
 		for _, path := range i.matching(packagedUnits) {
-			if text, err := os.ReadFile(i.path(path)); err == nil && flagValue(string(text), endpointFlags[0]) != "" {
+			if text, err := os.ReadFile(resolved(i.Root, path)); err == nil && flagValue(string(text), endpointFlags[0]) != "" {
 				k.packaged = append(k.packaged, path)
 			}
 		}

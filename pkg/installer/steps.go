@@ -167,11 +167,24 @@ func (p *programs) prepare(_ context.Context, saved []byte) ([]byte, error) {
 	return []byte("{}"), nil
 }
 
-func (p *programs) do(context.Context, []byte) error {
+func (p *programs) do(ctx context.Context, _ []byte) error {
 	if err := os.MkdirAll(p.i.path(home), 0o755); err != nil {
 		return err
 	}
-	return p.i.bring(p.i.Payload, filepath.Join(home, p.version), nil, func() { p.i.at("installer.programs.half") })
+	if err := p.i.bring(p.i.Payload, "", filepath.Join(home, p.version), nil, func() { p.i.at("installer.programs.half") }); err != nil {
+		return err
+	}
+	return p.i.relabel(ctx, home)
+}
+
+// relabel gives files the labels that a node with SELinux has for their place. What a pod
+// copies has those of the pod, and systemd does not start such programs.
+func (i *Installer) relabel(ctx context.Context, path string) error {
+	if !i.existsAny([]string{"/sys/fs/selinux/enforce"}) || !i.existsAny([]string{"/usr/sbin/restorecon", "/sbin/restorecon"}) {
+		return nil
+	}
+	_, err := i.Host.Run(ctx, "restorecon", "-R", path)
+	return err
 }
 
 func (p *programs) undo(context.Context, []byte) error { return os.RemoveAll(p.i.path(home)) }
@@ -346,7 +359,7 @@ func (s *start) prepare(_ context.Context, before []byte) ([]byte, error) {
 
 func (s *start) do(ctx context.Context, _ []byte) error {
 	binary := filepath.Join(home, s.version, "bin/berth")
-	if _, err := s.i.Host.Run(ctx, binary, "check"); err != nil {
+	if _, err := s.i.Host.Run(ctx, binary, "check"); err != nil && exitStatus(err) != degraded {
 		return fmt.Errorf("berth refuses the configuration: %w", err)
 	}
 	link := s.i.path(current)
@@ -374,8 +387,7 @@ func (s *start) run(ctx context.Context, before string) error {
 		return err
 	}
 	if _, err := s.i.Host.Run(ctx, "systemctl", "is-active", "--quiet", "berth.service"); err == nil && before == s.version {
-		_, err := s.i.Host.Run(ctx, program, "reload", "--wait")
-		return err
+		return s.i.reload(ctx)
 	}
 	// Pods go on meanwhile: they are not the daemon's children.
 	if _, err := s.i.Host.Run(ctx, "systemctl", "restart", "berth.service"); err != nil {

@@ -66,20 +66,20 @@ func (b *broughtRuntime) prepare(_ context.Context, before []byte) ([]byte, erro
 
 // source is what is copied: a directory, or one program.
 func (b *broughtRuntime) source(k kind) (string, error) {
-	info, err := os.Stat(b.r.Source)
+	path := b.i.seen(b.r.Source)
+	info, err := os.Stat(path)
 	if err != nil {
 		return "", fmt.Errorf("runtime %q: %w", b.r.Handler, err)
 	}
-	path := b.r.Source
 	switch {
 	case !info.IsDir() && k.whole:
-		return "", fmt.Errorf("runtime %q: %s is a file; a %s is a directory with %s", b.r.Handler, path, b.r.Kind, k.program)
-	case !info.IsDir() && filepath.Base(path) != k.program:
-		return "", fmt.Errorf("runtime %q: %s is not called %s", b.r.Handler, path, k.program)
+		return "", fmt.Errorf("runtime %q: %s is a file; a %s is a directory with %s", b.r.Handler, b.r.Source, b.r.Kind, k.program)
+	case !info.IsDir() && filepath.Base(b.r.Source) != k.program:
+		return "", fmt.Errorf("runtime %q: %s is not called %s", b.r.Handler, b.r.Source, k.program)
 	case info.IsDir():
-		program := filepath.Join(path, k.program)
+		program := b.i.seen(filepath.Join(b.r.Source, k.program))
 		if info, err = os.Stat(program); err != nil {
-			return "", fmt.Errorf("runtime %q: %s has no %s: %w", b.r.Handler, path, k.program, err)
+			return "", fmt.Errorf("runtime %q: %s has no %s: %w", b.r.Handler, b.r.Source, k.program, err)
 		}
 		if !k.whole {
 			path = program
@@ -89,6 +89,14 @@ func (b *broughtRuntime) source(k kind) (string, error) {
 		return "", fmt.Errorf("runtime %q: %s is not executable", b.r.Handler, path)
 	}
 	return path, nil
+}
+
+// seen is where a path of this process is. One of the node has the node's links.
+func (i *Installer) seen(path string) string {
+	if rest, ok := strings.CutPrefix(path, strings.TrimSuffix(i.Root, "/")+"/"); ok {
+		return resolved(i.Root, rest)
+	}
+	return path
 }
 
 func (b *broughtRuntime) do(ctx context.Context, _ []byte) error {
@@ -104,14 +112,14 @@ func (b *broughtRuntime) do(ctx context.Context, _ []byte) error {
 	if k.built != "" {
 		change = func(_ string, text []byte) []byte { return relocated(text, k.built, b.r.dir()) }
 	}
-	if err := b.i.bring(source, b.r.dir(), change, func() { b.i.at("installer.runtime.half") }); err != nil {
+	if err := b.i.bring(source, k.program, b.r.dir(), change, func() { b.i.at("installer.runtime.half") }); err != nil {
 		return err
 	}
 	if err := b.i.put(b.r.file(), b.r.dropIn(), 0o644); err != nil {
 		return err
 	}
 	b.i.at("installer.runtime.written")
-	if err := b.reload(ctx); err != nil {
+	if err := b.i.reload(ctx); err != nil {
 		return err
 	}
 	return eventually(ctx, b.i.patience, func() error { return b.ready(ctx) })
@@ -122,10 +130,9 @@ func relocated(text []byte, from, to string) []byte {
 	return bytes.ReplaceAll(text, []byte(from+"/"), []byte(to+"/"))
 }
 
-// reload returns the reason if the files are refused. What another handler lacks is not
-// this one's failure.
-func (b *broughtRuntime) reload(ctx context.Context) error {
-	_, err := b.i.Host.Run(ctx, program, "reload", "--wait")
+// reload returns the reason if the files are refused. What some handler lacks is none.
+func (i *Installer) reload(ctx context.Context) error {
+	_, err := i.Host.Run(ctx, program, "reload", "--wait")
 	if err == nil || exitStatus(err) == degraded {
 		return nil
 	}
@@ -168,7 +175,7 @@ func (b *broughtRuntime) undo(ctx context.Context, text []byte) error {
 		return err
 	}
 	if _, err := b.i.Host.Run(ctx, "systemctl", "is-active", "--quiet", "berth.service"); err == nil {
-		if err := b.reload(ctx); err != nil {
+		if err := b.i.reload(ctx); err != nil {
 			return err
 		}
 		if err := b.empty(ctx); err != nil {

@@ -42,8 +42,8 @@ type Cluster interface {
 
 // Backend is asked what another CRI daemon has.
 type Backend interface {
-	// Handlers are the names of the handlers of the daemon at that socket of the node.
-	Handlers(ctx context.Context, endpoint string) ([]string, error)
+	// Ask asks the daemon at that socket of the node.
+	Ask(ctx context.Context, endpoint string) (Beside, error)
 }
 
 // Installer works on one node.

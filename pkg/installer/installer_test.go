@@ -104,10 +104,10 @@ func (n *node) served() []string {
 	return names
 }
 
-type status int
+type exited int
 
-func (s status) Error() string { return fmt.Sprintf("exit status %d", int(s)) }
-func (s status) ExitCode() int { return int(s) }
+func (s exited) Error() string { return fmt.Sprintf("exit status %d", int(s)) }
+func (s exited) ExitCode() int { return int(s) }
 
 // Run implements Host.
 func (n *node) Run(_ context.Context, name string, args ...string) ([]byte, error) {
@@ -128,7 +128,7 @@ func (n *node) Run(_ context.Context, name string, args ...string) ([]byte, erro
 		}
 	case "systemctl is-active --quiet berth.service":
 		if !n.running["berth"] {
-			return nil, status(3)
+			return nil, exited(3)
 		}
 	case "systemctl restart berth.service":
 		n.running["berth"] = true
@@ -145,7 +145,7 @@ func (n *node) Run(_ context.Context, name string, args ...string) ([]byte, erro
 		n.endpoint = n.kubeletEndpoint()
 	case "berth reload --wait":
 		if !n.running["berth"] {
-			return nil, status(1)
+			return nil, exited(1)
 		}
 	case "berth handlers -o json":
 		var list []string
@@ -165,7 +165,7 @@ func (n *node) Run(_ context.Context, name string, args ...string) ([]byte, erro
 		if n.doctor != "" {
 			findings = append(findings, n.doctor)
 		}
-		return []byte(`{"findings":[` + strings.Join(findings, ",") + `]}`), status(3)
+		return []byte(`{"findings":[` + strings.Join(findings, ",") + `]}`), exited(3)
 	default:
 		n.t.Errorf("nobody expects %q", command)
 	}
@@ -189,12 +189,12 @@ func (n *node) Serves(_ context.Context, berth bool) error {
 	return nil
 }
 
-// Handlers implements Backend.
-func (n *node) Handlers(_ context.Context, endpoint string) ([]string, error) {
+// Ask implements Backend.
+func (n *node) Ask(_ context.Context, endpoint string) (Beside, error) {
 	if endpoint != theirs {
 		n.t.Errorf("%s is asked", endpoint)
 	}
-	return []string{"crun", "runc"}, nil
+	return Beside{Handlers: []string{"crun", "runc"}, CgroupDriver: "cgroupfs"}, nil
 }
 
 // installer is interrupted at a place if that is not "".
@@ -288,7 +288,7 @@ func TestThereAndBack(t *testing.T) {
 	}
 	for path, want := range map[string]string{
 		kubeletConfig:             "# ours\nkind: KubeletConfiguration\ncontainerRuntimeEndpoint: " + ours + "\n",
-		configFile:                "# Written by berth-installer.\nversion = 1\ndefault_runtime = \"containerd\"\n",
+		configFile:                "# Written by berth-installer.\nversion = 1\ndefault_runtime = \"containerd\"\n\n[engine]\ncgroup_driver = \"cgroupfs\"\n",
 		dropIns + "/50-runc.toml": "# Written by berth-installer.\n[runtimes.\"runc\"]\nendpoint = \"" + theirs + "\"\nremote_handler = \"runc\"\n",
 		dropIns + "/50-crun.toml": "# Written by berth-installer.\n[runtimes.\"crun\"]\nruntime_path = \"/opt/berth/runtimes/crun/1.24/crun\"\n",
 		unitFile:                  "[Service]\nExecStart=/opt/berth/current/bin/berth serve\n",
@@ -484,8 +484,8 @@ func TestFailed(t *testing.T) {
 		prepare func(*node)
 		wrong   string
 	}{
-		"configuration": {func(n *node) { n.fails["berth check"] = status(2) }, "berth refuses the configuration"},
-		"start":         {func(n *node) { n.fails["systemctl restart berth.service"] = status(1) }, "berth does not start"},
+		"configuration": {func(n *node) { n.fails["berth check"] = exited(2) }, "berth refuses the configuration"},
+		"start":         {func(n *node) { n.fails["systemctl restart berth.service"] = exited(1) }, "berth does not start"},
 		"doctor": {func(n *node) {
 			n.doctor = `{"check":"cgroup-driver","level":"fail","text":"the drivers differ","next":"set it"}`
 		}, "doctor: cgroup-driver: the drivers differ; set it"},
@@ -617,7 +617,7 @@ func TestUpgrade(t *testing.T) {
 	}
 	// One that does not start: the one before goes on.
 	w.Version = "1.2.0"
-	n.fails["systemctl restart berth.service"] = status(1)
+	n.fails["systemctl restart berth.service"] = exited(1)
 	if err := n.installer("").Install(t.Context(), w); err == nil {
 		t.Error("it starts")
 	}

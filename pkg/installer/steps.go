@@ -91,6 +91,8 @@ func (i *Installer) stepOf(name string) (step, error) {
 type Beside struct {
 	Endpoint string   `json:"endpoint"`
 	Handlers []string `json:"handlers"`
+	// CgroupDriver is the daemon's, which the kubelet has as well; empty is not known.
+	CgroupDriver string `json:"cgroupDriver,omitempty"`
 }
 
 // survey asks the other daemon what it has. Once the kubelet uses berth, the journal
@@ -123,8 +125,12 @@ func (i *Installer) survey(ctx context.Context, w Wanted, j *journal) (Beside, e
 	if strings.HasSuffix(b.Endpoint, "/run/berth/berth.sock") {
 		return b, errors.New("the kubelet uses berth already, and not by this installer: nothing to put it beside")
 	}
-	err := eventually(ctx, i.patience, func() (err error) {
-		b.Handlers, err = i.Backend.Handlers(ctx, b.Endpoint)
+	err := eventually(ctx, i.patience, func() error {
+		said, err := i.Backend.Ask(ctx, b.Endpoint)
+		if err == nil {
+			said.Endpoint = b.Endpoint
+			b = said
+		}
 		return err
 	})
 	if err != nil && saved.Beside.Endpoint == b.Endpoint {
@@ -224,9 +230,11 @@ func (c *configuration) files() fileSet {
 // configTexts are the files of a berth whose pods are all the other daemon's.
 func configTexts(b Beside, extra string) map[string][]byte {
 	const by = "# Written by berth-installer.\n"
-	texts := map[string][]byte{
-		configFile: fmt.Appendf(nil, by+"version = 1\ndefault_runtime = %q\n", b.name()),
+	main := fmt.Appendf(nil, by+"version = 1\ndefault_runtime = %q\n", b.name())
+	if b.CgroupDriver != "" {
+		main = fmt.Appendf(main, "\n[engine]\ncgroup_driver = %q\n", b.CgroupDriver)
 	}
+	texts := map[string][]byte{configFile: main}
 	for _, name := range append(slices.Clone(b.Handlers), b.name()) {
 		there := name
 		if name == b.name() {

@@ -10,6 +10,7 @@ VERSION ?= $(or $(shell git describe --tags --dirty --match 'v*' 2>/dev/null | s
 PREFIX  ?= /usr/local
 SYSCONFDIR ?= /etc
 UNITDIR ?= $(PREFIX)/lib/systemd/system
+ZSHDIR  ?= $(PREFIX)/share/zsh/vendor-completions
 BIN     := $(CURDIR)/bin
 OUT     := $(CURDIR)/out
 # Where programs are that run here, if those in BIN are for another processor.
@@ -58,7 +59,7 @@ install: build ## install binaries, unit and configuration (DESTDIR, PREFIX)
 	rm -rf '$(OUT)/man' && $(NATIVE)/berth man '$(OUT)/man' && gzip -9n '$(OUT)'/man/*
 	install -D -m 0644 -t '$(DESTDIR)$(PREFIX)/share/man/man8' '$(OUT)'/man/*.8.gz
 	$(NATIVE)/berth completion bash | install -D -m 0644 /dev/stdin '$(DESTDIR)$(PREFIX)/share/bash-completion/completions/berth'
-	$(NATIVE)/berth completion zsh | install -D -m 0644 /dev/stdin '$(DESTDIR)$(PREFIX)/share/zsh/vendor-completions/_berth'
+	$(NATIVE)/berth completion zsh | install -D -m 0644 /dev/stdin '$(DESTDIR)$(ZSHDIR)/_berth'
 	$(NATIVE)/berth completion fish | install -D -m 0644 /dev/stdin '$(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/berth.fish'
 
 .PHONY: install-kubectl
@@ -67,26 +68,77 @@ install-kubectl: build ## install kubectl berth, which nodes do not need (DESTDI
 	rm -rf '$(OUT)/man1' && $(NATIVE)/kubectl-berth man '$(OUT)/man1' && gzip -9n '$(OUT)'/man1/*
 	install -D -m 0644 -t '$(DESTDIR)$(PREFIX)/share/man/man1' '$(OUT)'/man1/*.1.gz
 
-# Debian sorts "~" before everything, as a semantic version does its "-".
-DEB_VERSION = $(subst -,~,$(VERSION))
-DEB_ARCH   ?= $(shell dpkg --print-architecture)
-STAGE       = $(OUT)/deb
+# What is made from one commit has its time, and not that of the build.
+export SOURCE_DATE_EPOCH ?= $(or $(shell git log -1 --format=%ct 2>/dev/null),0)
 
-.PHONY: deb
-deb: $(NATIVE)/nfpm ## build the Debian packages berth and kubectl-berth into ./out
-	rm -rf '$(STAGE)'
-	$(MAKE) --no-print-directory install DESTDIR='$(STAGE)' PREFIX=/usr SYSCONFDIR=/etc UNITDIR=/usr/lib/systemd/system
-	STAGE='$(STAGE)' VERSION='$(DEB_VERSION)' ARCH='$(DEB_ARCH)' \
-	  $(NATIVE)/nfpm package --config contrib/debian/nfpm.yaml --packager deb --target '$(OUT)/'
-	rm -rf '$(STAGE)'
-	$(MAKE) --no-print-directory install-kubectl DESTDIR='$(STAGE)' PREFIX=/usr
-	STAGE='$(STAGE)' VERSION='$(DEB_VERSION)' ARCH='$(DEB_ARCH)' \
-	  $(NATIVE)/nfpm package --config contrib/debian/kubectl-berth.yaml --packager deb --target '$(OUT)/'
-	rm -rf '$(STAGE)'
+PACKAGES  := deb rpm apk arch
+PKG_ARCH  ?= $(shell go env GOARCH)
+STAGE      = $(OUT)/stage-$(1)-$(PKG_ARCH)
+PACKAGE    = STAGE='$(STAGE)' VERSION="$$(scripts/package-version $(1) '$(VERSION)')" ARCH='$(PKG_ARCH)' \
+  $(NATIVE)/nfpm package --config contrib/packages/$(2).yaml --packager $(subst arch,archlinux,$(1)) --target '$(OUT)/'
+TO_STAGE   = $(MAKE) --no-print-directory DESTDIR='$(STAGE)' PREFIX=/usr SYSCONFDIR=/etc UNITDIR=/usr/lib/systemd/system
+# Where others than Debian look for completions.
+ZSH_OF_rpm = ZSHDIR=/usr/share/zsh/site-functions
+ZSH_OF_apk = $(ZSH_OF_rpm)
+ZSH_OF_arch = $(ZSH_OF_rpm)
 
-.PHONY: deb-arm64
-deb-arm64: build $(BIN)/nfpm ## build them for arm64, on any machine
-	GOARCH=arm64 $(MAKE) --no-print-directory deb DEB_ARCH=arm64 BIN='$(OUT)/arm64' NATIVE='$(BIN)'
+define package
+	rm -rf '$(STAGE)'
+	$(TO_STAGE) $(ZSH_OF_$(1)) install
+	$(if $(filter apk,$(1)),rm -r '$(STAGE)/usr/lib/systemd')
+	$(PACKAGE)
+	rm -rf '$(STAGE)'
+	$(TO_STAGE) install-kubectl
+	$(call PACKAGE,$(1),kubectl-berth)
+	rm -rf '$(STAGE)'
+endef
+
+.PHONY: deb rpm apk arch sysext
+deb: $(NATIVE)/nfpm ## build the packages berth and kubectl-berth into ./out, for Debian
+	$(call package,deb,berth)
+rpm: $(NATIVE)/nfpm ## build them for Fedora, RHEL and SUSE
+	$(call package,rpm,berth)
+apk: $(NATIVE)/nfpm ## build them for Alpine
+	$(call package,apk,berth)
+arch: $(NATIVE)/nfpm ## build them for Arch
+	$(call package,arch,berth)
+
+# systemd's names of processors.
+SYSEXT_ARCH = $(subst amd64,x86-64,$(PKG_ARCH))
+sysext: ## build a system extension for systems whose /usr is an image (squashfs-tools)
+	rm -rf '$(call STAGE,sysext)'
+	$(call TO_STAGE,sysext) install
+	mv '$(call STAGE,sysext)/etc/berth/config.toml' '$(call STAGE,sysext)/usr/share/berth/config.toml'
+	rm -r '$(call STAGE,sysext)/etc'
+	install -D -m 0644 -t '$(call STAGE,sysext)/usr/lib/tmpfiles.d' contrib/sysext/berth.conf
+	printf 'ID=_any\nARCHITECTURE=%s\nEXTENSION_RELOAD_MANAGER=1\n' '$(SYSEXT_ARCH)' \
+	  | install -D -m 0644 /dev/stdin '$(call STAGE,sysext)/usr/lib/extension-release.d/extension-release.berth'
+	mksquashfs '$(call STAGE,sysext)' '$(OUT)/berth_$(VERSION)_$(SYSEXT_ARCH).raw' -noappend -all-root -quiet -no-progress
+	rm -rf '$(call STAGE,sysext)'
+
+.PHONY: packages packages-arm64
+packages: $(PACKAGES) sysext ## all of those
+packages-arm64: $(addsuffix -arm64,$(PACKAGES) sysext) ## all of those for arm64, on any machine
+.PHONY: $(addsuffix -arm64,$(PACKAGES) sysext)
+$(addsuffix -arm64,$(PACKAGES) sysext): %-arm64: build $(BIN)/nfpm
+	GOARCH=arm64 $(MAKE) --no-print-directory $* PKG_ARCH=arm64 BIN='$(OUT)/arm64' NATIVE='$(BIN)'
+
+# One layer with what the installer brings to a node, and the installer.
+PAYLOAD = $(OUT)/image-stage/$(1)
+PLATFORMS := amd64 arm64
+# What the chart's pods run, unless its values name another.
+IMAGE ?= ghcr.io/berth-cri/berth:$(subst +,-,$(VERSION))
+
+.PHONY: image $(addprefix image-stage-,$(PLATFORMS))
+image: $(addprefix image-stage-,$(PLATFORMS)) $(BIN)/image ## build the image of the installer for amd64 and arm64, as an OCI layout and an archive of it
+	$(BIN)/image -out '$(OUT)/image' -archive '$(OUT)/berth_$(VERSION)_image.tar' -name '$(IMAGE)' \
+	  -version '$(VERSION)' -revision '$(REVISION)' $(foreach p,$(PLATFORMS),'linux/$(p)=$(call PAYLOAD,$(p))')
+	rm -rf '$(OUT)/image-stage'
+$(addprefix image-stage-,$(PLATFORMS)): image-stage-%:
+	rm -rf '$(call PAYLOAD,$*)'
+	GOARCH=$* $(GOBUILD) -ldflags '$(LDFLAGS)' -o '$(call PAYLOAD,$*)/usr/share/berth/bin/' ./cmd/berth ./cmd/berth-shim ./cmd/berth-pause
+	GOARCH=$* $(GOBUILD) -ldflags '$(LDFLAGS)' -o '$(call PAYLOAD,$*)/usr/bin/' ./cmd/berth-installer
+	install -D -m 0644 -t '$(call PAYLOAD,$*)/usr/share/berth' contrib/systemd/berth.service LICENSE
 
 .PHONY: clean
 clean: ## remove what was built here
@@ -141,6 +193,9 @@ $(BIN)/gotestsum: tools/go.mod
 $(BIN)/nfpm: tools/nfpm/go.mod
 	cd tools/nfpm && go build -trimpath -buildvcs=false -o $@ github.com/goreleaser/nfpm/v2/cmd/nfpm
 
+$(BIN)/image: tools/image/go.mod tools/image/main.go
+	cd tools/image && $(GOBUILD) -o $@ .
+
 ## Checking
 
 .PHONY: fmt-check
@@ -165,6 +220,15 @@ tidy-check: ## fail if go.mod lists more or less than is used
 verifier: $(BIN)/golangci-lint ## check, test and build contrib/verifier into ./bin
 	cd contrib/verifier && go mod tidy -diff && go vet ./... && $(BIN)/golangci-lint run --allow-serial-runners ./... && go test -count=1 ./...
 	cd contrib/verifier && $(GOBUILD) -ldflags '-s -w' -o $(BIN)/ ./berth-verify-sigstore
+
+# Modules of their own, too: berth does not depend on Helm's or on what images are made with.
+.PHONY: chart chart-manifests
+chart: $(BIN)/golangci-lint ## check the chart with Helm's module, and the builder of the image
+	for m in chart image; do (cd tools/$$m && go mod tidy -diff && go vet ./... && $(BIN)/golangci-lint run --allow-serial-runners ./...); done
+	cd tools/chart && go test -count=1 ./...
+	cd tools/image && go test -count=1 ./...
+chart-manifests: ## write the plain manifests that the chart stands for
+	cd tools/chart && go test -count=1 -run TestManifests . -update
 
 .PHONY: generate
 generate: ## regenerate the code of proto/
@@ -284,7 +348,7 @@ test: ## what to run before each push: format, vet, lint, unit tests, the heart 
 
 .PHONY: test-all
 test-all: ## that and everything else, which is what CI runs (root)
-	@scripts/phases deps build runtimes fmt-check vet verifier tidy-check check-generated unit kubernetes+lint integration vm-short checklist
+	@scripts/phases deps build runtimes fmt-check vet verifier chart tidy-check check-generated unit kubernetes+lint integration vm-short checklist
 
 .PHONY: bench
 bench: build runtimes $(BIN)/containerd ## compare with containerd, same runtime and network (root)

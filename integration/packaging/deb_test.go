@@ -1,15 +1,18 @@
-// Package packaging installs the Debian package as an operator does: with dpkg,
-// on a Debian that is this host's, under a layer that takes all changes.
+// Package packaging installs the packages as an operator does: with dpkg, rpm, pacman
+// and systemd-sysext, on a Debian that is this host's, under a layer that takes all changes.
 package packaging
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -112,40 +115,83 @@ func (m *machine) has(path string) bool {
 	return m.command("test", "-e", path).Run() == nil
 }
 
-// packages builds the package in two versions, and names them.
-func packages(t *testing.T) (older, newer string) {
+// made is what all tests install, in two versions. What takes time is linking the programs, so
+// that is done once.
+var made struct {
+	sync.Once
+	dir string
+	err error
+}
+
+// TestMain removes what was made.
+func TestMain(m *testing.M) {
+	status := m.Run()
+	os.RemoveAll(made.dir)
+	os.Exit(status)
+}
+
+// packages is the directory with all packages: two versions of those that are upgraded, the
+// newer of the others.
+func packages(t *testing.T) string {
 	t.Helper()
-	// Other tests run what is in ./bin.
-	out, bin := t.TempDir(), t.TempDir()
-	if builder, err := filepath.Abs("../../bin/nfpm"); err != nil {
-		t.Fatal(err)
-	} else if _, err := os.Stat(builder); err == nil {
-		if err := os.Symlink(builder, filepath.Join(bin, "nfpm")); err != nil {
-			t.Fatal(err)
+	made.Do(func() {
+		if made.dir, made.err = os.MkdirTemp("", "packages-"); made.err != nil {
+			return
+		}
+		for _, args := range [][]string{{"deb", "rpm", "arch", "VERSION=1.0.0-rc.1"}, {"deb", "rpm", "arch", "apk", "sysext", "VERSION=1.0.0"}} {
+			if made.err = build(made.dir, args...); made.err != nil {
+				return
+			}
+		}
+	})
+	if made.err != nil {
+		t.Fatal(made.err)
+	}
+	return made.dir
+}
+
+// build makes targets of the Makefile in a directory. Other tests run what is in ./bin.
+func build(out string, args ...string) error {
+	bin := filepath.Join(out, "bin")
+	if err := os.MkdirAll(bin, 0o755); err != nil {
+		return err
+	}
+	for _, tool := range []string{"nfpm", "image"} {
+		builder, err := filepath.Abs("../../bin/" + tool)
+		if err != nil {
+			return err
+		}
+		if _, err := os.Stat(builder); err != nil {
+			continue // it is built there
+		}
+		if err := os.Symlink(builder, filepath.Join(bin, tool)); err != nil && !errors.Is(err, fs.ErrExist) {
+			return err
 		}
 	}
-	for _, version := range []string{"1.0.0-rc.1", "1.0.0"} {
-		c := exec.CommandContext(t.Context(), "make", "--no-print-directory", "deb", "VERSION="+version, "OUT="+out, "BIN="+bin)
-		c.Dir = "../.."
-		if text, err := c.CombinedOutput(); err != nil {
-			t.Fatalf("make deb: %v\n%s", err, text)
-		}
+	c := exec.Command("make", append([]string{"--no-print-directory", "OUT=" + out, "BIN=" + bin}, args...)...)
+	c.Dir = "../.."
+	if text, err := c.CombinedOutput(); err != nil {
+		return fmt.Errorf("make %v: %w\n%s", args, err, text)
 	}
-	found := func(version string) string {
-		files, err := filepath.Glob(filepath.Join(out, "berth_"+version+"_*.deb"))
-		if err != nil || len(files) != 1 {
-			t.Fatalf("version %s: got %v, %v", version, files, err)
-		}
-		return files[0]
+	return nil
+}
+
+// one is the only file of that pattern.
+func one(t *testing.T, dir, pattern string) string {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(dir, pattern))
+	if err != nil || len(files) != 1 {
+		t.Fatalf("%s: got %v, %v", pattern, files, err)
 	}
-	return found("1.0.0~rc.1"), found("1.0.0")
+	return files[0]
 }
 
 // TestDebianPackage installs the package as a container image is made, where no
 // systemd runs, and on a machine that has booted.
 func TestDebianPackage(t *testing.T) {
 	testbed.NeedRoot(t)
-	older, newer := packages(t)
+	out := packages(t)
+	older, newer := one(t, out, "berth_1.0.0~rc.1_*.deb"), one(t, out, "berth_1.0.0_*.deb")
 	t.Run("kubectl", func(t *testing.T) {
 		operators(t, filepath.Join(filepath.Dir(newer), "kubectl-"+filepath.Base(newer)))
 	})

@@ -134,7 +134,12 @@ func removeCgroups(t *testing.T, name string) {
 
 // command runs there.
 func (s *system) command(name string, args ...string) *exec.Cmd {
-	ctx, cancel := context.WithTimeout(s.t.Context(), soon)
+	return s.within(s.t.Context(), name, args...)
+}
+
+// within is a command whose time is not the test's.
+func (s *system) within(ctx context.Context, name string, args ...string) *exec.Cmd {
+	ctx, cancel := context.WithTimeout(ctx, soon)
 	s.t.Cleanup(cancel)
 	inside := append([]string{
 		"--mount", "--uts", "--ipc", "--net", "--pid", "--cgroup", fmt.Sprintf("--target=%d", s.init.Process.Pid), "chroot", s.root, name,

@@ -1,6 +1,7 @@
 package vm
 
 import (
+	"path/filepath"
 	"testing"
 
 	"github.com/berth-cri/berth/integration/testbed"
@@ -59,6 +60,21 @@ func TestBeside(t *testing.T) {
 		m.Put(t, testbed.Part(t, part), place+"/"+part)
 	}
 	packaged(t, m, repository(t), "TestInstall", "TestBesideContainerd")
+}
+
+// TestInstaller moves a kubelet from containerd to berth and back, as an operator does by hand.
+func TestInstaller(t *testing.T) {
+	m := boot(t)
+	for _, part := range []string{testbed.Containerd, testbed.RuncShim, testbed.Runc, testbed.Kubelet} {
+		m.Put(t, testbed.Part(t, part), place+"/"+part)
+	}
+	bin := testbed.Built(t)
+	m.Put(t, filepath.Join(bin, "berth-installer"), place+"/berth-installer")
+	for _, name := range programs {
+		m.Put(t, filepath.Join(bin, name), place+"/payload/bin/"+name)
+	}
+	m.Put(t, filepath.Join(repository(t), "contrib/systemd/berth.service"), place+"/payload/berth.service")
+	within(t, m, "TestInstaller")
 }
 
 // TestKubelet runs pods that a control plane asks for.

@@ -1,0 +1,208 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	coordination "k8s.io/api/coordination/v1"
+	core "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+)
+
+// server has one lease, as an API server keeps it: by versions, one writer at a time.
+type server struct {
+	mu      sync.Mutex
+	lease   *coordination.Lease
+	version int
+	forbid  string
+}
+
+func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	say := func(code int, v any) {
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(code)
+		_ = json.NewEncoder(w).Encode(v)
+	}
+	status := func(code int, reason metav1.StatusReason, text string) {
+		say(code, metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: "Failure", Code: int32(code), Reason: reason, Message: text})
+	}
+	if r.Method == s.forbid {
+		status(http.StatusForbidden, metav1.StatusReasonForbidden, `leases.coordination.k8s.io is forbidden: User "x" cannot create resource "leases"`)
+		return
+	}
+	if r.Method == http.MethodGet {
+		if s.lease == nil {
+			status(http.StatusNotFound, metav1.StatusReasonNotFound, "no lease")
+			return
+		}
+		say(http.StatusOK, s.lease)
+		return
+	}
+	var l coordination.Lease
+	if err := json.NewDecoder(r.Body).Decode(&l); err != nil {
+		status(http.StatusBadRequest, metav1.StatusReasonBadRequest, err.Error())
+		return
+	}
+	if s.lease != nil && l.ResourceVersion != s.lease.ResourceVersion {
+		status(http.StatusConflict, metav1.StatusReasonConflict, "somebody was faster")
+		return
+	}
+	s.version++
+	l.ResourceVersion = strconv.Itoa(s.version)
+	l.Kind, l.APIVersion = "Lease", "coordination.k8s.io/v1"
+	s.lease = &l
+	say(http.StatusOK, s.lease)
+}
+
+func nodeOf(t *testing.T, url, name string) *cluster {
+	t.Helper()
+	c, err := clusterOf(&rest.Config{Host: url, ContentConfig: rest.ContentConfig{ContentType: "application/json"}}, "/", name, "berth-system")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.pause = time.Millisecond
+	t.Cleanup(func() { c.stop(); c.renewing.Wait() })
+	return c
+}
+
+// TestTurns has nodes want the turn at the same time: each gets it, and no two at once.
+func TestTurns(t *testing.T) {
+	s := &server{}
+	h := httptest.NewServer(s)
+	defer h.Close()
+	var mu sync.Mutex
+	has, most := 0, 0
+	var all sync.WaitGroup
+	for n := range 3 {
+		c := nodeOf(t, h.URL, fmt.Sprintf("node-%d", n))
+		all.Go(func() {
+			if err := c.Turn(t.Context()); err != nil {
+				t.Error(err)
+				return
+			}
+			if err := c.Turn(t.Context()); err != nil { // who has it gets it again
+				t.Error(err)
+			}
+			mu.Lock()
+			has++
+			most = max(most, has)
+			mu.Unlock()
+			runtime.Gosched()
+			mu.Lock()
+			has--
+			mu.Unlock()
+			c.Done()
+		})
+	}
+	all.Wait()
+	if most != 1 {
+		t.Errorf("%d nodes had the turn at once", most)
+	}
+	if s.lease.Spec.HolderIdentity != nil {
+		t.Errorf("%s has it still", *s.lease.Spec.HolderIdentity)
+	}
+}
+
+func TestTurnForbidden(t *testing.T) {
+	h := httptest.NewServer(&server{forbid: http.MethodPost})
+	defer h.Close()
+	err := nodeOf(t, h.URL, "node").Turn(t.Context())
+	if err == nil || !strings.Contains(err.Error(), `cannot create resource "leases"`) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestFree(t *testing.T) {
+	now := time.Now()
+	lease := func(holder string, renewed time.Time) *coordination.Lease {
+		l := &coordination.Lease{}
+		if holder != "" {
+			l.Spec.HolderIdentity = &holder
+		}
+		l.Spec.RenewTime = &metav1.MicroTime{Time: renewed}
+		return l
+	}
+	var s seen
+	for n, c := range []struct {
+		l    *coordination.Lease
+		at   time.Duration
+		want bool
+	}{
+		{lease("", now), 0, true},
+		{lease("us", now), 0, true},
+		{lease("other", now), 0, false},
+		// The other node's clock is hours behind: only that it renews counts.
+		{lease("other", now.Add(-3*time.Hour)), time.Second, false},
+		{lease("other", now.Add(-3*time.Hour)), 50 * time.Second, false},
+		{lease("other", now.Add(-2*time.Hour)), 55 * time.Second, false},
+		{lease("other", now.Add(-2*time.Hour)), 110 * time.Second, false},
+		{lease("other", now.Add(-2*time.Hour)), 116 * time.Second, true},
+	} {
+		if got := s.free(c.l, "us", now.Add(c.at)); got != c.want {
+			t.Errorf("%d: free is %t", n, got)
+		}
+	}
+}
+
+func TestServing(t *testing.T) {
+	node := func(name string, ready core.ConditionStatus) *core.Node {
+		n := &core.Node{}
+		n.Status.NodeInfo.ContainerRuntimeVersion = name
+		n.Status.Conditions = []core.NodeCondition{{Type: core.NodeReady, Status: ready, Message: "why"}}
+		return n
+	}
+	for name, c := range map[string]struct {
+		n     *core.Node
+		berth bool
+		wrong string
+	}{
+		"moved":           {node("berth://1.0.0", core.ConditionTrue), true, ""},
+		"not yet":         {node("containerd://2.4.2", core.ConditionTrue), true, "the node's runtime is containerd://2.4.2"},
+		"not ready":       {node("berth://1.0.0", core.ConditionFalse), true, "the node is not Ready: why"},
+		"back":            {node("containerd://2.4.2", core.ConditionTrue), false, ""},
+		"not back":        {node("berth://1.0.0", core.ConditionTrue), false, "the node's runtime is berth://1.0.0"},
+		"back, not ready": {node("cri-o://1.37", core.ConditionUnknown), false, "not Ready"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			err := serving(c.n, c.berth)
+			if (err == nil) != (c.wrong == "") || err != nil && !strings.Contains(err.Error(), c.wrong) {
+				t.Errorf("got %v, want %q", err, c.wrong)
+			}
+		})
+	}
+}
+
+func TestHealthAddress(t *testing.T) {
+	for text, want := range map[string]string{
+		"":                                   "127.0.0.1:10248",
+		"healthzPort: 10300\n":               "127.0.0.1:10300",
+		"healthzPort: 0\n":                   "",
+		"healthzBindAddress: 0.0.0.0\n":      "127.0.0.1:10248",
+		"healthzBindAddress: 192.168.1.10\n": "192.168.1.10:10248",
+	} {
+		root := t.TempDir()
+		path := filepath.Join(root, "var/lib/kubelet/config.yaml")
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if got := healthAddress(root); got != want {
+			t.Errorf("%q: got %q, want %q", text, got, want)
+		}
+	}
+}

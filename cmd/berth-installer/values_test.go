@@ -1,0 +1,131 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/berth-cri/berth/pkg/installer"
+)
+
+// TestChartsValues reads what the chart gives to pods.
+func TestChartsValues(t *testing.T) {
+	for path, runtimes := range map[string][]string{
+		"../../contrib/kubernetes/berth-installer.yaml": nil,
+		"../../tools/chart/testdata/full.yaml":          {"crun", "gvisor", "kata"},
+	} {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		found := false
+		for _, doc := range strings.Split(string(text), "\n---\n") {
+			var m struct {
+				Kind string            `json:"kind"`
+				Data map[string]string `json:"data"`
+			}
+			if err := yaml.Unmarshal([]byte(doc), &m); err != nil {
+				t.Fatal(err)
+			}
+			if m.Kind != "ConfigMap" {
+				continue
+			}
+			found = true
+			v, err := read(strings.NewReader(m.Data["values.json"]))
+			if err != nil {
+				t.Errorf("%s: %v", path, err)
+			}
+			var handlers []string
+			for _, r := range v.Runtimes {
+				handlers = append(handlers, r.Handler)
+			}
+			if v.State != installed || !v.Kubelet || !slices.Equal(handlers, runtimes) {
+				t.Errorf("%s: got %+v", path, v)
+			}
+		}
+		if !found {
+			t.Errorf("%s has no ConfigMap", path)
+		}
+	}
+}
+
+// The chart refuses the same runtimes as the installer.
+func TestSchemasKinds(t *testing.T) {
+	text, err := os.ReadFile("../../contrib/charts/berth/values.schema.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var schema struct {
+		Properties struct {
+			Runtimes struct {
+				AdditionalProperties struct {
+					Properties struct {
+						Kind struct {
+							Enum []string `json:"enum"`
+						} `json:"kind"`
+					} `json:"properties"`
+				} `json:"additionalProperties"`
+			} `json:"runtimes"`
+		} `json:"properties"`
+	}
+	if err := json.Unmarshal(text, &schema); err != nil {
+		t.Fatal(err)
+	}
+	if got := schema.Properties.Runtimes.AdditionalProperties.Properties.Kind.Enum; !slices.Equal(got, installer.Kinds()) {
+		t.Errorf("the schema has %v, the installer %v", got, installer.Kinds())
+	}
+}
+
+func TestRead(t *testing.T) {
+	for name, c := range map[string]struct{ text, wrong string }{
+		"good":            {`{"state": "removed"}`, ""},
+		"no state":        {`{}`, `state "" is not installed or removed`},
+		"unknown key":     {`{"state": "installed", "kublet": true}`, `unknown field "kublet"`},
+		"unknown runtime": {`{"state": "installed", "runtimes": [{"handler": "x", "kind": "rkt", "version": "1", "source": "/x"}]}`, `kind "rkt" is not one of`},
+		"no JSON":         {`state: installed`, "read the values"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := read(strings.NewReader(c.text))
+			if (err == nil) != (c.wrong == "") || err != nil && !strings.Contains(err.Error(), c.wrong) {
+				t.Errorf("got %v, want %q", err, c.wrong)
+			}
+		})
+	}
+}
+
+func TestEveryCommandIsDocumented(t *testing.T) {
+	text, err := os.ReadFile("../../docs/install.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range newRoot().Commands() {
+		if !strings.Contains(string(text), "`"+c.CommandPath()) {
+			t.Errorf("docs/install.md does not have %q", c.CommandPath())
+		}
+	}
+}
+
+// TestEveryValueIsDocumented compares the page with the chart's defaults.
+func TestEveryValueIsDocumented(t *testing.T) {
+	page, err := os.ReadFile("../../docs/install.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile("../../contrib/charts/berth/values.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var values map[string]any
+	if err := yaml.Unmarshal(text, &values); err != nil {
+		t.Fatal(err)
+	}
+	for name := range values {
+		if !strings.Contains(string(page), "`"+name+"`") && !strings.Contains(string(page), "`"+name+".") {
+			t.Errorf("docs/install.md does not have the value %s", name)
+		}
+	}
+}

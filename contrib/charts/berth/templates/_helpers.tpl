@@ -1,0 +1,29 @@
+{{- define "berth.name" -}}
+{{- default "berth-installer" .Values.nameOverride | trunc 63 | trimSuffix "-" -}}
+{{- end -}}
+
+{{- define "berth.labels" -}}
+app.kubernetes.io/name: {{ include "berth.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "berth.image" -}}
+{{- if .Values.image.digest -}}
+{{ .Values.image.repository }}@{{ .Values.image.digest }}
+{{- else -}}
+{{ .Values.image.repository }}:{{ default .Chart.AppVersion .Values.image.tag }}
+{{- end -}}
+{{- end -}}
+
+{{- /* What the installer reads. A runtime of an image is mounted, one of the node is below /host. */ -}}
+{{- define "berth.values" -}}
+{{- $runtimes := list -}}
+{{- range $handler, $r := .Values.runtimes -}}
+{{- $source := printf "/host%s" (default "" $r.hostPath) -}}
+{{- if $r.image -}}
+{{- $source = printf "/runtimes/%s%s" $handler (default "/" $r.path) -}}
+{{- end -}}
+{{- $runtimes = append $runtimes (dict "handler" $handler "kind" $r.kind "version" $r.version "source" $source "options" (default "" $r.options)) -}}
+{{- end -}}
+{{- dict "state" .Values.state "endpoint" .Values.endpoint "kubelet" .Values.moveKubelet "config" .Values.config "runtimes" $runtimes | toPrettyJson -}}
+{{- end -}}

@@ -1,0 +1,102 @@
+package packaging
+
+import (
+	"archive/tar"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/layout"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/validate"
+)
+
+// TestImage makes the image of the installer and looks at what a node needs of it. One
+// platform is enough here. That it is the same each time is tested in tools/image.
+func TestImage(t *testing.T) {
+	out := t.TempDir()
+	if err := build(out, "image", "VERSION=1.0.0", "PLATFORMS="+runtime.GOARCH); err != nil {
+		t.Fatal(err)
+	}
+	top, err := layout.ImageIndexFromPath(filepath.Join(out, "image"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := validate.Index(top); err != nil {
+		t.Error(err)
+	}
+	first := indexOf(t, out).Manifests[0]
+	if first.Annotations["io.containerd.image.name"] != "ghcr.io/berth-cri/berth:1.0.0" || first.Annotations["org.opencontainers.image.ref.name"] != "1.0.0" {
+		t.Errorf("it is called %v", first.Annotations)
+	}
+	index, err := top.ImageIndex(first.Digest)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := index.IndexManifest()
+	if err != nil || len(m.Manifests) != 1 || m.Manifests[0].Platform.Architecture != runtime.GOARCH {
+		t.Fatalf("its platforms are %+v, %v", m, err)
+	}
+	image, err := index.Image(m.Manifests[0].Digest)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config, err := image.ConfigFile()
+	if err != nil || !slices.Equal(config.Config.Entrypoint, []string{"/usr/bin/berth-installer"}) {
+		t.Errorf("the entrypoint is %v, %v", config, err)
+	}
+	contains(t, image)
+	archive, err := os.Stat(filepath.Join(out, "berth_1.0.0_image.tar"))
+	if err != nil || archive.Size() < 1<<20 {
+		t.Errorf("the archive: %v, %v", archive, err)
+	}
+}
+
+func indexOf(t *testing.T, out string) *v1.IndexManifest {
+	t.Helper()
+	top, err := layout.ImageIndexFromPath(filepath.Join(out, "image"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := top.IndexManifest()
+	if err != nil || len(m.Manifests) != 1 {
+		t.Fatalf("the layout has %+v, %v", m, err)
+	}
+	return m
+}
+
+func contains(t *testing.T, image v1.Image) {
+	t.Helper()
+	files := mutate.Extract(image)
+	defer files.Close()
+	modes := map[string]int64{}
+	for tr := tar.NewReader(files); ; {
+		h, err := tr.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if h.Uid != 0 || h.Gid != 0 {
+			t.Errorf("%s is not root's", h.Name)
+		}
+		if h.Typeflag == tar.TypeReg {
+			modes["/"+strings.TrimPrefix(h.Name, "/")] = h.Mode
+		}
+	}
+	for path, mode := range map[string]int64{
+		"/usr/bin/berth-installer": 0o755, "/usr/share/berth/bin/berth": 0o755, "/usr/share/berth/bin/berth-shim": 0o755,
+		"/usr/share/berth/bin/berth-pause": 0o755, "/usr/share/berth/berth.service": 0o644,
+	} {
+		if modes[path] != mode {
+			t.Errorf("%s has the mode %#o, want %#o; there are %v", path, modes[path], mode, modes)
+		}
+	}
+}

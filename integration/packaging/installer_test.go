@@ -1,0 +1,287 @@
+package packaging
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/tools/clientcmd/api"
+
+	"github.com/berth-cri/berth/integration/kubelet"
+	"github.com/berth-cri/berth/integration/testbed"
+)
+
+// node is a machine with a containerd and a kubelet that uses it, and the installer as a
+// pod sees it: outside of the node's root directory, and among its processes.
+type node struct {
+	*system
+	payload, program string
+}
+
+const (
+	theirConfig = "version = 3\n"
+	kubeletUnit = `[Service]
+StandardOutput=append:/var/log/services
+StandardError=append:/var/log/services
+EnvironmentFile=-/var/lib/kubelet/kubeadm-flags.env
+ExecStart=/usr/local/bin/kubelet --config=/var/lib/kubelet/config.yaml $KUBELET_KUBEADM_ARGS
+Restart=always
+RestartSec=1
+`
+	containerdUnit = `[Service]
+StandardOutput=append:/var/log/services
+StandardError=append:/var/log/services
+Type=notify
+ExecStart=/usr/local/bin/containerd
+Environment=PATH=/usr/local/bin:/usr/bin:/usr/sbin
+KillMode=process
+Delegate=yes
+`
+)
+
+func newNode(t *testing.T) *node {
+	t.Helper()
+	dir := t.TempDir()
+	n := &node{payload: filepath.Join(dir, "payload"), program: filepath.Join(dir, "berth-installer")}
+	for target, args := range map[string][]string{
+		n.payload + "/bin/":           {"./cmd/berth", "./cmd/berth-shim", "./cmd/berth-pause"},
+		n.program:                     {"-tags", "berth_failpoints", "./cmd/berth-installer"},
+		filepath.Join(dir, "kubelet"): {"./integration/packaging/kubelet"},
+	} {
+		c := exec.CommandContext(t.Context(), "go", append([]string{"build", "-trimpath", "-buildvcs=false", "-o", target}, args...)...)
+		c.Dir, c.Env = "../..", append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := c.CombinedOutput(); err != nil {
+			t.Fatalf("go build: %v\n%s", err, out)
+		}
+	}
+	unit, err := os.ReadFile("../../contrib/systemd/berth.service")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(n.payload, "berth.service"), unit, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	containerd, shim := testbed.Part(t, testbed.Containerd), testbed.Part(t, testbed.RuncShim)
+	n.system = bootSystem(t)
+	for _, from := range []string{containerd, shim, testbed.Part(t, testbed.Runc), filepath.Join(dir, "kubelet")} {
+		text, err := os.ReadFile(from)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n.file("/usr/local/bin/"+filepath.Base(from), string(text))
+		n.run("chmod", "0755", "/usr/local/bin/"+filepath.Base(from))
+	}
+	n.file("/etc/containerd/config.toml", theirConfig)
+	n.file("/etc/systemd/system/containerd.service", containerdUnit)
+	n.file("/etc/systemd/system/kubelet.service", kubeletUnit)
+	n.file("/var/lib/kubelet/config.yaml", "# ours\nkind: KubeletConfiguration\ncontainerRuntimeEndpoint: \"unix:///run/containerd/containerd.sock\" # theirs\n")
+	n.file("/var/lib/kubelet/kubeadm-flags.env", "KUBELET_KUBEADM_ARGS=\"--container-runtime-endpoint=unix:///var/run/containerd/containerd.sock\"\n")
+	n.file("/etc/cni/net.d/10-net.conflist", `{"cniVersion":"1.0.0","name":"net","plugins":[{"type":"loopback"}]}`)
+	n.run("ip", "link", "set", "lo", "up")
+	n.run("systemctl", "daemon-reload")
+	t.Cleanup(func() {
+		if t.Failed() {
+			out, _ := n.within(context.Background(), "sh", "-c", "systemctl --no-pager status containerd kubelet berth; tail -n 50 /var/log/services; cat /var/lib/berth-installer/journal.json").CombinedOutput()
+			t.Logf("%s", out)
+		}
+	})
+	n.run("systemctl", "start", "containerd", "kubelet")
+	n.uses(t, "containerd")
+	return n
+}
+
+// installer runs it, and kills it at a place if that is not "".
+func (n *node) installer(place string, args ...string) (string, error) {
+	inside := append([]string{
+		"--mount", "--net", "--pid", fmt.Sprintf("--target=%d", n.init.Process.Pid), n.program, "--root", n.root, "--payload", n.payload,
+	}, args...)
+	c := exec.CommandContext(n.t.Context(), "nsenter", inside...)
+	c.Env = append(os.Environ(), "BERTH_FAILPOINT="+place)
+	out, err := c.CombinedOutput()
+	return string(out), err
+}
+
+// uses waits for the kubelet to say which runtime it uses.
+func (n *node) uses(t *testing.T, runtime string) {
+	t.Helper()
+	testbed.Eventually(t, soon, func() error {
+		out, err := n.command("busybox", "wget", "-q", "-O", "-", "http://127.0.0.1:10248/healthz").Output()
+		if got := strings.TrimSpace(string(out)); got != runtime || err != nil {
+			return fmt.Errorf("the kubelet uses %q, want %s: %w", got, runtime, err)
+		}
+		return nil
+	})
+}
+
+// tree is all that an installation might change, with what is in it.
+func (n *node) tree() string {
+	return n.run("sh", "-c", `find /etc /opt /var/lib/kubelet /var/lib/berth* /run/berth -not -path '/etc/mtab' -printf '%p %y %m %U %G %l\n' 2>/dev/null | sort
+find /etc /opt /var/lib/kubelet -type f -exec sha256sum {} + | sort -k 2`)
+}
+
+// places are where an installation is killed, in their order, and then its undoing.
+var (
+	doing = []string{
+		"programs.noted", "programs.half", "programs.made", "config.noted", "config.half", "config.done", "unit.half", "unit.done",
+		"start.noted", "start.half", "start.made", "kubelet.noted", "kubelet.half", "kubelet.written", "kubelet.restarted", "kubelet.made",
+		"runtime-crun.noted", "runtime.half", "runtime.written", "runtime-crun.made", "runtime-crun.done",
+	}
+	undoing = []string{
+		"runtime-crun.undoing", "runtime-crun.undone", "kubelet.undoing", "kubelet.restored", "kubelet.undone",
+		"start.undoing", "start.undone", "unit.undone", "config.undoing", "config.undone", "programs.undoing", "programs.undone",
+	}
+)
+
+// TestInstaller moves a kubelet from a real containerd to berth and back, by the real
+// systemd, as the pod of the chart does. It is killed at one place after the other, and
+// goes on. When it is done the node has a runtime more, and in the end all is as it was.
+func TestInstaller(t *testing.T) {
+	testbed.NeedRoot(t)
+	n := newNode(t)
+	before := n.tree()
+	install := []string{"install", "--runtime", fmt.Sprintf("{handler: crun, kind: crun, version: \"1.0\", source: %s}", testbed.Part(t, testbed.Crun))}
+	kill := func(place string, args ...string) {
+		t.Helper()
+		out, err := n.installer("installer."+place, args...)
+		var exit *exec.ExitError
+		if !errors.As(err, &exit) || exit.ExitCode() >= 0 {
+			t.Fatalf("it was not killed at %s: %v\n%s", place, err, out)
+		}
+	}
+	for _, place := range doing {
+		kill(place, install...)
+	}
+	if out, err := n.installer("", install...); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	n.uses(t, "berth")
+	for _, want := range []string{"containerd (default)  ready  cri", "crun                  ready  oci", "runc                  ready  cri"} {
+		if got := n.run("/opt/berth/current/bin/berth", "handlers"); !strings.Contains(got, want) {
+			t.Errorf("the handlers are\n%s\nwant %s", got, want)
+		}
+	}
+	// It is at peace now: another run changes nothing, and no daemon is restarted.
+	pid := n.unit("MainPID")
+	if out, err := n.installer("", install...); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+	if now := n.unit("MainPID"); now != pid {
+		t.Error("berth was restarted")
+	}
+
+	for _, place := range undoing {
+		kill(place, "uninstall")
+	}
+	if out, err := n.installer("", "uninstall"); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	n.uses(t, "containerd")
+	if after := n.tree(); after != before {
+		t.Errorf("the node was\n%s\nand is\n%s", before, after)
+	}
+
+	t.Run("cluster", func(t *testing.T) { n.inACluster(t, before) })
+
+	// The doctor finds what keeps pods from running: nothing moves.
+	n.file("/etc/cni/net.d/10-net.conflist", `{"cniVersion":"1.0.0","name":"net","plugins":[{"type":"nowhere"}]}`)
+	before = n.tree()
+	if out, err := n.installer("", "install"); err == nil || !strings.Contains(out, "needs the plugin nowhere") {
+		t.Errorf("got %v\n%s", err, out)
+	}
+	n.uses(t, "containerd")
+	if after := n.tree(); after != before {
+		t.Errorf("the node was\n%s\nand is\n%s", before, after)
+	}
+}
+
+// inACluster has the installer run as the pod of the chart's manifests does, with the rights
+// that they give, against a real API server. The kubelet stays where it is, for nothing here
+// tells the server of it.
+func (n *node) inACluster(t *testing.T, before string) {
+	const manifests, namespace = "../../contrib/kubernetes/berth-installer.yaml", "berth-system"
+	server := kubelet.StartServer(t)
+	server.Kubectl(t, "", "apply", "--filename="+manifests)
+	token := server.Kubectl(t, "", "create", "token", "berth-installer", "--namespace="+namespace)
+	kubeconfig := n.account(t, server.Kubectl(t, "", "config", "view", "--raw", "--flatten"), strings.TrimSpace(token))
+
+	server.Kubectl(t, "", "delete", "rolebinding", "berth-installer", "--namespace="+namespace)
+	n.stays(t, kubeconfig, "installed", `cannot get resource \"leases\" in API group \"coordination.k8s.io\"`)
+	if after := n.tree(); after != before {
+		t.Errorf("without rights the node was\n%s\nand is\n%s", before, after)
+	}
+	server.Kubectl(t, "", "apply", "--filename="+manifests)
+	n.stays(t, kubeconfig, "installed", "Node is as wanted")
+	n.is("active", "systemctl", "is-active", "berth")
+	lease := server.Kubectl(t, "", "get", "lease", "berth-installer", "--namespace="+namespace, "--output=jsonpath={.spec.holderIdentity}/{.spec.leaseDurationSeconds}")
+	if lease != "/60" {
+		t.Errorf("the lease is %q", lease)
+	}
+	n.stays(t, kubeconfig, "removed", "Node is as wanted")
+	if after := n.tree(); after != before {
+		t.Errorf("the node was\n%s\nand is\n%s", before, after)
+	}
+}
+
+// account is a kubeconfig with the token of a service account.
+func (n *node) account(t *testing.T, admin, token string) string {
+	t.Helper()
+	config, err := clientcmd.Load([]byte(admin))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, user := range config.AuthInfos {
+		*user = api.AuthInfo{Token: token}
+	}
+	file := filepath.Join(t.TempDir(), "kubeconfig")
+	if err := clientcmd.WriteToFile(*config, file); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+// stays runs the installer until it says something, and ends it as a kubelet does.
+func (n *node) stays(t *testing.T, kubeconfig, state, says string) {
+	t.Helper()
+	dir := t.TempDir()
+	values := filepath.Join(dir, "values.json")
+	if err := os.WriteFile(values, []byte(`{"state": "`+state+`", "kubelet": false}`), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	log, err := os.Create(filepath.Join(dir, "log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	ready := filepath.Join(dir, "ready")
+	c := exec.CommandContext(t.Context(), "nsenter", "--mount", "--pid", fmt.Sprintf("--target=%d", n.init.Process.Pid), n.program,
+		"--root", n.root, "--payload", n.payload, "--ready-file", ready, "run", "--kubeconfig", kubeconfig, "--values", values, "--node", "node", "--namespace", "berth-system")
+	c.Stdout, c.Stderr = log, log
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	text := func() string {
+		text, err := os.ReadFile(log.Name())
+		return fmt.Sprintf("%s%v", text, err)
+	}
+	testbed.Eventually(t, soon, func() error {
+		if said := text(); !strings.Contains(said, says) {
+			return fmt.Errorf("it does not say %q:\n%s", says, said)
+		}
+		return nil
+	})
+	_, err = os.Stat(ready)
+	if is := err == nil; is != (says == "Node is as wanted") {
+		t.Errorf("it is ready: %t", is)
+	}
+	// Only that machine's processes are seen there.
+	n.run("pkill", "-TERM", "-x", "berth-installer")
+	if err := c.Wait(); err != nil {
+		t.Errorf("it ended with %v:\n%s", err, text())
+	}
+}

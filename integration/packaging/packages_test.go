@@ -1,0 +1,328 @@
+package packaging
+
+import (
+	"archive/tar"
+	"compress/gzip"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/berth-cri/berth/integration/testbed"
+)
+
+// need skips a test that lacks a program.
+func need(t *testing.T, tools ...string) {
+	t.Helper()
+	testbed.NeedRoot(t)
+	for _, tool := range tools {
+		if _, err := exec.LookPath(tool); err != nil {
+			testbed.Missing(t, "%s is missing; run `make deps`", tool)
+		}
+	}
+}
+
+// TestVersionsOfPackages asks the tools themselves which version comes before which.
+func TestVersionsOfPackages(t *testing.T) {
+	need(t, "dpkg", "rpm")
+	sorted := []string{"0.0.0-dev+1b80d4ae", "1.0.0-alpha.2", "1.0.0-beta.1", "1.0.0-rc.1", "1.0.0-rc.2", "1.0.0", "1.0.1-3-g1b80d4ae", "1.0.1", "1.10.0"}
+	before := map[string]func(a, b string) bool{
+		"deb": func(a, b string) bool { return exec.Command("dpkg", "--compare-versions", a, "lt", b).Run() == nil },
+		"rpm": func(a, b string) bool {
+			return prints("-1", "rpm", "--eval", `%{lua:print(rpm.vercmp("`+a+`", "`+b+`"))}`)
+		},
+	}
+	for kind, less := range before {
+		t.Run(kind, func(t *testing.T) {
+			for i := range sorted[1:] {
+				a, b := packageVersion(t, kind, sorted[i]), packageVersion(t, kind, sorted[i+1])
+				if !less(a, b) {
+					t.Errorf("%s does not come before %s", a, b)
+				}
+			}
+		})
+	}
+	// The tools of these are not in Debian. What they take is in their manuals.
+	for kind, versions := range map[string]map[string]string{
+		"apk":  {"1.0.0": "1.0.0", "1.0.0-rc.1": "1.0.0_rc1", "1.0.0-alpha": "1.0.0_alpha", "1.0.1-3-g1b80d4ae": "1.0.1_pre3", "0.0.0-dev+1b80d4ae": "0.0.0_pre"},
+		"arch": {"1.0.0": "1.0.0", "1.0.0-rc.1": "1.0.0rc.1", "1.0.1-3-g1b80d4ae": "1.0.1pre3_g1b80d4ae", "0.0.0-dev+1b80d4ae": "0.0.0dev+1b80d4ae"},
+	} {
+		for version, want := range versions {
+			if got := packageVersion(t, kind, version); got != want {
+				t.Errorf("the version of %s for %s is %s, want %s", version, kind, got, want)
+			}
+		}
+	}
+}
+
+func prints(want, name string, args ...string) bool {
+	out, err := exec.Command(name, args...).Output()
+	return err == nil && strings.TrimSpace(string(out)) == want
+}
+
+func packageVersion(t *testing.T, kind, version string) string {
+	t.Helper()
+	out, err := exec.CommandContext(t.Context(), "../../scripts/package-version", kind, version).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.TrimSpace(string(out))
+}
+
+// manager is how a program installs packages.
+type manager struct {
+	install, remove []string
+	// kept is where the changed configuration is after a removal.
+	kept string
+}
+
+// life is that of a package on a machine that runs systemd, whoever installs it.
+func life(t *testing.T, s *system, m manager, older, newer string) {
+	t.Helper()
+	for path, from := range map[string]string{"/tmp/older": older, "/tmp/newer": newer} {
+		text, err := os.ReadFile(from)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.file(path+"-"+filepath.Base(from), string(text))
+	}
+	install := func(path string) {
+		s.run(m.install[0], append(slices.Clone(m.install[1:]), path)...)
+	}
+	install("/tmp/older-" + filepath.Base(older))
+	s.is("disabled", "systemctl", "is-enabled", "berth")
+	s.is("inactive", "systemctl", "is-active", "berth")
+	s.run("berth", "check")
+	s.run("bash", "-n", "/usr/share/bash-completion/completions/berth")
+	s.run("test", "-e", "/usr/share/zsh/site-functions/_berth")
+	s.run("test", "-d", "/etc/berth/conf.d")
+
+	s.file("/etc/berth/conf.d/one.toml", "[runtimes.one]\nruntime_path = \"/usr/bin/crun.own\"\n")
+	s.run("cp", testbed.Part(t, testbed.Crun), "/usr/bin/crun.own")
+	s.run("sh", "-c", "echo '# ours' >>/etc/berth/config.toml")
+	s.run("systemctl", "enable", "--now", "berth")
+	pid := s.unit("MainPID")
+
+	install("/tmp/newer-" + filepath.Base(newer))
+	s.otherPID(pid)
+	if got := s.run("berth", "status"); !strings.HasPrefix(got, "berth 1.0.0 ") {
+		t.Errorf("after the upgrade it is %s", got)
+	}
+	s.is("enabled", "systemctl", "is-enabled", "berth")
+	s.is("# ours", "tail", "-n", "1", "/etc/berth/config.toml")
+
+	const features = "/etc/kubernetes/node-feature-discovery/features.d"
+	s.run("sh", "-c", "mkdir -p "+features+" && touch "+features+"/berth "+features+"/others")
+	out := s.run(m.remove[0], m.remove[1:]...)
+	if !strings.Contains(out, "/var/lib/berth is left") {
+		t.Errorf("it says nothing of what is left: %s", out)
+	}
+	s.is("inactive", "systemctl", "is-active", "berth")
+	s.run("test", "!", "-e", "/etc/systemd/system/multi-user.target.wants/berth.service")
+	s.run("test", "!", "-e", "/usr/bin/berth")
+	s.run("test", "!", "-e", features+"/berth")
+	s.run("test", "-e", features+"/others")
+	s.is("# ours", "tail", "-n", "1", m.kept)
+	s.run("rm", "-r", "/etc/berth", "/var/lib/berth")
+}
+
+// TestRPM installs with rpm itself. Nothing provides /bin/sh to it on a Debian, and it
+// would rather not be asked there.
+func TestRPM(t *testing.T) {
+	need(t, "rpm")
+	out := packages(t)
+	s := bootSystem(t)
+	life(t, s, manager{
+		install: []string{"rpm", "--force-debian", "--nodeps", "-U"},
+		remove:  []string{"rpm", "--force-debian", "-e", "berth"},
+		kept:    "/etc/berth/config.toml.rpmsave",
+	}, one(t, out, "berth-1.0.0~rc.1-1.*.rpm"), one(t, out, "berth-1.0.0-1.*.rpm"))
+}
+
+// TestArch installs with pacman itself.
+func TestArch(t *testing.T) {
+	need(t, "pacman")
+	out := packages(t)
+	s := bootSystem(t)
+	s.run("ln", "-sf", "bash", "/bin/sh") // as on Arch, whose scripts are bash's
+	s.run("mkdir", "-p", "/var/lib/pacman", "/var/cache/pacman/pkg")
+	s.file("/etc/pacman.conf", "[options]\nArchitecture = auto\nSigLevel = Never\nLocalFileSigLevel = Never\n")
+	life(t, s, manager{
+		install: []string{"pacman", "-U", "--noconfirm", "--nodeps", "--nodeps"},
+		remove:  []string{"pacman", "-R", "--noconfirm", "berth"},
+		kept:    "/etc/berth/config.toml.pacsave",
+	}, one(t, out, "berth-1.0.0rc.1-1-*.pkg.tar.zst"), one(t, out, "berth-1.0.0-1-*.pkg.tar.zst"))
+}
+
+// TestAlpinePackage unpacks the package as apk does and runs its scripts with a shell
+// that Alpine has, too. Debian has no apk, so nobody resolves it here.
+func TestAlpinePackage(t *testing.T) {
+	testbed.NeedRoot(t)
+	file := one(t, packages(t), "berth_1.0.0_*.apk")
+	root := t.TempDir()
+	untar(t, file, root)
+	for _, path := range []string{"etc/init.d/berth", "etc/berth/conf.d", "etc/berth/config.toml", "usr/bin/berth-shim", "usr/bin/berth-pause", "usr/share/zsh/site-functions/_berth"} {
+		if _, err := os.Stat(filepath.Join(root, path)); err != nil {
+			t.Error(err)
+		}
+	}
+	if _, err := os.Stat(filepath.Join(root, "usr/lib/systemd")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("it brings a unit of systemd: %v", err)
+	}
+	busybox := testbed.Part(t, testbed.BusyboxBinary)
+	text, err := os.ReadFile(busybox)
+	if err != nil {
+		t.Fatal(err)
+	}
+	inside := func(args ...string) string {
+		t.Helper()
+		out, err := exec.CommandContext(t.Context(), "chroot", append([]string{root}, args...)...).CombinedOutput()
+		if err != nil {
+			t.Fatalf("%v: %v\n%s", args, err, out)
+		}
+		return string(out)
+	}
+	write := func(path, text string) {
+		t.Helper()
+		path = filepath.Join(root, path)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("bin/busybox", string(text))
+	inside("/bin/busybox", "--install", "-s", "/bin")
+	if got := inside("/usr/bin/berth", "version"); !strings.Contains(got, "1.0.0") {
+		t.Errorf("berth version: %s", got)
+	}
+	inside("/bin/sh", "-n", "/etc/init.d/berth")
+
+	// Without OpenRC nothing is asked of it. With it, these are the words.
+	for _, script := range []string{".post-upgrade", ".pre-deinstall"} {
+		inside("/bin/sh", "/"+script, "1.0.0_rc1")
+	}
+	write("dev/null", "")
+	write("run/openrc/softlevel", "default")
+	write("sbin/rc-service", "#!/bin/sh\necho rc-service \"$@\" >>/asked\n")
+	write("sbin/rc-update", "#!/bin/sh\necho rc-update \"$@\" >>/asked\n")
+	write("etc/kubernetes/node-feature-discovery/features.d/berth", "")
+	write("var/lib/berth/image", "")
+	inside("/bin/sh", "-c", "PATH=/sbin:/bin sh /.post-upgrade && PATH=/sbin:/bin sh /.pre-deinstall")
+	if got := inside("/bin/sh", "-c", "sh /.post-deinstall 2>&1"); !strings.Contains(got, "/var/lib/berth is left") {
+		t.Errorf("it says nothing of what is left: %s", got)
+	}
+	asked, err := os.ReadFile(filepath.Join(root, "asked"))
+	if want := "rc-service --ifstarted berth restart\nrc-service --ifstarted berth stop\nrc-update -q delete berth --all\n"; err != nil || string(asked) != want {
+		t.Errorf("OpenRC was asked %q, want %q; %v", asked, want, err)
+	}
+	if _, err := os.Stat(filepath.Join(root, "etc/kubernetes/node-feature-discovery/features.d/berth")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the labels of handlers are left: %v", err)
+	}
+}
+
+// untar unpacks the streams of an apk, which follow each other in one file.
+func untar(t *testing.T, file, root string) {
+	t.Helper()
+	f, err := os.Open(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	zr, err := gzip.NewReader(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for tr := tar.NewReader(zr); ; {
+		header, err := tr.Next()
+		if errors.Is(err, io.EOF) {
+			return
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		path := filepath.Join(root, header.Name)
+		switch header.Typeflag {
+		case tar.TypeDir:
+			err = os.MkdirAll(path, 0o755)
+		case tar.TypeReg:
+			err = unpackFile(path, header.FileInfo().Mode(), tr)
+		default:
+			t.Fatalf("%s is neither a file nor a directory", header.Name)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func unpackFile(path string, mode os.FileMode, from io.Reader) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, mode)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(f, from)
+	return errors.Join(err, f.Close())
+}
+
+// TestSystemExtension merges the extension into the /usr of a machine that runs systemd,
+// starts berth from it, and takes it away. The image is unpacked for that: a machine in
+// namespaces has no loop devices.
+func TestSystemExtension(t *testing.T) {
+	need(t, "mksquashfs", "unsquashfs", "systemd-sysext")
+	file := one(t, packages(t), "berth_1.0.0_*.raw")
+	dir := filepath.Join(t.TempDir(), "berth")
+	if out, err := exec.CommandContext(t.Context(), "unsquashfs", "-no-progress", "-d", dir, file).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	if left, err := filepath.Glob(filepath.Join(dir, "*")); err != nil || !slices.Equal(left, []string{filepath.Join(dir, "usr")}) {
+		t.Fatalf("an extension may have /usr only, this one has %v: %v", left, err)
+	}
+	s := bootSystem(t)
+	s.run("mkdir", "-p", "/var/lib/extensions")
+	s.put(t, dir, "/var/lib/extensions")
+	s.run("mount", "--make-rshared", "/") // it merges in a mount namespace of its own
+	s.run("systemd-sysext", "merge")
+	s.run("systemctl", "daemon-reload")
+	s.run("systemd-tmpfiles", "--create", "berth.conf")
+	s.run("berth", "check")
+	s.file("/etc/berth/conf.d/one.toml", "[runtimes.one]\nruntime_path = \"/opt/crun\"\n")
+	s.run("mkdir", "-p", "/opt")
+	s.run("cp", testbed.Part(t, testbed.Crun), "/opt/crun")
+	s.run("systemctl", "enable", "--now", "berth")
+	if got := s.run("berth", "status"); !strings.HasPrefix(got, "berth 1.0.0 ") {
+		t.Errorf("it is %s", got)
+	}
+	s.run("systemctl", "disable", "--now", "berth")
+	s.run("systemd-sysext", "unmerge")
+	s.run("test", "!", "-e", "/usr/bin/berth")
+}
+
+// put brings a directory into the machine.
+func (s *system) put(t *testing.T, dir, to string) {
+	t.Helper()
+	pack := exec.CommandContext(t.Context(), "tar", "-C", filepath.Dir(dir), "-c", filepath.Base(dir))
+	out, err := pack.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := pack.Start(); err != nil {
+		t.Fatal(err)
+	}
+	unpack := s.command("tar", "-C", to, "-x")
+	unpack.Stdin = out
+	if text, err := unpack.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, text)
+	}
+	if err := pack.Wait(); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,80 @@
+package installer
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+)
+
+// Chroot runs programs of the node with its root directory as theirs. From a container
+// this needs the node's PID namespace: systemctl does nothing where it sees that process 1
+// has another root.
+type Chroot struct {
+	Root string
+}
+
+// searched are where programs of a node are.
+var searched = []string{"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"}
+
+// Run implements Host.
+func (c Chroot) Run(ctx context.Context, name string, args ...string) ([]byte, error) {
+	path := name
+	if !filepath.IsAbs(name) {
+		path = c.find(name)
+		if path == "" {
+			return nil, fmt.Errorf("%s is not on the node, in none of %s", name, strings.Join(searched, ", "))
+		}
+	}
+	cmd := exec.CommandContext(ctx, path, args...)
+	cmd.Dir = "/"
+	cmd.Env = []string{"PATH=" + strings.Join(searched, ":"), "LC_ALL=C.UTF-8", "SYSTEMD_PAGER="}
+	if filepath.Clean(c.Root) != "/" {
+		cmd.SysProcAttr = &syscall.SysProcAttr{Chroot: c.Root}
+	}
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return out, &runError{err, strings.Join(append([]string{name}, args...), " "), strings.TrimSpace(stderr.String())}
+	}
+	return out, nil
+}
+
+func (c Chroot) find(name string) string {
+	for _, dir := range searched {
+		if _, err := os.Lstat(filepath.Join(resolved(c.Root, dir), name)); err == nil {
+			return filepath.Join(dir, name)
+		}
+	}
+	return ""
+}
+
+// runError is a program that failed, with what it said.
+type runError struct {
+	error
+	command, said string
+}
+
+func (e *runError) Error() string {
+	if e.said == "" {
+		return e.command + ": " + e.error.Error()
+	}
+	return e.command + ": " + e.error.Error() + ": " + e.said
+}
+
+func (e *runError) Unwrap() error { return e.error }
+
+// ExitCode is that of the program, or -1.
+func (e *runError) ExitCode() int {
+	var exit *exec.ExitError
+	if errors.As(e.error, &exit) {
+		return exit.ExitCode()
+	}
+	return -1
+}

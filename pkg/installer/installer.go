@@ -1,0 +1,301 @@
+// Package installer brings berth to a node that has another CRI daemon, moves the kubelet
+// to it, and takes both back.
+//
+// What is to be done is a list of steps. Each says beside what it does how that is undone.
+// Before a step changes anything, what it needs for undoing is in the journal on the
+// node's disk: a run that was interrupted at any place is finished, or undone, by the next.
+//
+// Paths are those of the node. Its root directory is mounted somewhere, and its programs
+// are run by a Host.
+package installer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/containerd/log"
+	securejoin "github.com/cyphar/filepath-securejoin"
+
+	"github.com/berth-cri/berth/pkg/engine/failpoint"
+)
+
+// Host runs programs of the node.
+type Host interface {
+	// Run returns what a program prints to stdout. If it fails, the error has what it
+	// prints to stderr.
+	Run(ctx context.Context, name string, args ...string) ([]byte, error)
+}
+
+// Cluster is what the node's cluster is asked for.
+type Cluster interface {
+	// Turn waits until no other node is being changed. Who has the turn gets it again.
+	Turn(ctx context.Context) error
+	// Done gives the turn to another node.
+	Done()
+	// Serves returns nil if the node is Ready by a kubelet that uses berth, or another runtime.
+	Serves(ctx context.Context, berth bool) error
+}
+
+// Backend is asked what another CRI daemon has.
+type Backend interface {
+	// Ask asks the daemon at that socket of the node.
+	Ask(ctx context.Context, endpoint string) (Beside, error)
+}
+
+// Installer works on one node.
+type Installer struct {
+	// Root is where the node's root directory is.
+	Root string
+	// Payload is the directory with the programs and the unit that are brought.
+	Payload string
+	Host    Host
+	Cluster Cluster
+	Backend Backend
+	// patience is for what becomes true by itself.
+	patience time.Duration
+	// turn says that this node is the one that is being changed.
+	turn bool
+	// at is called at named places, where tests interrupt.
+	at func(place string)
+}
+
+// New returns an installer, or what it lacks.
+func New(i Installer) (*Installer, error) {
+	if i.Root == "" || i.Payload == "" || i.Host == nil || i.Cluster == nil || i.Backend == nil {
+		return nil, errors.New("an installer needs a root, a payload, a host, a cluster and a backend")
+	}
+	if i.at == nil {
+		i.at = failpoint.Hit
+	}
+	i.patience = patience
+	return &i, nil
+}
+
+// path is where a path of the node is. Symbolic links above it, as /var/run is one, lead
+// to where the node has them lead; what is there may be one itself.
+func (i *Installer) path(path string) string {
+	return filepath.Join(resolved(i.Root, filepath.Dir(path)), filepath.Base(path))
+}
+
+// resolved is where a path of the node is when all links are followed.
+func resolved(root, path string) string {
+	there, err := securejoin.SecureJoin(root, path)
+	if err != nil {
+		return filepath.Join(root, path) // whoever uses it meets the same error
+	}
+	return there
+}
+
+// step is one part of an installation. What is saved before it begins is JSON of its own.
+type step interface {
+	// name is what the journal knows the step by.
+	name() string
+	// input changes when do must run again.
+	input() string
+	// alone says that a failure of the step undoes only the step.
+	alone() bool
+	// prepare returns what undo needs. It is given what an earlier run has saved, which
+	// must stay true, or nil. It changes nothing.
+	prepare(ctx context.Context, saved []byte) ([]byte, error)
+	// do makes it so, also where an earlier run was interrupted.
+	do(ctx context.Context, saved []byte) error
+	// undo leaves what was there before, also where an earlier run was interrupted.
+	undo(ctx context.Context, saved []byte) error
+}
+
+// Install makes the node as it is wanted. If something fails for the first time, what
+// was not there before is undone. After a failure the node keeps its turn, so that no
+// other node meets the same.
+func (i *Installer) Install(ctx context.Context, w Wanted) error {
+	if err := w.Validate(); err != nil {
+		return err
+	}
+	if err := i.install(ctx, w); err != nil {
+		return err
+	}
+	i.Cluster.Done()
+	return nil
+}
+
+func (i *Installer) install(ctx context.Context, w Wanted) error {
+	j, err := i.readJournal()
+	if err != nil {
+		return err
+	}
+	if err := i.finishUndoing(ctx, j); err != nil {
+		return err
+	}
+	steps, err := i.steps(ctx, w, j)
+	if err != nil {
+		return err
+	}
+	names := make([]string, len(steps))
+	for n, s := range steps {
+		names[n] = s.name()
+	}
+	for _, e := range slices.Backward(slices.Clone(j.Steps)) {
+		if slices.Contains(names, e.Name) {
+			continue
+		}
+		if err := i.undo(ctx, j, e.Name); err != nil {
+			return err
+		}
+	}
+	return i.doAll(ctx, j, steps)
+}
+
+// finishUndoing goes on with what an interrupted run was undoing.
+func (i *Installer) finishUndoing(ctx context.Context, j *journal) error {
+	for _, e := range slices.Backward(slices.Clone(j.Steps)) {
+		if e.State == undoing {
+			if err := i.undo(ctx, j, e.Name); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (i *Installer) doAll(ctx context.Context, j *journal, steps []step) error {
+	var failed []error
+	for _, s := range steps {
+		err := i.do(ctx, j, s)
+		if err == nil {
+			continue
+		}
+		err = fmt.Errorf("%s: %w", s.name(), err)
+		if ctx.Err() != nil {
+			return err // interrupted, and nothing is wrong: the next run goes on
+		}
+		if s.alone() {
+			failed = append(failed, errors.Join(err, i.undoNew(ctx, j, s.name())))
+			continue
+		}
+		return errors.Join(err, i.undoNew(ctx, j, ""))
+	}
+	return errors.Join(failed...)
+}
+
+func (i *Installer) takeTurn(ctx context.Context) error {
+	if i.turn {
+		return nil
+	}
+	if err := i.Cluster.Turn(ctx); err != nil {
+		return err
+	}
+	i.turn = true
+	return nil
+}
+
+func (i *Installer) do(ctx context.Context, j *journal, s step) error {
+	e := j.entry(s.name())
+	if e != nil && e.State == done && e.Input == s.input() {
+		return nil
+	}
+	if err := i.takeTurn(ctx); err != nil {
+		return err
+	}
+	var before []byte
+	if e != nil {
+		before = e.Saved
+	}
+	saved, err := s.prepare(ctx, before)
+	if err != nil {
+		return err
+	}
+	if e == nil {
+		j.Steps = append(j.Steps, entry{Name: s.name(), New: true})
+		e = j.entry(s.name())
+	}
+	e.State, e.Input, e.Saved = doing, s.input(), saved
+	if err := i.writeJournal(j); err != nil {
+		return err
+	}
+	log.G(ctx).WithField("step", s.name()).Info("Beginning step")
+	i.at("installer." + s.name() + ".noted")
+	if err := s.do(ctx, saved); err != nil {
+		return err
+	}
+	i.at("installer." + s.name() + ".made")
+	e.State, e.New = done, false
+	if err := i.writeJournal(j); err != nil {
+		return err
+	}
+	i.at("installer." + s.name() + ".done")
+	return nil
+}
+
+// undoNew undoes, last first, what was never done as a whole together with what came
+// with it: the step of that name, or all of an installation that did not come to its end.
+// An installation that was there before stays, for it has the node's pods.
+func (i *Installer) undoNew(ctx context.Context, j *journal, name string) error {
+	if name != "" {
+		if e := j.entry(name); e == nil || !e.New {
+			return nil
+		}
+		return i.undo(ctx, j, name)
+	}
+	if e := j.entry(kubeletStep); e != nil && !e.New {
+		return nil
+	}
+	for _, e := range slices.Backward(slices.Clone(j.Steps)) {
+		if err := i.undo(ctx, j, e.Name); err != nil {
+			return err
+		}
+	}
+	return i.removeJournal()
+}
+
+func (i *Installer) undo(ctx context.Context, j *journal, name string) error {
+	e := j.entry(name)
+	s, err := i.stepOf(name)
+	if err != nil {
+		return err
+	}
+	if err := i.takeTurn(ctx); err != nil {
+		return err
+	}
+	e.State = undoing
+	if err := i.writeJournal(j); err != nil {
+		return err
+	}
+	log.G(ctx).WithField("step", name).Info("Undoing step")
+	i.at("installer." + name + ".undoing")
+	if err := s.undo(ctx, e.Saved); err != nil {
+		return fmt.Errorf("undo %s: %w", name, err)
+	}
+	i.at("installer." + name + ".undone")
+	j.remove(name)
+	return i.writeJournal(j)
+}
+
+// ErrPods is the reason if something cannot be taken away because pods need it.
+var ErrPods = errors.New("try again when these pods are gone")
+
+// Uninstall leaves the node as it was before. It refuses to while pods run in berth's own
+// engine, because nobody would know them any more.
+func (i *Installer) Uninstall(ctx context.Context) error {
+	j, err := i.readJournal()
+	if err != nil {
+		return err
+	}
+	if len(j.Steps) > 0 {
+		if err := i.noPods(); err != nil {
+			return err
+		}
+	}
+	for _, e := range slices.Backward(slices.Clone(j.Steps)) {
+		if err := i.undo(ctx, j, e.Name); err != nil {
+			return err
+		}
+	}
+	if err := i.removeJournal(); err != nil {
+		return err
+	}
+	i.Cluster.Done()
+	return nil
+}

@@ -1,0 +1,684 @@
+package installer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// node is a root directory with real files, and as much of systemd and berth as answers
+// what the installer asks. integration/packaging has the real ones.
+type node struct {
+	t       *testing.T
+	root    string
+	payload string
+	// running says which services run, endpoint what the kubelet was started with.
+	running  map[string]bool
+	endpoint string
+	asked    []string
+	// fails has commands fail, doctor is what it finds beside the kubelet's endpoint.
+	fails  map[string]error
+	doctor string
+	// turns is how often the turn was taken, held says that it is.
+	turns int
+	held  bool
+}
+
+func newTestNode(t *testing.T) *node {
+	t.Helper()
+	n := &node{t: t, root: t.TempDir(), payload: t.TempDir(), running: map[string]bool{"containerd": true, "kubelet": true}, fails: map[string]error{}}
+	for path, text := range map[string]string{
+		kubeletConfig:                             "# ours\nkind: KubeletConfiguration\ncontainerRuntimeEndpoint: " + theirs + "\n",
+		"/var/lib/kubelet/kubeadm-flags.env":      "KUBELET_KUBEADM_ARGS=\"--container-runtime-endpoint=" + theirs + "\"\n",
+		"/usr/lib/systemd/system/kubelet.service": "[Service]\nExecStart=/usr/bin/kubelet\n",
+		"/etc/containerd/config.toml":             "version = 3\n",
+	} {
+		n.write(path, text)
+	}
+	if err := os.MkdirAll(filepath.Join(n.root, "opt"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.MkdirAll(filepath.Join(n.root, "run"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(filepath.Join(n.root, kubeletConfig), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"bin/berth", "bin/berth-shim", "bin/berth-pause"} {
+		writeFile(t, filepath.Join(n.payload, name), name, 0o755)
+	}
+	writeFile(t, filepath.Join(n.payload, "berth.service"), "[Service]\nExecStart=/usr/bin/berth serve\n", 0o644)
+	n.endpoint = n.kubeletEndpoint()
+	return n
+}
+
+func writeFile(t *testing.T, path, text string, mode fs.FileMode) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(text), mode); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (n *node) write(path, text string) {
+	n.t.Helper()
+	writeFile(n.t, filepath.Join(n.root, path), text, 0o644)
+}
+
+func (n *node) read(path string) string {
+	text, err := os.ReadFile(filepath.Join(n.root, path))
+	if err != nil {
+		return err.Error()
+	}
+	return string(text)
+}
+
+// kubeletEndpoint is what a kubelet would take from the files.
+func (n *node) kubeletEndpoint() string {
+	if v := flagValue(n.read("/var/lib/kubelet/kubeadm-flags.env"), endpointFlags[0]); v != "" {
+		return v
+	}
+	return yamlValue(n.read(kubeletConfig), endpointKeys[0])
+}
+
+// served are the handlers of the files, and whether each leads to another daemon.
+func (n *node) served() []string {
+	var names []string
+	files, _ := filepath.Glob(filepath.Join(n.root, dropIns, "*.toml"))
+	for _, f := range files {
+		text, _ := os.ReadFile(f)
+		for _, m := range regexp.MustCompile(`\[runtimes\."?([^\]"]+)"?\]`).FindAllStringSubmatch(string(text), -1) {
+			names = append(names, m[1])
+		}
+	}
+	return names
+}
+
+type exited int
+
+func (s exited) Error() string { return fmt.Sprintf("exit status %d", int(s)) }
+func (s exited) ExitCode() int { return int(s) }
+
+// Run implements Host.
+func (n *node) Run(_ context.Context, name string, args ...string) ([]byte, error) {
+	command := strings.Join(append([]string{filepath.Base(name)}, args...), " ")
+	n.asked = append(n.asked, command)
+	if err := n.fails[command]; err != nil {
+		return nil, err
+	}
+	enabled := filepath.Join(n.root, "/etc/systemd/system/multi-user.target.wants/berth.service")
+	switch command {
+	case "systemctl daemon-reload", "berth check", "restorecon -R /opt/berth":
+	case "systemctl enable berth.service":
+		if err := os.MkdirAll(filepath.Dir(enabled), 0o755); err != nil {
+			return nil, err
+		}
+		if err := os.Symlink(unitFile, enabled); err != nil && !errors.Is(err, fs.ErrExist) {
+			return nil, err
+		}
+	case "systemctl is-active --quiet berth.service":
+		if !n.running["berth"] {
+			return nil, exited(3)
+		}
+	case "systemctl restart berth.service":
+		n.running["berth"] = true
+		n.write("/var/lib/berth/records/format", "1")
+		n.write("/run/berth/berth.sock", "")
+		if _, err := os.Stat(filepath.Join(n.root, program)); err != nil {
+			return nil, err
+		}
+	case "systemctl disable --now berth.service":
+		n.running["berth"] = false
+		os.Remove(enabled)
+		os.Remove(filepath.Dir(enabled))
+	case "systemctl restart kubelet.service":
+		n.endpoint = n.kubeletEndpoint()
+	case "berth reload --wait":
+		if !n.running["berth"] {
+			return nil, exited(1)
+		}
+	case "berth handlers -o json":
+		var list []string
+		for _, h := range n.served() {
+			state := "STATE_READY"
+			if strings.HasPrefix(h, "broken") {
+				state = "STATE_NOT_READY"
+			}
+			list = append(list, fmt.Sprintf(`{"name":%q,"state":%q,"isDefault":%t}`, h, state, h == "containerd"))
+		}
+		return []byte(`{"handlers":[` + strings.Join(list, ",") + `]}`), nil
+	case "berth doctor -o json":
+		findings := []string{`{"check":"config","level":"ok"}`}
+		if n.endpoint != ours {
+			findings = append(findings, `{"check":"kubelet","level":"fail","text":"elsewhere"}`)
+		}
+		if n.doctor != "" {
+			findings = append(findings, n.doctor)
+		}
+		return []byte(`{"findings":[` + strings.Join(findings, ",") + `]}`), exited(3)
+	default:
+		n.t.Errorf("nobody expects %q", command)
+	}
+	return nil, nil
+}
+
+// Turn implements Cluster.
+func (n *node) Turn(context.Context) error { n.turns++; n.held = true; return nil }
+
+// Done implements Cluster.
+func (n *node) Done() { n.held = false }
+
+// Serves implements Cluster.
+func (n *node) Serves(_ context.Context, berth bool) error {
+	if (n.endpoint == ours) != berth {
+		return fmt.Errorf("the kubelet uses %s", n.endpoint)
+	}
+	if berth && !n.running["berth"] {
+		return errors.New("nobody answers the kubelet")
+	}
+	return nil
+}
+
+// Ask implements Backend.
+func (n *node) Ask(_ context.Context, endpoint string) (Beside, error) {
+	if endpoint != theirs {
+		n.t.Errorf("%s is asked", endpoint)
+	}
+	return Beside{Handlers: []string{"crun", "runc"}, CgroupDriver: "cgroupfs"}, nil
+}
+
+// installer is interrupted at a place if that is not "".
+func (n *node) installer(place string) *Installer {
+	n.t.Helper()
+	i, err := New(Installer{Root: n.root, Payload: n.payload, Host: n, Cluster: n, Backend: n, at: func(now string) {
+		if now == place {
+			panic(interrupted(now))
+		}
+	}})
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return i
+}
+
+type interrupted string
+
+// killed says whether f was interrupted. What it had on disk by then is all that is left.
+func killed(f func()) (was bool) {
+	defer func() {
+		if r := recover(); r != nil {
+			if _, was = r.(interrupted); !was {
+				panic(r)
+			}
+		}
+	}()
+	f()
+	return false
+}
+
+// tree is every file with its permissions and content.
+func (n *node) tree() string {
+	n.t.Helper()
+	var lines []string
+	err := filepath.WalkDir(n.root, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := entry.Info()
+		if err != nil {
+			return err
+		}
+		text := ""
+		switch {
+		case info.Mode().IsRegular():
+			text = n.read(strings.TrimPrefix(path, n.root))
+		case info.Mode()&fs.ModeSymlink != 0:
+			text, _ = os.Readlink(path)
+		}
+		st, _ := info.Sys().(*syscall.Stat_t)
+		lines = append(lines, fmt.Sprintf("%s %v %d %q", strings.TrimPrefix(path, n.root), info.Mode(), st.Uid, text))
+		return nil
+	})
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return strings.Join(lines, "\n")
+}
+
+func (n *node) as(before string) {
+	n.t.Helper()
+	if now := n.tree(); now != before {
+		n.t.Errorf("the node was\n%s\nand is\n%s", before, now)
+	}
+	if n.running["berth"] || n.endpoint != theirs {
+		n.t.Errorf("berth runs: %t; the kubelet uses %s", n.running["berth"], n.endpoint)
+	}
+}
+
+func (n *node) wanted() Wanted {
+	dir := n.t.TempDir()
+	writeFile(n.t, filepath.Join(dir, "crun"), "crun 1.24", 0o755)
+	kata := n.t.TempDir()
+	writeFile(n.t, filepath.Join(kata, "bin/containerd-shim-kata-v2"), "shim", 0o755)
+	writeFile(n.t, filepath.Join(kata, "share/defaults/kata-containers/configuration.toml"), "path = \"/opt/kata/bin/qemu\"\n", 0o644)
+	return Wanted{Version: "1.0.0", Kubelet: true, Config: "[metrics]\naddress = \"\"", Runtimes: []Runtime{
+		{Handler: "crun", Kind: "crun", Version: "1.24", Source: dir},
+		{Handler: "kata", Kind: "kata", Version: "3.2", Source: kata},
+	}}
+}
+
+func TestThereAndBack(t *testing.T) {
+	n := newTestNode(t)
+	before := n.tree()
+	if err := n.installer("").Install(t.Context(), n.wanted()); err != nil {
+		t.Fatal(err)
+	}
+	if n.endpoint != ours || n.held || n.turns != 1 {
+		t.Errorf("the kubelet uses %s; the turn is held: %t, and was taken %d times", n.endpoint, n.held, n.turns)
+	}
+	for path, want := range map[string]string{
+		kubeletConfig:             "# ours\nkind: KubeletConfiguration\ncontainerRuntimeEndpoint: " + ours + "\n",
+		configFile:                "# Written by berth-installer.\nversion = 1\ndefault_runtime = \"containerd\"\n\n[engine]\ncgroup_driver = \"cgroupfs\"\n",
+		dropIns + "/50-runc.toml": "# Written by berth-installer.\n[runtimes.\"runc\"]\nendpoint = \"" + theirs + "\"\nremote_handler = \"runc\"\n",
+		dropIns + "/50-crun.toml": "# Written by berth-installer.\n[runtimes.\"crun\"]\nruntime_path = \"/opt/berth/runtimes/crun/1.24/crun\"\n",
+		unitFile:                  "[Service]\nExecStart=/opt/berth/current/bin/berth serve\n",
+		program:                   "bin/berth",
+		"/opt/berth/runtimes/kata/3.2/share/defaults/kata-containers/configuration.toml": "path = \"/opt/berth/runtimes/kata/3.2/bin/qemu\"\n",
+	} {
+		if got := n.read(path); got != want {
+			t.Errorf("%s is %q, want %q", path, got, want)
+		}
+	}
+	if info, err := os.Stat(filepath.Join(n.root, kubeletConfig)); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("the kubelet's configuration may be read by others: %v, %v", info.Mode(), err)
+	}
+	if err := n.installer("").Uninstall(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	n.as(before)
+}
+
+// places are all at which an installation and its undoing come by.
+func places(t *testing.T) (doing, undoing []string) {
+	t.Helper()
+	n := newTestNode(t)
+	w := n.wanted()
+	i := n.installer("")
+	i.at = func(place string) { doing = append(doing, place) }
+	if err := i.Install(t.Context(), w); err != nil {
+		t.Fatal(err)
+	}
+	i.at = func(place string) { undoing = append(undoing, place) }
+	if err := i.Uninstall(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if len(doing) < 25 || len(undoing) < 14 {
+		t.Fatalf("places: %v, %v", doing, undoing)
+	}
+	return slices.Compact(doing), slices.Compact(undoing)
+}
+
+// TestInterrupted kills an installation at every place. The next one finishes it, or an
+// uninstallation undoes it.
+func TestInterrupted(t *testing.T) {
+	doing, undoing := places(t)
+	for _, place := range doing {
+		t.Run(place, func(t *testing.T) {
+			t.Parallel()
+			for name, next := range map[string]func(*Installer, Wanted) error{
+				"finished": func(i *Installer, w Wanted) error { return i.Install(t.Context(), w) },
+				"undone":   func(i *Installer, _ Wanted) error { return i.Uninstall(t.Context()) },
+			} {
+				n := newTestNode(t)
+				w, before := n.wanted(), n.tree()
+				if !killed(func() { _ = n.installer(place).Install(t.Context(), w) }) {
+					t.Fatal("it was not interrupted")
+				}
+				if err := next(n.installer(""), w); err != nil {
+					t.Fatalf("%s: %v", name, err)
+				}
+				if name == "finished" {
+					if n.endpoint != ours {
+						t.Errorf("the kubelet uses %s", n.endpoint)
+					}
+					if err := n.installer("").Uninstall(t.Context()); err != nil {
+						t.Fatal(err)
+					}
+				}
+				n.as(before)
+			}
+		})
+	}
+	for _, place := range undoing {
+		t.Run(place, func(t *testing.T) {
+			t.Parallel()
+			n := newTestNode(t)
+			w, before := n.wanted(), n.tree()
+			if err := n.installer("").Install(t.Context(), w); err != nil {
+				t.Fatal(err)
+			}
+			if !killed(func() { _ = n.installer(place).Uninstall(t.Context()) }) {
+				t.Fatal("it was not interrupted")
+			}
+			// Somebody wants it again, and gets it as a whole.
+			if err := n.installer("").Install(t.Context(), w); err != nil {
+				t.Fatal(err)
+			}
+			if n.endpoint != ours {
+				t.Errorf("the kubelet uses %s", n.endpoint)
+			}
+			if !killed(func() { _ = n.installer(place).Uninstall(t.Context()) }) {
+				t.Fatal("it was not interrupted")
+			}
+			if err := n.installer("").Uninstall(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			n.as(before)
+		})
+	}
+}
+
+// A write that was killed leaves its new file, which keeps nothing from being as it was.
+func TestRestoreAfterKilledWrite(t *testing.T) {
+	n := newTestNode(t)
+	i, before := n.installer(""), n.tree()
+	o, err := i.snapshot(configFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.write(filepath.Join(filepath.Dir(configFile), "."+filepath.Base(configFile)+".new"), "half")
+	if err := i.restore(o); err != nil {
+		t.Fatal(err)
+	}
+	n.as(before)
+}
+
+// A node with SELinux would not start programs with the labels of a pod.
+func TestRelabelled(t *testing.T) {
+	n := newTestNode(t)
+	n.write("/sys/fs/selinux/enforce", "1")
+	n.write("/usr/sbin/restorecon", "")
+	if err := n.installer("").Install(t.Context(), n.wanted()); err != nil {
+		t.Fatal(err)
+	}
+	label, start := slices.Index(n.asked, "restorecon -R /opt/berth"), slices.Index(n.asked, "systemctl restart berth.service")
+	if label < 0 || label > start {
+		t.Errorf("it was asked %q", n.asked)
+	}
+}
+
+// Links of the node lead to files of the node, not of who looks at it from outside.
+func TestLinksOfTheNode(t *testing.T) {
+	n := newTestNode(t)
+	i := n.installer("")
+	for link, target := range map[string]string{"/var/run": "/run", "/up": "../../../../run", "/opt/there": "/usr/lib"} {
+		if err := os.Symlink(target, filepath.Join(n.root, link)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for path, want := range map[string]string{
+		"/var/run/crio/crio.sock": "/run/crio/crio.sock", "/up/x": "/run/x", "/opt/there/new": "/usr/lib/new", "/var/run": "/var/run", "/none/x": "/none/x",
+	} {
+		if got := i.path(path); got != filepath.Join(n.root, want) {
+			t.Errorf("%s is %s, want %s", path, got, want)
+		}
+	}
+	// A unit that is enabled by a link has its flags where that leads.
+	n.write("/usr/lib/kubelet.service", "ExecStart=/usr/bin/kubelet --container-runtime-endpoint="+theirs+"\n")
+	if err := os.MkdirAll(filepath.Join(n.root, "/etc/systemd/system"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("/usr/lib/kubelet.service", filepath.Join(n.root, "/etc/systemd/system/kubelet.service")); err != nil {
+		t.Fatal(err)
+	}
+	k, err := i.findKubelet()
+	if err != nil || flagValue(k.texts["/etc/systemd/system/kubelet.service"], endpointFlags[0]) != theirs {
+		t.Errorf("got %+v, %v", k, err)
+	}
+}
+
+func TestSources(t *testing.T) {
+	n := newTestNode(t)
+	i := n.installer("")
+	n.write("/usr/bin/crun-1.8", "crun")
+	n.write("/usr/bin/plain/crun", "crun")
+	if err := os.Chmod(filepath.Join(n.root, "/usr/bin/crun-1.8"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("/usr/bin/crun-1.8", filepath.Join(n.root, "/usr/bin/crun")); err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct{ kind, source, want, wrong string }{
+		"a program":         {"crun", "/usr/bin/crun", "/usr/bin/crun-1.8", ""},
+		"a directory":       {"crun", "/usr/bin", "/usr/bin/crun-1.8", ""},
+		"another name":      {"runc", "/usr/bin/crun", "", "is not called runc"},
+		"not there":         {"crun", "/usr/sbin", "", "no such file"},
+		"none in it":        {"runsc", "/usr/bin", "", "has no runsc"},
+		"not executable":    {"crun", "/usr/bin/plain", "", "is not executable"},
+		"Kata is no file":   {"kata", "/usr/bin/crun", "", "is a file; a kata is a directory with bin/containerd-shim-kata-v2"},
+		"Kata without shim": {"kata", "/usr/bin", "", "has no bin/containerd-shim-kata-v2"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := &broughtRuntime{i: i, r: Runtime{Handler: "h", Kind: c.kind, Source: n.root + c.source}}
+			got, err := b.source(kinds[c.kind])
+			if c.wrong == "" && (err != nil || got != n.root+c.want) || c.wrong != "" && (err == nil || !strings.Contains(err.Error(), c.wrong)) {
+				t.Errorf("got %q, %v", got, err)
+			}
+		})
+	}
+}
+
+// TestFailed has something fail: what was there before is there again, and the turn is kept.
+func TestFailed(t *testing.T) {
+	for name, c := range map[string]struct {
+		prepare func(*node)
+		wrong   string
+	}{
+		"configuration": {func(n *node) { n.fails["berth check"] = exited(2) }, "berth refuses the configuration"},
+		"start":         {func(n *node) { n.fails["systemctl restart berth.service"] = exited(1) }, "berth does not start"},
+		"doctor": {func(n *node) {
+			n.doctor = `{"check":"cgroup-driver","level":"fail","text":"the drivers differ","next":"set it"}`
+		}, "doctor: cgroup-driver: the drivers differ; set it"},
+		"kubelet": {func(n *node) {
+			n.write("/proc/7/comm", "kubelet\n")
+			n.write("/proc/7/cmdline", "kubelet\x00--config=/etc/none.yaml")
+		}, "/etc/none.yaml does not exist"},
+		"a package is there": {func(n *node) { n.write("/usr/lib/systemd/system/berth.service", "") }, "/usr/lib/systemd/system/berth.service exists"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newTestNode(t)
+			c.prepare(n)
+			before := n.tree()
+			err := n.installer("").Install(t.Context(), n.wanted())
+			if err == nil || !strings.Contains(err.Error(), c.wrong) {
+				t.Errorf("got %v, want %q", err, c.wrong)
+			}
+			n.as(before)
+			if !n.held {
+				t.Error("another node meets the same")
+			}
+		})
+	}
+}
+
+// A runtime that cannot run pods goes, and berth stays.
+func TestRuntimeFailed(t *testing.T) {
+	n := newTestNode(t)
+	w := n.wanted()
+	broken := w.Runtimes[0]
+	broken.Handler = "broken"
+	w.Runtimes = append([]Runtime{broken}, w.Runtimes...)
+	i := n.installer("")
+	i.patience = 0
+	err := i.Install(t.Context(), w)
+	if err == nil || !strings.Contains(err.Error(), "handler broken is not ready") {
+		t.Errorf("got %v", err)
+	}
+	if got := n.served(); !slices.Equal(got, []string{"containerd", "crun", "kata", "runc"}) {
+		t.Errorf("the handlers are %v", got)
+	}
+	if _, err := os.Stat(filepath.Join(n.root, "/opt/berth/runtimes/broken")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("its files are left: %v", err)
+	}
+}
+
+// Somebody ends the pod meanwhile: nothing is undone, and the next run goes on.
+func TestEnded(t *testing.T) {
+	n := newTestNode(t)
+	w, before := n.wanted(), n.tree()
+	ctx, end := context.WithCancel(t.Context())
+	i := n.installer("")
+	i.at = func(place string) {
+		if place == "installer.kubelet.restarted" {
+			end()
+			n.running["berth"] = false // it does not answer at once
+		}
+	}
+	if err := i.Install(ctx, w); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+	if n.endpoint != ours {
+		t.Errorf("the kubelet uses %s", n.endpoint)
+	}
+	n.running["berth"] = true
+	if err := n.installer("").Install(t.Context(), w); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.installer("").Uninstall(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	n.as(before)
+}
+
+// A runtime comes, changes and goes while the node has berth: the kubelet is not touched.
+func TestRuntimesLive(t *testing.T) {
+	n := newTestNode(t)
+	w := n.wanted()
+	all := w.Runtimes
+	w.Runtimes = nil
+	install := func() {
+		t.Helper()
+		if err := n.installer("").Install(t.Context(), w); err != nil {
+			t.Fatal(err)
+		}
+	}
+	install()
+	n.asked = nil
+	w.Runtimes = all
+	install()
+	w.Runtimes = slices.Clone(all)
+	w.Runtimes[0].Version = "1.25"
+	install()
+	if got := n.read(dropIns + "/50-crun.toml"); !strings.Contains(got, "/1.25/crun") {
+		t.Errorf("crun is %s", got)
+	}
+	if n.read("/opt/berth/runtimes/crun/1.24/crun") != "crun 1.24" {
+		t.Error("the pods of the older version have lost it")
+	}
+	w.Runtimes = all[1:]
+	install()
+	if got := n.read(dropIns + "/50-crun.toml"); !strings.Contains(got, "endpoint = ") {
+		t.Errorf("crun does not lead to the other daemon again: %s", got)
+	}
+	for _, command := range n.asked {
+		if strings.Contains(command, "kubelet") || strings.Contains(command, "restart") {
+			t.Errorf("%q was asked for", command)
+		}
+	}
+}
+
+// A new version replaces the old one, and the way back still leads to what was there at first.
+func TestUpgrade(t *testing.T) {
+	n := newTestNode(t)
+	w, before := n.wanted(), n.tree()
+	if err := n.installer("").Install(t.Context(), w); err != nil {
+		t.Fatal(err)
+	}
+	n.asked = nil
+	w.Version = "1.1.0"
+	if err := n.installer("").Install(t.Context(), w); err != nil {
+		t.Fatal(err)
+	}
+	if link, err := os.Readlink(filepath.Join(n.root, current)); link != "1.1.0" || err != nil {
+		t.Errorf("%s is current: %v", link, err)
+	}
+	if slices.Contains(n.asked, "systemctl restart kubelet.service") {
+		t.Error("the kubelet was restarted")
+	}
+	// One that does not start: the one before goes on.
+	w.Version = "1.2.0"
+	n.fails["systemctl restart berth.service"] = exited(1)
+	if err := n.installer("").Install(t.Context(), w); err == nil {
+		t.Error("it starts")
+	}
+	if link, err := os.Readlink(filepath.Join(n.root, current)); link != "1.1.0" || err != nil {
+		t.Errorf("%s is current: %v", link, err)
+	}
+	if n.endpoint != ours {
+		t.Error("the kubelet has been moved back, away from its pods")
+	}
+	delete(n.fails, "systemctl restart berth.service")
+	if err := n.installer("").Uninstall(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	n.as(before)
+}
+
+// Pods of berth's own engine would be nobody's.
+func TestUninstallWithPods(t *testing.T) {
+	n := newTestNode(t)
+	if err := n.installer("").Install(t.Context(), n.wanted()); err != nil {
+		t.Fatal(err)
+	}
+	before := n.tree()
+	n.write(recordsOfPods+"/abc/spec.json", "{}")
+	if err := n.installer("").Uninstall(t.Context()); !errors.Is(err, ErrPods) {
+		t.Errorf("got %v", err)
+	}
+	if err := os.RemoveAll(filepath.Join(n.root, recordsOfPods)); err != nil {
+		t.Fatal(err)
+	}
+	if n.tree() != before || n.endpoint != ours {
+		t.Error("something is undone")
+	}
+}
+
+func TestValidate(t *testing.T) {
+	good := Runtime{Handler: "crun", Kind: "crun", Version: "1.24", Source: "/runtimes/crun"}
+	with := func(change func(*Runtime)) Wanted {
+		r := good
+		change(&r)
+		return Wanted{Version: "1.0.0", Runtimes: []Runtime{r}}
+	}
+	for name, c := range map[string]struct {
+		w     Wanted
+		wrong string
+	}{
+		"good":             {with(func(*Runtime) {}), ""},
+		"unknown kind":     {with(func(r *Runtime) { r.Kind = "rkt" }), `kind "rkt" is not one of crun, kata, runc, runsc, youki`},
+		"name":             {with(func(r *Runtime) { r.Handler = "../x" }), "a handler's name"},
+		"version":          {with(func(r *Runtime) { r.Version = "../../etc" }), "cannot be part of a path"},
+		"no version":       {with(func(r *Runtime) { r.Version = "" }), "cannot be part of a path"},
+		"source":           {with(func(r *Runtime) { r.Source = "crun" }), "not an absolute path"},
+		"twice":            {Wanted{Version: "1", Runtimes: []Runtime{good, good}}, "given to two runtimes"},
+		"endpoint":         {Wanted{Version: "1", Endpoint: "tcp://1.2.3.4"}, "is not a unix socket"},
+		"version of berth": {Wanted{Version: "a/b"}, "cannot be part of a path"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			err := c.w.Validate()
+			if (err == nil) != (c.wrong == "") || err != nil && !strings.Contains(err.Error(), c.wrong) {
+				t.Errorf("got %v, want %q", err, c.wrong)
+			}
+		})
+	}
+}

@@ -1,0 +1,91 @@
+package installer
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/berth-cri/berth/pkg/atomicfile"
+)
+
+// journalFile is of the node. Its directory has nothing else.
+const journalFile = "/var/lib/berth-installer/journal.json"
+
+// journalFormat is that of files that this program writes.
+const journalFormat = 1
+
+// The states of a step.
+const (
+	doing   = "doing"
+	done    = "done"
+	undoing = "undoing"
+)
+
+// entry is a step that was begun.
+type entry struct {
+	Name  string `json:"name"`
+	State string `json:"state"`
+	// New says that the step was never done as a whole.
+	New   bool   `json:"new,omitempty"`
+	Input string `json:"input"`
+	// Saved is what undo needs.
+	Saved json.RawMessage `json:"saved,omitempty"`
+}
+
+// journal has the steps in the order in which they were begun.
+type journal struct {
+	Format int     `json:"format"`
+	Steps  []entry `json:"steps"`
+}
+
+func (j *journal) entry(name string) *entry {
+	n := slices.IndexFunc(j.Steps, func(e entry) bool { return e.Name == name })
+	if n < 0 {
+		return nil
+	}
+	return &j.Steps[n]
+}
+
+func (j *journal) remove(name string) {
+	j.Steps = slices.DeleteFunc(j.Steps, func(e entry) bool { return e.Name == name })
+}
+
+func (i *Installer) readJournal() (*journal, error) {
+	text, err := os.ReadFile(i.path(journalFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return &journal{Format: journalFormat}, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	j := &journal{}
+	if err := json.Unmarshal(text, j); err != nil {
+		return nil, fmt.Errorf("read %s: %w; what was installed can only be removed by hand", journalFile, err)
+	}
+	if j.Format != journalFormat {
+		return nil, fmt.Errorf("%s has format %d, this installer knows %d: use the one that wrote it", journalFile, j.Format, journalFormat)
+	}
+	return j, nil
+}
+
+func (i *Installer) writeJournal(j *journal) error {
+	text, err := json.MarshalIndent(j, "", " ")
+	if err != nil {
+		return err
+	}
+	path := i.path(journalFile)
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return err
+	}
+	if err := atomicfile.Write(path, append(text, '\n'), 0o600, atomicfile.Durable); err != nil {
+		return fmt.Errorf("write the journal: %w", err)
+	}
+	return atomicfile.SyncDir(filepath.Dir(filepath.Dir(path)))
+}
+
+// removeJournal is the last of an undoing.
+func (i *Installer) removeJournal() error { return os.RemoveAll(filepath.Dir(i.path(journalFile))) }

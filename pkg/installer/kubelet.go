@@ -1,0 +1,234 @@
+package installer
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// Where a kubelet's settings are. Files of flags win over files of configuration.
+const (
+	kubeletConfig  = "/var/lib/kubelet/config.yaml"
+	instanceConfig = "/var/lib/kubelet/instance-config.yaml"
+	k3sConfig      = "/etc/rancher/k3s/config.yaml"
+)
+
+var flagFiles = []string{
+	"/var/lib/kubelet/kubeadm-flags.env", "/etc/default/kubelet", "/etc/sysconfig/kubelet",
+	"/etc/systemd/system/kubelet.service", "/etc/systemd/system/kubelet.service.d/*.conf",
+}
+
+// packagedUnits belong to packages, whose next version would replace what is written there.
+var packagedUnits = []string{
+	"/usr/lib/systemd/system/kubelet.service", "/usr/lib/systemd/system/kubelet.service.d/*.conf",
+	"/lib/systemd/system/kubelet.service", "/lib/systemd/system/kubelet.service.d/*.conf",
+}
+
+// k3sUnits are those of servers and agents.
+var k3sUnits = []string{"k3s", "k3s-agent"}
+
+// kubelet is one as it is found.
+type kubelet struct {
+	// config is the path of its configuration.
+	config string
+	// texts are the files that exist, by path: those above.
+	texts map[string]string
+	// packaged are files of packages with an endpoint.
+	packaged []string
+	// flags are the endpoints of the command line, if it runs.
+	flags []string
+	// unit is the service to restart, and k3s says that the kubelet is part of k3s.
+	unit string
+	k3s  bool
+}
+
+// change is one that a file gets.
+type change struct {
+	path, text string
+}
+
+// defaultEndpoint is what a kubelet uses that is told nothing.
+const defaultEndpoint = "unix:///run/containerd/containerd.sock"
+
+var (
+	endpointKeys  = []string{"containerRuntimeEndpoint", "imageServiceEndpoint"}
+	endpointFlags = []string{"container-runtime-endpoint", "image-service-endpoint"}
+)
+
+// endpoint is the one that is in force, as far as files and flags say.
+func (k kubelet) endpoint() string {
+	now := ""
+	set := func(v string) {
+		if v != "" {
+			now = v
+		}
+	}
+	if k.k3s {
+		set(yamlValue(k.texts[k3sConfig], endpointFlags[0]))
+		set(slices.Concat(k.flags, []string{""})[0])
+		return now
+	}
+	set(yamlValue(k.texts[k.config], endpointKeys[0]))
+	set(yamlValue(k.texts[instanceConfig], endpointKeys[0]))
+	for _, path := range slices.Sorted(maps.Keys(k.texts)) {
+		if path != k.config && path != instanceConfig {
+			set(flagValue(k.texts[path], endpointFlags[0]))
+		}
+	}
+	for _, v := range k.flags {
+		set(v)
+	}
+	if now == "" {
+		return defaultEndpoint
+	}
+	return now
+}
+
+// moved returns what files must say so that the kubelet uses an endpoint. Only what
+// decides is changed, and nothing else of a file.
+func (k kubelet) moved(to string) ([]change, error) {
+	if k.k3s {
+		return k.k3sMoved(to)
+	}
+	if len(k.packaged) > 0 {
+		return nil, fmt.Errorf("the kubelet's endpoint is set in %s, which belongs to a package: move the flag to /etc/default/kubelet or to %s", strings.Join(k.packaged, ", "), k.config)
+	}
+	text, found := k.texts[k.config]
+	if !found {
+		return nil, fmt.Errorf("the kubelet's configuration %s does not exist: cannot set containerRuntimeEndpoint", k.config)
+	}
+	if strings.HasPrefix(strings.TrimSpace(text), "{") {
+		return nil, fmt.Errorf("%s is JSON: set containerRuntimeEndpoint to %s there by hand, or make it YAML", k.config, to)
+	}
+	var changes []change
+	inFlags := false
+	for _, path := range slices.Sorted(maps.Keys(k.texts)) {
+		now := k.texts[path]
+		var then string
+		if path == k.config || path == instanceConfig {
+			then = setYAML(now, endpointKeys, to)
+		} else {
+			then = setFlags(now, endpointFlags, to)
+			inFlags = inFlags || flagValue(now, endpointFlags[0]) != ""
+		}
+		if path == k.config && yamlValue(then, endpointKeys[0]) == "" {
+			then = addYAML(then, endpointKeys[0], to)
+		}
+		if then != now {
+			changes = append(changes, change{path, then})
+		}
+	}
+	if len(k.flags) > 0 && !inFlags {
+		return nil, fmt.Errorf("the kubelet runs with --container-runtime-endpoint=%s, which is in none of %s, %s: move the flag to one of them",
+			k.flags[len(k.flags)-1], k.config, strings.Join(flagFiles, ", "))
+	}
+	return changes, nil
+}
+
+func (k kubelet) k3sMoved(to string) ([]change, error) {
+	text := k.texts[k3sConfig]
+	if yamlValue(text, endpointFlags[0]) == "" {
+		return nil, errors.New("k3s runs a containerd of its own, which ends when k3s is given another endpoint: its pods cannot be kept. Drain the node, install berth as a package, and follow docs/install.md#k3s")
+	}
+	if len(k.flags) > 0 {
+		return nil, errors.New("k3s has --container-runtime-endpoint on its command line: write it into " + k3sConfig + " instead")
+	}
+	return []change{{k3sConfig, setYAML(text, endpointFlags, to)}}, nil
+}
+
+// yamlLine matches a key at the top level, with what is around its value.
+func yamlLine(key string) *regexp.Regexp {
+	return regexp.MustCompile(`(?m)^("?` + regexp.QuoteMeta(key) + `"?[ \t]*:[ \t]*)("[^"\n]*"|'[^'\n]*'|[^\s#]+)`)
+}
+
+// yamlValue is the value of a key at the top level.
+func yamlValue(text, key string) string {
+	m := yamlLine(key).FindStringSubmatch(text)
+	if m == nil {
+		return ""
+	}
+	return strings.Trim(m[2], `"'`)
+}
+
+// setYAML gives those of the keys that have a value another one.
+func setYAML(text string, keys []string, to string) string {
+	for _, key := range keys {
+		if yamlValue(text, key) != "" {
+			text = yamlLine(key).ReplaceAllString(text, "${1}"+to)
+		}
+	}
+	return text
+}
+
+// addYAML puts a key behind all others, or in the place of an empty one.
+func addYAML(text, key, to string) string {
+	empty := regexp.MustCompile(`(?m)^"?` + regexp.QuoteMeta(key) + `"?[ \t]*:[ \t]*(""|'')?[ \t]*$`)
+	line := key + ": " + to
+	if empty.MatchString(text) {
+		return empty.ReplaceAllString(text, line)
+	}
+	if text != "" && !strings.HasSuffix(text, "\n") {
+		text += "\n"
+	}
+	return text + line + "\n"
+}
+
+// flagText matches a flag with its value, where it is not in a comment.
+func flagText(name string) *regexp.Regexp {
+	return regexp.MustCompile(`(?m)^((?:[^#;\n][^\n]*?)?--` + regexp.QuoteMeta(name) + `[= ])(["']?)([^\s"'\\]+)`)
+}
+
+func flagValue(text, name string) string {
+	m := flagText(name).FindAllStringSubmatch(text, -1)
+	if m == nil {
+		return ""
+	}
+	return m[len(m)-1][3]
+}
+
+func setFlags(text string, names []string, to string) string {
+	for _, name := range names {
+		text = flagText(name).ReplaceAllString(text, "${1}${2}"+to)
+	}
+	return text
+}
+
+// reverted is what a file gets when the kubelet goes back. One that somebody has changed
+// meanwhile keeps that, and only the endpoint is put back, if it is still the new one.
+func reverted(path, now, old, written, to string) string {
+	if now == written {
+		return old
+	}
+	if slices.Contains([]string{kubeletConfig, instanceConfig, k3sConfig}, path) || strings.HasSuffix(path, ".yaml") {
+		for _, key := range append(slices.Clone(endpointKeys), endpointFlags...) {
+			was := yamlValue(old, key)
+			switch {
+			case yamlValue(now, key) != to:
+			case was == "":
+				now = regexp.MustCompile(`(?m)^"?`+regexp.QuoteMeta(key)+`"?[ \t]*:.*\n?`).ReplaceAllString(now, "")
+			default:
+				now = setYAML(now, []string{key}, was)
+			}
+		}
+		return now
+	}
+	for _, name := range endpointFlags {
+		if was := flagValue(old, name); was != "" && flagValue(now, name) == to {
+			now = setFlags(now, []string{name}, was)
+		}
+	}
+	return now
+}
+
+// unitOf is where the unit of a service may be.
+func unitOf(name string) []string {
+	var paths []string
+	for _, dir := range []string{"/etc/systemd/system", "/usr/local/lib/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system"} {
+		paths = append(paths, filepath.Join(dir, name+".service"))
+	}
+	return paths
+}

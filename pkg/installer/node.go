@@ -1,0 +1,124 @@
+package installer
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+)
+
+// findKubelet looks for the node's kubelet.
+func (i *Installer) findKubelet() (kubelet, error) {
+	k := kubelet{config: kubeletConfig, texts: map[string]string{}}
+	for _, name := range k3sUnits {
+		if i.existsAny(unitOf(name)) {
+			k.k3s, k.unit = true, name
+		}
+	}
+	arguments := i.processArguments(map[bool][]string{true: {"k3s-server", "k3s-agent", "k3s"}, false: {"kubelet"}}[k.k3s])
+	k.flags = flagsOf(arguments, endpointFlags[0])
+	if config := flagsOf(arguments, "config"); len(config) > 0 && !k.k3s {
+		k.config = config[len(config)-1]
+	}
+	paths := []string{k3sConfig}
+	if !k.k3s {
+		k.unit = "kubelet"
+		if !i.existsAny(unitOf(k.unit)) {
+			return k, errors.New("no kubelet.service, k3s.service or k3s-agent.service found: the kubelet cannot be restarted. Set its endpoint by hand (docs/migration.md)")
+		}
+		paths = append([]string{k.config, instanceConfig}, i.matching(flagFiles)...)
+	}
+	for _, path := range paths {
+		text, err := os.ReadFile(resolved(i.Root, path))
+		if err == nil {
+			k.texts[path] = string(text)
+		} else if !errors.Is(err, fs.ErrNotExist) {
+			return k, err
+		}
+	}
+	if !k.k3s {
+		for _, path := range i.matching(packagedUnits) {
+			if text, err := os.ReadFile(resolved(i.Root, path)); err == nil && flagValue(string(text), endpointFlags[0]) != "" {
+				k.packaged = append(k.packaged, path)
+			}
+		}
+	}
+	return k, nil
+}
+
+func (i *Installer) existsAny(paths []string) bool {
+	for _, path := range paths {
+		if _, err := os.Lstat(i.path(path)); err == nil {
+			return true
+		}
+	}
+	return false
+}
+
+// matching are the files of the node that patterns match.
+func (i *Installer) matching(patterns []string) []string {
+	var found []string
+	for _, p := range patterns {
+		paths, _ := filepath.Glob(i.path(p)) // the patterns are this package's
+		for _, path := range paths {
+			if rest, ok := strings.CutPrefix(path, strings.TrimSuffix(i.Root, "/")); ok {
+				found = append(found, rest)
+			}
+		}
+	}
+	return found
+}
+
+// processArguments is the command line of the first process with one of these names.
+func (i *Installer) processArguments(names []string) []string {
+	entries, _ := os.ReadDir(i.path("/proc")) // a node that shows no processes has files
+	for _, e := range entries {
+		if _, err := strconv.Atoi(e.Name()); err != nil {
+			continue
+		}
+		comm, err := os.ReadFile(i.path(filepath.Join("/proc", e.Name(), "comm")))
+		if err != nil {
+			continue
+		}
+		for _, name := range names {
+			if strings.TrimSpace(string(comm)) == name {
+				text, err := os.ReadFile(i.path(filepath.Join("/proc", e.Name(), "cmdline")))
+				if err == nil {
+					return strings.Split(strings.TrimRight(string(text), "\x00"), "\x00")
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// flagsOf are the values of --name=value and --name value, in their order.
+func flagsOf(arguments []string, name string) []string {
+	var values []string
+	for n, a := range arguments {
+		if v, ok := strings.CutPrefix(a, "--"+name+"="); ok {
+			values = append(values, v)
+		} else if a == "--"+name && n+1 < len(arguments) {
+			values = append(values, arguments[n+1])
+		}
+	}
+	return values
+}
+
+// recordsOfPods has one entry for each pod of berth's own engine.
+const recordsOfPods = "/var/lib/berth/records/sandboxes"
+
+// noPods says whether berth's own engine has pods.
+func (i *Installer) noPods() error {
+	entries, err := os.ReadDir(i.path(recordsOfPods))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if n := len(entries); n > 0 {
+		return fmt.Errorf("berth's own engine has pods (%d): drain its handlers; %w", n, ErrPods)
+	}
+	return nil
+}

@@ -1,0 +1,204 @@
+package installer
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// broughtRuntime copies a runtime to a directory of its version and adds its handler, live.
+// Older versions stay for the pods that run on them, until the handler is removed.
+type broughtRuntime struct {
+	i *Installer
+	r Runtime
+}
+
+func (b *broughtRuntime) name() string { return runtimeStep + b.r.Handler }
+func (*broughtRuntime) alone() bool    { return true }
+
+func (b *broughtRuntime) input() string {
+	text, err := json.Marshal(b.r)
+	return digest(fmt.Appendf(text, "%v", err))
+}
+
+func (r Runtime) file() string { return handlerFile(r.Handler) }
+
+// home is where all versions of the runtime are, dir where this one is.
+func (r Runtime) home() string { return filepath.Join(home, "runtimes", r.Handler) }
+func (r Runtime) dir() string  { return filepath.Join(r.home(), r.Version) }
+
+// dropIn is the table of the handler.
+func (r Runtime) dropIn() []byte {
+	k := kinds[r.Kind]
+	lines := []string{
+		"# Written by berth-installer.", fmt.Sprintf("[runtimes.%q]", r.Handler),
+		fmt.Sprintf("runtime_path = %q", filepath.Join(r.dir(), k.program)),
+	}
+	if k.config != "" {
+		lines = append(lines, fmt.Sprintf("runtime_config_path = %q", filepath.Join(r.dir(), k.config)))
+	}
+	lines = append(lines, k.options...)
+	if r.Options != "" {
+		lines = append(lines, strings.TrimRight(r.Options, "\n"))
+	}
+	return []byte(strings.Join(lines, "\n") + "\n")
+}
+
+func (b *broughtRuntime) prepare(_ context.Context, before []byte) ([]byte, error) {
+	k := kinds[b.r.Kind]
+	if _, err := b.source(k); err != nil {
+		return nil, err
+	}
+	if before != nil {
+		return before, nil
+	}
+	o, err := b.i.snapshot(b.r.file())
+	if err != nil {
+		return nil, err
+	}
+	return json.Marshal([]original{o})
+}
+
+// source is what is copied: a directory, or one program.
+func (b *broughtRuntime) source(k kind) (string, error) {
+	path := b.i.seen(b.r.Source)
+	info, err := os.Stat(path)
+	if err != nil {
+		return "", fmt.Errorf("runtime %q: %w", b.r.Handler, err)
+	}
+	switch {
+	case !info.IsDir() && k.whole:
+		return "", fmt.Errorf("runtime %q: %s is a file; a %s is a directory with %s", b.r.Handler, b.r.Source, b.r.Kind, k.program)
+	case !info.IsDir() && filepath.Base(b.r.Source) != k.program:
+		return "", fmt.Errorf("runtime %q: %s is not called %s", b.r.Handler, b.r.Source, k.program)
+	case info.IsDir():
+		program := b.i.seen(filepath.Join(b.r.Source, k.program))
+		if info, err = os.Stat(program); err != nil {
+			return "", fmt.Errorf("runtime %q: %s has no %s: %w", b.r.Handler, b.r.Source, k.program, err)
+		}
+		if !k.whole {
+			path = program
+		}
+	}
+	if !k.whole && info.Mode()&0o111 == 0 {
+		return "", fmt.Errorf("runtime %q: %s is not executable", b.r.Handler, path)
+	}
+	return path, nil
+}
+
+// seen is where a path of this process is. One of the node has the node's links.
+func (i *Installer) seen(path string) string {
+	if rest, ok := strings.CutPrefix(path, strings.TrimSuffix(i.Root, "/")+"/"); ok {
+		return resolved(i.Root, rest)
+	}
+	return path
+}
+
+func (b *broughtRuntime) do(ctx context.Context, _ []byte) error {
+	k := kinds[b.r.Kind]
+	source, err := b.source(k)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(b.i.path(b.r.home()), 0o755); err != nil {
+		return err
+	}
+	var change func(string, []byte) []byte
+	if k.built != "" {
+		change = func(_ string, text []byte) []byte { return relocated(text, k.built, b.r.dir()) }
+	}
+	if err := b.i.bring(source, k.program, b.r.dir(), change, func() { b.i.at("installer.runtime.half") }); err != nil {
+		return err
+	}
+	if err := b.i.put(b.r.file(), b.r.dropIn(), 0o644); err != nil {
+		return err
+	}
+	b.i.at("installer.runtime.written")
+	if err := b.i.reload(ctx); err != nil {
+		return err
+	}
+	return eventually(ctx, b.i.patience, func() error { return b.ready(ctx) })
+}
+
+// relocated has a text name files where they are, and not where they were built to be.
+func relocated(text []byte, from, to string) []byte {
+	return bytes.ReplaceAll(text, []byte(from+"/"), []byte(to+"/"))
+}
+
+// reload returns the reason if the files are refused. What some handler lacks is none.
+func (i *Installer) reload(ctx context.Context) error {
+	_, err := i.Host.Run(ctx, program, "reload", "--wait")
+	if err == nil || exitStatus(err) == degraded {
+		return nil
+	}
+	return err
+}
+
+// degraded is the exit status of a berth that did what it was asked, and saw something else.
+const degraded = 3
+
+func exitStatus(err error) int {
+	var coded interface{ ExitCode() int }
+	if errors.As(err, &coded) {
+		return coded.ExitCode()
+	}
+	return -1
+}
+
+func (b *broughtRuntime) ready(ctx context.Context) error {
+	all, err := b.i.handlers(ctx)
+	if err != nil {
+		return err
+	}
+	for _, h := range all {
+		if h.Name == b.r.Handler {
+			if h.State == "STATE_NOT_READY" {
+				return fmt.Errorf("handler %s is not ready: %s", h.Name, h.Reason)
+			}
+			return nil
+		}
+	}
+	return fmt.Errorf("berth does not have the handler %s", b.r.Handler)
+}
+
+func (b *broughtRuntime) undo(ctx context.Context, text []byte) error {
+	var saved []original
+	if err := json.Unmarshal(text, &saved); err != nil {
+		return err
+	}
+	if err := b.i.undoFiles(saved); err != nil {
+		return err
+	}
+	if _, err := b.i.Host.Run(ctx, "systemctl", "is-active", "--quiet", "berth.service"); err == nil {
+		if err := b.i.reload(ctx); err != nil {
+			return err
+		}
+		if err := b.empty(ctx); err != nil {
+			return err
+		}
+	}
+	if err := os.RemoveAll(b.i.path(b.r.home())); err != nil {
+		return err
+	}
+	os.Remove(b.i.path(filepath.Dir(b.r.home()))) // others may be there
+	return nil
+}
+
+// empty says whether no pod needs the runtime's files. The handler accepts no new ones by now.
+func (b *broughtRuntime) empty(ctx context.Context) error {
+	all, err := b.i.handlers(ctx)
+	if err != nil {
+		return err
+	}
+	for _, h := range all {
+		if h.Name == b.r.Handler && h.State == "STATE_DRAINING" && h.Pods > 0 {
+			return fmt.Errorf("handler %s is draining (pods: %d); %w", h.Name, h.Pods, ErrPods)
+		}
+	}
+	return nil
+}

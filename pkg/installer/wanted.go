@@ -1,0 +1,112 @@
+package installer
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// Wanted is what a node is to have.
+type Wanted struct {
+	// Version is that of the programs in the payload.
+	Version string `json:"version"`
+	// Endpoint is the other daemon's. Empty is the one that the kubelet uses.
+	Endpoint string `json:"endpoint,omitempty"`
+	// Kubelet says that the kubelet is to use berth. Without it, berth only runs beside.
+	Kubelet bool `json:"kubelet"`
+	// Config is more configuration, in TOML.
+	Config string `json:"config,omitempty"`
+	// Runtimes are brought, and served as handlers.
+	Runtimes []Runtime `json:"runtimes,omitempty"`
+}
+
+// Runtime is one that is brought to the node.
+type Runtime struct {
+	// Handler is the name that RuntimeClasses have.
+	Handler string `json:"handler"`
+	// Kind is a key of kinds.
+	Kind string `json:"kind"`
+	// Version is part of the path that it gets.
+	Version string `json:"version"`
+	// Source is a directory, or the program itself, as this process sees it.
+	Source string `json:"source"`
+	// Options are more lines of the handler's table, in TOML.
+	Options string `json:"options,omitempty"`
+}
+
+// kind says what belongs to a runtime.
+type kind struct {
+	// program is its path below the directory that is brought.
+	program string
+	// whole says that all of the directory is brought, not the program alone.
+	whole bool
+	// config is the path of its configuration, if it has one.
+	config string
+	// built is the directory that it is built to be in: files of its configuration name it.
+	built string
+	// options are lines of the handler's table that it needs.
+	options []string
+}
+
+// kinds are the runtimes that are known. The schema of the chart has the same names.
+var kinds = map[string]kind{
+	"crun":  {program: "crun"},
+	"runc":  {program: "runc"},
+	"youki": {program: "youki"},
+	"runsc": {program: "runsc"},
+	"kata": {
+		program: "bin/containerd-shim-kata-v2", whole: true, built: "/opt/kata",
+		config:  "share/defaults/kata-containers/configuration.toml",
+		options: []string{`pod_annotations = ["io.katacontainers.*"]`, "privileged_without_host_devices = true"},
+	},
+}
+
+// Kinds are the names of known runtimes, sorted.
+func Kinds() []string { return slices.Sorted(maps.Keys(kinds)) }
+
+var (
+	handlerName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
+	versionName = regexp.MustCompile(`^[A-Za-z0-9][-A-Za-z0-9._+]{0,62}$`)
+)
+
+// Validate says all that is wrong.
+func (w Wanted) Validate() error {
+	var wrong []error
+	if !versionName.MatchString(w.Version) {
+		wrong = append(wrong, fmt.Errorf("version %q cannot be part of a path; use letters, digits, and . _ + -", w.Version))
+	}
+	if w.Endpoint != "" && !strings.HasPrefix(w.Endpoint, "unix:///") {
+		wrong = append(wrong, fmt.Errorf("endpoint %q is not a unix socket; write unix:///run/containerd/containerd.sock", w.Endpoint))
+	}
+	seen := map[string]bool{}
+	for _, r := range w.Runtimes {
+		wrong = append(wrong, r.validate()...)
+		if seen[r.Handler] {
+			wrong = append(wrong, fmt.Errorf("handler %q is given to two runtimes", r.Handler))
+		}
+		seen[r.Handler] = true
+	}
+	return errors.Join(wrong...)
+}
+
+func (r Runtime) validate() (wrong []error) {
+	say := func(format string, args ...any) {
+		wrong = append(wrong, fmt.Errorf("runtime %q: "+format, append([]any{r.Handler}, args...)...))
+	}
+	if !handlerName.MatchString(r.Handler) {
+		say("a handler's name has at most 63 lower-case letters, digits and -")
+	}
+	if _, known := kinds[r.Kind]; !known {
+		say("kind %q is not one of %s", r.Kind, strings.Join(Kinds(), ", "))
+	}
+	if !versionName.MatchString(r.Version) {
+		say("version %q cannot be part of a path; use letters, digits, and . _ + -", r.Version)
+	}
+	if !strings.HasPrefix(r.Source, "/") {
+		say("source %q is not an absolute path", r.Source)
+	}
+	return wrong
+}

@@ -1,0 +1,141 @@
+package chart
+
+import (
+	"flag"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"helm.sh/helm/v4/pkg/chart/common"
+	"helm.sh/helm/v4/pkg/chart/common/util"
+	"helm.sh/helm/v4/pkg/chart/v2/lint"
+	"helm.sh/helm/v4/pkg/chart/v2/lint/support"
+	"helm.sh/helm/v4/pkg/chart/v2/loader"
+	"helm.sh/helm/v4/pkg/engine"
+)
+
+var update = flag.Bool("update", false, "write what is rendered")
+
+const (
+	directory = "../../contrib/charts/berth"
+	namespace = "berth-system"
+)
+
+func values(t *testing.T, text string) map[string]any {
+	t.Helper()
+	v, err := loader.LoadValues(strings.NewReader(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+// render returns all objects, sorted by file.
+func render(t *testing.T, text string) (string, error) {
+	t.Helper()
+	c, err := loader.Load(directory)
+	if err != nil {
+		t.Fatal(err)
+	}
+	options := common.ReleaseOptions{Name: "berth", Namespace: namespace, Revision: 1, IsInstall: true}
+	all, err := util.ToRenderValues(c, values(t, text), options, common.DefaultCapabilities)
+	if err != nil {
+		return "", err
+	}
+	files, err := engine.Render(c, all)
+	if err != nil {
+		return "", err
+	}
+	var b strings.Builder
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		if filepath.Ext(name) == ".yaml" {
+			b.WriteString("---\n" + strings.TrimSpace(files[name]) + "\n")
+		}
+	}
+	return b.String(), nil
+}
+
+const full = `
+image: {repository: registry.example/berth, digest: "sha256:0000000000000000000000000000000000000000000000000000000000000000", pullSecrets: [{name: registry}]}
+endpoint: unix:///run/crio/crio.sock
+config: |
+  [metrics]
+  address = "127.0.0.1:9091"
+runtimes:
+  crun: {kind: crun, version: "1.24", image: "registry.example/crun:1.24", path: /usr/bin/crun, options: "max_pods = 40"}
+  gvisor: {kind: runsc, version: "20260101.0", image: "registry.example/runsc:1"}
+  kata: {kind: kata, version: 3.20.0, hostPath: /opt/kata}
+podLabels: {team: nodes}
+podAnnotations: {note: kept}
+affinity: {nodeAffinity: {}}
+`
+
+func TestLint(t *testing.T) {
+	for name, text := range map[string]string{"defaults": "", "full": full, "removed": "state: removed"} {
+		t.Run(name, func(t *testing.T) {
+			for _, m := range lint.RunAll(directory, values(t, text), namespace).Messages {
+				if m.Severity >= support.WarningSev {
+					t.Error(m.Error())
+				} else if !strings.Contains(m.Error(), "icon is recommended") {
+					t.Log(m.Error())
+				}
+			}
+		})
+	}
+}
+
+// TestManifests compares what is committed with what the chart says.
+func TestManifests(t *testing.T) {
+	const first = "# Written by \"make chart-manifests\" from contrib/charts/berth, for clusters without Helm.\n" +
+		"apiVersion: v1\nkind: Namespace\nmetadata:\n  name: " + namespace + "\n  labels:\n    pod-security.kubernetes.io/enforce: privileged\n"
+	for path, c := range map[string]struct{ before, values string }{
+		"../../contrib/kubernetes/berth-installer.yaml": {first, ""},
+		"testdata/full.yaml":                            {"", full},
+	} {
+		t.Run(filepath.Base(path), func(t *testing.T) {
+			got, err := render(t, c.values)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got = c.before + got
+			if *update {
+				if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got != string(want) {
+				t.Errorf("%s is not what the chart says: run \"make chart-manifests\"; the chart says\n%s", path, got)
+			}
+		})
+	}
+}
+
+// TestRefused has values that no node could follow.
+func TestRefused(t *testing.T) {
+	for name, c := range map[string]struct{ values, says string }{
+		"unknown runtime":  {`runtimes: {x: {kind: rkt, version: "1", image: a}}`, "/runtimes/x/kind"},
+		"no kind":          {`runtimes: {x: {version: "1", image: a}}`, "kind"},
+		"version in path":  {`runtimes: {x: {kind: crun, version: "../..", image: a}}`, "/runtimes/x/version"},
+		"two sources":      {`runtimes: {x: {kind: crun, version: "1", image: a, hostPath: /opt/x}}`, "/runtimes/x"},
+		"no source":        {`runtimes: {x: {kind: crun, version: "1"}}`, "/runtimes/x"},
+		"handler's name":   {`runtimes: {X_y: {kind: crun, version: "1", image: a}}`, "X_y"},
+		"misspelled":       {"stat: removed", "stat"},
+		"state":            {"state: absent", "/state"},
+		"endpoint":         {"endpoint: /run/containerd/containerd.sock", "/endpoint"},
+		"version a number": {`runtimes: {x: {kind: crun, version: 1.24, image: a}}`, "/runtimes/x/version"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := render(t, c.values)
+			if err == nil || !strings.Contains(err.Error(), c.says) {
+				t.Errorf("got %v, want %q", err, c.says)
+			}
+		})
+	}
+}

@@ -348,7 +348,7 @@ test: ## what to run before each push: format, vet, lint, unit tests, the heart 
 
 .PHONY: test-all
 test-all: ## that and everything else, which is what CI runs (root)
-	@scripts/phases deps build runtimes fmt-check vet verifier chart tidy-check check-generated unit kubernetes+lint integration vm-short checklist
+	@scripts/phases deps build runtimes fmt-check vet verifier tidy-check check-generated unit kubernetes+lint+chart integration vm-short checklist
 
 .PHONY: bench
 bench: build runtimes $(BIN)/containerd ## compare with containerd, same runtime and network (root)

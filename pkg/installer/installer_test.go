@@ -134,6 +134,11 @@ func (n *node) Run(_ context.Context, name string, args ...string) ([]byte, erro
 		n.running["berth"] = true
 		n.write("/var/lib/berth/records/format", "1")
 		n.write("/run/berth/berth.sock", "")
+		for _, file := range labelFiles {
+			if _, err := os.Stat(filepath.Join(n.root, filepath.Dir(file))); err == nil {
+				n.write(file, "handler.crun=ready")
+			}
+		}
 		if _, err := os.Stat(filepath.Join(n.root, program)); err != nil {
 			return nil, err
 		}
@@ -279,6 +284,7 @@ func (n *node) wanted() Wanted {
 
 func TestThereAndBack(t *testing.T) {
 	n := newTestNode(t)
+	n.write(filepath.Join(filepath.Dir(labelFiles[0]), "another"), "x=y")
 	before := n.tree()
 	if err := n.installer("").Install(t.Context(), n.wanted()); err != nil {
 		t.Fatal(err)

@@ -348,6 +348,13 @@ type savedStart struct {
 // daemonDirs are what a daemon makes, and what nobody needs without one.
 var daemonDirs = []string{"/var/lib/berth", "/run/berth"}
 
+// labelFiles are what it says of its handlers to Node Feature Discovery, of which one does not
+// expire.
+var labelFiles = []string{
+	"/etc/kubernetes/node-feature-discovery/features.d/berth",
+	"/etc/kubernetes/node-feature-discovery/features.d/berth-present",
+}
+
 func (*start) name() string    { return startStep }
 func (s *start) input() string { return s.version + " " + s.config }
 func (*start) alone() bool     { return false }
@@ -423,6 +430,11 @@ func (s *start) undo(ctx context.Context, text []byte) error {
 	}
 	if _, err := os.Lstat(s.i.path(unitFile)); err == nil {
 		if _, err := s.i.Host.Run(ctx, "systemctl", "disable", "--now", "berth.service"); err != nil {
+			return err
+		}
+	}
+	for _, file := range labelFiles {
+		if err := os.Remove(s.i.path(file)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 	}

@@ -163,3 +163,20 @@ func TestRemovalAsksTheDaemon(t *testing.T) {
 		t.Errorf("without a daemon: exit status %d: %s", code, stderr)
 	}
 }
+
+func TestIsInRegistry(t *testing.T) {
+	t.Chdir(t.TempDir())
+	if err := os.Mkdir("warm.d", 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for to, want := range map[string]bool{
+		"registry.example/team/notebook:warm": true, "127.0.0.1:5000/notebook": true, "localhost/notebook:1": true,
+		"registry.example/notebook@sha256:0123456789012345678901234567890123456789012345678901234567890123": true,
+		"": false, "notebook": false, "notebook:1": false, "/var/lib/notebook": false, "./a.b/c": false, "../a.b/c": false,
+		"checkpoints/notebook": false, "warm.d/notebook": false, "registry.example/": false, "registry.example/UPPER": false,
+	} {
+		if got := isInRegistry(to); got != want {
+			t.Errorf("%q: %t", to, got)
+		}
+	}
+}

@@ -11,12 +11,14 @@ import (
 	"strings"
 	"time"
 
+	"github.com/distribution/reference"
 	"github.com/google/uuid"
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/encoding/protojson"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/pkg/admin/client"
+	"github.com/berth-cri/berth/pkg/engine/podcheckpoint/artifact"
 	"github.com/berth-cri/berth/pkg/engine/podcheckpoint/manifest"
 	"github.com/berth-cri/berth/pkg/engine/podcheckpoint/retention"
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
@@ -38,26 +40,38 @@ const checkpointTimeout = 10 * time.Minute
 
 func podCheckpointCommand() *cobra.Command {
 	r := &remote{timeout: checkpointTimeout}
+	k := &carrier{}
 	to, compress := "", false
 	c := &cobra.Command{
 		Use:   "checkpoint POD",
-		Short: "Write a running pod into a directory",
+		Short: "Write a running pod into a directory, or send it to a registry",
 		Long: `Write a pod, with all containers that run in it, into a directory, which is made or must be
-empty. Without --to it is a new one where the daemon keeps checkpoints (pod_checkpoints in its
+empty, or send it to a registry. Without --to it is a new one where the daemon keeps checkpoints (pod_checkpoints in its
 configuration), and removes them when they are too old, too many or too large. POD is the ID of its sandbox, a prefix of it, or NAMESPACE/NAME. The pod stands
 still meanwhile and goes on afterwards. The directory holds every secret that the pod has
-in memory: only root can read it.`,
-		Example: "  berth pod checkpoint default/notebook\n  berth pod checkpoint default/notebook --to /var/lib/checkpoints/notebook",
+in memory: only root can read it, and whoever can read the repository.`,
+		Example: "  berth pod checkpoint default/notebook\n  berth pod checkpoint default/notebook --to /var/lib/checkpoints/notebook\n  berth pod checkpoint default/notebook --to registry.example/team/notebook:warm",
 		Args:    cobra.ExactArgs(1),
 		RunE: r.call(func(ctx context.Context, c *cobra.Command, daemon *client.Client, args []string) error {
 			return r.cri(ctx, daemon, func(_ runtimeapi.ImageServiceClient, runtime runtimeapi.RuntimeServiceClient) error {
-				return r.checkpointPod(ctx, c, destination{daemon, to}, runtime, args[0], compress)
+				if isInRegistry(to) {
+					return r.checkpointToRegistry(ctx, c, k, destination{daemon: daemon}, runtime, args[0], to, compress)
+				}
+				l, took, err := r.checkpointPod(ctx, c, destination{daemon, to}, runtime, args[0], compress)
+				if err != nil {
+					return err
+				}
+				return encode(c.OutOrStdout(), r.output, l, func(w io.Writer) error {
+					_, err := fmt.Fprintf(w, "%s: %s, containers %s, in %s\n", l.Directory, size(l.Size), strings.Join(l.Containers, ", "), took.Round(time.Millisecond))
+					return err
+				})
 			})
 		}),
 	}
+	k.registryFlags(c)
 	r.flags(c)
 	c.Flags().BoolVar(&compress, "compress", false, "compress what is written; it then takes longer to write, and to restore")
-	c.Flags().StringVar(&to, "to", "", "`directory` to write into (default: a new one where the daemon keeps checkpoints)")
+	c.Flags().StringVar(&to, "to", "", "`directory` to write into, or a name in a registry (default: a new directory where the daemon keeps checkpoints)")
 	c.Flags().DurationVar(&r.timeout, "timeout", r.timeout, "time limit for all of it")
 	return c
 }
@@ -89,35 +103,73 @@ func (d destination) make(ctx context.Context, p *runtimeapi.PodSandbox) (dir st
 	return dir, err == nil, err
 }
 
-func (r *remote) checkpointPod(ctx context.Context, c *cobra.Command, to destination, runtime runtimeapi.RuntimeServiceClient, name string, compress bool) (err error) {
-	p, err := findPod(ctx, runtime, name)
+// isInRegistry tells the name of an image, which begins with a registry's host, from a
+// directory, whose parent is there.
+func isInRegistry(to string) bool {
+	host, rest, ok := strings.Cut(to, "/")
+	if !ok || rest == "" || !strings.ContainsAny(host, ".:") && host != "localhost" || host == "." || host == ".." {
+		return false
+	}
+	if _, err := os.Stat(host); err == nil {
+		return false
+	}
+	_, err := reference.ParseNormalizedNamed(to)
+	return err == nil
+}
+
+// checkpointToRegistry writes a pod where the daemon keeps checkpoints, sends that, and removes
+// it. What could not be sent stays.
+func (r *remote) checkpointToRegistry(ctx context.Context, c *cobra.Command, k *carrier, to destination, runtime runtimeapi.RuntimeServiceClient, pod, name string, compress bool) error {
+	l, _, err := r.checkpointPod(ctx, c, to, runtime, pod, compress)
 	if err != nil {
 		return err
+	}
+	return k.carry(c, func(ctx context.Context, registry artifact.Registry) error {
+		digest, err := artifact.Push(ctx, l.Directory, name, registry)
+		if err != nil {
+			return fmt.Errorf("%w; the checkpoint is in %s: send it with \"berth checkpoint push\", or remove it with \"berth checkpoint rm\"", err, l.Directory)
+		}
+		if err := retention.Remove(l.Directory, r.waiting(c)); err != nil {
+			return err
+		}
+		return encode(c.OutOrStdout(), r.output, pushedCheckpoint{name, digest.String()}, func(w io.Writer) error {
+			_, err := fmt.Fprintln(w, name, digest)
+			return err
+		})
+	})
+}
+
+// checkpointPod writes a pod, and says what there is now and how long it took.
+func (r *remote) checkpointPod(ctx context.Context, c *cobra.Command, to destination, runtime runtimeapi.RuntimeServiceClient, name string, compress bool) (_ listedCheckpoint, took time.Duration, err error) {
+	var none listedCheckpoint
+	p, err := findPod(ctx, runtime, name)
+	if err != nil {
+		return none, 0, err
 	}
 	id := p.GetId()
 	running, err := runtime.ListContainers(ctx, &runtimeapi.ListContainersRequest{Filter: &runtimeapi.ContainerFilter{
 		PodSandboxId: id, State: &runtimeapi.ContainerStateValue{State: runtimeapi.ContainerState_CONTAINER_RUNNING},
 	}})
 	if err != nil {
-		return err
+		return none, 0, err
 	}
 	request := &runtimeapi.CheckpointPodRequest{PodSandboxId: id}
 	for _, one := range running.GetContainers() {
 		request.ContainerIds = append(request.ContainerIds, one.GetId())
 	}
 	if len(request.ContainerIds) == 0 {
-		return fmt.Errorf("no container runs in pod %s", name)
+		return none, 0, fmt.Errorf("no container runs in pod %s", name)
 	}
 	if compress {
 		request.Options = map[string]string{"compression": "flate-best-speed"}
 	}
 	dir, made, err := to.make(ctx, p)
 	if err != nil {
-		return err
+		return none, 0, err
 	}
 	release, err := retention.Use(ctx, dir)
 	if err != nil {
-		return err
+		return none, 0, err
 	}
 	defer release()
 	request.OutputPath = dir
@@ -129,20 +181,17 @@ func (r *remote) checkpointPod(ctx context.Context, c *cobra.Command, to destina
 		if made {
 			err = errors.Join(err, os.Remove(dir))
 		}
-		return err
+		return none, 0, err
 	}
 	m, err := manifest.Read(dir)
 	if err != nil {
-		return err
+		return none, 0, err
 	}
 	l, err := listed(dir, m)
 	if err != nil {
-		return err
+		return none, 0, err
 	}
-	return encode(c.OutOrStdout(), r.output, l, func(w io.Writer) error {
-		_, err := fmt.Fprintf(w, "%s: %s, containers %s, in %s\n", dir, size(l.Size), strings.Join(l.Containers, ", "), time.Since(begin).Round(time.Millisecond))
-		return err
-	})
+	return l, time.Since(begin), nil
 }
 
 // sizeInterval is how often people hear of a checkpoint that is being written.

@@ -138,6 +138,7 @@ func TestRegistry(t *testing.T) {
 	p := b.run(t, "one", "two")
 	p.reaches(t, 3)
 	dir := p.checkpointed(t)
+	b.straightToRegistry(t, p)
 	p.Remove(t)
 	name := strings.TrimSuffix(b.Image, "podcheckpoint/busybox:1") + "checkpoints/notebook:warm"
 	out := b.must(t, "checkpoint", "push", dir, name, "--plain-http", "-o", "json")
@@ -165,4 +166,31 @@ func TestRegistry(t *testing.T) {
 	if _, err := os.Stat(other); !os.IsNotExist(err) {
 		t.Errorf("a pull that failed left its directory: %v", err)
 	}
+}
+
+// straightToRegistry sends a pod to a registry by one command, and leaves nothing on the node
+// unless that fails.
+func (b *bed) straightToRegistry(t *testing.T, p *pod) {
+	t.Helper()
+	host := strings.TrimSuffix(b.Image, "podcheckpoint/busybox:1")
+	out := b.must(t, "pod", "checkpoint", p.ID, "--to", host+"checkpoints/straight:1", "--plain-http")
+	if !strings.HasPrefix(out, host+"checkpoints/straight:1 sha256:") {
+		t.Errorf("it says %q", out)
+	}
+	back := filepath.Join(t.TempDir(), "straight")
+	b.must(t, "checkpoint", "pull", host+"checkpoints/straight:1", back, "--plain-http")
+	b.must(t, "checkpoint", "inspect", "--verify", back)
+	kept := filepath.Join(b.Root, "pod-checkpoints", "*")
+	if left, _ := filepath.Glob(kept); len(left) > 0 {
+		t.Errorf("left are %q", left)
+	}
+	status, _, mistakes := b.berth(t, "pod", "checkpoint", p.ID, "--to", "127.0.0.1:1/checkpoints/straight:1", "--plain-http")
+	if status == 0 || !strings.Contains(mistakes, "berth checkpoint push") {
+		t.Errorf("to a registry that is not there: exit status %d, %s", status, mistakes)
+	}
+	left, _ := filepath.Glob(kept)
+	if len(left) != 1 || !strings.Contains(mistakes, left[0]) {
+		t.Fatalf("kept are %q; it says %s", left, mistakes)
+	}
+	b.must(t, "checkpoint", "rm", left[0])
 }

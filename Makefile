@@ -130,14 +130,14 @@ PLATFORMS := amd64 arm64
 IMAGE ?= ghcr.io/berth-cri/berth:$(subst +,-,$(VERSION))
 
 .PHONY: image $(addprefix image-stage-,$(PLATFORMS))
-image: $(addprefix image-stage-,$(PLATFORMS)) $(BIN)/image ## build the image of the installer for amd64 and arm64, as an OCI layout and an archive of it
+image: $(addprefix image-stage-,$(PLATFORMS)) $(BIN)/image ## build the image of the installer and the controller for amd64 and arm64, as an OCI layout and an archive of it
 	$(BIN)/image -out '$(OUT)/image' -archive '$(OUT)/berth_$(VERSION)_image.tar' -name '$(IMAGE)' \
 	  -version '$(VERSION)' -revision '$(REVISION)' $(foreach p,$(PLATFORMS),'linux/$(p)=$(call PAYLOAD,$(p))')
 	rm -rf '$(OUT)/image-stage'
 $(addprefix image-stage-,$(PLATFORMS)): image-stage-%:
 	rm -rf '$(call PAYLOAD,$*)'
 	GOARCH=$* $(GOBUILD) -ldflags '$(LDFLAGS)' -o '$(call PAYLOAD,$*)/usr/share/berth/bin/' ./cmd/berth ./cmd/berth-shim ./cmd/berth-pause
-	GOARCH=$* $(GOBUILD) -ldflags '$(LDFLAGS)' -o '$(call PAYLOAD,$*)/usr/bin/' ./cmd/berth-installer
+	GOARCH=$* $(GOBUILD) -ldflags '$(LDFLAGS)' -o '$(call PAYLOAD,$*)/usr/bin/' ./cmd/berth-installer ./cmd/berth-controller
 	install -D -m 0644 -t '$(call PAYLOAD,$*)/usr/share/berth' contrib/systemd/berth.service LICENSE
 
 .PHONY: clean

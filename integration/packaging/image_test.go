@@ -92,7 +92,7 @@ func contains(t *testing.T, image v1.Image) {
 		}
 	}
 	for path, mode := range map[string]int64{
-		"/usr/bin/berth-installer": 0o755, "/usr/share/berth/bin/berth": 0o755, "/usr/share/berth/bin/berth-shim": 0o755,
+		"/usr/bin/berth-installer": 0o755, "/usr/bin/berth-controller": 0o755, "/usr/share/berth/bin/berth": 0o755, "/usr/share/berth/bin/berth-shim": 0o755,
 		"/usr/share/berth/bin/berth-pause": 0o755, "/usr/share/berth/berth.service": 0o644,
 	} {
 		if modes[path] != mode {

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -15,6 +16,7 @@ import (
 	"helm.sh/helm/v4/pkg/chart/v2/lint/support"
 	"helm.sh/helm/v4/pkg/chart/v2/loader"
 	"helm.sh/helm/v4/pkg/engine"
+	"sigs.k8s.io/yaml"
 )
 
 var update = flag.Bool("update", false, "write what is rendered")
@@ -51,8 +53,8 @@ func render(t *testing.T, text string) (string, error) {
 	}
 	var b strings.Builder
 	for _, name := range slices.Sorted(maps.Keys(files)) {
-		if filepath.Ext(name) == ".yaml" {
-			b.WriteString("---\n" + strings.TrimSpace(files[name]) + "\n")
+		if text := strings.TrimSpace(files[name]); filepath.Ext(name) == ".yaml" && text != "" {
+			b.WriteString("---\n" + text + "\n")
 		}
 	}
 	return b.String(), nil
@@ -68,6 +70,7 @@ runtimes:
   crun: {kind: crun, version: "1.24", image: "registry.example/crun:1.24", path: /usr/bin/crun, options: "max_pods = 40"}
   gvisor: {kind: runsc, version: "20260101.0", image: "registry.example/runsc:1"}
   kata: {kind: kata, version: 3.20.0, hostPath: /opt/kata}
+controller: {enabled: true, replicas: 3}
 podLabels: {team: nodes}
 podAnnotations: {note: kept}
 affinity: {nodeAffinity: {}}
@@ -129,6 +132,7 @@ func TestRefused(t *testing.T) {
 		"misspelled":       {"stat: removed", "stat"},
 		"state":            {"state: absent", "/state"},
 		"endpoint":         {"endpoint: /run/containerd/containerd.sock", "/endpoint"},
+		"no controller":    {"controller: {enabled: true, replicas: 0}", "/controller/replicas"},
 		"version a number": {`runtimes: {x: {kind: crun, version: 1.24, image: a}}`, "/runtimes/x/version"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -138,4 +142,40 @@ func TestRefused(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestControllersRights compares the two ways in which the controller comes to a cluster.
+func TestControllersRights(t *testing.T) {
+	plain, err := os.ReadFile("../../contrib/kubernetes/capacity.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rendered, err := render(t, full)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, got := rights(t, string(plain)), rights(t, rendered)
+	if want["ClusterRole"] == nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("the chart gives %v, the manifests %v", got, want)
+	}
+}
+
+// rights are the rules of the controller's roles, by kind.
+func rights(t *testing.T, manifests string) map[string]any {
+	t.Helper()
+	all := map[string]any{}
+	for one := range strings.SplitSeq(manifests, "\n---\n") {
+		var object struct {
+			Kind     string
+			Metadata struct{ Name string }
+			Rules    any
+		}
+		if err := yaml.Unmarshal([]byte(one), &object); err != nil {
+			t.Fatal(err)
+		}
+		if object.Metadata.Name == "berth-controller" && object.Rules != nil {
+			all[object.Kind] = object.Rules
+		}
+	}
+	return all
 }

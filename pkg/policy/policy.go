@@ -44,6 +44,10 @@ const (
 // Answers are all there are.
 var Answers = []Answer{WarnWorkloads, DenyWorkloads, IgnoreWorkloads}
 
+// System are the namespaces that nobody should have policies for without meaning to: what
+// runs on every node is there, with berth or without.
+var System = []string{"berth-system", "kube-system", "node-feature-discovery"}
+
 // Options are what policies are made of.
 type Options struct {
 	Classes []runtimeclass.Class

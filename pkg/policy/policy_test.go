@@ -263,6 +263,13 @@ func TestRulesWithoutClasses(t *testing.T) {
 	if all, err := Generate(Options{Classes: classes, Handlers: inventory(t, threeHandlers), Rules: rulesOf(t, string(text))}); err != nil || len(all) == 0 {
 		t.Errorf("got %d objects, %v", len(all), err)
 	}
+	// It changes no pod of a namespace that nobody has labelled: pods that run on every node, as
+	// those of a CNI plugin do, would leave the nodes that the class does not select.
+	for _, r := range rulesOf(t, string(text)) {
+		if len(r.Namespaces.Labels) == 0 {
+			t.Errorf("rule %s of the example is for all namespaces", r.Name)
+		}
+	}
 	// A handler that takes no pods is not chosen, if that counts.
 	_, err = Generate(Options{Classes: classes, Handlers: inventory(t, threeHandlers), State: true, Rules: rulesOf(t, "rules: [{name: a, isolation: vm}]")})
 	if err == nil || !strings.Contains(err.Error(), "no class gives vm; classes give shared-kernel (runc)") {

@@ -22,7 +22,7 @@ type policyFlags struct {
 	standard  string
 	rules     string
 	workloads string
-	exempt    []string
+	exempt    namespaces
 	state     bool
 
 	apply  bool
@@ -32,7 +32,7 @@ type policyFlags struct {
 }
 
 func (p *program) policyCommand() *cobra.Command {
-	f := &policyFlags{}
+	f := &policyFlags{exempt: slices.Clone(policy.System)}
 	c := &cobra.Command{
 		Use:   "policy",
 		Short: "Generate admission policies that refuse pods no handler can run, and choose classes",
@@ -70,7 +70,7 @@ What handlers can do comes from the annotations of the cluster's classes, or of 
 	flags.StringVar(&f.standard, "default", "", "`HANDLER` of pods without a class")
 	flags.StringVar(&f.rules, "rules", "", "`FILE` of rules that give pods without a class one")
 	flags.StringVar(&f.workloads, "workloads", string(policy.WarnWorkloads), `"warn" about workloads whose pods would be refused, "deny" or "ignore" them`)
-	flags.StringSliceVar(&f.exempt, "exempt", []string{"kube-system"}, "`NAMESPACE` whose pods are left alone; may be repeated")
+	flags.Var(&f.exempt, "exempt", "`NAMESPACE` whose pods are left alone, too; may be repeated, and an empty one takes away all before it")
 	flags.BoolVar(&f.state, "with-state", false, "also refuse, and do not choose, handlers that do not accept pods at the moment")
 	flags.BoolVar(&f.apply, "apply", false, "apply the policies instead of printing them")
 	flags.BoolVar(&f.dryRun, "dry-run", false, "with --apply, only let the server check the policies")
@@ -91,6 +91,27 @@ What handlers can do comes from the annotations of the cluster's classes, or of 
 	})
 	return c
 }
+
+// namespaces is a flag that adds to what there is: who exempts a namespace of theirs has not
+// forgotten those of the system.
+type namespaces []string
+
+func (n *namespaces) Set(text string) error {
+	if text == "" {
+		*n = nil
+		return nil
+	}
+	for name := range strings.SplitSeq(text, ",") {
+		if !slices.Contains(*n, name) {
+			*n = append(*n, name)
+		}
+	}
+	return nil
+}
+
+func (n *namespaces) String() string { return strings.Join(*n, ",") }
+
+func (n *namespaces) Type() string { return "namespaces" }
 
 func (f *policyFlags) check() error {
 	if !slices.Contains(policy.Answers, policy.Answer(f.workloads)) {

@@ -33,7 +33,7 @@ const (
 	oneClass = "apiVersion: node.k8s.io/v1\nkind: RuntimeClass\nmetadata: {name: sandboxed}\nhandler: kata\noverhead: {podFixed: {memory: 64Mi}}\nscheduling: {nodeSelector: {vm: \"yes\"}}\n"
 	onePod   = "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec:\n  runtimeClassName: sandboxed\n  hostPID: true\n  containers: [{name: c, image: i}]\n"
 	service  = "---\napiVersion: v1\nkind: Service\nmetadata: {name: web}\n"
-	handlers = "handlers:\n- name: kata\n  isolation: vm\n  overhead: {pods: 4, memory: {p50: 90Mi, p95: 100Mi, max: 110Mi}, cpu: {p50: 1m, p95: 2m, max: 3m}}\n  capabilities: {host-pid: {answer: \"no\", source: probed, note: it has a kernel of its own}}\n- name: runc\n  default: true\n  isolation: shared-kernel\n  capabilities: {host-pid: {answer: \"yes\", source: ran}}\n"
+	handlers = "handlers:\n- name: kata\n  isolation: vm\n  overhead: {pods: 4, memory: {p50: 90Mi, p95: 100Mi, max: 110Mi}, cpu: {p50: 1m, p95: 2m, max: 3m}}\n  capabilities: {host-pid: {answer: \"no\", source: declared, note: it has a kernel of its own}}\n- name: runc\n  default: true\n  isolation: shared-kernel\n  capabilities: {host-pid: {answer: \"yes\", source: ran}}\n"
 )
 
 func TestCommandsWithoutACluster(t *testing.T) {
@@ -79,7 +79,7 @@ func TestCommandsWithoutACluster(t *testing.T) {
 		{"lint " + sound + " --handlers " + raw, 3, "64Mi is less than 94.2Mi, the p95 of 4 pods; declare 95Mi", "error: 2 errors"},
 		{"fit --local " + pods + " --handlers runc --prefer luck", 2, "", "error: --prefer luck must be isolation or overhead"},
 		{"fit --local " + pods + " --handlers " + file(t, "kata.yaml", "handlers: [{name: kata, state: cordoned}]\n"), 3, "the handler is cordoned", "error: no handler can run 1 pod of 1\n"},
-		{"generate --handlers " + known, 0, "# overhead: measured, p95 of 4 pods\napiVersion: node.k8s.io/v1\nhandler: kata\nkind: RuntimeClass\nmetadata:\n  annotations:\n    berth.dev/capabilities: '{\"host-pid\":{\"answer\":\"no\",\"source\":\"probed\",\"note\":\"it\n      has a kernel of its own\"}}'\n    berth.dev/isolation: vm\n  name: kata\noverhead:\n  podFixed:\n    cpu: 2m\n    feature.node.kubernetes.io/handler.kata.pods: \"1\"\n    memory: 100Mi\nscheduling:\n  nodeSelector:\n    feature.node.kubernetes.io/handler.kata.present: \"true\"\n", ""},
+		{"generate --handlers " + known, 0, "# overhead: measured, p95 of 4 pods\napiVersion: node.k8s.io/v1\nhandler: kata\nkind: RuntimeClass\nmetadata:\n  annotations:\n    berth.dev/capabilities: '{\"host-pid\":{\"answer\":\"no\",\"source\":\"declared\",\"note\":\"it\n      has a kernel of its own\"}}'\n    berth.dev/isolation: vm\n  name: kata\noverhead:\n  podFixed:\n    cpu: 2m\n    feature.node.kubernetes.io/handler.kata.pods: \"1\"\n    memory: 100Mi\nscheduling:\n  nodeSelector:\n    feature.node.kubernetes.io/handler.kata.present: \"true\"\n", ""},
 		{"generate runc --handlers " + known + " --any-node --no-capacity", 0, "# overhead: not measured, none declared\napiVersion: node.k8s.io/v1\nhandler: runc\nkind: RuntimeClass\nmetadata:\n  annotations:\n    berth.dev/capabilities: '{\"host-pid\":{\"answer\":\"yes\",\"source\":\"ran\"}}'\n    berth.dev/default: \"true\"\n    berth.dev/isolation: shared-kernel\n  name: runc\n", ""},
 		{"generate kata --no-capacity --handlers " + known, 0, "podFixed:\n    cpu: 2m\n    memory: 100Mi\nscheduling:\n  nodeSelector:\n    feature.node.kubernetes.io/handler.kata: ready\n", ""},
 		{"generate kata --handlers kata --measurements " + known + " -o json", 0, `"memory": "100Mi"`, ""},

@@ -67,7 +67,7 @@ What handlers can do comes from the annotations of the cluster's classes, or of 
 	flags := c.Flags()
 	flags.StringVar(&f.handlers, "handlers", "", "`FILE` of handlers with their capabilities, instead of the annotations of their classes")
 	flags.StringArrayVar(&f.classes, "classes", nil, "`FILE` of classes, instead of those of the cluster; may be repeated")
-	flags.StringVar(&f.standard, "default", "", "`HANDLER` of pods without a class")
+	flags.StringVar(&f.standard, "default", "", "`HANDLER` of pods without a class on all nodes; without it they are only warned about")
 	flags.StringVar(&f.rules, "rules", "", "`FILE` of rules that give pods without a class one")
 	flags.StringVar(&f.workloads, "workloads", string(policy.WarnWorkloads), `"warn" about workloads whose pods would be refused, "deny" or "ignore" them`)
 	flags.Var(&f.exempt, "exempt", "`NAMESPACE` whose pods are left alone, too; may be repeated, and an empty one takes away all before it")

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -52,6 +53,7 @@ func TestPolicy(t *testing.T) {
 		name := strings.TrimSuffix(file, ".handlers.yaml")
 		t.Run("Fit/"+filepath.Base(name), func(t *testing.T) { b.fit(t, name+".yaml", file) })
 	}
+	t.Run("Unchosen", b.unchosen)
 	t.Run("Choose", b.choose)
 	t.Run("Workloads", b.workloads)
 	t.Run("Large", b.large)
@@ -188,19 +190,78 @@ func (b *bed) send(t *testing.T, all []runtime.Object) {
 	}
 }
 
-// fit sends each pod of a fixture as it is, and with each class.
+// fit sends each pod of a fixture as it is, and with each class. Somebody has said which
+// handler pods without a class get.
 func (b *bed) fit(t *testing.T, file, known string) {
 	all, handlers := objects(t, file), inventory(t, known)
 	classes := b.classes(t, runtimeclass.Classes(all), handlers)
-	b.inForce(t, policy.Options{Classes: classes, Handlers: handlers, State: true, Workloads: policy.WarnWorkloads})
+	b.inForce(t, policy.Options{Classes: classes, Handlers: handlers, Default: defaultOf(handlers), State: true, Workloads: policy.WarnWorkloads})
 	for _, of := range runtimeclass.Pods(all) {
-		b.sameVerdict(t, of.Owner, of.Pod, handlers, classes)
+		b.sameVerdict(t, of.Owner, of.Pod, handlers, classes, true)
 		for _, c := range classes {
 			with := of.DeepCopy()
 			with.Spec.RuntimeClassName = &c.Name
-			b.sameVerdict(t, of.Owner+" of class "+c.Name, with, handlers, classes)
+			b.sameVerdict(t, of.Owner+" of class "+c.Name, with, handlers, classes, true)
 		}
 	}
+}
+
+// unchosen sends pods without a class, of which only one node has said what they get.
+func (b *bed) unchosen(t *testing.T) {
+	all, handlers := objects(t, filepath.Join(fixtures, "node.yaml")), inventory(t, filepath.Join(fixtures, "node.handlers.yaml"))
+	classes := b.classes(t, runtimeclass.Classes(all), handlers)
+	b.inForce(t, policy.Options{Classes: classes, Handlers: handlers, State: true, Workloads: policy.WarnWorkloads})
+	for _, of := range runtimeclass.Pods(all) {
+		b.sameVerdict(t, of.Owner, of.Pod, handlers, classes, false)
+	}
+}
+
+func defaultOf(handlers []runtimeclass.Handler) string {
+	for _, h := range handlers {
+		if h.Default {
+			return h.Name
+		}
+	}
+	return ""
+}
+
+// ofCluster is a verdict of fit, which judges the handlers of a node, as it holds for a
+// cluster. What that node was found to lack, another may have; what no node refuses for,
+// such as sysctls that are ignored, is not refused here; and another node may have
+// another default. Of all that there is a warning instead.
+func ofCluster(v runtimeclass.Verdict, chosen bool) runtimeclass.Verdict {
+	v.Missing = slices.Clone(v.Missing)
+	if !chosen {
+		v.TakesNoPods = ""
+	}
+	refused := v.Rejection != "" || v.TakesNoPods != ""
+	for i := range v.Missing {
+		k, note := &v.Missing[i].Known, ""
+		switch {
+		case k.Answer != capability.No:
+			continue
+		case k.Source == capability.Probed:
+			note = "the node that was asked answers no"
+		case !chosen:
+			note = "the default of the node that was asked does not"
+		case v.Missing[i].Capability != capability.Sysctls:
+			refused = true
+			continue
+		}
+		if note != "" && k.Note != "" {
+			note += ": "
+		}
+		*k = capability.Known{Answer: capability.Unknown, Note: note + k.Note}
+	}
+	switch {
+	case refused:
+		v.Fits = capability.No
+	case len(v.Missing) > 0:
+		v.Fits = capability.Unknown
+	default:
+		v.Fits = capability.Yes
+	}
+	return v
 }
 
 // withFields is a pod as policies that validate see it: the server has made fields of the
@@ -217,14 +278,14 @@ func withFields(pod *corev1.Pod) *corev1.Pod {
 }
 
 // sameVerdict holds the answer to a pod against what fit says of the handler that the pod
-// leads to: no is refused for the same reasons, unknown is warned of, yes is neither.
-func (b *bed) sameVerdict(t *testing.T, name string, pod *corev1.Pod, handlers []runtimeclass.Handler, classes []runtimeclass.Class) {
+// leads to: no is refused for the same reasons, unknown is warned of, yes is neither. What
+// is only a fact of the node that fit judges counts as unknown. Chosen says that somebody
+// has said which handler pods without a class get.
+func (b *bed) sameVerdict(t *testing.T, name string, pod *corev1.Pod, handlers []runtimeclass.Handler, classes []runtimeclass.Class, chosen bool) {
 	t.Helper()
 	handler := ""
-	for _, h := range handlers {
-		if h.Default && pod.Spec.RuntimeClassName == nil {
-			handler = h.Name
-		}
+	if pod.Spec.RuntimeClassName == nil {
+		handler = defaultOf(handlers)
 	}
 	for _, c := range classes {
 		if pod.Spec.RuntimeClassName != nil && c.Name == *pod.Spec.RuntimeClassName {
@@ -245,7 +306,7 @@ func (b *bed) sameVerdict(t *testing.T, name string, pod *corev1.Pod, handlers [
 	var verdict runtimeclass.Verdict
 	for _, v := range runtimeclass.Fit(withFields(pod), handlers, classes, runtimeclass.PreferIsolation) {
 		if v.Handler == handler {
-			verdict = v
+			verdict = ofCluster(v, chosen || pod.Spec.RuntimeClassName != nil)
 		}
 	}
 	var ours []string
@@ -550,7 +611,7 @@ func (b *bed) large(t *testing.T) {
 			none[i].Set(name, capability.No, capability.Declared, "")
 		}
 	}
-	b.inForce(t, policy.Options{Classes: classes, Handlers: none, Workloads: policy.IgnoreWorkloads})
+	b.inForce(t, policy.Options{Classes: classes, Handlers: none, Default: "runc", Workloads: policy.IgnoreWorkloads})
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "large"}}
 	for i := range 30 {
 		pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: fmt.Sprintf("v-%d", i), VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}})

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -79,10 +80,44 @@ func known(o Options) ([]class, error) {
 	case len(defaults) == 1:
 		all = slices.Insert(all, 0, class{handler: defaults[0]})
 	}
+	for i := range all {
+		all[i].handler = judged(all[i].handler, all[i].name == "" && o.Default == "")
+	}
 	if len(all) == 0 {
 		return nil, errors.New("nothing is known of what handlers can do: use --handlers with the output of \"berth capabilities -o json\", or classes that \"kubectl berth generate\" made of it")
 	}
 	return all, nil
+}
+
+// ignored are capabilities without which no node refuses a pod: it runs without them.
+var ignored = []capability.Name{capability.Sysctls}
+
+// judged is a handler by which pods of a whole cluster are judged. What a node was found to
+// lack, others may have, so it is unknown. So is all that a default handler lacks that
+// nobody has chosen: other nodes may have another one.
+func judged(h runtimeclass.Handler, unchosen bool) runtimeclass.Handler {
+	if unchosen {
+		h.State, h.Reason = "", ""
+	}
+	h.Capabilities = maps.Clone(h.Capabilities)
+	for name, k := range h.Capabilities {
+		why := ""
+		switch {
+		case k.Answer != capability.No:
+			continue
+		case k.Source == capability.Probed:
+			why = "the node that was asked answers no"
+		case unchosen:
+			why = "the default of the node that was asked does not"
+		case !slices.Contains(ignored, name):
+			continue
+		}
+		if why != "" && k.Note != "" {
+			why += ": "
+		}
+		h.Set(name, capability.Unknown, "", why+k.Note)
+	}
+	return h
 }
 
 // defaultHandler is that of the option.

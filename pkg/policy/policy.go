@@ -53,8 +53,9 @@ type Options struct {
 	Classes []runtimeclass.Class
 	// Handlers say what the annotations of classes do not. Those in both are taken from here.
 	Handlers []runtimeclass.Handler
-	// Default is the handler of pods without a class, if it is not the one that Handlers
-	// or the classes call so.
+	// Default is the handler of pods without a class. If it is empty that is the one that
+	// Handlers or the classes call so; its pods are warned about then, and never refused,
+	// because nodes may have other ones.
 	Default string
 	// State: handlers that take no pods are refused, and not chosen.
 	State     bool
@@ -187,7 +188,7 @@ func workloads(all []class, o Options, picks []string) []runtime.Object {
 }
 
 func validates(name string, rules []admissionv1.RuleWithOperations, v variables, o Options, action admissionv1.ValidationAction, expression string, conditions ...admissionv1.MatchCondition) []runtime.Object {
-	// A pod that was not looked at is refused by its node in the end.
+	// A pod that was not looked at is refused by its node in the end, or fails there.
 	ignore, reason := admissionv1.Ignore, metav1.StatusReasonForbidden
 	return []runtime.Object{
 		&admissionv1.ValidatingAdmissionPolicy{

@@ -215,6 +215,62 @@ func TestKnown(t *testing.T) {
 	}
 }
 
+// What a handler lacks is refused everywhere only if it lacks it everywhere.
+func TestJudged(t *testing.T) {
+	const missing, doubted = ", but the handler does not support it", ", but the handler may not support it"
+	no := func(of capability.Source, note string) capability.Known {
+		return capability.Known{Answer: capability.No, Source: of, Note: note}
+	}
+	for _, c := range []struct {
+		what      string
+		name      capability.Name
+		known     capability.Known
+		byDefault bool
+		want      string
+	}{
+		{"of the runtime", capability.HostPID, no(capability.Declared, "a kernel of its own"), false, missing + ": a kernel of its own"},
+		{"that a pod could not", capability.Exec, no(capability.Ran, "it failed"), false, missing + ": it failed"},
+		{"of which nobody says why", capability.HostPID, no("", ""), false, missing},
+		{"of a runtime built without", capability.SELinux, no(capability.Declared, "runc was built without SELinux"), false, missing + ": runc was built without SELinux"},
+		{"of the node", capability.SELinux, no(capability.Probed, "this node does not have SELinux"), false, doubted + ": the node that was asked answers no: this node does not have SELinux"},
+		{"of the node, without a note", capability.HugePages, no(capability.Probed, ""), false, doubted + ": the node that was asked answers no"},
+		{"that is ignored", capability.Sysctls, no(capability.Declared, "it ignores them"), false, doubted + ": it ignores them"},
+		{"that is not known", capability.Devices, capability.Known{Answer: capability.Unknown, Note: "some"}, false, doubted + ": some"},
+		{"of one node's default", capability.HostPID, no(capability.Declared, "a kernel of its own"), true, doubted + ": the default of the node that was asked does not: a kernel of its own"},
+		{"of one node's default, without a note", capability.Exec, no(capability.Ran, ""), true, doubted + ": the default of the node that was asked does not"},
+		{"of one node and its default", capability.SELinux, no(capability.Probed, "none"), true, doubted + ": the node that was asked answers no: none"},
+		{"that is there", capability.Exec, capability.Known{Answer: capability.Yes, Source: capability.Ran}, true, ""},
+	} {
+		h := runtimeclass.Handler{Name: "h", State: "cordoned", Table: capability.Table{Capabilities: map[capability.Name]capability.Known{c.name: c.known}}}
+		o := Options{Classes: []runtimeclass.Class{aClass("a", "h", "")}, Handlers: []runtimeclass.Handler{h}}
+		if c.byDefault {
+			o.Classes, o.Handlers[0].Default = nil, true
+		}
+		all, err := known(o)
+		if err != nil || len(all) != 1 {
+			t.Fatalf("%s: %v, %v", c.what, all, err)
+		}
+		got := ""
+		if k := all[0].handler.Of(c.name); k.Answer != capability.Yes {
+			got = runtimeclass.MissingCapability{Known: k}.Because()
+		}
+		if got != c.want {
+			t.Errorf("%s: %q, want %q", c.what, got, c.want)
+		}
+		if cordoned := all[0].handler.WhyNot() != ""; cordoned == c.byDefault {
+			t.Errorf("%s: state counts: %t", c.what, cordoned)
+		}
+		if h.Of(c.name) != c.known {
+			t.Errorf("%s: what was given is changed", c.what)
+		}
+		// Who says which handler it is means it.
+		o.Default = "h"
+		if all, err = known(o); err != nil || all[0].name != "" || all[0].handler.WhyNot() == "" || c.known.Answer == capability.No && c.known.Source != capability.Probed && c.name != capability.Sysctls && all[0].handler.Of(c.name) != c.known {
+			t.Errorf("%s, by --default: %v, %v", c.what, all, err)
+		}
+	}
+}
+
 // Mistakes in rules are told with file, line and key, and what is allowed.
 func TestRulesGivenWrong(t *testing.T) {
 	const at = "rules.yaml:"

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -29,7 +30,7 @@ func seccompOf(d *handler.Definition) *runtimeapi.SecurityProfile {
 }
 
 // conforms fails if a self-check pod that runs does not find what its handler promises.
-// That nothing in it can look is a failure, too: a promise is not taken on trust.
+// That nothing in it could look is a failure, too: a promise is not taken on trust.
 func (b *Pods) conforms(ctx context.Context, client *shim.Client, s *pod.Sandbox) error {
 	d := s.Spec().Definition
 	if len(d.Conforms) == 0 {
@@ -48,10 +49,7 @@ func (b *Pods) conforms(ctx context.Context, client *shim.Client, s *pod.Sandbox
 	}
 	if slices.ContainsFunc(d.Conforms, func(name string) bool { return conform.LooksInside(conform.Set(name)) }) {
 		if f.Seen, err = b.look(ctx, client, s); err != nil {
-			if ctx.Err() != nil {
-				return err // it may be no fault of the handler's
-			}
-			f.Blind = err.Error()
+			return unseen(d.Conforms, err)
 		}
 	}
 	var all []string
@@ -64,6 +62,17 @@ func (b *Pods) conforms(ctx context.Context, client *shim.Client, s *pod.Sandbox
 		return nil
 	}
 	return handler.Blame(errors.New(printable.Line(strings.Join(all, "; "))))
+}
+
+// unseen is why nothing could look inside a pod of a handler that makes promises. Only that
+// it cannot run a second program is the handler's fault. All else may pass, and counts if it
+// does not.
+func unseen(promises []string, err error) error {
+	err = fmt.Errorf("the handler does not conform to %s: what its pods see is not known: %w", strings.Join(promises, ", "), err)
+	if errdefs.IsNotImplemented(err) {
+		return handler.Blame(err)
+	}
+	return err
 }
 
 // kernel is the node's.

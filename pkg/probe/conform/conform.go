@@ -60,15 +60,13 @@ type Facts struct {
 	Node    Kernel
 	// Seen is what a program in a self-check pod saw; nil if none could look.
 	Seen *Seen
-	// Blind says why none could look.
-	Blind string
 }
 
 // Breaches are the properties of a set that are not there, each in words that stand
 // after "it does not conform to SET: ". Pure.
 func Breaches(set Set, f Facts) []string {
 	if f.Seen == nil && LooksInside(set) {
-		return []string{"what its pods see is not known: " + f.Blind}
+		return []string{"what its pods see is not known"}
 	}
 	switch set {
 	case SharedKernel:

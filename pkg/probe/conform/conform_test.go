@@ -98,8 +98,8 @@ func TestBreaches(t *testing.T) {
 		{"no filter", SharedKernel, facts(shared, func(f *Facts) { f.Seen.Filtered = false }), []string{"no seccomp filter is in effect in its pods that requested the default one"}},
 		{"the node's log", SharedKernel, facts(shared, func(f *Facts) { f.Seen.KernelLog = true }), []string{"its pods can read the kernel log of the node"}},
 		{"its own log", Sandboxed, facts(user, func(f *Facts) { f.Seen.KernelLog = true }), nil},
-		{"nobody could look", VM, Facts{Isolation: vm, Node: node, Blind: "no exec"}, []string{"what its pods see is not known: no exec"}},
-		{"nobody could look", Wasm, Facts{Blind: "no exec"}, []string{`it is not for WebAssembly modules only: that takes a shim that runs them, and platform = "wasi/wasm"`}},
+		{"nobody could look", VM, Facts{Isolation: vm, Node: node}, []string{"what its pods see is not known"}},
+		{"nobody could look", Wasm, Facts{}, []string{`it is not for WebAssembly modules only: that takes a shim that runs them, and platform = "wasi/wasm"`}},
 		{"from the future", "sandboxed/v2", facts(user, nil), []string{"this berth does not know that set"}},
 	} {
 		if got := Breaches(c.set, c.f); !slices.Equal(got, c.want) {

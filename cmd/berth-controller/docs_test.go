@@ -25,3 +25,20 @@ func TestEveryFlagIsDocumented(t *testing.T) {
 		}
 	})
 }
+
+// Controllers that were installed in different ways have one lease, so that one works.
+func TestOneLease(t *testing.T) {
+	const want = "berth-system"
+	if f := newCommand().Flag("namespace"); f.DefValue != want {
+		t.Errorf("the lease is in %q by default, want %q", f.DefValue, want)
+	}
+	text, err := os.ReadFile("../../contrib/kubernetes/capacity.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for one := range strings.SplitSeq(string(text), "\n---\n") {
+		if (strings.Contains(one, "\nkind: Role\n") || strings.Contains(one, "\nkind: RoleBinding\n")) && !strings.Contains(one, "\n  namespace: "+want+"\n") {
+			t.Errorf("it has no right to its lease:\n%s", one)
+		}
+	}
+}

@@ -19,7 +19,6 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
-	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"k8s.io/client-go/tools/leaderelection"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 
@@ -30,8 +29,9 @@ import (
 var version = "0.0.0-dev"
 
 const (
-	// lease is the name of the Lease that the one which works holds.
-	lease = "berth-controller"
+	// lease is the name of the Lease that the one which works holds. It is in one namespace
+	// of the cluster, wherever controllers run: with two leases, two would work.
+	lease, leaseNamespace = "berth-controller", "berth-system"
 	// Another one takes over this long after the last sign of life.
 	leaseDuration = 10 * time.Second
 	renewDeadline = 7 * time.Second
@@ -62,7 +62,7 @@ their state are read from the nodes' labels, pods from the API server.
 
 It runs in the cluster, as contrib/kubernetes/capacity.yaml says. Of several, the one
 with the lease works, and the others wait.`,
-		Example:       "  berth-controller\n  berth-controller --kubeconfig admin.kubeconfig --namespace berth-system",
+		Example:       "  berth-controller\n  berth-controller --kubeconfig admin.kubeconfig",
 		Version:       version,
 		Args:          cobra.NoArgs,
 		SilenceErrors: true,
@@ -72,7 +72,7 @@ with the lease works, and the others wait.`,
 		},
 	}
 	c.Flags().StringVar(&kubeconfig, "kubeconfig", "", "`FILE` by which the API server is reached (default $KUBECONFIG, or the service account of the pod)")
-	c.Flags().StringVar(&namespace, "namespace", "", "`NAMESPACE` of the lease (default that of the pod, or of the kubeconfig)")
+	c.Flags().StringVar(&namespace, "namespace", leaseNamespace, "`NAMESPACE` of the lease; the same for all controllers of a cluster")
 	c.Flags().StringVar(&counting, "count-overhead", string(capacity.ByStatus), "how the cluster's scheduler counts the overhead of pods that run: by-status (Kubernetes 1.36 and 1.37) or once")
 	return c
 }
@@ -81,7 +81,10 @@ func run(ctx context.Context, kubeconfig, namespace string, counting capacity.Co
 	if counting != capacity.ByStatus && counting != capacity.Once {
 		return fmt.Errorf("--count-overhead=%s must be %s or %s", counting, capacity.ByStatus, capacity.Once)
 	}
-	config, namespace, err := connect(kubeconfig, namespace)
+	if namespace == "" {
+		return errors.New("--namespace is empty")
+	}
+	config, err := connect(kubeconfig)
 	if err != nil {
 		return err
 	}
@@ -95,25 +98,21 @@ func run(ctx context.Context, kubeconfig, namespace string, counting capacity.Co
 	return lead(ctx, client, namespace, func(ctx context.Context) error { return capacity.Run(ctx, client, counting) })
 }
 
-// connect finds the API server, and the namespace of the lease.
-func connect(kubeconfig, namespace string) (*rest.Config, string, error) {
+// connect finds the API server.
+func connect(kubeconfig string) (*rest.Config, error) {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath = kubeconfig
-	loaded := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{Context: clientcmdapi.Context{Namespace: namespace}})
-	config, err := loaded.ClientConfig()
+	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{}).ClientConfig()
 	if err != nil {
 		if clientcmd.IsEmptyConfig(err) {
 			err = errors.New("no API server is known: run it in a pod, or use --kubeconfig")
 		}
-		return nil, "", err
-	}
-	if namespace, _, err = loaded.Namespace(); err != nil {
-		return nil, "", err
+		return nil, err
 	}
 	config.UserAgent = "berth-controller/" + version
 	// The server bounds its clients by itself.
 	config.QPS = -1
-	return config, namespace, nil
+	return config, nil
 }
 
 // lead does something as long as no other does it. The lease is given back when that has

@@ -38,6 +38,11 @@ func values(t *testing.T, text string) map[string]any {
 // render returns all objects, sorted by file.
 func render(t *testing.T, text string) (string, error) {
 	t.Helper()
+	return renderIn(t, namespace, text)
+}
+
+func renderIn(t *testing.T, namespace, text string) (string, error) {
+	t.Helper()
 	c, err := loader.Load(directory)
 	if err != nil {
 		t.Fatal(err)
@@ -70,7 +75,7 @@ runtimes:
   crun: {kind: crun, version: "1.24", image: "registry.example/crun:1.24", path: /usr/bin/crun, options: "max_pods = 40"}
   gvisor: {kind: runsc, version: "20260101.0", image: "registry.example/runsc:1"}
   kata: {kind: kata, version: 3.20.0, hostPath: /opt/kata}
-controller: {enabled: true, replicas: 3}
+controller: {enabled: true, replicas: 3, countOverhead: once}
 podLabels: {team: nodes}
 podAnnotations: {note: kept}
 affinity: {nodeAffinity: {}}
@@ -133,6 +138,7 @@ func TestRefused(t *testing.T) {
 		"state":            {"state: absent", "/state"},
 		"endpoint":         {"endpoint: /run/containerd/containerd.sock", "/endpoint"},
 		"no controller":    {"controller: {enabled: true, replicas: 0}", "/controller/replicas"},
+		"counting":         {"controller: {countOverhead: twice}", "/controller/countOverhead"},
 		"version a number": {`runtimes: {x: {kind: crun, version: 1.24, image: a}}`, "/runtimes/x/version"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -157,6 +163,49 @@ func TestControllersRights(t *testing.T) {
 	want, got := rights(t, string(plain)), rights(t, rendered)
 	if want["ClusterRole"] == nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("the chart gives %v, the manifests %v", got, want)
+	}
+}
+
+// TestOneLease has the chart in another namespace, where its controller must not have a lease
+// of its own: two would work at once. It is told how to count, too.
+func TestOneLease(t *testing.T) {
+	for value, want := range map[string]string{"": "by-status", ", countOverhead: once": "once"} {
+		rendered, err := renderIn(t, "elsewhere", "controller: {enabled: true"+value+"}")
+		if err != nil {
+			t.Fatal(err)
+		}
+		found := map[string]string{}
+		for one := range strings.SplitSeq(rendered, "\n---\n") {
+			var object struct {
+				Kind     string
+				Metadata struct{ Name, Namespace string }
+				Subjects []struct{ Namespace string }
+				Spec     struct {
+					Template struct {
+						Spec struct{ Containers []struct{ Args []string } }
+					}
+				}
+			}
+			if err := yaml.Unmarshal([]byte(one), &object); err != nil {
+				t.Fatal(err)
+			}
+			if object.Metadata.Name != "berth-controller" {
+				continue
+			}
+			found[object.Kind] = object.Metadata.Namespace
+			for _, s := range object.Subjects {
+				found[object.Kind] += " for " + s.Namespace
+			}
+			for _, c := range object.Spec.Template.Spec.Containers {
+				found[object.Kind] += " " + strings.Join(c.Args, " ")
+			}
+		}
+		if w := (map[string]string{
+			"ServiceAccount": "elsewhere", "ClusterRole": "", "ClusterRoleBinding": " for elsewhere", "Role": "berth-system", "RoleBinding": "berth-system for elsewhere",
+			"Deployment": "elsewhere --count-overhead=" + want,
+		}); !maps.Equal(found, w) {
+			t.Errorf("the chart has %q, want %q", found, w)
+		}
 	}
 }
 

@@ -94,7 +94,7 @@ func nodePage(samples []nodeSample, now time.Time, width int) screen.Page {
 	recent := since(s.starts, now.Add(-startsWindow))
 	p.Body = append(p.Body, screen.Line{})
 	p.Body = append(p.Body, watchedHandlers(s.handlers, recent, now, width)...)
-	p.Body = append(p.Body, screen.Line{}, screen.Line{Text: fmt.Sprintf("p95 of the parts of a pod's start, by handler, in the last %d minutes", int(startsWindow.Minutes())), Kind: screen.Dim})
+	p.Body = append(p.Body, screen.Line{}, screen.Line{Text: "p95 of the parts of a pod's start, by handler, " + covered(s.starts, now), Kind: screen.Dim})
 	p.Body = append(p.Body, watchedPhases(s.handlers, recent, width)...)
 	p.Body = append(p.Body, screen.Line{}, screen.Line{Text: "the last starts", Kind: screen.Dim})
 	return screen.Page{Top: p.Top, Body: append(p.Body, watchedStarts(recent, now, width)...)}
@@ -217,6 +217,17 @@ func failedStart(s *adminv1.PodStart) bool {
 
 // remembered is how many starts the daemon remembers.
 const remembered = 256
+
+// covered is the time in which all starts are known that are shown: startsWindow, or less
+// if the daemon no longer remembers all of that. Pure.
+func covered(starts []*adminv1.PodStart, now time.Time) string {
+	if len(starts) >= remembered {
+		if span := now.Sub(starts[len(starts)-1].GetBeganAt().AsTime()); span < startsWindow {
+			return fmt.Sprintf("in the last %s: the daemon remembers %d starts", age(max(span, time.Second)), remembered)
+		}
+	}
+	return fmt.Sprintf("in the last %d minutes", int(startsWindow.Minutes()))
+}
 
 // perMinute is how many pods of a handler began in the last minute; of all handlers if
 // it is empty. If the daemon no longer remembers all of that minute, it is taken from

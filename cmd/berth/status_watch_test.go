@@ -126,3 +126,32 @@ func TestP95(t *testing.T) {
 		t.Errorf("of a handler without starts: %s", got)
 	}
 }
+
+// What is shown is of the time in which all starts are known.
+func TestCovered(t *testing.T) {
+	span := func(n int, oldest time.Duration) []*adminv1.PodStart {
+		var all []*adminv1.PodStart
+		for i := range n {
+			all = append(all, started("p", "h", oldest*time.Duration(i+1)/time.Duration(n), "OK", 1, 0, 0, 0))
+		}
+		return all
+	}
+	for name, c := range map[string]struct {
+		starts []*adminv1.PodStart
+		want   string
+	}{
+		"nothing":                {nil, "in the last 10 minutes"},
+		"all of it":              {span(remembered-1, time.Minute), "in the last 10 minutes"},
+		"only the latest":        {span(remembered, 45*time.Second), "in the last 45s: the daemon remembers 256 starts"},
+		"the latest, and enough": {span(remembered, 11*time.Minute), "in the last 10 minutes"},
+		"a moment ago":           {span(remembered, 100*time.Millisecond), "in the last 1s: the daemon remembers 256 starts"},
+	} {
+		if got := covered(c.starts, watchedAt); got != c.want {
+			t.Errorf("%s: %q, want %q", name, got, c.want)
+		}
+		page := text(nodePage([]nodeSample{{status: &adminv1.GetStatusResponse{}, starts: c.starts}}, watchedAt, 0))
+		if !strings.Contains(page, "by handler, "+c.want+"\n") {
+			t.Errorf("%s: it shows\n%s", name, page)
+		}
+	}
+}

@@ -24,7 +24,7 @@ const (
 	topEvery, leastEvery = 10 * time.Second, time.Second
 	// topTimeout bounds one look, and metricsTimeout the part of it that asks a kubelet.
 	topTimeout, metricsTimeout = time.Minute, 5 * time.Second
-	// topWindow is how far back p95 looks.
+	// topWindow is how far back p95 looks, or to the look before, if that is longer ago.
 	topWindow = 10 * time.Minute
 	// kubeletsAtOnce is how many kubelets are asked at the same time.
 	kubeletsAtOnce = 16
@@ -91,7 +91,7 @@ type placed struct {
 
 func (s *server) topSource(by labels.Selector, every time.Duration) screen.Source[topSample] {
 	return screen.Source[topSample]{
-		Name: "the API server", Every: every, Timeout: topTimeout, Keep: int(topWindow/every) + 1,
+		Name: "the API server", Every: every, Timeout: topTimeout, Keep: max(2, int(topWindow/every)+1),
 		Sample: func(ctx context.Context) (topSample, error) { return s.topSample(ctx, by) },
 		Final: func(err error) bool {
 			return apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err)

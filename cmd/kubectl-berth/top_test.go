@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"k8s.io/apimachinery/pkg/labels"
+
 	"github.com/berth-cri/berth/cmd/internal/screen"
 	"github.com/berth-cri/berth/pkg/cluster"
 )
@@ -90,5 +92,31 @@ func TestTopAfterARestart(t *testing.T) {
 	}
 	if got := s.rate(cluster.Counts.Starts, []string{"c", "d"}); got != "-" {
 		t.Errorf("%s starts of nodes that nobody counted", got)
+	}
+}
+
+// However long the time between looks is, there are two to compare.
+func TestTopKeepsTwo(t *testing.T) {
+	for every, want := range map[time.Duration]int{time.Second: 601, 10 * time.Second: 61, 10 * time.Minute: 2, 11 * time.Minute: 2, time.Hour: 2} {
+		if got := (&server{}).topSource(labels.Everything(), every).Keep; got != want {
+			t.Errorf("of looks every %s it keeps %d, want %d", every, got, want)
+		}
+	}
+}
+
+// A node that was counted only once has said nothing of the time that is shown: what it
+// counted is since its kubelet's start.
+func TestTopOfANodeCountedOnce(t *testing.T) {
+	first, last := topAfter(-time.Minute, 1), topAfter(0, 1)
+	delete(first.counts, "b")
+	last.counts["b"].Calls["run_podsandbox"] = counted(0, 0, 1000)
+	last.counts["b"].Sandboxes[""] = counted(0, 0, 1000)
+	sandboxes := func(c cluster.Counts) cluster.Durations { return c.Calls["run_podsandbox"] }
+	s := told([]topSample{first, last})
+	if got := s.quantile(sandboxes, s.everywhere()); got != "-" {
+		t.Errorf("nothing was started since then, and p95 is %s", got)
+	}
+	if got := told([]topSample{last}).quantile(sandboxes, []string{"b"}); got != ">1.00s" {
+		t.Errorf("p95 since the kubelet's start is %s", got)
 	}
 }

@@ -66,8 +66,9 @@ type telling struct {
 	// in how much time. Without a second sample there is none.
 	minute map[string]cluster.Counts
 	spans  map[string]time.Duration
-	// recent is what nodes counted in the time of all samples: covered. That is 0 if there
-	// is only one; then it is all since the kubelets' starts.
+	// recent is what nodes counted in the time of all samples: covered. It does not have a
+	// node that was counted once. If there is only one sample covered is 0, and it is all since
+	// the kubelets' starts.
 	recent  map[string]cluster.Counts
 	covered time.Duration
 }
@@ -77,7 +78,9 @@ func told(samples []topSample) telling {
 	last := samples[len(samples)-1]
 	t := telling{last: last, minute: map[string]cluster.Counts{}, spans: map[string]time.Duration{}, recent: map[string]cluster.Counts{}, covered: last.at.Sub(samples[0].at)}
 	for node, counts := range last.counts {
-		t.recent[node] = counts
+		if t.covered == 0 {
+			t.recent[node] = counts
+		}
 		for _, s := range samples[:len(samples)-1] {
 			before, is := s.counts[node]
 			if !is {
@@ -166,7 +169,7 @@ func (t telling) handlers(width int) []screen.Line {
 			pending[p.handler]++
 		}
 	}
-	for _, counts := range t.recent {
+	for _, counts := range t.last.counts {
 		for name := range counts.Sandboxes {
 			names[name] = true
 		}

@@ -75,12 +75,18 @@ func durations(m *dto.Metric) Durations {
 	return d
 }
 
-// Since are those that came after others of the same kubelet. If there are fewer than
-// then, the kubelet was restarted: all of them came after.
-func (d Durations) Since(before Durations) Durations {
-	if d.Count < before.Count {
-		return d
+// shrank says whether there are fewer of some kind than before.
+func (d Durations) shrank(before Durations) bool {
+	for bound, n := range before.Within {
+		if d.Within[bound] < n {
+			return true
+		}
 	}
+	return d.Count < before.Count
+}
+
+// since are those that came after others of the same kubelet.
+func (d Durations) since(before Durations) Durations {
 	after := Durations{Count: d.Count - before.Count, Within: map[float64]float64{}}
 	for bound, n := range d.Within {
 		after.Within[bound] = n - before.Within[bound]
@@ -118,22 +124,41 @@ func (d Durations) Quantile(share float64) (seconds float64, over bool) {
 	return least, true
 }
 
-// Since is what a kubelet has counted after others of its counts.
+// Since is what a kubelet has counted after others of its counts. If it has fewer of
+// anything it was restarted, and all that it has came after.
 func (c Counts) Since(before Counts) Counts {
+	if c.restarted(before) {
+		return c
+	}
 	after := Counts{Sandboxes: since(c.Sandboxes, before.Sandboxes), Failed: map[string]float64{}, Calls: since(c.Calls, before.Calls)}
 	for handler, n := range c.Failed {
-		after.Failed[handler] = n
-		if was := before.Failed[handler]; n >= was {
-			after.Failed[handler] = n - was
-		}
+		after.Failed[handler] = n - before.Failed[handler]
 	}
 	return after
+}
+
+func (c Counts) restarted(before Counts) bool {
+	for handler, n := range before.Failed {
+		if c.Failed[handler] < n {
+			return true
+		}
+	}
+	return shrank(c.Sandboxes, before.Sandboxes) || shrank(c.Calls, before.Calls)
+}
+
+func shrank(now, before map[string]Durations) bool {
+	for key, d := range before {
+		if now[key].shrank(d) {
+			return true
+		}
+	}
+	return false
 }
 
 func since(now, before map[string]Durations) map[string]Durations {
 	after := map[string]Durations{}
 	for key, d := range now {
-		after[key] = d.Since(before[key])
+		after[key] = d.since(before[key])
 	}
 	return after
 }

@@ -93,6 +93,18 @@ func TestSinceAndPlus(t *testing.T) {
 	if after := before.Since(now); after.Sandboxes["a"].Count != 4 || after.Failed["a"] != 2 {
 		t.Errorf("since its restart: %+v", after)
 	}
+	// It was restarted, and some of its numbers are larger again than before.
+	for name, restarted := range map[string]Counts{
+		"a bucket":   {Sandboxes: map[string]Durations{"a": {Count: 20, Within: map[float64]float64{1: 2}}, "b": {Count: 7, Within: map[float64]float64{1: 7}}}},
+		"no bucket":  {Sandboxes: map[string]Durations{"a": {Count: 20, Within: map[float64]float64{}}, "b": {Count: 7}}},
+		"a handler":  {Sandboxes: map[string]Durations{"a": {Count: 2}, "b": {Count: 25}}},
+		"no handler": {Sandboxes: map[string]Durations{"b": {Count: 27}}},
+		"failures":   {Sandboxes: map[string]Durations{"a": {Count: 20, Within: map[float64]float64{1: 9}}, "b": {Count: 7, Within: map[float64]float64{1: 7}}}, Failed: map[string]float64{"a": 1}},
+	} {
+		if got := restarted.Since(now); got.Starts() != 27 || got.Sandboxes["a"].Within[1] != restarted.Sandboxes["a"].Within[1] || got.Failed["a"] != restarted.Failed["a"] {
+			t.Errorf("%s shrank: %+v", name, got)
+		}
+	}
 	both := now.Plus(before).Plus(Counts{})
 	if a := both.Sandboxes["a"]; a.Count != 13 || a.Within[1] != 8 || both.Failed["a"] != 5 || both.Starts() != 14 {
 		t.Errorf("together: %+v", both)

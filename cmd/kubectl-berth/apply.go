@@ -156,6 +156,11 @@ func (p *program) applyTo(ctx context.Context, s *server, f *applyFlags, classes
 	if err != nil {
 		return fmt.Errorf("nothing was applied: %w", err)
 	}
+	if len(f.files) == 0 {
+		for _, c := range classes {
+			cluster.KeepKnown(c.RuntimeClass, before)
+		}
+	}
 	if err := p.refuse(classes, before); err != nil {
 		return err
 	}

@@ -61,9 +61,14 @@ wrong  x               -              -           not annotated
 	has(t, berth(t, 0, b.guest, "", "classes", "-o", "json").stdout, `"note": "a kernel of its own"`)
 	has(t, berth(t, 1, b.guest, "", "classes", "nobody").stderr, `RuntimeClass "nobody" does not exist`)
 	has(t, berth(t, 0, b.guest, "", "__complete", "classes", "").stdout, "kata\nplain\nrunc\n")
-	// What fit says of a pod follows from them, too.
+	// Nodes do not report it, and do not take it away.
 	b.empty(t, nodesPath)
 	b.node(t, "a", true, nil, "", "runc", "kata")
+	has(t, berth(t, 0, b.admin, "", "apply", "--from-nodes", "--any-node").stdout, "kata unchanged", "runc unchanged")
+	if r := berth(t, 0, b.guest, "", "classes"); !strings.Contains(r.stdout, "kata   kata            vm ") || !strings.Contains(r.stdout, "runc   runc (default)  shared-kernel") {
+		t.Errorf("after an apply of what nodes report:\n%s", r.stdout)
+	}
+	// What fit says of a pod follows from them, too.
 	pod := "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {hostNetwork: true, containers: [{name: c, image: i}]}\n"
 	has(t, berth(t, 0, b.admin, pod, "fit", "-f", "-").stdout, "vm             -           -      spec.hostNetwork: true needs host-network, but the handler does not support it: a kernel of its own (a)")
 }

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"maps"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -65,6 +66,29 @@ func Handlers(s *State) []runtimeclass.Handler {
 		all = append(all, h)
 	}
 	return all
+}
+
+// KeepKnown gives a class that was made without knowing anything of its handler what the
+// class that is there says of it. An apply would take it away, and policies that are made of
+// it would no longer refuse anything.
+func KeepKnown(c *nodev1.RuntimeClass, there []nodev1.RuntimeClass) {
+	i := slices.IndexFunc(there, func(t nodev1.RuntimeClass) bool { return t.Name == c.Name && t.Handler == c.Handler })
+	if i < 0 {
+		return
+	}
+	known := map[string]string{}
+	for _, key := range []string{runtimeclass.IsolationAnnotation, runtimeclass.CapabilitiesAnnotation, runtimeclass.DefaultAnnotation} {
+		if _, said := c.Annotations[key]; said {
+			return
+		}
+		if value, said := there[i].Annotations[key]; said {
+			known[key] = value
+		}
+	}
+	if len(known) > 0 {
+		maps.Copy(known, c.Annotations)
+		c.Annotations = known
+	}
 }
 
 // nameable says whether classes can have a handler: CRI daemons allow more names.

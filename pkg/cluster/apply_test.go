@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"maps"
 	"slices"
 	"testing"
 
@@ -167,5 +168,34 @@ func TestUncounted(t *testing.T) {
 		if got := Uncounted(c.class, c.nodes); got != c.want {
 			t.Errorf("%s: got %v", c.what, got)
 		}
+	}
+}
+
+// A list of names says nothing of handlers, so what a class says of its handler stays.
+func TestKeepKnown(t *testing.T) {
+	class := func(handler string, annotations map[string]string) *nodev1.RuntimeClass {
+		return &nodev1.RuntimeClass{ObjectMeta: metav1.ObjectMeta{Name: "c", Annotations: annotations}, Handler: handler}
+	}
+	all := map[string]string{"berth.dev/isolation": "vm", "berth.dev/capabilities": "{}", "berth.dev/default": "true", "note": "another's"}
+	known := map[string]string{"berth.dev/isolation": "vm", "berth.dev/capabilities": "{}", "berth.dev/default": "true"}
+	for name, c := range map[string]struct {
+		new   *nodev1.RuntimeClass
+		there []nodev1.RuntimeClass
+		want  map[string]string
+	}{
+		"nothing is known":   {class("h", nil), []nodev1.RuntimeClass{*class("h", all)}, known},
+		"something is known": {class("h", map[string]string{"berth.dev/isolation": "shared-kernel"}), []nodev1.RuntimeClass{*class("h", all)}, map[string]string{"berth.dev/isolation": "shared-kernel"}},
+		"another annotation": {class("h", map[string]string{"a": "b"}), []nodev1.RuntimeClass{*class("h", map[string]string{"berth.dev/default": "true"})}, map[string]string{"a": "b", "berth.dev/default": "true"}},
+		"another handler":    {class("other", nil), []nodev1.RuntimeClass{*class("h", all)}, nil},
+		"nothing is there":   {class("h", nil), nil, nil},
+		"nothing is to keep": {class("h", nil), []nodev1.RuntimeClass{*class("h", map[string]string{"note": "x"})}, nil},
+	} {
+		KeepKnown(c.new, c.there)
+		if !maps.Equal(c.new.Annotations, c.want) {
+			t.Errorf("%s: %v, want %v", name, c.new.Annotations, c.want)
+		}
+	}
+	if len(all) != 4 {
+		t.Error("what was there is changed")
 	}
 }

@@ -362,10 +362,11 @@ func (b *bed) withdrawn(t *testing.T) {
 	if err := os.Rename(b.crun, b.crun+".away"); err != nil {
 		t.Fatal(err)
 	}
+	broken := time.Now()
 	b.notReady(t)
-	began := time.Now()
+	berth := time.Since(broken)
 	b.room(t, kubelet.NodeName, 0)
-	t.Logf("the scheduler knows %v after berth", time.Since(began))
+	t.Logf("the runtime is gone; berth knows after %v, the scheduler after %v", berth, time.Since(broken))
 	b.labelled(t, "runc")
 	b.pod(t, "late", "crun", "{}")
 	b.pod(t, "of-runc", "runc", "{}")

@@ -55,7 +55,7 @@ type listedClass struct {
 	NodeSelector map[string]string                    `json:"nodeSelector,omitempty"`
 	Capabilities map[capability.Name]capability.Known `json:"capabilities,omitempty"`
 
-	table capability.Table
+	handler runtimeclass.Handler
 }
 
 func (p *program) listClasses(ctx context.Context, names []string, form string) error {
@@ -77,7 +77,7 @@ func (p *program) listClasses(ctx context.Context, names []string, form string) 
 		if err != nil {
 			p.note("%v", err)
 		}
-		one := listedClass{Name: c.Name, Handler: c.Handler, Default: h.Default, Isolation: h.Isolation, Capabilities: h.Capabilities, table: h.Table}
+		one := listedClass{Name: c.Name, Handler: c.Handler, Default: h.Default, Isolation: h.Isolation, Capabilities: h.Capabilities, handler: h}
 		if c.Overhead != nil {
 			one.Overhead = c.Overhead.PodFixed
 		}
@@ -105,12 +105,13 @@ func classesTable(all []listedClass, wide bool) *output.Table {
 			handler += " (default)"
 		}
 		by := map[capability.Answer][]string{}
-		for _, name := range c.table.Sorted() {
-			answer := c.table.Of(name).Answer
+		known := c.handler.Anywhere()
+		for _, name := range known.Sorted() {
+			answer := known.Of(name).Answer
 			by[answer] = append(by[answer], string(name))
 		}
 		lacks := or(strings.Join(by[capability.No], ", "))
-		if c.table.Empty() {
+		if known.Empty() {
 			lacks = "not annotated"
 		}
 		row := []string{c.Name, handler, or(string(c.Isolation)), or(costs(c.Overhead)), lacks}

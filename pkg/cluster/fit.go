@@ -143,6 +143,7 @@ func (s *State) candidate(c Candidate, pod *corev1.Pod, o FitOptions) Candidate 
 	if i := slices.IndexFunc(o.Handlers, func(h runtimeclass.Handler) bool { return h.Name == c.Handler }); i >= 0 && c.Handler != "" {
 		known.Table = o.Handlers[i].Table
 	}
+	known = known.Anywhere()
 	c.Isolation = known.Isolation
 	affinity, asks := nodeaffinity.GetRequiredNodeAffinity(pod), resource.PodRequests(pod, resource.PodResourcesOptions{})
 	reasons := map[string][]string{}

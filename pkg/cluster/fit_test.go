@@ -44,6 +44,8 @@ func TestFit(t *testing.T) {
 	vm.Set(capability.HostPID, capability.No, capability.Declared, "a kernel of its own")
 	annotated := *aClass("vm", "kata")
 	annotated.Annotations = map[string]string{runtimeclass.CapabilitiesAnnotation: `{"host-pid": {"answer": "no", "source": "declared", "note": "as annotated"}}`}
+	probed := *aClass("selinux", "kata")
+	probed.Annotations = map[string]string{runtimeclass.CapabilitiesAnnotation: `{"selinux": {"answer": "no", "source": "probed", "note": "this node does not have SELinux"}}`}
 	two := []corev1.Node{aNode("a", label("kata"), "", "runc", "kata"), aNode("b", nil, "", "runc")}
 	costs := func(amount string) func(*corev1.Pod) {
 		return func(p *corev1.Pod) {
@@ -79,6 +81,13 @@ func TestFit(t *testing.T) {
 			"|| own unknown [] [a b]|spec.hostPID: true needs host-pid, but the handler may not support it (a, b)",
 			"|runc| no [] []|no class uses it (a, b)",
 			"vm|kata| no [] []|spec.hostPID: true needs host-pid, but the handler does not support it: as annotated (a); the node does not have the handler (b)",
+		}},
+		{"what one node was found to lack", aPod("p", "", "", func(p *corev1.Pod) {
+			p.Spec.SecurityContext = &corev1.PodSecurityContext{SELinuxOptions: &corev1.SELinuxOptions{Level: "s0"}}
+		}), State{Nodes: two, Classes: []nodev1.RuntimeClass{probed}}, FitOptions{}, []string{
+			"|| own unknown [] [a b]|",
+			"selinux|kata| unknown [] [a]|spec.securityContext.seLinuxOptions: :::s0 needs selinux, but the handler may not support it: the node that was asked answers no: this node does not have SELinux (a)",
+			"|runc| no [] []|no class uses it (a, b)",
 		}},
 		{"a file knows better than a class", aPod("p", "", "", func(p *corev1.Pod) { p.Spec.HostPID = true }), State{Nodes: two, Classes: []nodev1.RuntimeClass{annotated}}, FitOptions{Handlers: []runtimeclass.Handler{vm}}, []string{
 			"|| own unknown", "vm|kata| no [] []|spec.hostPID: true needs host-pid, but the handler does not support it: a kernel of its own (a)", "|runc| no",

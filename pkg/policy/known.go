@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 
@@ -92,30 +91,21 @@ func known(o Options) ([]class, error) {
 // ignored are capabilities without which no node refuses a pod: it runs without them.
 var ignored = []capability.Name{capability.Sysctls}
 
-// judged is a handler by which pods of a whole cluster are judged. What a node was found to
-// lack, others may have, so it is unknown. So is all that a default handler lacks that
-// nobody has chosen: other nodes may have another one.
+// judged is a handler by which pods of a whole cluster are judged. What a default handler
+// lacks that nobody has chosen is unknown: other nodes may have another one.
 func judged(h runtimeclass.Handler, unchosen bool) runtimeclass.Handler {
 	if unchosen {
 		h.State, h.Reason = "", ""
 	}
-	h.Capabilities = maps.Clone(h.Capabilities)
+	h = h.Anywhere()
 	for name, k := range h.Capabilities {
-		why := ""
 		switch {
 		case k.Answer != capability.No:
-			continue
-		case k.Source == capability.Probed:
-			why = "the node that was asked answers no"
 		case unchosen:
-			why = "the default of the node that was asked does not"
-		case !slices.Contains(ignored, name):
-			continue
+			h.Doubt(name, "the default of the node that was asked does not")
+		case slices.Contains(ignored, name):
+			h.Doubt(name, "")
 		}
-		if why != "" && k.Note != "" {
-			why += ": "
-		}
-		h.Set(name, capability.Unknown, "", why+k.Note)
 	}
 	return h
 }

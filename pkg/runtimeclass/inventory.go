@@ -3,6 +3,7 @@ package runtimeclass
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -43,6 +44,28 @@ func (h Handler) WhyNot() string {
 		return "the handler is " + h.State
 	}
 	return fmt.Sprintf("the handler is %s: %s", h.State, h.Reason)
+}
+
+// Anywhere is what is known of a handler for all nodes of a cluster: what a node was found
+// to lack, others may have.
+func (h Handler) Anywhere() Handler {
+	h.Capabilities = maps.Clone(h.Capabilities)
+	for name, k := range h.Capabilities {
+		if k.Answer == capability.No && k.Source == capability.Probed {
+			h.Doubt(name, "the node that was asked answers no")
+		}
+	}
+	return h
+}
+
+// Doubt makes it unknown whether a handler can do something, and says why before what was
+// said of it.
+func (h *Handler) Doubt(name capability.Name, why string) {
+	note := h.Of(name).Note
+	if why != "" && note != "" {
+		why += ": "
+	}
+	h.Set(name, capability.Unknown, "", why+note)
 }
 
 // Measurement is what pods of a handler use beyond their containers.

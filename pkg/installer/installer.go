@@ -90,6 +90,12 @@ func resolved(root, path string) string {
 	return there
 }
 
+// guarded is a step whose undoing may have to wait for something else.
+type guarded interface {
+	// mayUndo returns what keeps the step from being undone. It changes nothing.
+	mayUndo(ctx context.Context, saved []byte) error
+}
+
 // step is one part of an installation. What is saved before it begins is JSON of its own.
 type step interface {
 	// name is what the journal knows the step by.
@@ -256,6 +262,9 @@ func (i *Installer) undo(ctx context.Context, j *journal, name string) error {
 	if err != nil {
 		return err
 	}
+	if err := i.mayUndo(ctx, s, e); err != nil {
+		return err
+	}
 	if err := i.takeTurn(ctx); err != nil {
 		return err
 	}
@@ -273,6 +282,15 @@ func (i *Installer) undo(ctx context.Context, j *journal, name string) error {
 	return i.writeJournal(j)
 }
 
+func (i *Installer) mayUndo(ctx context.Context, s step, e *entry) error {
+	if g, ok := s.(guarded); ok {
+		if err := g.mayUndo(ctx, e.Saved); err != nil {
+			return fmt.Errorf("undo %s: %w", e.Name, err)
+		}
+	}
+	return nil
+}
+
 // ErrPods is the reason if something cannot be taken away because pods need it.
 var ErrPods = errors.New("try again when these pods are gone")
 
@@ -288,6 +306,9 @@ func (i *Installer) Uninstall(ctx context.Context) error {
 			return err
 		}
 	}
+	if err := i.mayGoBack(ctx, j); err != nil {
+		return err
+	}
 	for _, e := range slices.Backward(slices.Clone(j.Steps)) {
 		if err := i.undo(ctx, j, e.Name); err != nil {
 			return err
@@ -298,4 +319,21 @@ func (i *Installer) Uninstall(ctx context.Context) error {
 	}
 	i.Cluster.Done()
 	return nil
+}
+
+// mayGoBack returns what keeps the kubelet from going back, before anything is undone.
+func (i *Installer) mayGoBack(ctx context.Context, j *journal) error {
+	name := kubeletStep
+	if j.entry(name) == nil {
+		name = startStep
+	}
+	e := j.entry(name)
+	if e == nil {
+		return nil
+	}
+	s, err := i.stepOf(name)
+	if err != nil {
+		return err
+	}
+	return i.mayUndo(ctx, s, e)
 }

@@ -688,3 +688,80 @@ func TestValidate(t *testing.T) {
 		})
 	}
 }
+
+// A kubelet that uses berth keeps it, whoever has moved it: without berth it has no runtime.
+func TestKubeletLeftWithBerth(t *testing.T) {
+	for name, c := range map[string]struct {
+		moved  bool
+		change func(*node)
+		wrong  string
+	}{
+		"by hand": {false, func(n *node) {
+			n.write(kubeletConfig, "kind: KubeletConfiguration\ncontainerRuntimeEndpoint: "+ours+"\n")
+		}, kubeletConfig},
+		"by hand, without a scheme": {false, func(n *node) {
+			n.write("/etc/default/kubelet", "KUBELET_EXTRA_ARGS=--container-runtime-endpoint=/var/run/berth/berth.sock\n")
+		}, "/etc/default/kubelet"},
+		"by a package's unit": {false, func(n *node) {
+			n.write("/usr/lib/systemd/system/kubelet.service", "[Service]\nExecStart=/usr/bin/kubelet --container-runtime-endpoint="+ours+"\n")
+		}, "/usr/lib/systemd/system/kubelet.service"},
+		"on its command line": {false, func(n *node) {
+			n.write("/proc/7/comm", "kubelet\n")
+			n.write("/proc/7/cmdline", "kubelet\x00--container-runtime-endpoint\x00"+ours)
+		}, "command line"},
+		"without a service": {false, func(n *node) {
+			if err := os.Remove(filepath.Join(n.root, "/usr/lib/systemd/system/kubelet.service")); err != nil {
+				n.t.Fatal(err)
+			}
+			n.write("/proc/7/comm", "kubelet\n")
+			n.write("/proc/7/cmdline", "kubelet\x00--container-runtime-endpoint="+ours)
+		}, "command line"},
+		"kubeadm upgrade, its file": {true, func(n *node) {
+			n.write(instanceConfig, "containerRuntimeEndpoint: "+ours+"\n")
+		}, instanceConfig},
+		"kubeadm upgrade, a flag": {true, func(n *node) {
+			n.write("/etc/default/kubelet", "KUBELET_EXTRA_ARGS=--container-runtime-endpoint="+ours+"\n")
+		}, "/etc/default/kubelet"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newTestNode(t)
+			w := n.wanted()
+			w.Kubelet = c.moved
+			if err := n.installer("").Install(t.Context(), w); err != nil {
+				t.Fatal(err)
+			}
+			c.change(n)
+			before := n.tree()
+			err := n.installer("").Uninstall(t.Context())
+			if err == nil || !strings.Contains(err.Error(), c.wrong) || !strings.Contains(err.Error(), "try again") {
+				t.Errorf("got %v, want %q", err, c.wrong)
+			}
+			if n.tree() != before || !n.running["berth"] {
+				t.Errorf("something is undone: berth runs: %t", n.running["berth"])
+			}
+		})
+	}
+}
+
+// A kubelet is back when its command line is, too.
+func TestKubeletComesBackWithBerth(t *testing.T) {
+	n := newTestNode(t)
+	if err := n.installer("").Install(t.Context(), n.wanted()); err != nil {
+		t.Fatal(err)
+	}
+	ctx, end := context.WithCancel(t.Context())
+	i := n.installer("")
+	i.at = func(place string) {
+		if place == "installer.kubelet.restored" {
+			n.write("/proc/7/comm", "kubelet\n")
+			n.write("/proc/7/cmdline", "kubelet\x00--container-runtime-endpoint="+ours)
+			end()
+		}
+	}
+	if err := i.Uninstall(ctx); err == nil || !strings.Contains(err.Error(), "command line") {
+		t.Errorf("got %v", err)
+	}
+	if !n.running["berth"] {
+		t.Error("berth is stopped")
+	}
+}

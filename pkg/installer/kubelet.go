@@ -41,6 +41,10 @@ type kubelet struct {
 	packaged []string
 	// flags are the endpoints of the command line, if it runs.
 	flags []string
+	// named are files with berth's socket, also where another one wins over them. runs says
+	// that the command line has it.
+	named []string
+	runs  bool
 	// unit is the service to restart, and k3s says that the kubelet is part of k3s.
 	unit string
 	k3s  bool
@@ -86,6 +90,34 @@ func (k kubelet) endpoint() string {
 		return defaultEndpoint
 	}
 	return now
+}
+
+// isBerth says whether an endpoint is berth's, with links and without.
+func isBerth(endpoint string) bool { return strings.HasSuffix(endpoint, "/run/berth/berth.sock") }
+
+// namesBerth says whether a file, or a command line, leads the kubelet to berth.
+func namesBerth(path, text string) bool {
+	for _, key := range slices.Concat(endpointKeys, endpointFlags) {
+		if isYAML(path) && isBerth(yamlValue(text, key)) || !isYAML(path) && isBerth(flagValue(text, key)) {
+			return true
+		}
+	}
+	return false
+}
+
+func isYAML(path string) bool {
+	return slices.Contains([]string{kubeletConfig, instanceConfig, k3sConfig}, path) || strings.HasSuffix(path, ".yaml")
+}
+
+// left returns what still leads the kubelet to berth, and what to do about that.
+func (k kubelet) left(files []string) error {
+	if len(files) > 0 {
+		return fmt.Errorf("the kubelet is led to %s by %s: set the endpoint of the other CRI daemon there, restart the kubelet, and try again", socket, strings.Join(files, ", "))
+	}
+	if k.runs {
+		return fmt.Errorf("the kubelet runs with %s on its command line: restart it with the endpoint of the other CRI daemon, and try again", socket)
+	}
+	return nil
 }
 
 // moved returns what files must say so that the kubelet uses an endpoint. Only what
@@ -203,7 +235,7 @@ func reverted(path, now, old, written, to string) string {
 	if now == written {
 		return old
 	}
-	if slices.Contains([]string{kubeletConfig, instanceConfig, k3sConfig}, path) || strings.HasSuffix(path, ".yaml") {
+	if isYAML(path) {
 		for _, key := range append(slices.Clone(endpointKeys), endpointFlags...) {
 			was := yamlValue(old, key)
 			switch {

@@ -10,8 +10,17 @@ import (
 	"strings"
 )
 
-// findKubelet looks for the node's kubelet.
+// findKubelet looks for the node's kubelet, which can be restarted.
 func (i *Installer) findKubelet() (kubelet, error) {
+	k, err := i.lookForKubelet()
+	if err == nil && k.unit == "" {
+		err = errors.New("no kubelet.service, k3s.service or k3s-agent.service found: the kubelet cannot be restarted. Set its endpoint by hand (docs/migration.md)")
+	}
+	return k, err
+}
+
+// lookForKubelet looks for a kubelet. One that no service starts has no unit.
+func (i *Installer) lookForKubelet() (kubelet, error) {
 	k := kubelet{config: kubeletConfig, texts: map[string]string{}}
 	for _, name := range k3sUnits {
 		if i.existsAny(unitOf(name)) {
@@ -20,14 +29,14 @@ func (i *Installer) findKubelet() (kubelet, error) {
 	}
 	arguments := i.processArguments(map[bool][]string{true: {"k3s-server", "k3s-agent", "k3s"}, false: {"kubelet"}}[k.k3s])
 	k.flags = flagsOf(arguments, endpointFlags[0])
+	k.runs = namesBerth("", strings.Join(arguments, " "))
 	if config := flagsOf(arguments, "config"); len(config) > 0 && !k.k3s {
 		k.config = config[len(config)-1]
 	}
 	paths := []string{k3sConfig}
 	if !k.k3s {
-		k.unit = "kubelet"
-		if !i.existsAny(unitOf(k.unit)) {
-			return k, errors.New("no kubelet.service, k3s.service or k3s-agent.service found: the kubelet cannot be restarted. Set its endpoint by hand (docs/migration.md)")
+		if i.existsAny(unitOf("kubelet")) {
+			k.unit = "kubelet"
 		}
 		paths = append([]string{k.config, instanceConfig}, i.matching(flagFiles)...)
 	}
@@ -35,6 +44,9 @@ func (i *Installer) findKubelet() (kubelet, error) {
 		text, err := os.ReadFile(resolved(i.Root, path))
 		if err == nil {
 			k.texts[path] = string(text)
+			if namesBerth(path, string(text)) {
+				k.named = append(k.named, path)
+			}
 		} else if !errors.Is(err, fs.ErrNotExist) {
 			return k, err
 		}
@@ -43,6 +55,9 @@ func (i *Installer) findKubelet() (kubelet, error) {
 		for _, path := range i.matching(packagedUnits) {
 			if text, err := os.ReadFile(resolved(i.Root, path)); err == nil && flagValue(string(text), endpointFlags[0]) != "" {
 				k.packaged = append(k.packaged, path)
+				if namesBerth(path, string(text)) {
+					k.named = append(k.named, path)
+				}
 			}
 		}
 	}

@@ -122,7 +122,7 @@ func (i *Installer) survey(ctx context.Context, w Wanted, j *journal) (Beside, e
 	if !strings.Contains(b.Endpoint, "://") {
 		b.Endpoint = "unix://" + b.Endpoint
 	}
-	if strings.HasSuffix(b.Endpoint, "/run/berth/berth.sock") {
+	if isBerth(b.Endpoint) {
 		return b, errors.New("the kubelet uses berth already, and not by this installer: nothing to put it beside")
 	}
 	err := eventually(ctx, i.patience, func() error {
@@ -420,12 +420,22 @@ func (s *start) back(ctx context.Context, version string) error {
 	return err
 }
 
+// mayUndo implements guarded: without berth, a kubelet that uses it has no runtime. The
+// journal does not know of one that was moved by hand, or by kubeadm.
+func (s *start) mayUndo(context.Context, []byte) error {
+	if err := s.i.noPods(); err != nil {
+		return err
+	}
+	k, err := s.i.lookForKubelet()
+	if err != nil {
+		return err
+	}
+	return k.left(k.named)
+}
+
 func (s *start) undo(ctx context.Context, text []byte) error {
 	var saved savedStart
 	if err := json.Unmarshal(text, &saved); err != nil {
-		return err
-	}
-	if err := s.i.noPods(); err != nil {
 		return err
 	}
 	if _, err := os.Lstat(s.i.path(unitFile)); err == nil {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"slices"
 	"time"
 )
 
@@ -76,10 +77,34 @@ func (m *kubeletMove) do(ctx context.Context, text []byte) error {
 		return err
 	}
 	m.i.at("installer.kubelet.restarted")
-	if err := eventually(ctx, kubeletPatience, func() error { return m.i.Cluster.Serves(ctx, true) }); err != nil {
+	if err := eventually(ctx, kubeletPatience, func() error { return m.serves(ctx) }); err != nil {
 		return fmt.Errorf("the kubelet does not serve with berth: %w", err)
 	}
 	return m.i.green(ctx, true)
+}
+
+// serves says whether the kubelet serves, and by berth.
+func (m *kubeletMove) serves(ctx context.Context) error {
+	if err := m.i.Cluster.Serves(ctx, true); err != nil {
+		return err
+	}
+	k, err := m.i.lookForKubelet()
+	if err == nil && !isBerth(k.endpoint()) {
+		err = fmt.Errorf("its endpoint is %s", k.endpoint())
+	}
+	return err
+}
+
+// servesWithout says whether it serves, and by another runtime.
+func (m *kubeletMove) servesWithout(ctx context.Context) error {
+	if err := m.i.Cluster.Serves(ctx, false); err != nil {
+		return err
+	}
+	k, err := m.i.lookForKubelet()
+	if err != nil {
+		return err
+	}
+	return k.left(k.named)
 }
 
 func (m *kubeletMove) restart(ctx context.Context, unit string) error {
@@ -90,9 +115,26 @@ func (m *kubeletMove) restart(ctx context.Context, unit string) error {
 	return err
 }
 
-// undo has the kubelet use what it used before. One whose files say so already is
-// restarted all the same: an interrupted run may have put them back, and no more.
-func (m *kubeletMove) undo(ctx context.Context, text []byte) error {
+// former are the files as they are to be, without those that somebody has removed.
+func (m *kubeletMove) former(saved savedKubelet) ([]original, error) {
+	var files []original
+	for _, o := range saved.Files {
+		now, err := os.ReadFile(m.i.path(o.Path))
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		o.Content = []byte(reverted(o.Path, string(now), string(o.Content), string(saved.Written[o.Path]), socket))
+		files = append(files, o)
+	}
+	return files, nil
+}
+
+// mayUndo implements guarded: files that were not there at the move, or have changed since,
+// may lead the kubelet to berth still.
+func (m *kubeletMove) mayUndo(_ context.Context, text []byte) error {
 	var saved savedKubelet
 	if err := json.Unmarshal(text, &saved); err != nil {
 		return err
@@ -100,16 +142,37 @@ func (m *kubeletMove) undo(ctx context.Context, text []byte) error {
 	if err := m.i.noPods(); err != nil {
 		return err
 	}
-	for _, o := range saved.Files {
-		now, err := os.ReadFile(m.i.path(o.Path))
-		if errors.Is(err, fs.ErrNotExist) {
-			continue // somebody has removed it
+	files, err := m.former(saved)
+	if err != nil {
+		return err
+	}
+	k, err := m.i.lookForKubelet()
+	if err != nil {
+		return err
+	}
+	k.runs = false // it is restarted
+	named := k.named
+	for _, o := range files {
+		named = slices.DeleteFunc(named, func(path string) bool { return path == o.Path })
+		if namesBerth(o.Path, string(o.Content)) {
+			named = append(named, o.Path)
 		}
-		if err != nil {
-			return err
-		}
-		text := reverted(o.Path, string(now), string(o.Content), string(saved.Written[o.Path]), socket)
-		o.Content = []byte(text)
+	}
+	return k.left(named)
+}
+
+// undo has the kubelet use what it used before. One whose files say so already is
+// restarted all the same: an interrupted run may have put them back, and no more.
+func (m *kubeletMove) undo(ctx context.Context, text []byte) error {
+	var saved savedKubelet
+	if err := json.Unmarshal(text, &saved); err != nil {
+		return err
+	}
+	files, err := m.former(saved)
+	if err != nil {
+		return err
+	}
+	for _, o := range files {
 		if err := m.i.restore(o); err != nil {
 			return err
 		}
@@ -118,7 +181,7 @@ func (m *kubeletMove) undo(ctx context.Context, text []byte) error {
 	if err := m.restart(ctx, saved.Unit); err != nil {
 		return err
 	}
-	if err := eventually(ctx, kubeletPatience, func() error { return m.i.Cluster.Serves(ctx, false) }); err != nil {
+	if err := eventually(ctx, kubeletPatience, func() error { return m.servesWithout(ctx) }); err != nil {
 		return fmt.Errorf("the kubelet does not serve with its former runtime: %w", err)
 	}
 	return nil

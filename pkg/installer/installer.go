@@ -90,6 +90,12 @@ func resolved(root, path string) string {
 	return there
 }
 
+// settling is a step that saves what was last good, for when something newer is not.
+type settling interface {
+	// settled returns what is saved from now on.
+	settled(saved []byte) ([]byte, error)
+}
+
 // guarded is a step whose undoing may have to wait for something else.
 type guarded interface {
 	// mayUndo returns what keeps the step from being undone. It changes nothing.
@@ -168,8 +174,11 @@ func (i *Installer) finishUndoing(ctx context.Context, j *journal) error {
 
 func (i *Installer) doAll(ctx context.Context, j *journal, steps []step) error {
 	var failed []error
-	for _, s := range steps {
+	for n, s := range steps {
 		err := i.do(ctx, j, s)
+		if err == nil && !s.alone() && (n+1 == len(steps) || steps[n+1].alone()) {
+			err = i.complete(j)
+		}
 		if err == nil {
 			continue
 		}
@@ -184,6 +193,21 @@ func (i *Installer) doAll(ctx context.Context, j *journal, steps []step) error {
 		return errors.Join(err, i.undoNew(ctx, j, ""))
 	}
 	return errors.Join(failed...)
+}
+
+// complete notes that the installation has come to its end. What fails later undoes none of it.
+func (i *Installer) complete(j *journal) error {
+	changed := false
+	for n := range j.Steps {
+		e := &j.Steps[n]
+		if e.New && e.State == done {
+			e.New, changed = false, true
+		}
+	}
+	if !changed {
+		return nil
+	}
+	return i.writeJournal(j)
 }
 
 func (i *Installer) takeTurn(ctx context.Context) error {
@@ -227,7 +251,15 @@ func (i *Installer) do(ctx context.Context, j *journal, s step) error {
 		return err
 	}
 	i.at("installer." + s.name() + ".made")
-	e.State, e.New = done, false
+	if g, ok := s.(settling); ok {
+		if e.Saved, err = g.settled(saved); err != nil {
+			return err
+		}
+	}
+	e.State = done
+	if s.alone() {
+		e.New = false
+	}
 	if err := i.writeJournal(j); err != nil {
 		return err
 	}
@@ -245,13 +277,16 @@ func (i *Installer) undoNew(ctx context.Context, j *journal, name string) error 
 		}
 		return i.undo(ctx, j, name)
 	}
-	if e := j.entry(kubeletStep); e != nil && !e.New {
-		return nil
-	}
 	for _, e := range slices.Backward(slices.Clone(j.Steps)) {
+		if !e.New {
+			continue
+		}
 		if err := i.undo(ctx, j, e.Name); err != nil {
 			return err
 		}
+	}
+	if len(j.Steps) > 0 {
+		return nil
 	}
 	return i.removeJournal()
 }

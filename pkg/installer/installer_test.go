@@ -27,6 +27,10 @@ type node struct {
 	// fails has commands fail, doctor is what it finds beside the kubelet's endpoint.
 	fails  map[string]error
 	doctor string
+	// broken is a version that does not start.
+	broken string
+	// version is what the daemon is that runs.
+	version string
 	// turns is how often the turn was taken, held says that it is.
 	turns int
 	held  bool
@@ -131,6 +135,10 @@ func (n *node) Run(_ context.Context, name string, args ...string) ([]byte, erro
 			return nil, exited(3)
 		}
 	case "systemctl restart berth.service":
+		n.version, _ = os.Readlink(filepath.Join(n.root, current))
+		if n.broken != "" && n.version == n.broken {
+			return nil, exited(1)
+		}
 		n.running["berth"] = true
 		n.write("/var/lib/berth/records/format", "1")
 		n.write("/run/berth/berth.sock", "")
@@ -156,7 +164,7 @@ func (n *node) Run(_ context.Context, name string, args ...string) ([]byte, erro
 		var list []string
 		for _, h := range n.served() {
 			state := "STATE_READY"
-			if strings.HasPrefix(h, "broken") {
+			if strings.Contains(n.read(handlerFile(h)), "/broken") {
 				state = "STATE_NOT_READY"
 			}
 			list = append(list, fmt.Sprintf(`{"name":%q,"state":%q,"isDefault":%t}`, h, state, h == "containerd"))
@@ -391,6 +399,68 @@ func TestInterrupted(t *testing.T) {
 			}
 			n.as(before)
 		})
+	}
+}
+
+// TestInterruptedUpgrade kills an upgrade at every place. The next run finishes it, or goes back
+// to the version before, which runs as well when the new one turns out to be no good.
+func TestInterruptedUpgrade(t *testing.T) {
+	upgraded := func(t *testing.T) (*node, Wanted, string) {
+		t.Helper()
+		n := newTestNode(t)
+		w, before := n.wanted(), n.tree()
+		if err := n.installer("").Install(t.Context(), w); err != nil {
+			t.Fatal(err)
+		}
+		w.Version = "1.1.0"
+		w.Config += "\n# more"
+		return n, w, before
+	}
+	var places []string
+	n, w, _ := upgraded(t)
+	i := n.installer("")
+	i.at = func(place string) { places = append(places, place) }
+	if err := i.Install(t.Context(), w); err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Contains(places, "installer.start.half") || !slices.Contains(places, "installer.start.run") {
+		t.Fatalf("places: %v", places)
+	}
+	for _, place := range slices.Compact(places) {
+		for name, c := range map[string]struct {
+			version string
+			change  func(*node)
+			fails   string
+		}{
+			"finished":  {"1.1.0", func(*node) {}, ""},
+			"back":      {"1.0.0", func(*node) {}, ""},
+			"not green": {"1.1.0", func(n *node) { n.doctor = `{"check":"handlers","level":"fail"}` }, "1.0.0"},
+			"no start":  {"1.1.0", func(n *node) { n.broken = "1.1.0" }, "1.0.0"},
+		} {
+			t.Run(place+"/"+name, func(t *testing.T) {
+				t.Parallel()
+				n, w, before := upgraded(t)
+				if !killed(func() { _ = n.installer(place).Install(t.Context(), w) }) {
+					t.Fatal("it was not interrupted")
+				}
+				c.change(n)
+				w.Version = c.version
+				want := c.version
+				if err := n.installer("").Install(t.Context(), w); err != nil {
+					want = c.fails
+				}
+				if link, err := os.Readlink(filepath.Join(n.root, current)); n.version != want || link != want {
+					t.Errorf("version %q runs, %q is current (%v), want %q", n.version, link, err, want)
+				}
+				if n.endpoint != ours || !n.running["berth"] {
+					t.Errorf("the kubelet uses %s; berth runs: %t", n.endpoint, n.running["berth"])
+				}
+				if err := n.installer("").Uninstall(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				n.as(before)
+			})
+		}
 	}
 }
 
@@ -764,4 +834,71 @@ func TestKubeletComesBackWithBerth(t *testing.T) {
 	if !n.running["berth"] {
 		t.Error("berth is stopped")
 	}
+}
+
+// An upgrade that fails takes nothing away that was there before it, also where the kubelet
+// was not moved.
+func TestFailedUpgradeBeside(t *testing.T) {
+	for name, fail := range map[string]func(*node){
+		"configuration": func(n *node) { n.fails["berth check"] = exited(2) },
+		"start":         func(n *node) { n.broken = "1.1.0" },
+		"doctor":        func(n *node) { n.doctor = `{"check":"handlers","level":"fail"}` },
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newTestNode(t)
+			w, before := n.wanted(), n.tree()
+			w.Kubelet = false
+			if err := n.installer("").Install(t.Context(), w); err != nil {
+				t.Fatal(err)
+			}
+			fail(n)
+			w.Version = "1.1.0"
+			if err := n.installer("").Install(t.Context(), w); err == nil {
+				t.Error("it does not fail")
+			}
+			if !n.running["berth"] || n.version != "1.0.0" || !slices.Contains(n.served(), "kata") {
+				t.Errorf("berth runs: %t, %q, with %v", n.running["berth"], n.version, n.served())
+			}
+			// Neither does a move of the kubelet that fails.
+			n.fails, n.broken, n.doctor = map[string]error{}, "", ""
+			w.Version, w.Kubelet = "1.0.0", true
+			n.fails["systemctl restart kubelet.service"] = exited(1)
+			if err := n.installer("").Install(t.Context(), w); err == nil {
+				t.Error("the kubelet is restarted")
+			}
+			n.fails = map[string]error{}
+			if err := n.installer("").Install(t.Context(), w); err != nil {
+				t.Fatal(err)
+			}
+			if n.endpoint != ours || !n.running["berth"] {
+				t.Errorf("the kubelet uses %s; berth runs: %t", n.endpoint, n.running["berth"])
+			}
+			if err := n.installer("").Uninstall(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			n.as(before)
+		})
+	}
+}
+
+// A runtime's next version that cannot run pods is not used: the one before is.
+func TestRuntimesNextVersionFailed(t *testing.T) {
+	n := newTestNode(t)
+	w, before := n.wanted(), n.tree()
+	if err := n.installer("").Install(t.Context(), w); err != nil {
+		t.Fatal(err)
+	}
+	w.Runtimes[0].Version = "broken-1.25"
+	i := n.installer("")
+	i.patience = 0
+	if err := i.Install(t.Context(), w); err == nil || !strings.Contains(err.Error(), "handler crun is not ready") {
+		t.Errorf("got %v", err)
+	}
+	if got := n.read(dropIns + "/50-crun.toml"); !strings.Contains(got, "/1.24/crun") || n.asked[len(n.asked)-1] == "berth handlers -o json" {
+		t.Errorf("crun is %s, after %q", got, n.asked[len(n.asked)-1])
+	}
+	if err := n.installer("").Uninstall(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	n.as(before)
 }

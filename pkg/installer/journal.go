@@ -29,7 +29,7 @@ const (
 type entry struct {
 	Name  string `json:"name"`
 	State string `json:"state"`
-	// New says that the step was never done as a whole.
+	// New says that the step, or the installation that it is part of, was never done as a whole.
 	New   bool   `json:"new,omitempty"`
 	Input string `json:"input"`
 	// Saved is what undo needs.

@@ -340,9 +340,13 @@ type start struct {
 	version, config string
 }
 
-// savedStart are directories that were there before.
+// savedStart is what undo needs, and what the way back from a version needs.
 type savedStart struct {
+	// Kept are directories that were there before.
 	Kept []string `json:"kept"`
+	// Good is the version that was last green, Left says that another was begun since.
+	Good string `json:"good,omitempty"`
+	Left bool   `json:"left,omitempty"`
 }
 
 // daemonDirs are what a daemon makes, and what nobody needs without one.
@@ -360,10 +364,14 @@ func (s *start) input() string { return s.version + " " + s.config }
 func (*start) alone() bool     { return false }
 
 func (s *start) prepare(_ context.Context, before []byte) ([]byte, error) {
-	if before != nil {
-		return before, nil
-	}
 	saved := savedStart{}
+	if before != nil {
+		if err := json.Unmarshal(before, &saved); err != nil {
+			return nil, err
+		}
+		saved.Left = saved.Left || saved.Good != s.version
+		return json.Marshal(saved)
+	}
 	for _, dir := range daemonDirs {
 		if _, err := os.Lstat(s.i.path(dir)); err == nil {
 			saved.Kept = append(saved.Kept, dir)
@@ -372,7 +380,21 @@ func (s *start) prepare(_ context.Context, before []byte) ([]byte, error) {
 	return json.Marshal(saved)
 }
 
-func (s *start) do(ctx context.Context, _ []byte) error {
+// settled implements settling.
+func (s *start) settled(text []byte) ([]byte, error) {
+	var saved savedStart
+	if err := json.Unmarshal(text, &saved); err != nil {
+		return nil, err
+	}
+	saved.Good, saved.Left = s.version, false
+	return json.Marshal(saved)
+}
+
+func (s *start) do(ctx context.Context, text []byte) error {
+	var saved savedStart
+	if err := json.Unmarshal(text, &saved); err != nil {
+		return err
+	}
 	binary := filepath.Join(home, s.version, "bin/berth")
 	if _, err := s.i.Host.Run(ctx, binary, "check"); err != nil && exitStatus(err) != degraded {
 		return fmt.Errorf("berth refuses the configuration: %w", err)
@@ -388,20 +410,23 @@ func (s *start) do(ctx context.Context, _ []byte) error {
 		}
 	}
 	s.i.at("installer.start.half")
-	if err := s.run(ctx, before); err != nil {
-		if before != "" && before != s.version {
-			err = errors.Join(err, s.back(ctx, before))
-		}
-		return err
+	if err := s.run(ctx, saved); err != nil {
+		return errors.Join(err, s.back(ctx, saved))
 	}
-	return s.i.green(ctx, false)
+	s.i.at("installer.start.run")
+	if err := s.i.green(ctx, false); err != nil {
+		return errors.Join(err, s.back(ctx, saved))
+	}
+	return nil
 }
 
-func (s *start) run(ctx context.Context, before string) error {
+// run has the daemon be of that version. Whether the one that runs is cannot be told from
+// the link, which an interrupted run may have changed before it restarted anything.
+func (s *start) run(ctx context.Context, saved savedStart) error {
 	if _, err := s.i.Host.Run(ctx, "systemctl", "enable", "berth.service"); err != nil {
 		return err
 	}
-	if _, err := s.i.Host.Run(ctx, "systemctl", "is-active", "--quiet", "berth.service"); err == nil && before == s.version {
+	if _, err := s.i.Host.Run(ctx, "systemctl", "is-active", "--quiet", "berth.service"); err == nil && saved.Good == s.version && !saved.Left {
 		return s.i.reload(ctx)
 	}
 	// Pods go on meanwhile: they are not the daemon's children.
@@ -411,13 +436,19 @@ func (s *start) run(ctx context.Context, before string) error {
 	return nil
 }
 
-// back returns to the version that ran before.
-func (s *start) back(ctx context.Context, version string) error {
-	if err := relink(s.i.path(current), version); err != nil {
+// back returns to the version that was last green, if that is another. A run that is
+// interrupted leaves it to the next.
+func (s *start) back(ctx context.Context, saved savedStart) error {
+	if saved.Good == "" || saved.Good == s.version || ctx.Err() != nil {
+		return nil
+	}
+	if err := relink(s.i.path(current), saved.Good); err != nil {
 		return err
 	}
-	_, err := s.i.Host.Run(context.WithoutCancel(ctx), "systemctl", "restart", "berth.service")
-	return err
+	if _, err := s.i.Host.Run(ctx, "systemctl", "restart", "berth.service"); err != nil {
+		return fmt.Errorf("go back to version %s: %w", saved.Good, err)
+	}
+	return nil
 }
 
 // mayUndo implements guarded: without berth, a kubelet that uses it has no runtime. The

@@ -18,6 +18,12 @@ type broughtRuntime struct {
 	r Runtime
 }
 
+// savedRuntime is what undo needs, and the drop-in that was last ready.
+type savedRuntime struct {
+	Files []original `json:"files"`
+	Good  []byte     `json:"good,omitempty"`
+}
+
 func (b *broughtRuntime) name() string { return runtimeStep + b.r.Handler }
 func (*broughtRuntime) alone() bool    { return true }
 
@@ -61,7 +67,17 @@ func (b *broughtRuntime) prepare(_ context.Context, before []byte) ([]byte, erro
 	if err != nil {
 		return nil, err
 	}
-	return json.Marshal([]original{o})
+	return json.Marshal(savedRuntime{Files: []original{o}})
+}
+
+// settled implements settling.
+func (b *broughtRuntime) settled(text []byte) ([]byte, error) {
+	var saved savedRuntime
+	if err := json.Unmarshal(text, &saved); err != nil {
+		return nil, err
+	}
+	saved.Good = b.r.dropIn()
+	return json.Marshal(saved)
 }
 
 // source is what is copied: a directory, or one program.
@@ -99,7 +115,11 @@ func (i *Installer) seen(path string) string {
 	return path
 }
 
-func (b *broughtRuntime) do(ctx context.Context, _ []byte) error {
+func (b *broughtRuntime) do(ctx context.Context, text []byte) error {
+	var saved savedRuntime
+	if err := json.Unmarshal(text, &saved); err != nil {
+		return err
+	}
 	k := kinds[b.r.Kind]
 	source, err := b.source(k)
 	if err != nil {
@@ -119,10 +139,22 @@ func (b *broughtRuntime) do(ctx context.Context, _ []byte) error {
 		return err
 	}
 	b.i.at("installer.runtime.written")
-	if err := b.i.reload(ctx); err != nil {
+	err = b.i.reload(ctx)
+	if err == nil {
+		err = eventually(ctx, b.i.patience, func() error { return b.ready(ctx) })
+	}
+	if err != nil && saved.Good != nil && ctx.Err() == nil {
+		return errors.Join(err, b.back(ctx, saved.Good))
+	}
+	return err
+}
+
+// back puts the drop-in back that was last ready. Its files are there still.
+func (b *broughtRuntime) back(ctx context.Context, dropIn []byte) error {
+	if err := b.i.put(b.r.file(), dropIn, 0o644); err != nil {
 		return err
 	}
-	return eventually(ctx, b.i.patience, func() error { return b.ready(ctx) })
+	return b.i.reload(ctx)
 }
 
 // relocated has a text name files where they are, and not where they were built to be.
@@ -167,11 +199,11 @@ func (b *broughtRuntime) ready(ctx context.Context) error {
 }
 
 func (b *broughtRuntime) undo(ctx context.Context, text []byte) error {
-	var saved []original
+	var saved savedRuntime
 	if err := json.Unmarshal(text, &saved); err != nil {
 		return err
 	}
-	if err := b.i.undoFiles(saved); err != nil {
+	if err := b.i.undoFiles(saved.Files); err != nil {
 		return err
 	}
 	if _, err := b.i.Host.Run(ctx, "systemctl", "is-active", "--quiet", "berth.service"); err == nil {

@@ -27,6 +27,8 @@ type node struct {
 	// fails has commands fail, doctor is what it finds beside the kubelet's endpoint.
 	fails  map[string]error
 	doctor string
+	// dead is the other CRI daemon.
+	dead bool
 	// broken is a version that does not start.
 	broken string
 	// version is what the daemon is that runs.
@@ -206,6 +208,9 @@ func (n *node) Serves(_ context.Context, berth bool) error {
 func (n *node) Ask(_ context.Context, endpoint string) (Beside, error) {
 	if endpoint != theirs {
 		n.t.Errorf("%s is asked", endpoint)
+	}
+	if n.dead {
+		return Beside{}, errors.New("nobody listens")
 	}
 	return Beside{Handlers: []string{"crun", "runc"}, CgroupDriver: "cgroupfs"}, nil
 }
@@ -897,6 +902,60 @@ func TestRuntimesNextVersionFailed(t *testing.T) {
 	if got := n.read(dropIns + "/50-crun.toml"); !strings.Contains(got, "/1.24/crun") || n.asked[len(n.asked)-1] == "berth handlers -o json" {
 		t.Errorf("crun is %s, after %q", got, n.asked[len(n.asked)-1])
 	}
+	if err := n.installer("").Uninstall(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	n.as(before)
+}
+
+// A kubelet does not go back to a daemon that is away.
+func TestNowhereToGoBackTo(t *testing.T) {
+	n := newTestNode(t)
+	w, before := n.wanted(), n.tree()
+	if err := n.installer("").Install(t.Context(), w); err != nil {
+		t.Fatal(err)
+	}
+	moved := n.tree()
+	n.dead = true
+	away := func(err error) {
+		t.Helper()
+		if err == nil || !strings.Contains(err.Error(), "start it, and try again") {
+			t.Errorf("got %v", err)
+		}
+		if n.endpoint != ours || !n.running["berth"] {
+			t.Errorf("the kubelet uses %s; berth runs: %t", n.endpoint, n.running["berth"])
+		}
+	}
+	impatient := func() *Installer {
+		i := n.installer("")
+		i.patience = 0
+		return i
+	}
+	away(impatient().Uninstall(t.Context()))
+	if n.tree() != moved {
+		t.Error("something is undone")
+	}
+	w.Kubelet = false
+	away(impatient().Install(t.Context(), w))
+	if n.tree() != moved {
+		t.Error("something is undone")
+	}
+	n.dead = false
+	if err := n.installer("").Uninstall(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	n.as(before)
+
+	// It dies while the kubelet is moved, and that fails.
+	w.Kubelet = true
+	i := impatient()
+	i.at = func(place string) {
+		if place == "installer.kubelet.restarted" {
+			n.dead, n.doctor = true, `{"check":"handlers","level":"fail"}`
+		}
+	}
+	away(i.Install(t.Context(), w))
+	n.dead, n.doctor = false, ""
 	if err := n.installer("").Uninstall(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -95,6 +95,14 @@ func (k kubelet) endpoint() string {
 // isBerth says whether an endpoint is berth's, with links and without.
 func isBerth(endpoint string) bool { return strings.HasSuffix(endpoint, "/run/berth/berth.sock") }
 
+// asURL is an endpoint with its scheme.
+func asURL(endpoint string) string {
+	if strings.Contains(endpoint, "://") {
+		return endpoint
+	}
+	return "unix://" + endpoint
+}
+
 // namesBerth says whether a file, or a command line, leads the kubelet to berth.
 func namesBerth(path, text string) bool {
 	for _, key := range slices.Concat(endpointKeys, endpointFlags) {

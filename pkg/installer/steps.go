@@ -119,9 +119,7 @@ func (i *Installer) survey(ctx context.Context, w Wanted, j *journal) (Beside, e
 			return b, err // says why
 		}
 	}
-	if !strings.Contains(b.Endpoint, "://") {
-		b.Endpoint = "unix://" + b.Endpoint
-	}
+	b.Endpoint = asURL(b.Endpoint)
 	if isBerth(b.Endpoint) {
 		return b, errors.New("the kubelet uses berth already, and not by this installer: nothing to put it beside")
 	}

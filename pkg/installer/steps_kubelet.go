@@ -17,6 +17,8 @@ type kubeletMove struct{ i *Installer }
 // savedKubelet is what the way back needs.
 type savedKubelet struct {
 	Unit string `json:"unit"`
+	// Endpoint is the one that the kubelet goes back to.
+	Endpoint string `json:"endpoint"`
 	// Files are as they were, Written as they are meanwhile, by path.
 	Files   []original        `json:"files"`
 	Written map[string][]byte `json:"written"`
@@ -41,7 +43,7 @@ func (m *kubeletMove) prepare(_ context.Context, before []byte) ([]byte, error) 
 	if err != nil {
 		return nil, err
 	}
-	saved := savedKubelet{Unit: k.unit, Written: map[string][]byte{}}
+	saved := savedKubelet{Unit: k.unit, Endpoint: asURL(k.endpoint()), Written: map[string][]byte{}}
 	for _, c := range changes {
 		o, err := m.i.snapshot(c.path)
 		if err != nil {
@@ -132,9 +134,21 @@ func (m *kubeletMove) former(saved savedKubelet) ([]original, error) {
 	return files, nil
 }
 
+// alive asks the CRI daemon that the kubelet goes back to: without one, the node has no runtime.
+func (m *kubeletMove) alive(ctx context.Context, endpoint string) error {
+	err := eventually(ctx, m.i.patience, func() error {
+		_, err := m.i.Backend.Ask(ctx, endpoint)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("the CRI daemon at %s, which the kubelet goes back to, does not answer: start it, and try again: %w", endpoint, err)
+	}
+	return nil
+}
+
 // mayUndo implements guarded: files that were not there at the move, or have changed since,
 // may lead the kubelet to berth still.
-func (m *kubeletMove) mayUndo(_ context.Context, text []byte) error {
+func (m *kubeletMove) mayUndo(ctx context.Context, text []byte) error {
 	var saved savedKubelet
 	if err := json.Unmarshal(text, &saved); err != nil {
 		return err
@@ -148,6 +162,9 @@ func (m *kubeletMove) mayUndo(_ context.Context, text []byte) error {
 	}
 	k, err := m.i.lookForKubelet()
 	if err != nil {
+		return err
+	}
+	if err := m.alive(ctx, saved.Endpoint); err != nil {
 		return err
 	}
 	k.runs = false // it is restarted

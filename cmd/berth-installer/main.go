@@ -69,7 +69,7 @@ func newRoot() *cobra.Command {
 	root.PersistentFlags().StringVar(&s.root, "root", "/", "where the node's root `directory` is mounted")
 	root.PersistentFlags().StringVar(&s.payload, "payload", "/usr/share/berth", "the `directory` with the programs and the unit")
 	root.PersistentFlags().StringVar(&s.readyFile, "ready-file", "/run/berth-installer/ready", "the `file` that says that the node is as wanted")
-	root.AddCommand(s.runCommand(), s.installCommand(), s.uninstallCommand(), s.readyCommand())
+	root.AddCommand(s.runCommand(), s.installCommand(), s.uninstallCommand(), s.rescueCommand(), s.readyCommand())
 	return root
 }
 
@@ -134,6 +134,23 @@ func (s *settings) uninstallCommand() *cobra.Command {
 	}
 }
 
+func (s *settings) rescueCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "rescue",
+		Short: "Undo a move of the kubelet that was interrupted, and nothing else",
+		Long: `Undo a move of the kubelet that was interrupted, and nothing else. A timer of the node's
+runs this while the kubelet is moved, because no pod could start if that does not end well.`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			i, err := s.installer(alone{s.root})
+			if err != nil {
+				return err
+			}
+			return i.Rescue(c.Context())
+		},
+	}
+}
+
 func (s *settings) readyCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "ready",
@@ -148,7 +165,7 @@ func (s *settings) readyCommand() *cobra.Command {
 
 func (s *settings) installer(c installer.Cluster) (*installer.Installer, error) {
 	return installer.New(installer.Installer{
-		Root: s.root, Payload: s.payload, Host: installer.Chroot{Root: s.root}, Cluster: c, Backend: installer.CRI{Root: s.root},
+		Root: s.root, Payload: s.payload, Self: "/proc/self/exe", Host: installer.Chroot{Root: s.root}, Cluster: c, Backend: installer.CRI{Root: s.root},
 	})
 }
 

@@ -52,6 +52,8 @@ type Installer struct {
 	Root string
 	// Payload is the directory with the programs and the unit that are brought.
 	Payload string
+	// Self is this program, which stays on the node as long as it may be needed there.
+	Self    string
 	Host    Host
 	Cluster Cluster
 	Backend Backend
@@ -65,8 +67,8 @@ type Installer struct {
 
 // New returns an installer, or what it lacks.
 func New(i Installer) (*Installer, error) {
-	if i.Root == "" || i.Payload == "" || i.Host == nil || i.Cluster == nil || i.Backend == nil {
-		return nil, errors.New("an installer needs a root, a payload, a host, a cluster and a backend")
+	if i.Root == "" || i.Payload == "" || i.Self == "" || i.Host == nil || i.Cluster == nil || i.Backend == nil {
+		return nil, errors.New("an installer needs a root, a payload, itself, a host, a cluster and a backend")
 	}
 	if i.at == nil {
 		i.at = failpoint.Hit
@@ -126,6 +128,11 @@ func (i *Installer) Install(ctx context.Context, w Wanted) error {
 	if err := w.Validate(); err != nil {
 		return err
 	}
+	unlock, err := i.waitForLock(ctx)
+	if err != nil {
+		return err
+	}
+	defer unlock()
 	if err := i.install(ctx, w); err != nil {
 		return err
 	}
@@ -332,6 +339,11 @@ var ErrPods = errors.New("try again when these pods are gone")
 // Uninstall leaves the node as it was before. It refuses to while pods run in berth's own
 // engine, because nobody would know them any more.
 func (i *Installer) Uninstall(ctx context.Context) error {
+	unlock, err := i.waitForLock(ctx)
+	if err != nil {
+		return err
+	}
+	defer unlock()
 	j, err := i.readJournal()
 	if err != nil {
 		return err

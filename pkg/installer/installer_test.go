@@ -123,6 +123,7 @@ func (n *node) Run(_ context.Context, name string, args ...string) ([]byte, erro
 		return nil, err
 	}
 	enabled := filepath.Join(n.root, "/etc/systemd/system/multi-user.target.wants/berth.service")
+	armed := filepath.Join(n.root, units, "timers.target.wants", rescueTimer)
 	switch command {
 	case "systemctl daemon-reload", "berth check", "restorecon -R /opt/berth":
 	case "systemctl enable berth.service":
@@ -156,6 +157,18 @@ func (n *node) Run(_ context.Context, name string, args ...string) ([]byte, erro
 		n.running["berth"] = false
 		os.Remove(enabled)
 		os.Remove(filepath.Dir(enabled))
+	case "systemctl enable --now " + rescueTimer:
+		n.running["rescue"] = true
+		if err := os.MkdirAll(filepath.Dir(armed), 0o755); err != nil {
+			return nil, err
+		}
+		if err := os.Symlink(units+"/"+rescueTimer, armed); err != nil && !errors.Is(err, fs.ErrExist) {
+			return nil, err
+		}
+	case "systemctl disable --now " + rescueTimer:
+		n.running["rescue"] = false
+		os.Remove(armed)
+		os.Remove(filepath.Dir(armed))
 	case "systemctl restart kubelet.service":
 		n.endpoint = n.kubeletEndpoint()
 	case "berth reload --wait":
@@ -218,7 +231,7 @@ func (n *node) Ask(_ context.Context, endpoint string) (Beside, error) {
 // installer is interrupted at a place if that is not "".
 func (n *node) installer(place string) *Installer {
 	n.t.Helper()
-	i, err := New(Installer{Root: n.root, Payload: n.payload, Host: n, Cluster: n, Backend: n, at: func(now string) {
+	i, err := New(Installer{Root: n.root, Payload: n.payload, Self: filepath.Join(n.payload, "bin/berth-pause"), Host: n, Cluster: n, Backend: n, at: func(now string) {
 		if now == place {
 			panic(interrupted(now))
 		}
@@ -278,6 +291,9 @@ func (n *node) as(before string) {
 	if now := n.tree(); now != before {
 		n.t.Errorf("the node was\n%s\nand is\n%s", before, now)
 	}
+	if n.running["rescue"] {
+		n.t.Error("the rescue is left")
+	}
 	if n.running["berth"] || n.endpoint != theirs {
 		n.t.Errorf("berth runs: %t; the kubelet uses %s", n.running["berth"], n.endpoint)
 	}
@@ -301,6 +317,9 @@ func TestThereAndBack(t *testing.T) {
 	before := n.tree()
 	if err := n.installer("").Install(t.Context(), n.wanted()); err != nil {
 		t.Fatal(err)
+	}
+	if n.running["rescue"] || strings.Contains(n.tree(), "berth-installer-rescue") {
+		t.Error("the rescue is left")
 	}
 	if n.endpoint != ours || n.held || n.turns != 1 {
 		t.Errorf("the kubelet uses %s; the turn is held: %t, and was taken %d times", n.endpoint, n.held, n.turns)
@@ -960,4 +979,89 @@ func TestNowhereToGoBackTo(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.as(before)
+}
+
+// TestRescue has a move interrupted at every place, and no pod start again: the node's own
+// timer has the kubelet use what it used before.
+func TestRescue(t *testing.T) {
+	doing, undoing := places(t)
+	for _, c := range []struct {
+		places []string
+		first  func(*Installer, Wanted) error
+	}{
+		{doing, func(*Installer, Wanted) error { return nil }},
+		{undoing, func(i *Installer, w Wanted) error { return i.Install(t.Context(), w) }},
+	} {
+		for _, place := range c.places {
+			if !strings.HasPrefix(place, "installer.kubelet.") {
+				continue
+			}
+			t.Run(place, func(t *testing.T) {
+				t.Parallel()
+				n := newTestNode(t)
+				w, before := n.wanted(), n.tree()
+				if err := c.first(n.installer(""), w); err != nil {
+					t.Fatal(err)
+				}
+				if !killed(func() {
+					_ = errors.Join(n.installer(place).Install(t.Context(), w), n.installer(place).Uninstall(t.Context()))
+				}) {
+					t.Fatal("it was not interrupted")
+				}
+				// Files that lead to berth have the timer, over a reboot as well.
+				if n.kubeletEndpoint() == ours && place != "installer.kubelet.made" && place != "installer.kubelet.done" && place != "installer.kubelet.undoing" {
+					if link, err := os.Readlink(filepath.Join(n.root, units, "timers.target.wants", rescueTimer)); err != nil || n.read(link) == "" || n.read(rescueProgram) != "bin/berth-pause" {
+						t.Errorf("the node is not rescued: %q, %v", link, err)
+					}
+				}
+				if err := n.installer("").Rescue(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				if want := map[bool]string{true: ours, false: theirs}[place == "installer.kubelet.done"]; n.endpoint != want || n.kubeletEndpoint() != want {
+					t.Errorf("the kubelet uses %s, want %s", n.endpoint, want)
+				}
+				if n.running["rescue"] {
+					t.Error("the rescue is left")
+				}
+				if err := n.installer("").Install(t.Context(), w); err != nil {
+					t.Fatal(err)
+				}
+				if n.endpoint != ours {
+					t.Errorf("the kubelet uses %s", n.endpoint)
+				}
+				if err := n.installer("").Uninstall(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				n.as(before)
+			})
+		}
+	}
+}
+
+// Two runs on one node wait for each other, and the rescue does not get between.
+func TestLocked(t *testing.T) {
+	n := newTestNode(t)
+	w := n.wanted()
+	i := n.installer("")
+	i.at = func(place string) {
+		if place != "installer.kubelet.written" {
+			return
+		}
+		if err := n.installer("").Rescue(t.Context()); err != nil {
+			t.Error(err)
+		}
+		ctx, end := context.WithCancel(t.Context())
+		end()
+		for _, run := range []error{n.installer("").Install(ctx, w), n.installer("").Uninstall(ctx)} {
+			if !errors.Is(run, context.Canceled) {
+				t.Errorf("got %v", run)
+			}
+		}
+		if n.kubeletEndpoint() != ours {
+			t.Error("another run has undone what this one does")
+		}
+	}
+	if err := i.Install(t.Context(), w); err != nil {
+		t.Fatal(err)
+	}
 }

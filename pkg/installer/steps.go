@@ -178,6 +178,13 @@ func (p *programs) do(ctx context.Context, _ []byte) error {
 	if err := p.i.bring(p.i.Payload, "", filepath.Join(home, p.version), nil, func() { p.i.at("installer.programs.half") }); err != nil {
 		return err
 	}
+	self, err := os.ReadFile(p.i.Self)
+	if err != nil {
+		return err
+	}
+	if err := p.i.put(filepath.Join(home, p.version, "bin", filepath.Base(rescueProgram)), self, 0o755); err != nil {
+		return err
+	}
 	return p.i.relabel(ctx, home)
 }
 

@@ -63,6 +63,10 @@ func (m *kubeletMove) do(ctx context.Context, text []byte) error {
 	if err := json.Unmarshal(text, &saved); err != nil {
 		return err
 	}
+	if err := m.i.arm(ctx); err != nil {
+		return err
+	}
+	m.i.at("installer.kubelet.armed")
 	for n, o := range saved.Files {
 		if n == 1 {
 			m.i.at("installer.kubelet.half")
@@ -82,7 +86,11 @@ func (m *kubeletMove) do(ctx context.Context, text []byte) error {
 	if err := eventually(ctx, kubeletPatience, func() error { return m.serves(ctx) }); err != nil {
 		return fmt.Errorf("the kubelet does not serve with berth: %w", err)
 	}
-	return m.i.green(ctx, true)
+	if err := m.i.green(ctx, true); err != nil {
+		return err
+	}
+	m.i.at("installer.kubelet.green")
+	return m.i.disarm(ctx)
 }
 
 // serves says whether the kubelet serves, and by berth.
@@ -201,5 +209,6 @@ func (m *kubeletMove) undo(ctx context.Context, text []byte) error {
 	if err := eventually(ctx, kubeletPatience, func() error { return m.servesWithout(ctx) }); err != nil {
 		return fmt.Errorf("the kubelet does not serve with its former runtime: %w", err)
 	}
-	return nil
+	m.i.at("installer.kubelet.back")
+	return m.i.disarm(ctx)
 }

@@ -82,11 +82,12 @@ func TestSchemasKinds(t *testing.T) {
 
 func TestRead(t *testing.T) {
 	for name, c := range map[string]struct{ text, wrong string }{
-		"good":            {`{"state": "removed"}`, ""},
-		"no state":        {`{}`, `state "" is not installed or removed`},
-		"unknown key":     {`{"state": "installed", "kublet": true}`, `unknown field "kublet"`},
-		"unknown runtime": {`{"state": "installed", "runtimes": [{"handler": "x", "kind": "rkt", "version": "1", "source": "/x"}]}`, `kind "rkt" is not one of`},
-		"no JSON":         {`state: installed`, "read the values"},
+		"good":                 {`{"state": "removed"}`, ""},
+		"no state":             {`{}`, `state "" is not installed or removed`},
+		"unknown key":          {`{"state": "installed", "kublet": true}`, `unknown field "kublet"`},
+		"unknown runtime":      {`{"state": "installed", "runtimes": [{"handler": "x", "kind": "rkt", "version": "1", "source": "/x"}]}`, `kind "rkt" is not one of`},
+		"removed all the same": {`{"state": "removed", "config": "[engine]\nroot = \"/x\""}`, ""},
+		"no JSON":              {`state: installed`, "read the values"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := read(strings.NewReader(c.text))

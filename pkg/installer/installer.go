@@ -11,10 +11,12 @@ package installer
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/containerd/log"
@@ -337,7 +339,7 @@ func (i *Installer) mayUndo(ctx context.Context, s step, e *entry) error {
 var ErrPods = errors.New("try again when these pods are gone")
 
 // Uninstall leaves the node as it was before. It refuses to while pods run in berth's own
-// engine, because nobody would know them any more.
+// engine, because nobody would know them any more. New pods go to the other daemon meanwhile.
 func (i *Installer) Uninstall(ctx context.Context) error {
 	unlock, err := i.waitForLock(ctx)
 	if err != nil {
@@ -348,12 +350,10 @@ func (i *Installer) Uninstall(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if len(j.Steps) > 0 {
-		if err := i.noPods(); err != nil {
-			return err
-		}
-	}
 	if err := i.mayGoBack(ctx, j); err != nil {
+		if errors.Is(err, ErrPods) {
+			err = errors.Join(err, i.lead(ctx, j))
+		}
 		return err
 	}
 	for _, e := range slices.Backward(slices.Clone(j.Steps)) {
@@ -383,4 +383,44 @@ func (i *Installer) mayGoBack(ctx context.Context, j *journal) error {
 		return err
 	}
 	return i.mayUndo(ctx, s, e)
+}
+
+// lead has every handler lead to the other daemon, so that the engine gets no more pods. If
+// berth is wanted again, the next installation does those steps anew.
+func (i *Installer) lead(ctx context.Context, j *journal) error {
+	e := j.entry(configStep)
+	if e == nil {
+		return nil
+	}
+	var config savedConfiguration
+	if err := json.Unmarshal(e.Saved, &config); err != nil {
+		return err
+	}
+	var originals []original
+	e.State = doing
+	for n := range j.Steps {
+		r := &j.Steps[n]
+		if !strings.HasPrefix(r.Name, runtimeStep) || r.State == undoing {
+			continue
+		}
+		var saved savedRuntime
+		if err := json.Unmarshal(r.Saved, &saved); err != nil {
+			return err
+		}
+		originals = append(originals, saved.Files...)
+		r.State = doing
+	}
+	if err := i.writeJournal(j); err != nil {
+		return err
+	}
+	if err := (fileSet{content: configTexts(config.Beside, "")}).do(i, config.Files); err != nil {
+		return err
+	}
+	if err := i.undoFiles(originals); err != nil {
+		return err
+	}
+	if _, err := i.Host.Run(ctx, "systemctl", "is-active", "--quiet", "berth.service"); err != nil {
+		return nil //nolint:nilerr // it reads the files when it starts
+	}
+	return i.reload(ctx)
 }

@@ -2,6 +2,7 @@ package installer
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -12,6 +13,9 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"google.golang.org/protobuf/proto"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
 // node is a root directory with real files, and as much of systemd and berth as answers
@@ -737,19 +741,107 @@ func TestUpgrade(t *testing.T) {
 // Pods of berth's own engine would be nobody's.
 func TestUninstallWithPods(t *testing.T) {
 	n := newTestNode(t)
-	if err := n.installer("").Install(t.Context(), n.wanted()); err != nil {
+	w, first := n.wanted(), n.tree()
+	w.Config = "default_runtime = \"crun\""
+	if err := n.installer("").Install(t.Context(), w); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.MkdirAll(filepath.Dir(filepath.Join(n.root, recordsOfPods)), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	before := n.tree()
 	n.write(recordsOfPods+"/abc/spec.json", "{}")
-	if err := n.installer("").Uninstall(t.Context()); !errors.Is(err, ErrPods) {
+	n.pod("def", "kata")
+	n.asked = nil
+	if err := n.installer("").Uninstall(t.Context()); !errors.Is(err, ErrPods) || !strings.Contains(err.Error(), "2 pods (abc, shop/def)") {
 		t.Errorf("got %v", err)
+	}
+	if n.endpoint != ours || !n.running["berth"] {
+		t.Errorf("the kubelet uses %s; berth runs: %t", n.endpoint, n.running["berth"])
+	}
+	// No more pods come to the engine, whatever the configuration said.
+	if got := n.served(); !slices.Equal(got, []string{"containerd", "crun", "runc"}) || !slices.Contains(n.asked, "berth reload --wait") {
+		t.Errorf("the handlers are %v; asked was %q", got, n.asked)
+	}
+	if got := n.read(dropIns + "/50-crun.toml"); !strings.Contains(got, "endpoint = ") {
+		t.Errorf("crun is %s", got)
+	}
+	if got := n.read(extraFile); !strings.Contains(got, "no such file") {
+		t.Errorf("the configuration has still %s", got)
 	}
 	if err := os.RemoveAll(filepath.Join(n.root, recordsOfPods)); err != nil {
 		t.Fatal(err)
 	}
+	// Somebody wants it again.
+	if err := n.installer("").Install(t.Context(), w); err != nil {
+		t.Fatal(err)
+	}
 	if n.tree() != before || n.endpoint != ours {
-		t.Error("something is undone")
+		t.Errorf("the node was\n%s\nand is\n%s", before, n.tree())
+	}
+	if err := n.installer("").Uninstall(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	n.as(first)
+}
+
+// pod writes the record of a pod of the engine, in the namespace shop.
+func (n *node) pod(name, handler string) {
+	n.t.Helper()
+	config, err := proto.Marshal(&runtimeapi.PodSandboxConfig{Metadata: &runtimeapi.PodSandboxMetadata{Name: name, Namespace: "shop"}})
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	text, err := json.Marshal(map[string]any{"handler": handler, "definition": map[string]string{"name": handler}, "config": config})
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	n.write(filepath.Join(recordsOfPods, name, "spec.json"), string(text))
+}
+
+// A runtime's files stay while pods of the engine need them, also where the handler leads to the
+// other daemon again, and is ready.
+func TestRuntimeWithPods(t *testing.T) {
+	n := newTestNode(t)
+	w := n.wanted()
+	if err := n.installer("").Install(t.Context(), w); err != nil {
+		t.Fatal(err)
+	}
+	n.pod("def", "crun")
+	w.Runtimes = w.Runtimes[1:]
+	if err := n.installer("").Install(t.Context(), w); !errors.Is(err, ErrPods) || !strings.Contains(err.Error(), "1 pod (shop/def)") {
+		t.Errorf("got %v", err)
+	}
+	if got := n.read("/opt/berth/runtimes/crun/1.24/crun"); got != "crun 1.24" {
+		t.Errorf("the pod has lost its runtime: %s", got)
+	}
+	if err := os.RemoveAll(filepath.Join(n.root, recordsOfPods)); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.installer("").Install(t.Context(), w); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(filepath.Join(n.root, "/opt/berth/runtimes/crun")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("its files are left: %v", err)
+	}
+}
+
+// What is mounted in the daemon's directories is found where links lead to.
+func TestMountedState(t *testing.T) {
+	n := newTestNode(t)
+	if err := os.Rename(filepath.Join(n.root, "var/lib"), filepath.Join(n.root, "data")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("/data", filepath.Join(n.root, "var/lib")); err != nil {
+		t.Fatal(err)
+	}
+	n.write("/data/berth/pods/file", "a pod's")
+	n.write("/proc/self/mountinfo", "1 1 0:1 / "+filepath.Join(n.root, "data/berth/pods")+" rw - tmpfs tmpfs rw\n")
+	if err := n.installer("").removeState(t.Context(), "/var/lib/berth"); err != nil {
+		t.Fatal(err)
+	}
+	if got := n.read("/data/berth/pods/file"); got != "a pod's" {
+		t.Errorf("it is %s", got)
 	}
 }
 
@@ -772,6 +864,11 @@ func TestValidate(t *testing.T) {
 		"source":           {with(func(r *Runtime) { r.Source = "crun" }), "not an absolute path"},
 		"twice":            {Wanted{Version: "1", Runtimes: []Runtime{good, good}}, "given to two runtimes"},
 		"endpoint":         {Wanted{Version: "1", Endpoint: "tcp://1.2.3.4"}, "is not a unix socket"},
+		"root":             {Wanted{Version: "1", Config: "[engine]\nroot = \"/data\""}, "config sets engine.root"},
+		"state":            {Wanted{Version: "1", Config: "engine.state = \"/data\""}, "config sets engine.state"},
+		"socket":           {Wanted{Version: "1", Config: "server = {socket = \"/x\"}"}, "config sets server.socket"},
+		"config":           {Wanted{Version: "1", Config: "[engine]\ncgroup_driver = \"systemd\"\n[server]\nruntime_name = \"x\""}, ""},
+		"not TOML":         {Wanted{Version: "1", Config: "[engine"}, "config: toml"},
 		"version of berth": {Wanted{Version: "a/b"}, "cannot be part of a path"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -1,13 +1,18 @@
 package installer
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
+
+	"google.golang.org/protobuf/proto"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
 // findKubelet looks for the node's kubelet, which can be restarted.
@@ -126,14 +131,58 @@ func flagsOf(arguments []string, name string) []string {
 // recordsOfPods has one entry for each pod of berth's own engine.
 const recordsOfPods = "/var/lib/berth/records/sandboxes"
 
-// noPods says whether berth's own engine has pods.
-func (i *Installer) noPods() error {
+// enginePod is a pod of berth's own engine.
+type enginePod struct {
+	// name is the pod's namespace and name, or what is known of one whose record is broken.
+	name string
+	// handler and path are those that it was created under.
+	handler, path string
+}
+
+// enginePods reads them from their records, for which no daemon needs to run.
+func (i *Installer) enginePods() ([]enginePod, error) {
 	entries, err := os.ReadDir(i.path(recordsOfPods))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	var pods []enginePod
+	for _, e := range entries {
+		p := enginePod{name: e.Name()}
+		var spec struct {
+			Definition struct{ Name, Path string }
+			Config     []byte
+		}
+		var config runtimeapi.PodSandboxConfig
+		text, err := os.ReadFile(i.path(filepath.Join(recordsOfPods, e.Name(), "spec.json")))
+		if err == nil && json.Unmarshal(text, &spec) == nil {
+			p.handler, p.path = spec.Definition.Name, spec.Definition.Path
+			if proto.Unmarshal(spec.Config, &config) == nil && config.GetMetadata() != nil {
+				p.name = config.GetMetadata().GetNamespace() + "/" + config.GetMetadata().GetName()
+			}
+		}
+		pods = append(pods, p)
+	}
+	return pods, nil
+}
+
+// noPods says whether berth's own engine has pods.
+func (i *Installer) noPods() error {
+	pods, err := i.enginePods()
+	if err != nil || len(pods) == 0 {
 		return err
 	}
-	if n := len(entries); n > 0 {
-		return fmt.Errorf("berth's own engine has pods (%d): drain its handlers; %w", n, ErrPods)
+	return fmt.Errorf("berth's own engine has %s: delete them, or drain their handlers; %w", counted(pods), ErrPods)
+}
+
+// counted says how many pods there are, and which.
+func counted(pods []enginePod) string {
+	names := make([]string, len(pods))
+	for n, p := range pods {
+		names[n] = p.name
 	}
-	return nil
+	slices.Sort(names)
+	if len(names) == 1 {
+		return "1 pod (" + names[0] + ")"
+	}
+	return fmt.Sprintf("%d pods (%s)", len(names), strings.Join(names, ", "))
 }

@@ -459,14 +459,14 @@ func (s *start) back(ctx context.Context, saved savedStart) error {
 // mayUndo implements guarded: without berth, a kubelet that uses it has no runtime. The
 // journal does not know of one that was moved by hand, or by kubeadm.
 func (s *start) mayUndo(context.Context, []byte) error {
-	if err := s.i.noPods(); err != nil {
-		return err
-	}
 	k, err := s.i.lookForKubelet()
 	if err != nil {
 		return err
 	}
-	return k.left(k.named)
+	if err := k.left(k.named); err != nil {
+		return err
+	}
+	return s.i.noPods()
 }
 
 func (s *start) undo(ctx context.Context, text []byte) error {
@@ -503,7 +503,7 @@ func (i *Installer) removeState(ctx context.Context, dir string) error {
 	}
 	for line := range strings.Lines(string(text)) {
 		f := strings.Fields(line)
-		if len(f) > 4 && strings.HasPrefix(f[4], filepath.Join(i.Root, dir)+"/") {
+		if len(f) > 4 && strings.HasPrefix(f[4], i.path(dir)+"/") {
 			log.G(ctx).WithField("path", f[4]).Warn("Directory is left: something is mounted in it")
 			return nil
 		}

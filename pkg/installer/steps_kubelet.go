@@ -161,9 +161,6 @@ func (m *kubeletMove) mayUndo(ctx context.Context, text []byte) error {
 	if err := json.Unmarshal(text, &saved); err != nil {
 		return err
 	}
-	if err := m.i.noPods(); err != nil {
-		return err
-	}
 	files, err := m.former(saved)
 	if err != nil {
 		return err
@@ -183,7 +180,10 @@ func (m *kubeletMove) mayUndo(ctx context.Context, text []byte) error {
 			named = append(named, o.Path)
 		}
 	}
-	return k.left(named)
+	if err := k.left(named); err != nil {
+		return err
+	}
+	return m.i.noPods()
 }
 
 // undo has the kubelet use what it used before. One whose files say so already is

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
@@ -210,9 +211,9 @@ func (b *broughtRuntime) undo(ctx context.Context, text []byte) error {
 		if err := b.i.reload(ctx); err != nil {
 			return err
 		}
-		if err := b.empty(ctx); err != nil {
-			return err
-		}
+	}
+	if err := b.empty(); err != nil {
+		return err
 	}
 	if err := os.RemoveAll(b.i.path(b.r.home())); err != nil {
 		return err
@@ -221,16 +222,18 @@ func (b *broughtRuntime) undo(ctx context.Context, text []byte) error {
 	return nil
 }
 
-// empty says whether no pod needs the runtime's files. The handler accepts no new ones by now.
-func (b *broughtRuntime) empty(ctx context.Context) error {
-	all, err := b.i.handlers(ctx)
+// empty says whether no pod needs the runtime's files. The handler may be gone by now, drain,
+// or lead to the other daemon: pods of the engine keep what they were created under.
+func (b *broughtRuntime) empty() error {
+	all, err := b.i.enginePods()
 	if err != nil {
 		return err
 	}
-	for _, h := range all {
-		if h.Name == b.r.Handler && h.State == "STATE_DRAINING" && h.Pods > 0 {
-			return fmt.Errorf("handler %s is draining (pods: %d); %w", h.Name, h.Pods, ErrPods)
-		}
+	pods := slices.DeleteFunc(all, func(p enginePod) bool {
+		return p.handler != b.r.Handler && !strings.HasPrefix(p.path, b.r.home()+"/")
+	})
+	if len(pods) == 0 {
+		return nil
 	}
-	return nil
+	return fmt.Errorf("the runtime of handler %s has %s; %w", b.r.Handler, counted(pods), ErrPods)
 }

@@ -7,6 +7,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/pelletier/go-toml/v2"
 )
 
 // Wanted is what a node is to have.
@@ -81,6 +83,7 @@ func (w Wanted) Validate() error {
 	if w.Endpoint != "" && !strings.HasPrefix(w.Endpoint, "unix:///") {
 		wrong = append(wrong, fmt.Errorf("endpoint %q is not a unix socket; write unix:///run/containerd/containerd.sock", w.Endpoint))
 	}
+	wrong = append(wrong, validConfig(w.Config)...)
 	seen := map[string]bool{}
 	for _, r := range w.Runtimes {
 		wrong = append(wrong, r.validate()...)
@@ -90,6 +93,23 @@ func (w Wanted) Validate() error {
 		seen[r.Handler] = true
 	}
 	return errors.Join(wrong...)
+}
+
+// fixed are keys whose values removal relies on: it looks there for pods and a kubelet.
+var fixed = []string{"engine.root", "engine.state", "server.socket"}
+
+func validConfig(text string) (wrong []error) {
+	var tables map[string]any
+	if err := toml.Unmarshal([]byte(text), &tables); err != nil {
+		return []error{fmt.Errorf("config: %w", err)}
+	}
+	for _, key := range fixed {
+		table, name, _ := strings.Cut(key, ".")
+		if in, ok := tables[table].(map[string]any); ok && in[name] != nil {
+			wrong = append(wrong, fmt.Errorf("config sets %s, which removal relies on: leave it out, or install berth as a package", key))
+		}
+	}
+	return wrong
 }
 
 func (r Runtime) validate() (wrong []error) {

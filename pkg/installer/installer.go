@@ -63,6 +63,9 @@ type Installer struct {
 	patience time.Duration
 	// turn says that this node is the one that is being changed.
 	turn bool
+	// unwritten is why the journal does not have the last step that was undone. Who removes
+	// the journal in the end does not mind.
+	unwritten error
 	// at is called at named places, where tests interrupt.
 	at func(place string)
 }
@@ -165,6 +168,9 @@ func (i *Installer) install(ctx context.Context, w Wanted) error {
 		if err := i.undo(ctx, j, e.Name); err != nil {
 			return err
 		}
+	}
+	if i.unwritten != nil {
+		return i.unwritten
 	}
 	return i.doAll(ctx, j, steps)
 }
@@ -314,7 +320,8 @@ func (i *Installer) undo(ctx context.Context, j *journal, name string) error {
 	}
 	e.State = undoing
 	if err := i.writeJournal(j); err != nil {
-		return err
+		// A full disk is no reason to leave the kubelet where it is: undoing makes room.
+		log.G(ctx).WithError(err).WithField("step", name).Warn("Failed to write the journal; undoing all the same")
 	}
 	log.G(ctx).WithField("step", name).Info("Undoing step")
 	i.at("installer." + name + ".undoing")
@@ -323,7 +330,8 @@ func (i *Installer) undo(ctx context.Context, j *journal, name string) error {
 	}
 	i.at("installer." + name + ".undone")
 	j.remove(name)
-	return i.writeJournal(j)
+	i.unwritten = i.writeJournal(j)
+	return nil
 }
 
 func (i *Installer) mayUndo(ctx context.Context, s step, e *entry) error {

@@ -1162,3 +1162,25 @@ func TestLocked(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+// A journal that cannot be written, as on a full disk, keeps nothing from being undone.
+func TestUndoneWithoutRoom(t *testing.T) {
+	n := newTestNode(t)
+	before := n.tree()
+	if err := n.installer("").Install(t.Context(), n.wanted()); err != nil {
+		t.Fatal(err)
+	}
+	n.write(filepath.Join(filepath.Dir(journalFile), ".journal.json.new", "in the way"), "")
+	w := n.wanted()
+	w.Kubelet = false
+	if err := n.installer("").Install(t.Context(), w); err == nil || !strings.Contains(err.Error(), "write the journal") {
+		t.Errorf("got %v", err)
+	}
+	if n.endpoint != theirs {
+		t.Errorf("the kubelet uses %s", n.endpoint)
+	}
+	if err := n.installer("").Uninstall(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	n.as(before)
+}

@@ -228,3 +228,20 @@ func rights(t *testing.T, manifests string) map[string]any {
 	}
 	return all
 }
+
+// TestRemovedWithoutImages: a node whose runtime cannot be pulled any more gets a pod that
+// removes berth.
+func TestRemovedWithoutImages(t *testing.T) {
+	for state, want := range map[string]int{"installed": 2, "removed": 0} {
+		got, err := render(t, full+"state: "+state)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := strings.Count(got, "reference: registry.example/"); n != want {
+			t.Errorf("%s: %d images of runtimes are mounted, want %d", state, n, want)
+		}
+		if n := strings.Count(got, "mountPath: /runtimes/"); n != want {
+			t.Errorf("%s: %d runtimes are mounted, want %d", state, n, want)
+		}
+	}
+}

@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -21,6 +23,8 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/yaml"
+
+	"github.com/berth-cri/berth/pkg/installer"
 )
 
 // leaseName is that of the lease by which nodes take turns.
@@ -41,11 +45,38 @@ type cluster struct {
 	nodes  coreclient.NodeInterface
 	stop   context.CancelFunc
 	life   context.Context
-	// pause is between two looks at a lease that another node has.
-	pause time.Duration
+	// pause is between two looks at a lease that another node has, every between two renewals.
+	pause, every time.Duration
 
 	renewing sync.WaitGroup
-	end      context.CancelFunc
+	// turn is as long as the lease is this node's, and end ends it.
+	turn context.Context
+	end  context.CancelFunc
+	mu   sync.Mutex
+	// lose ends the run that relies on the turn.
+	lose context.CancelCauseFunc
+}
+
+// errLost is the reason if another node has taken the turn.
+var errLost = errors.New("another node has taken the turn, because this one did not renew its lease in time")
+
+// follow returns a context that ends when another node takes the turn.
+func (c *cluster) follow(ctx context.Context) (context.Context, context.CancelCauseFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.lose = cancel
+	return ctx, cancel
+}
+
+// lost ends the turn, and the run.
+func (c *cluster) lost(end context.CancelFunc) {
+	end()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.lose != nil {
+		c.lose(errLost)
+	}
 }
 
 func newCluster(kubeconfig, root, node, namespace string) (*cluster, error) {
@@ -68,7 +99,7 @@ func clusterOf(config *rest.Config, root, node, namespace string) (*cluster, err
 		return nil, err
 	}
 	life, stop := context.WithCancel(context.Background())
-	return &cluster{alone: alone{root}, node: node, leases: leases.Leases(namespace), nodes: nodes.Nodes(), life: life, stop: stop, pause: askEvery}, nil
+	return &cluster{alone: alone{root}, node: node, leases: leases.Leases(namespace), nodes: nodes.Nodes(), life: life, stop: stop, pause: askEvery, every: renewEvery}, nil
 }
 
 // seen is a holder of the lease and when this process first saw it so: clocks of nodes differ.
@@ -97,9 +128,10 @@ func (s *seen) free(l *coordination.Lease, node string, now time.Time) bool {
 
 // Turn implements installer.Cluster.
 func (c *cluster) Turn(ctx context.Context) error {
-	if c.end != nil {
+	if c.end != nil && c.turn.Err() == nil {
 		return nil
 	}
+	c.Done()
 	var s seen
 	told := ""
 	for {
@@ -120,9 +152,9 @@ func (c *cluster) Turn(ctx context.Context) error {
 		case <-time.After(c.pause):
 		}
 	}
-	var life context.Context
-	life, c.end = context.WithCancel(c.life)
-	c.renewing.Go(func() { c.renew(life) })
+	turn, end := context.WithCancel(c.life)
+	c.turn, c.end = turn, end
+	c.renewing.Go(func() { c.renew(turn, end) })
 	return nil
 }
 
@@ -162,15 +194,20 @@ func (c *cluster) hold(l *coordination.Lease) {
 	l.Spec.HolderIdentity, l.Spec.RenewTime, l.Spec.LeaseDurationSeconds = &c.node, &now, &seconds
 }
 
-// renew holds the lease until the turn is over.
-func (c *cluster) renew(ctx context.Context) {
+// renew holds the lease until the turn is over, or another node has it.
+func (c *cluster) renew(ctx context.Context, end context.CancelFunc) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(renewEvery):
+		case <-time.After(c.every):
 		}
 		l, err := c.leases.Get(ctx, leaseName, metav1.GetOptions{})
+		if err == nil && l.Spec.HolderIdentity != nil && *l.Spec.HolderIdentity != c.node {
+			log.G(ctx).WithField("holder", *l.Spec.HolderIdentity).Warn("Another node has taken the turn; stopping")
+			c.lost(end)
+			return
+		}
 		if err == nil {
 			c.hold(l)
 			_, err = c.leases.Update(ctx, l, metav1.UpdateOptions{})
@@ -206,12 +243,33 @@ func (c *cluster) Serves(ctx context.Context, berth bool) error {
 	if err := c.alone.Serves(ctx, berth); err != nil {
 		return err
 	}
-	n, err := c.nodes.Get(ctx, c.node, metav1.GetOptions{})
+	n, err := c.get(ctx)
 	if err != nil {
 		return err
 	}
 	return serving(n, berth)
 }
+
+// MayAsk implements installer.Cluster.
+func (c *cluster) MayAsk(ctx context.Context) error {
+	_, err := c.get(ctx)
+	return err
+}
+
+// get gets the node. What the pod may not do now, it may not do in a moment either.
+func (c *cluster) get(ctx context.Context) (*core.Node, error) {
+	n, err := c.nodes.Get(ctx, c.node, metav1.GetOptions{})
+	if apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) || apierrors.IsNotFound(err) {
+		err = finalError{err} // names verb and resource
+	}
+	return n, err
+}
+
+// finalError is one that asking again does not change.
+type finalError struct{ error }
+
+func (finalError) Is(target error) bool { return target == installer.ErrFinal }
+func (e finalError) Unwrap() error      { return e.error }
 
 // serving says whether a node is Ready by a kubelet that uses berth, or another runtime.
 func serving(n *core.Node, berth bool) error {
@@ -236,7 +294,11 @@ func (alone) Turn(context.Context) error { return nil }
 // Done implements installer.Cluster.
 func (alone) Done() {}
 
-// Serves implements installer.Cluster: it asks the kubelet for its health.
+// MayAsk implements installer.Cluster.
+func (alone) MayAsk(context.Context) error { return nil }
+
+// Serves implements installer.Cluster: it asks the kubelet for its health. Which runtime it uses
+// is in its files and on its command line, where the installer itself looks.
 func (a alone) Serves(ctx context.Context, _ bool) error {
 	address := healthAddress(a.root)
 	if address == "" {
@@ -279,5 +341,8 @@ func healthAddress(root string) string {
 	if port == 0 {
 		return ""
 	}
-	return fmt.Sprintf("%s:%d", address, port)
+	if address == "::" {
+		address = "::1"
+	}
+	return net.JoinHostPort(address, strconv.Itoa(int(port)))
 }

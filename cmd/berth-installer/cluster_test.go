@@ -1,7 +1,9 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -18,6 +20,8 @@ import (
 	core "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
+
+	"github.com/berth-cri/berth/pkg/installer"
 )
 
 // server has one lease, as an API server keeps it: by versions, one writer at a time.
@@ -25,12 +29,14 @@ type server struct {
 	mu      sync.Mutex
 	lease   *coordination.Lease
 	version int
+	asked   int
 	forbid  string
 }
 
 func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.asked++
 	say := func(code int, v any) {
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(code)
@@ -73,7 +79,7 @@ func nodeOf(t *testing.T, url, name string) *cluster {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.pause = time.Millisecond
+	c.pause, c.every = time.Millisecond, time.Millisecond
 	t.Cleanup(func() { c.stop(); c.renewing.Wait() })
 	return c
 }
@@ -121,6 +127,69 @@ func TestTurnForbidden(t *testing.T) {
 	defer h.Close()
 	err := nodeOf(t, h.URL, "node").Turn(t.Context())
 	if err == nil || !strings.Contains(err.Error(), `cannot create resource "leases"`) {
+		t.Errorf("got %v", err)
+	}
+}
+
+// A turn that another node has taken is over, and is not taken back before that is done.
+func TestTurnLost(t *testing.T) {
+	s := &server{}
+	h := httptest.NewServer(s)
+	defer h.Close()
+	c := nodeOf(t, h.URL, "slow")
+	ctx, end := c.follow(t.Context())
+	defer end(nil)
+	if err := c.Turn(ctx); err != nil {
+		t.Fatal(err)
+	}
+	other := nodeOf(t, h.URL, "other")
+	s.mu.Lock()
+	s.version++
+	s.lease.ResourceVersion = strconv.Itoa(s.version)
+	other.hold(s.lease)
+	s.mu.Unlock()
+	<-ctx.Done()
+	if cause := context.Cause(ctx); !errors.Is(cause, errLost) {
+		t.Errorf("the run ended by %v", cause)
+	}
+	// It waits for its next turn as any other node.
+	brief, enough := context.WithCancel(t.Context())
+	looked := make(chan error)
+	go func() { looked <- c.Turn(brief) }()
+	s.await(t, 5)
+	enough()
+	if err := <-looked; !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if *s.lease.Spec.HolderIdentity != "other" {
+		t.Errorf("%s has it", *s.lease.Spec.HolderIdentity)
+	}
+}
+
+// await waits until the server was asked so often again.
+func (s *server) await(t *testing.T, more int) {
+	t.Helper()
+	s.mu.Lock()
+	until := s.asked + more
+	s.mu.Unlock()
+	for t.Context().Err() == nil {
+		s.mu.Lock()
+		now := s.asked
+		s.mu.Unlock()
+		if now >= until {
+			return
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+func TestMayAsk(t *testing.T) {
+	h := httptest.NewServer(&server{forbid: http.MethodGet})
+	defer h.Close()
+	err := nodeOf(t, h.URL, "node").MayAsk(t.Context())
+	if !errors.Is(err, installer.ErrFinal) || !strings.Contains(err.Error(), "is forbidden") {
 		t.Errorf("got %v", err)
 	}
 }
@@ -191,6 +260,8 @@ func TestHealthAddress(t *testing.T) {
 		"healthzPort: 10300\n":               "127.0.0.1:10300",
 		"healthzPort: 0\n":                   "",
 		"healthzBindAddress: 0.0.0.0\n":      "127.0.0.1:10248",
+		"healthzBindAddress: \"::\"\n":       "[::1]:10248",
+		"healthzBindAddress: fd00::10\n":     "[fd00::10]:10248",
 		"healthzBindAddress: 192.168.1.10\n": "192.168.1.10:10248",
 	} {
 		root := t.TempDir()

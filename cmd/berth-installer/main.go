@@ -206,12 +206,8 @@ func (s *settings) run(ctx context.Context) error {
 		return err
 	}
 	defer c.stop()
-	i, err := s.installer(c)
-	if err != nil {
-		return err
-	}
 	ctx = log.WithLogger(ctx, log.L.WithField("node", s.node))
-	if err := again(ctx, func() error { return apply(ctx, i, v) }); err != nil {
+	if err := again(ctx, func() error { return s.attempt(ctx, c, v) }); err != nil {
 		if ctx.Err() != nil {
 			return nil
 		}
@@ -229,6 +225,21 @@ func (s *settings) run(ctx context.Context) error {
 	return nil
 }
 
+// attempt makes the node as wanted, as long as it is the node's turn.
+func (s *settings) attempt(ctx context.Context, c *cluster, v values) error {
+	i, err := s.installer(c)
+	if err != nil {
+		return err
+	}
+	ctx, end := c.follow(ctx)
+	defer end(nil)
+	err = apply(ctx, i, v)
+	if err != nil && errors.Is(context.Cause(ctx), errLost) {
+		return errors.Join(errLost, err)
+	}
+	return err
+}
+
 func apply(ctx context.Context, i *installer.Installer, v values) error {
 	if v.State == removed {
 		return i.Uninstall(ctx)
@@ -236,15 +247,19 @@ func apply(ctx context.Context, i *installer.Installer, v values) error {
 	return i.Install(ctx, v.Wanted)
 }
 
-// again repeats what pods keep from being done.
+// again repeats what pods, or another node's turn, keep from being done.
 func again(ctx context.Context, f func() error) error {
 	const pause = 15 * time.Second
 	for {
 		err := f()
-		if !errors.Is(err, installer.ErrPods) {
+		switch {
+		case errors.Is(err, installer.ErrPods):
+			log.G(ctx).WithError(err).Warn("Waiting for pods")
+		case errors.Is(err, errLost):
+			log.G(ctx).WithError(err).Warn("Waiting for the turn")
+		default:
 			return err
 		}
-		log.G(ctx).WithError(err).Warn("Waiting for pods")
 		select {
 		case <-ctx.Done():
 			return err

@@ -38,6 +38,8 @@ type Cluster interface {
 	Turn(ctx context.Context) error
 	// Done gives the turn to another node.
 	Done()
+	// MayAsk returns why Serves will not be able to say anything.
+	MayAsk(ctx context.Context) error
 	// Serves returns nil if the node is Ready by a kubelet that uses berth, or another runtime.
 	Serves(ctx context.Context, berth bool) error
 }

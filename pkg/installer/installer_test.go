@@ -31,6 +31,9 @@ type node struct {
 	// fails has commands fail, doctor is what it finds beside the kubelet's endpoint.
 	fails  map[string]error
 	doctor string
+	// forbidden is what the cluster says, and refused how often.
+	forbidden error
+	refused   int
 	// dead is the other CRI daemon.
 	dead bool
 	// broken is a version that does not start.
@@ -210,8 +213,15 @@ func (n *node) Turn(context.Context) error { n.turns++; n.held = true; return ni
 // Done implements Cluster.
 func (n *node) Done() { n.held = false }
 
+// MayAsk implements Cluster.
+func (n *node) MayAsk(context.Context) error { return n.forbidden }
+
 // Serves implements Cluster.
 func (n *node) Serves(_ context.Context, berth bool) error {
+	if n.forbidden != nil {
+		n.refused++
+		return n.forbidden
+	}
 	if (n.endpoint == ours) != berth {
 		return fmt.Errorf("the kubelet uses %s", n.endpoint)
 	}
@@ -1183,4 +1193,26 @@ func TestUndoneWithoutRoom(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.as(before)
+}
+
+// A right that is missing is noticed before the kubelet is moved, and is not asked for over and over.
+func TestForbidden(t *testing.T) {
+	n := newTestNode(t)
+	w, before := n.wanted(), n.tree()
+	n.forbidden = fmt.Errorf("cannot get nodes: %w", ErrFinal)
+	if err := n.installer("").Install(t.Context(), w); err == nil || !strings.Contains(err.Error(), "cannot get nodes") {
+		t.Errorf("got %v", err)
+	}
+	n.as(before)
+	if slices.Contains(n.asked, "systemctl restart kubelet.service") {
+		t.Error("the kubelet was restarted")
+	}
+	n.forbidden = nil
+	if err := n.installer("").Install(t.Context(), w); err != nil {
+		t.Fatal(err)
+	}
+	n.forbidden = fmt.Errorf("cannot get nodes: %w", ErrFinal)
+	if err := n.installer("").Uninstall(t.Context()); err == nil || n.refused != 1 {
+		t.Errorf("got %v after %d questions", err, n.refused)
+	}
 }

@@ -584,12 +584,15 @@ func defaultReady(all []handler) error {
 	return errors.New("berth has no default handler")
 }
 
+// ErrFinal is an error of a Cluster's that does not pass by itself.
+var ErrFinal = errors.New("asking again does not help")
+
 // eventually repeats a question until the answer is good, or patience ends.
 func eventually(ctx context.Context, patience time.Duration, ask func() error) error {
 	deadline := time.Now().Add(patience)
 	for {
 		err := ask()
-		if err == nil || time.Now().After(deadline) {
+		if err == nil || errors.Is(err, ErrFinal) || time.Now().After(deadline) {
 			return err
 		}
 		select {

@@ -31,9 +31,13 @@ func (*kubeletMove) name() string  { return kubeletStep }
 func (*kubeletMove) input() string { return socket }
 func (*kubeletMove) alone() bool   { return false }
 
-func (m *kubeletMove) prepare(_ context.Context, before []byte) ([]byte, error) {
+func (m *kubeletMove) prepare(ctx context.Context, before []byte) ([]byte, error) {
 	if before != nil {
 		return before, nil
+	}
+	// After the move, a missing right would be a kubelet that does not serve.
+	if err := eventually(ctx, m.i.patience, func() error { return m.i.Cluster.MayAsk(ctx) }); err != nil {
+		return nil, err
 	}
 	k, err := m.i.findKubelet()
 	if err != nil {

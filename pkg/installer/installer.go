@@ -135,16 +135,34 @@ func (i *Installer) Install(ctx context.Context, w Wanted) error {
 	if err := w.Validate(); err != nil {
 		return err
 	}
-	unlock, err := i.waitForLock(ctx)
-	if err != nil {
-		return err
+	return i.exclusive(ctx, func() error { return i.install(ctx, w) })
+}
+
+// errTurn is the reason if something is to be changed, and it is not the node's turn.
+var errTurn = errors.New("it is not the node's turn")
+
+// exclusive runs f without another run on this node, and on no other node when it changes
+// something. While it waits for its turn, the node may be rescued: f begins anew after that.
+func (i *Installer) exclusive(ctx context.Context, f func() error) error {
+	for {
+		unlock, err := i.waitForLock(ctx)
+		if err != nil {
+			return err
+		}
+		err = func() error { defer unlock(); return f() }()
+		if err == nil {
+			i.Cluster.Done()
+			i.turn = false
+			return nil
+		}
+		if !errors.Is(err, errTurn) {
+			return err
+		}
+		if err := i.Cluster.Turn(ctx); err != nil {
+			return err
+		}
+		i.turn = true
 	}
-	defer unlock()
-	if err := i.install(ctx, w); err != nil {
-		return err
-	}
-	i.Cluster.Done()
-	return nil
 }
 
 func (i *Installer) install(ctx context.Context, w Wanted) error {
@@ -200,7 +218,7 @@ func (i *Installer) doAll(ctx context.Context, j *journal, steps []step) error {
 			continue
 		}
 		err = fmt.Errorf("%s: %w", s.name(), err)
-		if ctx.Err() != nil {
+		if ctx.Err() != nil || errors.Is(err, errTurn) {
 			return err // interrupted, and nothing is wrong: the next run goes on
 		}
 		if s.alone() {
@@ -227,24 +245,13 @@ func (i *Installer) complete(j *journal) error {
 	return i.writeJournal(j)
 }
 
-func (i *Installer) takeTurn(ctx context.Context) error {
-	if i.turn {
-		return nil
-	}
-	if err := i.Cluster.Turn(ctx); err != nil {
-		return err
-	}
-	i.turn = true
-	return nil
-}
-
 func (i *Installer) do(ctx context.Context, j *journal, s step) error {
 	e := j.entry(s.name())
 	if e != nil && e.State == done && e.Input == s.input() {
 		return nil
 	}
-	if err := i.takeTurn(ctx); err != nil {
-		return err
+	if !i.turn {
+		return errTurn
 	}
 	var before []byte
 	if e != nil {
@@ -317,8 +324,8 @@ func (i *Installer) undo(ctx context.Context, j *journal, name string) error {
 	if err := i.mayUndo(ctx, s, e); err != nil {
 		return err
 	}
-	if err := i.takeTurn(ctx); err != nil {
-		return err
+	if !i.turn {
+		return errTurn
 	}
 	e.State = undoing
 	if err := i.writeJournal(j); err != nil {
@@ -351,11 +358,10 @@ var ErrPods = errors.New("try again when these pods are gone")
 // Uninstall leaves the node as it was before. It refuses to while pods run in berth's own
 // engine, because nobody would know them any more. New pods go to the other daemon meanwhile.
 func (i *Installer) Uninstall(ctx context.Context) error {
-	unlock, err := i.waitForLock(ctx)
-	if err != nil {
-		return err
-	}
-	defer unlock()
+	return i.exclusive(ctx, func() error { return i.uninstall(ctx) })
+}
+
+func (i *Installer) uninstall(ctx context.Context) error {
 	j, err := i.readJournal()
 	if err != nil {
 		return err
@@ -371,11 +377,7 @@ func (i *Installer) Uninstall(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := i.removeJournal(); err != nil {
-		return err
-	}
-	i.Cluster.Done()
-	return nil
+	return i.removeJournal()
 }
 
 // mayGoBack returns what keeps the kubelet from going back, before anything is undone.

@@ -43,6 +43,8 @@ type node struct {
 	// turns is how often the turn was taken, held says that it is.
 	turns int
 	held  bool
+	// waits is called while it is another node's.
+	waits func()
 }
 
 func newTestNode(t *testing.T) *node {
@@ -208,7 +210,14 @@ func (n *node) Run(_ context.Context, name string, args ...string) ([]byte, erro
 }
 
 // Turn implements Cluster.
-func (n *node) Turn(context.Context) error { n.turns++; n.held = true; return nil }
+func (n *node) Turn(context.Context) error {
+	if n.waits != nil {
+		n.waits()
+	}
+	n.turns++
+	n.held = true
+	return nil
+}
 
 // Done implements Cluster.
 func (n *node) Done() { n.held = false }
@@ -1215,4 +1224,32 @@ func TestForbidden(t *testing.T) {
 	if err := n.installer("").Uninstall(t.Context()); err == nil || n.refused != 1 {
 		t.Errorf("got %v after %d questions", err, n.refused)
 	}
+}
+
+// A node that waits for its turn is rescued meanwhile, and then made as it is wanted.
+func TestRescuedWhileWaiting(t *testing.T) {
+	n := newTestNode(t)
+	w, before := n.wanted(), n.tree()
+	if !killed(func() { _ = n.installer("installer.kubelet.restarted").Install(t.Context(), w) }) {
+		t.Fatal("it was not interrupted")
+	}
+	n.waits = func() {
+		if err := n.installer("").Rescue(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if n.endpoint != theirs {
+			t.Errorf("the kubelet uses %s", n.endpoint)
+		}
+	}
+	if err := n.installer("").Install(t.Context(), w); err != nil {
+		t.Fatal(err)
+	}
+	n.waits = nil
+	if n.endpoint != ours || n.running["rescue"] || n.held {
+		t.Errorf("the kubelet uses %s; the rescue is left: %t; the turn is held: %t", n.endpoint, n.running["rescue"], n.held)
+	}
+	if err := n.installer("").Uninstall(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	n.as(before)
 }

@@ -96,6 +96,8 @@ func (i *Installer) Rescue(ctx context.Context) error {
 	if e := j.entry(kubeletStep); e == nil || e.State == done {
 		return i.disarm(ctx)
 	}
+	// This node is without a runtime, which is worse than two nodes that change at once.
+	i.turn = true
 	return i.undo(ctx, j, kubeletStep)
 }
 

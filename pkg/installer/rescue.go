@@ -36,7 +36,6 @@ ExecStart=` + rescueProgram + ` rescue
 Description=Undo an interrupted move of the kubelet to berth
 
 [Timer]
-OnBootSec=5min
 OnActiveSec=5min
 OnUnitInactiveSec=5min
 

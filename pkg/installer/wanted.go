@@ -8,7 +8,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/pelletier/go-toml/v2"
+	"github.com/berth-cri/berth/pkg/config"
 )
 
 // Wanted is what a node is to have.
@@ -99,14 +99,13 @@ func (w Wanted) Validate() error {
 var fixed = []string{"engine.root", "engine.state", "server.socket"}
 
 func validConfig(text string) (wrong []error) {
-	var tables map[string]any
-	if err := toml.Unmarshal([]byte(text), &tables); err != nil {
+	settings, err := config.ParseSettings([]byte(text))
+	if err != nil {
 		return []error{fmt.Errorf("config: %w", err)}
 	}
-	for _, key := range fixed {
-		table, name, _ := strings.Cut(key, ".")
-		if in, ok := tables[table].(map[string]any); ok && in[name] != nil {
-			wrong = append(wrong, fmt.Errorf("config sets %s, which removal relies on: leave it out, or install berth as a package", key))
+	for _, s := range settings {
+		if slices.Contains(fixed, s.Key) {
+			wrong = append(wrong, fmt.Errorf("config sets %s, which removal relies on: leave it out, or install berth as a package", s.Key))
 		}
 	}
 	return wrong

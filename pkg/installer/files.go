@@ -12,6 +12,8 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/containerd/log"
+
 	"github.com/berth-cri/berth/pkg/atomicfile"
 )
 
@@ -27,6 +29,36 @@ type original struct {
 	GID     int         `json:"gid,omitempty"`
 	// Made are directories above it that did not exist, the deepest first.
 	Made []string `json:"made,omitempty"`
+	// Ours are digests of what was written there since. Anything else is somebody's edit.
+	Ours []string `json:"ours,omitempty"`
+}
+
+// writes notes what is about to be written.
+func (o *original) writes(content []byte) {
+	if d := digest(content); !slices.Contains(o.Ours, d) {
+		o.Ours = append(o.Ours, d)
+	}
+}
+
+// keptSuffix is that of copies of files that somebody has edited. berth does not read them.
+const keptSuffix = ".kept"
+
+// keep copies what somebody has written to a file of ours, before that is replaced or removed.
+func (i *Installer) keep(o original) error {
+	path := i.path(o.Path)
+	info, err := os.Lstat(path)
+	if err != nil || len(o.Ours) == 0 || !info.Mode().IsRegular() {
+		return nil //nolint:nilerr // what cannot be looked at cannot be replaced either
+	}
+	now, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	if bytes.Equal(now, o.Content) || slices.Contains(o.Ours, digest(now)) {
+		return nil
+	}
+	log.L.WithField("path", o.Path).WithField("kept", o.Path+keptSuffix).Warn("File was edited since it was installed; keeping that beside it")
+	return atomicfile.Write(path+keptSuffix, now, info.Mode().Perm(), atomicfile.Durable)
 }
 
 // snapshot reads a file.
@@ -72,8 +104,19 @@ func (i *Installer) put(path string, content []byte, mode fs.FileMode) error {
 	return atomicfile.Write(i.path(path), content, mode, atomicfile.Durable)
 }
 
+// replace writes a file whose original is saved.
+func (i *Installer) replace(o original, content []byte) error {
+	if err := i.keep(o); err != nil {
+		return err
+	}
+	return i.put(o.Path, content, 0o644)
+}
+
 // restore leaves a file as it was.
 func (i *Installer) restore(o original) error {
+	if err := i.keep(o); err != nil {
+		return err
+	}
 	path := i.path(o.Path)
 	// An interrupted write may have left its new file.
 	if err := atomicfile.Remove(filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+".new")); err != nil && !errors.Is(err, syscall.ENOTDIR) {
@@ -135,14 +178,16 @@ type fileSet struct {
 // prepare adds the originals of files that are new to those that were saved.
 func (f fileSet) prepare(i *Installer, saved []original) ([]original, error) {
 	for path := range f.sorted() {
-		if slices.ContainsFunc(saved, func(o original) bool { return o.Path == path }) {
-			continue
+		n := slices.IndexFunc(saved, func(o original) bool { return o.Path == path })
+		if n < 0 {
+			o, err := i.snapshot(path)
+			if err != nil {
+				return nil, err
+			}
+			n = len(saved)
+			saved = append(saved, o)
 		}
-		o, err := i.snapshot(path)
-		if err != nil {
-			return nil, err
-		}
-		saved = append(saved, o)
+		saved[n].writes(f.content[path])
 	}
 	return saved, nil
 }
@@ -156,7 +201,8 @@ func (f fileSet) do(i *Installer, saved []original) error {
 		if f.left[path] {
 			continue
 		}
-		if err := i.put(path, f.content[path], 0o644); err != nil {
+		o := slices.IndexFunc(saved, func(o original) bool { return o.Path == path })
+		if err := i.replace(saved[o], f.content[path]); err != nil {
 			return err
 		}
 	}

@@ -409,6 +409,15 @@ func (i *Installer) lead(ctx context.Context, j *journal) error {
 		return err
 	}
 	var originals []original
+	base := configTexts(config.Beside, "")
+	files, err := (fileSet{content: base}).prepare(i, config.Files)
+	if err != nil {
+		return err
+	}
+	config.Files = files
+	if e.Saved, err = json.Marshal(config); err != nil {
+		return err
+	}
 	e.State = doing
 	for n := range j.Steps {
 		r := &j.Steps[n]
@@ -419,16 +428,23 @@ func (i *Installer) lead(ctx context.Context, j *journal) error {
 		if err := json.Unmarshal(r.Saved, &saved); err != nil {
 			return err
 		}
+		for n := range saved.Files {
+			saved.Files[n].writes(base[saved.Files[n].Path])
+		}
 		originals = append(originals, saved.Files...)
-		r.State = doing
+		text, err := json.Marshal(saved)
+		if err != nil {
+			return err
+		}
+		r.State, r.Saved = doing, text
 	}
 	if err := i.writeJournal(j); err != nil {
 		return err
 	}
-	if err := (fileSet{content: configTexts(config.Beside, "")}).do(i, config.Files); err != nil {
+	if err := i.undoFiles(originals); err != nil {
 		return err
 	}
-	if err := i.undoFiles(originals); err != nil {
+	if err := (fileSet{content: base}).do(i, config.Files); err != nil {
 		return err
 	}
 	if _, err := i.Host.Run(ctx, "systemctl", "is-active", "--quiet", "berth.service"); err != nil {

@@ -304,22 +304,32 @@ func (u *unit) text() ([]byte, error) {
 }
 
 func (u *unit) prepare(_ context.Context, before []byte) ([]byte, error) {
+	var saved []original
 	if before != nil {
-		return before, nil
+		if err := json.Unmarshal(before, &saved); err != nil {
+			return nil, err
+		}
 	}
-	o, err := u.i.snapshot(unitFile)
+	text, err := u.text()
 	if err != nil {
 		return nil, err
 	}
-	return json.Marshal([]original{o})
+	if saved, err = (fileSet{content: map[string][]byte{unitFile: text}}).prepare(u.i, saved); err != nil {
+		return nil, err
+	}
+	return json.Marshal(saved)
 }
 
-func (u *unit) do(ctx context.Context, _ []byte) error {
+func (u *unit) do(ctx context.Context, before []byte) error {
+	var saved []original
+	if err := json.Unmarshal(before, &saved); err != nil {
+		return err
+	}
 	text, err := u.text()
 	if err != nil {
 		return err
 	}
-	if err := u.i.put(unitFile, text, 0o644); err != nil {
+	if err := u.i.replace(saved[0], text); err != nil {
 		return err
 	}
 	u.i.at("installer.unit.half")

@@ -61,14 +61,17 @@ func (b *broughtRuntime) prepare(_ context.Context, before []byte) ([]byte, erro
 	if _, err := b.source(k); err != nil {
 		return nil, err
 	}
+	var saved savedRuntime
 	if before != nil {
-		return before, nil
+		if err := json.Unmarshal(before, &saved); err != nil {
+			return nil, err
+		}
 	}
-	o, err := b.i.snapshot(b.r.file())
-	if err != nil {
+	var err error
+	if saved.Files, err = (fileSet{content: map[string][]byte{b.r.file(): b.r.dropIn()}}).prepare(b.i, saved.Files); err != nil {
 		return nil, err
 	}
-	return json.Marshal(savedRuntime{Files: []original{o}})
+	return json.Marshal(saved)
 }
 
 // settled implements settling.
@@ -136,7 +139,7 @@ func (b *broughtRuntime) do(ctx context.Context, text []byte) error {
 	if err := b.i.bring(source, k.program, b.r.dir(), change, func() { b.i.at("installer.runtime.half") }); err != nil {
 		return err
 	}
-	if err := b.i.put(b.r.file(), b.r.dropIn(), 0o644); err != nil {
+	if err := b.i.replace(saved.Files[0], b.r.dropIn()); err != nil {
 		return err
 	}
 	b.i.at("installer.runtime.written")

@@ -920,6 +920,11 @@ func TestKubeletLeftWithBerth(t *testing.T) {
 			n.write("/proc/7/comm", "kubelet\n")
 			n.write("/proc/7/cmdline", "kubelet\x00--container-runtime-endpoint\x00"+ours)
 		}, "command line"},
+		"in a configuration of another name": {false, func(n *node) {
+			n.write("/proc/7/comm", "kubelet\n")
+			n.write("/proc/7/cmdline", "kubelet\x00--config=/etc/kubelet.conf")
+			n.write("/etc/kubelet.conf", "kind: KubeletConfiguration\ncontainerRuntimeEndpoint: "+ours+"\n")
+		}, "/etc/kubelet.conf"},
 		"without a service": {false, func(n *node) {
 			if err := os.Remove(filepath.Join(n.root, "/usr/lib/systemd/system/kubelet.service")); err != nil {
 				n.t.Fatal(err)

@@ -103,18 +103,15 @@ func asURL(endpoint string) string {
 	return "unix://" + endpoint
 }
 
-// namesBerth says whether a file, or a command line, leads the kubelet to berth.
-func namesBerth(path, text string) bool {
+// namesBerth says whether a file, or a command line, leads the kubelet to berth. A name does
+// not tell configuration from flags: --config may be any.
+func namesBerth(text string) bool {
 	for _, key := range slices.Concat(endpointKeys, endpointFlags) {
-		if isYAML(path) && isBerth(yamlValue(text, key)) || !isYAML(path) && isBerth(flagValue(text, key)) {
+		if isBerth(yamlValue(text, key)) || isBerth(flagValue(text, key)) {
 			return true
 		}
 	}
 	return false
-}
-
-func isYAML(path string) bool {
-	return slices.Contains([]string{kubeletConfig, instanceConfig, k3sConfig}, path) || strings.HasSuffix(path, ".yaml")
 }
 
 // left returns what still leads the kubelet to berth, and what to do about that.
@@ -239,22 +236,19 @@ func setFlags(text string, names []string, to string) string {
 
 // reverted is what a file gets when the kubelet goes back. One that somebody has changed
 // meanwhile keeps that, and only the endpoint is put back, if it is still the new one.
-func reverted(path, now, old, written, to string) string {
+func reverted(now, old, written, to string) string {
 	if now == written {
 		return old
 	}
-	if isYAML(path) {
-		for _, key := range append(slices.Clone(endpointKeys), endpointFlags...) {
-			was := yamlValue(old, key)
-			switch {
-			case yamlValue(now, key) != to:
-			case was == "":
-				now = regexp.MustCompile(`(?m)^"?`+regexp.QuoteMeta(key)+`"?[ \t]*:.*\n?`).ReplaceAllString(now, "")
-			default:
-				now = setYAML(now, []string{key}, was)
-			}
+	for _, key := range slices.Concat(endpointKeys, endpointFlags) {
+		was := yamlValue(old, key)
+		switch {
+		case yamlValue(now, key) != to:
+		case was == "":
+			now = regexp.MustCompile(`(?m)^"?`+regexp.QuoteMeta(key)+`"?[ \t]*:.*\n?`).ReplaceAllString(now, "")
+		default:
+			now = setYAML(now, []string{key}, was)
 		}
-		return now
 	}
 	for _, name := range endpointFlags {
 		if was := flagValue(old, name); was != "" && flagValue(now, name) == to {

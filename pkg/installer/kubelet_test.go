@@ -114,7 +114,7 @@ func TestMoved(t *testing.T) {
 			}
 			// The way back is what was there, to the byte.
 			for path, text := range got {
-				if back := reverted(path, text, c.k.texts[path], text, ours); back != c.k.texts[path] {
+				if back := reverted(text, c.k.texts[path], text, ours); back != c.k.texts[path] {
 					t.Errorf("%s is %q after the way back", path, back)
 				}
 			}
@@ -124,14 +124,14 @@ func TestMoved(t *testing.T) {
 
 // Somebody has written into the files while berth had the kubelet.
 func TestReverted(t *testing.T) {
-	for name, c := range map[string]struct{ path, now, old, want string }{
-		"another key": {kubeletConfig, "a: 2\ncontainerRuntimeEndpoint: " + ours + "\n", "a: 1\ncontainerRuntimeEndpoint: " + theirs + "\n", "a: 2\ncontainerRuntimeEndpoint: " + theirs + "\n"},
-		"added key":   {kubeletConfig, "a: 2\ncontainerRuntimeEndpoint: " + ours + "\nb: 1\n", "a: 1\n", "a: 2\nb: 1\n"},
-		"moved on":    {kubeletConfig, "containerRuntimeEndpoint: unix:///run/x.sock\n", "containerRuntimeEndpoint: " + theirs + "\n", "containerRuntimeEndpoint: unix:///run/x.sock\n"},
-		"flags":       {"/etc/default/kubelet", "A=\"--container-runtime-endpoint=" + ours + " --v=3\"\n", "A=\"--container-runtime-endpoint=" + theirs + "\"\n", "A=\"--container-runtime-endpoint=" + theirs + " --v=3\"\n"},
+	for name, c := range map[string]struct{ now, old, want string }{
+		"another key": {"a: 2\ncontainerRuntimeEndpoint: " + ours + "\n", "a: 1\ncontainerRuntimeEndpoint: " + theirs + "\n", "a: 2\ncontainerRuntimeEndpoint: " + theirs + "\n"},
+		"added key":   {"a: 2\ncontainerRuntimeEndpoint: " + ours + "\nb: 1\n", "a: 1\n", "a: 2\nb: 1\n"},
+		"moved on":    {"containerRuntimeEndpoint: unix:///run/x.sock\n", "containerRuntimeEndpoint: " + theirs + "\n", "containerRuntimeEndpoint: unix:///run/x.sock\n"},
+		"flags":       {"A=\"--container-runtime-endpoint=" + ours + " --v=3\"\n", "A=\"--container-runtime-endpoint=" + theirs + "\"\n", "A=\"--container-runtime-endpoint=" + theirs + " --v=3\"\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := reverted(c.path, c.now, c.old, "what was written", ours); got != c.want {
+			if got := reverted(c.now, c.old, "what was written", ours); got != c.want {
 				t.Errorf("got %q, want %q", got, c.want)
 			}
 		})

@@ -34,7 +34,7 @@ func (i *Installer) lookForKubelet() (kubelet, error) {
 	}
 	arguments := i.processArguments(map[bool][]string{true: {"k3s-server", "k3s-agent", "k3s"}, false: {"kubelet"}}[k.k3s])
 	k.flags = flagsOf(arguments, endpointFlags[0])
-	k.runs = namesBerth("", strings.Join(arguments, " "))
+	k.runs = namesBerth(strings.Join(arguments, " "))
 	if config := flagsOf(arguments, "config"); len(config) > 0 && !k.k3s {
 		k.config = config[len(config)-1]
 	}
@@ -49,7 +49,7 @@ func (i *Installer) lookForKubelet() (kubelet, error) {
 		text, err := os.ReadFile(resolved(i.Root, path))
 		if err == nil {
 			k.texts[path] = string(text)
-			if namesBerth(path, string(text)) {
+			if namesBerth(string(text)) {
 				k.named = append(k.named, path)
 			}
 		} else if !errors.Is(err, fs.ErrNotExist) {
@@ -60,7 +60,7 @@ func (i *Installer) lookForKubelet() (kubelet, error) {
 		for _, path := range i.matching(packagedUnits) {
 			if text, err := os.ReadFile(resolved(i.Root, path)); err == nil && flagValue(string(text), endpointFlags[0]) != "" {
 				k.packaged = append(k.packaged, path)
-				if namesBerth(path, string(text)) {
+				if namesBerth(string(text)) {
 					k.named = append(k.named, path)
 				}
 			}

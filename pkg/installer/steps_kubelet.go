@@ -140,7 +140,7 @@ func (m *kubeletMove) former(saved savedKubelet) ([]original, error) {
 		if err != nil {
 			return nil, err
 		}
-		o.Content = []byte(reverted(o.Path, string(now), string(o.Content), string(saved.Written[o.Path]), socket))
+		o.Content = []byte(reverted(string(now), string(o.Content), string(saved.Written[o.Path]), socket))
 		files = append(files, o)
 	}
 	return files, nil
@@ -180,7 +180,7 @@ func (m *kubeletMove) mayUndo(ctx context.Context, text []byte) error {
 	named := k.named
 	for _, o := range files {
 		named = slices.DeleteFunc(named, func(path string) bool { return path == o.Path })
-		if namesBerth(o.Path, string(o.Content)) {
+		if namesBerth(string(o.Content)) {
 			named = append(named, o.Path)
 		}
 	}

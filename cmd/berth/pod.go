@@ -120,17 +120,18 @@ func isInRegistry(to string) bool {
 // checkpointToRegistry writes a pod where the daemon keeps checkpoints, sends that, and removes
 // it. What could not be sent stays.
 func (r *remote) checkpointToRegistry(ctx context.Context, c *cobra.Command, k *carrier, to destination, runtime runtimeapi.RuntimeServiceClient, pod, name string, compress bool) error {
-	l, _, err := r.checkpointPod(ctx, c, to, runtime, pod, compress)
-	if err != nil {
-		return err
-	}
-	return k.carry(c, func(ctx context.Context, registry artifact.Registry) error {
+	// The credentials are read first: without them nothing is written.
+	return k.carry(c, func(_ context.Context, registry artifact.Registry) error {
+		l, _, err := r.checkpointPod(ctx, c, to, runtime, pod, compress)
+		if err != nil {
+			return err
+		}
 		digest, err := artifact.Push(ctx, l.Directory, name, registry)
 		if err != nil {
 			return fmt.Errorf("%w; the checkpoint is in %s: send it with \"berth checkpoint push\", or remove it with \"berth checkpoint rm\"", err, l.Directory)
 		}
 		if err := retention.Remove(l.Directory, r.waiting(c)); err != nil {
-			return err
+			return fmt.Errorf("the checkpoint was sent, and stays in %s, too: %w; remove it with \"berth checkpoint rm\"", l.Directory, err)
 		}
 		return encode(c.OutOrStdout(), r.output, pushedCheckpoint{name, digest.String()}, func(w io.Writer) error {
 			_, err := fmt.Fprintln(w, name, digest)

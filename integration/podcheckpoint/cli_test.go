@@ -184,7 +184,11 @@ func (b *bed) straightToRegistry(t *testing.T, p *pod) {
 	if left, _ := filepath.Glob(kept); len(left) > 0 {
 		t.Errorf("left are %q", left)
 	}
-	status, _, mistakes := b.berth(t, "pod", "checkpoint", p.ID, "--to", "127.0.0.1:1/checkpoints/straight:1", "--plain-http")
+	status, _, mistakes := b.berth(t, "pod", "checkpoint", p.ID, "--to", host+"checkpoints/straight:2", "--creds-file", "/none")
+	if left, _ := filepath.Glob(kept); status == 0 || len(left) > 0 {
+		t.Errorf("without its credentials: exit status %d, %s; left are %q", status, mistakes, left)
+	}
+	status, _, mistakes = b.berth(t, "pod", "checkpoint", p.ID, "--to", "127.0.0.1:1/checkpoints/straight:1", "--plain-http")
 	if status == 0 || !strings.Contains(mistakes, "berth checkpoint push") {
 		t.Errorf("to a registry that is not there: exit status %d, %s", status, mistakes)
 	}

@@ -131,7 +131,7 @@ func TestTurnForbidden(t *testing.T) {
 	}
 }
 
-// A turn that another node has taken is over, and is not taken back before that is done.
+// A turn that another node has taken is over, and stays the other's until that is done.
 func TestTurnLost(t *testing.T) {
 	s := &server{}
 	h := httptest.NewServer(s)

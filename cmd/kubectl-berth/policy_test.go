@@ -11,7 +11,7 @@ import (
 	"github.com/berth-cri/berth/pkg/probe/capability"
 )
 
-// Namespaces of the system are left alone whatever else is, unless that is taken back.
+// Namespaces of the system are left alone whatever else is, unless an empty --exempt clears that.
 func TestExempt(t *testing.T) {
 	classes, known := file(t, "classes.yaml", oneClass), file(t, "handlers.yaml", handlers)
 	system := []string{"berth-system", "kube-system", "node-feature-discovery"}

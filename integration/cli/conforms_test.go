@@ -59,7 +59,7 @@ func TestConforms(t *testing.T) {
 			t.Errorf("a pod of %s: %v", name, err)
 		}
 	}
-	// What was promised wrongly can be taken back.
+	// What was promised wrongly can be removed from the table.
 	n.berth(t, 0, "handler", "edit", "runc-sandboxed", "--set", `conforms=["shared-kernel/v1"]`)
 	if h := n.handler(t, "runc-sandboxed"); h["state"] != "STATE_READY" {
 		t.Errorf("with another promise it is %v: %v", h["state"], h["reason"])

@@ -24,7 +24,7 @@ type Content struct {
 	Labels []nodelabel.Fact
 	// Features are for rules only.
 	Features []nodelabel.Fact
-	// Lasting are labels that count until they are taken back.
+	// Lasting are labels that count until they are removed.
 	Lasting []nodelabel.Fact
 }
 

@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	// criuSettles is how long a CRIU whose caller is gone may take to let go of the container:
+	// criuSettles is how long a CRIU that nobody waits for may stay inside of the container:
 	// killed before that, it damages the processes that it is inside of.
 	criuSettles = 10 * time.Second
 	// criuSettlePoll is how often it is looked for meanwhile.

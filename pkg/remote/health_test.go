@@ -1,6 +1,7 @@
 package remote
 
 import (
+	"context"
 	"testing"
 	"time"
 )
@@ -51,5 +52,27 @@ func TestLostReason(t *testing.T) {
 		if got := lostReason(why); got != want {
 			t.Errorf("%s: %s", why, got)
 		}
+	}
+}
+
+// Who hears how a daemon is, and looks at once whether it was asked, finds that it
+// was: nobody may tell him again.
+func TestADaemonWasAskedBeforeAnybodyHears(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	heard := make(chan bool, 2)
+	var m *monitor
+	m = newMonitor("the CRI daemon", func(context.Context) observation { return observation{} },
+		func(context.Context) error { return nil }, func(Health) {
+			select {
+			case <-m.asked:
+				heard <- true
+			default:
+				heard <- false
+			}
+		})
+	go m.run(ctx)
+	if !<-heard {
+		t.Error("it was heard of before it counted as asked")
 	}
 }

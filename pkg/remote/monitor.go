@@ -36,8 +36,10 @@ type monitor struct {
 	changed func(Health)
 
 	kicks chan struct{}
-	// asked is closed when the daemon was asked for the first time.
+	// asked is closed when the daemon was asked for the first time, before anybody
+	// hears what it said.
 	asked chan struct{}
+	once  sync.Once
 
 	mu     sync.Mutex
 	health Health
@@ -125,11 +127,8 @@ const cannotSay = "it responds, but cannot list its pods: "
 
 // run checks until ctx is done.
 func (m *monitor) run(ctx context.Context) {
-	for first := true; ; first = false {
+	for {
 		wait := m.look(ctx)
-		if first {
-			close(m.asked)
-		}
 		select {
 		case <-ctx.Done():
 			m.note(ctx, observation{lost: "this berth no longer uses it"})
@@ -168,6 +167,7 @@ func (m *monitor) note(ctx context.Context, o observation) Health {
 	before := m.health
 	now := before.after(o, time.Now())
 	m.health = now
+	m.once.Do(func() { close(m.asked) })
 	close(m.turned)
 	m.turned = make(chan struct{})
 	switch {

@@ -34,6 +34,11 @@ const (
 	Ctr = "ctr"
 	// Stargz is BERTH_TEST_STARGZ, the snapshotter of integration/runtimes/stargz.
 	Stargz = "stargz"
+	// CRIO is BERTH_TEST_CRIO, and Pinns, which it calls, BERTH_TEST_PINNS.
+	CRIO  = "crio"
+	Pinns = "pinns"
+	// Conmon is BERTH_TEST_CONMON, the monitor of CRI-O's containers.
+	Conmon = "conmon"
 	// CRIU is BERTH_TEST_CRIU.
 	CRIU = "criu"
 	// BusyboxBinary is BERTH_TEST_BUSYBOX, and must be static.
@@ -64,6 +69,9 @@ var partVariables = map[string]string{
 	Containerd:    "BERTH_TEST_CONTAINERD",
 	Ctr:           "BERTH_TEST_CTR",
 	Stargz:        "BERTH_TEST_STARGZ",
+	CRIO:          "BERTH_TEST_CRIO",
+	Pinns:         "BERTH_TEST_PINNS",
+	Conmon:        "BERTH_TEST_CONMON",
 	CRIU:          "BERTH_TEST_CRIU",
 	BusyboxBinary: "BERTH_TEST_BUSYBOX",
 }

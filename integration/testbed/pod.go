@@ -87,7 +87,7 @@ func (c *Client) SandboxConfig(name string) *runtimeapi.PodSandboxConfig {
 func (c *Client) ContainerConfig(name, image string, command ...string) *runtimeapi.ContainerConfig {
 	return &runtimeapi.ContainerConfig{
 		Metadata: &runtimeapi.ContainerMetadata{Name: name},
-		Image:    &runtimeapi.ImageSpec{Image: image},
+		Image:    &runtimeapi.ImageSpec{Image: image, UserSpecifiedImage: image},
 		Command:  command,
 		LogPath:  filepath.Join(name, "0.log"),
 		Linux: &runtimeapi.LinuxContainerConfig{
@@ -159,6 +159,12 @@ func (p *Pod) CreateContainer(t T, name string, spec PodSpec) *Container {
 	config.Args = spec.Args
 	if spec.Container != nil {
 		spec.Container(config)
+	}
+	// CRI-O leaves the directory to the kubelet.
+	if log := config.GetLogPath(); p.Config.GetLogDirectory() != "" && filepath.IsLocal(log) {
+		if err := os.MkdirAll(filepath.Dir(filepath.Join(p.Config.GetLogDirectory(), log)), 0o755); err != nil {
+			t.Fatalf("make the log's directory: %v", err)
+		}
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), callTimeout)
 	defer cancel()

@@ -40,11 +40,18 @@ func (k *known) pinned(id string) string {
 	return k.pins[id]
 }
 
-// pinsNow says whether there are pins, and how often they have changed.
-func (k *known) pinsNow() (some bool, turn uint64) {
+// pinsNow says how often the pins have changed.
+func (k *known) pinsNow() uint64 {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return len(k.pins) > 0, k.pinTurn
+	return k.pinTurn
+}
+
+// unpinned says that there are no pins.
+func (k *known) unpinned() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return len(k.pins) == 0
 }
 
 // pinAll pins what has no pin, and says whether that was anything.
@@ -63,7 +70,7 @@ func (k *known) pinAll(pins map[string]string) bool {
 
 // stay are the pins of sandboxes that are still there; others are dropped.
 func (k *known) stay() map[string]string {
-	if some, _ := k.pinsNow(); !some {
+	if k.unpinned() {
 		return nil
 	}
 	there := map[string]bool{}
@@ -102,19 +109,20 @@ type naming struct {
 	known *known
 }
 
-// sandbox is the name of one that the daemon says is of a handler of its own.
+// sandbox is the name of one that the daemon says is of a handler of its own. Of a default
+// one, or where it does not say, as CRI-O, it is the handler that the sandbox counts for.
 func (n naming) sandbox(id, theirs string) string {
 	if pin := n.known.pinned(id); pin != "" {
 		return pin
+	}
+	if theirs == "" {
+		return n.names.owner("")
 	}
 	return n.names.ours(theirs)
 }
 
 // list is a list of sandboxes with our names.
 func (n naming) list(f frame) frame {
-	if some, _ := n.known.pinsNow(); !some && n.names.plain() {
-		return f
-	}
 	return replaced(f, itemsField, func(item []byte) []byte {
 		return withText(item, sandboxHandlerField, n.sandbox(text(item, idField), text(item, sandboxHandlerField)))
 	})
@@ -122,11 +130,8 @@ func (n naming) list(f frame) frame {
 
 // listAgain is list for lists that most often are as they were the last time.
 func (n naming) listAgain(last *atomic.Pointer[renaming], f frame) frame {
-	some, turn := n.known.pinsNow()
+	turn := n.known.pinsNow()
 	t := n.names.current.Load()
-	if !some && n.names.plain() {
-		return f
-	}
 	if l := last.Load(); l != nil && l.by == t && l.pins == turn && bytes.Equal(l.theirs, f) {
 		return l.ours
 	}

@@ -1,7 +1,11 @@
 package remote
 
 import (
+	"sync/atomic"
 	"testing"
+
+	"google.golang.org/protobuf/proto"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/pkg/handler"
 )
@@ -29,6 +33,29 @@ func TestPinsWhereADaemonMayNotSay(t *testing.T) {
 		for _, said := range []string{tc.theirs, ""} {
 			if got := n.sandbox(name, said); got != tc.handler {
 				t.Errorf("%s: when its daemon says %q it is of %q", name, said, got)
+			}
+		}
+	}
+}
+
+// What is not said is of the handler that its pods count for, also where all names are the
+// daemon's own.
+func TestListsNameTheHandlerThatADaemonLeavesOut(t *testing.T) {
+	for _, handlers := range [][]Handler{{{Name: "legacy", Remote: "crun"}}, {{Name: "crun", Remote: "crun"}}, {{Name: "crio", Remote: ""}}} {
+		n := naming{names: &names{}, known: &known{}}
+		n.names.set(handlers)
+		theirs, err := proto.Marshal(&runtimeapi.ListPodSandboxResponse{Items: []*runtimeapi.PodSandbox{{Id: "one"}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var last atomic.Pointer[renaming]
+		for range 2 {
+			var ours runtimeapi.ListPodSandboxResponse
+			if err := proto.Unmarshal(n.listAgain(&last, theirs), &ours); err != nil {
+				t.Fatal(err)
+			}
+			if got := ours.GetItems()[0].GetRuntimeHandler(); got != handlers[0].Name {
+				t.Errorf("with %v the sandbox is of %q", handlers, got)
 			}
 		}
 	}

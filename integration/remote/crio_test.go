@@ -1,0 +1,66 @@
+package remote
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/integration/testbed"
+)
+
+// withCRIO gives a berth a handler legacy whose pods are in a real CRI-O.
+func withCRIO(t *testing.T) *bed {
+	t.Helper()
+	b := &bed{Bed: testbed.StartBed(t, "remote/busybox:1", testbed.Options{Config: "[handlers]\nprobe_interval = \"1s\"\n"})}
+	b.registries = []*testbed.Registry{b.Registry}
+	b.other = testbed.StartCRIO(t, testbed.CRIOOptions{
+		// Two names of one runtime: Debian's crun is older than the specs that CRI-O writes.
+		Runtimes:       map[string]string{"runc": testbed.Part(t, testbed.Runc), "other": testbed.Part(t, testbed.Runc)},
+		DefaultRuntime: "runc", CNI: testbed.NewCNI(t), Registry: b.Registry,
+	})
+	b.DropIn(t, "50-legacy", fmt.Sprintf("[runtimes.legacy]\nendpoint = %q\nremote_handler = \"other\"\n", "unix://"+b.other.Socket))
+	b.ready(t, "legacy")
+	return b
+}
+
+// stays ends when it is asked to: CRI-O gives a container of a pod that is stopped two minutes.
+var stays = []string{"sh", "-c", "trap 'exit 0' TERM; sleep 3600 & wait"}
+
+// TestPodsInCRIO runs pods in a real CRI-O beside berth's own.
+func TestPodsInCRIO(t *testing.T) {
+	b := withCRIO(t)
+	own := b.Client.RunPod(t, testbed.PodSpec{Image: b.Image, Command: stays})
+	theirs := b.Client.RunPod(t, testbed.PodSpec{Handler: "legacy", Image: b.Image, Command: stays})
+	for _, p := range []*testbed.Pod{own, theirs} {
+		if got := p.Container.Exec(t, "echo", "hello"); got != "hello\n" {
+			t.Errorf("%q", got)
+		}
+	}
+	listed, err := b.Client.ListContainers(t.Context(), &runtimeapi.ListContainersRequest{})
+	if err != nil || len(listed.GetContainers()) != 2 {
+		t.Fatalf("%v, %v", listed, err)
+	}
+	// CRI-O names the handler of a pod in lists only.
+	pods, err := b.Client.ListPodSandbox(t.Context(), &runtimeapi.ListPodSandboxRequest{Filter: &runtimeapi.PodSandboxFilter{Id: theirs.ID}})
+	if err != nil || len(pods.GetItems()) != 1 || pods.GetItems()[0].GetRuntimeHandler() != "legacy" {
+		t.Errorf("%v, %v", pods, err)
+	}
+	status, err := b.Client.PodSandboxStatus(t.Context(), &runtimeapi.PodSandboxStatusRequest{PodSandboxId: theirs.ID})
+	if err != nil || status.GetStatus().GetNetwork().GetIp() == "" {
+		t.Errorf("%v, %v", status, err)
+	}
+	if got := b.status(t).GetInfo()["backends"]; !strings.Contains(got, "cri-o") {
+		t.Errorf("its backends are %s", got)
+	}
+	b.Restart(t)
+	b.other.Restart(t)
+	b.ready(t, "legacy")
+	for _, p := range []*testbed.Pod{own, theirs} {
+		if got := p.Container.Exec(t, "echo", "again"); got != "again\n" {
+			t.Errorf("%q", got)
+		}
+		p.Remove(t)
+	}
+}

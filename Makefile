@@ -30,6 +30,8 @@ export BERTH_TEST_RUNC_OLD ?= $(BIN)/runc-old
 export BERTH_TEST_RUNSC ?= $(BIN)/runsc
 export BERTH_TEST_SHIM  ?= $(BIN)/containerd-shim-runc-v2
 export BERTH_TEST_STARGZ ?= $(BIN)/stargz
+export BERTH_TEST_CRIO ?= $(BIN)/crio
+export BERTH_TEST_PINNS ?= $(BIN)/pinns
 export BERTH_TEST_CRUN  ?= $(shell command -v crun || echo /usr/bin/crun)
 export BERTH_TEST_CONTAINERD ?= $(BIN)/containerd
 export BERTH_TEST_CTR ?= $(BIN)/ctr
@@ -151,7 +153,7 @@ deps: ## install from Debian what is missing (root)
 	scripts/deps
 
 .PHONY: runtimes
-runtimes: $(BIN)/runc $(BIN)/runc-old $(BIN)/runsc $(BIN)/containerd-shim-runc-v2 $(BIN)/stargz ## build the runtimes and a snapshotter of the tests into ./bin
+runtimes: $(BIN)/runc $(BIN)/runc-old $(BIN)/runsc $(BIN)/containerd-shim-runc-v2 $(BIN)/stargz $(BIN)/crio $(BIN)/pinns ## build the runtimes, a snapshotter and a CRI-O of the tests into ./bin
 
 $(BIN)/runc: integration/runtimes/runc/go.mod scripts/runtime
 	scripts/runtime runc $(BIN)
@@ -167,6 +169,12 @@ $(BIN)/containerd-shim-runc-v2: integration/runtimes/containerd/go.mod scripts/r
 
 $(BIN)/stargz: integration/runtimes/stargz/go.mod integration/runtimes/stargz/main.go scripts/runtime
 	scripts/runtime stargz $(BIN)
+
+$(BIN)/crio: integration/runtimes/crio/go.mod scripts/runtime
+	scripts/runtime crio $(BIN)
+
+$(BIN)/pinns: integration/runtimes/crio/go.mod scripts/runtime
+	scripts/runtime pinns $(BIN)
 
 $(BIN)/ctr: integration/runtimes/containerd/go.mod scripts/runtime
 	scripts/runtime ctr $(BIN)

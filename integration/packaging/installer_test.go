@@ -17,15 +17,50 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// node is a machine with a containerd and a kubelet that uses it, and the installer as a
+// node is a machine with another CRI daemon and a kubelet that uses it, and the installer as a
 // pod sees it: outside of the node's root directory, and among its processes.
 type node struct {
 	*system
 	payload, program string
 }
 
+// beside is a daemon that berth is put beside.
+type beside struct {
+	name, socket, unit string
+	// programs are put where its unit looks for them, and files are its configuration.
+	programs []string
+	files    map[string]string
+}
+
+func containerdBeside(t *testing.T) beside {
+	t.Helper()
+	return beside{
+		name: "containerd", socket: "/run/containerd/containerd.sock", unit: containerdUnit,
+		programs: []string{testbed.Part(t, testbed.Containerd), testbed.Part(t, testbed.RuncShim), testbed.Part(t, testbed.Runc)},
+		files:    map[string]string{"/etc/containerd/config.toml": "version = 3\n"},
+	}
+}
+
+func crioBeside(t *testing.T) beside {
+	t.Helper()
+	return beside{
+		name: "crio", socket: "/run/crio/crio.sock", unit: crioUnit,
+		programs: []string{testbed.Part(t, testbed.CRIO), testbed.Part(t, testbed.Pinns), testbed.Part(t, testbed.Conmon), testbed.Part(t, testbed.Runc)},
+		files: map[string]string{
+			"/etc/containers/policy.json": `{"default":[{"type":"insecureAcceptAnything"}]}`,
+			"/etc/crio/crio.conf": `[crio.runtime]
+default_runtime = "runc"
+[crio.runtime.runtimes.runc]
+runtime_path = "/usr/local/bin/runc"
+runtime_root = "/run/runc"
+[crio.nri]
+enable_nri = false
+`,
+		},
+	}
+}
+
 const (
-	theirConfig = "version = 3\n"
 	kubeletUnit = `[Service]
 StandardOutput=append:/var/log/services
 StandardError=append:/var/log/services
@@ -43,9 +78,21 @@ Environment=PATH=/usr/local/bin:/usr/bin:/usr/sbin
 KillMode=process
 Delegate=yes
 `
+	// As CRI-O ships it, but for where it writes.
+	crioUnit = `[Service]
+StandardOutput=append:/var/log/services
+StandardError=append:/var/log/services
+Type=notify
+ExecStart=/usr/local/bin/crio
+Environment=PATH=/usr/local/bin:/usr/bin:/usr/sbin
+OOMScoreAdjust=0
+TimeoutStartSec=0
+Restart=on-failure
+WatchdogSec=60s
+`
 )
 
-func newNode(t *testing.T) *node {
+func newNode(t *testing.T, other beside) *node {
 	t.Helper()
 	dir := t.TempDir()
 	n := &node{payload: filepath.Join(dir, "payload"), program: filepath.Join(dir, "berth-installer")}
@@ -67,9 +114,8 @@ func newNode(t *testing.T) *node {
 	if err := os.WriteFile(filepath.Join(n.payload, "berth.service"), unit, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	containerd, shim := testbed.Part(t, testbed.Containerd), testbed.Part(t, testbed.RuncShim)
 	n.system = bootSystem(t)
-	for _, from := range []string{containerd, shim, testbed.Part(t, testbed.Runc), filepath.Join(dir, "kubelet")} {
+	for _, from := range append(other.programs, filepath.Join(dir, "kubelet")) {
 		text, err := os.ReadFile(from)
 		if err != nil {
 			t.Fatal(err)
@@ -77,23 +123,33 @@ func newNode(t *testing.T) *node {
 		n.file("/usr/local/bin/"+filepath.Base(from), string(text))
 		n.run("chmod", "0755", "/usr/local/bin/"+filepath.Base(from))
 	}
-	n.file("/etc/containerd/config.toml", theirConfig)
-	n.file("/etc/systemd/system/containerd.service", containerdUnit)
+	for path, text := range other.files {
+		n.file(path, text)
+	}
+	n.file("/etc/systemd/system/"+other.name+".service", other.unit)
 	n.file("/etc/systemd/system/kubelet.service", kubeletUnit)
-	n.file("/var/lib/kubelet/config.yaml", "# ours\nkind: KubeletConfiguration\ncontainerRuntimeEndpoint: \"unix:///run/containerd/containerd.sock\" # theirs\n")
-	n.file("/var/lib/kubelet/kubeadm-flags.env", "KUBELET_KUBEADM_ARGS=\"--container-runtime-endpoint=unix:///var/run/containerd/containerd.sock\"\n")
+	n.file("/var/lib/kubelet/config.yaml", fmt.Sprintf("# ours\nkind: KubeletConfiguration\ncontainerRuntimeEndpoint: \"unix://%s\" # theirs\n", other.socket))
+	n.file("/var/lib/kubelet/kubeadm-flags.env", fmt.Sprintf("KUBELET_KUBEADM_ARGS=\"--container-runtime-endpoint=unix:///var%s\"\n", other.socket))
 	n.file("/etc/cni/net.d/10-net.conflist", `{"cniVersion":"1.0.0","name":"net","plugins":[{"type":"loopback"}]}`)
 	n.run("ip", "link", "set", "lo", "up")
 	n.run("systemctl", "daemon-reload")
 	t.Cleanup(func() {
 		if t.Failed() {
-			out, _ := n.within(context.Background(), "sh", "-c", "systemctl --no-pager status containerd kubelet berth; tail -n 50 /var/log/services; cat /var/lib/berth-installer/journal.json").CombinedOutput()
+			out, _ := n.within(context.Background(), "sh", "-c", "systemctl --no-pager status $1 kubelet berth; tail -n 50 /var/log/services; cat /var/lib/berth-installer/journal.json", "sh", other.name).CombinedOutput()
 			t.Logf("%s", out)
 		}
 	})
-	n.run("systemctl", "start", "containerd", "kubelet")
-	n.uses(t, "containerd")
+	n.run("systemctl", "start", other.name, "kubelet")
+	n.uses(t, other.says())
 	return n
+}
+
+// says is what the daemon calls itself.
+func (b beside) says() string {
+	if b.name == "crio" {
+		return "cri-o"
+	}
+	return b.name
 }
 
 // installer runs it, and kills it at a place if that is not "".
@@ -105,6 +161,16 @@ func (n *node) installer(place string, args ...string) (string, error) {
 	c.Env = append(os.Environ(), "BERTH_FAILPOINT="+place)
 	out, err := c.CombinedOutput()
 	return string(out), err
+}
+
+// killed runs it until it is killed at a place.
+func (n *node) killed(t *testing.T, place string, args ...string) {
+	t.Helper()
+	out, err := n.installer("installer."+place, args...)
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) || exit.ExitCode() >= 0 {
+		t.Fatalf("it was not killed at %s: %v\n%s", place, err, out)
+	}
 }
 
 // uses waits for the kubelet to say which runtime it uses.
@@ -143,19 +209,11 @@ var (
 // goes on. When it is done the node has a runtime more, and in the end all is as it was.
 func TestInstaller(t *testing.T) {
 	testbed.NeedRoot(t)
-	n := newNode(t)
+	n := newNode(t, containerdBeside(t))
 	before := n.tree()
 	install := []string{"install", "--runtime", fmt.Sprintf("{handler: crun, kind: crun, version: \"1.0\", source: %s}", testbed.Part(t, testbed.Crun))}
-	kill := func(place string, args ...string) {
-		t.Helper()
-		out, err := n.installer("installer."+place, args...)
-		var exit *exec.ExitError
-		if !errors.As(err, &exit) || exit.ExitCode() >= 0 {
-			t.Fatalf("it was not killed at %s: %v\n%s", place, err, out)
-		}
-	}
 	for _, place := range doing {
-		kill(place, install...)
+		n.killed(t, place, install...)
 	}
 	if out, err := n.installer("", install...); err != nil {
 		t.Fatalf("%v\n%s", err, out)
@@ -176,7 +234,7 @@ func TestInstaller(t *testing.T) {
 	}
 
 	for _, place := range undoing {
-		kill(place, "uninstall")
+		n.killed(t, place, "uninstall")
 	}
 	if out, err := n.installer("", "uninstall"); err != nil {
 		t.Fatalf("%v\n%s", err, out)
@@ -195,6 +253,32 @@ func TestInstaller(t *testing.T) {
 		t.Errorf("got %v\n%s", err, out)
 	}
 	n.uses(t, "containerd")
+	if after := n.tree(); after != before {
+		t.Errorf("the node was\n%s\nand is\n%s", before, after)
+	}
+}
+
+// TestInstallerBesideCRIO moves a kubelet from a real CRI-O to berth and back.
+func TestInstallerBesideCRIO(t *testing.T) {
+	testbed.NeedRoot(t)
+	n := newNode(t, crioBeside(t))
+	before := n.tree()
+	install := []string{"install", "--runtime", fmt.Sprintf("{handler: crun, kind: crun, version: \"1.0\", source: %s}", testbed.Part(t, testbed.Crun))}
+	n.killed(t, "kubelet.restarted", install...)
+	if out, err := n.installer("", install...); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	n.uses(t, "berth")
+	for _, want := range []string{"crio (default)  ready  cri", "crun            ready  oci", "runc            ready  cri"} {
+		if got := n.run("/opt/berth/current/bin/berth", "handlers"); !strings.Contains(got, want) {
+			t.Errorf("the handlers are\n%s\nwant %s", got, want)
+		}
+	}
+	n.killed(t, "kubelet.restored", "uninstall")
+	if out, err := n.installer("", "uninstall"); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	n.uses(t, "cri-o")
 	if after := n.tree(); after != before {
 		t.Errorf("the node was\n%s\nand is\n%s", before, after)
 	}

@@ -32,6 +32,7 @@ export BERTH_TEST_SHIM  ?= $(BIN)/containerd-shim-runc-v2
 export BERTH_TEST_STARGZ ?= $(BIN)/stargz
 export BERTH_TEST_CRIO ?= $(BIN)/crio
 export BERTH_TEST_PINNS ?= $(BIN)/pinns
+export BERTH_TEST_COREDNS ?= $(BIN)/coredns
 export BERTH_TEST_CRUN  ?= $(shell command -v crun || echo /usr/bin/crun)
 export BERTH_TEST_CONTAINERD ?= $(BIN)/containerd
 export BERTH_TEST_CTR ?= $(BIN)/ctr
@@ -176,6 +177,9 @@ $(BIN)/crio: integration/runtimes/crio/go.mod scripts/runtime
 $(BIN)/pinns: integration/runtimes/crio/go.mod scripts/runtime
 	scripts/runtime pinns $(BIN)
 
+$(BIN)/coredns: integration/runtimes/coredns/go.mod scripts/runtime
+	scripts/runtime coredns $(BIN)
+
 $(BIN)/ctr: integration/runtimes/containerd/go.mod scripts/runtime
 	scripts/runtime ctr $(BIN)
 
@@ -308,7 +312,7 @@ vm-image: ## build the disk of the node that tests boot, if its recipe has chang
 	scripts/vm-image $(BERTH_TEST_VM) node
 
 .PHONY: vm
-vm: vm-image build runtimes $(KUBERNETES) $(BIN)/gotestsum $(BIN)/nfpm ## tests in a whole node under QEMU: cgroup v2, systemd, AppArmor (root)
+vm: vm-image build runtimes $(KUBERNETES) $(BIN)/coredns $(BIN)/gotestsum $(BIN)/nfpm ## tests in a whole node under QEMU: cgroup v2, systemd, AppArmor (root)
 	@mkdir -p $(OUT)
 	$(GOTESTVM) --jsonfile $(OUT)/vm.json -- -count=1 -ldflags=-w -timeout 90m -skip '^(TestARM64|TestSELinux)$$' ./integration/vm
 

@@ -37,6 +37,8 @@ const (
 	// CRIO is BERTH_TEST_CRIO, and Pinns, which it calls, BERTH_TEST_PINNS.
 	CRIO  = "crio"
 	Pinns = "pinns"
+	// CoreDNS is BERTH_TEST_COREDNS.
+	CoreDNS = "coredns"
 	// Conmon is BERTH_TEST_CONMON, the monitor of CRI-O's containers.
 	Conmon = "conmon"
 	// CRIU is BERTH_TEST_CRIU.
@@ -52,6 +54,8 @@ const (
 	KubeAPIServer         = "kube-apiserver"
 	KubeControllerManager = "kube-controller-manager"
 	KubeScheduler         = "kube-scheduler"
+	KubeProxy             = "kube-proxy"
+	Kubeadm               = "kubeadm"
 	Kubectl               = "kubectl"
 	Kubelet               = "kubelet"
 	NFDMaster             = "nfd-master"
@@ -71,6 +75,7 @@ var partVariables = map[string]string{
 	Stargz:        "BERTH_TEST_STARGZ",
 	CRIO:          "BERTH_TEST_CRIO",
 	Pinns:         "BERTH_TEST_PINNS",
+	CoreDNS:       "BERTH_TEST_COREDNS",
 	Conmon:        "BERTH_TEST_CONMON",
 	CRIU:          "BERTH_TEST_CRIU",
 	BusyboxBinary: "BERTH_TEST_BUSYBOX",

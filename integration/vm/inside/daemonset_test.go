@@ -1,0 +1,121 @@
+//go:build berth_vm
+
+package inside
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"github.com/berth-cri/berth/integration/testbed"
+)
+
+const (
+	installerManifests = "/b/berth-installer.yaml"
+	stays              = `
+{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": %q}, "spec": {
+  "tolerations": [{"operator": "Exists"}], "containers": [{"name": "main", "image": %q, "imagePullPolicy": "Never",
+  "command": ["sh", "-c", "trap 'exit 0' TERM; sleep 100000 & wait"]}]}}
+`
+)
+
+// TestDaemonSet applies the manifests to a cluster of kubeadm's on containerd: the pod of the
+// DaemonSet, which runs in containerd, moves its own kubelet. It is killed on the way, and
+// begun again by that kubelet.
+func TestDaemonSet(t *testing.T) {
+	registry := testbed.NewRegistry(t, testbed.RegistryOptions{})
+	registry.WriteHosts(t, "/etc/containerd/certs.d")
+	image := registry.Push(t, "node/moved:1", testbed.Busybox(t))
+	pause := registry.Push(t, "node/pause:1", testbed.Busybox(t, testbed.WithConfig(func(c *v1.Config) { c.Cmd = []string{"sleep", "100000"} })))
+	write(t, "/etc/cni/net.d/10-node.conflist", network)
+	write(t, "/etc/containerd/config.toml", fmt.Sprintf(containerdConfig, pause))
+	write(t, "/etc/systemd/system/containerd.service", containerdUnit)
+	preparedForKubeadm(t)
+	run(t, "systemctl", "enable", "--now", "containerd")
+	for _, file := range []string{"/b/images.tar", "/b/berth.tar"} {
+		run(t, "/b/ctr", "--namespace=k8s.io", "images", "import", file)
+	}
+	theirs := testbed.Dial(t, containerdSocket, "/var/log/pods", "")
+	theirs.Pull(t, "", image)
+	initialized(t, "unix://"+containerdSocket, "containerd")
+	apply(t, fmt.Sprintf(stays, "stays", image))
+	run(t, "kubectl", "wait", "--for=condition=Ready", "pod/stays", "--timeout=10m")
+	before := container(t, "stays")
+	process := life(t, theirs, before)
+	files := map[string]string{}
+	for _, path := range []string{"/var/lib/kubelet/config.yaml", "/var/lib/kubelet/instance-config.yaml", "/var/lib/kubelet/kubeadm-flags.env"} {
+		text, err := os.ReadFile(path)
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			t.Fatal(err)
+		}
+		files[path] = string(text)
+	}
+	unharmed := func() {
+		t.Helper()
+		if now := container(t, "stays"); now != before {
+			t.Errorf("the pod's container was %s and is %s", before, now)
+		}
+		if now := life(t, theirs, before); now != process {
+			t.Errorf("its process was %s and is %s", process, now)
+		}
+		if n := run(t, "kubectl", "get", "pod", "stays", "--output=jsonpath={.status.containerStatuses[0].restartCount}"); n != "0" {
+			t.Errorf("it was restarted %s times", n)
+		}
+	}
+
+	run(t, "kubectl", "apply", "--filename="+installerManifests)
+	testbed.Eventually(t, 5*soon, func() error {
+		_, err := os.Stat("/var/lib/berth-installer/journal.json")
+		return err
+	})
+	run(t, "pkill", "-KILL", "-x", "berth-installer")
+	onRuntime(t, "berth")
+	run(t, "kubectl", "--namespace=berth-system", "rollout", "status", "daemonset/berth-installer", "--timeout=10m")
+	t.Log(run(t, "kubectl", "--namespace=berth-system", "logs", "daemonset/berth-installer"))
+	unharmed()
+	if got := run(t, "/opt/berth/current/bin/berth", "handlers"); !strings.Contains(got, "containerd (default)  ready") {
+		t.Errorf("the handlers are\n%s", got)
+	}
+	apply(t, fmt.Sprintf(stays, "late", image))
+	run(t, "kubectl", "wait", "--for=condition=Ready", "pod/late", "--timeout=10m")
+	run(t, "kubectl", "exec", "late", "--", "true")
+
+	removed := run(t, "sed", `s/"state": "installed"/"state": "removed"/; s/values: [0-9a-f]*$/values: removed/`, installerManifests)
+	apply(t, removed)
+	run(t, "kubectl", "--namespace=berth-system", "rollout", "status", "daemonset/berth-installer", "--timeout=10m")
+	onRuntime(t, "containerd")
+	unharmed()
+	run(t, "kubectl", "exec", "late", "--", "true")
+	run(t, "kubectl", "delete", "--filename="+installerManifests, "--timeout=10m")
+	for path, text := range files {
+		if now, err := os.ReadFile(path); string(now) != text || err != nil && !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("%s is %q, %v, and was %q", path, now, err, text)
+		}
+	}
+	for _, path := range []string{"/opt/berth", "/etc/berth", "/etc/systemd/system/berth.service", "/var/lib/berth", "/run/berth", "/var/lib/berth-installer"} {
+		if _, err := os.Lstat(path); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("%s is left: %v", path, err)
+		}
+	}
+	run(t, "kubectl", "wait", "--for=condition=Ready", "node/node", "--timeout=1m")
+}
+
+// container is that of a pod of one, as the API server knows it, without its scheme.
+func container(t *testing.T, pod string) string {
+	t.Helper()
+	var id string
+	testbed.Eventually(t, soon, func() error {
+		out, err := exec.CommandContext(t.Context(), "kubectl", "get", "pod", pod, "--output=jsonpath={.status.containerStatuses[0].containerID}").Output()
+		var found bool
+		if _, id, found = strings.Cut(string(out), "://"); !found || err != nil {
+			return fmt.Errorf("its container is %q, %w", out, err)
+		}
+		return nil
+	})
+	return id
+}

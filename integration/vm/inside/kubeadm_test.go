@@ -1,0 +1,132 @@
+//go:build berth_vm
+
+package inside
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/integration/testbed"
+)
+
+const (
+	// As the packages of Kubernetes have it: flags and configuration are written by kubeadm.
+	kubeadmUnit = `[Service]
+Environment=KUBELET_KUBECONFIG_ARGS="--bootstrap-kubeconfig=/etc/kubernetes/bootstrap-kubelet.conf --kubeconfig=/etc/kubernetes/kubelet.conf"
+Environment=KUBELET_CONFIG_ARGS=--config=/var/lib/kubelet/config.yaml
+EnvironmentFile=-/var/lib/kubelet/kubeadm-flags.env
+ExecStart=/usr/bin/kubelet $KUBELET_KUBECONFIG_ARGS $KUBELET_CONFIG_ARGS $KUBELET_KUBEADM_ARGS
+Restart=always
+RestartSec=10
+[Install]
+WantedBy=multi-user.target
+`
+	criSocket = "unix:///run/berth/berth.sock"
+	chosen    = `
+{"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": "crun"}, "handler": "crun"}
+---
+{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "chosen"}, "spec": {"runtimeClassName": "crun",
+  "tolerations": [{"operator": "Exists"}], "containers": [{"name": "main", "image": %q, "imagePullPolicy": "Never",
+  "command": ["sh", "-c", "echo started; trap 'exit 0' TERM; sleep 100000 & wait"]}]}}
+`
+)
+
+// TestKubeadm is a cluster of one node whose only CRI daemon is berth, made and removed as
+// docs/install.md says.
+func TestKubeadm(t *testing.T) {
+	write(t, "/etc/cni/net.d/10-node.conflist", network)
+	write(t, "/etc/berth/conf.d/handlers.toml", handlers)
+	run(t, "dpkg", "-i", "/b/berth.deb")
+	run(t, "systemctl", "enable", "--now", "berth")
+	client := dial(t)
+	ready(t, client)
+	preparedForKubeadm(t)
+	t.Log(run(t, "berth", "image", "import", "/b/images.tar"))
+	image := pull(t, client, "node/busybox:1")
+	initialized(t, criSocket, "berth")
+	run(t, "kubectl", "--namespace=kube-system", "rollout", "status", "daemonset/kube-proxy", "--timeout=10m")
+	run(t, "kubectl", "--namespace=kube-system", "rollout", "status", "deployment/coredns", "--timeout=10m")
+
+	apply(t, fmt.Sprintf(chosen, image))
+	run(t, "kubectl", "wait", "--for=condition=Ready", "pod/chosen", "--timeout=10m")
+	if got := run(t, "kubectl", "logs", "chosen"); got != "started" {
+		t.Errorf("it wrote %q", got)
+	}
+	if got := run(t, "kubectl", "exec", "chosen", "--", "nslookup", "kubernetes.default.svc.cluster.local"); !strings.Contains(got, "10.96.0.1") {
+		t.Errorf("the cluster's DNS says %s", got)
+	}
+	pods, err := client.ListPodSandbox(t.Context(), &runtimeapi.ListPodSandboxRequest{Filter: &runtimeapi.PodSandboxFilter{LabelSelector: map[string]string{"io.kubernetes.pod.name": "chosen"}}})
+	if err != nil || len(pods.GetItems()) != 1 || pods.GetItems()[0].GetRuntimeHandler() != "crun" {
+		t.Errorf("berth has it as %v, %v", pods, err)
+	}
+	t.Log(run(t, "kubeadm", "upgrade", "node"))
+	if text, err := os.ReadFile("/var/lib/kubelet/instance-config.yaml"); err != nil || !strings.Contains(string(text), criSocket) {
+		t.Errorf("after an upgrade the kubelet is told %q, %v", text, err)
+	}
+
+	t.Log(run(t, "kubeadm", "reset", "--force", "--cri-socket", criSocket))
+	testbed.Eventually(t, soon, func() error {
+		all, err := client.ListPodSandbox(t.Context(), &runtimeapi.ListPodSandboxRequest{})
+		if err != nil || len(all.GetItems()) != 0 {
+			return fmt.Errorf("after a reset there are %v, %w", all.GetItems(), err)
+		}
+		return nil
+	})
+}
+
+// preparedForKubeadm gives a machine what nodes of kubeadm have: a kubelet's unit, and a
+// network, though nobody is reached by it.
+func preparedForKubeadm(t *testing.T) {
+	t.Helper()
+	run(t, "ip", "link", "add", "lan", "type", "dummy")
+	run(t, "ip", "address", "add", "192.0.2.10/24", "dev", "lan")
+	run(t, "ip", "link", "set", "lan", "up")
+	run(t, "ip", "route", "add", "default", "via", "192.0.2.1")
+	run(t, "sysctl", "-w", "net.ipv4.ip_forward=1")
+	write(t, "/etc/resolv.conf", "nameserver 192.0.2.1\n")
+	write(t, "/etc/systemd/system/kubelet.service", kubeadmUnit)
+	run(t, "systemctl", "daemon-reload")
+	run(t, "systemctl", "enable", "kubelet")
+	t.Cleanup(func() {
+		if t.Failed() {
+			said, err := exec.Command("sh", "-c", "journalctl --no-pager -o cat -u kubelet -n 80; journalctl --no-pager -o cat -u berth -n 80; berth pods; tail -n 20 /var/log/pods/*/*/*.log").CombinedOutput()
+			t.Logf("the node (%v):\n%s", err, said)
+		}
+	})
+}
+
+// initialized has kubeadm make a cluster, and waits for its node to be ready.
+func initialized(t *testing.T, socket, runtime string) {
+	t.Helper()
+	version := run(t, "kubeadm", "version", "--output=short")
+	t.Log(run(t, "kubeadm", "init", "--cri-socket", socket, "--kubernetes-version", version))
+	t.Setenv("KUBECONFIG", "/etc/kubernetes/admin.conf")
+	onRuntime(t, runtime)
+}
+
+// onRuntime waits until the node is ready, and says that it uses a runtime.
+func onRuntime(t *testing.T, runtime string) {
+	t.Helper()
+	testbed.Eventually(t, 5*soon, func() error {
+		out, err := exec.CommandContext(t.Context(), "kubectl", "get", "node", "node",
+			`--output=jsonpath={.status.nodeInfo.containerRuntimeVersion} {.status.conditions[?(@.type=="Ready")].status}`).CombinedOutput()
+		if got := string(out); err != nil || !strings.HasPrefix(got, runtime+"://") || !strings.HasSuffix(got, " True") {
+			return fmt.Errorf("the node is %s (%w), want %s", got, err, runtime)
+		}
+		return nil
+	})
+}
+
+func apply(t *testing.T, objects string) {
+	t.Helper()
+	c := exec.CommandContext(t.Context(), "kubectl", "apply", "--filename=-")
+	c.Stdin = strings.NewReader(objects)
+	if out, err := c.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+}

@@ -1,0 +1,189 @@
+package vm
+
+import (
+	"archive/tar"
+	"bytes"
+	"io"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/google/go-containerregistry/pkg/compression"
+	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+
+	"github.com/berth-cri/berth/integration/testbed"
+	"github.com/berth-cri/berth/integration/vm/machine"
+)
+
+// TestKubeadm has kubeadm make a cluster on the packaged berth, and take it away. The images
+// are those that it asks for by name, made here of the programs that the tests have built:
+// a node without a registry gets them by "berth image import".
+func TestKubeadm(t *testing.T) {
+	m := machine.Start(t, machine.Options{Memory: 6144})
+	for _, part := range []string{testbed.Kubeadm, testbed.Kubelet, testbed.Kubectl} {
+		m.Put(t, testbed.Part(t, part), "/usr/bin/"+part)
+	}
+	m.Put(t, imagesOfKubeadm(t), place+"/images.tar")
+	packaged(t, m, repository(t), "TestKubeadm")
+}
+
+// TestDaemonSet has the pods of the manifests move the kubelet under which they run from
+// containerd to berth, in a cluster of kubeadm's, and back.
+func TestDaemonSet(t *testing.T) {
+	m := machine.Start(t, machine.Options{Memory: 6144})
+	for _, part := range []string{testbed.Kubeadm, testbed.Kubelet, testbed.Kubectl} {
+		m.Put(t, testbed.Part(t, part), "/usr/bin/"+part)
+	}
+	for _, part := range []string{testbed.Containerd, testbed.Ctr, testbed.RuncShim, testbed.Runc} {
+		m.Put(t, testbed.Part(t, part), place+"/"+part)
+	}
+	m.Put(t, imagesOfKubeadm(t), place+"/images.tar")
+	m.Put(t, imageOfBerth(t), place+"/berth.tar")
+	manifests, err := os.ReadFile(filepath.Join(repository(t), "contrib/kubernetes/berth-installer.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.Write(t, place+"/berth-installer.yaml", shippedImage.ReplaceAllString(string(manifests), "image: "+imageName))
+	within(t, m, "TestDaemonSet")
+}
+
+// imageName is that of the installer's image in the machine.
+const imageName = "registry.test/berth:1.0.0"
+
+var shippedImage = regexp.MustCompile(`image: \S+/berth:\S+`)
+
+// imageOfBerth is the archive that "make image" makes.
+func imageOfBerth(t *testing.T) string {
+	t.Helper()
+	out := t.TempDir()
+	c := exec.CommandContext(t.Context(), "make", "--no-print-directory", "image", "PLATFORMS=amd64", "VERSION=1.0.0", "OUT="+out, "IMAGE="+imageName)
+	c.Dir = repository(t)
+	if text, err := c.CombinedOutput(); err != nil {
+		t.Fatalf("make image: %v\n%s", err, text)
+	}
+	return filepath.Join(out, "berth_1.0.0_image.tar")
+}
+
+// imagesOfKubeadm is an archive with all images of a control plane.
+func imagesOfKubeadm(t *testing.T) string {
+	t.Helper()
+	kubeadm := testbed.Part(t, testbed.Kubeadm)
+	said := func(args ...string) string {
+		out, err := exec.CommandContext(t.Context(), kubeadm, args...).Output()
+		if err != nil {
+			t.Fatalf("kubeadm %v: %v", args, err)
+		}
+		return strings.TrimSpace(string(out))
+	}
+	// Told the version, it asks nobody.
+	names := strings.Fields(said("config", "images", "list", "--kubernetes-version="+said("version", "--output=short")))
+	images := map[name.Tag]v1.Image{}
+	for _, image := range names {
+		tag, err := name.NewTag(image)
+		if err != nil {
+			t.Fatal(err)
+		}
+		program := path.Base(tag.RepositoryStr())
+		files := map[string]string{}
+		config := v1.Config{Env: []string{"PATH=/usr/local/bin:/usr/sbin"}}
+		switch program {
+		case "pause":
+			files["/pause"] = filepath.Join(testbed.Built(t), "berth-pause")
+			config.Entrypoint = []string{"/pause"}
+		case "coredns":
+			files["/coredns"] = testbed.Part(t, testbed.CoreDNS)
+			config.Entrypoint = []string{"/coredns"}
+		case "kube-proxy":
+			files = iptables(t)
+			fallthrough
+		default:
+			files["/usr/local/bin/"+program] = testbed.Part(t, program)
+		}
+		images[tag] = imageOf(t, config, files)
+	}
+	file := filepath.Join(t.TempDir(), "images.tar")
+	if err := tarball.MultiWriteToFile(file, images); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+// imageOf is an image with files of this host, by their paths in it.
+func imageOf(t *testing.T, config v1.Config, files map[string]string) v1.Image {
+	t.Helper()
+	var layer bytes.Buffer
+	w := tar.NewWriter(&layer)
+	for to, from := range files {
+		text, err := os.ReadFile(from)
+		if err == nil {
+			err = w.WriteHeader(&tar.Header{Name: strings.TrimPrefix(to, "/"), Mode: 0o755, Size: int64(len(text))})
+		}
+		if err == nil {
+			_, err = w.Write(text)
+		}
+		if err != nil {
+			t.Fatalf("put %s into an image: %v", from, err)
+		}
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	// Unpacking is what an emulated processor takes longest for.
+	l, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(layer.Bytes())), nil }, tarball.WithCompression(compression.None))
+	if err != nil {
+		t.Fatal(err)
+	}
+	image, err := mutate.AppendLayers(empty.Image, l)
+	if err != nil {
+		t.Fatal(err)
+	}
+	image, err = mutate.ConfigFile(image, &v1.ConfigFile{OS: "linux", Architecture: "amd64", Config: config, RootFS: v1.RootFS{Type: "layers", DiffIDs: diffIDs(t, l)}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return image
+}
+
+func diffIDs(t *testing.T, l v1.Layer) []v1.Hash {
+	t.Helper()
+	id, err := l.DiffID()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return []v1.Hash{id}
+}
+
+var library = regexp.MustCompile(`(/\S+) \(0x`)
+
+// iptables are the files of Debian's iptables, which kube-proxy calls, by their paths.
+func iptables(t *testing.T) map[string]string {
+	t.Helper()
+	const program = "/usr/sbin/xtables-nft-multi"
+	files := map[string]string{}
+	for _, called := range []string{"iptables", "iptables-save", "iptables-restore", "ip6tables", "ip6tables-save", "ip6tables-restore"} {
+		files["/usr/sbin/"+called] = program
+	}
+	out, err := exec.CommandContext(t.Context(), "ldd", program).Output()
+	if err != nil {
+		testbed.Missing(t, "Debian's iptables is missing: run `make deps` (%v)", err)
+	}
+	for _, l := range library.FindAllStringSubmatch(string(out), -1) {
+		files[l[1]] = l[1]
+	}
+	matches, err := filepath.Glob("/usr/lib/*/xtables/*.so")
+	if err != nil || len(matches) == 0 {
+		t.Fatalf("iptables has no extensions: %v", err)
+	}
+	for _, file := range matches {
+		files[file] = file
+	}
+	return files
+}

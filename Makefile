@@ -314,7 +314,7 @@ vm-image: ## build the disk of the node that tests boot, if its recipe has chang
 .PHONY: vm
 vm: vm-image build runtimes $(KUBERNETES) $(BIN)/coredns $(BIN)/gotestsum $(BIN)/nfpm ## tests in a whole node under QEMU: cgroup v2, systemd, AppArmor (root)
 	@mkdir -p $(OUT)
-	$(GOTESTVM) --jsonfile $(OUT)/vm.json -- -count=1 -ldflags=-w -timeout 90m -skip '^(TestARM64|TestSELinux)$$' ./integration/vm
+	$(GOTESTVM) --jsonfile $(OUT)/vm.json -- -count=1 -ldflags=-w -timeout 120m -skip '^(TestARM64|TestSELinux)$$' ./integration/vm
 
 # Their disks are made with programs of another processor, and take longer to make than to test.
 .PHONY: vm-arm64 vm-selinux

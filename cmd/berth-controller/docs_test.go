@@ -1,15 +1,20 @@
 package main
 
 import (
+	"errors"
 	"os"
 	"strings"
 	"testing"
 
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
 	"github.com/spf13/pflag"
+
+	"github.com/berth-cri/berth/pkg/capacity"
 )
 
-// Every flag has its row in the part of docs/runtimeclass.md about the program.
-func TestEveryFlagIsDocumented(t *testing.T) {
+// Every flag and metric has its row in the part of docs/runtimeclass.md about the program.
+func TestFlagsAndMetricsAreDocumented(t *testing.T) {
 	text, err := os.ReadFile("../../docs/runtimeclass.md")
 	if err != nil {
 		t.Fatal(err)
@@ -18,6 +23,20 @@ func TestEveryFlagIsDocumented(t *testing.T) {
 	part, _, _ = strings.Cut(part, "\n## ")
 	if !there {
 		t.Fatal("there is no part about capacity")
+	}
+	families, err := func() ([]*dto.MetricFamily, error) {
+		r := prometheus.NewPedanticRegistry()
+		capacity.NewMetrics(r).Failed(errors.New("none")) // a vector without values is not gathered
+		return r.Gather()
+	}()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		kind := strings.ToLower(f.GetType().String())
+		if want := "| `" + f.GetName() + "` | " + kind + " | " + f.GetHelp() + " |"; !strings.Contains(part, want) {
+			t.Errorf("it should have: %s", want)
+		}
 	}
 	newCommand().LocalFlags().VisitAll(func(f *pflag.Flag) {
 		if !strings.Contains(part, "| `--"+f.Name+"` |") {

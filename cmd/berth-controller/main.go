@@ -52,7 +52,7 @@ func main() {
 }
 
 func newCommand() *cobra.Command {
-	var kubeconfig, namespace, counting string
+	var kubeconfig, namespace, counting, address string
 	c := &cobra.Command{
 		Use:   "berth-controller",
 		Short: "Tell the scheduler how many pods of each handler the nodes have room for",
@@ -68,16 +68,17 @@ with the lease works, and the others wait.`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		RunE: func(c *cobra.Command, _ []string) error {
-			return run(c.Context(), kubeconfig, namespace, capacity.Counting(counting))
+			return run(c.Context(), kubeconfig, namespace, address, capacity.Counting(counting))
 		},
 	}
 	c.Flags().StringVar(&kubeconfig, "kubeconfig", "", "`FILE` by which the API server is reached (default $KUBECONFIG, or the service account of the pod)")
 	c.Flags().StringVar(&namespace, "namespace", leaseNamespace, "`NAMESPACE` of the lease; the same for all controllers of a cluster")
 	c.Flags().StringVar(&counting, "count-overhead", string(capacity.ByStatus), "how the cluster's scheduler counts the overhead of pods that run: by-status (Kubernetes 1.36 and 1.37) or once")
+	c.Flags().StringVar(&address, "address", ":8080", "`ADDRESS` of /metrics, /healthz and /readyz; empty: none")
 	return c
 }
 
-func run(ctx context.Context, kubeconfig, namespace string, counting capacity.Counting) error {
+func run(ctx context.Context, kubeconfig, namespace, address string, counting capacity.Counting) error {
 	if counting != capacity.ByStatus && counting != capacity.Once {
 		return fmt.Errorf("--count-overhead=%s must be %s or %s", counting, capacity.ByStatus, capacity.Once)
 	}
@@ -95,7 +96,14 @@ func run(ctx context.Context, kubeconfig, namespace string, counting capacity.Co
 	if err := capacity.CheckRights(ctx, client, namespace); err != nil {
 		return err
 	}
-	return lead(ctx, client, namespace, func(ctx context.Context) error { return capacity.Run(ctx, client, counting) })
+	tells := newFace()
+	m := capacity.NewMetrics(tells.registry)
+	closed, err := tells.serve(ctx, address)
+	if err != nil {
+		return err
+	}
+	defer closed()
+	return lead(ctx, client, namespace, tells.lease, func(ctx context.Context) error { return capacity.Run(ctx, client, counting, m) })
 }
 
 // connect finds the API server.
@@ -117,7 +125,7 @@ func connect(kubeconfig string) (*rest.Config, error) {
 
 // lead does something as long as no other does it. The lease is given back when that has
 // ended, so that another one need not wait for it to expire.
-func lead(ctx context.Context, client kubernetes.Interface, namespace string, do func(context.Context) error) error {
+func lead(ctx context.Context, client kubernetes.Interface, namespace string, watch *leaderelection.HealthzAdaptor, do func(context.Context) error) error {
 	host, err := os.Hostname()
 	if err != nil {
 		return err
@@ -141,7 +149,7 @@ func lead(ctx context.Context, client kubernetes.Interface, namespace string, do
 			LockConfig: resourcelock.ResourceLockConfig{Identity: me},
 		},
 		Name: lease, LeaseDuration: leaseDuration, RenewDeadline: renewDeadline, RetryPeriod: retryPeriod,
-		ReleaseOnCancel: true,
+		ReleaseOnCancel: true, WatchDog: watch,
 		Callbacks: leaderelection.LeaderCallbacks{
 			OnStartedLeading: func(leading context.Context) {
 				if !state.CompareAndSwap(0, working) {

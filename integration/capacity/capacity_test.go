@@ -7,6 +7,8 @@ package capacity
 import (
 	"encoding/json"
 	"fmt"
+	"io"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -250,6 +252,9 @@ func forbidden(t *testing.T, b *bed) {
 func taken(t *testing.T, b *bed) {
 	c := b.StartController(t)
 	b.room(t, "node-1", "2")
+	tells(t, c, "/healthz", "")
+	tells(t, c, "/readyz", "")
+	tells(t, c, "/metrics", "berth_controller_leading 1\n", "berth_controller_nodes 2\n", "berth_controller_failing_nodes 0\n")
 	rule := `--patch=[{"op":"replace","path":"/rules/2/verbs","value":["%s"]}]`
 	b.Kubectl(t, "", "patch", "clusterrole", "berth-controller", "--type=json", fmt.Sprintf(rule, "get"))
 	b.label(t, "node-1", kata+".max-pods=5")
@@ -259,6 +264,89 @@ func taken(t *testing.T, b *bed) {
 		}
 		return nil
 	})
+	tells(t, c, "/metrics", "berth_controller_patch_failures_total{reason=\"Forbidden\"}", "berth_controller_failing_nodes 1\n")
 	b.Kubectl(t, "", "patch", "clusterrole", "berth-controller", "--type=json", fmt.Sprintf(rule, "patch"))
 	b.room(t, "node-1", "5")
+	tells(t, c, "/metrics", "berth_controller_failing_nodes 0\n")
+}
+
+// tells waits until a controller answers with all of that.
+func tells(t *testing.T, c *kubelet.Controller, path string, wants ...string) {
+	t.Helper()
+	testbed.Eventually(t, patience, func() error {
+		response, err := http.Get(c.URL + path)
+		if err != nil {
+			return err
+		}
+		defer response.Body.Close()
+		text, err := io.ReadAll(response.Body)
+		if err != nil || response.StatusCode != http.StatusOK {
+			return fmt.Errorf("%s: %s, %w: %s", path, response.Status, err, text)
+		}
+		for _, want := range wants {
+			if !strings.Contains(string(text), want) {
+				return fmt.Errorf("%s does not have %q:\n%s", path, want, text)
+			}
+		}
+		return nil
+	})
+}
+
+// TestFortyFirst gives a node that all pods prefer room for 40 of them: a real scheduler
+// puts the 41st elsewhere. Then the handler there takes no more, and none comes, though
+// nothing that is there is ended.
+func TestFortyFirst(t *testing.T) {
+	b := newBed(t)
+	b.StartScheduler(t)
+	b.StartController(t)
+	node := func(name string, most int) {
+		b.node(t, name, fmt.Sprintf("%s: ready, %s.present: 'true', %s.max-pods: '%d'", kata, kata, kata, most))
+		b.room(t, name, fmt.Sprint(most))
+	}
+	node("wanted", 40)
+	node("other", 40)
+	b.Kubectl(t, "", "label", "node", "wanted", "kubernetes.io/hostname=wanted")
+	scheduled := func(names ...string) {
+		t.Helper()
+		var list []string
+		for _, name := range names {
+			list = append(list, "{apiVersion: v1, kind: Pod, metadata: {name: "+name+"}, spec: {runtimeClassName: kata, containers: [{name: main, image: none}], "+
+				"affinity: {nodeAffinity: {preferredDuringSchedulingIgnoredDuringExecution: [{weight: 100, preference: {matchExpressions: "+
+				"[{key: kubernetes.io/hostname, operator: In, values: [wanted]}]}}]}}}}")
+		}
+		b.create(t, strings.Join(list, "\n---\n"))
+	}
+	on := func(wanted, other, none int) {
+		t.Helper()
+		want := map[string]int{"wanted": wanted, "other": other, "": none}
+		testbed.Eventually(t, patience, func() error {
+			var pods corev1.PodList
+			if err := json.Unmarshal([]byte(b.Kubectl(t, "", "get", "pods", "--output=json")), &pods); err != nil {
+				return err
+			}
+			got := map[string]int{"wanted": 0, "other": 0, "": 0}
+			for i := range pods.Items {
+				got[pods.Items[i].Spec.NodeName]++
+			}
+			if !maps.Equal(got, want) {
+				return fmt.Errorf("pods are on %v, want %v", got, want)
+			}
+			return nil
+		})
+	}
+	var first []string
+	for i := range 40 {
+		first = append(first, fmt.Sprintf("p-%d", i))
+	}
+	scheduled(first...)
+	on(40, 0, 0)
+	scheduled("late")
+	on(40, 1, 0)
+	b.label(t, "other", kata+"-")
+	b.room(t, "other", "1")
+	scheduled("waits")
+	on(40, 1, 1)
+	// It comes when there is room again.
+	b.delete(t, "p-0")
+	on(40, 1, 0)
 }

@@ -1,6 +1,7 @@
 package kubelet
 
 import (
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -12,7 +13,11 @@ import (
 )
 
 // Controller is a berth-controller of a cluster.
-type Controller struct{ process *process }
+type Controller struct {
+	process *process
+	// URL is where it tells of itself.
+	URL string
+}
 
 // StartController starts berth-controller as a service account that has the rights
 // which the project's manifest gives it, and no others. A cleanup ends it.
@@ -35,9 +40,10 @@ func (c *Cluster) StartController(t testbed.T) *Controller {
 
 func (c *Cluster) controller(t testbed.T, kubeconfig, namespace string) *Controller {
 	t.Helper()
+	address := net.JoinHostPort(c.Address.String(), c.port(t))
 	p := &process{
 		part: "berth-controller", log: filepath.Join(c.dir, "berth-controller-"+uuid.NewString()+".log"),
-		arguments: []string{filepath.Join(testbed.Built(t), "berth-controller"), "--kubeconfig=" + kubeconfig, "--namespace=" + namespace},
+		arguments: []string{filepath.Join(testbed.Built(t), "berth-controller"), "--kubeconfig=" + kubeconfig, "--namespace=" + namespace, "--address=" + address},
 	}
 	t.Cleanup(func() {
 		if err := p.end(syscall.SIGTERM); err != nil {
@@ -48,7 +54,7 @@ func (c *Cluster) controller(t testbed.T, kubeconfig, namespace string) *Control
 		}
 	})
 	p.start(t)
-	return &Controller{p}
+	return &Controller{p, "http://" + address}
 }
 
 // StartController is that of a Cluster.

@@ -16,6 +16,11 @@ func (c *Cluster) startControlPlane(t testbed.T) {
 	c.startServer(t)
 	config := c.kubeconfig(t, "admin.kubeconfig", c.token)
 	c.startControllers(t, config)
+	c.startScheduler(t, config)
+}
+
+func (c *Cluster) startScheduler(t testbed.T, config string) {
+	t.Helper()
 	c.run(
 		t, testbed.KubeScheduler,
 		"--kubeconfig="+config, "--leader-elect=false",

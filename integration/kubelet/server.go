@@ -33,6 +33,12 @@ func (s *Server) StartControllers(t testbed.T) {
 	s.cluster.startControllers(t, s.cluster.Kubeconfig())
 }
 
+// StartScheduler starts what gives pods a node.
+func (s *Server) StartScheduler(t testbed.T) {
+	t.Helper()
+	s.cluster.startScheduler(t, s.cluster.Kubeconfig())
+}
+
 // Kubectl is that of a Cluster.
 func (s *Server) Kubectl(t testbed.T, stdin string, arguments ...string) string {
 	t.Helper()

@@ -101,9 +101,8 @@ func (b *bed) wait(t *testing.T, name string, want labels) *corev1.Node {
 	return node
 }
 
-// ruled waits until the node's taint and resource are as wanted, those of the rules for
-// nodes that are for one handler.
-func (b *bed) ruled(t *testing.T, tainted bool, pods string) {
+// ruled waits until the node has the taint of nodes that are for one handler, or has not.
+func (b *bed) ruled(t *testing.T, tainted bool) {
 	t.Helper()
 	testbed.Eventually(t, patience, func() error {
 		node, err := b.Node(kubelet.NodeName)
@@ -115,22 +114,11 @@ func (b *bed) ruled(t *testing.T, tainted bool, pods string) {
 		for i := range node.Spec.Taints {
 			has = has || node.Spec.Taints[i].Value == taint.Value && node.Spec.Taints[i].MatchTaint(&taint)
 		}
-		room := ""
-		if q, there := node.Status.Capacity[nodelabel.Prefix+"kata-pods"]; there {
-			room = q.String()
-		}
-		if has != tainted || room != pods {
-			return fmt.Errorf("tainted: %v, want %v; room for pods of kata: %q, want %q", has, tainted, room, pods)
+		if has != tainted {
+			return fmt.Errorf("tainted: %v, want %v", has, tainted)
 		}
 		return nil
 	})
-}
-
-// allot does what a kubelet does with a resource that its node has: it lets pods have it.
-func (b *bed) allot(t *testing.T) {
-	t.Helper()
-	b.Kubectl(t, "", "patch", "node", kubelet.NodeName, "--subresource=status",
-		`--patch={"status":{"allocatable":{"`+nodelabel.Prefix+`kata-pods":"20"}}}`)
 }
 
 // byHand labels the node that Node Feature Discovery does not know as the documentation
@@ -174,8 +162,7 @@ func TestNodeFeatureDiscovery(t *testing.T) {
 	}
 	const isolated, broken = nodelabel.Prefix + "isolation.", nodelabel.Prefix + "handlers-not-ready"
 	b.wait(t, kubelet.NodeName, labels{isolated + "shared-kernel": "true", isolated + "user-space-kernel": "true", isolated + "vm": "", broken: ""})
-	b.ruled(t, true, "20")
-	b.allot(t)
+	b.ruled(t, true)
 
 	b.run(t, "handler", "cordon", "gvisor")
 	b.wait(t, kubelet.NodeName, labels{nodelabel.Handler("gvisor"): "", nodelabel.Present("gvisor"): nodelabel.True, nodelabel.Handler("runc"): nodelabel.Ready, isolated + "user-space-kernel": "", broken: ""})
@@ -188,14 +175,13 @@ func TestNodeFeatureDiscovery(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.wait(t, kubelet.NodeName, labels{nodelabel.Handler("kata"): "", nodelabel.Present("kata"): nodelabel.True, nodelabel.About("kata", "isolation"): "", broken: "true"})
-	b.ruled(t, true, "")
+	b.ruled(t, true)
 	if err := os.Rename(b.kata+".away", b.kata); err != nil {
 		t.Fatal(err)
 	}
 	b.wait(t, kubelet.NodeName, all)
 	b.wait(t, kubelet.NodeName, labels{broken: ""})
-	b.ruled(t, true, "20")
-	b.allot(t)
+	b.ruled(t, true)
 
 	// A berth that is back soon changes nothing; one that stays away is forgotten, but for
 	// which handlers there were.
@@ -205,7 +191,7 @@ func TestNodeFeatureDiscovery(t *testing.T) {
 	b.berth.Stop(t)
 	b.wait(t, kubelet.NodeName, all)
 	b.wait(t, kubelet.NodeName, none)
-	b.ruled(t, false, "")
+	b.ruled(t, false)
 	b.berth.Start(t)
 	b.wait(t, kubelet.NodeName, all)
 }

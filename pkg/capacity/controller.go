@@ -37,13 +37,33 @@ type controller struct {
 	pods     cache.SharedIndexInformer
 	classes  cache.SharedIndexInformer
 	due      workqueue.TypedRateLimitingInterface[string] // names of nodes
+	metrics  *Metrics
+	failing  failing
+}
+
+// failing are the names of nodes whose capacity could not be set.
+type failing struct {
+	mu    sync.Mutex
+	names map[string]bool
+}
+
+// note says whether a node is among them now, and returns how many there are.
+func (f *failing) note(name string, is bool) int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if is {
+		f.names[name] = true
+	} else {
+		delete(f.names, name)
+	}
+	return len(f.names)
 }
 
 // Run keeps the capacity of all nodes until ctx is over, and returns when nothing is
 // written any more. Nobody else may do so meanwhile.
-func Run(ctx context.Context, client kubernetes.Interface, counting Counting) error {
+func Run(ctx context.Context, client kubernetes.Interface, counting Counting, m *Metrics) error {
 	c := &controller{
-		client: client, counting: counting,
+		client: client, counting: counting, metrics: m, failing: failing{names: map[string]bool{}},
 		due: workqueue.NewTypedRateLimitingQueueWithConfig(
 			workqueue.NewTypedItemExponentialFailureRateLimiter[string](firstRetry, lastRetry),
 			workqueue.TypedRateLimitingQueueConfig[string]{Name: "nodes"}),
@@ -65,6 +85,12 @@ func Run(ctx context.Context, client kubernetes.Interface, counting Counting) er
 			return nil
 		}
 	}
+	m.leading.Set(1)
+	defer func() {
+		m.leading.Set(0)
+		m.nodes.Set(0)
+		m.waiting.Set(0)
+	}()
 	log.G(ctx).WithField("nodes", len(c.nodes.GetStore().ListKeys())).Info("Keeping the capacity of nodes")
 	for range workers {
 		running.Go(func() {
@@ -152,15 +178,18 @@ func (c *controller) next(ctx context.Context) bool {
 		if ctx.Err() == nil {
 			log.G(ctx).WithError(err).WithField("node", name).Warn("Failed to set the capacity of a node; will retry")
 		}
+		c.metrics.waiting.Set(float64(c.failing.note(name, true)))
 		c.due.AddRateLimited(name)
 		return true
 	}
+	c.metrics.waiting.Set(float64(c.failing.note(name, false)))
 	c.due.Forget(name)
 	return true
 }
 
 // keep makes a node's status true.
 func (c *controller) keep(ctx context.Context, name string) error {
+	c.metrics.nodes.Set(float64(len(c.nodes.GetStore().ListKeys())))
 	o, there, err := c.nodes.GetIndexer().GetByKey(name)
 	if err != nil || !there {
 		return err
@@ -189,8 +218,10 @@ func (c *controller) keep(ctx context.Context, name string) error {
 		return nil
 	}
 	if err != nil {
+		c.metrics.Failed(err)
 		return fmt.Errorf("patch nodes/status: %w", err)
 	}
+	c.metrics.patches.Inc()
 	log.G(ctx).WithFields(log.Fields{"node": name, "capacity": maps.Clone(room)}).Info("Updated the capacity of a node")
 	return nil
 }

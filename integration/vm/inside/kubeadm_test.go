@@ -49,8 +49,6 @@ func TestKubeadm(t *testing.T) {
 	t.Log(run(t, "berth", "image", "import", "/b/images.tar"))
 	image := pull(t, client, "node/busybox:1")
 	initialized(t, criSocket, "berth")
-	run(t, "kubectl", "--namespace=kube-system", "rollout", "status", "daemonset/kube-proxy", "--timeout=10m")
-	run(t, "kubectl", "--namespace=kube-system", "rollout", "status", "deployment/coredns", "--timeout=10m")
 
 	apply(t, fmt.Sprintf(chosen, image))
 	run(t, "kubectl", "wait", "--for=condition=Ready", "pod/chosen", "--timeout=10m")
@@ -104,9 +102,24 @@ func preparedForKubeadm(t *testing.T) {
 func initialized(t *testing.T, socket, runtime string) {
 	t.Helper()
 	version := run(t, "kubeadm", "version", "--output=short")
-	t.Log(run(t, "kubeadm", "init", "--cri-socket", socket, "--kubernetes-version", version))
+	// Some calls of kubeadm's have ten seconds, in which an emulated API server may not come up.
+	for try := 1; ; try++ {
+		out, err := exec.CommandContext(t.Context(), "kubeadm", "init", "--cri-socket", socket, "--kubernetes-version", version).CombinedOutput()
+		if err == nil {
+			t.Logf("%s", out)
+			break
+		}
+		if try == 3 || !strings.Contains(string(out), "context deadline exceeded") {
+			t.Fatalf("kubeadm init: %v\n%s", err, out)
+		}
+		t.Logf("kubeadm init was too slow: %s", out)
+		run(t, "kubeadm", "reset", "--force", "--cri-socket", socket)
+	}
 	t.Setenv("KUBECONFIG", "/etc/kubernetes/admin.conf")
 	onRuntime(t, runtime)
+	run(t, "kubectl", "wait", "--for=create", "serviceaccount/default", "--timeout=5m")
+	run(t, "kubectl", "--namespace=kube-system", "rollout", "status", "daemonset/kube-proxy", "--timeout=10m")
+	run(t, "kubectl", "--namespace=kube-system", "rollout", "status", "deployment/coredns", "--timeout=10m")
 }
 
 // onRuntime waits until the node is ready, and says that it uses a runtime.

@@ -5,62 +5,111 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"time"
 
-	nodev1 "k8s.io/api/node/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	"sigs.k8s.io/yaml"
 
 	"github.com/berth-cri/berth/pkg/cluster"
-	"github.com/berth-cri/berth/pkg/runtimeclass"
 )
 
 // undoTimeout bounds the way back, which also an interrupt does not shorten.
 const undoTimeout = 30 * time.Second
 
-// change is what an apply does to one class.
+// again is how often a change is tried that only what a controller said was in the way of.
+const again = 3
+
+// change is what an apply does to one object.
 type change struct {
-	class runtimeclass.Class
+	// where is the file that has it, or empty.
+	where    string
+	resource schema.GroupVersionResource
+	object   *unstructured.Unstructured
 	// before is nil if there was none.
-	before, after *nodev1.RuntimeClass
+	before, after *unstructured.Unstructured
 	effect        cluster.Effect
 }
 
-// applier applies classes, all of them or none.
+func (c *change) String() string { return fmt.Sprintf("%s %q", c.object.GetKind(), c.object.GetName()) }
+
+// name is what kubectl calls it.
+func (c *change) name() string {
+	return fmt.Sprintf("%s.%s/%s", strings.ToLower(c.object.GetKind()), c.resource.Group, c.object.GetName())
+}
+
+// applier applies objects, all of them or none.
 type applier struct {
 	*server
 	manager string
 	force   bool
+	// advice is what to do about fields that others own.
+	advice string
 }
 
-// try sends all classes without keeping them. The error has what the server says
-// against any of them.
-func (a *applier) try(ctx context.Context, classes []runtimeclass.Class, before []nodev1.RuntimeClass) ([]change, error) {
-	var all []change
+func (a *applier) client(c *change) dynamic.ResourceInterface { return a.objects.Resource(c.resource) }
+
+func (a *applier) explained(verb string, c *change, err error) error {
+	if unserved(err) && c.resource.Group == policyVersion.Group && (verb == "get" || verb == "patch") {
+		return fmt.Errorf("the API server does not serve %s of %s: %w; Kubernetes 1.36 does", c.object.GetKind(), c.resource.GroupVersion(), err)
+	}
+	return a.explain(verb, c.resource.GroupResource().String(), err)
+}
+
+// unserved: a server that has no such kind says so.
+func unserved(err error) bool {
+	return apierrors.IsNotFound(err) || apierrors.IsMethodNotSupported(err)
+}
+
+// try sends all objects without keeping them, and says in each what would come of it. The
+// error has what the server says against any of them.
+func (a *applier) try(ctx context.Context, all []change) error {
 	var problems []error
-	for _, c := range classes {
-		one := change{class: c}
-		if i := slices.IndexFunc(before, func(b nodev1.RuntimeClass) bool { return b.Name == c.Name }); i >= 0 {
-			one.before = &before[i]
-		}
-		after, err := a.send(ctx, one, metav1.DryRunAll)
-		if err != nil {
-			problems = append(problems, fmt.Errorf("%s: %w", c.Where(""), err))
+	for i := range all {
+		c := &all[i]
+		if err := a.send(ctx, c, metav1.DryRunAll); err != nil {
+			if c.where != "" {
+				err = fmt.Errorf("%s: %w", c.where, err)
+			}
+			problems = append(problems, err)
 			if !toldByServer(err) {
 				break // nor would it answer for the others
 			}
-			continue
 		}
-		one.after, one.effect = after, cluster.Compare(one.before, after)
-		all = append(all, one)
 	}
 	if len(problems) > 0 {
-		return nil, fmt.Errorf("nothing was applied: %w", errors.Join(problems...))
+		return fmt.Errorf("nothing was applied: %w", errors.Join(problems...))
 	}
-	return all, nil
+	return nil
+}
+
+// read has each object as it is before.
+func (a *applier) read(ctx context.Context, all []change) error {
+	var problems []error
+	for i := range all {
+		c := &all[i]
+		before, err := a.client(c).Get(ctx, c.object.GetName(), metav1.GetOptions{})
+		switch {
+		case err == nil:
+			c.before = before
+		case !apierrors.IsNotFound(err):
+			problems = append(problems, a.explained("get", c, err))
+			if !toldByServer(err) {
+				return fmt.Errorf("nothing was applied: %w", errors.Join(problems...))
+			}
+		}
+	}
+	if len(problems) > 0 {
+		return fmt.Errorf("nothing was applied: %w", errors.Join(problems...))
+	}
+	return nil
 }
 
 // toldByServer: the error is an answer of the API server.
@@ -69,130 +118,221 @@ func toldByServer(err error) bool {
 	return errors.As(err, &status)
 }
 
-// send applies one class, which has to be what it was before.
-func (a *applier) send(ctx context.Context, c change, dryRun ...string) (*nodev1.RuntimeClass, error) {
-	class := c.class.RuntimeClass.DeepCopy()
-	// What somebody has read from a cluster may be applied again.
-	class.ManagedFields = nil
-	if c.before != nil && class.ResourceVersion == "" {
-		class.ResourceVersion = c.before.ResourceVersion
+// send applies one object, which has to be what it was before.
+func (a *applier) send(ctx context.Context, c *change, dryRun ...string) error {
+	given := c.object.GetResourceVersion() != ""
+	for try := 1; ; try++ {
+		after, err := a.patch(ctx, c, dryRun...)
+		if err == nil {
+			c.after, c.effect = after, cluster.Compare(c.before, after)
+			return nil
+		}
+		if !apierrors.IsConflict(err) {
+			return a.explained("patch", c, err)
+		}
+		if !strings.Contains(err.Error(), "object has been modified") {
+			return fmt.Errorf("%s: %w; %s by --force-conflicts", c, err, a.advice)
+		}
+		if !given && try < again && c.before != nil {
+			if now := a.same(ctx, c, c.before); now != nil {
+				c.before = now
+				continue
+			}
+		}
+		advice := "apply again"
+		if given {
+			advice = "remove metadata.resourceVersion from the file, or update it"
+		}
+		return fmt.Errorf("%s was changed by another client meanwhile; %s: %w", c, advice, err)
 	}
-	body, err := json.Marshal(class)
+}
+
+func (a *applier) patch(ctx context.Context, c *change, dryRun ...string) (*unstructured.Unstructured, error) {
+	object := c.object.DeepCopy()
+	// What somebody has read from a cluster may be applied again.
+	object.SetManagedFields(nil)
+	if c.before != nil && object.GetResourceVersion() == "" {
+		object.SetResourceVersion(c.before.GetResourceVersion())
+	}
+	body, err := json.Marshal(object.Object)
 	if err != nil {
 		return nil, err
 	}
-	after, err := a.classes.Patch(ctx, class.Name, types.ApplyPatchType, body, metav1.PatchOptions{
+	return a.client(c).Patch(ctx, object.GetName(), types.ApplyPatchType, body, metav1.PatchOptions{
 		DryRun: dryRun, FieldManager: a.manager, Force: &a.force, FieldValidation: metav1.FieldValidationStrict,
 	})
-	switch {
-	case err == nil:
-		return after, nil
-	case !apierrors.IsConflict(err):
-		return nil, a.explain("patch", "runtimeclasses.node.k8s.io", err)
-	case strings.Contains(err.Error(), "object has been modified"):
-		advice := "apply again"
-		if c.class.ResourceVersion != "" {
-			advice = "remove metadata.resourceVersion from the file, or update it"
-		}
-		return nil, fmt.Errorf("RuntimeClass %q was changed by another client meanwhile; %s: %w", class.Name, advice, err)
+}
+
+// same is an object as it is now, if it is still what it was but for what controllers say
+// in its status, else nil.
+func (a *applier) same(ctx context.Context, c *change, was *unstructured.Unstructured) *unstructured.Unstructured {
+	now, err := a.client(c).Get(ctx, was.GetName(), metav1.GetOptions{})
+	if err != nil || now.GetUID() != was.GetUID() || cluster.Compare(was, now) != cluster.Unchanged {
+		return nil
 	}
-	return nil, fmt.Errorf("RuntimeClass %q: %w; remove these fields, or take them over by --force-conflicts", class.Name, err)
+	return now
 }
 
 // apply applies what was tried. If one fails, those before it are undone, last first;
 // the error says what became of each.
-func (a *applier) apply(ctx context.Context, tried []change) ([]change, error) {
-	var done []change
-	for _, c := range tried {
-		after, err := a.send(ctx, c)
-		if err != nil {
-			return nil, a.failed(ctx, done, c, err)
+func (a *applier) apply(ctx context.Context, tried []change) error {
+	for i := range tried {
+		if err := a.send(ctx, &tried[i]); err != nil {
+			return a.failed(ctx, tried[:i], &tried[i], err)
 		}
-		c.after, c.effect = after, cluster.Compare(c.before, after)
-		done = append(done, c)
 	}
-	return done, nil
+	return nil
 }
 
 // failed undoes what was done before an apply that failed, and maybe itself.
-func (a *applier) failed(ctx context.Context, done []change, last change, err error) error {
+func (a *applier) failed(ctx context.Context, done []change, last *change, err error) error {
 	// The way back is gone to its end.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
 	defer cancel()
-	var told []string
-	if text := a.undoUnclear(ctx, last); text != "" {
-		told = append(told, text)
+	u := &undoing{applier: a}
+	u.unclear(ctx, last)
+	for i := range slices.Backward(done) {
+		u.one(ctx, &done[i])
 	}
-	for _, c := range slices.Backward(done) {
-		if text := a.undoOne(ctx, c); text != "" {
-			told = append(told, text)
-		}
+	u.commands()
+	if len(u.told) == 0 {
+		return fmt.Errorf("%s was not applied, and nothing else: %w", last, err)
 	}
-	if len(told) == 0 {
-		return fmt.Errorf("RuntimeClass %q was not applied, and nothing else: %w", last.class.Name, err)
-	}
-	return fmt.Errorf("RuntimeClass %q was not applied: %w\n%s", last.class.Name, err, strings.Join(told, "\n"))
+	return fmt.Errorf("%s was not applied: %w\n%s", last, err, strings.Join(u.told, "\n"))
 }
 
-// undoUnclear takes back an apply that failed and may have happened all the same.
-func (a *applier) undoUnclear(ctx context.Context, tried change) string {
-	now, err := a.classes.Get(ctx, tried.class.Name, metav1.GetOptions{})
+// undoing is the way back, with what became of each object, and of those that are kept
+// what has to be done by hand.
+type undoing struct {
+	*applier
+	told     []string
+	created  []string
+	replaced []*unstructured.Unstructured
+}
+
+func (u *undoing) tell(format string, args ...any) {
+	u.told = append(u.told, fmt.Sprintf(format, args...))
+}
+
+// unclear undoes an apply that failed and may have happened all the same.
+func (u *undoing) unclear(ctx context.Context, tried *change) {
+	now, err := u.client(tried).Get(ctx, tried.object.GetName(), metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
-		return ""
 	case err != nil:
-		return fmt.Sprintf("RuntimeClass %q may have been applied: %v", tried.class.Name, a.explain("get", "runtimeclasses.node.k8s.io", err))
-	case tried.before != nil && tried.before.ResourceVersion == now.ResourceVersion, cluster.Compare(now, tried.after) != cluster.Unchanged:
-		return "" // it did not, and what it is was done by others
+		u.tell("%s may have been applied: %v", tried, u.explained("get", tried, err))
+		u.byHand(tried)
+	case tried.before != nil && tried.before.GetResourceVersion() == now.GetResourceVersion(), cluster.Compare(now, tried.after) != cluster.Unchanged:
+		// it did not, and what it is was done by others
+	default:
+		tried.after = now
+		u.one(ctx, tried)
 	}
-	tried.after = now
-	return a.undoOne(ctx, tried)
 }
 
-// undoOne takes a change back and says so, or why not. It says nothing if there is
-// nothing to take back.
-func (a *applier) undoOne(ctx context.Context, c change) string {
-	name := c.class.Name
-	var err error
-	how := cluster.HowToUndo(c.before, c.after, a.manager)
-	switch how {
-	case cluster.Nothing:
-		return ""
-	case cluster.Leave:
-		return fmt.Sprintf("RuntimeClass %q was applied and is kept: another client has changed it meanwhile", name)
-	case cluster.Delete:
-		err = a.classes.Delete(ctx, name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &c.after.UID, ResourceVersion: &c.after.ResourceVersion}})
-	case cluster.Restore:
-		err = a.restore(ctx, c)
-	}
+// one undoes a change and tells it, or why not. It tells nothing if there is nothing to undo.
+func (u *undoing) one(ctx context.Context, c *change) {
+	how, err := u.undo(ctx, c)
 	switch {
+	case how == cluster.Nothing:
+	case how == cluster.Leave:
+		u.tell("%s was applied and is kept: another client has changed it meanwhile", c)
 	case err != nil:
 		verb := map[cluster.Undo]string{cluster.Delete: "delete", cluster.Restore: "update"}[how]
-		return fmt.Sprintf("RuntimeClass %q was applied and is kept: %v", name, a.explain(verb, "runtimeclasses.node.k8s.io", err))
+		u.tell("%s was applied and is kept: %v", c, u.explained(verb, c, err))
+		u.byHand(c)
 	case how == cluster.Delete:
-		return fmt.Sprintf("RuntimeClass %q was deleted again", name)
+		u.tell("%s was deleted again", c)
+	default:
+		u.tell("%s was restored", c)
 	}
-	return fmt.Sprintf("RuntimeClass %q was restored", name)
 }
 
-// restore makes a class what it was, with the owners of its fields. The way back is
+// undo does it, also if a controller has said something of the object meanwhile.
+func (u *undoing) undo(ctx context.Context, c *change) (cluster.Undo, error) {
+	for try := 1; ; try++ {
+		var err error
+		how := cluster.HowToUndo(c.before, c.after, u.manager)
+		switch how {
+		case cluster.Delete:
+			uid, version := c.after.GetUID(), c.after.GetResourceVersion()
+			err = u.client(c).Delete(ctx, c.object.GetName(), metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid, ResourceVersion: &version}})
+		case cluster.Restore:
+			err = u.restore(ctx, c)
+		case cluster.Nothing, cluster.Leave:
+		}
+		if !apierrors.IsConflict(err) || try == again {
+			return how, err
+		}
+		now := u.same(ctx, c, c.after)
+		if now == nil {
+			return how, err
+		}
+		c.after = now
+	}
+}
+
+// restore makes an object what it was, with the owners of its fields. The way back is
 // an update, which would make its manager one of them, so they are put back by a
 // second one.
-func (a *applier) restore(ctx context.Context, c change) error {
+func (u *undoing) restore(ctx context.Context, c *change) error {
 	old := c.before.DeepCopy()
-	old.ResourceVersion = c.after.ResourceVersion
-	now, err := a.classes.Update(ctx, old, metav1.UpdateOptions{FieldManager: a.manager})
+	old.SetResourceVersion(c.after.GetResourceVersion())
+	now, err := u.client(c).Update(ctx, old, metav1.UpdateOptions{FieldManager: u.manager})
 	if err != nil {
 		return err
 	}
 	body, err := json.Marshal(map[string]any{"metadata": map[string]any{
-		"resourceVersion": now.ResourceVersion, "managedFields": c.before.ManagedFields,
+		"resourceVersion": now.GetResourceVersion(), "managedFields": c.before.GetManagedFields(),
 	}})
 	if err != nil {
 		return err
 	}
-	if _, err = a.classes.Patch(ctx, old.Name, types.MergePatchType, body, metav1.PatchOptions{FieldManager: a.manager}); err != nil {
+	if _, err = u.client(c).Patch(ctx, old.GetName(), types.MergePatchType, body, metav1.PatchOptions{FieldManager: u.manager}); err != nil {
 		return fmt.Errorf("it was restored except for the owners of its fields: %w", err)
 	}
 	return nil
+}
+
+// byHand keeps what somebody has to do who wants to undo a change that is kept.
+func (u *undoing) byHand(c *change) {
+	if c.before == nil {
+		u.created = append(u.created, c.name())
+		return
+	}
+	u.replaced = append(u.replaced, cluster.Bare(c.before))
+}
+
+// commands tells how to undo by hand what is kept. What was there before is in a file.
+func (u *undoing) commands() {
+	if len(u.created) > 0 {
+		u.tell("to undo it by hand, run: kubectl delete --ignore-not-found %s", strings.Join(u.created, " "))
+	}
+	if len(u.replaced) == 0 {
+		return
+	}
+	file, err := saved(u.replaced)
+	if err != nil {
+		u.tell("what was there before cannot be written to a file: %v", err)
+		return
+	}
+	u.tell("what was there before is in a file; to restore it, run: kubectl replace -f %s", file)
+}
+
+// saved is a new file with objects.
+func saved(all []*unstructured.Unstructured) (string, error) {
+	f, err := os.CreateTemp("", "kubectl-berth-before-*.yaml")
+	if err != nil {
+		return "", err
+	}
+	for _, one := range all {
+		text, err := yaml.Marshal(one.Object)
+		if err == nil {
+			_, err = fmt.Fprintf(f, "---\n%s", text)
+		}
+		if err != nil {
+			return "", errors.Join(err, f.Close(), os.Remove(f.Name()))
+		}
+	}
+	return f.Name(), f.Close()
 }

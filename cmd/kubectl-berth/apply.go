@@ -12,6 +12,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	nodev1 "k8s.io/api/node/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/berth-cri/berth/cmd/internal/manifests"
 	"github.com/berth-cri/berth/cmd/internal/output"
@@ -38,7 +40,10 @@ type applyFlags struct {
 	output  string
 }
 
-func (p *program) applyCommand() *cobra.Command {
+// applyCommand is "apply".
+type applyCommand struct{ *program }
+
+func (p *applyCommand) command() *cobra.Command {
 	f := &applyFlags{}
 	c := &cobra.Command{
 		Use:   "apply (-f FILE... | --from-nodes [HANDLER]... | --handlers FILE [HANDLER]...)",
@@ -119,7 +124,7 @@ func (f *applyFlags) check(args []string) error {
 	return nil
 }
 
-func (p *program) apply(c *cobra.Command, f *applyFlags, args []string) error {
+func (p *applyCommand) apply(c *cobra.Command, f *applyFlags, args []string) error {
 	if err := f.check(args); err != nil {
 		return misused(c, err)
 	}
@@ -137,12 +142,25 @@ func (p *program) apply(c *cobra.Command, f *applyFlags, args []string) error {
 		return err
 	}
 	if f.dryRun == dryRunClient {
+		if f.fromNodes {
+			// An apply keeps what these say of handlers.
+			before, err := s.runtimeClasses(ctx)
+			if err != nil {
+				return err
+			}
+			for _, c := range classes {
+				cluster.KeepKnown(c.RuntimeClass, before)
+			}
+		}
 		if err := p.refuse(classes, nil); err != nil {
 			return err
 		}
-		var all []change
-		for _, c := range classes {
-			all = append(all, change{class: c, after: c.RuntimeClass, effect: "would be applied"})
+		all, err := changes(classes, nil)
+		if err != nil {
+			return err
+		}
+		for i := range all {
+			all[i].after, all[i].effect = all[i].object, "would be applied"
 		}
 		return p.printChanges(f, all)
 	}
@@ -151,7 +169,7 @@ func (p *program) apply(c *cobra.Command, f *applyFlags, args []string) error {
 
 // applyTo shows or applies classes that can be applied, as far as is known without
 // sending them.
-func (p *program) applyTo(ctx context.Context, s *server, f *applyFlags, classes []runtimeclass.Class) error {
+func (p *applyCommand) applyTo(ctx context.Context, s *server, f *applyFlags, classes []runtimeclass.Class) error {
 	before, err := s.runtimeClasses(ctx)
 	if err != nil {
 		return fmt.Errorf("nothing was applied: %w", err)
@@ -164,9 +182,12 @@ func (p *program) applyTo(ctx context.Context, s *server, f *applyFlags, classes
 	if err := p.refuse(classes, before); err != nil {
 		return err
 	}
-	a := &applier{server: s, manager: f.manager, force: f.force}
-	all, err := a.try(ctx, classes, before)
+	a := &applier{server: s, manager: f.manager, force: f.force, advice: "remove these fields, or take them over"}
+	all, err := changes(classes, before)
 	if err != nil {
+		return err
+	}
+	if err := a.try(ctx, all); err != nil {
 		return err
 	}
 	switch {
@@ -175,14 +196,57 @@ func (p *program) applyTo(ctx context.Context, s *server, f *applyFlags, classes
 	case f.dryRun == dryRunServer:
 		return p.printChanges(f, all)
 	}
-	if all, err = a.apply(ctx, all); err != nil {
+	if err := a.apply(ctx, all); err != nil {
 		return err
 	}
 	return p.printChanges(f, all)
 }
 
+// classResource is how requests call classes.
+var classResource = nodev1.SchemeGroupVersion.WithResource("runtimeclasses")
+
+// changes are those to get from the classes that there are to others.
+func changes(classes []runtimeclass.Class, before []nodev1.RuntimeClass) ([]change, error) {
+	var all []change
+	for _, c := range classes {
+		one := change{where: c.Where(""), resource: classResource}
+		var err error
+		if one.object, err = sentClass(c.RuntimeClass); err != nil {
+			return nil, err
+		}
+		if i := slices.IndexFunc(before, func(b nodev1.RuntimeClass) bool { return b.Name == c.Name }); i >= 0 {
+			if one.before, err = sentClass(&before[i]); err != nil {
+				return nil, err
+			}
+		}
+		all = append(all, one)
+	}
+	return all, nil
+}
+
+// sentClass is a class as it is sent.
+func sentClass(c *nodev1.RuntimeClass) (*unstructured.Unstructured, error) {
+	c = c.DeepCopy()
+	c.TypeMeta = metav1.TypeMeta{APIVersion: nodev1.SchemeGroupVersion.String(), Kind: "RuntimeClass"}
+	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(c)
+	if err != nil {
+		return nil, fmt.Errorf("encode RuntimeClass %q: %w", c.Name, err)
+	}
+	return &unstructured.Unstructured{Object: fields}, nil
+}
+
+// shownClass is a class as kubectl shows it.
+func shownClass(o *unstructured.Unstructured) (*nodev1.RuntimeClass, error) {
+	c := &nodev1.RuntimeClass{}
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, c); err != nil {
+		return nil, fmt.Errorf("decode RuntimeClass %q: %w", o.GetName(), err)
+	}
+	c.ManagedFields = nil
+	return c, nil
+}
+
 // classesToApply are those of the files, or those that are made of handlers.
-func (p *program) classesToApply(ctx context.Context, s *server, f *applyFlags, args []string) ([]runtimeclass.Class, error) {
+func (p *applyCommand) classesToApply(ctx context.Context, s *server, f *applyFlags, args []string) ([]runtimeclass.Class, error) {
 	if len(f.files) > 0 {
 		objects, err := p.files.Objects(f.files)
 		if err != nil {
@@ -235,7 +299,7 @@ func (p *program) classesToApply(ctx context.Context, s *server, f *applyFlags, 
 }
 
 // handlersToApply are those of --handlers or of the nodes, with what was measured.
-func (p *program) handlersToApply(ctx context.Context, s *server, f *applyFlags) ([]runtimeclass.Handler, []corev1.Node, error) {
+func (p *applyCommand) handlersToApply(ctx context.Context, s *server, f *applyFlags) ([]runtimeclass.Handler, []corev1.Node, error) {
 	var handlers []runtimeclass.Handler
 	var nodes []corev1.Node
 	var err error
@@ -260,7 +324,7 @@ func (p *program) handlersToApply(ctx context.Context, s *server, f *applyFlags)
 }
 
 // refuse tells what an API server would refuse, before it is asked.
-func (p *program) refuse(classes []runtimeclass.Class, before []nodev1.RuntimeClass) error {
+func (p *applyCommand) refuse(classes []runtimeclass.Class, before []nodev1.RuntimeClass) error {
 	var live []runtimeclass.Class
 	for i := range before {
 		live = append(live, runtimeclass.Class{Version: "v1", RuntimeClass: &before[i]})
@@ -279,29 +343,24 @@ func (p *program) refuse(classes []runtimeclass.Class, before []nodev1.RuntimeCl
 }
 
 // printChanges tells what was done, or the classes as they are then.
-func (p *program) printChanges(f *applyFlags, all []change) error {
+func (p *applyCommand) printChanges(f *applyFlags, all []change) error {
 	suffix := map[string]string{dryRunClient: " (dry run)", dryRunServer: " (server dry run)"}[f.dryRun]
 	classes := nodev1.RuntimeClassList{TypeMeta: metav1.TypeMeta{APIVersion: "node.k8s.io/v1", Kind: "RuntimeClassList"}}
 	var b strings.Builder
 	for _, c := range all {
-		classes.Items = append(classes.Items, *withoutManagers(c.after))
-		name := "runtimeclass.node.k8s.io/" + c.class.Name
+		shown, err := shownClass(c.after)
+		if err != nil {
+			return err
+		}
+		classes.Items = append(classes.Items, *shown)
 		if f.output == "name" {
-			fmt.Fprintln(&b, name)
+			fmt.Fprintln(&b, c.name())
 		} else {
-			fmt.Fprintf(&b, "%s %s%s\n", name, c.effect, suffix)
+			fmt.Fprintf(&b, "%s %s%s\n", c.name(), c.effect, suffix)
 		}
 	}
 	return output.Encode(p.Out, f.output, classes, func(w io.Writer) error {
 		_, err := io.WriteString(w, b.String())
 		return err
 	})
-}
-
-// withoutManagers is a class as kubectl shows it.
-func withoutManagers(c *nodev1.RuntimeClass) *nodev1.RuntimeClass {
-	shown := c.DeepCopy()
-	shown.TypeMeta = metav1.TypeMeta{APIVersion: "node.k8s.io/v1", Kind: "RuntimeClass"}
-	shown.ManagedFields = nil
-	return shown
 }

@@ -19,7 +19,10 @@ type auditFlags struct {
 	output       string
 }
 
-func (p *program) auditCommand() *cobra.Command {
+// auditCommand is "audit".
+type auditCommand struct{ *program }
+
+func (p *auditCommand) command() *cobra.Command {
 	f := &auditFlags{}
 	c := &cobra.Command{
 		Use:   "audit",
@@ -50,7 +53,7 @@ type audited struct {
 	Findings []cluster.Finding `json:"findings"`
 }
 
-func (p *program) audit(ctx context.Context, f *auditFlags) error {
+func (p *auditCommand) audit(ctx context.Context, f *auditFlags) error {
 	var o cluster.AuditOptions
 	for _, file := range f.measurements {
 		handlers, err := p.files.Inventory(file)

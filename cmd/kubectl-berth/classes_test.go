@@ -99,7 +99,7 @@ func TestCommandsWithoutACluster(t *testing.T) {
 		{"policy --classes " + sound + " --handlers " + known + " --rules " + file(t, "norules.yaml", "rules:\n- name: all\n  class: sandbox\n"), 2, "", `norules.yaml:3: document 1: rules[0].class: RuntimeClass "sandbox" does not exist; there are sandboxed`},
 		{"policy --classes " + sound + " --handlers " + known + " --default crun", 2, "", `error: --default: handler "crun" is not known; known are kata, runc`},
 		{"policy --workloads refuse", 2, "", "error: --workloads refuse must be warn, deny or ignore; see"},
-		{"policy --dry-run", 2, "", "error: --dry-run and --force-conflicts need --apply; see"},
+		{"policy --dry-run", 2, "", "error: --dry-run, --force-conflicts and --prune need --apply; see"},
 		{"policy --exempt Kube", 2, "", `error: --exempt: "Kube" is not a name of a namespace`},
 		{"policy all", 2, "", `unknown command "all" for "kubectl berth policy"`},
 		{"migrate " + beta, 0, oneClass, "note: "},

@@ -56,7 +56,7 @@ func (w *classWork) handlers() ([]runtimeclass.Handler, error) {
 			return nil, err
 		}
 	}
-	all, _, err := w.handlersToApply(w.ctx, s, f)
+	all, _, err := (&applyCommand{w.program}).handlersToApply(w.ctx, s, f)
 	return all, err
 }
 

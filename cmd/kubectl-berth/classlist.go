@@ -15,7 +15,10 @@ import (
 	"github.com/berth-cri/berth/pkg/runtimeclass"
 )
 
-func (p *program) classesCommand() *cobra.Command {
+// listCommand is "classes".
+type listCommand struct{ *program }
+
+func (p *listCommand) command() *cobra.Command {
 	var form string
 	c := &cobra.Command{
 		Use:   "classes [CLASS]...",
@@ -58,7 +61,7 @@ type listedClass struct {
 	handler runtimeclass.Handler
 }
 
-func (p *program) listClasses(ctx context.Context, names []string, form string) error {
+func (p *listCommand) listClasses(ctx context.Context, names []string, form string) error {
 	s, err := p.connect()
 	if err != nil {
 		return err

@@ -38,9 +38,12 @@ type classWork struct {
 }
 
 // does has a command do its work with its flags.
-func (p *program) does(c *cobra.Command, f *classFlags, work func(*classWork) error) *cobra.Command {
+// fileCommands need no cluster: generate, lint, migrate and simulate.
+type fileCommands struct{ *program }
+
+func (p *fileCommands) does(c *cobra.Command, f *classFlags, work func(*classWork) error) *cobra.Command {
 	c.RunE = func(c *cobra.Command, args []string) error {
-		return work(&classWork{p, c.Context(), f, args})
+		return work(&classWork{p.program, c.Context(), f, args})
 	}
 	return c
 }
@@ -53,7 +56,7 @@ func (f *classFlags) handlersFlags(c *cobra.Command, instead string) {
 // noCapacityHelp is about a flag of generate and apply.
 const noCapacityHelp = "do not count pods, and select nodes by whether the handler takes pods: for clusters without berth-controller"
 
-func (p *program) generateCommand() *cobra.Command {
+func (p *fileCommands) generateCommand() *cobra.Command {
 	f := &classFlags{}
 	c := &cobra.Command{
 		Use:   "generate [HANDLER]...",
@@ -75,7 +78,7 @@ feature.node.kubernetes.io/handler.NAME.present=true.`,
 	return p.does(c, f, (*classWork).generate)
 }
 
-func (p *program) lintCommand() *cobra.Command {
+func (p *fileCommands) lintCommand() *cobra.Command {
 	f := &classFlags{}
 	c := &cobra.Command{
 		Use:   "lint FILE...",
@@ -95,7 +98,7 @@ by --handlers or --measurements. Warnings only fail the command with --strict.`,
 	return p.does(c, f, (*classWork).lint)
 }
 
-func (p *program) migrateCommand() *cobra.Command {
+func (p *fileCommands) migrateCommand() *cobra.Command {
 	f := &classFlags{}
 	c := &cobra.Command{
 		Use:   "migrate FILE...",
@@ -111,7 +114,7 @@ dots) need a new name by --handler; without one nothing is written.`,
 	return p.does(c, f, (*classWork).migrate)
 }
 
-func (p *program) simulateCommand() *cobra.Command {
+func (p *fileCommands) simulateCommand() *cobra.Command {
 	f := &classFlags{}
 	c := &cobra.Command{
 		Use:   "simulate FILE...",

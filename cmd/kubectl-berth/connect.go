@@ -34,8 +34,8 @@ type server struct {
 	host    string
 	core    corev1client.CoreV1Interface
 	classes nodev1client.RuntimeClassInterface
-	// policies are objects of admissionregistration.k8s.io.
-	policies dynamic.Interface
+	// objects are of any kind.
+	objects dynamic.Interface
 }
 
 // connect makes the clients. Nothing is asked yet. An error is one of what was given.
@@ -60,11 +60,11 @@ func (p *program) connect() (*server, error) {
 	if err != nil {
 		return nil, wrong(err)
 	}
-	policies, err := dynamic.NewForConfig(config)
+	objects, err := dynamic.NewForConfig(config)
 	if err != nil {
 		return nil, wrong(err)
 	}
-	return &server{config.Host, core, node.RuntimeClasses(), policies}, nil
+	return &server{config.Host, core, node.RuntimeClasses(), objects}, nil
 }
 
 // page is how a client of one kind is asked for a part of a list.

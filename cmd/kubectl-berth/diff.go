@@ -9,7 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	nodev1 "k8s.io/api/node/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/yaml"
 )
 
@@ -22,7 +22,7 @@ var errDiffers = &exitError{code: 1}
 
 // showDiff has a program show what would change, as "kubectl diff" does: it gets a
 // directory of what is and one of what would be.
-func (p *program) showDiff(ctx context.Context, all []change) error {
+func (p *applyCommand) showDiff(ctx context.Context, all []change) error {
 	top, err := os.MkdirTemp("", "kubectl-berth-")
 	if err != nil {
 		return err
@@ -35,7 +35,7 @@ func (p *program) showDiff(ctx context.Context, all []change) error {
 		}
 	}
 	for _, c := range all {
-		name := "node.k8s.io.v1.RuntimeClass.." + c.class.Name
+		name := "node.k8s.io.v1.RuntimeClass.." + c.object.GetName()
 		if c.before != nil {
 			if err := writeShown(filepath.Join(now, name), c.before); err != nil {
 				return err
@@ -63,8 +63,11 @@ func (p *program) showDiff(ctx context.Context, all []change) error {
 }
 
 // writeShown writes a class without what every apply changes.
-func writeShown(path string, c *nodev1.RuntimeClass) error {
-	shown := withoutManagers(c)
+func writeShown(path string, o *unstructured.Unstructured) error {
+	shown, err := shownClass(o)
+	if err != nil {
+		return err
+	}
 	shown.ResourceVersion, shown.Generation = "", 0
 	text, err := yaml.Marshal(shown)
 	if err != nil {

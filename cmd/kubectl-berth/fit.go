@@ -31,7 +31,10 @@ type fitFlags struct {
 	measurements string
 }
 
-func (p *program) fitCommand() *cobra.Command {
+// fitCommand is "fit".
+type fitCommand struct{ *program }
+
+func (p *fitCommand) command() *cobra.Command {
 	f := &fitFlags{}
 	c := &cobra.Command{
 		Use:   "fit (-f FILE... | [TYPE/]NAME... | --local FILE...)",
@@ -65,7 +68,7 @@ status is 3 if a pod cannot run anywhere.`,
 				return misused(c, fmt.Errorf("--prefer %s must be %s or %s", f.prefer, runtimeclass.PreferIsolation, runtimeclass.PreferOverhead))
 			}
 			if f.local {
-				w := &classWork{p, c.Context(), &classFlags{
+				w := &classWork{p.program, c.Context(), &classFlags{
 					handlers: f.handlers, measurements: f.measurements, classes: f.classes, prefer: f.prefer, output: f.output,
 				}, append(args, f.files...)}
 				return w.fit()
@@ -94,7 +97,7 @@ type fitted struct {
 	Candidates []cluster.Candidate        `json:"candidates"`
 }
 
-func (p *program) fit(ctx context.Context, f *fitFlags, args []string) error {
+func (p *fitCommand) fit(ctx context.Context, f *fitFlags, args []string) error {
 	o := cluster.FitOptions{Prefer: runtimeclass.Preference(f.prefer)}
 	if f.handlers != "" {
 		var err error
@@ -156,7 +159,7 @@ func (p *program) fit(ctx context.Context, f *fitFlags, args []string) error {
 }
 
 // fetch gets what is named from the cluster, as kubectl would.
-func (p *program) fetch(ctx context.Context, s *server, args []string) ([]runtimeclass.Object, error) {
+func (p *fitCommand) fetch(ctx context.Context, s *server, args []string) ([]runtimeclass.Object, error) {
 	namespace, _, err := p.config.ToRawKubeConfigLoader().Namespace()
 	if err != nil {
 		return nil, wrong(err)

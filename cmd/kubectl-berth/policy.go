@@ -26,12 +26,16 @@ type policyFlags struct {
 	state     bool
 
 	apply  bool
+	prune  bool
 	dryRun bool
 	force  bool
 	output string
 }
 
-func (p *program) policyCommand() *cobra.Command {
+// policyCommand is "policy".
+type policyCommand struct{ *program }
+
+func (p *policyCommand) command() *cobra.Command {
 	f := &policyFlags{exempt: slices.Clone(policy.System)}
 	c := &cobra.Command{
 		Use:   "policy",
@@ -46,13 +50,14 @@ namespace, the labels and the needs of the pod.
 
 What handlers can do comes from the annotations of the cluster's classes, or of --classes;
 --handlers has it for the handlers in the list. The policies are printed, or applied with
---apply, all of them or none. Generate them again when classes or handlers change.`,
+--apply, all of them or none: if applying fails, what was applied is rolled back. --prune
+removes policies of earlier calls. Generate them again when classes or handlers change.`,
 		Example: `  # Print the policies for the classes of the cluster; show what applying would change
   kubectl berth policy
   kubectl berth policy --rules rules.yaml | kubectl diff -f -
 
-  # Apply them
-  kubectl berth policy --rules rules.yaml --apply
+  # Apply them, and remove those of earlier calls that are not among them
+  kubectl berth policy --rules rules.yaml --apply --prune
 
   # Without a cluster, from the list that "berth capabilities -o json" has written on a node
   kubectl berth policy --classes classes.yaml --handlers handlers.json >policies.yaml`,
@@ -73,6 +78,7 @@ What handlers can do comes from the annotations of the cluster's classes, or of 
 	flags.Var(&f.exempt, "exempt", "`NAMESPACE` whose pods are left alone, too; may be repeated, and an empty one takes away all before it")
 	flags.BoolVar(&f.state, "with-state", false, "also refuse, and do not choose, handlers that do not accept pods at the moment")
 	flags.BoolVar(&f.apply, "apply", false, "apply the policies instead of printing them")
+	flags.BoolVar(&f.prune, "prune", false, "with --apply, remove policies of earlier calls that are not among these")
 	flags.BoolVar(&f.dryRun, "dry-run", false, "with --apply, only let the server check the policies")
 	flags.BoolVar(&f.force, "force-conflicts", false, "with --apply, take over fields that other managers own")
 	output.Flag(c, &f.output, misused, "yaml", "json")
@@ -117,8 +123,8 @@ func (f *policyFlags) check() error {
 	if !slices.Contains(policy.Answers, policy.Answer(f.workloads)) {
 		return fmt.Errorf("--workloads %s must be %s, %s or %s", f.workloads, policy.WarnWorkloads, policy.DenyWorkloads, policy.IgnoreWorkloads)
 	}
-	if !f.apply && (f.dryRun || f.force) {
-		return errors.New("--dry-run and --force-conflicts need --apply")
+	if !f.apply && (f.dryRun || f.force || f.prune) {
+		return errors.New("--dry-run, --force-conflicts and --prune need --apply")
 	}
 	for _, name := range f.exempt {
 		if errs := validation.IsDNS1123Label(name); len(errs) > 0 {
@@ -128,7 +134,7 @@ func (f *policyFlags) check() error {
 	return nil
 }
 
-func (p *program) policy(ctx context.Context, f *policyFlags) error {
+func (p *policyCommand) policy(ctx context.Context, f *policyFlags) error {
 	o := policy.Options{Default: f.standard, State: f.state, Workloads: policy.Answer(f.workloads), Exempt: f.exempt}
 	if err := p.policyFiles(f, &o); err != nil {
 		return err
@@ -165,7 +171,7 @@ func (p *program) policy(ctx context.Context, f *policyFlags) error {
 }
 
 // policyFiles reads what is given as files. All mistakes of all files are told at once.
-func (p *program) policyFiles(f *policyFlags, o *policy.Options) error {
+func (p *policyCommand) policyFiles(f *policyFlags, o *policy.Options) error {
 	var problems []error
 	read := func(file string, parse func(name string, text []byte) error) {
 		name, text, err := p.files.Text(file)
@@ -205,7 +211,7 @@ func (p *program) policyFiles(f *policyFlags, o *policy.Options) error {
 }
 
 // notePassed says which classes the policies know nothing of, and what they leave out.
-func (p *program) notePassed(o policy.Options) {
+func (p *policyCommand) notePassed(o policy.Options) {
 	for _, name := range policy.Unknown(o) {
 		p.note("nothing is known of class %s: its pods are not checked; generate the class again, or use --handlers", name)
 	}
@@ -215,7 +221,7 @@ func (p *program) notePassed(o policy.Options) {
 }
 
 // printPolicies prints documents, or a list.
-func (p *program) printPolicies(f *policyFlags, all []unstructured.Unstructured) error {
+func (p *policyCommand) printPolicies(f *policyFlags, all []unstructured.Unstructured) error {
 	if f.output == "json" {
 		list := unstructured.UnstructuredList{Object: map[string]any{"apiVersion": "v1", "kind": "List"}, Items: all}
 		return output.Encode(p.Out, "json", list.UnstructuredContent(), nil)

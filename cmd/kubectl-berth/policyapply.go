@@ -2,118 +2,164 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berth-cri/berth/pkg/cluster"
 	"github.com/berth-cri/berth/pkg/policy"
 )
 
-// policyResources are how the kinds are called in requests.
-var policyResources = map[string]string{
-	"ValidatingAdmissionPolicy":        "validatingadmissionpolicies",
-	"ValidatingAdmissionPolicyBinding": "validatingadmissionpolicybindings",
-	"MutatingAdmissionPolicy":          "mutatingadmissionpolicies",
-	"MutatingAdmissionPolicyBinding":   "mutatingadmissionpolicybindings",
+var policyVersion = admissionv1.SchemeGroupVersion
+
+// policyKind is a kind, and how requests call it.
+type policyKind struct{ kind, resource string }
+
+// policyKinds are all there are, in the order in which they are removed: a binding is what
+// puts its policy in force.
+var policyKinds = []policyKind{
+	{"MutatingAdmissionPolicyBinding", "mutatingadmissionpolicybindings"},
+	{"ValidatingAdmissionPolicyBinding", "validatingadmissionpolicybindings"},
+	{"MutatingAdmissionPolicy", "mutatingadmissionpolicies"},
+	{"ValidatingAdmissionPolicy", "validatingadmissionpolicies"},
 }
 
-// applyPolicies sends all policies as a dry run, then applies them, each before its
-// binding. The next call finishes what was interrupted.
-func (p *program) applyPolicies(ctx context.Context, s *server, f *policyFlags, all []unstructured.Unstructured) error {
-	var problems []error
-	for i := range all {
-		if _, err := s.sendPolicy(ctx, f, &all[i], metav1.DryRunAll); err != nil {
-			problems = append(problems, err)
-			if !toldByServer(err) {
-				break // nor would it answer for the others
-			}
+func policyChange(o *unstructured.Unstructured) change {
+	i := slices.IndexFunc(policyKinds, func(k policyKind) bool { return k.kind == o.GetKind() })
+	return change{resource: policyVersion.WithResource(policyKinds[i].resource), object: o}
+}
+
+// policyApply is one call of "policy --apply".
+type policyApply struct {
+	*applier
+	*policyCommand
+	flags *policyFlags
+	all   []change
+}
+
+// applyPolicies sends all policies as a dry run, then applies them in their order, or undoes
+// what it did. What is left of earlier calls is removed last, or told. The next call
+// finishes what was interrupted.
+func (p *policyCommand) applyPolicies(ctx context.Context, s *server, f *policyFlags, objects []unstructured.Unstructured) error {
+	w := &policyApply{
+		applier:       &applier{server: s, manager: fieldManager, force: f.force, advice: "take these fields over"},
+		policyCommand: p, flags: f,
+	}
+	for i := range objects {
+		w.all = append(w.all, policyChange(&objects[i]))
+	}
+	if err := w.read(ctx, w.all); err != nil {
+		return err
+	}
+	if err := w.try(ctx, w.all); err != nil {
+		return err
+	}
+	var left []change
+	var err error
+	if f.prune {
+		if left, err = w.left(ctx); err == nil {
+			err = w.remove(ctx, left, metav1.DryRunAll)
 		}
-	}
-	if len(problems) > 0 {
-		return fmt.Errorf("nothing was applied: %w", errors.Join(problems...))
-	}
-	suffix, dryRun := "", []string(nil)
-	if f.dryRun {
-		suffix, dryRun = " (server dry run)", []string{metav1.DryRunAll}
-	}
-	for i := range all {
-		effect, err := s.sendPolicy(ctx, f, &all[i], dryRun...)
 		if err != nil {
-			return fmt.Errorf("%d of %d objects were applied; apply again to finish: %w", i, len(all), err)
+			return fmt.Errorf("nothing was applied: %w", err)
 		}
-		fmt.Fprintf(p.Out, "%s.%s/%s %s%s\n", strings.ToLower(all[i].GetKind()), admissionv1.GroupName, all[i].GetName(), effect, suffix)
 	}
-	return p.noteLeft(ctx, s, all)
+	if f.dryRun {
+		w.print(w.all)
+		w.print(left)
+	} else {
+		if err := w.apply(ctx, w.all); err != nil {
+			return err
+		}
+		w.print(w.all)
+		if err := w.remove(ctx, left); err != nil {
+			return fmt.Errorf("all policies were applied, and not all earlier ones removed; run it again to finish: %w", err)
+		}
+	}
+	if f.prune {
+		return nil
+	}
+	if left, err = w.left(ctx); err != nil {
+		return fmt.Errorf("all policies were applied; look for earlier ones: %w", err)
+	}
+	w.noteLeft(left)
+	return nil
 }
 
-// sendPolicy applies one object, and says what that did to it.
-func (s *server) sendPolicy(ctx context.Context, f *policyFlags, one *unstructured.Unstructured, dryRun ...string) (cluster.Effect, error) {
-	resource := policyResources[one.GetKind()]
-	of := s.policies.Resource(admissionv1.SchemeGroupVersion.WithResource(resource))
-	explained := func(verb string, err error) error {
-		if apierrors.IsNotFound(err) || apierrors.IsMethodNotSupported(err) {
-			return fmt.Errorf("the API server does not serve %s of %s: %w; Kubernetes 1.36 does", one.GetKind(), admissionv1.SchemeGroupVersion, err)
-		}
-		if apierrors.IsConflict(err) {
-			return fmt.Errorf("%s %q: %w; take these fields over by --force-conflicts", one.GetKind(), one.GetName(), err)
-		}
-		return s.explain(verb, resource+"."+admissionv1.GroupName, err)
+func (w *policyApply) print(all []change) {
+	suffix := ""
+	if w.flags.dryRun {
+		suffix = " (server dry run)"
 	}
-	before, err := of.Get(ctx, one.GetName(), metav1.GetOptions{})
-	switch {
-	case apierrors.IsNotFound(err):
-		before = nil
-	case err != nil:
-		return "", explained("get", err)
+	for i := range all {
+		fmt.Fprintf(w.Out, "%s %s%s\n", all[i].name(), all[i].effect, suffix)
 	}
-	body, err := json.Marshal(one.Object)
-	if err != nil {
-		return "", err
-	}
-	after, err := of.Patch(ctx, one.GetName(), types.ApplyPatchType, body, metav1.PatchOptions{
-		DryRun: dryRun, FieldManager: fieldManager, Force: &f.force, FieldValidation: metav1.FieldValidationStrict,
-	})
-	switch {
-	case err != nil:
-		return "", explained("patch", err)
-	case before == nil:
-		return cluster.Created, nil
-	case equality.Semantic.DeepEqual(before.Object["spec"], after.Object["spec"]) && equality.Semantic.DeepEqual(before.GetLabels(), after.GetLabels()):
-		return cluster.Unchanged, nil
-	}
-	return cluster.Configured, nil
 }
 
-// noteLeft tells of policies that an earlier call has applied and that are not among these:
-// they stay in force.
-func (p *program) noteLeft(ctx context.Context, s *server, all []unstructured.Unstructured) error {
-	for _, kind := range []string{"MutatingAdmissionPolicyBinding", "ValidatingAdmissionPolicyBinding"} {
-		resource := policyResources[kind]
-		there, err := s.policies.Resource(admissionv1.SchemeGroupVersion.WithResource(resource)).List(ctx, metav1.ListOptions{LabelSelector: policy.ManagedByLabel + "=" + policy.ManagedBy})
+// left are objects that an earlier call has applied and that are not among these: they
+// stay in force. Only those with the label of this command are looked at.
+func (w *policyApply) left(ctx context.Context) ([]change, error) {
+	var left []change
+	for _, k := range policyKinds {
+		resource := policyVersion.WithResource(k.resource)
+		there, err := w.objects.Resource(resource).List(ctx, metav1.ListOptions{LabelSelector: policy.ManagedByLabel + "=" + policy.ManagedBy})
 		if apierrors.IsNotFound(err) {
 			continue // a server that has no such kind has none of them
 		}
 		if err != nil {
-			return fmt.Errorf("all policies were applied; look for earlier ones: %w", s.explain("list", resource+"."+admissionv1.GroupName, err))
+			return nil, w.explain("list", resource.GroupResource().String(), err)
 		}
 		for i := range there.Items {
-			name := there.Items[i].GetName()
-			if slices.ContainsFunc(all, func(o unstructured.Unstructured) bool { return o.GetKind() == kind && o.GetName() == name }) {
-				continue
+			one := policyChange(&there.Items[i])
+			if !slices.ContainsFunc(w.all, func(c change) bool { return c.name() == one.name() }) {
+				one.effect = cluster.Pruned
+				left = append(left, one)
 			}
-			p.note("%s %s is still in force, and not among these; remove it by: kubectl delete %s/%s %s/%s", strings.TrimSuffix(kind, "Binding"), name,
-				strings.TrimSuffix(strings.ToLower(kind), "binding"), name, strings.ToLower(kind), name)
 		}
 	}
-	return nil
+	return left, nil
+}
+
+// remove removes what is left of earlier calls, and prints it unless it is a dry run. An object
+// that was made anew meanwhile is kept.
+func (w *policyApply) remove(ctx context.Context, left []change, dryRun ...string) error {
+	var problems []error
+	for i := range left {
+		c := &left[i]
+		uid := c.object.GetUID()
+		err := w.client(c).Delete(ctx, c.object.GetName(), metav1.DeleteOptions{DryRun: dryRun, Preconditions: &metav1.Preconditions{UID: &uid}})
+		switch {
+		case err != nil && !apierrors.IsNotFound(err):
+			problems = append(problems, fmt.Errorf("%s: %w", c, w.explained("delete", c, err)))
+			if !toldByServer(err) {
+				return errors.Join(problems...)
+			}
+		case len(dryRun) == 0:
+			w.print(left[i : i+1])
+		}
+	}
+	return errors.Join(problems...)
+}
+
+// noteLeft tells of policies with their bindings, and of what has lost its other half.
+func (w *policyApply) noteLeft(left []change) {
+	names := map[string][]string{} // of policies: what kubectl calls them and their bindings
+	var order []string
+	for i := range left {
+		c := &left[i]
+		policy := strings.TrimSuffix(c.object.GetKind(), "Binding") + " " + c.object.GetName()
+		if names[policy] == nil {
+			order = append(order, policy)
+		}
+		names[policy] = append(names[policy], strings.ToLower(c.object.GetKind())+"/"+c.object.GetName())
+	}
+	for _, one := range order {
+		w.note("%s is still there, and not among these; remove it by --prune, or by: kubectl delete %s", one, strings.Join(names[one], " "))
+	}
 }

@@ -49,8 +49,10 @@ file is wrong (then nothing was done), 1 for any other failure.`,
 	p.config.AddFlags(root.PersistentFlags())
 	p.completeFlags(root)
 	root.SetFlagErrorFunc(misused)
-	root.AddCommand(p.nodesCommand(), p.classesCommand(), p.auditCommand(), p.fitCommand(), p.applyCommand(), p.policyCommand(),
-		p.generateCommand(), p.lintCommand(), p.migrateCommand(), p.simulateCommand(), p.topCommand(), manCommand())
+	nodes, files := &nodeCommands{p}, &fileCommands{p}
+	root.AddCommand(nodes.nodesCommand(), nodes.topCommand(), (&listCommand{p}).command(), (&auditCommand{p}).command(), (&fitCommand{p}).command(),
+		(&applyCommand{p}).command(), (&policyCommand{p}).command(), files.generateCommand(), files.lintCommand(), files.migrateCommand(),
+		files.simulateCommand(), manCommand())
 	// kubectl completes its plugins by contrib/kubectl/kubectl_complete-berth.
 	root.CompletionOptions.DisableDefaultCmd = true
 	for _, c := range root.Commands() {

@@ -30,7 +30,7 @@ const (
 	kubeletsAtOnce = 16
 )
 
-func (p *program) topCommand() *cobra.Command {
+func (p *nodeCommands) topCommand() *cobra.Command {
 	var selector string
 	every := topEvery
 	c := &cobra.Command{

@@ -217,11 +217,11 @@ func applyIsUndone(t *testing.T, b *bed) {
 		told []string
 		left string // the memory of a and d that stays
 	}{
-		{"refused", fault{class: "d", status: http.StatusInternalServerError}, []string{`RuntimeClass "d" was not applied`, `"c" was deleted again`, `"a" was restored`}, "1Mi 1Mi"},
-		{"unanswered", fault{class: "d", passed: true}, []string{`RuntimeClass "d" was not applied`, `"d" was restored`, `"c" was deleted again`, `"a" was restored`}, "1Mi 1Mi"},
-		{"new and unanswered", fault{class: "c", passed: true}, []string{`RuntimeClass "c" was not applied`, `"c" was deleted again`, `"a" was restored`}, "1Mi 1Mi"},
-		{"the first", fault{class: "a", status: http.StatusInternalServerError}, []string{`RuntimeClass "a" was not applied, and nothing else`}, "1Mi 1Mi"},
-		{"away", fault{class: "d", dead: true}, []string{`"a" was applied and is kept`, `"c" was applied and is kept`, `RuntimeClass "d" may have been applied`}, "2Mi 1Mi"},
+		{"refused", fault{path: classesPath + "/d", status: http.StatusInternalServerError}, []string{`RuntimeClass "d" was not applied`, `"c" was deleted again`, `"a" was restored`}, "1Mi 1Mi"},
+		{"unanswered", fault{path: classesPath + "/d", passed: true}, []string{`RuntimeClass "d" was not applied`, `"d" was restored`, `"c" was deleted again`, `"a" was restored`}, "1Mi 1Mi"},
+		{"new and unanswered", fault{path: classesPath + "/c", passed: true}, []string{`RuntimeClass "c" was not applied`, `"c" was deleted again`, `"a" was restored`}, "1Mi 1Mi"},
+		{"the first", fault{path: classesPath + "/a", status: http.StatusInternalServerError}, []string{`RuntimeClass "a" was not applied, and nothing else`}, "1Mi 1Mi"},
+		{"away", fault{path: classesPath + "/d", dead: true}, []string{`"a" was applied and is kept`, `"c" was applied and is kept`, `RuntimeClass "d" may have been applied`, "run: kubectl delete --ignore-not-found runtimeclass.node.k8s.io/c\n", "run: kubectl replace -f "}, "2Mi 1Mi"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			b.empty(t, classesPath)
@@ -258,7 +258,7 @@ func applyIsUndone(t *testing.T, b *bed) {
 func applyIsInterrupted(t *testing.T, b *bed) {
 	b.empty(t, classesPath)
 	reached, goOn := make(chan struct{}), make(chan struct{})
-	p := b.proxy(t, fault{class: "second", held: func(gone <-chan struct{}) {
+	p := b.proxy(t, fault{path: classesPath + "/second", held: func(gone <-chan struct{}) {
 		close(reached)
 		select {
 		case <-gone:

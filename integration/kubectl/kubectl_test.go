@@ -25,6 +25,8 @@ func TestKubectl(t *testing.T) {
 		{"Classes", classes},
 		{"Policy", policies},
 		{"PolicyRights", policyRights},
+		{"PolicyIsUndone", policyIsUndone},
+		{"PolicyIsFinished", policyIsFinished},
 		{"Rights", rights},
 		{"NobodyAnswers", nobodyAnswers},
 		{"Apply", apply},

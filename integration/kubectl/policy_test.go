@@ -1,12 +1,18 @@
 package kubectl
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"os/exec"
+	"regexp"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/berth-cri/berth/integration/testbed"
 )
@@ -97,10 +103,12 @@ func policies(t *testing.T, b *bed) {
 	printed := berth(t, 0, b.admin, "", "policy", "--rules", rules).stdout
 	has(t, b.kubectl(t, printed, "apply", "--dry-run=server", "-f", "-"), "mutatingadmissionpolicy.admissionregistration.k8s.io/berth-choose created (server dry run)", "validatingadmissionpolicybinding.admissionregistration.k8s.io/berth-workloads created (server dry run)")
 
-	names := []string{"mutatingadmissionpolicy", "mutatingadmissionpolicybinding"}
-	want := "mutatingadmissionpolicy.admissionregistration.k8s.io/berth-choose %[1]s\nmutatingadmissionpolicybinding.admissionregistration.k8s.io/berth-choose %[1]s\n"
-	for _, name := range []string{"berth-refuse", "berth-warn", "berth-workloads"} {
-		want += "validatingadmissionpolicy.admissionregistration.k8s.io/" + name + " %[1]s\nvalidatingadmissionpolicybinding.admissionregistration.k8s.io/" + name + " %[1]s\n"
+	want := ""
+	for _, half := range []string{"", "binding"} {
+		want += "mutatingadmissionpolicy" + half + ".admissionregistration.k8s.io/berth-choose %[1]s\n"
+		for _, name := range []string{"berth-refuse", "berth-warn", "berth-workloads"} {
+			want += "validatingadmissionpolicy" + half + ".admissionregistration.k8s.io/" + name + " %[1]s\n"
+		}
 	}
 	if r := berth(t, 0, b.admin, "", "policy", "--rules", rules, "--apply", "--dry-run"); r.stdout != fmt.Sprintf(want, "created (server dry run)") {
 		t.Errorf("got %+v", r)
@@ -145,11 +153,29 @@ func policies(t *testing.T, b *bed) {
 		})
 	}
 
-	// What is left of an earlier call is told.
+	// What is left of an earlier call is told, and removed by who asks for that.
 	r := berth(t, 0, b.admin, "", "policy", "--apply", "--workloads", "ignore")
-	has(t, r.stderr, "note: MutatingAdmissionPolicy berth-choose is still in force, and not among these; remove it by: kubectl delete mutatingadmissionpolicy/berth-choose mutatingadmissionpolicybinding/berth-choose\n",
-		"note: ValidatingAdmissionPolicy berth-workloads is still in force")
-	b.kubectl(t, "", "delete", names[0]+"/berth-choose", names[1]+"/berth-choose")
+	has(t, r.stderr, "note: MutatingAdmissionPolicy berth-choose is still there, and not among these; remove it by --prune, or by: kubectl delete mutatingadmissionpolicybinding/berth-choose mutatingadmissionpolicy/berth-choose\n",
+		"note: ValidatingAdmissionPolicy berth-workloads is still there")
+	const others = `{apiVersion: admissionregistration.k8s.io/v1, kind: ValidatingAdmissionPolicy, metadata: {name: of-another}, spec: {matchConstraints: {resourceRules: [{apiGroups: [""], apiVersions: [v1], operations: [CREATE], resources: [secrets]}]}, validations: [{expression: "true"}]}}`
+	b.kubectl(t, others, "create", "-f", "-")
+	pruned := ""
+	for _, name := range []string{"mutatingadmissionpolicybinding.admissionregistration.k8s.io/berth-choose", "validatingadmissionpolicybinding.admissionregistration.k8s.io/berth-workloads", "mutatingadmissionpolicy.admissionregistration.k8s.io/berth-choose", "validatingadmissionpolicy.admissionregistration.k8s.io/berth-workloads"} {
+		pruned += name + " pruned%[1]s\n"
+	}
+	for _, c := range []struct{ args, suffix, left string }{
+		{"--dry-run", " (server dry run)", "berth-choose"},
+		{"--force-conflicts", "", ""},
+	} {
+		r := berth(t, 0, b.admin, "", "policy", "--apply", "--workloads", "ignore", "--prune", c.args)
+		if !strings.HasSuffix(r.stdout, "\n"+fmt.Sprintf(pruned, c.suffix)) || r.stderr != "" {
+			t.Errorf("%s: got %+v", c.args, r)
+		}
+		if got := b.kubectl(t, "", "get", "mutatingadmissionpolicies", "-o", "jsonpath={.items[*].metadata.name}"); got != c.left {
+			t.Errorf("%s: %s are left", c.args, got)
+		}
+	}
+	b.kubectl(t, "", "get", "validatingadmissionpolicy", "of-another")
 	// Fields that another manager has taken.
 	b.kubectl(t, `{"spec": {"failurePolicy": "Fail"}}`, "patch", "validatingadmissionpolicy", "berth-refuse", "--type=merge", "--patch-file=/dev/stdin", "--field-manager=another")
 	has(t, berth(t, 1, b.admin, "", "policy", "--apply").stderr, "nothing was applied: ValidatingAdmissionPolicy \"berth-refuse\": ", `conflict with "another"`, "--force-conflicts")
@@ -157,6 +183,104 @@ func policies(t *testing.T, b *bed) {
 	has(t, berth(t, 0, b.admin, "", "__complete", "policy", "--default", "").stdout, "kata\nrunc\n")
 	has(t, berth(t, 0, b.admin, "", "__complete", "policy", "--exempt", "").stdout, "kube-system\n")
 	has(t, berth(t, 0, b.admin, "", "__complete", "policy", "--workloads", "").stdout, "warn\ndeny\nignore\n")
+}
+
+// An apply that fails on its way leaves all as it was, or says how to get there. Nothing is
+// lost by trying again.
+func policyIsUndone(t *testing.T, b *bed) {
+	b.annotated(t)
+	const refuse, binding = policyGroup + "validatingadmissionpolicies/berth-refuse", policyGroup + "validatingadmissionpolicybindings/berth-refuse"
+	rules := file(t, "rules.yaml", "rules:\n- {name: all, isolation: strongest}\n")
+	state := func() string {
+		out := b.kubectl(t, "", "get", "-o", "json", "--show-managed-fields", "validatingadmissionpolicies,validatingadmissionpolicybindings,mutatingadmissionpolicies,mutatingadmissionpolicybindings", "-l", "app.kubernetes.io/managed-by=kubectl-berth")
+		var list struct{ Items []unstructured.Unstructured }
+		if err := json.Unmarshal([]byte(out), &list); err != nil {
+			t.Fatal(err)
+		}
+		var all strings.Builder
+		for _, one := range list.Items {
+			var managers []string
+			for _, m := range one.GetManagedFields() {
+				if m.Subresource == "" {
+					managers = append(managers, m.Manager+string(m.Operation)+m.FieldsV1.String())
+				}
+			}
+			fmt.Fprintln(&all, one.GetKind(), one.GetName(), one.GetUID(), one.Object["spec"], managers)
+		}
+		return all.String()
+	}
+	for _, c := range []struct {
+		name  string
+		first bool // policies of an earlier call are there, with fewer exempt namespaces
+		fail  fault
+		told  []string
+		kept  bool
+	}{
+		{"refused", false, fault{path: binding, status: http.StatusInternalServerError}, []string{`ValidatingAdmissionPolicyBinding "berth-refuse" was not applied`, `ValidatingAdmissionPolicy "berth-refuse" was deleted again`, `MutatingAdmissionPolicyBinding "berth-choose" was deleted again`}, false},
+		{"unanswered", false, fault{path: binding, passed: true}, []string{`ValidatingAdmissionPolicyBinding "berth-refuse" was deleted again`, `MutatingAdmissionPolicy "berth-choose" was deleted again`}, false},
+		{"changed and refused", true, fault{path: binding, status: http.StatusForbidden}, []string{`ValidatingAdmissionPolicyBinding "berth-refuse" was not applied`, `ValidatingAdmissionPolicy "berth-refuse" was restored`, `MutatingAdmissionPolicy "berth-choose" was deleted again`}, false},
+		{"changed and unanswered", true, fault{path: refuse, passed: true}, []string{`ValidatingAdmissionPolicy "berth-refuse" was not applied`, `ValidatingAdmissionPolicy "berth-refuse" was restored`}, false},
+		{"away", true, fault{path: binding, dead: true}, []string{
+			`ValidatingAdmissionPolicyBinding "berth-refuse" may have been applied`, `ValidatingAdmissionPolicy "berth-refuse" was applied and is kept`,
+			"to undo it by hand, run: kubectl delete --ignore-not-found mutatingadmissionpolicybinding.admissionregistration.k8s.io/berth-choose mutatingadmissionpolicy.admissionregistration.k8s.io/berth-choose\n",
+		}, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			b.removePolicies(t)
+			if c.first {
+				berth(t, 0, b.admin, "", "policy", "--apply", "--workloads", "ignore")
+			}
+			before := state()
+			r := berth(t, 1, b.proxy(t, c.fail), "", "policy", "--rules", rules, "--exempt", "another", "--apply", "--workloads", "ignore")
+			has(t, r.stderr, c.told...)
+			if r.stdout != "" {
+				t.Errorf("it says %s", r.stdout)
+			}
+			if after := state(); (after != before) != c.kept {
+				t.Errorf("got\n%s\nwas\n%s\n%s", after, before, r.stderr)
+			}
+			if c.kept { // the commands do what they are for
+				for _, line := range strings.Split(r.stderr, "\n") {
+					if _, command, found := strings.Cut(line, "run: kubectl "); found {
+						b.kubectl(t, "", strings.Fields(command)...)
+					}
+				}
+				if got := regexp.MustCompile(`(?m) \[.*$`).ReplaceAllString(state(), ""); got != regexp.MustCompile(`(?m) \[.*$`).ReplaceAllString(before, "") {
+					t.Errorf("by hand, got\n%s\nwas\n%s", got, before)
+				}
+			}
+			// Whatever it was, the next one works.
+			berth(t, 0, b.admin, "", "policy", "--rules", rules, "--exempt", "another", "--apply", "--workloads", "ignore", "--force-conflicts")
+			if r := berth(t, 0, b.admin, "", "policy", "--rules", rules, "--exempt", "another", "--apply", "--workloads", "ignore"); strings.Count(r.stdout, " unchanged\n") != strings.Count(r.stdout, "\n") {
+				t.Errorf("got %s", r.stdout)
+			}
+		})
+	}
+}
+
+// Who is killed on the way has nothing undone, and finishes it by the next call.
+func policyIsFinished(t *testing.T, b *bed) {
+	b.annotated(t)
+	b.removePolicies(t)
+	killed := make(chan func(), 1)
+	p := b.proxy(t, fault{path: policyGroup + "validatingadmissionpolicybindings/berth-refuse", held: func(gone <-chan struct{}) {
+		(<-killed)()
+		<-gone
+	}})
+	c := command(t, "", []string{"KUBECONFIG=" + p}, "policy", "--apply")
+	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	killed <- func() { unix.Kill(-c.Process.Pid, unix.SIGKILL) } //nolint:errcheck // seen below
+	if err := c.Wait(); err == nil {
+		t.Error("it has succeeded")
+	}
+	b.kubectl(t, "", "get", "validatingadmissionpolicy", "berth-refuse")
+	if status, _ := b.Send(t, http.MethodGet, policyGroup+"validatingadmissionpolicybindings/berth-refuse", nil); status != http.StatusNotFound {
+		t.Errorf("its policy is in force: %d", status)
+	}
+	has(t, berth(t, 0, b.admin, "", "policy", "--apply").stdout, "validatingadmissionpolicy.admissionregistration.k8s.io/berth-refuse unchanged\n", "validatingadmissionpolicybinding.admissionregistration.k8s.io/berth-refuse created\n")
 }
 
 // What a user may not do is named, and nothing is applied.

@@ -9,9 +9,9 @@ import (
 	"github.com/berth-cri/berth/integration/kubelet"
 )
 
-// fault is what becomes of the apply of one class, once.
+// fault is what becomes of the apply of one object, once.
 type fault struct {
-	class string
+	path string
 	// status is answered instead of the server's answer.
 	status int
 	// passed: the server gets the request, and the connection is cut before its answer.
@@ -28,7 +28,7 @@ func (b *bed) proxy(t *testing.T, f fault) string {
 	var struck atomic.Bool
 	front := b.Front(t, func(pass http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			hit := r.Method == http.MethodPatch && r.URL.Path == classesPath+"/"+f.class && r.URL.Query().Get("dryRun") == ""
+			hit := r.Method == http.MethodPatch && r.URL.Path == f.path && r.URL.Query().Get("dryRun") == ""
 			switch {
 			case f.dead && struck.Load(), hit && f.dead:
 				struck.Store(true)

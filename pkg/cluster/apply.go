@@ -8,13 +8,14 @@ import (
 	nodev1 "k8s.io/api/node/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/berth-cri/berth/pkg/nodelabel"
 	"github.com/berth-cri/berth/pkg/runtimeclass"
 )
 
-// Effect is what an apply does to a class, in kubectl's words.
+// Effect is what an apply does to an object, in kubectl's words.
 type Effect string
 
 // Effects.
@@ -22,27 +23,29 @@ const (
 	Created    Effect = "created"
 	Configured Effect = "configured"
 	Unchanged  Effect = "unchanged"
+	Pruned     Effect = "pruned"
 )
 
-// Compare says what was done to a class that was before (nil if there was none) and
-// is after. Who owns which field, and what the server counts, is no change.
-func Compare(before, after *nodev1.RuntimeClass) Effect {
+// Compare says what was done to an object that was before (nil if there was none) and
+// is after. Who owns which field, and what the server counts or says, is no change.
+func Compare(before, after *unstructured.Unstructured) Effect {
 	switch {
 	case before == nil:
 		return Created
-	case equality.Semantic.DeepEqual(Shown(before), Shown(after)):
+	case equality.Semantic.DeepEqual(Bare(before).Object, Bare(after).Object):
 		return Unchanged
 	}
 	return Configured
 }
 
-// Shown is a class without what only the server has a use for.
-func Shown(c *nodev1.RuntimeClass) *nodev1.RuntimeClass {
-	shown := c.DeepCopy()
-	shown.TypeMeta = metav1.TypeMeta{APIVersion: "node.k8s.io/v1", Kind: "RuntimeClass"}
-	shown.ManagedFields, shown.ResourceVersion, shown.UID, shown.Generation = nil, "", "", 0
-	shown.CreationTimestamp = metav1.Time{}
-	return shown
+// Bare is an object without what only the server writes. It can be created again.
+func Bare(o *unstructured.Unstructured) *unstructured.Unstructured {
+	bare := o.DeepCopy()
+	delete(bare.Object, "status")
+	for _, field := range []string{"managedFields", "resourceVersion", "uid", "generation", "creationTimestamp"} {
+		unstructured.RemoveNestedField(bare.Object, "metadata", field)
+	}
+	return bare
 }
 
 // Handlers are those that the nodes of a cluster report, by name, each once. Those
@@ -121,7 +124,7 @@ func counts(n *corev1.Node, handler string) bool {
 	return there
 }
 
-// Undo is how a class gets back to what it was before an apply.
+// Undo is how an object gets back to what it was before an apply.
 type Undo string
 
 // Ways to undo.
@@ -136,26 +139,27 @@ const (
 	Leave Undo = "leave"
 )
 
-// HowToUndo says how, for a class that was before (nil if there was none) and is
+// HowToUndo says how, for an object that was before (nil if there was none) and is
 // after an apply by a field manager.
-func HowToUndo(before, after *nodev1.RuntimeClass, manager string) Undo {
+func HowToUndo(before, after *unstructured.Unstructured, manager string) Undo {
 	switch {
 	case after == nil:
 		return Nothing
 	case before == nil && onlyBy(after, manager):
 		return Delete
-	case before == nil || before.UID != after.UID:
+	case before == nil || before.GetUID() != after.GetUID():
 		return Leave
-	case before.ResourceVersion == after.ResourceVersion:
+	case before.GetResourceVersion() == after.GetResourceVersion():
 		return Nothing
 	}
 	return Restore
 }
 
-// onlyBy says whether nobody but a manager has ever applied something to a class.
-func onlyBy(c *nodev1.RuntimeClass, manager string) bool {
-	for _, m := range c.ManagedFields {
-		if m.Manager != manager || m.Operation != metav1.ManagedFieldsOperationApply {
+// onlyBy says whether nobody but a manager has ever applied something to an object. What
+// controllers say of it, in its status, does not count.
+func onlyBy(o *unstructured.Unstructured, manager string) bool {
+	for _, m := range o.GetManagedFields() {
+		if m.Subresource != "status" && (m.Manager != manager || m.Operation != metav1.ManagedFieldsOperationApply) {
 			return false
 		}
 	}

@@ -9,6 +9,8 @@ import (
 	nodev1 "k8s.io/api/node/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berth-cri/berth/pkg/runtimeclass"
@@ -31,6 +33,19 @@ func stored(uid, version string, managers ...string) func(*nodev1.RuntimeClass) 
 			c.ManagedFields = append(c.ManagedFields, metav1.ManagedFieldsEntry{Manager: m, Operation: metav1.ManagedFieldsOperationApply})
 		}
 	}
+}
+
+// sent is a class as it is sent, or nil.
+func sent(t *testing.T, c *nodev1.RuntimeClass) *unstructured.Unstructured {
+	t.Helper()
+	if c == nil {
+		return nil
+	}
+	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &unstructured.Unstructured{Object: fields}
 }
 
 func memory(amount string) func(*nodev1.RuntimeClass) {
@@ -56,7 +71,7 @@ func TestCompare(t *testing.T) {
 		{"another amount", aClass("a", "x", memory("1Gi")), aClass("a", "x", memory("2Gi")), Configured},
 		{"a label", aClass("a", "x"), aClass("a", "x", func(c *nodev1.RuntimeClass) { c.Labels = map[string]string{"l": "v"} }), Configured},
 	} {
-		if got := Compare(c.before, c.after); got != c.want {
+		if got := Compare(sent(t, c.before), sent(t, c.after)); got != c.want {
 			t.Errorf("%s: got %s", c.what, got)
 		}
 	}
@@ -65,6 +80,9 @@ func TestCompare(t *testing.T) {
 func TestHowToUndo(t *testing.T) {
 	byHand := func(c *nodev1.RuntimeClass) {
 		c.ManagedFields = append(c.ManagedFields, metav1.ManagedFieldsEntry{Manager: "me", Operation: metav1.ManagedFieldsOperationUpdate})
+	}
+	told := func(c *nodev1.RuntimeClass) {
+		c.ManagedFields = append(c.ManagedFields, metav1.ManagedFieldsEntry{Manager: "a controller", Operation: metav1.ManagedFieldsOperationUpdate, Subresource: "status"})
 	}
 	for _, c := range []struct {
 		what          string
@@ -75,11 +93,12 @@ func TestHowToUndo(t *testing.T) {
 		{"it was made", nil, aClass("a", "x", stored("1", "1", "me")), Delete},
 		{"others made it at the same time", nil, aClass("a", "x", stored("1", "1", "you", "me")), Leave},
 		{"it was edited by hand at once", nil, aClass("a", "x", stored("1", "1", "me"), byHand), Leave},
+		{"it was made, and a controller has said something of it", nil, aClass("a", "x", stored("1", "2", "me"), told), Delete},
 		{"it has changed", aClass("a", "x", stored("1", "1", "you")), aClass("a", "x", stored("1", "2", "you", "me")), Restore},
 		{"it was as it should be", aClass("a", "x", stored("1", "1", "me")), aClass("a", "x", stored("1", "1", "me")), Nothing},
 		{"others made it anew", aClass("a", "x", stored("1", "1", "me")), aClass("a", "x", stored("2", "3", "me")), Leave},
 	} {
-		if got := HowToUndo(c.before, c.after, "me"); got != c.want {
+		if got := HowToUndo(sent(t, c.before), sent(t, c.after), "me"); got != c.want {
 			t.Errorf("%s: got %s", c.what, got)
 		}
 	}

@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -65,7 +66,9 @@ type Options struct {
 	Exempt []string
 }
 
-// Generate makes the policies, each before its binding.
+// Generate makes the policies, and behind them the bindings, in the order in which they are
+// to be applied. A policy does nothing before its binding, and the one that chooses classes
+// comes before those that refuse: what is interrupted refuses no pod that the whole would take.
 func Generate(o Options) ([]runtime.Object, error) {
 	all, err := known(o)
 	if err != nil {
@@ -88,10 +91,20 @@ func Generate(o Options) ([]runtime.Object, error) {
 	if slices.ContainsFunc(all, func(c class) bool { return len(c.lacks(capability.Unknown)) > 0 }) {
 		objects = append(objects, validates(Warn, pods, v, o, admissionv1.Warn, "variables.refused.size() > 0 || variables.unknown.size() == 0", notMirror)...)
 	}
-	if o.Workloads == IgnoreWorkloads {
-		return objects, nil
+	if o.Workloads != IgnoreWorkloads {
+		objects = append(objects, workloads(all, o, picks)...)
 	}
-	return append(objects, workloads(all, o, picks)...), nil
+	slices.SortStableFunc(objects, func(a, b runtime.Object) int { return cmp.Compare(half(a), half(b)) })
+	return objects, nil
+}
+
+// half is 0 for a policy, and 1 for a binding.
+func half(o runtime.Object) int {
+	switch o.(type) {
+	case *admissionv1.ValidatingAdmissionPolicyBinding, *admissionv1.MutatingAdmissionPolicyBinding:
+		return 1
+	}
+	return 0
 }
 
 // checks are the variables of a policy that holds a pod against its class.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -31,7 +32,8 @@ import (
 const (
 	fixtures    = "../../pkg/runtimeclass/testdata/fit"
 	classesPath = "/apis/node.k8s.io/v1/runtimeclasses"
-	podsPath    = "/api/v1/namespaces/default/pods?dryRun=All&fieldValidation=Strict"
+	podPath     = "/api/v1/namespaces/default/pods"
+	podsPath    = podPath + "?dryRun=All&fieldValidation=Strict"
 	patience    = time.Minute
 )
 
@@ -54,6 +56,7 @@ func TestPolicy(t *testing.T) {
 		t.Run("Fit/"+filepath.Base(name), func(t *testing.T) { b.fit(t, name+".yaml", file) })
 	}
 	t.Run("Unchosen", b.unchosen)
+	t.Run("Debug", b.debug)
 	t.Run("Choose", b.choose)
 	t.Run("Workloads", b.workloads)
 	t.Run("Large", b.large)
@@ -296,7 +299,7 @@ func (b *bed) sameVerdict(t *testing.T, name string, pod *corev1.Pod, handlers [
 		pod = pod.DeepCopy()
 		pod.Name = strings.TrimSuffix(pod.GenerateName, "-")
 	}
-	status, answer, warnings := b.SendWarned(t, http.MethodPost, podsPath, encoded(t, pod))
+	status, answer, warnings := b.submit(t, pod)
 	if handler == "" {
 		if status != http.StatusForbidden || !strings.Contains(string(answer), "not found") {
 			t.Errorf("%s: no handler is meant, and the server answers %d: %s", name, status, answer)
@@ -339,6 +342,73 @@ func (b *bed) sameVerdict(t *testing.T, name string, pod *corev1.Pod, handlers [
 		if status != http.StatusCreated || len(ours) != 0 {
 			t.Errorf("%s: fit says yes, and the server answers %d: %s, and warns of %q", name, status, message, ours)
 		}
+	}
+}
+
+// submit has a pod created as a dry run. If it has ephemeral containers, they are added to the
+// pod without them, which is created for that.
+func (b *bed) submit(t *testing.T, pod *corev1.Pod) (status int, answer []byte, warnings []string) {
+	t.Helper()
+	if len(pod.Spec.EphemeralContainers) == 0 {
+		return b.SendWarned(t, http.MethodPost, podsPath, encoded(t, pod))
+	}
+	before := pod.DeepCopy()
+	before.Spec.EphemeralContainers = nil
+	if status, answer, warnings = b.SendWarned(t, http.MethodPost, podPath, encoded(t, before)); status != http.StatusCreated {
+		return status, answer, warnings
+	}
+	defer b.remove(t, pod.Name)
+	now := decoded[corev1.Pod](t, answer)
+	now.Spec.EphemeralContainers = pod.Spec.EphemeralContainers
+	if status, answer, warnings = b.SendWarned(t, http.MethodPut, podPath+"/"+pod.Name+"/ephemeralcontainers?dryRun=All&fieldValidation=Strict", encoded(t, now)); status == http.StatusOK {
+		status = http.StatusCreated
+	}
+	return status, answer, warnings
+}
+
+func (b *bed) remove(t *testing.T, pod string) {
+	t.Helper()
+	if status, answer := b.Send(t, http.MethodDelete, podPath+"/"+pod+"?gracePeriodSeconds=0", nil); status != http.StatusOK {
+		t.Errorf("delete pod %s: %d: %s", pod, status, answer)
+	}
+}
+
+// debug adds containers to a pod that was there before the policies with one of them, and
+// that they would refuse. Only what is added is looked at.
+func (b *bed) debug(t *testing.T) {
+	classes := b.furnish(t)
+	const pod = podPath + "/there"
+	if status, answer := b.Send(t, http.MethodPost, podPath, []byte(aPod("there", "  runtimeClassName: kata\n  hostNetwork: true\n  initContainers: [{name: i, image: i, securityContext: {privileged: true}}]\n"))); status != http.StatusCreated {
+		t.Fatalf("%d: %s", status, answer)
+	}
+	defer b.remove(t, "there")
+	add := func(name string, c corev1.EphemeralContainerCommon) (int, string) {
+		_, answer := b.Send(t, http.MethodGet, pod, nil)
+		now := decoded[corev1.Pod](t, answer)
+		c.Name, c.Image, c.TerminationMessagePolicy, c.ImagePullPolicy = name, "i", corev1.TerminationMessageReadFile, corev1.PullAlways
+		now.Spec.EphemeralContainers = append(now.Spec.EphemeralContainers, corev1.EphemeralContainer{EphemeralContainerCommon: c})
+		status, answer, warnings := b.SendWarned(t, http.MethodPut, pod+"/ephemeralcontainers", encoded(t, now))
+		if status != http.StatusOK {
+			return status, decoded[metav1.Status](t, answer).Message
+		}
+		return status, strings.Join(warnings, "\n")
+	}
+	privileged := corev1.EphemeralContainerCommon{SecurityContext: &corev1.SecurityContext{Privileged: new(true)}}
+	if status, told := add("before", privileged); status != http.StatusOK || told != "" {
+		t.Fatalf("before the policies: %d: %s", status, told)
+	}
+	b.inForce(t, policy.Options{Classes: classes, Handlers: handlers(t), Default: "runc", Workloads: policy.IgnoreWorkloads})
+	if status, told := add("plain", corev1.EphemeralContainerCommon{}); status != http.StatusOK || told != "" {
+		t.Errorf("a plain one: %d: %s", status, told)
+	}
+	const why = `pods "there" is forbidden: ValidatingAdmissionPolicy 'berth-refuse' with binding 'berth-refuse' denied request: spec.ephemeralContainers[2].securityContext.privileged: true needs privileged, but the handler does not support it; use a class that supports it: gvisor, runc`
+	if status, told := add("privileged", privileged); status != http.StatusForbidden || told != why {
+		t.Errorf("a privileged one: %d: %s", status, told)
+	}
+	kubectl := exec.CommandContext(t.Context(), testbed.Part(t, testbed.Kubectl), "debug", "there", "--image=i", "--profile=sysadmin")
+	kubectl.Env = append(os.Environ(), "KUBECONFIG="+b.Kubeconfig(t, kubelet.Admin, ""), "HOME="+t.TempDir())
+	if out, err := kubectl.CombinedOutput(); err == nil || !strings.Contains(string(out), "'berth-refuse' denied request: spec.ephemeralContainers[2].securityContext.privileged: true needs privileged, but the handler does not support it") {
+		t.Errorf("by kubectl debug: %v: %s", err, out)
 	}
 }
 

@@ -60,11 +60,22 @@ func (v variables) tooLarge() error {
 	return nil
 }
 
+// debugging says of a request that it adds ephemeral containers to a pod that runs. What else
+// the pod asks for is not looked at again.
+const debugging = "request.operation == 'UPDATE'"
+
 // needs sets what a pod needs: lists of a capability and what asks for it. Only the
-// capabilities that matter are looked for.
-func (v *variables) needs(pod string, matter []capability.Name) {
+// capabilities that matter are looked for. Requests that debug are those that add
+// containers to pods.
+func (v *variables) needs(pod string, matter []capability.Name, debugs bool) {
 	v.set("pod", pod)
-	v.set("containers", runtimeclass.ContainersExpression())
+	asking, containers := "variables.pod", runtimeclass.ContainersExpression()
+	if debugs {
+		asking = debugging + " ? dyn({}) : variables.pod"
+		containers = debugging + " ? " + runtimeclass.DebugContainersExpression() + " : " + containers
+	}
+	v.set("asking", asking)
+	v.set("containers", containers)
 	var all []string
 	for _, e := range runtimeclass.Expressions() {
 		if !slices.Contains(matter, e.Capability) {
@@ -105,7 +116,7 @@ func notes(all []class, answer capability.Answer) string {
 }
 
 // reasons sets what is against a pod of its class, in the words and the order of fit.
-func (v *variables) reasons(all []class, o Options) {
+func (v *variables) reasons(all []class, o Options, debugs bool) {
 	state := map[string]string{}
 	if o.State {
 		for _, c := range all {
@@ -114,7 +125,11 @@ func (v *variables) reasons(all []class, o Options) {
 			}
 		}
 	}
-	v.set("state", "%s[?variables.class].orValue([])", mapping(state))
+	taking := fmt.Sprintf("%s[?variables.class].orValue([])", mapping(state))
+	if debugs {
+		taking = debugging + " ? [] : " + taking
+	}
+	v.set("state", "%s", taking)
 	for _, one := range []struct {
 		name   string
 		answer capability.Answer

@@ -82,7 +82,10 @@ func Generate(o Options) ([]runtime.Object, error) {
 	if len(picks) > 0 {
 		objects = append(objects, chooses(all, o, picks)...)
 	}
-	pods := []admissionv1.RuleWithOperations{rule("", []string{"pods"}, admissionv1.Create)}
+	pods := []admissionv1.RuleWithOperations{
+		rule("", []string{"pods"}, admissionv1.Create),
+		rule("", []string{"pods/ephemeralcontainers"}, admissionv1.Update),
+	}
 	v := checks("dyn(object)", "variables.pod.?spec.?runtimeClassName.orValue('')", all, o)
 	if err := v.tooLarge(); err != nil {
 		return nil, err
@@ -107,12 +110,13 @@ func half(o runtime.Object) int {
 	return 0
 }
 
-// checks are the variables of a policy that holds a pod against its class.
+// checks are the variables of a policy that holds a pod against its class, or the ephemeral
+// containers that it gets.
 func checks(pod, name string, all []class, o Options) variables {
 	var v variables
-	v.needs(pod, matter(all, o, false))
+	v.needs(pod, matter(all, o, false), true)
 	v.set("class", name)
-	v.reasons(all, o)
+	v.reasons(all, o, true)
 	return v
 }
 
@@ -133,7 +137,7 @@ func matter(all []class, o Options, choosing bool) []capability.Name {
 // chooses is the policy that gives pods a class.
 func chooses(all []class, o Options, picks []string) []runtime.Object {
 	var v variables
-	v.needs("dyn(object)", matter(all, o, true))
+	v.needs("dyn(object)", matter(all, o, true), false)
 	v.choice(all, picks)
 	// A pod that rules could not look at might run without the isolation that it needs.
 	fail := admissionv1.Fail
@@ -176,13 +180,13 @@ func workloads(all []class, o Options, picks []string) []runtime.Object {
 	)
 	name := "variables.pod.?spec.?runtimeClassName.orValue('')"
 	var v variables
-	v.needs(template, matter(all, o, len(picks) > 0))
+	v.needs(template, matter(all, o, len(picks) > 0), false)
 	if len(picks) > 0 {
 		v.choice(all, picks)
 		name = "variables.pod.?spec.?runtimeClassName.orValue(variables.chosen)"
 	}
 	v.set("class", name)
-	v.reasons(all, o)
+	v.reasons(all, o, false)
 	operations := []admissionv1.OperationType{admissionv1.Create, admissionv1.Update}
 	matched := []admissionv1.RuleWithOperations{
 		rule("", []string{"replicationcontrollers"}, operations...),

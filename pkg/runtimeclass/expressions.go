@@ -8,8 +8,9 @@ import (
 )
 
 // Expression is a rule for an API server: a list of the fields that ask for a
-// capability, as "field: value", the first of which counts. It uses variables.pod, and
-// variables.containers, which is ContainersExpression.
+// capability, as "field: value", the first of which counts. It uses variables.pod,
+// variables.asking, which is the pod unless only containers are asked, and
+// variables.containers, which is ContainersExpression or DebugContainersExpression.
 type Expression struct {
 	Capability capability.Name
 	Text       string
@@ -27,7 +28,7 @@ func Expressions() []Expression {
 func (r rule) expression() string {
 	var parts []string
 	for _, a := range r.pod {
-		parts = append(parts, a.expression(podSite))
+		parts = append(parts, a.expression(askingSite))
 	}
 	if len(r.containers) > 0 {
 		var each []string
@@ -39,13 +40,26 @@ func (r rule) expression() string {
 	return strings.Join(parts, " + ")
 }
 
-// ContainersExpression is all containers of variables.pod, with where they are.
+// ContainersExpression is all containers with which variables.pod is created, with where
+// they are.
 func ContainersExpression() string {
 	var lists []string
 	for _, list := range containerLists {
-		lists = append(lists, fmt.Sprintf("%s.orValue([]).transformList(i, c, {'at': dyn(%s + string(i) + ']'), 'object': dyn(c)})", podSite.optional("spec."+list), Quote("spec."+list+"[")))
+		if list != debugContainers {
+			lists = append(lists, containersExpression(list, ""))
+		}
 	}
 	return strings.Join(lists, " + ")
+}
+
+// DebugContainersExpression is the ephemeral containers of variables.pod that oldObject does
+// not have, with where they are.
+func DebugContainersExpression() string {
+	return "[dyn(oldObject).?spec.?" + debugContainers + ".orValue([]).map(c, c.name)].map(before, " + containersExpression(debugContainers, "!(c.name in before), ") + ")[0]"
+}
+
+func containersExpression(list, filter string) string {
+	return fmt.Sprintf("%s.orValue([]).transformList(i, c, %s{'at': dyn(%s + string(i) + ']'), 'object': dyn(c)})", podSite.optional("spec."+list), filter, Quote("spec."+list+"["))
 }
 
 // ClipExpression makes a text of an expression one short line, as a Requirement is shown.

@@ -27,7 +27,7 @@ func TestRequirements(t *testing.T) {
 		{"what is nobody's", "", "    resources: {limits: {kubernetes.io/x: 1, requests.example.com/x: 1, x: 1}}", ""},
 		{"devices of the pod", "\n  resources: {claims: [{name: gpu}]}", "", "devices spec.resources.claims[0]: gpu"},
 		{"a profile of no type", "", "    securityContext: {seccompProfile: {}}", "seccomp spec.containers[0].securityContext.seccompProfile.type: "},
-		{"a container for debugging", "\n  ephemeralContainers: [{name: e, image: i, securityContext: {privileged: true}}]", "", ""},
+		{"a container for debugging", "\n  ephemeralContainers: [{name: e, image: i, securityContext: {privileged: true}}]", "", "privileged spec.ephemeralContainers[0].securityContext.privileged: true"},
 	} {
 		t.Run(c.what, func(t *testing.T) {
 			var all []string

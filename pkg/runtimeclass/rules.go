@@ -67,8 +67,11 @@ func Asked() []capability.Name {
 	return all
 }
 
-// containerLists are where a pod has containers, in the order in which they start.
-var containerLists = []string{"initContainers", "containers"}
+// containerLists are where a pod has containers, in the order in which they start. Those of
+// the last list are added to pods that run.
+var containerLists = []string{"initContainers", "containers", debugContainers}
+
+const debugContainers = "ephemeralContainers"
 
 // privileged is of a container.
 const privileged = "securityContext.privileged"
@@ -98,9 +101,10 @@ type site struct {
 	object string
 }
 
-// The pod and a container of it in expressions.
+// The pod, the pod as far as its own fields are asked, and a container of it in expressions.
 var (
 	podSite       = site{object: "variables.pod"}
+	askingSite    = site{object: "variables.asking"}
 	containerSite = site{at: "c.at", object: "c.object"}
 )
 

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/berth-cri/berth/cmd/internal/output"
 	"github.com/berth-cri/berth/pkg/cluster"
@@ -30,8 +31,9 @@ func (p *auditCommand) command() *cobra.Command {
 		Long: `Find mismatches between the nodes, RuntimeClasses and pods of a cluster: classes whose
 handler is missing on all nodes they select, handlers that no class uses, nodes with a
 handler that no class selects, labels of missing handlers, pods that are pending because
-a handler is missing, and, with --measurements, overhead below what was measured. Pods
-are those of all namespaces, or of -n. Warnings only fail the command with --strict.`,
+a handler is missing, admission policies that give pods a class that was deleted, and,
+with --measurements, overhead below what was measured. Pods are those of all namespaces,
+or of -n. Warnings only fail the command with --strict.`,
 		Example: `  kubectl berth audit
   kubectl berth audit -n web --strict -o json
   kubectl berth audit --measurements overhead.yaml`,
@@ -70,6 +72,14 @@ func (p *auditCommand) audit(ctx context.Context, f *auditFlags) error {
 	if err != nil {
 		return err
 	}
+	policies, err := s.policies(ctx)
+	switch {
+	case apierrors.IsForbidden(err):
+		p.note("admission policies are not checked: %v", err)
+	case err != nil:
+		return err
+	}
+	state.Policies = inForce(policies)
 	a := audited{Nodes: len(state.Nodes), Classes: len(state.Classes), Findings: cluster.Audit(state, o)}
 	var b strings.Builder
 	for _, one := range a.Findings {

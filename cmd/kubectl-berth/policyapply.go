@@ -105,25 +105,63 @@ func (w *policyApply) print(all []change) {
 // left are objects that an earlier call has applied and that are not among these: they
 // stay in force. Only those with the label of this command are looked at.
 func (w *policyApply) left(ctx context.Context) ([]change, error) {
+	there, err := w.policies(ctx)
+	if err != nil {
+		return nil, err
+	}
 	var left []change
-	for _, k := range policyKinds {
-		resource := policyVersion.WithResource(k.resource)
-		there, err := w.objects.Resource(resource).List(ctx, metav1.ListOptions{LabelSelector: policy.ManagedByLabel + "=" + policy.ManagedBy})
-		if apierrors.IsNotFound(err) {
-			continue // a server that has no such kind has none of them
-		}
-		if err != nil {
-			return nil, w.explain("list", resource.GroupResource().String(), err)
-		}
-		for i := range there.Items {
-			one := policyChange(&there.Items[i])
-			if !slices.ContainsFunc(w.all, func(c change) bool { return c.name() == one.name() }) {
-				one.effect = cluster.Pruned
-				left = append(left, one)
-			}
+	for i := range there {
+		one := policyChange(&there[i])
+		if !slices.ContainsFunc(w.all, func(c change) bool { return c.name() == one.name() }) {
+			one.effect = cluster.Pruned
+			left = append(left, one)
 		}
 	}
 	return left, nil
+}
+
+// policies are policies and bindings with the label of this command, in the order of their
+// kinds.
+func (s *server) policies(ctx context.Context) ([]unstructured.Unstructured, error) {
+	var all []unstructured.Unstructured
+	var problems []error
+	for _, k := range policyKinds {
+		resource := policyVersion.WithResource(k.resource)
+		there, err := s.objects.Resource(resource).List(ctx, metav1.ListOptions{LabelSelector: policy.ManagedByLabel + "=" + policy.ManagedBy})
+		switch {
+		case err == nil:
+			all = append(all, there.Items...)
+		case apierrors.IsNotFound(err): // a server that has no such kind has none of them
+		default:
+			problems = append(problems, s.explain("list", resource.GroupResource().String(), err))
+			if !toldByServer(err) {
+				return nil, errors.Join(problems...)
+			}
+		}
+	}
+	return all, errors.Join(problems...)
+}
+
+// inForce are the policies that have a binding.
+func inForce(all []unstructured.Unstructured) []cluster.Policy {
+	bound := map[string]bool{}
+	var found []cluster.Policy
+	for i := range all { // bindings come first
+		o := &all[i]
+		if kind, binding := strings.CutSuffix(o.GetKind(), "Binding"); binding {
+			name, _, _ := unstructured.NestedString(o.Object, "spec", "policyName")
+			bound[kind+"/"+name] = true
+			continue
+		}
+		if bound[o.GetKind()+"/"+o.GetName()] {
+			one := cluster.Policy{Kind: o.GetKind(), Name: o.GetName()}
+			if text := o.GetAnnotations()[policy.ClassesAnnotation]; text != "" {
+				one.Classes = strings.Split(text, ",")
+			}
+			found = append(found, one)
+		}
+	}
+	return found
 }
 
 // remove removes what is left of earlier calls, and prints it unless it is a dry run. An object

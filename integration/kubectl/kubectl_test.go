@@ -25,6 +25,7 @@ func TestKubectl(t *testing.T) {
 		{"Classes", classes},
 		{"Policy", policies},
 		{"PolicyRights", policyRights},
+		{"PolicyWithoutClass", policyWithoutClass},
 		{"PolicyIsUndone", policyIsUndone},
 		{"PolicyIsFinished", policyIsFinished},
 		{"Rights", rights},

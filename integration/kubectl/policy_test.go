@@ -70,6 +70,7 @@ wrong  x               -              -           not annotated
 	// Nodes do not report it, and do not take it away.
 	b.empty(t, nodesPath)
 	b.node(t, "a", true, nil, "", "runc", "kata")
+	has(t, berth(t, 0, b.admin, "", "apply", "--from-nodes", "--any-node", "--dry-run=client", "-o", "json").stdout, `"berth.dev/isolation": "vm"`, `\"note\":\"a kernel of its own\"`, `"berth.dev/default": "true"`)
 	has(t, berth(t, 0, b.admin, "", "apply", "--from-nodes", "--any-node").stdout, "kata unchanged", "runc unchanged")
 	if r := berth(t, 0, b.guest, "", "classes"); !strings.Contains(r.stdout, "kata   kata            vm ") || !strings.Contains(r.stdout, "runc   runc (default)  shared-kernel") {
 		t.Errorf("after an apply of what nodes report:\n%s", r.stdout)
@@ -106,7 +107,7 @@ func policies(t *testing.T, b *bed) {
 	want := ""
 	for _, half := range []string{"", "binding"} {
 		want += "mutatingadmissionpolicy" + half + ".admissionregistration.k8s.io/berth-choose %[1]s\n"
-		for _, name := range []string{"berth-refuse", "berth-warn", "berth-workloads"} {
+		for _, name := range []string{"berth-classes", "berth-refuse", "berth-warn", "berth-workloads"} {
 			want += "validatingadmissionpolicy" + half + ".admissionregistration.k8s.io/" + name + " %[1]s\n"
 		}
 	}
@@ -160,7 +161,7 @@ func policies(t *testing.T, b *bed) {
 	const others = `{apiVersion: admissionregistration.k8s.io/v1, kind: ValidatingAdmissionPolicy, metadata: {name: of-another}, spec: {matchConstraints: {resourceRules: [{apiGroups: [""], apiVersions: [v1], operations: [CREATE], resources: [secrets]}]}, validations: [{expression: "true"}]}}`
 	b.kubectl(t, others, "create", "-f", "-")
 	pruned := ""
-	for _, name := range []string{"mutatingadmissionpolicybinding.admissionregistration.k8s.io/berth-choose", "validatingadmissionpolicybinding.admissionregistration.k8s.io/berth-workloads", "mutatingadmissionpolicy.admissionregistration.k8s.io/berth-choose", "validatingadmissionpolicy.admissionregistration.k8s.io/berth-workloads"} {
+	for _, name := range []string{"mutatingadmissionpolicybinding.admissionregistration.k8s.io/berth-choose", "validatingadmissionpolicybinding.admissionregistration.k8s.io/berth-classes", "validatingadmissionpolicybinding.admissionregistration.k8s.io/berth-workloads", "mutatingadmissionpolicy.admissionregistration.k8s.io/berth-choose", "validatingadmissionpolicy.admissionregistration.k8s.io/berth-classes", "validatingadmissionpolicy.admissionregistration.k8s.io/berth-workloads"} {
 		pruned += name + " pruned%[1]s\n"
 	}
 	for _, c := range []struct{ args, suffix, left string }{
@@ -222,7 +223,7 @@ func policyIsUndone(t *testing.T, b *bed) {
 		{"changed and unanswered", true, fault{path: refuse, passed: true}, []string{`ValidatingAdmissionPolicy "berth-refuse" was not applied`, `ValidatingAdmissionPolicy "berth-refuse" was restored`}, false},
 		{"away", true, fault{path: binding, dead: true}, []string{
 			`ValidatingAdmissionPolicyBinding "berth-refuse" may have been applied`, `ValidatingAdmissionPolicy "berth-refuse" was applied and is kept`,
-			"to undo it by hand, run: kubectl delete --ignore-not-found mutatingadmissionpolicybinding.admissionregistration.k8s.io/berth-choose mutatingadmissionpolicy.admissionregistration.k8s.io/berth-choose\n",
+			"to undo it by hand, run: kubectl delete --ignore-not-found validatingadmissionpolicybinding.admissionregistration.k8s.io/berth-classes mutatingadmissionpolicybinding.admissionregistration.k8s.io/berth-choose validatingadmissionpolicy.admissionregistration.k8s.io/berth-classes mutatingadmissionpolicy.admissionregistration.k8s.io/berth-choose\n",
 		}, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -281,6 +282,64 @@ func policyIsFinished(t *testing.T, b *bed) {
 		t.Errorf("its policy is in force: %d", status)
 	}
 	has(t, berth(t, 0, b.admin, "", "policy", "--apply").stdout, "validatingadmissionpolicy.admissionregistration.k8s.io/berth-refuse unchanged\n", "validatingadmissionpolicybinding.admissionregistration.k8s.io/berth-refuse created\n")
+}
+
+// A class that pods are given is deleted: who does it is warned, its pods are refused rather
+// than run without isolation, and audit says why.
+func policyWithoutClass(t *testing.T, b *bed) {
+	b.annotated(t)
+	b.removePolicies(t)
+	b.empty(t, nodesPath)
+	b.node(t, "a", true, nil, "", "runc", "kata")
+	rules := file(t, "rules.yaml", "rules:\n- name: untrusted\n  pods: {labels: {trust: untrusted}}\n  isolation: vm\n")
+	berth(t, 0, b.admin, "", "policy", "--rules", rules, "--apply")
+	for _, name := range []string{"kata", "runc"} {
+		b.kubectl(t, "", "patch", "runtimeclass", name, "--type=json", "-p", `[{"op": "remove", "path": "/overhead"}]`)
+	}
+	berth(t, 0, b.admin, "", "audit", "--strict")
+	const pod = "/api/v1/namespaces/default/pods?dryRun=All"
+	body := []byte("apiVersion: v1\nkind: Pod\nmetadata: {name: p, labels: {trust: untrusted}}\nspec: {containers: [{name: c, image: i}]}\n")
+	sends := func(status int, part string) {
+		t.Helper()
+		testbed.Eventually(t, time.Minute, func() error {
+			if got, answer := b.Send(t, http.MethodPost, pod, body); got != status || !strings.Contains(string(answer), part) {
+				return fmt.Errorf("%d: %s", got, answer)
+			}
+			return nil
+		})
+	}
+	sends(http.StatusCreated, `"runtimeClassName":"kata"`)
+	testbed.Eventually(t, time.Minute, func() error {
+		const warning = "Warning: Validation failed for ValidatingAdmissionPolicy 'berth-classes' with binding 'berth-classes': the policy berth-choose gives pods this class, and they are refused without it; "
+		if out := b.kubectl(t, "", "delete", "runtimeclass", "kata", "--dry-run=server"); !strings.Contains(out, warning) {
+			return fmt.Errorf("deleted without a warning: %s", out)
+		}
+		return nil
+	})
+	if out := b.kubectl(t, "", "delete", "runtimeclass", "runc", "--dry-run=server"); strings.Contains(out, "Warning: ") {
+		t.Errorf("a class that no pod is given: %s", out)
+	}
+	b.kubectl(t, "", "delete", "runtimeclass", "kata")
+	sends(http.StatusForbidden, `RuntimeClass \"kata\" not found`)
+	r := berth(t, 3, b.admin, "", "audit")
+	has(t, r.stdout, `MutatingAdmissionPolicy berth-choose: error: it gives pods a class that does not exist (kata): the API server refuses them, "RuntimeClass not found"; create the class again, or apply the policies again: `,
+		"ValidatingAdmissionPolicy berth-refuse: warning: it may tell users to use a class that does not exist: kata; ")
+	// What the finding says to do helps.
+	berth(t, 0, b.admin, "", "policy", "--apply", "--prune")
+	sends(http.StatusCreated, `"name":"p"`)
+	if r := berth(t, 0, b.admin, "", "audit"); strings.Contains(r.stdout, "policy-without-class") {
+		t.Errorf("got %s", r.stdout)
+	}
+	// Whoever may not list policies is told that they are left out.
+	all := []map[string]any{{"apiGroups": []string{""}, "resources": []string{"nodes", "pods", "events"}, "verbs": []string{"list"}}, {"apiGroups": []string{"node.k8s.io"}, "resources": []string{"runtimeclasses"}, "verbs": []string{"list"}}}
+	b.allow(t, all...)
+	testbed.Eventually(t, time.Minute, func() error {
+		r := run(t, "", []string{"KUBECONFIG=" + b.guest}, "audit")
+		if r.code != 0 || !strings.Contains(r.stderr, "note: admission policies are not checked: ") || !strings.Contains(r.stderr, `you need the verb "list" on "mutatingadmissionpolicies.admissionregistration.k8s.io"`) {
+			return fmt.Errorf("%+v", r)
+		}
+		return nil
+	})
 }
 
 // What a user may not do is named, and nothing is applied.

@@ -147,7 +147,7 @@ func (b *bed) inForce(t *testing.T, o policy.Options) {
 	marker := fmt.Sprintf("generation-%d", b.times)
 	var validating []string
 	for _, one := range all {
-		if p, ok := one.(*admissionv1.ValidatingAdmissionPolicy); ok && p.Name != policy.Workloads {
+		if p, ok := one.(*admissionv1.ValidatingAdmissionPolicy); ok && p.Name != policy.Workloads && p.Name != policy.Classes {
 			validating = append(validating, p.Name)
 			p.Spec.Validations = append(p.Spec.Validations, admissionv1.Validation{
 				Expression: fmt.Sprintf("object.metadata.?labels[?'marker'].orValue('') != '%s'", p.Name+marker), Message: "in force: " + p.Name + marker,
@@ -767,7 +767,7 @@ func (b *bed) controllers(t *testing.T) {
 		}
 		return fmt.Errorf("no event says why: %s", answer)
 	})
-	for _, name := range []string{policy.Refuse, policy.Warn, policy.Workloads} {
+	for _, name := range []string{policy.Refuse, policy.Warn, policy.Workloads, policy.Classes} {
 		testbed.Eventually(t, patience, func() error {
 			_, answer := b.Send(t, http.MethodGet, policiesPath+"validatingadmissionpolicies/"+name, nil)
 			p := decoded[admissionv1.ValidatingAdmissionPolicy](t, answer)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/berth-cri/berth/pkg/handler"
 	"github.com/berth-cri/berth/pkg/nodelabel"
+	"github.com/berth-cri/berth/pkg/policy"
 	"github.com/berth-cri/berth/pkg/runtimeclass"
 )
 
@@ -26,6 +27,7 @@ const (
 	RulePodWithoutNode      = "pod-without-node"
 	RuleClassNotCounted     = "class-not-counted"
 	RuleHandlerClosed       = "handler-takes-no-pods"
+	RulePolicyWithoutClass  = "policy-without-class"
 )
 
 // Finding is something in a cluster that should be otherwise.
@@ -72,6 +74,7 @@ func Audit(s *State, o AuditOptions) []Finding {
 	}
 	all = append(all, s.auditLabels()...)
 	all = append(all, s.auditPods()...)
+	all = append(all, s.auditPolicies()...)
 	return append(all, s.auditOverhead(o.Measured)...)
 }
 
@@ -245,6 +248,35 @@ func (s *State) auditLabels() []Finding {
 			Message: fmt.Sprintf("nodes with this label but without the handler: %s", Few(stale[label])),
 			Advice:  "remove it, or check what sets it: Node Feature Discovery does, from a file that berth writes",
 		})
+	}
+	return all
+}
+
+// auditPolicies looks for classes that policies know and that are gone. Policies cannot look
+// for themselves.
+func (s *State) auditPolicies() []Finding {
+	var all []Finding
+	for _, p := range s.Policies {
+		var gone []string
+		for _, name := range p.Classes {
+			if s.class(name) == nil {
+				gone = append(gone, name)
+			}
+		}
+		if len(gone) == 0 || p.Name == policy.Classes {
+			continue
+		}
+		f := Finding{
+			Severity: runtimeclass.Warning, Rule: RulePolicyWithoutClass, Object: p.Kind + " " + p.Name, Concerned: gone,
+			Message: "it may tell users to use a class that does not exist: " + Few(gone),
+			Advice:  "apply the policies again: \"kubectl berth policy --apply\", with the same flags as before",
+		}
+		if p.Name == policy.Choose {
+			f.Severity = runtimeclass.Error
+			f.Message = fmt.Sprintf("it gives pods a class that does not exist (%s): the API server refuses them, \"RuntimeClass not found\"", Few(gone))
+			f.Advice = "create the class again, or " + f.Advice
+		}
+		all = append(all, f)
 	}
 	return all
 }

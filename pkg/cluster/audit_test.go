@@ -104,6 +104,13 @@ func TestAudit(t *testing.T) {
 		{"pods of a class that is gone", State{Pods: []corev1.Pod{aPod("p", "gone", "a"), aPod("q", "gone", "")}}, AuditOptions{}, []string{
 			"error pod-without-class RuntimeClass gone [web/p web/q]: 2 pods (web/p, web/q) cannot start: the class was deleted",
 		}},
+		{"classes of policies that are gone", State{Nodes: []corev1.Node{labelled("a", "kata")}, Classes: []nodev1.RuntimeClass{kata}, Policies: []Policy{
+			{"MutatingAdmissionPolicy", "berth-choose", []string{"gone", "kata", "lost"}}, {"ValidatingAdmissionPolicy", "berth-classes", []string{"gone"}},
+			{"ValidatingAdmissionPolicy", "berth-refuse", []string{"gone", "kata"}}, {"ValidatingAdmissionPolicy", "berth-warn", []string{"kata"}}, {"ValidatingAdmissionPolicy", "berth-workloads", nil},
+		}}, AuditOptions{}, []string{
+			`error policy-without-class MutatingAdmissionPolicy berth-choose [gone lost]: it gives pods a class that does not exist (gone, lost): the API server refuses them, "RuntimeClass not found"; create the class again, or apply the policies again: "kubectl berth policy --apply", with the same flags as before`,
+			`warning policy-without-class ValidatingAdmissionPolicy berth-refuse [gone]: it may tell users to use a class that does not exist: gone; apply the policies again`,
+		}},
 		{"pods that nothing is to be said of", State{Nodes: []corev1.Node{labelled("a", "kata")}, Classes: []nodev1.RuntimeClass{kata}, Pods: []corev1.Pod{
 			aPod("no class", "", "a"), aPod("starting", "kata", "a"), aPod("full", "kata", "", on(label("kata"))),
 			aPod("its own fault", "kata", "", on(map[string]string{"no": "where"})),

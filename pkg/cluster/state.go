@@ -21,6 +21,15 @@ type State struct {
 	Pods []corev1.Pod
 	// Events are about sandboxes that could not be made.
 	Events []corev1.Event
+	// Policies are in force.
+	Policies []Policy
+}
+
+// Policy is an admission policy that "kubectl berth policy" has made.
+type Policy struct {
+	Kind, Name string
+	// Classes are those that it gives pods, or names to them.
+	Classes []string
 }
 
 const notReady = "not-ready"

@@ -138,16 +138,21 @@ func (v *variables) reasons(all []class, o Options, debugs bool) {
 		v.set(one.name, "variables.needs.filter(n, n[0] in variables.notes_%s).map(n, %s + ' needs ' + n[0] + variables.notes_%s[n[0]])", one.name, runtimeclass.ClipExpression("n[1]"), one.name)
 	}
 	v.set("refused", "variables.state + variables.no")
+	v.lacking(all)
+	v.set("able", "%s.filter(k, !variables.needs.exists(n, n[0] in variables.lacking[?k].orValue([])))", list(able(all, o)))
+	v.set("advice", "variables.able.size() > 0 ? 'use a class that supports it: ' + variables.able.join(', ') : 'no class of the cluster supports it'")
+	v.set("message", "[(variables.refused + variables.unknown + [variables.advice]).join('; ')].map(m, m.size() > %d ? m.substring(0, %d) + '…' : m)[0]", longest, longest)
+}
+
+// able are the classes that may be named to somebody whose pod was refused.
+func able(all []class, o Options) []string {
 	var able []string
 	for _, c := range all {
 		if c.name != "" && c.takesPods(o) {
 			able = append(able, c.name)
 		}
 	}
-	v.lacking(all)
-	v.set("able", "%s.filter(k, !variables.needs.exists(n, n[0] in variables.lacking[?k].orValue([])))", list(able))
-	v.set("advice", "variables.able.size() > 0 ? 'use a class that supports it: ' + variables.able.join(', ') : 'no class of the cluster supports it'")
-	v.set("message", "[(variables.refused + variables.unknown + [variables.advice]).join('; ')].map(m, m.size() > %d ? m.substring(0, %d) + '…' : m)[0]", longest, longest)
+	return able
 }
 
 // lacking sets what classes are not known to have, once.

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -24,6 +25,8 @@ const (
 	Workloads = "berth-workloads"
 	// Choose gives pods without a class one.
 	Choose = "berth-choose"
+	// Classes warns whoever deletes a class that Choose gives.
+	Classes = "berth-classes"
 )
 
 // ManagedBy is the label of all objects, and its value.
@@ -31,6 +34,10 @@ const (
 	ManagedByLabel = "app.kubernetes.io/managed-by"
 	ManagedBy      = "kubectl-berth"
 )
+
+// ClassesAnnotation has the classes that a policy gives pods, or names to them, with commas
+// between them.
+const ClassesAnnotation = "berth.dev/classes"
 
 // Answer is what is done about workloads whose pods would be refused.
 type Answer string
@@ -81,6 +88,7 @@ func Generate(o Options) ([]runtime.Object, error) {
 	var objects []runtime.Object
 	if len(picks) > 0 {
 		objects = append(objects, chooses(all, o, picks)...)
+		objects = append(objects, keepsClasses(o, o.given(all))...)
 	}
 	pods := []admissionv1.RuleWithOperations{
 		rule("", []string{"pods"}, admissionv1.Create),
@@ -90,9 +98,10 @@ func Generate(o Options) ([]runtime.Object, error) {
 	if err := v.tooLarge(); err != nil {
 		return nil, err
 	}
-	objects = append(objects, validates(Refuse, pods, v, o, admissionv1.Deny, "variables.refused.size() == 0", notMirror)...)
+	matched := constraints(pods, o)
+	objects = append(objects, validates(about(Refuse, able(all, o)), matched, v, admissionv1.Deny, verdict("variables.refused.size() == 0"), notMirror)...)
 	if slices.ContainsFunc(all, func(c class) bool { return len(c.lacks(capability.Unknown)) > 0 }) {
-		objects = append(objects, validates(Warn, pods, v, o, admissionv1.Warn, "variables.refused.size() > 0 || variables.unknown.size() == 0", notMirror)...)
+		objects = append(objects, validates(about(Warn, able(all, o)), matched, v, admissionv1.Warn, verdict("variables.refused.size() > 0 || variables.unknown.size() == 0"), notMirror)...)
 	}
 	if o.Workloads != IgnoreWorkloads {
 		objects = append(objects, workloads(all, o, picks)...)
@@ -143,7 +152,7 @@ func chooses(all []class, o Options, picks []string) []runtime.Object {
 	fail := admissionv1.Fail
 	return []runtime.Object{
 		&admissionv1.MutatingAdmissionPolicy{
-			TypeMeta: typeMeta("MutatingAdmissionPolicy"), ObjectMeta: meta(Choose),
+			TypeMeta: typeMeta("MutatingAdmissionPolicy"), ObjectMeta: about(Choose, o.given(all)),
 			Spec: admissionv1.MutatingAdmissionPolicySpec{
 				MatchConstraints: constraints([]admissionv1.RuleWithOperations{rule("", []string{"pods"}, admissionv1.Create)}, o),
 				MatchConditions: []admissionv1.MatchCondition{
@@ -201,28 +210,53 @@ func workloads(all []class, o Options, picks []string) []runtime.Object {
 	if o.Workloads == DenyWorkloads {
 		action, expression = admissionv1.Deny, "variables.refused.size() == 0"
 	}
-	return validates(Workloads, matched, v, o, action, expression, conditions...)
+	return validates(about(Workloads, able(all, o)), constraints(matched, o), v, action, verdict(expression), conditions...)
 }
 
-func validates(name string, rules []admissionv1.RuleWithOperations, v variables, o Options, action admissionv1.ValidationAction, expression string, conditions ...admissionv1.MatchCondition) []runtime.Object {
+// keepsClasses is the policy that warns of deleting a class that pods are given: they would
+// be refused for it. They do not run without it instead, because a rule may want isolation.
+func keepsClasses(o Options, given []string) []runtime.Object {
+	matched := constraints([]admissionv1.RuleWithOperations{rule("node.k8s.io", []string{"runtimeclasses"}, admissionv1.Delete)}, Options{})
+	return validates(about(Classes, given), matched, nil, admissionv1.Warn, admissionv1.Validation{
+		Expression: "!(oldObject.metadata.name in " + list(given) + ")",
+		Message:    "the policy " + Choose + " gives pods this class, and they are refused without it; apply the policies again without the class: \"kubectl berth policy --apply\" with --rules",
+	})
+}
+
+// verdict is a validation by what is known of the pod's class.
+func verdict(expression string) admissionv1.Validation {
+	reason := metav1.StatusReasonForbidden
+	return admissionv1.Validation{
+		Expression: expression, MessageExpression: "variables.message", Reason: &reason,
+		Message: "the handler of the pod's class does not support what the pod asks for; see \"kubectl berth fit\"",
+	}
+}
+
+func validates(m metav1.ObjectMeta, matched *admissionv1.MatchResources, v variables, action admissionv1.ValidationAction, validation admissionv1.Validation, conditions ...admissionv1.MatchCondition) []runtime.Object {
 	// A pod that was not looked at is refused by its node in the end, or fails there.
-	ignore, reason := admissionv1.Ignore, metav1.StatusReasonForbidden
+	ignore := admissionv1.Ignore
 	return []runtime.Object{
 		&admissionv1.ValidatingAdmissionPolicy{
-			TypeMeta: typeMeta("ValidatingAdmissionPolicy"), ObjectMeta: meta(name),
+			TypeMeta: typeMeta("ValidatingAdmissionPolicy"), ObjectMeta: m,
 			Spec: admissionv1.ValidatingAdmissionPolicySpec{
-				MatchConstraints: constraints(rules, o), MatchConditions: conditions, Variables: v, FailurePolicy: &ignore,
-				Validations: []admissionv1.Validation{{
-					Expression: expression, MessageExpression: "variables.message", Reason: &reason,
-					Message: "the handler of the pod's class does not support what the pod asks for; see \"kubectl berth fit\"",
-				}},
+				MatchConstraints: matched, MatchConditions: conditions, Variables: v, FailurePolicy: &ignore,
+				Validations: []admissionv1.Validation{validation},
 			},
 		},
 		&admissionv1.ValidatingAdmissionPolicyBinding{
-			TypeMeta: typeMeta("ValidatingAdmissionPolicyBinding"), ObjectMeta: meta(name),
-			Spec: admissionv1.ValidatingAdmissionPolicyBindingSpec{PolicyName: name, ValidationActions: []admissionv1.ValidationAction{action}},
+			TypeMeta: typeMeta("ValidatingAdmissionPolicyBinding"), ObjectMeta: meta(m.Name),
+			Spec: admissionv1.ValidatingAdmissionPolicyBindingSpec{PolicyName: m.Name, ValidationActions: []admissionv1.ValidationAction{action}},
 		},
 	}
+}
+
+// about is the metadata of a policy that gives or names classes.
+func about(name string, classes []string) metav1.ObjectMeta {
+	m := meta(name)
+	if len(classes) > 0 {
+		m.Annotations = map[string]string{ClassesAnnotation: strings.Join(classes, ",")}
+	}
+	return m
 }
 
 func typeMeta(kind string) metav1.TypeMeta {

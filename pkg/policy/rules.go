@@ -196,6 +196,24 @@ func (r Rule) hasClass(o Options) error {
 	return fmt.Errorf("RuntimeClass %q does not exist; there are %s%s", r.Class, strings.Join(all, ", "), meant(r.Class, all))
 }
 
+// given are the classes that rules can give, by name.
+func (o Options) given(all []class) []string {
+	var given []string
+	for _, r := range o.Rules {
+		if r.Class != "" {
+			given = append(given, r.Class)
+			continue
+		}
+		groups, err := r.groups(all, o)
+		if err != nil {
+			continue // told by choices
+		}
+		given = append(given, slices.Concat(groups...)...)
+	}
+	slices.Sort(given)
+	return slices.Compact(given)
+}
+
 // groups are the classes that the rule can give, the strongest isolation first; in a
 // group the least overhead is first.
 func (r Rule) groups(all []class, o Options) ([][]string, error) {

@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"fmt"
 	"regexp"
 	"strings"
 	"syscall"
@@ -9,18 +8,6 @@ import (
 
 	"github.com/berth-cri/berth/integration/testbed"
 )
-
-// on says which of the patterns are not on a screen.
-func on(patterns ...string) func(string) error {
-	return func(screen string) error {
-		for _, p := range patterns {
-			if !regexp.MustCompile(p).MatchString(screen) {
-				return fmt.Errorf("%s is not", p)
-			}
-		}
-		return nil
-	}
-}
 
 // colored is an order to write in a color.
 var colored = regexp.MustCompile(`\x1b\[([0-9;]*;)?3[0-8](;[0-9;]*)?m`)
@@ -33,43 +20,36 @@ func TestWatch(t *testing.T) {
 	watch := n.command(t.Context(), "status", "--watch", "--every", "200ms")
 	watch.Env = append(watch.Env, "TERM=xterm-256color", "NO_COLOR=")
 	s := testbed.StartOnTerminal(t, watch, 140, 40)
-	s.Shows(t, on(`2 of 2 handlers accept pods, 0 pods, 0 starts per minute`, `(?m)^gvisor +ready +0 +0 +0 +- +runsc`, `(?m)^runc \(default\) +ready +0 +0 +0 +- `, `q quits`))
+	s.Shows(t, testbed.Showing(`2 of 2 handlers accept pods, 0 pods, 0 starts per minute`, `(?m)^gvisor +ready +0 +0 +0 +- +runsc`, `(?m)^runc \(default\) +ready +0 +0 +0 +- `, `q quits`))
 
 	for _, handler := range []string{"", "", "gvisor"} {
 		n.Client.RunPod(t, testbed.PodSpec{Handler: handler, Image: n.Image, Command: []string{"sleep", "600"}})
 	}
 	const spent = `\d+(\.\d+)?(µs|ms|s)`
-	s.Shows(t, on(`2 of 2 handlers accept pods, 3 pods, 3 starts per minute`, `(?m)^gvisor +ready +1 +1 +0 +`+spent, `(?m)^runc \(default\) +ready +2 +2 +0 +`+spent,
+	s.Shows(t, testbed.Showing(`2 of 2 handlers accept pods, 3 pods, 3 starts per minute`, `(?m)^gvisor +ready +1 +1 +0 +`+spent, `(?m)^runc \(default\) +ready +2 +2 +0 +`+spent,
 		`HANDLER +QUEUE +SANDBOX +PULL +CREATE +START +NETWORK +ROOTFS +PLUGINS +RUNTIME`, `(?m)^gvisor +\S+ +`+spent+` +- +`+spent+` +`+spent, `(?m)sandbox `+spent))
 
 	n.berth(t, 0, "handler", "cordon", "gvisor", "--reason", "disk is being replaced")
-	s.Shows(t, on(`1 of 2 handlers`, `(?m)^gvisor +cordoned .* disk is being replaced`))
+	s.Shows(t, testbed.Showing(`1 of 2 handlers`, `(?m)^gvisor +cordoned .* disk is being replaced`))
 	s.Resize(t, 60, 12)
-	s.Shows(t, on(`(?m)^gvisor +cordoned`, `lines below; q quits, arrows scroll`))
+	s.Shows(t, testbed.Showing(`(?m)^gvisor +cordoned`, `lines below; q quits, arrows scroll`))
 	if strings.Contains(s.Screen(), "the last starts") {
 		t.Errorf("12 lines have all of it:\n%s", s.Screen())
 	}
 	s.Type(t, "G")
-	s.Shows(t, on(`0 lines below`, `default/|POD +HANDLER`))
+	s.Shows(t, testbed.Showing(`0 lines below`, `default/|POD +HANDLER`))
 	s.Resize(t, 140, 40)
-	s.Shows(t, on(`(?m)^gvisor +cordoned .* disk is being replaced`, `the last starts`))
+	s.Shows(t, testbed.Showing(`(?m)^gvisor +cordoned .* disk is being replaced`, `the last starts`))
 
 	n.Stop(t)
-	s.Shows(t, on(`berth is away since \d\d:\d\d:\d\d \(\d+s\), trying again every 200ms: berth is not running`, `(?m)^gvisor +cordoned`))
+	s.Shows(t, testbed.Showing(`berth is away since \d\d:\d\d:\d\d \(\d+s\), trying again every 200ms: berth is not running`, `(?m)^gvisor +cordoned`))
 	n.Start(t)
-	s.Shows(t, func(screen string) error {
-		if strings.Contains(screen, "away") {
-			return fmt.Errorf("berth is not back")
-		}
-		return on(`1 of 2 handlers accept pods, 3 pods`)(screen)
-	})
+	s.Shows(t, testbed.Hiding("away"))
+	s.Shows(t, testbed.Showing(`1 of 2 handlers accept pods, 3 pods`))
 	if !colored.MatchString(s.Written()) {
 		t.Error("nothing has a color")
 	}
-	s.Type(t, "q")
-	if err := s.Ends(t); err != nil {
-		t.Errorf("after q: %v", err)
-	}
+	s.Quits(t)
 
 	for name, end := range map[string]func(*testbed.Terminal, func(syscall.Signal)){
 		"ctrl-c":  func(s *testbed.Terminal, _ func(syscall.Signal)) { s.Type(t, "\x03") },
@@ -78,7 +58,7 @@ func TestWatch(t *testing.T) {
 		watch := n.command(t.Context(), "status", "-w")
 		watch.Env = append(watch.Env, "TERM=xterm-256color", "NO_COLOR=yes")
 		s := testbed.StartOnTerminal(t, watch, 100, 30)
-		s.Shows(t, on(`(?m)^gvisor +cordoned`))
+		s.Shows(t, testbed.Showing(`(?m)^gvisor +cordoned`))
 		end(s, func(sig syscall.Signal) { watch.Process.Signal(sig) }) //nolint:errcheck // what follows fails
 		if err := s.Ends(t); err != nil {
 			t.Errorf("after %s: %v", name, err)

@@ -2,10 +2,8 @@ package kubelet
 
 import (
 	"errors"
-	"fmt"
 	"net/http"
 	"os/exec"
-	"regexp"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -32,51 +30,33 @@ func (b *bed) top(t *testing.T, n *Namespace) {
 		return c
 	}
 	guest := server.Kubeconfig(t, Guest, "")
-	shows := func(patterns ...string) func(string) error {
-		return func(screen string) error {
-			for _, p := range patterns {
-				if !regexp.MustCompile(p).MatchString(screen) {
-					return fmt.Errorf("%s is not there", p)
-				}
-			}
-			return nil
-		}
-	}
 
 	var mistakes strings.Builder
 	nothing := command(guest)
 	nothing.Stderr = &mistakes
 	var exit *exec.ExitError
-	if err := nothing.Run(); !errors.As(err, &exit) || exit.ExitCode() != 1 || shows(`you need the verb "list" on "nodes"`)(mistakes.String()) != nil {
+	if err := nothing.Run(); !errors.As(err, &exit) || exit.ExitCode() != 1 || testbed.Showing(`you need the verb "list" on "nodes"`)(mistakes.String()) != nil {
 		t.Errorf("without rights: %v: %s", err, mistakes.String())
 	}
 
 	s := testbed.StartOnTerminal(t, command(server.Kubeconfig(t, Admin, front), "--every=1s"), 140, 40)
 	const took = `>?\d+(\.\d+)?m?s`
-	s.Shows(t, shows(`1 of 1 node ready`, `(?m)^crun +1 +1 `, `(?m)^runsc +1 +1 `, `p95 of the CRI's calls, by node, in the last \d+`, `(?m)^`+NodeName+` +Ready `))
+	s.Shows(t, testbed.Showing(`1 of 1 node ready`, `(?m)^crun +1 +1 `, `(?m)^runsc +1 +1 `, `p95 of the CRI's calls, by node, in the last \d+`, `(?m)^`+NodeName+` +Ready `))
 	n.Create(t, `
 apiVersion: v1
 kind: Pod
 metadata: {name: one}
 spec: {runtimeClassName: gvisor, containers: [{name: c, image: IMAGE, command: [sleep, "600"]}]}
 `)
-	s.Shows(t, shows(`(?m)^runsc +1 +1 +[1-9]\d* +\d+ +[1-9]\d* +0 +`+took, `(?m)^`+NodeName+` +Ready +[1-9]\d* +[1-9]\d* +`+took+` +\S+ +`+took+` +`+took))
+	s.Shows(t, testbed.Showing(`(?m)^runsc +1 +1 +[1-9]\d* +\d+ +[1-9]\d* +0 +`+took, `(?m)^`+NodeName+` +Ready +[1-9]\d* +[1-9]\d* +`+took+` +\S+ +`+took+` +`+took))
 	away.Store(true)
-	s.Shows(t, shows(`the API server is away since \d\d:\d\d:\d\d .* trying again every 1s: cannot reach the API server`, `(?m)^runsc +1 +1 `))
+	s.Shows(t, testbed.Showing(`the API server is away since \d\d:\d\d:\d\d .* trying again every 1s: cannot reach the API server`, `(?m)^runsc +1 +1 `))
 	away.Store(false)
-	s.Shows(t, func(screen string) error {
-		if strings.Contains(screen, "is away") {
-			return errors.New("the API server is not back")
-		}
-		return nil
-	})
-	s.Type(t, "q")
-	if err := s.Ends(t); err != nil {
-		t.Errorf("after q: %v", err)
-	}
+	s.Shows(t, testbed.Hiding("is away"))
+	s.Quits(t)
 
 	page, err := command(b.Kubeconfig()).Output()
-	if err := errors.Join(err, shows(`since the kubelets' starts`, `(?m)^runsc +1 +1 +[1-9]\d* +\d+ +- +- +`+took, `(?m)^`+NodeName+` +Ready`)(string(page))); err != nil || strings.Contains(string(page), "\x1b") {
+	if err := errors.Join(err, testbed.Showing(`since the kubelets' starts`, `(?m)^runsc +1 +1 +[1-9]\d* +\d+ +- +- +`+took, `(?m)^`+NodeName+` +Ready`)(string(page))); err != nil || strings.Contains(string(page), "\x1b") {
 		t.Errorf("in a pipe: %v: %q", err, page)
 	}
 	n.Kubectl(t, "create", "clusterrole", "top-lists", "--verb=list", "--resource=nodes,pods,runtimeclasses.node.k8s.io")
@@ -84,6 +64,6 @@ spec: {runtimeClassName: gvisor, containers: [{name: c, image: IMAGE, command: [
 	t.Cleanup(func() { n.Kubectl(t, "delete", "clusterrolebinding/top-lists", "clusterrole/top-lists") })
 	testbed.Eventually(t, patience, func() error {
 		page, err := command(guest).CombinedOutput()
-		return errors.Join(err, shows(`1 kubelet not counted \(`+NodeName+`\): .*you need the verb "get" on "nodes/proxy"`, `(?m)^runsc +1 +1 +[1-9]\d* +\d+ +- +- +-`)(string(page)))
+		return errors.Join(err, testbed.Showing(`1 kubelet not counted \(`+NodeName+`\): .*you need the verb "get" on "nodes/proxy"`, `(?m)^runsc +1 +1 +[1-9]\d* +\d+ +- +- +-`)(string(page)))
 	})
 }

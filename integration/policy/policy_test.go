@@ -3,12 +3,10 @@
 package policy
 
 import (
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -22,6 +20,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
+	"github.com/berth-cri/berth/integration/fixtures"
 	"github.com/berth-cri/berth/integration/kubelet"
 	"github.com/berth-cri/berth/integration/testbed"
 	"github.com/berth-cri/berth/pkg/policy"
@@ -30,7 +29,6 @@ import (
 )
 
 const (
-	fixtures    = "../../pkg/runtimeclass/testdata/fit"
 	classesPath = "/apis/node.k8s.io/v1/runtimeclasses"
 	podPath     = "/api/v1/namespaces/default/pods"
 	podsPath    = podPath + "?dryRun=All&fieldValidation=Strict"
@@ -47,13 +45,8 @@ type bed struct {
 // about.
 func TestPolicy(t *testing.T) {
 	b := &bed{Server: kubelet.StartServer(t, "--disable-admission-plugins=ServiceAccount,DefaultTolerationSeconds,Priority,LimitRanger")}
-	files, err := filepath.Glob(filepath.Join(fixtures, "*.handlers.yaml"))
-	if err != nil || len(files) == 0 {
-		t.Fatalf("there are no fixtures in %s: %v", fixtures, err)
-	}
-	for _, file := range files {
-		name := strings.TrimSuffix(file, ".handlers.yaml")
-		t.Run("Fit/"+filepath.Base(name), func(t *testing.T) { b.fit(t, name+".yaml", file) })
+	for _, one := range fixtures.All(t, "fit") {
+		t.Run("Fit/"+strings.TrimSuffix(one.Name, ".yaml"), func(t *testing.T) { b.fit(t, one) })
 	}
 	t.Run("Unchosen", b.unchosen)
 	t.Run("Debug", b.debug)
@@ -62,50 +55,6 @@ func TestPolicy(t *testing.T) {
 	t.Run("Large", b.large)
 	t.Run("Many", b.many)
 	t.Run("Controllers", b.controllers)
-}
-
-func objects(t *testing.T, file string) []runtimeclass.Object {
-	t.Helper()
-	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	all, err := runtimeclass.Parse(filepath.Base(file), text)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return all
-}
-
-func inventory(t *testing.T, file string) []runtimeclass.Handler {
-	t.Helper()
-	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	all, err := runtimeclass.ParseInventory(filepath.Base(file), text)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return all
-}
-
-func encoded(t *testing.T, v any) []byte {
-	t.Helper()
-	text, err := json.Marshal(v)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return text
-}
-
-func decoded[T any](t *testing.T, text []byte) *T {
-	t.Helper()
-	into := new(T)
-	if err := json.Unmarshal(text, into); err != nil {
-		t.Fatalf("%v: %s", err, text)
-	}
-	return into
 }
 
 // classes creates classes, and one for each handler that has none.
@@ -121,7 +70,7 @@ func (b *bed) classes(t *testing.T, all []runtimeclass.Class, handlers []runtime
 		}
 	}
 	for _, c := range all {
-		if status, answer := b.Send(t, http.MethodPost, classesPath, encoded(t, c.RuntimeClass)); status != http.StatusCreated {
+		if status, answer := b.Send(t, http.MethodPost, classesPath, fixtures.Encoded(t, c.RuntimeClass)); status != http.StatusCreated {
 			t.Fatalf("create RuntimeClass %s: %d: %s", c.Name, status, answer)
 		}
 	}
@@ -158,7 +107,7 @@ func (b *bed) inForce(t *testing.T, o policy.Options) {
 	for _, name := range validating {
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Labels: map[string]string{"marker": name + marker}}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}}}
 		testbed.Eventually(t, patience, func() error {
-			status, answer, warnings := b.SendWarned(t, http.MethodPost, podsPath, encoded(t, pod))
+			status, answer, warnings := b.SendWarned(t, http.MethodPost, podsPath, fixtures.Encoded(t, pod))
 			if !strings.Contains(string(answer)+strings.Join(warnings, ""), "in force: "+name+marker) {
 				return fmt.Errorf("%s is not in force: %d, %v: %s", name, status, warnings, answer)
 			}
@@ -181,7 +130,7 @@ func (b *bed) send(t *testing.T, all []runtime.Object) {
 		} else {
 			path += "s"
 		}
-		status, answer := b.Send(t, http.MethodPost, path+"?fieldValidation=Strict", encoded(t, one.Object))
+		status, answer := b.Send(t, http.MethodPost, path+"?fieldValidation=Strict", fixtures.Encoded(t, one.Object))
 		if status != http.StatusCreated {
 			t.Fatalf("create %s %s: %d: %s", one.GetKind(), one.GetName(), status, answer)
 		}
@@ -195,8 +144,8 @@ func (b *bed) send(t *testing.T, all []runtime.Object) {
 
 // fit sends each pod of a fixture as it is, and with each class. Somebody has said which
 // handler pods without a class get.
-func (b *bed) fit(t *testing.T, file, known string) {
-	all, handlers := objects(t, file), inventory(t, known)
+func (b *bed) fit(t *testing.T, one fixtures.Fixture) {
+	all, handlers := one.Objects(t), one.Inventory(t)
 	classes := b.classes(t, runtimeclass.Classes(all), handlers)
 	b.inForce(t, policy.Options{Classes: classes, Handlers: handlers, Default: defaultOf(handlers), State: true, Workloads: policy.WarnWorkloads})
 	for _, of := range runtimeclass.Pods(all) {
@@ -211,7 +160,8 @@ func (b *bed) fit(t *testing.T, file, known string) {
 
 // unchosen sends pods without a class, of which only one node has said what they get.
 func (b *bed) unchosen(t *testing.T) {
-	all, handlers := objects(t, filepath.Join(fixtures, "node.yaml")), inventory(t, filepath.Join(fixtures, "node.handlers.yaml"))
+	node := fixtures.Of("fit", "node.yaml")
+	all, handlers := node.Objects(t), node.Inventory(t)
 	classes := b.classes(t, runtimeclass.Classes(all), handlers)
 	b.inForce(t, policy.Options{Classes: classes, Handlers: handlers, State: true, Workloads: policy.WarnWorkloads})
 	for _, of := range runtimeclass.Pods(all) {
@@ -321,7 +271,7 @@ func (b *bed) sameVerdict(t *testing.T, name string, pod *corev1.Pod, handlers [
 	why := strings.Join(verdict.Reasons(), "; ")
 	message := ""
 	if status != http.StatusCreated {
-		message = decoded[metav1.Status](t, answer).Message
+		message = fixtures.Decoded[metav1.Status](t, answer).Message
 	}
 	switch {
 	case verdict.Rejection != "":
@@ -350,17 +300,17 @@ func (b *bed) sameVerdict(t *testing.T, name string, pod *corev1.Pod, handlers [
 func (b *bed) submit(t *testing.T, pod *corev1.Pod) (status int, answer []byte, warnings []string) {
 	t.Helper()
 	if len(pod.Spec.EphemeralContainers) == 0 {
-		return b.SendWarned(t, http.MethodPost, podsPath, encoded(t, pod))
+		return b.SendWarned(t, http.MethodPost, podsPath, fixtures.Encoded(t, pod))
 	}
 	before := pod.DeepCopy()
 	before.Spec.EphemeralContainers = nil
-	if status, answer, warnings = b.SendWarned(t, http.MethodPost, podPath, encoded(t, before)); status != http.StatusCreated {
+	if status, answer, warnings = b.SendWarned(t, http.MethodPost, podPath, fixtures.Encoded(t, before)); status != http.StatusCreated {
 		return status, answer, warnings
 	}
 	defer b.remove(t, pod.Name)
-	now := decoded[corev1.Pod](t, answer)
+	now := fixtures.Decoded[corev1.Pod](t, answer)
 	now.Spec.EphemeralContainers = pod.Spec.EphemeralContainers
-	if status, answer, warnings = b.SendWarned(t, http.MethodPut, podPath+"/"+pod.Name+"/ephemeralcontainers?dryRun=All&fieldValidation=Strict", encoded(t, now)); status == http.StatusOK {
+	if status, answer, warnings = b.SendWarned(t, http.MethodPut, podPath+"/"+pod.Name+"/ephemeralcontainers?dryRun=All&fieldValidation=Strict", fixtures.Encoded(t, now)); status == http.StatusOK {
 		status = http.StatusCreated
 	}
 	return status, answer, warnings
@@ -384,12 +334,12 @@ func (b *bed) debug(t *testing.T) {
 	defer b.remove(t, "there")
 	add := func(name string, c corev1.EphemeralContainerCommon) (int, string) {
 		_, answer := b.Send(t, http.MethodGet, pod, nil)
-		now := decoded[corev1.Pod](t, answer)
+		now := fixtures.Decoded[corev1.Pod](t, answer)
 		c.Name, c.Image, c.TerminationMessagePolicy, c.ImagePullPolicy = name, "i", corev1.TerminationMessageReadFile, corev1.PullAlways
 		now.Spec.EphemeralContainers = append(now.Spec.EphemeralContainers, corev1.EphemeralContainer{EphemeralContainerCommon: c})
-		status, answer, warnings := b.SendWarned(t, http.MethodPut, pod+"/ephemeralcontainers", encoded(t, now))
+		status, answer, warnings := b.SendWarned(t, http.MethodPut, pod+"/ephemeralcontainers", fixtures.Encoded(t, now))
 		if status != http.StatusOK {
-			return status, decoded[metav1.Status](t, answer).Message
+			return status, fixtures.Decoded[metav1.Status](t, answer).Message
 		}
 		return status, strings.Join(warnings, "\n")
 	}
@@ -441,7 +391,7 @@ func (b *bed) furnish(t *testing.T) []runtimeclass.Class {
 		all = append(all, runtimeclass.Class{Version: "v1", RuntimeClass: c})
 	}
 	for name, labels := range map[string]map[string]string{"strangers": {"trust": "untrusted"}, "ci": nil, "exempt": {"trust": "untrusted"}} {
-		body := encoded(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}})
+		body := fixtures.Encoded(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}})
 		if status, answer := b.Send(t, http.MethodPost, "/api/v1/namespaces", body); status != http.StatusCreated && status != http.StatusConflict {
 			t.Fatalf("create namespace %s: %d: %s", name, status, answer)
 		}
@@ -478,9 +428,9 @@ func (b *bed) choose(t *testing.T) {
 	send := func(namespace, body string) (*corev1.Pod, string) {
 		status, answer := b.Send(t, http.MethodPost, "/api/v1/namespaces/"+namespace+"/pods?dryRun=All", []byte(body))
 		if status != http.StatusCreated {
-			return nil, decoded[metav1.Status](t, answer).Message
+			return nil, fixtures.Decoded[metav1.Status](t, answer).Message
 		}
-		return decoded[corev1.Pod](t, answer), ""
+		return fixtures.Decoded[corev1.Pod](t, answer), ""
 	}
 	testbed.Eventually(t, patience, func() error {
 		if pod, refused := send("strangers", aPod("p", "")); pod == nil || pod.Spec.RuntimeClassName == nil {
@@ -585,7 +535,7 @@ func (b *bed) others(t *testing.T, name string) {
 	})
 	testbed.Eventually(t, patience, func() error {
 		status, answer := b.Send(t, http.MethodPost, "/api/v1/namespaces/exempt/pods?dryRun=All", []byte(aPod(name, "")))
-		if status != http.StatusCreated || !decoded[corev1.Pod](t, answer).Spec.HostNetwork {
+		if status != http.StatusCreated || !fixtures.Decoded[corev1.Pod](t, answer).Spec.HostNetwork {
 			return fmt.Errorf("%s is not in force: %d: %s", name, status, answer)
 		}
 		return nil
@@ -696,9 +646,9 @@ func (b *bed) large(t *testing.T) {
 	}
 	last := &pod.Spec.Containers[len(pod.Spec.Containers)-1]
 	last.LivenessProbe = &corev1.Probe{ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"last"}}}}
-	body := encoded(t, pod)
+	body := fixtures.Encoded(t, pod)
 	status, answer := b.Send(t, http.MethodPost, podsPath, body)
-	if message := decoded[metav1.Status](t, answer).Message; status != http.StatusForbidden || !strings.Contains(message, "spec.containers[299].livenessProbe.exec: last needs exec, but") {
+	if message := fixtures.Decoded[metav1.Status](t, answer).Message; status != http.StatusForbidden || !strings.Contains(message, "spec.containers[299].livenessProbe.exec: last needs exec, but") {
 		t.Errorf("of %d bytes: %d: %.300s", len(body), status, message)
 	}
 }
@@ -725,7 +675,7 @@ func (b *bed) many(t *testing.T) {
 	testbed.Eventually(t, patience, func() error {
 		pod := strings.Replace(aPod("p", ""), "labels: {", "labels: {number: n-99, ", 1)
 		status, answer := b.Send(t, http.MethodPost, podsPath, []byte(pod))
-		if got := decoded[corev1.Pod](t, answer).Spec.RuntimeClassName; status != http.StatusCreated || got == nil || *got != "kata-11" {
+		if got := fixtures.Decoded[corev1.Pod](t, answer).Spec.RuntimeClassName; status != http.StatusCreated || got == nil || *got != "kata-11" {
 			return fmt.Errorf("%d: %s", status, answer)
 		}
 		return nil
@@ -751,7 +701,7 @@ func (b *bed) controllers(t *testing.T) {
 	const why = "denied request: spec.hostNetwork: true needs host-network, but the handler does not support it: a kernel of its own; use a class that supports it: runc"
 	testbed.Eventually(t, patience, func() error {
 		_, answer := b.Send(t, http.MethodGet, deployments+"/refused", nil)
-		for _, c := range decoded[appsv1.Deployment](t, answer).Status.Conditions {
+		for _, c := range fixtures.Decoded[appsv1.Deployment](t, answer).Status.Conditions {
 			if c.Type == appsv1.DeploymentReplicaFailure && c.Status == corev1.ConditionTrue && strings.Contains(c.Message, why) {
 				return nil
 			}
@@ -760,7 +710,7 @@ func (b *bed) controllers(t *testing.T) {
 	})
 	testbed.Eventually(t, patience, func() error {
 		_, answer := b.Send(t, http.MethodGet, "/api/v1/namespaces/default/events", nil)
-		for _, e := range decoded[corev1.EventList](t, answer).Items {
+		for _, e := range fixtures.Decoded[corev1.EventList](t, answer).Items {
 			if e.InvolvedObject.Kind == "ReplicaSet" && e.Reason == "FailedCreate" && strings.Contains(e.Message, why) {
 				return nil
 			}
@@ -770,7 +720,7 @@ func (b *bed) controllers(t *testing.T) {
 	for _, name := range []string{policy.Refuse, policy.Warn, policy.Workloads, policy.Classes} {
 		testbed.Eventually(t, patience, func() error {
 			_, answer := b.Send(t, http.MethodGet, policiesPath+"validatingadmissionpolicies/"+name, nil)
-			p := decoded[admissionv1.ValidatingAdmissionPolicy](t, answer)
+			p := fixtures.Decoded[admissionv1.ValidatingAdmissionPolicy](t, answer)
 			if p.Status.ObservedGeneration != p.Generation || p.Status.TypeChecking == nil {
 				return fmt.Errorf("%s is not checked yet", name)
 			}

@@ -4,10 +4,7 @@
 package runtimeclass
 
 import (
-	"encoding/json"
 	"net/http"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -17,88 +14,26 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/berth-cri/berth/integration/fixtures"
 	"github.com/berth-cri/berth/integration/kubelet"
 	"github.com/berth-cri/berth/pkg/runtimeclass"
 )
-
-const fixtures = "../../pkg/runtimeclass/testdata"
 
 // TestFixtures shares one server.
 func TestFixtures(t *testing.T) {
 	// What else changes or refuses pods would hide what this is about.
 	server := kubelet.StartServer(t, "--disable-admission-plugins=ServiceAccount,DefaultTolerationSeconds,Priority,LimitRanger")
-	for dir, check := range map[string]func(*testing.T, *kubelet.Server, string){"lint": lint, "simulate": simulate} {
-		files, err := filepath.Glob(filepath.Join(fixtures, dir, "*.yaml"))
-		if err != nil || len(files) == 0 {
-			t.Fatalf("there are no fixtures in %s: %v", dir, err)
-		}
-		for _, file := range files {
-			if !strings.HasSuffix(file, ".live.yaml") {
-				t.Run(dir+"/"+filepath.Base(file), func(t *testing.T) { check(t, server, file) })
-			}
+	for dir, check := range map[string]func(*testing.T, *kubelet.Server, fixtures.Fixture){"lint": lint, "simulate": simulate} {
+		for _, one := range fixtures.All(t, dir) {
+			t.Run(dir+"/"+one.Name, func(t *testing.T) { check(t, server, one) })
 		}
 	}
-}
-
-// document is one of a file, as it is written, with what is in it.
-type document struct {
-	text    []byte
-	objects []runtimeclass.Object
-}
-
-func documents(t *testing.T, file string) []document {
-	t.Helper()
-	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var all []document
-	for part := range strings.SplitSeq(string(text), "\n---\n") {
-		objects, err := runtimeclass.Parse(filepath.Base(file), []byte(part))
-		if err != nil {
-			t.Fatal(err)
-		}
-		all = append(all, document{[]byte(part), objects})
-	}
-	return all
-}
-
-// bodies are the objects of the document to send: as they are written, save those of
-// lists.
-func (d document) bodies(t *testing.T) [][]byte {
-	t.Helper()
-	if len(d.objects) == 1 && d.objects[0].Path == "" {
-		return [][]byte{d.text}
-	}
-	var all [][]byte
-	for _, o := range d.objects {
-		all = append(all, encoded(t, o.Class.RuntimeClass))
-	}
-	return all
-}
-
-func encoded(t *testing.T, v any) []byte {
-	t.Helper()
-	text, err := json.Marshal(v)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return text
-}
-
-func decoded[T any](t *testing.T, text []byte) *T {
-	t.Helper()
-	into := new(T)
-	if err := json.Unmarshal(text, into); err != nil {
-		t.Fatalf("%v: %s", err, text)
-	}
-	return into
 }
 
 const classes = "/apis/node.k8s.io/v1/runtimeclasses"
 
 // lint sends each class in its order, and compares the answer with the findings.
-func lint(t *testing.T, server *kubelet.Server, file string) {
+func lint(t *testing.T, server *kubelet.Server, of fixtures.Fixture) {
 	defer func() {
 		if status, answer := server.Send(t, http.MethodDelete, classes, nil); status != http.StatusOK {
 			t.Errorf("delete the classes: %d: %s", status, answer)
@@ -106,38 +41,31 @@ func lint(t *testing.T, server *kubelet.Server, file string) {
 	}()
 	live := map[string]*nodev1.RuntimeClass{}
 	var before []runtimeclass.Class
-	if old := strings.TrimSuffix(file, ".yaml") + ".live.yaml"; exists(old) {
-		for _, d := range documents(t, old) {
-			status, answer := server.Send(t, http.MethodPost, classes, d.text)
-			if status != http.StatusCreated {
-				t.Fatalf("create: %d: %s", status, answer)
-			}
-			c := decoded[nodev1.RuntimeClass](t, answer)
-			live[c.Name] = c
-			before = append(before, runtimeclass.Classes(d.objects)...)
+	for _, d := range of.Live(t) {
+		status, answer := server.Send(t, http.MethodPost, classes, d.Text)
+		if status != http.StatusCreated {
+			t.Fatalf("create: %d: %s", status, answer)
 		}
+		c := fixtures.Decoded[nodev1.RuntimeClass](t, answer)
+		live[c.Name] = c
+		before = append(before, runtimeclass.Classes(d.Objects)...)
 	}
 	var sent []runtimeclass.Class
-	for _, d := range documents(t, file) {
-		for i, body := range d.bodies(t) {
-			o := d.objects[i]
+	for _, d := range of.Documents(t) {
+		for i, body := range d.Bodies(t) {
+			o := d.Objects[i]
 			sent = append(sent, *o.Class)
 			all := runtimeclass.Lint(sent, runtimeclass.LintOptions{Live: before})
 			earlier := runtimeclass.Lint(sent[:len(sent)-1], runtimeclass.LintOptions{Live: before})
 			method, path := http.MethodPost, "/apis/"+o.APIVersion+"/runtimeclasses"
 			if old := live[o.Name]; old != nil {
 				o.Class.ResourceVersion = old.ResourceVersion
-				method, path, body = http.MethodPut, path+"/"+o.Name, encoded(t, o.Class.RuntimeClass)
+				method, path, body = http.MethodPut, path+"/"+o.Name, fixtures.Encoded(t, o.Class.RuntimeClass)
 			}
 			status, answer := server.Send(t, method, path+"?fieldValidation=Strict", body)
 			compare(t, o, all[len(earlier):], status, answer)
 		}
 	}
-}
-
-func exists(file string) bool {
-	_, err := os.Stat(file)
-	return err == nil
 }
 
 // compare holds the findings about one class against the answer to it.
@@ -172,7 +100,7 @@ func compare(t *testing.T, o runtimeclass.Object, findings []runtimeclass.Findin
 	if want != http.StatusUnprocessableEntity {
 		return
 	}
-	said := decoded[metav1.Status](t, answer)
+	said := fixtures.Decoded[metav1.Status](t, answer)
 	var causes []string
 	for _, c := range said.Details.Causes {
 		causes = append(causes, c.Field+": "+c.Message)
@@ -190,12 +118,12 @@ func compare(t *testing.T, o runtimeclass.Object, findings []runtimeclass.Findin
 }
 
 // simulate creates the classes, sends the pods, and compares what comes back.
-func simulate(t *testing.T, server *kubelet.Server, file string) {
+func simulate(t *testing.T, server *kubelet.Server, of fixtures.Fixture) {
 	var known []runtimeclass.Class
 	pods := 0
-	for _, d := range documents(t, file) {
-		for i, o := range d.objects {
-			body := d.bodies(t)[i]
+	for _, d := range of.Documents(t) {
+		for i, o := range d.Objects {
+			body := d.Bodies(t)[i]
 			if o.Class != nil {
 				known = append(known, *o.Class)
 				if status, answer := server.Send(t, http.MethodPost, classes, body); status != http.StatusCreated && status != http.StatusConflict {
@@ -204,13 +132,13 @@ func simulate(t *testing.T, server *kubelet.Server, file string) {
 				continue
 			}
 			if o.Kind != "Pod" {
-				body = encoded(t, o.Pod.Pod)
+				body = fixtures.Encoded(t, o.Pod.Pod)
 			}
 			pods++
 			status, answer := server.Send(t, http.MethodPost, "/api/v1/namespaces/default/pods?dryRun=All&fieldValidation=Strict", body)
 			a := runtimeclass.Admit(o.Pod.Pod, known)
 			if a.Rejection != "" {
-				if said := decoded[metav1.Status](t, answer).Message; status < http.StatusBadRequest || said != a.Rejection {
+				if said := fixtures.Decoded[metav1.Status](t, answer).Message; status < http.StatusBadRequest || said != a.Rejection {
 					t.Errorf("%s: the server answers %d\n%s\nand we\n%s", o.Pod.Owner, status, said, a.Rejection)
 				}
 				continue
@@ -219,7 +147,7 @@ func simulate(t *testing.T, server *kubelet.Server, file string) {
 				t.Errorf("%s: we admit it, and the server answers %d: %s", o.Pod.Owner, status, answer)
 				continue
 			}
-			got, want := decoded[corev1.Pod](t, answer).Spec, a.Pod.Spec
+			got, want := fixtures.Decoded[corev1.Pod](t, answer).Spec, a.Pod.Spec
 			if !equality.Semantic.DeepEqual(got.Overhead, want.Overhead) || !equality.Semantic.DeepEqual(got.NodeSelector, want.NodeSelector) ||
 				!equality.Semantic.DeepEqual(got.Tolerations, want.Tolerations) {
 				t.Errorf("%s: the server makes of it\n%v %v %v\nand we\n%v %v %v", o.Pod.Owner,

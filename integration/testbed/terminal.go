@@ -5,6 +5,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"regexp"
 	"strings"
 	"sync"
 	"syscall"
@@ -122,6 +123,37 @@ func (s *Terminal) Shows(t T, check func(screen string) error) {
 		}
 		return nil
 	})
+}
+
+// Showing is a check for Shows: all patterns are on the screen.
+func Showing(patterns ...string) func(screen string) error {
+	return func(screen string) error {
+		for _, p := range patterns {
+			if !regexp.MustCompile(p).MatchString(screen) {
+				return fmt.Errorf("%s is not there", p)
+			}
+		}
+		return nil
+	}
+}
+
+// Hiding is a check for Shows: the text is not on the screen.
+func Hiding(text string) func(screen string) error {
+	return func(screen string) error {
+		if strings.Contains(screen, text) {
+			return fmt.Errorf("%q is there", text)
+		}
+		return nil
+	}
+}
+
+// Quits types q, and fails unless the command ends well by that.
+func (s *Terminal) Quits(t T) {
+	t.Helper()
+	s.Type(t, "q")
+	if err := s.Ends(t); err != nil {
+		t.Errorf("after q: %v", err)
+	}
 }
 
 // Ends waits for the command's end and fails unless its terminal is as it was before:

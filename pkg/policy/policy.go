@@ -88,7 +88,7 @@ func Generate(o Options) ([]runtime.Object, error) {
 	var objects []runtime.Object
 	if len(picks) > 0 {
 		objects = append(objects, chooses(all, o, picks)...)
-		objects = append(objects, keepsClasses(o, o.given(all))...)
+		objects = append(objects, keepsClasses(o.given(all))...)
 	}
 	pods := []admissionv1.RuleWithOperations{
 		rule("", []string{"pods"}, admissionv1.Create),
@@ -215,7 +215,7 @@ func workloads(all []class, o Options, picks []string) []runtime.Object {
 
 // keepsClasses is the policy that warns of deleting a class that pods are given: they would
 // be refused for it. They do not run without it instead, because a rule may want isolation.
-func keepsClasses(o Options, given []string) []runtime.Object {
+func keepsClasses(given []string) []runtime.Object {
 	matched := constraints([]admissionv1.RuleWithOperations{rule("node.k8s.io", []string{"runtimeclasses"}, admissionv1.Delete)}, Options{})
 	return validates(about(Classes, given), matched, nil, admissionv1.Warn, admissionv1.Validation{
 		Expression: "!(oldObject.metadata.name in " + list(given) + ")",

@@ -42,7 +42,7 @@ type result struct {
 func command(t *testing.T, stdin string, environment []string, args ...string) *exec.Cmd {
 	t.Helper()
 	c := exec.CommandContext(t.Context(), testbed.Part(t, testbed.Kubectl), append([]string{"berth"}, args...)...)
-	c.Env = append(os.Environ(), "PATH="+testbed.Built(t)+":"+os.Getenv("PATH"), "HOME="+t.TempDir(), "KUBECONFIG=")
+	c.Env = append(os.Environ(), "PATH="+testbed.Built(t)+":"+os.Getenv("PATH"), "HOME="+t.TempDir(), "TMPDIR="+t.TempDir(), "KUBECONFIG=")
 	c.Env = append(c.Env, environment...)
 	c.Stdin = strings.NewReader(stdin)
 	return c

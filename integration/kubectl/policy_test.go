@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
+	"github.com/berth-cri/berth/integration/kubelet"
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
@@ -225,9 +226,25 @@ func policyIsUndone(t *testing.T, b *bed) {
 			`ValidatingAdmissionPolicyBinding "berth-refuse" may have been applied`, `ValidatingAdmissionPolicy "berth-refuse" was applied and is kept`,
 			"to undo it by hand, run: kubectl delete --ignore-not-found validatingadmissionpolicybinding.admissionregistration.k8s.io/berth-classes mutatingadmissionpolicybinding.admissionregistration.k8s.io/berth-choose validatingadmissionpolicy.admissionregistration.k8s.io/berth-classes mutatingadmissionpolicy.admissionregistration.k8s.io/berth-choose\n",
 		}, true},
+		{"without the right to undo", true, fault{path: binding, user: kubelet.Guest, status: http.StatusInternalServerError}, []string{
+			`ValidatingAdmissionPolicyBinding "berth-refuse" was not applied`, `ValidatingAdmissionPolicy "berth-refuse" was applied and is kept`,
+			`you need the verb "update" on "validatingadmissionpolicies.admissionregistration.k8s.io"`, `you need the verb "delete" on "mutatingadmissionpolicies.admissionregistration.k8s.io"`,
+			"to undo it by hand, run: kubectl delete --ignore-not-found ", "run: kubectl replace -f ",
+		}, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			b.removePolicies(t)
+			if c.fail.user != "" {
+				kinds := []string{"validatingadmissionpolicies", "validatingadmissionpolicybindings", "mutatingadmissionpolicies", "mutatingadmissionpolicybindings"}
+				b.allow(t, map[string]any{"apiGroups": []string{"admissionregistration.k8s.io"}, "resources": kinds, "verbs": []string{"get", "list", "create", "patch"}},
+					map[string]any{"apiGroups": []string{"node.k8s.io"}, "resources": []string{"runtimeclasses"}, "verbs": []string{"list"}})
+				testbed.Eventually(t, time.Minute, func() error {
+					if r := run(t, "", []string{"KUBECONFIG=" + b.guest}, "policy", "--apply", "--dry-run"); r.code != 0 {
+						return fmt.Errorf("%+v", r)
+					}
+					return nil
+				})
+			}
 			if c.first {
 				berth(t, 0, b.admin, "", "policy", "--apply", "--workloads", "ignore")
 			}

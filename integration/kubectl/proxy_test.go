@@ -1,6 +1,7 @@
 package kubectl
 
 import (
+	"cmp"
 	"net/http"
 	"net/http/httptest"
 	"sync/atomic"
@@ -12,6 +13,8 @@ import (
 // fault is what becomes of the apply of one object, once.
 type fault struct {
 	path string
+	// user is whose kubeconfig it is; empty for the administrator's.
+	user string
 	// status is answered instead of the server's answer.
 	status int
 	// passed: the server gets the request, and the connection is cut before its answer.
@@ -51,5 +54,5 @@ func (b *bed) proxy(t *testing.T, f fault) string {
 			t.Error("nothing was struck")
 		}
 	})
-	return b.Kubeconfig(t, kubelet.Admin, front)
+	return b.Kubeconfig(t, cmp.Or(f.user, kubelet.Admin), front)
 }

@@ -17,7 +17,6 @@ import (
 
 	"github.com/containerd/log"
 	"github.com/spf13/cobra"
-	"sigs.k8s.io/yaml"
 
 	"github.com/berth-cri/berth/pkg/installer"
 )
@@ -99,8 +98,8 @@ func (s *settings) installCommand() *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			for _, text := range runtimes {
-				var r installer.Runtime
-				if err := yaml.UnmarshalStrict([]byte(text), &r); err != nil {
+				r, err := parseRuntime(text)
+				if err != nil {
 					return fmt.Errorf("--runtime %s: %w", text, err)
 				}
 				w.Runtimes = append(w.Runtimes, r)

@@ -7,11 +7,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/tools/clientcmd/api"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/integration/kubelet"
 	"github.com/berth-cri/berth/integration/testbed"
@@ -130,7 +132,10 @@ func newNode(t *testing.T, other beside) *node {
 	n.file("/etc/systemd/system/kubelet.service", kubeletUnit)
 	n.file("/var/lib/kubelet/config.yaml", fmt.Sprintf("# ours\nkind: KubeletConfiguration\ncontainerRuntimeEndpoint: \"unix://%s\" # theirs\n", other.socket))
 	n.file("/var/lib/kubelet/kubeadm-flags.env", fmt.Sprintf("KUBELET_KUBEADM_ARGS=\"--container-runtime-endpoint=unix:///var%s\"\n", other.socket))
-	n.file("/etc/cni/net.d/10-net.conflist", `{"cniVersion":"1.0.0","name":"net","plugins":[{"type":"loopback"}]}`)
+	n.file("/etc/cni/net.d/10-net.conflist", `{"cniVersion":"1.0.0","name":"net","plugins":[{"type":"ptp","ipam":{"type":"host-local","subnet":"10.88.7.0/24"}}]}`)
+	// Pods get sysctls of their own network. Others are the host's.
+	n.run("mount", "--bind", "/proc/sys/net", "/proc/sys/net")
+	n.run("mount", "-o", "remount,bind,rw", "/proc/sys/net")
 	n.run("ip", "link", "set", "lo", "up")
 	n.run("systemctl", "daemon-reload")
 	t.Cleanup(func() {
@@ -232,6 +237,7 @@ func TestInstaller(t *testing.T) {
 	if now := n.unit("MainPID"); now != pid {
 		t.Error("berth was restarted")
 	}
+	n.bringsRunsc(t, install)
 
 	for _, place := range undoing {
 		n.killed(t, place, "uninstall")
@@ -256,6 +262,43 @@ func TestInstaller(t *testing.T) {
 	if after := n.tree(); after != before {
 		t.Errorf("the node was\n%s\nand is\n%s", before, after)
 	}
+}
+
+// bringsRunsc adds a gVisor to a node that serves, out of a directory as an image of the chart
+// is mounted, and runs a pod with it: its kernel only, because runsc makes a cgroup of each
+// container, for which such a machine has no controllers.
+func (n *node) bringsRunsc(t *testing.T, install []string) {
+	t.Helper()
+	pid := n.unit("MainPID")
+	// Such a machine may not have the controllers of cgroups that its kernel has. It is a chroot,
+	// where the kernel gives no user namespace: runsc is told to do without.
+	brings := append(slices.Clone(install), "--runtime", fmt.Sprintf(
+		`{handler: gvisor, kind: runsc, version: "1.10", source: %s, options: 'options.global_flags = ["--ignore-cgroups", "--TESTONLY-unsafe-nonroot"]'}`, filepath.Dir(testbed.Part(t, testbed.Runsc))))
+	n.killed(t, "runtime-gvisor.made", brings...)
+	if out, err := n.installer("", brings...); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	n.run("test", "-x", "/opt/berth/runtimes/gvisor/1.10/runsc")
+	if now := n.unit("MainPID"); now != pid {
+		t.Error("berth was restarted for a runtime")
+	}
+	client := testbed.Dial(t, fmt.Sprintf("/proc/%d/root/run/berth/berth.sock", n.init.Process.Pid), "", "")
+	pod := client.RunSandbox(t, testbed.PodSpec{
+		Handler: "gvisor", Sandbox: func(c *runtimeapi.PodSandboxConfig) { c.LogDirectory = "" },
+	})
+	// Without it among the runtimes, it waits for its pod, and goes.
+	if out, err := n.installer("", install...); err == nil || !strings.Contains(out, "1 pod (testbed/"+pod.Config.GetMetadata().GetName()+")") {
+		t.Errorf("with a pod there: %v\n%s", err, out)
+	}
+	if got := pod.Status(t); got.GetState() != runtimeapi.PodSandboxState_SANDBOX_READY || got.GetRuntimeHandler() != "gvisor" {
+		t.Errorf("the pod is %v", got)
+	}
+	pod.Stop(t)
+	pod.Remove(t)
+	if out, err := n.installer("", install...); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	n.run("test", "!", "-e", "/opt/berth/runtimes/gvisor")
 }
 
 // TestInstallerBesideCRIO moves a kubelet from a real CRI-O to berth and back.

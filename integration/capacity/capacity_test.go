@@ -6,6 +6,7 @@ package capacity
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -349,4 +350,62 @@ func TestFortyFirst(t *testing.T) {
 	// It comes when there is room again.
 	b.delete(t, "p-0")
 	on(40, 1, 0)
+}
+
+// TestPriorities fills a handler, and has pods of higher priority come: the scheduler ends a
+// pod for one that may preempt, which gets its place, and none for one that may not.
+func TestPriorities(t *testing.T) {
+	b := newBed(t)
+	b.StartScheduler(t)
+	b.StartController(t)
+	b.node(t, "full", kata+": ready, "+kata+".present: 'true', "+kata+".max-pods: '2'")
+	b.room(t, "full", "2")
+	b.create(t, `
+{apiVersion: scheduling.k8s.io/v1, kind: PriorityClass, metadata: {name: high}, value: 1000}
+---
+{apiVersion: scheduling.k8s.io/v1, kind: PriorityClass, metadata: {name: patient}, value: 1000, preemptionPolicy: Never}
+`)
+	pod := func(name, priority string) {
+		t.Helper()
+		b.create(t, "{apiVersion: v1, kind: Pod, metadata: {name: "+name+"}, spec: {runtimeClassName: kata, priorityClassName: '"+priority+"', containers: [{name: main, image: none}]}}")
+	}
+	is := func(name, want string) {
+		t.Helper()
+		testbed.Eventually(t, patience, func() error {
+			got := b.Kubectl(t, "", "get", "pod", name, `--output=jsonpath={.spec.nodeName}{.status.conditions[?(@.type=="PodScheduled")].reason}`)
+			if got != want {
+				return fmt.Errorf("pod %s is %q, want %q", name, got, want)
+			}
+			return nil
+		})
+	}
+	// leaving are the pods that were told to end, which a kubelet would do.
+	leaving := func() string {
+		return b.Kubectl(t, "", "get", "pods", `--output=jsonpath={.items[?(@.metadata.deletionTimestamp)].metadata.name}`)
+	}
+	pod("low-0", "")
+	pod("low-1", "")
+	is("low-0", "full")
+	is("low-1", "full")
+	pod("patient", "patient")
+	is("patient", "Unschedulable")
+	if got := leaving(); got != "" {
+		t.Errorf("for a pod that preempts none, %s was told to end", got)
+	}
+	b.delete(t, "patient")
+
+	pod("high", "high")
+	var victim string
+	testbed.Eventually(t, patience, func() error {
+		if victim = leaving(); victim == "" {
+			return errors.New("no pod was told to end")
+		}
+		return nil
+	})
+	b.delete(t, victim)
+	is("high", "full")
+	b.room(t, "full", "2")
+	if got := leaving(); got != "" {
+		t.Errorf("for one pod, %s was told to end after %s", got, victim)
+	}
 }

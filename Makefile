@@ -154,7 +154,7 @@ deps: ## install from Debian what is missing (root)
 	scripts/deps
 
 .PHONY: runtimes
-runtimes: $(BIN)/runc $(BIN)/runc-old $(BIN)/runsc $(BIN)/containerd-shim-runc-v2 $(BIN)/stargz $(BIN)/crio $(BIN)/pinns ## build the runtimes, a snapshotter and a CRI-O of the tests into ./bin
+runtimes: $(BIN)/runc $(BIN)/runc-old $(BIN)/runsc $(BIN)/containerd-shim-runc-v2 $(BIN)/stargz ## build the runtimes and a snapshotter of the tests into ./bin
 
 $(BIN)/runc: integration/runtimes/runc/go.mod scripts/runtime
 	scripts/runtime runc $(BIN)
@@ -170,6 +170,10 @@ $(BIN)/containerd-shim-runc-v2: integration/runtimes/containerd/go.mod scripts/r
 
 $(BIN)/stargz: integration/runtimes/stargz/go.mod integration/runtimes/stargz/main.go scripts/runtime
 	scripts/runtime stargz $(BIN)
+
+# Only integration tests need these. They take minutes to build.
+.PHONY: peers
+peers: $(BIN)/containerd $(BIN)/ctr $(BIN)/crio $(BIN)/pinns ## build the CRI daemons of the tests that berth is beside into ./bin
 
 $(BIN)/crio: integration/runtimes/crio/go.mod scripts/runtime
 	scripts/runtime crio $(BIN)
@@ -272,7 +276,7 @@ compile-unit: runtimes $(BIN)/gotestsum
 compile-heart-conformance compile-heart-recovery: build runtimes $(BIN)/containerd $(BIN)/gotestsum
 	$(COMPILED) ./integration/conformance ./integration/faults ./integration/cli
 	CGO_ENABLED=0 go list -export -deps -trimpath -tags berth_failpoints -f '' ./cmd/...
-compile-integration: build runtimes $(BIN)/containerd $(BIN)/ctr $(BIN)/gotestsum $(BIN)/nfpm
+compile-integration: build runtimes peers $(BIN)/gotestsum $(BIN)/nfpm
 	$(COMPILED) ./integration/...
 	CGO_ENABLED=0 go list -export -deps -trimpath -tags berth_failpoints -f '' ./cmd/... ./integration/shims/...
 
@@ -289,7 +293,7 @@ KUBERNETES ?= kubernetes
 WITHOUT_VM = $(shell go list ./integration/... | grep -vE '/integration/(vm|dashboard)$$')
 
 .PHONY: integration
-integration: build runtimes $(KUBERNETES) $(BIN)/containerd $(BIN)/ctr $(BIN)/gotestsum $(BIN)/nfpm ## tests against real runtimes and a real registry (root)
+integration: build runtimes peers $(KUBERNETES) $(BIN)/gotestsum $(BIN)/nfpm ## tests against real runtimes and a real registry (root)
 	@mkdir -p $(OUT)
 	$(GOTEST) --jsonfile $(OUT)/integration.json --rerun-fails=1 --rerun-fails-max-failures=5 --packages "$(WITHOUT_VM)" \
 		-- -count=1 -ldflags=-w -p 1 -timeout 30m

@@ -2,35 +2,24 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"net/http"
 	"time"
 
-	"github.com/containerd/log"
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"k8s.io/client-go/tools/leaderelection"
+
+	"github.com/berth-cri/berth/pkg/observe/scrape"
 )
 
-// face is what others see of a controller: its metrics, and whether it lives.
-type face struct {
-	registry *prometheus.Registry
-	// lease fails when this controller holds the lease and has not renewed it.
-	lease *leaderelection.HealthzAdaptor
-}
+// closeGrace is how long the end waits for who reads metrics.
+const closeGrace = time.Second
 
-func newFace() *face {
-	f := &face{registry: prometheus.NewRegistry(), lease: leaderelection.NewLeaderHealthzAdaptor(leaseDuration)}
-	f.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	return f
-}
-
-// serve listens until closed is called; at no address it does nothing. It is ready from
-// then on: one that waits for the lease is, too, or an upgrade would wait for it.
-func (f *face) serve(ctx context.Context, address string) (closed func(), err error) {
+// serve says at an address what registry has, and whether this controller lives: not if it
+// holds the lease and has not renewed it. It is ready from then on, also if it waits for the
+// lease, or an upgrade would wait for it. At no address it does nothing.
+func serve(ctx context.Context, address string, registry prometheus.Gatherer, lease *leaderelection.HealthzAdaptor) (closed func(), err error) {
 	if address == "" {
 		return func() {}, nil
 	}
@@ -38,19 +27,16 @@ func (f *face) serve(ctx context.Context, address string) (closed func(), err er
 	if err != nil {
 		return nil, fmt.Errorf("--address=%s: %w", address, err)
 	}
-	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(f.registry, promhttp.HandlerOpts{}))
-	mux.HandleFunc("GET /readyz", func(http.ResponseWriter, *http.Request) {})
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, r *http.Request) {
-		if err := f.lease.Check(r); err != nil {
-			http.Error(w, err.Error(), http.StatusInternalServerError)
-		}
-	})
-	server := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}
-	go func() {
-		if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
-			log.G(ctx).WithError(err).WithField("address", address).Error("Failed to serve metrics")
-		}
-	}()
-	return func() { _ = server.Close() }, nil // who asks is not waited for
+	endpoint := scrape.Serve(ctx, l, registry,
+		scrape.Page{Path: "/readyz", Handler: func(http.ResponseWriter, *http.Request) {}},
+		scrape.Page{Path: "/healthz", Handler: func(w http.ResponseWriter, r *http.Request) {
+			if err := lease.Check(r); err != nil {
+				http.Error(w, err.Error(), http.StatusInternalServerError)
+			}
+		}})
+	return func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeGrace)
+		defer cancel()
+		_ = endpoint.Close(ctx) // who still reads then is cut off
+	}, nil
 }

@@ -23,6 +23,7 @@ import (
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 
 	"github.com/berth-cri/berth/pkg/capacity"
+	"github.com/berth-cri/berth/pkg/observe/scrape"
 )
 
 // version is set by the build.
@@ -96,14 +97,14 @@ func run(ctx context.Context, kubeconfig, namespace, address string, counting ca
 	if err := capacity.CheckRights(ctx, client, namespace); err != nil {
 		return err
 	}
-	tells := newFace()
-	m := capacity.NewMetrics(tells.registry)
-	closed, err := tells.serve(ctx, address)
+	registry, live := scrape.NewRegistry(version, ""), leaderelection.NewLeaderHealthzAdaptor(leaseDuration)
+	m := capacity.NewMetrics(registry)
+	closed, err := serve(ctx, address, registry, live)
 	if err != nil {
 		return err
 	}
 	defer closed()
-	return lead(ctx, client, namespace, tells.lease, func(ctx context.Context) error { return capacity.Run(ctx, client, counting, m) })
+	return lead(ctx, client, namespace, live, func(ctx context.Context) error { return capacity.Run(ctx, client, counting, m) })
 }
 
 // connect finds the API server.

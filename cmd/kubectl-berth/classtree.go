@@ -37,10 +37,10 @@ type classWork struct {
 	args  []string
 }
 
-// does has a command do its work with its flags.
 // fileCommands need no cluster: generate, lint, migrate and simulate.
 type fileCommands struct{ *program }
 
+// does has a command do its work with its flags.
 func (p *fileCommands) does(c *cobra.Command, f *classFlags, work func(*classWork) error) *cobra.Command {
 	c.RunE = func(c *cobra.Command, args []string) error {
 		return work(&classWork{p.program, c.Context(), f, args})

@@ -196,6 +196,25 @@ func (n *node) tree() string {
 find /etc /opt /var/lib/kubelet -type f -exec sha256sum {} + | sort -k 2`)
 }
 
+// unchanged fails unless the tree is what it was.
+func (n *node) unchanged(t *testing.T, before string) {
+	t.Helper()
+	if after := n.tree(); after != before {
+		t.Errorf("the node was\n%s\nand is\n%s", before, after)
+	}
+}
+
+// handlers fails unless berth has these, as it shows them.
+func (n *node) handlers(t *testing.T, wants ...string) {
+	t.Helper()
+	got := n.run("/opt/berth/current/bin/berth", "handlers")
+	for _, want := range wants {
+		if !strings.Contains(got, want) {
+			t.Errorf("the handlers are\n%s\nwant %s", got, want)
+		}
+	}
+}
+
 // places are where an installation is killed, in their order, and then its undoing.
 var (
 	doing = []string{
@@ -224,11 +243,7 @@ func TestInstaller(t *testing.T) {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	n.uses(t, "berth")
-	for _, want := range []string{"containerd (default)  ready  cri", "crun                  ready  oci", "runc                  ready  cri"} {
-		if got := n.run("/opt/berth/current/bin/berth", "handlers"); !strings.Contains(got, want) {
-			t.Errorf("the handlers are\n%s\nwant %s", got, want)
-		}
-	}
+	n.handlers(t, "containerd (default)  ready  cri", "crun                  ready  oci", "runc                  ready  cri")
 	// It is at peace now: another run changes nothing, and no daemon is restarted.
 	pid := n.unit("MainPID")
 	if out, err := n.installer("", install...); err != nil {
@@ -246,9 +261,7 @@ func TestInstaller(t *testing.T) {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	n.uses(t, "containerd")
-	if after := n.tree(); after != before {
-		t.Errorf("the node was\n%s\nand is\n%s", before, after)
-	}
+	n.unchanged(t, before)
 
 	t.Run("cluster", func(t *testing.T) { n.inACluster(t, before) })
 
@@ -259,9 +272,7 @@ func TestInstaller(t *testing.T) {
 		t.Errorf("got %v\n%s", err, out)
 	}
 	n.uses(t, "containerd")
-	if after := n.tree(); after != before {
-		t.Errorf("the node was\n%s\nand is\n%s", before, after)
-	}
+	n.unchanged(t, before)
 }
 
 // bringsRunsc adds a gVisor to a node that serves, out of a directory as an image of the chart
@@ -312,19 +323,13 @@ func TestInstallerBesideCRIO(t *testing.T) {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	n.uses(t, "berth")
-	for _, want := range []string{"crio (default)  ready  cri", "crun            ready  oci", "runc            ready  cri"} {
-		if got := n.run("/opt/berth/current/bin/berth", "handlers"); !strings.Contains(got, want) {
-			t.Errorf("the handlers are\n%s\nwant %s", got, want)
-		}
-	}
+	n.handlers(t, "crio (default)  ready  cri", "crun            ready  oci", "runc            ready  cri")
 	n.killed(t, "kubelet.restored", "uninstall")
 	if out, err := n.installer("", "uninstall"); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	n.uses(t, "cri-o")
-	if after := n.tree(); after != before {
-		t.Errorf("the node was\n%s\nand is\n%s", before, after)
-	}
+	n.unchanged(t, before)
 }
 
 // inACluster has the installer run as the pod of the chart's manifests does, with the rights
@@ -350,9 +355,7 @@ func (n *node) inACluster(t *testing.T, before string) {
 		t.Errorf("the lease is %q", lease)
 	}
 	n.stays(t, kubeconfig, "removed", "Node is as wanted")
-	if after := n.tree(); after != before {
-		t.Errorf("the node was\n%s\nand is\n%s", before, after)
-	}
+	n.unchanged(t, before)
 }
 
 // account is a kubeconfig with the token of a service account.

@@ -80,3 +80,17 @@ func (b *bed) ready(t *testing.T, handler string) {
 		return nil
 	})
 }
+
+// serves runs a program in the container of each pod, which are all that there are.
+func (b *bed) serves(t *testing.T, pods ...*testbed.Pod) {
+	t.Helper()
+	for _, p := range pods {
+		if got := p.Container.Exec(t, "echo", "hello"); got != "hello\n" {
+			t.Errorf("%q", got)
+		}
+	}
+	listed, err := b.Client.ListContainers(t.Context(), &runtimeapi.ListContainersRequest{})
+	if err != nil || len(listed.GetContainers()) != len(pods) {
+		t.Fatalf("%v, %v", listed, err)
+	}
+}

@@ -33,15 +33,7 @@ func TestPodsInCRIO(t *testing.T) {
 	b := withCRIO(t)
 	own := b.Client.RunPod(t, testbed.PodSpec{Image: b.Image, Command: stays})
 	theirs := b.Client.RunPod(t, testbed.PodSpec{Handler: "legacy", Image: b.Image, Command: stays})
-	for _, p := range []*testbed.Pod{own, theirs} {
-		if got := p.Container.Exec(t, "echo", "hello"); got != "hello\n" {
-			t.Errorf("%q", got)
-		}
-	}
-	listed, err := b.Client.ListContainers(t.Context(), &runtimeapi.ListContainersRequest{})
-	if err != nil || len(listed.GetContainers()) != 2 {
-		t.Fatalf("%v, %v", listed, err)
-	}
+	b.serves(t, own, theirs)
 	// CRI-O names the handler of a pod in lists only.
 	pods, err := b.Client.ListPodSandbox(t.Context(), &runtimeapi.ListPodSandboxRequest{Filter: &runtimeapi.PodSandboxFilter{Id: theirs.ID}})
 	if err != nil || len(pods.GetItems()) != 1 || pods.GetItems()[0].GetRuntimeHandler() != "legacy" {
@@ -57,10 +49,7 @@ func TestPodsInCRIO(t *testing.T) {
 	b.Restart(t)
 	b.other.Restart(t)
 	b.ready(t, "legacy")
-	for _, p := range []*testbed.Pod{own, theirs} {
-		if got := p.Container.Exec(t, "echo", "again"); got != "again\n" {
-			t.Errorf("%q", got)
-		}
-		p.Remove(t)
-	}
+	b.serves(t, own, theirs)
+	own.Remove(t)
+	theirs.Remove(t)
 }

@@ -94,7 +94,7 @@ func Part(t T, name string) string {
 
 // FindPart is Part for those who can do without.
 func FindPart(name string) (string, error) {
-	variable, how := partVariables[name], "make deps runtimes"
+	variable, how := partVariables[name], "make deps runtimes peers"
 	path := os.Getenv(variable)
 	if variable == "" {
 		variable, how = kubernetesVariable, "make kubernetes"

@@ -85,12 +85,7 @@ func Run(ctx context.Context, client kubernetes.Interface, counting Counting, m 
 			return nil
 		}
 	}
-	m.leading.Set(1)
-	defer func() {
-		m.leading.Set(0)
-		m.nodes.Set(0)
-		m.waiting.Set(0)
-	}()
+	m.leading.Set(1) // for good: a controller that loses the lease ends
 	log.G(ctx).WithField("nodes", len(c.nodes.GetStore().ListKeys())).Info("Keeping the capacity of nodes")
 	for range workers {
 		running.Go(func() {
@@ -178,11 +173,11 @@ func (c *controller) next(ctx context.Context) bool {
 		if ctx.Err() == nil {
 			log.G(ctx).WithError(err).WithField("node", name).Warn("Failed to set the capacity of a node; will retry")
 		}
-		c.metrics.waiting.Set(float64(c.failing.note(name, true)))
+		c.metrics.failing.Set(float64(c.failing.note(name, true)))
 		c.due.AddRateLimited(name)
 		return true
 	}
-	c.metrics.waiting.Set(float64(c.failing.note(name, false)))
+	c.metrics.failing.Set(float64(c.failing.note(name, false)))
 	c.due.Forget(name)
 	return true
 }

@@ -9,7 +9,7 @@ import (
 
 // Metrics are what a controller tells of itself. Its methods may be called concurrently.
 type Metrics struct {
-	leading, nodes, waiting prometheus.Gauge
+	leading, nodes, failing prometheus.Gauge
 	patches                 prometheus.Counter
 	failures                *prometheus.CounterVec
 }
@@ -19,11 +19,11 @@ func NewMetrics(to prometheus.Registerer) *Metrics {
 	m := &Metrics{
 		leading:  prometheus.NewGauge(prometheus.GaugeOpts{Name: "berth_controller_leading", Help: "1 if this controller holds the lease and works, 0 if it waits."}),
 		nodes:    prometheus.NewGauge(prometheus.GaugeOpts{Name: "berth_controller_nodes", Help: "Nodes whose capacity this controller keeps; 0 if it waits."}),
-		waiting:  prometheus.NewGauge(prometheus.GaugeOpts{Name: "berth_controller_failing_nodes", Help: "Nodes whose capacity could not be set and is tried again."}),
+		failing:  prometheus.NewGauge(prometheus.GaugeOpts{Name: "berth_controller_failing_nodes", Help: "Nodes whose capacity could not be set and is tried again."}),
 		patches:  prometheus.NewCounter(prometheus.CounterOpts{Name: "berth_controller_patches_total", Help: "Changes of the capacity of a node that the API server took."}),
 		failures: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "berth_controller_patch_failures_total", Help: "Changes that the API server did not take, by the reason that it gave."}, []string{"reason"}),
 	}
-	to.MustRegister(m.leading, m.nodes, m.waiting, m.patches, m.failures)
+	to.MustRegister(m.leading, m.nodes, m.failing, m.patches, m.failures)
 	return m
 }
 

@@ -1,7 +1,7 @@
 // Package capacity tells the scheduler how many pods of each handler a node has room
 // for: as capacity of a resource of which each pod of the handler's classes has one.
 //
-//	err := capacity.Run(ctx, client, capacity.ByStatus) // until ctx is over
+//	err := capacity.Run(ctx, client, capacity.ByStatus, metrics) // until ctx is over
 //
 // A handler that takes pods has room for its max_pods. One that does not has room for
 // the pods there are, and never for less: a kubelet that starts ends pods that do not

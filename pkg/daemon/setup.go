@@ -16,6 +16,7 @@ import (
 	"github.com/berth-cri/berth/pkg/handler"
 	"github.com/berth-cri/berth/pkg/lifecycle"
 	"github.com/berth-cri/berth/pkg/observe"
+	"github.com/berth-cri/berth/pkg/observe/scrape"
 	"github.com/berth-cri/berth/pkg/overhead"
 	"github.com/berth-cri/berth/pkg/remote"
 	"github.com/berth-cri/berth/pkg/router"
@@ -168,8 +169,8 @@ func (d *Daemon) metrics(ctx context.Context) (prometheus.Registerer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("metrics: %w", err)
 	}
-	registry := observe.NewRegistry(d.options.Build.Version, d.options.Build.Revision)
-	d.teardown.add("metrics", observe.ServeMetrics(ctx, l, registry).Close)
+	registry := scrape.NewRegistry(d.options.Build.Version, d.options.Build.Revision)
+	d.teardown.add("metrics", scrape.Serve(ctx, l, registry).Close)
 	return registry, nil
 }
 

@@ -1,4 +1,8 @@
-package observe
+// Package scrape serves what Prometheus asks a program for:
+//
+//	registry := scrape.NewRegistry(version, revision)
+//	endpoint := scrape.Serve(ctx, listener, registry)
+package scrape
 
 import (
 	"context"
@@ -27,17 +31,26 @@ func NewRegistry(version, revision string) *prometheus.Registry {
 	return r
 }
 
-// Endpoint serves /metrics.
+// Page is what an endpoint serves beside /metrics.
+type Page struct {
+	Path    string
+	Handler http.HandlerFunc
+}
+
+// Endpoint serves /metrics, and pages beside it.
 type Endpoint struct {
 	server *http.Server
 	done   chan struct{}
 }
 
-// ServeMetrics serves a registry's metrics at /metrics on l, which it closes in
-// the end. It has no access control: listen on loopback, or on a unix socket.
-func ServeMetrics(ctx context.Context, l net.Listener, g prometheus.Gatherer) *Endpoint {
+// Serve serves a registry's metrics at /metrics on l, which it closes in the end, and
+// pages. It has no access control: on a node, listen on loopback, or on a unix socket.
+func Serve(ctx context.Context, l net.Listener, g prometheus.Gatherer, pages ...Page) *Endpoint {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(g, promhttp.HandlerOpts{MaxRequestsInFlight: 4}))
+	for _, p := range pages {
+		mux.Handle("GET "+p.Path, p.Handler)
+	}
 	e := &Endpoint{
 		server: &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 1 << 14},
 		done:   make(chan struct{}),

@@ -1,4 +1,4 @@
-package observe
+package scrape
 
 import (
 	"context"
@@ -34,7 +34,7 @@ func TestEndpoint(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	e := ServeMetrics(t.Context(), l, NewRegistry("1.2.3", "abc"))
+	e := Serve(t.Context(), l, NewRegistry("1.2.3", "abc"))
 	at := "http://" + l.Addr().String()
 	for _, tc := range []struct {
 		method, path string
@@ -72,7 +72,7 @@ func TestEndpointClosesOnTime(t *testing.T) {
 		<-release
 		return 0
 	}))
-	e := ServeMetrics(t.Context(), l, registry)
+	e := Serve(t.Context(), l, registry)
 	var fetching sync.WaitGroup
 	fetching.Go(func() {
 		if _, _, err := fetch(t, http.MethodGet, "http://"+l.Addr().String()+"/metrics"); err == nil {

@@ -316,7 +316,7 @@ vm-image: ## build the disk of the node that tests boot, if its recipe has chang
 	scripts/vm-image $(BERTH_TEST_VM) node
 
 .PHONY: vm
-vm: vm-image build runtimes $(KUBERNETES) $(BIN)/coredns $(BIN)/gotestsum $(BIN)/nfpm ## tests in a whole node under QEMU: cgroup v2, systemd, AppArmor (root)
+vm: vm-image build runtimes $(KUBERNETES) $(BIN)/containerd $(BIN)/ctr $(BIN)/coredns $(BIN)/gotestsum $(BIN)/nfpm ## tests in a whole node under QEMU: cgroup v2, systemd, AppArmor (root)
 	@mkdir -p $(OUT)
 	$(GOTESTVM) --jsonfile $(OUT)/vm.json -- -count=1 -ldflags=-w -timeout 120m -skip '^(TestARM64|TestSELinux)$$' ./integration/vm
 

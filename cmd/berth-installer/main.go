@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -18,6 +19,7 @@ import (
 	"github.com/containerd/log"
 	"github.com/spf13/cobra"
 
+	"github.com/berth-cri/berth/cmd/internal/commandline"
 	"github.com/berth-cri/berth/pkg/installer"
 )
 
@@ -30,8 +32,23 @@ func main() {
 	cancel()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "berth-installer:", err)
-		os.Exit(1)
+		os.Exit(status(err))
 	}
+}
+
+// wrongError is one of what was given: nothing was done.
+type wrongError struct{ error }
+
+func (e wrongError) Unwrap() error { return e.error }
+
+func wrong(err error) error { return wrongError{err} }
+
+// status is with what to exit.
+func status(err error) int {
+	if given := (wrongError{}); errors.As(err, &given) {
+		return 2
+	}
+	return 1
 }
 
 // values are what a chart or an operator says.
@@ -60,7 +77,9 @@ func newRoot() *cobra.Command {
 		Short: "Put berth beside the CRI daemon of a node, and move the kubelet to it",
 		Long: "Put berth beside the CRI daemon of a node, and move the kubelet to it when the doctor\n" +
 			"finds no failure; or leave the node as it was before. What was interrupted is finished\n" +
-			"or undone by the next run.",
+			"or undone by the next run.\n\n" +
+			"Exit status: 0 if the node is as wanted, 2 if the command line is wrong, 1 for any\n" +
+			"other failure.",
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		Version:       version,
@@ -69,6 +88,8 @@ func newRoot() *cobra.Command {
 	root.PersistentFlags().StringVar(&s.payload, "payload", "/usr/share/berth", "the `directory` with the programs and the unit")
 	root.PersistentFlags().StringVar(&s.readyFile, "ready-file", "/run/berth-installer/ready", "the `file` that says that the node is as wanted")
 	root.AddCommand(s.runCommand(), s.installCommand(), s.uninstallCommand(), s.rescueCommand(), s.readyCommand())
+	root.CompletionOptions.DisableDefaultCmd = true // nobody types this often
+	commandline.Check(root, wrong)
 	return root
 }
 
@@ -100,11 +121,14 @@ func (s *settings) installCommand() *cobra.Command {
 			for _, text := range runtimes {
 				r, err := parseRuntime(text)
 				if err != nil {
-					return fmt.Errorf("--runtime %s: %w", text, err)
+					return wrong(fmt.Errorf("--runtime %s: %w", text, err))
 				}
 				w.Runtimes = append(w.Runtimes, r)
 			}
 			w.Version = version
+			if err := w.Validate(); err != nil {
+				return wrong(err)
+			}
 			i, err := s.installer(alone{s.root})
 			if err != nil {
 				return err
@@ -157,12 +181,20 @@ func (s *settings) readyCommand() *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			_, err := os.Stat(s.readyFile)
+			if errors.Is(err, fs.ErrNotExist) {
+				return fmt.Errorf("the node is not as wanted, or not yet: \"berth-installer run\" has not written %s; its log says why", s.readyFile)
+			}
 			return err
 		},
 	}
 }
 
 func (s *settings) installer(c installer.Cluster) (*installer.Installer, error) {
+	// Every node has this directory, and in it is the journal.
+	const state = "var/lib"
+	if info, err := os.Stat(filepath.Join(s.root, state)); err != nil || !info.IsDir() {
+		return nil, wrong(fmt.Errorf("--root %s is not the root directory of a node: it has no directory /%s", s.root, state))
+	}
 	return installer.New(installer.Installer{
 		Root: s.root, Payload: s.payload, Self: "/proc/self/exe", Host: installer.Chroot{Root: s.root}, Cluster: c, Backend: installer.CRI{Root: s.root},
 	})
@@ -188,7 +220,7 @@ func read(from io.Reader) (values, error) {
 
 func (s *settings) run(ctx context.Context) error {
 	if s.node == "" || s.namespace == "" {
-		return errors.New("--node and --namespace are needed, or NODE_NAME and POD_NAMESPACE")
+		return wrong(errors.New("--node and --namespace are needed, or NODE_NAME and POD_NAMESPACE"))
 	}
 	os.Remove(s.readyFile)
 	f, err := os.Open(s.values)

@@ -36,6 +36,7 @@ func TestHelpListsEveryCommand(t *testing.T) {
 func TestWrongCommandLines(t *testing.T) {
 	for line, want := range map[string]string{
 		"serv":                 `berth: unknown command "serv" for "berth" (did you mean "serve"?); see "berth --help"`,
+		"stauts":               `berth: unknown command "stauts" for "berth" (did you mean "status"?); see "berth --help"`,
 		"nothing of the sort":  `berth: unknown command "nothing" for "berth"; see "berth --help"`,
 		"--nothing":            `berth: unknown flag: --nothing; see "berth --help"`,
 		"serve -x":             `berth: unknown shorthand flag: 'x' in -x; see "berth serve --help"`,
@@ -47,7 +48,7 @@ func TestWrongCommandLines(t *testing.T) {
 		"config import":        `berth: missing argument: berth config import FILE|DIRECTORY...; see "berth config import --help"`,
 		"serve --set engine":   `berth: --set "engine": write it as key=value`,
 		"check my.toml":        `berth: unknown argument "my.toml"; use a flag for the configuration file: berth check -c my.toml; see "berth check --help"`,
-		"config shw":           `berth: unknown command "shw" for "berth config"; see "berth config --help"`,
+		"config shw":           `berth: unknown command "shw" for "berth config" (did you mean "show"?); see "berth config --help"`,
 		"config default more":  `berth: "berth config default" takes no arguments, got "more"; see "berth config default --help"`,
 	} {
 		t.Run(line, func(t *testing.T) {

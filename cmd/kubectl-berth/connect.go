@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"net/url"
 
@@ -42,8 +43,12 @@ type server struct {
 func (p *program) connect() (*server, error) {
 	config, err := p.config.ToRESTConfig()
 	if err != nil {
-		if clientcmd.IsEmptyConfig(err) {
+		var file *fs.PathError
+		switch {
+		case clientcmd.IsEmptyConfig(err):
 			err = errors.New("no kubeconfig found: use --kubeconfig or --server, or set KUBECONFIG")
+		case errors.As(err, &file) && file.Path == *p.config.KubeConfig:
+			err = fmt.Errorf("--kubeconfig %s: %w", file.Path, file.Err)
 		}
 		return nil, wrong(err)
 	}

@@ -11,8 +11,10 @@ import (
 	"os"
 	"os/signal"
 
+	"github.com/go-logr/logr"
 	"golang.org/x/sys/unix"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
+	"k8s.io/klog/v2"
 
 	"github.com/berth-cri/berth/cmd/internal/output"
 )
@@ -38,6 +40,7 @@ func (e *exitError) Unwrap() error { return e.error }
 var version = "0.0.0-dev"
 
 func main() {
+	klog.SetLogger(logr.Discard()) // Kubernetes' client logs errors that it also returns
 	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGINT, unix.SIGTERM)
 	stdout, stderr := output.NewTerminal(os.Stdout), output.NewTerminal(os.Stderr)
 	root := newRoot(genericiooptions.IOStreams{In: os.Stdin, Out: stdout, ErrOut: stderr})

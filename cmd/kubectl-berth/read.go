@@ -3,37 +3,73 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
+	nodev1 "k8s.io/api/node/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 
 	"github.com/berth-cri/berth/pkg/cluster"
 )
 
-// state reads nodes and classes. All that is not allowed is told at once.
+// each reads one thing after the other. What is forbidden is told of all at once; after
+// any other failure nothing more is asked.
+func each(reads ...func() error) error {
+	var forbidden []error
+	for _, read := range reads {
+		switch err := read(); {
+		case apierrors.IsForbidden(err):
+			forbidden = append(forbidden, err)
+		case err != nil:
+			return err
+		}
+	}
+	if len(forbidden) > 1 {
+		return fmt.Errorf("rights are missing:\n%w", errors.Join(forbidden...))
+	}
+	return errors.Join(forbidden...)
+}
+
+// into is a read that keeps what it gets.
+func into[T any](to *T, read func() (T, error)) func() error {
+	return func() (err error) {
+		*to, err = read()
+		return err
+	}
+}
+
+// reads are those of nodes and classes.
+func (s *server) reads(ctx context.Context, state *cluster.State) []func() error {
+	return []func() error{
+		into(&state.Nodes, func() ([]corev1.Node, error) { return s.nodes(ctx) }),
+		into(&state.Classes, func() ([]nodev1.RuntimeClass, error) { return s.runtimeClasses(ctx) }),
+	}
+}
+
+// state reads nodes and classes.
 func (s *server) state(ctx context.Context) (*cluster.State, error) {
-	nodes, err := s.nodes(ctx)
-	classes, more := s.runtimeClasses(ctx)
-	if err := errors.Join(err, more); err != nil {
+	state := &cluster.State{}
+	if err := each(s.reads(ctx, state)...); err != nil {
 		return nil, err
 	}
-	return &cluster.State{Nodes: nodes, Classes: classes}, nil
+	return state, nil
 }
 
 // stateWithPods reads also what is pending in a namespace, or in all of them if it is
 // empty, and why.
 func (s *server) stateWithPods(ctx context.Context, namespace string) (*cluster.State, error) {
-	state, err := s.state(ctx)
-	if state == nil {
-		state = &cluster.State{}
-	}
-	var more, last error
-	state.Pods, more = list[corev1.Pod](ctx, s, "pods", s.core.Pods(namespace).List,
-		metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("status.phase", string(corev1.PodPending)).String()})
-	state.Events, last = list[corev1.Event](ctx, s, "events", s.core.Events(namespace).List,
-		metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("reason", cluster.SandboxFailed).String()})
-	if err := errors.Join(err, more, last); err != nil {
+	state := &cluster.State{}
+	if err := each(append(s.reads(ctx, state),
+		into(&state.Pods, func() ([]corev1.Pod, error) {
+			return list[corev1.Pod](ctx, s, "pods", s.core.Pods(namespace).List,
+				metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("status.phase", string(corev1.PodPending)).String()})
+		}),
+		into(&state.Events, func() ([]corev1.Event, error) {
+			return list[corev1.Event](ctx, s, "events", s.core.Events(namespace).List,
+				metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("reason", cluster.SandboxFailed).String()})
+		}))...); err != nil {
 		return nil, err
 	}
 	return state, nil

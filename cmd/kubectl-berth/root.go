@@ -7,6 +7,7 @@ import (
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 
+	"github.com/berth-cri/berth/cmd/internal/commandline"
 	"github.com/berth-cri/berth/cmd/internal/manifests"
 	"github.com/berth-cri/berth/cmd/internal/manual"
 )
@@ -40,24 +41,19 @@ file is wrong (then nothing was done), 1 for any other failure.`,
 		Version:       version,
 		SilenceErrors: true,
 		SilenceUsage:  true,
-		Args:          noSubcommand,
-		RunE:          func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	root.SetIn(streams.In)
 	root.SetOut(streams.Out)
 	root.SetErr(streams.ErrOut)
 	p.config.AddFlags(root.PersistentFlags())
 	p.completeFlags(root)
-	root.SetFlagErrorFunc(misused)
 	nodes, files := &nodeCommands{p}, &fileCommands{p}
 	root.AddCommand(nodes.nodesCommand(), nodes.topCommand(), (&listCommand{p}).command(), (&auditCommand{p}).command(), (&fitCommand{p}).command(),
 		(&applyCommand{p}).command(), (&policyCommand{p}).command(), files.generateCommand(), files.lintCommand(), files.migrateCommand(),
 		files.simulateCommand(), manCommand())
 	// kubectl completes its plugins by contrib/kubectl/kubectl_complete-berth.
 	root.CompletionOptions.DisableDefaultCmd = true
-	for _, c := range root.Commands() {
-		checkArgs(c)
-	}
+	commandline.Check(root, wrong)
 	return root
 }
 
@@ -77,32 +73,6 @@ func manCommand() *cobra.Command {
 // misused is an error of the command line.
 func misused(c *cobra.Command, err error) error {
 	return wrong(fmt.Errorf("%w; see \"%s --help\"", err, c.CommandPath()))
-}
-
-// checkArgs makes wrong arguments errors of the command line.
-func checkArgs(c *cobra.Command) {
-	allowed := c.Args
-	if allowed == nil {
-		return
-	}
-	c.Args = func(c *cobra.Command, args []string) error {
-		if err := allowed(c, args); err != nil {
-			return misused(c, err)
-		}
-		return nil
-	}
-}
-
-// noSubcommand is reached with arguments only if no command has their name.
-func noSubcommand(c *cobra.Command, args []string) error {
-	if len(args) == 0 {
-		return nil
-	}
-	err := fmt.Errorf("unknown command %q for %q", args[0], c.CommandPath())
-	if near := c.SuggestionsFor(args[0]); len(near) > 0 {
-		err = fmt.Errorf("%w (did you mean %q?)", err, near[0])
-	}
-	return misused(c, err)
 }
 
 // note is about something that is no mistake.

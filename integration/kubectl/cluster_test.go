@@ -235,13 +235,17 @@ func nobodyAnswers(t *testing.T, _ *bed) {
 		{"audit --measurements -", 2, `unknown field "kind"`},
 		{"audit --measurements /nowhere.yaml", 2, "/nowhere.yaml"},
 		{"audit -o table", 2, "unknown output format -o table"},
-		{"audit everything", 2, `unknown command "everything" for "kubectl berth audit"`},
+		{"audit everything", 2, `"kubectl berth audit" takes no arguments, got "everything"`},
 		{"fit -f - --handlers -", 2, `unknown field "kind"`},
 		{"nodes --context other", 2, `"other"`},
 	} {
 		r := berth(t, c.code, nowhere, "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {containers: [{name: c, image: i}]}\n", strings.Fields(c.args)...)
 		if r.stdout != "" || !strings.Contains(r.stderr, c.says) {
 			t.Errorf("%s: got %+v", c.args, r)
+		}
+		// One line: what does not answer once is not asked again.
+		if c.code == 1 && strings.Count(r.stderr, "\n") > 1 {
+			t.Errorf("%s says more than once what is wrong:\n%s", c.args, r.stderr)
 		}
 	}
 	has(t, berth(t, 0, nowhere, "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {containers: [{name: c, image: i}]}\n", "fit", "--local", "-", "--handlers", "runc").stdout, "Pod p  runc     yes")

@@ -1,0 +1,53 @@
+package main
+
+import (
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// TestWrongCommandLines: what is wrong is said with what to do, by a status of its own.
+func TestWrongCommandLines(t *testing.T) {
+	empty := t.TempDir()
+	t.Setenv("NODE_NAME", "")
+	for line, c := range map[string]struct {
+		status int
+		says   string
+	}{
+		"instal":                           {2, `unknown command "instal" for "berth-installer" (did you mean "install"?); see "berth-installer --help"`},
+		"install extra":                    {2, `"berth-installer install" takes no arguments, got "extra"`},
+		"install --runtme x":               {2, "unknown flag: --runtme"},
+		"install --runtime x":              {2, "--runtime x: write {handler: crun"},
+		"install --endpoint x":             {2, `endpoint "x" is not a unix socket; write unix:///`},
+		"install --root " + empty:          {2, "--root " + empty + " is not the root directory of a node: it has no directory /var/lib"},
+		"uninstall --root " + empty + "/x": {2, "/x is not the root directory of a node"},
+		"rescue --root " + empty:           {2, "is not the root directory of a node"},
+		"run":                              {2, "--node and --namespace are needed"},
+		"ready --ready-file " + empty + "/r": {1,
+			`the node is not as wanted, or not yet: "berth-installer run" has not written ` + empty + "/r; its log says why"},
+	} {
+		t.Run(line, func(t *testing.T) {
+			root := newRoot()
+			root.SetArgs(strings.Fields(line))
+			root.SetOut(io.Discard)
+			err := root.ExecuteContext(t.Context())
+			if err == nil || status(err) != c.status || !strings.Contains(err.Error(), c.says) {
+				t.Errorf("got %v, exit status %d", err, status(err))
+			}
+		})
+	}
+	if left, err := os.ReadDir(empty); err != nil || len(left) > 0 {
+		t.Errorf("the wrong root has %v, %v", left, err)
+	}
+	ready := filepath.Join(empty, "ready")
+	if err := os.WriteFile(ready, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c := newRoot()
+	c.SetArgs([]string{"ready", "--ready-file", ready})
+	if err := c.Execute(); err != nil {
+		t.Error(err)
+	}
+}

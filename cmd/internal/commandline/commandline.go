@@ -1,0 +1,71 @@
+// Package commandline has all programs say the same of a command line that is wrong.
+package commandline
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+)
+
+// suggestionDistance is how many letters a name may differ by, to be the one that was meant.
+const suggestionDistance = 2
+
+// Check makes wrong flags and arguments of a command, and of those below it, errors that
+// wrong makes of the mistake. A command that only has others below it prints its help.
+func Check(c *cobra.Command, wrong func(error) error) {
+	misused := func(c *cobra.Command, err error) error {
+		return wrong(fmt.Errorf("%w; see \"%s --help\"", err, c.CommandPath()))
+	}
+	c.SetFlagErrorFunc(misused)
+	check(c, misused)
+}
+
+func check(c *cobra.Command, misused func(*cobra.Command, error) error) {
+	allowed := c.Args
+	if !c.Runnable() {
+		allowed = noSubcommand
+		c.SuggestionsMinimumDistance = suggestionDistance
+		c.RunE = func(c *cobra.Command, _ []string) error { return c.Help() }
+	}
+	if allowed != nil {
+		c.Args = func(c *cobra.Command, args []string) error {
+			if err := allowed(c, args); err != nil {
+				return misused(c, plainly(c, args, err))
+			}
+			return nil
+		}
+	}
+	for _, below := range c.Commands() {
+		check(below, misused)
+	}
+}
+
+// plainly says what is wrong with a number of arguments by the command's usage.
+// Other mistakes are told as they are.
+func plainly(c *cobra.Command, args []string, err error) error {
+	_, wanted, _ := strings.Cut(c.Use, " ")
+	switch most := len(strings.Fields(wanted)); {
+	case c.HasSubCommands() || strings.Contains(err.Error(), " -c "):
+		return err
+	case wanted == "" && len(args) > 0:
+		return fmt.Errorf("%q takes no arguments, got %q", c.CommandPath(), args[0])
+	case len(args) > most:
+		return fmt.Errorf("too many arguments, from %q on: %s %s", args[most], c.CommandPath(), wanted)
+	case len(args) < most:
+		return fmt.Errorf("missing argument: %s %s", c.CommandPath(), wanted)
+	}
+	return err
+}
+
+// noSubcommand is reached with arguments only if no command has their name.
+func noSubcommand(c *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	err := fmt.Errorf("unknown command %q for %q", args[0], c.CommandPath())
+	if near := c.SuggestionsFor(args[0]); len(near) > 0 {
+		err = fmt.Errorf("%w (did you mean %q?)", err, near[0])
+	}
+	return err
+}

@@ -150,7 +150,7 @@ func lead(ctx context.Context, client kubernetes.Interface, namespace string, wa
 			LockConfig: resourcelock.ResourceLockConfig{Identity: me},
 		},
 		Name: lease, LeaseDuration: leaseDuration, RenewDeadline: renewDeadline, RetryPeriod: retryPeriod,
-		ReleaseOnCancel: true, WatchDog: watch,
+		ReleaseOnCancel: true,
 		Callbacks: leaderelection.LeaderCallbacks{
 			OnStartedLeading: func(leading context.Context) {
 				if !state.CompareAndSwap(0, working) {
@@ -174,6 +174,7 @@ func lead(ctx context.Context, client kubernetes.Interface, namespace string, wa
 	if err != nil {
 		return err
 	}
+	watch.SetLeaderElection(elector) // only RunOrDie would do so
 	elector.Run(holding)
 	if state.Load() == working {
 		err = <-ended

@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -146,6 +147,7 @@ func TestController(t *testing.T) {
 		{"a node that does not answer", away},
 		{"rights that are missing", forbidden},
 		{"rights that are taken away", taken},
+		{"one that slept, and reaches nobody", slept},
 	} {
 		if !t.Run(step.name, func(t *testing.T) { step.do(t, b) }) {
 			return
@@ -269,6 +271,40 @@ func taken(t *testing.T, b *bed) {
 	b.Kubectl(t, "", "patch", "clusterrole", "berth-controller", "--type=json", fmt.Sprintf(rule, "patch"))
 	b.room(t, "node-1", "5")
 	tells(t, c, "/metrics", "berth_controller_failing_nodes 0\n")
+}
+
+// slept has a leader sleep until its lease is long over, and reach no server then: it says
+// that it does not live, and ends, so that two never work.
+func slept(t *testing.T, b *bed) {
+	var cut atomic.Bool
+	front := b.Front(t, func(pass http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if cut.Load() {
+				<-r.Context().Done()
+				return
+			}
+			pass.ServeHTTP(w, r)
+		})
+	})
+	c := b.StartControllerAs(t, b.Kubeconfig(t, kubelet.Admin, front), namespace)
+	took(t, c)
+	tells(t, c, "/healthz", "")
+	cut.Store(true)
+	const lease, tolerance = 10 * time.Second, 10 * time.Second // of cmd/berth-controller
+	c.Sleep(t, lease+tolerance+time.Second)
+	response, err := http.Get(c.URL + "/healthz")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	if text, err := io.ReadAll(response.Body); response.StatusCode != http.StatusInternalServerError || !strings.Contains(string(text), "failed election to renew leadership") {
+		t.Errorf("/healthz: %s: %s, %v", response.Status, text, err)
+	}
+	if code := c.Wait(); code != 1 || !strings.Contains(c.Log(), "lost the lease berth-controller: the API server did not answer, or another controller took it") {
+		t.Errorf("it ended with %d:\n%s", code, c.Log())
+	}
+	other, _ := took(t, b.StartController(t))
+	tells(t, other, "/healthz", "")
 }
 
 // tells waits until a controller answers with all of that.

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -82,6 +83,18 @@ func (c *Controller) Stop(t testbed.T) {
 	t.Helper()
 	if err := c.process.end(syscall.SIGTERM); err != nil {
 		t.Fatalf("end %s: %v", c.process.part, err)
+	}
+}
+
+// Sleep stops it for so long, as a machine that is suspended does. What waits for it waits.
+func (c *Controller) Sleep(t testbed.T, d time.Duration) {
+	t.Helper()
+	if err := c.process.command.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatalf("stop %s: %v", c.process.part, err)
+	}
+	time.Sleep(d)
+	if err := c.process.command.Process.Signal(syscall.SIGCONT); err != nil {
+		t.Fatalf("continue %s: %v", c.process.part, err)
 	}
 }
 

@@ -57,7 +57,7 @@ func (r *remote) printLabels(c *cobra.Command, node string) error {
 func knownOf(handlers []*adminv1.Handler) []nodelabel.Known {
 	var all []nodelabel.Known
 	for _, h := range handlers {
-		all = append(all, nodelabel.Known{Name: h.GetName(), Phase: handler.Phase(stateWord(h.GetState())), MaxPods: int(h.GetMaxPods()), Can: client.Capabilities(h)})
+		all = append(all, nodelabel.Known{Name: h.GetName(), Phase: handler.Phase(stateWord(h.GetState())), Default: h.GetIsDefault(), MaxPods: int(h.GetMaxPods()), Can: client.Capabilities(h)})
 	}
 	return all
 }

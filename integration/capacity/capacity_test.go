@@ -170,6 +170,13 @@ func pods(t *testing.T, b *bed) {
 	b.room(t, "node-1", "1")
 	b.label(t, "node-1", kata+"=ready", kata+".max-pods=7")
 	b.room(t, "node-1", "7")
+	// Pods without a class take places of the default handler, and no others.
+	b.create(t, "{apiVersion: v1, kind: Pod, metadata: {name: classless}, spec: {nodeName: node-1, containers: [{name: main, image: none}]}}")
+	b.label(t, "node-1", kata+".default=true")
+	b.room(t, "node-1", "6")
+	b.label(t, "node-1", kata+".default-")
+	b.room(t, "node-1", "7")
+	b.delete(t, "classless")
 	// Somebody else's figure does not stay.
 	b.Kubectl(t, "", "patch", "node", "node-1", "--subresource=status", `--patch={"status":{"capacity":{"`+string(kataPods)+`":"99"}}}`)
 	b.room(t, "node-1", "7")

@@ -39,7 +39,7 @@ func RoomOf(n *corev1.Node, pods []*corev1.Pod, classes Classes, counting Counti
 		}
 		free := int64(0) // it is there, and full
 		if takesPods && ready(n) {
-			free = max(0, most(n, handler)-others[handler]-having[name])
+			free = max(0, most(n, handler)-others.of(n, handler)-having[name])
 		}
 		room[name] += free
 	}
@@ -70,10 +70,26 @@ func (c Counting) of(p *corev1.Pod, name corev1.ResourceName) int64 {
 	return asks.Value()
 }
 
-// taken is what pods take, how many have some of it, and how many of each handler have
-// none, for they are older than it or of another class.
-func taken(pods []*corev1.Pod, classes Classes, counting Counting) (room, having Room, others map[string]int64) {
-	room, having, others = Room{}, Room{}, map[string]int64{}
+// uncounted are pods that have none of the resource.
+type uncounted struct {
+	// older are those of each handler whose class got the resource later, or has none.
+	older map[string]int64
+	// classless have no class, and so the default handler.
+	classless int64
+}
+
+// of is how many a handler of the node has.
+func (u uncounted) of(n *corev1.Node, handler string) int64 {
+	pods := u.older[handler]
+	if n.Labels[nodelabel.Default(handler)] == nodelabel.True {
+		pods += u.classless
+	}
+	return pods
+}
+
+// taken is what pods take, how many have some of it, and how many have none.
+func taken(pods []*corev1.Pod, classes Classes, counting Counting) (room, having Room, others uncounted) {
+	room, having, others = Room{}, Room{}, uncounted{older: map[string]int64{}}
 	for _, p := range pods {
 		if p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
 			continue
@@ -86,8 +102,12 @@ func taken(pods []*corev1.Pod, classes Classes, counting Counting) (room, having
 				counted = true
 			}
 		}
-		if class := p.Spec.RuntimeClassName; class != nil && !counted {
-			others[classes[*class]]++
+		switch class := p.Spec.RuntimeClassName; {
+		case counted:
+		case class == nil:
+			others.classless++
+		default:
+			others.older[classes[*class]]++
 		}
 	}
 	return room, having, others

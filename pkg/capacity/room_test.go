@@ -3,6 +3,7 @@ package capacity
 import (
 	"encoding/json"
 	"maps"
+	"slices"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -95,6 +96,9 @@ func TestRoomOf(t *testing.T) {
 		{"only such pods, and too many", aNode(ready), append(of("kata-small", 50), three...), classes, Room{corev1.ResourceName(kata): 3}},
 		{"pods of another handler", aNode(ready), append(of("std", 5), three...), Classes{"kata": "kata", "std": "runc"}, Room{corev1.ResourceName(kata): 40}},
 		{"pods without a class", aNode(ready), append([]*corev1.Pod{{}}, three...), classes, Room{corev1.ResourceName(kata): 40}},
+		{"pods without a class, and the default handler", aNode(with(nodelabel.Default("kata"), nodelabel.True)), append([]*corev1.Pod{{}, {}}, three...), classes, Room{corev1.ResourceName(kata): 38}},
+		{"too many of them", aNode(with(nodelabel.Default("kata"), nodelabel.True)), slices.Concat(slices.Repeat([]*corev1.Pod{{}}, 50), three), classes, Room{corev1.ResourceName(kata): 3}},
+		{"another handler is the default", aNode(with(nodelabel.Default("runc"), nodelabel.True)), append([]*corev1.Pod{{}}, three...), classes, Room{corev1.ResourceName(kata): 40}},
 		{"two handlers", aNode(with(nodelabel.Present("runc"), nodelabel.True)), three, Classes{"kata": "kata", "std": "runc"}, Room{corev1.ResourceName(kata): 40, corev1.ResourceName(runc): 0}},
 		{"a pod that costs more", aNode(gone), of("kata", 1, kata, runc), classes, Room{corev1.ResourceName(kata): 1, corev1.ResourceName(runc): 1}},
 	} {

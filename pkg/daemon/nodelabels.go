@@ -51,7 +51,7 @@ func labelFaults(keeper *featurefile.Keeper) []string {
 func contentOf(handlers []lifecycle.Handler) featurefile.Content {
 	var known []nodelabel.Known
 	for _, h := range handlers {
-		known = append(known, nodelabel.Known{Name: h.Definition.Name, Phase: h.State.Phase, MaxPods: h.Definition.Limits.MaxPods, Can: h.Capabilities})
+		known = append(known, nodelabel.Known{Name: h.Definition.Name, Phase: h.State.Phase, Default: h.Default, MaxPods: h.Definition.Limits.MaxPods, Can: h.Capabilities})
 	}
 	return featurefile.Content{Labels: nodelabel.Labels(known), Features: nodelabel.States(known), Lasting: nodelabel.Presence(known)}
 }

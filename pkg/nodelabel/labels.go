@@ -19,6 +19,8 @@ type Fact struct {
 type Known struct {
 	Name  string
 	Phase handler.Phase
+	// Default says that pods without a class get it.
+	Default bool
 	// MaxPods is how many pods it takes; zero is not bounded.
 	MaxPods int
 	Can     capability.Table
@@ -42,6 +44,9 @@ func Labels(handlers []Known) []Fact {
 			continue
 		}
 		ready = append(ready, Fact{Handler(h.Name), Ready})
+		if h.Default {
+			rest = append(rest, Fact{Default(h.Name), True})
+		}
 		if h.MaxPods > 0 {
 			rest = append(rest, Fact{MaxPods(h.Name), strconv.Itoa(h.MaxPods)})
 		}

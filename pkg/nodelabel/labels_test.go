@@ -25,14 +25,14 @@ func TestLabels(t *testing.T) {
 		capability.Checkpoint: capability.Yes, capability.Exec: capability.Yes,
 	}
 	handlers := []Known{
-		{"runc", handler.Ready, 40, can(capability.SharedKernel, everything)},
-		{"cordoned", handler.Cordoned, 7, can(capability.SharedKernel, everything)},
-		{"draining", handler.Draining, 0, can(capability.SharedKernel, everything)},
-		{"broken", handler.NotReady, 0, can(capability.VM, everything)},
-		{"gvisor", handler.Ready, 0, can(capability.UserSpaceKernel, map[capability.Name]capability.Answer{
+		{"runc", handler.Ready, true, 40, can(capability.SharedKernel, everything)},
+		{"cordoned", handler.Cordoned, false, 7, can(capability.SharedKernel, everything)},
+		{"draining", handler.Draining, false, 0, can(capability.SharedKernel, everything)},
+		{"broken", handler.NotReady, true, 0, can(capability.VM, everything)},
+		{"gvisor", handler.Ready, false, 0, can(capability.UserSpaceKernel, map[capability.Name]capability.Answer{
 			capability.UserNamespaces: capability.No, capability.Checkpoint: capability.Unknown,
 		})},
-		{"silent", handler.Ready, 0, capability.Table{}},
+		{"silent", handler.Ready, false, 0, capability.Table{}},
 	}
 	before := slices.Clone(handlers)
 	want := []Fact{
@@ -40,6 +40,7 @@ func TestLabels(t *testing.T) {
 		{p + "runc", "ready"},
 		{p + "silent", "ready"},
 		{p + "gvisor.isolation", "user-space-kernel"},
+		{p + "runc.default", "true"},
 		{p + "runc.max-pods", "40"},
 		{p + "runc.isolation", "shared-kernel"},
 		{p + "runc.user-namespaces", "true"},

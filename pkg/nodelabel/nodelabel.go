@@ -34,6 +34,9 @@ func Present(name string) string { return About(name, "present") }
 // MaxPods is the label that says how many pods a handler takes, if that is bounded.
 func MaxPods(name string) string { return About(name, "max-pods") }
 
+// Default is the label of the handler that pods without a class get, while it takes pods.
+func Default(name string) string { return About(name, "default") }
+
 // Pods is the resource that each pod of a handler has one of. It has Prefix, because
 // what is not below kubernetes.io is set to zero by a kubelet that takes its node for a
 // new one, and then its pods do not fit.

@@ -14,7 +14,7 @@ func TestNames(t *testing.T) {
 	if got := About("runc", "isolation"); got != "feature.node.kubernetes.io/handler.runc.isolation" {
 		t.Errorf("got %s", got)
 	}
-	abouts := []string{isolation, state, "present", "max-pods", pods}
+	abouts := []string{isolation, state, "present", "default", "max-pods", pods}
 	for _, name := range Told {
 		abouts = append(abouts, string(name))
 	}

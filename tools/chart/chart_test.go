@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	monitoringv1 "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
 	"helm.sh/helm/v4/pkg/chart/common"
 	"helm.sh/helm/v4/pkg/chart/common/util"
 	"helm.sh/helm/v4/pkg/chart/v2/lint"
@@ -75,7 +76,7 @@ runtimes:
   crun: {kind: crun, version: "1.24", image: "registry.example/crun:1.24", path: /usr/bin/crun, options: "max_pods = 40"}
   gvisor: {kind: runsc, version: "20260101.0", image: "registry.example/runsc:1"}
   kata: {kind: kata, version: 3.20.0, hostPath: /opt/kata}
-controller: {enabled: true, replicas: 3, countOverhead: once}
+controller: {enabled: true, replicas: 3, countOverhead: once, podMonitor: {enabled: true, labels: {release: prometheus}}}
 podLabels: {team: nodes}
 podAnnotations: {note: kept}
 affinity: {nodeAffinity: {}}
@@ -138,6 +139,7 @@ func TestRefused(t *testing.T) {
 		"state":            {"state: absent", "/state"},
 		"endpoint":         {"endpoint: /run/containerd/containerd.sock", "/endpoint"},
 		"no controller":    {"controller: {enabled: true, replicas: 0}", "/controller/replicas"},
+		"monitor's labels": {"controller: {podMonitor: {labels: {release: 1}}}", "/controller/podMonitor/labels/release"},
 		"counting":         {"controller: {countOverhead: twice}", "/controller/countOverhead"},
 		"version a number": {`runtimes: {x: {kind: crun, version: 1.24, image: a}}`, "/runtimes/x/version"},
 	} {
@@ -147,6 +149,40 @@ func TestRefused(t *testing.T) {
 				t.Errorf("got %v, want %q", err, c.says)
 			}
 		})
+	}
+}
+
+// TestPodMonitor reads the PodMonitor as the Prometheus operator does, and finds the port.
+func TestPodMonitor(t *testing.T) {
+	rendered, err := render(t, full)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var monitor monitoringv1.PodMonitor
+	for text := range strings.SplitSeq(rendered, "---\n") {
+		if strings.Contains(text, "\nkind: PodMonitor\n") {
+			if err := yaml.UnmarshalStrict([]byte(text), &monitor); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	ends := monitor.Spec.PodMetricsEndpoints
+	if monitor.Labels["release"] != "prometheus" || len(ends) != 1 || ends[0].Port == nil || ends[0].Path != "/metrics" {
+		t.Fatalf("got %+v", monitor)
+	}
+	port := "- name: " + *ends[0].Port + "\n          containerPort: 8080\n"
+	for key, value := range monitor.Spec.Selector.MatchLabels {
+		if !strings.Contains(rendered, "      labels:\n        "+key+": "+value+"\n") {
+			t.Errorf("no pod has the label %s: %s", key, value)
+		}
+	}
+	if len(monitor.Spec.Selector.MatchLabels) == 0 || !strings.Contains(rendered, port) {
+		t.Errorf("no pod has\n%s", port)
+	}
+	for _, values := range []string{"controller: {enabled: true}", "controller: {podMonitor: {enabled: true}}"} {
+		if rendered, err := render(t, values); err != nil || strings.Contains(rendered, "PodMonitor") {
+			t.Errorf("%s makes one, or %v", values, err)
+		}
 	}
 }
 

@@ -23,8 +23,8 @@ func (p *listCommand) command() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "classes [CLASS]...",
 		Short: "Show what RuntimeClasses give: isolation, overhead, and what they do not support",
-		Long: `Show what RuntimeClasses give to pods: isolation, overhead, and which capabilities their
-handler does not support. It comes from annotations that "generate" and "apply" write
+		Long: `Show what RuntimeClasses give to pods: isolation, the sets of properties that their
+handler conforms to, overhead, and which capabilities it does not support. It comes from annotations that "generate" and "apply" write
 into classes, so the right to list classes is enough; nodes are not read. Of a class
 without these annotations only the handler and the overhead are known. -o wide adds the
 capabilities that are supported, those of which that is not known, and the node selector.`,
@@ -54,6 +54,7 @@ type listedClass struct {
 	// Default: pods without a class get the handler, too.
 	Default      bool                                 `json:"default,omitempty"`
 	Isolation    capability.Isolation                 `json:"isolation,omitempty"`
+	Conforms     []string                             `json:"conforms,omitempty"`
 	Overhead     corev1.ResourceList                  `json:"overhead,omitempty"`
 	NodeSelector map[string]string                    `json:"nodeSelector,omitempty"`
 	Capabilities map[capability.Name]capability.Known `json:"capabilities,omitempty"`
@@ -70,6 +71,9 @@ func (p *listCommand) listClasses(ctx context.Context, names []string, form stri
 	if err != nil {
 		return err
 	}
+	if len(classes) == 0 && len(names) == 0 {
+		p.note("the cluster has no RuntimeClasses; \"kubectl berth apply --handlers\" makes one for each handler of a node")
+	}
 	shown := []listedClass{}
 	for i := range classes {
 		c := runtimeclass.Class{Source: runtimeclass.Source{File: "the cluster"}, Version: "v1", RuntimeClass: &classes[i]}
@@ -80,7 +84,7 @@ func (p *listCommand) listClasses(ctx context.Context, names []string, form stri
 		if err != nil {
 			p.note("%v", err)
 		}
-		one := listedClass{Name: c.Name, Handler: c.Handler, Default: h.Default, Isolation: h.Isolation, Capabilities: h.Capabilities, handler: h}
+		one := listedClass{Name: c.Name, Handler: c.Handler, Default: h.Default, Isolation: h.Isolation, Conforms: h.Conforms, Capabilities: h.Capabilities, handler: h}
 		if c.Overhead != nil {
 			one.Overhead = c.Overhead.PodFixed
 		}
@@ -98,7 +102,7 @@ func (p *listCommand) listClasses(ctx context.Context, names []string, form stri
 }
 
 func classesTable(all []listedClass, wide bool) *output.Table {
-	t := &output.Table{Header: []string{"CLASS", "HANDLER", "ISOLATION", "OVERHEAD", "NOT SUPPORTED"}, Whole: wide}
+	t := &output.Table{Header: []string{"CLASS", "HANDLER", "ISOLATION", "CONFORMS", "OVERHEAD", "NOT SUPPORTED"}, Whole: wide}
 	if wide {
 		t.Header = append(t.Header, "UNKNOWN", "SUPPORTED", "NODES")
 	}
@@ -117,7 +121,7 @@ func classesTable(all []listedClass, wide bool) *output.Table {
 		if known.Empty() {
 			lacks = "not annotated"
 		}
-		row := []string{c.Name, handler, or(string(c.Isolation)), or(costs(c.Overhead)), lacks}
+		row := []string{c.Name, handler, or(string(c.Isolation)), or(strings.Join(c.Conforms, ", ")), or(costs(c.Overhead)), lacks}
 		if wide {
 			row = append(row, or(strings.Join(by[capability.Unknown], ", ")), or(strings.Join(by[capability.Yes], ", ")), or(selector(c.NodeSelector)))
 		}

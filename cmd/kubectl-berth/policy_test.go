@@ -55,7 +55,7 @@ func TestClassesTable(t *testing.T) {
 	if err := classesTable(all, true).Write(&b); err != nil {
 		t.Fatal(err)
 	}
-	const want = "CLASS  HANDLER  ISOLATION  OVERHEAD  NOT SUPPORTED  UNKNOWN  SUPPORTED  NODES\nc      h        -          -         host-pid       selinux  -          -\n"
+	const want = "CLASS  HANDLER  ISOLATION  CONFORMS  OVERHEAD  NOT SUPPORTED  UNKNOWN  SUPPORTED  NODES\nc      h        -          -         -         host-pid       selinux  -          -\n"
 	if b.String() != want {
 		t.Errorf("got\n%s", b.String())
 	}

@@ -31,6 +31,7 @@ const inventory = `handlers:
   capabilities: {host-network: {answer: "yes", source: ran}, exec: {answer: "yes", source: ran}}
 - name: kata
   isolation: vm
+  conforms: [sandboxed/v1, vm/v1]
   capabilities: {host-network: {answer: "no", source: declared, note: a kernel of its own}, exec: {answer: unknown}}
 `
 
@@ -54,11 +55,11 @@ func classes(t *testing.T, b *bed) {
 		}
 		return nil
 	})
-	want := `CLASS  HANDLER         ISOLATION      OVERHEAD    NOT SUPPORTED
-kata   kata            vm             -           host-network
-plain  crun            -              memory=5Mi  not annotated
-runc   runc (default)  shared-kernel  -           -
-wrong  x               -              -           not annotated
+	want := `CLASS  HANDLER         ISOLATION      CONFORMS             OVERHEAD    NOT SUPPORTED
+kata   kata            vm             sandboxed/v1, vm/v1  -           host-network
+plain  crun            -              -                    memory=5Mi  not annotated
+runc   runc (default)  shared-kernel  -                    -           -
+wrong  x               -              -                    -           not annotated
 `
 	if r.stdout != want {
 		t.Errorf("got\n%s", r.stdout)
@@ -71,7 +72,7 @@ wrong  x               -              -           not annotated
 	// Nodes do not report it, and do not take it away.
 	b.empty(t, nodesPath)
 	b.node(t, "a", true, nil, "", "runc", "kata")
-	has(t, berth(t, 0, b.admin, "", "apply", "--from-nodes", "--any-node", "--dry-run=client", "-o", "json").stdout, `"berth.dev/isolation": "vm"`, `\"note\":\"a kernel of its own\"`, `"berth.dev/default": "true"`)
+	has(t, berth(t, 0, b.admin, "", "apply", "--from-nodes", "--any-node", "--dry-run=client", "-o", "json").stdout, `"berth.dev/isolation": "vm"`, `"berth.dev/conforms": "sandboxed/v1,vm/v1"`, `\"note\":\"a kernel of its own\"`, `"berth.dev/default": "true"`)
 	has(t, berth(t, 0, b.admin, "", "apply", "--from-nodes", "--any-node").stdout, "kata unchanged", "runc unchanged")
 	if r := berth(t, 0, b.guest, "", "classes"); !strings.Contains(r.stdout, "kata   kata            vm ") || !strings.Contains(r.stdout, "runc   runc (default)  shared-kernel") {
 		t.Errorf("after an apply of what nodes report:\n%s", r.stdout)

@@ -14,6 +14,9 @@ const (
 	IsolationAnnotation = "berth.dev/isolation"
 	// CapabilitiesAnnotation is what the handler can do, as JSON.
 	CapabilitiesAnnotation = "berth.dev/capabilities"
+	// ConformsAnnotation has the sets of properties that self-check pods of the handler had,
+	// with commas between them.
+	ConformsAnnotation = "berth.dev/conforms"
 	// DefaultAnnotation is "true" if pods without a class get the handler, too.
 	DefaultAnnotation = "berth.dev/default"
 )
@@ -23,6 +26,9 @@ func (h Handler) annotations() map[string]string {
 	all := map[string]string{}
 	if h.Isolation != "" {
 		all[IsolationAnnotation] = string(h.Isolation)
+	}
+	if len(h.Conforms) > 0 {
+		all[ConformsAnnotation] = strings.Join(h.Conforms, ",")
 	}
 	if len(h.Capabilities) > 0 {
 		text, err := json.Marshal(h.Capabilities)
@@ -50,6 +56,11 @@ func (c Class) Annotated() (Handler, error) {
 	h.Isolation = capability.Isolation(strings.TrimSpace(c.Annotations[IsolationAnnotation]))
 	if err := h.Validate(); err != nil {
 		return Handler{}, problem(IsolationAnnotation, "has the wrong value: %v", err)
+	}
+	for name := range strings.SplitSeq(c.Annotations[ConformsAnnotation], ",") {
+		if name = strings.TrimSpace(name); name != "" {
+			h.Conforms = append(h.Conforms, name)
+		}
 	}
 	switch value := c.Annotations[DefaultAnnotation]; value {
 	case "true":

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/signal"
 	"sync/atomic"
@@ -22,6 +23,7 @@ import (
 	"k8s.io/client-go/tools/leaderelection"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 
+	"github.com/berth-cri/berth/cmd/internal/commandline"
 	"github.com/berth-cri/berth/pkg/capacity"
 	"github.com/berth-cri/berth/pkg/observe/scrape"
 )
@@ -48,7 +50,7 @@ func main() {
 	stop()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "error:", err)
-		os.Exit(1)
+		os.Exit(commandline.Status(err))
 	}
 }
 
@@ -62,7 +64,9 @@ how many pods each handler takes, or how many it has while it takes none. Handle
 their state are read from the nodes' labels, pods from the API server.
 
 It runs in the cluster, as contrib/kubernetes/capacity.yaml says. Of several, the one
-with the lease works, and the others wait.`,
+with the lease works, and the others wait.
+
+Exit status: 2 if the command line is wrong, 1 after any other failure.`,
 		Example:       "  berth-controller\n  berth-controller --kubeconfig admin.kubeconfig",
 		Version:       version,
 		Args:          cobra.NoArgs,
@@ -76,15 +80,16 @@ with the lease works, and the others wait.`,
 	c.Flags().StringVar(&namespace, "namespace", leaseNamespace, "`NAMESPACE` of the lease; the same for all controllers of a cluster")
 	c.Flags().StringVar(&counting, "count-overhead", string(capacity.ByStatus), "how the cluster's scheduler counts the overhead of pods that run: by-status (Kubernetes 1.36 and 1.37) or once")
 	c.Flags().StringVar(&address, "address", ":8080", "`ADDRESS` of /metrics, /healthz and /readyz; empty: none")
+	commandline.Check(c, commandline.Wrong)
 	return c
 }
 
 func run(ctx context.Context, kubeconfig, namespace, address string, counting capacity.Counting) error {
 	if counting != capacity.ByStatus && counting != capacity.Once {
-		return fmt.Errorf("--count-overhead=%s must be %s or %s", counting, capacity.ByStatus, capacity.Once)
+		return commandline.Wrong(fmt.Errorf("--count-overhead=%s must be %s or %s", counting, capacity.ByStatus, capacity.Once))
 	}
 	if namespace == "" {
-		return errors.New("--namespace is empty")
+		return commandline.Wrong(errors.New("--namespace is empty"))
 	}
 	config, err := connect(kubeconfig)
 	if err != nil {
@@ -113,10 +118,14 @@ func connect(kubeconfig string) (*rest.Config, error) {
 	rules.ExplicitPath = kubeconfig
 	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{}).ClientConfig()
 	if err != nil {
-		if clientcmd.IsEmptyConfig(err) {
+		var file *fs.PathError
+		switch {
+		case clientcmd.IsEmptyConfig(err):
 			err = errors.New("no API server is known: run it in a pod, or use --kubeconfig")
+		case errors.As(err, &file) && file.Path == kubeconfig:
+			err = fmt.Errorf("--kubeconfig %s: %w", kubeconfig, file.Err)
 		}
-		return nil, err
+		return nil, commandline.Wrong(err)
 	}
 	config.UserAgent = "berth-controller/" + version
 	// The server bounds its clients by itself.

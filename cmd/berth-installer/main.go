@@ -32,23 +32,8 @@ func main() {
 	cancel()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "berth-installer:", err)
-		os.Exit(status(err))
+		os.Exit(commandline.Status(err))
 	}
-}
-
-// wrongError is one of what was given: nothing was done.
-type wrongError struct{ error }
-
-func (e wrongError) Unwrap() error { return e.error }
-
-func wrong(err error) error { return wrongError{err} }
-
-// status is with what to exit.
-func status(err error) int {
-	if given := (wrongError{}); errors.As(err, &given) {
-		return 2
-	}
-	return 1
 }
 
 // values are what a chart or an operator says.
@@ -89,7 +74,7 @@ func newRoot() *cobra.Command {
 	root.PersistentFlags().StringVar(&s.readyFile, "ready-file", "/run/berth-installer/ready", "the `file` that says that the node is as wanted")
 	root.AddCommand(s.runCommand(), s.installCommand(), s.uninstallCommand(), s.rescueCommand(), s.readyCommand())
 	root.CompletionOptions.DisableDefaultCmd = true // nobody types this often
-	commandline.Check(root, wrong)
+	commandline.Check(root, commandline.Wrong)
 	return root
 }
 
@@ -121,13 +106,13 @@ func (s *settings) installCommand() *cobra.Command {
 			for _, text := range runtimes {
 				r, err := parseRuntime(text)
 				if err != nil {
-					return wrong(fmt.Errorf("--runtime %s: %w", text, err))
+					return commandline.Wrong(fmt.Errorf("--runtime %s: %w", text, err))
 				}
 				w.Runtimes = append(w.Runtimes, r)
 			}
 			w.Version = version
 			if err := w.Validate(); err != nil {
-				return wrong(err)
+				return commandline.Wrong(err)
 			}
 			i, err := s.installer(alone{s.root})
 			if err != nil {
@@ -193,7 +178,7 @@ func (s *settings) installer(c installer.Cluster) (*installer.Installer, error) 
 	// Every node has this directory, and in it is the journal.
 	const state = "var/lib"
 	if info, err := os.Stat(filepath.Join(s.root, state)); err != nil || !info.IsDir() {
-		return nil, wrong(fmt.Errorf("--root %s is not the root directory of a node: it has no directory /%s", s.root, state))
+		return nil, commandline.Wrong(fmt.Errorf("--root %s is not the root directory of a node: it has no directory /%s", s.root, state))
 	}
 	return installer.New(installer.Installer{
 		Root: s.root, Payload: s.payload, Self: "/proc/self/exe", Host: installer.Chroot{Root: s.root}, Cluster: c, Backend: installer.CRI{Root: s.root},
@@ -220,7 +205,7 @@ func read(from io.Reader) (values, error) {
 
 func (s *settings) run(ctx context.Context) error {
 	if s.node == "" || s.namespace == "" {
-		return wrong(errors.New("--node and --namespace are needed, or NODE_NAME and POD_NAMESPACE"))
+		return commandline.Wrong(errors.New("--node and --namespace are needed, or NODE_NAME and POD_NAMESPACE"))
 	}
 	os.Remove(s.readyFile)
 	f, err := os.Open(s.values)

@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/berth-cri/berth/cmd/internal/commandline"
 )
 
 // TestWrongCommandLines: what is wrong is said with what to do, by a status of its own.
@@ -33,8 +35,8 @@ func TestWrongCommandLines(t *testing.T) {
 			root.SetArgs(strings.Fields(line))
 			root.SetOut(io.Discard)
 			err := root.ExecuteContext(t.Context())
-			if err == nil || status(err) != c.status || !strings.Contains(err.Error(), c.says) {
-				t.Errorf("got %v, exit status %d", err, status(err))
+			if err == nil || commandline.Status(err) != c.status || !strings.Contains(err.Error(), c.says) {
+				t.Errorf("got %v, exit status %d", err, commandline.Status(err))
 			}
 		})
 	}

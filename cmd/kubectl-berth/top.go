@@ -101,14 +101,12 @@ func (s *server) topSource(by labels.Selector, every time.Duration) screen.Sourc
 }
 
 func (s *server) topSample(ctx context.Context, by labels.Selector) (topSample, error) {
-	state, err := s.state(ctx)
-	if err != nil {
-		return topSample{}, err
-	}
-	pods, err := list[corev1.Pod](ctx, s, "pods", s.core.Pods("").List, metav1.ListOptions{FieldSelector: fields.AndSelectors(
-		fields.OneTermNotEqualSelector("status.phase", string(corev1.PodSucceeded)),
-		fields.OneTermNotEqualSelector("status.phase", string(corev1.PodFailed))).String()})
-	if err != nil {
+	state := &cluster.State{}
+	if err := each(append(s.reads(ctx, state), into(&state.Pods, func() ([]corev1.Pod, error) {
+		return list[corev1.Pod](ctx, s, "pods", s.core.Pods("").List, metav1.ListOptions{FieldSelector: fields.AndSelectors(
+			fields.OneTermNotEqualSelector("status.phase", string(corev1.PodSucceeded)),
+			fields.OneTermNotEqualSelector("status.phase", string(corev1.PodFailed))).String()})
+	}))...); err != nil {
 		return topSample{}, err
 	}
 	sample := topSample{at: time.Now(), host: s.host, counts: map[string]cluster.Counts{}, uncounted: map[string]string{}}
@@ -122,9 +120,10 @@ func (s *server) topSample(ctx context.Context, by labels.Selector) (topSample, 
 	for _, c := range state.Classes {
 		handlers[c.Name] = c.Handler
 	}
-	for i := range pods {
-		one := placed{node: pods[i].Spec.NodeName, pending: pods[i].Status.Phase == corev1.PodPending}
-		if class := pods[i].Spec.RuntimeClassName; class != nil {
+	for i := range state.Pods {
+		p := &state.Pods[i]
+		one := placed{node: p.Spec.NodeName, pending: p.Status.Phase == corev1.PodPending}
+		if class := p.Spec.RuntimeClassName; class != nil {
 			if one.handler = handlers[*class]; one.handler == "" {
 				continue // its class is gone, and so is what is known of it
 			}

@@ -2,6 +2,7 @@
 package commandline
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 
@@ -10,6 +11,22 @@ import (
 
 // suggestionDistance is how many letters a name may differ by, to be the one that was meant.
 const suggestionDistance = 2
+
+// wrongError is a mistake in what was given.
+type wrongError struct{ error }
+
+func (e wrongError) Unwrap() error { return e.error }
+
+// Wrong marks a mistake in what was given, for Status: nothing was done.
+func Wrong(err error) error { return wrongError{err} }
+
+// Status is with what a program exits that has failed: 2 if Wrong says so, else 1.
+func Status(err error) int {
+	if given := (wrongError{}); errors.As(err, &given) {
+		return 2
+	}
+	return 1
+}
 
 // Check makes wrong flags and arguments of a command, and of those below it, errors that
 // wrong makes of the mistake. A command that only has others below it prints its help.

@@ -42,7 +42,7 @@ func TestDaemonSet(t *testing.T) {
 	for _, part := range []string{testbed.Kubeadm, testbed.Kubelet, testbed.Kubectl} {
 		m.Put(t, testbed.Part(t, part), "/usr/bin/"+part)
 	}
-	for _, part := range []string{testbed.Containerd, testbed.Ctr, testbed.RuncShim, testbed.Runc} {
+	for _, part := range []string{testbed.Containerd, testbed.Ctr, testbed.RuncShim, testbed.Runc, testbed.Runsc} {
 		m.Put(t, testbed.Part(t, part), place+"/"+part)
 	}
 	m.Put(t, imagesOfKubeadm(t), place+"/images.tar")
@@ -51,7 +51,18 @@ func TestDaemonSet(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m.Write(t, place+"/berth-installer.yaml", shippedImage.ReplaceAllString(string(manifests), "image: "+imageName))
+	text := shippedImage.ReplaceAllString(string(manifests), "image: "+imageName)
+	// What the chart makes of the values `config` and `runtimes`.
+	for empty, value := range map[string]string{
+		`"config": ""`:   `"config": "[registry]\nhosts_dir = \"/etc/containerd/certs.d\""`,
+		`"runtimes": []`: `"runtimes": [{"handler": "gvisor", "kind": "runsc", "version": "1", "source": "/host` + place + `/runsc"}]`,
+	} {
+		if strings.Count(text, empty) != 1 {
+			t.Fatalf("the manifests do not have %s once", empty)
+		}
+		text = strings.Replace(text, empty, value, 1)
+	}
+	m.Write(t, place+"/berth-installer.yaml", text)
 	within(t, m, "TestDaemonSet")
 }
 
@@ -171,19 +182,20 @@ func iptables(t *testing.T) map[string]string {
 	for _, called := range []string{"iptables", "iptables-save", "iptables-restore", "ip6tables", "ip6tables-save", "ip6tables-restore"} {
 		files["/usr/sbin/"+called] = program
 	}
-	out, err := exec.CommandContext(t.Context(), "ldd", program).Output()
-	if err != nil {
+	extensions, err := filepath.Glob("/usr/lib/*/xtables/*.so")
+	if err != nil || len(extensions) == 0 {
 		testbed.Missing(t, "Debian's iptables is missing: run `make deps` (%v)", err)
+	}
+	for _, file := range extensions {
+		files[file] = file
+	}
+	// Extensions need libraries that the program does not.
+	out, err := exec.CommandContext(t.Context(), "ldd", append(extensions, program)...).Output()
+	if err != nil {
+		t.Fatalf("look for the libraries of iptables: %v", err)
 	}
 	for _, l := range library.FindAllStringSubmatch(string(out), -1) {
 		files[l[1]] = l[1]
-	}
-	matches, err := filepath.Glob("/usr/lib/*/xtables/*.so")
-	if err != nil || len(matches) == 0 {
-		t.Fatalf("iptables has no extensions: %v", err)
-	}
-	for _, file := range matches {
-		files[file] = file
 	}
 	return files
 }

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
@@ -22,11 +23,20 @@ const (
   "tolerations": [{"operator": "Exists"}], "containers": [{"name": "main", "image": %q, "imagePullPolicy": "Never",
   "command": ["sh", "-c", "trap 'exit 0' TERM; sleep 100000 & wait"]}]}}
 `
+	// Pods of berth's own engine: of a runtime of the node's, and of one that the installer brings.
+	ofClass = `
+{"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": %[1]q}, "handler": %[1]q}
+---
+{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": %[1]q}, "spec": {"runtimeClassName": %[1]q,
+  "tolerations": [{"operator": "Exists"}], "containers": [{"name": "main", "image": %[2]q, "imagePullPolicy": "IfNotPresent",
+  "command": ["sh", "-c", "trap 'exit 0' TERM; sleep 100000 & wait"]}]}}
+`
 )
 
 // TestDaemonSet applies the manifests to a cluster of kubeadm's on containerd: the pod of the
-// DaemonSet, which runs in containerd, moves its own kubelet. It is killed on the way, and
-// begun again by that kubelet.
+// DaemonSet, which runs in containerd, moves its own kubelet. It is killed at the begin, when
+// the kubelet is told of berth, and when it is told of containerd again; each time the kubelet
+// begins it anew. Pods of berth's own engine keep it from going back until they are gone.
 func TestDaemonSet(t *testing.T) {
 	registry := testbed.NewRegistry(t, testbed.RegistryOptions{})
 	registry.WriteHosts(t, "/etc/containerd/certs.d")
@@ -74,6 +84,7 @@ func TestDaemonSet(t *testing.T) {
 		return err
 	})
 	run(t, "pkill", "-KILL", "-x", "berth-installer")
+	killedWhen(t, "the kubelet is told of berth", toldOfBerth)
 	onRuntime(t, "berth")
 	run(t, "kubectl", "--namespace=berth-system", "rollout", "status", "daemonset/berth-installer", "--timeout=10m")
 	t.Log(run(t, "kubectl", "--namespace=berth-system", "logs", "daemonset/berth-installer"))
@@ -84,9 +95,24 @@ func TestDaemonSet(t *testing.T) {
 	apply(t, fmt.Sprintf(stays, "late", image))
 	run(t, "kubectl", "wait", "--for=condition=Ready", "pod/late", "--timeout=10m")
 	run(t, "kubectl", "exec", "late", "--", "true")
+	for _, class := range []string{"crun", "gvisor"} {
+		apply(t, fmt.Sprintf(ofClass, class, image))
+		run(t, "kubectl", "wait", "--for=condition=Ready", "pod/"+class, "--timeout=10m")
+		run(t, "kubectl", "exec", class, "--", "true")
+	}
+	if got := run(t, "kubectl", "exec", "gvisor", "--", "dmesg"); !strings.Contains(got, "gVisor") {
+		t.Errorf("the kernel of a pod of gvisor says %s", got)
+	}
 
 	removed := run(t, "sed", `s/"state": "installed"/"state": "removed"/; s/values: [0-9a-f]*$/values: removed/`, installerManifests)
 	apply(t, removed)
+	// It waits for pods that containerd cannot take over, and says for which.
+	waits(t, "default/crun", "default/gvisor")
+	run(t, "kubectl", "delete", "pod", "crun", "--timeout=5m")
+	waits(t, "default/gvisor")
+	onRuntime(t, "berth")
+	run(t, "kubectl", "delete", "pod", "gvisor", "--timeout=5m")
+	killedWhen(t, "the kubelet is told of containerd", func() bool { return !toldOfBerth() })
 	run(t, "kubectl", "--namespace=berth-system", "rollout", "status", "daemonset/berth-installer", "--timeout=10m")
 	onRuntime(t, "containerd")
 	unharmed()
@@ -103,6 +129,39 @@ func TestDaemonSet(t *testing.T) {
 		}
 	}
 	run(t, "kubectl", "wait", "--for=condition=Ready", "node/node", "--timeout=1m")
+}
+
+// toldOfBerth says whether a kubelet that begins now uses berth.
+func toldOfBerth() bool {
+	for _, path := range []string{"/var/lib/kubelet/config.yaml", "/var/lib/kubelet/instance-config.yaml", "/var/lib/kubelet/kubeadm-flags.env"} {
+		if text, err := os.ReadFile(path); err == nil && strings.Contains(string(text), "/run/berth/berth.sock") {
+			return true
+		}
+	}
+	return false
+}
+
+// killedWhen kills the installer as soon as something is so.
+func killedWhen(t *testing.T, what string, is func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(5 * soon); !is(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("it is never so that %s", what)
+		}
+	}
+	run(t, "pkill", "-KILL", "-x", "berth-installer")
+}
+
+// waits waits until the installer says that it waits for these pods.
+func waits(t *testing.T, pods ...string) {
+	t.Helper()
+	testbed.Eventually(t, 5*soon, func() error {
+		out, err := exec.CommandContext(t.Context(), "kubectl", "--namespace=berth-system", "logs", "daemonset/berth-installer", "--tail=1").CombinedOutput()
+		if err != nil || !strings.Contains(string(out), "Waiting for pods") || !strings.Contains(string(out), strings.Join(pods, ", ")) {
+			return fmt.Errorf("it says %s, %w", out, err)
+		}
+		return nil
+	})
 }
 
 // container is that of a pod of one, as the API server knows it, without its scheme.

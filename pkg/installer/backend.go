@@ -12,6 +12,8 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/pkg/installer/nodefs"
 )
 
 // CRI asks other daemons by the CRI.
@@ -24,7 +26,7 @@ type CRI struct {
 func (c CRI) Ask(ctx context.Context, endpoint string) (Beside, error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	path := resolved(c.Root, strings.TrimPrefix(endpoint, "unix://"))
+	path := nodefs.Root(c.Root).Resolved(strings.TrimPrefix(endpoint, "unix://"))
 	conn, err := grpc.NewClient("unix://"+path, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		return Beside{}, err

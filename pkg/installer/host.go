@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
+
+	"github.com/berth-cri/berth/pkg/installer/nodefs"
 )
 
 // Chroot runs programs of the node with its root directory as theirs. From a container
@@ -48,7 +50,7 @@ func (c Chroot) Run(ctx context.Context, name string, args ...string) ([]byte, e
 
 func (c Chroot) find(name string) string {
 	for _, dir := range searched {
-		if _, err := os.Lstat(filepath.Join(resolved(c.Root, dir), name)); err == nil {
+		if _, err := os.Lstat(filepath.Join(nodefs.Root(c.Root).Resolved(dir), name)); err == nil {
 			return filepath.Join(dir, name)
 		}
 	}

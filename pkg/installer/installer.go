@@ -14,15 +14,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/containerd/log"
-	securejoin "github.com/cyphar/filepath-securejoin"
 
 	"github.com/berth-cri/berth/pkg/engine/failpoint"
+	"github.com/berth-cri/berth/pkg/installer/nodefs"
 )
 
 // Host runs programs of the node.
@@ -69,7 +68,7 @@ type Installer struct {
 	// the journal in the end does not mind.
 	unwritten error
 	// at is called at named places, where tests interrupt.
-	at func(place string)
+	at hook
 }
 
 // New returns an installer, or what it lacks.
@@ -84,20 +83,11 @@ func New(i Installer) (*Installer, error) {
 	return &i, nil
 }
 
-// path is where a path of the node is. Symbolic links above it, as /var/run is one, lead
-// to where the node has them lead; what is there may be one itself.
-func (i *Installer) path(path string) string {
-	return filepath.Join(resolved(i.Root, filepath.Dir(path)), filepath.Base(path))
-}
+// root is the node's root directory.
+func (i *Installer) root() nodefs.Root { return nodefs.Root(i.Root) }
 
-// resolved is where a path of the node is when all links are followed.
-func resolved(root, path string) string {
-	there, err := securejoin.SecureJoin(root, path)
-	if err != nil {
-		return filepath.Join(root, path) // whoever uses it meets the same error
-	}
-	return there
-}
+// hook is called at named places, where tests interrupt.
+type hook func(place string)
 
 // settling is a step that saves what was last good, for when something newer is not.
 type settling interface {
@@ -145,7 +135,7 @@ var errTurn = errors.New("it is not the node's turn")
 // something. While it waits for its turn, the node may be rescued: f begins anew after that.
 func (i *Installer) exclusive(ctx context.Context, f func() error) error {
 	for {
-		unlock, err := i.waitForLock(ctx)
+		unlock, err := waitForLock(ctx, i.root())
 		if err != nil {
 			return err
 		}
@@ -166,7 +156,7 @@ func (i *Installer) exclusive(ctx context.Context, f func() error) error {
 }
 
 func (i *Installer) install(ctx context.Context, w Wanted) error {
-	j, err := i.readJournal()
+	j, err := readJournal(i.root())
 	if err != nil {
 		return err
 	}
@@ -242,7 +232,7 @@ func (i *Installer) complete(j *journal) error {
 	if !changed {
 		return nil
 	}
-	return i.writeJournal(j)
+	return j.write()
 }
 
 func (i *Installer) do(ctx context.Context, j *journal, s step) error {
@@ -266,7 +256,7 @@ func (i *Installer) do(ctx context.Context, j *journal, s step) error {
 		e = j.entry(s.name())
 	}
 	e.State, e.Input, e.Saved = doing, s.input(), saved
-	if err := i.writeJournal(j); err != nil {
+	if err := j.write(); err != nil {
 		return err
 	}
 	log.G(ctx).WithField("step", s.name()).Info("Beginning step")
@@ -284,7 +274,7 @@ func (i *Installer) do(ctx context.Context, j *journal, s step) error {
 	if s.alone() {
 		e.New = false
 	}
-	if err := i.writeJournal(j); err != nil {
+	if err := j.write(); err != nil {
 		return err
 	}
 	i.at("installer." + s.name() + ".done")
@@ -312,7 +302,7 @@ func (i *Installer) undoNew(ctx context.Context, j *journal, name string) error 
 	if len(j.Steps) > 0 {
 		return nil
 	}
-	return i.removeJournal()
+	return j.removeFile()
 }
 
 func (i *Installer) undo(ctx context.Context, j *journal, name string) error {
@@ -328,7 +318,7 @@ func (i *Installer) undo(ctx context.Context, j *journal, name string) error {
 		return errTurn
 	}
 	e.State = undoing
-	if err := i.writeJournal(j); err != nil {
+	if err := j.write(); err != nil {
 		// A full disk is no reason to leave the kubelet where it is: undoing makes room.
 		log.G(ctx).WithError(err).WithField("step", name).Warn("Failed to write the journal; undoing all the same")
 	}
@@ -339,7 +329,7 @@ func (i *Installer) undo(ctx context.Context, j *journal, name string) error {
 	}
 	i.at("installer." + name + ".undone")
 	j.remove(name)
-	i.unwritten = i.writeJournal(j)
+	i.unwritten = j.write()
 	return nil
 }
 
@@ -362,7 +352,7 @@ func (i *Installer) Uninstall(ctx context.Context) error {
 }
 
 func (i *Installer) uninstall(ctx context.Context) error {
-	j, err := i.readJournal()
+	j, err := readJournal(i.root())
 	if err != nil {
 		return err
 	}
@@ -377,7 +367,7 @@ func (i *Installer) uninstall(ctx context.Context) error {
 			return err
 		}
 	}
-	return i.removeJournal()
+	return j.removeFile()
 }
 
 // mayGoBack returns what keeps the kubelet from going back, before anything is undone.
@@ -408,9 +398,9 @@ func (i *Installer) lead(ctx context.Context, j *journal) error {
 	if err := json.Unmarshal(e.Saved, &config); err != nil {
 		return err
 	}
-	var originals []original
+	var originals []nodefs.Original
 	base := configTexts(config.Beside, "")
-	files, err := (fileSet{content: base}).prepare(i, config.Files)
+	files, err := (nodefs.Set{Content: base}).Prepare(i.root(), config.Files)
 	if err != nil {
 		return err
 	}
@@ -429,7 +419,7 @@ func (i *Installer) lead(ctx context.Context, j *journal) error {
 			return err
 		}
 		for n := range saved.Files {
-			saved.Files[n].writes(base[saved.Files[n].Path])
+			saved.Files[n].Writes(base[saved.Files[n].Path])
 		}
 		originals = append(originals, saved.Files...)
 		text, err := json.Marshal(saved)
@@ -438,17 +428,17 @@ func (i *Installer) lead(ctx context.Context, j *journal) error {
 		}
 		r.State, r.Saved = doing, text
 	}
-	if err := i.writeJournal(j); err != nil {
+	if err := j.write(); err != nil {
 		return err
 	}
-	if err := i.undoFiles(originals); err != nil {
+	if err := i.root().RestoreAll(originals); err != nil {
 		return err
 	}
-	if err := (fileSet{content: base}).do(i, config.Files); err != nil {
+	if err := (nodefs.Set{Content: base}).Do(i.root(), config.Files); err != nil {
 		return err
 	}
-	if _, err := i.Host.Run(ctx, "systemctl", "is-active", "--quiet", "berth.service"); err != nil {
-		return nil //nolint:nilerr // it reads the files when it starts
+	if d := i.daemon(); d.active(ctx) {
+		return d.reload(ctx)
 	}
-	return i.reload(ctx)
+	return nil // it reads the files when it starts
 }

@@ -10,6 +10,7 @@ import (
 	"slices"
 
 	"github.com/berth-cri/berth/pkg/atomicfile"
+	"github.com/berth-cri/berth/pkg/installer/nodefs"
 )
 
 // journalFile is of the node. Its directory has nothing else.
@@ -40,6 +41,8 @@ type entry struct {
 type journal struct {
 	Format int     `json:"format"`
 	Steps  []entry `json:"steps"`
+
+	root nodefs.Root
 }
 
 func (j *journal) entry(name string) *entry {
@@ -54,15 +57,15 @@ func (j *journal) remove(name string) {
 	j.Steps = slices.DeleteFunc(j.Steps, func(e entry) bool { return e.Name == name })
 }
 
-func (i *Installer) readJournal() (*journal, error) {
-	text, err := os.ReadFile(i.path(journalFile))
+func readJournal(root nodefs.Root) (*journal, error) {
+	text, err := os.ReadFile(root.Path(journalFile))
 	if errors.Is(err, fs.ErrNotExist) {
-		return &journal{Format: journalFormat}, nil
+		return &journal{Format: journalFormat, root: root}, nil
 	}
 	if err != nil {
 		return nil, err
 	}
-	j := &journal{}
+	j := &journal{root: root}
 	if err := json.Unmarshal(text, j); err != nil {
 		return nil, fmt.Errorf("read %s: %w; what was installed can only be removed by hand", journalFile, err)
 	}
@@ -72,12 +75,12 @@ func (i *Installer) readJournal() (*journal, error) {
 	return j, nil
 }
 
-func (i *Installer) writeJournal(j *journal) error {
+func (j *journal) write() error {
 	text, err := json.MarshalIndent(j, "", " ")
 	if err != nil {
 		return err
 	}
-	path := i.path(journalFile)
+	path := j.root.Path(journalFile)
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return err
 	}
@@ -87,5 +90,5 @@ func (i *Installer) writeJournal(j *journal) error {
 	return atomicfile.SyncDir(filepath.Dir(filepath.Dir(path)))
 }
 
-// removeJournal is the last of an undoing.
-func (i *Installer) removeJournal() error { return os.RemoveAll(filepath.Dir(i.path(journalFile))) }
+// removeFile is the last of an undoing.
+func (j *journal) removeFile() error { return os.RemoveAll(filepath.Dir(j.root.Path(journalFile))) }

@@ -10,19 +10,25 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
+
+	"github.com/berth-cri/berth/pkg/installer/nodefs"
 )
 
 // broughtRuntime copies a runtime to a directory of its version and adds its handler, live.
 // Older versions stay for the pods that run on them, until the handler is removed.
 type broughtRuntime struct {
-	i *Installer
-	r Runtime
+	root     nodefs.Root
+	at       hook
+	daemon   daemon
+	patience time.Duration
+	r        Runtime
 }
 
 // savedRuntime is what undo needs, and the drop-in that was last ready.
 type savedRuntime struct {
-	Files []original `json:"files"`
-	Good  []byte     `json:"good,omitempty"`
+	Files []nodefs.Original `json:"files"`
+	Good  []byte            `json:"good,omitempty"`
 }
 
 func (b *broughtRuntime) name() string { return runtimeStep + b.r.Handler }
@@ -30,7 +36,7 @@ func (*broughtRuntime) alone() bool    { return true }
 
 func (b *broughtRuntime) input() string {
 	text, err := json.Marshal(b.r)
-	return digest(fmt.Appendf(text, "%v", err))
+	return nodefs.Digest(fmt.Appendf(text, "%v", err))
 }
 
 func (r Runtime) file() string { return handlerFile(r.Handler) }
@@ -68,7 +74,7 @@ func (b *broughtRuntime) prepare(_ context.Context, before []byte) ([]byte, erro
 		}
 	}
 	var err error
-	if saved.Files, err = (fileSet{content: map[string][]byte{b.r.file(): b.r.dropIn()}}).prepare(b.i, saved.Files); err != nil {
+	if saved.Files, err = (nodefs.Set{Content: map[string][]byte{b.r.file(): b.r.dropIn()}}).Prepare(b.root, saved.Files); err != nil {
 		return nil, err
 	}
 	return json.Marshal(saved)
@@ -86,7 +92,7 @@ func (b *broughtRuntime) settled(text []byte) ([]byte, error) {
 
 // source is what is copied: a directory, or one program.
 func (b *broughtRuntime) source(k kind) (string, error) {
-	path := b.i.seen(b.r.Source)
+	path := b.root.Seen(b.r.Source)
 	info, err := os.Stat(path)
 	if err != nil {
 		return "", fmt.Errorf("runtime %q: %w", b.r.Handler, err)
@@ -97,7 +103,7 @@ func (b *broughtRuntime) source(k kind) (string, error) {
 	case !info.IsDir() && filepath.Base(b.r.Source) != k.program:
 		return "", fmt.Errorf("runtime %q: %s is not called %s", b.r.Handler, b.r.Source, k.program)
 	case info.IsDir():
-		program := b.i.seen(filepath.Join(b.r.Source, k.program))
+		program := b.root.Seen(filepath.Join(b.r.Source, k.program))
 		if info, err = os.Stat(program); err != nil {
 			return "", fmt.Errorf("runtime %q: %s has no %s: %w", b.r.Handler, b.r.Source, k.program, err)
 		}
@@ -111,14 +117,6 @@ func (b *broughtRuntime) source(k kind) (string, error) {
 	return path, nil
 }
 
-// seen is where a path of this process is. One of the node has the node's links.
-func (i *Installer) seen(path string) string {
-	if rest, ok := strings.CutPrefix(path, strings.TrimSuffix(i.Root, "/")+"/"); ok {
-		return resolved(i.Root, rest)
-	}
-	return path
-}
-
 func (b *broughtRuntime) do(ctx context.Context, text []byte) error {
 	var saved savedRuntime
 	if err := json.Unmarshal(text, &saved); err != nil {
@@ -129,23 +127,23 @@ func (b *broughtRuntime) do(ctx context.Context, text []byte) error {
 	if err != nil {
 		return err
 	}
-	if err := os.MkdirAll(b.i.path(b.r.home()), 0o755); err != nil {
+	if err := os.MkdirAll(b.root.Path(b.r.home()), 0o755); err != nil {
 		return err
 	}
 	var change func(string, []byte) []byte
 	if k.built != "" {
 		change = func(_ string, text []byte) []byte { return relocated(text, k.built, b.r.dir()) }
 	}
-	if err := b.i.bring(source, k.program, b.r.dir(), change, func() { b.i.at("installer.runtime.half") }); err != nil {
+	if err := b.root.Bring(source, k.program, b.r.dir(), change, func() { b.at("installer.runtime.half") }); err != nil {
 		return err
 	}
-	if err := b.i.replace(saved.Files[0], b.r.dropIn()); err != nil {
+	if err := b.root.Replace(saved.Files[0], b.r.dropIn()); err != nil {
 		return err
 	}
-	b.i.at("installer.runtime.written")
-	err = b.i.reload(ctx)
+	b.at("installer.runtime.written")
+	err = b.daemon.reload(ctx)
 	if err == nil {
-		err = eventually(ctx, b.i.patience, func() error { return b.ready(ctx) })
+		err = eventually(ctx, b.patience, func() error { return b.ready(ctx) })
 	}
 	if err != nil && saved.Good != nil && ctx.Err() == nil {
 		return errors.Join(err, b.back(ctx, saved.Good))
@@ -155,10 +153,10 @@ func (b *broughtRuntime) do(ctx context.Context, text []byte) error {
 
 // back puts the drop-in back that was last ready. Its files are there still.
 func (b *broughtRuntime) back(ctx context.Context, dropIn []byte) error {
-	if err := b.i.put(b.r.file(), dropIn, 0o644); err != nil {
+	if err := b.root.Put(b.r.file(), dropIn, 0o644); err != nil {
 		return err
 	}
-	return b.i.reload(ctx)
+	return b.daemon.reload(ctx)
 }
 
 // relocated has a text name files where they are, and not where they were built to be.
@@ -166,28 +164,8 @@ func relocated(text []byte, from, to string) []byte {
 	return bytes.ReplaceAll(text, []byte(from+"/"), []byte(to+"/"))
 }
 
-// reload returns the reason if the files are refused. What some handler lacks is none.
-func (i *Installer) reload(ctx context.Context) error {
-	_, err := i.Host.Run(ctx, program, "reload", "--wait")
-	if err == nil || exitStatus(err) == degraded {
-		return nil
-	}
-	return err
-}
-
-// degraded is the exit status of a berth that did what it was asked, and saw something else.
-const degraded = 3
-
-func exitStatus(err error) int {
-	var coded interface{ ExitCode() int }
-	if errors.As(err, &coded) {
-		return coded.ExitCode()
-	}
-	return -1
-}
-
 func (b *broughtRuntime) ready(ctx context.Context) error {
-	all, err := b.i.handlers(ctx)
+	all, err := b.daemon.handlers(ctx)
 	if err != nil {
 		return err
 	}
@@ -207,28 +185,28 @@ func (b *broughtRuntime) undo(ctx context.Context, text []byte) error {
 	if err := json.Unmarshal(text, &saved); err != nil {
 		return err
 	}
-	if err := b.i.undoFiles(saved.Files); err != nil {
+	if err := b.root.RestoreAll(saved.Files); err != nil {
 		return err
 	}
-	if _, err := b.i.Host.Run(ctx, "systemctl", "is-active", "--quiet", "berth.service"); err == nil {
-		if err := b.i.reload(ctx); err != nil {
+	if b.daemon.active(ctx) {
+		if err := b.daemon.reload(ctx); err != nil {
 			return err
 		}
 	}
 	if err := b.empty(); err != nil {
 		return err
 	}
-	if err := os.RemoveAll(b.i.path(b.r.home())); err != nil {
+	if err := os.RemoveAll(b.root.Path(b.r.home())); err != nil {
 		return err
 	}
-	os.Remove(b.i.path(filepath.Dir(b.r.home()))) // others may be there
+	os.Remove(b.root.Path(filepath.Dir(b.r.home()))) // others may be there
 	return nil
 }
 
 // empty says whether no pod needs the runtime's files. The handler may be gone by now, drain,
 // or lead to the other daemon: pods of the engine keep what they were created under.
 func (b *broughtRuntime) empty() error {
-	all, err := b.i.enginePods()
+	all, err := enginePods(b.root)
 	if err != nil {
 		return err
 	}

@@ -9,10 +9,23 @@ import (
 	"os"
 	"slices"
 	"time"
+
+	"github.com/berth-cri/berth/pkg/installer/kubelet"
+	"github.com/berth-cri/berth/pkg/installer/nodefs"
 )
 
 // kubeletMove has the kubelet use berth, and looks whether the node is well with it.
-type kubeletMove struct{ i *Installer }
+type kubeletMove struct {
+	root     nodefs.Root
+	host     Host
+	at       hook
+	cluster  Cluster
+	backend  Backend
+	daemon   daemon
+	patience time.Duration
+}
+
+func (m *kubeletMove) rescue() rescue { return rescue{m.root, m.host} }
 
 // savedKubelet is what the way back needs.
 type savedKubelet struct {
@@ -20,7 +33,7 @@ type savedKubelet struct {
 	// Endpoint is the one that the kubelet goes back to.
 	Endpoint string `json:"endpoint"`
 	// Files are as they were, Written as they are meanwhile, by path.
-	Files   []original        `json:"files"`
+	Files   []nodefs.Original `json:"files"`
 	Written map[string][]byte `json:"written"`
 }
 
@@ -36,28 +49,28 @@ func (m *kubeletMove) prepare(ctx context.Context, before []byte) ([]byte, error
 		return before, nil
 	}
 	// After the move, a missing right would be a kubelet that does not serve.
-	if err := eventually(ctx, m.i.patience, func() error { return m.i.Cluster.MayAsk(ctx) }); err != nil {
+	if err := eventually(ctx, m.patience, func() error { return m.cluster.MayAsk(ctx) }); err != nil {
 		return nil, err
 	}
-	k, err := m.i.findKubelet()
+	k, err := kubelet.Restartable(m.root)
 	if err != nil {
 		return nil, err
 	}
-	changes, err := k.moved(socket)
+	changes, err := k.Moved(socket)
 	if err != nil {
 		return nil, err
 	}
-	saved := savedKubelet{Unit: k.unit, Endpoint: asURL(k.endpoint()), Written: map[string][]byte{}}
+	saved := savedKubelet{Unit: k.Unit, Endpoint: kubelet.AsURL(k.Endpoint()), Written: map[string][]byte{}}
 	for _, c := range changes {
-		o, err := m.i.snapshot(c.path)
+		o, err := m.root.Snapshot(c.Path)
 		if err != nil {
 			return nil, err
 		}
 		if o.Absent || o.Link != "" {
-			return nil, fmt.Errorf("%s is not a regular file: set the kubelet's endpoint to %s there by hand", c.path, socket)
+			return nil, fmt.Errorf("%s is not a regular file: set the kubelet's endpoint to %s there by hand", c.Path, socket)
 		}
 		saved.Files = append(saved.Files, o)
-		saved.Written[c.path] = []byte(c.text)
+		saved.Written[c.Path] = []byte(c.Text)
 	}
 	return json.Marshal(saved)
 }
@@ -67,80 +80,80 @@ func (m *kubeletMove) do(ctx context.Context, text []byte) error {
 	if err := json.Unmarshal(text, &saved); err != nil {
 		return err
 	}
-	if err := m.i.arm(ctx); err != nil {
+	if err := m.rescue().arm(ctx); err != nil {
 		return err
 	}
-	m.i.at("installer.kubelet.armed")
+	m.at("installer.kubelet.armed")
 	for n, o := range saved.Files {
 		if n == 1 {
-			m.i.at("installer.kubelet.half")
+			m.at("installer.kubelet.half")
 		}
-		if err := m.i.put(o.Path, saved.Written[o.Path], o.Mode); err != nil {
+		if err := m.root.Put(o.Path, saved.Written[o.Path], o.Mode); err != nil {
 			return err
 		}
-		if err := os.Chown(m.i.path(o.Path), o.UID, o.GID); err != nil {
+		if err := os.Chown(m.root.Path(o.Path), o.UID, o.GID); err != nil {
 			return err
 		}
 	}
-	m.i.at("installer.kubelet.written")
+	m.at("installer.kubelet.written")
 	if err := m.restart(ctx, saved.Unit); err != nil {
 		return err
 	}
-	m.i.at("installer.kubelet.restarted")
+	m.at("installer.kubelet.restarted")
 	if err := eventually(ctx, kubeletPatience, func() error { return m.serves(ctx) }); err != nil {
 		return fmt.Errorf("the kubelet does not serve with berth: %w", err)
 	}
-	if err := m.i.green(ctx, true); err != nil {
+	if err := m.daemon.green(ctx, true); err != nil {
 		return err
 	}
-	m.i.at("installer.kubelet.green")
-	return m.i.disarm(ctx)
+	m.at("installer.kubelet.green")
+	return m.rescue().disarm(ctx)
 }
 
 // serves says whether the kubelet serves, and by berth.
 func (m *kubeletMove) serves(ctx context.Context) error {
-	if err := m.i.Cluster.Serves(ctx, true); err != nil {
+	if err := m.cluster.Serves(ctx, true); err != nil {
 		return err
 	}
-	k, err := m.i.lookForKubelet()
-	if err == nil && !isBerth(k.endpoint()) {
-		err = fmt.Errorf("its endpoint is %s", k.endpoint())
+	k, err := kubelet.Find(m.root)
+	if err == nil && !kubelet.IsBerth(k.Endpoint()) {
+		err = fmt.Errorf("its endpoint is %s", k.Endpoint())
 	}
 	return err
 }
 
 // servesWithout says whether it serves, and by another runtime.
 func (m *kubeletMove) servesWithout(ctx context.Context) error {
-	if err := m.i.Cluster.Serves(ctx, false); err != nil {
+	if err := m.cluster.Serves(ctx, false); err != nil {
 		return err
 	}
-	k, err := m.i.lookForKubelet()
+	k, err := kubelet.Find(m.root)
 	if err != nil {
 		return err
 	}
-	return k.left(k.named)
+	return k.Left(k.Named)
 }
 
 func (m *kubeletMove) restart(ctx context.Context, unit string) error {
-	if _, err := m.i.Host.Run(ctx, "systemctl", "daemon-reload"); err != nil {
+	if _, err := m.host.Run(ctx, "systemctl", "daemon-reload"); err != nil {
 		return err
 	}
-	_, err := m.i.Host.Run(ctx, "systemctl", "restart", unit+".service")
+	_, err := m.host.Run(ctx, "systemctl", "restart", unit+".service")
 	return err
 }
 
 // former are the files as they are to be, without those that somebody has removed.
-func (m *kubeletMove) former(saved savedKubelet) ([]original, error) {
-	var files []original
+func (m *kubeletMove) former(saved savedKubelet) ([]nodefs.Original, error) {
+	var files []nodefs.Original
 	for _, o := range saved.Files {
-		now, err := os.ReadFile(m.i.path(o.Path))
+		now, err := os.ReadFile(m.root.Path(o.Path))
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
 		if err != nil {
 			return nil, err
 		}
-		o.Content = []byte(reverted(string(now), string(o.Content), string(saved.Written[o.Path]), socket))
+		o.Content = []byte(kubelet.Reverted(string(now), string(o.Content), string(saved.Written[o.Path]), socket))
 		files = append(files, o)
 	}
 	return files, nil
@@ -148,8 +161,8 @@ func (m *kubeletMove) former(saved savedKubelet) ([]original, error) {
 
 // alive asks the CRI daemon that the kubelet goes back to: without one, the node has no runtime.
 func (m *kubeletMove) alive(ctx context.Context, endpoint string) error {
-	err := eventually(ctx, m.i.patience, func() error {
-		_, err := m.i.Backend.Ask(ctx, endpoint)
+	err := eventually(ctx, m.patience, func() error {
+		_, err := m.backend.Ask(ctx, endpoint)
 		return err
 	})
 	if err != nil {
@@ -169,25 +182,25 @@ func (m *kubeletMove) mayUndo(ctx context.Context, text []byte) error {
 	if err != nil {
 		return err
 	}
-	k, err := m.i.lookForKubelet()
+	k, err := kubelet.Find(m.root)
 	if err != nil {
 		return err
 	}
 	if err := m.alive(ctx, saved.Endpoint); err != nil {
 		return err
 	}
-	k.runs = false // it is restarted
-	named := k.named
+	k.Runs = false // it is restarted
+	named := k.Named
 	for _, o := range files {
 		named = slices.DeleteFunc(named, func(path string) bool { return path == o.Path })
-		if namesBerth(string(o.Content)) {
+		if kubelet.NamesBerth(string(o.Content)) {
 			named = append(named, o.Path)
 		}
 	}
-	if err := k.left(named); err != nil {
+	if err := k.Left(named); err != nil {
 		return err
 	}
-	return m.i.noPods()
+	return noPods(m.root)
 }
 
 // undo has the kubelet use what it used before. One whose files say so already is
@@ -202,17 +215,17 @@ func (m *kubeletMove) undo(ctx context.Context, text []byte) error {
 		return err
 	}
 	for _, o := range files {
-		if err := m.i.restore(o); err != nil {
+		if err := m.root.Restore(o); err != nil {
 			return err
 		}
 	}
-	m.i.at("installer.kubelet.restored")
+	m.at("installer.kubelet.restored")
 	if err := m.restart(ctx, saved.Unit); err != nil {
 		return err
 	}
 	if err := eventually(ctx, kubeletPatience, func() error { return m.servesWithout(ctx) }); err != nil {
 		return fmt.Errorf("the kubelet does not serve with its former runtime: %w", err)
 	}
-	m.i.at("installer.kubelet.back")
-	return m.i.disarm(ctx)
+	m.at("installer.kubelet.back")
+	return m.rescue().disarm(ctx)
 }

@@ -1,10 +1,11 @@
-package installer
+// Package kubelet finds the kubelet of a node, or k3s, and says what its files must say so
+// that it uses another CRI daemon, and what so that it goes back.
+package kubelet
 
 import (
 	"errors"
 	"fmt"
 	"maps"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -12,8 +13,8 @@ import (
 
 // Where a kubelet's settings are. Files of flags win over files of configuration.
 const (
-	kubeletConfig  = "/var/lib/kubelet/config.yaml"
-	instanceConfig = "/var/lib/kubelet/instance-config.yaml"
+	Config         = "/var/lib/kubelet/config.yaml"
+	InstanceConfig = "/var/lib/kubelet/instance-config.yaml"
 	k3sConfig      = "/etc/rancher/k3s/config.yaml"
 )
 
@@ -31,8 +32,8 @@ var packagedUnits = []string{
 // k3sUnits are those of servers and agents.
 var k3sUnits = []string{"k3s", "k3s-agent"}
 
-// kubelet is one as it is found.
-type kubelet struct {
+// Kubelet is one as it is found.
+type Kubelet struct {
 	// config is the path of its configuration.
 	config string
 	// texts are the files that exist, by path: those above.
@@ -41,19 +42,22 @@ type kubelet struct {
 	packaged []string
 	// flags are the endpoints of the command line, if it runs.
 	flags []string
-	// named are files with berth's socket, also where another one wins over them. runs says
+	// Named are files with berth's socket, also where another one wins over them. Runs says
 	// that the command line has it.
-	named []string
-	runs  bool
-	// unit is the service to restart, and k3s says that the kubelet is part of k3s.
-	unit string
-	k3s  bool
+	Named []string
+	Runs  bool
+	// Unit is the service to restart, and K3s says that the kubelet is part of k3s.
+	Unit string
+	K3s  bool
 }
 
-// change is one that a file gets.
-type change struct {
-	path, text string
+// Change is one that a file gets.
+type Change struct {
+	Path, Text string
 }
+
+// Berth is the endpoint of berth.
+const Berth = "unix:///run/berth/berth.sock"
 
 // defaultEndpoint is what a kubelet uses that is told nothing.
 const defaultEndpoint = "unix:///run/containerd/containerd.sock"
@@ -63,23 +67,23 @@ var (
 	endpointFlags = []string{"container-runtime-endpoint", "image-service-endpoint"}
 )
 
-// endpoint is the one that is in force, as far as files and flags say.
-func (k kubelet) endpoint() string {
+// Endpoint is the one that is in force, as far as files and flags say.
+func (k Kubelet) Endpoint() string {
 	now := ""
 	set := func(v string) {
 		if v != "" {
 			now = v
 		}
 	}
-	if k.k3s {
+	if k.K3s {
 		set(yamlValue(k.texts[k3sConfig], endpointFlags[0]))
 		set(slices.Concat(k.flags, []string{""})[0])
 		return now
 	}
 	set(yamlValue(k.texts[k.config], endpointKeys[0]))
-	set(yamlValue(k.texts[instanceConfig], endpointKeys[0]))
+	set(yamlValue(k.texts[InstanceConfig], endpointKeys[0]))
 	for _, path := range slices.Sorted(maps.Keys(k.texts)) {
-		if path != k.config && path != instanceConfig {
+		if path != k.config && path != InstanceConfig {
 			set(flagValue(k.texts[path], endpointFlags[0]))
 		}
 	}
@@ -92,43 +96,43 @@ func (k kubelet) endpoint() string {
 	return now
 }
 
-// isBerth says whether an endpoint is berth's, with links and without.
-func isBerth(endpoint string) bool { return strings.HasSuffix(endpoint, "/run/berth/berth.sock") }
+// IsBerth says whether an endpoint is berth's, with links and without.
+func IsBerth(endpoint string) bool { return strings.HasSuffix(endpoint, "/run/berth/berth.sock") }
 
-// asURL is an endpoint with its scheme.
-func asURL(endpoint string) string {
+// AsURL is an endpoint with its scheme.
+func AsURL(endpoint string) string {
 	if strings.Contains(endpoint, "://") {
 		return endpoint
 	}
 	return "unix://" + endpoint
 }
 
-// namesBerth says whether a file, or a command line, leads the kubelet to berth. A name does
+// NamesBerth says whether a file, or a command line, leads the kubelet to berth. A name does
 // not tell configuration from flags: --config may be any.
-func namesBerth(text string) bool {
+func NamesBerth(text string) bool {
 	for _, key := range slices.Concat(endpointKeys, endpointFlags) {
-		if isBerth(yamlValue(text, key)) || isBerth(flagValue(text, key)) {
+		if IsBerth(yamlValue(text, key)) || IsBerth(flagValue(text, key)) {
 			return true
 		}
 	}
 	return false
 }
 
-// left returns what still leads the kubelet to berth, and what to do about that.
-func (k kubelet) left(files []string) error {
+// Left returns what still leads the kubelet to berth, and what to do about that.
+func (k Kubelet) Left(files []string) error {
 	if len(files) > 0 {
-		return fmt.Errorf("the kubelet is led to %s by %s: set the endpoint of the other CRI daemon there, restart the kubelet, and try again", socket, strings.Join(files, ", "))
+		return fmt.Errorf("the kubelet is led to %s by %s: set the endpoint of the other CRI daemon there, restart the kubelet, and try again", Berth, strings.Join(files, ", "))
 	}
-	if k.runs {
-		return fmt.Errorf("the kubelet runs with %s on its command line: restart it with the endpoint of the other CRI daemon, and try again", socket)
+	if k.Runs {
+		return fmt.Errorf("the kubelet runs with %s on its command line: restart it with the endpoint of the other CRI daemon, and try again", Berth)
 	}
 	return nil
 }
 
-// moved returns what files must say so that the kubelet uses an endpoint. Only what
+// Moved returns what files must say so that the kubelet uses an endpoint. Only what
 // decides is changed, and nothing else of a file.
-func (k kubelet) moved(to string) ([]change, error) {
-	if k.k3s {
+func (k Kubelet) Moved(to string) ([]Change, error) {
+	if k.K3s {
 		return k.k3sMoved(to)
 	}
 	if len(k.packaged) > 0 {
@@ -141,12 +145,12 @@ func (k kubelet) moved(to string) ([]change, error) {
 	if strings.HasPrefix(strings.TrimSpace(text), "{") {
 		return nil, fmt.Errorf("%s is JSON: set containerRuntimeEndpoint to %s there by hand, or make it YAML", k.config, to)
 	}
-	var changes []change
+	var changes []Change
 	inFlags := false
 	for _, path := range slices.Sorted(maps.Keys(k.texts)) {
 		now := k.texts[path]
 		var then string
-		if path == k.config || path == instanceConfig {
+		if path == k.config || path == InstanceConfig {
 			then = setYAML(now, endpointKeys, to)
 		} else {
 			then = setFlags(now, endpointFlags, to)
@@ -156,7 +160,7 @@ func (k kubelet) moved(to string) ([]change, error) {
 			then = addYAML(then, endpointKeys[0], to)
 		}
 		if then != now {
-			changes = append(changes, change{path, then})
+			changes = append(changes, Change{path, then})
 		}
 	}
 	if len(k.flags) > 0 && !inFlags {
@@ -166,7 +170,7 @@ func (k kubelet) moved(to string) ([]change, error) {
 	return changes, nil
 }
 
-func (k kubelet) k3sMoved(to string) ([]change, error) {
+func (k Kubelet) k3sMoved(to string) ([]Change, error) {
 	text := k.texts[k3sConfig]
 	if yamlValue(text, endpointFlags[0]) == "" {
 		return nil, errors.New("k3s runs a containerd of its own, which ends when k3s is given another endpoint: its pods cannot be kept. Drain the node, install berth as a package, and follow docs/install.md#k3s")
@@ -174,7 +178,7 @@ func (k kubelet) k3sMoved(to string) ([]change, error) {
 	if len(k.flags) > 0 {
 		return nil, errors.New("k3s has --container-runtime-endpoint on its command line: write it into " + k3sConfig + " instead")
 	}
-	return []change{{k3sConfig, setYAML(text, endpointFlags, to)}}, nil
+	return []Change{{k3sConfig, setYAML(text, endpointFlags, to)}}, nil
 }
 
 // yamlLine matches a key at the top level, with what is around its value.
@@ -234,9 +238,9 @@ func setFlags(text string, names []string, to string) string {
 	return text
 }
 
-// reverted is what a file gets when the kubelet goes back. One that somebody has changed
+// Reverted is what a file gets when the kubelet goes back. One that somebody has changed
 // meanwhile keeps that, and only the endpoint is put back, if it is still the new one.
-func reverted(now, old, written, to string) string {
+func Reverted(now, old, written, to string) string {
 	if now == written {
 		return old
 	}
@@ -256,13 +260,4 @@ func reverted(now, old, written, to string) string {
 		}
 	}
 	return now
-}
-
-// unitOf is where the unit of a service may be.
-func unitOf(name string) []string {
-	var paths []string
-	for _, dir := range []string{"/etc/systemd/system", "/usr/local/lib/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system"} {
-		paths = append(paths, filepath.Join(dir, name+".service"))
-	}
-	return paths
 }

@@ -1,0 +1,345 @@
+package installer
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/pkg/installer/kubelet"
+)
+
+const (
+	theirs = "unix:///run/containerd/containerd.sock"
+	ours   = kubelet.Berth
+)
+
+// node is a root directory with real files, and as much of systemd and berth as answers
+// what the installer asks. integration/packaging has the real ones.
+type node struct {
+	t       *testing.T
+	root    string
+	payload string
+	// running says which services run, endpoint what the kubelet was started with.
+	running  map[string]bool
+	endpoint string
+	asked    []string
+	// fails has commands fail, doctor is what it finds beside the kubelet's endpoint.
+	fails  map[string]error
+	doctor string
+	// forbidden is what the cluster says, and refused how often.
+	forbidden error
+	refused   int
+	// dead is the other CRI daemon.
+	dead bool
+	// broken is a version that does not start.
+	broken string
+	// version is what the daemon is that runs.
+	version string
+	// turns is how often the turn was taken, held says that it is.
+	turns int
+	held  bool
+	// waits is called while it is another node's.
+	waits func()
+}
+
+func newTestNode(t *testing.T) *node {
+	t.Helper()
+	n := &node{t: t, root: t.TempDir(), payload: t.TempDir(), running: map[string]bool{"containerd": true, "kubelet": true}, fails: map[string]error{}}
+	for path, text := range map[string]string{
+		kubelet.Config:                            "# ours\nkind: KubeletConfiguration\ncontainerRuntimeEndpoint: " + theirs + "\n",
+		"/var/lib/kubelet/kubeadm-flags.env":      "KUBELET_KUBEADM_ARGS=\"--container-runtime-endpoint=" + theirs + "\"\n",
+		"/usr/lib/systemd/system/kubelet.service": "[Service]\nExecStart=/usr/bin/kubelet\n",
+		"/etc/containerd/config.toml":             "version = 3\n",
+	} {
+		n.write(path, text)
+	}
+	if err := os.MkdirAll(filepath.Join(n.root, "opt"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.MkdirAll(filepath.Join(n.root, "run"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(filepath.Join(n.root, kubelet.Config), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"bin/berth", "bin/berth-shim", "bin/berth-pause"} {
+		writeFile(t, filepath.Join(n.payload, name), name, 0o755)
+	}
+	writeFile(t, filepath.Join(n.payload, "berth.service"), "[Service]\nExecStart=/usr/bin/berth serve\n", 0o644)
+	n.endpoint = n.kubeletEndpoint()
+	return n
+}
+
+func writeFile(t *testing.T, path, text string, mode fs.FileMode) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(text), mode); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (n *node) write(path, text string) {
+	n.t.Helper()
+	writeFile(n.t, filepath.Join(n.root, path), text, 0o644)
+}
+
+func (n *node) read(path string) string {
+	text, err := os.ReadFile(filepath.Join(n.root, path))
+	if err != nil {
+		return err.Error()
+	}
+	return string(text)
+}
+
+// kubeletEndpoint is what a kubelet would take from the files.
+func (n *node) kubeletEndpoint() string {
+	if m := regexp.MustCompile(`--container-runtime-endpoint=([^\s"]+)`).FindStringSubmatch(n.read("/var/lib/kubelet/kubeadm-flags.env")); m != nil {
+		return m[1]
+	}
+	if m := regexp.MustCompile(`(?m)^containerRuntimeEndpoint: (\S+)$`).FindStringSubmatch(n.read(kubelet.Config)); m != nil {
+		return m[1]
+	}
+	return ""
+}
+
+// served are the handlers of the files, and whether each leads to another daemon.
+func (n *node) served() []string {
+	var names []string
+	files, _ := filepath.Glob(filepath.Join(n.root, dropIns, "*.toml"))
+	for _, f := range files {
+		text, _ := os.ReadFile(f)
+		for _, m := range regexp.MustCompile(`\[runtimes\."?([^\]"]+)"?\]`).FindAllStringSubmatch(string(text), -1) {
+			names = append(names, m[1])
+		}
+	}
+	return names
+}
+
+type exited int
+
+func (s exited) Error() string { return fmt.Sprintf("exit status %d", int(s)) }
+func (s exited) ExitCode() int { return int(s) }
+
+// Run implements Host.
+func (n *node) Run(_ context.Context, name string, args ...string) ([]byte, error) {
+	command := strings.Join(append([]string{filepath.Base(name)}, args...), " ")
+	n.asked = append(n.asked, command)
+	if err := n.fails[command]; err != nil {
+		return nil, err
+	}
+	enabled := filepath.Join(n.root, "/etc/systemd/system/multi-user.target.wants/berth.service")
+	armed := filepath.Join(n.root, units, "timers.target.wants", rescueTimer)
+	switch command {
+	case "systemctl daemon-reload", "berth check", "restorecon -R /opt/berth":
+	case "systemctl enable berth.service":
+		if err := os.MkdirAll(filepath.Dir(enabled), 0o755); err != nil {
+			return nil, err
+		}
+		if err := os.Symlink(unitFile, enabled); err != nil && !errors.Is(err, fs.ErrExist) {
+			return nil, err
+		}
+	case "systemctl is-active --quiet berth.service":
+		if !n.running["berth"] {
+			return nil, exited(3)
+		}
+	case "systemctl restart berth.service":
+		n.version, _ = os.Readlink(filepath.Join(n.root, current))
+		if n.broken != "" && n.version == n.broken {
+			return nil, exited(1)
+		}
+		n.running["berth"] = true
+		n.write("/var/lib/berth/records/format", "1")
+		n.write("/run/berth/berth.sock", "")
+		for _, file := range labelFiles {
+			if _, err := os.Stat(filepath.Join(n.root, filepath.Dir(file))); err == nil {
+				n.write(file, "handler.crun=ready")
+			}
+		}
+		if _, err := os.Stat(filepath.Join(n.root, program)); err != nil {
+			return nil, err
+		}
+	case "systemctl disable --now berth.service":
+		n.running["berth"] = false
+		os.Remove(enabled)
+		os.Remove(filepath.Dir(enabled))
+	case "systemctl enable --now " + rescueTimer:
+		n.running["rescue"] = true
+		if err := os.MkdirAll(filepath.Dir(armed), 0o755); err != nil {
+			return nil, err
+		}
+		if err := os.Symlink(units+"/"+rescueTimer, armed); err != nil && !errors.Is(err, fs.ErrExist) {
+			return nil, err
+		}
+	case "systemctl disable --now " + rescueTimer:
+		n.running["rescue"] = false
+		os.Remove(armed)
+		os.Remove(filepath.Dir(armed))
+	case "systemctl restart kubelet.service":
+		n.endpoint = n.kubeletEndpoint()
+	case "berth reload --wait":
+		if !n.running["berth"] {
+			return nil, exited(1)
+		}
+	case "berth handlers -o json":
+		var list []string
+		for _, h := range n.served() {
+			state := "STATE_READY"
+			if strings.Contains(n.read(handlerFile(h)), "/broken") {
+				state = "STATE_NOT_READY"
+			}
+			list = append(list, fmt.Sprintf(`{"name":%q,"state":%q,"isDefault":%t}`, h, state, h == "containerd"))
+		}
+		return []byte(`{"handlers":[` + strings.Join(list, ",") + `]}`), nil
+	case "berth doctor -o json":
+		findings := []string{`{"check":"config","level":"ok"}`}
+		if n.endpoint != ours {
+			findings = append(findings, `{"check":"kubelet","level":"fail","text":"elsewhere"}`)
+		}
+		if n.doctor != "" {
+			findings = append(findings, n.doctor)
+		}
+		return []byte(`{"findings":[` + strings.Join(findings, ",") + `]}`), exited(3)
+	default:
+		n.t.Errorf("nobody expects %q", command)
+	}
+	return nil, nil
+}
+
+// Turn implements Cluster.
+func (n *node) Turn(context.Context) error {
+	if n.waits != nil {
+		n.waits()
+	}
+	n.turns++
+	n.held = true
+	return nil
+}
+
+// Done implements Cluster.
+func (n *node) Done() { n.held = false }
+
+// MayAsk implements Cluster.
+func (n *node) MayAsk(context.Context) error { return n.forbidden }
+
+// Serves implements Cluster.
+func (n *node) Serves(_ context.Context, berth bool) error {
+	if n.forbidden != nil {
+		n.refused++
+		return n.forbidden
+	}
+	if (n.endpoint == ours) != berth {
+		return fmt.Errorf("the kubelet uses %s", n.endpoint)
+	}
+	if berth && !n.running["berth"] {
+		return errors.New("nobody answers the kubelet")
+	}
+	return nil
+}
+
+// Ask implements Backend.
+func (n *node) Ask(_ context.Context, endpoint string) (Beside, error) {
+	if endpoint != theirs {
+		n.t.Errorf("%s is asked", endpoint)
+	}
+	if n.dead {
+		return Beside{}, errors.New("nobody listens")
+	}
+	return Beside{Handlers: []string{"crun", "runc"}, CgroupDriver: "cgroupfs"}, nil
+}
+
+// installer is interrupted at a place if that is not "".
+func (n *node) installer(place string) *Installer {
+	n.t.Helper()
+	i, err := New(Installer{Root: n.root, Payload: n.payload, Self: filepath.Join(n.payload, "bin/berth-pause"), Host: n, Cluster: n, Backend: n, at: func(now string) {
+		if now == place {
+			panic(interrupted(now))
+		}
+	}})
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return i
+}
+
+type interrupted string
+
+// tree is every file with its permissions and content.
+func (n *node) tree() string {
+	n.t.Helper()
+	var lines []string
+	err := filepath.WalkDir(n.root, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := entry.Info()
+		if err != nil {
+			return err
+		}
+		text := ""
+		switch {
+		case info.Mode().IsRegular():
+			text = n.read(strings.TrimPrefix(path, n.root))
+		case info.Mode()&fs.ModeSymlink != 0:
+			text, _ = os.Readlink(path)
+		}
+		st, _ := info.Sys().(*syscall.Stat_t)
+		lines = append(lines, fmt.Sprintf("%s %v %d %q", strings.TrimPrefix(path, n.root), info.Mode(), st.Uid, text))
+		return nil
+	})
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return strings.Join(lines, "\n")
+}
+
+func (n *node) as(before string) {
+	n.t.Helper()
+	if now := n.tree(); now != before {
+		n.t.Errorf("the node was\n%s\nand is\n%s", before, now)
+	}
+	if n.running["rescue"] {
+		n.t.Error("the rescue is left")
+	}
+	if n.running["berth"] || n.endpoint != theirs {
+		n.t.Errorf("berth runs: %t; the kubelet uses %s", n.running["berth"], n.endpoint)
+	}
+}
+
+func (n *node) wanted() Wanted {
+	dir := n.t.TempDir()
+	writeFile(n.t, filepath.Join(dir, "crun"), "crun 1.24", 0o755)
+	kata := n.t.TempDir()
+	writeFile(n.t, filepath.Join(kata, "bin/containerd-shim-kata-v2"), "shim", 0o755)
+	writeFile(n.t, filepath.Join(kata, "share/defaults/kata-containers/configuration.toml"), "path = \"/opt/kata/bin/qemu\"\n", 0o644)
+	return Wanted{Version: "1.0.0", Kubelet: true, Config: "[metrics]\naddress = \"\"", Runtimes: []Runtime{
+		{Handler: "crun", Kind: "crun", Version: "1.24", Source: dir},
+		{Handler: "kata", Kind: "kata", Version: "3.2", Source: kata},
+	}}
+}
+
+// pod writes the record of a pod of the engine, in the namespace shop.
+func (n *node) pod(name, handler string) {
+	n.t.Helper()
+	config, err := proto.Marshal(&runtimeapi.PodSandboxConfig{Metadata: &runtimeapi.PodSandboxMetadata{Name: name, Namespace: "shop"}})
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	text, err := json.Marshal(map[string]any{"handler": handler, "definition": map[string]string{"name": handler}, "config": config})
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	n.write(filepath.Join(recordsOfPods, name, "spec.json"), string(text))
+}

@@ -1,0 +1,101 @@
+package installer
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/berth-cri/berth/pkg/installer/nodefs"
+)
+
+// configuration has every handler of the other daemon, by the same name, lead to it.
+type configuration struct {
+	root   nodefs.Root
+	at     hook
+	beside Beside
+	left   map[string]bool
+	extra  string
+}
+
+type savedConfiguration struct {
+	Beside Beside            `json:"beside"`
+	Files  []nodefs.Original `json:"files"`
+}
+
+func (*configuration) name() string { return configStep }
+func (*configuration) alone() bool  { return false }
+
+func (c *configuration) input() string {
+	h := sha256.New()
+	for path := range c.files().Sorted() {
+		fmt.Fprintf(h, "%s\n%s\n", path, c.files().Content[path])
+	}
+	return hex.EncodeToString(h.Sum(nil))
+}
+
+func (c *configuration) files() nodefs.Set {
+	f := nodefs.Set{Content: configTexts(c.beside, c.extra), Left: c.left}
+	if c.at != nil {
+		f.Half = func() { c.at("installer.config.half") }
+	}
+	return f
+}
+
+// configTexts are the files of a berth whose pods are all the other daemon's.
+func configTexts(b Beside, extra string) map[string][]byte {
+	const by = "# Written by berth-installer.\n"
+	main := fmt.Appendf(nil, by+"version = 1\ndefault_runtime = %q\n", b.name())
+	if b.CgroupDriver != "" {
+		main = fmt.Appendf(main, "\n[engine]\ncgroup_driver = %q\n", b.CgroupDriver)
+	}
+	texts := map[string][]byte{configFile: main}
+	for _, name := range append(slices.Clone(b.Handlers), b.name()) {
+		there := name
+		if name == b.name() {
+			there = ""
+		}
+		texts[handlerFile(name)] = fmt.Appendf(nil, by+"[runtimes.%q]\nendpoint = %q\nremote_handler = %q\n", name, b.Endpoint, there)
+	}
+	if extra != "" {
+		texts[extraFile] = []byte(by + strings.TrimRight(extra, "\n") + "\n")
+	}
+	return texts
+}
+
+func handlerFile(handler string) string { return filepath.Join(dropIns, "50-"+handler+".toml") }
+
+func (c *configuration) prepare(_ context.Context, before []byte) ([]byte, error) {
+	var saved savedConfiguration
+	if before != nil {
+		if err := json.Unmarshal(before, &saved); err != nil {
+			return nil, err
+		}
+	}
+	saved.Beside = c.beside
+	var err error
+	if saved.Files, err = c.files().Prepare(c.root, saved.Files); err != nil {
+		return nil, err
+	}
+	return json.Marshal(saved)
+}
+
+func (c *configuration) do(_ context.Context, text []byte) error {
+	var saved savedConfiguration
+	if err := json.Unmarshal(text, &saved); err != nil {
+		return err
+	}
+	return c.files().Do(c.root, saved.Files)
+}
+
+func (c *configuration) undo(_ context.Context, text []byte) error {
+	var saved savedConfiguration
+	if err := json.Unmarshal(text, &saved); err != nil {
+		return err
+	}
+	return c.root.RestoreAll(saved.Files)
+}

@@ -1,0 +1,171 @@
+package installer
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/berth-cri/berth/pkg/installer/kubelet"
+)
+
+// A kubelet that uses berth keeps it, whoever has moved it: without berth it has no runtime.
+func TestKubeletLeftWithBerth(t *testing.T) {
+	for name, c := range map[string]struct {
+		moved  bool
+		change func(*node)
+		wrong  string
+	}{
+		"by hand": {false, func(n *node) {
+			n.write(kubelet.Config, "kind: KubeletConfiguration\ncontainerRuntimeEndpoint: "+ours+"\n")
+		}, kubelet.Config},
+		"by hand, without a scheme": {false, func(n *node) {
+			n.write("/etc/default/kubelet", "KUBELET_EXTRA_ARGS=--container-runtime-endpoint=/var/run/berth/berth.sock\n")
+		}, "/etc/default/kubelet"},
+		"by a package's unit": {false, func(n *node) {
+			n.write("/usr/lib/systemd/system/kubelet.service", "[Service]\nExecStart=/usr/bin/kubelet --container-runtime-endpoint="+ours+"\n")
+		}, "/usr/lib/systemd/system/kubelet.service"},
+		"on its command line": {false, func(n *node) {
+			n.write("/proc/7/comm", "kubelet\n")
+			n.write("/proc/7/cmdline", "kubelet\x00--container-runtime-endpoint\x00"+ours)
+		}, "command line"},
+		"in a configuration of another name": {false, func(n *node) {
+			n.write("/proc/7/comm", "kubelet\n")
+			n.write("/proc/7/cmdline", "kubelet\x00--config=/etc/kubelet.conf")
+			n.write("/etc/kubelet.conf", "kind: KubeletConfiguration\ncontainerRuntimeEndpoint: "+ours+"\n")
+		}, "/etc/kubelet.conf"},
+		"without a service": {false, func(n *node) {
+			if err := os.Remove(filepath.Join(n.root, "/usr/lib/systemd/system/kubelet.service")); err != nil {
+				n.t.Fatal(err)
+			}
+			n.write("/proc/7/comm", "kubelet\n")
+			n.write("/proc/7/cmdline", "kubelet\x00--container-runtime-endpoint="+ours)
+		}, "command line"},
+		"kubeadm upgrade, its file": {true, func(n *node) {
+			n.write(kubelet.InstanceConfig, "containerRuntimeEndpoint: "+ours+"\n")
+		}, kubelet.InstanceConfig},
+		"kubeadm upgrade, a flag": {true, func(n *node) {
+			n.write("/etc/default/kubelet", "KUBELET_EXTRA_ARGS=--container-runtime-endpoint="+ours+"\n")
+		}, "/etc/default/kubelet"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newTestNode(t)
+			w := n.wanted()
+			w.Kubelet = c.moved
+			if err := n.installer("").Install(t.Context(), w); err != nil {
+				t.Fatal(err)
+			}
+			c.change(n)
+			before := n.tree()
+			err := n.installer("").Uninstall(t.Context())
+			if err == nil || !strings.Contains(err.Error(), c.wrong) || !strings.Contains(err.Error(), "try again") {
+				t.Errorf("got %v, want %q", err, c.wrong)
+			}
+			if n.tree() != before || !n.running["berth"] {
+				t.Errorf("something is undone: berth runs: %t", n.running["berth"])
+			}
+		})
+	}
+}
+
+// A kubelet is back when its command line is, too.
+func TestKubeletComesBackWithBerth(t *testing.T) {
+	n := newTestNode(t)
+	if err := n.installer("").Install(t.Context(), n.wanted()); err != nil {
+		t.Fatal(err)
+	}
+	ctx, end := context.WithCancel(t.Context())
+	i := n.installer("")
+	i.at = func(place string) {
+		if place == "installer.kubelet.restored" {
+			n.write("/proc/7/comm", "kubelet\n")
+			n.write("/proc/7/cmdline", "kubelet\x00--container-runtime-endpoint="+ours)
+			end()
+		}
+	}
+	if err := i.Uninstall(ctx); err == nil || !strings.Contains(err.Error(), "command line") {
+		t.Errorf("got %v", err)
+	}
+	if !n.running["berth"] {
+		t.Error("berth is stopped")
+	}
+}
+
+// A kubelet does not go back to a daemon that is away.
+func TestNowhereToGoBackTo(t *testing.T) {
+	n := newTestNode(t)
+	w, before := n.wanted(), n.tree()
+	if err := n.installer("").Install(t.Context(), w); err != nil {
+		t.Fatal(err)
+	}
+	moved := n.tree()
+	n.dead = true
+	away := func(err error) {
+		t.Helper()
+		if err == nil || !strings.Contains(err.Error(), "start it, and try again") {
+			t.Errorf("got %v", err)
+		}
+		if n.endpoint != ours || !n.running["berth"] {
+			t.Errorf("the kubelet uses %s; berth runs: %t", n.endpoint, n.running["berth"])
+		}
+	}
+	impatient := func() *Installer {
+		i := n.installer("")
+		i.patience = 0
+		return i
+	}
+	away(impatient().Uninstall(t.Context()))
+	if n.tree() != moved {
+		t.Error("something is undone")
+	}
+	w.Kubelet = false
+	away(impatient().Install(t.Context(), w))
+	if n.tree() != moved {
+		t.Error("something is undone")
+	}
+	n.dead = false
+	if err := n.installer("").Uninstall(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	n.as(before)
+
+	// It dies while the kubelet is moved, and that fails.
+	w.Kubelet = true
+	i := impatient()
+	i.at = func(place string) {
+		if place == "installer.kubelet.restarted" {
+			n.dead, n.doctor = true, `{"check":"handlers","level":"fail"}`
+		}
+	}
+	away(i.Install(t.Context(), w))
+	n.dead, n.doctor = false, ""
+	if err := n.installer("").Uninstall(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	n.as(before)
+}
+
+// A right that is missing is noticed before the kubelet is moved, and is not asked for over and over.
+func TestForbidden(t *testing.T) {
+	n := newTestNode(t)
+	w, before := n.wanted(), n.tree()
+	n.forbidden = fmt.Errorf("cannot get nodes: %w", ErrFinal)
+	if err := n.installer("").Install(t.Context(), w); err == nil || !strings.Contains(err.Error(), "cannot get nodes") {
+		t.Errorf("got %v", err)
+	}
+	n.as(before)
+	if slices.Contains(n.asked, "systemctl restart kubelet.service") {
+		t.Error("the kubelet was restarted")
+	}
+	n.forbidden = nil
+	if err := n.installer("").Install(t.Context(), w); err != nil {
+		t.Fatal(err)
+	}
+	n.forbidden = fmt.Errorf("cannot get nodes: %w", ErrFinal)
+	if err := n.installer("").Uninstall(t.Context()); err == nil || n.refused != 1 {
+		t.Errorf("got %v after %d questions", err, n.refused)
+	}
+}

@@ -1,0 +1,64 @@
+package installer
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/berth-cri/berth/pkg/installer/nodefs"
+)
+
+// programs are copied to a directory of their version.
+type programs struct {
+	root    nodefs.Root
+	host    Host
+	at      hook
+	payload string
+	self    string
+	version string
+}
+
+func (*programs) name() string    { return programsStep }
+func (p *programs) input() string { return p.version }
+func (*programs) alone() bool     { return false }
+
+func (p *programs) prepare(_ context.Context, saved []byte) ([]byte, error) {
+	if saved == nil {
+		for _, path := range append(nodefs.UnitPaths("berth"), home, configFile) {
+			if _, err := os.Lstat(p.root.Path(path)); err == nil {
+				return nil, fmt.Errorf("%s exists, and is not this installer's: remove the package, or keep it and move the kubelet by hand (docs/migration.md)", path)
+			}
+		}
+	}
+	return []byte("{}"), nil
+}
+
+func (p *programs) do(ctx context.Context, _ []byte) error {
+	if err := os.MkdirAll(p.root.Path(home), 0o755); err != nil {
+		return err
+	}
+	if err := p.root.Bring(p.payload, "", filepath.Join(home, p.version), nil, func() { p.at("installer.programs.half") }); err != nil {
+		return err
+	}
+	self, err := os.ReadFile(p.self)
+	if err != nil {
+		return err
+	}
+	if err := p.root.Put(filepath.Join(home, p.version, "bin", filepath.Base(rescueProgram)), self, 0o755); err != nil {
+		return err
+	}
+	return relabel(ctx, p.root, p.host, home)
+}
+
+// relabel gives files the labels that a node with SELinux has for their place. What a pod
+// copies has those of the pod, and systemd does not start such programs.
+func relabel(ctx context.Context, root nodefs.Root, host Host, path string) error {
+	if !root.ExistsAny("/sys/fs/selinux/enforce") || !root.ExistsAny("/usr/sbin/restorecon", "/sbin/restorecon") {
+		return nil
+	}
+	_, err := host.Run(ctx, "restorecon", "-R", path)
+	return err
+}
+
+func (p *programs) undo(context.Context, []byte) error { return os.RemoveAll(p.root.Path(home)) }

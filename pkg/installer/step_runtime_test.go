@@ -1,0 +1,149 @@
+package installer
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+func TestSources(t *testing.T) {
+	n := newTestNode(t)
+	i := n.installer("")
+	n.write("/usr/bin/crun-1.8", "crun")
+	n.write("/usr/bin/plain/crun", "crun")
+	if err := os.Chmod(filepath.Join(n.root, "/usr/bin/crun-1.8"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("/usr/bin/crun-1.8", filepath.Join(n.root, "/usr/bin/crun")); err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct{ kind, source, want, wrong string }{
+		"a program":         {"crun", "/usr/bin/crun", "/usr/bin/crun-1.8", ""},
+		"a directory":       {"crun", "/usr/bin", "/usr/bin/crun-1.8", ""},
+		"another name":      {"runc", "/usr/bin/crun", "", "is not called runc"},
+		"not there":         {"crun", "/usr/sbin", "", "no such file"},
+		"none in it":        {"runsc", "/usr/bin", "", "has no runsc"},
+		"not executable":    {"crun", "/usr/bin/plain", "", "is not executable"},
+		"Kata is no file":   {"kata", "/usr/bin/crun", "", "is a file; a kata is a directory with bin/containerd-shim-kata-v2"},
+		"Kata without shim": {"kata", "/usr/bin", "", "has no bin/containerd-shim-kata-v2"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := i.broughtRuntime(Runtime{Handler: "h", Kind: c.kind, Source: n.root + c.source})
+			got, err := b.source(kinds[c.kind])
+			if c.wrong == "" && (err != nil || got != n.root+c.want) || c.wrong != "" && (err == nil || !strings.Contains(err.Error(), c.wrong)) {
+				t.Errorf("got %q, %v", got, err)
+			}
+		})
+	}
+}
+
+// A runtime that cannot run pods goes, and berth stays.
+func TestRuntimeFailed(t *testing.T) {
+	n := newTestNode(t)
+	w := n.wanted()
+	broken := w.Runtimes[0]
+	broken.Handler = "broken"
+	w.Runtimes = append([]Runtime{broken}, w.Runtimes...)
+	i := n.installer("")
+	i.patience = 0
+	err := i.Install(t.Context(), w)
+	if err == nil || !strings.Contains(err.Error(), "handler broken is not ready") {
+		t.Errorf("got %v", err)
+	}
+	if got := n.served(); !slices.Equal(got, []string{"containerd", "crun", "kata", "runc"}) {
+		t.Errorf("the handlers are %v", got)
+	}
+	if _, err := os.Stat(filepath.Join(n.root, "/opt/berth/runtimes/broken")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("its files are left: %v", err)
+	}
+}
+
+// A runtime comes, changes and goes while the node has berth: the kubelet is not touched.
+func TestRuntimesLive(t *testing.T) {
+	n := newTestNode(t)
+	w := n.wanted()
+	all := w.Runtimes
+	w.Runtimes = nil
+	install := func() {
+		t.Helper()
+		if err := n.installer("").Install(t.Context(), w); err != nil {
+			t.Fatal(err)
+		}
+	}
+	install()
+	n.asked = nil
+	w.Runtimes = all
+	install()
+	w.Runtimes = slices.Clone(all)
+	w.Runtimes[0].Version = "1.25"
+	install()
+	if got := n.read(dropIns + "/50-crun.toml"); !strings.Contains(got, "/1.25/crun") {
+		t.Errorf("crun is %s", got)
+	}
+	if n.read("/opt/berth/runtimes/crun/1.24/crun") != "crun 1.24" {
+		t.Error("the pods of the older version have lost it")
+	}
+	w.Runtimes = all[1:]
+	install()
+	if got := n.read(dropIns + "/50-crun.toml"); !strings.Contains(got, "endpoint = ") {
+		t.Errorf("crun does not lead to the other daemon again: %s", got)
+	}
+	for _, command := range n.asked {
+		if strings.Contains(command, "kubelet") || strings.Contains(command, "restart") {
+			t.Errorf("%q was asked for", command)
+		}
+	}
+}
+
+// A runtime's files stay while pods of the engine need them, also where the handler leads to the
+// other daemon again, and is ready.
+func TestRuntimeWithPods(t *testing.T) {
+	n := newTestNode(t)
+	w := n.wanted()
+	if err := n.installer("").Install(t.Context(), w); err != nil {
+		t.Fatal(err)
+	}
+	n.pod("def", "crun")
+	w.Runtimes = w.Runtimes[1:]
+	if err := n.installer("").Install(t.Context(), w); !errors.Is(err, ErrPods) || !strings.Contains(err.Error(), "1 pod (shop/def)") {
+		t.Errorf("got %v", err)
+	}
+	if got := n.read("/opt/berth/runtimes/crun/1.24/crun"); got != "crun 1.24" {
+		t.Errorf("the pod has lost its runtime: %s", got)
+	}
+	if err := os.RemoveAll(filepath.Join(n.root, recordsOfPods)); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.installer("").Install(t.Context(), w); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(filepath.Join(n.root, "/opt/berth/runtimes/crun")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("its files are left: %v", err)
+	}
+}
+
+// A runtime's next version that cannot run pods is not used: the one before is.
+func TestRuntimesNextVersionFailed(t *testing.T) {
+	n := newTestNode(t)
+	w, before := n.wanted(), n.tree()
+	if err := n.installer("").Install(t.Context(), w); err != nil {
+		t.Fatal(err)
+	}
+	w.Runtimes[0].Version = "broken-1.25"
+	i := n.installer("")
+	i.patience = 0
+	if err := i.Install(t.Context(), w); err == nil || !strings.Contains(err.Error(), "handler crun is not ready") {
+		t.Errorf("got %v", err)
+	}
+	if got := n.read(dropIns + "/50-crun.toml"); !strings.Contains(got, "/1.24/crun") || n.asked[len(n.asked)-1] == "berth handlers -o json" {
+		t.Errorf("crun is %s, after %q", got, n.asked[len(n.asked)-1])
+	}
+	if err := n.installer("").Uninstall(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	n.as(before)
+}

@@ -1,0 +1,193 @@
+package installer
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/containerd/log"
+
+	"github.com/berth-cri/berth/pkg/installer/kubelet"
+	"github.com/berth-cri/berth/pkg/installer/nodefs"
+)
+
+// start has the daemon run, and looks whether all that it serves can run pods.
+type start struct {
+	root            nodefs.Root
+	host            Host
+	at              hook
+	daemon          daemon
+	version, config string
+}
+
+// savedStart is what undo needs, and what the way back from a version needs.
+type savedStart struct {
+	// Kept are directories that were there before.
+	Kept []string `json:"kept"`
+	// Good is the version that was last green, Left says that another was begun since.
+	Good string `json:"good,omitempty"`
+	Left bool   `json:"left,omitempty"`
+}
+
+// daemonDirs are what a daemon makes, and what nobody needs without one.
+var daemonDirs = []string{"/var/lib/berth", "/run/berth"}
+
+// labelFiles are what it says of its handlers to Node Feature Discovery, of which one does not
+// expire.
+var labelFiles = []string{
+	"/etc/kubernetes/node-feature-discovery/features.d/berth",
+	"/etc/kubernetes/node-feature-discovery/features.d/berth-present",
+}
+
+func (*start) name() string    { return startStep }
+func (s *start) input() string { return s.version + " " + s.config }
+func (*start) alone() bool     { return false }
+
+func (s *start) prepare(_ context.Context, before []byte) ([]byte, error) {
+	saved := savedStart{}
+	if before != nil {
+		if err := json.Unmarshal(before, &saved); err != nil {
+			return nil, err
+		}
+		saved.Left = saved.Left || saved.Good != s.version
+		return json.Marshal(saved)
+	}
+	for _, dir := range daemonDirs {
+		if _, err := os.Lstat(s.root.Path(dir)); err == nil {
+			saved.Kept = append(saved.Kept, dir)
+		}
+	}
+	return json.Marshal(saved)
+}
+
+// settled implements settling.
+func (s *start) settled(text []byte) ([]byte, error) {
+	var saved savedStart
+	if err := json.Unmarshal(text, &saved); err != nil {
+		return nil, err
+	}
+	saved.Good, saved.Left = s.version, false
+	return json.Marshal(saved)
+}
+
+func (s *start) do(ctx context.Context, text []byte) error {
+	var saved savedStart
+	if err := json.Unmarshal(text, &saved); err != nil {
+		return err
+	}
+	binary := filepath.Join(home, s.version, "bin/berth")
+	if _, err := s.host.Run(ctx, binary, "check"); err != nil && exitStatus(err) != degraded {
+		return fmt.Errorf("berth refuses the configuration: %w", err)
+	}
+	link := s.root.Path(current)
+	before, err := os.Readlink(link)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if before != s.version {
+		if err := nodefs.Relink(link, s.version); err != nil {
+			return err
+		}
+	}
+	s.at("installer.start.half")
+	if err := s.run(ctx, saved); err != nil {
+		return errors.Join(err, s.back(ctx, saved))
+	}
+	s.at("installer.start.run")
+	if err := s.daemon.green(ctx, false); err != nil {
+		return errors.Join(err, s.back(ctx, saved))
+	}
+	return nil
+}
+
+// run has the daemon be of that version. Whether the one that runs is cannot be told from
+// the link, which an interrupted run may have changed before it restarted anything.
+func (s *start) run(ctx context.Context, saved savedStart) error {
+	if _, err := s.host.Run(ctx, "systemctl", "enable", "berth.service"); err != nil {
+		return err
+	}
+	if s.daemon.active(ctx) && saved.Good == s.version && !saved.Left {
+		return s.daemon.reload(ctx)
+	}
+	// Pods go on meanwhile: they are not the daemon's children.
+	if _, err := s.host.Run(ctx, "systemctl", "restart", "berth.service"); err != nil {
+		return fmt.Errorf("berth does not start: %w; see \"journalctl -u berth\"", err)
+	}
+	return nil
+}
+
+// back returns to the version that was last green, if that is another. A run that is
+// interrupted leaves it to the next.
+func (s *start) back(ctx context.Context, saved savedStart) error {
+	if saved.Good == "" || saved.Good == s.version || ctx.Err() != nil {
+		return nil
+	}
+	if err := nodefs.Relink(s.root.Path(current), saved.Good); err != nil {
+		return err
+	}
+	if _, err := s.host.Run(ctx, "systemctl", "restart", "berth.service"); err != nil {
+		return fmt.Errorf("go back to version %s: %w", saved.Good, err)
+	}
+	return nil
+}
+
+// mayUndo implements guarded: without berth, a kubelet that uses it has no runtime. The
+// journal does not know of one that was moved by hand, or by kubeadm.
+func (s *start) mayUndo(context.Context, []byte) error {
+	k, err := kubelet.Find(s.root)
+	if err != nil {
+		return err
+	}
+	if err := k.Left(k.Named); err != nil {
+		return err
+	}
+	return noPods(s.root)
+}
+
+func (s *start) undo(ctx context.Context, text []byte) error {
+	var saved savedStart
+	if err := json.Unmarshal(text, &saved); err != nil {
+		return err
+	}
+	if _, err := os.Lstat(s.root.Path(unitFile)); err == nil {
+		if _, err := s.host.Run(ctx, "systemctl", "disable", "--now", "berth.service"); err != nil {
+			return err
+		}
+	}
+	for _, file := range labelFiles {
+		if err := os.Remove(s.root.Path(file)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	for _, dir := range daemonDirs {
+		if !slices.Contains(saved.Kept, dir) {
+			if err := removeState(ctx, s.root, dir); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// removeState removes a directory of the daemon's. What is mounted there is of a pod that
+// nobody knows any more, and is no longer used.
+func removeState(ctx context.Context, root nodefs.Root, dir string) error {
+	text, err := os.ReadFile(root.Path("/proc/self/mountinfo"))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	for line := range strings.Lines(string(text)) {
+		f := strings.Fields(line)
+		if len(f) > 4 && strings.HasPrefix(f[4], root.Path(dir)+"/") {
+			log.G(ctx).WithField("path", f[4]).Warn("Directory is left: something is mounted in it")
+			return nil
+		}
+	}
+	return os.RemoveAll(root.Path(dir))
+}

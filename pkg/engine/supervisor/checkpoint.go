@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	runcapi "github.com/containerd/containerd/api/types/runc/options"
@@ -85,8 +86,8 @@ func (t *task) checkpoint(ctx context.Context, images string, o *runcapi.Checkpo
 		}
 		ctx, giveUp := context.WithCancel(ctx)
 		defer giveUp()
-		t.giveUp.Store(&giveUp)
-		defer t.giveUp.Store(nil)
+		t.criuWriting.begin(giveUp)
+		defer t.criuWriting.end()
 		config := filepath.Join(t.journal.Bundle, CRIUConfigFile)
 		text, err := onceConfig(dumpConfig(system, pipes, o.GetOpenTcp()))
 		if err != nil {
@@ -106,10 +107,19 @@ func (t *task) checkpoint(ctx context.Context, images string, o *runcapi.Checkpo
 // killedWritingTimeout is how long CRIU may take to see that the container which it writes is killed.
 const killedWritingTimeout = 2 * time.Second
 
-// giveUpWriting ends a checkpoint of a container that is killed: CRIU may wait for its processes
-// for ever.
-func (t *task) giveUpWriting() {
-	if giveUp := t.giveUp.Load(); giveUp != nil {
+// criuWriting ends the runtime that has CRIU write a container, if one does.
+type criuWriting struct {
+	giveUp atomic.Pointer[context.CancelFunc]
+}
+
+func (w *criuWriting) begin(giveUp context.CancelFunc) { w.giveUp.Store(&giveUp) }
+
+func (w *criuWriting) end() { w.giveUp.Store(nil) }
+
+// killed ends a checkpoint of a container that is killed: CRIU may wait for its processes for
+// ever.
+func (w *criuWriting) killed() {
+	if giveUp := w.giveUp.Load(); giveUp != nil {
 		time.AfterFunc(killedWritingTimeout, *giveUp)
 	}
 }

@@ -6,9 +6,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"strings"
-	"time"
 
-	taskAPI "github.com/containerd/containerd/api/runtime/task/v3"
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/proto"
@@ -69,81 +67,6 @@ func (t *task) isMember() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.journal.Member
-}
-
-// checkRestore refuses to restore what no runtime here can.
-func checkRestore(r *taskAPI.CreateTaskRequest) error {
-	switch {
-	case r.ParentCheckpoint != "":
-		return fmt.Errorf("restoring a checkpoint on top of another is not supported: %w", errdefs.ErrNotImplemented)
-	case r.Checkpoint == "":
-		return nil
-	case !filepath.IsAbs(r.Checkpoint):
-		return fmt.Errorf("the checkpoint directory must be an absolute path, not %q: %w", r.Checkpoint, errdefs.ErrInvalidArgument)
-	}
-	return nil
-}
-
-// byCRIU says whether the container goes on from images of CRIU.
-func (t *task) byCRIU() bool {
-	return t.journal.Checkpoint != "" && !t.journal.Options.OwnKernel
-}
-
-// verb is how the runtime is told to make and start the container.
-func (t *task) verb() (flags, args []string, err error) {
-	switch {
-	case t.journal.Checkpoint == "":
-		return nil, []string{"run"}, nil
-	case t.byCRIU():
-		args, err = criuRestore{t}.prepare()
-		return nil, args, err
-	}
-	flags, args = t.restoreWhole()
-	return flags, args, nil
-}
-
-// restoreWhole is it for containers of a sandbox that is restored as one. The first of them
-// makes the sandbox, which waits until all the others have followed; only then all of them
-// go on.
-func (t *task) restoreWhole() (flags, args []string) {
-	from := t.journal.Checkpoint
-	args = []string{"restore", "--image-path", from}
-	if readBundle(t.journal.Bundle).isMember() {
-		return nil, args // how it is restored was said for the first one
-	}
-	if t.knows("-background", "help", "restore") {
-		// Containers go on while their memory is still being read.
-		args = append(args, "--background")
-	}
-	if t.knows("-restore-spec-validation", "flags") {
-		// What must be the same was compared before. What the runtime compares beside it, such
-		// as the OOM score, is this node's to say.
-		flags = []string{"--restore-spec-validation=warning"}
-	}
-	return flags, args
-}
-
-// helpTimeout bounds the wait for a runtime's help.
-const helpTimeout = 10 * time.Second
-
-// knows says whether the runtime speaks of a flag in its help, some of which it writes to
-// stderr.
-func (t *task) knows(flag string, help ...string) bool {
-	ctx, cancel := context.WithTimeout(t.context(), helpTimeout)
-	defer cancel()
-	r, err := t.processes.begin(&call{options: &t.journal.Options, args: help})
-	if err != nil {
-		return false
-	}
-	defer r.close()
-	select {
-	case <-r.ended:
-		_, err = r.reap()
-	case <-ctx.Done():
-		r.end()
-		err = ctx.Err()
-	}
-	return err == nil && strings.Contains(string(captured(r.stdout))+string(captured(r.stderr)), flag)
 }
 
 // waits tells by the error of a signal whether the sandbox still waits for containers that

@@ -164,7 +164,7 @@ func (t *task) prepareLaunch() (_ *firstLaunch, retErr error) {
 	}
 	l.drop = func() { l.output.discard(l.sources...) }
 	l.call = &call{logFile: filepath.Join(t.dir, "runtime.log"), byCRIU: t.byCRIU()}
-	if l.call.flags, l.call.args, err = t.verb(); err != nil {
+	if l.call.flags, l.call.args, err = (making{t}).verb(); err != nil {
 		return nil, err
 	}
 	if t.byCRIU() {

@@ -47,9 +47,8 @@ type task struct {
 	deleted   bool
 
 	// writing says that its sandbox is being written, and stands still.
-	writing atomic.Bool
-	// giveUp ends the runtime that has CRIU write it; nil is none.
-	giveUp atomic.Pointer[context.CancelFunc]
+	writing     atomic.Bool
+	criuWriting criuWriting
 }
 
 // semaphore is a lock that can be given up waiting for.
@@ -343,7 +342,7 @@ func (t *task) signal(ctx context.Context, sig unix.Signal, all bool) error {
 		return t.within.signal(ctx, sig, all)
 	}
 	if sig == unix.SIGKILL {
-		t.giveUpWriting()
+		t.criuWriting.killed()
 	}
 	wide := (all || sig == unix.SIGKILL && !journal.OwnPIDs) && journal.Cgroup.main() != ""
 	if !wide {

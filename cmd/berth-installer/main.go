@@ -114,6 +114,9 @@ func (s *settings) installCommand() *cobra.Command {
 			if err := w.Validate(); err != nil {
 				return commandline.Wrong(err)
 			}
+			if _, err := os.Stat(filepath.Join(s.payload, "bin/berth")); err != nil {
+				return commandline.Wrong(fmt.Errorf("--payload %s: %w", s.payload, err))
+			}
 			i, err := s.installer(alone{s.root})
 			if err != nil {
 				return err

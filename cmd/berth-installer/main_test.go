@@ -12,21 +12,25 @@ import (
 
 // TestWrongCommandLines: what is wrong is said with what to do, by a status of its own.
 func TestWrongCommandLines(t *testing.T) {
-	empty := t.TempDir()
+	empty, payload := t.TempDir(), t.TempDir()
+	if err := os.MkdirAll(filepath.Join(payload, "bin/berth"), 0o755); err != nil {
+		t.Fatal(err)
+	}
 	t.Setenv("NODE_NAME", "")
 	for line, c := range map[string]struct {
 		status int
 		says   string
 	}{
-		"instal":                           {2, `unknown command "instal" for "berth-installer" (did you mean "install"?); see "berth-installer --help"`},
-		"install extra":                    {2, `"berth-installer install" takes no arguments, got "extra"`},
-		"install --runtme x":               {2, "unknown flag: --runtme"},
-		"install --runtime x":              {2, "--runtime x: write {handler: crun"},
-		"install --endpoint x":             {2, `endpoint "x" is not a unix socket; write unix:///`},
-		"install --root " + empty:          {2, "--root " + empty + " is not the root directory of a node: it has no directory /var/lib"},
-		"uninstall --root " + empty + "/x": {2, "/x is not the root directory of a node"},
-		"rescue --root " + empty:           {2, "is not the root directory of a node"},
-		"run":                              {2, "--node and --namespace are needed"},
+		"instal":                     {2, `unknown command "instal" for "berth-installer" (did you mean "install"?); see "berth-installer --help"`},
+		"install extra":              {2, `"berth-installer install" takes no arguments, got "extra"`},
+		"install --runtme x":         {2, "unknown flag: --runtme"},
+		"install --runtime x":        {2, "--runtime x: write {handler: crun"},
+		"install --endpoint x":       {2, `endpoint "x" is not a unix socket; write unix:///`},
+		"install --payload " + empty: {2, "--payload " + empty + ": stat " + empty + "/bin/berth: no such file or directory"},
+		"install --root " + empty + " --payload " + payload: {2, "--root " + empty + " is not the root directory of a node: it has no directory /var/lib"},
+		"uninstall --root " + empty + "/x":                  {2, "/x is not the root directory of a node"},
+		"rescue --root " + empty:                            {2, "is not the root directory of a node"},
+		"run":                                               {2, "--node and --namespace are needed"},
 		"ready --ready-file " + empty + "/r": {1,
 			`the node is not as wanted, or not yet: "berth-installer run" has not written ` + empty + "/r; its log says why"},
 	} {

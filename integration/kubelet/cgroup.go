@@ -48,13 +48,13 @@ func within(cgroup string) string {
 }
 
 // MemoryLimit is how many bytes a cgroup may use.
-func (c *Cluster) MemoryLimit(t testbed.T, cgroup string) int {
+func MemoryLimit(t testbed.T, cgroup string) int {
 	t.Helper()
 	return numbers(t, filepath.Join("/sys/fs/cgroup/memory", cgroup, "memory.limit_in_bytes"), filepath.Join("/sys/fs/cgroup", within(cgroup), "memory.max"))[0]
 }
 
 // CPULimit is how long a cgroup may run in each period, in µs.
-func (c *Cluster) CPULimit(t testbed.T, cgroup string) (quota, period int) {
+func CPULimit(t testbed.T, cgroup string) (quota, period int) {
 	t.Helper()
 	if v2 := filepath.Join("/sys/fs/cgroup", within(cgroup), "cpu.max"); exists(v2) {
 		both := numbers(t, v2)
@@ -66,7 +66,7 @@ func (c *Cluster) CPULimit(t testbed.T, cgroup string) (quota, period int) {
 
 // CPUShares are a cgroup's part of the CPU time, 1024 for each CPU that is asked for.
 // On cgroup v2 there are none but a weight, of which there are several formulas.
-func (c *Cluster) CPUShares(t testbed.T, cgroup string) (shares int, there bool) {
+func CPUShares(t testbed.T, cgroup string) (shares int, there bool) {
 	t.Helper()
 	file := filepath.Join("/sys/fs/cgroup/cpu", cgroup, "cpu.shares")
 	if !exists(file) {

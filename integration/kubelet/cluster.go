@@ -148,10 +148,10 @@ func (c *Cluster) trust(t testbed.T) {
 	c.client = &http.Client{Transport: transport, Timeout: time.Minute}
 }
 
-// port returns a port that nobody serves on.
-func (c *Cluster) port(t testbed.T) string {
+// freePort returns a port that nobody serves on.
+func freePort(t testbed.T, at net.IP) string {
 	t.Helper()
-	listener, err := net.Listen("tcp", net.JoinHostPort(c.Address.String(), "0"))
+	listener, err := net.Listen("tcp", net.JoinHostPort(at.String(), "0"))
 	if err != nil {
 		t.Fatalf("look for a free port: %v", err)
 	}

@@ -41,7 +41,7 @@ func (c *Cluster) StartController(t testbed.T) *Controller {
 
 func (c *Cluster) controller(t testbed.T, kubeconfig, namespace string) *Controller {
 	t.Helper()
-	address := net.JoinHostPort(c.Address.String(), c.port(t))
+	address := net.JoinHostPort(c.Address.String(), freePort(t, c.Address))
 	p := &process{
 		part: "berth-controller", log: filepath.Join(c.dir, "berth-controller-"+uuid.NewString()+".log"),
 		arguments: []string{filepath.Join(testbed.Built(t), "berth-controller"), "--kubeconfig=" + kubeconfig, "--namespace=" + namespace, "--address=" + address},

@@ -24,7 +24,7 @@ func (c *Cluster) startScheduler(t testbed.T, config string) {
 	c.run(
 		t, testbed.KubeScheduler,
 		"--kubeconfig="+config, "--leader-elect=false",
-		"--bind-address="+c.Address.String(), "--secure-port="+c.port(t), "--cert-dir="+filepath.Join(c.dir, "scheduler"),
+		"--bind-address="+c.Address.String(), "--secure-port="+freePort(t, c.Address), "--cert-dir="+filepath.Join(c.dir, "scheduler"),
 	)
 }
 
@@ -34,7 +34,7 @@ func (c *Cluster) startControllers(t testbed.T, config string) {
 	c.run(
 		t, testbed.KubeControllerManager,
 		"--kubeconfig="+config, "--leader-elect=false",
-		"--bind-address="+c.Address.String(), "--secure-port="+c.port(t), "--cert-dir="+filepath.Join(c.dir, "controllers"),
+		"--bind-address="+c.Address.String(), "--secure-port="+freePort(t, c.Address), "--cert-dir="+filepath.Join(c.dir, "controllers"),
 		"--service-account-private-key-file="+c.certificate.Key, "--root-ca-file="+c.certificate.CA,
 		"--flex-volume-plugin-dir="+filepath.Join(c.dir, "plugins"),
 	)
@@ -45,7 +45,7 @@ func (c *Cluster) startControllers(t testbed.T, config string) {
 func (c *Cluster) startServer(t testbed.T, arguments ...string) {
 	t.Helper()
 	store := c.startEtcd(t)
-	port := c.port(t)
+	port := freePort(t, c.Address)
 	c.server = "https://" + net.JoinHostPort(c.Address.String(), port)
 	users := fmt.Sprintf("%s,admin,admin,system:masters\n%s,system:node:%s,node,system:nodes\n%s,%s,guest\n", c.token, c.nodeToken, NodeName, c.guestToken, Guest)
 	arguments = append([]string{
@@ -70,8 +70,8 @@ func (c *Cluster) startServer(t testbed.T, arguments ...string) {
 // startEtcd starts etcd and returns its URL. It need not be safe, but quick.
 func (c *Cluster) startEtcd(t testbed.T) string {
 	t.Helper()
-	clients := "http://" + net.JoinHostPort(c.Address.String(), c.port(t))
-	peers := "http://" + net.JoinHostPort(c.Address.String(), c.port(t))
+	clients := "http://" + net.JoinHostPort(c.Address.String(), freePort(t, c.Address))
+	peers := "http://" + net.JoinHostPort(c.Address.String(), freePort(t, c.Address))
 	c.run(
 		t, testbed.Etcd,
 		"--data-dir="+filepath.Join(c.dir, "etcd"), "--unsafe-no-fsync", "--log-level=warn",

@@ -83,7 +83,7 @@ func keepDevicePlugins(t testbed.T) {
 // sweepNode takes away what a kubelet leaves when it ends.
 func (c *Cluster) sweepNode(t testbed.T) {
 	t.Helper()
-	if err := errors.Join(unmountBelow(c.node.root), c.removeLegacyLogs()); err != nil {
+	if err := errors.Join(unmountBelow(c.node.root), removeLegacyLogs(c.Logs)); err != nil {
 		t.Errorf("clean up after the kubelet: %v", err)
 	}
 }
@@ -102,9 +102,9 @@ func unmountBelow(dir string) error {
 	return errors.Join(failures...)
 }
 
-// removeLegacyLogs removes the links that lead to this cluster's logs, and their
+// removeLegacyLogs removes the links that lead to a cluster's logs, and their
 // directory if nothing else is in it.
-func (c *Cluster) removeLegacyLogs() error {
+func removeLegacyLogs(logs string) error {
 	entries, err := os.ReadDir(legacyLogs)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
@@ -114,7 +114,7 @@ func (c *Cluster) removeLegacyLogs() error {
 	}
 	for _, entry := range entries {
 		link := filepath.Join(legacyLogs, entry.Name())
-		if target, err := os.Readlink(link); err == nil && strings.HasPrefix(target, c.Logs+"/") {
+		if target, err := os.Readlink(link); err == nil && strings.HasPrefix(target, logs+"/") {
 			if err := os.Remove(link); err != nil {
 				return err
 			}

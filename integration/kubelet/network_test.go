@@ -43,7 +43,7 @@ spec:
 func (b *bed) network(t *testing.T, n *Namespace) {
 	ports := map[string]string{}
 	for _, class := range b.classes {
-		ports[class.name] = b.port(t)
+		ports[class.name] = freePort(t, b.Address)
 		n.Create(t, fmt.Sprintf(`
 apiVersion: v1
 kind: Pod

@@ -36,7 +36,7 @@ func (c *Cluster) StartNFD(t testbed.T, features string) {
 		c.Kubectl(t, "", arguments...)
 	}
 	environment := []string{"env", "KUBERNETES_NAMESPACE=" + namespace, "NODE_NAME=" + NodeName}
-	c.runOn(t, environment, testbed.NFDMaster, "-kubeconfig="+c.Kubeconfig(), "-port="+c.port(t), "-enable-taints")
+	c.runOn(t, environment, testbed.NFDMaster, "-kubeconfig="+c.Kubeconfig(), "-port="+freePort(t, c.Address), "-enable-taints")
 	enter := c.machine.Enter
 	if features != "" {
 		layer := filepath.Join(c.dir, "nfd")
@@ -47,7 +47,7 @@ func (c *Cluster) StartNFD(t testbed.T, features string) {
 	}
 	c.runOn(
 		t, slices.Concat(enter, environment), testbed.NFDWorker,
-		"-kubeconfig="+c.Kubeconfig(), "-port="+c.port(t), "-owner-refs=node",
+		"-kubeconfig="+c.Kubeconfig(), "-port="+freePort(t, c.Address), "-owner-refs=node",
 		"-feature-sources=local", "-label-sources=local",
 		// It looks when files change, but not twice in one second.
 		`-options={"core":{"sleepInterval":"5s"}}`,

@@ -62,7 +62,7 @@ func (c *Cluster) writeKubeletConfig(t testbed.T) string {
 func (c *Cluster) kubeletConfig(t testbed.T, options Options) map[string]any {
 	t.Helper()
 	type object = map[string]any
-	port, err := strconv.Atoi(c.port(t))
+	port, err := strconv.Atoi(freePort(t, c.Address))
 	if err != nil {
 		t.Fatalf("%v", err)
 	}

@@ -25,10 +25,10 @@ spec:
   - {name: two, image: IMAGE, command: [sleep, "3600"], resources: {limits: {memory: 64Mi, cpu: 200m}}}
 `)
 	pod := n.WaitReady(t, "limited")
-	if limit := b.MemoryLimit(t, b.PodCgroup(pod)); limit != (32+64+96)<<20 {
+	if limit := MemoryLimit(t, b.PodCgroup(pod)); limit != (32+64+96)<<20 {
 		t.Errorf("the pod may use %d bytes", limit)
 	}
-	if quota, period := b.CPULimit(t, b.PodCgroup(pod)); quota*10 != period*4 {
+	if quota, period := CPULimit(t, b.PodCgroup(pod)); quota*10 != period*4 {
 		t.Errorf("the pod may run %d µs of %d", quota, period)
 	}
 }
@@ -64,10 +64,10 @@ spec:
 			t.Errorf("%s: the container was restarted: %+v", class.name, after)
 		}
 		cgroup := b.ContainerCgroup(pod, after)
-		if limit := b.MemoryLimit(t, cgroup); limit != 96<<20 {
+		if limit := MemoryLimit(t, cgroup); limit != 96<<20 {
 			t.Errorf("%s: the container may use %d bytes", class.name, limit)
 		}
-		if quota, period := b.CPULimit(t, cgroup); quota*10 != period*3 {
+		if quota, period := CPULimit(t, cgroup); quota*10 != period*3 {
 			t.Errorf("%s: the container may run %d µs of %d", class.name, quota, period)
 		}
 	}

@@ -46,7 +46,7 @@ func (c *Cluster) Register(t testbed.T, name string, capacity corev1.ResourceLis
 	})
 	ctx, end := context.WithCancel(context.Background())
 	var group sync.WaitGroup
-	group.Go(func() { c.standIn(ctx, t, name) })
+	group.Go(func() { standIn{c, name}.run(ctx, t) })
 	t.Cleanup(func() { end(); group.Wait() })
 	testbed.Eventually(t, startTimeout, func() error {
 		node, err := c.Node(name)
@@ -72,11 +72,17 @@ func (c *Cluster) create(t testbed.T, path string, object any) {
 	}
 }
 
-// standIn does what a kubelet has to do all the time.
-func (c *Cluster) standIn(ctx context.Context, t testbed.T, name string) {
+// standIn is what stands in for the kubelet of a node.
+type standIn struct {
+	cluster *Cluster
+	node    string
+}
+
+// run does what a kubelet has to do all the time.
+func (s standIn) run(ctx context.Context, t testbed.T) {
 	for {
-		if err := errors.Join(c.renew(ctx, name), c.finish(ctx, name)); err != nil && ctx.Err() == nil {
-			t.Logf("stand in for the kubelet of node %s: %v", name, err) // and try again
+		if err := errors.Join(s.renew(ctx), s.finish(ctx)); err != nil && ctx.Err() == nil {
+			t.Logf("stand in for the kubelet of node %s: %v", s.node, err) // and try again
 		}
 		select {
 		case <-ctx.Done():
@@ -86,29 +92,29 @@ func (c *Cluster) standIn(ctx context.Context, t testbed.T, name string) {
 	}
 }
 
-func (c *Cluster) renew(ctx context.Context, name string) error {
+func (s standIn) renew(ctx context.Context) error {
 	body := fmt.Sprintf(`{"spec":{"renewTime":%q}}`, time.Now().UTC().Format(metav1.RFC3339Micro))
-	return c.must(ctx, http.MethodPatch, leases+"/"+name, "application/merge-patch+json", []byte(body))
+	return s.must(ctx, http.MethodPatch, leases+"/"+s.node, "application/merge-patch+json", []byte(body))
 }
 
 // finish takes away the pods that are deleted, of which nothing ran.
-func (c *Cluster) finish(ctx context.Context, name string) error {
+func (s standIn) finish(ctx context.Context) error {
 	var list corev1.PodList
-	if err := c.get("/api/v1/pods?fieldSelector=spec.nodeName="+name, &list); err != nil {
+	if err := s.cluster.get("/api/v1/pods?fieldSelector=spec.nodeName="+s.node, &list); err != nil {
 		return err
 	}
 	var failures []error
 	for _, pod := range list.Items {
 		if pod.DeletionTimestamp != nil {
 			path := "/api/v1/namespaces/" + pod.Namespace + "/pods/" + pod.Name
-			failures = append(failures, c.must(ctx, http.MethodDelete, path, "application/json", []byte(`{"gracePeriodSeconds":0}`)))
+			failures = append(failures, s.must(ctx, http.MethodDelete, path, "application/json", []byte(`{"gracePeriodSeconds":0}`)))
 		}
 	}
 	return errors.Join(failures...)
 }
 
-func (c *Cluster) must(ctx context.Context, method, path, contentType string, body []byte) error {
-	status, answer, err := c.send(ctx, method, path, contentType, body)
+func (s standIn) must(ctx context.Context, method, path, contentType string, body []byte) error {
+	status, answer, err := s.cluster.send(ctx, method, path, contentType, body)
 	if err == nil && status != http.StatusOK {
 		err = fmt.Errorf("%s %s: %d: %s", method, path, status, answer)
 	}

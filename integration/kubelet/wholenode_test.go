@@ -72,16 +72,16 @@ spec:
   - {name: main, image: IMAGE, command: [sleep, "3600"]}
 `, class.name))
 		before := n.WaitReady(t, class.name)
-		if limit := b.MemoryLimit(t, b.PodCgroup(before)); limit != 128<<20 {
+		if limit := MemoryLimit(t, b.PodCgroup(before)); limit != 128<<20 {
 			t.Errorf("%s: the pod may use %d bytes", class.name, limit)
 		}
 		n.Kubectl(t, "patch", "pod", class.name, "--subresource=resize", "--patch",
 			`{"spec":{"resources":{"requests":{"cpu":"100m","memory":"64Mi"},"limits":{"cpu":"300m","memory":"192Mi"}}}}`)
 		testbed.Eventually(t, patience, func() error {
-			if limit := b.MemoryLimit(t, b.PodCgroup(before)); limit != 192<<20 {
+			if limit := MemoryLimit(t, b.PodCgroup(before)); limit != 192<<20 {
 				return fmt.Errorf("%s: the pod may use %d bytes", class.name, limit)
 			}
-			if quota, period := b.CPULimit(t, b.PodCgroup(before)); quota*10 != period*3 {
+			if quota, period := CPULimit(t, b.PodCgroup(before)); quota*10 != period*3 {
 				return fmt.Errorf("%s: the pod may run %d µs of %d", class.name, quota, period)
 			}
 			return nil

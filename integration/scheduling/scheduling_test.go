@@ -314,13 +314,13 @@ func (b *bed) overhead(t *testing.T) {
 
 	b.pod(t, "limited", "crun", `{requests: {memory: 16Mi, cpu: 50m}, limits: {memory: 32Mi, cpu: 200m}}`)
 	cgroup := b.PodCgroup(b.n.WaitReady(t, "limited"))
-	if limit := b.MemoryLimit(t, cgroup); limit != 32<<20+overheadMemory {
+	if limit := kubelet.MemoryLimit(t, cgroup); limit != 32<<20+overheadMemory {
 		t.Errorf("the pod may use %d bytes", limit)
 	}
-	if quota, period := b.CPULimit(t, cgroup); quota*1000 != period*(200+overheadCPU) {
+	if quota, period := kubelet.CPULimit(t, cgroup); quota*1000 != period*(200+overheadCPU) {
 		t.Errorf("the pod may run %d µs of %d", quota, period)
 	}
-	if shares, there := b.CPUShares(t, cgroup); there && shares != (50+overheadCPU)*1024/1000 {
+	if shares, there := kubelet.CPUShares(t, cgroup); there && shares != (50+overheadCPU)*1024/1000 {
 		t.Errorf("the pod has %d shares of the CPU time", shares)
 	}
 }

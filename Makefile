@@ -220,8 +220,9 @@ fmt-check: ## fail if a file is not formatted
 	[ -z "$$files" ] || { echo "not formatted (gofmt -w):"; echo "$$files"; exit 1; }
 
 .PHONY: vet
-vet: ## go vet
+vet: ## go vet, also of what only runs in a virtual machine
 	go vet ./...
+	go vet -tags berth_vm ./integration/kubelet ./integration/vm/...
 
 .PHONY: lint
 lint: $(BIN)/golangci-lint ## run the pinned linter

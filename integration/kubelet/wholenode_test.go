@@ -28,12 +28,12 @@ func TestWholeNode(t *testing.T) {
 	for name, check := range map[string]func(*testing.T, *Namespace){
 		"resize of a pod": b.resizePod, "pressure": b.pressure, "described": b.described,
 	} {
-		t.Run(name, func(t *testing.T) { check(t, b.NewNamespace(t, b.image)) })
+		t.Run(name, func(t *testing.T) { check(t, b.NewNamespace(t, b.berth.Image)) })
 	}
 	// A kubelet refuses to resize containers that may have memory swapped out.
-	t.Run("swap", func(t *testing.T) { b.swap(t, b.NewNamespace(t, b.image)) })
+	t.Run("swap", func(t *testing.T) { b.swap(t, b.NewNamespace(t, b.berth.Image)) })
 	// The last, for it takes whoever is there.
-	t.Run("eviction", func(t *testing.T) { b.eviction(t, b.NewNamespace(t, b.image)) })
+	t.Run("eviction", func(t *testing.T) { b.eviction(t, b.NewNamespace(t, b.berth.Image)) })
 }
 
 // swapOn gives the node swap.

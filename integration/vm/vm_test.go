@@ -80,7 +80,7 @@ func TestInstaller(t *testing.T) {
 // TestKubelet runs pods that a control plane asks for.
 func TestKubelet(t *testing.T) {
 	m := machine.Start(t, machine.Options{Memory: 6144})
-	bring(t, m, testbed.Runc, testbed.Runsc)
+	bring(t, m, testbed.Runc, testbed.Runsc, testbed.Stargz)
 	for _, part := range []string{
 		testbed.Etcd, testbed.KubeAPIServer, testbed.KubeControllerManager, testbed.KubeScheduler, testbed.Kubectl, testbed.Kubelet,
 	} {
@@ -89,7 +89,7 @@ func TestKubelet(t *testing.T) {
 	m.Put(t, compiled(t, "integration/kubelet", "berth_vm"), place+"/kubelet.test")
 	m.Test(t, machine.Tests{
 		Binary: place + "/kubelet.test", Run: "^TestWholeNode$", Timeout: bound,
-		Env: environment("BERTH_TEST_CGROUP_DRIVER="+systemd, "BERTH_TEST_KUBERNETES="+place),
+		Env: environment("BERTH_TEST_CGROUP_DRIVER="+systemd, "BERTH_TEST_KUBERNETES="+place, "BERTH_TEST_STARGZ="+filepath.Join(place, testbed.Stargz)),
 	})
 }
 

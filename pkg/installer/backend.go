@@ -56,7 +56,8 @@ func driverOf(config *runtimeapi.RuntimeConfigResponse) string {
 	return "systemd"
 }
 
-// handlersOf are the names of a daemon's handlers, without the default one's empty name.
+// handlersOf are the names of a daemon's handlers, without the default one's empty name and
+// without those that no RuntimeClass can have: some would lead out of a directory.
 // Daemons that do not list them show them in their configuration.
 func handlersOf(state *runtimeapi.StatusResponse) []string {
 	var names []string
@@ -76,5 +77,5 @@ func handlersOf(state *runtimeapi.StatusResponse) []string {
 		}
 	}
 	slices.Sort(names)
-	return slices.DeleteFunc(slices.Compact(names), func(name string) bool { return name == "" })
+	return slices.DeleteFunc(slices.Compact(names), func(name string) bool { return !handlerName.MatchString(name) })
 }

@@ -26,6 +26,7 @@ func TestHandlersOf(t *testing.T) {
 	}{
 		"as the CRI has them":    {named("runc", "", "crun"), []string{"crun", "runc"}},
 		"of an older containerd": {named(), []string{"old"}},
+		"names of no class":      {named("runc", "kata_qemu", "../../root/x"), []string{"runc"}},
 		"the default alone":      {named(""), nil},
 		"nothing said":           {&runtimeapi.StatusResponse{}, nil},
 		"another configuration":  {&runtimeapi.StatusResponse{Info: map[string]string{"config": "[crio]"}}, nil},

@@ -65,12 +65,19 @@ func Find(root nodefs.Root) (Kubelet, error) {
 	return k, nil
 }
 
-// processArguments is the command line of the first process with one of these names.
+// processArguments is the command line of the first process with one of these names that is
+// the node's own. A program of a pod may have any name, and would say what files to change.
 func processArguments(root nodefs.Root, names []string) []string {
-	entries, _ := os.ReadDir(root.Path("/proc")) // a node that shows no processes has files
+	entries, _ := os.ReadDir(root.Path("/proc"))             // a node that shows no processes has files
+	namespace, _ := os.Readlink(root.Path("/proc/1/ns/pid")) // where it cannot be read, nothing is compared
 	for _, e := range entries {
 		if _, err := strconv.Atoi(e.Name()); err != nil {
 			continue
+		}
+		if namespace != "" {
+			if its, err := os.Readlink(root.Path(filepath.Join("/proc", e.Name(), "ns/pid"))); err != nil || its != namespace {
+				continue
+			}
 		}
 		comm, err := os.ReadFile(root.Path(filepath.Join("/proc", e.Name(), "comm")))
 		if err != nil {

@@ -220,7 +220,7 @@ func addYAML(text, key, to string) string {
 
 // flagText matches a flag with its value, where it is not in a comment.
 func flagText(name string) *regexp.Regexp {
-	return regexp.MustCompile(`(?m)^((?:[^#;\n][^\n]*?)?--` + regexp.QuoteMeta(name) + `[= ])(["']?)([^\s"'\\]+)`)
+	return regexp.MustCompile(`(?m)^([ \t]*(?:[^#; \t\n][^\n]*?)?--` + regexp.QuoteMeta(name) + `[= ])(["']?)([^\s"'\\]+)`)
 }
 
 func flagValue(text, name string) string {

@@ -166,3 +166,46 @@ func TestFindByLink(t *testing.T) {
 		t.Errorf("a kubelet that no service starts is %+v", k)
 	}
 }
+
+// A program of a pod may be called kubelet, and names files that are none of its business.
+func TestKubeletOfAPod(t *testing.T) {
+	root := nodefs.Root(t.TempDir())
+	process := func(pid, comm, namespace, cmdline string) {
+		t.Helper()
+		for name, text := range map[string]string{"comm": comm + "\n", "cmdline": cmdline} {
+			if err := root.Put("/proc/"+pid+"/"+name, []byte(text), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		link := root.Path("/proc/" + pid + "/ns/pid")
+		if err := os.MkdirAll(filepath.Dir(link), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Symlink("pid:["+namespace+"]", link); err != nil {
+			t.Fatal(err)
+		}
+	}
+	process("1", "systemd", "1", "/sbin/init")
+	process("10", "kubelet", "2", "kubelet\x00--config=/etc/shadow\x00--container-runtime-endpoint=unix:///evil.sock\x00")
+	if k, err := Find(root); err != nil || k.config != Config || k.Endpoint() != theirs {
+		t.Errorf("a pod's program is taken for the kubelet: %+v, %v", k, err)
+	}
+	process("20", "kubelet", "1", "kubelet\x00--container-runtime-endpoint=unix:///run/crio/crio.sock\x00")
+	if k, err := Find(root); err != nil || k.Endpoint() != "unix:///run/crio/crio.sock" {
+		t.Errorf("the node's own is %+v, %v", k, err)
+	}
+}
+
+// systemd takes a line for a comment also when it is indented, and a flag may be.
+func TestIndentedFlags(t *testing.T) {
+	for text, want := range map[string]string{
+		"  # A=--container-runtime-endpoint=unix:///x\n":     "",
+		"\t; A=--container-runtime-endpoint=unix:///x\n":     "",
+		"  --container-runtime-endpoint=unix:///x\n":         "unix:///x",
+		"A=\"--v=2 --container-runtime-endpoint=unix:///x\"": "unix:///x",
+	} {
+		if got := flagValue(text, endpointFlags[0]); got != want {
+			t.Errorf("%q has %q, want %q", text, got, want)
+		}
+	}
+}

@@ -127,5 +127,16 @@ func (r Runtime) validate() (wrong []error) {
 	if !strings.HasPrefix(r.Source, "/") {
 		say("source %q is not an absolute path", r.Source)
 	}
+	// They come behind the keys of the handler's table, and may not begin another one.
+	const table = "handler"
+	settings, err := config.ParseSettings([]byte("[" + table + "]\n" + r.Options))
+	if err != nil {
+		say("options: %w", err)
+	}
+	for _, s := range settings {
+		if s.Key != table && !strings.HasPrefix(s.Key, table+".") {
+			say("options set %s, which is not of the handler: put it into config", s.Key)
+		}
+	}
 	return wrong
 }

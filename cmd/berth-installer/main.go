@@ -21,6 +21,7 @@ import (
 
 	"github.com/berth-cri/berth/cmd/internal/commandline"
 	"github.com/berth-cri/berth/pkg/installer"
+	"github.com/berth-cri/berth/pkg/installer/nodefs"
 )
 
 // version is set by the build.
@@ -180,7 +181,7 @@ func (s *settings) readyCommand() *cobra.Command {
 func (s *settings) installer(c installer.Cluster) (*installer.Installer, error) {
 	// Every node has this directory, and in it is the journal.
 	const state = "var/lib"
-	if info, err := os.Stat(filepath.Join(s.root, state)); err != nil || !info.IsDir() {
+	if info, err := os.Stat(nodefs.Root(s.root).Resolved(state)); err != nil || !info.IsDir() {
 		return nil, commandline.Wrong(fmt.Errorf("--root %s is not the root directory of a node: it has no directory /%s", s.root, state))
 	}
 	return installer.New(installer.Installer{

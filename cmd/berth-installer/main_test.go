@@ -57,3 +57,17 @@ func TestWrongCommandLines(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestRootWithLinks has /var lead elsewhere on the node, by a path of the node's.
+func TestRootWithLinks(t *testing.T) {
+	root := t.TempDir()
+	if err := os.MkdirAll(filepath.Join(root, "data/of-this-node/lib"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("/data/of-this-node", filepath.Join(root, "var")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := (&settings{root: root, payload: root}).installer(alone{root}); err != nil {
+		t.Error(err)
+	}
+}

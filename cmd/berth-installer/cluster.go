@@ -4,11 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
-	"os"
-	"path/filepath"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -22,9 +18,10 @@ import (
 	coreclient "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
-	"sigs.k8s.io/yaml"
 
 	"github.com/berth-cri/berth/pkg/installer"
+	"github.com/berth-cri/berth/pkg/installer/kubelet"
+	"github.com/berth-cri/berth/pkg/installer/nodefs"
 )
 
 // leaseName is that of the lease by which nodes take turns.
@@ -80,10 +77,14 @@ func (c *cluster) lost(end context.CancelFunc) {
 }
 
 func newCluster(kubeconfig, root, node, namespace string) (*cluster, error) {
-	// Without a file this is the pod's service account.
-	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
-	if err != nil {
-		return nil, fmt.Errorf("find the API server: %w; without a cluster use \"berth-installer install\"", err)
+	var config *rest.Config
+	var err error
+	if kubeconfig != "" {
+		if config, err = clientcmd.BuildConfigFromFlags("", kubeconfig); err != nil {
+			return nil, fmt.Errorf("--kubeconfig %s: %w", kubeconfig, err)
+		}
+	} else if config, err = rest.InClusterConfig(); err != nil { // the pod's service account
+		return nil, fmt.Errorf("find the API server: %w; use --kubeconfig, or without a cluster \"berth-installer install\"", err)
 	}
 	config.UserAgent = "berth-installer/" + version
 	return clusterOf(config, root, node, namespace)
@@ -133,16 +134,23 @@ func (c *cluster) Turn(ctx context.Context) error {
 	}
 	c.Done()
 	var s seen
-	told := ""
+	told, failed := "", false
 	for {
 		taken, err := c.take(ctx, &s)
-		if err != nil {
+		if err != nil && !passes(ctx, err) {
 			return fmt.Errorf("take the turn of this node: %w", err)
 		}
 		if taken {
 			break
 		}
-		if told != s.holder {
+		switch {
+		case err != nil && !failed:
+			log.G(ctx).WithError(err).Warn("Failed to take the turn of this node; will retry")
+			failed = true
+		case err == nil:
+			failed = false
+		}
+		if err == nil && told != s.holder {
 			log.G(ctx).WithField("holder", s.holder).Info("Waiting for another node")
 			told = s.holder
 		}
@@ -174,19 +182,24 @@ func (c *cluster) take(ctx context.Context, s *seen) (bool, error) {
 		return false, nil
 	}
 	c.hold(l)
-	_, err = c.leases.Update(ctx, l, metav1.UpdateOptions{})
+	if _, err = c.leases.Update(ctx, l, metav1.UpdateOptions{}); apierrors.IsNotFound(err) {
+		return false, nil // somebody has deleted it meanwhile
+	}
 	return outcome(err)
 }
 
-// outcome tells mistakes from what passes: the server is asked again after those.
+// outcome is that of a write of the lease: that somebody was faster is no failure.
 func outcome(err error) (bool, error) {
-	switch {
-	case err == nil:
-		return true, nil
-	case apierrors.IsForbidden(err), apierrors.IsUnauthorized(err), apierrors.IsInvalid(err), errors.Is(err, context.Canceled):
-		return false, err // names verb and resource
+	if apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) {
+		return false, nil
 	}
-	return false, nil
+	return err == nil, err
+}
+
+// passes tells mistakes from what passes: the server is asked again after that. An error of
+// the API server's names verb and resource, and a namespace that does not exist.
+func passes(ctx context.Context, err error) bool {
+	return ctx.Err() == nil && !apierrors.IsForbidden(err) && !apierrors.IsUnauthorized(err) && !apierrors.IsInvalid(err) && !apierrors.IsNotFound(err)
 }
 
 func (c *cluster) hold(l *coordination.Lease) {
@@ -300,7 +313,11 @@ func (alone) MayAsk(context.Context) error { return nil }
 // Serves implements installer.Cluster: it asks the kubelet for its health. Which runtime it uses
 // is in its files and on its command line, where the installer itself looks.
 func (a alone) Serves(ctx context.Context, _ bool) error {
-	address := healthAddress(a.root)
+	k, err := kubelet.Find(nodefs.Root(a.root))
+	if err != nil {
+		return err
+	}
+	address := k.HealthAddress()
 	if address == "" {
 		return nil
 	}
@@ -319,30 +336,4 @@ func (a alone) Serves(ctx context.Context, _ bool) error {
 		return fmt.Errorf("the kubelet is not healthy: %s", resp.Status)
 	}
 	return nil
-}
-
-// healthAddress is where the kubelet of a node tells its health; empty if nowhere.
-func healthAddress(root string) string {
-	var k struct {
-		Address *string `json:"healthzBindAddress"`
-		Port    *int32  `json:"healthzPort"`
-	}
-	text, err := os.ReadFile(filepath.Join(root, "/var/lib/kubelet/config.yaml"))
-	if err != nil || yaml.Unmarshal(text, &k) != nil {
-		return "127.0.0.1:10248"
-	}
-	address, port := "127.0.0.1", int32(10248)
-	if k.Address != nil && *k.Address != "0.0.0.0" && *k.Address != "" {
-		address = *k.Address
-	}
-	if k.Port != nil {
-		port = *k.Port
-	}
-	if port == 0 {
-		return ""
-	}
-	if address == "::" {
-		address = "::1"
-	}
-	return net.JoinHostPort(address, strconv.Itoa(int(port)))
 }

@@ -1,14 +1,13 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
-	"os"
-	"path/filepath"
 	"runtime"
 	"strconv"
 	"strings"
@@ -16,6 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/containerd/log"
+	"github.com/sirupsen/logrus"
 	coordination "k8s.io/api/coordination/v1"
 	core "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -31,6 +32,10 @@ type server struct {
 	version int
 	asked   int
 	forbid  string
+	// broken is how many questions are answered by an error that passes.
+	broken int
+	// nowhere says that the namespace does not exist.
+	nowhere bool
 }
 
 func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -47,6 +52,15 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	if r.Method == s.forbid {
 		status(http.StatusForbidden, metav1.StatusReasonForbidden, `leases.coordination.k8s.io is forbidden: User "x" cannot create resource "leases"`)
+		return
+	}
+	if s.broken > 0 {
+		s.broken--
+		status(http.StatusInternalServerError, metav1.StatusReasonInternalError, "etcd has no leader")
+		return
+	}
+	if s.nowhere && r.Method == http.MethodPost {
+		status(http.StatusNotFound, metav1.StatusReasonNotFound, `namespaces "berth-system" not found`)
 		return
 	}
 	if r.Method == http.MethodGet {
@@ -127,6 +141,28 @@ func TestTurnForbidden(t *testing.T) {
 	defer h.Close()
 	err := nodeOf(t, h.URL, "node").Turn(t.Context())
 	if err == nil || !strings.Contains(err.Error(), `cannot create resource "leases"`) {
+		t.Errorf("got %v", err)
+	}
+}
+
+// What passes is told once and asked again; what does not pass ends the waiting.
+func TestTurnRefused(t *testing.T) {
+	s := &server{broken: 3}
+	h := httptest.NewServer(s)
+	defer h.Close()
+	var said bytes.Buffer
+	l := logrus.New()
+	l.Out = &said
+	ctx := log.WithLogger(t.Context(), logrus.NewEntry(l))
+	if err := nodeOf(t, h.URL, "node").Turn(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if strings.Count(said.String(), "Failed to take the turn") != 1 || !strings.Contains(said.String(), "etcd has no leader") {
+		t.Errorf("it says %s", said.String())
+	}
+	none := httptest.NewServer(&server{nowhere: true})
+	defer none.Close()
+	if err := nodeOf(t, none.URL, "node").Turn(t.Context()); err == nil || !strings.Contains(err.Error(), `namespaces "berth-system" not found`) {
 		t.Errorf("got %v", err)
 	}
 }
@@ -251,29 +287,5 @@ func TestServing(t *testing.T) {
 				t.Errorf("got %v, want %q", err, c.wrong)
 			}
 		})
-	}
-}
-
-func TestHealthAddress(t *testing.T) {
-	for text, want := range map[string]string{
-		"":                                   "127.0.0.1:10248",
-		"healthzPort: 10300\n":               "127.0.0.1:10300",
-		"healthzPort: 0\n":                   "",
-		"healthzBindAddress: 0.0.0.0\n":      "127.0.0.1:10248",
-		"healthzBindAddress: \"::\"\n":       "[::1]:10248",
-		"healthzBindAddress: fd00::10\n":     "[fd00::10]:10248",
-		"healthzBindAddress: 192.168.1.10\n": "192.168.1.10:10248",
-	} {
-		root := t.TempDir()
-		path := filepath.Join(root, "var/lib/kubelet/config.yaml")
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		if got := healthAddress(root); got != want {
-			t.Errorf("%q: got %q, want %q", text, got, want)
-		}
 	}
 }

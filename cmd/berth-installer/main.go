@@ -214,20 +214,24 @@ func (s *settings) run(ctx context.Context) error {
 	os.Remove(s.readyFile)
 	f, err := os.Open(s.values)
 	if err != nil {
-		return err
+		return commandline.Wrong(fmt.Errorf("--values: %w", err))
 	}
 	defer f.Close()
 	v, err := read(f)
 	if err != nil {
-		return err
+		return commandline.Wrong(fmt.Errorf("--values %s: %w", s.values, err))
 	}
 	c, err := newCluster(s.kubeconfig, s.root, s.node, s.namespace)
 	if err != nil {
-		return err
+		return commandline.Wrong(err)
 	}
 	defer c.stop()
+	i, err := s.installer(c)
+	if err != nil {
+		return err
+	}
 	ctx = log.WithLogger(ctx, log.L.WithField("node", s.node))
-	if err := again(ctx, func() error { return s.attempt(ctx, c, v) }); err != nil {
+	if err := again(ctx, func() error { return attempt(ctx, i, c, v) }); err != nil {
 		if ctx.Err() != nil {
 			return nil
 		}
@@ -246,14 +250,10 @@ func (s *settings) run(ctx context.Context) error {
 }
 
 // attempt makes the node as wanted, as long as it is the node's turn.
-func (s *settings) attempt(ctx context.Context, c *cluster, v values) error {
-	i, err := s.installer(c)
-	if err != nil {
-		return err
-	}
+func attempt(ctx context.Context, i *installer.Installer, c *cluster, v values) error {
 	ctx, end := c.follow(ctx)
 	defer end(nil)
-	err = apply(ctx, i, v)
+	err := apply(ctx, i, v)
 	if err != nil && errors.Is(context.Cause(ctx), errLost) {
 		return errors.Join(errLost, err)
 	}

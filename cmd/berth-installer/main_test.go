@@ -17,6 +17,17 @@ func TestWrongCommandLines(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Setenv("NODE_NAME", "")
+	t.Setenv("KUBERNETES_SERVICE_HOST", "")
+	const inCluster = "run --node n --namespace s "
+	wrong, good, config := filepath.Join(payload, "wrong.json"), filepath.Join(payload, "good.json"), filepath.Join(payload, "kubeconfig")
+	for path, text := range map[string]string{
+		wrong: `{"state": "instaled"}`, good: `{"state": "removed"}`,
+		config: `{"apiVersion": "v1", "kind": "Config", "clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:1"}}], "contexts": [{"name": "c", "context": {"cluster": "c"}}], "current-context": "c"}`,
+	} {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
 	for line, c := range map[string]struct {
 		status int
 		says   string
@@ -31,6 +42,11 @@ func TestWrongCommandLines(t *testing.T) {
 		"uninstall --root " + empty + "/x":                  {2, "/x is not the root directory of a node"},
 		"rescue --root " + empty:                            {2, "is not the root directory of a node"},
 		"run":                                               {2, "--node and --namespace are needed"},
+		inCluster + "--values " + empty + "/v":              {2, "--values: open " + empty + "/v: no such file or directory"},
+		inCluster + "--values " + wrong:                     {2, "--values " + wrong + `: state "instaled" is not installed or removed`},
+		inCluster + "--values " + good + " --kubeconfig " + empty + "/k":                {2, "--kubeconfig " + empty + "/k: stat " + empty + "/k: no such file or directory"},
+		inCluster + "--values " + good:                                                  {2, "without a cluster \"berth-installer install\""},
+		inCluster + "--values " + good + " --kubeconfig " + config + " --root " + empty: {2, "is not the root directory of a node"},
 		"ready --ready-file " + empty + "/r": {1,
 			`the node is not as wanted, or not yet: "berth-installer run" has not written ` + empty + "/r; its log says why"},
 	} {

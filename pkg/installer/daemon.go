@@ -94,13 +94,30 @@ func defaultReady(all []handler) error {
 	return errors.New("berth has no default handler")
 }
 
-// reload returns the reason if the files are refused. What some handler lacks is none.
+// reload has the daemon read its files. It returns the reason if they are refused; what some
+// handler lacks is none.
 func (d daemon) reload(ctx context.Context) error {
-	_, err := d.host.Run(ctx, program, "reload", "--wait")
-	if err == nil || exitStatus(err) == degraded {
-		return nil
-	}
+	_, err := d.reloaded(ctx)
 	return err
+}
+
+// reloaded is reload, and returns what waits for the daemon's next start.
+func (d daemon) reloaded(ctx context.Context) (waits []string, err error) {
+	out, err := d.host.Run(ctx, program, "reload", "--wait", "-o", "json")
+	if err != nil && exitStatus(err) != degraded {
+		return nil, err
+	}
+	var said struct{ NeedsRestart []string }
+	if jsonErr := json.Unmarshal(out, &said); jsonErr != nil {
+		return nil, fmt.Errorf("reload: %w", errors.Join(err, jsonErr))
+	}
+	return said.NeedsRestart, nil
+}
+
+// enabled says whether it starts when the node does.
+func (d daemon) enabled(ctx context.Context) bool {
+	_, err := d.host.Run(ctx, "systemctl", "is-enabled", "--quiet", "berth.service")
+	return err == nil
 }
 
 // degraded is the exit status of a berth that did what it was asked, and saw something else.

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/berth-cri/berth/pkg/installer/nodefs"
 )
@@ -24,8 +25,18 @@ type Chroot struct {
 // searched are where programs of a node are.
 var searched = []string{"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"}
 
+// limit is how long a program may take. One that hangs, as systemctl does while a unit never
+// says that it has started, would keep the lock from the rescue.
+const limit = 5 * time.Minute
+
 // Run implements Host.
 func (c Chroot) Run(ctx context.Context, name string, args ...string) ([]byte, error) {
+	return c.run(ctx, limit, name, args...)
+}
+
+func (c Chroot) run(ctx context.Context, limit time.Duration, name string, args ...string) ([]byte, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("it did not end within %s", limit))
+	defer cancel()
 	path := name
 	if !filepath.IsAbs(name) {
 		path = c.find(name)
@@ -39,9 +50,13 @@ func (c Chroot) Run(ctx context.Context, name string, args ...string) ([]byte, e
 	if filepath.Clean(c.Root) != "/" {
 		cmd.SysProcAttr = &syscall.SysProcAttr{Chroot: c.Root}
 	}
+	cmd.WaitDelay = time.Second // what it has begun may hold its output
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
+	if err != nil && ctx.Err() != nil {
+		err = errors.Join(context.Cause(ctx), err)
+	}
 	if err != nil {
 		return out, &runError{err, strings.Join(append([]string{name}, args...), " "), strings.TrimSpace(stderr.String())}
 	}

@@ -11,14 +11,11 @@ package installer
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"time"
-
-	"github.com/containerd/log"
 
 	"github.com/berth-cri/berth/pkg/engine/failpoint"
 	"github.com/berth-cri/berth/pkg/installer/nodefs"
@@ -86,38 +83,6 @@ func New(i Installer) (*Installer, error) {
 // root is the node's root directory.
 func (i *Installer) root() nodefs.Root { return nodefs.Root(i.Root) }
 
-// hook is called at named places, where tests interrupt.
-type hook func(place string)
-
-// settling is a step that saves what was last good, for when something newer is not.
-type settling interface {
-	// settled returns what is saved from now on.
-	settled(saved []byte) ([]byte, error)
-}
-
-// guarded is a step whose undoing may have to wait for something else.
-type guarded interface {
-	// mayUndo returns what keeps the step from being undone. It changes nothing.
-	mayUndo(ctx context.Context, saved []byte) error
-}
-
-// step is one part of an installation. What is saved before it begins is JSON of its own.
-type step interface {
-	// name is what the journal knows the step by.
-	name() string
-	// input changes when do must run again.
-	input() string
-	// alone says that a failure of the step undoes only the step.
-	alone() bool
-	// prepare returns what undo needs. It is given what an earlier run has saved, which
-	// must stay true, or nil. It changes nothing.
-	prepare(ctx context.Context, saved []byte) ([]byte, error)
-	// do makes it so, also where an earlier run was interrupted.
-	do(ctx context.Context, saved []byte) error
-	// undo leaves what was there before, also where an earlier run was interrupted.
-	undo(ctx context.Context, saved []byte) error
-}
-
 // Install makes the node as it is wanted. If something fails for the first time, what
 // was not there before is undone. After a failure the node keeps its turn, so that no
 // other node meets the same.
@@ -140,10 +105,9 @@ func (i *Installer) exclusive(ctx context.Context, f func() error) error {
 			return err
 		}
 		err = func() error { defer unlock(); return f() }()
-		if err == nil {
-			i.Cluster.Done()
+		if err == nil || errors.Is(err, ErrPods) {
+			i.Cluster.Done() // nothing is wrong with a node that waits for pods
 			i.turn = false
-			return nil
 		}
 		if !errors.Is(err, errTurn) {
 			return err
@@ -160,186 +124,41 @@ func (i *Installer) install(ctx context.Context, w Wanted) error {
 	if err != nil {
 		return err
 	}
-	if err := i.finishUndoing(ctx, j); err != nil {
-		return err
-	}
-	steps, err := i.steps(ctx, w, j)
+	waits, err := i.undoFirst(ctx, j, w.steps())
 	if err != nil {
 		return err
-	}
-	names := make([]string, len(steps))
-	for n, s := range steps {
-		names[n] = s.name()
-	}
-	for _, e := range slices.Backward(slices.Clone(j.Steps)) {
-		if slices.Contains(names, e.Name) {
-			continue
-		}
-		if err := i.undo(ctx, j, e.Name); err != nil {
-			return err
-		}
 	}
 	if i.unwritten != nil {
 		return i.unwritten
 	}
-	return i.doAll(ctx, j, steps)
+	steps, err := i.steps(ctx, w, j)
+	if err == nil {
+		err = i.doAll(ctx, j, steps)
+	}
+	if err != nil && waits != nil {
+		return fmt.Errorf("%w; and %v", err, waits) // what waits is no reason to try again
+	}
+	return errors.Join(err, waits)
 }
 
-// finishUndoing goes on with what an interrupted run was undoing.
-func (i *Installer) finishUndoing(ctx context.Context, j *journal) error {
+// undoFirst undoes steps that are not wanted, and finishes what an interrupted run was undoing.
+// waits is why some runtimes are not undone yet, for which nothing that is wanted has to wait.
+func (i *Installer) undoFirst(ctx context.Context, j *journal, wanted []string) (waits, err error) {
 	for _, e := range slices.Backward(slices.Clone(j.Steps)) {
-		if e.State == undoing {
-			if err := i.undo(ctx, j, e.Name); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-func (i *Installer) doAll(ctx context.Context, j *journal, steps []step) error {
-	var failed []error
-	for n, s := range steps {
-		err := i.do(ctx, j, s)
-		if err == nil && !s.alone() && (n+1 == len(steps) || steps[n+1].alone()) {
-			err = i.complete(j)
-		}
-		if err == nil {
+		keeps := slices.Contains(wanted, e.Name)
+		if keeps && e.State != undoing {
 			continue
 		}
-		err = fmt.Errorf("%s: %w", s.name(), err)
-		if ctx.Err() != nil || errors.Is(err, errTurn) {
-			return err // interrupted, and nothing is wrong: the next run goes on
-		}
-		if s.alone() {
-			failed = append(failed, errors.Join(err, i.undoNew(ctx, j, s.name())))
-			continue
-		}
-		return errors.Join(err, i.undoNew(ctx, j, ""))
-	}
-	return errors.Join(failed...)
-}
-
-// complete notes that the installation has come to its end. What fails later undoes none of it.
-func (i *Installer) complete(j *journal) error {
-	changed := false
-	for n := range j.Steps {
-		e := &j.Steps[n]
-		if e.New && e.State == done {
-			e.New, changed = false, true
+		err := i.undo(ctx, j, e.Name)
+		switch {
+		case err == nil:
+		case !errors.Is(err, ErrPods) || !strings.HasPrefix(e.Name, runtimeStep):
+			return nil, err
+		case !keeps:
+			waits = errors.Join(waits, err)
 		}
 	}
-	if !changed {
-		return nil
-	}
-	return j.write()
-}
-
-func (i *Installer) do(ctx context.Context, j *journal, s step) error {
-	e := j.entry(s.name())
-	if e != nil && e.State == done && e.Input == s.input() {
-		return nil
-	}
-	if !i.turn {
-		return errTurn
-	}
-	var before []byte
-	if e != nil {
-		before = e.Saved
-	}
-	saved, err := s.prepare(ctx, before)
-	if err != nil {
-		return err
-	}
-	if e == nil {
-		j.Steps = append(j.Steps, entry{Name: s.name(), New: true})
-		e = j.entry(s.name())
-	}
-	e.State, e.Input, e.Saved = doing, s.input(), saved
-	if err := j.write(); err != nil {
-		return err
-	}
-	log.G(ctx).WithField("step", s.name()).Info("Beginning step")
-	i.at("installer." + s.name() + ".noted")
-	if err := s.do(ctx, saved); err != nil {
-		return err
-	}
-	i.at("installer." + s.name() + ".made")
-	if g, ok := s.(settling); ok {
-		if e.Saved, err = g.settled(saved); err != nil {
-			return err
-		}
-	}
-	e.State = done
-	if s.alone() {
-		e.New = false
-	}
-	if err := j.write(); err != nil {
-		return err
-	}
-	i.at("installer." + s.name() + ".done")
-	return nil
-}
-
-// undoNew undoes, last first, what was never done as a whole together with what came
-// with it: the step of that name, or all of an installation that did not come to its end.
-// An installation that was there before stays, for it has the node's pods.
-func (i *Installer) undoNew(ctx context.Context, j *journal, name string) error {
-	if name != "" {
-		if e := j.entry(name); e == nil || !e.New {
-			return nil
-		}
-		return i.undo(ctx, j, name)
-	}
-	for _, e := range slices.Backward(slices.Clone(j.Steps)) {
-		if !e.New {
-			continue
-		}
-		if err := i.undo(ctx, j, e.Name); err != nil {
-			return err
-		}
-	}
-	if len(j.Steps) > 0 {
-		return nil
-	}
-	return j.removeFile()
-}
-
-func (i *Installer) undo(ctx context.Context, j *journal, name string) error {
-	e := j.entry(name)
-	s, err := i.stepOf(name)
-	if err != nil {
-		return err
-	}
-	if err := i.mayUndo(ctx, s, e); err != nil {
-		return err
-	}
-	if !i.turn {
-		return errTurn
-	}
-	e.State = undoing
-	if err := j.write(); err != nil {
-		// A full disk is no reason to leave the kubelet where it is: undoing makes room.
-		log.G(ctx).WithError(err).WithField("step", name).Warn("Failed to write the journal; undoing all the same")
-	}
-	log.G(ctx).WithField("step", name).Info("Undoing step")
-	i.at("installer." + name + ".undoing")
-	if err := s.undo(ctx, e.Saved); err != nil {
-		return fmt.Errorf("undo %s: %w", name, err)
-	}
-	i.at("installer." + name + ".undone")
-	j.remove(name)
-	i.unwritten = j.write()
-	return nil
-}
-
-func (i *Installer) mayUndo(ctx context.Context, s step, e *entry) error {
-	if g, ok := s.(guarded); ok {
-		if err := g.mayUndo(ctx, e.Saved); err != nil {
-			return fmt.Errorf("undo %s: %w", e.Name, err)
-		}
-	}
-	return nil
+	return waits, nil
 }
 
 // ErrPods is the reason if something cannot be taken away because pods need it.
@@ -384,61 +203,5 @@ func (i *Installer) mayGoBack(ctx context.Context, j *journal) error {
 	if err != nil {
 		return err
 	}
-	return i.mayUndo(ctx, s, e)
-}
-
-// lead has every handler lead to the other daemon, so that the engine gets no more pods. If
-// berth is wanted again, the next installation does those steps anew.
-func (i *Installer) lead(ctx context.Context, j *journal) error {
-	e := j.entry(configStep)
-	if e == nil {
-		return nil
-	}
-	var config savedConfiguration
-	if err := json.Unmarshal(e.Saved, &config); err != nil {
-		return err
-	}
-	var originals []nodefs.Original
-	base := configTexts(config.Beside, "")
-	files, err := (nodefs.Set{Content: base}).Prepare(i.root(), config.Files)
-	if err != nil {
-		return err
-	}
-	config.Files = files
-	if e.Saved, err = json.Marshal(config); err != nil {
-		return err
-	}
-	e.State = doing
-	for n := range j.Steps {
-		r := &j.Steps[n]
-		if !strings.HasPrefix(r.Name, runtimeStep) || r.State == undoing {
-			continue
-		}
-		var saved savedRuntime
-		if err := json.Unmarshal(r.Saved, &saved); err != nil {
-			return err
-		}
-		for n := range saved.Files {
-			saved.Files[n].Writes(base[saved.Files[n].Path])
-		}
-		originals = append(originals, saved.Files...)
-		text, err := json.Marshal(saved)
-		if err != nil {
-			return err
-		}
-		r.State, r.Saved = doing, text
-	}
-	if err := j.write(); err != nil {
-		return err
-	}
-	if err := i.root().RestoreAll(originals); err != nil {
-		return err
-	}
-	if err := (nodefs.Set{Content: base}).Do(i.root(), config.Files); err != nil {
-		return err
-	}
-	if d := i.daemon(); d.active(ctx) {
-		return d.reload(ctx)
-	}
-	return nil // it reads the files when it starts
+	return mayUndo(ctx, s, e)
 }

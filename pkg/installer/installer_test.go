@@ -154,7 +154,7 @@ func TestUninstallWithPods(t *testing.T) {
 		t.Errorf("the kubelet uses %s; berth runs: %t", n.endpoint, n.running["berth"])
 	}
 	// No more pods come to the engine, whatever the configuration said.
-	if got := n.served(); !slices.Equal(got, []string{"containerd", "crun", "runc"}) || !slices.Contains(n.asked, "berth reload --wait") {
+	if got := n.served(); !slices.Equal(got, []string{"containerd", "crun", "runc"}) || !slices.Contains(n.asked, "berth reload --wait -o json") {
 		t.Errorf("the handlers are %v; asked was %q", got, n.asked)
 	}
 	if got := n.read(dropIns + "/50-crun.toml"); !strings.Contains(got, "endpoint = ") {

@@ -90,5 +90,20 @@ func (j *journal) write() error {
 	return atomicfile.SyncDir(filepath.Dir(filepath.Dir(path)))
 }
 
+// complete notes that the installation has come to its end. What fails later undoes none of it.
+func (j *journal) complete() error {
+	changed := false
+	for n := range j.Steps {
+		e := &j.Steps[n]
+		if e.New && e.State == done {
+			e.New, changed = false, true
+		}
+	}
+	if !changed {
+		return nil
+	}
+	return j.write()
+}
+
 // removeFile is the last of an undoing.
 func (j *journal) removeFile() error { return os.RemoveAll(filepath.Dir(j.root.Path(journalFile))) }

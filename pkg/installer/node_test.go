@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -40,12 +41,14 @@ type node struct {
 	// forbidden is what the cluster says, and refused how often.
 	forbidden error
 	refused   int
-	// dead is the other CRI daemon.
-	dead bool
+	// dead is the other CRI daemon, others are endpoints of more.
+	dead   bool
+	others []string
 	// broken is a version that does not start.
 	broken string
-	// version is what the daemon is that runs.
+	// version is what the daemon is that runs, started the configuration that it had then.
 	version string
+	started string
 	// turns is how often the turn was taken, held says that it is.
 	turns int
 	held  bool
@@ -109,6 +112,12 @@ func (n *node) kubeletEndpoint() string {
 	if m := regexp.MustCompile(`--container-runtime-endpoint=([^\s"]+)`).FindStringSubmatch(n.read("/var/lib/kubelet/kubeadm-flags.env")); m != nil {
 		return m[1]
 	}
+	dropIns, _ := filepath.Glob(filepath.Join(n.root, "/etc/kubernetes/kubelet.conf.d/*.conf"))
+	for _, file := range dropIns {
+		if m := regexp.MustCompile(`(?m)^containerRuntimeEndpoint: (\S+)$`).FindStringSubmatch(n.read(strings.TrimPrefix(file, n.root))); m != nil {
+			return m[1]
+		}
+	}
 	if m := regexp.MustCompile(`(?m)^containerRuntimeEndpoint: (\S+)$`).FindStringSubmatch(n.read(kubelet.Config)); m != nil {
 		return m[1]
 	}
@@ -161,6 +170,7 @@ func (n *node) Run(_ context.Context, name string, args ...string) ([]byte, erro
 			return nil, exited(1)
 		}
 		n.running["berth"] = true
+		n.started = n.read(extraFile)
 		n.write("/var/lib/berth/records/format", "1")
 		n.write("/run/berth/berth.sock", "")
 		for _, file := range labelFiles {
@@ -189,10 +199,18 @@ func (n *node) Run(_ context.Context, name string, args ...string) ([]byte, erro
 		os.Remove(filepath.Dir(armed))
 	case "systemctl restart kubelet.service":
 		n.endpoint = n.kubeletEndpoint()
-	case "berth reload --wait":
+	case "systemctl is-enabled --quiet berth.service":
+		if _, err := os.Lstat(enabled); err != nil {
+			return nil, exited(1)
+		}
+	case "berth reload --wait -o json":
 		if !n.running["berth"] {
 			return nil, exited(1)
 		}
+		if was, is := n.started, n.read(extraFile); was != is {
+			return []byte(`{"accepted":true,"needsRestart":["metrics.address: waits"]}`), nil
+		}
+		return []byte(`{"accepted":true}`), nil
 	case "berth handlers -o json":
 		var list []string
 		for _, h := range n.served() {
@@ -251,6 +269,9 @@ func (n *node) Serves(_ context.Context, berth bool) error {
 
 // Ask implements Backend.
 func (n *node) Ask(_ context.Context, endpoint string) (Beside, error) {
+	if slices.Contains(n.others, endpoint) {
+		return Beside{}, nil
+	}
 	if endpoint != theirs {
 		n.t.Errorf("%s is asked", endpoint)
 	}

@@ -84,6 +84,17 @@ func (c *configuration) prepare(_ context.Context, before []byte) ([]byte, error
 	return json.Marshal(saved)
 }
 
+// holds implements lasting. What somebody has written into the files stays until they change.
+func (c *configuration) holds(context.Context) error {
+	var paths []string
+	for path := range c.files().Sorted() {
+		if !c.left[path] {
+			paths = append(paths, path)
+		}
+	}
+	return c.root.There(paths...)
+}
+
 func (c *configuration) do(_ context.Context, text []byte) error {
 	var saved savedConfiguration
 	if err := json.Unmarshal(text, &saved); err != nil {

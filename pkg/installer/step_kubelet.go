@@ -45,22 +45,24 @@ func (*kubeletMove) input() string { return socket }
 func (*kubeletMove) alone() bool   { return false }
 
 func (m *kubeletMove) prepare(ctx context.Context, before []byte) ([]byte, error) {
+	saved := savedKubelet{Written: map[string][]byte{}}
 	if before != nil {
-		return before, nil
+		if err := json.Unmarshal(before, &saved); err != nil {
+			return nil, err
+		}
 	}
 	// After the move, a missing right would be a kubelet that does not serve.
 	if err := eventually(ctx, m.patience, func() error { return m.cluster.MayAsk(ctx) }); err != nil {
 		return nil, err
 	}
-	k, err := kubelet.Restartable(m.root)
+	k, changes, err := m.plan()
 	if err != nil {
 		return nil, err
 	}
-	changes, err := k.Moved(socket)
-	if err != nil {
-		return nil, err
+	saved.Unit = k.Unit
+	if now := k.Endpoint(); saved.Endpoint == "" || !kubelet.IsBerth(now) {
+		saved.Endpoint = kubelet.AsURL(now)
 	}
-	saved := savedKubelet{Unit: k.Unit, Endpoint: kubelet.AsURL(k.Endpoint()), Written: map[string][]byte{}}
 	for _, c := range changes {
 		o, err := m.root.Snapshot(c.Path)
 		if err != nil {
@@ -69,10 +71,46 @@ func (m *kubeletMove) prepare(ctx context.Context, before []byte) ([]byte, error
 		if o.Absent || o.Link != "" {
 			return nil, fmt.Errorf("%s is not a regular file: set the kubelet's endpoint to %s there by hand", c.Path, socket)
 		}
-		saved.Files = append(saved.Files, o)
+		saved.Files = saved.add(o)
 		saved.Written[c.Path] = []byte(c.Text)
 	}
 	return json.Marshal(saved)
+}
+
+// plan is what files must say, as they are now.
+func (m *kubeletMove) plan() (kubelet.Kubelet, []kubelet.Change, error) {
+	k, err := kubelet.Restartable(m.root)
+	if err != nil {
+		return k, nil, err
+	}
+	changes, err := k.Moved(socket)
+	return k, changes, err
+}
+
+// add is the files with one as it is now. One that was written before, and edited since, goes
+// back to that edit.
+func (s savedKubelet) add(now nodefs.Original) []nodefs.Original {
+	n := slices.IndexFunc(s.Files, func(o nodefs.Original) bool { return o.Path == now.Path })
+	if n < 0 {
+		return append(s.Files, now)
+	}
+	now.Content = s.reverted(s.Files[n], now.Content)
+	s.Files[n] = now
+	return s.Files
+}
+
+// reverted is the text that a file gets on the way back.
+func (s savedKubelet) reverted(o nodefs.Original, now []byte) []byte {
+	return []byte(kubelet.Reverted(string(now), string(o.Content), string(s.Written[o.Path]), socket))
+}
+
+// holds implements lasting: somebody may have led the kubelet elsewhere.
+func (m *kubeletMove) holds(context.Context) error {
+	k, err := kubelet.Find(m.root)
+	if err == nil && !kubelet.IsBerth(k.Endpoint()) {
+		err = fmt.Errorf("the kubelet is led to %s", k.Endpoint())
+	}
+	return err
 }
 
 func (m *kubeletMove) do(ctx context.Context, text []byte) error {
@@ -84,14 +122,22 @@ func (m *kubeletMove) do(ctx context.Context, text []byte) error {
 		return err
 	}
 	m.at("installer.kubelet.armed")
-	for n, o := range saved.Files {
+	_, changes, err := m.plan()
+	if err != nil {
+		return err
+	}
+	for n, c := range changes {
 		if n == 1 {
 			m.at("installer.kubelet.half")
 		}
-		if err := m.root.Put(o.Path, saved.Written[o.Path], o.Mode); err != nil {
+		o := slices.IndexFunc(saved.Files, func(o nodefs.Original) bool { return o.Path == c.Path })
+		if o < 0 {
+			return fmt.Errorf("%s has changed meanwhile: try again", c.Path)
+		}
+		if err := m.root.Put(c.Path, []byte(c.Text), saved.Files[o].Mode); err != nil {
 			return err
 		}
-		if err := os.Chown(m.root.Path(o.Path), o.UID, o.GID); err != nil {
+		if err := os.Chown(m.root.Path(c.Path), saved.Files[o].UID, saved.Files[o].GID); err != nil {
 			return err
 		}
 	}
@@ -115,11 +161,7 @@ func (m *kubeletMove) serves(ctx context.Context) error {
 	if err := m.cluster.Serves(ctx, true); err != nil {
 		return err
 	}
-	k, err := kubelet.Find(m.root)
-	if err == nil && !kubelet.IsBerth(k.Endpoint()) {
-		err = fmt.Errorf("its endpoint is %s", k.Endpoint())
-	}
-	return err
+	return m.holds(ctx)
 }
 
 // servesWithout says whether it serves, and by another runtime.
@@ -153,7 +195,7 @@ func (m *kubeletMove) former(saved savedKubelet) ([]nodefs.Original, error) {
 		if err != nil {
 			return nil, err
 		}
-		o.Content = []byte(kubelet.Reverted(string(now), string(o.Content), string(saved.Written[o.Path]), socket))
+		o.Content = saved.reverted(o, now)
 		files = append(files, o)
 	}
 	return files, nil
@@ -186,7 +228,11 @@ func (m *kubeletMove) mayUndo(ctx context.Context, text []byte) error {
 	if err != nil {
 		return err
 	}
-	if err := m.alive(ctx, saved.Endpoint); err != nil {
+	to := saved.Endpoint
+	if now := k.Endpoint(); !kubelet.IsBerth(now) {
+		to = kubelet.AsURL(now) // somebody has led it there
+	}
+	if err := m.alive(ctx, to); err != nil {
 		return err
 	}
 	k.Runs = false // it is restarted

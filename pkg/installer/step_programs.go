@@ -34,7 +34,19 @@ func (p *programs) prepare(_ context.Context, saved []byte) ([]byte, error) {
 	return []byte("{}"), nil
 }
 
+// holds implements lasting.
+func (p *programs) holds(context.Context) error {
+	bin := filepath.Join(home, p.version, "bin")
+	return p.root.There(filepath.Join(bin, filepath.Base(program)), filepath.Join(bin, filepath.Base(rescueProgram)))
+}
+
 func (p *programs) do(ctx context.Context, _ []byte) error {
+	// A directory that lacks something is brought anew. Programs that run keep their files.
+	if p.holds(ctx) != nil {
+		if err := os.RemoveAll(p.root.Path(filepath.Join(home, p.version))); err != nil {
+			return err
+		}
+	}
 	if err := os.MkdirAll(p.root.Path(home), 0o755); err != nil {
 		return err
 	}

@@ -180,6 +180,11 @@ func (b *broughtRuntime) ready(ctx context.Context) error {
 	return fmt.Errorf("berth does not have the handler %s", b.r.Handler)
 }
 
+// holds implements lasting.
+func (b *broughtRuntime) holds(ctx context.Context) error {
+	return eventually(ctx, b.patience, func() error { return b.ready(ctx) })
+}
+
 func (b *broughtRuntime) undo(ctx context.Context, text []byte) error {
 	var saved savedRuntime
 	if err := json.Unmarshal(text, &saved); err != nil {

@@ -136,11 +136,13 @@ func TestRuntimesNextVersionFailed(t *testing.T) {
 	w.Runtimes[0].Version = "broken-1.25"
 	i := n.installer("")
 	i.patience = 0
+	n.asked = nil
 	if err := i.Install(t.Context(), w); err == nil || !strings.Contains(err.Error(), "handler crun is not ready") {
 		t.Errorf("got %v", err)
 	}
-	if got := n.read(dropIns + "/50-crun.toml"); !strings.Contains(got, "/1.24/crun") || n.asked[len(n.asked)-1] == "berth handlers -o json" {
-		t.Errorf("crun is %s, after %q", got, n.asked[len(n.asked)-1])
+	reloads := len(slices.DeleteFunc(n.asked, func(command string) bool { return command != "berth reload --wait -o json" }))
+	if got := n.read(dropIns + "/50-crun.toml"); !strings.Contains(got, "/1.24/crun") || reloads != 2 {
+		t.Errorf("crun is %s, after %d reloads", got, reloads)
 	}
 	if err := n.installer("").Uninstall(t.Context()); err != nil {
 		t.Fatal(err)

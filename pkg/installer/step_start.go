@@ -66,6 +66,21 @@ func (s *start) prepare(_ context.Context, before []byte) ([]byte, error) {
 	return json.Marshal(saved)
 }
 
+// holds implements lasting.
+func (s *start) holds(ctx context.Context) error {
+	switch link, err := os.Readlink(s.root.Path(current)); {
+	case err != nil:
+		return err
+	case link != s.version:
+		return fmt.Errorf("%s leads to version %s", current, link)
+	case !s.daemon.enabled(ctx):
+		return errors.New("berth.service is disabled")
+	case !s.daemon.active(ctx):
+		return errors.New("berth does not run")
+	}
+	return nil
+}
+
 // settled implements settling.
 func (s *start) settled(text []byte) ([]byte, error) {
 	var saved savedStart
@@ -113,7 +128,11 @@ func (s *start) run(ctx context.Context, saved savedStart) error {
 		return err
 	}
 	if s.daemon.active(ctx) && saved.Good == s.version && !saved.Left {
-		return s.daemon.reload(ctx)
+		waits, err := s.daemon.reloaded(ctx)
+		if err != nil || len(waits) == 0 {
+			return err
+		}
+		log.G(ctx).WithField("settings", waits).Info("Restarting berth for settings that count from its start")
 	}
 	// Pods go on meanwhile: they are not the daemon's children.
 	if _, err := s.host.Run(ctx, "systemctl", "restart", "berth.service"); err != nil {

@@ -50,6 +50,9 @@ func (u *unit) prepare(_ context.Context, before []byte) ([]byte, error) {
 	return json.Marshal(saved)
 }
 
+// holds implements lasting.
+func (u *unit) holds(context.Context) error { return u.root.There(unitFile) }
+
 func (u *unit) do(ctx context.Context, before []byte) error {
 	var saved []nodefs.Original
 	if err := json.Unmarshal(before, &saved); err != nil {

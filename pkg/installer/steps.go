@@ -32,6 +32,18 @@ const (
 	runtimeStep  = "runtime-"
 )
 
+// steps are the names of those of what is wanted.
+func (w Wanted) steps() []string {
+	names := []string{programsStep, configStep, unitStep, startStep}
+	if w.Kubelet {
+		names = append(names, kubeletStep)
+	}
+	for _, r := range w.Runtimes {
+		names = append(names, runtimeStep+r.Handler)
+	}
+	return names
+}
+
 // steps are those of what is wanted, in their order.
 func (i *Installer) steps(ctx context.Context, w Wanted, j *journal) ([]step, error) {
 	beside, err := i.survey(ctx, w, j)

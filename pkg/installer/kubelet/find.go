@@ -3,8 +3,10 @@ package kubelet
 import (
 	"errors"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -22,47 +24,107 @@ func Restartable(root nodefs.Root) (Kubelet, error) {
 
 // Find finds the kubelet of a node. One that no service starts has no unit.
 func Find(root nodefs.Root) (Kubelet, error) {
-	k := Kubelet{config: Config, texts: map[string]string{}}
+	k := Kubelet{configs: []string{Config}, texts: map[string]string{}}
 	for _, name := range k3sUnits {
 		if root.ExistsAny(nodefs.UnitPaths(name)...) {
 			k.K3s, k.Unit = true, name
 		}
 	}
-	arguments := processArguments(root, map[bool][]string{true: {"k3s-server", "k3s-agent", "k3s"}, false: {"kubelet"}}[k.K3s])
-	k.flags = flagsOf(arguments, endpointFlags[0])
-	k.Runs = NamesBerth(strings.Join(arguments, " "))
-	if config := flagsOf(arguments, "config"); len(config) > 0 && !k.K3s {
-		k.config = config[len(config)-1]
+	k.arguments = processArguments(root, map[bool][]string{true: {"k3s-server", "k3s-agent", "k3s"}, false: {"kubelet"}}[k.K3s])
+	k.Runs = NamesBerth(strings.Join(k.arguments, " "))
+	if k.K3s {
+		err := k.read(root, k3sConfig)
+		return k, err
 	}
-	paths := []string{k3sConfig}
-	if !k.K3s {
-		if root.ExistsAny(nodefs.UnitPaths("kubelet")...) {
-			k.Unit = "kubelet"
-		}
-		paths = append([]string{k.config, InstanceConfig}, root.Matching(flagFiles)...)
+	if root.ExistsAny(nodefs.UnitPaths("kubelet")...) {
+		k.Unit = "kubelet"
 	}
-	for _, path := range paths {
+	if err := k.read(root, root.Matching(flagFiles)...); err != nil {
+		return k, err
+	}
+	packaged := map[string]string{}
+	for _, path := range root.Matching(packagedUnits) {
 		text, err := os.ReadFile(root.Resolved(path))
-		if err == nil {
-			k.texts[path] = string(text)
+		if err != nil {
+			continue // a link that leads nowhere is no unit
+		}
+		packaged[path] = string(text)
+		if flagValue(string(text), endpointFlags[0]) != "" {
+			k.packaged = append(k.packaged, path)
 			if NamesBerth(string(text)) {
 				k.Named = append(k.Named, path)
 			}
-		} else if !errors.Is(err, fs.ErrNotExist) {
-			return k, err
 		}
 	}
-	if !k.K3s {
-		for _, path := range root.Matching(packagedUnits) {
-			if text, err := os.ReadFile(root.Resolved(path)); err == nil && flagValue(string(text), endpointFlags[0]) != "" {
-				k.packaged = append(k.packaged, path)
-				if NamesBerth(string(text)) {
-					k.Named = append(k.Named, path)
-				}
+	if path := k.flag("config", packaged); path != "" {
+		k.configs = []string{path}
+	}
+	k.configs = append(k.configs, InstanceConfig)
+	if dir := k.flag("config-dir", packaged); dir != "" {
+		files, err := dropIns(root, dir)
+		if err != nil {
+			return k, err
+		}
+		k.configs = append(k.configs, files...)
+	}
+	err := k.read(root, k.configs...)
+	return k, err
+}
+
+// read adds texts of files that exist.
+func (k *Kubelet) read(root nodefs.Root, paths ...string) error {
+	for _, path := range paths {
+		text, err := os.ReadFile(root.Resolved(path))
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		k.texts[path] = string(text)
+		if NamesBerth(string(text)) {
+			k.Named = append(k.Named, path)
+		}
+	}
+	return nil
+}
+
+// flag is the value of a flag: that of the command line if the kubelet runs, else what files,
+// and units of packages, would give it at its start. A value with variables is not known.
+func (k *Kubelet) flag(name string, packaged map[string]string) string {
+	value := ""
+	if len(k.arguments) > 0 {
+		for _, value = range flagsOf(k.arguments, name) {
+		}
+		return value
+	}
+	for _, texts := range []map[string]string{packaged, k.texts} {
+		for _, path := range slices.Sorted(maps.Keys(texts)) {
+			if v := flagValue(texts[path], name); strings.HasPrefix(v, "/") {
+				value = v
 			}
 		}
 	}
-	return k, nil
+	return value
+}
+
+// dropIns are the files of a --config-dir in the kubelet's order, by which the last one wins.
+func dropIns(root nodefs.Root, dir string) ([]string, error) {
+	var files []string
+	there := root.Resolved(dir)
+	err := filepath.WalkDir(there, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if !entry.IsDir() && filepath.Ext(path) == ".conf" {
+			files = append(files, filepath.Join(dir, strings.TrimPrefix(path, there)))
+		}
+		return nil
+	})
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil
+	}
+	return files, err
 }
 
 // processArguments is the command line of the first process with one of these names that is

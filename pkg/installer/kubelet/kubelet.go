@@ -9,6 +9,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"sigs.k8s.io/yaml"
 )
 
 // Where a kubelet's settings are. Files of flags win over files of configuration.
@@ -34,14 +36,15 @@ var k3sUnits = []string{"k3s", "k3s-agent"}
 
 // Kubelet is one as it is found.
 type Kubelet struct {
-	// config is the path of its configuration.
-	config string
-	// texts are the files that exist, by path: those above.
+	// configs are the paths of its configuration, in the order in which it reads them: the first
+	// is that of --config, and a later one wins.
+	configs []string
+	// texts are the files that exist, by path: those, and files with flags.
 	texts map[string]string
 	// packaged are files of packages with an endpoint.
 	packaged []string
-	// flags are the endpoints of the command line, if it runs.
-	flags []string
+	// arguments are its command line, if it runs.
+	arguments []string
 	// Named are files with berth's socket, also where another one wins over them. Runs says
 	// that the command line has it.
 	Named []string
@@ -75,19 +78,21 @@ func (k Kubelet) Endpoint() string {
 			now = v
 		}
 	}
+	flags := flagsOf(k.arguments, endpointFlags[0])
 	if k.K3s {
 		set(yamlValue(k.texts[k3sConfig], endpointFlags[0]))
-		set(slices.Concat(k.flags, []string{""})[0])
+		set(slices.Concat(flags, []string{""})[0])
 		return now
 	}
-	set(yamlValue(k.texts[k.config], endpointKeys[0]))
-	set(yamlValue(k.texts[InstanceConfig], endpointKeys[0]))
+	for _, path := range k.configs {
+		set(yamlValue(k.texts[path], endpointKeys[0]))
+	}
 	for _, path := range slices.Sorted(maps.Keys(k.texts)) {
-		if path != k.config && path != InstanceConfig {
+		if !slices.Contains(k.configs, path) {
 			set(flagValue(k.texts[path], endpointFlags[0]))
 		}
 	}
-	for _, v := range k.flags {
+	for _, v := range flags {
 		set(v)
 	}
 	if now == "" {
@@ -136,38 +141,51 @@ func (k Kubelet) Moved(to string) ([]Change, error) {
 		return k.k3sMoved(to)
 	}
 	if len(k.packaged) > 0 {
-		return nil, fmt.Errorf("the kubelet's endpoint is set in %s, which belongs to a package: move the flag to /etc/default/kubelet or to %s", strings.Join(k.packaged, ", "), k.config)
+		return nil, fmt.Errorf("the kubelet's endpoint is set in %s, which belongs to a package: move the flag to /etc/default/kubelet or to %s", strings.Join(k.packaged, ", "), k.configs[0])
 	}
-	text, found := k.texts[k.config]
-	if !found {
-		return nil, fmt.Errorf("the kubelet's configuration %s does not exist: cannot set containerRuntimeEndpoint", k.config)
-	}
-	if strings.HasPrefix(strings.TrimSpace(text), "{") {
-		return nil, fmt.Errorf("%s is JSON: set containerRuntimeEndpoint to %s there by hand, or make it YAML", k.config, to)
+	config := k.configs[0]
+	if _, found := k.texts[config]; !found {
+		return nil, fmt.Errorf("the kubelet's configuration %s does not exist: cannot set containerRuntimeEndpoint", config)
 	}
 	var changes []Change
 	inFlags := false
 	for _, path := range slices.Sorted(maps.Keys(k.texts)) {
 		now := k.texts[path]
 		var then string
-		if path == k.config || path == InstanceConfig {
+		if slices.Contains(k.configs, path) {
 			then = setYAML(now, endpointKeys, to)
+			if path == config && yamlValue(then, endpointKeys[0]) == "" {
+				then = addYAML(then, endpointKeys[0], to)
+			}
+			if err := leadsOnly(path, then, path == config, to); err != nil {
+				return nil, err
+			}
 		} else {
 			then = setFlags(now, endpointFlags, to)
 			inFlags = inFlags || flagValue(now, endpointFlags[0]) != ""
-		}
-		if path == k.config && yamlValue(then, endpointKeys[0]) == "" {
-			then = addYAML(then, endpointKeys[0], to)
 		}
 		if then != now {
 			changes = append(changes, Change{path, then})
 		}
 	}
-	if len(k.flags) > 0 && !inFlags {
+	if flags := flagsOf(k.arguments, endpointFlags[0]); len(flags) > 0 && !inFlags {
 		return nil, fmt.Errorf("the kubelet runs with --container-runtime-endpoint=%s, which is in none of %s, %s: move the flag to one of them",
-			k.flags[len(k.flags)-1], k.config, strings.Join(flagFiles, ", "))
+			flags[len(flags)-1], config, strings.Join(flagFiles, ", "))
 	}
 	return changes, nil
+}
+
+// leadsOnly says whether a configuration, as it would be written, has no endpoint but the
+// wanted one. Only lines are edited: in JSON, and in rarer forms of YAML, there are none.
+func leadsOnly(path, text string, needed bool, to string) error {
+	for n, key := range endpointKeys {
+		v := yamlValue(text, key)
+		if v == to || v == "" && (n > 0 || !needed) {
+			continue
+		}
+		return fmt.Errorf("%s is JSON, or YAML that is not understood: set %s to %s there by hand, or make it plain YAML", path, key, to)
+	}
+	return nil
 }
 
 func (k Kubelet) k3sMoved(to string) ([]Change, error) {
@@ -175,7 +193,7 @@ func (k Kubelet) k3sMoved(to string) ([]Change, error) {
 	if yamlValue(text, endpointFlags[0]) == "" {
 		return nil, errors.New("k3s runs a containerd of its own, which ends when k3s is given another endpoint: its pods cannot be kept. Drain the node, install berth as a package, and follow docs/install.md#k3s")
 	}
-	if len(k.flags) > 0 {
+	if len(flagsOf(k.arguments, endpointFlags[0])) > 0 {
 		return nil, errors.New("k3s has --container-runtime-endpoint on its command line: write it into " + k3sConfig + " instead")
 	}
 	return []Change{{k3sConfig, setYAML(text, endpointFlags, to)}}, nil
@@ -186,8 +204,14 @@ func yamlLine(key string) *regexp.Regexp {
 	return regexp.MustCompile(`(?m)^("?` + regexp.QuoteMeta(key) + `"?[ \t]*:[ \t]*)("[^"\n]*"|'[^'\n]*'|[^\s#]+)`)
 }
 
-// yamlValue is the value of a key at the top level.
+// yamlValue is the value of a key at the top level, also in JSON.
 func yamlValue(text, key string) string {
+	var all map[string]any
+	if err := yaml.Unmarshal([]byte(text), &all); err == nil {
+		v, _ := all[key].(string)
+		return v
+	}
+	// A file with flags, or one that the kubelet refuses.
 	m := yamlLine(key).FindStringSubmatch(text)
 	if m == nil {
 		return ""

@@ -4,6 +4,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -54,8 +55,8 @@ func TestMoved(t *testing.T) {
 		},
 		"kubeadm's flags win": {
 			Kubelet{
-				texts: map[string]string{Config: "a: b\n", flags: "KUBELET_KUBEADM_ARGS=\"--container-runtime-endpoint=" + theirs + " --pod-infra-container-image=x\"\n"},
-				flags: []string{theirs},
+				texts:     map[string]string{Config: "a: b\n", flags: "KUBELET_KUBEADM_ARGS=\"--container-runtime-endpoint=" + theirs + " --pod-infra-container-image=x\"\n"},
+				arguments: []string{"kubelet", "--container-runtime-endpoint=" + theirs},
 			}, theirs,
 			map[string]string{
 				Config: "a: b\ncontainerRuntimeEndpoint: " + ours + "\n",
@@ -71,10 +72,17 @@ func TestMoved(t *testing.T) {
 			map[string]string{Config: "containerRuntimeEndpoint: " + ours + "\n", unit: "[Service]\nExecStart=\nExecStart=/usr/bin/kubelet \\\n  --container-runtime-endpoint=" + ours + " \\\n  --v=2\n"}, "",
 		},
 		"a flag from nowhere": {
-			Kubelet{texts: map[string]string{Config: ""}, flags: []string{theirs}}, theirs, nil, "is in none of",
+			Kubelet{texts: map[string]string{Config: ""}, arguments: []string{"kubelet", "--container-runtime-endpoint=" + theirs}}, theirs, nil, "is in none of",
 		},
 		"a package's unit": {
 			Kubelet{texts: map[string]string{Config: ""}, packaged: []string{"/usr/lib/systemd/system/kubelet.service"}}, theirs, nil, "belongs to a package",
+		},
+		"a file of --config-dir wins": {
+			Kubelet{configs: []string{"/d/10.conf", "/d/20.conf"}, texts: map[string]string{Config: "kind: K\n", "/d/10.conf": "cpu: 1\n", "/d/20.conf": "kind: K\ncontainerRuntimeEndpoint: unix:///run/crio/crio.sock\n"}}, "unix:///run/crio/crio.sock",
+			map[string]string{Config: "kind: K\ncontainerRuntimeEndpoint: " + ours + "\n", "/d/20.conf": "kind: K\ncontainerRuntimeEndpoint: " + ours + "\n"}, "",
+		},
+		"a file of --config-dir that is JSON": {
+			Kubelet{configs: []string{"/d/10.conf"}, texts: map[string]string{Config: "kind: K\n", "/d/10.conf": "{\n  \"containerRuntimeEndpoint\": \"unix:///run/crio/crio.sock\"\n}\n"}}, "unix:///run/crio/crio.sock", nil, "/d/10.conf is JSON",
 		},
 		"JSON":                        {Kubelet{texts: map[string]string{Config: "{\"kind\": \"K\"}\n"}}, theirs, nil, "is JSON"},
 		"no configuration":            {Kubelet{texts: map[string]string{}}, theirs, nil, "does not exist"},
@@ -84,13 +92,11 @@ func TestMoved(t *testing.T) {
 			map[string]string{k3sConfig: "write-kubeconfig-mode: \"0644\"\ncontainer-runtime-endpoint: " + ours + "\n"}, "",
 		},
 		"k3s by its command line": {
-			Kubelet{K3s: true, Unit: "k3s", flags: []string{theirs}, texts: map[string]string{k3sConfig: "container-runtime-endpoint: x\n"}}, theirs, nil, "on its command line",
+			Kubelet{K3s: true, Unit: "k3s", arguments: []string{"kubelet", "--container-runtime-endpoint=" + theirs}, texts: map[string]string{k3sConfig: "container-runtime-endpoint: x\n"}}, theirs, nil, "on its command line",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if c.k.config == "" {
-				c.k.config = Config
-			}
+			c.k.configs = append([]string{Config, InstanceConfig}, c.k.configs...)
 			if got := c.k.Endpoint(); got != c.endpoint {
 				t.Errorf("the endpoint is %q, want %q", got, c.endpoint)
 			}
@@ -111,7 +117,7 @@ func TestMoved(t *testing.T) {
 			if !maps.Equal(got, c.want) {
 				t.Errorf("got %q, want %q", got, c.want)
 			}
-			moved := Kubelet{config: c.k.config, K3s: c.k.K3s, texts: maps.Clone(c.k.texts)}
+			moved := Kubelet{configs: c.k.configs, K3s: c.k.K3s, texts: maps.Clone(c.k.texts)}
 			maps.Copy(moved.texts, got)
 			if now := moved.Endpoint(); now != ours {
 				t.Errorf("the kubelet would use %q", now)
@@ -187,7 +193,7 @@ func TestKubeletOfAPod(t *testing.T) {
 	}
 	process("1", "systemd", "1", "/sbin/init")
 	process("10", "kubelet", "2", "kubelet\x00--config=/etc/shadow\x00--container-runtime-endpoint=unix:///evil.sock\x00")
-	if k, err := Find(root); err != nil || k.config != Config || k.Endpoint() != theirs {
+	if k, err := Find(root); err != nil || k.configs[0] != Config || k.Endpoint() != theirs {
 		t.Errorf("a pod's program is taken for the kubelet: %+v, %v", k, err)
 	}
 	process("20", "kubelet", "1", "kubelet\x00--container-runtime-endpoint=unix:///run/crio/crio.sock\x00")
@@ -206,6 +212,57 @@ func TestIndentedFlags(t *testing.T) {
 	} {
 		if got := flagValue(text, endpointFlags[0]); got != want {
 			t.Errorf("%q has %q, want %q", text, got, want)
+		}
+	}
+}
+
+// A kubelet that does not run has its configuration where its unit says, and files of a directory
+// beside that, of which the last one wins.
+func TestFindConfigDir(t *testing.T) {
+	root := nodefs.Root(t.TempDir())
+	for path, text := range map[string]string{
+		"/usr/lib/systemd/system/kubelet.service":                   "[Service]\nExecStart=/usr/bin/kubelet\n",
+		"/usr/lib/systemd/system/kubelet.service.d/10-kubeadm.conf": "[Service]\nEnvironment=\"KUBELET_CONFIG_ARGS=--config=/etc/kubelet.yaml\"\n",
+		"/etc/default/kubelet":                                      "KUBELET_EXTRA_ARGS=--config-dir=/etc/kubernetes/kubelet.conf.d\n",
+		"/etc/kubelet.yaml":                                         "kind: KubeletConfiguration\n",
+		"/etc/kubernetes/kubelet.conf.d/10.conf":                    "containerRuntimeEndpoint: unix:///a.sock\n",
+		"/etc/kubernetes/kubelet.conf.d/deeper/20.conf":             "containerRuntimeEndpoint: " + ours + "\nhealthzPort: 10300\n",
+		"/etc/kubernetes/kubelet.conf.d/30.yaml":                    "containerRuntimeEndpoint: unix:///none.sock\n",
+	} {
+		if err := root.Put(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	k, err := Find(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const last = "/etc/kubernetes/kubelet.conf.d/deeper/20.conf"
+	if k.Endpoint() != ours || !slices.Equal(k.Named, []string{last}) || k.configs[0] != "/etc/kubelet.yaml" {
+		t.Errorf("got %s by %v; its configuration is %v", k.Endpoint(), k.Named, k.configs)
+	}
+	if address := k.HealthAddress(); address != "127.0.0.1:10300" {
+		t.Errorf("it is well at %s", address)
+	}
+}
+
+func TestHealthAddress(t *testing.T) {
+	for text, c := range map[string]struct{ want, flags string }{
+		"":                                    {"127.0.0.1:10248", ""},
+		"healthzPort: 10300\n":                {"127.0.0.1:10300", ""},
+		"healthzPort: 10301\n":                {"127.0.0.1:10302", "--healthz-port=10302"},
+		"healthzPort: 0\n":                    {"", ""},
+		"healthzBindAddress: 0.0.0.0\n":       {"127.0.0.1:10248", ""},
+		"healthzBindAddress: 0.0.0.0 #\n":     {"[fd00::11]:10248", "--healthz-bind-address fd00::11"},
+		"healthzBindAddress: \"::\"\n":        {"[::1]:10248", ""},
+		"healthzBindAddress: fd00::10\n":      {"[fd00::10]:10248", ""},
+		"healthzBindAddress: 192.168.1.10\n":  {"192.168.1.10:10248", ""},
+		"{\"healthzPort\": 10303}\n":          {"127.0.0.1:10303", ""},
+		"healthzBindAddress: [no, address]\n": {"127.0.0.1:10248", ""},
+	} {
+		k := Kubelet{configs: []string{Config}, texts: map[string]string{Config: text}, arguments: append([]string{"kubelet"}, strings.Fields(c.flags)...)}
+		if got := k.HealthAddress(); got != c.want {
+			t.Errorf("%q %s: got %q, want %q", text, c.flags, got, c.want)
 		}
 	}
 }

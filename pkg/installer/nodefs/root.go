@@ -48,6 +48,16 @@ func (r Root) ExistsAny(paths ...string) bool {
 	return false
 }
 
+// There returns which of some paths is not there, or cannot be looked at.
+func (r Root) There(paths ...string) error {
+	for _, path := range paths {
+		if _, err := os.Lstat(r.Path(path)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // Matching are the files of the node that patterns match.
 func (r Root) Matching(patterns []string) []string {
 	var found []string

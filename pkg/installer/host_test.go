@@ -1,0 +1,42 @@
+package installer
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestPrograms runs programs of this machine: what they print and how they end is told, and one
+// that hangs does not keep the node.
+func TestPrograms(t *testing.T) {
+	c := Chroot{Root: "/"}
+	for name, p := range map[string]struct {
+		command []string
+		out     string
+		status  int
+		says    string
+	}{
+		"prints":   {[]string{"echo", "a"}, "a\n", -1, ""},
+		"fails":    {[]string{"sh", "-c", "echo out; echo why >&2; exit 3"}, "out\n", 3, "sh -c echo out; echo why >&2; exit 3: exit status 3: why"},
+		"hangs":    {[]string{"sleep", "600"}, "", -1, "sleep 600: it did not end within 100ms"},
+		"not here": {[]string{"no-such-program"}, "", -1, "no-such-program is not on the node, in none of /usr/local/sbin"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			limit := time.Minute
+			if name == "hangs" {
+				limit = 100 * time.Millisecond
+			}
+			out, err := c.run(t.Context(), limit, p.command[0], p.command[1:]...)
+			if string(out) != p.out || (err == nil) != (p.says == "") || err != nil && !strings.Contains(err.Error(), p.says) || exitStatus(err) != p.status {
+				t.Errorf("got %q, %v, status %d", out, err, exitStatus(err))
+			}
+		})
+	}
+	ctx, end := context.WithCancel(t.Context())
+	end()
+	if _, err := c.Run(ctx, "sleep", "600"); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+}

@@ -1,0 +1,227 @@
+package installer
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/berth-cri/berth/pkg/installer/kubelet"
+)
+
+// TestDoneAndUndoneByOthers has somebody undo what was done: the next run does it again, and what
+// was there before berth came is still known.
+func TestDoneAndUndoneByOthers(t *testing.T) {
+	const crio = "unix:///run/crio/crio.sock"
+	remove := func(path string) func(*node) {
+		return func(n *node) {
+			if err := os.Remove(filepath.Join(n.root, path)); err != nil {
+				n.t.Fatal(err)
+			}
+		}
+	}
+	for name, change := range map[string]func(*node){
+		"berth is stopped":  func(n *node) { n.running["berth"] = false },
+		"berth is disabled": remove("/etc/systemd/system/multi-user.target.wants/berth.service"),
+		"another version": func(n *node) {
+			remove(current)(n)
+			if err := os.Symlink("0.9.0", filepath.Join(n.root, current)); err != nil {
+				n.t.Fatal(err)
+			}
+		},
+		"its unit":          remove(unitFile),
+		"its configuration": remove(configFile),
+		"its program":       remove("/opt/berth/1.0.0/bin/berth"),
+		"a runtime":         remove(handlerFile("kata")),
+		"the kubelet": func(n *node) {
+			for _, path := range []string{kubelet.Config, "/var/lib/kubelet/kubeadm-flags.env"} {
+				n.write(path, strings.ReplaceAll(n.read(path), ours, theirs))
+			}
+			n.endpoint = theirs
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newTestNode(t)
+			w, before := n.wanted(), n.tree()
+			if err := n.installer("").Install(t.Context(), w); err != nil {
+				t.Fatal(err)
+			}
+			change(n)
+			again := n.installer("")
+			again.patience = time.Second
+			if err := again.Install(t.Context(), w); err != nil {
+				t.Fatal(err)
+			}
+			link, err := os.Readlink(filepath.Join(n.root, current))
+			if !n.running["berth"] || n.endpoint != ours || n.kubeletEndpoint() != ours || link != "1.0.0" || err != nil {
+				t.Errorf("berth runs: %t, version %s (%v); the kubelet uses %s", n.running["berth"], link, err, n.endpoint)
+			}
+			if _, err := os.Lstat(filepath.Join(n.root, "/etc/systemd/system/multi-user.target.wants/berth.service")); err != nil {
+				t.Errorf("it does not start with the node: %v", err)
+			}
+			for _, path := range []string{unitFile, configFile, program, handlerFile("kata")} {
+				if got := n.read(path); strings.Contains(got, "no such file") {
+					t.Error(got)
+				}
+			}
+			// What holds is left alone.
+			n.asked = nil
+			if err := n.installer("").Install(t.Context(), w); err != nil {
+				t.Fatal(err)
+			}
+			if slices.ContainsFunc(n.asked, func(c string) bool { return strings.Contains(c, "restart") || strings.Contains(c, "reload") }) {
+				t.Errorf("it is done again: %q", n.asked)
+			}
+			if err := n.installer("").Uninstall(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			n.as(before)
+		})
+	}
+	t.Run("to a third daemon", func(t *testing.T) {
+		n := newTestNode(t)
+		n.others = []string{crio}
+		if err := n.installer("").Install(t.Context(), n.wanted()); err != nil {
+			t.Fatal(err)
+		}
+		for _, path := range []string{kubelet.Config, "/var/lib/kubelet/kubeadm-flags.env"} {
+			n.write(path, strings.ReplaceAll(n.read(path), ours, crio))
+		}
+		n.endpoint = crio
+		// The first daemon is no longer there: nobody needs it.
+		n.dead = true
+		if err := n.installer("").Uninstall(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if n.kubeletEndpoint() != crio || n.endpoint != crio {
+			t.Errorf("the kubelet uses %s, by its files %s", n.endpoint, n.kubeletEndpoint())
+		}
+	})
+}
+
+// Somebody edits the kubelet's files while a move is interrupted: the edit is there after the
+// move, and after the way back.
+func TestEditedWhileInterrupted(t *testing.T) {
+	doing, _ := failpoints(t)
+	for _, place := range doing {
+		if !strings.HasPrefix(place, "installer.kubelet.") {
+			continue
+		}
+		t.Run(place, func(t *testing.T) {
+			t.Parallel()
+			n := newTestNode(t)
+			w := n.wanted()
+			if !killed(func() { _ = n.installer(place).Install(t.Context(), w) }) {
+				t.Fatal("it was not interrupted")
+			}
+			const edit = "maxPods: 250\n"
+			n.write(kubelet.Config, n.read(kubelet.Config)+edit)
+			if err := n.installer("").Install(t.Context(), w); err != nil {
+				t.Fatal(err)
+			}
+			if got := n.read(kubelet.Config); n.endpoint != ours || !strings.Contains(got, edit) {
+				t.Errorf("the kubelet uses %s, and reads %q", n.endpoint, got)
+			}
+			if err := n.installer("").Uninstall(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if got, want := n.read(kubelet.Config), "# ours\nkind: KubeletConfiguration\ncontainerRuntimeEndpoint: "+theirs+"\n"+edit; got != want || n.endpoint != theirs {
+				t.Errorf("the kubelet uses %s, and reads %q, want %q", n.endpoint, got, want)
+			}
+		})
+	}
+}
+
+// TestConfigDir has an endpoint in a file of the kubelet's --config-dir, which wins.
+func TestConfigDir(t *testing.T) {
+	const dropIn = "/etc/kubernetes/kubelet.conf.d/50-runtime.conf"
+	withDir := func(endpoint string) *node {
+		n := newTestNode(t)
+		n.write("/var/lib/kubelet/kubeadm-flags.env", "KUBELET_KUBEADM_ARGS=\"--config-dir="+filepath.Dir(dropIn)+"\"\n")
+		n.write(dropIn, "kind: KubeletConfiguration\ncontainerRuntimeEndpoint: "+endpoint+"\n")
+		n.endpoint = n.kubeletEndpoint()
+		return n
+	}
+	t.Run("moved", func(t *testing.T) {
+		n := withDir(theirs)
+		before := n.tree()
+		if err := n.installer("").Install(t.Context(), n.wanted()); err != nil {
+			t.Fatal(err)
+		}
+		if got := n.read(dropIn); n.endpoint != ours || !strings.Contains(got, ours) {
+			t.Errorf("the kubelet uses %s, by %s", n.endpoint, got)
+		}
+		if err := n.installer("").Uninstall(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		n.as(before)
+	})
+	t.Run("by hand", func(t *testing.T) {
+		n := withDir(theirs)
+		w := n.wanted()
+		w.Kubelet = false
+		if err := n.installer("").Install(t.Context(), w); err != nil {
+			t.Fatal(err)
+		}
+		n.write(dropIn, strings.ReplaceAll(n.read(dropIn), theirs, ours))
+		if err := n.installer("").Uninstall(t.Context()); err == nil || !strings.Contains(err.Error(), dropIn) || !n.running["berth"] {
+			t.Errorf("got %v; berth runs: %t", err, n.running["berth"])
+		}
+	})
+}
+
+// Settings that count from the daemon's start are in force when the node is said to be as wanted.
+func TestSettingsOfTheStart(t *testing.T) {
+	n := newTestNode(t)
+	w := n.wanted()
+	if err := n.installer("").Install(t.Context(), w); err != nil {
+		t.Fatal(err)
+	}
+	n.asked = nil
+	w.Config = "[metrics]\naddress = \"127.0.0.1:9999\""
+	if err := n.installer("").Install(t.Context(), w); err != nil {
+		t.Fatal(err)
+	}
+	if n.started != n.read(extraFile) {
+		t.Errorf("berth runs with %q; it was asked %q", n.started, n.asked)
+	}
+}
+
+// A node that waits for pods to be gone keeps no other node waiting, and has the rest of what is
+// wanted. A failure is told, and keeps the turn.
+func TestWaitingForPods(t *testing.T) {
+	n := newTestNode(t)
+	w := n.wanted()
+	if err := n.installer("").Install(t.Context(), w); err != nil {
+		t.Fatal(err)
+	}
+	n.pod("def", "crun")
+	w.Runtimes = w.Runtimes[1:]
+	w.Version = "1.1.0"
+	if err := n.installer("").Install(t.Context(), w); !errors.Is(err, ErrPods) || !strings.Contains(err.Error(), "1 pod (shop/def)") {
+		t.Errorf("got %v", err)
+	}
+	if n.held || n.version != "1.1.0" {
+		t.Errorf("the turn is held: %t; version %s runs", n.held, n.version)
+	}
+	w.Version, n.broken = "1.2.0", "1.2.0"
+	if err := n.installer("").Install(t.Context(), w); err == nil || errors.Is(err, ErrPods) || !strings.Contains(err.Error(), "1 pod (shop/def)") || !strings.Contains(err.Error(), "berth does not start") {
+		t.Errorf("got %v", err)
+	}
+	if !n.held {
+		t.Error("another node meets the same")
+	}
+	n.broken = ""
+	if err := os.RemoveAll(filepath.Join(n.root, recordsOfPods)); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.installer("").Install(t.Context(), w); err != nil || n.held {
+		t.Errorf("got %v; the turn is held: %t", err, n.held)
+	}
+	if got := n.read("/opt/berth/runtimes/crun/1.24/crun"); !strings.Contains(got, "no such file") {
+		t.Errorf("its files are left: %s", got)
+	}
+}

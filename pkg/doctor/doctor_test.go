@@ -224,7 +224,12 @@ func TestBrokenNodes(t *testing.T) {
 			r.write("/etc/crictl.yaml", "runtime-endpoint: unix:///run/berth/berth.sock\nimage-endpoint: unix:///run/crio/crio.sock\n")
 		}, "crictl", Warn, "image-endpoint", "crictl config"},
 		"crictl.yaml is none": {func(r *root) { r.write("/etc/crictl.yaml", "- [") }, "crictl", Fail, "cannot read", "correct"},
-		"another CRI daemon":  {func(r *root) { r.socket("/run/containerd/containerd.sock") }, "other-runtimes", Warn, "containerd is also running", "configure berth's socket"},
+		"another CRI daemon":  {func(r *root) { r.socket("/run/containerd/containerd.sock") }, "other-runtimes", Warn, "containerd is also running", "stop containerd once it has no pods"},
+		"kubelet elsewhere by a file of --config-dir": {func(r *root) {
+			r.process("60", "kubelet", "1")
+			r.write("/proc/60/cmdline", "kubelet\x00--config-dir=/etc/kubelet.d\x00")
+			r.write("/etc/kubelet.d/10/x.conf", "containerRuntimeEndpoint: unix:///run/crio/crio.sock\n")
+		}, "kubelet", Fail, "runtime endpoint is unix:///run/crio/crio.sock (/etc/kubelet.d/10/x.conf)", "restart the kubelet"},
 	} {
 		t.Run(what, func(t *testing.T) {
 			r := newRoot(t)
@@ -319,5 +324,31 @@ func TestVersion(t *testing.T) {
 		if major, minor, _ := version(release); major != want[0] || minor != want[1] {
 			t.Errorf("%q is %d.%d", release, major, minor)
 		}
+	}
+}
+
+// A program of a pod may be called kubelet; and a daemon that handlers lead to stays.
+func TestWhatIsNoFault(t *testing.T) {
+	for name, change := range map[string]func(*root){
+		"a pod's program": func(r *root) {
+			r.process("60", "kubelet", "1")
+			r.write("/proc/60/cmdline", "kubelet\x00--container-runtime-endpoint=unix:///run/x.sock\x00")
+			r.link("/proc/1/ns/pid", "pid:[1]")
+			r.link("/proc/60/ns/pid", "pid:[2]")
+		},
+		"a daemon beside": func(r *root) {
+			r.socket("/run/containerd/containerd.sock")
+			r.Config.Runtimes = append(r.Config.Runtimes, &handler.Definition{Name: "theirs", Type: handler.CRI, Endpoint: "/run/containerd/containerd.sock"})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRoot(t)
+			change(r)
+			for _, f := range Examine(r.Node) {
+				if f.Level == Fail || f.Check == "other-runtimes" && (f.Level != OK || !strings.Contains(f.Text, "other CRI daemon") && !strings.Contains(f.Text, "handlers lead to it: theirs")) {
+					t.Errorf("%+v", f)
+				}
+			}
+		})
 	}
 }

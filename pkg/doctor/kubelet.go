@@ -2,6 +2,8 @@ package doctor
 
 import (
 	"fmt"
+	"io/fs"
+	"path/filepath"
 	"strings"
 
 	"sigs.k8s.io/yaml"
@@ -34,17 +36,18 @@ type kubeletYAML struct {
 func (n Node) kubeletSettings() (kubeletSettings, bool) {
 	var k kubeletSettings
 	there := false
-	file, arguments := kubeletConfig, []string(nil)
+	files, arguments := []string{kubeletConfig, instanceConfig}, []string(nil)
 	for _, p := range n.processes() {
-		if p.name == "kubelet" {
+		if p.name == "kubelet" && n.own(p.pid) {
 			k.running, there = true, true
 			arguments = n.arguments(p.pid)
 			if f := flag(arguments, "config"); f != "" {
-				file = f
+				files[0] = f
 			}
+			files = append(files, n.dropIns(flag(arguments, "config-dir"))...)
 		}
 	}
-	for _, f := range []string{file, instanceConfig} {
+	for _, f := range files {
 		text, err := n.read(f)
 		if err != nil {
 			continue
@@ -62,6 +65,22 @@ func (n Node) kubeletSettings() (kubeletSettings, bool) {
 	}
 	k.takeFlags("its command line", arguments)
 	return k, there
+}
+
+// dropIns are the files of the kubelet's --config-dir, in its order.
+func (n Node) dropIns(dir string) []string {
+	var files []string
+	if dir == "" {
+		return nil
+	}
+	root := n.at(dir)
+	_ = filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
+		if err == nil && !entry.IsDir() && filepath.Ext(path) == ".conf" {
+			files = append(files, filepath.Join(dir, strings.TrimPrefix(path, root)))
+		}
+		return nil // the kubelet does not start with what it cannot read
+	})
+	return files
 }
 
 func (k *kubeletSettings) take(from string, y kubeletYAML) {
@@ -164,16 +183,36 @@ func (n Node) servesAgents(path string) bool {
 }
 
 // otherRuntimes looks for other CRI daemons. They may stay; what they share with
-// berth is what can go wrong.
+// berth is what can go wrong. One that handlers lead to must stay.
 func otherRuntimes(n Node) []Finding {
 	var found []Finding
+	var used []string
 	for _, s := range foreignSockets {
-		if n.isSocket(s.path) && !same(s.path, n.Config.Server.Socket) && !n.servesAgents(s.path) {
+		if !n.isSocket(s.path) || same(s.path, n.Config.Server.Socket) || n.servesAgents(s.path) {
+			continue
+		}
+		if names := n.leadTo(s.path); len(names) > 0 {
+			used = append(used, fmt.Sprintf("%s runs, and handlers lead to it: %s", s.name, strings.Join(names, ", ")))
+		} else {
 			found = append(found, warn(fmt.Sprintf("%s is also running (%s): crictl and kubeadm may use it as the node's runtime", s.name, s.path),
-				"configure berth's socket in both, and stop the other daemon once it has no pods"))
+				"configure berth's socket in crictl and kubeadm, and stop "+s.name+" once it has no pods"))
 		}
 	}
-	return or(found, "no other CRI daemon found")
+	if len(used) == 0 {
+		used = []string{"no other CRI daemon found"}
+	}
+	return or(found, strings.Join(used, "; "))
+}
+
+// leadTo are the handlers whose pods the daemon at a socket runs.
+func (n Node) leadTo(path string) []string {
+	var names []string
+	for _, d := range n.Config.Runtimes {
+		if d.Endpoint != "" && same(strings.TrimPrefix(d.Endpoint, "unix://"), path) {
+			names = append(names, d.Name)
+		}
+	}
+	return names
 }
 
 // crictl looks whether it asks berth.

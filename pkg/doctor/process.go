@@ -27,6 +27,17 @@ func (n Node) processes() []process {
 	return all
 }
 
+// own says whether a process is the node's, and not a pod's. Where namespaces cannot be read,
+// every process is.
+func (n Node) own(pid int) bool {
+	ours, err := os.Readlink(n.at("/proc/1/ns/pid"))
+	if err != nil {
+		return true
+	}
+	its, err := os.Readlink(n.at(filepath.Join("/proc", strconv.Itoa(pid), "ns/pid")))
+	return err == nil && its == ours
+}
+
 // listener returns who listens on a unix socket: whoever has a descriptor of
 // it, and not merely a connection to it.
 func (n Node) listener(path string) (process, bool) {

@@ -122,12 +122,16 @@ func (s *settings) installCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return i.Install(c.Context(), w)
+			if err := i.Install(c.Context(), w); err != nil {
+				return err
+			}
+			_, err = fmt.Fprintf(c.OutOrStdout(), "berth %s is installed; its programs are in %s\n", version, installer.Programs)
+			return err
 		},
 	}
-	c.Flags().StringVar(&w.Endpoint, "endpoint", "", "the other CRI daemon's `address`; empty: the kubelet's")
+	c.Flags().StringVar(&w.Endpoint, "endpoint", "", "the other CRI daemon's `address`, as unix:///run/crio/crio.sock; empty: the kubelet's")
 	c.Flags().BoolVar(&w.Kubelet, "kubelet", true, "move the kubelet to berth")
-	c.Flags().StringArrayVar(&runtimes, "runtime", nil, "a runtime to bring: `{handler: …, kind: …, version: …, source: …}`")
+	c.Flags().StringArrayVar(&runtimes, "runtime", nil, "a `runtime` to bring, as {handler: …, kind: …, version: …, source: …}")
 	return c
 }
 
@@ -141,7 +145,11 @@ func (s *settings) uninstallCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return i.Uninstall(c.Context())
+			if err := i.Uninstall(c.Context()); err != nil {
+				return err
+			}
+			_, err = fmt.Fprintln(c.OutOrStdout(), "nothing of berth's is left on this node")
+			return err
 		},
 	}
 }
@@ -166,7 +174,7 @@ runs this while the kubelet is moved, because no pod could start if that does no
 func (s *settings) readyCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "ready",
-		Short: "Exit with 0 if the node is as wanted, for a readiness probe",
+		Short: "Exit with 0 if \"berth-installer run\" has made the node as wanted, for its readiness probe",
 		Args:  cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			_, err := os.Stat(s.readyFile)

@@ -62,21 +62,26 @@ func TestSchemasKinds(t *testing.T) {
 	var schema struct {
 		Properties struct {
 			Runtimes struct {
-				AdditionalProperties struct {
+				PatternProperties map[string]struct {
 					Properties struct {
 						Kind struct {
 							Enum []string `json:"enum"`
 						} `json:"kind"`
 					} `json:"properties"`
-				} `json:"additionalProperties"`
+				} `json:"patternProperties"`
 			} `json:"runtimes"`
 		} `json:"properties"`
 	}
 	if err := json.Unmarshal(text, &schema); err != nil {
 		t.Fatal(err)
 	}
-	if got := schema.Properties.Runtimes.AdditionalProperties.Properties.Kind.Enum; !slices.Equal(got, installer.Kinds()) {
-		t.Errorf("the schema has %v, the installer %v", got, installer.Kinds())
+	for name, runtime := range schema.Properties.Runtimes.PatternProperties {
+		if got := runtime.Properties.Kind.Enum; !slices.Equal(got, installer.Kinds()) {
+			t.Errorf("%s: the schema has %v, the installer %v", name, got, installer.Kinds())
+		}
+	}
+	if len(schema.Properties.Runtimes.PatternProperties) != 1 {
+		t.Error("the schema has no kinds")
 	}
 }
 

@@ -34,7 +34,11 @@ func (i *Installer) survey(ctx context.Context, w Wanted, j *journal) (Beside, e
 		}
 	}
 	if b.Endpoint == "" {
-		k, err := kubelet.Restartable(i.root())
+		find := kubelet.Find
+		if w.Kubelet {
+			find = kubelet.Restartable
+		}
+		k, err := find(i.root())
 		if err != nil {
 			return b, err
 		}
@@ -48,11 +52,15 @@ func (i *Installer) survey(ctx context.Context, w Wanted, j *journal) (Beside, e
 	if kubelet.IsBerth(b.Endpoint) {
 		return b, errors.New("the kubelet uses berth already, and not by this installer: nothing to put it beside")
 	}
+	told := false
 	err := eventually(ctx, i.patience, func() error {
 		said, err := i.Backend.Ask(ctx, b.Endpoint)
 		if err == nil {
 			said.Endpoint = b.Endpoint
 			b = said
+		} else if !told {
+			log.G(ctx).WithField("endpoint", b.Endpoint).Info("Waiting for the other CRI daemon")
+			told = true
 		}
 		return err
 	})
@@ -62,7 +70,7 @@ func (i *Installer) survey(ctx context.Context, w Wanted, j *journal) (Beside, e
 		return saved.Beside, nil
 	}
 	if err != nil {
-		return b, fmt.Errorf("ask the CRI daemon at %s for its handlers: %w", b.Endpoint, err)
+		return b, fmt.Errorf("ask the CRI daemon at %s for its handlers: %w; start it, or name another endpoint", b.Endpoint, err)
 	}
 	return b, nil
 }

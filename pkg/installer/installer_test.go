@@ -28,7 +28,7 @@ func TestThereAndBack(t *testing.T) {
 	}
 	for path, want := range map[string]string{
 		kubelet.Config:            "# ours\nkind: KubeletConfiguration\ncontainerRuntimeEndpoint: " + ours + "\n",
-		configFile:                "# Written by berth-installer.\nversion = 1\ndefault_runtime = \"containerd\"\n\n[engine]\ncgroup_driver = \"cgroupfs\"\n",
+		configFile:                "# Written by berth-installer.\nversion = 1\ndefault_runtime = \"containerd\"\n\n[engine]\ncgroup_driver = \"cgroupfs\"\n\n[runtimes.\"containerd\"]\nendpoint = \"" + theirs + "\"\nremote_handler = \"\"\n",
 		dropIns + "/50-runc.toml": "# Written by berth-installer.\n[runtimes.\"runc\"]\nendpoint = \"" + theirs + "\"\nremote_handler = \"runc\"\n",
 		dropIns + "/50-crun.toml": "# Written by berth-installer.\n[runtimes.\"crun\"]\nruntime_path = \"/opt/berth/runtimes/crun/1.24/crun\"\n",
 		unitFile:                  "[Service]\nExecStart=/opt/berth/current/bin/berth serve\n",
@@ -218,6 +218,7 @@ func TestValidate(t *testing.T) {
 		"source":           {with(func(r *Runtime) { r.Source = "crun" }), "not an absolute path"},
 		"twice":            {Wanted{Version: "1", Runtimes: []Runtime{good, good}}, "given to two runtimes"},
 		"endpoint":         {Wanted{Version: "1", Endpoint: "tcp://1.2.3.4"}, "is not a unix socket"},
+		"berth's own":      {Wanted{Version: "1", Endpoint: ours}, "is berth's own"},
 		"root":             {Wanted{Version: "1", Config: "[engine]\nroot = \"/data\""}, "config sets engine.root"},
 		"state":            {Wanted{Version: "1", Config: "engine.state = \"/data\""}, "config sets engine.state"},
 		"socket":           {Wanted{Version: "1", Config: "server = {socket = \"/x\"}"}, "config sets server.socket"},

@@ -128,6 +128,7 @@ func (n *node) kubeletEndpoint() string {
 func (n *node) served() []string {
 	var names []string
 	files, _ := filepath.Glob(filepath.Join(n.root, dropIns, "*.toml"))
+	files = append([]string{filepath.Join(n.root, configFile)}, files...)
 	for _, f := range files {
 		text, _ := os.ReadFile(f)
 		for _, m := range regexp.MustCompile(`\[runtimes\."?([^\]"]+)"?\]`).FindAllStringSubmatch(string(text), -1) {

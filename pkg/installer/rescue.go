@@ -3,7 +3,9 @@ package installer
 import (
 	"context"
 	"errors"
+	"maps"
 	"path/filepath"
+	"slices"
 
 	"github.com/containerd/log"
 	"golang.org/x/sys/unix"
@@ -64,6 +66,9 @@ func (r rescue) arm(ctx context.Context) error {
 
 // disarm takes the timer away. The service may be what calls it.
 func (r rescue) disarm(ctx context.Context) error {
+	if !r.root.ExistsAny(slices.Collect(maps.Keys(rescueUnits))...) {
+		return nil
+	}
 	if r.root.ExistsAny(units + "/" + rescueTimer) {
 		if _, err := r.host.Run(ctx, "systemctl", "disable", "--now", rescueTimer); err != nil {
 			return err

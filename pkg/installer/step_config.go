@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"github.com/berth-cri/berth/pkg/installer/nodefs"
@@ -46,20 +45,23 @@ func (c *configuration) files() nodefs.Set {
 	return f
 }
 
-// configTexts are the files of a berth whose pods are all the other daemon's.
+// configTexts are the files of a berth whose pods are all the other daemon's. With a handler in
+// the main file, berth serves no runtime of the node that nobody has named.
 func configTexts(b Beside, extra string) map[string][]byte {
 	const by = "# Written by berth-installer.\n"
 	main := fmt.Appendf(nil, by+"version = 1\ndefault_runtime = %q\n", b.name())
 	if b.CgroupDriver != "" {
 		main = fmt.Appendf(main, "\n[engine]\ncgroup_driver = %q\n", b.CgroupDriver)
 	}
+	table := func(name, there string) []byte {
+		return fmt.Appendf(nil, "[runtimes.%q]\nendpoint = %q\nremote_handler = %q\n", name, b.Endpoint, there)
+	}
+	main = append(append(main, '\n'), table(b.name(), "")...)
 	texts := map[string][]byte{configFile: main}
-	for _, name := range append(slices.Clone(b.Handlers), b.name()) {
-		there := name
-		if name == b.name() {
-			there = ""
+	for _, name := range b.Handlers {
+		if name != b.name() {
+			texts[handlerFile(name)] = append([]byte(by), table(name, name)...)
 		}
-		texts[handlerFile(name)] = fmt.Appendf(nil, by+"[runtimes.%q]\nendpoint = %q\nremote_handler = %q\n", name, b.Endpoint, there)
 	}
 	if extra != "" {
 		texts[extraFile] = []byte(by + strings.TrimRight(extra, "\n") + "\n")

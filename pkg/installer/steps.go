@@ -10,11 +10,14 @@ import (
 	"github.com/berth-cri/berth/pkg/installer/kubelet"
 )
 
+// Programs is the directory on the node that has the programs in use.
+const Programs = current + "/bin"
+
 // Where things are on the node.
 const (
 	home       = "/opt/berth"
 	current    = home + "/current"
-	program    = current + "/bin/berth"
+	program    = Programs + "/berth"
 	unitFile   = "/etc/systemd/system/berth.service"
 	configFile = "/etc/berth/config.toml"
 	dropIns    = "/etc/berth/conf.d"
@@ -52,6 +55,9 @@ func (i *Installer) steps(ctx context.Context, w Wanted, j *journal) ([]step, er
 	}
 	left := map[string]bool{}
 	for _, r := range w.Runtimes {
+		if r.Handler == beside.name() {
+			return nil, fmt.Errorf("runtime %q: berth calls the handler so that leads to the other CRI daemon's default; choose another name", r.Handler)
+		}
 		if j.entry(runtimeStep+r.Handler) != nil {
 			left[r.file()] = true
 		}
@@ -131,7 +137,7 @@ func eventually(ctx context.Context, patience time.Duration, ask func() error) e
 		}
 		select {
 		case <-ctx.Done():
-			return errors.Join(ctx.Err(), err)
+			return fmt.Errorf("%w: %w", ctx.Err(), err)
 		case <-time.After(200 * time.Millisecond):
 		}
 	}

@@ -126,15 +126,24 @@ func TestManifests(t *testing.T) {
 	}
 }
 
+// A key whose value was taken out, as by a comment, is as one that is not there.
+func TestEmptyValues(t *testing.T) {
+	if _, err := render(t, "runtimes:\nconfig:\n"); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestRefused has values that no node could follow.
 func TestRefused(t *testing.T) {
 	for name, c := range map[string]struct{ values, says string }{
 		"unknown runtime":  {`runtimes: {x: {kind: rkt, version: "1", image: a}}`, "/runtimes/x/kind"},
 		"no kind":          {`runtimes: {x: {version: "1", image: a}}`, "kind"},
 		"version in path":  {`runtimes: {x: {kind: crun, version: "../..", image: a}}`, "/runtimes/x/version"},
-		"two sources":      {`runtimes: {x: {kind: crun, version: "1", image: a, hostPath: /opt/x}}`, "/runtimes/x"},
-		"no source":        {`runtimes: {x: {kind: crun, version: "1"}}`, "/runtimes/x"},
-		"handler's name":   {`runtimes: {X_y: {kind: crun, version: "1", image: a}}`, "X_y"},
+		"two sources":      {`runtimes: {x: {kind: crun, version: "1", image: a, hostPath: /opt/x}}`, "runtimes.x has image and hostPath: leave one out"},
+		"no source":        {`runtimes: {x: {kind: crun, version: "1"}}`, "runtimes.x has neither image nor hostPath"},
+		"path of a node":   {`runtimes: {x: {kind: crun, version: "1", hostPath: /opt, path: /x}}`, "runtimes.x has path, which is in an image"},
+		"handler's name":   {`runtimes: {X_y: {kind: crun, version: "1", image: a}}`, "at '/runtimes': additional properties 'X_y' not allowed"},
+		"berth's endpoint": {"endpoint: unix:///run/berth/berth.sock", "/endpoint"},
 		"misspelled":       {"stat: removed", "stat"},
 		"state":            {"state: absent", "/state"},
 		"endpoint":         {"endpoint: /run/containerd/containerd.sock", "/endpoint"},

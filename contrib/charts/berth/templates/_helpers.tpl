@@ -19,6 +19,13 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- define "berth.values" -}}
 {{- $runtimes := list -}}
 {{- range $handler, $r := .Values.runtimes -}}
+{{- if and $r.image $r.hostPath -}}
+{{- fail (printf "runtimes.%s has image and hostPath: leave one out" $handler) -}}
+{{- else if not (or $r.image $r.hostPath) -}}
+{{- fail (printf "runtimes.%s has neither image nor hostPath: say where the runtime is" $handler) -}}
+{{- else if and $r.hostPath $r.path -}}
+{{- fail (printf "runtimes.%s has path, which is in an image: write all of it into hostPath" $handler) -}}
+{{- end -}}
 {{- $source := printf "/host%s" (default "" $r.hostPath) -}}
 {{- if $r.image -}}
 {{- $source = printf "/runtimes/%s%s" $handler (default "/" $r.path) -}}

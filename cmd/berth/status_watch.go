@@ -96,8 +96,11 @@ func nodePage(samples []nodeSample, now time.Time, width int) screen.Page {
 	p.Body = append(p.Body, watchedHandlers(s.handlers, recent, now, width)...)
 	p.Body = append(p.Body, screen.Line{}, screen.Line{Text: "p95 of the parts of a pod's start, by handler, " + covered(s.starts, now), Kind: screen.Dim})
 	p.Body = append(p.Body, watchedPhases(s.handlers, recent, width)...)
-	p.Body = append(p.Body, screen.Line{}, screen.Line{Text: "the last starts", Kind: screen.Dim})
-	return screen.Page{Top: p.Top, Body: append(p.Body, watchedStarts(recent, now, width)...)}
+	if len(recent) > 0 {
+		p.Body = append(p.Body, screen.Line{}, screen.Line{Text: "the last starts", Kind: screen.Dim})
+		p.Body = append(p.Body, watchedStarts(recent, now, width)...)
+	}
+	return p
 }
 
 func watchedHandlers(handlers []*adminv1.Handler, recent []*adminv1.PodStart, now time.Time, width int) []screen.Line {

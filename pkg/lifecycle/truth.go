@@ -115,8 +115,14 @@ func (t *truth) note(r result) {
 		return
 	}
 	t.verdicts[digest] = before.after(r, known)
-	if r.learned {
+	table, known := t.tables[digest]
+	switch {
+	case r.learned:
 		t.tables[digest] = r.table
+	case known && t.verdicts[digest].failure != "":
+		// A table is of what ran last. What its pods keep to is a promise for the next.
+		table.Conforms = nil
+		t.tables[digest] = table
 	}
 }
 

@@ -12,7 +12,29 @@ import (
 
 	"github.com/berth-cri/berth/pkg/handler"
 	"github.com/berth-cri/berth/pkg/probe"
+	"github.com/berth-cri/berth/pkg/probe/capability"
 )
+
+// What pods of a handler keep to is known while it can run them. What may pass takes nothing away.
+func TestConformsAfterProbes(t *testing.T) {
+	d := &handler.Definition{Name: "gvisor"}
+	truth := &truth{verdicts: map[string]verdict{}, tables: map[string]capability.Table{}}
+	at := time.Now()
+	for _, c := range []struct {
+		err  error
+		want int
+	}{{nil, 1}, {errPassing, 1}, {errLasting, 0}, {errPassing, 0}, {nil, 1}} {
+		at = at.Add(time.Second)
+		r := result{definition: d, at: at, err: c.err, runtime: &probe.Runtime{}}
+		if r.learned = c.err == nil; r.learned {
+			r.table = capability.Table{Isolation: capability.UserSpaceKernel, Conforms: []string{"sandboxed/v1"}}
+		}
+		truth.note(r)
+		if got := truth.tables[d.Digest()]; len(got.Conforms) != c.want || got.Isolation != capability.UserSpaceKernel {
+			t.Errorf("after %v: %+v", c.err, got)
+		}
+	}
+}
 
 var (
 	errPassing = fmt.Errorf("fork: %w", syscall.EAGAIN)

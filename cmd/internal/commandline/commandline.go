@@ -4,6 +4,7 @@ package commandline
 import (
 	"errors"
 	"fmt"
+	"regexp"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -45,10 +46,15 @@ func check(c *cobra.Command, misused func(*cobra.Command, error) error) {
 		c.SuggestionsMinimumDistance = suggestionDistance
 		c.RunE = func(c *cobra.Command, _ []string) error { return c.Help() }
 	}
-	if allowed != nil {
+	if c.Runnable() {
 		c.Args = func(c *cobra.Command, args []string) error {
-			if err := allowed(c, args); err != nil {
-				return misused(c, plainly(c, args, err))
+			if allowed != nil {
+				if err := allowed(c, args); err != nil {
+					return misused(c, plainly(c, args, err))
+				}
+			}
+			if err := together(c); err != nil {
+				return misused(c, err)
 			}
 			return nil
 		}
@@ -56,6 +62,26 @@ func check(c *cobra.Command, misused func(*cobra.Command, error) error) {
 	for _, below := range c.Commands() {
 		check(below, misused)
 	}
+}
+
+var (
+	missing = regexp.MustCompile(`^required flag\(s\) "([^"]+)"`)
+	several = regexp.MustCompile(`none of the others can be; \[(.+)\] were all set$`)
+)
+
+// together says whether flags are missing, or exclude each other.
+func together(c *cobra.Command) error {
+	err := errors.Join(c.ValidateRequiredFlags(), c.ValidateFlagGroups())
+	if err == nil {
+		return nil
+	}
+	if m := several.FindStringSubmatch(err.Error()); m != nil {
+		return fmt.Errorf("use only one of --%s", strings.Join(strings.Fields(m[1]), ", --"))
+	}
+	if m := missing.FindStringSubmatch(err.Error()); m != nil {
+		return fmt.Errorf("--%s is needed", m[1])
+	}
+	return err
 }
 
 // plainly says what is wrong with a number of arguments by the command's usage.

@@ -1,0 +1,39 @@
+package commandline
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+)
+
+// Flags that exclude each other, or are missing, are told as any other mistake of a command line.
+func TestFlagsTogether(t *testing.T) {
+	for line, says := range map[string]string{
+		"list":                   `--to is needed; see "x list --help"`,
+		"list --to a --a --b":    `use only one of --a, --b; see "x list --help"`,
+		"list --to a --a":        "",
+		"list --to a more":       `"x list" takes no arguments, got "more"; see "x list --help"`,
+		"list --to":              `flag needs an argument: --to; see "x list --help"`,
+		"any --help":             "",
+		"any one two three four": "",
+	} {
+		root := &cobra.Command{Use: "x", SilenceErrors: true, SilenceUsage: true}
+		list := &cobra.Command{Use: "list", Args: cobra.NoArgs, RunE: func(*cobra.Command, []string) error { return nil }}
+		list.Flags().Bool("a", false, "")
+		list.Flags().Bool("b", false, "")
+		list.Flags().String("to", "", "")
+		list.MarkFlagsMutuallyExclusive("a", "b")
+		if err := list.MarkFlagRequired("to"); err != nil {
+			t.Fatal(err)
+		}
+		root.AddCommand(list, &cobra.Command{Use: "any", RunE: func(*cobra.Command, []string) error { return nil }})
+		root.SetOut(&strings.Builder{})
+		Check(root, Wrong)
+		root.SetArgs(strings.Fields(line))
+		err := root.Execute()
+		if (err == nil) != (says == "") || err != nil && (err.Error() != says || Status(err) != 2) {
+			t.Errorf("%s: got %v, want %q", line, err, says)
+		}
+	}
+}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"os"
 	"strconv"
 	"strings"
@@ -9,7 +10,7 @@ import (
 )
 
 // look writes what a container sees of its kernel and has of the node, a key and a value
-// on each line, as pkg/probe/conform reads it. What cannot be read is left out.
+// on each line, as pkg/probe/conform reads it. What cannot be read is left out, which that refuses.
 func look() {
 	var out strings.Builder
 	line := func(key, value string) {
@@ -46,12 +47,16 @@ func look() {
 func devices(dir string, line func(key, value string)) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
+		line("unreadable", dir)
 		return
 	}
 	for _, e := range entries {
 		path := dir + "/" + e.Name()
 		var st unix.Stat_t
-		if unix.Lstat(path, &st) != nil {
+		if err := unix.Lstat(path, &st); err != nil {
+			if !errors.Is(err, unix.ENOENT) {
+				line("unreadable", path)
+			}
 			continue
 		}
 		kind := ""

@@ -14,6 +14,7 @@ import (
 	"github.com/berth-cri/berth/cmd/internal/output"
 	"github.com/berth-cri/berth/cmd/internal/screen"
 	"github.com/berth-cri/berth/pkg/admin/client"
+	"github.com/berth-cri/berth/pkg/observe"
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
 
@@ -219,7 +220,7 @@ func failedStart(s *adminv1.PodStart) bool {
 }
 
 // remembered is how many starts the daemon remembers.
-const remembered = 256
+const remembered = observe.MaxStarts
 
 // covered is the time in which all starts are known that are shown: startsWindow, or less
 // if the daemon no longer remembers all of that. Pure.

@@ -53,6 +53,7 @@ func TestWatch(t *testing.T) {
 
 	for name, end := range map[string]func(*testbed.Terminal, func(syscall.Signal)){
 		"ctrl-c":  func(s *testbed.Terminal, _ func(syscall.Signal)) { s.Type(t, "\x03") },
+		"SIGHUP":  func(_ *testbed.Terminal, kill func(syscall.Signal)) { kill(syscall.SIGHUP) },
 		"SIGTERM": func(_ *testbed.Terminal, kill func(syscall.Signal)) { kill(syscall.SIGTERM) },
 	} {
 		watch := n.command(t.Context(), "status", "-w")

@@ -58,8 +58,8 @@ type podStart struct {
 }
 
 const (
-	// maxStarts is how many pods are remembered, and maxStartCalls how many calls of each.
-	maxStarts, maxStartCalls = 256, 64
+	// MaxStarts is how many pods are remembered, and maxStartCalls how many calls of each.
+	MaxStarts, maxStartCalls = 256, 64
 )
 
 // NewStarts returns Starts that know nothing yet.
@@ -114,8 +114,8 @@ func (s *Starts) note(c *call, rpc string, req, resp any, began time.Time, took 
 }
 
 func (s *Starts) begin(m *runtimeapi.PodSandboxMetadata, handler, sandbox string, done StartCall) {
-	if len(s.pods) >= maxStarts {
-		s.pods = slices.Delete(s.pods, 0, len(s.pods)-maxStarts+1)
+	if len(s.pods) >= MaxStarts {
+		s.pods = slices.Delete(s.pods, 0, len(s.pods)-MaxStarts+1)
 	}
 	s.pods = append(s.pods, &podStart{
 		PodStart: PodStart{

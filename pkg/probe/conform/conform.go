@@ -82,23 +82,33 @@ func Breaches(set Set, f Facts) []string {
 }
 
 func sharedKernel(f Facts) []string {
-	if f.Seen.Kernel.BootID != f.Node.BootID {
+	if f.Seen.Kernel.BootID != f.Node.BootID && (f.Isolation != capability.SharedKernel || !f.sameBuild()) {
 		return []string{"its pods do not run on the node's kernel, but on " + f.Seen.Kernel.named()}
 	}
 	return nil
 }
 
-// ownKernel: one boot of a kernel has one ID. A kernel that shows none is not the
-// node's if it says that it is another build.
+// ownKernel: one boot of a kernel has one ID, unless something is mounted over it: on a node
+// that is itself a container, or in the pod. So a kernel that says it is the node's build is
+// another one only if it shows another ID, and the runtime is known to bring its own.
 func ownKernel(f Facts) []string {
 	seen := f.Seen.Kernel
 	switch {
-	case seen.BootID == f.Node.BootID && seen.BootID != "":
+	case seen.BootID == f.Node.BootID && seen.BootID != "", f.Isolation == capability.SharedKernel:
 		return []string{"its pods run on the node's kernel"}
-	case seen.BootID == "" && seen.Release == f.Node.Release && seen.Version == f.Node.Version:
+	case !f.sameBuild():
+		return nil
+	case seen.BootID == "":
 		return []string{"its pods run on a kernel that says it is the node's, and shows no boot ID"}
+	case f.Isolation != capability.VM && f.Isolation != capability.UserSpaceKernel:
+		return []string{"its pods run on a kernel that says it is the node's, and its runtime does not report that it brings its own"}
 	}
 	return nil
+}
+
+// sameBuild says whether the kernel of the pods says that it is the node's.
+func (f Facts) sameBuild() bool {
+	return f.Seen.Kernel.Release == f.Node.Release && f.Seen.Kernel.Version == f.Node.Version
 }
 
 func (k Kernel) named() string { return strings.TrimSpace(k.Release + " " + k.Version) }

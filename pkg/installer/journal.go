@@ -1,6 +1,7 @@
 package installer
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -91,8 +92,26 @@ func (j *journal) write() error {
 }
 
 // complete notes that the installation has come to its end. What fails later undoes none of it.
-func (j *journal) complete() error {
+func (j *journal) complete(steps []step) error {
 	changed := false
+	for _, s := range steps {
+		c, ok := s.(completing)
+		if !ok {
+			continue
+		}
+		e := j.entry(s.name())
+		saved, err := c.completed(e.Saved)
+		if err != nil {
+			return err
+		}
+		var before bytes.Buffer // the file has it indented
+		if err := json.Compact(&before, e.Saved); err != nil {
+			return err
+		}
+		if !bytes.Equal(saved, before.Bytes()) {
+			e.Saved, changed = saved, true
+		}
+	}
 	for n := range j.Steps {
 		e := &j.Steps[n]
 		if e.New && e.State == done {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/berth-cri/berth/pkg/installer/kubelet"
+	"github.com/berth-cri/berth/pkg/installer/nodefs"
 )
 
 // TestDoneAndUndoneByOthers has somebody undo what was done: the next run does it again, and what
@@ -224,4 +225,84 @@ func TestWaitingForPods(t *testing.T) {
 	if got := n.read("/opt/berth/runtimes/crun/1.24/crun"); !strings.Contains(got, "no such file") {
 		t.Errorf("its files are left: %s", got)
 	}
+}
+
+// TestFailedConfig has values whose configuration berth refuses, or cannot be green with: what
+// it was last green with is there again, and runs.
+func TestFailedConfig(t *testing.T) {
+	for name, fail := range map[string]func(*node){
+		"refused":       func(n *node) { n.fails["berth check"] = exited(2) },
+		"not green":     func(n *node) { n.doctor = `{"check":"ports","level":"fail"}` },
+		"does not load": func(n *node) { n.fails["berth reload --wait -o json"] = exited(2) },
+	} {
+		for _, version := range []string{"1.0.0", "1.1.0"} {
+			t.Run(name+" "+version, func(t *testing.T) {
+				n := newTestNode(t)
+				w, before := n.wanted(), n.tree()
+				if err := n.installer("").Install(t.Context(), w); err != nil {
+					t.Fatal(err)
+				}
+				good := n.read(extraFile)
+				n.write(handlerFile("runc"), "# edited\n"+n.read(handlerFile("runc")))
+				fail(n)
+				w.Version, w.Config = version, "[metrics]\naddress = \"127.0.0.1:10248\""
+				if err := n.installer("").Install(t.Context(), w); err == nil && (name != "does not load" || version == "1.0.0") {
+					t.Error("it does not fail")
+				}
+				if name != "does not load" && (n.read(extraFile) != good || n.started != good || n.version != "1.0.0") {
+					t.Errorf("berth %s runs with %q, and will with %q", n.version, n.started, n.read(extraFile))
+				}
+				// The same values are tried again, and come into force.
+				n.fails, n.doctor = map[string]error{}, ""
+				if err := n.installer("").Install(t.Context(), w); err != nil {
+					t.Fatal(err)
+				}
+				if got := n.read(extraFile); got == good || n.started != got || n.version != version {
+					t.Errorf("berth %s runs with %q, and will with %q", n.version, n.started, got)
+				}
+				if !strings.Contains(n.read(handlerFile("runc"))+n.read(handlerFile("runc")+nodefs.KeptSuffix), "# edited") {
+					t.Error("an edit is lost")
+				}
+				if err := os.RemoveAll(filepath.Join(n.root, handlerFile("runc")+nodefs.KeptSuffix)); err != nil {
+					t.Fatal(err)
+				}
+				if err := n.installer("").Uninstall(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				if err := os.RemoveAll(filepath.Join(n.root, "etc/berth")); err != nil { // with an edit that is kept
+					t.Fatal(err)
+				}
+				n.as(before)
+			})
+		}
+	}
+}
+
+// A kubelet that cannot be moved is known before anything of the node is changed.
+func TestKubeletThatCannotMove(t *testing.T) {
+	n := newTestNode(t)
+	n.write(kubelet.Config, "{\"kind\": \"KubeletConfiguration\"}\n")
+	before := n.tree()
+	if err := n.installer("").Install(t.Context(), n.wanted()); err == nil || !strings.Contains(err.Error(), "is JSON") || !n.held {
+		t.Errorf("got %v; the turn is held: %t", err, n.held)
+	}
+	if len(n.asked) > 0 || n.tree() != before {
+		t.Errorf("it was asked %q", n.asked)
+	}
+}
+
+// Somebody has removed the unit, and berth runs on: it is stopped all the same.
+func TestUninstallWithoutUnit(t *testing.T) {
+	n := newTestNode(t)
+	before := n.tree()
+	if err := n.installer("").Install(t.Context(), n.wanted()); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(filepath.Join(n.root, unitFile)); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.installer("").Uninstall(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	n.as(before)
 }

@@ -182,6 +182,8 @@ func (n *node) Run(_ context.Context, name string, args ...string) ([]byte, erro
 		if _, err := os.Stat(filepath.Join(n.root, program)); err != nil {
 			return nil, err
 		}
+	case "systemctl stop berth.service":
+		n.running["berth"] = false
 	case "systemctl disable --now berth.service":
 		n.running["berth"] = false
 		os.Remove(enabled)

@@ -18,6 +18,12 @@ type settling interface {
 	settled(saved []byte) ([]byte, error)
 }
 
+// completing is a step that saves what was good, for when something newer is not.
+type completing interface {
+	// completed returns what is saved when the installation has come to its end.
+	completed(saved []byte) ([]byte, error)
+}
+
 // guarded is a step whose undoing may have to wait for something else.
 type guarded interface {
 	// mayUndo returns what keeps the step from being undone. It changes nothing.
@@ -52,7 +58,7 @@ func (i *Installer) doAll(ctx context.Context, j *journal, steps []step) error {
 	for n, s := range steps {
 		err := i.do(ctx, j, s)
 		if err == nil && !s.alone() && (n+1 == len(steps) || steps[n+1].alone()) {
-			err = j.complete()
+			err = j.complete(steps)
 		}
 		if err == nil {
 			continue
@@ -118,6 +124,14 @@ func (i *Installer) do(ctx context.Context, j *journal, s step) error {
 	}
 	i.at("installer." + s.name() + ".done")
 	return nil
+}
+
+// mine is an error of this node, which begins when it has the turn, and then keeps it.
+func (i *Installer) mine(err error) error {
+	if !i.turn {
+		return errTurn
+	}
+	return err
 }
 
 // holds returns what a step has done and is no longer so.

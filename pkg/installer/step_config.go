@@ -24,6 +24,9 @@ type configuration struct {
 type savedConfiguration struct {
 	Beside Beside            `json:"beside"`
 	Files  []nodefs.Original `json:"files"`
+	// Good are the files that berth was last green with, by path, and Input that of the step then.
+	Good  map[string][]byte `json:"good,omitempty"`
+	Input string            `json:"input,omitempty"`
 }
 
 func (*configuration) name() string { return configStep }
@@ -103,6 +106,43 @@ func (c *configuration) do(_ context.Context, text []byte) error {
 		return err
 	}
 	return c.files().Do(c.root, saved.Files)
+}
+
+// completed implements completing.
+func (c *configuration) completed(text []byte) ([]byte, error) {
+	var saved savedConfiguration
+	if err := json.Unmarshal(text, &saved); err != nil {
+		return nil, err
+	}
+	saved.Good, saved.Input = map[string][]byte{}, c.input()
+	for path, content := range c.files().Content {
+		if !c.left[path] {
+			saved.Good[path] = content
+		}
+	}
+	return json.Marshal(saved)
+}
+
+// configBack writes the files that berth was last green with, if there were newer ones. The
+// next run does the step anew.
+func (i *Installer) configBack(j *journal) (was bool, err error) {
+	e := j.entry(configStep)
+	var saved savedConfiguration
+	if err := json.Unmarshal(e.Saved, &saved); err != nil || saved.Input == "" || saved.Input == e.Input {
+		return false, err
+	}
+	e.State = doing
+	if err := j.write(); err != nil {
+		return false, err
+	}
+	i.at("installer.config.back")
+	left := map[string]bool{}
+	for _, r := range j.Steps {
+		if handler, ok := strings.CutPrefix(r.Name, runtimeStep); ok {
+			left[handlerFile(handler)] = true
+		}
+	}
+	return true, nodefs.Set{Content: saved.Good, Left: left}.Do(i.root(), saved.Files)
 }
 
 func (c *configuration) undo(_ context.Context, text []byte) error {

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/containerd/log"
+
 	"github.com/berth-cri/berth/pkg/installer/kubelet"
 	"github.com/berth-cri/berth/pkg/installer/nodefs"
 )
@@ -146,6 +148,7 @@ func (m *kubeletMove) do(ctx context.Context, text []byte) error {
 		return err
 	}
 	m.at("installer.kubelet.restarted")
+	log.G(ctx).WithField("limit", kubeletPatience).Info("Waiting for the kubelet to serve by berth")
 	if err := eventually(ctx, kubeletPatience, func() error { return m.serves(ctx) }); err != nil {
 		return fmt.Errorf("the kubelet does not serve with berth: %w", err)
 	}
@@ -269,6 +272,7 @@ func (m *kubeletMove) undo(ctx context.Context, text []byte) error {
 	if err := m.restart(ctx, saved.Unit); err != nil {
 		return err
 	}
+	log.G(ctx).WithField("limit", kubeletPatience).Info("Waiting for the kubelet to serve by its former runtime")
 	if err := eventually(ctx, kubeletPatience, func() error { return m.servesWithout(ctx) }); err != nil {
 		return fmt.Errorf("the kubelet does not serve with its former runtime: %w", err)
 	}

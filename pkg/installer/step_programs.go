@@ -27,7 +27,7 @@ func (p *programs) prepare(_ context.Context, saved []byte) ([]byte, error) {
 	if saved == nil {
 		for _, path := range append(nodefs.UnitPaths("berth"), home, configFile) {
 			if _, err := os.Lstat(p.root.Path(path)); err == nil {
-				return nil, fmt.Errorf("%s exists, and is not this installer's: remove the package, or keep it and move the kubelet by hand (docs/migration.md)", path)
+				return nil, fmt.Errorf("%s exists, and is not this installer's: purge the package and remove %s, or keep both and move the kubelet by hand (docs/migration.md)", path, path)
 			}
 		}
 	}

@@ -10,9 +10,11 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/containerd/log"
 
+	"github.com/berth-cri/berth/pkg/atomicfile"
 	"github.com/berth-cri/berth/pkg/installer/kubelet"
 	"github.com/berth-cri/berth/pkg/installer/nodefs"
 )
@@ -24,6 +26,8 @@ type start struct {
 	at              hook
 	daemon          daemon
 	version, config string
+	// configBack puts the configuration back that was last green, if there is another.
+	configBack func() (was bool, err error)
 }
 
 // savedStart is what undo needs, and what the way back from a version needs.
@@ -98,7 +102,7 @@ func (s *start) do(ctx context.Context, text []byte) error {
 	}
 	binary := filepath.Join(home, s.version, "bin/berth")
 	if _, err := s.host.Run(ctx, binary, "check"); err != nil && exitStatus(err) != degraded {
-		return fmt.Errorf("berth refuses the configuration: %w", err)
+		return errors.Join(fmt.Errorf("berth refuses the configuration: %w", err), s.back(ctx, saved))
 	}
 	link := s.root.Path(current)
 	before, err := os.Readlink(link)
@@ -128,30 +132,59 @@ func (s *start) run(ctx context.Context, saved savedStart) error {
 		return err
 	}
 	if s.daemon.active(ctx) && saved.Good == s.version && !saved.Left {
-		waits, err := s.daemon.reloaded(ctx)
-		if err != nil || len(waits) == 0 {
-			return err
-		}
-		log.G(ctx).WithField("settings", waits).Info("Restarting berth for settings that count from its start")
+		return s.reread(ctx)
 	}
-	// Pods go on meanwhile: they are not the daemon's children.
+	return s.restart(ctx)
+}
+
+// reread has the daemon that runs use its files.
+func (s *start) reread(ctx context.Context) error {
+	waits, err := s.daemon.reloaded(ctx)
+	if err != nil || len(waits) == 0 {
+		return err
+	}
+	log.G(ctx).WithField("settings", waits).Info("Restarting berth for settings that count from its start")
+	return s.restart(ctx)
+}
+
+// restart restarts the daemon. Pods go on meanwhile: they are not its children.
+func (s *start) restart(ctx context.Context) error {
 	if _, err := s.host.Run(ctx, "systemctl", "restart", "berth.service"); err != nil {
 		return fmt.Errorf("berth does not start: %w; see \"journalctl -u berth\"", err)
 	}
 	return nil
 }
 
-// back returns to the version that was last green, if that is another. A run that is
-// interrupted leaves it to the next.
+// back returns to the version and the configuration that were last green, if there are
+// others. A run that is interrupted leaves it to the next.
 func (s *start) back(ctx context.Context, saved savedStart) error {
-	if saved.Good == "" || saved.Good == s.version || ctx.Err() != nil {
+	if saved.Good == "" || ctx.Err() != nil {
 		return nil
 	}
-	if err := nodefs.Relink(s.root.Path(current), saved.Good); err != nil {
+	was, err := s.configBack()
+	if err != nil {
+		return fmt.Errorf("go back to the configuration before: %w", err)
+	}
+	link, err := os.Readlink(s.root.Path(current))
+	if err != nil {
 		return err
 	}
-	if _, err := s.host.Run(ctx, "systemctl", "restart", "berth.service"); err != nil {
+	switch {
+	case link != saved.Good:
+		if err := nodefs.Relink(s.root.Path(current), saved.Good); err != nil {
+			return err
+		}
+		err = s.restart(ctx)
+	case was && s.daemon.active(ctx):
+		err = s.reread(ctx)
+	case was:
+		err = s.restart(ctx)
+	}
+	if err != nil {
 		return fmt.Errorf("go back to version %s: %w", saved.Good, err)
+	}
+	if was || link != saved.Good {
+		log.G(ctx).WithField("version", saved.Good).Warn("Went back to what berth was last green with")
 	}
 	return nil
 }
@@ -174,10 +207,8 @@ func (s *start) undo(ctx context.Context, text []byte) error {
 	if err := json.Unmarshal(text, &saved); err != nil {
 		return err
 	}
-	if _, err := os.Lstat(s.root.Path(unitFile)); err == nil {
-		if _, err := s.host.Run(ctx, "systemctl", "disable", "--now", "berth.service"); err != nil {
-			return err
-		}
+	if err := s.stop(ctx); err != nil {
+		return err
 	}
 	for _, file := range labelFiles {
 		if err := os.Remove(s.root.Path(file)); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -191,6 +222,25 @@ func (s *start) undo(ctx context.Context, text []byte) error {
 			}
 		}
 	}
+	return nil
+}
+
+// stop stops the daemon for good, also where somebody has removed its unit.
+func (s *start) stop(ctx context.Context) error {
+	if s.root.ExistsAny(unitFile) {
+		_, err := s.host.Run(ctx, "systemctl", "disable", "--now", "berth.service")
+		return err
+	}
+	if s.daemon.active(ctx) {
+		if _, err := s.host.Run(ctx, "systemctl", "stop", "berth.service"); err != nil {
+			return err
+		}
+	}
+	link := s.root.Path(wants)
+	if err := atomicfile.Remove(link); err != nil && !errors.Is(err, syscall.ENOTDIR) {
+		return err
+	}
+	os.Remove(filepath.Dir(link)) // as systemd does with an empty one
 	return nil
 }
 

@@ -18,7 +18,8 @@ const (
 	home       = "/opt/berth"
 	current    = home + "/current"
 	program    = Programs + "/berth"
-	unitFile   = "/etc/systemd/system/berth.service"
+	unitFile   = units + "/berth.service"
+	wants      = units + "/multi-user.target.wants/berth.service"
 	configFile = "/etc/berth/config.toml"
 	dropIns    = "/etc/berth/conf.d"
 	extraFile  = dropIns + "/90-installer.toml"
@@ -66,9 +67,17 @@ func (i *Installer) steps(ctx context.Context, w Wanted, j *journal) ([]step, er
 	config.beside, config.left, config.extra = beside, left, w.Config
 	programs, start := i.programs(), i.start()
 	programs.version, start.version, start.config = w.Version, w.Version, config.input()
+	start.configBack = func() (bool, error) { return i.configBack(j) }
 	steps := []step{programs, config, i.unit(), start}
 	if w.Kubelet {
-		steps = append(steps, i.kubeletMove())
+		move := i.kubeletMove()
+		if j.entry(kubeletStep) == nil {
+			// What keeps the kubelet where it is, is known before anything changes.
+			if _, _, err := move.plan(); err != nil {
+				return nil, i.mine(fmt.Errorf("%s: %w", kubeletStep, err))
+			}
+		}
+		steps = append(steps, move)
 	}
 	for _, r := range w.Runtimes {
 		steps = append(steps, i.broughtRuntime(r))

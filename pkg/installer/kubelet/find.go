@@ -42,8 +42,13 @@ func Find(root nodefs.Root) (Kubelet, error) {
 	if err := k.read(root, root.Matching(flagFiles)...); err != nil {
 		return k, err
 	}
-	packaged := map[string]string{}
+	packaged, seen := map[string]string{}, map[string]bool{}
 	for _, path := range root.Matching(packagedUnits) {
+		there := root.Resolved(path) // /lib may be /usr/lib
+		if seen[there] {
+			continue
+		}
+		seen[there] = true
 		text, err := os.ReadFile(root.Resolved(path))
 		if err != nil {
 			continue // a link that leads nowhere is no unit

@@ -114,6 +114,7 @@ sysext: ## build a system extension for systems whose /usr is an image (squashfs
 	mv '$(call STAGE,sysext)/etc/berth/config.toml' '$(call STAGE,sysext)/usr/share/berth/config.toml'
 	rm -r '$(call STAGE,sysext)/etc'
 	install -D -m 0644 -t '$(call STAGE,sysext)/usr/lib/tmpfiles.d' contrib/sysext/berth.conf
+	install -D -m 0644 -t '$(call STAGE,sysext)/usr/lib/systemd/system/multi-user.target.d' contrib/sysext/10-berth.conf
 	printf 'ID=_any\nARCHITECTURE=%s\nEXTENSION_RELOAD_MANAGER=1\n' '$(SYSEXT_ARCH)' \
 	  | install -D -m 0644 /dev/stdin '$(call STAGE,sysext)/usr/lib/extension-release.d/extension-release.berth'
 	mksquashfs '$(call STAGE,sysext)' '$(OUT)/berth_$(VERSION)_$(SYSEXT_ARCH).raw' -noappend -all-root -quiet -no-progress

@@ -304,6 +304,18 @@ func TestSystemExtension(t *testing.T) {
 	s.run("systemctl", "disable", "--now", "berth")
 	s.run("systemd-sysext", "unmerge")
 	s.run("test", "!", "-e", "/usr/bin/berth")
+
+	// At a boot systemd starts what there is, and the extension comes after that.
+	s.run("systemctl", "daemon-reload")
+	s.run("systemctl", "start", "multi-user.target")
+	s.run("systemd-sysext", "merge")
+	s.run("systemctl", "daemon-reload")
+	testbed.Eventually(t, soon, func() error {
+		if out, err := s.command("systemctl", "is-active", "berth").CombinedOutput(); err != nil {
+			return errors.New(string(out))
+		}
+		return nil
+	})
 }
 
 // put brings a directory into the machine.

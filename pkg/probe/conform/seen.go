@@ -92,7 +92,7 @@ func (s *Seen) set(key, value string) (err error) {
 			s.Devices = append(s.Devices, d)
 		}
 	case "unreadable":
-		err = errors.New("it may have devices that nobody has seen")
+		err = errors.New("it may have devices that were not seen")
 	case "effective":
 		s.Effective, err = strconv.ParseUint(value, 16, 64)
 	case "bounding":

@@ -17,9 +17,9 @@ import (
 const closeGrace = time.Second
 
 // serve says at an address what registry has, and whether this controller lives: not if it
-// holds the lease and has not renewed it. It is ready from then on, also if it waits for the
-// lease, or an upgrade would wait for it. At no address it does nothing.
-func serve(ctx context.Context, address string, registry prometheus.Gatherer, lease *leaderelection.HealthzAdaptor) (closed func(), err error) {
+// holds the lease and has not renewed it. It is ready also if it waits for the lease, or an
+// upgrade would wait for it. At no address it does nothing.
+func serve(ctx context.Context, address string, registry prometheus.Gatherer, lease *leaderelection.HealthzAdaptor, ready func() bool) (closed func(), err error) {
 	if address == "" {
 		return func() {}, nil
 	}
@@ -28,7 +28,13 @@ func serve(ctx context.Context, address string, registry prometheus.Gatherer, le
 		return nil, fmt.Errorf("--address=%s: %w", address, err)
 	}
 	endpoint := scrape.Serve(ctx, l, registry,
-		scrape.Page{Path: "/readyz", Handler: func(http.ResponseWriter, *http.Request) {}},
+		scrape.Page{Path: "/readyz", Handler: func(w http.ResponseWriter, _ *http.Request) {
+			if !ready() {
+				http.Error(w, "the API server has not said yet whether this controller has all rights", http.StatusServiceUnavailable)
+				return
+			}
+			w.WriteHeader(http.StatusOK)
+		}},
 		scrape.Page{Path: "/healthz", Handler: func(w http.ResponseWriter, r *http.Request) {
 			if err := lease.Check(r); err != nil {
 				http.Error(w, err.Error(), http.StatusInternalServerError)

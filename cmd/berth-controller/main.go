@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -37,6 +38,9 @@ const (
 	lease, leaseNamespace = "berth-controller", "berth-system"
 	// Another one takes over this long after the last sign of life.
 	leaseDuration = 10 * time.Second
+	// This one works for so long after it asked for the lease and got it: less, so that two
+	// never do, and longer than it tries to get it again.
+	workDeadline  = 8 * time.Second
 	renewDeadline = 7 * time.Second
 	retryPeriod   = 2 * time.Second
 )
@@ -99,16 +103,18 @@ func run(ctx context.Context, kubeconfig, namespace, address string, counting ca
 	if err != nil {
 		return err
 	}
-	if err := capacity.CheckRights(ctx, client, namespace); err != nil {
-		return err
-	}
 	registry, live := scrape.NewRegistry(version, ""), leaderelection.NewLeaderHealthzAdaptor(leaseDuration)
 	m := capacity.NewMetrics(registry)
-	closed, err := serve(ctx, address, registry, live)
+	var ready atomic.Bool
+	closed, err := serve(ctx, address, registry, live, ready.Load)
 	if err != nil {
 		return err
 	}
 	defer closed()
+	if err := capacity.CheckRights(ctx, client, types.NamespacedName{Namespace: namespace, Name: lease}); err != nil || ctx.Err() != nil {
+		return err
+	}
+	ready.Store(true)
 	return lead(ctx, client, namespace, live, func(ctx context.Context) error { return capacity.Run(ctx, client, counting, m) })
 }
 
@@ -152,12 +158,13 @@ func lead(ctx context.Context, client kubernetes.Interface, namespace string, wa
 		}
 	})()
 	ended := make(chan error, 1)
+	var of term
 	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
-		Lock: &resourcelock.LeaseLock{
+		Lock: &lock{term: &of, Interface: &resourcelock.LeaseLock{
 			LeaseMeta:  metav1.ObjectMeta{Name: lease, Namespace: namespace},
 			Client:     client.CoordinationV1(),
 			LockConfig: resourcelock.ResourceLockConfig{Identity: me},
-		},
+		}},
 		Name: lease, LeaseDuration: leaseDuration, RenewDeadline: renewDeadline, RetryPeriod: retryPeriod,
 		ReleaseOnCancel: true,
 		Callbacks: leaderelection.LeaderCallbacks{
@@ -169,6 +176,7 @@ func lead(ctx context.Context, client kubernetes.Interface, namespace string, wa
 				log.G(ctx).WithField("lease", namespace+"/"+lease).Info("Took the lease")
 				work, stop := context.WithCancel(leading)
 				defer stop()
+				of.begin(stop)
 				defer context.AfterFunc(ctx, stop)()
 				ended <- do(work)
 			},

@@ -5,6 +5,7 @@
 package capacity
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -43,6 +44,7 @@ func newBed(t *testing.T) *bed {
 	// Without these, pods and nodes stay as a test makes them.
 	b := &bed{kubelet.StartServer(t, "--disable-admission-plugins=ServiceAccount,DefaultTolerationSeconds,TaintNodesByCondition")}
 	b.class(t)
+	b.Kubectl(t, "{apiVersion: v1, kind: Namespace, metadata: {name: "+namespace+"}}", "apply", "--filename=-") // of the lease
 	return b
 }
 
@@ -148,6 +150,10 @@ func TestController(t *testing.T) {
 		{"rights that are missing", forbidden},
 		{"rights that are taken away", taken},
 		{"one that slept, and reaches nobody", slept},
+		{"one that sees no pods", blind},
+		{"one that cannot renew its lease", unrenewed},
+		{"a server that is away at the start", early},
+		{"containers that ask for places", greedy},
 	} {
 		if !t.Run(step.name, func(t *testing.T) { step.do(t, b) }) {
 			return
@@ -266,7 +272,7 @@ func taken(t *testing.T, b *bed) {
 	tells(t, c, "/readyz", "")
 	tells(t, c, "/metrics", "berth_controller_leading 1\n", "berth_controller_nodes 2\n", "berth_controller_failing_nodes 0\n")
 	rule := `--patch=[{"op":"replace","path":"/rules/2/verbs","value":["%s"]}]`
-	b.Kubectl(t, "", "patch", "clusterrole", "berth-controller", "--type=json", fmt.Sprintf(rule, "get"))
+	b.Kubectl(t, "", "patch", "clusterrole", "berth-controller-berth-system", "--type=json", fmt.Sprintf(rule, "get"))
 	b.label(t, "node-1", kata+".max-pods=5")
 	testbed.Eventually(t, patience, func() error {
 		if log := c.Log(); !strings.Contains(log, `cannot patch resource \"nodes/status\"`) {
@@ -275,7 +281,7 @@ func taken(t *testing.T, b *bed) {
 		return nil
 	})
 	tells(t, c, "/metrics", "berth_controller_patch_failures_total{reason=\"Forbidden\"}", "berth_controller_failing_nodes 1\n")
-	b.Kubectl(t, "", "patch", "clusterrole", "berth-controller", "--type=json", fmt.Sprintf(rule, "patch"))
+	b.Kubectl(t, "", "patch", "clusterrole", "berth-controller-berth-system", "--type=json", fmt.Sprintf(rule, "patch"))
 	b.room(t, "node-1", "5")
 	tells(t, c, "/metrics", "berth_controller_failing_nodes 0\n")
 }
@@ -312,6 +318,139 @@ func slept(t *testing.T, b *bed) {
 	}
 	other, _ := took(t, b.StartController(t))
 	tells(t, other, "/healthz", "")
+}
+
+// blind has a controller see nodes and no pods: it does not take room from those that it does
+// not know, and does not go on so for ever.
+func blind(t *testing.T, b *bed) {
+	var cut atomic.Bool
+	watching, end := context.WithCancel(t.Context())
+	front := b.Front(t, func(pass http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if !strings.HasPrefix(r.URL.Path, "/api/v1/pods") {
+				pass.ServeHTTP(w, r)
+				return
+			}
+			if cut.Load() {
+				http.Error(w, "none for you", http.StatusForbidden)
+				return
+			}
+			ctx, stop := context.WithCancel(r.Context())
+			defer stop()
+			defer context.AfterFunc(watching, stop)()
+			pass.ServeHTTP(w, r.WithContext(ctx))
+		})
+	})
+	c := b.StartControllerAs(t, b.Kubeconfig(t, kubelet.Admin, front), namespace)
+	b.label(t, "node-1", kata+".max-pods=2")
+	b.room(t, "node-1", "2")
+	tells(t, c, "/metrics", "berth_controller_watching 1\n")
+	cut.Store(true)
+	end()
+	tells(t, c, "/metrics", "berth_controller_watching 0\n")
+	for i := range 3 {
+		b.pod(t, fmt.Sprintf("unseen-%d", i), "node-1")
+	}
+	b.label(t, "node-1", kata+"-")
+	if code := c.Wait(); code != 1 || !strings.Contains(c.Log(), "the API server has not shown pods for ") {
+		t.Errorf("it ended with %d:\n%s", code, c.Log())
+	}
+	b.room(t, "node-1", "2")
+	b.StartController(t)
+	b.room(t, "node-1", "3")
+	b.delete(t, "unseen-0", "unseen-1", "unseen-2")
+	b.label(t, "node-1", kata+"=ready")
+	b.room(t, "node-1", "2")
+}
+
+// unrenewed has a controller reach everything but its lease. It does nothing any more when
+// another one works.
+func unrenewed(t *testing.T, b *bed) {
+	var cut atomic.Bool
+	var patches atomic.Int32
+	front := b.Front(t, func(pass http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if cut.Load() && strings.Contains(r.URL.Path, "/leases/") {
+				<-r.Context().Done()
+				return
+			}
+			if r.Method == http.MethodPatch {
+				patches.Add(1)
+			}
+			pass.ServeHTTP(w, r)
+		})
+	})
+	first := b.StartControllerAs(t, b.Kubeconfig(t, kubelet.Admin, front), namespace)
+	took(t, first)
+	second := b.StartControllerAs(t, b.Kubeconfig(t, kubelet.Admin, ""), namespace)
+	cut.Store(true)
+	took(t, second)
+	before, holder := patches.Load(), b.holder(t)
+	ended := make(chan int, 1)
+	go func() { ended <- first.Wait() }()
+	for i := 3; ; i++ {
+		b.label(t, "node-1", fmt.Sprintf("%s.max-pods=%d", kata, i))
+		b.room(t, "node-1", fmt.Sprint(i))
+		select {
+		case code := <-ended:
+			if after := patches.Load(); code != 1 || after != before {
+				t.Errorf("it ended with %d, after %d changes beside another one:\n%s", code, after-before, first.Log())
+			}
+			if now := b.holder(t); now != holder {
+				t.Errorf("the lease of %q is now that of %q", holder, now)
+			}
+			b.label(t, "node-1", kata+".max-pods=2")
+			b.room(t, "node-1", "2")
+			return
+		default:
+		}
+	}
+}
+
+// early starts a controller before there is a server.
+func early(t *testing.T, b *bed) {
+	var there atomic.Bool
+	front := b.Front(t, func(pass http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if !there.Load() {
+				panic(http.ErrAbortHandler) // hangs up
+			}
+			pass.ServeHTTP(w, r)
+		})
+	})
+	c := b.StartControllerAs(t, b.Kubeconfig(t, kubelet.Admin, front), namespace)
+	tells(t, c, "/healthz", "")
+	testbed.Eventually(t, patience, func() error {
+		if log := c.Log(); !strings.Contains(log, "Failed to ask the API server for rights; will retry") {
+			return fmt.Errorf("it says\n%s", log)
+		}
+		return nil
+	})
+	response, err := http.Get(c.URL + "/readyz")
+	if err != nil {
+		t.Fatal(err)
+	}
+	response.Body.Close()
+	if response.StatusCode != http.StatusServiceUnavailable {
+		t.Errorf("/readyz: %s", response.Status)
+	}
+	there.Store(true)
+	took(t, c)
+	tells(t, c, "/readyz", "")
+}
+
+// greedy has a container ask for places of its own: they are not those of other pods.
+func greedy(t *testing.T, b *bed) {
+	b.StartController(t)
+	b.pod(t, "there", "node-1")
+	b.create(t, "{apiVersion: v1, kind: Pod, metadata: {name: greedy}, spec: {nodeName: node-1, "+
+		"containers: [{name: main, image: none, resources: {limits: {"+string(kataPods)+": 2}}}]}}")
+	b.room(t, "node-1", "4")
+	b.label(t, "node-1", kata+"-")
+	b.room(t, "node-1", "3")
+	b.delete(t, "there", "greedy")
+	b.label(t, "node-1", kata+"=ready")
+	b.room(t, "node-1", "2")
 }
 
 // tells waits until a controller answers with all of that.

@@ -27,6 +27,8 @@ const (
 	byNode = "node"
 	// firstRetry and lastRetry bound how soon a patch that failed is tried again.
 	firstRetry, lastRetry = 100 * time.Millisecond, 30 * time.Second
+	// glance is how often is asked whether what there is is still seen.
+	glance = time.Second
 )
 
 // controller keeps the status of nodes.
@@ -36,6 +38,7 @@ type controller struct {
 	nodes    cache.SharedIndexInformer
 	pods     cache.SharedIndexInformer
 	classes  cache.SharedIndexInformer
+	sights   []*sight
 	due      workqueue.TypedRateLimitingInterface[string] // names of nodes
 	metrics  *Metrics
 	failing  failing
@@ -60,7 +63,8 @@ func (f *failing) note(name string, is bool) int {
 }
 
 // Run keeps the capacity of all nodes until ctx is over, and returns when nothing is
-// written any more. Nobody else may do so meanwhile.
+// written any more. Nobody else may do so meanwhile. It fails if it sees nothing of
+// nodes, pods or classes for some time.
 func Run(ctx context.Context, client kubernetes.Interface, counting Counting, m *Metrics) error {
 	c := &controller{
 		client: client, counting: counting, metrics: m, failing: failing{names: map[string]bool{}},
@@ -80,10 +84,8 @@ func Run(ctx context.Context, client kubernetes.Interface, counting Counting, m 
 		running.Go(func() { i.RunWithContext(ctx) })
 	}
 	// With some of it only, less room would be seen than there is.
-	for _, i := range informers {
-		if !cache.WaitForCacheSync(ctx.Done(), i.HasSynced) {
-			return nil
-		}
+	if err := c.synced(ctx, informers); err != nil || ctx.Err() != nil {
+		return err
 	}
 	m.leading.Set(1) // for good: a controller that loses the lease ends
 	log.G(ctx).WithField("nodes", len(c.nodes.GetStore().ListKeys())).Info("Keeping the capacity of nodes")
@@ -93,9 +95,44 @@ func Run(ctx context.Context, client kubernetes.Interface, counting Counting, m 
 			}
 		})
 	}
-	<-ctx.Done()
+	err := c.look(ctx)
+	end()
 	c.due.ShutDown()
-	return nil
+	return err
+}
+
+// synced waits for the first lists.
+func (c *controller) synced(ctx context.Context, informers []cache.SharedIndexInformer) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() {
+		defer cancel()
+		for _, i := range informers {
+			cache.WaitForCacheSync(ctx.Done(), i.HasSynced)
+		}
+	}()
+	return c.look(ctx)
+}
+
+// look returns when ctx is over, or too little was seen for too long.
+func (c *controller) look(ctx context.Context) error {
+	tick := time.NewTicker(glance)
+	defer tick.Stop()
+	for {
+		blind, err := blindness(c.sights, time.Now())
+		c.metrics.watching.Set(0)
+		if blind == 0 {
+			c.metrics.watching.Set(1)
+		}
+		if blind > blindLimit {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
 }
 
 // watch makes the informers. Pods that ended and those without a node are not watched.
@@ -105,24 +142,35 @@ func (c *controller) watch() error {
 		fields.OneTermNotEqualSelector("spec.nodeName", ""),
 		fields.OneTermNotEqualSelector("status.phase", string(corev1.PodSucceeded)),
 		fields.OneTermNotEqualSelector("status.phase", string(corev1.PodFailed)))
-	c.nodes = cache.NewSharedIndexInformer(cache.NewListWatchFromClient(core, "nodes", "", fields.Everything()), &corev1.Node{}, 0, nil)
-	c.pods = cache.NewSharedIndexInformer(cache.NewListWatchFromClient(core, "pods", "", alive), &corev1.Pod{}, 0, cache.Indexers{
+	c.nodes = cache.NewSharedIndexInformer(c.seeing(core, "nodes", fields.Everything()), &corev1.Node{}, 0, nil)
+	c.pods = cache.NewSharedIndexInformer(c.seeing(core, "pods", alive), &corev1.Pod{}, 0, cache.Indexers{
 		byNode: func(o any) ([]string, error) {
-			if p, is := o.(*corev1.Pod); is {
-				return []string{p.Spec.NodeName}, nil
+			if p, is := o.(*Pod); is {
+				return []string{p.node}, nil
 			}
 			return nil, nil
 		},
 	})
-	c.classes = cache.NewSharedIndexInformer(cache.NewListWatchFromClient(node, "runtimeclasses", "", fields.Everything()), &nodev1.RuntimeClass{}, 0, nil)
-	_, err := c.nodes.AddEventHandler(changed(func(n *corev1.Node) { c.due.Add(n.Name) }))
-	_, more := c.pods.AddEventHandler(changed(func(p *corev1.Pod) { c.due.Add(p.Spec.NodeName) }))
+	c.classes = cache.NewSharedIndexInformer(c.seeing(node, "runtimeclasses", fields.Everything()), &nodev1.RuntimeClass{}, 0, nil)
+	_, err := c.nodes.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc:    func(any) { c.metrics.nodes.Inc() },
+		DeleteFunc: func(any) { c.metrics.nodes.Dec() },
+	})
+	_, also := c.nodes.AddEventHandler(changed(func(n *corev1.Node) { c.due.Add(n.Name) }))
+	_, more := c.pods.AddEventHandler(changed(func(p *Pod) { c.due.Add(p.node) }))
 	_, last := c.classes.AddEventHandler(changed(func(*nodev1.RuntimeClass) {
 		for _, name := range c.nodes.GetStore().ListKeys() {
 			c.due.Add(name)
 		}
 	}))
-	return errors.Join(err, more, last, c.nodes.SetTransform(slimNode), c.pods.SetTransform(slimPod))
+	return errors.Join(err, also, more, last, c.nodes.SetTransform(slimNode), c.pods.SetTransform(c.counting.slimPod))
+}
+
+// seeing lists and watches some objects, and knows whether it can.
+func (c *controller) seeing(from cache.Getter, what string, which fields.Selector) cache.ListerWatcher {
+	s := &sight{what: what}
+	c.sights = append(c.sights, s)
+	return cache.ToListWatcherWithWatchListSemantics(s.over(cache.NewListWatchFromClient(from, what, "", which)), c.client)
 }
 
 // changed calls do with all that comes, changes or goes.
@@ -136,30 +184,6 @@ func changed[T any](do func(T)) cache.ResourceEventHandler {
 		}
 	}
 	return cache.ResourceEventHandlerFuncs{AddFunc: take, DeleteFunc: take, UpdateFunc: func(_, now any) { take(now) }}
-}
-
-// slimNode leaves what is read here: large clusters have much of the rest.
-func slimNode(o any) (any, error) {
-	n, is := o.(*corev1.Node)
-	if !is {
-		return o, nil
-	}
-	return &corev1.Node{
-		ObjectMeta: metav1.ObjectMeta{Name: n.Name, UID: n.UID, ResourceVersion: n.ResourceVersion, Labels: n.Labels},
-		Status:     corev1.NodeStatus{Capacity: n.Status.Capacity, Allocatable: n.Status.Allocatable, Conditions: n.Status.Conditions},
-	}, nil
-}
-
-func slimPod(o any) (any, error) {
-	p, is := o.(*corev1.Pod)
-	if !is {
-		return o, nil
-	}
-	return &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: p.Name, Namespace: p.Namespace, UID: p.UID, ResourceVersion: p.ResourceVersion},
-		Spec:       corev1.PodSpec{NodeName: p.Spec.NodeName, RuntimeClassName: p.Spec.RuntimeClassName, Overhead: p.Spec.Overhead},
-		Status:     corev1.PodStatus{Phase: p.Status.Phase, Resources: p.Status.Resources, AllocatedResources: p.Status.AllocatedResources},
-	}, nil
 }
 
 // next takes a node and keeps it, and says whether there will be more.
@@ -184,7 +208,6 @@ func (c *controller) next(ctx context.Context) bool {
 
 // keep makes a node's status true.
 func (c *controller) keep(ctx context.Context, name string) error {
-	c.metrics.nodes.Set(float64(len(c.nodes.GetStore().ListKeys())))
 	o, there, err := c.nodes.GetIndexer().GetByKey(name)
 	if err != nil || !there {
 		return err
@@ -197,14 +220,19 @@ func (c *controller) keep(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	var pods []*corev1.Pod
+	var pods []*Pod
 	for _, o := range of {
-		if p, is := o.(*corev1.Pod); is {
+		if p, is := o.(*Pod); is {
 			pods = append(pods, p)
 		}
 	}
-	room := RoomOf(n, pods, c.handlers(), c.counting)
-	body := room.patch(n)
+	room := RoomOf(n, pods, c.handlers())
+	// Pods that came since are not known to who sees none: they would be ended for it.
+	blind, _ := blindness(c.sights, time.Now())
+	body, held := room.patch(n, blind == 0)
+	if held {
+		c.due.AddAfter(name, glance)
+	}
 	if body == nil {
 		return nil
 	}

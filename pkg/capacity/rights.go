@@ -4,14 +4,27 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
+	"time"
 
+	"github.com/containerd/log"
 	authorizationv1 "k8s.io/api/authorization/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 )
 
-// rights are what Run and the election of who runs it need.
-func rights(namespace string) []authorizationv1.ResourceAttributes {
+const (
+	// askTimeout bounds each question for a right.
+	askTimeout = 10 * time.Second
+	// firstAsk and lastAsk bound how soon a server that did not answer is asked again.
+	firstAsk, lastAsk = time.Second, 10 * time.Second
+)
+
+// rights are what Run and the election of who runs it by that lease need.
+func rights(lease types.NamespacedName) []authorizationv1.ResourceAttributes {
+	const group, leases = "coordination.k8s.io", "leases"
 	all := []authorizationv1.ResourceAttributes{{Verb: "patch", Resource: "nodes", Subresource: "status"}}
 	for _, verb := range []string{"list", "watch"} {
 		all = append(all,
@@ -19,31 +32,84 @@ func rights(namespace string) []authorizationv1.ResourceAttributes {
 			authorizationv1.ResourceAttributes{Verb: verb, Resource: "pods"},
 			authorizationv1.ResourceAttributes{Verb: verb, Group: "node.k8s.io", Resource: "runtimeclasses"})
 	}
-	for _, verb := range []string{"get", "create", "update"} {
-		all = append(all, authorizationv1.ResourceAttributes{Verb: verb, Group: "coordination.k8s.io", Resource: "leases", Namespace: namespace})
+	// Servers do not know the name of what is created.
+	all = append(all, authorizationv1.ResourceAttributes{Verb: "create", Group: group, Resource: leases, Namespace: lease.Namespace})
+	for _, verb := range []string{"get", "update"} {
+		all = append(all, authorizationv1.ResourceAttributes{Verb: verb, Group: group, Resource: leases, Namespace: lease.Namespace, Name: lease.Name})
 	}
 	return all
 }
 
 // CheckRights asks the server for all that is needed, and names what is missing: a
-// watch that is refused would only be tried again, for ever.
-func CheckRights(ctx context.Context, client kubernetes.Interface, namespace string) error {
+// watch that is refused would only be tried again, for ever. A server that does not answer
+// is asked again until it does, or ctx is over: one who ends would be started again
+// later than the server is back.
+func CheckRights(ctx context.Context, client kubernetes.Interface, lease types.NamespacedName) error {
+	for wait := firstAsk; ; wait = min(2*wait, lastAsk) {
+		err := askFor(ctx, client, rights(lease))
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err == nil || answered(err) {
+			return err
+		}
+		log.G(ctx).WithError(err).Warn("Failed to ask the API server for rights; will retry")
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(wait):
+		}
+	}
+}
+
+// errMissing is the answer no.
+var errMissing = errors.New("rights are missing; grant them as contrib/kubernetes/capacity.yaml does")
+
+func askFor(ctx context.Context, client kubernetes.Interface, all []authorizationv1.ResourceAttributes) error {
 	var missing []error
-	for _, r := range rights(namespace) {
-		answer, err := client.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, &authorizationv1.SelfSubjectAccessReview{
-			Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &r},
-		}, metav1.CreateOptions{})
+	for _, r := range all {
+		allowed, err := ask(ctx, client, r)
 		if err != nil {
 			return fmt.Errorf("ask the API server for the right to %s: %w", said(r), err)
 		}
-		if !answer.Status.Allowed {
+		if !allowed {
 			missing = append(missing, fmt.Errorf("may not %s", said(r)))
 		}
 	}
 	if len(missing) > 0 {
-		return fmt.Errorf("rights are missing; grant them as contrib/kubernetes/capacity.yaml does:\n%w", errors.Join(missing...))
+		return fmt.Errorf("%w:\n%w", errMissing, errors.Join(missing...))
 	}
 	return nil
+}
+
+func ask(ctx context.Context, client kubernetes.Interface, r authorizationv1.ResourceAttributes) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	answer, err := client.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, &authorizationv1.SelfSubjectAccessReview{
+		Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &r},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		return false, err
+	}
+	return answer.Status.Allowed, nil
+}
+
+// answered says whether asking again would be answered in the same way: the server has
+// refused, and is neither busy nor broken. Pure.
+func answered(err error) bool {
+	if errors.Is(err, errMissing) {
+		return true
+	}
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) {
+		return false
+	}
+	switch code := status.Status().Code; code {
+	case http.StatusRequestTimeout, http.StatusTooManyRequests:
+		return false
+	default:
+		return code >= http.StatusBadRequest && code < http.StatusInternalServerError
+	}
 }
 
 // said is a right as RBAC has it: `patch "nodes/status"`.
@@ -58,6 +124,9 @@ func said(r authorizationv1.ResourceAttributes) string {
 	}
 	if r.Namespace != "" {
 		text += fmt.Sprintf(" in namespace %q", r.Namespace)
+	}
+	if r.Name != "" {
+		text += fmt.Sprintf(" named %q", r.Name)
 	}
 	return text
 }

@@ -5,12 +5,14 @@
 //
 // A handler that takes pods has room for its max_pods. One that does not has room for
 // the pods there are, and never for less: a kubelet that starts ends pods that do not
-// fit. Which handlers take pods is read from the nodes' labels.
+// fit. Which handlers take pods is read from the nodes' labels. What containers ask for
+// by themselves, which no class does, is room that their pod takes from nobody else.
 package capacity
 
 import (
 	"encoding/json"
 	"maps"
+	"math"
 	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
@@ -29,8 +31,8 @@ type Classes map[string]string
 
 // RoomOf is that of a node with these pods. Handlers without a class have none: no pod
 // asks for it. Pure.
-func RoomOf(n *corev1.Node, pods []*corev1.Pod, classes Classes, counting Counting) Room {
-	room, having, others := taken(pods, classes, counting)
+func RoomOf(n *corev1.Node, pods []*Pod, classes Classes) Room {
+	room, having, others := taken(pods, classes)
 	for handler := range handlersOf(classes) {
 		name := corev1.ResourceName(nodelabel.Pods(handler))
 		takesPods := n.Labels[nodelabel.Handler(handler)] == nodelabel.Ready
@@ -39,9 +41,9 @@ func RoomOf(n *corev1.Node, pods []*corev1.Pod, classes Classes, counting Counti
 		}
 		free := int64(0) // it is there, and full
 		if takesPods && ready(n) {
-			free = max(0, most(n, handler)-others.of(n, handler)-having[name])
+			free = max(0, most(n, handler)-sum(others.of(n, handler), having[name]))
 		}
-		room[name] += free
+		room[name] = sum(room[name], free)
 	}
 	return room
 }
@@ -60,14 +62,10 @@ const (
 	Once Counting = "once"
 )
 
-// of is what a pod takes of a resource.
-func (c Counting) of(p *corev1.Pod, name corev1.ResourceName) int64 {
-	q := p.Spec.Overhead[name]
-	if c == Once {
-		return q.Value()
-	}
-	asks := helpers.PodRequests(p, helpers.PodResourcesOptions{UseStatusResources: true, InPlacePodLevelResourcesVerticalScalingEnabled: true})[name]
-	return asks.Value()
+// of is what a pod takes: for its overhead, and what its containers ask for.
+func (c Counting) of(p *corev1.Pod) corev1.ResourceList {
+	status := c != Once
+	return helpers.PodRequests(p, helpers.PodResourcesOptions{UseStatusResources: status, InPlacePodLevelResourcesVerticalScalingEnabled: status})
 }
 
 // uncounted are pods that have none of the resource.
@@ -87,30 +85,36 @@ func (u uncounted) of(n *corev1.Node, handler string) int64 {
 	return pods
 }
 
-// taken is what pods take, how many have some of it, and how many have none.
-func taken(pods []*corev1.Pod, classes Classes, counting Counting) (room, having Room, others uncounted) {
+// taken is what pods take, how many have some of it for their class, and how many have none.
+func taken(pods []*Pod, classes Classes) (room, having Room, others uncounted) {
 	room, having, others = Room{}, Room{}, uncounted{older: map[string]int64{}}
 	for _, p := range pods {
-		if p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
+		if p.ended {
 			continue
 		}
-		counted := false
-		for name, q := range p.Spec.Overhead {
-			if nodelabel.IsPods(string(name)) {
-				room[name] += counting.of(p, name)
-				having[name] += q.Value()
-				counted = true
-			}
+		for _, t := range p.takes {
+			room[t.of] = sum(room[t.of], t.pods)
 		}
-		switch class := p.Spec.RuntimeClassName; {
-		case counted:
-		case class == nil:
+		for _, h := range p.has {
+			having[h.of] = sum(having[h.of], h.pods)
+		}
+		switch {
+		case len(p.has) > 0:
+		case p.class == "":
 			others.classless++
 		default:
-			others.older[classes[*class]]++
+			others.older[classes[p.class]]++
 		}
 	}
 	return room, having, others
+}
+
+// sum is bounded: a container may ask for as many as a number can be.
+func sum(a, b int64) int64 {
+	if a > math.MaxInt64-b {
+		return math.MaxInt64
+	}
+	return a + b
 }
 
 func handlersOf(classes Classes) map[string]bool {
@@ -142,30 +146,39 @@ func ready(n *corev1.Node) bool {
 	return false
 }
 
-// patch is what makes a node's status say this, or nil if it does. The kubelet would
-// copy capacity to allocatable by itself, some seconds later. Pure.
-func (r Room) patch(n *corev1.Node) []byte {
+// patch is what makes a node's status say this, or nil if it does. Without lower nothing
+// gets less or goes, and held says that something should. The kubelet would copy capacity
+// to allocatable by itself, some seconds later. Pure.
+func (r Room) patch(n *corev1.Node, lower bool) (body []byte, held bool) {
 	change := map[corev1.ResourceName]*resource.Quantity{}
 	for name, pods := range r {
 		has, listed := n.Status.Capacity[name]
 		free, allocatable := n.Status.Allocatable[name]
+		if most := max(has.Value(), free.Value()); !lower && most > pods {
+			pods, held = most, true
+		}
 		if !listed || !allocatable || has.Value() != pods || free.Value() != pods {
 			change[name] = resource.NewQuantity(pods, resource.DecimalSI)
 		}
 	}
 	for _, has := range []corev1.ResourceList{n.Status.Capacity, n.Status.Allocatable} {
 		for name := range has {
-			if _, wanted := r[name]; !wanted && nodelabel.IsPods(string(name)) {
-				change[name] = nil
+			if _, wanted := r[name]; wanted || !nodelabel.IsPods(string(name)) {
+				continue
 			}
+			if !lower {
+				held = true
+				continue
+			}
+			change[name] = nil
 		}
 	}
 	if len(change) == 0 {
-		return nil
+		return nil, held
 	}
 	body, err := json.Marshal(map[string]any{"status": map[string]any{"capacity": change, "allocatable": change}})
 	if err != nil {
 		panic(err) // names and numbers
 	}
-	return body
+	return body, held
 }

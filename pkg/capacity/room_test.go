@@ -3,6 +3,7 @@ package capacity
 import (
 	"encoding/json"
 	"maps"
+	"math"
 	"slices"
 	"testing"
 
@@ -47,6 +48,14 @@ func ended(pods []*corev1.Pod, phase corev1.PodPhase) []*corev1.Pod {
 		p.Status.Phase = phase
 	}
 	return pods
+}
+
+func slim(pods []*corev1.Pod, counting Counting) []*Pod {
+	var all []*Pod
+	for _, p := range pods {
+		all = append(all, PodOf(p, counting))
+	}
+	return all
 }
 
 func TestRoomOf(t *testing.T) {
@@ -102,7 +111,7 @@ func TestRoomOf(t *testing.T) {
 		{"two handlers", aNode(with(nodelabel.Present("runc"), nodelabel.True)), three, Classes{"kata": "kata", "std": "runc"}, Room{corev1.ResourceName(kata): 40, corev1.ResourceName(runc): 0}},
 		{"a pod that costs more", aNode(gone), of("kata", 1, kata, runc), classes, Room{corev1.ResourceName(kata): 1, corev1.ResourceName(runc): 1}},
 	} {
-		if got := RoomOf(c.node, c.pods, c.classes, ByStatus); !maps.Equal(got, c.want) {
+		if got := RoomOf(c.node, slim(c.pods, ByStatus), c.classes); !maps.Equal(got, c.want) {
 			t.Errorf("%s: got %v, want %v", c.what, got, c.want)
 		}
 	}
@@ -129,18 +138,8 @@ func TestCounting(t *testing.T) {
 		{"full, by status", gone, ByStatus, 5}, {"full, once", gone, Once, 3},
 		{"7 more, by status", open, ByStatus, 12}, {"7 more, once", open, Once, 10},
 	} {
-		slim := make([]*corev1.Pod, len(pods))
-		for i := range pods {
-			o, err := slimPod(pods[i])
-			if err != nil {
-				t.Fatal(err)
-			}
-			slim[i] = o.(*corev1.Pod)
-		}
-		for kind, pods := range map[string][]*corev1.Pod{"whole": pods, "slim": slim} {
-			if got := RoomOf(c.node, pods, classes, c.counting)[kata]; got != c.want {
-				t.Errorf("%s, %s pods: got %d, want %d", c.what, kind, got, c.want)
-			}
+		if got := RoomOf(c.node, slim(pods, c.counting), classes)[kata]; got != c.want {
+			t.Errorf("%s: got %d, want %d", c.what, got, c.want)
 		}
 	}
 }
@@ -179,12 +178,113 @@ func TestPatch(t *testing.T) {
 		{"half gone", Room{}, having("", "40"), both(`"` + string(kata) + `":null`)},
 		{"one comes, one goes", Room{runc: 1}, having("40", "40"), both(`"` + string(kata) + `":null,"` + string(runc) + `":"1"`)},
 	} {
-		got := string(c.room.patch(c.node))
+		body, held := c.room.patch(c.node, true)
+		got := string(body)
+		if held {
+			t.Errorf("%s: something is held back", c.what)
+		}
 		if got != c.want {
 			t.Errorf("%s: got %s, want %s", c.what, got, c.want)
 		}
 		if got != "" && !json.Valid([]byte(got)) {
 			t.Errorf("%s: no JSON", c.what)
 		}
+	}
+}
+
+// Who does not see pods takes no room from them.
+func TestPatchOfTheBlind(t *testing.T) {
+	kata := corev1.ResourceName(nodelabel.Pods("kata"))
+	having := func(pods string) *corev1.Node {
+		n := aNode(nil)
+		n.Status.Capacity[kata] = resource.MustParse(pods)
+		n.Status.Allocatable = n.Status.Capacity.DeepCopy()
+		return n
+	}
+	for _, c := range []struct {
+		what string
+		room Room
+		node *corev1.Node
+		want string
+		held bool
+	}{
+		{"less", Room{kata: 0}, having("3"), "", true},
+		{"gone", Room{}, having("3"), "", true},
+		{"as it is", Room{kata: 3}, having("3"), "", false},
+		{"more", Room{kata: 4}, having("3"), `{"status":{"allocatable":{"` + string(kata) + `":"4"},"capacity":{"` + string(kata) + `":"4"}}}`, false},
+	} {
+		body, held := c.room.patch(c.node, false)
+		if string(body) != c.want || held != c.held {
+			t.Errorf("%s: got %s, held back: %v", c.what, body, held)
+		}
+	}
+}
+
+// What a container asks for is taken by its pod, too: the scheduler and the kubelet add it up.
+func TestContainersThatAsk(t *testing.T) {
+	kata := corev1.ResourceName(nodelabel.Pods("kata"))
+	asks := func(pods string) corev1.ResourceRequirements {
+		return corev1.ResourceRequirements{Requests: corev1.ResourceList{kata: resource.MustParse(pods), corev1.ResourceCPU: resource.MustParse("1")}}
+	}
+	container := func(pods string) []corev1.Container {
+		return []corev1.Container{{Name: "main", Resources: asks(pods)}}
+	}
+	always := corev1.ContainerRestartPolicyAlways
+	ofClass := of("kata", 1, string(kata))[0]
+	ofClass.Spec.Containers = container("5")
+	running := of("kata", 1, string(kata))[0]
+	running.Spec.Containers = container("5")
+	running.Status.AllocatedResources = corev1.ResourceList{kata: resource.MustParse("6")}
+	running.Status.Resources = &corev1.ResourceRequirements{Requests: running.Status.AllocatedResources}
+	open := map[string]string{nodelabel.Handler("kata"): nodelabel.Ready, nodelabel.Present("kata"): nodelabel.True, nodelabel.MaxPods("kata"): "10"}
+	for _, c := range []struct {
+		what            string
+		pod             *corev1.Pod
+		byStatus, once  int64 // of a handler that takes no pods and has three more
+		openTo, openFor int64 // of one that takes ten, by status and once
+	}{
+		{"none", &corev1.Pod{}, 3, 3, 10, 10},
+		{"without a class", &corev1.Pod{Spec: corev1.PodSpec{Containers: container("5")}}, 8, 8, 15, 15},
+		{"of the class", ofClass, 9, 9, 15, 15},
+		{"of the class, runs", running, 10, 9, 16, 15},
+		{"before others", &corev1.Pod{Spec: corev1.PodSpec{InitContainers: container("5")}}, 8, 8, 15, 15},
+		{"beside others", &corev1.Pod{Spec: corev1.PodSpec{
+			InitContainers: []corev1.Container{{Name: "beside", Resources: asks("2"), RestartPolicy: &always}}, Containers: container("5"),
+		}}, 10, 10, 17, 17},
+		{"more than numbers have", &corev1.Pod{Spec: corev1.PodSpec{Containers: container("9223372036854775807")}}, math.MaxInt64, math.MaxInt64, math.MaxInt64, math.MaxInt64},
+	} {
+		pods := append(of("kata", 3, string(kata)), c.pod)
+		for _, on := range []struct {
+			labels   map[string]string
+			counting Counting
+			want     int64
+		}{
+			{map[string]string{nodelabel.Present("kata"): nodelabel.True}, ByStatus, c.byStatus},
+			{map[string]string{nodelabel.Present("kata"): nodelabel.True}, Once, c.once},
+			{open, ByStatus, c.openTo},
+			{open, Once, c.openFor},
+		} {
+			if got := RoomOf(aNode(on.labels), slim(pods, on.counting), Classes{"kata": "kata"})[kata]; got != on.want {
+				t.Errorf("%s, %s, of %v: got %d, want %d", c.what, on.counting, on.labels, got, on.want)
+			}
+		}
+	}
+}
+
+// What a node has that counts is left of it, and nothing else.
+func TestSlimNode(t *testing.T) {
+	kata := corev1.ResourceName(nodelabel.Pods("kata"))
+	n := aNode(map[string]string{nodelabel.Handler("kata"): nodelabel.Ready, "topology.kubernetes.io/zone": "a"})
+	n.Status.Capacity[kata], n.Status.Capacity[corev1.ResourceCPU] = resource.MustParse("3"), resource.MustParse("8")
+	n.Status.Allocatable = corev1.ResourceList{kata: resource.MustParse("2")}
+	n.Status.Conditions = append(n.Status.Conditions, corev1.NodeCondition{Type: corev1.NodeDiskPressure})
+	o, err := slimNode(n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := o.(*corev1.Node)
+	pods, capacity, allocatable := got.Status.Capacity[corev1.ResourcePods], got.Status.Capacity[kata], got.Status.Allocatable[kata]
+	if len(got.Labels) != 1 || len(got.Status.Capacity) != 2 || pods.Value() != 110 || capacity.Value() != 3 || allocatable.Value() != 2 || len(got.Status.Conditions) != 1 || !ready(got) {
+		t.Errorf("got %+v", got)
 	}
 }

@@ -50,6 +50,14 @@ func IsPods(resource string) bool {
 	return ours && strings.HasSuffix(name, "."+pods)
 }
 
+// IsAbout says whether a label is that of a handler, or about it.
+func IsAbout(key, handler string) bool {
+	return key == Handler(handler) || key == About(handler, key[strings.LastIndexByte(key, '.')+1:])
+}
+
+// IsOfHandler says whether a label is about a handler.
+func IsOfHandler(key string) bool { return strings.HasPrefix(key, Prefix+handlerPrefix) }
+
 // Handler is the label of a handler that takes pods. A name that is too long for one, as those of
 // more than 55 characters are, is cut, and its hash put behind it.
 func Handler(name string) string { return of(name, "") }

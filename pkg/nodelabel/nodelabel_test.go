@@ -49,3 +49,27 @@ func TestIsPods(t *testing.T) {
 		}
 	}
 }
+
+// A label is about one handler, however long their names are, and whatever they begin with.
+func TestIsAbout(t *testing.T) {
+	long := strings.Repeat("k", 63)
+	for _, c := range []struct {
+		key, handler string
+		want         bool
+	}{
+		{Handler("kata"), "kata", true},
+		{MaxPods("kata"), "kata", true},
+		{About("kata", "user-namespaces"), "kata", true},
+		{Handler(long), long, true},
+		{MaxPods(long), long, true},
+		{Handler("kata"), "kata-qemu", false},
+		{MaxPods("kata-qemu"), "kata", false},
+		{"kubernetes.io/kata", "kata", false},
+		{"kata", "kata", false},
+		{"", "kata", false},
+	} {
+		if got := IsAbout(c.key, c.handler); got != c.want {
+			t.Errorf("%q is about %s: %v", c.key, c.handler, got)
+		}
+	}
+}

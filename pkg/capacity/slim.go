@@ -1,0 +1,97 @@
+package capacity
+
+import (
+	"unique"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/berth-cri/berth/pkg/nodelabel"
+)
+
+// Pod is what counts of a pod. A large cluster has so many that the rest would be most of
+// what the controller needs of memory.
+type Pod struct {
+	metav1.ObjectMeta // by which caches know it
+	node              string
+	// class is empty without one.
+	class string
+	ended bool
+	// takes is what the scheduler and the kubelet add up, has what the pod has for its class.
+	takes, has []place
+}
+
+// place is how many pods one stands for.
+type place struct {
+	of   corev1.ResourceName
+	pods int64
+}
+
+// PodOf is what counts of a pod. Pure.
+func PodOf(p *corev1.Pod, counting Counting) *Pod {
+	slim := &Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: p.Name, Namespace: once(p.Namespace), ResourceVersion: p.ResourceVersion},
+		node:       once(p.Spec.NodeName),
+		ended:      p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed,
+		takes:      places(counting.of(p)), has: places(p.Spec.Overhead),
+	}
+	if class := p.Spec.RuntimeClassName; class != nil {
+		slim.class = once(*class)
+	}
+	return slim
+}
+
+// once has the same text in memory once.
+func once[T ~string](text T) T { return unique.Make(text).Value() }
+
+func places(of corev1.ResourceList) []place {
+	var all []place
+	for name, q := range of {
+		if nodelabel.IsPods(string(name)) {
+			all = append(all, place{once(name), q.Value()})
+		}
+	}
+	return all
+}
+
+// slimPod is PodOf for caches.
+func (c Counting) slimPod(o any) (any, error) {
+	if p, is := o.(*corev1.Pod); is {
+		return PodOf(p, c), nil
+	}
+	return o, nil
+}
+
+// slimNode leaves what is read here: large clusters have much of the rest.
+func slimNode(o any) (any, error) {
+	n, is := o.(*corev1.Node)
+	if !is {
+		return o, nil
+	}
+	slim := &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: n.Name, ResourceVersion: n.ResourceVersion, Labels: map[string]string{}},
+		Status:     corev1.NodeStatus{Capacity: slimList(n.Status.Capacity), Allocatable: slimList(n.Status.Allocatable)},
+	}
+	for key, value := range n.Labels {
+		if nodelabel.IsOfHandler(key) {
+			slim.Labels[key] = value
+		}
+	}
+	for i := range n.Status.Conditions {
+		if c := &n.Status.Conditions[i]; c.Type == corev1.NodeReady {
+			slim.Status.Conditions = []corev1.NodeCondition{{Type: c.Type, Status: c.Status}}
+		}
+	}
+	return slim, nil
+}
+
+func slimList(of corev1.ResourceList) corev1.ResourceList {
+	slim := corev1.ResourceList{}
+	for name, q := range of {
+		if name == corev1.ResourcePods || nodelabel.IsPods(string(name)) {
+			slim[name] = *resource.NewQuantity(q.Value(), q.Format)
+		}
+	}
+	return slim
+}

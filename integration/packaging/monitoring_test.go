@@ -149,6 +149,32 @@ func TestAlertsAreAboutMetricsThatExist(t *testing.T) {
 	}
 }
 
+// An alert about a controller that does not work also has a value if none is scraped: a sum
+// of nothing is nothing, and never 0.
+func TestNoControllerIsNoticed(t *testing.T) {
+	data, err := os.ReadFile(rulesFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rule, there := strings.Cut(string(data), "alert: BerthNoController\n")
+	_, rule, _ = strings.Cut(rule, "expr: ")
+	query, _, _ := strings.Cut(rule, "\n")
+	expr, err := parser.NewParser(parser.Options{}).ParseExpr(query)
+	if !there || err != nil {
+		t.Fatalf("the alert is there: %v, %v", there, err)
+	}
+	noticed := false
+	parser.Inspect(expr, func(n parser.Node, _ []parser.Node) error {
+		if or, is := n.(*parser.BinaryExpr); is && or.Op == parser.LOR && strings.Contains(or.RHS.String(), "count_over_time") {
+			noticed = true
+		}
+		return nil
+	})
+	if !noticed {
+		t.Errorf("nothing takes the place of series that are gone: %s", query)
+	}
+}
+
 // panel is one of Grafana's; rows hold others.
 type panel struct {
 	ID      int     `json:"id"`

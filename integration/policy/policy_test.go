@@ -187,7 +187,7 @@ func ofCluster(v runtimeclass.Verdict, chosen bool) runtimeclass.Verdict {
 	if !chosen {
 		v.TakesNoPods = ""
 	}
-	refused := v.Rejection != "" || v.TakesNoPods != ""
+	refused := v.Rejection != "" || v.TakesNoPods != "" || len(v.Places) > 0
 	for i := range v.Missing {
 		k, note := &v.Missing[i].Known, ""
 		switch {

@@ -206,7 +206,9 @@ func against(n *corev1.Node, pod *corev1.Pod, known runtimeclass.Handler, affini
 			no = append(no, fmt.Sprintf("%s %s is requested, including overhead, but the node has %s", asked, name, there))
 		}
 	}
-	for _, l := range runtimeclass.Fit(pod, []runtimeclass.Handler{onNode(known, n)}, nil, "")[0].Missing {
+	verdict := runtimeclass.Fit(pod, []runtimeclass.Handler{onNode(known, n)}, nil, "")[0]
+	no = append(no, verdict.Places...)
+	for _, l := range verdict.Missing {
 		if l.Answer == capability.No {
 			no = append(no, l.String())
 		} else {

@@ -9,6 +9,7 @@ import (
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 
+	"github.com/berth-cri/berth/pkg/nodelabel"
 	"github.com/berth-cri/berth/pkg/probe/capability"
 	"github.com/berth-cri/berth/pkg/runtimeclass"
 )
@@ -137,10 +138,12 @@ func (v *variables) reasons(all []class, o Options, debugs bool) {
 		v.set("notes_"+one.name, "%s[?variables.class].orValue({})", notes(all, one.answer))
 		v.set(one.name, "variables.needs.filter(n, n[0] in variables.notes_%s).map(n, %s + ' needs ' + n[0] + variables.notes_%s[n[0]])", one.name, runtimeclass.ClipExpression("n[1]"), one.name)
 	}
-	v.set("refused", "variables.state + variables.no")
+	v.set("counted", "%s", list(o.counted(all)))
+	v.set("places", "%s", runtimeclass.PlacesExpression())
+	v.set("refused", "variables.state + variables.places + variables.no")
 	v.lacking(all)
 	v.set("able", "%s.filter(k, !variables.needs.exists(n, n[0] in variables.lacking[?k].orValue([])))", list(able(all, o)))
-	v.set("advice", "variables.able.size() > 0 ? 'use a class that supports it: ' + variables.able.join(', ') : 'no class of the cluster supports it'")
+	v.set("advice", "variables.places.size() > 0 ? "+quote(runtimeclass.PlacesAdvice())+" : variables.able.size() > 0 ? 'use a class that supports it: ' + variables.able.join(', ') : 'no class of the cluster supports it'")
 	v.set("message", "[(variables.refused + variables.unknown + [variables.advice]).join('; ')].map(m, m.size() > %d ? m.substring(0, %d) + '…' : m)[0]", longest, longest)
 }
 
@@ -153,6 +156,18 @@ func able(all []class, o Options) []string {
 		}
 	}
 	return able
+}
+
+// counted are the resources by which pods of handlers are counted: those of all classes.
+func (o Options) counted(all []class) []string {
+	resources := map[string]bool{}
+	for _, c := range o.Classes {
+		resources[nodelabel.Pods(c.Handler)] = true
+	}
+	for _, c := range all {
+		resources[nodelabel.Pods(c.handler.Name)] = true
+	}
+	return slices.Sorted(maps.Keys(resources))
 }
 
 // lacking sets what classes are not known to have, once.

@@ -50,8 +50,8 @@ func (l MissingCapability) Because() string {
 // Verdict is whether a handler can run a pod.
 type Verdict struct {
 	Handler string `json:"handler"`
-	// Fits is no if something is lacking, the handler takes no pods, or the API server
-	// not this one, and unknown if nobody knows about something.
+	// Fits is no if something is lacking, the handler takes no pods, or the API server or
+	// the policies not this one, and unknown if nobody knows about something.
 	Fits capability.Answer `json:"fits"`
 	// Classes are those that have the handler.
 	Classes   []string             `json:"classes,omitempty"`
@@ -61,6 +61,8 @@ type Verdict struct {
 	Overhead *Measurement `json:"overhead,omitempty"`
 	// TakesNoPods says why, or is empty.
 	TakesNoPods string `json:"takesNoPods,omitempty"`
+	// Places says which containers request pods of a handler by themselves.
+	Places []string `json:"places,omitempty"`
 	// Rejection is what the API server says against the pod, on its way to this handler.
 	Rejection string              `json:"rejection,omitempty"`
 	Missing   []MissingCapability `json:"lacks,omitempty"`
@@ -74,6 +76,7 @@ func (v Verdict) Reasons() []string {
 			all = append(all, whole)
 		}
 	}
+	all = append(all, v.Places...)
 	for _, want := range []capability.Answer{capability.No, capability.Unknown} {
 		for _, l := range v.Missing {
 			if l.Answer == want {
@@ -92,11 +95,14 @@ func (v Verdict) Reasons() []string {
 // class, if that is among classes, and without a class the default one. For any other
 // handler the pod would have to be another one first.
 func Fit(pod *corev1.Pod, handlers []Handler, classes []Class, p Preference) []Verdict {
-	wanted := Requirements(pod)
+	wanted, places := Requirements(pod), placesOf(pod)
 	all := []Verdict{}
 	for _, h := range handlers {
 		v := verdict(h, wanted, classes)
 		if v.Rejection = refused(pod, h, classes); v.Rejection != "" {
+			v.Fits = capability.No
+		}
+		if v.Places = places; len(places) > 0 {
 			v.Fits = capability.No
 		}
 		all = append(all, v)

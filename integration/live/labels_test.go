@@ -224,3 +224,38 @@ func TestLabels(t *testing.T) {
 		l.ready(t, true, "runc")
 	})
 }
+
+// A daemon that starts again changes no label, also of a handler whose self-check pod takes
+// longer than the start waits.
+func TestLabelsOfSlowHandlers(t *testing.T) {
+	b := newBed(t)
+	l := labelled(t, b)
+	if err := os.MkdirAll(filepath.Dir(l.path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	b.DropIn(t, "70-labels", fmt.Sprintf("[node_labels]\nfile = %q\nlifetime = \"1h\"\n", l.path)) // nothing expires here
+	b.Restart(t)
+	held := filepath.Join(t.TempDir(), "held")
+	runtime := filepath.Join(t.TempDir(), "slow")
+	script := fmt.Sprintf("#!/bin/sh\nfor a; do [ \"$a\" = run ] && while [ -e %s ]; do sleep 0.1; done; done\nexec %s \"$@\"\n", held, testbed.Part(t, testbed.Runc))
+	if err := os.WriteFile(runtime, []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	b.DropIn(t, "slow", table("slow", runtime)+"self_check_pod = true\nmax_pods = 7\n")
+	l.ready(t, true, "slow")
+	if err := os.WriteFile(held, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	b.Restart(t)
+	b.waitState(t, "slow", "not-ready")
+	b.run(t, "handler", "cordon", "runc")
+	l.ready(t, false, "runc") // so the file was written
+	l.ready(t, true, "slow")
+	l.wait(t, true, nodelabel.MaxPods("slow"), "7")
+	b.remove(t, held)
+	b.waitState(t, "slow", "ready")
+	l.ready(t, true, "slow")
+	// From now on it is said what is known.
+	b.remove(t, runtime)
+	l.ready(t, false, "slow")
+}

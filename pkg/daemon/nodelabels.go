@@ -7,7 +7,9 @@ import (
 
 	"github.com/berth-cri/berth/pkg/config"
 	"github.com/berth-cri/berth/pkg/featurefile"
+	"github.com/berth-cri/berth/pkg/handler"
 	"github.com/berth-cri/berth/pkg/lifecycle"
+	"github.com/berth-cri/berth/pkg/lifecycle/rollout"
 	"github.com/berth-cri/berth/pkg/nodelabel"
 )
 
@@ -50,8 +52,12 @@ func labelFaults(keeper *featurefile.Keeper) []string {
 // contentOf is what handlers are to the cluster. Pure.
 func contentOf(handlers []lifecycle.Handler) featurefile.Content {
 	var known []nodelabel.Known
+	var undecided []string
 	for _, h := range handlers {
+		if h.State.Phase == handler.NotReady && h.State.Reason == rollout.NotProbedYet {
+			undecided = append(undecided, h.Definition.Name)
+		}
 		known = append(known, nodelabel.Known{Name: h.Definition.Name, Phase: h.State.Phase, Default: h.Default, MaxPods: h.Definition.Limits.MaxPods, Can: h.Capabilities})
 	}
-	return featurefile.Content{Labels: nodelabel.Labels(known), Features: nodelabel.States(known), Lasting: nodelabel.Presence(known)}
+	return featurefile.Content{Labels: nodelabel.Labels(known), Features: nodelabel.States(known), Lasting: nodelabel.Presence(known), Undecided: undecided}
 }

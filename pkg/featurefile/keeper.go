@@ -58,6 +58,10 @@ type Keeper struct {
 	files []*kept
 	wrote time.Time // when a file was last written; zero is not known, for an earlier Keeper may have
 	again time.Time // when that is to be repeated; zero is never
+	// earlier is what an earlier Keeper said of handlers of which nothing is known yet.
+	earlier      Content
+	earlierUntil time.Time
+	begun        bool
 
 	tally tally
 }
@@ -137,7 +141,8 @@ func (k *Keeper) Close(ctx context.Context) error {
 
 // look makes the files true if they are not, and returns when to look again.
 func (k *Keeper) look(ctx context.Context) time.Duration {
-	content, now := k.o.Content(), time.Now()
+	now := time.Now()
+	content := k.keep(k.o.Content(), now)
 	repeat := !k.again.IsZero() && !now.Before(k.again)
 	written, unseen := 0, false
 	var faults []error
@@ -175,6 +180,25 @@ func (k *Keeper) look(ctx context.Context) time.Duration {
 		return min(k.soon(), k.again.Sub(now))
 	}
 	return k.soon()
+}
+
+// keep is the content with what an earlier Keeper said of handlers of which nothing is known
+// yet: a self-check pod may take longer than the start of a daemon, which changes no label.
+func (k *Keeper) keep(now Content, at time.Time) Content {
+	if !k.begun {
+		k.begun = true
+		for _, f := range k.files {
+			if text, err := f.read(); err == nil && !f.lasts() {
+				k.earlier, k.earlierUntil = parse(text), expires(text)
+			}
+		}
+	}
+	// A handler of which something was known once is not among them any more.
+	k.earlier = k.earlier.about(now.Undecided)
+	if !at.Before(k.earlierUntil) {
+		return now
+	}
+	return now.keeping(k.earlier)
 }
 
 func (k *Keeper) soon() time.Duration { return min(glance, k.o.Lifetime/4) }

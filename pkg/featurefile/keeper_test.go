@@ -15,6 +15,8 @@ import (
 	"github.com/fsnotify/fsnotify"
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-cri/berth/pkg/nodelabel"
 )
 
 const patience = 30 * time.Second
@@ -188,6 +190,42 @@ func TestKeeper(t *testing.T) {
 		if err != nil || len(entries) != 1 {
 			t.Errorf("%s has %v, %v", dir, entries, err)
 		}
+	}
+}
+
+// A handler of which nothing is known yet keeps what an earlier file said of it: until
+// something is known, once, and no longer than that file counted.
+func TestUndecided(t *testing.T) {
+	t.Parallel()
+	of := func(label string) string { return nodelabel.Prefix + "handler." + label }
+	for name, c := range map[string]struct {
+		age  time.Duration // of the earlier file
+		want string
+	}{
+		"counts":  {0, of("kata=ready") + " " + of("runc=ready")},
+		"expired": {2 * time.Hour, of("runc=ready")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := newBed(t, t.TempDir())
+			b.make(t)
+			text, _ := content(of("kata=ready"), of("crun=ready")).text(time.Now().Add(time.Hour - c.age))
+			if err := os.WriteFile(b.path, []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			unknown := content(of("runc=ready"))
+			unknown.Undecided = []string{"kata"}
+			b.now = unknown
+			b.start(t, time.Hour)
+			b.wait(t, c.want)
+			b.is(content(of("runc=ready"))) // it is known by now that it does not work
+			b.wait(t, of("runc=ready"))
+			b.is(unknown)
+			again := content(of("runc=ready"), of("crun=ready"))
+			again.Undecided = unknown.Undecided
+			b.is(again)
+			b.wait(t, of("runc=ready")+" "+of("crun=ready"))
+		})
 	}
 }
 

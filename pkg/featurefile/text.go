@@ -26,6 +26,9 @@ type Content struct {
 	Features []nodelabel.Fact
 	// Lasting are labels that count until they are removed.
 	Lasting []nodelabel.Fact
+	// Undecided are handlers of which nothing is known yet. What an earlier Keeper said of them
+	// is said until something is, as long as it would have counted.
+	Undecided []string
 }
 
 // lasting is what the second file tells.
@@ -97,4 +100,47 @@ func untrue(text string, c Content) bool {
 		}
 	}
 	return false
+}
+
+// parse is what a file's text tells. Pure.
+func parse(text string) Content {
+	var c Content
+	to := &c.Labels
+	for line := range strings.Lines(text) {
+		line = strings.TrimSpace(line)
+		if line == noLabel {
+			to = &c.Features
+			continue
+		}
+		if key, value, is := strings.Cut(line, "="); is && !strings.HasPrefix(line, "#") {
+			*to = append(*to, nodelabel.Fact{Key: key, Value: value})
+		}
+		to = &c.Labels
+	}
+	return c
+}
+
+// about are the facts of some handlers. Pure.
+func (c Content) about(handlers []string) Content {
+	of := func(facts []nodelabel.Fact) []nodelabel.Fact {
+		return slices.DeleteFunc(slices.Clone(facts), func(f nodelabel.Fact) bool { return !isAbout(f, handlers) })
+	}
+	return Content{Labels: of(c.Labels), Features: of(c.Features)}
+}
+
+func isAbout(f nodelabel.Fact, handlers []string) bool {
+	return slices.ContainsFunc(handlers, func(name string) bool { return nodelabel.IsAbout(f.Key, name) })
+}
+
+// keeping has what was said earlier of handlers in the place of what is said of them now.
+// Pure.
+func (c Content) keeping(earlier Content) Content {
+	kept := func(earlier, now []nodelabel.Fact) []nodelabel.Fact {
+		// Those that say which handlers take pods come first, as they did.
+		return append(slices.Clone(earlier), slices.DeleteFunc(slices.Clone(now), func(f nodelabel.Fact) bool {
+			return slices.ContainsFunc(earlier, func(e nodelabel.Fact) bool { return e.Key == f.Key })
+		})...)
+	}
+	c.Labels, c.Features = kept(earlier.Labels, c.Labels), kept(earlier.Features, c.Features)
+	return c
 }

@@ -126,3 +126,38 @@ func TestUntrue(t *testing.T) {
 		t.Error("what says nothing is untrue")
 	}
 }
+
+// What is kept of an earlier file is what it said of handlers of which nothing is known yet.
+func TestKeeping(t *testing.T) {
+	fact := func(key, value string) nodelabel.Fact { return nodelabel.Fact{Key: key, Value: value} }
+	said := Content{
+		Labels:   []nodelabel.Fact{fact(nodelabel.Handler("kata"), "ready"), fact(nodelabel.Handler("runc"), "ready"), fact(nodelabel.MaxPods("kata"), "7")},
+		Features: []nodelabel.Fact{fact(nodelabel.About("kata", "state"), "ready"), fact(nodelabel.About("runc", "state"), "ready")},
+	}
+	now := Content{
+		Labels:   []nodelabel.Fact{fact(nodelabel.Handler("crun"), "ready")},
+		Features: []nodelabel.Fact{fact(nodelabel.About("crun", "state"), "ready"), fact(nodelabel.About("kata", "state"), "not-ready")},
+	}
+	text, _ := said.text(noon)
+	earlier := parse(text)
+	if again, _ := earlier.text(noon); again != text {
+		t.Errorf("got\n%s\nof\n%s", again, text)
+	}
+	for _, c := range []struct {
+		what      string
+		undecided []string
+		want      Content
+	}{
+		{"all is known", nil, now},
+		{"one is not", []string{"kata"}, Content{
+			Labels:   []nodelabel.Fact{fact(nodelabel.Handler("kata"), "ready"), fact(nodelabel.MaxPods("kata"), "7"), fact(nodelabel.Handler("crun"), "ready")},
+			Features: []nodelabel.Fact{fact(nodelabel.About("kata", "state"), "ready"), fact(nodelabel.About("crun", "state"), "ready")},
+		}},
+		{"one that is new", []string{"youki"}, now},
+	} {
+		got, _ := now.keeping(earlier.about(c.undecided)).text(noon)
+		if want, _ := c.want.text(noon); got != want {
+			t.Errorf("%s: got\n%s\nwant\n%s", c.what, got, want)
+		}
+	}
+}

@@ -154,6 +154,7 @@ func TestController(t *testing.T) {
 		{"one that cannot renew its lease", unrenewed},
 		{"a server that is away at the start", early},
 		{"containers that ask for places", greedy},
+		{"changes that are not answered", stuck},
 	} {
 		if !t.Run(step.name, func(t *testing.T) { step.do(t, b) }) {
 			return
@@ -451,6 +452,42 @@ func greedy(t *testing.T, b *bed) {
 	b.delete(t, "there", "greedy")
 	b.label(t, "node-1", kata+"=ready")
 	b.room(t, "node-1", "2")
+}
+
+// stuck has changes of more nodes than are changed at the same time get no answer. Others are
+// changed all the same.
+func stuck(t *testing.T, b *bed) {
+	const many = 17
+	var cut atomic.Bool
+	front := b.Front(t, func(pass http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if cut.Load() && r.Method == http.MethodPatch && strings.Contains(r.URL.Path, "/nodes/stuck-") {
+				<-r.Context().Done()
+				return
+			}
+			pass.ServeHTTP(w, r)
+		})
+	})
+	c := b.StartControllerAs(t, b.Kubeconfig(t, kubelet.Admin, front), namespace)
+	var nodes []string
+	for i := range many {
+		nodes = append(nodes, fmt.Sprintf("stuck-%d", i))
+		b.node(t, nodes[i], kata+": ready, stuck: 'true'")
+	}
+	for _, name := range nodes {
+		b.room(t, name, "110")
+	}
+	cut.Store(true)
+	b.Kubectl(t, "", "label", "node", "--selector=stuck", kata+".max-pods=3")
+	tells(t, c, "/metrics", fmt.Sprintf("berth_controller_failing_nodes %d\n", many))
+	b.label(t, "node-1", kata+".max-pods=4")
+	b.room(t, "node-1", "4")
+	cut.Store(false)
+	for _, name := range nodes {
+		b.room(t, name, "3")
+	}
+	b.Kubectl(t, "", "delete", "node", "--selector=stuck")
+	tells(t, c, "/metrics", "berth_controller_failing_nodes 0\n")
 }
 
 // tells waits until a controller answers with all of that.

@@ -17,12 +17,17 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/flowcontrol"
 	"k8s.io/client-go/util/workqueue"
 )
 
 const (
-	// workers patch nodes at the same time.
-	workers = 4
+	// workers patch nodes at the same time: some thousand in the seconds after a mass event.
+	workers = 16
+	// patchTimeout bounds each, so that some which hang do not keep the others from it.
+	patchTimeout = 5 * time.Second
+	// resync is when nodes are looked at again without an event.
+	resync = 10 * time.Minute
 	// byNode is the index of pods.
 	byNode = "node"
 	// firstRetry and lastRetry bound how soon a patch that failed is tried again.
@@ -42,6 +47,7 @@ type controller struct {
 	due      workqueue.TypedRateLimitingInterface[string] // names of nodes
 	metrics  *Metrics
 	failing  failing
+	pace     pace
 }
 
 // failing are the names of nodes whose capacity could not be set.
@@ -68,6 +74,7 @@ func (f *failing) note(name string, is bool) int {
 func Run(ctx context.Context, client kubernetes.Interface, counting Counting, m *Metrics) error {
 	c := &controller{
 		client: client, counting: counting, metrics: m, failing: failing{names: map[string]bool{}},
+		pace: pace{nodes: map[string]flowcontrol.RateLimiter{}},
 		due: workqueue.NewTypedRateLimitingQueueWithConfig(
 			workqueue.NewTypedItemExponentialFailureRateLimiter[string](firstRetry, lastRetry),
 			workqueue.TypedRateLimitingQueueConfig[string]{Name: "nodes"}),
@@ -142,7 +149,7 @@ func (c *controller) watch() error {
 		fields.OneTermNotEqualSelector("spec.nodeName", ""),
 		fields.OneTermNotEqualSelector("status.phase", string(corev1.PodSucceeded)),
 		fields.OneTermNotEqualSelector("status.phase", string(corev1.PodFailed)))
-	c.nodes = cache.NewSharedIndexInformer(c.seeing(core, "nodes", fields.Everything()), &corev1.Node{}, 0, nil)
+	c.nodes = cache.NewSharedIndexInformer(c.seeing(core, "nodes", fields.Everything()), &corev1.Node{}, resync, nil)
 	c.pods = cache.NewSharedIndexInformer(c.seeing(core, "pods", alive), &corev1.Pod{}, 0, cache.Indexers{
 		byNode: func(o any) ([]string, error) {
 			if p, is := o.(*Pod); is {
@@ -183,7 +190,7 @@ func changed[T any](do func(T)) cache.ResourceEventHandler {
 			do(one)
 		}
 	}
-	return cache.ResourceEventHandlerFuncs{AddFunc: take, DeleteFunc: take, UpdateFunc: func(_, now any) { take(now) }}
+	return cache.ResourceEventHandlerFuncs{AddFunc: take, DeleteFunc: take, UpdateFunc: func(was, now any) { take(was); take(now) }}
 }
 
 // next takes a node and keeps it, and says whether there will be more.
@@ -210,6 +217,7 @@ func (c *controller) next(ctx context.Context) bool {
 func (c *controller) keep(ctx context.Context, name string) error {
 	o, there, err := c.nodes.GetIndexer().GetByKey(name)
 	if err != nil || !there {
+		c.pace.forget(name)
 		return err
 	}
 	n, is := o.(*corev1.Node)
@@ -236,6 +244,12 @@ func (c *controller) keep(ctx context.Context, name string) error {
 	if body == nil {
 		return nil
 	}
+	if !c.pace.takes(name) {
+		c.due.AddAfter(name, changeStep)
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, patchTimeout)
+	defer cancel()
 	_, err = c.client.CoreV1().Nodes().Patch(ctx, name, types.MergePatchType, body, metav1.PatchOptions{FieldManager: "berth-controller"}, "status")
 	if apierrors.IsNotFound(err) {
 		return nil

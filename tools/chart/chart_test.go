@@ -252,7 +252,7 @@ func TestOneLease(t *testing.T) {
 		}
 		if w := (map[string]string{
 			"ServiceAccount": "elsewhere", "ClusterRole": "", "ClusterRoleBinding": " for elsewhere", "Role": "berth-system", "RoleBinding": "berth-system for elsewhere",
-			"Deployment": "elsewhere --count-overhead=" + want,
+			"Deployment": "elsewhere --count-overhead=" + want, "PodDisruptionBudget": "elsewhere",
 		}); !maps.Equal(found, w) {
 			t.Errorf("the chart has %q, want %q", found, w)
 		}

@@ -81,30 +81,36 @@ func Breaches(set Set, f Facts) []string {
 	return []string{"this berth does not know that set"}
 }
 
+// sharedKernel: a node that is a container itself may show another boot ID than its pods.
 func sharedKernel(f Facts) []string {
-	if f.Seen.Kernel.BootID != f.Node.BootID && (f.Isolation != capability.SharedKernel || !f.sameBuild()) {
-		return []string{"its pods do not run on the node's kernel, but on " + f.Seen.Kernel.named()}
+	seen := f.Seen.Kernel
+	if seen.BootID == f.Node.BootID || f.Isolation == capability.SharedKernel && seen.build() == f.Node.build() {
+		return nil
+	}
+	return []string{"its pods do not run on the node's kernel, but on " + seen.named()}
+}
+
+// ownKernel: one boot of a kernel has one ID, but a container manager may have mounted
+// another one over that of the node, or of the pod. So a kernel of the same build is the
+// node's unless the runtime is known to bring one, and one that shares it never does.
+func ownKernel(f Facts) []string {
+	seen := f.Seen.Kernel
+	brings := f.Isolation == capability.VM || f.Isolation == capability.UserSpaceKernel
+	switch {
+	case seen.BootID == f.Node.BootID && seen.BootID != "":
+		return []string{"its pods run on the node's kernel"}
+	case f.Isolation == capability.SharedKernel:
+		return []string{"its runtime has pods share the node's kernel"}
+	case seen.BootID == "" && seen.build() == f.Node.build():
+		return []string{"its pods run on a kernel that says it is the node's, and shows no boot ID"}
+	case !brings && seen.build() == f.Node.build():
+		return []string{"its pods run on a kernel that says it is the node's, and its runtime is not known to bring another one"}
 	}
 	return nil
 }
 
-// ownKernel: one boot of a kernel has one ID, unless something is mounted over it: on a node
-// that is itself a container, or in the pod. So a kernel that says it is the node's build is
-// another one only if it shows another ID, and the runtime is known to bring its own.
-func ownKernel(f Facts) []string {
-	seen := f.Seen.Kernel
-	switch {
-	case seen.BootID == f.Node.BootID && seen.BootID != "", f.Isolation == capability.SharedKernel:
-		return []string{"its pods run on the node's kernel"}
-	case !f.sameBuild():
-		return nil
-	case seen.BootID == "":
-		return []string{"its pods run on a kernel that says it is the node's, and shows no boot ID"}
-	case f.Isolation != capability.VM && f.Isolation != capability.UserSpaceKernel:
-		return []string{"its pods run on a kernel that says it is the node's, and its runtime does not report that it brings its own"}
-	}
-	return nil
-}
+// build is the kernel without which boot of it that is.
+func (k Kernel) build() [2]string { return [2]string{k.Release, k.Version} }
 
 // sameBuild says whether the kernel of the pods says that it is the node's.
 func (f Facts) sameBuild() bool {
@@ -128,6 +134,9 @@ func machine(f Facts) []string {
 // ask for. Some devices are of the pod's kernel, if that is its own.
 func confined(f Facts, kernel bool) (breaches []string) {
 	s := f.Seen
+	if len(s.Unreadable) > 0 {
+		breaches = append(breaches, "its pods have files in /dev that nobody could look at: "+strings.Join(s.Unreadable, ", "))
+	}
 	var names []string
 	for _, d := range s.Devices {
 		if !kernel || !d.virtual() {

@@ -13,6 +13,7 @@ version #1 SMP Debian 6.1.1
 boot-id 11111111-2222
 device c 1 3 /dev/null
 device c 136 0 /dev/pts/0
+unreadable /dev/hidden
 device c 10 229 /dev/fuse
 device b 254 0 /dev/with space
 effective 0
@@ -33,6 +34,9 @@ func TestParse(t *testing.T) {
 	if s.Kernel != (Kernel{"6.1.0", "#1 SMP Debian 6.1.1", "11111111-2222"}) || s.Effective != 0 || s.Bounding != 0x3fffffffff ||
 		!s.NoNewPrivileges || !s.Filtered || s.KernelLog || s.Processes != 2 {
 		t.Errorf("it is %+v", s)
+	}
+	if !slices.Equal(s.Unreadable, []string{"/dev/hidden"}) {
+		t.Errorf("nobody could look at %v", s.Unreadable)
 	}
 	want := []Device{{"/dev/pts/0", false, 136, 0}, {"/dev/fuse", false, 10, 229}, {"/dev/with space", true, 254, 0}}
 	if !slices.Equal(s.Devices, want) {
@@ -97,6 +101,12 @@ func TestBreaches(t *testing.T) {
 		{"a hidden boot ID", Sandboxed, facts(user, func(f *Facts) { f.Seen.Kernel = Kernel{node.Release, node.Version, ""} }), []string{"its pods run on a kernel that says it is the node's, and shows no boot ID"}},
 		{"a false name", Sandboxed, facts(user, func(f *Facts) { f.Seen.Kernel.BootID = "node" }), []string{"its pods run on the node's kernel"}},
 		{"devices", Sandboxed, facts(user, func(f *Facts) { f.Seen.Devices = []Device{{"/dev/kvm", false, 10, 232}, {"/dev/sda", true, 8, 0}} }), []string{"its pods have devices that they did not request: /dev/kvm (c 10:232), /dev/sda (b 8:0)"}},
+		{"a terminal of the node", SharedKernel, facts(shared, func(f *Facts) { f.Seen.Devices = []Device{{"/dev/pts/0", false, 136, 0}} }), []string{"its pods have devices that they did not request: /dev/pts/0 (c 136:0)"}},
+		{"files that nobody could look at", SharedKernel, facts(shared, func(f *Facts) { f.Seen.Unreadable = []string{"/dev/hidden"} }), []string{"its pods have files in /dev that nobody could look at: /dev/hidden"}},
+		{"a boot ID of the node's own", SharedKernel, facts(shared, func(f *Facts) { f.Node.BootID = "mounted" }), nil},
+		{"a boot ID of the node's own", Sandboxed, facts(shared, func(f *Facts) { f.Node.BootID = "mounted" }), []string{"its runtime has pods share the node's kernel"}},
+		{"a boot ID of the node's own, nobody knows what", Sandboxed, facts("", func(f *Facts) { f.Seen.Kernel = Kernel{node.Release, node.Version, "pod"} }), []string{"its pods run on a kernel that says it is the node's, and its runtime is not known to bring another one"}},
+		{"another build, nobody knows what", Sandboxed, facts("", nil), nil},
 		{"devices of the node's kernel", SharedKernel, facts(shared, func(f *Facts) { f.Seen.Devices = []Device{{"/dev/fuse", false, 10, 229}} }), []string{"its pods have devices that they did not request: /dev/fuse (c 10:229)"}},
 		{"capabilities", SharedKernel, facts(shared, func(f *Facts) { f.Seen.Effective, f.Seen.Bounding = 1<<21, 1<<21|1 }), []string{"its pods have capabilities that they did not request: 0x200000, and may get 0x200001"}},
 		{"capabilities that can be had", Sandboxed, facts(user, func(f *Facts) { f.Seen.Bounding = 1 }), []string{"its pods have capabilities that they did not request: 0x0, and may get 0x1"}},

@@ -12,6 +12,8 @@ type Seen struct {
 	Kernel Kernel
 	// Devices are those below /dev that not every container has.
 	Devices []Device
+	// Unreadable are paths below /dev of which nothing is known.
+	Unreadable []string
 	// Effective and Bounding are sets of capabilities, a bit for each.
 	Effective, Bounding uint64
 	NoNewPrivileges     bool
@@ -40,7 +42,7 @@ func (d Device) String() string {
 }
 
 // usual says whether every container has the device: null, zero, full, random, urandom,
-// tty, console and ptmx. A self-check pod has no terminal: one that it sees is another's.
+// tty, console and ptmx. A terminal is of the node: a self-check pod has none of its own.
 func (d Device) usual() bool {
 	switch {
 	case d.Block:
@@ -53,10 +55,10 @@ func (d Device) usual() bool {
 	return false
 }
 
-// virtual says whether a kernel makes the device of nothing: fuse, tun. gVisor shows them
-// to all containers.
+// virtual says whether a kernel makes the device of nothing: fuse, tun, which gVisor shows
+// to all containers, and terminals.
 func (d Device) virtual() bool {
-	return !d.Block && d.Major == 10 && (d.Minor == 229 || d.Minor == 200)
+	return !d.Block && (d.Major == 10 && (d.Minor == 229 || d.Minor == 200) || d.Major >= 136 && d.Major <= 143)
 }
 
 // Parse reads what berth-pause wrote that was called to look: a key and a value on each
@@ -92,7 +94,7 @@ func (s *Seen) set(key, value string) (err error) {
 			s.Devices = append(s.Devices, d)
 		}
 	case "unreadable":
-		err = errors.New("it may have devices that were not seen")
+		s.Unreadable = append(s.Unreadable, value)
 	case "effective":
 		s.Effective, err = strconv.ParseUint(value, 16, 64)
 	case "bounding":

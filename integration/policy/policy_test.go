@@ -55,6 +55,7 @@ func TestPolicy(t *testing.T) {
 	t.Run("Large", b.large)
 	t.Run("Many", b.many)
 	t.Run("Controllers", b.controllers)
+	t.Run("Scripts", b.scripts)
 }
 
 // classes creates classes, and one for each handler that has none.
@@ -729,5 +730,25 @@ func (b *bed) controllers(t *testing.T) {
 			}
 			return nil
 		})
+	}
+}
+
+// scripts: a server sends no warning that has a control character, and commands of probes are
+// whole scripts, with tabs and the line ends of Windows.
+func (b *bed) scripts(t *testing.T) {
+	classes := b.furnish(t)
+	b.inForce(t, policy.Options{Classes: classes, Handlers: handlers(t), Default: "runc", Workloads: policy.WarnWorkloads})
+	for text, told := range map[string]string{`x y`: "x y", `x\ny`: "x y", `x\ty`: "x y", `x\r\ny`: "x y", `x\u001by`: "x y", `x\u0085y`: "x y", `\tx\n`: " x"} {
+		spec := `containers: [{name: c, image: i, livenessProbe: {exec: {command: ["` + text + `"]}}}]`
+		for path, body := range map[string]string{
+			podsPath: "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {runtimeClassName: kata, " + spec + "}\n",
+			"/apis/apps/v1/namespaces/default/deployments?dryRun=All": "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: d}\nspec:\n  selector: {matchLabels: {a: b}}\n" +
+				"  template: {metadata: {labels: {a: b}}, spec: {runtimeClassName: kata, hostNetwork: true, " + spec + "}}\n",
+		} {
+			status, answer, warnings := b.SendWarned(t, http.MethodPost, path, []byte(body))
+			if status != http.StatusCreated || len(warnings) != 1 || !strings.Contains(warnings[0], "exec: "+told+" needs exec") {
+				t.Errorf("%s, %s: %d, warnings %q: %.200s", text, path, status, warnings, answer)
+			}
+		}
 	}
 }

@@ -3,6 +3,7 @@ package runtimeclass
 import (
 	"fmt"
 	"strings"
+	"unicode"
 
 	"github.com/berth-cri/berth/pkg/probe/capability"
 )
@@ -64,10 +65,11 @@ func containersExpression(list, filter string) string {
 
 // ClipExpression makes a text of an expression one short line, as a Requirement is shown.
 func ClipExpression(of string) string {
-	return fmt.Sprintf("[%s.replace('\\n', ' ')].map(t, t.size() > %d ? t.substring(0, %d) + '…' : t)[0]", of, clipped, clipped)
+	return fmt.Sprintf("[%s].map(t, t.size() > %d ? t.substring(0, %d) + '…' : t).map(t, t.findAll(r'%s').join(' '))[0]", of, clipped, clipped, printed)
 }
 
-// Quote makes a text a literal of CEL. Characters that would end the line become spaces.
+// Quote makes a text a literal of CEL. Characters that would end the line, or that an API
+// server sends no warning with, become spaces.
 func Quote(text string) string {
 	var b strings.Builder
 	b.WriteByte('\'')
@@ -76,7 +78,7 @@ func Quote(text string) string {
 		case r == '\'' || r == '\\':
 			b.WriteByte('\\')
 			b.WriteRune(r)
-		case r < ' ' || r == 0x7f || r == '\u2028' || r == '\u2029':
+		case unicode.IsControl(r) || r == '\u2028' || r == '\u2029':
 			b.WriteByte(' ')
 		default:
 			b.WriteRune(r)

@@ -1,6 +1,9 @@
 package runtimeclass
 
-import "testing"
+import (
+	"strings"
+	"testing"
+)
 
 func TestQuote(t *testing.T) {
 	for text, want := range map[string]string{
@@ -9,6 +12,7 @@ func TestQuote(t *testing.T) {
 		`it's "here" \n {}`:       `'it\'s "here" \\n {}'`,
 		"two\nlines\tand\x00more": "'two lines and more'",
 		"a\u2028b…ü":              "'a b…ü'",
+		"del\x7fand\u0085more":    "'del and more'",
 		"\xff":                    "'\ufffd'",
 	} {
 		if got := Quote(text); got != want {
@@ -28,5 +32,17 @@ func TestExpressions(t *testing.T) {
 	}
 	if len(seen) != len(Asked()) || len(seen) != len(rules) {
 		t.Errorf("%d of %d rules have expressions", len(seen), len(rules))
+	}
+}
+
+// An API server sends no warning with a control character, and scripts have them.
+func TestRequirementIsPrintable(t *testing.T) {
+	for value, want := range map[string]string{
+		"x y": "f: x y", "x\ty\r\nz": "f: x y z", "\x1b[1m": "f:  [1m", "a\u0085b": "f: a b", "": "f: ",
+		strings.Repeat("ü\n", 200): "f: " + strings.TrimSuffix(strings.Repeat("ü ", 98), " ") + " ü…",
+	} {
+		if got := (Requirement{Field: "f", Value: value}).String(); got != want {
+			t.Errorf("%q: got %q, want %q", value, got, want)
+		}
 	}
 }

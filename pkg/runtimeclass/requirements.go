@@ -2,6 +2,7 @@ package runtimeclass
 
 import (
 	"fmt"
+	"regexp"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -95,12 +96,16 @@ func textAt(object any, path string) string {
 // clipped is how many characters of a field and its value are shown.
 const clipped = 200
 
-// clip makes what a pod says one short line: a command may be a whole script, and an
-// API server leaves out messages of several lines.
+// printed are the parts of a text that an API server tells.
+const printed = `[^\p{Cc}]+`
+
+var printedParts = regexp.MustCompile(printed)
+
+// clip makes what a pod says one short line: a command may be a whole script, and an API
+// server leaves out messages of several lines and warnings with any control character.
 func clip(s string) string {
-	s = strings.ReplaceAll(s, "\n", " ")
 	if all := []rune(s); len(all) > clipped {
-		return string(all[:clipped]) + "…"
+		s = string(all[:clipped]) + "…"
 	}
-	return s
+	return strings.Join(printedParts.FindAllString(s, -1), " ")
 }

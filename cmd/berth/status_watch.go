@@ -38,7 +38,7 @@ type nodeSample struct {
 // nodeSource shows a daemon.
 func nodeSource(daemon *client.Client, every time.Duration) screen.Source[nodeSample] {
 	return screen.Source[nodeSample]{
-		Name: "berth", Every: every, Timeout: watchTimeout, Keep: 1,
+		Name: "berth", Every: every, Timeout: watchTimeout,
 		Sample: func(ctx context.Context) (nodeSample, error) {
 			s, err := sampleNode(ctx, daemon)
 			return s, daemon.Explain(err)

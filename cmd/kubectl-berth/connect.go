@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"net"
 	"net/url"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -40,7 +41,11 @@ type server struct {
 }
 
 // connect makes the clients. Nothing is asked yet. An error is one of what was given.
-func (p *program) connect() (*server, error) {
+func (p *program) connect() (*server, error) { return p.connectWithin(0) }
+
+// connectWithin makes clients of which each request may take so long, unless somebody says
+// otherwise by --request-timeout; 0 is for ever.
+func (p *program) connectWithin(timeout time.Duration) (*server, error) {
 	config, err := p.config.ToRESTConfig()
 	if err != nil {
 		var file *fs.PathError
@@ -57,17 +62,30 @@ func (p *program) connect() (*server, error) {
 	// The server bounds its clients by itself.
 	config.QPS = -1
 	config.WarningHandler = rest.NewWarningWriter(p.ErrOut, rest.WarningWriterOptions{Deduplicate: true})
-	core, err := corev1client.NewForConfig(config)
+	if config.Timeout == 0 {
+		config.Timeout = timeout
+	}
+	s, err := clients(config)
 	if err != nil {
 		return nil, wrong(err)
+	}
+	return s, nil
+}
+
+// clients are those of a configuration.
+func clients(config *rest.Config) (*server, error) {
+	config.Wrap(boundMetrics)
+	core, err := corev1client.NewForConfig(config)
+	if err != nil {
+		return nil, err
 	}
 	node, err := nodev1client.NewForConfig(config)
 	if err != nil {
-		return nil, wrong(err)
+		return nil, err
 	}
 	objects, err := dynamic.NewForConfig(config)
 	if err != nil {
-		return nil, wrong(err)
+		return nil, err
 	}
 	return &server{config.Host, core, node.RuntimeClasses(), objects}, nil
 }

@@ -4,6 +4,9 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"io"
+	"net/http"
+	"strings"
 	"sync"
 	"time"
 
@@ -22,12 +25,19 @@ import (
 const (
 	// topEvery is the time between looks at the cluster, and leastEvery the shortest.
 	topEvery, leastEvery = 10 * time.Second, time.Second
-	// topTimeout bounds one look, and metricsTimeout the part of it that asks a kubelet.
-	topTimeout, metricsTimeout = time.Minute, 5 * time.Second
+	// topTimeout bounds one look, topRequest each of its requests, so that an API server that
+	// hangs is noticed, and metricsTimeout the one that asks a kubelet.
+	topTimeout, topRequest, metricsTimeout = time.Minute, 10 * time.Second, 5 * time.Second
 	// topWindow is how far back p95 looks, or to the look before, if that is longer ago.
 	topWindow = 10 * time.Minute
+	// Looks that are kept are so far apart: those that rates may need, and those before.
+	recentStep, olderStep = 10 * time.Second, time.Minute
 	// kubeletsAtOnce is how many kubelets are asked at the same time.
 	kubeletsAtOnce = 16
+	// mostMetrics is how much a kubelet may send, uncompressed. It has half a MiB.
+	mostMetrics = 8 << 20
+	// longestReason bounds what is said of a kubelet that has not answered.
+	longestReason = 300
 )
 
 func (p *nodeCommands) topCommand() *cobra.Command {
@@ -55,7 +65,7 @@ starts.`,
 			case every < leastEvery:
 				return misused(c, fmt.Errorf("--every is less than %s", leastEvery))
 			}
-			s, err := p.connect()
+			s, err := p.connectWithin(topRequest)
 			if err != nil {
 				return err
 			}
@@ -75,8 +85,10 @@ starts.`,
 type topSample struct {
 	at   time.Time
 	host string
-	// nodes are those that are shown.
+	// nodes are those that are shown, of all that there are. Only the last sample has them, and
+	// pods.
 	nodes []cluster.Node
+	all   int
 	pods  []placed
 	// counts are by node, and so is why some are missing.
 	counts    map[string]cluster.Counts
@@ -91,13 +103,36 @@ type placed struct {
 
 func (s *server) topSource(by labels.Selector, every time.Duration) screen.Source[topSample] {
 	return screen.Source[topSample]{
-		Name: "the API server", Every: every, Timeout: topTimeout, Keep: max(2, int(topWindow/every)+1),
+		Name: "the API server", Every: every, Timeout: topTimeout, Keep: thinned,
 		Sample: func(ctx context.Context) (topSample, error) { return s.topSample(ctx, by) },
 		Final: func(err error) bool {
 			return apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err)
 		},
 		View: topPage,
 	}
+}
+
+// thinned is what is kept of samples: of those before the last one only what kubelets had
+// counted, the oldest of the window and, of the others, as many as are needed. A cluster may
+// be large, and be looked at every second. Pure.
+func thinned(samples []topSample) []topSample {
+	last := len(samples) - 1
+	var kept []topSample
+	for i, s := range samples {
+		age := samples[last].at.Sub(s.at)
+		step := olderStep
+		if age < time.Minute+recentStep {
+			step = recentStep
+		}
+		switch {
+		case i == last:
+			return append(kept, s)
+		case age > topWindow && i < last-1, len(kept) > 0 && s.at.Sub(kept[len(kept)-1].at) < step:
+			continue
+		}
+		kept = append(kept, topSample{at: s.at, counts: s.counts})
+	}
+	return kept
 }
 
 func (s *server) topSample(ctx context.Context, by labels.Selector) (topSample, error) {
@@ -109,7 +144,7 @@ func (s *server) topSample(ctx context.Context, by labels.Selector) (topSample, 
 	}))...); err != nil {
 		return topSample{}, err
 	}
-	sample := topSample{at: time.Now(), host: s.host, counts: map[string]cluster.Counts{}, uncounted: map[string]string{}}
+	sample := topSample{at: time.Now(), host: s.host, all: len(state.Nodes), counts: map[string]cluster.Counts{}, uncounted: map[string]string{}}
 	shown := map[string]bool{"": by.Empty()} // pods without a node are of the whole cluster
 	for i, n := range cluster.Nodes(state) {
 		if by.Matches(labels.Set(state.Nodes[i].Labels)) {
@@ -148,7 +183,7 @@ func (s *server) count(ctx context.Context, sample *topSample) {
 			mu.Lock()
 			defer mu.Unlock()
 			if err != nil {
-				sample.uncounted[n.Name] = err.Error()
+				sample.uncounted[n.Name] = clip(err.Error())
 				return nil
 			}
 			sample.counts[n.Name] = counts
@@ -158,13 +193,46 @@ func (s *server) count(ctx context.Context, sample *topSample) {
 	all.Wait() //nolint:errcheck // nobody returns one
 }
 
+// clip bounds what a kubelet makes others read.
+func clip(text string) string {
+	if all := []rune(text); len(all) > longestReason {
+		return string(all[:longestReason]) + "…"
+	}
+	return text
+}
+
 // kubelet reads the metrics of a node's kubelet.
 func (s *server) kubelet(ctx context.Context, node string) (cluster.Counts, error) {
 	ctx, cancel := context.WithTimeout(ctx, metricsTimeout)
 	defer cancel()
-	text, err := s.core.RESTClient().Get().Resource("nodes").Name(node).SubResource("proxy").Suffix("metrics").DoRaw(ctx)
-	if err != nil {
+	answer := s.core.RESTClient().Get().Resource("nodes").Name(node).SubResource("proxy").Suffix("metrics").Do(ctx)
+	text, _ := answer.Raw() // without what the API server says of an error
+	switch err := answer.Error(); {
+	case len(text) > mostMetrics:
+		return cluster.Counts{}, fmt.Errorf("it sends more than %d MiB", mostMetrics>>20)
+	case err != nil:
 		return cluster.Counts{}, s.explain("get", "nodes/proxy", err)
 	}
 	return cluster.ReadCounts(bytes.NewReader(text))
+}
+
+// boundMetrics ends what a kubelet sends, as metrics or as an error, soon after it is too
+// much: a single node must not use up the memory of whoever looks at the cluster.
+func boundMetrics(next http.RoundTripper) http.RoundTripper {
+	return roundTripper(func(r *http.Request) (*http.Response, error) {
+		answer, err := next.RoundTrip(r)
+		if err == nil && strings.HasSuffix(r.URL.Path, "/proxy/metrics") {
+			answer.Body = body{io.LimitReader(answer.Body, mostMetrics+1), answer.Body}
+		}
+		return answer, err
+	})
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+type body struct {
+	io.Reader
+	io.Closer
 }

@@ -1,15 +1,20 @@
 package main
 
 import (
+	"compress/gzip"
 	"flag"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
-	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/client-go/rest"
 
 	"github.com/berth-cri/berth/cmd/internal/screen"
 	"github.com/berth-cri/berth/pkg/cluster"
@@ -60,6 +65,7 @@ func TestTopPage(t *testing.T) {
 		width   int
 	}{
 		"nothing": {nil, 80},
+		"none":    {[]topSample{{at: topAt, host: "https://cluster.example:6443", all: 3}}, 80},
 		"first":   {[]topSample{topAfter(0, 1)}, 0},
 		"later":   {[]topSample{topAfter(-5*time.Minute, 1), topAfter(-2*time.Minute, 3), topAfter(-time.Minute, 4), topAfter(-30*time.Second, 4.5), topAfter(0, 5)}, 100},
 		"soon":    {[]topSample{topAfter(-10*time.Second, 1), topAfter(0, 1.1)}, 48},
@@ -95,12 +101,110 @@ func TestTopAfterARestart(t *testing.T) {
 	}
 }
 
-// However long the time between looks is, there are two to compare.
-func TestTopKeepsTwo(t *testing.T) {
-	for every, want := range map[time.Duration]int{time.Second: 601, 10 * time.Second: 61, 10 * time.Minute: 2, 11 * time.Minute: 2, time.Hour: 2} {
-		if got := (&server{}).topSource(labels.Everything(), every).Keep; got != want {
-			t.Errorf("of looks every %s it keeps %d, want %d", every, got, want)
+// What is kept of a cluster that is looked at for long is enough to compare with, and little:
+// it may have thousands of nodes.
+func TestTopKeepsLittle(t *testing.T) {
+	for every, most := range map[time.Duration]int{time.Second: 20, 10 * time.Second: 20, 30 * time.Second: 14, 10 * time.Minute: 2, 11 * time.Minute: 2, time.Hour: 2} {
+		var kept []topSample
+		for n := range 2000 {
+			one := topAfter(time.Duration(n)*every, 1)
+			kept = thinned(append(kept, one))
+			if last := kept[len(kept)-1]; len(kept) > most || len(last.pods) != len(one.pods) {
+				t.Fatalf("every %s: of look %d it keeps %d, with %d pods of the last", every, n, len(kept), len(last.pods))
+			}
+			if n == 0 {
+				continue
+			}
+			for _, s := range kept[:len(kept)-1] {
+				if len(s.pods)+len(s.nodes) > 0 || len(s.counts) != len(one.counts) {
+					t.Fatalf("every %s: it keeps pods or nodes of an old look: %+v", every, s)
+				}
+			}
+			past := time.Duration(n) * every
+			told := told(kept)
+			if least := min(past, max(every, topWindow-olderStep)); told.covered < least {
+				t.Fatalf("every %s: after %s p95 is of %s", every, past, told.covered)
+			}
+			if span := told.spans["a"]; past >= time.Minute && (span < time.Minute && every <= time.Minute || span > max(every, time.Minute)+max(every, recentStep)) {
+				t.Fatalf("every %s: after %s rates are of %s", every, past, span)
+			}
 		}
+	}
+}
+
+// A kubelet that answers with too much costs whoever asks it no more than a bounded part of it.
+func TestTopBoundsWhatAKubeletSends(t *testing.T) {
+	var sent atomic.Int64
+	answers := map[string]http.HandlerFunc{
+		"comment": func(w http.ResponseWriter, _ *http.Request) { flood(w, http.StatusOK, "# TYPE x gauge\n", &sent) },
+		"refusal": func(w http.ResponseWriter, _ *http.Request) { flood(w, http.StatusBadGateway, "no\n", &sent) },
+		"status": func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "application/json")
+			w.WriteHeader(http.StatusServiceUnavailable)
+			fmt.Fprint(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","message":"dial tcp 10.0.0.1:10250: connection refused","reason":"ServiceUnavailable","code":503}`)
+		},
+		"good": func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "# TYPE up gauge\nup 1\n") },
+	}
+	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		answers[strings.Split(r.URL.Path, "/")[4]](w, r)
+	}))
+	defer api.Close()
+	s, err := clients(&rest.Config{Host: api.URL, QPS: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for node, want := range map[string]string{"comment": "it sends more than 8 MiB", "refusal": "it sends more than 8 MiB", "status": "connection refused", "good": ""} {
+		sent.Store(0)
+		if _, err := s.kubelet(t.Context(), node); want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%s: %v, want %q", node, err, want)
+		}
+		// What is read ahead, and what the two ends of the connection keep, is more than what is used.
+		if n := sent.Load(); n > 16*mostMetrics {
+			t.Errorf("%s: %d MiB were read", node, n>>20)
+		}
+	}
+}
+
+// flood sends, compressed, as much as anybody takes, up to 512 MiB.
+func flood(w http.ResponseWriter, status int, line string, sent *atomic.Int64) {
+	w.Header().Set("Content-Encoding", "gzip")
+	w.WriteHeader(status)
+	z := gzip.NewWriter(w)
+	for block := []byte(strings.Repeat(line, 64<<10)); sent.Load() < 512<<20; sent.Add(int64(len(block))) {
+		if _, err := z.Write(block); err != nil {
+			return
+		}
+	}
+	_ = z.Close()
+}
+
+// Reasons that differ in the node's name or address are one, and few are shown.
+func TestUncounted(t *testing.T) {
+	s := topSample{uncounted: map[string]string{}}
+	add := func(why string, names ...string) {
+		for _, name := range names {
+			s.nodes, s.uncounted[name] = append(s.nodes, cluster.Node{Name: name}), strings.ReplaceAll(why, "@", name)
+		}
+	}
+	add(`an error on the server ("unknown") has prevented the request from succeeding (get nodes @)`, "node-1", "node-2", "node-3", "node-4")
+	add("dial tcp 10.0.0.1:10250: refused", "a")
+	add("dial tcp 10.0.0.2:10250: refused", "b")
+	add("dial tcp [fe80::1]:10250: refused", "c")
+	for _, name := range []string{"p", "q", "r"} {
+		add("reason "+name, name)
+	}
+	var got []string
+	for _, l := range uncounted(s) {
+		got = append(got, l.Text)
+	}
+	want := []string{
+		`4 kubelets not counted (node-1, node-2, node-3, …): an error on the server ("unknown") has prevented the request from succeeding (get nodes NODE)`,
+		"3 kubelets not counted (a, b, c): dial tcp ADDRESS: refused",
+		"1 kubelet not counted (p): reason p",
+		"2 kubelets not counted for other reasons",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
 }
 

@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -31,6 +33,9 @@ func topPage(samples []topSample, now time.Time, width int) screen.Page {
 		{Text: fmt.Sprintf("cluster %s, at %s", last.host, now.Format(time.TimeOnly)), Kind: screen.Title},
 		{Text: fmt.Sprintf("%d of %s ready, %s, %s starts per minute", ready, output.Count(len(last.nodes), "node", "nodes"), output.Pods(len(last.pods)), t.rate(cluster.Counts.Starts, t.everywhere()))},
 	}}
+	if len(last.nodes) == 0 {
+		p.Top = append(p.Top, screen.Line{Text: fmt.Sprintf("no nodes match; nodes in the cluster: %d", last.all), Kind: screen.Warn})
+	}
 	p.Body = append(uncounted(last), screen.Line{})
 	p.Body = append(p.Body, t.handlers(width)...)
 	p.Body = append(p.Body, screen.Line{}, screen.Line{Text: "p95 of the CRI's calls, by node, " + t.span(), Kind: screen.Dim})
@@ -38,23 +43,39 @@ func topPage(samples []topSample, now time.Time, width int) screen.Page {
 	return p
 }
 
-// uncounted says why numbers of kubelets are missing, each reason once.
+// mostReasons is how many reasons are told why kubelets were not counted.
+const mostReasons = 3
+
+// address is an IP address with a port, which is of one node only.
+var address = regexp.MustCompile(`(\d+\.\d+\.\d+\.\d+|\[[0-9a-fA-F:.]+\]):\d+`)
+
+// uncounted says why numbers of kubelets are missing, each reason once, that of most nodes
+// first.
 func uncounted(s topSample) []screen.Line {
 	by := map[string][]string{}
 	for _, n := range s.nodes {
 		if why := s.uncounted[n.Name]; why != "" {
-			why = strings.ReplaceAll(why, fmt.Sprintf("%q", n.Name), "NODE")
+			why = strings.NewReplacer(strconv.Quote(n.Name), "NODE", "nodes "+n.Name+")", "nodes NODE)").Replace(why)
+			why = address.ReplaceAllString(why, "ADDRESS")
 			by[why] = append(by[why], n.Name)
 		}
 	}
+	reasons := slices.SortedFunc(maps.Keys(by), func(a, b string) int { return cmp.Or(len(by[b])-len(by[a]), cmp.Compare(a, b)) })
 	var lines []screen.Line
-	for _, why := range slices.Sorted(maps.Keys(by)) {
+	for _, why := range reasons[:min(len(reasons), mostReasons)] {
 		names := by[why]
 		text := output.Count(len(names), "kubelet", "kubelets") + " not counted (" + strings.Join(names[:min(len(names), 3)], ", ")
 		if len(names) > 3 {
 			text += ", …"
 		}
 		lines = append(lines, screen.Line{Text: text + "): " + why, Kind: screen.Warn})
+	}
+	if len(reasons) > mostReasons {
+		others := 0
+		for _, why := range reasons[mostReasons:] {
+			others += len(by[why])
+		}
+		lines = append(lines, screen.Line{Text: output.Count(others, "kubelet", "kubelets") + " not counted for other reasons", Kind: screen.Warn})
 	}
 	return lines
 }

@@ -1,7 +1,10 @@
 package cluster
 
 import (
+	"bufio"
+	"bytes"
 	"cmp"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -33,26 +36,68 @@ type Durations struct {
 	Within map[float64]float64
 }
 
-// ReadCounts takes from a kubelet's metrics what there is about pods that start.
+// Metrics of the kubelet that are read.
+const (
+	sandboxesMetric = "kubelet_run_podsandbox_duration_seconds"
+	failedMetric    = "kubelet_run_podsandbox_errors_total"
+	callsMetric     = "kubelet_runtime_operations_duration_seconds"
+)
+
+// mostCounted is how much text of these a kubelet may have: each histogram is 2 KiB, and there
+// is one of each handler and of some thirty calls.
+const mostCounted = 512 << 10
+
+// ReadCounts takes from a kubelet's metrics what there is about pods that start. The rest is
+// not looked at, and what is too much for any kubelet is an error.
 func ReadCounts(metrics io.Reader) (Counts, error) {
+	text, err := aboutPods(metrics)
+	if err != nil {
+		return Counts{}, fmt.Errorf("read the kubelet's metrics: %w", err)
+	}
 	parser := expfmt.NewTextParser(model.UTF8Validation)
-	families, err := parser.TextToMetricFamilies(metrics)
+	families, err := parser.TextToMetricFamilies(text)
 	if err != nil {
 		return Counts{}, fmt.Errorf("read the kubelet's metrics: %w", err)
 	}
 	counts := Counts{Sandboxes: map[string]Durations{}, Failed: map[string]float64{}, Calls: map[string]Durations{}}
-	for _, m := range families["kubelet_run_podsandbox_duration_seconds"].GetMetric() {
+	for _, m := range families[sandboxesMetric].GetMetric() {
 		counts.Sandboxes[labelOf(m, "runtime_handler")] = durations(m)
 	}
-	for _, m := range families["kubelet_run_podsandbox_errors_total"].GetMetric() {
+	for _, m := range families[failedMetric].GetMetric() {
 		counts.Failed[labelOf(m, "runtime_handler")] = m.GetCounter().GetValue()
 	}
-	for _, m := range families["kubelet_runtime_operations_duration_seconds"].GetMetric() {
+	for _, m := range families[callsMetric].GetMetric() {
 		if phase := labelOf(m, "operation_type"); slices.Contains(Phases, phase) {
 			counts.Calls[phase] = durations(m)
 		}
 	}
 	return counts, nil
+}
+
+// aboutPods are the lines of the metrics that are read.
+func aboutPods(metrics io.Reader) (*bytes.Buffer, error) {
+	kept, lines, are := &bytes.Buffer{}, bufio.NewScanner(metrics), false
+	lines.Buffer(nil, mostCounted)
+	for lines.Scan() {
+		line := lines.Bytes()
+		name, kind := bytes.CutPrefix(line, []byte("# TYPE "))
+		are = are || kind
+		if !slices.ContainsFunc([]string{sandboxesMetric, failedMetric, callsMetric}, func(of string) bool { return bytes.HasPrefix(name, []byte(of)) }) {
+			continue
+		}
+		if kept.Len()+len(line) > mostCounted {
+			return nil, fmt.Errorf("more than %d KiB about pods that start", mostCounted>>10)
+		}
+		kept.Write(line)
+		kept.WriteByte('\n')
+	}
+	if err := lines.Err(); err != nil {
+		return nil, err
+	}
+	if !are {
+		return nil, errors.New("it sends something else")
+	}
+	return kept, nil
 }
 
 func labelOf(m *dto.Metric, name string) string {

@@ -43,8 +43,17 @@ func TestReadCounts(t *testing.T) {
 	if c.Failed["kata"] != 1 || c.Starts() != 7 || len(c.Calls) != 1 || c.Calls["create_container"].Count != 9 {
 		t.Errorf("it has %+v", c)
 	}
-	if _, err := ReadCounts(strings.NewReader("no { metrics\n")); err == nil || !strings.Contains(err.Error(), "kubelet's metrics") {
-		t.Errorf("of something else: %v", err)
+	for text, want := range map[string]string{
+		"":         "something else",
+		"<html>\n": "something else",
+		"# TYPE x gauge\nkubelet_run_podsandbox_errors_total {\n": "kubelet's metrics: ",
+		// A node that is somebody else's by now must not use up the memory of who looks at it.
+		"# TYPE x gauge\n" + strings.Repeat("kubelet_run_podsandbox_errors_total{runtime_handler=\"x\"} 1\n", mostCounted/50): "more than 512 KiB",
+		"# TYPE x gauge\n" + strings.Repeat("x", mostCounted+1):                                                               "too long",
+	} {
+		if _, err := ReadCounts(strings.NewReader(text)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%.80q: %v, want %s", text, err, want)
+		}
 	}
 }
 

@@ -8,7 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
+	"slices"
 	"time"
 
 	tea "charm.land/bubbletea/v2"
@@ -25,8 +25,9 @@ type Source[S any] struct {
 	Name string
 	// Every is the time between samples, and Timeout bounds one.
 	Every, Timeout time.Duration
-	// Keep is how many samples View gets at most.
-	Keep   int
+	// Keep chooses what stays of the samples that there are, oldest first; nil keeps the last
+	// one. Pure.
+	Keep   func([]S) []S
 	Sample func(context.Context) (S, error)
 	// Final says that another try changes nothing about an error.
 	Final func(error) bool
@@ -44,7 +45,7 @@ type seen[S any] struct {
 }
 
 // with is what is known after one more try. Pure.
-func (s seen[S]) with(sample S, err error, now time.Time, keep int) seen[S] {
+func (s seen[S]) with(sample S, err error, now time.Time, keep func([]S) []S) seen[S] {
 	if err != nil {
 		if s.err == nil {
 			s.away = now
@@ -52,8 +53,10 @@ func (s seen[S]) with(sample S, err error, now time.Time, keep int) seen[S] {
 		s.err = err
 		return s
 	}
-	samples := append(append([]S{}, s.samples...), sample)
-	return seen[S]{samples: samples[max(0, len(samples)-keep):]}
+	if keep == nil {
+		return seen[S]{samples: []S{sample}}
+	}
+	return seen[S]{samples: keep(append(slices.Clone(s.samples), sample))}
 }
 
 // page is the view of what is known. What was there before the source went away stays

@@ -18,22 +18,26 @@ import (
 func TestSeen(t *testing.T) {
 	at := func(s int) time.Time { return time.Unix(int64(s), 0) }
 	gone := errors.New("gone")
-	s := seen[int]{}.with(0, gone, at(1), 2).with(0, gone, at(2), 2)
+	two := func(all []int) []int { return all[max(0, len(all)-2):] }
+	s := seen[int]{}.with(0, gone, at(1), two).with(0, gone, at(2), two)
 	if !s.away.Equal(at(1)) || s.err == nil {
 		t.Errorf("away from the beginning: %+v", s)
 	}
-	s = s.with(7, nil, at(3), 2)
+	s = s.with(7, nil, at(3), two)
 	if s.err != nil || !s.away.IsZero() {
 		t.Errorf("back: %+v", s)
 	}
 	before := s
-	s = s.with(8, nil, at(4), 2).with(9, nil, at(5), 2)
+	s = s.with(8, nil, at(4), two).with(9, nil, at(5), two)
 	if !slices.Equal(s.samples, []int{8, 9}) || !slices.Equal(before.samples, []int{7}) {
 		t.Errorf("kept %v, and before %v", s.samples, before.samples)
 	}
-	s = s.with(0, gone, at(6), 2)
+	s = s.with(0, gone, at(6), two)
 	if !slices.Equal(s.samples, []int{8, 9}) || !s.away.Equal(at(6)) {
 		t.Errorf("away again: %+v", s)
+	}
+	if s = s.with(10, nil, at(7), nil); !slices.Equal(s.samples, []int{10}) {
+		t.Errorf("kept %v, and only the last is wanted", s.samples)
 	}
 }
 
@@ -91,7 +95,7 @@ func TestRows(t *testing.T) {
 func counter(failing func(n int) error) Source[int] {
 	n := 0
 	return Source[int]{
-		Name: "it", Every: time.Second, Timeout: time.Second, Keep: 1,
+		Name: "it", Every: time.Second, Timeout: time.Second,
 		Sample: func(context.Context) (int, error) { n++; return n, failing(n) },
 		Final:  func(err error) bool { return err.Error() == "never" },
 		View: func(samples []int, _ time.Time, width int) Page {

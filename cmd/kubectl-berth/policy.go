@@ -218,6 +218,9 @@ func (p *policyCommand) notePassed(o policy.Options) {
 	if policy.DefaultUnknown(o) {
 		p.note("the handler of pods without a class is not known: these pods are not checked; use --default")
 	}
+	for _, name := range policy.Weak(o) {
+		p.note("rule %s gives pods no more than shared-kernel: no class gives vm or user-space-kernel; with least: user-space-kernel it fails instead", name)
+	}
 }
 
 // printPolicies prints documents, or a list.

@@ -378,6 +378,7 @@ func handlers(t *testing.T) []runtimeclass.Handler {
 	}
 	all[2].Set(capability.Privileged, capability.No, capability.Declared, "")
 	all[2].Set(capability.Exec, capability.Unknown, "", "")
+	all[2].Set(capability.UserNamespaces, capability.No, capability.Declared, "")
 	return all
 }
 
@@ -406,6 +407,10 @@ func aPod(name, more string) string {
 }
 
 const rules = `rules:
+- name: floored
+  pods: {labels: {app: floored}}
+  isolation: strongest
+  least: user-space-kernel
 - name: host-network
   pods: {asks: [host-network]}
   isolation: shared-kernel
@@ -451,6 +456,10 @@ func (b *bed) choose(t *testing.T) {
 		{"untrusted, and the strongest cannot", "strangers", aPod("p", "  initContainers: [{name: i, image: i, securityContext: {privileged: true}}]\n"), "gvisor", ""},
 		{"untrusted, and of the strongest that is not known", "strangers", strings.Replace(aPod("p", ""), "image: i", "image: i, livenessProbe: {exec: {command: [x]}}", 1), "kata", ""},
 		{"with the host's network", "strangers", aPod("p", "  hostNetwork: true\n"), "runc", ""},
+		{"untrusted, and asking for more protection", "strangers", aPod("p", "  hostUsers: false\n"), "", "spec.hostUsers: false needs user-namespaces, but the handler does not support it; use a class that supports it: gvisor, runc"},
+		{"untrusted, and asking for more protection and what the strongest cannot", "strangers", strings.Replace(aPod("p", "  hostUsers: false\n"), "image: i", "image: i, securityContext: {privileged: true}", 1), "gvisor", ""},
+		{"with a floor", "default", strings.Replace(aPod("floored", ""), "image: i", "image: i, securityContext: {privileged: true}", 1), "gvisor", ""},
+		{"with a floor, and below it", "default", aPod("floored", "  hostNetwork: true\n"), "", "spec.hostNetwork: true needs host-network, but the handler does not support it: a kernel of its own; use a class that supports it: runc"},
 		{"of another namespace", "default", aPod("p", ""), "", ""},
 		{"to build", "ci", aPod("build", ""), "gvisor", ""},
 		{"not to build", "ci", aPod("p", ""), "", ""},

@@ -235,6 +235,13 @@ func (r Rule) when() string {
 	return strings.Join(all, " && ")
 }
 
+// protecting are capabilities by which pods are better separated. Who asks for more of that
+// must not get less isolation for it: a tenant could choose the node's kernel by one field.
+var protecting = []capability.Name{
+	capability.UserNamespaces, capability.IDMappedMounts, capability.RecursiveReadOnlyMounts,
+	capability.SELinux, capability.Seccomp, capability.AppArmor,
+}
+
 // picks is an expression of the class that the rule gives.
 func (r Rule) picks(all []class, o Options) (string, error) {
 	if r.Class != "" {
@@ -245,12 +252,23 @@ func (r Rule) picks(all []class, o Options) (string, error) {
 		return "", err
 	}
 	var parts []string
-	for _, group := range groups {
+	for i, group := range groups {
 		for _, lacks := range []string{"lacking", "refusing"} {
 			parts = append(parts, fmt.Sprintf("%s.filter(k, !variables.needs.exists(n, n[0] in variables.%s[?k].orValue([])))", list(group), lacks))
+		}
+		// Of one that lacks only what protects, the pod is refused.
+		if i < len(groups)-1 && protectsLess(all, group) {
+			parts = append(parts, fmt.Sprintf("%s.filter(k, !variables.needs.exists(n, !(n[0] in %s) && n[0] in variables.refusing[?k].orValue([])))", list(group), list(protecting)))
 		}
 	}
 	// If none can run it, the pod gets the first, and is refused for what that lacks.
 	parts = append(parts, list(groups[0][:1]))
 	return "(" + strings.Join(parts, " + ") + ")[0]", nil
+}
+
+// protectsLess says whether some class of a group does not have all that protects.
+func protectsLess(all []class, group []string) bool {
+	return slices.ContainsFunc(all, func(c class) bool {
+		return slices.Contains(group, c.name) && slices.ContainsFunc(c.lacks(capability.No), func(n capability.Name) bool { return slices.Contains(protecting, n) })
+	})
 }

@@ -280,7 +280,7 @@ func TestRulesGivenWrong(t *testing.T) {
 		"rules: []": "has no rules; write them below the key rules",
 		"a: [\n":    "is not YAML: ",
 		"rules:\n- name: a\n  class: x\nrule: 1\n":                                   at + `4: document 1: unknown field "rule"; allowed are rules (did you mean "rules"?)`,
-		"rules:\n- name: a\n  isolatoin: vm\n":                                       at + `3: document 1: unknown field "rules[0].isolatoin"; allowed are name, namespaces, pods, class, isolation (did you mean "isolation"?)`,
+		"rules:\n- name: a\n  isolatoin: vm\n":                                       at + `3: document 1: unknown field "rules[0].isolatoin"; allowed are name, namespaces, pods, class, isolation, least (did you mean "isolation"?)`,
 		"rules:\n- name: a\n  class: x\n  pods:\n    lables: {a: b}\n":               at + `5: document 1: unknown field "rules[0].pods.lables"; allowed are labels, asks (did you mean "labels"?)`,
 		"rules:\n- name: a\n  class: x\n  namespaces: {label: {}}\n":                 `unknown field "rules[0].namespaces.label"; allowed are names, labels`,
 		"rules:\n- class: x\n":                                                       at + "2: document 1: rules[0]: missing name",
@@ -291,6 +291,8 @@ func TestRulesGivenWrong(t *testing.T) {
 		"rules:\n- name: a\n  class: x\n  pods: {asks: [checkpoint]}\n":              `pods cannot ask for "checkpoint"`,
 		"rules:\n- name: a\n  class: x\n  namespaces: {names: [A]}\n":                at + `4: document 1: rules[0].namespaces.names[0]: "A" is not a name of a namespace: `,
 		"rules:\n- name: a\n  class: x\n  namespaces:\n    labels:\n      a b: c\n":  at + `6: document 1: rules[0].namespaces.labels[a b]: a b=c is not a label: `,
+		"rules:\n- {name: a, isolation: vm, least: vm}":                              at + `2: document 1: rules[0].least: is only for isolation: strongest`,
+		"rules:\n- {name: a, isolation: strongest, least: strongest}":                at + `2: document 1: rules[0].least: "strongest" must be one of vm, user-space-kernel, shared-kernel`,
 		"rules:\n- {name: a, class: x}\n- {name: b, class: z}\n":                     at + `3: document 1: rules[1]: is never reached: rule "a" before it is for all pods`,
 		"rules:\n- {name: a, class: x, pods: {asks: [exec]}}\n- {name: a, class: z}": at + `3: document 1: rules[1].name: duplicate rule "a"`,
 	} {
@@ -330,5 +332,30 @@ func TestRulesWithoutClasses(t *testing.T) {
 	_, err = Generate(Options{Classes: classes, Handlers: inventory(t, threeHandlers), State: true, Rules: rulesOf(t, "rules: [{name: a, isolation: vm}]")})
 	if err == nil || !strings.Contains(err.Error(), "no class gives vm; classes give shared-kernel (runc)") {
 		t.Errorf("got %v", err)
+	}
+}
+
+// The strongest isolation that is left may be none. Somebody is told of that, or it fails.
+func TestWeakRules(t *testing.T) {
+	runc, vm := aClass("runc", "runc", ""), aClass("sandboxed", "kata", "")
+	for name, c := range map[string]struct {
+		classes []runtimeclass.Class
+		rules   string
+		weak    string
+		fails   string
+	}{
+		"a stronger one":  {[]runtimeclass.Class{runc, vm}, "rules: [{name: a, isolation: strongest}]", "[]", ""},
+		"only the node's": {[]runtimeclass.Class{runc}, "rules: [{name: a, isolation: strongest}]", "[a]", ""},
+		"as it is wanted": {[]runtimeclass.Class{runc}, "rules: [{name: a, isolation: shared-kernel}]", "[]", ""},
+		"with a floor":    {[]runtimeclass.Class{runc}, "rules: [{name: a, isolation: strongest, least: user-space-kernel}]", "[]", "no class gives user-space-kernel or stronger; classes give shared-kernel (runc)"},
+		"above the floor": {[]runtimeclass.Class{runc, vm}, "rules: [{name: a, isolation: strongest, least: user-space-kernel}]", "[]", ""},
+	} {
+		o := Options{Classes: c.classes, Handlers: inventory(t, threeHandlers), Rules: rulesOf(t, c.rules)}
+		if got := fmt.Sprint(Weak(o)); got != c.weak {
+			t.Errorf("%s: weak are %s", name, got)
+		}
+		if _, err := Generate(o); (err == nil) != (c.fails == "") || err != nil && !strings.Contains(err.Error(), c.fails) {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }

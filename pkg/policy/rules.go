@@ -24,6 +24,8 @@ type Rule struct {
 	// Class is the class that they get. If it is empty, it is one of Isolation.
 	Class     string    `json:"class"`
 	Isolation Isolation `json:"isolation"`
+	// Least is what Strongest never goes below, whatever a pod asks for; empty is no bound.
+	Least Isolation `json:"least"`
 
 	source runtimeclass.Source
 	at     string
@@ -63,7 +65,7 @@ func isolations() []string {
 // allowed are the keys below a path.
 var allowed = map[string][]string{
 	"":                   {"rules"},
-	"rules[]":            {"name", "namespaces", "pods", "class", "isolation"},
+	"rules[]":            {"name", "namespaces", "pods", "class", "isolation", "least"},
 	"rules[].namespaces": {"names", "labels"},
 	"rules[].pods":       {"labels", "asks"},
 }
@@ -161,6 +163,13 @@ func (r *Rule) check(wrong func(key, format string, args ...any)) {
 	case r.Isolation != "" && !slices.Contains(isolations(), string(r.Isolation)):
 		wrong("isolation", "%q must be one of %s%s", r.Isolation, strings.Join(isolations(), ", "), meant(string(r.Isolation), isolations()))
 	}
+	switch all := texts(strengths); {
+	case r.Least == "":
+	case r.Isolation != Strongest:
+		wrong("least", "is only for isolation: %s", Strongest)
+	case !slices.Contains(all, string(r.Least)):
+		wrong("least", "%q must be one of %s%s", r.Least, strings.Join(all, ", "), meant(string(r.Least), all))
+	}
 }
 
 func texts[T ~string](all []T) []string {
@@ -232,7 +241,7 @@ func (r Rule) groups(all []class, o Options) ([][]string, error) {
 		for _, c := range of {
 			has[isolation] = append(has[isolation], c.name)
 		}
-		if len(of) > 0 && (r.Isolation == Strongest || string(r.Isolation) == string(isolation)) {
+		if len(of) > 0 && r.wants(isolation) {
 			groups = append(groups, has[isolation])
 		}
 	}
@@ -248,5 +257,43 @@ func (r Rule) groups(all []class, o Options) ([][]string, error) {
 	if len(there) == 0 {
 		there = []string{"none that is known"}
 	}
-	return nil, fmt.Errorf("no class gives %s; classes give %s", r.Isolation, strings.Join(there, ", "))
+	wanted := string(r.Isolation)
+	if r.Least != "" {
+		wanted = string(r.Least) + " or stronger"
+	}
+	return nil, fmt.Errorf("no class gives %s; classes give %s", wanted, strings.Join(there, ", "))
+}
+
+// wants says whether the rule gives classes of an isolation.
+func (r Rule) wants(isolation capability.Isolation) bool {
+	if r.Isolation != Strongest {
+		return string(r.Isolation) == string(isolation)
+	}
+	least := len(strengths) - 1
+	if i := slices.Index(texts(strengths), string(r.Least)); i >= 0 {
+		least = i
+	}
+	return slices.Index(strengths, isolation) <= least
+}
+
+// Weak are the rules that are to give the strongest isolation and can give nothing but the
+// node's kernel.
+func Weak(o Options) []string {
+	all, err := known(o)
+	if err != nil {
+		return nil
+	}
+	var weak []string
+	for _, r := range o.Rules {
+		if r.Isolation != Strongest || r.Least != "" {
+			continue
+		}
+		stronger := slices.ContainsFunc(all, func(c class) bool {
+			return c.name != "" && c.takesPods(o) && c.handler.Isolation != "" && c.handler.Isolation != capability.SharedKernel
+		})
+		if !stronger {
+			weak = append(weak, r.Name)
+		}
+	}
+	return weak
 }

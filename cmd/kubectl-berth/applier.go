@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
 	"os"
 	"slices"
 	"strings"
@@ -15,7 +16,9 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/util/csaupgrade"
 	"sigs.k8s.io/yaml"
 
 	"github.com/berth-cri/berth/pkg/cluster"
@@ -35,7 +38,9 @@ type change struct {
 	object   *unstructured.Unstructured
 	// before is nil if there was none.
 	before, after *unstructured.Unstructured
-	effect        cluster.Effect
+	// created: it was this apply that made it.
+	created bool
+	effect  cluster.Effect
 }
 
 func (c *change) String() string { return fmt.Sprintf("%s %q", c.object.GetKind(), c.object.GetName()) }
@@ -50,9 +55,14 @@ type applier struct {
 	*server
 	manager string
 	force   bool
+	// whole: by force, nothing of what other managers own stays. Lists would have both.
+	whole bool
 	// advice is what to do about fields that others own.
 	advice string
 }
+
+// errMeanwhile is of an object that this apply has not created although there was none.
+var errMeanwhile = errors.New("it was created by another client meanwhile; apply again")
 
 func (a *applier) client(c *change) dynamic.ResourceInterface { return a.objects.Resource(c.resource) }
 
@@ -72,9 +82,10 @@ func unserved(err error) bool {
 // error has what the server says against any of them.
 func (a *applier) try(ctx context.Context, all []change) error {
 	var problems []error
+	var lacking once
 	for i := range all {
 		c := &all[i]
-		if err := a.send(ctx, c, metav1.DryRunAll); err != nil {
+		if err := a.send(ctx, c, metav1.DryRunAll); err != nil && !lacking.told(c, err) {
 			if c.where != "" {
 				err = fmt.Errorf("%s: %w", c.where, err)
 			}
@@ -93,6 +104,7 @@ func (a *applier) try(ctx context.Context, all []change) error {
 // read has each object as it is before.
 func (a *applier) read(ctx context.Context, all []change) error {
 	var problems []error
+	var lacking once
 	for i := range all {
 		c := &all[i]
 		before, err := a.client(c).Get(ctx, c.object.GetName(), metav1.GetOptions{})
@@ -100,6 +112,9 @@ func (a *applier) read(ctx context.Context, all []change) error {
 		case err == nil:
 			c.before = before
 		case !apierrors.IsNotFound(err):
+			if lacking.told(c, err) {
+				continue
+			}
 			problems = append(problems, a.explained("get", c, err))
 			if !toldByServer(err) {
 				return fmt.Errorf("nothing was applied: %w", errors.Join(problems...))
@@ -112,6 +127,21 @@ func (a *applier) read(ctx context.Context, all []change) error {
 	return nil
 }
 
+// once tells of a right that is missing for one object of a kind, and not for all of them.
+type once map[schema.GroupVersionResource]bool
+
+func (o *once) told(c *change, err error) bool {
+	if !apierrors.IsForbidden(err) {
+		return false
+	}
+	if *o == nil {
+		*o = once{}
+	}
+	told := (*o)[c.resource]
+	(*o)[c.resource] = true
+	return told
+}
+
 // toldByServer: the error is an answer of the API server.
 func toldByServer(err error) bool {
 	var status apierrors.APIStatus
@@ -122,9 +152,18 @@ func toldByServer(err error) bool {
 func (a *applier) send(ctx context.Context, c *change, dryRun ...string) error {
 	given := c.object.GetResourceVersion() != ""
 	for try := 1; ; try++ {
-		after, err := a.patch(ctx, c, dryRun...)
+		// An apply cannot ask for there being none. What is seen here is at least not overwritten.
+		if c.before == nil && len(dryRun) == 0 {
+			if _, err := a.client(c).Get(ctx, c.object.GetName(), metav1.GetOptions{}); err == nil {
+				return errMeanwhile
+			}
+		}
+		after, created, err := a.patch(ctx, c, dryRun...)
 		if err == nil {
-			c.after, c.effect = after, cluster.Compare(c.before, after)
+			c.after, c.created, c.effect = after, created, cluster.Compare(c.before, after)
+			if c.before == nil && !created {
+				return errMeanwhile
+			}
 			return nil
 		}
 		if !apierrors.IsConflict(err) {
@@ -147,20 +186,66 @@ func (a *applier) send(ctx context.Context, c *change, dryRun ...string) error {
 	}
 }
 
-func (a *applier) patch(ctx context.Context, c *change, dryRun ...string) (*unstructured.Unstructured, error) {
-	object := c.object.DeepCopy()
+// patch applies an object, and says whether that created it.
+func (a *applier) patch(ctx context.Context, c *change, dryRun ...string) (after *unstructured.Unstructured, created bool, err error) {
+	object, base := c.object.DeepCopy(), c.before
 	// What somebody has read from a cluster may be applied again.
 	object.SetManagedFields(nil)
-	if c.before != nil && object.GetResourceVersion() == "" {
-		object.SetResourceVersion(c.before.GetResourceVersion())
+	if a.whole && a.force && ownedByOthers(c.before, a.manager) {
+		if len(dryRun) > 0 { // which does not keep what would be taken over first
+			object.SetResourceVersion(base.GetResourceVersion())
+			after, err = a.client(c).Update(ctx, object, metav1.UpdateOptions{DryRun: dryRun, FieldManager: a.manager, FieldValidation: metav1.FieldValidationStrict})
+			return after, false, err
+		}
+		if base, err = a.takeOver(ctx, c); err != nil {
+			return nil, false, err
+		}
+	}
+	if base != nil && object.GetResourceVersion() == "" {
+		object.SetResourceVersion(base.GetResourceVersion())
 	}
 	body, err := json.Marshal(object.Object)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
-	return a.client(c).Patch(ctx, object.GetName(), types.ApplyPatchType, body, metav1.PatchOptions{
+	status := 0
+	after, err = a.client(c).Patch(withStatus(ctx, &status), object.GetName(), types.ApplyPatchType, body, metav1.PatchOptions{
 		DryRun: dryRun, FieldManager: a.manager, Force: &a.force, FieldValidation: metav1.FieldValidationStrict,
 	})
+	return after, status == http.StatusCreated, err
+}
+
+// ownedByOthers says whether an object has fields that an apply by a manager would leave.
+func ownedByOthers(o *unstructured.Unstructured, manager string) bool {
+	return o != nil && slices.ContainsFunc(o.GetManagedFields(), func(m metav1.ManagedFieldsEntry) bool {
+		return m.Subresource == "" && (m.Manager != manager || m.Operation != metav1.ManagedFieldsOperationApply)
+	})
+}
+
+// takeOver makes the manager of this apply the one that has applied all fields of an object:
+// those that it does not apply then go.
+func (a *applier) takeOver(ctx context.Context, c *change) (*unstructured.Unstructured, error) {
+	owned, managers := c.before.DeepCopy(), sets.New[string]()
+	entries := owned.GetManagedFields()
+	for i := range entries {
+		if m := &entries[i]; m.Subresource == "" {
+			managers.Insert(m.Manager)
+			if m.Manager != a.manager {
+				m.Operation = metav1.ManagedFieldsOperationUpdate // these are what can be taken over
+			}
+		}
+	}
+	owned.SetManagedFields(entries)
+	if err := csaupgrade.UpgradeManagedFields(owned, managers, a.manager); err != nil {
+		return nil, fmt.Errorf("take over the fields of %s: %w", c, err)
+	}
+	body, err := json.Marshal(map[string]any{"metadata": map[string]any{
+		"resourceVersion": c.before.GetResourceVersion(), "managedFields": owned.GetManagedFields(),
+	}})
+	if err != nil {
+		return nil, err
+	}
+	return a.client(c).Patch(ctx, c.object.GetName(), types.MergePatchType, body, metav1.PatchOptions{FieldManager: a.manager})
 }
 
 // same is an object as it is now, if it is still what it was but for what controllers say
@@ -190,7 +275,9 @@ func (a *applier) failed(ctx context.Context, done []change, last *change, err e
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
 	defer cancel()
 	u := &undoing{applier: a}
-	u.unclear(ctx, last)
+	if !errors.Is(err, errMeanwhile) {
+		u.unclear(ctx, last)
+	}
 	for i := range slices.Backward(done) {
 		u.one(ctx, &done[i])
 	}
@@ -224,6 +311,10 @@ func (u *undoing) unclear(ctx context.Context, tried *change) {
 		u.byHand(tried)
 	case tried.before != nil && tried.before.GetResourceVersion() == now.GetResourceVersion(), cluster.Compare(now, tried.after) != cluster.Unchanged:
 		// it did not, and what it is was done by others
+	case tried.before == nil:
+		// Another call may have created the same.
+		u.tell("%s may have been applied, and is kept: it is there, by this call or by another client", tried)
+		u.byHand(tried)
 	default:
 		tried.after = now
 		u.one(ctx, tried)
@@ -252,7 +343,7 @@ func (u *undoing) one(ctx context.Context, c *change) {
 func (u *undoing) undo(ctx context.Context, c *change) (cluster.Undo, error) {
 	for try := 1; ; try++ {
 		var err error
-		how := cluster.HowToUndo(c.before, c.after, u.manager)
+		how := cluster.HowToUndo(c.before, c.after, c.created, u.manager)
 		switch how {
 		case cluster.Delete:
 			uid, version := c.after.GetUID(), c.after.GetResourceVersion()

@@ -95,7 +95,7 @@ func TestCommandsWithoutACluster(t *testing.T) {
 		{"policy --classes " + file(t, "wrong.yaml", strings.Replace(oneClass, "{name: sandboxed}", "\n  name: sandboxed\n  annotations:\n    berth.dev/isolation: strong", 1)), 2, "", `wrong.yaml:6: document 1: annotation berth.dev/isolation of RuntimeClass sandboxed has the wrong value: isolation "strong" must be one of`},
 		{"policy --classes " + pods + " --handlers " + known, 2, "", "error: --classes: no RuntimeClass found in "},
 		{"policy --classes " + sound + " --handlers " + known + " --rules " + file(t, "rules.yaml", "rules:\n- name: all\n  isolation: vm\n"), 0, "kind: MutatingAdmissionPolicy\n", ""},
-		{"policy --classes " + sound + " --handlers /nowhere.yaml --rules " + file(t, "badrules.yaml", "rules:\n- name: all\n  isolation: vm\n  pod: {}\n"), 2, "", `badrules.yaml:4: document 1: unknown field "rules[0].pod"; allowed are name, namespaces, pods, class, isolation (did you mean "pods"?)`},
+		{"policy --classes " + sound + " --handlers /nowhere.yaml --rules " + file(t, "badrules.yaml", "rules:\n- name: all\n  isolation: vm\n  pod: {}\n"), 2, "", `badrules.yaml:4: document 1: unknown field "rules[0].pod"; allowed are name, namespaces, pods, class, isolation, least (did you mean "pods"?)`},
 		{"policy --classes " + sound + " --handlers " + known + " --rules " + file(t, "norules.yaml", "rules:\n- name: all\n  class: sandbox\n"), 2, "", `norules.yaml:3: document 1: rules[0].class: RuntimeClass "sandbox" does not exist; there are sandboxed`},
 		{"policy --classes " + sound + " --handlers " + known + " --default crun", 2, "", `error: --default: handler "crun" is not known; known are kata, runc`},
 		{"policy --workloads refuse", 2, "", "error: --workloads refuse must be warn, deny or ignore; see"},

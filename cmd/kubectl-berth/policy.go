@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
+	nodev1 "k8s.io/api/node/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/validation"
 
@@ -164,10 +166,41 @@ func (p *policyCommand) policy(ctx context.Context, f *policyFlags) error {
 		return err
 	}
 	p.notePassed(o)
+	if f.apply && len(f.classes) > 0 {
+		if err := givenClasses(ctx, s, policy.Given(o)); err != nil {
+			return err
+		}
+	}
 	if f.apply {
 		return p.applyPolicies(ctx, s, f, all)
 	}
 	return p.printPolicies(f, all)
+}
+
+// givenClasses fails unless the cluster has the classes that rules give, which came from
+// files: pods that get another one are refused.
+func givenClasses(ctx context.Context, s *server, given map[string]string) error {
+	if len(given) == 0 {
+		return nil
+	}
+	there, err := s.runtimeClasses(ctx)
+	if err != nil {
+		return fmt.Errorf("nothing was applied: %w", err)
+	}
+	var problems []error
+	for _, name := range slices.Sorted(maps.Keys(given)) {
+		i := slices.IndexFunc(there, func(c nodev1.RuntimeClass) bool { return c.Name == name })
+		switch {
+		case i < 0:
+			problems = append(problems, fmt.Errorf("rules give RuntimeClass %q, which the cluster does not have: apply it first", name))
+		case there[i].Handler != given[name]:
+			problems = append(problems, fmt.Errorf("rules give RuntimeClass %q of the handler %q, and in the cluster it has the handler %q", name, given[name], there[i].Handler))
+		}
+	}
+	if len(problems) > 0 {
+		return fmt.Errorf("nothing was applied: %w", errors.Join(problems...))
+	}
+	return nil
 }
 
 // policyFiles reads what is given as files. All mistakes of all files are told at once.

@@ -48,7 +48,7 @@ type policyApply struct {
 // finishes what was interrupted.
 func (p *policyCommand) applyPolicies(ctx context.Context, s *server, f *policyFlags, objects []unstructured.Unstructured) error {
 	w := &policyApply{
-		applier:       &applier{server: s, manager: fieldManager, force: f.force, advice: "take these fields over"},
+		applier:       &applier{server: s, manager: fieldManager, force: f.force, whole: true, advice: "take these fields over"},
 		policyCommand: p, flags: f,
 	}
 	for i := range objects {
@@ -78,6 +78,9 @@ func (p *policyCommand) applyPolicies(ctx context.Context, s *server, f *policyF
 			return err
 		}
 		w.print(w.all)
+		if err := w.confirm(ctx); err != nil {
+			return err
+		}
 		if err := w.remove(ctx, left); err != nil {
 			return fmt.Errorf("all policies were applied, and not all earlier ones removed; run it again to finish: %w", err)
 		}
@@ -86,9 +89,32 @@ func (p *policyCommand) applyPolicies(ctx context.Context, s *server, f *policyF
 		return nil
 	}
 	if left, err = w.left(ctx); err != nil {
-		return fmt.Errorf("all policies were applied; look for earlier ones: %w", err)
+		w.note("policies of earlier calls were not looked for: %v", err)
+		return nil
 	}
 	w.noteLeft(left)
+	return nil
+}
+
+// confirm looks at all policies once more: while some were applied, another client may have
+// removed or changed others, and each is nothing without the rest.
+func (w *policyApply) confirm(ctx context.Context) error {
+	var problems []error
+	for i := range w.all {
+		c := &w.all[i]
+		now, err := w.client(c).Get(ctx, c.object.GetName(), metav1.GetOptions{})
+		switch {
+		case apierrors.IsNotFound(err):
+			problems = append(problems, fmt.Errorf("%s was removed", c))
+		case err != nil:
+			problems = append(problems, w.explained("get", c, err))
+		case now.GetUID() != c.after.GetUID() || cluster.Compare(c.after, now) != cluster.Unchanged:
+			problems = append(problems, fmt.Errorf("%s was changed", c))
+		}
+	}
+	if len(problems) > 0 {
+		return fmt.Errorf("all policies were applied, but another client was at work meanwhile; apply again: %w", errors.Join(problems...))
+	}
 	return nil
 }
 

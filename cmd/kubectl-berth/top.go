@@ -228,10 +228,6 @@ func boundMetrics(next http.RoundTripper) http.RoundTripper {
 	})
 }
 
-type roundTripper func(*http.Request) (*http.Response, error)
-
-func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
-
 type body struct {
 	io.Reader
 	io.Closer

@@ -140,12 +140,13 @@ const (
 )
 
 // HowToUndo says how, for an object that was before (nil if there was none) and is
-// after an apply by a field manager.
-func HowToUndo(before, after *unstructured.Unstructured, manager string) Undo {
+// after an apply by a field manager. Created says that this apply has created it: what
+// another one with the same manager created meanwhile looks alike.
+func HowToUndo(before, after *unstructured.Unstructured, created bool, manager string) Undo {
 	switch {
 	case after == nil:
 		return Nothing
-	case before == nil && onlyBy(after, manager):
+	case before == nil && created && onlyBy(after, manager):
 		return Delete
 	case before == nil || before.GetUID() != after.GetUID():
 		return Leave

@@ -81,6 +81,7 @@ func TestHowToUndo(t *testing.T) {
 	byHand := func(c *nodev1.RuntimeClass) {
 		c.ManagedFields = append(c.ManagedFields, metav1.ManagedFieldsEntry{Manager: "me", Operation: metav1.ManagedFieldsOperationUpdate})
 	}
+	meanwhile := func(c *nodev1.RuntimeClass) { c.Annotations = map[string]string{"created": "by others"} }
 	told := func(c *nodev1.RuntimeClass) {
 		c.ManagedFields = append(c.ManagedFields, metav1.ManagedFieldsEntry{Manager: "a controller", Operation: metav1.ManagedFieldsOperationUpdate, Subresource: "status"})
 	}
@@ -89,6 +90,7 @@ func TestHowToUndo(t *testing.T) {
 		before, after *nodev1.RuntimeClass
 		want          Undo
 	}{
+		{"others with the same name made it at the same time", nil, aClass("a", "x", stored("1", "1", "me"), meanwhile), Leave},
 		{"nothing came of it", nil, nil, Nothing},
 		{"it was made", nil, aClass("a", "x", stored("1", "1", "me")), Delete},
 		{"others made it at the same time", nil, aClass("a", "x", stored("1", "1", "you", "me")), Leave},
@@ -98,7 +100,7 @@ func TestHowToUndo(t *testing.T) {
 		{"it was as it should be", aClass("a", "x", stored("1", "1", "me")), aClass("a", "x", stored("1", "1", "me")), Nothing},
 		{"others made it anew", aClass("a", "x", stored("1", "1", "me")), aClass("a", "x", stored("2", "3", "me")), Leave},
 	} {
-		if got := HowToUndo(sent(t, c.before), sent(t, c.after), "me"); got != c.want {
+		if got := HowToUndo(sent(t, c.before), sent(t, c.after), c.after == nil || c.after.Annotations == nil, "me"); got != c.want {
 			t.Errorf("%s: got %s", c.what, got)
 		}
 	}

@@ -205,6 +205,23 @@ func (r Rule) hasClass(o Options) error {
 	return fmt.Errorf("RuntimeClass %q does not exist; there are %s%s", r.Class, strings.Join(all, ", "), meant(r.Class, all))
 }
 
+// Given are the classes that rules can give, by name, each with its handler.
+func Given(o Options) map[string]string {
+	all, err := known(o)
+	if err != nil {
+		return nil
+	}
+	given := map[string]string{}
+	for _, name := range o.given(all) {
+		for _, c := range o.Classes {
+			if c.Name == name {
+				given[name] = c.Handler
+			}
+		}
+	}
+	return given
+}
+
 // given are the classes that rules can give, by name.
 func (o Options) given(all []class) []string {
 	var given []string

@@ -148,9 +148,7 @@ func (p *applyCommand) apply(c *cobra.Command, f *applyFlags, args []string) err
 			if err != nil {
 				return err
 			}
-			for _, c := range classes {
-				cluster.KeepKnown(c.RuntimeClass, before)
-			}
+			p.keep(classes, before)
 		}
 		if err := p.refuse(classes, nil); err != nil {
 			return err
@@ -175,9 +173,7 @@ func (p *applyCommand) applyTo(ctx context.Context, s *server, f *applyFlags, cl
 		return fmt.Errorf("nothing was applied: %w", err)
 	}
 	if len(f.files) == 0 {
-		for _, c := range classes {
-			cluster.KeepKnown(c.RuntimeClass, before)
-		}
+		p.keep(classes, before)
 	}
 	if err := p.refuse(classes, before); err != nil {
 		return err
@@ -200,6 +196,17 @@ func (p *applyCommand) applyTo(ctx context.Context, s *server, f *applyFlags, cl
 		return err
 	}
 	return p.printChanges(f, all)
+}
+
+// keep gives classes that were made of handlers what those that are there say and nobody has
+// said otherwise of.
+func (p *applyCommand) keep(classes []runtimeclass.Class, before []nodev1.RuntimeClass) {
+	for _, c := range classes {
+		cluster.KeepKnown(c.RuntimeClass, before)
+		if kept := cluster.KeepOverhead(c.RuntimeClass, before); kept != nil {
+			p.note("class %s keeps its overhead %s; --measurements would change it", c.Name, resources(kept))
+		}
+	}
 }
 
 // classResource is how requests call classes.

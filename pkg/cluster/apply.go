@@ -7,6 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	nodev1 "k8s.io/api/node/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -92,6 +93,36 @@ func KeepKnown(c *nodev1.RuntimeClass, there []nodev1.RuntimeClass) {
 		maps.Copy(known, c.Annotations)
 		c.Annotations = known
 	}
+}
+
+// KeepOverhead gives a class that was made without a measurement the overhead of the class that
+// is there, and says what that is: an apply would take it away, and pods would be put on nodes
+// that have no room for them.
+func KeepOverhead(c *nodev1.RuntimeClass, there []nodev1.RuntimeClass) corev1.ResourceList {
+	i := slices.IndexFunc(there, func(t nodev1.RuntimeClass) bool { return t.Name == c.Name && t.Handler == c.Handler })
+	if i < 0 || there[i].Overhead == nil || len(costs(c.Overhead)) > 0 {
+		return nil
+	}
+	kept := costs(there[i].Overhead)
+	if len(kept) == 0 {
+		return nil
+	}
+	all := maps.Clone(kept)
+	if c.Overhead != nil {
+		maps.Copy(all, c.Overhead.PodFixed)
+	}
+	c.Overhead = &nodev1.Overhead{PodFixed: all}
+	return kept
+}
+
+// costs are an overhead without what only counts pods.
+func costs(o *nodev1.Overhead) corev1.ResourceList {
+	if o == nil {
+		return nil
+	}
+	all := maps.Clone(o.PodFixed)
+	maps.DeleteFunc(all, func(name corev1.ResourceName, _ resource.Quantity) bool { return nodelabel.IsPods(string(name)) })
+	return all
 }
 
 // nameable says whether classes can have a handler: CRI daemons allow more names.

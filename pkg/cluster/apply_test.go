@@ -3,6 +3,7 @@ package cluster
 import (
 	"maps"
 	"slices"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -218,5 +219,37 @@ func TestKeepKnown(t *testing.T) {
 	}
 	if len(all) != 4 {
 		t.Error("what was there is changed")
+	}
+}
+
+// Overhead that was measured once stays if a class is made anew without a measurement.
+func TestKeepOverhead(t *testing.T) {
+	list := func(o *nodev1.Overhead) string {
+		if o == nil {
+			return ""
+		}
+		var all []string
+		for _, name := range sortedKeys(o.PodFixed) {
+			q := o.PodFixed[name]
+			all = append(all, strings.TrimPrefix(string(name), "feature.node.kubernetes.io/")+"="+q.String())
+		}
+		return strings.Join(all, ",")
+	}
+	for name, c := range map[string]struct {
+		made  *nodev1.RuntimeClass
+		there []nodev1.RuntimeClass
+		want  string
+		kept  bool
+	}{
+		"there is none":                 {aClass("a", "kata", counted), nil, "handler.kata.pods=1", false},
+		"there is none of the handler":  {aClass("a", "kata"), []nodev1.RuntimeClass{*aClass("a", "runc", memory("1Mi"))}, "", false},
+		"it was measured anew":          {aClass("a", "kata", memory("2Mi")), []nodev1.RuntimeClass{*aClass("a", "kata", memory("1Mi"))}, "memory=2Mi", false},
+		"it was not measured":           {aClass("a", "kata", counted), []nodev1.RuntimeClass{*aClass("a", "kata", memory("1Mi"))}, "handler.kata.pods=1,memory=1Mi", true},
+		"it only counted, and does not": {aClass("a", "kata"), []nodev1.RuntimeClass{*aClass("a", "kata", counted)}, "", false},
+	} {
+		kept := KeepOverhead(c.made, c.there)
+		if got := list(c.made.Overhead); got != c.want || (kept != nil) != c.kept {
+			t.Errorf("%s: it has %s, and kept %v", name, got, kept)
+		}
 	}
 }

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -95,7 +96,7 @@ func (s *State) auditClass(c *nodev1.RuntimeClass) []Finding {
 		switch {
 		case !reports(n):
 			silent = append(silent, n.Name)
-		case !has(n, c.Handler) && closedTo(n, c):
+		case closedTo(n, c):
 			closed = append(closed, n.Name)
 		case !has(n, c.Handler):
 			lacking = append(lacking, n.Name)
@@ -113,7 +114,7 @@ func (s *State) auditClass(c *nodev1.RuntimeClass) []Finding {
 		return []Finding{f}
 	case len(having)+len(waiting)+len(silent) == 0 && len(closed) > 0:
 		f.Rule, f.Concerned = RuleHandlerClosed, closed
-		f.Message = fmt.Sprintf("the handler %q takes no pods on any node that has it (%s): its pods stay pending", c.Handler, Few(closed))
+		f.Message = fmt.Sprintf("the handler %q takes no pods on any node that has it (%s): its pods stay %s", c.Handler, Few(closed), whereTheyStay(c))
 		f.Advice = fmt.Sprintf("see \"berth handler show %s\" there", c.Handler)
 		return []Finding{f}
 	case len(having)+len(waiting)+len(silent) == 0:
@@ -156,10 +157,24 @@ func (s *State) auditClass(c *nodev1.RuntimeClass) []Finding {
 	return all
 }
 
-// closedTo says whether a node has the handler of a class, which takes no pods: such are
-// not reported. The scheduler knows if the class's pods are counted.
+// closedTo says whether a node has the handler of a class, which takes no pods. Some of these
+// are reported, and others not: then the scheduler only knows if the class's pods are counted.
 func closedTo(n *corev1.Node, c *nodev1.RuntimeClass) bool {
-	return runtimeclass.Counted(c) && n.Labels[nodelabel.Present(c.Handler)] == nodelabel.True
+	return closed(n, c.Handler) && (runtimeclass.Counted(c) || has(n, c.Handler))
+}
+
+// closed says whether the labels of a node say that a handler is there and takes no pods. One
+// that is cordoned is reported all the same.
+func closed(n *corev1.Node, handler string) bool {
+	return handler != "" && n.Labels[nodelabel.Present(handler)] == nodelabel.True && n.Labels[nodelabel.Handler(handler)] != nodelabel.Ready
+}
+
+// whereTheyStay is what becomes of pods whose handler takes none.
+func whereTheyStay(c *nodev1.RuntimeClass) string {
+	if runtimeclass.Counted(c) {
+		return "pending"
+	}
+	return "in ContainerCreating"
 }
 
 // selection is by what a class selects nodes, in words.
@@ -172,12 +187,38 @@ func (s *State) selection(c *nodev1.RuntimeClass) string {
 
 func (s *State) whereInstead(c *nodev1.RuntimeClass, elsewhere []string) string {
 	if len(elsewhere) > 0 {
-		return fmt.Sprintf("nodes that have the handler are not selected (%s): label them, or change its nodeSelector", Few(elsewhere))
+		return fmt.Sprintf("nodes that have the handler are not selected (%s): %s", Few(elsewhere), s.remedy([]string{c.Name}, elsewhere))
 	}
 	if len(s.Nodes) == 0 {
 		return "the cluster has no nodes"
 	}
 	return fmt.Sprintf("give nodes the handler %q, or delete the class", c.Handler)
+}
+
+// remedy is how classes can get to select nodes that they do not.
+func (s *State) remedy(classes, nodes []string) string {
+	labelled, taints := true, map[string]string{}
+	for i := range s.Nodes {
+		n := &s.Nodes[i]
+		if !slices.Contains(nodes, n.Name) {
+			continue
+		}
+		for _, name := range classes {
+			scheduling := cmp.Or(s.class(name).Scheduling, &nodev1.Scheduling{})
+			labelled = labelled && missing(scheduling.NodeSelector, n) == ""
+			if taint, kept := untolerated(n, scheduling.Tolerations); kept {
+				taints[taint.ToString()] = ""
+			}
+		}
+	}
+	var all []string
+	if !labelled {
+		all = append(all, "label them as its nodeSelector requires, or change that")
+	}
+	if len(taints) > 0 {
+		all = append(all, "let the class tolerate "+Few(sortedKeys(taints)))
+	}
+	return strings.Join(all, "; ")
 }
 
 // meant is the handler that a name was probably meant to be, as a question.
@@ -216,7 +257,7 @@ func (s *State) auditHandler(name string) []Finding {
 	case len(missed) > 0:
 		f.Rule, f.Concerned = RuleNodeNotSelected, missed
 		f.Message = fmt.Sprintf("nodes with it that none of its classes (%s) selects: %s", Few(classes), Few(missed))
-		f.Advice = "label them as the class's nodeSelector requires"
+		f.Advice = s.remedy(classes, missed)
 	default:
 		return nil
 	}

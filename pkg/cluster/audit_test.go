@@ -49,7 +49,15 @@ func TestAudit(t *testing.T) {
 	labelled := func(name, handler string) corev1.Node { return aNode(name, label(handler), "", handler) }
 	kata := *aClass("kata", "kata", selecting(label("kata")))
 	present := func(name, handler string) corev1.Node {
-		return aNode(name, map[string]string{"feature.node.kubernetes.io/handler.kata.present": "true"}, "", handler)
+		labels := map[string]string{"feature.node.kubernetes.io/handler.kata.present": "true"}
+		if handler == "kata" {
+			labels["feature.node.kubernetes.io/handler.kata"] = "ready"
+		}
+		return aNode(name, labels, "", handler)
+	}
+	// A handler that is cordoned is reported, and its places are those of the pods that it has.
+	cordonedHandler := func(name string) corev1.Node {
+		return roomy(aNode(name, map[string]string{"feature.node.kubernetes.io/handler.kata.present": "true"}, "", "kata"), "kata", "3")
 	}
 	counting := *aClass("kata", "kata", counted, selecting(map[string]string{"feature.node.kubernetes.io/handler.kata.present": "true"}))
 	saying := func(message string) func(*corev1.Pod) {
@@ -148,6 +156,19 @@ func TestAudit(t *testing.T) {
 		}}, AuditOptions{}, []string{
 			`error handler-takes-no-pods RuntimeClass kata [b]: the handler "kata" takes no pods on any node that has it (b): its pods stay pending`,
 			`error pod-without-node RuntimeClass kata [web/p]: pod web/p cannot be scheduled: no schedulable node has room for more pods of the handler "kata"; its feature.node.kubernetes.io/handler.kata.pods are in use, or it takes no pods: see "kubectl get nodes -o custom-columns=NAME:.metadata.name,ROOM:.status.capacity.feature\.node\.kubernetes\.io/handler\.kata\.pods"`,
+		}},
+		{"a handler is cordoned on some", State{Nodes: []corev1.Node{roomy(present("a", "kata"), "kata", "3"), cordonedHandler("b")}, Classes: []nodev1.RuntimeClass{counting}}, AuditOptions{}, []string{
+			`warning handler-takes-no-pods RuntimeClass kata [b]: the handler "kata" takes no pods on b; see "berth handler show kata" there`,
+		}},
+		{"a handler is cordoned", State{Nodes: []corev1.Node{cordonedHandler("b")}, Classes: []nodev1.RuntimeClass{counting, *aClass("uncounted", "kata")}}, AuditOptions{}, []string{
+			`error handler-takes-no-pods RuntimeClass kata [b]: the handler "kata" takes no pods on any node that has it (b): its pods stay pending`,
+			`error handler-takes-no-pods RuntimeClass uncounted [b]: the handler "kata" takes no pods on any node that has it (b): its pods stay in ContainerCreating`,
+		}},
+		{"a taint, and no label, is in the way", State{Nodes: []corev1.Node{labelled("a", "kata"), tainted(labelled("b", "kata"), "infra")}, Classes: []nodev1.RuntimeClass{kata}}, AuditOptions{}, []string{
+			"warning node-not-selected handler kata [b]: nodes with it that none of its classes (kata) selects: b; let the class tolerate infra:NoSchedule",
+		}},
+		{"a taint and labels are in the way", State{Nodes: []corev1.Node{tainted(aNode("b", nil, "kata"), "infra")}, Classes: []nodev1.RuntimeClass{kata}}, AuditOptions{}, []string{
+			"error class-without-node RuntimeClass kata []: no node is selected by feature.node.kubernetes.io/handler.kata=ready: its pods stay pending; nodes that have the handler are not selected (b): label them as its nodeSelector requires, or change that; let the class tolerate infra:NoSchedule",
 		}},
 		{"overhead", State{Nodes: []corev1.Node{aNode("a", nil, "kata")}, Classes: []nodev1.RuntimeClass{*aClass("small", "kata", memory("64Mi")), *aClass("large", "kata", memory("128Mi")), *aClass("none", "kata")}}, AuditOptions{measuredAs("kata", 10, "100Mi")}, []string{
 			"error overhead-too-small RuntimeClass small []: overhead.podFixed[memory]: 64Mi is less than 100Mi, the p95 of 10 pods, by m.yaml; declare 100Mi",

@@ -3,10 +3,12 @@ package cluster
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	quantity "k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/component-helpers/resource"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 
@@ -58,7 +60,12 @@ type Reason struct {
 	Nodes []string `json:"nodes"`
 }
 
-func (r Reason) String() string { return fmt.Sprintf("%s (%s)", r.Text, Few(r.Nodes)) }
+func (r Reason) String() string {
+	if len(r.Nodes) == 0 {
+		return r.Text
+	}
+	return fmt.Sprintf("%s (%s)", r.Text, Few(r.Nodes))
+}
 
 // Why is all that is against a candidate.
 func (c Candidate) Why() string {
@@ -75,6 +82,10 @@ func (c Candidate) Why() string {
 // Fit says with which classes, and on which nodes, a pod can run; the first is the
 // one to prefer. Whether there is room on a node at the moment is not looked at.
 func Fit(pod *corev1.Pod, s *State, o FitOptions) []Candidate {
+	if o.Admitted {
+		pod = pod.DeepCopy()
+		pod.Spec.NodeName = "" // the scheduler has chosen it
+	}
 	name, plain := "", pod.DeepCopy()
 	if pod.Spec.RuntimeClassName != nil {
 		name = *pod.Spec.RuntimeClassName
@@ -86,7 +97,10 @@ func Fit(pod *corev1.Pod, s *State, o FitOptions) []Candidate {
 	for i := range s.Classes {
 		classes = append(classes, runtimeclass.Class{Version: "v1", RuntimeClass: &s.Classes[i]})
 	}
-	all := []Candidate{s.admitted(Candidate{Own: pod.Spec.RuntimeClassName == nil}, plain, classes, o)}
+	all := []Candidate{s.admitted(Candidate{Own: pod.Spec.RuntimeClassName == nil, annotated: unchosen(classes, o.Handlers)}, plain, classes, o)}
+	if pod.Spec.RuntimeClassName != nil && s.class(name) == nil {
+		all = append(all, Candidate{Class: name, Own: true, Fits: capability.No, Rejection: runtimeclass.Admit(pod, classes).Rejection})
+	}
 	for _, c := range classes {
 		one := Candidate{Class: c.Name, Handler: c.Handler, Own: c.Name == name}
 		if h, err := c.Annotated(); err == nil {
@@ -112,6 +126,30 @@ func Fit(pod *corev1.Pod, s *State, o FitOptions) []Candidate {
 		return cmp.Or(cmp.Compare(rank(a.Fits), rank(b.Fits)), isolation, overhead, cmp.Compare(a.Class, b.Class), cmp.Compare(a.Handler, b.Handler))
 	})
 	return all
+}
+
+// unchosen is what is known of the handler of pods without a class: the one that a list, or
+// the annotation of a class, calls the default. Other nodes may have another one, so what it
+// lacks is not known, as policies have it.
+func unchosen(classes []runtimeclass.Class, handlers []runtimeclass.Handler) capability.Table {
+	all := slices.Clone(handlers)
+	for _, c := range classes {
+		if h, err := c.Annotated(); err == nil && !slices.ContainsFunc(handlers, func(l runtimeclass.Handler) bool { return l.Name == h.Name }) {
+			all = append(all, h)
+		}
+	}
+	i := slices.IndexFunc(all, func(h runtimeclass.Handler) bool { return h.Default })
+	if i < 0 {
+		return capability.Table{}
+	}
+	h := all[i].Anywhere()
+	h.Isolation = ""
+	for name, k := range h.Capabilities {
+		if k.Answer == capability.No {
+			h.Doubt(name, "the default of the node that was asked does not")
+		}
+	}
+	return h.Table
 }
 
 func rank(a capability.Answer) int {
@@ -145,7 +183,7 @@ func (s *State) candidate(c Candidate, pod *corev1.Pod, o FitOptions) Candidate 
 	}
 	known = known.Anywhere()
 	c.Isolation = known.Isolation
-	affinity, asks := nodeaffinity.GetRequiredNodeAffinity(pod), resource.PodRequests(pod, resource.PodResourcesOptions{})
+	affinity, asks := nodeaffinity.GetRequiredNodeAffinity(pod), resource.PodRequests(requesting(pod), resource.PodResourcesOptions{})
 	reasons := map[string][]string{}
 	for i := range s.Nodes {
 		n := &s.Nodes[i]
@@ -161,6 +199,9 @@ func (s *State) candidate(c Candidate, pod *corev1.Pod, o FitOptions) Candidate 
 			reasons[text] = append(reasons[text], n.Name)
 		}
 	}
+	if len(s.Nodes) == 0 {
+		c.Reasons = append(c.Reasons, Reason{Text: "the cluster has no nodes"})
+	}
 	for _, text := range sortedKeys(reasons) {
 		c.Reasons = append(c.Reasons, Reason{text, reasons[text]})
 	}
@@ -175,6 +216,34 @@ func (s *State) candidate(c Candidate, pod *corev1.Pod, o FitOptions) Candidate 
 	return c
 }
 
+// requesting is a pod with the requests that the API server makes of its limits.
+func requesting(pod *corev1.Pod) *corev1.Pod {
+	pod = pod.DeepCopy()
+	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		for i := range list {
+			list[i].Resources.Requests = withDefaults(list[i].Resources.Requests, list[i].Resources.Limits)
+		}
+	}
+	if whole := pod.Spec.Resources; whole != nil {
+		// Containers that request something count before the limits of the pod.
+		of := resource.AggregateContainerRequests(pod, resource.PodResourcesOptions{})
+		maps.DeleteFunc(of, func(name corev1.ResourceName, _ quantity.Quantity) bool {
+			return !resource.IsSupportedPodLevelResource(name)
+		})
+		whole.Requests = withDefaults(withDefaults(whole.Requests, of), whole.Limits)
+	}
+	return pod
+}
+
+func withDefaults(requests, from corev1.ResourceList) corev1.ResourceList {
+	all := maps.Clone(from)
+	if all == nil {
+		return requests
+	}
+	maps.Copy(all, requests)
+	return all
+}
+
 // against is what keeps a pod from a node, and what may.
 func against(n *corev1.Node, pod *corev1.Pod, known runtimeclass.Handler, affinity nodeaffinity.RequiredNodeAffinity, asks corev1.ResourceList) (no, maybe []string) {
 	switch {
@@ -183,6 +252,13 @@ func against(n *corev1.Node, pod *corev1.Pod, known runtimeclass.Handler, affini
 		return []string{"the node does not have the handler"}, nil
 	case known.Name != "":
 		maybe = append(maybe, "the node does not report its handlers")
+	}
+	full := closed(n, known.Name)
+	if full {
+		no = append(no, "the handler takes no pods there")
+	}
+	if pod.Spec.NodeName != "" && pod.Spec.NodeName != n.Name {
+		no = append(no, "spec.nodeName of the pod is "+pod.Spec.NodeName)
 	}
 	if !ready(n) {
 		no = append(no, "the node is not ready")
@@ -197,8 +273,15 @@ func against(n *corev1.Node, pod *corev1.Pod, known runtimeclass.Handler, affini
 		no = append(no, fmt.Sprintf("the taint %s is not tolerated", taint.ToString()))
 	}
 	for _, name := range sortedKeys(asks) {
-		if want, has := asks[name], n.Status.Allocatable[name]; n.Status.Allocatable != nil && !want.IsZero() && want.Cmp(has) > 0 {
-			if nodelabel.IsPods(string(name)) {
+		has, is := n.Status.Allocatable[name]
+		if want := asks[name]; n.Status.Allocatable != nil && !want.IsZero() && want.Cmp(has) > 0 {
+			switch counting := nodelabel.IsPods(string(name)); {
+			case counting && full:
+				continue
+			case counting && !is:
+				no = append(no, fmt.Sprintf("the node does not have %s: berth-controller sets it", name))
+				continue
+			case counting:
 				no = append(no, fmt.Sprintf("the node has no room for pods of the handler: %s is %s", name, has.String()))
 				continue
 			}

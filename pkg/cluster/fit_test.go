@@ -32,6 +32,28 @@ func asking(memory string) func(*corev1.Pod) {
 	}
 }
 
+func limited(memory string, whole *corev1.ResourceRequirements) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		p.Spec.Containers, p.Spec.Resources = []corev1.Container{{Name: "c"}}, whole
+		if memory != "" {
+			p.Spec.Containers[0].Resources.Limits = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse(memory)}
+		}
+	}
+}
+
+// allocating sets how many pods of kata a node has room for.
+func allocating(n corev1.Node, pods string) corev1.Node {
+	n.Status.Allocatable["feature.node.kubernetes.io/handler.kata.pods"] = resource.MustParse(pods)
+	return n
+}
+
+// defaulting is a class of the handler that pods without a class get.
+func defaulting(hostPID string) nodev1.RuntimeClass {
+	c := *aClass("std", "runc")
+	c.Annotations = map[string]string{runtimeclass.DefaultAnnotation: "true", runtimeclass.CapabilitiesAnnotation: `{"host-pid": {"answer": "` + hostPID + `", "source": "declared"}}`}
+	return c
+}
+
 func hostUsers(p *corev1.Pod) {
 	no := false
 	p.Spec.HostUsers = &no
@@ -109,7 +131,7 @@ func TestFit(t *testing.T) {
 			"|| yes [a b] []|", "std|runc| yes [a b] []|", "kata|kata| own yes [a] []|",
 		}},
 		{"a pod that cost something, of a class that is gone", aPod("p", "gone", "", costs("1Mi")), State{Nodes: two, Classes: []nodev1.RuntimeClass{std}}, FitOptions{Admitted: true}, []string{
-			"|| yes [a b] []|", "std|runc| yes [a b] []|", "|kata| no [] []|no class uses it (a)",
+			"|| yes [a b] []|", "std|runc| yes [a b] []|", "|kata| no [] []|no class uses it (a)", `gone|| own no [] []|pods "p" is forbidden: pod rejected: RuntimeClass "gone" not found`,
 		}},
 		{"overhead that its class has", aPod("p", "kata", "", costs("100Mi")), State{Nodes: two, Classes: []nodev1.RuntimeClass{kata, std}}, FitOptions{}, []string{
 			"kata|kata| own yes [a] []|", "|| no [] []|" + noClass, "std|runc| no [] []|" + noClass,
@@ -124,7 +146,7 @@ func TestFit(t *testing.T) {
 			"|| yes [a] []|the node's labels do not match", "std|runc| yes [a] []|the node's labels do not match", "kata|kata| own yes [a] []|",
 		}},
 		{"a pod of a class that is gone", aPod("p", "gone", ""), State{Nodes: two, Classes: []nodev1.RuntimeClass{std}}, FitOptions{}, []string{
-			"|| yes [a b] []|", "std|runc| yes [a b] []|", "|kata| no [] []|no class uses it (a)",
+			"|| yes [a b] []|", "std|runc| yes [a b] []|", "|kata| no [] []|no class uses it (a)", `gone|| own no [] []|pods "p" is forbidden: pod rejected: RuntimeClass "gone" not found`,
 		}},
 		{"admission refuses it", aPod("p", "", "", on(map[string]string{"feature.node.kubernetes.io/handler.kata": "gone"})), State{Nodes: two, Classes: []nodev1.RuntimeClass{kata, std}}, FitOptions{}, []string{
 			"|| own no [] []|the node's labels do not match: feature.node.kubernetes.io/handler.kata=gone (a, b)",
@@ -138,7 +160,30 @@ func TestFit(t *testing.T) {
 		{"too large for a node that counts in Ki", aPod("p", "", "", asking("1Gi")), State{Nodes: []corev1.Node{sized(aNode("a", nil, ""), "1023999Ki")}}, FitOptions{}, []string{
 			"|| own no [] []|1Gi memory is requested, including overhead, but the node has 999.9Mi (a)",
 		}},
-		{"no nodes", aPod("p", "", ""), State{Classes: []nodev1.RuntimeClass{std}}, FitOptions{}, []string{"|| own no [] []|", "std|runc| no [] []|"}},
+		{"no nodes", aPod("p", "", ""), State{Classes: []nodev1.RuntimeClass{std}}, FitOptions{}, []string{"|| own no [] []|the cluster has no nodes", "std|runc| no [] []|the cluster has no nodes"}},
+		{"limits that are requests", aPod("p", "", "", limited("2Gi", nil)), State{Nodes: []corev1.Node{sized(aNode("a", nil, ""), "1Gi"), sized(aNode("b", nil, ""), "2Gi")}}, FitOptions{}, []string{
+			"|| own yes [b] []|2Gi memory is requested, including overhead, but the node has 1Gi (a)",
+		}},
+		{"limits of the pod that are requests", aPod("p", "", "", limited("", &corev1.ResourceRequirements{Limits: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("2Gi")}})), State{Nodes: []corev1.Node{sized(aNode("a", nil, ""), "1Gi")}}, FitOptions{}, []string{
+			"|| own no [] []|2Gi memory is requested",
+		}},
+		{"requests of containers before limits of the pod", aPod("p", "", "", limited("1Gi", &corev1.ResourceRequirements{Limits: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("2Gi")}})), State{Nodes: []corev1.Node{sized(aNode("a", nil, ""), "1Gi")}}, FitOptions{}, []string{
+			"|| own yes [a] []|",
+		}},
+		{"a handler that takes no pods, and one that nobody counts", aPod("p", "", ""), State{Nodes: []corev1.Node{
+			sized(aNode("a", map[string]string{"feature.node.kubernetes.io/handler.kata.present": "true"}, "", "kata"), "1Gi"), sized(aNode("b", nil, "", "kata"), "1Gi"), allocating(sized(aNode("c", nil, "", "kata"), "1Gi"), "0"),
+		}, Classes: []nodev1.RuntimeClass{*aClass("kata", "kata", counted)}}, FitOptions{}, []string{
+			"|| own yes [a b c] []|",
+			"kata|kata| no [] []|the handler takes no pods there (a); the node does not have feature.node.kubernetes.io/handler.kata.pods: berth-controller sets it (b); the node has no room for pods of the handler: feature.node.kubernetes.io/handler.kata.pods is 0 (c)",
+		}},
+		{"a node of its own", aPod("p", "", "b"), State{Nodes: []corev1.Node{aNode("a", nil, ""), aNode("b", nil, "")}}, FitOptions{}, []string{"|| own yes [b] []|spec.nodeName of the pod is b (a)"}},
+		{"a node that it has got", aPod("p", "", "b"), State{Nodes: []corev1.Node{aNode("a", nil, ""), aNode("b", nil, "")}}, FitOptions{Admitted: true}, []string{"|| own yes [a b] []|"}},
+		{"what a default handler can do", aPod("p", "", "", func(p *corev1.Pod) { p.Spec.HostPID = true }), State{Nodes: two, Classes: []nodev1.RuntimeClass{defaulting("yes")}}, FitOptions{}, []string{
+			"|| own yes [a b] []|", "std|runc| yes [a b] []|", "|kata| no",
+		}},
+		{"what a default handler cannot do", aPod("p", "", "", func(p *corev1.Pod) { p.Spec.HostPID = true }), State{Nodes: two, Classes: []nodev1.RuntimeClass{defaulting("no")}}, FitOptions{}, []string{
+			"|| own unknown [] [a b]|spec.hostPID: true needs host-pid, but the handler may not support it: the default of the node that was asked does not (a, b)", "|kata| no", "std|runc| no",
+		}},
 	} {
 		t.Run(c.what, func(t *testing.T) {
 			before := c.pod.DeepCopy()

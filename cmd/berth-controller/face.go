@@ -16,6 +16,21 @@ import (
 // closeGrace is how long the end waits for who reads metrics.
 const closeGrace = time.Second
 
+// checkAddress says what is wrong with an address by itself.
+func checkAddress(address string) error {
+	if address == "" {
+		return nil
+	}
+	_, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return fmt.Errorf("--address=%s: %w; write [HOST]:PORT", address, err)
+	}
+	if _, err := net.LookupPort("tcp", port); err != nil {
+		return fmt.Errorf("--address=%s: %q is not a port", address, port)
+	}
+	return nil
+}
+
 // serve says at an address what registry has, and whether this controller lives: not if it
 // holds the lease and has not renewed it. It is ready also if it waits for the lease, or an
 // upgrade would wait for it. At no address it does nothing.

@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"os/signal"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -17,7 +18,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -94,6 +95,12 @@ func run(ctx context.Context, kubeconfig, namespace, address string, counting ca
 	}
 	if namespace == "" {
 		return commandline.Wrong(errors.New("--namespace is empty"))
+	}
+	if errs := validation.IsDNS1123Label(namespace); len(errs) > 0 {
+		return commandline.Wrong(fmt.Errorf("--namespace: %q is not a name of a namespace: %s", namespace, strings.Join(errs, "; ")))
+	}
+	if err := checkAddress(address); err != nil {
+		return commandline.Wrong(err)
 	}
 	config, err := connect(kubeconfig)
 	if err != nil {

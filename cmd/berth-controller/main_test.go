@@ -13,6 +13,9 @@ func TestWrongCommandLines(t *testing.T) {
 		"extra":                  `"berth-controller" takes no arguments, got "extra"; see "berth-controller --help"`,
 		"--namspace x":           "unknown flag: --namspace",
 		"--namespace=":           "--namespace is empty",
+		"--namespace=UP":         `--namespace: "UP" is not a name of a namespace: `,
+		"--address nonsense":     "--address=nonsense: address nonsense: missing port in address; write [HOST]:PORT",
+		"--address :99999":       `--address=:99999: "99999" is not a port`,
 		"--count-overhead=twice": "--count-overhead=twice must be by-status or once",
 		"--kubeconfig /nowhere":  "--kubeconfig /nowhere: no such file or directory",
 	} {

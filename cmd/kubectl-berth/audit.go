@@ -69,7 +69,10 @@ func (p *auditCommand) audit(ctx context.Context, f *auditFlags) error {
 		return err
 	}
 	state, err := s.stateWithPods(ctx, *p.config.Namespace)
-	if err != nil {
+	switch ofAll := strings.Contains(fmt.Sprint(err), " -A\""); {
+	case err != nil && ofAll:
+		return fmt.Errorf("%w; or look at one namespace by -n", err)
+	case err != nil:
 		return err
 	}
 	policies, err := s.policies(ctx)

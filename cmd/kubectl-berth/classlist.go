@@ -93,9 +93,13 @@ func (p *listCommand) listClasses(ctx context.Context, names []string, form stri
 		}
 		shown = append(shown, one)
 	}
+	var there []string
+	for i := range classes {
+		there = append(there, classes[i].Name)
+	}
 	for _, name := range names {
-		if !slices.ContainsFunc(shown, func(c listedClass) bool { return c.Name == name }) {
-			return fmt.Errorf("RuntimeClass %q does not exist", name)
+		if !slices.Contains(there, name) {
+			return fmt.Errorf("RuntimeClass %q does not exist%s", name, instead(name, there))
 		}
 	}
 	return output.Encode(p.Out, form, map[string]any{"classes": shown}, func(w io.Writer) error { return classesTable(shown, form == "wide").Write(w) })

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"regexp"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -92,6 +93,20 @@ func clients(config *rest.Config) (*server, error) {
 	return &server{config.Host, core, node.RuntimeClasses(), objects}, nil
 }
 
+var inNamespace = regexp.MustCompile(`in the namespace "([^"]+)"`)
+
+// scope is the flag by which kubectl asks about the right that was missing: without one it
+// asks about a namespace that may be another one.
+func scope(resource string, err error) string {
+	if of := inNamespace.FindStringSubmatch(err.Error()); of != nil {
+		return " -n " + of[1]
+	}
+	if resource == "pods" || resource == "events" {
+		return " -A"
+	}
+	return ""
+}
+
 type statusKey struct{}
 
 // withStatus has the HTTP status of a request kept, which clients of objects do not tell.
@@ -146,7 +161,7 @@ func (s *server) explain(verb, resource string, err error) error {
 	case errors.Is(err, context.Canceled):
 		return fmt.Errorf("%s %s: interrupted", verb, resource)
 	case apierrors.IsForbidden(err):
-		return fmt.Errorf("%w; you need the verb %q on %q, see \"kubectl auth can-i %s %s\"", err, verb, resource, verb, resource)
+		return fmt.Errorf("%w; you need the verb %q on %q, see \"kubectl auth can-i %s %s%s\"", err, verb, resource, verb, resource, scope(resource, err))
 	case apierrors.IsUnauthorized(err):
 		return fmt.Errorf("the API server %s rejected your credentials: %w; check the user of the kubeconfig's context", s.host, err)
 	case errors.As(err, &unreachable), errors.As(err, &network):

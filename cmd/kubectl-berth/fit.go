@@ -61,7 +61,10 @@ status is 3 if a pod cannot run anywhere.`,
 			if !f.local && (len(f.classes) > 0 || f.measurements != "") {
 				return misused(c, errors.New("--classes and --measurements need --local"))
 			}
-			if (len(f.files) > 0) == (len(args) > 0) {
+			switch {
+			case len(f.files) > 0 && len(args) > 0:
+				return misused(c, errors.New("use -f or TYPE/NAME, not both"))
+			case len(f.files) == 0 && len(args) == 0:
 				return misused(c, errors.New("no pods given: use -f, or TYPE/NAME"))
 			}
 			if !slices.Contains(runtimeclass.Preferences, runtimeclass.Preference(f.prefer)) {

@@ -73,9 +73,13 @@ func (p *nodeCommands) nodes(ctx context.Context, names []string, selector, form
 	if err != nil {
 		return err
 	}
+	var there []string
+	for i := range state.Nodes {
+		there = append(there, state.Nodes[i].Name)
+	}
 	for _, name := range names {
-		if !slices.ContainsFunc(state.Nodes, func(n corev1.Node) bool { return n.Name == name }) {
-			return fmt.Errorf("node %q does not exist", name)
+		if !slices.Contains(there, name) {
+			return fmt.Errorf("node %q does not exist%s", name, instead(name, there))
 		}
 	}
 	shown := []cluster.Node{}
@@ -84,7 +88,10 @@ func (p *nodeCommands) nodes(ctx context.Context, names []string, selector, form
 			shown = append(shown, n)
 		}
 	}
-	if len(shown) == 0 {
+	switch {
+	case len(state.Nodes) == 0:
+		p.note("the cluster has no nodes")
+	case len(shown) == 0:
 		p.note("no nodes match; nodes in the cluster: %d", len(state.Nodes))
 	}
 	return output.Encode(p.Out, form, map[string]any{"nodes": shown}, func(w io.Writer) error { return nodesTable(shown, form == "wide").Write(w) })

@@ -68,6 +68,9 @@ removes policies of earlier calls. Generate them again when classes or handlers 
 			if err := f.check(); err != nil {
 				return misused(c, err)
 			}
+			if f.apply && c.Flags().Changed("output") {
+				return misused(c, errors.New("-o is for printing; it cannot be combined with --apply"))
+			}
 			return p.policy(c.Context(), f)
 		},
 	}
@@ -128,6 +131,9 @@ func (f *policyFlags) check() error {
 	if !f.apply && (f.dryRun || f.force || f.prune) {
 		return errors.New("--dry-run, --force-conflicts and --prune need --apply")
 	}
+	if f.state && f.handlers == "" {
+		return errors.New("--with-state needs --handlers: classes do not say whether their handler takes pods")
+	}
 	for _, name := range f.exempt {
 		if errs := validation.IsDNS1123Label(name); len(errs) > 0 {
 			return fmt.Errorf("--exempt: %q is not a name of a namespace: %s", name, strings.Join(errs, "; "))
@@ -154,6 +160,7 @@ func (p *policyCommand) policy(ctx context.Context, f *policyFlags) error {
 			return err
 		}
 		for i := range classes {
+			p.forget(&classes[i])
 			o.Classes = append(o.Classes, runtimeclass.Class{Source: runtimeclass.Source{File: "the cluster"}, Version: "v1", RuntimeClass: &classes[i]})
 		}
 	}
@@ -175,6 +182,18 @@ func (p *policyCommand) policy(ctx context.Context, f *policyFlags) error {
 		return p.applyPolicies(ctx, s, f, all)
 	}
 	return p.printPolicies(f, all)
+}
+
+// forget takes annotations away that cannot be read, and says so: one class must not keep the
+// whole cluster from having policies.
+func (p *policyCommand) forget(c *nodev1.RuntimeClass) {
+	one := runtimeclass.Class{Source: runtimeclass.Source{File: "the cluster"}, Version: "v1", RuntimeClass: c}
+	if _, err := one.Annotated(); err != nil {
+		p.note("%v; what its annotations say is left out: generate the class again, or remove them", err)
+		for _, key := range runtimeclass.Annotations {
+			delete(c.Annotations, key)
+		}
+	}
 }
 
 // givenClasses fails unless the cluster has the classes that rules give, which came from
@@ -250,6 +269,9 @@ func (p *policyCommand) notePassed(o policy.Options) {
 	}
 	if policy.DefaultUnknown(o) {
 		p.note("the handler of pods without a class is not known: these pods are not checked; use --default")
+	}
+	for _, name := range policy.Exempted(o) {
+		p.note("rule %s is for no pods: all of its namespaces are exempt", name)
 	}
 	for _, name := range policy.Weak(o) {
 		p.note("rule %s gives pods no more than shared-kernel: no class gives vm or user-space-kernel; with least: user-space-kernel it fails instead", name)

@@ -9,6 +9,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
+	"github.com/berth-cri/berth/pkg/cluster"
+	"github.com/berth-cri/berth/pkg/handler"
 	"github.com/berth-cri/berth/pkg/nodelabel"
 )
 
@@ -35,6 +37,18 @@ func costs(l corev1.ResourceList) string {
 	l = maps.Clone(l)
 	maps.DeleteFunc(l, func(name corev1.ResourceName, _ resource.Quantity) bool { return nodelabel.IsPods(string(name)) })
 	return resources(l)
+}
+
+// instead says what there is in place of a name that does not exist.
+func instead(name string, all []string) string {
+	if len(all) == 0 {
+		return ""
+	}
+	text := "; there are " + cluster.Few(all)
+	if near, ok := handler.Nearest(name, all); ok {
+		text += fmt.Sprintf(" (did you mean %q?)", near)
+	}
+	return text
 }
 
 func or(s string) string {

@@ -81,7 +81,7 @@ func KeepKnown(c *nodev1.RuntimeClass, there []nodev1.RuntimeClass) {
 		return
 	}
 	known := map[string]string{}
-	for _, key := range []string{runtimeclass.IsolationAnnotation, runtimeclass.CapabilitiesAnnotation, runtimeclass.ConformsAnnotation, runtimeclass.DefaultAnnotation} {
+	for _, key := range runtimeclass.Annotations {
 		if _, said := c.Annotations[key]; said {
 			return
 		}

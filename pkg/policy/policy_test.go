@@ -275,8 +275,8 @@ func TestJudged(t *testing.T) {
 func TestRulesGivenWrong(t *testing.T) {
 	const at = "rules.yaml:"
 	for text, want := range map[string]string{
-		"":          "rules.yaml: is not a list of rules: it has 0 documents instead of one",
-		"rules: 1":  "is not a list of rules: rules cannot be a number",
+		"":          "rules.yaml: is not a mapping with the key rules: it has 0 documents instead of one",
+		"rules: 1":  "is not a mapping with the key rules: rules cannot be a number",
 		"rules: []": "has no rules; write them below the key rules",
 		"a: [\n":    "is not YAML: ",
 		"rules:\n- name: a\n  class: x\nrule: 1\n":                                   at + `4: document 1: unknown field "rule"; allowed are rules (did you mean "rules"?)`,
@@ -293,6 +293,9 @@ func TestRulesGivenWrong(t *testing.T) {
 		"rules:\n- name: a\n  class: x\n  namespaces:\n    labels:\n      a b: c\n":  at + `6: document 1: rules[0].namespaces.labels[a b]: a b=c is not a label: `,
 		"rules:\n- {name: a, isolation: vm, least: vm}":                              at + `2: document 1: rules[0].least: is only for isolation: strongest`,
 		"rules:\n- {name: a, isolation: strongest, least: strongest}":                at + `2: document 1: rules[0].least: "strongest" must be one of vm, user-space-kernel, shared-kernel`,
+		"rules:\n- {name: a, class: x, namespaces: {names: []}}":                     at + `2: document 1: rules[0].namespaces.names: is empty; leave the key out if it does not matter`,
+		"rules:\n- {name: a, class: x, pods: {labels: {}}}":                          at + `2: document 1: rules[0].pods.labels: is empty; leave`,
+		"- {name: a, class: x}":                                                      `is not a mapping with the key rules: it is a list`,
 		"rules:\n- {name: a, class: x}\n- {name: b, class: z}\n":                     at + `3: document 1: rules[1]: is never reached: rule "a" before it is for all pods`,
 		"rules:\n- {name: a, class: x, pods: {asks: [exec]}}\n- {name: a, class: z}": at + `3: document 1: rules[1].name: duplicate rule "a"`,
 	} {

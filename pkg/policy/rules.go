@@ -78,7 +78,7 @@ func ParseRules(file string, text []byte) ([]Rule, error) {
 	var read struct {
 		Rules []Rule `json:"rules"`
 	}
-	source, err := runtimeclass.ParseOne(file, text, "a list of rules", &read)
+	source, err := runtimeclass.ParseOne(file, text, "a mapping with the key rules", &read)
 	var problems runtimeclass.Problems
 	if err != nil {
 		if !errors.As(err, &problems) || source.Document == 0 {
@@ -138,6 +138,14 @@ func hint(p runtimeclass.Problem) string {
 
 // check says what is wrong with a rule by itself.
 func (r *Rule) check(wrong func(key, format string, args ...any)) {
+	for key, empty := range map[string]bool{
+		"namespaces.names": r.Namespaces.Names != nil && len(r.Namespaces.Names) == 0, "namespaces.labels": r.Namespaces.Labels != nil && len(r.Namespaces.Labels) == 0,
+		"pods.labels": r.Pods.Labels != nil && len(r.Pods.Labels) == 0, "pods.asks": r.Pods.Asks != nil && len(r.Pods.Asks) == 0,
+	} {
+		if empty { // a template may make such, and the rule would be for all pods
+			wrong(key, "is empty; leave the key out if it does not matter")
+		}
+	}
 	for i, name := range r.Namespaces.Names {
 		if errs := validation.IsDNS1123Label(name); len(errs) > 0 {
 			wrong(fmt.Sprintf("namespaces.names[%d]", i), "%q is not a name of a namespace: %s", name, strings.Join(errs, "; "))
@@ -291,6 +299,18 @@ func (r Rule) wants(isolation capability.Isolation) bool {
 		least = i
 	}
 	return slices.Index(strengths, isolation) <= least
+}
+
+// Exempted are the rules for nothing but namespaces that are left alone.
+func Exempted(o Options) []string {
+	var all []string
+	for _, r := range o.Rules {
+		left := slices.ContainsFunc(r.Namespaces.Names, func(name string) bool { return !slices.Contains(o.Exempt, name) })
+		if len(r.Namespaces.Names) > 0 && !left {
+			all = append(all, r.Name)
+		}
+	}
+	return all
 }
 
 // Weak are the rules that are to give the strongest isolation and can give nothing but the

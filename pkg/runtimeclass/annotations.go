@@ -21,6 +21,9 @@ const (
 	DefaultAnnotation = "berth.dev/default"
 )
 
+// Annotations are all of them.
+var Annotations = []string{IsolationAnnotation, CapabilitiesAnnotation, ConformsAnnotation, DefaultAnnotation}
+
 // annotations are what is known of a handler, for its class; nil if nothing is.
 func (h Handler) annotations() map[string]string {
 	all := map[string]string{}

@@ -96,7 +96,11 @@ func Choose(handlers []Handler, names []string) (chosen, passed []Handler, err e
 	for _, name := range names {
 		h, ok := byName(handlers, name)
 		if !ok {
-			return nil, nil, fmt.Errorf("handler %q does not exist%s", name, meant(handlers, name))
+			var there []string
+			for _, h := range handlers {
+				there = append(there, h.Name)
+			}
+			return nil, nil, fmt.Errorf("handler %q does not exist; there are %s%s", name, strings.Join(there, ", "), meant(handlers, name))
 		}
 		chosen = append(chosen, h)
 	}

@@ -152,8 +152,8 @@ func TestChoose(t *testing.T) {
 	}{
 		{nil, "runc crun ", "kata ", ""},
 		{[]string{"kata", "runc"}, "kata runc ", "", ""},
-		{[]string{"runc", "rucn"}, "", "", `handler "rucn" does not exist (did you mean "runc"?)`},
-		{[]string{"x"}, "", "", `handler "x" does not exist`},
+		{[]string{"runc", "rucn"}, "", "", `handler "rucn" does not exist; there are runc, kata, crun (did you mean "runc"?)`},
+		{[]string{"x"}, "", "", `handler "x" does not exist; there are runc, kata, crun`},
 	} {
 		chosen, passed, err := Choose(all, c.named)
 		fail := ""

@@ -228,9 +228,14 @@ func plain(err error) error {
 	if errors.As(err, &wrong) {
 		at := wrong.Field
 		if at == "" {
-			return fmt.Errorf("it is a %s", wrong.Value)
+			return fmt.Errorf("it is %s", article(wrong.Value))
 		}
-		return fmt.Errorf("%s cannot be a %s", at, wrong.Value)
+		return fmt.Errorf("%s cannot be %s", at, article(wrong.Value))
 	}
 	return errors.New(strings.TrimPrefix(err.Error(), "json: "))
+}
+
+// article puts one before a kind of JSON, which is called as in YAML.
+func article(kind string) string {
+	return "a " + strings.NewReplacer("array", "list", "object", "mapping").Replace(kind)
 }

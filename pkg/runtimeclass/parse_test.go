@@ -17,7 +17,7 @@ func TestWhatCannotBeReadSaysWhere(t *testing.T) {
 		{"a key twice", "apiVersion: v1\nkind: Pod\nkind: Pod\n", `f:3: document 1: is not YAML: key "kind" already set in map`},
 		{"no UTF-8", "apiVersion: \xff\n", "f: is not UTF-8 text, so neither YAML nor JSON"},
 		{"a string", "just words\n", "f:1: document 1: is not a Kubernetes object: must be a mapping with apiVersion and kind (it is a string)"},
-		{"a list", "- a\n- b\n", "f:1: document 1: is not a Kubernetes object: must be a mapping with apiVersion and kind (it is a array)"},
+		{"a list", "- a\n- b\n", "f:1: document 1: is not a Kubernetes object: must be a mapping with apiVersion and kind (it is a list)"},
 		{"no version", "kind: Pod\n", "f:1: document 1: is not a Kubernetes object: missing apiVersion"},
 		{"neither", "# first\n\nspec: {}\n", "f:3: document 1: is not a Kubernetes object: missing apiVersion and kind"},
 		{"a field of a pod", podText + "---\n" + podText + "  \n", ""},
@@ -38,7 +38,7 @@ func TestWhatCannotBeReadSaysWhere(t *testing.T) {
 		{"no JSON behind JSON", "{\"apiVersion\": \"v1\", \"kind\": \"Namespace\"}\n{\"apiVersion\": }\n", "f:2: document 2: is not JSON: "},
 		{"lists in lists", strings.Repeat(`{"apiVersion": "v1", "kind": "List", "items": [`, 6) + strings.Repeat("]}", 6), "has lists nested more than 4 deep"},
 		{"a second one behind dots", podText + "...\n" + podText, `f:5: document 1: unexpected text after "..."; begin each document with "---"`},
-		{"items that are none", "apiVersion: v1\nkind: List\nitems: {a: b}\n", "f:1: document 1: is not a List: items cannot be a object"},
+		{"items that are none", "apiVersion: v1\nkind: List\nitems: {a: b}\n", "f:1: document 1: is not a List: items cannot be a mapping"},
 	} {
 		t.Run(c.what, func(t *testing.T) {
 			objects, err := Parse("f", []byte(c.text))

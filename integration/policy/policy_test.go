@@ -461,6 +461,8 @@ func (b *bed) choose(t *testing.T) {
 		{"with a floor", "default", strings.Replace(aPod("floored", ""), "image: i", "image: i, securityContext: {privileged: true}", 1), "gvisor", ""},
 		{"with a floor, and below it", "default", aPod("floored", "  hostNetwork: true\n"), "", "spec.hostNetwork: true needs host-network, but the handler does not support it: a kernel of its own; use a class that supports it: runc"},
 		{"of another namespace", "default", aPod("p", ""), "", ""},
+		{"for Windows", "strangers", aPod("p", "  os: {name: windows}\n"), "", ""},
+		{"without containers", "strangers", "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {}\n", "", "spec.containers: Required value"},
 		{"to build", "ci", aPod("build", ""), "gvisor", ""},
 		{"not to build", "ci", aPod("p", ""), "", ""},
 		{"with a class", "strangers", aPod("p", "  runtimeClassName: runc\n"), "runc", ""},
@@ -660,6 +662,15 @@ func (b *bed) large(t *testing.T) {
 	status, answer := b.Send(t, http.MethodPost, podsPath, body)
 	if message := fixtures.Decoded[metav1.Status](t, answer).Message; status != http.StatusForbidden || !strings.Contains(message, "spec.containers[299].livenessProbe.exec: last needs exec, but") {
 		t.Errorf("of %d bytes: %d: %.300s", len(body), status, message)
+	}
+	// More resources than anybody has are not looked at one by one.
+	names := &strings.Builder{}
+	for i := range 15_000 {
+		fmt.Fprintf(names, "e.io/%d: 1,", i)
+	}
+	status, answer = b.Send(t, http.MethodPost, podsPath, []byte(strings.Replace(aPod("p", ""), "image: i", "image: i, resources: {limits: {"+names.String()+"}}", 1)))
+	if message := fixtures.Decoded[metav1.Status](t, answer).Message; status != http.StatusForbidden || !strings.Contains(message, "spec.containers[0].resources.limits: more than 500 resources needs devices, but") {
+		t.Errorf("with many resources: %d: %.300s", status, message)
 	}
 }
 

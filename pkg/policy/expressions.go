@@ -177,6 +177,9 @@ func (v *variables) lacking(all []class) {
 	}
 }
 
+// windows says that a pod is for nodes that no handler of berth's is on.
+const windows = "[variables.pod.?spec.?os.?name, variables.pod.?spec.?nodeSelector[?'kubernetes.io/os']].exists(o, o.orValue('') == 'windows')"
+
 // choice sets the class that rules choose: of the first that is for the pod, else none.
 func (v *variables) choice(all []class, picks []string) {
 	v.lacking(all)
@@ -187,7 +190,7 @@ func (v *variables) choice(all []class, picks []string) {
 		v.set(name, pick)
 		rules = append(rules, "variables."+name)
 	}
-	v.set("chosen", "(["+strings.Join(rules, ", ")+"].filter(c, c != '') + [''])[0]")
+	v.set("chosen", windows+" ? '' : (["+strings.Join(rules, ", ")+"].filter(c, c != '') + [''])[0]")
 }
 
 // choices are the classes that rules give a pod without one; empty where one is not for it.

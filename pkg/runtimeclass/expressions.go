@@ -60,7 +60,8 @@ func DebugContainersExpression() string {
 }
 
 func containersExpression(list, filter string) string {
-	return fmt.Sprintf("%s.orValue([]).transformList(i, c, %s{'at': dyn(%s + string(i) + ']'), 'object': dyn(c)})", podSite.optional("spec."+list), filter, Quote("spec."+list+"["))
+	// A pod that has none yet has null, and is refused for that.
+	return fmt.Sprintf("[%s.orValue([])].map(l, l == null ? [] : l)[0].transformList(i, c, %s{'at': dyn(%s + string(i) + ']'), 'object': dyn(c)})", podSite.optional("spec."+list), filter, Quote("spec."+list+"["))
 }
 
 // ClipExpression makes a text of an expression one short line, as a Requirement is shown.

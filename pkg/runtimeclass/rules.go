@@ -189,8 +189,12 @@ var (
 	}
 )
 
-// quantity asks with the first, by name, of the resources of a kind. What is not an
-// ordinary resource has to be in the limits if there are any.
+// mostResources is how many resources are looked at. No pod has so many, and an API server
+// would take long to look at thousands of them, which is not in what it counts as cost.
+const mostResources = 500
+
+// quantity asks with the first, by name, of the resources of a kind of which there is any.
+// What is not an ordinary resource has to be in the limits if there are any.
 func quantity(path string, kind resourceKind) ask {
 	return ask{
 		find: func(p place) (string, string, bool) {
@@ -199,9 +203,12 @@ func quantity(path string, kind resourceKind) ask {
 				of = "requests"
 			}
 			all, _ := lookup(p.object, path+"."+of).(map[string]any)
+			if len(all) > mostResources {
+				return p.field(path) + "." + of, tooMany, true
+			}
 			var names []string
-			for name := range all {
-				if kind.has(name) {
+			for name, amount := range all {
+				if kind.has(name) && fmt.Sprint(amount) != "0" {
 					names = append(names, name)
 				}
 			}
@@ -213,12 +220,14 @@ func quantity(path string, kind resourceKind) ask {
 		},
 		expression: func(s site) string {
 			all := s.optional(path)
-			return fmt.Sprintf("[%s.?limits.orValue({}).size() > 0 ? 'limits' : 'requests'].map(w, [%s[?w].orValue({}).filter(k, %s)].filter(l, l.size() > 0)"+
-				".map(l, %s + w + '[\"' + l.min() + '\"]: ' + string(%s[?w].orValue({})[l.min()])))[0]",
-				all, all, kind.expression, s.says(path+"."), all)
+			return fmt.Sprintf("[%s.?limits.orValue({}).size() > 0 ? 'limits' : 'requests'].map(w, [%s[?w].orValue({})].map(m, m.size() > %d ? [%s + w + %s] : "+
+				"[m.filter(k, %s && string(m[k]) != '0')].filter(l, l.size() > 0).map(l, %s + w + '[\"' + l.min() + '\"]: ' + string(m[l.min()])))[0])[0]",
+				all, all, mostResources, s.says(path+"."), Quote(": "+tooMany), kind.expression, s.says(path+"."))
 		},
 	}
 }
+
+var tooMany = fmt.Sprintf("more than %d resources", mostResources)
 
 // labels asks with options of SELinux, unless all are empty.
 func labels(path string) ask {

@@ -135,7 +135,7 @@ func machine(f Facts) []string {
 func confined(f Facts, kernel bool) (breaches []string) {
 	s := f.Seen
 	if len(s.Unreadable) > 0 {
-		breaches = append(breaches, "its pods have files in /dev that nobody could look at: "+strings.Join(s.Unreadable, ", "))
+		breaches = append(breaches, "its pods have files in /dev that cannot be read: "+strings.Join(s.Unreadable, ", "))
 	}
 	var names []string
 	for _, d := range s.Devices {

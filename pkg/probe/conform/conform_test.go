@@ -102,7 +102,7 @@ func TestBreaches(t *testing.T) {
 		{"a false name", Sandboxed, facts(user, func(f *Facts) { f.Seen.Kernel.BootID = "node" }), []string{"its pods run on the node's kernel"}},
 		{"devices", Sandboxed, facts(user, func(f *Facts) { f.Seen.Devices = []Device{{"/dev/kvm", false, 10, 232}, {"/dev/sda", true, 8, 0}} }), []string{"its pods have devices that they did not request: /dev/kvm (c 10:232), /dev/sda (b 8:0)"}},
 		{"a terminal of the node", SharedKernel, facts(shared, func(f *Facts) { f.Seen.Devices = []Device{{"/dev/pts/0", false, 136, 0}} }), []string{"its pods have devices that they did not request: /dev/pts/0 (c 136:0)"}},
-		{"files that nobody could look at", SharedKernel, facts(shared, func(f *Facts) { f.Seen.Unreadable = []string{"/dev/hidden"} }), []string{"its pods have files in /dev that nobody could look at: /dev/hidden"}},
+		{"files that nobody could look at", SharedKernel, facts(shared, func(f *Facts) { f.Seen.Unreadable = []string{"/dev/hidden"} }), []string{"its pods have files in /dev that cannot be read: /dev/hidden"}},
 		{"a boot ID of the node's own", SharedKernel, facts(shared, func(f *Facts) { f.Node.BootID = "mounted" }), nil},
 		{"a boot ID of the node's own", Sandboxed, facts(shared, func(f *Facts) { f.Node.BootID = "mounted" }), []string{"its runtime has pods share the node's kernel"}},
 		{"a boot ID of the node's own, nobody knows what", Sandboxed, facts("", func(f *Facts) { f.Seen.Kernel = Kernel{node.Release, node.Version, "pod"} }), []string{"its pods run on a kernel that says it is the node's, and its runtime is not known to bring another one"}},

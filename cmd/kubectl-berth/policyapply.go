@@ -181,9 +181,7 @@ func inForce(all []unstructured.Unstructured) []cluster.Policy {
 		}
 		if bound[o.GetKind()+"/"+o.GetName()] {
 			one := cluster.Policy{Kind: o.GetKind(), Name: o.GetName()}
-			if text := o.GetAnnotations()[policy.ClassesAnnotation]; text != "" {
-				one.Classes = strings.Split(text, ",")
-			}
+			one.Classes = policy.ParseNamed(o.GetAnnotations()[policy.ClassesAnnotation])
 			found = append(found, one)
 		}
 	}

@@ -29,6 +29,7 @@ const (
 	RuleClassNotCounted     = "class-not-counted"
 	RuleHandlerClosed       = "handler-takes-no-pods"
 	RulePolicyWithoutClass  = "policy-without-class"
+	RulePolicyClassChanged  = "policy-class-changed"
 )
 
 // Finding is something in a cluster that should be otherwise.
@@ -293,15 +294,37 @@ func (s *State) auditLabels() []Finding {
 	return all
 }
 
+// describe is what a class is now.
+func describe(c *nodev1.RuntimeClass) policy.Named {
+	h, err := runtimeclass.Class{Version: "v1", RuntimeClass: c}.Annotated()
+	if err != nil {
+		h.Isolation = ""
+	}
+	return policy.Named{Name: c.Name, Handler: c.Handler, Isolation: h.Isolation}
+}
+
+func inWords(n policy.Named) string {
+	return fmt.Sprintf("%q (isolation %s)", n.Handler, cmp.Or(string(n.Isolation), "not known"))
+}
+
 // auditPolicies looks for classes that policies know and that are gone. Policies cannot look
 // for themselves.
 func (s *State) auditPolicies() []Finding {
 	var all []Finding
 	for _, p := range s.Policies {
 		var gone []string
-		for _, name := range p.Classes {
-			if s.class(name) == nil {
-				gone = append(gone, name)
+		for _, named := range p.Classes {
+			c := s.class(named.Name)
+			if c == nil {
+				gone = append(gone, named.Name)
+				continue
+			}
+			if now := describe(c); named.Handler != "" && (now.Handler != named.Handler || now.Isolation != "" && now.Isolation != named.Isolation) {
+				all = append(all, Finding{
+					Severity: runtimeclass.Error, Rule: RulePolicyClassChanged, Object: p.Kind + " " + p.Name, Concerned: []string{c.Name},
+					Message: fmt.Sprintf("it gives pods the class %s, which had the handler %s and has %s now", c.Name, inWords(named), inWords(now)),
+					Advice:  "make the class again as it was, or apply the policies again: \"kubectl berth policy --apply\", with the same flags as before",
+				})
 			}
 		}
 		if len(gone) == 0 || p.Name == policy.Classes {

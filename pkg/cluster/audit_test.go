@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berth-cri/berth/pkg/handler"
+	"github.com/berth-cri/berth/pkg/policy"
 	"github.com/berth-cri/berth/pkg/runtimeclass"
 )
 
@@ -113,11 +114,17 @@ func TestAudit(t *testing.T) {
 			"error pod-without-class RuntimeClass gone [web/p web/q]: 2 pods (web/p, web/q) cannot start: the class was deleted",
 		}},
 		{"classes of policies that are gone", State{Nodes: []corev1.Node{labelled("a", "kata")}, Classes: []nodev1.RuntimeClass{kata}, Policies: []Policy{
-			{"MutatingAdmissionPolicy", "berth-choose", []string{"gone", "kata", "lost"}}, {"ValidatingAdmissionPolicy", "berth-classes", []string{"gone"}},
-			{"ValidatingAdmissionPolicy", "berth-refuse", []string{"gone", "kata"}}, {"ValidatingAdmissionPolicy", "berth-warn", []string{"kata"}}, {"ValidatingAdmissionPolicy", "berth-workloads", nil},
+			{"MutatingAdmissionPolicy", "berth-choose", policy.ParseNamed("gone=kata/vm,kata=kata/vm,lost=runc/")}, {"ValidatingAdmissionPolicy", "berth-classes", policy.ParseNamed("gone")},
+			{"ValidatingAdmissionPolicy", "berth-refuse", policy.ParseNamed("gone,kata")}, {"ValidatingAdmissionPolicy", "berth-warn", policy.ParseNamed("kata")}, {"ValidatingAdmissionPolicy", "berth-workloads", nil},
 		}}, AuditOptions{}, []string{
 			`error policy-without-class MutatingAdmissionPolicy berth-choose [gone lost]: it gives pods a class that does not exist (gone, lost): the API server refuses them, "RuntimeClass not found"; create the class again, or apply the policies again: "kubectl berth policy --apply", with the same flags as before`,
 			`warning policy-without-class ValidatingAdmissionPolicy berth-refuse [gone]: it may tell users to use a class that does not exist: gone; apply the policies again`,
+		}},
+		{"classes of policies that are others now", State{Nodes: []corev1.Node{labelled("a", "kata"), aNode("b", nil, "runc")}, Classes: []nodev1.RuntimeClass{kata, runc}, Policies: []Policy{
+			{"MutatingAdmissionPolicy", "berth-choose", policy.ParseNamed("kata=kata/vm,std=kata/vm")},
+		}}, AuditOptions{}, []string{
+			"warning nodes-without-handler RuntimeClass std [a]:",
+			`error policy-class-changed MutatingAdmissionPolicy berth-choose [std]: it gives pods the class std, which had the handler "kata" (isolation vm) and has "runc" (isolation not known) now; make the class again`,
 		}},
 		{"pods that nothing is to be said of", State{Nodes: []corev1.Node{labelled("a", "kata")}, Classes: []nodev1.RuntimeClass{kata}, Pods: []corev1.Pod{
 			aPod("no class", "", "a"), aPod("starting", "kata", "a"), aPod("full", "kata", "", on(label("kata"))),

@@ -11,6 +11,8 @@ import (
 	nodev1 "k8s.io/api/node/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	helpers "k8s.io/component-helpers/scheduling/corev1"
+
+	"github.com/berth-cri/berth/pkg/policy"
 )
 
 // State is what an API server has. Whatever is left out is not looked at.
@@ -28,8 +30,8 @@ type State struct {
 // Policy is an admission policy that "kubectl berth policy" has made.
 type Policy struct {
 	Kind, Name string
-	// Classes are those that it gives pods, or names to them.
-	Classes []string
+	// Classes are those that it gives pods, or names to them, as they were then.
+	Classes []policy.Named
 }
 
 const notReady = "not-ready"

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"unicode/utf8"
 
@@ -39,6 +40,19 @@ func mapping(all map[string]string) string {
 		entries = append(entries, quote(key)+": "+all[key])
 	}
 	return "{" + strings.Join(entries, ", ") + "}"
+}
+
+// shared is a mapping that has each value once: many classes may have the same handler.
+func shared(all map[string]string) string {
+	values := slices.Compact(slices.Sorted(maps.Values(all)))
+	if len(values) == len(all) {
+		return mapping(all)
+	}
+	at := map[string]string{}
+	for key, value := range all {
+		at[key] = strconv.Itoa(slices.Index(values, value))
+	}
+	return mapping(at) + ".transformMap(k, i, [" + strings.Join(values, ", ") + "][i])"
 }
 
 // variables are those of a policy, which evaluates only those that it needs.
@@ -98,7 +112,7 @@ func without(all []class, answers ...capability.Answer) string {
 			lacks[c.name] = list(l)
 		}
 	}
-	return mapping(lacks)
+	return shared(lacks)
 }
 
 // notes are what is said about capabilities that classes lack, by class and capability.
@@ -113,7 +127,7 @@ func notes(all []class, answer capability.Answer) string {
 			lacks[c.name] = mapping(said)
 		}
 	}
-	return mapping(lacks)
+	return shared(lacks)
 }
 
 // reasons sets what is against a pod of its class, in the words and the order of fit.

@@ -36,8 +36,37 @@ const (
 )
 
 // ClassesAnnotation has the classes that a policy gives pods, or names to them, with commas
-// between them.
+// between them. Those that it gives have what they were then behind them: NAME=HANDLER/ISOLATION.
 const ClassesAnnotation = "berth.dev/classes"
+
+// Named is what ClassesAnnotation says of a class.
+type Named struct {
+	Name string
+	// Handler is empty if it does not matter. Isolation is empty if it is not known.
+	Handler   string
+	Isolation capability.Isolation
+}
+
+func (n Named) String() string {
+	if n.Handler == "" {
+		return n.Name
+	}
+	return n.Name + "=" + n.Handler + "/" + string(n.Isolation)
+}
+
+// ParseNamed reads the value of ClassesAnnotation.
+func ParseNamed(text string) []Named {
+	var all []Named
+	for one := range strings.SplitSeq(text, ",") {
+		if one == "" {
+			continue
+		}
+		name, was, _ := strings.Cut(one, "=")
+		h, isolation, _ := strings.Cut(was, "/")
+		all = append(all, Named{name, h, capability.Isolation(isolation)})
+	}
+	return all
+}
 
 // Answer is what is done about workloads whose pods would be refused.
 type Answer string
@@ -95,9 +124,6 @@ func Generate(o Options) ([]runtime.Object, error) {
 		rule("", []string{"pods/ephemeralcontainers"}, admissionv1.Update),
 	}
 	v := checks("dyn(object)", "variables.pod.?spec.?runtimeClassName.orValue('')", all, o)
-	if err := v.tooLarge(); err != nil {
-		return nil, err
-	}
 	matched := constraints(pods, o)
 	objects = append(objects, validates(about(Refuse, able(all, o)), matched, v, admissionv1.Deny, verdict("variables.refused.size() == 0"), notMirror)...)
 	if slices.ContainsFunc(all, func(c class) bool { return len(c.lacks(capability.Unknown)) > 0 }) {
@@ -106,8 +132,23 @@ func Generate(o Options) ([]runtime.Object, error) {
 	if o.Workloads != IgnoreWorkloads {
 		objects = append(objects, workloads(all, o, picks)...)
 	}
+	for _, one := range objects {
+		if err := variablesOf(one).tooLarge(); err != nil {
+			return nil, err
+		}
+	}
 	slices.SortStableFunc(objects, func(a, b runtime.Object) int { return cmp.Compare(half(a), half(b)) })
 	return objects, nil
+}
+
+func variablesOf(o runtime.Object) variables {
+	switch p := o.(type) {
+	case *admissionv1.ValidatingAdmissionPolicy:
+		return p.Spec.Variables
+	case *admissionv1.MutatingAdmissionPolicy:
+		return p.Spec.Variables
+	}
+	return nil
 }
 
 // half is 0 for a policy, and 1 for a binding.
@@ -152,7 +193,7 @@ func chooses(all []class, o Options, picks []string) []runtime.Object {
 	fail := admissionv1.Fail
 	return []runtime.Object{
 		&admissionv1.MutatingAdmissionPolicy{
-			TypeMeta: typeMeta("MutatingAdmissionPolicy"), ObjectMeta: about(Choose, o.given(all)),
+			TypeMeta: typeMeta("MutatingAdmissionPolicy"), ObjectMeta: about(Choose, o.described(all)),
 			Spec: admissionv1.MutatingAdmissionPolicySpec{
 				MatchConstraints: constraints([]admissionv1.RuleWithOperations{rule("", []string{"pods"}, admissionv1.Create)}, o),
 				MatchConditions: []admissionv1.MatchCondition{
@@ -257,6 +298,26 @@ func about(name string, classes []string) metav1.ObjectMeta {
 		m.Annotations = map[string]string{ClassesAnnotation: strings.Join(classes, ",")}
 	}
 	return m
+}
+
+// described are the classes that rules can give, as they are.
+func (o Options) described(all []class) []string {
+	var texts []string
+	for _, name := range o.given(all) {
+		one := Named{Name: name}
+		for _, c := range o.Classes {
+			if c.Name == name {
+				one.Handler = c.Handler
+			}
+		}
+		for _, c := range all {
+			if c.name == name {
+				one.Isolation = c.handler.Isolation
+			}
+		}
+		texts = append(texts, one.String())
+	}
+	return texts
 }
 
 func typeMeta(kind string) metav1.TypeMeta {

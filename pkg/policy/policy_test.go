@@ -155,17 +155,29 @@ func nothing(name string) runtimeclass.Handler {
 
 // More than the parser of an API server takes is refused here, where it can be said why.
 func TestTooLarge(t *testing.T) {
-	none := runtimeclass.Handler{Name: "none"}
-	for _, name := range runtimeclass.Asked() {
-		none.Set(name, capability.No, capability.Declared, strings.Repeat("x", 100))
-	}
+	var none []runtimeclass.Handler
 	var classes []runtimeclass.Class
 	for i := range 60 {
-		classes = append(classes, aClass(fmt.Sprintf("c-%d", i), "none", ""))
+		h := runtimeclass.Handler{Name: fmt.Sprintf("none-%d", i)}
+		for _, name := range runtimeclass.Asked() {
+			h.Set(name, capability.No, capability.Declared, h.Name+strings.Repeat("x", 100))
+		}
+		none, classes = append(none, h), append(classes, aClass(fmt.Sprintf("c-%d", i), h.Name, ""))
 	}
-	const want = "the policies would be too large for an API server, by the expression notes_no of "
-	if all, err := Generate(Options{Classes: classes, Handlers: []runtimeclass.Handler{none}}); err == nil || !strings.HasPrefix(err.Error(), want) {
-		t.Errorf("got %d objects, %v", len(all), err)
+	vm := runtimeclass.Handler{Name: "vm"}
+	vm.Isolation = capability.VM
+	var many []runtimeclass.Class
+	for i := range 1500 {
+		many = append(many, aClass(fmt.Sprintf("a-class-with-a-name-of-some-length-%d", i), "vm", ""))
+	}
+	for want, o := range map[string]Options{
+		"notes_no": {Classes: classes, Handlers: none},
+		"rule_1":   {Classes: many, Handlers: knownAll([]runtimeclass.Handler{vm}), Rules: rulesOf(t, "rules: [{name: a, isolation: strongest}]")},
+	} {
+		want = "the policies would be too large for an API server, by the expression " + want + " of "
+		if all, err := Generate(o); err == nil || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("got %d objects, %v; want %s", len(all), err, want)
+		}
 	}
 }
 
@@ -360,5 +372,20 @@ func TestWeakRules(t *testing.T) {
 		if _, err := Generate(o); (err == nil) != (c.fails == "") || err != nil && !strings.Contains(err.Error(), c.fails) {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+}
+
+// Many classes of few handlers fit: what is said of a handler is there once.
+func TestManyClasses(t *testing.T) {
+	h := runtimeclass.Handler{Name: "kata"}
+	for _, name := range runtimeclass.Asked() {
+		h.Set(name, capability.No, capability.Declared, "it has a kernel of its own, and the node's is not there")
+	}
+	var classes []runtimeclass.Class
+	for i := range 1000 {
+		classes = append(classes, aClass(fmt.Sprintf("kata-of-team-%d", i), "kata", ""))
+	}
+	if _, err := Generate(Options{Classes: classes, Handlers: []runtimeclass.Handler{h}, Workloads: WarnWorkloads}); err != nil {
+		t.Error(err)
 	}
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/berth-cri/berth/cmd/internal/output"
 	"github.com/berth-cri/berth/pkg/cluster"
@@ -67,6 +68,12 @@ func (p *auditCommand) audit(ctx context.Context, f *auditFlags) error {
 	s, err := p.connect()
 	if err != nil {
 		return err
+	}
+	if namespace := *p.config.Namespace; namespace != "" {
+		// Who may not ask for it sees by its pods whether it is there.
+		if _, err := s.core.Namespaces().Get(ctx, namespace, metav1.GetOptions{}); apierrors.IsNotFound(err) {
+			return fmt.Errorf("namespace %q does not exist", namespace)
+		}
 	}
 	state, err := s.stateWithPods(ctx, *p.config.Namespace)
 	switch ofAll := strings.Contains(fmt.Sprint(err), " -A\""); {

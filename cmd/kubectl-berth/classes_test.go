@@ -100,6 +100,8 @@ func TestCommandsWithoutACluster(t *testing.T) {
 		{"policy --classes " + sound + " --handlers " + known + " --default crun", 2, "", `error: --default: handler "crun" is not known; known are kata, runc`},
 		{"policy --workloads refuse", 2, "", "error: --workloads refuse must be warn, deny or ignore; see"},
 		{"policy --dry-run", 2, "", "error: --dry-run, --force-conflicts and --prune need --apply; see"},
+		{"generate --handlers=", 2, "", "error: --handlers is empty; see"},
+		{"policy --rules=", 2, "", "error: --rules is empty; see"},
 		{"policy --with-state", 2, "", "error: --with-state needs --handlers: classes do not say whether their handler takes pods; see"},
 		{"policy --apply -o json", 2, "", "error: -o is for printing; it cannot be combined with --apply; see"},
 		{"policy --classes " + sound + " --handlers " + known + " --rules " + file(t, "exempt.yaml", "rules:\n- {name: system, namespaces: {names: [kube-system]}, isolation: vm}\n"), 0, "berth-choose", "note: rule system is for no pods: all of its namespaces are exempt\n"},

@@ -168,8 +168,12 @@ func (p *fitCommand) fetch(ctx context.Context, s *server, args []string) ([]run
 		return nil, wrong(err)
 	}
 	// A name alone is that of a pod.
-	if !strings.Contains(args[0], "/") && len(args) == 1 {
-		args = []string{"pod/" + args[0]}
+	typed := slices.ContainsFunc(args, func(arg string) bool { return strings.Contains(arg, "/") })
+	args = slices.Clone(args)
+	for i := range args {
+		if !strings.Contains(args[i], "/") && (typed || len(args) == 1) {
+			args[i] = "pod/" + args[i]
+		}
 	}
 	infos, err := resource.NewBuilder(p.config).Unstructured().NamespaceParam(namespace).DefaultNamespace().
 		ResourceTypeOrNameArgs(false, args...).RequestChunksOf(pageSize).ContinueOnError().Flatten().Do().Infos()

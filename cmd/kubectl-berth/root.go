@@ -54,7 +54,19 @@ file is wrong (then nothing was done), 1 for any other failure.`,
 	// kubectl completes its plugins by contrib/kubectl/kubectl_complete-berth.
 	root.CompletionOptions.DisableDefaultCmd = true
 	commandline.Check(root, wrong)
+	root.PersistentPreRunE = filesAreNamed
 	return root
+}
+
+// filesAreNamed refuses flags of files that are empty, as an unset variable of a script makes
+// them: the command would do something else.
+func filesAreNamed(c *cobra.Command, _ []string) error {
+	for _, name := range []string{"handlers", "measurements", "rules", "against"} {
+		if f := c.Flags().Lookup(name); f != nil && f.Changed && f.Value.Type() == "string" && f.Value.String() == "" {
+			return misused(c, fmt.Errorf("--%s is empty", name))
+		}
+	}
+	return nil
 }
 
 // manCommand is for packages.

@@ -9,7 +9,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	nodev1 "k8s.io/api/node/v1"
 
+	"github.com/berth-cri/berth/pkg/handler"
 	"github.com/berth-cri/berth/pkg/nodelabel"
+	"github.com/berth-cri/berth/pkg/probe/capability"
+	"github.com/berth-cri/berth/pkg/probe/conform"
 )
 
 // Severity of a Finding.
@@ -90,7 +93,11 @@ func Lint(classes []Class, o LintOptions) []Finding {
 		if o.Handlers != nil && len(validateHandler(c.Handler, nil)) == 0 {
 			all = append(all, lintHandler(c, o)...)
 		}
-		if _, err := c.Annotated(); err != nil {
+		h, err := c.Annotated()
+		if err != nil {
+			all = append(all, lintAnnotation(c, err))
+		}
+		for _, err := range h.strange(c) {
 			all = append(all, lintAnnotation(c, err))
 		}
 		all = append(all, lintCapacity(c)...)
@@ -183,6 +190,33 @@ func lintAnnotation(c Class, err error) Finding {
 		f.Field, f.Where, f.Message = p.Field, p.Where(p.Field), p.Text
 	}
 	return f
+}
+
+// strange are names in the annotations of a class that are most likely misspelled: a
+// capability that is nearly one of this berth's, and a set of properties of which it knows no
+// version. A later berth may know more of both.
+func (h Handler) strange(c Class) []error {
+	var all []error
+	tell := func(key, format string, args ...any) {
+		text := fmt.Sprintf("annotation %s of RuntimeClass %s has the unknown ", key, c.Name) + fmt.Sprintf(format, args...)
+		all = append(all, Problem{Source: c.Source, Field: fmt.Sprintf("metadata.annotations[%s]", key), Text: text})
+	}
+	for _, name := range h.Conforms {
+		kind, _, _ := strings.Cut(name, "/")
+		if !slices.ContainsFunc(conform.Sets(), func(s conform.Set) bool { return strings.HasPrefix(string(s), kind+"/") }) {
+			tell(ConformsAnnotation, "set of properties %q", name)
+		}
+	}
+	var names []string
+	for _, n := range capability.Names() {
+		names = append(names, string(n))
+	}
+	for _, name := range h.Sorted() {
+		if near, ok := handler.Nearest(string(name), names); ok && !slices.Contains(names, string(name)) {
+			tell(CapabilitiesAnnotation, "capability %q (did you mean %q?)", name, near)
+		}
+	}
+	return all
 }
 
 // lintHandler looks at the handler that the class names.

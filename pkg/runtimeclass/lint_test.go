@@ -127,3 +127,32 @@ func TestHandlersCannotChange(t *testing.T) {
 		t.Errorf("got %+v", got)
 	}
 }
+
+// Names in annotations that are misspelled are told: a class would promise what nothing is.
+func TestLintOfStrangeNames(t *testing.T) {
+	text := `apiVersion: node.k8s.io/v1
+kind: RuntimeClass
+metadata:
+  name: c
+  annotations:
+    berth.dev/conforms: vm/v9, boxed/v1
+    berth.dev/capabilities: '{"aparmor": {"answer": "yes"}, "exec": {"answer": "yes"}, "of-next-year": {"answer": "yes"}}'
+handler: kata
+scheduling: {nodeSelector: {a: b}}
+`
+	objects, err := Parse("f", []byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, f := range Lint(Classes(objects), LintOptions{}) {
+		got = append(got, f.String())
+	}
+	want := []string{
+		`f:6: document 1: warning: annotation berth.dev/conforms of RuntimeClass c has the unknown set of properties "boxed/v1"`,
+		`f:7: document 1: warning: annotation berth.dev/capabilities of RuntimeClass c has the unknown capability "aparmor" (did you mean "apparmor"?)`,
+	}
+	if len(got) != len(want) || !strings.HasPrefix(got[0], want[0]) || !strings.HasPrefix(got[1], want[1]) {
+		t.Errorf("got\n%s", strings.Join(got, "\n"))
+	}
+}

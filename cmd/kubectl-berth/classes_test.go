@@ -102,7 +102,7 @@ func TestCommandsWithoutACluster(t *testing.T) {
 		{"policy --dry-run", 2, "", "error: --dry-run, --force-conflicts and --prune need --apply; see"},
 		{"generate --handlers=", 2, "", "error: --handlers is empty; see"},
 		{"policy --rules=", 2, "", "error: --rules is empty; see"},
-		{"policy --with-state", 2, "", "error: --with-state needs --handlers: classes do not say whether their handler takes pods; see"},
+		{"policy --with-state", 2, "", "error: --with-state needs --handlers: a class does not have the state of its handler; see"},
 		{"policy --apply -o json", 2, "", "error: -o is for printing; it cannot be combined with --apply; see"},
 		{"policy --classes " + sound + " --handlers " + known + " --rules " + file(t, "exempt.yaml", "rules:\n- {name: system, namespaces: {names: [kube-system]}, isolation: vm}\n"), 0, "berth-choose", "note: rule system is for no pods: all of its namespaces are exempt\n"},
 		{"fit -f pod.yaml deploy/web", 2, "", "error: use -f or TYPE/NAME, not both; see"},

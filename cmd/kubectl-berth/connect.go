@@ -21,7 +21,6 @@ import (
 	_ "k8s.io/client-go/plugin/pkg/client/auth" // ways to log in that a kubeconfig may name
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
-	"k8s.io/client-go/tools/pager"
 )
 
 // Discovery reads every group of a server at once; these are kubectl's own limits.
@@ -74,19 +73,28 @@ func (p *program) connectWithin(timeout time.Duration) (*server, error) {
 	return s, nil
 }
 
+// errRedirect is of an answer that sends a client elsewhere. A kubelet may give one through
+// the API server, and the client would take the user's credentials there.
+var errRedirect = errors.New("the answer is a redirect, which is not followed")
+
 // clients are those of a configuration.
 func clients(config *rest.Config) (*server, error) {
 	config.Wrap(boundMetrics)
 	config.Wrap(keepStatus)
-	core, err := corev1client.NewForConfig(config)
+	client, err := rest.HTTPClientFor(config)
 	if err != nil {
 		return nil, err
 	}
-	node, err := nodev1client.NewForConfig(config)
+	client.CheckRedirect = func(*http.Request, []*http.Request) error { return errRedirect }
+	core, err := corev1client.NewForConfigAndClient(config, client)
 	if err != nil {
 		return nil, err
 	}
-	objects, err := dynamic.NewForConfig(config)
+	node, err := nodev1client.NewForConfigAndClient(config, client)
+	if err != nil {
+		return nil, err
+	}
+	objects, err := dynamic.NewForConfigAndClient(config, client)
 	if err != nil {
 		return nil, err
 	}
@@ -135,22 +143,45 @@ type page[L runtime.Object] func(context.Context, metav1.ListOptions) (L, error)
 
 // list reads a whole list, a page at a time.
 func list[T any, L runtime.Object](ctx context.Context, s *server, resource string, read page[L], options metav1.ListOptions) ([]T, error) {
-	pages := pager.New(func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return read(ctx, o) })
-	pages.PageSize = pageSize
-	whole, _, err := pages.List(ctx, options)
-	if err != nil {
-		return nil, s.explain("list", resource, err)
-	}
 	var all []T
-	err = meta.EachListItem(whole, func(o runtime.Object) error {
-		one, ok := any(o).(*T)
-		if !ok {
-			return fmt.Errorf("unexpected %T in the API server's list of %s", o, resource)
-		}
-		all = append(all, *one)
-		return nil
-	})
+	// What an earlier try has read counts no more if the list is begun anew.
+	err := listEach(ctx, s, resource, read, options, func() { all = nil }, func(one *T) { all = append(all, *one) })
 	return all, err
+}
+
+// listEach reads a whole list and has no more of it at a time than a page. If it has become
+// too old on the way it is begun anew.
+func listEach[T any, L runtime.Object](ctx context.Context, s *server, resource string, read page[L], options metav1.ListOptions, begin func(), each func(*T)) error {
+	begin()
+	options.Limit = pageSize
+	for {
+		part, err := read(ctx, options)
+		if options.Continue != "" && apierrors.IsResourceExpired(err) {
+			begin()
+			options.Continue, options.Limit = "", 0
+			part, err = read(ctx, options)
+		}
+		if err != nil {
+			return s.explain("list", resource, err)
+		}
+		if err := meta.EachListItem(part, func(o runtime.Object) error {
+			one, ok := any(o).(*T)
+			if !ok {
+				return fmt.Errorf("unexpected %T in the API server's list of %s", o, resource)
+			}
+			each(one)
+			return nil
+		}); err != nil {
+			return err
+		}
+		about, err := meta.ListAccessor(part)
+		if err != nil {
+			return err
+		}
+		if options.Continue = about.GetContinue(); options.Continue == "" {
+			return nil
+		}
+	}
 }
 
 // explain says what to do about an error of a request.
@@ -158,6 +189,8 @@ func (s *server) explain(verb, resource string, err error) error {
 	var unreachable *url.Error
 	var network net.Error
 	switch {
+	case errors.Is(err, errRedirect):
+		return fmt.Errorf("%s %s: %w", verb, resource, errRedirect)
 	case errors.Is(err, context.Canceled):
 		return fmt.Errorf("%s %s: interrupted", verb, resource)
 	case apierrors.IsForbidden(err):

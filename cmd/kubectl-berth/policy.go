@@ -132,7 +132,7 @@ func (f *policyFlags) check() error {
 		return errors.New("--dry-run, --force-conflicts and --prune need --apply")
 	}
 	if f.state && f.handlers == "" {
-		return errors.New("--with-state needs --handlers: classes do not say whether their handler takes pods")
+		return errors.New("--with-state needs --handlers: a class does not have the state of its handler")
 	}
 	for _, name := range f.exempt {
 		if errs := validation.IsDNS1123Label(name); len(errs) > 0 {

@@ -89,16 +89,22 @@ type topSample struct {
 	// pods.
 	nodes []cluster.Node
 	all   int
-	pods  []placed
+	pods  map[onNode]int
 	// counts are by node, and so is why some are missing.
 	counts    map[string]cluster.Counts
 	uncounted map[string]string
 }
 
-// placed is a pod that has not ended.
-type placed struct {
+// onNode is what is told of pods that have not ended.
+type onNode struct {
 	node, handler string
 	pending       bool
+}
+
+// placed is what is read of one.
+type placed struct {
+	node, class      string
+	classed, pending bool
 }
 
 func (s *server) topSource(by labels.Selector, every time.Duration) screen.Source[topSample] {
@@ -136,15 +142,22 @@ func thinned(samples []topSample) []topSample {
 }
 
 func (s *server) topSample(ctx context.Context, by labels.Selector) (topSample, error) {
-	state := &cluster.State{}
-	if err := each(append(s.reads(ctx, state), into(&state.Pods, func() ([]corev1.Pod, error) {
-		return list[corev1.Pod](ctx, s, "pods", s.core.Pods("").List, metav1.ListOptions{FieldSelector: fields.AndSelectors(
+	state, pods := &cluster.State{}, map[placed]int{}
+	if err := each(append(s.reads(ctx, state), func() error {
+		return listEach(ctx, s, "pods", s.core.Pods("").List, metav1.ListOptions{FieldSelector: fields.AndSelectors(
 			fields.OneTermNotEqualSelector("status.phase", string(corev1.PodSucceeded)),
-			fields.OneTermNotEqualSelector("status.phase", string(corev1.PodFailed))).String()})
-	}))...); err != nil {
+			fields.OneTermNotEqualSelector("status.phase", string(corev1.PodFailed))).String()},
+			func() { clear(pods) }, func(p *corev1.Pod) {
+				one := placed{node: strings.Clone(p.Spec.NodeName), pending: p.Status.Phase == corev1.PodPending}
+				if class := p.Spec.RuntimeClassName; class != nil {
+					one.class, one.classed = strings.Clone(*class), true
+				}
+				pods[one]++
+			})
+	})...); err != nil {
 		return topSample{}, err
 	}
-	sample := topSample{at: time.Now(), host: s.host, all: len(state.Nodes), counts: map[string]cluster.Counts{}, uncounted: map[string]string{}}
+	sample := topSample{at: time.Now(), host: s.host, all: len(state.Nodes), pods: map[onNode]int{}, counts: map[string]cluster.Counts{}, uncounted: map[string]string{}}
 	shown := map[string]bool{"": by.Empty()} // pods without a node are of the whole cluster
 	for i, n := range cluster.Nodes(state) {
 		if by.Matches(labels.Set(state.Nodes[i].Labels)) {
@@ -155,17 +168,12 @@ func (s *server) topSample(ctx context.Context, by labels.Selector) (topSample, 
 	for _, c := range state.Classes {
 		handlers[c.Name] = c.Handler
 	}
-	for i := range state.Pods {
-		p := &state.Pods[i]
-		one := placed{node: p.Spec.NodeName, pending: p.Status.Phase == corev1.PodPending}
-		if class := p.Spec.RuntimeClassName; class != nil {
-			if one.handler = handlers[*class]; one.handler == "" {
-				continue // its class is gone, and so is what is known of it
-			}
+	for p, n := range pods {
+		handler := handlers[p.class]
+		if p.classed && handler == "" || !shown[p.node] {
+			continue // its class is gone, and so is what is known of it; or it is not asked for
 		}
-		if shown[one.node] {
-			sample.pods = append(sample.pods, one)
-		}
+		sample.pods[onNode{p.node, handler, p.pending}] += n
 	}
 	s.count(ctx, &sample)
 	return sample, nil

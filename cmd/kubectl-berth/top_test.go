@@ -4,6 +4,7 @@ import (
 	"compress/gzip"
 	"flag"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -14,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/rest"
 
 	"github.com/berth-cri/berth/cmd/internal/screen"
@@ -46,7 +48,7 @@ func topAfter(d time.Duration, n float64) topSample {
 			{Name: "c", Reports: true, Handlers: handlers("", "kata")},
 			{Name: "d", Ready: true},
 		},
-		pods: []placed{{"a", "", false}, {"a", "gvisor", false}, {"b", "", false}, {"", "kata", true}},
+		pods: map[onNode]int{{"a", "", false}: 1, {"a", "gvisor", false}: 1, {"b", "", false}: 1, {"", "kata", true}: 1},
 		counts: map[string]cluster.Counts{
 			"a": {
 				Sandboxes: map[string]cluster.Durations{"": counted(95*n, 5*n, 0), "gvisor": counted(0, 9*n, n)},
@@ -165,6 +167,25 @@ func TestTopBoundsWhatAKubeletSends(t *testing.T) {
 	}
 }
 
+// A node that sends whoever asks for its metrics elsewhere does not get the credentials there.
+func TestTopFollowsNoRedirect(t *testing.T) {
+	var stolen atomic.Value
+	evil := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { stolen.Store(r.Header.Get("Authorization")) }))
+	defer evil.Close()
+	api := httptest.NewServer(http.RedirectHandler(evil.URL+"/metrics", http.StatusFound))
+	defer api.Close()
+	s, err := clients(&rest.Config{Host: api.URL, QPS: -1, BearerToken: "secret"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.kubelet(t.Context(), "evil"); err == nil || err.Error() != "get nodes/proxy: the answer is a redirect, which is not followed" {
+		t.Errorf("got %v", err)
+	}
+	if got := stolen.Load(); got != nil {
+		t.Errorf("another server got %q", got)
+	}
+}
+
 // flood sends, compressed, as much as anybody takes, up to 512 MiB.
 func flood(w http.ResponseWriter, status int, line string, sent *atomic.Int64) {
 	w.Header().Set("Content-Encoding", "gzip")
@@ -222,5 +243,38 @@ func TestTopOfANodeCountedOnce(t *testing.T) {
 	}
 	if got := told([]topSample{last}).quantile(sandboxes, []string{"b"}); got != ">1.00s" {
 		t.Errorf("p95 since the kubelet's start is %s", got)
+	}
+}
+
+// Pods are counted as they are read: no more of them than a page is there at a time.
+func TestTopCountsPods(t *testing.T) {
+	gone := false
+	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		switch at := r.URL.Query().Get("continue"); {
+		case strings.HasSuffix(r.URL.Path, "/nodes"):
+			fmt.Fprint(w, `{"kind":"NodeList","apiVersion":"v1","items":[{"metadata":{"name":"a"}}]}`)
+		case strings.HasSuffix(r.URL.Path, "/runtimeclasses"):
+			fmt.Fprint(w, `{"kind":"RuntimeClassList","apiVersion":"node.k8s.io/v1","items":[{"metadata":{"name":"sandboxed"},"handler":"kata"}]}`)
+		case !strings.HasSuffix(r.URL.Path, "/pods"):
+			http.NotFound(w, r)
+		case at == "" && !gone:
+			fmt.Fprint(w, `{"kind":"PodList","apiVersion":"v1","metadata":{"continue":"x"},"items":[{"spec":{"nodeName":"a"}},{"spec":{"nodeName":"a","runtimeClassName":"sandboxed"}}]}`)
+		case at != "": // the list is too old by now, and is begun anew
+			gone = true
+			w.WriteHeader(http.StatusGone)
+			fmt.Fprint(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Expired","code":410}`)
+		default:
+			fmt.Fprint(w, `{"kind":"PodList","apiVersion":"v1","items":[{"spec":{"nodeName":"a"}},{"spec":{"nodeName":"a"}},{"spec":{"runtimeClassName":"sandboxed"},"status":{"phase":"Pending"}},{"spec":{"nodeName":"a","runtimeClassName":"gone"}}]}`)
+		}
+	}))
+	defer api.Close()
+	s, err := clients(&rest.Config{Host: api.URL, QPS: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	sample, err := s.topSample(t.Context(), labels.Everything())
+	if want := map[onNode]int{{"a", "", false}: 2, {"", "kata", true}: 1}; err != nil || !maps.Equal(sample.pods, want) {
+		t.Errorf("%v; got %v, want %v", err, sample.pods, want)
 	}
 }

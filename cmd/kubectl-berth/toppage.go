@@ -23,7 +23,10 @@ func topPage(samples []topSample, now time.Time, width int) screen.Page {
 	}
 	last := samples[len(samples)-1]
 	t := told(samples)
-	ready := 0
+	ready, total := 0, 0
+	for _, n := range last.pods {
+		total += n
+	}
 	for _, n := range last.nodes {
 		if n.Ready {
 			ready++
@@ -31,7 +34,7 @@ func topPage(samples []topSample, now time.Time, width int) screen.Page {
 	}
 	p := screen.Page{Top: []screen.Line{
 		{Text: fmt.Sprintf("cluster %s, at %s", last.host, now.Format(time.TimeOnly)), Kind: screen.Title},
-		{Text: fmt.Sprintf("%d of %s ready, %s, %s starts per minute", ready, output.Count(len(last.nodes), "node", "nodes"), output.Pods(len(last.pods)), t.rate(cluster.Counts.Starts, t.everywhere()))},
+		{Text: fmt.Sprintf("%d of %s ready, %s, %s starts per minute", ready, output.Count(len(last.nodes), "node", "nodes"), output.Pods(total), t.rate(cluster.Counts.Starts, t.everywhere()))},
 	}}
 	if len(last.nodes) == 0 {
 		p.Top = append(p.Top, screen.Line{Text: fmt.Sprintf("no nodes match; nodes in the cluster: %d", last.all), Kind: screen.Warn})
@@ -102,17 +105,21 @@ func told(samples []topSample) telling {
 		if t.covered == 0 {
 			t.recent[node] = counts
 		}
-		for _, s := range samples[:len(samples)-1] {
-			before, is := s.counts[node]
-			if !is {
+		oldest, minute := -1, -1
+		for i, s := range samples[:len(samples)-1] {
+			if _, is := s.counts[node]; !is {
 				continue
 			}
-			if _, is := t.minute[node]; !is {
-				t.recent[node] = counts.Since(before) // of the oldest that has it
+			if oldest < 0 {
+				oldest = i
 			}
-			if _, is := t.minute[node]; !is || last.at.Sub(s.at) >= time.Minute {
-				t.minute[node], t.spans[node] = counts.Since(before), last.at.Sub(s.at)
+			if minute < 0 || last.at.Sub(s.at) >= time.Minute {
+				minute = i
 			}
+		}
+		if oldest >= 0 {
+			t.recent[node] = counts.Since(samples[oldest].counts[node])
+			t.minute[node], t.spans[node] = counts.Since(samples[minute].counts[node]), last.at.Sub(samples[minute].at)
 		}
 	}
 	return t
@@ -183,11 +190,11 @@ func (t telling) handlers(width int) []screen.Line {
 			}
 		}
 	}
-	for _, p := range t.last.pods {
+	for p, n := range t.last.pods {
 		names[p.handler] = true
-		pods[p.handler]++
+		pods[p.handler] += n
 		if p.pending {
-			pending[p.handler]++
+			pending[p.handler] += n
 		}
 	}
 	for _, counts := range t.last.counts {
@@ -218,8 +225,8 @@ func (t telling) handlers(width int) []screen.Line {
 // nodes is the table of the nodes.
 func (t telling) nodes(width int) []screen.Line {
 	pods := map[string]int{}
-	for _, p := range t.last.pods {
-		pods[p.node]++
+	for p, n := range t.last.pods {
+		pods[p.node] += n
 	}
 	table := &output.Table{Header: []string{"NODE", "STATUS", "PODS", "STARTS/MIN", "SANDBOX", "PULL", "CREATE", "START", "GAPS"}}
 	var kinds []screen.Kind

@@ -18,6 +18,9 @@ type model[S any] struct {
 	// now is when something was known last.
 	now                   time.Time
 	width, height, scroll int
+	// page is of what is known now, for a width: keys and heights change nothing of it.
+	page      *Page
+	pageWidth int
 }
 
 type sampled[S any] struct {
@@ -46,7 +49,7 @@ func (m *model[S]) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	case due:
 		return m, m.sample
 	case sampled[S]:
-		m.known, m.now = m.known.with(msg.sample, msg.err, msg.at, m.source.Keep), msg.at
+		m.known, m.now, m.page = m.known.with(msg.sample, msg.err, msg.at, m.source.Keep), msg.at, nil
 		if m.source.final(msg.err) {
 			return m, tea.Quit
 		}
@@ -80,7 +83,11 @@ func (m *model[S]) key(name string) tea.Cmd {
 func (m *model[S]) View() tea.View {
 	var lines []Line
 	if m.width > 0 && m.height > 0 {
-		lines, m.scroll = fit(m.source.page(m.known, m.now, m.width), m.width, m.height, m.scroll)
+		if m.page == nil || m.pageWidth != m.width {
+			page := m.source.page(m.known, m.now, m.width)
+			m.page, m.pageWidth = &page, m.width
+		}
+		lines, m.scroll = fit(*m.page, m.width, m.height, m.scroll)
 	}
 	texts := make([]string, len(lines))
 	for i, l := range lines {

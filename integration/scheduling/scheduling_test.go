@@ -348,13 +348,17 @@ func (b *bed) overflow(t *testing.T) {
 
 // withdrawn takes the runtime of a handler away under pods.
 func (b *bed) withdrawn(t *testing.T) {
+	// What somebody else's container asks for takes no place from pods of the handler.
+	b.pod(t, "greedy", "", `{limits: {"`+string(crunPods)+`": "2"}}`)
+	b.n.WaitReady(t, "greedy")
+	b.room(t, kubelet.NodeName, maxPods)
 	counted := []string{"first", "second"}
 	for _, name := range counted {
 		b.pod(t, name, "crun", "{}")
 	}
 	b.pod(t, "by-readiness", "crun-for-nothing", "{}")
 	was := map[string]corev1.ContainerStatus{}
-	for _, name := range append(counted, "by-readiness") {
+	for _, name := range append(counted, "by-readiness", "greedy") {
 		was[name] = b.n.WaitReady(t, name).Status.ContainerStatuses[0]
 	}
 	// What is not counted takes a place all the same.
@@ -379,6 +383,7 @@ func (b *bed) withdrawn(t *testing.T) {
 	for _, name := range counted {
 		b.alive(t, name, was[name])
 	}
+	b.alive(t, "greedy", was["greedy"])
 
 	if err := os.Rename(b.crun+".away", b.crun); err != nil {
 		t.Fatal(err)

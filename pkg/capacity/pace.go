@@ -10,8 +10,8 @@ import (
 const (
 	// So many changes of a node are made at once, and then one in each step: somebody else who
 	// sets other figures would be answered hundreds of times in a second.
-	changesAtOnce = 20
-	changeStep    = 2 * time.Second
+	changesAtOnce = 50
+	changeStep    = time.Second
 )
 
 // pace bounds changes of each node. Its methods may be called concurrently.

@@ -61,6 +61,10 @@ type applier struct {
 	advice string
 }
 
+// neverThere is a version that no object has: an apply with it creates one, and changes none that
+// somebody else has created meanwhile.
+const neverThere = "1"
+
 // errMeanwhile is of an object that this apply has not created although there was none.
 var errMeanwhile = errors.New("it was created by another client meanwhile; apply again")
 
@@ -152,12 +156,6 @@ func toldByServer(err error) bool {
 func (a *applier) send(ctx context.Context, c *change, dryRun ...string) error {
 	given := c.object.GetResourceVersion() != ""
 	for try := 1; ; try++ {
-		// An apply cannot ask for there being none. What is seen here is at least not overwritten.
-		if c.before == nil && len(dryRun) == 0 {
-			if _, err := a.client(c).Get(ctx, c.object.GetName(), metav1.GetOptions{}); err == nil {
-				return errMeanwhile
-			}
-		}
 		after, created, err := a.patch(ctx, c, dryRun...)
 		if err == nil {
 			c.after, c.created, c.effect = after, created, cluster.Compare(c.before, after)
@@ -172,7 +170,10 @@ func (a *applier) send(ctx context.Context, c *change, dryRun ...string) error {
 		if !strings.Contains(err.Error(), "object has been modified") {
 			return fmt.Errorf("%s: %w; %s by --force-conflicts", c, err, a.advice)
 		}
-		if !given && try < again && c.before != nil {
+		if !given && c.before == nil {
+			return errMeanwhile
+		}
+		if !given && try < again {
 			if now := a.same(ctx, c, c.before); now != nil {
 				c.before = now
 				continue
@@ -201,8 +202,12 @@ func (a *applier) patch(ctx context.Context, c *change, dryRun ...string) (after
 			return nil, false, err
 		}
 	}
-	if base != nil && object.GetResourceVersion() == "" {
+	switch {
+	case object.GetResourceVersion() != "":
+	case base != nil:
 		object.SetResourceVersion(base.GetResourceVersion())
+	default:
+		object.SetResourceVersion(neverThere)
 	}
 	body, err := json.Marshal(object.Object)
 	if err != nil {
@@ -277,6 +282,14 @@ func (a *applier) failed(ctx context.Context, done []change, last *change, err e
 	u := &undoing{applier: a}
 	if !errors.Is(err, errMeanwhile) {
 		u.unclear(ctx, last)
+	} else {
+		// The other one found these as it wants them and counts on them, also where it changed nothing.
+		for i := range done {
+			if done[i].effect != cluster.Unchanged {
+				u.tell("%s was applied and is kept: another client applies at the same time", &done[i])
+			}
+		}
+		done = nil
 	}
 	for i := range slices.Backward(done) {
 		u.one(ctx, &done[i])

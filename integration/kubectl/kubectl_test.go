@@ -29,6 +29,7 @@ func TestKubectl(t *testing.T) {
 		{"PolicyIsUndone", policyIsUndone},
 		{"PolicyIsFinished", policyIsFinished},
 		{"PolicyOfTwo", policyOfTwo},
+		{"PolicyOfAnother", policyOfAnother},
 		{"PolicyIsPruned", policyIsPruned},
 		{"PolicyOfKubectl", policyOfKubectl},
 		{"PolicyOfFiles", policyOfFiles},

@@ -341,6 +341,13 @@ func policyWithoutClass(t *testing.T, b *bed) {
 	}
 	b.kubectl(t, "", "delete", "runtimeclass", "kata")
 	sends(http.StatusForbidden, `RuntimeClass \"kata\" not found`)
+	again := func(handler string) string {
+		return b.kubectl(t, "apiVersion: node.k8s.io/v1\nkind: RuntimeClass\nmetadata: {name: kata}\nhandler: "+handler+"\n", "create", "--dry-run=server", "-f", "-")
+	}
+	has(t, again("runc"), "'berth-classes': the policy berth-choose gives pods this class because of the isolation of another handler; apply the policies again")
+	if out := again("kata"); strings.Contains(out, "Warning: ") {
+		t.Errorf("the same class, created again: %s", out)
+	}
 	r := berth(t, 3, b.admin, "", "audit")
 	has(t, r.stdout, `MutatingAdmissionPolicy berth-choose: error: it gives pods a class that does not exist (kata): the API server refuses them, "RuntimeClass not found"; create the class again, or apply the policies again: `,
 		"ValidatingAdmissionPolicy berth-refuse: warning: it may tell users to use a class that does not exist: kata; ")
@@ -435,6 +442,35 @@ func policyIsPruned(t *testing.T, b *bed) {
 	r := berth(t, 1, b.Kubeconfig(t, kubelet.Admin, front), "", "policy", "--apply", "--rules", rules)
 	has(t, r.stderr, "another client was at work meanwhile; apply again", `MutatingAdmissionPolicy "berth-choose" was removed`, `ValidatingAdmissionPolicy "berth-classes" was removed`)
 	berth(t, 0, b.admin, "", "policy", "--apply", "--rules", rules)
+}
+
+// What another administrator was told to be in force stays so, although it found a part of it as
+// who fails then had made it.
+func policyOfAnother(t *testing.T, b *bed) {
+	b.annotated(t)
+	rules := file(t, "rules.yaml", "rules:\n- {name: b, isolation: vm}\n")
+	for name, args := range map[string][]string{"the same": nil, "others": {"--exempt", "another"}} {
+		t.Run(name, func(t *testing.T) {
+			b.removePolicies(t)
+			var first atomic.Bool
+			front := b.Front(t, func(pass http.Handler) http.Handler {
+				return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					if r.Method == http.MethodPatch && r.URL.Query().Get("dryRun") == "" && strings.HasSuffix(r.URL.Path, "bindings/berth-choose") && !first.Swap(true) {
+						if r := run(t, "", []string{"KUBECONFIG=" + b.admin}, append([]string{"policy", "--apply", "--prune"}, args...)...); r.code != 0 {
+							t.Errorf("%+v", r)
+						}
+					}
+					pass.ServeHTTP(w, r)
+				})
+			})
+			r := berth(t, 1, b.Kubeconfig(t, kubelet.Admin, front), "", "policy", "--apply", "--rules", rules)
+			has(t, r.stderr, `ValidatingAdmissionPolicyBinding "berth-refuse" was not applied: it was created by another client meanwhile; apply again`,
+				`ValidatingAdmissionPolicy "berth-refuse" was applied and is kept: another client applies at the same time`)
+			if r := berth(t, 0, b.admin, "", append([]string{"policy", "--apply"}, args...)...); strings.Count(r.stdout, " unchanged\n") != strings.Count(r.stdout, "\n") {
+				t.Errorf("the other has applied what is now %s", r.stdout)
+			}
+		})
+	}
 }
 
 // What kubectl has applied from a repository can be replaced whole, lists as well.

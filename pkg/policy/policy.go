@@ -117,7 +117,7 @@ func Generate(o Options) ([]runtime.Object, error) {
 	var objects []runtime.Object
 	if len(picks) > 0 {
 		objects = append(objects, chooses(all, o, picks)...)
-		objects = append(objects, keepsClasses(o.given(all))...)
+		objects = append(objects, keepsClasses(o.given(all), Given(o))...)
 	}
 	pods := []admissionv1.RuleWithOperations{
 		rule("", []string{"pods"}, admissionv1.Create),
@@ -256,24 +256,35 @@ func workloads(all []class, o Options, picks []string) []runtime.Object {
 
 // keepsClasses is the policy that warns of deleting a class that pods are given: they would
 // be refused for it. They do not run without it instead, because a rule may want isolation.
-func keepsClasses(given []string) []runtime.Object {
-	matched := constraints([]admissionv1.RuleWithOperations{rule("node.k8s.io", []string{"runtimeclasses"}, admissionv1.Delete)}, Options{})
-	return validates(about(Classes, given), matched, nil, admissionv1.Warn, admissionv1.Validation{
-		Expression: "!(oldObject.metadata.name in " + list(given) + ")",
-		Message:    "the policy " + Choose + " gives pods this class, and they are refused without it; apply the policies again without the class: \"kubectl berth policy --apply\" with --rules",
+// It also warns of creating the class again with another handler than it had, which pods would
+// be given for the isolation of the first.
+func keepsClasses(given []string, handlers map[string]string) []runtime.Object {
+	matched := constraints([]admissionv1.RuleWithOperations{rule("node.k8s.io", []string{"runtimeclasses"}, admissionv1.Create, admissionv1.Delete)}, Options{})
+	quoted := map[string]string{}
+	for name, handler := range handlers {
+		quoted[name] = quote(handler)
+	}
+	return validates(about(Classes, given), matched, nil, admissionv1.Warn, []admissionv1.Validation{
+		{
+			Expression: "request.operation != 'DELETE' || !(oldObject.metadata.name in " + list(given) + ")",
+			Message:    "the policy " + Choose + " gives pods this class, and they are refused without it; apply the policies again without the class: \"kubectl berth policy --apply\" with --rules",
+		}, {
+			Expression: "request.operation != 'CREATE' || " + mapping(quoted) + "[?object.metadata.name].orValue(object.handler) == object.handler",
+			Message:    "the policy " + Choose + " gives pods this class because of the isolation of another handler; apply the policies again: \"kubectl berth policy --apply\" with --rules",
+		},
 	})
 }
 
 // verdict is a validation by what is known of the pod's class.
-func verdict(expression string) admissionv1.Validation {
+func verdict(expression string) []admissionv1.Validation {
 	reason := metav1.StatusReasonForbidden
-	return admissionv1.Validation{
+	return []admissionv1.Validation{{
 		Expression: expression, MessageExpression: "variables.message", Reason: &reason,
 		Message: "the handler of the pod's class does not support what the pod asks for; see \"kubectl berth fit\"",
-	}
+	}}
 }
 
-func validates(m metav1.ObjectMeta, matched *admissionv1.MatchResources, v variables, action admissionv1.ValidationAction, validation admissionv1.Validation, conditions ...admissionv1.MatchCondition) []runtime.Object {
+func validates(m metav1.ObjectMeta, matched *admissionv1.MatchResources, v variables, action admissionv1.ValidationAction, validations []admissionv1.Validation, conditions ...admissionv1.MatchCondition) []runtime.Object {
 	// A pod that was not looked at is refused by its node in the end, or fails there.
 	ignore := admissionv1.Ignore
 	return []runtime.Object{
@@ -281,7 +292,7 @@ func validates(m metav1.ObjectMeta, matched *admissionv1.MatchResources, v varia
 			TypeMeta: typeMeta("ValidatingAdmissionPolicy"), ObjectMeta: m,
 			Spec: admissionv1.ValidatingAdmissionPolicySpec{
 				MatchConstraints: matched, MatchConditions: conditions, Variables: v, FailurePolicy: &ignore,
-				Validations: []admissionv1.Validation{validation},
+				Validations: validations,
 			},
 		},
 		&admissionv1.ValidatingAdmissionPolicyBinding{

@@ -101,7 +101,11 @@ func (s *start) do(ctx context.Context, text []byte) error {
 		return err
 	}
 	binary := filepath.Join(home, s.version, "bin/berth")
-	if _, err := s.host.Run(ctx, binary, "check"); err != nil && exitStatus(err) != degraded {
+	_, err := s.host.Run(ctx, binary, "check")
+	if errors.Is(err, fs.ErrPermission) {
+		return fmt.Errorf("%s cannot be run: %w; is that filesystem mounted with noexec?", binary, err)
+	}
+	if err != nil && exitStatus(err) != degraded {
 		return errors.Join(fmt.Errorf("berth refuses the configuration: %w", err), s.back(ctx, saved))
 	}
 	link := s.root.Path(current)

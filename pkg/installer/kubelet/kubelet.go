@@ -147,6 +147,9 @@ func (k Kubelet) Moved(to string) ([]Change, error) {
 	if _, found := k.texts[config]; !found {
 		return nil, fmt.Errorf("the kubelet's configuration %s does not exist: cannot set containerRuntimeEndpoint", config)
 	}
+	if err := k.ownImages(); err != nil {
+		return nil, err
+	}
 	var changes []Change
 	inFlags := false
 	for _, path := range slices.Sorted(maps.Keys(k.texts)) {
@@ -173,6 +176,27 @@ func (k Kubelet) Moved(to string) ([]Change, error) {
 			flags[len(flags)-1], config, strings.Join(flagFiles, ", "))
 	}
 	return changes, nil
+}
+
+// ownImages refuses an image service that is not the runtime's: its images would be lost to new
+// pods. Half a move is finished.
+func (k Kubelet) ownImages() error {
+	if IsBerth(k.Endpoint()) {
+		return nil
+	}
+	plain := func(endpoint string) string {
+		return strings.Replace(AsURL(endpoint), "unix:///var/run/", "unix:///run/", 1)
+	}
+	for _, path := range slices.Sorted(maps.Keys(k.texts)) {
+		its := flagValue(k.texts[path], endpointFlags[1])
+		if slices.Contains(k.configs, path) {
+			its = yamlValue(k.texts[path], endpointKeys[1])
+		}
+		if its != "" && !IsBerth(its) && plain(its) != plain(k.Endpoint()) {
+			return fmt.Errorf("%s has the kubelet pull images by %s, which is not its runtime: remove that, or move the kubelet by hand (docs/migration.md)", path, its)
+		}
+	}
+	return nil
 }
 
 // leadsOnly says whether a configuration, as it would be written, has no endpoint but the

@@ -84,6 +84,16 @@ func TestMoved(t *testing.T) {
 		"a file of --config-dir that is JSON": {
 			Kubelet{configs: []string{"/d/10.conf"}, texts: map[string]string{Config: "kind: K\n", "/d/10.conf": "{\n  \"containerRuntimeEndpoint\": \"unix:///run/crio/crio.sock\"\n}\n"}}, "unix:///run/crio/crio.sock", nil, "/d/10.conf is JSON",
 		},
+		"half of it": {
+			Kubelet{texts: map[string]string{Config: "imageServiceEndpoint: " + theirs + "\n", InstanceConfig: "containerRuntimeEndpoint: " + ours + "\n"}}, ours,
+			map[string]string{Config: "imageServiceEndpoint: " + ours + "\ncontainerRuntimeEndpoint: " + ours + "\n"}, "",
+		},
+		"images of another daemon": {
+			Kubelet{texts: map[string]string{Config: "containerRuntimeEndpoint: " + theirs + "\nimageServiceEndpoint: unix:///run/stargz.sock\n"}}, theirs, nil, "pull images by unix:///run/stargz.sock",
+		},
+		"images of another daemon by a flag": {
+			Kubelet{texts: map[string]string{Config: "a: b\n", extra: "A=--image-service-endpoint=unix:///run/stargz.sock\n"}}, theirs, nil, extra + " has the kubelet pull images",
+		},
 		"JSON":                        {Kubelet{texts: map[string]string{Config: "{\"kind\": \"K\"}\n"}}, theirs, nil, "is JSON"},
 		"no configuration":            {Kubelet{texts: map[string]string{}}, theirs, nil, "does not exist"},
 		"k3s with its own containerd": {Kubelet{K3s: true, Unit: "k3s"}, "", nil, "a containerd of its own"},

@@ -99,6 +99,7 @@ var errTurn = errors.New("it is not the node's turn")
 // exclusive runs f without another run on this node, and on no other node when it changes
 // something. While it waits for its turn, the node may be rescued: f begins anew after that.
 func (i *Installer) exclusive(ctx context.Context, f func() error) error {
+	i.turn, i.unwritten = false, nil // of an earlier run: who has the turn gets it again
 	for {
 		unlock, err := waitForLock(ctx, i.root())
 		if err != nil {

@@ -14,8 +14,8 @@ import (
 	"github.com/berth-cri/berth/pkg/installer/nodefs"
 )
 
-// While the kubelet is moved, a timer of the node's waits to move it back: where neither
-// berth nor the kubelet comes up, no pod could finish what was begun.
+// While the kubelet is moved, or the berth that it uses is changed, a timer of the node's waits
+// to go back: where neither berth nor the kubelet comes up, no pod could finish what was begun.
 const (
 	rescueProgram = current + "/bin/berth-installer"
 	rescueTimer   = "berth-installer-rescue.timer"
@@ -25,7 +25,7 @@ const (
 var rescueUnits = map[string]string{
 	units + "/berth-installer-rescue.service": `# Written by berth-installer.
 [Unit]
-Description=Undo an interrupted move of the kubelet to berth
+Description=Undo an interrupted change that leaves the kubelet without a runtime
 
 [Service]
 Type=oneshot
@@ -33,7 +33,7 @@ ExecStart=` + rescueProgram + ` rescue
 `,
 	units + "/" + rescueTimer: `# Written by berth-installer.
 [Unit]
-Description=Undo an interrupted move of the kubelet to berth
+Description=Undo an interrupted change that leaves the kubelet without a runtime
 
 [Timer]
 OnActiveSec=5min
@@ -85,8 +85,9 @@ func (r rescue) disarm(ctx context.Context) error {
 	return err
 }
 
-// Rescue undoes a move of the kubelet that was begun and not finished, and nobody is at work
-// on. The next installation begins with it again.
+// Rescue undoes what was begun and not finished, and nobody is at work on, if it keeps the node
+// from having a runtime: a move of the kubelet, or another version or configuration of a berth
+// that does not run. The next installation begins with it again.
 func (i *Installer) Rescue(ctx context.Context) error {
 	unlock, err := lock(i.root())
 	if errors.Is(err, unix.EWOULDBLOCK) {
@@ -100,6 +101,13 @@ func (i *Installer) Rescue(ctx context.Context) error {
 	j, err := readJournal(i.root())
 	if err != nil {
 		return err
+	}
+	if e := j.entry(startStep); e != nil && e.State != done {
+		s := i.start()
+		s.configBack = func() (bool, error) { return i.configBack(ctx, j) }
+		if err := s.save(ctx, e.Saved); err != nil {
+			return err
+		}
 	}
 	if e := j.entry(kubeletStep); e == nil || e.State == done {
 		return rescue{i.root(), i.Host}.disarm(ctx)

@@ -33,7 +33,7 @@ type guarded interface {
 // lasting is a step whose work somebody else may undo, or a reboot.
 type lasting interface {
 	// holds returns what is no longer so. It changes nothing.
-	holds(ctx context.Context) error
+	holds(ctx context.Context, saved []byte) error
 }
 
 // step is one part of an installation. What is saved before it begins is JSON of its own.
@@ -68,10 +68,10 @@ func (i *Installer) doAll(ctx context.Context, j *journal, steps []step) error {
 			return err // interrupted, and nothing is wrong: the next run goes on
 		}
 		if s.alone() {
-			failed = append(failed, errors.Join(err, i.undoNew(ctx, j, s.name())))
+			failed = append(failed, errors.Join(err, told(i.undoNew(ctx, j, s.name()))))
 			continue
 		}
-		return errors.Join(err, i.undoNew(ctx, j, ""))
+		return errors.Join(err, told(i.undoNew(ctx, j, "")))
 	}
 	return errors.Join(failed...)
 }
@@ -79,11 +79,13 @@ func (i *Installer) doAll(ctx context.Context, j *journal, steps []step) error {
 func (i *Installer) do(ctx context.Context, j *journal, s step) error {
 	e := j.entry(s.name())
 	if e != nil && e.State == done && e.Input == s.input() {
-		err := holds(ctx, s)
+		err := holds(ctx, s, e.Saved)
 		if err == nil || ctx.Err() != nil {
 			return ctx.Err()
 		}
 		log.G(ctx).WithError(err).WithField("step", s.name()).Info("Step does not hold any more; doing it again")
+		// If the kubelet cannot be moved again, it goes back to where somebody has led it.
+		e.New = e.New || s.name() == kubeletStep
 	}
 	if !i.turn {
 		return errTurn
@@ -101,6 +103,9 @@ func (i *Installer) do(ctx context.Context, j *journal, s step) error {
 		e = j.entry(s.name())
 	}
 	e.State, e.Input, e.Saved = doing, s.input(), saved
+	if after := j.entry(startStep); after != nil && after.State == done && slices.Contains(startsWith, s.name()) {
+		after.State = doing // with the files as they will be, also if this run is interrupted
+	}
 	if err := j.write(); err != nil {
 		return err
 	}
@@ -126,6 +131,17 @@ func (i *Installer) do(ctx context.Context, j *journal, s step) error {
 	return nil
 }
 
+// startsWith are the steps whose files the daemon reads.
+var startsWith = []string{programsStep, configStep, unitStep}
+
+// told is the text of an error that comes of another: waiting for pods does not help that.
+func told(err error) error {
+	if err == nil {
+		return nil
+	}
+	return errors.New(err.Error())
+}
+
 // mine is an error of this node, which begins when it has the turn, and then keeps it.
 func (i *Installer) mine(err error) error {
 	if !i.turn {
@@ -135,9 +151,9 @@ func (i *Installer) mine(err error) error {
 }
 
 // holds returns what a step has done and is no longer so.
-func holds(ctx context.Context, s step) error {
+func holds(ctx context.Context, s step, saved []byte) error {
 	if l, ok := s.(lasting); ok {
-		return l.holds(ctx)
+		return l.holds(ctx, saved)
 	}
 	return nil
 }

@@ -1,13 +1,18 @@
 package installer
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+
+	"github.com/containerd/log"
 
 	"github.com/berth-cri/berth/pkg/installer/nodefs"
 )
@@ -89,15 +94,27 @@ func (c *configuration) prepare(_ context.Context, before []byte) ([]byte, error
 	return json.Marshal(saved)
 }
 
-// holds implements lasting. What somebody has written into the files stays until they change.
-func (c *configuration) holds(context.Context) error {
-	var paths []string
+// holds implements lasting. What somebody has written into the files stays until they change;
+// what this installer has written for other values does not.
+func (c *configuration) holds(_ context.Context, text []byte) error {
+	var saved savedConfiguration
+	if err := json.Unmarshal(text, &saved); err != nil {
+		return err
+	}
 	for path := range c.files().Sorted() {
-		if !c.left[path] {
-			paths = append(paths, path)
+		if c.left[path] {
+			continue
+		}
+		now, err := os.ReadFile(c.root.Path(path))
+		if err != nil {
+			return err
+		}
+		n := slices.IndexFunc(saved.Files, func(o nodefs.Original) bool { return o.Path == path })
+		if !bytes.Equal(now, c.files().Content[path]) && n >= 0 && slices.Contains(saved.Files[n].Ours, nodefs.Digest(now)) {
+			return fmt.Errorf("%s is of other values", path)
 		}
 	}
-	return c.root.There(paths...)
+	return nil
 }
 
 func (c *configuration) do(_ context.Context, text []byte) error {
@@ -114,26 +131,25 @@ func (c *configuration) completed(text []byte) ([]byte, error) {
 	if err := json.Unmarshal(text, &saved); err != nil {
 		return nil, err
 	}
-	saved.Good, saved.Input = map[string][]byte{}, c.input()
-	for path, content := range c.files().Content {
-		if !c.left[path] {
-			saved.Good[path] = content
-		}
-	}
+	saved.Good, saved.Input = c.files().Content, c.input()
 	return json.Marshal(saved)
 }
 
 // configBack writes the files that berth was last green with, if there were newer ones. The
 // next run does the step anew.
-func (i *Installer) configBack(j *journal) (was bool, err error) {
+func (i *Installer) configBack(ctx context.Context, j *journal) (was bool, err error) {
 	e := j.entry(configStep)
 	var saved savedConfiguration
+	if e == nil {
+		return false, nil
+	}
 	if err := json.Unmarshal(e.Saved, &saved); err != nil || saved.Input == "" || saved.Input == e.Input {
 		return false, err
 	}
 	e.State = doing
 	if err := j.write(); err != nil {
-		return false, err
+		// As in undo. The next run compares with what the journal says of the newer files.
+		log.G(ctx).WithError(err).Warn("Failed to write the journal; going back all the same")
 	}
 	i.at("installer.config.back")
 	left := map[string]bool{}

@@ -107,7 +107,7 @@ func (s savedKubelet) reverted(o nodefs.Original, now []byte) []byte {
 }
 
 // holds implements lasting: somebody may have led the kubelet elsewhere.
-func (m *kubeletMove) holds(context.Context) error {
+func (m *kubeletMove) holds(context.Context, []byte) error {
 	k, err := kubelet.Find(m.root)
 	if err == nil && !kubelet.IsBerth(k.Endpoint()) {
 		err = fmt.Errorf("the kubelet is led to %s", k.Endpoint())
@@ -164,7 +164,7 @@ func (m *kubeletMove) serves(ctx context.Context) error {
 	if err := m.cluster.Serves(ctx, true); err != nil {
 		return err
 	}
-	return m.holds(ctx)
+	return m.holds(ctx, nil)
 }
 
 // servesWithout says whether it serves, and by another runtime.

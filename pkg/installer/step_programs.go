@@ -35,14 +35,14 @@ func (p *programs) prepare(_ context.Context, saved []byte) ([]byte, error) {
 }
 
 // holds implements lasting.
-func (p *programs) holds(context.Context) error {
+func (p *programs) holds(context.Context, []byte) error {
 	bin := filepath.Join(home, p.version, "bin")
 	return p.root.There(filepath.Join(bin, filepath.Base(program)), filepath.Join(bin, filepath.Base(rescueProgram)))
 }
 
 func (p *programs) do(ctx context.Context, _ []byte) error {
 	// A directory that lacks something is brought anew. Programs that run keep their files.
-	if p.holds(ctx) != nil {
+	if p.holds(ctx, nil) != nil {
 		if err := os.RemoveAll(p.root.Path(filepath.Join(home, p.version))); err != nil {
 			return err
 		}

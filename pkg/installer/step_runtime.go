@@ -181,7 +181,7 @@ func (b *broughtRuntime) ready(ctx context.Context) error {
 }
 
 // holds implements lasting.
-func (b *broughtRuntime) holds(ctx context.Context) error {
+func (b *broughtRuntime) holds(ctx context.Context, _ []byte) error {
 	return eventually(ctx, b.patience, func() error { return b.ready(ctx) })
 }
 

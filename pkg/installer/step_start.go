@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/containerd/log"
 
@@ -59,7 +60,8 @@ func (s *start) prepare(_ context.Context, before []byte) ([]byte, error) {
 		if err := json.Unmarshal(before, &saved); err != nil {
 			return nil, err
 		}
-		saved.Left = saved.Left || saved.Good != s.version
+		link, err := os.Readlink(s.root.Path(current))
+		saved.Left = saved.Left || saved.Good != s.version || err != nil || link != s.version
 		return json.Marshal(saved)
 	}
 	for _, dir := range daemonDirs {
@@ -71,7 +73,7 @@ func (s *start) prepare(_ context.Context, before []byte) ([]byte, error) {
 }
 
 // holds implements lasting.
-func (s *start) holds(ctx context.Context) error {
+func (s *start) holds(ctx context.Context, _ []byte) error {
 	switch link, err := os.Readlink(s.root.Path(current)); {
 	case err != nil:
 		return err
@@ -100,6 +102,31 @@ func (s *start) do(ctx context.Context, text []byte) error {
 	if err := json.Unmarshal(text, &saved); err != nil {
 		return err
 	}
+	// A kubelet that uses berth is without a runtime if this is interrupted at a bad moment.
+	if saved.Good == "" || !s.used() {
+		return s.change(ctx, saved)
+	}
+	if err := s.rescue().arm(ctx); err != nil {
+		return err
+	}
+	s.at("installer.start.armed")
+	err := s.change(ctx, saved)
+	if ctx.Err() == nil && s.daemon.active(ctx) {
+		err = errors.Join(err, s.rescue().disarm(ctx))
+	}
+	return err
+}
+
+func (s *start) rescue() rescue { return rescue{s.root, s.host} }
+
+// used says whether the kubelet uses berth.
+func (s *start) used() bool {
+	k, err := kubelet.Find(s.root)
+	return err != nil || kubelet.IsBerth(k.Endpoint())
+}
+
+// change has the daemon be of that version, with the files that there are.
+func (s *start) change(ctx context.Context, saved savedStart) error {
 	binary := filepath.Join(home, s.version, "bin/berth")
 	_, err := s.host.Run(ctx, binary, "check")
 	if errors.Is(err, fs.ErrPermission) {
@@ -159,36 +186,60 @@ func (s *start) restart(ctx context.Context) error {
 	return nil
 }
 
+// backPatience is how long an interrupted run may take to leave the node with a daemon.
+const backPatience = 2 * time.Minute
+
 // back returns to the version and the configuration that were last green, if there are
-// others. A run that is interrupted leaves it to the next.
+// others. A run that is interrupted leaves it to the next, if the daemon runs meanwhile: for a
+// kubelet that uses it there may be none.
 func (s *start) back(ctx context.Context, saved savedStart) error {
-	if saved.Good == "" || ctx.Err() != nil {
+	if saved.Good == "" {
 		return nil
 	}
-	was, err := s.configBack()
-	if err != nil {
-		return fmt.Errorf("go back to the configuration before: %w", err)
-	}
-	link, err := os.Readlink(s.root.Path(current))
-	if err != nil {
-		return err
-	}
-	switch {
-	case link != saved.Good:
-		if err := nodefs.Relink(s.root.Path(current), saved.Good); err != nil {
-			return err
+	if ctx.Err() != nil {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), backPatience)
+		defer cancel()
+		if s.daemon.active(ctx) {
+			return nil
 		}
-		err = s.restart(ctx)
+	}
+	was, configErr := s.configBack()
+	link, err := os.Readlink(s.root.Path(current))
+	switch {
+	case err != nil || link != saved.Good:
+		if err = nodefs.Relink(s.root.Path(current), saved.Good); err == nil {
+			err = s.restart(ctx)
+		}
+		was = true
 	case was && s.daemon.active(ctx):
 		err = s.reread(ctx)
 	case was:
 		err = s.restart(ctx)
 	}
-	if err != nil {
-		return fmt.Errorf("go back to version %s: %w", saved.Good, err)
+	if err = errors.Join(configErr, err); err != nil {
+		return fmt.Errorf("go back to version %s and its configuration: %w", saved.Good, err)
 	}
-	if was || link != saved.Good {
+	if was {
 		log.G(ctx).WithField("version", saved.Good).Warn("Went back to what berth was last green with")
+	}
+	return nil
+}
+
+// save has an interrupted run leave the node with a daemon, if a kubelet uses it.
+func (s *start) save(ctx context.Context, text []byte) error {
+	var saved savedStart
+	if err := json.Unmarshal(text, &saved); err != nil {
+		return err
+	}
+	if saved.Good == "" || s.daemon.active(ctx) || !s.used() {
+		return nil
+	}
+	if err := s.back(ctx, saved); err != nil {
+		return err
+	}
+	if !s.daemon.active(ctx) {
+		return s.restart(ctx)
 	}
 	return nil
 }
@@ -211,7 +262,7 @@ func (s *start) undo(ctx context.Context, text []byte) error {
 	if err := json.Unmarshal(text, &saved); err != nil {
 		return err
 	}
-	if err := s.stop(ctx); err != nil {
+	if err := errors.Join(s.rescue().disarm(ctx), s.stop(ctx)); err != nil {
 		return err
 	}
 	for _, file := range labelFiles {

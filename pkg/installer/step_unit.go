@@ -51,7 +51,7 @@ func (u *unit) prepare(_ context.Context, before []byte) ([]byte, error) {
 }
 
 // holds implements lasting.
-func (u *unit) holds(context.Context) error { return u.root.There(unitFile) }
+func (u *unit) holds(context.Context, []byte) error { return u.root.There(unitFile) }
 
 func (u *unit) do(ctx context.Context, before []byte) error {
 	var saved []nodefs.Original

@@ -67,7 +67,7 @@ func (i *Installer) steps(ctx context.Context, w Wanted, j *journal) ([]step, er
 	config.beside, config.left, config.extra = beside, left, w.Config
 	programs, start := i.programs(), i.start()
 	programs.version, start.version, start.config = w.Version, w.Version, config.input()
-	start.configBack = func() (bool, error) { return i.configBack(j) }
+	start.configBack = func() (bool, error) { return i.configBack(ctx, j) }
 	steps := []step{programs, config, i.unit(), start}
 	if w.Kubelet {
 		move := i.kubeletMove()

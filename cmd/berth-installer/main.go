@@ -148,7 +148,7 @@ func (s *settings) uninstallCommand() *cobra.Command {
 			if err := i.Uninstall(c.Context()); err != nil {
 				return err
 			}
-			_, err = fmt.Fprintln(c.OutOrStdout(), "nothing of berth's is left on this node")
+			_, err = fmt.Fprintln(c.OutOrStdout(), "what this installer did on this node is undone")
 			return err
 		},
 	}

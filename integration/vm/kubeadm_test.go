@@ -55,7 +55,7 @@ func TestDaemonSet(t *testing.T) {
 	// What the chart makes of the values `config` and `runtimes`.
 	for empty, value := range map[string]string{
 		`"config": ""`:   `"config": "[registry]\nhosts_dir = \"/etc/containerd/certs.d\""`,
-		`"runtimes": []`: `"runtimes": [{"handler": "gvisor", "kind": "runsc", "version": "1", "source": "/host` + place + `/runsc"}]`,
+		`"runtimes": []`: `"runtimes": [{"handler": "gvisor", "kind": "runsc", "version": "1", "source": "/host` + place + `/runsc"}, {"handler": "crun", "kind": "crun", "version": "1", "source": "/host/usr/bin/crun"}]`,
 	} {
 		if strings.Count(text, empty) != 1 {
 			t.Fatalf("the manifests do not have %s once", empty)

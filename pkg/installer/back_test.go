@@ -149,8 +149,8 @@ func TestInterruptedWhileDown(t *testing.T) {
 				if err := n.installer("").Rescue(t.Context()); err != nil {
 					t.Fatal(err)
 				}
-				if n.running["rescue"] {
-					t.Error("the rescue is left")
+				if !n.running["rescue"] {
+					t.Error("nobody finishes what was begun, and the rescue is gone")
 				}
 			}
 			if !n.running["berth"] || n.version != "1.0.0" || n.endpoint != ours || strings.Contains(n.read(extraFile), `"x"`) {

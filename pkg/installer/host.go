@@ -26,8 +26,8 @@ type Chroot struct {
 var searched = []string{"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"}
 
 // limit is how long a program may take. One that hangs, as systemctl does while a unit never
-// says that it has started, would keep the lock from the rescue.
-const limit = 5 * time.Minute
+// says that it has started, would keep the lock from the rescue. berth's own may take 5 min and 30 s.
+const limit = 7 * time.Minute
 
 // Run implements Host.
 func (c Chroot) Run(ctx context.Context, name string, args ...string) ([]byte, error) {

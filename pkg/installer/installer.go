@@ -106,8 +106,8 @@ func (i *Installer) exclusive(ctx context.Context, f func() error) error {
 			return err
 		}
 		err = func() error { defer unlock(); return f() }()
-		if err == nil || errors.Is(err, ErrPods) {
-			i.Cluster.Done() // nothing is wrong with a node that waits for pods
+		if err == nil || errors.Is(err, ErrPods) || errors.Is(err, errUnheld) {
+			i.Cluster.Done() // what this node waits for, or has lost, is no other node's concern
 			i.turn = false
 		}
 		if !errors.Is(err, errTurn) {
@@ -123,6 +123,10 @@ func (i *Installer) exclusive(ctx context.Context, f func() error) error {
 func (i *Installer) install(ctx context.Context, w Wanted) error {
 	j, err := readJournal(i.root())
 	if err != nil {
+		return err
+	}
+	// A mistake in the values is told before anything is undone for them.
+	if _, err := i.steps(ctx, w, j); err != nil {
 		return err
 	}
 	waits, err := i.undoFirst(ctx, j, w.steps())

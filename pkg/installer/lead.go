@@ -3,6 +3,7 @@ package installer
 import (
 	"context"
 	"encoding/json"
+	"slices"
 	"strings"
 
 	"github.com/berth-cri/berth/pkg/installer/nodefs"
@@ -21,15 +22,6 @@ func (i *Installer) lead(ctx context.Context, j *journal) error {
 	}
 	var originals []nodefs.Original
 	base := configTexts(config.Beside, "")
-	files, err := (nodefs.Set{Content: base}).Prepare(i.root(), config.Files)
-	if err != nil {
-		return err
-	}
-	config.Files = files
-	if e.Saved, err = json.Marshal(config); err != nil {
-		return err
-	}
-	e.State = doing
 	for n := range j.Steps {
 		r := &j.Steps[n]
 		if !strings.HasPrefix(r.Name, runtimeStep) || r.State == undoing {
@@ -40,7 +32,12 @@ func (i *Installer) lead(ctx context.Context, j *journal) error {
 			return err
 		}
 		for n := range saved.Files {
-			saved.Files[n].Writes(base[saved.Files[n].Path])
+			o := &saved.Files[n]
+			o.Writes(base[o.Path])
+			known := slices.ContainsFunc(config.Files, func(of nodefs.Original) bool { return of.Path == o.Path })
+			if _, led := base[o.Path]; led && !known {
+				config.Files = append(config.Files, *o) // the runtime has it as it was before
+			}
 		}
 		originals = append(originals, saved.Files...)
 		text, err := json.Marshal(saved)
@@ -49,6 +46,15 @@ func (i *Installer) lead(ctx context.Context, j *journal) error {
 		}
 		r.State, r.Saved = doing, text
 	}
+	files, err := (nodefs.Set{Content: base}).Prepare(i.root(), config.Files)
+	if err != nil {
+		return err
+	}
+	config.Files = files
+	if e.Saved, err = json.Marshal(config); err != nil {
+		return err
+	}
+	e.State = doing
 	if err := j.write(); err != nil {
 		return err
 	}

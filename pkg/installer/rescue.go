@@ -102,17 +102,21 @@ func (i *Installer) Rescue(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if e := j.entry(startStep); e != nil && e.State != done {
+	var unsaved error
+	unfinished := false
+	if e := j.entry(startStep); e != nil && e.State == doing {
 		s := i.start()
 		s.configBack = func() (bool, error) { return i.configBack(ctx, j) }
-		if err := s.save(ctx, e.Saved); err != nil {
-			return err
-		}
+		unsaved = s.save(ctx, e.Saved)
+		unfinished = s.used()
 	}
 	if e := j.entry(kubeletStep); e == nil || e.State == done {
+		if unsaved != nil || unfinished {
+			return unsaved // the timer stays until a run has finished what it began
+		}
 		return rescue{i.root(), i.Host}.disarm(ctx)
 	}
 	// This node is without a runtime, which is worse than two nodes that change at once.
 	i.turn = true
-	return i.undo(ctx, j, kubeletStep)
+	return errors.Join(unsaved, i.undo(ctx, j, kubeletStep))
 }

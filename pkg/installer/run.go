@@ -55,7 +55,10 @@ type step interface {
 
 func (i *Installer) doAll(ctx context.Context, j *journal, steps []step) error {
 	var failed []error
+	unheld := true // all that failed had been there, and nothing new is wrong
 	for n, s := range steps {
+		before := j.entry(s.name())
+		same := before != nil && before.State == done && before.Input == s.input()
 		err := i.do(ctx, j, s)
 		if err == nil && !s.alone() && (n+1 == len(steps) || steps[n+1].alone()) {
 			err = j.complete(steps)
@@ -68,13 +71,20 @@ func (i *Installer) doAll(ctx context.Context, j *journal, steps []step) error {
 			return err // interrupted, and nothing is wrong: the next run goes on
 		}
 		if s.alone() {
+			unheld = unheld && same
 			failed = append(failed, errors.Join(err, told(i.undoNew(ctx, j, s.name()))))
 			continue
 		}
 		return errors.Join(err, told(i.undoNew(ctx, j, "")))
 	}
+	if len(failed) > 0 && unheld {
+		failed = append(failed, errUnheld)
+	}
 	return errors.Join(failed...)
 }
+
+// errUnheld is among the reasons if a node has lost what it had, as a handler whose device is gone.
+var errUnheld = errors.New("it was there before, so other nodes go on")
 
 func (i *Installer) do(ctx context.Context, j *journal, s step) error {
 	e := j.entry(s.name())
@@ -96,6 +106,9 @@ func (i *Installer) do(ctx context.Context, j *journal, s step) error {
 	}
 	saved, err := s.prepare(ctx, before)
 	if err != nil {
+		return err
+	}
+	if err := i.guard(ctx, j, s); err != nil {
 		return err
 	}
 	if e == nil {
@@ -128,6 +141,19 @@ func (i *Installer) do(ctx context.Context, j *journal, s step) error {
 		return err
 	}
 	i.at("installer." + s.name() + ".done")
+	return nil
+}
+
+// guard has the node's timer wait, if what the step does may leave a kubelet without a runtime.
+func (i *Installer) guard(ctx context.Context, j *journal, s step) error {
+	e := j.entry(startStep)
+	if e == nil || s.name() != startStep && !slices.Contains(startsWith, s.name()) {
+		return nil
+	}
+	if err := i.start().guard(ctx, e.Saved); err != nil {
+		return err
+	}
+	i.at("installer." + s.name() + ".guarded")
 	return nil
 }
 

@@ -29,9 +29,11 @@ type configuration struct {
 type savedConfiguration struct {
 	Beside Beside            `json:"beside"`
 	Files  []nodefs.Original `json:"files"`
-	// Good are the files that berth was last green with, by path, and Input that of the step then.
-	Good  map[string][]byte `json:"good,omitempty"`
-	Input string            `json:"input,omitempty"`
+	// Good are the files that berth was last green with, by path, Input and Former that of the
+	// step then and the daemon that they lead to.
+	Good   map[string][]byte `json:"good,omitempty"`
+	Input  string            `json:"input,omitempty"`
+	Former Beside            `json:"former,omitzero"`
 }
 
 func (*configuration) name() string { return configStep }
@@ -131,7 +133,7 @@ func (c *configuration) completed(text []byte) ([]byte, error) {
 	if err := json.Unmarshal(text, &saved); err != nil {
 		return nil, err
 	}
-	saved.Good, saved.Input = c.files().Content, c.input()
+	saved.Good, saved.Input, saved.Former = c.files().Content, c.input(), saved.Beside
 	return json.Marshal(saved)
 }
 
@@ -146,7 +148,10 @@ func (i *Installer) configBack(ctx context.Context, j *journal) (was bool, err e
 	if err := json.Unmarshal(e.Saved, &saved); err != nil || saved.Input == "" || saved.Input == e.Input {
 		return false, err
 	}
-	e.State = doing
+	saved.Beside, e.State = saved.Former, doing
+	if e.Saved, err = json.Marshal(saved); err != nil {
+		return false, err
+	}
 	if err := j.write(); err != nil {
 		// As in undo. The next run compares with what the journal says of the newer files.
 		log.G(ctx).WithError(err).Warn("Failed to write the journal; going back all the same")

@@ -36,21 +36,28 @@ func (p *programs) prepare(_ context.Context, saved []byte) ([]byte, error) {
 
 // holds implements lasting.
 func (p *programs) holds(context.Context, []byte) error {
+	brought, err := os.ReadDir(filepath.Join(p.payload, "bin"))
+	if err != nil {
+		return err
+	}
 	bin := filepath.Join(home, p.version, "bin")
-	return p.root.There(filepath.Join(bin, filepath.Base(program)), filepath.Join(bin, filepath.Base(rescueProgram)))
+	paths := []string{filepath.Join(bin, filepath.Base(rescueProgram))}
+	for _, b := range brought {
+		paths = append(paths, filepath.Join(bin, b.Name()))
+	}
+	return p.root.There(paths...)
 }
 
 func (p *programs) do(ctx context.Context, _ []byte) error {
-	// A directory that lacks something is brought anew. Programs that run keep their files.
-	if p.holds(ctx, nil) != nil {
-		if err := os.RemoveAll(p.root.Path(filepath.Join(home, p.version))); err != nil {
-			return err
-		}
-	}
 	if err := os.MkdirAll(p.root.Path(home), 0o755); err != nil {
 		return err
 	}
-	if err := p.root.Bring(p.payload, "", filepath.Join(home, p.version), nil, func() { p.at("installer.programs.half") }); err != nil {
+	dir := filepath.Join(home, p.version)
+	if err := p.root.Bring(p.payload, "", dir, nil, func() { p.at("installer.programs.half") }); err != nil {
+		return err
+	}
+	// A version that was there already may lack something, and may run meanwhile.
+	if err := p.root.Complete(p.payload, dir); err != nil {
 		return err
 	}
 	self, err := os.ReadFile(p.self)

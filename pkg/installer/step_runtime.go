@@ -130,6 +130,12 @@ func (b *broughtRuntime) do(ctx context.Context, text []byte) error {
 	if err := os.MkdirAll(b.root.Path(b.r.home()), 0o755); err != nil {
 		return err
 	}
+	// What lacks its program serves no pod, and is brought anew.
+	if !b.root.ExistsAny(filepath.Join(b.r.dir(), k.program)) {
+		if err := os.RemoveAll(b.root.Path(b.r.dir())); err != nil {
+			return err
+		}
+	}
 	var change func(string, []byte) []byte
 	if k.built != "" {
 		change = func(_ string, text []byte) []byte { return relocated(text, k.built, b.r.dir()) }

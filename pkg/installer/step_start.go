@@ -1,6 +1,7 @@
 package installer
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -35,8 +36,10 @@ type start struct {
 type savedStart struct {
 	// Kept are directories that were there before.
 	Kept []string `json:"kept"`
-	// Good is the version that was last green, Left says that another was begun since.
+	// Good is the version that was last green, Unit its service, and Left says that another was
+	// begun since.
 	Good string `json:"good,omitempty"`
+	Unit []byte `json:"unit,omitempty"`
 	Left bool   `json:"left,omitempty"`
 }
 
@@ -93,6 +96,10 @@ func (s *start) settled(text []byte) ([]byte, error) {
 	if err := json.Unmarshal(text, &saved); err != nil {
 		return nil, err
 	}
+	var err error
+	if saved.Unit, err = os.ReadFile(s.root.Path(unitFile)); err != nil {
+		return nil, err
+	}
 	saved.Good, saved.Left = s.version, false
 	return json.Marshal(saved)
 }
@@ -102,14 +109,6 @@ func (s *start) do(ctx context.Context, text []byte) error {
 	if err := json.Unmarshal(text, &saved); err != nil {
 		return err
 	}
-	// A kubelet that uses berth is without a runtime if this is interrupted at a bad moment.
-	if saved.Good == "" || !s.used() {
-		return s.change(ctx, saved)
-	}
-	if err := s.rescue().arm(ctx); err != nil {
-		return err
-	}
-	s.at("installer.start.armed")
 	err := s.change(ctx, saved)
 	if ctx.Err() == nil && s.daemon.active(ctx) {
 		err = errors.Join(err, s.rescue().disarm(ctx))
@@ -130,7 +129,7 @@ func (s *start) change(ctx context.Context, saved savedStart) error {
 	binary := filepath.Join(home, s.version, "bin/berth")
 	_, err := s.host.Run(ctx, binary, "check")
 	if errors.Is(err, fs.ErrPermission) {
-		return fmt.Errorf("%s cannot be run: %w; is that filesystem mounted with noexec?", binary, err)
+		return errors.Join(fmt.Errorf("%s cannot be run: %w; is that filesystem mounted with noexec?", binary, err), s.back(ctx, saved))
 	}
 	if err != nil && exitStatus(err) != degraded {
 		return errors.Join(fmt.Errorf("berth refuses the configuration: %w", err), s.back(ctx, saved))
@@ -205,6 +204,7 @@ func (s *start) back(ctx context.Context, saved savedStart) error {
 		}
 	}
 	was, configErr := s.configBack()
+	configErr = errors.Join(configErr, s.unitBack(ctx, saved))
 	link, err := os.Readlink(s.root.Path(current))
 	switch {
 	case err != nil || link != saved.Good:
@@ -226,6 +226,16 @@ func (s *start) back(ctx context.Context, saved savedStart) error {
 	return nil
 }
 
+// guard has a timer wait to go back, before files are changed that the next start of a berth
+// reads that a kubelet uses.
+func (s *start) guard(ctx context.Context, text []byte) error {
+	var saved savedStart
+	if err := json.Unmarshal(text, &saved); err != nil || saved.Good == "" || !s.used() {
+		return err
+	}
+	return s.rescue().arm(ctx)
+}
+
 // save has an interrupted run leave the node with a daemon, if a kubelet uses it.
 func (s *start) save(ctx context.Context, text []byte) error {
 	var saved savedStart
@@ -242,6 +252,19 @@ func (s *start) save(ctx context.Context, text []byte) error {
 		return s.restart(ctx)
 	}
 	return nil
+}
+
+// unitBack writes the unit of the version that was last green. The unit's own step sees that.
+func (s *start) unitBack(ctx context.Context, saved savedStart) error {
+	now, err := os.ReadFile(s.root.Path(unitFile))
+	if len(saved.Unit) == 0 || err == nil && bytes.Equal(now, saved.Unit) {
+		return nil
+	}
+	if err := s.root.Put(unitFile, saved.Unit, 0o644); err != nil {
+		return err
+	}
+	_, err = s.host.Run(ctx, "systemctl", "daemon-reload")
+	return err
 }
 
 // mayUndo implements guarded: without berth, a kubelet that uses it has no runtime. The

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/berth-cri/berth/pkg/installer/nodefs"
 )
@@ -50,8 +51,22 @@ func (u *unit) prepare(_ context.Context, before []byte) ([]byte, error) {
 	return json.Marshal(saved)
 }
 
-// holds implements lasting.
-func (u *unit) holds(context.Context, []byte) error { return u.root.There(unitFile) }
+// holds implements lasting. An edit stays until the unit changes; that of another version does not.
+func (u *unit) holds(_ context.Context, text []byte) error {
+	var saved []nodefs.Original
+	if err := json.Unmarshal(text, &saved); err != nil {
+		return err
+	}
+	wanted, err := u.text()
+	if err != nil {
+		return err
+	}
+	now, err := os.ReadFile(u.root.Path(unitFile))
+	if err == nil && !bytes.Equal(now, wanted) && slices.Contains(saved[0].Ours, nodefs.Digest(now)) {
+		err = fmt.Errorf("%s is of another version", unitFile)
+	}
+	return err
+}
 
 func (u *unit) do(ctx context.Context, before []byte) error {
 	var saved []nodefs.Original

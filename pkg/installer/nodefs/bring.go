@@ -51,6 +51,29 @@ func (r Root) Bring(source, name, to string, change func(name string, text []byt
 	return atomicfile.SyncDir(filepath.Dir(target))
 }
 
+// Complete copies the files of a directory that another one, of the node, does not have. What
+// is there stays.
+func (r Root) Complete(source, to string) error {
+	return filepath.WalkDir(source, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || !entry.Type().IsRegular() {
+			return err
+		}
+		name, err := filepath.Rel(source, path)
+		if err != nil || r.ExistsAny(filepath.Join(to, name)) {
+			return err
+		}
+		info, err := entry.Info()
+		if err != nil {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		return r.Put(filepath.Join(to, name), text, 0o644|info.Mode().Perm()&0o111)
+	})
+}
+
 func copyEntry(source, path, fresh string, entry fs.DirEntry, change func(string, []byte) []byte) error {
 	name, err := filepath.Rel(source, path)
 	if err != nil || name == "." {

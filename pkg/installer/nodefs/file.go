@@ -55,8 +55,19 @@ func (r Root) keep(o Original) error {
 	if bytes.Equal(now, o.Content) || slices.Contains(o.Ours, Digest(now)) {
 		return nil
 	}
-	log.L.WithField("path", o.Path).WithField("kept", o.Path+KeptSuffix).Warn("File was edited since it was installed; keeping that beside it")
-	return atomicfile.Write(path+KeptSuffix, now, info.Mode().Perm(), atomicfile.Durable)
+	kept := o.Path + KeptSuffix
+	for n := 2; ; n++ { // of an earlier edit
+		text, err := os.ReadFile(r.Path(kept))
+		if errors.Is(err, fs.ErrNotExist) || err == nil && bytes.Equal(text, now) {
+			break
+		}
+		if err != nil {
+			return err
+		}
+		kept = fmt.Sprintf("%s%s.%d", o.Path, KeptSuffix, n)
+	}
+	log.L.WithField("path", o.Path).WithField("kept", kept).Warn("File was edited since it was installed; keeping that beside it")
+	return atomicfile.Write(r.Path(kept), now, info.Mode().Perm(), atomicfile.Durable)
 }
 
 // Snapshot reads a file.

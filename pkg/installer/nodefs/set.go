@@ -14,10 +14,14 @@ type Set struct {
 	Half func()
 }
 
-// Prepare adds the originals of files that are new to those that were saved.
+// Prepare adds the originals of files that are new to those that were saved. Of what others
+// have taken over it has none: they have.
 func (f Set) Prepare(r Root, saved []Original) ([]Original, error) {
 	for path := range f.Sorted() {
 		n := slices.IndexFunc(saved, func(o Original) bool { return o.Path == path })
+		if n < 0 && f.Left[path] {
+			continue
+		}
 		if n < 0 {
 			o, err := r.Snapshot(path)
 			if err != nil {
@@ -40,8 +44,11 @@ func (f Set) Do(r Root, saved []Original) error {
 		if f.Left[path] {
 			continue
 		}
-		o := slices.IndexFunc(saved, func(o Original) bool { return o.Path == path })
-		if err := r.Replace(saved[o], f.Content[path]); err != nil {
+		o := Original{Path: path}
+		if n := slices.IndexFunc(saved, func(o Original) bool { return o.Path == path }); n >= 0 {
+			o = saved[n]
+		}
+		if err := r.Replace(o, f.Content[path]); err != nil {
 			return err
 		}
 	}

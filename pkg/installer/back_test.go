@@ -233,3 +233,190 @@ func TestMovedAgainAndFailed(t *testing.T) {
 		})
 	}
 }
+
+// What the next start of berth reads is not changed before the node's timer waits, and that waits
+// until a run has finished what was begun.
+func TestArmedBeforeFiles(t *testing.T) {
+	for _, place := range []string{"installer.config.half", "installer.config.made", "installer.config.done", "installer.start.noted", "installer.start.half"} {
+		t.Run(place, func(t *testing.T) {
+			n, w := installed(t)
+			w.Config = "[metrics]\naddress = \"127.0.0.1:10248\""
+			if !killed(func() { _ = n.installer(place).Install(t.Context(), w) }) {
+				t.Fatal("it was not interrupted")
+			}
+			// The former berth still runs, and the next start would be by what nobody has proved.
+			if err := n.installer("").Rescue(t.Context()); err != nil || !n.running["rescue"] {
+				t.Errorf("the rescue is armed: %t, %v", n.running["rescue"], err)
+			}
+			if err := n.installer("").Install(t.Context(), w); err != nil || n.running["rescue"] {
+				t.Errorf("the rescue is left: %t, %v", n.running["rescue"], err)
+			}
+		})
+	}
+	n, w := installed(t)
+	good := n.read(extraFile)
+	n.fails["systemctl enable --now "+rescueTimer] = exited(1)
+	w.Config = "[metrics]\naddress = \"127.0.0.1:10248\""
+	if err := n.installer("").Install(t.Context(), w); err == nil || n.read(extraFile) != good {
+		t.Errorf("without a rescue it has %q, %v", n.read(extraFile), err)
+	}
+}
+
+// What goes back is all that the daemon starts with: its unit, and where its handlers lead.
+func TestBackWithAll(t *testing.T) {
+	const other = "unix:///run/other/containerd.sock"
+	n, w := installed(t)
+	n.others = []string{other}
+	unit := n.read(unitFile)
+	writeFile(t, filepath.Join(n.payload, "berth.service"), "[Service]\nExecStart=/usr/bin/berth serve --new-flag\n", 0o644)
+	before := w
+	w.Version, w.Endpoint, n.broken = "1.1.0", other, "1.1.0"
+	back := func() {
+		t.Helper()
+		if n.version != "1.0.0" || n.read(unitFile) != unit || !strings.Contains(n.read(configFile), theirs) {
+			t.Errorf("berth %s runs by %q with %s", n.version, n.read(unitFile), n.read(configFile))
+		}
+	}
+	if err := n.installer("").Install(t.Context(), w); err == nil {
+		t.Error("it starts")
+	}
+	back()
+	n.pod("abc", "x")
+	if err := n.installer("").Uninstall(t.Context()); !errors.Is(err, ErrPods) {
+		t.Errorf("got %v", err)
+	}
+	back()
+	n.broken = ""
+	if err := n.installer("").Install(t.Context(), before); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(n.read(configFile), theirs) || !strings.Contains(n.read(unitFile), "--new-flag") {
+		t.Errorf("it has %s by %q", n.read(configFile), n.read(unitFile))
+	}
+	// A program that cannot be run is a failure as any other.
+	good := n.read(extraFile)
+	n.fails["berth check"] = os.ErrPermission
+	before.Config = "[metrics]\naddress = \"127.0.0.1:10248\""
+	if err := n.installer("").Install(t.Context(), before); err == nil || !strings.Contains(err.Error(), "noexec") || n.read(extraFile) != good {
+		t.Errorf("got %v; the file is %q", err, n.read(extraFile))
+	}
+}
+
+// An installation that never came to its end stays a new one, whatever of it has to be done again.
+func TestNewStaysNew(t *testing.T) {
+	n := newTestNode(t)
+	w, before := n.wanted(), n.tree()
+	if !killed(func() { _ = n.installer("installer.start.done").Install(t.Context(), w) }) {
+		t.Fatal("it was not interrupted")
+	}
+	n.running["berth"] = false
+	n.forbidden = fmt.Errorf("cannot get nodes: %w", ErrFinal)
+	if err := n.installer("").Install(t.Context(), w); err == nil {
+		t.Error("it does not fail")
+	}
+	n.as(before)
+}
+
+// A single file that is gone is brought again. What runs keeps its own meanwhile.
+func TestLostFiles(t *testing.T) {
+	for _, path := range []string{"/opt/berth/1.0.0/bin/berth-shim", rescueProgram, "/opt/berth/runtimes/crun/1.24/crun"} {
+		t.Run(filepath.Base(path), func(t *testing.T) {
+			n, w := installed(t)
+			was := n.read(path)
+			if err := os.Remove(filepath.Join(n.root, path)); err != nil {
+				t.Fatal(err)
+			}
+			if strings.Contains(path, "runtimes") { // berth says that the handler is not ready
+				j, err := readJournal(n.installer("").root())
+				if err != nil {
+					t.Fatal(err)
+				}
+				j.entry("runtime-crun").State = doing
+				if err := j.write(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			i := n.installer("")
+			i.at = func(string) {
+				if n.read(program) != "bin/berth" {
+					t.Error("the version that runs is away")
+				}
+			}
+			if err := i.Install(t.Context(), w); err != nil || n.read(path) != was {
+				t.Errorf("it is %s, %v", n.read(path), err)
+			}
+		})
+	}
+}
+
+// others is another daemon, whose handlers change.
+type others struct{ handlers []string }
+
+func (o *others) Ask(context.Context, string) (Beside, error) {
+	return Beside{Handlers: o.handlers, CgroupDriver: "cgroupfs"}, nil
+}
+
+// The other daemon changes while a brought runtime has the handler of one of its own.
+func TestHandlersOfOthersChange(t *testing.T) {
+	n := newTestNode(t)
+	w, before := n.wanted(), n.tree()
+	other := &others{[]string{"runc"}}
+	install := func() {
+		t.Helper()
+		i := n.installer("")
+		i.Backend = other
+		if err := i.Install(t.Context(), w); err != nil {
+			t.Fatal(err)
+		}
+	}
+	install()
+	other.handlers = []string{"crun", "runc"}
+	install()
+	all := w.Runtimes
+	w.Runtimes, w.Endpoint = all[1:], "unix:///run/other/containerd.sock"
+	install()
+	if got := n.read(handlerFile("crun")); !strings.Contains(got, w.Endpoint) {
+		t.Errorf("crun is %s", got)
+	}
+	w.Runtimes, w.Endpoint = all, theirs
+	install()
+	w.Runtimes = all[1:]
+	install()
+	if got := n.read(handlerFile("crun")); !strings.Contains(got, theirs) {
+		t.Errorf("crun is %s", got)
+	}
+	w.Runtimes = all
+	install()
+	if err := n.installer("").Uninstall(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	n.as(before)
+}
+
+// A mistake is told before anything is undone, and an edit is kept beside one that was kept before.
+func TestNothingIsLostByMistakes(t *testing.T) {
+	n, w := installed(t)
+	good := w.Runtimes[0]
+	w.Runtimes[0].Handler = "containerd"
+	if err := n.installer("").Install(t.Context(), w); err == nil || !strings.Contains(err.Error(), "choose another name") {
+		t.Errorf("got %v", err)
+	}
+	if got := n.read("/opt/berth/runtimes/crun/1.24/crun"); got != "crun 1.24" {
+		t.Errorf("crun is %s", got)
+	}
+	w.Runtimes[0] = good
+	for _, edit := range []string{"# first\n", "# second\n"} {
+		n.write(handlerFile("runc"), edit)
+		w.Version += ".1"
+		w.Config += "\n# more"
+		if err := os.Remove(filepath.Join(n.root, configFile)); err != nil {
+			t.Fatal(err)
+		}
+		if err := n.installer("").Install(t.Context(), w); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if kept := n.read(handlerFile("runc")+".kept") + n.read(handlerFile("runc")+".kept.2"); kept != "# first\n# second\n" {
+		t.Errorf("kept is %q", kept)
+	}
+}

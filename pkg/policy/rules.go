@@ -91,6 +91,13 @@ func ParseRules(file string, text []byte) ([]Rule, error) {
 	if len(read.Rules) == 0 && len(problems) == 0 {
 		return nil, runtimeclass.Problems{{Source: source, Text: "has no rules; write them below the key rules"}}
 	}
+	// Rules once more, as they were written: a key with nothing in it looks like one that is not there.
+	var written struct {
+		Rules []map[string]any `json:"rules"`
+	}
+	if s, err := runtimeclass.ParseOne(file, text, "a mapping with the key rules", &written); err != nil && s.Document == 0 {
+		return nil, err
+	}
 	seen, always := map[string]bool{}, ""
 	for i := range read.Rules {
 		r := &read.Rules[i]
@@ -108,6 +115,9 @@ func ParseRules(file string, text []byte) ([]Rule, error) {
 			wrong("", "is never reached: rule %q before it is for all pods", always)
 		}
 		seen[r.Name] = true
+		for _, key := range emptyKeys(written.Rules[i]) {
+			wrong(key, "is empty; leave the key out if it does not matter")
+		}
 		r.check(wrong)
 		if r.when() == "" && always == "" {
 			always = r.Name
@@ -117,6 +127,40 @@ func ParseRules(file string, text []byte) ([]Rule, error) {
 		return nil, problems
 	}
 	return read.Rules, nil
+}
+
+// emptyKeys are the keys of a rule with nothing in them. A template makes such of a value that it does
+// not have, and the rule would be for more pods than was meant, or give them less isolation.
+func emptyKeys(rule map[string]any) []string {
+	var empty []string
+	look := func(in map[string]any, at string, keys ...string) {
+		for _, key := range keys {
+			if value, there := in[key]; there && hasNothing(value) {
+				empty = append(empty, at+key)
+			}
+		}
+	}
+	look(rule, "", "namespaces", "pods", "least")
+	for key, below := range map[string][]string{"namespaces": {"names", "labels"}, "pods": {"labels", "asks"}} {
+		if in, ok := rule[key].(map[string]any); ok {
+			look(in, key+".", below...)
+		}
+	}
+	return empty
+}
+
+func hasNothing(value any) bool {
+	switch v := value.(type) {
+	case nil:
+		return true
+	case string:
+		return v == ""
+	case []any:
+		return len(v) == 0
+	case map[string]any:
+		return len(v) == 0
+	}
+	return false
 }
 
 // hint adds to an unknown key what is allowed.
@@ -138,14 +182,6 @@ func hint(p runtimeclass.Problem) string {
 
 // check says what is wrong with a rule by itself.
 func (r *Rule) check(wrong func(key, format string, args ...any)) {
-	for key, empty := range map[string]bool{
-		"namespaces.names": r.Namespaces.Names != nil && len(r.Namespaces.Names) == 0, "namespaces.labels": r.Namespaces.Labels != nil && len(r.Namespaces.Labels) == 0,
-		"pods.labels": r.Pods.Labels != nil && len(r.Pods.Labels) == 0, "pods.asks": r.Pods.Asks != nil && len(r.Pods.Asks) == 0,
-	} {
-		if empty { // a template may make such, and the rule would be for all pods
-			wrong(key, "is empty; leave the key out if it does not matter")
-		}
-	}
 	for i, name := range r.Namespaces.Names {
 		if errs := validation.IsDNS1123Label(name); len(errs) > 0 {
 			wrong(fmt.Sprintf("namespaces.names[%d]", i), "%q is not a name of a namespace: %s", name, strings.Join(errs, "; "))

@@ -307,6 +307,15 @@ func inWords(n policy.Named) string {
 	return fmt.Sprintf("%q (isolation %s)", n.Handler, cmp.Or(string(n.Isolation), "not known"))
 }
 
+// changed says whether a class is another one than the policies were made for. An isolation that
+// was not known then, or is not now, may be the same.
+func changed(was, now policy.Named) bool {
+	if was.Handler == "" {
+		return false // those that give no class say names only
+	}
+	return was.Handler != now.Handler || was.Isolation != "" && now.Isolation != "" && was.Isolation != now.Isolation
+}
+
 // auditPolicies looks for classes that policies know and that are gone. Policies cannot look
 // for themselves.
 func (s *State) auditPolicies() []Finding {
@@ -319,7 +328,7 @@ func (s *State) auditPolicies() []Finding {
 				gone = append(gone, named.Name)
 				continue
 			}
-			if now := describe(c); named.Handler != "" && (now.Handler != named.Handler || now.Isolation != "" && now.Isolation != named.Isolation) {
+			if now := describe(c); changed(named, now) {
 				all = append(all, Finding{
 					Severity: runtimeclass.Error, Rule: RulePolicyClassChanged, Object: p.Kind + " " + p.Name, Concerned: []string{c.Name},
 					Message: fmt.Sprintf("it gives pods the class %s, which had the handler %s and has %s now", c.Name, inWords(named), inWords(now)),

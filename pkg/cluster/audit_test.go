@@ -65,6 +65,8 @@ func TestAudit(t *testing.T) {
 		return func(p *corev1.Pod) { p.Status.Conditions[0].Message = message }
 	}
 	runc := *aClass("std", "runc")
+	annotated := *aClass("kata", "kata", selecting(label("kata")))
+	annotated.Annotations = map[string]string{runtimeclass.IsolationAnnotation: "vm"}
 	refused := `Failed to create pod sandbox: rpc error: code = Unknown desc = failed to get sandbox runtime: no runtime for "kata" is configured`
 	for _, c := range []struct {
 		what  string
@@ -125,6 +127,14 @@ func TestAudit(t *testing.T) {
 		}}, AuditOptions{}, []string{
 			"warning nodes-without-handler RuntimeClass std [a]:",
 			`error policy-class-changed MutatingAdmissionPolicy berth-choose [std]: it gives pods the class std, which had the handler "kata" (isolation vm) and has "runc" (isolation not known) now; make the class again`,
+		}},
+		{"a class whose isolation became known after the policies were made", State{Nodes: []corev1.Node{labelled("a", "kata")}, Classes: []nodev1.RuntimeClass{annotated}, Policies: []Policy{
+			{"MutatingAdmissionPolicy", "berth-choose", policy.ParseNamed("kata=kata/")},
+		}}, AuditOptions{}, nil},
+		{"a class whose isolation is another now", State{Nodes: []corev1.Node{labelled("a", "kata")}, Classes: []nodev1.RuntimeClass{annotated}, Policies: []Policy{
+			{"MutatingAdmissionPolicy", "berth-choose", policy.ParseNamed("kata=kata/user-space-kernel")},
+		}}, AuditOptions{}, []string{
+			`error policy-class-changed MutatingAdmissionPolicy berth-choose [kata]: it gives pods the class kata, which had the handler "kata" (isolation user-space-kernel) and has "kata" (isolation vm) now; make the class again`,
 		}},
 		{"pods that nothing is to be said of", State{Nodes: []corev1.Node{labelled("a", "kata")}, Classes: []nodev1.RuntimeClass{kata}, Pods: []corev1.Pod{
 			aPod("no class", "", "a"), aPod("starting", "kata", "a"), aPod("full", "kata", "", on(label("kata"))),

@@ -90,6 +90,9 @@ func (a *applier) try(ctx context.Context, all []change) error {
 	for i := range all {
 		c := &all[i]
 		if err := a.send(ctx, c, metav1.DryRunAll); err != nil && !lacking.told(c, err) {
+			if errors.Is(err, errMeanwhile) {
+				err = fmt.Errorf("%s: %w", c, err)
+			}
 			if c.where != "" {
 				err = fmt.Errorf("%s: %w", c.where, err)
 			}

@@ -99,21 +99,24 @@ func (p *policyCommand) applyPolicies(ctx context.Context, s *server, f *policyF
 // confirm looks at all policies once more: while some were applied, another client may have
 // removed or changed others, and each is nothing without the rest.
 func (w *policyApply) confirm(ctx context.Context) error {
-	var problems []error
+	var others, unseen []error
 	for i := range w.all {
 		c := &w.all[i]
 		now, err := w.client(c).Get(ctx, c.object.GetName(), metav1.GetOptions{})
 		switch {
 		case apierrors.IsNotFound(err):
-			problems = append(problems, fmt.Errorf("%s was removed", c))
+			others = append(others, fmt.Errorf("%s was removed", c))
 		case err != nil:
-			problems = append(problems, w.explained("get", c, err))
+			unseen = append(unseen, fmt.Errorf("%s: %w", c, w.explained("get", c, err)))
 		case now.GetUID() != c.after.GetUID() || cluster.Compare(c.after, now) != cluster.Unchanged:
-			problems = append(problems, fmt.Errorf("%s was changed", c))
+			others = append(others, fmt.Errorf("%s was changed", c))
 		}
 	}
-	if len(problems) > 0 {
-		return fmt.Errorf("all policies were applied, but another client was at work meanwhile; apply again: %w", errors.Join(problems...))
+	switch {
+	case len(others) > 0:
+		return fmt.Errorf("all policies were applied, but another client was at work meanwhile; apply again: %w", errors.Join(slices.Concat(others, unseen)...))
+	case len(unseen) > 0:
+		return fmt.Errorf("all policies were applied; apply again to see whether all are still there: %w", errors.Join(unseen...))
 	}
 	return nil
 }

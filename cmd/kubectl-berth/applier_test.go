@@ -1,0 +1,71 @@
+package main
+
+import (
+	"errors"
+	"net/http"
+	"strings"
+	"testing"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/dynamic/fake"
+	k8stesting "k8s.io/client-go/testing"
+)
+
+// answers is an applier of which each request gets an answer by its verb.
+func answers(by map[string]k8stesting.ReactionFunc) *applier {
+	client := fake.NewSimpleDynamicClient(runtime.NewScheme())
+	for verb, answer := range by {
+		client.PrependReactor(verb, "*", answer)
+	}
+	return &applier{server: &server{objects: client}, manager: fieldManager, force: true, whole: true}
+}
+
+// aPolicy is one of a version, and where it may be that of another client.
+func aPolicy(name, version, uid string, owners ...metav1.ManagedFieldsEntry) *unstructured.Unstructured {
+	o := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": policyVersion.String(), "kind": "ValidatingAdmissionPolicy",
+		"metadata": map[string]any{"name": name, "resourceVersion": version, "uid": uid},
+	}}
+	o.SetManagedFields(owners)
+	return o
+}
+
+func failing(err error) k8stesting.ReactionFunc {
+	return func(k8stesting.Action) (bool, runtime.Object, error) { return true, nil, err }
+}
+
+// What somebody else has created since is told by its name, also where nothing was applied yet.
+func TestTryNamesWhatOthersCreated(t *testing.T) {
+	a := answers(map[string]k8stesting.ReactionFunc{"patch": failing(apierrors.NewConflict(policyVersion.WithResource("x").GroupResource(), "p", errors.New("the object has been modified")))})
+	c := policyChange(aPolicy("p", "", ""))
+	const want = `nothing was applied: ValidatingAdmissionPolicy "p": it was created by another client meanwhile; apply again`
+	if err := a.try(t.Context(), []change{c}); err == nil || err.Error() != want {
+		t.Errorf("got %v", err)
+	}
+}
+
+// That policies cannot be seen again is nothing that another client did.
+func TestConfirm(t *testing.T) {
+	there := aPolicy("p", "5", "u")
+	gone := apierrors.NewNotFound(policyVersion.WithResource("validatingadmissionpolicies").GroupResource(), "p")
+	away := apierrors.NewGenericServerResponse(http.StatusServiceUnavailable, "get", policyVersion.WithResource("x").GroupResource(), "p", "away", 0, true)
+	for what, c := range map[string]struct {
+		answer k8stesting.ReactionFunc
+		want   string
+	}{
+		"all are there": {func(k8stesting.Action) (bool, runtime.Object, error) { return true, there, nil }, ""},
+		"made anew":     {func(k8stesting.Action) (bool, runtime.Object, error) { return true, aPolicy("p", "6", "v"), nil }, `another client was at work meanwhile; apply again: ValidatingAdmissionPolicy "p" was changed`},
+		"removed":       {failing(gone), `another client was at work meanwhile; apply again: ValidatingAdmissionPolicy "p" was removed`},
+		"not seen":      {failing(away), `all policies were applied; apply again to see whether all are still there: ValidatingAdmissionPolicy "p": get `},
+	} {
+		one := policyChange(there)
+		one.after = there
+		w := &policyApply{applier: answers(map[string]k8stesting.ReactionFunc{"get": c.answer}), all: []change{one}}
+		if err := w.confirm(t.Context()); (err != nil) != (c.want != "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: got %v", what, err)
+		}
+	}
+}

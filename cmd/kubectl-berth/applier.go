@@ -236,11 +236,16 @@ func (a *applier) takeOver(ctx context.Context, c *change) (*unstructured.Unstru
 	owned, managers := c.before.DeepCopy(), sets.New[string]()
 	entries := owned.GetManagedFields()
 	for i := range entries {
-		if m := &entries[i]; m.Subresource == "" {
+		m := &entries[i]
+		if m.Subresource != "" {
+			continue
+		}
+		// Of each manager one entry is united, and only one of this version that is an update; what the others own
+		// would have no owner. Policies have the same fields in all versions.
+		m.APIVersion = c.object.GetAPIVersion()
+		if m.Manager != a.manager || m.Operation != metav1.ManagedFieldsOperationApply {
+			m.Manager, m.Operation = fmt.Sprintf("taken-%d", i), metav1.ManagedFieldsOperationUpdate
 			managers.Insert(m.Manager)
-			if m.Manager != a.manager {
-				m.Operation = metav1.ManagedFieldsOperationUpdate // these are what can be taken over
-			}
 		}
 	}
 	owned.SetManagedFields(entries)

@@ -1,8 +1,10 @@
 package main
 
 import (
+	"encoding/json"
 	"errors"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 
@@ -66,6 +68,61 @@ func TestConfirm(t *testing.T) {
 		w := &policyApply{applier: answers(map[string]k8stesting.ReactionFunc{"get": c.answer}), all: []change{one}}
 		if err := w.confirm(t.Context()); (err != nil) != (c.want != "") || err != nil && !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: got %v", what, err)
+		}
+	}
+}
+
+// owner is a manager of one field of a spec.
+func owner(manager string, how metav1.ManagedFieldsOperationType, version, field string) metav1.ManagedFieldsEntry {
+	return metav1.ManagedFieldsEntry{
+		Manager: manager, Operation: how, APIVersion: policyVersion.Group + "/" + version, FieldsType: "FieldsV1",
+		FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:spec":{"f:` + field + `":{}}}`)},
+	}
+}
+
+// What nobody owned afterwards would stay, and nobody would see why.
+func TestTakeOver(t *testing.T) {
+	const applied, updated = metav1.ManagedFieldsOperationApply, metav1.ManagedFieldsOperationUpdate
+	status := owner("controller", updated, "v1", "s")
+	status.Subresource = "status"
+	for what, owners := range map[string][]metav1.ManagedFieldsEntry{
+		"one that applied":             {owner("kubectl", applied, "v1", "a")},
+		"one that updated":             {owner("kubectl-create", updated, "v1", "a")},
+		"two":                          {owner("kubectl", applied, "v1", "a"), owner("kubectl-edit", updated, "v1", "b")},
+		"one that did both":            {owner("argocd", applied, "v1", "a"), owner("argocd", updated, "v1", "b")},
+		"both, besides this one":       {owner(fieldManager, applied, "v1", "c"), owner("argocd", applied, "v1", "a"), owner("argocd", updated, "v1", "b")},
+		"this one, which also updated": {owner(fieldManager, applied, "v1", "a"), owner(fieldManager, updated, "v1", "b")},
+		"one of another version":       {owner("kubectl", applied, "v1", "a"), owner("kubectl-edit", updated, "v1beta1", "b")},
+		"one of two versions":          {owner("kubectl-edit", updated, "v1", "a"), owner("kubectl-edit", updated, "v1beta1", "b")},
+		"only another version":         {owner(fieldManager, applied, "v1beta1", "a"), owner("kubectl", applied, "v1beta1", "b")},
+	} {
+		var sent struct {
+			Metadata struct{ ManagedFields []metav1.ManagedFieldsEntry }
+		}
+		before := aPolicy("p", "5", "u", append(owners, status)...)
+		a := answers(map[string]k8stesting.ReactionFunc{"patch": func(r k8stesting.Action) (bool, runtime.Object, error) {
+			p, _ := r.(k8stesting.PatchAction)
+			return true, before, json.Unmarshal(p.GetPatch(), &sent)
+		}})
+		c := policyChange(before)
+		c.before = before
+		if _, err := a.takeOver(t.Context(), &c); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+		now := sent.Metadata.ManagedFields
+		if len(now) != 2 || !slices.ContainsFunc(now, func(m metav1.ManagedFieldsEntry) bool { return m.Subresource == "status" && m.Manager == "controller" }) {
+			t.Errorf("%s: %v", what, now)
+			continue
+		}
+		i := slices.IndexFunc(now, func(m metav1.ManagedFieldsEntry) bool { return m.Subresource == "" })
+		if m := now[i]; m.Manager != fieldManager || m.Operation != applied || m.APIVersion != policyVersion.String() {
+			t.Errorf("%s: taken over by %+v", what, m)
+		}
+		for _, one := range owners {
+			_, field, _ := strings.Cut(one.FieldsV1.String(), `"f:spec":{`)
+			if field = field[:len(`"f:a"`)]; !strings.Contains(now[i].FieldsV1.String(), field) {
+				t.Errorf("%s: %s is nobody's now: %s", what, field, now[i].FieldsV1.String())
+			}
 		}
 	}
 }

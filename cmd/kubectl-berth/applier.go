@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -38,10 +39,16 @@ type change struct {
 	object   *unstructured.Unstructured
 	// before is nil if there was none.
 	before, after *unstructured.Unstructured
+	// taken is what it was when its fields had been taken over, or nil. The owners of before are then
+	// those that an undo puts back.
+	taken *unstructured.Unstructured
 	// created: it was this apply that made it.
 	created bool
 	effect  cluster.Effect
 }
+
+// base is what an apply of it builds on.
+func (c *change) base() *unstructured.Unstructured { return cmp.Or(c.taken, c.before) }
 
 func (c *change) String() string { return fmt.Sprintf("%s %q", c.object.GetKind(), c.object.GetName()) }
 
@@ -177,8 +184,12 @@ func (a *applier) send(ctx context.Context, c *change, dryRun ...string) error {
 			return errMeanwhile
 		}
 		if !given && try < again {
-			if now := a.same(ctx, c, c.before); now != nil {
-				c.before = now
+			if now := a.same(ctx, c, c.base()); now != nil {
+				if c.taken != nil {
+					c.taken = now
+				} else {
+					c.before = now
+				}
 				continue
 			}
 		}
@@ -192,23 +203,25 @@ func (a *applier) send(ctx context.Context, c *change, dryRun ...string) error {
 
 // patch applies an object, and says whether that created it.
 func (a *applier) patch(ctx context.Context, c *change, dryRun ...string) (after *unstructured.Unstructured, created bool, err error) {
-	object, base := c.object.DeepCopy(), c.before
+	object := c.object.DeepCopy()
 	// What somebody has read from a cluster may be applied again.
 	object.SetManagedFields(nil)
-	if a.whole && a.force && ownedByOthers(c.before, a.manager) {
+	if a.takesOver(c.base()) {
 		if len(dryRun) > 0 { // which does not keep what would be taken over first
-			object.SetResourceVersion(base.GetResourceVersion())
+			object.SetResourceVersion(c.base().GetResourceVersion())
 			after, err = a.client(c).Update(ctx, object, metav1.UpdateOptions{DryRun: dryRun, FieldManager: a.manager, FieldValidation: metav1.FieldValidationStrict})
 			return after, false, err
 		}
-		if base, err = a.takeOver(ctx, c); err != nil {
+		taken, err := a.takeOver(ctx, c)
+		if err != nil {
 			return nil, false, err
 		}
+		c.taken = taken
 	}
 	switch {
 	case object.GetResourceVersion() != "":
-	case base != nil:
-		object.SetResourceVersion(base.GetResourceVersion())
+	case c.base() != nil:
+		object.SetResourceVersion(c.base().GetResourceVersion())
 	default:
 		object.SetResourceVersion(neverThere)
 	}
@@ -223,6 +236,11 @@ func (a *applier) patch(ctx context.Context, c *change, dryRun ...string) (after
 	return after, status == http.StatusCreated, err
 }
 
+// takesOver says whether an apply takes over the fields of an object that is there, by a request of its own.
+func (a *applier) takesOver(o *unstructured.Unstructured) bool {
+	return a.whole && a.force && ownedByOthers(o, a.manager)
+}
+
 // ownedByOthers says whether an object has fields that an apply by a manager would leave.
 func ownedByOthers(o *unstructured.Unstructured, manager string) bool {
 	return o != nil && slices.ContainsFunc(o.GetManagedFields(), func(m metav1.ManagedFieldsEntry) bool {
@@ -233,7 +251,7 @@ func ownedByOthers(o *unstructured.Unstructured, manager string) bool {
 // takeOver makes the manager of this apply the one that has applied all fields of an object:
 // those that it does not apply then go.
 func (a *applier) takeOver(ctx context.Context, c *change) (*unstructured.Unstructured, error) {
-	owned, managers := c.before.DeepCopy(), sets.New[string]()
+	owned, managers := c.base().DeepCopy(), sets.New[string]()
 	entries := owned.GetManagedFields()
 	for i := range entries {
 		m := &entries[i]
@@ -253,7 +271,7 @@ func (a *applier) takeOver(ctx context.Context, c *change) (*unstructured.Unstru
 		return nil, fmt.Errorf("take over the fields of %s: %w", c, err)
 	}
 	body, err := json.Marshal(map[string]any{"metadata": map[string]any{
-		"resourceVersion": c.before.GetResourceVersion(), "managedFields": owned.GetManagedFields(),
+		"resourceVersion": c.base().GetResourceVersion(), "managedFields": owned.GetManagedFields(),
 	}})
 	if err != nil {
 		return nil, err
@@ -330,8 +348,16 @@ func (u *undoing) unclear(ctx context.Context, tried *change) {
 	case err != nil:
 		u.tell("%s may have been applied: %v", tried, u.explained("get", tried, err))
 		u.byHand(tried)
-	case tried.before != nil && tried.before.GetResourceVersion() == now.GetResourceVersion(), cluster.Compare(now, tried.after) != cluster.Unchanged:
-		// it did not, and what it is was done by others
+	case tried.before != nil && tried.before.GetResourceVersion() == now.GetResourceVersion():
+		// nothing has happened
+	case u.onlyTaken(tried, now):
+		tried.after = now
+		u.one(ctx, tried)
+	case cluster.Compare(now, tried.after) != cluster.Unchanged:
+		// It did not, and what it is was done by others.
+		if tried.taken != nil && tried.taken.GetUID() == now.GetUID() {
+			u.tell("the ownership of the fields of %s was taken over, and is kept: another client has changed it meanwhile", tried)
+		}
 	case tried.before == nil:
 		// Another call may have created the same.
 		u.tell("%s may have been applied, and is kept: it is there, by this call or by another client", tried)
@@ -340,6 +366,13 @@ func (u *undoing) unclear(ctx context.Context, tried *change) {
 		tried.after = now
 		u.one(ctx, tried)
 	}
+}
+
+// onlyTaken says whether the fields of an object were taken over, also if nobody has answered that, and nothing
+// else has happened to it since.
+func (u *undoing) onlyTaken(tried *change, now *unstructured.Unstructured) bool {
+	return u.takesOver(tried.before) && !ownedByOthers(now, u.manager) &&
+		tried.before.GetUID() == now.GetUID() && cluster.Compare(tried.before, now) == cluster.Unchanged
 }
 
 // one undoes a change and tells it, or why not. It tells nothing if there is nothing to undo.

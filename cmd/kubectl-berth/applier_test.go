@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -12,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic/fake"
 	k8stesting "k8s.io/client-go/testing"
 )
@@ -76,7 +78,7 @@ func TestConfirm(t *testing.T) {
 func owner(manager string, how metav1.ManagedFieldsOperationType, version, field string) metav1.ManagedFieldsEntry {
 	return metav1.ManagedFieldsEntry{
 		Manager: manager, Operation: how, APIVersion: policyVersion.Group + "/" + version, FieldsType: "FieldsV1",
-		FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:spec":{"f:` + field + `":{}}}`)},
+		FieldsV1: metav1.NewFieldsV1(`{"f:spec":{"f:` + field + `":{}}}`),
 	}
 }
 
@@ -119,10 +121,87 @@ func TestTakeOver(t *testing.T) {
 			t.Errorf("%s: taken over by %+v", what, m)
 		}
 		for _, one := range owners {
-			_, field, _ := strings.Cut(one.FieldsV1.String(), `"f:spec":{`)
-			if field = field[:len(`"f:a"`)]; !strings.Contains(now[i].FieldsV1.String(), field) {
-				t.Errorf("%s: %s is nobody's now: %s", what, field, now[i].FieldsV1.String())
+			_, field, _ := strings.Cut(one.FieldsV1.GetRawString(), `"f:spec":{`)
+			if field = field[:len(`"f:a"`)]; !strings.Contains(now[i].FieldsV1.GetRawString(), field) {
+				t.Errorf("%s: %s is nobody's now: %s", what, field, now[i].FieldsV1.GetRawString())
 			}
+		}
+	}
+}
+
+// An apply that takes fields over is two requests. If the second fails, their owners are as they were before both.
+func TestTakenOverAndFailed(t *testing.T) {
+	refused := apierrors.NewForbidden(policyVersion.WithResource("x").GroupResource(), "p", errors.New("no"))
+	modified := apierrors.NewConflict(policyVersion.WithResource("x").GroupResource(), "p", errors.New("the object has been modified"))
+	for what, c := range map[string]struct {
+		// fails is what the applies after the takeover are answered, in this order; then they are refused.
+		fails []error
+		// lost: nobody is told that the fields were taken over.
+		lost bool
+		// then happens to the object when an apply fails.
+		then  func(o *unstructured.Unstructured)
+		told  string
+		owner string
+	}{
+		"refused":                   {nil, false, nil, `ValidatingAdmissionPolicy "p" was restored`, "kubectl"},
+		"taken over without answer": {nil, true, nil, `ValidatingAdmissionPolicy "p" was restored`, "kubectl"},
+		"tried again, and refused":  {[]error{modified, modified}, false, nil, `ValidatingAdmissionPolicy "p" was restored`, "kubectl"},
+		"changed by another client": {nil, false, func(o *unstructured.Unstructured) { o.SetLabels(map[string]string{"a": "b"}) }, `the ownership of the fields of ValidatingAdmissionPolicy "p" was taken over, and is kept: another client has changed it`, fieldManager},
+		"made anew":                 {nil, false, func(o *unstructured.Unstructured) { o.SetUID("v"); o.SetLabels(map[string]string{"a": "b"}) }, "and nothing else", fieldManager},
+	} {
+		is, version := aPolicy("p", "1", "u", owner("kubectl", metav1.ManagedFieldsOperationApply, "v1", "a")), 1
+		changed := func() {
+			version++
+			is.SetResourceVersion(strconv.Itoa(version))
+		}
+		fails := c.fails
+		a := answers(map[string]k8stesting.ReactionFunc{
+			"get": func(k8stesting.Action) (bool, runtime.Object, error) { return true, is.DeepCopy(), nil },
+			"update": func(r k8stesting.Action) (bool, runtime.Object, error) {
+				u, _ := r.(k8stesting.UpdateAction)
+				is, _ = u.GetObject().DeepCopyObject().(*unstructured.Unstructured)
+				changed()
+				return true, is.DeepCopy(), nil
+			},
+			"patch": func(r k8stesting.Action) (bool, runtime.Object, error) {
+				p, _ := r.(k8stesting.PatchAction)
+				if p.GetPatchType() == types.MergePatchType {
+					var sent struct {
+						Metadata struct{ ManagedFields []metav1.ManagedFieldsEntry }
+					}
+					if err := json.Unmarshal(p.GetPatch(), &sent); err != nil {
+						return true, nil, err
+					}
+					is.SetManagedFields(sent.Metadata.ManagedFields)
+					changed()
+					if c.lost {
+						c.lost = false
+						return true, nil, refused
+					}
+					return true, is.DeepCopy(), nil
+				}
+				if c.then != nil {
+					c.then(is)
+				}
+				if len(fails) == 0 {
+					return true, nil, refused
+				}
+				err := fails[0]
+				fails = fails[1:]
+				changed() // as a controller does that writes its status
+				return true, nil, err
+			},
+		})
+		one := policyChange(aPolicy("p", "", ""))
+		one.object.SetLabels(map[string]string{"new": "one"})
+		one.before, one.after = is.DeepCopy(), aPolicy("p", "1", "u")
+		one.after.SetLabels(one.object.GetLabels())
+		err := a.apply(t.Context(), []change{one})
+		if err == nil || !strings.Contains(err.Error(), c.told) {
+			t.Errorf("%s: got %v", what, err)
+		}
+		if now := is.GetManagedFields(); len(now) != 1 || now[0].Manager != c.owner {
+			t.Errorf("%s: owned by %v", what, now)
 		}
 	}
 }

@@ -27,6 +27,7 @@ func TestKubectl(t *testing.T) {
 		{"PolicyRights", policyRights},
 		{"PolicyWithoutClass", policyWithoutClass},
 		{"PolicyIsUndone", policyIsUndone},
+		{"PolicyIsGivenBack", policyIsGivenBack},
 		{"PolicyIsFinished", policyIsFinished},
 		{"PolicyOfTwo", policyOfTwo},
 		{"PolicyOfAnother", policyOfAnother},

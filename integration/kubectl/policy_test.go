@@ -189,30 +189,34 @@ func policies(t *testing.T, b *bed) {
 	has(t, berth(t, 0, b.admin, "", "__complete", "policy", "--workloads", "").stdout, "warn\ndeny\nignore\n")
 }
 
+// policiesWithOwners are the policies with the label of the command, each with who owns which of its fields.
+func (b *bed) policiesWithOwners(t *testing.T) string {
+	t.Helper()
+	out := b.kubectl(t, "", "get", "-o", "json", "--show-managed-fields", "validatingadmissionpolicies,validatingadmissionpolicybindings,mutatingadmissionpolicies,mutatingadmissionpolicybindings", "-l", "app.kubernetes.io/managed-by=kubectl-berth")
+	var list struct{ Items []unstructured.Unstructured }
+	if err := json.Unmarshal([]byte(out), &list); err != nil {
+		t.Fatal(err)
+	}
+	var all strings.Builder
+	for _, one := range list.Items {
+		var managers []string
+		for _, m := range one.GetManagedFields() {
+			if m.Subresource == "" {
+				managers = append(managers, m.Manager+string(m.Operation)+m.FieldsV1.String())
+			}
+		}
+		fmt.Fprintln(&all, one.GetKind(), one.GetName(), one.GetUID(), one.Object["spec"], managers)
+	}
+	return all.String()
+}
+
 // An apply that fails on its way leaves all as it was, or says how to get there. Nothing is
 // lost by trying again.
 func policyIsUndone(t *testing.T, b *bed) {
 	b.annotated(t)
 	const refuse, binding = policyGroup + "validatingadmissionpolicies/berth-refuse", policyGroup + "validatingadmissionpolicybindings/berth-refuse"
 	rules := file(t, "rules.yaml", "rules:\n- {name: all, isolation: strongest}\n")
-	state := func() string {
-		out := b.kubectl(t, "", "get", "-o", "json", "--show-managed-fields", "validatingadmissionpolicies,validatingadmissionpolicybindings,mutatingadmissionpolicies,mutatingadmissionpolicybindings", "-l", "app.kubernetes.io/managed-by=kubectl-berth")
-		var list struct{ Items []unstructured.Unstructured }
-		if err := json.Unmarshal([]byte(out), &list); err != nil {
-			t.Fatal(err)
-		}
-		var all strings.Builder
-		for _, one := range list.Items {
-			var managers []string
-			for _, m := range one.GetManagedFields() {
-				if m.Subresource == "" {
-					managers = append(managers, m.Manager+string(m.Operation)+m.FieldsV1.String())
-				}
-			}
-			fmt.Fprintln(&all, one.GetKind(), one.GetName(), one.GetUID(), one.Object["spec"], managers)
-		}
-		return all.String()
-	}
+	state := func() string { return b.policiesWithOwners(t) }
 	for _, c := range []struct {
 		name  string
 		first bool // policies of an earlier call are there, with fewer exempt namespaces
@@ -496,6 +500,20 @@ func policyOfKubectl(t *testing.T, b *bed) {
 				}
 			}
 		})
+	}
+}
+
+// Who takes fields over by force and fails then has given them back to their owners.
+func policyIsGivenBack(t *testing.T, b *bed) {
+	b.annotated(t)
+	b.removePolicies(t)
+	b.kubectl(t, berth(t, 0, b.admin, "", "policy").stdout, "apply", "--server-side", "-f", "-")
+	before := b.policiesWithOwners(t)
+	p := b.proxy(t, fault{path: policyGroup + "validatingadmissionpolicies/berth-refuse", format: "application/apply-patch+yaml", status: http.StatusInternalServerError})
+	has(t, berth(t, 1, p, "", "policy", "--exempt", "another", "--apply", "--force-conflicts").stderr,
+		`ValidatingAdmissionPolicy "berth-refuse" was not applied: `, `ValidatingAdmissionPolicy "berth-refuse" was restored`)
+	if after := b.policiesWithOwners(t); after != before {
+		t.Errorf("got\n%s\nwas\n%s", after, before)
 	}
 }
 

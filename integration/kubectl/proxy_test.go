@@ -13,6 +13,8 @@ import (
 // fault is what becomes of the apply of one object, once.
 type fault struct {
 	path string
+	// format is that of the patches that fail; empty for all.
+	format string
 	// user is whose kubeconfig it is; empty for the administrator's.
 	user string
 	// status is answered instead of the server's answer.
@@ -31,7 +33,8 @@ func (b *bed) proxy(t *testing.T, f fault) string {
 	var struck atomic.Bool
 	front := b.Front(t, func(pass http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			hit := r.Method == http.MethodPatch && r.URL.Path == f.path && r.URL.Query().Get("dryRun") == ""
+			hit := r.Method == http.MethodPatch && r.URL.Path == f.path && r.URL.Query().Get("dryRun") == "" &&
+				(f.format == "" || r.Header.Get("Content-Type") == f.format)
 			switch {
 			case f.dead && struck.Load(), hit && f.dead:
 				struck.Store(true)

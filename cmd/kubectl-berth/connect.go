@@ -44,8 +44,8 @@ type server struct {
 // connect makes the clients. Nothing is asked yet. An error is one of what was given.
 func (p *program) connect() (*server, error) { return p.connectWithin(0) }
 
-// connectWithin makes clients of which each request may take so long, unless somebody says
-// otherwise by --request-timeout; 0 is for ever.
+// connectWithin makes clients of which each request may take so long, unless --request-timeout
+// says another time; 0 is for ever.
 func (p *program) connectWithin(timeout time.Duration) (*server, error) {
 	config, err := p.config.ToRESTConfig()
 	if err != nil {

@@ -65,7 +65,7 @@ starts.`,
 			case every < leastEvery:
 				return misused(c, fmt.Errorf("--every is less than %s", leastEvery))
 			}
-			s, err := p.connectWithin(topRequest)
+			s, err := p.connectWithin(ownTimeout(c))
 			if err != nil {
 				return err
 			}
@@ -79,6 +79,15 @@ starts.`,
 	c.Flags().StringVarP(&selector, "selector", "l", "", "only nodes with these `LABELS`, and their pods")
 	c.Flags().DurationVar(&every, "every", topEvery, "`time` between looks")
 	return c
+}
+
+// ownTimeout is the bound of each request, or 0 if --request-timeout is given: its 0 is no bound,
+// and also what it is if nobody gives it.
+func ownTimeout(c *cobra.Command) time.Duration {
+	if c.Flags().Changed("request-timeout") {
+		return 0
+	}
+	return topRequest
 }
 
 // topSample is what the cluster says at a time.

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"k8s.io/client-go/rest"
 
 	"github.com/berth-cri/berth/cmd/internal/screen"
@@ -89,6 +90,22 @@ func TestTopPage(t *testing.T) {
 				t.Errorf("%v; got\n%s\nwant\n%s", err, got, want)
 			}
 		})
+	}
+}
+
+// Who gives --request-timeout has the last word, also with kubectl's 0, which is no bound.
+func TestTopOwnTimeout(t *testing.T) {
+	for given, want := range map[string]time.Duration{"": topRequest, "--request-timeout=0": 0, "--request-timeout=3s": 0} {
+		top, _, err := newRoot(genericiooptions.NewTestIOStreamsDiscard()).Find([]string{"top"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := top.ParseFlags(strings.Fields(given)); err != nil {
+			t.Fatal(err)
+		}
+		if got := ownTimeout(top); got != want {
+			t.Errorf("%q: %s", given, got)
+		}
 	}
 }
 

@@ -102,7 +102,7 @@ func Run(ctx context.Context, client kubernetes.Interface, counting Counting, m 
 			}
 		})
 	}
-	err := c.look(ctx)
+	err := c.look(ctx, true)
 	end()
 	c.due.ShutDown()
 	return err
@@ -118,20 +118,22 @@ func (c *controller) synced(ctx context.Context, informers []cache.SharedIndexIn
 			cache.WaitForCacheSync(ctx.Done(), i.HasSynced)
 		}
 	}()
-	return c.look(ctx)
+	return c.look(ctx, false)
 }
 
-// look returns when ctx is over, or too little was seen for too long.
-func (c *controller) look(ctx context.Context) error {
+// look returns when ctx is over, or too little was seen for too long. Before the first lists
+// have come, nothing is seen.
+func (c *controller) look(ctx context.Context, listed bool) error {
 	tick := time.NewTicker(glance)
 	defer tick.Stop()
 	for {
-		blind, err := blindness(c.sights, time.Now())
-		c.metrics.watching.Set(0)
-		if blind == 0 {
-			c.metrics.watching.Set(1)
+		now := time.Now()
+		sees := 0.0
+		if listed && !blind(c.sights, now) {
+			sees = 1
 		}
-		if blind > blindLimit {
+		c.metrics.watching.Set(sees)
+		if err := lost(c.sights, now); err != nil {
 			return err
 		}
 		select {
@@ -236,8 +238,7 @@ func (c *controller) keep(ctx context.Context, name string) error {
 	}
 	room := RoomOf(n, pods, c.handlers())
 	// Pods that came since are not known to who sees none: they would be ended for it.
-	blind, _ := blindness(c.sights, time.Now())
-	body, held := room.patch(n, blind == 0)
+	body, held := room.patch(n, !blind(c.sights, time.Now()))
 	if held {
 		c.due.AddAfter(name, glance)
 	}

@@ -84,11 +84,13 @@ func Run(ctx context.Context, client kubernetes.Interface, counting Counting, m 
 	}
 	var running sync.WaitGroup
 	defer running.Wait()
+	defer c.due.ShutDown()
 	ctx, end := context.WithCancel(ctx)
 	defer end()
 	informers := []cache.SharedIndexInformer{c.nodes, c.pods, c.classes}
 	for _, i := range informers {
-		running.Go(func() { i.RunWithContext(ctx) })
+		// Not waited for: they write nothing, and may sleep for a minute before they ask again.
+		go i.RunWithContext(ctx)
 	}
 	// With some of it only, less room would be seen than there is.
 	if err := c.synced(ctx, informers); err != nil || ctx.Err() != nil {
@@ -102,10 +104,7 @@ func Run(ctx context.Context, client kubernetes.Interface, counting Counting, m 
 			}
 		})
 	}
-	err := c.look(ctx, true)
-	end()
-	c.due.ShutDown()
-	return err
+	return c.look(ctx, true)
 }
 
 // synced waits for the first lists.

@@ -1,9 +1,16 @@
 package capacity
 
 import (
+	"context"
+	"net/http"
 	"slices"
 	"testing"
+	"testing/synctest"
+	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 )
 
@@ -29,4 +36,32 @@ func TestChanged(t *testing.T) {
 			t.Errorf("one that %s: got %v, want %v", c.what, got, c.want)
 		}
 	}
+}
+
+// busy is an API server that only says so.
+type busy struct{}
+
+func (busy) RoundTrip(*http.Request) (*http.Response, error) {
+	return &http.Response{StatusCode: http.StatusTooManyRequests, Body: http.NoBody}, nil
+}
+
+// Run ends with its context while the API server is busy: client-go sleeps for up to a minute then.
+func TestRunEndsWhileTheServerIsBusy(t *testing.T) {
+	client, err := kubernetes.NewForConfig(&rest.Config{Host: "http://busy", Transport: busy{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		const told = 20 * time.Second
+		begun := time.Now()
+		ctx, cancel := context.WithTimeout(t.Context(), told)
+		defer cancel()
+		if err := Run(ctx, client, ByStatus, NewMetrics(prometheus.NewRegistry())); err != nil {
+			t.Errorf("it ended with %v", err)
+		}
+		if late := time.Since(begun) - told; late > 0 {
+			t.Errorf("it ended %v after it was told to", late)
+		}
+		time.Sleep(5 * time.Minute) // until client-go has woken
+	})
 }

@@ -40,9 +40,10 @@ const (
 	// Another one takes over this long after the last sign of life.
 	leaseDuration = 10 * time.Second
 	// This one works for so long after it asked for the lease and got it: less, so that two
-	// never do, and longer than it tries to get it again.
+	// never do, and longer than it tries to get it again, which it begins after retryPeriod and
+	// gives up renewDeadline later.
 	workDeadline  = 8 * time.Second
-	renewDeadline = 7 * time.Second
+	renewDeadline = 5 * time.Second
 	retryPeriod   = 2 * time.Second
 )
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -43,6 +44,38 @@ type busy struct{}
 
 func (busy) RoundTrip(*http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: http.StatusTooManyRequests, Body: http.NoBody}, nil
+}
+
+// mute is an API server that takes questions and answers none.
+type mute struct{}
+
+func (mute) RoundTrip(r *http.Request) (*http.Response, error) {
+	<-r.Context().Done()
+	return nil, r.Context().Err()
+}
+
+// A controller that has never seen anything does not hold the lease for ever.
+func TestRunEndsWithoutAnswers(t *testing.T) {
+	for _, c := range []struct {
+		server http.RoundTripper
+		says   string
+	}{
+		{busy{}, "the API server has not shown "},
+		{mute{}, ": it does not answer"},
+	} {
+		client, err := kubernetes.NewForConfig(&rest.Config{Host: "http://away", Transport: c.server})
+		if err != nil {
+			t.Fatal(err)
+		}
+		synctest.Test(t, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+			defer cancel()
+			if err := Run(ctx, client, ByStatus, NewMetrics(prometheus.NewRegistry())); err == nil || !strings.Contains(err.Error(), c.says) {
+				t.Errorf("%T: it ended with %v", c.server, err)
+			}
+			time.Sleep(5 * time.Minute) // until client-go has woken
+		})
+	}
 }
 
 // Run ends with its context while the API server is busy: client-go sleeps for up to a minute then.

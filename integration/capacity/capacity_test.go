@@ -422,7 +422,7 @@ func early(t *testing.T, b *bed) {
 	c := b.StartControllerAs(t, b.Kubeconfig(t, kubelet.Admin, front), namespace)
 	tells(t, c, "/healthz", "")
 	testbed.Eventually(t, patience, func() error {
-		if log := c.Log(); !strings.Contains(log, "Failed to ask the API server for rights; will retry") {
+		if log := c.Log(); !strings.Contains(log, "Failed to get rights from the API server; will retry") {
 			return fmt.Errorf("it says\n%s", log)
 		}
 		return nil

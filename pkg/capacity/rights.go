@@ -20,6 +20,9 @@ const (
 	askTimeout = 10 * time.Second
 	// firstAsk and lastAsk bound how soon a server that did not answer is asked again.
 	firstAsk, lastAsk = time.Second, 10 * time.Second
+	// refusals are how often in a row a server has to refuse: one that has just started knows
+	// neither service accounts nor roles for some seconds.
+	refusals = 4
 )
 
 // rights are what Run and the election of who runs it by that lease need.
@@ -43,17 +46,22 @@ func rights(lease types.NamespacedName) []authorizationv1.ResourceAttributes {
 // CheckRights asks the server for all that is needed, and names what is missing: a
 // watch that is refused would only be tried again, for ever. A server that does not answer
 // is asked again until it does, or ctx is over: one who ends would be started again
-// later than the server is back.
+// later than the server is back. So is one that refuses, for some seconds.
 func CheckRights(ctx context.Context, client kubernetes.Interface, lease types.NamespacedName) error {
+	refused := 0
 	for wait := firstAsk; ; wait = min(2*wait, lastAsk) {
 		err := askFor(ctx, client, rights(lease))
-		if ctx.Err() != nil {
+		if err == nil || ctx.Err() != nil {
 			return nil
 		}
-		if err == nil || answered(err) {
+		if !answered(err) {
+			refused = 0
+		} else if refused++; refused == 1 {
+			wait = firstAsk
+		} else if refused == refusals {
 			return err
 		}
-		log.G(ctx).WithError(err).Warn("Failed to ask the API server for rights; will retry")
+		log.G(ctx).WithError(err).Warn("Failed to get rights from the API server; will retry")
 		select {
 		case <-ctx.Done():
 			return nil

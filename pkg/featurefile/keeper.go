@@ -78,12 +78,16 @@ type kept struct {
 // lasts says that the file outlives its daemon.
 func (f *kept) lasts() bool { return f.lifetime == 0 }
 
-// until is when what is written now stops to count.
-func (f *kept) until(now time.Time) time.Time {
+// until is when content that is written now stops to count.
+func (f *kept) until(c Content, now time.Time) time.Time {
 	if f.lasts() {
 		return time.Time{}
 	}
-	return now.Add(f.lifetime)
+	until := now.Add(f.lifetime)
+	if !c.end.IsZero() && c.end.Before(until) {
+		return c.end
+	}
+	return until
 }
 
 // New makes a Keeper that keeps nothing yet.
@@ -184,6 +188,7 @@ func (k *Keeper) look(ctx context.Context) time.Duration {
 
 // keep is the content with what an earlier Keeper said of handlers of which nothing is known
 // yet: a self-check pod may take longer than the start of a daemon, which changes no label.
+// It counts no longer than the earlier Keeper said, also for the next one.
 func (k *Keeper) keep(now Content, at time.Time) Content {
 	if !k.begun {
 		k.begun = true
@@ -195,10 +200,13 @@ func (k *Keeper) keep(now Content, at time.Time) Content {
 	}
 	// A handler of which something was known once is not among them any more.
 	k.earlier = k.earlier.about(now.Undecided)
-	if !at.Before(k.earlierUntil) {
+	// The file ends with it, and is written anew before that: what is true now goes on.
+	if len(k.earlier.Labels)+len(k.earlier.Features) == 0 || !at.Before(k.earlierUntil.Add(-2*k.soon())) {
 		return now
 	}
-	return now.keeping(k.earlier)
+	all := now.keeping(k.earlier)
+	all.end = k.earlierUntil
+	return all
 }
 
 func (k *Keeper) soon() time.Duration { return min(glance, k.o.Lifetime/4) }
@@ -213,7 +221,7 @@ func (f *kept) due(text string, c Content, now time.Time) bool {
 
 // write also says whether the worker may have looked before it was over.
 func (k *Keeper) write(ctx context.Context, f *kept, c Content, now time.Time) (seen bool, err error) {
-	text, left := c.text(f.until(now))
+	text, left := c.text(f.until(c, now))
 	if seen, err = f.write(text); err != nil {
 		return seen, err
 	}
@@ -235,7 +243,7 @@ func (k *Keeper) write(ctx context.Context, f *kept, c Content, now time.Time) (
 func (k *Keeper) failed(ctx context.Context, f *kept, err error, text string, c Content, now time.Time) error {
 	k.tally.wrote(false)
 	if !f.lasts() && untrue(text, c) {
-		fresh, _ := c.text(f.until(now))
+		fresh, _ := c.text(f.until(c, now))
 		// It is better that no handler has a label than that one has which takes no pods.
 		if f.overwrite(fresh, len(text)) != nil {
 			if removed := f.remove(); removed != nil && !errors.Is(removed, fs.ErrNotExist) {

@@ -229,6 +229,37 @@ func TestUndecided(t *testing.T) {
 	}
 }
 
+// What is kept counts no longer than the file that said so, or a daemon that starts again and
+// again would say it for ever.
+func TestUndecidedEnds(t *testing.T) {
+	t.Parallel()
+	of := func(label string) string { return nodelabel.Prefix + "handler." + label }
+	b := newBed(t, t.TempDir())
+	b.make(t)
+	end := time.Now().Add(10 * time.Minute).Truncate(time.Second)
+	text, _ := content(of("kata=ready")).text(end)
+	if err := os.WriteFile(b.path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	b.now = content(of("runc=ready"))
+	b.now.Undecided = []string{"kata"}
+	b.start(t, time.Hour)
+	is := func(want func(time.Time) bool) {
+		t.Helper()
+		eventually(t, func() error {
+			text, err := os.ReadFile(b.path)
+			if got := expires(string(text)); err != nil || !want(got) {
+				return fmt.Errorf("it counts until %v, %v", got, err)
+			}
+			return nil
+		})
+	}
+	b.wait(t, of("kata=ready")+" "+of("runc=ready"))
+	is(end.Equal)
+	b.is(content(of("kata=ready"), of("runc=ready")))
+	is(end.Add(30 * time.Minute).Before)
+}
+
 // What lasts has a file of its own, which has no end and stays whatever happens.
 func TestLasting(t *testing.T) {
 	t.Parallel()

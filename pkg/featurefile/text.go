@@ -29,6 +29,10 @@ type Content struct {
 	// Undecided are handlers of which nothing is known yet. What an earlier Keeper said of them
 	// is said until something is, as long as it would have counted.
 	Undecided []string
+
+	// end is when all of it stops to count, because of something an earlier Keeper said; zero
+	// is not known.
+	end time.Time
 }
 
 // lasting is what the second file tells.
@@ -79,6 +83,9 @@ func due(text string, c Content, lifetime time.Duration, now time.Time) bool {
 	}
 	if lifetime == 0 {
 		return !until.IsZero()
+	}
+	if !c.end.IsZero() && !until.Before(c.end) {
+		return until.After(c.end)
 	}
 	left := until.Sub(now)
 	return left <= lifetime/2 || left > lifetime

@@ -86,6 +86,27 @@ func TestDue(t *testing.T) {
 	}
 }
 
+// What cannot count longer is not written again and again.
+func TestDueWithAnEnd(t *testing.T) {
+	c := content("a/runc=ready")
+	c.end = noon
+	for _, v := range []struct {
+		what       string
+		until, now time.Time
+		want       bool
+	}{
+		{"counts as long as it may", noon, noon.Add(-time.Hour), false},
+		{"is nearly over", noon, noon.Add(-time.Minute), false},
+		{"counts for longer", noon.Add(10 * time.Minute), noon.Add(-50 * time.Minute), true},
+		{"counts for less", noon.Add(-10 * time.Minute), noon.Add(-20 * time.Minute), true},
+	} {
+		text, _ := c.text(v.until)
+		if got := due(text, c, time.Hour, v.now); got != v.want {
+			t.Errorf("one that %s is due: %v", v.what, got)
+		}
+	}
+}
+
 // What lasts says no end, and is not written again for one.
 func TestTextThatLasts(t *testing.T) {
 	c := Content{Labels: content("a/runc.present=true").Labels}

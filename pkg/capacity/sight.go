@@ -95,6 +95,7 @@ func (s *sight) ends(now time.Time) {
 	if s.open {
 		s.got = now
 	}
+	s.recovers(now)
 	s.open, s.asking, s.since = false, false, now
 }
 
@@ -102,11 +103,15 @@ func (s *sight) ends(now time.Time) {
 func (s *sight) blind(now time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	lasts := !s.since.IsZero() && now.Sub(s.since) >= settled
-	if s.open && lasts {
+	s.recovers(now)
+	return s.cause != nil || !s.open && !s.since.IsZero() && now.Sub(s.since) >= settled
+}
+
+// recovers forgets a failure when a watch has lasted since. mu is held.
+func (s *sight) recovers(now time.Time) {
+	if s.open && now.Sub(s.since) >= settled {
 		s.cause = nil
 	}
-	return s.cause != nil || !s.open && lasts
 }
 
 // lost says why nothing is to be hoped for, or is nil.

@@ -50,6 +50,7 @@ func TestSight(t *testing.T) {
 		{"has not lasted", []step{opened(0), fails(7), opened(10)}, 11, true, false},
 		{"sees again", []step{opened(0), fails(7), opened(10)}, 12, false, false},
 		{"saw again, and fails anew", []step{opened(0), fails(7), opened(10), fails(100)}, 101, true, false},
+		{"saw again, and is opened again", []step{opened(0), fails(7), opened(10), closed(100), asks(100)}, 101, false, false},
 		{"the first list takes long", []step{asks(0)}, 299, false, false},
 		{"the first list is never answered", []step{asks(0)}, 301, false, true},
 		{"the first list comes in parts", []step{asks(0), comes(200), comes(400)}, 699, false, false},

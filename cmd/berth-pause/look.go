@@ -10,7 +10,7 @@ import (
 )
 
 // look writes what a container sees of its kernel and has of the node, a key and a value
-// on each line, as pkg/probe/conform reads it. What cannot be read is left out, which that refuses.
+// on each line, as pkg/probe/conform reads it. What cannot be read is left out.
 func look() {
 	var out strings.Builder
 	line := func(key, value string) {
@@ -54,7 +54,7 @@ func devices(dir string, line func(key, value string)) {
 		path := dir + "/" + e.Name()
 		var st unix.Stat_t
 		if err := unix.Lstat(path, &st); err != nil {
-			if err != unix.ENOENT { // it went meanwhile
+			if !errors.Is(err, unix.ENOENT) {
 				line("unreadable", path)
 			}
 			continue

@@ -55,7 +55,6 @@ func TestWatch(t *testing.T) {
 		"ctrl-c":  func(s *testbed.Terminal, _ func(syscall.Signal)) { s.Type(t, "\x03") },
 		"SIGHUP":  func(_ *testbed.Terminal, kill func(syscall.Signal)) { kill(syscall.SIGHUP) },
 		"SIGTERM": func(_ *testbed.Terminal, kill func(syscall.Signal)) { kill(syscall.SIGTERM) },
-		"SIGHUP":  func(_ *testbed.Terminal, kill func(syscall.Signal)) { kill(syscall.SIGHUP) },
 	} {
 		watch := n.command(t.Context(), "status", "-w")
 		watch.Env = append(watch.Env, "TERM=xterm-256color", "NO_COLOR=yes")

@@ -8,13 +8,14 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/signal"
 	"slices"
+	"syscall"
 	"time"
 
 	tea "charm.land/bubbletea/v2"
 	"github.com/charmbracelet/colorprofile"
 	"github.com/charmbracelet/x/term"
-	"golang.org/x/sys/unix"
 
 	"github.com/berth-cri/berth/cmd/internal/output"
 )
@@ -95,10 +96,10 @@ func Terminal(in io.Reader, out io.Writer) bool {
 // Show draws pages on a terminal until somebody quits or ctx ends, which is how it is
 // meant to end. The terminal is as before then, whatever happened.
 func (s Source[S]) Show(ctx context.Context, in io.Reader, out io.Writer) error {
-	// Of the signals only those of ctx count, and that of a terminal which goes: all others of
-	// a terminal are keys.
-	ctx, stop := signal.NotifyContext(ctx, unix.SIGHUP)
+	// Who takes the terminal away gets it back as it was, too.
+	ctx, stop := signal.NotifyContext(ctx, syscall.SIGHUP)
 	defer stop()
+	// Of the other signals only those of ctx count: those of a terminal are keys.
 	options := []tea.ProgramOption{tea.WithContext(ctx), tea.WithInput(in), tea.WithOutput(output.Raw(out)), tea.WithoutSignalHandler()}
 	if os.Getenv("NO_COLOR") != "" { // whatever it is; bubbletea asks for a truth value
 		options = append(options, tea.WithColorProfile(colorprofile.ASCII))

@@ -112,11 +112,6 @@ func ownKernel(f Facts) []string {
 // build is the kernel without which boot of it that is.
 func (k Kernel) build() [2]string { return [2]string{k.Release, k.Version} }
 
-// sameBuild says whether the kernel of the pods says that it is the node's.
-func (f Facts) sameBuild() bool {
-	return f.Seen.Kernel.Release == f.Node.Release && f.Seen.Kernel.Version == f.Node.Version
-}
-
 func (k Kernel) named() string { return strings.TrimSpace(k.Release + " " + k.Version) }
 
 func machine(f Facts) []string {

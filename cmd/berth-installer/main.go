@@ -157,9 +157,10 @@ func (s *settings) uninstallCommand() *cobra.Command {
 func (s *settings) rescueCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "rescue",
-		Short: "Undo a move of the kubelet that was interrupted, and nothing else",
-		Long: `Undo a move of the kubelet that was interrupted, and nothing else. A timer of the node's
-runs this while the kubelet is moved, because no pod could start if that does not end well.`,
+		Short: "Undo an interrupted change that leaves the kubelet without a runtime, and nothing else",
+		Long: `Undo an interrupted change that leaves the kubelet without a runtime, and nothing else: have
+the kubelet use what it used before, or berth be what it was last well with. A timer of the
+node's runs this during such changes, because no pod could start if they do not end well.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			i, err := s.installer(alone{s.root})

@@ -2,6 +2,7 @@ package installer
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -9,6 +10,8 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+
+	"github.com/containerd/log"
 
 	"github.com/berth-cri/berth/pkg/atomicfile"
 	"github.com/berth-cri/berth/pkg/installer/nodefs"
@@ -122,6 +125,18 @@ func (j *journal) complete(steps []step) error {
 		return nil
 	}
 	return j.write()
+}
+
+// again has a step be done anew by the next run. A full disk is no reason not to go back.
+func (j *journal) again(ctx context.Context, name string) {
+	e := j.entry(name)
+	if e == nil {
+		return
+	}
+	e.State = doing
+	if err := j.write(); err != nil {
+		log.G(ctx).WithError(err).WithField("step", name).Warn("Failed to write the journal; going back all the same")
+	}
 }
 
 // removeFile is the last of an undoing.

@@ -105,8 +105,7 @@ func (i *Installer) Rescue(ctx context.Context) error {
 	var unsaved error
 	unfinished := false
 	if e := j.entry(startStep); e != nil && e.State == doing {
-		s := i.start()
-		s.configBack = func() (bool, error) { return i.configBack(ctx, j) }
+		s := i.startOf(ctx, j)
 		unsaved = s.save(ctx, e.Saved)
 		unfinished = s.used()
 	}

@@ -2,6 +2,7 @@ package installer
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -59,6 +60,7 @@ func (i *Installer) doAll(ctx context.Context, j *journal, steps []step) error {
 	for n, s := range steps {
 		before := j.entry(s.name())
 		same := before != nil && before.State == done && before.Input == s.input()
+		unheld = unheld && (same || s.alone())
 		err := i.do(ctx, j, s)
 		if err == nil && !s.alone() && (n+1 == len(steps) || steps[n+1].alone()) {
 			err = j.complete(steps)
@@ -75,6 +77,9 @@ func (i *Installer) doAll(ctx context.Context, j *journal, steps []step) error {
 			failed = append(failed, errors.Join(err, told(i.undoNew(ctx, j, s.name()))))
 			continue
 		}
+		if slices.Contains(startsWith, s.name()) {
+			err = errors.Join(err, i.goBack(ctx, j)) // before what is half written meets a start
+		}
 		return errors.Join(err, told(i.undoNew(ctx, j, "")))
 	}
 	if len(failed) > 0 && unheld {
@@ -83,19 +88,31 @@ func (i *Installer) doAll(ctx context.Context, j *journal, steps []step) error {
 	return errors.Join(failed...)
 }
 
+// goBack has the daemon be what it was last green with.
+func (i *Installer) goBack(ctx context.Context, j *journal) error {
+	e := j.entry(startStep)
+	if e == nil {
+		return nil
+	}
+	var saved savedStart
+	if err := json.Unmarshal(e.Saved, &saved); err != nil {
+		return err
+	}
+	return i.startOf(ctx, j).back(ctx, saved)
+}
+
 // errUnheld is among the reasons if a node has lost what it had, as a handler whose device is gone.
 var errUnheld = errors.New("it was there before, so other nodes go on")
 
 func (i *Installer) do(ctx context.Context, j *journal, s step) error {
-	e := j.entry(s.name())
+	e, unheld := j.entry(s.name()), false
 	if e != nil && e.State == done && e.Input == s.input() {
 		err := holds(ctx, s, e.Saved)
 		if err == nil || ctx.Err() != nil {
 			return ctx.Err()
 		}
 		log.G(ctx).WithError(err).WithField("step", s.name()).Info("Step does not hold any more; doing it again")
-		// If the kubelet cannot be moved again, it goes back to where somebody has led it.
-		e.New = e.New || s.name() == kubeletStep
+		unheld = true
 	}
 	if !i.turn {
 		return errTurn
@@ -116,6 +133,8 @@ func (i *Installer) do(ctx context.Context, j *journal, s step) error {
 		e = j.entry(s.name())
 	}
 	e.State, e.Input, e.Saved = doing, s.input(), saved
+	// If the kubelet cannot be moved again, it goes back to where somebody has led it.
+	e.New = e.New || unheld && s.name() == kubeletStep
 	if after := j.entry(startStep); after != nil && after.State == done && slices.Contains(startsWith, s.name()) {
 		after.State = doing // with the files as they will be, also if this run is interrupted
 	}

@@ -12,8 +12,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/containerd/log"
-
 	"github.com/berth-cri/berth/pkg/installer/nodefs"
 )
 
@@ -116,6 +114,14 @@ func (c *configuration) holds(_ context.Context, text []byte) error {
 			return fmt.Errorf("%s is of other values", path)
 		}
 	}
+	for _, o := range saved.Files {
+		if _, wanted := c.files().Content[o.Path]; wanted || c.left[o.Path] {
+			continue
+		}
+		if now, err := os.ReadFile(c.root.Path(o.Path)); err == nil && slices.Contains(o.Ours, nodefs.Digest(now)) {
+			return fmt.Errorf("%s is of other values", o.Path)
+		}
+	}
 	return nil
 }
 
@@ -148,14 +154,11 @@ func (i *Installer) configBack(ctx context.Context, j *journal) (was bool, err e
 	if err := json.Unmarshal(e.Saved, &saved); err != nil || saved.Input == "" || saved.Input == e.Input {
 		return false, err
 	}
-	saved.Beside, e.State = saved.Former, doing
+	saved.Beside = saved.Former
 	if e.Saved, err = json.Marshal(saved); err != nil {
 		return false, err
 	}
-	if err := j.write(); err != nil {
-		// As in undo. The next run compares with what the journal says of the newer files.
-		log.G(ctx).WithError(err).Warn("Failed to write the journal; going back all the same")
-	}
+	j.again(ctx, configStep)
 	i.at("installer.config.back")
 	left := map[string]bool{}
 	for _, r := range j.Steps {

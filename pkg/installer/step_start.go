@@ -28,8 +28,12 @@ type start struct {
 	at              hook
 	daemon          daemon
 	version, config string
-	// configBack puts the configuration back that was last green, if there is another.
+	// configBack puts the configuration back that was last green, if there is another. again has
+	// the journal say that a step is to be done anew.
 	configBack func() (was bool, err error)
+	again      func(step string)
+	// moving says that a move of the kubelet is not finished, for which the rescue waits as well.
+	moving bool
 }
 
 // savedStart is what undo needs, and what the way back from a version needs.
@@ -110,7 +114,12 @@ func (s *start) do(ctx context.Context, text []byte) error {
 		return err
 	}
 	err := s.change(ctx, saved)
-	if ctx.Err() == nil && s.daemon.active(ctx) {
+	proved := err == nil
+	if err != nil {
+		back := s.back(ctx, saved)
+		proved, err = back == nil, errors.Join(err, back)
+	}
+	if proved && !s.moving && ctx.Err() == nil && s.daemon.active(ctx) {
 		err = errors.Join(err, s.rescue().disarm(ctx))
 	}
 	return err
@@ -121,7 +130,7 @@ func (s *start) rescue() rescue { return rescue{s.root, s.host} }
 // used says whether the kubelet uses berth.
 func (s *start) used() bool {
 	k, err := kubelet.Find(s.root)
-	return err != nil || kubelet.IsBerth(k.Endpoint())
+	return err != nil || kubelet.IsBerth(k.Endpoint()) || len(k.Named) > 0 || k.Runs
 }
 
 // change has the daemon be of that version, with the files that there are.
@@ -129,10 +138,10 @@ func (s *start) change(ctx context.Context, saved savedStart) error {
 	binary := filepath.Join(home, s.version, "bin/berth")
 	_, err := s.host.Run(ctx, binary, "check")
 	if errors.Is(err, fs.ErrPermission) {
-		return errors.Join(fmt.Errorf("%s cannot be run: %w; is that filesystem mounted with noexec?", binary, err), s.back(ctx, saved))
+		return fmt.Errorf("%s cannot be run: %w; is that filesystem mounted with noexec?", binary, err)
 	}
 	if err != nil && exitStatus(err) != degraded {
-		return errors.Join(fmt.Errorf("berth refuses the configuration: %w", err), s.back(ctx, saved))
+		return fmt.Errorf("berth refuses the configuration: %w", err)
 	}
 	link := s.root.Path(current)
 	before, err := os.Readlink(link)
@@ -146,13 +155,10 @@ func (s *start) change(ctx context.Context, saved savedStart) error {
 	}
 	s.at("installer.start.half")
 	if err := s.run(ctx, saved); err != nil {
-		return errors.Join(err, s.back(ctx, saved))
+		return err
 	}
 	s.at("installer.start.run")
-	if err := s.daemon.green(ctx, false); err != nil {
-		return errors.Join(err, s.back(ctx, saved))
-	}
-	return nil
+	return s.daemon.green(ctx, false)
 }
 
 // run has the daemon be of that version. Whether the one that runs is cannot be told from
@@ -204,7 +210,8 @@ func (s *start) back(ctx context.Context, saved savedStart) error {
 		}
 	}
 	was, configErr := s.configBack()
-	configErr = errors.Join(configErr, s.unitBack(ctx, saved))
+	unitWas, unitErr := s.unitBack(ctx, saved)
+	was, configErr = was || unitWas, errors.Join(configErr, unitErr)
 	link, err := os.Readlink(s.root.Path(current))
 	switch {
 	case err != nil || link != saved.Good:
@@ -212,7 +219,7 @@ func (s *start) back(ctx context.Context, saved savedStart) error {
 			err = s.restart(ctx)
 		}
 		was = true
-	case was && s.daemon.active(ctx):
+	case was && !unitWas && s.daemon.active(ctx):
 		err = s.reread(ctx)
 	case was:
 		err = s.restart(ctx)
@@ -236,13 +243,13 @@ func (s *start) guard(ctx context.Context, text []byte) error {
 	return s.rescue().arm(ctx)
 }
 
-// save has an interrupted run leave the node with a daemon, if a kubelet uses it.
+// save has an interrupted run leave the node with a daemon that is well, if a kubelet uses it.
 func (s *start) save(ctx context.Context, text []byte) error {
 	var saved savedStart
 	if err := json.Unmarshal(text, &saved); err != nil {
 		return err
 	}
-	if saved.Good == "" || s.daemon.active(ctx) || !s.used() {
+	if saved.Good == "" || !s.used() || s.daemon.active(ctx) && s.daemon.green(ctx, false) == nil {
 		return nil
 	}
 	if err := s.back(ctx, saved); err != nil {
@@ -254,17 +261,18 @@ func (s *start) save(ctx context.Context, text []byte) error {
 	return nil
 }
 
-// unitBack writes the unit of the version that was last green. The unit's own step sees that.
-func (s *start) unitBack(ctx context.Context, saved savedStart) error {
+// unitBack writes the unit of the version that was last green, if there is another.
+func (s *start) unitBack(ctx context.Context, saved savedStart) (was bool, err error) {
 	now, err := os.ReadFile(s.root.Path(unitFile))
 	if len(saved.Unit) == 0 || err == nil && bytes.Equal(now, saved.Unit) {
-		return nil
+		return false, nil
 	}
+	s.again(unitStep)
 	if err := s.root.Put(unitFile, saved.Unit, 0o644); err != nil {
-		return err
+		return true, err
 	}
 	_, err = s.host.Run(ctx, "systemctl", "daemon-reload")
-	return err
+	return true, err
 }
 
 // mayUndo implements guarded: without berth, a kubelet that uses it has no runtime. The

@@ -65,9 +65,8 @@ func (i *Installer) steps(ctx context.Context, w Wanted, j *journal) ([]step, er
 	}
 	config := i.configuration()
 	config.beside, config.left, config.extra = beside, left, w.Config
-	programs, start := i.programs(), i.start()
+	programs, start := i.programs(), i.startOf(ctx, j)
 	programs.version, start.version, start.config = w.Version, w.Version, config.input()
-	start.configBack = func() (bool, error) { return i.configBack(ctx, j) }
 	steps := []step{programs, config, i.unit(), start}
 	if w.Kubelet {
 		move := i.kubeletMove()
@@ -123,6 +122,16 @@ func (i *Installer) unit() *unit {
 
 func (i *Installer) start() *start {
 	return &start{root: i.root(), host: i.Host, at: i.at, daemon: i.daemon()}
+}
+
+// startOf is the step with its way back.
+func (i *Installer) startOf(ctx context.Context, j *journal) *start {
+	s := i.start()
+	s.configBack = func() (bool, error) { return i.configBack(ctx, j) }
+	s.again = func(name string) { j.again(ctx, name) }
+	e := j.entry(kubeletStep)
+	s.moving = e != nil && e.State != done
+	return s
 }
 
 func (i *Installer) kubeletMove() *kubeletMove {

@@ -34,6 +34,7 @@ func Find(root nodefs.Root) (Kubelet, error) {
 	k.Runs = NamesBerth(strings.Join(k.arguments, " "))
 	if k.K3s {
 		err := k.read(root, k3sConfig)
+		k.nameK3s(root)
 		return k, err
 	}
 	if root.ExistsAny(nodefs.UnitPaths("kubelet")...) {
@@ -74,6 +75,21 @@ func Find(root nodefs.Root) (Kubelet, error) {
 	}
 	err := k.read(root, k.configs...)
 	return k, err
+}
+
+// nameK3s looks where else k3s may be led to berth: it hides its command line, and has flags in
+// its unit, and more files of configuration.
+func (k *Kubelet) nameK3s(root nodefs.Root) {
+	patterns := []string{k3sConfig + ".d/*.yaml", "/etc/systemd/system/" + k.Unit + ".service.env"}
+	for _, unit := range nodefs.UnitPaths(k.Unit) {
+		patterns = append(patterns, unit, unit+".d/*.conf")
+	}
+	for _, path := range root.Matching(patterns) {
+		text, err := os.ReadFile(root.Resolved(path))
+		if err == nil && strings.Contains(string(text), berthSocket) && !slices.Contains(k.Named, path) {
+			k.Named = append(k.Named, path)
+		}
+	}
 }
 
 // read adds texts of files that exist.

@@ -60,7 +60,10 @@ type Change struct {
 }
 
 // Berth is the endpoint of berth.
-const Berth = "unix:///run/berth/berth.sock"
+const (
+	Berth       = "unix://" + berthSocket
+	berthSocket = "/run/berth/berth.sock"
+)
 
 // defaultEndpoint is what a kubelet uses that is told nothing.
 const defaultEndpoint = "unix:///run/containerd/containerd.sock"
@@ -80,6 +83,9 @@ func (k Kubelet) Endpoint() string {
 	}
 	flags := flagsOf(k.arguments, endpointFlags[0])
 	if k.K3s {
+		if len(k.Named) > 0 {
+			return Berth // what else says so wins over the file, or is hidden on the command line
+		}
 		set(yamlValue(k.texts[k3sConfig], endpointFlags[0]))
 		set(slices.Concat(flags, []string{""})[0])
 		return now
@@ -102,7 +108,7 @@ func (k Kubelet) Endpoint() string {
 }
 
 // IsBerth says whether an endpoint is berth's, with links and without.
-func IsBerth(endpoint string) bool { return strings.HasSuffix(endpoint, "/run/berth/berth.sock") }
+func IsBerth(endpoint string) bool { return strings.HasSuffix(endpoint, berthSocket) }
 
 // AsURL is an endpoint with its scheme.
 func AsURL(endpoint string) string {

@@ -276,3 +276,29 @@ func TestHealthAddress(t *testing.T) {
 		}
 	}
 }
+
+// k3s hides its command line, has flags in its unit, and reads more files than one.
+func TestK3sLedToBerth(t *testing.T) {
+	const unit = "/etc/systemd/system/k3s.service"
+	for name, files := range map[string]map[string]string{
+		"a flag":          {unit: "[Service]\nExecStart=/usr/local/bin/k3s server --container-runtime-endpoint=" + ours + "\n"},
+		"a flag, quoted":  {unit: "[Service]\nExecStart=/usr/local/bin/k3s \\\n    server \\\n\t'--container-runtime-endpoint' \\\n\t'" + ours + "' \\\n"},
+		"a drop-in":       {unit: "[Service]\n", unit + ".d/10.conf": "[Service]\nEnvironment=X=" + ours + "\n"},
+		"another file":    {unit: "[Service]\n", k3sConfig + ".d/10-cri.yaml": "container-runtime-endpoint: " + ours + "\n"},
+		"its environment": {unit: "[Service]\n", unit + ".env": "K3S_CONTAINER_RUNTIME_ENDPOINT=" + ours + "\n"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			root := nodefs.Root(t.TempDir())
+			files["/proc/77/comm"], files["/proc/77/cmdline"] = "k3s-server\n", "/usr/local/bin/k3s server\x00"
+			for path, text := range files {
+				if err := root.Put(path, []byte(text), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			k, err := Find(root)
+			if err != nil || k.Left(k.Named) == nil || k.Endpoint() != ours {
+				t.Errorf("it uses %s by %v: %v", k.Endpoint(), k.Named, err)
+			}
+		})
+	}
+}

@@ -102,7 +102,7 @@ func (i *Installer) goBack(ctx context.Context, j *journal) error {
 }
 
 // errUnheld is among the reasons if a node has lost what it had, as a handler whose device is gone.
-var errUnheld = errors.New("it was there before, so other nodes go on")
+var errUnheld = errors.New("nothing that this run has changed is the reason")
 
 func (i *Installer) do(ctx context.Context, j *journal, s step) error {
 	e, unheld := j.entry(s.name()), false

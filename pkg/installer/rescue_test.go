@@ -241,3 +241,51 @@ func TestRefusedMoveRestartsNothing(t *testing.T) {
 		t.Errorf("the kubelet is restarted: %v", err)
 	}
 }
+
+// The configuration is gone, and the run that would write it again is killed: the rescue does.
+func TestRescueOfLostConfiguration(t *testing.T) {
+	n, w := installed(t)
+	was := n.read(configFile)
+	if err := os.Remove(filepath.Join(n.root, configFile)); err != nil {
+		t.Fatal(err)
+	}
+	if !killed(func() { _ = n.installer("installer.config.noted").Install(t.Context(), w) }) {
+		t.Fatal("it was not interrupted")
+	}
+	n.running["berth"] = false
+	if err := n.installer("").Rescue(t.Context()); err != nil || !n.running["berth"] || n.read(configFile) != was {
+		t.Errorf("berth runs: %t with %s, %v", n.running["berth"], n.read(configFile), err)
+	}
+}
+
+// Going back leaves an edit of the unit, which no version has written.
+func TestUnitThatIsEditedStays(t *testing.T) {
+	n, w := installed(t)
+	edit := "# edited\n" + n.read(unitFile)
+	n.write(unitFile, edit)
+	n.asked = nil
+	w.Config = portInUse
+	n.fails["berth check"] = exited(2)
+	if err := n.installer("").Install(t.Context(), w); err == nil {
+		t.Error("it does not fail")
+	}
+	if n.read(unitFile) != edit || slices.Contains(n.asked, "systemctl restart berth.service") {
+		t.Errorf("it is %q after %q", n.read(unitFile), n.asked)
+	}
+}
+
+// A runtime that waits for its pods is read of again, in case the first time failed.
+func TestReloadedWhileWaiting(t *testing.T) {
+	n, w := installed(t)
+	n.pod("abc", "crun")
+	w.Runtimes = w.Runtimes[1:]
+	const reload = "berth reload --wait -o json"
+	n.fails[reload] = errors.New("killed")
+	if err := n.installer("").Install(t.Context(), w); err == nil || errors.Is(err, ErrPods) {
+		t.Errorf("got %v", err)
+	}
+	n.fails, n.asked = map[string]error{}, nil
+	if err := n.installer("").Install(t.Context(), w); !errors.Is(err, ErrPods) || !slices.Contains(n.asked, reload) {
+		t.Errorf("got %v after %q", err, n.asked)
+	}
+}

@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -143,16 +144,19 @@ func (c *configuration) completed(text []byte) ([]byte, error) {
 	return json.Marshal(saved)
 }
 
-// configBack writes the files that berth was last green with, if there were newer ones. The
-// next run does the step anew.
+// configBack writes the files that berth was last green with, if there were newer ones, or some
+// are gone. The next run does the step anew.
 func (i *Installer) configBack(ctx context.Context, j *journal) (was bool, err error) {
 	e := j.entry(configStep)
 	var saved savedConfiguration
 	if e == nil {
 		return false, nil
 	}
-	if err := json.Unmarshal(e.Saved, &saved); err != nil || saved.Input == "" || saved.Input == e.Input {
+	if err := json.Unmarshal(e.Saved, &saved); err != nil || saved.Input == "" {
 		return false, err
+	}
+	if saved.Input == e.Input && i.root().There(slices.Collect(maps.Keys(saved.Good))...) == nil {
+		return false, nil
 	}
 	saved.Beside = saved.Former
 	if e.Saved, err = json.Marshal(saved); err != nil {

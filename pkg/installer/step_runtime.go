@@ -200,9 +200,6 @@ func (b *broughtRuntime) undo(ctx context.Context, text []byte) error {
 	if text, err := os.ReadFile(b.root.Path(b.r.file())); err == nil && !bytes.Contains(text, []byte(b.r.home()+"/")) {
 		// It does not lead to the runtime any more: an earlier run has restored it, and it may be
 		// of newer values by now.
-		if err := b.empty(); err != nil {
-			return err
-		}
 		files = slices.DeleteFunc(slices.Clone(files), func(o nodefs.Original) bool { return !o.Absent })
 	}
 	if err := b.root.RestoreAll(files); err != nil {

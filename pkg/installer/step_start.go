@@ -32,6 +32,8 @@ type start struct {
 	// the journal say that a step is to be done anew.
 	configBack func() (was bool, err error)
 	again      func(step string)
+	// wroteUnit says whether the installer has written a unit. Another is somebody's edit.
+	wroteUnit func(text []byte) bool
 	// moving says that a move of the kubelet is not finished, for which the rescue waits as well.
 	moving bool
 }
@@ -261,10 +263,10 @@ func (s *start) save(ctx context.Context, text []byte) error {
 	return nil
 }
 
-// unitBack writes the unit of the version that was last green, if there is another.
+// unitBack writes the unit of the version that was last green, if there is that of another.
 func (s *start) unitBack(ctx context.Context, saved savedStart) (was bool, err error) {
 	now, err := os.ReadFile(s.root.Path(unitFile))
-	if len(saved.Unit) == 0 || err == nil && bytes.Equal(now, saved.Unit) {
+	if len(saved.Unit) == 0 || err == nil && (bytes.Equal(now, saved.Unit) || !s.wroteUnit(now)) {
 		return false, nil
 	}
 	s.again(unitStep)

@@ -85,6 +85,13 @@ func (u *unit) do(ctx context.Context, before []byte) error {
 	return err
 }
 
+// wroteUnit says whether a unit is of this installer's, of whatever version.
+func (j *journal) wroteUnit(text []byte) bool {
+	e := j.entry(unitStep)
+	var saved []nodefs.Original
+	return e != nil && json.Unmarshal(e.Saved, &saved) == nil && len(saved) > 0 && slices.Contains(saved[0].Ours, nodefs.Digest(text))
+}
+
 func (u *unit) undo(ctx context.Context, text []byte) error {
 	var saved []nodefs.Original
 	if err := json.Unmarshal(text, &saved); err != nil {

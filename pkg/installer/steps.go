@@ -129,6 +129,7 @@ func (i *Installer) startOf(ctx context.Context, j *journal) *start {
 	s := i.start()
 	s.configBack = func() (bool, error) { return i.configBack(ctx, j) }
 	s.again = func(name string) { j.again(ctx, name) }
+	s.wroteUnit = j.wroteUnit
 	e := j.entry(kubeletStep)
 	s.moving = e != nil && e.State != done
 	return s

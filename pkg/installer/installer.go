@@ -126,7 +126,11 @@ func (i *Installer) install(ctx context.Context, w Wanted) error {
 		return err
 	}
 	// A mistake in the values is told before anything is undone for them.
-	if _, err := i.steps(ctx, w, j); err != nil {
+	beside, err := i.survey(ctx, w, j)
+	if err != nil {
+		return err
+	}
+	if _, err := i.steps(ctx, w, beside, j); err != nil {
 		return err
 	}
 	waits, err := i.undoFirst(ctx, j, w.steps())
@@ -136,7 +140,7 @@ func (i *Installer) install(ctx context.Context, w Wanted) error {
 	if i.unwritten != nil {
 		return i.unwritten
 	}
-	steps, err := i.steps(ctx, w, j)
+	steps, err := i.steps(ctx, w, beside, j)
 	if err == nil {
 		err = i.doAll(ctx, j, steps)
 	}

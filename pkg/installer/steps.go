@@ -49,11 +49,7 @@ func (w Wanted) steps() []string {
 }
 
 // steps are those of what is wanted, in their order.
-func (i *Installer) steps(ctx context.Context, w Wanted, j *journal) ([]step, error) {
-	beside, err := i.survey(ctx, w, j)
-	if err != nil {
-		return nil, err
-	}
+func (i *Installer) steps(ctx context.Context, w Wanted, beside Beside, j *journal) ([]step, error) {
 	left := map[string]bool{}
 	for _, r := range w.Runtimes {
 		if r.Handler == beside.name() {

@@ -1,12 +1,14 @@
 package doctor
 
 import (
+	"cmp"
 	"fmt"
-	"io/fs"
-	"path/filepath"
 	"strings"
 
 	"sigs.k8s.io/yaml"
+
+	nodekubelet "github.com/berth-cri/berth/pkg/installer/kubelet"
+	"github.com/berth-cri/berth/pkg/installer/nodefs"
 )
 
 // kubeletFiles are where its configuration is when no process says.
@@ -44,7 +46,10 @@ func (n Node) kubeletSettings() (kubeletSettings, bool) {
 			if f := flag(arguments, "config"); f != "" {
 				files[0] = f
 			}
-			files = append(files, n.dropIns(flag(arguments, "config-dir"))...)
+			if dir := flag(arguments, "config-dir"); dir != "" {
+				more, _ := nodekubelet.DropIns(nodefs.Root(cmp.Or(n.Root, "/")), dir) // it does not start with what it cannot read
+				files = append(files, more...)
+			}
 		}
 	}
 	for _, f := range files {
@@ -65,22 +70,6 @@ func (n Node) kubeletSettings() (kubeletSettings, bool) {
 	}
 	k.takeFlags("its command line", arguments)
 	return k, there
-}
-
-// dropIns are the files of the kubelet's --config-dir, in its order.
-func (n Node) dropIns(dir string) []string {
-	var files []string
-	if dir == "" {
-		return nil
-	}
-	root := n.at(dir)
-	_ = filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
-		if err == nil && !entry.IsDir() && filepath.Ext(path) == ".conf" {
-			files = append(files, filepath.Join(dir, strings.TrimPrefix(path, root)))
-		}
-		return nil // the kubelet does not start with what it cannot read
-	})
-	return files
 }
 
 func (k *kubeletSettings) take(from string, y kubeletYAML) {

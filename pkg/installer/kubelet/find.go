@@ -67,7 +67,7 @@ func Find(root nodefs.Root) (Kubelet, error) {
 	}
 	k.configs = append(k.configs, InstanceConfig)
 	if dir := k.flag("config-dir", packaged); dir != "" {
-		files, err := dropIns(root, dir)
+		files, err := DropIns(root, dir)
 		if err != nil {
 			return k, err
 		}
@@ -129,8 +129,8 @@ func (k *Kubelet) flag(name string, packaged map[string]string) string {
 	return value
 }
 
-// dropIns are the files of a --config-dir in the kubelet's order, by which the last one wins.
-func dropIns(root nodefs.Root, dir string) ([]string, error) {
+// DropIns are the files of a --config-dir in the kubelet's order, by which the last one wins.
+func DropIns(root nodefs.Root, dir string) ([]string, error) {
 	var files []string
 	there := root.Resolved(dir)
 	err := filepath.WalkDir(there, func(path string, entry fs.DirEntry, err error) error {

@@ -11,11 +11,7 @@ import (
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
-const (
-	shimPrefix = "containerd-shim-"
-	// runcShimPrefix marks shims that take containerd's runc options.
-	runcShimPrefix = shimPrefix + "runc-"
-)
+const shimPrefix = "containerd-shim-"
 
 // runtimeTable is [runtimes.<handler>] as it is written.
 type runtimeTable struct {
@@ -99,7 +95,7 @@ func (t *runtimeTable) devices() []string {
 }
 
 func (t *runtimeTable) isRuncShim() bool {
-	return t.handlerType() == handler.Shim && strings.HasPrefix(filepath.Base(t.RuntimePath), runcShimPrefix)
+	return t.handlerType() == handler.Shim && handler.IsRuncShim(t.RuntimePath)
 }
 
 // isRunsc says whether an OCI runtime is gVisor's, the one that berth gives a

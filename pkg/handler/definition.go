@@ -12,6 +12,8 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"path/filepath"
+	"strings"
 	"time"
 )
 
@@ -168,6 +170,13 @@ type Candidate struct {
 	// start lately, and so many percent of those that tried.
 	AbortAfter int `json:"abortAfter"`
 	Threshold  int `json:"threshold"`
+}
+
+// IsRuncShim reports whether a shim is containerd's for OCI runtimes, or a build of it under
+// another name (containerd-shim-runc-fips): it takes runc's options, and the runtime that
+// it drives decides what it can do.
+func IsRuncShim(path string) bool {
+	return strings.HasPrefix(filepath.Base(path), "containerd-shim-runc-")
 }
 
 // WithCandidate is the Definition of pods that run on the candidate. d must have one.

@@ -216,7 +216,7 @@ type subject struct {
 
 func newSubject(def *handler.Definition) (subject, error) {
 	s := subject{kind: def.Type, path: def.Path, wasmImages: def.Platform == handler.PlatformWasm}
-	if def.Type != handler.Shim || !isRuncShim(def.Path) {
+	if def.Type != handler.Shim || !handler.IsRuncShim(def.Path) {
 		return s, nil
 	}
 	var err error

@@ -310,6 +310,18 @@ func TestProbeShimThatDrivesARuntime(t *testing.T) {
 	}
 }
 
+// A build of containerd's shim under another name got the options of runc's shim and was
+// probed as one with a kernel of its own.
+func TestProbeShimForRuncOfAnotherName(t *testing.T) {
+	dir := t.TempDir()
+	path := script(t, dir, "containerd-shim-runc-fips", "test $1 = -v || exit 1\necho '  Version:  v2.4.2'\n")
+	driven, _ := replay(t, dir, "crun-1.24")
+	rt, err := New(nil).Probe(t.Context(), shim(path, driven))
+	if err != nil || rt.Name != Crun || rt.OwnKernel {
+		t.Errorf("got %+v, %v", rt, err)
+	}
+}
+
 func TestProbeForeignShim(t *testing.T) {
 	dir := t.TempDir()
 	kata := script(t, dir, "containerd-shim-kata-v2", `test "$1" = -info && exit 2

@@ -14,13 +14,6 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// runcShims drive an OCI runtime, so that its features are what counts. Every
-// other shim is taken to have a kernel of its own, and to need a first container,
-// unless it runs WebAssembly.
-var runcShims = regexp.MustCompile(`^containerd-shim-runc-v\d+$`)
-
-func isRuncShim(path string) bool { return runcShims.MatchString(filepath.Base(path)) }
-
 // wasmEngines name the shims that run WebAssembly modules in processes of the host: those
 // of runwasi, and those that were built on it.
 var wasmEngines = []string{"lunatic", "slight", "spin", "wamr", "wasmedge", "wasmer", "wasmtime", "wws"}

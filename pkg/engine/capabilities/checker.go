@@ -17,7 +17,6 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/binaries"
 	"github.com/berth-cri/berth/pkg/engine/pod"
 	"github.com/berth-cri/berth/pkg/engine/settings"
-	"github.com/berth-cri/berth/pkg/engine/task"
 	"github.com/berth-cri/berth/pkg/handler"
 	"github.com/berth-cri/berth/pkg/preflight"
 	"github.com/berth-cri/berth/pkg/probe"
@@ -128,7 +127,7 @@ func mayUseHostNetwork(d *handler.Definition) bool {
 // canDump says why, whatever the runtime can do, containers of a handler cannot
 // be checkpointed.
 func (a *Checker) canDump(d *handler.Definition) error {
-	if d.Type == handler.Shim && !task.IsRuncShim(d.Path) {
+	if d.Type == handler.Shim && !handler.IsRuncShim(d.Path) {
 		return fmt.Errorf("%s is not known to support checkpoints", d.Path)
 	}
 	if _, err := exec.LookPath("criu"); err != nil {

@@ -1,6 +1,7 @@
 package ocispec
 
 import (
+	"cmp"
 	"slices"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
@@ -57,10 +58,8 @@ func setProcess(s *specs.Spec, c Container, n Node) (err error) {
 	if p.Args, err = commandLine(c.Config, c.Image); err != nil {
 		return err
 	}
-	hostname := c.Sandbox.Hostname
-	if hostname == "" {
-		hostname = n.Hostname
-	}
+	// A pod in the node's network keeps the node's name, whatever it is called here.
+	hostname := cmp.Or(c.Sandbox.Config.GetHostname(), n.Hostname)
 	if p.Env, err = environment(p.Env, hostname, c.Config, c.Image); err != nil {
 		return err
 	}

@@ -234,6 +234,7 @@ func TestSandboxSpecs(t *testing.T) {
 			*n = bareNode()
 			sp.Config.Linux.SecurityContext.Seccomp = nil
 			sp.Runtime = runsc(t)
+			sp.Config.Linux.Sysctls = map[string]string{"net.core.somaxconn": "1024"}
 			sp.Config.Linux.Resources = &runtimeapi.LinuxContainerResources{CpuPeriod: 100000, CpuQuota: 200000, CpuShares: 2048, MemoryLimitInBytes: 1 << 30}
 			sp.Definition = &handler.Definition{PodAnnotations: []string{"io.example/*"}, Type: handler.OCI}
 			sp.MemoryLimit = 1<<30 + 128<<20

@@ -44,8 +44,10 @@ func BuildSandboxProcess(sp SandboxProcess, n Node) (*specs.Spec, error) {
 		return nil, err
 	}
 	hostSysfs(s.Mounts, sp.Config, sp.Runtime, n)
-	if s.Linux.Sysctl, err = Sysctls(sp.Config, n); err != nil {
-		return nil, err
+	if sp.Runtime != nil && sp.Runtime.OwnKernel {
+		// In pinned namespaces they are set already, and runtimes refuse some that
+		// the kernel has there.
+		s.Linux.Sysctl = Sysctls(sp.Config, n)
 	}
 	//nolint:staticcheck // The deprecated field is all that old clients send.
 	if s.Linux.Seccomp, err = seccompOf(sc.GetSeccomp(), sc.GetSeccompProfilePath(), sc.GetPrivileged(), nil, nil, n, sp.Runtime); err != nil {

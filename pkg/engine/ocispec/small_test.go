@@ -7,7 +7,6 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/containerd/errdefs"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
@@ -75,31 +74,17 @@ func TestSysctls(t *testing.T) {
 		network, ipc runtimeapi.NamespaceMode
 		asked, want  map[string]string
 	}{
-		"defaults":         {pod, pod, nil, map[string]string{sysctlUnprivilegedPort: "0", sysctlPingGroups: "0 2147483647"}},
-		"host":             {node, node, nil, map[string]string{}},
-		"pod's own value":  {pod, pod, map[string]string{"net/ipv4/ip_unprivileged_port_start": "1024"}, map[string]string{"net/ipv4/ip_unprivileged_port_start": "1024", sysctlPingGroups: "0 2147483647"}},
-		"ipc alone":        {node, pod, map[string]string{"kernel.shmmax": "1", "kernel.sem": "2", "fs.mqueue.msg_max": "3", "kernel.msgmax": "4"}, map[string]string{"kernel.shmmax": "1", "kernel.sem": "2", "fs.mqueue.msg_max": "3", "kernel.msgmax": "4"}},
-		"net on host":      {node, pod, map[string]string{"net.core.somaxconn": "1"}, nil},
-		"ipc on host":      {pod, node, map[string]string{"kernel/shmall": "1"}, nil},
-		"hostname on host": {node, pod, map[string]string{"kernel.hostname": "x"}, nil},
-		"no namespace":     {pod, pod, map[string]string{"kernel.panic": "1"}, nil},
-		"no name":          {pod, pod, map[string]string{"": "1"}, nil},
-		"escape":           {pod, pod, map[string]string{"net/../kernel/panic": "1"}, nil},
-		"escape by dots":   {pod, pod, map[string]string{"net...kernel.panic": "1"}, nil},
+		"defaults":        {pod, pod, nil, map[string]string{sysctlUnprivilegedPort: "0", sysctlPingGroups: "0 2147483647"}},
+		"host":            {node, node, nil, map[string]string{}},
+		"pod's own value": {pod, pod, map[string]string{"net/ipv4/ip_unprivileged_port_start": "1024"}, map[string]string{"net/ipv4/ip_unprivileged_port_start": "1024", sysctlPingGroups: "0 2147483647"}},
+		"ipc alone":       {node, pod, map[string]string{"kernel.shmmax": "1", "kernel.sem": "2", "fs.mqueue.msg_max": "3", "kernel.msgmax": "4"}, map[string]string{"kernel.shmmax": "1", "kernel.sem": "2", "fs.mqueue.msg_max": "3", "kernel.msgmax": "4"}},
 	} {
 		cfg := &runtimeapi.PodSandboxConfig{Linux: &runtimeapi.LinuxPodSandboxConfig{
 			Sysctls:         c.asked,
 			SecurityContext: &runtimeapi.LinuxSandboxSecurityContext{NamespaceOptions: &runtimeapi.NamespaceOption{Network: c.network, Ipc: c.ipc}},
 		}}
-		got, err := Sysctls(cfg, modernNode())
-		if c.want == nil {
-			if !errdefs.IsInvalidArgument(err) {
-				t.Errorf("%s: got %v, %v, want InvalidArgument", name, got, err)
-			}
-			continue
-		}
-		if err != nil || !maps.Equal(got, c.want) {
-			t.Errorf("%s: got %v, %v, want %v", name, got, err, c.want)
+		if got := Sysctls(cfg, modernNode()); !maps.Equal(got, c.want) {
+			t.Errorf("%s: got %v, want %v", name, got, c.want)
 		}
 	}
 }

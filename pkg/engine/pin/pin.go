@@ -28,6 +28,7 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-cri/berth/pkg/engine/sysctl"
 	"github.com/berth-cri/berth/pkg/engine/thread"
 )
 
@@ -47,7 +48,7 @@ type Request struct {
 	// Hostname is set in the UTS namespace; empty leaves the host's name.
 	Hostname string
 	// Sysctls are written inside, by dotted or slashed name. Each must belong
-	// to one of the namespaces that are made (see NamespaceOf). Ids in values are
+	// to one of the namespaces that are made (sysctl.NamespaceOf). Ids in values are
 	// those of the user namespace.
 	Sysctls map[string]string
 }
@@ -97,7 +98,7 @@ func Create(ctx context.Context, r Request) (*Namespaces, error) {
 }
 
 // check refuses what could only fail later, and returns the sysctls by path.
-func (r *Request) check() ([]sysctl, error) {
+func (r *Request) check() ([]write, error) {
 	if !filepath.IsAbs(r.Dir) || (r.NetPath != "" && !filepath.IsAbs(r.NetPath)) {
 		return nil, errdefs.ErrInvalidArgument.WithMessage("pin namespaces: the paths must be absolute")
 	}
@@ -138,7 +139,7 @@ func makeDir(dir string) (bool, error) {
 	}
 }
 
-func (r *Request) create(writes []sysctl) (*Namespaces, error) {
+func (r *Request) create(writes []write) (*Namespaces, error) {
 	if r.User != nil {
 		return r.createInUser(writes)
 	}
@@ -177,7 +178,7 @@ func SetHostname(path, name string) error {
 }
 
 // setUp sets up the new namespaces that the thread is in.
-func (r *Request) setUp(writes []sysctl) error {
+func (r *Request) setUp(writes []write) error {
 	if r.Hostname != "" {
 		if err := unix.Sethostname([]byte(r.Hostname)); err != nil {
 			return fmt.Errorf("set hostname: %w", err)
@@ -189,11 +190,11 @@ func (r *Request) setUp(writes []sysctl) error {
 		}
 	}
 	for _, w := range writes {
-		write := w.write
-		if r.User != nil && NamespaceOf(w.name) == IPCNamespace {
-			write = func() error { return r.User.asRoot(w.write) }
+		do := w.do
+		if r.User != nil && sysctl.NamespaceOf(w.name) == sysctl.IPC {
+			do = func() error { return r.User.asRoot(w.do) }
 		}
-		if err := write(); err != nil {
+		if err := do(); err != nil {
 			return err
 		}
 	}

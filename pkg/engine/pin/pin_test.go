@@ -198,7 +198,7 @@ func TestCreateRefuses(t *testing.T) {
 		"long hostname":      {func(r *Request) { r.Hostname = strings.Repeat("x", 65) }, errdefs.IsInvalidArgument, "65"},
 		"host sysctl":        {sysctls("vm.overcommit_memory", "1"), errdefs.IsInvalidArgument, "vm.overcommit_memory"},
 		"hostname by sysctl": {sysctls("kernel.hostname", "x"), errdefs.IsInvalidArgument, "kernel.hostname"},
-		"sysctl that climbs": {sysctls("net/../vm/overcommit_memory", "1"), errdefs.IsInvalidArgument, "not a name"},
+		"sysctl that climbs": {sysctls("net/../vm/overcommit_memory", "1"), errdefs.IsInvalidArgument, "not the name"},
 		"sysctl of the host's ipc": {func(r *Request) {
 			r.IPC = false
 			r.Sysctls = map[string]string{"kernel.sem": "1 2 3 4"}

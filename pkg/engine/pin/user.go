@@ -34,7 +34,7 @@ func (u *User) check() error {
 
 // createInUser makes the user namespace, and the others inside it: what a
 // namespace allows depends on the user namespace that it was made in.
-func (r *Request) createInUser(writes []sysctl) (*Namespaces, error) {
+func (r *Request) createInUser(writes []write) (*Namespaces, error) {
 	var ns Namespaces
 	err := thread.Run(func() error {
 		h, err := r.startHolder()

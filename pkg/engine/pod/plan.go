@@ -55,15 +55,9 @@ func AlwaysProcess(d *handler.Definition, rt *probe.Runtime) bool {
 
 // PinRequest asks for the namespaces of the plan with the pod's sysctls in them.
 func (p Plan) PinRequest(dir, netPath string, sysctls map[string]string) pin.Request {
-	r := pin.Request{Dir: dir, Net: p.Net, IPC: p.IPC, UTS: p.UTS, User: p.User, Hostname: p.Hostname, Sysctls: map[string]string{}}
+	r := pin.Request{Dir: dir, Net: p.Net, IPC: p.IPC, UTS: p.UTS, User: p.User, Hostname: p.Hostname, Sysctls: sysctls}
 	if p.Net {
 		r.NetPath = netPath
-	}
-	for name, value := range sysctls {
-		switch ns := pin.NamespaceOf(name); {
-		case ns == pin.NetNamespace && p.Net, ns == pin.IPCNamespace && p.IPC, ns == pin.UTSNamespace && p.UTS:
-			r.Sysctls[name] = value
-		}
 	}
 	return r
 }

@@ -67,17 +67,6 @@ func podConfig(o *runtimeapi.NamespaceOption) *runtimeapi.PodSandboxConfig {
 	}
 }
 
-func TestPinRequestTakesOnlyTheNamespacesOwnSysctls(t *testing.T) {
-	sysctls := map[string]string{"net.ipv4.tcp_syncookies": "1", "kernel.shmmax": "1", "vm.swappiness": "1"}
-	got := Plan{Net: true}.PinRequest("/d", "/n", sysctls)
-	if len(got.Sysctls) != 1 || got.Sysctls["net.ipv4.tcp_syncookies"] != "1" || got.NetPath != "/n" {
-		t.Errorf("got %+v", got)
-	}
-	if got := (Plan{IPC: true}).PinRequest("/d", "/n", sysctls); got.Sysctls["kernel.shmmax"] != "1" || got.NetPath != "" {
-		t.Errorf("got %+v", got)
-	}
-}
-
 func TestPodUser(t *testing.T) {
 	config := func(u *runtimeapi.UserNamespace) *runtimeapi.PodSandboxConfig {
 		return &runtimeapi.PodSandboxConfig{Linux: &runtimeapi.LinuxPodSandboxConfig{SecurityContext: &runtimeapi.LinuxSandboxSecurityContext{

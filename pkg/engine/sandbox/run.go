@@ -237,17 +237,13 @@ func (b *runs) MakeParts(ctx context.Context, s *pod.Sandbox) error {
 // makeNetwork pins the namespaces and connects the pod.
 func (b *runs) makeNetwork(ctx context.Context, s *pod.Sandbox) error {
 	spec := s.Spec()
-	sysctls, err := ocispec.Sysctls(spec.Config.Msg, b.settings.Node)
-	if err != nil {
-		return err
-	}
 	if !spec.Plan.Net && !spec.Plan.IPC && !spec.Plan.UTS && spec.Plan.User == nil {
 		return nil // the pod shares all of them with the host
 	}
 	if spec.Plan.Net {
 		ShareNetns(ctx) // somebody may have unmounted it
 	}
-	ns, err := pin.Create(ctx, spec.Plan.PinRequest(b.pods.NsDir(s.ID()), netPath(s.ID()), sysctls))
+	ns, err := pin.Create(ctx, spec.Plan.PinRequest(b.pods.NsDir(s.ID()), netPath(s.ID()), ocispec.Sysctls(spec.Config.Msg, b.settings.Node)))
 	if err != nil {
 		return err
 	}

@@ -105,7 +105,7 @@ func (r *foreign) Options(pod.TaskOptions) (*anypb.Any, error) {
 // containerd writes it, without the prefix of protobuf's own Any, which shims of
 // typeurl before version 2 do not know.
 func ShimOptions(d *handler.Definition, plan pod.Plan, systemd bool) (*anypb.Any, error) {
-	if !IsRuncShim(d.Path) {
+	if !handler.IsRuncShim(d.Path) {
 		if d.ConfigPath == "" && d.ShimOptionsTOML == "" {
 			return nil, nil
 		}
@@ -130,11 +130,6 @@ func ShimOptions(d *handler.Definition, plan pod.Plan, systemd bool) (*anypb.Any
 		return nil, fmt.Errorf("encode options of handler %q: %w: %w", d.Name, err, errdefs.ErrInvalidArgument)
 	}
 	return typeurl.MarshalAnyToProto(o)
-}
-
-// IsRuncShim tells whether a shim is containerd's own for runc.
-func IsRuncShim(path string) bool {
-	return strings.HasPrefix(filepath.Base(path), "containerd-shim-runc-")
 }
 
 func (r *foreign) LaunchTimeout() time.Duration { return CallTimeout(r.sandbox.Spec().Definition) }
@@ -201,7 +196,7 @@ func (r *foreign) KilledForMemory(ctx context.Context, cgroupsPath string) bool 
 
 // CRIUConfig is for the shim that calls runc.
 func (r *foreign) CRIUConfig(bundle string, _ *probe.Runtime) string {
-	if !IsRuncShim(r.sandbox.Spec().Definition.Path) {
+	if !handler.IsRuncShim(r.sandbox.Spec().Definition.Path) {
 		return ""
 	}
 	return filepath.Join(bundle, supervisor.CRIUConfigFile)

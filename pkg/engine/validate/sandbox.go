@@ -2,10 +2,11 @@ package validate
 
 import (
 	"net/netip"
-	"slices"
 	"strings"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/pkg/engine/sysctl"
 )
 
 // maxHostname is HOST_NAME_MAX of Linux.
@@ -19,7 +20,6 @@ func sandboxConfig(field string, c *runtimeapi.PodSandboxConfig) error {
 		func() error { return dns(field+".dns_config", c.GetDnsConfig()) },
 		func() error { return each(field+".port_mappings", c.GetPortMappings(), portMapping) },
 		func() error { return linuxSandbox(field+".linux", c.GetLinux()) },
-		func() error { return hostnameOfNode(field+".hostname", c) },
 	)
 }
 
@@ -43,15 +43,6 @@ func hostname(field, h string) error {
 		return invalid(field, "%s is not a host name; use letters, digits, '-' and '.'", quoted(h))
 	}
 	return clean(field, h)
-}
-
-// hostnameOfNode refuses a name that a pod in the host's network would not get:
-// renaming it would rename the node.
-func hostnameOfNode(field string, c *runtimeapi.PodSandboxConfig) error {
-	if c.GetHostname() == "" || c.GetLinux().GetSecurityContext().GetNamespaceOptions().GetNetwork() != runtimeapi.NamespaceMode_NODE {
-		return nil
-	}
-	return invalid(field, "%s is set for a pod in the host's network, which has the name of the node; leave it empty", quoted(c.GetHostname()))
 }
 
 // dns keeps line breaks, and whatever else could forge a line, out of the
@@ -128,44 +119,34 @@ func cgroupParent(field, p string) error {
 	return fits(field, p)
 }
 
-// ipcSysctls are the namespaced sysctls of the IPC namespace that do not share
-// a prefix (ipc_namespaces(7)).
-var ipcSysctls = []string{"kernel.sem", "kernel.auto_msgmni", "kernel.sem_next_id"}
-
-// sysctls rejects what would change the node instead of the pod: a sysctl of a
-// namespace that the pod shares with the host. Sysctls of no namespace are left
-// to the runtime, because a virtual machine may set them.
+// sysctls rejects what would change the node instead of the pod.
 func sysctls(field string, values map[string]string, o *runtimeapi.NamespaceOption) error {
+	own := func(ns sysctl.Namespace) bool {
+		shared := o.GetNetwork() // and the UTS namespace with it
+		if ns == sysctl.IPC {
+			shared = o.GetIpc()
+		}
+		return shared != runtimeapi.NamespaceMode_NODE
+	}
 	// Sorted, so that equal requests get equal errors.
 	for _, key := range sortedKeys(values) {
 		at := field + "[" + quoted(key) + "]"
-		if err := sysctl(at, key, values[key]); err != nil {
+		if err := sysctlText(at, key, values[key]); err != nil {
 			return err
 		}
-		if hostSysctl(strings.ReplaceAll(key, "/", "."), o) {
-			return invalid(at, "belongs to a namespace that the pod shares with the node; remove it, or use a separate namespace for the pod")
+		if why := sysctl.Refusal(key, own); why != "" {
+			return invalid(at, "%s", why)
 		}
 	}
 	return nil
 }
 
-func sysctl(field, key, value string) error {
-	if key == "" || hasParent(key) || strings.HasPrefix(key, "/") || strings.Contains(key, " ") || len(key) > maxName {
-		return invalid(field, "is not a valid sysctl name; write it as net.ipv4.ip_forward")
+func sysctlText(field, key, value string) error {
+	if strings.Contains(key, " ") || len(key) > maxName {
+		return invalid(field, "is not the name of a sysctl; write it as net.ipv4.ip_forward")
 	}
 	if err := clean(field, key); err != nil {
 		return err
 	}
 	return withoutNUL(field, value)
-}
-
-func hostSysctl(key string, o *runtimeapi.NamespaceOption) bool {
-	switch {
-	case strings.HasPrefix(key, "net."):
-		return o.GetNetwork() == runtimeapi.NamespaceMode_NODE
-	case strings.HasPrefix(key, "kernel.shm"), strings.HasPrefix(key, "kernel.msg"),
-		strings.HasPrefix(key, "fs.mqueue."), slices.Contains(ipcSysctls, key):
-		return o.GetIpc() == runtimeapi.NamespaceMode_NODE
-	}
-	return false
 }

@@ -47,6 +47,8 @@ func TestSandboxRefuses(t *testing.T) {
 			c.Linux.Sysctls = map[string]string{"kernel/sem": "1"}
 			c.Linux.SecurityContext.NamespaceOptions.Ipc = runtimeapi.NamespaceMode_NODE
 		}},
+		"sysctl of the whole node": {`config.linux.sysctls["vm.swappiness"]`, func(c *config) { c.Linux.Sysctls = map[string]string{"vm.swappiness": "1"} }},
+		"hostname by sysctl":       {`config.linux.sysctls["kernel.hostname"]`, func(c *config) { c.Linux.Sysctls = map[string]string{"kernel.hostname": "x"} }},
 		"unknown network mode": {"config.linux.security_context.namespace_options.network", func(c *config) {
 			c.Linux.SecurityContext.NamespaceOptions.Network = 9
 		}},
@@ -55,11 +57,6 @@ func TestSandboxRefuses(t *testing.T) {
 		}},
 		"ipc of a target": {"config.linux.security_context.namespace_options.ipc", func(c *config) {
 			c.Linux.SecurityContext.NamespaceOptions.Ipc = runtimeapi.NamespaceMode_TARGET
-		}},
-		"hostname in the host's network": {"config.hostname", func(c *config) {
-			c.Hostname = "own"
-			c.Linux.Sysctls = nil
-			c.Linux.SecurityContext.NamespaceOptions.Network = runtimeapi.NamespaceMode_NODE
 		}},
 		"unknown pid mode": {"config.linux.security_context.namespace_options.pid", func(c *config) {
 			c.Linux.SecurityContext.NamespaceOptions.Pid = 17
@@ -94,10 +91,26 @@ func TestSandboxRefuses(t *testing.T) {
 	}
 }
 
-// Sysctls that belong to no namespace are left to the runtime.
-func TestForeignSysctlIsTheRuntimesBusiness(t *testing.T) {
+// What is decided about sysctls is decided here, before there is a record of the pod:
+// three lists of ipc sysctls were not the same, and a pod with one that a later list did
+// not have was rolled back.
+func TestSysctlsOfANamespaceOfThePod(t *testing.T) {
+	for _, name := range []string{"kernel.sem_next_id", "kernel.auto_msgmni", "kernel/shm_rmid_forced", "fs.mqueue.msg_max", "kernel.domainname"} {
+		req := sandboxRequest()
+		req.Config.Linux.Sysctls = map[string]string{name: "1"}
+		if err := RunPodSandbox(req); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// A pod in the node's network has the node's name; one that was given another is not
+// refused, as with containerd and CRI-O.
+func TestHostnameInTheNodesNetwork(t *testing.T) {
 	req := sandboxRequest()
-	req.Config.Linux.Sysctls = map[string]string{"vm.swappiness": "1"}
+	req.Config.Linux.Sysctls = nil
+	req.Config.Hostname = "web-0"
+	req.Config.Linux.SecurityContext.NamespaceOptions = &runtimeapi.NamespaceOption{Network: runtimeapi.NamespaceMode_NODE}
 	if err := RunPodSandbox(req); err != nil {
 		t.Error(err)
 	}

@@ -1,0 +1,94 @@
+// Package sysctl decides which sysctls a pod can have: those of namespaces that
+// it does not share with the node.
+package sysctl
+
+import (
+	"slices"
+	"strings"
+)
+
+// Namespace is a type of namespace that has sysctls of its own.
+type Namespace string
+
+// The namespaces that a pod's sysctls can belong to. None is for the sysctls of
+// the whole node.
+const (
+	Network Namespace = "network"
+	IPC     Namespace = "ipc"
+	UTS     Namespace = "uts"
+	None    Namespace = ""
+)
+
+// Key is the path below /proc/sys of a dotted or slashed name, or "" if the
+// name leads to no place there. The first separator decides which of the two is
+// one; the other may then stand inside an element, as the name of an interface
+// (net/ipv4/conf/eth0.100/forwarding), as in sysctl(8).
+func Key(name string) string {
+	key := name
+	if i := strings.IndexAny(name, "./"); i >= 0 && name[i] == '.' {
+		key = strings.Map(func(c rune) rune {
+			switch c {
+			case '.':
+				return '/'
+			case '/':
+				return '.'
+			}
+			return c
+		}, name)
+	}
+	outside := func(element string) bool { return element == "" || element == "." || element == ".." }
+	if strings.ContainsRune(key, 0) || slices.ContainsFunc(strings.Split(key, "/"), outside) {
+		return ""
+	}
+	return key
+}
+
+// NamespaceOf is the namespace that a sysctl belongs to. The rule is the kernel's:
+// all of net, the limits of System V and POSIX queues, and the names of the node.
+func NamespaceOf(name string) Namespace {
+	key := Key(name)
+	switch {
+	case strings.HasPrefix(key, "net/"):
+		return Network
+	case strings.HasPrefix(key, "fs/mqueue/"), slices.Contains(ipcKeys, key):
+		return IPC
+	case key == hostname, key == "kernel/domainname":
+		return UTS
+	}
+	return None
+}
+
+// ipcKeys are in ipc_namespaces(7) and in ipc/ipc_sysctl.c of the kernel.
+var ipcKeys = []string{
+	"kernel/auto_msgmni",
+	"kernel/msg_next_id",
+	"kernel/msgmax",
+	"kernel/msgmnb",
+	"kernel/msgmni",
+	"kernel/sem",
+	"kernel/sem_next_id",
+	"kernel/shm_next_id",
+	"kernel/shm_rmid_forced",
+	"kernel/shmall",
+	"kernel/shmmax",
+	"kernel/shmmni",
+}
+
+const hostname = "kernel/hostname"
+
+// Refusal is why a pod cannot have a sysctl, "" if it can. Own reports which
+// namespaces the pod does not share with the node.
+func Refusal(name string, own func(Namespace) bool) string {
+	ns := NamespaceOf(name)
+	switch {
+	case Key(name) == "":
+		return "is not the name of a sysctl; write it as net.ipv4.ip_forward"
+	case Key(name) == hostname:
+		return "is set by the hostname of the pod; use that"
+	case ns == None:
+		return "belongs to the whole node; set it on the node"
+	case !own(ns):
+		return "belongs to the " + string(ns) + " namespace, which the pod shares with the node; remove it, or use a separate namespace for the pod"
+	}
+	return ""
+}

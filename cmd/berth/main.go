@@ -11,6 +11,7 @@ import (
 	"os"
 
 	"github.com/berth-cri/berth/cmd/internal/output"
+	"github.com/berth-cri/berth/pkg/printable"
 )
 
 // Exit codes.
@@ -44,11 +45,10 @@ func report(err error, stderr io.Writer) int {
 	}
 	var coded *codedError
 	if !errors.As(err, &coded) {
-		fmt.Fprintln(stderr, "berth:", err)
-		return exitFailure
+		coded = &codedError{exitFailure, err}
 	}
 	if coded.error != nil {
-		fmt.Fprintln(stderr, "berth:", err)
+		fmt.Fprintln(stderr, "berth:", printable.Error(err))
 	}
 	return coded.code
 }

@@ -6,11 +6,13 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/integration/testbed"
@@ -31,15 +33,15 @@ func TestFullDisk(t *testing.T) {
 	disk.fill(t)
 	ctx := testbed.Within(t, time.Minute)
 	_, err := b.Client.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: b.Client.SandboxConfig("")})
-	testbed.Refused(t, err, codes.ResourceExhausted, "no space left")
+	fullDiskOnce(t, err, b.Root)
 	_, err = b.Client.CreateContainer(ctx, &runtimeapi.CreateContainerRequest{
 		PodSandboxId: empty.ID, Config: b.Client.ContainerConfig("main", b.Image, "true"), SandboxConfig: empty.Config,
 	})
-	testbed.Refused(t, err, codes.ResourceExhausted, "no space left")
+	fullDiskOnce(t, err, b.Root)
 	_, err = b.Client.PullImage(ctx, &runtimeapi.PullImageRequest{Image: &runtimeapi.ImageSpec{Image: big}})
 	testbed.Refused(t, err, codes.ResourceExhausted, "remove images or enlarge")
 	_, err = b.Client.StartContainer(ctx, &runtimeapi.StartContainerRequest{ContainerId: unstarted.ID})
-	testbed.Refused(t, err, codes.ResourceExhausted, "no space left")
+	fullDiskOnce(t, err, b.Root)
 	if listed := b.listed(t); listed != "SANDBOX_READY SANDBOX_READY CONTAINER_EXITED CONTAINER_RUNNING" {
 		t.Errorf("on a full disk there are %s", listed)
 	}
@@ -74,6 +76,16 @@ func TestFullDisk(t *testing.T) {
 		t.Error(err)
 	}
 	b.NothingLeft(t, atRest)
+}
+
+// fullDiskOnce wants an error that names the disk and its free space, once: the same
+// cause came three times in one text, and the class of the error with each.
+func fullDiskOnce(t *testing.T, err error, root string) {
+	t.Helper()
+	testbed.Refused(t, err, codes.ResourceExhausted, "no space left", root, "free")
+	if text := status.Convert(err).Message(); strings.Count(text, "no space left") != 1 || strings.Contains(text, "resource exhausted") {
+		t.Errorf("the full disk is not named once: %s", text)
+	}
 }
 
 // smallDisk is a filesystem that can be filled.

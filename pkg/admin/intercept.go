@@ -8,7 +8,6 @@ import (
 	"runtime/debug"
 	"strings"
 
-	"github.com/containerd/errdefs"
 	"github.com/containerd/errdefs/pkg/errgrpc"
 	"github.com/containerd/log"
 	"google.golang.org/grpc"
@@ -95,7 +94,7 @@ func toStatus(ctx context.Context, err error) error {
 		return grpcstatus.FromContextError(end).Err()
 	}
 	code := grpcstatus.Code(errgrpc.ToGRPC(err))
-	return grpcstatus.New(code, classless(err.Error())).Err()
+	return grpcstatus.New(code, printable.Error(err)).Err()
 }
 
 // readable is an error whose text prints. Mistakes of a configuration have a line
@@ -107,18 +106,6 @@ func readable(err error) error {
 	p := grpcstatus.Convert(err).Proto()
 	p.Message = printable.Lines(p.GetMessage())
 	return grpcstatus.ErrorProto(p)
-}
-
-// classes end the texts of errors inside; the code says the same.
-var classes = []error{
-	errdefs.ErrNotFound, errdefs.ErrInvalidArgument, errdefs.ErrAlreadyExists, errdefs.ErrFailedPrecondition, errdefs.ErrUnavailable,
-}
-
-func classless(text string) string {
-	for _, c := range classes {
-		text = strings.TrimSuffix(text, ": "+c.Error())
-	}
-	return text
 }
 
 func messages(problems config.Problems) []*adminv1.Problem {

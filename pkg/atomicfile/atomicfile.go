@@ -91,10 +91,26 @@ func SyncDir(dir string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// Explain gives an error of a full disk its class, and says what to do.
+// Explain gives an error of a full disk its class, and names the free space and what
+// to do. An error that has its class, or names no path, stays as it is: the kernel has
+// the same word for limits that are none of a disk.
 func Explain(err error) error {
-	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
-		return fmt.Errorf("%w; remove images or enlarge the filesystem: %w", err, errdefs.ErrResourceExhausted)
+	var at *fs.PathError
+	full := errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT)
+	if !full || errdefs.IsResourceExhausted(err) || !errors.As(err, &at) {
+		return err
 	}
-	return err
+	return fmt.Errorf("%w (%s); remove images or enlarge the filesystem: %w", err, Room(at.Path), errdefs.ErrResourceExhausted)
+}
+
+// Room is the free space of the filesystem of a path, which need not exist, in words.
+func Room(path string) string {
+	var s unix.Statfs_t
+	for unix.Statfs(path, &s) != nil {
+		if path = filepath.Dir(path); path == filepath.Dir(path) {
+			break
+		}
+	}
+	mib := func(blocks uint64) uint64 { return blocks * uint64(s.Bsize) >> 20 } //nolint:gosec // the kernel's block size is positive
+	return fmt.Sprintf("%d of %d MiB and %d of %d inodes are free", mib(s.Bavail), mib(s.Blocks), s.Ffree, s.Files)
 }

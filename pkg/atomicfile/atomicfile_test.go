@@ -2,8 +2,10 @@ package atomicfile
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/containerd/errdefs"
@@ -85,6 +87,11 @@ func TestExplain(t *testing.T) {
 	for _, full := range []error{unix.ENOSPC, unix.EDQUOT} {
 		if err := Explain(&os.PathError{Op: "write", Path: "/f", Err: full}); !errdefs.IsResourceExhausted(err) || !errors.Is(err, full) {
 			t.Errorf("%v became %v", full, err)
+		} else if again := Explain(fmt.Errorf("record: %w", err)); strings.Count(again.Error(), "inodes are free") != 1 {
+			t.Errorf("twice explained: %v", again)
+		}
+		if err := Explain(fmt.Errorf("unshare: %w", full)); errdefs.IsResourceExhausted(err) {
+			t.Errorf("a limit of the kernel is taken for a full disk: %v", err)
 		}
 	}
 	if err := Explain(os.ErrPermission); !errors.Is(err, os.ErrPermission) || errdefs.IsResourceExhausted(err) {

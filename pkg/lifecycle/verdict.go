@@ -52,10 +52,10 @@ func (v verdict) after(r result, known bool) verdict {
 		next.failed = r.runtime.SHA256
 	}
 	if known && v.failure == "" && probe.Transient(r.err) && r.at.Sub(next.since) < doubtFor {
-		next.doubt = printable.Line(r.err.Error())
+		next.doubt = printable.Line(printable.Error(r.err))
 		return next
 	}
-	next.failure = printable.Line(r.err.Error())
+	next.failure = printable.Line(printable.Error(r.err))
 	return next
 }
 

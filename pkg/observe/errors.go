@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/status"
 	crierrors "k8s.io/cri-api/pkg/errors"
 
+	"github.com/berth-cri/berth/pkg/atomicfile"
 	"github.com/berth-cri/berth/pkg/printable"
 )
 
@@ -18,18 +19,19 @@ import (
 // and in the status of pods, which are stored in the cluster.
 const maxMessage = 1024
 
-// toStatus turns any error into a gRPC status. Errors that are one already keep
-// code, text and details; classes of containerd/errdefs and the context's errors
+// toStatus turns any error into a gRPC status, whose text does not repeat the code.
+// Errors that are one already keep code, text and details; classes of containerd/errdefs and the context's errors
 // get their code; what remains is Unknown, or the context's own end if that is
 // over. Nil stays nil.
 func toStatus(ctx context.Context, rpc string, err error) error {
 	if err == nil {
 		return nil
 	}
+	err = atomicfile.Explain(err)
 	st := classify(ctx, err)
-	p := st.Proto()
-	p.Code = int32(codeFor(rpc, st.Code(), st.Message()))
-	p.Message = shown(st.Message())
+	p, text := st.Proto(), printable.Error(err)
+	p.Code = int32(codeFor(rpc, st.Code(), text))
+	p.Message = shown(text)
 	return status.ErrorProto(p)
 }
 
@@ -39,13 +41,13 @@ func classify(ctx context.Context, err error) *status.Status {
 	}
 	// The details that errgrpc adds repeat the chain of errors for a Go client,
 	// and the text has all that a CRI client can use.
-	if st, ok := status.FromError(errgrpc.ToGRPC(err)); ok && st.Code() != codes.OK && st.Code() != codes.Unknown {
-		return status.New(st.Code(), err.Error())
+	if code := status.Code(errgrpc.ToGRPC(err)); code != codes.OK && code != codes.Unknown {
+		return status.New(code, "")
 	}
 	if end := ctx.Err(); end != nil {
-		return status.New(status.FromContextError(end).Code(), err.Error())
+		return status.FromContextError(end)
 	}
-	return status.New(codes.Unknown, err.Error())
+	return status.New(codes.Unknown, "")
 }
 
 // aboutObject are the calls whose NotFound means that the sandbox, container or

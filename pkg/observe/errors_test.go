@@ -13,6 +13,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/berth-cri/berth/pkg/printable"
 )
 
 func TestCodesOfErrors(t *testing.T) {
@@ -73,7 +75,7 @@ func TestCodesOfErrors(t *testing.T) {
 			if got.Code() != tc.want {
 				t.Errorf("%v is %s, want %s", tc.err, got.Code(), tc.want)
 			}
-			if want := status.Convert(tc.err).Message(); got.Message() != want {
+			if want := printable.Error(tc.err); got.Message() != want {
 				t.Errorf("the text is %q, want %q", got.Message(), want)
 			}
 		})

@@ -113,7 +113,7 @@ func succeed(t *testing.T, conn *grpc.ClientConn) {
 func TestErrorsCrossTheWire(t *testing.T) {
 	conn, _ := served(t, func(context.Context) error { return fmt.Errorf("no room: %w", errdefs.ErrResourceExhausted) })
 	for _, err := range ends(t, conn) {
-		if st := status.Convert(err); st.Code() != codes.ResourceExhausted || st.Message() != "no room: resource exhausted" {
+		if st := status.Convert(err); st.Code() != codes.ResourceExhausted || st.Message() != "no room" {
 			t.Errorf("got %v", err)
 		}
 	}

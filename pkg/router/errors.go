@@ -23,32 +23,32 @@ func named(handler string, err error) error {
 	if handler == "" {
 		return err
 	}
-	return prefixed(fmt.Sprintf("handler %q: ", handler), err)
+	return prefixed(fmt.Sprintf("handler %q", handler), err)
 }
 
-// prefixed puts a prefix before an error's text unless it is there. No error stays
-// none.
-func prefixed(prefix string, err error) error {
+// prefixed puts the owner of an error before its text unless the text names it. No
+// error stays none.
+func prefixed(owner string, err error) error {
 	if err == nil {
 		return nil
 	}
 	st, isStatus := status.FromError(err)
 	if !isStatus {
-		if begins(err.Error(), prefix) {
+		if names(err.Error(), owner) {
 			return err
 		}
-		return fmt.Errorf("%s%w", prefix, err)
+		return fmt.Errorf("%s: %w", owner, err)
 	}
-	if begins(st.Message(), prefix) {
+	if names(st.Message(), owner) {
 		return err
 	}
 	p := st.Proto()
-	p.Message = prefix + p.GetMessage()
+	p.Message = owner + ": " + p.GetMessage()
 	return status.ErrorProto(p)
 }
 
-func begins(text, prefix string) bool {
-	if strings.HasPrefix(text, prefix) {
+func names(text, owner string) bool {
+	if strings.Contains(text, owner) {
 		return true
 	}
 	for _, word := range spoken {

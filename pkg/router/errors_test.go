@@ -22,7 +22,7 @@ func TestErrorsNameTheHandlerOnce(t *testing.T) {
 	}{
 		"a class of errdefs": {
 			fmt.Errorf("creating: %w", errdefs.ErrFailedPrecondition), codes.FailedPrecondition,
-			`handler "runc": creating: failed precondition`,
+			`handler "runc": creating`,
 		},
 		"a status": {
 			status.Error(codes.ResourceExhausted, "no room"), codes.ResourceExhausted,
@@ -30,7 +30,15 @@ func TestErrorsNameTheHandlerOnce(t *testing.T) {
 		},
 		"named already": {
 			fmt.Errorf("handler \"runc\": no room: %w", errdefs.ErrUnavailable), codes.Unavailable,
-			`handler "runc": no room: unavailable`,
+			`handler "runc": no room`,
+		},
+		"refused by preflight, which begins with it": {
+			fmt.Errorf("handler \"runc\" does not support checkpoints: %w", errdefs.ErrFailedPrecondition), codes.FailedPrecondition,
+			`handler "runc" does not support checkpoints`,
+		},
+		"named further inside": {
+			fmt.Errorf("base_runtime_spec of handler \"runc\": %w", errdefs.ErrUnavailable), codes.Unavailable,
+			`base_runtime_spec of handler "runc"`,
 		},
 		"a status that is named already": {
 			status.Error(codes.Aborted, `handler "runc": no room`), codes.Aborted,
@@ -38,7 +46,7 @@ func TestErrorsNameTheHandlerOnce(t *testing.T) {
 		},
 		"a word that the kubelet looks for": {
 			fmt.Errorf("RROUnsupported: the kernel is too old: %w", errdefs.ErrInvalidArgument), codes.InvalidArgument,
-			"RROUnsupported: the kernel is too old: invalid argument",
+			"RROUnsupported: the kernel is too old",
 		},
 		"no class": {errors.New("exit status 1"), codes.Unknown, `handler "runc": exit status 1`},
 	} {

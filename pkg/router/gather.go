@@ -69,7 +69,7 @@ func askAll[R any](ctx context.Context, backends []Backend, call func(context.Co
 			}()
 			answer, err := call(ctx, b)
 			if err != nil {
-				fail.Do(func() { failed = prefixed(fmt.Sprintf("backend %q: ", b.ID()), err) })
+				fail.Do(func() { failed = prefixed(fmt.Sprintf("backend %q", b.ID()), err) })
 				cancel()
 				return
 			}

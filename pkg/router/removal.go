@@ -62,7 +62,7 @@ func removeFrom(ctx context.Context, stores []Backend, req *runtimeapi.RemoveIma
 	})
 	for _, s := range answers {
 		if s.err != nil {
-			return prefixed("backend \""+s.backend.ID()+"\": ", s.err)
+			return prefixed(fmt.Sprintf("backend %q", s.backend.ID()), s.err)
 		}
 	}
 	return nil

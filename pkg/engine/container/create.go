@@ -132,7 +132,7 @@ func (b *creation) create(ctx context.Context, r *runtimeapi.CreateContainerRequ
 func (b *creation) ShowFailed(ctx context.Context, c *pod.Container, cause error) {
 	c.Record(ctx, func(st *pod.ContainerStatus) {
 		st.Phase, st.ExitCode, st.Reason = pod.PhaseExited, pod.StartFailedCode, "CreateError"
-		st.Message, st.FinishedAt = printable.Line(cause.Error()), b.pods.Clock.Now()
+		st.Message, st.FinishedAt = printable.Line(printable.Error(cause)), b.pods.Clock.Now()
 	})
 	close(c.Exited)
 	close(c.Erased) // as far as it could be

@@ -19,6 +19,8 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
 	"github.com/opencontainers/go-digest"
+
+	"github.com/berth-cri/berth/pkg/atomicfile"
 )
 
 // Rootfs is a container's root filesystem, ready to be mounted.
@@ -382,7 +384,7 @@ func forgetVolatile(dir string) {
 
 func explainWritable(containerID, root string, err error) error {
 	if isNoSpace(err) {
-		return fmt.Errorf("create root filesystem of %s: no space left under %s: %w", containerID, root, errdefs.ErrResourceExhausted)
+		return fmt.Errorf("create root filesystem of %s: no space left under %s (%s); remove images or enlarge the filesystem: %w", containerID, root, atomicfile.Room(root), errdefs.ErrResourceExhausted)
 	}
 	return fmt.Errorf("create root filesystem of %s: %w", containerID, err)
 }

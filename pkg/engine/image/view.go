@@ -12,6 +12,8 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
 	"github.com/opencontainers/go-digest"
+
+	"github.com/berth-cri/berth/pkg/atomicfile"
 )
 
 // viewPrefix begins the snapshot name of a view; the chain id follows.
@@ -239,7 +241,7 @@ func (vs *views) withUnpacked(ctx context.Context, k viewKey, img *Image, then f
 
 func (vs *views) explainUnpack(k viewKey, img *Image, err error) error {
 	if isNoSpace(err) {
-		return fmt.Errorf("unpack image %s: no space left for images under %s; remove images or enlarge the filesystem: %w", img.ID, vs.files.root, errdefs.ErrResourceExhausted)
+		return fmt.Errorf("unpack image %s: no space left for images under %s (%s); remove images or enlarge the filesystem: %w", img.ID, vs.files.root, atomicfile.Room(vs.files.root), errdefs.ErrResourceExhausted)
 	}
 	return fmt.Errorf("unpack image %s into %s: %w", img.ID, k.snapshotter, err)
 }

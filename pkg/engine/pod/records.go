@@ -191,7 +191,7 @@ const StartFailedCode = 128
 // FailedStart is the status of a container that could not be started.
 func (s *ContainerStatus) FailedStart(cause error, now int64) {
 	s.Phase, s.ExitCode, s.Reason = PhaseExited, StartFailedCode, "StartError"
-	s.Message, s.FinishedAt = printable.Line(cause.Error()), now
+	s.Message, s.FinishedAt = printable.Line(printable.Error(cause)), now
 }
 
 // LostExit is the status of a container whose end nobody saw.

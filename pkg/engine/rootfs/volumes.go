@@ -12,6 +12,7 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-cri/berth/pkg/atomicfile"
 	"github.com/berth-cri/berth/pkg/engine/copytree"
 	"github.com/berth-cri/berth/pkg/engine/failpoint"
 	"github.com/berth-cri/berth/pkg/engine/ocispec"
@@ -66,7 +67,7 @@ func (m *Mounts) makeVolume(ctx context.Context, c *pod.Container, number int, c
 		return "", fmt.Errorf("the image has a file there, and only directories can be volumes; set engine.ignore_image_defined_volumes, or use another image: %w", errdefs.ErrInvalidArgument)
 	default:
 		if err := copytree.Copy(ctx, dir, content); err != nil {
-			return "", explainCopy(err)
+			return "", atomicfile.Explain(&fs.PathError{Op: "copy to", Path: dir, Err: err})
 		}
 	}
 	failpoint.Hit(failpoint.ContainerVolumes)
@@ -94,11 +95,4 @@ func (m *Mounts) passVolume(c *pod.Container, number int, dir string) (string, e
 		return "", fmt.Errorf("mount %s: %w", at, err)
 	}
 	return at, nil
-}
-
-func explainCopy(err error) error {
-	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
-		return fmt.Errorf("%w: %w", err, errdefs.ErrResourceExhausted)
-	}
-	return err
 }

@@ -69,7 +69,7 @@ func (b *Node) Version(context.Context, *runtimeapi.VersionRequest) (*runtimeapi
 func (b *Node) Status(ctx context.Context, r *runtimeapi.StatusRequest) (*runtimeapi.StatusResponse, error) {
 	network := &runtimeapi.RuntimeCondition{Type: runtimeapi.NetworkReady, Status: true}
 	if err := b.cni.Status(); err != nil {
-		network.Status, network.Reason, network.Message = false, "NetworkPluginNotReady", printable.Line(err.Error())
+		network.Status, network.Reason, network.Message = false, "NetworkPluginNotReady", printable.Line(printable.Error(err))
 	}
 	resp := &runtimeapi.StatusResponse{
 		Status: &runtimeapi.RuntimeStatus{Conditions: []*runtimeapi.RuntimeCondition{

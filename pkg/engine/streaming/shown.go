@@ -28,7 +28,7 @@ func shown(err error) error {
 	if _, ok := errors.AsType[utilexec.ExitError](err); ok {
 		return err
 	}
-	if text := printable.Line(err.Error()); text != err.Error() {
+	if text := printable.Line(printable.Error(err)); text != err.Error() {
 		return shownError{text, err}
 	}
 	return err

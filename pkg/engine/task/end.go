@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
@@ -115,28 +114,8 @@ func FromShim(err error) error {
 	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
 		return err
 	}
-	return sayOnce(errgrpc.ToNative(err))
+	return errgrpc.ToNative(err)
 }
-
-// sayOnce takes the class of an error off its text where ToNative has added it on a
-// line of its own, behind a text that ends with it: it does so if the shim had wrapped
-// another error beside the class.
-func sayOnce(err error) error {
-	class := errdefs.Resolve(err).Error()
-	text, twice := strings.CutSuffix(err.Error(), "\n"+class)
-	if !twice || !strings.HasSuffix(text, class) {
-		return err
-	}
-	return &saidOnce{err, text}
-}
-
-type saidOnce struct {
-	error
-	text string
-}
-
-func (e *saidOnce) Error() string { return e.text }
-func (e *saidOnce) Unwrap() error { return e.error }
 
 // InTime says of a shim that did not answer what there was to wait for.
 func InTime(limit time.Duration, err error) error {

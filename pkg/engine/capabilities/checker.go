@@ -3,6 +3,7 @@
 package capabilities
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os/exec"
@@ -15,6 +16,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/pkg/engine/binaries"
+	"github.com/berth-cri/berth/pkg/engine/cgroup"
 	"github.com/berth-cri/berth/pkg/engine/pod"
 	"github.com/berth-cri/berth/pkg/engine/settings"
 	"github.com/berth-cri/berth/pkg/handler"
@@ -51,7 +53,20 @@ type snapshotters interface {
 // CheckSandbox refuses a pod that asks for what its handler, whose runtime is rt,
 // cannot give it.
 func (a *Checker) CheckSandbox(ctx context.Context, c *runtimeapi.PodSandboxConfig, d *handler.Definition, rt *probe.Runtime) error {
-	return a.Refuse(ctx, d, rt, func(h preflight.Handler) *preflight.Refusal { return preflight.Sandbox(c, h) })
+	limit := a.memoryLimit(c, d)
+	return a.Refuse(ctx, d, rt, func(h preflight.Handler) *preflight.Refusal {
+		return cmp.Or(preflight.Sandbox(c, h), preflight.Memory(limit, h))
+	})
+}
+
+// memoryLimit is that of the pod's cgroup, which the kubelet makes before it asks for the pod. The
+// configuration has the sum of the containers' limits, also where the pod has none.
+func (a *Checker) memoryLimit(c *runtimeapi.PodSandboxConfig, d *handler.Definition) uint64 {
+	stats, err := cgroup.ReadStats(cgroup.ParentPaths(c.GetLinux().GetCgroupParent(), a.settings.Today(d).CgroupDriver))
+	if err != nil {
+		return 0
+	}
+	return stats.MemoryLimit.N
 }
 
 // CheckContainer refuses a container that asks for what the handler of its

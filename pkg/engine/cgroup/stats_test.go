@@ -23,6 +23,7 @@ var unifiedFiles = map[string]string{
 	"cpu.pressure":        "some avg10=0.12 avg60=1.25 avg300=0.40 total=9000\nfull avg10=0.00 avg60=0.00 avg300=0.01 total=10\n",
 	"memory.pressure":     "some avg10=0.00 avg60=0.00 avg300=0.00 total=0\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=0\n",
 	"memory.events":       "low 0\nhigh 0\nmax 3\noom 2\noom_kill 2\noom_group_kill 0\n",
+	"memory.events.local": "low 0\nhigh 0\nmax 5\noom 2\noom_kill 0\noom_group_kill 0\n",
 	"io.stat":             "254:0 rbytes=4096 wbytes=8192 rios=1 wios=2 dbytes=0 dios=0\n8:0 \n254:1 rbytes=1 wbytes=2 rios=3 wios=4\n",
 	"cgroup.procs":        "12\n34\n",
 }
@@ -91,6 +92,7 @@ func TestReadStatsV1Files(t *testing.T) {
 			"memory.stat": "cache 1\nrss 2\ninactive_file 3\nhierarchical_memory_limit 20971520\nhierarchical_memsw_limit 31457280\n" +
 				"total_rss 4194304\ntotal_swap 4096\ntotal_pgfault 11\ntotal_pgmajfault 2\ntotal_inactive_file 99999999\n" +
 				"total_cache 21\ntotal_mapped_file 22\ntotal_active_file 23\n",
+			"memory.failcnt":     "4\n",
 			"memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 3\n",
 		},
 		"pids": {"pids.current": "2\n"},
@@ -123,6 +125,9 @@ func TestReadStatsV1Files(t *testing.T) {
 	if n, err := OOMKills(p); n != 3 || err != nil {
 		t.Errorf("oom kills %d, %v", n, err)
 	}
+	if n := MemoryHits(p); n != 4 {
+		t.Errorf("it ran into its limit %d times", n)
+	}
 	io, err := ReadIO(p)
 	if err != nil || !reflect.DeepEqual(io, []DeviceIO{{"254:0", 4096, 8192, 1, 2}}) {
 		t.Errorf("io %+v, %v", io, err)
@@ -134,6 +139,9 @@ func TestOOMKillsAndIOUnified(t *testing.T) {
 	write(t, dir, unifiedFiles)
 	if n, err := OOMKills(Paths{Unified: dir}); n != 2 || err != nil {
 		t.Errorf("oom kills %d, %v", n, err)
+	}
+	if n := MemoryHits(Paths{Unified: dir}); n != 5 { // those of its children are not its own
+		t.Errorf("it ran into its limit %d times", n)
 	}
 	io, err := ReadIO(Paths{Unified: dir})
 	if want := []DeviceIO{{"254:0", 4096, 8192, 1, 2}, {"254:1", 1, 2, 3, 4}}; err != nil || !reflect.DeepEqual(io, want) {
@@ -150,7 +158,7 @@ func TestGoneCgroup(t *testing.T) {
 		if _, err := ReadIO(p); !errdefs.IsNotFound(err) {
 			t.Errorf("%+v: %v", p, err)
 		}
-		if n, err := OOMKills(p); n != 0 || err != nil {
+		if n, err := OOMKills(p); n != 0 || err != nil || MemoryHits(p) != 0 {
 			t.Errorf("%+v: %d, %v", p, n, err)
 		}
 	}

@@ -68,7 +68,7 @@ func New(d Deps) *Service {
 				pods: d.Pods, settings: d.Settings, binaries: d.Binaries, tasks: d.Tasks, capabilities: d.Capabilities, rootfs: d.Rootfs,
 				events: d.Events, hooks: d.Hooks, images: d.Images, specs: specs, ends: e,
 			},
-			starts:      &starts{pods: d.Pods, binaries: d.Binaries, tasks: d.Tasks, events: d.Events, hooks: d.Hooks, ends: e},
+			starts:      &starts{pods: d.Pods, binaries: d.Binaries, tasks: d.Tasks, events: d.Events, hooks: d.Hooks, settings: d.Settings, ends: e},
 			stops:       &stops{pods: d.Pods, binaries: d.Binaries, tasks: d.Tasks, events: d.Events, hooks: d.Hooks, ends: e},
 			resizing:    &resizing{pods: d.Pods, hooks: d.Hooks, resources: d.Resources},
 			checkpoints: &checkpoints{pods: d.Pods, binaries: d.Binaries, tasks: d.Tasks, capabilities: d.Capabilities, dumper: criu.New(d.Pods, d.Tasks, d.Images)},

@@ -15,6 +15,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/failpoint"
 	"github.com/berth-cri/berth/pkg/engine/hooks"
 	"github.com/berth-cri/berth/pkg/engine/pod"
+	"github.com/berth-cri/berth/pkg/engine/settings"
 	"github.com/berth-cri/berth/pkg/engine/shim"
 	"github.com/berth-cri/berth/pkg/engine/task"
 	"github.com/berth-cri/berth/pkg/step"
@@ -26,6 +27,7 @@ type starts struct {
 	binaries *binaries.Binaries
 	tasks    *task.Service
 	hooks    *hooks.Hooks
+	settings *settings.Settings
 	events   *events.Announcer
 	ends     *ends
 }
@@ -96,6 +98,7 @@ func (b *starts) start(ctx context.Context, c *pod.Container) error {
 	if end(err); err != nil {
 		return b.startFailed(ctx, c, err)
 	}
+	memory := task.MemoryOf(c.Sandbox, b.settings.Of(c.Sandbox.Spec()).CgroupDriver)
 	starting, end := step.Begin(ctx, step.Runtime)
 	pid, err := b.startOrRestore(starting, client, c)
 	end(err)
@@ -103,7 +106,7 @@ func (b *starts) start(ctx context.Context, c *pod.Container) error {
 		return err // the start goes on without this daemon: the next one asks what came of it
 	}
 	if err != nil {
-		return b.startFailed(ctx, c, c.Sandbox.Runner.Blame(err))
+		return b.startFailed(ctx, c, c.Sandbox.Runner.Blame(memory.Explain(err)))
 	}
 	failpoint.Hit(failpoint.ContainerRunning)
 	b.ends.restored(ctx, c)

@@ -54,6 +54,7 @@ func (b *processes) Start(ctx context.Context, s *pod.Sandbox) error {
 	if err != nil {
 		return err
 	}
+	memory := task.MemoryOf(s, b.settings.Of(s.Spec()).CgroupDriver)
 	unanswered, err := container.CallCreate(ctx, client, &taskapi.CreateTaskRequest{
 		ID: s.ID(), Bundle: b.pods.ProcessBundle(s.ID()), Rootfs: b.processRootfs(s), Options: options,
 		Checkpoint: s.Spec().WholeCheckpoint(),
@@ -68,7 +69,7 @@ func (b *processes) Start(ctx context.Context, s *pod.Sandbox) error {
 	}
 	started, err := client.Task.Start(ctx, &taskapi.StartRequest{ID: s.ID()})
 	if err != nil {
-		return fmt.Errorf("start sandbox process: %w", s.Runner.Blame(task.InTime(limit, task.FromShim(err))))
+		return fmt.Errorf("start sandbox process: %w", s.Runner.Blame(memory.Explain(task.InTime(limit, task.FromShim(err)))))
 	}
 	s.Runner.Keep(ctx, shim.Kept{ID: s.ID(), PID: int(started.Pid)})
 	return s.Update(func(st *pod.SandboxStatus) error { st.PID = int(started.Pid); return nil })

@@ -119,6 +119,20 @@ func TestStartsThatFail(t *testing.T) {
 	}
 }
 
+// TestSocketOfASandboxThatWasKilled: runsc's delete leaves the socket of a sandbox that was
+// killed while it started, one more for each try of a kubelet.
+func TestSocketOfASandboxThatWasKilled(t *testing.T) {
+	b := newBed(t, scripted(t, findRuntime(t, "runsc"), `[ "$verb" = run ] && { mkdir -p "$2"; : >"$2/runsc-$last.sock"; kill -9 $$; }`))
+	c := b.create("c", shell("sleep 1000"))
+	if err := c.tryStart(); err == nil || !strings.Contains(err.Error(), "killed by signal 9") {
+		t.Errorf("start: %v", err)
+	}
+	if _, err := os.Stat(filepath.Join(c.root(), "runsc-c.sock")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the socket: %v", err)
+	}
+	c.nothingLeft()
+}
+
 func isTimeout(err error) bool { return errdefs.IsDeadlineExceeded(err) }
 
 // A runtime that is removed between the create and the start, and comes back.

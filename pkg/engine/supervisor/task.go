@@ -259,10 +259,11 @@ func (t *task) discard() {
 		}
 	}
 	_, err := t.call(ctx, &call{args: []string{"delete", "--force", t.id}})
-	switch {
-	case unknownToRuntime(err):
+	if unknownToRuntime(err) {
 		err = nil
-	case errors.Is(err, errNoRuntime):
+	}
+	// runsc leaves the socket of a sandbox behind that was killed while it started.
+	if errors.Is(err, errNoRuntime) || err == nil && t.journal.Options.OwnKernel {
 		err = t.journal.Options.removeState(t.id)
 	}
 	if err != nil {

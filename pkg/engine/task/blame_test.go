@@ -35,6 +35,8 @@ func TestWhoIsToBlame(t *testing.T) {
 		"runc, no such program":   {oci, errors.New(`exec: "/nope": stat /nope: no such file or directory`), false},
 		"runc, none in PATH":      {oci, errors.New("exec: \"nope\": executable file not found in $PATH"), false},
 		"crun, no such program":   {oci, errors.New("executable file `nope` not found in $PATH: No such file or directory"), false},
+		"runc, no memory":         {oci, errors.New("runc run failed: unable to start container process: container init was OOM-killed (memory limit too low?)"), false},
+		"runc, less than it has":  {oci, errors.New("unable to set memory limit to 524288 (current usage: 2981888, peak usage: 3039232)"), false},
 		"runsc, no such program":  {oci, errors.New(`creating process: error finding executable "nope" in PATH []: no such file or directory`), false},
 	} {
 		got := c.by.Blame(c.err)

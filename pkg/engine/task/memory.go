@@ -1,0 +1,38 @@
+package task
+
+import (
+	"fmt"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/berth-cri/berth/pkg/engine/cgroup"
+	"github.com/berth-cri/berth/pkg/engine/pod"
+)
+
+// PodMemory is the memory limit of a pod whose containers all run in one process of the node.
+// Where the pod runs into it, anything may break, and the runtime's error names only what did.
+type PodMemory struct {
+	paths cgroup.Paths
+	hits  uint64
+}
+
+// MemoryOf remembers how often the pod ran into its limit before a start. It is zero for
+// runtimes that name memory themselves.
+func MemoryOf(s *pod.Sandbox, d cgroup.Driver) PodMemory {
+	if !s.MemoryLimit {
+		return PodMemory{}
+	}
+	paths := cgroup.ParentPaths(s.Config().GetLinux().GetCgroupParent(), d)
+	return PodMemory{paths: paths, hits: cgroup.MemoryHits(paths)}
+}
+
+// Explain names the limit in the error of a start in which the pod ran into it. Such an
+// error is not blamed on the runtime.
+func (m PodMemory) Explain(err error) error {
+	if err == nil || cgroup.MemoryHits(m.paths) <= m.hits {
+		return err
+	}
+	stats, _ := cgroup.ReadStats(m.paths)
+	return fmt.Errorf("the pod ran into its memory limit of %.4gMi; raise the memory limits of its containers: %w: %w",
+		float64(stats.MemoryLimit.N)/(1<<20), err, errdefs.ErrResourceExhausted)
+}

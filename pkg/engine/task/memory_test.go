@@ -1,0 +1,39 @@
+package task
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/berth-cri/berth/pkg/engine/cgroup"
+	"github.com/berth-cri/berth/pkg/handler"
+)
+
+// A start in which the pod ran into its memory limit names the limit, and is not the runtime's
+// fault. Runs into it before the start explain nothing.
+func TestMemoryExplains(t *testing.T) {
+	dir := t.TempDir()
+	for name, text := range map[string]string{"memory.events.local": "low 0\nhigh 0\nmax 3\noom 1\noom_kill 1\n", "memory.max": "25165824\n", "memory.current": "1\n"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	broken := errors.New("connection refused")
+	before := PodMemory{paths: cgroup.Paths{Unified: dir}, hits: 2}
+	err := before.Explain(broken)
+	if !errors.Is(err, broken) || !strings.Contains(err.Error(), "memory limit of 24Mi") || handler.Blamed((&supervised{}).Blame(err)) {
+		t.Errorf("after a run into the limit: %v, blamed %v", err, handler.Blamed((&supervised{}).Blame(err)))
+	}
+	for name, m := range map[string]PodMemory{
+		"an earlier run into it": {paths: cgroup.Paths{Unified: dir}, hits: 3}, "no limit": {}, "a cgroup that is gone": {paths: cgroup.Paths{Unified: dir + "/gone"}},
+	} {
+		if got := m.Explain(broken); !errors.Is(broken, got) {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+	if err := before.Explain(nil); err != nil {
+		t.Errorf("a start that succeeded: %v", err)
+	}
+}

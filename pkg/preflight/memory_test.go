@@ -1,0 +1,33 @@
+package preflight
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/berth-cri/berth/pkg/probe"
+)
+
+// A limit that gVisor itself does not fit in is refused by name, for gVisor alone. With a
+// little more it depends on its release: that is tried.
+func TestMemory(t *testing.T) {
+	gVisor := Handler{Name: "gvisor", Runtime: &probe.Runtime{Name: probe.Runsc, Version: "20260831", OwnKernel: true}}
+	for name, c := range map[string]struct {
+		limit uint64
+		h     Handler
+		want  string
+	}{
+		"none":                  {0, gVisor, ""},
+		"far too little":        {512 << 10, gVisor, "a memory limit of 0.5Mi for the whole pod: runsc 20260831 itself needs 24Mi"},
+		"too little":            {20 << 20, gVisor, "a memory limit of 20Mi for the whole pod: runsc 20260831 itself needs 24Mi"},
+		"perhaps":               {21 << 20, gVisor, ""},
+		"enough":                {24 << 20, gVisor, ""},
+		"of runc":               {1 << 20, Handler{Runtime: &probe.Runtime{Name: probe.Runc}}, ""},
+		"of a VM":               {1 << 20, Handler{Runtime: &probe.Runtime{OwnKernel: true}}, ""},
+		"of what did not reply": {1 << 20, Handler{}, ""},
+	} {
+		err := Refuse(c.h, func() []Handler { return nil }, func(h Handler) *Refusal { return Memory(c.limit, h) })
+		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: got %v, want %q", name, err, c.want)
+		}
+	}
+}

@@ -48,7 +48,7 @@ func runtimes(t *testing.T) []Handler {
 		{Name: "bare", Runtime: &probe.Runtime{Name: probe.Crun, Version: "1.14", BuildTags: []string{"-SECCOMP", "-APPARMOR", "-SELINUX", "+CRIU"}}},
 		{Name: "dead"},
 	}
-	for _, name := range []string{"runc-1.5.2", "runc-1.1.5", "crun-1.24", "crun-1.8.1", "youki-0.5.7", "runsc-2025"} {
+	for _, name := range []string{"runc-1.5.2", "runc-1.1.5", "crun-1.24", "crun-1.8.1", "youki-0.5.7", "runsc-2025", "runsc-2026"} {
 		all = append(all, Handler{Name: strings.NewReplacer(".", "-").Replace(name), Runtime: recorded(t, name)})
 	}
 	hostNetwork := all[len(all)-1]

@@ -83,7 +83,7 @@ func UserNamespaces(h Handler) *Refusal {
 
 func selinux(o *runtimeapi.SELinuxOption, h Handler) *Refusal {
 	asked := o.GetUser() != "" || o.GetRole() != "" || o.GetType() != "" || o.GetLevel() != ""
-	if !asked || !h.Node.SELinux || !h.Runtime.LacksSELinux() {
+	if !asked || h.ownKernel() || !h.Node.SELinux || !h.Runtime.LacksSELinux() {
 		return nil
 	}
 	return &Refusal{

@@ -71,6 +71,10 @@ func TestRecordedRuntimes(t *testing.T) {
 		"youki-0.5.7": {
 			name: Youki, version: "0.5.7", oci: "1.0.2", features: true, userns: true, timens: true,
 		},
+		"runsc-2026": {
+			name: Runsc, version: "v0.0.0-20260905035102-160fafc42237", spec: "1.2.1", oci: "1.2.1", features: true, ownKernel: true,
+			idmap: true, userns: true, seccomp: true, knows11: true,
+		},
 		"runsc-2025": {
 			name: Runsc, version: "v0.0.0-20250503011706-39ed1f5ac29c", spec: "1.1.0-rc.1", oci: "1.0.2", ownKernel: true,
 		},

@@ -13,7 +13,7 @@ import (
 func (b *builder) cgroups() {
 	rt := b.Handler.Runtime
 	said := &features.Cgroup{}
-	if rt.Features != nil && rt.Features.Linux != nil && rt.Features.Linux.Cgroup != nil {
+	if rt.Name != probe.Runsc && rt.Features != nil && rt.Features.Linux != nil && rt.Features.Linux.Cgroup != nil {
 		said = rt.Features.Linux.Cgroup
 	}
 	b.cgroup(capability.CgroupV1, 1, said.V1)
@@ -23,17 +23,18 @@ func (b *builder) cgroups() {
 		b.no(capability.SystemdCgroup, capability.Probed, "systemd does not run this node")
 	case rt.SupportsSystemdCgroup():
 		b.yes(capability.SystemdCgroup, capability.Declared, "")
-	case rt.LacksSystemdCgroup():
+	case rt.Name != probe.Runsc && rt.LacksSystemdCgroup():
 		b.no(capability.SystemdCgroup, capability.Declared, "it was built without")
 	default:
 		b.unknown(capability.SystemdCgroup, "")
 	}
 }
 
-// knowsBoth are runtimes that do not tell, and whose releases know both versions.
+// knowsBoth are runtimes that do not tell, and whose releases know both versions. runsc
+// declares neither version 2 nor systemd, and has both for its sandbox.
 func (b *builder) knowsBoth() bool {
 	rt := b.Handler.Runtime
-	return rt.Features == nil && (rt.Name == probe.Crun || rt.Name == probe.Runsc)
+	return rt.Name == probe.Runsc || rt.Features == nil && rt.Name == probe.Crun
 }
 
 func (b *builder) cgroup(n capability.Name, version int, said *bool) {

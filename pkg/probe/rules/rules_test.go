@@ -29,7 +29,7 @@ var update = flag.Bool("update", false, "write the golden files")
 // recorded are runtimes by the directories of their answers, with the file name of a
 // shim, if that is what was recorded.
 var recorded = map[string]string{
-	"runc-1.5.2": "", "runc-1.1.5": "", "crun-1.24": "", "crun-1.8.1": "", "youki-0.5.7": "", "youki-0.6.1": "", "runsc-2025": "",
+	"runc-1.5.2": "", "runc-1.1.5": "", "crun-1.24": "", "crun-1.8.1": "", "youki-0.5.7": "", "youki-0.6.1": "", "runsc-2025": "", "runsc-2026": "",
 	"kata-go-3.32.0": "containerd-shim-kata-v2", "kata-rust-3.29.0": "containerd-shim-kata-v2",
 }
 

@@ -28,6 +28,7 @@ export BERTH_TEST_BIN   ?= $(BIN)
 export BERTH_TEST_RUNC  ?= $(BIN)/runc
 export BERTH_TEST_RUNC_OLD ?= $(BIN)/runc-old
 export BERTH_TEST_RUNSC ?= $(BIN)/runsc
+export BERTH_TEST_RUNSC_OTHER ?= $(BIN)/runsc-other/runsc
 export BERTH_TEST_SHIM  ?= $(BIN)/containerd-shim-runc-v2
 export BERTH_TEST_STARGZ ?= $(BIN)/stargz
 export BERTH_TEST_CRIO ?= $(BIN)/crio
@@ -155,7 +156,7 @@ deps: ## install from Debian what is missing (root)
 	scripts/deps
 
 .PHONY: runtimes
-runtimes: $(BIN)/runc $(BIN)/runc-old $(BIN)/runsc $(BIN)/containerd-shim-runc-v2 $(BIN)/stargz ## build the runtimes and a snapshotter of the tests into ./bin
+runtimes: $(BIN)/runc $(BIN)/runc-old $(BIN)/runsc $(BIN)/runsc-other/runsc $(BIN)/containerd-shim-runc-v2 $(BIN)/stargz ## build the runtimes and a snapshotter of the tests into ./bin
 
 $(BIN)/runc: integration/runtimes/runc/go.mod scripts/runtime
 	scripts/runtime runc $(BIN)
@@ -163,8 +164,13 @@ $(BIN)/runc: integration/runtimes/runc/go.mod scripts/runtime
 $(BIN)/runc-old: integration/runtimes/runc-old/go.mod scripts/runtime
 	scripts/runtime runc-old $(BIN)
 
-$(BIN)/runsc: integration/runtimes/runsc/go.mod scripts/runtime
+RUNSC := $(wildcard integration/runtimes/runsc/* integration/runtimes/runsc/*/*)
+
+$(BIN)/runsc: $(RUNSC) scripts/runtime
 	scripts/runtime runsc $(BIN)
+
+$(BIN)/runsc-other/runsc: $(RUNSC) scripts/runtime
+	scripts/runtime runsc-other $(BIN)
 
 $(BIN)/containerd-shim-runc-v2: integration/runtimes/containerd/go.mod scripts/runtime
 	scripts/runtime containerd-shim-runc-v2 $(BIN)

@@ -290,6 +290,7 @@ func (n *node) bringsRunsc(t *testing.T, install []string) {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	n.run("test", "-x", "/opt/berth/runtimes/gvisor/1.10/runsc")
+	n.run("test", "-x", "/opt/berth/runtimes/gvisor/1.10/gvisor-bin/gvisor_sentry")
 	if now := n.unit("MainPID"); now != pid {
 		t.Error("berth was restarted for a runtime")
 	}

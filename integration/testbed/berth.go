@@ -134,6 +134,10 @@ func (b *Berth) mainConfig() string {
 	}
 	for _, name := range names {
 		fmt.Fprintf(&c, "\n[runtimes.%s]\nruntime_path = %q\n", name, b.options.Runtimes[name])
+		if filepath.Base(b.options.Runtimes[name]) == Runsc {
+			// What it lacks beside itself is an error then, as it is by default in later releases.
+			c.WriteString("options.global_flags = [\"--sidecar-usage-policy=STRICT\"]\n")
+		}
 	}
 	return c.String()
 }

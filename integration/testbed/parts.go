@@ -24,8 +24,10 @@ const (
 	RuncOld = "runc-old"
 	// Crun is BERTH_TEST_CRUN.
 	Crun = "crun"
-	// Runsc is BERTH_TEST_RUNSC.
-	Runsc = "runsc"
+	// Runsc is BERTH_TEST_RUNSC, and RunscOther BERTH_TEST_RUNSC_OTHER, the same as of
+	// another release.
+	Runsc      = "runsc"
+	RunscOther = "runsc-other"
 	// RuncShim is BERTH_TEST_SHIM.
 	RuncShim = "containerd-shim-runc-v2"
 	// Containerd is BERTH_TEST_CONTAINERD.
@@ -69,6 +71,7 @@ var partVariables = map[string]string{
 	RuncOld:       "BERTH_TEST_RUNC_OLD",
 	Crun:          "BERTH_TEST_CRUN",
 	Runsc:         "BERTH_TEST_RUNSC",
+	RunscOther:    "BERTH_TEST_RUNSC_OTHER",
 	RuncShim:      "BERTH_TEST_SHIM",
 	Containerd:    "BERTH_TEST_CONTAINERD",
 	Ctr:           "BERTH_TEST_CTR",

@@ -92,6 +92,16 @@ func bring(t *testing.T, m *machine.Machine, parts ...string) {
 	}
 	for _, part := range parts {
 		m.Put(t, testbed.Part(t, part), filepath.Join(place, part))
+		if part != testbed.Runsc {
+			continue
+		}
+		beside, err := filepath.Glob(filepath.Join(filepath.Dir(testbed.Part(t, part)), "gvisor-bin", "*"))
+		if err != nil || len(beside) == 0 {
+			t.Fatalf("runsc has no companions: %v", err)
+		}
+		for _, file := range beside {
+			m.Put(t, file, filepath.Join(place, "gvisor-bin", filepath.Base(file)))
+		}
 	}
 }
 

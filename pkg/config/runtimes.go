@@ -17,6 +17,7 @@ const shimPrefix = "containerd-shim-"
 type runtimeTable struct {
 	AliasOf                      string                 `toml:"alias_of"`
 	RuntimePath                  string                 `toml:"runtime_path"`
+	Companions                   []string               `toml:"companions"`
 	RuntimeType                  handler.Type           `toml:"runtime_type"`
 	Endpoint                     string                 `toml:"endpoint"`
 	RemoteHandler                string                 `toml:"remote_handler"`
@@ -112,6 +113,7 @@ func (t *runtimeTable) definition(name string, e Engine) *handler.Definition {
 		Name:                         name,
 		Type:                         t.handlerType(),
 		Path:                         t.RuntimePath,
+		Companions:                   t.Companions,
 		Root:                         t.RuntimeRoot,
 		ConfigPath:                   t.RuntimeConfigPath,
 		PodAnnotations:               t.PodAnnotations,
@@ -178,6 +180,7 @@ func (d *decoder) runtime(name string, v any, e Engine) *handler.Definition {
 	c.paths(&t)
 	c.annotations(&t)
 	c.limits(&t)
+	c.companions(&t)
 	c.devices(&t)
 	c.conforms(&t)
 	c.compatible(&t)

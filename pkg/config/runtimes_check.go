@@ -153,6 +153,15 @@ func (c check) paths(t *runtimeTable) {
 	}
 }
 
+// companions checks what belongs beside the binary.
+func (c check) companions(t *runtimeTable) {
+	for _, name := range t.Companions {
+		if name == "." || !filepath.IsLocal(name) || filepath.Clean(name) != name {
+			c.wrong("companions", fmt.Sprintf("%q must be the path of a file or directory below that of runtime_path, such as \"gvisor-bin\"", name), "")
+		}
+	}
+}
+
 // devices checks required_devices.
 func (c check) devices(t *runtimeTable) {
 	for _, path := range t.RequiredDevices {

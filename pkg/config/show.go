@@ -120,6 +120,7 @@ func tableOf(d *handler.Definition) (runtimeTable, error) {
 	}
 	t := runtimeTable{
 		RuntimePath:                  d.Path,
+		Companions:                   d.Companions,
 		RuntimeType:                  d.Type,
 		RemoteHandler:                d.RemoteHandler,
 		RuntimeRoot:                  d.Root,

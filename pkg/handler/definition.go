@@ -65,6 +65,9 @@ type Definition struct {
 	// Path is the absolute path of the runtime (oci) or shim (shim) binary; empty
 	// for a cri handler.
 	Path string `json:"path"`
+	// Companions are files and directories that belong to the binary, relative to its
+	// directory, beside those of runtimes that berth knows.
+	Companions []string `json:"companions,omitempty"`
 	// Endpoint is the absolute path of the socket of a cri handler's daemon, and
 	// RemoteHandler the handler's name there; empty is that daemon's default.
 	Endpoint      string `json:"endpoint,omitempty"`

@@ -53,7 +53,7 @@ func (p *programs) do(ctx context.Context, _ []byte) error {
 		return err
 	}
 	dir := filepath.Join(home, p.version)
-	if err := p.root.Bring(p.payload, "", dir, nil, func() { p.at("installer.programs.half") }); err != nil {
+	if err := p.root.Bring(p.payload, "", nil, dir, nil, func() { p.at("installer.programs.half") }); err != nil {
 		return err
 	}
 	// A version that was there already may lack something, and may run meanwhile.

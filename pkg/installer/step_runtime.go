@@ -140,7 +140,7 @@ func (b *broughtRuntime) do(ctx context.Context, text []byte) error {
 	if k.built != "" {
 		change = func(_ string, text []byte) []byte { return relocated(text, k.built, b.r.dir()) }
 	}
-	if err := b.root.Bring(source, k.program, b.r.dir(), change, func() { b.at("installer.runtime.half") }); err != nil {
+	if err := b.root.Bring(source, k.program, k.companions, b.r.dir(), change, func() { b.at("installer.runtime.half") }); err != nil {
 		return err
 	}
 	if err := b.root.Replace(saved.Files[0], b.r.dropIn()); err != nil {

@@ -48,6 +48,8 @@ type kind struct {
 	whole bool
 	// config is the path of its configuration, if it has one.
 	config string
+	// companions are beside the program, unless it is of a release before they were.
+	companions []string
 	// built is the directory that it is built to be in: files of its configuration name it.
 	built string
 	// options are lines of the handler's table that it needs.
@@ -59,7 +61,7 @@ var kinds = map[string]kind{
 	"crun":  {program: "crun"},
 	"runc":  {program: "runc"},
 	"youki": {program: "youki"},
-	"runsc": {program: "runsc"},
+	"runsc": {program: "runsc", companions: []string{"gvisor-bin"}},
 	"kata": {
 		program: "bin/containerd-shim-kata-v2", whole: true, built: "/opt/kata",
 		config:  "share/defaults/kata-containers/configuration.toml",

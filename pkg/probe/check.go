@@ -2,11 +2,7 @@ package probe
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
-	"io"
-	"os"
 	"sync"
 	"time"
 
@@ -63,7 +59,7 @@ func (c *Checker) Check(ctx context.Context, d *handler.Definition, depth Depth)
 		return rt, err
 	}
 	if err != nil {
-		return c.unable(d.Path, err), err
+		return c.unable(d, err), err
 	}
 	sum, err := c.summed(rt.Identity)
 	if err != nil {
@@ -76,11 +72,11 @@ func (c *Checker) Check(ctx context.Context, d *handler.Definition, depth Depth)
 
 // unable is what is known of a binary that could not be asked, or nil. One of which
 // that may pass can be half of itself.
-func (c *Checker) unable(path string, why error) *Runtime {
+func (c *Checker) unable(d *handler.Definition, why error) *Runtime {
 	if Transient(why) {
 		return nil
 	}
-	id, err := Identify(path)
+	id, err := Identify(d.Path, d.Companions...)
 	if err != nil {
 		return nil
 	}
@@ -88,7 +84,7 @@ func (c *Checker) unable(path string, why error) *Runtime {
 	if err != nil {
 		return nil
 	}
-	return &Runtime{Path: path, Identity: id, SHA256: sum}
+	return &Runtime{Path: d.Path, Identity: id, SHA256: sum}
 }
 
 // summed is the SHA256 of a binary, which is read once for each identity.
@@ -99,30 +95,17 @@ func (c *Checker) summed(id Identity) (string, error) {
 	if known.of.Same(id) {
 		return known.sha256, nil
 	}
-	hex, err := hashFile(id.Path)
+	hex, err := id.SHA256()
 	if err != nil {
 		return "", fmt.Errorf("runtime binary: %w: %w", err, errdefs.ErrUnavailable)
 	}
-	if now, err := Identify(id.Path); err != nil || !now.Same(id) {
+	if now, err := id.Again(); err != nil || !now.Same(id) {
 		return "", transient{fmt.Errorf("runtime binary %s changed while it was read; it is probed again: %w", id.Path, errdefs.ErrUnavailable)}
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.sums[id.Path] = sum{id, hex}
 	return hex, nil
-}
-
-func hashFile(path string) (string, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return "", err
-	}
-	defer f.Close()
-	h := sha256.New()
-	if _, err := io.Copy(h, f); err != nil {
-		return "", err
-	}
-	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
 // missing looks at files from a goroutine of its own, of which there is at most

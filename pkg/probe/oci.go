@@ -33,7 +33,8 @@ func askRuntime(ctx context.Context, path string) (*Runtime, error) {
 	case ctx.Err() != nil, Transient(err), !errors.As(err, &exit):
 		return nil, err
 	}
-	return rt, nil
+	rt.Needs, err = needs(ctx, path, rt)
+	return rt, err
 }
 
 // firstLine is "runc version 1.5.2", "youki version: 0.5.7", "runsc version

@@ -27,13 +27,8 @@ type Prober struct {
 
 	mu      sync.Mutex
 	answer  func(*handler.Definition, *Runtime)
-	known   map[string]known   // By subject.key.
-	flights map[string]*flight // By question.
-}
-
-type known struct {
-	ids     []Identity
-	runtime *Runtime
+	known   map[string]*Runtime // By subject.key.
+	flights map[string]*flight  // By question.
 }
 
 // flight is a probe that goes on. Its result is written before done is closed.
@@ -46,7 +41,7 @@ type flight struct {
 // New returns a Prober that knows nothing yet. Without a reader of their answers
 // shims are asked for their version only.
 func New(shims ShimReader) *Prober {
-	return &Prober{timeout: DefaultTimeout, shims: shims, known: map[string]known{}, flights: map[string]*flight{}}
+	return &Prober{timeout: DefaultTimeout, shims: shims, known: map[string]*Runtime{}, flights: map[string]*flight{}}
 }
 
 // Probe returns what the binary of a handler is. The Runtime is shared: do not
@@ -104,7 +99,7 @@ func (p *Prober) OnAnswer(f func(*handler.Definition, *Runtime)) {
 // looking for a file happens there: on a dead network mount it never returns,
 // and must cost one goroutine, however often it is asked for.
 func (p *Prober) join(ctx context.Context, def *handler.Definition, anew bool) (_ *flight, before bool) {
-	question := strings.Join([]string{string(def.Type), def.Path, binaryName(def), def.Platform, strconv.FormatBool(anew)}, "\x00")
+	question := strings.Join(append([]string{string(def.Type), def.Path, binaryName(def), def.Platform, strconv.FormatBool(anew)}, def.Companions...), "\x00")
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if f, ok := p.flights[question]; ok {
@@ -139,35 +134,34 @@ func (p *Prober) fly(ctx context.Context, f *flight, question string, def *handl
 // before and still has after: a binary that is replaced meanwhile is asked
 // again next time.
 func (p *Prober) ask(ctx context.Context, s subject, anew bool) (_ *Runtime, fresh bool, _ error) {
-	before, err := s.identify()
-	if err != nil {
-		return nil, false, err
-	}
-	old := p.recall(s.key(), before)
+	old := p.recall(s)
 	if old != nil && !anew {
 		return old, false, nil
 	}
+	before, err := s.identify(nil)
+	if err != nil {
+		return nil, false, err
+	}
 	rt, err := s.ask(ctx, p.shims)
+	if err == nil {
+		err = rt.identify(ctx, s.path, before)
+	}
 	if err != nil {
 		if !Transient(err) {
 			p.forget(s.key())
 		}
 		return nil, false, err
 	}
-	rt.Path, rt.Identity = s.path, before[0]
-	if len(before) > 1 {
-		rt.Driven = &before[1]
-	}
 	if old != nil && reflect.DeepEqual(old, rt) {
 		return old, false, nil
 	}
-	after, err := s.identify()
+	after, err := s.identify(rt.Needs)
 	if err != nil {
 		return nil, false, err
 	}
-	if fresh = equal(before, after); fresh {
+	if fresh = equal(rt.identities(), after); fresh {
 		p.mu.Lock()
-		p.known[s.key()] = known{ids: before, runtime: rt}
+		p.known[s.key()] = rt
 		p.mu.Unlock()
 	}
 	log.G(ctx).WithFields(log.Fields{
@@ -176,13 +170,18 @@ func (p *Prober) ask(ctx context.Context, s subject, anew bool) (_ *Runtime, fre
 	return rt, fresh, nil
 }
 
-func (p *Prober) recall(key string, ids []Identity) *Runtime {
+// recall is the answer of a program that is still the same, companions included.
+func (p *Prober) recall(s subject) *Runtime {
 	p.mu.Lock()
-	defer p.mu.Unlock()
-	if k, ok := p.known[key]; ok && equal(k.ids, ids) {
-		return k.runtime
+	rt := p.known[s.key()]
+	p.mu.Unlock()
+	if rt == nil {
+		return nil
 	}
-	return nil
+	if ids, err := s.identify(rt.Needs); err != nil || !equal(rt.identities(), ids) {
+		return nil
+	}
+	return rt
 }
 
 func (p *Prober) forget(key string) {
@@ -209,13 +208,15 @@ type subject struct {
 	path string
 	// runtime is the OCI runtime that a containerd runc shim drives, else empty.
 	runtime string
+	// companions are those that the handler names.
+	companions []string
 	// wasmImages says that the handler's images are of WebAssembly. What a shim is that
 	// nobody knows follows from it.
 	wasmImages bool
 }
 
 func newSubject(def *handler.Definition) (subject, error) {
-	s := subject{kind: def.Type, path: def.Path, wasmImages: def.Platform == handler.PlatformWasm}
+	s := subject{kind: def.Type, path: def.Path, companions: def.Companions, wasmImages: def.Platform == handler.PlatformWasm}
 	if def.Type != handler.Shim || !handler.IsRuncShim(def.Path) {
 		return s, nil
 	}
@@ -232,24 +233,25 @@ func binaryName(def *handler.Definition) string {
 }
 
 func (s subject) key() string {
-	return strings.Join([]string{string(s.kind), s.path, s.runtime, strconv.FormatBool(s.wasmImages)}, "\x00")
+	return strings.Join(append([]string{string(s.kind), s.path, s.runtime, strconv.FormatBool(s.wasmImages)}, s.companions...), "\x00")
 }
 
 // identify returns the identity of the binary first, then of the runtime that
-// a shim drives.
-func (s subject) identify() ([]Identity, error) {
-	id, err := Identify(s.path)
+// a shim drives. needs are the companions that the runtime turned out to have.
+func (s subject) identify(needs []string) ([]Identity, error) {
+	id, err := Identify(s.path, s.companions...)
 	if err != nil {
 		return nil, err
 	}
 	ids := []Identity{id}
-	if s.runtime == "" {
-		return ids, nil
+	if s.runtime != "" {
+		if id, err = Identify(s.runtime); err != nil {
+			return nil, err
+		}
+		ids = append(ids, id)
 	}
-	if id, err = Identify(s.runtime); err != nil {
-		return nil, err
-	}
-	return append(ids, id), nil
+	ids[len(ids)-1], err = id.with(needs)
+	return ids, err
 }
 
 func (s subject) ask(ctx context.Context, shims ShimReader) (*Runtime, error) {

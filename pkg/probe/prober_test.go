@@ -470,11 +470,11 @@ func BenchmarkProbeKnown(b *testing.B) {
 		b.Fatal(err)
 	}
 	p := New(engineshim.Protocol{})
-	ids, err := subject{kind: handler.OCI, path: path}.identify()
+	ids, err := subject{kind: handler.OCI, path: path}.identify(nil)
 	if err != nil {
 		b.Fatal(err)
 	}
-	p.known[subject{kind: handler.OCI, path: path}.key()] = known{ids: ids, runtime: &Runtime{}}
+	p.known[subject{kind: handler.OCI, path: path}.key()] = &Runtime{Path: path, Identity: ids[0]}
 	for b.Loop() {
 		if _, err := p.Probe(b.Context(), oci(path)); err != nil {
 			b.Fatal(err)

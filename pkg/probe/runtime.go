@@ -31,8 +31,19 @@ type Identity struct {
 	Inode   uint64    `json:"inode"`
 	Size    int64     `json:"size"`
 	ModTime time.Time `json:"modTime"`
-	// ChangeTime is that of the inode: unlike ModTime, nobody can set it.
+	// ChangeTime is that of the inode: unlike ModTime, no program can set it.
 	ChangeTime time.Time `json:"changeTime"`
+	// Beside names what belongs to the program beside the executable, and Companions are
+	// the files that it consists of, by name.
+	Beside     []string    `json:"beside,omitempty"`
+	Companions []Companion `json:"companions,omitempty"`
+}
+
+// Companion is a file that belongs to a program. Name is its path below the directory of
+// the executable.
+type Companion struct {
+	Name     string   `json:"name"`
+	Identity Identity `json:"identity"`
 }
 
 // Runtime is what a runtime binary said about itself. It is shared by all who
@@ -43,8 +54,9 @@ type Runtime struct {
 	Identity Identity `json:"identity"`
 	// Driven is the OCI runtime that a shim drives; nil for all else.
 	Driven *Identity `json:"driven,omitempty"`
-	// SHA256 is the binary's, in hex, where somebody wants to know one from another
-	// by content: of candidates, as Check tells them. Else empty.
+	// Needs are companions without which this runtime runs no pod.
+	Needs []string `json:"needs,omitempty"`
+	// SHA256 is that of the program, in hex, for candidates as Check returns them. Else empty.
 	SHA256 string `json:"sha256,omitempty"`
 	// Name is Runc, Crun, Youki, Runsc, or "" for any other.
 	Name string `json:"name,omitempty"`

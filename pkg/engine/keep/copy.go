@@ -1,13 +1,14 @@
 package keep
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
 
 	"golang.org/x/sys/unix"
 
@@ -15,47 +16,80 @@ import (
 	"github.com/berth-cri/berth/pkg/probe"
 )
 
-// make writes the copy of b from the installed binary with that identity, and
-// puts it in place whole, flushed and read again.
-func (s *Store) make(b Binary, from probe.Identity) (Stamp, error) {
-	in, err := openAs(from)
-	if err != nil {
-		return Stamp{}, err
-	}
-	defer in.Close()
-	to := s.Abs(b)
-	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
-		return Stamp{}, err
+// make writes the copy of b from the installed binary with that identity. All files are
+// written aside, flushed and read again before the first is put in place; the executable
+// comes last, so that a copy without it is one that was not finished.
+func (s *Store) make(b Binary, from probe.Identity) ([]Stamp, error) {
+	if err := stillIs(from); err != nil {
+		return nil, err
 	}
 	// Halves are beside the directories of copies, where they are swept up.
-	half, err := os.CreateTemp(s.dir, HalfPrefix+"*")
+	half, err := os.MkdirTemp(s.dir, HalfPrefix+"*")
 	if err != nil {
-		return Stamp{}, err
+		return nil, err
 	}
-	defer os.Remove(half.Name()) // gone when all went well
-	err = fill(half, in)
-	if err = errors.Join(err, half.Close()); err != nil {
-		return Stamp{}, err
+	defer os.RemoveAll(half)
+	to := s.files(b)
+	aside := make([]probe.File, len(to))
+	for i, f := range to {
+		source := from.Path
+		if i > 0 {
+			source = from.Companions[i-1].Identity.Path
+		}
+		aside[i] = probe.File{Name: f.Name, Path: filepath.Join(half, strconv.Itoa(i))}
+		if err := copyFile(aside[i].Path, source); err != nil {
+			return nil, err
+		}
 	}
-	if err := isRight(half.Name(), b.SHA256); err != nil {
-		return Stamp{}, err
+	if hash, err := probe.Sum(aside); err != nil || hash != b.SHA256 {
+		return nil, cmp.Or(err, ErrChanged)
 	}
 	failpoint.Hit(failpoint.BinaryCopied)
-	if err := os.Rename(half.Name(), to); err != nil {
-		return Stamp{}, err
+	for i, f := range slices.Backward(to) {
+		if err := place(aside[i].Path, f.Path); err != nil {
+			return nil, err
+		}
 	}
-	if err := errors.Join(flushDir(filepath.Dir(to)), flushDir(s.dir)); err != nil {
-		return Stamp{}, err
+	if err := flushDir(s.dir); err != nil {
+		return nil, err
 	}
 	failpoint.Hit(failpoint.BinaryKept)
-	stamp, err := stampOf(to)
+	stamps, err := s.stamps(b)
 	if err == nil {
-		s.remember(b, stamp)
+		s.remember(b, stamps)
 	}
-	return stamp, err
+	return stamps, err
 }
 
-// fill makes to a program with the content and labels of from.
+// place moves a file to where it belongs, on disk.
+func place(from, to string) error {
+	dir := filepath.Dir(to)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	if err := os.Rename(from, to); err != nil {
+		return err
+	}
+	return errors.Join(flushDir(dir), flushDir(filepath.Dir(dir)))
+}
+
+func copyFile(to, from string) error {
+	in, err := os.Open(from)
+	if errors.Is(err, os.ErrNotExist) {
+		err = fmt.Errorf("%w: %w", ErrChanged, err)
+	}
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	out, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	return errors.Join(fill(out, in), out.Close())
+}
+
+// fill gives to the content, labels and right to be executed of from.
 func fill(to, from *os.File) error {
 	if err := unix.IoctlFileClone(int(to.Fd()), int(from.Fd())); err != nil { // shares the blocks, where that can be
 		if _, err := io.Copy(to, from); err != nil {
@@ -87,43 +121,8 @@ func carry(to, from *os.File, name string) error {
 	return unix.Fsetxattr(int(to.Fd()), name, value[:n], 0)
 }
 
-// isRight reads a file again, and fails unless it has that hash.
-func isRight(path, want string) error {
-	f, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	hash, err := hashOf(f)
-	if err == nil && hash != want {
-		err = ErrChanged
-	}
-	return err
-}
-
-func hashOf(r io.Reader) (string, error) {
-	h := sha256.New()
-	_, err := io.Copy(h, r)
-	return hex.EncodeToString(h.Sum(nil)), err
-}
-
-// openAs opens the binary with that identity.
-func openAs(id probe.Identity) (*os.File, error) {
-	f, err := os.Open(id.Path)
-	if errors.Is(err, os.ErrNotExist) {
-		err = fmt.Errorf("%w: %w", ErrChanged, err)
-	}
-	if err != nil {
-		return nil, err
-	}
-	if err := stillIs(id); err != nil {
-		return nil, errors.Join(err, f.Close())
-	}
-	return f, nil
-}
-
 func stillIs(id probe.Identity) error {
-	now, err := probe.Identify(id.Path)
+	now, err := id.Again()
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrChanged, err)
 	}

@@ -1,13 +1,14 @@
-// Package keep holds copies of the runtime binaries that pods were made with, by
-// their content, so that whatever happens to an installed binary happens to new
-// pods only.
+// Package keep holds copies of the runtime binaries that pods were made with, and of
+// their companions, by their content, so that whatever happens to an installed binary
+// happens to new pods only.
 //
 //	b, err := store.Copy(identity) // once for each binary, reads all of it
 //	ok := store.Untouched(b)       // a stat, before the copy is used
 //	err = store.Verify(b)          // reads all of it, makes it again if it can
 //
 // A copy is at <dir>/runtime-<hash>/<name>, under the name of the installed
-// binary: programs look at how they are called. It is a copy and no hard link,
+// binary: programs look at how they are called. Its companions are beside it, as they
+// are beside the installed one, and the hash is that of all. They are copies and no hard links,
 // which would change with a binary that is overwritten in place. The interpreter
 // of a script, and the libraries of a dynamically linked program, are not kept.
 //
@@ -21,6 +22,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -55,8 +57,9 @@ type Binary struct {
 	// Kept is the copy's path below the store's directory; empty when there is
 	// none, and Path is what runs.
 	Kept string `json:"kept,omitempty"`
-	// Stamp is the copy's, when its content was last known to be right.
-	Stamp Stamp `json:"stamp,omitzero"`
+	// Stamps are those of the copy, the executable first and then its companions in
+	// their order, when the content was last known to be right.
+	Stamps []Stamp `json:"stamps,omitempty"`
 }
 
 // Dir is the name of the copy's directory in the store; empty without a copy.
@@ -95,25 +98,22 @@ type Store struct {
 	dir string
 
 	mu    sync.Mutex
-	good  map[string]Stamp    // by Kept: the content was read, and is right
-	known map[identity]Binary // what was installed, and read
+	good  map[string][]Stamp // by Kept: the content was read, and is right
+	known map[string]Binary  // by key: what was installed, and read
 }
 
-// identity is a probe.Identity that can be compared.
-type identity struct {
-	path        string
-	dev, inode  uint64
-	size        int64
-	mod, change int64
-}
-
-func identityOf(id probe.Identity) identity {
-	return identity{id.Path, id.Dev, id.Inode, id.Size, id.ModTime.UnixNano(), id.ChangeTime.UnixNano()}
+// key is equal for identities that are the same.
+func key(id probe.Identity) string {
+	k := fmt.Sprintf("%q %d %d %d %d %d", id.Path, id.Dev, id.Inode, id.Size, id.ModTime.UnixNano(), id.ChangeTime.UnixNano())
+	for _, c := range id.Companions {
+		k += " " + key(c.Identity)
+	}
+	return k
 }
 
 // New returns a Store of the copies in dir, which it makes when it has to.
 func New(dir string) *Store {
-	return &Store{dir: dir, good: map[string]Stamp{}, known: map[identity]Binary{}}
+	return &Store{dir: dir, good: map[string][]Stamp{}, known: map[string]Binary{}}
 }
 
 // NoExec tells whether programs in dir cannot be run. The directory must exist.
@@ -133,13 +133,13 @@ func NoExec(dir string) (bool, error) {
 func (s *Store) Know(b Binary) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.known[identityOf(b.Identity)] = b
+	s.known[key(b.Identity)] = b
 }
 
 func (s *Store) recall(id probe.Identity) (Binary, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	b, ok := s.known[identityOf(id)]
+	b, ok := s.known[key(id)]
 	return b, ok
 }
 
@@ -156,12 +156,10 @@ func (s *Store) Hash(id probe.Identity) (Binary, error) {
 }
 
 func read(id probe.Identity) (Binary, error) {
-	f, err := openAs(id)
-	if err != nil {
+	if err := stillIs(id); err != nil {
 		return Binary{}, err
 	}
-	defer f.Close()
-	hash, err := hashOf(f)
+	hash, err := id.SHA256()
 	if err == nil {
 		err = stillIs(id)
 	}
@@ -183,10 +181,10 @@ func (s *Store) Copy(id probe.Identity) (Binary, error) {
 		return b, err
 	}
 	b.Kept = filepath.Join(Prefix+b.SHA256[:16], filepath.Base(id.Path))
-	if b.Stamp, err = s.verified(b); err == nil {
+	if b.Stamps, err = s.verified(b); err == nil {
 		return b, nil
 	}
-	if b.Stamp, err = s.make(b, id); err != nil {
+	if b.Stamps, err = s.make(b, id); err != nil {
 		return b, fmt.Errorf("copy binary %s: %w", id.Path, err)
 	}
 	return b, nil
@@ -205,16 +203,37 @@ func (s *Store) Has(path string) bool { return strings.HasPrefix(path, s.dir+"/"
 
 // Untouched tells whether the copy is there as it was when it was right.
 func (s *Store) Untouched(b Binary) bool {
-	now, err := stampOf(s.Abs(b))
+	now, err := s.stamps(b)
 	if err != nil {
 		return false
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if good, ok := s.good[b.Kept]; ok {
-		return now.same(good)
+	good, ok := s.good[b.Kept]
+	if !ok {
+		good = b.Stamps
 	}
-	return now.same(b.Stamp)
+	return slices.EqualFunc(now, good, Stamp.same)
+}
+
+// files are those of the copy, the executable first.
+func (s *Store) files(b Binary) []probe.File {
+	files := []probe.File{{Path: s.Abs(b)}}
+	for _, c := range b.Identity.Companions {
+		files = append(files, probe.File{Name: c.Name, Path: filepath.Join(filepath.Dir(s.Abs(b)), c.Name)})
+	}
+	return files
+}
+
+func (s *Store) stamps(b Binary) (all []Stamp, _ error) {
+	for _, f := range s.files(b) {
+		stamp, err := stampOf(f.Path)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, stamp)
+	}
+	return all, nil
 }
 
 // errDamaged is the answer of a copy that has another content than it should.
@@ -245,7 +264,7 @@ func (s *Store) Verify(b Binary) error {
 }
 
 func (s *Store) makeAgain(b Binary) error {
-	now, err := probe.Identify(b.Path)
+	now, err := b.Identity.Again()
 	if err != nil {
 		return err
 	}
@@ -263,32 +282,26 @@ func (s *Store) makeAgain(b Binary) error {
 func Changed(b Binary) bool { return stillIs(b.Identity) != nil }
 
 // verified reads the copy and remembers what it looks like when it is right.
-func (s *Store) verified(b Binary) (Stamp, error) {
-	path := s.Abs(b)
-	stamp, err := stampOf(path)
+func (s *Store) verified(b Binary) ([]Stamp, error) {
+	stamps, err := s.stamps(b)
 	if err != nil {
-		return stamp, err
+		return nil, err
 	}
-	f, err := os.Open(path)
-	if err != nil {
-		return stamp, err
-	}
-	defer f.Close()
-	hash, err := hashOf(f)
+	hash, err := probe.Sum(s.files(b))
 	if err == nil && hash != b.SHA256 {
-		err = fmt.Errorf("%s has sha256 %s: %w", path, hash, errDamaged)
+		err = fmt.Errorf("%s has sha256 %s: %w", s.Abs(b), hash, errDamaged)
 	}
 	if err != nil {
-		return stamp, err
+		return nil, err
 	}
-	s.remember(b, stamp)
-	return stamp, nil
+	s.remember(b, stamps)
+	return stamps, nil
 }
 
-func (s *Store) remember(b Binary, stamp Stamp) {
+func (s *Store) remember(b Binary, stamps []Stamp) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.good[b.Kept] = stamp
+	s.good[b.Kept] = stamps
 }
 
 // Forget ends what is remembered of the copies of a directory that was removed.

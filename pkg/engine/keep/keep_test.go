@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -84,7 +85,7 @@ func TestCopy(t *testing.T) {
 	if filepath.Base(one.Kept) != "crun" || one.Dir() != Prefix+one.SHA256[:16] || !b.Untouched(one) {
 		t.Errorf("the copy is %+v", one)
 	}
-	if again := b.copy(t); again != one {
+	if again := b.copy(t); !reflect.DeepEqual(again, one) {
 		t.Errorf("the second copy is %+v, the first was %+v", again, one)
 	}
 	overwrite(t, b.path, "two")
@@ -145,7 +146,7 @@ func TestRecall(t *testing.T) {
 		t.Errorf("it recalls %+v, of which it was not told", got)
 	}
 	later.Know(one)
-	if got, ok := later.Recall(one.Identity); !ok || got != one {
+	if got, ok := later.Recall(one.Identity); !ok || !reflect.DeepEqual(got, one) {
 		t.Errorf("it recalls %+v, want %+v", got, one)
 	}
 	overwrite(t, b.Abs(one), "bad")
@@ -201,6 +202,63 @@ func TestVerify(t *testing.T) {
 			b.holds(t, one, "one")
 		})
 	}
+}
+
+// A program with companions is kept, checked and mended as one.
+func TestCompanions(t *testing.T) {
+	b := newBed(t)
+	part := filepath.Join(filepath.Dir(b.path), "parts", "deep", "sentry")
+	if err := os.MkdirAll(filepath.Dir(part), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	overwrite(t, part, "sentry one")
+	whole := func() probe.Identity {
+		t.Helper()
+		id, err := probe.Identify(b.path, "parts")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return id
+	}
+	one, err := b.Copy(whole())
+	if err != nil {
+		t.Fatal(err)
+	}
+	kept := filepath.Join(filepath.Dir(b.Abs(one)), "parts", "deep", "sentry")
+	holds := func(want string) {
+		t.Helper()
+		if got, err := os.ReadFile(kept); err != nil || string(got) != want {
+			t.Errorf("%s is %q (%v), want %q", kept, got, err, want)
+		}
+	}
+	b.holds(t, one, "one")
+	holds("sentry one")
+	if alone := b.copy(t); alone.SHA256 == one.SHA256 || alone.Dir() == one.Dir() {
+		t.Errorf("with and without companions it is %s", alone.Dir())
+	}
+	for name, damage := range map[string]func(){
+		"damaged": func() { overwrite(t, kept, "bad") },
+		"gone":    func() { os.RemoveAll(filepath.Dir(filepath.Dir(kept))) },
+	} {
+		damage()
+		if b.Untouched(one) {
+			t.Errorf("%s: it is untouched", name)
+		}
+		if err := b.Verify(one); err != nil || !b.Untouched(one) {
+			t.Errorf("%s: %v", name, err)
+		}
+		holds("sentry one")
+	}
+	before := whole()
+	overwrite(t, part, "sentry two of an upgrade")
+	if _, err := New(b.dir).Copy(before); !errors.Is(err, ErrChanged) {
+		t.Errorf("half replaced: %v, want ErrChanged", err)
+	}
+	two, err := b.Copy(whole())
+	if err != nil || two.Dir() == one.Dir() {
+		t.Errorf("%+v, %v", two, err)
+	}
+	holds("sentry one")
 }
 
 func touch(t *testing.T, path string) {

@@ -12,10 +12,10 @@ import (
 	"github.com/berth-cri/berth/pkg/atomicfile"
 )
 
-// Bring copies all of a directory, or a file under that name, to a directory of the node,
+// Bring copies all of a directory, or a file under that name with the companions that are beside it, to a directory of the node,
 // which others see as a whole or not at all. Everything becomes root's, and nobody else may write it.
 // change may change the text of files.
-func (r Root) Bring(source, name, to string, change func(name string, text []byte) []byte, half func()) error {
+func (r Root) Bring(source, name string, companions []string, to string, change func(name string, text []byte) []byte, half func()) error {
 	target := r.Path(to)
 	if _, err := os.Lstat(target); err == nil {
 		return nil
@@ -33,13 +33,13 @@ func (r Root) Bring(source, name, to string, change func(name string, text []byt
 	}
 	if !info.IsDir() {
 		err = copyFile(source, filepath.Join(fresh, name), info, nil)
-	} else {
-		err = filepath.WalkDir(source, func(path string, entry fs.DirEntry, err error) error {
-			if err != nil {
-				return err
+		for _, companion := range companions {
+			if _, absent := os.Stat(filepath.Join(filepath.Dir(source), companion)); err == nil && absent == nil {
+				err = copyAll(filepath.Dir(source), companion, fresh, change)
 			}
-			return copyEntry(source, path, fresh, entry, change)
-		})
+		}
+	} else {
+		err = copyAll(source, ".", fresh, change)
 	}
 	if err != nil {
 		return errors.Join(err, os.RemoveAll(fresh))
@@ -71,6 +71,16 @@ func (r Root) Complete(source, to string) error {
 			return err
 		}
 		return r.Put(filepath.Join(to, name), text, 0o644|info.Mode().Perm()&0o111)
+	})
+}
+
+// copyAll copies what is at a place below source to the same place below fresh.
+func copyAll(source, place, fresh string, change func(string, []byte) []byte) error {
+	return filepath.WalkDir(filepath.Join(source, place), func(path string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		return copyEntry(source, path, fresh, entry, change)
 	})
 }
 

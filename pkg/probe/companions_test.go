@@ -1,0 +1,120 @@
+package probe
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/containerd/errdefs"
+)
+
+// release writes a release of gVisor that says what real ones do.
+func release(t *testing.T, dir, version string) (path string) {
+	t.Helper()
+	bin := filepath.Join(dir, "gvisor-bin")
+	if err := os.MkdirAll(bin, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	answer := "echo runsc version " + version + "\n"
+	script(t, bin, "gvisor_sentry", answer)
+	script(t, bin, "gvisor-sentry-prewarmer", "exit 2\n")
+	return script(t, dir, "runsc", "[ \"$1\" != features ] || exit 128\n"+answer)
+}
+
+func TestCompanions(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(t *testing.T, dir string)
+		wrong  string // empty: the runtime can be used
+	}{
+		"whole": {func(*testing.T, string) {}, ""},
+		"no folder": {func(t *testing.T, dir string) {
+			t.Helper()
+			os.RemoveAll(filepath.Join(dir, "gvisor-bin"))
+		}, "gvisor-bin: no such file"},
+		"no sentry": {func(t *testing.T, dir string) {
+			t.Helper()
+			os.Remove(filepath.Join(dir, "gvisor-bin", "gvisor_sentry"))
+		}, "gvisor_sentry is missing"},
+		"not executable": {func(t *testing.T, dir string) {
+			t.Helper()
+			if err := os.Chmod(filepath.Join(dir, "gvisor-bin", "gvisor-sentry-prewarmer"), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}, "gvisor-sentry-prewarmer cannot be executed"},
+		"half replaced": {func(t *testing.T, dir string) {
+			t.Helper()
+			script(t, dir, "runsc", "echo runsc version release-20261005.0\n")
+		}, "gvisor_sentry is of release release-20260831.0"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			path := release(t, dir, "release-20260831.0")
+			p := New(nil)
+			good, err := p.Probe(t.Context(), oci(path))
+			if err != nil || len(good.Identity.Companions) != 2 {
+				t.Fatalf("%+v, %v", good, err)
+			}
+			c.change(t, dir)
+			rt, err := p.Probe(t.Context(), oci(path))
+			if c.wrong == "" {
+				if rt != good || err != nil {
+					t.Errorf("the second look found %+v, %v", rt, err)
+				}
+				return
+			}
+			if !errdefs.IsUnavailable(err) || !strings.Contains(err.Error(), c.wrong) || !strings.Contains(err.Error(), path) {
+				t.Errorf("the error is %v, want %q", err, c.wrong)
+			}
+			release(t, dir, "release-20261005.0")
+			if rt, err := p.Probe(t.Context(), oci(path)); err != nil || rt.Version != "release-20261005.0" {
+				t.Errorf("after the upgrade: %+v, %v", rt, err)
+			}
+		})
+	}
+}
+
+// A release before companions does not know the flag, and needs nothing beside itself.
+func TestReleaseWithoutCompanions(t *testing.T) {
+	path := script(t, t.TempDir(), "runsc", "case $1 in --version) echo runsc version release-20250512.0;; *) exit 128;; esac\n")
+	rt, err := New(nil).Probe(t.Context(), oci(path))
+	if err != nil || len(rt.Needs) > 0 {
+		t.Errorf("%+v, %v", rt, err)
+	}
+}
+
+func TestCompanionsOfAHandler(t *testing.T) {
+	dir := t.TempDir()
+	path := script(t, dir, "runtime", "echo strange version 1\n")
+	d := oci(path)
+	d.Companions = []string{"share/guest"}
+	p := New(nil)
+	if _, err := p.Probe(t.Context(), d); !errdefs.IsUnavailable(err) || !strings.Contains(err.Error(), "share/guest") {
+		t.Errorf("without it: %v", err)
+	}
+	if err := os.MkdirAll(filepath.Join(dir, "share"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	guest := filepath.Join(dir, "share", "guest")
+	if err := os.WriteFile(guest, []byte("kernel"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	one, err := p.Probe(t.Context(), d)
+	if err != nil || len(one.Identity.Companions) != 1 || one.Identity.Companions[0].Name != "share/guest" {
+		t.Fatalf("%+v, %v", one, err)
+	}
+	sum, err := one.Identity.SHA256()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(guest, []byte("another kernel"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	two, err := p.Probe(t.Context(), d)
+	if err != nil || two == one {
+		t.Fatalf("the companion changed: %+v, %v", two, err)
+	}
+	if other, err := two.Identity.SHA256(); err != nil || other == sum {
+		t.Errorf("both have the hash %s (%v)", other, err)
+	}
+}

@@ -33,6 +33,9 @@ type fleet struct {
 	good map[string]string
 }
 
+// companions is the directory of those of gVisor.
+const companions = "gvisor-bin"
+
 const byDefault, gVisor, shimmed = "a-runc", "a-runsc", "a-shim"
 
 // newFleet installs the runtimes in dir; runc is that of a release ago.
@@ -43,7 +46,7 @@ func newFleet(t *testing.T, dir string) *fleet {
 		// No names under which berth finds runtimes by itself.
 		byDefault: {testbed.RuncOld}, "a-crun": {testbed.Crun}, gVisor: {testbed.Runsc}, shimmed: {testbed.RuncShim, testbed.RuncOld},
 	} {
-		if err := os.Mkdir(filepath.Join(dir, handler), 0o755); err != nil {
+		if err := os.MkdirAll(filepath.Join(dir, handler, companions), 0o755); err != nil {
 			t.Fatal(err)
 		}
 		for _, part := range parts {
@@ -53,6 +56,11 @@ func newFleet(t *testing.T, dir string) *fleet {
 			}
 			f.files[handler] = append(f.files[handler], path)
 			f.good[path] = testbed.Part(t, part)
+			if part == testbed.Runsc {
+				for _, companion := range testbed.CompanionsOfRunsc(t, filepath.Dir(f.good[path])) {
+					f.good[filepath.Join(dir, handler, companions, filepath.Base(companion))] = companion
+				}
+			}
 		}
 	}
 	f.install(t)
@@ -133,6 +141,20 @@ func overwrite(t *testing.T, path string, body []byte) {
 }
 
 // digest is the hash of a file; empty if there is none.
+// program is the hash of a binary with its companions.
+func program(t *testing.T, path string) string {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(filepath.Dir(path), companions, "*"))
+	if err != nil || len(files) == 0 {
+		return digest(t, path)
+	}
+	list := digest(t, path) + "  \n"
+	for _, file := range files {
+		list += digest(t, file) + "  " + filepath.Join(companions, filepath.Base(file)) + "\n"
+	}
+	return fmt.Sprintf("%x", sha256.Sum256([]byte(list)))
+}
+
 func digest(t *testing.T, path string) string {
 	t.Helper()
 	file, err := os.Open(path)
@@ -210,8 +232,8 @@ func (f *fleet) runsOn(t *testing.T, is podInfo, files []string) {
 	}
 	for i, path := range files {
 		b := is.Binaries[i]
-		if b.Path != path || b.SHA256 != digest(t, path) || b.Version == "" {
-			t.Errorf("handler %s: the pod runs on %+v, want a copy of %s, sha256 %s", is.Handler, b, path, digest(t, path))
+		if b.Path != path || b.SHA256 != program(t, path) || b.Version == "" {
+			t.Errorf("handler %s: the pod runs on %+v, want a copy of %s, sha256 %s", is.Handler, b, path, program(t, path))
 		}
 		if filepath.Base(b.Runs) != filepath.Base(path) || !strings.HasPrefix(b.Runs, filepath.Join(f.Root, "tools")+"/") {
 			t.Errorf("handler %s: %s is kept at %s", is.Handler, path, b.Runs)

@@ -177,7 +177,11 @@ func (f *fleet) moved(handler string) []string {
 }
 
 func moved(path string) string {
-	return filepath.Join(filepath.Dir(path), "moved", filepath.Base(path))
+	dir, name := filepath.Split(path)
+	if filepath.Base(dir) == companions {
+		return filepath.Join(filepath.Dir(filepath.Clean(dir)), "moved", companions, name)
+	}
+	return filepath.Join(dir, "moved", name)
 }
 
 func unavailable(t *testing.T, f *fleet, handler string) {

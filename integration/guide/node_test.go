@@ -64,7 +64,7 @@ printf %s "$VENDOR" >/usr/lib/berth/conf.d/10-node.toml
 // operated is what else a node has that is operated.
 const operated = `
 mkdir /opt/runc-1.5.2
-cp "$RUNSC" /usr/local/bin/runsc
+cp -r "$RUNSC" "$(dirname "$RUNSC")/gvisor-bin" /usr/local/bin/
 cp "$RUNC_OLD" /usr/local/sbin/runc
 cp "$RUNC" /opt/runc-1.5.2/runc
 printf %s "$CONFIG" >/etc/berth/config.toml

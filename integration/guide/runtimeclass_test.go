@@ -18,7 +18,7 @@ func TestRuntimeClassPage(t *testing.T) {
 
 // twoRuntimes is what such a node has.
 const twoRuntimes = `
-cp "$RUNSC" /usr/local/bin/runsc
+cp -r "$RUNSC" "$(dirname "$RUNSC")/gvisor-bin" /usr/local/bin/
 cp "$KUBECTL" /usr/local/bin/kubectl
 cp "$BERTH/kubectl-berth" /usr/local/bin/
 `

@@ -106,21 +106,7 @@ func diskIsFull(t *testing.T, handler string) {
 // long as a pod runs on it; after that it is refused.
 func TestRuntimeIsReplaced(t *testing.T) {
 	bin := t.TempDir()
-	runsc := filepath.Join(bin, "runsc")
-	install := func(more string) {
-		t.Helper()
-		text, err := os.ReadFile(testbed.Part(t, testbed.Runsc))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(runsc+".new", append(text, more...), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Rename(runsc+".new", runsc); err != nil {
-			t.Fatal(err)
-		}
-	}
-	install("")
+	runsc := testbed.InstallRunsc(t, testbed.Runsc, bin)
 	b := &bed{handler: gvisor, Bed: testbed.StartBed(t, "podcheckpoint/busybox:1", testbed.Options{
 		DefaultRuntime: "runc",
 		Config:         fmt.Sprintf("[runtimes.runc]\nruntime_path = %q\n[runtimes.runsc]\nruntime_path = %q\n", testbed.Part(t, testbed.Runc), runsc),
@@ -128,7 +114,7 @@ func TestRuntimeIsReplaced(t *testing.T) {
 	p := b.run(t, "one")
 	p.reaches(t, 2)
 	dir := p.checkpointed(t)
-	install("another")
+	testbed.InstallRunsc(t, testbed.RunscOther, bin)
 	b.restored(t, p, dir).reaches(t, 4)
 	// A new pod runs on the new binary.
 	fresh := b.run(t, "one")
@@ -144,13 +130,13 @@ func TestRuntimeIsReplaced(t *testing.T) {
 		if err == nil {
 			t.Fatal("it is restored on another binary")
 		}
-		if status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), "install that version") {
+		if status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), "install that version") || !strings.Contains(err.Error(), ".other") {
 			return err
 		}
 		return nil
 	})
 	b.restored(t, fresh, later).reaches(t, 4)
-	install("")
+	testbed.InstallRunsc(t, testbed.Runsc, bin)
 	time.Sleep(10 * time.Millisecond)
 	b.restored(t, p, dir).reaches(t, 4)
 }

@@ -58,6 +58,7 @@ func (d *Daemon) snapshot() (Snapshot, error) {
 	}
 	var failures [6]error
 	s[Mounts], failures[0] = d.mounts()
+	s[Mounts] = slices.DeleteFunc(s[Mounts], ofRuntime)
 	s[States], failures[1] = entries(d.State, d.ofPods)
 	s[Records], failures[2] = entries(filepath.Join(d.Root, "records"), everything)
 	s[Layers], failures[3] = entries(d.Root, layer)
@@ -79,9 +80,13 @@ func (d *Daemon) ofPods(path string) (listed, enter bool) {
 	case "s", "runtimes", "supervisors":
 		return false, true
 	default:
-		return filepath.Dir(relative) != "runtimes", true
+		return filepath.Dir(relative) != "runtimes" && !ofRuntime(path), true
 	}
 }
+
+// ofRuntime says whether gVisor keeps a path for its next pod: the network namespace of
+// its gofers.
+func ofRuntime(path string) bool { return filepath.Base(path) == "null-netns" }
 
 func everything(string) (listed, enter bool) { return true, true }
 

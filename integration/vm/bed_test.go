@@ -91,15 +91,16 @@ func bring(t *testing.T, m *machine.Machine, parts ...string) {
 		m.Put(t, filepath.Join(bin, name), filepath.Join(place, name))
 	}
 	for _, part := range parts {
-		m.Put(t, testbed.Part(t, part), filepath.Join(place, part))
-		if part != testbed.Runsc {
-			continue
-		}
-		beside, err := filepath.Glob(filepath.Join(filepath.Dir(testbed.Part(t, part)), "gvisor-bin", "*"))
-		if err != nil || len(beside) == 0 {
-			t.Fatalf("runsc has no companions: %v", err)
-		}
-		for _, file := range beside {
+		bringPart(t, m, part)
+	}
+}
+
+func bringPart(t *testing.T, m *machine.Machine, part string) {
+	t.Helper()
+	path := testbed.Part(t, part)
+	m.Put(t, path, filepath.Join(place, part))
+	if part == testbed.Runsc {
+		for _, file := range testbed.CompanionsOfRunsc(t, filepath.Dir(path)) {
 			m.Put(t, file, filepath.Join(place, "gvisor-bin", filepath.Base(file)))
 		}
 	}

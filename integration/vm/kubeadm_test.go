@@ -43,7 +43,7 @@ func TestDaemonSet(t *testing.T) {
 		m.Put(t, testbed.Part(t, part), "/usr/bin/"+part)
 	}
 	for _, part := range []string{testbed.Containerd, testbed.Ctr, testbed.RuncShim, testbed.Runc, testbed.Runsc} {
-		m.Put(t, testbed.Part(t, part), place+"/"+part)
+		bringPart(t, m, part)
 	}
 	m.Put(t, imagesOfKubeadm(t), place+"/images.tar")
 	m.Put(t, imageOfBerth(t), place+"/berth.tar")

@@ -13,7 +13,7 @@ func full() *Definition {
 		Name: "kata", Type: Shim, Path: "/bin/containerd-shim-kata-v2", Endpoint: "/e", RemoteHandler: "rh", Root: "/r", ConfigPath: "/c",
 		OCI:         OCIOptions{NoPivotRoot: true, NoNewKeyring: true, GlobalFlags: []string{"--debug"}},
 		ShimOptions: map[string]any{"Root": "/x"}, ShimOptionsTOML: "a = 1\n", ShimOptionsType: "a.b",
-		PodAnnotations: []string{"a*"}, ContainerAnnotations: []string{"b*"}, DefaultAnnotations: map[string]string{"c": "d"},
+		Companions: []string{"parts"}, PodAnnotations: []string{"a*"}, ContainerAnnotations: []string{"b*"}, DefaultAnnotations: map[string]string{"c": "d"},
 		PrivilegedWithoutHostDevices: true, Snapshotter: "native", Platform: "wasi/wasm", BaseRuntimeSpec: "/s", CNIConfDir: "/n",
 		ContainerCreateTimeout: time.Minute, SandboxProcess: SandboxProcessAlways, Supervision: SupervisionPod,
 		Limits:    Limits{MaxPods: 4, MaxParallelStarts: 3, MaxQueuedStarts: 2, StartTimeout: time.Second},

@@ -93,7 +93,7 @@ func whole(ctx context.Context, rt *Runtime, id Identity) error {
 	if err != nil {
 		return err
 	}
-	if m := firstLine.FindStringSubmatch(string(out)); m != nil && m[2] != rt.Version {
+	if m := firstLine.FindStringSubmatch(string(out)); len(m) == 3 && m[2] != rt.Version {
 		return incomplete(rt, id, fmt.Sprintf("%s is of release %s", k.sameRelease, m[2]))
 	}
 	return nil

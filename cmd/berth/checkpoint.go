@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -67,25 +68,55 @@ func listed(dir string, m *manifest.Manifest) (listedCheckpoint, error) {
 }
 
 func checkpointListCommand() *cobra.Command {
-	form := ""
+	r := &remote{}
 	c := &cobra.Command{
-		Use:     "ls DIR",
+		Use:     "ls [DIR]",
 		Aliases: []string{"list"},
-		Short:   "List the checkpoints in the directories below one",
-		Long:    `List the checkpoints in the directories directly below DIR, the newest first.`,
-		Args:    cobra.ExactArgs(1),
+		Short:   "List checkpoints",
+		Long: `List the checkpoints in the directories directly below DIR, the newest first. Without DIR,
+list those that the running daemon keeps.`,
+		Args: cobra.MaximumNArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
-			all, err := checkpointsIn(args[0])
+			_, all, err := r.checkpointsAt(c, args)
 			if err != nil {
 				return err
 			}
-			return encode(c.OutOrStdout(), form, struct {
+			return encode(c.OutOrStdout(), r.output, struct {
 				Checkpoints []listedCheckpoint `json:"checkpoints"`
-			}{all}, func(w io.Writer) error { return checkpointTable(all, form == "wide").write(w) })
+			}{all}, func(w io.Writer) error { return checkpointTable(all, r.wide()).write(w) })
 		},
 	}
-	output.Flag(c, &form, misused, output.Forms...)
+	r.flags(c)
 	return c
+}
+
+// checkpointsAt lists the directory that was named, or else that of the running daemon,
+// which there is from the first checkpoint on.
+func (r *remote) checkpointsAt(c *cobra.Command, args []string) (dir string, all []listedCheckpoint, err error) {
+	if len(args) > 0 {
+		all, err = checkpointsIn(args[0])
+		return args[0], all, err
+	}
+	r.timeout = callTimeout
+	err = r.with(c, func(ctx context.Context, daemon *client.Client) error {
+		if dir, err = checkpointsOf(ctx, daemon); err != nil {
+			return err
+		}
+		if all, err = checkpointsIn(dir); errors.Is(err, fs.ErrNotExist) {
+			dir, all, err = "", []listedCheckpoint{}, nil
+		}
+		return err
+	})
+	return dir, all, err
+}
+
+// checkpointsOf is the directory where a daemon keeps checkpoints of pods.
+func checkpointsOf(ctx context.Context, daemon *client.Client) (string, error) {
+	status, err := daemon.GetStatus(ctx, &adminv1.GetStatusRequest{})
+	if err == nil && status.GetPodCheckpoints().GetDirectory() == "" {
+		err = errors.New("the daemon keeps no checkpoints; name a directory")
+	}
+	return status.GetPodCheckpoints().GetDirectory(), err
 }
 
 // checkpointsIn leaves directories out that are no checkpoint.

@@ -15,25 +15,25 @@ import (
 func checkpointPruneCommand() *cobra.Command {
 	r, keep, older, dryRun := &remote{}, 0, time.Duration(0), false
 	c := &cobra.Command{
-		Use:   "prune DIR",
+		Use:   "prune [DIR]",
 		Short: "Remove old checkpoints",
-		Long: `Remove checkpoints in the directories directly below DIR: of each pod, by its namespace and
-name, all but the newest ones (--keep), and those that are too old (--older-than). With
+		Long: `Remove checkpoints in the directories directly below DIR, or without DIR those that the
+running daemon keeps: of each pod, by its namespace and name, all but the newest ones (--keep), and those that are too old (--older-than). With
 both, what one of them names goes. Those that "rm" refuses stay. With --dry-run, only show them.
 What the daemon keeps it prunes itself: pod_checkpoints in its configuration.`,
 		Example: "  berth checkpoint prune /var/lib/checkpoints --keep 3 --older-than 168h",
-		Args:    cobra.ExactArgs(1),
+		Args:    cobra.MaximumNArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			if keep < 0 || older < 0 || keep == 0 && older == 0 {
 				return misused(c, errors.New("give --keep, --older-than or both, each more than 0"))
 			}
-			all, err := checkpointsIn(args[0])
+			dir, all, err := r.checkpointsAt(c, args)
 			if err != nil {
 				return err
 			}
 			var errs []error
-			if !dryRun {
-				errs = append(errs, finishRemovals(args[0]))
+			if !dryRun && dir != "" {
+				errs = append(errs, finishRemovals(dir))
 			}
 			pruned := []listedCheckpoint{}
 			for _, l := range expired(all, retention.Bounds{Keep: keep, MaxAge: older}, time.Now()) {
@@ -84,6 +84,10 @@ func expired(all []listedCheckpoint, b retention.Bounds, now time.Time) (gone []
 }
 
 func showPruned(w io.Writer, pruned []listedCheckpoint, dryRun bool) (err error) {
+	if len(pruned) == 0 {
+		_, err = fmt.Fprintln(w, "no checkpoint to remove")
+		return err
+	}
 	done := "removed"
 	if dryRun {
 		done = "would remove"

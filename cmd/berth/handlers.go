@@ -105,7 +105,7 @@ func handlerTable(handlers []*adminv1.Handler, wide bool) *table {
 		if h.GetIsDefault() {
 			name += " (default)"
 		}
-		row := []string{name, stateWord(h.GetState()), h.GetType(), runtimeOf(h), fmt.Sprint(h.GetPods()), fmt.Sprint(h.GetGeneration())}
+		row := []string{name, stateWord(h.GetState()), cmp.Or(h.GetType(), "-"), runtimeOf(h), fmt.Sprint(h.GetPods()), fmt.Sprint(h.GetGeneration())}
 		if wide {
 			row = append(row, cmp.Or(h.GetPlatform(), "-"), h.GetPath(), short(h.GetDigest()), h.GetOrigin())
 		}

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -21,7 +22,6 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/podcheckpoint/artifact"
 	"github.com/berth-cri/berth/pkg/engine/podcheckpoint/manifest"
 	"github.com/berth-cri/berth/pkg/engine/podcheckpoint/retention"
-	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
 
 func podCommand() *cobra.Command {
@@ -91,13 +91,9 @@ func (d destination) make(ctx context.Context, p *runtimeapi.PodSandbox) (dir st
 		}
 		return dir, made, err
 	}
-	status, err := d.daemon.GetStatus(ctx, &adminv1.GetStatusRequest{})
+	parent, err := checkpointsOf(ctx, d.daemon)
 	if err != nil {
 		return "", false, err
-	}
-	parent := status.GetPodCheckpoints().GetDirectory()
-	if parent == "" {
-		return "", false, errors.New("the daemon keeps no checkpoints; give --to, or upgrade it")
 	}
 	dir, err = retention.NewDirectory(parent, p.GetMetadata().GetNamespace(), p.GetMetadata().GetName(), time.Now())
 	return dir, err == nil, err
@@ -256,7 +252,7 @@ func findPod(ctx context.Context, runtime runtimeapi.RuntimeServiceClient, name 
 // restored is how a pod is to be restored.
 type restored struct {
 	name, namespace, uid, handler, logs, cgroup string
-	created                                     bool
+	created, replace                            bool
 }
 
 func podRestoreCommand() *cobra.Command {
@@ -266,9 +262,11 @@ func podRestoreCommand() *cobra.Command {
 		Use:   "restore DIR",
 		Short: "Make a pod of a checkpoint, and start it",
 		Long: `Make a pod of the checkpoint in a directory, with an ID and an address of its own, and
-start its containers, which go on where they were. A kubelet ends pods that it does not
-know: on its node the pod does not last.`,
-		Example: "  berth pod restore /var/lib/checkpoints/notebook --name notebook-2",
+start its containers, which resume where they were. --name gives it a name that no pod of
+the node has; --replace removes the pods of its name, with their logs in /var/log/pods, when
+the new one is ready to start. A kubelet kills pods that it does not know: on its node the
+pod does not last.`,
+		Example: "  berth pod restore /var/lib/checkpoints/notebook --name notebook-2\n  berth pod restore /var/lib/checkpoints/notebook --replace",
 		Args:    cobra.ExactArgs(1),
 		RunE: r.call(func(ctx context.Context, c *cobra.Command, daemon *client.Client, args []string) error {
 			return r.cri(ctx, daemon, func(_ runtimeapi.ImageServiceClient, runtime runtimeapi.RuntimeServiceClient) error {
@@ -277,7 +275,9 @@ know: on its node the pod does not last.`,
 		}),
 	}
 	r.flags(c)
-	c.Flags().StringVar(&as.name, "name", "", "name of the pod (default: the one it had)")
+	c.Flags().StringVar(&as.name, "name", "", "name of the pod (with --replace by default the one it had)")
+	c.Flags().BoolVar(&as.replace, "replace", false, "remove the pods of that name from the node")
+	c.MarkFlagsOneRequired("name", "replace")
 	c.Flags().StringVar(&as.namespace, "namespace", "", "namespace of the pod (default: the one it had)")
 	c.Flags().StringVar(&as.uid, "uid", "", "UID of the pod (default: a new one)")
 	c.Flags().StringVar(&as.cgroup, "cgroup-parent", "", "`cgroup` of the pod, which is made if it is not there (default: one below berth's, without limits for the pod)")
@@ -319,10 +319,23 @@ func (r *remote) restorePod(ctx context.Context, c *cobra.Command, runtime runti
 		return err
 	}
 	request.CheckpointPath = dir
+	metadata := request.GetConfig().GetMetadata()
+	old, err := namesakes(ctx, runtime, metadata)
+	if err != nil {
+		return err
+	}
+	if len(old) > 0 && !as.replace {
+		return fmt.Errorf("pod %s/%s exists on this node; give another --name, or --replace it", metadata.GetNamespace(), metadata.GetName())
+	}
 	begin := time.Now()
 	resp, err := runtime.RestorePod(ctx, request)
 	if err != nil {
-		return err
+		return errors.Join(err, removeLogs(metadata))
+	}
+	for _, p := range old {
+		if err := errors.Join(removePod(ctx, runtime, p.GetId()), removeLogs(p.GetMetadata())); err != nil {
+			return errors.Join(err, removePod(ctx, runtime, resp.GetPodSandboxId()), removeLogs(metadata))
+		}
 	}
 	made := restoredPod{Pod: resp.GetPodSandboxId(), Started: !as.created}
 	for _, one := range resp.GetRestoredContainers() {
@@ -330,10 +343,38 @@ func (r *remote) restorePod(ctx context.Context, c *cobra.Command, runtime runti
 	}
 	if made.Started {
 		if err := startAll(ctx, runtime, made); err != nil {
-			return errors.Join(err, removePod(ctx, runtime, made.Pod))
+			return errors.Join(err, removePod(ctx, runtime, made.Pod), removeLogs(metadata))
 		}
 	}
 	return encode(c.OutOrStdout(), r.output, made, func(w io.Writer) error { return showRestored(w, made, time.Since(begin)) })
+}
+
+// namesakes are the sandboxes on the node of pods with a name.
+func namesakes(ctx context.Context, runtime runtimeapi.RuntimeServiceClient, of *runtimeapi.PodSandboxMetadata) ([]*runtimeapi.PodSandbox, error) {
+	all, err := runtime.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
+	return slices.DeleteFunc(all.GetItems(), func(p *runtimeapi.PodSandbox) bool {
+		return p.GetMetadata().GetNamespace() != of.GetNamespace() || p.GetMetadata().GetName() != of.GetName()
+	}), err
+}
+
+// podLogs is where kubelets put the logs of pods, each in the directory of its pod.
+const podLogs = "/var/log/pods"
+
+func logsOf(p *runtimeapi.PodSandboxMetadata) string {
+	return strings.Join([]string{p.GetNamespace(), p.GetName(), p.GetUid()}, "_")
+}
+
+// removeLogs removes the directory of a pod there, and never what a name leads to elsewhere.
+func removeLogs(p *runtimeapi.PodSandboxMetadata) error {
+	root, err := os.OpenRoot(podLogs)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	return root.RemoveAll(logsOf(p))
 }
 
 func startAll(ctx context.Context, runtime runtimeapi.RuntimeServiceClient, p restoredPod) error {
@@ -397,7 +438,7 @@ func requestOf(m *manifest.Manifest, as *restored) (*runtimeapi.RestorePodReques
 	}
 	config.LogDirectory = as.logs
 	if as.logs == "" {
-		config.LogDirectory = filepath.Join("/var/log/pods", strings.Join([]string{config.Metadata.Namespace, config.Metadata.Name, config.Metadata.Uid}, "_"))
+		config.LogDirectory = filepath.Join(podLogs, logsOf(config.Metadata))
 	}
 	for _, c := range m.Containers {
 		one := &runtimeapi.ContainerConfig{}

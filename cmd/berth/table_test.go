@@ -132,7 +132,7 @@ func TestConfigDiffByKey(t *testing.T) {
 func TestOutputForms(t *testing.T) {
 	m := &adminv1.ListHandlersResponse{Handlers: []*adminv1.Handler{{Name: "runc", State: adminv1.State_STATE_READY, IsDefault: true, Pods: 3, Digest: strings.Repeat("a", 64)}}}
 	for form, want := range map[string]string{
-		"table": "NAME            STATE  TYPE  RUNTIME  PODS  GEN  REASON\nrunc (default)  ready        -        3     0\n",
+		"table": "NAME            STATE  TYPE  RUNTIME  PODS  GEN  REASON\nrunc (default)  ready  -     -        3     0\n",
 		"wide":  "aaaaaaaaaaaa", "json": "\"name\": \"runc\"", "yaml": "  name: runc\n",
 	} {
 		var out bytes.Buffer

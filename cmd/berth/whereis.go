@@ -17,16 +17,23 @@ import (
 func whereIsCommand() *cobra.Command {
 	r := &remote{timeout: callTimeout}
 	c := &cobra.Command{
-		Use:   "whereis ID",
+		Use:   "whereis POD|CONTAINER",
 		Short: "Show the handler, backend and binary of a pod or container",
 		Long: `Show the handler, backend and binary of a pod sandbox or container, and whether a new
-pod would get the same. A prefix of the ID is enough.`,
+pod would get the same. A pod is named by NAMESPACE/NAME, or as a container by its ID, of
+which a prefix is enough.`,
 		Args: cobra.ExactArgs(1),
 		RunE: r.call(func(ctx context.Context, c *cobra.Command, daemon *client.Client, args []string) error {
 			// As crictl prints it, and as the cluster does: berth://<id>.
 			id := args[0]
 			if _, rest, ok := strings.Cut(id, "://"); ok {
 				id = rest
+			}
+			if strings.Contains(id, "/") {
+				var err error
+				if id, err = podNamed(ctx, daemon, id); err != nil {
+					return err
+				}
 			}
 			resp, err := daemon.WhereIs(ctx, &adminv1.WhereIsRequest{Id: id})
 			if err != nil {
@@ -37,6 +44,24 @@ pod would get the same. A prefix of the ID is enough.`,
 	}
 	r.flags(c)
 	return c
+}
+
+// podNamed is the ID of a pod: of several of one name that which is ready, or the newest.
+func podNamed(ctx context.Context, daemon *client.Client, name string) (string, error) {
+	all, err := daemon.ListPods(ctx, &adminv1.ListPodsRequest{})
+	if err != nil {
+		return "", err
+	}
+	var found *adminv1.Pod
+	for _, p := range all.GetPods() {
+		if p.GetNamespace()+"/"+p.GetName() == name && (p.GetReady() || !found.GetReady()) {
+			found = p
+		}
+	}
+	if found == nil {
+		return "", fmt.Errorf("no pod %q is on this node; \"berth pods\" lists them", name)
+	}
+	return found.GetId(), nil
 }
 
 func showPlace(w io.Writer, at *adminv1.WhereIsResponse) error {

@@ -2,6 +2,7 @@ package podcheckpoint
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -64,7 +65,13 @@ func TestOperators(t *testing.T) {
 	if out := b.must(t, "checkpoint", "inspect", "--verify", dir); !strings.Contains(out, name) || !strings.Contains(out, "pages.img") || !strings.Contains(out, "verified:") {
 		t.Errorf("inspected it says %s", out)
 	}
-	p.Remove(t)
+	if status, _, mistakes := b.berth(t, "pod", "restore", dir); status != 2 || !strings.Contains(mistakes, "--name or --replace is needed") {
+		t.Errorf("restored under no name: exit status %d, %s", status, mistakes)
+	}
+	if status, _, mistakes := b.berth(t, "pod", "restore", dir, "--name", p.Config.GetMetadata().GetName()); status != 1 || !strings.Contains(mistakes, "exists on this node") {
+		t.Errorf("restored under a name that is taken: exit status %d, %s", status, mistakes)
+	}
+	b.replaced(t, p, dir)
 
 	var made struct {
 		Pod        string
@@ -103,6 +110,48 @@ func TestOperators(t *testing.T) {
 	b.must(t, "checkpoint", "rm", dir)
 	if left := files(t, parent); len(left) > 0 {
 		t.Errorf("left are %q", left)
+	}
+}
+
+// replaced restores a pod in the place of the one that runs: there were two of one name, and
+// the logs of those that went stayed.
+func (b *bed) replaced(t *testing.T, p *pod, dir string) {
+	t.Helper()
+	metadata := p.Config.GetMetadata()
+	logs := func(uid string) string {
+		return filepath.Join("/var/log/pods", strings.Join([]string{metadata.GetNamespace(), metadata.GetName(), uid}, "_"))
+	}
+	t.Cleanup(func() {
+		left, _ := filepath.Glob(logs("*"))
+		for _, dir := range left {
+			_ = os.RemoveAll(dir)
+		}
+	})
+	if err := os.MkdirAll(logs(metadata.GetUid()), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	var made struct{ Pod string }
+	for range 2 { // the pod that runs, and then the one that was restored
+		if err := json.Unmarshal([]byte(b.must(t, "pod", "restore", dir, "--replace", "-o", "json")), &made); err != nil {
+			t.Fatal(err)
+		}
+		pods, err := b.Client.ListPodSandbox(testbed.Within(t, patience), &runtimeapi.ListPodSandboxRequest{})
+		if err != nil || len(pods.GetItems()) != 1 || pods.GetItems()[0].GetId() != made.Pod || pods.GetItems()[0].GetMetadata().GetName() != metadata.GetName() {
+			t.Fatalf("there are %v, %v", pods, err)
+		}
+		want := logs(pods.GetItems()[0].GetMetadata().GetUid())
+		testbed.Eventually(t, patience, func() error {
+			if left, err := filepath.Glob(logs("*")); err != nil || len(left) != 1 || left[0] != want {
+				return fmt.Errorf("there are the logs %q, want %q (%v)", left, want, err)
+			}
+			return nil
+		})
+	}
+	if _, err := b.Client.StopPodSandbox(testbed.Within(t, patience), &runtimeapi.StopPodSandboxRequest{PodSandboxId: made.Pod}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.Client.RemovePodSandbox(testbed.Within(t, patience), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: made.Pod}); err != nil {
+		t.Fatal(err)
 	}
 }
 

@@ -66,6 +66,7 @@ func check(c *cobra.Command, misused func(*cobra.Command, error) error) {
 
 var (
 	missing = regexp.MustCompile(`^required flag\(s\) "([^"]+)"`)
+	oneOf   = regexp.MustCompile(`^at least one of the flags in the group \[(.+)\] is required$`)
 	several = regexp.MustCompile(`none of the others can be; \[(.+)\] were all set$`)
 )
 
@@ -77,6 +78,9 @@ func together(c *cobra.Command) error {
 	}
 	if m := several.FindStringSubmatch(err.Error()); m != nil {
 		return fmt.Errorf("use only one of --%s", strings.Join(strings.Fields(m[1]), ", --"))
+	}
+	if m := oneOf.FindStringSubmatch(err.Error()); m != nil {
+		return fmt.Errorf("--%s is needed", strings.Join(strings.Fields(m[1]), " or --"))
 	}
 	if m := missing.FindStringSubmatch(err.Error()); m != nil {
 		return fmt.Errorf("--%s is needed", m[1])

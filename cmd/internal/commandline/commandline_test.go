@@ -15,6 +15,7 @@ func TestFlagsTogether(t *testing.T) {
 		"list --to a --a":        "",
 		"list --to a more":       `"x list" takes no arguments, got "more"; see "x list --help"`,
 		"list --to":              `flag needs an argument: --to; see "x list --help"`,
+		"either":                 `--a or --b is needed; see "x either --help"`,
 		"any --help":             "",
 		"any one two three four": "",
 	} {
@@ -27,7 +28,11 @@ func TestFlagsTogether(t *testing.T) {
 		if err := list.MarkFlagRequired("to"); err != nil {
 			t.Fatal(err)
 		}
-		root.AddCommand(list, &cobra.Command{Use: "any", RunE: func(*cobra.Command, []string) error { return nil }})
+		either := &cobra.Command{Use: "either", RunE: func(*cobra.Command, []string) error { return nil }}
+		either.Flags().Bool("a", false, "")
+		either.Flags().Bool("b", false, "")
+		either.MarkFlagsOneRequired("a", "b")
+		root.AddCommand(list, either, &cobra.Command{Use: "any", RunE: func(*cobra.Command, []string) error { return nil }})
 		root.SetOut(&strings.Builder{})
 		Check(root, Wrong)
 		root.SetArgs(strings.Fields(line))

@@ -3,6 +3,7 @@ package nri
 import (
 	"context"
 	"fmt"
+	"strings"
 	"sync"
 
 	"github.com/containerd/log"
@@ -33,6 +34,13 @@ func (logger) Warnf(ctx context.Context, format string, args ...any) {
 	log.G(ctx).WithField("detail", fmt.Sprintf(format, args...)).Warn(complains)
 }
 
+// A plugin that came too late to be synchronized, or left, connects again: it starts before
+// berth serves, or is stopped at that moment.
 func (logger) Errorf(ctx context.Context, format string, args ...any) {
-	log.G(ctx).WithField("detail", fmt.Sprintf(format, args...)).Error(complains)
+	entry := log.G(ctx).WithField("detail", fmt.Sprintf(format, args...))
+	if strings.HasPrefix(format, "failed to synchronize plugin") || strings.HasPrefix(format, "failed to start external plugin") {
+		entry.Warn("Failed to take in NRI plugin; it can connect again")
+		return
+	}
+	entry.Error(complains)
 }

@@ -1,0 +1,26 @@
+package nri
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/containerd/log"
+	"github.com/sirupsen/logrus"
+	"github.com/sirupsen/logrus/hooks/test"
+)
+
+// A plugin that came too late to be synchronized was an error in the log of each start.
+func TestPluginsThatCanComeAgainAreNoErrors(t *testing.T) {
+	to, lines := test.NewNullLogger()
+	ctx := log.WithLogger(t.Context(), logrus.NewEntry(to))
+	for format, want := range map[string]logrus.Level{
+		"failed to synchronize plugin: %v":     logrus.WarnLevel,
+		"failed to start external plugin: %v":  logrus.WarnLevel,
+		"failed to create external plugin: %v": logrus.ErrorLevel,
+	} {
+		logger{}.Errorf(ctx, format, errors.New("ttrpc: closed"))
+		if got := lines.LastEntry(); got == nil || got.Level != want || got.Data["detail"] == "" {
+			t.Errorf("%q is logged as %v, want %s", format, got, want)
+		}
+	}
+}

@@ -20,9 +20,9 @@ func doctorCommand() *cobra.Command {
 		Use:   "doctor",
 		Short: "Check this node for problems that keep pods from running",
 		Long: `Check this node: the configuration, runtimes, privileges, the kernel, cgroup drivers,
-CNI, NRI, sysctls, ports, the kubelet, kubeadm, crictl, and other CRI daemons. Each
-finding that is not ok says what to do next. Nothing is changed, and the daemon does
-not need to run.
+free space, CNI, registries that hosts.toml names, NRI, sysctls, ports, the kubelet,
+kubeadm, crictl, and other CRI daemons. Each finding that is not ok says what to do next.
+Nothing is changed, and the daemon does not need to run.
 
 The exit status is 0 if no check fails (there may be warnings), and 3 if one does.`,
 		Args: cobra.NoArgs,

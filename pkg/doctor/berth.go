@@ -3,6 +3,7 @@ package doctor
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -19,6 +20,9 @@ func configuration(n Node) []Finding {
 		return found
 	}
 	for _, p := range n.Config.Problems {
+		if n.breaks(p) {
+			continue
+		}
 		found = append(found, fail(p.Error(), `correct it, then "berth check" and "berth reload --wait"`))
 	}
 	if err := n.Config.Helpers(); err != nil {
@@ -29,7 +33,14 @@ func configuration(n Node) []Finding {
 	if n.Config.Discovered {
 		return or(found, fmt.Sprintf("no handlers configured; discovered: %d", len(n.Config.Runtimes)))
 	}
-	return or(found, fmt.Sprintf("no errors; configuration files read: %d", len(n.Config.Sources)))
+	return or(found, fmt.Sprintf("no mistakes beside those of handlers; configuration files read: %d", len(n.Config.Sources)))
+}
+
+// breaks reports whether a problem is why a handler cannot run pods: the handler has it.
+func (n Node) breaks(p config.Problem) bool {
+	return slices.ContainsFunc(n.Config.Broken, func(b config.Broken) bool {
+		return strings.HasPrefix(p.Error(), strings.TrimSuffix(b.Reason, "..."))
+	})
 }
 
 func problems(err error) []string {

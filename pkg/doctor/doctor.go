@@ -1,6 +1,7 @@
 // Package doctor looks at a node as an operator would who wonders why pods do not
 // start: the configuration, the network, the kubelet, the kernel, and who else is
-// there. It reads files, runs nothing and changes nothing.
+// there. It reads files and connects to registries that they name. It runs nothing and
+// changes nothing.
 //
 //	for _, r := range doctor.Examine(doctor.Node{Config: cfg}) { … }
 //
@@ -63,9 +64,11 @@ func checks() []check {
 		{"kernel", kernel},
 		{"cgroup-driver", cgroupDriver},
 		{"noexec", noexec},
+		{"disk", disk},
 		{"sysctls", sysctls},
 		{"inotify", inotify},
 		{"cni", cni},
+		{"registries", registries},
 		{"nri", nriSocket},
 		{"containerd-api", agentsSocket},
 		{"ports", ports},

@@ -2,6 +2,8 @@ package doctor
 
 import (
 	"encoding/json"
+	"errors"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -47,6 +49,7 @@ func newRoot(t *testing.T) *root {
 		"/proc/42/comm":                                "berth\n",
 		"/proc/42/status":                              "Name:\tberth\nCapEff:\t000001ffffffffff\n",
 		"/etc/cni/net.d/10-net.conflist":               `{"name": "net", "plugins": [{"type": "bridge", "ipam": {"type": "host-local"}}, {"type": "portmap"}]}`,
+		"/etc/resolv.conf":                             "nameserver 192.0.2.1\n",
 		"/etc/crictl.yaml":                             "runtime-endpoint: unix:///run/berth/berth.sock\nimage-endpoint: unix:///run/berth/berth.sock\n",
 		"/var/lib/kubelet/config.yaml":                 "containerRuntimeEndpoint: unix:///run/berth/berth.sock\ncgroupDriver: cgroupfs\n",
 	} {
@@ -111,6 +114,23 @@ func (r *root) remove(path string) {
 	}
 }
 
+// full puts a filesystem at path, and fills it.
+func (r *root) full(path, options string) {
+	r.t.Helper()
+	at := r.make(path)
+	if err := os.Mkdir(at, 0o755); err != nil {
+		r.t.Fatal(err)
+	}
+	if err := unix.Mount("tmpfs", at, "tmpfs", 0, options); err != nil {
+		r.t.Fatal(err)
+	}
+	r.t.Cleanup(func() { _ = unix.Unmount(at, unix.MNT_DETACH) })
+	err := os.WriteFile(filepath.Join(at, "file"), make([]byte, 2<<20), 0o600)
+	if strings.HasPrefix(options, "size=1m") != errors.Is(err, unix.ENOSPC) {
+		r.t.Fatal(err)
+	}
+}
+
 // process makes another one that has the socket of an inode.
 func (r *root) process(pid, name, inode string) {
 	r.write("/proc/"+pid+"/comm", name+"\n")
@@ -145,9 +165,17 @@ func TestBrokenNodes(t *testing.T) {
 			r.ConfigError = config.Problems{{File: "/c.toml", Line: 3, Column: 1, Key: "x", Message: "unknown key"}}
 		},
 			"config", Fail, "/c.toml:3:1: x: unknown key", "berth check"},
-		"drop-in left out":       {func(r *root) { r.Config.Problems = config.Problems{{File: "/d.toml", Message: "bad"}} }, "config", Fail, "/d.toml: bad", "berth reload --wait"},
-		"no shim":                {func(r *root) { r.Config.Engine.ShimPath = "" }, "config", Fail, "berth-shim was not found", "package"},
-		"broken handler":         {func(r *root) { r.Config.Broken = []config.Broken{{Name: "kata", Origin: "/k:1", Reason: "no shim"}} }, "handlers", Fail, `"kata" cannot run pods: no shim`, "correct /k:1"},
+		"drop-in left out": {func(r *root) { r.Config.Problems = config.Problems{{File: "/d.toml", Message: "bad"}} }, "config", Fail, "/d.toml: bad", "berth reload --wait"},
+		"no shim":          {func(r *root) { r.Config.Engine.ShimPath = "" }, "config", Fail, "berth-shim was not found", "package"},
+		"broken handler":   {func(r *root) { r.Config.Broken = []config.Broken{{Name: "kata", Origin: "/k:1", Reason: "no shim"}} }, "handlers", Fail, `"kata" cannot run pods: no shim`, "correct /k:1"},
+		// One missing binary was two failures.
+		"broken handler of a drop-in": {func(r *root) {
+			p := config.Problem{File: "/d.toml", Line: 2, Column: 1, Key: "runtimes.x.runtime_path", Message: "/none does not exist"}
+			r.Config.Problems, r.Config.Broken = config.Problems{p}, []config.Broken{{Name: "x", Origin: "/d.toml:1", Reason: p.Error()}}
+		}, "handlers", Fail, `"x" cannot run pods: /d.toml:2:1: runtimes.x.runtime_path: /none does not exist`, "correct /d.toml:1"},
+		"full disk":              {func(r *root) { r.full(r.Config.Engine.Root, "size=1m") }, "disk", Fail, "is almost full: 0 of 1 MiB", "berth image prune"},
+		"no inodes":              {func(r *root) { r.full(r.Config.Engine.Root, "size=64m,nr_inodes=2") }, "disk", Fail, "and 0 of 2 inodes are free", "berth image prune"},
+		"no nameserver":          {func(r *root) { r.write("/etc/resolv.conf", "search example\n") }, "registries", Warn, "names no nameserver", "name one"},
 		"runtime gone":           {func(r *root) { r.Config.Runtimes[0].Path = "/gone" }, "handlers", Fail, "/gone does not exist", "/etc/berth/config.toml:3"},
 		"runtime not executable": {func(r *root) { r.write("/opt/x", ""); r.Config.Runtimes[0].Path = "/opt/x" }, "handlers", Fail, "is not executable", "runtime_path"},
 		"driven runtime gone":    {func(r *root) { r.Config.Runtimes[0].ShimOptions = map[string]any{"BinaryName": "/none"} }, "handlers", Fail, "options.BinaryName /none does not exist", "correct"},
@@ -350,5 +378,59 @@ func TestWhatIsNoFault(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+func TestScarce(t *testing.T) {
+	for _, c := range []struct {
+		free, all, inodes, allInodes uint64
+		want                         Level
+	}{
+		{50, 100, 50, 100, OK},
+		{9, 100, 50, 100, Warn},
+		{50, 100, 4, 100, Warn},
+		{0, 100, 50, 100, Fail},
+		{50, 100, 0, 100, Fail},
+		{50, 100, 0, 0, OK},
+	} {
+		if got := scarce(unix.Statfs_t{Bavail: c.free, Blocks: c.all, Ffree: c.inodes, Files: c.allInodes}); got != c.want {
+			t.Errorf("%+v is %s", c, got)
+		}
+	}
+}
+
+// The doctor connects to the registries that hosts.toml names, and warns of those that do
+// not answer.
+func TestRegistries(t *testing.T) {
+	open, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer open.Close()
+	shut, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	shut.Close()
+	n := newRoot(t).Node
+	n.Root, n.Config.Registry.HostsDir = "", t.TempDir()
+	for name, text := range map[string]string{
+		"good.example": "server = \"http://" + open.Addr().String() + "\"\n",
+		"bad.example":  "[host.\"https://" + shut.Addr().String() + "\"]\n[host.\"https://none.invalid\"]\n",
+	} {
+		dir := filepath.Join(n.Config.Registry.HostsDir, name)
+		if err := errors.Join(os.Mkdir(dir, 0o755), os.WriteFile(filepath.Join(dir, "hosts.toml"), []byte(text), 0o644)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	said := ""
+	for _, f := range registries(n) {
+		if f.Level != Warn {
+			t.Errorf("%+v", f)
+		}
+		said += f.Text + "\n"
+	}
+	if !strings.Contains(said, shut.Addr().String()) || !strings.Contains(said, "none.invalid:443") || strings.Contains(said, open.Addr().String()) {
+		t.Errorf("it says %s", said)
 	}
 }

@@ -1,9 +1,15 @@
 // Package registryhosts reads what berth itself needs to know of a hosts.toml, which
-// containerd's library follows: the files that it names. Pure.
+// containerd's library follows: the files and hosts that it names. Pure.
 package registryhosts
 
 import (
+	"cmp"
+	"maps"
+	"net"
+	"net/url"
 	"path/filepath"
+	"slices"
+	"strings"
 
 	"github.com/pelletier/go-toml/v2"
 )
@@ -29,6 +35,34 @@ func Files(dir string, text []byte) []string {
 		files = append(append(files, paths(dir, h.CA)...), paths(dir, h.Client)...)
 	}
 	return files
+}
+
+// Addresses are the hosts that a hosts.toml names, as host:port. Those that are no URLs are
+// left out.
+func Addresses(text []byte) []string {
+	var f struct {
+		Server string         `toml:"server"`
+		Host   map[string]any `toml:"host"`
+	}
+	if err := toml.Unmarshal(text, &f); err != nil {
+		return nil
+	}
+	var all []string
+	for _, name := range append(slices.Sorted(maps.Keys(f.Host)), f.Server) {
+		if name != "" && !strings.Contains(name, "://") {
+			name = "https://" + name
+		}
+		u, err := url.Parse(name)
+		if err != nil || u.Hostname() == "" {
+			continue
+		}
+		port := "443"
+		if u.Scheme == "http" {
+			port = "80"
+		}
+		all = append(all, net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), port)))
+	}
+	return all
 }
 
 func paths(dir string, value any) []string {

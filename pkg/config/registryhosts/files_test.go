@@ -25,3 +25,17 @@ func TestFiles(t *testing.T) {
 		}
 	}
 }
+
+func TestAddresses(t *testing.T) {
+	for text, want := range map[string]string{
+		``:                          "",
+		`server = "https://a/v2"`:   "a:443",
+		`server = "a.example:5000"`: "a.example:5000",
+		"[host.\"http://m\"]\n[host.\"https://[::1]:8443\"]\ncapabilities = [\"pull\"]": "m:80 [::1]:8443",
+		`server = `: "",
+	} {
+		if got := strings.Join(Addresses([]byte(text)), " "); got != want {
+			t.Errorf("%s: %q, want %q", text, got, want)
+		}
+	}
+}

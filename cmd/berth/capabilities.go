@@ -34,7 +34,6 @@ nothing is known of the handler.
 JSON and YAML output is the format that "kubectl berth --handlers" reads.`,
 		Example: "  berth capabilities\n  berth capabilities gvisor\n  berth capabilities runc --self-check\n  berth capabilities -o yaml > handlers.yaml",
 		Args:    cobra.MaximumNArgs(1),
-		Aliases: []string{"features"}, // what it was called once
 	}
 	c.RunE = func(c *cobra.Command, args []string) error {
 		if selfCheck && len(args) == 0 {
@@ -57,7 +56,7 @@ JSON and YAML output is the format that "kubectl berth --handlers" reads.`,
 	}
 	c.ValidArgsFunction = r.completeHandlers
 	r.flags(c)
-	selfCheckFlag(c, &selfCheck, "first run a self-check pod under the handler")
+	c.Flags().BoolVar(&selfCheck, "self-check", false, "first run a self-check pod under the handler")
 	r.probeTimeoutFlag(c)
 	return c
 }

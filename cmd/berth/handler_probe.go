@@ -40,17 +40,9 @@ handler cannot run pods, or if that is not known within --timeout.`,
 		ValidArgsFunction: r.completeHandlers,
 	}
 	r.flags(c)
-	selfCheckFlag(c, &selfCheck, "also run a self-check pod under the handler")
+	c.Flags().BoolVar(&selfCheck, "self-check", false, "also run a self-check pod under the handler")
 	r.probeTimeoutFlag(c)
 	return c
-}
-
-// selfCheckFlag is that of commands that can run a self-check pod. Its former name goes
-// on working.
-func selfCheckFlag(c *cobra.Command, set *bool, usage string) {
-	c.Flags().BoolVar(set, "self-check", false, usage)
-	c.Flags().BoolVar(set, "canary", false, usage)
-	_ = c.Flags().MarkHidden("canary") // it exists
 }
 
 // probeTimeoutFlag is that of commands that wait for a probe.

@@ -25,7 +25,7 @@ func newRoot() *cobra.Command {
 	}
 	root.AddCommand(serveCommand(&serveFlags{}), newCheckCommand(), newConfigCommand(), versionCommand(),
 		handlersCommand(), capabilitiesCommand(), handlerCommand(), reloadCommand(), statusCommand(), podsCommand(), podCommand(), checkpointCommand(), whereIsCommand(), imageCommand(),
-		doctorCommand(), runtimeclassCommand(), manCommand())
+		doctorCommand(), manCommand())
 	commandline.Check(root, func(err error) error { return &codedError{exitConfig, err} })
 	root.Version = daemon.ThisBuild().Version
 	root.SetVersionTemplate(versionText(daemon.ThisBuild()))

@@ -53,7 +53,19 @@ func (n *node) berth(t *testing.T, want int, arguments ...string) (stdout, stder
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), commandTimeout)
 	defer cancel()
-	cmd := n.command(ctx, arguments...)
+	return n.ran(t, want, n.command(ctx, arguments...))
+}
+
+// classes is berth for the plugin that has the commands about classes.
+func (n *node) classes(t *testing.T, want int, arguments ...string) (stdout, stderr string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), commandTimeout)
+	defer cancel()
+	return n.ran(t, want, exec.CommandContext(ctx, filepath.Join(n.Bin, "kubectl-berth"), arguments...))
+}
+
+func (n *node) ran(t *testing.T, want int, cmd *exec.Cmd) (stdout, stderr string) {
+	t.Helper()
 	var out, mistakes bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &mistakes
 	err := cmd.Run()
@@ -62,7 +74,7 @@ func (n *node) berth(t *testing.T, want int, arguments ...string) (stdout, stder
 		t.Fatal(err)
 	}
 	if code := cmd.ProcessState.ExitCode(); code != want {
-		t.Fatalf("berth %s: exit status %d, want %d\n%s%s", strings.Join(arguments, " "), code, want, out.String(), mistakes.String())
+		t.Fatalf("%s: exit status %d, want %d\n%s%s", strings.Join(cmd.Args, " "), code, want, out.String(), mistakes.String())
 	}
 	return out.String(), mistakes.String()
 }
@@ -385,11 +397,11 @@ func TestStatusAndFormsOfEveryCommand(t *testing.T) {
 		{"handler show nobody", 1},
 		{"capabilities", 0},
 		{"capabilities other", 0},
-		{"features other --canary", 0},
+		{"capabilities other --self-check", 0},
 		{"capabilities nobody", 1},
-		{"capabilities --canary", 2},
-		{"handler features other", 0},
-		{"handler features", 0},
+		{"capabilities --self-check", 2},
+		{"handler capabilities other", 0},
+		{"handler capabilities", 0},
 		{"handler probe other", 0},
 		{"handler edit other --set next.runtime_path=" + testbed.Part(t, testbed.Runc) + " --set next.percent=10", 0},
 		{"handler promote other", 0},
@@ -424,7 +436,7 @@ func TestStatusAndFormsOfEveryCommand(t *testing.T) {
 		{"handler add broken --path /nowhere/crun", 3},
 		{"handler probe broken", 3},
 		{"capabilities broken", 3},
-		{"capabilities broken --canary", 3},
+		{"capabilities broken --self-check", 3},
 		{"reload --wait", 3},
 		{"status", 3},
 		{"check -c " + n.ConfigFile, 2},

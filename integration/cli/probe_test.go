@@ -37,7 +37,7 @@ func TestProbesAreWaitedFor(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "fail"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	_, stderr = n.berth(t, 3, "handler", "probe", "slow", "--canary")
+	_, stderr = n.berth(t, 3, "handler", "probe", "slow", "--self-check")
 	has(t, stderr, `handler "slow" cannot run pods: the self-check pod failed at its start: `)
 	_, stderr = n.berth(t, 3, "capabilities", "slow", "--self-check")
 	has(t, stderr, `handler "slow" cannot run pods: the self-check pod failed at its start: `)

@@ -10,7 +10,7 @@ import (
 )
 
 // TestRuntimeClassesOfARunningDaemon makes classes of its handlers, holds them against
-// these, and asks which of them fit a pod: by the old name, which runs the plugin.
+// these, and asks which of them fit a pod.
 func TestRuntimeClassesOfARunningDaemon(t *testing.T) {
 	runsc := testbed.Part(t, testbed.Runsc)
 	n := newNode(t)
@@ -28,15 +28,15 @@ func TestRuntimeClassesOfARunningDaemon(t *testing.T) {
 		out, _ := n.berth(t, 0, "capabilities", "-o", "json")
 		return write("handlers.json", out)
 	}
-	out, _ := n.berth(t, 0, "runtimeclass", "generate", "--toleration", "sandboxes:NoSchedule", "--handlers", handlers())
+	out, _ := n.classes(t, 0, "generate", "--toleration", "sandboxes:NoSchedule", "--handlers", handlers())
 	has(t, out, "handler: runc\n", "handler: gvisor\n", "feature.node.kubernetes.io/handler.gvisor.present: \"true\"\n", "feature.node.kubernetes.io/handler.gvisor.pods: \"1\"\n", "# overhead: not measured", "key: sandboxes\n")
 	classes := write("classes.yaml", out)
-	n.berth(t, 0, "runtimeclass", "lint", classes, "--handlers", handlers(), "--strict")
+	n.classes(t, 0, "lint", classes, "--handlers", handlers(), "--strict")
 
 	pod := write("pod.yaml", "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec:\n  hostPID: true\n  runtimeClassName: gvisor\n  containers: [{name: c, image: i}]\n")
-	out, _ = n.berth(t, 0, "runtimeclass", "simulate", pod, "--classes", classes)
+	out, _ = n.classes(t, 0, "simulate", pod, "--classes", classes)
 	has(t, out, "feature.node.kubernetes.io/handler.gvisor.present=true", "feature.node.kubernetes.io/handler.gvisor.pods=1", "sandboxes:NoSchedule")
-	out, _ = n.berth(t, 0, "runtimeclass", "fit", pod, "--handlers", handlers(), "--classes", classes, "-o", "json")
+	out, _ = n.classes(t, 0, "fit", "--local", pod, "--handlers", handlers(), "--classes", classes, "-o", "json")
 	var fit struct {
 		Pods []struct {
 			Handlers []struct {
@@ -54,13 +54,13 @@ func TestRuntimeClassesOfARunningDaemon(t *testing.T) {
 	}
 
 	n.berth(t, 0, "handler", "cordon", "gvisor", "--reason", "for the test")
-	out, mistakes := n.berth(t, 0, "runtimeclass", "generate", "-o", "json", "--handlers", handlers())
+	out, mistakes := n.classes(t, 0, "generate", "-o", "json", "--handlers", handlers())
 	has(t, mistakes, "note: handler gvisor is cordoned; no class is generated")
 	has(t, out, `"handler": "runc"`)
-	out, _ = n.berth(t, 3, "runtimeclass", "lint", classes, "--handlers", handlers(), "--strict")
+	out, _ = n.classes(t, 3, "lint", classes, "--handlers", handlers(), "--strict")
 	has(t, out, "the handler is cordoned: for the test")
 	n.berth(t, 0, "handler", "rm", "gvisor")
-	out, mistakes = n.berth(t, 3, "runtimeclass", "lint", classes, "--handlers", handlers())
+	out, mistakes = n.classes(t, 3, "lint", classes, "--handlers", handlers())
 	has(t, out, `handler "gvisor" does not exist`, "the handlers are runc")
 	has(t, mistakes, "error: 1 error and 0 warnings in 2 RuntimeClasses")
 }

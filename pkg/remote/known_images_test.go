@@ -8,7 +8,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -155,101 +154,9 @@ func opened(t *testing.T, path string) *stateFile {
 	return s
 }
 
-// Older builds had three files for each daemon.
-func TestThreeFilesBecomeOne(t *testing.T) {
-	d := newDaemon(t)
-	dir := t.TempDir()
-	b := connect(t, d, dir)
-	until(t, "ready", func() bool { return b.Health().Phase == Ready })
-	pulled(t, b, "one")
-	has(t, b, "one")
-	images, err := b.state.images.encode()
-	if err != nil {
-		t.Fatal(err)
-	}
-	learn(t, b.known, map[string][]string{"p": {"c"}})
-	pods, _, err := b.known.encode()
-	if err != nil {
-		t.Fatal(err)
-	}
-	path := b.state.path
-	base := strings.TrimSuffix(path, stateSuffix)
-	d.server.Stop()
-	if err := b.state.close(true); err != nil {
-		t.Fatal(err)
-	}
-	half := []byte{byte(removedSandbox), 5, 'x'} // what a killed daemon leaves
-	for suffix, content := range map[string][]byte{
-		".json": []byte(`{"endpoint": "` + d.path + `", "handlers": [{"Name": "a", "Remote": "b"}]}`), ".images": slices.Concat(images...), ".known": append(slices.Concat(pods...), half...),
-	} {
-		if err := os.WriteFile(base+suffix, content, 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	records, err := readRecords(dir)
-	if err != nil || len(records) != 1 || records[0].Endpoint != d.path || len(records[0].Handlers) != 1 {
-		t.Errorf("records are %v, %v", records, err)
-	}
-	has(t, connect(t, d, dir), "one")
-	if got := sketch(t, opened(t, path).known); len(got) != 2 {
-		t.Errorf("pods are %v", got)
-	}
-	if left, err := filepath.Glob(base + "*"); err != nil || !slices.Equal(left, []string{path}) {
-		t.Errorf("left are %v, %v", left, err)
-	}
-}
-
-// Such a build may be installed again for a while: what it wrote last counts, and not
-// what it has left of before.
-func TestTheNewerFilesCount(t *testing.T) {
-	dir := t.TempDir()
-	path := filepath.Join(dir, "d"+stateSuffix)
-	name := func(t *testing.T, want string) {
-		t.Helper()
-		records, err := readRecords(dir)
-		if err != nil || len(records) != 1 || len(records[0].Handlers) != 1 || records[0].Handlers[0].Name != want {
-			t.Errorf("records are %v, %v; want %s", records, err, want)
-		}
-		s := opened(t, path)
-		if s.record == nil || s.record.Handlers[0].Name != want {
-			t.Errorf("opened: %+v; want %s", s.record, want)
-		}
-		if err := s.close(false); err != nil {
-			t.Fatal(err)
-		}
-		if left, _ := filepath.Glob(filepath.Join(dir, "*")); !slices.Equal(left, []string{path}) {
-			t.Errorf("left are %v", left)
-		}
-	}
-	former := func(handler string) {
-		if err := os.WriteFile(filepath.Join(dir, "d.json"), []byte(`{"endpoint": "/cri.sock", "handlers": [{"Name": "`+handler+`"}]}`), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		time.Sleep(20 * time.Millisecond) // the kernel tells times apart that far
-	}
-	former("first")
-	name(t, "first")
-	time.Sleep(20 * time.Millisecond)
-	former("downgraded")
-	name(t, "downgraded")
-	former("stale")
-	s := opened(t, path) // takes it over
-	if err := s.setRecord(record{Endpoint: "/cri.sock", Handlers: []Handler{{Name: "now"}}}); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.close(false); err != nil {
-		t.Fatal(err)
-	}
-	name(t, "now")
-	if err := s.setRecord(record{Endpoint: "/cri.sock"}); err == nil {
-		t.Error("a record was written to a closed file, or was not and nobody says so")
-	}
-}
-
 // A disk that is full costs no pod: what is known is read, and written when it can be.
 func TestStateOnAFullDisk(t *testing.T) {
 	for name, files := range map[string]map[string][]byte{
-		"former files": {"d.json": []byte(`{"endpoint": "/cri.sock", "handlers": [{"Name": "a"}]}`)},
 		"a damaged file": {"d" + stateSuffix: slices.Concat(
 			head(handlersRecord, 55), []byte(`{"endpoint": "/cri.sock", "handlers": [{"Name": "a"}] } `)[:55], head('Z', 1), []byte("x"))},
 	} {

@@ -295,7 +295,7 @@ func TestDamagedRecords(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, content := range map[string]string{"empty": "", "nothing": "{}", "relative": `{"endpoint": "x.sock"}`, "cut": `{"endp`} {
-		for suffix, content := range map[string][]byte{".json": []byte(content), stateSuffix: append(head(handlersRecord, len(content)), content...), ".cut" + stateSuffix: []byte("R\x50" + content)} {
+		for suffix, content := range map[string][]byte{stateSuffix: append(head(handlersRecord, len(content)), content...), ".cut" + stateSuffix: []byte("R\x50" + content)} {
 			if err := os.WriteFile(filepath.Join(dir, name+suffix), content, 0o600); err != nil {
 				t.Fatal(err)
 			}

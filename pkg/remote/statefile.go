@@ -4,17 +4,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
-	"slices"
-	"strings"
 	"sync"
 	"time"
 
 	"github.com/containerd/errdefs"
-	"golang.org/x/sys/unix"
 )
 
 // stateSuffix ends the names of state files.
@@ -71,41 +67,30 @@ func openState(path string) (s *stateFile, damage, err error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return nil, nil, err
 	}
-	f, err := formerFiles(path)
-	if err != nil {
-		return nil, nil, err
-	}
-	damage, err = s.load(f)
-	if err != nil {
-		return nil, nil, err
-	}
-	if damage == nil && f == nil {
-		return s, removeFormer(path), nil // what is left of them is older
+	damage, err = s.load()
+	if err != nil || damage == nil {
+		return s, nil, err
 	}
 	s.stale = true
 	if bad := s.write(); bad != nil {
-		return s, errors.Join(damage, fmt.Errorf("write %s: %w", path, bad)), nil
+		damage = errors.Join(damage, fmt.Errorf("write %s: %w", path, bad))
 	}
-	return s, errors.Join(damage, removeFormer(path)), nil
+	return s, damage, nil
 }
 
-// load reads the file, or what is newer. What is known is as old as the file, whose time
+// load reads the file. What is known is as old as the file, whose time
 // is that of the lists, or of a call since. What a killed daemon had half written at the
 // end is left out.
-func (s *stateFile) load(newer *former) (damage, err error) {
-	var content []byte
-	var written time.Time
-	if newer != nil {
-		content, written = newer.content, newer.at
-	} else if content, err = os.ReadFile(s.path); err == nil {
-		var info fs.FileInfo
-		if info, err = os.Stat(s.path); err == nil {
-			written = info.ModTime()
-		}
-	}
+func (s *stateFile) load() (damage, err error) {
+	info, err := os.Stat(s.path)
 	if err != nil {
 		return nil, ignoreMissing(err)
 	}
+	content, err := os.ReadFile(s.path)
+	if err != nil {
+		return nil, err
+	}
+	written := info.ModTime()
 	var pods error // what is wrong with their records
 	// Behind a broken one of them nothing counts: there may be thousands of them.
 	for len(content) > 0 && pods == nil {
@@ -258,87 +243,6 @@ func (s *stateFile) close(forget bool) error {
 	return err
 }
 
-// former is what builds before v0.1.0 kept of a daemon, in three files. Their records
-// are the same.
-type former struct {
-	content []byte
-	at      time.Time // of the last one: the lists
-}
-
-func formerNames(path string) []string {
-	base := strings.TrimSuffix(path, stateSuffix)
-	return []string{base + ".json", base + ".images", base + ".known"}
-}
-
-// formerFiles reads them, nil if there are none that are newer than the state file:
-// such a build may have been installed again meanwhile.
-func formerFiles(path string) (*former, error) {
-	state, err := changed(path)
-	if err != nil {
-		return nil, err
-	}
-	f, newest := &former{}, time.Time{}
-	for i, name := range formerNames(path) {
-		c, err := os.ReadFile(name)
-		if errors.Is(err, fs.ErrNotExist) {
-			continue
-		}
-		if err != nil {
-			return nil, err
-		}
-		info, err := os.Stat(name)
-		if err != nil {
-			return nil, err
-		}
-		f.at = info.ModTime()
-		at, err := changed(name)
-		if err != nil {
-			return nil, err
-		}
-		if at.After(newest) {
-			newest = at
-		}
-		if i == 0 {
-			f.content = append(f.content, head(handlersRecord, len(c))...)
-		}
-		f.content = append(f.content, c[:wholeRecords(c, i > 0)]...)
-	}
-	if !newest.After(state) {
-		return nil, nil
-	}
-	return f, nil
-}
-
-// changed is when a file was changed, which nobody sets; zero without one.
-func changed(path string) (time.Time, error) {
-	var st unix.Stat_t
-	err := unix.Lstat(path, &st)
-	if errors.Is(err, fs.ErrNotExist) {
-		return time.Time{}, nil
-	}
-	return time.Unix(st.Ctim.Unix()), err
-}
-
-func removeFormer(path string) error {
-	var failed error
-	for _, name := range formerNames(path) {
-		failed = errors.Join(failed, ignoreMissing(os.Remove(name)))
-	}
-	return failed
-}
-
-// wholeRecords is how much of a file is whole records, if it has any.
-func wholeRecords(content []byte, has bool) int {
-	for rest := content; has; {
-		_, _, behind, whole := cutRecord(rest)
-		if !whole {
-			return len(content) - len(rest)
-		}
-		rest = behind
-	}
-	return len(content)
-}
-
 // readRecords returns the records of all state files of a directory. What cannot be
 // read is an error beside the others.
 func readRecords(dir string) ([]record, error) {
@@ -349,18 +253,13 @@ func readRecords(dir string) ([]record, error) {
 	var all []record
 	var failed []error
 	for _, e := range entries {
-		base, old := strings.CutSuffix(e.Name(), ".json")
-		base, is := strings.CutSuffix(base, stateSuffix)
-		if !is && !old {
+		if filepath.Ext(e.Name()) != stateSuffix {
 			continue
 		}
-		path := filepath.Join(dir, base)
-		if old && slices.ContainsFunc(entries, func(e fs.DirEntry) bool { return e.Name() == base+stateSuffix }) {
-			continue // read with it
-		}
-		r, err := readRecord(path + stateSuffix)
+		path := filepath.Join(dir, e.Name())
+		r, err := readRecord(path)
 		if err != nil {
-			failed = append(failed, fmt.Errorf("read %s: %w", path+stateSuffix, err))
+			failed = append(failed, fmt.Errorf("read %s: %w", path, err))
 			continue
 		}
 		if r != nil {
@@ -372,14 +271,8 @@ func readRecords(dir string) ([]record, error) {
 
 // readRecord returns the record that a state file begins with, nil if it has none.
 func readRecord(path string) (*record, error) {
-	f, err := formerFiles(path)
+	content, err := os.ReadFile(path)
 	if err != nil {
-		return nil, err
-	}
-	var content []byte
-	if f != nil {
-		content = f.content
-	} else if content, err = os.ReadFile(path); err != nil {
 		return nil, err
 	}
 	at, body, _, whole := cutRecord(content)

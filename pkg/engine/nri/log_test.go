@@ -13,10 +13,10 @@ import (
 func TestPluginsThatCanComeAgainAreNoErrors(t *testing.T) {
 	to, lines := test.NewNullLogger()
 	ctx := log.WithLogger(t.Context(), logrus.NewEntry(to))
-	for format, want := range map[string]logrus.Level{
-		"failed to synchronize plugin: %v":     logrus.WarnLevel,
-		"failed to start external plugin: %v":  logrus.WarnLevel,
-		"failed to create external plugin: %v": logrus.ErrorLevel,
+	for format, want := range map[string]log.Level{
+		"failed to synchronize plugin: %v":     log.WarnLevel,
+		"failed to start external plugin: %v":  log.WarnLevel,
+		"failed to create external plugin: %v": log.ErrorLevel,
 	} {
 		logger{}.Errorf(ctx, format, errors.New("ttrpc: closed"))
 		if got := lines.LastEntry(); got == nil || got.Level != want || got.Data["detail"] == "" {

@@ -403,7 +403,7 @@ func TestStatusAndFormsOfEveryCommand(t *testing.T) {
 		{"handler capabilities other", 0},
 		{"handler capabilities", 0},
 		{"handler probe other", 0},
-		{"handler edit other --set next.runtime_path=" + testbed.Part(t, testbed.Runc) + " --set next.percent=10", 0},
+		{"handler edit other --set candidate.runtime_path=" + testbed.Part(t, testbed.Runc) + " --set candidate.percent=10", 0},
 		{"handler promote other", 0},
 		{"handler abort other --reason tested", 0},
 		{"handler abort runc", 1},

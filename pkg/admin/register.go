@@ -190,27 +190,21 @@ func settingsOf(messages []*adminv1.Setting) []config.Setting {
 	return all
 }
 
-// merged is a table with some keys set and others taken out, by today's names. Pure.
+// merged is a table with some keys set and others taken out. Pure.
 func merged(table, set []config.Setting, unset []string) ([]config.Setting, error) {
 	values := map[string]string{}
 	for _, s := range table {
-		values[config.CurrentKey(s.Key)] = s.Value
+		values[s.Key] = s.Value
 	}
 	for _, key := range unset {
-		key = config.CurrentKey(key)
 		if _, there := values[key]; !there {
 			return nil, fmt.Errorf("the handler has no key %q; it has %s: %w",
 				key, strings.Join(slices.Sorted(maps.Keys(values)), ", "), errdefs.ErrInvalidArgument)
 		}
 		delete(values, key)
 	}
-	by := map[string]string{}
 	for _, s := range set {
-		key := config.CurrentKey(s.Key)
-		if before, twice := by[key]; twice && before != s.Key {
-			return nil, fmt.Errorf("%s and %s are the same key; set one of them: %w", before, s.Key, errdefs.ErrInvalidArgument)
-		}
-		by[key], values[key] = s.Key, s.Value
+		values[s.Key] = s.Value
 	}
 	all := make([]config.Setting, 0, len(values))
 	for _, key := range slices.Sorted(maps.Keys(values)) {

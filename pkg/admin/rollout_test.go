@@ -18,7 +18,7 @@ func TestPromoteAndAbort(t *testing.T) {
 	}
 	b.write("bin/next", "#!/bin/sh\n", 0o755)
 	resp, err := b.RegisterHandler(t.Context(), b.crun(
-		&adminv1.Setting{Key: "next.runtime_path", Value: `"` + b.path("bin/next") + `"`}, &adminv1.Setting{Key: "next.percent", Value: "10"}))
+		&adminv1.Setting{Key: "candidate.runtime_path", Value: `"` + b.path("bin/next") + `"`}, &adminv1.Setting{Key: "candidate.percent", Value: "10"}))
 	if err != nil {
 		t.Fatal(err)
 	}

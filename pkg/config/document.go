@@ -41,7 +41,6 @@ func parse(file string, data []byte) *document {
 	doc := parseTOML(file, data)
 	doc.handlers = handlerNames(handlerHeader, data, doc.values["runtimes"])
 	checkVersion(doc)
-	doc.modernize()
 	return doc
 }
 

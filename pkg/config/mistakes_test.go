@@ -235,8 +235,7 @@ func TestMistakes(t *testing.T) {
 		{"rollout of a shim", runc + `candidate = { runtime_path = "/opt/containerd-shim-kata-v2", percent = 1 }`, `3:15: runtimes.runc.candidate.runtime_path: containerd-shim-kata-v2 does not match the handler's runtime_type, "oci"`},
 		{"rollout without an end", runc + `candidate = { runtime_path = "/opt/runc", percent = 1, abort_after = 0 }`, `3:56: runtimes.runc.candidate.abort_after: must be at least 1`},
 		{"rollout that cannot fail", runc + `candidate = { runtime_path = "/opt/runc", percent = 1, threshold = 0 }`, `3:56: runtimes.runc.candidate.threshold: must be from 1 to 100`},
-		{"rollout named twice", runc + "next = { runtime_path = \"/opt/runc\", percent = 1 }\ncandidate = { runtime_path = \"/opt/other\", percent = 1 }", `3:1: runtimes.runc.next: is the old name of candidate, which is set as well; remove one of the two`},
-		{"rollout by its old name", runc + `next = { runtime_path = "/opt/runc", percent = 101 }`, `3:38: runtimes.runc.candidate.percent: must be from 0 to 100`},
+		{"rollout in one line", runc + `candidate = { runtime_path = "/opt/runc", percent = 101 }`, `3:43: runtimes.runc.candidate.percent: must be from 0 to 100`},
 		// Limits.
 		{"negative pods", runc + `max_pods = -1`, `3:1: runtimes.runc.max_pods: must not be negative; 0 means unlimited`},
 		{"negative starts", runc + `max_parallel_starts = -4`, `3:1: runtimes.runc.max_parallel_starts: must not be negative; 0 means unlimited`},

@@ -54,15 +54,6 @@ type candidateTable struct {
 	Threshold   int    `toml:"threshold"`
 }
 
-// unlessDefault leaves a Definition of the default timeout as those of older builds
-// are: another one would make all their pods run on an outdated one.
-func unlessDefault(timeout time.Duration) time.Duration {
-	if timeout == DefaultSelfCheckTimeout {
-		return 0
-	}
-	return timeout
-}
-
 func defaultTable() runtimeTable {
 	return runtimeTable{
 		ContainerCreateTimeout: DefaultCreateTimeout,
@@ -132,7 +123,7 @@ func (t *runtimeTable) definition(name string, e Engine) *handler.Definition {
 		},
 		RequiredDevices:  t.devices(),
 		ProbeSelfCheck:   t.ProbeSelfCheck,
-		SelfCheckTimeout: unlessDefault(t.SelfCheckTimeout),
+		SelfCheckTimeout: t.SelfCheckTimeout,
 		Conforms:         t.Conforms,
 	}
 	if d.Type == handler.OCI {

@@ -3,6 +3,8 @@ package conformance_test
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"testing"
@@ -26,16 +28,30 @@ var gvisorLacks = map[conformance.Ability]string{
 	conformance.ExecDescendants: "runsc kill takes one process or all of a container",
 	conformance.OOMReport:       "the limit of one container of a pod is not enforced; TestGVisorSandboxEnds is about that of the pod",
 	conformance.CgroupPerCtr:    "all containers of a pod run in the cgroup of the sandbox",
-	conformance.LiveUpdate:      "runsc has no update command",
-	conformance.SeccompReport:   "its /proc/self/status has no such field, and the runtime's default is not applied: its kernel is the filter",
-	conformance.SeccompExec:     "it filters what a container starts with, and not what is exec'd in it",
-	conformance.NoNewPrivReport: "its /proc/self/status has no such field",
+	conformance.LiveUpdate:      "runsc update changes the sandbox's first container, and records the limits of all others",
+	conformance.SeccompReport:   "the runtime's default is not applied: its kernel is the filter",
 	conformance.MaskedPaths:     "masked and read-only paths are not applied, its /proc shows nothing of the host",
 	conformance.Propagation:     "its mounts are none of the host's",
 	conformance.MessageQueues:   "it has no mqueue file system",
 	conformance.Sysctls:         "its kernel does not take them from the spec",
 	conformance.Labels:          "its kernel has neither, and the host sees one process",
-	conformance.UserNamespaces:  "its kernel has users of its own",
+	conformance.UserNamespaces:  "its kernel has users of its own, and runsc joins no user namespace that there is already",
+}
+
+// oldGVisorLacks is what gVisor did not do before it had the command features.
+var oldGVisorLacks = map[conformance.Ability]string{
+	conformance.SeccompExec:     "it filters what a container starts with, and not what is exec'd in it",
+	conformance.NoNewPrivReport: "its /proc/self/status has no such field",
+}
+
+// lacksOfGVisor is what a binary of gVisor does not do.
+func lacksOfGVisor(t *testing.T, runsc string) map[conformance.Ability]string {
+	t.Helper()
+	lacks := maps.Clone(gvisorLacks)
+	if err := exec.CommandContext(t.Context(), runsc, "features").Run(); err != nil {
+		maps.Copy(lacks, oldGVisorLacks)
+	}
+	return lacks
 }
 
 // shimLacks is what containerd's runc shim does not do for its clients.
@@ -106,7 +122,7 @@ func TestBerth(t *testing.T) {
 		{handler: "runc", ran: conformance.RanByOCIRuntime(runc, root("runc"))},
 		{handler: "crun", ran: conformance.RanByOCIRuntime(crun, root("crun"))},
 		{handler: "shim", ran: conformance.RanByShim("containerd-shim-runc-v2"), lacks: shimLacks},
-		{handler: "runsc", ran: conformance.RanByGVisor(runsc, root("runsc")), lacks: gvisorLacks},
+		{handler: "runsc", ran: conformance.RanByGVisor(runsc, root("runsc")), lacks: lacksOfGVisor(t, runsc)},
 	} {
 		t.Run(target.handler, func(t *testing.T) {
 			saysSo(t, b, target.handler, target.lacks)

@@ -1,13 +1,19 @@
 package faults
 
 import (
+	"errors"
 	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/integration/testbed"
@@ -69,4 +75,44 @@ func TestGVisorSandboxEnds(t *testing.T) {
 		ended(t, p, "Error", p.Container, other)
 	})
 	b.NothingLeft(t, atRest)
+}
+
+// TestMappedVolumeUnderGVisor: a volume with mapped ids has the same owners under gVisor as under
+// runc, or is refused where runsc does not declare that it maps them.
+func TestMappedVolumeUnderGVisor(t *testing.T) {
+	t.Parallel()
+	runsc := testbed.Part(t, testbed.Runsc)
+	b := newBed(t, testbed.Options{DefaultRuntime: "runc", Runtimes: map[string]string{"runc": testbed.Part(t, testbed.Runc), "runsc": runsc}})
+	dir := t.TempDir()
+	for name, id := range map[string]int{"root": 0, "user": 5} {
+		path := filepath.Join(dir, name)
+		if err := errors.Join(os.WriteFile(path, nil, 0o600), os.Chown(path, id, id)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ids := []*runtimeapi.IDMapping{{HostId: 70000, Length: 65536}}
+	spec := testbed.PodSpec{Image: b.Image, Command: []string{"sleep", "3600"}, Container: func(c *runtimeapi.ContainerConfig) {
+		c.Mounts = append(c.Mounts, &runtimeapi.Mount{HostPath: dir, ContainerPath: "/volume", UidMappings: ids, GidMappings: ids})
+	}}
+	owners := func(c *testbed.Container) string {
+		return c.Exec(t, "stat", "-c", "%n %u %g", "/volume/root", "/volume/user")
+	}
+	const want = "/volume/root 70000 70000\n/volume/user 70005 70005\n"
+	if got := owners(b.Client.RunPod(t, spec).Container); got != want {
+		t.Errorf("under runc: %q", got)
+	}
+	spec.Handler = "runsc"
+	if err := exec.CommandContext(t.Context(), runsc, "features").Run(); err == nil {
+		if got := owners(b.Client.RunPod(t, spec).Container); got != want {
+			t.Errorf("under gVisor: %q", got)
+		}
+		return
+	}
+	p := b.Client.RunSandbox(t, spec)
+	config := b.Client.ContainerConfig("c", b.Image, spec.Command...)
+	spec.Container(config)
+	_, err := b.Client.CreateContainer(testbed.Within(t, time.Minute), &runtimeapi.CreateContainerRequest{PodSandboxId: p.ID, Config: config, SandboxConfig: p.Config})
+	if status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), "mapping IDs of mounts") {
+		t.Errorf("under a gVisor without features: %v", err)
+	}
 }

@@ -3,8 +3,11 @@ package ocispec
 import (
 	"maps"
 	"path"
+	"slices"
 	"strconv"
+	"strings"
 
+	specs "github.com/opencontainers/runtime-spec/specs-go"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/pkg/handler"
@@ -32,6 +35,17 @@ const (
 // which it leaves alone otherwise, whatever the spec says. Any pod may ask for it:
 // runsc lets the flag be switched on by an annotation, not off.
 const annotationGVisorSeccomp = "dev.gvisor.flag.oci-seccomp"
+
+// filtersByAnnotation says whether gVisor filters the containers of a handler that have that
+// annotation, and s is not of one. What is exec'd is filtered, since gVisor of May 2026, where
+// the sandbox has the annotation: so each sandbox has it, and other containers no profile.
+func filtersByAnnotation(s *specs.Spec, rt *probe.Runtime, d *handler.Definition) bool {
+	if rt == nil || rt.Name != probe.Runsc || s.Annotations[annotationGVisorSeccomp] == "true" {
+		return false
+	}
+	byFlag := func(flag string) bool { return strings.Contains(flag, "oci-seccomp") }
+	return d == nil || d.ConfigPath == "" && !slices.ContainsFunc(d.OCI.GlobalFlags, byFlag)
+}
 
 // annotationCRIUConfig is read by runc and crun.
 const annotationCRIUConfig = "org.criu.config"

@@ -50,6 +50,9 @@ func Build(c Container, n Node) (*specs.Spec, error) {
 	s.Linux.CgroupsPath = c.CgroupsPath
 	s.Root.Readonly = sc.GetReadonlyRootfs()
 	s.Annotations = annotations(s.Annotations, c.Sandbox.Definition, c.Sandbox.Config, c.Config, containerAnnotations(c))
+	if filtersByAnnotation(s, c.Runtime, c.Sandbox.Definition) {
+		s.Linux.Seccomp = nil
+	}
 	return s, Fit(s, c.Runtime)
 }
 

@@ -56,6 +56,9 @@ func BuildSandboxProcess(sp SandboxProcess, n Node) (*specs.Spec, error) {
 	setLabels(s, sp.ProcessLabel, sp.MountLabel, sc.GetPrivileged(), sp.Runtime)
 	setSandboxHostname(s, sp, n)
 	s.Annotations = annotations(nil, sp.Definition, sp.Config, nil, sandboxAnnotations(sp.Sandbox))
+	if filtersByAnnotation(s, sp.Runtime, sp.Definition) {
+		s.Linux.Seccomp, s.Annotations[annotationGVisorSeccomp] = nil, "true"
+	}
 	return s, Fit(s, sp.Runtime)
 }
 

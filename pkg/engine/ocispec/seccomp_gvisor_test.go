@@ -8,6 +8,7 @@ import (
 	"github.com/containerd/errdefs"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berth-cri/berth/pkg/handler"
 	"github.com/berth-cri/berth/pkg/probe"
 )
 
@@ -57,6 +58,44 @@ func TestGVisorEnforcesProfilesOfTheNode(t *testing.T) {
 			}
 			if got := s.Annotations[annotationGVisorSeccomp]; got != tt.want {
 				t.Errorf("the annotation is %q, want %q", got, tt.want)
+			}
+		})
+	}
+}
+
+// TestGVisorFiltersWhatIsExecd: gVisor decides about what is exec'd in a container by the sandbox's
+// flags, and by the container's profile. A container that is not filtered must have none, or
+// its probes and execs alone would be filtered.
+func TestGVisorFiltersWhatIsExecd(t *testing.T) {
+	byDefault := &runtimeapi.SecurityProfile{}
+	for name, tt := range map[string]struct {
+		d                  handler.Definition
+		runtime            func(testing.TB) *probe.Runtime
+		annotated, profile bool
+	}{
+		"as it comes":   {runtime: runsc, annotated: true},
+		"by flag":       {runtime: runsc, d: handler.Definition{OCI: handler.OCIOptions{GlobalFlags: []string{"--oci-seccomp"}}}, profile: true},
+		"by its file":   {runtime: runsc, d: handler.Definition{ConfigPath: "/etc/runsc.toml"}, profile: true},
+		"by other flag": {runtime: runsc, d: handler.Definition{OCI: handler.OCIOptions{GlobalFlags: []string{"--platform=kvm"}}}, annotated: true},
+		"under runc":    {runtime: runc, profile: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c, n := testContainer(t), modernNode()
+			c.Runtime, c.Sandbox.Definition = tt.runtime(t), &tt.d
+			c.Config.GetLinux().GetSecurityContext().Seccomp = byDefault
+			s, err := Build(c, n)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := s.Linux.Seccomp != nil; got != tt.profile {
+				t.Errorf("the container has a profile: %v", got)
+			}
+			s, err = BuildSandboxProcess(SandboxProcess{Sandbox: c.Sandbox, Runtime: c.Runtime}, n)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := s.Annotations[annotationGVisorSeccomp] == "true"; got != tt.annotated {
+				t.Errorf("the sandbox has the annotation: %v", got)
 			}
 		})
 	}

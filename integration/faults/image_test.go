@@ -179,3 +179,107 @@ func closedPort(t *testing.T) string {
 	}
 	return address
 }
+
+// TestDamagedImages damages what a pull brought, under a daemon that was killed: a container
+// has it again after the kubelet's next steps, and from a registry that asks for a password.
+func TestDamagedImages(t *testing.T) {
+	private := testbed.NewRegistry(t, testbed.RegistryOptions{Username: "user", Password: "secret"})
+	image := private.Push(t, "team/app:1", testbed.Busybox(t, testbed.WithLayer(testbed.File{Path: "own", Mode: 0o644, Body: []byte("of the top\n")})))
+	b := newBed(t, testbed.Options{Registries: []*testbed.Registry{private}})
+	atRest := b.Rest(t)
+	pull := func(t *testing.T) {
+		t.Helper()
+		_, err := b.Client.PullImage(testbed.Within(t, time.Minute), &runtimeapi.PullImageRequest{
+			Image: &runtimeapi.ImageSpec{Image: image}, Auth: &runtimeapi.AuthConfig{Username: "user", Password: "secret"},
+		})
+		if err != nil {
+			t.Fatalf("pull: %v", err)
+		}
+	}
+	present := func(t *testing.T) bool {
+		t.Helper()
+		st, err := b.Client.ImageStatus(testbed.Within(t, time.Minute), &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: image}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return st.GetImage() != nil
+	}
+	root := filepath.Join(b.Root, "images")
+	folders := func(t *testing.T) []string { return globbed(t, root, "snapshots/overlayfs/snapshots/*/fs/*") }
+	blobs := func(t *testing.T) []string { return globbed(t, root, "content/blobs/sha256/*") }
+	for name, damage := range map[string]func(t *testing.T){
+		"one folder": func(t *testing.T) {
+			for _, dir := range folders(t) {
+				if filepath.Base(dir) == "own" {
+					removeAll(t, filepath.Dir(filepath.Dir(dir)))
+				}
+			}
+		},
+		"all folders": func(t *testing.T) { removeAll(t, filepath.Join(root, "snapshots", "overlayfs", "snapshots")) },
+		"folders and blobs": func(t *testing.T) {
+			for _, dir := range folders(t) {
+				removeAll(t, filepath.Dir(dir))
+			}
+			for _, blob := range blobs(t) {
+				if err := os.Truncate(blob, 0); err != nil {
+					t.Fatal(err)
+				}
+			}
+		},
+		"snapshotter": func(t *testing.T) { removeAll(t, filepath.Join(root, "snapshots")) },
+		"content":     func(t *testing.T) { removeAll(t, filepath.Join(root, "content")) },
+	} {
+		for _, policy := range []string{"Always", "IfNotPresent"} {
+			t.Run(name+", "+policy, func(t *testing.T) {
+				pull(t)
+				b.Kill9(t)
+				damage(t)
+				b.Start(t)
+				pod := b.Client.RunSandbox(t, testbed.PodSpec{})
+				var c *testbed.Container
+				// A kubelet tries again and again.
+				for attempt := range 3 {
+					if policy == "Always" || !present(t) {
+						pull(t)
+					}
+					r, err := b.Client.CreateContainer(testbed.Within(t, time.Minute), &runtimeapi.CreateContainerRequest{
+						PodSandboxId: pod.ID, SandboxConfig: pod.Config, Config: b.Client.ContainerConfig(fmt.Sprint("main", attempt), image, "sleep", "3600"),
+					})
+					if err == nil {
+						c = b.Client.Container(r.GetContainerId(), "")
+						break
+					}
+					t.Logf("attempt %d: %v", attempt, err)
+				}
+				if c == nil {
+					t.Fatal("the image is not mended")
+				}
+				c.Start(t)
+				if out := c.Exec(t, "cat", "/own"); out != "of the top\n" {
+					t.Errorf("the file of the top layer is %q", out)
+				}
+				pod.Remove(t)
+			})
+		}
+	}
+	if _, err := b.Client.RemoveImage(testbed.Within(t, time.Minute), &runtimeapi.RemoveImageRequest{Image: &runtimeapi.ImageSpec{Image: image}}); err != nil {
+		t.Error(err)
+	}
+	b.NothingLeft(t, atRest)
+}
+
+func globbed(t *testing.T, root, pattern string) []string {
+	t.Helper()
+	all, err := filepath.Glob(filepath.Join(root, pattern))
+	if err != nil || len(all) == 0 {
+		t.Fatalf("nothing at %s: %v", pattern, err)
+	}
+	return all
+}
+
+func removeAll(t *testing.T, path string) {
+	t.Helper()
+	if err := os.RemoveAll(path); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -2,6 +2,7 @@ package image
 
 import (
 	"archive/tar"
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -148,7 +149,7 @@ func (a *archives) read(ctx context.Context, from io.Reader) ([]imagespec.Descri
 	}
 	defer plain.Close()
 	s := a.puller
-	counted := newTarEntries(ctx, plain)
+	counted := newTarEntries(ctx, plain, s.cfg.Limits)
 	defer counted.end()
 	desc, err := archive.ImportIndex(ctx, boundedDocuments{s.files.content, s.cfg.Limits}, counted)
 	if err != nil {
@@ -322,6 +323,11 @@ func (b boundedDocuments) ReaderAt(ctx context.Context, desc imagespec.Descripto
 		if err := checkDocument(b.limits, "document", desc); err != nil {
 			return nil, err
 		}
+		text, err := content.ReadBlob(ctx, b.Store, desc)
+		if err == nil {
+			err = elements(text)
+		}
+		return inMemory{bytes.NewReader(text)}, err
 	}
 	return b.Store.ReaderAt(ctx, desc)
 }

@@ -91,19 +91,32 @@ func checkURLs(layer imagespec.Descriptor) error {
 // elements checks of how many parts a JSON text consists, without reading it
 // into memory a second time.
 func elements(text []byte) error {
-	n, quoted := 0, false
-	for i := 0; i < len(text); i++ {
-		switch c := text[i]; {
-		case quoted && c == '\\':
-			i++
+	_, err := new(elementCount).Write(text)
+	return err
+}
+
+// elementCount is elements of a text that comes in parts.
+type elementCount struct {
+	n               int
+	quoted, escaped bool
+}
+
+// Write implements io.Writer.
+func (e *elementCount) Write(text []byte) (int, error) {
+	for _, c := range text {
+		switch {
+		case e.escaped:
+			e.escaped = false
+		case e.quoted && c == '\\':
+			e.escaped = true
 		case c == '"':
-			quoted = !quoted
-		case !quoted && (c == ',' || c == '{' || c == '['):
-			n++
+			e.quoted = !e.quoted
+		case !e.quoted && (c == ',' || c == '{' || c == '['):
+			e.n++
 		}
 	}
-	if n > maxElements {
-		return bounds.Beyond("document has %d elements; the limit is %d", n, maxElements)
+	if e.n > maxElements {
+		return 0, bounds.Beyond("document has more than %d elements", maxElements)
 	}
-	return nil
+	return len(text), nil
 }

@@ -2,6 +2,7 @@ package image
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/containerd/containerd/v2/core/mount"
@@ -30,23 +31,28 @@ func (s *Store) PrepareVolume(ctx context.Context, containerID string, img *Imag
 	return mounts, err
 }
 
-// withLayers calls f, and again once layers are there that it missed.
+// withLayers calls f, and again once layers are there that it missed. If they cannot be
+// fetched without credentials, ImageStatus asks the kubelet for a pull.
 func (s *Store) withLayers(ctx context.Context, img *Image, snapshotter string, f func() error) error {
 	err := f()
-	if !errdefs.IsNotFound(err) || !s.lacksLayers(ctx, img) {
+	if !errdefs.IsNotFound(err) && !errors.Is(err, errUnpack) || isNoSpace(err) || ctx.Err() != nil || !s.lacksLayers(ctx, img) {
 		return err
 	}
 	if err := s.fetchAgain(ctx, img, snapshotter); err != nil {
+		s.incomplete.Store(img.ID, true)
 		return fmt.Errorf("image %s is on this node without the layers that this handler needs, and they cannot be fetched; pull it by berth image pull --handler: %w", img.ID, err)
 	}
 	return f()
 }
 
-// lacksLayers says whether an image is here, and a layer of it is not.
+// lacksLayers says whether an image is here, and a part of it is not, or is damaged.
 func (s *Store) lacksLayers(ctx context.Context, img *Image) bool {
 	ctx = inNamespace(ctx)
 	if _, err := s.catalog.get(img.ID, AnyPlatform); err != nil {
 		return false
+	}
+	if !s.contentWhole(ctx, img, true) {
+		return true
 	}
 	manifest, err := s.reader.readManifest(ctx, img.manifest, checkManifest)
 	if err != nil {

@@ -241,11 +241,12 @@ func (f *files) openProxied(c Config) error {
 	return nil
 }
 
-// namedInMetadata are the snapshotters that the metadata has snapshots of.
-func (f *files) namedInMetadata() (names []string, err error) {
+// namedInMetadata are the snapshotters that the metadata has snapshots of, or the snapshots
+// of one.
+func (f *files) namedInMetadata(of ...string) (names []string, err error) {
 	err = f.bolt.View(func(tx *bolt.Tx) error {
 		b := tx.Bucket([]byte("v1"))
-		for _, step := range []string{Namespace, "snapshots"} {
+		for _, step := range append([]string{Namespace, "snapshots"}, of...) {
 			if b == nil {
 				return nil
 			}

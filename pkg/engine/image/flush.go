@@ -199,12 +199,12 @@ func (f *files) dropLost(ctx context.Context, snapshotter string, l *layers) err
 	if len(lost) == 0 {
 		return f.flusher.gone(snapshotter)
 	}
-	removed, err := l.dropUnpackedBy(ctx, lost)
+	removed, err := l.dropBuiltOn(ctx, func(info snapshots.Info) bool { return lost[info.Labels[unpackLabel]] })
 	if err != nil {
 		return fmt.Errorf("remove layers that were not flushed: %w", err)
 	}
-	if removed > 0 {
-		log.G(ctx).WithFields(log.Fields{"layers": removed, "snapshotter": snapshotter}).Warn("Removed unpacked layers that were not on disk at the last power cut; they will be unpacked again when they are needed")
+	if len(removed) > 0 {
+		log.G(ctx).WithFields(log.Fields{"layers": len(removed), "snapshotter": snapshotter}).Warn("Removed unpacked layers that were not on disk at the last power cut; they will be unpacked again when they are needed")
 		if _, err := f.db.GarbageCollect(ctx); err != nil {
 			return fmt.Errorf("remove layers that were not flushed: %w", err)
 		}
@@ -212,17 +212,18 @@ func (f *files) dropLost(ctx context.Context, snapshotter string, l *layers) err
 	return f.flusher.gone(snapshotter)
 }
 
-func (l *layers) dropUnpackedBy(ctx context.Context, lost map[string]bool) (removed int, err error) {
+// dropBuiltOn removes snapshots that are lost, with what is built on them, and returns their names.
+func (l *layers) dropBuiltOn(ctx context.Context, lost func(snapshots.Info) bool) (gone map[string]bool, err error) {
 	children := map[string][]string{}
 	var first []string
 	err = l.Walk(ctx, func(_ context.Context, info snapshots.Info) error {
 		children[info.Parent] = append(children[info.Parent], info.Name)
-		if lost[info.Labels[unpackLabel]] {
+		if lost(info) {
 			first = append(first, info.Name)
 		}
 		return nil
 	})
-	gone := map[string]bool{}
+	gone = map[string]bool{}
 	var drop func(name string) error
 	drop = func(name string) error {
 		if gone[name] {
@@ -241,5 +242,5 @@ func (l *layers) dropUnpackedBy(ctx context.Context, lost map[string]bool) (remo
 			err = drop(name)
 		}
 	}
-	return len(gone), err
+	return gone, err
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/containerd/containerd/v2/core/images"
@@ -53,6 +54,9 @@ type puller struct {
 
 	interrupted *interrupted
 	underway    underway
+	// incomplete has the IDs of images of which a container lacked something that could
+	// not be fetched: a pull is asked for until it succeeds.
+	incomplete sync.Map
 	// ahead bounds the parts of layers that are in memory before they are needed.
 	ahead *semaphore.Weighted
 }
@@ -166,6 +170,7 @@ func (s *puller) fly(ctx context.Context, p pull, cancel context.CancelCauseFunc
 			verifiers: s.cfg.Verifiers.BinDir, clean: clean, cause: context.Cause(ctx), err: err,
 		})
 	}
+	s.incomplete.Delete(img.ID)
 	log.G(ctx).WithFields(log.Fields{
 		"image": img.ID, "name": p.name.String(), "snapshotter": p.snapshotter,
 		"bytes": watched.Bytes(), "duration": time.Since(start),
@@ -208,21 +213,21 @@ func (s *puller) download(ctx context.Context, p pull, watched *registry.Progres
 	}
 	img, again, err := s.attempt(ctx, p, target, fetcher)
 	if err != nil && again {
-		log.G(ctx).WithError(err).Info("Pulling anew what an interrupted pull cannot go on with")
+		log.G(ctx).WithError(err).Info("Discarding damaged or partial content; restarting pull")
 		img, _, err = s.attempt(ctx, p, target, fetcher)
 	}
 	return img, err
 }
 
 // attempt brings in what is missing of an image, and makes it known. After an error
-// again says that the reason may be what an interrupted pull has left: any registry
-// can have sent the beginning of a layer.
+// again says that the reason may be what an interrupted pull has left, or what was damaged
+// since: any registry can have sent the beginning of a layer.
 func (s *puller) attempt(ctx context.Context, p pull, target imagespec.Descriptor, f *registry.Fetcher) (_ *Image, again bool, err error) {
 	leased, lease, resumed, err := s.interrupted.lease(ctx, p.image())
 	if err != nil {
 		return nil, false, err
 	}
-	img, err := s.bringIn(leased, p, source{target: target, fetch: remotes.FetchHandler(newSourced(s.files.content, p.name), f), expect: f.Expect}, lease)
+	img, err := s.bringIn(leased, p, source{target: target, fetch: s.fetchMissing(remotes.FetchHandler(newSourced(s.files.content, p.name), f)), expect: f.Expect}, lease)
 	if err == nil {
 		failpoint.Hit(failpoint.ImageUnpacked)
 		img, err = s.publish(ctx, p, img, target, lease)
@@ -234,8 +239,31 @@ func (s *puller) attempt(ctx context.Context, p pull, target imagespec.Descripto
 		s.interrupted.keep(context.WithoutCancel(ctx), p.image(), lease)
 		return nil, false, err
 	}
+	again = !isNoSpace(err) && !bounds.IsBeyond(err) && (resumed || s.dropDamagedOf(leased, p, target))
 	s.abandon(ctx, lease, err)
-	return nil, resumed && !isNoSpace(err) && !bounds.IsBeyond(err), err
+	return nil, again, err
+}
+
+// dropDamagedOf drops what is damaged of an image that could not be unpacked, and says
+// whether there was any.
+func (s *puller) dropDamagedOf(ctx context.Context, p pull, target imagespec.Descriptor) bool {
+	img, err := s.reader.load(ctx, target, p.platform)
+	if err != nil {
+		return false
+	}
+	whole := s.contentWhole(ctx, img, true, target)
+	lost, err := s.views.dropLost(ctx, s.files.keyOf(p.snapshotter, img.ChainID), img)
+	return err == nil && (!whole || lost > 0)
+}
+
+// fetchMissing has what is damaged fetched, too.
+func (s *puller) fetchMissing(fetch images.HandlerFunc) images.HandlerFunc {
+	return func(ctx context.Context, desc imagespec.Descriptor) ([]imagespec.Descriptor, error) {
+		if _, err := s.files.dropDamaged(ctx, desc, false); err != nil {
+			return nil, err
+		}
+		return fetch(ctx, desc)
+	}
 }
 
 // window is over how long the rate of a download is measured.
@@ -246,8 +274,9 @@ func (s *puller) window() time.Duration {
 	return s.cfg.PullProgressTimeout
 }
 
-// already returns the image if target is in the store, under this name, and
-// unpacked: a pod whose pull policy is Always then costs no disk write.
+// already returns the image if target is in the store, under this name, whole and
+// unpacked: a pod whose pull policy is Always then costs no disk write. What is damaged
+// is dropped.
 func (s *puller) already(ctx context.Context, p pull, target imagespec.Descriptor) *Image {
 	img := s.catalog.current(p.name.String(), target.Digest, p.platform)
 	if img == nil || img.usable() != nil {
@@ -256,10 +285,19 @@ func (s *puller) already(ctx context.Context, p pull, target imagespec.Descripto
 	if p.platform == AnyPlatform && img.manifest.Digest != target.Digest {
 		return nil // an index may have one that is preferred
 	}
+	if !s.contentWhole(ctx, img, false, target) {
+		return nil
+	}
 	k := s.files.keyOf(p.snapshotter, img.ChainID)
 	l := s.files.layers[k.snapshotter]
 	if l.kind.layered {
 		if s.views.table.get(k) == nil {
+			return nil
+		}
+		if !s.views.whole(ctx, k) {
+			if _, err := s.views.dropLost(ctx, k, img); err != nil {
+				log.G(ctx).WithError(err).Warn("Failed to drop lost image layers")
+			}
 			return nil
 		}
 		return img
@@ -333,10 +371,13 @@ func (s *puller) bringIn(ctx context.Context, p pull, from source, lease leases.
 	}
 	// Layers that were there before are whole too; this also finds a manifest
 	// whose layers were of types that nobody unpacks.
-	if err := s.unpacker.unpackStored(ctx, p.layers, p.snapshotter, img); err != nil {
-		return nil, err
-	}
-	return img, s.see(ctx, s.files.keyOf(p.snapshotter, img.ChainID))
+	k := s.files.keyOf(p.snapshotter, img.ChainID)
+	return img, s.views.mended(ctx, k, img, func() error {
+		if err := s.unpacker.unpackStored(ctx, p.layers, p.snapshotter, img); err != nil {
+			return err
+		}
+		return s.see(ctx, k)
+	})
 }
 
 // bringInArtifact is bringIn for what no container runs from.

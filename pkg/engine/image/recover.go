@@ -2,6 +2,7 @@ package image
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"sync"
@@ -24,7 +25,7 @@ func (s *Store) recover(ctx context.Context) error {
 			l.proxied.catchUp = func(ctx context.Context) error { return s.catchUp(ctx, name, l) }
 			asked.Go(func() { l.proxied.check(ctx, 1, proxiedStart) })
 		} else if l.broken == nil {
-			if err := s.files.dropLost(ctx, name, l); err != nil {
+			if err := errors.Join(s.files.dropForgotten(ctx, name, l), s.files.dropLost(ctx, name, l)); err != nil {
 				return fmt.Errorf("snapshotter %s: %w", name, err)
 			}
 		}

@@ -92,6 +92,9 @@ func (s *Service) ImageStatus(ctx context.Context, r *runtimeapi.ImageStatusRequ
 	if err != nil {
 		return nil, err
 	}
+	if _, incomplete := s.store.incomplete.Load(img.ID); incomplete {
+		return &runtimeapi.ImageStatusResponse{}, nil
+	}
 	resp := &runtimeapi.ImageStatusResponse{Image: criImage(img)}
 	if r.GetVerbose() {
 		if resp.Info, err = s.info(ctx, img); err != nil {

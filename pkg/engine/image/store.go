@@ -91,7 +91,11 @@ func (s *Store) Root() string { return s.cfg.Root }
 // Whole returns an image with its whole Config: of a large one only the user
 // stays in memory. errdefs.ErrFailedPrecondition if it would take too much.
 func (s *Store) Whole(ctx context.Context, img *Image) (*Image, error) {
-	return s.reader.whole(ctx, img)
+	whole, err := s.reader.whole(ctx, img)
+	if err != nil && !s.contentWhole(inNamespace(ctx), img, false) {
+		s.incomplete.Store(img.ID, true)
+	}
+	return whole, err
 }
 
 // Get finds an image by tag, short name, digest, tag and digest, id with or

@@ -3,8 +3,10 @@ package image
 import (
 	"archive/tar"
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"testing"
 	"testing/iotest"
 
@@ -30,22 +32,60 @@ func archiveOf(t testing.TB, links int, sizes ...int) []byte {
 	return b.Bytes()
 }
 
+var usual = bounds.Limits{}.Complete()
+
+// What is decoded while an archive is read has the bounds of documents from registries.
+func TestDocumentsOfArchives(t *testing.T) {
+	document := func(name, text string) []byte {
+		var b bytes.Buffer
+		w := tar.NewWriter(&b)
+		must(t, w.WriteHeader(&tar.Header{Name: name, Size: int64(len(text)), Mode: 0o600}))
+		_, err := io.WriteString(w, text)
+		must(t, errors.Join(err, w.Close()))
+		return b.Bytes()
+	}
+	long := strings.Repeat("n", 1<<19)
+	var names bytes.Buffer
+	w := tar.NewWriter(&names)
+	for range 40 {
+		must(t, w.WriteHeader(&tar.Header{Name: long, Mode: 0o600, Format: tar.FormatPAX}))
+	}
+	for name, c := range map[string]struct {
+		text   []byte
+		beyond bool
+	}{
+		"usual":            {document("manifest.json", `[{"Config":"a","RepoTags":["b,\",["],"Layers":["c"]}]`), false},
+		"elements":         {document("./manifest.json", "["+strings.Repeat(`"",`, 2*maxElements)+`""]`), true},
+		"elements, layout": {document("oci-layout", "["+strings.Repeat("0,", 2*maxElements)+"0]"), true},
+		"bytes":            {document("manifest.json", strings.Repeat(" ", int(usual.MaxManifestSize)+1)), true},
+		"another file":     {document("layer.tar", strings.Repeat(",", 2*maxElements)), false},
+		"quoted":           {document("manifest.json", `"`+strings.Repeat(`,\"`, maxElements)+`"`), false},
+		"names":            {names.Bytes(), true},
+	} {
+		for how, from := range map[string]io.Reader{"at once": bytes.NewReader(c.text), "in halves": iotest.HalfReader(bytes.NewReader(c.text))} {
+			if _, err := io.Copy(io.Discard, newTarEntries(t.Context(), from, usual)); bounds.IsBeyond(err) != c.beyond {
+				t.Errorf("%s, %s: %v", name, how, err)
+			}
+		}
+	}
+}
+
 func TestTarEntries(t *testing.T) {
 	text := archiveOf(t, 3, 0, 1, 511, 512, 513, 5000)
 	for name, from := range map[string]io.Reader{
 		"at once": bytes.NewReader(text), "byte by byte": iotest.OneByteReader(bytes.NewReader(text)), "in halves": iotest.HalfReader(bytes.NewReader(text)),
 		"with more behind": io.MultiReader(bytes.NewReader(text), bytes.NewReader(make([]byte, 100_000))),
 	} {
-		got, err := io.ReadAll(newTarEntries(t.Context(), from))
+		got, err := io.ReadAll(newTarEntries(t.Context(), from, usual))
 		if err != nil || !bytes.HasPrefix(got, text) {
 			t.Errorf("%s: %d of %d bytes, %v", name, len(got), len(text), err)
 		}
 	}
-	if _, err := io.Copy(io.Discard, newTarEntries(t.Context(), bytes.NewReader(archiveOf(t, maxArchiveEntries+1)))); !bounds.IsBeyond(err) {
+	if _, err := io.Copy(io.Discard, newTarEntries(t.Context(), bytes.NewReader(archiveOf(t, maxArchiveEntries+1)), usual)); !bounds.IsBeyond(err) {
 		t.Errorf("an archive of links: %v", err)
 	}
 	nonsense := bytes.Repeat([]byte("nonsense"), 100_000)
-	if got, err := io.ReadAll(newTarEntries(t.Context(), bytes.NewReader(nonsense))); err != nil || !bytes.Equal(got, nonsense) {
+	if got, err := io.ReadAll(newTarEntries(t.Context(), bytes.NewReader(nonsense), usual)); err != nil || !bytes.Equal(got, nonsense) {
 		t.Errorf("what is no archive: %d bytes, %v", len(got), err)
 	}
 }
@@ -56,7 +96,7 @@ func TestTarEntriesOfLargeFiles(t *testing.T) {
 	var head, end bytes.Buffer
 	must(t, tar.NewWriter(&head).WriteHeader(&tar.Header{Name: "large", Size: size, Mode: 0o600, Format: tar.FormatPAX}))
 	must(t, tar.NewWriter(&end).Close())
-	n, err := io.Copy(io.Discard, newTarEntries(t.Context(), io.MultiReader(&head, io.LimitReader(zeros{}, size>>5), &end)))
+	n, err := io.Copy(io.Discard, newTarEntries(t.Context(), io.MultiReader(&head, io.LimitReader(zeros{}, size>>5), &end), usual))
 	if err != nil || n < size>>5 {
 		t.Errorf("%d bytes, %v", n, err)
 	}

@@ -2,6 +2,7 @@ package image
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -104,6 +105,13 @@ func (t *table) use(owner string, k viewKey) (known *view, added bool) {
 	return t.known[k], !had
 }
 
+// forget is for a view that is gone, whether it is used or not.
+func (t *table) forget(k viewKey) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.known, k)
+}
+
 // unuse takes one use back.
 func (t *table) unuse(owner string, k viewKey) {
 	t.mu.Lock()
@@ -199,7 +207,7 @@ func (vs *views) hold(ctx context.Context, owner string, k viewKey, img *Image) 
 			vs.table.unuse(owner, k)
 		}
 	}
-	if v == nil || v.unread {
+	if v == nil || v.unread || !vs.whole(ctx, k) {
 		if v, err = vs.ensure(ctx, k, img); err != nil {
 			undo()
 		}
@@ -224,12 +232,14 @@ func (vs *views) withUnpacked(ctx context.Context, k viewKey, img *Image, then f
 		return err
 	}
 	l := vs.files.layers[k.snapshotter]
-	if k.chain != "" {
-		err = vs.unpacker.unpackStored(ctx, l, k.snapshotter, img)
-	}
-	if err == nil {
-		err = then(ctx, l)
-	}
+	err = vs.mended(ctx, k, img, func() error {
+		if k.chain != "" {
+			if err := vs.unpacker.unpackStored(ctx, l, k.snapshotter, img); err != nil {
+				return fmt.Errorf("%w: %w", errUnpack, err)
+			}
+		}
+		return then(ctx, l)
+	})
 	vs.files.endLease(ctx, lease)
 	if err != nil {
 		vs.work.collector.kick()
@@ -238,6 +248,9 @@ func (vs *views) withUnpacked(ctx context.Context, k viewKey, img *Image, then f
 	vs.work.counter.kick()
 	return nil
 }
+
+// errUnpack is the failure to unpack what the store has of an image.
+var errUnpack = errors.New("unpack what is stored")
 
 func (vs *views) explainUnpack(k viewKey, img *Image, err error) error {
 	if isNoSpace(err) {

@@ -1,0 +1,173 @@
+package image
+
+import (
+	"errors"
+	"io/fs"
+	"net/http"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/containerd/errdefs"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/opencontainers/go-digest"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// lowerOf are the directories of an image's layers, topmost first.
+func lowerOf(t *testing.T, s *Store, img *Image) []string {
+	t.Helper()
+	v := s.views.table.get(s.files.keyOf(s.cfg.DefaultSnapshotter, img.ChainID))
+	if v == nil {
+		t.Fatal("the image is not unpacked")
+	}
+	return v.stack.lower
+}
+
+func blobPath(s *Store, d digest.Digest) string {
+	return s.files.path("content", "blobs", d.Algorithm().String(), d.Encoded())
+}
+
+// What the disk lost under the metadata is brought again by a pull; a container gets it from
+// what is left, or from the registry.
+func TestDamagedImagesAreMended(t *testing.T) {
+	base := layer(t, file{name: "base", body: "of the base"})
+	built := build(t, v1.Config{Env: []string{"A=b"}}, base, layer(t), layer(t, file{name: "middle", body: "m"}), layer(t, file{name: "top", body: "of the top"}))
+	manifest, err := built.Manifest()
+	must(t, err)
+	target, err := built.Digest()
+	must(t, err)
+	config, whole := digest.Digest(manifest.Config.Digest.String()), digest.Digest(manifest.Layers[3].Digest.String())
+	files := map[string]string{"base": "of the base", "middle": "m", "top": "of the top"}
+	for name, c := range map[string]struct {
+		damage func(t *testing.T, s *Store, img *Image)
+		// alone: a container can have it without a registry.
+		alone bool
+	}{
+		"top folder":   {func(t *testing.T, s *Store, img *Image) { must(t, os.RemoveAll(filepath.Dir(lowerOf(t, s, img)[0]))) }, true},
+		"lower folder": {func(t *testing.T, s *Store, img *Image) { must(t, os.RemoveAll(lowerOf(t, s, img)[3])) }, true},
+		"emptied folder": {func(t *testing.T, s *Store, img *Image) {
+			must(t, os.Remove(filepath.Join(lowerOf(t, s, img)[1], "middle")))
+		}, true},
+		"snapshotter": {func(t *testing.T, s *Store, _ *Image) {
+			must(t, s.Close())
+			must(t, os.RemoveAll(s.files.path(snapshotsDir, Overlayfs)))
+		}, true},
+		"folder and blob": {func(t *testing.T, s *Store, img *Image) {
+			must(t, os.RemoveAll(lowerOf(t, s, img)[0]))
+			must(t, os.Truncate(blobPath(s, whole), 0))
+		}, false},
+		"folder and bytes": {func(t *testing.T, s *Store, img *Image) {
+			must(t, os.RemoveAll(lowerOf(t, s, img)[0]))
+			must(t, os.WriteFile(blobPath(s, whole), make([]byte, manifest.Layers[3].Size), 0o600))
+		}, false},
+		"configuration": {func(t *testing.T, s *Store, _ *Image) { must(t, os.Truncate(blobPath(s, config), 0)) }, true},
+		"manifest": {func(t *testing.T, s *Store, _ *Image) {
+			must(t, os.Remove(blobPath(s, digest.Digest(target.String()))))
+		}, true},
+		"layer blob": {func(t *testing.T, s *Store, _ *Image) { must(t, os.Remove(blobPath(s, whole))) }, true},
+	} {
+		for _, restarted := range []bool{false, true} {
+			t.Run(name+map[bool]string{true: " after a restart"}[restarted], func(t *testing.T) {
+				reg := newTestRegistry(t)
+				reg.push(t, "app:1", built)
+				damaged := func(t *testing.T) (*Store, *Image) {
+					s := openStore(t, Config{HostsDir: reg.hosts(t)})
+					img := pullImage(t, s, domain+"/app:1")
+					c.damage(t, s, img)
+					if s.files.bolt.Path() == "" {
+						return openStore(t, s.cfg), img
+					}
+					if restarted {
+						s = reopen(t, s)
+					}
+					return s, img
+				}
+				runs := func(t *testing.T, s *Store, img *Image, id string) {
+					t.Helper()
+					fs, err := s.PrepareRootfs(t.Context(), id, img, "")
+					must(t, err)
+					sameTree(t, tree(t, mounted(t, fs.Mounts)), files)
+				}
+				t.Run("pull", func(t *testing.T) {
+					s, _ := damaged(t)
+					img := pullImage(t, s, domain+"/app:1")
+					for _, d := range []digest.Digest{config, whole, digest.Digest(target.String())} {
+						if _, err := os.Stat(blobPath(s, d)); err != nil {
+							t.Errorf("after the pull: %v", err)
+						}
+					}
+					runs(t, s, img, "c1")
+					for _, dir := range lowerOf(t, s, img) {
+						if _, err := os.Stat(dir); err != nil {
+							t.Error(err)
+						}
+					}
+					// What is whole costs no write and no download.
+					reg.forgetHits()
+					before := writes(t, s)
+					pullImage(t, s, domain+"/app:1")
+					if now := writes(t, s); now != before || reg.count("GET", "/blobs/") != 0 {
+						t.Errorf("a pull of what is there wrote %d times and fetched %d blobs", now-before, reg.count("GET", "/blobs/"))
+					}
+				})
+				t.Run("container", func(t *testing.T) {
+					s, old := damaged(t)
+					img, err := s.Get(old.ID)
+					if errdefs.IsNotFound(err) {
+						return // the kubelet pulls what the start found damaged
+					}
+					must(t, err)
+					reg.setGuard(func(w http.ResponseWriter, _ *http.Request) bool {
+						http.Error(w, "{}", http.StatusUnauthorized)
+						return true
+					})
+					defer reg.setGuard(nil)
+					if c.alone {
+						runs(t, s, img, "c1")
+						return
+					}
+					if _, err := s.PrepareRootfs(t.Context(), "c1", img, ""); err == nil {
+						t.Error("there is a root filesystem without a layer")
+					}
+					ask := &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: domain + "/app:1"}}
+					if st, err := NewService(s).ImageStatus(t.Context(), ask); err != nil || st.GetImage() != nil {
+						t.Errorf("a kubelet would not pull: %v, %v", st.GetImage(), err)
+					}
+					reg.setGuard(nil)
+					runs(t, s, pullImage(t, s, domain+"/app:1"), "c1")
+					if st, err := NewService(s).ImageStatus(t.Context(), ask); err != nil || st.GetImage() == nil {
+						t.Errorf("after the pull: %v, %v", st.GetImage(), err)
+					}
+				})
+			})
+		}
+	}
+}
+
+// Other images and other snapshotters rely on the layers, too.
+func TestSharedDamagedLayersAreMended(t *testing.T) {
+	reg := newTestRegistry(t)
+	base := layer(t, file{name: "base", body: "of the base"})
+	reg.push(t, "app:1", build(t, v1.Config{}, base, layer(t, file{name: "one", body: "1"})))
+	reg.push(t, "app:2", build(t, v1.Config{}, base, layer(t, file{name: "two", body: "2"})))
+	for _, snapshotter := range []string{Overlayfs, Native} {
+		t.Run(snapshotter, func(t *testing.T) {
+			s := openStore(t, Config{HostsDir: reg.hosts(t), DefaultSnapshotter: snapshotter})
+			pullImage(t, s, domain+"/app:1")
+			dirs := snapshotDirs(t, s)
+			must(t, os.RemoveAll(dirs[0]))
+			if _, err := os.Stat(dirs[0]); !errors.Is(err, fs.ErrNotExist) {
+				t.Fatal(err)
+			}
+			second := pullImage(t, s, domain+"/app:2")
+			for id, img := range map[string]*Image{"c1": pullImage(t, s, domain+"/app:1"), "c2": second} {
+				fs, err := s.PrepareRootfs(t.Context(), id, img, "")
+				must(t, err)
+				own := map[string]map[string]string{"c1": {"one": "1"}, "c2": {"two": "2"}}[id]
+				own["base"] = "of the base"
+				sameTree(t, tree(t, mounted(t, fs.Mounts)), own)
+			}
+		})
+	}
+}

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berth-cri/berth/cmd/internal/output"
 	"github.com/berth-cri/berth/pkg/admin/client"
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
@@ -65,8 +66,8 @@ type listedImage struct {
 }
 
 // listImages lists images with how many containers each has.
-func listImages(ctx context.Context, images runtimeapi.ImageServiceClient, runtime runtimeapi.RuntimeServiceClient) ([]listedImage, error) {
-	found, err := images.ListImages(ctx, &runtimeapi.ListImagesRequest{})
+func listImages(ctx context.Context, images runtimeapi.ImageServiceClient, runtime runtimeapi.RuntimeServiceClient, which *runtimeapi.ImageFilter) ([]listedImage, error) {
+	found, err := images.ListImages(ctx, &runtimeapi.ListImagesRequest{Filter: which})
 	if err != nil {
 		return nil, err
 	}
@@ -132,7 +133,7 @@ way, whoever requested them, with their progress.`,
 				return r.print(c.OutOrStdout(), resp, func(w io.Writer) error { return pullTable(resp.GetPulls(), r.wide()).write(w) })
 			}
 			return r.cri(ctx, daemon, func(images runtimeapi.ImageServiceClient, runtime runtimeapi.RuntimeServiceClient) error {
-				all, err := listImages(ctx, images, runtime)
+				all, err := listImages(ctx, images, runtime, nil)
 				if err != nil {
 					return err
 				}
@@ -257,43 +258,58 @@ func (r *remote) imageHandlerFlag(c *cobra.Command, handler *string, usage strin
 
 func imageRemoveCommand() *cobra.Command {
 	r := &remote{timeout: callTimeout}
+	force := false
 	c := &cobra.Command{
 		Use:     "rm IMAGE...",
 		Aliases: []string{"remove"},
 		Short:   "Remove images with all their names",
-		Long: `Remove images, by name or ID, with all their names. What a container runs on stays on the
-disk until the container is removed. Pinned images are removed, too. The kubelet pulls an
-image again when a pod needs it.`,
+		Long: `Remove images, by name or ID, with all their names, which are printed. An image that a
+container has, also one that exited, needs --force; what the container runs on stays on the
+disk until it is removed. Pinned images are removed, too. The kubelet pulls an image again
+when a pod needs it.`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: r.call(func(ctx context.Context, c *cobra.Command, daemon *client.Client, args []string) error {
-			return r.cri(ctx, daemon, func(images runtimeapi.ImageServiceClient, _ runtimeapi.RuntimeServiceClient) error {
+			return r.cri(ctx, daemon, func(images runtimeapi.ImageServiceClient, runtime runtimeapi.RuntimeServiceClient) error {
 				var errs []error
 				for _, name := range args {
-					if err := removeImage(ctx, images, name); err != nil {
+					removed, err := removeImage(ctx, images, runtime, name, force)
+					if err != nil {
 						errs = append(errs, fmt.Errorf("%s: %w", name, daemon.Explain(err)))
-						continue
 					}
-					fmt.Fprintln(c.OutOrStdout(), "removed", name)
+					for _, n := range removed {
+						fmt.Fprintln(c.OutOrStdout(), "removed", n)
+					}
 				}
 				return errors.Join(errs...)
 			})
 		}),
 	}
 	r.flags(c)
+	c.Flags().BoolVar(&force, "force", false, "also remove an image that containers have")
 	return c
 }
 
-// removeImage fails for an image that is not there, which the CRI does not.
-func removeImage(ctx context.Context, images runtimeapi.ImageServiceClient, name string) error {
-	resp, err := images.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: spec(name, "")})
+// removeImage returns the names that are gone. It fails for an image that is not there, which
+// the CRI does not.
+func removeImage(ctx context.Context, images runtimeapi.ImageServiceClient, runtime runtimeapi.RuntimeServiceClient, name string, force bool) (removed []string, err error) {
+	found, err := listImages(ctx, images, runtime, &runtimeapi.ImageFilter{Image: spec(name, "")})
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if resp.GetImage() == nil {
-		return status.Error(codes.NotFound, "the image is not on this node")
+	if len(found) == 0 {
+		return nil, status.Error(codes.NotFound, "the image is not on this node")
+	}
+	for _, i := range found {
+		removed = append(append(removed, i.RepoTags...), i.RepoDigests...)
+		if i.Containers > 0 && !force {
+			return nil, status.Errorf(codes.FailedPrecondition, "%s with this image (%s); remove the pods first, or use --force", output.Count(i.Containers, "container", "containers"), strings.Join(i.names(), ", "))
+		}
 	}
 	_, err = images.RemoveImage(ctx, &runtimeapi.RemoveImageRequest{Image: spec(name, "")})
-	return err
+	if err != nil {
+		return nil, err
+	}
+	return removed, nil
 }
 
 func imagePruneCommand() *cobra.Command {
@@ -307,7 +323,7 @@ pinned. With --dry-run, only show them.`,
 		Args: cobra.NoArgs,
 		RunE: r.call(func(ctx context.Context, c *cobra.Command, daemon *client.Client, _ []string) error {
 			return r.cri(ctx, daemon, func(images runtimeapi.ImageServiceClient, runtime runtimeapi.RuntimeServiceClient) error {
-				all, err := listImages(ctx, images, runtime)
+				all, err := listImages(ctx, images, runtime, nil)
 				if err != nil {
 					return err
 				}
@@ -325,6 +341,10 @@ pinned. With --dry-run, only show them.`,
 					}
 					freed += int64(i.Size) //nolint:gosec // it is of a disk
 					fmt.Fprintln(c.OutOrStdout(), done, strings.Join(i.names(), " "))
+				}
+				if freed == 0 && len(errs) == 0 {
+					fmt.Fprintln(c.OutOrStdout(), "nothing to remove")
+					return nil
 				}
 				fmt.Fprintf(c.OutOrStdout(), "%s %s of compressed layers\n", done, size(freed))
 				return errors.Join(errs...)

@@ -13,17 +13,19 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/vbauerster/mpb/v8"
 	"github.com/vbauerster/mpb/v8/decor"
+	"google.golang.org/grpc/metadata"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/cmd/internal/output"
 	"github.com/berth-cri/berth/pkg/admin/client"
+	"github.com/berth-cri/berth/pkg/engine/image"
 	"github.com/berth-cri/berth/pkg/printable"
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
 
 func imagePullCommand() *cobra.Command {
 	r := &remote{}
-	handler, credentials, quiet := "", "", false
+	handler, credentials, quiet, plainHTTP := "", "", false, false
 	c := &cobra.Command{
 		Use:   "pull IMAGE",
 		Short: "Pull an image, and show how far it has come",
@@ -45,6 +47,9 @@ for it; the next pull resumes where it ended.`,
 				if !quiet {
 					end = showPull(ctx, c.ErrOrStderr(), daemon, args[0])
 				}
+				if plainHTTP {
+					ctx = metadata.AppendToOutgoingContext(ctx, image.PlainHTTP, "true")
+				}
 				resp, err := images.PullImage(ctx, &runtimeapi.PullImageRequest{Image: spec(args[0], handler), Auth: auth})
 				end(err == nil)
 				if err != nil {
@@ -64,6 +69,7 @@ for it; the next pull resumes where it ended.`,
 	}
 	r.imageHandlerFlag(c, &handler, "pull for pods of this handler (default: the default handler)")
 	c.Flags().StringVar(&credentials, "creds-file", "", "`path` of a file with user:password for the registry; - is standard input")
+	c.Flags().BoolVar(&plainHTTP, "plain-http", false, "ask a registry that has no hosts.toml without TLS; anyone on the way can read the credentials")
 	c.Flags().BoolVarP(&quiet, "quiet", "q", false, "print the image's ID only")
 	return c
 }

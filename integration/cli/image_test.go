@@ -2,6 +2,11 @@ package cli
 
 import (
 	"encoding/json"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -108,6 +113,10 @@ func TestImages(t *testing.T) {
 	out, _ = other.berth(t, 0, "image", "prune", "--dry-run")
 	has(t, out, "would remove", "registry.example/mine:2")
 	other.berth(t, 0, "image", "prune")
+	out, _ = other.berth(t, 0, "image", "prune", "--dry-run")
+	if strings.TrimSpace(out) != "nothing to remove" {
+		t.Errorf("with nothing to prune it says %q", out)
+	}
 	if got := other.images(t); len(got) != 0 {
 		t.Errorf("after pruning: %+v", got)
 	}
@@ -119,4 +128,71 @@ func TestImages(t *testing.T) {
 		t.Errorf("after pruning beside a container: %+v", got)
 	}
 	pod.Remove(t)
+}
+
+// A removal names all that goes, and takes nothing from a container unless it is told to.
+func TestRemovalNamesAll(t *testing.T) {
+	n := newNode(t)
+	second := n.Registry.Push(t, "cli/second:1", testbed.Busybox(t))
+	n.berth(t, 0, "image", "pull", second)
+	pod := n.Client.RunPod(t, testbed.PodSpec{Image: n.Image, Command: []string{"sleep", "3600"}})
+	_, said := n.berth(t, 1, "image", "rm", second)
+	has(t, said, "1 container", n.Image, second, "--force")
+	if all := n.images(t); len(all) != 1 || len(all[0].RepoTags) != 2 {
+		t.Fatalf("images are %+v", all)
+	}
+	out, _ := n.berth(t, 0, "image", "rm", "--force", second)
+	has(t, out, "removed "+n.Image+"\n", "removed "+second+"\n", "@sha256:")
+	if all := n.images(t); len(all) != 0 {
+		t.Errorf("images are %+v", all)
+	}
+	pod.Remove(t)
+}
+
+// What a registry answers is told in words for the command line, and one without TLS can be
+// asked all the same.
+func TestPullsFromOddRegistries(t *testing.T) {
+	n := newNode(t)
+	image := n.Registry.Push(t, "cli/plain:1", testbed.Busybox(t, testbed.WithLayer(testbed.File{Path: "own", Mode: 0o644, Body: []byte("own")})))
+	front := plainFront(t, n.Registry.Host)
+	name := front + strings.TrimPrefix(image, n.Registry.Host)
+	_, said := n.berth(t, 1, "image", "pull", name)
+	has(t, said, "answers plain HTTP", "--plain-http", "hosts.toml")
+	if strings.Contains(said, "cannot reach") {
+		t.Errorf("it says %q", said)
+	}
+	out, _ := n.berth(t, 0, "image", "pull", "--quiet", "--plain-http", name)
+	has(t, out, "sha256:")
+	// It was for that pull alone.
+	n.berth(t, 1, "image", "pull", name)
+
+	private := testbed.NewRegistry(t, testbed.RegistryOptions{Username: "user", Password: "secret"})
+	_, said = n.berth(t, 1, "image", "pull", private.Push(t, "cli/private:1", testbed.Busybox(t)))
+	has(t, said, "--creds-file")
+}
+
+// plainFront passes on to a registry, without TLS, at an address of this machine for which
+// that is not taken for granted.
+func plainFront(t *testing.T, registry string) string {
+	t.Helper()
+	addresses, err := net.InterfaceAddrs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range addresses {
+		ip, ok := a.(*net.IPNet)
+		if !ok || ip.IP.IsLoopback() || ip.IP.To4() == nil {
+			continue
+		}
+		listener, err := net.Listen("tcp", net.JoinHostPort(ip.IP.String(), "0"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		server := &httptest.Server{Listener: listener, Config: &http.Server{Handler: httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: registry})}}
+		server.Start()
+		t.Cleanup(server.Close)
+		return listener.Addr().String()
+	}
+	t.Fatal("this machine has no address but loopback")
+	return ""
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/containerd/log"
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"github.com/berth-cri/berth/pkg/atomicfile"
 	"github.com/berth-cri/berth/pkg/engine/failpoint"
 	"github.com/berth-cri/berth/pkg/engine/image/bounds"
 )
@@ -107,7 +108,7 @@ func (a *archives) bring(ctx context.Context, from io.Reader, r ImportRequest) (
 	}
 	defer func() {
 		if err != nil {
-			err = explainArchive(err)
+			err = explainArchive(err, a.puller.files.root)
 		}
 	}()
 	s := a.puller
@@ -296,15 +297,15 @@ func (a *archives) hold(ctx context.Context, img *Image) error {
 	return images.Walk(ctx, images.Handlers(hold, images.HandlerFunc(s.reader.children)), img.manifest)
 }
 
-// explainArchive says what is wrong with an archive.
-func explainArchive(err error) error {
+// explainArchive says what is wrong with an archive, or with where it is imported to.
+func explainArchive(err error, root string) error {
 	switch {
+	case isNoSpace(err):
+		return fmt.Errorf("import: no space left for images under %s (%s); remove images or enlarge the filesystem: %w", root, atomicfile.Room(root), errdefs.ErrResourceExhausted)
 	case errors.Is(err, io.ErrUnexpectedEOF):
 		return fmt.Errorf("import: the archive is not whole: %w: %w", err, errdefs.ErrInvalidArgument)
 	case errors.Is(err, tar.ErrHeader), errors.Is(err, io.EOF), strings.Contains(err.Error(), "unrecognized image format"):
 		return fmt.Errorf("import: not an archive of images in the format of OCI or Docker: %w: %w", err, errdefs.ErrInvalidArgument)
-	case isNoSpace(err):
-		return fmt.Errorf("import: no space left for images; remove images or enlarge the filesystem: %w: %w", err, errdefs.ErrResourceExhausted)
 	case bounds.IsBeyond(err), errdefs.IsInvalidArgument(err), isContextErr(err), errdefs.IsResourceExhausted(err):
 		return fmt.Errorf("import: %w", err)
 	}

@@ -38,6 +38,8 @@ type PullRequest struct {
 	Snapshotter string
 	// Platform says which image is wanted of those that the name may stand for.
 	Platform Platform
+	// PlainHTTP asks the registry without TLS, unless its hosts.toml has another way.
+	PlainHTTP bool
 }
 
 // puller brings images into a store.
@@ -117,6 +119,7 @@ type pull struct {
 	layers      *layers
 	snapshotter string
 	platform    Platform
+	plainHTTP   bool
 }
 
 func (s *puller) plan(r PullRequest) (pull, error) {
@@ -132,13 +135,13 @@ func (s *puller) plan(r PullRequest) (pull, error) {
 	if err != nil {
 		return pull{}, fmt.Errorf("pull %s: %w", name, err)
 	}
-	return pull{name: name, creds: creds, layers: l, snapshotter: snapshotter, platform: r.Platform}, nil
+	return pull{name: name, creds: creds, layers: l, snapshotter: snapshotter, platform: r.Platform, plainHTTP: r.PlainHTTP}, nil
 }
 
 // key is equal for pulls that may share a download. It holds no secret.
 func (p pull) key() string {
 	h := sha256.New()
-	fmt.Fprintf(h, "%q %q %q", p.name, p.snapshotter, p.platform)
+	fmt.Fprintf(h, "%q %q %q %t", p.name, p.snapshotter, p.platform, p.plainHTTP)
 	fmt.Fprintf(h, " %q", p.creds.Key())
 	return hex.EncodeToString(h.Sum(nil))
 }
@@ -190,7 +193,7 @@ func stepFields(ctx context.Context) log.Fields {
 func (s *puller) download(ctx context.Context, p pull, watched *registry.Progress) (*Image, error) {
 	from := registry.New(ctx, registry.Options{
 		HostsDir: s.cfg.HostsDir, Credentials: p.creds, Limits: s.cfg.Limits, Window: s.window(), Progress: watched,
-		Connections: s.unpacker.downloads, Ahead: s.ahead,
+		Connections: s.unpacker.downloads, Ahead: s.ahead, PlainHTTP: p.plainHTTP,
 	})
 	defer from.Close()
 	resolving, end := step.Begin(ctx, step.Resolve)

@@ -17,6 +17,7 @@ import (
 	remoteerrors "github.com/containerd/containerd/v2/core/remotes/errors"
 	"github.com/containerd/errdefs"
 
+	"github.com/berth-cri/berth/pkg/atomicfile"
 	"github.com/berth-cri/berth/pkg/engine/image/bounds"
 	"github.com/berth-cri/berth/pkg/engine/image/registry"
 	"github.com/berth-cri/berth/pkg/engine/image/trusted"
@@ -79,6 +80,9 @@ type pullFailure struct {
 // explainPull turns the error of a pull into one for the caller.
 func explainPull(f pullFailure) error {
 	text, class := f.judge()
+	if errdefs.IsResourceExhausted(class) { // the text has it all
+		return &pullError{class: class, text: f.clean.Text(text)}
+	}
 	// What is above it would take the room of the command that mends it.
 	if refused, is := errors.AsType[*trusted.Error](f.err); is {
 		f.err = refused
@@ -112,11 +116,11 @@ func (f pullFailure) judge() (text string, class error) {
 	case isLocked(f.err):
 		return fmt.Sprintf("pull %s: the image is encrypted: %s", f.ref, keysAdvice(f.err)), errdefs.ErrFailedPrecondition
 	case isNoSpace(f.err):
-		return fmt.Sprintf("pull %s: no space left for images under %s; remove images or enlarge the filesystem", f.ref, f.root), errdefs.ErrResourceExhausted
+		return fmt.Sprintf("pull %s: no space left for images under %s (%s); remove images or enlarge the filesystem", f.ref, f.root, atomicfile.Room(f.root)), errdefs.ErrResourceExhausted
 	case isCertificate(f.err):
 		return fmt.Sprintf("pull %s: registry %s has a certificate that this node does not trust; %s with ca = \"<file>\"", f.ref, f.host, f.hostsAdvice()), errdefs.ErrFailedPrecondition
 	case isDenied(f.err) || (hasStatus && isAuthStatus(status.StatusCode)):
-		return fmt.Sprintf("pull %s: registry %s denies access; check that the image exists and that the pod's imagePullSecrets are right", f.ref, f.host), errdefs.ErrPermissionDenied
+		return fmt.Sprintf("pull %s: registry %s denies access; check that the image exists, and the credentials (a pod's imagePullSecrets; --creds-file of berth image pull)", f.ref, f.host), errdefs.ErrPermissionDenied
 	case hasStatus && status.StatusCode == http.StatusTooManyRequests:
 		return fmt.Sprintf("pull %s: registry %s limits the rate of pulls; wait, or use a mirror or an account", f.ref, f.host), errdefs.ErrUnavailable
 	case isOfOtherPlatform(f.err):
@@ -124,6 +128,8 @@ func (f pullFailure) judge() (text string, class error) {
 		return fmt.Sprintf("pull %s: %s", f.ref, unfit.advice()), errdefs.ErrNotFound
 	case hasStatus && status.StatusCode >= 500:
 		return fmt.Sprintf("%s: pull %s: registry %s failed", registryUnavailable, f.ref, f.host), errdefs.ErrUnknown
+	case errors.Is(f.err, http.ErrSchemeMismatch):
+		return fmt.Sprintf("pull %s: registry %s answers plain HTTP, not TLS; %s with server = \"http://%s\" if the network is trusted, or pull it once by berth image pull --plain-http", f.ref, f.host, f.hostsAdvice(), f.host), errdefs.ErrFailedPrecondition
 	case isUnknownHost(f.err):
 		return fmt.Sprintf("%s: pull %s: the name of registry %s does not resolve; check the image name and the node's DNS, or %s with a mirror", registryUnavailable, f.ref, f.host, f.hostsAdvice()), errdefs.ErrUnknown
 	case isNetwork(f.err):

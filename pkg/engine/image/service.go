@@ -13,6 +13,7 @@ import (
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/pkg/engine/chunk"
@@ -146,12 +147,17 @@ func (s *Service) artifactInfo(ctx context.Context, img *Image) (map[string]stri
 	return map[string]string{"info": string(b)}, err
 }
 
+// PlainHTTP is the gRPC header of a PullImage that PullRequest.PlainHTTP is meant by.
+const PlainHTTP = "berth-plain-http"
+
 // PullImage pulls and unpacks an image for the call's handler.
 func (s *Service) PullImage(ctx context.Context, r *runtimeapi.PullImageRequest) (*runtimeapi.PullImageResponse, error) {
 	if err := validate.PullImage(r); err != nil {
 		return nil, err
 	}
 	req := PullRequest{Ref: r.GetImage().GetImage(), Auth: r.GetAuth()}
+	// No kubelet sends it: what it sends of a pod is in the request.
+	req.PlainHTTP = len(metadata.ValueFromIncomingContext(ctx, PlainHTTP)) > 0
 	if d := handler.DefinitionFrom(ctx); d != nil {
 		req.Snapshotter, req.Platform = d.Snapshotter, PlatformOf(d)
 	}

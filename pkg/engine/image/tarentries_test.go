@@ -108,7 +108,7 @@ type panickingReader struct{}
 func (panickingReader) Read([]byte) (int, error) { panic("while it is read") }
 
 func TestTarEntriesThatPanic(t *testing.T) {
-	if err := countEntries(t.Context(), panickingReader{}); !errdefs.IsInternal(err) {
+	if err := countEntries(t.Context(), panickingReader{}, usual); !errdefs.IsInternal(err) {
 		t.Errorf("got %v", err)
 	}
 }

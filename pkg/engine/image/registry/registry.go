@@ -32,8 +32,8 @@ type Client struct {
 	transports []*http.Transport
 }
 
-// Options say how a registry is asked. All fields but HostsDir and Credentials are
-// required.
+// Options say how a registry is asked. All fields but HostsDir, Credentials and PlainHTTP
+// are required.
 type Options struct {
 	// HostsDir has the hosts.toml files of registries below it; empty is none.
 	HostsDir string
@@ -47,6 +47,8 @@ type Options struct {
 	Progress *Progress
 	// Connections is how many may fetch parts of large layers at the same time.
 	Connections int
+	// PlainHTTP is for registries without TLS that have no hosts.toml.
+	PlainHTTP bool
 	// Ahead bounds how many parts, of PartSize bytes each, all pulls may have in memory.
 	Ahead *semaphore.Weighted
 }
@@ -59,6 +61,9 @@ func New(ctx context.Context, o Options) *Client {
 			r.adopt(c)
 			return nil
 		},
+	}
+	if o.PlainHTTP {
+		options.DefaultScheme = "http"
 	}
 	if o.HostsDir != "" {
 		options.HostDir = config.HostDirFromRoot(o.HostsDir)

@@ -10,6 +10,8 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -418,6 +420,55 @@ func TestManyHostileImages(t *testing.T) {
 			}
 			growth := memory(t, pid, "VmHWM") - before
 			t.Logf("growth %d MiB, %.1f s", growth>>20, took.Seconds())
+			if growth > maxGrowth {
+				t.Errorf("the daemon grew by %d MiB", growth>>20)
+			}
+		})
+	}
+}
+
+// TestHostileArchives imports small archives that take a lot of memory to decode.
+func TestHostileArchives(t *testing.T) {
+	tags := "[{\"Config\":\"config.json\",\"RepoTags\":[" + strings.Repeat(`"a.b/c:1",`, 200_000) + `"a.b/c:2"],"Layers":[]}]`
+	for name, files := range map[string][][2]string{
+		"tags":    {{"config.json", `{"architecture":"amd64","os":"linux"}`}, {"manifest.json", tags}},
+		"layers":  {{"manifest.json", "[" + strings.Repeat(`{},`, 1<<20) + "{}]"}},
+		"history": {{"config.json", `{"os":"linux","history":[` + strings.Repeat(`{},`, 1<<20) + "{}]}"}, {"manifest.json", `[{"Config":"config.json","RepoTags":["a.b/c:1"],"Layers":[]}]`}},
+		"index":   {{"oci-layout", `{"imageLayoutVersion":"1.0.0"}`}, {"index.json", `{"schemaVersion":2,"manifests":[` + strings.Repeat(`{},`, 1<<20) + "{}]}"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBed(t, testbed.Options{})
+			b.Client.Pull(t, "", b.Image)
+			path := filepath.Join(t.TempDir(), "archive.tar")
+			f, err := os.Create(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			w := tar.NewWriter(f)
+			for _, file := range files {
+				if err := w.WriteHeader(&tar.Header{Name: file[0], Size: int64(len(file[1])), Mode: 0o600}); err != nil {
+					t.Fatal(err)
+				}
+				if _, err := io.WriteString(w, file[1]); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := errors.Join(w.Close(), f.Close()); err != nil {
+				t.Fatal(err)
+			}
+			pid := b.PID()
+			before := memory(t, pid, "VmRSS")
+			if err := os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", pid), []byte("5"), 0); err != nil {
+				t.Fatal(err)
+			}
+			cmd := exec.CommandContext(testbed.Within(t, time.Minute), filepath.Join(b.Bin, "berth"), "image", "import", path)
+			cmd.Env = append(os.Environ(), "BERTH_ADMIN_SOCKET="+filepath.Join(filepath.Dir(b.Socket), "admin.sock"))
+			out, err := cmd.CombinedOutput()
+			if exit, ok := errors.AsType[*exec.ExitError](err); !ok || exit.ExitCode() != 2 || !strings.Contains(string(out), "elements") {
+				t.Errorf("import: %v\n%s", err, out)
+			}
+			growth := memory(t, pid, "VmHWM") - before
+			t.Logf("growth %d MiB", growth>>20)
 			if growth > maxGrowth {
 				t.Errorf("the daemon grew by %d MiB", growth>>20)
 			}

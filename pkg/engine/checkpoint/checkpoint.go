@@ -46,9 +46,6 @@ func Open(path string) (*Dir, error) {
 // Images is the directory for CRIU's images.
 func (d *Dir) Images() string { return filepath.Join(d.Path, metadata.CheckpointDirectory) }
 
-// DumpLog is where CRIU logs, if its work directory is Path.
-func (d *Dir) DumpLog() string { return filepath.Join(d.Path, metadata.DumpLogFile) }
-
 // Describe writes what is known of the container: its spec as JSON, and status,
 // which is encoded as JSON.
 func (d *Dir) Describe(config metadata.ContainerConfig, spec []byte, status any) error {

@@ -3,7 +3,6 @@ package image
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"io/fs"
 	"os"
@@ -68,98 +67,60 @@ func isWhole(path string, of digest.Digest, size int64, read bool) bool {
 // contentWhole drops the damaged content of an image, and says whether there was none. The
 // content of layers need not be there.
 func (s *puller) contentWhole(ctx context.Context, img *Image, thorough bool, also ...imagespec.Descriptor) bool {
-	whole := func(desc imagespec.Descriptor) bool {
-		dropped, err := s.files.dropDamaged(ctx, desc, thorough)
-		return err == nil && !dropped
-	}
 	all := true
-	for _, desc := range append(also, img.manifest) {
-		all = whole(desc) && all
+	check := func(descs ...imagespec.Descriptor) {
+		for _, desc := range descs {
+			dropped, err := s.files.dropDamaged(ctx, desc, thorough)
+			all = all && err == nil && !dropped
+		}
 	}
+	check(append(also, img.manifest)...)
 	manifest, err := s.reader.readManifest(ctx, img.manifest, checkManifest)
 	if err != nil {
 		return false
 	}
-	for _, desc := range append(manifest.Layers, manifest.Config) {
-		all = whole(desc) && all
-	}
+	check(append(manifest.Layers, manifest.Config)...)
 	_, err = s.files.content.Info(ctx, manifest.Config.Digest)
 	return all && err == nil
 }
 
 // whole says whether the layers of a view are on disk.
-func (vs *views) whole(ctx context.Context, k viewKey) bool {
+func (vs *views) whole(k viewKey) bool {
 	v := vs.table.get(k)
-	return v == nil || vs.files.layers[k.snapshotter].hold(ctx, k.chain.String(), v.stack.lower)
+	return v == nil || allThere(v.stack.lower)
 }
 
-// hold says whether the directories of a layer and those below it, topmost first, are
-// there, and hold something if they ever did.
-func (l *layers) hold(ctx context.Context, chain string, dirs []string) bool {
-	at := 0
-	for i, dir := range dirs {
-		empty, err := isEmpty(dir)
-		if err != nil {
-			return false
-		}
-		if !empty || l.kind.seal != nil || chain == "" {
-			continue
-		}
-		for ; at < i; at++ {
-			info, err := l.Stat(ctx, chain)
-			if err != nil {
-				return false
-			}
-			chain = info.Parent
-		}
-		if used, err := l.Usage(ctx, chain); err != nil || used.Inodes > 1 {
-			return false
-		}
-	}
-	return true
-}
-
-func isEmpty(dir string) (bool, error) {
-	d, err := os.Open(dir) //nolint:gosec // the store's own
-	if err != nil {
-		return false, err
-	}
-	defer d.Close()
-	_, err = d.Readdirnames(1)
-	if errors.Is(err, io.EOF) {
-		return true, nil
-	}
-	return false, err
+func allThere(dirs []string) bool {
+	return !slices.ContainsFunc(dirs, func(dir string) bool {
+		_, err := os.Stat(dir)
+		return err != nil
+	})
 }
 
 // mended calls f, which unpacks, and once more if layers were lost that it relied on.
 func (vs *views) mended(ctx context.Context, k viewKey, img *Image, f func() error) error {
 	err := f()
-	if err == nil && vs.whole(ctx, k) || err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err == nil && vs.whole(k) || err != nil && !errors.Is(err, fs.ErrNotExist) || !vs.dropLost(ctx, k, img) {
 		return err
-	}
-	dropped, failed := vs.dropLost(ctx, k, img)
-	if dropped == 0 {
-		return errors.Join(err, failed)
 	}
 	return f()
 }
 
 // dropLost removes the layers of an image that are not on disk, with what is built on
-// them. Containers that run keep what is mounted.
-func (vs *views) dropLost(ctx context.Context, k viewKey, img *Image) (int, error) {
+// them, and says whether there are any. Those of other programs are theirs to check.
+func (vs *views) dropLost(ctx context.Context, k viewKey, img *Image) bool {
 	l := vs.files.layers[k.snapshotter]
 	if l.proxied != nil {
-		return 0, nil
+		return false
 	}
-	chains, err := vs.unpacker.reader.chainsOf(ctx, img)
-	if err != nil {
-		return 0, err
+	chains := []digest.Digest{img.ChainID}
+	if config, err := vs.unpacker.reader.config(ctx, img); err == nil {
+		chains = append(chains, identity.ChainIDs(config.RootFS.DiffIDs)...)
 	}
 	lost := map[string]bool{}
 	for _, chain := range chains {
 		dirs, err := l.stackOf(ctx, chain.String())
-		lost[chain.String()] = errors.Is(err, fs.ErrNotExist) || err == nil && !l.hold(ctx, chain.String(), dirs[:1])
+		lost[chain.String()] = errors.Is(err, fs.ErrNotExist) || err == nil && !allThere(dirs[:1])
 	}
 	gone, err := l.dropBuiltOn(ctx, func(info snapshots.Info) bool { return lost[info.Name] })
 	for name := range gone {
@@ -167,14 +128,11 @@ func (vs *views) dropLost(ctx context.Context, k viewKey, img *Image) (int, erro
 			vs.table.forget(viewKey{snapshotter: k.snapshotter, chain: chainOfView(name)})
 		}
 	}
-	if err != nil {
-		return 0, fmt.Errorf("remove damaged layers of image %s: %w", img.ID, err)
-	}
-	if len(gone) > 0 {
-		log.G(ctx).WithFields(log.Fields{"image": img.ID, "snapshotter": k.snapshotter, "snapshots": len(gone)}).Warn("Unpacking lost image layers again")
+	if len(gone) > 0 || err != nil {
+		log.G(ctx).WithError(err).WithFields(log.Fields{"image": img.ID, "snapshotter": k.snapshotter, "snapshots": len(gone)}).Warn("Removed lost image layers; they will be unpacked again")
 		vs.work.collector.kick()
 	}
-	return len(gone), nil
+	return len(gone) > 0
 }
 
 // dropForgotten removes the snapshots that the metadata has and the snapshotter does not:
@@ -194,21 +152,4 @@ func (f *files) dropForgotten(ctx context.Context, snapshotter string, l *layers
 		forgotten = slices.DeleteFunc(forgotten, func(name string) bool { return l.Remove(ctx, name) == nil })
 	}
 	return err
-}
-
-// chainsOf are the layers that an image is unpacked into, the lowest first.
-func (r *reader) chainsOf(ctx context.Context, img *Image) ([]digest.Digest, error) {
-	if img.ArtifactType != "" {
-		return []digest.Digest{img.ChainID}, nil
-	}
-	manifest, err := r.readManifest(ctx, img.manifest, checkManifest)
-	if err != nil {
-		return nil, err
-	}
-	var root []digest.Digest
-	err = r.readConfig(ctx, manifest, func(config imagespec.Image) error {
-		root, err = rootDiffIDs(manifest, config.Platform, config.RootFS.DiffIDs)
-		return err
-	})
-	return identity.ChainIDs(append([]digest.Digest(nil), root...)), err
 }

@@ -46,9 +46,6 @@ func TestDamagedImagesAreMended(t *testing.T) {
 	}{
 		"top folder":   {func(t *testing.T, s *Store, img *Image) { must(t, os.RemoveAll(filepath.Dir(lowerOf(t, s, img)[0]))) }, true},
 		"lower folder": {func(t *testing.T, s *Store, img *Image) { must(t, os.RemoveAll(lowerOf(t, s, img)[3])) }, true},
-		"emptied folder": {func(t *testing.T, s *Store, img *Image) {
-			must(t, os.Remove(filepath.Join(lowerOf(t, s, img)[1], "middle")))
-		}, true},
 		"snapshotter": {func(t *testing.T, s *Store, _ *Image) {
 			must(t, s.Close())
 			must(t, os.RemoveAll(s.files.path(snapshotsDir, Overlayfs)))

@@ -230,7 +230,7 @@ func (s *puller) attempt(ctx context.Context, p pull, target imagespec.Descripto
 	if err != nil {
 		return nil, false, err
 	}
-	img, err := s.bringIn(leased, p, source{target: target, fetch: s.fetchMissing(remotes.FetchHandler(newSourced(s.files.content, p.name), f)), expect: f.Expect}, lease)
+	img, err := s.bringIn(leased, p, source{target: target, fetch: images.Handlers(images.HandlerFunc(s.dropDamaged), remotes.FetchHandler(newSourced(s.files.content, p.name), f)), expect: f.Expect}, lease)
 	if err == nil {
 		failpoint.Hit(failpoint.ImageUnpacked)
 		img, err = s.publish(ctx, p, img, target, lease)
@@ -255,18 +255,13 @@ func (s *puller) dropDamagedOf(ctx context.Context, p pull, target imagespec.Des
 		return false
 	}
 	whole := s.contentWhole(ctx, img, true, target)
-	lost, err := s.views.dropLost(ctx, s.files.keyOf(p.snapshotter, img.ChainID), img)
-	return err == nil && (!whole || lost > 0)
+	return s.views.dropLost(ctx, s.files.keyOf(p.snapshotter, img.ChainID), img) || !whole
 }
 
-// fetchMissing has what is damaged fetched, too.
-func (s *puller) fetchMissing(fetch images.HandlerFunc) images.HandlerFunc {
-	return func(ctx context.Context, desc imagespec.Descriptor) ([]imagespec.Descriptor, error) {
-		if _, err := s.files.dropDamaged(ctx, desc, false); err != nil {
-			return nil, err
-		}
-		return fetch(ctx, desc)
-	}
+// dropDamaged has what is damaged fetched, too.
+func (s *puller) dropDamaged(ctx context.Context, desc imagespec.Descriptor) ([]imagespec.Descriptor, error) {
+	_, err := s.files.dropDamaged(ctx, desc, false)
+	return nil, err
 }
 
 // window is over how long the rate of a download is measured.
@@ -297,10 +292,8 @@ func (s *puller) already(ctx context.Context, p pull, target imagespec.Descripto
 		if s.views.table.get(k) == nil {
 			return nil
 		}
-		if !s.views.whole(ctx, k) {
-			if _, err := s.views.dropLost(ctx, k, img); err != nil {
-				log.G(ctx).WithError(err).Warn("Failed to drop lost image layers")
-			}
+		if !s.views.whole(k) {
+			s.views.dropLost(ctx, k, img)
 			return nil
 		}
 		return img

@@ -2,6 +2,7 @@ package image
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -357,4 +358,28 @@ func BenchmarkRootfs(b *testing.B) {
 			}
 		})
 	}
+}
+
+// RootfsOf returns the root filesystem that PrepareRootfs made, so that it can be mounted again, also when the image is gone since.
+// errdefs.ErrNotFound when there is none.
+func (m *rootfses) RootfsOf(ctx context.Context, u Use) (*Rootfs, error) {
+	ctx = inNamespace(ctx)
+	l, name, err := m.files.layersFor(u.Owner, u.Snapshotter)
+	if err != nil {
+		return nil, err
+	}
+	if !l.kind.layered {
+		mounts, err := l.Mounts(ctx, rootfsPrefix+u.Owner)
+		if err != nil {
+			return nil, fmt.Errorf("root filesystem of container %s: %w", u.Owner, err)
+		}
+		return &Rootfs{Mounts: mounts, Snapshotter: name}, nil
+	}
+	dir := m.files.rootfsPath(name, u.Owner)
+	v := m.views.table.get(viewKey{snapshotter: name, chain: u.ChainID})
+	if _, err := os.Stat(filepath.Join(dir, "work")); err != nil || v == nil {
+		return nil, fmt.Errorf("container %s has no root filesystem: %w", u.Owner, errdefs.ErrNotFound)
+	}
+	forgetVolatile(dir)
+	return m.stacked(v, name, dir), nil
 }

@@ -207,7 +207,7 @@ func (vs *views) hold(ctx context.Context, owner string, k viewKey, img *Image) 
 			vs.table.unuse(owner, k)
 		}
 	}
-	if v == nil || v.unread || !vs.whole(ctx, k) {
+	if v == nil || v.unread || !vs.whole(k) {
 		if v, err = vs.ensure(ctx, k, img); err != nil {
 			undo()
 		}

@@ -116,7 +116,7 @@ func (e *elementCount) Write(text []byte) (int, error) {
 		}
 	}
 	if e.n > maxElements {
-		return 0, bounds.Beyond("document has more than %d elements", maxElements)
+		return 0, bounds.Beyond("document has %d elements or more; the limit is %d", e.n, maxElements)
 	}
 	return len(text), nil
 }

@@ -11,7 +11,6 @@ import (
 	"os"
 
 	"github.com/berth-cri/berth/cmd/internal/output"
-	"github.com/berth-cri/berth/pkg/printable"
 )
 
 // Exit codes.
@@ -48,7 +47,7 @@ func report(err error, stderr io.Writer) int {
 		coded = &codedError{exitFailure, err}
 	}
 	if coded.error != nil {
-		fmt.Fprintln(stderr, "berth:", printable.Error(err))
+		fmt.Fprintln(stderr, "berth:", err)
 	}
 	return coded.code
 }

@@ -158,7 +158,7 @@ func (b *bed) badContainers(t *testing.T) {
 	}{
 		"no config":      {pod.ID, nil, codes.InvalidArgument, "config"},
 		"no sandbox":     {absent, b.Client.ContainerConfig("main", b.Image), codes.NotFound, "sandbox"},
-		"empty sandbox":  {"", b.Client.ContainerConfig("main", b.Image), codes.InvalidArgument, "id"},
+		"empty sandbox":  {"", b.Client.ContainerConfig("main", b.Image), codes.InvalidArgument, "the sandbox ID is empty"},
 		"sandbox a path": {"../" + pod.ID, b.Client.ContainerConfig("main", b.Image), codes.NotFound, "does not exist"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -23,4 +23,7 @@ func TestARefusalIsSaidOnce(t *testing.T) {
 	if text := status.Convert(err).Message(); strings.Count(text, `handler "gvisor"`) != 1 || strings.Contains(text, "precondition") {
 		t.Errorf("the text is %s", text)
 	}
+	// What is missing is in words, not by its class alone.
+	_, err = b.Client.PullImage(testbed.Within(t, time.Minute), &runtimeapi.PullImageRequest{Image: &runtimeapi.ImageSpec{Image: strings.Replace(b.Image, "busybox:1", "absent:1", 1)}})
+	testbed.Refused(t, err, codes.NotFound, "does not have the image")
 }

@@ -158,7 +158,7 @@ spec:
   containers: [{name: main, image: %q}]
 `, absent))
 	event := n.WaitEvent(t, "absent", "Failed", absent)
-	if !strings.Contains(event, "not found") {
+	if !strings.Contains(event, "does not have the image") {
 		t.Errorf("the event does not say why: %s", event)
 	}
 	n.WaitPod(t, "absent", func(pod *corev1.Pod) error {

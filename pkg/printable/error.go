@@ -16,14 +16,17 @@ func Error(err error) string {
 		return answer.GRPCStatus().Message()
 	}
 	text := err.Error()
+	var classes []string // after the others, whose own classes stand in the text as well
 	for _, inner := range wrapped(err) {
 		was, is := inner.Error(), Error(inner)
-		switch at := strings.LastIndex(text, was); {
-		case isClass(inner):
-			text = without(text, was)
-		case is != was && at >= 0:
+		if isClass(inner) {
+			classes = append(classes, was)
+		} else if at := strings.LastIndex(text, was); is != was && at >= 0 {
 			text = text[:at] + is + text[at+len(was):]
 		}
+	}
+	for _, class := range classes {
+		text = without(text, class)
 	}
 	return text
 }
@@ -45,13 +48,14 @@ func isClass(err error) bool {
 	return errdefs.Resolve(err) == err && !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) //nolint:errorlint // the sentinel alone
 }
 
-// without takes a class off a text: from its end, where layers may have repeated it, or
-// else from its first place.
+// without takes a class off a text once: what stands before it may be a library's only
+// word for the cause. On a line of its own it repeats what a shim has added.
 func without(text, class string) string {
-	for _, separator := range []string{": ", "\n"} {
-		if cut, ok := strings.CutSuffix(text, separator+class); ok {
-			return without(cut, class)
-		}
+	if cut, ok := strings.CutSuffix(text, "\n"+class); ok {
+		return strings.TrimSuffix(cut, ": "+class)
+	}
+	if cut, ok := strings.CutSuffix(text, ": "+class); ok {
+		return cut
 	}
 	if cut, ok := strings.CutPrefix(text, class+": "); ok {
 		return cut

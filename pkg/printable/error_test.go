@@ -52,6 +52,7 @@ func TestErrorKeepsWhatIsNoClass(t *testing.T) {
 	for want, err := range map[string]error{
 		"a: context deadline exceeded": fmt.Errorf("a: %w", context.DeadlineExceeded),
 		"a: not found":                 errors.New("a: not found"),
+		"pull a: a: not found":         fmt.Errorf("pull a: %s: %w", "a: not found", errdefs.ErrNotFound), // a registry's word
 		"the disk is full":             errdefs.ErrUnavailable.WithMessage("the disk is full"),
 		"b: no room":                   fmt.Errorf("b: %w", status.Error(codes.Aborted, "no room")),
 	} {

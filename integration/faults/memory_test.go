@@ -58,7 +58,7 @@ func TestMemoryLimitTooSmallForGVisor(t *testing.T) {
 		// The limit of a pod can be lowered while it runs; from here on there is next to nothing left.
 		testbed.LimitMemory(t, parent, memoryUsage(t, parent)+64<<10)
 		_, err = b.Client.StartContainer(testbed.Within(t, time.Minute), &runtimeapi.StartContainerRequest{ContainerId: c.GetContainerId()})
-		names(t, err, codes.Unknown, "the pod ran into its memory limit", "raise the memory limits")
+		names(t, err, codes.Unknown, "the pod ran into its memory limit", "24Mi", "raise the memory limits")
 		p.Remove(t)
 	})
 	b.NothingLeft(t, atRest)

@@ -45,6 +45,8 @@ func showHandler(w io.Writer, resp *adminv1.GetHandlerResponse, wide bool) error
 		{"name", h.GetName() + map[bool]string{true: " (default)"}[h.GetIsDefault()]},
 		{"state", stateWord(h.GetState())},
 		{"reason", h.GetReason()},
+		{"state since", sinceLine(h)},
+		{"starts", startsLine(h.GetStarts())},
 		{"runtime", runtimeOf(h)},
 		{"binary", binaryLine(resp.GetBinary())},
 		{"probed", probedLine(h)},
@@ -74,6 +76,27 @@ func settingTable(settings []*adminv1.Setting, wide bool) *table {
 		t.add(s.GetKey(), s.GetValue(), s.GetOrigin())
 	}
 	return t
+}
+
+// sinceLine is since when, and by whom, a handler is in its state.
+func sinceLine(h *adminv1.Handler) string {
+	line := ago(h.GetStateSince().AsTime())
+	if h.GetStateBy() != "" {
+		line += ", by " + h.GetStateBy()
+	}
+	return line
+}
+
+// startsLine is how the last starts of a handler ended; empty before the first.
+func startsLine(s *adminv1.Starts) string {
+	if s.GetRecent() == 0 {
+		return ""
+	}
+	line := fmt.Sprintf("%d of the last %d failed, %d in a row", s.GetFailed(), s.GetRecent(), s.GetInARow())
+	if s.GetError() != "" {
+		line += "; the last " + ago(s.GetFailedAt().AsTime()) + ": " + s.GetError()
+	}
+	return line
 }
 
 func binaryLine(b *adminv1.Binary) string {

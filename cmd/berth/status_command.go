@@ -75,6 +75,9 @@ func showStatus(w io.Writer, s *adminv1.GetStatusResponse) error {
 	fmt.Fprintf(w, "serves %s\n", s.GetCriSocket())
 	fmt.Fprintf(w, "generation %d (%s), read %s\n", s.GetGeneration(), short(s.GetDigest()), ago(s.GetReloadedAt().AsTime()))
 	fmt.Fprintf(w, "%d of %d handlers accept pods, %s\n", s.GetHandlersReady(), s.GetHandlers(), output.Pods(s.GetPods()))
+	for _, h := range s.GetNotAccepting() {
+		fmt.Fprintln(w, notAccepting(h))
+	}
 	if k := s.GetPodCheckpoints(); k.GetCount() > 0 || k.GetDamaged() > 0 {
 		fmt.Fprintln(w, keptCheckpoints(k))
 	}
@@ -88,6 +91,19 @@ func showStatus(w io.Writer, s *adminv1.GetStatusResponse) error {
 		fmt.Fprintf(w, "needs a restart: %s\n", line)
 	}
 	return nil
+}
+
+// notAccepting is the line of a handler that accepts no pods. Why one is not ready is in
+// the degraded lines. Pure, but for the time.
+func notAccepting(h *adminv1.Handler) string {
+	line := fmt.Sprintf("  %s is %s for %s", h.GetName(), stateWord(h.GetState()), age(time.Since(h.GetStateSince().AsTime())))
+	if h.GetStateBy() != "" {
+		line += ", by " + h.GetStateBy()
+	}
+	if h.GetState() == adminv1.State_STATE_NOT_READY {
+		return line
+	}
+	return line + ": " + h.GetReason()
 }
 
 // keptCheckpoints says in a line what the daemon keeps. Pure, but for the time.

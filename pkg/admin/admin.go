@@ -32,9 +32,9 @@ type Lifecycle interface {
 	Watch(ctx context.Context) <-chan lifecycle.Event
 	Reload(ctx context.Context, t lifecycle.Trigger) (lifecycle.Outcome, error)
 	Request(t lifecycle.Trigger)
-	Cordon(ctx context.Context, name, reason string) error
+	Cordon(ctx context.Context, name, reason, by string) error
 	Uncordon(ctx context.Context, name string) error
-	Drain(ctx context.Context, name, reason string) error
+	Drain(ctx context.Context, name, reason, by string) error
 	Probe(ctx context.Context, name string, depth probe.Depth) (lifecycle.Handler, error)
 	Promote(ctx context.Context, name string) error
 	Abort(ctx context.Context, name, reason string) error
@@ -158,7 +158,7 @@ func New(o Options) (*Service, error) {
 	d := dropIns{dir: o.DropIns, vendor: o.Vendor}
 	v := view{life: o.Lifecycle, dropIns: d}
 	return &Service{
-		status:        status{o: o, started: time.Now()},
+		status:        status{view: v, o: o, started: time.Now()},
 		handlers:      handlers{view: v, overheads: o.Overheads},
 		operations:    operations{view: v, pods: o.Pods},
 		overheads:     overheads{view: v, known: o.Overheads},

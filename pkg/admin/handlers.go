@@ -109,6 +109,15 @@ func (v view) message(h lifecycle.Handler) *adminv1.Handler {
 	if t := h.Rollout; t != nil {
 		m.Trial = &adminv1.Trial{Path: t.Path, Percent: count(t.Percent), State: string(t.State), Reason: t.Reason}
 	}
+	m.StateSince = stamp(h.State.Since)
+	if h.Intent != nil {
+		m.StateSince, m.StateBy = stamp(h.Intent.Since), h.Intent.By
+	}
+	if s := h.Starts; s.Recent > 0 {
+		m.Starts = &adminv1.Starts{
+			Recent: count(s.Recent), Failed: count(s.Failed), InARow: count(s.InARow), Error: s.Error, FailedAt: stamp(s.At),
+		}
+	}
 	if h.Runtime != nil {
 		m.RuntimeName, m.RuntimeVersion = h.Runtime.Name, h.Runtime.Version
 	}

@@ -19,7 +19,7 @@ type operations struct {
 
 // Cordon implements adminv1.AdminServer.
 func (o operations) Cordon(ctx context.Context, req *adminv1.CordonRequest) (*adminv1.CordonResponse, error) {
-	if err := o.life.Cordon(ctx, req.GetName(), req.GetReason()); err != nil {
+	if err := o.life.Cordon(ctx, req.GetName(), req.GetReason(), userOf(ctx)); err != nil {
 		return nil, err
 	}
 	h, err := o.one(req.GetName())
@@ -73,7 +73,7 @@ const drainLook = 200 * time.Millisecond
 // Drain implements adminv1.AdminServer.
 func (o operations) Drain(req *adminv1.DrainRequest, to adminv1.Admin_DrainServer) error {
 	ctx, name := to.Context(), req.GetName()
-	if err := o.life.Drain(ctx, name, req.GetReason()); err != nil {
+	if err := o.life.Drain(ctx, name, req.GetReason(), userOf(ctx)); err != nil {
 		return err
 	}
 	tick := time.NewTicker(drainLook)

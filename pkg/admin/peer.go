@@ -33,6 +33,15 @@ func callerOf(ctx context.Context) (caller, bool) {
 	return c, ok
 }
 
+// userOf names the user whose call has ctx, as in "uid 0".
+func userOf(ctx context.Context) string {
+	c, known := callerOf(ctx)
+	if !known {
+		return ""
+	}
+	return fmt.Sprintf("uid %d", c.uid)
+}
+
 // mayCall says whether a user may use the API: root, and the daemon's own. Pure.
 func mayCall(uid, own uint32) bool { return uid == 0 || uid == own }
 

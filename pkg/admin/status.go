@@ -15,6 +15,7 @@ import (
 
 // status answers how the daemon is.
 type status struct {
+	view
 	o       Options
 	started time.Time
 }
@@ -31,6 +32,8 @@ func (s status) GetStatus(ctx context.Context, _ *adminv1.GetStatusRequest) (*ad
 	for _, h := range all {
 		if h.State.AcceptsPods() {
 			resp.HandlersReady++
+		} else {
+			resp.NotAccepting = append(resp.NotAccepting, s.message(h))
 		}
 		resp.Pods += count(h.LivePods)
 	}
@@ -92,6 +95,15 @@ func (s status) faults() []string {
 	return s.o.Faults()
 }
 
+// failing says that the last starts of a ready handler failed, if they did: its self-check
+// pod runs, which has no image, network or volumes. Pure.
+func failing(state handler.State, s lifecycle.Starts) string {
+	if state.Phase != handler.Ready || s.InARow < lifecycle.FailuresInARow {
+		return ""
+	}
+	return fmt.Sprintf("%d starts in a row failed although its self-check pod runs, the last at %s: %s", s.InARow, s.At.UTC().Format(time.RFC3339), s.Error)
+}
+
 // degraded is what an operator should mend. What operators did themselves, such
 // as cordon a handler, is not among it. Pure.
 func degraded(c lifecycle.Current, all []lifecycle.Handler, recovering bool, faults []string) []string {
@@ -102,6 +114,9 @@ func degraded(c lifecycle.Current, all []lifecycle.Handler, recovering bool, fau
 	for _, h := range all {
 		if h.State.Phase == handler.NotReady {
 			lines = append(lines, fmt.Sprintf("handler %s is not ready: %s", h.Definition.Name, h.State.Reason))
+		}
+		if fault := failing(h.State, h.Starts); fault != "" {
+			lines = append(lines, fmt.Sprintf("handler %s: %s", h.Definition.Name, fault))
 		}
 		if fault := h.Rollout.Fault(); fault != "" {
 			lines = append(lines, fmt.Sprintf("rollout of %s under handler %s is stopped: %s; fix that binary, or remove candidate from the handler",

@@ -51,7 +51,7 @@ func TestNodeLabels(t *testing.T) {
 	} {
 		has(line, want)
 	}
-	if err := d.Lifecycle().Cordon(t.Context(), "runc", "a test"); err != nil {
+	if err := d.Lifecycle().Cordon(t.Context(), "runc", "a test", "uid 0"); err != nil {
 		t.Fatal(err)
 	}
 	has("runc=ready", false)

@@ -146,7 +146,7 @@ func TestAReloadDuringTheStartIsRemembered(t *testing.T) {
 func TestCordonOverRestarts(t *testing.T) {
 	b := newBed(t)
 	first := b.started(t)
-	if err := first.Lifecycle().Cordon(t.Context(), "gvisor", "kernel bug"); err != nil {
+	if err := first.Lifecycle().Cordon(t.Context(), "gvisor", "kernel bug", "uid 0"); err != nil {
 		t.Fatal(err)
 	}
 	if err := first.Stop(t.Context()); err != nil {
@@ -184,7 +184,7 @@ func TestOnlyHandlersThatTakePodsAreRecommended(t *testing.T) {
 	if told, accepting := len(handlers.Told()), len(handlers.Accepting()); told != 2 || accepting != 2 {
 		t.Errorf("%d have something to tell and %d take pods, want 2 and 2", told, accepting)
 	}
-	if err := d.Lifecycle().Cordon(t.Context(), "gvisor", "kernel bug"); err != nil {
+	if err := d.Lifecycle().Cordon(t.Context(), "gvisor", "kernel bug", "uid 0"); err != nil {
 		t.Fatal(err)
 	}
 	if accepting := handlers.Accepting(); len(accepting) != 1 || accepting[0].Name != "runc" {

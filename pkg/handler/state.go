@@ -1,5 +1,7 @@
 package handler
 
+import "time"
+
 // Phase is where a handler stands in its life.
 type Phase string
 
@@ -20,7 +22,12 @@ const (
 type State struct {
 	Phase  Phase
 	Reason string
+	// Since is when the phase or the reason changed.
+	Since time.Time
 }
+
+// Same reports whether two states differ in nothing but their time.
+func (s State) Same(o State) bool { return s.Phase == o.Phase && s.Reason == o.Reason }
 
 // AcceptsPods says whether a new sandbox may be created under the handler.
 // Sandboxes that exist are served in every phase.

@@ -40,6 +40,7 @@ type bed struct {
 	loads     int
 	loading   func() // called by each load, unlocked
 	failures  map[string]error
+	selfCheck map[string]error // of self-check pods, by path
 	checks    []check
 	sums      map[string]string // SHA256 of candidates, by path
 	hanging   map[string]chan struct{}
@@ -58,7 +59,7 @@ type check struct {
 
 func newBed(t *testing.T, start *config.Config) *bed {
 	t.Helper()
-	b := &bed{t: t, dir: t.TempDir(), next: start, failures: map[string]error{}, sums: map[string]string{}, hanging: map[string]chan struct{}{}, live: map[string]int{}}
+	b := &bed{t: t, dir: t.TempDir(), next: start, failures: map[string]error{}, selfCheck: map[string]error{}, sums: map[string]string{}, hanging: map[string]chan struct{}{}, live: map[string]int{}}
 	b.open(start)
 	return b
 }
@@ -117,6 +118,11 @@ func (b *bed) Check(ctx context.Context, d *handler.Definition, depth probe.Dept
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
 		}
+	}
+	if err == nil && depth >= probe.RunPod {
+		b.mu.Lock()
+		err = b.selfCheck[d.Path]
+		b.mu.Unlock()
 	}
 	if err != nil && sum == "" {
 		return nil, err

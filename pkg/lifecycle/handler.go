@@ -39,6 +39,8 @@ type Handler struct {
 	Intent *Intent
 	// Rollout is that of a candidate binary, nil if none is configured.
 	Rollout *rollout.Status
+	// Starts is how its last starts ended.
+	Starts Starts
 }
 
 // Current is what is in force.

@@ -24,6 +24,8 @@ type Intent struct {
 	Kind   IntentKind `json:"kind"`
 	Reason string     `json:"reason,omitempty"`
 	Since  time.Time  `json:"since"`
+	// By is the user who wants it, as in "uid 0".
+	By string `json:"by,omitempty"`
 }
 
 // maxReason bounds an intent's reason, in bytes: clients of the CRI read it.

@@ -9,7 +9,13 @@ import (
 )
 
 // Handlers tells all handlers, sorted by name, as they are at this moment.
-func (m *Manager) Handlers() []Handler { return m.handlers() }
+func (m *Manager) Handlers() []Handler {
+	all := m.handlers()
+	for i := range all {
+		all[i].Starts = m.Starts(all[i].Definition.Name)
+	}
+	return all
+}
 
 func (s *store) handlers() []Handler {
 	live := s.live.Live()
@@ -31,7 +37,9 @@ func (m *Manager) Handler(name string) (Handler, error) {
 	if !there {
 		return Handler{}, m.knows(name)
 	}
-	return m.told(e, live), nil
+	h := m.told(e, live)
+	h.Starts = m.Starts(name)
+	return h, nil
 }
 
 // told is an entry with what else is known; mu is held.

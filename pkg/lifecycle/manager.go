@@ -14,6 +14,7 @@ import (
 type Manager struct {
 	// Controller promotes and aborts rollouts.
 	*rollout.Controller
+	*starts
 	*store
 
 	watch   bool // the configuration's files
@@ -35,7 +36,7 @@ func New(ctx context.Context, o Options) (*Manager, error) {
 	r := newRollouts(s, o.Dir)
 	p := &probes{store: s, rollouts: r, prober: o.Prober, source: o.CapabilitySource}
 	m := &Manager{
-		Controller: r.controller, store: s, watch: o.Config.Handlers.Watch, intents: newIntentFile(o.Dir), probes: p,
+		Controller: r.controller, starts: newStarts(p), store: s, watch: o.Config.Handlers.Watch, intents: newIntentFile(o.Dir), probes: p,
 		reloads: newReloader(s, r, p, o.Loader, o.Announcer), first: make(chan struct{}),
 	}
 	intents, err := m.intents.read()

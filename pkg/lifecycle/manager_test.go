@@ -34,7 +34,7 @@ func TestStartPublishesWhatProbesFound(t *testing.T) {
 		"runc": {Phase: handler.Ready},
 	}
 	for _, h := range b.m.Handlers() {
-		if h.State != want[h.Definition.Name] {
+		if !h.State.Same(want[h.Definition.Name]) {
 			t.Errorf("%s is %+v", h.Definition.Name, h.State)
 		}
 		delete(want, h.Definition.Name)
@@ -116,7 +116,7 @@ func TestATableThatIsRefusedChangesNothing(t *testing.T) {
 	if _, err := b.reload(conf("crun", "/c")); err == nil || b.m.Current().Default != "runc" {
 		t.Errorf("got %v; the default is %s", err, b.m.Current().Default)
 	}
-	if err := b.m.Cordon(t.Context(), "runc", ""); err == nil {
+	if err := b.m.Cordon(t.Context(), "runc", "", "uid 0"); err == nil {
 		t.Error("a cordon that is not in force is no error")
 	}
 	b.set(func() { b.refuse = nil })
@@ -148,16 +148,16 @@ func TestARemovedHandlerDrains(t *testing.T) {
 
 func TestIntentsSurviveRestarts(t *testing.T) {
 	b := newBed(t, conf("runc", "/r", "kata", "/k"))
-	if err := b.m.Cordon(t.Context(), "kata", " new  kernel\n"); err != nil {
+	if err := b.m.Cordon(t.Context(), "kata", " new  kernel\n", "uid 0"); err != nil {
 		t.Fatal(err)
 	}
-	if err := b.m.Drain(t.Context(), "runc", ""); err != nil {
+	if err := b.m.Drain(t.Context(), "runc", "", "uid 0"); err != nil {
 		t.Fatal(err)
 	}
 	b.close()
 	b.open(conf("runc", "/r", "kata", "/k"))
 	h, err := b.m.Handler("kata")
-	if err != nil || h.State != (handler.State{Phase: handler.Cordoned, Reason: "new kernel"}) || h.Intent.Kind != Cordon || h.Intent.Since.IsZero() {
+	if err != nil || !h.State.Same(handler.State{Phase: handler.Cordoned, Reason: "new kernel"}) || h.Intent.By != "uid 0" || h.Intent.Kind != Cordon || h.Intent.Since.IsZero() {
 		t.Errorf("got %+v, %v", h, err)
 	}
 	if b.phase("runc") != handler.Draining {
@@ -182,8 +182,8 @@ func TestIntentsThatCannotBeKept(t *testing.T) {
 		is   func(error) bool
 		says string
 	}{
-		"an unknown handler": {b.m.Cordon(t.Context(), "rnc", ""), errdefs.IsNotFound, `did you mean "runc"?`},
-		"a long reason":      {b.m.Cordon(t.Context(), "runc", strings.Repeat("x", 300)), errdefs.IsInvalidArgument, "the limit is 256"},
+		"an unknown handler": {b.m.Cordon(t.Context(), "rnc", "", "uid 0"), errdefs.IsNotFound, `did you mean "runc"?`},
+		"a long reason":      {b.m.Cordon(t.Context(), "runc", strings.Repeat("x", 300), "uid 0"), errdefs.IsInvalidArgument, "the limit is 256"},
 		"nothing to undo":    {b.m.Uncordon(t.Context(), "rnc"), errdefs.IsNotFound, "rnc"},
 	} {
 		if c.err == nil || !c.is(c.err) || !strings.Contains(c.err.Error(), c.says) {
@@ -195,7 +195,7 @@ func TestIntentsThatCannotBeKept(t *testing.T) {
 	if err := os.MkdirAll(filepath.Join(file, "x"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := b.m.Cordon(t.Context(), "runc", ""); err == nil || b.phase("runc") != handler.Ready {
+	if err := b.m.Cordon(t.Context(), "runc", "", "uid 0"); err == nil || b.phase("runc") != handler.Ready {
 		t.Errorf("got %v; runc is %q", err, b.phase("runc"))
 	}
 	if left, err := filepath.Glob(filepath.Join(b.dir, "root", ".intents-*")); err != nil || len(left) > 0 {
@@ -442,7 +442,7 @@ func TestCgroupPrefixIsLive(t *testing.T) {
 
 func TestSinceIsTheDefinitions(t *testing.T) {
 	b := newBed(t, conf("runc", "/r", "crun", "/c"))
-	if err := b.m.Cordon(t.Context(), "crun", ""); err != nil {
+	if err := b.m.Cordon(t.Context(), "crun", "", "uid 0"); err != nil {
 		t.Fatal(err)
 	}
 	o := b.must(b.reload(conf("runc", "/new", "crun", "/c")))
@@ -460,7 +460,7 @@ func TestWatchersThatAreSlowMissNothing(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	events := b.m.Watch(ctx)
 	for _, name := range []string{"crun", "runc"} {
-		if err := b.m.Cordon(t.Context(), name, ""); err != nil {
+		if err := b.m.Cordon(t.Context(), name, "", "uid 0"); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -16,15 +16,16 @@ import (
 )
 
 // Cordon lets no new pods start under a handler, until Uncordon. It is on disk
-// before it is in force, and survives restarts. Pods that exist are served.
-func (m *Manager) Cordon(ctx context.Context, name, reason string) error {
-	return m.intend(ctx, name, &Intent{Kind: Cordon, Reason: reason})
+// before it is in force, and survives restarts. Pods that exist are served. by is the
+// user who wants it.
+func (m *Manager) Cordon(ctx context.Context, name, reason, by string) error {
+	return m.intend(ctx, name, &Intent{Kind: Cordon, Reason: reason, By: by})
 }
 
 // Drain is Cordon for a handler that is meant to become empty: pods are not
 // stopped by berth, they end or are evicted. See Handler.LivePods.
-func (m *Manager) Drain(ctx context.Context, name, reason string) error {
-	return m.intend(ctx, name, &Intent{Kind: Drain, Reason: reason})
+func (m *Manager) Drain(ctx context.Context, name, reason, by string) error {
+	return m.intend(ctx, name, &Intent{Kind: Drain, Reason: reason, By: by})
 }
 
 // Uncordon takes back Cordon and Drain. A handler with neither is left alone.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/berth-cri/berth/pkg/handler"
 )
@@ -41,8 +42,8 @@ type Entry struct {
 }
 
 // planned is the plan that follows from what is true and from how many pods
-// there are. An entry whose Definition is that of last keeps its Since. Pure.
-func planned(t *truth, live map[string]int, last *Plan, generation uint64) *Plan {
+// there are. An entry whose Definition is that of last keeps its Since, and so does a state. Pure.
+func planned(t *truth, live map[string]int, last *Plan, generation uint64, now time.Time) *Plan {
 	p := &Plan{
 		Generation: generation, Default: t.config.DefaultRuntime,
 		Candidates: Candidates(t.config), AdvertiseNotReady: t.config.Handlers.AdvertiseNotReady,
@@ -67,9 +68,13 @@ func planned(t *truth, live map[string]int, last *Plan, generation uint64) *Plan
 	}
 	for _, name := range slices.Sorted(maps.Keys(entries)) {
 		e := entries[name]
-		e.Since = p.Generation
-		if before, there := last.entry(name); there && before.Definition.Digest() == e.Definition.Digest() {
+		e.Since, e.State.Since = p.Generation, now
+		before, there := last.entry(name)
+		if there && before.Definition.Digest() == e.Definition.Digest() {
 			e.Since = before.Since
+		}
+		if there && before.State.Same(e.State) {
+			e.State.Since = before.State.Since
 		}
 		p.Entries = append(p.Entries, e)
 	}
@@ -114,7 +119,7 @@ func (p *Plan) digest() string {
 func (p *Plan) same(o *Plan) bool {
 	return p.Default == o.Default && p.Digest == o.Digest && p.AdvertiseNotReady == o.AdvertiseNotReady && p.CgroupPrefix == o.CgroupPrefix &&
 		slices.EqualFunc(p.Entries, o.Entries, func(a, b Entry) bool {
-			return a.State == b.State && a.Configured == b.Configured && (a.Next == nil) == (b.Next == nil) &&
+			return a.State.Same(b.State) && a.Configured == b.Configured && (a.Next == nil) == (b.Next == nil) &&
 				a.Definition.Name == b.Definition.Name && a.Definition.Origin == b.Definition.Origin
 		})
 }

@@ -52,9 +52,9 @@ func (t turns) take(long time.Duration) (give func()) {
 }
 
 // probeAll probes handlers in parallel, and waits for all, for the time to be up
-// unless it is toTheEnd, or for ctx. Late answers are published when they come; the others with whatever is
+// unless it is toTheEnd, or for ctx; finished is set if all have answered. Late answers are published when they come; the others with whatever is
 // published next. Those whose last probe failed are looked at as closely again.
-func (p *probes) probeAll(ctx context.Context, definitions []*handler.Definition, depth probe.Depth, patience time.Duration) {
+func (p *probes) probeAll(ctx context.Context, definitions []*handler.Definition, depth probe.Depth, patience time.Duration) (finished bool) {
 	turn := make(turns, probesAtOnce)
 	results := &results{}
 	before := p.snapshot()
@@ -87,6 +87,7 @@ func (p *probes) probeAll(ctx context.Context, definitions []*handler.Definition
 	}
 	select {
 	case <-done:
+		finished = true
 	case <-up:
 	case <-ctx.Done():
 	case <-p.life.Done():
@@ -100,6 +101,7 @@ func (p *probes) probeAll(ctx context.Context, definitions []*handler.Definition
 	}
 	p.truth = t
 	p.rollouts.settle()
+	return finished
 }
 
 // probe looks at a handler, and at what it can do if it can run pods. Until pods are

@@ -50,7 +50,7 @@ func (s *store) begins(c *config.Config, intents map[string]*Intent, decisions m
 		config: c, loaded: time.Now(), trigger: TriggerStart, intents: intents, decisions: decisions,
 		verdicts: map[string]verdict{}, tables: map[string]capability.Table{}, retired: map[string]*handler.Definition{},
 	}
-	s.plan = planned(s.truth, nil, &Plan{}, s.generation())
+	s.plan = planned(s.truth, nil, &Plan{}, s.generation(), time.Now())
 	return s.publisher.Publish(s.plan)
 }
 
@@ -90,7 +90,7 @@ func (s *store) apply(change func(*truth) error) (changed []string, err error) {
 	}
 	live := s.live.Live()
 	t.forget(live)
-	p := planned(t, live, s.plan, s.generation())
+	p := planned(t, live, s.plan, s.generation(), time.Now())
 	if p.same(s.plan) {
 		s.truth = t
 		return s.abler(nil), nil
@@ -144,7 +144,7 @@ func (s *store) generation() uint64 {
 func (s *store) logStates(p *Plan) {
 	for _, e := range p.Entries {
 		before, there := s.plan.entry(e.Definition.Name)
-		if before.State == e.State || e.State.Phase == handler.Ready && (!there || before.State.Reason == rollout.NotProbedYet) {
+		if before.State.Same(e.State) || e.State.Phase == handler.Ready && (!there || before.State.Reason == rollout.NotProbedYet) {
 			continue
 		}
 		entry := log.G(s.life).WithFields(log.Fields{

@@ -38,8 +38,8 @@ type verdict struct {
 	runtime *probe.Runtime
 }
 
-// after is what follows from one more probe. known says that there was one before.
-// Pure.
+// after is what follows from one more probe. known says that there was one before. A
+// probe that runs a pod because starts failed is not doubted. Pure.
 func (v verdict) after(r result, known bool) verdict {
 	if r.err == nil {
 		return verdict{at: r.at, runtime: r.runtime}
@@ -51,7 +51,7 @@ func (v verdict) after(r result, known bool) verdict {
 	if r.runtime != nil {
 		next.failed = r.runtime.SHA256
 	}
-	if known && v.failure == "" && probe.Transient(r.err) && r.at.Sub(next.since) < doubtFor {
+	if known && v.failure == "" && r.depth != probe.RunPod && probe.Transient(r.err) && r.at.Sub(next.since) < doubtFor {
 		next.doubt = printable.Line(printable.Error(r.err))
 		return next
 	}

@@ -114,7 +114,7 @@ func timed(t *testing.T, run func(t *testing.T, b *bed)) {
 	synctest.Test(t, func(t *testing.T) {
 		start := conf("runc", "/r", "crun", "/c")
 		start.Handlers.ProbeInterval = 30 * time.Second
-		b := &bed{t: t, dir: t.TempDir(), failures: map[string]error{}, hanging: map[string]chan struct{}{}}
+		b := &bed{t: t, dir: t.TempDir(), failures: map[string]error{}, selfCheck: map[string]error{}, hanging: map[string]chan struct{}{}}
 		b.open(start)
 		run(t, b)
 		b.close()

@@ -20,7 +20,9 @@ const (
 	Look Depth = iota
 	// Ask asks it in any case.
 	Ask
-	// WithSelfCheck also runs a pod, whatever the handler's configuration says.
+	// RunPod also runs a self-check pod, whatever the handler's configuration says.
+	RunPod
+	// WithSelfCheck has that pod try all that pods can do.
 	WithSelfCheck
 )
 
@@ -80,7 +82,7 @@ func NewSelfChecks(c *Checker, by SelfChecker, ready <-chan struct{}) *SelfCheck
 func (c *SelfChecks) Check(ctx context.Context, d *handler.Definition, depth Depth) (*Runtime, error) {
 	rt, err := c.Checker.Check(ctx, d, depth)
 	wanted := d.ProbeSelfCheck || len(d.Conforms) > 0
-	if err != nil || depth < WithSelfCheck && (!wanted || depth == Look && c.ran(d, rt)) {
+	if err != nil || depth < RunPod && (!wanted || depth == Look && c.ran(d, rt)) {
 		return rt, err
 	}
 	select {

@@ -29,7 +29,7 @@ func (c containers) CreateContainer(ctx context.Context, req *runtimeapi.CreateC
 				}
 				return err
 			})
-			c.counter.failed(c.owners.sandboxes.get(req.GetPodSandboxId()), err)
+			c.counter.ended(c.owners.sandboxes.get(req.GetPodSandboxId()), false, err)
 			return resp, err
 		})
 }
@@ -51,7 +51,7 @@ func (c containers) StartContainer(ctx context.Context, req *runtimeapi.StartCon
 	return byContainer(ctx, c.owners, req,
 		func(b Backend, ctx context.Context, req *runtimeapi.StartContainerRequest) (*runtimeapi.StartContainerResponse, error) {
 			resp, err := b.StartContainer(ctx, req)
-			c.counter.failed(c.owners.containers.get(req.GetContainerId()), err)
+			c.counter.ended(c.owners.containers.get(req.GetContainerId()), true, err)
 			return resp, err
 		})
 }

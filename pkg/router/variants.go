@@ -11,16 +11,20 @@ import (
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
-// Outcomes hears how pods do of handlers that have a rollout. It must not wait.
+// Outcomes hears how starts of pods and containers end. It must not wait.
 type Outcomes interface {
-	// Began is told of each pod that gets one of the handler's binaries.
+	// Began is called for each pod of a rollout that gets one of the handler's binaries.
 	Began(name string, a handler.Attempt)
-	// Failed is told of what the pod's runtime or shim did not do, also of pods of
-	// handlers that try nothing.
+	// Failed is called for what the pod's runtime or shim did not do.
 	Failed(name string, a handler.Attempt, err error)
+	// Started is called when a container was started: the handler runs pods.
+	Started(name string, a handler.Attempt)
+	// NotStarted is called for each sandbox or container that was not created or started
+	// for a reason that is not the caller's request.
+	NotStarted(name string, a handler.Attempt, err error)
 }
 
-// trials counts starts by variant, and tells Outcomes of them.
+// variantCounter counts starts by variant, and passes them on to Outcomes.
 type variantCounter struct {
 	outcomes Outcomes // may be nil
 	variants *variants
@@ -86,6 +90,7 @@ func (t *variantCounter) started(name string, a handler.Attempt, rollingOut bool
 	if bad {
 		c.failures.Add(1)
 	}
+	t.notStarted(name, a, err)
 	if !rollingOut || t.outcomes == nil || err != nil && !bad {
 		return
 	}
@@ -95,15 +100,48 @@ func (t *variantCounter) started(name string, a handler.Attempt, rollingOut bool
 	}
 }
 
-// failed is told of the end of each call that makes or starts a container.
-func (t *variantCounter) failed(o *Owner, err error) {
-	if o == nil || !runtimeFailed(err) {
+// ended counts the end of a call that creates or starts a container.
+func (t *variantCounter) ended(o *Owner, start bool, err error) {
+	if o == nil {
+		return
+	}
+	if start && err == nil && t.outcomes != nil {
+		t.outcomes.Started(o.Handler, o.Attempt)
+	}
+	t.notStarted(o.Handler, o.Attempt, err)
+	if !runtimeFailed(err) {
 		return
 	}
 	t.variants.of(o.Handler, variantOf(o.Attempt)).failures.Add(1)
 	if t.outcomes != nil {
 		t.outcomes.Failed(o.Handler, o.Attempt, err)
 	}
+}
+
+func (t *variantCounter) notStarted(name string, a handler.Attempt, err error) {
+	if t.outcomes != nil && nodeFailed(err) {
+		t.outcomes.NotStarted(name, a, err)
+	}
+}
+
+// nodeFailed reports whether a start failed for another reason than its request: in the
+// runtime, or in what the node gives to pods, such as networks and disks.
+func nodeFailed(err error) bool {
+	switch {
+	case err == nil, errors.Is(err, context.Canceled), errdefs.IsCanceled(err):
+		return false
+	case handler.Blamed(err):
+		return true
+	}
+	for _, ofRequest := range []func(error) bool{
+		errdefs.IsInvalidArgument, errdefs.IsNotFound, errdefs.IsAlreadyExists, errdefs.IsFailedPrecondition,
+		errdefs.IsNotImplemented, errdefs.IsPermissionDenied, errdefs.IsUnauthorized,
+	} {
+		if ofRequest(err) {
+			return false
+		}
+	}
+	return true
 }
 
 // runtimeFailed says whether an error is the runtime's doing, which only its

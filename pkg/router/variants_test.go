@@ -19,6 +19,20 @@ import (
 type outcomes struct {
 	mu                 sync.Mutex
 	rollingOut, failed map[string]int
+	// started and notStarted are those of all handlers.
+	started, notStarted int
+}
+
+func (j *outcomes) Started(string, handler.Attempt) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.started++
+}
+
+func (j *outcomes) NotStarted(string, handler.Attempt, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.notStarted++
 }
 
 func (*outcomes) Version(context.Context, *runtimeapi.VersionRequest) (*runtimeapi.VersionResponse, error) {
@@ -133,15 +147,21 @@ func TestOutcomesAreHeard(t *testing.T) {
 		for _, c := range []struct {
 			err    error
 			counts bool
+			// ofNode is set if the request is not the reason.
+			ofNode bool
 		}{
-			{errors.New("network: no address is left"), false},
-			{fmt.Errorf("no image: %w", errdefs.ErrNotFound), false},
-			{fmt.Errorf("the name is taken: %w", errdefs.ErrAlreadyExists), false},
-			{fmt.Errorf("the disk: %w", errdefs.ErrInternal), false},
-			{handler.Blame(fmt.Errorf("it was called off: %w", context.Canceled)), false},
-			{handler.Blame(errors.New("it cannot be done")), true},
-			{fmt.Errorf("start: %w", handler.Blame(fmt.Errorf("it is no program: %w", errdefs.ErrFailedPrecondition))), true},
+			{errors.New("network: no address is left"), false, true},
+			{fmt.Errorf("no image: %w", errdefs.ErrNotFound), false, false},
+			{fmt.Errorf("the name is taken: %w", errdefs.ErrAlreadyExists), false, false},
+			{fmt.Errorf("the field: %w", errdefs.ErrInvalidArgument), false, false},
+			{fmt.Errorf("the handler lacks it: %w", errdefs.ErrFailedPrecondition), false, false},
+			{fmt.Errorf("the disk: %w", errdefs.ErrInternal), false, true},
+			{fmt.Errorf("the disk is full: %w", errdefs.ErrResourceExhausted), false, true},
+			{handler.Blame(fmt.Errorf("it was called off: %w", context.Canceled)), false, false},
+			{handler.Blame(errors.New("it cannot be done")), true, true},
+			{fmt.Errorf("start: %w", handler.Blame(fmt.Errorf("it is no program: %w", errdefs.ErrFailedPrecondition))), true, true},
 		} {
+			notStarted := j.notStarted
 			before := len(j.failed) + j.failed["runc/new 5a u1"] + j.failed["runc/new  u1"]
 			fail = func(at string) error {
 				if at == rpc {
@@ -159,12 +179,18 @@ func TestOutcomesAreHeard(t *testing.T) {
 			if got {
 				count++
 			}
+			if got := j.notStarted > notStarted; got != c.ofNode {
+				t.Errorf("%s, %v: heard as not started: %v", rpc, c.err, got)
+			}
 		}
 		registry.Swap(table(t, 2, "runc", rollingOut(b, 100)))
 	}
 	registry.Swap(table(t, 3, "runc", ready("runc", b)))
 	fail = nil
 	n.run(t, "") // in no rollout
+	if _, err := n.StartContainer(ctx(t), &runtimeapi.StartContainerRequest{ContainerId: container}); err != nil || j.started == 0 {
+		t.Errorf("heard of %d started containers (%v)", j.started, err)
+	}
 	if len(j.rollingOut) != 2 || j.rollingOut["runc/new 5a u1"] != 1 || j.failed["runc/new 5a u1"] != 4 || j.failed["runc/new  u1"] != 2 || count != 6 {
 		t.Errorf("heard of %v and %v", j.rollingOut, j.failed)
 	}

@@ -266,7 +266,13 @@ type Handler struct {
 	// What its images are built for: "wasi/wasm"; empty is this node's platform.
 	Platform string `protobuf:"bytes,18,opt,name=platform,proto3" json:"platform,omitempty"`
 	// How many pods it takes; 0 is not bounded.
-	MaxPods       int32 `protobuf:"varint,19,opt,name=max_pods,json=maxPods,proto3" json:"max_pods,omitempty"`
+	MaxPods int32 `protobuf:"varint,19,opt,name=max_pods,json=maxPods,proto3" json:"max_pods,omitempty"`
+	// When the state or its reason changed, and which user cordoned or drained the handler,
+	// as in "uid 0"; empty if none did.
+	StateSince *timestamppb.Timestamp `protobuf:"bytes,20,opt,name=state_since,json=stateSince,proto3" json:"state_since,omitempty"`
+	StateBy    string                 `protobuf:"bytes,21,opt,name=state_by,json=stateBy,proto3" json:"state_by,omitempty"`
+	// How the last starts of its sandboxes and containers ended; unset before the first.
+	Starts        *Starts `protobuf:"bytes,22,opt,name=starts,proto3" json:"starts,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -434,6 +440,108 @@ func (x *Handler) GetMaxPods() int32 {
 	return 0
 }
 
+func (x *Handler) GetStateSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.StateSince
+	}
+	return nil
+}
+
+func (x *Handler) GetStateBy() string {
+	if x != nil {
+		return x.StateBy
+	}
+	return ""
+}
+
+func (x *Handler) GetStarts() *Starts {
+	if x != nil {
+		return x.Starts
+	}
+	return nil
+}
+
+// Starts are the last starts of a handler since the daemon started, without those that
+// failed because of their own request.
+type Starts struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Those that are remembered, and how many of them failed.
+	Recent int32 `protobuf:"varint,1,opt,name=recent,proto3" json:"recent,omitempty"`
+	Failed int32 `protobuf:"varint,2,opt,name=failed,proto3" json:"failed,omitempty"`
+	// How many failed since one succeeded.
+	InARow int32 `protobuf:"varint,3,opt,name=in_a_row,json=inARow,proto3" json:"in_a_row,omitempty"`
+	// Why the last one failed, in a line, and when; empty if none did.
+	Error         string                 `protobuf:"bytes,4,opt,name=error,proto3" json:"error,omitempty"`
+	FailedAt      *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=failed_at,json=failedAt,proto3" json:"failed_at,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Starts) Reset() {
+	*x = Starts{}
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Starts) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Starts) ProtoMessage() {}
+
+func (x *Starts) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Starts.ProtoReflect.Descriptor instead.
+func (*Starts) Descriptor() ([]byte, []int) {
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *Starts) GetRecent() int32 {
+	if x != nil {
+		return x.Recent
+	}
+	return 0
+}
+
+func (x *Starts) GetFailed() int32 {
+	if x != nil {
+		return x.Failed
+	}
+	return 0
+}
+
+func (x *Starts) GetInARow() int32 {
+	if x != nil {
+		return x.InARow
+	}
+	return 0
+}
+
+func (x *Starts) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
+func (x *Starts) GetFailedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.FailedAt
+	}
+	return nil
+}
+
 // Capabilities are what a handler can do for pods, and how that is known.
 // docs/capabilities.md says what each word means.
 type Capabilities struct {
@@ -454,7 +562,7 @@ type Capabilities struct {
 
 func (x *Capabilities) Reset() {
 	*x = Capabilities{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[3]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -466,7 +574,7 @@ func (x *Capabilities) String() string {
 func (*Capabilities) ProtoMessage() {}
 
 func (x *Capabilities) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[3]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -479,7 +587,7 @@ func (x *Capabilities) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Capabilities.ProtoReflect.Descriptor instead.
 func (*Capabilities) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{3}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Capabilities) GetIsolation() string {
@@ -535,7 +643,7 @@ type Capability struct {
 
 func (x *Capability) Reset() {
 	*x = Capability{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[4]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -547,7 +655,7 @@ func (x *Capability) String() string {
 func (*Capability) ProtoMessage() {}
 
 func (x *Capability) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[4]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -560,7 +668,7 @@ func (x *Capability) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Capability.ProtoReflect.Descriptor instead.
 func (*Capability) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{4}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Capability) GetName() string {
@@ -608,7 +716,7 @@ type Trial struct {
 
 func (x *Trial) Reset() {
 	*x = Trial{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[5]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -620,7 +728,7 @@ func (x *Trial) String() string {
 func (*Trial) ProtoMessage() {}
 
 func (x *Trial) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[5]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -633,7 +741,7 @@ func (x *Trial) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Trial.ProtoReflect.Descriptor instead.
 func (*Trial) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{5}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Trial) GetPath() string {
@@ -680,7 +788,7 @@ type Setting struct {
 
 func (x *Setting) Reset() {
 	*x = Setting{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[6]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -692,7 +800,7 @@ func (x *Setting) String() string {
 func (*Setting) ProtoMessage() {}
 
 func (x *Setting) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[6]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -705,7 +813,7 @@ func (x *Setting) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Setting.ProtoReflect.Descriptor instead.
 func (*Setting) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{6}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Setting) GetKey() string {
@@ -737,7 +845,7 @@ type GetStatusRequest struct {
 
 func (x *GetStatusRequest) Reset() {
 	*x = GetStatusRequest{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[7]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -749,7 +857,7 @@ func (x *GetStatusRequest) String() string {
 func (*GetStatusRequest) ProtoMessage() {}
 
 func (x *GetStatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[7]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -762,7 +870,7 @@ func (x *GetStatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStatusRequest.ProtoReflect.Descriptor instead.
 func (*GetStatusRequest) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{7}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{8}
 }
 
 type GetStatusResponse struct {
@@ -794,13 +902,15 @@ type GetStatusResponse struct {
 	NeedsRestart []string `protobuf:"bytes,15,rep,name=needs_restart,json=needsRestart,proto3" json:"needs_restart,omitempty"`
 	// Those that the embedded backend keeps.
 	PodCheckpoints *PodCheckpoints `protobuf:"bytes,16,opt,name=pod_checkpoints,json=podCheckpoints,proto3" json:"pod_checkpoints,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// Handlers that accept no pods.
+	NotAccepting  []*Handler `protobuf:"bytes,17,rep,name=not_accepting,json=notAccepting,proto3" json:"not_accepting,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *GetStatusResponse) Reset() {
 	*x = GetStatusResponse{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[8]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -812,7 +922,7 @@ func (x *GetStatusResponse) String() string {
 func (*GetStatusResponse) ProtoMessage() {}
 
 func (x *GetStatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[8]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -825,7 +935,7 @@ func (x *GetStatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStatusResponse.ProtoReflect.Descriptor instead.
 func (*GetStatusResponse) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{8}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *GetStatusResponse) GetVersion() string {
@@ -940,6 +1050,13 @@ func (x *GetStatusResponse) GetPodCheckpoints() *PodCheckpoints {
 	return nil
 }
 
+func (x *GetStatusResponse) GetNotAccepting() []*Handler {
+	if x != nil {
+		return x.NotAccepting
+	}
+	return nil
+}
+
 // PodCheckpoints are checkpoints of pods directly below one directory.
 type PodCheckpoints struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
@@ -960,7 +1077,7 @@ type PodCheckpoints struct {
 
 func (x *PodCheckpoints) Reset() {
 	*x = PodCheckpoints{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[9]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -972,7 +1089,7 @@ func (x *PodCheckpoints) String() string {
 func (*PodCheckpoints) ProtoMessage() {}
 
 func (x *PodCheckpoints) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[9]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -985,7 +1102,7 @@ func (x *PodCheckpoints) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PodCheckpoints.ProtoReflect.Descriptor instead.
 func (*PodCheckpoints) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{9}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *PodCheckpoints) GetDirectory() string {
@@ -1038,7 +1155,7 @@ type ListHandlersRequest struct {
 
 func (x *ListHandlersRequest) Reset() {
 	*x = ListHandlersRequest{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[10]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1050,7 +1167,7 @@ func (x *ListHandlersRequest) String() string {
 func (*ListHandlersRequest) ProtoMessage() {}
 
 func (x *ListHandlersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[10]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1063,7 +1180,7 @@ func (x *ListHandlersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListHandlersRequest.ProtoReflect.Descriptor instead.
 func (*ListHandlersRequest) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{10}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{11}
 }
 
 type ListHandlersResponse struct {
@@ -1076,7 +1193,7 @@ type ListHandlersResponse struct {
 
 func (x *ListHandlersResponse) Reset() {
 	*x = ListHandlersResponse{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[11]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1088,7 +1205,7 @@ func (x *ListHandlersResponse) String() string {
 func (*ListHandlersResponse) ProtoMessage() {}
 
 func (x *ListHandlersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[11]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1101,7 +1218,7 @@ func (x *ListHandlersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListHandlersResponse.ProtoReflect.Descriptor instead.
 func (*ListHandlersResponse) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{11}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ListHandlersResponse) GetHandlers() []*Handler {
@@ -1128,7 +1245,7 @@ type GetHandlerRequest struct {
 
 func (x *GetHandlerRequest) Reset() {
 	*x = GetHandlerRequest{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[12]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1140,7 +1257,7 @@ func (x *GetHandlerRequest) String() string {
 func (*GetHandlerRequest) ProtoMessage() {}
 
 func (x *GetHandlerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[12]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1153,7 +1270,7 @@ func (x *GetHandlerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetHandlerRequest.ProtoReflect.Descriptor instead.
 func (*GetHandlerRequest) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{12}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *GetHandlerRequest) GetName() string {
@@ -1182,7 +1299,7 @@ type GetHandlerResponse struct {
 
 func (x *GetHandlerResponse) Reset() {
 	*x = GetHandlerResponse{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[13]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1194,7 +1311,7 @@ func (x *GetHandlerResponse) String() string {
 func (*GetHandlerResponse) ProtoMessage() {}
 
 func (x *GetHandlerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[13]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1207,7 +1324,7 @@ func (x *GetHandlerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetHandlerResponse.ProtoReflect.Descriptor instead.
 func (*GetHandlerResponse) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{13}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *GetHandlerResponse) GetHandler() *Handler {
@@ -1276,7 +1393,7 @@ type Overhead struct {
 
 func (x *Overhead) Reset() {
 	*x = Overhead{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[14]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1288,7 +1405,7 @@ func (x *Overhead) String() string {
 func (*Overhead) ProtoMessage() {}
 
 func (x *Overhead) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[14]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1301,7 +1418,7 @@ func (x *Overhead) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Overhead.ProtoReflect.Descriptor instead.
 func (*Overhead) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{14}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Overhead) GetLive() *OverheadEstimate {
@@ -1375,7 +1492,7 @@ type OverheadEstimate struct {
 
 func (x *OverheadEstimate) Reset() {
 	*x = OverheadEstimate{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[15]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1387,7 +1504,7 @@ func (x *OverheadEstimate) String() string {
 func (*OverheadEstimate) ProtoMessage() {}
 
 func (x *OverheadEstimate) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[15]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1400,7 +1517,7 @@ func (x *OverheadEstimate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OverheadEstimate.ProtoReflect.Descriptor instead.
 func (*OverheadEstimate) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{15}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *OverheadEstimate) GetPods() int32 {
@@ -1471,7 +1588,7 @@ type OverheadDistribution struct {
 
 func (x *OverheadDistribution) Reset() {
 	*x = OverheadDistribution{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[16]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1483,7 +1600,7 @@ func (x *OverheadDistribution) String() string {
 func (*OverheadDistribution) ProtoMessage() {}
 
 func (x *OverheadDistribution) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[16]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1496,7 +1613,7 @@ func (x *OverheadDistribution) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OverheadDistribution.ProtoReflect.Descriptor instead.
 func (*OverheadDistribution) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{16}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *OverheadDistribution) GetP50() uint64 {
@@ -1538,7 +1655,7 @@ type Binary struct {
 
 func (x *Binary) Reset() {
 	*x = Binary{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[17]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1550,7 +1667,7 @@ func (x *Binary) String() string {
 func (*Binary) ProtoMessage() {}
 
 func (x *Binary) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[17]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1563,7 +1680,7 @@ func (x *Binary) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Binary.ProtoReflect.Descriptor instead.
 func (*Binary) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{17}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Binary) GetPath() string {
@@ -1616,7 +1733,7 @@ type WatchHandlersRequest struct {
 
 func (x *WatchHandlersRequest) Reset() {
 	*x = WatchHandlersRequest{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[18]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1628,7 +1745,7 @@ func (x *WatchHandlersRequest) String() string {
 func (*WatchHandlersRequest) ProtoMessage() {}
 
 func (x *WatchHandlersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[18]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1641,7 +1758,7 @@ func (x *WatchHandlersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchHandlersRequest.ProtoReflect.Descriptor instead.
 func (*WatchHandlersRequest) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{18}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{19}
 }
 
 type WatchHandlersResponse struct {
@@ -1654,7 +1771,7 @@ type WatchHandlersResponse struct {
 
 func (x *WatchHandlersResponse) Reset() {
 	*x = WatchHandlersResponse{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[19]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1666,7 +1783,7 @@ func (x *WatchHandlersResponse) String() string {
 func (*WatchHandlersResponse) ProtoMessage() {}
 
 func (x *WatchHandlersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[19]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1679,7 +1796,7 @@ func (x *WatchHandlersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchHandlersResponse.ProtoReflect.Descriptor instead.
 func (*WatchHandlersResponse) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{19}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *WatchHandlersResponse) GetHandlers() []*Handler {
@@ -1708,7 +1825,7 @@ type RegisterHandlerRequest struct {
 
 func (x *RegisterHandlerRequest) Reset() {
 	*x = RegisterHandlerRequest{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[20]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1720,7 +1837,7 @@ func (x *RegisterHandlerRequest) String() string {
 func (*RegisterHandlerRequest) ProtoMessage() {}
 
 func (x *RegisterHandlerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[20]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1733,7 +1850,7 @@ func (x *RegisterHandlerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegisterHandlerRequest.ProtoReflect.Descriptor instead.
 func (*RegisterHandlerRequest) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{20}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *RegisterHandlerRequest) GetName() string {
@@ -1761,7 +1878,7 @@ type RegisterHandlerResponse struct {
 
 func (x *RegisterHandlerResponse) Reset() {
 	*x = RegisterHandlerResponse{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[21]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1773,7 +1890,7 @@ func (x *RegisterHandlerResponse) String() string {
 func (*RegisterHandlerResponse) ProtoMessage() {}
 
 func (x *RegisterHandlerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[21]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1786,7 +1903,7 @@ func (x *RegisterHandlerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegisterHandlerResponse.ProtoReflect.Descriptor instead.
 func (*RegisterHandlerResponse) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{21}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *RegisterHandlerResponse) GetHandler() *Handler {
@@ -1816,7 +1933,7 @@ type UpdateHandlerRequest struct {
 
 func (x *UpdateHandlerRequest) Reset() {
 	*x = UpdateHandlerRequest{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[22]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1828,7 +1945,7 @@ func (x *UpdateHandlerRequest) String() string {
 func (*UpdateHandlerRequest) ProtoMessage() {}
 
 func (x *UpdateHandlerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[22]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1841,7 +1958,7 @@ func (x *UpdateHandlerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateHandlerRequest.ProtoReflect.Descriptor instead.
 func (*UpdateHandlerRequest) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{22}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *UpdateHandlerRequest) GetName() string {
@@ -1875,7 +1992,7 @@ type UpdateHandlerResponse struct {
 
 func (x *UpdateHandlerResponse) Reset() {
 	*x = UpdateHandlerResponse{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[23]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1887,7 +2004,7 @@ func (x *UpdateHandlerResponse) String() string {
 func (*UpdateHandlerResponse) ProtoMessage() {}
 
 func (x *UpdateHandlerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[23]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1900,7 +2017,7 @@ func (x *UpdateHandlerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateHandlerResponse.ProtoReflect.Descriptor instead.
 func (*UpdateHandlerResponse) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{23}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *UpdateHandlerResponse) GetHandler() *Handler {
@@ -1926,7 +2043,7 @@ type RemoveHandlerRequest struct {
 
 func (x *RemoveHandlerRequest) Reset() {
 	*x = RemoveHandlerRequest{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[24]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1938,7 +2055,7 @@ func (x *RemoveHandlerRequest) String() string {
 func (*RemoveHandlerRequest) ProtoMessage() {}
 
 func (x *RemoveHandlerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[24]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1951,7 +2068,7 @@ func (x *RemoveHandlerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveHandlerRequest.ProtoReflect.Descriptor instead.
 func (*RemoveHandlerRequest) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{24}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *RemoveHandlerRequest) GetName() string {
@@ -1973,7 +2090,7 @@ type RemoveHandlerResponse struct {
 
 func (x *RemoveHandlerResponse) Reset() {
 	*x = RemoveHandlerResponse{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[25]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1985,7 +2102,7 @@ func (x *RemoveHandlerResponse) String() string {
 func (*RemoveHandlerResponse) ProtoMessage() {}
 
 func (x *RemoveHandlerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[25]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1998,7 +2115,7 @@ func (x *RemoveHandlerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveHandlerResponse.ProtoReflect.Descriptor instead.
 func (*RemoveHandlerResponse) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{25}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *RemoveHandlerResponse) GetFile() string {
@@ -2026,7 +2143,7 @@ type CordonRequest struct {
 
 func (x *CordonRequest) Reset() {
 	*x = CordonRequest{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[26]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2038,7 +2155,7 @@ func (x *CordonRequest) String() string {
 func (*CordonRequest) ProtoMessage() {}
 
 func (x *CordonRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[26]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2051,7 +2168,7 @@ func (x *CordonRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CordonRequest.ProtoReflect.Descriptor instead.
 func (*CordonRequest) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{26}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *CordonRequest) GetName() string {
@@ -2077,7 +2194,7 @@ type CordonResponse struct {
 
 func (x *CordonResponse) Reset() {
 	*x = CordonResponse{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[27]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2089,7 +2206,7 @@ func (x *CordonResponse) String() string {
 func (*CordonResponse) ProtoMessage() {}
 
 func (x *CordonResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[27]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2102,7 +2219,7 @@ func (x *CordonResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CordonResponse.ProtoReflect.Descriptor instead.
 func (*CordonResponse) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{27}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *CordonResponse) GetHandler() *Handler {
@@ -2121,7 +2238,7 @@ type UncordonRequest struct {
 
 func (x *UncordonRequest) Reset() {
 	*x = UncordonRequest{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[28]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2133,7 +2250,7 @@ func (x *UncordonRequest) String() string {
 func (*UncordonRequest) ProtoMessage() {}
 
 func (x *UncordonRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[28]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2146,7 +2263,7 @@ func (x *UncordonRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UncordonRequest.ProtoReflect.Descriptor instead.
 func (*UncordonRequest) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{28}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *UncordonRequest) GetName() string {
@@ -2165,7 +2282,7 @@ type UncordonResponse struct {
 
 func (x *UncordonResponse) Reset() {
 	*x = UncordonResponse{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[29]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2177,7 +2294,7 @@ func (x *UncordonResponse) String() string {
 func (*UncordonResponse) ProtoMessage() {}
 
 func (x *UncordonResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[29]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2190,7 +2307,7 @@ func (x *UncordonResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UncordonResponse.ProtoReflect.Descriptor instead.
 func (*UncordonResponse) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{29}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *UncordonResponse) GetHandler() *Handler {
@@ -2210,7 +2327,7 @@ type DrainRequest struct {
 
 func (x *DrainRequest) Reset() {
 	*x = DrainRequest{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[30]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2222,7 +2339,7 @@ func (x *DrainRequest) String() string {
 func (*DrainRequest) ProtoMessage() {}
 
 func (x *DrainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[30]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2235,7 +2352,7 @@ func (x *DrainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainRequest.ProtoReflect.Descriptor instead.
 func (*DrainRequest) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{30}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *DrainRequest) GetName() string {
@@ -2264,7 +2381,7 @@ type DrainResponse struct {
 
 func (x *DrainResponse) Reset() {
 	*x = DrainResponse{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[31]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2276,7 +2393,7 @@ func (x *DrainResponse) String() string {
 func (*DrainResponse) ProtoMessage() {}
 
 func (x *DrainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[31]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2289,7 +2406,7 @@ func (x *DrainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainResponse.ProtoReflect.Descriptor instead.
 func (*DrainResponse) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{31}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *DrainResponse) GetPods() int32 {
@@ -2317,7 +2434,7 @@ type ProbeRequest struct {
 
 func (x *ProbeRequest) Reset() {
 	*x = ProbeRequest{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[32]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2329,7 +2446,7 @@ func (x *ProbeRequest) String() string {
 func (*ProbeRequest) ProtoMessage() {}
 
 func (x *ProbeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[32]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2342,7 +2459,7 @@ func (x *ProbeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProbeRequest.ProtoReflect.Descriptor instead.
 func (*ProbeRequest) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{32}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *ProbeRequest) GetName() string {
@@ -2368,7 +2485,7 @@ type ProbeResponse struct {
 
 func (x *ProbeResponse) Reset() {
 	*x = ProbeResponse{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[33]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2380,7 +2497,7 @@ func (x *ProbeResponse) String() string {
 func (*ProbeResponse) ProtoMessage() {}
 
 func (x *ProbeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[33]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2393,7 +2510,7 @@ func (x *ProbeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProbeResponse.ProtoReflect.Descriptor instead.
 func (*ProbeResponse) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{33}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *ProbeResponse) GetHandler() *Handler {
@@ -2418,7 +2535,7 @@ type MeasureOverheadRequest struct {
 
 func (x *MeasureOverheadRequest) Reset() {
 	*x = MeasureOverheadRequest{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[34]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2430,7 +2547,7 @@ func (x *MeasureOverheadRequest) String() string {
 func (*MeasureOverheadRequest) ProtoMessage() {}
 
 func (x *MeasureOverheadRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[34]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2443,7 +2560,7 @@ func (x *MeasureOverheadRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MeasureOverheadRequest.ProtoReflect.Descriptor instead.
 func (*MeasureOverheadRequest) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{34}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *MeasureOverheadRequest) GetName() string {
@@ -2482,7 +2599,7 @@ type MeasureOverheadResponse struct {
 
 func (x *MeasureOverheadResponse) Reset() {
 	*x = MeasureOverheadResponse{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[35]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2494,7 +2611,7 @@ func (x *MeasureOverheadResponse) String() string {
 func (*MeasureOverheadResponse) ProtoMessage() {}
 
 func (x *MeasureOverheadResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[35]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2507,7 +2624,7 @@ func (x *MeasureOverheadResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MeasureOverheadResponse.ProtoReflect.Descriptor instead.
 func (*MeasureOverheadResponse) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{35}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *MeasureOverheadResponse) GetStep() string {
@@ -2547,7 +2664,7 @@ type PromoteRequest struct {
 
 func (x *PromoteRequest) Reset() {
 	*x = PromoteRequest{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[36]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2559,7 +2676,7 @@ func (x *PromoteRequest) String() string {
 func (*PromoteRequest) ProtoMessage() {}
 
 func (x *PromoteRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[36]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2572,7 +2689,7 @@ func (x *PromoteRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PromoteRequest.ProtoReflect.Descriptor instead.
 func (*PromoteRequest) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{36}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *PromoteRequest) GetName() string {
@@ -2591,7 +2708,7 @@ type PromoteResponse struct {
 
 func (x *PromoteResponse) Reset() {
 	*x = PromoteResponse{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[37]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2603,7 +2720,7 @@ func (x *PromoteResponse) String() string {
 func (*PromoteResponse) ProtoMessage() {}
 
 func (x *PromoteResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[37]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2616,7 +2733,7 @@ func (x *PromoteResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PromoteResponse.ProtoReflect.Descriptor instead.
 func (*PromoteResponse) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{37}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *PromoteResponse) GetHandler() *Handler {
@@ -2637,7 +2754,7 @@ type AbortRequest struct {
 
 func (x *AbortRequest) Reset() {
 	*x = AbortRequest{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[38]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2649,7 +2766,7 @@ func (x *AbortRequest) String() string {
 func (*AbortRequest) ProtoMessage() {}
 
 func (x *AbortRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[38]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2662,7 +2779,7 @@ func (x *AbortRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AbortRequest.ProtoReflect.Descriptor instead.
 func (*AbortRequest) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{38}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *AbortRequest) GetName() string {
@@ -2688,7 +2805,7 @@ type AbortResponse struct {
 
 func (x *AbortResponse) Reset() {
 	*x = AbortResponse{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[39]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2700,7 +2817,7 @@ func (x *AbortResponse) String() string {
 func (*AbortResponse) ProtoMessage() {}
 
 func (x *AbortResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[39]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2713,7 +2830,7 @@ func (x *AbortResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AbortResponse.ProtoReflect.Descriptor instead.
 func (*AbortResponse) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{39}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *AbortResponse) GetHandler() *Handler {
@@ -2734,7 +2851,7 @@ type ReloadRequest struct {
 
 func (x *ReloadRequest) Reset() {
 	*x = ReloadRequest{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[40]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2746,7 +2863,7 @@ func (x *ReloadRequest) String() string {
 func (*ReloadRequest) ProtoMessage() {}
 
 func (x *ReloadRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[40]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2759,7 +2876,7 @@ func (x *ReloadRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReloadRequest.ProtoReflect.Descriptor instead.
 func (*ReloadRequest) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{40}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *ReloadRequest) GetNoWait() bool {
@@ -2791,7 +2908,7 @@ type ReloadResponse struct {
 
 func (x *ReloadResponse) Reset() {
 	*x = ReloadResponse{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[41]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2803,7 +2920,7 @@ func (x *ReloadResponse) String() string {
 func (*ReloadResponse) ProtoMessage() {}
 
 func (x *ReloadResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[41]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2816,7 +2933,7 @@ func (x *ReloadResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReloadResponse.ProtoReflect.Descriptor instead.
 func (*ReloadResponse) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{41}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *ReloadResponse) GetGeneration() uint64 {
@@ -2886,7 +3003,7 @@ type GetConfigRequest struct {
 
 func (x *GetConfigRequest) Reset() {
 	*x = GetConfigRequest{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[42]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2898,7 +3015,7 @@ func (x *GetConfigRequest) String() string {
 func (*GetConfigRequest) ProtoMessage() {}
 
 func (x *GetConfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[42]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2911,7 +3028,7 @@ func (x *GetConfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConfigRequest.ProtoReflect.Descriptor instead.
 func (*GetConfigRequest) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{42}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *GetConfigRequest) GetFiles() bool {
@@ -2934,7 +3051,7 @@ type GetConfigResponse struct {
 
 func (x *GetConfigResponse) Reset() {
 	*x = GetConfigResponse{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[43]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2946,7 +3063,7 @@ func (x *GetConfigResponse) String() string {
 func (*GetConfigResponse) ProtoMessage() {}
 
 func (x *GetConfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[43]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2959,7 +3076,7 @@ func (x *GetConfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConfigResponse.ProtoReflect.Descriptor instead.
 func (*GetConfigResponse) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{43}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *GetConfigResponse) GetSettings() []*Setting {
@@ -2993,7 +3110,7 @@ type ListPodsRequest struct {
 
 func (x *ListPodsRequest) Reset() {
 	*x = ListPodsRequest{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[44]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3005,7 +3122,7 @@ func (x *ListPodsRequest) String() string {
 func (*ListPodsRequest) ProtoMessage() {}
 
 func (x *ListPodsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[44]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3018,7 +3135,7 @@ func (x *ListPodsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPodsRequest.ProtoReflect.Descriptor instead.
 func (*ListPodsRequest) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{44}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *ListPodsRequest) GetHandler() string {
@@ -3037,7 +3154,7 @@ type ListPodsResponse struct {
 
 func (x *ListPodsResponse) Reset() {
 	*x = ListPodsResponse{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[45]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3049,7 +3166,7 @@ func (x *ListPodsResponse) String() string {
 func (*ListPodsResponse) ProtoMessage() {}
 
 func (x *ListPodsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[45]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3062,7 +3179,7 @@ func (x *ListPodsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPodsResponse.ProtoReflect.Descriptor instead.
 func (*ListPodsResponse) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{45}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *ListPodsResponse) GetPods() []*Pod {
@@ -3082,7 +3199,7 @@ type ListStartsRequest struct {
 
 func (x *ListStartsRequest) Reset() {
 	*x = ListStartsRequest{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[46]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3094,7 +3211,7 @@ func (x *ListStartsRequest) String() string {
 func (*ListStartsRequest) ProtoMessage() {}
 
 func (x *ListStartsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[46]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3107,7 +3224,7 @@ func (x *ListStartsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListStartsRequest.ProtoReflect.Descriptor instead.
 func (*ListStartsRequest) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{46}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *ListStartsRequest) GetHandler() string {
@@ -3126,7 +3243,7 @@ type ListStartsResponse struct {
 
 func (x *ListStartsResponse) Reset() {
 	*x = ListStartsResponse{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[47]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3138,7 +3255,7 @@ func (x *ListStartsResponse) String() string {
 func (*ListStartsResponse) ProtoMessage() {}
 
 func (x *ListStartsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[47]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3151,7 +3268,7 @@ func (x *ListStartsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListStartsResponse.ProtoReflect.Descriptor instead.
 func (*ListStartsResponse) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{47}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *ListStartsResponse) GetStarts() []*PodStart {
@@ -3181,7 +3298,7 @@ type PodStart struct {
 
 func (x *PodStart) Reset() {
 	*x = PodStart{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[48]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3193,7 +3310,7 @@ func (x *PodStart) String() string {
 func (*PodStart) ProtoMessage() {}
 
 func (x *PodStart) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[48]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3206,7 +3323,7 @@ func (x *PodStart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PodStart.ProtoReflect.Descriptor instead.
 func (*PodStart) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{48}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *PodStart) GetNamespace() string {
@@ -3283,7 +3400,7 @@ type StartCall struct {
 
 func (x *StartCall) Reset() {
 	*x = StartCall{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[49]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3295,7 +3412,7 @@ func (x *StartCall) String() string {
 func (*StartCall) ProtoMessage() {}
 
 func (x *StartCall) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[49]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3308,7 +3425,7 @@ func (x *StartCall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartCall.ProtoReflect.Descriptor instead.
 func (*StartCall) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{49}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *StartCall) GetRpc() string {
@@ -3364,7 +3481,7 @@ type StartStep struct {
 
 func (x *StartStep) Reset() {
 	*x = StartStep{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[50]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3376,7 +3493,7 @@ func (x *StartStep) String() string {
 func (*StartStep) ProtoMessage() {}
 
 func (x *StartStep) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[50]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3389,7 +3506,7 @@ func (x *StartStep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartStep.ProtoReflect.Descriptor instead.
 func (*StartStep) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{50}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *StartStep) GetName() string {
@@ -3425,7 +3542,7 @@ type Pod struct {
 
 func (x *Pod) Reset() {
 	*x = Pod{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[51]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3437,7 +3554,7 @@ func (x *Pod) String() string {
 func (*Pod) ProtoMessage() {}
 
 func (x *Pod) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[51]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3450,7 +3567,7 @@ func (x *Pod) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pod.ProtoReflect.Descriptor instead.
 func (*Pod) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{51}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *Pod) GetId() string {
@@ -3541,7 +3658,7 @@ type Pin struct {
 
 func (x *Pin) Reset() {
 	*x = Pin{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[52]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3553,7 +3670,7 @@ func (x *Pin) String() string {
 func (*Pin) ProtoMessage() {}
 
 func (x *Pin) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[52]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3566,7 +3683,7 @@ func (x *Pin) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pin.ProtoReflect.Descriptor instead.
 func (*Pin) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{52}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *Pin) GetDigest() string {
@@ -3620,7 +3737,7 @@ type WhereIsRequest struct {
 
 func (x *WhereIsRequest) Reset() {
 	*x = WhereIsRequest{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[53]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3632,7 +3749,7 @@ func (x *WhereIsRequest) String() string {
 func (*WhereIsRequest) ProtoMessage() {}
 
 func (x *WhereIsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[53]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3645,7 +3762,7 @@ func (x *WhereIsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhereIsRequest.ProtoReflect.Descriptor instead.
 func (*WhereIsRequest) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{53}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *WhereIsRequest) GetId() string {
@@ -3670,7 +3787,7 @@ type WhereIsResponse struct {
 
 func (x *WhereIsResponse) Reset() {
 	*x = WhereIsResponse{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[54]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3682,7 +3799,7 @@ func (x *WhereIsResponse) String() string {
 func (*WhereIsResponse) ProtoMessage() {}
 
 func (x *WhereIsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[54]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3695,7 +3812,7 @@ func (x *WhereIsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhereIsResponse.ProtoReflect.Descriptor instead.
 func (*WhereIsResponse) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{54}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *WhereIsResponse) GetSandbox() string {
@@ -3741,7 +3858,7 @@ type ListPullsRequest struct {
 
 func (x *ListPullsRequest) Reset() {
 	*x = ListPullsRequest{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[55]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3753,7 +3870,7 @@ func (x *ListPullsRequest) String() string {
 func (*ListPullsRequest) ProtoMessage() {}
 
 func (x *ListPullsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[55]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3766,7 +3883,7 @@ func (x *ListPullsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPullsRequest.ProtoReflect.Descriptor instead.
 func (*ListPullsRequest) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{55}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{56}
 }
 
 type ListPullsResponse struct {
@@ -3778,7 +3895,7 @@ type ListPullsResponse struct {
 
 func (x *ListPullsResponse) Reset() {
 	*x = ListPullsResponse{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[56]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3790,7 +3907,7 @@ func (x *ListPullsResponse) String() string {
 func (*ListPullsResponse) ProtoMessage() {}
 
 func (x *ListPullsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[56]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3803,7 +3920,7 @@ func (x *ListPullsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPullsResponse.ProtoReflect.Descriptor instead.
 func (*ListPullsResponse) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{56}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *ListPullsResponse) GetPulls() []*Pull {
@@ -3828,7 +3945,7 @@ type Pull struct {
 
 func (x *Pull) Reset() {
 	*x = Pull{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[57]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3840,7 +3957,7 @@ func (x *Pull) String() string {
 func (*Pull) ProtoMessage() {}
 
 func (x *Pull) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[57]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3853,7 +3970,7 @@ func (x *Pull) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pull.ProtoReflect.Descriptor instead.
 func (*Pull) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{57}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *Pull) GetName() string {
@@ -3899,7 +4016,7 @@ type PullLayer struct {
 
 func (x *PullLayer) Reset() {
 	*x = PullLayer{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[58]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3911,7 +4028,7 @@ func (x *PullLayer) String() string {
 func (*PullLayer) ProtoMessage() {}
 
 func (x *PullLayer) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[58]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3924,7 +4041,7 @@ func (x *PullLayer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PullLayer.ProtoReflect.Descriptor instead.
 func (*PullLayer) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{58}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *PullLayer) GetDigest() string {
@@ -3965,7 +4082,7 @@ type ExportImagesRequest struct {
 
 func (x *ExportImagesRequest) Reset() {
 	*x = ExportImagesRequest{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[59]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3977,7 +4094,7 @@ func (x *ExportImagesRequest) String() string {
 func (*ExportImagesRequest) ProtoMessage() {}
 
 func (x *ExportImagesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[59]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3990,7 +4107,7 @@ func (x *ExportImagesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExportImagesRequest.ProtoReflect.Descriptor instead.
 func (*ExportImagesRequest) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{59}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *ExportImagesRequest) GetImages() []string {
@@ -4010,7 +4127,7 @@ type ExportImagesResponse struct {
 
 func (x *ExportImagesResponse) Reset() {
 	*x = ExportImagesResponse{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[60]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4022,7 +4139,7 @@ func (x *ExportImagesResponse) String() string {
 func (*ExportImagesResponse) ProtoMessage() {}
 
 func (x *ExportImagesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[60]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4035,7 +4152,7 @@ func (x *ExportImagesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExportImagesResponse.ProtoReflect.Descriptor instead.
 func (*ExportImagesResponse) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{60}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *ExportImagesResponse) GetData() []byte {
@@ -4061,7 +4178,7 @@ type ImportImagesRequest struct {
 
 func (x *ImportImagesRequest) Reset() {
 	*x = ImportImagesRequest{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[61]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4073,7 +4190,7 @@ func (x *ImportImagesRequest) String() string {
 func (*ImportImagesRequest) ProtoMessage() {}
 
 func (x *ImportImagesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[61]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4086,7 +4203,7 @@ func (x *ImportImagesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImportImagesRequest.ProtoReflect.Descriptor instead.
 func (*ImportImagesRequest) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{61}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *ImportImagesRequest) GetName() string {
@@ -4120,7 +4237,7 @@ type ImportImagesResponse struct {
 
 func (x *ImportImagesResponse) Reset() {
 	*x = ImportImagesResponse{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[62]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4132,7 +4249,7 @@ func (x *ImportImagesResponse) String() string {
 func (*ImportImagesResponse) ProtoMessage() {}
 
 func (x *ImportImagesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[62]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4145,7 +4262,7 @@ func (x *ImportImagesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImportImagesResponse.ProtoReflect.Descriptor instead.
 func (*ImportImagesResponse) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{62}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *ImportImagesResponse) GetNames() []string {
@@ -4170,7 +4287,7 @@ const file_berth_admin_v1_admin_proto_rawDesc = "" +
 	"suggestion\x18\x06 \x01(\tR\n" +
 	"suggestion\"?\n" +
 	"\bProblems\x123\n" +
-	"\bproblems\x18\x01 \x03(\v2\x17.berth.admin.v1.ProblemR\bproblems\"\xf3\x04\n" +
+	"\bproblems\x18\x01 \x03(\v2\x17.berth.admin.v1.ProblemR\bproblems\"\xfb\x05\n" +
 	"\aHandler\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12+\n" +
 	"\x05state\x18\x02 \x01(\x0e2\x15.berth.admin.v1.StateR\x05state\x12\x16\n" +
@@ -4195,7 +4312,17 @@ const file_berth_admin_v1_admin_proto_rawDesc = "" +
 	"\x05trial\x18\x10 \x01(\v2\x15.berth.admin.v1.TrialR\x05trial\x12@\n" +
 	"\fcapabilities\x18\x11 \x01(\v2\x1c.berth.admin.v1.CapabilitiesR\fcapabilities\x12\x1a\n" +
 	"\bplatform\x18\x12 \x01(\tR\bplatform\x12\x19\n" +
-	"\bmax_pods\x18\x13 \x01(\x05R\amaxPods\"\xdc\x01\n" +
+	"\bmax_pods\x18\x13 \x01(\x05R\amaxPods\x12;\n" +
+	"\vstate_since\x18\x14 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"stateSince\x12\x19\n" +
+	"\bstate_by\x18\x15 \x01(\tR\astateBy\x12.\n" +
+	"\x06starts\x18\x16 \x01(\v2\x16.berth.admin.v1.StartsR\x06starts\"\xa1\x01\n" +
+	"\x06Starts\x12\x16\n" +
+	"\x06recent\x18\x01 \x01(\x05R\x06recent\x12\x16\n" +
+	"\x06failed\x18\x02 \x01(\x05R\x06failed\x12\x18\n" +
+	"\bin_a_row\x18\x03 \x01(\x05R\x06inARow\x12\x14\n" +
+	"\x05error\x18\x04 \x01(\tR\x05error\x127\n" +
+	"\tfailed_at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\bfailedAt\"\xdc\x01\n" +
 	"\fCapabilities\x12\x1c\n" +
 	"\tisolation\x18\x01 \x01(\tR\tisolation\x12)\n" +
 	"\x10isolation_source\x18\x02 \x01(\tR\x0fisolationSource\x12'\n" +
@@ -4217,7 +4344,7 @@ const file_berth_admin_v1_admin_proto_rawDesc = "" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value\x12\x16\n" +
 	"\x06origin\x18\x03 \x01(\tR\x06origin\"\x12\n" +
-	"\x10GetStatusRequest\"\xf1\x04\n" +
+	"\x10GetStatusRequest\"\xaf\x05\n" +
 	"\x11GetStatusResponse\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12\x1a\n" +
 	"\brevision\x18\x02 \x01(\tR\brevision\x129\n" +
@@ -4242,7 +4369,8 @@ const file_berth_admin_v1_admin_proto_rawDesc = "" +
 	"recovering\x18\x0e \x01(\bR\n" +
 	"recovering\x12#\n" +
 	"\rneeds_restart\x18\x0f \x03(\tR\fneedsRestart\x12G\n" +
-	"\x0fpod_checkpoints\x18\x10 \x01(\v2\x1e.berth.admin.v1.PodCheckpointsR\x0epodCheckpoints\"\xc2\x01\n" +
+	"\x0fpod_checkpoints\x18\x10 \x01(\v2\x1e.berth.admin.v1.PodCheckpointsR\x0epodCheckpoints\x12<\n" +
+	"\rnot_accepting\x18\x11 \x03(\v2\x17.berth.admin.v1.HandlerR\fnotAccepting\"\xc2\x01\n" +
 	"\x0ePodCheckpoints\x12\x1c\n" +
 	"\tdirectory\x18\x01 \x01(\tR\tdirectory\x12\x14\n" +
 	"\x05count\x18\x02 \x01(\x05R\x05count\x12\x14\n" +
@@ -4503,182 +4631,187 @@ func file_berth_admin_v1_admin_proto_rawDescGZIP() []byte {
 }
 
 var file_berth_admin_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_berth_admin_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 63)
+var file_berth_admin_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 64)
 var file_berth_admin_v1_admin_proto_goTypes = []any{
 	(State)(0),                      // 0: berth.admin.v1.State
 	(*Problem)(nil),                 // 1: berth.admin.v1.Problem
 	(*Problems)(nil),                // 2: berth.admin.v1.Problems
 	(*Handler)(nil),                 // 3: berth.admin.v1.Handler
-	(*Capabilities)(nil),            // 4: berth.admin.v1.Capabilities
-	(*Capability)(nil),              // 5: berth.admin.v1.Capability
-	(*Trial)(nil),                   // 6: berth.admin.v1.Trial
-	(*Setting)(nil),                 // 7: berth.admin.v1.Setting
-	(*GetStatusRequest)(nil),        // 8: berth.admin.v1.GetStatusRequest
-	(*GetStatusResponse)(nil),       // 9: berth.admin.v1.GetStatusResponse
-	(*PodCheckpoints)(nil),          // 10: berth.admin.v1.PodCheckpoints
-	(*ListHandlersRequest)(nil),     // 11: berth.admin.v1.ListHandlersRequest
-	(*ListHandlersResponse)(nil),    // 12: berth.admin.v1.ListHandlersResponse
-	(*GetHandlerRequest)(nil),       // 13: berth.admin.v1.GetHandlerRequest
-	(*GetHandlerResponse)(nil),      // 14: berth.admin.v1.GetHandlerResponse
-	(*Overhead)(nil),                // 15: berth.admin.v1.Overhead
-	(*OverheadEstimate)(nil),        // 16: berth.admin.v1.OverheadEstimate
-	(*OverheadDistribution)(nil),    // 17: berth.admin.v1.OverheadDistribution
-	(*Binary)(nil),                  // 18: berth.admin.v1.Binary
-	(*WatchHandlersRequest)(nil),    // 19: berth.admin.v1.WatchHandlersRequest
-	(*WatchHandlersResponse)(nil),   // 20: berth.admin.v1.WatchHandlersResponse
-	(*RegisterHandlerRequest)(nil),  // 21: berth.admin.v1.RegisterHandlerRequest
-	(*RegisterHandlerResponse)(nil), // 22: berth.admin.v1.RegisterHandlerResponse
-	(*UpdateHandlerRequest)(nil),    // 23: berth.admin.v1.UpdateHandlerRequest
-	(*UpdateHandlerResponse)(nil),   // 24: berth.admin.v1.UpdateHandlerResponse
-	(*RemoveHandlerRequest)(nil),    // 25: berth.admin.v1.RemoveHandlerRequest
-	(*RemoveHandlerResponse)(nil),   // 26: berth.admin.v1.RemoveHandlerResponse
-	(*CordonRequest)(nil),           // 27: berth.admin.v1.CordonRequest
-	(*CordonResponse)(nil),          // 28: berth.admin.v1.CordonResponse
-	(*UncordonRequest)(nil),         // 29: berth.admin.v1.UncordonRequest
-	(*UncordonResponse)(nil),        // 30: berth.admin.v1.UncordonResponse
-	(*DrainRequest)(nil),            // 31: berth.admin.v1.DrainRequest
-	(*DrainResponse)(nil),           // 32: berth.admin.v1.DrainResponse
-	(*ProbeRequest)(nil),            // 33: berth.admin.v1.ProbeRequest
-	(*ProbeResponse)(nil),           // 34: berth.admin.v1.ProbeResponse
-	(*MeasureOverheadRequest)(nil),  // 35: berth.admin.v1.MeasureOverheadRequest
-	(*MeasureOverheadResponse)(nil), // 36: berth.admin.v1.MeasureOverheadResponse
-	(*PromoteRequest)(nil),          // 37: berth.admin.v1.PromoteRequest
-	(*PromoteResponse)(nil),         // 38: berth.admin.v1.PromoteResponse
-	(*AbortRequest)(nil),            // 39: berth.admin.v1.AbortRequest
-	(*AbortResponse)(nil),           // 40: berth.admin.v1.AbortResponse
-	(*ReloadRequest)(nil),           // 41: berth.admin.v1.ReloadRequest
-	(*ReloadResponse)(nil),          // 42: berth.admin.v1.ReloadResponse
-	(*GetConfigRequest)(nil),        // 43: berth.admin.v1.GetConfigRequest
-	(*GetConfigResponse)(nil),       // 44: berth.admin.v1.GetConfigResponse
-	(*ListPodsRequest)(nil),         // 45: berth.admin.v1.ListPodsRequest
-	(*ListPodsResponse)(nil),        // 46: berth.admin.v1.ListPodsResponse
-	(*ListStartsRequest)(nil),       // 47: berth.admin.v1.ListStartsRequest
-	(*ListStartsResponse)(nil),      // 48: berth.admin.v1.ListStartsResponse
-	(*PodStart)(nil),                // 49: berth.admin.v1.PodStart
-	(*StartCall)(nil),               // 50: berth.admin.v1.StartCall
-	(*StartStep)(nil),               // 51: berth.admin.v1.StartStep
-	(*Pod)(nil),                     // 52: berth.admin.v1.Pod
-	(*Pin)(nil),                     // 53: berth.admin.v1.Pin
-	(*WhereIsRequest)(nil),          // 54: berth.admin.v1.WhereIsRequest
-	(*WhereIsResponse)(nil),         // 55: berth.admin.v1.WhereIsResponse
-	(*ListPullsRequest)(nil),        // 56: berth.admin.v1.ListPullsRequest
-	(*ListPullsResponse)(nil),       // 57: berth.admin.v1.ListPullsResponse
-	(*Pull)(nil),                    // 58: berth.admin.v1.Pull
-	(*PullLayer)(nil),               // 59: berth.admin.v1.PullLayer
-	(*ExportImagesRequest)(nil),     // 60: berth.admin.v1.ExportImagesRequest
-	(*ExportImagesResponse)(nil),    // 61: berth.admin.v1.ExportImagesResponse
-	(*ImportImagesRequest)(nil),     // 62: berth.admin.v1.ImportImagesRequest
-	(*ImportImagesResponse)(nil),    // 63: berth.admin.v1.ImportImagesResponse
-	(*timestamppb.Timestamp)(nil),   // 64: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),     // 65: google.protobuf.Duration
+	(*Starts)(nil),                  // 4: berth.admin.v1.Starts
+	(*Capabilities)(nil),            // 5: berth.admin.v1.Capabilities
+	(*Capability)(nil),              // 6: berth.admin.v1.Capability
+	(*Trial)(nil),                   // 7: berth.admin.v1.Trial
+	(*Setting)(nil),                 // 8: berth.admin.v1.Setting
+	(*GetStatusRequest)(nil),        // 9: berth.admin.v1.GetStatusRequest
+	(*GetStatusResponse)(nil),       // 10: berth.admin.v1.GetStatusResponse
+	(*PodCheckpoints)(nil),          // 11: berth.admin.v1.PodCheckpoints
+	(*ListHandlersRequest)(nil),     // 12: berth.admin.v1.ListHandlersRequest
+	(*ListHandlersResponse)(nil),    // 13: berth.admin.v1.ListHandlersResponse
+	(*GetHandlerRequest)(nil),       // 14: berth.admin.v1.GetHandlerRequest
+	(*GetHandlerResponse)(nil),      // 15: berth.admin.v1.GetHandlerResponse
+	(*Overhead)(nil),                // 16: berth.admin.v1.Overhead
+	(*OverheadEstimate)(nil),        // 17: berth.admin.v1.OverheadEstimate
+	(*OverheadDistribution)(nil),    // 18: berth.admin.v1.OverheadDistribution
+	(*Binary)(nil),                  // 19: berth.admin.v1.Binary
+	(*WatchHandlersRequest)(nil),    // 20: berth.admin.v1.WatchHandlersRequest
+	(*WatchHandlersResponse)(nil),   // 21: berth.admin.v1.WatchHandlersResponse
+	(*RegisterHandlerRequest)(nil),  // 22: berth.admin.v1.RegisterHandlerRequest
+	(*RegisterHandlerResponse)(nil), // 23: berth.admin.v1.RegisterHandlerResponse
+	(*UpdateHandlerRequest)(nil),    // 24: berth.admin.v1.UpdateHandlerRequest
+	(*UpdateHandlerResponse)(nil),   // 25: berth.admin.v1.UpdateHandlerResponse
+	(*RemoveHandlerRequest)(nil),    // 26: berth.admin.v1.RemoveHandlerRequest
+	(*RemoveHandlerResponse)(nil),   // 27: berth.admin.v1.RemoveHandlerResponse
+	(*CordonRequest)(nil),           // 28: berth.admin.v1.CordonRequest
+	(*CordonResponse)(nil),          // 29: berth.admin.v1.CordonResponse
+	(*UncordonRequest)(nil),         // 30: berth.admin.v1.UncordonRequest
+	(*UncordonResponse)(nil),        // 31: berth.admin.v1.UncordonResponse
+	(*DrainRequest)(nil),            // 32: berth.admin.v1.DrainRequest
+	(*DrainResponse)(nil),           // 33: berth.admin.v1.DrainResponse
+	(*ProbeRequest)(nil),            // 34: berth.admin.v1.ProbeRequest
+	(*ProbeResponse)(nil),           // 35: berth.admin.v1.ProbeResponse
+	(*MeasureOverheadRequest)(nil),  // 36: berth.admin.v1.MeasureOverheadRequest
+	(*MeasureOverheadResponse)(nil), // 37: berth.admin.v1.MeasureOverheadResponse
+	(*PromoteRequest)(nil),          // 38: berth.admin.v1.PromoteRequest
+	(*PromoteResponse)(nil),         // 39: berth.admin.v1.PromoteResponse
+	(*AbortRequest)(nil),            // 40: berth.admin.v1.AbortRequest
+	(*AbortResponse)(nil),           // 41: berth.admin.v1.AbortResponse
+	(*ReloadRequest)(nil),           // 42: berth.admin.v1.ReloadRequest
+	(*ReloadResponse)(nil),          // 43: berth.admin.v1.ReloadResponse
+	(*GetConfigRequest)(nil),        // 44: berth.admin.v1.GetConfigRequest
+	(*GetConfigResponse)(nil),       // 45: berth.admin.v1.GetConfigResponse
+	(*ListPodsRequest)(nil),         // 46: berth.admin.v1.ListPodsRequest
+	(*ListPodsResponse)(nil),        // 47: berth.admin.v1.ListPodsResponse
+	(*ListStartsRequest)(nil),       // 48: berth.admin.v1.ListStartsRequest
+	(*ListStartsResponse)(nil),      // 49: berth.admin.v1.ListStartsResponse
+	(*PodStart)(nil),                // 50: berth.admin.v1.PodStart
+	(*StartCall)(nil),               // 51: berth.admin.v1.StartCall
+	(*StartStep)(nil),               // 52: berth.admin.v1.StartStep
+	(*Pod)(nil),                     // 53: berth.admin.v1.Pod
+	(*Pin)(nil),                     // 54: berth.admin.v1.Pin
+	(*WhereIsRequest)(nil),          // 55: berth.admin.v1.WhereIsRequest
+	(*WhereIsResponse)(nil),         // 56: berth.admin.v1.WhereIsResponse
+	(*ListPullsRequest)(nil),        // 57: berth.admin.v1.ListPullsRequest
+	(*ListPullsResponse)(nil),       // 58: berth.admin.v1.ListPullsResponse
+	(*Pull)(nil),                    // 59: berth.admin.v1.Pull
+	(*PullLayer)(nil),               // 60: berth.admin.v1.PullLayer
+	(*ExportImagesRequest)(nil),     // 61: berth.admin.v1.ExportImagesRequest
+	(*ExportImagesResponse)(nil),    // 62: berth.admin.v1.ExportImagesResponse
+	(*ImportImagesRequest)(nil),     // 63: berth.admin.v1.ImportImagesRequest
+	(*ImportImagesResponse)(nil),    // 64: berth.admin.v1.ImportImagesResponse
+	(*timestamppb.Timestamp)(nil),   // 65: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),     // 66: google.protobuf.Duration
 }
 var file_berth_admin_v1_admin_proto_depIdxs = []int32{
 	1,  // 0: berth.admin.v1.Problems.problems:type_name -> berth.admin.v1.Problem
 	0,  // 1: berth.admin.v1.Handler.state:type_name -> berth.admin.v1.State
-	64, // 2: berth.admin.v1.Handler.probed_at:type_name -> google.protobuf.Timestamp
-	6,  // 3: berth.admin.v1.Handler.trial:type_name -> berth.admin.v1.Trial
-	4,  // 4: berth.admin.v1.Handler.capabilities:type_name -> berth.admin.v1.Capabilities
-	5,  // 5: berth.admin.v1.Capabilities.capabilities:type_name -> berth.admin.v1.Capability
-	64, // 6: berth.admin.v1.GetStatusResponse.started_at:type_name -> google.protobuf.Timestamp
-	1,  // 7: berth.admin.v1.GetStatusResponse.problems:type_name -> berth.admin.v1.Problem
-	64, // 8: berth.admin.v1.GetStatusResponse.reloaded_at:type_name -> google.protobuf.Timestamp
-	10, // 9: berth.admin.v1.GetStatusResponse.pod_checkpoints:type_name -> berth.admin.v1.PodCheckpoints
-	64, // 10: berth.admin.v1.PodCheckpoints.oldest:type_name -> google.protobuf.Timestamp
-	3,  // 11: berth.admin.v1.ListHandlersResponse.handlers:type_name -> berth.admin.v1.Handler
-	3,  // 12: berth.admin.v1.GetHandlerResponse.handler:type_name -> berth.admin.v1.Handler
-	7,  // 13: berth.admin.v1.GetHandlerResponse.settings:type_name -> berth.admin.v1.Setting
-	7,  // 14: berth.admin.v1.GetHandlerResponse.written:type_name -> berth.admin.v1.Setting
-	18, // 15: berth.admin.v1.GetHandlerResponse.binary:type_name -> berth.admin.v1.Binary
-	15, // 16: berth.admin.v1.GetHandlerResponse.overhead:type_name -> berth.admin.v1.Overhead
-	16, // 17: berth.admin.v1.Overhead.live:type_name -> berth.admin.v1.OverheadEstimate
-	16, // 18: berth.admin.v1.Overhead.canary:type_name -> berth.admin.v1.OverheadEstimate
-	16, // 19: berth.admin.v1.Overhead.best:type_name -> berth.admin.v1.OverheadEstimate
-	17, // 20: berth.admin.v1.OverheadEstimate.memory_bytes:type_name -> berth.admin.v1.OverheadDistribution
-	17, // 21: berth.admin.v1.OverheadEstimate.cpu_nanocores:type_name -> berth.admin.v1.OverheadDistribution
-	64, // 22: berth.admin.v1.OverheadEstimate.measured_at:type_name -> google.protobuf.Timestamp
-	65, // 23: berth.admin.v1.OverheadEstimate.window:type_name -> google.protobuf.Duration
-	64, // 24: berth.admin.v1.Binary.modified_at:type_name -> google.protobuf.Timestamp
-	3,  // 25: berth.admin.v1.WatchHandlersResponse.handlers:type_name -> berth.admin.v1.Handler
-	7,  // 26: berth.admin.v1.RegisterHandlerRequest.settings:type_name -> berth.admin.v1.Setting
-	3,  // 27: berth.admin.v1.RegisterHandlerResponse.handler:type_name -> berth.admin.v1.Handler
-	7,  // 28: berth.admin.v1.UpdateHandlerRequest.set:type_name -> berth.admin.v1.Setting
-	3,  // 29: berth.admin.v1.UpdateHandlerResponse.handler:type_name -> berth.admin.v1.Handler
-	3,  // 30: berth.admin.v1.CordonResponse.handler:type_name -> berth.admin.v1.Handler
-	3,  // 31: berth.admin.v1.UncordonResponse.handler:type_name -> berth.admin.v1.Handler
-	3,  // 32: berth.admin.v1.ProbeResponse.handler:type_name -> berth.admin.v1.Handler
-	65, // 33: berth.admin.v1.MeasureOverheadRequest.window:type_name -> google.protobuf.Duration
-	15, // 34: berth.admin.v1.MeasureOverheadResponse.overhead:type_name -> berth.admin.v1.Overhead
-	3,  // 35: berth.admin.v1.PromoteResponse.handler:type_name -> berth.admin.v1.Handler
-	3,  // 36: berth.admin.v1.AbortResponse.handler:type_name -> berth.admin.v1.Handler
-	1,  // 37: berth.admin.v1.ReloadResponse.problems:type_name -> berth.admin.v1.Problem
-	65, // 38: berth.admin.v1.ReloadResponse.took:type_name -> google.protobuf.Duration
-	7,  // 39: berth.admin.v1.GetConfigResponse.settings:type_name -> berth.admin.v1.Setting
-	1,  // 40: berth.admin.v1.GetConfigResponse.problems:type_name -> berth.admin.v1.Problem
-	52, // 41: berth.admin.v1.ListPodsResponse.pods:type_name -> berth.admin.v1.Pod
-	49, // 42: berth.admin.v1.ListStartsResponse.starts:type_name -> berth.admin.v1.PodStart
-	64, // 43: berth.admin.v1.PodStart.began_at:type_name -> google.protobuf.Timestamp
-	65, // 44: berth.admin.v1.PodStart.took:type_name -> google.protobuf.Duration
-	50, // 45: berth.admin.v1.PodStart.calls:type_name -> berth.admin.v1.StartCall
-	64, // 46: berth.admin.v1.StartCall.began_at:type_name -> google.protobuf.Timestamp
-	65, // 47: berth.admin.v1.StartCall.took:type_name -> google.protobuf.Duration
-	51, // 48: berth.admin.v1.StartCall.steps:type_name -> berth.admin.v1.StartStep
-	65, // 49: berth.admin.v1.StartStep.took:type_name -> google.protobuf.Duration
-	64, // 50: berth.admin.v1.Pod.created_at:type_name -> google.protobuf.Timestamp
-	53, // 51: berth.admin.v1.Pod.pin:type_name -> berth.admin.v1.Pin
-	18, // 52: berth.admin.v1.Pin.binaries:type_name -> berth.admin.v1.Binary
-	52, // 53: berth.admin.v1.WhereIsResponse.pod:type_name -> berth.admin.v1.Pod
-	58, // 54: berth.admin.v1.ListPullsResponse.pulls:type_name -> berth.admin.v1.Pull
-	64, // 55: berth.admin.v1.Pull.began_at:type_name -> google.protobuf.Timestamp
-	59, // 56: berth.admin.v1.Pull.layers:type_name -> berth.admin.v1.PullLayer
-	8,  // 57: berth.admin.v1.Admin.GetStatus:input_type -> berth.admin.v1.GetStatusRequest
-	11, // 58: berth.admin.v1.Admin.ListHandlers:input_type -> berth.admin.v1.ListHandlersRequest
-	13, // 59: berth.admin.v1.Admin.GetHandler:input_type -> berth.admin.v1.GetHandlerRequest
-	19, // 60: berth.admin.v1.Admin.WatchHandlers:input_type -> berth.admin.v1.WatchHandlersRequest
-	21, // 61: berth.admin.v1.Admin.RegisterHandler:input_type -> berth.admin.v1.RegisterHandlerRequest
-	23, // 62: berth.admin.v1.Admin.UpdateHandler:input_type -> berth.admin.v1.UpdateHandlerRequest
-	25, // 63: berth.admin.v1.Admin.RemoveHandler:input_type -> berth.admin.v1.RemoveHandlerRequest
-	27, // 64: berth.admin.v1.Admin.Cordon:input_type -> berth.admin.v1.CordonRequest
-	29, // 65: berth.admin.v1.Admin.Uncordon:input_type -> berth.admin.v1.UncordonRequest
-	31, // 66: berth.admin.v1.Admin.Drain:input_type -> berth.admin.v1.DrainRequest
-	33, // 67: berth.admin.v1.Admin.Probe:input_type -> berth.admin.v1.ProbeRequest
-	35, // 68: berth.admin.v1.Admin.MeasureOverhead:input_type -> berth.admin.v1.MeasureOverheadRequest
-	37, // 69: berth.admin.v1.Admin.Promote:input_type -> berth.admin.v1.PromoteRequest
-	39, // 70: berth.admin.v1.Admin.Abort:input_type -> berth.admin.v1.AbortRequest
-	41, // 71: berth.admin.v1.Admin.Reload:input_type -> berth.admin.v1.ReloadRequest
-	43, // 72: berth.admin.v1.Admin.GetConfig:input_type -> berth.admin.v1.GetConfigRequest
-	45, // 73: berth.admin.v1.Admin.ListPods:input_type -> berth.admin.v1.ListPodsRequest
-	47, // 74: berth.admin.v1.Admin.ListStarts:input_type -> berth.admin.v1.ListStartsRequest
-	54, // 75: berth.admin.v1.Admin.WhereIs:input_type -> berth.admin.v1.WhereIsRequest
-	56, // 76: berth.admin.v1.Admin.ListPulls:input_type -> berth.admin.v1.ListPullsRequest
-	60, // 77: berth.admin.v1.Admin.ExportImages:input_type -> berth.admin.v1.ExportImagesRequest
-	62, // 78: berth.admin.v1.Admin.ImportImages:input_type -> berth.admin.v1.ImportImagesRequest
-	9,  // 79: berth.admin.v1.Admin.GetStatus:output_type -> berth.admin.v1.GetStatusResponse
-	12, // 80: berth.admin.v1.Admin.ListHandlers:output_type -> berth.admin.v1.ListHandlersResponse
-	14, // 81: berth.admin.v1.Admin.GetHandler:output_type -> berth.admin.v1.GetHandlerResponse
-	20, // 82: berth.admin.v1.Admin.WatchHandlers:output_type -> berth.admin.v1.WatchHandlersResponse
-	22, // 83: berth.admin.v1.Admin.RegisterHandler:output_type -> berth.admin.v1.RegisterHandlerResponse
-	24, // 84: berth.admin.v1.Admin.UpdateHandler:output_type -> berth.admin.v1.UpdateHandlerResponse
-	26, // 85: berth.admin.v1.Admin.RemoveHandler:output_type -> berth.admin.v1.RemoveHandlerResponse
-	28, // 86: berth.admin.v1.Admin.Cordon:output_type -> berth.admin.v1.CordonResponse
-	30, // 87: berth.admin.v1.Admin.Uncordon:output_type -> berth.admin.v1.UncordonResponse
-	32, // 88: berth.admin.v1.Admin.Drain:output_type -> berth.admin.v1.DrainResponse
-	34, // 89: berth.admin.v1.Admin.Probe:output_type -> berth.admin.v1.ProbeResponse
-	36, // 90: berth.admin.v1.Admin.MeasureOverhead:output_type -> berth.admin.v1.MeasureOverheadResponse
-	38, // 91: berth.admin.v1.Admin.Promote:output_type -> berth.admin.v1.PromoteResponse
-	40, // 92: berth.admin.v1.Admin.Abort:output_type -> berth.admin.v1.AbortResponse
-	42, // 93: berth.admin.v1.Admin.Reload:output_type -> berth.admin.v1.ReloadResponse
-	44, // 94: berth.admin.v1.Admin.GetConfig:output_type -> berth.admin.v1.GetConfigResponse
-	46, // 95: berth.admin.v1.Admin.ListPods:output_type -> berth.admin.v1.ListPodsResponse
-	48, // 96: berth.admin.v1.Admin.ListStarts:output_type -> berth.admin.v1.ListStartsResponse
-	55, // 97: berth.admin.v1.Admin.WhereIs:output_type -> berth.admin.v1.WhereIsResponse
-	57, // 98: berth.admin.v1.Admin.ListPulls:output_type -> berth.admin.v1.ListPullsResponse
-	61, // 99: berth.admin.v1.Admin.ExportImages:output_type -> berth.admin.v1.ExportImagesResponse
-	63, // 100: berth.admin.v1.Admin.ImportImages:output_type -> berth.admin.v1.ImportImagesResponse
-	79, // [79:101] is the sub-list for method output_type
-	57, // [57:79] is the sub-list for method input_type
-	57, // [57:57] is the sub-list for extension type_name
-	57, // [57:57] is the sub-list for extension extendee
-	0,  // [0:57] is the sub-list for field type_name
+	65, // 2: berth.admin.v1.Handler.probed_at:type_name -> google.protobuf.Timestamp
+	7,  // 3: berth.admin.v1.Handler.trial:type_name -> berth.admin.v1.Trial
+	5,  // 4: berth.admin.v1.Handler.capabilities:type_name -> berth.admin.v1.Capabilities
+	65, // 5: berth.admin.v1.Handler.state_since:type_name -> google.protobuf.Timestamp
+	4,  // 6: berth.admin.v1.Handler.starts:type_name -> berth.admin.v1.Starts
+	65, // 7: berth.admin.v1.Starts.failed_at:type_name -> google.protobuf.Timestamp
+	6,  // 8: berth.admin.v1.Capabilities.capabilities:type_name -> berth.admin.v1.Capability
+	65, // 9: berth.admin.v1.GetStatusResponse.started_at:type_name -> google.protobuf.Timestamp
+	1,  // 10: berth.admin.v1.GetStatusResponse.problems:type_name -> berth.admin.v1.Problem
+	65, // 11: berth.admin.v1.GetStatusResponse.reloaded_at:type_name -> google.protobuf.Timestamp
+	11, // 12: berth.admin.v1.GetStatusResponse.pod_checkpoints:type_name -> berth.admin.v1.PodCheckpoints
+	3,  // 13: berth.admin.v1.GetStatusResponse.not_accepting:type_name -> berth.admin.v1.Handler
+	65, // 14: berth.admin.v1.PodCheckpoints.oldest:type_name -> google.protobuf.Timestamp
+	3,  // 15: berth.admin.v1.ListHandlersResponse.handlers:type_name -> berth.admin.v1.Handler
+	3,  // 16: berth.admin.v1.GetHandlerResponse.handler:type_name -> berth.admin.v1.Handler
+	8,  // 17: berth.admin.v1.GetHandlerResponse.settings:type_name -> berth.admin.v1.Setting
+	8,  // 18: berth.admin.v1.GetHandlerResponse.written:type_name -> berth.admin.v1.Setting
+	19, // 19: berth.admin.v1.GetHandlerResponse.binary:type_name -> berth.admin.v1.Binary
+	16, // 20: berth.admin.v1.GetHandlerResponse.overhead:type_name -> berth.admin.v1.Overhead
+	17, // 21: berth.admin.v1.Overhead.live:type_name -> berth.admin.v1.OverheadEstimate
+	17, // 22: berth.admin.v1.Overhead.canary:type_name -> berth.admin.v1.OverheadEstimate
+	17, // 23: berth.admin.v1.Overhead.best:type_name -> berth.admin.v1.OverheadEstimate
+	18, // 24: berth.admin.v1.OverheadEstimate.memory_bytes:type_name -> berth.admin.v1.OverheadDistribution
+	18, // 25: berth.admin.v1.OverheadEstimate.cpu_nanocores:type_name -> berth.admin.v1.OverheadDistribution
+	65, // 26: berth.admin.v1.OverheadEstimate.measured_at:type_name -> google.protobuf.Timestamp
+	66, // 27: berth.admin.v1.OverheadEstimate.window:type_name -> google.protobuf.Duration
+	65, // 28: berth.admin.v1.Binary.modified_at:type_name -> google.protobuf.Timestamp
+	3,  // 29: berth.admin.v1.WatchHandlersResponse.handlers:type_name -> berth.admin.v1.Handler
+	8,  // 30: berth.admin.v1.RegisterHandlerRequest.settings:type_name -> berth.admin.v1.Setting
+	3,  // 31: berth.admin.v1.RegisterHandlerResponse.handler:type_name -> berth.admin.v1.Handler
+	8,  // 32: berth.admin.v1.UpdateHandlerRequest.set:type_name -> berth.admin.v1.Setting
+	3,  // 33: berth.admin.v1.UpdateHandlerResponse.handler:type_name -> berth.admin.v1.Handler
+	3,  // 34: berth.admin.v1.CordonResponse.handler:type_name -> berth.admin.v1.Handler
+	3,  // 35: berth.admin.v1.UncordonResponse.handler:type_name -> berth.admin.v1.Handler
+	3,  // 36: berth.admin.v1.ProbeResponse.handler:type_name -> berth.admin.v1.Handler
+	66, // 37: berth.admin.v1.MeasureOverheadRequest.window:type_name -> google.protobuf.Duration
+	16, // 38: berth.admin.v1.MeasureOverheadResponse.overhead:type_name -> berth.admin.v1.Overhead
+	3,  // 39: berth.admin.v1.PromoteResponse.handler:type_name -> berth.admin.v1.Handler
+	3,  // 40: berth.admin.v1.AbortResponse.handler:type_name -> berth.admin.v1.Handler
+	1,  // 41: berth.admin.v1.ReloadResponse.problems:type_name -> berth.admin.v1.Problem
+	66, // 42: berth.admin.v1.ReloadResponse.took:type_name -> google.protobuf.Duration
+	8,  // 43: berth.admin.v1.GetConfigResponse.settings:type_name -> berth.admin.v1.Setting
+	1,  // 44: berth.admin.v1.GetConfigResponse.problems:type_name -> berth.admin.v1.Problem
+	53, // 45: berth.admin.v1.ListPodsResponse.pods:type_name -> berth.admin.v1.Pod
+	50, // 46: berth.admin.v1.ListStartsResponse.starts:type_name -> berth.admin.v1.PodStart
+	65, // 47: berth.admin.v1.PodStart.began_at:type_name -> google.protobuf.Timestamp
+	66, // 48: berth.admin.v1.PodStart.took:type_name -> google.protobuf.Duration
+	51, // 49: berth.admin.v1.PodStart.calls:type_name -> berth.admin.v1.StartCall
+	65, // 50: berth.admin.v1.StartCall.began_at:type_name -> google.protobuf.Timestamp
+	66, // 51: berth.admin.v1.StartCall.took:type_name -> google.protobuf.Duration
+	52, // 52: berth.admin.v1.StartCall.steps:type_name -> berth.admin.v1.StartStep
+	66, // 53: berth.admin.v1.StartStep.took:type_name -> google.protobuf.Duration
+	65, // 54: berth.admin.v1.Pod.created_at:type_name -> google.protobuf.Timestamp
+	54, // 55: berth.admin.v1.Pod.pin:type_name -> berth.admin.v1.Pin
+	19, // 56: berth.admin.v1.Pin.binaries:type_name -> berth.admin.v1.Binary
+	53, // 57: berth.admin.v1.WhereIsResponse.pod:type_name -> berth.admin.v1.Pod
+	59, // 58: berth.admin.v1.ListPullsResponse.pulls:type_name -> berth.admin.v1.Pull
+	65, // 59: berth.admin.v1.Pull.began_at:type_name -> google.protobuf.Timestamp
+	60, // 60: berth.admin.v1.Pull.layers:type_name -> berth.admin.v1.PullLayer
+	9,  // 61: berth.admin.v1.Admin.GetStatus:input_type -> berth.admin.v1.GetStatusRequest
+	12, // 62: berth.admin.v1.Admin.ListHandlers:input_type -> berth.admin.v1.ListHandlersRequest
+	14, // 63: berth.admin.v1.Admin.GetHandler:input_type -> berth.admin.v1.GetHandlerRequest
+	20, // 64: berth.admin.v1.Admin.WatchHandlers:input_type -> berth.admin.v1.WatchHandlersRequest
+	22, // 65: berth.admin.v1.Admin.RegisterHandler:input_type -> berth.admin.v1.RegisterHandlerRequest
+	24, // 66: berth.admin.v1.Admin.UpdateHandler:input_type -> berth.admin.v1.UpdateHandlerRequest
+	26, // 67: berth.admin.v1.Admin.RemoveHandler:input_type -> berth.admin.v1.RemoveHandlerRequest
+	28, // 68: berth.admin.v1.Admin.Cordon:input_type -> berth.admin.v1.CordonRequest
+	30, // 69: berth.admin.v1.Admin.Uncordon:input_type -> berth.admin.v1.UncordonRequest
+	32, // 70: berth.admin.v1.Admin.Drain:input_type -> berth.admin.v1.DrainRequest
+	34, // 71: berth.admin.v1.Admin.Probe:input_type -> berth.admin.v1.ProbeRequest
+	36, // 72: berth.admin.v1.Admin.MeasureOverhead:input_type -> berth.admin.v1.MeasureOverheadRequest
+	38, // 73: berth.admin.v1.Admin.Promote:input_type -> berth.admin.v1.PromoteRequest
+	40, // 74: berth.admin.v1.Admin.Abort:input_type -> berth.admin.v1.AbortRequest
+	42, // 75: berth.admin.v1.Admin.Reload:input_type -> berth.admin.v1.ReloadRequest
+	44, // 76: berth.admin.v1.Admin.GetConfig:input_type -> berth.admin.v1.GetConfigRequest
+	46, // 77: berth.admin.v1.Admin.ListPods:input_type -> berth.admin.v1.ListPodsRequest
+	48, // 78: berth.admin.v1.Admin.ListStarts:input_type -> berth.admin.v1.ListStartsRequest
+	55, // 79: berth.admin.v1.Admin.WhereIs:input_type -> berth.admin.v1.WhereIsRequest
+	57, // 80: berth.admin.v1.Admin.ListPulls:input_type -> berth.admin.v1.ListPullsRequest
+	61, // 81: berth.admin.v1.Admin.ExportImages:input_type -> berth.admin.v1.ExportImagesRequest
+	63, // 82: berth.admin.v1.Admin.ImportImages:input_type -> berth.admin.v1.ImportImagesRequest
+	10, // 83: berth.admin.v1.Admin.GetStatus:output_type -> berth.admin.v1.GetStatusResponse
+	13, // 84: berth.admin.v1.Admin.ListHandlers:output_type -> berth.admin.v1.ListHandlersResponse
+	15, // 85: berth.admin.v1.Admin.GetHandler:output_type -> berth.admin.v1.GetHandlerResponse
+	21, // 86: berth.admin.v1.Admin.WatchHandlers:output_type -> berth.admin.v1.WatchHandlersResponse
+	23, // 87: berth.admin.v1.Admin.RegisterHandler:output_type -> berth.admin.v1.RegisterHandlerResponse
+	25, // 88: berth.admin.v1.Admin.UpdateHandler:output_type -> berth.admin.v1.UpdateHandlerResponse
+	27, // 89: berth.admin.v1.Admin.RemoveHandler:output_type -> berth.admin.v1.RemoveHandlerResponse
+	29, // 90: berth.admin.v1.Admin.Cordon:output_type -> berth.admin.v1.CordonResponse
+	31, // 91: berth.admin.v1.Admin.Uncordon:output_type -> berth.admin.v1.UncordonResponse
+	33, // 92: berth.admin.v1.Admin.Drain:output_type -> berth.admin.v1.DrainResponse
+	35, // 93: berth.admin.v1.Admin.Probe:output_type -> berth.admin.v1.ProbeResponse
+	37, // 94: berth.admin.v1.Admin.MeasureOverhead:output_type -> berth.admin.v1.MeasureOverheadResponse
+	39, // 95: berth.admin.v1.Admin.Promote:output_type -> berth.admin.v1.PromoteResponse
+	41, // 96: berth.admin.v1.Admin.Abort:output_type -> berth.admin.v1.AbortResponse
+	43, // 97: berth.admin.v1.Admin.Reload:output_type -> berth.admin.v1.ReloadResponse
+	45, // 98: berth.admin.v1.Admin.GetConfig:output_type -> berth.admin.v1.GetConfigResponse
+	47, // 99: berth.admin.v1.Admin.ListPods:output_type -> berth.admin.v1.ListPodsResponse
+	49, // 100: berth.admin.v1.Admin.ListStarts:output_type -> berth.admin.v1.ListStartsResponse
+	56, // 101: berth.admin.v1.Admin.WhereIs:output_type -> berth.admin.v1.WhereIsResponse
+	58, // 102: berth.admin.v1.Admin.ListPulls:output_type -> berth.admin.v1.ListPullsResponse
+	62, // 103: berth.admin.v1.Admin.ExportImages:output_type -> berth.admin.v1.ExportImagesResponse
+	64, // 104: berth.admin.v1.Admin.ImportImages:output_type -> berth.admin.v1.ImportImagesResponse
+	83, // [83:105] is the sub-list for method output_type
+	61, // [61:83] is the sub-list for method input_type
+	61, // [61:61] is the sub-list for extension type_name
+	61, // [61:61] is the sub-list for extension extendee
+	0,  // [0:61] is the sub-list for field type_name
 }
 
 func init() { file_berth_admin_v1_admin_proto_init() }
@@ -4692,7 +4825,7 @@ func file_berth_admin_v1_admin_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_berth_admin_v1_admin_proto_rawDesc), len(file_berth_admin_v1_admin_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   63,
+			NumMessages:   64,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

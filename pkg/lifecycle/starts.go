@@ -1,0 +1,163 @@
+package lifecycle
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/containerd/log"
+
+	"github.com/berth-cri/berth/pkg/handler"
+	"github.com/berth-cri/berth/pkg/printable"
+	"github.com/berth-cri/berth/pkg/probe"
+)
+
+const (
+	// startsKept bounds the starts of a handler that are remembered.
+	startsKept = 20
+	// FailuresInARow failed starts are so many that a self-check pod decides whether the handler is ready.
+	FailuresInARow = 2
+	// selfCheckPatience is how long starts may go on failing until a self-check pod that
+	// has not finished counts as failed.
+	selfCheckPatience = 5 * time.Second
+	// checkInterval is the shortest time between two such self-check pods of a handler whose
+	// state they do not change; it doubles up to longestCheckInterval.
+	checkInterval        = 5 * time.Second
+	longestCheckInterval = 5 * time.Minute
+)
+
+// Starts is how the last starts of a handler's sandboxes and containers ended since the
+// daemon started. Starts that failed because of their own request are not among them.
+type Starts struct {
+	// Recent counts the starts that are remembered, Failed those of them that failed, and
+	// InARow those that failed since one succeeded.
+	Recent, Failed, InARow int
+	// Error is that of the last start that failed, in one line, and At its time.
+	Error string
+	At    time.Time
+}
+
+// startLog is what is remembered of one handler's starts.
+type startLog struct {
+	failed []bool // the last ones, the oldest first
+	inARow int
+	err    string
+	at     time.Time
+	// next is when a self-check pod may run again, after wait.
+	next time.Time
+	wait time.Duration
+}
+
+// add notes a start. Pure.
+func (l *startLog) add(err string, now time.Time) {
+	l.failed = append(l.failed, err != "")
+	l.failed = l.failed[max(0, len(l.failed)-startsKept):]
+	if err == "" {
+		l.inARow, l.wait, l.next = 0, 0, time.Time{}
+		return
+	}
+	l.inARow++
+	l.err, l.at = err, now
+}
+
+// depth is how closely the handler is looked at after a start that failed: its binary at
+// once, and whether it runs pods when another one has failed. Pure.
+func (l *startLog) depth(now time.Time) probe.Depth {
+	if l.inARow < FailuresInARow || now.Before(l.next) {
+		return probe.Ask
+	}
+	l.wait = min(max(checkInterval, 2*l.wait), longestCheckInterval)
+	l.next = now.Add(l.wait)
+	return probe.RunPod
+}
+
+func (l *startLog) report() Starts {
+	s := Starts{Recent: len(l.failed), InARow: l.inARow, Error: l.err, At: l.at}
+	for _, failed := range l.failed {
+		if failed {
+			s.Failed++
+		}
+	}
+	return s
+}
+
+// starts remembers how starts ended, and has handlers probed whose starts fail.
+type starts struct {
+	probes *probes
+
+	guard sync.Mutex
+	logs  map[string]*startLog // by the handler's name
+}
+
+// unfinished is why a handler is not ready while its self-check pod goes on.
+func unfinished(last Starts) error {
+	return fmt.Errorf("%d starts in a row failed, and the self-check pod has not finished within %v; the last start: %s", last.InARow, selfCheckPatience, last.Error)
+}
+
+func newStarts(p *probes) *starts { return &starts{probes: p, logs: map[string]*startLog{}} }
+
+// of is what is remembered of a handler; guard is held.
+func (s *starts) of(name string) *startLog {
+	if s.logs[name] == nil {
+		s.logs[name] = &startLog{}
+	}
+	return s.logs[name]
+}
+
+// Starts are those of a handler.
+func (s *starts) Starts(name string) Starts {
+	s.guard.Lock()
+	defer s.guard.Unlock()
+	if l := s.logs[name]; l != nil {
+		return l.report()
+	}
+	return Starts{}
+}
+
+// Started implements router.Outcomes.
+func (s *starts) Started(name string, _ handler.Attempt) {
+	s.guard.Lock()
+	defer s.guard.Unlock()
+	s.of(name).add("", time.Now())
+}
+
+// NotStarted implements router.Outcomes. It has the handler probed.
+func (s *starts) NotStarted(name string, a handler.Attempt, err error) {
+	if a.Definition == nil {
+		return
+	}
+	now, digest := time.Now(), a.Definition.Digest()
+	s.guard.Lock()
+	l := s.of(name)
+	l.add(printable.Line(err.Error()), now)
+	depth, last := l.depth(now), l.report()
+	s.guard.Unlock()
+	all := subjects(s.probes.snapshot().config)
+	i := slices.IndexFunc(all, func(d *handler.Definition) bool { return d.Digest() == digest })
+	if i < 0 {
+		return // the pod is of a Definition that new pods do not get
+	}
+	if d := all[i]; d.Type == handler.CRI {
+		s.probes.look([]*handler.Definition{d}, probe.Ask)
+	} else {
+		s.probes.decide(d, depth, last)
+	}
+}
+
+// decide probes a handler whose starts fail. A self-check pod that has not finished when
+// its patience is over counts as failed until it has.
+func (p *probes) decide(d *handler.Definition, depth probe.Depth, last Starts) {
+	if len(p.flying.without([]*handler.Definition{d})) == 0 && depth < probe.RunPod || !p.begin() {
+		return
+	}
+	go func() {
+		defer p.work.Done()
+		if !p.probeAll(p.life, []*handler.Definition{d}, depth, selfCheckPatience) && depth == probe.RunPod {
+			log.G(p.life).WithField("handler", d.Name).Warn("Self-check pod has not finished; the handler takes no pods until it has")
+			p.note(result{definition: d, at: time.Now(), depth: depth, err: unfinished(last)})
+			return
+		}
+		p.refresh()
+	}()
+}

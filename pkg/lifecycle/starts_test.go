@@ -1,0 +1,126 @@
+package lifecycle
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/berth-cri/berth/pkg/handler"
+	"github.com/berth-cri/berth/pkg/probe"
+)
+
+func TestStartLog(t *testing.T) {
+	type start struct {
+		at    int // seconds
+		err   string
+		depth probe.Depth // of the look that follows; a start that succeeds has none
+	}
+	for name, c := range map[string]struct {
+		starts []start
+		want   Starts
+	}{
+		"none failed":       {[]start{{0, "", 0}, {1, "", 0}}, Starts{Recent: 2}},
+		"one failed":        {[]start{{0, "", 0}, {1, "no", probe.Ask}}, Starts{Recent: 2, Failed: 1, InARow: 1, Error: "no"}},
+		"two failed":        {[]start{{0, "no", probe.Ask}, {1, "nor", probe.RunPod}}, Starts{Recent: 2, Failed: 2, InARow: 2, Error: "nor"}},
+		"one between":       {[]start{{0, "no", probe.Ask}, {1, "", 0}, {2, "nor", probe.Ask}}, Starts{Recent: 3, Failed: 2, InARow: 1, Error: "nor"}},
+		"it goes on":        {[]start{{0, "a", probe.Ask}, {0, "b", probe.RunPod}, {4, "c", probe.Ask}, {5, "d", probe.RunPod}, {14, "e", probe.Ask}, {15, "f", probe.RunPod}}, Starts{Recent: 6, Failed: 6, InARow: 6, Error: "f"}},
+		"anew, and at once": {[]start{{0, "a", probe.Ask}, {0, "b", probe.RunPod}, {1, "", 0}, {2, "c", probe.Ask}, {2, "d", probe.RunPod}}, Starts{Recent: 5, Failed: 4, InARow: 2, Error: "d"}},
+	} {
+		begin := time.Now()
+		var l startLog
+		for _, s := range c.starts {
+			now := begin.Add(time.Duration(s.at) * time.Second)
+			l.add(s.err, now)
+			if s.err == "" {
+				continue
+			}
+			if got := l.depth(now); got != s.depth {
+				t.Errorf("%s, second %d: the look is of depth %d, want %d", name, s.at, got, s.depth)
+			}
+			c.want.At = now
+		}
+		if got := l.report(); got != c.want {
+			t.Errorf("%s: got %+v, want %+v", name, got, c.want)
+		}
+	}
+	var l startLog
+	for range 10 * startsKept {
+		l.add("no", time.Now())
+	}
+	if got := l.report(); got.Recent != startsKept || got.Failed != startsKept || got.InARow != 10*startsKept {
+		t.Errorf("of many: %+v", got)
+	}
+}
+
+// A handler that answers its probes is not ready once its pods fail and a self-check pod
+// fails as well, and ready again when one has run.
+func TestStartsThatFailDecide(t *testing.T) {
+	timed(t, func(t *testing.T, b *bed) {
+		d := definitions(b.m.snapshot().config)["runc"]
+		a := handler.Attempt{Definition: d, Pod: "u"}
+		fails := errors.New("run exited with status 1")
+		b.set(func() { b.selfCheck["/r"] = errors.New("the self-check pod failed at its start") })
+		b.m.NotStarted("runc", a, fails)
+		synctest.Wait()
+		if b.phase("runc") != handler.Ready {
+			t.Error("one start decides")
+		}
+		b.m.NotStarted("runc", a, fails)
+		synctest.Wait()
+		h, err := b.m.Handler("runc")
+		if err != nil || h.State.Phase != handler.NotReady || !strings.Contains(h.State.Reason, "self-check pod failed") {
+			t.Fatalf("after two: %+v, %v", h.State, err)
+		}
+		if h.Starts.InARow != 2 || h.Starts.Error != fails.Error() || time.Since(h.State.Since) > time.Second {
+			t.Errorf("%+v, since %v", h.Starts, h.State.Since)
+		}
+		b.set(func() { delete(b.selfCheck, "/r") })
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		if b.phase("runc") != handler.Ready {
+			t.Error("it does not become ready")
+		}
+	})
+}
+
+// A self-check pod that hangs counts as failed until it has finished.
+func TestSelfCheckPodThatHangs(t *testing.T) {
+	timed(t, func(t *testing.T, b *bed) {
+		d := definitions(b.m.snapshot().config)["runc"]
+		a := handler.Attempt{Definition: d, Pod: "u"}
+		hang := make(chan struct{})
+		b.set(func() { b.hanging["/r"] = hang })
+		b.m.NotStarted("runc", a, errors.New("timed out"))
+		b.m.NotStarted("runc", a, errors.New("timed out"))
+		time.Sleep(selfCheckPatience + time.Second)
+		synctest.Wait()
+		h, err := b.m.Handler("runc")
+		if err != nil || h.State.Phase != handler.NotReady || !strings.Contains(h.State.Reason, "has not finished") || !strings.Contains(h.State.Reason, "timed out") {
+			t.Errorf("%+v, %v", h.State, err)
+		}
+		b.set(func() { delete(b.hanging, "/r") })
+		close(hang)
+		synctest.Wait()
+		if b.phase("runc") != handler.Ready {
+			t.Error("it does not become ready")
+		}
+	})
+}
+
+// Pods of a Definition that is no longer configured say nothing of the present one.
+func TestStartsOfAnotherDefinition(t *testing.T) {
+	timed(t, func(t *testing.T, b *bed) {
+		old := *definitions(b.m.snapshot().config)["runc"]
+		old.Path = "/gone"
+		b.set(func() { b.selfCheck["/r"] = errors.New("it would fail"); b.checks = nil })
+		for range 3 {
+			b.m.NotStarted("runc", handler.Attempt{Definition: &old}, errors.New("no"))
+		}
+		synctest.Wait()
+		if b.phase("runc") != handler.Ready {
+			t.Error("it decides")
+		}
+	})
+}

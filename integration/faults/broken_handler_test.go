@@ -1,0 +1,153 @@
+package faults
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/integration/testbed"
+	"github.com/berth-cri/berth/pkg/admin/client"
+	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
+)
+
+// degradedBy are the lines of the status.
+func (b *bed) degradedBy(t *testing.T) string {
+	t.Helper()
+	c, err := client.New(filepath.Join(filepath.Dir(b.Socket), "admin.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	status, err := c.GetStatus(testbed.Within(t, time.Minute), &adminv1.GetStatusRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.Join(status.GetDegraded(), "\n")
+}
+
+// broken is a handler that was broken while it was ready.
+type broken struct {
+	handler string
+	break_  func(t *testing.T)
+	mend    func(t *testing.T)
+	// says is what the status says of it within ten seconds of the second failed pod.
+	says []string
+}
+
+// TestBrokenHandlers breaks handlers whose runtimes go on answering questions, or are gone.
+// Once the status stayed green while every pod failed.
+func TestBrokenHandlers(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	runc := read(t, testbed.Part(t, testbed.Runc))
+	config := "default_runtime = \"fails\"\n"
+	var all []broken
+	add := func(handler, path string, says string, break_, mend func(t *testing.T)) {
+		config += fmt.Sprintf("[runtimes.%s]\nruntime_path = %q\nsandbox_process = \"always\"\ncontainer_create_timeout = \"3s\"\n", handler, path)
+		all = append(all, broken{handler, break_, mend, []string{"handler " + handler + " is not ready: ", says}})
+	}
+	fails, hangs := newScripted(t), newScripted(t)
+	add("fails", fails.Path, "it cannot be done",
+		func(t *testing.T) { t.Helper(); fails.on(t, "run", "echo 'it cannot be done' >&2; exit 1") },
+		func(t *testing.T) { t.Helper(); fails.on(t, "run", "") })
+	add("hangs", hangs.Path, "timed out",
+		func(t *testing.T) { t.Helper(); hangs.on(t, "run", "exec sleep 1000") },
+		func(t *testing.T) { t.Helper(); hangs.on(t, "run", "") })
+	for name, change := range map[string]struct {
+		says   string
+		change func(path string) error
+	}{
+		"gone": {"does not exist; install it", os.Remove},
+		"mode": {"not executable", func(path string) error { return os.Chmod(path, 0o644) }},
+		"alien": {"exec format error", func(path string) error {
+			return os.WriteFile(path, append([]byte{0x7f, 'E', 'L', 'F', 2, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0xf3, 0}, runc[20:]...), 0o755)
+		}}, //nolint:gosec // it is a program
+		"empty": {"exec format error", func(path string) error { return os.Truncate(path, 0) }},
+	} {
+		path := filepath.Join(dir, name)
+		put(t, path, runc)
+		add(name, path, change.says, func(t *testing.T) {
+			t.Helper()
+			if err := change.change(path); err != nil {
+				t.Fatal(err)
+			}
+		}, func(t *testing.T) { t.Helper(); put(t, path, runc) })
+	}
+	b := newBed(t, testbed.Options{Config: config})
+	for _, one := range all {
+		t.Run(one.handler, func(t *testing.T) { b.breaks(t, one) })
+	}
+}
+
+// breaks breaks a handler under pods, waits until the status says so, and mends it.
+func (b *bed) breaks(t *testing.T, one broken) {
+	t.Helper()
+	spec := testbed.PodSpec{Handler: one.handler}
+	b.Client.RunSandbox(t, spec).Remove(t)
+	one.break_(t)
+	for range 2 {
+		if _, err := b.Client.RunPodSandbox(testbed.Within(t, time.Minute), &runtimeapi.RunPodSandboxRequest{
+			Config: b.Client.SandboxConfig(""), RuntimeHandler: one.handler,
+		}); err == nil {
+			t.Fatal("a pod runs")
+		}
+	}
+	testbed.Eventually(t, 10*time.Second, func() error {
+		told := b.degradedBy(t)
+		for _, word := range one.says {
+			if !strings.Contains(told, word) {
+				return fmt.Errorf("the status lacks %q: %s", word, told)
+			}
+		}
+		return nil
+	})
+	one.mend(t)
+	testbed.Eventually(t, time.Minute, func() error {
+		pod, err := b.Client.RunPodSandbox(testbed.Within(t, time.Minute), &runtimeapi.RunPodSandboxRequest{
+			Config: b.Client.SandboxConfig(""), RuntimeHandler: one.handler,
+		})
+		if err != nil {
+			return err
+		}
+		_, err = b.Client.StopPodSandbox(testbed.Within(t, time.Minute), &runtimeapi.StopPodSandboxRequest{PodSandboxId: pod.GetPodSandboxId()})
+		return err
+	})
+}
+
+// TestNetworkThatFails has pods fail for what a self-check pod does not have: the handler
+// is ready, and the status says that its starts fail.
+func TestNetworkThatFails(t *testing.T) {
+	t.Parallel()
+	cni := testbed.NewCNI(t)
+	b := newBed(t, testbed.Options{CNI: cni})
+	lists, err := filepath.Glob(filepath.Join(cni.ConfDir, "*"))
+	if err != nil || len(lists) != 1 {
+		t.Fatalf("%q, %v", lists, err)
+	}
+	good := read(t, lists[0])
+	b.breaks(t, broken{
+		handler: "runc",
+		break_: func(t *testing.T) {
+			t.Helper()
+			put(t, lists[0], []byte(strings.ReplaceAll(string(good), `"bridge"`, `"no-such-plugin"`)))
+		},
+		mend: func(t *testing.T) { t.Helper(); put(t, lists[0], good) },
+		says: []string{"handler runc: ", "starts in a row failed", "no-such-plugin"},
+	})
+}
+
+// TestDiskThatIsFull is the same for the disk of engine.root.
+func TestDiskThatIsFull(t *testing.T) {
+	t.Parallel()
+	b := newBed(t, testbed.Options{})
+	disk := b.smallRoot(t, 48<<20)
+	b.breaks(t, broken{
+		handler: "runc", break_: disk.fill, mend: disk.empty,
+		says: []string{"handler runc ", "is full"},
+	})
+}

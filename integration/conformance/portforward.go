@@ -145,32 +145,77 @@ func forwardServed(t *testing.T, n *node, address string) {
 func forwardIPv4(t *testing.T, n *node) { forwardServed(t, n, "127.0.0.1:8080") }
 func forwardIPv6(t *testing.T, n *node) { forwardServed(t, n, "[::1]:8081") }
 
-func forwardKubectl(t *testing.T, n *node) {
-	p := n.pod(t)
-	p.serving(t, "0.0.0.0:8080", "kubectl")
+// kubectl forwards a port of the pod as kubectl does, and returns the local one.
+func (p *pod) kubectl(t *testing.T, port int32, errOut io.Writer) uint16 {
+	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	ready := make(chan struct{})
-	var errOut transcript
-	pf, err := portforward.NewOnAddressesForStreamingWithContext(ctx, spdyDialer(t, p.forwardURL(t, 8080)), []string{"127.0.0.1"}, []string{"0:8080"}, ready, io.Discard, &errOut)
+	pf, err := portforward.NewOnAddressesForStreamingWithContext(ctx, spdyDialer(t, p.forwardURL(t, port)), []string{"127.0.0.1"}, []string{fmt.Sprintf("0:%d", port)}, ready, io.Discard, errOut)
 	must(t, err, "kubectl's port-forward")
 	ended := make(chan error, 1)
 	go func() { ended <- pf.ForwardPorts() }()
-	defer func() {
+	t.Cleanup(func() {
 		cancel()
 		must(t, <-ended, "the end of kubectl's port-forward")
-	}()
+	})
 	select {
 	case <-ready:
 	case <-time.After(patience.Of(30 * time.Second)):
-		t.Fatalf("port-forward is not ready: %s", errOut.String())
+		t.Fatal("port-forward is not ready")
 	}
 	ports, err := pf.GetPorts()
 	must(t, err, "ports")
-	r, err := http.Get(fmt.Sprintf("http://127.0.0.1:%d/index.html", ports[0].Local))
+	return ports[0].Local
+}
+
+func forwardKubectl(t *testing.T, n *node) {
+	p := n.pod(t)
+	p.serving(t, "0.0.0.0:8080", "kubectl")
+	var errOut transcript
+	r, err := http.Get(fmt.Sprintf("http://127.0.0.1:%d/index.html", p.kubectl(t, 8080, &errOut)))
 	must(t, err, "GET through the port-forward")
 	defer func() { _ = r.Body.Close() }()
 	if body, err := io.ReadAll(r.Body); err != nil || string(body) != "kubectl\n" {
 		t.Errorf("body %q, %v, %s", body, err, errOut.String())
+	}
+}
+
+// forwardResets has every third client of a forwarded port send what the server does not
+// read: the server ends that connection with a reset. Clients that come later are served.
+func forwardResets(t *testing.T, n *node) {
+	const connections, atOnce, later = 300, 8, 30
+	p := n.pod(t)
+	p.start(t, sh("exec nc -ll -p 8000 -e echo hi")).listens(t, "8000")
+	var errOut transcript
+	address := fmt.Sprintf("127.0.0.1:%d", p.kubectl(t, 8000, &errOut))
+	connect := func(unread string) string {
+		conn, err := net.Dial("tcp", address)
+		if err != nil {
+			return err.Error()
+		}
+		defer func() { _ = conn.Close() }()
+		if unread != "" {
+			_, _ = io.WriteString(conn, unread)
+			_ = conn.(*net.TCPConn).SetLinger(0)
+			return ""
+		}
+		_ = conn.SetDeadline(time.Now().Add(patience.Of(time.Minute)))
+		got, _ := io.ReadAll(conn)
+		return string(got)
+	}
+	slots := make(chan struct{}, atOnce)
+	var all sync.WaitGroup
+	for i := range connections {
+		slots <- struct{}{}
+		all.Go(func() {
+			connect(strings.Repeat("x", i%3/2))
+			<-slots
+		})
+	}
+	all.Wait()
+	for i := range later {
+		// This server resets a few others as well, also without a port-forward.
+		p.eventually(t, fmt.Sprintf("connection %d is served: %s", i, errOut.String()), func() bool { return connect("") == "hi\n" })
 	}
 }
 

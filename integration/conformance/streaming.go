@@ -44,6 +44,7 @@ var streamingChecks = []check{
 	{name: "port-forward to loopback over IPv4", run: forwardIPv4},
 	{name: "port-forward to loopback over IPv6", run: forwardIPv6},
 	{name: "port-forward by kubectl's client", run: forwardKubectl},
+	{name: "port-forward survives resets", berth: true, run: forwardResets},
 	{name: "port-forward over WebSocket", run: forwardWebSocket},
 	{name: "port-forward to a port that nobody listens on", run: forwardRefused},
 	{name: "port-forward in the host's network", needs: []Ability{HostNetwork}, run: forwardHostNetwork},

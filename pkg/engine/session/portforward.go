@@ -62,7 +62,9 @@ func (c *podConn) Read(b []byte) (int, error) {
 		c.limit()
 	}
 	n, err := c.Conn.Read(b)
-	if c.said.Load() && errors.Is(err, os.ErrDeadlineExceeded) {
+	if c.said.Load() && errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, unix.ECONNRESET) {
+		// A reset is the end of this connection. As an error it would be that of the whole
+		// session: clients close one on the first error of a stream.
 		err = io.EOF
 	}
 	return n, err

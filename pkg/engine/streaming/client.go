@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"os"
 	"sync"
@@ -92,7 +93,24 @@ func (c *clients) add(conn net.Conn) (*client, error) {
 	n := &client{Conn: conn, forget: func() { c.remove(serial) }}
 	n.ctx, n.cancel = context.WithCancel(context.Background())
 	c.open[serial] = n
+	c.makeRoom()
 	return n, nil
+}
+
+// makeRoom disconnects the oldest connection that is not a session yet, if there are too
+// many; c.mu is held.
+func (c *clients) makeRoom() {
+	waiting, oldest := 0, int32(math.MaxInt32)
+	for serial, n := range c.open {
+		if !n.session.Load() {
+			waiting++
+			oldest = min(oldest, serial)
+		}
+	}
+	if n := c.open[oldest]; waiting > maxWaiting {
+		delete(c.open, oldest)
+		go func() { _ = n.disconnect() }() // it may have gone
+	}
 }
 
 // register adds a connection to the set, which it leaves when it is closed.
@@ -165,9 +183,17 @@ func (c *clients) close() error {
 	return c.epoll.Close()
 }
 
-// lingering is how long a client that was told goodbye may take to read what was
-// sent to it. Every byte that it sends meanwhile is discarded.
-const lingering = time.Minute
+const (
+	// lingering is how long a client that was told goodbye may take to read what was
+	// sent to it. Every byte that it sends meanwhile is discarded.
+	lingering = time.Minute
+	// brief is that of a client without a session: it was sent an error, or nothing
+	// because its request did not come in time.
+	brief = time.Second
+	// maxWaiting bounds the connections that are not sessions yet. The oldest goes first:
+	// a request takes milliseconds.
+	maxWaiting = 256
+)
 
 // Close lets the client read what was sent to it, in the background. To close the
 // socket at once would drop that if the client has sent what nobody has read, as a
@@ -195,7 +221,11 @@ func (n *client) Close() error {
 func (n *client) hangUp() error { return n.Conn.(*net.TCPConn).CloseWrite() }
 
 func (n *client) linger() {
-	bound := time.AfterFunc(lingering, func() { _ = n.disconnect() })
+	limit := brief
+	if n.session.Load() {
+		limit = lingering
+	}
+	bound := time.AfterFunc(limit, func() { _ = n.disconnect() })
 	defer bound.Stop()
 	n.reading.Lock() // whoever still reads has been told
 	_ = n.SetReadDeadline(time.Time{})

@@ -63,7 +63,9 @@ type Server struct {
 }
 
 // Serve listens and returns; sessions run until Close.
-func Serve(c Config, rt Runtime) (*Server, error) {
+func Serve(c Config, rt Runtime) (*Server, error) { return serve(c, rt, headerTimeout) }
+
+func serve(c Config, rt Runtime, headerTimeout time.Duration) (*Server, error) {
 	l, err := net.Listen("tcp", net.JoinHostPort(c.Address, strconv.Itoa(c.Port)))
 	if err != nil {
 		return nil, fmt.Errorf("listen for exec, attach and port-forward: %w", err)

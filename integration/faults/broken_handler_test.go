@@ -123,21 +123,33 @@ func (b *bed) breaks(t *testing.T, one broken) {
 // is ready, and the status says that its starts fail.
 func TestNetworkThatFails(t *testing.T) {
 	t.Parallel()
-	cni := testbed.NewCNI(t)
-	b := newBed(t, testbed.Options{CNI: cni})
-	lists, err := filepath.Glob(filepath.Join(cni.ConfDir, "*"))
-	if err != nil || len(lists) != 1 {
-		t.Fatalf("%q, %v", lists, err)
+	plugins, err := filepath.Glob(filepath.Join(testbed.NewCNI(t).BinDir, "*"))
+	if err != nil {
+		t.Fatal(err)
 	}
-	good := read(t, lists[0])
+	dir := t.TempDir()
+	for _, plugin := range plugins {
+		if err := os.Symlink(plugin, filepath.Join(dir, filepath.Base(plugin))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b := newBed(t, testbed.Options{Config: fmt.Sprintf("[cni]\nbin_dirs = [%q]\n", dir)})
+	bridge := filepath.Join(dir, "bridge")
 	b.breaks(t, broken{
 		handler: "runc",
 		break_: func(t *testing.T) {
 			t.Helper()
-			put(t, lists[0], []byte(strings.ReplaceAll(string(good), `"bridge"`, `"no-such-plugin"`)))
+			if err := os.Rename(bridge, bridge+".away"); err != nil {
+				t.Fatal(err)
+			}
 		},
-		mend: func(t *testing.T) { t.Helper(); put(t, lists[0], good) },
-		says: []string{"handler runc: ", "starts in a row failed", "no-such-plugin"},
+		mend: func(t *testing.T) {
+			t.Helper()
+			if err := os.Rename(bridge+".away", bridge); err != nil {
+				t.Fatal(err)
+			}
+		},
+		says: []string{"handler runc", "starts in a row failed", "bridge"},
 	})
 }
 
@@ -148,6 +160,6 @@ func TestDiskThatIsFull(t *testing.T) {
 	disk := b.smallRoot(t, 48<<20)
 	b.breaks(t, broken{
 		handler: "runc", break_: disk.fill, mend: disk.empty,
-		says: []string{"handler runc ", "is full"},
+		says: []string{"handler runc", "no space left"},
 	})
 }

@@ -104,6 +104,17 @@ type firstLaunch struct {
 	launch
 	output  *output
 	sources []source
+	// stderr is what a process without one has in its place, so that the words of a runtime
+	// that fails are known; nil if it has one.
+	stderr *os.File
+}
+
+// close ends the launch.
+func (l *firstLaunch) close() {
+	if l.stderr != nil {
+		l.stderr.Close()
+	}
+	l.launch.close()
 }
 
 // explain adds to an error without words what the runtime wrote to the stderr
@@ -119,6 +130,12 @@ func (l *firstLaunch) explain(err error) error {
 			continue
 		}
 		if said := Complaint(s.file); said != "" {
+			return fmt.Errorf("%s and wrote to stderr: %s", failed.end(), said)
+		}
+		failed.elsewhere = false
+	}
+	if l.stderr != nil {
+		if said := runtimeMessage(captured(l.stderr)); said != "" {
 			return fmt.Errorf("%s and wrote to stderr: %s", failed.end(), said)
 		}
 		failed.elsewhere = false
@@ -185,6 +202,13 @@ func (t *task) prepareLaunch() (_ *firstLaunch, retErr error) {
 	}
 	if err := l.openIO(t.first, outlivesReader, &j.Options); err != nil {
 		return nil, err
+	}
+	// A checkpoint of gVisor, or by CRIU, has the files of its processes in it.
+	if l.stdio != nil && j.Stderr == "" && !j.Options.OwnKernel && !t.byCRIU() {
+		if l.stderr, err = capture("stderr"); err != nil {
+			return nil, err
+		}
+		l.call.stdio = &[3]int{l.stdio.fds[0], l.stdio.fds[1], int(l.stderr.Fd())}
 	}
 	l.call.args = append(l.call.args, t.id)
 	return l, nil

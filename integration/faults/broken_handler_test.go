@@ -33,7 +33,7 @@ func (b *bed) degradedBy(t *testing.T) string {
 // broken is a handler that was broken while it was ready.
 type broken struct {
 	handler string
-	break_  func(t *testing.T)
+	broke   func(t *testing.T)
 	mend    func(t *testing.T)
 	// says is what the status says of it within ten seconds of the second failed pod.
 	says []string
@@ -47,9 +47,9 @@ func TestBrokenHandlers(t *testing.T) {
 	runc := read(t, testbed.Part(t, testbed.Runc))
 	config := "default_runtime = \"fails\"\n"
 	var all []broken
-	add := func(handler, path string, says string, break_, mend func(t *testing.T)) {
+	add := func(handler, path string, says string, broke, mend func(t *testing.T)) {
 		config += fmt.Sprintf("[runtimes.%s]\nruntime_path = %q\nsandbox_process = \"always\"\ncontainer_create_timeout = \"3s\"\n", handler, path)
-		all = append(all, broken{handler, break_, mend, []string{"handler " + handler + " is not ready: ", says}})
+		all = append(all, broken{handler, broke, mend, []string{"handler " + handler + " is not ready: ", says}})
 	}
 	fails, hangs := newScripted(t), newScripted(t)
 	add("fails", fails.Path, "it cannot be done",
@@ -89,7 +89,7 @@ func (b *bed) breaks(t *testing.T, one broken) {
 	t.Helper()
 	spec := testbed.PodSpec{Handler: one.handler}
 	b.Client.RunSandbox(t, spec).Remove(t)
-	one.break_(t)
+	one.broke(t)
 	for range 2 {
 		if _, err := b.Client.RunPodSandbox(testbed.Within(t, time.Minute), &runtimeapi.RunPodSandboxRequest{
 			Config: b.Client.SandboxConfig(""), RuntimeHandler: one.handler,
@@ -137,7 +137,7 @@ func TestNetworkThatFails(t *testing.T) {
 	bridge := filepath.Join(dir, "bridge")
 	b.breaks(t, broken{
 		handler: "runc",
-		break_: func(t *testing.T) {
+		broke: func(t *testing.T) {
 			t.Helper()
 			if err := os.Rename(bridge, bridge+".away"); err != nil {
 				t.Fatal(err)
@@ -159,7 +159,7 @@ func TestDiskThatIsFull(t *testing.T) {
 	b := newBed(t, testbed.Options{})
 	disk := b.smallRoot(t, 48<<20)
 	b.breaks(t, broken{
-		handler: "runc", break_: disk.fill, mend: disk.empty,
+		handler: "runc", broke: disk.fill, mend: disk.empty,
 		says: []string{"handler runc", "no space left"},
 	})
 }

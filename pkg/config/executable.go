@@ -37,6 +37,14 @@ func inexecutable(path string) string {
 	return openToOthers(w, trust.Program)
 }
 
+// Untrusted says which other users than root can change a file that is run as root, or
+// nothing.
+func Untrusted(path string) string {
+	w := trust.Find(path)
+	defer w.Close()
+	return openToOthers(w, trust.Program)
+}
+
 // openToOthers says who else than root can change a file, or nothing.
 func openToOthers(w *trust.Way, p trust.Purpose) string {
 	if err := w.Judge(p); err != nil {

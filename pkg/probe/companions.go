@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"github.com/containerd/errdefs"
+
+	"github.com/berth-cri/berth/pkg/config"
 )
 
 // known is what a runtime that berth knows has beside its executable.
@@ -67,8 +69,13 @@ func (r *Runtime) identify(ctx context.Context, path string, before []Identity) 
 }
 
 // whole fails unless the companions of a known runtime are all there, can be run and are
-// of its release.
+// of its release. No user but root may be able to change any companion.
 func whole(ctx context.Context, rt *Runtime, id Identity) error {
+	for _, c := range id.Companions {
+		if who := config.Untrusted(c.Identity.Path); who != "" {
+			return fmt.Errorf("a companion of %s: %s: %w", id.Path, who, errdefs.ErrUnavailable)
+		}
+	}
 	if len(rt.Needs) == 0 {
 		return nil
 	}

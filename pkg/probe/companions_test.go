@@ -42,6 +42,12 @@ func TestCompanions(t *testing.T) {
 				t.Fatal(err)
 			}
 		}, "gvisor-sentry-prewarmer cannot be executed"},
+		"open to others": {func(t *testing.T, dir string) {
+			t.Helper()
+			if err := os.Chmod(filepath.Join(dir, "gvisor-bin", "gvisor_sentry"), 0o777); err != nil {
+				t.Fatal(err)
+			}
+		}, "gvisor_sentry"},
 		"half replaced": {func(t *testing.T, dir string) {
 			t.Helper()
 			script(t, dir, "runsc", "echo runsc version release-20261005.0\n")

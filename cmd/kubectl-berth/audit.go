@@ -32,7 +32,8 @@ func (p *auditCommand) command() *cobra.Command {
 		Long: `Find mismatches between the nodes, RuntimeClasses and pods of a cluster: classes whose
 handler is missing on all nodes they select, handlers that no class uses, nodes with a
 handler that no class selects, labels of missing handlers, pods that are pending because
-a handler is missing, admission policies that give pods a class that was deleted, and,
+a handler is missing, nodes whose kubelet would end pods if it were restarted now, admission
+policies that give pods a class that was deleted, and,
 with --measurements, overhead below what was measured. Pods are those of all namespaces,
 or of -n. Warnings only fail the command with --strict.`,
 		Example: `  kubectl berth audit

@@ -57,14 +57,14 @@ func (s *server) state(ctx context.Context) (*cluster.State, error) {
 	return state, nil
 }
 
-// stateWithPods reads also what is pending in a namespace, or in all of them if it is
-// empty, and why.
+// stateWithPods reads also the pods of a namespace that have not ended, or of all of them if
+// it is empty, and why they are pending.
 func (s *server) stateWithPods(ctx context.Context, namespace string) (*cluster.State, error) {
 	state := &cluster.State{}
 	if err := each(append(s.reads(ctx, state),
 		into(&state.Pods, func() ([]corev1.Pod, error) {
-			return list[corev1.Pod](ctx, s, "pods", s.core.Pods(namespace).List,
-				metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("status.phase", string(corev1.PodPending)).String()})
+			return list[corev1.Pod](ctx, s, "pods", s.core.Pods(namespace).List, metav1.ListOptions{FieldSelector: fields.AndSelectors(
+				fields.OneTermNotEqualSelector("status.phase", string(corev1.PodSucceeded)), fields.OneTermNotEqualSelector("status.phase", string(corev1.PodFailed))).String()})
 		}),
 		into(&state.Events, func() ([]corev1.Event, error) {
 			return list[corev1.Event](ctx, s, "events", s.core.Events(namespace).List,

@@ -76,6 +76,7 @@ func Audit(s *State, o AuditOptions) []Finding {
 	}
 	all = append(all, s.auditLabels()...)
 	all = append(all, s.auditPods()...)
+	all = append(all, s.auditRestarts()...)
 	all = append(all, s.auditPolicies()...)
 	return append(all, s.auditOverhead(o.Measured)...)
 }

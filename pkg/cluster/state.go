@@ -19,7 +19,7 @@ import (
 type State struct {
 	Nodes   []corev1.Node
 	Classes []nodev1.RuntimeClass
-	// Pods are those that are pending.
+	// Pods are those that have not ended.
 	Pods []corev1.Pod
 	// Events are about sandboxes that could not be made.
 	Events []corev1.Event

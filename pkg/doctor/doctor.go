@@ -73,6 +73,7 @@ func checks() []check {
 		{"containerd-api", agentsSocket},
 		{"ports", ports},
 		{"kubelet", kubelet},
+		{"kubelet-restart", kubeletRestart},
 		{"kubeadm", kubeadm},
 		{"crictl", crictl},
 		{"other-runtimes", otherRuntimes},

@@ -165,6 +165,9 @@ func TestBrokenNodes(t *testing.T) {
 			r.ConfigError = config.Problems{{File: "/c.toml", Line: 3, Column: 1, Key: "x", Message: "unknown key"}}
 		},
 			"config", Fail, "/c.toml:3:1: x: unknown key", "berth check"},
+		"label that is gone": {func(r *root) {
+			r.write(r.Config.NodeLabels.File, "# +expiry-time=2026-11-27T22:00:00Z\nfeature.node.kubernetes.io/handler.kata=ready\n")
+		}, "kubelet-restart", Warn, "a restart of the kubelet now ends pods of handlers that accept no pods, if their class selects the label ready: runc", "kubelet-restart-ends-pods"},
 		"drop-in left out": {func(r *root) { r.Config.Problems = config.Problems{{File: "/d.toml", Message: "bad"}} }, "config", Fail, "/d.toml: bad", "berth reload --wait"},
 		"no shim":          {func(r *root) { r.Config.Engine.ShimPath = "" }, "config", Fail, "berth-shim was not found", "package"},
 		"broken handler":   {func(r *root) { r.Config.Broken = []config.Broken{{Name: "kata", Origin: "/k:1", Reason: "no shim"}} }, "handlers", Fail, `"kata" cannot run pods: no shim`, "correct /k:1"},

@@ -29,7 +29,7 @@ func (s *State) auditRestarts() []Finding {
 		n := &s.Nodes[i]
 		f := Finding{
 			Severity: runtimeclass.Warning, Rule: RuleRestartEndsPods, Object: "node " + n.Name,
-			Advice: "do not restart its kubelet before this is mended, nor reboot the node without draining it",
+			Advice: "do not restart its kubelet before this is corrected, nor reboot the node without draining it",
 		}
 		if f.Concerned = unselected(n, bound[n.Name]); len(f.Concerned) > 0 {
 			one := f

@@ -33,8 +33,8 @@ func (h Handler) annotations() map[string]string {
 	if len(h.Conforms) > 0 {
 		all[ConformsAnnotation] = strings.Join(h.Conforms, ",")
 	}
-	if len(h.Capabilities) > 0 {
-		text, err := json.Marshal(h.Capabilities)
+	if known := h.everywhere(); len(known) > 0 {
+		text, err := json.Marshal(known)
 		if err != nil {
 			panic("runtimeclass: " + err.Error()) // they are texts
 		}
@@ -47,6 +47,22 @@ func (h Handler) annotations() map[string]string {
 		return nil
 	}
 	return all
+}
+
+// everywhere are the capabilities that hold for the handler on any node: a class is about
+// all of them. What was probed holds for one node, and how a yes is known is of no use there.
+func (h Handler) everywhere() map[capability.Name]capability.Known {
+	kept := map[capability.Name]capability.Known{}
+	for name, k := range h.Capabilities {
+		if k.Source == capability.Probed || k.Answer == capability.Unknown {
+			continue
+		}
+		if k.Answer == capability.Yes {
+			k.Note = ""
+		}
+		kept[name] = k
+	}
+	return kept
 }
 
 // Annotated is the handler of a class with what the annotations of the class say of it.

@@ -56,12 +56,17 @@ func TestGenerateAnnotates(t *testing.T) {
 	h := Handler{Name: "kata", Default: true, State: Ready, Overhead: measured(3, "1Mi", "1m"), Table: capability.Table{Isolation: capability.VM, IsolationSource: capability.Declared, Conforms: []string{"sandboxed/v1", "vm/v1"}}}
 	h.Set(capability.HostPID, capability.No, capability.Declared, "it's \"a kernel\" <of> its own")
 	h.Set(capability.Exec, capability.Yes, capability.Ran, "")
+	kept := maps.Clone(h.Capabilities)
+	// The class carried what was found on one node, to all of them.
+	h.Set(capability.AppArmor, capability.No, capability.Probed, "this node does not have AppArmor")
+	h.Set(capability.HugePages, capability.Yes, capability.Probed, "")
+	h.Set(capability.Exec, capability.Yes, capability.Ran, "built with something")
 	c := Generate(h, GenerateOptions{}).RuntimeClass
 	if got, want := c.Annotations[CapabilitiesAnnotation], `{"exec":{"answer":"yes","source":"ran"},"host-pid":{"answer":"no","source":"declared","note":"it's \"a kernel\" \u003cof\u003e its own"}}`; got != want || c.Annotations[IsolationAnnotation] != "vm" || c.Annotations[DefaultAnnotation] != "true" || c.Annotations[ConformsAnnotation] != "sandboxed/v1,vm/v1" {
 		t.Errorf("got %v", c.Annotations)
 	}
 	got, err := Class{RuntimeClass: c}.Annotated()
-	if err != nil || !got.Default || got.Name != "kata" || got.Isolation != capability.VM || !maps.Equal(got.Capabilities, h.Capabilities) || !slices.Equal(got.Conforms, h.Conforms) {
+	if err != nil || !got.Default || got.Name != "kata" || got.Isolation != capability.VM || !maps.Equal(got.Capabilities, kept) || !slices.Equal(got.Conforms, h.Conforms) {
 		t.Errorf("%v: got %+v", err, got)
 	}
 	if c := Generate(Handler{Name: "kata"}, GenerateOptions{}).RuntimeClass; c.Annotations != nil {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	nodev1 "k8s.io/api/node/v1"
@@ -43,8 +44,19 @@ func (w *classWork) generate() error {
 	if err != nil {
 		return err
 	}
+	w.needs(all)
 	_, err = w.Out.Write(text)
 	return err
+}
+
+// needs notes what a cluster must run for pods of generated classes.
+func (w *classWork) needs(all []runtimeclass.Generated) {
+	switch g := all[0]; {
+	case runtimeclass.Counted(g.RuntimeClass):
+		w.note("pods of these classes stay pending unless Node Feature Discovery and berth-controller run; without the controller use --no-capacity, without both also --any-node")
+	case !w.flags.anyNode:
+		w.note("pods of these classes stay pending unless Node Feature Discovery runs; without it label nodes by \"berth handlers --print-labels\", or use --any-node")
+	}
 }
 
 // choose are the handlers that were named, else those that take pods.
@@ -118,6 +130,9 @@ func (w *classWork) lint() error {
 	}
 	if err := output.Encode(w.Out, w.flags.output, l, func(to io.Writer) error { return printFindings(to, l.Findings) }); err != nil {
 		return err
+	}
+	if slices.ContainsFunc(classes, func(c runtimeclass.Class) bool { return runtimeclass.Counted(c.RuntimeClass) }) {
+		w.note("pods of classes with a resource handler.NAME.pods stay pending unless berth-controller runs; \"kubectl berth audit\" shows whether nodes have it")
 	}
 	if l.Errors > 0 || w.flags.strict && l.Warnings > 0 {
 		return found("%s and %s in %s", output.Count(l.Errors, "error", "errors"), output.Count(l.Warnings, "warning", "warnings"), output.Count(l.Classes, "RuntimeClass", "RuntimeClasses"))

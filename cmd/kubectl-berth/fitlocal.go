@@ -15,7 +15,7 @@ import (
 type fittedLocally struct {
 	Pod   string `json:"pod"`
 	Where string `json:"where"`
-	// Fits is the best of all handlers.
+	// Fits is that of the handler of the pod's class; without a class the best of all.
 	Fits     capability.Answer          `json:"fits"`
 	Needs    []runtimeclass.Requirement `json:"needs"`
 	Handlers []runtimeclass.Verdict     `json:"handlers"`
@@ -33,9 +33,10 @@ func (w *classWork) fit() error {
 	}
 	all, without := []fittedLocally{}, 0
 	for _, p := range pods {
-		f := fittedLocally{Pod: p.Owner, Where: p.Where(""), Fits: capability.No, Needs: runtimeclass.Requirements(p.Pod), Handlers: runtimeclass.Fit(p.Pod, handlers, classes, by)}
-		if len(f.Handlers) > 0 {
-			f.Fits = f.Handlers[0].Fits
+		f := fittedLocally{Pod: p.Owner, Where: p.Where(""), Needs: runtimeclass.Requirements(p.Pod), Handlers: runtimeclass.Fit(p.Pod, handlers, classes, by)}
+		var why string
+		if f.Fits, why = runtimeclass.OfItsClass(p.Pod, classes, f.Handlers); why != "" {
+			w.note("%s: %s", p.Owner, why)
 		}
 		if f.Needs == nil {
 			f.Needs = []runtimeclass.Requirement{}
@@ -49,7 +50,7 @@ func (w *classWork) fit() error {
 		return err
 	}
 	if without > 0 {
-		return found("no handler can run %s of %d", output.Count(without, "pod", "pods"), len(all))
+		return found("%s of %d cannot run as written", output.Count(without, "pod", "pods"), len(all))
 	}
 	return nil
 }

@@ -117,6 +117,30 @@ func Fit(pod *corev1.Pod, handlers []Handler, classes []Class, p Preference) []V
 	return all
 }
 
+// OfItsClass is the verdict about the handler that a pod's class leads to, and why there is
+// none; a pod without a class has the first verdict. Pure.
+func OfItsClass(pod *corev1.Pod, classes []Class, all []Verdict) (capability.Answer, string) {
+	name := pod.Spec.RuntimeClassName
+	if name == nil {
+		if len(all) == 0 {
+			return capability.No, "there are no handlers"
+		}
+		return all[0].Fits, ""
+	}
+	c := named(classes)[*name]
+	if c == nil {
+		return capability.No, fmt.Sprintf("it names RuntimeClass %q, which is not among the classes", *name)
+	}
+	i := slices.IndexFunc(all, func(v Verdict) bool { return v.Handler == c.Handler })
+	if i < 0 {
+		return capability.No, fmt.Sprintf("its RuntimeClass %q has the handler %q, which is not among the handlers", *name, c.Handler)
+	}
+	if all[i].Fits == capability.No {
+		return capability.No, fmt.Sprintf("its RuntimeClass %q leads to the handler %q, which cannot run it", *name, c.Handler)
+	}
+	return all[i].Fits, ""
+}
+
 // refused is what the API server says against a pod that leads to a handler; empty
 // if it admits the pod, or the pod does not lead there.
 func refused(pod *corev1.Pod, h Handler, classes []Class) string {

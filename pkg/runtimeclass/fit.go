@@ -123,7 +123,7 @@ func OfItsClass(pod *corev1.Pod, classes []Class, all []Verdict) (capability.Ans
 	name := pod.Spec.RuntimeClassName
 	if name == nil {
 		if len(all) == 0 {
-			return capability.No, "there are no handlers"
+			return capability.No, "the list of handlers is empty"
 		}
 		return all[0].Fits, ""
 	}

@@ -298,7 +298,7 @@ func (f *fleet) onlyTodays(t *testing.T) {
 	t.Helper()
 	want := map[string]bool{}
 	for path := range f.good {
-		want["runtime-"+digest(t, path)[:16]] = true
+		want["runtime-"+program(t, path)[:16]] = true
 	}
 	if crun, err := exec.LookPath("crun"); err == nil { // it is found by itself
 		want["runtime-"+digest(t, crun)[:16]] = true

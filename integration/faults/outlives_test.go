@@ -319,7 +319,7 @@ func (f *fleet) isAsBefore(t *testing.T, pod *oldPod) {
 		t.Errorf("the old pod ran under %+v and now under %+v", pod.info, now)
 	}
 	for _, b := range now.Binaries {
-		if is := digest(t, b.Runs); is != b.SHA256 {
+		if is := program(t, b.Runs); is != b.SHA256 {
 			t.Errorf("%s has sha256 %s, and was made from %s", b.Runs, is, b.SHA256)
 		}
 	}

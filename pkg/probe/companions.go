@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -37,7 +38,7 @@ var companions = map[string]known{
 // needs are the companions of a runtime that has answered.
 func needs(ctx context.Context, path string, rt *Runtime) ([]string, error) {
 	k, ok := companions[rt.Name]
-	if !ok {
+	if !ok || isScript(path) && !hasBeside(path, k.dir) {
 		return nil, nil
 	}
 	_, err := run(ctx, path, k.asked, "--version")
@@ -49,6 +50,24 @@ func needs(ctx context.Context, path string, rt *Runtime) ([]string, error) {
 		return nil, err
 	}
 	return nil, nil // a release before companions does not know the flag
+}
+
+// isScript reports whether a program is a wrapper: what it calls has its companions beside
+// itself.
+func isScript(path string) bool {
+	f, err := os.Open(path)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	start := make([]byte, 2)
+	_, err = io.ReadFull(f, start)
+	return err == nil && string(start) == "#!"
+}
+
+func hasBeside(path, name string) bool {
+	_, err := beside(path, []string{name})
+	return err == nil
 }
 
 // identify notes what the runtime consists of, given what was there before it was asked,

@@ -28,10 +28,6 @@ func TestCompanions(t *testing.T) {
 		wrong  string // empty: the runtime can be used
 	}{
 		"whole": {func(*testing.T, string) {}, ""},
-		"no folder": {func(t *testing.T, dir string) {
-			t.Helper()
-			os.RemoveAll(filepath.Join(dir, "gvisor-bin"))
-		}, "gvisor-bin: no such file"},
 		"no sentry": {func(t *testing.T, dir string) {
 			t.Helper()
 			os.Remove(filepath.Join(dir, "gvisor-bin", "gvisor_sentry"))
@@ -77,6 +73,15 @@ func TestCompanions(t *testing.T) {
 				t.Errorf("after the upgrade: %+v, %v", rt, err)
 			}
 		})
+	}
+}
+
+// A wrapper calls a runsc that has its companions elsewhere.
+func TestWrapperWithoutCompanions(t *testing.T) {
+	path := script(t, t.TempDir(), "runsc", "[ \"$1\" != features ] || exit 128\necho runsc version release-20260831.0\n")
+	rt, err := New(nil).Probe(t.Context(), oci(path))
+	if err != nil || len(rt.Needs) > 0 {
+		t.Errorf("%+v, %v", rt, err)
 	}
 }
 

@@ -1,13 +1,17 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"io"
 
 	"github.com/spf13/cobra"
 
+	"github.com/berth-cri/berth/pkg/admin/client"
 	"github.com/berth-cri/berth/pkg/config"
 	"github.com/berth-cri/berth/pkg/doctor"
+	"github.com/berth-cri/berth/pkg/lifecycle"
+	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
 
 // doctorCommand makes "berth doctor".
@@ -21,7 +25,8 @@ func doctorCommand() *cobra.Command {
 		Short: "Check this node for problems that keep pods from running",
 		Long: `Check this node: the configuration, runtimes, privileges, the kernel, cgroup drivers,
 free space, CNI, registries that hosts.toml names, NRI, sysctls, ports, the kubelet,
-kubeadm, crictl, and other CRI daemons. Each finding that is not ok says what to do next.
+kubeadm, crictl, other CRI daemons, and how the last starts of pods ended if the
+daemon runs. Each finding that is not ok says what to do next.
 Nothing is changed, and the daemon does not need to run.
 
 The exit status is 0 if no check fails (there may be warnings), and 3 if one does.`,
@@ -33,6 +38,9 @@ The exit status is 0 if no check fails (there may be warnings), and 3 if one doe
 				n.Config = nil
 			}
 			found := doctor.Examine(n)
+			if root == "" {
+				found = append(found, recentStarts(c.Context(), (&remote{}).path())...)
+			}
 			if err := printFindings(c.OutOrStdout(), form, found, all); err != nil {
 				return err
 			}
@@ -47,6 +55,44 @@ The exit status is 0 if no check fails (there may be warnings), and 3 if one doe
 	c.Flags().BoolVar(&all, "all", false, "also show findings that are ok")
 	c.Flags().StringVar(&root, "root", "", "check the node whose root `directory` is mounted here, as from a container; --config is its configuration")
 	return c
+}
+
+// recentStarts looks at how the last starts of each handler ended, if the daemon runs.
+func recentStarts(ctx context.Context, socket string) []doctor.Finding {
+	daemon, err := client.New(socket)
+	if err != nil {
+		return nil
+	}
+	defer daemon.Close()
+	ctx, cancel := context.WithTimeout(ctx, completionTimeout)
+	defer cancel()
+	resp, err := daemon.ListHandlers(ctx, &adminv1.ListHandlersRequest{})
+	if err != nil {
+		return nil // the daemon does not need to run
+	}
+	return failedStarts(resp.GetHandlers())
+}
+
+// failedStarts are the findings about handlers whose starts fail. Pure.
+func failedStarts(handlers []*adminv1.Handler) (found []doctor.Finding) {
+	for _, h := range handlers {
+		s := h.GetStarts()
+		f := doctor.Finding{Check: "starts", Level: doctor.OK, Text: fmt.Sprintf("handler %s: %d of the last %d starts failed", h.GetName(), s.GetFailed(), s.GetRecent())}
+		switch {
+		case s.GetRecent() == 0:
+			continue
+		case s.GetInARow() >= lifecycle.FailuresInARow:
+			f.Level = doctor.Fail
+		case s.GetInARow() > 0:
+			f.Level = doctor.Warn
+		}
+		if f.Level != doctor.OK {
+			f.Text += ", the last one: " + s.GetError()
+			f.Next = "berth handler show " + h.GetName()
+		}
+		found = append(found, f)
+	}
+	return found
 }
 
 func printFindings(w io.Writer, form string, found []doctor.Finding, all bool) error {

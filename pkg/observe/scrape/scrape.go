@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"golang.org/x/net/netutil"
 )
 
 // NewRegistry makes a registry that has what is said about the process as a
@@ -37,6 +38,9 @@ type Page struct {
 	Handler http.HandlerFunc
 }
 
+// maxConnections is how many clients may be connected; more wait.
+const maxConnections = 64
+
 // Endpoint serves /metrics, and pages beside it.
 type Endpoint struct {
 	server *http.Server
@@ -52,7 +56,9 @@ func Serve(ctx context.Context, l net.Listener, g prometheus.Gatherer, pages ...
 		mux.Handle("GET "+p.Path, p.Handler)
 	}
 	e := &Endpoint{
-		server: &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 1 << 14},
+		server: &http.Server{
+			Handler: mux, ReadTimeout: 5 * time.Second, WriteTimeout: 30 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 1 << 14,
+		},
 		done:   make(chan struct{}),
 	}
 	go e.serve(ctx, l)
@@ -62,7 +68,7 @@ func Serve(ctx context.Context, l net.Listener, g prometheus.Gatherer, pages ...
 // serve ends with Close. Losing the metrics is no reason to stop serving pods.
 func (e *Endpoint) serve(ctx context.Context, l net.Listener) {
 	defer close(e.done)
-	if err := e.server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+	if err := e.server.Serve(netutil.LimitListener(l, maxConnections)); !errors.Is(err, http.ErrServerClosed) {
 		log.G(ctx).WithError(err).Error("Metrics endpoint failed")
 	}
 }

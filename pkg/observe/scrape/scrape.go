@@ -59,7 +59,7 @@ func Serve(ctx context.Context, l net.Listener, g prometheus.Gatherer, pages ...
 		server: &http.Server{
 			Handler: mux, ReadTimeout: 5 * time.Second, WriteTimeout: 30 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 1 << 14,
 		},
-		done:   make(chan struct{}),
+		done: make(chan struct{}),
 	}
 	go e.serve(ctx, l)
 	return e

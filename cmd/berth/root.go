@@ -24,7 +24,7 @@ func newRoot() *cobra.Command {
 		SilenceUsage:  true,
 	}
 	root.AddCommand(serveCommand(&serveFlags{}), newCheckCommand(), newConfigCommand(), versionCommand(),
-		handlersCommand(), capabilitiesCommand(), handlerCommand(), reloadCommand(), statusCommand(), podsCommand(), podCommand(), checkpointCommand(), whereIsCommand(), imageCommand(),
+		handlersCommand(), capabilitiesCommand(), handlerCommand(), reloadCommand(), statusCommand(), eventsCommand(), podsCommand(), podCommand(), checkpointCommand(), whereIsCommand(), imageCommand(),
 		doctorCommand(), manCommand())
 	commandline.Check(root, func(err error) error { return &codedError{exitConfig, err} })
 	root.Version = daemon.ThisBuild().Version

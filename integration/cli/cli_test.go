@@ -155,6 +155,7 @@ func TestAHandlersLifeByCommands(t *testing.T) {
 		t.Errorf("after a restart it is %v", h)
 	}
 	n.berth(t, 0, "handler", "uncordon", "other")
+	n.tells(t, "other", "- added - "+crun, "cordon ready cordoned uid 0 disk is being replaced", "uncordon cordoned ready uid 0")
 
 	out, _ = n.berth(t, 0, "handler", "edit", "other", "--set", "snapshotter=native")
 	has(t, out, "handler other is changed")
@@ -171,6 +172,30 @@ func TestAHandlersLifeByCommands(t *testing.T) {
 	}
 	_, stderr = n.berth(t, 1, "handler", "rm", "runc")
 	has(t, stderr, "edit "+n.ConfigFile+":", "berth reload --wait")
+}
+
+// tells looks for changes of a handler in that order: in "berth events", which has the
+// daemon's starts between them, and in the log.
+func (n *node) tells(t *testing.T, handler string, want ...string) {
+	t.Helper()
+	out, _ := n.berth(t, 0, "events")
+	has(t, out, "TIME ", "HANDLER ", "start", "generation 1 ")
+	out, _ = n.berth(t, 0, "events", "--handler", handler)
+	text := strings.Join(strings.Fields(out), " ")
+	for _, change := range want {
+		_, after, found := strings.Cut(text, strings.TrimPrefix(change, "- "))
+		if !found {
+			t.Fatalf("%q is not there, or not after the others:\n%s", change, out)
+		}
+		text = after
+	}
+	log := n.Log()
+	has(t, log, "what=cordon", "by=\"uid 0\"", "from=ready", "to=cordoned")
+	if strings.Contains(log, `level=info msg="Management call answered"`) {
+		t.Error("a change has a second line that names nothing")
+	}
+	_, stderr := n.berth(t, 1, "events", "--handler", "nothing")
+	has(t, stderr, `handler "nothing" does not exist`)
 }
 
 // drain waits for a pod that goes while the command looks.

@@ -38,6 +38,7 @@ type Lifecycle interface {
 	Probe(ctx context.Context, name string, depth probe.Depth) (lifecycle.Handler, error)
 	Promote(ctx context.Context, name string) error
 	Abort(ctx context.Context, name, reason string) error
+	Changes(handler string) ([]lifecycle.Change, error)
 }
 
 // Pods knows the sandboxes of all backends.

@@ -49,6 +49,21 @@ func (h handlers) WatchHandlers(_ *adminv1.WatchHandlersRequest, to adminv1.Admi
 	}
 }
 
+// ListEvents implements adminv1.AdminServer.
+func (h handlers) ListEvents(_ context.Context, req *adminv1.ListEventsRequest) (*adminv1.ListEventsResponse, error) {
+	all, err := h.life.Changes(req.GetHandler())
+	if err != nil {
+		return nil, err
+	}
+	resp := &adminv1.ListEventsResponse{}
+	for _, c := range all {
+		resp.Events = append(resp.Events, &adminv1.HistoryEvent{
+			At: stamp(c.At), Handler: c.Handler, What: c.What, From: c.From, To: c.To, By: c.By, Reason: c.Reason,
+		})
+	}
+	return resp, nil
+}
+
 // GetHandler implements adminv1.AdminServer.
 func (h handlers) GetHandler(ctx context.Context, req *adminv1.GetHandlerRequest) (*adminv1.GetHandlerResponse, error) {
 	current := h.life.Current()

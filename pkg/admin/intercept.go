@@ -15,6 +15,7 @@ import (
 	grpcstatus "google.golang.org/grpc/status"
 
 	"github.com/berth-cri/berth/pkg/config"
+	"github.com/berth-cri/berth/pkg/lifecycle"
 	"github.com/berth-cri/berth/pkg/printable"
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
@@ -30,15 +31,18 @@ func ServerOptions() []grpc.ServerOption {
 }
 
 func unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (resp any, err error) {
-	err = guarded(ctx, info.FullMethod, func() (err error) { resp, err = next(ctx, req); return err })
+	err = guarded(ctx, info.FullMethod, req, func() (err error) {
+		resp, err = next(lifecycle.WithUser(ctx, userOf(ctx)), req)
+		return err
+	})
 	return resp, err
 }
 
 func stream(srv any, s grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
-	return guarded(s.Context(), info.FullMethod, func() error { return next(srv, s) })
+	return guarded(s.Context(), info.FullMethod, nil, func() error { return next(srv, s) })
 }
 
-// reading are the calls that change nothing, and so are not told in the log.
+// reading are the calls that change nothing, and so are not logged.
 func reading(rpc string) bool {
 	for _, verb := range []string{"Get", "List", "Watch", "Where"} {
 		if strings.HasPrefix(rpc, verb) {
@@ -48,11 +52,15 @@ func reading(rpc string) bool {
 	return false
 }
 
-// guarded makes a call if its caller may, and tells the log of it.
-func guarded(ctx context.Context, method string, call func() error) (err error) {
+// guarded makes a call if its caller may, and logs it. Changes of handlers are logged by
+// pkg/lifecycle, with what they changed.
+func guarded(ctx context.Context, method string, req any, call func() error) (err error) {
 	rpc := path.Base(method)
 	who, known := callerOf(ctx)
 	entry := log.G(ctx).WithFields(log.Fields{"rpc": rpc, "uid": who.uid, "pid": who.pid})
+	if of, is := req.(interface{ GetName() string }); is {
+		entry = entry.WithField("handler", of.GetName())
+	}
 	if !known || !mayCall(who.uid, self) {
 		entry.Warn("Rejected unauthorized management call")
 		return grpcstatus.Errorf(codes.PermissionDenied, "user %d is not allowed to manage berth; call as root", who.uid)
@@ -68,7 +76,7 @@ func guarded(ctx context.Context, method string, call func() error) (err error) 
 	case err != nil:
 		entry.WithError(err).Info("Management call failed")
 	case !reading(rpc):
-		entry.Info("Management call answered")
+		entry.Debug("Management call answered")
 	}
 	return err
 }

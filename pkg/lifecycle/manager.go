@@ -32,7 +32,11 @@ func New(ctx context.Context, o Options) (*Manager, error) {
 	if err := o.check(); err != nil {
 		return nil, err
 	}
-	s := newStore(newBackground(ctx), o.Live, o.Publisher)
+	past, err := readHistory(o.Dir)
+	if err != nil {
+		log.G(ctx).WithError(err).Warn("Failed to read the history of changes; starting a new one")
+	}
+	s := newStore(newBackground(ctx), o.Live, o.Publisher, past)
 	r := newRollouts(s, o.Dir)
 	p := &probes{store: s, rollouts: r, prober: o.Prober, source: o.CapabilitySource}
 	m := &Manager{
@@ -56,6 +60,8 @@ func New(ctx context.Context, o Options) (*Manager, error) {
 
 // Start begins to probe all handlers, and does not wait for that.
 func (m *Manager) Start() {
+	m.history.add(Change{What: "start", By: byBerth})
+	m.work.Go(func() { m.history.run(m.life) })
 	for _, p := range m.problems {
 		log.G(m.life).WithField("problem", p).Warn("Skipping invalid part of the configuration")
 	}

@@ -46,8 +46,12 @@ func (m *Manager) intend(ctx context.Context, name string, i *Intent) error {
 		}
 		i.Reason, i.Since = strings.Join(strings.Fields(i.Reason), " "), time.Now()
 	}
+	wish := Change{Handler: name, What: "uncordon", By: userOf(ctx)}
+	if i != nil {
+		wish.What, wish.By = string(i.Kind), i.By
+	}
 	before := m.truth
-	changed, err := m.apply(func(t *truth) error {
+	changed, err := m.apply(wish, func(t *truth) error {
 		delete(t.intents, name)
 		if i != nil {
 			t.intents[name] = i
@@ -64,7 +68,6 @@ func (m *Manager) intend(ctx context.Context, name string, i *Intent) error {
 		return err
 	}
 	m.tell(changed, nil)
-	log.G(ctx).WithFields(log.Fields{"handler": name, "intent": i}).Info("Handler intent changed by operator")
 	return nil
 }
 

@@ -1,10 +1,15 @@
 package lifecycle
 
-import "sync"
+import (
+	"cmp"
+	"sync"
+)
 
 // request is one wish for a reload.
 type request struct {
 	trigger Trigger
+	// by is the user who asks, or empty.
+	by string
 	// patient requests are tried once more, when files are quiet, before a
 	// failure is reported: an editor may be in the middle of something.
 	patient bool
@@ -70,6 +75,7 @@ func merged(all []request) request {
 		if rank(r.trigger) > rank(m.trigger) {
 			m.trigger = r.trigger
 		}
+		m.by = cmp.Or(m.by, r.by)
 		m.patient = m.patient && r.patient
 		m.silent = m.silent && r.silent
 	}

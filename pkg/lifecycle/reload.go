@@ -1,6 +1,7 @@
 package lifecycle
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -36,7 +37,7 @@ func newReloader(s *store, r *rollouts, p *probes, l Loader, a Announcer) *reloa
 // nothing. The outcome is that of a reading which began after the call; its
 // Error is also returned. The end of ctx ends the waiting, not the reload.
 func (m *Manager) Reload(ctx context.Context, t Trigger) (Outcome, error) {
-	r := request{trigger: t, done: make(chan Outcome, 1)}
+	r := request{trigger: t, by: userOf(ctx), done: make(chan Outcome, 1)}
 	if !m.reloads.queue.add(r) {
 		return Outcome{}, errClosed
 	}
@@ -99,15 +100,15 @@ func (r *reloader) reload(ctx context.Context, q request) Outcome {
 		// All of them: what was missing may be there by now, and one that has not
 		// changed costs a few stats.
 		r.probes.probeAll(ctx, subjects(next), probe.Look, probeWait)
-		err = r.put(next, &o, q.silent)
+		err = r.put(next, &o, q)
 	}
 	switch {
 	case err != nil && q.silent && r.aware(err):
 		return o
 	case err != nil:
-		r.failed(&o, err)
+		r.failed(&o, err, q.by)
 	}
-	r.report(ctx, o, q.silent)
+	r.report(ctx, o, q)
 	select {
 	case r.rewatch <- struct{}{}:
 	default: // it will be looked at anyway
@@ -125,14 +126,14 @@ func (r *reloader) outcome() *Outcome {
 // put makes a loaded configuration the one in force. A silent reload that
 // changes nothing has not happened, unless the one before it failed: what is wrong
 // with the files is told until they are right.
-func (r *reloader) put(next *config.Config, o *Outcome, silent bool) error {
+func (r *reloader) put(next *config.Config, o *Outcome, q request) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	before := r.plan
+	before, definitionsBefore := r.plan, definitions(r.truth.config)
 	effective, live, pending := config.Reload(r.truth.config, next)
 	o.Diff = Compare(r.truth.config, next)
 	o.Live, o.NeedRestart = live, pending
-	changed, err := r.apply(func(t *truth) error {
+	changed, err := r.apply(Change{}, func(t *truth) error {
 		t.adopt(effective)
 		t.loaded, t.trigger, t.pending = o.At, o.Trigger, pending
 		return nil
@@ -142,7 +143,7 @@ func (r *reloader) put(next *config.Config, o *Outcome, silent bool) error {
 	}
 	r.rollouts.settle()
 	failed := r.last != nil && r.last.Error != nil
-	if o.Changed = r.plan != before; silent && !o.Changed && !failed && len(live) == 0 {
+	if o.Changed = r.plan != before; q.silent && !o.Changed && !failed && len(live) == 0 {
 		o.Generation = r.plan.Generation
 		if len(changed) > 0 {
 			r.tell(changed, nil)
@@ -152,6 +153,7 @@ func (r *reloader) put(next *config.Config, o *Outcome, silent bool) error {
 	r.problems = problemsOf(next)
 	o.NotReady = r.plan.notReady()
 	r.done(o, changed)
+	r.history.reloaded(o, before.Generation, q.by, definitionsBefore, definitions(r.truth.config))
 	return nil
 }
 
@@ -175,11 +177,12 @@ func (r *reloader) aware(err error) bool {
 }
 
 // failed notes a reload that changed nothing.
-func (r *reloader) failed(o *Outcome, err error) {
+func (r *reloader) failed(o *Outcome, err error, by string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	*o = Outcome{Trigger: o.Trigger, At: o.At, Error: err, Problems: lines(err)}
 	r.done(o, nil)
+	r.history.reloaded(o, r.plan.Generation, by, nil, nil)
 }
 
 func (o *Outcome) copy() *Outcome {
@@ -215,8 +218,8 @@ func (r *reloader) later(q request) {
 }
 
 // report says in the log what a reload did.
-func (r *reloader) report(ctx context.Context, o Outcome, silent bool) {
-	entry := log.G(ctx).WithFields(log.Fields{"trigger": o.Trigger, "generation": o.Generation})
+func (r *reloader) report(ctx context.Context, o Outcome, q request) {
+	entry := log.G(ctx).WithFields(log.Fields{"trigger": o.Trigger, "by": cmp.Or(q.by, string(o.Trigger)), "generation": o.Generation})
 	for _, c := range o.NeedRestart {
 		entry.WithField("key", c.String()).Warn("Changed setting takes effect only after a restart of berth")
 	}
@@ -225,7 +228,7 @@ func (r *reloader) report(ctx context.Context, o Outcome, silent bool) {
 		for _, p := range o.Problems {
 			entry.WithField("problem", p).Error("Failed to reload configuration")
 		}
-	case !o.Changed && (silent || o.Trigger == TriggerFiles) && len(o.Live) == 0:
+	case !o.Changed && (q.silent || o.Trigger == TriggerFiles) && len(o.Live) == 0:
 		entry.Debug("Configuration reloaded without changes")
 	default:
 		entry.WithFields(log.Fields{

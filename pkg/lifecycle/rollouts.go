@@ -1,7 +1,9 @@
 package lifecycle
 
 import (
+	"cmp"
 	"context"
+	"strings"
 
 	"github.com/containerd/log"
 
@@ -34,7 +36,7 @@ func (r *rollouts) Decide(ctx context.Context, name string, decide func(rollout.
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	before := r.truth
-	changed, err := r.apply(func(t *truth) error {
+	changed, err := r.apply(Change{}, func(t *truth) error {
 		d, err := decide(t.rollouts()(name))
 		if err != nil {
 			return err
@@ -51,6 +53,11 @@ func (r *rollouts) Decide(ctx context.Context, name string, decide func(rollout.
 	}
 	r.controller.Keep(r.truth.rollouts())
 	r.tell(changed, nil)
+	was, is := before.rollouts()(name).Status(), r.truth.rollouts()(name).Status()
+	r.audit(Change{
+		Handler: name, What: "rollout", From: string(was.State), To: string(is.State), By: cmp.Or(userOf(ctx), byBerth),
+		Reason: strings.TrimSuffix(is.Path+": "+is.Reason, ": "),
+	})
 	return nil
 }
 

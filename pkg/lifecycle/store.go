@@ -23,6 +23,7 @@ type store struct {
 	*background
 	live      LivePods
 	publisher Publisher
+	history   *history
 	// routing is closed when pods are routed.
 	routing chan struct{}
 
@@ -39,8 +40,8 @@ type store struct {
 	watchers map[*watcher]struct{}
 }
 
-func newStore(b *background, live LivePods, p Publisher) *store {
-	return &store{background: b, live: live, publisher: p, routing: make(chan struct{}), counts: newCounts(), watchers: map[*watcher]struct{}{}}
+func newStore(b *background, live LivePods, p Publisher, h *history) *store {
+	return &store{background: b, live: live, publisher: p, history: h, routing: make(chan struct{}), counts: newCounts(), watchers: map[*watcher]struct{}{}}
 }
 
 // begins publishes the first plan, of handlers that nobody has probed.
@@ -74,7 +75,7 @@ func (s *store) snapshot() *truth {
 func (s *store) change(change func(*truth) error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	changed, err := s.apply(change)
+	changed, err := s.apply(Change{}, change)
 	if len(changed) > 0 {
 		s.tell(changed, nil)
 	}
@@ -82,8 +83,9 @@ func (s *store) change(change func(*truth) error) error {
 }
 
 // apply is change with mu held, for callers that tell watchers themselves. It
-// returns the handlers that are not as they were, or that can do other things.
-func (s *store) apply(change func(*truth) error) (changed []string, err error) {
+// returns the handlers that are not as they were, or that can do other things. The change of
+// the handler that wish names is audited as that.
+func (s *store) apply(wish Change, change func(*truth) error) (changed []string, err error) {
 	t := s.truth.copy()
 	if err := change(t); err != nil {
 		return nil, err
@@ -92,6 +94,7 @@ func (s *store) apply(change func(*truth) error) (changed []string, err error) {
 	t.forget(live)
 	p := planned(t, live, s.plan, s.generation(), time.Now())
 	if p.same(s.plan) {
+		s.auditStates(p, wish)
 		s.truth = t
 		return s.abler(nil), nil
 	}
@@ -99,7 +102,7 @@ func (s *store) apply(change func(*truth) error) (changed []string, err error) {
 		return nil, err
 	}
 	changed = changedNames(s.plan, p)
-	s.logStates(p)
+	s.auditStates(p, wish)
 	s.truth, s.plan = t, p
 	return s.abler(changed), nil
 }
@@ -121,7 +124,7 @@ func (s *store) abler(changed []string) []string {
 func (s *store) open() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	changed, err := s.apply(func(*truth) error { return nil })
+	changed, err := s.apply(Change{}, func(*truth) error { return nil })
 	if len(changed) > 0 {
 		s.tell(changed, nil)
 	}
@@ -140,21 +143,22 @@ func (s *store) generation() uint64 {
 	return s.plan.Generation + 1
 }
 
-// logStates says which handlers are in another state in the next plan.
-func (s *store) logStates(p *Plan) {
+// auditStates audits the handlers that are in another state in the next plan, and the one
+// that wish names. That a first probe finds a handler ready, or as an operator wants it, is
+// not a change.
+func (s *store) auditStates(p *Plan, wish Change) {
 	for _, e := range p.Entries {
 		before, there := s.plan.entry(e.Definition.Name)
-		if before.State.Same(e.State) || e.State.Phase == handler.Ready && (!there || before.State.Reason == rollout.NotProbedYet) {
+		c := Change{Handler: e.Definition.Name, What: "state", By: byBerth}
+		switch {
+		case e.Definition.Name == wish.Handler:
+			c = wish
+		case before.State.Same(e.State), e.State.Phase == handler.Ready && !there,
+			e.State.Phase != handler.NotReady && strings.HasSuffix(before.State.Reason, rollout.NotProbedYet):
 			continue
 		}
-		entry := log.G(s.life).WithFields(log.Fields{
-			"handler": e.Definition.Name, "state": e.State.Phase, "reason": e.State.Reason, "generation": p.Generation,
-		})
-		if e.State.Phase == handler.NotReady {
-			entry.Warn("Handler cannot run pods")
-			continue
-		}
-		entry.Info("Handler state changed")
+		c.From, c.To, c.Reason = string(before.State.Phase), string(e.State.Phase), e.State.Reason
+		s.audit(c)
 	}
 }
 

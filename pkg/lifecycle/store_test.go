@@ -14,7 +14,7 @@ import (
 // newTestStore is a store of a bed that nothing else works on.
 func newTestStore(t *testing.T, b *bed, handlers ...string) *store {
 	t.Helper()
-	s := newStore(newBackground(t.Context()), b, b)
+	s := newStore(newBackground(t.Context()), b, b, &history{wake: make(chan struct{}, 1)})
 	t.Cleanup(s.end)
 	if err := s.begins(conf(handlers...), map[string]*Intent{}, map[string]*rollout.Decision{}); err != nil {
 		t.Fatal(err)

@@ -134,9 +134,5 @@ func (c *Controller) operate(ctx context.Context, name string, state State, reas
 }
 
 func (c *Controller) end(ctx context.Context, name string, e end) error {
-	if err := c.host.Decide(ctx, name, func(v View) (*Decision, error) { return v.decide(name, e, time.Now()) }); err != nil {
-		return err
-	}
-	log.G(ctx).WithFields(log.Fields{"handler": name, "runtime": e.on.Path, "state": e.state, "reason": e.reason}).Warn("Rollout finished")
-	return nil
+	return c.host.Decide(ctx, name, func(v View) (*Decision, error) { return v.decide(name, e, time.Now()) })
 }

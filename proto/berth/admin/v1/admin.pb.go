@@ -3100,6 +3100,193 @@ func (x *GetConfigResponse) GetProblems() []*Problem {
 	return nil
 }
 
+type ListEventsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Only those of this handler; empty is all.
+	Handler       string `protobuf:"bytes,1,opt,name=handler,proto3" json:"handler,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListEventsRequest) Reset() {
+	*x = ListEventsRequest{}
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[45]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListEventsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListEventsRequest) ProtoMessage() {}
+
+func (x *ListEventsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[45]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListEventsRequest.ProtoReflect.Descriptor instead.
+func (*ListEventsRequest) Descriptor() ([]byte, []int) {
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{45}
+}
+
+func (x *ListEventsRequest) GetHandler() string {
+	if x != nil {
+		return x.Handler
+	}
+	return ""
+}
+
+type ListEventsResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Events        []*HistoryEvent        `protobuf:"bytes,1,rep,name=events,proto3" json:"events,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListEventsResponse) Reset() {
+	*x = ListEventsResponse{}
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[46]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListEventsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListEventsResponse) ProtoMessage() {}
+
+func (x *ListEventsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[46]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListEventsResponse.ProtoReflect.Descriptor instead.
+func (*ListEventsResponse) Descriptor() ([]byte, []int) {
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{46}
+}
+
+func (x *ListEventsResponse) GetEvents() []*HistoryEvent {
+	if x != nil {
+		return x.Events
+	}
+	return nil
+}
+
+// HistoryEvent is one change on the node.
+type HistoryEvent struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	At    *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=at,proto3" json:"at,omitempty"`
+	// Empty for a change of the whole node.
+	Handler string `protobuf:"bytes,2,opt,name=handler,proto3" json:"handler,omitempty"`
+	// "start", "reload", "added", "changed", "removed", "cordon", "drain", "uncordon", "rollout"
+	// or "state".
+	What string `protobuf:"bytes,3,opt,name=what,proto3" json:"what,omitempty"`
+	// States, definitions or generations before and after; may be empty.
+	From string `protobuf:"bytes,4,opt,name=from,proto3" json:"from,omitempty"`
+	To   string `protobuf:"bytes,5,opt,name=to,proto3" json:"to,omitempty"`
+	// The user, as in "uid 0"; the trigger of a reload ("files", "signal"); or "berth".
+	By            string `protobuf:"bytes,6,opt,name=by,proto3" json:"by,omitempty"`
+	Reason        string `protobuf:"bytes,7,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HistoryEvent) Reset() {
+	*x = HistoryEvent{}
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[47]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HistoryEvent) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HistoryEvent) ProtoMessage() {}
+
+func (x *HistoryEvent) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[47]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HistoryEvent.ProtoReflect.Descriptor instead.
+func (*HistoryEvent) Descriptor() ([]byte, []int) {
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{47}
+}
+
+func (x *HistoryEvent) GetAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.At
+	}
+	return nil
+}
+
+func (x *HistoryEvent) GetHandler() string {
+	if x != nil {
+		return x.Handler
+	}
+	return ""
+}
+
+func (x *HistoryEvent) GetWhat() string {
+	if x != nil {
+		return x.What
+	}
+	return ""
+}
+
+func (x *HistoryEvent) GetFrom() string {
+	if x != nil {
+		return x.From
+	}
+	return ""
+}
+
+func (x *HistoryEvent) GetTo() string {
+	if x != nil {
+		return x.To
+	}
+	return ""
+}
+
+func (x *HistoryEvent) GetBy() string {
+	if x != nil {
+		return x.By
+	}
+	return ""
+}
+
+func (x *HistoryEvent) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
 type ListPodsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Only those of this handler; empty is all.
@@ -3110,7 +3297,7 @@ type ListPodsRequest struct {
 
 func (x *ListPodsRequest) Reset() {
 	*x = ListPodsRequest{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[45]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3122,7 +3309,7 @@ func (x *ListPodsRequest) String() string {
 func (*ListPodsRequest) ProtoMessage() {}
 
 func (x *ListPodsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[45]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3135,7 +3322,7 @@ func (x *ListPodsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPodsRequest.ProtoReflect.Descriptor instead.
 func (*ListPodsRequest) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{45}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *ListPodsRequest) GetHandler() string {
@@ -3154,7 +3341,7 @@ type ListPodsResponse struct {
 
 func (x *ListPodsResponse) Reset() {
 	*x = ListPodsResponse{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[46]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3166,7 +3353,7 @@ func (x *ListPodsResponse) String() string {
 func (*ListPodsResponse) ProtoMessage() {}
 
 func (x *ListPodsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[46]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3179,7 +3366,7 @@ func (x *ListPodsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPodsResponse.ProtoReflect.Descriptor instead.
 func (*ListPodsResponse) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{46}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *ListPodsResponse) GetPods() []*Pod {
@@ -3199,7 +3386,7 @@ type ListStartsRequest struct {
 
 func (x *ListStartsRequest) Reset() {
 	*x = ListStartsRequest{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[47]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3211,7 +3398,7 @@ func (x *ListStartsRequest) String() string {
 func (*ListStartsRequest) ProtoMessage() {}
 
 func (x *ListStartsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[47]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3224,7 +3411,7 @@ func (x *ListStartsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListStartsRequest.ProtoReflect.Descriptor instead.
 func (*ListStartsRequest) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{47}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *ListStartsRequest) GetHandler() string {
@@ -3243,7 +3430,7 @@ type ListStartsResponse struct {
 
 func (x *ListStartsResponse) Reset() {
 	*x = ListStartsResponse{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[48]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3255,7 +3442,7 @@ func (x *ListStartsResponse) String() string {
 func (*ListStartsResponse) ProtoMessage() {}
 
 func (x *ListStartsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[48]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3268,7 +3455,7 @@ func (x *ListStartsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListStartsResponse.ProtoReflect.Descriptor instead.
 func (*ListStartsResponse) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{48}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *ListStartsResponse) GetStarts() []*PodStart {
@@ -3298,7 +3485,7 @@ type PodStart struct {
 
 func (x *PodStart) Reset() {
 	*x = PodStart{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[49]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3310,7 +3497,7 @@ func (x *PodStart) String() string {
 func (*PodStart) ProtoMessage() {}
 
 func (x *PodStart) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[49]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3323,7 +3510,7 @@ func (x *PodStart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PodStart.ProtoReflect.Descriptor instead.
 func (*PodStart) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{49}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *PodStart) GetNamespace() string {
@@ -3400,7 +3587,7 @@ type StartCall struct {
 
 func (x *StartCall) Reset() {
 	*x = StartCall{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[50]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3412,7 +3599,7 @@ func (x *StartCall) String() string {
 func (*StartCall) ProtoMessage() {}
 
 func (x *StartCall) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[50]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3425,7 +3612,7 @@ func (x *StartCall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartCall.ProtoReflect.Descriptor instead.
 func (*StartCall) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{50}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *StartCall) GetRpc() string {
@@ -3481,7 +3668,7 @@ type StartStep struct {
 
 func (x *StartStep) Reset() {
 	*x = StartStep{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[51]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3493,7 +3680,7 @@ func (x *StartStep) String() string {
 func (*StartStep) ProtoMessage() {}
 
 func (x *StartStep) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[51]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3506,7 +3693,7 @@ func (x *StartStep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartStep.ProtoReflect.Descriptor instead.
 func (*StartStep) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{51}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *StartStep) GetName() string {
@@ -3542,7 +3729,7 @@ type Pod struct {
 
 func (x *Pod) Reset() {
 	*x = Pod{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[52]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3554,7 +3741,7 @@ func (x *Pod) String() string {
 func (*Pod) ProtoMessage() {}
 
 func (x *Pod) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[52]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3567,7 +3754,7 @@ func (x *Pod) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pod.ProtoReflect.Descriptor instead.
 func (*Pod) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{52}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *Pod) GetId() string {
@@ -3658,7 +3845,7 @@ type Pin struct {
 
 func (x *Pin) Reset() {
 	*x = Pin{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[53]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3670,7 +3857,7 @@ func (x *Pin) String() string {
 func (*Pin) ProtoMessage() {}
 
 func (x *Pin) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[53]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3683,7 +3870,7 @@ func (x *Pin) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pin.ProtoReflect.Descriptor instead.
 func (*Pin) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{53}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *Pin) GetDigest() string {
@@ -3737,7 +3924,7 @@ type WhereIsRequest struct {
 
 func (x *WhereIsRequest) Reset() {
 	*x = WhereIsRequest{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[54]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3749,7 +3936,7 @@ func (x *WhereIsRequest) String() string {
 func (*WhereIsRequest) ProtoMessage() {}
 
 func (x *WhereIsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[54]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3762,7 +3949,7 @@ func (x *WhereIsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhereIsRequest.ProtoReflect.Descriptor instead.
 func (*WhereIsRequest) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{54}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *WhereIsRequest) GetId() string {
@@ -3787,7 +3974,7 @@ type WhereIsResponse struct {
 
 func (x *WhereIsResponse) Reset() {
 	*x = WhereIsResponse{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[55]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3799,7 +3986,7 @@ func (x *WhereIsResponse) String() string {
 func (*WhereIsResponse) ProtoMessage() {}
 
 func (x *WhereIsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[55]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3812,7 +3999,7 @@ func (x *WhereIsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhereIsResponse.ProtoReflect.Descriptor instead.
 func (*WhereIsResponse) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{55}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *WhereIsResponse) GetSandbox() string {
@@ -3858,7 +4045,7 @@ type ListPullsRequest struct {
 
 func (x *ListPullsRequest) Reset() {
 	*x = ListPullsRequest{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[56]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3870,7 +4057,7 @@ func (x *ListPullsRequest) String() string {
 func (*ListPullsRequest) ProtoMessage() {}
 
 func (x *ListPullsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[56]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3883,7 +4070,7 @@ func (x *ListPullsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPullsRequest.ProtoReflect.Descriptor instead.
 func (*ListPullsRequest) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{56}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{59}
 }
 
 type ListPullsResponse struct {
@@ -3895,7 +4082,7 @@ type ListPullsResponse struct {
 
 func (x *ListPullsResponse) Reset() {
 	*x = ListPullsResponse{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[57]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3907,7 +4094,7 @@ func (x *ListPullsResponse) String() string {
 func (*ListPullsResponse) ProtoMessage() {}
 
 func (x *ListPullsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[57]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3920,7 +4107,7 @@ func (x *ListPullsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPullsResponse.ProtoReflect.Descriptor instead.
 func (*ListPullsResponse) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{57}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *ListPullsResponse) GetPulls() []*Pull {
@@ -3945,7 +4132,7 @@ type Pull struct {
 
 func (x *Pull) Reset() {
 	*x = Pull{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[58]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3957,7 +4144,7 @@ func (x *Pull) String() string {
 func (*Pull) ProtoMessage() {}
 
 func (x *Pull) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[58]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3970,7 +4157,7 @@ func (x *Pull) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pull.ProtoReflect.Descriptor instead.
 func (*Pull) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{58}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *Pull) GetName() string {
@@ -4016,7 +4203,7 @@ type PullLayer struct {
 
 func (x *PullLayer) Reset() {
 	*x = PullLayer{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[59]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4028,7 +4215,7 @@ func (x *PullLayer) String() string {
 func (*PullLayer) ProtoMessage() {}
 
 func (x *PullLayer) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[59]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4041,7 +4228,7 @@ func (x *PullLayer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PullLayer.ProtoReflect.Descriptor instead.
 func (*PullLayer) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{59}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *PullLayer) GetDigest() string {
@@ -4082,7 +4269,7 @@ type ExportImagesRequest struct {
 
 func (x *ExportImagesRequest) Reset() {
 	*x = ExportImagesRequest{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[60]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4094,7 +4281,7 @@ func (x *ExportImagesRequest) String() string {
 func (*ExportImagesRequest) ProtoMessage() {}
 
 func (x *ExportImagesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[60]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4107,7 +4294,7 @@ func (x *ExportImagesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExportImagesRequest.ProtoReflect.Descriptor instead.
 func (*ExportImagesRequest) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{60}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *ExportImagesRequest) GetImages() []string {
@@ -4127,7 +4314,7 @@ type ExportImagesResponse struct {
 
 func (x *ExportImagesResponse) Reset() {
 	*x = ExportImagesResponse{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[61]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4139,7 +4326,7 @@ func (x *ExportImagesResponse) String() string {
 func (*ExportImagesResponse) ProtoMessage() {}
 
 func (x *ExportImagesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[61]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4152,7 +4339,7 @@ func (x *ExportImagesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExportImagesResponse.ProtoReflect.Descriptor instead.
 func (*ExportImagesResponse) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{61}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *ExportImagesResponse) GetData() []byte {
@@ -4178,7 +4365,7 @@ type ImportImagesRequest struct {
 
 func (x *ImportImagesRequest) Reset() {
 	*x = ImportImagesRequest{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[62]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4190,7 +4377,7 @@ func (x *ImportImagesRequest) String() string {
 func (*ImportImagesRequest) ProtoMessage() {}
 
 func (x *ImportImagesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[62]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4203,7 +4390,7 @@ func (x *ImportImagesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImportImagesRequest.ProtoReflect.Descriptor instead.
 func (*ImportImagesRequest) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{62}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *ImportImagesRequest) GetName() string {
@@ -4237,7 +4424,7 @@ type ImportImagesResponse struct {
 
 func (x *ImportImagesResponse) Reset() {
 	*x = ImportImagesResponse{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[63]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4249,7 +4436,7 @@ func (x *ImportImagesResponse) String() string {
 func (*ImportImagesResponse) ProtoMessage() {}
 
 func (x *ImportImagesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[63]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4262,7 +4449,7 @@ func (x *ImportImagesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImportImagesResponse.ProtoReflect.Descriptor instead.
 func (*ImportImagesResponse) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{63}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *ImportImagesResponse) GetNames() []string {
@@ -4505,7 +4692,19 @@ const file_berth_admin_v1_admin_proto_rawDesc = "" +
 	"\x11GetConfigResponse\x123\n" +
 	"\bsettings\x18\x01 \x03(\v2\x17.berth.admin.v1.SettingR\bsettings\x12\x18\n" +
 	"\asources\x18\x02 \x03(\tR\asources\x123\n" +
-	"\bproblems\x18\x03 \x03(\v2\x17.berth.admin.v1.ProblemR\bproblems\"+\n" +
+	"\bproblems\x18\x03 \x03(\v2\x17.berth.admin.v1.ProblemR\bproblems\"-\n" +
+	"\x11ListEventsRequest\x12\x18\n" +
+	"\ahandler\x18\x01 \x01(\tR\ahandler\"J\n" +
+	"\x12ListEventsResponse\x124\n" +
+	"\x06events\x18\x01 \x03(\v2\x1c.berth.admin.v1.HistoryEventR\x06events\"\xb4\x01\n" +
+	"\fHistoryEvent\x12*\n" +
+	"\x02at\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12\x18\n" +
+	"\ahandler\x18\x02 \x01(\tR\ahandler\x12\x12\n" +
+	"\x04what\x18\x03 \x01(\tR\x04what\x12\x12\n" +
+	"\x04from\x18\x04 \x01(\tR\x04from\x12\x0e\n" +
+	"\x02to\x18\x05 \x01(\tR\x02to\x12\x0e\n" +
+	"\x02by\x18\x06 \x01(\tR\x02by\x12\x16\n" +
+	"\x06reason\x18\a \x01(\tR\x06reason\"+\n" +
 	"\x0fListPodsRequest\x12\x18\n" +
 	"\ahandler\x18\x01 \x01(\tR\ahandler\";\n" +
 	"\x10ListPodsResponse\x12'\n" +
@@ -4591,7 +4790,7 @@ const file_berth_admin_v1_admin_proto_rawDesc = "" +
 	"\vSTATE_READY\x10\x01\x12\x13\n" +
 	"\x0fSTATE_NOT_READY\x10\x02\x12\x12\n" +
 	"\x0eSTATE_CORDONED\x10\x03\x12\x12\n" +
-	"\x0eSTATE_DRAINING\x10\x042\xbe\x0e\n" +
+	"\x0eSTATE_DRAINING\x10\x042\x93\x0f\n" +
 	"\x05Admin\x12P\n" +
 	"\tGetStatus\x12 .berth.admin.v1.GetStatusRequest\x1a!.berth.admin.v1.GetStatusResponse\x12Y\n" +
 	"\fListHandlers\x12#.berth.admin.v1.ListHandlersRequest\x1a$.berth.admin.v1.ListHandlersResponse\x12S\n" +
@@ -4609,7 +4808,9 @@ const file_berth_admin_v1_admin_proto_rawDesc = "" +
 	"\aPromote\x12\x1e.berth.admin.v1.PromoteRequest\x1a\x1f.berth.admin.v1.PromoteResponse\x12D\n" +
 	"\x05Abort\x12\x1c.berth.admin.v1.AbortRequest\x1a\x1d.berth.admin.v1.AbortResponse\x12G\n" +
 	"\x06Reload\x12\x1d.berth.admin.v1.ReloadRequest\x1a\x1e.berth.admin.v1.ReloadResponse\x12P\n" +
-	"\tGetConfig\x12 .berth.admin.v1.GetConfigRequest\x1a!.berth.admin.v1.GetConfigResponse\x12M\n" +
+	"\tGetConfig\x12 .berth.admin.v1.GetConfigRequest\x1a!.berth.admin.v1.GetConfigResponse\x12S\n" +
+	"\n" +
+	"ListEvents\x12!.berth.admin.v1.ListEventsRequest\x1a\".berth.admin.v1.ListEventsResponse\x12M\n" +
 	"\bListPods\x12\x1f.berth.admin.v1.ListPodsRequest\x1a .berth.admin.v1.ListPodsResponse\x12S\n" +
 	"\n" +
 	"ListStarts\x12!.berth.admin.v1.ListStartsRequest\x1a\".berth.admin.v1.ListStartsResponse\x12J\n" +
@@ -4631,7 +4832,7 @@ func file_berth_admin_v1_admin_proto_rawDescGZIP() []byte {
 }
 
 var file_berth_admin_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_berth_admin_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 64)
+var file_berth_admin_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 67)
 var file_berth_admin_v1_admin_proto_goTypes = []any{
 	(State)(0),                      // 0: berth.admin.v1.State
 	(*Problem)(nil),                 // 1: berth.admin.v1.Problem
@@ -4679,44 +4880,47 @@ var file_berth_admin_v1_admin_proto_goTypes = []any{
 	(*ReloadResponse)(nil),          // 43: berth.admin.v1.ReloadResponse
 	(*GetConfigRequest)(nil),        // 44: berth.admin.v1.GetConfigRequest
 	(*GetConfigResponse)(nil),       // 45: berth.admin.v1.GetConfigResponse
-	(*ListPodsRequest)(nil),         // 46: berth.admin.v1.ListPodsRequest
-	(*ListPodsResponse)(nil),        // 47: berth.admin.v1.ListPodsResponse
-	(*ListStartsRequest)(nil),       // 48: berth.admin.v1.ListStartsRequest
-	(*ListStartsResponse)(nil),      // 49: berth.admin.v1.ListStartsResponse
-	(*PodStart)(nil),                // 50: berth.admin.v1.PodStart
-	(*StartCall)(nil),               // 51: berth.admin.v1.StartCall
-	(*StartStep)(nil),               // 52: berth.admin.v1.StartStep
-	(*Pod)(nil),                     // 53: berth.admin.v1.Pod
-	(*Pin)(nil),                     // 54: berth.admin.v1.Pin
-	(*WhereIsRequest)(nil),          // 55: berth.admin.v1.WhereIsRequest
-	(*WhereIsResponse)(nil),         // 56: berth.admin.v1.WhereIsResponse
-	(*ListPullsRequest)(nil),        // 57: berth.admin.v1.ListPullsRequest
-	(*ListPullsResponse)(nil),       // 58: berth.admin.v1.ListPullsResponse
-	(*Pull)(nil),                    // 59: berth.admin.v1.Pull
-	(*PullLayer)(nil),               // 60: berth.admin.v1.PullLayer
-	(*ExportImagesRequest)(nil),     // 61: berth.admin.v1.ExportImagesRequest
-	(*ExportImagesResponse)(nil),    // 62: berth.admin.v1.ExportImagesResponse
-	(*ImportImagesRequest)(nil),     // 63: berth.admin.v1.ImportImagesRequest
-	(*ImportImagesResponse)(nil),    // 64: berth.admin.v1.ImportImagesResponse
-	(*timestamppb.Timestamp)(nil),   // 65: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),     // 66: google.protobuf.Duration
+	(*ListEventsRequest)(nil),       // 46: berth.admin.v1.ListEventsRequest
+	(*ListEventsResponse)(nil),      // 47: berth.admin.v1.ListEventsResponse
+	(*HistoryEvent)(nil),            // 48: berth.admin.v1.HistoryEvent
+	(*ListPodsRequest)(nil),         // 49: berth.admin.v1.ListPodsRequest
+	(*ListPodsResponse)(nil),        // 50: berth.admin.v1.ListPodsResponse
+	(*ListStartsRequest)(nil),       // 51: berth.admin.v1.ListStartsRequest
+	(*ListStartsResponse)(nil),      // 52: berth.admin.v1.ListStartsResponse
+	(*PodStart)(nil),                // 53: berth.admin.v1.PodStart
+	(*StartCall)(nil),               // 54: berth.admin.v1.StartCall
+	(*StartStep)(nil),               // 55: berth.admin.v1.StartStep
+	(*Pod)(nil),                     // 56: berth.admin.v1.Pod
+	(*Pin)(nil),                     // 57: berth.admin.v1.Pin
+	(*WhereIsRequest)(nil),          // 58: berth.admin.v1.WhereIsRequest
+	(*WhereIsResponse)(nil),         // 59: berth.admin.v1.WhereIsResponse
+	(*ListPullsRequest)(nil),        // 60: berth.admin.v1.ListPullsRequest
+	(*ListPullsResponse)(nil),       // 61: berth.admin.v1.ListPullsResponse
+	(*Pull)(nil),                    // 62: berth.admin.v1.Pull
+	(*PullLayer)(nil),               // 63: berth.admin.v1.PullLayer
+	(*ExportImagesRequest)(nil),     // 64: berth.admin.v1.ExportImagesRequest
+	(*ExportImagesResponse)(nil),    // 65: berth.admin.v1.ExportImagesResponse
+	(*ImportImagesRequest)(nil),     // 66: berth.admin.v1.ImportImagesRequest
+	(*ImportImagesResponse)(nil),    // 67: berth.admin.v1.ImportImagesResponse
+	(*timestamppb.Timestamp)(nil),   // 68: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),     // 69: google.protobuf.Duration
 }
 var file_berth_admin_v1_admin_proto_depIdxs = []int32{
 	1,  // 0: berth.admin.v1.Problems.problems:type_name -> berth.admin.v1.Problem
 	0,  // 1: berth.admin.v1.Handler.state:type_name -> berth.admin.v1.State
-	65, // 2: berth.admin.v1.Handler.probed_at:type_name -> google.protobuf.Timestamp
+	68, // 2: berth.admin.v1.Handler.probed_at:type_name -> google.protobuf.Timestamp
 	7,  // 3: berth.admin.v1.Handler.trial:type_name -> berth.admin.v1.Trial
 	5,  // 4: berth.admin.v1.Handler.capabilities:type_name -> berth.admin.v1.Capabilities
-	65, // 5: berth.admin.v1.Handler.state_since:type_name -> google.protobuf.Timestamp
+	68, // 5: berth.admin.v1.Handler.state_since:type_name -> google.protobuf.Timestamp
 	4,  // 6: berth.admin.v1.Handler.starts:type_name -> berth.admin.v1.Starts
-	65, // 7: berth.admin.v1.Starts.failed_at:type_name -> google.protobuf.Timestamp
+	68, // 7: berth.admin.v1.Starts.failed_at:type_name -> google.protobuf.Timestamp
 	6,  // 8: berth.admin.v1.Capabilities.capabilities:type_name -> berth.admin.v1.Capability
-	65, // 9: berth.admin.v1.GetStatusResponse.started_at:type_name -> google.protobuf.Timestamp
+	68, // 9: berth.admin.v1.GetStatusResponse.started_at:type_name -> google.protobuf.Timestamp
 	1,  // 10: berth.admin.v1.GetStatusResponse.problems:type_name -> berth.admin.v1.Problem
-	65, // 11: berth.admin.v1.GetStatusResponse.reloaded_at:type_name -> google.protobuf.Timestamp
+	68, // 11: berth.admin.v1.GetStatusResponse.reloaded_at:type_name -> google.protobuf.Timestamp
 	11, // 12: berth.admin.v1.GetStatusResponse.pod_checkpoints:type_name -> berth.admin.v1.PodCheckpoints
 	3,  // 13: berth.admin.v1.GetStatusResponse.not_accepting:type_name -> berth.admin.v1.Handler
-	65, // 14: berth.admin.v1.PodCheckpoints.oldest:type_name -> google.protobuf.Timestamp
+	68, // 14: berth.admin.v1.PodCheckpoints.oldest:type_name -> google.protobuf.Timestamp
 	3,  // 15: berth.admin.v1.ListHandlersResponse.handlers:type_name -> berth.admin.v1.Handler
 	3,  // 16: berth.admin.v1.GetHandlerResponse.handler:type_name -> berth.admin.v1.Handler
 	8,  // 17: berth.admin.v1.GetHandlerResponse.settings:type_name -> berth.admin.v1.Setting
@@ -4728,9 +4932,9 @@ var file_berth_admin_v1_admin_proto_depIdxs = []int32{
 	17, // 23: berth.admin.v1.Overhead.best:type_name -> berth.admin.v1.OverheadEstimate
 	18, // 24: berth.admin.v1.OverheadEstimate.memory_bytes:type_name -> berth.admin.v1.OverheadDistribution
 	18, // 25: berth.admin.v1.OverheadEstimate.cpu_nanocores:type_name -> berth.admin.v1.OverheadDistribution
-	65, // 26: berth.admin.v1.OverheadEstimate.measured_at:type_name -> google.protobuf.Timestamp
-	66, // 27: berth.admin.v1.OverheadEstimate.window:type_name -> google.protobuf.Duration
-	65, // 28: berth.admin.v1.Binary.modified_at:type_name -> google.protobuf.Timestamp
+	68, // 26: berth.admin.v1.OverheadEstimate.measured_at:type_name -> google.protobuf.Timestamp
+	69, // 27: berth.admin.v1.OverheadEstimate.window:type_name -> google.protobuf.Duration
+	68, // 28: berth.admin.v1.Binary.modified_at:type_name -> google.protobuf.Timestamp
 	3,  // 29: berth.admin.v1.WatchHandlersResponse.handlers:type_name -> berth.admin.v1.Handler
 	8,  // 30: berth.admin.v1.RegisterHandlerRequest.settings:type_name -> berth.admin.v1.Setting
 	3,  // 31: berth.admin.v1.RegisterHandlerResponse.handler:type_name -> berth.admin.v1.Handler
@@ -4739,79 +4943,83 @@ var file_berth_admin_v1_admin_proto_depIdxs = []int32{
 	3,  // 34: berth.admin.v1.CordonResponse.handler:type_name -> berth.admin.v1.Handler
 	3,  // 35: berth.admin.v1.UncordonResponse.handler:type_name -> berth.admin.v1.Handler
 	3,  // 36: berth.admin.v1.ProbeResponse.handler:type_name -> berth.admin.v1.Handler
-	66, // 37: berth.admin.v1.MeasureOverheadRequest.window:type_name -> google.protobuf.Duration
+	69, // 37: berth.admin.v1.MeasureOverheadRequest.window:type_name -> google.protobuf.Duration
 	16, // 38: berth.admin.v1.MeasureOverheadResponse.overhead:type_name -> berth.admin.v1.Overhead
 	3,  // 39: berth.admin.v1.PromoteResponse.handler:type_name -> berth.admin.v1.Handler
 	3,  // 40: berth.admin.v1.AbortResponse.handler:type_name -> berth.admin.v1.Handler
 	1,  // 41: berth.admin.v1.ReloadResponse.problems:type_name -> berth.admin.v1.Problem
-	66, // 42: berth.admin.v1.ReloadResponse.took:type_name -> google.protobuf.Duration
+	69, // 42: berth.admin.v1.ReloadResponse.took:type_name -> google.protobuf.Duration
 	8,  // 43: berth.admin.v1.GetConfigResponse.settings:type_name -> berth.admin.v1.Setting
 	1,  // 44: berth.admin.v1.GetConfigResponse.problems:type_name -> berth.admin.v1.Problem
-	53, // 45: berth.admin.v1.ListPodsResponse.pods:type_name -> berth.admin.v1.Pod
-	50, // 46: berth.admin.v1.ListStartsResponse.starts:type_name -> berth.admin.v1.PodStart
-	65, // 47: berth.admin.v1.PodStart.began_at:type_name -> google.protobuf.Timestamp
-	66, // 48: berth.admin.v1.PodStart.took:type_name -> google.protobuf.Duration
-	51, // 49: berth.admin.v1.PodStart.calls:type_name -> berth.admin.v1.StartCall
-	65, // 50: berth.admin.v1.StartCall.began_at:type_name -> google.protobuf.Timestamp
-	66, // 51: berth.admin.v1.StartCall.took:type_name -> google.protobuf.Duration
-	52, // 52: berth.admin.v1.StartCall.steps:type_name -> berth.admin.v1.StartStep
-	66, // 53: berth.admin.v1.StartStep.took:type_name -> google.protobuf.Duration
-	65, // 54: berth.admin.v1.Pod.created_at:type_name -> google.protobuf.Timestamp
-	54, // 55: berth.admin.v1.Pod.pin:type_name -> berth.admin.v1.Pin
-	19, // 56: berth.admin.v1.Pin.binaries:type_name -> berth.admin.v1.Binary
-	53, // 57: berth.admin.v1.WhereIsResponse.pod:type_name -> berth.admin.v1.Pod
-	59, // 58: berth.admin.v1.ListPullsResponse.pulls:type_name -> berth.admin.v1.Pull
-	65, // 59: berth.admin.v1.Pull.began_at:type_name -> google.protobuf.Timestamp
-	60, // 60: berth.admin.v1.Pull.layers:type_name -> berth.admin.v1.PullLayer
-	9,  // 61: berth.admin.v1.Admin.GetStatus:input_type -> berth.admin.v1.GetStatusRequest
-	12, // 62: berth.admin.v1.Admin.ListHandlers:input_type -> berth.admin.v1.ListHandlersRequest
-	14, // 63: berth.admin.v1.Admin.GetHandler:input_type -> berth.admin.v1.GetHandlerRequest
-	20, // 64: berth.admin.v1.Admin.WatchHandlers:input_type -> berth.admin.v1.WatchHandlersRequest
-	22, // 65: berth.admin.v1.Admin.RegisterHandler:input_type -> berth.admin.v1.RegisterHandlerRequest
-	24, // 66: berth.admin.v1.Admin.UpdateHandler:input_type -> berth.admin.v1.UpdateHandlerRequest
-	26, // 67: berth.admin.v1.Admin.RemoveHandler:input_type -> berth.admin.v1.RemoveHandlerRequest
-	28, // 68: berth.admin.v1.Admin.Cordon:input_type -> berth.admin.v1.CordonRequest
-	30, // 69: berth.admin.v1.Admin.Uncordon:input_type -> berth.admin.v1.UncordonRequest
-	32, // 70: berth.admin.v1.Admin.Drain:input_type -> berth.admin.v1.DrainRequest
-	34, // 71: berth.admin.v1.Admin.Probe:input_type -> berth.admin.v1.ProbeRequest
-	36, // 72: berth.admin.v1.Admin.MeasureOverhead:input_type -> berth.admin.v1.MeasureOverheadRequest
-	38, // 73: berth.admin.v1.Admin.Promote:input_type -> berth.admin.v1.PromoteRequest
-	40, // 74: berth.admin.v1.Admin.Abort:input_type -> berth.admin.v1.AbortRequest
-	42, // 75: berth.admin.v1.Admin.Reload:input_type -> berth.admin.v1.ReloadRequest
-	44, // 76: berth.admin.v1.Admin.GetConfig:input_type -> berth.admin.v1.GetConfigRequest
-	46, // 77: berth.admin.v1.Admin.ListPods:input_type -> berth.admin.v1.ListPodsRequest
-	48, // 78: berth.admin.v1.Admin.ListStarts:input_type -> berth.admin.v1.ListStartsRequest
-	55, // 79: berth.admin.v1.Admin.WhereIs:input_type -> berth.admin.v1.WhereIsRequest
-	57, // 80: berth.admin.v1.Admin.ListPulls:input_type -> berth.admin.v1.ListPullsRequest
-	61, // 81: berth.admin.v1.Admin.ExportImages:input_type -> berth.admin.v1.ExportImagesRequest
-	63, // 82: berth.admin.v1.Admin.ImportImages:input_type -> berth.admin.v1.ImportImagesRequest
-	10, // 83: berth.admin.v1.Admin.GetStatus:output_type -> berth.admin.v1.GetStatusResponse
-	13, // 84: berth.admin.v1.Admin.ListHandlers:output_type -> berth.admin.v1.ListHandlersResponse
-	15, // 85: berth.admin.v1.Admin.GetHandler:output_type -> berth.admin.v1.GetHandlerResponse
-	21, // 86: berth.admin.v1.Admin.WatchHandlers:output_type -> berth.admin.v1.WatchHandlersResponse
-	23, // 87: berth.admin.v1.Admin.RegisterHandler:output_type -> berth.admin.v1.RegisterHandlerResponse
-	25, // 88: berth.admin.v1.Admin.UpdateHandler:output_type -> berth.admin.v1.UpdateHandlerResponse
-	27, // 89: berth.admin.v1.Admin.RemoveHandler:output_type -> berth.admin.v1.RemoveHandlerResponse
-	29, // 90: berth.admin.v1.Admin.Cordon:output_type -> berth.admin.v1.CordonResponse
-	31, // 91: berth.admin.v1.Admin.Uncordon:output_type -> berth.admin.v1.UncordonResponse
-	33, // 92: berth.admin.v1.Admin.Drain:output_type -> berth.admin.v1.DrainResponse
-	35, // 93: berth.admin.v1.Admin.Probe:output_type -> berth.admin.v1.ProbeResponse
-	37, // 94: berth.admin.v1.Admin.MeasureOverhead:output_type -> berth.admin.v1.MeasureOverheadResponse
-	39, // 95: berth.admin.v1.Admin.Promote:output_type -> berth.admin.v1.PromoteResponse
-	41, // 96: berth.admin.v1.Admin.Abort:output_type -> berth.admin.v1.AbortResponse
-	43, // 97: berth.admin.v1.Admin.Reload:output_type -> berth.admin.v1.ReloadResponse
-	45, // 98: berth.admin.v1.Admin.GetConfig:output_type -> berth.admin.v1.GetConfigResponse
-	47, // 99: berth.admin.v1.Admin.ListPods:output_type -> berth.admin.v1.ListPodsResponse
-	49, // 100: berth.admin.v1.Admin.ListStarts:output_type -> berth.admin.v1.ListStartsResponse
-	56, // 101: berth.admin.v1.Admin.WhereIs:output_type -> berth.admin.v1.WhereIsResponse
-	58, // 102: berth.admin.v1.Admin.ListPulls:output_type -> berth.admin.v1.ListPullsResponse
-	62, // 103: berth.admin.v1.Admin.ExportImages:output_type -> berth.admin.v1.ExportImagesResponse
-	64, // 104: berth.admin.v1.Admin.ImportImages:output_type -> berth.admin.v1.ImportImagesResponse
-	83, // [83:105] is the sub-list for method output_type
-	61, // [61:83] is the sub-list for method input_type
-	61, // [61:61] is the sub-list for extension type_name
-	61, // [61:61] is the sub-list for extension extendee
-	0,  // [0:61] is the sub-list for field type_name
+	48, // 45: berth.admin.v1.ListEventsResponse.events:type_name -> berth.admin.v1.HistoryEvent
+	68, // 46: berth.admin.v1.HistoryEvent.at:type_name -> google.protobuf.Timestamp
+	56, // 47: berth.admin.v1.ListPodsResponse.pods:type_name -> berth.admin.v1.Pod
+	53, // 48: berth.admin.v1.ListStartsResponse.starts:type_name -> berth.admin.v1.PodStart
+	68, // 49: berth.admin.v1.PodStart.began_at:type_name -> google.protobuf.Timestamp
+	69, // 50: berth.admin.v1.PodStart.took:type_name -> google.protobuf.Duration
+	54, // 51: berth.admin.v1.PodStart.calls:type_name -> berth.admin.v1.StartCall
+	68, // 52: berth.admin.v1.StartCall.began_at:type_name -> google.protobuf.Timestamp
+	69, // 53: berth.admin.v1.StartCall.took:type_name -> google.protobuf.Duration
+	55, // 54: berth.admin.v1.StartCall.steps:type_name -> berth.admin.v1.StartStep
+	69, // 55: berth.admin.v1.StartStep.took:type_name -> google.protobuf.Duration
+	68, // 56: berth.admin.v1.Pod.created_at:type_name -> google.protobuf.Timestamp
+	57, // 57: berth.admin.v1.Pod.pin:type_name -> berth.admin.v1.Pin
+	19, // 58: berth.admin.v1.Pin.binaries:type_name -> berth.admin.v1.Binary
+	56, // 59: berth.admin.v1.WhereIsResponse.pod:type_name -> berth.admin.v1.Pod
+	62, // 60: berth.admin.v1.ListPullsResponse.pulls:type_name -> berth.admin.v1.Pull
+	68, // 61: berth.admin.v1.Pull.began_at:type_name -> google.protobuf.Timestamp
+	63, // 62: berth.admin.v1.Pull.layers:type_name -> berth.admin.v1.PullLayer
+	9,  // 63: berth.admin.v1.Admin.GetStatus:input_type -> berth.admin.v1.GetStatusRequest
+	12, // 64: berth.admin.v1.Admin.ListHandlers:input_type -> berth.admin.v1.ListHandlersRequest
+	14, // 65: berth.admin.v1.Admin.GetHandler:input_type -> berth.admin.v1.GetHandlerRequest
+	20, // 66: berth.admin.v1.Admin.WatchHandlers:input_type -> berth.admin.v1.WatchHandlersRequest
+	22, // 67: berth.admin.v1.Admin.RegisterHandler:input_type -> berth.admin.v1.RegisterHandlerRequest
+	24, // 68: berth.admin.v1.Admin.UpdateHandler:input_type -> berth.admin.v1.UpdateHandlerRequest
+	26, // 69: berth.admin.v1.Admin.RemoveHandler:input_type -> berth.admin.v1.RemoveHandlerRequest
+	28, // 70: berth.admin.v1.Admin.Cordon:input_type -> berth.admin.v1.CordonRequest
+	30, // 71: berth.admin.v1.Admin.Uncordon:input_type -> berth.admin.v1.UncordonRequest
+	32, // 72: berth.admin.v1.Admin.Drain:input_type -> berth.admin.v1.DrainRequest
+	34, // 73: berth.admin.v1.Admin.Probe:input_type -> berth.admin.v1.ProbeRequest
+	36, // 74: berth.admin.v1.Admin.MeasureOverhead:input_type -> berth.admin.v1.MeasureOverheadRequest
+	38, // 75: berth.admin.v1.Admin.Promote:input_type -> berth.admin.v1.PromoteRequest
+	40, // 76: berth.admin.v1.Admin.Abort:input_type -> berth.admin.v1.AbortRequest
+	42, // 77: berth.admin.v1.Admin.Reload:input_type -> berth.admin.v1.ReloadRequest
+	44, // 78: berth.admin.v1.Admin.GetConfig:input_type -> berth.admin.v1.GetConfigRequest
+	46, // 79: berth.admin.v1.Admin.ListEvents:input_type -> berth.admin.v1.ListEventsRequest
+	49, // 80: berth.admin.v1.Admin.ListPods:input_type -> berth.admin.v1.ListPodsRequest
+	51, // 81: berth.admin.v1.Admin.ListStarts:input_type -> berth.admin.v1.ListStartsRequest
+	58, // 82: berth.admin.v1.Admin.WhereIs:input_type -> berth.admin.v1.WhereIsRequest
+	60, // 83: berth.admin.v1.Admin.ListPulls:input_type -> berth.admin.v1.ListPullsRequest
+	64, // 84: berth.admin.v1.Admin.ExportImages:input_type -> berth.admin.v1.ExportImagesRequest
+	66, // 85: berth.admin.v1.Admin.ImportImages:input_type -> berth.admin.v1.ImportImagesRequest
+	10, // 86: berth.admin.v1.Admin.GetStatus:output_type -> berth.admin.v1.GetStatusResponse
+	13, // 87: berth.admin.v1.Admin.ListHandlers:output_type -> berth.admin.v1.ListHandlersResponse
+	15, // 88: berth.admin.v1.Admin.GetHandler:output_type -> berth.admin.v1.GetHandlerResponse
+	21, // 89: berth.admin.v1.Admin.WatchHandlers:output_type -> berth.admin.v1.WatchHandlersResponse
+	23, // 90: berth.admin.v1.Admin.RegisterHandler:output_type -> berth.admin.v1.RegisterHandlerResponse
+	25, // 91: berth.admin.v1.Admin.UpdateHandler:output_type -> berth.admin.v1.UpdateHandlerResponse
+	27, // 92: berth.admin.v1.Admin.RemoveHandler:output_type -> berth.admin.v1.RemoveHandlerResponse
+	29, // 93: berth.admin.v1.Admin.Cordon:output_type -> berth.admin.v1.CordonResponse
+	31, // 94: berth.admin.v1.Admin.Uncordon:output_type -> berth.admin.v1.UncordonResponse
+	33, // 95: berth.admin.v1.Admin.Drain:output_type -> berth.admin.v1.DrainResponse
+	35, // 96: berth.admin.v1.Admin.Probe:output_type -> berth.admin.v1.ProbeResponse
+	37, // 97: berth.admin.v1.Admin.MeasureOverhead:output_type -> berth.admin.v1.MeasureOverheadResponse
+	39, // 98: berth.admin.v1.Admin.Promote:output_type -> berth.admin.v1.PromoteResponse
+	41, // 99: berth.admin.v1.Admin.Abort:output_type -> berth.admin.v1.AbortResponse
+	43, // 100: berth.admin.v1.Admin.Reload:output_type -> berth.admin.v1.ReloadResponse
+	45, // 101: berth.admin.v1.Admin.GetConfig:output_type -> berth.admin.v1.GetConfigResponse
+	47, // 102: berth.admin.v1.Admin.ListEvents:output_type -> berth.admin.v1.ListEventsResponse
+	50, // 103: berth.admin.v1.Admin.ListPods:output_type -> berth.admin.v1.ListPodsResponse
+	52, // 104: berth.admin.v1.Admin.ListStarts:output_type -> berth.admin.v1.ListStartsResponse
+	59, // 105: berth.admin.v1.Admin.WhereIs:output_type -> berth.admin.v1.WhereIsResponse
+	61, // 106: berth.admin.v1.Admin.ListPulls:output_type -> berth.admin.v1.ListPullsResponse
+	65, // 107: berth.admin.v1.Admin.ExportImages:output_type -> berth.admin.v1.ExportImagesResponse
+	67, // 108: berth.admin.v1.Admin.ImportImages:output_type -> berth.admin.v1.ImportImagesResponse
+	86, // [86:109] is the sub-list for method output_type
+	63, // [63:86] is the sub-list for method input_type
+	63, // [63:63] is the sub-list for extension type_name
+	63, // [63:63] is the sub-list for extension extendee
+	0,  // [0:63] is the sub-list for field type_name
 }
 
 func init() { file_berth_admin_v1_admin_proto_init() }
@@ -4825,7 +5033,7 @@ func file_berth_admin_v1_admin_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_berth_admin_v1_admin_proto_rawDesc), len(file_berth_admin_v1_admin_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   64,
+			NumMessages:   67,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -45,6 +45,7 @@ const (
 	Admin_Abort_FullMethodName           = "/berth.admin.v1.Admin/Abort"
 	Admin_Reload_FullMethodName          = "/berth.admin.v1.Admin/Reload"
 	Admin_GetConfig_FullMethodName       = "/berth.admin.v1.Admin/GetConfig"
+	Admin_ListEvents_FullMethodName      = "/berth.admin.v1.Admin/ListEvents"
 	Admin_ListPods_FullMethodName        = "/berth.admin.v1.Admin/ListPods"
 	Admin_ListStarts_FullMethodName      = "/berth.admin.v1.Admin/ListStarts"
 	Admin_WhereIs_FullMethodName         = "/berth.admin.v1.Admin/WhereIs"
@@ -108,6 +109,9 @@ type AdminClient interface {
 	Reload(ctx context.Context, in *ReloadRequest, opts ...grpc.CallOption) (*ReloadResponse, error)
 	// GetConfig returns each key of the configuration with where it is from.
 	GetConfig(ctx context.Context, in *GetConfigRequest, opts ...grpc.CallOption) (*GetConfigResponse, error)
+	// ListEvents returns the last changes of handlers, reloads and starts of the daemon, the
+	// oldest first: some hundred, over restarts. NotFound for a handler that does not exist.
+	ListEvents(ctx context.Context, in *ListEventsRequest, opts ...grpc.CallOption) (*ListEventsResponse, error)
 	// ListPods returns the pod sandboxes, oldest first.
 	ListPods(ctx context.Context, in *ListPodsRequest, opts ...grpc.CallOption) (*ListPodsResponse, error)
 	// ListStarts returns how the last pods came up, the newest first: some hundred since
@@ -324,6 +328,16 @@ func (c *adminClient) GetConfig(ctx context.Context, in *GetConfigRequest, opts 
 	return out, nil
 }
 
+func (c *adminClient) ListEvents(ctx context.Context, in *ListEventsRequest, opts ...grpc.CallOption) (*ListEventsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListEventsResponse)
+	err := c.cc.Invoke(ctx, Admin_ListEvents_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *adminClient) ListPods(ctx context.Context, in *ListPodsRequest, opts ...grpc.CallOption) (*ListPodsResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ListPodsResponse)
@@ -451,6 +465,9 @@ type AdminServer interface {
 	Reload(context.Context, *ReloadRequest) (*ReloadResponse, error)
 	// GetConfig returns each key of the configuration with where it is from.
 	GetConfig(context.Context, *GetConfigRequest) (*GetConfigResponse, error)
+	// ListEvents returns the last changes of handlers, reloads and starts of the daemon, the
+	// oldest first: some hundred, over restarts. NotFound for a handler that does not exist.
+	ListEvents(context.Context, *ListEventsRequest) (*ListEventsResponse, error)
 	// ListPods returns the pod sandboxes, oldest first.
 	ListPods(context.Context, *ListPodsRequest) (*ListPodsResponse, error)
 	// ListStarts returns how the last pods came up, the newest first: some hundred since
@@ -527,6 +544,9 @@ func (UnimplementedAdminServer) Reload(context.Context, *ReloadRequest) (*Reload
 }
 func (UnimplementedAdminServer) GetConfig(context.Context, *GetConfigRequest) (*GetConfigResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetConfig not implemented")
+}
+func (UnimplementedAdminServer) ListEvents(context.Context, *ListEventsRequest) (*ListEventsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListEvents not implemented")
 }
 func (UnimplementedAdminServer) ListPods(context.Context, *ListPodsRequest) (*ListPodsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListPods not implemented")
@@ -834,6 +854,24 @@ func _Admin_GetConfig_Handler(srv interface{}, ctx context.Context, dec func(int
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Admin_ListEvents_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListEventsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServer).ListEvents(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Admin_ListEvents_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServer).ListEvents(ctx, req.(*ListEventsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _Admin_ListPods_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ListPodsRequest)
 	if err := dec(in); err != nil {
@@ -982,6 +1020,10 @@ var Admin_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "GetConfig",
 			Handler:    _Admin_GetConfig_Handler,
+		},
+		{
+			MethodName: "ListEvents",
+			Handler:    _Admin_ListEvents_Handler,
 		},
 		{
 			MethodName: "ListPods",

@@ -1,0 +1,46 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/berth-cri/berth/pkg/admin/client"
+	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
+)
+
+// eventsCommand makes "berth events".
+func eventsCommand() *cobra.Command {
+	r := &remote{timeout: callTimeout}
+	handler := ""
+	c := &cobra.Command{
+		Use:   "events",
+		Short: "List the last changes of handlers, with who made them",
+		Long: `List the last changes of handlers, reloads and starts of the daemon, the oldest first.
+berth keeps 500 of them over restarts. BY is a user (uid 0), what triggered a reload
+(files, signal), or berth itself.`,
+		Example: "  berth events\n  berth events --handler gvisor\n  berth events -o json",
+		Args:    cobra.NoArgs,
+		RunE: r.call(func(ctx context.Context, c *cobra.Command, daemon *client.Client, _ []string) error {
+			resp, err := daemon.ListEvents(ctx, &adminv1.ListEventsRequest{Handler: handler})
+			if err != nil {
+				return err
+			}
+			return r.print(c.OutOrStdout(), resp, func(w io.Writer) error { return eventTable(resp.GetEvents(), r.wide()).write(w) })
+		}),
+	}
+	r.flags(c)
+	r.imageHandlerFlag(c, &handler, "only the changes of this handler")
+	return c
+}
+
+func eventTable(events []*adminv1.HistoryEvent, wide bool) *table {
+	t := &table{header: []string{"TIME", "HANDLER", "WHAT", "FROM", "TO", "BY", "REASON"}, whole: wide}
+	for _, e := range events {
+		t.add(e.GetAt().AsTime().Format(time.RFC3339), cmp.Or(e.GetHandler(), "-"), e.GetWhat(), cmp.Or(e.GetFrom(), "-"), cmp.Or(e.GetTo(), "-"), e.GetBy(), e.GetReason())
+	}
+	return t
+}

@@ -1,0 +1,184 @@
+package lifecycle
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/containerd/log"
+
+	"github.com/berth-cri/berth/pkg/handler"
+	"github.com/berth-cri/berth/pkg/lifecycle/statefile"
+)
+
+const (
+	// maxChanges bounds how many changes are kept, and maxChangeReason their reasons, in bytes.
+	maxChanges, maxChangeReason = 500, 512
+	// historyFormat is the number of the form on disk.
+	historyFormat = 1
+)
+
+// Change is one entry of the node's history.
+type Change struct {
+	At time.Time `json:"at"`
+	// Handler is empty for a change of the whole node.
+	Handler string `json:"handler,omitempty"`
+	// What happened: "start", "reload", "added", "changed", "removed", "cordon", "drain",
+	// "uncordon", "rollout" or "state".
+	What string `json:"what"`
+	// From and To are the states, definitions or generations before and after; may be empty.
+	From string `json:"from,omitempty"`
+	To   string `json:"to,omitempty"`
+	// By is the user, as in "uid 0"; the trigger of a reload; or "berth".
+	By     string `json:"by"`
+	Reason string `json:"reason,omitempty"`
+}
+
+// byBerth is the By of changes that follow from probes and starts.
+const byBerth = "berth"
+
+// history keeps the last changes in memory, and writes them to a file in the background:
+// the log has each of them at once.
+type history struct {
+	path string
+	wake chan struct{} // has room for one
+
+	mu      sync.Mutex
+	changes []Change // the oldest first
+}
+
+// storedHistory is the form on disk.
+type storedHistory struct {
+	Format  int      `json:"format"`
+	Changes []Change `json:"changes"`
+}
+
+// readHistory returns the history of an earlier daemon. A file that cannot be used is an
+// error, and an empty history.
+func readHistory(dir string) (*history, error) {
+	h := &history{path: filepath.Join(dir, "history.json"), wake: make(chan struct{}, 1)}
+	s := storedHistory{Format: historyFormat}
+	err := statefile.Read(h.path, &s)
+	if err == nil && s.Format != historyFormat {
+		err = fmt.Errorf("its format is %d, not %d", s.Format, historyFormat)
+	}
+	if err != nil {
+		return h, fmt.Errorf("read %s: %w", h.path, err)
+	}
+	h.changes = s.Changes
+	return h, nil
+}
+
+// add keeps a change and wakes run.
+func (h *history) add(c Change) {
+	c.At = time.Now().UTC()
+	if len(c.Reason) > maxChangeReason {
+		c.Reason = strings.ToValidUTF8(c.Reason[:maxChangeReason], "") + "…"
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.changes = append(h.changes, c)
+	h.changes = slices.Delete(h.changes, 0, max(0, len(h.changes)-maxChanges))
+	select {
+	case h.wake <- struct{}{}:
+	default:
+	}
+}
+
+// run writes changes until ctx ends, and once more then. Changes that come during a write
+// share the next one.
+func (h *history) run(ctx context.Context) {
+	for more := true; more; {
+		select {
+		case <-ctx.Done():
+			more = false
+		case <-h.wake:
+		}
+		if err := statefile.Write(h.path, storedHistory{historyFormat, h.last("")}); err != nil {
+			log.G(ctx).WithError(err).Error("Failed to store the history of changes")
+		}
+	}
+}
+
+// last are the changes of a handler, the oldest first; of all if it is empty.
+func (h *history) last(name string) []Change {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return slices.DeleteFunc(slices.Clone(h.changes), func(c Change) bool { return name != "" && c.Handler != name })
+}
+
+// Changes are the last changes of a handler on this node, the oldest first; all if name is
+// empty. They survive restarts. The error is of the class ErrNotFound for a handler that
+// does not exist and has none.
+func (m *Manager) Changes(name string) ([]Change, error) {
+	all := m.history.last(name)
+	if name != "" && len(all) == 0 {
+		return nil, m.known(name)
+	}
+	return all, nil
+}
+
+// audit logs a change of a handler in one line, and keeps it.
+func (s *store) audit(c Change) {
+	s.history.add(c)
+	entry := log.G(s.life).WithFields(log.Fields{
+		"handler": c.Handler, "what": c.What, "from": c.From, "to": c.To, "by": c.By, "reason": c.Reason,
+	})
+	if c.To == string(handler.NotReady) {
+		entry.Warn("Handler cannot run pods")
+		return
+	}
+	entry.Info("Handler changed")
+}
+
+// reloaded keeps a reload that changed something, or failed, and what it did to handlers;
+// before and after are their definitions.
+func (h *history) reloaded(o *Outcome, from uint64, by string, before, after map[string]*handler.Definition) {
+	by = cmp.Or(by, string(o.Trigger))
+	c := Change{What: "reload", From: fmt.Sprintf("generation %d", from), By: by}
+	if o.Error != nil {
+		c.To, c.Reason = "rejected", strings.Join(o.Problems, "; ")
+		h.add(c)
+		return
+	}
+	c.To = fmt.Sprintf("generation %d", o.Generation)
+	if o.Diff.DefaultFrom != o.Diff.DefaultTo {
+		c.Reason = fmt.Sprintf("default handler %s is now %s", o.Diff.DefaultFrom, o.Diff.DefaultTo)
+	}
+	h.add(c)
+	for _, kind := range []struct {
+		what  string
+		names []string
+	}{{"added", o.Diff.Added}, {"changed", o.Diff.Changed}, {"removed", o.Diff.Removed}} {
+		for _, name := range kind.names {
+			h.add(Change{Handler: name, What: kind.what, From: brief(before[name]), To: brief(after[name]), By: by})
+		}
+	}
+}
+
+// brief is a definition in a few words; empty without one.
+func brief(d *handler.Definition) string {
+	if d == nil {
+		return ""
+	}
+	return d.Path + " (" + d.Digest()[:12] + ")"
+}
+
+// userKey is the key of a context's user.
+type userKey struct{}
+
+// WithUser returns a context for changes that a user makes, as in "uid 0".
+func WithUser(ctx context.Context, user string) context.Context {
+	return context.WithValue(ctx, userKey{}, user)
+}
+
+// userOf is the user of a context, or empty.
+func userOf(ctx context.Context) string {
+	user, _ := ctx.Value(userKey{}).(string)
+	return user
+}

@@ -36,7 +36,9 @@ func TestRuntimeClassesOfARunningDaemon(t *testing.T) {
 	pod := write("pod.yaml", "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec:\n  hostPID: true\n  runtimeClassName: gvisor\n  containers: [{name: c, image: i}]\n")
 	out, _ = n.classes(t, 0, "simulate", pod, "--classes", classes)
 	has(t, out, "feature.node.kubernetes.io/handler.gvisor.present=true", "feature.node.kubernetes.io/handler.gvisor.pods=1", "sandboxes:NoSchedule")
-	out, _ = n.classes(t, 0, "fit", "--local", pod, "--handlers", handlers(), "--classes", classes, "-o", "json")
+	// The class that the pod names leads to gVisor, whatever else could run it.
+	out, mistakes := n.classes(t, 3, "fit", "--local", pod, "--handlers", handlers(), "--classes", classes, "-o", "json")
+	has(t, mistakes, `its RuntimeClass "gvisor" leads to the handler "gvisor", which cannot run it`)
 	var fit struct {
 		Pods []struct {
 			Handlers []struct {
@@ -54,7 +56,7 @@ func TestRuntimeClassesOfARunningDaemon(t *testing.T) {
 	}
 
 	n.berth(t, 0, "handler", "cordon", "gvisor", "--reason", "for the test")
-	out, mistakes := n.classes(t, 0, "generate", "-o", "json", "--handlers", handlers())
+	out, mistakes = n.classes(t, 0, "generate", "-o", "json", "--handlers", handlers())
 	has(t, mistakes, "note: handler gvisor is cordoned; no class is generated")
 	has(t, out, `"handler": "runc"`)
 	out, _ = n.classes(t, 3, "lint", classes, "--handlers", handlers(), "--strict")

@@ -225,7 +225,7 @@ func (s *State) remedy(classes, nodes []string) string {
 
 // meant is the handler that a name was probably meant to be, as a question.
 func (s *State) meant(name string) string {
-	if near, ok := handler.Nearest(name, s.handlerNames()); ok && near != name {
+	if near, ok := handler.Suggest(name, s.handlerNames()); ok && near != name {
 		return fmt.Sprintf(" (did you mean %q?)", near)
 	}
 	return ""

@@ -1,6 +1,9 @@
 package handler
 
-import "strings"
+import (
+	"slices"
+	"strings"
+)
 
 // Nearest returns the candidate that name was probably meant to be, and false
 // if none is a near miss. Case and the kind of separator count for nothing;
@@ -23,6 +26,15 @@ func Nearest(name string, candidates []string) (string, bool) {
 		}
 	}
 	return best, found
+}
+
+// Suggest is Nearest for the handler of a pod. Handlers named like runtimes that share the
+// node's kernel are never suggested: the name may have been meant for a stronger one, as
+// "runsc" is near "runc".
+func Suggest(name string, handlers []string) (string, bool) {
+	return Nearest(name, slices.DeleteFunc(slices.Clone(handlers), func(n string) bool {
+		return n == "runc" || n == "crun" || n == "youki"
+	}))
 }
 
 var folder = strings.NewReplacer("_", "", "-", "", ".", "", " ", "")

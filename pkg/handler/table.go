@@ -108,9 +108,6 @@ func (t *Table[B]) Names() []string { return slices.Clone(t.names) }
 // routes are shared and must not be changed.
 func (t *Table[B]) Routes() []*Route[B] { return slices.Clone(t.routes) }
 
-// Nearest returns the handler that name was probably meant to be, and false
-// if no name is a near miss.
-func (t *Table[B]) Nearest(name string) (string, bool) { return Nearest(name, t.names) }
 
 // maxListed bounds the bytes that known names take in an error message, so
 // that the whole stays under 1 KiB with any number of handlers.
@@ -118,14 +115,15 @@ const maxListed = 400
 
 // UnknownError is the answer to a request that names a handler which is not
 // in the table. It is of the class ErrInvalidArgument, shorter than 1 KiB,
-// and names the known handlers, the nearest one and what to do.
+// and names the handlers that accept pods, the nearest one and what to do.
 func (t *Table[B]) UnknownError(name string) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "unknown runtime handler %q; ", shorten(name))
-	if near, ok := t.Nearest(name); ok {
+	names := t.accepting()
+	if near, ok := Suggest(name, names); ok {
 		fmt.Fprintf(&b, "did you mean %q? ", near)
 	}
-	fmt.Fprintf(&b, "this node has %s. Correct the RuntimeClass's handler", t.known())
+	fmt.Fprintf(&b, "handlers that accept pods here: %s. Correct the RuntimeClass's handler", t.list(names))
 	if isLabel(name) && len(name) <= maxNameLength {
 		fmt.Fprintf(&b, ", or configure [runtimes.%s]", name)
 	}
@@ -133,11 +131,23 @@ func (t *Table[B]) UnknownError(name string) error {
 	return fmt.Errorf("%s: %w", b.String(), errdefs.ErrInvalidArgument)
 }
 
-func (t *Table[B]) known() string {
+func (t *Table[B]) accepting() (names []string) {
+	for _, r := range t.routes {
+		if r.State.AcceptsPods() {
+			names = append(names, r.Definition.Name)
+		}
+	}
+	return names
+}
+
+func (t *Table[B]) list(names []string) string {
+	if len(names) == 0 {
+		return "none"
+	}
 	var b strings.Builder
-	for i, n := range t.names {
+	for i, n := range names {
 		if b.Len()+len(n) > maxListed {
-			fmt.Fprintf(&b, " and %d more", len(t.names)-i)
+			fmt.Fprintf(&b, " and %d more", len(names)-i)
 			break
 		}
 		if i > 0 {

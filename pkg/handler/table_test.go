@@ -112,6 +112,11 @@ func TestNewTableRefuses(t *testing.T) {
 
 func TestUnknownError(t *testing.T) {
 	tab := table(t, "runc", "runc", "crun", "kata")
+	for _, name := range []string{"runsc", "runcs", "cru"} {
+		if text := tab.UnknownError(name).Error(); strings.Contains(text, "did you mean") {
+			t.Errorf("a weaker handler is suggested: %s", text)
+		}
+	}
 	text := tab.UnknownError("katta").Error()
 	for _, want := range []string{`"katta"`, `did you mean "kata"?`, "crun, kata, runc (default)", "[runtimes.katta]", "berth check"} {
 		if !strings.Contains(text, want) {

@@ -157,7 +157,8 @@ func TestChoose(t *testing.T) {
 	}{
 		{nil, "runc crun ", "kata ", ""},
 		{[]string{"kata", "runc"}, "kata runc ", "", ""},
-		{[]string{"runc", "rucn"}, "", "", `handler "rucn" does not exist; there are runc, kata, crun (did you mean "runc"?)`},
+		{[]string{"runc", "rucn"}, "", "", `handler "rucn" does not exist; there are runc, kata, crun`},
+		{[]string{"runc", "katta"}, "", "", `handler "katta" does not exist; there are runc, kata, crun (did you mean "kata"?)`},
 		{[]string{"x"}, "", "", `handler "x" does not exist; there are runc, kata, crun`},
 	} {
 		chosen, passed, err := Choose(all, c.named)

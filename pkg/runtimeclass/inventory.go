@@ -240,7 +240,7 @@ func meant(handlers []Handler, name string) string {
 	for _, h := range handlers {
 		names = append(names, h.Name)
 	}
-	near, ok := handler.Nearest(name, names)
+	near, ok := handler.Suggest(name, names)
 	if !ok || near == name {
 		return ""
 	}

@@ -108,7 +108,6 @@ func (t *Table[B]) Names() []string { return slices.Clone(t.names) }
 // routes are shared and must not be changed.
 func (t *Table[B]) Routes() []*Route[B] { return slices.Clone(t.routes) }
 
-
 // maxListed bounds the bytes that known names take in an error message, so
 // that the whole stays under 1 KiB with any number of handlers.
 const maxListed = 400

@@ -54,7 +54,7 @@ func (h Handler) annotations() map[string]string {
 func (h Handler) everywhere() map[capability.Name]capability.Known {
 	kept := map[capability.Name]capability.Known{}
 	for name, k := range h.Capabilities {
-		if k.Source == capability.Probed || k.Answer == capability.Unknown {
+		if k.Source == capability.Probed {
 			continue
 		}
 		if k.Answer == capability.Yes {

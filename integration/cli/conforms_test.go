@@ -74,6 +74,7 @@ func TestConforms(t *testing.T) {
 	}
 	// A restarted daemon has pods prove it again.
 	n.Restart(t)
+	n.berth(t, 0, "handler", "probe", "gvisor") // waits for the pod
 	if table := n.told(t, "gvisor")["gvisor"]; !slices.Equal(table.Conforms, []string{"sandboxed/v1"}) {
 		t.Errorf("after a restart gvisor conforms to %q", table.Conforms)
 	}

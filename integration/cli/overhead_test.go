@@ -47,17 +47,18 @@ func TestOverheadThatIsDeclared(t *testing.T) {
 	for _, made := range []struct {
 		file      string
 		want      int
+		by        func(t *testing.T, want int, arguments ...string) (stdout, stderr string)
 		arguments []string
 	}{
-		{measured, 3, []string{"handler", "overhead", "-o", "yaml"}},
-		{classes, 0, []string{"runtimeclass", "generate", "--handlers", measured}},
+		{measured, 3, n.berth, []string{"handler", "overhead", "-o", "yaml"}},
+		{classes, 0, n.classes, []string{"generate", "--handlers", measured}},
 	} {
-		out, _ := n.berth(t, made.want, made.arguments...)
+		out, _ := made.by(t, made.want, made.arguments...)
 		if err := os.WriteFile(made.file, []byte(out), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
-	n.berth(t, 0, "runtimeclass", "lint", classes, "--measurements", measured, "--strict")
+	n.classes(t, 0, "lint", classes, "--measurements", measured, "--strict")
 	text, err := os.ReadFile(classes)
 	if err != nil {
 		t.Fatal(err)

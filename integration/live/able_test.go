@@ -3,6 +3,7 @@ package live
 import (
 	"context"
 	"fmt"
+	"os"
 	"path/filepath"
 	"testing"
 
@@ -58,6 +59,15 @@ func TestWhatAHandlerCanDoFollowsItsBinary(t *testing.T) {
 		}},
 	} {
 		if step.part != testbed.Runc {
+			if step.part == testbed.Runsc {
+				for _, file := range testbed.CompanionsOfRunsc(t, filepath.Dir(testbed.Part(t, step.part))) {
+					dir := filepath.Join(filepath.Dir(path), filepath.Base(filepath.Dir(file)))
+					if err := os.MkdirAll(dir, 0o755); err != nil {
+						t.Fatal(err)
+					}
+					copyFile(t, file, filepath.Join(dir, filepath.Base(file)))
+				}
+			}
 			copyFile(t, testbed.Part(t, step.part), path)
 		}
 		said := capability.Table{}

@@ -27,6 +27,27 @@ func Blame(err error) error {
 	return fault{err}
 }
 
+// ofPod is an error that the pod's own image or limits are the reason of.
+type ofPod struct{ error }
+
+// Unwrap keeps the class.
+func (f ofPod) Unwrap() error { return f.error }
+
+// OfPod marks an error that the pod's own image or limits are the reason of, such as a
+// program that its image does not have. nil stays nil.
+func OfPod(err error) error {
+	if err == nil {
+		return nil
+	}
+	return ofPod{err}
+}
+
+// IsOfPod reports whether err is so marked.
+func IsOfPod(err error) bool {
+	var f ofPod
+	return errors.As(err, &f)
+}
+
 // Blamed says whether err is so marked.
 func Blamed(err error) bool {
 	var f fault

@@ -16,6 +16,8 @@ import (
 const (
 	// startsKept bounds the starts of a handler that are remembered.
 	startsKept = 20
+	// rowEnds is how long after the last failure a row of them is reported.
+	rowEnds = 10 * time.Minute
 	// FailuresInARow failed starts are so many that a self-check pod decides whether the handler is ready.
 	FailuresInARow = 2
 	// selfCheckPatience is how long starts may go on failing until a self-check pod that
@@ -31,7 +33,7 @@ const (
 // daemon started. Starts that failed because of their own request are not among them.
 type Starts struct {
 	// Recent counts the starts that are remembered, Failed those of them that failed, and
-	// InARow those that failed since one succeeded.
+	// InARow those that failed since one succeeded, or 0 ten minutes after the last.
 	Recent, Failed, InARow int
 	// Error is that of the last start that failed, in one line, and At its time.
 	Error string
@@ -72,12 +74,17 @@ func (l *startLog) depth(now time.Time) probe.Depth {
 	return probe.RunPod
 }
 
-func (l *startLog) report() Starts {
+// report is what is remembered. A row of failures ends when none came for a while: a
+// handler that nothing starts under may have been mended.
+func (l *startLog) report(now time.Time) Starts {
 	s := Starts{Recent: len(l.failed), InARow: l.inARow, Error: l.err, At: l.at}
 	for _, failed := range l.failed {
 		if failed {
 			s.Failed++
 		}
+	}
+	if now.Sub(l.at) > rowEnds {
+		s.InARow = 0
 	}
 	return s
 }
@@ -110,7 +117,7 @@ func (s *starts) Starts(name string) Starts {
 	s.guard.Lock()
 	defer s.guard.Unlock()
 	if l := s.logs[name]; l != nil {
-		return l.report()
+		return l.report(time.Now())
 	}
 	return Starts{}
 }
@@ -131,7 +138,7 @@ func (s *starts) NotStarted(name string, a handler.Attempt, err error) {
 	s.guard.Lock()
 	l := s.of(name)
 	l.add(printable.Line(err.Error()), now)
-	depth, last := l.depth(now), l.report()
+	depth, last := l.depth(now), l.report(now)
 	s.guard.Unlock()
 	all := subjects(s.probes.snapshot().config)
 	i := slices.IndexFunc(all, func(d *handler.Definition) bool { return d.Digest() == digest })

@@ -41,7 +41,7 @@ func TestStartLog(t *testing.T) {
 			}
 			c.want.At = now
 		}
-		if got := l.report(); got != c.want {
+		if got := l.report(begin.Add(time.Minute)); got != c.want {
 			t.Errorf("%s: got %+v, want %+v", name, got, c.want)
 		}
 	}
@@ -49,8 +49,11 @@ func TestStartLog(t *testing.T) {
 	for range 10 * startsKept {
 		l.add("no", time.Now())
 	}
-	if got := l.report(); got.Recent != startsKept || got.Failed != startsKept || got.InARow != 10*startsKept {
+	if got := l.report(time.Now()); got.Recent != startsKept || got.Failed != startsKept || got.InARow != 10*startsKept {
 		t.Errorf("of many: %+v", got)
+	}
+	if got := l.report(time.Now().Add(2 * rowEnds)); got.InARow != 0 || got.Failed != startsKept {
+		t.Errorf("long after: %+v", got)
 	}
 }
 

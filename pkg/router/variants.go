@@ -7,6 +7,8 @@ import (
 	"sync/atomic"
 
 	"github.com/containerd/errdefs"
+	"github.com/containerd/errdefs/pkg/errgrpc"
+	grpcstatus "google.golang.org/grpc/status"
 
 	"github.com/berth-cri/berth/pkg/handler"
 )
@@ -128,10 +130,13 @@ func (t *variantCounter) notStarted(name string, a handler.Attempt, err error) {
 // runtime, or in what the node gives to pods, such as networks and disks.
 func nodeFailed(err error) bool {
 	switch {
-	case err == nil, errors.Is(err, context.Canceled), errdefs.IsCanceled(err):
+	case err == nil, errors.Is(err, context.Canceled), errdefs.IsCanceled(err), handler.IsOfPod(err):
 		return false
 	case handler.Blamed(err):
 		return true
+	}
+	if st, ok := grpcstatus.FromError(err); ok { // of another daemon
+		err = errgrpc.ToNative(st.Err())
 	}
 	for _, ofRequest := range []func(error) bool{
 		errdefs.IsInvalidArgument, errdefs.IsNotFound, errdefs.IsAlreadyExists, errdefs.IsFailedPrecondition,

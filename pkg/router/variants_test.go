@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/containerd/errdefs"
+	"google.golang.org/grpc/codes"
+	grpcstatus "google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/pkg/handler"
@@ -158,6 +160,11 @@ func TestOutcomesAreHeard(t *testing.T) {
 			{fmt.Errorf("the disk: %w", errdefs.ErrInternal), false, true},
 			{fmt.Errorf("the disk is full: %w", errdefs.ErrResourceExhausted), false, true},
 			{handler.Blame(fmt.Errorf("it was called off: %w", context.Canceled)), false, false},
+			{handler.OfPod(errors.New("exec: no such program")), false, false},
+			{handler.OfPod(fmt.Errorf("the pod ran into its limit: %w", errdefs.ErrResourceExhausted)), false, false},
+			{grpcstatus.Error(codes.InvalidArgument, "of another daemon"), false, false},
+			{grpcstatus.Error(codes.NotFound, "of another daemon"), false, false},
+			{grpcstatus.Error(codes.Unknown, "of another daemon"), false, true},
 			{handler.Blame(errors.New("it cannot be done")), true, true},
 			{fmt.Errorf("start: %w", handler.Blame(fmt.Errorf("it is no program: %w", errdefs.ErrFailedPrecondition))), true, true},
 		} {

@@ -22,7 +22,7 @@ func blamed(err error) error {
 	case errdefs.IsAlreadyExists(err), errdefs.IsInvalidArgument(err), errdefs.IsNotFound(err), errdefs.IsResourceExhausted(err):
 		return err
 	case isOfPod(err.Error()):
-		return err
+		return handler.OfPod(err)
 	}
 	return handler.Blame(err)
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/berth-cri/berth/pkg/engine/cgroup"
 	"github.com/berth-cri/berth/pkg/engine/pod"
+	"github.com/berth-cri/berth/pkg/handler"
 	"github.com/berth-cri/berth/pkg/preflight"
 )
 
@@ -34,6 +35,6 @@ func (m PodMemory) Explain(err error) error {
 		return err
 	}
 	stats, _ := cgroup.ReadStats(m.paths)
-	return fmt.Errorf("the pod ran into its memory limit of %.4gMi, of which gVisor itself needs up to %dMi; raise the memory limits of its containers: %w: %w",
-		float64(stats.MemoryLimit.N)/(1<<20), preflight.GVisorMemory>>20, err, errdefs.ErrResourceExhausted)
+	return handler.OfPod(fmt.Errorf("the pod ran into its memory limit of %.4gMi, of which gVisor itself needs up to %dMi; raise the memory limits of its containers: %w: %w",
+		float64(stats.MemoryLimit.N)/(1<<20), preflight.GVisorMemory>>20, err, errdefs.ErrResourceExhausted))
 }

@@ -60,9 +60,6 @@ func malformedSandboxes(t *testing.T, n *node) {
 		"long namespace":         func(c *runtimeapi.PodSandboxConfig) { c.Metadata.Namespace = long },
 		"long uid":               func(c *runtimeapi.PodSandboxConfig) { c.Metadata.Uid = long },
 		"relative log directory": func(c *runtimeapi.PodSandboxConfig) { c.LogDirectory = "relative/logs" },
-		"a hostname in the host's network": func(c *runtimeapi.PodSandboxConfig) {
-			c.Linux.SecurityContext.NamespaceOptions.Network = runtimeapi.NamespaceMode_NODE
-		},
 		"long hostname": func(c *runtimeapi.PodSandboxConfig) { c.Hostname = strings.Repeat("h", 65) },
 		"unknown network mode": func(c *runtimeapi.PodSandboxConfig) {
 			c.Linux.SecurityContext.NamespaceOptions.Network = 99

@@ -60,7 +60,7 @@ func malformedSandboxes(t *testing.T, n *node) {
 		"long namespace":         func(c *runtimeapi.PodSandboxConfig) { c.Metadata.Namespace = long },
 		"long uid":               func(c *runtimeapi.PodSandboxConfig) { c.Metadata.Uid = long },
 		"relative log directory": func(c *runtimeapi.PodSandboxConfig) { c.LogDirectory = "relative/logs" },
-		"long hostname": func(c *runtimeapi.PodSandboxConfig) { c.Hostname = strings.Repeat("h", 65) },
+		"long hostname":          func(c *runtimeapi.PodSandboxConfig) { c.Hostname = strings.Repeat("h", 65) },
 		"unknown network mode": func(c *runtimeapi.PodSandboxConfig) {
 			c.Linux.SecurityContext.NamespaceOptions.Network = 99
 		},

@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -436,6 +437,8 @@ func TestRuntimeThatWasUninstalled(t *testing.T) {
 			c.mustDelete()
 			ended.mustDelete()
 			left, err := filepath.Glob(b.root() + "/*")
+			// gVisor keeps one network namespace for the gofers of all its pods.
+			left = slices.DeleteFunc(left, func(path string) bool { return filepath.Base(path) == "null-netns" })
 			if err != nil || len(left) > 0 {
 				t.Errorf("left in the runtime's directory: %v, %v", left, err)
 			}

@@ -64,7 +64,7 @@ func (a *assembly) resolveAliases() {
 		default:
 			others := slices.Sorted(maps.Keys(a.defs))
 			others = slices.DeleteFunc(others, func(other string) bool { return aliases[other] != "" })
-			near, _ := handler.Nearest(of, others)
+			near, _ := handler.Suggest(of, others)
 			v.wrong(key, fmt.Sprintf("handler %q does not exist; the handlers are %s", of, strings.Join(others, ", ")), near)
 		}
 		delete(a.defs, name)

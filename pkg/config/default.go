@@ -115,7 +115,7 @@ func (a *assembly) defaultRuntime(known []string, top Origin) {
 			})
 		}
 	case !slices.Contains(known, name):
-		near, _ := handler.Nearest(name, known)
+		near, _ := handler.Suggest(name, known)
 		v.wrong("default_runtime", fmt.Sprintf("handler %q does not exist; the handlers are %s", name, strings.Join(known, ", ")), near)
 	}
 	a.problems = append(a.problems, v.problems...)

@@ -33,7 +33,7 @@ func Nearest(name string, candidates []string) (string, bool) {
 // "runsc" is near "runc".
 func Suggest(name string, handlers []string) (string, bool) {
 	return Nearest(name, slices.DeleteFunc(slices.Clone(handlers), func(n string) bool {
-		return n == "runc" || n == "crun" || n == "youki"
+		return strings.HasPrefix(n, "runc") || strings.HasPrefix(n, "crun") || strings.HasPrefix(n, "youki")
 	}))
 }
 

@@ -190,7 +190,7 @@ BinaryName = %[1]q
 		says                 string
 	}{
 		// Nobody hears what it writes before it has a log, and that is said.
-		"fails":      {"oci", "run", "exit 3", codes.Unknown, "status 3; run it by hand"},
+		"fails":      {"oci", "run", "exit 3", codes.Unknown, "status 3 without an error message"},
 		"hangs":      {"oci", "run", "exec " + hang, codes.DeadlineExceeded, "timed out and was killed; run it by hand"},
 		"lies":       {"oci", "run", "exit 0", codes.Unknown, "pid"},
 		"shim fails": {"shim", "create", "exit 1", codes.Unknown, "did not terminate successfully: exit status 1"},

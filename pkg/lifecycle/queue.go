@@ -8,7 +8,7 @@ import (
 // request is one wish for a reload.
 type request struct {
 	trigger Trigger
-	// by is the user who asks, or empty.
+	// by is the user behind the request, or empty.
 	by string
 	// patient requests are tried once more, when files are quiet, before a
 	// failure is reported: an editor may be in the middle of something.

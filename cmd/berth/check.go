@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -12,7 +13,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/berth-cri/berth/cmd/internal/output"
 	"github.com/berth-cri/berth/pkg/config"
+	"github.com/berth-cri/berth/pkg/daemon"
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
@@ -22,14 +25,17 @@ func newCheckCommand() *cobra.Command {
 	form := ""
 	cmd := &cobra.Command{
 		Use:   "check",
-		Short: "Validate the configuration and print every error in it",
-		Long: `Validate the configuration as "berth serve" would read it, and the files that it
-names on this machine. Nothing is changed, and the daemon is not asked. The exit
-status is 0 if the configuration is valid, and 2 if not, with every error on stderr
-as file:line:column.`,
+		Short: "Validate the configuration, and what it needs on this machine",
+		Long: `Validate the configuration as "berth serve" would read it, and probe its runtimes as
+the daemon does, but without self-check pods. Nothing is changed, and the daemon is not
+asked. The last line is the verdict.
+
+The exit status is 2 if a file has a mistake, which is on stderr as file:line:column,
+and 3 if all files are valid but this machine lacks something, such as a handler's
+binary. The daemon serves the other handlers then.`,
 		Args: noFileArgument,
 		Run: func(cmd *cobra.Command, _ []string) {
-			if code := check(options, form, cmd.OutOrStdout(), cmd.ErrOrStderr()); code != 0 {
+			if code := check(cmd.Context(), options, form, cmd.OutOrStdout(), cmd.ErrOrStderr()); code != 0 {
 				os.Exit(code)
 			}
 		},
@@ -82,7 +88,10 @@ type checked struct {
 	Handlers []checkedHandler `json:"handlers"`
 	Notes    []string         `json:"notes"`
 	Warnings []string         `json:"warnings"`
-	Problems []string         `json:"problems"`
+	// Problems are mistakes in files; Lacks is what this machine lacks.
+	Problems []string `json:"problems"`
+	Lacks    []string `json:"lacks"`
+	Verdict  string   `json:"verdict"`
 }
 
 type checkedHandler struct {
@@ -95,59 +104,70 @@ type checkedHandler struct {
 }
 
 // check returns the exit status. Mistakes are on stderr in every form.
-func check(o config.Options, form string, stdout, stderr io.Writer) int {
+func check(ctx context.Context, o config.Options, form string, stdout, stderr io.Writer) int {
+	o.DeferMachine = true // daemon.Lacking has it
 	cfg, err := config.Load(o)
-	if err == nil {
-		err = cfg.Helpers()
-	}
-	var problems config.Problems
+	var mistakes, lacks config.Problems
 	var warnings []string
 	switch {
 	case err == nil:
 		// Imported handlers, and files that others can change, cannot stop a daemon, and
 		// are not what an operator wants to find at a pod.
-		problems, warnings = cfg.Changeable()
-		problems = append(slices.Clip(cfg.Problems), problems...)
-	case !errors.As(err, &problems):
+		var refused config.Problems
+		mistakes, lacks = cfg.Problems.Split()
+		refused, warnings = cfg.Changeable()
+		lacks = slices.Concat(lacks, refused, cfg.Helpers(), daemon.Lacking(ctx, cfg))
+	case !errors.As(err, &mistakes):
 		fmt.Fprintln(stderr, err)
 		return exitFailure
 	default:
 		cfg = &config.Config{}
 	}
-	if err := encode(stdout, form, foundIn(cfg, warnings, problems), func(w io.Writer) error {
+	verdict, code := judge(len(mistakes), len(lacks))
+	if err := encode(stdout, form, foundIn(cfg, warnings, mistakes, lacks, verdict), func(w io.Writer) error {
 		summarize(cfg, w)
 		printNotes(cfg.ImportNotes, w)
 		for _, text := range warnings {
 			fmt.Fprintln(w, "warning:", text)
+		}
+		if code == 0 {
+			fmt.Fprintln(w, verdict)
 		}
 		return nil
 	}); err != nil {
 		fmt.Fprintln(stderr, err)
 		return exitFailure
 	}
-	if len(problems) > 0 {
-		fmt.Fprintln(stderr, problems)
-		return exitConfig
+	if code != 0 {
+		fmt.Fprintln(stderr, strings.Join(append(slices.Concat(mistakes, lacks).Lines(), verdict), "\n"))
 	}
-	return 0
+	return code
 }
 
-func foundIn(cfg *config.Config, warnings []string, problems config.Problems) checked {
-	c := checked{Sources: cfg.Sources, Handlers: []checkedHandler{}, Notes: []string{}, Warnings: warnings, Problems: []string{}}
-	if c.Warnings == nil {
-		c.Warnings = []string{}
+// judge returns the verdict on a configuration, and its exit status. Pure.
+func judge(mistakes, lacks int) (string, int) {
+	ofFiles, ofMachine := output.Count(mistakes, "mistake", "mistakes"), output.Count(lacks, "problem", "problems")+" on this machine"
+	switch {
+	case mistakes > 0 && lacks > 0:
+		return "config: " + ofFiles + ", " + ofMachine, exitConfig
+	case mistakes > 0:
+		return "config: " + ofFiles, exitConfig
+	case lacks > 0:
+		return "config: " + ofMachine, exitDegraded
 	}
-	if c.Sources == nil {
-		c.Sources = []string{}
+	return "config: ok", 0
+}
+
+func foundIn(cfg *config.Config, warnings []string, mistakes, lacks config.Problems, verdict string) checked {
+	c := checked{
+		Sources: append([]string{}, cfg.Sources...), Handlers: []checkedHandler{}, Notes: []string{}, Warnings: append([]string{}, warnings...),
+		Problems: mistakes.Lines(), Lacks: lacks.Lines(), Verdict: verdict,
 	}
 	for _, d := range cfg.Runtimes {
 		c.Handlers = append(c.Handlers, checkedHandler{d.Name, d.Type, d.Path, d.Endpoint, d.Origin, d.Name == cfg.DefaultRuntime})
 	}
 	for _, n := range cfg.ImportNotes {
 		c.Notes = append(c.Notes, n.String())
-	}
-	for _, p := range problems {
-		c.Problems = append(c.Problems, p.Error())
 	}
 	return c
 }

@@ -19,7 +19,7 @@ func written(t *testing.T, toml string) (dir string, o config.Options) {
 	t.Helper()
 	dir = t.TempDir()
 	for _, name := range []string{"runc", "berth-shim", "berth-pause"} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\n"), 0o700); err != nil {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\necho runc version 1.5.0\n"), 0o700); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -59,18 +59,29 @@ func TestCheck(t *testing.T) {
 		code           int
 		stdout, stderr string
 	}{
-		{"good", good, 0, "read $DIR/config.toml\nrunc  oci   $DIR/runc  $DIR/config.toml:1 (default)\n", ""},
-		{"discovered", "", 0, "read $DIR/config.toml\nrunc  oci   $DIR/runc  discovered in $DIR (default)\n", ""},
-		{"another daemon", good + "[runtimes.legacy]\nendpoint = \"unix:///run/other.sock\"\n", 0, "read $DIR/config.toml\n" +
-			"legacy  cri   /run/other.sock  $DIR/config.toml:3\nrunc    oci   $DIR/runc  $DIR/config.toml:1 (default)\n", ""},
+		{"good", good, 0, "read $DIR/config.toml\nrunc  oci   $DIR/runc  $DIR/config.toml:1 (default)\nconfig: ok\n", ""},
+		{"discovered", "", 0, "read $DIR/config.toml\nrunc  oci   $DIR/runc  discovered in $DIR (default)\nconfig: ok\n", ""},
+		{"nothing there", good + "[runtimes.legacy]\nendpoint = \"unix://$DIR/other.sock\"\n[runtimes.gone]\nruntime_path = \"$DIR/gone\"\n", 3, "read $DIR/config.toml\n" +
+			"gone    oci   $DIR/gone  $DIR/config.toml:5\nlegacy  cri   $DIR/other.sock  $DIR/config.toml:3\nrunc    oci   $DIR/runc  $DIR/config.toml:1 (default)\n",
+			"handler \"gone\": $DIR/config.toml:5: runtime_path: $DIR/gone does not exist; install it, or correct the path\n" +
+				"handler \"legacy\": no program serves it: dial unix $DIR/other.sock: connect: no such file or directory\nconfig: 2 problems on this machine\n"},
+		{"no runtime", "[runtimes.runc]\nruntime_path = \"/bin/false\"\n", 3, "read $DIR/config.toml\nrunc  oci   /bin/false  $DIR/config.toml:1 (default)\n",
+			"handler \"runc\": /bin/false --version: exit status 1; reinstall the runtime or correct the handler's runtime_path\nconfig: 1 problem on this machine\n"},
+		{"a candidate", good + "candidate = { runtime_path = \"$DIR/next\", percent = 1 }\n", 3, "read $DIR/config.toml\nrunc  oci   $DIR/runc  $DIR/config.toml:1 (default)\n",
+			"candidate of handler \"runc\": $DIR/config.toml:1: runtime_path: $DIR/next does not exist; install it, or correct the path\nconfig: 1 problem on this machine\n"},
+		{"imported", good + "[import]\ncrio = [\"$DIR/crio.conf\"]\n", 2, "read $DIR/config.toml\nread $DIR/crio.conf\nrunc  oci   $DIR/runc  $DIR/config.toml:1 (default)\n",
+			"$DIR/crio.conf:3:1: runtimes.odd.runtime_path: must be a string, not an integer\n$DIR/crio.conf:1:2: runtimes.kata.runtime_path: kata was not found in $DIR; install it\nconfig: 1 mistake, 1 problem on this machine\n"},
 		{"two mistakes", good + "snapshoter = 1\n[log]\nlevel = 1\n", 2, "",
 			"$DIR/config.toml:3:1: runtimes.runc.snapshoter: unknown key (did you mean \"snapshotter\"?)\n" +
-				"$DIR/config.toml:5:1: log.level: must be a string, not an integer\n"},
+				"$DIR/config.toml:5:1: log.level: must be a string, not an integer\nconfig: 2 mistakes\n"},
 	} {
 		t.Run(c.what, func(t *testing.T) {
 			dir, o := written(t, c.toml)
+			if err := os.WriteFile(filepath.Join(dir, "crio.conf"), []byte("[crio.runtime.runtimes.kata]\n[crio.runtime.runtimes.odd]\nruntime_path = 1\n"), 0o600); err != nil {
+				t.Fatal(err)
+			}
 			var stdout, stderr bytes.Buffer
-			code := check(o, "table", &stdout, &stderr)
+			code := check(t.Context(), o, "table", &stdout, &stderr)
 			out, err := strings.ReplaceAll(stdout.String(), dir, "$DIR"), strings.ReplaceAll(stderr.String(), dir, "$DIR")
 			if code != c.code || out != c.stdout || err != c.stderr {
 				t.Errorf("exit status %d\n%s\n%s", code, out, err)
@@ -118,11 +129,11 @@ bin_dir = "$DIR/verifiers"
 				errs = append(errs, os.Chmod(filepath.Join(dir, f), 0o666))
 			}
 			return errors.Join(errs...)
-		}, exitConfig, []string{
+		}, exitDegraded, []string{
 			"config.toml:4:1: cni.conf_dir: $DIR/net.d/a.conflist can be changed by every user (owner 0, mode 0666)", "run chmod o-w $DIR/cni/bridge", "run chmod o-w $DIR/cdi/a.json",
 			"run chmod o-w $DIR/nri/10-a", "run chmod o-w $DIR/nri.d/a.conf", "run chmod o-w $DIR/keys/team/a.pem", "run chmod o-w $DIR/hosts/a/hosts.toml", "run chmod o-w $DIR/verifiers/a",
 		}},
-		{"what a registry's file names", func(dir string) error { return os.Chmod(dir+"/ca.pem", 0o666) }, exitConfig, []string{"registry.hosts_dir: $DIR/ca.pem can be changed"}},
+		{"what a registry's file names", func(dir string) error { return os.Chmod(dir+"/ca.pem", 0o666) }, exitDegraded, []string{"registry.hosts_dir: $DIR/ca.pem can be changed"}},
 		{"plugins of their archive's owner", func(dir string) error { return os.Chown(dir+"/cni/bridge", 1001, 1001) }, 0,
 			[]string{"warning: cni.bin_dirs: $DIR/cni/bridge belongs to user 1001"}},
 	} {
@@ -137,7 +148,7 @@ bin_dir = "$DIR/verifiers"
 				t.Fatal(err)
 			}
 			var stdout, stderr bytes.Buffer
-			code := check(o, "table", &stdout, &stderr)
+			code := check(t.Context(), o, "table", &stdout, &stderr)
 			out := strings.ReplaceAll(stdout.String()+stderr.String(), dir, "$DIR")
 			if code != c.code {
 				t.Errorf("exit status %d, want %d", code, c.code)
@@ -163,7 +174,7 @@ func TestCheckMissesOwnBinaries(t *testing.T) {
 		t.Fatal(err)
 	}
 	var stdout, stderr bytes.Buffer
-	if code := check(o, "table", &stdout, &stderr); code != exitConfig || !strings.Contains(stderr.String(), "engine.shim_path: berth-shim") {
+	if code := check(t.Context(), o, "table", &stdout, &stderr); code != exitDegraded || !strings.Contains(stderr.String(), "engine.shim_path: berth-shim") {
 		t.Errorf("exit status %d: %s", code, stderr.String())
 	}
 }

@@ -69,7 +69,7 @@ func importFiles(paths []string, o config.Options, targets importTargets, form s
 	if form != "json" && form != "yaml" && len(t.DropIn) > 0 && len(list) > 0 {
 		return &codedError{exitConfig, errors.New("these files are about handlers and about registries, which are not one drop-in; import them one after the other, or set --hosts-dir and --verify-policy")}
 	}
-	found := foundIn(&config.Config{ImportNotes: t.Notes}, nil, t.Problems)
+	found := foundIn(&config.Config{ImportNotes: t.Notes}, nil, t.Problems, nil, "")
 	answer := map[string]any{"dropIn": string(t.DropIn), "notes": found.Notes, "problems": found.Problems}
 	if files := slices.Concat(write, list); len(files) > 0 {
 		texts := map[string]string{}

@@ -41,7 +41,8 @@ func TestConfigImport(t *testing.T) {
 	}
 }
 
-// TestCheckOfImports: notes are no mistakes; handlers that cannot be served are.
+// TestCheckOfImports: notes are no mistakes, and what is not on this machine is none of the
+// files.
 func TestCheckOfImports(t *testing.T) {
 	dir, o := written(t, "[runtimes.runc]\nruntime_path = \"$DIR/runc\"\n[import]\ncrio = [\"$DIR/crio.conf\"]\n")
 	file := filepath.Join(dir, "crio.conf")
@@ -51,13 +52,14 @@ func TestCheckOfImports(t *testing.T) {
 		want string
 	}{
 		{"[crio.runtime.runtimes.a]\nruntime_path = \"" + dir + "/runc\"\nmonitor_path = \"/x\"\n", 0, "note: " + file + ":3:1: "},
-		{"[crio.runtime.runtimes.a]\nruntime_path = \"/nowhere\"\n", exitConfig, file + ":2:1: runtimes.a.runtime_path: /nowhere does not exist"},
+		{"[crio.runtime.runtimes.a]\nruntime_path = \"/nowhere\"\n", exitDegraded, "handler \"a\": " + file + ":1: runtime_path: /nowhere does not exist"},
+		{"[crio.runtime.runtimes.a]\nruntime_path = 1\n", exitConfig, file + ":2:1: runtimes.a.runtime_path: must be a string"},
 	} {
 		if err := os.WriteFile(file, []byte(c.toml), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		var stdout, stderr bytes.Buffer
-		code := check(o, "table", &stdout, &stderr)
+		code := check(t.Context(), o, "table", &stdout, &stderr)
 		if code != c.code || !strings.Contains(stdout.String()+stderr.String(), c.want) {
 			t.Errorf("exit status %d, want %d\n%s\n%s", code, c.code, stdout.String(), stderr.String())
 		}

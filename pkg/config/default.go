@@ -70,6 +70,7 @@ func (a *assembly) await(name, key string) bool {
 		where = "in the files of [import]"
 	}
 	v.wrong(key, fmt.Sprintf("handler %q does not exist %s; pods that request it are rejected until it does", name, where), "")
+	v.problems[0].handler = name
 	a.cfg.Problems = append(a.cfg.Problems, v.problems...)
 	a.cfg.Broken = append(a.cfg.Broken, Broken{Name: name, Origin: a.cfg.Origin(key).String(), Reason: clip(v.problems[0].Error())})
 	a.cfg.elsewhere[name] = true
@@ -79,13 +80,13 @@ func (a *assembly) await(name, key string) bool {
 func (a *assembly) imports() bool { return len(a.cfg.Import.CRIO)+len(a.cfg.Import.Containerd) > 0 }
 
 // mayCome says whether a handler may be brought by others than berth's own files.
-// At a start nobody knows what they had; a daemon that runs does, and takes any
+// At a start it is unknown what they had; a daemon that runs knows, and takes any
 // other name for a mistake.
 func (a *assembly) mayCome(name string) bool {
 	if r := a.options.Running; r != nil {
 		return r.elsewhere[name] && (a.imports() || a.cfg.Discovered)
 	}
-	return a.options.TolerateDropIns && (a.imports() || a.cfg.Discovered && slices.Contains(ociRuntimes, name))
+	return a.imports() || a.cfg.Discovered && slices.Contains(ociRuntimes, name)
 }
 
 // mainOf is the place where the main file begins, or would.

@@ -99,11 +99,10 @@ func findHelper(name string) string {
 	return found
 }
 
-// Helpers returns Problems if a binary of berth's own that this configuration
-// needs was not found. Load leaves that to its callers, since not all of them
+// Helpers returns a problem for each binary of berth's own that this configuration
+// needs and that was not found. Load leaves that to its callers, since not all of them
 // start pods.
-func (c *Config) Helpers() error {
-	var problems Problems
+func (c *Config) Helpers() (problems Problems) {
 	for _, h := range []struct{ key, name, path string }{
 		{"engine.shim_path", "berth-shim", c.Engine.ShimPath},
 		{"engine.pause_path", "berth-pause", c.Engine.PausePath},
@@ -112,9 +111,6 @@ func (c *Config) Helpers() error {
 			problems = append(problems, Problem{Key: h.key, Message: h.name +
 				" was not found beside the berth binary or in PATH; install it, or set this key to its absolute path"})
 		}
-	}
-	if len(problems) == 0 {
-		return nil
 	}
 	return problems
 }

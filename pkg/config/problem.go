@@ -48,12 +48,27 @@ func (p Problem) Error() string {
 type Problems []Problem
 
 // Error has one problem on each line.
-func (p Problems) Error() string {
+func (p Problems) Error() string { return strings.Join(p.Lines(), "\n") }
+
+// Lines are the texts of all problems.
+func (p Problems) Lines() []string {
 	lines := make([]string, len(p))
 	for i := range p {
 		lines[i] = p[i].Error()
 	}
-	return strings.Join(lines, "\n")
+	return lines
+}
+
+// Split separates mistakes in files from what this machine lacks.
+func (p Problems) Split() (mistakes, lacks Problems) {
+	for _, one := range p {
+		if one.handler == "" {
+			mistakes = append(mistakes, one)
+		} else {
+			lacks = append(lacks, one)
+		}
+	}
+	return mistakes, lacks
 }
 
 // sorted returns the problems by file, line, column and key, each once.

@@ -25,10 +25,8 @@ func configuration(n Node) []Finding {
 		}
 		found = append(found, fail(p.Error(), `correct it, then "berth check" and "berth reload --wait"`))
 	}
-	if err := n.Config.Helpers(); err != nil {
-		for _, p := range problems(err) {
-			found = append(found, fail(p, "reinstall the berth package"))
-		}
+	for _, p := range n.Config.Helpers() {
+		found = append(found, fail(p.Error(), "reinstall the berth package"))
 	}
 	if n.Config.Discovered {
 		return or(found, fmt.Sprintf("no handlers configured; discovered: %d", len(n.Config.Runtimes)))
@@ -48,11 +46,7 @@ func problems(err error) []string {
 	if !errors.As(err, &all) {
 		return []string{err.Error()}
 	}
-	lines := make([]string, len(all))
-	for i, p := range all {
-		lines[i] = p.Error()
-	}
-	return lines
+	return all.Lines()
 }
 
 // handlers looks for the binaries of all handlers.

@@ -1,0 +1,116 @@
+package cli
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/berth-cri/berth/integration/testbed"
+)
+
+// judgement is what "berth check -o json" prints.
+type judgement struct {
+	Handlers []struct {
+		Name    string `json:"name"`
+		Default bool   `json:"default"`
+	} `json:"handlers"`
+	Problems []string `json:"problems"`
+	Lacks    []string `json:"lacks"`
+	Verdict  string   `json:"verdict"`
+}
+
+// check runs "berth check" on the files of the daemon. It must end with that status, and
+// say the same in words.
+func (n *node) check(t *testing.T, want int) (j judgement, stderr string) {
+	t.Helper()
+	files := []string{"check", "-c", n.ConfigFile, "--drop-in-dir", filepath.Join(n.Dir, "conf.d"), "--vendor-dir", filepath.Join(n.Dir, "vendor.d")}
+	out, _ := n.berth(t, want, append(files, "-o", "json")...)
+	if err := json.Unmarshal([]byte(out), &j); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	stdout, stderr := n.berth(t, want, files...)
+	if text := stdout + stderr; !strings.HasSuffix(text, "\n"+j.Verdict+"\n") {
+		t.Errorf("the last line is not %q:\n%s", j.Verdict, text)
+	}
+	return j, stderr
+}
+
+// TestCheckJudgesAsTheDaemon: a missing binary was a mistake of the files for "berth check"
+// while the daemon served the rest, and a file that is no program was fine for it while the
+// daemon refused pods.
+func TestCheckJudgesAsTheDaemon(t *testing.T) {
+	n := newNode(t)
+	runc, shim := testbed.Part(t, testbed.Runc), testbed.Part(t, testbed.RuncShim)
+	if j, _ := n.check(t, 0); j.Verdict != "config: ok" {
+		t.Errorf("the verdict on what works is %q", j.Verdict)
+	}
+	tables := map[string]string{
+		"good":            fmt.Sprintf("runtime_path = %q\n", runc),
+		"gone":            fmt.Sprintf("runtime_path = %q\n", filepath.Join(n.Dir, "gone")),
+		"no-program":      "runtime_path = \"/etc/hostname\"\n",
+		"no-runtime":      "runtime_path = \"/bin/false\"\n",
+		"any-program":     "runtime_path = \"/bin/true\"\n",
+		"no-spec":         fmt.Sprintf("runtime_path = %q\nbase_runtime_spec = \"/nowhere/spec.json\"\n", runc),
+		"no-device":       fmt.Sprintf("runtime_path = %q\nrequired_devices = [\"/dev/berth-none\"]\n", runc),
+		"drives-nothing":  fmt.Sprintf("runtime_path = %q\nruntime_type = \"shim\"\noptions.BinaryName = \"/nowhere/runc\"\n", shim),
+		"no-daemon":       fmt.Sprintf("endpoint = \"unix://%s\"\n", filepath.Join(n.Dir, "away.sock")),
+		"no-snapshotter":  fmt.Sprintf("runtime_path = %q\nsnapshotter = \"away\"\n", runc),
+		"candidate-gone":  fmt.Sprintf("runtime_path = %q\ncandidate = { runtime_path = %q, percent = 10 }\n", runc, filepath.Join(n.Dir, "next")),
+		"candidate-false": fmt.Sprintf("runtime_path = %q\ncandidate = { runtime_path = \"/bin/false\", percent = 10 }\n", runc),
+	}
+	text := fmt.Sprintf("[snapshotters.away]\naddress = %q\n", filepath.Join(n.Dir, "away.sock"))
+	for name, table := range tables {
+		text += "[runtimes." + name + "]\n" + table
+	}
+	n.DropIn(t, "60-lacks", text)
+	n.Restart(t)
+
+	j, stderr := n.check(t, 3)
+	if len(j.Problems) > 0 || !strings.HasPrefix(j.Verdict, "config: ") || !strings.Contains(j.Verdict, fmt.Sprintf("%d", len(j.Lacks))) {
+		t.Errorf("the verdict is %q, the mistakes %q", j.Verdict, j.Problems)
+	}
+	about := func(start string) string {
+		i := slices.IndexFunc(j.Lacks, func(l string) bool { return strings.HasPrefix(l, start+": ") })
+		if i < 0 {
+			return ""
+		}
+		has(t, stderr, j.Lacks[i])
+		return j.Lacks[i]
+	}
+	unready := 0
+	for name := range tables {
+		h, said := n.handler(t, name), about(fmt.Sprintf("handler %q", name))
+		reason, _ := h["reason"].(string)
+		if (h["state"] == "STATE_READY") != (said == "") {
+			t.Errorf("%s is %s (%s) to the daemon; check says %q", name, h["state"], reason, said)
+		}
+		if said != "" && name != "any-program" { // some of that name print a version
+			unready++
+		}
+		if _, machine := map[string]bool{"no-daemon": true, "no-snapshotter": true}[name]; !machine && !strings.Contains(said, reason) {
+			t.Errorf("check says %q of %s, the daemon %q", said, name, reason)
+		}
+		trial, _ := h["trial"].(map[string]any)
+		said = about(fmt.Sprintf("candidate of handler %q", name))
+		if (trial == nil) != (said == "") || trial != nil && !strings.Contains(said, trial["reason"].(string)) {
+			t.Errorf("the rollout of %s is %v; check says %q", name, trial, said)
+		}
+	}
+	if unready != 8 {
+		t.Errorf("%d handlers are not ready, want 8", unready)
+	}
+
+	n.DropIn(t, "60-lacks", "[runtimes.good]\nruntime_pat = \"/bin/true\"\n[log]\nlevel = 1\n")
+	n.berth(t, 2, "reload", "--wait")
+	if j, _ := n.check(t, 2); j.Verdict != "config: 2 mistakes" || len(j.Problems) != 2 {
+		t.Errorf("of two mistakes: %q, %q", j.Verdict, j.Problems)
+	}
+	if err := os.Remove(n.DropInPath("60-lacks")); err != nil {
+		t.Fatal(err)
+	}
+	n.check(t, 0)
+}

@@ -13,6 +13,7 @@ import (
 	"github.com/berth-cri/berth/cmd/internal/output"
 	"github.com/berth-cri/berth/pkg/admin/client"
 	"github.com/berth-cri/berth/pkg/config"
+	"github.com/berth-cri/berth/pkg/lifecycle/rollout"
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
 
@@ -34,7 +35,7 @@ drop-in is removed again. The drop-in is 50-NAME.toml in the daemon's conf.d.
 
 ` + aboutSettings + `
 
-The exit status is 3 if the handler was added but cannot run pods.`,
+The exit status is 3 if the handler was added but it, or its candidate, cannot run pods.`,
 		Example: "  berth handler add crun --path /usr/bin/crun\n  berth handler add kata --path /opt/kata/bin/containerd-shim-kata-v2 --config-path /opt/kata/configuration.toml",
 		Args:    cobra.ExactArgs(1),
 		RunE: r.call(func(ctx context.Context, c *cobra.Command, daemon *client.Client, args []string) error {
@@ -106,6 +107,7 @@ func handlerEditCommand() *cobra.Command {
 opened in $VISUAL, else $EDITOR, else vi. Existing pods keep what they were created
 with; new ones get the new settings. If the daemon rejects the configuration, the
 handler is unchanged, and the edited text is kept in a file that the last line names.
+The exit status is 3 if the handler or its candidate cannot run pods now.
 
 ` + aboutSettings,
 		Args: cobra.ExactArgs(1),
@@ -152,6 +154,9 @@ func (r *remote) told(w io.Writer, resp proto.Message, h *adminv1.Handler, what,
 	}
 	if h.GetState() == adminv1.State_STATE_NOT_READY {
 		return degraded("the handler cannot run pods: %s; correct that, then \"berth handler probe %s\"", h.GetReason(), h.GetName())
+	}
+	if c := h.GetTrial(); c.GetState() == string(rollout.NotReady) {
+		return degraded("the candidate %s cannot run pods: %s; correct that, then \"berth handler probe %s\"", c.GetPath(), c.GetReason(), h.GetName())
 	}
 	return nil
 }

@@ -111,11 +111,9 @@ func (w *classWork) lint() error {
 	if err != nil {
 		return err
 	}
-	objects, err := w.objects(w.args)
-	if err != nil {
-		return err
-	}
-	if err := w.want(objects, "RuntimeClass", manifests.IsClass); err != nil {
+	// What can be read is looked at, also beside what cannot.
+	objects, mistakes := w.files.Objects(w.args)
+	if err := w.want(objects, "RuntimeClass", manifests.IsClass); err != nil && mistakes == nil {
 		return err
 	}
 	classes := runtimeclass.Classes(objects)
@@ -133,6 +131,9 @@ func (w *classWork) lint() error {
 	}
 	if slices.ContainsFunc(classes, func(c runtimeclass.Class) bool { return runtimeclass.Counted(c.RuntimeClass) }) {
 		w.note("pods of classes with a resource handler.NAME.pods stay pending unless berth-controller runs; \"kubectl berth audit\" shows whether nodes have it")
+	}
+	if mistakes != nil {
+		return wrong(mistakes)
 	}
 	if l.Errors > 0 || w.flags.strict && l.Warnings > 0 {
 		return found("%s and %s in %s", output.Count(l.Errors, "error", "errors"), output.Count(l.Warnings, "warning", "warnings"), output.Count(l.Classes, "RuntimeClass", "RuntimeClasses"))

@@ -62,6 +62,7 @@ func TestCommandsWithoutACluster(t *testing.T) {
 		{"lint " + pods, 2, "", "error: no RuntimeClass found in " + pods + ", but " + pods + ":1: document 1: Pod web\n"},
 		{"lint " + file(t, "empty.yaml", "# nothing\n"), 2, "", "error: no RuntimeClass found in "},
 		{"lint " + file(t, "bad.yaml", oneClass+"---\na: [\n"), 2, "", "bad.yaml:8: document 2: is not YAML: "},
+		{"lint " + file(t, "half.yaml", "kind: RuntimeClass\napiVersion: node.k8s.io/v1\nhandler: 5\n---\n"+strings.Replace(oneClass, "/v1", "/v1beta1", 1)), 2, "half.yaml:5: document 2: error: ", "half.yaml:3: document 1: is not a RuntimeClass: handler cannot be a number\n"},
 		{"lint /nowhere.yaml /nowhere-either.yaml", 2, "", "error: open /nowhere.yaml: no such file or directory\nopen /nowhere-either.yaml: no such file or directory\n"},
 		{"lint - -", 2, "", "error: standard input is used twice\n"},
 		{"lint " + t.TempDir(), 2, "", "is a directory"},

@@ -164,6 +164,14 @@ func TestAHandlersLifeByCommands(t *testing.T) {
 	_, stderr = n.berth(t, 2, "handler", "edit", "other", "--set", "snapshoter=native")
 	has(t, stderr, "nothing was changed", "50-other.toml:5:1: runtimes.other.snapshoter: unknown key", `did you mean "snapshotter"?`)
 
+	out, stderr = n.berth(t, 3, "handler", "edit", "other", "--set", "candidate.runtime_path=/no/such", "--set", "candidate.percent=10")
+	has(t, out, "handler other is changed")
+	has(t, stderr, "the candidate /no/such cannot run pods: ")
+	out, _ = n.berth(t, 0, "handler", "edit", "other", "--unset", "candidate")
+	has(t, out, "handler other is changed")
+	_, stderr = n.berth(t, 1, "handler", "uncordon", "nowhere")
+	has(t, stderr, `handler "nowhere" does not exist`)
+
 	n.drain(t, pod)
 	out, _ = n.berth(t, 0, "handler", "rm", "other")
 	has(t, out, "handler other removed")

@@ -254,6 +254,9 @@ func withoutCRIU(t *testing.T) map[string]string {
 	return all
 }
 
+// advice is what a refusal says of other handlers: none that isolates less.
+var advice = map[string]string{"crun": "use a handler that supports it (runc)", "gvisor": "no ready handler of this node with a kernel for each pod supports it"}
+
 // TestRefusedCheckpoints asks for what cannot be had.
 func TestRefusedCheckpoints(t *testing.T) {
 	b := newBed(t, testbed.Options{Runtimes: map[string]string{
@@ -274,7 +277,7 @@ func TestRefusedCheckpoints(t *testing.T) {
 	testbed.Refused(t, b.checkpoint(t, created.ID, location, 0), codes.FailedPrecondition, "created", "running")
 	for handler, why := range withoutCRIU(t) {
 		other := b.Client.RunPod(t, testbed.PodSpec{Handler: handler, Image: b.Image, Command: []string{"sleep", "1000"}})
-		testbed.Refused(t, b.checkpoint(t, other.Container.ID, location, 0), codes.FailedPrecondition, handler, why, "use a handler that supports it (", "runc")
+		testbed.Refused(t, b.checkpoint(t, other.Container.ID, location, 0), codes.FailedPrecondition, handler, why, advice[handler])
 	}
 	mapped := b.Client.RunPod(t, testbed.PodSpec{Image: b.Image, Command: []string{"sleep", "1000"}, Sandbox: withUserNS, Container: func(c *runtimeapi.ContainerConfig) {
 		p := b.Client.SandboxConfig("x")

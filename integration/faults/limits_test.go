@@ -58,7 +58,7 @@ func TestRefusedBeforeAnySideEffect(t *testing.T) {
 			config := b.Client.SandboxConfig("")
 			ask(config)
 			_, err := b.Client.RunPodSandbox(testbed.Within(t, time.Minute), &runtimeapi.RunPodSandboxRequest{Config: config, RuntimeHandler: handler})
-			testbed.Refused(t, err, codes.FailedPrecondition, fmt.Sprintf("handler %q does not support %s", handler, feature), "use a handler that supports it (runc)")
+			testbed.Refused(t, err, codes.FailedPrecondition, fmt.Sprintf("handler %q does not support %s", handler, feature), "no ready handler of this node with a kernel for each pod supports it")
 		}
 	}
 	b.NoLeaks(t, atRest)
@@ -95,7 +95,7 @@ func TestRefusedBeforeAnySideEffect(t *testing.T) {
 		_, err := b.Client.CreateContainer(testbed.Within(t, time.Minute), &runtimeapi.CreateContainerRequest{
 			PodSandboxId: pod.ID, Config: config, SandboxConfig: pod.Config,
 		})
-		testbed.Refused(t, err, codes.FailedPrecondition, `handler "gvisor" does not support `+feature, "use a handler that supports it (runc)")
+		testbed.Refused(t, err, codes.FailedPrecondition, `handler "gvisor" does not support `+feature, "no ready handler of this node with a kernel for each pod supports it")
 		if rro := strings.HasPrefix(feature, "recursive"); err != nil && rro && !strings.Contains(err.Error(), "desc = RROUnsupported: ") {
 			t.Errorf("the kubelet's word is not at the beginning: %v", err)
 		}

@@ -213,7 +213,7 @@ func TestRefusedRestores(t *testing.T) {
 	b.Restart(t)
 	refused(testbed.PodSpec{Image: image, Command: []string{"sh"}}, codes.FailedPrecondition, "x@sha256:000", "not on this node", "pull it by that digest")
 	for handler, why := range withoutCRIU(t) {
-		refused(testbed.PodSpec{Handler: handler, Image: image}, codes.FailedPrecondition, handler, why, "use a handler that supports it (", "runc")
+		refused(testbed.PodSpec{Handler: handler, Image: image}, codes.FailedPrecondition, handler, why, advice[handler])
 	}
 	refused(testbed.PodSpec{Image: image, Sandbox: withUserNS, Container: func(c *runtimeapi.ContainerConfig) {
 		p := b.Client.SandboxConfig("x")

@@ -128,7 +128,7 @@ func policies(t *testing.T, b *bed) {
 
 	// Whoever creates a pod that cannot run is told at once, and so is who creates a workload.
 	pod := "apiVersion: v1\nkind: Pod\nmetadata: {name: p, namespace: %s}\nspec: {%s containers: [{name: c, image: i}]}\n"
-	const why = "spec.hostNetwork: true needs host-network, but the handler does not support it: a kernel of its own; use a class that supports it: runc"
+	const why = "spec.hostNetwork: true needs host-network, but the handler does not support it: a kernel of its own; no class with the same or stronger isolation supports it"
 	create := func(stdin string) (string, error) {
 		c := exec.CommandContext(t.Context(), testbed.Part(t, testbed.Kubectl), "create", "--dry-run=server", "-o", "jsonpath={.spec.runtimeClassName}", "-f", "-")
 		c.Env, c.Stdin = append(c.Environ(), "KUBECONFIG="+b.admin, "HOME="+t.TempDir()), strings.NewReader(stdin)

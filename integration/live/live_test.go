@@ -399,11 +399,27 @@ func TestCordonSurvivesKill9(t *testing.T) {
 // command runs an operator's command, which must succeed.
 func (b *bed) command(t *testing.T, arguments ...string) string {
 	t.Helper()
-	command := exec.CommandContext(t.Context(), filepath.Join(b.Bin, "berth"), arguments...)
-	command.Env = append(os.Environ(), "BERTH_ADMIN_SOCKET="+filepath.Join(b.Dir, "admin.sock"))
-	out, err := command.CombinedOutput()
+	out, err := b.berth(t, arguments...)
 	if err != nil {
 		t.Fatalf("berth %s: %v\n%s", strings.Join(arguments, " "), err, out)
 	}
-	return string(out)
+	return out
+}
+
+// refused is what a command says that fails.
+func (b *bed) refused(t *testing.T, arguments ...string) string {
+	t.Helper()
+	out, err := b.berth(t, arguments...)
+	if err == nil {
+		t.Errorf("berth %s: %s", strings.Join(arguments, " "), out)
+	}
+	return out
+}
+
+func (b *bed) berth(t *testing.T, arguments ...string) (string, error) {
+	t.Helper()
+	command := exec.CommandContext(t.Context(), filepath.Join(b.Bin, "berth"), arguments...)
+	command.Env = append(os.Environ(), "BERTH_ADMIN_SOCKET="+filepath.Join(b.Dir, "admin.sock"))
+	out, err := command.CombinedOutput()
+	return string(out), err
 }

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -164,6 +165,9 @@ func TestARolloutThatFailsEndsByItself(t *testing.T) {
 		t.Errorf("%d pods have started, %d have not", worked, failed)
 	}
 	b.rolloutIs(t, "own", "aborted")
+	if out := b.refused(t, "handler", "promote", "own"); !strings.Contains(out, "its rollout was aborted: 3 of ") {
+		t.Errorf("promoted all the same: %s", out)
+	}
 	if n, others := b.counted(t, "failures", "own", "next"), b.counted(t, "failures", "own", "stable"); n < failed || others != 0 {
 		t.Errorf("counted are %d failures of the candidate and %d of the handler's own", n, others)
 	}
@@ -180,6 +184,22 @@ func TestARolloutThatFailsEndsByItself(t *testing.T) {
 	// What a probe finds out in its place is told, and that it was aborted no more.
 	copyFile(t, "/bin/false", next)
 	b.rolloutIs(t, "own", "not-ready")
+
+	// After a promotion there is no other binary: the handler itself is not ready.
+	good, broken := filepath.Join(b.Dir, "good"), filepath.Join(b.Dir, "broken")
+	script = fmt.Sprintf("#!/bin/sh\nif [ -e %s ]; then case \"$*\" in *create*|*run*) echo 'it cannot be done' >&2; exit 1 ;; esac; fi\nexec %s \"$@\"\n", broken, stable)
+	if err := os.WriteFile(good, []byte(script), 0o755); err != nil { //nolint:gosec // it is a program
+		t.Fatal(err)
+	}
+	b.DropIn(t, "promoted", table("promoted", stable)+fmt.Sprintf("candidate = { runtime_path = %q, percent = 50 }\n", good))
+	b.command(t, "reload", "--wait")
+	b.command(t, "handler", "promote", "promoted")
+	b.rolloutIs(t, "promoted", "promoted")
+	if err := os.WriteFile(broken, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	b.starts(t, "promoted", 2)
+	b.waitState(t, "promoted", "not-ready")
 
 	// One that a probe finds out takes no pod at all.
 	no := filepath.Join(b.Dir, "no")

@@ -352,7 +352,7 @@ func (b *bed) debug(t *testing.T) {
 	if status, told := add("plain", corev1.EphemeralContainerCommon{}); status != http.StatusOK || told != "" {
 		t.Errorf("a plain one: %d: %s", status, told)
 	}
-	const why = `pods "there" is forbidden: ValidatingAdmissionPolicy 'berth-refuse' with binding 'berth-refuse' denied request: spec.ephemeralContainers[2].securityContext.privileged: true needs privileged, but the handler does not support it; use a class that supports it: gvisor, runc`
+	const why = `pods "there" is forbidden: ValidatingAdmissionPolicy 'berth-refuse' with binding 'berth-refuse' denied request: spec.ephemeralContainers[2].securityContext.privileged: true needs privileged, but the handler does not support it; use a class that supports it: gvisor`
 	if status, told := add("privileged", privileged); status != http.StatusForbidden || told != why {
 		t.Errorf("a privileged one: %d: %s", status, told)
 	}
@@ -456,17 +456,17 @@ func (b *bed) choose(t *testing.T) {
 		{"untrusted, and the strongest cannot", "strangers", aPod("p", "  initContainers: [{name: i, image: i, securityContext: {privileged: true}}]\n"), "gvisor", ""},
 		{"untrusted, and of the strongest that is not known", "strangers", strings.Replace(aPod("p", ""), "image: i", "image: i, livenessProbe: {exec: {command: [x]}}", 1), "kata", ""},
 		{"with the host's network", "strangers", aPod("p", "  hostNetwork: true\n"), "runc", ""},
-		{"untrusted, and asking for more protection", "strangers", aPod("p", "  hostUsers: false\n"), "", "spec.hostUsers: false needs user-namespaces, but the handler does not support it; use a class that supports it: gvisor, runc"},
+		{"untrusted, and asking for more protection", "strangers", aPod("p", "  hostUsers: false\n"), "", "spec.hostUsers: false needs user-namespaces, but the handler does not support it; use a class that supports it: gvisor"},
 		{"untrusted, and asking for more protection and what the strongest cannot", "strangers", strings.Replace(aPod("p", "  hostUsers: false\n"), "image: i", "image: i, securityContext: {privileged: true}", 1), "gvisor", ""},
 		{"with a floor", "default", strings.Replace(aPod("floored", ""), "image: i", "image: i, securityContext: {privileged: true}", 1), "gvisor", ""},
-		{"with a floor, and below it", "default", aPod("floored", "  hostNetwork: true\n"), "", "spec.hostNetwork: true needs host-network, but the handler does not support it: a kernel of its own; use a class that supports it: runc"},
+		{"with a floor, and below it", "default", aPod("floored", "  hostNetwork: true\n"), "", "spec.hostNetwork: true needs host-network, but the handler does not support it: a kernel of its own; no class with the same or stronger isolation supports it"},
 		{"of another namespace", "default", aPod("p", ""), "", ""},
 		{"for Windows", "strangers", aPod("p", "  os: {name: windows}\n"), "", ""},
 		{"without containers", "strangers", "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {}\n", "", "spec.containers: Required value"},
 		{"to build", "ci", aPod("build", ""), "gvisor", ""},
 		{"not to build", "ci", aPod("p", ""), "", ""},
 		{"with a class", "strangers", aPod("p", "  runtimeClassName: runc\n"), "runc", ""},
-		{"with a class that cannot", "strangers", aPod("p", "  runtimeClassName: kata\n  hostNetwork: true\n"), "", "spec.hostNetwork: true needs host-network, but the handler does not support it: a kernel of its own; use a class that supports it: runc"},
+		{"with a class that cannot", "strangers", aPod("p", "  runtimeClassName: kata\n  hostNetwork: true\n"), "", "spec.hostNetwork: true needs host-network, but the handler does not support it: a kernel of its own; no class with the same or stronger isolation supports it"},
 		{"to build with the host's network, chosen by the first rule", "ci", aPod("build", "  hostNetwork: true\n"), "runc", ""},
 		{"of a namespace that is exempt", "exempt", aPod("p", ""), "", ""},
 		{"of a namespace that is exempt, with a class that cannot", "exempt", aPod("p", "  runtimeClassName: kata\n  hostNetwork: true\n"), "kata", ""},
@@ -594,7 +594,7 @@ func (b *bed) workloads(t *testing.T) {
 	}
 	b.inForce(t, policy.Options{Classes: classes, Rules: parsed, Workloads: policy.WarnWorkloads})
 	const cannot = "runtimeClassName: kata, hostNetwork: true"
-	const why = "spec.hostNetwork: true needs host-network, but the handler does not support it: a kernel of its own; use a class that supports it: runc"
+	const why = "spec.hostNetwork: true needs host-network, but the handler does not support it: a kernel of its own; no class with the same or stronger isolation supports it"
 	const owned = ", ownerReferences: [{apiVersion: apps/v1, kind: Deployment, name: d, uid: 4c1d2f1e-0000-4000-8000-000000000000, controller: true}]"
 	for resource := range kinds {
 		testbed.Eventually(t, patience, func() error {
@@ -719,7 +719,7 @@ func (b *bed) controllers(t *testing.T) {
 		t.Fatalf("%d: %s", status, answer)
 	}
 	t.Cleanup(func() { b.Send(t, http.MethodDelete, deployments+"/refused", nil) })
-	const why = "denied request: spec.hostNetwork: true needs host-network, but the handler does not support it: a kernel of its own; use a class that supports it: runc"
+	const why = "denied request: spec.hostNetwork: true needs host-network, but the handler does not support it: a kernel of its own; no class with the same or stronger isolation supports it"
 	testbed.Eventually(t, patience, func() error {
 		_, answer := b.Send(t, http.MethodGet, deployments+"/refused", nil)
 		for _, c := range fixtures.Decoded[appsv1.Deployment](t, answer).Status.Conditions {

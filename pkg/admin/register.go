@@ -197,11 +197,11 @@ func merged(table, set []config.Setting, unset []string) ([]config.Setting, erro
 		values[s.Key] = s.Value
 	}
 	for _, key := range unset {
-		if _, there := values[key]; !there {
-			return nil, fmt.Errorf("the handler has no key %q; it has %s: %w",
-				key, strings.Join(slices.Sorted(maps.Keys(values)), ", "), errdefs.ErrInvalidArgument)
+		before := slices.Sorted(maps.Keys(values))
+		maps.DeleteFunc(values, func(k, _ string) bool { return k == key || strings.HasPrefix(k, key+".") })
+		if len(values) == len(before) {
+			return nil, fmt.Errorf("the handler has no key %q; it has %s: %w", key, strings.Join(before, ", "), errdefs.ErrInvalidArgument)
 		}
-		delete(values, key)
 	}
 	for _, s := range set {
 		values[s.Key] = s.Value

@@ -221,6 +221,10 @@ func unknownKey(kind section, name string, known []string) (message, suggestion 
 	if near, ok := handler.Nearest(name, known); ok {
 		return "unknown key", near
 	}
+	longer := slices.DeleteFunc(slices.Clone(known), func(k string) bool { return !strings.Contains("_"+k+"_", "_"+name+"_") })
+	if len(longer) == 1 {
+		return "unknown key", longer[0]
+	}
 	if where, full := homeOf(kind, name); where != "" {
 		return "unknown key here; it belongs " + where, full
 	}
@@ -243,6 +247,9 @@ func expected(known []string) string {
 // homeOf finds a key of that very name in another section: the place in words,
 // and the full key where there is one.
 func homeOf(kind section, name string) (where, full string) {
+	if _, ok := fieldsOf(reflect.TypeFor[ociOptions]()).index[name]; ok && kind == sectionHandler {
+		return "into [runtimes.<handler>.options]", "options." + name
+	}
 	inHandler := kind == sectionOCI || kind == sectionRunc
 	if _, ok := fieldsOf(reflect.TypeFor[runtimeTable]()).index[name]; ok {
 		if inHandler {

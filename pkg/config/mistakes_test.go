@@ -243,7 +243,7 @@ func TestMistakes(t *testing.T) {
 		{"queue behind nothing", runc + `max_queued_starts = 4`, `3:1: runtimes.runc.max_queued_starts: has no effect without max_parallel_starts; set that too`},
 		{"negative start timeout", runc + `start_timeout = "-1s"`, `3:1: runtimes.runc.start_timeout: must not be negative; "0s" means unlimited`},
 		// Options.
-		{"option of an oci runtime", runc + `options = { no_pivot = true }`, `3:13: runtimes.runc.options.no_pivot: unknown key; expected one of global_flags, no_new_keyring, no_pivot_root`},
+		{"option of an oci runtime", runc + `options = { no_pivot = true }`, `3:13: runtimes.runc.options.no_pivot: unknown key (did you mean "no_pivot_root"?)`},
 		{"type of an option", runc + `options = { no_pivot_root = 1 }`, `3:13: runtimes.runc.options.no_pivot_root: must be true or false, not an integer`},
 		{"flag without dash", runc + `options = { global_flags = ["debug"] }`, `3:13: runtimes.runc.options.global_flags: "debug" is not a flag; it must begin with -`},
 		{"flag of berth's", runc + `options = { global_flags = ["--debug", "--root=/x"] }`, `3:13: runtimes.runc.options.global_flags: --root=/x is set by berth; use runtime_root (did you mean "runtime_root"?)`},

@@ -191,7 +191,8 @@ func TestMountedState(t *testing.T) {
 	}
 	n.write("/data/berth/pods/file", "a pod's")
 	n.write("/proc/self/mountinfo", "1 1 0:1 / "+filepath.Join(n.root, "data/berth/pods")+" rw - tmpfs tmpfs rw\n")
-	if err := removeState(t.Context(), nodefs.Root(n.root), "/var/lib/berth"); err != nil {
+	step := &start{root: nodefs.Root(n.root), host: n}
+	if err := step.removeState(t.Context(), "/var/lib/berth"); err != nil {
 		t.Fatal(err)
 	}
 	if got := n.read("/data/berth/pods/file"); got != "a pod's" {

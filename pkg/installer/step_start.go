@@ -305,7 +305,7 @@ func (s *start) undo(ctx context.Context, text []byte) error {
 	}
 	for _, dir := range daemonDirs {
 		if !slices.Contains(saved.Kept, dir) {
-			if err := removeState(ctx, s.root, dir); err != nil {
+			if err := s.removeState(ctx, dir); err != nil {
 				return err
 			}
 		}
@@ -333,18 +333,29 @@ func (s *start) stop(ctx context.Context) error {
 }
 
 // removeState removes a directory of the daemon's. What is mounted there is of a pod that
-// nobody knows any more, and is no longer used.
-func removeState(ctx context.Context, root nodefs.Root, dir string) error {
-	text, err := os.ReadFile(root.Path("/proc/self/mountinfo"))
+// nobody knows any more, and is no longer used; but gVisor keeps an empty network namespace
+// for all its pods, also after the last of them.
+func (s *start) removeState(ctx context.Context, dir string) error {
+	text, err := os.ReadFile(s.root.Path("/proc/self/mountinfo"))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
+	var spare []string
 	for line := range strings.Lines(string(text)) {
 		f := strings.Fields(line)
-		if len(f) > 4 && strings.HasPrefix(f[4], root.Path(dir)+"/") {
+		if len(f) < 5 || !strings.HasPrefix(f[4], s.root.Path(dir)+"/") {
+			continue
+		}
+		if filepath.Base(f[4]) != "null-netns" {
 			log.G(ctx).WithField("path", f[4]).Warn("Directory is left: something is mounted in it")
 			return nil
 		}
+		spare = append(spare, f[4])
 	}
-	return os.RemoveAll(root.Path(dir))
+	for _, path := range spare {
+		if _, err := s.host.Run(ctx, "umount", filepath.Join("/", strings.TrimPrefix(path, string(s.root)))); err != nil {
+			return err
+		}
+	}
+	return os.RemoveAll(s.root.Path(dir))
 }

@@ -126,6 +126,7 @@ func TestEachRolloutIsJudgedByItsOwnPods(t *testing.T) {
 		{"another program, after a restart", func() { b.close(); b.set(func() { b.sums["/new"] = "third" }); sum = "third"; b.open(trying(10)) }},
 		{"the first again", became("first")},
 		{"after one that was promoted", func() {
+			became("not tried")()
 			if err := b.m.Promote(t.Context(), "runc"); err != nil {
 				t.Fatal(err)
 			}

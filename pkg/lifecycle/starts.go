@@ -122,8 +122,20 @@ func (s *starts) Starts(name string) Starts {
 	return Starts{}
 }
 
+// onTrial says whether a pod has a candidate, whose starts its rollout counts.
+func (s *starts) onTrial(name string, a handler.Attempt) bool {
+	if a.Definition == nil || a.Definition.Variant == "" {
+		return false
+	}
+	main, _ := s.probes.snapshot().rollouts()(name).Routes()
+	return main == nil || main.Variant == ""
+}
+
 // Started implements router.Outcomes.
-func (s *starts) Started(name string, _ handler.Attempt) {
+func (s *starts) Started(name string, a handler.Attempt) {
+	if s.onTrial(name, a) {
+		return
+	}
 	s.guard.Lock()
 	defer s.guard.Unlock()
 	s.of(name).add("", time.Now())
@@ -135,11 +147,14 @@ func (s *starts) NotStarted(name string, a handler.Attempt, err error) {
 		return
 	}
 	now, digest := time.Now(), a.Definition.Digest()
-	s.guard.Lock()
-	l := s.of(name)
-	l.add(printable.Line(err.Error()), now)
-	depth, last := l.depth(now), l.report(now)
-	s.guard.Unlock()
+	depth, last := probe.Ask, Starts{}
+	if !s.onTrial(name, a) {
+		s.guard.Lock()
+		l := s.of(name)
+		l.add(printable.Line(err.Error()), now)
+		depth, last = l.depth(now), l.report(now)
+		s.guard.Unlock()
+	}
 	all := subjects(s.probes.snapshot().config)
 	i := slices.IndexFunc(all, func(d *handler.Definition) bool { return d.Digest() == digest })
 	if i < 0 {

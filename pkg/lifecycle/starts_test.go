@@ -127,3 +127,26 @@ func TestStartsOfAnotherDefinition(t *testing.T) {
 		}
 	})
 }
+
+// The rollout of a candidate counts its pods: they say nothing of the handler's own binary.
+func TestStartsOfACandidate(t *testing.T) {
+	b := newBed(t, trying(10))
+	main := definitions(b.m.snapshot().config)["runc"]
+	own, candidate := handler.Attempt{Definition: main, Pod: "u"}, handler.Attempt{Definition: main.WithCandidate(), Pod: "v"}
+	b.m.NotStarted("runc", candidate, errors.New("no"))
+	if got := b.m.Starts("runc"); got.Recent != 0 {
+		t.Errorf("a candidate counts: %+v", got)
+	}
+	b.m.NotStarted("runc", own, errors.New("nor"))
+	b.m.Started("runc", candidate)
+	if got := b.m.Starts("runc"); got.InARow != 1 || got.Recent != 1 {
+		t.Errorf("a candidate ends the row: %+v", got)
+	}
+	if err := b.m.Promote(t.Context(), "runc"); err != nil {
+		t.Fatal(err)
+	}
+	b.m.NotStarted("runc", candidate, errors.New("no"))
+	if got := b.m.Starts("runc"); got.InARow != 2 {
+		t.Errorf("a promoted candidate does not count: %+v", got)
+	}
+}

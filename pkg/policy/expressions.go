@@ -156,8 +156,8 @@ func (v *variables) reasons(all []class, o Options, debugs bool) {
 	v.set("places", "%s", runtimeclass.PlacesExpression())
 	v.set("refused", "variables.state + variables.places + variables.no")
 	v.lacking(all)
-	v.set("able", "%s.filter(k, !variables.needs.exists(n, n[0] in variables.lacking[?k].orValue([])))", list(able(all, o)))
-	v.set("advice", "variables.places.size() > 0 ? "+quote(runtimeclass.PlacesAdvice())+" : variables.able.size() > 0 ? 'use a class that supports it: ' + variables.able.join(', ') : 'no class of the cluster supports it'")
+	v.set("able", "%s.filter(k, !variables.needs.exists(n, n[0] in variables.lacking[?k].orValue([])))%s", list(able(all, o)), noWeaker(all))
+	v.set("advice", "variables.places.size() > 0 ? "+quote(runtimeclass.PlacesAdvice())+" : variables.able.size() > 0 ? 'use a class that supports it: ' + variables.able.join(', ') : 'no class with the same or stronger isolation supports it'")
 	v.set("message", "[(variables.refused + variables.unknown + [variables.advice]).join('; ')].map(m, m.size() > %d ? m.substring(0, %d) + '…' : m)[0]", longest, longest)
 }
 
@@ -170,6 +170,20 @@ func able(all []class, o Options) []string {
 		}
 	}
 	return able
+}
+
+// noWeaker leaves the classes whose pods have a kernel of their own, if the pod's class is one.
+func noWeaker(all []class) string {
+	var kernels []string
+	for _, c := range all {
+		if i := c.handler.Isolation; i == capability.UserSpaceKernel || i == capability.VM {
+			kernels = append(kernels, c.name)
+		}
+	}
+	if len(kernels) == 0 {
+		return ""
+	}
+	return fmt.Sprintf(".filter(k, k in %s || !(variables.class in %s))", list(kernels), list(kernels))
 }
 
 // counted are the resources by which pods of handlers are counted: those of all classes.

@@ -70,8 +70,8 @@ type Pod struct {
 const maxDepth = 4
 
 // Parse reads every object of a file: YAML or JSON, one document or many, lists
-// included. The error is Problems, with everything that is wrong; then no object
-// is returned. The name of the file is only for texts.
+// included. The error is Problems, with everything that is wrong, beside the objects that
+// could be read. The name of the file is only for texts.
 func Parse(file string, text []byte) ([]Object, error) {
 	all, err := documents(file, text)
 	if err != nil {
@@ -90,7 +90,7 @@ func Parse(file string, text []byte) ([]Object, error) {
 		}
 	}
 	if len(p.problems) > 0 {
-		return nil, p.problems
+		return p.objects, p.problems
 	}
 	return p.objects, nil
 }

@@ -44,7 +44,7 @@ func (r *Reader) Text(file string) (name string, text []byte, err error) {
 	return file, text, nil
 }
 
-// Objects are those of files. All mistakes of all files are told at once.
+// Objects are those of files that can be read. The error has all mistakes of all files.
 func (r *Reader) Objects(files []string) ([]runtimeclass.Object, error) {
 	var all []runtimeclass.Object
 	var problems []error
@@ -62,10 +62,7 @@ func (r *Reader) Objects(files []string) ([]runtimeclass.Object, error) {
 			problems = append(problems, err)
 		}
 	}
-	if len(problems) > 0 {
-		return nil, errors.Join(problems...)
-	}
-	return all, nil
+	return all, errors.Join(problems...)
 }
 
 // Handlers are those that --handlers gives: names with commas between them, or a file.

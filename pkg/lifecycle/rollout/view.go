@@ -151,6 +151,12 @@ func (v View) decide(name string, e end, now time.Time) (*Decision, error) {
 	if e.state == Promoted && (!v.Probed.Known || v.Probed.Failure != "") {
 		return nil, fmt.Errorf("cannot promote the candidate of handler %q: not ready: %s: %w", name, v.Probed.Failure, errdefs.ErrFailedPrecondition)
 	}
+	if r := v.decided(); r != nil && r.State == Aborted && r.ByItself && e.of == nil {
+		if e.state == Promoted {
+			return nil, fmt.Errorf("cannot promote the candidate of handler %q: its rollout was aborted: %s; install a corrected binary or change candidate, and a new rollout begins: %w", name, r.Reason, errdefs.ErrFailedPrecondition)
+		}
+		return r, nil // why it failed is worth more than that an operator agreed
+	}
 	return &Decision{State: e.state, Reason: e.reason, Since: now, On: e.on, ByItself: e.of != nil, SHA256: v.Probed.SHA256}, nil
 }
 

@@ -92,12 +92,17 @@ func TestDecisions(t *testing.T) {
 	unprobed, unable := known(), known()
 	unprobed.Probed, unable.Probed.Failure = Probed{}, "no binary"
 	of := func(sha256 string) *key { return &key{sha256: sha256} }
+	lost, stopped := known(), known()
+	lost.Decision, stopped.Decision = on(Aborted, "a"), on(Aborted, "a")
+	lost.Decision.ByItself, lost.Decision.Reason = true, "3 of 3 pods failed"
 	for name, c := range map[string]struct {
 		view  View
 		state State
 		of    *key
 		err   string
 	}{
+		"promote what too many failed of":  {lost, Promoted, nil, "was aborted: 3 of 3 pods failed"},
+		"promote what an operator aborted": {stopped, Promoted, nil, ""},
 		"promote":                          {known(), Promoted, nil, ""},
 		"abort":                            {known(), Aborted, nil, ""},
 		"promote what is not probed":       {unprobed, Promoted, nil, "cannot promote"},
@@ -122,6 +127,9 @@ func TestDecisions(t *testing.T) {
 		if err != nil || *d != want {
 			t.Errorf("%s: got %+v, %v", name, d, err)
 		}
+	}
+	if d, err := lost.decide("runc", end{state: Aborted, reason: "why", on: *definition().Candidate}, now); err != nil || d != lost.Decision {
+		t.Errorf("aborted once more: got %+v, %v", d, err)
 	}
 }
 

@@ -199,7 +199,7 @@ func TestConfigShow(t *testing.T) {
 	if err := cmd.Execute(); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"[runtimes.runc] # " + o.File + ":1", "# [runtimes.gone] is not in use", "socket = \"/run/berth/berth.sock\" # default"} {
+	for _, want := range []string{"[runtimes.runc] # " + o.File + ":1", "[runtimes.gone] # " + o.File + ":3", "socket = \"/run/berth/berth.sock\" # default"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("lacks %q in\n%s", want, out.String())
 		}

@@ -46,8 +46,8 @@ func newConfigShowCommand() *cobra.Command {
 		Long: `Print the configuration that results from the files of this machine, with defaults
 filled in, as one TOML file. The comment behind each key names its file and line.
 The daemon is not asked: its running configuration may be older than the files.
-Handlers that cannot be served are left out, with the reason in a comment, as the
-daemon leaves them out.
+Imported handlers that cannot be served are left out, with the reason in a comment, as
+the daemon leaves them out.
 
 With --live, print the daemon's running configuration; -o can then be json or yaml.`,
 		Args: cobra.NoArgs,
@@ -60,7 +60,7 @@ With --live, print the daemon's running configuration; -o can then be json or ya
 			if r.output != "table" {
 				return misused(cmd, errors.New("-o needs --live"))
 			}
-			options.TolerateDropIns = true
+			options.DeferMachine = true
 			cfg, err := config.Load(options)
 			if err != nil {
 				fmt.Fprintln(cmd.ErrOrStderr(), err)

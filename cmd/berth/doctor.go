@@ -33,9 +33,9 @@ The exit status is 0 if no check fails (there may be warnings), and 3 if one doe
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			n := doctor.Node{Root: root}
-			places.TolerateDropIns = true
-			if n.Config, n.ConfigError = config.Load(places); n.ConfigError != nil {
-				n.Config = nil
+			places.DeferMachine = true
+			if n.Config, n.ConfigError = config.Start(places); n.ConfigError == nil {
+				n.ConfigError = n.Config.Rejected
 			}
 			found := doctor.Examine(n)
 			if root == "" {

@@ -11,7 +11,7 @@ import (
 )
 
 // loader reads the configuration of a running daemon: from the same places and
-// with the same flags as at its start, but strictly.
+// with the same flags as at its start.
 type loader struct {
 	options config.Options
 	// last is what was loaded last without a mistake.
@@ -20,7 +20,6 @@ type loader struct {
 
 // newLoader goes on from the configuration that the daemon started with.
 func newLoader(o config.Options, start *config.Config) *loader {
-	o.TolerateDropIns = false
 	l := &loader{options: o}
 	l.last.Store(start)
 	return l
@@ -64,6 +63,14 @@ func sayNew(ctx context.Context, before, now *config.Config) {
 		if !slices.Contains(before.ImportNotes, n) {
 			log.G(ctx).WithField("note", n.String()).Info("Ignoring unsupported setting in imported file")
 		}
+	}
+}
+
+// InForce implements lifecycle.Loader.
+func (l *loader) InForce(ctx context.Context, cfg *config.Config) {
+	if err := cfg.KeepAccepted(l.options); err != nil {
+		log.G(ctx).WithError(err).WithField("file", l.options.AcceptedFile()).
+			Warn("Failed to keep the accepted configuration; a start needs files without mistakes")
 	}
 }
 

@@ -65,7 +65,7 @@ func serve(c *cobra.Command, f serveFlags) error {
 		return err
 	}
 	options.DropInDir = dropIns
-	cfg, err := config.Load(options)
+	cfg, err := config.Start(options)
 	if err != nil {
 		return &codedError{exitConfig, fmt.Errorf("the configuration is not valid:\n%w", err)}
 	}
@@ -91,11 +91,10 @@ func serve(c *cobra.Command, f serveFlags) error {
 	return d.Run(ctx)
 }
 
-// options makes the flags those of a daemon that has to start: a bad drop-in
-// costs its own handlers only.
+// options makes the flags those of a daemon, which probes its handlers.
 func (f serveFlags) options() (config.Options, error) {
 	o := f.places
-	o.Flags, o.TolerateDropIns, o.DeferMachine = map[string]string{}, true, true
+	o.Flags, o.DeferMachine = map[string]string{}, true
 	for key, value := range map[string]string{
 		"log.level": f.logLevel, "log.format": f.logFormat, "server.socket": f.socket,
 	} {

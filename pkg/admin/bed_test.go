@@ -136,6 +136,7 @@ func (n *node) breaks(path string, broken bool) {
 type files struct{ options config.Options }
 
 func (f files) Load(context.Context) (*config.Config, error) { return config.Load(f.options) }
+func (files) InForce(context.Context, *config.Config)        {}
 func (files) Paths() []string                                { return nil }
 
 func (f files) Read(ctx context.Context) (*config.Config, error) { return f.Load(ctx) }

@@ -125,8 +125,8 @@ func degraded(c lifecycle.Current, all []lifecycle.Handler, recovering bool, fau
 	}
 	lines = append(lines, faults...)
 	if c.Last != nil && c.Last.Error != nil {
-		lines = append(lines, fmt.Sprintf("the configuration was rejected at %s, generation %d stays in use; \"berth config diff\" shows why",
-			c.Last.At.UTC().Format(time.RFC3339), c.Generation))
+		lines = append(lines, fmt.Sprintf("the configuration was rejected at %s; the one read at %s stays in use: correct the files, then run \"berth reload --wait\"",
+			c.Last.At.UTC().Format(time.RFC3339), c.Loaded.UTC().Format(time.RFC3339)))
 	}
 	if n := len(c.Problems); n > 0 {
 		lines = append(lines, fmt.Sprintf("parts of the configuration are not in use because of problems; number of problems: %d", n))

@@ -74,9 +74,6 @@ func (a *assembly) resolveAliases() {
 
 // reasonOf says why a handler is not served, or nothing.
 func (a *assembly) reasonOf(name string) string {
-	if b, lost := a.lost[name]; lost {
-		return b.Reason
-	}
 	for _, b := range a.cfg.Broken {
 		if b.Name == name {
 			return b.Reason

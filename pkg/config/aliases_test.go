@@ -42,19 +42,14 @@ max_pods = 7
 // An alias is no way around what keeps the other from being served.
 func TestAliasOfWhatIsLeftOut(t *testing.T) {
 	n := newNode(t, "runc")
-	n.write("config.toml", "default_runtime = \"runc\"\n[runtimes.runc]\nruntime_path = \"$BIN/runc\"\n[runtimes.second]\nalias_of = \"bad\"\n")
-	n.write("conf.d/10-bad.toml", "[runtimes.bad]\nruntime_path = \"$BIN/runc\"\nno_such_key = 1\n")
-	o := n.options()
-	o.TolerateDropIns = true
-	cfg, err := Load(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	n.write("config.toml", "default_runtime = \"runc\"\n[import]\ncrio = [\""+n.path("crio.conf")+"\"]\n[runtimes.runc]\nruntime_path = \"$BIN/runc\"\n[runtimes.second]\nalias_of = \"bad\"\n")
+	n.write("crio.conf", "[crio.runtime.runtimes.bad]\nruntime_path = 7\n")
+	cfg := n.load()
 	if names(cfg) != "runc" {
 		t.Errorf("handlers are %s", names(cfg))
 	}
 	for _, b := range cfg.Broken {
-		if !strings.Contains(b.Reason, "no_such_key") {
+		if !strings.Contains(b.Reason, "must be a string") {
 			t.Errorf("%+v", b)
 		}
 	}

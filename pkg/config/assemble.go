@@ -7,12 +7,10 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/berth-cri/berth/pkg/config/imports"
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
-// assembly merges documents into one Config. It starts over for each set of
-// documents, so that a drop-in that is left out leaves nothing behind.
+// assembly merges documents into one Config.
 type assembly struct {
 	options  Options
 	cfg      *Config
@@ -20,19 +18,11 @@ type assembly struct {
 	// defs are the handlers by name; byMain those that a drop-in did not bring.
 	defs   map[string]*handler.Definition
 	byMain []string
-	// lost are the handlers of drop-ins that are left out.
-	lost map[string]Broken
-	// foreign are the files of other daemons, which are read once for all sets
-	// of documents.
-	foreign foreignCache
 }
 
-// foreignCache is shared by the assemblies of one Load.
-type foreignCache map[imports.Kind]*foreignFiles
-
 // assemble is pure but for looking at the paths that the documents name.
-func assemble(docs []*document, o Options, lost map[string]Broken, foreign foreignCache) (*Config, Problems) {
-	a := &assembly{options: o, cfg: Default(), defs: map[string]*handler.Definition{}, lost: lost, foreign: foreign}
+func assemble(docs []*document, o Options) (*Config, Problems) {
+	a := &assembly{options: o, cfg: Default(), defs: map[string]*handler.Definition{}}
 	for _, d := range docs {
 		a.sections(d)
 	}
@@ -47,7 +37,7 @@ func assemble(docs []*document, o Options, lost map[string]Broken, foreign forei
 		a.discover()
 	}
 	a.awaitDefault(docs)
-	if a.cfg.Discovered && len(a.defs)+len(a.lost)+len(a.cfg.Broken) == 0 {
+	if a.cfg.Discovered && len(a.defs)+len(a.cfg.Broken) == 0 {
 		a.problems = append(a.problems, nothingFound(a.options.searchPath()))
 	}
 	a.resolveAliases()
@@ -116,14 +106,14 @@ func handlersInMain(docs []*document) bool {
 }
 
 // discover adds the runtimes of this machine. A handler of a drop-in, or an
-// imported one, replaces a discovered one, even if it is left out: a pod must not silently get
+// imported one, replaces a discovered one, even if that is broken: a pod must not silently get
 // another runtime than the one configured.
 func (a *assembly) discover() {
 	a.cfg.Discovered = true
 	found := Discover(a.options.searchPath())
 	for _, def := range append(found, a.vanished(found)...) {
 		a.byMain = append(a.byMain, def.Name)
-		if _, lost := a.lost[def.Name]; lost || a.defs[def.Name] != nil || a.cfg.broken(def.Name) {
+		if a.defs[def.Name] != nil || a.cfg.broken(def.Name) {
 			continue
 		}
 		a.cfg.elsewhere[def.Name] = true
@@ -151,7 +141,7 @@ func shortList(dirs []string) string {
 
 // known returns the names of all handlers, of which some may not be served.
 func (a *assembly) known(docs []*document) []string {
-	names := slices.Concat(slices.Collect(maps.Keys(a.defs)), slices.Collect(maps.Keys(a.lost)))
+	names := slices.Collect(maps.Keys(a.defs))
 	for _, d := range docs {
 		names = append(names, d.handlers...)
 	}

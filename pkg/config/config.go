@@ -61,10 +61,9 @@ type Config struct {
 	// Runtimes are the handlers that can be served, sorted by name.
 	Runtimes []*handler.Definition `toml:"-"`
 	// Broken are the handlers that are configured but cannot be served, sorted
-	// by name. Unless Options.TolerateDropIns was set all of them are imported.
+	// by name: imported ones with mistakes, those that others are yet to bring, and aliases of either.
 	Broken []Broken `toml:"-"`
-	// Problems are the mistakes behind Broken, and those of drop-ins that were
-	// left out for them, and of imported files.
+	// Problems are the mistakes behind Broken, and those of imported files.
 	Problems Problems `toml:"-"`
 	// ImportNotes are what imported files say that berth does not follow.
 	ImportNotes []ImportNote `toml:"-"`
@@ -73,9 +72,16 @@ type Config struct {
 	// Discovered says that the main file names no handler, so that Runtimes
 	// holds those which were found on this machine.
 	Discovered bool `toml:"-"`
+	// Rejected are the mistakes of the files if they have some and this is the last
+	// accepted configuration instead. See Start.
+	Rejected error `toml:"-"`
+	// ReadAt is when the files were read.
+	ReadAt time.Time `toml:"-"`
 
-	origins map[string]Origin
-	watched []string
+	// documents are what berth's own files had in them.
+	documents []storedDocument
+	origins   map[string]Origin
+	watched   []string
 	// elsewhere are the handlers that are from other places than berth's own files:
 	// imported, discovered, or awaited.
 	elsewhere map[string]bool

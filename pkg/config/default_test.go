@@ -16,7 +16,7 @@ func (n *node) again(running *Config) (*Config, error) {
 // start is what a daemon reads that starts.
 func (n *node) start() (*Config, error) {
 	o := n.options()
-	o.DeferMachine, o.TolerateDropIns = true, true
+	o.DeferMachine = true
 	return Load(o)
 }
 

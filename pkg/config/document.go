@@ -30,7 +30,8 @@ type document struct {
 	absent bool
 	// size is in bytes.
 	size int64
-	// text is kept of files that are not only TOML tables of handlers.
+	// text is what was read; of files of other daemons only if there are not only
+	// handlers in them.
 	text []byte
 }
 

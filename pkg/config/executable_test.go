@@ -54,8 +54,7 @@ func TestReplaceable(t *testing.T) {
 	}
 }
 
-// A runtime on a network file system that is gone costs its own handler, and the
-// start of the daemon a few seconds.
+// A runtime on a network file system that is gone costs its own handler.
 func TestDeadMount(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can mount")
@@ -64,12 +63,12 @@ func TestDeadMount(t *testing.T) {
 	n.binary("nfs/runsc", 0o755)
 	n.write("config.toml", "default_runtime = \"runc\"\n[runtimes.runc]\nruntime_path = \"$BIN/runc\"\n[runtimes.far]\nruntime_path = \""+n.path("nfs/runsc")+"\"\n")
 	deadMount(t, n.path("nfs"))
-	cfg := n.tolerate()
-	if got := names(cfg); got != "runc" {
-		t.Errorf("the handlers are %q", got)
+	cfg, err := n.start()
+	if err != nil || names(cfg) != "far runc" {
+		t.Fatalf("got %v, handlers %q", err, names(cfg))
 	}
-	if len(cfg.Broken) != 1 || !strings.Contains(n.relative(cfg.Broken[0].Reason), "config.toml:5:1: runtimes.far.runtime_path: stat $DIR/nfs/runsc timed out") {
-		t.Errorf("the broken handlers are %+v", cfg.Broken)
+	if lacks := Lacking(cfg.Runtimes[0]); lacks == nil || !strings.Contains(n.relative(lacks.Error()), "config.toml:4: runtime_path: stat $DIR/nfs/runsc timed out") {
+		t.Errorf("it lacks %v", lacks)
 	}
 	if found := Discover([]string{n.path("nfs"), n.path("bin")}); len(found) != 1 || found[0].Path != n.path("bin/runc") {
 		t.Errorf("discovered %v", found)

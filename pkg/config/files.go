@@ -158,7 +158,7 @@ func read(file string, l *looker, most int64) *document {
 
 func parsed(file string, data []byte) *document {
 	d := parse(file, data)
-	d.size = int64(len(data))
+	d.size, d.text = int64(len(data)), data
 	return d
 }
 

@@ -70,17 +70,6 @@ func (n *node) load() *Config {
 	return cfg
 }
 
-func (n *node) tolerate() *Config {
-	n.t.Helper()
-	o := n.options()
-	o.TolerateDropIns = true
-	cfg, err := Load(o)
-	if err != nil {
-		n.t.Fatalf("Load: %v", err)
-	}
-	return cfg
-}
-
 // refuse loads, expects Problems and returns their lines with $DIR for the
 // node's directory.
 func (n *node) refuse(o Options) []string {

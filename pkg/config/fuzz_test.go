@@ -32,7 +32,7 @@ func FuzzParse(f *testing.F) {
 		const file = "/etc/berth/config.toml"
 		doc := parse(file, data)
 		doc.main = true
-		cfg, problems := assemble([]*document{doc}, Options{SearchPath: []string{"/nonexistent"}}, nil, foreignCache{})
+		cfg, problems := assemble([]*document{doc}, Options{SearchPath: []string{"/nonexistent"}})
 		lines := strings.Split(string(data), "\n")
 		for _, p := range problems.sorted() {
 			if p.Message == "" || p.Error() == "" {
@@ -51,33 +51,6 @@ func FuzzParse(f *testing.F) {
 		}
 		for _, d := range cfg.Runtimes {
 			d.Digest()
-		}
-	})
-}
-
-// FuzzLoadTolerantly looks for drop-ins that stop a daemon from starting.
-func FuzzLoadTolerantly(f *testing.F) {
-	for _, seed := range []string{
-		"", "[", "[runtimes.runc]\n", "[runtimes.runc]\nruntime_path=\"/bin/sh\"\n", "default_runtime=\"x\"", "default_runtime=\"\"",
-		"[runtimes.x]\nruntime_path=\"/bin/sh\"\n", "version=3", "[server]\nsocket=\"\"", "x=1", "[engine]\nstate=\"/var/lib/berth\"",
-		"[runtimes.x]\nruntime_path=\"/nowhere\"\n", "runtimes=1", "[runtimes]\nx=1",
-	} {
-		f.Add([]byte(seed))
-	}
-	dir := f.TempDir()
-	main := filepath.Join(dir, "config.toml")
-	if err := os.WriteFile(main, []byte("[runtimes.runc]\nruntime_path=\"/bin/sh\"\n"), 0o600); err != nil {
-		f.Fatal(err)
-	}
-	f.Fuzz(func(t *testing.T, data []byte) {
-		first := parse(main, []byte("[runtimes.runc]\nruntime_path=\"/bin/sh\"\n"))
-		first.main = true
-		cfg, err := loadTolerantly([]*document{first, parse("drop-in", data)}, Options{})
-		if err != nil {
-			t.Fatalf("a drop-in stops the daemon: %v", err)
-		}
-		if !cfg.serves("runc") || cfg.DefaultRuntime == "" {
-			t.Errorf("a drop-in takes the main file's handler away: %+v", cfg)
 		}
 	})
 }

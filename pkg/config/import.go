@@ -60,7 +60,7 @@ func byPlace(a, b ImportNote) int {
 }
 
 // imported adds the handlers of other daemons' files. None of their mistakes is
-// fatal, in the strict reading either: these files are written by installers
+// fatal: these files are written by installers
 // that know nothing of berth, and the daemon must not depend on them. A handler
 // with a mistake is Broken, so that no pod gets another one of that name.
 func (a *assembly) imported(docs []*document) {
@@ -76,12 +76,7 @@ func (a *assembly) imported(docs []*document) {
 		if len(source.paths) == 0 {
 			continue
 		}
-		files := a.foreign[source.kind]
-		if files == nil || !slices.Equal(files.paths, source.paths) {
-			files = readForeign(source.kind, source.paths)
-			a.foreign[source.kind] = files
-		}
-		a.foreignHandlers(source.kind, files, own)
+		a.foreignHandlers(source.kind, readForeign(source.kind, source.paths), own)
 	}
 	a.cfg.Problems = a.cfg.Problems.sorted()
 	slices.SortStableFunc(a.cfg.ImportNotes, byPlace)
@@ -92,9 +87,6 @@ func (a *assembly) imported(docs []*document) {
 // served.
 func (a *assembly) ownHandlers(docs []*document) map[string]string {
 	own := map[string]string{}
-	for name, b := range a.lost {
-		own[name] = b.Origin
-	}
 	for _, d := range docs {
 		for _, name := range d.handlers {
 			own[name] = or(d.origins[under("runtimes", name)], Origin{File: d.file}).String()

@@ -13,8 +13,6 @@ import (
 
 // foreignFiles are the files of one other daemon.
 type foreignFiles struct {
-	// paths are what they were read from.
-	paths []string
 	docs  []*document
 	notes []ImportNote
 }
@@ -26,7 +24,7 @@ var foreignHeader = regexp.MustCompile(`(?m)^[ \t]*\[[^\]\n]*\.[ \t]*runtimes[ \
 // readForeign reads files and directories in this order. What does not exist
 // has nothing.
 func readForeign(kind imports.Kind, paths []string) *foreignFiles {
-	f := &foreignFiles{paths: paths}
+	f := &foreignFiles{}
 	var files []string
 	for _, path := range paths {
 		if !IsDir(path) {

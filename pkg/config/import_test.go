@@ -63,8 +63,6 @@ func containerdHandler(name, binary string) string {
 	return table + "runtime_engine = \"$BIN/" + binary + "\"\n"
 }
 
-// TestBadImportsCostTheirOwnHandlers in the strict reading, which a reload
-// uses, as in the one of a start.
 func TestBadImportsCostTheirOwnHandlers(t *testing.T) {
 	n := newNode(t, "runc", "crun")
 	n.write("config.toml", goodMain+"[import]\ncrio = [\""+n.path("crio")+"\", \""+n.path("not-yet")+"\"]\n")
@@ -76,17 +74,16 @@ func TestBadImportsCostTheirOwnHandlers(t *testing.T) {
 	if err := os.Symlink(n.path("nowhere"), n.path("crio/60-link")); err != nil {
 		t.Fatal(err)
 	}
-	for _, cfg := range []*Config{n.load(), n.tolerate()} {
-		if got := names(cfg); got != "crun good runc" {
-			t.Errorf("served are %s", got)
-		}
-		if got := brokenNames(cfg); got != "gone half typed" {
-			t.Errorf("broken are %s", got)
-		}
-		for _, want := range []string{"20-syntax:2:15: ", "30-gone:2:1: runtimes.gone.runtime_path: ", "40-type:2:1: runtimes.typed.runtime_path: must be a string", "50-junk:1:"} {
-			if !strings.Contains(cfg.Problems.Error(), want) {
-				t.Errorf("no problem has %q:\n%v", want, cfg.Problems)
-			}
+	cfg := n.load()
+	if got := names(cfg); got != "crun good runc" {
+		t.Errorf("served are %s", got)
+	}
+	if got := brokenNames(cfg); got != "gone half typed" {
+		t.Errorf("broken are %s", got)
+	}
+	for _, want := range []string{"20-syntax:2:15: ", "30-gone:2:1: runtimes.gone.runtime_path: ", "40-type:2:1: runtimes.typed.runtime_path: must be a string", "50-junk:1:"} {
+		if !strings.Contains(cfg.Problems.Error(), want) {
+			t.Errorf("no problem has %q:\n%v", want, cfg.Problems)
 		}
 	}
 }
@@ -104,19 +101,6 @@ func TestBrokenImportKeepsItsName(t *testing.T) {
 	n.write("config.toml", "default_runtime = \"crun\"\n[import]\ncrio = [\""+n.path("crio.conf")+"\"]\n")
 	if cfg = n.load(); cfg.DefaultRuntime != "crun" {
 		t.Errorf("the default moved to %s", cfg.DefaultRuntime)
-	}
-}
-
-// TestLostHandlerIsNotImported: a handler of a drop-in that is left out does
-// not turn into another daemon's.
-func TestLostHandlerIsNotImported(t *testing.T) {
-	n := newNode(t, "runc", "crun")
-	n.write("config.toml", goodMain+"[import]\ncrio = [\""+n.path("crio.conf")+"\"]\n")
-	n.write("crio.conf", "[crio.runtime.runtimes.kata]\nruntime_path = \"$BIN/crun\"\n")
-	n.write("conf.d/10.toml", "[runtimes.kata]\nruntime_pat = \"$BIN/runc\"\n")
-	cfg := n.tolerate()
-	if names(cfg) != "crun runc" || brokenNames(cfg) != "kata" || !strings.Contains(cfg.Broken[0].Reason, "runtime_pat") {
-		t.Errorf("served %s, broken %+v", names(cfg), cfg.Broken)
 	}
 }
 

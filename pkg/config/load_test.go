@@ -184,10 +184,6 @@ func TestMainFile(t *testing.T) {
 	if got := n.refuse(o); !slices.Equal(got, []string{"$DIR/config.toml: the file does not exist"}) {
 		t.Errorf("a file that is named and absent: %v", got)
 	}
-	o.TolerateDropIns = true
-	if got := n.refuse(o); len(got) != 1 {
-		t.Errorf("tolerance forgives the main file: %v", got)
-	}
 	n.write("config.toml", "")
 	if cfg := n.load(); !cfg.Discovered || names(cfg) != "crun" || cfg.DefaultRuntime != "crun" {
 		t.Errorf("an empty file does not discover: %+v", cfg)
@@ -259,7 +255,6 @@ func TestFlagsWin(t *testing.T) {
 		"server.socket": "b", "streaming.port": "many", "image_verifier": "x", "server.listen": "x", "engine.cgroup_drver": "x",
 		"runtimes.runc.snapshotter": "native", "cgroup_driver": "x", "image_verifier.nothing_like_it": "x",
 	}
-	o.TolerateDropIns = true
 	wantLines := []string{
 		`command line: cgroup_driver: unknown key here; it belongs into [engine] (did you mean "engine.cgroup_driver"?)`,
 		`command line: engine.cgroup_drver: unknown key (did you mean "engine.cgroup_driver"?)`,

@@ -20,13 +20,9 @@ type Options struct {
 	// SearchPath are the directories in which runtimes are discovered, the
 	// first having precedence. Empty is SearchDirs().
 	SearchPath []string
-	// TolerateDropIns is for a daemon that has to start: a drop-in with
-	// mistakes is left out and its handlers are Broken, and so is a handler,
-	// of any file, that this machine lacks something for (its binary, say).
-	// Mistakes in the main file remain fatal. Without it everything is.
-	TolerateDropIns bool
 	// DeferMachine is for a daemon that probes its handlers: what this machine
-	// lacks for one is no mistake, and not looked for. See Lacking.
+	// lacks for one is no mistake, and not looked for (see Lacking), and a default
+	// handler that only others can bring is awaited.
 	DeferMachine bool
 	// Running is what a daemon has loaded before, for one that reads its files
 	// again; nil at its start. A default handler that no file defines stays then,

@@ -63,6 +63,7 @@ z = [1.5, 2.5]
 		after.Runtimes[i].Origin = before.Runtimes[i].Origin
 	}
 	after.Sources, after.origins, after.watched = before.Sources, before.origins, before.watched
+	after.documents, after.ReadAt = before.documents, before.ReadAt
 	if !reflect.DeepEqual(after, before) {
 		t.Errorf("got  %+v\nwant %+v", after, before)
 	}
@@ -70,9 +71,10 @@ z = [1.5, 2.5]
 
 func TestShowSaysWhereValuesAreFrom(t *testing.T) {
 	n := newNode(t, "runc", "crun")
-	n.write("config.toml", "[runtimes.runc]\nruntime_path = \"$BIN/runc\"\n[log]\nlevel = \"warn\"\n")
-	n.write("conf.d/10.toml", "[runtimes.gone]\nruntime_path = \"$BIN/gone\"\n[runtimes.crun]\nruntime_path = \"$BIN/crun\"\n")
-	cfg := n.tolerate()
+	n.write("config.toml", "[runtimes.runc]\nruntime_path = \"$BIN/runc\"\n[log]\nlevel = \"warn\"\n[import]\ncrio = [\""+n.path("crio.conf")+"\"]\n")
+	n.write("crio.conf", "[crio.runtime.runtimes.gone]\nruntime_path = \"$BIN/gone\"\n")
+	n.write("conf.d/10.toml", "[runtimes.crun]\nruntime_path = \"$BIN/crun\"\n")
+	cfg := n.load()
 	var b bytes.Buffer
 	if err := cfg.Show(&b); err != nil {
 		t.Fatal(err)
@@ -84,8 +86,8 @@ func TestShowSaysWhereValuesAreFrom(t *testing.T) {
 		"format = \"text\" # default\n",
 		"socket_mode = \"0660\" # default\n",
 		"idle_timeout = \"4h\" # default\n",
-		"[runtimes.crun] # $DIR/conf.d/10.toml:3\nruntime_path = \"$DIR/bin/crun\" # $DIR/conf.d/10.toml:4\n",
-		"# [runtimes.gone] is not in use ($DIR/conf.d/10.toml:1): $DIR/conf.d/10.toml:2:1: runtimes.gone.runtime_path: $DIR/bin/gone does not exist",
+		"[runtimes.crun] # $DIR/conf.d/10.toml:1\nruntime_path = \"$DIR/bin/crun\" # $DIR/conf.d/10.toml:2\n",
+		"# [runtimes.gone] is not in use ($DIR/crio.conf:1): $DIR/crio.conf:2:1: runtimes.gone.runtime_path: $DIR/bin/gone does not exist",
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("lacks %q in\n%s", want, text)

@@ -23,6 +23,7 @@ func TestTemplateAsShippedSaysNothing(t *testing.T) {
 	want := Default()
 	want.DefaultRuntime, want.Runtimes, want.Discovered = "crun", cfg.Runtimes, true
 	want.Sources, want.origins, want.watched = cfg.Sources, cfg.origins, cfg.watched
+	want.documents, want.ReadAt = cfg.documents, cfg.ReadAt
 	want.elsewhere, want.defaultChosen = map[string]bool{"crun": true}, true
 	want.Engine.ShimPath, want.Engine.PausePath = cfg.Engine.ShimPath, cfg.Engine.PausePath
 	if !reflect.DeepEqual(cfg, want) {
@@ -38,7 +39,7 @@ func TestTemplateAsShippedSaysNothing(t *testing.T) {
 func TestTemplateSwitchedOn(t *testing.T) {
 	doc := parse("berth.toml", []byte(uncommented()))
 	doc.main = true
-	cfg, problems := assemble([]*document{doc}, Options{}, nil, foreignCache{})
+	cfg, problems := assemble([]*document{doc}, Options{})
 	for _, p := range problems {
 		// The runtimes that it shows need not be on this machine.
 		if p.handler == "" {

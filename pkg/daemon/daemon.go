@@ -62,7 +62,7 @@ type Engine interface {
 
 // Options are what a daemon needs. Config is required.
 type Options struct {
-	// Config is the validated configuration.
+	// Config is the validated configuration. It may be the last accepted one.
 	Config *config.Config
 	// Build is reported by Version, metrics and traces; zero is this binary's.
 	Build Build

@@ -92,6 +92,8 @@ type fixed struct{ config *config.Config }
 
 func (f fixed) Load(context.Context) (*config.Config, error) { return f.config, nil }
 
+func (fixed) InForce(context.Context, *config.Config) {}
+
 func (fixed) Paths() []string { return nil }
 
 func (f fixed) Read(context.Context) (*config.Config, error) { return f.config, nil }
@@ -251,7 +253,7 @@ func statusLine(c lifecycle.Current, handlers []lifecycle.Handler) string {
 	}
 	line := fmt.Sprintf("Generation %d, handlers: %s", c.Generation, strings.Join(names, ", "))
 	if c.Last != nil && c.Last.Error != nil {
-		line += "; last reload failed: " + strings.Join(strings.Fields(c.Last.Problems[0]), " ")
+		line += "; configuration rejected: " + strings.Join(strings.Fields(c.Last.Problems[0]), " ")
 	}
 	return line
 }

@@ -35,6 +35,8 @@ func (f *files) Load(context.Context) (*config.Config, error) {
 	return f.next, f.err
 }
 
+func (*files) InForce(context.Context, *config.Config) {}
+
 func (*files) Paths() []string { return nil }
 
 func (f *files) Read(ctx context.Context) (*config.Config, error) { return f.Load(ctx) }
@@ -65,7 +67,7 @@ func TestReload(t *testing.T) {
 	b.options.Loader = f
 	b.options.Apply = func(_ context.Context, c *config.Config) { applied <- c.Log.Level }
 	d := b.started(t)
-	if said := told(t, manager, time.Minute); said != "READY=1" {
+	if said := told(t, manager, time.Minute); !strings.HasPrefix(said, "READY=1\nSTATUS=Generation 1, handlers: ") {
 		t.Fatalf("it says %q", said)
 	}
 	run := func(name string) error {

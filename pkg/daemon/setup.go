@@ -118,7 +118,7 @@ func (d *Daemon) setUp(ctx context.Context) error {
 	n.face.SetReady()
 	d.serveAgents(ctx, n.engine, agents, metrics)
 	d.keepNodeLabels(ctx, n, metrics)
-	d.notify.send(ctx, ready)
+	d.notify.send(ctx, ready+"\nSTATUS="+statusLine(n.handlers.Current(), n.handlers.Handlers()))
 	d.announce(ctx, n.registry, time.Since(begin))
 	return d.feedWatchdog(ctx)
 }

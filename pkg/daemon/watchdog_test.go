@@ -3,6 +3,7 @@ package daemon_test
 import (
 	"context"
 	"sync"
+	"strings"
 	"testing"
 	"time"
 )
@@ -29,7 +30,7 @@ func TestWatchdog(t *testing.T) {
 		return ctx.Err()
 	}
 	b.started(t)
-	if said := told(t, manager, time.Minute); said != "READY=1" {
+	if said := told(t, manager, time.Minute); !strings.HasPrefix(said, "READY=1\nSTATUS=Generation 1, handlers: ") {
 		t.Errorf("when it is ready it says %q", said)
 	}
 	for range 3 {

@@ -15,7 +15,7 @@ func configuration(n Node) []Finding {
 	var found []Finding
 	if n.ConfigError != nil {
 		for _, p := range problems(n.ConfigError) {
-			found = append(found, fail(p, `correct it, then "berth check"`))
+			found = append(found, fail(p, `correct it, then "berth check" and "berth reload --wait"`))
 		}
 		return found
 	}
@@ -56,6 +56,12 @@ func handlers(n Node) []Finding {
 		found = append(found, fail(fmt.Sprintf("handler %q cannot run pods: %s", b.Name, b.Reason), "correct "+b.Origin))
 	}
 	for _, d := range n.Config.Runtimes {
+		if n.Root == "" {
+			if err := config.Lacking(d); err != nil {
+				found = append(found, fail(fmt.Sprintf("handler %q cannot run pods: %v", d.Name, err), "install it, or correct "+d.Origin))
+			}
+			continue
+		}
 		if m := n.executable(d.Path); d.Path != "" && m != "" {
 			found = append(found, fail(fmt.Sprintf("handler %q: %s %s", d.Name, d.Path, m), "install it, or correct runtime_path at "+d.Origin))
 		}

@@ -38,6 +38,7 @@ type bed struct {
 	next      *config.Config
 	loadErr   error
 	loads     int
+	inForce   []*config.Config
 	loading   func() // called by each load, unlocked
 	failures  map[string]error
 	selfCheck map[string]error // of self-check pods, by path
@@ -103,6 +104,10 @@ func (b *bed) Load(context.Context) (*config.Config, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.next, b.loadErr
+}
+
+func (b *bed) InForce(_ context.Context, c *config.Config) {
+	b.set(func() { b.inForce = append(b.inForce, c) })
 }
 
 func (b *bed) Paths() []string { return []string{filepath.Join(b.dir, "config.toml")} }

@@ -22,7 +22,7 @@ const (
 	outcomeFailed    = "failed"
 )
 
-func newCounts() counts { return counts{reloads: map[countKey]int{}, success: time.Now()} }
+func newCounts() counts { return counts{reloads: map[countKey]int{}} }
 
 func (c *counts) reloaded(o *Outcome) {
 	outcome := outcomeUnchanged

@@ -54,8 +54,7 @@ type Current struct {
 	// Loaded is when the configuration in force was read, and Trigger why.
 	Loaded  time.Time
 	Trigger Trigger
-	// Problems are mistakes of the configuration in force (drop-ins that a cold
-	// start left out) and of the state on disk.
+	// Problems are mistakes of imported files, and of the state on disk.
 	Problems []string
 	// NeedRestart are keys whose values in the files are not in force until the
 	// daemon is started again.
@@ -63,7 +62,8 @@ type Current struct {
 	// Config is the effective configuration: keys in NeedRestart have the value
 	// that is in force.
 	Config *config.Config
-	// Last is the outcome of the last reload, failed ones included; nil before one.
+	// Last is the outcome of the last reload, failed ones included; nil before one. A start
+	// with the last accepted configuration counts as one that failed.
 	Last *Outcome
 }
 

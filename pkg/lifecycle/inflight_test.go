@@ -30,6 +30,8 @@ type node struct {
 
 func (n *node) Load(context.Context) (*config.Config, error) { return n.config.Load(), nil }
 
+func (*node) InForce(context.Context, *config.Config) {}
+
 func (n *node) Paths() []string { return nil }
 
 func (n *node) Check(context.Context, *handler.Definition, probe.Depth) (*probe.Runtime, error) {

@@ -2,6 +2,7 @@ package lifecycle
 
 import (
 	"context"
+	"time"
 
 	"github.com/containerd/log"
 
@@ -55,6 +56,11 @@ func New(ctx context.Context, o Options) (*Manager, error) {
 		s.end()
 		return nil, err
 	}
+	if o.Config.Rejected != nil {
+		rejected := Outcome{Trigger: TriggerStart, At: time.Now()}
+		m.reloads.failed(&rejected, o.Config.Rejected, "")
+		m.reloads.report(ctx, rejected, request{})
+	}
 	return m, nil
 }
 
@@ -83,6 +89,7 @@ func (m *Manager) Ready(ctx context.Context) error {
 	if err := m.open(); err != nil {
 		return err
 	}
+	m.reloads.loader.InForce(ctx, m.snapshot().config)
 	if m.watch {
 		m.reloads.watchFiles()
 	}

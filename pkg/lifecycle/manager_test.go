@@ -109,6 +109,70 @@ func TestABadFileChangesNothing(t *testing.T) {
 	}
 }
 
+// A start with the last accepted configuration is told as a reload that failed, once, until
+// a reload accepts the files.
+func TestAStartWithTheLastAcceptedConfiguration(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		mistake := config.Problems{{File: "/etc/berth/config.toml", Line: 3, Column: 1, Key: "log.levl", Message: "unknown key"}}
+		start := conf("runc", "/r")
+		start.Rejected, start.ReadAt, start.Handlers.Watch = mistake, time.Now().Add(-time.Hour), false
+		b := &bed{t: t, dir: t.TempDir(), loadErr: mistake}
+		b.open(start)
+		look := func() {
+			b.m.reloads.queue.add(request{trigger: TriggerFiles, patient: true, silent: true})
+			time.Sleep(settle)
+			synctest.Wait()
+		}
+		look()
+		c := b.m.Current()
+		if c.Last == nil || c.Last.Trigger != TriggerStart || !slices.Equal(c.Last.Problems, []string{mistake[0].Error()}) {
+			t.Fatalf("the last outcome is %+v", c.Last)
+		}
+		if !c.Loaded.Equal(start.ReadAt) || b.phase("runc") != handler.Ready || len(b.announced) > 0 {
+			t.Errorf("read at %s, runc is %s, announced are %v", c.Loaded, b.phase("runc"), b.announced)
+		}
+		if !b.m.counts.failed || !b.m.counts.success.Equal(start.ReadAt) {
+			t.Errorf("metrics tell %+v", b.m.counts)
+		}
+		all, err := b.m.Changes("")
+		if err != nil || len(all) != 2 || all[0].To != "rejected" || all[0].By != "start" || all[0].Reason != mistake[0].Error() {
+			t.Errorf("the history is %+v, %v", all, err)
+		}
+		b.must(b.reload(conf("runc", "/r")))
+		if c := b.m.Current(); c.Last.Error != nil || b.m.counts.failed {
+			t.Errorf("mended, the last outcome is %+v", c.Last)
+		}
+		b.close()
+	})
+}
+
+// What is in force is told to be kept: also if no pod is routed otherwise, and never what
+// was rejected.
+func TestWhatIsInForceIsTold(t *testing.T) {
+	start := conf("runc", "/r")
+	b := newBed(t, start)
+	if !slices.Equal(b.inForce, []*config.Config{start}) {
+		t.Fatalf("after the start %d were told", len(b.inForce))
+	}
+	b.set(func() { b.loadErr = errors.New("a mistake") })
+	if _, err := b.m.Reload(t.Context(), TriggerAdmin); err == nil {
+		t.Error("a mistake is no error")
+	}
+	b.set(func() { b.refuse = errors.New("refused") })
+	if _, err := b.reload(conf("crun", "/c")); err == nil {
+		t.Error("a table that is refused is no error")
+	}
+	if len(b.inForce) != 1 {
+		t.Errorf("%d were told", len(b.inForce))
+	}
+	b.set(func() { b.refuse = nil })
+	same := conf("runc", "/r")
+	b.must(b.reload(same))
+	if len(b.inForce) != 2 || b.inForce[1] != same {
+		t.Errorf("%d were told", len(b.inForce))
+	}
+}
+
 func TestATableThatIsRefusedChangesNothing(t *testing.T) {
 	b := newBed(t, conf("runc", "/r"))
 	before := b.last()

@@ -12,11 +12,14 @@ import (
 	"github.com/berth-cri/berth/pkg/probe/capability"
 )
 
-// Loader reads the configuration. Both methods may be called from any goroutine.
+// Loader reads the configuration. All methods may be called from any goroutine.
 type Loader interface {
 	// Load reads and validates everything, strictly: an error, usually
 	// config.Problems, means that nothing of it may be used.
 	Load(ctx context.Context) (*config.Config, error)
+	// InForce is told each configuration that is in force, to start with it when the
+	// files have mistakes.
+	InForce(ctx context.Context, cfg *config.Config)
 	// Paths are the files and directories that Load reads, whether they exist or
 	// not. A change of one of them, or in one, is a reason to load again.
 	Paths() []string
@@ -58,7 +61,8 @@ type Announcer interface {
 
 // Options are what a Manager needs. Those without a remark are required.
 type Options struct {
-	// Config is the configuration to start with. Its [handlers] section says
+	// Config is the configuration to start with. If it has Rejected files instead of
+	// being what they say, that is told like a reload that failed. Its [handlers] section says
 	// whether files are watched and how often handlers are probed.
 	Config *config.Config
 	Loader Loader

@@ -102,6 +102,9 @@ func (r *reloader) reload(ctx context.Context, q request) Outcome {
 		r.probes.probeAll(ctx, subjects(next), probe.Look, probeWait)
 		err = r.put(next, &o, q)
 	}
+	if err == nil {
+		r.loader.InForce(ctx, next)
+	}
 	switch {
 	case err != nil && q.silent && r.aware(err):
 		return o
@@ -226,7 +229,7 @@ func (r *reloader) report(ctx context.Context, o Outcome, q request) {
 	switch {
 	case o.Error != nil:
 		for _, p := range o.Problems {
-			entry.WithField("problem", p).Error("Failed to reload configuration")
+			entry.WithField("problem", p).Error("Configuration rejected; the last accepted one stays in use")
 		}
 	case !o.Changed && (q.silent || o.Trigger == TriggerFiles) && len(o.Live) == 0:
 		entry.Debug("Configuration reloaded without changes")

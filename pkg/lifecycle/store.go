@@ -1,6 +1,7 @@
 package lifecycle
 
 import (
+	"cmp"
 	"fmt"
 	"reflect"
 	"slices"
@@ -48,9 +49,10 @@ func newStore(b *background, live LivePods, p Publisher, h *history) *store {
 func (s *store) begins(c *config.Config, intents map[string]*Intent, decisions map[string]*rollout.Decision) error {
 	s.problems = append(s.problems, problemsOf(c)...)
 	s.truth = &truth{
-		config: c, loaded: time.Now(), trigger: TriggerStart, intents: intents, decisions: decisions,
+		config: c, loaded: cmp.Or(c.ReadAt, time.Now()), trigger: TriggerStart, intents: intents, decisions: decisions,
 		verdicts: map[string]verdict{}, tables: map[string]capability.Table{}, retired: map[string]*handler.Definition{},
 	}
+	s.counts.success = s.truth.loaded
 	s.plan = planned(s.truth, nil, &Plan{}, s.generation(), time.Now())
 	return s.publisher.Publish(s.plan)
 }

@@ -1,0 +1,106 @@
+package config
+
+import (
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/berth-cri/berth/pkg/atomicfile"
+	"github.com/berth-cri/berth/pkg/trust"
+)
+
+const (
+	// acceptedFormat is the number of the form on disk.
+	acceptedFormat = 1
+	// maxAccepted bounds the file, in bytes.
+	maxAccepted = 16 << 20
+)
+
+// storedConfig is the form of the last accepted configuration on disk: its files as they
+// were read, so that a start judges them as it judges files.
+type storedConfig struct {
+	Format    int              `json:"format"`
+	ReadAt    time.Time        `json:"readAt"`
+	Documents []storedDocument `json:"documents"`
+}
+
+type storedDocument struct {
+	File string `json:"file"`
+	Main bool   `json:"main,omitempty"`
+	Text string `json:"text"`
+}
+
+// Start is Load for a daemon that starts. If the files have mistakes it returns the last
+// accepted configuration instead, with these in Rejected. Without one that can be used,
+// they are the error.
+func Start(o Options) (*Config, error) {
+	cfg, err := Load(o)
+	if err == nil {
+		return cfg, nil
+	}
+	accepted, lost := loadAccepted(o)
+	switch {
+	case errors.Is(lost, fs.ErrNotExist):
+		return nil, err
+	case lost != nil:
+		return nil, fmt.Errorf("%w\nthe last accepted configuration cannot be used instead: %s: %w", err, o.AcceptedFile(), lost)
+	}
+	accepted.Rejected = err
+	return accepted, nil
+}
+
+// AcceptedFile is where the last accepted configuration of these places is kept. No
+// configuration file decides that: a mistake in one must not hide it.
+func (o Options) AcceptedFile() string {
+	root := or(o.Flags["engine.root"], Default().Engine.Root)
+	places := sha256.Sum256([]byte(strings.Join(o.Paths(), "\x00")))
+	return filepath.Join(root, "accepted-config", fmt.Sprintf("%x.json", places[:8]))
+}
+
+// KeepAccepted makes c, which a daemon has in force, the last accepted configuration. The
+// file may hold credentials of registries.
+func (c *Config) KeepAccepted(o Options) error {
+	text, err := json.Marshal(storedConfig{acceptedFormat, c.ReadAt, c.documents})
+	if err != nil {
+		return err
+	}
+	if len(text) > maxAccepted {
+		return fmt.Errorf("it has %d bytes; the limit is %d", len(text), maxAccepted)
+	}
+	if err := os.MkdirAll(filepath.Dir(o.AcceptedFile()), 0o711); err != nil {
+		return err
+	}
+	return atomicfile.Write(o.AcceptedFile(), text, 0o600, atomicfile.Durable)
+}
+
+func loadAccepted(o Options) (*Config, error) {
+	text, err := trust.ReadFile(o.AcceptedFile(), trust.Configuration)
+	if err != nil {
+		return nil, err
+	}
+	var s storedConfig
+	if err := json.Unmarshal(text, &s); err != nil {
+		return nil, err
+	}
+	if s.Format != acceptedFormat {
+		return nil, fmt.Errorf("its format is %d, not %d", s.Format, acceptedFormat)
+	}
+	var docs []*document
+	for _, stored := range s.Documents {
+		d := parsed(stored.File, []byte(stored.Text))
+		d.main = stored.Main
+		docs = append(docs, d)
+	}
+	cfg, err := load(docs, o)
+	if err != nil {
+		return nil, err
+	}
+	cfg.ReadAt = s.ReadAt
+	return cfg, nil
+}

@@ -1,0 +1,195 @@
+package config
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+const goodMain = "default_runtime = \"runc\"\n[runtimes.runc]\nruntime_path = \"$BIN/runc\"\n[runtimes.crun]\nruntime_path = \"$BIN/crun\"\n"
+
+// accept makes what the files say the last accepted configuration.
+func (n *node) accept(o Options) *Config {
+	n.t.Helper()
+	cfg, err := Start(o)
+	if err != nil || cfg.Rejected != nil {
+		n.t.Fatalf("Start: %v, %v", cfg, err)
+	}
+	if err := cfg.KeepAccepted(o); err != nil {
+		n.t.Fatalf("KeepAccepted: %v", err)
+	}
+	return cfg
+}
+
+// placed are options with a state directory of the node's own.
+func (n *node) placed() Options {
+	o := n.options()
+	o.DeferMachine, o.Flags = true, map[string]string{"engine.root": n.path("root")}
+	return o
+}
+
+// TestStartWithTheLastAcceptedConfiguration: whatever a reload refuses, a start uses what was
+// in force before it, as a whole.
+func TestStartWithTheLastAcceptedConfiguration(t *testing.T) {
+	for _, c := range []struct{ what, file, text, problem string }{
+		{"main file: syntax", "config.toml", "[runtimes.runc]\nruntime_path = \n", "config.toml:2:16: unexpected"},
+		{"main file: unknown key", "config.toml", goodMain + "[log]\nlevl = \"x\"\n", "config.toml:7:1: log.levl: unknown key"},
+		{"main file: the key of the state directory", "config.toml", goodMain + "[engine]\nroot = 1\n", "config.toml:7:1: engine.root: must be a string"},
+		{"main file: later version", "config.toml", "version = 9\n", "config.toml:1:1: version: is 9"},
+		{"main file: default that is not there", "config.toml", "default_runtime = \"kata\"\n[runtimes.runc]\nruntime_path = \"$BIN/runc\"\n", "config.toml:1:1: default_runtime: handler"},
+		{"main file: gone", "config.toml", "", "config.toml: the file does not exist"},
+		{"drop-in: syntax", "conf.d/10-bad.toml", "[runtimes.kata]\nruntime_path = \n", "10-bad.toml:2:16: unexpected"},
+		{"drop-in: unknown key", "conf.d/10-bad.toml", "[log]\nlevl = \"debug\"\nlevel = \"debug\"\n[runtimes.kata]\nruntime_path = \"$BIN/runc\"\n", "10-bad.toml:2:1: log.levl: unknown key"},
+		{"drop-in: handler without path", "conf.d/10-bad.toml", "[runtimes.kata]\n", "10-bad.toml:1:2: runtimes.kata: runtime_path is missing"},
+		{"drop-in: handler of the main file", "conf.d/10-bad.toml", "[runtimes.runc]\nruntime_path = \"$BIN/crun\"\n", "10-bad.toml:1:2: runtimes.runc: handler \"runc\" is already configured"},
+		{"drop-in of before", "conf.d/20-good.toml", "[runtimes.extra]\nruntime_pat = \"$BIN/crun\"\n", "20-good.toml:2:1: runtimes.extra.runtime_pat: unknown key"},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			n := newNode(t, "runc", "crun")
+			n.write("config.toml", goodMain)
+			n.write("conf.d/20-good.toml", "[runtimes.extra]\nruntime_path = \"$BIN/crun\"\n[log]\nformat = \"json\"\n")
+			o := n.placed()
+			before := n.accept(o)
+			n.write(c.file, c.text)
+			if c.text == "" {
+				n.must(os.Remove(n.path(c.file)))
+			}
+			_, refused := Load(o)
+			for range 2 { // a restart keeps it for the next one
+				cfg, err := Start(o)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if names(cfg) != "crun extra runc" || cfg.DefaultRuntime != "runc" || cfg.Log.Format != "json" || cfg.Log.Level != "info" || len(cfg.Broken) > 0 {
+					t.Errorf("in force are %s, default %s, log %+v, broken %q", names(cfg), cfg.DefaultRuntime, cfg.Log, brokenNames(cfg))
+				}
+				if got := n.relative(cfg.Origin("log.format").String()); got != "$DIR/conf.d/20-good.toml:4" || !cfg.ReadAt.Equal(before.ReadAt) {
+					t.Errorf("log.format is from %s, read at %s", got, cfg.ReadAt)
+				}
+				if cfg.Rejected == nil || cfg.Rejected.Error() != refused.Error() || !strings.Contains(cfg.Rejected.Error(), c.problem) {
+					t.Errorf("rejected is\n%v\nand a reload says\n%v", cfg.Rejected, refused)
+				}
+				n.must(cfg.KeepAccepted(o))
+			}
+			n.must(os.RemoveAll(n.path("conf.d/10-bad.toml")))
+			n.write("conf.d/20-good.toml", "")
+			n.write("config.toml", goodMain)
+			if cfg, err := Start(o); err != nil || cfg.Rejected != nil || names(cfg) != "crun runc" {
+				t.Errorf("mended: %s, %v", names(cfg), err)
+			}
+		})
+	}
+}
+
+// TestStartWithoutAnAcceptedConfiguration fails with the mistakes of the files, and with why
+// there is nothing to go on with.
+func TestStartWithoutAnAcceptedConfiguration(t *testing.T) {
+	const refused = "$DIR/config.toml:1:1: x: unknown key"
+	for _, c := range []struct{ what, kept, want string }{
+		{"none", "", ""},
+		{"no JSON", "{", "unexpected end of JSON input"},
+		{"later format", `{"format": 2}`, "its format is 2, not 1"},
+		{"a key that this berth refuses", `{"format": 1, "documents": [{"file": "/then.toml", "main": true, "text": "y = 1"}]}`, "/then.toml:1:1: y: unknown key"},
+		{"too large", `"` + strings.Repeat("x", maxAccepted) + `"`, "has more than 16777216 bytes"},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			n := newNode(t, "runc")
+			n.write("config.toml", "x = 1\n")
+			o := n.placed()
+			if c.kept != "" {
+				n.must(os.MkdirAll(filepath.Dir(o.AcceptedFile()), 0o755))
+				n.must(os.WriteFile(o.AcceptedFile(), []byte(c.kept), 0o600))
+			}
+			cfg, err := Start(o)
+			if cfg != nil || err == nil {
+				t.Fatalf("it starts: %+v", cfg)
+			}
+			first, rest, _ := strings.Cut(n.relative(err.Error()), "\n")
+			if !strings.HasPrefix(first, refused) || (rest == "") != (c.want == "") || !strings.Contains(rest, c.want) {
+				t.Errorf("got\n%v", err)
+			}
+			if c.want != "" && !strings.Contains(rest, "cannot be used instead: "+n.relative(o.AcceptedFile())) {
+				t.Errorf("the file is not named: %s", rest)
+			}
+		})
+	}
+}
+
+// TestAcceptedConfigurationOfOthers: a file that other users can change is not run as root,
+// and one of other places is not used.
+func TestAcceptedConfigurationOfOthers(t *testing.T) {
+	n := newNode(t, "runc", "crun")
+	n.write("config.toml", goodMain)
+	o := n.placed()
+	n.accept(o)
+	if info, err := os.Stat(o.AcceptedFile()); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("the file, which may hold credentials, is %v, %v", info.Mode(), err)
+	}
+	other := o
+	other.File = n.path("other.toml")
+	n.write("other.toml", "x = 1\n")
+	if cfg, err := Start(other); err == nil {
+		t.Errorf("another main file starts with %s", names(cfg))
+	}
+	n.write("other.toml", "[runtimes.other]\nruntime_path = \"$BIN/crun\"\n")
+	n.accept(other)
+	n.write("config.toml", "x = 1\n")
+	if cfg, err := Start(o); err != nil || names(cfg) != "crun runc" {
+		t.Fatalf("got %s, %v", names(cfg), err)
+	}
+	n.must(os.Chmod(o.AcceptedFile(), 0o606))
+	if cfg, err := Start(o); err == nil || !strings.Contains(err.Error(), "run chmod o-w") {
+		t.Errorf("got %v, %v", cfg, err)
+	}
+}
+
+// TestAcceptedConfigurationWithoutFiles: a node that was never configured goes on as it was.
+func TestAcceptedConfigurationWithoutFiles(t *testing.T) {
+	n := newNode(t, "crun")
+	o := n.placed()
+	n.write("config.toml", "")
+	n.accept(o)
+	n.write("config.toml", "x = 1\n")
+	if cfg, err := Start(o); err != nil || !cfg.Discovered || names(cfg) != "crun" {
+		t.Errorf("got %v, %v", cfg, err)
+	}
+}
+
+func TestTooLargeToBeKept(t *testing.T) {
+	n := newNode(t, "crun")
+	n.write("config.toml", "")
+	for i := range 8 {
+		n.raw(fmt.Sprintf("conf.d/%d.toml", i), "#"+strings.Repeat("\"", maxFileSize-2)+"\n", 0o644)
+	}
+	o := n.placed()
+	cfg, err := Load(o)
+	n.must(err)
+	cfg.documents = append(cfg.documents, cfg.documents...)
+	if err := cfg.KeepAccepted(o); err == nil || !strings.Contains(err.Error(), "the limit is 16777216") {
+		t.Errorf("got %v", err)
+	}
+	if _, err := os.Stat(o.AcceptedFile()); err == nil {
+		t.Error("it was kept")
+	}
+}
+
+func TestDiscoveryWithDropIns(t *testing.T) {
+	n := newNode(t, "runc", "crun")
+	n.write("config.toml", "")
+	n.write("conf.d/10-runc.toml", "[runtimes.runc]\nruntime_path = \"$BIN/runc\"\nsnapshotter = \"native\"\n")
+	cfg := n.load()
+	if names(cfg) != "crun runc" || cfg.Runtimes[1].Snapshotter != "native" || cfg.DefaultRuntime != "runc" {
+		t.Errorf("served %s, runc %+v, default %s", names(cfg), cfg.Runtimes[1], cfg.DefaultRuntime)
+	}
+}
+
+func TestReasonIsShort(t *testing.T) {
+	n := newNode(t, "runc", "crun")
+	n.write("config.toml", goodMain+"[import]\ncrio = [\""+n.path("crio.conf")+"\"]\n")
+	n.write("crio.conf", "[crio.runtime.runtimes.kata]\nruntime_path = \"/"+strings.Repeat("k", 5000)+"\"\n")
+	if got := n.load().Broken[0].Reason; len(got) > maxReason+3 {
+		t.Errorf("the reason has %d bytes", len(got))
+	}
+}

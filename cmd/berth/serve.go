@@ -33,7 +33,8 @@ func serveCommand(f *serveFlags) *cobra.Command {
 		Use:   "serve",
 		Short: "Run the daemon in the foreground",
 		Long: "Run the daemon in the foreground until SIGTERM or SIGINT. Pods keep running when it\n" +
-			"exits, and are recovered when it starts again.",
+			"exits, and are recovered when it starts again. If the files have mistakes, it goes on\n" +
+			"with the last accepted configuration and is degraded; without one it does not start.",
 		Example: "  berth serve\n  berth serve -c ./config.toml --set engine.root=/var/tmp/berth",
 		Args:    cobra.NoArgs,
 		RunE:    func(c *cobra.Command, _ []string) error { return serve(c, *f) },

@@ -106,11 +106,6 @@ func TestPainUnknownHandlerErrorsHelpNobody(t *testing.T) {
 	if strings.Contains(text, "0xc0") || len(text) > 1024 {
 		t.Errorf("the text is %s", text)
 	}
-	// A handler whose file has a mistake is not unknown: the file and the key are told.
-	b.Stop(t)
-	b.DropIn(t, "typo", "[runtimes.typo]\nruntime_pth = \"/usr/bin/runc\"\n")
-	b.Start(t)
-	says(t, b.refusal(t, "typo", codes.Unavailable), b.DropInPath("typo")+":2:1", "runtime_pth", `did you mean "runtime_path"?`)
 }
 
 // A key with a typo is a mistake wherever it is, told with its place and the key
@@ -146,26 +141,136 @@ func TestPainConfigTyposAreIgnored(t *testing.T) {
 	}
 }
 
-// A drop-in that cannot be read does not keep a daemon from starting, and costs the
-// handlers that are in it.
-func TestPainABadDropInKeepsTheDaemonFromStarting(t *testing.T) {
+// write replaces a file of the configuration.
+func write(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func read(t *testing.T, path string) string {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// A mistake in any file, which a reload refuses, does not keep a killed daemon from
+// starting: it goes on as a whole with what it had, over any number of starts, and says so.
+func TestPainABadFileKeepsTheDaemonFromStarting(t *testing.T) {
+	b := newBed(t)
+	b.DropIn(t, "20-other", table("other", testbed.Part(t, testbed.Crun)))
+	b.waitState(t, "other", "ready")
+	pod := b.pod(t, "runc")
+	main := read(t, b.ConfigFile)
+	for name, c := range map[string]struct{ path, text, place string }{
+		"a typo in the main file":     {b.ConfigFile, main + "\n[log]\nlevl = \"info\"\n", b.ConfigFile + ":"},
+		"half a main file":            {b.ConfigFile, main[:strings.Index(main, "[engine]")] + "[engine]\nroot = \"/half", b.ConfigFile + ":"},
+		"a main file that is gone":    {b.ConfigFile, "", b.ConfigFile + ": the file does not exist"},
+		"half a drop-in":              {b.DropInPath("30-half"), "[runtimes.half]\nruntime_path = \"/usr/bin/ru", b.DropInPath("30-half") + ":2:"},
+		"a typo in a drop-in of then": {b.DropInPath("20-other"), "[runtimes.other]\nruntime_pth = \"/x\"\n", b.DropInPath("20-other") + ":2:1: runtimes.other.runtime_pth: unknown key"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b.Kill9(t)
+			before, there := os.ReadFile(c.path)
+			write(t, c.path, c.text)
+			if c.text == "" {
+				b.remove(t, c.path)
+			}
+			// What comes beside a mistake waits for it to be mended.
+			b.DropIn(t, "40-new", table("new", testbed.Part(t, testbed.Crun)))
+			b.Start(t)
+			b.rejected(t, c.place)
+			works(t, b, pod)
+			for _, handler := range []string{"runc", "other"} {
+				b.pod(t, handler).Remove(t)
+			}
+			b.refusal(t, "new", codes.InvalidArgument)
+			b.Restart(t)
+			b.rejected(t, c.place)
+			if there == nil {
+				write(t, c.path, string(before))
+			} else {
+				b.remove(t, c.path)
+			}
+			b.accepted(t)
+			b.pod(t, "new").Remove(t)
+			works(t, b, pod)
+			b.remove(t, b.DropInPath("40-new"))
+			b.waitState(t, "new", "")
+		})
+	}
+}
+
+// rejected fails unless everything that tells how a node is says that its files have a
+// mistake, and where.
+func (b *bed) rejected(t *testing.T, place string) {
+	t.Helper()
+	says(t, b.degraded(t), "problem: "+place, "the configuration was rejected at ", "stays in use: correct the files, then run \"berth reload --wait\"")
+	out, code := b.try(t, "doctor", "-c", b.ConfigFile, "--drop-in-dir", filepath.Join(b.Dir, "conf.d"), "--vendor-dir", filepath.Join(b.Dir, "vendor.d"))
+	if code != 3 {
+		t.Errorf("berth doctor ends with %d", code)
+	}
+	says(t, out, "fail  config: "+place)
+	if out, code = b.try(t, "reload", "--wait"); code != 2 {
+		t.Errorf("berth reload --wait ends with %d", code)
+	}
+	says(t, out, place)
+	if got := b.metric(t, "berth_config_last_reload_failed"); got != "1" {
+		t.Errorf("berth_config_last_reload_failed is %s", got)
+	}
+	says(t, b.Log(), "Configuration rejected; the last accepted one stays in use", "trigger=start")
+	if out, code = b.try(t, "events"); code != 0 || !strings.Contains(out, "rejected") {
+		t.Errorf("berth events ends with %d: %s", code, out)
+	}
+}
+
+// accepted reloads what has no mistakes any more.
+func (b *bed) accepted(t *testing.T) {
+	t.Helper()
+	for _, command := range [][]string{{"reload", "--wait"}, {"status"}} {
+		if out, code := b.try(t, command...); code != 0 {
+			t.Errorf("mended, berth %s ends with %d: %s", command[0], code, out)
+		}
+	}
+	if got := b.metric(t, "berth_config_last_reload_failed"); got != "0" {
+		t.Errorf("berth_config_last_reload_failed is %s", got)
+	}
+}
+
+// Without a last accepted configuration that can be used, a start fails with the mistakes
+// of the files, and with what is wrong with that.
+func TestADamagedAcceptedConfiguration(t *testing.T) {
 	b := newBed(t)
 	pod := b.pod(t, "runc")
-	b.Stop(t)
-	b.DropIn(t, "20-half", "[runtimes.half]\nruntime_path = \"/usr/bin/ru")
-	b.DropIn(t, "30-whole", table("whole", testbed.Part(t, testbed.Crun)))
+	kept, err := filepath.Glob(filepath.Join(b.Root, "accepted-config", "*.json"))
+	if err != nil || len(kept) != 1 {
+		t.Fatalf("kept are %v, %v", kept, err)
+	}
+	b.Kill9(t)
+	main, whole := read(t, b.ConfigFile), read(t, kept[0])
+	write(t, b.ConfigFile, main+"[log]\n")
+	for text, words := range map[string][]string{
+		whole[:len(whole)/2]: {"the last accepted configuration cannot be used instead: " + kept[0] + ": unexpected end of JSON input"},
+		"":                   {},
+	} {
+		write(t, kept[0], text)
+		if text == "" {
+			b.remove(t, kept[0])
+		}
+		err := b.TryStart(t.Context())
+		if err == nil {
+			t.Fatal("it starts")
+		}
+		says(t, err.Error(), append(words, "the configuration is not valid", b.ConfigFile+":")...)
+	}
+	write(t, b.ConfigFile, main)
 	b.Start(t)
 	works(t, b, pod)
-	works(t, b, b.pod(t, "whole"))
-	says(t, b.degraded(t), b.DropInPath("20-half")+":2:")
-	if listed, _ := b.advertised(t, "half"); listed {
-		t.Error("a handler that cannot be read is advertised")
-	}
-	b.DropIn(t, "20-half", table("half", testbed.Part(t, testbed.Runc)))
-	b.waitState(t, "half", "ready")
-	if out, code := b.try(t, "status"); code != 0 {
-		t.Errorf("mended, berth status ends with %d: %s", code, out)
-	}
+	b.accepted(t)
 }
 
 // Kata as its installer leaves it on a machine without KVM is not ready, and says so

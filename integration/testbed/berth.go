@@ -69,13 +69,14 @@ func (b *Berth) serveArguments() []string {
 		"serve",
 		"--drop-in-dir", filepath.Join(b.Dir, "conf.d"),
 		"--vendor-dir", filepath.Join(b.Dir, "vendor.d"),
+		// On the command line, because the last accepted configuration is kept there.
+		"--set", "engine.root=" + b.Root,
 	}
 	if !b.options.NoConfig {
 		return append(arguments, "--config", b.ConfigFile)
 	}
 	arguments = append(arguments,
 		"--socket", b.Socket,
-		"--set", "engine.root="+b.Root,
 		"--set", "engine.state="+b.State,
 		"--set", "engine.cgroup_driver="+cgroupDriver(),
 		"--set", "registry.hosts_dir="+b.HostsDir,
@@ -122,8 +123,8 @@ func (b *Berth) mainConfig() string {
 		fmt.Fprintf(&c, "default_runtime = %q\n", names[0])
 	}
 	fmt.Fprintf(&c, "\n[server]\nsocket = %q\n", b.Socket)
-	fmt.Fprintf(&c, "\n[engine]\nroot = %q\nstate = %q\ncgroup_driver = %q\nshim_path = %q\npause_path = %q\n",
-		b.Root, b.State, cgroupDriver(), filepath.Join(b.Bin, "berth-shim"), filepath.Join(b.Bin, "berth-pause"))
+	fmt.Fprintf(&c, "\n[engine]\nstate = %q\ncgroup_driver = %q\nshim_path = %q\npause_path = %q\n",
+		b.State, cgroupDriver(), filepath.Join(b.Bin, "berth-shim"), filepath.Join(b.Bin, "berth-pause"))
 	fmt.Fprintf(&c, "\n[registry]\nhosts_dir = %q\n", b.HostsDir)
 	fmt.Fprintf(&c, "\n[nri]\nplugin_path = %q\nplugin_config_path = %q\n", filepath.Join(b.Dir, "nri", "plugins"), filepath.Join(b.Dir, "nri", "conf.d"))
 	fmt.Fprintf(&c, "\n[node_labels]\nfile = \"\"\n")

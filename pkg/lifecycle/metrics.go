@@ -15,7 +15,7 @@ var (
 	reloadsDesc = prometheus.NewDesc("berth_config_reloads_total",
 		"Configuration reloads, by trigger and result.", []string{"trigger", "outcome"}, nil)
 	reloadFailedDesc = prometheus.NewDesc("berth_config_last_reload_failed",
-		"1 if the last configuration reload was rejected because of an error, otherwise 0.", nil, nil)
+		"1 if the configuration files were rejected because of an error at the last start or reload, otherwise 0.", nil, nil)
 	reloadTimeDesc = prometheus.NewDesc("berth_config_last_success_timestamp_seconds",
 		"Unix time of the last successful configuration reload.", nil, nil)
 	restartDesc = prometheus.NewDesc("berth_config_restart_needed_keys",

@@ -168,15 +168,11 @@ func (r *reloader) done(o *Outcome, changed []string) {
 	r.tell(changed, r.last)
 }
 
-// aware says whether everything that an error says was known at the start, or is
-// what the last reload failed with.
+// aware says whether an error is what the last reload failed with.
 func (r *reloader) aware(err error) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.last != nil && slices.Equal(r.last.Problems, lines(err)) {
-		return true
-	}
-	return !slices.ContainsFunc(lines(err), func(line string) bool { return !slices.Contains(r.problems, line) })
+	return r.last != nil && slices.Equal(r.last.Problems, lines(err))
 }
 
 // failed notes a reload that changed nothing.

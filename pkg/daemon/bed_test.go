@@ -63,7 +63,7 @@ func newBed(t *testing.T) *bed {
 		Broken:         []config.Broken{{Name: "kata", Origin: "conf.d/kata.toml:1", Reason: "/dev/kvm is missing"}},
 	}
 	b.options = daemon.Options{
-		Config: b.config, Build: daemon.Build{Version: "1.2.3", Revision: "abc"}, StopTimeout: 10 * time.Second,
+		Config: b.config, Loader: &files{next: b.config}, Build: daemon.Build{Version: "1.2.3", Revision: "abc"}, StopTimeout: 10 * time.Second,
 		NewProber: func(daemon.Engine, <-chan struct{}) daemon.Prober { return willing{} },
 		NewEngine: func(context.Context, *config.Config, daemon.Build, daemon.Handlers) (daemon.Engine, error) {
 			return b.memory(), nil

@@ -2,7 +2,7 @@
 // without command line and without signals, so that a test can start the whole
 // on a temporary socket.
 //
-//	d, err := daemon.New(daemon.Options{Config: cfg})
+//	d, err := daemon.New(daemon.Options{Config: cfg, Loader: loader})
 //	err = d.Run(ctx) // until ctx ends
 //
 // New only wires. Start serves, and returns when the node's pods are recovered
@@ -60,7 +60,7 @@ type Engine interface {
 	Close(ctx context.Context) error
 }
 
-// Options are what a daemon needs. Config is required.
+// Options are what a daemon needs. Config and Loader are required.
 type Options struct {
 	// Config is the validated configuration. It may be the last accepted one.
 	Config *config.Config
@@ -73,7 +73,7 @@ type Options struct {
 	// Watchdog is how often systemd wants to hear that the daemon is alive
 	// (WATCHDOG_USEC); zero is never.
 	Watchdog time.Duration
-	// Loader reads the configuration again for a reload; nil is the same again.
+	// Loader reads the configuration again for a reload.
 	Loader Loader
 	// DropIns is where the management API writes handlers to, and Vendor the
 	// directory whose files those would replace. Without DropIns there is no
@@ -117,8 +117,8 @@ type Loader interface {
 const DefaultStopTimeout = 15 * time.Second
 
 func (o *Options) complete() error {
-	if o.Config == nil {
-		return errors.New("daemon: Options.Config is missing")
+	if o.Config == nil || o.Loader == nil {
+		return errors.New("daemon: Options.Config or Options.Loader is missing")
 	}
 	if o.StopTimeout < 0 {
 		return fmt.Errorf("daemon: Options.StopTimeout %s is negative", o.StopTimeout)
@@ -131,9 +131,6 @@ func (o *Options) complete() error {
 	}
 	if o.Build == (Build{}) {
 		o.Build = ThisBuild()
-	}
-	if o.Loader == nil {
-		o.Loader = fixed{o.Config}
 	}
 	// One for all, so that a runtime is asked once.
 	prober := probe.New(shim.Protocol{})

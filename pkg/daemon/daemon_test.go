@@ -298,8 +298,9 @@ func TestAFailedStepDoesNotKeepOthersFromStopping(t *testing.T) {
 
 func TestOptionsAreChecked(t *testing.T) {
 	for name, o := range map[string]daemon.Options{
-		"Options.Config":      {},
-		"Options.StopTimeout": {Config: &config.Config{}, StopTimeout: -1},
+		"Options.Config":      {Loader: &files{}},
+		"Options.Loader":      {Config: &config.Config{}},
+		"Options.StopTimeout": {Config: &config.Config{}, Loader: &files{}, StopTimeout: -1},
 	} {
 		if _, err := daemon.New(o); err == nil || !strings.Contains(err.Error(), name) {
 			t.Errorf("%s: %v", name, err)

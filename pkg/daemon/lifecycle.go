@@ -87,19 +87,6 @@ func (d *Daemon) Lifecycle() *lifecycle.Manager {
 	return d.handlers
 }
 
-// fixed is the loader of a daemon whose configuration is not from files.
-type fixed struct{ config *config.Config }
-
-func (f fixed) Load(context.Context) (*config.Config, error) { return f.config, nil }
-
-func (fixed) InForce(context.Context, *config.Config) {}
-
-func (fixed) Paths() []string { return nil }
-
-func (f fixed) Read(context.Context) (*config.Config, error) { return f.config, nil }
-
-func (fixed) Check(context.Context, string, []byte) error { return nil }
-
 // tables turns plans into tables of routes.
 type tables struct {
 	engine   router.Backend

@@ -2,8 +2,8 @@ package daemon_test
 
 import (
 	"context"
-	"sync"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 )

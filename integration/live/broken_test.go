@@ -166,16 +166,17 @@ func TestPainABadFileKeepsTheDaemonFromStarting(t *testing.T) {
 	b.waitState(t, "other", "ready")
 	pod := b.pod(t, "runc")
 	main := read(t, b.ConfigFile)
+	before, _, _ := strings.Cut(main, "[engine]")
 	for name, c := range map[string]struct{ path, text, place string }{
 		"a typo in the main file":     {b.ConfigFile, main + "\n[log]\nlevl = \"info\"\n", b.ConfigFile + ":"},
-		"half a main file":            {b.ConfigFile, main[:strings.Index(main, "[engine]")] + "[engine]\nroot = \"/half", b.ConfigFile + ":"},
+		"half a main file":            {b.ConfigFile, before + "[engine]\nroot = \"/half", b.ConfigFile + ":"},
 		"a main file that is gone":    {b.ConfigFile, "", b.ConfigFile + ": the file does not exist"},
 		"half a drop-in":              {b.DropInPath("30-half"), "[runtimes.half]\nruntime_path = \"/usr/bin/ru", b.DropInPath("30-half") + ":2:"},
 		"a typo in a drop-in of then": {b.DropInPath("20-other"), "[runtimes.other]\nruntime_pth = \"/x\"\n", b.DropInPath("20-other") + ":2:1: runtimes.other.runtime_pth: unknown key"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b.Kill9(t)
-			before, there := os.ReadFile(c.path)
+			was, absent := os.ReadFile(c.path)
 			write(t, c.path, c.text)
 			if c.text == "" {
 				b.remove(t, c.path)
@@ -191,8 +192,8 @@ func TestPainABadFileKeepsTheDaemonFromStarting(t *testing.T) {
 			b.refusal(t, "new", codes.InvalidArgument)
 			b.Restart(t)
 			b.rejected(t, c.place)
-			if there == nil {
-				write(t, c.path, string(before))
+			if absent == nil {
+				write(t, c.path, string(was))
 			} else {
 				b.remove(t, c.path)
 			}

@@ -40,19 +40,19 @@ type storedDocument struct {
 // accepted configuration instead, with these in Rejected. Without one that can be used,
 // they are the error.
 func Start(o Options) (*Config, error) {
-	cfg, err := Load(o)
-	if err == nil {
+	cfg, mistakes := load(readAll(o), o)
+	if len(mistakes) == 0 {
 		return cfg, nil
 	}
-	accepted, lost := loadAccepted(o)
+	cfg, err := loadAccepted(o)
 	switch {
-	case errors.Is(lost, fs.ErrNotExist):
-		return nil, err
-	case lost != nil:
-		return nil, fmt.Errorf("%w\nthe last accepted configuration cannot be used instead: %s: %w", err, o.AcceptedFile(), lost)
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, mistakes
+	case err != nil:
+		return nil, fmt.Errorf("%w\nthe last accepted configuration cannot be used instead: %s: %w", mistakes, o.AcceptedFile(), err)
 	}
-	accepted.Rejected = err
-	return accepted, nil
+	cfg.Rejected = mistakes
+	return cfg, nil
 }
 
 // AcceptedFile is where the last accepted configuration of these places is kept. No
@@ -97,9 +97,9 @@ func loadAccepted(o Options) (*Config, error) {
 		d.main = stored.Main
 		docs = append(docs, d)
 	}
-	cfg, err := load(docs, o)
-	if err != nil {
-		return nil, err
+	cfg, mistakes := load(docs, o)
+	if len(mistakes) > 0 {
+		return nil, mistakes
 	}
 	cfg.ReadAt = s.ReadAt
 	return cfg, nil

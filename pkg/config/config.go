@@ -74,7 +74,7 @@ type Config struct {
 	Discovered bool `toml:"-"`
 	// Rejected are the mistakes of the files if they have some and this is the last
 	// accepted configuration instead. See Start.
-	Rejected error `toml:"-"`
+	Rejected Problems `toml:"-"`
 	// ReadAt is when the files were read.
 	ReadAt time.Time `toml:"-"`
 

@@ -9,9 +9,15 @@ import (
 // Load reads, merges and validates a configuration. The error is Problems with
 // every mistake there is, but for those in imported files: these only make
 // handlers Broken. It may be called at any time from any goroutine.
-func Load(o Options) (*Config, error) { return load(readAll(o), o) }
+func Load(o Options) (*Config, error) {
+	cfg, mistakes := load(readAll(o), o)
+	if len(mistakes) > 0 {
+		return nil, mistakes
+	}
+	return cfg, nil
+}
 
-func load(docs []*document, o Options) (*Config, error) {
+func load(docs []*document, o Options) (*Config, Problems) {
 	cfg, problems := assemble(docs, o)
 	if len(problems) > 0 {
 		return nil, problems.sorted()

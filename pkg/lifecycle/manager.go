@@ -56,7 +56,7 @@ func New(ctx context.Context, o Options) (*Manager, error) {
 		s.end()
 		return nil, err
 	}
-	if o.Config.Rejected != nil {
+	if len(o.Config.Rejected) > 0 {
 		rejected := Outcome{Trigger: TriggerStart, At: time.Now()}
 		m.reloads.failed(&rejected, o.Config.Rejected, "")
 		m.reloads.report(ctx, rejected, request{})

@@ -153,7 +153,7 @@ func (r *reloader) put(next *config.Config, o *Outcome, q request) error {
 		}
 		return nil
 	}
-	r.problems = problemsOf(next)
+	r.problems = next.Problems.Lines()
 	o.NotReady = r.plan.notReady()
 	r.done(o, changed)
 	r.history.reloaded(o, before.Generation, q.by, definitionsBefore, definitions(r.truth.config))
@@ -192,14 +192,10 @@ func (o *Outcome) copy() *Outcome {
 // lines are the single problems of an error.
 func lines(err error) []string {
 	var problems config.Problems
-	if !errors.As(err, &problems) {
-		return []string{err.Error()}
+	if errors.As(err, &problems) {
+		return problems.Lines()
 	}
-	all := make([]string, len(problems))
-	for i, p := range problems {
-		all[i] = p.Error()
-	}
-	return all
+	return []string{err.Error()}
 }
 
 // settle is how long files are left alone before a failed reading is repeated.

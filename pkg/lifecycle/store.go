@@ -47,7 +47,7 @@ func newStore(b *background, live LivePods, p Publisher, h *history) *store {
 
 // begins publishes the first plan, of handlers that nobody has probed.
 func (s *store) begins(c *config.Config, intents map[string]*Intent, decisions map[string]*rollout.Decision) error {
-	s.problems = append(s.problems, problemsOf(c)...)
+	s.problems = append(s.problems, c.Problems.Lines()...)
 	s.truth = &truth{
 		config: c, loaded: cmp.Or(c.ReadAt, time.Now()), trigger: TriggerStart, intents: intents, decisions: decisions,
 		verdicts: map[string]verdict{}, tables: map[string]capability.Table{}, retired: map[string]*handler.Definition{},
@@ -55,14 +55,6 @@ func (s *store) begins(c *config.Config, intents map[string]*Intent, decisions m
 	s.counts.success = s.truth.loaded
 	s.plan = planned(s.truth, nil, &Plan{}, s.generation(), time.Now())
 	return s.publisher.Publish(s.plan)
-}
-
-func problemsOf(c *config.Config) []string {
-	var all []string
-	for _, p := range c.Problems {
-		all = append(all, p.Error())
-	}
-	return all
 }
 
 // snapshot is the truth of the moment, which must not be changed.

@@ -27,7 +27,7 @@ func written(t *testing.T, toml string) (dir string, o config.Options) {
 	if err := os.WriteFile(file, []byte(strings.ReplaceAll(toml, "$DIR", dir)), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	t.Setenv("PATH", dir)
+	t.Setenv(config.SearchPathEnv, dir)
 	return dir, config.Options{File: file, VendorDir: filepath.Join(dir, "vendor"), SearchPath: []string{dir}}
 }
 

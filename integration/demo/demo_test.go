@@ -54,9 +54,9 @@ func TestVerdict(t *testing.T) {
 		rows []row
 		want string // of the error; empty is success
 	}{
-		"two good":                {[]row{good, {handler: "runsc"}}, ""},
-		"a stranger may fail":     {[]row{good, {handler: "runsc"}, stranger}, ""},
-		"a required one may not":  {[]row{good, {handler: "runsc"}, bad}, "it broke"},
+		"two good":                {[]row{good, {handler: "gvisor"}}, ""},
+		"a stranger may fail":     {[]row{good, {handler: "gvisor"}, stranger}, ""},
+		"a required one may not":  {[]row{good, {handler: "gvisor"}, bad}, "it broke"},
 		"one is not enough":       {[]row{good}, "only 1"},
 		"none is not enough":      {nil, "only 0"},
 		"a stranger is no second": {[]row{good, stranger}, "only 1"},

@@ -26,10 +26,10 @@ import (
 	"github.com/berth-cri/berth/pkg/config"
 )
 
-// required are the runtimes that `make deps runtimes` installs and builds, each
+// required are the handlers of the runtimes that `make deps runtimes` installs and builds, each
 // of which must carry a pod. Others that are found here may fail for reasons of
 // their own (a VM runtime without KVM): that is shown, and is no failure.
-var required = []string{testbed.Runc, testbed.Crun, testbed.Runsc}
+var required = []string{testbed.Runc, testbed.Crun, "gvisor"}
 
 func main() {
 	verbose := flag.Bool("v", false, "print what is shown in full")
@@ -52,10 +52,10 @@ func demo(t testbed.T, out io.Writer, verbose bool) {
 	testbed.NeedNetwork(t)
 	keepForwarding(t)
 	bin := testbed.Built(t)
-	// Where the runtimes were built, before what else is there: discovery
-	// looks at the PATH after the system's own directories.
-	if err := os.Setenv("PATH", bin+string(os.PathListSeparator)+os.Getenv("PATH")); err != nil {
-		t.Fatalf("set PATH: %v", err)
+	// Where the runtimes were built, before the system's own directories.
+	places := append([]string{bin}, config.SearchDirs()...)
+	if err := os.Setenv(config.SearchPathEnv, strings.Join(places, string(os.PathListSeparator))); err != nil {
+		t.Fatalf("set %s: %v", config.SearchPathEnv, err)
 	}
 
 	registry := testbed.NewRegistry(t, testbed.RegistryOptions{})

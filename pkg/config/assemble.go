@@ -116,6 +116,9 @@ func (a *assembly) discover() {
 		if a.defs[def.Name] != nil || a.cfg.broken(def.Name) {
 			continue
 		}
+		if of := a.defs[def.AliasOf]; of == nil || of.Path != def.Path {
+			def.AliasOf = "" // the handler of that name is another
+		}
 		a.cfg.elsewhere[def.Name] = true
 		def.Snapshotter = a.cfg.Engine.Snapshotter
 		if def.Type == handler.OCI {

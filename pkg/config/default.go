@@ -86,7 +86,7 @@ func (a *assembly) mayCome(name string) bool {
 	if r := a.options.Running; r != nil {
 		return r.elsewhere[name] && (a.imports() || a.cfg.Discovered)
 	}
-	return a.imports() || a.cfg.Discovered && slices.Contains(ociRuntimes, name)
+	return a.imports() || a.cfg.Discovered && slices.Contains(ociHandlers, name)
 }
 
 // mainOf is the place where the main file begins, or would.
@@ -133,7 +133,7 @@ func chooseDefault(byMain, known []string) string {
 	if len(among) == 1 {
 		return among[0]
 	}
-	for _, r := range ociRuntimes {
+	for _, r := range ociHandlers {
 		if slices.Contains(among, r) {
 			return r
 		}

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -9,9 +10,15 @@ import (
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
-// ociRuntimes are the OCI runtimes that are discovered by name. Their order is
-// the order in which one becomes the default handler.
+// ociRuntimes are the OCI runtimes that are discovered by name.
 var ociRuntimes = []string{"runc", "crun", "youki", "runsc"}
+
+// gvisor is the handler of runsc, as RuntimeClasses call it. runsc is its second name.
+const gvisor = "gvisor"
+
+// ociHandlers are the handlers of ociRuntimes, in the order in which one becomes the default
+// handler.
+var ociHandlers = []string{"runc", "crun", "youki", gvisor, "runsc"}
 
 // discoveredIn is how the Origin of a discovered handler begins.
 const discoveredIn = "discovered in "
@@ -22,28 +29,23 @@ const SearchPathEnv = "BERTH_SEARCH_PATH"
 
 // SearchDirs returns the directories in which runtimes are discovered, the
 // first having precedence: what an administrator installed, then the
-// distribution, then /opt/*/bin, then the rest of PATH. PATH is last so that a
-// daemon started from a shell finds what the service would.
+// distribution, then /opt/*/bin. PATH has no part in it: a shell, the service and every
+// command must find the same handlers.
 func SearchDirs() []string {
 	if env := os.Getenv(SearchPathEnv); env != "" {
 		return filepath.SplitList(env)
 	}
 	dirs := []string{"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin"}
 	opt, _ := filepath.Glob("/opt/*/bin")
-	dirs = append(dirs, opt...)
-	for _, d := range filepath.SplitList(os.Getenv("PATH")) {
-		if filepath.IsAbs(d) && !slices.Contains(dirs, filepath.Clean(d)) {
-			dirs = append(dirs, filepath.Clean(d))
-		}
-	}
-	return dirs
+	return append(dirs, opt...)
 }
 
 // Discover returns the handlers of the runtimes in dirs, sorted by name, with
-// the defaults of a configuration that says nothing. runc, crun, youki and
-// runsc are handlers of those names. A shim is the handler that the middle of
+// the defaults of a configuration that says nothing. runc, crun and youki are
+// handlers of those names; runsc is gvisor, and runsc an alias of that. A shim is the
+// handler that the middle of
 // its name says (containerd-shim-kata-v2 is kata), with "-shim" at the end if
-// that is the name of one of these runtimes (containerd-shim-runc-v2 is
+// that is the name of one of these (containerd-shim-runc-v2 is
 // runc-shim, whether runc is there or not). Where a name is found twice the
 // earlier directory wins, and in one directory -v2 over -v1. Binaries that
 // cannot be run, or that every user can change, are passed over.
@@ -56,6 +58,11 @@ func Discover(dirs []string) []*handler.Definition {
 				found[name] = discovered(name, file)
 			}
 		}
+	}
+	if d := found[gvisor]; d != nil {
+		second := *d
+		second.Name, second.AliasOf = "runsc", gvisor
+		found["runsc"] = &second
 	}
 	return sortedByName(found)
 }
@@ -94,6 +101,9 @@ func escapeGlob(dir string) string { return globEscaper.Replace(dir) }
 
 // discoveredName is the handler name of a binary. Pure.
 func discoveredName(base string) (string, bool) {
+	if base == "runsc" {
+		return gvisor, true
+	}
 	if slices.Contains(ociRuntimes, base) {
 		return base, true
 	}
@@ -108,17 +118,12 @@ func discoveredName(base string) (string, bool) {
 			return "", false
 		}
 	}
-	if slices.Contains(ociRuntimes, name) {
+	if slices.Contains(ociHandlers, name) {
 		name += "-shim"
 	}
 	return name, handler.ValidName(name) == nil
 }
 
 func sortedByName(byName map[string]*handler.Definition) []*handler.Definition {
-	defs := make([]*handler.Definition, 0, len(byName))
-	for _, d := range byName {
-		defs = append(defs, d)
-	}
-	slices.SortFunc(defs, func(a, b *handler.Definition) int { return strings.Compare(a.Name, b.Name) })
-	return defs
+	return slices.SortedFunc(maps.Values(byName), func(a, b *handler.Definition) int { return strings.Compare(a.Name, b.Name) })
 }

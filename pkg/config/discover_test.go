@@ -12,9 +12,9 @@ import (
 
 func TestDiscoveredName(t *testing.T) {
 	for base, want := range map[string]string{
-		"runc": "runc", "crun": "crun", "youki": "youki", "runsc": "runsc",
+		"runc": "runc", "crun": "crun", "youki": "youki", "runsc": "gvisor",
 		"containerd-shim-kata-v2": "kata", "containerd-shim-kata-qemu-v2": "kata-qemu", "containerd-shim-spin-v1": "spin",
-		"containerd-shim-runc-v2": "runc-shim", "containerd-shim-runsc-v1": "runsc-shim",
+		"containerd-shim-runc-v2": "runc-shim", "containerd-shim-runsc-v1": "runsc-shim", "containerd-shim-gvisor-v2": "gvisor-shim",
 		"containerd-shim": "", "containerd-shim-v2": "", "containerd-shim--v2": "", "containerd-shim-kata": "",
 		"containerd-shim-kata-v3": "", "containerd-shim-Kata-v2": "", "containerd-shim-a_b-v2": "",
 		"runc.bak": "", "kata-runtime": "", "": "",
@@ -37,22 +37,61 @@ func TestDiscover(t *testing.T) {
 	n.binary("second/containerd-shim-runc-v2", 0o755)
 	n.binary("odd [dir]/containerd-shim-odd-v2", 0o755)
 	n.binary("first/runsc/runsc", 0o755)
+	n.binary("second/runsc", 0o755)
 	var got []string
 	for _, d := range Discover([]string{n.path("first"), n.path("second"), n.path("odd [dir]"), n.path("absent")}) {
-		got = append(got, strings.Join([]string{d.Name, string(d.Type), n.relative(d.Path), n.relative(d.Origin)}, " "))
+		got = append(got, strings.Join([]string{d.Name, string(d.Type), n.relative(d.Path), n.relative(d.Origin), d.AliasOf}, " "))
 		if d.Snapshotter == "" || d.ContainerCreateTimeout == 0 || d.SandboxProcess == "" || (d.Type == handler.OCI) != (d.Supervision != "") {
 			t.Errorf("%s lacks defaults: %+v", d.Name, d)
 		}
 	}
 	want := []string{
-		"crun oci $DIR/second/crun discovered in $DIR/second",
-		"kata shim $DIR/first/containerd-shim-kata-v2 discovered in $DIR/first",
-		"odd shim $DIR/odd [dir]/containerd-shim-odd-v2 discovered in $DIR/odd [dir]",
-		"runc oci $DIR/first/runc discovered in $DIR/first",
-		"runc-shim shim $DIR/second/containerd-shim-runc-v2 discovered in $DIR/second",
+		"crun oci $DIR/second/crun discovered in $DIR/second ",
+		"gvisor oci $DIR/second/runsc discovered in $DIR/second ",
+		"kata shim $DIR/first/containerd-shim-kata-v2 discovered in $DIR/first ",
+		"odd shim $DIR/odd [dir]/containerd-shim-odd-v2 discovered in $DIR/odd [dir] ",
+		"runc oci $DIR/first/runc discovered in $DIR/first ",
+		"runc-shim shim $DIR/second/containerd-shim-runc-v2 discovered in $DIR/second ",
+		"runsc oci $DIR/second/runsc discovered in $DIR/second gvisor",
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+// TestDiscoveredHandlers: which there are, and which is the default.
+func TestDiscoveredHandlers(t *testing.T) {
+	for _, c := range []struct{ what, binaries, dropIn, served, fallback string }{
+		{"all", "runsc youki crun runc", "", "crun gvisor runc runsc>gvisor youki", "runc"},
+		{"no runc", "runsc youki crun", "", "crun gvisor runsc>gvisor youki", "crun"},
+		{"youki", "runsc youki", "", "gvisor runsc>gvisor youki", "youki"},
+		{"gVisor alone", "runsc", "", "gvisor runsc>gvisor", "gvisor"},
+		{"gVisor and machines", "runsc containerd-shim-kata-v2", "", "gvisor kata runsc>gvisor", "gvisor"},
+		{"another gvisor", "runsc runc crun", "[runtimes.gvisor]\nruntime_path = \"$BIN/crun\"\n", "crun gvisor runc runsc", "runc"},
+		{"another runsc", "runsc runc", "[runtimes.runsc]\nruntime_path = \"$BIN/runsc\"\nmax_pods = 1\n", "gvisor runc runsc", "runc"},
+		{"a third name", "runsc", "[runtimes.sandboxed]\nalias_of = \"gvisor\"\n", "gvisor runsc>gvisor sandboxed>gvisor", "gvisor"},
+		{"a chosen second name", "runsc runc", "default_runtime = \"runsc\"\n", "gvisor runc runsc>gvisor", "runsc"},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			n := newNode(t, strings.Fields(c.binaries)...)
+			n.write("config.toml", "")
+			n.write("conf.d/10.toml", c.dropIn)
+			cfg := n.load()
+			var served []string
+			for _, d := range cfg.Runtimes {
+				name := d.Name
+				if d.AliasOf != "" {
+					name += ">" + d.AliasOf
+				}
+				served = append(served, name)
+				if d.Name == "runsc" && d.Path != n.path("bin/runsc") {
+					t.Errorf("runsc is %s", d.Path)
+				}
+			}
+			if got := strings.Join(served, " "); got != c.served || cfg.DefaultRuntime != c.fallback {
+				t.Errorf("served are %q, default %s; want %q, %s", got, cfg.DefaultRuntime, c.served, c.fallback)
+			}
+		})
 	}
 }
 
@@ -70,21 +109,21 @@ func TestNothingToDiscover(t *testing.T) {
 	}
 }
 
+// TestSearchDirs: the PATH of the one who looks decides nothing.
 func TestSearchDirs(t *testing.T) {
-	t.Setenv("PATH", "/somewhere/bin:relative:/usr/bin/:/usr/local/bin:/somewhere/bin/")
-	dirs := SearchDirs()
-	before := func(a, b string) {
-		t.Helper()
-		if i, j := slices.Index(dirs, a), slices.Index(dirs, b); i < 0 || i >= j {
-			t.Errorf("%s is not before %s in %v", a, b, dirs)
+	t.Setenv(SearchPathEnv, "")
+	want := []string{"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin"}
+	for _, path := range []string{"", "/usr/bin:/bin", "/somewhere/bin:relative:/usr/bin/:/usr/local/bin"} {
+		t.Setenv("PATH", path)
+		dirs := SearchDirs()
+		if !slices.Equal(dirs[:len(want)], want) {
+			t.Errorf("with PATH=%s: %v", path, dirs)
 		}
-	}
-	before("/usr/local/sbin", "/usr/local/bin")
-	before("/usr/local/bin", "/usr/sbin")
-	before("/usr/sbin", "/usr/bin")
-	before("/usr/bin", "/somewhere/bin")
-	if slices.Contains(dirs, "relative") || len(dirs) != len(slices.Compact(slices.Sorted(slices.Values(dirs)))) {
-		t.Errorf("got %v", dirs)
+		for _, dir := range dirs[len(want):] {
+			if ok, _ := filepath.Match("/opt/*/bin", dir); !ok {
+				t.Errorf("with PATH=%s it has %s", path, dir)
+			}
+		}
 	}
 	t.Setenv(SearchPathEnv, "/x:/y")
 	if got := SearchDirs(); !slices.Equal(got, []string{"/x", "/y"}) {
@@ -110,8 +149,12 @@ func TestHelperPath(t *testing.T) {
 		t.Errorf("found %s", got)
 	}
 	t.Setenv("PATH", n.path("bin"))
+	if got := helperPath("berth-test-helper"); got != "" {
+		t.Errorf("found in PATH: %s", got)
+	}
+	t.Setenv(SearchPathEnv, n.path("bin"))
 	if got := helperPath("berth-test-helper"); got != n.path("bin/berth-test-helper") {
-		t.Errorf("in PATH: %q", got)
+		t.Errorf("where runtimes are: %q", got)
 	}
 	self, err := os.Executable()
 	if err != nil {

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
 
 	"github.com/berth-cri/berth/pkg/trust"
@@ -78,8 +77,8 @@ func pathless(err error) error {
 	return err
 }
 
-// helperPath finds a binary of berth's own: beside the running one, else in
-// PATH. It returns "" if there is none.
+// helperPath finds a binary of berth's own: beside the running one, else where
+// runtimes are discovered. It returns "" if there is none.
 func helperPath(name string) string {
 	path, _ := look("find", name, func() string { return findHelper(name) })
 	return path
@@ -92,11 +91,7 @@ func findHelper(name string) string {
 			return beside
 		}
 	}
-	found, err := exec.LookPath(name)
-	if err != nil || executableMistake(found) != "" {
-		return ""
-	}
-	return found
+	return InSearchDirs(name)
 }
 
 // Helpers returns a problem for each binary of berth's own that this configuration
@@ -109,7 +104,7 @@ func (c *Config) Helpers() (problems Problems) {
 	} {
 		if h.path == "" {
 			problems = append(problems, Problem{Key: h.key, Message: h.name +
-				" was not found beside the berth binary or in PATH; install it, or set this key to its absolute path"})
+				" was not found beside the berth binary or in " + shortList(SearchDirs()) + "; install it, or set this key to its absolute path"})
 		}
 	}
 	return problems

@@ -205,7 +205,7 @@ func TestNoConfiguration(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if names(cfg) != "kata runsc" || cfg.DefaultRuntime != "runsc" || !cfg.Discovered || len(cfg.Sources) != 0 {
+	if names(cfg) != "gvisor kata runsc" || cfg.DefaultRuntime != "gvisor" || !cfg.Discovered || len(cfg.Sources) != 0 {
 		t.Errorf("got %s, default %s, from %v", names(cfg), cfg.DefaultRuntime, cfg.Sources)
 	}
 }

@@ -59,13 +59,13 @@ func (c check) runtimePath(t *runtimeTable) {
 	case !c.has("runtime_path") && c.meant("runtime_path"):
 		// It is there, with a typo; that it is missing would be told first.
 	case !c.has("runtime_path"):
-		c.report(c.key, "runtime_path is missing; set it to the absolute path of the runtime's binary", inSearchDirs(c.handler))
+		c.report(c.key, "runtime_path is missing; set it to the absolute path of the runtime's binary", InSearchDirs(c.handler))
 	case t.RuntimePath == "" && isString(c.set["runtime_path"]):
-		c.wrong("runtime_path", "must not be empty; set it to the absolute path of the runtime's binary", inSearchDirs(c.handler))
+		c.wrong("runtime_path", "must not be empty; set it to the absolute path of the runtime's binary", InSearchDirs(c.handler))
 	case t.RuntimePath == "":
 		// Its wrong type is reported already.
 	case !filepath.IsAbs(t.RuntimePath):
-		c.wrong("runtime_path", fmt.Sprintf("%q must be an absolute path", t.RuntimePath), inSearchDirs(filepath.Base(t.RuntimePath)))
+		c.wrong("runtime_path", fmt.Sprintf("%q must be an absolute path", t.RuntimePath), InSearchDirs(filepath.Base(t.RuntimePath)))
 	}
 }
 
@@ -74,8 +74,8 @@ func isString(v any) bool {
 	return ok
 }
 
-// inSearchDirs finds the binary that a bare name probably means.
-func inSearchDirs(base string) string {
+// InSearchDirs finds the binary of that name in SearchDirs; empty is none.
+func InSearchDirs(base string) string {
 	for _, dir := range SearchDirs() {
 		if file := filepath.Join(dir, base); executableMistake(file) == "" {
 			return file

@@ -77,7 +77,7 @@ func (s shower) origin(key string) string {
 	case !set && key == "default_runtime":
 		return "chosen"
 	case !set && (key == "engine.shim_path" || key == "engine.pause_path"):
-		return "default: beside the berth binary, else in PATH"
+		return "default: beside the berth binary, else where runtimes are discovered"
 	}
 	return o.String()
 }

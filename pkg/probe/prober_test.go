@@ -17,6 +17,7 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-cri/berth/pkg/config"
 	engineshim "github.com/berth-cri/berth/pkg/engine/shim"
 	"github.com/berth-cri/berth/pkg/handler"
 )
@@ -307,6 +308,23 @@ func TestProbeShimThatDrivesARuntime(t *testing.T) {
 	_, err = p.Probe(t.Context(), shim(path, filepath.Join(dir, "gone")))
 	if !errdefs.IsUnavailable(err) || !strings.Contains(err.Error(), "BinaryName") {
 		t.Errorf("a shim whose runtime is missing: got %v", err)
+	}
+}
+
+// What a shim drives that does not say depended on the PATH of the process that asked.
+func TestDrivenRuntimeIsFoundWithoutAPath(t *testing.T) {
+	there, other := t.TempDir(), t.TempDir()
+	for _, dir := range []string{there, other} {
+		if err := os.WriteFile(filepath.Join(dir, Runc), nil, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Setenv(config.SearchPathEnv, there)
+	t.Setenv("PATH", other)
+	for name, want := range map[string]string{"": filepath.Join(there, Runc), filepath.Join(other, Runc): filepath.Join(other, Runc), Crun: ""} {
+		if got, err := drivenRuntime("shim", name); got != want || (err == nil) != (want != "") {
+			t.Errorf("drivenRuntime(%q) = %q, %v; want %q", name, got, err, want)
+		}
 	}
 }
 

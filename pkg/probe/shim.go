@@ -12,6 +12,8 @@ import (
 	"slices"
 
 	"github.com/containerd/errdefs"
+
+	"github.com/berth-cri/berth/pkg/config"
 )
 
 // wasmEngines name the shims that run WebAssembly modules in processes of the host: those
@@ -58,14 +60,17 @@ func runsWasm(path, name string, wasmImages bool) (runs, declared bool) {
 }
 
 // drivenRuntime finds the OCI runtime of a runc shim as the shim does: by its
-// option BinaryName, by default "runc", in PATH.
+// option BinaryName, by default "runc", but not by this process's PATH.
 func drivenRuntime(shim, binaryName string) (string, error) {
 	if binaryName == "" {
 		binaryName = Runc
 	}
-	path, err := exec.LookPath(binaryName)
-	if err != nil {
-		return "", fmt.Errorf("the OCI runtime under %s is missing: %w; install it or set options.BinaryName: %w", shim, err, errdefs.ErrUnavailable)
+	path := binaryName
+	if filepath.Base(path) == path {
+		path = config.InSearchDirs(path)
+	}
+	if _, err := exec.LookPath(path); err != nil {
+		return "", fmt.Errorf("%s, the OCI runtime under %s, is missing or cannot be executed; install it or set options.BinaryName: %w", binaryName, shim, errdefs.ErrUnavailable)
 	}
 	return path, nil
 }

@@ -15,6 +15,7 @@ import (
 	"io/fs"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -51,9 +52,12 @@ func main() {
 func demo(t testbed.T, out io.Writer, verbose bool) {
 	testbed.NeedNetwork(t)
 	keepForwarding(t)
-	bin := testbed.Built(t)
 	// Where the runtimes were built, before the system's own directories.
-	places := append([]string{bin}, config.SearchDirs()...)
+	var places []string
+	for _, runtime := range []string{testbed.Runc, testbed.Crun, testbed.Runsc} {
+		places = append(places, filepath.Dir(testbed.Part(t, runtime)))
+	}
+	places = append(places, config.SearchDirs()...)
 	if err := os.Setenv(config.SearchPathEnv, strings.Join(places, string(os.PathListSeparator))); err != nil {
 		t.Fatalf("set %s: %v", config.SearchPathEnv, err)
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -37,6 +38,8 @@ type broken struct {
 	mend    func(t *testing.T)
 	// says is what the status says of it within ten seconds of the second failed pod.
 	says []string
+	// start starts what fails, if that is not a sandbox of the handler.
+	start func(t *testing.T) error
 }
 
 // TestBrokenHandlers breaks handlers whose runtimes go on answering questions, or are gone.
@@ -49,7 +52,7 @@ func TestBrokenHandlers(t *testing.T) {
 	var all []broken
 	add := func(handler, path string, says string, broke, mend func(t *testing.T)) {
 		config += fmt.Sprintf("[runtimes.%s]\nruntime_path = %q\nsandbox_process = \"always\"\ncontainer_create_timeout = \"3s\"\n", handler, path)
-		all = append(all, broken{handler, broke, mend, []string{"handler " + handler + " is not ready: ", says}})
+		all = append(all, broken{handler: handler, broke: broke, mend: mend, says: []string{"handler " + handler + " is not ready: ", says}})
 	}
 	fails, hangs := newScripted(t), newScripted(t)
 	add("fails", fails.Path, "it cannot be done",
@@ -58,6 +61,12 @@ func TestBrokenHandlers(t *testing.T) {
 	add("hangs", hangs.Path, "timed out",
 		func(t *testing.T) { t.Helper(); hangs.on(t, "run", "exec sleep 1000") },
 		func(t *testing.T) { t.Helper(); hangs.on(t, "run", "") })
+	// A shim has its runtime create sandboxes.
+	creates := newScripted(t)
+	add("creates", testbed.Part(t, testbed.RuncShim), "OCI runtime create failed",
+		func(t *testing.T) { t.Helper(); creates.on(t, "create", "echo 'no container today' >&2; exit 1") },
+		func(t *testing.T) { t.Helper(); creates.on(t, "create", "") })
+	config += fmt.Sprintf("options = { BinaryName = %q }\n", creates.Path)
 	for name, change := range map[string]struct {
 		says   string
 		change func(path string) error
@@ -84,16 +93,47 @@ func TestBrokenHandlers(t *testing.T) {
 	}
 }
 
+// startContainer runs a pod with a container and removes it.
+func (b *bed) startContainer(t *testing.T, handler string, change func(*runtimeapi.PodSandboxConfig, *runtimeapi.ContainerConfig)) error {
+	t.Helper()
+	b.Client.Pull(t, handler, b.Image)
+	config := b.Client.ContainerConfig("c", b.Image, "sleep", "1000")
+	pod := b.Client.RunSandbox(t, testbed.PodSpec{Handler: handler, Sandbox: func(pod *runtimeapi.PodSandboxConfig) { change(pod, config) }})
+	defer pod.Remove(t)
+	made, err := b.Client.CreateContainer(testbed.Within(t, time.Minute), &runtimeapi.CreateContainerRequest{
+		PodSandboxId: pod.ID, Config: config, SandboxConfig: pod.Config,
+	})
+	if err != nil {
+		return err
+	}
+	_, err = b.Client.StartContainer(testbed.Within(t, time.Minute), &runtimeapi.StartContainerRequest{ContainerId: made.GetContainerId()})
+	return err
+}
+
+// startSandbox runs a pod without containers and stops it.
+func (b *bed) startSandbox(t *testing.T, handler string, config *runtimeapi.PodSandboxConfig) error {
+	t.Helper()
+	pod, err := b.Client.RunPodSandbox(testbed.Within(t, time.Minute), &runtimeapi.RunPodSandboxRequest{Config: config, RuntimeHandler: handler})
+	if err != nil {
+		return err
+	}
+	_, err = b.Client.StopPodSandbox(testbed.Within(t, time.Minute), &runtimeapi.StopPodSandboxRequest{PodSandboxId: pod.GetPodSandboxId()})
+	return err
+}
+
 // breaks breaks a handler under pods, waits until the status says so, and mends it.
 func (b *bed) breaks(t *testing.T, one broken) {
 	t.Helper()
-	spec := testbed.PodSpec{Handler: one.handler}
-	b.Client.RunSandbox(t, spec).Remove(t)
+	start := one.start
+	if start == nil {
+		start = func(t *testing.T) error { return b.startSandbox(t, one.handler, b.Client.SandboxConfig("")) }
+	}
+	if err := start(t); err != nil {
+		t.Fatal(err)
+	}
 	one.broke(t)
 	for range 2 {
-		if _, err := b.Client.RunPodSandbox(testbed.Within(t, time.Minute), &runtimeapi.RunPodSandboxRequest{
-			Config: b.Client.SandboxConfig(""), RuntimeHandler: one.handler,
-		}); err == nil {
+		if start(t) == nil {
 			t.Fatal("a pod runs")
 		}
 	}
@@ -106,16 +146,29 @@ func (b *bed) breaks(t *testing.T, one broken) {
 		}
 		return nil
 	})
+	b.kubeletSees(t, one, false)
 	one.mend(t)
+	testbed.Eventually(t, time.Minute, func() error { return start(t) })
+	b.kubeletSees(t, one, true)
+}
+
+// kubeletSees fails unless the condition of the CRI's Status names the handler if it is not ready.
+func (b *bed) kubeletSees(t *testing.T, one broken, ready bool) {
+	t.Helper()
+	if !strings.Contains(one.says[0], "is not ready") {
+		return // its runtime runs pods
+	}
 	testbed.Eventually(t, time.Minute, func() error {
-		pod, err := b.Client.RunPodSandbox(testbed.Within(t, time.Minute), &runtimeapi.RunPodSandboxRequest{
-			Config: b.Client.SandboxConfig(""), RuntimeHandler: one.handler,
-		})
+		status, err := b.Client.RuntimeServiceClient.Status(testbed.Within(t, time.Minute), &runtimeapi.StatusRequest{})
 		if err != nil {
 			return err
 		}
-		_, err = b.Client.StopPodSandbox(testbed.Within(t, time.Minute), &runtimeapi.StopPodSandboxRequest{PodSandboxId: pod.GetPodSandboxId()})
-		return err
+		for _, c := range status.GetStatus().GetConditions() {
+			if c.GetType() == "HandlersReady" && strings.Contains(c.GetMessage(), strconv.Quote(one.handler)) == ready {
+				return fmt.Errorf("the condition is %v", c)
+			}
+		}
+		return nil
 	})
 }
 
@@ -161,5 +214,38 @@ func TestDiskThatIsFull(t *testing.T) {
 	b.breaks(t, broken{
 		handler: "runc", broke: disk.fill, mend: disk.empty,
 		says: []string{"handler runc", "no space left"},
+	})
+}
+
+// TestCgroupThatIsRefused is the same for a kernel that refuses the limits of a container.
+func TestCgroupThatIsRefused(t *testing.T) {
+	t.Parallel()
+	b := newBed(t, testbed.Options{})
+	parent := fmt.Sprintf("/berth-refused-%d", time.Now().UnixNano())
+	quota := filepath.Join("/sys/fs/cgroup/cpu", parent, "cpu.cfs_quota_us")
+	if err := os.Mkdir(filepath.Dir(quota), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { testbed.RemoveCgroup(parent) })
+	write := func(text string) func(t *testing.T) {
+		return func(t *testing.T) {
+			t.Helper()
+			if err := os.WriteFile(quota, []byte(text), 0); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	b.breaks(t, broken{
+		handler: "runc",
+		// A cgroup may not have more of the processor than the one above it.
+		broke: write("10000"), mend: write("-1"),
+		says: []string{"handler runc", "starts in a row failed", "cpu.cfs_quota_us"},
+		start: func(t *testing.T) error {
+			t.Helper()
+			return b.startContainer(t, "runc", func(pod *runtimeapi.PodSandboxConfig, c *runtimeapi.ContainerConfig) {
+				pod.Linux.CgroupParent = parent
+				c.Linux.Resources = &runtimeapi.LinuxContainerResources{CpuPeriod: 100000, CpuQuota: 100000}
+			})
+		},
 	})
 }

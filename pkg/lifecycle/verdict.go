@@ -15,9 +15,6 @@ const (
 	doubtFor = 15 * time.Second
 	// longestRetry is the longest time between two looks at what failed.
 	longestRetry = 8 * time.Second
-	// retriesWithoutInterval is how often that is looked at if nothing is looked at
-	// in intervals: until doubtFor is over.
-	retriesWithoutInterval = 5
 )
 
 // verdict is what probes found.
@@ -60,9 +57,9 @@ func (v verdict) after(r result, known bool) verdict {
 }
 
 // due says whether what failed is to be looked at again: after 1, 2, 4 and then
-// every 8 seconds, or the interval if that is less. Pure.
+// every 8 seconds, or the interval if that is less and not 0. Pure.
 func (v verdict) due(now time.Time, interval time.Duration) bool {
-	if v.tries == 0 || interval == 0 && v.tries >= retriesWithoutInterval {
+	if v.tries == 0 {
 		return false
 	}
 	wait := longestRetry

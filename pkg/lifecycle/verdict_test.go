@@ -97,7 +97,7 @@ func TestWhenToLookAgain(t *testing.T) {
 		{1000, 3 * time.Second, 3 * time.Second},
 		{1, 3 * time.Second, time.Second},
 		{4, 0, 8 * time.Second},
-		{5, 0, 0},
+		{1000, 0, 8 * time.Second},
 	} {
 		now := time.Now()
 		due := func(passed time.Duration) bool {

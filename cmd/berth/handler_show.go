@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/berth-cri/berth/pkg/admin/client"
+	"github.com/berth-cri/berth/pkg/printable"
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
 
@@ -62,6 +63,9 @@ func showHandler(w io.Writer, resp *adminv1.GetHandlerResponse, wide bool) error
 				return err
 			}
 		}
+	}
+	if text := strings.TrimSpace(resp.GetLastFailure()); text != "" {
+		fmt.Fprintf(w, "last failure:\n  %s\n", strings.ReplaceAll(printable.Lines(text), "\n", "\n  "))
 	}
 	if len(resp.GetSettings()) == 0 {
 		return nil

@@ -56,7 +56,10 @@ func TestBrokenHandlers(t *testing.T) {
 	}
 	fails, hangs := newScripted(t), newScripted(t)
 	add("fails", fails.Path, "it cannot be done",
-		func(t *testing.T) { t.Helper(); fails.on(t, "run", "echo 'it cannot be done' >&2; exit 1") },
+		func(t *testing.T) {
+			t.Helper()
+			fails.on(t, "run", "echo 'it lacks a part' >&2; echo 'it cannot be done' >&2; exit 1")
+		},
 		func(t *testing.T) { t.Helper(); fails.on(t, "run", "") })
 	add("hangs", hangs.Path, "timed out",
 		func(t *testing.T) { t.Helper(); hangs.on(t, "run", "exec sleep 1000") },
@@ -90,6 +93,16 @@ func TestBrokenHandlers(t *testing.T) {
 	b := newBed(t, testbed.Options{Config: config})
 	for _, one := range all {
 		t.Run(one.handler, func(t *testing.T) { b.breaks(t, one) })
+	}
+	// The state has the last line that the runtime wrote, and the details the rest.
+	c, err := client.New(filepath.Join(filepath.Dir(b.Socket), "admin.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	shown, err := c.GetHandler(t.Context(), &adminv1.GetHandlerRequest{Name: "fails"})
+	if got := shown.GetLastFailure(); err != nil || !strings.Contains(got, "it lacks a part\nit cannot be done\n") {
+		t.Errorf("%v, %s", err, got)
 	}
 }
 

@@ -113,6 +113,8 @@ type Options struct {
 	Faults func() []string
 	// Overheads knows what pods use beyond their containers; may be nil.
 	Overheads Overheads
+	// Failures is what a handler's runtime wrote when it last could not start a container; may be nil.
+	Failures func(handler string) string
 	// Starts knows how pods came up; may be nil.
 	Starts Starts
 	// Images are those of the embedded backend; may be nil.
@@ -160,7 +162,7 @@ func New(o Options) (*Service, error) {
 	v := view{life: o.Lifecycle, dropIns: d}
 	return &Service{
 		status:        status{view: v, o: o, started: time.Now()},
-		handlers:      handlers{view: v, overheads: o.Overheads},
+		handlers:      handlers{view: v, overheads: o.Overheads, failures: o.Failures},
 		operations:    operations{view: v, pods: o.Pods},
 		overheads:     overheads{view: v, known: o.Overheads},
 		registrations: registrations{view: v, files: o.Files, mu: &sync.Mutex{}},

@@ -27,6 +27,8 @@ type view struct {
 type handlers struct {
 	view
 	overheads Overheads // may be nil
+	// failures is what a handler's runtime wrote when it last failed; may be nil.
+	failures func(handler string) string
 }
 
 // ListHandlers implements adminv1.AdminServer.
@@ -74,6 +76,9 @@ func (h handlers) GetHandler(ctx context.Context, req *adminv1.GetHandlerRequest
 	resp := &adminv1.GetHandlerResponse{
 		Handler: h.message(known), FeaturesJson: document(known.Runtime),
 		Binary: binaryOf(known.Definition.Path, known.Runtime),
+	}
+	if known.Starts.Failed > 0 && h.failures != nil {
+		resp.LastFailure = h.failures(known.Definition.Name)
 	}
 	if h.overheads != nil {
 		resp.Overhead = overheadMessage(h.overheads.Of(ctx, known.Definition))

@@ -35,6 +35,7 @@ func (d *Daemon) serveAdmin(ctx context.Context, n *node) error {
 		Recovering: func() bool { return !n.face.Ready() },
 		Faults:     func() []string { return slices.Concat(n.remotes.pool.Stranded(), labelFaults(n.labels)) },
 		Overheads:  n.meter,
+		Failures:   n.engine.LastFailure,
 		Starts:     n.starts,
 		Images:     imagesOf(n.engine),
 

@@ -107,6 +107,8 @@ func (memory) Installed(context.Context, *handler.Definition) ([]handler.OwnedBi
 	return nil, nil
 }
 
+func (m memory) LastFailure(string) string { return "" }
+
 func (m memory) Overhead() overhead.Source { return measured(m) }
 
 // measured tells what pods have beyond their containers: each of gvisor's 20 MiB, of which

@@ -52,6 +52,8 @@ type Engine interface {
 	// ServeContainerdAPI shows images and pods to agents until ctx ends. It is called
 	// after Recover.
 	ServeContainerdAPI(ctx context.Context, l net.Listener, options ...grpc.ServerOption) error
+	// LastFailure is what a handler's runtime wrote when it last could not start a container.
+	LastFailure(handler string) string
 	// Overhead reads what pods have beyond their containers.
 	Overhead() overhead.Source
 	// PodCheckpoints looks after checkpoints of pods.

@@ -20,6 +20,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
@@ -356,6 +357,16 @@ func (e *Engine) SelfCheck(ctx context.Context, d *handler.Definition, rt *probe
 
 // PodCheckpoints looks after checkpoints of pods, from Recover on.
 func (e *Engine) PodCheckpoints() *retention.Keeper { return e.parts.PodCheckpoints.Keeper }
+
+// LastFailure is what the runtime of a handler wrote when it last could not start a container
+// since the node booted; empty if it could, and for shims.
+func (e *Engine) LastFailure(handler string) string {
+	text, err := os.ReadFile(e.parts.Pods.Layout.FailureLog(handler))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err.Error()
+	}
+	return string(text)
+}
 
 // Overhead reads what pods have beyond their containers.
 func (e *Engine) Overhead() overhead.Source { return e.overheads }

@@ -96,6 +96,9 @@ func (l Layout) RuntimeRoot(d *handler.Definition) string {
 	return filepath.Join(l.State, "runtimes", d.Name)
 }
 
+// FailureLog is where supervisors keep what a handler's runtime wrote when it failed.
+func (l Layout) FailureLog(handler string) string { return filepath.Join(l.State, "failures", handler) }
+
 // SpecSandbox are the facts about s that specs depend on.
 func (l Layout) SpecSandbox(s *Sandbox) ocispec.Sandbox {
 	f, st, plan := l.FilesOf(s.ID()), s.Status(), s.Spec().Plan

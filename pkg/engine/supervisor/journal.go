@@ -106,6 +106,7 @@ type Options struct {
 	IOUID         uint32        `json:"ioUid,omitempty"`
 	IOGID         uint32        `json:"ioGid,omitempty"`
 	CallTimeout   time.Duration `json:"callTimeout,omitempty"`
+	FailureLog    string        `json:"failureLog,omitempty"`
 }
 
 // Exit is how a task's first process ended.

@@ -22,6 +22,9 @@ import (
 // startFailed is the exit status of a container that never ran.
 const startFailed = 128
 
+// maxFailureLog bounds what is kept of a runtime that failed.
+const maxFailureLog = 64 << 10
+
 // start starts the container, once. It goes on when the caller leaves: what it
 // began is either running or gone when it ends.
 func (t *task) start(ctx context.Context) (int, error) {
@@ -80,7 +83,9 @@ func (t *task) launch(ctx context.Context) (int, error) {
 	ended := t.processes.launch(t.journal.ID)
 	defer ended()
 	if _, err := t.call(ctx, l.call); err != nil {
-		err = l.explain(err)
+		said, known := l.stderrOf()
+		t.keepFailure(err, append(readTail(l.call.logFile), said...))
+		err = explain(err, said, known)
 		if t.byCRIU() {
 			err = criuRestore{t}.explain(err)
 		}
@@ -117,30 +122,42 @@ func (l *firstLaunch) close() {
 	l.launch.close()
 }
 
+// stderrOf is what the runtime wrote to the stderr that it had for the container, and false
+// if that is not to be known.
+func (l *firstLaunch) stderrOf() (said []byte, known bool) {
+	for _, s := range l.sources {
+		if s.name == crilog.Stderr {
+			return readWaiting(s.file), true
+		}
+	}
+	return captured(l.stderr), l.stderr != nil
+}
+
 // explain adds to an error without words what the runtime wrote to the stderr
 // that it had for the container: it does so when it fails before it can write its
 // log, as with a shared library that is missing.
-func (l *firstLaunch) explain(err error) error {
+func explain(err error, said []byte, known bool) error {
 	var failed *errCall
 	if !errors.As(err, &failed) || failed.message != "" {
 		return err
 	}
-	for _, s := range l.sources {
-		if s.name != crilog.Stderr {
-			continue
-		}
-		if said := Complaint(s.file); said != "" {
-			return fmt.Errorf("%s and wrote to stderr: %s", failed.end(), said)
-		}
-		failed.elsewhere = false
+	if last := runtimeMessage(said); last != "" {
+		return fmt.Errorf("%s and wrote to stderr: %s", failed.end(), last)
 	}
-	if l.stderr != nil {
-		if said := runtimeMessage(captured(l.stderr)); said != "" {
-			return fmt.Errorf("%s and wrote to stderr: %s", failed.end(), said)
-		}
-		failed.elsewhere = false
-	}
+	failed.elsewhere = !known
 	return err
+}
+
+// keepFailure keeps all that the runtime wrote when it could not start the container.
+func (t *task) keepFailure(failure error, said []byte) {
+	path := t.journal.Options.FailureLog
+	if path == "" {
+		return
+	}
+	text := fmt.Appendf(nil, "%s container %s: %v\n%s", time.Now().UTC().Format(time.RFC3339), t.id, failure, said[max(0, len(said)-maxFailureLog):])
+	if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, text, 0o600)); err != nil {
+		log.G(t.context()).WithError(err).Warn("Failed to keep the output of the runtime")
+	}
 }
 
 // Complaint is what a runtime that failed says in a FIFO, which was opened without

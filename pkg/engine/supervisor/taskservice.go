@@ -58,7 +58,7 @@ func optionsOf(a *anypb.Any) (Options, error) {
 		Runtime: o.Runtime, Root: o.Root, GlobalFlags: o.GlobalFlags,
 		SystemdCgroup: o.SystemdCgroup, NoPivotRoot: o.NoPivotRoot, NoNewKeyring: o.NoNewKeyring,
 		OwnKernel: o.OwnKernel, LogDirectory: o.LogDirectory, LogPath: o.LogPath, MaxLogLine: int(o.MaxLogLine),
-		IOUID: o.IoUid, IOGID: o.IoGid,
+		IOUID: o.IoUid, IOGID: o.IoGid, FailureLog: o.FailureLog,
 		CallTimeout: time.Duration(o.CallTimeoutMs) * time.Millisecond,
 	}, nil
 }

@@ -98,6 +98,7 @@ func (r *supervised) Options(o pod.TaskOptions) (*anypb.Any, error) {
 		MaxLogLine:    int32(kept.MaxLogLineSize),
 		IoUid:         uid,
 		IoGid:         gid,
+		FailureLog:    r.pods.FailureLog(d.Name),
 		CallTimeoutMs: (CallTimeout(d) + RestoreTime(o.Checkpoint)).Milliseconds(),
 	})
 }

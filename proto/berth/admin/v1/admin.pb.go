@@ -1292,7 +1292,10 @@ type GetHandlerResponse struct {
 	// Identity of the binary, when it was asked last.
 	Binary *Binary `protobuf:"bytes,6,opt,name=binary,proto3" json:"binary,omitempty"`
 	// What its pods use beyond their containers, as far as that is known.
-	Overhead      *Overhead `protobuf:"bytes,7,opt,name=overhead,proto3" json:"overhead,omitempty"`
+	Overhead *Overhead `protobuf:"bytes,7,opt,name=overhead,proto3" json:"overhead,omitempty"`
+	// What the runtime wrote when it last could not start a container, since the node booted;
+	// empty for shims.
+	LastFailure   string `protobuf:"bytes,8,opt,name=last_failure,json=lastFailure,proto3" json:"last_failure,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1367,6 +1370,13 @@ func (x *GetHandlerResponse) GetOverhead() *Overhead {
 		return x.Overhead
 	}
 	return nil
+}
+
+func (x *GetHandlerResponse) GetLastFailure() string {
+	if x != nil {
+		return x.LastFailure
+	}
+	return ""
 }
 
 // Overhead is what pods of a handler use beyond their containers.
@@ -4572,14 +4582,15 @@ const file_berth_admin_v1_admin_proto_rawDesc = "" +
 	"generation\x18\x02 \x01(\x04R\n" +
 	"generation\"'\n" +
 	"\x11GetHandlerRequest\x12\x12\n" +
-	"\x04name\x18\x01 \x01(\tR\x04name\"\xc0\x02\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\"\xe3\x02\n" +
 	"\x12GetHandlerResponse\x121\n" +
 	"\ahandler\x18\x01 \x01(\v2\x17.berth.admin.v1.HandlerR\ahandler\x123\n" +
 	"\bsettings\x18\x02 \x03(\v2\x17.berth.admin.v1.SettingR\bsettings\x121\n" +
 	"\awritten\x18\x03 \x03(\v2\x17.berth.admin.v1.SettingR\awritten\x12#\n" +
 	"\rfeatures_json\x18\x05 \x01(\tR\ffeaturesJson\x12.\n" +
 	"\x06binary\x18\x06 \x01(\v2\x16.berth.admin.v1.BinaryR\x06binary\x124\n" +
-	"\boverhead\x18\a \x01(\v2\x18.berth.admin.v1.OverheadR\boverheadJ\x04\b\x04\x10\x05\"\xdc\x02\n" +
+	"\boverhead\x18\a \x01(\v2\x18.berth.admin.v1.OverheadR\boverhead\x12!\n" +
+	"\flast_failure\x18\b \x01(\tR\vlastFailureJ\x04\b\x04\x10\x05\"\xdc\x02\n" +
 	"\bOverhead\x124\n" +
 	"\x04live\x18\x01 \x01(\v2 .berth.admin.v1.OverheadEstimateR\x04live\x128\n" +
 	"\x06canary\x18\x02 \x01(\v2 .berth.admin.v1.OverheadEstimateR\x06canary\x124\n" +

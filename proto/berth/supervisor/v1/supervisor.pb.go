@@ -52,7 +52,10 @@ type TaskOptions struct {
 	CallTimeoutMs int64 `protobuf:"varint,12,opt,name=call_timeout_ms,json=callTimeoutMs,proto3" json:"call_timeout_ms,omitempty"`
 	// The trusted directory above log_path: symbolic links below it are not
 	// followed. Empty means the directory of log_path.
-	LogDirectory  string `protobuf:"bytes,13,opt,name=log_directory,json=logDirectory,proto3" json:"log_directory,omitempty"`
+	LogDirectory string `protobuf:"bytes,13,opt,name=log_directory,json=logDirectory,proto3" json:"log_directory,omitempty"`
+	// The file that gets all that the runtime wrote when it could not start a container,
+	// in place of what it had; empty for none.
+	FailureLog    string `protobuf:"bytes,14,opt,name=failure_log,json=failureLog,proto3" json:"failure_log,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -174,6 +177,13 @@ func (x *TaskOptions) GetCallTimeoutMs() int64 {
 func (x *TaskOptions) GetLogDirectory() string {
 	if x != nil {
 		return x.LogDirectory
+	}
+	return ""
+}
+
+func (x *TaskOptions) GetFailureLog() string {
+	if x != nil {
+		return x.FailureLog
 	}
 	return ""
 }
@@ -819,7 +829,7 @@ var File_berth_supervisor_v1_supervisor_proto protoreflect.FileDescriptor
 
 const file_berth_supervisor_v1_supervisor_proto_rawDesc = "" +
 	"\n" +
-	"$berth/supervisor/v1/supervisor.proto\x12\x13berth.supervisor.v1\x1a\x1bgoogle/protobuf/empty.proto\"\xa6\x03\n" +
+	"$berth/supervisor/v1/supervisor.proto\x12\x13berth.supervisor.v1\x1a\x1bgoogle/protobuf/empty.proto\"\xc7\x03\n" +
 	"\vTaskOptions\x12\x18\n" +
 	"\aruntime\x18\x01 \x01(\tR\aruntime\x12\x12\n" +
 	"\x04root\x18\x02 \x01(\tR\x04root\x12!\n" +
@@ -836,7 +846,9 @@ const file_berth_supervisor_v1_supervisor_proto_rawDesc = "" +
 	" \x01(\rR\x05ioUid\x12\x15\n" +
 	"\x06io_gid\x18\v \x01(\rR\x05ioGid\x12&\n" +
 	"\x0fcall_timeout_ms\x18\f \x01(\x03R\rcallTimeoutMs\x12#\n" +
-	"\rlog_directory\x18\r \x01(\tR\flogDirectory\"<\n" +
+	"\rlog_directory\x18\r \x01(\tR\flogDirectory\x12\x1f\n" +
+	"\vfailure_log\x18\x0e \x01(\tR\n" +
+	"failureLog\"<\n" +
 	"\x18SandboxCheckpointOptions\x12 \n" +
 	"\vcompression\x18\x01 \x01(\tR\vcompression\"\r\n" +
 	"\vInfoRequest\"\x9c\x01\n" +

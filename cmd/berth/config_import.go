@@ -30,8 +30,8 @@ Without these flags they are printed, and nothing is changed. What cannot be tra
 is a mistake: none of these files is then printed or written. A file that exists with
 other content is never replaced.
 
-The exit status is 2 if a file cannot be read, or if a handler cannot be served on
-this machine; the drop-in then has the rest.`,
+The exit status is 2 if a file cannot be read or has a mistake, and 3 if this machine
+lacks what a handler needs, such as its binary. The drop-in has all handlers then.`,
 		Example: "  berth config import /etc/crio/crio.conf.d > /etc/berth/conf.d/50-crio.toml\n" +
 			"  berth config import /etc/containers/registries.conf --hosts-dir /etc/berth/hosts.d",
 		Args: cobra.MinimumNArgs(1),
@@ -90,9 +90,11 @@ func importFiles(paths []string, o config.Options, targets importTargets, form s
 	if err := writeTargets(missing, stderr); err != nil {
 		return err
 	}
-	switch {
+	switch mistakes, lacks := t.Problems.Split(); {
 	case t.OfRegistries > 0:
 		return &codedError{exitConfig, fmt.Errorf("files about registries cannot be translated, and none of them was:\n%w", t.Problems)}
+	case len(lacks) > 0 && len(mistakes) == 0:
+		return degraded("some handlers cannot be served on this machine:\n%w", lacks)
 	case len(t.Problems) > 0:
 		return &codedError{exitConfig, fmt.Errorf("some handlers cannot be served:\n%w", t.Problems)}
 	}

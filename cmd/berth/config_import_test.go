@@ -10,7 +10,10 @@ import (
 
 func TestConfigImport(t *testing.T) {
 	dir, _ := written(t, "")
-	file := filepath.Join(dir, "99-nvidia.toml")
+	file := filepath.Join(dir, "crio.d", "99-nvidia.toml")
+	if err := os.Mkdir(filepath.Dir(file), 0o755); err != nil {
+		t.Fatal(err)
+	}
 	text := "[crio.runtime]\ndefault_runtime = \"nvidia\"\n[crio.runtime.runtimes.nvidia]\nruntime_path = \"" + filepath.Join(dir, "runc") + "\"\n"
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
@@ -32,9 +35,16 @@ func TestConfigImport(t *testing.T) {
 	}
 	stdout.Reset()
 	stderr.Reset()
-	code := run(t.Context(), []string{"config", "import", dir}, &stdout, &stderr)
-	if code != exitConfig || !strings.Contains(stdout.String(), "/nowhere/runc") || !strings.Contains(stderr.String(), "/nowhere/runc does not exist") {
+	code := run(t.Context(), []string{"config", "import", filepath.Dir(file)}, &stdout, &stderr)
+	if code != exitDegraded || !strings.Contains(stdout.String(), "/nowhere/runc") || !strings.Contains(stderr.String(), "/nowhere/runc does not exist") {
 		t.Errorf("exit status %d: %s\n%s", code, stdout.String(), stderr.String())
+	}
+	// A mistake counts for more.
+	if err := os.WriteFile(file, []byte(strings.ReplaceAll(text, dir, "/nowhere")+"[crio.runtime.runtimes.odd]\nruntime_path = 1\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if code := run(t.Context(), []string{"config", "import", file}, &stdout, &stderr); code != exitConfig {
+		t.Errorf("exit status %d of a mistake", code)
 	}
 	if code := run(t.Context(), []string{"config", "import", filepath.Join(dir, "absent")}, &stdout, &stderr); code != exitConfig {
 		t.Errorf("exit status %d of a file that does not exist", code)

@@ -45,7 +45,6 @@ var containerdSettings = map[string]string{
 	"imports":                     "list these files or their directories in import.containerd",
 	"default_runtime_name":        "set default_runtime in berth's own configuration if pods that name no handler shall have this one",
 	"default_runtime":             "set default_runtime in berth's own configuration if pods that name no handler shall have this one",
-	"registry":                    "see [registry]; hosts.toml files are the same",
 	"cni":                         "see [cni]",
 	"snapshotter":                 "set engine.snapshotter",
 	"sandbox_image":               "berth needs no pause image",
@@ -61,6 +60,17 @@ var containerdSettings = map[string]string{
 	"max_container_log_line_size": "set engine.max_log_line_size",
 
 	"ignore_image_defined_volumes": "set engine.ignore_image_defined_volumes to the same",
+}
+
+// registryAdvice is what to do about a key of containerd's registry table; %s is the
+// directory of a registry in registry.hosts_dir.
+var registryAdvice = map[string]string{
+	"config_path": "set registry.hosts_dir to it; hosts.toml files are the same",
+	"mirrors":     "write %s/hosts.toml with a [host.\"<endpoint>\"] for each endpoint",
+	"tls":         "write %s/hosts.toml with ca, client or skip_verify",
+	"auth":        "give pods imagePullSecrets, or the kubelet a credential provider",
+	"auths":       "give pods imagePullSecrets, or the kubelet a credential provider",
+	"headers":     "write hosts.toml files with header",
 }
 
 func (t *translation) containerd(files []File) {
@@ -106,7 +116,39 @@ func (t *translation) containerdVersion(f File) {
 }
 
 func (t *translation) containerdSetting(f File, key ...string) {
+	if key[len(key)-1] == "registry" {
+		values := f.Values
+		for _, k := range key {
+			values = asTable(values[k])
+		}
+		t.registry(Place{f.Name, key}, values)
+		return
+	}
 	t.note(Note{Place: Place{f.Name, key}, Why: "is about containerd itself; only handlers are imported", Do: containerdSettings[key[len(key)-1]]})
+}
+
+// registry notes each mirror, credential and certificate by its key. Values can be secrets.
+func (t *translation) registry(p Place, values map[string]any) {
+	for _, key := range sortedKeys(values) {
+		names := asTable(values[key])
+		if len(names) == 0 && !unset(values[key]) {
+			t.registryKey(p.Below(key), key, "")
+		}
+		for _, name := range sortedKeys(names) {
+			if key != "configs" {
+				t.registryKey(p.Below(key, name), key, name)
+				continue
+			}
+			for _, part := range sortedKeys(asTable(names[name])) {
+				t.registryKey(p.Below(key, name, part), part, name)
+			}
+		}
+	}
+}
+
+func (t *translation) registryKey(p Place, key, name string) {
+	do := strings.ReplaceAll(registryAdvice[key], "%s", strings.Replace(name, "*", "_default", 1))
+	t.note(Note{Place: p, Why: "is not imported, and pulls go without it", Do: do})
 }
 
 // otherPlugins notes the plugins that have no handlers.

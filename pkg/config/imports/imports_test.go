@@ -132,3 +132,37 @@ func TestImagePlatforms(t *testing.T) {
 		t.Errorf("of a handler that is not there: %+v", nobody.Notes)
 	}
 }
+
+// TestRegistriesOfContainerd: mirrors, credentials and certificates were one note about all
+// of it, and pulls failed on the new node. What is a secret stays where it is.
+func TestRegistriesOfContainerd(t *testing.T) {
+	registry := tables{
+		"config_path": "/etc/containerd/certs.d",
+		"mirrors":     tables{"docker.io": tables{"endpoint": []any{"https://user:secret@mirror.example"}}, "*": tables{"endpoint": []any{"https://all.example"}}},
+		"configs": tables{"reg.example:5000": tables{
+			"auth": tables{"username": "user", "password": "secret", "identitytoken": "secret"},
+			"tls":  tables{"ca_file": "/etc/ca.pem", "insecure_skip_verify": true},
+		}},
+		"auths":   tables{"https://old.example": tables{"auth": "secret"}},
+		"headers": tables{"X-Token": []any{"secret"}},
+	}
+	want := map[string]string{
+		"config_path": "registry.hosts_dir", "mirrors docker.io": "docker.io/hosts.toml", "mirrors *": "_default/hosts.toml",
+		"configs reg.example:5000 auth": "imagePullSecrets", "configs reg.example:5000 tls": "reg.example:5000/hosts.toml",
+		"auths https://old.example": "imagePullSecrets", "headers X-Token": "header",
+	}
+	for _, plugin := range []string{"cri", "io.containerd.grpc.v1.cri", "io.containerd.cri.v1.images"} {
+		notes := Translate(Containerd, []File{{Name: "1", Values: tables{"plugins": tables{plugin: tables{"registry": registry}}}}}, inBin).Notes
+		if len(notes) != len(want) {
+			t.Errorf("%s: %d notes, want %d", plugin, len(notes), len(want))
+		}
+		for _, n := range notes {
+			if advice := want[strings.Join(n.Key[min(3, len(n.Key)):], " ")]; advice == "" || !strings.Contains(n.Do, advice) {
+				t.Errorf("%s: of %v it says %q, %q", plugin, n.Key, n.Why, n.Do)
+			}
+			if strings.Contains(n.Why+n.Do+strings.Join(n.Key, " "), "secret") {
+				t.Errorf("%s: a note has the secret: %+v", plugin, n)
+			}
+		}
+	}
+}

@@ -83,7 +83,11 @@ func TestStatsOfPodsThatHang(t *testing.T) {
 			t.Errorf("%s that hangs: its pod has %v", handler, s)
 		}
 		_, err := b.Client.ContainerStats(testbed.Within(t, bound), &runtimeapi.ContainerStatsRequest{ContainerId: pod.Container.ID})
-		testbed.Refused(t, err, codes.Unavailable, "did not respond within")
+		why := "did not respond within"
+		if handler == "shim" {
+			why = fmt.Sprintf("(process %d) is unresponsive since", stopped[0])
+		}
+		testbed.Refused(t, err, codes.Unavailable, why)
 	}
 	begin = time.Now()
 	b.Client.RunPod(t, testbed.PodSpec{Image: b.Image, Command: []string{"sleep", "3600"}})

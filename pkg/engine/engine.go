@@ -253,6 +253,9 @@ func (e *Engine) serve(c Config, kept *settings.Settings) (err error) {
 	return err
 }
 
+// Unresponsive has a line for each supervisor and shim that does not answer.
+func (e *Engine) Unresponsive(ctx context.Context) []string { return e.parts.Shims.Unresponsive(ctx) }
+
 // Recover takes up what earlier runs of the daemon left. No call may be answered
 // before it has returned.
 func (e *Engine) Recover(ctx context.Context) error {

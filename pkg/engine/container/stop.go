@@ -194,7 +194,7 @@ func (b *stops) kill(ctx context.Context, c *pod.Container, sig syscall.Signal, 
 // signal sends a signal to the container's first process, or to all.
 func (b *stops) signal(ctx context.Context, c *pod.Container, sig syscall.Signal, all bool) error {
 	err := b.kill(ctx, c, sig, all)
-	if shim.Lost(err) {
+	if shim.Lost(err) || b.tasks.Replaced(ctx, c.Sandbox, err) {
 		err = b.kill(ctx, c, sig, all) // by a supervisor's successor
 	}
 	switch {

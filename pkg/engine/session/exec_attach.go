@@ -234,8 +234,7 @@ func awaitFor(happened <-chan struct{}, bound time.Duration) {
 }
 
 func (b sessions) closeStdin(client *shim.Client, id, execID string) {
-	ctx, cancel := context.WithTimeout(b.execs.pods.Background, execCleanTimeout)
-	defer cancel()
+	ctx := b.execs.pods.Background
 	if _, err := client.Task.CloseIO(ctx, &taskapi.CloseIORequest{ID: id, ExecID: execID, Stdin: true}); err != nil && !errdefs.IsNotFound(task.FromShim(err)) {
 		log.G(ctx).WithError(err).WithField("container", id).Debug("Failed to close stdin")
 	}

@@ -76,11 +76,17 @@ func (b execs) ExecSync(ctx context.Context, r *runtimeapi.ExecSyncRequest) (*ru
 	}
 	e := &Execution{Client: client, Container: c.ID(), ID: NewExecID(), KillsTree: c.Sandbox.KillsTree, Dir: filepath.Join(b.pods.ContainerDir(c.ID()), "io"), Drain: b.drain}
 	e.Spill = b.pods.Root
-	defer e.Clean()
 	exit, err := e.Run(ctx, process)
 	if err != nil {
+		cleaned := make(chan struct{})
+		go func() { e.Clean(); close(cleaned) }()
+		awaitFor(cleaned, execCleanPatience)
+		if u := client.Unresponsive(); u != nil {
+			err = fmt.Errorf("run command: %w", u)
+		}
 		return nil, classified(ctx, c, client, err)
 	}
+	defer e.Clean()
 	return b.answers.of(call, e, exit)
 }
 
@@ -229,6 +235,10 @@ func execError(ctx context.Context, err error) error {
 
 // execCleanTimeout bounds the kill and removal of a command.
 const execCleanTimeout = 20 * time.Second
+
+// execCleanPatience is how much later the caller of a failed command is answered for that. An
+// unresponsive process is found within it.
+const execCleanPatience = 8 * time.Second
 
 // Clean leaves nothing of the command.
 func (e *Execution) Clean() {

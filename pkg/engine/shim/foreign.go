@@ -7,11 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -20,7 +18,6 @@ import (
 	bootapi "github.com/containerd/containerd/api/runtime/bootstrap/v1"
 	runtimev2 "github.com/containerd/containerd/v2/core/runtime/v2"
 	"github.com/containerd/errdefs"
-	"github.com/containerd/ttrpc"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 )
@@ -62,12 +59,10 @@ type ForeignShims struct {
 	closed  bool
 }
 
-// close gives up the connections, and returns them.
-func (m *ForeignShims) close() []*Client {
+func (m *ForeignShims) close() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.closed = true
-	return slices.Collect(maps.Values(m.clients))
 }
 
 // StartForeign runs the shim's start action and connects to what it started. The
@@ -230,7 +225,8 @@ func (m *ForeignShims) Foreign(_ context.Context, ep Endpoint) (*Client, error) 
 	case err != nil:
 		return nil, fmt.Errorf("shim at %s does not respond: %w: %w", ep.Address, err, errdefs.ErrUnavailable)
 	}
-	c := connect(conn, m.limits.write, func() { m.forget(ep.Address) }, ttrpc.WithUnaryClientInterceptor(inNamespace))
+	c := connect(conn, "shim at "+ep.Address, m.limits, func() { m.forget(ep.Address) })
+	c.pid.Store(int64(ep.PID))
 	if c.Task, err = runtimev2.NewTaskClient(c.conn, ep.Version); err != nil {
 		return nil, errors.Join(fmt.Errorf("shim at %s: %w", ep.Address, err), conn.Close())
 	}
@@ -272,10 +268,4 @@ func tail(s string) string {
 		return "…" + s[len(s)-512:]
 	}
 	return s
-}
-
-// inNamespace adds to each call the header that shims demand of their clients.
-func inNamespace(ctx context.Context, req *ttrpc.Request, resp *ttrpc.Response, _ *ttrpc.UnaryClientInfo, call ttrpc.Invoker) error {
-	req.Metadata = append(req.Metadata, &ttrpc.KeyValue{Key: "containerd-namespace-ttrpc", Value: Namespace})
-	return call(ctx, req, resp)
 }

@@ -93,6 +93,7 @@ func (ep *Endpoint) process(ctx context.Context, c *Client, id string) {
 	}
 	if since, err := startTime(int(r.GetShimPid())); err == nil {
 		ep.PID, ep.StartTime = int(r.GetShimPid()), since
+		c.pid.Store(int64(ep.PID))
 	}
 }
 
@@ -127,7 +128,7 @@ func (ep *Endpoint) kill() error {
 		return nil //nolint:nilerr // it is gone, and its pid has another
 	}
 	if err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
-		return fmt.Errorf("kill shim %d: %w", ep.PID, err)
+		return fmt.Errorf("kill process %d: %w", ep.PID, err)
 	}
 	return nil
 }

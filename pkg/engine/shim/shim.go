@@ -23,6 +23,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	runtimev2 "github.com/containerd/containerd/v2/core/runtime/v2"
@@ -42,9 +43,15 @@ type limits struct {
 	leave time.Duration
 	// write is how long a process may leave a call unread.
 	write time.Duration
+	// quiet is how long a call takes before its process is pinged, silence how long the answer
+	// may take, and making how long while something is made.
+	quiet, silence, making time.Duration
 }
 
-var usualLimits = limits{idle: time.Minute, leave: 10 * time.Second, write: 10 * time.Second}
+var usualLimits = limits{
+	idle: time.Minute, leave: 10 * time.Second, write: 10 * time.Second,
+	quiet: time.Second, silence: 5 * time.Second, making: time.Minute,
+}
 
 // Config says where the Manager works.
 type Config struct {
@@ -74,13 +81,17 @@ type Client struct {
 	// Dir is the supervisor's directory; empty for foreign shims.
 	Dir string
 
-	conn *ttrpc.Client
-	done chan struct{}
+	conn   *ttrpc.Client
+	done   chan struct{}
+	who    string
+	pid    atomic.Int64 // of a shim
+	limits limits
+	asked  atomic.Pointer[time.Time] // when the ping under way was sent
 }
 
 // Lost tells whether err says that the process, not the call, failed.
 func Lost(err error) bool {
-	return errors.Is(err, ttrpc.ErrClosed) || errors.Is(err, net.ErrClosed) || errdefs.IsUnavailable(err)
+	return !IsUnresponsive(err) && (errors.Is(err, ttrpc.ErrClosed) || errors.Is(err, net.ErrClosed) || errdefs.IsUnavailable(err))
 }
 
 // Manager owns the processes of one engine. All methods may be called
@@ -157,26 +168,38 @@ func New(c Config) (*Manager, error) {
 
 // Close drops all connections and lets the processes live.
 func (m *Manager) Close() {
-	for _, c := range append(m.Supervisors.close(), m.ForeignShims.close()...) {
+	m.Supervisors.close()
+	m.ForeignShims.close()
+	for _, c := range m.connected(context.Background()) {
 		_ = c.conn.Close()
 	}
 	m.keep.close()
 }
 
-// close gives up the connections, and returns them.
-func (m *Supervisors) close() []*Client {
+func (m *Supervisors) close() {
 	m.mu.Lock()
+	defer m.mu.Unlock()
 	m.closed = true
-	supervisors := slices.Collect(maps.Values(m.supervisors))
-	for _, s := range supervisors {
+	for _, s := range m.supervisors {
 		if s.idle != nil {
 			s.idle.Stop()
 		}
 	}
-	m.mu.Unlock()
-	var clients []*Client
+}
+
+// connected are the clients of all processes but those that are started or stopped until ctx
+// ends.
+func (m *Manager) connected(ctx context.Context) []*Client {
+	m.ForeignShims.mu.Lock()
+	clients := slices.Collect(maps.Values(m.clients))
+	m.ForeignShims.mu.Unlock()
+	m.Supervisors.mu.Lock()
+	supervisors := slices.Collect(maps.Values(m.supervisors))
+	m.Supervisors.mu.Unlock()
 	for _, s := range supervisors {
-		s.busy.take()
+		if s.busy.await(ctx) != nil {
+			continue
+		}
 		if s.up != nil {
 			clients = append(clients, s.up)
 		}
@@ -265,13 +288,12 @@ func (c *Client) gone() bool {
 	}
 }
 
-// connect wraps an open connection. The other side may leave a call unread for as long as
-// write. lost is called once when it breaks.
-func connect(conn net.Conn, write time.Duration, lost func(), opts ...ttrpc.ClientOpts) *Client {
-	c := &Client{done: make(chan struct{})}
-	c.conn = ttrpc.NewClient(promptConn{conn, write}, append(opts, ttrpc.WithOnClose(func() {
+// connect wraps an open connection. lost is called once when it breaks.
+func connect(conn net.Conn, who string, l limits, lost func()) *Client {
+	c := &Client{done: make(chan struct{}), who: who, limits: l}
+	c.conn = ttrpc.NewClient(promptConn{conn, l.write}, ttrpc.WithUnaryClientInterceptor(c.intercept), ttrpc.WithOnClose(func() {
 		close(c.done)
 		lost()
-	}))...)
+	}))
 	return c
 }

@@ -12,7 +12,6 @@ import (
 	"syscall"
 	"time"
 
-	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
 	runtimev2 "github.com/containerd/containerd/v2/core/runtime/v2"
 	"github.com/containerd/errdefs"
 	"golang.org/x/sync/errgroup"
@@ -52,13 +51,6 @@ func (m *Supervisors) Live(ctx context.Context, key string) (*Client, error) {
 	return s.up, nil
 }
 
-// Answers tells whether the process answers before ctx ends, whatever it says. One
-// that is gone does not have to be waited for either.
-func (c *Client) Answers(ctx context.Context) bool {
-	_, err := c.Task.Connect(ctx, &taskapi.ConnectRequest{})
-	return err == nil || ctx.Err() == nil
-}
-
 // nobodyListens tells whether a dial failed because no process is there. Any
 // other failure may be of this process: a second supervisor must not be started
 // beside a live one.
@@ -67,7 +59,7 @@ func nobodyListens(err error) bool {
 }
 
 func (m *Supervisors) supervisorClient(s *supervisor, conn net.Conn) (*Client, error) {
-	c := connect(conn, m.limits.write, func() { m.succeed(s) })
+	c := connect(conn, "supervisor "+s.key, m.limits, func() { m.succeed(s) })
 	task, err := runtimev2.NewTaskClient(c.conn, 3)
 	if err != nil {
 		return nil, errors.Join(err, conn.Close())

@@ -111,7 +111,7 @@ func FromShim(err error) error {
 	if shim.Lost(err) {
 		return fmt.Errorf("%w: %w", err, errdefs.ErrUnavailable)
 	}
-	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
+	if shim.IsUnresponsive(err) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
 		return err
 	}
 	return errgrpc.ToNative(err)

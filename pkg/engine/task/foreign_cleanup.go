@@ -21,15 +21,14 @@ import (
 // CleanUpTimeout bounds one try to end what a dead shim left of a task.
 const CleanUpTimeout = 30 * time.Second
 
-// remains is what a task of a foreign shim leaves on the host.
+// remains is what a task has on the host, and leaves there when its shim dies.
 type remains struct {
 	bundle string
 	group  cgroup.Paths
 	pid    int // of its first process, 0 if it was not started
 }
 
-func (r *foreign) remainsOf(task string) remains {
-	s := r.sandbox
+func (r *runners) remainsOf(s *pod.Sandbox, task string) remains {
 	if task == s.ID() {
 		found := remains{bundle: r.pods.ProcessBundle(task), pid: s.Status().PID}
 		if path, err := r.settings.CgroupsPath(s.Spec(), task); err == nil {
@@ -44,19 +43,24 @@ func (r *foreign) remainsOf(task string) remains {
 	return found
 }
 
+// tasksOf are the tasks of s: its own and those of its containers.
+func (r *runners) tasksOf(s *pod.Sandbox) []string {
+	tasks := []string{s.ID()}
+	for _, o := range r.pods.Containers.List() {
+		if o.Spec().Sandbox == s.ID() {
+			tasks = append(tasks, o.ID())
+		}
+	}
+	return tasks
+}
+
 // countLiving notes which tasks of a pod run that is about to be killed with its shim.
 // The kernel kills containers with the sandbox process whose PID namespace they share,
 // and whoever comes for them finds them dead.
 func (r *foreign) countLiving() {
 	r.living = map[string]bool{}
-	tasks := []string{r.sandbox.ID()}
-	for _, o := range r.pods.Containers.List() {
-		if o.Spec().Sandbox == r.sandbox.ID() {
-			tasks = append(tasks, o.ID())
-		}
-	}
-	for _, task := range tasks {
-		left := r.remainsOf(task)
+	for _, task := range r.tasksOf(r.sandbox) {
+		left := r.remainsOf(r.sandbox, task)
 		alive, err := left.group.Processes()
 		r.living[task] = err == nil && slices.Contains(alive, left.pid)
 	}
@@ -69,7 +73,7 @@ func (r *foreign) countLiving() {
 func (r *foreign) cleanUp(ctx context.Context, task string, cause error) (pod.Exit, error) {
 	ctx, cancel := context.WithTimeout(ctx, CleanUpTimeout)
 	defer cancel()
-	s, left := r.sandbox, r.remainsOf(task)
+	s, left := r.sandbox, r.remainsOf(r.sandbox, task)
 	gone := task == s.ID() || errors.Is(cause, shim.ErrGone)
 	if gone {
 		r.found.Do(r.countLiving)

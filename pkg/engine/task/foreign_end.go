@@ -23,7 +23,7 @@ const insistInterval = time.Second
 // Insist calls end until it succeeds, or the time of the shim is up. The shim is killed
 // then, and with it all that it runs the pod in; end is called once more to see that.
 func (r *foreign) Insist(ctx context.Context, end func(context.Context) error) error {
-	err := insist(ctx, r.sandbox, end, func(error) bool { return false })
+	err := insist(ctx, r.sandbox, end, shim.IsUnresponsive)
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
@@ -97,7 +97,9 @@ func (r *foreign) endByShim(ctx context.Context) (client *shim.Client, err error
 			return err
 		}
 		return EndTask(ctx, client, r.sandbox.ID())
-	}, func(err error) bool { return errors.Is(err, context.DeadlineExceeded) || shim.Lost(err) })
+	}, func(err error) bool {
+		return errors.Is(err, context.DeadlineExceeded) || shim.IsUnresponsive(err) || shim.Lost(err)
+	})
 	return client, err
 }
 

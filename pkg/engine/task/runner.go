@@ -35,6 +35,7 @@ type supervisors interface {
 	SupervisorDir(key string) string
 	Keep(ctx context.Context, key string, c *shim.Client, t shim.Kept) error
 	Drop(key, task string)
+	Replace(ctx context.Context, key string) error
 }
 
 // foreignShims run one sandbox each.
@@ -62,6 +63,12 @@ func (r *runners) Worker(ctx context.Context, s *pod.Sandbox) (*shim.Client, err
 		return nil, err
 	}
 	return s.Runner.Client(ctx)
+}
+
+// Replaced tells whether a call that failed with err is worth repeating: it kills the supervisor
+// of s if that is unresponsive, and its successor answers.
+func (r *runners) Replaced(ctx context.Context, s *pod.Sandbox, err error) bool {
+	return shim.IsUnresponsive(err) && r.shims.Replace(ctx, s.Spec().Supervisor) == nil
 }
 
 // Drop lets go of what Keep held of a task.

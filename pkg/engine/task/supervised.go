@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"path/filepath"
 	"strings"
 	"time"
@@ -120,8 +121,8 @@ func (r *supervised) LaunchTimeout() time.Duration {
 }
 
 func (r *supervised) Blame(err error) error {
-	if shim.Lost(err) {
-		return err // the supervisor died, which is berth's own
+	if shim.Lost(err) || shim.IsUnresponsive(err) {
+		return err // it is of the supervisor, which is berth's own
 	}
 	return blamed(err)
 }
@@ -158,13 +159,27 @@ func (r *supervised) Delete(ctx context.Context, task string) error {
 	if err != nil {
 		return err
 	}
-	return EndTask(ctx, client, task)
+	err = EndTask(ctx, client, task)
+	if r.Replaced(ctx, r.sandbox, err) {
+		return r.Delete(ctx, task)
+	}
+	return err
 }
 
 func (r *supervised) End(ctx context.Context) error { return r.Delete(ctx, r.sandbox.ID()) }
 
-func (*supervised) Insist(ctx context.Context, end func(context.Context) error) error {
-	return end(ctx)
+// Insist ends the pod by its cgroups if end fails: its supervisor may be unresponsive and have
+// no successor. What was killed is EXITED once a later call reaches one.
+func (r *supervised) Insist(ctx context.Context, end func(context.Context) error) error {
+	err := end(ctx)
+	if err == nil || ctx.Err() != nil {
+		return err
+	}
+	for _, task := range r.tasksOf(r.sandbox) {
+		_, kerr := killGroup(ctx, r.remainsOf(r.sandbox, task).group)
+		err = errors.Join(err, kerr)
+	}
+	return err
 }
 
 // OpenLog does nothing: a supervisor writes the logs of its own tasks.

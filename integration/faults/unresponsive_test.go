@@ -1,0 +1,238 @@
+package faults
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/integration/testbed"
+)
+
+// answerBound is the time of a call of two seconds, of the question whether anybody is there,
+// and what a busy machine adds. It is less than the twenty seconds that a command's roll-back
+// took.
+const answerBound = 18 * time.Second
+
+// refusedBy fails unless all calls end in time, with an error that names who does not answer.
+func refusedBy(t *testing.T, who string, pid int, calls map[string]func(context.Context) error) {
+	t.Helper()
+	for name, call := range calls {
+		began := time.Now()
+		err := call(testbed.Within(t, 2*time.Minute))
+		if took := time.Since(began); took > answerBound {
+			t.Errorf("%s took %v", name, took)
+		}
+		if err == nil {
+			t.Errorf("%s answers, though nothing runs that could", name)
+			continue
+		}
+		for _, words := range []string{who, fmt.Sprintf("(process %d)", pid), "unresponsive"} {
+			if !strings.Contains(err.Error(), words) {
+				t.Errorf("%s: %q is not in: %v", name, words, err)
+			}
+		}
+	}
+}
+
+func (b *bed) execFor(c *testbed.Container, seconds int64) func(context.Context) error {
+	return func(ctx context.Context) error {
+		_, err := b.Client.ExecSync(ctx, &runtimeapi.ExecSyncRequest{ContainerId: c.ID, Cmd: []string{"true"}, Timeout: seconds})
+		return err
+	}
+}
+
+func (b *bed) resizeOf(c *testbed.Container) func(context.Context) error {
+	return func(ctx context.Context) error {
+		_, err := b.Client.UpdateContainerResources(ctx, &runtimeapi.UpdateContainerResourcesRequest{
+			ContainerId: c.ID, Linux: &runtimeapi.LinuxContainerResources{CpuShares: 512},
+		})
+		return err
+	}
+}
+
+func (b *bed) reopenOf(c *testbed.Container) func(context.Context) error {
+	return func(ctx context.Context) error {
+		_, err := b.Client.ReopenContainerLog(ctx, &runtimeapi.ReopenContainerLogRequest{ContainerId: c.ID})
+		return err
+	}
+}
+
+// degradedFor fails unless status and doctor name who does not answer.
+func (b *bed) degradedFor(t *testing.T, who string, pid int) {
+	t.Helper()
+	examined, _ := b.berth(t, "doctor", "--config", b.ConfigFile) // what else it finds is this machine's
+	for from, said := range map[string]string{"status": b.degradedBy(t), "doctor": examined} {
+		if !strings.Contains(said, who) || !strings.Contains(said, fmt.Sprintf("(process %d) is unresponsive since", pid)) {
+			t.Errorf("the %s does not name %s (process %d): %s", from, who, pid, said)
+		}
+	}
+}
+
+// TestUnresponsiveSupervisor stops the process that runs two pods. Calls waited for it for
+// five minutes and longer, and nothing but that process could stop a pod.
+func TestUnresponsiveSupervisor(t *testing.T) {
+	t.Parallel()
+	b := newBed(t, testbed.Options{
+		Runtimes:       map[string]string{"runc": testbed.Part(t, testbed.Runc), "runsc": testbed.Part(t, testbed.Runsc)},
+		DefaultRuntime: "runc",
+	})
+	atRest := b.Rest(t)
+	for _, handler := range []string{"runc", "runsc"} {
+		t.Run(handler, func(t *testing.T) {
+			pod := b.Client.RunPod(t, testbed.PodSpec{Handler: handler, Image: b.Image, Command: []string{"sh", "-c", polite}})
+			stubborn := pod.RunContainer(t, "stubborn", testbed.PodSpec{Image: b.Image, Command: family})
+			other := b.Client.RunPod(t, testbed.PodSpec{Handler: handler, Image: b.Image, Command: []string{"sh", "-c", polite}})
+			key, otherPID := b.info(t, pod.Container.ID).Supervisor, b.info(t, other.Container.ID).PID
+			otherLife := life(t, otherPID)
+			inside := inCgroup(t, b.info(t, stubborn.ID).PID)
+			stopSupervisor := func() int {
+				pid := b.supervisors(t)[key]
+				killAs(t, pid, syscall.SIGSTOP)
+				return pid
+			}
+
+			first := stopSupervisor()
+			b.degradedFor(t, key, first)
+			refusedBy(t, key, first, map[string]func(context.Context) error{
+				"a command of two seconds": b.execFor(stubborn, 2),
+				"a command":                b.execFor(stubborn, 0),
+				"a change of limits":       b.resizeOf(stubborn),
+				"a new log":                b.reopenOf(stubborn),
+			})
+			began := time.Now()
+			if err := b.stopContainer(testbed.Within(t, 2*time.Minute), pod.Container.ID, 2); err != nil {
+				t.Errorf("stop of a container: %v", err)
+			}
+			if took := time.Since(began); took > answerBound {
+				t.Errorf("the stop of a container took %v", took)
+			}
+			if st := pod.Container.Status(t); st.GetState() != runtimeapi.ContainerState_CONTAINER_EXITED || st.GetExitCode() != 7 {
+				t.Errorf("the container is %s %d, want its own end with 7", st.GetState(), st.GetExitCode())
+			}
+			stubborn.Exec(t, "true")
+
+			second := stopSupervisor()
+			if second == first {
+				t.Errorf("supervisor %d has no successor", first)
+			}
+			began = time.Now()
+			if _, err := b.Client.StopPodSandbox(testbed.Within(t, 2*time.Minute), &runtimeapi.StopPodSandboxRequest{PodSandboxId: pod.ID}); err != nil {
+				t.Errorf("stop of the pod: %v", err)
+			}
+			if took := time.Since(began); took > answerBound {
+				t.Errorf("the stop of the pod took %v", took)
+			}
+			for _, pid := range inside {
+				if alive(pid) {
+					t.Errorf("process %d runs", pid)
+				}
+			}
+			if st := stubborn.Status(t); st.GetState() != runtimeapi.ContainerState_CONTAINER_EXITED || st.GetExitCode() != 137 {
+				t.Errorf("the killed container is %s %d", st.GetState(), st.GetExitCode())
+			}
+			if now := life(t, otherPID); now != otherLife {
+				t.Errorf("the container of the other pod was process %s and is %s", otherLife, now)
+			}
+			other.Container.Exec(t, "true")
+			if said := b.degradedBy(t); said != "" {
+				t.Errorf("the status with a successor: %s", said)
+			}
+			other.Container.Stop(t, 20*time.Second)
+			endedWith(t, other.Container, 7)
+			pod.Remove(t)
+			other.Remove(t)
+		})
+	}
+	b.NothingLeft(t, atRest)
+}
+
+// TestUnresponsiveShim stops the shim of a pod, then the supervisor that writes the log of
+// another one.
+func TestUnresponsiveShim(t *testing.T) {
+	t.Parallel()
+	b := newBed(t, testbed.Options{Config: shimConfig(t, testbed.Part(t, testbed.RuncShim))})
+	atRest := b.Rest(t)
+	pod := b.Client.RunPod(t, testbed.PodSpec{Image: b.Image, Command: family})
+	other := b.Client.RunPod(t, testbed.PodSpec{Image: b.Image, Command: []string{"sh", "-c", polite}})
+	inside := inCgroup(t, b.info(t, pod.Container.ID).PID)
+	shim := shimsOf(t, pod.ID)
+	if len(shim) != 1 {
+		t.Fatalf("the pod has shims %v", shim)
+	}
+	killAs(t, shim[0], syscall.SIGSTOP)
+	b.degradedFor(t, "shim", shim[0])
+	refusedBy(t, "shim", shim[0], map[string]func(context.Context) error{
+		"a command of two seconds": b.execFor(pod.Container, 2),
+		"a change of limits":       b.resizeOf(pod.Container),
+		"a stop of two seconds": func(ctx context.Context) error {
+			return b.stopContainer(ctx, pod.Container.ID, 2)
+		},
+	})
+	began := time.Now()
+	if _, err := b.Client.StopPodSandbox(testbed.Within(t, 2*time.Minute), &runtimeapi.StopPodSandboxRequest{PodSandboxId: pod.ID}); err != nil {
+		t.Errorf("stop of the pod: %v", err)
+	}
+	if took := time.Since(began); took > answerBound {
+		t.Errorf("the stop of the pod took %v", took)
+	}
+	for _, pid := range append(inside, shim...) {
+		if alive(pid) {
+			t.Errorf("process %d runs", pid)
+		}
+	}
+	pod.Remove(t)
+
+	for key, pid := range b.supervisors(t) {
+		killAs(t, pid, syscall.SIGSTOP)
+		refusedBy(t, key, pid, map[string]func(context.Context) error{"a new log": b.reopenOf(other.Container)})
+	}
+	other.Container.Stop(t, 20*time.Second)
+	endedWith(t, other.Container, 7)
+	other.Remove(t)
+	b.NothingLeft(t, atRest)
+}
+
+// TestUnresponsiveSupervisorWithoutSuccessor stops a pod whose supervisor is stopped and cannot
+// be started again. Nothing of the pod runs on.
+func TestUnresponsiveSupervisorWithoutSuccessor(t *testing.T) {
+	t.Parallel()
+	b := newBed(t, testbed.Options{})
+	atRest := b.Rest(t)
+	pod := b.Client.RunPod(t, testbed.PodSpec{Image: b.Image, Command: family})
+	info := b.info(t, pod.Container.ID)
+	inside, supervisor := inCgroup(t, info.PID), b.supervisors(t)[info.Supervisor]
+	program, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", supervisor))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(program, program+".away"); err != nil {
+		t.Fatal(err)
+	}
+	killAs(t, supervisor, syscall.SIGSTOP)
+	if _, err := b.Client.StopPodSandbox(testbed.Within(t, 2*time.Minute), &runtimeapi.StopPodSandboxRequest{PodSandboxId: pod.ID}); err == nil {
+		t.Error("the stop has nobody who could tell how the container exited, and says nothing")
+	}
+	for _, pid := range inside {
+		if alive(pid) {
+			t.Errorf("process %d runs", pid)
+		}
+	}
+	if err := os.Rename(program+".away", program); err != nil {
+		t.Fatal(err)
+	}
+	testbed.Eventually(t, time.Minute, func() error { // a successor that failed to start is tried again later
+		_, err := b.Client.StopPodSandbox(testbed.Within(t, time.Minute), &runtimeapi.StopPodSandboxRequest{PodSandboxId: pod.ID})
+		return err
+	})
+	if st := pod.Container.Status(t); st.GetExitCode() != 137 {
+		t.Errorf("the container exited with %d", st.GetExitCode())
+	}
+	pod.Remove(t)
+	b.NothingLeft(t, atRest)
+}

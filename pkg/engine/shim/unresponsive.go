@@ -1,0 +1,163 @@
+package shim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/containerd/ttrpc"
+	"google.golang.org/protobuf/types/known/emptypb"
+
+	berthshim "github.com/berth-cri/berth/pkg/engine/supervisor"
+)
+
+// pingService is one that no process serves: each server of ttrpc refuses it at once, by the
+// goroutine that reads the connection. The refusal tells a slow runtime from a process that
+// is stopped or stuck.
+const pingService, pingMethod = "berth.Ping", "Ping"
+
+// UnresponsiveError is the error of calls to a process that answers nothing, which may still
+// act on them. It is an errdefs.ErrUnavailable.
+type UnresponsiveError string
+
+func (e UnresponsiveError) Error() string { return string(e) }
+
+// Unwrap returns the class.
+func (UnresponsiveError) Unwrap() error { return errdefs.ErrUnavailable }
+
+// IsUnresponsive tells whether a call failed because its process answers nothing.
+func IsUnresponsive(err error) bool {
+	_, is := errors.AsType[UnresponsiveError](err)
+	return is
+}
+
+// patience is how long a process may answer nothing while it has a call of that method; 0 is
+// for ever. A call that is given up leaves half of what it makes, so those get more time. Pure.
+func (l limits) patience(method string) time.Duration {
+	switch method {
+	case "Wait", pingMethod:
+		return 0
+	case "Create", "Start", "Checkpoint":
+		return l.making
+	}
+	return l.silence
+}
+
+// ask pings the process, unless a ping is under way.
+func (c *Client) ask() {
+	if now := time.Now(); c.asked.CompareAndSwap(nil, &now) {
+		go func() { // until the connection ends
+			_ = c.conn.Call(context.Background(), pingService, pingMethod, &emptypb.Empty{}, &emptypb.Empty{})
+			c.asked.Store(nil)
+		}()
+	}
+}
+
+// Answers tells whether the process answers a ping before ctx ends. One that is gone does not
+// have to be waited for either.
+func (c *Client) Answers(ctx context.Context) bool {
+	for c.ask(); c.asked.Load() != nil; time.Sleep(time.Millisecond) {
+		if ctx.Err() != nil {
+			return false
+		}
+	}
+	return true
+}
+
+// Unresponsive returns an UnresponsiveError if the process is known to answer nothing.
+func (c *Client) Unresponsive() error { return c.silentFor(c.limits.silence) }
+
+func (c *Client) silentFor(limit time.Duration) error {
+	asked := c.asked.Load()
+	if asked == nil || time.Since(*asked) < limit || c.gone() {
+		return nil
+	}
+	pid := int(c.pid.Load())
+	if c.Dir != "" {
+		pid, _ = berthshim.Holder(c.Dir)
+	}
+	return UnresponsiveError(fmt.Sprintf("%s (process %d) is unresponsive since %s; stop the pod, or kill that process", c.who, pid, asked.UTC().Format(time.RFC3339)))
+}
+
+// intercept gives up a call whose process is found unresponsive, and makes none to one that stays
+// so.
+func (c *Client) intercept(ctx context.Context, req *ttrpc.Request, resp *ttrpc.Response, _ *ttrpc.UnaryClientInfo, call ttrpc.Invoker) error {
+	// Shims demand the namespace of their clients.
+	req.Metadata = append(req.Metadata, &ttrpc.KeyValue{Key: "containerd-namespace-ttrpc", Value: Namespace})
+	patience := c.limits.patience(req.Method)
+	if patience == 0 {
+		return call(ctx, req, resp)
+	}
+	if e := c.Unresponsive(); e != nil {
+		soon, cancel := context.WithTimeout(ctx, c.limits.quiet)
+		defer cancel()
+		if !c.Answers(soon) {
+			return e
+		}
+	}
+	ctx, giveUp := context.WithCancelCause(ctx)
+	defer giveUp(nil)
+	var look func()
+	look = func() {
+		if c.ask(); ctx.Err() == nil {
+			time.AfterFunc(c.limits.quiet, look)
+		}
+		if e := c.silentFor(patience); e != nil {
+			giveUp(e)
+		}
+	}
+	defer time.AfterFunc(c.limits.quiet, look).Stop()
+	err := call(ctx, req, resp)
+	if cause := context.Cause(ctx); err != nil && IsUnresponsive(cause) {
+		return cause
+	}
+	return err
+}
+
+// Replace kills the supervisor with that key if it is unresponsive. Whoever needs it next starts
+// its successor.
+func (m *Supervisors) Replace(ctx context.Context, key string) error {
+	m.mu.Lock()
+	s := m.lookup(key)
+	m.mu.Unlock()
+	if err := s.busy.await(ctx); err != nil {
+		return err
+	}
+	defer s.busy.release()
+	if s.up == nil || s.up.Unresponsive() == nil {
+		return nil // it was replaced, or answers again
+	}
+	m.config.Log.WithError(s.up.Unresponsive()).Warn("Killing unresponsive supervisor; its successor takes over")
+	process := Endpoint{}
+	process.PID, _ = berthshim.Holder(s.dir)
+	process.StartTime, _ = startTime(process.PID)
+	if err := process.kill(); err != nil {
+		return err
+	}
+	s.up = nil // its connection breaks a moment later
+	return awaitUnserved(ctx, s, endPatience)
+}
+
+// pingTimeout bounds a look at all processes.
+const pingTimeout = 3 * time.Second
+
+// Unresponsive pings all processes, and has a line for each that does not answer.
+func (m *Manager) Unresponsive(ctx context.Context) (lines []string) {
+	ctx, cancel := context.WithTimeout(ctx, pingTimeout)
+	defer cancel()
+	clients := m.connected(ctx)
+	for _, c := range clients {
+		c.ask()
+	}
+	for _, c := range clients {
+		if c.Answers(ctx) {
+			continue
+		}
+		if err := c.silentFor(0); err != nil {
+			lines = append(lines, err.Error())
+		}
+	}
+	return lines
+}

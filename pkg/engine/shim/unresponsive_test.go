@@ -1,0 +1,187 @@
+package shim
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/ttrpc"
+	"google.golang.org/protobuf/types/known/emptypb"
+)
+
+func TestPatience(t *testing.T) {
+	l := limits{silence: time.Second, making: time.Minute}
+	for method, want := range map[string]time.Duration{
+		"Wait": 0, "Ping": 0, // for ever
+		"Create": time.Minute, "Start": time.Minute, "Checkpoint": time.Minute,
+		"Kill": time.Second, "Delete": time.Second, "State": time.Second, "Exec": time.Second, "Update": time.Second, "Stats": time.Second,
+		"Pause": time.Second, "Resume": time.Second, "ResizePty": time.Second, "CloseIO": time.Second, "Connect": time.Second, "Shutdown": time.Second,
+		"Info": time.Second, "ReopenLog": time.Second, "Attach": time.Second, "OpenStdio": time.Second, "FlushStdio": time.Second, "CloseStdio": time.Second,
+	} {
+		if got := l.patience(method); got != want {
+			t.Errorf("%s: %v, want %v", method, got, want)
+		}
+	}
+}
+
+// quick finds a process unresponsive soon.
+func quick(m *Manager) {
+	m.Supervisors.limits.quiet, m.Supervisors.limits.silence, m.Supervisors.limits.making = 20*time.Millisecond, time.Second, time.Second
+	m.ForeignShims.limits = m.Supervisors.limits
+}
+
+// Calls to a supervisor that is stopped waited for as long as their callers did, and those
+// without a limit for ever.
+func TestCallsOfUnresponsiveSupervisorEnd(t *testing.T) {
+	a, _ := builds(t)
+	m := manager(t, stateDir(t), a)
+	quick(m)
+	pid := serving(t, m, "key")
+	c, err := m.Live(t.Context(), "key")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if found := m.Unresponsive(t.Context()); len(found) > 0 {
+		t.Errorf("before: %v", found)
+	}
+	stopProcess(t, pid)
+	waiting := make(chan error, 1)
+	waits, giveUp := context.WithCancel(t.Context())
+	go func() {
+		_, err := c.Task.Wait(waits, &taskapi.WaitRequest{ID: "id"})
+		waiting <- err
+	}()
+	calls := map[string]func() error{
+		"State": func() error { _, err := c.Task.State(t.Context(), &taskapi.StateRequest{ID: "id"}); return err },
+		"Kill":  func() error { _, err := c.Task.Kill(t.Context(), &taskapi.KillRequest{ID: "id"}); return err },
+		"Start": func() error { _, err := c.Task.Start(t.Context(), &taskapi.StartRequest{ID: "id"}); return err },
+	}
+	for name, call := range calls {
+		err := call()
+		if !IsUnresponsive(err) || !errdefs.IsUnavailable(err) || Lost(err) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	found := m.Unresponsive(t.Context())
+	if len(found) != 1 || !strings.Contains(found[0], fmt.Sprintf("supervisor key (process %d) is unresponsive since", pid)) {
+		t.Errorf("found are %v", found)
+	}
+	select {
+	case err := <-waiting:
+		t.Errorf("a wait ended with %v", err)
+	default:
+	}
+	giveUp()
+	<-waiting
+
+	if err := syscall.Kill(pid, syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "it answers again", func() bool { return len(m.Unresponsive(t.Context())) == 0 })
+	if err := calls["State"](); err == nil || IsUnresponsive(err) {
+		t.Errorf("State of a task that it does not have: %v", err)
+	}
+}
+
+// Whoever stops a pod replaces its supervisor, once, however many do.
+func TestReplaceUnresponsive(t *testing.T) {
+	a, _ := builds(t)
+	m := manager(t, stateDir(t), a)
+	quick(m)
+	m.Hold("key")
+	pid := serving(t, m, "key")
+	c, err := m.Live(t.Context(), "key")
+	if err != nil {
+		t.Fatal(err)
+	}
+	stopProcess(t, pid)
+	var all sync.WaitGroup
+	var errs [8]error
+	for i := range errs {
+		all.Go(func() {
+			_, err := c.Task.State(t.Context(), &taskapi.StateRequest{ID: "id"})
+			if !IsUnresponsive(err) {
+				errs[i] = fmt.Errorf("before: %w", err)
+				return
+			}
+			if errs[i] = m.Replace(t.Context(), "key"); errs[i] == nil {
+				_, errs[i] = m.Supervisor(t.Context(), "key")
+			}
+		})
+	}
+	all.Wait()
+	for _, err := range errs {
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	successor := serving(t, m, "key")
+	if successor == pid {
+		t.Error("it was not killed")
+	}
+	again, err := m.Live(t.Context(), "key")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if next := serving(t, m, "key"); next != successor {
+		t.Errorf("successor %d was killed too", successor)
+	}
+	if found := m.Unresponsive(t.Context()); len(found) > 0 || again.Unresponsive() != nil {
+		t.Errorf("its successor: %v", found)
+	}
+}
+
+// A shim that answers is waited for, however long its runtime takes.
+func TestSlowCallIsWaitedFor(t *testing.T) {
+	dir := stateDir(t)
+	m := manager(t, dir, "/none")
+	quick(m)
+	m.ForeignShims.limits.silence = 2 * time.Second
+	server, err := ttrpc.NewServer()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	release := make(chan struct{})
+	asked := make(chan struct{}, 1)
+	server.Register("containerd.task.v3.Task", map[string]ttrpc.Method{
+		"Kill": func(context.Context, func(any) error) (any, error) {
+			asked <- struct{}{}
+			<-release
+			return &emptypb.Empty{}, nil
+		},
+	})
+	socket := filepath.Join(dir, "slow.sock")
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() { _ = server.Serve(t.Context(), l) }()
+	c, err := m.Foreign(t.Context(), Endpoint{Address: "unix://" + socket, Protocol: "ttrpc", Version: 3})
+	if err != nil {
+		t.Fatal(err)
+	}
+	killed := make(chan error, 1)
+	go func() {
+		_, err := c.Task.Kill(t.Context(), &taskapi.KillRequest{ID: "id"})
+		killed <- err
+	}()
+	<-asked
+	select {
+	case err := <-killed:
+		t.Errorf("the call ended with %v", err)
+	case <-time.After(2 * m.ForeignShims.limits.silence):
+	}
+	close(release)
+	if err := <-killed; err != nil {
+		t.Error(err)
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -25,9 +26,9 @@ func doctorCommand() *cobra.Command {
 		Short: "Check this node for problems that keep pods from running",
 		Long: `Check this node: the configuration, runtimes, privileges, the kernel, cgroup drivers,
 free space, CNI, registries that hosts.toml names, NRI, sysctls, ports, the kubelet,
-kubeadm, crictl, other CRI daemons, and how the last starts of pods ended if the
-daemon runs. Each finding that is not ok says what to do next.
-Nothing is changed, and the daemon does not need to run.
+kubeadm, crictl, other CRI daemons, and if the daemon runs how the last starts of pods
+ended, and which supervisors and shims do not answer. Each finding that is not ok says
+what to do next. Nothing is changed, and the daemon does not need to run.
 
 The exit status is 0 if no check fails (there may be warnings), and 3 if one does.`,
 		Args: cobra.NoArgs,
@@ -39,7 +40,7 @@ The exit status is 0 if no check fails (there may be warnings), and 3 if one doe
 			}
 			found := doctor.Examine(n)
 			if root == "" {
-				found = append(found, recentStarts(c.Context(), (&remote{}).path())...)
+				found = append(found, running(c.Context(), (&remote{}).path())...)
 			}
 			if err := printFindings(c.OutOrStdout(), form, found, all); err != nil {
 				return err
@@ -57,20 +58,27 @@ The exit status is 0 if no check fails (there may be warnings), and 3 if one doe
 	return c
 }
 
-// recentStarts looks at how the last starts of each handler ended, if the daemon runs.
-func recentStarts(ctx context.Context, socket string) []doctor.Finding {
+// running asks the daemon, if it runs, how the last starts of each handler ended, and which
+// processes of pods do not answer.
+func running(ctx context.Context, socket string) []doctor.Finding {
 	daemon, err := client.New(socket)
 	if err != nil {
 		return nil
 	}
 	defer daemon.Close()
-	ctx, cancel := context.WithTimeout(ctx, completionTimeout)
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	resp, err := daemon.ListHandlers(ctx, &adminv1.ListHandlersRequest{})
 	if err != nil {
 		return nil // the daemon does not need to run
 	}
-	return failedStarts(resp.GetHandlers())
+	found := failedStarts(resp.GetHandlers())
+	status, _ := daemon.GetStatus(ctx, &adminv1.GetStatusRequest{})
+	for _, line := range status.GetUnresponsive() {
+		text, next, _ := strings.Cut(line, "; ")
+		found = append(found, doctor.Finding{Check: "supervisors", Level: doctor.Fail, Text: text, Next: next})
+	}
+	return found
 }
 
 // failedStarts are the findings about handlers whose starts fail. Pure.

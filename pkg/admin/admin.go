@@ -111,6 +111,8 @@ type Options struct {
 	// Faults are what an operator should mend beside handlers and files, a line each;
 	// may be nil.
 	Faults func() []string
+	// Unresponsive are supervisors and shims that do not answer, a line each; may be nil.
+	Unresponsive func(ctx context.Context) []string
 	// Overheads knows what pods use beyond their containers; may be nil.
 	Overheads Overheads
 	// Failures is what a handler's runtime wrote when it last could not start a container; may be nil.

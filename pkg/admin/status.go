@@ -40,6 +40,10 @@ func (s status) GetStatus(ctx context.Context, _ *adminv1.GetStatusRequest) (*ad
 	if c.Last != nil && c.Last.Error != nil {
 		resp.Problems = append(resp.Problems, problemsOf(c.Last.Error)...)
 	}
+	if s.o.Unresponsive != nil {
+		resp.Unresponsive = s.o.Unresponsive(ctx)
+		resp.Degraded = append(resp.Degraded, resp.Unresponsive...)
+	}
 	if s.o.PodCheckpoints != nil {
 		kept := s.o.PodCheckpoints.State(ctx)
 		resp.Degraded = append(resp.Degraded, kept.Faults...)

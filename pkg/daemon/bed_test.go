@@ -89,6 +89,8 @@ func (memory) SelfCheck(context.Context, *handler.Definition, *probe.Runtime, bo
 
 func (memory) Images() *image.Store { return nil }
 
+func (memory) Unresponsive(context.Context) []string { return nil }
+
 func (m memory) PodCheckpoints() *retention.Keeper { return m.checkpoints }
 
 // ServeContainerdAPI answers that it is there.

@@ -41,10 +41,12 @@ type Engine interface {
 	// SelfCheck is not called before Recover has returned.
 	probe.SelfChecker
 	// Recover takes over what an earlier daemon left. Of the other methods only those
-	// named Capabilities and Overhead are called before it returns.
+	// named Capabilities, Overhead and Unresponsive are called before it returns.
 	Recover(ctx context.Context) error
 	// Capabilities tells what handlers can do for pods.
 	Capabilities(ctx context.Context, d *handler.Definition, rt *probe.Runtime, proof probe.Proof) capability.Table
+	// Unresponsive has a line for each process of pods that does not answer.
+	Unresponsive(ctx context.Context) []string
 	// Installed tells the programs that a new pod of a handler would keep.
 	Installed(ctx context.Context, d *handler.Definition) ([]handler.OwnedBinary, error)
 	// Images are the engine's own; nil if it has none.

@@ -903,7 +903,9 @@ type GetStatusResponse struct {
 	// Those that the embedded backend keeps.
 	PodCheckpoints *PodCheckpoints `protobuf:"bytes,16,opt,name=pod_checkpoints,json=podCheckpoints,proto3" json:"pod_checkpoints,omitempty"`
 	// Handlers that accept no pods.
-	NotAccepting  []*Handler `protobuf:"bytes,17,rep,name=not_accepting,json=notAccepting,proto3" json:"not_accepting,omitempty"`
+	NotAccepting []*Handler `protobuf:"bytes,17,rep,name=not_accepting,json=notAccepting,proto3" json:"not_accepting,omitempty"`
+	// Supervisors and shims that do not answer, a line each, which is also in degraded.
+	Unresponsive  []string `protobuf:"bytes,18,rep,name=unresponsive,proto3" json:"unresponsive,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1053,6 +1055,13 @@ func (x *GetStatusResponse) GetPodCheckpoints() *PodCheckpoints {
 func (x *GetStatusResponse) GetNotAccepting() []*Handler {
 	if x != nil {
 		return x.NotAccepting
+	}
+	return nil
+}
+
+func (x *GetStatusResponse) GetUnresponsive() []string {
+	if x != nil {
+		return x.Unresponsive
 	}
 	return nil
 }
@@ -4541,7 +4550,7 @@ const file_berth_admin_v1_admin_proto_rawDesc = "" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value\x12\x16\n" +
 	"\x06origin\x18\x03 \x01(\tR\x06origin\"\x12\n" +
-	"\x10GetStatusRequest\"\xaf\x05\n" +
+	"\x10GetStatusRequest\"\xd3\x05\n" +
 	"\x11GetStatusResponse\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12\x1a\n" +
 	"\brevision\x18\x02 \x01(\tR\brevision\x129\n" +
@@ -4567,7 +4576,8 @@ const file_berth_admin_v1_admin_proto_rawDesc = "" +
 	"recovering\x12#\n" +
 	"\rneeds_restart\x18\x0f \x03(\tR\fneedsRestart\x12G\n" +
 	"\x0fpod_checkpoints\x18\x10 \x01(\v2\x1e.berth.admin.v1.PodCheckpointsR\x0epodCheckpoints\x12<\n" +
-	"\rnot_accepting\x18\x11 \x03(\v2\x17.berth.admin.v1.HandlerR\fnotAccepting\"\xc2\x01\n" +
+	"\rnot_accepting\x18\x11 \x03(\v2\x17.berth.admin.v1.HandlerR\fnotAccepting\x12\"\n" +
+	"\funresponsive\x18\x12 \x03(\tR\funresponsive\"\xc2\x01\n" +
 	"\x0ePodCheckpoints\x12\x1c\n" +
 	"\tdirectory\x18\x01 \x01(\tR\tdirectory\x12\x14\n" +
 	"\x05count\x18\x02 \x01(\x05R\x05count\x12\x14\n" +

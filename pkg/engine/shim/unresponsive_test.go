@@ -80,7 +80,9 @@ func TestCallsOfUnresponsiveSupervisorEnd(t *testing.T) {
 	default:
 	}
 	giveUp()
-	<-waiting
+	if err := <-waiting; err == nil {
+		t.Error("a wait for a task that it does not have ended well")
+	}
 
 	if err := syscall.Kill(pid, syscall.SIGCONT); err != nil {
 		t.Fatal(err)
@@ -149,7 +151,7 @@ func TestSlowCallIsWaitedFor(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer server.Close()
+	defer func() { _ = server.Close() }()
 	release := make(chan struct{})
 	asked := make(chan struct{}, 1)
 	server.Register("containerd.task.v3.Task", map[string]ttrpc.Method{

@@ -56,31 +56,29 @@ func noFileArgument(cmd *cobra.Command, args []string) error {
 // placeFlags are the flags of "berth serve" that say where a configuration is.
 func placeFlags(cmd *cobra.Command, o *config.Options) {
 	flags := cmd.Flags()
-	flags.VarP((*pathFlag)(&o.File), "config", "c", "main configuration file (default "+config.DefaultFile+", which may be absent)")
-	flags.Var((*pathFlag)(&o.DropInDir), "drop-in-dir", "directory of drop-ins (default conf.d beside the main file)")
-	flags.Var((*pathFlag)(&o.VendorDir), "vendor-dir", "directory of drop-ins of packages (default "+config.DefaultVendorDir+")")
-	flags.Var((*pathsFlag)(&o.SearchPath), "search-path", "directories to discover runtimes in if none is configured")
+	flags.StringVarP(&o.File, "config", "c", "", "main configuration file (default "+config.DefaultFile+", which may be absent)")
+	flags.StringVar(&o.DropInDir, "drop-in-dir", "", "directory of drop-ins (default conf.d beside the main file)")
+	flags.StringVar(&o.VendorDir, "vendor-dir", "", "directory of drop-ins of packages (default "+config.DefaultVendorDir+")")
+	searchFlag(cmd, o, "directories to discover runtimes in if none is configured")
 }
 
-// pathFlag is a path that begins at the working directory if it is relative: what reads
-// files goes by whole paths only.
-type pathFlag string
-
-func (p *pathFlag) Set(value string) error {
-	if value != "" {
-		whole, err := filepath.Abs(value)
-		if err != nil {
-			return err
+// searchFlag is the flag for directories of runtimes. The command gets whole paths: what
+// reads files goes by those only.
+func searchFlag(cmd *cobra.Command, o *config.Options, usage string) {
+	cmd.Flags().StringSliceVar(&o.SearchPath, "search-path", nil, usage)
+	cmd.PreRunE = func(*cobra.Command, []string) (err error) {
+		paths := []*string{&o.File, &o.DropInDir, &o.VendorDir}
+		for i := range o.SearchPath {
+			paths = append(paths, &o.SearchPath[i])
 		}
-		value = whole
+		for _, p := range paths {
+			if *p != "" && err == nil {
+				*p, err = filepath.Abs(*p)
+			}
+		}
+		return err
 	}
-	*p = pathFlag(value)
-	return nil
 }
-
-func (p *pathFlag) String() string { return string(*p) }
-
-func (*pathFlag) Type() string { return "string" }
 
 // checked is what "berth check" found.
 type checked struct {
@@ -105,7 +103,6 @@ type checkedHandler struct {
 
 // check returns the exit status. Mistakes are on stderr in every form.
 func check(ctx context.Context, o config.Options, form string, stdout, stderr io.Writer) int {
-	o.DeferMachine = true // daemon.Lacking has it
 	cfg, err := config.Load(o)
 	var mistakes, lacks config.Problems
 	var warnings []string
@@ -195,24 +192,3 @@ func summarize(cfg *config.Config, w io.Writer) {
 		fmt.Fprintf(w, "%-*s  %-4s  %s  %s%s\n", width, d.Name, d.Type, cmp.Or(d.Path, d.Endpoint), d.Origin, mark)
 	}
 }
-
-// pathsFlag is a list of such paths, with commas between them or by several flags.
-type pathsFlag []string
-
-// String implements pflag.Value.
-func (p *pathsFlag) String() string { return strings.Join(*p, ",") }
-
-// Set implements pflag.Value.
-func (p *pathsFlag) Set(list string) error {
-	for path := range strings.SplitSeq(list, ",") {
-		var one pathFlag
-		if err := one.Set(path); err != nil {
-			return err
-		}
-		*p = append(*p, string(one))
-	}
-	return nil
-}
-
-// Type implements pflag.Value: what the help calls it.
-func (*pathsFlag) Type() string { return "paths" }

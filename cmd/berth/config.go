@@ -60,7 +60,6 @@ With --live, print the daemon's running configuration; -o can then be json or ya
 			if r.output != "table" {
 				return misused(cmd, errors.New("-o needs --live"))
 			}
-			options.DeferMachine = true
 			cfg, err := config.Load(options)
 			if err != nil {
 				fmt.Fprintln(cmd.ErrOrStderr(), err)

@@ -39,7 +39,7 @@ lacks what a handler needs, such as its binary. The drop-in has all handlers the
 			return importFiles(args, options, targets, form, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
-	cmd.Flags().Var((*pathsFlag)(&options.SearchPath), "search-path", "directories to search for runtimes that are named without a path")
+	searchFlag(cmd, &options, "directories to search for runtimes that are named without a path")
 	cmd.Flags().StringVar(&targets.hostsDir, "hosts-dir", "", "the directory to write <registry>/hosts.toml into, such as registry.hosts_dir")
 	cmd.Flags().StringVar(&targets.verifyPolicy, "verify-policy", "", "the file to write the policy of berth-verify-sigstore to")
 	outputFlag(cmd, &form)

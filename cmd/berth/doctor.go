@@ -34,7 +34,6 @@ The exit status is 0 if no check fails (there may be warnings), and 3 if one doe
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			n := doctor.Node{Root: root}
-			places.DeferMachine = true
 			if n.Config, n.ConfigError = config.Start(places); n.ConfigError == nil && len(n.Config.Rejected) > 0 {
 				n.ConfigError = n.Config.Rejected
 			}

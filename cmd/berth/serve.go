@@ -92,10 +92,10 @@ func serve(c *cobra.Command, f serveFlags) error {
 	return d.Run(ctx)
 }
 
-// options makes the flags those of a daemon, which probes its handlers.
+// options are the flags as a configuration takes them.
 func (f serveFlags) options() (config.Options, error) {
 	o := f.places
-	o.Flags, o.DeferMachine = map[string]string{}, true
+	o.Flags = map[string]string{}
 	for key, value := range map[string]string{
 		"log.level": f.logLevel, "log.format": f.logFormat, "server.socket": f.socket,
 	} {

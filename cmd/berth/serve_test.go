@@ -31,7 +31,7 @@ func TestServeFlagsBecomeOptions(t *testing.T) {
 				t.Fatal(err)
 			}
 			o, err := f.options()
-			if err != nil || o.File != want.file || !maps.Equal(o.Flags, want.flags) || !o.DeferMachine {
+			if err != nil || o.File != want.file || !maps.Equal(o.Flags, want.flags) {
 				t.Errorf("got %+v, %v", o, err)
 			}
 		})

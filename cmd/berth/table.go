@@ -19,9 +19,6 @@ func (t *table) add(cells ...string) { t.rows = append(t.rows, cells) }
 // write fits the table to w if that is a terminal, and cuts nothing otherwise.
 func (t *table) write(w io.Writer) error { return t.shown().Write(w) }
 
-// text is the table in at most width columns; 0 is any number.
-func (t *table) text(width int) string { return t.shown().Text(width) }
-
 func (t *table) shown() *output.Table {
 	return &output.Table{Header: t.header, Rows: t.rows, Whole: t.whole}
 }

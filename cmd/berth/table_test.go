@@ -17,19 +17,19 @@ func TestTablesFitTheTerminal(t *testing.T) {
 	tab.add("runc (default)", "ready", "")
 	tab.add("kata", "not-ready", strings.Repeat("the shim does not answer ", 10))
 	for _, width := range []int{40, 60, 80, 200} {
-		for line := range strings.Lines(tab.text(width)) {
+		for line := range strings.Lines(tab.shown().Text(width)) {
 			if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > width {
 				t.Errorf("in %d columns a line has %d: %s", width, n, line)
 			}
 		}
 	}
-	if text := tab.text(60); !strings.Contains(text, "…") || !strings.Contains(text, "runc (default)  ready") {
+	if text := tab.shown().Text(60); !strings.Contains(text, "…") || !strings.Contains(text, "runc (default)  ready") {
 		t.Errorf("in 60 columns it is\n%s", text)
 	}
-	if text := tab.text(0); strings.Contains(text, "…") {
+	if text := tab.shown().Text(0); strings.Contains(text, "…") {
 		t.Errorf("without a terminal it is\n%s", text)
 	}
-	if text := tab.text(5); !strings.Contains(text, "NAME") {
+	if text := tab.shown().Text(5); !strings.Contains(text, "NAME") {
 		t.Errorf("in a terminal that is too narrow it is\n%s", text)
 	}
 }
@@ -59,7 +59,7 @@ func TestEveryTableFitsAnOrdinaryTerminal(t *testing.T) {
 		"settings": func(wide bool) *table { return settingTable(settings, wide) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			text := of(false).text(80)
+			text := of(false).shown().Text(80)
 			for line := range strings.Lines(text) {
 				if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > 80 {
 					t.Errorf("a line has %d columns: %s", n, line)
@@ -68,7 +68,7 @@ func TestEveryTableFitsAnOrdinaryTerminal(t *testing.T) {
 			if !strings.Contains(text, "…") {
 				t.Errorf("it does not say that it is cut:\n%s", text)
 			}
-			if whole := of(false).text(0); strings.Contains(whole, "…") || !strings.Contains(whole, long) {
+			if whole := of(false).shown().Text(0); strings.Contains(whole, "…") || !strings.Contains(whole, long) {
 				t.Errorf("in a pipe it is\n%s", whole)
 			}
 			if !of(true).whole || of(false).whole {
@@ -77,7 +77,7 @@ func TestEveryTableFitsAnOrdinaryTerminal(t *testing.T) {
 		})
 	}
 	// No handler is lost where they are shown below each other.
-	text := capabilityMatrix(capabilities, false).text(80)
+	text := capabilityMatrix(capabilities, false).shown().Text(80)
 	for i := range capabilities {
 		if !strings.Contains(text, fmt.Sprint(i, "hhhhh")) {
 			t.Errorf("handler %d is not there:\n%s", i, text)
@@ -89,7 +89,7 @@ func TestEveryTableFitsAnOrdinaryTerminal(t *testing.T) {
 func TestCellsAreOneLine(t *testing.T) {
 	tab := &table{header: []string{"A", "B"}}
 	tab.add("x\ny", "z\t\tz")
-	if text := tab.text(0); text != "A    B\nx y  z z\n" {
+	if text := tab.shown().Text(0); text != "A    B\nx y  z z\n" {
 		t.Errorf("got %q", text)
 	}
 }

@@ -26,7 +26,7 @@ func (n *node) accept(o Options) *Config {
 // placed are options with a state directory of the node's own.
 func (n *node) placed() Options {
 	o := n.options()
-	o.DeferMachine, o.Flags = true, map[string]string{"engine.root": n.path("root")}
+	o.Flags = map[string]string{"engine.root": n.path("root")}
 	return o
 }
 

@@ -63,7 +63,7 @@ func (a *assembly) sections(doc *document) {
 
 // runtimes adds one document's handlers. A handler belongs to one file.
 func (a *assembly) runtimes(doc *document) {
-	d := &decoder{doc: doc, deferMachine: a.options.DeferMachine, snapshotters: a.cfg.snapshotterNames()}
+	d := &decoder{doc: doc, snapshotters: a.cfg.snapshotterNames()}
 	defer func() { a.problems = append(a.problems, d.problems...) }()
 	tables, ok := doc.values["runtimes"].(map[string]any)
 	if !ok {

@@ -22,8 +22,6 @@ type decoder struct {
 	unfound string
 	// snapshotters are what handlers may name.
 	snapshotters []string
-	// deferMachine says that what this machine lacks is not looked for.
-	deferMachine bool
 }
 
 // at returns a Problem at the place of a key.

@@ -9,15 +9,13 @@ import (
 // again is what a daemon with that configuration reads.
 func (n *node) again(running *Config) (*Config, error) {
 	o := n.options()
-	o.DeferMachine, o.Running = true, running
+	o.Running = running
 	return Load(o)
 }
 
 // start is what a daemon reads that starts.
 func (n *node) start() (*Config, error) {
-	o := n.options()
-	o.DeferMachine = true
-	return Load(o)
+	return Load(n.options())
 }
 
 // TestTheDefaultOfARunningDaemonStays: what is installed and removed moves no pods

@@ -4,6 +4,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -99,6 +100,8 @@ var globEscaper = strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`
 
 func escapeGlob(dir string) string { return globEscaper.Replace(dir) }
 
+var shimFile = regexp.MustCompile("^" + shimPrefix + "(.*)-v[12]$")
+
 // discoveredName is the handler name of a binary. Pure.
 func discoveredName(base string) (string, bool) {
 	if base == "runsc" {
@@ -107,17 +110,11 @@ func discoveredName(base string) (string, bool) {
 	if slices.Contains(ociRuntimes, base) {
 		return base, true
 	}
-	middle, isShim := strings.CutPrefix(base, shimPrefix)
-	if !isShim {
+	shim := shimFile.FindStringSubmatch(base)
+	if shim == nil {
 		return "", false
 	}
-	name, v2 := strings.CutSuffix(middle, "-v2")
-	if !v2 {
-		var v1 bool
-		if name, v1 = strings.CutSuffix(middle, "-v1"); !v1 {
-			return "", false
-		}
-	}
+	name := shim[1]
 	if slices.Contains(ociHandlers, name) {
 		name += "-shim"
 	}

@@ -86,6 +86,20 @@ func (n *node) refuse(o Options) []string {
 	return lines
 }
 
+// lacks are the lines of what the machine lacks for the handlers of cfg, each with the place
+// of its key.
+func (n *node) lacks(cfg *Config) []string {
+	var lines []string
+	for _, d := range cfg.Runtimes {
+		for _, l := range lacking(d) {
+			key := under("runtimes", d.Name) + "." + l.key
+			o := cfg.Origin(key)
+			lines = append(lines, n.relative(Problem{File: o.File, Line: o.Line, Column: o.Column, Key: key, Message: l.message}.Error()))
+		}
+	}
+	return lines
+}
+
 func (n *node) relative(s string) string { return strings.ReplaceAll(s, n.dir, "$DIR") }
 
 func names(cfg *Config) string {

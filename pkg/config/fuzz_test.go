@@ -112,7 +112,7 @@ func FuzzImport(f *testing.F) {
 			t.Errorf("an imported file takes the main file's handler away: %+v", cfg)
 		}
 		for _, d := range cfg.Runtimes {
-			if handler.ValidName(d.Name) != nil || executableMistake(d.Path) != "" || d.Type != handler.OCI && d.Type != handler.Shim {
+			if handler.ValidName(d.Name) != nil || !filepath.IsAbs(d.Path) || d.Type != handler.OCI && d.Type != handler.Shim {
 				t.Errorf("served unchecked: %+v", d)
 			}
 		}

@@ -89,7 +89,14 @@ func (t *Translation) add(kind imports.Kind, files *foreignFiles, o Options, own
 			continue
 		}
 		own[h.Name] = files.origin(h.At).String()
-		_, problems := checkForeign(h, files, o, Default())
+		def, problems := checkForeign(h, files, o, Default())
+		if len(problems) == 0 {
+			c := check{decoder: &decoder{doc: files.document(h)}, handler: h.Name, key: under("runtimes", h.Name)}
+			for _, l := range lacking(def) {
+				c.lacking(l.key, l.message)
+			}
+			problems = c.problems
+		}
 		t.Problems = append(t.Problems, problems...)
 		if err := t.write(h, files); err != nil {
 			return err
@@ -101,7 +108,7 @@ func (t *Translation) add(kind imports.Kind, files *foreignFiles, o Options, own
 // checkForeign resolves a translated handler. It is complete only if there is
 // no problem.
 func checkForeign(h imports.Handler, files *foreignFiles, o Options, base *Config) (*handler.Definition, Problems) {
-	d := &decoder{doc: files.document(h), deferMachine: o.DeferMachine, snapshotters: base.snapshotterNames()}
+	d := &decoder{doc: files.document(h), snapshotters: base.snapshotterNames()}
 	if h.Unfound != "" {
 		d.unfound = fmt.Sprintf("%s was not found in %s; install it", h.Unfound, shortList(o.searchPath()))
 	}

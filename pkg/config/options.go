@@ -20,10 +20,6 @@ type Options struct {
 	// SearchPath are the directories in which runtimes are discovered, the
 	// first having precedence. Empty is SearchDirs().
 	SearchPath []string
-	// DeferMachine is for a daemon that probes its handlers: what this machine
-	// lacks for one is no mistake, and not looked for (see Lacking), and a default
-	// handler that only others can bring is awaited.
-	DeferMachine bool
 	// Running is what a daemon has loaded before, for one that reads its files
 	// again; nil at its start. A default handler that no file defines stays then,
 	// though it is away.

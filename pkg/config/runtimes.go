@@ -175,7 +175,6 @@ func (d *decoder) runtime(name string, v any, e Engine) *handler.Definition {
 	c.devices(&t)
 	c.conforms(&t)
 	c.compatible(&t)
-	c.machine(def)
 	return def
 }
 

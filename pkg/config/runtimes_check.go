@@ -24,16 +24,7 @@ func (c check) wrong(name, message, suggestion string) {
 	c.report(under(c.key, name), message, suggestion)
 }
 
-// machine reports what this machine lacks for a Definition.
-func (c check) machine(def *handler.Definition) {
-	if c.deferMachine {
-		return
-	}
-	for _, l := range lacking(def) {
-		c.lacking(l.key, l.message)
-	}
-}
-
+// lacking reports what this machine lacks for the handler.
 func (c check) lacking(key, message string) {
 	p := c.at(c.key+"."+key, message, "")
 	p.handler = c.handler
@@ -75,14 +66,7 @@ func isString(v any) bool {
 }
 
 // InSearchDirs finds the binary of that name in SearchDirs; empty is none.
-func InSearchDirs(base string) string {
-	for _, dir := range SearchDirs() {
-		if file := filepath.Join(dir, base); executableMistake(file) == "" {
-			return file
-		}
-	}
-	return ""
-}
+func InSearchDirs(base string) string { return findIn(SearchDirs())(base) }
 
 // words checks keys with a fixed set of values.
 func (c check) words(t *runtimeTable) {

@@ -72,7 +72,7 @@ z = [1.5, 2.5]
 func TestShowSaysWhereValuesAreFrom(t *testing.T) {
 	n := newNode(t, "runc", "crun")
 	n.write("config.toml", "[runtimes.runc]\nruntime_path = \"$BIN/runc\"\n[log]\nlevel = \"warn\"\n[import]\ncrio = [\""+n.path("crio.conf")+"\"]\n")
-	n.write("crio.conf", "[crio.runtime.runtimes.gone]\nruntime_path = \"$BIN/gone\"\n")
+	n.write("crio.conf", "[crio.runtime.runtimes.gone]\nruntime_path = 1\n")
 	n.write("conf.d/10.toml", "[runtimes.crun]\nruntime_path = \"$BIN/crun\"\n")
 	cfg := n.load()
 	var b bytes.Buffer
@@ -87,7 +87,7 @@ func TestShowSaysWhereValuesAreFrom(t *testing.T) {
 		"socket_mode = \"0660\" # default\n",
 		"idle_timeout = \"4h\" # default\n",
 		"[runtimes.crun] # $DIR/conf.d/10.toml:1\nruntime_path = \"$DIR/bin/crun\" # $DIR/conf.d/10.toml:2\n",
-		"# [runtimes.gone] is not in use ($DIR/crio.conf:1): $DIR/crio.conf:2:1: runtimes.gone.runtime_path: $DIR/bin/gone does not exist",
+		"# [runtimes.gone] is not in use ($DIR/crio.conf:1): $DIR/crio.conf:2:1: runtimes.gone.runtime_path: must be a string",
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("lacks %q in\n%s", want, text)

@@ -3,9 +3,6 @@ package lifecycle
 import (
 	"cmp"
 	"slices"
-
-	"github.com/berth-cri/berth/pkg/config"
-	"github.com/berth-cri/berth/pkg/handler"
 )
 
 // Handlers tells all handlers, sorted by name, as they are at this moment.
@@ -60,10 +57,6 @@ func (s *store) told(e Entry, live map[string]int) Handler {
 	}
 	return h
 }
-
-// Candidates are the Definitions that new pods may come to get by a configuration: those
-// of all handlers, ready or not, and of their rollouts.
-func Candidates(c *config.Config) []*handler.Definition { return subjects(c) }
 
 // Current tells what is in force.
 func (m *Manager) Current() Current { return m.current() }

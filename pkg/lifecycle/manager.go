@@ -73,7 +73,7 @@ func (m *Manager) Start() {
 	}
 	m.work.Go(func() {
 		defer close(m.first)
-		m.probes.probeAll(m.life, subjects(m.snapshot().config), probe.Look, probeWait)
+		m.probes.probeAll(m.life, Candidates(m.snapshot().config), probe.Look, probeWait)
 	})
 }
 

@@ -257,7 +257,7 @@ func (p *probes) looks() {
 			if anew {
 				asked, depth = looked, probe.Ask
 			}
-			p.look(p.flying.without(others(subjects(t.config), all)), depth)
+			p.look(p.flying.without(others(Candidates(t.config), all)), depth)
 		}
 		if p.stale() {
 			p.refresh()

@@ -99,7 +99,7 @@ func (r *reloader) reload(ctx context.Context, q request) Outcome {
 	if err == nil {
 		// All of them: what was missing may be there by now, and one that has not
 		// changed costs a few stats.
-		r.probes.probeAll(ctx, subjects(next), probe.Look, probeWait)
+		r.probes.probeAll(ctx, Candidates(next), probe.Look, probeWait)
 		err = r.put(next, &o, q)
 	}
 	if err == nil {

@@ -155,7 +155,7 @@ func (s *starts) NotStarted(name string, a handler.Attempt, err error) {
 		depth, last = l.depth(now), l.report(now)
 		s.guard.Unlock()
 	}
-	all := subjects(s.probes.snapshot().config)
+	all := Candidates(s.probes.snapshot().config)
 	i := slices.IndexFunc(all, func(d *handler.Definition) bool { return d.Digest() == digest })
 	if i < 0 {
 		return // the pod is of a Definition that new pods do not get

@@ -91,8 +91,9 @@ func (t *truth) able() map[string]capability.Table {
 	return all
 }
 
-// subjects are all Definitions that probes are about.
-func subjects(c *config.Config) []*handler.Definition {
+// Candidates are the Definitions that new pods may come to get by a configuration: those
+// of all handlers, ready or not, and of their rollouts. Probes are about them.
+func Candidates(c *config.Config) []*handler.Definition {
 	var all []*handler.Definition
 	for _, d := range c.Runtimes {
 		all = append(all, rollout.Definitions(d)...)
@@ -102,7 +103,7 @@ func subjects(c *config.Config) []*handler.Definition {
 
 // subject says whether something configured has that digest.
 func (t *truth) subject(digest string) bool {
-	return slices.ContainsFunc(subjects(t.config), func(d *handler.Definition) bool { return d.Digest() == digest })
+	return slices.ContainsFunc(Candidates(t.config), func(d *handler.Definition) bool { return d.Digest() == digest })
 }
 
 // note takes over what a probe found. One that failed keeps what was seen before.
@@ -129,7 +130,7 @@ func (t *truth) note(r result) {
 // adopt makes c the configuration, and keeps the Definitions that it has not.
 func (t *truth) adopt(c *config.Config) {
 	stays, digests := definitions(c), map[string]bool{}
-	for _, d := range subjects(c) {
+	for _, d := range Candidates(c) {
 		digests[d.Digest()] = true
 	}
 	for name, d := range definitions(t.config) {

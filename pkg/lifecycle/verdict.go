@@ -75,7 +75,7 @@ func (v verdict) due(now time.Time, interval time.Duration) bool {
 // due are the Definitions whose probes failed and are to be made again.
 func (t *truth) due(c *config.Config, now time.Time) []*handler.Definition {
 	var all []*handler.Definition
-	for _, d := range subjects(c) {
+	for _, d := range Candidates(c) {
 		if v, known := t.verdictOf(d); known && v.due(now, c.Handlers.ProbeInterval) {
 			all = append(all, d)
 		}

@@ -109,11 +109,6 @@ func Lint(classes []Class, o LintOptions) []Finding {
 	return all
 }
 
-// Errors says whether there is a finding that is more than a warning.
-func Errors(findings []Finding) bool {
-	return slices.ContainsFunc(findings, func(f Finding) bool { return f.Severity == Error })
-}
-
 func finding(c Class, s Severity, rule, field, message, advice string) Finding {
 	field = c.field(field)
 	return Finding{Severity: s, Rule: rule, Class: c.Name, Where: c.Where(manifestPath(field)), Field: field, Message: message, Advice: advice}

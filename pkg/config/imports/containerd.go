@@ -1,6 +1,7 @@
 package imports
 
 import (
+	"cmp"
 	"fmt"
 	"runtime"
 	"strings"
@@ -62,12 +63,11 @@ var containerdSettings = map[string]string{
 	"ignore_image_defined_volumes": "set engine.ignore_image_defined_volumes to the same",
 }
 
-// registryAdvice is what to do about a key of containerd's registry table; %s is the
-// directory of a registry in registry.hosts_dir.
+// registryAdvice is what to do about what containerd's registry table has.
 var registryAdvice = map[string]string{
 	"config_path": "set registry.hosts_dir to it; hosts.toml files are the same",
-	"mirrors":     "write %s/hosts.toml with a [host.\"<endpoint>\"] for each endpoint",
-	"tls":         "write %s/hosts.toml with ca, client or skip_verify",
+	"mirrors":     "write <registry>/hosts.toml with a [host.\"<endpoint>\"] for each endpoint, or _default/hosts.toml for *",
+	"tls":         "write <registry>/hosts.toml with ca, client or skip_verify",
 	"auth":        "give pods imagePullSecrets, or the kubelet a credential provider",
 	"auths":       "give pods imagePullSecrets, or the kubelet a credential provider",
 	"headers":     "write hosts.toml files with header",
@@ -117,38 +117,26 @@ func (t *translation) containerdVersion(f File) {
 
 func (t *translation) containerdSetting(f File, key ...string) {
 	if key[len(key)-1] == "registry" {
-		values := f.Values
-		for _, k := range key {
-			values = asTable(values[k])
-		}
-		t.registry(Place{f.Name, key}, values)
+		t.registry(Place{f.Name, key}, asTable(asTable(asTable(f.Values["plugins"])[key[1]])["registry"]), "")
 		return
 	}
 	t.note(Note{Place: Place{f.Name, key}, Why: "is about containerd itself; only handlers are imported", Do: containerdSettings[key[len(key)-1]]})
 }
 
 // registry notes each mirror, credential and certificate by its key. Values can be secrets.
-func (t *translation) registry(p Place, values map[string]any) {
+func (t *translation) registry(p Place, values map[string]any, of string) {
 	for _, key := range sortedKeys(values) {
-		names := asTable(values[key])
-		if len(names) == 0 && !unset(values[key]) {
-			t.registryKey(p.Below(key), key, "")
-		}
-		for _, name := range sortedKeys(names) {
-			if key != "configs" {
-				t.registryKey(p.Below(key, name), key, name)
-				continue
-			}
-			for _, part := range sortedKeys(asTable(names[name])) {
-				t.registryKey(p.Below(key, name, part), part, name)
-			}
+		below := asTable(values[key])
+		switch {
+		case unset(values[key]):
+		case of == "" && len(below) > 0:
+			t.registry(p.Below(key), below, key)
+		case of == "configs":
+			t.registry(p.Below(key), below, "configs.<registry>")
+		default:
+			t.note(Note{Place: p.Below(key), Why: "is not imported, and pulls go without it", Do: cmp.Or(registryAdvice[of], registryAdvice[key])})
 		}
 	}
-}
-
-func (t *translation) registryKey(p Place, key, name string) {
-	do := strings.ReplaceAll(registryAdvice[key], "%s", strings.Replace(name, "*", "_default", 1))
-	t.note(Note{Place: p, Why: "is not imported, and pulls go without it", Do: do})
 }
 
 // otherPlugins notes the plugins that have no handlers.

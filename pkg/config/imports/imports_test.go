@@ -147,8 +147,8 @@ func TestRegistriesOfContainerd(t *testing.T) {
 		"headers": tables{"X-Token": []any{"secret"}},
 	}
 	want := map[string]string{
-		"config_path": "registry.hosts_dir", "mirrors docker.io": "docker.io/hosts.toml", "mirrors *": "_default/hosts.toml",
-		"configs reg.example:5000 auth": "imagePullSecrets", "configs reg.example:5000 tls": "reg.example:5000/hosts.toml",
+		"config_path": "registry.hosts_dir", "mirrors docker.io": "[host.", "mirrors *": "_default/hosts.toml",
+		"configs reg.example:5000 auth": "imagePullSecrets", "configs reg.example:5000 tls": "skip_verify",
 		"auths https://old.example": "imagePullSecrets", "headers X-Token": "header",
 	}
 	for _, plugin := range []string{"cri", "io.containerd.grpc.v1.cri", "io.containerd.cri.v1.images"} {

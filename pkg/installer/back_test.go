@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/berth-cri/berth/pkg/installer/kubelet"
 )
@@ -105,7 +106,9 @@ func TestStartFollowsFiles(t *testing.T) {
 			if _, err := n.Run(t.Context(), "systemctl", "restart", "berth.service"); err != nil { // as at a boot
 				t.Fatal(err)
 			}
-			if err := n.installer("").Install(t.Context(), w); err != nil {
+			i := n.installer("")
+			i.patience = time.Second // the files of the handlers are gone as well
+			if err := i.Install(t.Context(), w); err != nil {
 				t.Fatal(err)
 			}
 			if n.started != n.read(extraFile) {

@@ -19,34 +19,50 @@ func (m *Supervisors) retireLater(s *supervisor) {
 	s.idle = time.AfterFunc(m.limits.idle, func() { m.retire(s) })
 }
 
-// retire ends a supervisor that nobody came back to. Its key stays taken until
-// its directory is gone: the next pod waits, and then starts a new process. One
-// that does not leave is asked again later.
+// retire ends a supervisor that nobody came back to. One that does not leave is asked again
+// later.
 func (m *Supervisors) retire(s *supervisor) {
-	s.busy.take()
-	defer s.busy.release()
-	if !m.idle(s) {
-		return
-	}
 	ctx, cancel := context.WithTimeout(context.Background(), m.limits.leave)
 	defer cancel()
-	err := shutdown(ctx, s)
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if err != nil {
+	if err := m.end(ctx, s); err != nil {
 		m.config.Log.WithError(err).WithField("supervisor", s.key).Warn("Idle supervisor did not exit")
+		m.mu.Lock()
+		defer m.mu.Unlock()
 		if s.pods == 0 && !m.closed {
 			m.retireLater(s)
 		}
 		return
 	}
-	s.up, s.started = nil, time.Time{}
-	if s.pods == 0 {
-		delete(m.supervisors, s.key)
-	}
 	if m.config.Left != nil {
 		go m.config.Left()
 	}
+}
+
+// end ends a supervisor without pods. Its key stays taken until its directory is gone: the next
+// pod waits, and then starts a new process.
+func (m *Supervisors) end(ctx context.Context, s *supervisor) error {
+	if err := s.busy.await(ctx); err != nil {
+		return err
+	}
+	defer s.busy.release()
+	if !m.idle(s) {
+		return nil
+	}
+	if s.up == nil || s.up.gone() {
+		if c, err := m.dialSupervisor(s); err == nil {
+			s.up = c
+		}
+	}
+	if err := shutdown(ctx, s); err != nil {
+		return err
+	}
+	s.up, s.started = nil, time.Time{}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if s.pods == 0 {
+		delete(m.supervisors, s.key)
+	}
+	return nil
 }
 
 func (m *Supervisors) idle(s *supervisor) bool {

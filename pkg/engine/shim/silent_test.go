@@ -14,6 +14,8 @@ import (
 	"time"
 
 	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
+
+	supervisorapi "github.com/berth-cri/berth/proto/berth/supervisor/v1"
 )
 
 // eventually waits for what other goroutines bring about.
@@ -166,5 +168,43 @@ func TestLostConnectionIsNoEnd(t *testing.T) {
 	}
 	if _, err := os.Stat(filepath.Join(m.SupervisorDir("key"), socketName)); err != nil {
 		t.Errorf("the directory of a live supervisor was taken away: %v", err)
+	}
+}
+
+// A supervisor that had something to do when it was told to leave is reached again for the next
+// time. Once it was said not to listen on its socket, every minute, while its pods answered.
+func TestSupervisorIsReachedAgainToLeave(t *testing.T) {
+	a, _ := builds(t)
+	m := manager(t, stateDir(t), a)
+	left := make(chan struct{}, 1)
+	m.Supervisors.config.Left = func() { left <- struct{}{} }
+	m.Supervisors.limits.idle = 10 * time.Millisecond
+	serving(t, m, "key")
+	c, err := m.Live(t.Context(), "key")
+	if err != nil {
+		t.Fatal(err)
+	}
+	pipe := filepath.Join(t.TempDir(), "out")
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Supervisor.OpenStdio(t.Context(), &supervisorapi.OpenStdioRequest{Id: "id", Stdout: pipe}); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.Sweep(t.Context(), func(string) bool { return false }); err == nil {
+		t.Error("a supervisor that reads the output of a container left")
+	}
+	if _, err := c.Supervisor.CloseStdio(t.Context(), &supervisorapi.CloseStdioRequest{Id: "id"}); err != nil {
+		t.Fatal(err)
+	}
+	m.Hold("key")
+	m.Release("key")
+	select {
+	case <-left:
+	case <-time.After(20 * time.Second):
+		t.Fatal("it is not reached any more")
+	}
+	if _, err := os.Stat(m.SupervisorDir("key")); !os.IsNotExist(err) {
+		t.Errorf("its directory: %v", err)
 	}
 }

@@ -230,33 +230,10 @@ func (m *Supervisors) Sweep(ctx context.Context, silent func(key string) bool) e
 		m.mu.Lock()
 		s := m.lookup(key)
 		m.mu.Unlock()
-		g.Go(func() error { errs[i] = m.sweep(ctx, s); return nil })
+		g.Go(func() error { errs[i] = m.end(ctx, s); return nil })
 	}
 	_ = g.Wait()
 	return errors.Join(errs...)
-}
-
-func (m *Supervisors) sweep(ctx context.Context, s *supervisor) error {
-	if err := s.busy.await(ctx); err != nil {
-		return err
-	}
-	defer s.busy.release()
-	if !m.idle(s) {
-		return nil
-	}
-	if s.up == nil {
-		if c, err := m.dialSupervisor(s); err == nil {
-			s.up = c
-		}
-	}
-	err := shutdown(ctx, s)
-	s.up = nil
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if err == nil && s.pods == 0 {
-		delete(m.supervisors, s.key)
-	}
-	return err
 }
 
 // Keys are the keys of all supervisors that have a directory.

@@ -45,6 +45,11 @@ func (r *unreadable) showBroken() {
 			continue
 		}
 		g.Go(func() error { r.endOrphan(b.ID); return nil })
+		for _, o := range r.pods.Containers.List() {
+			if o.Spec().Sandbox == b.ID { // its supervisor is not known either
+				g.Go(func() error { r.endOrphan(o.ID()); return nil })
+			}
+		}
 	}
 	_ = g.Wait()
 	for _, b := range r.broken.Sandboxes {

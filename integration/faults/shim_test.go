@@ -259,3 +259,24 @@ func TestForeignShimHalfStarted(t *testing.T) {
 		})
 	}
 }
+
+// TestForeignShimKilledWithItsContainer kills the first process of a container under a shim that
+// cannot see it, and then the shim. It was said to have ended with 255, where containerd says 137.
+func TestForeignShimKilledWithItsContainer(t *testing.T) {
+	t.Parallel()
+	b := newBed(t, testbed.Options{Config: shimConfig(t, testbed.Part(t, testbed.RuncShim))})
+	atRest := b.Rest(t)
+	pod := b.Client.RunPod(t, testbed.PodSpec{Image: b.Image, Command: family})
+	shim := shimsOf(t, pod.ID)
+	if len(shim) != 1 {
+		t.Fatalf("the pod has shims %v", shim)
+	}
+	killAs(t, shim[0], syscall.SIGSTOP)
+	killAs(t, b.info(t, pod.Container.ID).PID, syscall.SIGKILL)
+	killAs(t, shim[0], syscall.SIGKILL)
+	if st := pod.Container.WaitExit(t); st.GetExitCode() != 137 || st.GetReason() != "Error" || !strings.Contains(st.GetMessage(), "its shim") {
+		t.Errorf("the container ended with %d %s: %s", st.GetExitCode(), st.GetReason(), st.GetMessage())
+	}
+	pod.Remove(t)
+	b.NothingLeft(t, atRest)
+}

@@ -114,15 +114,17 @@ func killGroup(ctx context.Context, group cgroup.Paths) ([]int, error) {
 	return alive, err
 }
 
-// exit is how the task ended: as its shim wrote down before it died, or else by
-// the hand that buried it, if its first process was alive until then. A shim that
-// knows nothing says SIGKILL as well, which is no knowledge.
+// exit is how the task exited: as its shim wrote down before it died, or killed by the
+// clean-up, if its first process was alive until then. A delete action that knows nothing
+// reports SIGKILL, which is what containerd shows, too.
 func (r remains) exit(d shim.Death, wasAlive, oom bool, now time.Time) pod.Exit {
 	const killed = 128 + uint32(unix.SIGKILL)
 	switch {
 	case wasAlive:
 		return pod.Exit{Status: killed, At: now, Why: "the container was killed because its shim died"}
-	case !d.At.IsZero() && d.Status != killed:
+	case d.Status == killed:
+		return pod.Exit{Status: killed, At: now, OOM: oom, Why: "its shim died before it reported how the container exited"}
+	case !d.At.IsZero():
 		return pod.Exit{Status: d.Status, At: d.At, OOM: oom}
 	}
 	return pod.Exit{Status: pod.UnknownExitCode, At: now, OOM: oom, Unknown: true}

@@ -24,7 +24,8 @@ func TestExitOfACleanedUpTask(t *testing.T) {
 	}{
 		"it was alive":         {shim.Death{Status: 137, At: now}, true, false, pod.Exit{Status: 137, At: now, Why: "the container was killed because its shim died"}},
 		"its shim saw the end": {shim.Death{Status: 3, At: then}, false, false, pod.Exit{Status: 3, At: then}},
-		"nobody did":           {shim.Death{Status: 137, At: now}, false, false, pod.Exit{Status: 255, At: now, Unknown: true}},
+		"nobody did": {shim.Death{Status: 137, At: then}, false, true,
+			pod.Exit{Status: 137, At: now, OOM: true, Why: "its shim died before it reported how the container exited"}},
 		"the shim's binary is gone": {shim.Death{}, false, true,
 			pod.Exit{Status: 255, At: now, OOM: true, Unknown: true}},
 	} {

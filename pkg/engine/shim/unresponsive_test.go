@@ -105,15 +105,13 @@ func TestReplaceUnresponsive(t *testing.T) {
 		t.Fatal(err)
 	}
 	stopProcess(t, pid)
+	if _, err := c.Task.State(t.Context(), &taskapi.StateRequest{ID: "id"}); !IsUnresponsive(err) {
+		t.Fatalf("before: %v", err)
+	}
 	var all sync.WaitGroup
 	var errs [8]error
 	for i := range errs {
 		all.Go(func() {
-			_, err := c.Task.State(t.Context(), &taskapi.StateRequest{ID: "id"})
-			if !IsUnresponsive(err) {
-				errs[i] = fmt.Errorf("before: %w", err)
-				return
-			}
 			if errs[i] = m.Replace(t.Context(), "key"); errs[i] == nil {
 				_, errs[i] = m.Supervisor(t.Context(), "key")
 			}

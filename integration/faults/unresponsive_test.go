@@ -236,3 +236,64 @@ func TestUnresponsiveSupervisorWithoutSuccessor(t *testing.T) {
 	pod.Remove(t)
 	b.NothingLeft(t, atRest)
 }
+
+// TestWhatIsMadeWaitsForTheShim: a container that was created or started while its shim or
+// supervisor stood still for some seconds failed for good.
+func TestWhatIsMadeWaitsForTheShim(t *testing.T) {
+	t.Parallel()
+	b := newBed(t, testbed.Options{Config: shimConfig(t, testbed.Part(t, testbed.RuncShim)) +
+		fmt.Sprintf("[runtimes.runc]\nruntime_path = %q\n", testbed.Part(t, testbed.Runc))})
+	for _, handler := range []string{"shim", "runc"} {
+		t.Run(handler, func(t *testing.T) {
+			pod := b.Client.RunPod(t, testbed.PodSpec{Handler: handler, Image: b.Image, Command: []string{"sh", "-c", polite}})
+			process := func() int {
+				if handler == "shim" {
+					return shimsOf(t, pod.ID)[0]
+				}
+				return b.supervisors(t)[b.info(t, pod.Container.ID).Supervisor]
+			}
+			pid := process()
+			killAs(t, pid, syscall.SIGSTOP)
+			// A call finds out, so that the next ones know.
+			if err := b.execFor(pod.Container, 30)(testbed.Within(t, time.Minute)); err == nil || !strings.Contains(err.Error(), "unresponsive") {
+				t.Errorf("a command: %v", err)
+			}
+			time.AfterFunc(2*time.Second, func() { _ = syscall.Kill(pid, syscall.SIGCONT) })
+			second := pod.RunContainer(t, "second", testbed.PodSpec{Image: b.Image, Command: []string{"sleep", "1000"}})
+			if st := second.Status(t); st.GetState() != runtimeapi.ContainerState_CONTAINER_RUNNING {
+				t.Errorf("it is %s: %s %s", st.GetState(), st.GetReason(), st.GetMessage())
+			}
+			if now := process(); now != pid {
+				t.Errorf("process %d was replaced by %d", pid, now)
+			}
+		})
+	}
+}
+
+// TestStartThatAShimDoesLate: a shim that stood still for longer than its caller waited ran the
+// container when it went on, which was listed as ended.
+func TestStartThatAShimDoesLate(t *testing.T) {
+	t.Parallel()
+	b := newBed(t, testbed.Options{Config: shimConfig(t, testbed.Part(t, testbed.RuncShim))})
+	pod := b.Client.RunPod(t, testbed.PodSpec{Image: b.Image, Command: []string{"sh", "-c", polite}})
+	second := pod.CreateContainer(t, "second", testbed.PodSpec{Image: b.Image, Command: []string{"sh", "-c", "while :; do echo alive; sleep 0.2; done"}})
+	pid := shimsOf(t, pod.ID)[0]
+	killAs(t, pid, syscall.SIGSTOP)
+	_, err := b.Client.StartContainer(testbed.Within(t, 10*time.Minute), &runtimeapi.StartContainerRequest{ContainerId: second.ID})
+	if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("(process %d) is unresponsive since", pid)) {
+		t.Errorf("the start: %v", err)
+	}
+	if st := second.Status(t); st.GetState() != runtimeapi.ContainerState_CONTAINER_EXITED {
+		t.Errorf("it is %s", st.GetState())
+	}
+	killAs(t, pid, syscall.SIGCONT)
+	testbed.Eventually(t, time.Minute, func() error {
+		before := len(second.Log(t))
+		time.Sleep(3 * time.Second) // a shim needs less to start what it was asked to
+		if after := len(second.Log(t)); after != before {
+			return fmt.Errorf("it runs: it has written %d lines, then %d", before, after)
+		}
+		return nil
+	})
+	pod.Container.Exec(t, "true")
+}

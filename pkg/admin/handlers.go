@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"math"
+	"strings"
 	"time"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -78,7 +79,7 @@ func (h handlers) GetHandler(ctx context.Context, req *adminv1.GetHandlerRequest
 		Binary: binaryOf(known.Definition.Path, known.Runtime),
 	}
 	if known.Starts.Failed > 0 && h.failures != nil {
-		resp.LastFailure = h.failures(known.Definition.Name)
+		resp.LastFailure = strings.ToValidUTF8(h.failures(known.Definition.Name), "?")
 	}
 	if h.overheads != nil {
 		resp.Overhead = overheadMessage(h.overheads.Of(ctx, known.Definition))

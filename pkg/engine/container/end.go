@@ -19,6 +19,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/hooks"
 	"github.com/berth-cri/berth/pkg/engine/pod"
 	"github.com/berth-cri/berth/pkg/engine/rootfs"
+	"github.com/berth-cri/berth/pkg/engine/shim"
 	"github.com/berth-cri/berth/pkg/engine/task"
 	"github.com/berth-cri/berth/pkg/printable"
 )
@@ -110,21 +111,41 @@ func (b *ends) EraseEnded(c *pod.Container) {
 // again when the daemon starts and when the container is removed.
 func (b *ends) erase(ctx context.Context, c *pod.Container) {
 	defer close(c.Erased)
+	err := b.clean(ctx, c)
+	if err != nil && !errdefs.IsNotFound(err) {
+		log.G(ctx).WithError(err).WithField("container", c.ID()).Warn("Failed to clean up exited container; will retry")
+	}
+	if shim.IsUnresponsive(err) {
+		go b.cleanOnceItAnswers(c)
+	}
+}
+
+// clean is erase, once.
+func (b *ends) clean(ctx context.Context, c *pod.Container) error {
 	// What the runtime and the supervisor know of its end may be all that outlives the daemon.
 	if err := c.Persist(); err != nil {
-		log.G(ctx).WithError(err).WithField("container", c.ID()).Warn("Failed to clean up exited container; will retry")
-		return
+		return err
 	}
 	if err := b.EraseTask(ctx, c); err != nil {
-		log.G(ctx).WithError(err).WithField("container", c.ID()).Warn("Failed to clean up exited container; will retry")
-		return
+		return err
 	}
 	if err := errors.Join(b.rootfs.UnmountParts(c.ID()), os.RemoveAll(b.pods.RestoreDir(c.ID()))); err != nil {
-		log.G(ctx).WithError(err).WithField("container", c.ID()).Warn("Failed to clean up exited container; will retry")
-		return
+		return err
 	}
-	if err := c.Force(func(st *pod.ContainerStatus) { st.Erased = true }); err != nil && !errdefs.IsNotFound(err) {
-		log.G(ctx).WithError(err).WithField("container", c.ID()).Warn("Failed to clean up exited container; will retry")
+	return c.Force(func(st *pod.ContainerStatus) { st.Erased = true })
+}
+
+// cleanOnceItAnswers cleans up after a shim that stood still: when it goes on, it may run what
+// has ended here.
+func (b *ends) cleanOnceItAnswers(c *pod.Container) {
+	for b.pods.Background.Err() == nil {
+		time.Sleep(time.Second)
+		ctx, cancel := context.WithTimeout(b.pods.Background, pod.UndoTimeout)
+		err := b.clean(ctx, c)
+		cancel()
+		if !shim.IsUnresponsive(err) {
+			return
+		}
 	}
 }
 

@@ -1,6 +1,7 @@
 package container
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
@@ -50,7 +51,7 @@ func (b *creation) createTask(ctx context.Context, u *pod.Undo, c *pod.Container
 	if !s.CreatesEarly {
 		return fmt.Errorf("create container: %w", err)
 	}
-	if shim.Lost(err) || ctx.Err() != nil {
+	if shim.Lost(err) || shim.IsUnresponsive(err) || ctx.Err() != nil {
 		return fmt.Errorf("create container: %w", s.Runner.Blame(err))
 	}
 	// The runtime was called already. That a
@@ -73,7 +74,7 @@ func CallCreate(ctx context.Context, client *shim.Client, request *taskapi.Creat
 	case err := <-answer:
 		return nil, err
 	case <-ctx.Done():
-		return pod.NewPendingCall(ended), ctx.Err()
+		return pod.NewPendingCall(ended), cmp.Or(client.Unresponsive(), ctx.Err())
 	}
 }
 

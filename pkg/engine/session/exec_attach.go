@@ -234,7 +234,8 @@ func awaitFor(happened <-chan struct{}, bound time.Duration) {
 }
 
 func (b sessions) closeStdin(client *shim.Client, id, execID string) {
-	ctx := b.execs.pods.Background
+	ctx, cancel := context.WithTimeout(b.execs.pods.Background, execCleanTimeout)
+	defer cancel()
 	if _, err := client.Task.CloseIO(ctx, &taskapi.CloseIORequest{ID: id, ExecID: execID, Stdin: true}); err != nil && !errdefs.IsNotFound(task.FromShim(err)) {
 		log.G(ctx).WithError(err).WithField("container", id).Debug("Failed to close stdin")
 	}

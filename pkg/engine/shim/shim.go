@@ -87,6 +87,7 @@ type Client struct {
 	pid    atomic.Int64 // of a shim
 	limits limits
 	asked  atomic.Pointer[time.Time] // when the ping under way was sent
+	silent atomic.Int64              // for how long it is not answered, a time.Duration
 }
 
 // Lost tells whether err says that the process, not the call, failed.

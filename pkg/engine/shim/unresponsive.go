@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -34,12 +35,16 @@ func IsUnresponsive(err error) bool {
 }
 
 // patience is how long a process may answer nothing while it has a call of that method; 0 is
-// for ever. A call that is given up leaves half of what it makes, so those get more time. Pure.
-func (l limits) patience(method string) time.Duration {
+// for ever. A call that is given up leaves half of what it makes, so those get more time; and a
+// foreign shim, which keeps no record of its starts, has all that its caller has. Pure.
+func (l limits) patience(method string, foreign bool) time.Duration {
 	switch method {
 	case "Wait", pingMethod:
 		return 0
 	case "Create", "Start", "Checkpoint":
+		if foreign {
+			return math.MaxInt64
+		}
 		return l.making
 	}
 	return l.silence
@@ -48,10 +53,30 @@ func (l limits) patience(method string) time.Duration {
 // ask pings the process, unless a ping is under way.
 func (c *Client) ask() {
 	if now := time.Now(); c.asked.CompareAndSwap(nil, &now) {
+		answered := make(chan struct{})
 		go func() { // until the connection ends
 			_ = c.conn.Call(context.Background(), pingService, pingMethod, &emptypb.Empty{}, &emptypb.Empty{})
-			c.asked.Store(nil)
+			close(answered)
 		}()
+		go c.count(answered)
+	}
+}
+
+// count measures the silence by its own ticks: while this process stands still, no answer
+// can be read.
+func (c *Client) count(answered <-chan struct{}) {
+	step := c.limits.quiet / 20
+	tick := time.NewTicker(step)
+	defer tick.Stop()
+	for {
+		select {
+		case <-answered:
+			c.silent.Store(0)
+			c.asked.Store(nil)
+			return
+		case <-tick.C:
+			c.silent.Add(int64(step))
+		}
 	}
 }
 
@@ -71,7 +96,7 @@ func (c *Client) Unresponsive() error { return c.silentFor(c.limits.silence) }
 
 func (c *Client) silentFor(limit time.Duration) error {
 	asked := c.asked.Load()
-	if asked == nil || time.Since(*asked) < limit || c.gone() {
+	if asked == nil || time.Duration(c.silent.Load()) < limit || c.gone() {
 		return nil
 	}
 	pid := int(c.pid.Load())
@@ -86,11 +111,11 @@ func (c *Client) silentFor(limit time.Duration) error {
 func (c *Client) intercept(ctx context.Context, req *ttrpc.Request, resp *ttrpc.Response, _ *ttrpc.UnaryClientInfo, call ttrpc.Invoker) error {
 	// Shims demand the namespace of their clients.
 	req.Metadata = append(req.Metadata, &ttrpc.KeyValue{Key: "containerd-namespace-ttrpc", Value: Namespace})
-	patience := c.limits.patience(req.Method)
+	patience := c.limits.patience(req.Method, c.Dir == "")
 	if patience == 0 {
 		return call(ctx, req, resp)
 	}
-	if e := c.Unresponsive(); e != nil {
+	if e := c.Unresponsive(); e != nil && patience == c.limits.silence { // what is made is worth the wait
 		soon, cancel := context.WithTimeout(ctx, c.limits.quiet)
 		defer cancel()
 		if !c.Answers(soon) {
@@ -110,8 +135,13 @@ func (c *Client) intercept(ctx context.Context, req *ttrpc.Request, resp *ttrpc.
 	}
 	defer time.AfterFunc(c.limits.quiet, look).Stop()
 	err := call(ctx, req, resp)
-	if cause := context.Cause(ctx); err != nil && IsUnresponsive(cause) {
-		return cause
+	if cause := context.Cause(ctx); err != nil && cause != nil {
+		if IsUnresponsive(cause) {
+			return cause
+		}
+		if e := c.Unresponsive(); e != nil {
+			return e // the caller's own time is over
+		}
 	}
 	return err
 }
@@ -129,6 +159,10 @@ func (m *Supervisors) Replace(ctx context.Context, key string) error {
 	if s.up == nil || s.up.Unresponsive() == nil {
 		return nil // it was replaced, or answers again
 	}
+	// The lock tells that the process whose id is in it is there.
+	if _, served, err := berthshim.Served(s.dir); err != nil || !served {
+		return err
+	}
 	m.config.Log.WithError(s.up.Unresponsive()).Warn("Killing unresponsive supervisor; its successor takes over")
 	process := Endpoint{}
 	process.PID, _ = berthshim.Holder(s.dir)
@@ -136,8 +170,11 @@ func (m *Supervisors) Replace(ctx context.Context, key string) error {
 	if err := process.kill(); err != nil {
 		return err
 	}
+	if err := awaitUnserved(ctx, s, endPatience); err != nil {
+		return err
+	}
 	s.up = nil // its connection breaks a moment later
-	return awaitUnserved(ctx, s, endPatience)
+	return nil
 }
 
 // pingTimeout bounds a look at all processes.
@@ -155,7 +192,7 @@ func (m *Manager) Unresponsive(ctx context.Context) (lines []string) {
 		if c.Answers(ctx) {
 			continue
 		}
-		if err := c.silentFor(0); err != nil {
+		if err := c.silentFor(pingTimeout / 2); err != nil {
 			lines = append(lines, err.Error())
 		}
 	}

@@ -1,9 +1,13 @@
 package shim
 
 import (
+	"bufio"
 	"context"
 	"fmt"
+	"math"
 	"net"
+	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -26,8 +30,14 @@ func TestPatience(t *testing.T) {
 		"Pause": time.Second, "Resume": time.Second, "ResizePty": time.Second, "CloseIO": time.Second, "Connect": time.Second, "Shutdown": time.Second,
 		"Info": time.Second, "ReopenLog": time.Second, "Attach": time.Second, "OpenStdio": time.Second, "FlushStdio": time.Second, "CloseStdio": time.Second,
 	} {
-		if got := l.patience(method); got != want {
+		if got := l.patience(method, false); got != want {
 			t.Errorf("%s: %v, want %v", method, got, want)
+		}
+		if want == l.making {
+			want = math.MaxInt64
+		}
+		if got := l.patience(method, true); got != want {
+			t.Errorf("%s of a foreign shim: %v, want %v", method, got, want)
 		}
 	}
 }
@@ -136,6 +146,91 @@ func TestReplaceUnresponsive(t *testing.T) {
 	}
 	if found := m.Unresponsive(t.Context()); len(found) > 0 || again.Unresponsive() != nil {
 		t.Errorf("its successor: %v", found)
+	}
+}
+
+// One process that is stopped uses up the time of the others.
+func TestOnlyWhatIsStoppedIsNamed(t *testing.T) {
+	a, _ := builds(t)
+	m := manager(t, stateDir(t), a)
+	pids := map[string]int{}
+	for _, key := range []string{"a", "b", "c", "d"} {
+		m.Hold(key)
+		pids[key] = serving(t, m, key)
+	}
+	stopProcess(t, pids["a"])
+	for range 3 {
+		found := m.Unresponsive(t.Context())
+		if len(found) != 1 || !strings.Contains(found[0], fmt.Sprintf("(process %d)", pids["a"])) {
+			t.Errorf("stopped is %d, and found %v", pids["a"], found)
+		}
+	}
+}
+
+// A daemon that stands still itself, as on a node that swaps, finds its supervisor unresponsive
+// only if that does not answer afterwards.
+func TestStallOfTheDaemon(t *testing.T) {
+	const inChild = "BERTH_TEST_STALL"
+	if os.Getenv(inChild) != "" {
+		stalls(t)
+		return
+	}
+	command := exec.CommandContext(t.Context(), os.Args[0], "-test.run", "^TestStallOfTheDaemon$", "-test.v")
+	command.Env = append(os.Environ(), inChild+"=1")
+	out, err := command.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := command.Start(); err != nil {
+		t.Fatal(err)
+	}
+	lines := bufio.NewScanner(out)
+	for lines.Scan() {
+		t.Log(lines.Text())
+		var supervisor int
+		if n, _ := fmt.Sscanf(lines.Text(), "pinged %d", &supervisor); n == 0 {
+			continue
+		}
+		signal := func(pid int, s syscall.Signal) {
+			if err := syscall.Kill(pid, s); err != nil {
+				t.Error(err)
+			}
+		}
+		signal(command.Process.Pid, syscall.SIGSTOP)
+		signal(supervisor, syscall.SIGCONT)
+		time.Sleep(2 * time.Second) // longer than the silence of quick
+		signal(command.Process.Pid, syscall.SIGCONT)
+	}
+	if err := command.Wait(); err != nil {
+		t.Error(err)
+	}
+}
+
+// stalls is the daemon.
+func stalls(t *testing.T) {
+	t.Helper()
+	a, _ := builds(t)
+	m := manager(t, stateDir(t), a)
+	quick(m)
+	m.Hold("key")
+	pid := serving(t, m, "key")
+	c, err := m.Live(t.Context(), "key")
+	if err != nil {
+		t.Fatal(err)
+	}
+	stopProcess(t, pid)
+	c.ask()
+	if _, err := fmt.Fprintf(os.Stdout, "pinged %d\n", pid); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Task.State(t.Context(), &taskapi.StateRequest{ID: "id"}); IsUnresponsive(err) {
+		t.Error(err)
+	}
+	if err := m.Replace(t.Context(), "key"); err != nil {
+		t.Error(err)
+	}
+	if now := serving(t, m, "key"); now != pid {
+		t.Errorf("supervisor %d was killed", pid)
 	}
 }
 

@@ -151,7 +151,7 @@ func explain(err error, said []byte, known bool) error {
 // keepFailure keeps all that the runtime wrote when it could not start the container.
 func (t *task) keepFailure(failure error, said []byte) {
 	path := t.journal.Options.FailureLog
-	if path == "" {
+	if path == "" || errors.Is(failure, context.Canceled) {
 		return
 	}
 	text := fmt.Appendf(nil, "%s container %s: %v\n%s", time.Now().UTC().Format(time.RFC3339), t.id, failure, said[max(0, len(said)-maxFailureLog):])

@@ -472,7 +472,7 @@ func TestStatusAndFormsOfEveryCommand(t *testing.T) {
 		{"capabilities broken --self-check", 3},
 		{"reload --wait", 3},
 		{"status", 3},
-		{"check -c " + n.ConfigFile, 2},
+		{"check -c " + n.ConfigFile, 3},
 		{"handler rm broken", 0},
 		{"version", 0},
 	} {

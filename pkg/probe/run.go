@@ -1,7 +1,6 @@
 package probe
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -41,9 +40,9 @@ func run(ctx context.Context, path string, args ...string) ([]byte, error) {
 		err = nil
 	}
 	if err == nil {
-		return stdout.Bytes(), nil
+		return stdout.text, nil
 	}
-	return stdout.Bytes(), failure(ctx, err, path, args, stderr.String())
+	return stdout.text, failure(ctx, err, path, args, string(stderr.text))
 }
 
 func failure(ctx context.Context, err error, path string, args []string, stderr string) error {
@@ -62,12 +61,11 @@ func failure(ctx context.Context, err error, path string, args []string, stderr 
 }
 
 // limited keeps the first maxOutput bytes and swallows the rest, so that the
-// writer is never blocked.
-type limited struct{ bytes.Buffer }
+// writer is never blocked. It does not embed a bytes.Buffer: os/exec would fill
+// that by its ReadFrom, without a bound.
+type limited struct{ text []byte }
 
 func (l *limited) Write(p []byte) (int, error) {
-	if room := maxOutput - l.Len(); room > 0 {
-		l.Buffer.Write(p[:min(room, len(p))])
-	}
+	l.text = append(l.text, p[:min(maxOutput-len(l.text), len(p))]...)
 	return len(p), nil
 }

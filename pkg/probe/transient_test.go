@@ -120,3 +120,10 @@ func TestAskAsksAgain(t *testing.T) {
 		t.Errorf("a broken runtime is known as %+v", known)
 	}
 }
+
+func TestOutputIsBounded(t *testing.T) {
+	path := script(t, t.TempDir(), "runtime", "head -c 4000000 /dev/zero; head -c 4000000 /dev/zero >&2\n")
+	if out, err := run(t.Context(), path); err != nil || len(out) != maxOutput {
+		t.Errorf("%d bytes, %v", len(out), err)
+	}
+}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os/exec"
 	"runtime"
 	"strings"
@@ -55,12 +56,14 @@ const (
 	busyWaitMax = 2 * time.Second
 	// pipeWait is how long output may still come after a plugin was killed.
 	pipeWait = time.Second
-	// maxOutput bounds what a plugin may answer.
-	maxOutput = 4 << 20
+	// maxOutput bounds a plugin's result, which is kept with the pod.
+	maxOutput = 1 << 20
 )
 
 func run(ctx context.Context, path string, stdin []byte, environ []string) ([]byte, error) {
-	stdout, stderr := &head{max: maxOutput}, &tail{max: 1 << 10}
+	ctx, kill := context.WithCancelCause(ctx)
+	defer kill(nil)
+	stdout, stderr := &output{tooLong: kill}, &tail{max: 1 << 10}
 	cmd := exec.CommandContext(ctx, path)
 	cmd.Env = environ
 	cmd.Stdin = bytes.NewReader(stdin)
@@ -80,15 +83,15 @@ func run(ctx context.Context, path string, stdin []byte, environ []string) ([]by
 		err = nil // it succeeded, and left a child that keeps stdout open
 	}
 	if err != nil {
-		return nil, pluginError(ctx, path, err, stdout.Bytes(), stderr.buf)
+		return nil, pluginError(ctx, path, err, stdout.text, stderr.buf)
 	}
-	return stdout.Bytes(), nil
+	return stdout.text, nil
 }
 
 func pluginError(ctx context.Context, path string, err error, stdout, stderr []byte) error {
 	e := &PluginError{Plugin: path, Cause: err, Stderr: string(stderr)}
 	if ctx.Err() != nil {
-		e.Cause = hung{ctx.Err()}
+		e.Cause = killed{context.Cause(ctx)}
 		return e
 	}
 	var answer types.Error
@@ -103,11 +106,11 @@ func pluginError(ctx context.Context, path string, err error, stdout, stderr []b
 	return e
 }
 
-// hung is the end of a plugin that had no more time.
-type hung struct{ error }
+// killed is why a plugin was killed: it had no more time, or wrote too much.
+type killed struct{ error }
 
-func (h hung) Error() string { return "killed before it finished: " + h.error.Error() }
-func (h hung) Unwrap() error { return h.error }
+func (k killed) Error() string { return "killed before it finished: " + k.error.Error() }
+func (k killed) Unwrap() error { return k.error }
 
 // traceEnviron hands the span of the call to the plugin, as OpenTelemetry's
 // convention for environment variables has it.
@@ -121,16 +124,21 @@ func traceEnviron(ctx context.Context) []string {
 	return out
 }
 
-// head keeps the first max bytes, and takes the rest without keeping it.
-type head struct {
-	bytes.Buffer
-	max int
+var errTooLong = fmt.Errorf("it wrote more than %d bytes to stdout", maxOutput)
+
+// output keeps a plugin's stdout, and has a plugin killed that exceeds maxOutput.
+// It does not embed a bytes.Buffer: os/exec would fill that by its ReadFrom.
+type output struct {
+	text    []byte
+	tooLong context.CancelCauseFunc
 }
 
-func (h *head) Write(p []byte) (int, error) {
-	if room := h.max - h.Len(); room > 0 {
-		h.Buffer.Write(p[:min(room, len(p))])
+func (o *output) Write(p []byte) (int, error) {
+	if len(o.text)+len(p) > maxOutput {
+		o.tooLong(errTooLong)
+		return 0, errTooLong
 	}
+	o.text = append(o.text, p...)
 	return len(p), nil
 }
 

@@ -191,6 +191,34 @@ func TestPluginFailures(t *testing.T) {
 	}
 }
 
+// A plugin that writes without end is killed, and its output is not kept.
+func TestPluginOutputIsBounded(t *testing.T) {
+	n := newNode(t)
+	for name, script := range map[string]string{
+		"exits":  "head -c 3000000 /dev/zero",
+		"stays":  "head -c 3000000 /dev/zero; sleep 300",
+		"errors": "head -c 3000000 /dev/zero; exit 1",
+	} {
+		t.Run(name, func(t *testing.T) {
+			n.script("floods", script)
+			path := filepath.Join(n.config.BinDirs[0], "floods")
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			stdout, err := run(ctx, path, nil, nil)
+			if len(stdout) > 0 {
+				t.Errorf("%d bytes of stdout were kept", len(stdout))
+			}
+			checkError(t, err, errdefs.IsInternal, path, "more than 1048576 bytes to stdout", "killed")
+		})
+	}
+	n.script("floods", "head -c 3000000 /dev/zero >&2; echo the end >&2; exit 1")
+	_, err := run(t.Context(), filepath.Join(n.config.BinDirs[0], "floods"), nil, nil)
+	var failed *PluginError
+	if !errors.As(err, &failed) || len(failed.Stderr) > 1<<10 || !strings.HasSuffix(failed.Stderr, "the end\n") {
+		t.Errorf("%v", err)
+	}
+}
+
 // A child of the plugin that keeps its pipes must not keep the call.
 func TestHangingPluginIsKilledWithItsChildren(t *testing.T) {
 	n := newNode(t)

@@ -15,13 +15,15 @@ import (
 type loader struct {
 	options config.Options
 	// last is what was loaded last without a mistake.
-	last atomic.Pointer[config.Config]
+	last   atomic.Pointer[config.Config]
+	faults atomic.Pointer[[]string] // of the last InForce
 }
 
 // newLoader goes on from the configuration that the daemon started with.
 func newLoader(o config.Options, start *config.Config) *loader {
 	l := &loader{options: o}
 	l.last.Store(start)
+	l.faults.Store(new([]string))
 	return l
 }
 
@@ -68,11 +70,17 @@ func sayNew(ctx context.Context, before, now *config.Config) {
 
 // InForce implements lifecycle.Loader.
 func (l *loader) InForce(ctx context.Context, cfg *config.Config) {
+	var faults []string
 	if err := cfg.KeepAccepted(l.options); err != nil {
 		log.G(ctx).WithError(err).WithField("file", l.options.AcceptedFile()).
-			Warn("Failed to keep the accepted configuration; a start needs files without mistakes")
+			Error("Failed to keep the accepted configuration; a start needs files without mistakes")
+		faults = []string{"cannot keep the accepted configuration, so a start with a mistake in the files fails: " + err.Error() + "; correct that, then run \"berth reload --wait\""}
 	}
+	l.faults.Store(&faults)
 }
+
+// Faults implements daemon.Loader.
+func (l *loader) Faults() []string { return *l.faults.Load() }
 
 // Paths implements lifecycle.Loader.
 func (l *loader) Paths() []string { return l.last.Load().Watched() }

@@ -274,6 +274,122 @@ func TestADamagedAcceptedConfiguration(t *testing.T) {
 	b.accepted(t)
 }
 
+// On a full disk the configuration in force cannot be kept. An older one is not kept
+// instead: a start with a mistake would give pods of before.
+func TestPainAFullDiskKeepsAnOlderConfiguration(t *testing.T) {
+	b := newBed(t)
+	dir := filepath.Join(b.Root, "accepted-config")
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "mode=0711,size=64k"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
+	b.Restart(t)
+	kept := func() int {
+		t.Helper()
+		files, err := filepath.Glob(filepath.Join(dir, "*.json"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(files)
+	}
+	if kept() != 1 {
+		t.Fatalf("after the start %d are kept", kept())
+	}
+	if err := os.WriteFile(filepath.Join(dir, "fill"), make([]byte, 1<<20), 0o600); !errors.Is(err, unix.ENOSPC) {
+		t.Fatalf("the disk is not full: %v", err)
+	}
+	b.Restart(t)
+	if _, code := b.try(t, "status"); code != 0 || kept() != 1 {
+		t.Errorf("what is the same is not kept: status ends with %d, %d are kept", code, kept())
+	}
+	// It has more than the place of the older one.
+	b.DropIn(t, "20-other", table("other", testbed.Part(t, testbed.Crun))+"#"+strings.Repeat("x", 32<<10)+"\n")
+	b.waitState(t, "other", "ready")
+	says(t, b.degraded(t), "degraded: cannot keep the accepted configuration, so a start with a mistake in the files fails: ", "no space left on device")
+	says(t, b.Log(), "level=error msg=\"Failed to keep the accepted configuration")
+	b.Kill9(t)
+	main := read(t, b.ConfigFile)
+	write(t, b.ConfigFile, main+"[log]\n")
+	if err := b.TryStart(t.Context()); err == nil || kept() != 0 {
+		t.Fatalf("it starts (%v), %d are kept", err, kept())
+	}
+	write(t, b.ConfigFile, main)
+	b.Start(t)
+	says(t, b.degraded(t), "cannot keep the accepted configuration")
+	b.remove(t, filepath.Join(dir, "fill"))
+	b.accepted(t)
+	if kept() != 1 {
+		t.Errorf("with space, %d are kept", kept())
+	}
+}
+
+// A directory of drop-ins that goes away, as one that is not mounted, takes nothing from the
+// node: not in a reload, and not in a start.
+func TestPainDropInsGoAway(t *testing.T) {
+	b := newBed(t)
+	b.DropIn(t, "20-other", table("other", testbed.Part(t, testbed.Crun)))
+	b.waitState(t, "other", "ready")
+	dir := filepath.Dir(b.DropInPath("x"))
+	want := "problem: " + dir + ": the directory does not exist, but the last accepted configuration was read from it"
+	if err := os.Rename(dir, dir+".away"); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if out, code := b.try(t, "reload", "--wait"); code != 2 {
+			t.Errorf("berth reload --wait ends with %d: %s", code, out)
+		}
+		says(t, b.degraded(t), want)
+		b.pod(t, "other").Remove(t)
+		b.Restart(t)
+		says(t, b.degraded(t), want)
+	}
+	if err := os.Rename(dir+".away", dir); err != nil {
+		t.Fatal(err)
+	}
+	b.accepted(t)
+}
+
+// A start as the unit does, without --config: a main file that is gone does not make
+// the runtime that is found on the node the default.
+func TestPainTheMainFileIsGone(t *testing.T) {
+	testbed.NeedRoot(t)
+	const dir, file = "/etc/berth", "/etc/berth/config.toml"
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Mkdir(dir, 0o755); err == nil {
+		t.Cleanup(func() { _ = os.Remove(dir) })
+	}
+	privateMounts(t)
+	must(unix.Mount("etc", dir, "tmpfs", 0, "mode=755"))
+	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
+	write(t, file, "default_runtime = \"own\"\n"+table("own", testbed.Part(t, testbed.Crun)))
+	found := t.TempDir()
+	copyFile(t, testbed.Part(t, testbed.Runc), filepath.Join(found, "runc"))
+	b := &bed{&testbed.Bed{Berth: testbed.StartBerth(t, testbed.Options{NoConfig: true, Environment: []string{"BERTH_SEARCH_PATH=" + found}})}}
+	b.waitState(t, "own", "ready")
+	b.Kill9(t)
+	b.remove(t, file)
+	for range 2 {
+		b.Start(t)
+		says(t, b.degraded(t), "problem: "+file+": the file does not exist, but the last accepted configuration was read from it",
+			"create an empty file to drop its settings")
+		b.waitState(t, "own", "ready")
+		b.waitState(t, "runc", "")
+		if out, code := b.try(t, "reload", "--wait"); code != 2 {
+			t.Errorf("berth reload --wait ends with %d: %s", code, out)
+		}
+		b.Kill9(t)
+	}
+	write(t, file, "")
+	b.Start(t)
+	b.waitState(t, "runc", "ready")
+	b.waitState(t, "own", "")
+}
+
 // Kata as its installer leaves it on a machine without KVM is not ready, and says so
 // in the file's words; what shares the kernel goes on.
 func TestPainKataWithoutKVMIsAdvertised(t *testing.T) {
@@ -326,6 +442,18 @@ func TestPainKataWithoutKVMIsAdvertised(t *testing.T) {
 	}
 }
 
+// privateMounts gives the test, and what it starts, mounts of its own.
+func privateMounts(t *testing.T) {
+	t.Helper()
+	// Never unlocked: the thread ends with the test, and its mounts with it.
+	runtime.LockOSThread()
+	for _, err := range []error{unix.Unshare(unix.CLONE_FS | unix.CLONE_NEWNS), unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, "")} {
+		if err != nil {
+			t.Fatalf("get mounts of its own: %v", err)
+		}
+	}
+}
+
 // hide has this test, and the daemon that it starts, see a /dev without a device, on
 // a machine that has it.
 func hide(t *testing.T, device string) {
@@ -334,8 +462,6 @@ func hide(t *testing.T, device string) {
 	if _, err := os.Lstat(device); errors.Is(err, os.ErrNotExist) {
 		return
 	}
-	// Never unlocked: the thread ends with the test, and its mounts with it.
-	runtime.LockOSThread()
 	dir := t.TempDir()
 	must := func(err error) {
 		t.Helper()
@@ -343,8 +469,7 @@ func hide(t *testing.T, device string) {
 			t.Fatalf("make a /dev without %s: %v", device, err)
 		}
 	}
-	must(unix.Unshare(unix.CLONE_FS | unix.CLONE_NEWNS))
-	must(unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""))
+	privateMounts(t)
 	must(unix.Mount("dev", dir, "tmpfs", 0, "mode=755"))
 	entries, err := os.ReadDir("/dev")
 	must(err)

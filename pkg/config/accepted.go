@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -63,9 +64,15 @@ func (o Options) AcceptedFile() string {
 	return filepath.Join(root, "accepted-config", fmt.Sprintf("%x.json", places[:8]))
 }
 
-// KeepAccepted makes c, which a daemon has in force, the last accepted configuration. The
-// file may hold credentials of registries.
+// KeepAccepted makes c, which is in force, the last accepted configuration. After an error
+// there is none: an older one may isolate less. The file may hold credentials of registries.
 func (c *Config) KeepAccepted(o Options) error {
+	if kept, err := readAccepted(o); err == nil && slices.Equal(kept.Documents, c.documents) {
+		return nil // a full disk does not cost what is there
+	}
+	if err := atomicfile.Remove(o.AcceptedFile()); err != nil {
+		return err
+	}
 	text, err := json.Marshal(storedConfig{acceptedFormat, c.ReadAt, c.documents})
 	if err != nil {
 		return err
@@ -79,17 +86,36 @@ func (c *Config) KeepAccepted(o Options) error {
 	return atomicfile.Write(o.AcceptedFile(), text, 0o600, atomicfile.Durable)
 }
 
-func loadAccepted(o Options) (*Config, error) {
+func readAccepted(o Options) (s storedConfig, err error) {
 	text, err := trust.ReadFile(o.AcceptedFile(), trust.Configuration)
+	if err == nil {
+		err = json.Unmarshal(text, &s)
+	}
+	if err == nil && s.Format != acceptedFormat {
+		err = fmt.Errorf("its format is %d, not %d", s.Format, acceptedFormat)
+	}
+	return s, err
+}
+
+// gone is the mistake of a main file or a directory that does not exist, if the last accepted
+// configuration was read from it, as far as that is known; otherwise "".
+func gone(kind, place string, o Options) string {
+	before, _ := readAccepted(o)
+	if o.Running != nil {
+		before.Documents = o.Running.documents
+	}
+	for _, d := range before.Documents {
+		if d.File == place || !d.Main && filepath.Dir(d.File) == filepath.Clean(place) {
+			return fmt.Sprintf("the %[1]s does not exist, but the last accepted configuration was read from it; restore it, or create an empty %[1]s to drop its settings", kind)
+		}
+	}
+	return ""
+}
+
+func loadAccepted(o Options) (*Config, error) {
+	s, err := readAccepted(o)
 	if err != nil {
 		return nil, err
-	}
-	var s storedConfig
-	if err := json.Unmarshal(text, &s); err != nil {
-		return nil, err
-	}
-	if s.Format != acceptedFormat {
-		return nil, fmt.Errorf("its format is %d, not %d", s.Format, acceptedFormat)
 	}
 	var docs []*document
 	for _, stored := range s.Documents {

@@ -160,18 +160,107 @@ func TestAcceptedConfigurationWithoutFiles(t *testing.T) {
 func TestTooLargeToBeKept(t *testing.T) {
 	n := newNode(t, "crun")
 	n.write("config.toml", "")
-	for i := range 8 {
+	for i := range 6 {
 		n.raw(fmt.Sprintf("conf.d/%d.toml", i), "#"+strings.Repeat("\"", maxFileSize-2)+"\n", 0o644)
 	}
 	o := n.placed()
-	cfg, err := Load(o)
-	n.must(err)
+	cfg := n.accept(o)
 	cfg.documents = append(cfg.documents, cfg.documents...)
 	if err := cfg.KeepAccepted(o); err == nil || !strings.Contains(err.Error(), "the limit is 16777216") {
 		t.Errorf("got %v", err)
 	}
 	if _, err := os.Stat(o.AcceptedFile()); err == nil {
-		t.Error("it was kept")
+		t.Error("one is kept, so a start with a mistake would use the one before")
+	}
+}
+
+// TestAcceptedConfigurationThatCannotBeWritten: an older one is removed, unless it is the same.
+func TestAcceptedConfigurationThatCannotBeWritten(t *testing.T) {
+	n := newNode(t, "runc", "crun")
+	n.write("config.toml", goodMain)
+	o := n.placed()
+	same := n.accept(o)
+	n.raw("root/accepted-config/."+filepath.Base(o.AcceptedFile())+".new/x", "", 0o600) // where it is written first
+	if err := same.KeepAccepted(o); err != nil {
+		t.Errorf("the same again: %v", err)
+	}
+	n.write("config.toml", "[runtimes.runc]\nruntime_path = \"$BIN/runc\"\n")
+	other, err := Load(o)
+	n.must(err)
+	if err := other.KeepAccepted(o); err == nil || !strings.Contains(err.Error(), "not empty") {
+		t.Errorf("got %v", err)
+	}
+	n.write("config.toml", "x = 1\n")
+	if cfg, err := Start(o); err == nil {
+		t.Errorf("it starts with the stale %s", names(cfg))
+	}
+}
+
+// TestWhatIsGone: a main file or a directory of drop-ins that the last accepted configuration
+// was read from is a mistake without it, alike for a start, a reload and a check.
+func TestWhatIsGone(t *testing.T) {
+	const (
+		noDir    = "$DIR/conf.d: the directory does not exist, but the last accepted configuration was read from it; restore it, or create an empty directory to drop its settings"
+		noVendor = "$DIR/vendor: the directory does not exist, but"
+	)
+	for _, c := range []struct {
+		what, remove, create, want string
+	}{
+		{"drop-ins", "conf.d", "", noDir},
+		{"drop-ins of packages", "vendor", "", noVendor},
+		{"one drop-in", "conf.d/20-good.toml", "", ""},
+		{"an empty directory instead", "conf.d", "conf.d", ""},
+		{"a directory without drop-ins", "none", "", ""},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			n := newNode(t, "runc", "crun")
+			n.write("config.toml", goodMain)
+			n.write("conf.d/20-good.toml", "[log]\nformat = \"json\"\n")
+			n.write("vendor/30-good.toml", "[log]\nlevel = \"debug\"\n")
+			o := n.placed()
+			running := n.accept(o)
+			n.must(os.RemoveAll(n.path(c.remove)))
+			if c.create != "" {
+				n.must(os.Mkdir(n.path(c.create), 0o755))
+			}
+			cfg, err := Start(o)
+			n.must(err)
+			if got := n.relative(cfg.Rejected.Error()); (got == "") != (c.want == "") || !strings.HasPrefix(got, c.want) {
+				t.Errorf("rejected is %q", got)
+			}
+			_, checked := Load(o)
+			o.Running = running
+			_, reloaded := Load(o)
+			for what, err := range map[string]error{"check": checked, "reload": reloaded} {
+				if fmt.Sprint(err) != fmt.Sprint(errOrNil(cfg.Rejected)) {
+					t.Errorf("a %s says %v", what, err)
+				}
+			}
+		})
+	}
+}
+
+func errOrNil(p Problems) error {
+	if len(p) == 0 {
+		return nil
+	}
+	return p
+}
+
+// TestTheDefaultFileIsGone: what was read from no main file needs none.
+func TestTheDefaultFileIsGone(t *testing.T) {
+	for _, c := range []struct {
+		what, want string
+		before     []storedDocument
+	}{
+		{"a main file", "the file does not exist, but the last accepted configuration was read from it; restore it, or create an empty file to drop its settings",
+			[]storedDocument{{File: DefaultFile, Main: true}}},
+		{"none", "", nil},
+		{"only a drop-in", "", []storedDocument{{File: "/etc/berth/conf.d/x.toml"}}},
+	} {
+		if got := gone("file", DefaultFile, Options{Running: &Config{documents: c.before}}); got != c.want {
+			t.Errorf("%s: got %q", c.what, got)
+		}
 	}
 }
 

@@ -34,6 +34,8 @@ func readAll(o Options) []*document {
 	if d := read(main, newLooker(), maxFileSize); o.File != "" || !d.absent {
 		d.main = true
 		docs = append(docs, d)
+	} else if problem := gone("file", main, o); problem != "" {
+		docs = append(docs, unread(main, problem))
 	}
 	files, unreadable := dropInFiles(o)
 	docs = append(docs, unreadable...)
@@ -80,6 +82,9 @@ func dropInFiles(o Options) (files []string, unreadable []*document) {
 	byName := map[string]string{}
 	for _, dir := range []string{o.vendorDir(), o.dropInDir()} {
 		names, problem := list(dir, isDropIn)
+		if problem == "" && !IsDir(dir) {
+			problem = gone("directory", dir, o)
+		}
 		if problem != "" {
 			unreadable = append(unreadable, unread(dir, problem))
 		}

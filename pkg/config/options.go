@@ -6,7 +6,7 @@ import "path/filepath"
 // value is the strict reading of the default places.
 type Options struct {
 	// File is the main file. Empty is DefaultFile, which may be absent; a file
-	// that is named must exist.
+	// that is named must exist. What may be absent must not go away: see gone.
 	File string
 	// DropInDir holds drop-ins (*.toml, lexical order). Empty is conf.d beside
 	// the main file. It may be absent.

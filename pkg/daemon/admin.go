@@ -27,13 +27,13 @@ func (d *Daemon) serveAdmin(ctx context.Context, n *node) error {
 	if d.options.DropIns == "" {
 		return nil
 	}
-	server, build := d.options.Config.Server, d.options.Build
+	server, build, files, pool := d.options.Config.Server, d.options.Build, d.options.Loader, n.remotes.pool
 	service, err := admin.New(admin.Options{
-		Lifecycle: n.handlers, Pods: adminPods{n.face, n.engine}, Files: d.options.Loader,
+		Lifecycle: n.handlers, Pods: adminPods{n.face, n.engine}, Files: files,
 		DropIns: d.options.DropIns, Vendor: d.options.Vendor,
 		Version: build.Version, Revision: build.Revision, CRISocket: server.Socket, AdminSocket: server.Admin(),
 		Recovering:   func() bool { return !n.face.Ready() },
-		Faults:       func() []string { return slices.Concat(n.remotes.pool.Stranded(), labelFaults(n.labels)) },
+		Faults:       func() []string { return slices.Concat(pool.Stranded(), labelFaults(n.labels), files.Faults()) },
 		Unresponsive: n.engine.Unresponsive,
 		Overheads:    n.meter,
 		Failures:     n.engine.LastFailure,

@@ -115,6 +115,7 @@ type Handlers struct {
 type Loader interface {
 	lifecycle.Loader
 	admin.Files
+	Faults() []string // what an operator should mend, a line each
 }
 
 // DefaultStopTimeout is well below the time after which systemd kills.

@@ -37,6 +37,8 @@ func (f *files) Load(context.Context) (*config.Config, error) {
 
 func (*files) InForce(context.Context, *config.Config) {}
 
+func (*files) Faults() []string { return nil }
+
 func (*files) Paths() []string { return nil }
 
 func (f *files) Read(ctx context.Context) (*config.Config, error) { return f.Load(ctx) }

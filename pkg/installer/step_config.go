@@ -66,7 +66,7 @@ func configTexts(b Beside, extra string) map[string][]byte {
 		return fmt.Appendf(nil, "[runtimes.%q]\nendpoint = %q\nremote_handler = %q\n", name, b.Endpoint, there)
 	}
 	main = append(append(main, '\n'), table(b.name(), "")...)
-	texts := map[string][]byte{configFile: main}
+	texts := map[string][]byte{configFile: main, dropIns + "/README": []byte("The directory stays without drop-ins, too: berth rejects a configuration whose directory is gone.\n")}
 	for _, name := range b.Handlers {
 		if name != b.name() {
 			texts[handlerFile(name)] = append([]byte(by), table(name, name)...)

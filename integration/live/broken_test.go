@@ -276,7 +276,7 @@ func TestADamagedAcceptedConfiguration(t *testing.T) {
 
 // On a full disk the configuration in force cannot be kept. An older one is not kept
 // instead: a start with a mistake would give pods of before.
-func TestPainAFullDiskKeepsAnOlderConfiguration(t *testing.T) {
+func TestAFullDiskKeepsNoOlderConfiguration(t *testing.T) {
 	b := newBed(t)
 	dir := filepath.Join(b.Root, "accepted-config")
 	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "mode=0711,size=64k"); err != nil {
@@ -325,7 +325,7 @@ func TestPainAFullDiskKeepsAnOlderConfiguration(t *testing.T) {
 
 // A directory of drop-ins that goes away, as one that is not mounted, takes nothing from the
 // node: not in a reload, and not in a start.
-func TestPainDropInsGoAway(t *testing.T) {
+func TestDropInsGoAway(t *testing.T) {
 	b := newBed(t)
 	b.DropIn(t, "20-other", table("other", testbed.Part(t, testbed.Crun)))
 	b.waitState(t, "other", "ready")
@@ -351,7 +351,7 @@ func TestPainDropInsGoAway(t *testing.T) {
 
 // A start as the unit does, without --config: a main file that is gone does not make
 // the runtime that is found on the node the default.
-func TestPainTheMainFileIsGone(t *testing.T) {
+func TestTheMainFileIsGone(t *testing.T) {
 	testbed.NeedRoot(t)
 	const dir, file = "/etc/berth", "/etc/berth/config.toml"
 	must := func(err error) {

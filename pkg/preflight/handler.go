@@ -9,6 +9,8 @@ type Handler struct {
 	Binary string
 	// Runtime is what the runtime said about itself; nil is not known.
 	Runtime *probe.Runtime
+	// Unversioned leaves the runtime's version out of texts that are for all nodes.
+	Unversioned bool
 	// HostNetwork says that a runtime with a kernel of its own was told to use
 	// the host's network, or may have been.
 	HostNetwork bool
@@ -37,7 +39,7 @@ func (h Handler) runtime() string {
 	if name == "" {
 		name = h.Binary
 	}
-	if h.Runtime.Version != "" {
+	if h.Runtime.Version != "" && !h.Unversioned {
 		name += " " + h.Runtime.Version
 	}
 	return clip(name, 80)

@@ -242,7 +242,7 @@ func (r *Runtime) LacksRestore() string {
 	case r.Driven != nil:
 		return "crun refuses a flag by which shims restore; use it without one (runtime_type = \"oci\")"
 	case semver.IsValid("v"+r.Version) && semver.Compare("v"+r.Version, crunClosing) < 0:
-		return "crun " + r.Version + " cannot restore containers without their connections; install " + crunClosing[1:] + " or newer"
+		return "crun before " + crunClosing[1:] + " cannot restore containers without their connections; install a newer one"
 	}
 	return ""
 }

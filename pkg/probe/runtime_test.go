@@ -154,7 +154,7 @@ func TestLacksRestore(t *testing.T) {
 		"runc":               {&Runtime{Name: Runc, Version: "1.1.5"}, ""},
 		"runc of a shim":     {&Runtime{Name: Runc, Version: "1.1.5", Driven: &Identity{}}, ""},
 		"crun":               {&Runtime{Name: Crun, Version: "1.23"}, ""},
-		"old crun":           {&Runtime{Name: Crun, Version: "1.22"}, "1.23 or newer"},
+		"old crun":           {&Runtime{Name: Crun, Version: "1.22"}, "crun before 1.23 cannot"},
 		"crun of a shim":     {&Runtime{Name: Crun, Version: "1.27", Driven: &Identity{}}, "without one"},
 		"crun of no release": {&Runtime{Name: Crun, Version: "UNKNOWN"}, ""},
 	} {

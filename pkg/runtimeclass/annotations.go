@@ -50,17 +50,18 @@ func (h Handler) annotations() map[string]string {
 }
 
 // everywhere are the capabilities that hold for the handler on any node: a class is about
-// all of them. What was probed holds for one node, and how a yes is known is of no use there.
+// all of them. What a node probed, or a self-check pod failed with there, holds for that
+// node, and how a capability is known is of no use to users of the class.
 func (h Handler) everywhere() map[capability.Name]capability.Known {
 	kept := map[capability.Name]capability.Known{}
 	for name, k := range h.Capabilities {
-		if k.Source == capability.Probed {
-			continue
+		switch {
+		case k.Source == capability.Probed:
+		case k.Answer == capability.Yes:
+			kept[name] = capability.Known{Answer: k.Answer}
+		case k.Answer == capability.No && k.Source != capability.Ran:
+			kept[name] = capability.Known{Answer: k.Answer, Note: k.Note}
 		}
-		if k.Answer == capability.Yes {
-			k.Note = ""
-		}
-		kept[name] = k
 	}
 	return kept
 }

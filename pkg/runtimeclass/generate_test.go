@@ -55,14 +55,17 @@ func TestGenerate(t *testing.T) {
 func TestGenerateAnnotates(t *testing.T) {
 	h := Handler{Name: "kata", Default: true, State: Ready, Overhead: measured(3, "1Mi", "1m"), Table: capability.Table{Isolation: capability.VM, IsolationSource: capability.Declared, Conforms: []string{"sandboxed/v1", "vm/v1"}}}
 	h.Set(capability.HostPID, capability.No, capability.Declared, "it's \"a kernel\" <of> its own")
-	h.Set(capability.Exec, capability.Yes, capability.Ran, "")
-	kept := maps.Clone(h.Capabilities)
-	// The class carried what was found on one node, to all of them.
+	h.Set(capability.Exec, capability.Yes, capability.Ran, "built with something")
+	kept := map[capability.Name]capability.Known{
+		capability.HostPID: {Answer: capability.No, Note: h.Of(capability.HostPID).Note}, capability.Exec: {Answer: capability.Yes},
+	}
+	// What one node found, and what is unknown, is not for all of them.
 	h.Set(capability.AppArmor, capability.No, capability.Probed, "this node does not have AppArmor")
 	h.Set(capability.HugePages, capability.Yes, capability.Probed, "")
-	h.Set(capability.Exec, capability.Yes, capability.Ran, "built with something")
+	h.Set(capability.InPlaceResize, capability.No, capability.Ran, "the self-check pod failed with it: EBUSY")
+	h.Set(capability.Devices, capability.Unknown, "", "the self-check pod failed with it: EBUSY")
 	c := Generate(h, GenerateOptions{}).RuntimeClass
-	if got, want := c.Annotations[CapabilitiesAnnotation], `{"exec":{"answer":"yes","source":"ran"},"host-pid":{"answer":"no","source":"declared","note":"it's \"a kernel\" \u003cof\u003e its own"}}`; got != want || c.Annotations[IsolationAnnotation] != "vm" || c.Annotations[DefaultAnnotation] != "true" || c.Annotations[ConformsAnnotation] != "sandboxed/v1,vm/v1" {
+	if got, want := c.Annotations[CapabilitiesAnnotation], `{"exec":{"answer":"yes"},"host-pid":{"answer":"no","note":"it's \"a kernel\" \u003cof\u003e its own"}}`; got != want || c.Annotations[IsolationAnnotation] != "vm" || c.Annotations[DefaultAnnotation] != "true" || c.Annotations[ConformsAnnotation] != "sandboxed/v1,vm/v1" {
 		t.Errorf("got %v", c.Annotations)
 	}
 	got, err := Class{RuntimeClass: c}.Annotated()

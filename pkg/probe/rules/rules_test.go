@@ -112,6 +112,11 @@ func TestRecorded(t *testing.T) {
 				if got := table.Sorted(); !slices.Equal(got, capability.Names()) {
 					t.Errorf("it has %v", got)
 				}
+				for n, k := range table.Capabilities {
+					if strings.Contains(k.Note, h.Runtime.Version) {
+						t.Errorf("the note of %s has the version of this node's runtime: %s", n, k.Note)
+					}
+				}
 				got += "node " + name + "\n" + text(table)
 			}
 			golden := filepath.Join("testdata", dir+".txt")

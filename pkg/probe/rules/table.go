@@ -10,6 +10,7 @@ import (
 // Of is the table that follows from facts. Of a runtime that was not asked it says
 // nothing. Pure.
 func Of(f Facts) capability.Table {
+	f.Handler.Unversioned = true
 	b := &builder{Facts: f}
 	if f.Handler.Runtime == nil {
 		return b.table

@@ -195,3 +195,51 @@ func TestLeftoverThatHangs(t *testing.T) {
 	})
 	b.NothingLeft(t, atRest)
 }
+
+// floodingBridge writes 300 MB before the real plugin runs, for as long as a file is there.
+const floodingBridge = `#!/bin/sh
+[ "$CNI_COMMAND" = ADD ] && [ -e %q ] && head -c 300000000 /dev/zero
+exec %q
+`
+
+// TestFloodingNetworkPlugin has a plugin write more than the daemon may keep.
+func TestFloodingNetworkPlugin(t *testing.T) {
+	dir := t.TempDir()
+	usual, err := testbed.CNIBinDir()
+	if err != nil {
+		testbed.Missing(t, "%v", err)
+	}
+	flood, plugin := filepath.Join(dir, "flood"), filepath.Join(dir, "bridge")
+	if err := os.WriteFile(plugin, fmt.Appendf(nil, floodingBridge, flood, filepath.Join(usual, "bridge")), 0o700); err != nil { //nolint:gosec // it is a program
+		t.Fatal(err)
+	}
+	b := newBed(t, testbed.Options{Config: fmt.Sprintf("[cni]\nbin_dirs = [%q, %q]\n", dir, usual)})
+	atRest := b.Rest(t)
+	before := peakMemory(t, b.PID())
+	place(t, dir, "flood")
+	_, err = b.Client.RunPodSandbox(testbed.Within(t, time.Minute), &runtimeapi.RunPodSandboxRequest{Config: b.Client.SandboxConfig("")})
+	testbed.Refused(t, err, codes.Internal, plugin, "more than 1048576 bytes to stdout")
+	peak := peakMemory(t, b.PID())
+	if peak > before+100<<10 {
+		t.Errorf("the daemon's memory went from %d to %d kB", before, peak)
+	}
+	if err := os.Remove(flood); err != nil {
+		t.Fatal(err)
+	}
+	b.Client.RunPod(t, testbed.PodSpec{Image: b.Image, Command: []string{"sleep", "3600"}}).Remove(t)
+	b.NothingLeft(t, atRest)
+}
+
+// peakMemory is the most that a process had resident, in kB.
+func peakMemory(t *testing.T, pid int) (peak int) {
+	t.Helper()
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, text, _ := strings.Cut(string(status), "VmHWM:")
+	if _, err := fmt.Sscan(text, &peak); err != nil {
+		t.Fatal(err)
+	}
+	return peak
+}

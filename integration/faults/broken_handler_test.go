@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/integration/testbed"
@@ -182,6 +184,29 @@ func (b *bed) kubeletSees(t *testing.T, one broken, ready bool) {
 			}
 		}
 		return nil
+	})
+}
+
+// TestRuntimeThatHangs has callers that give up before container_create_timeout: they are
+// answered in time, and the status says so.
+func TestRuntimeThatHangs(t *testing.T) {
+	t.Parallel()
+	hangs := newScripted(t)
+	b := newBed(t, testbed.Options{Config: fmt.Sprintf("default_runtime = \"slow\"\n[runtimes.slow]\nruntime_path = %q\nsandbox_process = \"always\"\nstart_timeout = \"3s\"\nself_check_timeout = \"10s\"\n", hangs.Path)})
+	b.breaks(t, broken{
+		handler: "slow",
+		broke:   func(t *testing.T) { t.Helper(); hangs.on(t, "run", "exec sleep 1000") },
+		mend:    func(t *testing.T) { t.Helper(); hangs.on(t, "run", "") },
+		says:    []string{"handler slow is not ready: ", "self-check pod has not finished"},
+		start: func(t *testing.T) error {
+			t.Helper()
+			began := time.Now()
+			err := b.startSandbox(t, "slow", b.Client.SandboxConfig(""))
+			if took := time.Since(began); status.Code(err) == codes.DeadlineExceeded && (took > 20*time.Second || !strings.Contains(err.Error(), "start_timeout = 3s")) {
+				t.Errorf("after %v: %v", took, err)
+			}
+			return err
+		},
 	})
 }
 

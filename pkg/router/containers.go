@@ -29,7 +29,7 @@ func (c containers) CreateContainer(ctx context.Context, req *runtimeapi.CreateC
 				}
 				return err
 			})
-			c.counter.ended(c.owners.sandboxes.get(req.GetPodSandboxId()), false, err)
+			c.counter.ended(c.owners.sandboxes.get(req.GetPodSandboxId()), false, err, false)
 			return resp, err
 		})
 }
@@ -50,8 +50,13 @@ func (c containers) provide(ctx context.Context, b Backend, req *runtimeapi.Crea
 func (c containers) StartContainer(ctx context.Context, req *runtimeapi.StartContainerRequest) (*runtimeapi.StartContainerResponse, error) {
 	return byContainer(ctx, c.owners, req,
 		func(b Backend, ctx context.Context, req *runtimeapi.StartContainerRequest) (*runtimeapi.StartContainerResponse, error) {
+			o := c.owners.containers.get(req.GetContainerId())
+			if o == nil {
+				return b.StartContainer(ctx, req)
+			}
+			ended := c.counter.watch(ctx, o.Handler, o.Attempt)
 			resp, err := b.StartContainer(ctx, req)
-			c.counter.ended(c.owners.containers.get(req.GetContainerId()), true, err)
+			c.counter.ended(o, true, err, ended())
 			return resp, err
 		})
 }

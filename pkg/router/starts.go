@@ -57,6 +57,7 @@ func (s *starts) run(ctx context.Context, name, uid string, check func(context.C
 		}
 	}
 	attempt := handler.Attempt{Definition: handler.DefinitionFrom(bound), Pod: uid}
+	ended := s.counter.watch(bound, d.Name, attempt)
 	err = s.owners.create(to.Backend, func() error {
 		var unowned error
 		err := start(bound, to, func(id string) {
@@ -69,7 +70,7 @@ func (s *starts) run(ctx context.Context, name, uid string, check func(context.C
 		return err
 	})
 	err = s.inTime(bound, d, err)
-	s.counter.started(d.Name, attempt, to.Candidate != nil, err)
+	s.counter.started(d.Name, attempt, to.Candidate != nil, err, ended())
 	return named(d.Name, err)
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/containerd/errdefs"
 	"github.com/containerd/errdefs/pkg/errgrpc"
@@ -84,15 +85,18 @@ func identified(a handler.Attempt, b Backend, sandbox string) handler.Attempt {
 }
 
 // started is told of the end of each RunPodSandbox that got as far as a backend.
-// started counts one start; rollingOut says that the handler has a rollout.
-func (t *variantCounter) started(name string, a handler.Attempt, rollingOut bool, err error) {
+// started counts one start; rollingOut says that the handler has a rollout, and told that
+// watch has passed it on.
+func (t *variantCounter) started(name string, a handler.Attempt, rollingOut bool, err error, told bool) {
 	c := t.variants.of(name, variantOf(a))
 	c.pods.Add(1)
 	bad := runtimeFailed(err)
 	if bad {
 		c.failures.Add(1)
 	}
-	t.notStarted(name, a, err)
+	if !told {
+		t.notStarted(name, a, err)
+	}
 	if !rollingOut || t.outcomes == nil || err != nil && !bad {
 		return
 	}
@@ -103,14 +107,16 @@ func (t *variantCounter) started(name string, a handler.Attempt, rollingOut bool
 }
 
 // ended counts the end of a call that creates or starts a container.
-func (t *variantCounter) ended(o *Owner, start bool, err error) {
+func (t *variantCounter) ended(o *Owner, start bool, err error, told bool) {
 	if o == nil {
 		return
 	}
 	if start && err == nil && t.outcomes != nil {
 		t.outcomes.Started(o.Handler, o.Attempt)
 	}
-	t.notStarted(o.Handler, o.Attempt, err)
+	if !told {
+		t.notStarted(o.Handler, o.Attempt, err)
+	}
 	if !runtimeFailed(err) {
 		return
 	}
@@ -118,6 +124,22 @@ func (t *variantCounter) ended(o *Owner, start bool, err error) {
 	if t.outcomes != nil {
 		t.outcomes.Failed(o.Handler, o.Attempt, err)
 	}
+}
+
+// errOverdue is why a start counts as failed whose caller's time is over.
+var errOverdue = errors.New("the start has not finished, and its caller's time is over: the runtime or a network plugin hangs")
+
+// watch counts a start as failed that has not finished when its caller's time is over.
+// ended ends that, and says whether it was counted.
+func (t *variantCounter) watch(ctx context.Context, name string, a handler.Attempt) (ended func() bool) {
+	var overdue atomic.Bool
+	stop := context.AfterFunc(ctx, func() {
+		if end, bounded := ctx.Deadline(); bounded && time.Until(end) < time.Second/10 { // the caller may leave a little earlier
+			overdue.Store(true)
+			t.notStarted(name, a, errOverdue)
+		}
+	})
+	return func() bool { return !stop() && overdue.Load() }
 }
 
 func (t *variantCounter) notStarted(name string, a handler.Attempt, err error) {

@@ -2,9 +2,11 @@ package sandbox
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"syscall"
 
 	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
 	"github.com/containerd/containerd/api/types"
@@ -41,6 +43,7 @@ func (b *processes) Start(ctx context.Context, s *pod.Sandbox) error {
 		return fmt.Errorf("sandbox process: %w", err)
 	}
 	limit := s.Runner.LaunchTimeout()
+	caller := ctx
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
 	defer cancel()
 	client, err := s.Runner.Launch(ctx)
@@ -67,7 +70,16 @@ func (b *processes) Start(ctx context.Context, s *pod.Sandbox) error {
 		}
 		return fmt.Errorf("create sandbox process: %w", err)
 	}
+	if !s.CreatesEarly {
+		// A runtime that hangs is ended with the time of the caller, whose sandbox is rolled back then.
+		defer context.AfterFunc(caller, func() {
+			_, _ = client.Task.Kill(ctx, &taskapi.KillRequest{ID: s.ID(), Signal: uint32(syscall.SIGKILL)})
+		})()
+	}
 	started, err := client.Task.Start(ctx, &taskapi.StartRequest{ID: s.ID()})
+	if err != nil && errors.Is(caller.Err(), context.DeadlineExceeded) {
+		err = fmt.Errorf("the runtime has not started it before the time of the request was over, and was killed: %w", context.DeadlineExceeded)
+	}
 	if err != nil {
 		return fmt.Errorf("start sandbox process: %w", s.Runner.Blame(memory.Explain(task.InTime(limit, task.FromShim(err)))))
 	}

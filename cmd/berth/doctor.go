@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -39,7 +40,7 @@ The exit status is 0 if no check fails (there may be warnings), and 3 if one doe
 			}
 			found := doctor.Examine(n)
 			if root == "" {
-				found = append(found, running(c.Context(), (&remote{}).path())...)
+				found = append(found, running(c.Context(), (&remote{}).path(), found)...)
 			}
 			if err := printFindings(c.OutOrStdout(), form, found, all); err != nil {
 				return err
@@ -59,7 +60,7 @@ The exit status is 0 if no check fails (there may be warnings), and 3 if one doe
 
 // running asks the daemon, if it runs, how the last starts of each handler ended, and which
 // processes of pods do not answer.
-func running(ctx context.Context, socket string) []doctor.Finding {
+func running(ctx context.Context, socket string, already []doctor.Finding) []doctor.Finding {
 	daemon, err := client.New(socket)
 	if err != nil {
 		return nil
@@ -71,11 +72,27 @@ func running(ctx context.Context, socket string) []doctor.Finding {
 	if err != nil {
 		return nil // the daemon does not need to run
 	}
-	found := failedStarts(resp.GetHandlers())
+	found := append(notReady(resp.GetHandlers(), already), failedStarts(resp.GetHandlers())...)
 	status, _ := daemon.GetStatus(ctx, &adminv1.GetStatusRequest{})
 	for _, line := range status.GetUnresponsive() {
 		text, next, _ := strings.Cut(line, "; ")
 		found = append(found, doctor.Finding{Check: "supervisors", Level: doctor.Fail, Text: text, Next: next})
+	}
+	return found
+}
+
+// notReady are the findings about handlers that accept no pods, but for those whose binary is in
+// a finding already. Pure.
+func notReady(handlers []*adminv1.Handler, already []doctor.Finding) (found []doctor.Finding) {
+	for _, h := range handlers {
+		told := slices.ContainsFunc(already, func(f doctor.Finding) bool {
+			return f.Level == doctor.Fail && strings.Contains(f.Text, h.GetPath())
+		})
+		if h.GetState() == adminv1.State_STATE_NOT_READY && !told {
+			found = append(found, doctor.Finding{
+				Check: "starts", Level: doctor.Fail, Text: fmt.Sprintf("handler %s is not ready: %s", h.GetName(), h.GetReason()), Next: "berth handler show " + h.GetName(),
+			})
+		}
 	}
 	return found
 }

@@ -99,13 +99,13 @@ func (s status) faults() []string {
 	return s.o.Faults()
 }
 
-// failing says that the last starts of a ready handler failed, if they did: its self-check
-// pod runs, which has no image, network or volumes. Pure.
+// failing says that the last starts of a ready handler failed, if they did: for what a self-check
+// pod does not have, such as an image, a network or volumes. Pure.
 func failing(state handler.State, s lifecycle.Starts) string {
 	if state.Phase != handler.Ready || s.InARow < lifecycle.FailuresInARow {
 		return ""
 	}
-	return fmt.Sprintf("%d starts in a row failed although its self-check pod runs, the last at %s: %s", s.InARow, s.At.UTC().Format(time.RFC3339), s.Error)
+	return fmt.Sprintf("%d starts in a row failed, the last at %s: %s", s.InARow, s.At.UTC().Format(time.RFC3339), s.Error)
 }
 
 // degraded is what an operator should mend. What operators did themselves, such

@@ -3,13 +3,15 @@ package lifecycle
 import (
 	"cmp"
 	"slices"
+
+	"github.com/berth-cri/berth/pkg/handler"
 )
 
 // Handlers tells all handlers, sorted by name, as they are at this moment.
 func (m *Manager) Handlers() []Handler {
 	all := m.handlers()
 	for i := range all {
-		all[i].Starts = m.Starts(all[i].Definition.Name)
+		all[i].Starts = m.startsOf(all[i])
 	}
 	return all
 }
@@ -35,8 +37,18 @@ func (m *Manager) Handler(name string) (Handler, error) {
 		return Handler{}, m.knows(name)
 	}
 	h := m.told(e, live)
-	h.Starts = m.Starts(name)
+	h.Starts = m.startsOf(h)
 	return h, nil
+}
+
+// startsOf are the starts of a handler. That it became ready after the last that failed ends
+// the row: its self-check pod ran.
+func (m *Manager) startsOf(h Handler) Starts {
+	s := m.Starts(h.Definition.Name)
+	if h.State.Phase == handler.Ready && h.State.Since.After(s.At) {
+		s.InARow = 0
+	}
+	return s
 }
 
 // told is an entry with what else is known; mu is held.

@@ -73,7 +73,7 @@ func planned(t *truth, live map[string]int, last *Plan, generation uint64, now t
 		if there && before.Definition.Digest() == e.Definition.Digest() {
 			e.Since = before.Since
 		}
-		if there && before.State.Same(e.State) {
+		if there && before.State.Phase == e.State.Phase {
 			e.State.Since = before.State.Since
 		}
 		p.Entries = append(p.Entries, e)

@@ -54,17 +54,21 @@ func (t turns) take(long time.Duration) (give func()) {
 // probeAll probes handlers in parallel, and waits for all, for the time to be up
 // unless it is toTheEnd, or for ctx; finished is set if all have answered. Late answers are published when they come; the others with whatever is
 // published next. Those whose last probe failed are looked at as closely again.
-func (p *probes) probeAll(ctx context.Context, definitions []*handler.Definition, depth probe.Depth, patience time.Duration) (finished bool) {
+func (p *probes) probeAll(ctx context.Context, all []*handler.Definition, depth probe.Depth, patience time.Duration) (finished bool) {
 	turn := make(turns, probesAtOnce)
 	results := &results{}
 	before := p.snapshot()
-	var all sync.WaitGroup
-	for _, d := range definitions {
-		v, _ := before.verdictOf(d)
-		all.Add(1)
+	configured := definitions(before.config)
+	var ongoing sync.WaitGroup
+	for _, d := range all {
+		v, known := before.verdictOf(d)
+		if was := configured[d.Name]; !known && was != nil {
+			v, _ = before.verdictOf(was) // a change of what failed its self-check pod has to pass one
+		}
+		ongoing.Add(1)
 		ended := p.flying.begin(d.Digest())
 		p.work.Go(func() {
-			defer all.Done()
+			defer ongoing.Done()
 			defer ended()
 			defer turn.take(stepAside)()
 			r := p.probe(d, max(depth, v.depth))
@@ -80,7 +84,7 @@ func (p *probes) probeAll(ctx context.Context, definitions []*handler.Definition
 		})
 	}
 	done := make(chan struct{})
-	p.work.Go(func() { defer close(done); all.Wait() })
+	p.work.Go(func() { defer close(done); ongoing.Wait() })
 	var up <-chan time.Time // never, if it is toTheEnd
 	if patience > toTheEnd {
 		up = time.After(patience)

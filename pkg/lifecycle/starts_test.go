@@ -88,6 +88,55 @@ func TestStartsThatFailDecide(t *testing.T) {
 	})
 }
 
+// A handler that failed its self-check pod has to pass one, whatever is changed: its state
+// keeps its time, and the history has one line.
+func TestHandlerThatFailedIsMended(t *testing.T) {
+	timed(t, func(t *testing.T, b *bed) {
+		a := handler.Attempt{Definition: definitions(b.m.snapshot().config)["runc"], Pod: "u"}
+		b.set(func() { b.selfCheck["/r"] = errors.New("record 1 is lost") })
+		for range FailuresInARow {
+			b.m.NotStarted("runc", a, errors.New("no"))
+		}
+		synctest.Wait()
+		states := func() (n int) {
+			changes, err := b.m.Changes("runc")
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, c := range changes {
+				if c.What == "state" {
+					n++
+				}
+			}
+			return n
+		}
+		state := func() handler.State {
+			e, _ := b.last().entry("runc")
+			return e.State
+		}
+		since, lines := state().Since, states()
+		b.set(func() { b.selfCheck["/r"] = errors.New("record 2 is lost") })
+		time.Sleep(20 * time.Second)
+		synctest.Wait()
+		if now := state(); now.Phase != handler.NotReady || now.Since != since || !strings.Contains(now.Reason, "record 2") || states() != lines {
+			t.Errorf("%+v, since %v, with %d lines, then %d", now, since, lines, states())
+		}
+		changed := conf("runc", "/r", "crun", "/c")
+		changed.Handlers.ProbeInterval, changed.Runtimes[0].Limits.MaxPods = 30*time.Second, 5
+		b.must(b.reload(changed))
+		if b.phase("runc") != handler.NotReady {
+			t.Error("a change makes it ready")
+		}
+		b.set(func() { delete(b.selfCheck, "/r") })
+		time.Sleep(20 * time.Second)
+		synctest.Wait()
+		h, err := b.m.Handler("runc")
+		if err != nil || h.State.Phase != handler.Ready || h.Starts.InARow != 0 || h.Starts.Failed != FailuresInARow {
+			t.Errorf("mended: %+v, %+v, %v", h.State, h.Starts, err)
+		}
+	})
+}
+
 // A self-check pod that hangs counts as failed until it has finished.
 func TestSelfCheckPodThatHangs(t *testing.T) {
 	timed(t, func(t *testing.T, b *bed) {

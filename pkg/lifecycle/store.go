@@ -147,7 +147,8 @@ func (s *store) auditStates(p *Plan, wish Change) {
 		switch {
 		case e.Definition.Name == wish.Handler:
 			c = wish
-		case before.State.Same(e.State), e.State.Phase == handler.Ready && !there,
+		case there && before.State.Phase == e.State.Phase && !strings.HasSuffix(before.State.Reason, rollout.NotProbedYet),
+			before.State.Same(e.State), e.State.Phase == handler.Ready && !there,
 			e.State.Phase != handler.NotReady && strings.HasSuffix(before.State.Reason, rollout.NotProbedYet):
 			continue
 		}

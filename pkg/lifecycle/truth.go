@@ -8,6 +8,7 @@ import (
 	"github.com/berth-cri/berth/pkg/config"
 	"github.com/berth-cri/berth/pkg/handler"
 	"github.com/berth-cri/berth/pkg/lifecycle/rollout"
+	"github.com/berth-cri/berth/pkg/probe"
 	"github.com/berth-cri/berth/pkg/probe/capability"
 )
 
@@ -108,11 +109,12 @@ func (t *truth) subject(digest string) bool {
 
 // note takes over what a probe found. One that failed keeps what was seen before.
 // What was found earlier than that says nothing new: those who probe several
-// handlers tell of all when the last has answered.
+// handlers tell of all when the last has answered. Nor does a good look that was not as close
+// as the one that failed.
 func (t *truth) note(r result) {
 	digest := r.definition.Digest()
 	before, known := t.verdicts[digest]
-	if known && r.at.Before(before.at) {
+	if known && (r.at.Before(before.at) || r.err == nil && before.depth == probe.RunPod && r.depth < probe.RunPod) {
 		return
 	}
 	t.verdicts[digest] = before.after(r, known)

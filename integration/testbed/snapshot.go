@@ -86,7 +86,10 @@ func (d *Daemon) ofPods(path string) (listed, enter bool) {
 
 // ofRuntime says whether gVisor keeps a path for its next pod: the network namespace of
 // its gofers.
-func ofRuntime(path string) bool { return filepath.Base(path) == "null-netns" }
+func ofRuntime(path string) bool {
+	const failures = "failures" // what each runtime wrote when it last failed, a file for each handler
+	return filepath.Base(path) == "null-netns" || filepath.Base(path) == failures || filepath.Base(filepath.Dir(path)) == failures
+}
 
 func everything(string) (listed, enter bool) { return true, true }
 

@@ -157,13 +157,13 @@ func TestUserNamespaceRefused(t *testing.T) {
 		"[runtimes.copies]\nruntime_path = %[1]q\nsnapshotter = \"native\"\n[runtimes.runsc]\nruntime_path = %[2]q\n",
 		testbed.Part(t, testbed.Runc), testbed.Part(t, testbed.Runsc))})
 	atRest := b.Rest(t)
-	for handler, says := range map[string]string{
-		"copies": "snapshotter native", "runsc": "separate kernel",
+	for handler, says := range map[string][]string{
+		"copies": {"snapshotter native", "runc)"}, "runsc": {"separate kernel", "no ready handler of this node with a kernel for each pod"},
 	} {
 		sandbox := b.Client.SandboxConfig("")
 		withUserNS(sandbox)
 		_, err := b.Client.RunPodSandbox(testbed.Within(t, time.Minute), &runtimeapi.RunPodSandboxRequest{Config: sandbox, RuntimeHandler: handler})
-		testbed.Refused(t, err, codes.FailedPrecondition, says, "runc", "hostUsers")
+		testbed.Refused(t, err, codes.FailedPrecondition, append(says, "hostUsers")...)
 	}
 	b.NothingLeft(t, atRest)
 }

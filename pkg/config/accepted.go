@@ -123,6 +123,7 @@ func loadAccepted(o Options) (*Config, error) {
 		d.main = stored.Main
 		docs = append(docs, d)
 	}
+	o.accepted = true
 	cfg, mistakes := load(docs, o)
 	if len(mistakes) > 0 {
 		return nil, mistakes

@@ -24,6 +24,9 @@ type Options struct {
 	// again; nil at its start. A default handler that no file defines stays then,
 	// though it is away.
 	Running *Config
+	// accepted says that this was in force once. A profile whose file has gone since then costs
+	// the pods that need it, and not the node.
+	accepted bool
 	// Overlay are drop-ins, by their path in DropInDir, that are read as if they
 	// were files with that text; nil is none, whatever is on disk.
 	Overlay map[string][]byte

@@ -300,11 +300,12 @@ KUBERNETES ?= kubernetes
 # has what needs a browser.
 WITHOUT_VM = $(shell go list ./integration/... | grep -vE '/integration/(vm|dashboard)$$')
 
+# Tests wait more than they work: for shims that get a minute, and clients that are slow.
 .PHONY: integration
 integration: build runtimes peers $(KUBERNETES) $(BIN)/gotestsum $(BIN)/nfpm ## tests against real runtimes and a real registry (root)
 	@mkdir -p $(OUT)
 	$(GOTEST) --jsonfile $(OUT)/integration.json --rerun-fails=1 --rerun-fails-max-failures=5 --packages "$(WITHOUT_VM)" \
-		-- -count=1 -ldflags=-w -p 1 -timeout 30m
+		-- -count=1 -ldflags=-w -p 1 -parallel 4 -timeout 30m
 
 .PHONY: kubelet
 kubelet: build runtimes kubernetes ## only the tests under a real kubelet and control plane (root)

@@ -183,7 +183,7 @@ func forwardKubectl(t *testing.T, n *node) {
 // forwardResets has every third client of a forwarded port send what the server does not
 // read: the server ends that connection with a reset. Clients that come later are served.
 func forwardResets(t *testing.T, n *node) {
-	const connections, atOnce, later = 300, 8, 30
+	const connections, atOnce, later = 90, 8, 10
 	p := n.pod(t)
 	p.start(t, sh("exec nc -ll -p 8000 -e echo hi")).listens(t, "8000")
 	var errOut transcript

@@ -66,7 +66,7 @@ wrong  x               -              -                    -           not annot
 		t.Errorf("got\n%s", r.stdout)
 	}
 	has(t, r.stderr, `note: the cluster: annotation berth.dev/isolation of RuntimeClass wrong has the wrong value: isolation "strong" must be one of`)
-	has(t, berth(t, 0, b.guest, "", "classes", "kata", "-o", "wide").stdout, "UNKNOWN", "exec")
+	has(t, berth(t, 0, b.guest, "", "classes", "kata", "-o", "wide").stdout, "UNKNOWN")
 	has(t, berth(t, 0, b.guest, "", "classes", "-o", "json").stdout, `"note": "a kernel of its own"`)
 	has(t, berth(t, 1, b.guest, "", "classes", "nobody").stderr, `RuntimeClass "nobody" does not exist`)
 	has(t, berth(t, 0, b.guest, "", "__complete", "classes", "").stdout, "kata\nplain\nrunc\n")

@@ -8,7 +8,7 @@ import (
 )
 
 // berth rejects a configuration whose directory of drop-ins is gone: the last runtime or value
-// that is taken back must not take the directory with it.
+// that is rolled back must not remove the directory.
 func TestDirectoryOfDropInsStays(t *testing.T) {
 	for _, b := range []Beside{{}, {Handlers: []string{"runc"}}} {
 		files := slices.Collect(maps.Keys(configTexts(b, "")))

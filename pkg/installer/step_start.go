@@ -332,9 +332,9 @@ func (s *start) stop(ctx context.Context) error {
 	return nil
 }
 
-// removeState removes a directory of the daemon's. What is mounted there is of a pod that
-// nobody knows any more, and is no longer used; but gVisor keeps an empty network namespace
-// for all its pods, also after the last of them.
+// removeState removes a directory of the daemon. A directory with mounts of pods is left, because
+// they may be in use. The empty network namespace that gVisor keeps after its last pod is
+// unmounted.
 func (s *start) removeState(ctx context.Context, dir string) error {
 	text, err := os.ReadFile(s.root.Path("/proc/self/mountinfo"))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

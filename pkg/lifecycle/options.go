@@ -17,7 +17,7 @@ type Loader interface {
 	// Load reads and validates everything, strictly: an error, usually
 	// config.Problems, means that nothing of it may be used.
 	Load(ctx context.Context) (*config.Config, error)
-	// InForce is told each configuration that is in force, to start with it when the
+	// InForce keeps a configuration that has come into force: the next start uses it if the
 	// files have mistakes.
 	InForce(ctx context.Context, cfg *config.Config)
 	// Paths are the files and directories that Load reads, whether they exist or
@@ -61,9 +61,9 @@ type Announcer interface {
 
 // Options are what a Manager needs. Those without a remark are required.
 type Options struct {
-	// Config is the configuration to start with. If it has Rejected files instead of
-	// being what they say, that is told like a reload that failed. Its [handlers] section says
-	// whether files are watched and how often handlers are probed.
+	// Config is the configuration to start with. Its Rejected mistakes are reported as those of
+	// a failed reload. Its [handlers] section decides whether files are watched and how often
+	// handlers are probed.
 	Config *config.Config
 	Loader Loader
 	Prober Prober

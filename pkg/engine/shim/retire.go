@@ -19,8 +19,8 @@ func (m *Supervisors) retireLater(s *supervisor) {
 	s.idle = time.AfterFunc(m.limits.idle, func() { m.retire(s) })
 }
 
-// retire ends a supervisor that nobody came back to. One that does not leave is asked again
-// later.
+// retire ends a supervisor that has had no pods for a while. One that does not exit is asked
+// again later.
 func (m *Supervisors) retire(s *supervisor) {
 	ctx, cancel := context.WithTimeout(context.Background(), m.limits.leave)
 	defer cancel()

@@ -115,8 +115,8 @@ func killGroup(ctx context.Context, group cgroup.Paths) ([]int, error) {
 }
 
 // exit is how the task exited: as its shim wrote down before it died, or killed by the
-// clean-up, if its first process was alive until then. A delete action that knows nothing
-// reports SIGKILL, which is what containerd shows, too.
+// clean-up, if its first process was alive until then. Without a record, the delete
+// action reports SIGKILL, which containerd shows, too.
 func (r remains) exit(d shim.Death, wasAlive, oom bool, now time.Time) pod.Exit {
 	const killed = 128 + uint32(unix.SIGKILL)
 	switch {

@@ -387,6 +387,11 @@ bench-router: build runtimes $(BIN)/containerd ## what pods in another CRI daemo
 bench-unit: ## Go benchmarks
 	go test -run '^$$' -bench . -benchmem ./pkg/...
 
-.PHONY: demo
-demo: deps build runtimes ## run a pod under every runtime found here, and show what ran it (root)
+# No more than a pod needs is installed and built: who tries berth should not wait.
+.PHONY: demo demo-deps demo-build
+demo-deps:
+	scripts/deps demo
+demo-build:
+	$(GOBUILD) -ldflags '$(LDFLAGS)' -o $(BIN)/ ./cmd/berth ./cmd/berth-shim ./cmd/berth-pause
+demo: demo-deps demo-build $(BIN)/runc $(BIN)/runsc $(BIN)/containerd-shim-runc-v2 ## run a pod under every runtime found here, and show what ran it (root)
 	go run ./integration/demo $(DEMO_ARGS)

@@ -106,7 +106,8 @@ func (r *unreadable) endOrphanOf(key, id string, patience time.Duration) {
 func (r *unreadable) replaceBroken(b store.Broken, spec pod.SandboxSpec) {
 	err := r.pods.Sandboxes.Discard(b.ID)
 	if err == nil {
-		_, err = r.pods.Sandboxes.Create(b.ID, spec, pod.SandboxStatus{Phase: pod.PhaseStopped}, store.Durable)
+		// It may have been connected: its stop disconnects it, before it releases the namespaces.
+		_, err = r.pods.Sandboxes.Create(b.ID, spec, pod.SandboxStatus{Phase: pod.PhaseStopped, Tried: true}, store.Durable)
 	}
 	if err != nil {
 		r.log.WithError(err).WithField("sandbox", b.ID).Error("Failed to replace unreadable record")

@@ -17,6 +17,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/integration/testbed"
+	"github.com/berth-cri/berth/pkg/admin/client"
+	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
 
 // TestGVisorSandboxEnds has the one process end that all containers of a gVisor pod
@@ -114,5 +116,23 @@ func TestMappedVolumeUnderGVisor(t *testing.T) {
 	_, err := b.Client.CreateContainer(testbed.Within(t, time.Minute), &runtimeapi.CreateContainerRequest{PodSandboxId: p.ID, Config: config, SandboxConfig: p.Config})
 	if status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), "mapping IDs of mounts") {
 		t.Errorf("under a gVisor without features: %v", err)
+	}
+}
+
+// TestWrongFlagOfGVisor has runsc fail before it has a log, while its stderr is the sandbox's.
+func TestWrongFlagOfGVisor(t *testing.T) {
+	t.Parallel()
+	b := newBed(t, testbed.Options{Config: fmt.Sprintf(
+		"default_runtime = \"gvisor\"\n[runtimes.gvisor]\nruntime_path = %q\noptions = { global_flags = [\"--bogus\"] }\n", testbed.Part(t, testbed.Runsc))})
+	err := b.startSandbox(t, "gvisor", b.Client.SandboxConfig(""))
+	testbed.Refused(t, err, codes.Unknown, "flag provided but not defined: -bogus")
+	c, err := client.New(filepath.Join(filepath.Dir(b.Socket), "admin.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	shown, err := c.GetHandler(t.Context(), &adminv1.GetHandlerRequest{Name: "gvisor"})
+	if got := shown.GetLastFailure(); err != nil || !strings.Contains(got, "flag provided but not defined: -bogus") {
+		t.Errorf("%v, %s", err, got)
 	}
 }

@@ -191,7 +191,7 @@ BinaryName = %[1]q
 	}{
 		// Nobody hears what it writes before it has a log, and that is said.
 		"fails":      {"oci", "run", "exit 3", codes.Unknown, "status 3 without an error message"},
-		"hangs":      {"oci", "run", "exec " + hang, codes.DeadlineExceeded, "timed out and was killed; run it by hand"},
+		"hangs":      {"oci", "run", "exec " + hang, codes.DeadlineExceeded, "--version\" hangs too"},
 		"lies":       {"oci", "run", "exit 0", codes.Unknown, "pid"},
 		"shim fails": {"shim", "create", "exit 1", codes.Unknown, "did not terminate successfully: exit status 1"},
 		"shim hangs": {"shim", "create", "exec " + hang, codes.DeadlineExceeded, "did not answer within " + createTimeout.String()},

@@ -165,6 +165,9 @@ func TestARolloutThatFailsEndsByItself(t *testing.T) {
 		t.Errorf("%d pods have started, %d have not", worked, failed)
 	}
 	b.rolloutIs(t, "own", "aborted")
+	if out := b.command(t, "handler", "show", "own"); !strings.Contains(out, "last failure:") || !strings.Contains(out, "it cannot be done") {
+		t.Errorf("shown is %s", out)
+	}
 	if out := b.refused(t, "handler", "promote", "own"); !strings.Contains(out, "its rollout was aborted: 3 of ") {
 		t.Errorf("promoted all the same: %s", out)
 	}

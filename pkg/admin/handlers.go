@@ -78,7 +78,7 @@ func (h handlers) GetHandler(ctx context.Context, req *adminv1.GetHandlerRequest
 		Handler: h.message(known), FeaturesJson: document(known.Runtime),
 		Binary: binaryOf(known.Definition.Path, known.Runtime),
 	}
-	if known.Starts.Failed > 0 && h.failures != nil {
+	if h.failures != nil {
 		resp.LastFailure = strings.ToValidUTF8(h.failures(known.Definition.Name), "?")
 	}
 	if h.overheads != nil {

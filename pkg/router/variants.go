@@ -127,7 +127,7 @@ func (t *variantCounter) ended(o *Owner, start bool, err error, told bool) {
 }
 
 // errOverdue is why a start counts as failed whose caller's time is over.
-var errOverdue = errors.New("the start has not finished, and its caller's time is over: the runtime or a network plugin hangs")
+var errOverdue = errors.New("the start has not finished, and its caller's time is over: a network plugin below berth or a runtime below berth-shim hangs (\"ps axf\" shows it); start_timeout ends it")
 
 // watch counts a start as failed that has not finished when its caller's time is over.
 // ended ends that, and says whether it was counted.

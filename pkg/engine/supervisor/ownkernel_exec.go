@@ -41,7 +41,7 @@ func (k *ownKernel) awaitExec(ctx context.Context, e *execLaunch, failed error) 
 		if ctx.Err() != nil {
 			_ = unix.PidfdSendSignal(pidfd, unix.SIGKILL, nil, 0) // it may have ended
 			hasEnded(pidfd, killedTimeout)
-			return e.call.aborted(ctx)
+			return e.call.aborted(ctx, readTail(e.call.logFile))
 		}
 	}
 }

@@ -24,6 +24,8 @@ func TestRuntimeMessage(t *testing.T) {
 		{"JSON goes before text", "oops\n" + `{"level":"error","msg":"why"}` + "\nbye", "why"},
 		{"JSON without an error", `{"level":"warning","msg":"hm"}` + "\nthe end", "the end"},
 		{"broken JSON", `{"level":"error","msg":"cut`, `{"level":"error","msg":"cut`},
+		{"a usage of runsc", "flag provided but not defined: -bogus\nUsage: runsc <flags>\n\nUse \"runsc flags\"\n", "flag provided but not defined: -bogus"},
+		{"a usage of crun", "crun: unrecognized option '--bogus'\nTry `crun --help' or `crun --usage'\n", "crun: unrecognized option '--bogus'"},
 		{"no text", "\xff\xfe", "?"},
 	} {
 		if got := runtimeMessage([]byte(tt.said)); got != tt.want {

@@ -34,6 +34,8 @@ const (
 	maxCaptured = 256 * 1024
 	// maxMessage bounds the part of an error that a runtime wrote.
 	maxMessage = 700
+	// versionFlag has all runtimes answer with their version.
+	versionFlag = "--version"
 )
 
 // call is one invocation of a runtime.
@@ -79,18 +81,15 @@ type errCall struct {
 	verb    string
 	status  uint32
 	message string
-	// elsewhere is set when its stderr was not captured.
-	elsewhere bool
+	// question is a command line that shows whether the runtime runs at all.
+	question string
 }
 
 func (e *errCall) Error() string {
-	switch {
-	case e.message != "":
+	if e.message != "" {
 		return e.message
-	case e.elsewhere:
-		return e.end() + "; run it by hand to see why"
 	}
-	return e.end() + " without an error message"
+	return fmt.Sprintf("%s without an error message; see whether %q works, and what the kernel logged (dmesg)", e.end(), e.question)
 }
 
 // end is how the call ended, without its words.
@@ -136,7 +135,7 @@ func (p *processes) invokeForever(ctx context.Context, c *call) ([]byte, error) 
 		return nil, errLostCRIU
 	case <-ctx.Done():
 		r.end()
-		return nil, c.aborted(ctx)
+		return nil, c.aborted(ctx, r.wrote())
 	}
 }
 
@@ -268,13 +267,33 @@ func (r *invocation) end() {
 	}
 }
 
-// aborted is the error of a call that was killed because ctx has ended.
-func (c *call) aborted(ctx context.Context) error {
+// aborted is the error of a call that was killed because ctx has ended, after it said that.
+func (c *call) aborted(ctx context.Context, said []byte) error {
 	verb := c.args[0]
-	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		return fmt.Errorf("the runtime's %s timed out and was killed; run it by hand to see why: %w", verb, context.DeadlineExceeded)
+	if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return fmt.Errorf("the runtime's %s was killed: %w", verb, context.Canceled)
 	}
-	return fmt.Errorf("the runtime's %s was killed: %w", verb, context.Canceled)
+	wrote := "it wrote no error"
+	if last := runtimeMessage(said); last != "" {
+		wrote = "it last wrote: " + last
+	}
+	return fmt.Errorf("the runtime's %s timed out and was killed; see whether %q hangs too, or what it waits for, as a disk or a cgroup (dmesg); %s: %w",
+		verb, c.question(), wrote, context.DeadlineExceeded)
+}
+
+// question asks the runtime for its version, with the same flags.
+func (c *call) question() string {
+	asks := call{options: c.options, args: []string{versionFlag}}
+	return strings.Join(asks.argv(), " ")
+}
+
+// wrote is what the runtime wrote to its log and to a stderr of its own.
+func (r *invocation) wrote() []byte {
+	said := captured(r.stderr)
+	if r.call.logFile != "" {
+		said = append(said, readTail(r.call.logFile)...)
+	}
+	return said
 }
 
 func (r *invocation) bury(pidfd int) {
@@ -294,11 +313,7 @@ func (r *invocation) result() ([]byte, error) {
 	if status == 0 {
 		return out, nil
 	}
-	said := captured(r.stderr)
-	if r.call.logFile != "" {
-		said = append(said, readTail(r.call.logFile)...)
-	}
-	return out, &errCall{verb: r.call.args[0], status: status, message: runtimeMessage(said), elsewhere: r.stderr == nil}
+	return out, &errCall{verb: r.call.args[0], status: status, message: runtimeMessage(r.wrote()), question: r.call.question()}
 }
 
 func (r *invocation) close() {
@@ -351,8 +366,11 @@ func readTail(path string) []byte {
 // textMessage is an error as logrus prints it without a terminal.
 var textMessage = regexp.MustCompile(`level=(?:error|fatal)\b.*? msg=("(?:[^"\\]|\\.)*"|\S+)`)
 
+// usage begins what follows a mistake in the command line: runsc's and crun's.
+var usage = regexp.MustCompile("^(Usage:|Try `)")
+
 // runtimeMessage finds in a runtime's log or stderr what it says went wrong:
-// the last error of a JSON log, else of a text log, else the last line.
+// the last error of a JSON log, else of a text log, else the last line before a usage.
 func runtimeMessage(said []byte) string {
 	var fromJSON, fromText, last string
 	for line := range bytes.Lines(said) {
@@ -372,6 +390,9 @@ func runtimeMessage(said []byte) string {
 			if s, err := strconv.Unquote(fromText); err == nil {
 				fromText = s
 			}
+		}
+		if last != "" && usage.Match(line) {
+			break
 		}
 		last = string(line)
 	}

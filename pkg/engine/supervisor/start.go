@@ -83,9 +83,9 @@ func (t *task) launch(ctx context.Context) (int, error) {
 	ended := t.processes.launch(t.journal.ID)
 	defer ended()
 	if _, err := t.call(ctx, l.call); err != nil {
-		said, known := l.stderrOf()
+		said := t.complaint(ctx, err, l)
+		err = explain(err, said)
 		t.keepFailure(err, append(readTail(l.call.logFile), said...))
-		err = explain(err, said, known)
 		if t.byCRIU() {
 			err = criuRestore{t}.explain(err)
 		}
@@ -122,21 +122,29 @@ func (l *firstLaunch) close() {
 	l.launch.close()
 }
 
-// stderrOf is what the runtime wrote to the stderr that it had for the container, and false
-// if that is not to be known.
-func (l *firstLaunch) stderrOf() (said []byte, known bool) {
+// complaint is what the runtime wrote to the stderr that it had for the container. Where that
+// is not to be known, and it failed before it could write its log (by a wrong flag, or a library
+// that is missing), it fails alike when it is asked for its version.
+func (t *task) complaint(ctx context.Context, failure error, l *firstLaunch) []byte {
 	for _, s := range l.sources {
 		if s.name == crilog.Stderr {
-			return readWaiting(s.file), true
+			return readWaiting(s.file)
 		}
 	}
-	return captured(l.stderr), l.stderr != nil
+	var failed *errCall
+	if l.stderr != nil || !errors.As(failure, &failed) || failed.message != "" {
+		return captured(l.stderr)
+	}
+	if _, err := t.call(ctx, &call{args: []string{versionFlag}}); errors.As(err, &failed) {
+		return []byte(failed.message)
+	}
+	return nil
 }
 
 // explain adds to an error without words what the runtime wrote to the stderr
 // that it had for the container: it does so when it fails before it can write its
 // log, as with a shared library that is missing.
-func explain(err error, said []byte, known bool) error {
+func explain(err error, said []byte) error {
 	var failed *errCall
 	if !errors.As(err, &failed) || failed.message != "" {
 		return err
@@ -144,14 +152,24 @@ func explain(err error, said []byte, known bool) error {
 	if last := runtimeMessage(said); last != "" {
 		return fmt.Errorf("%s and wrote to stderr: %s", failed.end(), last)
 	}
-	failed.elsewhere = !known
 	return err
+}
+
+// IsOfPod knows what runtimes say when a container's program is not in its image, or cannot
+// be run (runc and crun, Go's exec, runsc), and when its memory limit is too low (runc).
+func IsOfPod(said string) bool {
+	for _, words := range []string{"executable file", `exec: "`, "error finding executable", "memory limit too low", "unable to set memory limit"} {
+		if strings.Contains(said, words) {
+			return true
+		}
+	}
+	return false
 }
 
 // keepFailure keeps all that the runtime wrote when it could not start the container.
 func (t *task) keepFailure(failure error, said []byte) {
 	path := t.journal.Options.FailureLog
-	if path == "" || errors.Is(failure, context.Canceled) {
+	if path == "" || errors.Is(failure, context.Canceled) || IsOfPod(failure.Error()) {
 		return
 	}
 	text := fmt.Appendf(nil, "%s container %s: %v\n%s", time.Now().UTC().Format(time.RFC3339), t.id, failure, said[max(0, len(said)-maxFailureLog):])

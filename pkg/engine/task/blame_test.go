@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/containerd/errdefs"
@@ -42,6 +43,25 @@ func TestWhoIsToBlame(t *testing.T) {
 		got := c.by.Blame(c.err)
 		if handler.Blamed(got) != c.want || !errors.Is(got, c.err) || (c.err != nil && got.Error() != c.err.Error()) {
 			t.Errorf("%s: blamed %v, want %v (%v)", name, handler.Blamed(got), c.want, got)
+		}
+	}
+}
+
+func TestAdvice(t *testing.T) {
+	for said, want := range map[string]string{
+		"runc run failed: unable to apply cgroup configuration: mkdir /sys/fs/cgroup/pids/x: read-only file system":                     "remount",
+		"unable to apply cgroup configuration: mkdir /sys/fs/cgroup/x: resource temporarily unavailable":                                "cgroup.max.descendants",
+		"failed to write 100000: write /sys/fs/cgroup/cpu/x/cpu.cfs_quota_us: invalid argument":                                         "lower limit",
+		"failed to write 12: write /sys/fs/cgroup/cpuset/x/cgroup.procs: no space left on device":                                       "cpuset.cpus",
+		"enabling controllers: write /sys/fs/cgroup/a/cgroup.subtree_control: device or resource busy":                                  "another cgroup parent",
+		"open /sys/fs/cgroup/x/memory.max: no such file or directory":                                                                   "subtree_control",
+		"fork/exec /proc/self/exe: Resource temporarily unavailable":                                                                    "pids.max",
+		"starting container: setting up network: read-only file system, which is the root":                                              "",
+		"error while loading shared libraries: libseccomp.so.2: cannot open shared object file: No such file or directory, of no group": "",
+	} {
+		got := (&supervised{}).Blame(errors.New(said)).Error()
+		if advice := strings.TrimPrefix(got, said); !strings.Contains(advice, want) || (want == "") != (advice == "") {
+			t.Errorf("%s: %q, want %q", said, advice, want)
 		}
 	}
 }

@@ -14,16 +14,14 @@ import (
 )
 
 // askRuntime asks an OCI runtime. `--version` must work; `features` need not:
-// crun before 1.8.6 and gVisor before 2025 do not have it.
+// crun before 1.8.6 and gVisor before 2025 do not have it. Any program may answer both: one
+// of them has to say that it is a runtime.
 func askRuntime(ctx context.Context, path string) (*Runtime, error) {
 	out, err := run(ctx, path, "--version")
 	if err != nil {
 		return nil, err
 	}
-	rt, err := parseVersion(string(out))
-	if err != nil {
-		return nil, fmt.Errorf("%s --version: %w", path, err)
-	}
+	rt := parseVersion(string(out))
 	out, err = run(ctx, path, "features")
 	var exit *exec.ExitError
 	switch {
@@ -33,20 +31,23 @@ func askRuntime(ctx context.Context, path string) (*Runtime, error) {
 	case ctx.Err() != nil, Transient(err), !errors.As(err, &exit):
 		return nil, err
 	}
+	if rt.Version == "" && rt.SpecVersion == "" && rt.Features == nil {
+		return nil, fmt.Errorf("%s is not an OCI runtime: its --version prints no line \"NAME version VERSION\" or \"spec: VERSION\", and its features command no features; correct the handler's runtime_path: %w", path, errdefs.ErrUnavailable)
+	}
 	rt.Needs, err = needs(ctx, path, rt)
 	return rt, err
 }
 
 // firstLine is "runc version 1.5.2", "youki version: 0.5.7", "runsc version
-// release-20250512.0". Wrappers (nvidia-container-runtime) print a line of
+// release-20250512.0", or in sysbox-runc's table "version: 0.6.6". Wrappers (nvidia-container-runtime) print a line of
 // their own before the runtime's.
-var firstLine = regexp.MustCompile(`(?m)^\s*(\S+) version:?\s+(\S+)\s*$`)
+var firstLine = regexp.MustCompile(`(?m)^\s*(?:(\S+) )?version:?\s+(\S+)\s*$`)
 
 var specLine = regexp.MustCompile(`(?m)^\s*spec:\s*(\S+)\s*$`)
 
 var tagLine = regexp.MustCompile(`(?m)^[+-][A-Z0-9_:]+( [+-][A-Z0-9_:]+)*\s*$`)
 
-func parseVersion(out string) (*Runtime, error) {
+func parseVersion(out string) *Runtime {
 	rt := &Runtime{}
 	for _, m := range firstLine.FindAllStringSubmatch(out, -1) {
 		if rt.Version == "" {
@@ -60,9 +61,6 @@ func parseVersion(out string) (*Runtime, error) {
 			break
 		}
 	}
-	if rt.Version == "" && strings.TrimSpace(out) == "" {
-		return nil, fmt.Errorf("no output, so this is not an OCI runtime; correct the handler's runtime_path: %w", errdefs.ErrUnavailable)
-	}
 	if m := specLine.FindStringSubmatch(out); m != nil {
 		rt.SpecVersion = m[1]
 	}
@@ -71,7 +69,7 @@ func parseVersion(out string) (*Runtime, error) {
 		rt.BuildTags = nil
 	}
 	rt.OwnKernel = rt.Name == Runsc
-	return rt, nil
+	return rt
 }
 
 // parseFeatures returns nil for what is no features document.

@@ -115,6 +115,7 @@ func TestProbeFailures(t *testing.T) {
 		"directory":      {dir, "not an executable file"},
 		"fails":          {script(t, dir, "fails", "echo no such luck >&2; exit 3\n"), "no such luck"},
 		"silent":         {script(t, dir, "silent", "exit 0\n"), "not an OCI runtime"},
+		"any program":    {"/bin/true", "not an OCI runtime"},
 		"no interpreter": {badInterpreter(t, dir), "runtime_path"},
 	} {
 		t.Run(name, func(t *testing.T) {

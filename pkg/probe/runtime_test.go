@@ -17,10 +17,7 @@ func recorded(t *testing.T, name string) *Runtime {
 	if err != nil {
 		t.Fatal(err)
 	}
-	rt, err := parseVersion(string(out))
-	if err != nil {
-		t.Fatal(err)
-	}
+	rt := parseVersion(string(out))
 	if out, err = os.ReadFile(filepath.Join("testdata", name, "features.json")); err == nil {
 		if rt.Features = parseFeatures(out); rt.Features == nil {
 			t.Fatalf("%s: features.json was not understood", name)
@@ -181,20 +178,14 @@ func TestParseVersion(t *testing.T) {
 		"runc version 1.5.2\nspec: 1.3.0\n": {Runc, "1.5.2"},
 		// nvidia-container-runtime speaks first, then the runtime it wraps.
 		"NVIDIA Container Runtime version 1.17.4\ncommit: 9b69590\nspec: 1.2.0\n\nrunc version 1.2.4\n": {Runc, "1.2.4"},
-		"sysbox-runc\n\tedition: \tCommunity Edition (CE)\n\tversion: \t0.6.6\n":                        {"", ""},
+		"sysbox-runc\n\tedition: \tCommunity Edition (CE)\n\tversion: \t0.6.6\n":                        {"", "0.6.6"},
 		"wasm-runner version 0.3\n": {"", "0.3"},
+		" \n":                       {"", ""},
 	} {
-		rt, err := parseVersion(out)
-		if err != nil {
-			t.Errorf("%q: %v", out, err)
-			continue
-		}
+		rt := parseVersion(out)
 		if got := [2]string{rt.Name, rt.Version}; got != want {
 			t.Errorf("%q: got %q, want %q", out, got, want)
 		}
-	}
-	if _, err := parseVersion(" \n"); err == nil {
-		t.Error("a program that prints nothing passes for a runtime")
 	}
 }
 
@@ -202,10 +193,7 @@ func FuzzParse(f *testing.F) {
 	f.Add("runc version 1.5.2\nspec: 1.3.0\n+SECCOMP -CRIU\n", `{"ociVersionMax":"1.2.0","linux":{}}`)
 	f.Add("youki version: 0.5.7", `[]`)
 	f.Fuzz(func(t *testing.T, version, document string) {
-		rt, err := parseVersion(version)
-		if err != nil {
-			return
-		}
+		rt := parseVersion(version)
 		rt.Features = parseFeatures([]byte(document))
 		_ = factsOf(rt)
 		if v := rt.OCIVersion(); v == "" || v[0] < '0' || v[0] > '9' {

@@ -29,6 +29,7 @@ import (
 	"github.com/berth-cri/berth/cmd/internal/commandline"
 	"github.com/berth-cri/berth/pkg/capacity"
 	"github.com/berth-cri/berth/pkg/observe/scrape"
+	"github.com/berth-cri/berth/pkg/printable"
 )
 
 // version is set by the build.
@@ -56,7 +57,7 @@ func main() {
 	err := newCommand().ExecuteContext(ctx)
 	stop()
 	if err != nil {
-		fmt.Fprintln(os.Stderr, "error:", err)
+		fmt.Fprintln(os.Stderr, "error:", printable.Error(err))
 		os.Exit(commandline.Status(err))
 	}
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/berth-cri/berth/cmd/internal/commandline"
 	"github.com/berth-cri/berth/pkg/installer"
 	"github.com/berth-cri/berth/pkg/installer/nodefs"
+	"github.com/berth-cri/berth/pkg/printable"
 )
 
 // version is set by the build.
@@ -32,7 +33,7 @@ func main() {
 	err := newRoot().ExecuteContext(ctx)
 	cancel()
 	if err != nil {
-		fmt.Fprintln(os.Stderr, "berth-installer:", err)
+		fmt.Fprintln(os.Stderr, "berth-installer:", printable.Error(err))
 		os.Exit(commandline.Status(err))
 	}
 }

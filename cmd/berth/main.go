@@ -11,6 +11,7 @@ import (
 	"os"
 
 	"github.com/berth-cri/berth/cmd/internal/output"
+	"github.com/berth-cri/berth/pkg/printable"
 )
 
 // Exit codes.
@@ -47,7 +48,7 @@ func report(err error, stderr io.Writer) int {
 		coded = &codedError{exitFailure, err}
 	}
 	if coded.error != nil {
-		fmt.Fprintln(stderr, "berth:", err)
+		fmt.Fprintln(stderr, "berth:", printable.Error(err))
 	}
 	return coded.code
 }

@@ -17,6 +17,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/berth-cri/berth/cmd/internal/output"
+	"github.com/berth-cri/berth/pkg/printable"
 )
 
 // Exit codes, which are those of berth.
@@ -62,7 +63,7 @@ func report(err error, to io.Writer) int {
 			return code
 		}
 	}
-	fmt.Fprintln(to, "error:", err)
+	fmt.Fprintln(to, "error:", printable.Error(err))
 	return code
 }
 

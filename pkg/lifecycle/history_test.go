@@ -32,6 +32,7 @@ func TestEveryChangeIsKept(t *testing.T) {
 	b.must(Outcome{}, b.m.Cordon(ctx, "runc", "new  kernel", "uid 7"))
 	b.must(Outcome{}, b.m.Drain(ctx, "runc", "", "uid 0"))
 	b.must(Outcome{}, b.m.Uncordon(ctx, "runc"))
+	b.must(Outcome{}, b.m.Uncordon(ctx, "runc")) // changes nothing
 	b.must(Outcome{}, b.m.Abort(ctx, "runc", "too slow"))
 	b.set(func() { b.failures["/old"] = errBroke })
 	_, _ = b.m.Probe(ctx, "runc", 0)

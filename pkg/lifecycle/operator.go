@@ -37,8 +37,10 @@ func (m *Manager) Uncordon(ctx context.Context, name string) error {
 func (m *Manager) intend(ctx context.Context, name string, i *Intent) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if err := m.knows(name); err != nil && (i != nil || m.truth.intents[name] == nil) {
-		return err
+	if i != nil || m.truth.intents[name] == nil {
+		if err := m.knows(name); err != nil || i == nil { // there is nothing to take back
+			return err
+		}
 	}
 	if i != nil {
 		if len(i.Reason) > maxReason {

@@ -4,6 +4,8 @@ import (
 	"fmt"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/pkg/printable"
 )
 
 // Sandbox returns what a pod asks for that the handler lacks, or nil.
@@ -76,7 +78,7 @@ func UserNamespaces(h Handler) *Refusal {
 		return nil
 	}
 	if err := h.UserNamespaces(); err != nil {
-		return lacks("%v", err)
+		return lacks("%s", printable.Error(err))
 	}
 	return nil
 }

@@ -9,6 +9,7 @@ import (
 
 	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
 	"github.com/containerd/errdefs"
+	"github.com/containerd/log"
 	"github.com/containerd/typeurl/v2"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"google.golang.org/protobuf/types/known/anypb"
@@ -92,7 +93,11 @@ func (b *Resources) changeResources(ctx context.Context, c *pod.Container, chang
 	}
 	u := &pod.Undo{}
 	if err := b.setResources(ctx, u, c, spec, after); err != nil {
-		return errors.Join(err, undone(u.Run()))
+		if failed := u.Run(); failed != nil {
+			log.G(ctx).WithError(failed).WithField("container", c.ID()).Error("Failed to restore resources of container after a failed update")
+			return fmt.Errorf("%w; the limits from before could not be restored", err)
+		}
+		return err
 	}
 	return nil
 }
@@ -144,13 +149,6 @@ func (b *Resources) applyResources(ctx context.Context, c *pod.Container, res *s
 		return fmt.Errorf("update resources: %w", task.FromShim(err))
 	}
 	return nil
-}
-
-func undone(err error) error {
-	if err == nil {
-		return nil
-	}
-	return fmt.Errorf("restore the old ones: %w", err)
 }
 
 // replaceSpec writes the spec of a live bundle as a whole.

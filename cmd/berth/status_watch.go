@@ -68,11 +68,10 @@ func sampleNode(ctx context.Context, daemon *client.Client) (nodeSample, error) 
 }
 
 // nodePage is what there is to see of a node. Pure.
-func nodePage(samples []nodeSample, now time.Time, width int) screen.Page {
-	if len(samples) == 0 {
+func nodePage(s *nodeSample, now time.Time, width int) screen.Page {
+	if s == nil {
 		return screen.Page{Top: []screen.Line{{Text: "berth", Kind: screen.Title}}}
 	}
-	s := samples[len(samples)-1]
 	st := s.status
 	summary := fmt.Sprintf("%d of %d handlers accept pods, %s, %s per minute", st.GetHandlersReady(), st.GetHandlers(), output.Pods(st.GetPods()),
 		output.Count(perMinute(s.starts, "", now), "start", "starts"))

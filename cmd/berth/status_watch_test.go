@@ -74,14 +74,14 @@ func text(p screen.Page) string {
 
 func TestNodePage(t *testing.T) {
 	for name, c := range map[string]struct {
-		samples []nodeSample
-		width   int
+		sample *nodeSample
+		width  int
 	}{
-		"wide": {[]nodeSample{watched()}, 0}, "narrow": {[]nodeSample{watched()}, 60}, "tiny": {[]nodeSample{watched()}, 20},
-		"nothing": {nil, 80}, "idle": {[]nodeSample{{status: &adminv1.GetStatusResponse{Version: "1.2.3", StartedAt: timestamppb.New(watchedAt), Recovering: true}}}, 80},
+		"wide": {new(watched()), 0}, "narrow": {new(watched()), 60}, "tiny": {new(watched()), 20},
+		"nothing": {nil, 80}, "idle": {&nodeSample{status: &adminv1.GetStatusResponse{Version: "1.2.3", StartedAt: timestamppb.New(watchedAt), Recovering: true}}, 80},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, path := text(nodePage(c.samples, watchedAt, c.width)), filepath.Join("testdata", "watch", name+".txt")
+			got, path := text(nodePage(c.sample, watchedAt, c.width)), filepath.Join("testdata", "watch", name+".txt")
 			if *update {
 				if err := os.WriteFile(path, []byte(got), 0o644); err != nil { //nolint:gosec // a file of the sources
 					t.Fatal(err)
@@ -149,7 +149,7 @@ func TestCovered(t *testing.T) {
 		if got := covered(c.starts, watchedAt); got != c.want {
 			t.Errorf("%s: %q, want %q", name, got, c.want)
 		}
-		page := text(nodePage([]nodeSample{{status: &adminv1.GetStatusResponse{}, starts: c.starts}}, watchedAt, 0))
+		page := text(nodePage(&nodeSample{status: &adminv1.GetStatusResponse{}, starts: c.starts}, watchedAt, 0))
 		if !strings.Contains(page, "by handler, "+c.want+"\n") {
 			t.Errorf("%s: it shows\n%s", name, page)
 		}

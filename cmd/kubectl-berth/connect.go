@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"net/url"
 	"regexp"
-	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -42,11 +41,7 @@ type server struct {
 }
 
 // connect makes the clients. Nothing is asked yet. An error is one of what was given.
-func (p *program) connect() (*server, error) { return p.connectWithin(0) }
-
-// connectWithin makes clients of which each request may take so long, unless --request-timeout
-// says another time; 0 is for ever.
-func (p *program) connectWithin(timeout time.Duration) (*server, error) {
+func (p *program) connect() (*server, error) {
 	config, err := p.config.ToRESTConfig()
 	if err != nil {
 		var file *fs.PathError
@@ -63,9 +58,6 @@ func (p *program) connectWithin(timeout time.Duration) (*server, error) {
 	// The server bounds its clients by itself.
 	config.QPS = -1
 	config.WarningHandler = rest.NewWarningWriter(p.ErrOut, rest.WarningWriterOptions{Deduplicate: true})
-	if config.Timeout == 0 {
-		config.Timeout = timeout
-	}
 	s, err := clients(config)
 	if err != nil {
 		return nil, wrong(err)
@@ -73,19 +65,13 @@ func (p *program) connectWithin(timeout time.Duration) (*server, error) {
 	return s, nil
 }
 
-// errRedirect is of an answer that sends a client elsewhere. A kubelet may give one through
-// the API server, and the client would take the user's credentials there.
-var errRedirect = errors.New("the answer is a redirect, which is not followed")
-
 // clients are those of a configuration.
 func clients(config *rest.Config) (*server, error) {
-	config.Wrap(boundMetrics)
 	config.Wrap(keepStatus)
 	client, err := rest.HTTPClientFor(config)
 	if err != nil {
 		return nil, err
 	}
-	client.CheckRedirect = func(*http.Request, []*http.Request) error { return errRedirect }
 	core, err := corev1client.NewForConfigAndClient(config, client)
 	if err != nil {
 		return nil, err
@@ -141,45 +127,37 @@ func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { retur
 // page is how a client of one kind is asked for a part of a list.
 type page[L runtime.Object] func(context.Context, metav1.ListOptions) (L, error)
 
-// list reads a whole list, a page at a time.
+// list reads a whole list, a page at a time. If it has become too old on the way it is begun
+// anew.
 func list[T any, L runtime.Object](ctx context.Context, s *server, resource string, read page[L], options metav1.ListOptions) ([]T, error) {
 	var all []T
-	// What an earlier try has read counts no more if the list is begun anew.
-	err := listEach(ctx, s, resource, read, options, func() { all = nil }, func(one *T) { all = append(all, *one) })
-	return all, err
-}
-
-// listEach reads a whole list and has no more of it at a time than a page. If it has become
-// too old on the way it is begun anew.
-func listEach[T any, L runtime.Object](ctx context.Context, s *server, resource string, read page[L], options metav1.ListOptions, begin func(), each func(*T)) error {
-	begin()
 	options.Limit = pageSize
 	for {
 		part, err := read(ctx, options)
 		if options.Continue != "" && apierrors.IsResourceExpired(err) {
-			begin()
+			all = nil
 			options.Continue, options.Limit = "", 0
 			part, err = read(ctx, options)
 		}
 		if err != nil {
-			return s.explain("list", resource, err)
+			return nil, s.explain("list", resource, err)
 		}
 		if err := meta.EachListItem(part, func(o runtime.Object) error {
 			one, ok := any(o).(*T)
 			if !ok {
 				return fmt.Errorf("unexpected %T in the API server's list of %s", o, resource)
 			}
-			each(one)
+			all = append(all, *one)
 			return nil
 		}); err != nil {
-			return err
+			return nil, err
 		}
 		about, err := meta.ListAccessor(part)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		if options.Continue = about.GetContinue(); options.Continue == "" {
-			return nil
+			return all, nil
 		}
 	}
 }
@@ -189,8 +167,6 @@ func (s *server) explain(verb, resource string, err error) error {
 	var unreachable *url.Error
 	var network net.Error
 	switch {
-	case errors.Is(err, errRedirect):
-		return fmt.Errorf("%s %s: %w", verb, resource, errRedirect)
 	case errors.Is(err, context.Canceled):
 		return fmt.Errorf("%s %s: interrupted", verb, resource)
 	case apierrors.IsForbidden(err):

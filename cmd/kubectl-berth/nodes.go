@@ -19,10 +19,10 @@ import (
 	"github.com/berth-cri/berth/pkg/nodelabel"
 )
 
-// nodeCommands are about nodes: nodes and top.
-type nodeCommands struct{ *program }
+// nodesCommand is the command nodes.
+type nodesCommand struct{ *program }
 
-func (p *nodeCommands) nodesCommand() *cobra.Command {
+func (p *nodesCommand) command() *cobra.Command {
 	var selector, form string
 	c := &cobra.Command{
 		Use:   "nodes [NODE]...",
@@ -60,7 +60,7 @@ func (s *server) runtimeClasses(ctx context.Context) ([]nodev1.RuntimeClass, err
 	return list[nodev1.RuntimeClass](ctx, s, "runtimeclasses.node.k8s.io", s.classes.List, metav1.ListOptions{})
 }
 
-func (p *nodeCommands) nodes(ctx context.Context, names []string, selector, form string) error {
+func (p *nodesCommand) nodes(ctx context.Context, names []string, selector, form string) error {
 	by, err := labels.Parse(selector)
 	if err != nil {
 		return wrong(fmt.Errorf("--selector: %w", err))

@@ -47,8 +47,8 @@ file is wrong (then nothing was done), 1 for any other failure.`,
 	root.SetErr(streams.ErrOut)
 	p.config.AddFlags(root.PersistentFlags())
 	p.completeFlags(root)
-	nodes, files := &nodeCommands{p}, &fileCommands{p}
-	root.AddCommand(nodes.nodesCommand(), nodes.topCommand(), (&listCommand{p}).command(), (&auditCommand{p}).command(), (&fitCommand{p}).command(),
+	files := &fileCommands{p}
+	root.AddCommand((&nodesCommand{p}).command(), (&listCommand{p}).command(), (&auditCommand{p}).command(), (&fitCommand{p}).command(),
 		(&applyCommand{p}).command(), (&policyCommand{p}).command(), files.generateCommand(), files.lintCommand(), files.migrateCommand(),
 		files.simulateCommand(), manCommand())
 	// kubectl completes its plugins by contrib/kubectl/kubectl_complete-berth.

@@ -271,7 +271,6 @@ func rights(t *testing.T, b *bed) {
 	}
 	lists(berth(t, 1, b.guest, "", "nodes"), "nodes", "runtimeclasses.node.k8s.io")
 	lists(berth(t, 1, b.guest, "", "audit"), "nodes", "runtimeclasses.node.k8s.io", "pods", "events")
-	lists(berth(t, 1, b.guest, "", "top"), "nodes", "runtimeclasses.node.k8s.io", "pods")
 	has(t, berth(t, 1, b.guest, "", "fit", "pod/x").stderr, `"guest" cannot get resource "pods"`, `you need the verb "get" on "pod/x"`)
 	b.allow(t, map[string]any{"apiGroups": []string{"", "node.k8s.io"}, "resources": []string{"runtimeclasses", "nodes"}, "verbs": []string{"list"}})
 	testbed.Eventually(t, time.Minute, func() error {

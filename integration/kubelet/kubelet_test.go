@@ -159,7 +159,6 @@ func (b *bed) pods(t *testing.T, names ...string) {
 		"static-pod":        b.staticPod,
 		"statistics":        b.statistics,
 		"streams":           b.streams,
-		"top":               b.top,
 		"user-namespaces":   b.userNamespaces,
 		"volumes":           b.volumes,
 	} {

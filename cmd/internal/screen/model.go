@@ -49,7 +49,7 @@ func (m *model[S]) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	case due:
 		return m, m.sample
 	case sampled[S]:
-		m.known, m.now, m.page = m.known.with(msg.sample, msg.err, msg.at, m.source.Keep), msg.at, nil
+		m.known, m.now, m.page = m.known.with(msg.sample, msg.err, msg.at), msg.at, nil
 		if m.source.final(msg.err) {
 			return m, tea.Quit
 		}

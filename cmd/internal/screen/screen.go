@@ -9,7 +9,6 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	"slices"
 	"syscall"
 	"time"
 
@@ -26,27 +25,24 @@ type Source[S any] struct {
 	Name string
 	// Every is the time between samples, and Timeout bounds one.
 	Every, Timeout time.Duration
-	// Keep chooses what stays of the samples that there are, oldest first; nil keeps the last
-	// one. Pure.
-	Keep   func([]S) []S
-	Sample func(context.Context) (S, error)
+	Sample         func(context.Context) (S, error)
 	// Final says that another try changes nothing about an error.
 	Final func(error) bool
-	// View gets the samples that there are, oldest first, maybe none, and the columns
-	// of the screen; 0 is any number. Pure.
-	View func(samples []S, now time.Time, width int) Page
+	// View gets the last sample, nil before the first, and the columns of the screen; 0 is
+	// any number. Pure.
+	View func(sample *S, now time.Time, width int) Page
 }
 
 // seen is what is known so far.
 type seen[S any] struct {
-	samples []S
+	sample *S
 	// away is when the first of the samples failed that failed since the last one.
 	away time.Time
 	err  error
 }
 
 // with is what is known after one more try. Pure.
-func (s seen[S]) with(sample S, err error, now time.Time, keep func([]S) []S) seen[S] {
+func (s seen[S]) with(sample S, err error, now time.Time) seen[S] {
 	if err != nil {
 		if s.err == nil {
 			s.away = now
@@ -54,16 +50,13 @@ func (s seen[S]) with(sample S, err error, now time.Time, keep func([]S) []S) se
 		s.err = err
 		return s
 	}
-	if keep == nil {
-		return seen[S]{samples: []S{sample}}
-	}
-	return seen[S]{samples: keep(append(slices.Clone(s.samples), sample))}
+	return seen[S]{sample: &sample}
 }
 
 // page is the view of what is known. What was there before the source went away stays
 // to be seen.
 func (s Source[S]) page(known seen[S], now time.Time, width int) Page {
-	p := s.View(known.samples, now, width)
+	p := s.View(known.sample, now, width)
 	if known.err != nil {
 		since := now.Sub(known.away).Truncate(time.Second)
 		p.Top = append(p.Top, Line{fmt.Sprintf("%s is away since %s (%s), trying again every %s: %v",
@@ -129,7 +122,7 @@ func (s Source[S]) Print(ctx context.Context, out io.Writer, pages int) error {
 		if s.final(err) || err != nil && pages == 1 {
 			return err
 		}
-		known = known.with(sample, err, time.Now(), s.Keep)
+		known = known.with(sample, err, time.Now())
 		text := s.page(known, time.Now(), 0).plain()
 		if n > 1 {
 			text = "\n" + text

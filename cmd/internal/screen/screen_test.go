@@ -18,26 +18,17 @@ import (
 func TestSeen(t *testing.T) {
 	at := func(s int) time.Time { return time.Unix(int64(s), 0) }
 	gone := errors.New("gone")
-	two := func(all []int) []int { return all[max(0, len(all)-2):] }
-	s := seen[int]{}.with(0, gone, at(1), two).with(0, gone, at(2), two)
-	if !s.away.Equal(at(1)) || s.err == nil {
+	s := seen[int]{}.with(0, gone, at(1)).with(0, gone, at(2))
+	if !s.away.Equal(at(1)) || s.err == nil || s.sample != nil {
 		t.Errorf("away from the beginning: %+v", s)
 	}
-	s = s.with(7, nil, at(3), two)
-	if s.err != nil || !s.away.IsZero() {
+	s = s.with(7, nil, at(3)).with(8, nil, at(4))
+	if s.err != nil || !s.away.IsZero() || *s.sample != 8 {
 		t.Errorf("back: %+v", s)
 	}
-	before := s
-	s = s.with(8, nil, at(4), two).with(9, nil, at(5), two)
-	if !slices.Equal(s.samples, []int{8, 9}) || !slices.Equal(before.samples, []int{7}) {
-		t.Errorf("kept %v, and before %v", s.samples, before.samples)
-	}
-	s = s.with(0, gone, at(6), two)
-	if !slices.Equal(s.samples, []int{8, 9}) || !s.away.Equal(at(6)) {
+	s = s.with(0, gone, at(6))
+	if *s.sample != 8 || !s.away.Equal(at(6)) {
 		t.Errorf("away again: %+v", s)
-	}
-	if s = s.with(10, nil, at(7), nil); !slices.Equal(s.samples, []int{10}) {
-		t.Errorf("kept %v, and only the last is wanted", s.samples)
 	}
 }
 
@@ -98,8 +89,8 @@ func counter(failing func(n int) error) Source[int] {
 		Name: "it", Every: time.Second, Timeout: time.Second,
 		Sample: func(context.Context) (int, error) { n++; return n, failing(n) },
 		Final:  func(err error) bool { return err.Error() == "never" },
-		View: func(samples []int, _ time.Time, width int) Page {
-			return Page{Top: []Line{{fmt.Sprint(samples, " in ", width), Title}}, Body: []Line{{"\x1b[2Jbody", Plain}}}
+		View: func(sample *int, _ time.Time, width int) Page {
+			return Page{Top: []Line{{fmt.Sprint(*sample, " in ", width), Title}}, Body: []Line{{"\x1b[2Jbody", Plain}}}
 		},
 	}
 }
@@ -117,7 +108,7 @@ func TestPrint(t *testing.T) {
 			t.Fatal(err)
 		}
 		since := time.Now().Add(-time.Second).Format(time.TimeOnly)
-		want := "[1] in 0\n\\u001b[2Jbody\n\n[1] in 0\nit is away since " + since + " (0s), trying again every 1s: gone\n\\u001b[2Jbody\n\n[3] in 0\n\\u001b[2Jbody\n"
+		want := "1 in 0\n\\u001b[2Jbody\n\n1 in 0\nit is away since " + since + " (0s), trying again every 1s: gone\n\\u001b[2Jbody\n\n3 in 0\n\\u001b[2Jbody\n"
 		if out.String() != want {
 			t.Errorf("got %q, want %q", out.String(), want)
 		}
@@ -151,7 +142,7 @@ func TestModel(t *testing.T) {
 	}
 	m.Update(m.Init()())
 	m.Update(tea.WindowSizeMsg{Width: 40, Height: 4})
-	if v := m.View(); !strings.Contains(v.Content, "[1] in 40") || !strings.Contains(v.Content, `\u001b[2Jbody`) {
+	if v := m.View(); !strings.Contains(v.Content, "1 in 40") || !strings.Contains(v.Content, `\u001b[2Jbody`) {
 		t.Errorf("it shows %q", v.Content)
 	}
 	m.Update(tea.WindowSizeMsg{Width: 20, Height: 4})
@@ -160,7 +151,7 @@ func TestModel(t *testing.T) {
 	} else if _, next = m.Update(next()); next == nil {
 		t.Error("nothing is next")
 	}
-	if v := m.View(); !strings.Contains(v.Content, "[2] in 20") {
+	if v := m.View(); !strings.Contains(v.Content, "2 in 20") {
 		t.Errorf("resized it shows %q", v.Content)
 	}
 	if _, next := m.Update(m.sample()); next == nil || next() != (tea.QuitMsg{}) {

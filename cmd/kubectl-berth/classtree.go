@@ -37,7 +37,7 @@ type classWork struct {
 	args  []string
 }
 
-// fileCommands need no cluster: generate, lint, migrate and simulate.
+// fileCommands need no cluster: generate, lint and migrate.
 type fileCommands struct{ *program }
 
 // does has a command do its work with its flags.
@@ -112,25 +112,4 @@ dots) need a new name by --handler; without one nothing is written.`,
 	c.Flags().StringArrayVar(&f.rename, "handler", nil, "`OLD=NEW` name of a handler; OLD may be empty; may be repeated")
 	c.Flags().BoolVarP(&f.write, "write", "w", false, "write the files instead of printing; all of them or none")
 	return p.does(c, f, (*classWork).migrate)
-}
-
-func (p *fileCommands) simulateCommand() *cobra.Command {
-	f := &classFlags{}
-	c := &cobra.Command{
-		Use:   "simulate FILE...",
-		Short: "Show what RuntimeClass admission changes in pods",
-		Long: `Show what the RuntimeClass admission of an API server changes in pods: the overhead,
-node selector and tolerations that their class adds, or why they are rejected, in its
-words. Classes are those of the files and of --classes. With -o yaml and -o json, the
-admitted pods are printed.`,
-		Example: "  kubectl berth simulate deployment.yaml --classes classes.yaml\n  kubectl get runtimeclass -o yaml | kubectl berth simulate pod.yaml -",
-		Args:    cobra.MinimumNArgs(1),
-	}
-	f.classesFlag(c)
-	output.Flag(c, &f.output, misused, output.Forms...)
-	return p.does(c, f, (*classWork).simulate)
-}
-
-func (f *classFlags) classesFlag(c *cobra.Command) {
-	c.Flags().StringArrayVar(&f.classes, "classes", nil, "`FILE` of classes; may be repeated")
 }

@@ -1,11 +1,14 @@
 package main
 
 import (
+	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/berth-cri/berth/cmd/internal/manifests"
 	"github.com/berth-cri/berth/cmd/internal/output"
 	"github.com/berth-cri/berth/pkg/probe/capability"
 	"github.com/berth-cri/berth/pkg/runtimeclass"
@@ -53,6 +56,28 @@ func (w *classWork) fit() error {
 		return found("%s of %d cannot run as written", output.Count(without, "pod", "pods"), len(all))
 	}
 	return nil
+}
+
+// pods are those of the files, and the classes of them and of --classes.
+func (w *classWork) pods() ([]runtimeclass.Pod, []runtimeclass.Class, error) {
+	objects, err := w.objects(w.args)
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := w.want(objects, "pod", manifests.IsPod, manifests.IsClass); err != nil {
+		return nil, nil, err
+	}
+	more, err := w.classesOf(w.flags.classes, "classes")
+	if err != nil {
+		return nil, nil, err
+	}
+	classes := append(runtimeclass.Classes(objects), more...)
+	for i, c := range classes {
+		if slices.ContainsFunc(classes[:i], func(o runtimeclass.Class) bool { return o.Name == c.Name && o.Where("") != c.Where("") }) {
+			return nil, nil, wrong(fmt.Errorf("%s: duplicate RuntimeClass %q", c.Where(""), c.Name))
+		}
+	}
+	return runtimeclass.Pods(objects), classes, nil
 }
 
 func localFitTable(all []fittedLocally, wide bool) *output.Table {

@@ -23,7 +23,7 @@ import (
 func TestFixtures(t *testing.T) {
 	// What else changes or refuses pods would hide what this is about.
 	server := kubelet.StartServer(t, "--disable-admission-plugins=ServiceAccount,DefaultTolerationSeconds,Priority,LimitRanger")
-	for dir, check := range map[string]func(*testing.T, *kubelet.Server, fixtures.Fixture){"lint": lint, "simulate": simulate} {
+	for dir, check := range map[string]func(*testing.T, *kubelet.Server, fixtures.Fixture){"lint": lint, "admission": admission} {
 		for _, one := range fixtures.All(t, dir) {
 			t.Run(dir+"/"+one.Name, func(t *testing.T) { check(t, server, one) })
 		}
@@ -117,8 +117,8 @@ func compare(t *testing.T, o runtimeclass.Object, findings []runtimeclass.Findin
 	}
 }
 
-// simulate creates the classes, sends the pods, and compares what comes back.
-func simulate(t *testing.T, server *kubelet.Server, of fixtures.Fixture) {
+// admission creates the classes, sends the pods, and compares what comes back.
+func admission(t *testing.T, server *kubelet.Server, of fixtures.Fixture) {
 	var known []runtimeclass.Class
 	pods := 0
 	for _, d := range of.Documents(t) {

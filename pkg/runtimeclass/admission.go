@@ -19,11 +19,6 @@ type Admission struct {
 	Pod *corev1.Pod
 	// Class is the pod's, or nil: it names none, or there is none of that name.
 	Class *nodev1.RuntimeClass
-
-	// Overhead, NodeSelector and Tolerations are what the class gave the pod.
-	Overhead     corev1.ResourceList
-	NodeSelector map[string]string
-	Tolerations  []corev1.Toleration
 }
 
 // Admit decides about a pod that is created in a cluster with these classes. The
@@ -48,9 +43,6 @@ func Admit(pod *corev1.Pod, classes []Class) Admission {
 			return rejected("pod rejected: Pod's Overhead doesn't match RuntimeClass's defined Overhead")
 		}
 		a.Pod.Spec.Overhead = fixed.DeepCopy()
-		if len(pod.Spec.Overhead) == 0 {
-			a.Overhead = fixed
-		}
 	}
 	if conflict := a.schedule(pod); conflict != nil {
 		return rejected("%w", conflict)
@@ -75,16 +67,10 @@ func (a *Admission) schedule(pod *corev1.Pod) error {
 		case there && has != wanted:
 			return fmt.Errorf("conflict: runtimeClass.scheduling.nodeSelector[%s] = %s; pod.spec.nodeSelector[%s] = %s", key, wanted, key, has)
 		case !there:
-			a.NodeSelector = with(a.NodeSelector, key, wanted)
 			a.Pod.Spec.NodeSelector = with(a.Pod.Spec.NodeSelector, key, wanted)
 		}
 	}
 	a.Pod.Spec.Tolerations = mergeTolerations(pod.Spec.Tolerations, s.Tolerations)
-	for _, t := range a.Pod.Spec.Tolerations {
-		if !slices.ContainsFunc(pod.Spec.Tolerations, func(o corev1.Toleration) bool { return equality.Semantic.DeepEqual(o, t) }) {
-			a.Tolerations = append(a.Tolerations, t)
-		}
-	}
 	return nil
 }
 

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"os"
 	"slices"
 	"time"
 
@@ -67,19 +66,10 @@ func publish(args []string, stdin io.Reader) error {
 	return forward(*address, &types.Envelope{Timestamp: timestamppb.Now(), Namespace: *namespace, Topic: *topic, Event: event})
 }
 
-// eventsAddress is where events are taken by ttrpc, beside the API of containerd at address,
-// as containerd has it. Pods of older builds were given the former itself.
-func eventsAddress(address string) string {
-	if _, err := os.Stat(address + ".ttrpc"); err == nil {
-		return address + ".ttrpc"
-	}
-	return address
-}
-
 func forward(address string, e *types.Envelope) error {
 	ctx, cancel := context.WithTimeout(context.Background(), publishTimeout)
 	defer cancel()
-	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", eventsAddress(address))
+	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", address+".ttrpc") // beside the API of containerd, as containerd has it
 	if err != nil {
 		return fmt.Errorf("publish event: %w", err)
 	}

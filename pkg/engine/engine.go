@@ -211,7 +211,7 @@ func (e *Engine) serve(c Config, kept *settings.Settings) (err error) {
 	p.Rootfs = rootfs.New(p.Pods, p.Images)
 	e.checker = capabilities.New(p.Pods, kept, p.Binaries, p.Images, c.accepting())
 	announcer := events.NewAnnouncer(e.broker, p.Pods, e.agents)
-	subjects, resources := hooks.NewSubjects(p.Pods, kept), container.NewResources(p.Pods, kept, p.Tasks)
+	subjects, resources := hooks.NewSubjects(p.Pods), container.NewResources(p.Pods, kept, p.Tasks)
 	plugins := c.Plugins
 	plugins.Name, plugins.Version, plugins.LinkDir = runtimeName, c.Version, p.Pods.PluginLinks()
 	if p.Plugins, err = nri.Open(plugins, container.NewPluginNode(p.Pods, subjects, resources)); err != nil {
@@ -233,8 +233,8 @@ func (e *Engine) serve(c Config, kept *settings.Settings) (err error) {
 		Retention: c.PodCheckpoints,
 	})
 	e.podCheckpoints = p.PodCheckpoints.Calls
-	e.Stats = podstats.New(p.Pods, kept, p.Tasks, p.Images)
-	e.overheads = overheads.New(p.Pods, kept, p.Shims, p.SelfChecks, e.Stats)
+	e.Stats = podstats.New(p.Pods, p.Tasks, p.Images)
+	e.overheads = overheads.New(p.Pods, p.Shims, p.SelfChecks, e.Stats)
 	e.Node = status.New(p.Pods, kept, p.Binaries, e.checker, p.Network, status.Config{
 		RuntimeName: cmp.Or(c.RuntimeName, runtimeName), Version: c.Version, Snapshotter: c.Settings.Snapshotter, Definitions: c.Definitions,
 	})
@@ -381,7 +381,7 @@ func (e *Engine) ID() string { return "engine" }
 func (e *Engine) Inventory() []handler.Owned {
 	var all []handler.Owned
 	for _, s := range e.parts.Pods.Index.AllSandboxes() {
-		o := handler.Owned{Sandbox: s.ID(), Handler: s.Spec().Definition.Name, UID: s.Config().GetMetadata().GetUid(), Definition: s.Spec().Definition, Generation: s.Spec().Generation()}
+		o := handler.Owned{Sandbox: s.ID(), Handler: s.Spec().Definition.Name, UID: s.Config().GetMetadata().GetUid(), Definition: s.Spec().Definition, Generation: s.Spec().Pinned.Generation}
 		o.Binaries = owned(e.parts.Binaries.Runtimes.Told(s.Spec()))
 		for _, c := range e.parts.Pods.Index.ContainersOf(s.ID()) {
 			o.Containers = append(o.Containers, c.ID())

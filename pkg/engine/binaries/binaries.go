@@ -54,7 +54,7 @@ func Open(pods *pod.Registry, c Config) (*Binaries, error) {
 	b.Copies = newCopies(tools.dir, c.Prober, tools.NoExec, c.Log, func() { go b.Collector.collectUnlessClosed() })
 	b.Collector.binaries = b.Copies
 	for _, o := range pods.Sandboxes.List() {
-		for _, one := range o.Spec().Binaries() {
+		for _, one := range o.Spec().Pinned.Binaries {
 			b.Copies.store.Know(one)
 		}
 	}

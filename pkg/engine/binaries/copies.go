@@ -366,7 +366,7 @@ func (b *copies) needed(handlers []*handler.Definition) map[string]bool {
 // onBinaries is d with the copies in place of the installed binaries.
 func onBinaries(d *handler.Definition, all []keep.Binary, store *keep.Store) *handler.Definition {
 	if len(dirs(all)) == 0 {
-		return d // of an older build, or where no copy runs
+		return d // where no copy runs
 	}
 	on := *d
 	on.Path = store.Abs(all[0])

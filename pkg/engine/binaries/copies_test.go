@@ -83,7 +83,7 @@ func TestBinariesAreKeptAsLongAsTheyAreNeeded(t *testing.T) {
 		}
 	}
 	expect("a pod is in the making", true, true)
-	if _, err := k.pods.Create("pod", pod.SandboxSpec{Definition: d, Pinned: &pod.Pinned{Binaries: []keep.Binary{first}}}, pod.SandboxStatus{}, store.Relaxed); err != nil {
+	if _, err := k.pods.Create("pod", pod.SandboxSpec{Definition: d, Pinned: pod.Pinned{Binaries: []keep.Binary{first}}}, pod.SandboxStatus{}, store.Relaxed); err != nil {
 		t.Fatal(err)
 	}
 	releaseFirst()
@@ -115,7 +115,7 @@ func TestBinariesOfARuntimeWithNeighbours(t *testing.T) {
 	if one.Kept != "" || one.SHA256 == "" || one.Version != "3" {
 		t.Errorf("it runs on %+v", one)
 	}
-	s := &pod.SandboxSpec{Definition: d, Pinned: &pod.Pinned{Binaries: []keep.Binary{one}}}
+	s := &pod.SandboxSpec{Definition: d, Pinned: pod.Pinned{Binaries: []keep.Binary{one}}}
 	if on := k.runtimes.Of(s); on.Path != d.Path {
 		t.Errorf("a pod runs %s", on.Path)
 	}
@@ -143,7 +143,7 @@ func TestOnBinaries(t *testing.T) {
 		t.Errorf("the Definition was changed: %v", d.ShimOptions)
 	}
 	if same := onBinaries(d, nil, s); same != d {
-		t.Error("a pod of an older build does not run as it did")
+		t.Error("a pod without copies does not run by path")
 	}
 }
 

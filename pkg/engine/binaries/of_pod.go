@@ -24,7 +24,7 @@ func NewRuntimes(b *copies, entry *log.Entry) *Runtimes { return &Runtimes{b, en
 // Of is the Definition of s with the binaries that it was made with in
 // place of those that are installed now.
 func (r *Runtimes) Of(s *pod.SandboxSpec) *handler.Definition {
-	all := s.Binaries()
+	all := s.Pinned.Binaries
 	if len(all) == 0 {
 		return s.Definition
 	}
@@ -42,7 +42,7 @@ type BinaryInfo struct {
 
 // Told is what may be shown of the binaries of s.
 func (r *Runtimes) Told(s *pod.SandboxSpec) []BinaryInfo {
-	return r.shown(s.Binaries())
+	return r.shown(s.Pinned.Binaries)
 }
 
 func (r *Runtimes) shown(binaries []keep.Binary) []BinaryInfo {
@@ -66,7 +66,7 @@ func (r *Runtimes) Installed(ctx context.Context, d *handler.Definition) ([]Bina
 // Need is for who begins something new with the binaries of s: a copy that
 // was touched is read, and made again if it is damaged.
 func (r *Runtimes) Need(s *pod.Sandbox) error {
-	for _, one := range s.Spec().Binaries() {
+	for _, one := range s.Spec().Pinned.Binaries {
 		if one.Kept == "" {
 			tellChanged(r.log, s, one)
 			continue
@@ -136,7 +136,7 @@ func (i *inspection) run() {
 	i.binaries.takenUp.Store(true)
 	seen := map[string]bool{}
 	for _, s := range i.pods.Index.AllSandboxes() {
-		for _, one := range s.Spec().Binaries() {
+		for _, one := range s.Spec().Pinned.Binaries {
 			if one.Kept == "" {
 				tellChanged(i.log, s, one)
 				continue
@@ -150,7 +150,7 @@ func (i *inspection) run() {
 			}
 		}
 		// So that the next container does not wait for the answer.
-		if len(s.Spec().Binaries()) > 0 {
+		if len(s.Spec().Pinned.Binaries) > 0 {
 			_, _ = i.prober.Probe(i.pods.Background, i.runtimes.Of(s.Spec()))
 		}
 	}

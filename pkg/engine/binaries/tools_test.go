@@ -30,10 +30,6 @@ func TestUnusedTools(t *testing.T) {
 			toolUse{allShims: true, pauseRoots: map[string]bool{"pause-a": true}},
 			"berth-pause-b pause-b .new-1 .old-pause-c",
 		},
-		"unknown sandbox processes": {
-			toolUse{shims: map[string]bool{"berth-shim-b": true}, allPauseRoots: true},
-			"berth-shim-a .new-1 .old-pause-c",
-		},
 	} {
 		if got := strings.Join(tc.use.unused(all), " "); got != tc.want {
 			t.Errorf("%s: unused are %q, want %q", name, got, tc.want)
@@ -104,7 +100,7 @@ func TestToolsAreCollectedWhenNobodyNeedsThem(t *testing.T) {
 	olds := old.kept(t)
 	pauseRoot := filepath.Base(old.tools.PauseRoot)
 	if _, err := old.pods.Create("pod", pod.SandboxSpec{
-		Definition: &handler.Definition{}, Plan: pod.Plan{Process: true}, Pinned: &pod.Pinned{PauseRoot: pauseRoot},
+		Definition: &handler.Definition{}, Plan: pod.Plan{Process: true}, Pinned: pod.Pinned{PauseRoot: pauseRoot},
 	}, pod.SandboxStatus{}, store.Relaxed); err != nil {
 		t.Fatal(err)
 	}
@@ -136,26 +132,10 @@ func TestToolsAreCollectedWhenNobodyNeedsThem(t *testing.T) {
 	}
 	expect("the old ones are needed", both)
 
-	// An older build's supervisor and pod do not say what they need.
-	older := now.shims.SupervisorDir("older")
-	if err := os.Mkdir(older, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := now.pods.Create("older", pod.SandboxSpec{Definition: &handler.Definition{}, Plan: pod.Plan{Process: true}}, pod.SandboxStatus{}, store.Relaxed); err != nil {
-		t.Fatal(err)
-	}
 	if err := now.pods.Delete("pod"); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.RemoveAll(supervised); err != nil {
-		t.Fatal(err)
-	}
-	expect("nobody says", both)
-
-	if err := now.pods.Delete("older"); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.RemoveAll(older); err != nil {
 		t.Fatal(err)
 	}
 	expect("nobody needs them", slices.DeleteFunc(both, func(name string) bool { return slices.Contains(olds, name) }))

@@ -30,8 +30,8 @@ const (
 // toolUse says which tools are needed, by name.
 type toolUse struct {
 	shims, pauseRoots, runtimes map[string]bool
-	// These are set when somebody does not say which.
-	allShims, allPauseRoots, allRuntimes bool
+	// These are set when it is not known which.
+	allShims, allRuntimes bool
 }
 
 // unused are those of the names in the tools' directory that nobody needs. What
@@ -42,8 +42,8 @@ func (u toolUse) unused(names []string) []string {
 		switch hash, isPause := strings.CutPrefix(name, pausePrefix); {
 		case strings.HasPrefix(name, newPrefix), strings.HasPrefix(name, oldPrefix):
 		case strings.HasPrefix(name, shimPrefix) && !u.allShims && !u.shims[name]:
-		case isPause && !u.allPauseRoots && !u.pauseRoots[pauseRootPrefix+hash]:
-		case strings.HasPrefix(name, pauseRootPrefix) && !u.allPauseRoots && !u.pauseRoots[name]:
+		case isPause && !u.pauseRoots[pauseRootPrefix+hash]:
+		case strings.HasPrefix(name, pauseRootPrefix) && !u.pauseRoots[name]:
 		case strings.HasPrefix(name, keep.Prefix) && !u.allRuntimes && !u.runtimes[name]:
 		default:
 			continue
@@ -86,12 +86,8 @@ func (c *collector) use() (toolUse, error) {
 	}
 	for _, o := range c.pods.Sandboxes.List() {
 		s := o.Spec()
-		maps.Copy(u.runtimes, dirs(s.Binaries()))
-		switch {
-		case !s.Plan.Process:
-		case s.Pinned == nil: // of an older build
-			u.allPauseRoots = true
-		default:
+		maps.Copy(u.runtimes, dirs(s.Pinned.Binaries))
+		if s.Plan.Process {
 			u.pauseRoots[s.Pinned.PauseRoot] = true
 		}
 	}

@@ -240,8 +240,8 @@ func (b *creation) makeParts(ctx context.Context, u *pod.Undo, c *pod.Container,
 
 // plan is what the container's record says for its whole life.
 func (b *creation) plan(s *pod.Sandbox, id string, r *runtimeapi.CreateContainerRequest, img *image.Image) (*pod.ContainerSpec, error) {
-	kept := b.settings.Of(s.Spec())
-	path, err := b.settings.CgroupsPath(s.Spec(), id)
+	kept := s.Spec().Pinned
+	path, err := s.Spec().CgroupsPath(id)
 	if err != nil {
 		return nil, err
 	}

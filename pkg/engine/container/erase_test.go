@@ -103,7 +103,7 @@ func exited(t *testing.T, runner *enginetest.Runner) (*ends, *pod.Container) {
 	pods.Index.AddContainer(c)
 	return &ends{
 		pods: pods, binaries: b, tasks: task.New(pods, kept, b, shims), rootfs: rootfs.New(pods, images),
-		hooks: hooks.New(hooks.NewSubjects(pods, kept), nil), events: events.NewAnnouncer(events.NewBroker(), pods, nil),
+		hooks: hooks.New(hooks.NewSubjects(pods), nil), events: events.NewAnnouncer(events.NewBroker(), pods, nil),
 	}, c
 }
 

@@ -100,9 +100,6 @@ func TestPodKeepsItsConfiguration(t *testing.T) {
 	spec := pod.SandboxSpec{Definition: d, Pinned: kept}
 	spec.Config.Msg = &runtimeapi.PodSandboxConfig{Linux: &runtimeapi.LinuxPodSandboxConfig{CgroupParent: "pods.slice"}}
 	old := enginetest.Sandbox(t, records, spec, &enginetest.Runner{})
-	spec.Pinned = nil // as an older build wrote it
-	spec.Config.Msg = &runtimeapi.PodSandboxConfig{}
-	older := enginetest.Sandbox(t, records, spec, &enginetest.Runner{})
 
 	put(t, d.BaseRuntimeSpec, `{"ociVersion":"1.0.2","hostname":"now"}`)
 	put(t, profile, `{"defaultAction":"SCMP_ACT_KILL"}`)
@@ -118,10 +115,6 @@ func TestPodKeepsItsConfiguration(t *testing.T) {
 	want := told{true, 100, "overlayfs", "pods.slice:then:" + id, "then", specs.ActLog, true}
 	if got := tell(t, after, old); got != want {
 		t.Errorf("the old pod has %+v, want %+v", got, want)
-	}
-	want = told{false, 200, "native", "/berth/" + id, "now", specs.ActKill, false}
-	if got := tell(t, after, older); got != want {
-		t.Errorf("a pod of an older build has %+v, want %+v", got, want)
 	}
 	// Without files a pod keeps that there were none.
 	plain := *d

@@ -45,7 +45,7 @@ func (b *creation) makeOf(ctx context.Context, u *pod.Undo, s *pod.Sandbox, id s
 		return b.make(ctx, u, s, id, a)
 	}
 	looked := false
-	release := b.images.Look(ctx, "restore-"+id, a.image, b.settings.Of(s.Spec()).Snapshotter, func(dir string) {
+	release := b.images.Look(ctx, "restore-"+id, a.image, s.Spec().Pinned.Snapshotter, func(dir string) {
 		looked = true
 		if err = b.open(ctx, s, dir, a); err == nil {
 			c, err = b.make(ctx, u, s, id, a)

@@ -98,7 +98,7 @@ func (b *starts) start(ctx context.Context, c *pod.Container) error {
 	if end(err); err != nil {
 		return b.startFailed(ctx, c, err)
 	}
-	memory := task.MemoryOf(c.Sandbox, b.settings.Of(c.Sandbox.Spec()).CgroupDriver)
+	memory := task.MemoryOf(c.Sandbox, c.Sandbox.Spec().Pinned.CgroupDriver)
 	starting, end := step.Begin(ctx, step.Runtime)
 	pid, err := b.startOrRestore(starting, client, c)
 	end(err)

@@ -12,17 +12,15 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/nri"
 	"github.com/berth-cri/berth/pkg/engine/pin"
 	"github.com/berth-cri/berth/pkg/engine/pod"
-	"github.com/berth-cri/berth/pkg/engine/settings"
 )
 
 // Subjects show sandboxes and containers to plugins.
 type Subjects struct {
-	pods     *pod.Registry
-	settings *settings.Settings
+	pods *pod.Registry
 }
 
 // NewSubjects shows those of pods.
-func NewSubjects(pods *pod.Registry, s *settings.Settings) *Subjects { return &Subjects{pods, s} }
+func NewSubjects(pods *pod.Registry) *Subjects { return &Subjects{pods} }
 
 // Hooks tell plugins what happens to subjects.
 type Hooks struct {
@@ -81,7 +79,7 @@ func (t subject) Pod() nri.Pod {
 	}
 	if spec.Plan.Process {
 		// A path that cannot be made up kept the sandbox from being run.
-		p.CgroupsPath, _ = t.settings.CgroupsPath(spec, t.sandbox.ID())
+		p.CgroupsPath, _ = spec.CgroupsPath(t.sandbox.ID())
 	}
 	return p
 }

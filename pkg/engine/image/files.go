@@ -148,9 +148,8 @@ func ownPart(writable, root string) string {
 
 func (f *files) open(ctx context.Context, c Config) error {
 	for _, dir := range []string{f.root, f.writable, f.writablePath(rootfsDir), f.writablePath(trashDir), f.path(emptyDir), f.path(snapshotsDir), f.path(unflushedDir)} {
-		// Images have setuid programs, and secrets. Whoever mounts is root, so that
-		// nobody else has to get here; earlier versions let everybody pass.
-		if err := errors.Join(os.MkdirAll(dir, 0o700), os.Chmod(dir, 0o700)); err != nil {
+		// Images have setuid programs, and secrets, and only root mounts.
+		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return err
 		}
 	}

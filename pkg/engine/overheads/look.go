@@ -100,7 +100,7 @@ func (v *picture) count(m *measured) error {
 
 // countOwn counts the cgroups of the sandbox process.
 func (v *picture) countOwn(m *measured) error {
-	groups, err := podstats.GroupsOf(v.settings, m.Sandbox)
+	groups, err := podstats.GroupsOf(m.Sandbox)
 	if err != nil || len(groups) == 0 {
 		return err
 	}

@@ -44,7 +44,7 @@ func (v *picture) machineOf(add func(pid int) error, m *measured, shim int) erro
 		}
 	}
 	naming = append(naming, v.processes.Below(shim, func(process.Process) bool { return false })...)
-	groups, err := podstats.GroupsOf(v.settings, m.Sandbox)
+	groups, err := podstats.GroupsOf(m.Sandbox)
 	if err != nil {
 		return err
 	}

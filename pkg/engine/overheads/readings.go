@@ -15,7 +15,6 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/pod"
 	"github.com/berth-cri/berth/pkg/engine/podstats"
 	"github.com/berth-cri/berth/pkg/engine/selfcheck"
-	"github.com/berth-cri/berth/pkg/engine/settings"
 	"github.com/berth-cri/berth/pkg/handler"
 	"github.com/berth-cri/berth/pkg/overhead"
 )
@@ -25,15 +24,14 @@ import (
 // memory. It is read when somebody asks, in this process.
 type Readings struct {
 	pods       *pod.Registry
-	settings   *settings.Settings
 	shims      supervisorProcesses
 	selfChecks *selfcheck.Pods
 	stats      *podstats.Stats
 }
 
 // New reads what pods have beyond their containers.
-func New(pods *pod.Registry, c *settings.Settings, shims supervisorProcesses, own *selfcheck.Pods, stats *podstats.Stats) *Readings {
-	return &Readings{pods: pods, settings: c, shims: shims, selfChecks: own, stats: stats}
+func New(pods *pod.Registry, shims supervisorProcesses, own *selfcheck.Pods, stats *podstats.Stats) *Readings {
+	return &Readings{pods: pods, shims: shims, selfChecks: own, stats: stats}
 }
 
 // supervisorProcesses knows who runs the tasks of pods.

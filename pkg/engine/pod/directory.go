@@ -13,15 +13,11 @@ func (p *Plan) MakePodDir(dir string) error {
 	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
-	return p.ClosePodDir(dir)
-}
-
-// ClosePodDir lets nobody into a directory but root, and the root of a pod that
-// has users of its own: its runtime looks for what it mounts as that one.
-func (p *Plan) ClosePodDir(dir string) error {
 	if p.User == nil {
-		return os.Chmod(dir, 0o700)
+		return nil
 	}
+	// The root of a pod that has users of its own gets in: its runtime looks for what it
+	// mounts as that one.
 	_, gid := p.Root()
 	return errors.Join(os.Lchown(dir, 0, int(gid)), os.Chmod(dir, 0o710))
 }

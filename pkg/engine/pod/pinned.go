@@ -17,23 +17,27 @@ import (
 // the configuration, and the files that it names, say by then.
 type Pinned struct {
 	CgroupDriver           cgroup.Driver `json:"cgroupDriver"`
-	CgroupPrefix           string        `json:"cgroupPrefix,omitempty"` // empty in records of older builds, whose pods have cgroup.DefaultPrefix
+	CgroupPrefix           string        `json:"cgroupPrefix,omitempty"`
 	Snapshotter            string        `json:"snapshotter"`
 	MaxLogLineSize         int           `json:"maxLogLineSize"`
 	TolerateMissingHugetlb bool          `json:"tolerateMissingHugetlb,omitempty"`
-	ImageVolumes           bool          `json:"imageVolumes,omitempty"` // records of older builds have it not, whose pods have none
+	ImageVolumes           bool          `json:"imageVolumes,omitempty"`
 	// PauseRoot is the name of the sandbox process's root filesystem among the
 	// tools; empty without such a process.
 	PauseRoot string `json:"pauseRoot,omitempty"`
-	// Binaries are the handler's, then the one that its shim drives; none in
-	// records of older builds.
+	// Binaries are the handler's, then the one that its shim drives.
 	Binaries []keep.Binary `json:"binaries,omitempty"`
-	// Generation is that of the table by which the sandbox was routed; 0 in records
-	// of older builds.
+	// Generation is that of the table by which the sandbox was routed.
 	Generation uint64 `json:"generation,omitempty"`
 	// BaseSpec and DefaultSeccomp are what the files said; empty is no file.
 	BaseSpec       Text `json:"baseSpec,omitzero"`
 	DefaultSeccomp Text `json:"defaultSeccomp,omitzero"`
+}
+
+// CgroupsPath is where the cgroup of a sandbox process or container of s is, by its
+// id: spec.linux.cgroupsPath.
+func (s *SandboxSpec) CgroupsPath(id string) (string, error) {
+	return cgroup.Path(s.Pinned.CgroupDriver, s.Pinned.CgroupPrefix, s.Config.Msg.GetLinux().GetCgroupParent(), id)
 }
 
 // Text is the content of a file. Equal ones share their memory: the pods of a

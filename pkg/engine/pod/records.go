@@ -85,8 +85,8 @@ type SandboxSpec struct {
 	// SelfCheck says that it is berth's own, to see whether the handler works: it has
 	// no network, and nobody is told of it.
 	SelfCheck bool `json:"canary,omitempty"`
-	// Pinned is nil in records of older builds.
-	Pinned *Pinned `json:"pinned,omitempty"`
+	// Pinned is what it takes from the configuration beside Definition.
+	Pinned Pinned `json:"pinned"`
 	// Checkpoint is the directory that it was restored from; empty for one that began here.
 	Checkpoint string `json:"checkpoint,omitempty"`
 	// ByContainer says that its containers are restored from that, each by itself, and not
@@ -148,7 +148,7 @@ type ContainerSpec struct {
 	CgroupsPath string `json:"cgroupsPath"`
 	LogPath     string `json:"logPath,omitempty"`
 	// LogDirectory is the part of LogPath that the kubelet gave; what is below it is
-	// not trusted. Records of older builds do not have it.
+	// not trusted.
 	LogDirectory string `json:"logDirectory,omitempty"`
 	StopSignal   string `json:"stopSignal"`
 	// ProcessLabel and MountLabel are the container's SELinux labels.
@@ -200,32 +200,6 @@ func (s *ContainerStatus) LostExit(now time.Time) {
 	s.ExitCode, s.Reason = UnknownExitCode, ExitReason(UnknownExitCode, false, true)
 	s.Message = "the container exited while it was not watched; its exit code is lost"
 	s.FinishedAt = now.UnixNano()
-}
-
-// Generation is that of the table by which s was routed; 0 in records of older builds.
-func (s *SandboxSpec) Generation() uint64 {
-	if s.Pinned == nil {
-		return 0
-	}
-	return s.Pinned.Generation
-}
-
-// Binaries are what s was made with; none in records of older builds.
-func (s *SandboxSpec) Binaries() []keep.Binary {
-	if s.Pinned == nil {
-		return nil
-	}
-	return s.Pinned.Binaries
-}
-
-// Content is what a file said when s was created; that of a record that does not
-// know is what it says now.
-func (s *SandboxSpec) Content(path string, then func(*Pinned) Text) (string, error) {
-	if s.Pinned != nil {
-		return then(s.Pinned).String(), nil
-	}
-	now, err := ReadText(path)
-	return now.String(), err
 }
 
 // selects tells whether labels have every pair of selector.

@@ -123,7 +123,7 @@ func (b *restoring) check(ctx context.Context, d *handler.Definition, r *runtime
 // kept are binaries of that content which other pods on the node run on.
 func (b *restoring) kept(wanted []manifest.Binary) (found [][]keep.Binary) {
 	for _, o := range b.pods.Sandboxes.List() {
-		all := o.Spec().Binaries()
+		all := o.Spec().Pinned.Binaries
 		if len(all) > 0 && manifest.SameBinaries(programs(all), wanted) {
 			found = append(found, all)
 		}
@@ -148,7 +148,7 @@ func (b *restoring) restore(ctx context.Context, r *runtimeapi.RestorePodRequest
 	if err != nil {
 		return nil, err
 	}
-	if !m.ByContainer() && !manifest.SameBinaries(programs(s.Spec().Binaries()), m.Handler.Binaries) {
+	if !m.ByContainer() && !manifest.SameBinaries(programs(s.Spec().Pinned.Binaries), m.Handler.Binaries) {
 		return nil, fmt.Errorf("the runtime of handler %q was replaced meanwhile; try again: %w", s.Spec().Definition.Name, keep.ErrChanged)
 	}
 	dir := filepath.Dir(from.Images)

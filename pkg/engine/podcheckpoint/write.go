@@ -61,7 +61,7 @@ func (b *writing) CheckpointPod(ctx context.Context, r *runtimeapi.CheckpointPod
 	if err := need(ctx, b.capabilities, s.Spec().Definition, rt); err != nil {
 		return nil, err
 	}
-	m := &manifest.Manifest{Sandbox: s.ID(), Compression: cmp.Or(r.GetOptions()[validate.Compression], validate.NoCompression), Handler: handlerOf(s.Spec().Definition, rt, s.Spec().Binaries())}
+	m := &manifest.Manifest{Sandbox: s.ID(), Compression: cmp.Or(r.GetOptions()[validate.Compression], validate.NoCompression), Handler: handlerOf(s.Spec().Definition, rt, s.Spec().Pinned.Binaries)}
 	if m.Node, err = thisNode(); err != nil {
 		return nil, err
 	}
@@ -69,9 +69,6 @@ func (b *writing) CheckpointPod(ctx context.Context, r *runtimeapi.CheckpointPod
 		if m.Handler.CRIU, err = b.each.ready(ctx, s, m.Compression); err != nil {
 			return nil, err
 		}
-	}
-	if len(m.Handler.Binaries) == 0 {
-		return nil, fmt.Errorf("pod %s is of an older berth, which did not record on which binary it runs; recreate it: %w", s.ID(), errdefs.ErrFailedPrecondition)
 	}
 	dir := filepath.Clean(r.GetOutputPath())
 	if err := b.write(ctx, s, r.GetContainerIds(), m, dir); err != nil {

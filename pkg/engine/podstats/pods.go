@@ -15,7 +15,6 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/chunk"
 	"github.com/berth-cri/berth/pkg/engine/network"
 	"github.com/berth-cri/berth/pkg/engine/pod"
-	"github.com/berth-cri/berth/pkg/engine/settings"
 	"github.com/berth-cri/berth/pkg/engine/usage"
 )
 
@@ -84,7 +83,7 @@ func (b *Stats) Measurable(wanted func(*pod.Sandbox) bool) []Measured {
 		p := &pods[i]
 		p.running = running[p.ID()]
 		if parent := parentOf(p.Sandbox); users[parent] == 1 {
-			p.Parent = cgroup.ParentPaths(parent, b.settings.Of(p.Spec()).CgroupDriver)
+			p.Parent = cgroup.ParentPaths(parent, p.Spec().Pinned.CgroupDriver)
 		}
 	}
 	return pods
@@ -170,7 +169,7 @@ func measurePod[T any](b *Stats, p Measured, read func(cgroup.Paths) (T, error),
 // cgroupsOf are the cgroups that berth made for the pod.
 func (b *Stats) cgroupsOf(p Measured) []cgroup.Paths {
 	var all []cgroup.Paths
-	if own, err := GroupsOf(b.settings, p.Sandbox); err == nil {
+	if own, err := GroupsOf(p.Sandbox); err == nil {
 		all = own
 	}
 	for _, c := range p.running {
@@ -196,11 +195,11 @@ func (b *Stats) StreamPodSandboxStats(r *runtimeapi.StreamPodSandboxStatsRequest
 }
 
 // GroupsOf are the cgroups of a sandbox's own process, of which some may not exist.
-func GroupsOf(kept *settings.Settings, s *pod.Sandbox) ([]cgroup.Paths, error) {
+func GroupsOf(s *pod.Sandbox) ([]cgroup.Paths, error) {
 	if !s.Spec().Plan.Process {
 		return nil, nil
 	}
-	own, err := kept.CgroupsPath(s.Spec(), s.ID())
+	own, err := s.Spec().CgroupsPath(s.ID())
 	if err != nil {
 		return nil, err
 	}

@@ -17,7 +17,6 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/chunk"
 	"github.com/berth-cri/berth/pkg/engine/image"
 	"github.com/berth-cri/berth/pkg/engine/pod"
-	"github.com/berth-cri/berth/pkg/engine/settings"
 	"github.com/berth-cri/berth/pkg/engine/task"
 	"github.com/berth-cri/berth/pkg/engine/usage"
 )
@@ -25,16 +24,15 @@ import (
 // Stats serves the calls about what containers and pods use. Nothing is
 // collected ahead of a call.
 type Stats struct {
-	pods     *pod.Registry
-	tasks    *task.Service
-	settings *settings.Settings
-	images   filesystems
-	lanes    *lanes
+	pods   *pod.Registry
+	tasks  *task.Service
+	images filesystems
+	lanes  *lanes
 }
 
 // New measures pods.
-func New(pods *pod.Registry, c *settings.Settings, t *task.Service, images *image.Store) *Stats {
-	return &Stats{pods: pods, settings: c, tasks: t, images: images, lanes: newLanes()}
+func New(pods *pod.Registry, t *task.Service, images *image.Store) *Stats {
+	return &Stats{pods: pods, tasks: t, images: images, lanes: newLanes()}
 }
 
 // filesystems knows what containers have written.

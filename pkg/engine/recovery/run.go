@@ -54,7 +54,6 @@ type Deps struct {
 //     created until it has ended, and calls that change it wait so long.
 //   - A record that cannot be read is shown as NOTREADY or UNKNOWN, so that the
 //     kubelet removes it.
-//   - A pod's directory may be open to all users, as earlier versions made it.
 //   - A directory, mount, or supervisor without a record belongs to nobody.
 //
 // No call may be answered before it has returned.
@@ -73,7 +72,6 @@ func Run(ctx context.Context, d Deps) error {
 	sandbox.ShareNetns(ctx)
 	r.listen(ctx)
 	broken.showBroken()
-	sweep.closePodDirs()
 	if err := r.takeSandboxes(ctx); err != nil {
 		return err
 	}

@@ -3,7 +3,6 @@ package recovery
 import (
 	"context"
 	"errors"
-	"io/fs"
 	"os"
 
 	"github.com/containerd/log"
@@ -108,23 +107,4 @@ func sweepDirs(dir string, known func(id string) bool, remove func(id string) er
 		}
 	}
 	return errors.Join(errs...)
-}
-
-// closePodDirs does so for what an earlier version left open to all.
-func (r *sweeper) closePodDirs() {
-	closed := func(p *pod.Plan, dir string) {
-		if err := p.ClosePodDir(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			r.log.WithError(err).WithField("path", dir).Error("Failed to close pod directory to other users")
-		}
-	}
-	for _, s := range r.pods.Sandboxes.List() {
-		closed(&s.Spec().Plan, r.pods.SandboxDir(s.ID()))
-	}
-	for _, c := range r.pods.Containers.List() {
-		plan := &pod.Plan{}
-		if s, ok := r.pods.Sandboxes.Get(c.Spec().Sandbox); ok {
-			plan = &s.Spec().Plan
-		}
-		closed(plan, r.pods.ContainerDir(c.ID()))
-	}
 }

@@ -43,7 +43,7 @@ func (b *views) info(s *pod.Sandbox) map[string]string {
 	config, _ := protojson.Marshal(s.Config())
 	i := sandboxInfo{
 		Handler: s.Spec().Definition.Name, Variant: s.Spec().Definition.VariantName(), Definition: s.Spec().Definition,
-		Digest: s.Spec().Definition.Digest(), Generation: s.Spec().Generation(), Plan: s.Spec().Plan, Binaries: b.binaries.Runtimes.Told(s.Spec()), Supervisor: s.Spec().Supervisor,
+		Digest: s.Spec().Definition.Digest(), Generation: s.Spec().Pinned.Generation, Plan: s.Spec().Plan, Binaries: b.binaries.Runtimes.Told(s.Spec()), Supervisor: s.Spec().Supervisor,
 		NetNS: st.Namespaces.Net, CNIResult: cniResult(st.Network), RuntimeSpec: b.runtimeSpec(s), Config: config,
 	}
 	i.PID, i.PIDOf = b.process(s)

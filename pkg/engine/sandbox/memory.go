@@ -16,7 +16,7 @@ func (b *processes) memoryOf(ctx context.Context, s *pod.Sandbox) uint64 {
 		return 0
 	}
 	parent := s.Config().GetLinux().GetCgroupParent()
-	stats, err := cgroup.ReadStats(cgroup.ParentPaths(parent, b.settings.Of(s.Spec()).CgroupDriver))
+	stats, err := cgroup.ReadStats(cgroup.ParentPaths(parent, s.Spec().Pinned.CgroupDriver))
 	if err != nil {
 		log.G(ctx).WithError(err).WithField("sandbox", s.ID()).Debug("Failed to read the memory limit of pod; its VM sees all memory of the node")
 		return 0

@@ -61,11 +61,11 @@ func newOrderBed(t *testing.T, spec pod.SandboxSpec, status pod.SandboxStatus) *
 	runner := &enginetest.Runner{Fails: map[string]error{}}
 	kept := &settings.Settings{}
 	b := &binaries.Binaries{Runtimes: binaries.NewRuntimes(nil, log.L)}
-	told := hooks.New(hooks.NewSubjects(pods, kept), nil)
+	told := hooks.New(hooks.NewSubjects(pods), nil)
 	announcer := events.NewAnnouncer(events.NewBroker(), pods, nil)
 	p := &processes{pods: pods, binaries: b, settings: kept, events: announcer, tasks: task.New(pods, kept, b, shims)}
 	s := &stops{
-		pods: pods, binaries: b, settings: kept, events: announcer, hooks: told, rootfs: rootfs.New(pods, nil),
+		pods: pods, binaries: b, events: announcer, hooks: told, rootfs: rootfs.New(pods, nil),
 		network: others{runner}, shims: others{runner}, inside: others{runner}, processes: p,
 	}
 	spec.Definition = &handler.Definition{Name: "fake", Type: handler.OCI}

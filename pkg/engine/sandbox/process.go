@@ -57,7 +57,7 @@ func (b *processes) Start(ctx context.Context, s *pod.Sandbox) error {
 	if err != nil {
 		return err
 	}
-	memory := task.MemoryOf(s, b.settings.Of(s.Spec()).CgroupDriver)
+	memory := task.MemoryOf(s, s.Spec().Pinned.CgroupDriver)
 	unanswered, err := container.CallCreate(ctx, client, &taskapi.CreateTaskRequest{
 		ID: s.ID(), Bundle: b.pods.ProcessBundle(s.ID()), Rootfs: b.processRootfs(s), Options: options,
 		Checkpoint: s.Spec().WholeCheckpoint(),
@@ -100,7 +100,7 @@ func (b *processes) writeProcessBundle(ctx context.Context, s *pod.Sandbox) erro
 	if err != nil {
 		return err
 	}
-	path, err := b.settings.CgroupsPath(s.Spec(), s.ID())
+	path, err := s.Spec().CgroupsPath(s.ID())
 	if err != nil {
 		return err
 	}

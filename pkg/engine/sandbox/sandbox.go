@@ -48,7 +48,7 @@ type Deps struct {
 func New(d Deps) *Service {
 	p := &processes{pods: d.Pods, settings: d.Settings, binaries: d.Binaries, tasks: d.Tasks, events: d.Events}
 	s := &stops{
-		pods: d.Pods, settings: d.Settings, binaries: d.Binaries, rootfs: d.Rootfs, events: d.Events, hooks: d.Hooks,
+		pods: d.Pods, binaries: d.Binaries, rootfs: d.Rootfs, events: d.Events, hooks: d.Hooks,
 		network: d.Network, shims: d.Shims, processes: p, inside: d.Containers,
 	}
 	return &Service{

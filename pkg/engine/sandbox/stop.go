@@ -24,7 +24,6 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/pod"
 	"github.com/berth-cri/berth/pkg/engine/reserve"
 	"github.com/berth-cri/berth/pkg/engine/rootfs"
-	"github.com/berth-cri/berth/pkg/engine/settings"
 	"github.com/berth-cri/berth/pkg/step"
 )
 
@@ -34,7 +33,6 @@ type stops struct {
 	binaries  *binaries.Binaries
 	rootfs    *rootfs.Mounts
 	hooks     *hooks.Hooks
-	settings  *settings.Settings
 	network   disconnecter
 	shims     releaser
 	processes *processes
@@ -205,7 +203,7 @@ func AttachedPod(s *pod.Sandbox) network.Pod {
 
 // removeCgroup removes the sandbox process's own cgroup. The pod's is the kubelet's.
 func (b *stops) removeCgroup(ctx context.Context, s *pod.Sandbox) {
-	path, err := b.settings.CgroupsPath(s.Spec(), s.ID())
+	path, err := s.Spec().CgroupsPath(s.ID())
 	if err == nil {
 		err = cgroup.HostPaths(path).Remove(ctx)
 	}
@@ -261,10 +259,10 @@ func (b *stops) Forget(s *pod.Sandbox) error {
 	b.shims.Release(s.Spec().Supervisor)
 	b.pods.Labels.Release(s.Spec().ProcessLabel)
 	b.pods.Names.Release(reserve.SandboxName(s.Config().GetMetadata()), s.ID())
-	if len(s.Spec().Binaries()) > 0 {
+	if len(s.Spec().Pinned.Binaries) > 0 {
 		b.binaries.Copies.CollectSoon()
 	}
-	if p := s.Spec().Pinned; p != nil && p.PauseRoot != "" && p.PauseRoot != filepath.Base(b.binaries.Tools.PauseRoot) {
+	if p := s.Spec().Pinned; p.PauseRoot != "" && p.PauseRoot != filepath.Base(b.binaries.Tools.PauseRoot) {
 		go b.binaries.Collector.Collect()
 	}
 	return nil

@@ -50,23 +50,21 @@ func New(ctx context.Context, c Config) (*Settings, error) {
 
 // Pin reads what a new sandbox of that handler is to keep. A file that is not
 // fit for use is refused here, before anything of the sandbox is made.
-func (t *Settings) Pin(d *handler.Definition) (*pod.Pinned, error) {
+func (t *Settings) Pin(d *handler.Definition) (pod.Pinned, error) {
 	p := t.Today(d)
 	var err error
 	if p.BaseSpec, err = pod.ReadText(d.BaseRuntimeSpec); err != nil {
-		return nil, fmt.Errorf("base_runtime_spec of handler %q: %w", d.Name, err)
+		return p, fmt.Errorf("base_runtime_spec of handler %q: %w", d.Name, err)
 	}
 	if p.DefaultSeccomp, err = pod.ReadText(t.DefaultSeccompFile); err != nil {
-		return nil, fmt.Errorf("default_seccomp_profile: %w", err)
+		return p, fmt.Errorf("default_seccomp_profile: %w", err)
 	}
-	s := &pod.SandboxSpec{Definition: d, Pinned: &p}
+	s := &pod.SandboxSpec{Definition: d, Pinned: p}
 	if _, err := t.BaseSpec(s); err != nil {
-		return nil, err
+		return p, err
 	}
-	if _, err := t.defaultSeccomp(s); err != nil {
-		return nil, err
-	}
-	return &p, nil
+	_, err = t.defaultSeccomp(s)
+	return p, err
 }
 
 // Today is the part that is in no file.
@@ -85,32 +83,12 @@ func (t *Settings) Today(d *handler.Definition) pod.Pinned {
 	return p
 }
 
-// Of are those that s was created with. Older builds did not record them:
-// today's are the best guess, but for the prefix, of which there was one.
-func (t *Settings) Of(s *pod.SandboxSpec) pod.Pinned {
-	if s.Pinned == nil {
-		p := t.Today(s.Definition)
-		p.CgroupPrefix = cgroup.DefaultPrefix
-		return p
-	}
-	p := *s.Pinned
-	p.CgroupPrefix = cmp.Or(p.CgroupPrefix, cgroup.DefaultPrefix)
-	return p
-}
-
-// CgroupsPath is where the cgroup of a sandbox process or container of s is, by its
-// id: spec.linux.cgroupsPath.
-func (t *Settings) CgroupsPath(s *pod.SandboxSpec, id string) (string, error) {
-	p := t.Of(s)
-	return cgroup.Path(p.CgroupDriver, p.CgroupPrefix, s.Config.Msg.GetLinux().GetCgroupParent(), id)
-}
-
 // NodeOf is the node as s was created on it.
 func (t *Settings) NodeOf(s *pod.SandboxSpec) ocispec.Node {
-	n, p := t.Node, t.Of(s)
+	n, p := t.Node, &s.Pinned
 	n.SystemdCgroup = p.CgroupDriver == cgroup.Systemd
 	n.TolerateMissingHugetlb = p.TolerateMissingHugetlb
-	if p.DefaultSeccomp != (pod.Text{}) || (s.Pinned == nil && t.DefaultSeccompFile != "") {
+	if p.DefaultSeccomp != (pod.Text{}) {
 		n.DefaultSeccomp = func() (*ocispec.SeccompProfile, error) { return t.defaultSeccomp(s) }
 	}
 	return n
@@ -118,9 +96,9 @@ func (t *Settings) NodeOf(s *pod.SandboxSpec) ocispec.Node {
 
 // defaultSeccomp is what RuntimeDefault means for s, nil for the built-in one.
 func (t *Settings) defaultSeccomp(s *pod.SandboxSpec) (*ocispec.SeccompProfile, error) {
-	content, err := s.Content(t.DefaultSeccompFile, func(p *pod.Pinned) pod.Text { return p.DefaultSeccomp })
-	if err != nil || content == "" {
-		return nil, err
+	content := s.Pinned.DefaultSeccomp.String()
+	if content == "" {
+		return nil, nil //nolint:nilnil // none was named
 	}
 	return ocispec.ParseSeccomp(t.DefaultSeccompFile, content)
 }
@@ -128,9 +106,9 @@ func (t *Settings) defaultSeccomp(s *pod.SandboxSpec) (*ocispec.SeccompProfile, 
 // BaseSpec is the base_runtime_spec of s, nil for berth's own defaults.
 func (t *Settings) BaseSpec(s *pod.SandboxSpec) (*specs.Spec, error) {
 	d := s.Definition
-	content, err := s.Content(d.BaseRuntimeSpec, func(p *pod.Pinned) pod.Text { return p.BaseSpec })
-	if err != nil || content == "" {
-		return nil, err
+	content := s.Pinned.BaseSpec.String()
+	if content == "" {
+		return nil, nil //nolint:nilnil // none was named
 	}
 	spec, err := ocispec.ParseBase(d.BaseRuntimeSpec, content)
 	if err != nil {

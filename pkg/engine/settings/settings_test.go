@@ -34,17 +34,7 @@ func TestPinRefusesFilesThatNoPodCouldUse(t *testing.T) {
 	}
 }
 
-// Pods of builds that made no volumes for images go on without: one that is made for
-// a container's restart would be new to its programs, or be refused.
-func TestPodsOfOlderBuildsHaveNoImageVolumes(t *testing.T) {
-	var older pod.Pinned
-	if err := json.Unmarshal([]byte(`{"cgroupDriver":"systemd","snapshotter":"overlayfs","maxLogLineSize":16384}`), &older); err != nil {
-		t.Fatal(err)
-	}
-	today := &Settings{ignoreImageVolumes: false}
-	if today.Of(&pod.SandboxSpec{Pinned: &older}).ImageVolumes {
-		t.Error("a pod of an older build gets volumes that its image defines")
-	}
+func TestImageVolumes(t *testing.T) {
 	d := &handler.Definition{Name: "runc", Type: handler.OCI}
 	for ignore, want := range map[bool]bool{false: true, true: false} {
 		if got := (&Settings{ignoreImageVolumes: ignore}).Today(d); got.ImageVolumes != want {
@@ -53,8 +43,7 @@ func TestPodsOfOlderBuildsHaveNoImageVolumes(t *testing.T) {
 	}
 }
 
-// A pod keeps the prefix that was in force when it was made; pods of builds that recorded
-// none have the one that those knew.
+// A pod keeps the prefix that was in force when it was made.
 func TestPodsKeepTheirCgroupPrefix(t *testing.T) {
 	const id = "0123"
 	now := "berth"
@@ -69,8 +58,8 @@ func TestPodsKeepTheirCgroupPrefix(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		s := &pod.SandboxSpec{Definition: d, Pinned: &pod.Pinned{}} // as after a restart
-		if err := json.Unmarshal(text, s.Pinned); err != nil {
+		s := &pod.SandboxSpec{Definition: d} // as after a restart
+		if err := json.Unmarshal(text, &s.Pinned); err != nil {
 			t.Fatal(err)
 		}
 		s.Config.Msg = &runtimeapi.PodSandboxConfig{Linux: &runtimeapi.LinuxPodSandboxConfig{CgroupParent: "pods.slice"}}
@@ -79,19 +68,14 @@ func TestPodsKeepTheirCgroupPrefix(t *testing.T) {
 	before := made()
 	now = "cri-containerd"
 	after := made()
-	older, oldest := made(), made()
-	older.Pinned.CgroupPrefix = ""
-	oldest.Pinned = nil
 	for name, tc := range map[string]struct {
 		of   *pod.SandboxSpec
 		want string
 	}{
-		"before the change":                 {before, "berth"},
-		"after the change":                  {after, "cri-containerd"},
-		"a record without a prefix":         {older, "berth"},
-		"a record that pins nothing at all": {oldest, "berth"},
+		"before the change": {before, "berth"},
+		"after the change":  {after, "cri-containerd"},
 	} {
-		if got, err := kept.CgroupsPath(tc.of, id); err != nil || got != "pods.slice:"+tc.want+":"+id {
+		if got, err := tc.of.CgroupsPath(id); err != nil || got != "pods.slice:"+tc.want+":"+id {
 			t.Errorf("%s: %q, %v, want the prefix %s", name, got, err, tc.want)
 		}
 	}

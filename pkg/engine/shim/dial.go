@@ -15,9 +15,8 @@ import (
 const dialTimeout = 5 * time.Second
 
 // socketOf tells where a shim listens by its address, as containerd reads it: with
-// unix:// it is a file, bare it is an abstract socket. Bare addresses of files, which
-// older versions of berth took, and abstract ones with the prefix, which shims
-// answer that were built on containerd before 1.3.9, are told by the file. Pure but for isFile.
+// unix:// it is a file, bare it is an abstract socket. Abstract ones with the prefix, which
+// shims answer that were built on containerd before 1.3.9, are told by the file. Pure but for isFile.
 func socketOf(address string, isFile func(path string) bool) (path string, abstract bool) {
 	path, named := strings.CutPrefix(address, "unix://")
 	const abstractDir = "/containerd-shim/"

@@ -47,8 +47,8 @@ func noteProgram(dir, program string) (string, error) {
 }
 
 // Programs are the programs that supervisors run, or that their successors will.
-// It is errdefs.ErrFailedPrecondition when a directory does not say: an older
-// build made it, or it is only just coming into being.
+// It is errdefs.ErrFailedPrecondition when a directory does not say: it is only just
+// coming into being.
 func (m *Supervisors) Programs() ([]string, error) { return Programs(m.config.State) }
 
 // Programs is Manager.Programs of who has that state directory.

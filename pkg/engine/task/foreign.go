@@ -97,7 +97,7 @@ func (r *foreign) ReadLog(ctx context.Context) error {
 
 func (r *foreign) Options(pod.TaskOptions) (*anypb.Any, error) {
 	s := r.sandbox.Spec()
-	return ShimOptions(r.binaries.Runtimes.Of(s), s.Plan, r.settings.Of(s).CgroupDriver == cgroup.Systemd)
+	return ShimOptions(r.binaries.Runtimes.Of(s), s.Plan, s.Pinned.CgroupDriver == cgroup.Systemd)
 }
 
 // ShimOptions are what a foreign shim gets: containerd's runc options for its

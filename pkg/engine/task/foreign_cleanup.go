@@ -31,7 +31,7 @@ type remains struct {
 func (r *runners) remainsOf(s *pod.Sandbox, task string) remains {
 	if task == s.ID() {
 		found := remains{bundle: r.pods.ProcessBundle(task), pid: s.Status().PID}
-		if path, err := r.settings.CgroupsPath(s.Spec(), task); err == nil {
+		if path, err := s.Spec().CgroupsPath(task); err == nil {
 			found.group = cgroup.HostPaths(path)
 		}
 		return found

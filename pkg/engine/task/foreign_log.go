@@ -22,7 +22,7 @@ func (r *foreign) OpenLog(ctx context.Context, c *pod.Container) error {
 	io := r.pods.Stdio(c)
 	request := &supervisorapi.OpenStdioRequest{
 		Id: c.ID(), Stdin: io.Stdin, Stdout: io.Stdout, Stderr: io.Stderr, Terminal: c.Config().GetTty(),
-		LogDirectory: c.Spec().LogDirectory, LogPath: c.Spec().LogPath, MaxLogLine: int32(r.settings.Of(r.sandbox.Spec()).MaxLogLineSize),
+		LogDirectory: c.Spec().LogDirectory, LogPath: c.Spec().LogPath, MaxLogLine: int32(r.sandbox.Spec().Pinned.MaxLogLineSize),
 	}
 	// What undoes it is not to overtake it, so that it outlasts its caller.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), openLogTimeout)

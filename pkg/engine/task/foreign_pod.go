@@ -37,7 +37,7 @@ func (r *foreign) killPod(ctx context.Context) error {
 // podGroups are the cgroups that the shim of s runs it in as a whole.
 func (r *foreign) podGroups() ([]cgroup.Paths, error) {
 	s := r.sandbox
-	path, err := r.settings.CgroupsPath(s.Spec(), s.ID())
+	path, err := s.Spec().CgroupsPath(s.ID())
 	if err != nil {
 		return nil, nil //nolint:nilerr // it never had any
 	}

@@ -84,7 +84,7 @@ func (*supervised) ReadLog(context.Context) error { return nil }
 
 func (r *supervised) Options(o pod.TaskOptions) (*anypb.Any, error) {
 	s := r.sandbox.Spec()
-	d, kept := r.binaries.Runtimes.Of(s), r.settings.Of(s)
+	d, kept := r.binaries.Runtimes.Of(s), s.Pinned
 	uid, gid := s.Plan.Root()
 	return anypb.New(&supervisorapi.TaskOptions{
 		Runtime:       d.Path,

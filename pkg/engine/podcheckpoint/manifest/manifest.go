@@ -63,9 +63,8 @@ type Manifest struct {
 	Containers []Container     `json:"containers"`
 	// Files are all that are in ImagesDir.
 	Files []File `json:"files"`
-	// Checksum is the SHA-256 of the manifest's own text with zeros in its place; empty in
-	// those of older berths.
-	Checksum string `json:"checksum,omitempty"`
+	// Checksum is the SHA-256 of the manifest's own text with zeros in its place.
+	Checksum string `json:"checksum"`
 }
 
 // Handler is what the pod ran on.
@@ -176,7 +175,7 @@ func Read(dir string) (*Manifest, error) {
 	if err := m.check(); err != nil {
 		return nil, err
 	}
-	if m.Checksum != "" && m.Checksum != checksum(bytes.ReplaceAll(text, []byte(m.Checksum), []byte(noChecksum))) {
+	if m.Checksum == "" || m.Checksum != checksum(bytes.ReplaceAll(text, []byte(m.Checksum), []byte(noChecksum))) {
 		return nil, damaged("its manifest was changed")
 	}
 	return m, nil

@@ -132,7 +132,7 @@ func TestWrongFlagOfGVisor(t *testing.T) {
 	}
 	defer c.Close()
 	shown, err := c.GetHandler(t.Context(), &adminv1.GetHandlerRequest{Name: "gvisor"})
-	if got := shown.GetLastFailure(); err != nil || !strings.Contains(got, "flag provided but not defined: -bogus") {
+	if got := shown.GetLastFailure(); err != nil || !strings.Contains(got, "flag provided but not defined: -bogus\nUsage: runsc ") {
 		t.Errorf("%v, %s", err, got)
 	}
 }

@@ -81,6 +81,7 @@ type errCall struct {
 	verb    string
 	status  uint32
 	message string
+	wrote   []byte // all that message is from
 	// question is a command line that shows whether the runtime runs at all.
 	question string
 }
@@ -313,7 +314,8 @@ func (r *invocation) result() ([]byte, error) {
 	if status == 0 {
 		return out, nil
 	}
-	return out, &errCall{verb: r.call.args[0], status: status, message: runtimeMessage(r.wrote()), question: r.call.question()}
+	wrote := r.wrote()
+	return out, &errCall{verb: r.call.args[0], status: status, message: runtimeMessage(wrote), wrote: wrote, question: r.call.question()}
 }
 
 func (r *invocation) close() {

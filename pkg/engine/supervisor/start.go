@@ -136,7 +136,7 @@ func (t *task) complaint(ctx context.Context, failure error, l *firstLaunch) []b
 		return captured(l.stderr)
 	}
 	if _, err := t.call(ctx, &call{args: []string{versionFlag}}); errors.As(err, &failed) {
-		return []byte(failed.message)
+		return failed.wrote
 	}
 	return nil
 }

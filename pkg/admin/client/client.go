@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"io/fs"
 	"net"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
@@ -36,9 +37,13 @@ type Client struct {
 	socket     string
 }
 
-// New makes a client of the daemon that serves the socket. It connects with the
-// first call.
+// New makes a client of the daemon that serves the socket, a path with or without
+// unix://. It connects with the first call.
 func New(socket string) (*Client, error) {
+	socket, err := filepath.Abs(strings.TrimPrefix(socket, "unix://"))
+	if err != nil {
+		return nil, fmt.Errorf("the management socket %q: %w", socket, err)
+	}
 	connection, err := grpc.NewClient("unix://"+socket,
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxAnswer)))

@@ -16,6 +16,7 @@ import (
 // Errors of a daemon that is not there say so, and what to do.
 func TestNobodyAnswers(t *testing.T) {
 	dir := t.TempDir()
+	t.Chdir(dir)
 	left := filepath.Join(dir, "left.sock")
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: left, Net: "unix"})
 	if err != nil {
@@ -26,6 +27,8 @@ func TestNobodyAnswers(t *testing.T) {
 	for socket, want := range map[string]string{
 		filepath.Join(dir, "none"): "berth is not running: socket " + dir + "/none does not exist; see systemctl status berth, or set",
 		left:                       "berth is not running: no process listens on " + left + "; see systemctl status berth",
+		"left.sock":                "berth is not running: no process listens on " + left + "; see systemctl status berth",
+		"unix://" + left:           "berth is not running: no process listens on " + left + "; see systemctl status berth",
 	} {
 		c, err := New(socket)
 		if err != nil {

@@ -201,6 +201,9 @@ func Pull(ctx context.Context, ref, dir string, from Registry) (_ *manifest.Mani
 	}
 	resolver := from.resolver(ctx)
 	name, top, err := resolver.Resolve(ctx, ref)
+	if errdefs.IsNotFound(err) {
+		return nil, fmt.Errorf("pull %s: not found in the registry: %w", ref, errdefs.ErrNotFound) // the resolver's error is the name again
+	}
 	if err != nil {
 		return nil, fmt.Errorf("pull %s: %w", ref, err)
 	}

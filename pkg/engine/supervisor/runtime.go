@@ -34,8 +34,6 @@ const (
 	maxCaptured = 256 * 1024
 	// maxMessage bounds the part of an error that a runtime wrote.
 	maxMessage = 700
-	// versionFlag has all runtimes answer with their version.
-	versionFlag = "--version"
 )
 
 // call is one invocation of a runtime.
@@ -81,7 +79,6 @@ type errCall struct {
 	verb    string
 	status  uint32
 	message string
-	wrote   []byte // all that message is from
 	// question is a command line that shows whether the runtime runs at all.
 	question string
 }
@@ -284,7 +281,7 @@ func (c *call) aborted(ctx context.Context, said []byte) error {
 
 // question asks the runtime for its version, with the same flags.
 func (c *call) question() string {
-	asks := call{options: c.options, args: []string{versionFlag}}
+	asks := call{options: c.options, args: []string{"--version"}}
 	return strings.Join(asks.argv(), " ")
 }
 
@@ -314,8 +311,7 @@ func (r *invocation) result() ([]byte, error) {
 	if status == 0 {
 		return out, nil
 	}
-	wrote := r.wrote()
-	return out, &errCall{verb: r.call.args[0], status: status, message: runtimeMessage(wrote), wrote: wrote, question: r.call.question()}
+	return out, &errCall{verb: r.call.args[0], status: status, message: runtimeMessage(r.wrote()), question: r.call.question()}
 }
 
 func (r *invocation) close() {

@@ -83,7 +83,7 @@ func (t *task) launch(ctx context.Context) (int, error) {
 	ended := t.processes.launch(t.journal.ID)
 	defer ended()
 	if _, err := t.call(ctx, l.call); err != nil {
-		said := t.complaint(ctx, err, l)
+		said := l.stderrOf()
 		err = explain(err, said)
 		t.keepFailure(err, append(readTail(l.call.logFile), said...))
 		if t.byCRIU() {
@@ -122,23 +122,14 @@ func (l *firstLaunch) close() {
 	l.launch.close()
 }
 
-// complaint is what the runtime wrote to the stderr that it had for the container. Where that
-// is not to be known, and it failed before it could write its log (by a wrong flag, or a library
-// that is missing), it fails alike when it is asked for its version.
-func (t *task) complaint(ctx context.Context, failure error, l *firstLaunch) []byte {
+// stderrOf is what the runtime wrote to the stderr that it had for the container.
+func (l *firstLaunch) stderrOf() []byte {
 	for _, s := range l.sources {
 		if s.name == crilog.Stderr {
 			return readWaiting(s.file)
 		}
 	}
-	var failed *errCall
-	if l.stderr != nil || !errors.As(failure, &failed) || failed.message != "" {
-		return captured(l.stderr)
-	}
-	if _, err := t.call(ctx, &call{args: []string{versionFlag}}); errors.As(err, &failed) {
-		return failed.wrote
-	}
-	return nil
+	return captured(l.stderr)
 }
 
 // explain adds to an error without words what the runtime wrote to the stderr
@@ -238,8 +229,8 @@ func (t *task) prepareLaunch() (_ *firstLaunch, retErr error) {
 	if err := l.openIO(t.first, outlivesReader, &j.Options); err != nil {
 		return nil, err
 	}
-	// A checkpoint of gVisor, or by CRIU, has the files of its processes in it.
-	if l.stdio != nil && j.Stderr == "" && !j.Options.OwnKernel && !t.byCRIU() {
+	// A checkpoint by CRIU has the files of its processes in it, which it cannot open again.
+	if l.stdio != nil && j.Stderr == "" && !t.byCRIU() {
 		if l.stderr, err = capture("stderr"); err != nil {
 			return nil, err
 		}

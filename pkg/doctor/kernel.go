@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/moby/sys/mountinfo"
+
 	"github.com/berth-cri/berth/pkg/config"
 )
 
@@ -124,22 +126,14 @@ func noexec(n Node) []Finding {
 
 // mountOf finds the mount that a path is on, by a mountinfo table.
 func mountOf(table, path string) (point string, options []string) {
-	for line := range strings.Lines(table) {
-		f := strings.Fields(line)
-		if len(f) < 6 {
-			continue
-		}
-		at := strings.NewReplacer(`\040`, " ", `\011`, "\t", `\134`, `\`).Replace(f[4])
-		// A later mount at the same place covers the earlier.
-		if within(path, at) && len(at) >= len(point) {
-			point, options = at, strings.Split(f[5], ",")
+	// An error is that of a line that no kernel writes.
+	mounts, _ := mountinfo.GetMountsFromReader(strings.NewReader(table), mountinfo.ParentsFilter(path))
+	for _, m := range mounts {
+		if len(m.Mountpoint) >= len(point) { // a later mount at the same place covers the earlier
+			point, options = m.Mountpoint, strings.Split(m.Options, ",")
 		}
 	}
 	return point, options
-}
-
-func within(path, dir string) bool {
-	return path == dir || dir == "/" || strings.HasPrefix(path, dir+"/")
 }
 
 // sysctls looks at those that pod networks and the kubelet need. berth sets none:

@@ -1,7 +1,6 @@
 package cgroup
 
 import (
-	"bufio"
 	"errors"
 	"io"
 	"io/fs"
@@ -11,6 +10,8 @@ import (
 	"slices"
 	"strings"
 	"sync"
+
+	"github.com/moby/sys/mountinfo"
 )
 
 // hierarchies are the places where the host's cgroups are mounted.
@@ -39,15 +40,15 @@ var host = sync.OnceValue(func() hierarchies {
 // mount counts, and one that shows only a part (a bind mount) does not.
 func parseMounts(r io.Reader) hierarchies {
 	h := hierarchies{v1: map[string]string{}}
-	lines := bufio.NewScanner(r)
-	for lines.Scan() {
-		m, ok := parseMount(lines.Text())
-		if !ok {
+	// An error is that of a line that no kernel writes.
+	mounts, _ := mountinfo.GetMountsFromReader(r, mountinfo.FSTypeFilter("cgroup", "cgroup2"))
+	for _, m := range mounts {
+		if m.Root != "/" {
 			continue
 		}
-		for _, name := range m.names() {
+		for _, name := range namesOf(m) {
 			if _, ok := h.v1[name]; !ok {
-				h.v1[name] = m.point
+				h.v1[name] = m.Mountpoint
 			}
 		}
 	}
@@ -57,26 +58,13 @@ func parseMounts(r io.Reader) hierarchies {
 	return h
 }
 
-// cgroupMount is one line of mountinfo. See proc_pid_mountinfo(5).
-type cgroupMount struct{ point, kind, options string }
-
-func parseMount(line string) (cgroupMount, bool) {
-	left, right, ok := strings.Cut(line, " - ")
-	before, after := strings.Fields(left), strings.Fields(right)
-	if !ok || len(before) < 5 || len(after) < 3 {
-		return cgroupMount{}, false
-	}
-	m := cgroupMount{point: before[4], kind: after[0], options: after[2]}
-	return m, before[3] == "/" && (m.kind == "cgroup" || m.kind == "cgroup2")
-}
-
-// names are the controllers of the mount, among its options.
-func (m cgroupMount) names() []string {
-	if m.kind == "cgroup2" {
+// namesOf are the controllers of a mount, among its options.
+func namesOf(m *mountinfo.Info) []string {
+	if m.FSType == "cgroup2" {
 		return []string{unifiedName}
 	}
 	var out []string
-	for _, option := range strings.Split(m.options, ",") {
+	for _, option := range strings.Split(m.VFSOptions, ",") {
 		switch {
 		case slices.Contains([]string{"rw", "ro", "xattr", "noprefix", "clone_children", "cpuset_v2_mode", "favordynmods"}, option):
 		case strings.HasPrefix(option, "release_agent="):

@@ -30,8 +30,7 @@ type document struct {
 	absent bool
 	// size is in bytes.
 	size int64
-	// text is what was read; of files of other daemons only if there are not only
-	// handlers in them.
+	// text is what was read of a file of berth's own.
 	text []byte
 }
 

@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	"github.com/berth-cri/berth/pkg/config/imports"
-	"github.com/berth-cri/berth/pkg/config/imports/registries"
 )
 
 // foreignFiles are the files of one other daemon.
@@ -65,9 +64,6 @@ func readForeignFile(file string, l *looker, most int64) *document {
 	d = parseTOML(file, data)
 	d.size = int64(len(data))
 	d.handlers = handlerNames(foreignHeader, data, nil)
-	if registries.KindOf(file, data) != "" {
-		d.text = data
-	}
 	return d
 }
 

@@ -9,7 +9,6 @@ import (
 	"github.com/pelletier/go-toml/v2"
 
 	"github.com/berth-cri/berth/pkg/config/imports"
-	"github.com/berth-cri/berth/pkg/config/imports/registries"
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
@@ -17,33 +16,21 @@ import (
 type Translation struct {
 	// DropIn is a drop-in with the handlers, as far as there are any.
 	DropIn []byte
-	// Hosts are the hosts.toml files that registries.conf amounts to.
-	Hosts []registries.Hosts
-	// VerifyPolicy is what policy.json amounts to; nil without one.
-	VerifyPolicy []byte
 	// Notes are what the drop-in does not say.
 	Notes []ImportNote
 	// Problems are mistakes in the files, and what this machine lacks.
 	Problems Problems
-	// OfRegistries is how many of them are about registries.conf or policy.json, of
-	// which nothing may be used then.
-	OfRegistries int
 }
 
 // Translate reads files of CRI-O and of containerd, and directories of them,
 // and makes a drop-in of their handlers. Of which daemon a file is follows from
-// its tables. Files about registries become files of their own.
+// its tables.
 func Translate(paths []string, o Options) (*Translation, error) {
 	t := &Translation{}
 	all := readForeign(imports.CRIO, paths)
 	t.Notes = append(t.Notes, all.notes...)
 	byKind := map[imports.Kind]*foreignFiles{imports.CRIO: {}, imports.Containerd: {}}
-	var others []registries.File
 	for _, d := range all.docs {
-		if d.text != nil {
-			others = append(others, registries.File{Name: d.file, Text: d.text})
-			continue
-		}
 		kind, known := imports.KindOf(d.values)
 		switch {
 		case len(d.problems) > 0:
@@ -60,22 +47,9 @@ func Translate(paths []string, o Options) (*Translation, error) {
 			return nil, err
 		}
 	}
-	t.registries(others)
 	t.Problems = t.Problems.sorted()
 	slices.SortStableFunc(t.Notes, byPlace)
 	return t, nil
-}
-
-// registries adds what files about registries amount to.
-func (t *Translation) registries(files []registries.File) {
-	r := registries.Translate(files)
-	t.Hosts, t.VerifyPolicy, t.OfRegistries = r.Hosts, r.Policy, len(r.Problems)
-	for _, n := range r.Notes {
-		t.Notes = append(t.Notes, ImportNote{Origin: Origin{File: n.File, Line: n.Line, Column: n.Column}, Key: n.Key, Why: n.Why})
-	}
-	for _, p := range r.Problems {
-		t.Problems = append(t.Problems, Problem{File: p.File, Line: p.Line, Column: p.Column, Key: p.Key, Message: p.Why + "; " + p.Do})
-	}
 }
 
 func (t *Translation) add(kind imports.Kind, files *foreignFiles, o Options, own map[string]string) error {

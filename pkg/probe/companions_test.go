@@ -96,7 +96,7 @@ func TestReleaseWithoutCompanions(t *testing.T) {
 
 func TestCompanionsOfAHandler(t *testing.T) {
 	dir := t.TempDir()
-	path := script(t, dir, "runtime", "echo strange version 1\n")
+	path := script(t, dir, "runtime", "echo strange version 1; echo spec: 1.0.2\n")
 	d := oci(path)
 	d.Companions = []string{"share/guest"}
 	p := New(nil)

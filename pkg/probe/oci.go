@@ -21,7 +21,8 @@ func askRuntime(ctx context.Context, path string) (*Runtime, error) {
 	if err != nil {
 		return nil, err
 	}
-	rt := parseVersion(string(out))
+	version := string(out)
+	rt := parseVersion(version)
 	out, err = run(ctx, path, "features")
 	var exit *exec.ExitError
 	switch {
@@ -31,8 +32,10 @@ func askRuntime(ctx context.Context, path string) (*Runtime, error) {
 	case ctx.Err() != nil, Transient(err), !errors.As(err, &exit):
 		return nil, err
 	}
-	if rt.Version == "" && rt.SpecVersion == "" && rt.Features == nil {
-		return nil, fmt.Errorf("%s is not an OCI runtime: its --version prints no line \"NAME version VERSION\" or \"spec: VERSION\", and its features command no features; correct the handler's runtime_path: %w", path, errdefs.ErrUnavailable)
+	if rt.Name == "" && rt.SpecVersion == "" && rt.Features == nil {
+		first, _, _ := strings.Cut(strings.TrimSpace(version), "\n")
+		return nil, fmt.Errorf("%s is not an OCI runtime: its --version (%.80q) names no runtime that berth knows and no \"spec: VERSION\", and its features command prints no features; correct the handler's runtime_path: %w",
+			path, first, errdefs.ErrUnavailable)
 	}
 	rt.Needs, err = needs(ctx, path, rt)
 	return rt, err
@@ -43,7 +46,8 @@ func askRuntime(ctx context.Context, path string) (*Runtime, error) {
 // their own before the runtime's.
 var firstLine = regexp.MustCompile(`(?m)^\s*(?:(\S+) )?version:?\s+(\S+)\s*$`)
 
-var specLine = regexp.MustCompile(`(?m)^\s*spec:\s*(\S+)\s*$`)
+// specLine is "spec: 1.2.0", or sysbox-runc's "oci-specs: 1.1.0+dev".
+var specLine = regexp.MustCompile(`(?m)^\s*(?:spec|oci-specs):\s*(\S+)\s*$`)
 
 var tagLine = regexp.MustCompile(`(?m)^[+-][A-Z0-9_:]+( [+-][A-Z0-9_:]+)*\s*$`)
 

@@ -116,6 +116,7 @@ func TestProbeFailures(t *testing.T) {
 		"fails":          {script(t, dir, "fails", "echo no such luck >&2; exit 3\n"), "no such luck"},
 		"silent":         {script(t, dir, "silent", "exit 0\n"), "not an OCI runtime"},
 		"any program":    {"/bin/true", "not an OCI runtime"},
+		"of a version":   {script(t, dir, "git", "echo git version 2.39.5\n"), `"git version 2.39.5"`},
 		"no interpreter": {badInterpreter(t, dir), "runtime_path"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -56,7 +56,7 @@ func TestBadRuntimeAtExec(t *testing.T) {
 		says []string
 		not  string
 	}{
-		{"fails", "echo 'no such luck today' >&2; exit 1", codes.Unknown, []string{"no such luck today", "status 1"}, "without an error message"},
+		{"fails", "echo 'no such luck today' >&2; exit 1", codes.Unknown, []string{"no such luck today", "status 1"}, ""},
 		{"fails silently", "exit 3", codes.Unknown, []string{"status 3"}, "stderr"},
 		{"is killed", "echo 'on the way' >&2; kill -9 $$", codes.Unknown, []string{"signal 9", "on the way"}, "137"},
 		{"is killed silently", "kill -9 $$", codes.Unknown, []string{"signal 9"}, "stderr"},

@@ -78,7 +78,7 @@ func TestBadRuntime(t *testing.T) {
 		says []string
 	}{
 		{"fails", "echo 'no such luck today' >&2; exit 1", codes.Unknown, []string{"no such luck today"}},
-		{"fails silently", "exit 3", codes.Unknown, []string{"status 3", "without an error message"}},
+		{"fails silently", "exit 3", codes.Unknown, []string{"status 3", "--version\" works"}},
 		{"hangs", "exec " + hang, codes.DeadlineExceeded, []string{"timed out", "--version", "hangs too"}},
 		{"hangs with a child", hang + "; exit 0", codes.DeadlineExceeded, []string{"timed out"}},
 		{"lies", "exit 0", codes.Unknown, []string{"reported a start", "PID"}},

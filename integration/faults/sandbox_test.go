@@ -189,8 +189,7 @@ BinaryName = %[1]q
 		code                 codes.Code
 		says                 string
 	}{
-		// Nobody hears what it writes before it has a log, and that is said.
-		"fails":      {"oci", "run", "exit 3", codes.Unknown, "status 3 without an error message"},
+		"fails":      {"oci", "run", "exit 3", codes.Unknown, "status 3; see whether"},
 		"hangs":      {"oci", "run", "exec " + hang, codes.DeadlineExceeded, "--version\" hangs too"},
 		"lies":       {"oci", "run", "exit 0", codes.Unknown, "pid"},
 		"shim fails": {"shim", "create", "exit 1", codes.Unknown, "did not terminate successfully: exit status 1"},

@@ -87,7 +87,7 @@ func (e *errCall) Error() string {
 	if e.message != "" {
 		return e.message
 	}
-	return fmt.Sprintf("%s without an error message; see whether %q works, and what the kernel logged (dmesg)", e.end(), e.question)
+	return fmt.Sprintf("%s; see whether %q works, and what the kernel logged (dmesg)", e.end(), e.question)
 }
 
 // end is how the call ended, without its words.

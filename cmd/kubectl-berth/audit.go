@@ -7,11 +7,14 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	admissionv1 "k8s.io/api/admissionregistration/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/berth-cri/berth/cmd/internal/output"
 	"github.com/berth-cri/berth/pkg/cluster"
+	"github.com/berth-cri/berth/pkg/policy"
 	"github.com/berth-cri/berth/pkg/runtimeclass"
 )
 
@@ -112,4 +115,48 @@ func (p *auditCommand) audit(ctx context.Context, f *auditFlags) error {
 			output.Count(a.Classes, "RuntimeClass", "RuntimeClasses"), output.Count(a.Nodes, "node", "nodes"))
 	}
 	return nil
+}
+
+// policyKinds are the kinds of policies and their bindings, bindings first.
+var policyKinds = []string{"mutatingadmissionpolicybindings", "validatingadmissionpolicybindings", "mutatingadmissionpolicies", "validatingadmissionpolicies"}
+
+// policies are policies and bindings with the label of this command, in the order of their kinds.
+func (s *server) policies(ctx context.Context) ([]unstructured.Unstructured, error) {
+	var all []unstructured.Unstructured
+	var reads []func() error
+	for _, kind := range policyKinds {
+		resource := admissionv1.SchemeGroupVersion.WithResource(kind)
+		reads = append(reads, func() error {
+			there, err := s.objects.Resource(resource).List(ctx, metav1.ListOptions{LabelSelector: policy.ManagedByLabel + "=" + policy.ManagedBy})
+			switch {
+			case err == nil:
+				all = append(all, there.Items...)
+			case apierrors.IsNotFound(err): // a server without the kind has none of them
+			default:
+				return s.explain("list", resource.GroupResource().String(), err)
+			}
+			return nil
+		})
+	}
+	return all, each(reads...)
+}
+
+// inForce are the policies that have a binding.
+func inForce(all []unstructured.Unstructured) []cluster.Policy {
+	bound := map[string]bool{}
+	var found []cluster.Policy
+	for i := range all { // bindings come first
+		o := &all[i]
+		if kind, binding := strings.CutSuffix(o.GetKind(), "Binding"); binding {
+			name, _, _ := unstructured.NestedString(o.Object, "spec", "policyName")
+			bound[kind+"/"+name] = true
+			continue
+		}
+		if bound[o.GetKind()+"/"+o.GetName()] {
+			one := cluster.Policy{Kind: o.GetKind(), Name: o.GetName()}
+			one.Classes = policy.ParseNamed(o.GetAnnotations()[policy.ClassesAnnotation])
+			found = append(found, one)
+		}
+	}
+	return found
 }

@@ -9,12 +9,14 @@ import (
 	"slices"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
 	nodev1 "k8s.io/api/node/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
 	"github.com/berth-cri/berth/cmd/internal/manifests"
 	"github.com/berth-cri/berth/cmd/internal/output"
+	"github.com/berth-cri/berth/pkg/cluster"
 	"github.com/berth-cri/berth/pkg/runtimeclass"
 )
 
@@ -27,7 +29,17 @@ func (w *classWork) generate() error {
 		}
 		o.Tolerations = append(o.Tolerations, t)
 	}
-	handlers, err := w.handlers()
+	var there *cluster.State
+	if w.flags.handlers == "" {
+		s, err := w.connect()
+		if err != nil {
+			return err
+		}
+		if there, err = s.state(w.ctx); err != nil {
+			return err
+		}
+	}
+	handlers, err := w.handlers(there)
 	if err != nil {
 		return err
 	}
@@ -37,16 +49,39 @@ func (w *classWork) generate() error {
 	}
 	var all []runtimeclass.Generated
 	for _, h := range chosen {
-		all = append(all, runtimeclass.Generate(h, o))
+		g := runtimeclass.Generate(h, o)
+		if there != nil {
+			cluster.KeepKnown(g.RuntimeClass, there.Classes)
+			if cluster.KeepOverhead(g.RuntimeClass, there.Classes) {
+				g.Note = "overhead: that of the class in the cluster; --measurements would change it"
+			}
+		}
+		all = append(all, g)
 	}
 	// Nothing is printed before all of it is there.
 	text, err := written(all, w.flags.output)
 	if err != nil {
 		return err
 	}
-	w.needs(all)
+	if there != nil {
+		w.lacks(all, there.Nodes)
+	} else {
+		w.needs(all)
+	}
 	_, err = w.Out.Write(text)
 	return err
+}
+
+// lacks notes which generated classes have pods that would stay pending in a cluster, and why.
+func (w *classWork) lacks(all []runtimeclass.Generated, nodes []corev1.Node) {
+	for _, g := range all {
+		if cluster.Unlabelled(g.RuntimeClass, nodes) {
+			w.note("class %s selects nodes by %s, which no node has yet: its pods stay pending until one does; --any-node omits the selector", g.Name, selector(g.Scheduling.NodeSelector))
+		}
+		if cluster.Uncounted(g.RuntimeClass, nodes) {
+			w.note("pods of class %s are counted, and no node has their resource yet: they stay pending until berth-controller runs; --no-capacity omits it", g.Name)
+		}
+	}
 }
 
 // needs notes what a cluster must run for pods of generated classes.
@@ -147,8 +182,18 @@ func (w *classWork) lintOptions() (runtimeclass.LintOptions, error) {
 	switch {
 	case w.flags.live && w.flags.handlers != "":
 		return o, wrong(errors.New("--live and --handlers cannot be combined"))
-	case w.flags.live || w.flags.handlers != "":
-		o.Handlers, err = w.handlers()
+	case w.flags.live:
+		var s *server
+		if s, err = w.connect(); err != nil {
+			return o, err
+		}
+		there := &cluster.State{}
+		if there.Nodes, err = s.nodes(w.ctx); err != nil {
+			return o, err
+		}
+		o.Handlers, err = w.handlers(there)
+	case w.flags.handlers != "":
+		o.Handlers, err = w.handlers(nil)
 	case w.flags.measurements != "":
 		o.MeasuredOnly = true
 		o.Handlers, err = w.inventory(w.flags.measurements)

@@ -1,10 +1,12 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 
 	"github.com/berth-cri/berth/cmd/internal/manifests"
+	"github.com/berth-cri/berth/pkg/cluster"
 	"github.com/berth-cri/berth/pkg/runtimeclass"
 )
 
@@ -46,18 +48,26 @@ func (w *classWork) classesOf(files []string, flag string) ([]runtimeclass.Class
 	return classes, nil
 }
 
-// handlers are those of --handlers, or else of the cluster, with what was measured.
-func (w *classWork) handlers() ([]runtimeclass.Handler, error) {
-	f := &applyFlags{handlers: w.flags.handlers, measurements: w.flags.measurements, fromNodes: w.flags.handlers == ""}
-	var s *server
-	if f.fromNodes {
-		var err error
-		if s, err = w.connect(); err != nil {
-			return nil, err
+// handlers are those of --handlers, or else those that the nodes of a cluster report, with what
+// was measured.
+func (w *classWork) handlers(of *cluster.State) ([]runtimeclass.Handler, error) {
+	var handlers []runtimeclass.Handler
+	var err error
+	if of != nil {
+		if handlers = cluster.Handlers(of); len(handlers) == 0 {
+			return nil, errors.New("no node of the cluster reports handlers, which needs Kubernetes 1.30 and a CRI daemon that supports it; use --handlers")
 		}
+	} else if handlers, err = w.files.Handlers(w.flags.handlers); err != nil {
+		return nil, wrong(err)
 	}
-	all, _, err := (&applyCommand{w.program}).handlersToApply(w.ctx, s, f)
-	return all, err
+	if w.flags.measurements == "" {
+		return handlers, nil
+	}
+	measured, err := w.inventory(w.flags.measurements)
+	if err != nil {
+		return nil, err
+	}
+	return runtimeclass.WithMeasurements(handlers, measured), nil
 }
 
 func (w *classWork) inventory(file string) ([]runtimeclass.Handler, error) {

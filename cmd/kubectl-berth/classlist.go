@@ -24,7 +24,7 @@ func (p *listCommand) command() *cobra.Command {
 		Use:   "classes [CLASS]...",
 		Short: "Show what RuntimeClasses give: isolation, overhead, and what they do not support",
 		Long: `Show what RuntimeClasses give to pods: isolation, the sets of properties that their
-handler conforms to, overhead, and which capabilities it does not support. It comes from annotations that "generate" and "apply" write
+handler conforms to, overhead, and which capabilities it does not support. It comes from annotations that "generate" writes
 into classes, so the right to list classes is enough; nodes are not read. Of a class
 without these annotations only the handler and the overhead are known. -o wide adds the
 capabilities that are supported, those of which that is not known, and the node selector.`,
@@ -72,7 +72,7 @@ func (p *listCommand) listClasses(ctx context.Context, names []string, form stri
 		return err
 	}
 	if len(classes) == 0 && len(names) == 0 {
-		p.note("the cluster has no RuntimeClasses; \"kubectl berth apply --handlers\" makes one for each handler of a node")
+		p.note("the cluster has no RuntimeClasses; \"kubectl berth generate --handlers\" prints one for each handler of a node")
 	}
 	shown := []listedClass{}
 	for i := range classes {

@@ -53,9 +53,6 @@ func (f *classFlags) handlersFlags(c *cobra.Command, instead string) {
 	c.Flags().StringVar(&f.measurements, "measurements", "", "`FILE` of handlers with measured overhead")
 }
 
-// noCapacityHelp is about a flag of generate and apply.
-const noCapacityHelp = "do not count pods, and select nodes by whether the handler takes pods: for clusters without berth-controller"
-
 func (p *fileCommands) generateCommand() *cobra.Command {
 	f := &classFlags{}
 	c := &cobra.Command{
@@ -66,15 +63,19 @@ are those of --handlers, else those that the nodes of the cluster report. The ov
 the measured p95, rounded up; without measurements it is omitted. Each pod also has one
 of feature.node.kubernetes.io/handler.NAME.pods: berth-controller says how many a node
 has room for. Nodes are selected by the label that those with the handler have,
-feature.node.kubernetes.io/handler.NAME.present=true.`,
-		Example: "  kubectl berth generate --handlers handlers.json\n  kubectl berth generate kata --toleration sandboxes:NoSchedule | kubectl apply -f -\n" +
+feature.node.kubernetes.io/handler.NAME.present=true.
+
+Nodes do not report what a handler can do or costs. Without --handlers, a class that the
+cluster has keeps its annotations about that, and its overhead unless it was measured anew.`,
+		Example: "  kubectl berth generate --handlers handlers.json\n  kubectl berth generate kata --toleration sandboxes:NoSchedule | kubectl apply --server-side -f -\n" +
 			"  kubectl berth generate --handlers runc,kata --any-node",
 	}
 	f.handlersFlags(c, "instead of those of the cluster")
 	c.Flags().StringArrayVar(&f.tolerations, "toleration", nil, "`KEY[=VALUE][:EFFECT]` of taints that the pods tolerate; may be repeated")
 	c.Flags().BoolVar(&f.anyNode, "any-node", false, "do not select nodes")
-	c.Flags().BoolVar(&f.noCapacity, "no-capacity", false, noCapacityHelp)
+	c.Flags().BoolVar(&f.noCapacity, "no-capacity", false, "do not count pods, and select nodes by whether the handler takes pods: for clusters without berth-controller")
 	output.Flag(c, &f.output, misused, "yaml", "json")
+	c.ValidArgsFunction = p.completeHandlers
 	return p.does(c, f, (*classWork).generate)
 }
 

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"net"
-	"net/http"
 	"net/url"
 	"regexp"
 
@@ -67,7 +66,6 @@ func (p *program) connect() (*server, error) {
 
 // clients are those of a configuration.
 func clients(config *rest.Config) (*server, error) {
-	config.Wrap(keepStatus)
 	client, err := rest.HTTPClientFor(config)
 	if err != nil {
 		return nil, err
@@ -100,29 +98,6 @@ func scope(resource string, err error) string {
 	}
 	return ""
 }
-
-type statusKey struct{}
-
-// withStatus has the HTTP status of a request kept, which clients of objects do not tell.
-func withStatus(ctx context.Context, to *int) context.Context {
-	return context.WithValue(ctx, statusKey{}, to)
-}
-
-func keepStatus(next http.RoundTripper) http.RoundTripper {
-	return roundTripper(func(r *http.Request) (*http.Response, error) {
-		answer, err := next.RoundTrip(r)
-		if to, wanted := r.Context().Value(statusKey{}).(*int); wanted && err == nil {
-			*to = answer.StatusCode
-		}
-		return answer, err
-	})
-}
-
-// roundTripper is a function that sends requests.
-type roundTripper func(*http.Request) (*http.Response, error)
-
-// RoundTrip is http.RoundTripper.
-func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
 // page is how a client of one kind is asked for a part of a list.
 type page[L runtime.Object] func(context.Context, metav1.ListOptions) (L, error)

@@ -26,7 +26,7 @@ type fittedLocally struct {
 
 func (w *classWork) fit() error {
 	by := runtimeclass.Preference(w.flags.prefer)
-	handlers, err := w.handlers()
+	handlers, err := w.handlers(nil)
 	if err != nil {
 		return err
 	}

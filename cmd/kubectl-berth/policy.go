@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 
@@ -26,12 +25,7 @@ type policyFlags struct {
 	workloads string
 	exempt    namespaces
 	state     bool
-
-	apply  bool
-	prune  bool
-	dryRun bool
-	force  bool
-	output string
+	output    string
 }
 
 // policyCommand is "policy".
@@ -51,15 +45,11 @@ With --rules, a MutatingAdmissionPolicy gives pods without a class one, by rules
 namespace, the labels and the needs of the pod.
 
 What handlers can do comes from the annotations of the cluster's classes, or of --classes;
---handlers has it for the handlers in the list. The policies are printed, or applied with
---apply, all of them or none: if applying fails, what was applied is rolled back. --prune
-removes policies of earlier calls. Generate them again when classes or handlers change.`,
-		Example: `  # Print the policies for the classes of the cluster; show what applying would change
-  kubectl berth policy
-  kubectl berth policy --rules rules.yaml | kubectl diff -f -
-
-  # Apply them, and remove those of earlier calls that are not among them
-  kubectl berth policy --rules rules.yaml --apply --prune
+--handlers has it for the handlers in the list. The policies are printed, and after them
+their bindings, which put them in force. Generate them again when classes or handlers change.`,
+		Example: `  # Show what the policies for the classes of the cluster would change, and apply them
+  kubectl berth policy --rules rules.yaml | kubectl diff --server-side -f -
+  kubectl berth policy --rules rules.yaml | kubectl apply --server-side -f -
 
   # Without a cluster, from the list that "berth capabilities -o json" has written on a node
   kubectl berth policy --classes classes.yaml --handlers handlers.json >policies.yaml`,
@@ -67,9 +57,6 @@ removes policies of earlier calls. Generate them again when classes or handlers 
 		RunE: func(c *cobra.Command, _ []string) error {
 			if err := f.check(); err != nil {
 				return misused(c, err)
-			}
-			if f.apply && c.Flags().Changed("output") {
-				return misused(c, errors.New("-o is for printing; it cannot be combined with --apply"))
 			}
 			return p.policy(c.Context(), f)
 		},
@@ -82,10 +69,6 @@ removes policies of earlier calls. Generate them again when classes or handlers 
 	flags.StringVar(&f.workloads, "workloads", string(policy.WarnWorkloads), `"warn" about workloads whose pods would be refused, "deny" or "ignore" them`)
 	flags.Var(&f.exempt, "exempt", "`NAMESPACE` whose pods are left alone, too; may be repeated, and an empty one takes away all before it")
 	flags.BoolVar(&f.state, "with-state", false, "also refuse, and do not choose, handlers that do not accept pods at the moment")
-	flags.BoolVar(&f.apply, "apply", false, "apply the policies instead of printing them")
-	flags.BoolVar(&f.prune, "prune", false, "with --apply, remove policies of earlier calls that are not among these")
-	flags.BoolVar(&f.dryRun, "dry-run", false, "with --apply, only let the server check the policies")
-	flags.BoolVar(&f.force, "force-conflicts", false, "with --apply, take over fields that other managers own")
 	output.Flag(c, &f.output, misused, "yaml", "json")
 	completes(c, "workloads", cobra.FixedCompletions([]string{string(policy.WarnWorkloads), string(policy.DenyWorkloads), string(policy.IgnoreWorkloads)}, cobra.ShellCompDirectiveNoFileComp))
 	completes(c, "exempt", p.completeNamespaces)
@@ -128,9 +111,6 @@ func (f *policyFlags) check() error {
 	if !slices.Contains(policy.Answers, policy.Answer(f.workloads)) {
 		return fmt.Errorf("--workloads %s must be %s, %s or %s", f.workloads, policy.WarnWorkloads, policy.DenyWorkloads, policy.IgnoreWorkloads)
 	}
-	if !f.apply && (f.dryRun || f.force || f.prune) {
-		return errors.New("--dry-run, --force-conflicts and --prune need --apply")
-	}
 	if f.state && f.handlers == "" {
 		return errors.New("--with-state needs --handlers: a class does not have the state of its handler")
 	}
@@ -147,14 +127,11 @@ func (p *policyCommand) policy(ctx context.Context, f *policyFlags) error {
 	if err := p.policyFiles(f, &o); err != nil {
 		return err
 	}
-	var s *server
-	if f.apply || len(f.classes) == 0 {
-		var err error
-		if s, err = p.connect(); err != nil {
+	if len(f.classes) == 0 {
+		s, err := p.connect()
+		if err != nil {
 			return err
 		}
-	}
-	if len(f.classes) == 0 {
 		classes, err := s.runtimeClasses(ctx)
 		if err != nil {
 			return err
@@ -173,14 +150,6 @@ func (p *policyCommand) policy(ctx context.Context, f *policyFlags) error {
 		return err
 	}
 	p.notePassed(o)
-	if f.apply && len(f.classes) > 0 {
-		if err := givenClasses(ctx, s, policy.Given(o)); err != nil {
-			return err
-		}
-	}
-	if f.apply {
-		return p.applyPolicies(ctx, s, f, all)
-	}
 	return p.printPolicies(f, all)
 }
 
@@ -194,32 +163,6 @@ func (p *policyCommand) forget(c *nodev1.RuntimeClass) {
 			delete(c.Annotations, key)
 		}
 	}
-}
-
-// givenClasses fails unless the cluster has the classes that rules give, which came from
-// files: pods that get another one are refused.
-func givenClasses(ctx context.Context, s *server, given map[string]string) error {
-	if len(given) == 0 {
-		return nil
-	}
-	there, err := s.runtimeClasses(ctx)
-	if err != nil {
-		return fmt.Errorf("nothing was applied: %w", err)
-	}
-	var problems []error
-	for _, name := range slices.Sorted(maps.Keys(given)) {
-		i := slices.IndexFunc(there, func(c nodev1.RuntimeClass) bool { return c.Name == name })
-		switch {
-		case i < 0:
-			problems = append(problems, fmt.Errorf("rules give RuntimeClass %q, which the cluster does not have: apply it first", name))
-		case there[i].Handler != given[name]:
-			problems = append(problems, fmt.Errorf("rules give RuntimeClass %q of the handler %q, and in the cluster it has the handler %q", name, given[name], there[i].Handler))
-		}
-	}
-	if len(problems) > 0 {
-		return fmt.Errorf("nothing was applied: %w", errors.Join(problems...))
-	}
-	return nil
 }
 
 // policyFiles reads what is given as files. All mistakes of all files are told at once.

@@ -32,9 +32,9 @@ func newRoot(streams genericiooptions.IOStreams) *cobra.Command {
 		Annotations: map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl berth"},
 		Short:       "Show and check the runtime handlers of a cluster, and create classes for them",
 		Long: `Show and check which runtime handlers the nodes of a cluster have, which RuntimeClasses
-use them, and which pods they can run. Only "apply" and "policy --apply" change anything
-in the cluster. lint, migrate, generate with --handlers, policy with --classes and fit
-with --local work without one.
+use them, and which pods they can run. Nothing is changed in the cluster: pipe what
+"generate" and "policy" print into "kubectl apply --server-side -f -". lint, migrate,
+generate with --handlers, policy with --classes and fit with --local need no cluster.
 
 Exit status: 0 if nothing was found, 3 if something was, 2 if the command line or a
 file is wrong (then nothing was done), 1 for any other failure.`,
@@ -49,7 +49,7 @@ file is wrong (then nothing was done), 1 for any other failure.`,
 	p.completeFlags(root)
 	files := &fileCommands{p}
 	root.AddCommand((&nodesCommand{p}).command(), (&listCommand{p}).command(), (&auditCommand{p}).command(), (&fitCommand{p}).command(),
-		(&applyCommand{p}).command(), (&policyCommand{p}).command(), files.generateCommand(), files.lintCommand(), files.migrateCommand(),
+		(&policyCommand{p}).command(), files.generateCommand(), files.lintCommand(), files.migrateCommand(),
 		manCommand())
 	// kubectl completes its plugins by contrib/kubectl/kubectl_complete-berth.
 	root.CompletionOptions.DisableDefaultCmd = true

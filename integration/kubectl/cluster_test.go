@@ -230,7 +230,6 @@ func nobodyAnswers(t *testing.T, _ *bed) {
 		{"audit", 1, "cannot reach the API server https://127.0.0.1:1: "},
 		{"fit -f -", 1, "cannot reach the API server https://127.0.0.1:1: "},
 		{"fit pod/x", 1, "cannot reach the API server https://127.0.0.1:1: "},
-		{"apply --from-nodes", 1, "cannot reach the API server https://127.0.0.1:1: "},
 		{"generate", 1, "cannot reach the API server https://127.0.0.1:1: "},
 		{"audit --measurements -", 2, `unknown field "kind"`},
 		{"audit --measurements /nowhere.yaml", 2, "/nowhere.yaml"},

@@ -26,22 +26,9 @@ func TestKubectl(t *testing.T) {
 		{"Policy", policies},
 		{"PolicyRights", policyRights},
 		{"PolicyWithoutClass", policyWithoutClass},
-		{"PolicyIsUndone", policyIsUndone},
-		{"PolicyIsGivenBack", policyIsGivenBack},
-		{"PolicyIsFinished", policyIsFinished},
-		{"PolicyOfTwo", policyOfTwo},
-		{"PolicyOfAnother", policyOfAnother},
-		{"PolicyIsPruned", policyIsPruned},
-		{"PolicyOfKubectl", policyOfKubectl},
-		{"PolicyOfFiles", policyOfFiles},
 		{"Rights", rights},
 		{"NobodyAnswers", nobodyAnswers},
-		{"Apply", apply},
-		{"ApplyFromNodes", applyFromNodes},
-		{"ApplyAllOrNone", applyAllOrNone},
-		{"ApplyIsUndone", applyIsUndone},
-		{"ApplyIsInterrupted", applyIsInterrupted},
-		{"ApplyGivenWrong", applyGivenWrong},
+		{"Generate", generate},
 	} {
 		t.Run(one.name, func(t *testing.T) { one.test(t, b) })
 	}
@@ -59,7 +46,7 @@ func plugin(t *testing.T, b *bed) {
 	} else {
 		has(t, r.stderr, `unknown command "nodse" for "kubectl berth"`)
 	}
-	if r := run(t, "", nil, "apply", "--frobnicate"); r.code != 2 {
+	if r := run(t, "", nil, "generate", "--frobnicate"); r.code != 2 {
 		t.Errorf("%+v", r)
 	}
 	// A user's shell asks kubectl, kubectl the script, and that the program.
@@ -68,12 +55,11 @@ func plugin(t *testing.T, b *bed) {
 		t.Fatal(err)
 	}
 	t.Setenv("PATH", script+":"+os.Getenv("PATH"))
-	c := exec.CommandContext(t.Context(), testbed.Part(t, testbed.Kubectl), "__complete", "berth", "apply", "--dry-run", "")
+	c := exec.CommandContext(t.Context(), testbed.Part(t, testbed.Kubectl), "__complete", "berth", "policy", "--workloads", "")
 	c.Env = append(os.Environ(), "PATH="+testbed.Built(t)+":"+os.Getenv("PATH"), "HOME="+t.TempDir())
-	if out, err := c.Output(); err != nil || !strings.Contains(string(out), "client\n") {
+	if out, err := c.Output(); err != nil || !strings.Contains(string(out), "deny\n") {
 		t.Errorf("kubectl completes %q, %v", out, err)
 	}
-	has(t, berth(t, 0, b.admin, "", "__complete", "apply", "--dry-run", "").stdout, "none\nclient\nserver\n")
 	has(t, berth(t, 0, b.admin, "", "__complete", "--context", "").stdout, "test\n")
 	has(t, berth(t, 0, b.admin, "", "__complete", "--namespace", "").stdout, "kube-system\n")
 }

@@ -105,7 +105,7 @@ func (b *bed) classes(t *testing.T) {
 	if err := os.WriteFile(handlers, known, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	b.Kubectl(t, "", "berth", "apply", "--handlers="+handlers, "--measurements="+measured)
+	b.Kubectl(t, b.Kubectl(t, "", "berth", "generate", "--handlers="+handlers, "--measurements="+measured), "apply", "--server-side", "--filename=-")
 	// As classes were before: the same handler, by whether it takes pods, and nothing said
 	// of what it costs.
 	b.Kubectl(t, `

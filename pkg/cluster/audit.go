@@ -250,7 +250,7 @@ func (s *State) auditHandler(name string) []Finding {
 	case len(classes) == 0:
 		f.Rule, f.Concerned = RuleHandlerWithoutClass, having
 		f.Message = fmt.Sprintf("no class uses it; it is on %s", Few(having))
-		f.Advice = fmt.Sprintf("\"kubectl berth apply --from-nodes %s\" creates one; not needed for the default handler, which pods without a class get", name)
+		f.Advice = fmt.Sprintf("\"kubectl berth generate %s | kubectl apply --server-side -f -\" creates one; not needed for the default handler, which pods without a class get", name)
 		if !nameable(name) {
 			f.Advice = "a class cannot use this name: rename it to lower case letters, digits and \"-\" in the runtime's configuration"
 		}
@@ -333,7 +333,7 @@ func (s *State) auditPolicies() []Finding {
 				all = append(all, Finding{
 					Severity: runtimeclass.Error, Rule: RulePolicyClassChanged, Object: p.Kind + " " + p.Name, Concerned: []string{c.Name},
 					Message: fmt.Sprintf("it gives pods the class %s, which had the handler %s and has %s now", c.Name, inWords(named), inWords(now)),
-					Advice:  "make the class again as it was, or apply the policies again: \"kubectl berth policy --apply\", with the same flags as before",
+					Advice:  "make the class again as it was, or apply the policies again: \"kubectl berth policy | kubectl apply --server-side -f -\", with the same flags as before",
 				})
 			}
 		}
@@ -343,7 +343,7 @@ func (s *State) auditPolicies() []Finding {
 		f := Finding{
 			Severity: runtimeclass.Warning, Rule: RulePolicyWithoutClass, Object: p.Kind + " " + p.Name, Concerned: gone,
 			Message: "it may tell users to use a class that does not exist: " + Few(gone),
-			Advice:  "apply the policies again: \"kubectl berth policy --apply\", with the same flags as before",
+			Advice:  "apply the policies again: \"kubectl berth policy | kubectl apply --server-side -f -\", with the same flags as before",
 		}
 		if p.Name == policy.Choose {
 			f.Severity = runtimeclass.Error

@@ -100,7 +100,7 @@ func TestAudit(t *testing.T) {
 			`warning class-without-ready-node RuntimeClass std [a]: no node with the handler "runc" is ready: a`,
 		}},
 		{"no class", State{Nodes: []corev1.Node{aNode("a", nil, "", "runc"), aNode("b", nil, "runc")}}, AuditOptions{}, []string{
-			"warning handler-without-class handler runc [a b]: no class uses it; it is on a, b; \"kubectl berth apply --from-nodes runc\" creates one",
+			"warning handler-without-class handler runc [a b]: no class uses it; it is on a, b; \"kubectl berth generate runc | kubectl apply --server-side -f -\" creates one",
 		}},
 		{"no class can have it", State{Nodes: []corev1.Node{aNode("a", nil, "kata_qemu")}}, AuditOptions{}, []string{
 			"warning handler-without-class handler kata_qemu [a]: no class uses it; it is on a; a class cannot use this name: ",
@@ -119,7 +119,7 @@ func TestAudit(t *testing.T) {
 			{"MutatingAdmissionPolicy", "berth-choose", policy.ParseNamed("gone=kata/vm,kata=kata/vm,lost=runc/")}, {"ValidatingAdmissionPolicy", "berth-classes", policy.ParseNamed("gone")},
 			{"ValidatingAdmissionPolicy", "berth-refuse", policy.ParseNamed("gone,kata")}, {"ValidatingAdmissionPolicy", "berth-warn", policy.ParseNamed("kata")}, {"ValidatingAdmissionPolicy", "berth-workloads", nil},
 		}}, AuditOptions{}, []string{
-			`error policy-without-class MutatingAdmissionPolicy berth-choose [gone lost]: it gives pods a class that does not exist (gone, lost): the API server refuses them, "RuntimeClass not found"; create the class again, or apply the policies again: "kubectl berth policy --apply", with the same flags as before`,
+			`error policy-without-class MutatingAdmissionPolicy berth-choose [gone lost]: it gives pods a class that does not exist (gone, lost): the API server refuses them, "RuntimeClass not found"; create the class again, or apply the policies again: "kubectl berth policy | kubectl apply --server-side -f -", with the same flags as before`,
 			`warning policy-without-class ValidatingAdmissionPolicy berth-refuse [gone]: it may tell users to use a class that does not exist: gone; apply the policies again`,
 		}},
 		{"classes of policies that are others now", State{Nodes: []corev1.Node{labelled("a", "kata"), aNode("b", nil, "runc")}, Classes: []nodev1.RuntimeClass{kata, runc}, Policies: []Policy{

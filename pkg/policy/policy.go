@@ -117,7 +117,7 @@ func Generate(o Options) ([]runtime.Object, error) {
 	var objects []runtime.Object
 	if len(picks) > 0 {
 		objects = append(objects, chooses(all, o, picks)...)
-		objects = append(objects, keepsClasses(o.given(all), Given(o))...)
+		objects = append(objects, keepsClasses(o.given(all), o.handlersGiven(all))...)
 	}
 	pods := []admissionv1.RuleWithOperations{
 		rule("", []string{"pods"}, admissionv1.Create),
@@ -267,10 +267,10 @@ func keepsClasses(given []string, handlers map[string]string) []runtime.Object {
 	return validates(about(Classes, given), matched, nil, admissionv1.Warn, []admissionv1.Validation{
 		{
 			Expression: "request.operation != 'DELETE' || !(oldObject.metadata.name in " + list(given) + ")",
-			Message:    "the policy " + Choose + " gives pods this class, and they are refused without it; apply the policies again without the class: \"kubectl berth policy --apply\" with --rules",
+			Message:    "the policy " + Choose + " gives pods this class, and they are refused without it; apply the policies again without the class: \"kubectl berth policy --rules FILE | kubectl apply --server-side -f -\"",
 		}, {
 			Expression: "request.operation != 'CREATE' || " + mapping(quoted) + "[?object.metadata.name].orValue(object.handler) == object.handler",
-			Message:    "the policy " + Choose + " gives pods this class because of the isolation of another handler; apply the policies again: \"kubectl berth policy --apply\" with --rules",
+			Message:    "the policy " + Choose + " gives pods this class because of the isolation of another handler; apply the policies again: \"kubectl berth policy --rules FILE | kubectl apply --server-side -f -\"",
 		},
 	})
 }

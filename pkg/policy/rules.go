@@ -249,12 +249,8 @@ func (r Rule) hasClass(o Options) error {
 	return fmt.Errorf("RuntimeClass %q does not exist; there are %s%s", r.Class, strings.Join(all, ", "), meant(r.Class, all))
 }
 
-// Given are the classes that rules can give, by name, each with its handler.
-func Given(o Options) map[string]string {
-	all, err := known(o)
-	if err != nil {
-		return nil
-	}
+// handlersGiven are the handlers of the classes that rules can give, by class.
+func (o Options) handlersGiven(all []class) map[string]string {
 	given := map[string]string{}
 	for _, name := range o.given(all) {
 		for _, c := range o.Classes {

@@ -6,48 +6,12 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	nodev1 "k8s.io/api/node/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/resource"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/berth-cri/berth/pkg/nodelabel"
 	"github.com/berth-cri/berth/pkg/runtimeclass"
 )
-
-// Effect is what an apply does to an object, in kubectl's words.
-type Effect string
-
-// Effects.
-const (
-	Created    Effect = "created"
-	Configured Effect = "configured"
-	Unchanged  Effect = "unchanged"
-	Pruned     Effect = "pruned"
-)
-
-// Compare says what was done to an object that was before (nil if there was none) and
-// is after. Who owns which field, and what the server counts or says, is no change.
-func Compare(before, after *unstructured.Unstructured) Effect {
-	switch {
-	case before == nil:
-		return Created
-	case equality.Semantic.DeepEqual(Bare(before).Object, Bare(after).Object):
-		return Unchanged
-	}
-	return Configured
-}
-
-// Bare is an object without what only the server writes. It can be created again.
-func Bare(o *unstructured.Unstructured) *unstructured.Unstructured {
-	bare := o.DeepCopy()
-	delete(bare.Object, "status")
-	for _, field := range []string{"managedFields", "resourceVersion", "uid", "generation", "creationTimestamp"} {
-		unstructured.RemoveNestedField(bare.Object, "metadata", field)
-	}
-	return bare
-}
 
 // Handlers are those that the nodes of a cluster report, by name, each once. Those
 // that no ready node has are not ready. The node's default, which pods without a
@@ -96,23 +60,22 @@ func KeepKnown(c *nodev1.RuntimeClass, there []nodev1.RuntimeClass) {
 }
 
 // KeepOverhead gives a class that was made without a measurement the overhead of the class that
-// is there, and says what that is: an apply would take it away, and pods would be put on nodes
-// that have no room for them.
-func KeepOverhead(c *nodev1.RuntimeClass, there []nodev1.RuntimeClass) corev1.ResourceList {
+// is there, and reports whether there was any: an apply would remove it, and pods would be put on
+// nodes that have no room for them.
+func KeepOverhead(c *nodev1.RuntimeClass, there []nodev1.RuntimeClass) bool {
 	i := slices.IndexFunc(there, func(t nodev1.RuntimeClass) bool { return t.Name == c.Name && t.Handler == c.Handler })
-	if i < 0 || there[i].Overhead == nil || len(costs(c.Overhead)) > 0 {
-		return nil
+	if i < 0 || len(costs(c.Overhead)) > 0 {
+		return false
 	}
 	kept := costs(there[i].Overhead)
 	if len(kept) == 0 {
-		return nil
+		return false
 	}
-	all := maps.Clone(kept)
 	if c.Overhead != nil {
-		maps.Copy(all, c.Overhead.PodFixed)
+		maps.Copy(kept, c.Overhead.PodFixed)
 	}
-	c.Overhead = &nodev1.Overhead{PodFixed: all}
-	return kept
+	c.Overhead = &nodev1.Overhead{PodFixed: kept}
+	return true
 }
 
 // costs are an overhead without what only counts pods.
@@ -153,47 +116,4 @@ func Uncounted(c *nodev1.RuntimeClass, nodes []corev1.Node) bool {
 func counts(n *corev1.Node, handler string) bool {
 	_, there := n.Status.Capacity[corev1.ResourceName(nodelabel.Pods(handler))]
 	return there
-}
-
-// Undo is how an object gets back to what it was before an apply.
-type Undo string
-
-// Ways to undo.
-const (
-	// Nothing: the apply did not change it.
-	Nothing Undo = "nothing"
-	// Delete: there was none.
-	Delete Undo = "delete"
-	// Restore: there was another.
-	Restore Undo = "restore"
-	// Leave: somebody else had a part in what it is now.
-	Leave Undo = "leave"
-)
-
-// HowToUndo says how, for an object that was before (nil if there was none) and is
-// after an apply by a field manager. Created says that this apply has created it: what
-// another one with the same manager created meanwhile looks alike.
-func HowToUndo(before, after *unstructured.Unstructured, created bool, manager string) Undo {
-	switch {
-	case after == nil:
-		return Nothing
-	case before == nil && created && onlyBy(after, manager):
-		return Delete
-	case before == nil || before.GetUID() != after.GetUID():
-		return Leave
-	case before.GetResourceVersion() == after.GetResourceVersion():
-		return Nothing
-	}
-	return Restore
-}
-
-// onlyBy says whether nobody but a manager has ever applied something to an object. What
-// controllers say of it, in its status, does not count.
-func onlyBy(o *unstructured.Unstructured, manager string) bool {
-	for _, m := range o.GetManagedFields() {
-		if m.Subresource != "status" && (m.Manager != manager || m.Operation != metav1.ManagedFieldsOperationApply) {
-			return false
-		}
-	}
-	return true
 }

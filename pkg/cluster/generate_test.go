@@ -10,9 +10,6 @@ import (
 	nodev1 "k8s.io/api/node/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berth-cri/berth/pkg/runtimeclass"
 )
@@ -26,29 +23,6 @@ func aClass(name, handler string, change ...func(*nodev1.RuntimeClass)) *nodev1.
 	return c
 }
 
-// stored is what a server adds to a class.
-func stored(uid, version string, managers ...string) func(*nodev1.RuntimeClass) {
-	return func(c *nodev1.RuntimeClass) {
-		c.UID, c.ResourceVersion = types.UID(uid), version
-		for _, m := range managers {
-			c.ManagedFields = append(c.ManagedFields, metav1.ManagedFieldsEntry{Manager: m, Operation: metav1.ManagedFieldsOperationApply})
-		}
-	}
-}
-
-// sent is a class as it is sent, or nil.
-func sent(t *testing.T, c *nodev1.RuntimeClass) *unstructured.Unstructured {
-	t.Helper()
-	if c == nil {
-		return nil
-	}
-	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(c)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return &unstructured.Unstructured{Object: fields}
-}
-
 func memory(amount string) func(*nodev1.RuntimeClass) {
 	return func(c *nodev1.RuntimeClass) {
 		c.Overhead = &nodev1.Overhead{PodFixed: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse(amount)}}
@@ -57,54 +31,6 @@ func memory(amount string) func(*nodev1.RuntimeClass) {
 
 func selecting(labels map[string]string) func(*nodev1.RuntimeClass) {
 	return func(c *nodev1.RuntimeClass) { c.Scheduling = &nodev1.Scheduling{NodeSelector: labels} }
-}
-
-func TestCompare(t *testing.T) {
-	for _, c := range []struct {
-		what          string
-		before, after *nodev1.RuntimeClass
-		want          Effect
-	}{
-		{"new", nil, aClass("a", "x"), Created},
-		{"the same", aClass("a", "x", stored("1", "1", "me")), aClass("a", "x", stored("1", "1", "me")), Unchanged},
-		{"only what the server counts", aClass("a", "x", stored("1", "1", "me")), aClass("a", "x", stored("2", "2", "you")), Unchanged},
-		{"the same amount in other words", aClass("a", "x", memory("1Gi")), aClass("a", "x", memory("1024Mi")), Unchanged},
-		{"another amount", aClass("a", "x", memory("1Gi")), aClass("a", "x", memory("2Gi")), Configured},
-		{"a label", aClass("a", "x"), aClass("a", "x", func(c *nodev1.RuntimeClass) { c.Labels = map[string]string{"l": "v"} }), Configured},
-	} {
-		if got := Compare(sent(t, c.before), sent(t, c.after)); got != c.want {
-			t.Errorf("%s: got %s", c.what, got)
-		}
-	}
-}
-
-func TestHowToUndo(t *testing.T) {
-	byHand := func(c *nodev1.RuntimeClass) {
-		c.ManagedFields = append(c.ManagedFields, metav1.ManagedFieldsEntry{Manager: "me", Operation: metav1.ManagedFieldsOperationUpdate})
-	}
-	meanwhile := func(c *nodev1.RuntimeClass) { c.Annotations = map[string]string{"created": "by others"} }
-	told := func(c *nodev1.RuntimeClass) {
-		c.ManagedFields = append(c.ManagedFields, metav1.ManagedFieldsEntry{Manager: "a controller", Operation: metav1.ManagedFieldsOperationUpdate, Subresource: "status"})
-	}
-	for _, c := range []struct {
-		what          string
-		before, after *nodev1.RuntimeClass
-		want          Undo
-	}{
-		{"others with the same name made it at the same time", nil, aClass("a", "x", stored("1", "1", "me"), meanwhile), Leave},
-		{"nothing came of it", nil, nil, Nothing},
-		{"it was made", nil, aClass("a", "x", stored("1", "1", "me")), Delete},
-		{"others made it at the same time", nil, aClass("a", "x", stored("1", "1", "you", "me")), Leave},
-		{"it was edited by hand at once", nil, aClass("a", "x", stored("1", "1", "me"), byHand), Leave},
-		{"it was made, and a controller has said something of it", nil, aClass("a", "x", stored("1", "2", "me"), told), Delete},
-		{"it has changed", aClass("a", "x", stored("1", "1", "you")), aClass("a", "x", stored("1", "2", "you", "me")), Restore},
-		{"it was as it should be", aClass("a", "x", stored("1", "1", "me")), aClass("a", "x", stored("1", "1", "me")), Nothing},
-		{"others made it anew", aClass("a", "x", stored("1", "1", "me")), aClass("a", "x", stored("2", "3", "me")), Leave},
-	} {
-		if got := HowToUndo(sent(t, c.before), sent(t, c.after), c.after == nil || c.after.Annotations == nil, "me"); got != c.want {
-			t.Errorf("%s: got %s", c.what, got)
-		}
-	}
 }
 
 // aNode is a node that is ready, and reports handlers.
@@ -248,7 +174,7 @@ func TestKeepOverhead(t *testing.T) {
 		"it only counted, and does not": {aClass("a", "kata"), []nodev1.RuntimeClass{*aClass("a", "kata", counted)}, "", false},
 	} {
 		kept := KeepOverhead(c.made, c.there)
-		if got := list(c.made.Overhead); got != c.want || (kept != nil) != c.kept {
+		if got := list(c.made.Overhead); got != c.want || kept != c.kept {
 			t.Errorf("%s: it has %s, and kept %v", name, got, kept)
 		}
 	}

@@ -344,6 +344,7 @@ func (b *bed) pull(t *testing.T, image string) error {
 // TestHostileImages pulls what is made to cost the node its memory, its time or its
 // daemon, and measures that it costs a failed pull.
 func TestHostileImages(t *testing.T) {
+	t.Parallel()
 	h := newHostile(t)
 	for name, a := range attacks() {
 		t.Run(name, func(t *testing.T) {
@@ -382,6 +383,7 @@ const atOnce = 10
 
 // TestManyHostileImages pulls ten of each kind at once: what they cost must not add up.
 func TestManyHostileImages(t *testing.T) {
+	t.Parallel()
 	// The others are refused before anything is read.
 	kinds := attacks()
 	for _, name := range []string{"endless token", "a million of variables", "layer is a config", "long names", "long attributes", "long environment"} {
@@ -478,6 +480,7 @@ func TestHostileArchives(t *testing.T) {
 
 // TestNeighbourOfHostileImages runs a pod while all of them are pulled.
 func TestNeighbourOfHostileImages(t *testing.T) {
+	t.Parallel()
 	h := newHostile(t)
 	b := newBed(t, testbed.Options{})
 	pid := b.PID()

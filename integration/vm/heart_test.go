@@ -25,7 +25,7 @@ func TestHeart(t *testing.T) {
 
 // TestHeartConformance is the part of the suite that cgroups matter to most.
 func TestHeartConformance(t *testing.T) {
-	conforms(t, boot(t), systemd, groups("runc|crun", "Exit", "Metrics", "Resources", "UserNamespaces"))
+	conforms(t, boot(t), systemd, groups("runc", "Exit", "Metrics", "Resources", "UserNamespaces"))
 }
 
 // packaged is the package in a machine that has never had it. The machine has it, and

@@ -13,7 +13,7 @@ import (
 func TestConformance(t *testing.T) {
 	m := boot(t)
 	t.Run("systemd", func(t *testing.T) {
-		conforms(t, m, systemd, groups("runsc|shim", "Exit", "Metrics", "Resources", "UserNamespaces"))
+		conforms(t, m, systemd, groups("crun|runsc|shim", "Exit", "Metrics", "Resources", "UserNamespaces"))
 		conforms(t, m, systemd, groups("runc|crun|runsc|shim", "Stats", "PodStats", "Security"))
 	})
 	t.Run("cgroupfs", func(t *testing.T) {

@@ -1,5 +1,5 @@
-# `make` alone lists the targets. Everything is pinned: the linter and the test
-# runner in tools/go.mod, the generators in go.mod, the runtimes and the
+# `make` alone lists the targets. Everything is pinned: the linter, the test
+# runner and the generators in tools/go.mod, the runtimes and the
 # Kubernetes of the tests in integration/runtimes/*/go.mod.
 
 SHELL       := /bin/bash
@@ -21,7 +21,8 @@ REVISION ?= $(shell git rev-parse HEAD 2>/dev/null)
 
 LDFLAGS := -s -w -X github.com/berth-cri/berth/pkg/daemon.version=$(VERSION) -X main.version=$(VERSION) \
            -X github.com/berth-cri/berth/pkg/daemon.revision=$(REVISION)
-GOBUILD := CGO_ENABLED=0 go build -trimpath -buildvcs=false
+# What is shipped is built from its own go.mod, and not from go.work.
+GOBUILD := GOWORK=off CGO_ENABLED=0 go build -trimpath -buildvcs=false
 
 # What the tests run against. A machine that has its own can name it.
 export BERTH_TEST_BIN   ?= $(BIN)
@@ -205,7 +206,7 @@ $(BIN)/nfd-worker: integration/runtimes/kubernetes/go.mod scripts/kubernetes
 	scripts/kubernetes $(BIN)
 
 # Not run by "go tool", for which a tool that was killed has succeeded.
-TOOL = go build -modfile=tools/go.mod -trimpath -buildvcs=false -o $@
+TOOL = GOWORK=off go build -modfile=tools/go.mod -trimpath -buildvcs=false -o $@
 
 $(BIN)/golangci-lint: tools/go.mod
 	$(TOOL) github.com/golangci/golangci-lint/v2/cmd/golangci-lint
@@ -214,12 +215,16 @@ $(BIN)/gotestsum: tools/go.mod
 	$(TOOL) gotest.tools/gotestsum
 
 $(BIN)/nfpm: tools/nfpm/go.mod
-	cd tools/nfpm && go build -trimpath -buildvcs=false -o $@ github.com/goreleaser/nfpm/v2/cmd/nfpm
+	cd tools/nfpm && GOWORK=off go build -trimpath -buildvcs=false -o $@ github.com/goreleaser/nfpm/v2/cmd/nfpm
 
 $(BIN)/image: tools/image/go.mod tools/image/main.go
 	cd tools/image && $(GOBUILD) -o $@ .
 
 ## Checking
+
+# The modules of go.work, and their packages.
+MODULES := . integration
+ALL     := $(MODULES:%=./%/...)
 
 .PHONY: fmt-check
 fmt-check: ## fail if a file is not formatted
@@ -228,31 +233,31 @@ fmt-check: ## fail if a file is not formatted
 
 .PHONY: vet
 vet: ## go vet, also of what only runs in a virtual machine
-	go vet ./...
+	go vet $(ALL)
 	go vet -tags berth_vm ./integration/kubelet ./integration/vm/...
 
 .PHONY: lint
 lint: $(BIN)/golangci-lint ## run the pinned linter
-	$(BIN)/golangci-lint run --allow-serial-runners ./...
+	$(BIN)/golangci-lint run --allow-serial-runners $(ALL)
 
 .PHONY: tidy-check
-tidy-check: ## fail if go.mod lists more or less than is used
-	go mod tidy -diff
+tidy-check: ## fail if a go.mod lists more or less than is used
+	for m in $(MODULES); do (cd $$m && go mod tidy -diff); done
 
 # A module of its own, so that berth does not depend on sigstore's.
 .PHONY: verifier
 verifier: $(BIN)/golangci-lint ## check, test and build contrib/verifier into ./bin
-	cd contrib/verifier && go mod tidy -diff && go vet ./... && $(BIN)/golangci-lint run --allow-serial-runners ./... && go test -count=1 ./...
+	export GOWORK=off && cd contrib/verifier && go mod tidy -diff && go vet ./... && $(BIN)/golangci-lint run --allow-serial-runners ./... && go test -count=1 ./...
 	cd contrib/verifier && $(GOBUILD) -ldflags '-s -w' -o $(BIN)/ ./berth-verify-sigstore
 
 # Modules of their own, too: berth does not depend on Helm's or on what images are made with.
 .PHONY: chart chart-manifests
 chart: $(BIN)/golangci-lint ## check the chart with Helm's module, and the builder of the image
-	for m in chart image; do (cd tools/$$m && go mod tidy -diff && go vet ./... && $(BIN)/golangci-lint run --allow-serial-runners ./...); done
-	cd tools/chart && go test -count=1 ./...
-	cd tools/image && go test -count=1 ./...
+	export GOWORK=off; for m in chart image; do (cd tools/$$m && go mod tidy -diff && go vet ./... && $(BIN)/golangci-lint run --allow-serial-runners ./...); done
+	cd tools/chart && GOWORK=off go test -count=1 ./...
+	cd tools/image && GOWORK=off go test -count=1 ./...
 chart-manifests: ## write the plain manifests that the chart stands for
-	cd tools/chart && go test -count=1 -run TestManifests . -update
+	cd tools/chart && GOWORK=off go test -count=1 -run TestManifests . -update
 
 .PHONY: generate
 generate: ## regenerate the code of proto/
@@ -277,7 +282,7 @@ COMPILED = go list -export -test -deps -f ''
 
 .PHONY: compile-vet compile-lint compile-unit compile-heart-conformance compile-heart-recovery compile-integration
 compile-vet compile-lint:
-	$(COMPILED) ./...
+	$(COMPILED) $(ALL)
 compile-lint: $(BIN)/golangci-lint
 compile-unit: runtimes $(BIN)/gotestsum
 	$(COMPILED) -race ./cmd/... ./pkg/...

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Regenerates the Go code of every .proto file below this directory.
-# Needs protoc (Debian: protobuf-compiler); the plugins are pinned in go.mod.
+# Needs protoc (Debian: protobuf-compiler); the plugins are pinned in tools/go.mod.
 set -eu
 cd "$(dirname "$0")"
 command -v protoc >/dev/null || { echo "protoc is missing: apt-get install protobuf-compiler" >&2; exit 1; }
@@ -10,7 +10,7 @@ trap 'rm -rf "$plugins"' EXIT
 for plugin in google.golang.org/protobuf/cmd/protoc-gen-go \
 	google.golang.org/grpc/cmd/protoc-gen-go-grpc \
 	github.com/containerd/ttrpc/cmd/protoc-gen-go-ttrpc; do
-	go build -o "$plugins/" "$plugin"
+	GOWORK=off go build -modfile=../tools/go.mod -o "$plugins/" "$plugin"
 done
 
 # A proto package is served over ttrpc if nothing else is said here.

@@ -46,6 +46,7 @@ func installed(t *testing.T) (dir string) {
 	must(t, os.Chmod(dir, 0o755))
 	cmd := exec.CommandContext(t.Context(), "go", "build", "-buildvcs=false", "-o", filepath.Join(dir, "berth-verify-sigstore"), "./berth-verify-sigstore")
 	cmd.Dir = filepath.Join(root, "contrib", "verifier")
+	cmd.Env = append(os.Environ(), "GOWORK=off") // a module beside the workspace
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("build the verifier: %v: %s", err, out)
 	}

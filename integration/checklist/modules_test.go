@@ -1,0 +1,53 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"golang.org/x/mod/modfile"
+
+	"github.com/berth-cri/berth/integration/testbed"
+)
+
+// TestModulesAgree holds the modules of go.work to one version of everything, so that
+// tests run what a module builds by itself.
+func TestModulesAgree(t *testing.T) {
+	root, err := testbed.Repository()
+	if err != nil {
+		t.Fatal(err)
+	}
+	data, err := os.ReadFile(filepath.Join(root, "go.work"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	work, err := modfile.ParseWork("go.work", data, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(work.Use) < 2 {
+		t.Fatalf("go.work uses %d modules", len(work.Use))
+	}
+	type named struct{ version, file string }
+	seen := map[string]named{}
+	for _, use := range work.Use {
+		file := filepath.Join(use.Path, "go.mod")
+		data, err := os.ReadFile(filepath.Join(root, file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		module, err := modfile.Parse(file, data, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if module.Go.Version != work.Go.Version {
+			t.Errorf("%s has go %s, go.work %s", file, module.Go.Version, work.Go.Version)
+		}
+		for _, r := range module.Require {
+			if other, ok := seen[r.Mod.Path]; ok && other.version != r.Mod.Version {
+				t.Errorf("%s has %s, %s has %s: go get the newer one in both", file, r.Mod, other.file, other.version)
+			}
+			seen[r.Mod.Path] = named{r.Mod.Version, file}
+		}
+	}
+}

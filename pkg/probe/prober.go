@@ -11,6 +11,7 @@ import (
 
 	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
+	"golang.org/x/sync/singleflight"
 
 	"github.com/berth-cri/berth/pkg/handler"
 )
@@ -25,23 +26,17 @@ type Prober struct {
 	timeout time.Duration
 	shims   ShimReader // nil asks shims for their version only
 
-	mu      sync.Mutex
-	answer  func(*handler.Definition, *Runtime)
-	known   map[string]*Runtime // By subject.key.
-	flights map[string]*flight  // By question.
-}
+	flights singleflight.Group // by question
 
-// flight is a probe that goes on. Its result is written before done is closed.
-type flight struct {
-	done    chan struct{}
-	runtime *Runtime
-	err     error
+	mu     sync.Mutex
+	answer func(*handler.Definition, *Runtime)
+	known  map[string]*Runtime // by subject.key
 }
 
 // New returns a Prober that knows nothing yet. Without a reader of their answers
 // shims are asked for their version only.
 func New(shims ShimReader) *Prober {
-	return &Prober{timeout: DefaultTimeout, shims: shims, known: map[string]*Runtime{}, flights: map[string]*flight{}}
+	return &Prober{timeout: DefaultTimeout, shims: shims, known: map[string]*Runtime{}}
 }
 
 // Probe returns what the binary of a handler is. The Runtime is shared: do not
@@ -60,28 +55,34 @@ func (p *Prober) Ask(ctx context.Context, def *handler.Definition) (*Runtime, er
 }
 
 func (p *Prober) await(ctx context.Context, def *handler.Definition, anew bool) (*Runtime, error) {
-	f, before := p.join(ctx, def, anew)
-	rt, err := p.land(ctx, def, f)
-	if err != nil || !before {
+	rt, shared, err := p.ask(ctx, def, anew)
+	if err != nil || !shared {
 		return rt, err
 	}
 	// It may have looked at a binary that was replaced before this call. The next one
-	// looks now, whoever begins it; what is known costs it no more than that.
-	f, _ = p.join(ctx, def, false)
-	return p.land(ctx, def, f)
+	// looks now; what is known costs it no more than that.
+	rt, _, err = p.ask(ctx, def, false)
+	return rt, err
 }
 
-// land waits for the end of a flight.
-func (p *Prober) land(ctx context.Context, def *handler.Definition, f *flight) (*Runtime, error) {
+// ask shares one probe among the callers of a question. Even looking for a file
+// happens there: on a dead network mount it never returns, and must cost one
+// goroutine, however often it is asked for.
+func (p *Prober) ask(ctx context.Context, def *handler.Definition, anew bool) (_ *Runtime, shared bool, _ error) {
+	question := strings.Join(append([]string{string(def.Type), def.Path, binaryName(def), def.Platform, strconv.FormatBool(anew)}, def.Companions...), "\x00")
+	answer := p.flights.DoChan(question, func() (any, error) {
+		return p.run(context.WithoutCancel(ctx), def, anew) // others may be waiting for the answer
+	})
 	patience := time.NewTimer(p.timeout + 2*pipeGrace)
 	defer patience.Stop()
 	select {
-	case <-f.done:
-		return f.runtime, f.err
+	case a := <-answer:
+		rt, _ := a.Val.(*Runtime)
+		return rt, a.Shared, a.Err
 	case <-ctx.Done():
-		return nil, context.Cause(ctx)
+		return nil, false, context.Cause(ctx)
 	case <-patience.C:
-		return nil, transient{fmt.Errorf("%s does not respond to stat: is it on an unreachable network file system? Remount it or correct the handler's runtime_path: %w",
+		return nil, false, transient{fmt.Errorf("%s does not respond to stat: is it on an unreachable network file system? Remount it or correct the handler's runtime_path: %w",
 			def.Path, errdefs.ErrUnavailable)}
 	}
 }
@@ -94,46 +95,27 @@ func (p *Prober) OnAnswer(f func(*handler.Definition, *Runtime)) {
 	p.answer = f
 }
 
-// join returns the flight for a question, and starts it if there is none; before says
-// that there was one. Even
-// looking for a file happens there: on a dead network mount it never returns,
-// and must cost one goroutine, however often it is asked for.
-func (p *Prober) join(ctx context.Context, def *handler.Definition, anew bool) (_ *flight, before bool) {
-	question := strings.Join(append([]string{string(def.Type), def.Path, binaryName(def), def.Platform, strconv.FormatBool(anew)}, def.Companions...), "\x00")
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if f, ok := p.flights[question]; ok {
-		return f, true
-	}
-	f := &flight{done: make(chan struct{})}
-	p.flights[question] = f
-	// Detached: others may be waiting for the answer.
-	go p.fly(context.WithoutCancel(ctx), f, question, def, anew)
-	return f, false
-}
-
-func (p *Prober) fly(ctx context.Context, f *flight, question string, def *handler.Definition, anew bool) {
+func (p *Prober) run(ctx context.Context, def *handler.Definition, anew bool) (*Runtime, error) {
 	ctx, cancel := context.WithTimeout(ctx, p.timeout)
 	defer cancel()
-	var s subject
-	var fresh bool
-	if s, f.err = newSubject(def); f.err == nil {
-		f.runtime, fresh, f.err = p.ask(ctx, s, anew)
+	s, err := newSubject(def)
+	if err != nil {
+		return nil, err
 	}
+	rt, fresh, err := p.learn(ctx, s, anew)
 	p.mu.Lock()
-	delete(p.flights, question)
-	answer := p.answer
+	tell := p.answer
 	p.mu.Unlock()
-	if fresh && answer != nil {
-		answer(def, f.runtime)
+	if fresh && tell != nil {
+		tell(def, rt)
 	}
-	close(f.done)
+	return rt, err
 }
 
-// ask runs the binary and remembers the answer under the identity that it had
+// learn runs the binary and remembers the answer under the identity that it had
 // before and still has after: a binary that is replaced meanwhile is asked
 // again next time.
-func (p *Prober) ask(ctx context.Context, s subject, anew bool) (_ *Runtime, fresh bool, _ error) {
+func (p *Prober) learn(ctx context.Context, s subject, anew bool) (_ *Runtime, fresh bool, _ error) {
 	old := p.recall(s)
 	if old != nil && !anew {
 		return old, false, nil

@@ -527,7 +527,7 @@ func deadMount(t *testing.T, dir string) (end func()) {
 func flying() int {
 	stacks := make([]byte, 1<<20)
 	stacks = stacks[:runtime.Stack(stacks, true)]
-	return strings.Count(string(stacks), "probe.(*Prober).fly(")
+	return strings.Count(string(stacks), "probe.(*Prober).run(")
 }
 
 // A file that cannot be looked at costs each caller its own patience, and all of

@@ -13,6 +13,7 @@ import (
 
 	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
+	"golang.org/x/sync/singleflight"
 
 	"github.com/berth-cri/berth/pkg/engine/keep"
 	"github.com/berth-cri/berth/pkg/handler"
@@ -39,11 +40,12 @@ type copies struct {
 	making sync.RWMutex
 	behind atomic.Bool
 
-	mu      sync.Mutex
-	now     map[string]*generation   // by question: what new pods run on
-	flights map[string]chan struct{} // by question, closed at the end
-	held    map[string]int           // by directory: pods that have no record yet
-	soon    *time.Timer              // collects
+	flights singleflight.Group // by question
+
+	mu   sync.Mutex
+	now  map[string]*generation // by question: what new pods run on
+	held map[string]int         // by directory: pods that have no record yet
+	soon *time.Timer            // collects
 }
 
 // generation is what the pods of a handler run on from one change of its binaries
@@ -65,7 +67,7 @@ const takeUpTimeout = time.Minute
 func newCopies(dir string, prober *probe.Prober, noExec bool, entry *log.Entry, collect func()) *copies {
 	return &copies{
 		store: keep.New(dir), prober: prober, log: entry, noExec: noExec, collect: collect,
-		now: map[string]*generation{}, flights: map[string]chan struct{}{}, held: map[string]int{},
+		now: map[string]*generation{}, held: map[string]int{},
 	}
 }
 
@@ -153,7 +155,7 @@ func (b *copies) await(ctx context.Context, d *handler.Definition, rt *probe.Run
 }
 
 // take holds what is known to be right, or returns the flight that finds out.
-func (b *copies) take(d *handler.Definition, rt *probe.Runtime) (*generation, <-chan struct{}) {
+func (b *copies) take(d *handler.Definition, rt *probe.Runtime) (*generation, <-chan singleflight.Result) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	g := b.now[question(d)]
@@ -189,32 +191,24 @@ func (b *copies) release(g *generation) {
 	}
 }
 
-// fly makes a generation, unless somebody does so. b.mu is taken. A flight is of
-// nobody's context: what lies on a dead network mount may take for ever.
-func (b *copies) fly(d *handler.Definition, rt *probe.Runtime) <-chan struct{} {
+// fly makes a generation, unless one is being made. It has no caller's context: what
+// lies on a dead network mount may take for ever.
+func (b *copies) fly(d *handler.Definition, rt *probe.Runtime) <-chan singleflight.Result {
 	q := question(d)
-	done, ok := b.flights[q]
-	if ok {
-		return done
-	}
-	done = make(chan struct{})
-	b.flights[q] = done
-	go func() {
+	return b.flights.DoChan(q, func() (any, error) {
 		b.making.RLock()
 		g := b.generate(d, rt)
 		b.mu.Lock()
 		before := b.now[q]
 		b.now[q] = g
-		delete(b.flights, q)
 		b.mu.Unlock()
 		b.making.RUnlock()
-		close(done)
 		if before != nil && !maps.Equal(dirs(before.binaries), dirs(g.binaries)) {
 			b.behind.Store(true)
 		}
-		b.letCollect()
-	}()
-	return done
+		go b.letCollect()
+		return nil, nil
+	})
 }
 
 // letCollect is called when a copy has been made.

@@ -17,6 +17,7 @@ import (
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sync/semaphore"
 
+	"github.com/berth-cri/berth/pkg/engine/keyedlock"
 	"github.com/berth-cri/berth/pkg/step"
 )
 
@@ -36,7 +37,7 @@ type unpacker struct {
 	discards  bool
 	// locks has the lock of each blob or layer while it is fetched or unpacked, and
 	// of each view while it is made or removed.
-	locks keyedLock
+	locks *keyedlock.Locks
 }
 
 // unpackConfig says how layers are unpacked.
@@ -54,6 +55,7 @@ func newUnpacker(f *files, r *reader, c unpackConfig) *unpacker {
 		content: f.content, blobs: f.path("content", "blobs"), reader: r, children: r.children, budget: r.budget,
 		scratch: f.root, slots: semaphore.NewWeighted(int64(runtime.GOMAXPROCS(0))), flusher: f.flusher,
 		windows: newWindows(r.limits.MaxZstdWindow), keysDir: c.keysDir, downloads: c.downloads, discards: c.discards,
+		locks: keyedlock.New(1),
 	}
 }
 
@@ -93,7 +95,7 @@ func (u *unpacker) begin(ctx context.Context, l *layers, name string, of describ
 		// really unpacked are the applier's slots.
 		unpack.WithUnpackLimiter(semaphore.NewWeighted(math.MaxInt64)),
 		unpack.WithLimiter(semaphore.NewWeighted(int64(u.downloads))),
-		unpack.WithDuplicationSuppressor(&u.locks),
+		unpack.WithDuplicationSuppressor(u.locks),
 	}
 	if !l.kind.remote && !u.discards || of.wasm {
 		// A chain may outlive its image under a running container: the layers'

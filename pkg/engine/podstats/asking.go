@@ -11,6 +11,8 @@ import (
 
 	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
+
+	"github.com/berth-cri/berth/pkg/engine/keyedlock"
 )
 
 // Bounds of calls that measure everything. A process that runs tasks may hang;
@@ -63,47 +65,12 @@ func collect[T, R any](items []T, asks func(T) bool, f func(T) R) []R {
 	return results
 }
 
-// lanes bound the questions that go on at one time, by the process that is asked.
-type lanes struct {
-	mu  sync.Mutex
-	all map[string]*lane // guarded by mu
-}
-
-type lane struct {
-	slots chan struct{}
-	users int // guarded by lanes.mu
-}
-
-func newLanes() *lanes { return &lanes{all: map[string]*lane{}} }
-
-func (l *lanes) enter(key string) *lane {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.all[key] == nil {
-		l.all[key] = &lane{slots: make(chan struct{}, askedAtOnce)}
-	}
-	l.all[key].users++
-	return l.all[key]
-}
-
-func (l *lanes) leave(key string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.all[key].users--; l.all[key].users == 0 {
-		delete(l.all, key)
-	}
-}
-
 // ask puts a question to the process with that key. It waits for its turn as long
 // as ctx lasts, and then for the answer no longer than askTimeout, even if the
 // question does not heed its context. That keeps its place until it does end: a
 // process that hangs is not asked more and more.
-func ask[R any](ctx context.Context, l *lanes, key string, question func(context.Context) (R, error)) (R, error) {
-	way := l.enter(key)
-	select {
-	case way.slots <- struct{}{}:
-	case <-ctx.Done():
-		l.leave(key)
+func ask[R any](ctx context.Context, l *keyedlock.Locks, key string, question func(context.Context) (R, error)) (R, error) {
+	if l.Lock(ctx, key) != nil {
 		return *new(R), fmt.Errorf("its runtime is busy with other queries: %w", context.Cause(ctx))
 	}
 	caller := ctx
@@ -114,8 +81,7 @@ func ask[R any](ctx context.Context, l *lanes, key string, question func(context
 	}
 	answered := make(chan answer, 1)
 	go func() {
-		defer l.leave(key)
-		defer func() { <-way.slots }()
+		defer l.Unlock(key)
 		var a answer
 		defer func() {
 			// What processes of others answer is read here.

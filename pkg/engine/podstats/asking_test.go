@@ -11,13 +11,15 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
+
+	"github.com/berth-cri/berth/pkg/engine/keyedlock"
 )
 
 // A process that hangs, and does not even heed the context, costs its own
 // questions their time, and is never asked more than a few at once.
 func TestAskOfOneThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := newLanes()
+		l := keyedlock.New(askedAtOnce)
 		release := make(chan struct{})
 		var inside atomic.Int32
 		hang := func(context.Context) (int, error) {
@@ -61,14 +63,14 @@ func TestAskOfOneThatHangs(t *testing.T) {
 		}
 		close(release)
 		synctest.Wait()
-		if len(l.all) != 0 {
-			t.Errorf("%d lanes are left", len(l.all))
+		if n := l.Used(); n != 0 {
+			t.Errorf("%d processes are locked", n)
 		}
 	})
 }
 
 func TestAskOutlivesPanic(t *testing.T) {
-	l := newLanes()
+	l := keyedlock.New(askedAtOnce)
 	_, err := ask(t.Context(), l, "odd", func(context.Context) (int, error) { panic("what is this") })
 	if !errdefs.IsInternal(err) {
 		t.Errorf("who asked got %v, want an Internal", err)
@@ -80,7 +82,7 @@ func TestAskOutlivesPanic(t *testing.T) {
 
 func TestAskWaitsForItsTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := newLanes()
+		l := keyedlock.New(askedAtOnce)
 		var asking sync.WaitGroup
 		for range 4 * askedAtOnce {
 			asking.Go(func() {

@@ -16,6 +16,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/cgroup"
 	"github.com/berth-cri/berth/pkg/engine/chunk"
 	"github.com/berth-cri/berth/pkg/engine/image"
+	"github.com/berth-cri/berth/pkg/engine/keyedlock"
 	"github.com/berth-cri/berth/pkg/engine/pod"
 	"github.com/berth-cri/berth/pkg/engine/task"
 	"github.com/berth-cri/berth/pkg/engine/usage"
@@ -27,12 +28,12 @@ type Stats struct {
 	pods   *pod.Registry
 	tasks  *task.Service
 	images filesystems
-	lanes  *lanes
+	asked  *keyedlock.Locks // by the process that runs tasks
 }
 
 // New measures pods.
 func New(pods *pod.Registry, t *task.Service, images *image.Store) *Stats {
-	return &Stats{pods: pods, tasks: t, images: images, lanes: newLanes()}
+	return &Stats{pods: pods, tasks: t, images: images, asked: keyedlock.New(askedAtOnce)}
 }
 
 // filesystems knows what containers have written.
@@ -138,7 +139,7 @@ func (b *Stats) usage(ctx context.Context, c *pod.Container) (cgroup.Stats, erro
 	if !c.Sandbox.MustAsk() {
 		return cgroup.ReadStats(cgroup.HostPaths(c.Spec().CgroupsPath))
 	}
-	return ask(ctx, b.lanes, c.Sandbox.Runner.Name(), func(ctx context.Context) (cgroup.Stats, error) {
+	return ask(ctx, b.asked, c.Sandbox.Runner.Name(), func(ctx context.Context) (cgroup.Stats, error) {
 		return c.Sandbox.Runner.Usage(ctx, c.ID())
 	})
 }

@@ -1,0 +1,68 @@
+// Package keyedlock is a lock for each key, which a caller can stop waiting for.
+package keyedlock
+
+import (
+	"context"
+	"sync"
+)
+
+// Locks are the locks of all keys. A key costs nothing while it is neither held nor
+// waited for.
+type Locks struct {
+	holders int
+
+	mu   sync.Mutex
+	keys map[string]*key
+}
+
+type key struct {
+	slots chan struct{}
+	// users hold a slot or wait for one; guarded by Locks.mu.
+	users int
+}
+
+// New returns locks of which each can be held by so many callers at a time.
+func New(holders int) *Locks { return &Locks{holders: holders, keys: map[string]*key{}} }
+
+// Lock takes the lock of a key, or returns ctx's error.
+func (l *Locks) Lock(ctx context.Context, name string) error {
+	l.mu.Lock()
+	k := l.keys[name]
+	if k == nil {
+		k = &key{slots: make(chan struct{}, l.holders)}
+		l.keys[name] = k
+	}
+	k.users++
+	l.mu.Unlock()
+	select {
+	case k.slots <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		l.leave(name, k)
+		return ctx.Err()
+	}
+}
+
+// Unlock gives the lock of a key back.
+func (l *Locks) Unlock(name string) {
+	l.mu.Lock()
+	k := l.keys[name]
+	l.mu.Unlock()
+	<-k.slots
+	l.leave(name, k)
+}
+
+func (l *Locks) leave(name string, k *key) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if k.users--; k.users == 0 {
+		delete(l.keys, name)
+	}
+}
+
+// Used is the number of keys that are held or waited for.
+func (l *Locks) Used() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.keys)
+}

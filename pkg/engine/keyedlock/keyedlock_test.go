@@ -1,0 +1,42 @@
+package keyedlock
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func TestLocks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := New(2)
+		lock := func(name string) error {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			return l.Lock(ctx, name)
+		}
+		if err := errors.Join(lock("a"), lock("a"), lock("b")); err != nil {
+			t.Fatal(err)
+		}
+		if err := lock("a"); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("a third holder: %v", err)
+		}
+		waited := make(chan error)
+		go func() { waited <- lock("a") }()
+		synctest.Wait()
+		l.Unlock("a")
+		if err := <-waited; err != nil {
+			t.Errorf("a holder after one has left: %v", err)
+		}
+		if n := l.Used(); n != 2 {
+			t.Errorf("%d keys are known, want 2", n)
+		}
+		l.Unlock("a")
+		l.Unlock("a")
+		l.Unlock("b")
+		if n := l.Used(); n != 0 {
+			t.Errorf("%d keys are known after the last holder, want 0", n)
+		}
+	})
+}

@@ -26,8 +26,8 @@ func TestReplaceable(t *testing.T) {
 		"group":     {func(dir string) error { return os.Chmod(dir+"/open", 0o775) }, ""},
 		"above":     {func(dir string) error { return os.Chmod(dir+"/open", 0o777) }, "every user can replace files in $DIR/open (owner 0, mode 0777), which would be run as root; run chmod o-w $DIR/open"},
 		"directory": {func(dir string) error { return os.Chmod(dir+"/open/bin", 0o757) }, "every user can replace files in $DIR/open/bin (owner 0, mode 0757), which would be run as root; run chmod o-w $DIR/open/bin"},
-		"owner":     {func(dir string) error { return os.Chown(dir+"/open/bin/runtime", nobody, 0) }, "$DIR/open/bin/runtime belongs to user 65534 (nobody; in a user namespace, a user whom it does not map) (mode 0755), who could change what is run as root; run chown root $DIR/open/bin/runtime"},
-		"its owner": {func(dir string) error { return os.Chown(dir+"/open", nobody, 0) }, "$DIR/open belongs to user 65534 (nobody; in a user namespace, a user whom it does not map) (mode 0755), who could change what is run as root; run chown root $DIR/open"},
+		"owner":     {func(dir string) error { return os.Chown(dir+"/open/bin/runtime", nobody, 0) }, "$DIR/open/bin/runtime belongs to user 65534 (mode 0755), who could change what is run as root; run chown root $DIR/open/bin/runtime"},
+		"its owner": {func(dir string) error { return os.Chown(dir+"/open", nobody, 0) }, "$DIR/open belongs to user 65534 (mode 0755), who could change what is run as root; run chown root $DIR/open"},
 		"link": {func(dir string) error {
 			if err := os.MkdirAll(dir+"/else/where", 0o755); err != nil {
 				return err

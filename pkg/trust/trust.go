@@ -4,8 +4,9 @@
 //	err := trust.Check("/etc/cdi/gpu.json", trust.Configuration) // before a library reads it
 //	text, err := trust.ReadFile(path, trust.Configuration)       // what is read is what was examined
 //
-// Judge decides, and is pure. Everything that the kernel goes through on the way to
-// a file is examined: directories, symbolic links, and the directories of those.
+// As with StrictModes of sshd, the file and each directory above it, with symbolic links
+// resolved, must belong to root or the daemon's user, and no group and no other may write it.
+// Judge decides, and is pure.
 package trust
 
 import (
@@ -31,20 +32,12 @@ const (
 	Installed
 )
 
-// Hop is a file, directory or symbolic link that was met on the way to a file.
+// Hop is a file, or a directory above it.
 type Hop struct {
-	Path     string
-	UID, GID uint32
-	Mode     fs.FileMode
-	// ACL says that more users or groups may be granted access than Mode shows.
-	ACL bool
-	// Volume says that it is a volume of the kubelet, mounted read-only: mode 0777,
-	// and written by the kubelet only.
-	Volume bool
-	// InSticky says that it is an entry of a sticky directory that others can
-	// write into: nobody but its owner can replace it.
-	InSticky bool
-	// Listed says that all entries of this directory count, whoever adds them.
+	Path string
+	UID  uint32
+	Mode fs.FileMode
+	// Listed means that all entries of this directory count, also those that others add.
 	Listed bool
 }
 
@@ -76,44 +69,25 @@ func Judge(p Purpose, owners map[uint32]bool, hops []Hop) (refused *Refused, war
 	return nil, warnings
 }
 
-// judge is about one hop. Whether it is used all the same is said by fatal.
+// judge is about one hop. If it is not fatal, the hop is used all the same.
 func (p Purpose) judge(owners map[uint32]bool, h Hop) (r *Refused, fatal bool) {
-	link := h.Mode&fs.ModeSymlink != 0
-	if link && !h.InSticky {
-		return nil, false // who owns it cannot change it
-	}
 	switch {
-	case !link && h.Mode&0o002 != 0 && h.writable():
+	case h.Mode&0o002 != 0 && h.writable():
 		return p.refuse(h, "every user", "o-w"), true
 	case !owners[h.UID]:
-		return p.foreign(h, link), p != Installed
-	case !link && h.Mode&0o020 != 0 && h.writable():
-		return p.group(owners, h)
+		return &Refused{h.Path, fmt.Sprintf("%s belongs to user %d (mode %s), who could change %s; run chown root %s",
+			h.Path, h.UID, octal(h.Mode), p.changed(), h.Path)}, p != Installed
+	case h.Mode&0o020 != 0 && h.writable() && (p != Program || !h.Mode.IsDir() || h.Listed):
+		return p.refuse(h, "its group", "g-w"), p != Installed
 	}
 	return nil, false
 }
 
-func (p Purpose) group(owners map[uint32]bool, h Hop) (r *Refused, fatal bool) {
-	if p == Program && h.Mode.IsDir() && !h.Listed {
-		return nil, false
-	}
-	fatal = p != Installed
-	if h.ACL {
-		return &Refused{h.Path, fmt.Sprintf("%s (owner %d, mode %s) has an access control list that lets others write, %s; run setfacl -b %s",
-			h.Path, h.UID, octal(h.Mode), p.danger(), h.Path)}, fatal
-	}
-	// The group of the same number is a user's own on most distributions.
-	if h.GID == 0 || h.GID == h.UID && owners[h.UID] {
-		return nil, false
-	}
-	return p.refuse(h, fmt.Sprintf("group %d", h.GID), "g-w"), fatal
-}
-
-// writable says whether write permission of others matters: not for files that
-// nobody writes to, and not where entries belong to who made them.
+// writable reports whether write permission of others matters: not for files that are not
+// regular, and not in a sticky directory, where each entry belongs to its owner.
 func (h Hop) writable() bool {
 	if h.Mode.IsDir() {
-		return !h.Volume && (h.Mode&fs.ModeSticky == 0 || h.Listed)
+		return h.Mode&fs.ModeSticky == 0 || h.Listed
 	}
 	return h.Mode.IsRegular()
 }
@@ -125,21 +99,6 @@ func (p Purpose) refuse(h Hop, who, mend string) *Refused {
 	}
 	return &Refused{h.Path, fmt.Sprintf("%s can be changed by %s (owner %d, mode %s), %s; run chmod %s %s",
 		h.Path, who, h.UID, octal(h.Mode), p.danger(), mend, h.Path)}
-}
-
-// overflowUID is how the kernel shows an owner whom a user namespace does not map.
-const overflowUID = 65534
-
-func (p Purpose) foreign(h Hop, link bool) *Refused {
-	name, mend := "", "chown root"
-	if h.UID == overflowUID {
-		name = " (nobody; in a user namespace, a user whom it does not map)"
-	}
-	if link {
-		mend = "chown -h root"
-	}
-	return &Refused{h.Path, fmt.Sprintf("%s belongs to user %d%s (mode %s), who could change %s; run %s %s",
-		h.Path, h.UID, name, octal(h.Mode), p.changed(), mend, h.Path)}
 }
 
 func (p Purpose) danger() string {

@@ -7,7 +7,7 @@ import (
 )
 
 func TestJudge(t *testing.T) {
-	const dir, link, sticky = fs.ModeDir, fs.ModeSymlink | 0o777, fs.ModeSticky
+	const dir, sticky = fs.ModeDir, fs.ModeSticky
 	owners := map[uint32]bool{0: true, 1000: true}
 	for name, c := range map[string]struct {
 		hop Hop
@@ -15,35 +15,22 @@ func TestJudge(t *testing.T) {
 		// others install; a "~" says that it is used all the same
 		configuration, program, installed string
 	}{
-		"file":                           {Hop{Mode: 0o644}, "", "", ""},
-		"directory":                      {Hop{Mode: dir | 0o755}, "", "", ""},
-		"file for all":                   {Hop{Mode: 0o666}, "chmod o-w", "chmod o-w", "chmod o-w"},
-		"directory for all":              {Hop{Mode: dir | 0o777}, "chmod o-w", "chmod o-w", "chmod o-w"},
-		"sticky directory":               {Hop{Mode: dir | sticky | 0o777}, "", "", ""},
-		"sticky directory of drop-ins":   {Hop{Mode: dir | sticky | 0o777, Listed: true}, "chmod o-w", "chmod o-w", "chmod o-w"},
-		"device for all":                 {Hop{Mode: fs.ModeDevice | 0o666}, "", "", ""},
-		"another's file":                 {Hop{UID: 1001, Mode: 0o644}, "chown root", "chown root", "~chown root"},
-		"another's directory":            {Hop{UID: 1001, Mode: dir | 0o755}, "chown root", "chown root", "~chown root"},
-		"another's file for all":         {Hop{UID: 1001, Mode: 0o666}, "chmod o-w", "chmod o-w", "chmod o-w"},
-		"another's sticky directory":     {Hop{UID: 1001, Mode: dir | sticky | 0o777}, "chown root", "chown root", "~chown root"},
-		"nobody's file":                  {Hop{UID: 65534, Mode: 0o644}, "user namespace", "user namespace", "~user namespace"},
-		"a trusted user's file":          {Hop{UID: 1000, GID: 50, Mode: 0o644}, "", "", ""},
-		"file for its user's own group":  {Hop{UID: 1000, GID: 1000, Mode: 0o664}, "", "", ""},
-		"file for root's group":          {Hop{Mode: 0o664}, "", "", ""},
-		"file for a group":               {Hop{GID: 50, Mode: 0o664}, "group 50", "chmod g-w", "~chmod g-w"},
-		"directory for a group":          {Hop{GID: 50, Mode: dir | 0o775}, "chmod g-w", "", "~chmod g-w"},
-		"sticky directory for a group":   {Hop{GID: 50, Mode: dir | sticky | 0o775}, "", "", ""},
-		"programs of a group":            {Hop{GID: 50, Mode: dir | 0o775, Listed: true}, "chmod g-w", "chmod g-w", "~chmod g-w"},
-		"programs of an ACL":             {Hop{Mode: dir | 0o775, ACL: true, Listed: true}, "setfacl -b", "setfacl -b", "~setfacl -b"},
-		"file with an ACL":               {Hop{Mode: 0o664, ACL: true}, "setfacl -b", "setfacl -b", "~setfacl -b"},
-		"file with an ACL that reads":    {Hop{Mode: 0o644, ACL: true}, "", "", ""},
-		"link":                           {Hop{Mode: link}, "", "", ""},
-		"another's link":                 {Hop{UID: 1001, Mode: link}, "", "", ""},
-		"another's link in a sticky one": {Hop{UID: 1001, Mode: link, InSticky: true}, "chown -h root", "chown -h root", "~chown -h root"},
-		"root's link in a sticky one":    {Hop{Mode: link, InSticky: true}, "", "", ""},
-		"volume of the kubelet":          {Hop{Mode: dir | 0o777, Volume: true}, "", "", ""},
-		"listed volume of the kubelet":   {Hop{Mode: dir | sticky | 0o777, Volume: true, Listed: true}, "", "", ""},
-		"another's volume":               {Hop{UID: 1001, Mode: dir | 0o777, Volume: true}, "chown root", "chown root", "~chown root"},
+		"file":                         {Hop{Mode: 0o644}, "", "", ""},
+		"directory":                    {Hop{Mode: dir | 0o755}, "", "", ""},
+		"file for all":                 {Hop{Mode: 0o666}, "chmod o-w", "chmod o-w", "chmod o-w"},
+		"directory for all":            {Hop{Mode: dir | 0o777}, "chmod o-w", "chmod o-w", "chmod o-w"},
+		"sticky directory":             {Hop{Mode: dir | sticky | 0o777}, "", "", ""},
+		"sticky directory of drop-ins": {Hop{Mode: dir | sticky | 0o777, Listed: true}, "chmod o-w", "chmod o-w", "chmod o-w"},
+		"device for all":               {Hop{Mode: fs.ModeDevice | 0o666}, "", "", ""},
+		"another's file":               {Hop{UID: 1001, Mode: 0o644}, "chown root", "chown root", "~chown root"},
+		"another's directory":          {Hop{UID: 1001, Mode: dir | 0o755}, "chown root", "chown root", "~chown root"},
+		"another's file for all":       {Hop{UID: 1001, Mode: 0o666}, "chmod o-w", "chmod o-w", "chmod o-w"},
+		"another's sticky directory":   {Hop{UID: 1001, Mode: dir | sticky | 0o777}, "chown root", "chown root", "~chown root"},
+		"a trusted user's file":        {Hop{UID: 1000, Mode: 0o644}, "", "", ""},
+		"file for a group":             {Hop{Mode: 0o664}, "chmod g-w", "chmod g-w", "~chmod g-w"},
+		"directory for a group":        {Hop{Mode: dir | 0o775}, "chmod g-w", "", "~chmod g-w"},
+		"sticky directory for a group": {Hop{Mode: dir | sticky | 0o775}, "", "", ""},
+		"programs of a group":          {Hop{Mode: dir | 0o775, Listed: true}, "chmod g-w", "chmod g-w", "~chmod g-w"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c.hop.Path = "/a/b"

@@ -7,177 +7,76 @@ import (
 	"io/fs"
 	"os"
 	"path"
+	"slices"
 	"strconv"
-	"strings"
-	"sync"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 )
 
-// Way is how the kernel goes to a file, held open: what is opened by it is what was
-// examined, whatever the path leads to by then.
+// Way is a file held open, and where it really is: what is opened by it is what was examined,
+// whatever the path leads to by then.
 type Way struct {
-	// Hops are in the order in which they are met.
+	// Hops are the directories above the file, from the root on, and the file.
 	Hops []Hop
 	file *os.File // nil if there is none
 	err  error
 }
 
-// maxLinks is how many symbolic links the kernel follows.
-const maxLinks = 40
-
-// Find goes to an absolute path. That there is nothing is told by Stat and Open.
+// Find goes to an absolute path. Stat and Open return the error if it does not exist; Hops are
+// then those of the directories that do.
 func Find(name string) *Way {
 	w := &Way{}
 	if !path.IsAbs(name) {
 		w.err = fmt.Errorf("%q must be an absolute path", name)
 		return w
 	}
-	w.file, w.err = w.walk(name)
-	// What the caller asked for, as the kernel would say it, wherever on the way it ended.
-	if e, ok := errors.AsType[*fs.PathError](w.err); ok {
-		w.err = &fs.PathError{Op: e.Op, Path: name, Err: e.Err}
+	w.file, w.err = os.OpenFile(name, unix.O_PATH, 0)
+	if w.err != nil {
+		w.file = nil
+		if above := path.Dir(name); errors.Is(w.err, fs.ErrNotExist) && above != name {
+			of := Find(above)
+			of.Close()
+			w.Hops = of.Hops
+		}
+		return w
+	}
+	if w.Hops, w.err = hops(w.file); w.err != nil {
+		w.Close()
+		w.file = nil
 	}
 	return w
 }
 
-// step is a directory that the walk is in.
-type step struct {
-	fd     *os.File
-	path   string
-	sticky bool // and others can write into it
-}
-
-func (w *Way) walk(name string) (*os.File, error) {
-	var steps []step
-	defer func() {
-		for _, s := range steps {
-			s.fd.Close()
-		}
-	}()
-	rest, links := strings.Split(name, "/"), 0
-	enter := func(f *os.File, h Hop) {
-		steps = append(steps, step{f, h.Path, h.Mode&fs.ModeSticky != 0 && h.Mode&0o022 != 0})
-	}
-	root := func() error {
-		f, h, err := w.open(unix.AT_FDCWD, "/", "/")
-		if err == nil {
-			enter(f, h)
-		}
-		return err
-	}
-	if err := root(); err != nil {
+// hops are those of what is open. Its own are the descriptor's; only who owns a directory above
+// can replace the next one.
+func hops(f *os.File) ([]Hop, error) {
+	target, err := os.Readlink(again(int(f.Fd()))) //nolint:gosec // a descriptor
+	if err != nil {
 		return nil, err
 	}
-	for len(rest) > 0 {
-		part := rest[0]
-		rest = rest[1:]
-		here := steps[len(steps)-1]
-		switch part {
-		case "", ".":
-			continue
-		case "..":
-			if len(steps) > 1 {
-				here.fd.Close()
-				steps = steps[:len(steps)-1]
-			}
-			continue
-		}
-		f, h, err := w.open(int(here.fd.Fd()), part, path.Join(here.path, part)) //nolint:gosec // a descriptor
-		if err != nil {
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	all := []Hop{hopOf(target, info)}
+	for at := target; path.Dir(at) != at; {
+		at = path.Dir(at)
+		if info, err = os.Lstat(at); err != nil {
 			return nil, err
 		}
-		w.Hops[len(w.Hops)-1].InSticky = here.sticky
-		switch {
-		case h.Mode&fs.ModeSymlink != 0:
-			target, err := readlink(f)
-			f.Close()
-			if links++; err == nil && links > maxLinks {
-				err = unix.ELOOP
-			}
-			if err != nil {
-				return nil, &fs.PathError{Op: "readlink", Path: h.Path, Err: err}
-			}
-			rest = append(strings.Split(target, "/"), rest...)
-			if path.IsAbs(target) {
-				for _, s := range steps {
-					s.fd.Close()
-				}
-				steps = nil
-				if err := root(); err != nil {
-					return nil, err
-				}
-			}
-		case h.Mode.IsDir():
-			enter(f, h)
-		case len(rest) > 0:
-			f.Close()
-			return nil, &fs.PathError{Op: "open", Path: h.Path, Err: unix.ENOTDIR}
-		default:
-			return f, nil
-		}
+		all = append(all, hopOf(at, info))
 	}
-	last := steps[len(steps)-1].fd
-	steps = steps[:len(steps)-1]
-	return last, nil
+	slices.Reverse(all)
+	return all, nil
 }
 
-// open looks at an entry of a directory, without following it, and notes it.
-func (w *Way) open(dir int, name, full string) (*os.File, Hop, error) {
-	fd, err := unix.Openat(dir, name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return nil, Hop{}, &fs.PathError{Op: "open", Path: full, Err: err}
+func hopOf(name string, info fs.FileInfo) Hop {
+	h := Hop{Path: name, Mode: info.Mode()}
+	if st, is := info.Sys().(*syscall.Stat_t); is {
+		h.UID = st.Uid
 	}
-	f := os.NewFile(uintptr(fd), full)
-	var st unix.Stat_t
-	info, err := f.Stat()
-	if err == nil {
-		err = unix.Fstat(fd, &st)
-	}
-	if err != nil {
-		f.Close()
-		return nil, Hop{}, &fs.PathError{Op: "stat", Path: full, Err: err}
-	}
-	h := Hop{Path: full, UID: st.Uid, GID: st.Gid, Mode: info.Mode()}
-	if h.Mode&0o020 != 0 && h.Mode&fs.ModeSymlink == 0 {
-		h.ACL = hasACL(fd)
-	}
-	if h.Mode.IsDir() && h.Mode&0o022 != 0 {
-		h.Volume = isVolume(fd)
-	}
-	w.Hops = append(w.Hops, h)
-	return f, h, nil
-}
-
-func readlink(f *os.File) (string, error) {
-	buf := make([]byte, unix.PathMax)
-	n, err := unix.Readlinkat(int(f.Fd()), "", buf) //nolint:gosec // a descriptor
-	return string(buf[:max(n, 0)]), err
-}
-
-// hasACL says whether there is more than the mode shows, which then has the most
-// that anybody is granted in the place of the group's permissions.
-func hasACL(fd int) bool {
-	n, err := unix.Getxattr(again(fd), "system.posix_acl_access", nil)
-	return err == nil && n > 0
-}
-
-// isVolume recognizes a ConfigMap or Secret that the kubelet mounted: read-only, a
-// mount of its own, and with the link by which the kubelet changes its content.
-// That it is read-only is not enough: a unit's ProtectSystem= makes everything so
-// for the daemon, and for nobody else.
-func isVolume(fd int) bool {
-	var sx unix.Statx_t
-	if err := unix.Statx(fd, "", unix.AT_EMPTY_PATH|unix.AT_STATX_DONT_SYNC, 0, &sx); err != nil || sx.Attributes&unix.STATX_ATTR_MOUNT_ROOT == 0 {
-		return false
-	}
-	var mount unix.Statfs_t
-	if err := unix.Fstatfs(fd, &mount); err != nil || mount.Flags&unix.ST_RDONLY == 0 {
-		return false
-	}
-	var data unix.Stat_t
-	err := unix.Fstatat(fd, "..data", &data, unix.AT_SYMLINK_NOFOLLOW)
-	return err == nil && data.Mode&unix.S_IFMT == unix.S_IFLNK && data.Uid == 0
+	return h
 }
 
 // again is a path to what is open.
@@ -213,29 +112,16 @@ func (w *Way) Close() {
 
 // Judge returns a *Refused if what was found must not be used for that.
 func (w *Way) Judge(p Purpose) error {
-	if r, _ := Judge(p, Owners(), w.Hops); r != nil {
+	if r, _ := Judge(p, owners(), w.Hops); r != nil {
 		return r
 	}
 	return nil
 }
 
-// Owners are the users who may own what is trusted: root, whoever runs this, and
-// those who could put another berth in the place of this one.
-var Owners = sync.OnceValue(func() map[uint32]bool {
-	users := map[uint32]bool{0: true, uint32(os.Geteuid()): true} //nolint:gosec // a uid has 32 bits
-	self, err := os.Executable()
-	if err != nil {
-		return users
-	}
-	w := Find(self)
-	defer w.Close()
-	for _, h := range w.Hops {
-		if h.Mode&fs.ModeSymlink == 0 {
-			users[h.UID] = true
-		}
-	}
-	return users
-})
+// owners may own what is trusted: root, and the user whom this runs as.
+func owners() map[uint32]bool {
+	return map[uint32]bool{0: true, uint32(os.Geteuid()): true} //nolint:gosec // a uid has 32 bits
+}
 
 // Check returns a *Refused for a file or directory that must not be used, and an
 // error of class NotFound for one that does not exist in directories of root's. It is
@@ -272,7 +158,7 @@ func (w *Way) list() {
 func Warnings(name string, p Purpose) []string {
 	w := Find(name)
 	defer w.Close()
-	_, found := Judge(p, Owners(), w.Hops)
+	_, found := Judge(p, owners(), w.Hops)
 	var texts []string
 	for _, f := range found {
 		texts = append(texts, f.Error())

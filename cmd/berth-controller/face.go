@@ -45,7 +45,7 @@ func serve(ctx context.Context, address string, registry prometheus.Gatherer, le
 	endpoint := scrape.Serve(ctx, l, registry,
 		scrape.Page{Path: "/readyz", Handler: func(w http.ResponseWriter, _ *http.Request) {
 			if !ready() {
-				http.Error(w, "the API server has not said yet whether this controller has all rights", http.StatusServiceUnavailable)
+				http.Error(w, "the API server has not shown the lease yet", http.StatusServiceUnavailable)
 				return
 			}
 			w.WriteHeader(http.StatusOK)

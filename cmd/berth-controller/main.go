@@ -18,7 +18,6 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -39,14 +38,13 @@ const (
 	// lease is the name of the Lease that the one which works holds. It is in one namespace
 	// of the cluster, wherever controllers run: with two leases, two would work.
 	lease, leaseNamespace = "berth-controller", "berth-system"
-	// Another one takes over this long after the last sign of life.
-	leaseDuration = 10 * time.Second
-	// This one works for so long after it asked for the lease and got it: less, so that two
-	// never do, and longer than it tries to get it again, which it begins after retryPeriod and
-	// gives up renewDeadline later.
-	workDeadline  = 8 * time.Second
-	renewDeadline = 5 * time.Second
+	// Another one takes over this long after the last sign of life. This one ends its work before: a
+	// renewal, the next that fails, and giving the lease back may take renewDeadline each.
+	leaseDuration = 15 * time.Second
+	renewDeadline = 4 * time.Second
 	retryPeriod   = 2 * time.Second
+	// healthTolerance is how long the holder may miss its renewal until /healthz fails.
+	healthTolerance = 5 * time.Second
 )
 
 // errLost is the end of one that cannot show that it is the one which works.
@@ -113,7 +111,7 @@ func run(ctx context.Context, kubeconfig, namespace, address string, counting ca
 	if err != nil {
 		return err
 	}
-	registry, live := scrape.NewRegistry(version, ""), leaderelection.NewLeaderHealthzAdaptor(leaseDuration)
+	registry, live := scrape.NewRegistry(version, ""), leaderelection.NewLeaderHealthzAdaptor(healthTolerance)
 	m := capacity.NewMetrics(registry)
 	var ready atomic.Bool
 	closed, err := serve(ctx, address, registry, live, ready.Load)
@@ -121,11 +119,7 @@ func run(ctx context.Context, kubeconfig, namespace, address string, counting ca
 		return err
 	}
 	defer closed()
-	if err := capacity.CheckRights(ctx, client, types.NamespacedName{Namespace: namespace, Name: lease}); err != nil || ctx.Err() != nil {
-		return err
-	}
-	ready.Store(true)
-	return lead(ctx, client, namespace, live, func(ctx context.Context) error { return capacity.Run(ctx, client, counting, m) })
+	return lead(ctx, client, namespace, live, func() { ready.Store(true) }, func(ctx context.Context) error { return capacity.Run(ctx, client, counting, m) })
 }
 
 // connect finds the API server.
@@ -149,49 +143,33 @@ func connect(kubeconfig string) (*rest.Config, error) {
 	return config, nil
 }
 
-// lead does something as long as no other does it. The lease is given back when that has
-// ended, so that another one need not wait for it to expire.
-func lead(ctx context.Context, client kubernetes.Interface, namespace string, watch *leaderelection.HealthzAdaptor, do func(context.Context) error) error {
+// lead does something as long as no other does it, and calls seen when it has seen the lease.
+func lead(ctx context.Context, client kubernetes.Interface, namespace string, watch *leaderelection.HealthzAdaptor, seen func(), do func(context.Context) error) error {
 	host, err := os.Hostname()
 	if err != nil {
 		return err
 	}
 	me := host + "_" + uuid.NewString()
-	holding, release := context.WithCancel(context.WithoutCancel(ctx))
-	defer release()
-	// Either work begins, and releases the lease when it has ended, or ctx is over first.
-	const working, never = 1, 2
-	var state atomic.Int32
-	defer context.AfterFunc(ctx, func() {
-		if state.CompareAndSwap(0, never) {
-			release()
-		}
-	})()
-	ended := make(chan error, 1)
-	var of term
+	holding, release := context.WithCancelCause(ctx)
+	defer release(nil)
 	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
-		Lock: &lock{term: &of, Interface: &resourcelock.LeaseLock{
+		Lock: &resourcelock.LeaseLock{
 			LeaseMeta:  metav1.ObjectMeta{Name: lease, Namespace: namespace},
 			Client:     client.CoordinationV1(),
 			LockConfig: resourcelock.ResourceLockConfig{Identity: me},
-		}},
+		},
 		Name: lease, LeaseDuration: leaseDuration, RenewDeadline: renewDeadline, RetryPeriod: retryPeriod,
 		ReleaseOnCancel: true,
 		Callbacks: leaderelection.LeaderCallbacks{
 			OnStartedLeading: func(leading context.Context) {
-				if !state.CompareAndSwap(0, working) {
-					return
-				}
-				defer release()
 				log.G(ctx).WithField("lease", namespace+"/"+lease).Info("Took the lease")
-				work, stop := context.WithCancel(leading)
-				defer stop()
-				of.begin(stop)
-				defer context.AfterFunc(ctx, stop)()
-				ended <- do(work)
+				if err := do(leading); err != nil {
+					release(err)
+				}
 			},
 			OnStoppedLeading: func() {},
 			OnNewLeader: func(who string) {
+				seen()
 				if who != me {
 					log.G(ctx).WithField("leader", who).Info("Waiting while another controller works")
 				}
@@ -203,11 +181,11 @@ func lead(ctx context.Context, client kubernetes.Interface, namespace string, wa
 	}
 	watch.SetLeaderElection(elector) // only RunOrDie would do so
 	elector.Run(holding)
-	if state.Load() == working {
-		err = <-ended
+	switch {
+	case ctx.Err() != nil:
+		return nil
+	case holding.Err() != nil:
+		return context.Cause(holding)
 	}
-	if err == nil && ctx.Err() == nil {
-		return errLost
-	}
-	return err
+	return errLost
 }

@@ -17,23 +17,25 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
-	"k8s.io/client-go/util/flowcontrol"
 	"k8s.io/client-go/util/workqueue"
 )
 
 const (
 	// workers patch nodes at the same time: some thousand in the seconds after a mass event.
 	workers = 16
-	// patchTimeout bounds each, so that some which hang do not keep the others from it.
-	patchTimeout = 5 * time.Second
+	// requestTimeout bounds the requests for a node, so that some which hang do not keep the others from it.
+	requestTimeout = 5 * time.Second
 	// resync is when nodes are looked at again without an event.
 	resync = 10 * time.Minute
 	// byNode is the index of pods.
 	byNode = "node"
 	// firstRetry and lastRetry bound how soon a patch that failed is tried again.
 	firstRetry, lastRetry = 100 * time.Millisecond, 30 * time.Second
-	// glance is how often is asked whether what there is is still seen.
-	glance = time.Second
+	// changeStep is how long a node is left alone after a change: another controller that sets other
+	// figures would be answered hundreds of times in a second.
+	changeStep = 100 * time.Millisecond
+	// syncTimeout bounds the wait for the first lists. A list of many pods takes long.
+	syncTimeout = 5 * time.Minute
 )
 
 // controller keeps the status of nodes.
@@ -43,11 +45,9 @@ type controller struct {
 	nodes    cache.SharedIndexInformer
 	pods     cache.SharedIndexInformer
 	classes  cache.SharedIndexInformer
-	sights   []*sight
 	due      workqueue.TypedRateLimitingInterface[string] // names of nodes
 	metrics  *Metrics
 	failing  failing
-	pace     pace
 }
 
 // failing are the names of nodes whose capacity could not be set.
@@ -69,12 +69,10 @@ func (f *failing) note(name string, is bool) int {
 }
 
 // Run keeps the capacity of all nodes until ctx is over, and returns when nothing is
-// written any more. Nobody else may do so meanwhile. It fails if it sees nothing of
-// nodes, pods or classes for some time.
+// written any more. It fails if the first lists of nodes, pods and classes do not come.
 func Run(ctx context.Context, client kubernetes.Interface, counting Counting, m *Metrics) error {
 	c := &controller{
 		client: client, counting: counting, metrics: m, failing: failing{names: map[string]bool{}},
-		pace: pace{nodes: map[string]flowcontrol.RateLimiter{}},
 		due: workqueue.NewTypedRateLimitingQueueWithConfig(
 			workqueue.NewTypedItemExponentialFailureRateLimiter[string](firstRetry, lastRetry),
 			workqueue.TypedRateLimitingQueueConfig[string]{Name: "nodes"}),
@@ -93,10 +91,18 @@ func Run(ctx context.Context, client kubernetes.Interface, counting Counting, m 
 		go i.RunWithContext(ctx)
 	}
 	// With some of it only, less room would be seen than there is.
-	if err := c.synced(ctx, informers); err != nil || ctx.Err() != nil {
-		return err
+	first, stop := context.WithTimeout(ctx, syncTimeout)
+	defer stop()
+	for _, i := range informers {
+		cache.WaitForCacheSync(first.Done(), i.HasSynced)
 	}
-	m.leading.Set(1) // for good: a controller that loses the lease ends
+	switch {
+	case ctx.Err() != nil:
+		return nil
+	case first.Err() != nil:
+		return fmt.Errorf("the API server has not shown all nodes, pods and classes within %s", syncTimeout)
+	}
+	m.working.Store(true) // for good: a controller that loses the lease ends
 	log.G(ctx).WithField("nodes", len(c.nodes.GetStore().ListKeys())).Info("Keeping the capacity of nodes")
 	for range workers {
 		running.Go(func() {
@@ -104,54 +110,21 @@ func Run(ctx context.Context, client kubernetes.Interface, counting Counting, m 
 			}
 		})
 	}
-	return c.look(ctx, true)
+	<-ctx.Done()
+	return nil
 }
 
-// synced waits for the first lists.
-func (c *controller) synced(ctx context.Context, informers []cache.SharedIndexInformer) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	go func() {
-		defer cancel()
-		for _, i := range informers {
-			cache.WaitForCacheSync(ctx.Done(), i.HasSynced)
-		}
-	}()
-	return c.look(ctx, false)
-}
-
-// look returns when ctx is over, or too little was seen for too long. Before the first lists
-// have come, nothing is seen.
-func (c *controller) look(ctx context.Context, listed bool) error {
-	tick := time.NewTicker(glance)
-	defer tick.Stop()
-	for {
-		now := time.Now()
-		sees := 0.0
-		if listed && !blind(c.sights, now) {
-			sees = 1
-		}
-		c.metrics.watching.Set(sees)
-		if err := lost(c.sights, now); err != nil {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
-		}
-	}
-}
+// alive selects pods that have not ended.
+var alive = fields.AndSelectors(
+	fields.OneTermNotEqualSelector("status.phase", string(corev1.PodSucceeded)),
+	fields.OneTermNotEqualSelector("status.phase", string(corev1.PodFailed)))
 
 // watch makes the informers. Pods that ended and those without a node are not watched.
 func (c *controller) watch() error {
 	core, node := c.client.CoreV1().RESTClient(), c.client.NodeV1().RESTClient()
-	alive := fields.AndSelectors(
-		fields.OneTermNotEqualSelector("spec.nodeName", ""),
-		fields.OneTermNotEqualSelector("status.phase", string(corev1.PodSucceeded)),
-		fields.OneTermNotEqualSelector("status.phase", string(corev1.PodFailed)))
-	c.nodes = cache.NewSharedIndexInformer(c.seeing(core, "nodes", fields.Everything()), &corev1.Node{}, resync, nil)
-	c.pods = cache.NewSharedIndexInformer(c.seeing(core, "pods", alive), &corev1.Pod{}, 0, cache.Indexers{
+	scheduled := fields.AndSelectors(fields.OneTermNotEqualSelector("spec.nodeName", ""), alive)
+	c.nodes = cache.NewSharedIndexInformer(c.lists(core, "nodes", fields.Everything()), &corev1.Node{}, resync, nil)
+	c.pods = cache.NewSharedIndexInformer(c.lists(core, "pods", scheduled), &corev1.Pod{}, 0, cache.Indexers{
 		byNode: func(o any) ([]string, error) {
 			if p, is := o.(*Pod); is {
 				return []string{p.node}, nil
@@ -159,7 +132,7 @@ func (c *controller) watch() error {
 			return nil, nil
 		},
 	})
-	c.classes = cache.NewSharedIndexInformer(c.seeing(node, "runtimeclasses", fields.Everything()), &nodev1.RuntimeClass{}, 0, nil)
+	c.classes = cache.NewSharedIndexInformer(c.lists(node, "runtimeclasses", fields.Everything()), &nodev1.RuntimeClass{}, 0, nil)
 	_, err := c.nodes.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc:    func(any) { c.metrics.nodes.Inc() },
 		DeleteFunc: func(any) { c.metrics.nodes.Dec() },
@@ -171,14 +144,19 @@ func (c *controller) watch() error {
 			c.due.Add(name)
 		}
 	}))
-	return errors.Join(err, also, more, last, c.nodes.SetTransform(slimNode), c.pods.SetTransform(c.counting.slimPod))
+	all := []error{err, also, more, last, c.nodes.SetTransform(slimNode), c.pods.SetTransform(c.counting.slimPod)}
+	for _, i := range []cache.SharedIndexInformer{c.nodes, c.pods, c.classes} {
+		all = append(all, i.SetWatchErrorHandlerWithContext(func(ctx context.Context, _ *cache.Reflector, err error) {
+			c.metrics.unseen.Store(time.Now().UnixNano())
+			log.G(ctx).WithError(err).Warn("Failed to watch nodes, pods or classes; will retry")
+		}))
+	}
+	return errors.Join(all...)
 }
 
-// seeing lists and watches some objects, and knows whether it can.
-func (c *controller) seeing(from cache.Getter, what string, which fields.Selector) cache.ListerWatcher {
-	s := &sight{what: what}
-	c.sights = append(c.sights, s)
-	return cache.ToListWatcherWithWatchListSemantics(s.over(cache.NewListWatchFromClient(from, what, "", which)), c.client)
+// lists lists and watches some objects.
+func (c *controller) lists(from cache.Getter, what string, which fields.Selector) cache.ListerWatcher {
+	return cache.ToListWatcherWithWatchListSemantics(cache.NewListWatchFromClient(from, what, "", which), c.client)
 }
 
 // changed calls do with all that comes, changes or goes.
@@ -194,40 +172,76 @@ func changed[T any](do func(T)) cache.ResourceEventHandler {
 	return cache.ResourceEventHandlerFuncs{AddFunc: take, DeleteFunc: take, UpdateFunc: func(was, now any) { take(was); take(now) }}
 }
 
-// next takes a node and keeps it, and says whether there will be more.
+// next takes a node and keeps it, and reports whether there will be more.
 func (c *controller) next(ctx context.Context) bool {
 	name, over := c.due.Get()
 	if over {
 		return false
 	}
-	defer c.due.Done(name)
-	if err := c.keep(ctx, name); err != nil {
+	changed, err := c.keep(ctx, name)
+	c.metrics.failing.Set(float64(c.failing.note(name, err != nil)))
+	if err != nil {
+		c.metrics.Failed(err)
 		if ctx.Err() == nil {
 			log.G(ctx).WithError(err).WithField("node", name).Warn("Failed to set the capacity of a node; will retry")
 		}
-		c.metrics.failing.Set(float64(c.failing.note(name, true)))
 		c.due.AddRateLimited(name)
-		return true
+	} else {
+		c.due.Forget(name)
 	}
-	c.metrics.failing.Set(float64(c.failing.note(name, false)))
-	c.due.Forget(name)
+	if changed {
+		time.AfterFunc(changeStep, func() { c.due.Done(name) })
+	} else {
+		c.due.Done(name)
+	}
 	return true
 }
 
-// keep makes a node's status true.
-func (c *controller) keep(ctx context.Context, name string) error {
+// keep makes a node's status true, and reports whether that changed it.
+func (c *controller) keep(ctx context.Context, name string) (changed bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	n, pods, classes, err := c.cached(name)
+	if err != nil || n == nil {
+		return false, err
+	}
+	room := RoomOf(n, pods, classes)
+	if room.lowers(n) {
+		// A cache may lack pods that came since, and the kubelet would end them.
+		if n, pods, classes, err = c.read(ctx, name); err != nil || n == nil {
+			return false, err
+		}
+		room = RoomOf(n, pods, classes)
+	}
+	body := room.patch(n)
+	if body == nil {
+		return false, nil
+	}
+	_, err = c.client.CoreV1().Nodes().Patch(ctx, name, types.MergePatchType, body, metav1.PatchOptions{FieldManager: "berth-controller"}, "status")
+	if apierrors.IsNotFound(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("patch nodes/status: %w", err)
+	}
+	c.metrics.patches.Inc()
+	log.G(ctx).WithFields(log.Fields{"node": name, "capacity": maps.Clone(room)}).Info("Updated the capacity of a node")
+	return true, nil
+}
+
+// cached is a node, its pods and all classes as the informers have them; the node is nil if it is gone.
+func (c *controller) cached(name string) (*corev1.Node, []*Pod, Classes, error) {
 	o, there, err := c.nodes.GetIndexer().GetByKey(name)
 	if err != nil || !there {
-		c.pace.forget(name)
-		return err
+		return nil, nil, nil, err
 	}
 	n, is := o.(*corev1.Node)
 	if !is {
-		return fmt.Errorf("unexpected %T among nodes", o)
+		return nil, nil, nil, fmt.Errorf("unexpected %T among nodes", o)
 	}
 	of, err := c.pods.GetIndexer().ByIndex(byNode, name)
 	if err != nil {
-		return err
+		return nil, nil, nil, err
 	}
 	var pods []*Pod
 	for _, o := range of {
@@ -235,32 +249,37 @@ func (c *controller) keep(ctx context.Context, name string) error {
 			pods = append(pods, p)
 		}
 	}
-	room := RoomOf(n, pods, c.handlers())
-	// Pods that came since are not known to who sees none: they would be ended for it.
-	body, held := room.patch(n, !blind(c.sights, time.Now()))
-	if held {
-		c.due.AddAfter(name, glance)
-	}
-	if body == nil {
-		return nil
-	}
-	if !c.pace.takes(name) {
-		c.due.AddAfter(name, changeStep)
-		return nil
-	}
-	ctx, cancel := context.WithTimeout(ctx, patchTimeout)
-	defer cancel()
-	_, err = c.client.CoreV1().Nodes().Patch(ctx, name, types.MergePatchType, body, metav1.PatchOptions{FieldManager: "berth-controller"}, "status")
-	if apierrors.IsNotFound(err) {
-		return nil
-	}
+	return n, pods, c.handlers(), nil
+}
+
+// read is what cached is, as the API server has it now.
+func (c *controller) read(ctx context.Context, name string) (*corev1.Node, []*Pod, Classes, error) {
+	nodes, err := c.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, name).String()})
 	if err != nil {
-		c.metrics.Failed(err)
-		return fmt.Errorf("patch nodes/status: %w", err)
+		return nil, nil, nil, fmt.Errorf("list nodes: %w", err)
 	}
-	c.metrics.patches.Inc()
-	log.G(ctx).WithFields(log.Fields{"node": name, "capacity": maps.Clone(room)}).Info("Updated the capacity of a node")
-	return nil
+	if len(nodes.Items) == 0 {
+		return nil, nil, nil, nil
+	}
+	there, err := c.client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{
+		FieldSelector: fields.AndSelectors(fields.OneTermEqualSelector("spec.nodeName", name), alive).String(),
+	})
+	if err != nil {
+		return nil, nil, nil, fmt.Errorf("list pods: %w", err)
+	}
+	var pods []*Pod
+	for i := range there.Items {
+		pods = append(pods, PodOf(&there.Items[i], c.counting))
+	}
+	list, err := c.client.NodeV1().RuntimeClasses().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, nil, nil, fmt.Errorf("list runtimeclasses: %w", err)
+	}
+	classes := Classes{}
+	for i := range list.Items {
+		classes[list.Items[i].Name] = list.Items[i].Handler
+	}
+	return &nodes.Items[0], pods, classes, nil
 }
 
 func (c *controller) handlers() Classes {

@@ -2,6 +2,8 @@ package capacity
 
 import (
 	"cmp"
+	"sync/atomic"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -9,23 +11,42 @@ import (
 
 // Metrics are what a controller tells of itself. Its methods may be called concurrently.
 type Metrics struct {
-	leading, watching, nodes, failing prometheus.Gauge
-	patches                           prometheus.Counter
-	failures                          *prometheus.CounterVec
+	nodes, failing prometheus.Gauge
+	patches        prometheus.Counter
+	failures       *prometheus.CounterVec
+	// working is whether this controller has the lease and the first lists, unseen when a watch last
+	// failed, in nanoseconds.
+	working atomic.Bool
+	unseen  atomic.Int64
 }
+
+// seenAfter is how long no watch has failed until all are taken for open. client-go tries one
+// that fails again within a minute.
+const seenAfter = 90 * time.Second
 
 // NewMetrics registers them.
 func NewMetrics(to prometheus.Registerer) *Metrics {
 	m := &Metrics{
-		leading:  prometheus.NewGauge(prometheus.GaugeOpts{Name: "berth_controller_leading", Help: "1 if this controller holds the lease and works, 0 if it waits."}),
-		watching: prometheus.NewGauge(prometheus.GaugeOpts{Name: "berth_controller_watching", Help: "1 if this controller works and sees what becomes of nodes, pods and classes, 0 otherwise."}),
 		nodes:    prometheus.NewGauge(prometheus.GaugeOpts{Name: "berth_controller_nodes", Help: "Nodes whose capacity this controller keeps; 0 if it waits."}),
 		failing:  prometheus.NewGauge(prometheus.GaugeOpts{Name: "berth_controller_failing_nodes", Help: "Nodes whose capacity could not be set and is tried again."}),
 		patches:  prometheus.NewCounter(prometheus.CounterOpts{Name: "berth_controller_patches_total", Help: "Changes of the capacity of a node that the API server took."}),
 		failures: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "berth_controller_patch_failures_total", Help: "Changes that the API server did not take, by the reason that it gave."}, []string{"reason"}),
 	}
-	to.MustRegister(m.leading, m.watching, m.nodes, m.failing, m.patches, m.failures)
+	to.MustRegister(m.nodes, m.failing, m.patches, m.failures,
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "berth_controller_leading", Help: "1 if this controller holds the lease and works, 0 if it waits."}, func() float64 {
+			return truth(m.working.Load())
+		}),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "berth_controller_watching", Help: "1 if this controller works and no watch of nodes, pods or classes failed in the last 90 seconds, 0 otherwise."}, func() float64 {
+			return truth(m.working.Load() && time.Since(time.Unix(0, m.unseen.Load())) > seenAfter)
+		}))
 	return m
+}
+
+func truth(is bool) float64 {
+	if is {
+		return 1
+	}
+	return 0
 }
 
 // Failed counts a change that was not taken.

@@ -146,39 +146,42 @@ func ready(n *corev1.Node) bool {
 	return false
 }
 
-// patch is what makes a node's status say this, or nil if it does. Without lower nothing
-// gets less or goes, and held says that something should. The kubelet would copy capacity
+// lowers reports whether a node's status has more of something than this. Pure.
+func (r Room) lowers(n *corev1.Node) bool {
+	for _, has := range []corev1.ResourceList{n.Status.Capacity, n.Status.Allocatable} {
+		for name, q := range has {
+			if pods, wanted := r[name]; nodelabel.IsPods(string(name)) && (!wanted || q.Value() > pods) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// patch is what makes a node's status this, or nil if it is. The kubelet would copy capacity
 // to allocatable by itself, some seconds later. Pure.
-func (r Room) patch(n *corev1.Node, lower bool) (body []byte, held bool) {
+func (r Room) patch(n *corev1.Node) []byte {
 	change := map[corev1.ResourceName]*resource.Quantity{}
 	for name, pods := range r {
 		has, listed := n.Status.Capacity[name]
 		free, allocatable := n.Status.Allocatable[name]
-		if most := max(has.Value(), free.Value()); !lower && most > pods {
-			pods, held = most, true
-		}
 		if !listed || !allocatable || has.Value() != pods || free.Value() != pods {
 			change[name] = resource.NewQuantity(pods, resource.DecimalSI)
 		}
 	}
 	for _, has := range []corev1.ResourceList{n.Status.Capacity, n.Status.Allocatable} {
 		for name := range has {
-			if _, wanted := r[name]; wanted || !nodelabel.IsPods(string(name)) {
-				continue
+			if _, wanted := r[name]; !wanted && nodelabel.IsPods(string(name)) {
+				change[name] = nil
 			}
-			if !lower {
-				held = true
-				continue
-			}
-			change[name] = nil
 		}
 	}
 	if len(change) == 0 {
-		return nil, held
+		return nil
 	}
 	body, err := json.Marshal(map[string]any{"status": map[string]any{"capacity": change, "allocatable": change}})
 	if err != nil {
 		panic(err) // names and numbers
 	}
-	return body, held
+	return body
 }

@@ -35,11 +35,7 @@ type point struct {
 	begun func(s *subject) bool
 	// settle is what a kubelet does until all is as it should be.
 	settle func(ctx context.Context, s *subject) error
-	// hears is what a subscriber is told of the container in the end, once.
-	hears *runtimeapi.ContainerEventType
 }
-
-func event(e runtimeapi.ContainerEventType) *runtimeapi.ContainerEventType { return &e }
 
 // term is a container that says that it was asked to end, and does not.
 func term(c *runtimeapi.ContainerConfig) {
@@ -79,7 +75,7 @@ func (s *subject) log() string {
 
 // points are what a pod goes through.
 var points = []point{
-	{name: "idle", prepare: withContainer, settle: works, hears: event(runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT)},
+	{name: "idle", prepare: withContainer, settle: works},
 	{
 		name: "PullImage",
 		prepare: func(t *testing.T, s *subject) {
@@ -101,12 +97,12 @@ var points = []point{
 		prepare: func(t *testing.T, s *subject) { s.gates.hold(t, "ADD-"+s.config.GetMetadata().GetName()) },
 		act:     func(ctx context.Context, s *subject) error { _, err := s.run(ctx); return err },
 		begun:   func(s *subject) bool { return s.gates.arrived("ADD-" + s.config.GetMetadata().GetName()) },
-		settle:  works, hears: event(runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT),
+		settle:  works,
 	},
 	{
 		name: "CreateContainer", prepare: withSandbox,
 		act:    func(ctx context.Context, s *subject) error { _, err := s.create(ctx, s.pod, 0); return err },
-		settle: works, hears: event(runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT),
+		settle: works,
 	},
 	{
 		name: "StartContainer",
@@ -117,7 +113,7 @@ var points = []point{
 		},
 		act:    func(ctx context.Context, s *subject) error { return s.start(ctx, s.container) },
 		begun:  func(s *subject) bool { return s.gates.arrived(s.container) },
-		settle: works, hears: event(runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT),
+		settle: works,
 	},
 	{
 		name: "ExecSync", prepare: withContainer,
@@ -126,7 +122,7 @@ var points = []point{
 			return err
 		},
 		begun:  func(s *subject) bool { return strings.Contains(s.log(), "begun") },
-		settle: works, hears: event(runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT),
+		settle: works,
 	},
 	{
 		name: "StopContainer",
@@ -146,7 +142,6 @@ var points = []point{
 			}
 			return err
 		},
-		hears: event(runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT),
 	},
 	{
 		name: "StopPodSandbox", network: true,
@@ -169,7 +164,6 @@ var points = []point{
 			}
 			return err
 		},
-		hears: event(runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT),
 	},
 	{
 		name: "RemovePodSandbox",
@@ -200,7 +194,6 @@ var points = []point{
 			}
 			return err
 		},
-		hears: event(runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT),
 	},
 }
 

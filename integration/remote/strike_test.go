@@ -207,13 +207,6 @@ func (n *node) strike(t *testing.T, s strike, struck []*testbed.Daemon, others b
 		until(t, c.point.name+" under "+c.handler, func(ctx context.Context) error { return c.settle(ctx, c.subject) })
 	})
 	n.agree(t)
-	if others {
-		for _, c := range cases {
-			if c.hears != nil {
-				w.hears(t, c.subject.container, *c.hears)
-			}
-		}
-	}
 	each(func(t *testing.T, c atPoint) { until(t, "remove "+c.point.name+" under "+c.handler, c.gone) })
 	end()
 	w.judge(t)

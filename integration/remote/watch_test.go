@@ -27,9 +27,7 @@ type watch struct {
 	// slowest is the longest that a list took.
 	slowest time.Duration
 	wrong   []string
-	// heard are the events of each id, in order.
-	heard map[string][]runtimeapi.ContainerEventType
-	ended int
+	ended   int
 }
 
 // slow is far above how long a list waits for a daemon.
@@ -38,7 +36,6 @@ const slow = 15 * time.Second
 // begin watches until the returned function is called.
 func (w *watch) begin(t *testing.T) (end func()) {
 	t.Helper()
-	w.heard = map[string][]runtimeapi.ContainerEventType{}
 	ctx, cancel := context.WithCancel(context.Background())
 	var watching sync.WaitGroup
 	subscribed := make(chan struct{})
@@ -134,43 +131,13 @@ func (w *watch) listen(ctx context.Context, subscribed func()) {
 			subscribed()
 		}
 		for err == nil {
-			var e *runtimeapi.ContainerEventResponse
-			if e, err = events.Recv(); err == nil {
-				w.mu.Lock()
-				w.heard[e.GetContainerId()] = append(w.heard[e.GetContainerId()], e.GetContainerEventType())
-				w.mu.Unlock()
-			}
+			_, err = events.Recv()
 		}
 		w.mu.Lock()
 		w.ended++
 		w.mu.Unlock()
 		pause()
 	}
-}
-
-// events are those that were heard of an id.
-func (w *watch) events(id string) []runtimeapi.ContainerEventType {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return append([]runtimeapi.ContainerEventType(nil), w.heard[id]...)
-}
-
-// hears waits for an event, which is to come once.
-func (w *watch) hears(t *testing.T, id string, want runtimeapi.ContainerEventType) {
-	t.Helper()
-	testbed.Eventually(t, patience, func() error {
-		times := 0
-		all := w.events(id)
-		for _, e := range all {
-			if e == want {
-				times++
-			}
-		}
-		if times != 1 {
-			return fmt.Errorf("%s: heard %v, and %v %d times", id, all, want, times)
-		}
-		return nil
-	})
 }
 
 // judge says what was wrong.

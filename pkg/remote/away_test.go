@@ -1,7 +1,6 @@
 package remote
 
 import (
-	"context"
 	"testing"
 	"time"
 
@@ -27,32 +26,6 @@ func away(t *testing.T) (d *daemon, b *Backend, dir, pod string) {
 	d.server.Stop()
 	until(t, "down", func() bool { return b.Health().Phase == Down })
 	return d, b, dir, made.GetPodSandboxId()
-}
-
-// Who subscribes while a daemon is away lists what it had, and has to hear what
-// became of it.
-func TestEventsForWhoSubscribesMeanwhile(t *testing.T) {
-	d, b, _, pod := away(t)
-	ctx, cancel := context.WithCancel(t.Context())
-	l := &listener{ctx: ctx, heard: make(chan *runtimeapi.ContainerEventResponse, 100)}
-	ended := make(chan error, 1)
-	go func() { ended <- b.GetContainerEvents(&runtimeapi.GetEventsRequest{}, l) }()
-	defer func() {
-		cancel()
-		if err := <-ended; err == nil {
-			t.Error("the subscription ended by itself")
-		}
-	}()
-	until(t, "subscribed", func() bool {
-		_, err := d.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: pod})
-		return err == nil
-	})
-	d.start(t)
-	for _, want := range []string{pod + " stopped", pod + " deleted"} {
-		if got := l.next(t); got != want {
-			t.Errorf("heard %q, want %q", got, want)
-		}
-	}
 }
 
 // The age of what is listed goes on over a restart of berth.

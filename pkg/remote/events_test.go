@@ -1,0 +1,34 @@
+package remote
+
+import (
+	"testing"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// An event that is newer than this CRI is passed on, with berth's names of handlers.
+func TestNewerEvents(t *testing.T) {
+	to := &listener{ctx: t.Context(), heard: make(chan *runtimeapi.ContainerEventResponse, 10)}
+	n := &names{}
+	s := &events{caller: &caller{}, names: n, lists: &lists{names: n, known: &known{}}}
+	s.names.set([]Handler{{Name: "legacy", Remote: "runc"}})
+	newest := runtimeapi.ContainerEventType(99)
+	for _, kind := range []runtimeapi.ContainerEventType{newest, newest, runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT} {
+		e := &runtimeapi.ContainerEventResponse{
+			ContainerId: "c", ContainerEventType: kind, PodSandboxStatus: &runtimeapi.PodSandboxStatus{Id: "p", RuntimeHandler: "runc"},
+			ContainersStatuses: []*runtimeapi.ContainerStatus{{Image: &runtimeapi.ImageSpec{RuntimeHandler: "runc"}, Mounts: []*runtimeapi.Mount{{Image: &runtimeapi.ImageSpec{RuntimeHandler: "runc"}}}}},
+		}
+		if err := s.pass(encoded(t, newer(e)), to); err != nil {
+			t.Fatal(err)
+		}
+		if len(to.heard) != 1 {
+			t.Fatalf("%v was told %d times", kind, len(to.heard))
+		}
+		got := <-to.heard
+		of := got.GetContainersStatuses()[0]
+		if got.GetContainerEventType() != kind || len(got.ProtoReflect().GetUnknown()) == 0 || got.GetPodSandboxStatus().GetRuntimeHandler() != "legacy" ||
+			of.GetImage().GetRuntimeHandler() != "legacy" || of.GetMounts()[0].GetImage().GetRuntimeHandler() != "legacy" {
+			t.Errorf("told %v", got)
+		}
+	}
+}

@@ -77,12 +77,10 @@ func (a *abilities) forget() {
 type listing struct {
 	unary, stream string
 	shape         protoreflect.MessageDescriptor
-	digester      *digester
 }
 
 func listingOf(unary, stream string, answer proto.Message) listing {
-	shape := answer.ProtoReflect().Descriptor()
-	return listing{unary, stream, shape, digesterOf(shape)}
+	return listing{unary, stream, answer.ProtoReflect().Descriptor()}
 }
 
 // errMissing is told once it is known that there is neither form.

@@ -259,24 +259,26 @@ func (b *Backend) Inventory() []handler.Owned {
 func (b *Backend) Edition() uint64 { return b.known.edited() }
 
 // note implements journal.
-func (b *Backend) note(ctx context.Context, c change) {
+func (b *Backend) note(_ context.Context, c change) {
 	b.known.note(c)
-	if err := b.state.add(c); err != nil {
-		log.G(ctx).WithError(err).WithField("backend", b.id).Warn("Failed to save last known entries of backend; they are not listed if both daemons restart")
-	}
+	b.save()
 }
 
 // learned has the new lists written down.
 func (b *Backend) learned() {
+	b.save()
+	b.changed()
+}
+
+// save has what is known written down soon.
+func (b *Backend) save() {
 	select {
 	case b.writes <- struct{}{}:
 	default:
 	}
-	b.changed()
 }
 
-// between is the time between two writings of lists, which may change all the
-// time.
+// between is the time between two writings, since lists may change all the time.
 const between = time.Second
 
 func (b *Backend) writeDown(ctx context.Context) {

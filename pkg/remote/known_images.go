@@ -106,39 +106,31 @@ func (s *lastKnown) lastFilesystems() *runtimeapi.ImageFsInfoResponse {
 	return proto.CloneOf(s.filesystems)
 }
 
-// encode returns its records.
-func (s *lastKnown) encode() ([][]byte, error) {
+// save puts what is known into a state file.
+func (s *lastKnown) save(to *saved) (err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var all [][]byte
 	if s.known {
-		all = append(all, head(imageList, len(s.images)), s.images)
+		to.Images = append(frame{}, s.images...)
 	}
 	if s.filesystems != nil {
-		told, err := proto.Marshal(s.filesystems)
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, head(filesystemsInfo, len(told)), told)
+		to.Filesystems, err = proto.Marshal(s.filesystems)
 	}
-	return all, nil
+	return err
 }
 
-// load takes over a record.
-func (s *lastKnown) load(k kind, body []byte) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if k == imageList {
-		if !sound(body, imageLists.shape) {
-			return errors.New("the list of images is damaged")
+// load takes over what a state file has.
+func (s *lastKnown) load(from *saved) error {
+	if !sound(from.Images, imageLists.shape) {
+		return errors.New("the list of images is damaged")
+	}
+	var told *runtimeapi.ImageFsInfoResponse
+	if from.Filesystems != nil {
+		told = &runtimeapi.ImageFsInfoResponse{}
+		if err := proto.Unmarshal(from.Filesystems, told); err != nil {
+			return err
 		}
-		s.images, s.known = slices.Clone(body), true
-		return nil
 	}
-	told := &runtimeapi.ImageFsInfoResponse{}
-	if err := proto.Unmarshal(body, told); err != nil {
-		return err
-	}
-	s.filesystems = told
+	s.images, s.known, s.filesystems = from.Images, from.Images != nil, told
 	return nil
 }

@@ -40,9 +40,7 @@ type known struct {
 // page is a list as it came.
 type page struct {
 	frame frame
-	// sum is the frame's digest, 0 as long as that was not asked of this daemon.
-	sum uint64
-	at  time.Time
+	at    time.Time
 	mark
 	// failed is why the daemon could not tell a newer one, empty if it did not fail.
 	failed string
@@ -69,16 +67,16 @@ type change struct {
 	pin string
 }
 
-type kind byte
+type kind int
 
 const (
-	madeSandbox      kind = 's'
-	madeContainer    kind = 'c'
-	startedContainer kind = 'r'
-	endedContainer   kind = 'e'
-	removedContainer kind = 'd'
-	stoppedSandbox   kind = 'S'
-	removedSandbox   kind = 'D'
+	madeSandbox kind = iota
+	madeContainer
+	startedContainer
+	endedContainer
+	removedContainer
+	stoppedSandbox
+	removedSandbox
 )
 
 // mark is taken before a list is asked for.
@@ -89,38 +87,15 @@ func (k *known) mark() mark {
 	return mark{k.number, k.turn}
 }
 
-// recall is the list that is known, if that says what one with this digest does:
-// it needs no second look.
-func (k *known) recall(p *page, sum uint64) (frame, bool) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return p.frame, p.sum == sum
-}
-
-// listing is the list that a page is of.
-func (k *known) listing(p *page) listing {
-	if p == &k.sandboxes {
-		return sandboxLists
-	}
-	return containerLists
-}
-
-// take takes over a list that was asked for at m. It says whether something else
-// is known since.
+// take takes over a list that was asked for at m. It reports whether something else is known since.
 func (k *known) take(p *page, f frame, m mark, now time.Time) (differs bool) {
-	return k.takeOf(p, f, k.listing(p).digester.sum(f), m, now)
-}
-
-// takeOf is take of a list whose digest is known.
-func (k *known) takeOf(p *page, f frame, sum uint64, m mark, now time.Time) (differs bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if m.turn < p.turn {
 		return false // one that was asked for later was faster
 	}
-	differs = p.sum != sum
-	if differs {
-		p.frame, p.sum = f, sum
+	if differs = p.at.IsZero() || !k.same(p, f); differs {
+		p.frame = f
 	}
 	p.at, p.mark, p.failed = now, m, ""
 	oldest, changes := min(k.sandboxes.upTo, k.containers.upTo), len(k.changes)
@@ -130,6 +105,31 @@ func (k *known) takeOf(p *page, f frame, sum uint64, m mark, now time.Time) (dif
 		k.ready = nil
 	}
 	return differs || len(k.changes) < changes
+}
+
+// same reports whether a list has the items of a page, in any order: daemons keep them, and
+// their labels, in maps. mu is held.
+func (k *known) same(p *page, f frame) bool {
+	if p == &k.sandboxes {
+		var was, now runtimeapi.ListPodSandboxResponse
+		return proto.Unmarshal(p.frame, &was) == nil && proto.Unmarshal(f, &now) == nil && sameItems(was.GetItems(), now.GetItems())
+	}
+	var was, now runtimeapi.ListContainersResponse
+	return proto.Unmarshal(p.frame, &was) == nil && proto.Unmarshal(f, &now) == nil && sameItems(was.GetContainers(), now.GetContainers())
+}
+
+func sameItems[T interface {
+	proto.Message
+	GetId() string
+}](a, b []T) bool {
+	byID := map[string]T{}
+	for _, one := range a {
+		byID[one.GetId()] = one
+	}
+	return len(a) == len(b) && !slices.ContainsFunc(b, func(one T) bool {
+		was, there := byID[one.GetId()]
+		return !there || !proto.Equal(was, one)
+	})
 }
 
 // fail takes over that a daemon which answers could not tell a list.
@@ -367,33 +367,21 @@ func possessionsOf(sandboxes, containers page, changes []change, pins map[string
 	return all
 }
 
-// encode returns its records, and how old the lists are: the time is zero if one of
-// them was never told.
-func (k *known) encode() (content [][]byte, at time.Time, err error) {
-	pins := k.stay()
+// save puts what is known into a state file: the lists with the changes since.
+func (k *known) save(to *saved) error {
+	to.Pins = k.stay()
+	s, err := k.state()
+	if err != nil {
+		return err
+	}
 	k.mu.Lock()
-	sandboxes, containers := k.sandboxes, k.containers
-	changes := append([]change(nil), k.changes...)
+	to.Listed = older(k.sandboxes.at, k.containers.at)
 	k.mu.Unlock()
-	for _, l := range []struct {
-		kind
-		page
-	}{{sandboxList, sandboxes}, {containerList, containers}} {
-		if !l.at.IsZero() {
-			content = append(content, head(l.kind, len(l.frame)), l.frame)
-		}
+	if to.Sandboxes, err = proto.Marshal(&runtimeapi.ListPodSandboxResponse{Items: slices.Collect(maps.Values(s.sandboxes))}); err != nil {
+		return err
 	}
-	for id, name := range pins {
-		content = append(content, encodePin(id, name))
-	}
-	for _, c := range changes {
-		r, err := c.encode()
-		if err != nil {
-			return nil, time.Time{}, err
-		}
-		content = append(content, r)
-	}
-	return content, older(sandboxes.at, containers.at), nil
+	to.Containers, err = proto.Marshal(&runtimeapi.ListContainersResponse{Containers: slices.Collect(maps.Values(s.containers))})
+	return err
 }
 
 // older is the time that is longer ago. A zero one is the longest.
@@ -404,22 +392,13 @@ func older(a, b time.Time) time.Time {
 	return b
 }
 
-// load takes over a record of a file that was written at a time.
-func (k *known) load(at kind, body []byte, written time.Time) error {
-	switch at {
-	case sandboxList:
-		k.sandboxes.frame, k.sandboxes.at = append(frame(nil), body...), written
-	case containerList:
-		k.containers.frame, k.containers.at = append(frame(nil), body...), written
-	case pinnedSandbox:
-		k.pin(decodePin(body))
-	default:
-		c, err := decode(at, body)
-		if err != nil {
-			return err
-		}
-		k.note(c)
+// load takes over what a state file has.
+func (k *known) load(from *saved) error {
+	sandboxes, containers := page{frame: from.Sandboxes, at: from.Listed}, page{frame: from.Containers, at: from.Listed}
+	if _, err := (&known{sandboxes: sandboxes, containers: containers}).state(); err != nil {
+		return err
 	}
+	k.sandboxes, k.containers, k.pins = sandboxes, containers, from.Pins
 	return nil
 }
 

@@ -162,13 +162,11 @@ func (l *lists) fresh(ctx context.Context, of listing, req proto.Message, whole 
 	go func() {
 		defer stop()
 		mark := l.known.mark()
-		f, sum, known, err := l.again(asked, of, req, p)
-		if err == nil && !known {
-			if f, err = l.sensible(asked, of, f); err == nil {
-				sum = of.digester.sum(f)
-			}
+		f, err := l.whole(asked, of, req)
+		if err == nil {
+			f, err = l.sensible(asked, of, f)
 		}
-		if err == nil && l.known.takeOf(p, f, sum, mark, time.Now()) {
+		if err == nil && l.known.take(p, f, mark, time.Now()) {
 			l.learned()
 		}
 		answered <- answer{f, l.blame(p, err)}
@@ -189,22 +187,6 @@ func (l *lists) fresh(ctx context.Context, of listing, req proto.Message, whole 
 		stop()
 	}
 	return nil, status.FromContextError(wait.Err()).Err()
-}
-
-// again asks for a whole list that most often says what it said the last time. It
-// is then the very one that is known, and has been looked through. sum is its digest.
-func (l *lists) again(ctx context.Context, of listing, req proto.Message, p *page) (f frame, sum uint64, known bool, err error) {
-	if f, err = l.anyForm(ctx, of, req); err != nil {
-		return nil, 0, false, err
-	}
-	sum = of.digester.sum(f)
-	if was, same := l.known.recall(p, sum); same {
-		return was, sum, true, nil
-	}
-	if !sound(f, of.shape) {
-		return nil, 0, false, l.garbage(of.unary)
-	}
-	return f, sum, false, nil
 }
 
 // blame is err, remembered of a daemon that answers and fails to tell a list.
@@ -236,7 +218,7 @@ func (l *lists) sync(ctx context.Context) error {
 	// Containers first: one that is made meanwhile lacks in that list, and is not
 	// listed without its sandbox.
 	mark, p := l.known.mark(), &l.known.containers
-	f, _, _, err := l.again(ctx, containerLists, &runtimeapi.ListContainersRequest{}, p)
+	f, err := l.whole(ctx, containerLists, &runtimeapi.ListContainersRequest{})
 	if err != nil {
 		return l.blame(p, err)
 	}

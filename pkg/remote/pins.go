@@ -5,7 +5,6 @@ import (
 	"context"
 	"maps"
 	"slices"
-	"strings"
 	"sync/atomic"
 
 	"github.com/berth-cri/berth/pkg/handler"
@@ -88,21 +87,6 @@ func (k *known) stay() map[string]string {
 	return maps.Clone(k.pins)
 }
 
-// pinnedSandbox is the kind of record of a pin.
-const pinnedSandbox kind = 'H'
-
-// encodePin is the record of a pin.
-func encodePin(id, name string) []byte {
-	content := id + "\x00" + name
-	return append(head(pinnedSandbox, len(content)), content...)
-}
-
-// decodePin is the pin of a record; the name is empty if it is none.
-func decodePin(content []byte) (id, name string) {
-	id, name, _ = strings.Cut(string(content), "\x00")
-	return id, name
-}
-
 // naming says by which of our names a sandbox goes.
 type naming struct {
 	names *names
@@ -142,8 +126,9 @@ func (n naming) listAgain(last *atomic.Pointer[renaming], f frame) frame {
 
 // status is the answer about one sandbox with our name.
 func (n naming) status(f frame, id string) frame {
-	const status, name = 1, 9
-	return replaced(f, status, func(s []byte) []byte { return withText(s, name, n.sandbox(id, text(s, name))) })
+	return replaced(f, statusField, func(s []byte) []byte {
+		return withText(s, statusHandlerField, n.sandbox(id, text(s, statusHandlerField)))
+	})
 }
 
 // owner is the handler of ours that a pod counts as one of.

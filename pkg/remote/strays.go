@@ -28,7 +28,7 @@ func (l *lists) strays(f frame) bool { return len(l.known.attached(f)) != len(f)
 // sandboxesAnew learns which sandboxes there are.
 func (l *lists) sandboxesAnew(ctx context.Context) error {
 	mark, p := l.known.mark(), &l.known.sandboxes
-	f, _, _, err := l.again(ctx, sandboxLists, &runtimeapi.ListPodSandboxRequest{}, p)
+	f, err := l.whole(ctx, sandboxLists, &runtimeapi.ListPodSandboxRequest{})
 	if err == nil && l.known.take(p, l.identified(ctx, f), mark, time.Now()) {
 		l.learned()
 	}

@@ -18,6 +18,8 @@ var (
 	idField               = numberOf(&runtimeapi.PodSandbox{}, "id")
 	sandboxHandlerField   = numberOf(&runtimeapi.PodSandbox{}, "runtime_handler")
 	containerSandboxField = numberOf(&runtimeapi.Container{}, "pod_sandbox_id")
+	statusField           = numberOf(&runtimeapi.PodSandboxStatusResponse{}, "status")
+	statusHandlerField    = numberOf(&runtimeapi.PodSandboxStatus{}, "runtime_handler")
 )
 
 // numberOf is the number of a field that the message has: anything else is a mistake of

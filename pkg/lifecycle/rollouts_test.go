@@ -151,7 +151,7 @@ func TestEachRolloutIsJudgedByItsOwnPods(t *testing.T) {
 		}
 	}
 	b.must(b.reload(none))
-	if text, err := os.ReadFile(filepath.Join(b.dir, "root", "trials.json")); err != nil || strings.Contains(string(text), "aborted") {
+	if text, err := os.ReadFile(filepath.Join(b.dir, "root", "rollouts.json")); err != nil || strings.Contains(string(text), "aborted") {
 		t.Errorf("the decision is kept although the rollout is over: %s, %v", text, err)
 	}
 }
@@ -281,11 +281,11 @@ func TestDecisionsThatCannotBeKept(t *testing.T) {
 	b.open(trying(10))
 	b.wantRollout(t, "/old", "/new", rollout.Running, "")
 	b.close()
-	if err := os.WriteFile(filepath.Join(b.dir, "root", "trials.json"), []byte("{"), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(b.dir, "root", "rollouts.json"), []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	b.open(trying(10))
-	if all := strings.Join(b.m.Current().Problems, "\n"); !strings.Contains(all, "trials.json") {
+	if all := strings.Join(b.m.Current().Problems, "\n"); !strings.Contains(all, "rollouts.json") {
 		t.Errorf("problems are %q", all)
 	}
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// DefaultPrefix is the prefix of pods of builds that had no other.
+// DefaultPrefix is the prefix where none is configured.
 const DefaultPrefix = "berth"
 
 // defaultSlice is the parent of pods that name none, as crictl's may.

@@ -71,8 +71,8 @@ func TestImagesOutliveLowerLimits(t *testing.T) {
 	}
 }
 
-// What an earlier version pulled is deleted only if it is damaged, not because
-// this one would not pull it.
+// An image in the store is deleted only if it is damaged, not because its pull would
+// be refused today.
 func TestStartDeletesOnlyDamagedImages(t *testing.T) {
 	s := openStore(t, Config{})
 	ctx := inNamespace(t.Context())

@@ -164,10 +164,11 @@ func TestSuccessorIsTheSameProgram(t *testing.T) {
 	}
 }
 
-func TestDirectoryOfAnOlderBuildSaysNoProgram(t *testing.T) {
+// A daemon that was killed while it made the directory of a supervisor leaves one.
+func TestDirectoryWithoutAProgram(t *testing.T) {
 	state := stateDir(t)
 	m := manager(t, state, "/none")
-	if err := os.Mkdir(m.SupervisorDir("older"), 0o700); err != nil {
+	if err := os.Mkdir(m.SupervisorDir("half"), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	if programs, err := m.Programs(); !errdefs.IsFailedPrecondition(err) {

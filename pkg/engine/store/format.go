@@ -13,9 +13,9 @@ import (
 )
 
 // Format is the number of the form in which records are written, as "format" in
-// each of their files; a file without it is of format 1. Fields that an older
-// daemon may overlook without harm do not change it. What it would misread does:
-// then it goes up by one, and daemons that do not know it refuse to start.
+// each of their files. Fields that an older daemon may overlook without harm do not
+// change it. What it would misread does: then it goes up by one, and daemons that do
+// not know it refuse to start. A record of a lower format, or of none, is broken.
 const Format = 1
 
 // stamp puts the format into an encoded object.

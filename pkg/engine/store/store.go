@@ -275,7 +275,17 @@ func readJSON(path string, into any) error {
 	if err != nil {
 		return err
 	}
-	if err := json.Unmarshal(b, into); err != nil {
+	var stamped struct {
+		Format int `json:"format"`
+	}
+	err = json.Unmarshal(b, &stamped)
+	if err == nil && stamped.Format != Format {
+		err = fmt.Errorf("it has format %d, and this berth reads format %d", stamped.Format, Format)
+	}
+	if err == nil {
+		err = json.Unmarshal(b, into)
+	}
+	if err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
 	return nil

@@ -11,10 +11,14 @@ import (
 type File struct{ path string }
 
 // NewFile is that of a directory which survives a reboot.
-func NewFile(dir string) File { return File{filepath.Join(dir, "trials.json")} }
+func NewFile(dir string) File { return File{filepath.Join(dir, "rollouts.json")} }
 
-// stored is the form on disk. Fields may be added, never renamed.
+// fileFormat is that of stored. A file of another one is not used.
+const fileFormat = 1
+
+// stored is the form on disk.
 type stored struct {
+	Format   int                  `json:"format"`
 	Handlers map[string]*Decision `json:"handlers"`
 }
 
@@ -22,7 +26,11 @@ type stored struct {
 // error, and no Decisions.
 func (f File) Read() (map[string]*Decision, error) {
 	var s stored
-	if err := statefile.Read(f.path, &s); err != nil {
+	err := statefile.Read(f.path, &s)
+	if err == nil && s.Handlers != nil && s.Format != fileFormat {
+		err = fmt.Errorf("it has format %d, and this berth reads format %d", s.Format, fileFormat)
+	}
+	if err != nil {
 		return map[string]*Decision{}, fmt.Errorf("read rollout decisions from %s; "+
 			"remove the file, and remove candidate from handlers whose rollout was aborted: %w", f.path, err)
 	}
@@ -37,5 +45,5 @@ func (f File) Read() (map[string]*Decision, error) {
 
 // Write replaces the file by one that survives a power cut.
 func (f File) Write(decisions map[string]*Decision) error {
-	return statefile.Write(f.path, stored{decisions})
+	return statefile.Write(f.path, stored{fileFormat, decisions})
 }

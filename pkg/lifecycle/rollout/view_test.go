@@ -158,8 +158,8 @@ func TestFile(t *testing.T) {
 	if all, err := f.Read(); err != nil || all == nil || len(all) > 0 {
 		t.Errorf("without a file: %v, %v", all, err)
 	}
-	path := filepath.Join(dir, "trials.json")
-	text := `{"handlers": {
+	path := filepath.Join(dir, "rollouts.json")
+	text := `{"format": 1, "handlers": {
 		"runc": {"state": "aborted", "reason": "slow", "since": "2026-01-02T03:04:05Z", "by_itself": true, "sha256": "a",
 			"on": {"path": "/new", "percent": 10, "abortAfter": 3, "threshold": 20}},
 		"nothing": null, "strange": {"state": "running"}}}`
@@ -178,10 +178,12 @@ func TestFile(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := os.WriteFile(path, []byte("{"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if all, err := f.Read(); err == nil || all == nil || !strings.Contains(err.Error(), path) {
-		t.Errorf("half a file: %v, %v", all, err)
+	for _, bad := range []string{"{", strings.Replace(text, `"format": 1`, `"format": 2`, 1), strings.Replace(text, `"format": 1, `, "", 1)} {
+		if err := os.WriteFile(path, []byte(bad), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if all, err := f.Read(); err == nil || len(all) > 0 || all == nil || !strings.Contains(err.Error(), path) {
+			t.Errorf("%s is read: %v, %v", bad, all, err)
+		}
 	}
 }

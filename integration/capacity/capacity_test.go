@@ -320,7 +320,7 @@ func slept(t *testing.T, b *bed) {
 	took(t, c)
 	tells(t, c, "/healthz", "")
 	cut.Store(true)
-	<-renews // and no renewal before it is on its way
+	<-renews                                                   // and no renewal before it is on its way
 	const lease, tolerance = 15 * time.Second, 5 * time.Second // of cmd/berth-controller
 	c.Sleep(t, lease+tolerance+time.Second)
 	response, err := http.Get(c.URL + "/healthz")

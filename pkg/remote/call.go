@@ -14,7 +14,6 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 )
 
@@ -57,19 +56,6 @@ func read[R any, P message[R]](ctx context.Context, c *caller, method string, re
 func decoded[R any, P message[R]](c *caller, method string, f frame) (P, error) {
 	resp := P(new(R))
 	if err := proto.Unmarshal(f, resp); err != nil {
-		return nil, c.garbage(method)
-	}
-	return resp, nil
-}
-
-// readRenamed is read for an answer that has names of handlers.
-func readRenamed[R any, P message[R]](ctx context.Context, c *caller, n *names, paths [][]protowire.Number, method string, req proto.Message) (P, error) {
-	f, err := c.unary(ctx, method, req)
-	if err != nil {
-		return nil, err
-	}
-	resp := P(new(R))
-	if err := proto.Unmarshal(n.rename(f, paths...), resp); err != nil {
 		return nil, c.garbage(method)
 	}
 	return resp, nil

@@ -54,8 +54,10 @@ build: ## build berth and the programs beside it into ./bin
 .PHONY: install
 install: build ## install binaries, unit and configuration (DESTDIR, PREFIX)
 	install -D -m 0755 -t '$(DESTDIR)$(PREFIX)/bin' $(BIN)/berth $(BIN)/berth-shim $(BIN)/berth-pause
-	sed 's|/usr/bin/|$(PREFIX)/bin/|g' contrib/systemd/berth.service \
-	  | install -D -m 0644 /dev/stdin '$(DESTDIR)$(UNITDIR)/berth.service'
+	for unit in $(notdir $(wildcard contrib/systemd/*)); do \
+	  sed 's|/usr/bin/|$(PREFIX)/bin/|g' contrib/systemd/$$unit \
+	    | install -D -m 0644 /dev/stdin "$(DESTDIR)$(UNITDIR)/$$unit" || exit 1; \
+	done
 	install -d -m 0755 '$(DESTDIR)$(SYSCONFDIR)/berth/conf.d' '$(DESTDIR)$(PREFIX)/lib/berth/conf.d'
 	[ -e '$(DESTDIR)$(SYSCONFDIR)/berth/config.toml' ] \
 	  || install -m 0644 configs/berth.toml '$(DESTDIR)$(SYSCONFDIR)/berth/config.toml'

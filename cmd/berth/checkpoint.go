@@ -18,8 +18,8 @@ import (
 
 	"github.com/berth-cri/berth/cmd/internal/output"
 	"github.com/berth-cri/berth/pkg/admin/client"
+	"github.com/berth-cri/berth/pkg/engine/podcheckpoint/directory"
 	"github.com/berth-cri/berth/pkg/engine/podcheckpoint/manifest"
-	"github.com/berth-cri/berth/pkg/engine/podcheckpoint/retention"
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
 
@@ -50,12 +50,12 @@ type listedCheckpoint struct {
 }
 
 func listed(dir string, m *manifest.Manifest) (listedCheckpoint, error) {
-	of, err := retention.Of(dir, m)
+	namespace, name, err := m.PodName()
 	if err != nil {
 		return listedCheckpoint{}, err
 	}
 	l := listedCheckpoint{
-		Namespace: of.Namespace, Name: of.Name,
+		Namespace: namespace, Name: name,
 		Directory: dir, Handler: m.Handler.Name, Runtime: m.Handler.Runtime, Created: m.Created, Size: m.Size(), Containers: []string{},
 	}
 	for _, b := range m.Handler.Binaries {
@@ -74,7 +74,7 @@ func checkpointListCommand() *cobra.Command {
 		Aliases: []string{"list"},
 		Short:   "List checkpoints",
 		Long: `List the checkpoints in the directories directly below DIR, the newest first. Without DIR,
-list those that the running daemon keeps.`,
+list those below the running daemon's directory.`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			_, all, err := r.checkpointsAt(c, args)
@@ -110,12 +110,9 @@ func (r *remote) checkpointsAt(c *cobra.Command, args []string) (dir string, all
 	return dir, all, err
 }
 
-// checkpointsOf is the directory where a daemon keeps checkpoints of pods.
+// checkpointsOf is a daemon's directory for checkpoints of pods.
 func checkpointsOf(ctx context.Context, daemon *client.Client) (string, error) {
 	status, err := daemon.GetStatus(ctx, &adminv1.GetStatusRequest{})
-	if err == nil && status.GetPodCheckpoints().GetDirectory() == "" {
-		err = errors.New("the daemon keeps no checkpoints; name a directory")
-	}
 	return status.GetPodCheckpoints().GetDirectory(), err
 }
 
@@ -163,7 +160,7 @@ containers, and all that is in their environment.`,
 		RunE: func(c *cobra.Command, args []string) error {
 			ctx, stop := signal.NotifyContext(orBackground(c.Context()), unix.SIGINT, unix.SIGTERM)
 			defer stop()
-			release, err := retention.Use(ctx, args[0])
+			release, err := directory.Use(args[0])
 			if err != nil {
 				return err
 			}
@@ -240,7 +237,7 @@ runs that knows it, and a directory that has something else. Pods that go on nee
 			removed := []string{}
 			var errs []error
 			for _, dir := range args {
-				if err := retention.Remove(dir, r.waiting(c)); err != nil {
+				if err := directory.Remove(dir, r.inUse(c)); err != nil {
 					errs = append(errs, err)
 					continue
 				}
@@ -262,9 +259,9 @@ runs that knows it, and a directory that has something else. Pods that go on nee
 	return c
 }
 
-// waiting asks the daemon which checkpoints pods are yet to go on from. Where none runs nobody knows
-// of pods.
-func (r *remote) waiting(c *cobra.Command) func() ([]string, error) {
+// inUse asks the daemon which checkpoints restored pods still read. Where none runs there is no
+// answer, and no checkpoint is spared.
+func (r *remote) inUse(c *cobra.Command) func() ([]string, error) {
 	return func() ([]string, error) {
 		daemon, err := client.New(r.path())
 		if err != nil {
@@ -282,6 +279,6 @@ func (r *remote) waiting(c *cobra.Command) func() ([]string, error) {
 		case status.GetRecovering():
 			return nil, errors.New("the daemon does not know all of its pods yet; try again")
 		}
-		return status.GetPodCheckpoints().GetWaiting(), nil
+		return status.GetPodCheckpoints().GetInUse(), nil
 	}
 }

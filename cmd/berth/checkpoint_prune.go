@@ -1,15 +1,17 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
 
-	"github.com/berth-cri/berth/pkg/engine/podcheckpoint/retention"
+	"github.com/berth-cri/berth/pkg/engine/podcheckpoint/directory"
 )
 
 func checkpointPruneCommand() *cobra.Command {
@@ -17,11 +19,11 @@ func checkpointPruneCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "prune [DIR]",
 		Short: "Remove old checkpoints",
-		Long: `Remove checkpoints in the directories directly below DIR, or without DIR those that the
-running daemon keeps: of each pod, by its namespace and name, all but the newest ones (--keep), and those that are too old (--older-than). With
-both, what one of them names goes. Those that "rm" refuses stay. With --dry-run, only show them.
-What the daemon keeps it prunes itself: pod_checkpoints in its configuration.`,
-		Example: "  berth checkpoint prune /var/lib/checkpoints --keep 3 --older-than 168h",
+		Long: `Remove checkpoints directly below DIR, or without DIR below the running daemon's directory: of each
+pod, by its namespace and name, all but the newest ones (--keep), and those that are too old (--older-than). With both,
+what one of them names is removed. A checkpoint in use stays. With --dry-run, only show them.
+berth-checkpoint-prune.timer runs this every hour.`,
+		Example: "  berth checkpoint prune --keep 3 --older-than 168h\n  berth checkpoint prune /var/lib/checkpoints --keep 1 --dry-run",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			if keep < 0 || older < 0 || keep == 0 && older == 0 {
@@ -31,19 +33,22 @@ What the daemon keeps it prunes itself: pod_checkpoints in its configuration.`,
 			if err != nil {
 				return err
 			}
-			var errs []error
 			if !dryRun && dir != "" {
-				errs = append(errs, finishRemovals(dir))
-			}
-			pruned := []listedCheckpoint{}
-			for _, l := range expired(all, retention.Bounds{Keep: keep, MaxAge: older}, time.Now()) {
-				if !dryRun {
-					if err := retention.Remove(l.Directory, r.waiting(c)); err != nil {
-						errs = append(errs, err)
-						continue
-					}
+				if err := finishRemovals(dir); err != nil {
+					return err
 				}
-				pruned = append(pruned, l)
+			}
+			pruned, errs := []listedCheckpoint{}, []error(nil)
+			for _, l := range expired(all, keep, older, time.Now()) {
+				if !dryRun {
+					err = directory.Remove(l.Directory, r.inUse(c))
+				}
+				switch {
+				case err == nil:
+					pruned = append(pruned, l)
+				case !errors.Is(err, directory.ErrInUse):
+					errs = append(errs, err)
+				}
 			}
 			err = encode(c.OutOrStdout(), r.output, struct {
 				Checkpoints []listedCheckpoint `json:"checkpoints"`
@@ -54,7 +59,7 @@ What the daemon keeps it prunes itself: pod_checkpoints in its configuration.`,
 	}
 	r.flags(c)
 	c.Flags().IntVar(&keep, "keep", 0, "how many checkpoints of each pod stay")
-	c.Flags().DurationVar(&older, "older-than", 0, "age from which checkpoints go")
+	c.Flags().DurationVar(&older, "older-than", 0, "age from which checkpoints are removed")
 	c.Flags().BoolVar(&dryRun, "dry-run", false, "only show what would be removed")
 	return c
 }
@@ -65,22 +70,25 @@ func finishRemovals(path string) error {
 	if err != nil {
 		return err
 	}
-	_, err = retention.Finish(dir)
-	return err
+	return directory.Finish(dir)
 }
 
-// expired are those of a list that go, the oldest first. Pure.
-func expired(all []listedCheckpoint, b retention.Bounds, now time.Time) (gone []listedCheckpoint) {
-	var known []retention.Checkpoint
-	by := map[string]listedCheckpoint{}
-	for _, l := range all {
-		known = append(known, retention.Checkpoint{Directory: l.Directory, Namespace: l.Namespace, Name: l.Name, Created: l.Created, Size: l.Size})
-		by[l.Directory] = l
+// expired returns the checkpoints to remove, the oldest first: all but keep of each pod, and those
+// of an age. 0 is no bound. Pure.
+func expired(all []listedCheckpoint, keep int, olderThan time.Duration, now time.Time) (removed []listedCheckpoint) {
+	newestFirst := slices.SortedFunc(slices.Values(all), func(a, b listedCheckpoint) int {
+		return cmp.Or(b.Created.Compare(a.Created), cmp.Compare(b.Directory, a.Directory))
+	})
+	seen := map[[2]string]int{}
+	for _, l := range newestFirst {
+		pod := [2]string{l.Namespace, l.Name}
+		seen[pod]++
+		if keep > 0 && seen[pod] > keep || olderThan > 0 && now.Sub(l.Created) >= olderThan {
+			removed = append(removed, l)
+		}
 	}
-	for _, r := range retention.Expired(known, b, now) {
-		gone = append(gone, by[r.Directory])
-	}
-	return gone
+	slices.Reverse(removed)
+	return removed
 }
 
 func showPruned(w io.Writer, pruned []listedCheckpoint, dryRun bool) (err error) {

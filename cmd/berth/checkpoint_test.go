@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -14,18 +15,46 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/pkg/engine/podcheckpoint/manifest"
-	"github.com/berth-cri/berth/pkg/engine/podcheckpoint/retention"
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
 
 func TestExpired(t *testing.T) {
-	now := time.Now()
+	now := time.Date(2026, 11, 25, 12, 0, 0, 0, time.UTC)
 	at := func(name string, hours int) listedCheckpoint {
-		return listedCheckpoint{Namespace: "n", Name: name, Directory: name + strings.Repeat("x", hours), Created: now.Add(-time.Duration(hours) * time.Hour), Runtime: "runsc"}
+		return listedCheckpoint{Namespace: "n", Name: name, Directory: name + strings.Repeat("'", max(hours, 0)), Created: now.Add(-time.Duration(hours) * time.Hour)}
 	}
-	got := expired([]listedCheckpoint{at("a", 1), at("b", 2), at("a", 3), at("a", 5)}, retention.Bounds{Keep: 1}, now)
-	if len(got) != 2 || got[0].Directory != "axxxxx" || got[1].Directory != "axxx" || got[1].Runtime != "runsc" {
-		t.Errorf("gone are %v", got)
+	some := []listedCheckpoint{at("a", 1), at("b", 2), at("a", 3), at("a", 5)}
+	elsewhere := at("a", 4)
+	elsewhere.Namespace, elsewhere.Directory = "m", "other"
+	for name, c := range map[string]struct {
+		all       []listedCheckpoint
+		keep      int
+		olderThan time.Duration
+		want      string
+	}{
+		"no bounds":                        {some, 0, 0, ""},
+		"none":                             {nil, 1, time.Hour, ""},
+		"two of each":                      {some, 2, 0, "a'''''"},
+		"one of each":                      {some, 1, 0, "a''''' a'''"},
+		"another namespace is another pod": {append([]listedCheckpoint{elsewhere}, some...), 3, 0, ""},
+		"by age":                           {some, 0, 3 * time.Hour, "a''''' a'''"},
+		"all are too old":                  {some, 0, time.Hour, "a''''' a''' b'' a'"},
+		"number and age":                   {some, 2, 2 * time.Hour, "a''''' a''' b''"},
+		"neither too many nor too old":     {some, 5, 10 * time.Hour, ""},
+		"of one time":                      {[]listedCheckpoint{{Directory: "x", Created: now}, {Directory: "y", Created: now}}, 1, 0, "x"},
+		"of the future":                    {[]listedCheckpoint{at("x", -1), at("x", 0)}, 1, time.Hour, "x"},
+	} {
+		before := slices.Clone(c.all)
+		var got []string
+		for _, l := range expired(c.all, c.keep, c.olderThan, now) {
+			got = append(got, l.Directory)
+		}
+		if strings.Join(got, " ") != c.want {
+			t.Errorf("%s: %q, want %q", name, got, c.want)
+		}
+		if !slices.EqualFunc(c.all, before, func(a, b listedCheckpoint) bool { return a.Directory == b.Directory }) {
+			t.Errorf("%s: it changed its argument", name)
+		}
 	}
 }
 
@@ -88,12 +117,12 @@ func TestRequestOfACheckpoint(t *testing.T) {
 type daemonOf struct {
 	adminv1.UnimplementedAdminServer
 
-	waiting    []string
+	inUse      []string
 	recovering bool
 }
 
 func (d *daemonOf) GetStatus(context.Context, *adminv1.GetStatusRequest) (*adminv1.GetStatusResponse, error) {
-	return &adminv1.GetStatusResponse{Recovering: d.recovering, PodCheckpoints: &adminv1.PodCheckpoints{Waiting: d.waiting}}, nil
+	return &adminv1.GetStatusResponse{Recovering: d.recovering, PodCheckpoints: &adminv1.PodCheckpoints{InUse: d.inUse}}, nil
 }
 
 func (d *daemonOf) serve(t *testing.T) (socket string) {
@@ -137,12 +166,12 @@ func TestRemovalAsksTheDaemon(t *testing.T) {
 		t.Fatal(err)
 	}
 	waits, free := checkpointIn(t, filepath.Join(parent, "waits")), checkpointIn(t, filepath.Join(parent, "free"))
-	socket := (&daemonOf{waiting: []string{filepath.Join(around, "waits")}}).serve(t)
-	for name, args := range map[string][]string{"rm": {waits}, "prune": {parent, "--older-than", "1m"}} {
-		code, _, stderr := ran(t, append([]string{"checkpoint", name, "--admin-socket", socket}, args...)...)
-		if code != exitFailure || !strings.Contains(stderr, "in use") {
-			t.Errorf("%s: exit status %d: %s", name, code, stderr)
-		}
+	socket := (&daemonOf{inUse: []string{filepath.Join(around, "waits")}}).serve(t)
+	if code, _, stderr := ran(t, "checkpoint", "rm", "--admin-socket", socket, waits); code != exitFailure || !strings.Contains(stderr, "in use") {
+		t.Errorf("rm: exit status %d: %s", code, stderr)
+	}
+	if code, stdout, stderr := ran(t, "checkpoint", "prune", "--admin-socket", socket, parent, "--older-than", "1m"); code != 0 || strings.Contains(stdout, waits) {
+		t.Errorf("prune: exit status %d: %s%s", code, stdout, stderr)
 	}
 	if _, err := os.Stat(waits); err != nil {
 		t.Fatal(err)

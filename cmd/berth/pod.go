@@ -20,8 +20,8 @@ import (
 
 	"github.com/berth-cri/berth/pkg/admin/client"
 	"github.com/berth-cri/berth/pkg/engine/podcheckpoint/artifact"
+	"github.com/berth-cri/berth/pkg/engine/podcheckpoint/directory"
 	"github.com/berth-cri/berth/pkg/engine/podcheckpoint/manifest"
-	"github.com/berth-cri/berth/pkg/engine/podcheckpoint/retention"
 )
 
 func podCommand() *cobra.Command {
@@ -46,8 +46,8 @@ func podCheckpointCommand() *cobra.Command {
 		Use:   "checkpoint POD",
 		Short: "Write a running pod into a directory, or send it to a registry",
 		Long: `Write a pod, with all containers that run in it, into a directory, which is made or must be
-empty, or send it to a registry. Without --to it is a new one where the daemon keeps checkpoints (pod_checkpoints in its
-configuration), and removes them when they are too old, too many or too large. POD is the ID of its sandbox, a prefix of it, or NAMESPACE/NAME. The pod stands
+empty, or send it to a registry. Without --to it is a new one in pod-checkpoints of the daemon's engine.root ("berth checkpoint
+prune" removes old ones). POD is the ID of its sandbox, a prefix of it, or NAMESPACE/NAME. The pod stands
 still meanwhile and goes on afterwards. The directory holds every secret that the pod has
 in memory: only root can read it, and whoever can read the repository.`,
 		Example: "  berth pod checkpoint default/notebook\n  berth pod checkpoint default/notebook --to /var/lib/checkpoints/notebook\n  berth pod checkpoint default/notebook --to registry.example/team/notebook:warm",
@@ -71,7 +71,7 @@ in memory: only root can read it, and whoever can read the repository.`,
 	k.registryFlags(c)
 	r.flags(c)
 	c.Flags().BoolVar(&compress, "compress", false, "compress what is written; it then takes longer to write, and to restore")
-	c.Flags().StringVar(&to, "to", "", "`directory` to write into, or a name in a registry (default: a new directory where the daemon keeps checkpoints)")
+	c.Flags().StringVar(&to, "to", "", "`directory` to write into, or a name in a registry (default: a new directory in pod-checkpoints of engine.root)")
 	c.Flags().DurationVar(&r.timeout, "timeout", r.timeout, "time limit for all of it")
 	return c
 }
@@ -79,7 +79,7 @@ in memory: only root can read it, and whoever can read the repository.`,
 // destination is where a checkpoint is written to.
 type destination struct {
 	daemon *client.Client
-	to     string // empty is where the daemon keeps them
+	to     string // empty is a new one below the daemon's directory
 }
 
 // make makes the directory, unless the one that is named is there already.
@@ -95,7 +95,7 @@ func (d destination) make(ctx context.Context, p *runtimeapi.PodSandbox) (dir st
 	if err != nil {
 		return "", false, err
 	}
-	dir, err = retention.NewDirectory(parent, p.GetMetadata().GetNamespace(), p.GetMetadata().GetName(), time.Now())
+	dir, err = directory.New(parent, p.GetMetadata().GetNamespace(), p.GetMetadata().GetName(), time.Now())
 	return dir, err == nil, err
 }
 
@@ -113,7 +113,7 @@ func isInRegistry(to string) bool {
 	return err == nil
 }
 
-// checkpointToRegistry writes a pod where the daemon keeps checkpoints, sends that, and removes
+// checkpointToRegistry writes a pod below the daemon's directory, sends that, and removes
 // it. What could not be sent stays.
 func (r *remote) checkpointToRegistry(ctx context.Context, c *cobra.Command, k *carrier, to destination, runtime runtimeapi.RuntimeServiceClient, pod, name string, compress bool) error {
 	// The credentials are read first: without them nothing is written.
@@ -126,7 +126,7 @@ func (r *remote) checkpointToRegistry(ctx context.Context, c *cobra.Command, k *
 		if err != nil {
 			return fmt.Errorf("%w; the checkpoint is in %s: send it with \"berth checkpoint push\", or remove it with \"berth checkpoint rm\"", err, l.Directory)
 		}
-		if err := retention.Remove(l.Directory, r.waiting(c)); err != nil {
+		if err := directory.Remove(l.Directory, r.inUse(c)); err != nil {
 			return fmt.Errorf("the checkpoint was sent, and stays in %s, too: %w; remove it with \"berth checkpoint rm\"", l.Directory, err)
 		}
 		return encode(c.OutOrStdout(), r.output, pushedCheckpoint{name, digest.String()}, func(w io.Writer) error {
@@ -164,7 +164,7 @@ func (r *remote) checkpointPod(ctx context.Context, c *cobra.Command, to destina
 	if err != nil {
 		return none, 0, err
 	}
-	release, err := retention.Use(ctx, dir)
+	release, err := directory.Use(dir)
 	if err != nil {
 		return none, 0, err
 	}
@@ -305,7 +305,7 @@ func (r *remote) restorePod(ctx context.Context, c *cobra.Command, runtime runti
 	if err != nil {
 		return err
 	}
-	release, err := retention.Use(ctx, dir)
+	release, err := directory.Use(dir)
 	if err != nil {
 		return err
 	}

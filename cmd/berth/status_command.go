@@ -78,9 +78,6 @@ func showStatus(w io.Writer, s *adminv1.GetStatusResponse) error {
 	for _, h := range s.GetNotAccepting() {
 		fmt.Fprintln(w, notAccepting(h))
 	}
-	if k := s.GetPodCheckpoints(); k.GetCount() > 0 || k.GetDamaged() > 0 {
-		fmt.Fprintln(w, keptCheckpoints(k))
-	}
 	for _, line := range s.GetDegraded() {
 		fmt.Fprintf(w, "degraded: %s\n", line)
 	}
@@ -104,13 +101,4 @@ func notAccepting(h *adminv1.Handler) string {
 		return line
 	}
 	return line + ": " + h.GetReason()
-}
-
-// keptCheckpoints says in a line what the daemon keeps. Pure, but for the time.
-func keptCheckpoints(k *adminv1.PodCheckpoints) string {
-	line := fmt.Sprintf("keeps %s of pods, %s, in %s", output.Count(int(k.GetCount()), "checkpoint", "checkpoints"), size(k.GetBytes()), k.GetDirectory())
-	if k.GetOldest() != nil {
-		line += ", the oldest made " + ago(k.GetOldest().AsTime())
-	}
-	return line
 }

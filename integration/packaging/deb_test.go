@@ -212,7 +212,9 @@ func files(t *testing.T, older, newer string) {
 		t.Errorf("berth version: %s", got)
 	}
 	m.run("berth", "check")
-	m.run("systemd-analyze", "verify", "/usr/lib/systemd/system/berth.service")
+	for _, unit := range []string{"berth.service", "berth-checkpoint-prune.service", "berth-checkpoint-prune.timer"} {
+		m.run("systemd-analyze", "verify", "/usr/lib/systemd/system/"+unit)
+	}
 	m.run("bash", "-n", "/usr/share/bash-completion/completions/berth")
 	for _, path := range []string{"/etc/berth/conf.d", "/usr/lib/berth/conf.d", "/usr/share/berth/crictl.yaml", "/usr/share/man/man8/berth.8.gz", "/usr/share/doc/berth/copyright"} {
 		if !m.has(path) {

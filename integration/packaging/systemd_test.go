@@ -2,6 +2,7 @@ package packaging
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -14,6 +15,7 @@ import (
 	"time"
 
 	"github.com/berth-cri/berth/integration/testbed"
+	"github.com/berth-cri/berth/pkg/engine/podcheckpoint/manifest"
 )
 
 // soon is far above what systemd takes for anything here on an idle machine.
@@ -197,6 +199,32 @@ func (s *system) otherPID(old string) string {
 	return now
 }
 
+// prunes enables the timer that removes old checkpoints, and runs its service.
+func (s *system) prunes(t *testing.T) {
+	t.Helper()
+	dir := t.TempDir()
+	old := filepath.Join(dir, "pod-checkpoints", "old")
+	if err := errors.Join(os.MkdirAll(filepath.Join(old, manifest.ImagesDir), 0o700), os.Chmod(filepath.Dir(old), 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(old, manifest.ImagesDir, "pages.img"), []byte("memory"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	m := &manifest.Manifest{
+		Created: time.Now().Add(-200 * time.Hour), Pod: []byte(`{"metadata":{"namespace":"n","name":"p"}}`),
+		Containers: []manifest.Container{{Name: "main", Config: []byte("{}")}},
+	}
+	if err := manifest.Seal(t.Context(), old, m); err != nil {
+		t.Fatal(err)
+	}
+	s.put(t, filepath.Dir(old), "/var/lib/berth")
+	s.is("disabled", "systemctl", "is-enabled", "berth-checkpoint-prune.timer")
+	s.run("systemctl", "enable", "--now", "berth-checkpoint-prune.timer")
+	s.is("active", "systemctl", "is-active", "berth-checkpoint-prune.timer")
+	s.run("systemctl", "start", "berth-checkpoint-prune.service")
+	s.is("", "ls", "-A", "/var/lib/berth/pod-checkpoints")
+}
+
 // underSystemd is the life of the package on a machine that runs systemd.
 func underSystemd(t *testing.T, older, newer string) {
 	s := bootSystem(t)
@@ -241,6 +269,7 @@ func underSystemd(t *testing.T, older, newer string) {
 	if now := s.unit("MainPID"); now != pid {
 		t.Errorf("a reload has made process %s of process %s", now, pid)
 	}
+	s.prunes(t)
 
 	s.run("kill", "-KILL", pid)
 	s.otherPID(pid)
@@ -268,5 +297,6 @@ func underSystemd(t *testing.T, older, newer string) {
 	s.run("dpkg", "-r", "berth")
 	s.is("inactive", "systemctl", "is-active", "berth")
 	s.run("test", "!", "-e", "/etc/systemd/system/multi-user.target.wants/berth.service")
+	s.run("test", "!", "-e", "/etc/systemd/system/timers.target.wants/berth-checkpoint-prune.timer")
 	s.run("test", "-e", "/etc/berth/config.toml")
 }

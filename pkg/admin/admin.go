@@ -121,8 +121,11 @@ type Options struct {
 	Starts Starts
 	// Images are those of the embedded backend; may be nil.
 	Images Images
-	// PodCheckpoints are those that the embedded backend keeps; may be nil.
-	PodCheckpoints PodCheckpoints
+	// CheckpointsDir is the parent of checkpoints of pods that are written without a directory.
+	CheckpointsDir string
+	// CheckpointsInUse returns the directories of checkpoints that restored pods still read; may be
+	// nil.
+	CheckpointsInUse func() []string
 }
 
 func (o *Options) check() error {

@@ -44,38 +44,11 @@ func (s status) GetStatus(ctx context.Context, _ *adminv1.GetStatusRequest) (*ad
 		resp.Unresponsive = s.o.Unresponsive(ctx)
 		resp.Degraded = append(resp.Degraded, resp.Unresponsive...)
 	}
-	if s.o.PodCheckpoints != nil {
-		kept := s.o.PodCheckpoints.State(ctx)
-		resp.Degraded = append(resp.Degraded, kept.Faults...)
-		resp.PodCheckpoints = kept.told()
+	resp.PodCheckpoints = &adminv1.PodCheckpoints{Directory: s.o.CheckpointsDir}
+	if s.o.CheckpointsInUse != nil {
+		resp.PodCheckpoints.InUse = s.o.CheckpointsInUse()
 	}
 	return resp, nil
-}
-
-// PodCheckpoints are kept by the embedded backend.
-type PodCheckpoints interface {
-	State(ctx context.Context) CheckpointState
-}
-
-// CheckpointState is what there is directly below a directory.
-type CheckpointState struct {
-	Directory string
-	// Count and Bytes are of whole checkpoints, Oldest is when the first was made.
-	Count  int
-	Bytes  int64
-	Oldest time.Time
-	// Damaged are directories that are no whole checkpoints.
-	Damaged int
-	// Faults are what an operator should mend, a line each.
-	Faults []string
-	// Waiting are directories, wherever they are, of checkpoints that pods are yet to go on from.
-	Waiting []string
-}
-
-func (s CheckpointState) told() *adminv1.PodCheckpoints {
-	return &adminv1.PodCheckpoints{
-		Directory: s.Directory, Count: count(s.Count), Bytes: s.Bytes, Oldest: stamp(s.Oldest), Damaged: count(s.Damaged), Waiting: s.Waiting,
-	}
 }
 
 // overheads says which handlers' pods use more than is declared for them.

@@ -28,7 +28,6 @@ var reloadable = map[string]bool{
 	"log.level": true, "log.format": true,
 	"engine.cgroup_prefix": true, "engine.supervision": true, "engine.snapshotter": true,
 	"import.crio": true, "import.containerd": true,
-	"pod_checkpoints.directory": true, "pod_checkpoints.keep": true, "pod_checkpoints.max_age": true, "pod_checkpoints.max_total_size": true,
 }
 
 // Reloadable says whether a change of a key outside the handlers takes effect

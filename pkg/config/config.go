@@ -51,8 +51,6 @@ type Config struct {
 	Snapshotters map[string]Snapshotter `toml:"snapshotters"`
 	// NodeLabels is how the cluster hears of handlers.
 	NodeLabels NodeLabels `toml:"node_labels"`
-	// PodCheckpoints is what is kept of checkpoints of pods.
-	PodCheckpoints PodCheckpoints `toml:"pod_checkpoints"`
 
 	Metrics Metrics `toml:"metrics"`
 	Tracing Tracing `toml:"tracing"`

@@ -61,7 +61,6 @@ func (c *Config) sections() Problems {
 	v.containerdAPI(c)
 	v.snapshotters(c.Snapshotters)
 	v.nodeLabels(&c.NodeLabels)
-	v.podCheckpoints(&c.PodCheckpoints)
 	v.observation(c)
 	return v.problems
 }

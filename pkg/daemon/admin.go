@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"net"
+	"path/filepath"
 	"slices"
 	"time"
 
@@ -40,7 +41,8 @@ func (d *Daemon) serveAdmin(ctx context.Context, n *node) error {
 		Starts:       n.starts,
 		Images:       imagesOf(n.engine),
 
-		PodCheckpoints: adminCheckpoints{n.engine.PodCheckpoints()},
+		CheckpointsDir:   filepath.Join(d.options.Config.Engine.Root, "pod-checkpoints"),
+		CheckpointsInUse: n.engine.CheckpointsInUse,
 	})
 	if err != nil {
 		return err

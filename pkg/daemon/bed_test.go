@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/containerd/log"
+	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/health"
@@ -20,7 +21,6 @@ import (
 	"github.com/berth-cri/berth/pkg/config"
 	"github.com/berth-cri/berth/pkg/daemon"
 	"github.com/berth-cri/berth/pkg/engine/image"
-	"github.com/berth-cri/berth/pkg/engine/podcheckpoint/retention"
 	"github.com/berth-cri/berth/pkg/handler"
 	"github.com/berth-cri/berth/pkg/overhead"
 	"github.com/berth-cri/berth/pkg/probe"
@@ -73,14 +73,12 @@ func newBed(t *testing.T) *bed {
 }
 
 func (b *bed) memory() memory {
-	return memory{b.engine, retention.New(retention.Settings{Directory: b.config.PodCheckpointsDir()}, func() []string { return nil })}
+	return memory{b.engine}
 }
 
 // memory is an engine whose pods are nowhere else.
 type memory struct {
 	*routertest.Backend
-
-	checkpoints *retention.Keeper
 }
 
 func (memory) SelfCheck(context.Context, *handler.Definition, *probe.Runtime, bool) (probe.Proof, error) {
@@ -91,7 +89,11 @@ func (memory) Images() *image.Store { return nil }
 
 func (memory) Unresponsive(context.Context) []string { return nil }
 
-func (m memory) PodCheckpoints() *retention.Keeper { return m.checkpoints }
+func (memory) CheckpointsInUse() []string { return nil }
+
+func (memory) CheckpointDurations() prometheus.Collector {
+	return prometheus.NewHistogram(prometheus.HistogramOpts{Name: "durations", Help: "None."})
+}
 
 // ServeContainerdAPI answers that it is there.
 func (memory) ServeContainerdAPI(ctx context.Context, l net.Listener, options ...grpc.ServerOption) error {

@@ -20,12 +20,12 @@ import (
 	"time"
 
 	"github.com/containerd/log"
+	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
 
 	"github.com/berth-cri/berth/pkg/admin"
 	"github.com/berth-cri/berth/pkg/config"
 	"github.com/berth-cri/berth/pkg/engine/image"
-	"github.com/berth-cri/berth/pkg/engine/podcheckpoint/retention"
 	"github.com/berth-cri/berth/pkg/engine/shim"
 	"github.com/berth-cri/berth/pkg/handler"
 	"github.com/berth-cri/berth/pkg/lifecycle"
@@ -58,8 +58,10 @@ type Engine interface {
 	LastFailure(handler string) string
 	// Overhead reads what pods have beyond their containers.
 	Overhead() overhead.Source
-	// PodCheckpoints looks after checkpoints of pods.
-	PodCheckpoints() *retention.Keeper
+	// CheckpointsInUse returns the directories of checkpoints that restored pods still read.
+	CheckpointsInUse() []string
+	// CheckpointDurations is the metric of checkpoints and restores of pods.
+	CheckpointDurations() prometheus.Collector
 	// Close ends what the engine does by itself, and lets every pod run.
 	Close(ctx context.Context) error
 }

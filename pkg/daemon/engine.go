@@ -59,7 +59,6 @@ func engineConfig(cfg *config.Config, b Build) engine.Config {
 		Network:              networkConfig(cfg.CNI, e.Root),
 		Plugins:              pluginConfig(cfg.NRI),
 		Images:               imageConfig(cfg),
-		PodCheckpoints:       checkpointSettings(cfg),
 		Streaming: streaming.Config{
 			Address: cfg.Streaming.Address, Port: cfg.Streaming.Port, IdleTimeout: cfg.Streaming.IdleTimeout,
 			MaxSessions: cfg.Streaming.MaxSessions,

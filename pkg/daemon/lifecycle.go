@@ -14,7 +14,6 @@ import (
 
 	"github.com/berth-cri/berth/pkg/config"
 	"github.com/berth-cri/berth/pkg/engine/image"
-	"github.com/berth-cri/berth/pkg/engine/podcheckpoint/retention"
 	"github.com/berth-cri/berth/pkg/handler"
 	"github.com/berth-cri/berth/pkg/lifecycle"
 	"github.com/berth-cri/berth/pkg/lifecycle/rollout"
@@ -29,7 +28,7 @@ func (d *Daemon) newLifecycle(ctx context.Context, n *node, known *knownHandlers
 	m, err := lifecycle.New(ctx, lifecycle.Options{
 		Config: d.options.Config, Loader: d.options.Loader, Prober: checker{n.prober, n.remotes.pool, n.engine.Images()}, Live: livePods{n.pods},
 		Publisher: &tables{n.engine, n.remotes, n.registry, known}, Dir: d.options.Config.Engine.Root,
-		Announcer: announcer{d.notify, d.options.Apply, n.engine.PodCheckpoints()}, CapabilitySource: capabilitySource{n.engine, n.prober, n.remotes.pool},
+		Announcer: announcer{d.notify, d.options.Apply}, CapabilitySource: capabilitySource{n.engine, n.prober, n.remotes.pool},
 	})
 	if err != nil {
 		return nil, err
@@ -206,8 +205,6 @@ func (t told) Info() map[string]string {
 type announcer struct {
 	notify notifier
 	apply  func(ctx context.Context, cfg *config.Config) // may be nil
-	// checkpoints get their bounds by a reload.
-	checkpoints *retention.Keeper
 }
 
 // Reloading implements lifecycle.Announcer.
@@ -224,7 +221,6 @@ func (a announcer) Reloaded(ctx context.Context, c lifecycle.Current, handlers [
 	if a.apply != nil {
 		a.apply(ctx, c.Config)
 	}
-	a.checkpoints.Configure(checkpointSettings(c.Config))
 	a.notify.send(ctx, ready+"\nSTATUS="+statusLine(c, handlers))
 }
 

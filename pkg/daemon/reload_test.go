@@ -230,31 +230,3 @@ func TestNewPodsGetThePrefixOfTheLastReload(t *testing.T) {
 		t.Errorf("after a reload that failed with %v it is %q", err, handlers.CgroupPrefix())
 	}
 }
-
-// The bounds of checkpoints are in force when a reload has ended.
-func TestCheckpointsGetTheBoundsOfTheLastReload(t *testing.T) {
-	b := newBed(t)
-	f := &files{next: b.config}
-	b.options.Loader = f
-	kept := b.memory()
-	b.options.NewEngine = func(context.Context, *config.Config, daemon.Build, daemon.Handlers) (daemon.Engine, error) {
-		return kept, nil
-	}
-	d := b.started(t)
-	if got, want := kept.PodCheckpoints().State(t.Context()).Directory, filepath.Join(b.config.Engine.Root, "pod-checkpoints"); got != want {
-		t.Errorf("they are in %s, want %s", got, want)
-	}
-	next := *b.config
-	next.PodCheckpoints = config.PodCheckpoints{Directory: t.TempDir() + "/", Keep: 3}
-	f.put(&next, nil)
-	if _, err := d.Lifecycle().Reload(t.Context(), lifecycle.TriggerSignal); err != nil {
-		t.Fatal(err)
-	}
-	if got := kept.PodCheckpoints().State(t.Context()).Directory + "/"; got != next.PodCheckpoints.Directory {
-		t.Errorf("after the reload they are in %s, want %s", got, next.PodCheckpoints.Directory)
-	}
-	f.put(nil, errors.New("a mistake"))
-	if _, err := d.Lifecycle().Reload(t.Context(), lifecycle.TriggerSignal); err == nil || kept.PodCheckpoints().State(t.Context()).Directory+"/" != next.PodCheckpoints.Directory {
-		t.Errorf("a reload that failed with %v has changed it", err)
-	}
-}

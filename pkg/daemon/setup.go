@@ -110,7 +110,7 @@ func (d *Daemon) setUp(ctx context.Context) error {
 	close(n.recovered)
 	n.remotes.adopt(ctx)
 	if metrics != nil {
-		metrics.MustRegister(nodeMetrics{n.registry, n.pods, n.prober}, n.handlers, remoteMetrics{n.remotes.pool}, overheadMetrics{n.handlers, n.meter}, imageMetrics{n.engine.Images()}, n.engine.PodCheckpoints())
+		metrics.MustRegister(nodeMetrics{n.registry, n.pods, n.prober}, n.handlers, remoteMetrics{n.remotes.pool}, overheadMetrics{n.handlers, n.meter}, imageMetrics{n.engine.Images()}, n.engine.CheckpointDurations())
 	}
 	if err := n.handlers.Ready(ctx); err != nil {
 		return err

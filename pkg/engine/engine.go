@@ -28,6 +28,7 @@ import (
 
 	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/log"
+	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -43,7 +44,6 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/overheads"
 	"github.com/berth-cri/berth/pkg/engine/pod"
 	"github.com/berth-cri/berth/pkg/engine/podcheckpoint"
-	"github.com/berth-cri/berth/pkg/engine/podcheckpoint/retention"
 	"github.com/berth-cri/berth/pkg/engine/podstats"
 	"github.com/berth-cri/berth/pkg/engine/recovery"
 	"github.com/berth-cri/berth/pkg/engine/rootfs"
@@ -88,8 +88,6 @@ type Config struct {
 	Images  image.Config
 	// Streaming is where exec, attach and port-forward are served.
 	Streaming streaming.Config
-	// PodCheckpoints is which checkpoints of pods the node keeps.
-	PodCheckpoints retention.Settings
 	// Definitions returns the handlers that Status reports.
 	Definitions func() []*handler.Definition
 	// Accepting returns those that take new pods, which are recommended to pods that ask
@@ -230,7 +228,6 @@ func (e *Engine) serve(c Config, kept *settings.Settings) (err error) {
 	e.sandboxCalls, e.containerCalls = p.Sandboxes.Calls, p.Containers.Calls
 	p.PodCheckpoints = podcheckpoint.New(podcheckpoint.Deps{
 		Pods: p.Pods, Binaries: p.Binaries, Tasks: p.Tasks, Images: p.Images, Capabilities: e.checker, Sandboxes: p.Sandboxes, Containers: p.Containers,
-		Retention: c.PodCheckpoints,
 	})
 	e.podCheckpoints = p.PodCheckpoints.Calls
 	e.Stats = podstats.New(p.Pods, p.Tasks, p.Images)
@@ -358,8 +355,13 @@ func (e *Engine) SelfCheck(ctx context.Context, d *handler.Definition, rt *probe
 	return nil, e.parts.SelfChecks.Run(ctx, d, nil)
 }
 
-// PodCheckpoints looks after checkpoints of pods, from Recover on.
-func (e *Engine) PodCheckpoints() *retention.Keeper { return e.parts.PodCheckpoints.Keeper }
+// CheckpointsInUse returns the directories of checkpoints that restored pods still read.
+func (e *Engine) CheckpointsInUse() []string { return e.parts.PodCheckpoints.Waiting() }
+
+// CheckpointDurations is the metric of checkpoints and restores of pods.
+func (e *Engine) CheckpointDurations() prometheus.Collector {
+	return e.parts.PodCheckpoints.Durations
+}
 
 // LastFailure is what the runtime of a handler wrote when it last could not start a container
 // since the node booted; empty if it could, and for shims.

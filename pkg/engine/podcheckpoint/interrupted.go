@@ -17,7 +17,7 @@ import (
 
 	"github.com/berth-cri/berth/pkg/atomicfile"
 	"github.com/berth-cri/berth/pkg/engine/pod"
-	"github.com/berth-cri/berth/pkg/engine/podcheckpoint/retention"
+	"github.com/berth-cri/berth/pkg/engine/podcheckpoint/directory"
 	"github.com/berth-cri/berth/pkg/engine/sandbox"
 )
 
@@ -77,7 +77,6 @@ type interrupted struct {
 	pods      *pod.Registry
 	notes     *notes
 	sandboxes *sandbox.Service
-	keeper    *retention.Keeper
 }
 
 // removalPatience is how long the start of the daemon waits for pods to be removed; it goes on
@@ -85,7 +84,7 @@ type interrupted struct {
 const removalPatience = 5 * time.Second
 
 // Recover removes pods that were being restored, and checkpoints that were being written, when
-// the daemon was killed, and has checkpoints removed that are over the node's bounds. It is called when pods are in the index, and nobody else calls.
+// the daemon was killed. It is called once, when pods are in the index and before any other call.
 func (b *interrupted) Recover(ctx context.Context) {
 	var removals sync.WaitGroup
 	for _, s := range b.pods.Index.AllSandboxes() {
@@ -109,7 +108,6 @@ func (b *interrupted) Recover(ctx context.Context) {
 	for _, one := range all {
 		go b.discard(one)
 	}
-	go b.keeper.Run(b.pods.Background)
 }
 
 func (b *interrupted) removeUnfinished(id string) {
@@ -120,8 +118,8 @@ func (b *interrupted) removeUnfinished(id string) {
 	}
 }
 
-// thawInterval is the pause between looks for containers that stand still.
-const thawInterval = 100 * time.Millisecond
+// retryInterval is the pause between looks at what an interrupted checkpoint still needs.
+const retryInterval = 100 * time.Millisecond
 
 // awaitThaw waits until the containers of a pod go on: one that stands still may be being written
 // by CRIU, which outlives the daemon. Others let it go on.
@@ -132,7 +130,7 @@ func (b *interrupted) awaitThaw(ctx context.Context, sandbox string) error {
 				break
 			}
 			select {
-			case <-time.After(thawInterval):
+			case <-time.After(retryInterval):
 			case <-ctx.Done():
 				return ctx.Err()
 			}
@@ -154,9 +152,13 @@ func (b *interrupted) discard(one note) {
 	if b.awaitThaw(ctx, one.Sandbox) != nil {
 		return // the next start does it
 	}
-	err := b.keeper.Discard(ctx, one.Directory)
-	if ctx.Err() != nil {
-		return
+	err := directory.Discard(one.Directory)
+	for ; errors.Is(err, directory.ErrInUse); err = directory.Discard(one.Directory) {
+		select {
+		case <-time.After(retryInterval):
+		case <-ctx.Done():
+			return
+		}
 	}
 	if err != nil {
 		entry.WithError(err).Warn("Failed to remove interrupted checkpoint; remove it by hand")

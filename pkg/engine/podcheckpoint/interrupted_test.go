@@ -2,8 +2,6 @@ package podcheckpoint
 
 import (
 	"context"
-	"errors"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -12,8 +10,8 @@ import (
 
 	"github.com/berth-cri/berth/pkg/engine/enginetest"
 	"github.com/berth-cri/berth/pkg/engine/pod"
+	"github.com/berth-cri/berth/pkg/engine/podcheckpoint/directory"
 	"github.com/berth-cri/berth/pkg/engine/podcheckpoint/manifest"
-	"github.com/berth-cri/berth/pkg/engine/podcheckpoint/retention"
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
@@ -49,10 +47,10 @@ func TestInterruptedIsDiscarded(t *testing.T) {
 	must(t, os.MkdirAll(filepath.Dir(file), 0o700))
 	must(t, os.WriteFile(file, []byte("memory"), 0o600))
 	must(t, os.MkdirAll(all.FrozenDir(c.ID()), 0o700))
-	b := &interrupted{pods: all, notes: &notes{all}, keeper: retention.New(retention.Settings{Directory: t.TempDir()}, waiting(all))}
+	b := &interrupted{pods: all, notes: &notes{all}}
 	one := note{c.Sandbox.ID(), dir}
 	must(t, b.notes.begin(one))
-	release, err := retention.Use(t.Context(), dir)
+	release, err := directory.Use(dir)
 	must(t, err)
 	done := make(chan struct{})
 	go func() { b.discard(one); close(done) }()
@@ -61,7 +59,7 @@ func TestInterruptedIsDiscarded(t *testing.T) {
 		select {
 		case <-done:
 			t.Errorf("it is given up %s", while)
-		case <-time.After(3 * thawInterval):
+		case <-time.After(3 * retryInterval):
 		}
 		if !exists(file) || !exists(b.notes.file(one)) {
 			t.Errorf("it is removed %s", while)
@@ -85,32 +83,12 @@ func TestInterruptedStaysForTheNextStart(t *testing.T) {
 	c := enginetest.Container(t, enginetest.Sandbox(t, t.TempDir(), pod.SandboxSpec{Definition: &handler.Definition{}}, &enginetest.Runner{}))
 	all.Index.AddContainer(c)
 	must(t, os.MkdirAll(all.FrozenDir(c.ID()), 0o700))
-	b := &interrupted{pods: all, notes: &notes{all}, keeper: retention.New(retention.Settings{Directory: t.TempDir()}, waiting(all))}
+	b := &interrupted{pods: all, notes: &notes{all}}
 	one := note{c.Sandbox.ID(), t.TempDir()}
 	must(t, b.notes.begin(one))
 	stop()
 	b.discard(one)
 	if found, err := b.notes.all(); err != nil || !slices.Contains(found, one) {
 		t.Errorf("noted are %v, %v", found, err)
-	}
-}
-
-// TestFailedLeavesNoDirectory that the command line made where the daemon keeps checkpoints, and
-// that it could not remove because it has left.
-func TestFailedLeavesNoDirectory(t *testing.T) {
-	parent := t.TempDir()
-	k := retention.New(retention.Settings{Directory: parent}, waiting(pods(t)))
-	dir, err := retention.NewDirectory(parent, "n", "p", time.Now())
-	must(t, err)
-	release, err := retention.Use(t.Context(), dir)
-	must(t, err)
-	must(t, k.Failed(dir))
-	if !exists(dir) {
-		t.Error("it is removed while the command line has it")
-	}
-	release()
-	must(t, k.Failed(dir))
-	if _, err := os.Lstat(dir); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("it is left: %v", err)
 	}
 }

@@ -38,7 +38,7 @@ func TestWaiting(t *testing.T) {
 			must(t, err)
 			all.Index.AddContainer(pod.NewContainer(o, s))
 		}
-		if got := slices.Contains(waiting(all)(), dir); got != c.needed {
+		if got := slices.Contains((&Service{interrupted: &interrupted{pods: all}}).Waiting(), dir); got != c.needed {
 			t.Errorf("%s: it is needed: %v", name, got)
 		}
 	}

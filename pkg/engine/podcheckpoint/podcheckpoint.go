@@ -8,6 +8,7 @@ import (
 	"fmt"
 
 	"github.com/containerd/errdefs"
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/berth-cri/berth/pkg/engine/binaries"
 	"github.com/berth-cri/berth/pkg/engine/capabilities"
@@ -17,7 +18,6 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/keep"
 	"github.com/berth-cri/berth/pkg/engine/pod"
 	"github.com/berth-cri/berth/pkg/engine/podcheckpoint/manifest"
-	"github.com/berth-cri/berth/pkg/engine/podcheckpoint/retention"
 	"github.com/berth-cri/berth/pkg/engine/sandbox"
 	"github.com/berth-cri/berth/pkg/engine/task"
 	"github.com/berth-cri/berth/pkg/handler"
@@ -29,8 +29,8 @@ import (
 type Service struct {
 	Calls
 	*interrupted
-	// Keeper removes checkpoints that are over the node's bounds.
-	Keeper *retention.Keeper
+	// Durations is the metric of both calls.
+	Durations *prometheus.HistogramVec
 }
 
 // Deps are what pods are written and restored with.
@@ -42,18 +42,16 @@ type Deps struct {
 	Capabilities *capabilities.Checker
 	Sandboxes    *sandbox.Service
 	Containers   *container.Service
-	// Retention is which checkpoints the node keeps.
-	Retention retention.Settings
 }
 
 // New serves the pods of a node.
 func New(d Deps) *Service {
-	n, keeper := &notes{pods: d.Pods}, retention.New(d.Retention, waiting(d.Pods))
+	n, durations := &notes{pods: d.Pods}, newDurations()
 	return &Service{
-		Keeper:      keeper,
-		interrupted: &interrupted{pods: d.Pods, notes: n, sandboxes: d.Sandboxes, keeper: keeper},
+		Durations:   durations,
+		interrupted: &interrupted{pods: d.Pods, notes: n, sandboxes: d.Sandboxes},
 		Calls: Calls{
-			keeper: keeper,
+			durations: durations,
 			writing: &writing{
 				pods: d.Pods, binaries: d.Binaries, tasks: d.Tasks, capabilities: d.Capabilities, notes: n,
 				each: &each{pods: d.Pods, tasks: d.Tasks, dumper: criu.New(d.Pods, d.Tasks, d.Images)},

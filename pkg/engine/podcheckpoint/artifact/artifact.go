@@ -31,8 +31,8 @@ import (
 
 	"github.com/berth-cri/berth/pkg/atomicfile"
 	"github.com/berth-cri/berth/pkg/engine/beneath"
+	"github.com/berth-cri/berth/pkg/engine/podcheckpoint/directory"
 	"github.com/berth-cri/berth/pkg/engine/podcheckpoint/manifest"
-	"github.com/berth-cri/berth/pkg/engine/podcheckpoint/retention"
 )
 
 // The media types of checkpoints.
@@ -103,7 +103,7 @@ func document(name string, d imagespec.Descriptor, text []byte) Blob {
 
 // Push sends the checkpoint in dir to a registry, under ref. It returns the digest.
 func Push(ctx context.Context, dir, ref string, to Registry) (digest.Digest, error) {
-	release, err := retention.Use(ctx, dir)
+	release, err := directory.Use(dir)
 	if err != nil {
 		return "", err
 	}
@@ -223,7 +223,7 @@ func Pull(ctx context.Context, ref, dir string, from Registry) (_ *manifest.Mani
 			err = errors.Join(err, os.RemoveAll(dir))
 		}
 	}()
-	release, err := retention.Use(ctx, dir)
+	release, err := directory.Use(dir)
 	if err != nil {
 		return nil, err
 	}

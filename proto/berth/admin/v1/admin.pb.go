@@ -899,8 +899,7 @@ type GetStatusResponse struct {
 	// Pods of an earlier daemon are still being taken over; calls are refused.
 	Recovering bool `protobuf:"varint,14,opt,name=recovering,proto3" json:"recovering,omitempty"`
 	// Keys that changed in the files and count from the next start only.
-	NeedsRestart []string `protobuf:"bytes,15,rep,name=needs_restart,json=needsRestart,proto3" json:"needs_restart,omitempty"`
-	// Those that the embedded backend keeps.
+	NeedsRestart   []string        `protobuf:"bytes,15,rep,name=needs_restart,json=needsRestart,proto3" json:"needs_restart,omitempty"`
 	PodCheckpoints *PodCheckpoints `protobuf:"bytes,16,opt,name=pod_checkpoints,json=podCheckpoints,proto3" json:"pod_checkpoints,omitempty"`
 	// Handlers that accept no pods.
 	NotAccepting []*Handler `protobuf:"bytes,17,rep,name=not_accepting,json=notAccepting,proto3" json:"not_accepting,omitempty"`
@@ -1066,20 +1065,14 @@ func (x *GetStatusResponse) GetUnresponsive() []string {
 	return nil
 }
 
-// PodCheckpoints are checkpoints of pods directly below one directory.
+// PodCheckpoints is where checkpoints of pods are, and which of them must stay.
 type PodCheckpoints struct {
-	state     protoimpl.MessageState `protogen:"open.v1"`
-	Directory string                 `protobuf:"bytes,1,opt,name=directory,proto3" json:"directory,omitempty"`
-	// Whole ones, and the bytes of their files.
-	Count int32 `protobuf:"varint,2,opt,name=count,proto3" json:"count,omitempty"`
-	Bytes int64 `protobuf:"varint,3,opt,name=bytes,proto3" json:"bytes,omitempty"`
-	// When the oldest was made; unset without one.
-	Oldest *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=oldest,proto3" json:"oldest,omitempty"`
-	// Directories that are not whole checkpoints, and that nobody writes.
-	Damaged int32 `protobuf:"varint,5,opt,name=damaged,proto3" json:"damaged,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Parent of those that are written without a directory.
+	Directory string `protobuf:"bytes,1,opt,name=directory,proto3" json:"directory,omitempty"`
 	// Directories, wherever they are, of checkpoints from which pods were restored whose
 	// containers are not all started. They are not to be removed.
-	Waiting       []string `protobuf:"bytes,6,rep,name=waiting,proto3" json:"waiting,omitempty"`
+	InUse         []string `protobuf:"bytes,2,rep,name=in_use,json=inUse,proto3" json:"in_use,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1121,37 +1114,9 @@ func (x *PodCheckpoints) GetDirectory() string {
 	return ""
 }
 
-func (x *PodCheckpoints) GetCount() int32 {
+func (x *PodCheckpoints) GetInUse() []string {
 	if x != nil {
-		return x.Count
-	}
-	return 0
-}
-
-func (x *PodCheckpoints) GetBytes() int64 {
-	if x != nil {
-		return x.Bytes
-	}
-	return 0
-}
-
-func (x *PodCheckpoints) GetOldest() *timestamppb.Timestamp {
-	if x != nil {
-		return x.Oldest
-	}
-	return nil
-}
-
-func (x *PodCheckpoints) GetDamaged() int32 {
-	if x != nil {
-		return x.Damaged
-	}
-	return 0
-}
-
-func (x *PodCheckpoints) GetWaiting() []string {
-	if x != nil {
-		return x.Waiting
+		return x.InUse
 	}
 	return nil
 }
@@ -4577,14 +4542,10 @@ const file_berth_admin_v1_admin_proto_rawDesc = "" +
 	"\rneeds_restart\x18\x0f \x03(\tR\fneedsRestart\x12G\n" +
 	"\x0fpod_checkpoints\x18\x10 \x01(\v2\x1e.berth.admin.v1.PodCheckpointsR\x0epodCheckpoints\x12<\n" +
 	"\rnot_accepting\x18\x11 \x03(\v2\x17.berth.admin.v1.HandlerR\fnotAccepting\x12\"\n" +
-	"\funresponsive\x18\x12 \x03(\tR\funresponsive\"\xc2\x01\n" +
+	"\funresponsive\x18\x12 \x03(\tR\funresponsive\"E\n" +
 	"\x0ePodCheckpoints\x12\x1c\n" +
-	"\tdirectory\x18\x01 \x01(\tR\tdirectory\x12\x14\n" +
-	"\x05count\x18\x02 \x01(\x05R\x05count\x12\x14\n" +
-	"\x05bytes\x18\x03 \x01(\x03R\x05bytes\x122\n" +
-	"\x06oldest\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x06oldest\x12\x18\n" +
-	"\adamaged\x18\x05 \x01(\x05R\adamaged\x12\x18\n" +
-	"\awaiting\x18\x06 \x03(\tR\awaiting\"\x15\n" +
+	"\tdirectory\x18\x01 \x01(\tR\tdirectory\x12\x15\n" +
+	"\x06in_use\x18\x02 \x03(\tR\x05inUse\"\x15\n" +
 	"\x13ListHandlersRequest\"k\n" +
 	"\x14ListHandlersResponse\x123\n" +
 	"\bhandlers\x18\x01 \x03(\v2\x17.berth.admin.v1.HandlerR\bhandlers\x12\x1e\n" +
@@ -4941,106 +4902,105 @@ var file_berth_admin_v1_admin_proto_depIdxs = []int32{
 	68, // 11: berth.admin.v1.GetStatusResponse.reloaded_at:type_name -> google.protobuf.Timestamp
 	11, // 12: berth.admin.v1.GetStatusResponse.pod_checkpoints:type_name -> berth.admin.v1.PodCheckpoints
 	3,  // 13: berth.admin.v1.GetStatusResponse.not_accepting:type_name -> berth.admin.v1.Handler
-	68, // 14: berth.admin.v1.PodCheckpoints.oldest:type_name -> google.protobuf.Timestamp
-	3,  // 15: berth.admin.v1.ListHandlersResponse.handlers:type_name -> berth.admin.v1.Handler
-	3,  // 16: berth.admin.v1.GetHandlerResponse.handler:type_name -> berth.admin.v1.Handler
-	8,  // 17: berth.admin.v1.GetHandlerResponse.settings:type_name -> berth.admin.v1.Setting
-	8,  // 18: berth.admin.v1.GetHandlerResponse.written:type_name -> berth.admin.v1.Setting
-	19, // 19: berth.admin.v1.GetHandlerResponse.binary:type_name -> berth.admin.v1.Binary
-	16, // 20: berth.admin.v1.GetHandlerResponse.overhead:type_name -> berth.admin.v1.Overhead
-	17, // 21: berth.admin.v1.Overhead.live:type_name -> berth.admin.v1.OverheadEstimate
-	17, // 22: berth.admin.v1.Overhead.canary:type_name -> berth.admin.v1.OverheadEstimate
-	17, // 23: berth.admin.v1.Overhead.best:type_name -> berth.admin.v1.OverheadEstimate
-	18, // 24: berth.admin.v1.OverheadEstimate.memory_bytes:type_name -> berth.admin.v1.OverheadDistribution
-	18, // 25: berth.admin.v1.OverheadEstimate.cpu_nanocores:type_name -> berth.admin.v1.OverheadDistribution
-	68, // 26: berth.admin.v1.OverheadEstimate.measured_at:type_name -> google.protobuf.Timestamp
-	69, // 27: berth.admin.v1.OverheadEstimate.window:type_name -> google.protobuf.Duration
-	68, // 28: berth.admin.v1.Binary.modified_at:type_name -> google.protobuf.Timestamp
-	3,  // 29: berth.admin.v1.WatchHandlersResponse.handlers:type_name -> berth.admin.v1.Handler
-	8,  // 30: berth.admin.v1.RegisterHandlerRequest.settings:type_name -> berth.admin.v1.Setting
-	3,  // 31: berth.admin.v1.RegisterHandlerResponse.handler:type_name -> berth.admin.v1.Handler
-	8,  // 32: berth.admin.v1.UpdateHandlerRequest.set:type_name -> berth.admin.v1.Setting
-	3,  // 33: berth.admin.v1.UpdateHandlerResponse.handler:type_name -> berth.admin.v1.Handler
-	3,  // 34: berth.admin.v1.CordonResponse.handler:type_name -> berth.admin.v1.Handler
-	3,  // 35: berth.admin.v1.UncordonResponse.handler:type_name -> berth.admin.v1.Handler
-	3,  // 36: berth.admin.v1.ProbeResponse.handler:type_name -> berth.admin.v1.Handler
-	69, // 37: berth.admin.v1.MeasureOverheadRequest.window:type_name -> google.protobuf.Duration
-	16, // 38: berth.admin.v1.MeasureOverheadResponse.overhead:type_name -> berth.admin.v1.Overhead
-	3,  // 39: berth.admin.v1.PromoteResponse.handler:type_name -> berth.admin.v1.Handler
-	3,  // 40: berth.admin.v1.AbortResponse.handler:type_name -> berth.admin.v1.Handler
-	1,  // 41: berth.admin.v1.ReloadResponse.problems:type_name -> berth.admin.v1.Problem
-	69, // 42: berth.admin.v1.ReloadResponse.took:type_name -> google.protobuf.Duration
-	8,  // 43: berth.admin.v1.GetConfigResponse.settings:type_name -> berth.admin.v1.Setting
-	1,  // 44: berth.admin.v1.GetConfigResponse.problems:type_name -> berth.admin.v1.Problem
-	48, // 45: berth.admin.v1.ListEventsResponse.events:type_name -> berth.admin.v1.HistoryEvent
-	68, // 46: berth.admin.v1.HistoryEvent.at:type_name -> google.protobuf.Timestamp
-	56, // 47: berth.admin.v1.ListPodsResponse.pods:type_name -> berth.admin.v1.Pod
-	53, // 48: berth.admin.v1.ListStartsResponse.starts:type_name -> berth.admin.v1.PodStart
-	68, // 49: berth.admin.v1.PodStart.began_at:type_name -> google.protobuf.Timestamp
-	69, // 50: berth.admin.v1.PodStart.took:type_name -> google.protobuf.Duration
-	54, // 51: berth.admin.v1.PodStart.calls:type_name -> berth.admin.v1.StartCall
-	68, // 52: berth.admin.v1.StartCall.began_at:type_name -> google.protobuf.Timestamp
-	69, // 53: berth.admin.v1.StartCall.took:type_name -> google.protobuf.Duration
-	55, // 54: berth.admin.v1.StartCall.steps:type_name -> berth.admin.v1.StartStep
-	69, // 55: berth.admin.v1.StartStep.took:type_name -> google.protobuf.Duration
-	68, // 56: berth.admin.v1.Pod.created_at:type_name -> google.protobuf.Timestamp
-	57, // 57: berth.admin.v1.Pod.pin:type_name -> berth.admin.v1.Pin
-	19, // 58: berth.admin.v1.Pin.binaries:type_name -> berth.admin.v1.Binary
-	56, // 59: berth.admin.v1.WhereIsResponse.pod:type_name -> berth.admin.v1.Pod
-	62, // 60: berth.admin.v1.ListPullsResponse.pulls:type_name -> berth.admin.v1.Pull
-	68, // 61: berth.admin.v1.Pull.began_at:type_name -> google.protobuf.Timestamp
-	63, // 62: berth.admin.v1.Pull.layers:type_name -> berth.admin.v1.PullLayer
-	9,  // 63: berth.admin.v1.Admin.GetStatus:input_type -> berth.admin.v1.GetStatusRequest
-	12, // 64: berth.admin.v1.Admin.ListHandlers:input_type -> berth.admin.v1.ListHandlersRequest
-	14, // 65: berth.admin.v1.Admin.GetHandler:input_type -> berth.admin.v1.GetHandlerRequest
-	20, // 66: berth.admin.v1.Admin.WatchHandlers:input_type -> berth.admin.v1.WatchHandlersRequest
-	22, // 67: berth.admin.v1.Admin.RegisterHandler:input_type -> berth.admin.v1.RegisterHandlerRequest
-	24, // 68: berth.admin.v1.Admin.UpdateHandler:input_type -> berth.admin.v1.UpdateHandlerRequest
-	26, // 69: berth.admin.v1.Admin.RemoveHandler:input_type -> berth.admin.v1.RemoveHandlerRequest
-	28, // 70: berth.admin.v1.Admin.Cordon:input_type -> berth.admin.v1.CordonRequest
-	30, // 71: berth.admin.v1.Admin.Uncordon:input_type -> berth.admin.v1.UncordonRequest
-	32, // 72: berth.admin.v1.Admin.Drain:input_type -> berth.admin.v1.DrainRequest
-	34, // 73: berth.admin.v1.Admin.Probe:input_type -> berth.admin.v1.ProbeRequest
-	36, // 74: berth.admin.v1.Admin.MeasureOverhead:input_type -> berth.admin.v1.MeasureOverheadRequest
-	38, // 75: berth.admin.v1.Admin.Promote:input_type -> berth.admin.v1.PromoteRequest
-	40, // 76: berth.admin.v1.Admin.Abort:input_type -> berth.admin.v1.AbortRequest
-	42, // 77: berth.admin.v1.Admin.Reload:input_type -> berth.admin.v1.ReloadRequest
-	44, // 78: berth.admin.v1.Admin.GetConfig:input_type -> berth.admin.v1.GetConfigRequest
-	46, // 79: berth.admin.v1.Admin.ListEvents:input_type -> berth.admin.v1.ListEventsRequest
-	49, // 80: berth.admin.v1.Admin.ListPods:input_type -> berth.admin.v1.ListPodsRequest
-	51, // 81: berth.admin.v1.Admin.ListStarts:input_type -> berth.admin.v1.ListStartsRequest
-	58, // 82: berth.admin.v1.Admin.WhereIs:input_type -> berth.admin.v1.WhereIsRequest
-	60, // 83: berth.admin.v1.Admin.ListPulls:input_type -> berth.admin.v1.ListPullsRequest
-	64, // 84: berth.admin.v1.Admin.ExportImages:input_type -> berth.admin.v1.ExportImagesRequest
-	66, // 85: berth.admin.v1.Admin.ImportImages:input_type -> berth.admin.v1.ImportImagesRequest
-	10, // 86: berth.admin.v1.Admin.GetStatus:output_type -> berth.admin.v1.GetStatusResponse
-	13, // 87: berth.admin.v1.Admin.ListHandlers:output_type -> berth.admin.v1.ListHandlersResponse
-	15, // 88: berth.admin.v1.Admin.GetHandler:output_type -> berth.admin.v1.GetHandlerResponse
-	21, // 89: berth.admin.v1.Admin.WatchHandlers:output_type -> berth.admin.v1.WatchHandlersResponse
-	23, // 90: berth.admin.v1.Admin.RegisterHandler:output_type -> berth.admin.v1.RegisterHandlerResponse
-	25, // 91: berth.admin.v1.Admin.UpdateHandler:output_type -> berth.admin.v1.UpdateHandlerResponse
-	27, // 92: berth.admin.v1.Admin.RemoveHandler:output_type -> berth.admin.v1.RemoveHandlerResponse
-	29, // 93: berth.admin.v1.Admin.Cordon:output_type -> berth.admin.v1.CordonResponse
-	31, // 94: berth.admin.v1.Admin.Uncordon:output_type -> berth.admin.v1.UncordonResponse
-	33, // 95: berth.admin.v1.Admin.Drain:output_type -> berth.admin.v1.DrainResponse
-	35, // 96: berth.admin.v1.Admin.Probe:output_type -> berth.admin.v1.ProbeResponse
-	37, // 97: berth.admin.v1.Admin.MeasureOverhead:output_type -> berth.admin.v1.MeasureOverheadResponse
-	39, // 98: berth.admin.v1.Admin.Promote:output_type -> berth.admin.v1.PromoteResponse
-	41, // 99: berth.admin.v1.Admin.Abort:output_type -> berth.admin.v1.AbortResponse
-	43, // 100: berth.admin.v1.Admin.Reload:output_type -> berth.admin.v1.ReloadResponse
-	45, // 101: berth.admin.v1.Admin.GetConfig:output_type -> berth.admin.v1.GetConfigResponse
-	47, // 102: berth.admin.v1.Admin.ListEvents:output_type -> berth.admin.v1.ListEventsResponse
-	50, // 103: berth.admin.v1.Admin.ListPods:output_type -> berth.admin.v1.ListPodsResponse
-	52, // 104: berth.admin.v1.Admin.ListStarts:output_type -> berth.admin.v1.ListStartsResponse
-	59, // 105: berth.admin.v1.Admin.WhereIs:output_type -> berth.admin.v1.WhereIsResponse
-	61, // 106: berth.admin.v1.Admin.ListPulls:output_type -> berth.admin.v1.ListPullsResponse
-	65, // 107: berth.admin.v1.Admin.ExportImages:output_type -> berth.admin.v1.ExportImagesResponse
-	67, // 108: berth.admin.v1.Admin.ImportImages:output_type -> berth.admin.v1.ImportImagesResponse
-	86, // [86:109] is the sub-list for method output_type
-	63, // [63:86] is the sub-list for method input_type
-	63, // [63:63] is the sub-list for extension type_name
-	63, // [63:63] is the sub-list for extension extendee
-	0,  // [0:63] is the sub-list for field type_name
+	3,  // 14: berth.admin.v1.ListHandlersResponse.handlers:type_name -> berth.admin.v1.Handler
+	3,  // 15: berth.admin.v1.GetHandlerResponse.handler:type_name -> berth.admin.v1.Handler
+	8,  // 16: berth.admin.v1.GetHandlerResponse.settings:type_name -> berth.admin.v1.Setting
+	8,  // 17: berth.admin.v1.GetHandlerResponse.written:type_name -> berth.admin.v1.Setting
+	19, // 18: berth.admin.v1.GetHandlerResponse.binary:type_name -> berth.admin.v1.Binary
+	16, // 19: berth.admin.v1.GetHandlerResponse.overhead:type_name -> berth.admin.v1.Overhead
+	17, // 20: berth.admin.v1.Overhead.live:type_name -> berth.admin.v1.OverheadEstimate
+	17, // 21: berth.admin.v1.Overhead.canary:type_name -> berth.admin.v1.OverheadEstimate
+	17, // 22: berth.admin.v1.Overhead.best:type_name -> berth.admin.v1.OverheadEstimate
+	18, // 23: berth.admin.v1.OverheadEstimate.memory_bytes:type_name -> berth.admin.v1.OverheadDistribution
+	18, // 24: berth.admin.v1.OverheadEstimate.cpu_nanocores:type_name -> berth.admin.v1.OverheadDistribution
+	68, // 25: berth.admin.v1.OverheadEstimate.measured_at:type_name -> google.protobuf.Timestamp
+	69, // 26: berth.admin.v1.OverheadEstimate.window:type_name -> google.protobuf.Duration
+	68, // 27: berth.admin.v1.Binary.modified_at:type_name -> google.protobuf.Timestamp
+	3,  // 28: berth.admin.v1.WatchHandlersResponse.handlers:type_name -> berth.admin.v1.Handler
+	8,  // 29: berth.admin.v1.RegisterHandlerRequest.settings:type_name -> berth.admin.v1.Setting
+	3,  // 30: berth.admin.v1.RegisterHandlerResponse.handler:type_name -> berth.admin.v1.Handler
+	8,  // 31: berth.admin.v1.UpdateHandlerRequest.set:type_name -> berth.admin.v1.Setting
+	3,  // 32: berth.admin.v1.UpdateHandlerResponse.handler:type_name -> berth.admin.v1.Handler
+	3,  // 33: berth.admin.v1.CordonResponse.handler:type_name -> berth.admin.v1.Handler
+	3,  // 34: berth.admin.v1.UncordonResponse.handler:type_name -> berth.admin.v1.Handler
+	3,  // 35: berth.admin.v1.ProbeResponse.handler:type_name -> berth.admin.v1.Handler
+	69, // 36: berth.admin.v1.MeasureOverheadRequest.window:type_name -> google.protobuf.Duration
+	16, // 37: berth.admin.v1.MeasureOverheadResponse.overhead:type_name -> berth.admin.v1.Overhead
+	3,  // 38: berth.admin.v1.PromoteResponse.handler:type_name -> berth.admin.v1.Handler
+	3,  // 39: berth.admin.v1.AbortResponse.handler:type_name -> berth.admin.v1.Handler
+	1,  // 40: berth.admin.v1.ReloadResponse.problems:type_name -> berth.admin.v1.Problem
+	69, // 41: berth.admin.v1.ReloadResponse.took:type_name -> google.protobuf.Duration
+	8,  // 42: berth.admin.v1.GetConfigResponse.settings:type_name -> berth.admin.v1.Setting
+	1,  // 43: berth.admin.v1.GetConfigResponse.problems:type_name -> berth.admin.v1.Problem
+	48, // 44: berth.admin.v1.ListEventsResponse.events:type_name -> berth.admin.v1.HistoryEvent
+	68, // 45: berth.admin.v1.HistoryEvent.at:type_name -> google.protobuf.Timestamp
+	56, // 46: berth.admin.v1.ListPodsResponse.pods:type_name -> berth.admin.v1.Pod
+	53, // 47: berth.admin.v1.ListStartsResponse.starts:type_name -> berth.admin.v1.PodStart
+	68, // 48: berth.admin.v1.PodStart.began_at:type_name -> google.protobuf.Timestamp
+	69, // 49: berth.admin.v1.PodStart.took:type_name -> google.protobuf.Duration
+	54, // 50: berth.admin.v1.PodStart.calls:type_name -> berth.admin.v1.StartCall
+	68, // 51: berth.admin.v1.StartCall.began_at:type_name -> google.protobuf.Timestamp
+	69, // 52: berth.admin.v1.StartCall.took:type_name -> google.protobuf.Duration
+	55, // 53: berth.admin.v1.StartCall.steps:type_name -> berth.admin.v1.StartStep
+	69, // 54: berth.admin.v1.StartStep.took:type_name -> google.protobuf.Duration
+	68, // 55: berth.admin.v1.Pod.created_at:type_name -> google.protobuf.Timestamp
+	57, // 56: berth.admin.v1.Pod.pin:type_name -> berth.admin.v1.Pin
+	19, // 57: berth.admin.v1.Pin.binaries:type_name -> berth.admin.v1.Binary
+	56, // 58: berth.admin.v1.WhereIsResponse.pod:type_name -> berth.admin.v1.Pod
+	62, // 59: berth.admin.v1.ListPullsResponse.pulls:type_name -> berth.admin.v1.Pull
+	68, // 60: berth.admin.v1.Pull.began_at:type_name -> google.protobuf.Timestamp
+	63, // 61: berth.admin.v1.Pull.layers:type_name -> berth.admin.v1.PullLayer
+	9,  // 62: berth.admin.v1.Admin.GetStatus:input_type -> berth.admin.v1.GetStatusRequest
+	12, // 63: berth.admin.v1.Admin.ListHandlers:input_type -> berth.admin.v1.ListHandlersRequest
+	14, // 64: berth.admin.v1.Admin.GetHandler:input_type -> berth.admin.v1.GetHandlerRequest
+	20, // 65: berth.admin.v1.Admin.WatchHandlers:input_type -> berth.admin.v1.WatchHandlersRequest
+	22, // 66: berth.admin.v1.Admin.RegisterHandler:input_type -> berth.admin.v1.RegisterHandlerRequest
+	24, // 67: berth.admin.v1.Admin.UpdateHandler:input_type -> berth.admin.v1.UpdateHandlerRequest
+	26, // 68: berth.admin.v1.Admin.RemoveHandler:input_type -> berth.admin.v1.RemoveHandlerRequest
+	28, // 69: berth.admin.v1.Admin.Cordon:input_type -> berth.admin.v1.CordonRequest
+	30, // 70: berth.admin.v1.Admin.Uncordon:input_type -> berth.admin.v1.UncordonRequest
+	32, // 71: berth.admin.v1.Admin.Drain:input_type -> berth.admin.v1.DrainRequest
+	34, // 72: berth.admin.v1.Admin.Probe:input_type -> berth.admin.v1.ProbeRequest
+	36, // 73: berth.admin.v1.Admin.MeasureOverhead:input_type -> berth.admin.v1.MeasureOverheadRequest
+	38, // 74: berth.admin.v1.Admin.Promote:input_type -> berth.admin.v1.PromoteRequest
+	40, // 75: berth.admin.v1.Admin.Abort:input_type -> berth.admin.v1.AbortRequest
+	42, // 76: berth.admin.v1.Admin.Reload:input_type -> berth.admin.v1.ReloadRequest
+	44, // 77: berth.admin.v1.Admin.GetConfig:input_type -> berth.admin.v1.GetConfigRequest
+	46, // 78: berth.admin.v1.Admin.ListEvents:input_type -> berth.admin.v1.ListEventsRequest
+	49, // 79: berth.admin.v1.Admin.ListPods:input_type -> berth.admin.v1.ListPodsRequest
+	51, // 80: berth.admin.v1.Admin.ListStarts:input_type -> berth.admin.v1.ListStartsRequest
+	58, // 81: berth.admin.v1.Admin.WhereIs:input_type -> berth.admin.v1.WhereIsRequest
+	60, // 82: berth.admin.v1.Admin.ListPulls:input_type -> berth.admin.v1.ListPullsRequest
+	64, // 83: berth.admin.v1.Admin.ExportImages:input_type -> berth.admin.v1.ExportImagesRequest
+	66, // 84: berth.admin.v1.Admin.ImportImages:input_type -> berth.admin.v1.ImportImagesRequest
+	10, // 85: berth.admin.v1.Admin.GetStatus:output_type -> berth.admin.v1.GetStatusResponse
+	13, // 86: berth.admin.v1.Admin.ListHandlers:output_type -> berth.admin.v1.ListHandlersResponse
+	15, // 87: berth.admin.v1.Admin.GetHandler:output_type -> berth.admin.v1.GetHandlerResponse
+	21, // 88: berth.admin.v1.Admin.WatchHandlers:output_type -> berth.admin.v1.WatchHandlersResponse
+	23, // 89: berth.admin.v1.Admin.RegisterHandler:output_type -> berth.admin.v1.RegisterHandlerResponse
+	25, // 90: berth.admin.v1.Admin.UpdateHandler:output_type -> berth.admin.v1.UpdateHandlerResponse
+	27, // 91: berth.admin.v1.Admin.RemoveHandler:output_type -> berth.admin.v1.RemoveHandlerResponse
+	29, // 92: berth.admin.v1.Admin.Cordon:output_type -> berth.admin.v1.CordonResponse
+	31, // 93: berth.admin.v1.Admin.Uncordon:output_type -> berth.admin.v1.UncordonResponse
+	33, // 94: berth.admin.v1.Admin.Drain:output_type -> berth.admin.v1.DrainResponse
+	35, // 95: berth.admin.v1.Admin.Probe:output_type -> berth.admin.v1.ProbeResponse
+	37, // 96: berth.admin.v1.Admin.MeasureOverhead:output_type -> berth.admin.v1.MeasureOverheadResponse
+	39, // 97: berth.admin.v1.Admin.Promote:output_type -> berth.admin.v1.PromoteResponse
+	41, // 98: berth.admin.v1.Admin.Abort:output_type -> berth.admin.v1.AbortResponse
+	43, // 99: berth.admin.v1.Admin.Reload:output_type -> berth.admin.v1.ReloadResponse
+	45, // 100: berth.admin.v1.Admin.GetConfig:output_type -> berth.admin.v1.GetConfigResponse
+	47, // 101: berth.admin.v1.Admin.ListEvents:output_type -> berth.admin.v1.ListEventsResponse
+	50, // 102: berth.admin.v1.Admin.ListPods:output_type -> berth.admin.v1.ListPodsResponse
+	52, // 103: berth.admin.v1.Admin.ListStarts:output_type -> berth.admin.v1.ListStartsResponse
+	59, // 104: berth.admin.v1.Admin.WhereIs:output_type -> berth.admin.v1.WhereIsResponse
+	61, // 105: berth.admin.v1.Admin.ListPulls:output_type -> berth.admin.v1.ListPullsResponse
+	65, // 106: berth.admin.v1.Admin.ExportImages:output_type -> berth.admin.v1.ExportImagesResponse
+	67, // 107: berth.admin.v1.Admin.ImportImages:output_type -> berth.admin.v1.ImportImagesResponse
+	85, // [85:108] is the sub-list for method output_type
+	62, // [62:85] is the sub-list for method input_type
+	62, // [62:62] is the sub-list for extension type_name
+	62, // [62:62] is the sub-list for extension extendee
+	0,  // [0:62] is the sub-list for field type_name
 }
 
 func init() { file_berth_admin_v1_admin_proto_init() }

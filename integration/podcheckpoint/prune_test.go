@@ -1,0 +1,226 @@
+package podcheckpoint
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/berth-cri/berth/integration/testbed"
+	"github.com/berth-cri/berth/pkg/engine/failpoint"
+)
+
+// kept writes one more checkpoint below the daemon's directory, and returns where it is.
+func (b *bed) kept(t *testing.T, p *pod) string {
+	t.Helper()
+	var l struct{ Directory string }
+	out := b.must(t, "pod", "checkpoint", p.ID, "-o", "json")
+	if err := json.Unmarshal([]byte(out), &l); err != nil {
+		t.Fatalf("%s: %v", out, err)
+	}
+	return l.Directory
+}
+
+// names are what is in the daemon's directory.
+func (b *bed) names(t *testing.T) (names []string) {
+	t.Helper()
+	entries, err := os.ReadDir(b.directory())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	return names
+}
+
+func (b *bed) directory() string { return filepath.Join(b.Root, "pod-checkpoints") }
+
+// prunes removes old checkpoints, after which these are left.
+func (b *bed) prunes(t *testing.T, bound string, left ...string) {
+	t.Helper()
+	b.must(t, "checkpoint", "prune", bound)
+	var want []string
+	for _, dir := range left {
+		want = append(want, filepath.Base(dir))
+	}
+	slices.Sort(want)
+	if got := b.names(t); !slices.Equal(got, want) {
+		t.Errorf("%s: left are %q, want %q", bound, got, want)
+	}
+}
+
+// TestOldCheckpointsAreRemoved: of each pod as many are left as were asked for, until they are too
+// old, and what is not a whole checkpoint stays.
+func TestOldCheckpointsAreRemoved(t *testing.T) {
+	b := newBed(t, gvisor, testbed.Options{})
+	b.prunesNothing(t)
+	p, other := b.run(t, "one"), b.run(t, "one")
+	p.reaches(t, 2)
+	other.reaches(t, 2)
+	var all []string
+	for range 3 {
+		all = append(all, b.kept(t, p))
+	}
+	others := b.kept(t, other)
+	name := p.Config.GetMetadata()
+	if got := filepath.Base(all[2]); !strings.HasPrefix(got, name.GetNamespace()+"_"+name.GetName()+"_2") {
+		t.Errorf("it is called %s", got)
+	}
+	for _, dir := range []string{b.directory(), all[2]} {
+		if info, err := os.Stat(dir); err != nil || info.Mode().Perm() != 0o700 {
+			t.Errorf("%s has %v, %v", dir, info, err)
+		}
+	}
+	b.prunes(t, "--keep=2", all[1], all[2], others)
+	if err := os.Remove(filepath.Join(all[1], "manifest.json")); err != nil {
+		t.Fatal(err)
+	}
+	b.prunes(t, "--keep=1", all[1], all[2], others)
+	b.restored(t, other, others).reaches(t, 3)
+	b.prunes(t, "--older-than=1ms", all[1])
+	if left := files(t, all[1]); len(left) != 4 {
+		t.Errorf("of the half are left %q", left)
+	}
+	if err := os.Chmod(b.directory(), 0o777); err != nil {
+		t.Fatal(err)
+	}
+	if exit, _, mistakes := b.berth(t, "checkpoint", "prune", "--keep=1"); exit == 0 || !strings.Contains(mistakes, "0700") {
+		t.Errorf("where others can write: exit status %d, %s", exit, mistakes)
+	}
+}
+
+// prunesNothing is on a node where no checkpoint was written yet.
+func (b *bed) prunesNothing(t *testing.T) {
+	t.Helper()
+	if out := b.must(t, "checkpoint", "prune", "--keep=1"); !strings.Contains(out, "no checkpoint to remove") {
+		t.Errorf("without any it prints %s", out)
+	}
+}
+
+// TestCheckpointInUseStays while a pod waits to be restored from it, also over a restart of the
+// daemon, and while it is sent to a registry.
+func TestCheckpointInUseStays(t *testing.T) { everywhere(t, checkpointInUseStays) }
+
+func checkpointInUseStays(t *testing.T, handler string) {
+	b := newBed(t, handler, testbed.Options{})
+	p := b.run(t, "one", "two")
+	p.reaches(t, 2)
+	first := b.kept(t, p)
+	made, containers, err := b.Client.TryRestore(t, b.request(p, first))
+	if err != nil {
+		t.Fatal(err)
+	}
+	containers[0].Start(t)
+	refused := func(dir, when string) {
+		t.Helper()
+		if exit, _, mistakes := b.berth(t, "checkpoint", "rm", dir); exit == 0 || !strings.Contains(mistakes, "in use") {
+			t.Errorf("%s: exit status %d, %s", when, exit, mistakes)
+		}
+	}
+	refused(first, "while a pod waits")
+	second := b.kept(t, p)
+	b.prunes(t, "--keep=1", first, second)
+	b.Kill9(t)
+	b.Start(t)
+	third := b.kept(t, p)
+	b.prunes(t, "--keep=1", first, third) // nothing needs the one between them
+	containers[1].Start(t)
+	again := &pod{Pod: made}
+	for i, c := range containers {
+		again.members = append(again.members, &member{c, p.members[i].config})
+	}
+	again.reaches(t, 3)
+	b.prunes(t, "--keep=1", third)
+
+	end := b.pushesForEver(t, third)
+	last := b.kept(t, p)
+	refused(third, "while it is sent")
+	b.prunes(t, "--keep=1", third, last)
+	end()
+	b.prunes(t, "--keep=1", last)
+	b.restored(t, p, last).reaches(t, 3)
+}
+
+// pushesForEver sends a checkpoint to a registry that does not answer, until end is called.
+func (b *bed) pushesForEver(t *testing.T, dir string) (end func()) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	push := exec.CommandContext(t.Context(), filepath.Join(b.Bin, "berth"), "checkpoint", "push", dir, l.Addr().String()+"/x:1", "--plain-http")
+	if err := push.Start(); err != nil {
+		t.Fatal(err)
+	}
+	conn, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return func() {
+		t.Helper()
+		if err := push.Process.Kill(); err != nil {
+			t.Error(err)
+		}
+		_ = push.Wait() // it was killed
+		if err := errors.Join(conn.Close(), l.Close()); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestKilledWhileItRemoves: a removal that was killed in the middle is finished by the next one.
+func TestKilledWhileItRemoves(t *testing.T) {
+	b := newBed(t, gvisor, testbed.Options{Tags: []string{"berth_failpoints"}})
+	p := b.run(t, "one")
+	p.reaches(t, 2)
+	last := b.kept(t, p)
+	for _, place := range failpoint.AllOfRemovals {
+		old := last
+		last = b.kept(t, p)
+		t.Setenv("BERTH_FAILPOINT", place)
+		if exit, _, _ := b.berth(t, "checkpoint", "prune", "--keep=1"); exit != -1 {
+			t.Errorf("%s: exit status %d", place, exit)
+		}
+		t.Setenv("BERTH_FAILPOINT", "")
+		if got := b.names(t); len(got) != 2 || got[0] != ".removing-"+filepath.Base(old) {
+			t.Errorf("%s: it was not killed in the middle: %q", place, got)
+		}
+		b.prunes(t, "--keep=1", last)
+	}
+	b.must(t, "checkpoint", "inspect", "--verify", last)
+	b.restored(t, p, last).reaches(t, 3)
+}
+
+// TestKilledWhileItKeeps: a daemon that is killed while it writes a checkpoint below its own
+// directory leaves nothing of it, once it was started again and old checkpoints were removed.
+func TestKilledWhileItKeeps(t *testing.T) {
+	b := newBed(t, gvisor, testbed.Options{Tags: []string{"berth_failpoints"}})
+	p := b.run(t, "one")
+	p.reaches(t, 2)
+	last := b.kept(t, p)
+	for _, place := range []string{failpoint.PodCheckpointNoted, failpoint.PodCheckpointWritten} {
+		b.Stop(t)
+		b.environment("BERTH_FAILPOINT=" + place)
+		b.Start(t)
+		_, _, _ = b.berth(t, "pod", "checkpoint", p.ID) // it may be answered just before the end
+		b.Wait(t, patience)
+		b.environment()
+		b.Start(t)
+		testbed.Eventually(t, patience, func() error {
+			b.must(t, "checkpoint", "prune", "--keep=1")
+			if got := b.names(t); len(got) != 1 || got[0] != filepath.Base(last) {
+				return fmt.Errorf("%s: left are %q", place, got)
+			}
+			return nil
+		})
+		p.reaches(t, p.members[0].count(t)+2)
+	}
+	b.restored(t, p, last).reaches(t, 3)
+}

@@ -1,0 +1,268 @@
+package directory
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-cri/berth/pkg/engine/podcheckpoint/manifest"
+)
+
+// made makes a whole checkpoint of 10 bytes, that many hours old.
+func made(t *testing.T, dir, pod string, hours int) string {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Join(dir, manifest.ImagesDir), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, manifest.ImagesDir, "pages.img"), []byte("0123456789"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	m := &manifest.Manifest{
+		Created: time.Now().Add(-time.Duration(hours) * time.Hour), Pod: []byte(`{"metadata":{"namespace":"n","name":"` + pod + `"}}`),
+		Containers: []manifest.Container{{Name: "main", Config: []byte("{}")}},
+	}
+	if err := manifest.Seal(t.Context(), dir, m); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// private is a new directory that only root can enter.
+func private(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	if err := os.Chmod(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// write makes a file and the directories that it is in.
+func write(t *testing.T, path string) {
+	t.Helper()
+	if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, []byte("x"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// names are what is directly in dir.
+func names(t *testing.T, dir string) string {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []string
+	for _, e := range entries {
+		all = append(all, e.Name())
+	}
+	return strings.Join(all, " ")
+}
+
+// nobody is where no pod waits.
+func nobody() ([]string, error) { return nil, nil }
+
+func TestRemove(t *testing.T) {
+	parent := private(t)
+	dir := func(name string) string { return filepath.Join(parent, name) }
+	whole := made(t, dir("whole"), "p", 1)
+	if err := Remove(whole+"/", nobody); err != nil || names(t, parent) != "" {
+		t.Errorf("%v; left is %s", err, names(t, parent))
+	}
+	if err := Remove(whole, nobody); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("of none: %v", err)
+	}
+	used := made(t, dir("used"), "p", 1)
+	release, err := Use(used)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := Remove(used, nobody); !errors.Is(err, ErrInUse) || !errdefs.IsFailedPrecondition(err) {
+		t.Errorf("one in use: %v", err)
+	}
+	release()
+	around := filepath.Join(t.TempDir(), "around")
+	if err := os.Symlink(parent, around); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{used, filepath.Join(around, "used")} {
+		waiting := func() ([]string, error) { return []string{dir("none"), path}, nil }
+		if err := Remove(used, waiting); !errors.Is(err, ErrInUse) || !strings.Contains(err.Error(), "start them") {
+			t.Errorf("one that a pod needs as %s: %v", path, err)
+		}
+	}
+	if err := Remove(used, func() ([]string, error) { return nil, fs.ErrInvalid }); !errors.Is(err, fs.ErrInvalid) {
+		t.Errorf("one of which nobody can tell: %v", err)
+	}
+	write(t, dir("used/notes"))
+	if err := Remove(used, nobody); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), `"notes"`) {
+		t.Errorf("one with something else: %v", err)
+	}
+	write(t, dir("half/images/pages.img"))
+	if err := Remove(dir("half"), nobody); !errdefs.IsInvalidArgument(err) {
+		t.Errorf("one without a manifest: %v", err)
+	}
+	if err := os.Symlink(used, dir("link")); err != nil {
+		t.Fatal(err)
+	}
+	if err := Remove(dir("link"), nobody); err == nil {
+		t.Error("a link is followed")
+	}
+	if got := names(t, used) + " " + names(t, dir("half")); got != "images manifest.json notes images" {
+		t.Errorf("left is %s", got)
+	}
+}
+
+// TestUseOfWhatIsRemoved: a checkpoint that is being removed is not used, and one that has taken
+// the place of another is not taken for it.
+func TestUseOfWhatIsRemoved(t *testing.T) {
+	dir := made(t, filepath.Join(private(t), "x"), "p", 1)
+	lock, err := locked(dir, unix.LOCK_EX)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Use(dir); !errors.Is(err, ErrInUse) || !errdefs.IsFailedPrecondition(err) {
+		t.Errorf("while it is removed: %v", err)
+	}
+	if err := os.RemoveAll(dir); err != nil {
+		t.Fatal(err)
+	}
+	made(t, dir, "p", 1)
+	if isAt(lock, dir) {
+		t.Error("another is taken for the one that was locked")
+	}
+	release, err := Use(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer release()
+	if err := errors.Join(lock.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if err := Remove(dir, nobody); !errors.Is(err, ErrInUse) {
+		t.Errorf("of the new one: %v", err)
+	}
+	none, err := Use(dir + ".none")
+	if err != nil {
+		t.Fatal(err)
+	}
+	none()
+}
+
+func TestDiscard(t *testing.T) {
+	parent := private(t)
+	whole, half := made(t, filepath.Join(parent, "whole"), "p", 1), filepath.Join(parent, "half")
+	write(t, filepath.Join(half, "images/pages.img"))
+	release, err := Use(half)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := Discard(half); !errors.Is(err, ErrInUse) {
+		t.Errorf("one in use: %v", err)
+	}
+	release()
+	for _, dir := range []string{whole, half, filepath.Join(parent, "none")} {
+		if err := Discard(dir); err != nil {
+			t.Errorf("%s: %v", dir, err)
+		}
+	}
+	if got := names(t, whole) + "; " + names(t, half); got != "images manifest.json; " {
+		t.Errorf("left are %s", got)
+	}
+}
+
+func TestFinish(t *testing.T) {
+	parent := private(t)
+	dir := func(name string) string { return filepath.Join(parent, name) }
+	made(t, dir(removing+"whole"), "p", 1)
+	write(t, dir(removing+"half/images/pages.img"))
+	if err := os.Mkdir(dir(removing+"empty"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	write(t, dir("mine/images/pages.img"))
+	write(t, dir(removing+"file"))
+	busy, err := locked(made(t, dir(removing+"busy"), "p", 1), unix.LOCK_EX)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"full", "empty", "written"} {
+		d, err := New(parent, "n", name, time.Now())
+		if err != nil {
+			t.Fatal(err)
+		}
+		switch name {
+		case "full":
+			write(t, filepath.Join(d, "images/pages.img"))
+		case "written":
+			release, err := Use(d)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer release()
+		}
+	}
+	if err := Finish(parent); err != nil {
+		t.Error(err)
+	}
+	if got := regexp.MustCompile(`_\d{8}T\d{6}\.\d{3}Z`).ReplaceAllString(names(t, parent), ""); got != removing+"busy "+removing+"file mine n_full n_written" {
+		t.Errorf("left are %s", got)
+	}
+	if err := busy.Close(); err != nil {
+		t.Fatal(err)
+	}
+	write(t, dir(removing+"busy/notes"))
+	if err := Finish(parent); err == nil {
+		t.Error("what holds something else was removed")
+	}
+	others := private(t)
+	made(t, filepath.Join(others, removing+"x"), "p", 1)
+	if err := os.Chmod(others, 0o777|os.ModeSticky); err != nil {
+		t.Fatal(err)
+	}
+	if err := Finish(others); !errdefs.IsInvalidArgument(err) || names(t, others) != removing+"x" {
+		t.Errorf("where others can write: %v", err)
+	}
+}
+
+func TestDirectories(t *testing.T) {
+	at := time.Date(2026, 11, 25, 15, 58, 25, 123e6, time.FixedZone("", 3600))
+	for name, c := range map[string]struct{ namespace, name, want string }{
+		"a pod":        {"default", "notebook-0.x", "default_notebook-0.x_20261125T145825.123Z"},
+		"a way out":    {"..", "../../etc", "_..-..-etc_20261125T145825.123Z"},
+		"hidden":       {".x", "y", "x_y_20261125T145825.123Z"},
+		"nobody":       {"", "", "__20261125T145825.123Z"},
+		"other signs":  {"ä\n", "b c", "--_b-c_20261125T145825.123Z"},
+		"a long name":  {strings.Repeat("n", 150), strings.Repeat("p", 250), strings.Repeat("n", 150) + "_" + strings.Repeat("p", 49) + "_20261125T145825.123Z"},
+		"a long space": {strings.Repeat("n", 250), "p", strings.Repeat("n", 200) + "_20261125T145825.123Z"},
+	} {
+		if got := nameOf(c.namespace, c.name, at); got != c.want || !ours(got) {
+			t.Errorf("%s: %q, want %q", name, got, c.want)
+		}
+	}
+	for _, name := range []string{"", "x", "x_y", "20261125T145825.123Z", "_20261125T145825.123Z", "x_20261125T145825.123Z_"} {
+		if ours(name) {
+			t.Errorf("%q is no name of berth's", name)
+		}
+	}
+	parent := filepath.Join(private(t), "a", "b")
+	dir, err := New(parent, "n", "p", at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range []string{dir, parent} {
+		if info, err := os.Stat(d); err != nil || info.Mode().Perm() != 0o700 {
+			t.Errorf("%s is %v, %v", d, info, err)
+		}
+	}
+	if _, err := New(parent, "n", "p", at); !errdefs.IsAlreadyExists(err) {
+		t.Errorf("a second one of that name: %v", err)
+	}
+}

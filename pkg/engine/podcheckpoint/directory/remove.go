@@ -74,6 +74,9 @@ func same(a, b string) bool {
 
 // empty removes a directory that was renamed, if it exists.
 func empty(renamed string) error {
+	if _, err := os.Lstat(renamed); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
 	if err := manifest.Remove(renamed); err != nil {
 		return fmt.Errorf("remove %s: %w", renamed, err)
 	}

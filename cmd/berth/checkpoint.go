@@ -30,10 +30,10 @@ func checkpointCommand() *cobra.Command {
 		Short:   "List, inspect, carry and remove checkpoints of pods",
 		Long: `List, inspect, carry and remove checkpoints of pods, which "berth pod checkpoint" and callers
 of the CRI write. These commands read the disk, and need no daemon; those that remove ask one
-that runs. "image" is for checkpoints of single containers, which kubelets ask for.`,
+that runs.`,
 	}
-	c.AddCommand(checkpointListCommand(), checkpointInspectCommand(), checkpointPushCommand(), checkpointPullCommand(), checkpointImageCommand(),
-		checkpointRemoveCommand(), checkpointPruneCommand())
+	c.AddCommand(checkpointListCommand(), checkpointInspectCommand(), checkpointPushCommand(), checkpointPullCommand(), checkpointRemoveCommand(),
+		checkpointPruneCommand())
 	return c
 }
 

@@ -41,10 +41,8 @@ func (b *bed) imageOf(t *testing.T, c *testbed.Container, name string) string {
 	if err := b.checkpoint(t, c.ID, archive, 60); err != nil {
 		t.Fatalf("checkpoint: %v", err)
 	}
-	image := b.Registry.Host + "/faults/" + name + ":1"
-	if out, err := b.berth(t, "checkpoint", "image", archive, image); err != nil || !strings.Contains(out, "imported "+image+": container main, which ran "+b.Registry.Host) {
-		t.Fatalf("berth checkpoint image: %v: %s", err, out)
-	}
+	image := b.Registry.Push(t, "faults/"+name+":1", testbed.CheckpointImage(t, archive))
+	b.Client.Pull(t, "", image)
 	return image
 }
 
@@ -503,43 +501,20 @@ func TestRestoreThatIsNotStarted(t *testing.T) {
 	b.NothingLeft(t, atRest)
 }
 
-// TestCarriedCheckpointImages makes an image of an archive that this node did not write, and
-// brings it there on every way.
-func TestCarriedCheckpointImages(t *testing.T) {
+// TestImageOfAnArchive: an image whose layer is the archive is one of a checkpoint.
+func TestImageOfAnArchive(t *testing.T) {
 	b := newBed(t, testbed.Options{})
-	archive := filepath.Join(t.TempDir(), "checkpoint-web.tar")
+	plain := filepath.Join(t.TempDir(), "checkpoint-web.tar")
 	text := tarOf(t,
 		&tar.Header{Typeflag: tar.TypeReg, Name: "./config.dump", Linkname: configDump("x@sha256:" + strings.Repeat("0", 64))},
 		&tar.Header{Typeflag: tar.TypeReg, Name: "./spec.dump", Linkname: "{}"},
 		&tar.Header{Typeflag: tar.TypeReg, Name: "./checkpoint/pages-1.img", Linkname: strings.Repeat("memory", 1<<20)})
-	if err := os.WriteFile(archive, []byte(text), 0o600); err != nil {
+	if err := os.WriteFile(plain, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	file := archive + ".image"
-	digests := map[string]bool{}
-	for _, way := range [][]string{{}, {"--push", "--plain-http"}, {"--file", file}} {
-		image := b.Registry.Host + "/faults/carried:1"
-		out, err := b.berth(t, append([]string{"checkpoint", "image", archive, image, "-o", "json"}, way...)...)
-		made := struct{ Name, Digest, Container string }{}
-		_, text, _ := strings.Cut(out, "{") // behind the progress
-		if err != nil || json.Unmarshal([]byte("{"+text), &made) != nil || made.Container != "main" || made.Name != image {
-			t.Fatalf("%v: %v: %s", way, err, out)
-		}
-		digests[made.Digest] = true
-		switch {
-		case len(way) == 0:
-		case way[0] == "--push":
-			b.Client.Pull(t, "", image)
-		default:
-			if out, err := b.berth(t, "image", "import", file); err != nil {
-				t.Fatalf("%v: %s", err, out)
-			}
-		}
-		_, _, err = b.create(t, testbed.PodSpec{Image: image})
-		testbed.Refused(t, err, codes.PermissionDenied, "registry.checkpoint_images", image)
-		b.remove(t, image)
-	}
-	if len(digests) != 1 {
-		t.Errorf("one archive is several images: %v", digests)
-	}
+	image := b.Registry.Push(t, "faults/carried:1", testbed.CheckpointImage(t, plain))
+	b.Client.Pull(t, "", image)
+	_, _, err := b.create(t, testbed.PodSpec{Image: image})
+	testbed.Refused(t, err, codes.PermissionDenied, "registry.checkpoint_images", image)
+	b.remove(t, image)
 }

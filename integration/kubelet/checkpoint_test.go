@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -70,11 +69,7 @@ func moves(t *testing.T, berth *testbed.Bed, n *Namespace) {
 	if now := count("first"); now < at {
 		t.Errorf("the container of the checkpoint counts %d after %d", now, at)
 	}
-	image := berth.Registry.Host + "/kubelet/warm:1"
-	out, err := exec.CommandContext(t.Context(), filepath.Join(berth.Bin, "berth"), "checkpoint", "image", archive, image, "--push", "--plain-http").CombinedOutput()
-	if err != nil {
-		t.Fatalf("berth checkpoint image: %v: %s", err, out)
-	}
+	image := berth.Registry.Push(t, "kubelet/warm:1", testbed.CheckpointImage(t, archive))
 	n.Delete(t, "first")
 
 	n.Create(t, strings.NewReplacer("NAME", "second", "IMAGE", image).Replace(counter))
@@ -100,10 +95,7 @@ func moves(t *testing.T, berth *testbed.Bed, n *Namespace) {
 	}
 
 	// What no pattern allows is refused, and the pod's author is told why.
-	other := berth.Registry.Host + "/kubelet/cold:1"
-	if out, err := exec.CommandContext(t.Context(), filepath.Join(berth.Bin, "berth"), "checkpoint", "image", archive, other, "--push", "--plain-http").CombinedOutput(); err != nil {
-		t.Fatalf("berth checkpoint image: %v: %s", err, out)
-	}
+	other := berth.Registry.Push(t, "kubelet/cold:1", testbed.CheckpointImage(t, archive))
 	n.Create(t, strings.NewReplacer("NAME", "third", "IMAGE", other).Replace(counter))
 	n.WaitEvent(t, "third", "Failed", "registry.checkpoint_images")
 	n.Delete(t, "third")

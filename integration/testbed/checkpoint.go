@@ -7,6 +7,10 @@ import (
 	"slices"
 	"strings"
 
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+	"github.com/google/go-containerregistry/pkg/v1/types"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -60,6 +64,21 @@ func (c *Client) TryRestore(t T, request *runtimeapi.RestorePodRequest) (*Pod, [
 		t.Errorf("the answer has more containers: %v", ids)
 	}
 	return pod, containers, nil
+}
+
+// CheckpointImage makes an image of the archive of a container's checkpoint, as checkpointctl
+// does.
+func CheckpointImage(t T, archive string) v1.Image {
+	t.Helper()
+	layer, err := tarball.LayerFromFile(archive, tarball.WithMediaType(types.OCILayer))
+	if err != nil {
+		t.Fatalf("make an image of %s: %v", archive, err)
+	}
+	image, err := mutate.AppendLayers(Image(t), layer)
+	if err != nil {
+		t.Fatalf("make an image of %s: %v", archive, err)
+	}
+	return mutate.Annotations(image, map[string]string{"org.criu.checkpoint.container.name": "main"}).(v1.Image)
 }
 
 // FittingCRIU is the criu of the machine. It skips the test, with the reason, where that

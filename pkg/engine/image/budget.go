@@ -129,7 +129,7 @@ func leanManifest(m imagespec.Manifest) imagespec.Manifest {
 		kept.Layers = append(kept.Layers, lean(layer))
 	}
 	if isCheckpoint(m) {
-		kept.Annotations = map[string]string{CheckpointOfCRIU: ""}
+		kept.Annotations = map[string]string{checkpointOfCRIU: ""}
 	}
 	return kept
 }

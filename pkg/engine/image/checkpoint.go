@@ -17,13 +17,13 @@ import (
 // The annotations by which a manifest says that its image is made of the archive of a
 // checkpointed container. The first is that of CRI-O before others had it too.
 const (
-	CheckpointOfCRIO = "io.kubernetes.cri-o.annotations.checkpoint.name"
-	CheckpointOfCRIU = metadata.CheckpointAnnotationName
+	checkpointOfCRIO = "io.kubernetes.cri-o.annotations.checkpoint.name"
+	checkpointOfCRIU = metadata.CheckpointAnnotationName
 )
 
 func isCheckpoint(m imagespec.Manifest) bool {
-	_, old := m.Annotations[CheckpointOfCRIO]
-	_, now := m.Annotations[CheckpointOfCRIU]
+	_, old := m.Annotations[checkpointOfCRIO]
+	_, now := m.Annotations[checkpointOfCRIU]
 	return old || now
 }
 

@@ -30,11 +30,11 @@ func TestCheckpointImages(t *testing.T) {
 		key     string
 		allowed bool
 	}{
-		"warm/a:1": {CheckpointOfCRIO, true},
-		"warm/b:1": {CheckpointOfCRIU, true},
-		"one":      {CheckpointOfCRIU, true}, // for :latest
-		"one:2":    {CheckpointOfCRIU, false},
-		"cold/a:1": {CheckpointOfCRIU, false},
+		"warm/a:1": {checkpointOfCRIO, true},
+		"warm/b:1": {checkpointOfCRIU, true},
+		"one":      {checkpointOfCRIU, true}, // for :latest
+		"one:2":    {checkpointOfCRIU, false},
+		"cold/a:1": {checkpointOfCRIU, false},
 	} {
 		pushed := of(c.key)
 		r.push(t, name, pushed)
@@ -57,7 +57,7 @@ func TestCheckpointImages(t *testing.T) {
 func TestCheckpointImageOverRestart(t *testing.T) {
 	r := newTestRegistry(t)
 	s := openStore(t, Config{HostsDir: r.hosts(t)})
-	pushed := mutate.Annotations(build(t, v1.Config{}, layer(t, file{name: "a", body: "x"})), map[string]string{CheckpointOfCRIU: ""}).(v1.Image)
+	pushed := mutate.Annotations(build(t, v1.Config{}, layer(t, file{name: "a", body: "x"})), map[string]string{checkpointOfCRIU: ""}).(v1.Image)
 	ref := domain + "/warm:1"
 	r.push(t, "warm:1", pushed)
 	pullImage(t, s, ref)

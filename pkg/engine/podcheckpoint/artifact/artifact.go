@@ -87,8 +87,8 @@ func named(ref string) (string, error) {
 	return reference.TagNameOnly(parsed).String(), nil
 }
 
-// Blob is a part of what is sent to a registry.
-type Blob struct {
+// blob is a part of what is sent to a registry.
+type blob struct {
 	imagespec.Descriptor
 
 	// Name is what people are told of.
@@ -97,8 +97,8 @@ type Blob struct {
 }
 
 // document is a blob that is in memory.
-func document(name string, d imagespec.Descriptor, text []byte) Blob {
-	return Blob{d, name, func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(text)), nil }}
+func document(name string, d imagespec.Descriptor, text []byte) blob {
+	return blob{d, name, func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(text)), nil }}
 }
 
 // Push sends the checkpoint in dir to a registry, under ref. It returns the digest.
@@ -117,10 +117,10 @@ func Push(ctx context.Context, dir, ref string, to Registry) (digest.Digest, err
 		return "", err
 	}
 	described := describe(m, text)
-	var blobs []Blob
+	var blobs []blob
 	for i, l := range described.Layers {
 		name := m.Files[i].Name
-		blobs = append(blobs, Blob{l, name, func() (io.ReadCloser, error) { return beneath.Read(dir, filepath.Join(manifest.ImagesDir, name)) }})
+		blobs = append(blobs, blob{l, name, func() (io.ReadCloser, error) { return beneath.Read(dir, filepath.Join(manifest.ImagesDir, name)) }})
 	}
 	whole, err := json.Marshal(described)
 	if err != nil {
@@ -128,11 +128,11 @@ func Push(ctx context.Context, dir, ref string, to Registry) (digest.Digest, err
 	}
 	top := imagespec.Descriptor{MediaType: imagespec.MediaTypeImageManifest, Digest: digest.FromBytes(whole), Size: int64(len(whole))}
 	blobs = append(blobs, document(manifest.Name, described.Config, text), document("manifest", top, whole))
-	return top.Digest, to.Send(ctx, ref, blobs)
+	return top.Digest, to.send(ctx, ref, blobs)
 }
 
 // Send sends blobs in their order. The last one is what ref stands for then.
-func (r Registry) Send(ctx context.Context, ref string, blobs []Blob) error {
+func (r Registry) send(ctx context.Context, ref string, blobs []blob) error {
 	ref, err := named(ref)
 	if err != nil {
 		return err

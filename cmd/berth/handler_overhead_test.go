@@ -13,26 +13,6 @@ import (
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
 
-func TestStepsOfAMeasurement(t *testing.T) {
-	for _, c := range []struct {
-		step      string
-		done, all int32
-		width     int
-		want      string
-	}{
-		{"starting", 0, 4, 0, "starting pod 1 of 4"},
-		{"starting", 3, 4, 40, "starting pod 4 of 4"},
-		{"starting", 1, 3, 80, "starting " + strings.Repeat("█", 10) + strings.Repeat("░", 20) + " 1 of 3 pods"},
-		{"starting", 0, 3, 80, "starting " + strings.Repeat("░", 30) + " 0 of 3 pods"},
-		{"watching", 1, 1, 80, "watching 1 pod"},
-		{"removing", 0, 3, 0, "removing 3 pods"},
-	} {
-		if got := stepLine(&adminv1.MeasureOverheadResponse{Step: c.step, Done: c.done, All: c.all}, c.width); got != c.want {
-			t.Errorf("%+v: %q", c, got)
-		}
-	}
-}
-
 func estimateOf(memory, cpu uint64) *adminv1.OverheadEstimate {
 	e := &adminv1.OverheadEstimate{
 		Pods: 3, MeasuredAt: timestamppb.New(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)),
@@ -54,7 +34,7 @@ func TestPodFixed(t *testing.T) {
 		noCPU + " {}\n":                           estimateOf(0, 0),
 	} {
 		var b bytes.Buffer
-		if err := podFixed(&b, "kata", &adminv1.Overhead{Best: e}); err != nil || b.String() != want {
+		if err := podFixed(&b, "kata", &adminv1.Overhead{Live: e}); err != nil || b.String() != want {
 			t.Errorf("%q, %v; want %q", b.String(), err, want)
 		}
 	}
@@ -67,8 +47,8 @@ func TestPodFixed(t *testing.T) {
 func TestMeasurementOf(t *testing.T) {
 	for want, e := range map[string]*adminv1.OverheadEstimate{
 		`{"pods":3,"memory":{"p50":"5","p95":"5","max":"5"},"cpu":{"p50":"7n","p95":"7n","max":"7n"}}`: estimateOf(5, 7),
-		`{"pods":3,"memory":{"p50":"0","p95":"0","max":"0","source":"canary"},"cpu":{"p50":"0","p95":"0","max":"0","pods":2,"source":"live"}}`: {
-			Pods: 3, CpuPods: 2, MemorySource: "canary", CpuSource: "live", MemoryBytes: &adminv1.OverheadDistribution{}, CpuNanocores: &adminv1.OverheadDistribution{},
+		`{"pods":3,"memory":{"p50":"0","p95":"0","max":"0"},"cpu":{"p50":"0","p95":"0","max":"0","pods":2}}`: {
+			Pods: 3, CpuPods: 2, MemoryBytes: &adminv1.OverheadDistribution{}, CpuNanocores: &adminv1.OverheadDistribution{},
 		},
 	} {
 		text, err := json.Marshal(measurementOf(e))
@@ -86,39 +66,23 @@ func TestMeasurementOf(t *testing.T) {
 
 func TestShownOverhead(t *testing.T) {
 	var b bytes.Buffer
-	o := &adminv1.Overhead{Live: estimateOf(5<<20, 0), Canary: estimateOf(7<<20, 1_500_000), DeclaredMemoryBytes: 4 << 20, DeclaredCpuMillicores: 250}
-	o.Best = estimateOf(7<<20, 1_500_000)
-	o.Best.MemorySource, o.Best.CpuSource, o.Best.CpuPods, o.Warning = "canary", "live", 2, "too much"
-	if err := showOverhead(&b, "kata", o, false); err != nil {
+	o := &adminv1.Overhead{Live: estimateOf(7<<20, 1_500_000), DeclaredMemoryBytes: 4 << 20, DeclaredCpuMillicores: 250, Warning: "too much"}
+	o.Live.CpuPods = 2
+	if err := showOverhead(&b, "crun", o, false); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"handler  3", "5.0Mi", "berth    3", "7.0Mi", "1.50m", "4.0Mi 250m, exceeded", "the larger p95 is used: 3 canary, CPU 2 live\n"} {
+	for _, want := range []string{"crun     3, CPU 2", "7.0Mi", "1.50m", "4.0Mi 250m, exceeded"} {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("lacks %q:\n%s", want, b.String())
 		}
 	}
 	b.Reset()
-	if err := showOverhead(&b, "kata", &adminv1.Overhead{NoLiveReason: "it has no pods"}, false); err != nil || !strings.HasPrefix(b.String(), "no data: it has no pods; ") {
+	if err := showOverhead(&b, "kata", &adminv1.Overhead{NoLiveReason: "it has no pods"}, false); err != nil || b.String() != "no data: it has no pods\n" {
 		t.Errorf("without data: %q, %v", b.String(), err)
 	}
 }
 
-func TestPodsAndWhatTheyDeclare(t *testing.T) {
-	for _, c := range []struct {
-		memory, cpu string
-		cpuPods     int32
-		want        string
-	}{
-		{"", "", 3, "3"},
-		{"live", "", 0, "3 live"},
-		{"live", "live", 3, "3 live"},
-		{"live", "live", 2, "3 live, CPU 2 live"},
-		{"canary", "live", 3, "3 canary, CPU 3 live"},
-	} {
-		if got := podsCell(&adminv1.OverheadEstimate{Pods: 3, CpuPods: c.cpuPods, MemorySource: c.memory, CpuSource: c.cpu}); got != c.want {
-			t.Errorf("%+v: %q", c, got)
-		}
-	}
+func TestDeclared(t *testing.T) {
 	for want, o := range map[string]*adminv1.Overhead{
 		"-": {}, "4.0Mi": {DeclaredMemoryBytes: 4 << 20}, "5m": {DeclaredCpuMillicores: 5}, "5m, exceeded": {DeclaredCpuMillicores: 5, Warning: "too much"},
 	} {

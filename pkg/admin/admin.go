@@ -144,7 +144,6 @@ type Service struct {
 	status
 	handlers
 	operations
-	overheads
 	registrations
 	configuration
 	pods
@@ -169,7 +168,6 @@ func New(o Options) (*Service, error) {
 		status:        status{view: v, o: o, started: time.Now()},
 		handlers:      handlers{view: v, overheads: o.Overheads, failures: o.Failures},
 		operations:    operations{view: v, pods: o.Pods},
-		overheads:     overheads{view: v, known: o.Overheads},
 		registrations: registrations{view: v, files: o.Files, mu: &sync.Mutex{}},
 		configuration: configuration{life: o.Lifecycle, files: o.Files},
 		pods:          pods{pods: o.Pods, life: o.Lifecycle},

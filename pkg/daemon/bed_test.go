@@ -113,13 +113,9 @@ func (memory) Installed(context.Context, *handler.Definition) ([]handler.OwnedBi
 
 func (m memory) LastFailure(string) string { return "" }
 
-func (m memory) Overhead() overhead.Source { return measured(m) }
-
-// measured tells what pods have beyond their containers: each of gvisor's 20 MiB, of which
+// Overhead is what pods have beyond their containers: each of gvisor's 20 MiB, of which
 // 10 are declared.
-type measured memory
-
-func (m measured) Pods(context.Context) (map[string]overhead.Pods, error) {
+func (m memory) Overhead(context.Context) (map[string]overhead.Pods, error) {
 	const mi = 1 << 20
 	p := overhead.Pods{Declared: []overhead.Declared{{Memory: 10 * mi, CPU: 250}}}
 	for _, o := range m.Inventory() {
@@ -128,14 +124,6 @@ func (m measured) Pods(context.Context) (map[string]overhead.Pods, error) {
 		})
 	}
 	return map[string]overhead.Pods{"gvisor": p}, nil
-}
-
-func (measured) SelfCheck(context.Context, *handler.Definition) (overhead.SelfCheck, error) {
-	return nil, errors.New("no self-check pods here")
-}
-
-func (measured) Read(context.Context, []overhead.SelfCheck) ([]overhead.Reading, error) {
-	return nil, nil
 }
 
 // willing finds that every handler can run pods.

@@ -56,8 +56,8 @@ type Engine interface {
 	ServeContainerdAPI(ctx context.Context, l net.Listener, options ...grpc.ServerOption) error
 	// LastFailure is what a handler's runtime wrote when it last could not start a container.
 	LastFailure(handler string) string
-	// Overhead reads what pods have beyond their containers.
-	Overhead() overhead.Source
+	// Overhead reads what ready pods have beyond their containers, by handler.
+	Overhead(ctx context.Context) (map[string]overhead.Pods, error)
 	// CheckpointsInUse returns the directories of checkpoints that restored pods still read.
 	CheckpointsInUse() []string
 	// CheckpointDurations is the metric of checkpoints and restores of pods.

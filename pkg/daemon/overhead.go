@@ -7,28 +7,15 @@ import (
 
 	"github.com/berth-cri/berth/pkg/lifecycle"
 	"github.com/berth-cri/berth/pkg/overhead"
-	"github.com/berth-cri/berth/pkg/router"
 )
-
-// admission has the router let self-check pods in.
-type admission struct{ *router.Router }
-
-// Admit implements overhead.Admission.
-func (a admission) Admit(ctx context.Context, name string) (overhead.Place, error) {
-	g, err := a.Router.Admit(ctx, name)
-	if err != nil {
-		return nil, err
-	}
-	return g, nil
-}
 
 var (
 	overheadPodsDesc = prometheus.NewDesc("berth_handler_overhead_pods",
-		"Pods whose overhead was measured, either live or self-check pods; 0 means no data.", []string{"handler", "source"}, nil)
+		"Pods whose overhead was measured; 0 means no data.", []string{"handler"}, nil)
 	overheadMemoryDesc = prometheus.NewDesc("berth_handler_overhead_memory_bytes",
-		"Memory of pods beyond their containers; quantile 1 is the largest.", []string{"handler", "source", "quantile"}, nil)
+		"Memory of pods beyond their containers; quantile 1 is the largest.", []string{"handler", "quantile"}, nil)
 	overheadCPUDesc = prometheus.NewDesc("berth_handler_overhead_cpu_cores",
-		"CPU use of pods beyond their containers; quantile 1 is the largest.", []string{"handler", "source", "quantile"}, nil)
+		"CPU use of pods beyond their containers; quantile 1 is the largest.", []string{"handler", "quantile"}, nil)
 	overheadDeclaredMemoryDesc = prometheus.NewDesc("berth_handler_overhead_declared_memory_bytes",
 		"Memory that the kubelet reserves for pods beyond their containers: the smallest overhead declared by one of them; absent if none declares one.", []string{"handler"}, nil)
 	overheadDeclaredCPUDesc = prometheus.NewDesc("berth_handler_overhead_declared_cpu_cores",
@@ -61,21 +48,16 @@ func collectOverhead(to chan<- prometheus.Metric, r overhead.Report) {
 	gauge := func(d *prometheus.Desc, value float64, labels ...string) {
 		to <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, append([]string{r.Handler}, labels...)...)
 	}
-	for _, s := range []struct {
-		name string
-		*overhead.Estimate
-	}{{"live", r.Live}, {"canary", r.SelfCheck}} {
-		if s.Estimate == nil {
-			gauge(overheadPodsDesc, 0, s.name)
-			continue
+	if e := r.Live; e == nil {
+		gauge(overheadPodsDesc, 0)
+	} else {
+		gauge(overheadPodsDesc, float64(e.Pods))
+		for quantile, value := range quantiles(e.Memory) {
+			gauge(overheadMemoryDesc, float64(value), quantile)
 		}
-		gauge(overheadPodsDesc, float64(s.Pods), s.name)
-		for quantile, value := range quantiles(s.Memory) {
-			gauge(overheadMemoryDesc, float64(value), s.name, quantile)
-		}
-		for quantile, value := range quantiles(s.CPU) {
-			if s.CPUPods > 0 {
-				gauge(overheadCPUDesc, float64(value)/1e9, s.name, quantile)
+		for quantile, value := range quantiles(e.CPU) {
+			if e.CPUPods > 0 {
+				gauge(overheadCPUDesc, float64(value)/1e9, quantile)
 			}
 		}
 	}

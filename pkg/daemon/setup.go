@@ -66,7 +66,7 @@ func (d *Daemon) assemble(ctx context.Context) (*node, error) {
 	}
 	n.remotes.follow(n.handlers)
 	n.face = router.New(n.pods, told{n.handlers, n.engine, n.remotes}, n.handlers)
-	n.meter = overhead.New(ctx, overhead.Options{Source: n.engine.Overhead(), Admission: admission{n.face}, Ready: n.face.Ready})
+	n.meter = overhead.New(ctx, overhead.Options{Pods: n.engine.Overhead, Ready: n.face.Ready})
 	n.labels = newNodeLabels(d.options.Config.NodeLabels, n.handlers)
 	return n, nil
 }

@@ -231,7 +231,7 @@ func (e *Engine) serve(c Config, kept *settings.Settings) (err error) {
 	})
 	e.podCheckpoints = p.PodCheckpoints.Calls
 	e.Stats = podstats.New(p.Pods, p.Tasks, p.Images)
-	e.overheads = overheads.New(p.Pods, p.Shims, p.SelfChecks, e.Stats)
+	e.overheads = overheads.New(p.Pods, p.Shims, e.Stats)
 	e.Node = status.New(p.Pods, kept, p.Binaries, e.checker, p.Network, status.Config{
 		RuntimeName: cmp.Or(c.RuntimeName, runtimeName), Version: c.Version, Snapshotter: c.Settings.Snapshotter, Definitions: c.Definitions,
 	})
@@ -373,8 +373,10 @@ func (e *Engine) LastFailure(handler string) string {
 	return string(text)
 }
 
-// Overhead reads what pods have beyond their containers.
-func (e *Engine) Overhead() overhead.Source { return e.overheads }
+// Overhead reads what ready pods have beyond their containers, by handler.
+func (e *Engine) Overhead(ctx context.Context) (map[string]overhead.Pods, error) {
+	return e.overheads.Pods(ctx)
+}
 
 // ID names the backend.
 func (e *Engine) ID() string { return "engine" }

@@ -12,9 +12,8 @@ type Excess struct {
 	// Resource is "memory" or "cpu", in the units of Declared.
 	Resource       string
 	Used, Declared int64
-	// Pods of a Kind use that.
+	// Pods is how many use that.
 	Pods int
-	Of   podfixed.Kind
 }
 
 // Above compares p95 with what is declared. What is not declared is not compared.
@@ -24,10 +23,10 @@ func (e *Estimate) Above(d Declared) []Excess {
 	}
 	var all []Excess
 	if d.Memory > 0 && podfixed.Exceeds(e.Memory.P95, uint64(d.Memory), podfixed.MemoryStep) {
-		all = append(all, Excess{"memory", int64(e.Memory.P95), d.Memory, e.Pods, e.MemoryOf}) //nolint:gosec // a node has less
+		all = append(all, Excess{"memory", int64(e.Memory.P95), d.Memory, e.Pods}) //nolint:gosec // a node has less
 	}
 	if d.CPU > 0 && e.CPUPods > 0 && podfixed.Exceeds(e.CPU.P95, uint64(d.CPU)*podfixed.CPUStep, podfixed.CPUStep) {
-		all = append(all, Excess{"cpu", e.Fixed().CPU, d.CPU, e.CPUPods, e.CPUOf})
+		all = append(all, Excess{"cpu", e.Fixed().CPU, d.CPU, e.CPUPods})
 	}
 	return all
 }

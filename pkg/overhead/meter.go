@@ -2,7 +2,6 @@ package overhead
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -37,44 +36,10 @@ type Pods struct {
 	Declared []Declared
 }
 
-// Source reads pods, and runs some of berth's own.
-type Source interface {
-	// Pods reads all ready pods, by handler.
-	Pods(ctx context.Context) (map[string]Pods, error)
-	// SelfCheck starts a pod of berth's own, of which nobody is told, and which stays
-	// until it is removed. Whatever happens, the next daemon removes what is left.
-	SelfCheck(ctx context.Context, d *handler.Definition) (SelfCheck, error)
-	// Read reads self-check pods, in their order.
-	Read(ctx context.Context, all []SelfCheck) ([]Reading, error)
-}
-
-// SelfCheck is a pod of berth's own that runs.
-type SelfCheck interface {
-	// Remove leaves nothing of it. If that fails it is tried again later, by whoever
-	// made it.
-	Remove() error
-}
-
-// Admission lets pods in as a handler's state and limits allow.
-type Admission interface {
-	// Admit waits for the turn of a new pod, or says why there is none.
-	Admit(ctx context.Context, name string) (Place, error)
-}
-
-// Place is that of a pod under the limits of its handler.
-type Place interface {
-	// Definition is what the pod runs by.
-	Definition() *handler.Definition
-	// Started is called when the pod runs: the next one may begin to.
-	Started()
-	// Leave gives the place back.
-	Leave()
-}
-
 // Options are what a Meter needs. All are required.
 type Options struct {
-	Source    Source
-	Admission Admission
+	// Pods reads all ready pods, by handler.
+	Pods func(ctx context.Context) (map[string]Pods, error)
 	// Ready says whether the pods of the node are known.
 	Ready func() bool
 }
@@ -94,9 +59,6 @@ type Meter struct {
 	late bool
 	// taken counts the readings that have ended.
 	taken uint64
-	// selfChecks are by handler.
-	selfChecks map[string]selfCheckEstimate
-	measuring  map[string]bool
 	// told are the warnings that hold, by handler.
 	told map[string]bool
 }
@@ -110,14 +72,9 @@ type look struct {
 	estimates map[string]*Estimate
 }
 
-type selfCheckEstimate struct {
-	*Estimate
-	digest string // of the Definition
-}
-
 // New makes a Meter. The log of ctx is where warnings go.
 func New(ctx context.Context, o Options) *Meter {
-	return &Meter{o: o, log: log.G(ctx), selfChecks: map[string]selfCheckEstimate{}, measuring: map[string]bool{}, told: map[string]bool{}}
+	return &Meter{o: o, log: log.G(ctx), told: map[string]bool{}}
 }
 
 // Of says what is known of a handler. Its live pods are read if that was not done
@@ -151,7 +108,7 @@ func (m *Meter) refresh(ctx context.Context, age time.Duration) error {
 	read := m.flight.DoChan("", func() (any, error) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), maxWindow)
 		defer cancel()
-		pods, err := m.o.Source.Pods(ctx)
+		pods, err := m.o.Pods(ctx)
 		m.take(time.Now(), pods, err)
 		return nil, err
 	})
@@ -216,9 +173,6 @@ func (m *Meter) report(d *handler.Definition) Report {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	r := Report{Handler: d.Name}
-	if c, there := m.selfChecks[d.Name]; there && c.digest == d.Digest() {
-		r.SelfCheck = c.Estimate
-	}
 	var p Pods
 	if m.last != nil {
 		p, r.Live = m.last.pods[d.Name], m.last.estimates[d.Name]
@@ -245,21 +199,7 @@ func whyNot(d *handler.Definition, p Pods, read bool) string {
 	case p.Unread > 0:
 		return fmt.Sprintf("failed to measure %d of its pods: %s", p.Unread, p.Why)
 	case p.OwnKernel > 0:
-		return "its containers run on a separate kernel, whose memory includes theirs; measure self-check pods"
+		return "its containers run on a separate kernel, whose memory includes theirs"
 	}
 	return "it has no pods"
 }
-
-// errBusy is the answer to who wants to measure what is being measured.
-func errBusy(name string) error {
-	return fmt.Errorf("self-check pods of handler %q are already being measured; try again later: %w", name, errdefs.ErrUnavailable)
-}
-
-// errNoSelfChecks is the answer for handlers whose pods berth does not run.
-func errNoSelfChecks(name string) error {
-	return fmt.Errorf("handler %q belongs to another daemon, where no self-check pod can run and processes cannot be attributed to pods; measure it there: %w",
-		name, errdefs.ErrFailedPrecondition)
-}
-
-// errNotReady is the answer before there are pods.
-var errNotReady = errors.New("the pods of this node are not recovered yet")

@@ -1,9 +1,8 @@
 // Package overhead says what pods cost beyond their containers: the memory and CPU
 // time of their sandbox processes, shims, supervisors, monitors and VMMs.
 //
-//	m := overhead.New(overhead.Options{...})
-//	r := m.Of("kata")                       // what is known, at most a minute old
-//	r, err := m.Measure(ctx, "kata", overhead.Request{Pods: 10}, progress)
+//	m := overhead.New(ctx, overhead.Options{...})
+//	r := m.Of(ctx, definition)              // of live pods, at most a minute old
 //
 // What is read of pods comes from a Source; what follows from that is decided here,
 // by pure functions. Without pods there is no estimate. Nothing is read ahead of a
@@ -16,8 +15,6 @@ import (
 	"cmp"
 	"slices"
 	"time"
-
-	"github.com/berth-cri/berth/pkg/overhead/podfixed"
 )
 
 // Part is one cgroup or process that a pod has beyond its containers.
@@ -89,8 +86,6 @@ type Estimate struct {
 	Memory, CPU Distribution
 	// CPUPods is how many pods CPU is of.
 	CPUPods int
-	// MemoryOf and CPUOf say which pods those are; Report.Best sets them.
-	MemoryOf, CPUOf podfixed.Kind
 	// At is when that was, and Window how long CPU time was watched; 0 without CPUPods.
 	At     time.Time
 	Window time.Duration

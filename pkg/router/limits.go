@@ -44,9 +44,6 @@ type place struct {
 	// waited says that the start was not let in at once.
 	waited bool
 	empty  bool
-	// stays says that what was started is no sandbox that anybody counts, so that the
-	// place stands for it.
-	stays bool
 }
 
 // enter returns when a start may begin, or says why it must not: it would be
@@ -166,24 +163,12 @@ func (l *line) next(limits handler.Limits) {
 	}
 }
 
-// stay ends a start, lets in who waits, and keeps the place until it is left.
-func (p *place) stay(limits handler.Limits) {
-	if p.empty || p.stays {
-		return
-	}
-	p.stays = true
-	p.line.running.Add(-1)
-	p.line.next(limits)
-}
-
 func (p *place) clear() {
 	if p.empty {
 		return
 	}
 	p.empty = true
-	if !p.stays {
-		p.line.running.Add(-1)
-	}
+	p.line.running.Add(-1)
 	p.line.begun.Add(-1)
 }
 

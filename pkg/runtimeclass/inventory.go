@@ -12,7 +12,6 @@ import (
 	strictjson "sigs.k8s.io/json"
 
 	"github.com/berth-cri/berth/pkg/handler"
-	"github.com/berth-cri/berth/pkg/overhead/podfixed"
 	"github.com/berth-cri/berth/pkg/probe/capability"
 )
 
@@ -83,8 +82,6 @@ type Distribution struct {
 	Max resource.Quantity `json:"max"`
 	// Pods is how many it is of, if that is not the Measurement's number.
 	Pods int `json:"pods,omitempty"`
-	// Source is "live" or "canary", or empty if nobody says.
-	Source podfixed.Kind `json:"source,omitempty"`
 }
 
 // measured is what was measured, or nil.
@@ -202,9 +199,6 @@ func (m *Measurement) validate() error {
 	for what, d := range map[string]Distribution{"memory": m.Memory, "cpu": m.CPU} {
 		if d.Pods < 0 {
 			return fmt.Errorf("%s: pods: %d is negative", what, d.Pods)
-		}
-		if d.Source != "" && d.Source != podfixed.Live && d.Source != podfixed.SelfCheck {
-			return fmt.Errorf("%s: source: %q is neither %s nor %s", what, d.Source, podfixed.Live, podfixed.SelfCheck)
 		}
 		if d.P50.Sign() < 0 || d.P50.Cmp(d.P95) > 0 || d.P95.Cmp(d.Max) > 0 {
 			return fmt.Errorf("%s: p50 %s, p95 %s and max %s are not in ascending order", what, d.P50.String(), d.P95.String(), d.Max.String())

@@ -6,8 +6,6 @@ import (
 	"testing"
 
 	"k8s.io/apimachinery/pkg/api/resource"
-
-	"github.com/berth-cri/berth/pkg/overhead/podfixed"
 )
 
 func measured(pods int, memory, cpu string) *Measurement {
@@ -29,7 +27,7 @@ func class(t *testing.T, name, rest string) []Class {
 
 func TestHandlersAndMeasurements(t *testing.T) {
 	mixed := measured(10, "7.5Mi", "3m")
-	mixed.Memory.Source, mixed.CPU.Source, mixed.CPU.Pods = podfixed.SelfCheck, podfixed.Live, 2
+	mixed.CPU.Pods = 2
 	handlers := []Handler{
 		{Name: "runc", Overhead: measured(10, "7.5Mi", "3m")}, {Name: "kata", State: "not-ready", Reason: "there is no /dev/kvm"},
 		{Name: "crun", Overhead: measured(0, "1Gi", "1")}, {Name: "gvisor", State: "cordoned"},
@@ -47,10 +45,10 @@ func TestHandlersAndMeasurements(t *testing.T) {
 		{"more than there can be", "handler: runc\noverhead: {podFixed: {cpu: 1E, memory: 100E}}\n", ""},
 		{"idle, CPU not declared", "handler: idle\noverhead: {podFixed: {memory: 8Mi}}\n", ""},
 		{"idle, without overhead", "handler: small\n", ""},
-		{"of self-check pods and live pods", "handler: mixed\noverhead: {podFixed: {cpu: 1m, memory: 1Mi}}\n",
-			"f:6: error: overhead-too-small: 1m is less than 3m, the p95 of 2 live pods / declare 3m\n" +
-				"f:6: error: overhead-too-small: 1Mi is less than 7.5Mi, the p95 of 10 self-check pods / declare 8Mi"},
-		{"mixed without overhead", "handler: mixed\n", `f:1: warning: overhead-missing: no overhead is declared, so the scheduler does not count cpu: 3m, memory: 8Mi of each pod / p95 of 10 self-check pods, and of 2 live pods for CPU use; declare overhead.podFixed: cpu: 3m, memory: 8Mi`},
+		{"CPU use of fewer pods", "handler: mixed\noverhead: {podFixed: {cpu: 1m, memory: 1Mi}}\n",
+			"f:6: error: overhead-too-small: 1m is less than 3m, the p95 of 2 pods / declare 3m\n" +
+				"f:6: error: overhead-too-small: 1Mi is less than 7.5Mi, the p95 of 10 pods / declare 8Mi"},
+		{"mixed without overhead", "handler: mixed\n", `f:1: warning: overhead-missing: no overhead is declared, so the scheduler does not count cpu: 3m, memory: 8Mi of each pod / p95 of 10 pods, and of 2 pods for CPU use; declare overhead.podFixed: cpu: 3m, memory: 8Mi`},
 		{"no CPU", "handler: runc\noverhead: {podFixed: {memory: 1Gi}}\n", `f:6: error: overhead-too-small: 0 is less than 3m, the p95 of 10 pods / declare 3m`},
 		{"no pods were measured", "handler: crun\noverhead: {podFixed: {memory: 1}}\n", ""},
 		{"only counted", "handler: runc\noverhead: {podFixed: {feature.node.kubernetes.io/handler.runc.pods: 1}}\n", `f:6: warning: overhead-missing: `},

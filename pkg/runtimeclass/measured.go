@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"math"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -58,19 +57,15 @@ func (m *Measurement) recommended() corev1.ResourceList {
 	return all
 }
 
-// pods is "10 pods", or "10 live pods" if that is known.
+// pods is "10 pods".
 func (m *Measurement) pods(d Distribution) string {
-	source := d.Source
-	if source == podfixed.SelfCheck {
-		source = "self-check"
-	}
-	return strings.Join(strings.Fields(fmt.Sprintf("%d %s pods", cmp.Or(d.Pods, m.Pods), source)), " ")
+	return fmt.Sprintf("%d pods", cmp.Or(d.Pods, m.Pods))
 }
 
 // whose are the pods that memory is of, and CPU use if those are others.
 func (m *Measurement) whose() string {
 	memory, cpu := m.pods(m.Memory), m.pods(m.CPU)
-	if memory == cpu || m.CPU.Source == "" && m.CPU.Pods == 0 {
+	if memory == cpu || m.CPU.Pods == 0 {
 		return memory
 	}
 	return fmt.Sprintf("%s, and of %s for CPU use", memory, cpu)

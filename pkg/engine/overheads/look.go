@@ -13,7 +13,6 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/pod"
 	"github.com/berth-cri/berth/pkg/engine/podstats"
 	"github.com/berth-cri/berth/pkg/engine/process"
-	"github.com/berth-cri/berth/pkg/engine/selfcheck"
 	"github.com/berth-cri/berth/pkg/overhead"
 )
 
@@ -24,9 +23,8 @@ const passing = time.Second
 // measured is a pod that is being looked at.
 type measured struct {
 	*pod.Sandbox
-	selfCheck *selfcheck.Staying // nil for a pod
-	parent    cgroup.Paths
-	all       []*pod.Container
+	parent cgroup.Paths
+	all    []*pod.Container
 	// parts are its cgroups.
 	parts []overhead.Part
 	err   error
@@ -46,7 +44,7 @@ type picture struct {
 	supervised map[string][]*measured
 }
 
-// look lists the pods that are ready, and the self-check pods that stay.
+// look lists the pods that are ready.
 func (b *Readings) look() (*picture, error) {
 	processes, err := process.Look()
 	if err != nil {
@@ -55,9 +53,6 @@ func (b *Readings) look() (*picture, error) {
 	v := &picture{Readings: b, processes: processes, groups: map[string]bool{}, tasks: map[int]bool{}, supervised: map[string][]*measured{}}
 	for _, p := range b.stats.Measurable(func(*pod.Sandbox) bool { return true }) {
 		v.pods = append(v.pods, &measured{Sandbox: p.Sandbox, parent: p.Parent})
-	}
-	for _, c := range b.selfChecks.Present() {
-		v.pods = append(v.pods, &measured{Sandbox: c.Sandbox, selfCheck: c})
 	}
 	containers := map[string][]*pod.Container{}
 	for _, c := range b.pods.Index.AllContainers() {
@@ -105,9 +100,6 @@ func (v *picture) countOwn(m *measured) error {
 		return err
 	}
 	own := groups[0]
-	if m.selfCheck != nil && m.selfCheck.StandsIn {
-		v.groups[own.MemoryKey()], groups = true, groups[1:]
-	}
 	for _, group := range groups {
 		if err := v.add(m, group); err != nil {
 			return err
@@ -155,11 +147,6 @@ func (v *picture) read(m *measured) (overhead.Reading, error) {
 		}
 		if err := v.own(found, pid); err != nil {
 			return r, err
-		}
-		if m.Machine {
-			if err := v.machineOf(func(pid int) error { return v.own(found, pid) }, m, pid); err != nil {
-				return r, err
-			}
 		}
 	}
 	if err := v.share(found, m); err != nil {

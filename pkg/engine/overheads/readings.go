@@ -5,7 +5,6 @@ package overheads
 import (
 	"context"
 	"fmt"
-	"slices"
 
 	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
@@ -14,8 +13,6 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/cgroup"
 	"github.com/berth-cri/berth/pkg/engine/pod"
 	"github.com/berth-cri/berth/pkg/engine/podstats"
-	"github.com/berth-cri/berth/pkg/engine/selfcheck"
-	"github.com/berth-cri/berth/pkg/handler"
 	"github.com/berth-cri/berth/pkg/overhead"
 )
 
@@ -23,15 +20,14 @@ import (
 // to them, and processes that are in none of those by what they have of the host's
 // memory. It is read when somebody asks, in this process.
 type Readings struct {
-	pods       *pod.Registry
-	shims      supervisorProcesses
-	selfChecks *selfcheck.Pods
-	stats      *podstats.Stats
+	pods  *pod.Registry
+	shims supervisorProcesses
+	stats *podstats.Stats
 }
 
 // New reads what pods have beyond their containers.
-func New(pods *pod.Registry, shims supervisorProcesses, own *selfcheck.Pods, stats *podstats.Stats) *Readings {
-	return &Readings{pods: pods, shims: shims, selfChecks: own, stats: stats}
+func New(pods *pod.Registry, shims supervisorProcesses, stats *podstats.Stats) *Readings {
+	return &Readings{pods: pods, shims: shims, stats: stats}
 }
 
 // supervisorProcesses knows who runs the tasks of pods.
@@ -40,7 +36,7 @@ type supervisorProcesses interface {
 	SupervisorDir(key string) string
 }
 
-// Pods implements overhead.Source.
+// Pods reads all ready pods, by handler.
 func (b *Readings) Pods(ctx context.Context) (map[string]overhead.Pods, error) {
 	all, err := b.look()
 	if err != nil {
@@ -48,9 +44,6 @@ func (b *Readings) Pods(ctx context.Context) (map[string]overhead.Pods, error) {
 	}
 	pods := map[string]overhead.Pods{}
 	for _, m := range all.pods {
-		if m.Spec().SelfCheck {
-			continue
-		}
 		name := m.Spec().Definition.Name
 		p := pods[name]
 		p.Declared = append(p.Declared, declaredFor(m.Sandbox))
@@ -65,30 +58,6 @@ func (b *Readings) Pods(ctx context.Context) (map[string]overhead.Pods, error) {
 		pods[name] = p
 	}
 	return pods, nil
-}
-
-// SelfCheck implements overhead.Source.
-func (b *Readings) SelfCheck(ctx context.Context, d *handler.Definition) (overhead.SelfCheck, error) {
-	return b.selfChecks.Stay(ctx, d)
-}
-
-// Read implements overhead.Source.
-func (b *Readings) Read(_ context.Context, selfChecks []overhead.SelfCheck) ([]overhead.Reading, error) {
-	all, err := b.look()
-	if err != nil {
-		return nil, err
-	}
-	readings := make([]overhead.Reading, len(selfChecks))
-	for i, c := range selfChecks {
-		at := slices.IndexFunc(all.pods, func(m *measured) bool { return m.selfCheck != nil && overhead.SelfCheck(m.selfCheck) == c })
-		if at < 0 {
-			return nil, fmt.Errorf("self-check pod %d is gone: %w", i+1, errdefs.ErrUnavailable)
-		}
-		if readings[i], err = all.read(all.pods[at]); err != nil {
-			return nil, fmt.Errorf("self-check pod %d: %w", i+1, err)
-		}
-	}
-	return readings, nil
 }
 
 // declaredFor is what the kubelet reserves for a pod beyond its containers.

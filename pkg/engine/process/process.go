@@ -16,7 +16,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"strconv"
 	"time"
 
@@ -186,47 +185,4 @@ func (p Process) Names(words []string) ([]string, error) {
 		}
 	}
 	return named, nil
-}
-
-// Name is what p calls itself: the file name of its first argument, or the kernel's name
-// of it if it has none.
-func (p Process) Name() (string, error) {
-	text, err := os.ReadFile(procfs.Path(p.PID, "cmdline"))
-	if err != nil {
-		return "", gone(p.PID, err)
-	}
-	if first, _, _ := bytes.Cut(text, []byte{0}); len(first) > 0 {
-		return filepath.Base(string(first)), nil
-	}
-	text, err = os.ReadFile(procfs.Path(p.PID, "comm"))
-	if err != nil {
-		return "", gone(p.PID, err)
-	}
-	return string(bytes.TrimSpace(text)), nil
-}
-
-// RunsMachine says whether p itself runs a virtual machine, by the kernel's hypervisor.
-func (p Process) RunsMachine() (bool, error) {
-	dir := procfs.Path(p.PID, "fd")
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		return false, gone(p.PID, err)
-	}
-	for _, e := range entries {
-		if to, err := os.Readlink(filepath.Join(dir, e.Name())); err == nil && (to == "anon_inode:kvm-vm" || to == "anon_inode:mshv_vm") {
-			return true, nil
-		}
-	}
-	return false, nil
-}
-
-// Naming are the processes that were started with an argument that has the word in it.
-func (a *All) Naming(word string) []Process {
-	var all []Process
-	for _, p := range a.byPID {
-		if named, err := p.Names([]string{word}); err == nil && len(named) > 0 {
-			all = append(all, p)
-		}
-	}
-	return all
 }

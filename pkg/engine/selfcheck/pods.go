@@ -1,5 +1,4 @@
-// Package selfcheck runs pods of berth's own, which show whether a handler can run any,
-// and what its pods cost.
+// Package selfcheck runs pods of berth's own, which show whether a handler can run any.
 package selfcheck
 
 import (
@@ -57,10 +56,8 @@ type Pods struct {
 	there map[string]bool
 	// closed is set when there are to be no more.
 	closed bool
-	// running are those of which something is done at this moment, and those that stay.
+	// running are those of which something is done at this moment.
 	running sync.WaitGroup
-	// staying are those that run until somebody removes them, by id.
-	staying map[string]*Staying
 }
 
 // holder counts the pods of supervisors.
@@ -70,7 +67,7 @@ type holder interface{ Hold(key string) }
 func New(pods *pod.Registry, s *settings.Settings, b *binaries.Binaries, t *task.Service, c *capabilities.Checker, sandboxes *sandbox.Service, shims holder) *Pods {
 	return &Pods{
 		pods: pods, settings: s, binaries: b, tasks: t, capabilities: c, sandboxes: sandboxes, shims: shims,
-		there: map[string]bool{}, staying: map[string]*Staying{},
+		there: map[string]bool{},
 	}
 }
 
@@ -133,7 +130,7 @@ func (b *Pods) once(ctx context.Context, d *handler.Definition, t *checks) error
 			b.release(d)
 		}
 	}()
-	s, _, err := b.record(ctx, d, t)
+	s, err := b.record(ctx, d, t)
 	if err != nil {
 		return err
 	}
@@ -157,17 +154,16 @@ func (b *Pods) remove(s *pod.Sandbox, done func()) error {
 }
 
 // record makes the record of a self-check pod. Whatever comes of it from then on, it is taken
-// back by it. standsIn says that its process is in place of a container's: the usual pod of
-// the handler has none.
-func (b *Pods) record(ctx context.Context, d *handler.Definition, t *checks) (s *pod.Sandbox, standsIn bool, err error) {
+// back by it.
+func (b *Pods) record(ctx context.Context, d *handler.Definition, t *checks) (*pod.Sandbox, error) {
 	rt, kept, release, err := b.binaries.Copies.ForPod(ctx, d)
 	if err != nil {
-		return nil, false, failedAt("its binaries", err)
+		return nil, failedAt("its binaries", err)
 	}
 	defer release()
 	spec, err := b.specOf(d, rt, t)
 	if err != nil {
-		return nil, false, failedAt("its preparation", err)
+		return nil, failedAt("its preparation", err)
 	}
 	id := pod.NewID()
 	spec.Pinned.Binaries = kept
@@ -177,11 +173,11 @@ func (b *Pods) record(ctx context.Context, d *handler.Definition, t *checks) (s 
 	o, err := b.pods.Sandboxes.Create(id, *spec, pod.SandboxStatus{}, store.Relaxed)
 	if err != nil {
 		b.pods.Labels.Release(spec.ProcessLabel)
-		return nil, false, failedAt("its preparation", err)
+		return nil, failedAt("its preparation", err)
 	}
 	failpoint.Hit(failpoint.SandboxReserved)
 	b.shims.Hold(spec.Supervisor)
-	return pod.NewSandbox(o, b.tasks), !pod.AlwaysProcess(d, rt), nil
+	return pod.NewSandbox(o, b.tasks), nil
 }
 
 // reserve keeps self-check pods of one Definition from being there twice. One that is
@@ -192,19 +188,11 @@ func (b *Pods) reserve(d *handler.Definition) error {
 	if !b.closed && b.there[d.Digest()] {
 		return probe.Passing(fmt.Errorf("the previous self-check pod of handler %q is not removed yet: %w", d.Name, errdefs.ErrUnavailable))
 	}
-	if err := b.join(); err != nil {
-		return err
-	}
-	b.there[d.Digest()] = true
-	return nil
-}
-
-// join counts one more as running, unless there are to be no more; mu is held.
-func (b *Pods) join() error {
 	if b.closed {
 		return probe.Passing(fmt.Errorf("berth is stopping: %w", errdefs.ErrUnavailable))
 	}
 	b.running.Add(1)
+	b.there[d.Digest()] = true
 	return nil
 }
 

@@ -3,15 +3,6 @@
 // it: the daemon's warning, "lint" and "audit" judge alike.
 package podfixed
 
-// Kind says which pods were measured.
-type Kind string
-
-// Kinds.
-const (
-	Live      Kind = "live"
-	SelfCheck Kind = "canary"
-)
-
 // What podFixed is written in: a Mi in bytes, and a thousandth of a core in billionths.
 const (
 	MemoryStep = 1 << 20

@@ -1358,19 +1358,15 @@ type Overhead struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Of the pods that there are, at most a minute ago; unset without data.
 	Live *OverheadEstimate `protobuf:"bytes,1,opt,name=live,proto3" json:"live,omitempty"`
-	// Of the last canary pods since the daemon started; unset without data.
-	Canary *OverheadEstimate `protobuf:"bytes,2,opt,name=canary,proto3" json:"canary,omitempty"`
-	// For each resource the one with the larger p95. Unset without data.
-	Best *OverheadEstimate `protobuf:"bytes,3,opt,name=best,proto3" json:"best,omitempty"`
 	// Why live is unset, in a few words.
-	NoLiveReason string `protobuf:"bytes,4,opt,name=no_live_reason,json=noLiveReason,proto3" json:"no_live_reason,omitempty"`
+	NoLiveReason string `protobuf:"bytes,2,opt,name=no_live_reason,json=noLiveReason,proto3" json:"no_live_reason,omitempty"`
 	// What the kubelet sends for the pods that there are; the least, if they differ.
 	// 0 is none.
-	DeclaredMemoryBytes   int64 `protobuf:"varint,5,opt,name=declared_memory_bytes,json=declaredMemoryBytes,proto3" json:"declared_memory_bytes,omitempty"`
-	DeclaredCpuMillicores int64 `protobuf:"varint,6,opt,name=declared_cpu_millicores,json=declaredCpuMillicores,proto3" json:"declared_cpu_millicores,omitempty"`
+	DeclaredMemoryBytes   int64 `protobuf:"varint,3,opt,name=declared_memory_bytes,json=declaredMemoryBytes,proto3" json:"declared_memory_bytes,omitempty"`
+	DeclaredCpuMillicores int64 `protobuf:"varint,4,opt,name=declared_cpu_millicores,json=declaredCpuMillicores,proto3" json:"declared_cpu_millicores,omitempty"`
 	// That p95 is more than what is declared, by more than what it varies by, in one
 	// line; empty if it is not.
-	Warning       string `protobuf:"bytes,7,opt,name=warning,proto3" json:"warning,omitempty"`
+	Warning       string `protobuf:"bytes,5,opt,name=warning,proto3" json:"warning,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1408,20 +1404,6 @@ func (*Overhead) Descriptor() ([]byte, []int) {
 func (x *Overhead) GetLive() *OverheadEstimate {
 	if x != nil {
 		return x.Live
-	}
-	return nil
-}
-
-func (x *Overhead) GetCanary() *OverheadEstimate {
-	if x != nil {
-		return x.Canary
-	}
-	return nil
-}
-
-func (x *Overhead) GetBest() *OverheadEstimate {
-	if x != nil {
-		return x.Best
 	}
 	return nil
 }
@@ -1466,10 +1448,7 @@ type OverheadEstimate struct {
 	// How long CPU time was watched.
 	Window *durationpb.Duration `protobuf:"bytes,5,opt,name=window,proto3" json:"window,omitempty"`
 	// How many pods CPU use was measured of.
-	CpuPods int32 `protobuf:"varint,6,opt,name=cpu_pods,json=cpuPods,proto3" json:"cpu_pods,omitempty"`
-	// Which pods were measured, "live" or "canary"; set in Overhead.best.
-	MemorySource  string `protobuf:"bytes,7,opt,name=memory_source,json=memorySource,proto3" json:"memory_source,omitempty"`
-	CpuSource     string `protobuf:"bytes,8,opt,name=cpu_source,json=cpuSource,proto3" json:"cpu_source,omitempty"`
+	CpuPods       int32 `protobuf:"varint,6,opt,name=cpu_pods,json=cpuPods,proto3" json:"cpu_pods,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1544,20 +1523,6 @@ func (x *OverheadEstimate) GetCpuPods() int32 {
 		return x.CpuPods
 	}
 	return 0
-}
-
-func (x *OverheadEstimate) GetMemorySource() string {
-	if x != nil {
-		return x.MemorySource
-	}
-	return ""
-}
-
-func (x *OverheadEstimate) GetCpuSource() string {
-	if x != nil {
-		return x.CpuSource
-	}
-	return ""
 }
 
 // OverheadDistribution is that of one resource.
@@ -2504,141 +2469,6 @@ func (x *ProbeResponse) GetHandler() *Handler {
 	return nil
 }
 
-type MeasureOverheadRequest struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// Empty is the default handler.
-	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// How many canary pods to run at the same time, 1 to 50; 0 measures the pods that
-	// there are.
-	Pods int32 `protobuf:"varint,2,opt,name=pods,proto3" json:"pods,omitempty"`
-	// How long CPU time is watched, 1 s to 5 min; unset is 5 s.
-	Window        *durationpb.Duration `protobuf:"bytes,3,opt,name=window,proto3" json:"window,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *MeasureOverheadRequest) Reset() {
-	*x = MeasureOverheadRequest{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[35]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *MeasureOverheadRequest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*MeasureOverheadRequest) ProtoMessage() {}
-
-func (x *MeasureOverheadRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[35]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use MeasureOverheadRequest.ProtoReflect.Descriptor instead.
-func (*MeasureOverheadRequest) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{35}
-}
-
-func (x *MeasureOverheadRequest) GetName() string {
-	if x != nil {
-		return x.Name
-	}
-	return ""
-}
-
-func (x *MeasureOverheadRequest) GetPods() int32 {
-	if x != nil {
-		return x.Pods
-	}
-	return 0
-}
-
-func (x *MeasureOverheadRequest) GetWindow() *durationpb.Duration {
-	if x != nil {
-		return x.Window
-	}
-	return nil
-}
-
-type MeasureOverheadResponse struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// "starting", "settling", "watching" or "removing"; empty in the last message.
-	Step string `protobuf:"bytes,1,opt,name=step,proto3" json:"step,omitempty"`
-	// How many pods of all that is done for.
-	Done int32 `protobuf:"varint,2,opt,name=done,proto3" json:"done,omitempty"`
-	All  int32 `protobuf:"varint,3,opt,name=all,proto3" json:"all,omitempty"`
-	// In the last message only.
-	Overhead      *Overhead `protobuf:"bytes,4,opt,name=overhead,proto3" json:"overhead,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *MeasureOverheadResponse) Reset() {
-	*x = MeasureOverheadResponse{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[36]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *MeasureOverheadResponse) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*MeasureOverheadResponse) ProtoMessage() {}
-
-func (x *MeasureOverheadResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[36]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use MeasureOverheadResponse.ProtoReflect.Descriptor instead.
-func (*MeasureOverheadResponse) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{36}
-}
-
-func (x *MeasureOverheadResponse) GetStep() string {
-	if x != nil {
-		return x.Step
-	}
-	return ""
-}
-
-func (x *MeasureOverheadResponse) GetDone() int32 {
-	if x != nil {
-		return x.Done
-	}
-	return 0
-}
-
-func (x *MeasureOverheadResponse) GetAll() int32 {
-	if x != nil {
-		return x.All
-	}
-	return 0
-}
-
-func (x *MeasureOverheadResponse) GetOverhead() *Overhead {
-	if x != nil {
-		return x.Overhead
-	}
-	return nil
-}
-
 type PromoteRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
@@ -2648,7 +2478,7 @@ type PromoteRequest struct {
 
 func (x *PromoteRequest) Reset() {
 	*x = PromoteRequest{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[37]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2660,7 +2490,7 @@ func (x *PromoteRequest) String() string {
 func (*PromoteRequest) ProtoMessage() {}
 
 func (x *PromoteRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[37]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2673,7 +2503,7 @@ func (x *PromoteRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PromoteRequest.ProtoReflect.Descriptor instead.
 func (*PromoteRequest) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{37}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *PromoteRequest) GetName() string {
@@ -2692,7 +2522,7 @@ type PromoteResponse struct {
 
 func (x *PromoteResponse) Reset() {
 	*x = PromoteResponse{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[38]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2704,7 +2534,7 @@ func (x *PromoteResponse) String() string {
 func (*PromoteResponse) ProtoMessage() {}
 
 func (x *PromoteResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[38]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2717,7 +2547,7 @@ func (x *PromoteResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PromoteResponse.ProtoReflect.Descriptor instead.
 func (*PromoteResponse) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{38}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *PromoteResponse) GetHandler() *Handler {
@@ -2738,7 +2568,7 @@ type AbortRequest struct {
 
 func (x *AbortRequest) Reset() {
 	*x = AbortRequest{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[39]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2750,7 +2580,7 @@ func (x *AbortRequest) String() string {
 func (*AbortRequest) ProtoMessage() {}
 
 func (x *AbortRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[39]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2763,7 +2593,7 @@ func (x *AbortRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AbortRequest.ProtoReflect.Descriptor instead.
 func (*AbortRequest) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{39}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *AbortRequest) GetName() string {
@@ -2789,7 +2619,7 @@ type AbortResponse struct {
 
 func (x *AbortResponse) Reset() {
 	*x = AbortResponse{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[40]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2801,7 +2631,7 @@ func (x *AbortResponse) String() string {
 func (*AbortResponse) ProtoMessage() {}
 
 func (x *AbortResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[40]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2814,7 +2644,7 @@ func (x *AbortResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AbortResponse.ProtoReflect.Descriptor instead.
 func (*AbortResponse) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{40}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *AbortResponse) GetHandler() *Handler {
@@ -2835,7 +2665,7 @@ type ReloadRequest struct {
 
 func (x *ReloadRequest) Reset() {
 	*x = ReloadRequest{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[41]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2847,7 +2677,7 @@ func (x *ReloadRequest) String() string {
 func (*ReloadRequest) ProtoMessage() {}
 
 func (x *ReloadRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[41]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2860,7 +2690,7 @@ func (x *ReloadRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReloadRequest.ProtoReflect.Descriptor instead.
 func (*ReloadRequest) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{41}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *ReloadRequest) GetNoWait() bool {
@@ -2892,7 +2722,7 @@ type ReloadResponse struct {
 
 func (x *ReloadResponse) Reset() {
 	*x = ReloadResponse{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[42]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2904,7 +2734,7 @@ func (x *ReloadResponse) String() string {
 func (*ReloadResponse) ProtoMessage() {}
 
 func (x *ReloadResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[42]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2917,7 +2747,7 @@ func (x *ReloadResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReloadResponse.ProtoReflect.Descriptor instead.
 func (*ReloadResponse) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{42}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *ReloadResponse) GetGeneration() uint64 {
@@ -2987,7 +2817,7 @@ type GetConfigRequest struct {
 
 func (x *GetConfigRequest) Reset() {
 	*x = GetConfigRequest{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[43]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2999,7 +2829,7 @@ func (x *GetConfigRequest) String() string {
 func (*GetConfigRequest) ProtoMessage() {}
 
 func (x *GetConfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[43]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3012,7 +2842,7 @@ func (x *GetConfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConfigRequest.ProtoReflect.Descriptor instead.
 func (*GetConfigRequest) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{43}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *GetConfigRequest) GetFiles() bool {
@@ -3035,7 +2865,7 @@ type GetConfigResponse struct {
 
 func (x *GetConfigResponse) Reset() {
 	*x = GetConfigResponse{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[44]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3047,7 +2877,7 @@ func (x *GetConfigResponse) String() string {
 func (*GetConfigResponse) ProtoMessage() {}
 
 func (x *GetConfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[44]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3060,7 +2890,7 @@ func (x *GetConfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConfigResponse.ProtoReflect.Descriptor instead.
 func (*GetConfigResponse) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{44}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *GetConfigResponse) GetSettings() []*Setting {
@@ -3094,7 +2924,7 @@ type ListEventsRequest struct {
 
 func (x *ListEventsRequest) Reset() {
 	*x = ListEventsRequest{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[45]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3106,7 +2936,7 @@ func (x *ListEventsRequest) String() string {
 func (*ListEventsRequest) ProtoMessage() {}
 
 func (x *ListEventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[45]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3119,7 +2949,7 @@ func (x *ListEventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListEventsRequest.ProtoReflect.Descriptor instead.
 func (*ListEventsRequest) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{45}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *ListEventsRequest) GetHandler() string {
@@ -3138,7 +2968,7 @@ type ListEventsResponse struct {
 
 func (x *ListEventsResponse) Reset() {
 	*x = ListEventsResponse{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[46]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3150,7 +2980,7 @@ func (x *ListEventsResponse) String() string {
 func (*ListEventsResponse) ProtoMessage() {}
 
 func (x *ListEventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[46]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3163,7 +2993,7 @@ func (x *ListEventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListEventsResponse.ProtoReflect.Descriptor instead.
 func (*ListEventsResponse) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{46}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *ListEventsResponse) GetEvents() []*HistoryEvent {
@@ -3194,7 +3024,7 @@ type HistoryEvent struct {
 
 func (x *HistoryEvent) Reset() {
 	*x = HistoryEvent{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[47]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3206,7 +3036,7 @@ func (x *HistoryEvent) String() string {
 func (*HistoryEvent) ProtoMessage() {}
 
 func (x *HistoryEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[47]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3219,7 +3049,7 @@ func (x *HistoryEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HistoryEvent.ProtoReflect.Descriptor instead.
 func (*HistoryEvent) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{47}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *HistoryEvent) GetAt() *timestamppb.Timestamp {
@@ -3281,7 +3111,7 @@ type ListPodsRequest struct {
 
 func (x *ListPodsRequest) Reset() {
 	*x = ListPodsRequest{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[48]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3293,7 +3123,7 @@ func (x *ListPodsRequest) String() string {
 func (*ListPodsRequest) ProtoMessage() {}
 
 func (x *ListPodsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[48]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3306,7 +3136,7 @@ func (x *ListPodsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPodsRequest.ProtoReflect.Descriptor instead.
 func (*ListPodsRequest) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{48}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *ListPodsRequest) GetHandler() string {
@@ -3325,7 +3155,7 @@ type ListPodsResponse struct {
 
 func (x *ListPodsResponse) Reset() {
 	*x = ListPodsResponse{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[49]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3337,7 +3167,7 @@ func (x *ListPodsResponse) String() string {
 func (*ListPodsResponse) ProtoMessage() {}
 
 func (x *ListPodsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[49]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3350,7 +3180,7 @@ func (x *ListPodsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPodsResponse.ProtoReflect.Descriptor instead.
 func (*ListPodsResponse) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{49}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *ListPodsResponse) GetPods() []*Pod {
@@ -3370,7 +3200,7 @@ type ListStartsRequest struct {
 
 func (x *ListStartsRequest) Reset() {
 	*x = ListStartsRequest{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[50]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3382,7 +3212,7 @@ func (x *ListStartsRequest) String() string {
 func (*ListStartsRequest) ProtoMessage() {}
 
 func (x *ListStartsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[50]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3395,7 +3225,7 @@ func (x *ListStartsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListStartsRequest.ProtoReflect.Descriptor instead.
 func (*ListStartsRequest) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{50}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *ListStartsRequest) GetHandler() string {
@@ -3414,7 +3244,7 @@ type ListStartsResponse struct {
 
 func (x *ListStartsResponse) Reset() {
 	*x = ListStartsResponse{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[51]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3426,7 +3256,7 @@ func (x *ListStartsResponse) String() string {
 func (*ListStartsResponse) ProtoMessage() {}
 
 func (x *ListStartsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[51]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3439,7 +3269,7 @@ func (x *ListStartsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListStartsResponse.ProtoReflect.Descriptor instead.
 func (*ListStartsResponse) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{51}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *ListStartsResponse) GetStarts() []*PodStart {
@@ -3469,7 +3299,7 @@ type PodStart struct {
 
 func (x *PodStart) Reset() {
 	*x = PodStart{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[52]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3481,7 +3311,7 @@ func (x *PodStart) String() string {
 func (*PodStart) ProtoMessage() {}
 
 func (x *PodStart) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[52]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3494,7 +3324,7 @@ func (x *PodStart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PodStart.ProtoReflect.Descriptor instead.
 func (*PodStart) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{52}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *PodStart) GetNamespace() string {
@@ -3571,7 +3401,7 @@ type StartCall struct {
 
 func (x *StartCall) Reset() {
 	*x = StartCall{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[53]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3583,7 +3413,7 @@ func (x *StartCall) String() string {
 func (*StartCall) ProtoMessage() {}
 
 func (x *StartCall) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[53]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3596,7 +3426,7 @@ func (x *StartCall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartCall.ProtoReflect.Descriptor instead.
 func (*StartCall) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{53}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *StartCall) GetRpc() string {
@@ -3652,7 +3482,7 @@ type StartStep struct {
 
 func (x *StartStep) Reset() {
 	*x = StartStep{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[54]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3664,7 +3494,7 @@ func (x *StartStep) String() string {
 func (*StartStep) ProtoMessage() {}
 
 func (x *StartStep) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[54]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3677,7 +3507,7 @@ func (x *StartStep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartStep.ProtoReflect.Descriptor instead.
 func (*StartStep) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{54}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *StartStep) GetName() string {
@@ -3713,7 +3543,7 @@ type Pod struct {
 
 func (x *Pod) Reset() {
 	*x = Pod{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[55]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3725,7 +3555,7 @@ func (x *Pod) String() string {
 func (*Pod) ProtoMessage() {}
 
 func (x *Pod) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[55]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3738,7 +3568,7 @@ func (x *Pod) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pod.ProtoReflect.Descriptor instead.
 func (*Pod) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{55}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *Pod) GetId() string {
@@ -3829,7 +3659,7 @@ type Pin struct {
 
 func (x *Pin) Reset() {
 	*x = Pin{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[56]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3841,7 +3671,7 @@ func (x *Pin) String() string {
 func (*Pin) ProtoMessage() {}
 
 func (x *Pin) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[56]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3854,7 +3684,7 @@ func (x *Pin) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pin.ProtoReflect.Descriptor instead.
 func (*Pin) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{56}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *Pin) GetDigest() string {
@@ -3908,7 +3738,7 @@ type WhereIsRequest struct {
 
 func (x *WhereIsRequest) Reset() {
 	*x = WhereIsRequest{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[57]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3920,7 +3750,7 @@ func (x *WhereIsRequest) String() string {
 func (*WhereIsRequest) ProtoMessage() {}
 
 func (x *WhereIsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[57]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3933,7 +3763,7 @@ func (x *WhereIsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhereIsRequest.ProtoReflect.Descriptor instead.
 func (*WhereIsRequest) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{57}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *WhereIsRequest) GetId() string {
@@ -3958,7 +3788,7 @@ type WhereIsResponse struct {
 
 func (x *WhereIsResponse) Reset() {
 	*x = WhereIsResponse{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[58]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3970,7 +3800,7 @@ func (x *WhereIsResponse) String() string {
 func (*WhereIsResponse) ProtoMessage() {}
 
 func (x *WhereIsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[58]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3983,7 +3813,7 @@ func (x *WhereIsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhereIsResponse.ProtoReflect.Descriptor instead.
 func (*WhereIsResponse) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{58}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *WhereIsResponse) GetSandbox() string {
@@ -4029,7 +3859,7 @@ type ListPullsRequest struct {
 
 func (x *ListPullsRequest) Reset() {
 	*x = ListPullsRequest{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[59]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4041,7 +3871,7 @@ func (x *ListPullsRequest) String() string {
 func (*ListPullsRequest) ProtoMessage() {}
 
 func (x *ListPullsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[59]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4054,7 +3884,7 @@ func (x *ListPullsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPullsRequest.ProtoReflect.Descriptor instead.
 func (*ListPullsRequest) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{59}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{57}
 }
 
 type ListPullsResponse struct {
@@ -4066,7 +3896,7 @@ type ListPullsResponse struct {
 
 func (x *ListPullsResponse) Reset() {
 	*x = ListPullsResponse{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[60]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4078,7 +3908,7 @@ func (x *ListPullsResponse) String() string {
 func (*ListPullsResponse) ProtoMessage() {}
 
 func (x *ListPullsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[60]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4091,7 +3921,7 @@ func (x *ListPullsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPullsResponse.ProtoReflect.Descriptor instead.
 func (*ListPullsResponse) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{60}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *ListPullsResponse) GetPulls() []*Pull {
@@ -4116,7 +3946,7 @@ type Pull struct {
 
 func (x *Pull) Reset() {
 	*x = Pull{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[61]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4128,7 +3958,7 @@ func (x *Pull) String() string {
 func (*Pull) ProtoMessage() {}
 
 func (x *Pull) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[61]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4141,7 +3971,7 @@ func (x *Pull) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pull.ProtoReflect.Descriptor instead.
 func (*Pull) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{61}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *Pull) GetName() string {
@@ -4187,7 +4017,7 @@ type PullLayer struct {
 
 func (x *PullLayer) Reset() {
 	*x = PullLayer{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[62]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4199,7 +4029,7 @@ func (x *PullLayer) String() string {
 func (*PullLayer) ProtoMessage() {}
 
 func (x *PullLayer) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[62]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4212,7 +4042,7 @@ func (x *PullLayer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PullLayer.ProtoReflect.Descriptor instead.
 func (*PullLayer) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{62}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *PullLayer) GetDigest() string {
@@ -4253,7 +4083,7 @@ type ExportImagesRequest struct {
 
 func (x *ExportImagesRequest) Reset() {
 	*x = ExportImagesRequest{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[63]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4265,7 +4095,7 @@ func (x *ExportImagesRequest) String() string {
 func (*ExportImagesRequest) ProtoMessage() {}
 
 func (x *ExportImagesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[63]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4278,7 +4108,7 @@ func (x *ExportImagesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExportImagesRequest.ProtoReflect.Descriptor instead.
 func (*ExportImagesRequest) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{63}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *ExportImagesRequest) GetImages() []string {
@@ -4298,7 +4128,7 @@ type ExportImagesResponse struct {
 
 func (x *ExportImagesResponse) Reset() {
 	*x = ExportImagesResponse{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[64]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4310,7 +4140,7 @@ func (x *ExportImagesResponse) String() string {
 func (*ExportImagesResponse) ProtoMessage() {}
 
 func (x *ExportImagesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[64]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4323,7 +4153,7 @@ func (x *ExportImagesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExportImagesResponse.ProtoReflect.Descriptor instead.
 func (*ExportImagesResponse) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{64}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *ExportImagesResponse) GetData() []byte {
@@ -4349,7 +4179,7 @@ type ImportImagesRequest struct {
 
 func (x *ImportImagesRequest) Reset() {
 	*x = ImportImagesRequest{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[65]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4361,7 +4191,7 @@ func (x *ImportImagesRequest) String() string {
 func (*ImportImagesRequest) ProtoMessage() {}
 
 func (x *ImportImagesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[65]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4374,7 +4204,7 @@ func (x *ImportImagesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImportImagesRequest.ProtoReflect.Descriptor instead.
 func (*ImportImagesRequest) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{65}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *ImportImagesRequest) GetName() string {
@@ -4408,7 +4238,7 @@ type ImportImagesResponse struct {
 
 func (x *ImportImagesResponse) Reset() {
 	*x = ImportImagesResponse{}
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[66]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4420,7 +4250,7 @@ func (x *ImportImagesResponse) String() string {
 func (*ImportImagesResponse) ProtoMessage() {}
 
 func (x *ImportImagesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_admin_v1_admin_proto_msgTypes[66]
+	mi := &file_berth_admin_v1_admin_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4433,7 +4263,7 @@ func (x *ImportImagesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImportImagesResponse.ProtoReflect.Descriptor instead.
 func (*ImportImagesResponse) Descriptor() ([]byte, []int) {
-	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{66}
+	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *ImportImagesResponse) GetNames() []string {
@@ -4561,15 +4391,13 @@ const file_berth_admin_v1_admin_proto_rawDesc = "" +
 	"\rfeatures_json\x18\x05 \x01(\tR\ffeaturesJson\x12.\n" +
 	"\x06binary\x18\x06 \x01(\v2\x16.berth.admin.v1.BinaryR\x06binary\x124\n" +
 	"\boverhead\x18\a \x01(\v2\x18.berth.admin.v1.OverheadR\boverhead\x12!\n" +
-	"\flast_failure\x18\b \x01(\tR\vlastFailureJ\x04\b\x04\x10\x05\"\xdc\x02\n" +
+	"\flast_failure\x18\b \x01(\tR\vlastFailureJ\x04\b\x04\x10\x05\"\xec\x01\n" +
 	"\bOverhead\x124\n" +
-	"\x04live\x18\x01 \x01(\v2 .berth.admin.v1.OverheadEstimateR\x04live\x128\n" +
-	"\x06canary\x18\x02 \x01(\v2 .berth.admin.v1.OverheadEstimateR\x06canary\x124\n" +
-	"\x04best\x18\x03 \x01(\v2 .berth.admin.v1.OverheadEstimateR\x04best\x12$\n" +
-	"\x0eno_live_reason\x18\x04 \x01(\tR\fnoLiveReason\x122\n" +
-	"\x15declared_memory_bytes\x18\x05 \x01(\x03R\x13declaredMemoryBytes\x126\n" +
-	"\x17declared_cpu_millicores\x18\x06 \x01(\x03R\x15declaredCpuMillicores\x12\x18\n" +
-	"\awarning\x18\a \x01(\tR\awarning\"\x89\x03\n" +
+	"\x04live\x18\x01 \x01(\v2 .berth.admin.v1.OverheadEstimateR\x04live\x12$\n" +
+	"\x0eno_live_reason\x18\x02 \x01(\tR\fnoLiveReason\x122\n" +
+	"\x15declared_memory_bytes\x18\x03 \x01(\x03R\x13declaredMemoryBytes\x126\n" +
+	"\x17declared_cpu_millicores\x18\x04 \x01(\x03R\x15declaredCpuMillicores\x12\x18\n" +
+	"\awarning\x18\x05 \x01(\tR\awarning\"\xc5\x02\n" +
 	"\x10OverheadEstimate\x12\x12\n" +
 	"\x04pods\x18\x01 \x01(\x05R\x04pods\x12G\n" +
 	"\fmemory_bytes\x18\x02 \x01(\v2$.berth.admin.v1.OverheadDistributionR\vmemoryBytes\x12I\n" +
@@ -4577,10 +4405,7 @@ const file_berth_admin_v1_admin_proto_rawDesc = "" +
 	"\vmeasured_at\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"measuredAt\x121\n" +
 	"\x06window\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\x06window\x12\x19\n" +
-	"\bcpu_pods\x18\x06 \x01(\x05R\acpuPods\x12#\n" +
-	"\rmemory_source\x18\a \x01(\tR\fmemorySource\x12\x1d\n" +
-	"\n" +
-	"cpu_source\x18\b \x01(\tR\tcpuSource\"L\n" +
+	"\bcpu_pods\x18\x06 \x01(\x05R\acpuPods\"L\n" +
 	"\x14OverheadDistribution\x12\x10\n" +
 	"\x03p50\x18\x01 \x01(\x04R\x03p50\x12\x10\n" +
 	"\x03p95\x18\x02 \x01(\x04R\x03p95\x12\x10\n" +
@@ -4637,16 +4462,7 @@ const file_berth_admin_v1_admin_proto_rawDesc = "" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06canary\x18\x02 \x01(\bR\x06canary\"B\n" +
 	"\rProbeResponse\x121\n" +
-	"\ahandler\x18\x01 \x01(\v2\x17.berth.admin.v1.HandlerR\ahandler\"s\n" +
-	"\x16MeasureOverheadRequest\x12\x12\n" +
-	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
-	"\x04pods\x18\x02 \x01(\x05R\x04pods\x121\n" +
-	"\x06window\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\x06window\"\x89\x01\n" +
-	"\x17MeasureOverheadResponse\x12\x12\n" +
-	"\x04step\x18\x01 \x01(\tR\x04step\x12\x12\n" +
-	"\x04done\x18\x02 \x01(\x05R\x04done\x12\x10\n" +
-	"\x03all\x18\x03 \x01(\x05R\x03all\x124\n" +
-	"\boverhead\x18\x04 \x01(\v2\x18.berth.admin.v1.OverheadR\boverhead\"$\n" +
+	"\ahandler\x18\x01 \x01(\v2\x17.berth.admin.v1.HandlerR\ahandler\"$\n" +
 	"\x0ePromoteRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\"D\n" +
 	"\x0fPromoteResponse\x121\n" +
@@ -4772,7 +4588,7 @@ const file_berth_admin_v1_admin_proto_rawDesc = "" +
 	"\vSTATE_READY\x10\x01\x12\x13\n" +
 	"\x0fSTATE_NOT_READY\x10\x02\x12\x12\n" +
 	"\x0eSTATE_CORDONED\x10\x03\x12\x12\n" +
-	"\x0eSTATE_DRAINING\x10\x042\x93\x0f\n" +
+	"\x0eSTATE_DRAINING\x10\x042\xad\x0e\n" +
 	"\x05Admin\x12P\n" +
 	"\tGetStatus\x12 .berth.admin.v1.GetStatusRequest\x1a!.berth.admin.v1.GetStatusResponse\x12Y\n" +
 	"\fListHandlers\x12#.berth.admin.v1.ListHandlersRequest\x1a$.berth.admin.v1.ListHandlersResponse\x12S\n" +
@@ -4785,8 +4601,7 @@ const file_berth_admin_v1_admin_proto_rawDesc = "" +
 	"\x06Cordon\x12\x1d.berth.admin.v1.CordonRequest\x1a\x1e.berth.admin.v1.CordonResponse\x12M\n" +
 	"\bUncordon\x12\x1f.berth.admin.v1.UncordonRequest\x1a .berth.admin.v1.UncordonResponse\x12F\n" +
 	"\x05Drain\x12\x1c.berth.admin.v1.DrainRequest\x1a\x1d.berth.admin.v1.DrainResponse0\x01\x12D\n" +
-	"\x05Probe\x12\x1c.berth.admin.v1.ProbeRequest\x1a\x1d.berth.admin.v1.ProbeResponse\x12d\n" +
-	"\x0fMeasureOverhead\x12&.berth.admin.v1.MeasureOverheadRequest\x1a'.berth.admin.v1.MeasureOverheadResponse0\x01\x12J\n" +
+	"\x05Probe\x12\x1c.berth.admin.v1.ProbeRequest\x1a\x1d.berth.admin.v1.ProbeResponse\x12J\n" +
 	"\aPromote\x12\x1e.berth.admin.v1.PromoteRequest\x1a\x1f.berth.admin.v1.PromoteResponse\x12D\n" +
 	"\x05Abort\x12\x1c.berth.admin.v1.AbortRequest\x1a\x1d.berth.admin.v1.AbortResponse\x12G\n" +
 	"\x06Reload\x12\x1d.berth.admin.v1.ReloadRequest\x1a\x1e.berth.admin.v1.ReloadResponse\x12P\n" +
@@ -4814,7 +4629,7 @@ func file_berth_admin_v1_admin_proto_rawDescGZIP() []byte {
 }
 
 var file_berth_admin_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_berth_admin_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 67)
+var file_berth_admin_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 65)
 var file_berth_admin_v1_admin_proto_goTypes = []any{
 	(State)(0),                      // 0: berth.admin.v1.State
 	(*Problem)(nil),                 // 1: berth.admin.v1.Problem
@@ -4852,54 +4667,52 @@ var file_berth_admin_v1_admin_proto_goTypes = []any{
 	(*DrainResponse)(nil),           // 33: berth.admin.v1.DrainResponse
 	(*ProbeRequest)(nil),            // 34: berth.admin.v1.ProbeRequest
 	(*ProbeResponse)(nil),           // 35: berth.admin.v1.ProbeResponse
-	(*MeasureOverheadRequest)(nil),  // 36: berth.admin.v1.MeasureOverheadRequest
-	(*MeasureOverheadResponse)(nil), // 37: berth.admin.v1.MeasureOverheadResponse
-	(*PromoteRequest)(nil),          // 38: berth.admin.v1.PromoteRequest
-	(*PromoteResponse)(nil),         // 39: berth.admin.v1.PromoteResponse
-	(*AbortRequest)(nil),            // 40: berth.admin.v1.AbortRequest
-	(*AbortResponse)(nil),           // 41: berth.admin.v1.AbortResponse
-	(*ReloadRequest)(nil),           // 42: berth.admin.v1.ReloadRequest
-	(*ReloadResponse)(nil),          // 43: berth.admin.v1.ReloadResponse
-	(*GetConfigRequest)(nil),        // 44: berth.admin.v1.GetConfigRequest
-	(*GetConfigResponse)(nil),       // 45: berth.admin.v1.GetConfigResponse
-	(*ListEventsRequest)(nil),       // 46: berth.admin.v1.ListEventsRequest
-	(*ListEventsResponse)(nil),      // 47: berth.admin.v1.ListEventsResponse
-	(*HistoryEvent)(nil),            // 48: berth.admin.v1.HistoryEvent
-	(*ListPodsRequest)(nil),         // 49: berth.admin.v1.ListPodsRequest
-	(*ListPodsResponse)(nil),        // 50: berth.admin.v1.ListPodsResponse
-	(*ListStartsRequest)(nil),       // 51: berth.admin.v1.ListStartsRequest
-	(*ListStartsResponse)(nil),      // 52: berth.admin.v1.ListStartsResponse
-	(*PodStart)(nil),                // 53: berth.admin.v1.PodStart
-	(*StartCall)(nil),               // 54: berth.admin.v1.StartCall
-	(*StartStep)(nil),               // 55: berth.admin.v1.StartStep
-	(*Pod)(nil),                     // 56: berth.admin.v1.Pod
-	(*Pin)(nil),                     // 57: berth.admin.v1.Pin
-	(*WhereIsRequest)(nil),          // 58: berth.admin.v1.WhereIsRequest
-	(*WhereIsResponse)(nil),         // 59: berth.admin.v1.WhereIsResponse
-	(*ListPullsRequest)(nil),        // 60: berth.admin.v1.ListPullsRequest
-	(*ListPullsResponse)(nil),       // 61: berth.admin.v1.ListPullsResponse
-	(*Pull)(nil),                    // 62: berth.admin.v1.Pull
-	(*PullLayer)(nil),               // 63: berth.admin.v1.PullLayer
-	(*ExportImagesRequest)(nil),     // 64: berth.admin.v1.ExportImagesRequest
-	(*ExportImagesResponse)(nil),    // 65: berth.admin.v1.ExportImagesResponse
-	(*ImportImagesRequest)(nil),     // 66: berth.admin.v1.ImportImagesRequest
-	(*ImportImagesResponse)(nil),    // 67: berth.admin.v1.ImportImagesResponse
-	(*timestamppb.Timestamp)(nil),   // 68: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),     // 69: google.protobuf.Duration
+	(*PromoteRequest)(nil),          // 36: berth.admin.v1.PromoteRequest
+	(*PromoteResponse)(nil),         // 37: berth.admin.v1.PromoteResponse
+	(*AbortRequest)(nil),            // 38: berth.admin.v1.AbortRequest
+	(*AbortResponse)(nil),           // 39: berth.admin.v1.AbortResponse
+	(*ReloadRequest)(nil),           // 40: berth.admin.v1.ReloadRequest
+	(*ReloadResponse)(nil),          // 41: berth.admin.v1.ReloadResponse
+	(*GetConfigRequest)(nil),        // 42: berth.admin.v1.GetConfigRequest
+	(*GetConfigResponse)(nil),       // 43: berth.admin.v1.GetConfigResponse
+	(*ListEventsRequest)(nil),       // 44: berth.admin.v1.ListEventsRequest
+	(*ListEventsResponse)(nil),      // 45: berth.admin.v1.ListEventsResponse
+	(*HistoryEvent)(nil),            // 46: berth.admin.v1.HistoryEvent
+	(*ListPodsRequest)(nil),         // 47: berth.admin.v1.ListPodsRequest
+	(*ListPodsResponse)(nil),        // 48: berth.admin.v1.ListPodsResponse
+	(*ListStartsRequest)(nil),       // 49: berth.admin.v1.ListStartsRequest
+	(*ListStartsResponse)(nil),      // 50: berth.admin.v1.ListStartsResponse
+	(*PodStart)(nil),                // 51: berth.admin.v1.PodStart
+	(*StartCall)(nil),               // 52: berth.admin.v1.StartCall
+	(*StartStep)(nil),               // 53: berth.admin.v1.StartStep
+	(*Pod)(nil),                     // 54: berth.admin.v1.Pod
+	(*Pin)(nil),                     // 55: berth.admin.v1.Pin
+	(*WhereIsRequest)(nil),          // 56: berth.admin.v1.WhereIsRequest
+	(*WhereIsResponse)(nil),         // 57: berth.admin.v1.WhereIsResponse
+	(*ListPullsRequest)(nil),        // 58: berth.admin.v1.ListPullsRequest
+	(*ListPullsResponse)(nil),       // 59: berth.admin.v1.ListPullsResponse
+	(*Pull)(nil),                    // 60: berth.admin.v1.Pull
+	(*PullLayer)(nil),               // 61: berth.admin.v1.PullLayer
+	(*ExportImagesRequest)(nil),     // 62: berth.admin.v1.ExportImagesRequest
+	(*ExportImagesResponse)(nil),    // 63: berth.admin.v1.ExportImagesResponse
+	(*ImportImagesRequest)(nil),     // 64: berth.admin.v1.ImportImagesRequest
+	(*ImportImagesResponse)(nil),    // 65: berth.admin.v1.ImportImagesResponse
+	(*timestamppb.Timestamp)(nil),   // 66: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),     // 67: google.protobuf.Duration
 }
 var file_berth_admin_v1_admin_proto_depIdxs = []int32{
 	1,  // 0: berth.admin.v1.Problems.problems:type_name -> berth.admin.v1.Problem
 	0,  // 1: berth.admin.v1.Handler.state:type_name -> berth.admin.v1.State
-	68, // 2: berth.admin.v1.Handler.probed_at:type_name -> google.protobuf.Timestamp
+	66, // 2: berth.admin.v1.Handler.probed_at:type_name -> google.protobuf.Timestamp
 	7,  // 3: berth.admin.v1.Handler.trial:type_name -> berth.admin.v1.Trial
 	5,  // 4: berth.admin.v1.Handler.capabilities:type_name -> berth.admin.v1.Capabilities
-	68, // 5: berth.admin.v1.Handler.state_since:type_name -> google.protobuf.Timestamp
+	66, // 5: berth.admin.v1.Handler.state_since:type_name -> google.protobuf.Timestamp
 	4,  // 6: berth.admin.v1.Handler.starts:type_name -> berth.admin.v1.Starts
-	68, // 7: berth.admin.v1.Starts.failed_at:type_name -> google.protobuf.Timestamp
+	66, // 7: berth.admin.v1.Starts.failed_at:type_name -> google.protobuf.Timestamp
 	6,  // 8: berth.admin.v1.Capabilities.capabilities:type_name -> berth.admin.v1.Capability
-	68, // 9: berth.admin.v1.GetStatusResponse.started_at:type_name -> google.protobuf.Timestamp
+	66, // 9: berth.admin.v1.GetStatusResponse.started_at:type_name -> google.protobuf.Timestamp
 	1,  // 10: berth.admin.v1.GetStatusResponse.problems:type_name -> berth.admin.v1.Problem
-	68, // 11: berth.admin.v1.GetStatusResponse.reloaded_at:type_name -> google.protobuf.Timestamp
+	66, // 11: berth.admin.v1.GetStatusResponse.reloaded_at:type_name -> google.protobuf.Timestamp
 	11, // 12: berth.admin.v1.GetStatusResponse.pod_checkpoints:type_name -> berth.admin.v1.PodCheckpoints
 	3,  // 13: berth.admin.v1.GetStatusResponse.not_accepting:type_name -> berth.admin.v1.Handler
 	3,  // 14: berth.admin.v1.ListHandlersResponse.handlers:type_name -> berth.admin.v1.Handler
@@ -4909,98 +4722,92 @@ var file_berth_admin_v1_admin_proto_depIdxs = []int32{
 	19, // 18: berth.admin.v1.GetHandlerResponse.binary:type_name -> berth.admin.v1.Binary
 	16, // 19: berth.admin.v1.GetHandlerResponse.overhead:type_name -> berth.admin.v1.Overhead
 	17, // 20: berth.admin.v1.Overhead.live:type_name -> berth.admin.v1.OverheadEstimate
-	17, // 21: berth.admin.v1.Overhead.canary:type_name -> berth.admin.v1.OverheadEstimate
-	17, // 22: berth.admin.v1.Overhead.best:type_name -> berth.admin.v1.OverheadEstimate
-	18, // 23: berth.admin.v1.OverheadEstimate.memory_bytes:type_name -> berth.admin.v1.OverheadDistribution
-	18, // 24: berth.admin.v1.OverheadEstimate.cpu_nanocores:type_name -> berth.admin.v1.OverheadDistribution
-	68, // 25: berth.admin.v1.OverheadEstimate.measured_at:type_name -> google.protobuf.Timestamp
-	69, // 26: berth.admin.v1.OverheadEstimate.window:type_name -> google.protobuf.Duration
-	68, // 27: berth.admin.v1.Binary.modified_at:type_name -> google.protobuf.Timestamp
-	3,  // 28: berth.admin.v1.WatchHandlersResponse.handlers:type_name -> berth.admin.v1.Handler
-	8,  // 29: berth.admin.v1.RegisterHandlerRequest.settings:type_name -> berth.admin.v1.Setting
-	3,  // 30: berth.admin.v1.RegisterHandlerResponse.handler:type_name -> berth.admin.v1.Handler
-	8,  // 31: berth.admin.v1.UpdateHandlerRequest.set:type_name -> berth.admin.v1.Setting
-	3,  // 32: berth.admin.v1.UpdateHandlerResponse.handler:type_name -> berth.admin.v1.Handler
-	3,  // 33: berth.admin.v1.CordonResponse.handler:type_name -> berth.admin.v1.Handler
-	3,  // 34: berth.admin.v1.UncordonResponse.handler:type_name -> berth.admin.v1.Handler
-	3,  // 35: berth.admin.v1.ProbeResponse.handler:type_name -> berth.admin.v1.Handler
-	69, // 36: berth.admin.v1.MeasureOverheadRequest.window:type_name -> google.protobuf.Duration
-	16, // 37: berth.admin.v1.MeasureOverheadResponse.overhead:type_name -> berth.admin.v1.Overhead
-	3,  // 38: berth.admin.v1.PromoteResponse.handler:type_name -> berth.admin.v1.Handler
-	3,  // 39: berth.admin.v1.AbortResponse.handler:type_name -> berth.admin.v1.Handler
-	1,  // 40: berth.admin.v1.ReloadResponse.problems:type_name -> berth.admin.v1.Problem
-	69, // 41: berth.admin.v1.ReloadResponse.took:type_name -> google.protobuf.Duration
-	8,  // 42: berth.admin.v1.GetConfigResponse.settings:type_name -> berth.admin.v1.Setting
-	1,  // 43: berth.admin.v1.GetConfigResponse.problems:type_name -> berth.admin.v1.Problem
-	48, // 44: berth.admin.v1.ListEventsResponse.events:type_name -> berth.admin.v1.HistoryEvent
-	68, // 45: berth.admin.v1.HistoryEvent.at:type_name -> google.protobuf.Timestamp
-	56, // 46: berth.admin.v1.ListPodsResponse.pods:type_name -> berth.admin.v1.Pod
-	53, // 47: berth.admin.v1.ListStartsResponse.starts:type_name -> berth.admin.v1.PodStart
-	68, // 48: berth.admin.v1.PodStart.began_at:type_name -> google.protobuf.Timestamp
-	69, // 49: berth.admin.v1.PodStart.took:type_name -> google.protobuf.Duration
-	54, // 50: berth.admin.v1.PodStart.calls:type_name -> berth.admin.v1.StartCall
-	68, // 51: berth.admin.v1.StartCall.began_at:type_name -> google.protobuf.Timestamp
-	69, // 52: berth.admin.v1.StartCall.took:type_name -> google.protobuf.Duration
-	55, // 53: berth.admin.v1.StartCall.steps:type_name -> berth.admin.v1.StartStep
-	69, // 54: berth.admin.v1.StartStep.took:type_name -> google.protobuf.Duration
-	68, // 55: berth.admin.v1.Pod.created_at:type_name -> google.protobuf.Timestamp
-	57, // 56: berth.admin.v1.Pod.pin:type_name -> berth.admin.v1.Pin
-	19, // 57: berth.admin.v1.Pin.binaries:type_name -> berth.admin.v1.Binary
-	56, // 58: berth.admin.v1.WhereIsResponse.pod:type_name -> berth.admin.v1.Pod
-	62, // 59: berth.admin.v1.ListPullsResponse.pulls:type_name -> berth.admin.v1.Pull
-	68, // 60: berth.admin.v1.Pull.began_at:type_name -> google.protobuf.Timestamp
-	63, // 61: berth.admin.v1.Pull.layers:type_name -> berth.admin.v1.PullLayer
-	9,  // 62: berth.admin.v1.Admin.GetStatus:input_type -> berth.admin.v1.GetStatusRequest
-	12, // 63: berth.admin.v1.Admin.ListHandlers:input_type -> berth.admin.v1.ListHandlersRequest
-	14, // 64: berth.admin.v1.Admin.GetHandler:input_type -> berth.admin.v1.GetHandlerRequest
-	20, // 65: berth.admin.v1.Admin.WatchHandlers:input_type -> berth.admin.v1.WatchHandlersRequest
-	22, // 66: berth.admin.v1.Admin.RegisterHandler:input_type -> berth.admin.v1.RegisterHandlerRequest
-	24, // 67: berth.admin.v1.Admin.UpdateHandler:input_type -> berth.admin.v1.UpdateHandlerRequest
-	26, // 68: berth.admin.v1.Admin.RemoveHandler:input_type -> berth.admin.v1.RemoveHandlerRequest
-	28, // 69: berth.admin.v1.Admin.Cordon:input_type -> berth.admin.v1.CordonRequest
-	30, // 70: berth.admin.v1.Admin.Uncordon:input_type -> berth.admin.v1.UncordonRequest
-	32, // 71: berth.admin.v1.Admin.Drain:input_type -> berth.admin.v1.DrainRequest
-	34, // 72: berth.admin.v1.Admin.Probe:input_type -> berth.admin.v1.ProbeRequest
-	36, // 73: berth.admin.v1.Admin.MeasureOverhead:input_type -> berth.admin.v1.MeasureOverheadRequest
-	38, // 74: berth.admin.v1.Admin.Promote:input_type -> berth.admin.v1.PromoteRequest
-	40, // 75: berth.admin.v1.Admin.Abort:input_type -> berth.admin.v1.AbortRequest
-	42, // 76: berth.admin.v1.Admin.Reload:input_type -> berth.admin.v1.ReloadRequest
-	44, // 77: berth.admin.v1.Admin.GetConfig:input_type -> berth.admin.v1.GetConfigRequest
-	46, // 78: berth.admin.v1.Admin.ListEvents:input_type -> berth.admin.v1.ListEventsRequest
-	49, // 79: berth.admin.v1.Admin.ListPods:input_type -> berth.admin.v1.ListPodsRequest
-	51, // 80: berth.admin.v1.Admin.ListStarts:input_type -> berth.admin.v1.ListStartsRequest
-	58, // 81: berth.admin.v1.Admin.WhereIs:input_type -> berth.admin.v1.WhereIsRequest
-	60, // 82: berth.admin.v1.Admin.ListPulls:input_type -> berth.admin.v1.ListPullsRequest
-	64, // 83: berth.admin.v1.Admin.ExportImages:input_type -> berth.admin.v1.ExportImagesRequest
-	66, // 84: berth.admin.v1.Admin.ImportImages:input_type -> berth.admin.v1.ImportImagesRequest
-	10, // 85: berth.admin.v1.Admin.GetStatus:output_type -> berth.admin.v1.GetStatusResponse
-	13, // 86: berth.admin.v1.Admin.ListHandlers:output_type -> berth.admin.v1.ListHandlersResponse
-	15, // 87: berth.admin.v1.Admin.GetHandler:output_type -> berth.admin.v1.GetHandlerResponse
-	21, // 88: berth.admin.v1.Admin.WatchHandlers:output_type -> berth.admin.v1.WatchHandlersResponse
-	23, // 89: berth.admin.v1.Admin.RegisterHandler:output_type -> berth.admin.v1.RegisterHandlerResponse
-	25, // 90: berth.admin.v1.Admin.UpdateHandler:output_type -> berth.admin.v1.UpdateHandlerResponse
-	27, // 91: berth.admin.v1.Admin.RemoveHandler:output_type -> berth.admin.v1.RemoveHandlerResponse
-	29, // 92: berth.admin.v1.Admin.Cordon:output_type -> berth.admin.v1.CordonResponse
-	31, // 93: berth.admin.v1.Admin.Uncordon:output_type -> berth.admin.v1.UncordonResponse
-	33, // 94: berth.admin.v1.Admin.Drain:output_type -> berth.admin.v1.DrainResponse
-	35, // 95: berth.admin.v1.Admin.Probe:output_type -> berth.admin.v1.ProbeResponse
-	37, // 96: berth.admin.v1.Admin.MeasureOverhead:output_type -> berth.admin.v1.MeasureOverheadResponse
-	39, // 97: berth.admin.v1.Admin.Promote:output_type -> berth.admin.v1.PromoteResponse
-	41, // 98: berth.admin.v1.Admin.Abort:output_type -> berth.admin.v1.AbortResponse
-	43, // 99: berth.admin.v1.Admin.Reload:output_type -> berth.admin.v1.ReloadResponse
-	45, // 100: berth.admin.v1.Admin.GetConfig:output_type -> berth.admin.v1.GetConfigResponse
-	47, // 101: berth.admin.v1.Admin.ListEvents:output_type -> berth.admin.v1.ListEventsResponse
-	50, // 102: berth.admin.v1.Admin.ListPods:output_type -> berth.admin.v1.ListPodsResponse
-	52, // 103: berth.admin.v1.Admin.ListStarts:output_type -> berth.admin.v1.ListStartsResponse
-	59, // 104: berth.admin.v1.Admin.WhereIs:output_type -> berth.admin.v1.WhereIsResponse
-	61, // 105: berth.admin.v1.Admin.ListPulls:output_type -> berth.admin.v1.ListPullsResponse
-	65, // 106: berth.admin.v1.Admin.ExportImages:output_type -> berth.admin.v1.ExportImagesResponse
-	67, // 107: berth.admin.v1.Admin.ImportImages:output_type -> berth.admin.v1.ImportImagesResponse
-	85, // [85:108] is the sub-list for method output_type
-	62, // [62:85] is the sub-list for method input_type
-	62, // [62:62] is the sub-list for extension type_name
-	62, // [62:62] is the sub-list for extension extendee
-	0,  // [0:62] is the sub-list for field type_name
+	18, // 21: berth.admin.v1.OverheadEstimate.memory_bytes:type_name -> berth.admin.v1.OverheadDistribution
+	18, // 22: berth.admin.v1.OverheadEstimate.cpu_nanocores:type_name -> berth.admin.v1.OverheadDistribution
+	66, // 23: berth.admin.v1.OverheadEstimate.measured_at:type_name -> google.protobuf.Timestamp
+	67, // 24: berth.admin.v1.OverheadEstimate.window:type_name -> google.protobuf.Duration
+	66, // 25: berth.admin.v1.Binary.modified_at:type_name -> google.protobuf.Timestamp
+	3,  // 26: berth.admin.v1.WatchHandlersResponse.handlers:type_name -> berth.admin.v1.Handler
+	8,  // 27: berth.admin.v1.RegisterHandlerRequest.settings:type_name -> berth.admin.v1.Setting
+	3,  // 28: berth.admin.v1.RegisterHandlerResponse.handler:type_name -> berth.admin.v1.Handler
+	8,  // 29: berth.admin.v1.UpdateHandlerRequest.set:type_name -> berth.admin.v1.Setting
+	3,  // 30: berth.admin.v1.UpdateHandlerResponse.handler:type_name -> berth.admin.v1.Handler
+	3,  // 31: berth.admin.v1.CordonResponse.handler:type_name -> berth.admin.v1.Handler
+	3,  // 32: berth.admin.v1.UncordonResponse.handler:type_name -> berth.admin.v1.Handler
+	3,  // 33: berth.admin.v1.ProbeResponse.handler:type_name -> berth.admin.v1.Handler
+	3,  // 34: berth.admin.v1.PromoteResponse.handler:type_name -> berth.admin.v1.Handler
+	3,  // 35: berth.admin.v1.AbortResponse.handler:type_name -> berth.admin.v1.Handler
+	1,  // 36: berth.admin.v1.ReloadResponse.problems:type_name -> berth.admin.v1.Problem
+	67, // 37: berth.admin.v1.ReloadResponse.took:type_name -> google.protobuf.Duration
+	8,  // 38: berth.admin.v1.GetConfigResponse.settings:type_name -> berth.admin.v1.Setting
+	1,  // 39: berth.admin.v1.GetConfigResponse.problems:type_name -> berth.admin.v1.Problem
+	46, // 40: berth.admin.v1.ListEventsResponse.events:type_name -> berth.admin.v1.HistoryEvent
+	66, // 41: berth.admin.v1.HistoryEvent.at:type_name -> google.protobuf.Timestamp
+	54, // 42: berth.admin.v1.ListPodsResponse.pods:type_name -> berth.admin.v1.Pod
+	51, // 43: berth.admin.v1.ListStartsResponse.starts:type_name -> berth.admin.v1.PodStart
+	66, // 44: berth.admin.v1.PodStart.began_at:type_name -> google.protobuf.Timestamp
+	67, // 45: berth.admin.v1.PodStart.took:type_name -> google.protobuf.Duration
+	52, // 46: berth.admin.v1.PodStart.calls:type_name -> berth.admin.v1.StartCall
+	66, // 47: berth.admin.v1.StartCall.began_at:type_name -> google.protobuf.Timestamp
+	67, // 48: berth.admin.v1.StartCall.took:type_name -> google.protobuf.Duration
+	53, // 49: berth.admin.v1.StartCall.steps:type_name -> berth.admin.v1.StartStep
+	67, // 50: berth.admin.v1.StartStep.took:type_name -> google.protobuf.Duration
+	66, // 51: berth.admin.v1.Pod.created_at:type_name -> google.protobuf.Timestamp
+	55, // 52: berth.admin.v1.Pod.pin:type_name -> berth.admin.v1.Pin
+	19, // 53: berth.admin.v1.Pin.binaries:type_name -> berth.admin.v1.Binary
+	54, // 54: berth.admin.v1.WhereIsResponse.pod:type_name -> berth.admin.v1.Pod
+	60, // 55: berth.admin.v1.ListPullsResponse.pulls:type_name -> berth.admin.v1.Pull
+	66, // 56: berth.admin.v1.Pull.began_at:type_name -> google.protobuf.Timestamp
+	61, // 57: berth.admin.v1.Pull.layers:type_name -> berth.admin.v1.PullLayer
+	9,  // 58: berth.admin.v1.Admin.GetStatus:input_type -> berth.admin.v1.GetStatusRequest
+	12, // 59: berth.admin.v1.Admin.ListHandlers:input_type -> berth.admin.v1.ListHandlersRequest
+	14, // 60: berth.admin.v1.Admin.GetHandler:input_type -> berth.admin.v1.GetHandlerRequest
+	20, // 61: berth.admin.v1.Admin.WatchHandlers:input_type -> berth.admin.v1.WatchHandlersRequest
+	22, // 62: berth.admin.v1.Admin.RegisterHandler:input_type -> berth.admin.v1.RegisterHandlerRequest
+	24, // 63: berth.admin.v1.Admin.UpdateHandler:input_type -> berth.admin.v1.UpdateHandlerRequest
+	26, // 64: berth.admin.v1.Admin.RemoveHandler:input_type -> berth.admin.v1.RemoveHandlerRequest
+	28, // 65: berth.admin.v1.Admin.Cordon:input_type -> berth.admin.v1.CordonRequest
+	30, // 66: berth.admin.v1.Admin.Uncordon:input_type -> berth.admin.v1.UncordonRequest
+	32, // 67: berth.admin.v1.Admin.Drain:input_type -> berth.admin.v1.DrainRequest
+	34, // 68: berth.admin.v1.Admin.Probe:input_type -> berth.admin.v1.ProbeRequest
+	36, // 69: berth.admin.v1.Admin.Promote:input_type -> berth.admin.v1.PromoteRequest
+	38, // 70: berth.admin.v1.Admin.Abort:input_type -> berth.admin.v1.AbortRequest
+	40, // 71: berth.admin.v1.Admin.Reload:input_type -> berth.admin.v1.ReloadRequest
+	42, // 72: berth.admin.v1.Admin.GetConfig:input_type -> berth.admin.v1.GetConfigRequest
+	44, // 73: berth.admin.v1.Admin.ListEvents:input_type -> berth.admin.v1.ListEventsRequest
+	47, // 74: berth.admin.v1.Admin.ListPods:input_type -> berth.admin.v1.ListPodsRequest
+	49, // 75: berth.admin.v1.Admin.ListStarts:input_type -> berth.admin.v1.ListStartsRequest
+	56, // 76: berth.admin.v1.Admin.WhereIs:input_type -> berth.admin.v1.WhereIsRequest
+	58, // 77: berth.admin.v1.Admin.ListPulls:input_type -> berth.admin.v1.ListPullsRequest
+	62, // 78: berth.admin.v1.Admin.ExportImages:input_type -> berth.admin.v1.ExportImagesRequest
+	64, // 79: berth.admin.v1.Admin.ImportImages:input_type -> berth.admin.v1.ImportImagesRequest
+	10, // 80: berth.admin.v1.Admin.GetStatus:output_type -> berth.admin.v1.GetStatusResponse
+	13, // 81: berth.admin.v1.Admin.ListHandlers:output_type -> berth.admin.v1.ListHandlersResponse
+	15, // 82: berth.admin.v1.Admin.GetHandler:output_type -> berth.admin.v1.GetHandlerResponse
+	21, // 83: berth.admin.v1.Admin.WatchHandlers:output_type -> berth.admin.v1.WatchHandlersResponse
+	23, // 84: berth.admin.v1.Admin.RegisterHandler:output_type -> berth.admin.v1.RegisterHandlerResponse
+	25, // 85: berth.admin.v1.Admin.UpdateHandler:output_type -> berth.admin.v1.UpdateHandlerResponse
+	27, // 86: berth.admin.v1.Admin.RemoveHandler:output_type -> berth.admin.v1.RemoveHandlerResponse
+	29, // 87: berth.admin.v1.Admin.Cordon:output_type -> berth.admin.v1.CordonResponse
+	31, // 88: berth.admin.v1.Admin.Uncordon:output_type -> berth.admin.v1.UncordonResponse
+	33, // 89: berth.admin.v1.Admin.Drain:output_type -> berth.admin.v1.DrainResponse
+	35, // 90: berth.admin.v1.Admin.Probe:output_type -> berth.admin.v1.ProbeResponse
+	37, // 91: berth.admin.v1.Admin.Promote:output_type -> berth.admin.v1.PromoteResponse
+	39, // 92: berth.admin.v1.Admin.Abort:output_type -> berth.admin.v1.AbortResponse
+	41, // 93: berth.admin.v1.Admin.Reload:output_type -> berth.admin.v1.ReloadResponse
+	43, // 94: berth.admin.v1.Admin.GetConfig:output_type -> berth.admin.v1.GetConfigResponse
+	45, // 95: berth.admin.v1.Admin.ListEvents:output_type -> berth.admin.v1.ListEventsResponse
+	48, // 96: berth.admin.v1.Admin.ListPods:output_type -> berth.admin.v1.ListPodsResponse
+	50, // 97: berth.admin.v1.Admin.ListStarts:output_type -> berth.admin.v1.ListStartsResponse
+	57, // 98: berth.admin.v1.Admin.WhereIs:output_type -> berth.admin.v1.WhereIsResponse
+	59, // 99: berth.admin.v1.Admin.ListPulls:output_type -> berth.admin.v1.ListPullsResponse
+	63, // 100: berth.admin.v1.Admin.ExportImages:output_type -> berth.admin.v1.ExportImagesResponse
+	65, // 101: berth.admin.v1.Admin.ImportImages:output_type -> berth.admin.v1.ImportImagesResponse
+	80, // [80:102] is the sub-list for method output_type
+	58, // [58:80] is the sub-list for method input_type
+	58, // [58:58] is the sub-list for extension type_name
+	58, // [58:58] is the sub-list for extension extendee
+	0,  // [0:58] is the sub-list for field type_name
 }
 
 func init() { file_berth_admin_v1_admin_proto_init() }
@@ -5014,7 +4821,7 @@ func file_berth_admin_v1_admin_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_berth_admin_v1_admin_proto_rawDesc), len(file_berth_admin_v1_admin_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   67,
+			NumMessages:   65,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

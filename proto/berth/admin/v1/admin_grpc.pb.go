@@ -40,7 +40,6 @@ const (
 	Admin_Uncordon_FullMethodName        = "/berth.admin.v1.Admin/Uncordon"
 	Admin_Drain_FullMethodName           = "/berth.admin.v1.Admin/Drain"
 	Admin_Probe_FullMethodName           = "/berth.admin.v1.Admin/Probe"
-	Admin_MeasureOverhead_FullMethodName = "/berth.admin.v1.Admin/MeasureOverhead"
 	Admin_Promote_FullMethodName         = "/berth.admin.v1.Admin/Promote"
 	Admin_Abort_FullMethodName           = "/berth.admin.v1.Admin/Abort"
 	Admin_Reload_FullMethodName          = "/berth.admin.v1.Admin/Reload"
@@ -90,12 +89,6 @@ type AdminClient interface {
 	// Probe asks a handler's runtime again what it is, and sets its state by the
 	// answer. That the runtime is broken is an answer, not an error.
 	Probe(ctx context.Context, in *ProbeRequest, opts ...grpc.CallOption) (*ProbeResponse, error)
-	// MeasureOverhead measures what pods of a handler use beyond their containers:
-	// of those that there are, or of canary pods that run for the time of the call
-	// and are removed with its end, however that comes. It reports its steps; the
-	// last message has the overhead. ResourceExhausted and Unavailable as for any
-	// new pod; FailedPrecondition for a handler of another daemon.
-	MeasureOverhead(ctx context.Context, in *MeasureOverheadRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[MeasureOverheadResponse], error)
 	// Promote gives a handler's next binary to all its new pods. Idempotent;
 	// outlives the daemon, until candidate is changed in the configuration.
 	// FailedPrecondition without a next one.
@@ -269,25 +262,6 @@ func (c *adminClient) Probe(ctx context.Context, in *ProbeRequest, opts ...grpc.
 	return out, nil
 }
 
-func (c *adminClient) MeasureOverhead(ctx context.Context, in *MeasureOverheadRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[MeasureOverheadResponse], error) {
-	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	stream, err := c.cc.NewStream(ctx, &Admin_ServiceDesc.Streams[2], Admin_MeasureOverhead_FullMethodName, cOpts...)
-	if err != nil {
-		return nil, err
-	}
-	x := &grpc.GenericClientStream[MeasureOverheadRequest, MeasureOverheadResponse]{ClientStream: stream}
-	if err := x.ClientStream.SendMsg(in); err != nil {
-		return nil, err
-	}
-	if err := x.ClientStream.CloseSend(); err != nil {
-		return nil, err
-	}
-	return x, nil
-}
-
-// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
-type Admin_MeasureOverheadClient = grpc.ServerStreamingClient[MeasureOverheadResponse]
-
 func (c *adminClient) Promote(ctx context.Context, in *PromoteRequest, opts ...grpc.CallOption) (*PromoteResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(PromoteResponse)
@@ -380,7 +354,7 @@ func (c *adminClient) ListPulls(ctx context.Context, in *ListPullsRequest, opts 
 
 func (c *adminClient) ExportImages(ctx context.Context, in *ExportImagesRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ExportImagesResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	stream, err := c.cc.NewStream(ctx, &Admin_ServiceDesc.Streams[3], Admin_ExportImages_FullMethodName, cOpts...)
+	stream, err := c.cc.NewStream(ctx, &Admin_ServiceDesc.Streams[2], Admin_ExportImages_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -399,7 +373,7 @@ type Admin_ExportImagesClient = grpc.ServerStreamingClient[ExportImagesResponse]
 
 func (c *adminClient) ImportImages(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[ImportImagesRequest, ImportImagesResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	stream, err := c.cc.NewStream(ctx, &Admin_ServiceDesc.Streams[4], Admin_ImportImages_FullMethodName, cOpts...)
+	stream, err := c.cc.NewStream(ctx, &Admin_ServiceDesc.Streams[3], Admin_ImportImages_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -446,12 +420,6 @@ type AdminServer interface {
 	// Probe asks a handler's runtime again what it is, and sets its state by the
 	// answer. That the runtime is broken is an answer, not an error.
 	Probe(context.Context, *ProbeRequest) (*ProbeResponse, error)
-	// MeasureOverhead measures what pods of a handler use beyond their containers:
-	// of those that there are, or of canary pods that run for the time of the call
-	// and are removed with its end, however that comes. It reports its steps; the
-	// last message has the overhead. ResourceExhausted and Unavailable as for any
-	// new pod; FailedPrecondition for a handler of another daemon.
-	MeasureOverhead(*MeasureOverheadRequest, grpc.ServerStreamingServer[MeasureOverheadResponse]) error
 	// Promote gives a handler's next binary to all its new pods. Idempotent;
 	// outlives the daemon, until candidate is changed in the configuration.
 	// FailedPrecondition without a next one.
@@ -529,9 +497,6 @@ func (UnimplementedAdminServer) Drain(*DrainRequest, grpc.ServerStreamingServer[
 }
 func (UnimplementedAdminServer) Probe(context.Context, *ProbeRequest) (*ProbeResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Probe not implemented")
-}
-func (UnimplementedAdminServer) MeasureOverhead(*MeasureOverheadRequest, grpc.ServerStreamingServer[MeasureOverheadResponse]) error {
-	return status.Error(codes.Unimplemented, "method MeasureOverhead not implemented")
 }
 func (UnimplementedAdminServer) Promote(context.Context, *PromoteRequest) (*PromoteResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Promote not implemented")
@@ -770,17 +735,6 @@ func _Admin_Probe_Handler(srv interface{}, ctx context.Context, dec func(interfa
 	}
 	return interceptor(ctx, in, info, handler)
 }
-
-func _Admin_MeasureOverhead_Handler(srv interface{}, stream grpc.ServerStream) error {
-	m := new(MeasureOverheadRequest)
-	if err := stream.RecvMsg(m); err != nil {
-		return err
-	}
-	return srv.(AdminServer).MeasureOverhead(m, &grpc.GenericServerStream[MeasureOverheadRequest, MeasureOverheadResponse]{ServerStream: stream})
-}
-
-// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
-type Admin_MeasureOverheadServer = grpc.ServerStreamingServer[MeasureOverheadResponse]
 
 func _Admin_Promote_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(PromoteRequest)
@@ -1051,11 +1005,6 @@ var Admin_ServiceDesc = grpc.ServiceDesc{
 		{
 			StreamName:    "Drain",
 			Handler:       _Admin_Drain_Handler,
-			ServerStreams: true,
-		},
-		{
-			StreamName:    "MeasureOverhead",
-			Handler:       _Admin_MeasureOverhead_Handler,
 			ServerStreams: true,
 		},
 		{

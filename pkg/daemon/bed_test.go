@@ -21,6 +21,7 @@ import (
 	"github.com/berth-cri/berth/pkg/config"
 	"github.com/berth-cri/berth/pkg/daemon"
 	"github.com/berth-cri/berth/pkg/engine/image"
+	"github.com/berth-cri/berth/pkg/engine/podcheckpoint"
 	"github.com/berth-cri/berth/pkg/handler"
 	"github.com/berth-cri/berth/pkg/overhead"
 	"github.com/berth-cri/berth/pkg/probe"
@@ -92,7 +93,7 @@ func (memory) Unresponsive(context.Context) []string { return nil }
 func (memory) CheckpointsInUse() []string { return nil }
 
 func (memory) CheckpointDurations() prometheus.Collector {
-	return prometheus.NewHistogram(prometheus.HistogramOpts{Name: "durations", Help: "None."})
+	return podcheckpoint.NewDurations()
 }
 
 // ServeContainerdAPI answers that it is there.

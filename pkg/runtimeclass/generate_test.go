@@ -120,7 +120,6 @@ func TestInventory(t *testing.T) {
 		"handlers:\n- name: a\n  overhead: {pods: -1}\n":                       "f:3: document 1: handlers[0].overhead: pods: -1 is negative",
 		"handlers:\n- name: a\n  overhead: {pods: 1, cpu: {p50: 2, p95: 1}}\n": "f:3: document 1: handlers[0].overhead: cpu: p50 2, p95 1 and max 0 are not in ascending order",
 		"handlers:\n- name: a\n  overhead: {pods: 1, cpu: {pods: -1}}\n":       "f:3: document 1: handlers[0].overhead: cpu: pods: -1 is negative",
-		"handlers:\n- name: a\n  overhead: {pods: 1, memory: {source: x}}\n":   `f:3: document 1: handlers[0].overhead: memory: source: "x" is neither live nor canary`,
 		"handlers:\n- name: a\n  capability: {}\n":                             `f:3: document 1: unknown field "handlers[0].capability"`,
 		"handlers: runc\n":                                                     "f:1: document 1: is not a list of handlers: handlers cannot be a string",
 		"":                                                                     "f: is not a list of handlers: it has 0 documents instead of one",

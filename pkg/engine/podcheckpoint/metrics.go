@@ -24,8 +24,9 @@ const (
 // buckets are in seconds: both operations take as long as the disk does.
 var buckets = []float64{.1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300}
 
-// newDurations has all series from the start on, so that the first failure is an increase.
-func newDurations() *prometheus.HistogramVec {
+// NewDurations makes the metric of checkpoints and restores, with all series from the start on, so
+// that the first failure is an increase.
+func NewDurations() *prometheus.HistogramVec {
 	v := prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Name:    "berth_pod_checkpoint_duration_seconds",
 		Help:    "Time that checkpoints of pods took to write (checkpoint), and pods to be made of one (restore), by result: ok, refused or failed.",

@@ -46,7 +46,7 @@ type Deps struct {
 
 // New serves the pods of a node.
 func New(d Deps) *Service {
-	n, durations := &notes{pods: d.Pods}, newDurations()
+	n, durations := &notes{pods: d.Pods}, NewDurations()
 	return &Service{
 		Durations:   durations,
 		interrupted: &interrupted{pods: d.Pods, notes: n, sandboxes: d.Sandboxes},

@@ -42,11 +42,8 @@ type client struct {
 	closed atomic.Bool
 	// session is set when HTTP was left for SPDY or WebSocket.
 	session atomic.Bool
-	// goodbye is set when the client was heard to say it.
-	goodbye atomic.Bool
 
-	reading sync.Mutex             // held by who reads
-	frames  atomic.Pointer[frames] // nil without WebSocket; what it points to is guarded by reading
+	reading sync.Mutex // held while reading
 }
 
 func newClients(l net.Listener) (*clients, error) {
@@ -201,14 +198,15 @@ const (
 //
 // A session's client hangs up first, once it has read that the session is over. A
 // kubelet, through which most clients come, closes both its connections as soon as
-// either ends, and so would drop what its client has not read yet.
+// either ends, and so would drop what its client has not read yet. A client that waits
+// for the server to hang up first waits for the whole of lingering.
 func (n *client) Close() error {
 	if n.closed.Swap(true) {
 		return nil
 	}
 	n.cancel()
-	if !n.session.Load() || n.goodbye.Load() {
-		if err := n.hangUp(); err != nil { // the client is gone
+	if !n.session.Load() {
+		if err := n.Conn.(*net.TCPConn).CloseWrite(); err != nil { // the client is gone
 			return n.disconnect()
 		}
 	}
@@ -216,9 +214,6 @@ func (n *client) Close() error {
 	go n.linger()
 	return nil
 }
-
-// hangUp may be called often.
-func (n *client) hangUp() error { return n.Conn.(*net.TCPConn).CloseWrite() }
 
 func (n *client) linger() {
 	limit := brief
@@ -244,9 +239,6 @@ const switching = "HTTP/1.1 101 "
 // Write learns from the server's answer what the connection is for.
 func (n *client) Write(b []byte) (int, error) {
 	if !n.session.Load() && bytes.HasPrefix(b, []byte(switching)) {
-		if bytes.Contains(bytes.ToLower(b), []byte("\r\nupgrade: websocket\r\n")) {
-			n.frames.Store(&frames{})
-		}
 		n.session.Store(true)
 	}
 	return n.Conn.Write(b)
@@ -260,19 +252,10 @@ func (n *client) Read(b []byte) (int, error) {
 	return n.read(b)
 }
 
-// read listens for the client's goodbye. One of WebSocket then waits for the server
-// to hang up, as its standard says.
 func (n *client) read(b []byte) (int, error) {
 	n.reading.Lock()
 	defer n.reading.Unlock()
-	got, err := n.Conn.Read(b)
-	if f := n.frames.Load(); f != nil && f.end(b[:got]) {
-		n.goodbye.Store(true)
-		if n.closed.Load() {
-			_ = n.hangUp() // fails if the client has done so
-		}
-	}
-	return got, err
+	return n.Conn.Read(b)
 }
 
 // disconnect drops what the client has not read. It may be called often.

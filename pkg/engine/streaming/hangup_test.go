@@ -73,29 +73,6 @@ func (i *typing) Read(b []byte) (int, error) {
 	return copy(b, "x"), nil
 }
 
-// A client of WebSocket that was told goodbye, and said it too, leaves it to the server
-// to hang up.
-func TestTheServerHangsUpAfterAGoodbye(t *testing.T) {
-	for name, input := range map[string]int{"no input": 0, "short input": 100, "input": 1000, "long input": 70_000} {
-		t.Run(name, func(t *testing.T) {
-			s := serve(t, streaming.Config{}, saysHello(t))
-			conn, ws := dialWebSocket(t, execURL(t, s, streams{in: true, out: true}))
-			if input > 0 {
-				if _, err := ws.Write(append([]byte{0}, strings.Repeat("x", input)...)); err != nil {
-					t.Fatal(err)
-				}
-			}
-			if _, err := io.Copy(io.Discard, ws); err != nil { // to the server's goodbye
-				t.Fatal(err)
-			}
-			if err := ws.WriteClose(1000); err != nil {
-				t.Fatal(err)
-			}
-			hangsUp(t, conn)
-		})
-	}
-}
-
 // An answer that is no session may end with the connection.
 func TestTheServerHangsUpOnARefusedHandshake(t *testing.T) {
 	s := serve(t, streaming.Config{}, saysHello(t))

@@ -206,7 +206,7 @@ func TestFinish(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer release()
+			t.Cleanup(release)
 		}
 	}
 	if err := Finish(parent); err != nil {

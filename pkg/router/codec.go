@@ -5,15 +5,13 @@ import (
 	"google.golang.org/grpc/encoding"
 	grpcproto "google.golang.org/grpc/encoding/proto"
 	"google.golang.org/grpc/mem"
-	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
-	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
 // ServerOptions are those of a server that the router is the face of.
 func ServerOptions() []grpc.ServerOption {
-	return []grpc.ServerOption{grpc.ForceServerCodecV2(codec{encoding.GetCodecV2(grpcproto.Name), &transit{}})}
+	return []grpc.ServerOption{grpc.ForceServerCodecV2(codec{encoding.GetCodecV2(grpcproto.Name)})}
 }
 
 // large is from where on an answer is worth a second thought, in bytes.
@@ -24,14 +22,10 @@ const large = 16 << 10
 // to be: those of gRPC's pool are up to a MiB larger, and cleared for each answer.
 type codec struct {
 	encoding.CodecV2
-	transit *transit
 }
 
 // Marshal implements encoding.CodecV2.
 func (c codec) Marshal(v any) (mem.BufferSlice, error) {
-	if r, ok := v.(*runtimeapi.ExecSyncResponse); ok && len(r.GetStdout())+len(r.GetStderr()) >= large {
-		return c.outputs(r), nil
-	}
 	m, ok := v.(proto.Message)
 	if !ok {
 		return c.CodecV2.Marshal(v)
@@ -58,29 +52,6 @@ func (c codec) Marshal(v any) (mem.BufferSlice, error) {
 		pieces = append(pieces, mem.SliceBuffer(unread)) // where the encoding has it: at the end
 	}
 	return pieces, nil
-}
-
-// outputs encodes what a command wrote without a copy of it, which can be 16 MiB.
-func (c codec) outputs(r *runtimeapi.ExecSyncResponse) mem.BufferSlice {
-	var pieces mem.BufferSlice
-	for _, f := range []struct {
-		number protowire.Number
-		bytes  []byte
-	}{{1, r.GetStdout()}, {2, r.GetStderr()}} {
-		if len(f.bytes) > 0 {
-			head := protowire.AppendVarint(protowire.AppendTag(nil, f.number, protowire.BytesType), uint64(len(f.bytes)))
-			var piece mem.Buffer = mem.SliceBuffer(f.bytes)
-			if len(f.bytes) >= huge && (f.number == 2 || len(r.GetStderr()) < huge) { // it waits once
-				piece = c.transit.buffer(f.bytes)
-			}
-			pieces = append(pieces, mem.SliceBuffer(head), piece)
-		}
-	}
-	if code := r.GetExitCode(); code != 0 {
-		tail := protowire.AppendVarint(protowire.AppendTag(nil, 3, protowire.VarintType), uint64(int64(code))) //nolint:gosec // negative codes have ten bytes
-		pieces = append(pieces, mem.SliceBuffer(tail))
-	}
-	return append(pieces, mem.SliceBuffer(r.ProtoReflect().GetUnknown()))
 }
 
 // read is a message without what nobody has read of it. It shares the rest.

@@ -4,12 +4,9 @@ import (
 	"bytes"
 	"strings"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	"google.golang.org/grpc/encoding"
 	grpcproto "google.golang.org/grpc/encoding/proto"
-	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
@@ -43,7 +40,7 @@ func TestCodecEncodesAsGRPCDoes(t *testing.T) {
 			t.Fatal(err)
 		}
 		before := len(m.ProtoReflect().GetUnknown())
-		got, err := codec{standard, &transit{}}.Marshal(m)
+		got, err := codec{standard}.Marshal(m)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -54,10 +51,10 @@ func TestCodecEncodesAsGRPCDoes(t *testing.T) {
 			t.Errorf("%s: the answer was changed", name)
 		}
 	}
-	if _, err := (codec{standard, &transit{}}).Marshal("no message"); err == nil {
+	if _, err := (codec{standard}).Marshal("no message"); err == nil {
 		t.Error("what is no message was encoded")
 	}
-	if _, err := (codec{standard, &transit{}}).Marshal(&runtimeapi.ListContainersResponse{Containers: []*runtimeapi.Container{{Id: "\xff" + strings.Repeat("x", large)}}}); err == nil {
+	if _, err := (codec{standard}).Marshal(&runtimeapi.ListContainersResponse{Containers: []*runtimeapi.Container{{Id: "\xff" + strings.Repeat("x", large)}}}); err == nil {
 		t.Error("text that is no UTF-8 was encoded")
 	}
 }
@@ -73,7 +70,7 @@ func BenchmarkCodec(b *testing.B) {
 	}
 	half.ProtoReflect().SetUnknown(encoded)
 	standard := encoding.GetCodecV2(grpcproto.Name)
-	for name, c := range map[string]encoding.CodecV2{"grpc": standard, "router": codec{standard, &transit{}}} {
+	for name, c := range map[string]encoding.CodecV2{"grpc": standard, "router": codec{standard}} {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
@@ -85,77 +82,4 @@ func BenchmarkCodec(b *testing.B) {
 			}
 		})
 	}
-}
-
-// TestCodecOfOutputs encodes what a command wrote as gRPC's own codec does, and
-// copies none of it.
-func TestCodecOfOutputs(t *testing.T) {
-	c := codec{encoding.GetCodecV2(grpcproto.Name), &transit{}}
-	for _, r := range []*runtimeapi.ExecSyncResponse{
-		{Stdout: bytes.Repeat([]byte("o"), large), ExitCode: 3},
-		{Stderr: bytes.Repeat([]byte("e"), 10*large), ExitCode: -1},
-		{Stdout: bytes.Repeat([]byte("o"), large), Stderr: bytes.Repeat([]byte("e"), large)},
-	} {
-		got, err := c.Marshal(r)
-		if err != nil {
-			t.Fatal(err)
-		}
-		var back runtimeapi.ExecSyncResponse
-		if err := proto.Unmarshal(got.Materialize(), &back); err != nil || !proto.Equal(&back, r) {
-			t.Errorf("exit code %d: it comes back as something else: %v", r.ExitCode, err)
-		}
-		want, err := proto.MarshalOptions{Deterministic: true}.Marshal(r)
-		if err != nil || !bytes.Equal(want, got.Materialize()) {
-			t.Errorf("exit code %d: %d bytes are not the %d of the usual encoding: %v", r.ExitCode, got.Len(), len(want), err)
-		}
-		same := false
-		for _, piece := range got {
-			data := piece.ReadOnlyData()
-			same = same || len(data) >= large && (&data[0] == first(r.Stdout) || &data[0] == first(r.Stderr))
-		}
-		if !same {
-			t.Error("the output was copied")
-		}
-	}
-}
-
-func first(b []byte) *byte {
-	if len(b) == 0 {
-		return nil
-	}
-	return &b[0]
-}
-
-// TestHugeAnswersTakeTurns holds one back until the one before it was sent.
-func TestHugeAnswersTakeTurns(t *testing.T) {
-	c := codec{encoding.GetCodecV2(grpcproto.Name), &transit{}}
-	answer := func() mem.BufferSlice {
-		got, err := c.Marshal(&runtimeapi.ExecSyncResponse{Stdout: make([]byte, huge)})
-		if err != nil {
-			t.Error(err)
-		}
-		return got
-	}
-	synctest.Test(t, func(*testing.T) {
-		first := answer()
-		second := make(chan mem.BufferSlice, 1)
-		go func() { second <- answer() }()
-		synctest.Wait()
-		if len(second) != 0 {
-			t.Error("the second did not wait for the first")
-		}
-		first.Free()
-		synctest.Wait()
-		if len(second) != 1 {
-			t.Error("the second still waits for the first")
-		}
-		// Nobody reads the second.
-		begin := time.Now()
-		third := answer()
-		if waited := time.Since(begin); waited != transitPatience {
-			t.Errorf("the third waited %v", waited)
-		}
-		third.Free()
-		(<-second).Free()
-	})
 }

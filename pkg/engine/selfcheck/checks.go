@@ -152,12 +152,11 @@ func (b *Pods) exec(ctx context.Context, client *shim.Client, s *pod.Sandbox, sp
 	}
 	e := &session.Execution{Client: client, Container: s.ID(), ID: session.NewExecID(), KillsTree: s.KillsTree, Dir: dir, Drain: closeGrace}
 	defer e.Clean()
-	e.Spill = b.pods.Root
 	exit, err := e.Run(ctx, &anypb.Any{TypeUrl: a.GetTypeUrl(), Value: a.GetValue()})
 	if err != nil {
 		return nil, err
 	}
-	return e.Answer(exit)
+	return e.Answer(exit), nil
 }
 
 // tryExec runs a second program, and looks at what it has written: an errno, because

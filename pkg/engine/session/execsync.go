@@ -17,6 +17,7 @@ import (
 	"github.com/containerd/log"
 	"github.com/containerd/typeurl/v2"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sync/semaphore"
 	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/types/known/anypb"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -35,14 +36,14 @@ type execs struct {
 	tasks *task.Service
 	// drain bounds the wait for a descendant that holds the output of an ended command.
 	drain time.Duration
-	// commands bounds how many run at once, and answers the memory of what they say.
+	// commands bounds how many run at once, and outputs the memory of large outputs.
 	commands *gauge
-	answers  answers
+	outputs  *semaphore.Weighted
 }
 
 // newExecs runs commands in the containers of pods. At most limit run at once; 0 is no limit.
 func newExecs(pods *pod.Registry, t *task.Service, drain time.Duration, limit int) execs {
-	return execs{pods: pods, tasks: t, drain: drain, commands: &gauge{limit: limit}, answers: answers{pod.NewOpLock()}}
+	return execs{pods: pods, tasks: t, drain: drain, commands: &gauge{limit: limit}, outputs: semaphore.NewWeighted(outputMemory)}
 }
 
 // ExecSync runs a command in a RUNNING container and returns what it wrote and
@@ -75,19 +76,25 @@ func (b execs) ExecSync(ctx context.Context, r *runtimeapi.ExecSyncRequest) (*ru
 		return nil, err
 	}
 	e := &Execution{Client: client, Container: c.ID(), ID: NewExecID(), KillsTree: c.Sandbox.KillsTree, Dir: filepath.Join(b.pods.ContainerDir(c.ID()), "io"), Drain: b.drain}
-	e.Spill = b.pods.Root
+	e.Memory = b.outputs
 	exit, err := e.Run(ctx, process)
 	if err != nil {
+		full := e.large.end()
 		cleaned := make(chan struct{})
 		go func() { e.Clean(); close(cleaned) }()
 		awaitFor(cleaned, execCleanPatience)
+		if ctx.Err() != nil && errdefs.IsResourceExhausted(full) {
+			return nil, full
+		}
 		if u := client.Unresponsive(); u != nil {
 			err = fmt.Errorf("run command: %w", u)
 		}
 		return nil, classified(ctx, c, client, err)
 	}
 	defer e.Clean()
-	return b.answers.of(call, e, exit)
+	// The answer is in memory until it was handed to the connection.
+	context.AfterFunc(call, func() { _ = e.large.end() })
+	return e.Answer(exit), nil
 }
 
 // process is the container's own process with another command.
@@ -130,10 +137,11 @@ type Execution struct {
 	Client         *shim.Client
 	Container, ID  string
 	Dir            string
-	KillsTree      bool   // pod.Traits of its sandbox
-	Spill          string // the directory for output that is large
+	KillsTree      bool // pod.Traits of its sandbox
 	Drain          time.Duration
+	Memory         *semaphore.Weighted // for large outputs; nil is no bound
 	stdout, stderr *output
+	large          *reservation
 	// made says that the other side may know the command, started that it may run.
 	made, started bool
 	// registering ends when the other side has answered whether it knows the
@@ -164,10 +172,11 @@ func (e *Execution) register(ctx context.Context, r *taskapi.ExecProcessRequest)
 
 // Run returns the command's exit code. What it wrote is in its outputs.
 func (e *Execution) Run(ctx context.Context, process *anypb.Any) (exitCode int32, err error) {
-	if e.stdout, err = newOutput(filepath.Join(e.Dir, e.ID+"-out"), e.Spill); err != nil {
+	e.large = newReservation(ctx, e.Memory)
+	if e.stdout, err = newOutput(filepath.Join(e.Dir, e.ID+"-out"), e.large); err != nil {
 		return 0, err
 	}
-	if e.stderr, err = newOutput(filepath.Join(e.Dir, e.ID+"-err"), e.Spill); err != nil {
+	if e.stderr, err = newOutput(filepath.Join(e.Dir, e.ID+"-err"), e.large); err != nil {
 		return 0, err
 	}
 	if err := e.register(ctx, &taskapi.ExecProcessRequest{
@@ -209,11 +218,15 @@ func (e *Execution) explain(err error) error {
 func (e *Execution) drainOutput(ctx context.Context) error {
 	bound := time.NewTimer(e.Drain)
 	defer bound.Stop()
-	for _, o := range []*output{e.stdout, e.stderr} {
+	for ended := 0; ended < 2; {
 		select {
-		case <-o.done:
+		case <-[]*output{e.stdout, e.stderr}[ended].done:
+			ended++
 		case <-bound.C:
-			return nil
+			if !e.large.waiting.Load() {
+				return nil
+			}
+			bound.Reset(e.Drain)
 		case <-ctx.Done():
 			return execError(ctx, ctx.Err())
 		}

@@ -1,6 +1,6 @@
 // Command berth-installer puts berth beside the CRI daemon of a node and moves the kubelet
 // to it, as a pod of a DaemonSet or by hand, and undoes both. It translates flags and asks
-// the cluster; what is done to a node is in pkg/installer.
+// the cluster for the node; what is done to a node is in pkg/installer.
 package main
 
 import (
@@ -38,7 +38,7 @@ func main() {
 	}
 }
 
-// values are what a chart or an operator says.
+// values are those of the chart.
 type values struct {
 	// State is "installed" or "removed".
 	State string `json:"state"`
@@ -53,8 +53,8 @@ const (
 // settings are those of the flags.
 type settings struct {
 	root, payload, values string
-	node, namespace       string
-	kubeconfig, readyFile string
+	node, kubeconfig      string
+	readyFile             string
 }
 
 func newRoot() *cobra.Command {
@@ -63,9 +63,9 @@ func newRoot() *cobra.Command {
 		Use:   "berth-installer",
 		Short: "Put berth beside the CRI daemon of a node, and move the kubelet to it",
 		Long: "Put berth beside the CRI daemon of a node, and move the kubelet to it when the doctor\n" +
-			"finds no failure; or leave the node as it was before. What was interrupted is finished\n" +
-			"or undone by the next run.\n\n" +
-			"Exit status: 0 if the node is as wanted, 2 if the command line is wrong, 1 for any\n" +
+			"finds no failure; or leave the node as it was before. The next run repairs an\n" +
+			"interrupted one.\n\n" +
+			"Exit status: 0 if the node is up to date, 2 if the command line is wrong, 1 for any\n" +
 			"other failure.",
 		SilenceErrors: true,
 		SilenceUsage:  true,
@@ -73,9 +73,9 @@ func newRoot() *cobra.Command {
 	}
 	root.PersistentFlags().StringVar(&s.root, "root", "/", "where the node's root `directory` is mounted")
 	root.PersistentFlags().StringVar(&s.payload, "payload", "/usr/share/berth", "the `directory` with the programs and the unit")
-	root.PersistentFlags().StringVar(&s.readyFile, "ready-file", "/run/berth-installer/ready", "the `file` that says that the node is as wanted")
-	root.AddCommand(s.runCommand(), s.installCommand(), s.uninstallCommand(), s.rescueCommand(), s.readyCommand())
-	root.CompletionOptions.DisableDefaultCmd = true // nobody types this often
+	root.PersistentFlags().StringVar(&s.readyFile, "ready-file", "/run/berth-installer/ready", "the `file` that is there while the node is up to date")
+	root.AddCommand(s.runCommand(), s.installCommand(), s.uninstallCommand(), s.readyCommand())
+	root.CompletionOptions.DisableDefaultCmd = true
 	commandline.Check(root, commandline.Wrong)
 	return root
 }
@@ -83,17 +83,16 @@ func newRoot() *cobra.Command {
 func (s *settings) runCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "run",
-		Short: "Make the node as the values say, and stay, as the pod of a DaemonSet",
-		Long: `Make the node as the values say, one node of the cluster at a time, and stay until
-SIGTERM, which changes nothing. After a failure the pod is not ready, and no other node
-begins: correct the reason, and delete the pod or change the values.`,
+		Short: "Reconcile this node with the values (runs as a DaemonSet pod)",
+		Long: `Reconcile this node with the values, and stay until SIGTERM. After a failure the pod is
+not ready, so that a rollout of the DaemonSet stops: correct the reason, and delete the pod
+or change the values.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return s.run(c.Context()) },
 	}
 	c.Flags().StringVar(&s.values, "values", "/etc/berth-installer/values.json", "the `file` with the values")
 	c.Flags().StringVar(&s.kubeconfig, "kubeconfig", "", "the `file` with the way to the API server; empty: the pod's service account")
 	c.Flags().StringVar(&s.node, "node", os.Getenv("NODE_NAME"), "the `name` of the node")
-	c.Flags().StringVar(&s.namespace, "namespace", os.Getenv("POD_NAMESPACE"), "the `namespace` of the lease by which nodes take turns")
 	return c
 }
 
@@ -155,33 +154,15 @@ func (s *settings) uninstallCommand() *cobra.Command {
 	}
 }
 
-func (s *settings) rescueCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:   "rescue",
-		Short: "Undo an interrupted change that leaves the kubelet without a runtime, and nothing else",
-		Long: `Undo an interrupted change that leaves the kubelet without a runtime, and nothing else: have
-the kubelet use what it used before, or berth be what it was last well with. A timer of the
-node's runs this during such changes, because no pod could start if they do not end well.`,
-		Args: cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error {
-			i, err := s.installer(alone{s.root})
-			if err != nil {
-				return err
-			}
-			return i.Rescue(c.Context())
-		},
-	}
-}
-
 func (s *settings) readyCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "ready",
-		Short: "Exit with 0 if \"berth-installer run\" has made the node as wanted, for its readiness probe",
+		Short: "Exit with 0 if \"berth-installer run\" has brought the node up to date, for its readiness probe",
 		Args:  cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			_, err := os.Stat(s.readyFile)
 			if errors.Is(err, fs.ErrNotExist) {
-				return fmt.Errorf("the node is not as wanted, or not yet: \"berth-installer run\" has not written %s; its log says why", s.readyFile)
+				return fmt.Errorf("the node is not up to date: \"berth-installer run\" has not written %s; see its log", s.readyFile)
 			}
 			return err
 		},
@@ -189,7 +170,7 @@ func (s *settings) readyCommand() *cobra.Command {
 }
 
 func (s *settings) installer(c installer.Cluster) (*installer.Installer, error) {
-	// Every node has this directory, and in it is the journal.
+	// Every node has this directory, and in it is the state of the installer.
 	const state = "var/lib"
 	if info, err := os.Stat(nodefs.Root(s.root).Resolved(state)); err != nil || !info.IsDir() {
 		return nil, commandline.Wrong(fmt.Errorf("--root %s is not the root directory of a node: it has no directory /%s", s.root, state))
@@ -199,7 +180,7 @@ func (s *settings) installer(c installer.Cluster) (*installer.Installer, error) 
 	})
 }
 
-// read returns the values. A key that nobody knows is a mistake.
+// read returns the values. An unknown key is a mistake.
 func read(from io.Reader) (values, error) {
 	var v values
 	d := json.NewDecoder(from)
@@ -212,14 +193,14 @@ func read(from io.Reader) (values, error) {
 	}
 	v.Version = version
 	if v.State == removed {
-		return v, nil // what is wanted of berth keeps nobody from removing it
+		return v, nil // wrong values do not keep berth from being removed
 	}
 	return v, v.Validate()
 }
 
 func (s *settings) run(ctx context.Context) error {
-	if s.node == "" || s.namespace == "" {
-		return commandline.Wrong(errors.New("--node and --namespace are needed, or NODE_NAME and POD_NAMESPACE"))
+	if s.node == "" {
+		return commandline.Wrong(errors.New("--node is needed, or NODE_NAME"))
 	}
 	os.Remove(s.readyFile)
 	f, err := os.Open(s.values)
@@ -231,21 +212,19 @@ func (s *settings) run(ctx context.Context) error {
 	if err != nil {
 		return commandline.Wrong(fmt.Errorf("--values %s: %w", s.values, err))
 	}
-	c, err := newCluster(s.kubeconfig, s.root, s.node, s.namespace)
+	c, err := newCluster(s.kubeconfig, s.root, s.node)
 	if err != nil {
 		return commandline.Wrong(err)
 	}
-	defer c.stop()
 	i, err := s.installer(c)
 	if err != nil {
 		return err
 	}
 	ctx = log.WithLogger(ctx, log.L.WithField("node", s.node))
-	if err := again(ctx, func() error { return attempt(ctx, i, c, v) }); err != nil {
-		if ctx.Err() != nil {
-			return nil
-		}
-		log.G(ctx).WithError(err).Error("Failed to make the node as wanted. Correct the reason, and delete this pod to try again")
+	if err := reconcile(ctx, i, v); ctx.Err() != nil {
+		return nil
+	} else if err != nil {
+		log.G(ctx).WithError(err).Error("Failed to bring the node up to date. Correct the reason, and delete this pod to try again")
 	} else {
 		if err := os.MkdirAll(filepath.Dir(s.readyFile), 0o755); err != nil {
 			return err
@@ -253,43 +232,26 @@ func (s *settings) run(ctx context.Context) error {
 		if err := os.WriteFile(s.readyFile, nil, 0o644); err != nil {
 			return err
 		}
-		log.G(ctx).WithField("state", v.State).Info("Node is as wanted")
+		log.G(ctx).WithField("state", v.State).Info("Node is up to date")
 	}
 	<-ctx.Done()
 	return nil
 }
 
-// attempt makes the node as wanted, as long as it is the node's turn.
-func attempt(ctx context.Context, i *installer.Installer, c *cluster, v values) error {
-	ctx, end := c.follow(ctx)
-	defer end(nil)
-	err := apply(ctx, i, v)
-	if err != nil && errors.Is(context.Cause(ctx), errLost) {
-		return errors.Join(errLost, err)
-	}
-	return err
-}
-
-func apply(ctx context.Context, i *installer.Installer, v values) error {
-	if v.State == removed {
-		return i.Uninstall(ctx)
-	}
-	return i.Install(ctx, v.Wanted)
-}
-
-// again repeats what pods, or another node's turn, keep from being done.
-func again(ctx context.Context, f func() error) error {
+// reconcile repeats what pods keep from being done.
+func reconcile(ctx context.Context, i *installer.Installer, v values) error {
 	const pause = 15 * time.Second
 	for {
-		err := f()
-		switch {
-		case errors.Is(err, installer.ErrPods):
-			log.G(ctx).WithError(err).Warn("Waiting for pods")
-		case errors.Is(err, errLost):
-			log.G(ctx).WithError(err).Warn("Waiting for the turn")
-		default:
+		var err error
+		if v.State == removed {
+			err = i.Uninstall(ctx)
+		} else {
+			err = i.Install(ctx, v.Wanted)
+		}
+		if !errors.Is(err, installer.ErrPods) {
 			return err
 		}
+		log.G(ctx).WithError(err).Warn("Waiting for pods")
 		select {
 		case <-ctx.Done():
 			return err

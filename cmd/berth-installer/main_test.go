@@ -18,7 +18,7 @@ func TestWrongCommandLines(t *testing.T) {
 	}
 	t.Setenv("NODE_NAME", "")
 	t.Setenv("KUBERNETES_SERVICE_HOST", "")
-	const inCluster = "run --node n --namespace s "
+	const inCluster = "run --node n "
 	wrong, good, config := filepath.Join(payload, "wrong.json"), filepath.Join(payload, "good.json"), filepath.Join(payload, "kubeconfig")
 	for path, text := range map[string]string{
 		wrong: `{"state": "instaled"}`, good: `{"state": "removed"}`,
@@ -40,15 +40,14 @@ func TestWrongCommandLines(t *testing.T) {
 		"install --payload " + empty: {2, "--payload " + empty + ": stat " + empty + "/bin/berth: no such file or directory"},
 		"install --root " + empty + " --payload " + payload: {2, "--root " + empty + " is not the root directory of a node: it has no directory /var/lib"},
 		"uninstall --root " + empty + "/x":                  {2, "/x is not the root directory of a node"},
-		"rescue --root " + empty:                            {2, "is not the root directory of a node"},
-		"run":                                               {2, "--node and --namespace are needed"},
+		"run":                                               {2, "--node is needed"},
 		inCluster + "--values " + empty + "/v":              {2, "--values: open " + empty + "/v: no such file or directory"},
 		inCluster + "--values " + wrong:                     {2, "--values " + wrong + `: state "instaled" is not installed or removed`},
 		inCluster + "--values " + good + " --kubeconfig " + empty + "/k":                {2, "--kubeconfig " + empty + "/k: stat " + empty + "/k: no such file or directory"},
 		inCluster + "--values " + good:                                                  {2, "without a cluster \"berth-installer install\""},
 		inCluster + "--values " + good + " --kubeconfig " + config + " --root " + empty: {2, "is not the root directory of a node"},
 		"ready --ready-file " + empty + "/r": {1,
-			`the node is not as wanted, or not yet: "berth-installer run" has not written ` + empty + "/r; its log says why"},
+			`the node is not up to date: "berth-installer run" has not written ` + empty + "/r; see its log"},
 	} {
 		t.Run(line, func(t *testing.T) {
 			root := newRoot()

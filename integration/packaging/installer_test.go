@@ -140,7 +140,7 @@ func newNode(t *testing.T, other beside) *node {
 	n.run("systemctl", "daemon-reload")
 	t.Cleanup(func() {
 		if t.Failed() {
-			out, _ := n.within(context.Background(), "sh", "-c", "systemctl --no-pager status $1 kubelet berth; tail -n 50 /var/log/services; cat /var/lib/berth-installer/journal.json", "sh", other.name).CombinedOutput()
+			out, _ := n.within(context.Background(), "sh", "-c", "systemctl --no-pager status $1 kubelet berth; tail -n 50 /var/log/services; cat /var/lib/berth-installer/state.json /etc/systemd/system/kubelet.service.d/*", "sh", other.name).CombinedOutput()
 			t.Logf("%s", out)
 		}
 	})
@@ -149,7 +149,7 @@ func newNode(t *testing.T, other beside) *node {
 	return n
 }
 
-// says is what the daemon calls itself.
+// says is the name that the daemon gives itself.
 func (b beside) says() string {
 	if b.name == "crio" {
 		return "cri-o"
@@ -218,13 +218,11 @@ func (n *node) handlers(t *testing.T, wants ...string) {
 // places are where an installation is killed, in their order, and then its undoing.
 var (
 	doing = []string{
-		"programs.noted", "programs.half", "programs.made", "config.noted", "config.half", "config.done", "unit.half", "unit.done",
-		"start.noted", "start.half", "start.made", "kubelet.noted", "kubelet.half", "kubelet.written", "kubelet.restarted", "kubelet.made",
-		"runtime-crun.noted", "runtime.half", "runtime.written", "runtime-crun.made", "runtime-crun.done",
+		"programs.half", "programs.done", "config.half", "config.done", "unit.done", "start.linked", "start.run",
+		"kubelet.noted", "kubelet.written", "kubelet.restarted", "runtime.copied", "runtime.served",
 	}
 	undoing = []string{
-		"runtime-crun.undoing", "runtime-crun.undone", "kubelet.undoing", "kubelet.restored", "kubelet.undone",
-		"start.undoing", "start.undone", "unit.undone", "config.undoing", "config.undone", "programs.undoing", "programs.undone",
+		"kubelet.restored", "kubelet.back", "start.stopped", "start.removing", "config.half", "config.done", "files.removed", "programs.removed",
 	}
 )
 
@@ -244,7 +242,7 @@ func TestInstaller(t *testing.T) {
 	}
 	n.uses(t, "berth")
 	n.handlers(t, "containerd (default)  ready  cri", "crun                  ready  oci", "runc                  ready  cri")
-	// It is at peace now: another run changes nothing, and no daemon is restarted.
+	// Another run changes nothing, and no daemon is restarted.
 	pid := n.unit("MainPID")
 	if out, err := n.installer("", install...); err != nil {
 		t.Errorf("%v\n%s", err, out)
@@ -285,7 +283,7 @@ func (n *node) bringsRunsc(t *testing.T, install []string) {
 	// where the kernel gives no user namespace: runsc is told to do without.
 	brings := append(slices.Clone(install), "--runtime", fmt.Sprintf(
 		`{handler: gvisor, kind: runsc, version: "1.10", source: %s, options: 'options.global_flags = ["--ignore-cgroups", "--TESTONLY-unsafe-nonroot"]'}`, filepath.Dir(testbed.Part(t, testbed.Runsc))))
-	n.killed(t, "runtime-gvisor.made", brings...)
+	n.killed(t, "runtime.half", brings...)
 	if out, err := n.installer("", brings...); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
@@ -343,19 +341,9 @@ func (n *node) inACluster(t *testing.T, before string) {
 	token := server.Kubectl(t, "", "create", "token", "berth-installer", "--namespace="+namespace)
 	kubeconfig := n.account(t, server.Kubectl(t, "", "config", "view", "--raw", "--flatten"), strings.TrimSpace(token))
 
-	server.Kubectl(t, "", "delete", "rolebinding", "berth-installer", "--namespace="+namespace)
-	n.stays(t, kubeconfig, "installed", `cannot get resource \"leases\" in API group \"coordination.k8s.io\"`)
-	if after := n.tree(); after != before {
-		t.Errorf("without rights the node was\n%s\nand is\n%s", before, after)
-	}
-	server.Kubectl(t, "", "apply", "--filename="+manifests)
-	n.stays(t, kubeconfig, "installed", "Node is as wanted")
+	n.stays(t, kubeconfig, "installed", "Node is up to date")
 	n.is("active", "systemctl", "is-active", "berth")
-	lease := server.Kubectl(t, "", "get", "lease", "berth-installer", "--namespace="+namespace, "--output=jsonpath={.spec.holderIdentity}/{.spec.leaseDurationSeconds}")
-	if lease != "/60" {
-		t.Errorf("the lease is %q", lease)
-	}
-	n.stays(t, kubeconfig, "removed", "Node is as wanted")
+	n.stays(t, kubeconfig, "removed", "Node is up to date")
 	n.unchanged(t, before)
 }
 
@@ -391,7 +379,7 @@ func (n *node) stays(t *testing.T, kubeconfig, state, says string) {
 	defer log.Close()
 	ready := filepath.Join(dir, "ready")
 	c := exec.CommandContext(t.Context(), "nsenter", "--mount", "--pid", fmt.Sprintf("--target=%d", n.init.Process.Pid), n.program,
-		"--root", n.root, "--payload", n.payload, "--ready-file", ready, "run", "--kubeconfig", kubeconfig, "--values", values, "--node", "node", "--namespace", "berth-system")
+		"--root", n.root, "--payload", n.payload, "--ready-file", ready, "run", "--kubeconfig", kubeconfig, "--values", values, "--node", "node")
 	c.Stdout, c.Stderr = log, log
 	if err := c.Start(); err != nil {
 		t.Fatal(err)
@@ -407,7 +395,7 @@ func (n *node) stays(t *testing.T, kubeconfig, state, says string) {
 		return nil
 	})
 	_, err = os.Stat(ready)
-	if is := err == nil; is != (says == "Node is as wanted") {
+	if is := err == nil; is != (says == "Node is up to date") {
 		t.Errorf("it is ready: %t", is)
 	}
 	// Only that machine's processes are seen there.

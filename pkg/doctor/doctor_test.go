@@ -285,6 +285,18 @@ func TestBrokenNodes(t *testing.T) {
 	}
 }
 
+// The installer's drop-in wins over kubeadm's files.
+func TestKubeletLedByDropIn(t *testing.T) {
+	r := newRoot(t)
+	r.write("/var/lib/kubelet/kubeadm-flags.env", `KUBELET_KUBEADM_ARGS="--container-runtime-endpoint=unix:///var/run/crio/crio.sock --v=2"`+"\n")
+	r.write("/etc/systemd/system/kubelet.service.d/99-berth.conf", "[Service]\nExecStart=\nExecStart=/usr/bin/kubelet $KUBELET_KUBEADM_ARGS --container-runtime-endpoint=unix:///run/berth/berth.sock\n")
+	for _, f := range Examine(r.Node) {
+		if (f.Check == "kubelet" || f.Check == "kubeadm") && f.Level == Fail {
+			t.Errorf("got %+v", f)
+		}
+	}
+}
+
 // kubeadm's own files say what the kubelet gets at its next start.
 func TestKubeadm(t *testing.T) {
 	r := newRoot(t)

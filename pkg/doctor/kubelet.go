@@ -68,6 +68,9 @@ func (n Node) kubeletSettings() (kubeletSettings, bool) {
 		there = true
 		k.takeFlags(kubeadmFlags, strings.Fields(strings.ReplaceAll(text, `"`, " ")))
 	}
+	if text, err := n.read(nodekubelet.DropIn); err == nil && !k.running {
+		k.takeFlags(nodekubelet.DropIn, strings.Fields(text))
+	}
 	k.takeFlags("its command line", arguments)
 	return k, there
 }
@@ -127,7 +130,8 @@ func kubeadm(n Node) []Finding {
 				endpoint = y.ContainerRuntimeEndpoint
 			}
 		}
-		if endpoint != "" && !same(endpoint, ours) {
+		// The installer's drop-in wins over them, also after an upgrade.
+		if endpoint != "" && !same(endpoint, ours) && !n.exists(nodekubelet.DropIn) {
 			found = append(found, fail(fmt.Sprintf("kubeadm's file %s contains %s", f, endpoint),
 				"write "+ours+" there, set the node's annotation kubeadm.alpha.kubernetes.io/cri-socket to it, and restart the kubelet"))
 		}

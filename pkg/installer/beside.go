@@ -2,7 +2,6 @@ package installer
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -20,58 +19,45 @@ type Beside struct {
 	CgroupDriver string `json:"cgroupDriver,omitempty"`
 }
 
-// survey asks the other daemon what it has. Once the kubelet uses berth, the journal
-// knows which daemon that is.
-func (i *Installer) survey(ctx context.Context, w Wanted, j *journal) (Beside, error) {
-	b := Beside{Endpoint: w.Endpoint}
-	var saved savedConfiguration
-	if e := j.entry(configStep); e != nil {
-		if err := json.Unmarshal(e.Saved, &saved); err != nil {
-			return b, err
-		}
-		if b.Endpoint == "" {
-			b.Endpoint = saved.Beside.Endpoint
-		}
+// survey asks the other daemon what it has: the one that is wanted, or berth was healthy with, or
+// the kubelet uses, or used.
+func (r *run) survey(ctx context.Context, k kubelet.Kubelet) (Beside, error) {
+	last := r.st.Healthy.Beside
+	endpoint := r.w.Endpoint
+	if endpoint == "" {
+		endpoint = last.Endpoint
 	}
-	if b.Endpoint == "" {
-		find := kubelet.Find
-		if w.Kubelet {
-			find = kubelet.Restartable
-		}
-		k, err := find(i.root())
-		if err != nil {
-			return b, err
-		}
-		b.Endpoint = k.Endpoint()
-		if k.K3s && b.Endpoint == "" {
-			_, err := k.Moved(socket)
-			return b, err // says why
-		}
+	if endpoint == "" && r.st.Kubelet != "" {
+		k = k.Without()
 	}
-	b.Endpoint = kubelet.AsURL(b.Endpoint)
-	if kubelet.IsBerth(b.Endpoint) {
-		return b, errors.New("the kubelet uses berth already, and not by this installer: nothing to put it beside")
+	if endpoint == "" {
+		endpoint = k.Endpoint()
 	}
-	told := false
-	err := eventually(ctx, i.patience, func() error {
-		said, err := i.Backend.Ask(ctx, b.Endpoint)
-		if err == nil {
-			said.Endpoint = b.Endpoint
-			b = said
-		} else if !told {
-			log.G(ctx).WithField("endpoint", b.Endpoint).Info("Waiting for the other CRI daemon")
-			told = true
+	if endpoint == "" {
+		return last, k.Movable() // k3s with a containerd of its own
+	}
+	endpoint = kubelet.AsURL(endpoint)
+	if kubelet.IsBerth(endpoint) {
+		return last, errors.New("the kubelet uses berth already, and not by this installer: nothing to put it beside")
+	}
+	var b Beside
+	waits := false
+	err := eventually(ctx, r.patience, func() (err error) {
+		if b, err = r.Backend.Ask(ctx, endpoint); err != nil && !waits {
+			log.G(ctx).WithField("endpoint", endpoint).Info("Waiting for the other CRI daemon")
+			waits = true
 		}
 		return err
 	})
-	if err != nil && saved.Beside.Endpoint == b.Endpoint {
+	if err != nil && last.Endpoint == endpoint {
 		// It may have been stopped for good, at the end of a migration.
-		log.G(ctx).WithError(err).WithField("endpoint", b.Endpoint).Warn("Failed to ask the other CRI daemon; keeping its handlers as they were")
-		return saved.Beside, nil
+		log.G(ctx).WithError(err).WithField("endpoint", endpoint).Warn("Failed to ask the other CRI daemon; keeping its handlers as they were")
+		return last, nil
 	}
 	if err != nil {
-		return b, fmt.Errorf("ask the CRI daemon at %s for its handlers: %w; start it, or name another endpoint", b.Endpoint, err)
+		return b, fmt.Errorf("ask the CRI daemon at %s for its handlers: %w; start it, or name another endpoint", endpoint, err)
 	}
+	b.Endpoint = endpoint
 	return b, nil
 }
 

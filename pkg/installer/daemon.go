@@ -8,14 +8,14 @@ import (
 	"time"
 )
 
-// daemon is the berth of the node, as its commands tell of it.
+// daemon is the berth of the node, as its commands show it.
 type daemon struct {
 	host Host
 	// patience is for what becomes true by itself.
 	patience time.Duration
 }
 
-// active says whether it runs.
+// active returns whether it runs.
 func (d daemon) active(ctx context.Context) bool {
 	_, err := d.host.Run(ctx, "systemctl", "is-active", "--quiet", "berth.service")
 	return err == nil
@@ -26,14 +26,14 @@ type finding struct {
 	Check, Level, Text, Next string
 }
 
-// green asks the doctor. Until the kubelet is moved, what it says of the kubelet is known.
+// green asks the doctor. Until the kubelet is moved, its findings on the kubelet are known.
 func (d daemon) green(ctx context.Context, moved bool) error {
 	out, runErr := d.host.Run(ctx, program, "doctor", "-o", "json")
-	var said struct{ Findings []finding }
-	if err := json.Unmarshal(out, &said); err != nil || len(said.Findings) == 0 {
+	var answer struct{ Findings []finding }
+	if err := json.Unmarshal(out, &answer); err != nil || len(answer.Findings) == 0 {
 		return fmt.Errorf("run the doctor: %w", errors.Join(runErr, err))
 	}
-	if err := failures(said.Findings, moved); err != nil {
+	if err := failures(answer.Findings, moved); err != nil {
 		return err
 	}
 	return d.ready(ctx)
@@ -60,11 +60,11 @@ type handler struct {
 
 func (d daemon) handlers(ctx context.Context) ([]handler, error) {
 	out, err := d.host.Run(ctx, program, "handlers", "-o", "json")
-	var said struct{ Handlers []handler }
-	if jsonErr := json.Unmarshal(out, &said); jsonErr != nil {
+	var answer struct{ Handlers []handler }
+	if jsonErr := json.Unmarshal(out, &answer); jsonErr != nil {
 		return nil, fmt.Errorf("list handlers: %w", errors.Join(err, jsonErr))
 	}
-	return said.Handlers, nil
+	return answer.Handlers, nil
 }
 
 // patience is how long that may take.
@@ -82,6 +82,23 @@ func (d daemon) ready(ctx context.Context) error {
 	})
 }
 
+// serves returns nil if a handler can run pods.
+func (d daemon) serves(ctx context.Context, name string) error {
+	all, err := d.handlers(ctx)
+	if err != nil {
+		return err
+	}
+	for _, h := range all {
+		if h.Name == name && h.State == "STATE_NOT_READY" {
+			return fmt.Errorf("handler %s is not ready: %s", h.Name, h.Reason)
+		}
+		if h.Name == name {
+			return nil
+		}
+	}
+	return fmt.Errorf("berth does not have the handler %s", name)
+}
+
 func defaultReady(all []handler) error {
 	for _, h := range all {
 		if h.IsDefault && h.State == "STATE_READY" {
@@ -94,8 +111,8 @@ func defaultReady(all []handler) error {
 	return errors.New("berth has no default handler")
 }
 
-// reload has the daemon read its files. It returns the reason if they are refused; what some
-// handler lacks is none.
+// reload has the daemon read its files. It returns the reason if they are refused, and not what
+// some handler lacks.
 func (d daemon) reload(ctx context.Context) error {
 	_, err := d.reloaded(ctx)
 	return err
@@ -107,17 +124,11 @@ func (d daemon) reloaded(ctx context.Context) (waits []string, err error) {
 	if err != nil && exitStatus(err) != degraded {
 		return nil, err
 	}
-	var said struct{ NeedsRestart []string }
-	if jsonErr := json.Unmarshal(out, &said); jsonErr != nil {
+	var answer struct{ NeedsRestart []string }
+	if jsonErr := json.Unmarshal(out, &answer); jsonErr != nil {
 		return nil, fmt.Errorf("reload: %w", errors.Join(err, jsonErr))
 	}
-	return said.NeedsRestart, nil
-}
-
-// enabled says whether it starts when the node does.
-func (d daemon) enabled(ctx context.Context) bool {
-	_, err := d.host.Run(ctx, "systemctl", "is-enabled", "--quiet", "berth.service")
-	return err == nil
+	return answer.NeedsRestart, nil
 }
 
 // degraded is the exit status of a berth that did what it was asked, and saw something else.

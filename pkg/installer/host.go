@@ -26,7 +26,7 @@ type Chroot struct {
 var searched = []string{"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"}
 
 // limit is how long a program may take. One that hangs, as systemctl does while a unit never
-// says that it has started, would keep the lock from the rescue. berth's own may take 5 min and 30 s.
+// has started, would keep the node from being repaired. berth's own may take 5 min and 30 s.
 const limit = 7 * time.Minute
 
 // Run implements Host.
@@ -72,7 +72,7 @@ func (c Chroot) find(name string) string {
 	return ""
 }
 
-// runError is a program that failed, with what it said.
+// runError is a program that failed, with what it wrote to stderr.
 type runError struct {
 	error
 	command, said string

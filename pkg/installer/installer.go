@@ -1,9 +1,10 @@
-// Package installer brings berth to a node that has another CRI daemon, moves the kubelet
+// Package installer brings berth to a node that has another CRI daemon, leads the kubelet
 // to it, and takes both back.
 //
-// What is to be done is a list of steps. Each says beside what it does how that is undone.
-// Before a step changes anything, what it needs for undoing is in the journal on the
-// node's disk: a run that was interrupted at any place is finished, or undone, by the next.
+// Every step looks at the node and makes it as it is wanted, so that a run that was interrupted
+// is repaired by the next. What cannot be found out again is in a state file, which is written
+// before what it is about: which directories are new, whether the kubelet is led to berth, and
+// the version and files that berth last ran well with. Uninstall is the same list backwards.
 //
 // Paths are those of the node. Its root directory is mounted somewhere, and its programs
 // are run by a Host.
@@ -13,11 +14,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
-	"strings"
+	"os"
 	"time"
 
+	"github.com/containerd/log"
+	"golang.org/x/sys/unix"
+
 	"github.com/berth-cri/berth/pkg/engine/failpoint"
+	"github.com/berth-cri/berth/pkg/installer/kubelet"
 	"github.com/berth-cri/berth/pkg/installer/nodefs"
 )
 
@@ -28,14 +32,8 @@ type Host interface {
 	Run(ctx context.Context, name string, args ...string) ([]byte, error)
 }
 
-// Cluster is what the node's cluster is asked for.
+// Cluster is asked for the node.
 type Cluster interface {
-	// Turn waits until no other node is being changed. Who has the turn gets it again.
-	Turn(ctx context.Context) error
-	// Done gives the turn to another node.
-	Done()
-	// MayAsk returns why Serves will not be able to say anything.
-	MayAsk(ctx context.Context) error
 	// Serves returns nil if the node is Ready by a kubelet that uses berth, or another runtime.
 	Serves(ctx context.Context, berth bool) error
 }
@@ -52,20 +50,15 @@ type Installer struct {
 	Root string
 	// Payload is the directory with the programs and the unit that are brought.
 	Payload string
-	// Self is this program, which stays on the node as long as it may be needed there.
+	// Self is this program, which stays on the node for an operator there.
 	Self    string
 	Host    Host
 	Cluster Cluster
 	Backend Backend
 	// patience is for what becomes true by itself.
 	patience time.Duration
-	// turn says that this node is the one that is being changed.
-	turn bool
-	// unwritten is why the journal does not have the last step that was undone. Who removes
-	// the journal in the end does not mind.
-	unwritten error
 	// at is called at named places, where tests interrupt.
-	at hook
+	at func(place string)
 }
 
 // New returns an installer, or what it lacks.
@@ -80,137 +73,231 @@ func New(i Installer) (*Installer, error) {
 	return &i, nil
 }
 
+// Programs is the directory on the node that has the programs in use.
+const Programs = current + "/bin"
+
+// Where things are on the node.
+const (
+	home       = "/opt/berth"
+	current    = home + "/current"
+	program    = Programs + "/berth"
+	runtimes   = home + "/runtimes"
+	unitFile   = "/etc/systemd/system/berth.service"
+	wants      = "/etc/systemd/system/multi-user.target.wants/berth.service"
+	configFile = "/etc/berth/config.toml"
+	dropIns    = "/etc/berth/conf.d"
+	extraFile  = dropIns + "/90-installer.toml"
+)
+
+var (
+	// ErrPods is the reason if something cannot be taken away because pods need it.
+	ErrPods = errors.New("try again when these pods are gone")
+	// ErrFinal is an error of a Cluster's that does not pass by itself.
+	ErrFinal = errors.New("asking again does not help")
+)
+
 // root is the node's root directory.
 func (i *Installer) root() nodefs.Root { return nodefs.Root(i.Root) }
 
-// Install makes the node as it is wanted. If something fails for the first time, what
-// was not there before is undone. After a failure the node keeps its turn, so that no
-// other node meets the same.
+// run is one run on a node.
+type run struct {
+	*Installer
+	w  Wanted
+	st *state
+	// beside is the daemon that handlers lead to.
+	beside Beside
+}
+
+// Install makes the node as it is wanted. If a first installation fails, the node is left as it
+// was; later ones go back to the version and files that berth last ran well with.
 func (i *Installer) Install(ctx context.Context, w Wanted) error {
 	if err := w.Validate(); err != nil {
 		return err
 	}
-	return i.exclusive(ctx, func() error { return i.install(ctx, w) })
-}
-
-// errTurn is the reason if something is to be changed, and it is not the node's turn.
-var errTurn = errors.New("it is not the node's turn")
-
-// exclusive runs f without another run on this node, and on no other node when it changes
-// something. While it waits for its turn, the node may be rescued: f begins anew after that.
-func (i *Installer) exclusive(ctx context.Context, f func() error) error {
-	i.turn, i.unwritten = false, nil // of an earlier run: who has the turn gets it again
-	for {
-		unlock, err := waitForLock(ctx, i.root())
+	return i.locked(ctx, func(st *state) error {
+		r := &run{Installer: i, w: w, st: st}
+		if err := r.plan(ctx); err != nil {
+			return err
+		}
+		err := r.install(ctx)
+		if err != nil && ctx.Err() == nil && st.Healthy.Version == "" {
+			log.G(ctx).WithError(err).Warn("Undoing an installation that failed")
+			return errors.Join(err, told(i.uninstall(ctx, st)))
+		}
 		if err != nil {
 			return err
 		}
-		err = func() error { defer unlock(); return f() }()
-		if err == nil || errors.Is(err, ErrPods) || errors.Is(err, errUnheld) {
-			i.Cluster.Done() // what this node waits for, or has lost, is no other node's concern
-			i.turn = false
-		}
-		if !errors.Is(err, errTurn) {
-			return err
-		}
-		if err := i.Cluster.Turn(ctx); err != nil {
-			return err
-		}
-		i.turn = true
-	}
+		return r.serveRuntimes(ctx) // one that fails leaves the rest
+	})
 }
 
-func (i *Installer) install(ctx context.Context, w Wanted) error {
-	j, err := readJournal(i.root())
+// plan finds what keeps the installation from being made, before anything is changed.
+func (r *run) plan(ctx context.Context) error {
+	k, err := kubelet.Find(r.root())
+	if err == nil && r.w.Kubelet {
+		err = k.Movable()
+	}
 	if err != nil {
+		return fmt.Errorf("kubelet: %w", err)
+	}
+	if r.beside, err = r.survey(ctx, k); err != nil {
 		return err
 	}
-	// A mistake in the values is told before anything is undone for them.
-	beside, err := i.survey(ctx, w, j)
-	if err != nil {
-		return err
-	}
-	if _, err := i.steps(ctx, w, beside, j); err != nil {
-		return err
-	}
-	waits, err := i.undoFirst(ctx, j, w.steps())
-	if err != nil {
-		return err
-	}
-	if i.unwritten != nil {
-		return i.unwritten
-	}
-	steps, err := i.steps(ctx, w, beside, j)
-	if err == nil {
-		err = i.doAll(ctx, j, steps)
-	}
-	if err != nil && waits != nil {
-		return fmt.Errorf("%w; and %v", err, waits) // what waits is no reason to try again
-	}
-	return errors.Join(err, waits)
-}
-
-// undoFirst undoes steps that are not wanted, and finishes what an interrupted run was undoing.
-// waits is why some runtimes are not undone yet, for which nothing that is wanted has to wait.
-func (i *Installer) undoFirst(ctx context.Context, j *journal, wanted []string) (waits, err error) {
-	for _, e := range slices.Backward(slices.Clone(j.Steps)) {
-		keeps := slices.Contains(wanted, e.Name)
-		if keeps && e.State != undoing {
-			continue
-		}
-		err := i.undo(ctx, j, e.Name)
-		switch {
-		case err == nil:
-		case !errors.Is(err, ErrPods) || !strings.HasPrefix(e.Name, runtimeStep):
-			return nil, err
-		case !keeps:
-			waits = errors.Join(waits, err)
+	for _, rt := range r.w.Runtimes {
+		if rt.Handler == r.beside.name() {
+			return fmt.Errorf("runtime %q: berth calls the handler so that leads to the other CRI daemon's default; choose another name", rt.Handler)
 		}
 	}
-	return waits, nil
-}
-
-// ErrPods is the reason if something cannot be taken away because pods need it.
-var ErrPods = errors.New("try again when these pods are gone")
-
-// Uninstall leaves the node as it was before. It refuses to while pods run in berth's own
-// engine, because nobody would know them any more. New pods go to the other daemon meanwhile.
-func (i *Installer) Uninstall(ctx context.Context) error {
-	return i.exclusive(ctx, func() error { return i.uninstall(ctx) })
-}
-
-func (i *Installer) uninstall(ctx context.Context) error {
-	j, err := readJournal(i.root())
-	if err != nil {
-		return err
-	}
-	if err := i.mayGoBack(ctx, j); err != nil {
-		if errors.Is(err, ErrPods) {
-			err = errors.Join(err, i.lead(ctx, j))
-		}
-		return err
-	}
-	for _, e := range slices.Backward(slices.Clone(j.Steps)) {
-		if err := i.undo(ctx, j, e.Name); err != nil {
-			return err
-		}
-	}
-	return j.removeFile()
-}
-
-// mayGoBack returns what keeps the kubelet from going back, before anything is undone.
-func (i *Installer) mayGoBack(ctx context.Context, j *journal) error {
-	name := kubeletStep
-	if j.entry(name) == nil {
-		name = startStep
-	}
-	e := j.entry(name)
-	if e == nil {
+	if !r.st.fresh() {
 		return nil
 	}
-	s, err := i.stepOf(name)
+	for _, path := range append(nodefs.UnitPaths("berth"), home, configFile) {
+		if r.root().ExistsAny(path) {
+			return fmt.Errorf("%s exists, and is not this installer's: purge the package and remove %s, or keep both and move the kubelet by hand (docs/migration.md)", path, path)
+		}
+	}
+	return r.st.begin("/etc/berth", dropIns, stateDirs[0], stateDirs[1])
+}
+
+func (r *run) install(ctx context.Context) error {
+	if err := r.programs(ctx); err != nil {
+		return fmt.Errorf("programs: %w", err)
+	}
+	if r.st.Kubelet != "" && !r.w.Kubelet {
+		if err := r.leadBack(ctx, r.st); err != nil {
+			return fmt.Errorf("kubelet: %w", err)
+		}
+	}
+	healthy, err := r.start(ctx)
 	if err != nil {
 		return err
 	}
-	return mayUndo(ctx, s, e)
+	if r.w.Kubelet {
+		if err := r.lead(ctx); err != nil {
+			return fmt.Errorf("kubelet: %w", err)
+		}
+	}
+	r.st.Healthy = healthy
+	return r.st.save()
+}
+
+// Uninstall leaves the node as it was before. While berth's own engine has pods it returns
+// ErrPods, because no other daemon knows them. New pods go to the other daemon meanwhile.
+func (i *Installer) Uninstall(ctx context.Context) error {
+	return i.locked(ctx, func(st *state) error {
+		if st.fresh() {
+			return st.remove()
+		}
+		return i.uninstall(ctx, st)
+	})
+}
+
+func (i *Installer) uninstall(ctx context.Context, st *state) error {
+	if err := i.mayLeave(ctx, st); err != nil {
+		if errors.Is(err, ErrPods) {
+			err = errors.Join(err, i.leadPods(ctx, st))
+		}
+		return err
+	}
+	if st.Kubelet != "" {
+		if err := i.leadBack(ctx, st); err != nil {
+			return fmt.Errorf("kubelet: %w", err)
+		}
+	}
+	st.Healthy.Version = "" // from here on there is nothing to go back to
+	if err := st.save(); err != nil {
+		return err
+	}
+	log.G(ctx).Info("Removing berth")
+	if err := i.stop(ctx, st); err != nil {
+		return err
+	}
+	if err := i.writeFiles(st, nil); err != nil {
+		return err
+	}
+	if err := i.root().Remove(unitFile); err != nil {
+		return err
+	}
+	if _, err := i.Host.Run(ctx, "systemctl", "daemon-reload"); err != nil {
+		return err
+	}
+	i.at("installer.files.removed")
+	if err := os.RemoveAll(i.root().Path(home)); err != nil {
+		return err
+	}
+	i.at("installer.programs.removed")
+	return st.remove()
+}
+
+// leadPods has every handler lead to the other daemon, so that the engine gets no more pods.
+func (i *Installer) leadPods(ctx context.Context, st *state) error {
+	if st.Healthy.Version == "" {
+		return nil
+	}
+	if err := i.writeFiles(st, configTexts(st.Healthy.Beside, "")); err != nil {
+		return err
+	}
+	if d := i.daemon(); d.active(ctx) {
+		return d.reload(ctx)
+	}
+	return nil // it reads the files when it starts
+}
+
+// locked runs f on the node's state without another run on the node. The lock is on a directory
+// that every node has, so that no file is left.
+func (i *Installer) locked(ctx context.Context, f func(*state) error) error {
+	d, err := os.Open(i.root().Resolved("/var/lib"))
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	for waits := false; ; waits = true {
+		err := unix.Flock(int(d.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, unix.EWOULDBLOCK) {
+			return fmt.Errorf("lock %s: %w", d.Name(), err)
+		}
+		if !waits {
+			log.G(ctx).Info("Waiting for another run on this node")
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(pause):
+		}
+	}
+	st, err := readState(i.root())
+	if err != nil {
+		return err
+	}
+	return f(st)
+}
+
+// told is the text of an error that comes of another: waiting for pods does not help that.
+func told(err error) error {
+	if err == nil {
+		return nil
+	}
+	return errors.New(err.Error())
+}
+
+// pause is between two looks at what becomes true by itself.
+const pause = 200 * time.Millisecond
+
+// eventually repeats a question until the answer is good, or patience ends.
+func eventually(ctx context.Context, patience time.Duration, ask func() error) error {
+	deadline := time.Now().Add(patience)
+	for {
+		err := ask()
+		if err == nil || errors.Is(err, ErrFinal) || time.Now().After(deadline) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%w: %w", ctx.Err(), err)
+		case <-time.After(pause):
+		}
+	}
 }

@@ -2,36 +2,34 @@ package installer
 
 import (
 	"errors"
+	"maps"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/berth-cri/berth/pkg/installer/kubelet"
-	"github.com/berth-cri/berth/pkg/installer/nodefs"
 )
 
 func TestThereAndBack(t *testing.T) {
 	n := newTestNode(t)
 	n.write(filepath.Join(filepath.Dir(labelFiles[0]), "another"), "x=y")
 	before := n.tree()
-	if err := n.installer("").Install(t.Context(), n.wanted()); err != nil {
+	if err := n.install(n.wanted()); err != nil {
 		t.Fatal(err)
 	}
-	if n.running["rescue"] || strings.Contains(n.tree(), "berth-installer-rescue") {
-		t.Error("the rescue is left")
-	}
-	if n.endpoint != ours || n.held || n.turns != 1 {
-		t.Errorf("the kubelet uses %s; the turn is held: %t, and was taken %d times", n.endpoint, n.held, n.turns)
+	if n.endpoint != ours {
+		t.Errorf("the kubelet uses %s", n.endpoint)
 	}
 	for path, want := range map[string]string{
-		kubelet.Config:            "# ours\nkind: KubeletConfiguration\ncontainerRuntimeEndpoint: " + ours + "\n",
-		configFile:                "# Written by berth-installer.\nversion = 1\ndefault_runtime = \"containerd\"\n\n[engine]\ncgroup_driver = \"cgroupfs\"\n\n[runtimes.\"containerd\"]\nendpoint = \"" + theirs + "\"\nremote_handler = \"\"\n",
-		dropIns + "/50-runc.toml": "# Written by berth-installer.\n[runtimes.\"runc\"]\nendpoint = \"" + theirs + "\"\nremote_handler = \"runc\"\n",
-		dropIns + "/50-crun.toml": "# Written by berth-installer.\n[runtimes.\"crun\"]\nruntime_path = \"/opt/berth/runtimes/crun/1.24/crun\"\n",
-		unitFile:                  "[Service]\nExecStart=/opt/berth/current/bin/berth serve\n",
+		kubelet.Config:            "# ours\nkind: KubeletConfiguration\ncontainerRuntimeEndpoint: " + theirs + "\n",
+		configFile:                signed("version = 1\ndefault_runtime = \"containerd\"\n\n[engine]\ncgroup_driver = \"cgroupfs\"\n\n[runtimes.\"containerd\"]\nendpoint = \"" + theirs + "\"\nremote_handler = \"\"\n"),
+		dropIns + "/50-runc.toml": signed("[runtimes.\"runc\"]\nendpoint = \"" + theirs + "\"\nremote_handler = \"runc\"\n"),
+		dropIns + "/50-crun.toml": signed("[runtimes.\"crun\"]\nruntime_path = \"/opt/berth/runtimes/crun/1.24/crun\"\n"),
+		unitFile:                  signed("[Service]\nExecStart=/opt/berth/current/bin/berth serve\n"),
 		program:                   "bin/berth",
 		"/opt/berth/runtimes/kata/3.2/share/defaults/kata-containers/configuration.toml": "path = \"/opt/berth/runtimes/kata/3.2/bin/qemu\"\n",
 	} {
@@ -42,7 +40,7 @@ func TestThereAndBack(t *testing.T) {
 	if info, err := os.Stat(filepath.Join(n.root, kubelet.Config)); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("the kubelet's configuration may be read by others: %v, %v", info.Mode(), err)
 	}
-	if err := n.installer("").Uninstall(t.Context()); err != nil {
+	if err := n.uninstall(); err != nil {
 		t.Fatal(err)
 	}
 	n.as(before)
@@ -53,7 +51,7 @@ func TestRelabelled(t *testing.T) {
 	n := newTestNode(t)
 	n.write("/sys/fs/selinux/enforce", "1")
 	n.write("/usr/sbin/restorecon", "")
-	if err := n.installer("").Install(t.Context(), n.wanted()); err != nil {
+	if err := n.install(n.wanted()); err != nil {
 		t.Fatal(err)
 	}
 	label, start := slices.Index(n.asked, "restorecon -R /opt/berth"), slices.Index(n.asked, "systemctl restart berth.service")
@@ -62,7 +60,7 @@ func TestRelabelled(t *testing.T) {
 	}
 }
 
-// TestFailed has something fail: what was there before is there again, and the turn is kept.
+// TestFailed has something fail: what was there before is there again.
 func TestFailed(t *testing.T) {
 	for name, c := range map[string]struct {
 		prepare func(*node)
@@ -74,23 +72,19 @@ func TestFailed(t *testing.T) {
 			n.doctor = `{"check":"cgroup-driver","level":"fail","text":"the drivers differ","next":"set it"}`
 		}, "doctor: cgroup-driver: the drivers differ; set it"},
 		"kubelet": {func(n *node) {
-			n.write("/proc/7/comm", "kubelet\n")
-			n.write("/proc/7/cmdline", "kubelet\x00--config=/etc/none.yaml")
-		}, "/etc/none.yaml does not exist"},
+			n.write("/etc/default/kubelet", "X=--image-service-endpoint=unix:///run/stargz.sock\n")
+		}, "pulls images by unix:///run/stargz.sock"},
 		"a package is there": {func(n *node) { n.write("/usr/lib/systemd/system/berth.service", "") }, "/usr/lib/systemd/system/berth.service exists"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := newTestNode(t)
 			c.prepare(n)
 			before := n.tree()
-			err := n.installer("").Install(t.Context(), n.wanted())
+			err := n.install(n.wanted())
 			if err == nil || !strings.Contains(err.Error(), c.wrong) {
 				t.Errorf("got %v, want %q", err, c.wrong)
 			}
 			n.as(before)
-			if !n.held {
-				t.Error("another node meets the same")
-			}
 		})
 	}
 }
@@ -99,12 +93,12 @@ func TestFailed(t *testing.T) {
 func TestUpgrade(t *testing.T) {
 	n := newTestNode(t)
 	w, before := n.wanted(), n.tree()
-	if err := n.installer("").Install(t.Context(), w); err != nil {
+	if err := n.install(w); err != nil {
 		t.Fatal(err)
 	}
 	n.asked = nil
 	w.Version = "1.1.0"
-	if err := n.installer("").Install(t.Context(), w); err != nil {
+	if err := n.install(w); err != nil {
 		t.Fatal(err)
 	}
 	if link, err := os.Readlink(filepath.Join(n.root, current)); link != "1.1.0" || err != nil {
@@ -116,7 +110,7 @@ func TestUpgrade(t *testing.T) {
 	// One that does not start: the one before goes on.
 	w.Version = "1.2.0"
 	n.fails["systemctl restart berth.service"] = exited(1)
-	if err := n.installer("").Install(t.Context(), w); err == nil {
+	if err := n.install(w); err == nil {
 		t.Error("it starts")
 	}
 	if link, err := os.Readlink(filepath.Join(n.root, current)); link != "1.1.0" || err != nil {
@@ -126,18 +120,18 @@ func TestUpgrade(t *testing.T) {
 		t.Error("the kubelet has been moved back, away from its pods")
 	}
 	delete(n.fails, "systemctl restart berth.service")
-	if err := n.installer("").Uninstall(t.Context()); err != nil {
+	if err := n.uninstall(); err != nil {
 		t.Fatal(err)
 	}
 	n.as(before)
 }
 
-// Pods of berth's own engine would be nobody's.
+// No other daemon knows pods of berth's own engine.
 func TestUninstallWithPods(t *testing.T) {
 	n := newTestNode(t)
 	w, first := n.wanted(), n.tree()
 	w.Config = "default_runtime = \"crun\""
-	if err := n.installer("").Install(t.Context(), w); err != nil {
+	if err := n.install(w); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.MkdirAll(filepath.Dir(filepath.Join(n.root, recordsOfPods)), 0o755); err != nil {
@@ -147,7 +141,7 @@ func TestUninstallWithPods(t *testing.T) {
 	n.write(recordsOfPods+"/abc/spec.json", "{}")
 	n.pod("def", "kata")
 	n.asked = nil
-	if err := n.installer("").Uninstall(t.Context()); !errors.Is(err, ErrPods) || !strings.Contains(err.Error(), "2 pods (abc, shop/def)") {
+	if err := n.uninstall(); !errors.Is(err, ErrPods) || !strings.Contains(err.Error(), "2 pods (abc, shop/def)") {
 		t.Errorf("got %v", err)
 	}
 	if n.endpoint != ours || !n.running["berth"] {
@@ -166,15 +160,14 @@ func TestUninstallWithPods(t *testing.T) {
 	if err := os.RemoveAll(filepath.Join(n.root, recordsOfPods)); err != nil {
 		t.Fatal(err)
 	}
-	// Somebody wants it again.
-	if err := n.installer("").Install(t.Context(), w); err != nil {
+	// It is wanted again.
+	if err := n.install(w); err != nil {
 		t.Fatal(err)
 	}
-	journal := regexp.MustCompile("(?m)^" + journalFile + ".*$") // knows of more files that were written
-	if was, is := journal.ReplaceAllString(before, ""), journal.ReplaceAllString(n.tree(), ""); was != is || n.endpoint != ours {
-		t.Errorf("the node was\n%s\nand is\n%s", was, is)
+	if now := n.tree(); now != before || n.endpoint != ours {
+		t.Errorf("the node was\n%s\nand is\n%s", before, now)
 	}
-	if err := n.installer("").Uninstall(t.Context()); err != nil {
+	if err := n.uninstall(); err != nil {
 		t.Fatal(err)
 	}
 	n.as(first)
@@ -189,14 +182,21 @@ func TestMountedState(t *testing.T) {
 	if err := os.Symlink("/data", filepath.Join(n.root, "var/lib")); err != nil {
 		t.Fatal(err)
 	}
-	n.write("/data/berth/pods/file", "a pod's")
-	n.write("/proc/self/mountinfo", "1 1 0:1 / "+filepath.Join(n.root, "data/berth/pods")+" rw - tmpfs tmpfs rw\n")
-	step := &start{root: nodefs.Root(n.root), host: n}
-	if err := step.removeState(t.Context(), "/var/lib/berth"); err != nil {
-		t.Fatal(err)
-	}
-	if got := n.read("/data/berth/pods/file"); got != "a pod's" {
-		t.Errorf("it is %s", got)
+	for mount, left := range map[string]bool{"netns/null-netns": false, "pods": true} {
+		there := filepath.Join(n.root, "data/berth", mount)
+		if err := os.MkdirAll(there, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := unix.Mount("tmpfs", there, "tmpfs", 0, ""); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = unix.Unmount(there, unix.MNT_DETACH) })
+		if err := n.installer().removeState(t.Context(), n.installer().root().Path(stateDirs[0])); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := os.Stat(there); (err == nil) != left {
+			t.Errorf("%s is left: %v", mount, err)
+		}
 	}
 }
 
@@ -248,12 +248,12 @@ func TestFailedUpgradeBeside(t *testing.T) {
 			n := newTestNode(t)
 			w, before := n.wanted(), n.tree()
 			w.Kubelet = false
-			if err := n.installer("").Install(t.Context(), w); err != nil {
+			if err := n.install(w); err != nil {
 				t.Fatal(err)
 			}
 			fail(n)
 			w.Version = "1.1.0"
-			if err := n.installer("").Install(t.Context(), w); err == nil {
+			if err := n.install(w); err == nil {
 				t.Error("it does not fail")
 			}
 			if !n.running["berth"] || n.version != "1.0.0" || !slices.Contains(n.served(), "kata") {
@@ -263,17 +263,17 @@ func TestFailedUpgradeBeside(t *testing.T) {
 			n.fails, n.broken, n.doctor = map[string]error{}, "", ""
 			w.Version, w.Kubelet = "1.0.0", true
 			n.fails["systemctl restart kubelet.service"] = exited(1)
-			if err := n.installer("").Install(t.Context(), w); err == nil {
+			if err := n.install(w); err == nil {
 				t.Error("the kubelet is restarted")
 			}
 			n.fails = map[string]error{}
-			if err := n.installer("").Install(t.Context(), w); err != nil {
+			if err := n.install(w); err != nil {
 				t.Fatal(err)
 			}
 			if n.endpoint != ours || !n.running["berth"] {
 				t.Errorf("the kubelet uses %s; berth runs: %t", n.endpoint, n.running["berth"])
 			}
-			if err := n.installer("").Uninstall(t.Context()); err != nil {
+			if err := n.uninstall(); err != nil {
 				t.Fatal(err)
 			}
 			n.as(before)
@@ -281,41 +281,52 @@ func TestFailedUpgradeBeside(t *testing.T) {
 	}
 }
 
-// What somebody has written to a file of ours is not lost when that is replaced, or removed.
+// An edit of a file of ours is kept beside it when that is written anew, or removed.
 func TestEditedFiles(t *testing.T) {
 	n := newTestNode(t)
 	w := n.wanted()
-	if err := n.installer("").Install(t.Context(), w); err != nil {
+	if err := n.install(w); err != nil {
 		t.Fatal(err)
 	}
 	edited := []string{configFile, extraFile, handlerFile("crun"), handlerFile("runc"), unitFile}
 	for _, path := range edited {
 		n.write(path, "# by hand: "+path+"\n")
 	}
+	n.write(dropIns+"/99-theirs.toml", "# of others\n")
 	w.Version, w.Config, w.Runtimes[0].Version = "1.1.0", "[metrics]\naddress = \"127.0.0.1:1\"", "1.25"
-	writeFile(t, filepath.Join(n.payload, "berth.service"), "[Service]\nExecStart=/usr/bin/berth serve --more\n", 0o644)
-	if err := n.installer("").Install(t.Context(), w); err != nil {
+	if err := n.install(w); err != nil {
 		t.Fatal(err)
 	}
 	for _, path := range edited {
-		if got := n.read(path); !strings.Contains(got, "berth") || strings.Contains(got, "by hand") {
+		if got := n.read(path); !isSigned(got) {
 			t.Errorf("%s is %q", path, got)
 		}
-		if got := n.read(path + nodefs.KeptSuffix); got != "# by hand: "+path+"\n" {
+		if got := n.read(path + keptSuffix); got != "# by hand: "+path+"\n" {
 			t.Errorf("%s had been edited, and %q is kept", path, got)
-		}
-		if err := os.Remove(filepath.Join(n.root, path+nodefs.KeptSuffix)); err != nil {
-			t.Fatal(err)
 		}
 	}
 	n.write(handlerFile("kata"), "# by hand, too\n")
-	if err := n.installer("").Uninstall(t.Context()); err != nil {
+	if err := n.uninstall(); err != nil {
 		t.Fatal(err)
 	}
-	if got := n.read(handlerFile("kata") + nodefs.KeptSuffix); got != "# by hand, too\n" {
+	if got := n.read(handlerFile("kata") + keptSuffix); got != "# by hand, too\n" {
 		t.Errorf("it had been edited, and %q is kept", got)
 	}
 	if got := n.read(handlerFile("kata")); !strings.Contains(got, "no such file") {
 		t.Errorf("it is left: %s", got)
+	}
+	if got := n.read(dropIns + "/99-theirs.toml"); got != "# of others\n" {
+		t.Errorf("a drop-in of others is %s", got)
+	}
+}
+
+// berth rejects a configuration whose directory of drop-ins is gone: the last runtime or value
+// that is rolled back must not remove the directory.
+func TestDirectoryOfDropInsStays(t *testing.T) {
+	for _, b := range []Beside{{}, {Handlers: []string{"runc"}}} {
+		files := slices.Collect(maps.Keys(configTexts(b, "")))
+		if !slices.ContainsFunc(files, func(f string) bool { return filepath.Dir(f) == dropIns && filepath.Ext(f) != ".toml" }) {
+			t.Errorf("with handlers %q the files are %q", b.Handlers, files)
+		}
 	}
 }

@@ -5,266 +5,190 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
+
+	"github.com/berth-cri/berth/pkg/installer/kubelet"
 )
 
-// killed says whether f was interrupted. What it had on disk by then is all that is left.
-func killed(f func()) (was bool) {
-	defer func() {
-		if r := recover(); r != nil {
-			if _, was = r.(interrupted); !was {
-				panic(r)
+// repaired kills a run at every place that it passes, between any two changes and commands, each
+// time on a node of its own, and has after look at what the next runs make of it.
+func repaired(t *testing.T, first func(*node, Wanted) Wanted, run func(*node, Wanted) error, after map[string]func(*testing.T, *node, Wanted)) {
+	t.Helper()
+	for name, check := range after {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			for place, passed := 0, true; passed; place++ {
+				n := newTestNode(t)
+				w, before := n.wanted(), n.tree()
+				if first != nil {
+					w = first(n, w)
+				}
+				passed = n.killed(place, func() error { return run(n, w) })
+				check(t, n, w)
+				if err := n.uninstall(); err != nil {
+					t.Fatalf("place %d: %v", place, err)
+				}
+				if n.as(before); t.Failed() {
+					t.Fatalf("it was killed at place %d", place)
+				}
+				if !passed && place < 20 {
+					t.Errorf("it passes %d places", place)
+				}
 			}
-		}
-	}()
-	f()
-	return false
+		})
+	}
 }
 
-// failpoints are all at which an installation and its undoing come by.
-func failpoints(t *testing.T) (doing, undoing []string) {
+func isInstalled(t *testing.T, n *node, version string) {
 	t.Helper()
-	n := newTestNode(t)
-	w := n.wanted()
-	i := n.installer("")
-	i.at = func(place string) { doing = append(doing, place) }
-	if err := i.Install(t.Context(), w); err != nil {
-		t.Fatal(err)
+	link, err := os.Readlink(filepath.Join(n.root, current))
+	if n.endpoint != ours || !n.running["berth"] || n.version != version || link != version || err != nil {
+		t.Errorf("the kubelet uses %s; berth runs: %t, version %q, current is %q, %v", n.endpoint, n.running["berth"], n.version, link, err)
 	}
-	i.at = func(place string) { undoing = append(undoing, place) }
-	if err := i.Uninstall(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if len(doing) < 25 || len(undoing) < 14 {
-		t.Fatalf("places: %v, %v", doing, undoing)
-	}
-	return slices.Compact(doing), slices.Compact(undoing)
 }
 
 // TestInterrupted kills an installation at every place. The next one finishes it, or an
-// uninstallation undoes it.
+// uninstallation undoes it, to the byte.
 func TestInterrupted(t *testing.T) {
-	doing, undoing := failpoints(t)
-	for _, place := range doing {
-		t.Run(place, func(t *testing.T) {
-			t.Parallel()
-			for name, next := range map[string]func(*Installer, Wanted) error{
-				"finished": func(i *Installer, w Wanted) error { return i.Install(t.Context(), w) },
-				"undone":   func(i *Installer, _ Wanted) error { return i.Uninstall(t.Context()) },
-			} {
-				n := newTestNode(t)
-				w, before := n.wanted(), n.tree()
-				if !killed(func() { _ = n.installer(place).Install(t.Context(), w) }) {
-					t.Fatal("it was not interrupted")
-				}
-				if err := next(n.installer(""), w); err != nil {
-					t.Fatalf("%s: %v", name, err)
-				}
-				if name == "finished" {
-					if n.endpoint != ours {
-						t.Errorf("the kubelet uses %s", n.endpoint)
-					}
-					if err := n.installer("").Uninstall(t.Context()); err != nil {
-						t.Fatal(err)
-					}
-				}
-				n.as(before)
+	repaired(t, nil, (*node).install, map[string]func(*testing.T, *node, Wanted){
+		"finished": func(t *testing.T, n *node, w Wanted) {
+			if err := n.install(w); err != nil {
+				t.Fatal(err)
 			}
-		})
+			isInstalled(t, n, "1.0.0")
+		},
+		"undone": func(*testing.T, *node, Wanted) {},
+	})
+}
+
+func installedFirst(n *node, w Wanted) Wanted {
+	if err := n.install(w); err != nil {
+		n.t.Fatal(err)
 	}
-	for _, place := range undoing {
-		t.Run(place, func(t *testing.T) {
-			t.Parallel()
-			n := newTestNode(t)
-			w, before := n.wanted(), n.tree()
-			if err := n.installer("").Install(t.Context(), w); err != nil {
+	return w
+}
+
+// TestInterruptedUninstall kills an uninstallation at every place. It is finished by the next, and
+// berth comes back as a whole if it is wanted again.
+func TestInterruptedUninstall(t *testing.T) {
+	repaired(t, installedFirst, func(n *node, _ Wanted) error { return n.uninstall() }, map[string]func(*testing.T, *node, Wanted){
+		"finished": func(*testing.T, *node, Wanted) {},
+		"wanted again": func(t *testing.T, n *node, w Wanted) {
+			if err := n.install(w); err != nil {
 				t.Fatal(err)
 			}
-			if !killed(func() { _ = n.installer(place).Uninstall(t.Context()) }) {
-				t.Fatal("it was not interrupted")
-			}
-			// Somebody wants it again, and gets it as a whole.
-			if err := n.installer("").Install(t.Context(), w); err != nil {
-				t.Fatal(err)
-			}
-			if n.endpoint != ours {
-				t.Errorf("the kubelet uses %s", n.endpoint)
-			}
-			if !killed(func() { _ = n.installer(place).Uninstall(t.Context()) }) {
-				t.Fatal("it was not interrupted")
-			}
-			if err := n.installer("").Uninstall(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-			n.as(before)
-		})
-	}
+			isInstalled(t, n, "1.0.0")
+		},
+	})
 }
 
 // TestInterruptedUpgrade kills an upgrade at every place. The next run finishes it, or goes back
-// to the version before, which runs as well when the new one turns out to be no good.
+// to the version before, also when the new one turns out not to be healthy.
 func TestInterruptedUpgrade(t *testing.T) {
-	upgraded := func(t *testing.T) (*node, Wanted, string) {
-		t.Helper()
+	upgraded := func(n *node, w Wanted) Wanted {
+		w = installedFirst(n, w)
+		writeFile(n.t, filepath.Join(n.payload, "berth.service"), "[Service]\nExecStart=/usr/bin/berth serve --new-flag\n", 0o644)
+		w.Version, w.Config, w.Runtimes[0].Version = "1.1.0", w.Config+"\n# more", "1.25"
+		return w
+	}
+	next := func(version string, fail func(*node), want string) func(*testing.T, *node, Wanted) {
+		return func(t *testing.T, n *node, w Wanted) {
+			t.Helper()
+			// An upgrade that has come to its end is healthy, and what fails then is nothing new.
+			finished := n.version == "1.1.0" && mustState(t, n).Healthy.Version == "1.1.0"
+			fail(n)
+			w.Version = version
+			err := n.install(w)
+			if (err != nil) != (version != want) {
+				t.Errorf("got %v", err)
+			}
+			if finished && err != nil {
+				want = "1.1.0"
+			}
+			isInstalled(t, n, want)
+			n.broken, n.doctor = "", ""
+		}
+	}
+	repaired(t, upgraded, (*node).install, map[string]func(*testing.T, *node, Wanted){
+		"finished":    next("1.1.0", func(*node) {}, "1.1.0"),
+		"back":        next("1.0.0", func(*node) {}, "1.0.0"),
+		"not started": next("1.2.0", func(n *node) { n.broken = "1.2.0" }, "1.0.0"),
+	})
+}
+
+func mustState(t *testing.T, n *node) *state {
+	t.Helper()
+	st, err := readState(n.installer().root())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return st
+}
+
+// TestEnded ends a run, as a kubelet does with a pod, at every place. The node has a runtime, and
+// the next run goes on.
+func TestEnded(t *testing.T) {
+	for place, passes := 0, true; passes; place++ {
 		n := newTestNode(t)
 		w, before := n.wanted(), n.tree()
-		if err := n.installer("").Install(t.Context(), w); err != nil {
-			t.Fatal(err)
+		ctx, end := context.WithCancel(t.Context())
+		left := place
+		n.at = func(string) {
+			if left--; left < 0 {
+				end()
+			}
 		}
-		w.Version = "1.1.0"
-		w.Config += "\n# more"
-		return n, w, before
-	}
-	var places []string
-	n, w, _ := upgraded(t)
-	i := n.installer("")
-	i.at = func(place string) { places = append(places, place) }
-	if err := i.Install(t.Context(), w); err != nil {
-		t.Fatal(err)
-	}
-	if !slices.Contains(places, "installer.start.half") || !slices.Contains(places, "installer.start.run") {
-		t.Fatalf("places: %v", places)
-	}
-	for _, place := range slices.Compact(places) {
-		for name, c := range map[string]struct {
-			version string
-			change  func(*node)
-			fails   string
-		}{
-			"finished":  {"1.1.0", func(*node) {}, ""},
-			"back":      {"1.0.0", func(*node) {}, ""},
-			"not green": {"1.1.0", func(n *node) { n.doctor = `{"check":"handlers","level":"fail"}` }, "1.0.0"},
-			"no start":  {"1.1.0", func(n *node) { n.broken = "1.1.0" }, "1.0.0"},
-		} {
-			t.Run(place+"/"+name, func(t *testing.T) {
-				t.Parallel()
-				n, w, before := upgraded(t)
-				if !killed(func() { _ = n.installer(place).Install(t.Context(), w) }) {
-					t.Fatal("it was not interrupted")
-				}
-				c.change(n)
-				w.Version = c.version
-				want := c.version
-				if err := n.installer("").Install(t.Context(), w); err != nil {
-					want = c.fails
-				}
-				if link, err := os.Readlink(filepath.Join(n.root, current)); n.version != want || link != want {
-					t.Errorf("version %q runs, %q is current (%v), want %q", n.version, link, err, want)
-				}
-				if n.endpoint != ours || !n.running["berth"] {
-					t.Errorf("the kubelet uses %s; berth runs: %t", n.endpoint, n.running["berth"])
-				}
-				if err := n.installer("").Uninstall(t.Context()); err != nil {
-					t.Fatal(err)
-				}
-				n.as(before)
-			})
+		err := n.installer().Install(ctx, w)
+		end()
+		n.at = nil
+		passes = left < 0
+		if passes && err != nil && !errors.Is(err, context.Canceled) {
+			t.Errorf("place %d: got %v", place, err)
 		}
+		if n.endpoint == ours && !n.running["berth"] {
+			t.Errorf("place %d: the kubelet has no runtime", place)
+		}
+		if err := n.install(w); err != nil {
+			t.Fatalf("place %d: %v", place, err)
+		}
+		if err := n.uninstall(); err != nil {
+			t.Fatalf("place %d: %v", place, err)
+		}
+		n.as(before)
 	}
 }
 
-// Somebody ends the pod meanwhile: nothing is undone, and the next run goes on.
-func TestEnded(t *testing.T) {
+// An upgrade to a version that does not start is ended: the former one runs all the same.
+func TestEndedWhileDown(t *testing.T) {
 	n := newTestNode(t)
-	w, before := n.wanted(), n.tree()
+	w := installedFirst(n, n.wanted())
 	ctx, end := context.WithCancel(t.Context())
-	i := n.installer("")
-	i.at = func(place string) {
-		if place == "installer.kubelet.restarted" {
+	defer end()
+	w.Version, n.broken = "1.1.0", "1.1.0"
+	n.at = func(place string) {
+		if place == "installer.start.linked" {
+			n.running["berth"] = false
 			end()
-			n.running["berth"] = false // it does not answer at once
 		}
 	}
-	if err := i.Install(ctx, w); !errors.Is(err, context.Canceled) {
+	if err := n.installer().Install(ctx, w); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
 	}
-	if n.endpoint != ours {
-		t.Errorf("the kubelet uses %s", n.endpoint)
-	}
-	n.running["berth"] = true
-	if err := n.installer("").Install(t.Context(), w); err != nil {
-		t.Fatal(err)
-	}
-	if err := n.installer("").Uninstall(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	n.as(before)
+	isInstalled(t, n, "1.0.0")
 }
 
-// TestRescue has a move interrupted at every place, and no pod start again: the node's own
-// timer has the kubelet use what it used before.
-func TestRescue(t *testing.T) {
-	doing, undoing := failpoints(t)
-	for _, c := range []struct {
-		places []string
-		first  func(*Installer, Wanted) error
-	}{
-		{doing, func(*Installer, Wanted) error { return nil }},
-		{undoing, func(i *Installer, w Wanted) error { return i.Install(t.Context(), w) }},
-	} {
-		for _, place := range c.places {
-			if !strings.HasPrefix(place, "installer.kubelet.") {
-				continue
-			}
-			t.Run(place, func(t *testing.T) {
-				t.Parallel()
-				n := newTestNode(t)
-				w, before := n.wanted(), n.tree()
-				if err := c.first(n.installer(""), w); err != nil {
-					t.Fatal(err)
-				}
-				if !killed(func() {
-					_ = errors.Join(n.installer(place).Install(t.Context(), w), n.installer(place).Uninstall(t.Context()))
-				}) {
-					t.Fatal("it was not interrupted")
-				}
-				// Files that lead to berth have the timer, over a reboot as well.
-				if n.kubeletEndpoint() == ours && place != "installer.kubelet.made" && place != "installer.kubelet.done" && place != "installer.kubelet.undoing" {
-					if link, err := os.Readlink(filepath.Join(n.root, units, "timers.target.wants", rescueTimer)); err != nil || n.read(link) == "" || n.read(rescueProgram) != "bin/berth-pause" {
-						t.Errorf("the node is not rescued: %q, %v", link, err)
-					}
-				}
-				if err := n.installer("").Rescue(t.Context()); err != nil {
-					t.Fatal(err)
-				}
-				if want := map[bool]string{true: ours, false: theirs}[place == "installer.kubelet.done"]; n.endpoint != want || n.kubeletEndpoint() != want {
-					t.Errorf("the kubelet uses %s, want %s", n.endpoint, want)
-				}
-				if n.running["rescue"] {
-					t.Error("the rescue is left")
-				}
-				if err := n.installer("").Install(t.Context(), w); err != nil {
-					t.Fatal(err)
-				}
-				if n.endpoint != ours {
-					t.Errorf("the kubelet uses %s", n.endpoint)
-				}
-				if err := n.installer("").Uninstall(t.Context()); err != nil {
-					t.Fatal(err)
-				}
-				n.as(before)
-			})
-		}
-	}
-}
-
-// Two runs on one node wait for each other, and the rescue does not get between.
+// Two runs on one node wait for each other.
 func TestLocked(t *testing.T) {
 	n := newTestNode(t)
 	w := n.wanted()
-	i := n.installer("")
-	i.at = func(place string) {
+	n.at = func(place string) {
 		if place != "installer.kubelet.written" {
 			return
 		}
-		if err := n.installer("").Rescue(t.Context()); err != nil {
-			t.Error(err)
-		}
 		ctx, end := context.WithCancel(t.Context())
 		end()
-		for _, run := range []error{n.installer("").Install(ctx, w), n.installer("").Uninstall(ctx)} {
+		for _, run := range []error{n.installer().Install(ctx, w), n.installer().Uninstall(ctx)} {
 			if !errors.Is(run, context.Canceled) {
 				t.Errorf("got %v", run)
 			}
@@ -273,56 +197,37 @@ func TestLocked(t *testing.T) {
 			t.Error("another run has undone what this one does")
 		}
 	}
-	if err := i.Install(t.Context(), w); err != nil {
+	if err := n.install(w); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// A journal that cannot be written, as on a full disk, keeps nothing from being undone.
-func TestUndoneWithoutRoom(t *testing.T) {
+// A state of another installer is not touched.
+func TestOtherState(t *testing.T) {
+	for text, want := range map[string]string{`{"format": 2}`: "has format 2", "{": "can only be removed by hand"} {
+		n := newTestNode(t)
+		n.write(stateFile, text)
+		before := n.tree()
+		for name, err := range map[string]error{"install": n.install(n.wanted()), "uninstall": n.uninstall()} {
+			if err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("%s: got %v", name, err)
+			}
+		}
+		n.as(before)
+	}
+}
+
+// A write that was killed leaves its new file, which goes with the rest.
+func TestLeftoversOfKilledWrites(t *testing.T) {
 	n := newTestNode(t)
 	before := n.tree()
-	if err := n.installer("").Install(t.Context(), n.wanted()); err != nil {
+	if err := n.install(n.wanted()); err != nil {
 		t.Fatal(err)
 	}
-	n.write(filepath.Join(filepath.Dir(journalFile), ".journal.json.new", "in the way"), "")
-	w := n.wanted()
-	w.Kubelet = false
-	if err := n.installer("").Install(t.Context(), w); err == nil || !strings.Contains(err.Error(), "write the journal") {
-		t.Errorf("got %v", err)
+	for _, path := range []string{stateFile, unitFile, configFile, extraFile, kubelet.DropIn, current} {
+		n.write(filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+".new"), "half")
 	}
-	if n.endpoint != theirs {
-		t.Errorf("the kubelet uses %s", n.endpoint)
-	}
-	if err := n.installer("").Uninstall(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	n.as(before)
-}
-
-// A node that waits for its turn is rescued meanwhile, and then made as it is wanted.
-func TestRescuedWhileWaiting(t *testing.T) {
-	n := newTestNode(t)
-	w, before := n.wanted(), n.tree()
-	if !killed(func() { _ = n.installer("installer.kubelet.restarted").Install(t.Context(), w) }) {
-		t.Fatal("it was not interrupted")
-	}
-	n.waits = func() {
-		if err := n.installer("").Rescue(t.Context()); err != nil {
-			t.Error(err)
-		}
-		if n.endpoint != theirs {
-			t.Errorf("the kubelet uses %s", n.endpoint)
-		}
-	}
-	if err := n.installer("").Install(t.Context(), w); err != nil {
-		t.Fatal(err)
-	}
-	n.waits = nil
-	if n.endpoint != ours || n.running["rescue"] || n.held {
-		t.Errorf("the kubelet uses %s; the rescue is left: %t; the turn is held: %t", n.endpoint, n.running["rescue"], n.held)
-	}
-	if err := n.installer("").Uninstall(t.Context()); err != nil {
+	if err := n.uninstall(); err != nil {
 		t.Fatal(err)
 	}
 	n.as(before)

@@ -1,6 +1,7 @@
 package installer
 
 import (
+	"context"
 	"errors"
 	"os"
 	"path/filepath"
@@ -10,7 +11,6 @@ import (
 	"time"
 
 	"github.com/berth-cri/berth/pkg/installer/kubelet"
-	"github.com/berth-cri/berth/pkg/installer/nodefs"
 )
 
 // TestDoneAndUndoneByOthers has somebody undo what was done: the next run does it again, and what
@@ -38,20 +38,22 @@ func TestDoneAndUndoneByOthers(t *testing.T) {
 		"its program":       remove("/opt/berth/1.0.0/bin/berth"),
 		"a runtime":         remove(handlerFile("kata")),
 		"the kubelet": func(n *node) {
-			for _, path := range []string{kubelet.Config, "/var/lib/kubelet/kubeadm-flags.env"} {
-				n.write(path, strings.ReplaceAll(n.read(path), ours, theirs))
-			}
+			remove(kubelet.DropIn)(n)
 			n.endpoint = theirs
+		},
+		"a program of a runtime": remove("/opt/berth/runtimes/crun/1.24/crun"),
+		"the unit of the kubelet": func(n *node) {
+			n.write("/usr/lib/systemd/system/kubelet.service", "[Service]\nExecStart=/usr/bin/kubelet --v=4 $KUBELET_KUBEADM_ARGS\n")
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := newTestNode(t)
 			w, before := n.wanted(), n.tree()
-			if err := n.installer("").Install(t.Context(), w); err != nil {
+			if err := n.install(w); err != nil {
 				t.Fatal(err)
 			}
 			change(n)
-			again := n.installer("")
+			again := n.installer()
 			again.patience = time.Second
 			if err := again.Install(t.Context(), w); err != nil {
 				t.Fatal(err)
@@ -63,77 +65,50 @@ func TestDoneAndUndoneByOthers(t *testing.T) {
 			if _, err := os.Lstat(filepath.Join(n.root, "/etc/systemd/system/multi-user.target.wants/berth.service")); err != nil {
 				t.Errorf("it does not start with the node: %v", err)
 			}
-			for _, path := range []string{unitFile, configFile, program, handlerFile("kata")} {
+			for _, path := range []string{unitFile, configFile, program, handlerFile("kata"), "/opt/berth/runtimes/crun/1.24/crun"} {
 				if got := n.read(path); strings.Contains(got, "no such file") {
 					t.Error(got)
 				}
 			}
 			// What holds is left alone.
 			n.asked = nil
-			if err := n.installer("").Install(t.Context(), w); err != nil {
+			if err := n.install(w); err != nil {
 				t.Fatal(err)
 			}
-			if slices.ContainsFunc(n.asked, func(c string) bool { return strings.Contains(c, "restart") || strings.Contains(c, "reload") }) {
+			if slices.ContainsFunc(n.asked, func(c string) bool { return strings.Contains(c, "restart") }) {
 				t.Errorf("it is done again: %q", n.asked)
 			}
-			if err := n.installer("").Uninstall(t.Context()); err != nil {
+			if unit := n.read("/usr/lib/systemd/system/kubelet.service"); !strings.Contains(n.read(kubelet.DropIn), strings.TrimSpace(unit[strings.LastIndex(unit, "="):])) {
+				t.Errorf("the drop-in is %s", n.read(kubelet.DropIn))
+			}
+			if err := n.uninstall(); err != nil {
 				t.Fatal(err)
 			}
-			n.as(before)
+			if name != "the unit of the kubelet" {
+				n.as(before)
+			}
 		})
 	}
 	t.Run("to a third daemon", func(t *testing.T) {
 		n := newTestNode(t)
 		n.others = []string{crio}
-		if err := n.installer("").Install(t.Context(), n.wanted()); err != nil {
+		if err := n.install(n.wanted()); err != nil {
 			t.Fatal(err)
 		}
 		for _, path := range []string{kubelet.Config, "/var/lib/kubelet/kubeadm-flags.env"} {
-			n.write(path, strings.ReplaceAll(n.read(path), ours, crio))
+			n.write(path, strings.ReplaceAll(n.read(path), theirs, crio))
 		}
+		remove(kubelet.DropIn)(n)
 		n.endpoint = crio
-		// The first daemon is no longer there: nobody needs it.
+		// The first daemon is no longer there, and no longer needed.
 		n.dead = true
-		if err := n.installer("").Uninstall(t.Context()); err != nil {
+		if err := n.uninstall(); err != nil {
 			t.Fatal(err)
 		}
 		if n.kubeletEndpoint() != crio || n.endpoint != crio {
 			t.Errorf("the kubelet uses %s, by its files %s", n.endpoint, n.kubeletEndpoint())
 		}
 	})
-}
-
-// Somebody edits the kubelet's files while a move is interrupted: the edit is there after the
-// move, and after the way back.
-func TestEditedWhileInterrupted(t *testing.T) {
-	doing, _ := failpoints(t)
-	for _, place := range doing {
-		if !strings.HasPrefix(place, "installer.kubelet.") {
-			continue
-		}
-		t.Run(place, func(t *testing.T) {
-			t.Parallel()
-			n := newTestNode(t)
-			w := n.wanted()
-			if !killed(func() { _ = n.installer(place).Install(t.Context(), w) }) {
-				t.Fatal("it was not interrupted")
-			}
-			const edit = "maxPods: 250\n"
-			n.write(kubelet.Config, n.read(kubelet.Config)+edit)
-			if err := n.installer("").Install(t.Context(), w); err != nil {
-				t.Fatal(err)
-			}
-			if got := n.read(kubelet.Config); n.endpoint != ours || !strings.Contains(got, edit) {
-				t.Errorf("the kubelet uses %s, and reads %q", n.endpoint, got)
-			}
-			if err := n.installer("").Uninstall(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-			if got, want := n.read(kubelet.Config), "# ours\nkind: KubeletConfiguration\ncontainerRuntimeEndpoint: "+theirs+"\n"+edit; got != want || n.endpoint != theirs {
-				t.Errorf("the kubelet uses %s, and reads %q, want %q", n.endpoint, got, want)
-			}
-		})
-	}
 }
 
 // TestConfigDir has an endpoint in a file of the kubelet's --config-dir, which wins.
@@ -149,13 +124,13 @@ func TestConfigDir(t *testing.T) {
 	t.Run("moved", func(t *testing.T) {
 		n := withDir(theirs)
 		before := n.tree()
-		if err := n.installer("").Install(t.Context(), n.wanted()); err != nil {
+		if err := n.install(n.wanted()); err != nil {
 			t.Fatal(err)
 		}
-		if got := n.read(dropIn); n.endpoint != ours || !strings.Contains(got, ours) {
-			t.Errorf("the kubelet uses %s, by %s", n.endpoint, got)
+		if n.endpoint != ours {
+			t.Errorf("the kubelet uses %s", n.endpoint)
 		}
-		if err := n.installer("").Uninstall(t.Context()); err != nil {
+		if err := n.uninstall(); err != nil {
 			t.Fatal(err)
 		}
 		n.as(before)
@@ -164,11 +139,11 @@ func TestConfigDir(t *testing.T) {
 		n := withDir(theirs)
 		w := n.wanted()
 		w.Kubelet = false
-		if err := n.installer("").Install(t.Context(), w); err != nil {
+		if err := n.install(w); err != nil {
 			t.Fatal(err)
 		}
 		n.write(dropIn, strings.ReplaceAll(n.read(dropIn), theirs, ours))
-		if err := n.installer("").Uninstall(t.Context()); err == nil || !strings.Contains(err.Error(), dropIn) || !n.running["berth"] {
+		if err := n.uninstall(); err == nil || !strings.Contains(err.Error(), dropIn) || !n.running["berth"] {
 			t.Errorf("got %v; berth runs: %t", err, n.running["berth"])
 		}
 	})
@@ -178,12 +153,12 @@ func TestConfigDir(t *testing.T) {
 func TestSettingsOfTheStart(t *testing.T) {
 	n := newTestNode(t)
 	w := n.wanted()
-	if err := n.installer("").Install(t.Context(), w); err != nil {
+	if err := n.install(w); err != nil {
 		t.Fatal(err)
 	}
 	n.asked = nil
 	w.Config = "[metrics]\naddress = \"127.0.0.1:9999\""
-	if err := n.installer("").Install(t.Context(), w); err != nil {
+	if err := n.install(w); err != nil {
 		t.Fatal(err)
 	}
 	if n.started != n.read(extraFile) {
@@ -191,62 +166,59 @@ func TestSettingsOfTheStart(t *testing.T) {
 	}
 }
 
-// A node that waits for pods to be gone keeps no other node waiting, and has the rest of what is
-// wanted. A failure is told, and keeps the turn.
+// A node that waits for pods to be gone has the rest of what is wanted. A failure is no reason to
+// wait.
 func TestWaitingForPods(t *testing.T) {
 	n := newTestNode(t)
 	w := n.wanted()
-	if err := n.installer("").Install(t.Context(), w); err != nil {
+	if err := n.install(w); err != nil {
 		t.Fatal(err)
 	}
 	n.pod("def", "crun")
 	w.Runtimes = w.Runtimes[1:]
 	w.Version = "1.1.0"
-	if err := n.installer("").Install(t.Context(), w); !errors.Is(err, ErrPods) || !strings.Contains(err.Error(), "1 pod (shop/def)") {
+	if err := n.install(w); !errors.Is(err, ErrPods) || !strings.Contains(err.Error(), "1 pod (shop/def)") {
 		t.Errorf("got %v", err)
 	}
-	if n.held || n.version != "1.1.0" {
-		t.Errorf("the turn is held: %t; version %s runs", n.held, n.version)
+	if n.version != "1.1.0" {
+		t.Errorf("version %s runs", n.version)
 	}
 	w.Version, n.broken = "1.2.0", "1.2.0"
-	if err := n.installer("").Install(t.Context(), w); err == nil || errors.Is(err, ErrPods) || !strings.Contains(err.Error(), "1 pod (shop/def)") || !strings.Contains(err.Error(), "berth does not start") {
+	if err := n.install(w); err == nil || errors.Is(err, ErrPods) || !strings.Contains(err.Error(), "berth does not start") {
 		t.Errorf("got %v", err)
-	}
-	if !n.held {
-		t.Error("another node meets the same")
 	}
 	n.broken = ""
 	if err := os.RemoveAll(filepath.Join(n.root, recordsOfPods)); err != nil {
 		t.Fatal(err)
 	}
-	if err := n.installer("").Install(t.Context(), w); err != nil || n.held {
-		t.Errorf("got %v; the turn is held: %t", err, n.held)
+	if err := n.install(w); err != nil {
+		t.Errorf("got %v", err)
 	}
 	if got := n.read("/opt/berth/runtimes/crun/1.24/crun"); !strings.Contains(got, "no such file") {
 		t.Errorf("its files are left: %s", got)
 	}
 }
 
-// TestFailedConfig has values whose configuration berth refuses, or cannot be green with: what
-// it was last green with is there again, and runs.
+// TestFailedConfig has values whose configuration berth refuses, or cannot be healthy with: what
+// it was last healthy with is there again, and runs.
 func TestFailedConfig(t *testing.T) {
 	for name, fail := range map[string]func(*node){
 		"refused":       func(n *node) { n.fails["berth check"] = exited(2) },
-		"not green":     func(n *node) { n.doctor = `{"check":"ports","level":"fail"}` },
+		"not healthy":   func(n *node) { n.doctor = `{"check":"ports","level":"fail"}` },
 		"does not load": func(n *node) { n.fails["berth reload --wait -o json"] = exited(2) },
 	} {
 		for _, version := range []string{"1.0.0", "1.1.0"} {
 			t.Run(name+" "+version, func(t *testing.T) {
 				n := newTestNode(t)
 				w, before := n.wanted(), n.tree()
-				if err := n.installer("").Install(t.Context(), w); err != nil {
+				if err := n.install(w); err != nil {
 					t.Fatal(err)
 				}
 				good := n.read(extraFile)
 				n.write(handlerFile("runc"), "# edited\n"+n.read(handlerFile("runc")))
 				fail(n)
 				w.Version, w.Config = version, "[metrics]\naddress = \"127.0.0.1:10248\""
-				if err := n.installer("").Install(t.Context(), w); err == nil && (name != "does not load" || version == "1.0.0") {
+				if err := n.install(w); err == nil {
 					t.Error("it does not fail")
 				}
 				if name != "does not load" && (n.read(extraFile) != good || n.started != good || n.version != "1.0.0") {
@@ -254,19 +226,19 @@ func TestFailedConfig(t *testing.T) {
 				}
 				// The same values are tried again, and come into force.
 				n.fails, n.doctor = map[string]error{}, ""
-				if err := n.installer("").Install(t.Context(), w); err != nil {
+				if err := n.install(w); err != nil {
 					t.Fatal(err)
 				}
 				if got := n.read(extraFile); got == good || n.started != got || n.version != version {
 					t.Errorf("berth %s runs with %q, and will with %q", n.version, n.started, got)
 				}
-				if !strings.Contains(n.read(handlerFile("runc"))+n.read(handlerFile("runc")+nodefs.KeptSuffix), "# edited") {
+				if !strings.Contains(n.read(handlerFile("runc"))+n.read(handlerFile("runc")+keptSuffix), "# edited") {
 					t.Error("an edit is lost")
 				}
-				if err := os.RemoveAll(filepath.Join(n.root, handlerFile("runc")+nodefs.KeptSuffix)); err != nil {
+				if err := os.RemoveAll(filepath.Join(n.root, handlerFile("runc")+keptSuffix)); err != nil {
 					t.Fatal(err)
 				}
-				if err := n.installer("").Uninstall(t.Context()); err != nil {
+				if err := n.uninstall(); err != nil {
 					t.Fatal(err)
 				}
 				if err := os.RemoveAll(filepath.Join(n.root, "etc/berth")); err != nil { // with an edit that is kept
@@ -278,31 +250,106 @@ func TestFailedConfig(t *testing.T) {
 	}
 }
 
-// A kubelet that cannot be moved is known before anything of the node is changed.
-func TestKubeletThatCannotMove(t *testing.T) {
-	n := newTestNode(t)
-	n.write(kubelet.Config, "{\"kind\": \"KubeletConfiguration\"}\n")
-	before := n.tree()
-	if err := n.installer("").Install(t.Context(), n.wanted()); err == nil || !strings.Contains(err.Error(), "is JSON") || !n.held {
-		t.Errorf("got %v; the turn is held: %t", err, n.held)
-	}
-	if len(n.asked) > 0 || n.tree() != before {
-		t.Errorf("it was asked %q", n.asked)
-	}
-}
-
-// Somebody has removed the unit, and berth runs on: it is stopped all the same.
+// The unit was removed, and berth runs on: it is stopped all the same.
 func TestUninstallWithoutUnit(t *testing.T) {
 	n := newTestNode(t)
 	before := n.tree()
-	if err := n.installer("").Install(t.Context(), n.wanted()); err != nil {
+	if err := n.install(n.wanted()); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.Remove(filepath.Join(n.root, unitFile)); err != nil {
 		t.Fatal(err)
 	}
-	if err := n.installer("").Uninstall(t.Context()); err != nil {
+	if err := n.uninstall(); err != nil {
 		t.Fatal(err)
 	}
 	n.as(before)
+}
+
+// Another version that was linked and started by hand is replaced.
+func TestOtherVersionRuns(t *testing.T) {
+	n, w := installed(t)
+	w.Version = "1.1.0"
+	if err := n.install(w); err != nil {
+		t.Fatal(err)
+	}
+	link := filepath.Join(n.root, current)
+	if err := os.Remove(link); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("1.0.0", link); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := n.Run(t.Context(), "systemctl", "restart", "berth.service"); err != nil || n.version != "1.0.0" {
+		t.Fatalf("%s runs: %v", n.version, err)
+	}
+	if err := n.install(w); err != nil || n.version != "1.1.0" {
+		t.Errorf("%s runs: %v", n.version, err)
+	}
+}
+
+func installed(t *testing.T) (*node, Wanted) {
+	t.Helper()
+	n := newTestNode(t)
+	w := n.wanted()
+	if err := n.install(w); err != nil {
+		t.Fatal(err)
+	}
+	return n, w
+}
+
+// others is another daemon, whose handlers change.
+type others struct{ handlers []string }
+
+func (o *others) Ask(context.Context, string) (Beside, error) {
+	return Beside{Handlers: o.handlers, CgroupDriver: "cgroupfs"}, nil
+}
+
+// The other daemon changes while a brought runtime has the handler of one of its own.
+func TestHandlersOfOthersChange(t *testing.T) {
+	n := newTestNode(t)
+	w, before := n.wanted(), n.tree()
+	other := &others{[]string{"runc"}}
+	install := func() {
+		t.Helper()
+		i := n.installer()
+		i.Backend = other
+		if err := i.Install(t.Context(), w); err != nil {
+			t.Fatal(err)
+		}
+	}
+	install()
+	other.handlers = []string{"crun", "runc"}
+	install()
+	all := w.Runtimes
+	w.Runtimes, w.Endpoint = all[1:], "unix:///run/other/containerd.sock"
+	install()
+	if got := n.read(handlerFile("crun")); !strings.Contains(got, w.Endpoint) {
+		t.Errorf("crun is %s", got)
+	}
+	w.Runtimes, w.Endpoint = all, theirs
+	install()
+	w.Runtimes = all[1:]
+	install()
+	if got := n.read(handlerFile("crun")); !strings.Contains(got, theirs) {
+		t.Errorf("crun is %s", got)
+	}
+	w.Runtimes = all
+	install()
+	if err := n.uninstall(); err != nil {
+		t.Fatal(err)
+	}
+	n.as(before)
+}
+
+// A mistake is reported before anything is changed.
+func TestMistakeChangesNothing(t *testing.T) {
+	n, w := installed(t)
+	w.Runtimes[0].Handler = "containerd"
+	if err := n.install(w); err == nil || !strings.Contains(err.Error(), "choose another name") {
+		t.Errorf("got %v", err)
+	}
+	if got := n.read("/opt/berth/runtimes/crun/1.24/crun"); got != "crun 1.24" {
+		t.Errorf("crun is %s", got)
+	}
 }

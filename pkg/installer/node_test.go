@@ -35,10 +35,10 @@ type node struct {
 	running  map[string]bool
 	endpoint string
 	asked    []string
-	// fails has commands fail, doctor is what it finds beside the kubelet's endpoint.
+	// fails has commands fail, doctor is what the doctor finds beside the kubelet's endpoint.
 	fails  map[string]error
 	doctor string
-	// forbidden is what the cluster says, and refused how often.
+	// forbidden is what the cluster answers, and refused how often.
 	forbidden error
 	refused   int
 	// dead is the other CRI daemon, others are endpoints of more.
@@ -49,11 +49,8 @@ type node struct {
 	// version is what the daemon is that runs, started the configuration that it had then.
 	version string
 	started string
-	// turns is how often the turn was taken, held says that it is.
-	turns int
-	held  bool
-	// waits is called while it is another node's.
-	waits func()
+	// at is called at each place that a run passes, and around each command.
+	at func(place string)
 }
 
 func newTestNode(t *testing.T) *node {
@@ -62,7 +59,7 @@ func newTestNode(t *testing.T) *node {
 	for path, text := range map[string]string{
 		kubelet.Config:                            "# ours\nkind: KubeletConfiguration\ncontainerRuntimeEndpoint: " + theirs + "\n",
 		"/var/lib/kubelet/kubeadm-flags.env":      "KUBELET_KUBEADM_ARGS=\"--container-runtime-endpoint=" + theirs + "\"\n",
-		"/usr/lib/systemd/system/kubelet.service": "[Service]\nExecStart=/usr/bin/kubelet\n",
+		"/usr/lib/systemd/system/kubelet.service": "[Service]\nExecStart=/usr/bin/kubelet $KUBELET_KUBEADM_ARGS\n",
 		"/etc/containerd/config.toml":             "version = 3\n",
 	} {
 		n.write(path, text)
@@ -80,6 +77,9 @@ func newTestNode(t *testing.T) *node {
 		writeFile(t, filepath.Join(n.payload, name), name, 0o755)
 	}
 	writeFile(t, filepath.Join(n.payload, "berth.service"), "[Service]\nExecStart=/usr/bin/berth serve\n", 0o644)
+	if err := os.MkdirAll(filepath.Join(n.root, "etc/systemd/system"), 0o755); err != nil {
+		t.Fatal(err)
+	}
 	n.endpoint = n.kubeletEndpoint()
 	return n
 }
@@ -109,6 +109,9 @@ func (n *node) read(path string) string {
 
 // kubeletEndpoint is what a kubelet would take from the files.
 func (n *node) kubeletEndpoint() string {
+	if m := regexp.MustCompile(`(?m)^ExecStart=.*--container-runtime-endpoint=(\S+)$`).FindStringSubmatch(n.read(kubelet.DropIn)); m != nil {
+		return m[1]
+	}
 	if m := regexp.MustCompile(`--container-runtime-endpoint=([^\s"]+)`).FindStringSubmatch(n.read("/var/lib/kubelet/kubeadm-flags.env")); m != nil {
 		return m[1]
 	}
@@ -144,14 +147,18 @@ func (s exited) Error() string { return fmt.Sprintf("exit status %d", int(s)) }
 func (s exited) ExitCode() int { return int(s) }
 
 // Run implements Host.
-func (n *node) Run(_ context.Context, name string, args ...string) ([]byte, error) {
+func (n *node) Run(ctx context.Context, name string, args ...string) ([]byte, error) {
 	command := strings.Join(append([]string{filepath.Base(name)}, args...), " ")
+	n.passes("before " + command)
+	defer n.passes("after " + command)
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
 	n.asked = append(n.asked, command)
 	if err := n.fails[command]; err != nil {
 		return nil, err
 	}
 	enabled := filepath.Join(n.root, "/etc/systemd/system/multi-user.target.wants/berth.service")
-	armed := filepath.Join(n.root, units, "timers.target.wants", rescueTimer)
 	switch command {
 	case "systemctl daemon-reload", "berth check", "restorecon -R /opt/berth":
 	case "systemctl enable berth.service":
@@ -184,28 +191,18 @@ func (n *node) Run(_ context.Context, name string, args ...string) ([]byte, erro
 		}
 	case "systemctl stop berth.service":
 		n.running["berth"] = false
-	case "systemctl disable --now berth.service":
-		n.running["berth"] = false
+	case "systemctl disable berth.service":
 		os.Remove(enabled)
 		os.Remove(filepath.Dir(enabled))
-	case "systemctl enable --now " + rescueTimer:
-		n.running["rescue"] = true
-		if err := os.MkdirAll(filepath.Dir(armed), 0o755); err != nil {
-			return nil, err
-		}
-		if err := os.Symlink(units+"/"+rescueTimer, armed); err != nil && !errors.Is(err, fs.ErrExist) {
-			return nil, err
-		}
-	case "systemctl disable --now " + rescueTimer:
-		n.running["rescue"] = false
-		os.Remove(armed)
-		os.Remove(filepath.Dir(armed))
 	case "systemctl restart kubelet.service":
 		n.endpoint = n.kubeletEndpoint()
-	case "systemctl is-enabled --quiet berth.service":
-		if _, err := os.Lstat(enabled); err != nil {
-			return nil, exited(1)
+	case "systemctl cat kubelet.service":
+		const unit = "/usr/lib/systemd/system/kubelet.service"
+		out := "# " + unit + "\n" + n.read(unit)
+		if text := n.read(kubelet.DropIn); !strings.Contains(text, "no such file") {
+			out += "\n# " + kubelet.DropIn + "\n" + text
 		}
+		return []byte(out), nil
 	case "berth reload --wait -o json":
 		if !n.running["berth"] {
 			return nil, exited(1)
@@ -234,26 +231,10 @@ func (n *node) Run(_ context.Context, name string, args ...string) ([]byte, erro
 		}
 		return []byte(`{"findings":[` + strings.Join(findings, ",") + `]}`), exited(3)
 	default:
-		n.t.Errorf("nobody expects %q", command)
+		n.t.Errorf("%q is not expected", command)
 	}
 	return nil, nil
 }
-
-// Turn implements Cluster.
-func (n *node) Turn(context.Context) error {
-	if n.waits != nil {
-		n.waits()
-	}
-	n.turns++
-	n.held = true
-	return nil
-}
-
-// Done implements Cluster.
-func (n *node) Done() { n.held = false }
-
-// MayAsk implements Cluster.
-func (n *node) MayAsk(context.Context) error { return n.forbidden }
 
 // Serves implements Cluster.
 func (n *node) Serves(_ context.Context, berth bool) error {
@@ -265,7 +246,7 @@ func (n *node) Serves(_ context.Context, berth bool) error {
 		return fmt.Errorf("the kubelet uses %s", n.endpoint)
 	}
 	if berth && !n.running["berth"] {
-		return errors.New("nobody answers the kubelet")
+		return errors.New("berth does not answer the kubelet")
 	}
 	return nil
 }
@@ -279,26 +260,54 @@ func (n *node) Ask(_ context.Context, endpoint string) (Beside, error) {
 		n.t.Errorf("%s is asked", endpoint)
 	}
 	if n.dead {
-		return Beside{}, errors.New("nobody listens")
+		return Beside{}, errors.New("connection refused")
 	}
 	return Beside{Handlers: []string{"crun", "runc"}, CgroupDriver: "cgroupfs"}, nil
 }
 
-// installer is interrupted at a place if that is not "".
-func (n *node) installer(place string) *Installer {
+// passes is where a run of the installer is, or may be interrupted.
+func (n *node) passes(place string) {
+	if n.at != nil {
+		n.at(place)
+	}
+}
+
+func (n *node) installer() *Installer {
 	n.t.Helper()
-	i, err := New(Installer{Root: n.root, Payload: n.payload, Self: filepath.Join(n.payload, "bin/berth-pause"), Host: n, Cluster: n, Backend: n, at: func(now string) {
-		if now == place {
-			panic(interrupted(now))
-		}
-	}})
+	i, err := New(Installer{Root: n.root, Payload: n.payload, Self: filepath.Join(n.payload, "bin/berth-pause"), Host: n, Cluster: n, Backend: n, at: n.passes})
 	if err != nil {
 		n.t.Fatal(err)
 	}
 	return i
 }
 
+func (n *node) install(w Wanted) error { return n.installer().Install(n.t.Context(), w) }
+func (n *node) uninstall() error       { return n.installer().Uninstall(n.t.Context()) }
+
+// interrupted is the end of a run that was killed.
 type interrupted string
+
+// killed runs f until it passes the place of a number, and returns whether it was killed there. What
+// it had on disk by then is all that is left.
+func (n *node) killed(place int, f func() error) (was bool) {
+	n.t.Helper()
+	defer func() {
+		n.at = nil
+		if r := recover(); r != nil {
+			if _, was = r.(interrupted); !was {
+				panic(r)
+			}
+		}
+	}()
+	n.at = func(name string) {
+		if place--; place < 0 {
+			n.at = nil
+			panic(interrupted(name))
+		}
+	}
+	_ = f()
+	return false
+}
 
 // tree is every file with its permissions and content.
 func (n *node) tree() string {
@@ -333,9 +342,6 @@ func (n *node) as(before string) {
 	n.t.Helper()
 	if now := n.tree(); now != before {
 		n.t.Errorf("the node was\n%s\nand is\n%s", before, now)
-	}
-	if n.running["rescue"] {
-		n.t.Error("the rescue is left")
 	}
 	if n.running["berth"] || n.endpoint != theirs {
 		n.t.Errorf("berth runs: %t; the kubelet uses %s", n.running["berth"], n.endpoint)

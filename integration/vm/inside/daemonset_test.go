@@ -80,7 +80,7 @@ func TestDaemonSet(t *testing.T) {
 
 	run(t, "kubectl", "apply", "--filename="+installerManifests)
 	testbed.Eventually(t, 5*soon, func() error {
-		_, err := os.Stat("/var/lib/berth-installer/journal.json")
+		_, err := os.Stat("/var/lib/berth-installer/state.json")
 		return err
 	})
 	run(t, "pkill", "-KILL", "-x", "berth-installer")
@@ -131,14 +131,10 @@ func TestDaemonSet(t *testing.T) {
 	run(t, "kubectl", "wait", "--for=condition=Ready", "node/node", "--timeout=1m")
 }
 
-// toldOfBerth says whether a kubelet that begins now uses berth.
+// toldOfBerth returns whether a kubelet that begins now uses berth.
 func toldOfBerth() bool {
-	for _, path := range []string{"/var/lib/kubelet/config.yaml", "/var/lib/kubelet/instance-config.yaml", "/var/lib/kubelet/kubeadm-flags.env"} {
-		if text, err := os.ReadFile(path); err == nil && strings.Contains(string(text), "/run/berth/berth.sock") {
-			return true
-		}
-	}
-	return false
+	_, err := os.Stat("/etc/systemd/system/kubelet.service.d/99-berth.conf")
+	return err == nil
 }
 
 // killedWhen kills the installer as soon as something is so.

@@ -7,15 +7,15 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// HealthAddress is where the kubelet says on the node whether it is well; empty if nowhere.
+// HealthAddress is where the kubelet serves its health on the node; empty if nowhere.
 func (k Kubelet) HealthAddress() string {
 	address, port := "127.0.0.1", 10248
-	for _, path := range k.configs {
+	for _, f := range k.configs {
 		var c struct {
 			Address *string `json:"healthzBindAddress"`
 			Port    *int    `json:"healthzPort"`
 		}
-		if yaml.Unmarshal([]byte(k.texts[path]), &c) != nil {
+		if yaml.Unmarshal([]byte(f.text), &c) != nil {
 			continue // the kubelet does not start with it either
 		}
 		if c.Address != nil && *c.Address != "" {

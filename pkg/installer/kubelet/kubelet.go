@@ -1,11 +1,10 @@
-// Package kubelet finds the kubelet of a node, or k3s, and says what its files must say so
-// that it uses another CRI daemon, and what so that it goes back.
+// Package kubelet finds the kubelet of a node, or k3s, and makes the drop-in that leads it to
+// berth. No file of the kubelet's own is changed.
 package kubelet
 
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -20,15 +19,19 @@ const (
 	k3sConfig      = "/etc/rancher/k3s/config.yaml"
 )
 
-var flagFiles = []string{
-	"/var/lib/kubelet/kubeadm-flags.env", "/etc/default/kubelet", "/etc/sysconfig/kubelet",
-	"/etc/systemd/system/kubelet.service", "/etc/systemd/system/kubelet.service.d/*.conf",
-}
+// The drop-ins that lead a kubelet, or k3s, to berth.
+const (
+	DropIn    = "/etc/systemd/system/kubelet.service.d/99-berth.conf"
+	k3sDropIn = k3sConfig + ".d/99-berth.yaml"
+)
 
-// packagedUnits belong to packages, whose next version would replace what is written there.
-var packagedUnits = []string{
-	"/usr/lib/systemd/system/kubelet.service", "/usr/lib/systemd/system/kubelet.service.d/*.conf",
+// flagFiles are in the order in which a later one wins, as far as one can know.
+var flagFiles = []string{
 	"/lib/systemd/system/kubelet.service", "/lib/systemd/system/kubelet.service.d/*.conf",
+	"/usr/lib/systemd/system/kubelet.service", "/usr/lib/systemd/system/kubelet.service.d/*.conf",
+	"/etc/default/kubelet", "/etc/sysconfig/kubelet",
+	"/etc/systemd/system/kubelet.service", "/etc/systemd/system/kubelet.service.d/*.conf",
+	"/var/lib/kubelet/kubeadm-flags.env", DropIn,
 }
 
 // k3sUnits are those of servers and agents.
@@ -36,28 +39,22 @@ var k3sUnits = []string{"k3s", "k3s-agent"}
 
 // Kubelet is one as it is found.
 type Kubelet struct {
-	// configs are the paths of its configuration, in the order in which it reads them: the first
-	// is that of --config, and a later one wins.
-	configs []string
-	// texts are the files that exist, by path: those, and files with flags.
-	texts map[string]string
-	// packaged are files of packages with an endpoint.
-	packaged []string
-	// arguments are its command line, if it runs.
-	arguments []string
-	// Named are files with berth's socket, also where another one wins over them. Runs says
+	// Unit is the service to restart, and K3s tells that the kubelet is part of k3s.
+	Unit string
+	K3s  bool
+	// Named are files with berth's socket, also where another one wins over them. Runs tells
 	// that the command line has it.
 	Named []string
 	Runs  bool
-	// Unit is the service to restart, and K3s says that the kubelet is part of k3s.
-	Unit string
-	K3s  bool
+	// configs are the files of its configuration, flags those with flags, in the order in which
+	// a later one wins.
+	configs, flags []file
+	// arguments are its command line, if it runs.
+	arguments []string
 }
 
-// Change is one that a file gets.
-type Change struct {
-	Path, Text string
-}
+// file is one that exists, with its text.
+type file struct{ path, text string }
 
 // Berth is the endpoint of berth.
 const (
@@ -65,7 +62,7 @@ const (
 	berthSocket = "/run/berth/berth.sock"
 )
 
-// defaultEndpoint is what a kubelet uses that is told nothing.
+// defaultEndpoint is what a kubelet uses that is given none.
 const defaultEndpoint = "unix:///run/containerd/containerd.sock"
 
 var (
@@ -73,41 +70,60 @@ var (
 	endpointFlags = []string{"container-runtime-endpoint", "image-service-endpoint"}
 )
 
-// Endpoint is the one that is in force, as far as files and flags say.
-func (k Kubelet) Endpoint() string {
-	now := ""
-	set := func(v string) {
-		if v != "" {
-			now = v
-		}
-	}
-	flags := flagsOf(k.arguments, endpointFlags[0])
+// DropIn is the path of the file that leads the kubelet to berth.
+func (k Kubelet) DropIn() string {
 	if k.K3s {
-		if len(k.Named) > 0 {
-			return Berth // what else says so wins over the file, or is hidden on the command line
-		}
-		set(yamlValue(k.texts[k3sConfig], endpointFlags[0]))
-		set(slices.Concat(flags, []string{""})[0])
-		return now
+		return k3sDropIn
 	}
-	for _, path := range k.configs {
-		set(yamlValue(k.texts[path], endpointKeys[0]))
+	return DropIn
+}
+
+// Endpoint is the one that is in force, as far as files and flags show.
+func (k Kubelet) Endpoint() string {
+	if k.K3s && len(k.Named) > 0 {
+		return Berth // k3s hides its command line, which wins over files
 	}
-	for _, path := range slices.Sorted(maps.Keys(k.texts)) {
-		if !slices.Contains(k.configs, path) {
-			set(flagValue(k.texts[path], endpointFlags[0]))
-		}
-	}
-	for _, v := range flags {
-		set(v)
-	}
-	if now == "" {
+	now := k.setting(0)
+	if now == "" && !k.K3s {
 		return defaultEndpoint
 	}
 	return now
 }
 
-// IsBerth says whether an endpoint is berth's, with links and without.
+// setting is the value of an endpoint, by its place among keys and flags.
+func (k Kubelet) setting(n int) string {
+	now, keys := "", endpointKeys
+	if k.K3s {
+		keys = endpointFlags
+	}
+	set := func(v string) {
+		if v != "" {
+			now = v
+		}
+	}
+	for _, f := range k.configs {
+		set(yamlValue(f.text, keys[n]))
+	}
+	for _, f := range k.flags {
+		set(flagValue(f.text, endpointFlags[n]))
+	}
+	for _, v := range flagsOf(k.arguments, endpointFlags[n]) {
+		set(v)
+	}
+	return now
+}
+
+// Without is the kubelet as it is once the drop-in is removed, and it is restarted.
+func (k Kubelet) Without() Kubelet {
+	ours := func(f file) bool { return f.path == k.DropIn() }
+	k.Named = slices.DeleteFunc(slices.Clone(k.Named), func(path string) bool { return path == k.DropIn() })
+	k.configs = slices.DeleteFunc(slices.Clone(k.configs), ours)
+	k.flags = slices.DeleteFunc(slices.Clone(k.flags), ours)
+	k.arguments, k.Runs = nil, false
+	return k
+}
+
+// IsBerth returns whether an endpoint is berth's, with links and without.
 func IsBerth(endpoint string) bool { return strings.HasSuffix(endpoint, berthSocket) }
 
 // AsURL is an endpoint with its scheme.
@@ -118,9 +134,9 @@ func AsURL(endpoint string) string {
 	return "unix://" + endpoint
 }
 
-// NamesBerth says whether a file, or a command line, leads the kubelet to berth. A name does
+// namesBerth returns whether a file, or a command line, leads the kubelet to berth. A name does
 // not tell configuration from flags: --config may be any.
-func NamesBerth(text string) bool {
+func namesBerth(text string) bool {
 	for _, key := range slices.Concat(endpointKeys, endpointFlags) {
 		if IsBerth(yamlValue(text, key)) || IsBerth(flagValue(text, key)) {
 			return true
@@ -130,9 +146,9 @@ func NamesBerth(text string) bool {
 }
 
 // Left returns what still leads the kubelet to berth, and what to do about that.
-func (k Kubelet) Left(files []string) error {
-	if len(files) > 0 {
-		return fmt.Errorf("the kubelet is led to %s by %s: set the endpoint of the other CRI daemon there, restart the kubelet, and try again", Berth, strings.Join(files, ", "))
+func (k Kubelet) Left() error {
+	if len(k.Named) > 0 {
+		return fmt.Errorf("the kubelet is led to %s by %s: set the endpoint of the other CRI daemon there, restart the kubelet, and try again", Berth, strings.Join(k.Named, ", "))
 	}
 	if k.Runs {
 		return fmt.Errorf("the kubelet runs with %s on its command line: restart it with the endpoint of the other CRI daemon, and try again", Berth)
@@ -140,141 +156,84 @@ func (k Kubelet) Left(files []string) error {
 	return nil
 }
 
-// Moved returns what files must say so that the kubelet uses an endpoint. Only what
-// decides is changed, and nothing else of a file.
-func (k Kubelet) Moved(to string) ([]Change, error) {
-	if k.K3s {
-		return k.k3sMoved(to)
+// Movable returns what keeps the kubelet from being led to berth.
+func (k Kubelet) Movable() error {
+	if k.Unit == "" {
+		return errors.New("no kubelet.service, k3s.service or k3s-agent.service found: the kubelet cannot be restarted. Set its endpoint by hand (docs/migration.md)")
 	}
-	if len(k.packaged) > 0 {
-		return nil, fmt.Errorf("the kubelet's endpoint is set in %s, which belongs to a package: move the flag to /etc/default/kubelet or to %s", strings.Join(k.packaged, ", "), k.configs[0])
+	now, images := k.Endpoint(), k.setting(1)
+	if k.K3s && now == "" {
+		return errors.New("k3s runs a containerd of its own, which ends when k3s is given another endpoint: its pods cannot be kept. Drain the node, install berth as a package, and follow docs/install.md#k3s")
 	}
-	config := k.configs[0]
-	if _, found := k.texts[config]; !found {
-		return nil, fmt.Errorf("the kubelet's configuration %s does not exist: cannot set containerRuntimeEndpoint", config)
-	}
-	if err := k.ownImages(); err != nil {
-		return nil, err
-	}
-	var changes []Change
-	inFlags := false
-	for _, path := range slices.Sorted(maps.Keys(k.texts)) {
-		now := k.texts[path]
-		var then string
-		if slices.Contains(k.configs, path) {
-			then = setYAML(now, endpointKeys, to)
-			if path == config && yamlValue(then, endpointKeys[0]) == "" {
-				then = addYAML(then, endpointKeys[0], to)
-			}
-			if err := leadsOnly(path, then, path == config, to); err != nil {
-				return nil, err
-			}
-		} else {
-			then = setFlags(now, endpointFlags, to)
-			inFlags = inFlags || flagValue(now, endpointFlags[0]) != ""
-		}
-		if then != now {
-			changes = append(changes, Change{path, then})
-		}
-	}
-	if flags := flagsOf(k.arguments, endpointFlags[0]); len(flags) > 0 && !inFlags {
-		return nil, fmt.Errorf("the kubelet runs with --container-runtime-endpoint=%s, which is in none of %s, %s: move the flag to one of them",
-			flags[len(flags)-1], config, strings.Join(flagFiles, ", "))
-	}
-	return changes, nil
-}
-
-// ownImages refuses an image service that is not the runtime's: its images would be lost to new
-// pods. Half a move is finished.
-func (k Kubelet) ownImages() error {
-	if IsBerth(k.Endpoint()) {
-		return nil
+	inUnit := func(f file) bool { return flagValue(f.text, endpointFlags[0]) != "" }
+	if k.K3s && (len(flagsOf(k.arguments, endpointFlags[0])) > 0 || slices.ContainsFunc(k.flags, inUnit)) {
+		return errors.New("k3s has --container-runtime-endpoint on its command line: write it into " + k3sConfig + " instead")
 	}
 	plain := func(endpoint string) string {
 		return strings.Replace(AsURL(endpoint), "unix:///var/run/", "unix:///run/", 1)
 	}
-	for _, path := range slices.Sorted(maps.Keys(k.texts)) {
-		its := flagValue(k.texts[path], endpointFlags[1])
-		if slices.Contains(k.configs, path) {
-			its = yamlValue(k.texts[path], endpointKeys[1])
-		}
-		if its != "" && !IsBerth(its) && plain(its) != plain(k.Endpoint()) {
-			return fmt.Errorf("%s has the kubelet pull images by %s, which is not its runtime: remove that, or move the kubelet by hand (docs/migration.md)", path, its)
-		}
+	// Images of an image service that is not the runtime's would be lost to new pods.
+	if images != "" && !IsBerth(images) && !IsBerth(now) && plain(images) != plain(now) {
+		return fmt.Errorf("the kubelet pulls images by %s, which is not its runtime: remove that, or move the kubelet by hand (docs/migration.md)", images)
 	}
 	return nil
 }
 
-// leadsOnly says whether a configuration, as it would be written, has no endpoint but the
-// wanted one. Only lines are edited: in JSON, and in rarer forms of YAML, there are none.
-func leadsOnly(path, text string, needed bool, to string) error {
-	for n, key := range endpointKeys {
-		v := yamlValue(text, key)
-		if v == to || v == "" && (n > 0 || !needed) {
+// header is what a drop-in begins with.
+const header = "# Written by berth-installer: leads the kubelet to berth. Without this file it uses what it used before.\n"
+
+// Lead returns the text of the drop-in. unit is what "systemctl cat" prints of the kubelet's.
+func (k Kubelet) Lead(unit string) (string, error) {
+	names := endpointFlags[:1]
+	if k.setting(1) != "" {
+		names = endpointFlags
+	}
+	if k.K3s {
+		text := header
+		for _, name := range names {
+			text += name + ": " + Berth + "\n"
+		}
+		return text, nil
+	}
+	command := execStart(unit, k.DropIn())
+	if command == "" {
+		return "", fmt.Errorf("%s.service has no ExecStart: lead the kubelet to %s by hand (docs/migration.md)", k.Unit, Berth)
+	}
+	for _, name := range names {
+		command += " --" + name + "=" + Berth // the last one wins
+	}
+	return header + "[Service]\nExecStart=\nExecStart=" + command + "\n", nil
+}
+
+// execStart is the command of a unit, by its files without one.
+func execStart(unit, without string) string {
+	command := ""
+	for section := range strings.SplitSeq("\n"+unit, "\n# /") {
+		if strings.HasPrefix("/"+section, without+"\n") {
 			continue
 		}
-		return fmt.Errorf("%s is JSON, or YAML that is not understood: set %s to %s there by hand, or make it plain YAML", path, key, to)
+		for line := range strings.Lines(strings.ReplaceAll(section, "\\\n", " ")) {
+			if key, value, found := strings.Cut(line, "="); found && strings.TrimSpace(key) == "ExecStart" {
+				command = strings.TrimSpace(value)
+			}
+		}
 	}
-	return nil
-}
-
-func (k Kubelet) k3sMoved(to string) ([]Change, error) {
-	text := k.texts[k3sConfig]
-	if yamlValue(text, endpointFlags[0]) == "" {
-		return nil, errors.New("k3s runs a containerd of its own, which ends when k3s is given another endpoint: its pods cannot be kept. Drain the node, install berth as a package, and follow docs/install.md#k3s")
-	}
-	if len(flagsOf(k.arguments, endpointFlags[0])) > 0 {
-		return nil, errors.New("k3s has --container-runtime-endpoint on its command line: write it into " + k3sConfig + " instead")
-	}
-	return []Change{{k3sConfig, setYAML(text, endpointFlags, to)}}, nil
-}
-
-// yamlLine matches a key at the top level, with what is around its value.
-func yamlLine(key string) *regexp.Regexp {
-	return regexp.MustCompile(`(?m)^("?` + regexp.QuoteMeta(key) + `"?[ \t]*:[ \t]*)("[^"\n]*"|'[^'\n]*'|[^\s#]+)`)
+	return command
 }
 
 // yamlValue is the value of a key at the top level, also in JSON.
 func yamlValue(text, key string) string {
 	var all map[string]any
-	if err := yaml.Unmarshal([]byte(text), &all); err == nil {
-		v, _ := all[key].(string)
-		return v
+	if err := yaml.Unmarshal([]byte(text), &all); err != nil {
+		return "" // a file with flags, or one that the kubelet refuses
 	}
-	// A file with flags, or one that the kubelet refuses.
-	m := yamlLine(key).FindStringSubmatch(text)
-	if m == nil {
-		return ""
-	}
-	return strings.Trim(m[2], `"'`)
-}
-
-// setYAML gives those of the keys that have a value another one.
-func setYAML(text string, keys []string, to string) string {
-	for _, key := range keys {
-		if yamlValue(text, key) != "" {
-			text = yamlLine(key).ReplaceAllString(text, "${1}"+to)
-		}
-	}
-	return text
-}
-
-// addYAML puts a key behind all others, or in the place of an empty one.
-func addYAML(text, key, to string) string {
-	empty := regexp.MustCompile(`(?m)^"?` + regexp.QuoteMeta(key) + `"?[ \t]*:[ \t]*(""|'')?[ \t]*$`)
-	line := key + ": " + to
-	if empty.MatchString(text) {
-		return empty.ReplaceAllString(text, line)
-	}
-	if text != "" && !strings.HasSuffix(text, "\n") {
-		text += "\n"
-	}
-	return text + line + "\n"
+	v, _ := all[key].(string)
+	return v
 }
 
 // flagText matches a flag with its value, where it is not in a comment.
 func flagText(name string) *regexp.Regexp {
-	return regexp.MustCompile(`(?m)^([ \t]*(?:[^#; \t\n][^\n]*?)?--` + regexp.QuoteMeta(name) + `[= ])(["']?)([^\s"'\\]+)`)
+	return regexp.MustCompile(`(?m)^[ \t]*(?:[^#; \t\n][^\n]*?)?--` + regexp.QuoteMeta(name) + `[= ]["']?([^\s"'\\]+)`)
 }
 
 func flagValue(text, name string) string {
@@ -282,36 +241,18 @@ func flagValue(text, name string) string {
 	if m == nil {
 		return ""
 	}
-	return m[len(m)-1][3]
+	return m[len(m)-1][1]
 }
 
-func setFlags(text string, names []string, to string) string {
-	for _, name := range names {
-		text = flagText(name).ReplaceAllString(text, "${1}${2}"+to)
-	}
-	return text
-}
-
-// Reverted is what a file gets when the kubelet goes back. One that somebody has changed
-// meanwhile keeps that, and only the endpoint is put back, if it is still the new one.
-func Reverted(now, old, written, to string) string {
-	if now == written {
-		return old
-	}
-	for _, key := range slices.Concat(endpointKeys, endpointFlags) {
-		was := yamlValue(old, key)
-		switch {
-		case yamlValue(now, key) != to:
-		case was == "":
-			now = regexp.MustCompile(`(?m)^"?`+regexp.QuoteMeta(key)+`"?[ \t]*:.*\n?`).ReplaceAllString(now, "")
-		default:
-			now = setYAML(now, []string{key}, was)
+// flagsOf are the values of --name=value and --name value, in their order.
+func flagsOf(arguments []string, name string) []string {
+	var values []string
+	for n, a := range arguments {
+		if v, ok := strings.CutPrefix(a, "--"+name+"="); ok {
+			values = append(values, v)
+		} else if a == "--"+name && n+1 < len(arguments) {
+			values = append(values, arguments[n+1])
 		}
 	}
-	for _, name := range endpointFlags {
-		if was := flagValue(old, name); was != "" && flagValue(now, name) == to {
-			now = setFlags(now, []string{name}, was)
-		}
-	}
-	return now
+	return values
 }

@@ -1,7 +1,6 @@
 package kubelet
 
 import (
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -16,145 +15,109 @@ const (
 	ours   = Berth
 )
 
-func TestMoved(t *testing.T) {
-	const flags, extra, unit = "/var/lib/kubelet/kubeadm-flags.env", "/etc/default/kubelet", "/etc/systemd/system/kubelet.service.d/10-kubeadm.conf"
+// files are texts by path, in that order.
+func files(pathsAndTexts ...string) []file {
+	var all []file
+	for n := 0; n < len(pathsAndTexts); n += 2 {
+		all = append(all, file{pathsAndTexts[n], pathsAndTexts[n+1]})
+	}
+	return all
+}
+
+// TestMovable has kubelets of all kinds: which endpoint they use, and what keeps them there.
+func TestMovable(t *testing.T) {
+	const flags, extra = "/var/lib/kubelet/kubeadm-flags.env", "/etc/default/kubelet"
+	const crio = "unix:///run/crio/crio.sock"
 	for name, c := range map[string]struct {
-		k Kubelet
-		// endpoint is the one before, want are the texts after; wrong is part of the error.
+		k        Kubelet
 		endpoint string
-		want     map[string]string
 		wrong    string
 	}{
-		"set in the configuration": {
-			Kubelet{texts: map[string]string{Config: "kind: K\ncontainerRuntimeEndpoint: " + theirs + "\ncgroupDriver: systemd\n"}}, theirs,
-			map[string]string{Config: "kind: K\ncontainerRuntimeEndpoint: " + ours + "\ncgroupDriver: systemd\n"}, "",
-		},
-		"quoted, with a comment": {
-			Kubelet{texts: map[string]string{Config: "containerRuntimeEndpoint: \"unix:///run/crio/crio.sock\"   # CRI-O\nx: 1"}}, "unix:///run/crio/crio.sock",
-			map[string]string{Config: "containerRuntimeEndpoint: " + ours + "   # CRI-O\nx: 1"}, "",
-		},
-		"not set at all": {
-			Kubelet{texts: map[string]string{Config: "kind: K"}}, theirs,
-			map[string]string{Config: "kind: K\ncontainerRuntimeEndpoint: " + ours + "\n"}, "",
-		},
-		"empty, as kubeadm writes it": {
-			Kubelet{texts: map[string]string{Config: "clusterDNS:\n- 10.0.0.10\ncontainerRuntimeEndpoint: \"\"\ncpu: 1\n"}}, theirs,
-			map[string]string{Config: "clusterDNS:\n- 10.0.0.10\ncontainerRuntimeEndpoint: " + ours + "\ncpu: 1\n"}, "",
-		},
-		"a key of the same name deeper": {
-			Kubelet{texts: map[string]string{Config: "nested:\n  containerRuntimeEndpoint: x\n"}}, theirs,
-			map[string]string{Config: "nested:\n  containerRuntimeEndpoint: x\ncontainerRuntimeEndpoint: " + ours + "\n"}, "",
-		},
-		"images as well": {
-			Kubelet{texts: map[string]string{Config: "containerRuntimeEndpoint: " + theirs + "\nimageServiceEndpoint: '" + theirs + "'\n"}}, theirs,
-			map[string]string{Config: "containerRuntimeEndpoint: " + ours + "\nimageServiceEndpoint: " + ours + "\n"}, "",
-		},
-		"kubeadm's instance configuration": {
-			Kubelet{texts: map[string]string{Config: "containerRuntimeEndpoint: a\n", InstanceConfig: "apiVersion: v1\ncontainerRuntimeEndpoint: " + theirs + "\n"}}, theirs,
-			map[string]string{Config: "containerRuntimeEndpoint: " + ours + "\n", InstanceConfig: "apiVersion: v1\ncontainerRuntimeEndpoint: " + ours + "\n"}, "",
-		},
-		"kubeadm's flags win": {
-			Kubelet{
-				texts:     map[string]string{Config: "a: b\n", flags: "KUBELET_KUBEADM_ARGS=\"--container-runtime-endpoint=" + theirs + " --pod-infra-container-image=x\"\n"},
-				arguments: []string{"kubelet", "--container-runtime-endpoint=" + theirs},
-			}, theirs,
-			map[string]string{
-				Config: "a: b\ncontainerRuntimeEndpoint: " + ours + "\n",
-				flags:  "KUBELET_KUBEADM_ARGS=\"--container-runtime-endpoint=" + ours + " --pod-infra-container-image=x\"\n",
-			}, "",
-		},
-		"an operator's file, and a comment": {
-			Kubelet{texts: map[string]string{Config: "", extra: "# --container-runtime-endpoint=old\nKUBELET_EXTRA_ARGS=--v=2 --container-runtime-endpoint " + theirs + "\n"}}, theirs,
-			map[string]string{Config: "containerRuntimeEndpoint: " + ours + "\n", extra: "# --container-runtime-endpoint=old\nKUBELET_EXTRA_ARGS=--v=2 --container-runtime-endpoint " + ours + "\n"}, "",
-		},
-		"a drop-in of the unit": {
-			Kubelet{texts: map[string]string{Config: "", unit: "[Service]\nExecStart=\nExecStart=/usr/bin/kubelet \\\n  --container-runtime-endpoint=" + theirs + " \\\n  --v=2\n"}}, theirs,
-			map[string]string{Config: "containerRuntimeEndpoint: " + ours + "\n", unit: "[Service]\nExecStart=\nExecStart=/usr/bin/kubelet \\\n  --container-runtime-endpoint=" + ours + " \\\n  --v=2\n"}, "",
-		},
-		"a flag from nowhere": {
-			Kubelet{texts: map[string]string{Config: ""}, arguments: []string{"kubelet", "--container-runtime-endpoint=" + theirs}}, theirs, nil, "is in none of",
-		},
-		"a package's unit": {
-			Kubelet{texts: map[string]string{Config: ""}, packaged: []string{"/usr/lib/systemd/system/kubelet.service"}}, theirs, nil, "belongs to a package",
-		},
-		"a file of --config-dir wins": {
-			Kubelet{configs: []string{"/d/10.conf", "/d/20.conf"}, texts: map[string]string{Config: "kind: K\n", "/d/10.conf": "cpu: 1\n", "/d/20.conf": "kind: K\ncontainerRuntimeEndpoint: unix:///run/crio/crio.sock\n"}}, "unix:///run/crio/crio.sock",
-			map[string]string{Config: "kind: K\ncontainerRuntimeEndpoint: " + ours + "\n", "/d/20.conf": "kind: K\ncontainerRuntimeEndpoint: " + ours + "\n"}, "",
-		},
-		"a file of --config-dir that is JSON": {
-			Kubelet{configs: []string{"/d/10.conf"}, texts: map[string]string{Config: "kind: K\n", "/d/10.conf": "{\n  \"containerRuntimeEndpoint\": \"unix:///run/crio/crio.sock\"\n}\n"}}, "unix:///run/crio/crio.sock", nil, "/d/10.conf is JSON",
-		},
-		"half of it": {
-			Kubelet{texts: map[string]string{Config: "imageServiceEndpoint: " + theirs + "\n", InstanceConfig: "containerRuntimeEndpoint: " + ours + "\n"}}, ours,
-			map[string]string{Config: "imageServiceEndpoint: " + ours + "\ncontainerRuntimeEndpoint: " + ours + "\n"}, "",
-		},
+		"set in the configuration":          {Kubelet{configs: files(Config, "kind: K\ncontainerRuntimeEndpoint: "+theirs+"\n")}, theirs, ""},
+		"quoted, with a comment":            {Kubelet{configs: files(Config, "containerRuntimeEndpoint: \""+crio+"\"   # CRI-O\nx: 1")}, crio, ""},
+		"not set at all":                    {Kubelet{configs: files(Config, "kind: K")}, theirs, ""},
+		"empty, as kubeadm writes it":       {Kubelet{configs: files(Config, "containerRuntimeEndpoint: \"\"\ncpu: 1\n")}, theirs, ""},
+		"a key of the same name deeper":     {Kubelet{configs: files(Config, "nested:\n  containerRuntimeEndpoint: x\n")}, theirs, ""},
+		"JSON":                              {Kubelet{configs: files(Config, "{\"containerRuntimeEndpoint\": \""+crio+"\"}\n")}, crio, ""},
+		"kubeadm's instance configuration":  {Kubelet{configs: files(Config, "containerRuntimeEndpoint: a\n", InstanceConfig, "containerRuntimeEndpoint: "+crio+"\n")}, crio, ""},
+		"kubeadm's flags win":               {Kubelet{configs: files(Config, "containerRuntimeEndpoint: a\n"), flags: files(flags, "A=\"--container-runtime-endpoint="+crio+" --v=2\"\n")}, crio, ""},
+		"an operator's file, and a comment": {Kubelet{flags: files(extra, "# --container-runtime-endpoint=old\nA=--v=2 --container-runtime-endpoint "+crio+"\n")}, crio, ""},
+		"its command line wins":             {Kubelet{flags: files(flags, "A=--container-runtime-endpoint=a\n"), arguments: []string{"kubelet", "--container-runtime-endpoint=" + crio}}, crio, ""},
+		"no service":                        {Kubelet{Unit: "-"}, theirs, "cannot be restarted"},
+		"images as well":                    {Kubelet{configs: files(Config, "imageServiceEndpoint: 'unix:///var/run/containerd/containerd.sock'\n")}, theirs, ""},
 		"images of another daemon": {
-			Kubelet{texts: map[string]string{Config: "containerRuntimeEndpoint: " + theirs + "\nimageServiceEndpoint: unix:///run/stargz.sock\n"}}, theirs, nil, "pull images by unix:///run/stargz.sock",
+			Kubelet{configs: files(Config, "imageServiceEndpoint: unix:///run/stargz.sock\n")}, theirs, "pulls images by unix:///run/stargz.sock",
 		},
 		"images of another daemon by a flag": {
-			Kubelet{texts: map[string]string{Config: "a: b\n", extra: "A=--image-service-endpoint=unix:///run/stargz.sock\n"}}, theirs, nil, extra + " has the kubelet pull images",
+			Kubelet{flags: files(extra, "A=--image-service-endpoint=unix:///run/stargz.sock\n")}, theirs, "pulls images by unix:///run/stargz.sock",
 		},
-		"JSON":                        {Kubelet{texts: map[string]string{Config: "{\"kind\": \"K\"}\n"}}, theirs, nil, "is JSON"},
-		"no configuration":            {Kubelet{texts: map[string]string{}}, theirs, nil, "does not exist"},
-		"k3s with its own containerd": {Kubelet{K3s: true, Unit: "k3s"}, "", nil, "a containerd of its own"},
-		"k3s with another endpoint": {
-			Kubelet{K3s: true, Unit: "k3s", texts: map[string]string{k3sConfig: "write-kubeconfig-mode: \"0644\"\ncontainer-runtime-endpoint: /run/containerd/containerd.sock\n"}}, "/run/containerd/containerd.sock",
-			map[string]string{k3sConfig: "write-kubeconfig-mode: \"0644\"\ncontainer-runtime-endpoint: " + ours + "\n"}, "",
-		},
-		"k3s by its command line": {
-			Kubelet{K3s: true, Unit: "k3s", arguments: []string{"kubelet", "--container-runtime-endpoint=" + theirs}, texts: map[string]string{k3sConfig: "container-runtime-endpoint: x\n"}}, theirs, nil, "on its command line",
-		},
+		"k3s with its own containerd": {Kubelet{K3s: true}, "", "a containerd of its own"},
+		"k3s with another endpoint":   {Kubelet{K3s: true, configs: files(k3sConfig, "container-runtime-endpoint: /run/crio/crio.sock\n")}, "/run/crio/crio.sock", ""},
+		"k3s by its command line":     {Kubelet{K3s: true, arguments: []string{"k3s", "--container-runtime-endpoint=" + crio}}, crio, "on its command line"},
+		"k3s by its unit":             {Kubelet{K3s: true, flags: files("/etc/systemd/system/k3s.service", "ExecStart=k3s server --container-runtime-endpoint="+crio)}, crio, "on its command line"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c.k.configs = append([]string{Config, InstanceConfig}, c.k.configs...)
+			c.k.Unit = map[string]string{"": "kubelet", "-": ""}[c.k.Unit]
 			if got := c.k.Endpoint(); got != c.endpoint {
 				t.Errorf("the endpoint is %q, want %q", got, c.endpoint)
 			}
-			changes, err := c.k.Moved(ours)
-			if c.wrong != "" {
-				if err == nil || !strings.Contains(err.Error(), c.wrong) {
-					t.Fatalf("got %v, %v", changes, err)
-				}
-				return
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
-			got := map[string]string{}
-			for _, ch := range changes {
-				got[ch.Path] = ch.Text
-			}
-			if !maps.Equal(got, c.want) {
-				t.Errorf("got %q, want %q", got, c.want)
-			}
-			moved := Kubelet{configs: c.k.configs, K3s: c.k.K3s, texts: maps.Clone(c.k.texts)}
-			maps.Copy(moved.texts, got)
-			if now := moved.Endpoint(); now != ours {
-				t.Errorf("the kubelet would use %q", now)
-			}
-			// The way back is what was there, to the byte.
-			for path, text := range got {
-				if back := Reverted(text, c.k.texts[path], text, ours); back != c.k.texts[path] {
-					t.Errorf("%s is %q after the way back", path, back)
-				}
+			if err := c.k.Movable(); (err == nil) != (c.wrong == "") || err != nil && !strings.Contains(err.Error(), c.wrong) {
+				t.Errorf("got %v, want %q", err, c.wrong)
 			}
 		})
 	}
 }
 
-// Somebody has written into the files while berth had the kubelet.
-func TestReverted(t *testing.T) {
-	for name, c := range map[string]struct{ now, old, want string }{
-		"another key": {"a: 2\ncontainerRuntimeEndpoint: " + ours + "\n", "a: 1\ncontainerRuntimeEndpoint: " + theirs + "\n", "a: 2\ncontainerRuntimeEndpoint: " + theirs + "\n"},
-		"added key":   {"a: 2\ncontainerRuntimeEndpoint: " + ours + "\nb: 1\n", "a: 1\n", "a: 2\nb: 1\n"},
-		"moved on":    {"containerRuntimeEndpoint: unix:///run/x.sock\n", "containerRuntimeEndpoint: " + theirs + "\n", "containerRuntimeEndpoint: unix:///run/x.sock\n"},
-		"flags":       {"A=\"--container-runtime-endpoint=" + ours + " --v=3\"\n", "A=\"--container-runtime-endpoint=" + theirs + "\"\n", "A=\"--container-runtime-endpoint=" + theirs + " --v=3\"\n"},
+// TestLead has units as distributions and kubeadm write them.
+func TestLead(t *testing.T) {
+	const section = header + "[Service]\nExecStart=\nExecStart="
+	const ending = " --container-runtime-endpoint=" + ours + "\n"
+	for name, c := range map[string]struct {
+		k          Kubelet
+		unit, want string
+	}{
+		"plain": {Kubelet{}, "# /usr/lib/systemd/system/kubelet.service\n[Service]\nExecStart=/usr/bin/kubelet $ARGS\nRestart=always\n", section + "/usr/bin/kubelet $ARGS" + ending},
+		"kubeadm's drop-in": {
+			Kubelet{}, "# /lib/systemd/system/kubelet.service\n[Service]\nExecStart=/usr/bin/kubelet\n\n# /usr/lib/systemd/system/kubelet.service.d/10-kubeadm.conf\n[Service]\n# This is a file\nExecStart=\nExecStart=/usr/bin/kubelet $KUBELET_KUBECONFIG_ARGS ${X}\n",
+			section + "/usr/bin/kubelet $KUBELET_KUBECONFIG_ARGS ${X}" + ending,
+		},
+		"on several lines": {Kubelet{}, "[Service]\nExecStart = -/usr/bin/kubelet \\\n  --v=2 \\\n  --x='a b'\nExecStartPre=/bin/true\n", section + "-/usr/bin/kubelet    --v=2    --x='a b'" + ending},
+		"led before":       {Kubelet{}, "# /usr/lib/systemd/system/kubelet.service\n[Service]\nExecStart=/usr/bin/kubelet\n\n# " + DropIn + "\n" + section + "/usr/bin/old" + ending, section + "/usr/bin/kubelet" + ending},
+		"images as well": {
+			Kubelet{configs: files(Config, "imageServiceEndpoint: "+theirs+"\n")}, "[Service]\nExecStart=/usr/bin/kubelet\n",
+			section + "/usr/bin/kubelet --container-runtime-endpoint=" + ours + " --image-service-endpoint=" + ours + "\n",
+		},
+		"k3s":        {Kubelet{K3s: true}, "", header + "container-runtime-endpoint: " + ours + "\n"},
+		"no command": {Kubelet{}, "[Service]\nExecStart=\n", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := Reverted(c.now, c.old, "what was written", ours); got != c.want {
-				t.Errorf("got %q, want %q", got, c.want)
+			got, err := c.k.Lead(c.unit)
+			if got != c.want || (err == nil) != (c.want != "") {
+				t.Errorf("got %q, %v, want %q", got, err, c.want)
 			}
 		})
+	}
+}
+
+// A kubelet that was led to berth uses what it used before once the drop-in is gone.
+func TestWithout(t *testing.T) {
+	root := nodefs.Root(t.TempDir())
+	for path, text := range map[string]string{
+		Config: "containerRuntimeEndpoint: unix:///run/crio/crio.sock\n",
+		DropIn: header + "[Service]\nExecStart=\nExecStart=/usr/bin/kubelet --container-runtime-endpoint=" + ours + "\n",
+		"/usr/lib/systemd/system/kubelet.service": "[Service]\nExecStart=/usr/bin/kubelet\n",
+		"/proc/7/comm": "kubelet\n", "/proc/7/cmdline": "kubelet\x00--container-runtime-endpoint=" + ours,
+	} {
+		if err := root.Put(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	k, err := Find(root)
+	if err != nil || k.Endpoint() != ours || k.Left() == nil {
+		t.Errorf("it uses %s, %v", k.Endpoint(), err)
+	}
+	if k = k.Without(); k.Endpoint() != "unix:///run/crio/crio.sock" || k.Left() != nil {
+		t.Errorf("it goes back to %s: %v", k.Endpoint(), k.Left())
 	}
 }
 
@@ -171,15 +134,15 @@ func TestFindByLink(t *testing.T) {
 	if err := os.Symlink("/usr/lib/kubelet.service", root.Path(unit)); err != nil {
 		t.Fatal(err)
 	}
-	k, err := Restartable(root)
+	k, err := Find(root)
 	if err != nil || k.Unit != "kubelet" || k.Endpoint() != "unix:///run/crio/crio.sock" {
 		t.Errorf("got %+v, %v", k, err)
 	}
 	if err := os.Remove(root.Path(unit)); err != nil {
 		t.Fatal(err)
 	}
-	if k, err := Restartable(root); err == nil {
-		t.Errorf("a kubelet that no service starts is %+v", k)
+	if k, err := Find(root); err != nil || k.Movable() == nil {
+		t.Errorf("a kubelet that no service starts is %+v, %v", k, err)
 	}
 }
 
@@ -203,7 +166,7 @@ func TestKubeletOfAPod(t *testing.T) {
 	}
 	process("1", "systemd", "1", "/sbin/init")
 	process("10", "kubelet", "2", "kubelet\x00--config=/etc/shadow\x00--container-runtime-endpoint=unix:///evil.sock\x00")
-	if k, err := Find(root); err != nil || k.configs[0] != Config || k.Endpoint() != theirs {
+	if k, err := Find(root); err != nil || len(k.configs) > 0 || k.Endpoint() != theirs {
 		t.Errorf("a pod's program is taken for the kubelet: %+v, %v", k, err)
 	}
 	process("20", "kubelet", "1", "kubelet\x00--container-runtime-endpoint=unix:///run/crio/crio.sock\x00")
@@ -248,7 +211,7 @@ func TestFindConfigDir(t *testing.T) {
 		t.Fatal(err)
 	}
 	const last = "/etc/kubernetes/kubelet.conf.d/deeper/20.conf"
-	if k.Endpoint() != ours || !slices.Equal(k.Named, []string{last}) || k.configs[0] != "/etc/kubelet.yaml" {
+	if k.Endpoint() != ours || !slices.Equal(k.Named, []string{last}) || k.configs[0].path != "/etc/kubelet.yaml" {
 		t.Errorf("got %s by %v; its configuration is %v", k.Endpoint(), k.Named, k.configs)
 	}
 	if address := k.HealthAddress(); address != "127.0.0.1:10300" {
@@ -270,7 +233,7 @@ func TestHealthAddress(t *testing.T) {
 		"{\"healthzPort\": 10303}\n":          {"127.0.0.1:10303", ""},
 		"healthzBindAddress: [no, address]\n": {"127.0.0.1:10248", ""},
 	} {
-		k := Kubelet{configs: []string{Config}, texts: map[string]string{Config: text}, arguments: append([]string{"kubelet"}, strings.Fields(c.flags)...)}
+		k := Kubelet{configs: files(Config, text), arguments: append([]string{"kubelet"}, strings.Fields(c.flags)...)}
 		if got := k.HealthAddress(); got != c.want {
 			t.Errorf("%q %s: got %q, want %q", text, c.flags, got, c.want)
 		}
@@ -296,7 +259,7 @@ func TestK3sLedToBerth(t *testing.T) {
 				}
 			}
 			k, err := Find(root)
-			if err != nil || k.Left(k.Named) == nil || k.Endpoint() != ours {
+			if err != nil || k.Left() == nil || k.Endpoint() != ours {
 				t.Errorf("it uses %s by %v: %v", k.Endpoint(), k.Named, err)
 			}
 		})

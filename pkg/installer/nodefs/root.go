@@ -1,10 +1,8 @@
-// Package nodefs has files of a node whose root directory is mounted somewhere: it reads and
-// writes them by the paths that they have on the node, and leaves them as they were.
+// Package nodefs has files of a node whose root directory is mounted somewhere, by the paths
+// that they have on the node.
 package nodefs
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"os"
 	"path/filepath"
 	"strings"
@@ -25,7 +23,7 @@ func (r Root) Path(path string) string {
 func (r Root) Resolved(path string) string {
 	there, err := securejoin.SecureJoin(string(r), path)
 	if err != nil {
-		return filepath.Join(string(r), path) // whoever uses it meets the same error
+		return filepath.Join(string(r), path) // its use meets the same error
 	}
 	return there
 }
@@ -38,7 +36,7 @@ func (r Root) Seen(path string) string {
 	return path
 }
 
-// ExistsAny says whether one of some paths is there.
+// ExistsAny returns whether one of some paths is there.
 func (r Root) ExistsAny(paths ...string) bool {
 	for _, path := range paths {
 		if _, err := os.Lstat(r.Path(path)); err == nil {
@@ -48,21 +46,11 @@ func (r Root) ExistsAny(paths ...string) bool {
 	return false
 }
 
-// There returns which of some paths is not there, or cannot be looked at.
-func (r Root) There(paths ...string) error {
-	for _, path := range paths {
-		if _, err := os.Lstat(r.Path(path)); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // Matching are the files of the node that patterns match.
 func (r Root) Matching(patterns []string) []string {
 	var found []string
 	for _, p := range patterns {
-		paths, _ := filepath.Glob(r.Path(p)) // the patterns are this package's
+		paths, _ := filepath.Glob(r.Path(p)) // the patterns are constants
 		for _, path := range paths {
 			if rest, ok := strings.CutPrefix(path, strings.TrimSuffix(string(r), "/")); ok {
 				found = append(found, rest)
@@ -79,10 +67,4 @@ func UnitPaths(name string) []string {
 		paths = append(paths, filepath.Join(dir, name+".service"))
 	}
 	return paths
-}
-
-// Digest is that of a text, for comparing.
-func Digest(text []byte) string {
-	sum := sha256.Sum256(text)
-	return hex.EncodeToString(sum[:])
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/berth-cri/berth/pkg/installer/kubelet"
 )
 
-// A kubelet that uses berth keeps it, whoever has moved it: without berth it has no runtime.
+// A kubelet that uses berth keeps it, if it was moved in another way: without berth it has no runtime.
 func TestKubeletLeftWithBerth(t *testing.T) {
 	for name, c := range map[string]struct {
 		moved  bool
@@ -55,12 +55,12 @@ func TestKubeletLeftWithBerth(t *testing.T) {
 			n := newTestNode(t)
 			w := n.wanted()
 			w.Kubelet = c.moved
-			if err := n.installer("").Install(t.Context(), w); err != nil {
+			if err := n.install(w); err != nil {
 				t.Fatal(err)
 			}
 			c.change(n)
 			before := n.tree()
-			err := n.installer("").Uninstall(t.Context())
+			err := n.uninstall()
 			if err == nil || !strings.Contains(err.Error(), c.wrong) || !strings.Contains(err.Error(), "try again") {
 				t.Errorf("got %v, want %q", err, c.wrong)
 			}
@@ -74,19 +74,18 @@ func TestKubeletLeftWithBerth(t *testing.T) {
 // A kubelet is back when its command line is, too.
 func TestKubeletComesBackWithBerth(t *testing.T) {
 	n := newTestNode(t)
-	if err := n.installer("").Install(t.Context(), n.wanted()); err != nil {
+	if err := n.install(n.wanted()); err != nil {
 		t.Fatal(err)
 	}
 	ctx, end := context.WithCancel(t.Context())
-	i := n.installer("")
-	i.at = func(place string) {
-		if place == "installer.kubelet.restored" {
+	n.at = func(place string) {
+		if place == "after systemctl restart kubelet.service" {
 			n.write("/proc/7/comm", "kubelet\n")
 			n.write("/proc/7/cmdline", "kubelet\x00--container-runtime-endpoint="+ours)
 			end()
 		}
 	}
-	if err := i.Uninstall(ctx); err == nil || !strings.Contains(err.Error(), "command line") {
+	if err := n.installer().Uninstall(ctx); err == nil || !strings.Contains(err.Error(), "command line") {
 		t.Errorf("got %v", err)
 	}
 	if !n.running["berth"] {
@@ -98,7 +97,7 @@ func TestKubeletComesBackWithBerth(t *testing.T) {
 func TestNowhereToGoBackTo(t *testing.T) {
 	n := newTestNode(t)
 	w, before := n.wanted(), n.tree()
-	if err := n.installer("").Install(t.Context(), w); err != nil {
+	if err := n.install(w); err != nil {
 		t.Fatal(err)
 	}
 	moved := n.tree()
@@ -113,7 +112,7 @@ func TestNowhereToGoBackTo(t *testing.T) {
 		}
 	}
 	impatient := func() *Installer {
-		i := n.installer("")
+		i := n.installer()
 		i.patience = 0
 		return i
 	}
@@ -123,37 +122,33 @@ func TestNowhereToGoBackTo(t *testing.T) {
 	}
 	w.Kubelet = false
 	away(impatient().Install(t.Context(), w))
-	if n.tree() != moved {
-		t.Error("something is undone")
-	}
 	n.dead = false
-	if err := n.installer("").Uninstall(t.Context()); err != nil {
+	if err := n.uninstall(); err != nil {
 		t.Fatal(err)
 	}
 	n.as(before)
 
 	// It dies while the kubelet is moved, and that fails.
 	w.Kubelet = true
-	i := impatient()
-	i.at = func(place string) {
+	n.at = func(place string) {
 		if place == "installer.kubelet.restarted" {
 			n.dead, n.doctor = true, `{"check":"handlers","level":"fail"}`
 		}
 	}
-	away(i.Install(t.Context(), w))
-	n.dead, n.doctor = false, ""
-	if err := n.installer("").Uninstall(t.Context()); err != nil {
+	away(impatient().Install(t.Context(), w))
+	n.dead, n.doctor, n.at = false, "", nil
+	if err := n.uninstall(); err != nil {
 		t.Fatal(err)
 	}
 	n.as(before)
 }
 
-// A right that is missing is noticed before the kubelet is moved, and is not asked for over and over.
+// A right that is missing is noticed before the kubelet is moved, and is not asked for again.
 func TestForbidden(t *testing.T) {
 	n := newTestNode(t)
 	w, before := n.wanted(), n.tree()
 	n.forbidden = fmt.Errorf("cannot get nodes: %w", ErrFinal)
-	if err := n.installer("").Install(t.Context(), w); err == nil || !strings.Contains(err.Error(), "cannot get nodes") {
+	if err := n.install(w); err == nil || !strings.Contains(err.Error(), "cannot get nodes") {
 		t.Errorf("got %v", err)
 	}
 	n.as(before)
@@ -161,11 +156,26 @@ func TestForbidden(t *testing.T) {
 		t.Error("the kubelet was restarted")
 	}
 	n.forbidden = nil
-	if err := n.installer("").Install(t.Context(), w); err != nil {
+	if err := n.install(w); err != nil {
 		t.Fatal(err)
 	}
-	n.forbidden = fmt.Errorf("cannot get nodes: %w", ErrFinal)
-	if err := n.installer("").Uninstall(t.Context()); err == nil || n.refused != 1 {
+	n.forbidden, n.refused = fmt.Errorf("cannot get nodes: %w", ErrFinal), 0
+	if err := n.uninstall(); err == nil || n.refused != 1 {
 		t.Errorf("got %v after %d questions", err, n.refused)
+	}
+}
+
+// A kubelet that was led elsewhere, and whose move is refused before anything changes, runs on.
+func TestRefusedMoveRestartsNothing(t *testing.T) {
+	n, w := installed(t)
+	if err := os.Remove(filepath.Join(n.root, kubelet.DropIn)); err != nil {
+		t.Fatal(err)
+	}
+	n.endpoint = theirs
+	n.forbidden = fmt.Errorf("cannot get nodes: %w", ErrFinal)
+	n.asked = nil
+	err := n.install(w)
+	if slices.Contains(n.asked, "systemctl restart kubelet.service") {
+		t.Errorf("the kubelet is restarted: %v", err)
 	}
 }

@@ -1,0 +1,159 @@
+package installer
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/containerd/log"
+
+	"github.com/berth-cri/berth/pkg/atomicfile"
+	"github.com/berth-cri/berth/pkg/installer/nodefs"
+)
+
+// signature begins each file of berth's that is written here. The digest is that of the rest, by
+// which an edit is seen.
+const signature = "# Written by berth-installer. Each run writes it anew, and keeps an edit beside it. Digest: "
+
+func signed(text string) string { return signature + digest(text) + "\n" + text }
+
+// isSigned returns whether a text is as it was written here, by whichever version.
+func isSigned(text string) bool {
+	rest, ours := strings.CutPrefix(text, signature)
+	sum, rest, found := strings.Cut(rest, "\n")
+	return ours && found && sum == digest(rest)
+}
+
+func digest(text string) string {
+	sum := sha256.Sum256([]byte(text))
+	return hex.EncodeToString(sum[:8])
+}
+
+// configTexts are the files of a berth whose pods are all the other daemon's. With a handler in
+// the main file, berth serves no runtime of the node that is not named.
+func configTexts(b Beside, extra string) map[string]string {
+	table := func(name, there string) string {
+		return fmt.Sprintf("[runtimes.%q]\nendpoint = %q\nremote_handler = %q\n", name, b.Endpoint, there)
+	}
+	main := fmt.Sprintf("version = 1\ndefault_runtime = %q\n", b.name())
+	if b.CgroupDriver != "" {
+		main += fmt.Sprintf("\n[engine]\ncgroup_driver = %q\n", b.CgroupDriver)
+	}
+	texts := map[string]string{
+		configFile:          signed(main + "\n" + table(b.name(), "")),
+		dropIns + "/README": signed("# The directory stays without drop-ins, too: berth rejects a configuration whose directory is gone.\n"),
+	}
+	for _, name := range b.Handlers {
+		if name != b.name() {
+			texts[handlerFile(name)] = signed(table(name, name))
+		}
+	}
+	if extra != "" {
+		texts[extraFile] = signed(strings.TrimRight(extra, "\n") + "\n")
+	}
+	return texts
+}
+
+func handlerFile(handler string) string { return filepath.Join(dropIns, "50-"+handler+".toml") }
+
+// writeFiles makes the files of berth's configuration those, by path, and removes others that
+// were written here.
+func (i *Installer) writeFiles(st *state, files map[string]string) error {
+	paths := slices.Concat(slices.Collect(maps.Keys(files)), slices.Collect(maps.Keys(st.Healthy.Files)), i.root().Matching([]string{configFile, dropIns + "/*", filepath.Dir(configFile) + "/.*.new"}))
+	slices.Sort(paths)
+	for _, path := range slices.Compact(paths) {
+		if name := filepath.Base(path); strings.HasPrefix(name, ".") && strings.HasSuffix(name, ".new") { // of a killed write
+			if err := i.root().Remove(path); err != nil {
+				return err
+			}
+			continue
+		}
+		text, wanted := files[path]
+		now, err := os.ReadFile(i.root().Resolved(path))
+		if !wanted && !strings.HasPrefix(string(now), signature) {
+			if _, ours := st.Healthy.Files[path]; !ours {
+				continue // a drop-in of others
+			}
+		}
+		if err := i.writeFile(path, text, wanted, string(now), err); err != nil {
+			return err
+		}
+		i.at("installer.config.half")
+	}
+	if len(files) == 0 {
+		st.leave(dropIns)
+		st.leave(filepath.Dir(dropIns))
+	}
+	i.at("installer.config.done")
+	return nil
+}
+
+// keptSuffix is that of copies of files that were edited. berth does not read them.
+const keptSuffix = ".kept"
+
+// writeFile writes a file, or removes it, if what is there is readable. An edit is kept beside it.
+func (i *Installer) writeFile(path, text string, wanted bool, now string, err error) error {
+	switch {
+	case errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR):
+	case err != nil:
+		return err
+	case wanted && now == text:
+		return nil
+	case !isSigned(now):
+		log.L.WithField("path", path).WithField("kept", path+keptSuffix).Warn("File was edited since it was installed; keeping the edit beside it")
+		if err := atomicfile.Write(i.root().Path(path+keptSuffix), []byte(now), 0o600, atomicfile.Durable); err != nil {
+			return err
+		}
+	}
+	if !wanted {
+		return i.root().Remove(path)
+	}
+	return i.root().Put(path, []byte(text), 0o644)
+}
+
+// unitText is the unit as it is shipped, with the programs in their place.
+func (i *Installer) unitText() (string, error) {
+	text, err := os.ReadFile(filepath.Join(i.Payload, "berth.service"))
+	return signed(strings.ReplaceAll(string(text), "/usr/bin/", Programs+"/")), err
+}
+
+// writeUnit writes the unit.
+func (i *Installer) writeUnit(text string) error {
+	now, err := os.ReadFile(i.root().Resolved(unitFile))
+	return i.writeFile(unitFile, text, true, string(now), err)
+}
+
+// programs copies the programs to the directory of their version. The installer is among them.
+func (r *run) programs(ctx context.Context) error {
+	bin := filepath.Join(home, r.w.Version, "bin")
+	log.G(ctx).WithField("path", bin).Info("Copying programs that are not there")
+	if err := r.root().Copy(filepath.Join(r.Payload, "bin"), bin, nil, func() { r.at("installer.programs.half") }); err != nil {
+		return err
+	}
+	if self := filepath.Join(bin, "berth-installer"); !r.root().ExistsAny(self) {
+		if err := nodefs.CopyFile(r.Self, r.root().Path(self)); err != nil {
+			return err
+		}
+	}
+	r.at("installer.programs.done")
+	return r.relabel(ctx)
+}
+
+// relabel gives files the labels that a node with SELinux has for their place. What a pod
+// copies has those of the pod, and systemd does not start such programs.
+func (i *Installer) relabel(ctx context.Context) error {
+	if !i.root().ExistsAny("/sys/fs/selinux/enforce") || !i.root().ExistsAny("/usr/sbin/restorecon", "/sbin/restorecon") {
+		return nil
+	}
+	_, err := i.Host.Run(ctx, "restorecon", "-R", home)
+	return err
+}

@@ -1,0 +1,165 @@
+package installer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/containerd/log"
+
+	"github.com/berth-cri/berth/pkg/installer/kubelet"
+)
+
+// kubeletPatience is how long a kubelet may take to be Ready again.
+const kubeletPatience = 3 * time.Minute
+
+// lead leads the kubelet to berth by a drop-in. If the node is not well so, the kubelet goes back.
+func (r *run) lead(ctx context.Context) error {
+	k, err := kubelet.Find(r.root())
+	if err != nil {
+		return err
+	}
+	unit, err := r.Host.Run(ctx, "systemctl", "cat", k.Unit+".service")
+	if err != nil {
+		return err
+	}
+	text, err := k.Lead(string(unit))
+	if err != nil {
+		return err
+	}
+	now, err := os.ReadFile(r.root().Path(k.DropIn()))
+	if err == nil && string(now) == text && r.st.Moved && kubelet.IsBerth(k.Endpoint()) {
+		return nil
+	}
+	// A node that is not Ready, or a right that is missing, would be a kubelet that does not serve.
+	if err := eventually(ctx, kubeletPatience, func() error { return r.serves(ctx) }); err != nil {
+		return err
+	}
+	log.G(ctx).WithField("path", k.DropIn()).Info("Leading the kubelet to berth")
+	r.st.Kubelet, r.st.Moved = k.Unit, false
+	if err := r.st.begin(filepath.Dir(k.DropIn())); err != nil {
+		return err
+	}
+	r.at("installer.kubelet.noted")
+	if err := r.moved(ctx, k, text); err != nil {
+		err = fmt.Errorf("the kubelet does not serve with berth: %w", err)
+		// An interrupted run leaves the node with a kubelet that serves, too.
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*kubeletPatience)
+		defer cancel()
+		return errors.Join(err, told(r.leadBack(ctx, r.st)))
+	}
+	r.st.Moved = true
+	return r.st.save()
+}
+
+// serves returns nil if the node is Ready, by either runtime: an earlier run may have been
+// interrupted.
+func (r *run) serves(ctx context.Context) error {
+	if r.Cluster.Serves(ctx, true) == nil {
+		return nil
+	}
+	return r.Cluster.Serves(ctx, false)
+}
+
+func (r *run) moved(ctx context.Context, k kubelet.Kubelet, text string) error {
+	if err := r.root().Put(k.DropIn(), []byte(text), 0o644); err != nil {
+		return err
+	}
+	r.at("installer.kubelet.written")
+	if err := r.restartKubelet(ctx, k.Unit); err != nil {
+		return err
+	}
+	r.at("installer.kubelet.restarted")
+	log.G(ctx).WithField("limit", kubeletPatience).Info("Waiting for the kubelet to serve by berth")
+	err := eventually(ctx, kubeletPatience, func() error {
+		if err := r.Cluster.Serves(ctx, true); err != nil {
+			return err
+		}
+		k, err := kubelet.Find(r.root())
+		if err == nil && !kubelet.IsBerth(k.Endpoint()) {
+			err = fmt.Errorf("the kubelet is led to %s", k.Endpoint())
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return r.daemon().green(ctx, true)
+}
+
+func (i *Installer) restartKubelet(ctx context.Context, unit string) error {
+	if _, err := i.Host.Run(ctx, "systemctl", "daemon-reload"); err != nil {
+		return err
+	}
+	_, err := i.Host.Run(ctx, "systemctl", "restart", unit+".service")
+	return err
+}
+
+// mayLeave returns what keeps berth from being taken away, before anything is changed: a kubelet
+// that uses it and not by this installer, a former runtime that does not answer, and pods.
+func (i *Installer) mayLeave(ctx context.Context, st *state) error {
+	k, err := kubelet.Find(i.root())
+	if err != nil {
+		return err
+	}
+	if st.Kubelet != "" {
+		k = k.Without()
+	}
+	if to := kubelet.AsURL(k.Endpoint()); st.Kubelet != "" && !kubelet.IsBerth(to) {
+		err := eventually(ctx, i.patience, func() error {
+			_, err := i.Backend.Ask(ctx, to)
+			return err
+		})
+		if err != nil {
+			return fmt.Errorf("the CRI daemon at %s, which the kubelet goes back to, does not answer: start it, and try again: %w", to, err)
+		}
+	}
+	if err := k.Left(); err != nil {
+		return err
+	}
+	return noPods(i.root())
+}
+
+// leadBack has the kubelet use what it used before. One whose drop-in is gone already is
+// restarted all the same: an interrupted run may have removed it, and no more.
+func (i *Installer) leadBack(ctx context.Context, st *state) error {
+	if err := i.mayLeave(ctx, st); err != nil {
+		return err
+	}
+	k, err := kubelet.Find(i.root())
+	if err != nil {
+		return err
+	}
+	log.G(ctx).WithField("path", k.DropIn()).Info("Leading the kubelet back")
+	if err := i.root().Remove(k.DropIn()); err != nil {
+		return err
+	}
+	st.leave(filepath.Dir(k.DropIn()))
+	i.at("installer.kubelet.restored")
+	if err := i.restartKubelet(ctx, st.Kubelet); err != nil {
+		return err
+	}
+	log.G(ctx).WithField("limit", kubeletPatience).Info("Waiting for the kubelet to serve by its former runtime")
+	err = eventually(ctx, kubeletPatience, func() error {
+		if err := i.Cluster.Serves(ctx, false); err != nil {
+			return err
+		}
+		k, err := kubelet.Find(i.root())
+		if err != nil {
+			return err
+		}
+		return k.Left()
+	})
+	if err != nil {
+		return fmt.Errorf("the kubelet does not serve with its former runtime: %w", err)
+	}
+	st.Kubelet, st.Moved = "", false
+	if err := st.save(); err != nil {
+		return err
+	}
+	i.at("installer.kubelet.back")
+	return nil
+}

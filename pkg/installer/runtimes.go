@@ -1,0 +1,178 @@
+package installer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/containerd/log"
+
+	"github.com/berth-cri/berth/pkg/installer/nodefs"
+)
+
+func (r Runtime) file() string { return handlerFile(r.Handler) }
+
+// home is where all versions of the runtime are, dir where this one is. Older versions stay for
+// the pods that run on them, until the handler is removed.
+func (r Runtime) home() string { return filepath.Join(runtimes, r.Handler) }
+func (r Runtime) dir() string  { return filepath.Join(r.home(), r.Version) }
+
+// dropIn is the table of the handler.
+func (r Runtime) dropIn() string {
+	k := kinds[r.Kind]
+	lines := []string{
+		fmt.Sprintf("[runtimes.%q]", r.Handler),
+		fmt.Sprintf("runtime_path = %q", filepath.Join(r.dir(), k.program)),
+	}
+	if k.config != "" {
+		lines = append(lines, fmt.Sprintf("runtime_config_path = %q", filepath.Join(r.dir(), k.config)))
+	}
+	lines = append(lines, k.options...)
+	if r.Options != "" {
+		lines = append(lines, strings.TrimRight(r.Options, "\n"))
+	}
+	return signed(strings.Join(lines, "\n") + "\n")
+}
+
+// serveRuntimes brings runtimes, one after the other, and takes away what is not wanted.
+func (r *run) serveRuntimes(ctx context.Context) error {
+	var failed error
+	for _, rt := range r.w.Runtimes {
+		if err := r.serveRuntime(ctx, rt); err != nil {
+			failed = errors.Join(failed, fmt.Errorf("runtime-%s: %w", rt.Handler, err))
+		}
+		if ctx.Err() != nil {
+			return failed
+		}
+	}
+	waits := r.removeRuntimes()
+	if failed != nil {
+		return errors.Join(failed, told(waits)) // what waits is no reason to try again
+	}
+	return waits
+}
+
+// serveRuntime copies a runtime to the directory of its version and adds its handler, live. If
+// berth cannot run pods with it, the handler is what it was.
+func (r *run) serveRuntime(ctx context.Context, rt Runtime) error {
+	k := kinds[rt.Kind]
+	log.G(ctx).WithField("handler", rt.Handler).WithField("path", rt.dir()).Info("Bringing runtime")
+	source, err := rt.source(r.root(), k)
+	if err != nil {
+		return err
+	}
+	if err := r.copyRuntime(source, rt, k); err != nil {
+		return err
+	}
+	if err := r.relabel(ctx); err != nil {
+		return err
+	}
+	r.at("installer.runtime.copied")
+	files := maps.Clone(r.st.Healthy.Files)
+	files[rt.file()] = rt.dropIn()
+	err = r.reloadWith(ctx, files)
+	if err == nil {
+		err = eventually(ctx, r.patience, func() error { return r.daemon().serves(ctx, rt.Handler) })
+	}
+	if err != nil {
+		back := r.reloadWith(context.WithoutCancel(ctx), r.st.Healthy.Files)
+		log.G(ctx).WithField("handler", rt.Handler).Warn("Restored the former runtime of the handler")
+		return errors.Join(err, back)
+	}
+	r.at("installer.runtime.served")
+	r.st.Healthy.Files = files
+	return r.st.save()
+}
+
+func (r *run) reloadWith(ctx context.Context, files map[string]string) error {
+	if err := r.writeFiles(r.st, files); err != nil {
+		return err
+	}
+	return r.daemon().reload(ctx)
+}
+
+// copyRuntime copies a directory, or one program with its companions.
+func (r *run) copyRuntime(source string, rt Runtime, k kind) error {
+	each := func() { r.at("installer.runtime.half") }
+	if k.whole {
+		edit := func(text string) string { return strings.ReplaceAll(text, k.built+"/", rt.dir()+"/") }
+		return r.root().Copy(source, rt.dir(), edit, each)
+	}
+	if err := os.MkdirAll(r.root().Path(rt.dir()), 0o755); err != nil {
+		return err
+	}
+	for _, name := range k.companions {
+		from := filepath.Join(filepath.Dir(source), name)
+		if _, err := os.Stat(from); err == nil {
+			if err := r.root().Copy(from, filepath.Join(rt.dir(), name), nil, each); err != nil {
+				return err
+			}
+		}
+	}
+	to := filepath.Join(rt.dir(), k.program)
+	if r.root().ExistsAny(to) {
+		return nil
+	}
+	return nodefs.CopyFile(source, r.root().Path(to))
+}
+
+// source is what is copied: a directory, or one program.
+func (r Runtime) source(root nodefs.Root, k kind) (string, error) {
+	path := root.Seen(r.Source)
+	info, err := os.Stat(path)
+	if err != nil {
+		return "", err
+	}
+	switch {
+	case !info.IsDir() && k.whole:
+		return "", fmt.Errorf("%s is a file; a %s is a directory with %s", r.Source, r.Kind, k.program)
+	case !info.IsDir() && filepath.Base(r.Source) != k.program:
+		return "", fmt.Errorf("%s is not called %s", r.Source, k.program)
+	case info.IsDir():
+		program := root.Seen(filepath.Join(r.Source, k.program))
+		if info, err = os.Stat(program); err != nil {
+			return "", fmt.Errorf("%s has no %s: %w", r.Source, k.program, err)
+		}
+		if !k.whole {
+			path = program
+		}
+	}
+	if !k.whole && info.Mode()&0o111 == 0 {
+		return "", fmt.Errorf("%s is not executable", path)
+	}
+	return path, nil
+}
+
+// removeRuntimes removes the files of runtimes whose handlers do not lead to them any more, unless
+// pods need them: pods of the engine keep what they were created under.
+func (r *run) removeRuntimes() error {
+	all, err := enginePods(r.root())
+	if err != nil {
+		return err
+	}
+	var waits error
+	for _, dir := range r.root().Matching([]string{runtimes + "/*"}) {
+		handler := filepath.Base(dir)
+		if strings.Contains(r.st.Healthy.Files[handlerFile(handler)], dir+"/") {
+			continue
+		}
+		pods := slices.DeleteFunc(slices.Clone(all), func(p enginePod) bool {
+			return p.handler != handler && !strings.HasPrefix(p.path, dir+"/")
+		})
+		if len(pods) > 0 {
+			waits = errors.Join(waits, fmt.Errorf("the runtime of handler %s has %s; %w", handler, counted(pods), ErrPods))
+			continue
+		}
+		log.L.WithField("handler", handler).Info("Removing runtime")
+		if err := os.RemoveAll(r.root().Path(dir)); err != nil {
+			return err
+		}
+	}
+	os.Remove(r.root().Path(runtimes)) // unless there are others
+	return waits
+}

@@ -1,0 +1,103 @@
+package installer
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/berth-cri/berth/pkg/atomicfile"
+	"github.com/berth-cri/berth/pkg/installer/nodefs"
+)
+
+// stateFile is of the node. Its directory has nothing else.
+const stateFile = "/var/lib/berth-installer/state.json"
+
+// stateFormat is that of files that this program writes.
+const stateFormat = 1
+
+// state is what cannot be found out again by looking at the node.
+type state struct {
+	Format int `json:"format"`
+	// Made are directories that did not exist before, those above first.
+	Made []string `json:"made"`
+	// Kubelet is the unit of a kubelet that is led to berth, or about to be. Moved tells that it
+	// has served so.
+	Kubelet string `json:"kubelet,omitempty"`
+	Moved   bool   `json:"moved,omitempty"`
+	// Restart tells that the daemon that runs may be older than its unit or its programs.
+	Restart bool `json:"restart,omitempty"`
+	// Healthy is what berth last ran well with. Without it an installation is not finished.
+	Healthy release `json:"healthy,omitzero"`
+
+	root nodefs.Root
+}
+
+// release is what berth runs with: a version, its unit, and the files of its configuration by path.
+type release struct {
+	Version string            `json:"version"`
+	Unit    string            `json:"unit"`
+	Files   map[string]string `json:"files"`
+	// Beside is the daemon that the files lead to.
+	Beside Beside `json:"beside"`
+}
+
+// fresh returns whether the node has nothing of this installer's.
+func (s *state) fresh() bool { return s.Format == 0 }
+
+func readState(root nodefs.Root) (*state, error) {
+	s := &state{root: root}
+	text, err := os.ReadFile(root.Path(stateFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return s, nil
+	}
+	if err == nil {
+		err = json.Unmarshal(text, s)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w; what was installed can only be removed by hand", stateFile, err)
+	}
+	if s.Format != stateFormat {
+		return nil, fmt.Errorf("%s has format %d, this installer knows %d: use the one that wrote it", stateFile, s.Format, stateFormat)
+	}
+	return s, nil
+}
+
+// begin notes which of some directories do not exist.
+func (s *state) begin(dirs ...string) error {
+	s.Format = stateFormat
+	for _, dir := range dirs {
+		if !s.root.ExistsAny(dir) && !slices.Contains(s.Made, dir) {
+			s.Made = append(s.Made, dir)
+		}
+	}
+	return s.save()
+}
+
+func (s *state) save() error {
+	text, err := json.MarshalIndent(s, "", " ")
+	if err != nil {
+		return err
+	}
+	path := s.root.Path(stateFile)
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return err
+	}
+	if err := atomicfile.Write(path, append(text, '\n'), 0o600, atomicfile.Durable); err != nil {
+		return fmt.Errorf("write the state: %w", err)
+	}
+	return atomicfile.SyncDir(filepath.Dir(filepath.Dir(path)))
+}
+
+// leave removes a directory that did not exist before, unless it has files of others.
+func (s *state) leave(dir string) {
+	if slices.Contains(s.Made, dir) {
+		os.Remove(s.root.Path(dir))
+	}
+}
+
+// remove is the last step of an uninstallation.
+func (s *state) remove() error { return os.RemoveAll(filepath.Dir(s.root.Path(stateFile))) }

@@ -151,7 +151,14 @@ func (r *run) plan(ctx context.Context) error {
 	if !r.st.fresh() {
 		return nil
 	}
-	for _, path := range append(nodefs.UnitPaths("berth"), home, configFile) {
+	paths := append(nodefs.UnitPaths("berth"), home)
+	for path := range configTexts(r.beside, r.w.Config) {
+		paths = append(paths, path)
+	}
+	for _, rt := range r.w.Runtimes {
+		paths = append(paths, rt.file())
+	}
+	for _, path := range paths {
 		if r.root().ExistsAny(path) {
 			return fmt.Errorf("%s exists, and is not this installer's: purge the package and remove %s, or keep both and move the kubelet by hand (docs/migration.md)", path, path)
 		}

@@ -74,6 +74,7 @@ func TestFailed(t *testing.T) {
 		"kubelet": {func(n *node) {
 			n.write("/etc/default/kubelet", "X=--image-service-endpoint=unix:///run/stargz.sock\n")
 		}, "pulls images by unix:///run/stargz.sock"},
+		"a drop-in is there": {func(n *node) { n.write(handlerFile("crun"), "") }, handlerFile("crun") + " exists"},
 		"a package is there": {func(n *node) { n.write("/usr/lib/systemd/system/berth.service", "") }, "/usr/lib/systemd/system/berth.service exists"},
 	} {
 		t.Run(name, func(t *testing.T) {

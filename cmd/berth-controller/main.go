@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -14,7 +15,6 @@ import (
 	"time"
 
 	"github.com/containerd/log"
-	"github.com/google/uuid"
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -149,7 +149,7 @@ func lead(ctx context.Context, client kubernetes.Interface, namespace string, wa
 	if err != nil {
 		return err
 	}
-	me := host + "_" + uuid.NewString()
+	me := host + "_" + rand.Text()
 	holding, release := context.WithCancelCause(ctx)
 	defer release(nil)
 	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -13,7 +14,6 @@ import (
 	"time"
 
 	"github.com/distribution/reference"
-	"github.com/google/uuid"
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/encoding/protojson"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -429,7 +429,7 @@ func requestOf(m *manifest.Manifest, as *restored) (*runtimeapi.RestorePodReques
 	// The cgroup and the logs of the old pod are its kubelet's.
 	config.Linux.CgroupParent, config.Metadata.Attempt, config.Metadata.Uid = as.cgroup, 0, as.uid
 	if as.uid == "" {
-		config.Metadata.Uid = uuid.NewString()
+		config.Metadata.Uid = rand.Text()
 	}
 	for to, given := range map[*string]string{&config.Metadata.Name: as.name, &config.Metadata.Namespace: as.namespace, &request.RuntimeHandler: as.handler} {
 		if given != "" {

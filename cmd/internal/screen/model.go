@@ -6,7 +6,6 @@ import (
 	"time"
 
 	tea "charm.land/bubbletea/v2"
-	"charm.land/lipgloss/v2"
 )
 
 // model is a screen as bubbletea has it: messages change it, and a view is drawn of it.
@@ -91,19 +90,20 @@ func (m *model[S]) View() tea.View {
 	}
 	texts := make([]string, len(lines))
 	for i, l := range lines {
-		texts[i] = styles[l.Kind].Render(l.Text)
+		texts[i] = styled(l)
 	}
 	v := tea.NewView(strings.Join(texts, "\n"))
 	v.AltScreen = true
 	return v
 }
 
-// styles use the terminal's own colors. bubbletea leaves out those that it has not.
-var styles = map[Kind]lipgloss.Style{
-	Plain: lipgloss.NewStyle(),
-	Title: lipgloss.NewStyle().Bold(true),
-	Head:  lipgloss.NewStyle().Bold(true).Foreground(lipgloss.Cyan),
-	Warn:  lipgloss.NewStyle().Foreground(lipgloss.Yellow),
-	Bad:   lipgloss.NewStyle().Foreground(lipgloss.Red),
-	Dim:   lipgloss.NewStyle().Faint(true),
+// styles are attributes (SGR) in the terminal's own colors. bubbletea leaves out those
+// that the terminal does not have.
+var styles = map[Kind]string{Title: "1", Head: "1;36", Warn: "33", Bad: "31", Dim: "2"}
+
+func styled(l Line) string {
+	if style := styles[l.Kind]; style != "" {
+		return "\x1b[" + style + "m" + l.Text + "\x1b[m"
+	}
+	return l.Text
 }

@@ -13,8 +13,7 @@ import (
 	"time"
 
 	tea "charm.land/bubbletea/v2"
-	"github.com/charmbracelet/colorprofile"
-	"github.com/charmbracelet/x/term"
+	"golang.org/x/sys/unix"
 
 	"github.com/berth-cri/berth/cmd/internal/output"
 )
@@ -79,7 +78,10 @@ func (s Source[S]) final(err error) bool { return err != nil && s.Final != nil &
 func Terminal(in io.Reader, out io.Writer) bool {
 	for _, end := range []any{in, output.Raw(out)} {
 		f, ok := end.(*os.File)
-		if !ok || !term.IsTerminal(f.Fd()) {
+		if !ok {
+			return false
+		}
+		if _, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS); err != nil {
 			return false
 		}
 	}
@@ -95,7 +97,7 @@ func (s Source[S]) Show(ctx context.Context, in io.Reader, out io.Writer) error 
 	// Of the other signals only those of ctx count: those of a terminal are keys.
 	options := []tea.ProgramOption{tea.WithContext(ctx), tea.WithInput(in), tea.WithOutput(output.Raw(out)), tea.WithoutSignalHandler()}
 	if os.Getenv("NO_COLOR") != "" { // whatever it is; bubbletea asks for a truth value
-		options = append(options, tea.WithColorProfile(colorprofile.ASCII))
+		options = append(options, tea.WithEnvironment(append(os.Environ(), "NO_COLOR=1")))
 	}
 	last, err := tea.NewProgram(&model[S]{ctx: ctx, source: s}, options...).Run()
 	if ctx.Err() != nil {

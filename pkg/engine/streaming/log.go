@@ -1,43 +1,37 @@
 package streaming
 
 import (
+	"context"
+	"log/slog"
+
 	"github.com/containerd/log"
-	"github.com/go-logr/logr"
 	"k8s.io/klog/v2"
 )
 
 // The Kubernetes libraries log by klog, whose logger may be set before its first
 // use only. That a session failed is the client's to know, which is told; here it
 // is for who looks for it.
-func init() { klog.SetLogger(logr.New(sink{})) }
+func init() { klog.SetSlogLogger(slog.New(sink{})) }
 
 // sink passes klog's messages to the daemon's log.
-type sink struct{ entry *log.Entry }
-
-func (sink) Init(logr.RuntimeInfo) {}
+type sink struct{ attributes []slog.Attr }
 
 // Enabled leaves out what klog would print with -v only.
-func (sink) Enabled(level int) bool { return level <= 0 }
+func (sink) Enabled(_ context.Context, level slog.Level) bool { return level >= slog.LevelInfo }
 
-func (s sink) Info(_ int, message string, values ...any) { s.with(values).Debug(message) }
-
-func (s sink) Error(err error, message string, values ...any) {
-	s.with(values).WithError(err).Debug(message)
+func (s sink) Handle(ctx context.Context, r slog.Record) error {
+	fields := log.Fields{}
+	add := func(a slog.Attr) bool { fields[a.Key] = a.Value.Any(); return true }
+	for _, a := range s.attributes {
+		add(a)
+	}
+	r.Attrs(add)
+	log.G(ctx).WithFields(fields).Debug(r.Message)
+	return nil
 }
 
-func (s sink) WithValues(values ...any) logr.LogSink { return sink{s.with(values)} }
-
-func (s sink) WithName(string) logr.LogSink { return s }
-
-func (s sink) with(values []any) *log.Entry {
-	entry := s.entry
-	if entry == nil {
-		entry = log.L
-	}
-	for i := 0; i+1 < len(values); i += 2 {
-		if name, ok := values[i].(string); ok {
-			entry = entry.WithField(name, values[i+1])
-		}
-	}
-	return entry
+func (s sink) WithAttrs(more []slog.Attr) slog.Handler {
+	return sink{append(s.attributes[:len(s.attributes):len(s.attributes)], more...)}
 }
+
+func (s sink) WithGroup(string) slog.Handler { return s }

@@ -40,19 +40,12 @@ type creation struct {
 	tasks        *task.Service
 	rootfs       *rootfs.Mounts
 	hooks        *hooks.Hooks
-	images       imageIndex
+	images       *image.Store
 	capabilities *capabilities.Checker
 	settings     *settings.Settings
 	specs        *specifier
 	ends         *ends
 	events       *events.Announcer
-}
-
-// imageIndex finds images by what pods call them.
-type imageIndex interface {
-	ToRun(name, asked string, wanted image.Platform) (*image.Image, error)
-	Whole(ctx context.Context, img *image.Image) (*image.Image, error)
-	checkpointImages
 }
 
 // CreateContainer makes a container in a READY sandbox, up to but not including

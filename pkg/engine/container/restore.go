@@ -18,13 +18,6 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/pod"
 )
 
-// checkpointImages are those that are made of archives of containers.
-type checkpointImages interface {
-	MayRestore(img *image.Image) error
-	Look(ctx context.Context, owner string, img *image.Image, snapshotter string, f func(dir string)) error
-	ByContent(ref string, wanted image.Platform) (*image.Image, error)
-}
-
 // mayRestore refuses what is not to go on here, or cannot.
 func (b *creation) mayRestore(ctx context.Context, s *pod.SandboxSpec, img *image.Image) error {
 	if err := b.images.MayRestore(img); err != nil {

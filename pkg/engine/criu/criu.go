@@ -75,20 +75,15 @@ func Version(ctx context.Context) (string, error) {
 	return "", fmt.Errorf("%s does not report its version; reinstall the package criu: %w", program, errdefs.ErrFailedPrecondition)
 }
 
-// Files finds what a container has changed of its image.
-type Files interface {
-	WrittenOf(u image.Use) (written string, below []mount.Mount, err error)
-}
-
 // Dumper writes containers. All methods need the Op of the container.
 type Dumper struct {
 	pods  *pod.Registry
 	tasks *task.Service
-	files Files
+	files *image.Store
 }
 
 // New writes the containers of a node.
-func New(pods *pod.Registry, tasks *task.Service, files Files) *Dumper {
+func New(pods *pod.Registry, tasks *task.Service, files *image.Store) *Dumper {
 	return &Dumper{pods: pods, tasks: tasks, files: files}
 }
 

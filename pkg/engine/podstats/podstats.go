@@ -27,19 +27,13 @@ import (
 type Stats struct {
 	pods   *pod.Registry
 	tasks  *task.Service
-	images filesystems
+	images *image.Store
 	asked  *keyedlock.Locks // by the process that runs tasks
 }
 
 // New measures pods.
 func New(pods *pod.Registry, t *task.Service, images *image.Store) *Stats {
 	return &Stats{pods: pods, tasks: t, images: images, asked: keyedlock.New(askedAtOnce)}
-}
-
-// filesystems knows what containers have written.
-type filesystems interface {
-	Root() string
-	WritableUsage(ctx context.Context, id, snapshotter string) (bytes, inodes uint64, path string, err error)
 }
 
 // ContainerStats tells what one container uses.

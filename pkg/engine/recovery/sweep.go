@@ -22,18 +22,13 @@ type sweeper struct {
 	binaries   *binaries.Binaries
 	rootfs     *rootfs.Mounts
 	log        *log.Entry
-	images     retainer
+	images     *image.Store
 	cni        *network.Plugins
 	containers interface{ SweepRestores() error }
 	shims      interface {
 		Sweep(ctx context.Context, unresponsive func(key string) bool) error
 	}
 	unresponsive *unresponsive
-}
-
-// retainer removes what nobody uses of images.
-type retainer interface {
-	Retain(ctx context.Context, uses []image.Use) error
 }
 
 // sweep removes what belongs to nobody. Failing at it costs space, not pods.

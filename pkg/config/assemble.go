@@ -23,6 +23,7 @@ type assembly struct {
 // assemble is pure but for looking at the paths that the documents name.
 func assemble(docs []*document, o Options) (*Config, Problems) {
 	a := &assembly{options: o, cfg: Default(), defs: map[string]*handler.Definition{}}
+	a.cfg.SearchPath = o.SearchPath
 	for _, d := range docs {
 		a.sections(d)
 	}
@@ -49,7 +50,7 @@ func assemble(docs []*document, o Options) (*Config, Problems) {
 
 // sections lays one document's keys over what there is.
 func (a *assembly) sections(doc *document) {
-	d := &decoder{doc: doc}
+	d := &decoder{doc: doc, search: a.options.SearchPath}
 	d.table(sectionTop, "", doc.values, reflect.ValueOf(a.cfg).Elem(), "runtimes")
 	a.problems = append(a.problems, doc.problems...)
 	a.problems = append(a.problems, d.problems...)
@@ -63,7 +64,7 @@ func (a *assembly) sections(doc *document) {
 
 // runtimes adds one document's handlers. A handler belongs to one file.
 func (a *assembly) runtimes(doc *document) {
-	d := &decoder{doc: doc, snapshotters: a.cfg.snapshotterNames()}
+	d := &decoder{doc: doc, search: a.options.SearchPath, snapshotters: a.cfg.snapshotterNames()}
 	defer func() { a.problems = append(a.problems, d.problems...) }()
 	tables, ok := doc.values["runtimes"].(map[string]any)
 	if !ok {
@@ -158,9 +159,9 @@ func (a *assembly) known(docs []*document) []string {
 // helpers finds berth's own binaries unless a file says where they are.
 func (a *assembly) helpers() {
 	if a.cfg.Engine.ShimPath == "" {
-		a.cfg.Engine.ShimPath = helperPath("berth-shim")
+		a.cfg.Engine.ShimPath = helperPath("berth-shim", a.cfg.SearchPath)
 	}
 	if a.cfg.Engine.PausePath == "" {
-		a.cfg.Engine.PausePath = helperPath("berth-pause")
+		a.cfg.Engine.PausePath = helperPath("berth-pause", a.cfg.SearchPath)
 	}
 }

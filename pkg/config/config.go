@@ -73,6 +73,8 @@ type Config struct {
 	// Rejected are the mistakes of the files if they have some and this is the last
 	// accepted configuration instead. See Start.
 	Rejected Problems `toml:"-"`
+	// SearchPath is that of Options.
+	SearchPath []string `toml:"-"`
 	// ReadAt is when the files were read.
 	ReadAt time.Time `toml:"-"`
 

@@ -20,6 +20,8 @@ type decoder struct {
 	problems Problems
 	// unfound says why a handler that is imported has no runtime_path.
 	unfound string
+	// search is that of Options.
+	search []string
 	// snapshotters are what handlers may name.
 	snapshotters []string
 }

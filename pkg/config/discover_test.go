@@ -133,7 +133,6 @@ func TestSearchDirs(t *testing.T) {
 
 func TestBareNameIsFound(t *testing.T) {
 	n := newNode(t, "runc")
-	t.Setenv(SearchPathEnv, n.path("bin"))
 	n.write("config.toml", "[runtimes.runc]\n[runtimes.b]\nruntime_path = \"runc\"\n")
 	got := n.refuse(n.options())
 	for _, line := range got[:2] {
@@ -145,15 +144,14 @@ func TestBareNameIsFound(t *testing.T) {
 
 func TestHelperPath(t *testing.T) {
 	n := newNode(t, "berth-test-helper")
-	if got := helperPath("berth-test-helper"); got != "" {
+	if got := helperPath("berth-test-helper", nil); got != "" {
 		t.Errorf("found %s", got)
 	}
 	t.Setenv("PATH", n.path("bin"))
-	if got := helperPath("berth-test-helper"); got != "" {
+	if got := helperPath("berth-test-helper", nil); got != "" {
 		t.Errorf("found in PATH: %s", got)
 	}
-	t.Setenv(SearchPathEnv, n.path("bin"))
-	if got := helperPath("berth-test-helper"); got != n.path("bin/berth-test-helper") {
+	if got := helperPath("berth-test-helper", []string{n.path("bin")}); got != n.path("bin/berth-test-helper") {
 		t.Errorf("where runtimes are: %q", got)
 	}
 	self, err := os.Executable()
@@ -165,7 +163,7 @@ func TestHelperPath(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.Remove(beside) })
-	if got := helperPath("berth-test-helper"); got != beside {
+	if got := helperPath("berth-test-helper", nil); got != beside {
 		t.Errorf("beside: %q", got)
 	}
 }
@@ -174,6 +172,10 @@ func TestHelpers(t *testing.T) {
 	cfg := Default()
 	if p := cfg.Helpers(); len(p) != 2 || !strings.Contains(p.Error(), "engine.shim_path: berth-shim was not found beside") {
 		t.Errorf("Helpers() = %v", p)
+	}
+	cfg.SearchPath = []string{"/elsewhere"}
+	if p := cfg.Helpers(); !strings.Contains(p.Error(), "in /elsewhere;") {
+		t.Errorf("with a search path: %v", p)
 	}
 	cfg.Engine.ShimPath, cfg.Engine.PausePath = "/a", "/b"
 	if p := cfg.Helpers(); len(p) > 0 {

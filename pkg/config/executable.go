@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/berth-cri/berth/pkg/trust"
 )
@@ -79,19 +80,19 @@ func pathless(err error) error {
 
 // helperPath finds a binary of berth's own: beside the running one, else where
 // runtimes are discovered. It returns "" if there is none.
-func helperPath(name string) string {
-	path, _ := look("find", name, func() string { return findHelper(name) })
+func helperPath(name string, dirs []string) string {
+	path, _ := look("find in "+strings.Join(dirs, ":"), name, func() string { return findHelper(name, dirs) })
 	return path
 }
 
-func findHelper(name string) string {
+func findHelper(name string, dirs []string) string {
 	if self, err := os.Executable(); err == nil {
 		beside := filepath.Join(filepath.Dir(self), name)
 		if executableMistake(beside) == "" {
 			return beside
 		}
 	}
-	return InSearchDirs(name)
+	return FindIn(dirs, name)
 }
 
 // Helpers returns a problem for each binary of berth's own that this configuration
@@ -104,7 +105,7 @@ func (c *Config) Helpers() (problems Problems) {
 	} {
 		if h.path == "" {
 			problems = append(problems, Problem{Key: h.key, Message: h.name +
-				" was not found beside the berth binary or in " + shortList(SearchDirs()) + "; install it, or set this key to its absolute path"})
+				" was not found beside the berth binary or in " + shortList(Options{SearchPath: c.SearchPath}.searchPath()) + "; install it, or set this key to its absolute path"})
 		}
 	}
 	return problems

@@ -158,12 +158,16 @@ func (a *assembly) foreignMistakes(d *document, own map[string]string) {
 
 // findIn looks for programs as containerd and CRI-O do by PATH.
 func findIn(dirs []string) imports.Find {
-	return func(program string) string {
-		for _, dir := range dirs {
-			if file := filepath.Join(dir, filepath.Base(program)); executableMistake(file) == "" {
-				return file
-			}
+	return func(program string) string { return FindIn(dirs, program) }
+}
+
+// FindIn finds the program of that name in directories, by default SearchDirs; empty is none.
+func FindIn(dirs []string, program string) string {
+	dirs = Options{SearchPath: dirs}.searchPath()
+	for _, dir := range dirs {
+		if file := filepath.Join(dir, filepath.Base(program)); executableMistake(file) == "" {
+			return file
 		}
-		return ""
 	}
+	return ""
 }

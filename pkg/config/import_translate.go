@@ -82,7 +82,7 @@ func (t *Translation) add(kind imports.Kind, files *foreignFiles, o Options, own
 // checkForeign resolves a translated handler. It is complete only if there is
 // no problem.
 func checkForeign(h imports.Handler, files *foreignFiles, o Options, base *Config) (*handler.Definition, Problems) {
-	d := &decoder{doc: files.document(h), snapshotters: base.snapshotterNames()}
+	d := &decoder{doc: files.document(h), search: o.SearchPath, snapshotters: base.snapshotterNames()}
 	if h.Unfound != "" {
 		d.unfound = fmt.Sprintf("%s was not found in %s; install it", h.Unfound, shortList(o.searchPath()))
 	}

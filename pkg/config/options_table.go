@@ -111,7 +111,7 @@ func (d *decoder) runcShimOptions(key string, t *runtimeTable, def *handler.Defi
 	at := under(key, "BinaryName")
 	if !filepath.IsAbs(o.BinaryName) {
 		d.report(at, fmt.Sprintf("%q must be an absolute path, so that pods keep their binary", o.BinaryName),
-			InSearchDirs(filepath.Base(o.BinaryName)))
+			FindIn(d.search, o.BinaryName))
 	}
 }
 

@@ -50,13 +50,13 @@ func (c check) runtimePath(t *runtimeTable) {
 	case !c.has("runtime_path") && c.meant("runtime_path"):
 		// It is there, with a typo; that it is missing would be told first.
 	case !c.has("runtime_path"):
-		c.report(c.key, "runtime_path is missing; set it to the absolute path of the runtime's binary", InSearchDirs(c.handler))
+		c.report(c.key, "runtime_path is missing; set it to the absolute path of the runtime's binary", FindIn(c.search, c.handler))
 	case t.RuntimePath == "" && isString(c.set["runtime_path"]):
-		c.wrong("runtime_path", "must not be empty; set it to the absolute path of the runtime's binary", InSearchDirs(c.handler))
+		c.wrong("runtime_path", "must not be empty; set it to the absolute path of the runtime's binary", FindIn(c.search, c.handler))
 	case t.RuntimePath == "":
 		// Its wrong type is reported already.
 	case !filepath.IsAbs(t.RuntimePath):
-		c.wrong("runtime_path", fmt.Sprintf("%q must be an absolute path", t.RuntimePath), InSearchDirs(filepath.Base(t.RuntimePath)))
+		c.wrong("runtime_path", fmt.Sprintf("%q must be an absolute path", t.RuntimePath), FindIn(c.search, t.RuntimePath))
 	}
 }
 
@@ -64,9 +64,6 @@ func isString(v any) bool {
 	_, ok := v.(string)
 	return ok
 }
-
-// InSearchDirs finds the binary of that name in SearchDirs; empty is none.
-func InSearchDirs(base string) string { return findIn(SearchDirs())(base) }
 
 // words checks keys with a fixed set of values.
 func (c check) words(t *runtimeTable) {

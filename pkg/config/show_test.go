@@ -63,7 +63,7 @@ z = [1.5, 2.5]
 		after.Runtimes[i].Origin = before.Runtimes[i].Origin
 	}
 	after.Sources, after.origins, after.watched = before.Sources, before.origins, before.watched
-	after.documents, after.ReadAt = before.documents, before.ReadAt
+	after.documents, after.ReadAt, after.SearchPath = before.documents, before.ReadAt, before.SearchPath
 	if !reflect.DeepEqual(after, before) {
 		t.Errorf("got  %+v\nwant %+v", after, before)
 	}

@@ -23,7 +23,7 @@ func TestTemplateAsShippedSaysNothing(t *testing.T) {
 	want := Default()
 	want.DefaultRuntime, want.Runtimes, want.Discovered = "crun", cfg.Runtimes, true
 	want.Sources, want.origins, want.watched = cfg.Sources, cfg.origins, cfg.watched
-	want.documents, want.ReadAt = cfg.documents, cfg.ReadAt
+	want.documents, want.ReadAt, want.SearchPath = cfg.documents, cfg.ReadAt, cfg.SearchPath
 	want.elsewhere, want.defaultChosen = map[string]bool{"crun": true}, true
 	want.Engine.ShimPath, want.Engine.PausePath = cfg.Engine.ShimPath, cfg.Engine.PausePath
 	if !reflect.DeepEqual(cfg, want) {

@@ -21,7 +21,7 @@ import (
 // Lacking returns a problem for each handler of a configuration, and for each candidate,
 // that a daemon on this machine would not find ready. It runs no self-check pods.
 func Lacking(ctx context.Context, cfg *config.Config) config.Problems {
-	checker, subjects := probe.NewChecker(probe.New(shim.Protocol{})), lifecycle.Candidates(cfg)
+	checker, subjects := probe.NewChecker(probe.New(shim.Protocol{}, cfg.SearchPath...)), lifecycle.Candidates(cfg)
 	found := make(config.Problems, len(subjects))
 	var all sync.WaitGroup
 	for i, d := range subjects {

@@ -140,7 +140,7 @@ func (o *Options) complete() error {
 		o.Build = ThisBuild()
 	}
 	// One for all, so that a runtime is asked once.
-	prober := probe.New(shim.Protocol{})
+	prober := probe.New(shim.Protocol{}, o.Config.SearchPath...)
 	if o.NewProber == nil {
 		o.NewProber = func(e Engine, recovered <-chan struct{}) Prober {
 			return probe.NewSelfChecks(probe.NewChecker(prober), e, recovered)

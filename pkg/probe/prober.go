@@ -25,6 +25,7 @@ const DefaultTimeout = 10 * time.Second
 type Prober struct {
 	timeout time.Duration
 	shims   ShimReader // nil asks shims for their version only
+	dirs    []string   // where the runtimes of shims are
 
 	flights singleflight.Group // by question
 
@@ -34,9 +35,10 @@ type Prober struct {
 }
 
 // New returns a Prober that knows nothing yet. Without a reader of their answers
-// shims are asked for their version only.
-func New(shims ShimReader) *Prober {
-	return &Prober{timeout: DefaultTimeout, shims: shims, known: map[string]*Runtime{}}
+// shims are asked for their version only. The runtimes that they drive are looked for
+// in dirs, by default config.SearchDirs().
+func New(shims ShimReader, dirs ...string) *Prober {
+	return &Prober{dirs: dirs, timeout: DefaultTimeout, shims: shims, known: map[string]*Runtime{}}
 }
 
 // Probe returns what the binary of a handler is. The Runtime is shared: do not
@@ -98,7 +100,7 @@ func (p *Prober) OnAnswer(f func(*handler.Definition, *Runtime)) {
 func (p *Prober) run(ctx context.Context, def *handler.Definition, anew bool) (*Runtime, error) {
 	ctx, cancel := context.WithTimeout(ctx, p.timeout)
 	defer cancel()
-	s, err := newSubject(def)
+	s, err := newSubject(def, p.dirs)
 	if err != nil {
 		return nil, err
 	}
@@ -197,13 +199,13 @@ type subject struct {
 	wasmImages bool
 }
 
-func newSubject(def *handler.Definition) (subject, error) {
+func newSubject(def *handler.Definition, dirs []string) (subject, error) {
 	s := subject{kind: def.Type, path: def.Path, companions: def.Companions, wasmImages: def.Platform == handler.PlatformWasm}
 	if def.Type != handler.Shim || !handler.IsRuncShim(def.Path) {
 		return s, nil
 	}
 	var err error
-	s.runtime, err = drivenRuntime(s.path, binaryName(def))
+	s.runtime, err = drivenRuntime(s.path, binaryName(def), dirs)
 	return s, err
 }
 

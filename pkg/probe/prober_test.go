@@ -324,9 +324,12 @@ func TestDrivenRuntimeIsFoundWithoutAPath(t *testing.T) {
 	t.Setenv(config.SearchPathEnv, there)
 	t.Setenv("PATH", other)
 	for name, want := range map[string]string{"": filepath.Join(there, Runc), filepath.Join(other, Runc): filepath.Join(other, Runc), Crun: ""} {
-		if got, err := drivenRuntime("shim", name); got != want || (err == nil) != (want != "") {
+		if got, err := drivenRuntime("shim", name, nil); got != want || (err == nil) != (want != "") {
 			t.Errorf("drivenRuntime(%q) = %q, %v; want %q", name, got, err, want)
 		}
+	}
+	if got, err := drivenRuntime("shim", "", []string{other}); got != filepath.Join(other, Runc) {
+		t.Errorf("with a search path: %q, %v", got, err)
 	}
 }
 

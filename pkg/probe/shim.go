@@ -61,13 +61,13 @@ func runsWasm(path, name string, wasmImages bool) (runs, declared bool) {
 
 // drivenRuntime finds the OCI runtime of a runc shim as the shim does: by its
 // option BinaryName, by default "runc", but not by this process's PATH.
-func drivenRuntime(shim, binaryName string) (string, error) {
+func drivenRuntime(shim, binaryName string, dirs []string) (string, error) {
 	if binaryName == "" {
 		binaryName = Runc
 	}
 	path := binaryName
 	if filepath.Base(path) == path {
-		path = config.InSearchDirs(path)
+		path = config.FindIn(dirs, path)
 	}
 	if _, err := exec.LookPath(path); err != nil {
 		return "", fmt.Errorf("%s, the OCI runtime under %s, is missing or cannot be executed; install it or set options.BinaryName: %w", binaryName, shim, errdefs.ErrUnavailable)

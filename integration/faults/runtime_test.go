@@ -79,7 +79,7 @@ func TestBadRuntime(t *testing.T) {
 	}{
 		{"fails", "echo 'no such luck today' >&2; exit 1", codes.Unknown, []string{"no such luck today"}},
 		{"fails silently", "exit 3", codes.Unknown, []string{"status 3", "--version\" works"}},
-		{"hangs", "exec " + hang, codes.DeadlineExceeded, []string{"timed out", "--version", "hangs too"}},
+		{"hangs", "exec " + hang, codes.DeadlineExceeded, []string{"timed out", " run ", "--version", "hangs too", "container_create_timeout"}},
 		{"hangs with a child", hang + "; exit 0", codes.DeadlineExceeded, []string{"timed out"}},
 		{"lies", "exit 0", codes.Unknown, []string{"reported a start", "PID"}},
 		{"is killed", "kill -9 $$", codes.Unknown, nil},

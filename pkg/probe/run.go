@@ -48,7 +48,7 @@ func run(ctx context.Context, path string, args ...string) ([]byte, error) {
 func failure(ctx context.Context, err error, path string, args []string, stderr string) error {
 	line := path + " " + strings.Join(args, " ")
 	if ctx.Err() != nil {
-		return transient{fmt.Errorf("%s timed out and was killed; run it by hand to see why: %w", line, errdefs.ErrUnavailable)}
+		return transient{fmt.Errorf("%s timed out and was killed; see whether it hangs in a shell too, or what it waits for, as a disk or a network file system (dmesg): %w", line, errdefs.ErrUnavailable)}
 	}
 	err = passing(err, stderr)
 	if s := strings.TrimSpace(stderr); s != "" {

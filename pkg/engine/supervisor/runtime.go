@@ -275,8 +275,12 @@ func (c *call) aborted(ctx context.Context, said []byte) error {
 	if last := runtimeMessage(said); last != "" {
 		wrote = "it last wrote: " + last
 	}
-	return fmt.Errorf("the runtime's %s timed out and was killed; see whether %q hangs too, or what it waits for, as a disk or a cgroup (dmesg); %s: %w",
-		verb, c.question(), wrote, context.DeadlineExceeded)
+	longer := ""
+	if verb == "run" || verb == "create" || verb == "restore" {
+		longer = "; if it only needs longer, raise the handler's container_create_timeout, and start_timeout if that is set"
+	}
+	return fmt.Errorf("the runtime's %s timed out and was killed (%s); see whether %q hangs too, or what it waits for, as a disk or a cgroup (dmesg)%s; %s: %w",
+		verb, strings.Join(c.argv(), " "), c.question(), longer, wrote, context.DeadlineExceeded)
 }
 
 // question asks the runtime for its version, with the same flags.

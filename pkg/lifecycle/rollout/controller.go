@@ -113,9 +113,6 @@ func (c *Controller) Promote(ctx context.Context, name string) error {
 // changed in the configuration, or becomes another program. It undoes Promote as
 // well, and survives restarts.
 func (c *Controller) Abort(ctx context.Context, name, reason string) error {
-	if reason == "" {
-		reason = "aborted by an operator"
-	}
 	if len(reason) > maxReason {
 		return fmt.Errorf("the reason has %d bytes; the limit is %d: %w", len(reason), maxReason, errdefs.ErrInvalidArgument)
 	}

@@ -155,7 +155,13 @@ func (v View) decide(name string, e end, now time.Time) (*Decision, error) {
 		if e.state == Promoted {
 			return nil, fmt.Errorf("cannot promote the candidate of handler %q: its rollout was aborted: %s; install a corrected binary or change candidate, and a new rollout begins: %w", name, r.Reason, errdefs.ErrFailedPrecondition)
 		}
-		return r, nil // why it failed is worth more than that an operator agreed
+		if e.reason != "" {
+			return nil, fmt.Errorf("the rollout of handler %q was already aborted: %s; that reason stays, so abort without one: %w", name, r.Reason, errdefs.ErrFailedPrecondition)
+		}
+		return r, nil
+	}
+	if e.state == Aborted && e.reason == "" {
+		e.reason = "aborted by an operator"
 	}
 	return &Decision{State: e.state, Reason: e.reason, Since: now, On: e.on, ByItself: e.of != nil, SHA256: v.Probed.SHA256}, nil
 }

@@ -101,20 +101,21 @@ func TestDecisions(t *testing.T) {
 		of    *key
 		err   string
 	}{
-		"promote what too many failed of":  {lost, Promoted, nil, "was aborted: 3 of 3 pods failed"},
-		"promote what an operator aborted": {stopped, Promoted, nil, ""},
-		"promote":                          {known(), Promoted, nil, ""},
-		"abort":                            {known(), Aborted, nil, ""},
-		"promote what is not probed":       {unprobed, Promoted, nil, "cannot promote"},
-		"promote what cannot run":          {unable, Promoted, nil, "no binary"},
-		"abort what is not probed":         {unprobed, Aborted, nil, ""},
-		"abort what cannot run":            {unable, Aborted, nil, ""},
-		"too many failures":                {known(), Aborted, of("a"), ""},
-		"too many failures of the unknown": {known(), Aborted, of(""), ""},
-		"too many failures of another":     {known(), Aborted, of("b"), "changed during this call"},
-		"the candidate is gone":            {plain, Aborted, nil, "changed during this call"},
-		"the candidate has another share":  {larger, Promoted, nil, "changed during this call"},
-		"there is no Definition any more":  {View{}, Aborted, nil, "changed during this call"},
+		"promote what too many failed of":     {lost, Promoted, nil, "was aborted: 3 of 3 pods failed"},
+		"abort that once more, with a reason": {lost, Aborted, nil, "was already aborted: 3 of 3 pods failed"},
+		"promote what an operator aborted":    {stopped, Promoted, nil, ""},
+		"promote":                             {known(), Promoted, nil, ""},
+		"abort":                               {known(), Aborted, nil, ""},
+		"promote what is not probed":          {unprobed, Promoted, nil, "cannot promote"},
+		"promote what cannot run":             {unable, Promoted, nil, "no binary"},
+		"abort what is not probed":            {unprobed, Aborted, nil, ""},
+		"abort what cannot run":               {unable, Aborted, nil, ""},
+		"too many failures":                   {known(), Aborted, of("a"), ""},
+		"too many failures of the unknown":    {known(), Aborted, of(""), ""},
+		"too many failures of another":        {known(), Aborted, of("b"), "changed during this call"},
+		"the candidate is gone":               {plain, Aborted, nil, "changed during this call"},
+		"the candidate has another share":     {larger, Promoted, nil, "changed during this call"},
+		"there is no Definition any more":     {View{}, Aborted, nil, "changed during this call"},
 	} {
 		d, err := c.view.decide("runc", end{state: c.state, reason: "why", on: *definition().Candidate, of: c.of}, now)
 		if c.err != "" {
@@ -128,7 +129,7 @@ func TestDecisions(t *testing.T) {
 			t.Errorf("%s: got %+v, %v", name, d, err)
 		}
 	}
-	if d, err := lost.decide("runc", end{state: Aborted, reason: "why", on: *definition().Candidate}, now); err != nil || d != lost.Decision {
+	if d, err := lost.decide("runc", end{state: Aborted, on: *definition().Candidate}, now); err != nil || d != lost.Decision {
 		t.Errorf("aborted once more: got %+v, %v", d, err)
 	}
 }

@@ -95,7 +95,7 @@ type AdminClient interface {
 	Promote(ctx context.Context, in *PromoteRequest, opts ...grpc.CallOption) (*PromoteResponse, error)
 	// Abort gives a handler's next binary to no new pods, also after Promote.
 	// Idempotent; outlives the daemon, until candidate is changed in the configuration.
-	// FailedPrecondition without a next one.
+	// FailedPrecondition without a next one, and for a reason where berth has aborted by itself.
 	Abort(ctx context.Context, in *AbortRequest, opts ...grpc.CallOption) (*AbortResponse, error)
 	// Reload reads the configuration again and returns when it is served, or
 	// refused as a whole. A refusal is an answer with problems, not an error.
@@ -426,7 +426,7 @@ type AdminServer interface {
 	Promote(context.Context, *PromoteRequest) (*PromoteResponse, error)
 	// Abort gives a handler's next binary to no new pods, also after Promote.
 	// Idempotent; outlives the daemon, until candidate is changed in the configuration.
-	// FailedPrecondition without a next one.
+	// FailedPrecondition without a next one, and for a reason where berth has aborted by itself.
 	Abort(context.Context, *AbortRequest) (*AbortResponse, error)
 	// Reload reads the configuration again and returns when it is served, or
 	// refused as a whole. A refusal is an answer with problems, not an error.

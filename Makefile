@@ -50,6 +50,7 @@ help: ## list the targets
 .PHONY: build
 build: ## build berth and the programs beside it into ./bin
 	$(GOBUILD) -ldflags '$(LDFLAGS)' -o $(BIN)/ ./cmd/...
+	cd contrib/cluster && $(GOBUILD) -ldflags '$(LDFLAGS)' -o $(BIN)/ ./cmd/...
 
 .PHONY: install
 install: build ## install binaries, unit and configuration (DESTDIR, PREFIX)
@@ -225,8 +226,9 @@ $(BIN)/image: tools/image/go.mod tools/image/main.go
 ## Checking
 
 # The modules of go.work, and their packages.
-MODULES := . integration
+MODULES := . contrib/cluster integration
 ALL     := $(MODULES:%=./%/...)
+UNIT    := ./cmd/... ./internal/... ./pkg/... ./contrib/cluster/...
 
 .PHONY: fmt-check
 fmt-check: ## fail if a file is not formatted
@@ -287,18 +289,18 @@ compile-vet compile-lint:
 	$(COMPILED) $(ALL)
 compile-lint: $(BIN)/golangci-lint
 compile-unit: runtimes $(BIN)/gotestsum
-	$(COMPILED) -race ./cmd/... ./pkg/...
+	$(COMPILED) -race $(UNIT)
 compile-heart-conformance compile-heart-recovery: build runtimes $(BIN)/containerd $(BIN)/gotestsum
 	$(COMPILED) ./integration/conformance ./integration/faults ./integration/cli
-	CGO_ENABLED=0 go list -export -deps -trimpath -tags berth_failpoints -f '' ./cmd/...
+	CGO_ENABLED=0 go list -export -deps -trimpath -tags berth_failpoints -f '' ./cmd/... ./contrib/cluster/cmd/...
 compile-integration: build runtimes peers $(BIN)/gotestsum $(BIN)/nfpm
 	$(COMPILED) ./integration/...
-	CGO_ENABLED=0 go list -export -deps -trimpath -tags berth_failpoints -f '' ./cmd/... ./integration/shims/...
+	CGO_ENABLED=0 go list -export -deps -trimpath -tags berth_failpoints -f '' ./cmd/... ./contrib/cluster/cmd/... ./integration/shims/...
 
 .PHONY: unit
 unit: runtimes $(BIN)/gotestsum ## unit tests, fuzz seeds included, with the race detector
 	@mkdir -p $(OUT)
-	$(GOTEST) --jsonfile $(OUT)/unit.json -- -race -count=1 -ldflags=-w -timeout 15m ./cmd/... ./pkg/...
+	$(GOTEST) --jsonfile $(OUT)/unit.json -- -race -count=1 -ldflags=-w -timeout 15m $(UNIT)
 
 # Empty where Kubernetes is built beside the tests (scripts/phases).
 KUBERNETES ?= kubernetes
@@ -392,7 +394,7 @@ bench-router: build runtimes $(BIN)/containerd ## what pods in another CRI daemo
 
 .PHONY: bench-unit
 bench-unit: ## Go benchmarks
-	go test -run '^$$' -bench . -benchmem ./pkg/...
+	go test -run '^$$' -bench . -benchmem ./pkg/... ./contrib/cluster/...
 
 # No more than a pod needs is installed and built: who tries berth should not wait.
 .PHONY: demo demo-deps demo-build

@@ -92,6 +92,7 @@ require (
 	github.com/Microsoft/hcsshim v0.15.0-rc.4 // indirect
 	github.com/ProtonMail/go-crypto v1.4.1 // indirect
 	github.com/beorn7/perks v1.0.1 // indirect
+	github.com/berth-cri/berth/contrib/cluster v0.0.0
 	github.com/cespare/xxhash/v2 v2.3.0 // indirect
 	github.com/cloudflare/circl v1.6.3 // indirect
 	github.com/containerd/fifo v1.1.0 // indirect
@@ -156,3 +157,5 @@ require (
 )
 
 replace github.com/berth-cri/berth => ../
+
+replace github.com/berth-cri/berth/contrib/cluster => ../contrib/cluster

@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/berth-cri/berth/cmd/internal/commandline"
+	"github.com/berth-cri/berth/internal/commandline"
 )
 
 // What is wrong with the command line is said before anything is asked, by a status of its own.

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/berth-cri/berth/cmd/internal/commandline"
+	"github.com/berth-cri/berth/internal/commandline"
 )
 
 // TestWrongCommandLines: what is wrong is said with what to do, by a status of its own.

@@ -10,12 +10,12 @@ import (
 // on every node, by every pod's supervisor.
 func TestWhatIsNotLinked(t *testing.T) {
 	const module = "github.com/berth-cri/berth/"
-	client := []string{"k8s.io/client-go", "k8s.io/cli-runtime", "sigs.k8s.io/kustomize", module + "pkg/cluster", module + "pkg/policy"}
-	types := append([]string{"k8s.io/api/", module + "pkg/runtimeclass"}, client...)
+	client := []string{"k8s.io/client-go", "k8s.io/cli-runtime", "sigs.k8s.io/kustomize", module + "contrib/cluster"}
+	types := append([]string{"k8s.io/api/"}, client...)
 	screen := append([]string{"charm.land/", "github.com/charmbracelet/"}, types...)
 	for program, forbidden := range map[string][]string{
 		"berth": types, "berth-shim": screen, "berth-pause": screen,
-		"berth-controller": {"k8s.io/cli-runtime", "sigs.k8s.io/kustomize", "k8s.io/cri-api", module + "pkg/engine", module + "pkg/runtimeclass"},
+		"berth-controller": {"k8s.io/cli-runtime", "sigs.k8s.io/kustomize", "k8s.io/cri-api", module + "pkg/engine", module + "contrib/cluster/pkg/runtimeclass"},
 	} {
 		t.Run(program, func(t *testing.T) {
 			out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", module+"cmd/"+program).Output()

@@ -10,7 +10,7 @@ import (
 	"io"
 	"os"
 
-	"github.com/berth-cri/berth/cmd/internal/output"
+	"github.com/berth-cri/berth/internal/output"
 	"github.com/berth-cri/berth/pkg/printable"
 )
 

@@ -3,7 +3,7 @@ package main
 import (
 	"github.com/spf13/cobra"
 
-	"github.com/berth-cri/berth/cmd/internal/manual"
+	"github.com/berth-cri/berth/internal/manual"
 	"github.com/berth-cri/berth/pkg/daemon"
 )
 

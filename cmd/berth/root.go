@@ -5,7 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/berth-cri/berth/cmd/internal/commandline"
+	"github.com/berth-cri/berth/internal/commandline"
 	"github.com/berth-cri/berth/pkg/daemon"
 )
 

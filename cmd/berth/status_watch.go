@@ -11,8 +11,8 @@ import (
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc/codes"
 
-	"github.com/berth-cri/berth/cmd/internal/output"
-	"github.com/berth-cri/berth/cmd/internal/screen"
+	"github.com/berth-cri/berth/internal/output"
+	"github.com/berth-cri/berth/internal/screen"
 	"github.com/berth-cri/berth/pkg/admin/client"
 	"github.com/berth-cri/berth/pkg/observe"
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"

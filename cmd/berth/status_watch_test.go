@@ -12,7 +12,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
-	"github.com/berth-cri/berth/cmd/internal/screen"
+	"github.com/berth-cri/berth/internal/screen"
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
 

@@ -3,7 +3,7 @@ package main
 import (
 	"io"
 
-	"github.com/berth-cri/berth/cmd/internal/output"
+	"github.com/berth-cri/berth/internal/output"
 )
 
 // table has a header and rows of as many cells.

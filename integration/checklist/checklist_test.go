@@ -127,7 +127,7 @@ func TestNames(t *testing.T) {
 func allTests(t *testing.T) map[string]bool {
 	t.Helper()
 	tests := map[string]bool{}
-	for _, of := range []string{"pkg", "cmd", "integration"} {
+	for _, of := range append(product[:len(product):len(product)], "integration") {
 		err := filepath.WalkDir(filepath.Join(top, of), func(path string, entry fs.DirEntry, err error) error {
 			if err != nil || !entry.IsDir() {
 				return err

@@ -156,7 +156,7 @@ func TestFaultsOfErrors(t *testing.T) {
 // texts that a command or an error may be made of: who reads them must not have to learn berth's own words first.
 func TestErrorTexts(t *testing.T) {
 	var errs, helps, others int
-	for _, of := range []string{"pkg", "cmd"} {
+	for _, of := range product {
 		err := filepath.WalkDir(filepath.Join(top, of), func(dir string, entry fs.DirEntry, err error) error {
 			if err != nil || !entry.IsDir() {
 				return err

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"path"
 	"regexp"
+	"slices"
 	"strings"
 )
 
@@ -33,6 +34,9 @@ type proof string
 // group and name, whatever the handler.
 const conformanceSuite = "conformance/"
 
+// product are the directories of what is shipped.
+var product = []string{"pkg", "cmd", "internal", "contrib/cluster"}
+
 // split returns the package's directory and the test: for a check of the
 // conformance suite its group and name.
 func (p proof) split() (dir, test string) {
@@ -40,7 +44,7 @@ func (p proof) split() (dir, test string) {
 		return "integration/conformance", check
 	}
 	dir, test, _ = strings.Cut(string(p), "/Test")
-	if top, _, _ := strings.Cut(dir, "/"); top != "pkg" && top != "cmd" {
+	if !slices.ContainsFunc(product, func(of string) bool { return strings.HasPrefix(dir, of+"/") }) {
 		dir = path.Join("integration", dir)
 	}
 	return dir, "Test" + test

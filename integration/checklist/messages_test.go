@@ -118,7 +118,7 @@ func TestFaultsOfMessages(t *testing.T) {
 // must not have to learn berth's own words first.
 func TestLogMessages(t *testing.T) {
 	seen := 0
-	for _, of := range []string{"pkg", "cmd"} {
+	for _, of := range product {
 		err := filepath.WalkDir(filepath.Join(top, of), func(dir string, entry fs.DirEntry, err error) error {
 			if err != nil || !entry.IsDir() {
 				return err

@@ -12,8 +12,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/berth-cri/berth/contrib/cluster/pkg/cluster"
 	"github.com/berth-cri/berth/integration/testbed"
-	"github.com/berth-cri/berth/pkg/cluster"
 )
 
 const labelPrefix = "feature.node.kubernetes.io/handler."

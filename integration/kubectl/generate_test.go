@@ -9,8 +9,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/berth-cri/berth/contrib/cluster/pkg/runtimeclass"
 	"github.com/berth-cri/berth/integration/kubelet"
-	"github.com/berth-cri/berth/pkg/runtimeclass"
 )
 
 func manifest(name, handler, more string) string {

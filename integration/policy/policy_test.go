@@ -20,12 +20,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
+	"github.com/berth-cri/berth/contrib/cluster/pkg/policy"
+	"github.com/berth-cri/berth/contrib/cluster/pkg/runtimeclass"
 	"github.com/berth-cri/berth/integration/fixtures"
 	"github.com/berth-cri/berth/integration/kubelet"
 	"github.com/berth-cri/berth/integration/testbed"
-	"github.com/berth-cri/berth/pkg/policy"
 	"github.com/berth-cri/berth/pkg/probe/capability"
-	"github.com/berth-cri/berth/pkg/runtimeclass"
 )
 
 const (

@@ -14,9 +14,9 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/berth-cri/berth/contrib/cluster/pkg/runtimeclass"
 	"github.com/berth-cri/berth/integration/fixtures"
 	"github.com/berth-cri/berth/integration/kubelet"
-	"github.com/berth-cri/berth/pkg/runtimeclass"
 )
 
 // TestFixtures shares one server.

@@ -230,12 +230,12 @@ func build(tags string) (string, error) {
 	if tags != "" {
 		dir = filepath.Join(dir, "tags-"+tags)
 	}
-	return buildInto(dir, tags, "./cmd/...")
+	return buildInto(dir, tags, "./cmd/...", "./contrib/cluster/cmd/...")
 }
 
 // buildInto builds packages of the repository into a directory of it, which it
 // returns.
-func buildInto(below, tags, packages string) (string, error) {
+func buildInto(below, tags string, packages ...string) (string, error) {
 	root, err := Repository()
 	if err != nil {
 		return "", err
@@ -250,11 +250,11 @@ func buildInto(below, tags, packages string) (string, error) {
 		return "", err
 	}
 	defer os.RemoveAll(fresh)
-	command := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-tags", tags, "-o", fresh+"/", packages)
+	command := exec.Command("go", append([]string{"build", "-trimpath", "-buildvcs=false", "-tags", tags, "-o", fresh + "/"}, packages...)...)
 	command.Dir = root
 	command.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := command.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("build %s: %w\n%s", packages, err, out)
+		return "", fmt.Errorf("build %s: %w\n%s", strings.Join(packages, " "), err, out)
 	}
 	built, err := os.ReadDir(fresh)
 	if err != nil {

@@ -1,0 +1,93 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+
+	"github.com/berth-cri/berth/contrib/cluster/pkg/manifests"
+	"github.com/berth-cri/berth/internal/commandline"
+	"github.com/berth-cri/berth/internal/manual"
+)
+
+// program is what all commands have in common.
+type program struct {
+	genericiooptions.IOStreams
+	config *genericclioptions.ConfigFlags
+	files  manifests.Reader
+}
+
+// newRoot makes the whole command tree.
+func newRoot(streams genericiooptions.IOStreams) *cobra.Command {
+	p := &program{
+		IOStreams: streams,
+		config:    genericclioptions.NewConfigFlags(true).WithDiscoveryQPS(discoveryQPS).WithDiscoveryBurst(discoveryBurst),
+		files:     manifests.Reader{Stdin: streams.In},
+	}
+	root := &cobra.Command{
+		Use: "kubectl-berth",
+		// Who runs a plugin types its name as kubectl's.
+		Annotations: map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl berth"},
+		Short:       "Show and check the runtime handlers of a cluster, and create classes for them",
+		Long: `Show and check which runtime handlers the nodes of a cluster have, which RuntimeClasses
+use them, and which pods they can run. Nothing is changed in the cluster: pipe what
+"generate" and "policy" print into "kubectl apply --server-side -f -". lint, migrate,
+generate with --handlers, policy with --classes and fit with --local need no cluster.
+
+Exit status: 0 if nothing was found, 3 if something was, 2 if the command line or a
+file is wrong (then nothing was done), 1 for any other failure.`,
+		Version:       version,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+	}
+	root.SetIn(streams.In)
+	root.SetOut(streams.Out)
+	root.SetErr(streams.ErrOut)
+	p.config.AddFlags(root.PersistentFlags())
+	p.completeFlags(root)
+	files := &fileCommands{p}
+	root.AddCommand((&nodesCommand{p}).command(), (&listCommand{p}).command(), (&auditCommand{p}).command(), (&fitCommand{p}).command(),
+		(&policyCommand{p}).command(), files.generateCommand(), files.lintCommand(), files.migrateCommand(),
+		manCommand())
+	// kubectl completes its plugins by contrib/kubectl/kubectl_complete-berth.
+	root.CompletionOptions.DisableDefaultCmd = true
+	commandline.Check(root, wrong)
+	root.PersistentPreRunE = filesAreNamed
+	return root
+}
+
+// filesAreNamed refuses flags of files that are empty, as an unset variable of a script makes
+// them: the command would do something else.
+func filesAreNamed(c *cobra.Command, _ []string) error {
+	for _, name := range []string{"handlers", "measurements", "rules", "against"} {
+		if f := c.Flags().Lookup(name); f != nil && f.Changed && f.Value.Type() == "string" && f.Value.String() == "" {
+			return misused(c, fmt.Errorf("--%s is empty", name))
+		}
+	}
+	return nil
+}
+
+// manCommand is for packages.
+func manCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:    "man DIR",
+		Short:  "Write the manual pages of all commands into a directory",
+		Hidden: true,
+		Args:   cobra.ExactArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			return manual.Write(c.Root(), args[0], "1", "kubectl-berth "+version)
+		},
+	}
+}
+
+// misused is an error of the command line.
+func misused(c *cobra.Command, err error) error {
+	return wrong(fmt.Errorf("%w; see \"%s --help\"", err, c.CommandPath()))
+}
+
+// note is about something that is no mistake.
+func (p *program) note(format string, args ...any) {
+	fmt.Fprintf(p.ErrOut, "note: "+format+"\n", args...)
+}

@@ -1,0 +1,385 @@
+package cluster
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	nodev1 "k8s.io/api/node/v1"
+
+	"github.com/berth-cri/berth/contrib/cluster/pkg/policy"
+	"github.com/berth-cri/berth/contrib/cluster/pkg/runtimeclass"
+	"github.com/berth-cri/berth/pkg/handler"
+	"github.com/berth-cri/berth/pkg/nodelabel"
+)
+
+// Rules that a Finding may be of, beside those about overhead, which are runtimeclass's.
+const (
+	RuleClassWithoutNode    = "class-without-node"
+	RuleNoReadyNode         = "class-without-ready-node"
+	RuleNodesWithoutHandler = "nodes-without-handler"
+	RuleHandlerWithoutClass = "handler-without-class"
+	RuleNodeNotSelected     = "node-not-selected"
+	RuleLabelWithoutHandler = "label-without-handler"
+	RulePodWithoutHandler   = "pod-without-handler"
+	RulePodWithoutClass     = "pod-without-class"
+	RulePodWithoutNode      = "pod-without-node"
+	RuleClassNotCounted     = "class-not-counted"
+	RuleHandlerClosed       = "handler-takes-no-pods"
+	RulePolicyWithoutClass  = "policy-without-class"
+	RulePolicyClassChanged  = "policy-class-changed"
+)
+
+// Finding is something in a cluster that should be otherwise.
+type Finding struct {
+	Severity runtimeclass.Severity `json:"severity"`
+	Rule     string                `json:"rule"`
+	// Object is what it is about: "RuntimeClass kata", "handler kata".
+	Object string `json:"object"`
+	// Concerned are the nodes or pods, all of them.
+	Concerned []string `json:"concerned,omitempty"`
+	Message   string   `json:"message"`
+	// Advice is what to do.
+	Advice string `json:"advice,omitempty"`
+}
+
+func (f Finding) String() string {
+	text := fmt.Sprintf("%s: %s: %s", f.Object, f.Severity, f.Message)
+	if f.Advice != "" {
+		text += "; " + f.Advice
+	}
+	return fmt.Sprintf("%s (%s)", text, f.Rule)
+}
+
+// Measured is a file of what was measured.
+type Measured struct {
+	File     string
+	Handlers []runtimeclass.Handler
+}
+
+// AuditOptions are what else a cluster is held against.
+type AuditOptions struct {
+	Measured []Measured
+}
+
+// Audit finds what is wrong between the nodes, classes and pods of a cluster. Of
+// findings about the same there is one, with all nodes or pods that it concerns.
+func Audit(s *State, o AuditOptions) []Finding {
+	all := []Finding{}
+	for i := range s.Classes {
+		all = append(all, s.auditClass(&s.Classes[i])...)
+	}
+	for _, name := range s.handlerNames() {
+		all = append(all, s.auditHandler(name)...)
+	}
+	all = append(all, s.auditLabels()...)
+	all = append(all, s.auditPods()...)
+	all = append(all, s.auditRestarts()...)
+	all = append(all, s.auditPolicies()...)
+	return append(all, s.auditOverhead(o.Measured)...)
+}
+
+func classObject(c *nodev1.RuntimeClass) string { return "RuntimeClass " + c.Name }
+
+// auditClass looks at the nodes that pods of a class may be put on.
+func (s *State) auditClass(c *nodev1.RuntimeClass) []Finding {
+	var selected, silent, having, waiting, lacking, elsewhere, closed []string
+	for i := range s.Nodes {
+		n := &s.Nodes[i]
+		if has(n, c.Handler) && !selects(c, n) {
+			elsewhere = append(elsewhere, n.Name)
+		}
+		if !selects(c, n) {
+			continue
+		}
+		selected = append(selected, n.Name)
+		switch {
+		case !reports(n):
+			silent = append(silent, n.Name)
+		case closedTo(n, c):
+			closed = append(closed, n.Name)
+		case !has(n, c.Handler):
+			lacking = append(lacking, n.Name)
+		case ready(n):
+			having = append(having, n.Name)
+		default:
+			waiting = append(waiting, n.Name)
+		}
+	}
+	f := Finding{Severity: runtimeclass.Error, Rule: RuleClassWithoutNode, Object: classObject(c)}
+	switch {
+	case len(selected) == 0:
+		f.Message = fmt.Sprintf("no node is selected by %s: its pods stay pending", s.selection(c))
+		f.Advice = s.whereInstead(c, elsewhere)
+		return []Finding{f}
+	case len(having)+len(waiting)+len(silent) == 0 && len(closed) > 0:
+		f.Rule, f.Concerned = RuleHandlerClosed, closed
+		f.Message = fmt.Sprintf("the handler %q takes no pods on any node that has it (%s): its pods stay %s", c.Handler, Few(closed), whereTheyStay(c))
+		f.Advice = fmt.Sprintf("see \"berth handler show %s\" there", c.Handler)
+		return []Finding{f}
+	case len(having)+len(waiting)+len(silent) == 0:
+		f.Concerned = lacking
+		f.Message = fmt.Sprintf("none of the nodes that it selects has the handler %q%s: its pods stay in ContainerCreating", c.Handler, s.meant(c.Handler))
+		f.Advice = s.whereInstead(c, elsewhere)
+		return []Finding{f}
+	case len(having)+len(waiting) == 0:
+		f.Severity, f.Concerned = runtimeclass.Warning, silent
+		f.Message = fmt.Sprintf("none of the nodes that it selects reports the handler %q, and these report no handlers: %s", c.Handler, Few(silent))
+		f.Advice = "nodes report handlers since Kubernetes 1.30, if their CRI daemon supports it"
+		return []Finding{f}
+	}
+	var all []Finding
+	if Uncounted(c, s.Nodes) {
+		f.Rule = RuleClassNotCounted
+		f.Message = fmt.Sprintf("no node has the resource %s, of which each of its pods has one: they stay pending", nodelabel.Pods(c.Handler))
+		f.Advice = "run berth-controller (contrib/kubernetes/capacity.yaml), or generate the class with --no-capacity"
+		all = append(all, f)
+	}
+	f.Severity = runtimeclass.Warning
+	if len(closed) > 0 {
+		f.Rule, f.Concerned = RuleHandlerClosed, closed
+		f.Message = fmt.Sprintf("the handler %q takes no pods on %s", c.Handler, Few(closed))
+		f.Advice = fmt.Sprintf("see \"berth handler show %s\" there", c.Handler)
+		all = append(all, f)
+	}
+	if len(having)+len(silent) == 0 {
+		f.Rule, f.Concerned = RuleNoReadyNode, waiting
+		f.Message = fmt.Sprintf("no node with the handler %q is ready: %s", c.Handler, Few(waiting))
+		f.Advice = "see \"kubectl berth nodes\""
+		all = append(all, f)
+	}
+	if len(lacking) > 0 {
+		f.Rule, f.Concerned = RuleNodesWithoutHandler, lacking
+		f.Message = fmt.Sprintf("it selects nodes without the handler %q, where its pods never start: %s", c.Handler, Few(lacking))
+		f.Advice = fmt.Sprintf("select nodes by %s=%s, or give these the handler", nodelabel.Present(c.Handler), nodelabel.True)
+		all = append(all, f)
+	}
+	return all
+}
+
+// closedTo says whether a node has the handler of a class, which takes no pods. Some of these
+// are reported, and others not: then the scheduler only knows if the class's pods are counted.
+func closedTo(n *corev1.Node, c *nodev1.RuntimeClass) bool {
+	return closed(n, c.Handler) && (runtimeclass.Counted(c) || has(n, c.Handler))
+}
+
+// closed says whether the labels of a node say that a handler is there and takes no pods. One
+// that is cordoned is reported all the same.
+func closed(n *corev1.Node, handler string) bool {
+	return handler != "" && n.Labels[nodelabel.Present(handler)] == nodelabel.True && n.Labels[nodelabel.Handler(handler)] != nodelabel.Ready
+}
+
+// whereTheyStay is what becomes of pods whose handler takes none.
+func whereTheyStay(c *nodev1.RuntimeClass) string {
+	if runtimeclass.Counted(c) {
+		return "pending"
+	}
+	return "in ContainerCreating"
+}
+
+// selection is by what a class selects nodes, in words.
+func (s *State) selection(c *nodev1.RuntimeClass) string {
+	if c.Scheduling == nil || len(c.Scheduling.NodeSelector) == 0 {
+		return "its tolerations and the nodes' taints"
+	}
+	return labelText(c.Scheduling.NodeSelector)
+}
+
+func (s *State) whereInstead(c *nodev1.RuntimeClass, elsewhere []string) string {
+	if len(elsewhere) > 0 {
+		return fmt.Sprintf("nodes that have the handler are not selected (%s): %s", Few(elsewhere), s.remedy([]string{c.Name}, elsewhere))
+	}
+	if len(s.Nodes) == 0 {
+		return "the cluster has no nodes"
+	}
+	return fmt.Sprintf("give nodes the handler %q, or delete the class", c.Handler)
+}
+
+// remedy is how classes can get to select nodes that they do not.
+func (s *State) remedy(classes, nodes []string) string {
+	labelled, taints := true, map[string]string{}
+	for i := range s.Nodes {
+		n := &s.Nodes[i]
+		if !slices.Contains(nodes, n.Name) {
+			continue
+		}
+		for _, name := range classes {
+			scheduling := cmp.Or(s.class(name).Scheduling, &nodev1.Scheduling{})
+			labelled = labelled && missing(scheduling.NodeSelector, n) == ""
+			if taint, kept := untolerated(n, scheduling.Tolerations); kept {
+				taints[taint.ToString()] = ""
+			}
+		}
+	}
+	var all []string
+	if !labelled {
+		all = append(all, "label them as its nodeSelector requires, or change that")
+	}
+	if len(taints) > 0 {
+		all = append(all, "let the class tolerate "+Few(sortedKeys(taints)))
+	}
+	return strings.Join(all, "; ")
+}
+
+// meant is the handler that a name was probably meant to be, as a question.
+func (s *State) meant(name string) string {
+	if near, ok := handler.Suggest(name, s.handlerNames()); ok && near != name {
+		return fmt.Sprintf(" (did you mean %q?)", near)
+	}
+	return ""
+}
+
+// auditHandler looks at whether pods get to a handler.
+func (s *State) auditHandler(name string) []Finding {
+	var having, missed []string
+	classes := s.classesOf(name)
+	for i := range s.Nodes {
+		n := &s.Nodes[i]
+		if !has(n, name) {
+			continue
+		}
+		having = append(having, n.Name)
+		if !slices.ContainsFunc(s.Classes, func(c nodev1.RuntimeClass) bool { return c.Handler == name && selects(&c, n) }) {
+			missed = append(missed, n.Name)
+		}
+	}
+	f := Finding{Severity: runtimeclass.Warning, Object: "handler " + name}
+	switch {
+	case len(classes) == 0:
+		f.Rule, f.Concerned = RuleHandlerWithoutClass, having
+		f.Message = fmt.Sprintf("no class uses it; it is on %s", Few(having))
+		f.Advice = fmt.Sprintf("\"kubectl berth generate %s | kubectl apply --server-side -f -\" creates one; not needed for the default handler, which pods without a class get", name)
+		if !nameable(name) {
+			f.Advice = "a class cannot use this name: rename it to lower case letters, digits and \"-\" in the runtime's configuration"
+		}
+	case len(missed) == len(having):
+		return nil // the class is told of
+	case len(missed) > 0:
+		f.Rule, f.Concerned = RuleNodeNotSelected, missed
+		f.Message = fmt.Sprintf("nodes with it that none of its classes (%s) selects: %s", Few(classes), Few(missed))
+		f.Advice = s.remedy(classes, missed)
+	default:
+		return nil
+	}
+	return []Finding{f}
+}
+
+// auditLabels looks for labels that say of a node what it does not.
+func (s *State) auditLabels() []Finding {
+	names := map[string]string{} // label -> handler
+	for _, name := range s.handlerNames() {
+		names[nodelabel.Handler(name)] = name
+	}
+	for i := range s.Classes {
+		names[nodelabel.Handler(s.Classes[i].Handler)] = s.Classes[i].Handler
+	}
+	stale := map[string][]string{}
+	for i := range s.Nodes {
+		n := &s.Nodes[i]
+		for label, name := range names {
+			if reports(n) && n.Labels[label] == nodelabel.Ready && !has(n, name) {
+				stale[label] = append(stale[label], n.Name)
+			}
+		}
+	}
+	var all []Finding
+	for _, label := range sortedKeys(stale) {
+		all = append(all, Finding{
+			Severity: runtimeclass.Warning, Rule: RuleLabelWithoutHandler, Object: "label " + label, Concerned: stale[label],
+			Message: fmt.Sprintf("nodes with this label but without the handler: %s", Few(stale[label])),
+			Advice:  "remove it, or check what sets it: Node Feature Discovery does, from a file that berth writes",
+		})
+	}
+	return all
+}
+
+// describe is what a class is now.
+func describe(c *nodev1.RuntimeClass) policy.Named {
+	h, err := runtimeclass.Class{Version: "v1", RuntimeClass: c}.Annotated()
+	if err != nil {
+		h.Isolation = ""
+	}
+	return policy.Named{Name: c.Name, Handler: c.Handler, Isolation: h.Isolation}
+}
+
+func inWords(n policy.Named) string {
+	return fmt.Sprintf("%q (isolation %s)", n.Handler, cmp.Or(string(n.Isolation), "not known"))
+}
+
+// changed says whether a class is another one than the policies were made for. An isolation that
+// was not known then, or is not now, may be the same.
+func changed(was, now policy.Named) bool {
+	if was.Handler == "" {
+		return false // those that give no class say names only
+	}
+	return was.Handler != now.Handler || was.Isolation != "" && now.Isolation != "" && was.Isolation != now.Isolation
+}
+
+// auditPolicies looks for classes that policies know and that are gone. Policies cannot look
+// for themselves.
+func (s *State) auditPolicies() []Finding {
+	var all []Finding
+	for _, p := range s.Policies {
+		var gone []string
+		for _, named := range p.Classes {
+			c := s.class(named.Name)
+			if c == nil {
+				gone = append(gone, named.Name)
+				continue
+			}
+			if now := describe(c); changed(named, now) {
+				all = append(all, Finding{
+					Severity: runtimeclass.Error, Rule: RulePolicyClassChanged, Object: p.Kind + " " + p.Name, Concerned: []string{c.Name},
+					Message: fmt.Sprintf("it gives pods the class %s, which had the handler %s and has %s now", c.Name, inWords(named), inWords(now)),
+					Advice:  "make the class again as it was, or apply the policies again: \"kubectl berth policy | kubectl apply --server-side -f -\", with the same flags as before",
+				})
+			}
+		}
+		if len(gone) == 0 || p.Name == policy.Classes {
+			continue
+		}
+		f := Finding{
+			Severity: runtimeclass.Warning, Rule: RulePolicyWithoutClass, Object: p.Kind + " " + p.Name, Concerned: gone,
+			Message: "it may tell users to use a class that does not exist: " + Few(gone),
+			Advice:  "apply the policies again: \"kubectl berth policy | kubectl apply --server-side -f -\", with the same flags as before",
+		}
+		if p.Name == policy.Choose {
+			f.Severity = runtimeclass.Error
+			f.Message = fmt.Sprintf("it gives pods a class that does not exist (%s): the API server refuses them, \"RuntimeClass not found\"", Few(gone))
+			f.Advice = "create the class again, or " + f.Advice
+		}
+		all = append(all, f)
+	}
+	return all
+}
+
+// auditOverhead holds the overhead of classes against what was measured.
+func (s *State) auditOverhead(measured []Measured) []Finding {
+	var classes []runtimeclass.Class
+	for i := range s.Classes {
+		classes = append(classes, runtimeclass.Class{Version: "v1", RuntimeClass: &s.Classes[i]})
+	}
+	var all []Finding
+	for _, m := range measured {
+		for _, f := range runtimeclass.Lint(classes, runtimeclass.LintOptions{Handlers: m.Handlers, MeasuredOnly: true}) {
+			if f.Rule != runtimeclass.RuleOverheadTooSmall && f.Rule != runtimeclass.RuleOverheadMissing {
+				continue
+			}
+			all = append(all, Finding{
+				Severity: f.Severity, Rule: f.Rule, Object: "RuntimeClass " + f.Class,
+				Message: strings.TrimPrefix(f.Field+": ", "overhead: ") + f.Message + ", by " + m.File, Advice: f.Advice,
+			})
+		}
+	}
+	return all
+}
+
+func labelText(m map[string]string) string {
+	var all []string
+	for _, k := range sortedKeys(m) {
+		all = append(all, k+"="+m[k])
+	}
+	return strings.Join(all, ",")
+}

@@ -1,0 +1,346 @@
+package cluster
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	quantity "k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/component-helpers/resource"
+	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
+
+	"github.com/berth-cri/berth/contrib/cluster/pkg/runtimeclass"
+	"github.com/berth-cri/berth/pkg/nodelabel"
+	"github.com/berth-cri/berth/pkg/probe/capability"
+)
+
+// FitOptions are what is known beside what the API server has.
+type FitOptions struct {
+	// Handlers say what nodes do not: isolation, capabilities, measured overhead. Of
+	// handlers that are not among them, the annotations of their classes say it.
+	Handlers []runtimeclass.Handler
+	Prefer   runtimeclass.Preference
+	// Admitted: the pod is the cluster's, and has what admission gave it for its class.
+	// Of any other all is as somebody wrote it, and stays.
+	Admitted bool
+}
+
+// Candidate is a class that a pod could have.
+type Candidate struct {
+	// Class is empty for no class, which leads to the default handlers of nodes, and for
+	// a handler that no class leads to.
+	Class string `json:"class"`
+	// Handler is empty for the default handlers of nodes.
+	Handler string `json:"handler"`
+	// Own: the pod has this class.
+	Own bool `json:"own,omitempty"`
+	// Fits is yes if there is a node for it, and unknown if that is not known of any.
+	Fits      capability.Answer    `json:"fits"`
+	Isolation capability.Isolation `json:"isolation,omitempty"`
+	// Overhead is what the class declares.
+	Overhead corev1.ResourceList `json:"overhead,omitempty"`
+	// Rejection is what the API server says against a pod of this class.
+	Rejection string `json:"rejection,omitempty"`
+	// Nodes can run it; of MaybeNodes that is not known.
+	Nodes      []string `json:"nodes,omitempty"`
+	MaybeNodes []string `json:"maybeNodes,omitempty"`
+	// Reasons are why other nodes cannot, or may not.
+	Reasons []Reason `json:"reasons,omitempty"`
+
+	// annotated is what the class says of its handler.
+	annotated capability.Table
+}
+
+// Reason is one that nodes have in common.
+type Reason struct {
+	Text  string   `json:"text"`
+	Nodes []string `json:"nodes"`
+}
+
+func (r Reason) String() string {
+	if len(r.Nodes) == 0 {
+		return r.Text
+	}
+	return fmt.Sprintf("%s (%s)", r.Text, Few(r.Nodes))
+}
+
+// Why is all that is against a candidate.
+func (c Candidate) Why() string {
+	if c.Rejection != "" {
+		return c.Rejection
+	}
+	var all []string
+	for _, r := range c.Reasons {
+		all = append(all, r.String())
+	}
+	return strings.Join(all, "; ")
+}
+
+// Fit says with which classes, and on which nodes, a pod can run; the first is the
+// one to prefer. Whether there is room on a node at the moment is not looked at.
+func Fit(pod *corev1.Pod, s *State, o FitOptions) []Candidate {
+	if o.Admitted {
+		pod = pod.DeepCopy()
+		pod.Spec.NodeName = "" // the scheduler has chosen it
+	}
+	name, plain := "", pod.DeepCopy()
+	if pod.Spec.RuntimeClassName != nil {
+		name = *pod.Spec.RuntimeClassName
+		if plain.Spec.RuntimeClassName = nil; o.Admitted {
+			plain = withoutClass(pod, s.class(name))
+		}
+	}
+	var classes []runtimeclass.Class
+	for i := range s.Classes {
+		classes = append(classes, runtimeclass.Class{Version: "v1", RuntimeClass: &s.Classes[i]})
+	}
+	all := []Candidate{s.admitted(Candidate{Own: pod.Spec.RuntimeClassName == nil, annotated: unchosen(classes, o.Handlers)}, plain, classes, o)}
+	if pod.Spec.RuntimeClassName != nil && s.class(name) == nil {
+		all = append(all, Candidate{Class: name, Own: true, Fits: capability.No, Rejection: runtimeclass.Admit(pod, classes).Rejection})
+	}
+	for _, c := range classes {
+		one := Candidate{Class: c.Name, Handler: c.Handler, Own: c.Name == name}
+		if h, err := c.Annotated(); err == nil {
+			one.annotated = h.Table
+		}
+		with := plain.DeepCopy()
+		with.Spec.RuntimeClassName = &c.Name
+		if c.Overhead != nil {
+			one.Overhead = c.Overhead.PodFixed
+		}
+		all = append(all, s.admitted(one, with, classes, o))
+	}
+	for _, handler := range s.handlerNames() {
+		if len(s.classesOf(handler)) == 0 {
+			all = append(all, Candidate{Handler: handler, Fits: capability.No, Reasons: []Reason{{"no class uses it", s.having(handler)}}})
+		}
+	}
+	slices.SortStableFunc(all, func(a, b Candidate) int {
+		isolation, overhead := cmp.Compare(strength(b.Isolation), strength(a.Isolation)), compareOverhead(a, b)
+		if o.Prefer == runtimeclass.PreferOverhead {
+			isolation, overhead = overhead, isolation
+		}
+		return cmp.Or(cmp.Compare(rank(a.Fits), rank(b.Fits)), isolation, overhead, cmp.Compare(a.Class, b.Class), cmp.Compare(a.Handler, b.Handler))
+	})
+	return all
+}
+
+// unchosen is what is known of the handler of pods without a class: the one that a list, or
+// the annotation of a class, calls the default. Other nodes may have another one, so what it
+// lacks is not known, as policies have it.
+func unchosen(classes []runtimeclass.Class, handlers []runtimeclass.Handler) capability.Table {
+	all := slices.Clone(handlers)
+	for _, c := range classes {
+		if h, err := c.Annotated(); err == nil && !slices.ContainsFunc(handlers, func(l runtimeclass.Handler) bool { return l.Name == h.Name }) {
+			all = append(all, h)
+		}
+	}
+	i := slices.IndexFunc(all, func(h runtimeclass.Handler) bool { return h.Default })
+	if i < 0 {
+		return capability.Table{}
+	}
+	h := all[i].Anywhere()
+	h.Isolation = ""
+	for name, k := range h.Capabilities {
+		if k.Answer == capability.No {
+			h.Doubt(name, "the default of the node that was asked does not")
+		}
+	}
+	return h.Table
+}
+
+func rank(a capability.Answer) int {
+	return slices.Index([]capability.Answer{capability.Yes, capability.Unknown, capability.No}, a)
+}
+
+func strength(i capability.Isolation) int {
+	return slices.Index([]capability.Isolation{capability.SharedKernel, capability.UserSpaceKernel, capability.VM}, i)
+}
+
+// compareOverhead compares what is declared, for that is what a pod costs.
+func compareOverhead(a, b Candidate) int {
+	return cmp.Or(a.Overhead.Memory().Cmp(*b.Overhead.Memory()), a.Overhead.Cpu().Cmp(*b.Overhead.Cpu()))
+}
+
+// admitted holds what admission makes of a pod against all nodes.
+func (s *State) admitted(c Candidate, pod *corev1.Pod, classes []runtimeclass.Class, o FitOptions) Candidate {
+	a := runtimeclass.Admit(pod, classes)
+	if a.Rejection != "" {
+		c.Rejection, c.Fits = a.Rejection, capability.No
+		return c
+	}
+	return s.candidate(c, a.Pod, o)
+}
+
+// candidate holds a pod, as it is admitted, against all nodes.
+func (s *State) candidate(c Candidate, pod *corev1.Pod, o FitOptions) Candidate {
+	known := runtimeclass.Handler{Name: c.Handler, Table: c.annotated}
+	if i := slices.IndexFunc(o.Handlers, func(h runtimeclass.Handler) bool { return h.Name == c.Handler }); i >= 0 && c.Handler != "" {
+		known.Table = o.Handlers[i].Table
+	}
+	known = known.Anywhere()
+	c.Isolation = known.Isolation
+	affinity, asks := nodeaffinity.GetRequiredNodeAffinity(pod), resource.PodRequests(requesting(pod), resource.PodResourcesOptions{})
+	reasons := map[string][]string{}
+	for i := range s.Nodes {
+		n := &s.Nodes[i]
+		no, maybe := against(n, pod, known, affinity, asks)
+		switch {
+		case len(no) > 0:
+		case len(maybe) > 0:
+			c.MaybeNodes = append(c.MaybeNodes, n.Name)
+		default:
+			c.Nodes = append(c.Nodes, n.Name)
+		}
+		for _, text := range slices.Concat(no, maybe) {
+			reasons[text] = append(reasons[text], n.Name)
+		}
+	}
+	if len(s.Nodes) == 0 {
+		c.Reasons = append(c.Reasons, Reason{Text: "the cluster has no nodes"})
+	}
+	for _, text := range sortedKeys(reasons) {
+		c.Reasons = append(c.Reasons, Reason{text, reasons[text]})
+	}
+	switch {
+	case len(c.Nodes) > 0:
+		c.Fits = capability.Yes
+	case len(c.MaybeNodes) > 0:
+		c.Fits = capability.Unknown
+	default:
+		c.Fits = capability.No
+	}
+	return c
+}
+
+// requesting is a pod with the requests that the API server makes of its limits.
+func requesting(pod *corev1.Pod) *corev1.Pod {
+	pod = pod.DeepCopy()
+	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		for i := range list {
+			list[i].Resources.Requests = withDefaults(list[i].Resources.Requests, list[i].Resources.Limits)
+		}
+	}
+	if whole := pod.Spec.Resources; whole != nil {
+		// Containers that request something count before the limits of the pod.
+		of := resource.AggregateContainerRequests(pod, resource.PodResourcesOptions{})
+		maps.DeleteFunc(of, func(name corev1.ResourceName, _ quantity.Quantity) bool {
+			return !resource.IsSupportedPodLevelResource(name)
+		})
+		whole.Requests = withDefaults(withDefaults(whole.Requests, of), whole.Limits)
+	}
+	return pod
+}
+
+func withDefaults(requests, from corev1.ResourceList) corev1.ResourceList {
+	all := maps.Clone(from)
+	if all == nil {
+		return requests
+	}
+	maps.Copy(all, requests)
+	return all
+}
+
+// against is what keeps a pod from a node, and what may.
+func against(n *corev1.Node, pod *corev1.Pod, known runtimeclass.Handler, affinity nodeaffinity.RequiredNodeAffinity, asks corev1.ResourceList) (no, maybe []string) {
+	switch {
+	case has(n, known.Name):
+	case reports(n):
+		return []string{"the node does not have the handler"}, nil
+	case known.Name != "":
+		maybe = append(maybe, "the node does not report its handlers")
+	}
+	full := closed(n, known.Name)
+	if full {
+		no = append(no, "the handler takes no pods there")
+	}
+	if pod.Spec.NodeName != "" && pod.Spec.NodeName != n.Name {
+		no = append(no, "spec.nodeName of the pod is "+pod.Spec.NodeName)
+	}
+	if !ready(n) {
+		no = append(no, "the node is not ready")
+	}
+	if n.Spec.Unschedulable {
+		no = append(no, "the node is cordoned")
+	}
+	if !matches(affinity, n) {
+		no = append(no, "the node's labels do not match"+missing(pod.Spec.NodeSelector, n))
+	}
+	if taint, kept := untolerated(n, pod.Spec.Tolerations); kept {
+		no = append(no, fmt.Sprintf("the taint %s is not tolerated", taint.ToString()))
+	}
+	for _, name := range sortedKeys(asks) {
+		has, is := n.Status.Allocatable[name]
+		if want := asks[name]; n.Status.Allocatable != nil && !want.IsZero() && want.Cmp(has) > 0 {
+			switch counting := nodelabel.IsPods(string(name)); {
+			case counting && full:
+				continue
+			case counting && !is:
+				no = append(no, fmt.Sprintf("the node does not have %s: berth-controller sets it", name))
+				continue
+			case counting:
+				no = append(no, fmt.Sprintf("the node has no room for pods of the handler: %s is %s", name, has.String()))
+				continue
+			}
+			there, asked := runtimeclass.Amounts(name, has, want)
+			no = append(no, fmt.Sprintf("%s %s is requested, including overhead, but the node has %s", asked, name, there))
+		}
+	}
+	verdict := runtimeclass.Fit(pod, []runtimeclass.Handler{onNode(known, n)}, nil, "")[0]
+	no = append(no, verdict.Places...)
+	for _, l := range verdict.Missing {
+		if l.Answer == capability.No {
+			no = append(no, l.String())
+		} else {
+			maybe = append(maybe, l.String())
+		}
+	}
+	return no, maybe
+}
+
+// missing are the labels that a node selector wants and a node does not have.
+func missing(wanted map[string]string, n *corev1.Node) string {
+	lacks := map[string]string{}
+	for key, value := range wanted {
+		if has, there := n.Labels[key]; !there || has != value {
+			lacks[key] = value
+		}
+	}
+	if len(lacks) == 0 {
+		return ""
+	}
+	return ": " + labelText(lacks)
+}
+
+// onNode is a handler with what a node says of it.
+func onNode(known runtimeclass.Handler, n *corev1.Node) runtimeclass.Handler {
+	h := runtimeclass.Handler{Name: known.Name}
+	h.Isolation = known.Isolation
+	for name, k := range known.Capabilities {
+		h.Set(name, k.Answer, k.Source, k.Note)
+	}
+	for _, of := range n.Status.RuntimeHandlers {
+		if of.Name != known.Name || of.Features == nil {
+			continue
+		}
+		if yes := of.Features.UserNamespaces; yes != nil {
+			// What the kubelet calls so includes volumes.
+			h.Set(capability.UserNamespaces, answer(*yes), capability.Declared, "by the node")
+			h.Set(capability.IDMappedMounts, answer(*yes), capability.Declared, "by the node")
+		}
+		if yes := of.Features.RecursiveReadOnlyMounts; yes != nil {
+			h.Set(capability.RecursiveReadOnlyMounts, answer(*yes), capability.Declared, "by the node")
+		}
+	}
+	return h
+}
+
+func answer(yes bool) capability.Answer {
+	if yes {
+		return capability.Yes
+	}
+	return capability.No
+}

@@ -1,0 +1,119 @@
+package cluster
+
+import (
+	"maps"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	nodev1 "k8s.io/api/node/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/berth-cri/berth/contrib/cluster/pkg/runtimeclass"
+	"github.com/berth-cri/berth/pkg/nodelabel"
+)
+
+// Handlers are those that the nodes of a cluster report, by name, each once. Those
+// that no ready node has are not ready. The node's default, which pods without a
+// class get, has no name of its own and is not among them.
+func Handlers(s *State) []runtimeclass.Handler {
+	var all []runtimeclass.Handler
+	for _, name := range s.handlerNames() {
+		h := runtimeclass.Handler{Name: name, State: notReady, Reason: "no node with it is ready"}
+		if !nameable(name) {
+			h.State, h.Reason = "not a valid class name", ""
+			all = append(all, h)
+			continue
+		}
+		for i := range s.Nodes {
+			if n := &s.Nodes[i]; has(n, name) && ready(n) {
+				h.State, h.Reason = runtimeclass.Ready, ""
+				break
+			}
+		}
+		all = append(all, h)
+	}
+	return all
+}
+
+// KeepKnown gives a class that was made without knowing anything of its handler what the
+// class that is there says of it. An apply would take it away, and policies that are made of
+// it would no longer refuse anything.
+func KeepKnown(c *nodev1.RuntimeClass, there []nodev1.RuntimeClass) {
+	i := slices.IndexFunc(there, func(t nodev1.RuntimeClass) bool { return t.Name == c.Name && t.Handler == c.Handler })
+	if i < 0 {
+		return
+	}
+	known := map[string]string{}
+	for _, key := range runtimeclass.Annotations {
+		if _, said := c.Annotations[key]; said {
+			return
+		}
+		if value, said := there[i].Annotations[key]; said {
+			known[key] = value
+		}
+	}
+	if len(known) > 0 {
+		maps.Copy(known, c.Annotations)
+		c.Annotations = known
+	}
+}
+
+// KeepOverhead gives a class that was made without a measurement the overhead of the class that
+// is there, and reports whether there was any: an apply would remove it, and pods would be put on
+// nodes that have no room for them.
+func KeepOverhead(c *nodev1.RuntimeClass, there []nodev1.RuntimeClass) bool {
+	i := slices.IndexFunc(there, func(t nodev1.RuntimeClass) bool { return t.Name == c.Name && t.Handler == c.Handler })
+	if i < 0 || len(costs(c.Overhead)) > 0 {
+		return false
+	}
+	kept := costs(there[i].Overhead)
+	if len(kept) == 0 {
+		return false
+	}
+	if c.Overhead != nil {
+		maps.Copy(kept, c.Overhead.PodFixed)
+	}
+	c.Overhead = &nodev1.Overhead{PodFixed: kept}
+	return true
+}
+
+// costs are an overhead without what only counts pods.
+func costs(o *nodev1.Overhead) corev1.ResourceList {
+	if o == nil {
+		return nil
+	}
+	all := maps.Clone(o.PodFixed)
+	maps.DeleteFunc(all, func(name corev1.ResourceName, _ resource.Quantity) bool { return nodelabel.IsPods(string(name)) })
+	return all
+}
+
+// nameable says whether classes can have a handler: CRI daemons allow more names.
+func nameable(handler string) bool { return len(validation.IsDNS1123Label(handler)) == 0 }
+
+// Unlabelled says whether a class selects nodes by a label of its handler although
+// no node has that label: then its pods stay pending.
+func Unlabelled(c *nodev1.RuntimeClass, nodes []corev1.Node) bool {
+	if c.Scheduling == nil {
+		return false
+	}
+	for _, key := range []string{nodelabel.Handler(c.Handler), nodelabel.Present(c.Handler)} {
+		want, selects := c.Scheduling.NodeSelector[key]
+		if selects && !slices.ContainsFunc(nodes, func(n corev1.Node) bool { return n.Labels[key] == want }) {
+			return true
+		}
+	}
+	return false
+}
+
+// Uncounted says whether pods of a class have one of a resource that no node has: then
+// they stay pending, until somebody sets its capacity.
+func Uncounted(c *nodev1.RuntimeClass, nodes []corev1.Node) bool {
+	return runtimeclass.Counted(c) && !slices.ContainsFunc(nodes, func(n corev1.Node) bool { return counts(&n, c.Handler) })
+}
+
+// counts says whether it is known how many pods of a handler a node has room for.
+func counts(n *corev1.Node, handler string) bool {
+	_, there := n.Status.Capacity[corev1.ResourceName(nodelabel.Pods(handler))]
+	return there
+}

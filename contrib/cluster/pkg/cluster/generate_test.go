@@ -1,0 +1,181 @@
+package cluster
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	nodev1 "k8s.io/api/node/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/berth-cri/berth/contrib/cluster/pkg/runtimeclass"
+)
+
+// aClass is a class, changed by all of change.
+func aClass(name, handler string, change ...func(*nodev1.RuntimeClass)) *nodev1.RuntimeClass {
+	c := &nodev1.RuntimeClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Handler: handler}
+	for _, f := range change {
+		f(c)
+	}
+	return c
+}
+
+func memory(amount string) func(*nodev1.RuntimeClass) {
+	return func(c *nodev1.RuntimeClass) {
+		c.Overhead = &nodev1.Overhead{PodFixed: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse(amount)}}
+	}
+}
+
+func selecting(labels map[string]string) func(*nodev1.RuntimeClass) {
+	return func(c *nodev1.RuntimeClass) { c.Scheduling = &nodev1.Scheduling{NodeSelector: labels} }
+}
+
+// aNode is a node that is ready, and reports handlers.
+func aNode(name string, labels map[string]string, handlers ...string) corev1.Node {
+	n := corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}}
+	n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
+	for _, h := range handlers {
+		n.Status.RuntimeHandlers = append(n.Status.RuntimeHandlers, corev1.NodeRuntimeHandler{Name: h})
+	}
+	return n
+}
+
+func unready(n corev1.Node, message string) corev1.Node {
+	n.Status.Conditions[0].Status, n.Status.Conditions[0].Reason, n.Status.Conditions[0].Message = corev1.ConditionFalse, "KubeletNotReady", message
+	return n
+}
+
+func TestHandlersOfNodes(t *testing.T) {
+	got := Handlers(&State{Nodes: []corev1.Node{
+		aNode("a", nil, "", "runc", "gvisor"), aNode("b", nil, "", "runc", "kata_qemu"), unready(aNode("c", nil, "kata", "runc"), "gone"), aNode("old", nil),
+	}})
+	var names, waiting []string
+	for _, h := range got {
+		names = append(names, h.Name)
+		if h.State != runtimeclass.Ready {
+			waiting = append(waiting, h.Name)
+		}
+	}
+	if !slices.Equal(names, []string{"gvisor", "kata", "kata_qemu", "runc"}) || !slices.Equal(waiting, []string{"kata", "kata_qemu"}) {
+		t.Errorf("got %+v", got)
+	}
+}
+
+func TestUnlabelled(t *testing.T) {
+	const label = "feature.node.kubernetes.io/handler.x"
+	generated := aClass("x", "x", selecting(map[string]string{label: "ready"}))
+	for _, c := range []struct {
+		what  string
+		class *nodev1.RuntimeClass
+		nodes []corev1.Node
+		want  bool
+	}{
+		{"no label anywhere", generated, []corev1.Node{aNode("a", nil, "x")}, true},
+		{"what stays, nowhere", aClass("x", "x", selecting(map[string]string{label + ".present": "true"})), []corev1.Node{aNode("a", map[string]string{label: "ready"}, "x")}, true},
+		{"what stays", aClass("x", "x", selecting(map[string]string{label + ".present": "true"})), []corev1.Node{aNode("a", map[string]string{label + ".present": "true"})}, false},
+		{"one node has it", generated, []corev1.Node{aNode("a", nil, "x"), aNode("b", map[string]string{label: "ready"}, "x")}, false},
+		{"with another value", generated, []corev1.Node{aNode("a", map[string]string{label: "gone"}, "x")}, true},
+		{"any node", aClass("x", "x"), nil, false},
+		{"nodes by something else", aClass("x", "x", selecting(map[string]string{"a": "b"})), nil, false},
+	} {
+		if got := Unlabelled(c.class, c.nodes); got != c.want {
+			t.Errorf("%s: got %v", c.what, got)
+		}
+	}
+}
+
+// counted is a class whose pods are counted.
+func counted(c *nodev1.RuntimeClass) {
+	c.Overhead = &nodev1.Overhead{PodFixed: corev1.ResourceList{
+		corev1.ResourceName("feature.node.kubernetes.io/handler." + c.Handler + ".pods"): resource.MustParse("1"),
+	}}
+}
+
+// roomy is a node with room for that many pods of a handler.
+func roomy(n corev1.Node, handler, pods string) corev1.Node {
+	room := corev1.ResourceList{corev1.ResourceName("feature.node.kubernetes.io/handler." + handler + ".pods"): resource.MustParse(pods)}
+	n.Status.Capacity, n.Status.Allocatable = room, room
+	return n
+}
+
+func TestUncounted(t *testing.T) {
+	for _, c := range []struct {
+		what  string
+		class *nodev1.RuntimeClass
+		nodes []corev1.Node
+		want  bool
+	}{
+		{"no node counts", aClass("x", "x", counted), []corev1.Node{aNode("a", nil, "x"), roomy(aNode("b", nil, "y"), "y", "3")}, true},
+		{"one does", aClass("x", "x", counted), []corev1.Node{aNode("a", nil, "x"), roomy(aNode("b", nil, "x"), "x", "3")}, false},
+		{"one does, and is full", aClass("x", "x", counted), []corev1.Node{roomy(aNode("b", nil, "x"), "x", "0")}, false},
+		{"nothing is counted", aClass("x", "x", memory("1Mi")), []corev1.Node{aNode("a", nil, "x")}, false},
+	} {
+		if got := Uncounted(c.class, c.nodes); got != c.want {
+			t.Errorf("%s: got %v", c.what, got)
+		}
+	}
+}
+
+// A list of names says nothing of handlers, so what a class says of its handler stays.
+func TestKeepKnown(t *testing.T) {
+	class := func(handler string, annotations map[string]string) *nodev1.RuntimeClass {
+		return &nodev1.RuntimeClass{ObjectMeta: metav1.ObjectMeta{Name: "c", Annotations: annotations}, Handler: handler}
+	}
+	all := map[string]string{"berth.dev/isolation": "vm", "berth.dev/capabilities": "{}", "berth.dev/default": "true", "note": "another's"}
+	known := map[string]string{"berth.dev/isolation": "vm", "berth.dev/capabilities": "{}", "berth.dev/default": "true"}
+	for name, c := range map[string]struct {
+		new   *nodev1.RuntimeClass
+		there []nodev1.RuntimeClass
+		want  map[string]string
+	}{
+		"nothing is known":   {class("h", nil), []nodev1.RuntimeClass{*class("h", all)}, known},
+		"something is known": {class("h", map[string]string{"berth.dev/isolation": "shared-kernel"}), []nodev1.RuntimeClass{*class("h", all)}, map[string]string{"berth.dev/isolation": "shared-kernel"}},
+		"another annotation": {class("h", map[string]string{"a": "b"}), []nodev1.RuntimeClass{*class("h", map[string]string{"berth.dev/default": "true"})}, map[string]string{"a": "b", "berth.dev/default": "true"}},
+		"another handler":    {class("other", nil), []nodev1.RuntimeClass{*class("h", all)}, nil},
+		"nothing is there":   {class("h", nil), nil, nil},
+		"nothing is to keep": {class("h", nil), []nodev1.RuntimeClass{*class("h", map[string]string{"note": "x"})}, nil},
+	} {
+		KeepKnown(c.new, c.there)
+		if !maps.Equal(c.new.Annotations, c.want) {
+			t.Errorf("%s: %v, want %v", name, c.new.Annotations, c.want)
+		}
+	}
+	if len(all) != 4 {
+		t.Error("what was there is changed")
+	}
+}
+
+// Overhead that was measured once stays if a class is made anew without a measurement.
+func TestKeepOverhead(t *testing.T) {
+	list := func(o *nodev1.Overhead) string {
+		if o == nil {
+			return ""
+		}
+		var all []string
+		for _, name := range sortedKeys(o.PodFixed) {
+			q := o.PodFixed[name]
+			all = append(all, strings.TrimPrefix(string(name), "feature.node.kubernetes.io/")+"="+q.String())
+		}
+		return strings.Join(all, ",")
+	}
+	for name, c := range map[string]struct {
+		made  *nodev1.RuntimeClass
+		there []nodev1.RuntimeClass
+		want  string
+		kept  bool
+	}{
+		"there is none":                 {aClass("a", "kata", counted), nil, "handler.kata.pods=1", false},
+		"there is none of the handler":  {aClass("a", "kata"), []nodev1.RuntimeClass{*aClass("a", "runc", memory("1Mi"))}, "", false},
+		"it was measured anew":          {aClass("a", "kata", memory("2Mi")), []nodev1.RuntimeClass{*aClass("a", "kata", memory("1Mi"))}, "memory=2Mi", false},
+		"it was not measured":           {aClass("a", "kata", counted), []nodev1.RuntimeClass{*aClass("a", "kata", memory("1Mi"))}, "handler.kata.pods=1,memory=1Mi", true},
+		"it only counted, and does not": {aClass("a", "kata"), []nodev1.RuntimeClass{*aClass("a", "kata", counted)}, "", false},
+	} {
+		kept := KeepOverhead(c.made, c.there)
+		if got := list(c.made.Overhead); got != c.want || kept != c.kept {
+			t.Errorf("%s: it has %s, and kept %v", name, got, kept)
+		}
+	}
+}

@@ -1,0 +1,199 @@
+package cluster
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"unicode"
+
+	corev1 "k8s.io/api/core/v1"
+	nodev1 "k8s.io/api/node/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
+
+	"github.com/berth-cri/berth/contrib/cluster/pkg/runtimeclass"
+	"github.com/berth-cri/berth/pkg/nodelabel"
+)
+
+// SandboxFailed is the reason of events about sandboxes that could not be made.
+const SandboxFailed = "FailedCreatePodSandBox"
+
+// auditPods looks for pods that wait for a handler. Pods that wait for the same are
+// one finding.
+func (s *State) auditPods() []Finding {
+	said := map[types.UID]string{}
+	for i := range s.Events {
+		if e := &s.Events[i]; e.Reason == SandboxFailed {
+			said[e.InvolvedObject.UID] = oneLine(e.Message)
+		}
+	}
+	found := map[string]*Finding{}
+	for i := range s.Pods {
+		p := &s.Pods[i]
+		f := s.auditPod(p, said[p.UID])
+		if f == nil {
+			continue
+		}
+		key := f.Rule + "\x00" + f.Message
+		if found[key] == nil {
+			found[key] = f
+		}
+		found[key].Concerned = append(found[key].Concerned, p.Namespace+"/"+p.Name)
+	}
+	var all []Finding
+	for _, key := range sortedKeys(found) {
+		f := found[key]
+		f.Message = fmt.Sprintf("%s %s", amount(f.Concerned), f.Message)
+		all = append(all, *f)
+	}
+	return all
+}
+
+// oneLine is what somebody has written, as it can be shown on a terminal: whoever may
+// make events, or is a node, must not move its cursor.
+func oneLine(text string) string {
+	shown := strings.Map(func(r rune) rune {
+		if unicode.IsSpace(r) || !unicode.IsPrint(r) {
+			return ' '
+		}
+		return r
+	}, text)
+	return strings.Join(strings.Fields(shown), " ")
+}
+
+// amount is "pod web/front" or "3 pods (a/b, a/c, a/d)".
+func amount(pods []string) string {
+	if len(pods) == 1 {
+		return "pod " + pods[0]
+	}
+	return fmt.Sprintf("%d pods (%s)", len(pods), Few(pods))
+}
+
+// auditPod says what handler a pod waits for; nil if it is for none.
+func (s *State) auditPod(p *corev1.Pod, said string) *Finding {
+	if p.Status.Phase != corev1.PodPending || p.Spec.RuntimeClassName == nil || p.DeletionTimestamp != nil {
+		return nil
+	}
+	f := &Finding{Severity: runtimeclass.Error, Object: "RuntimeClass " + *p.Spec.RuntimeClassName}
+	c := s.class(*p.Spec.RuntimeClassName)
+	if c == nil {
+		f.Rule, f.Message, f.Advice = RulePodWithoutClass, "cannot start: the class was deleted", "recreate the class, or recreate the pods without it"
+		return f
+	}
+	if p.Spec.NodeName == "" {
+		f.Rule = RulePodWithoutNode
+		if name, there := s.waitsForRoom(p, c); there {
+			f.Message = fmt.Sprintf("cannot be scheduled: no schedulable node has room for more pods of the handler %q", c.Handler)
+			f.Advice = fmt.Sprintf("its %s are in use, or it takes no pods: see \"kubectl get nodes -o custom-columns=NAME:.metadata.name,ROOM:%s\"", name, jsonPath(name))
+			return f
+		}
+		if !s.waitsForNode(p, c) {
+			return nil
+		}
+		f.Message = fmt.Sprintf("cannot be scheduled: no schedulable node is selected by %s", s.selection(c))
+		f.Advice = s.whereInstead(c, s.having(c.Handler))
+		return f
+	}
+	f.Rule = RulePodWithoutHandler
+	f.Advice = "add the handler to the node, or delete the pods after the class selects nodes with it"
+	if i := slices.IndexFunc(s.Nodes, func(n corev1.Node) bool { return n.Name == p.Spec.NodeName }); i >= 0 {
+		if n := &s.Nodes[i]; reports(n) && !has(n, c.Handler) {
+			f.Message = fmt.Sprintf("cannot start: node %s does not have the handler %q", n.Name, c.Handler)
+			return f
+		}
+	}
+	if MissesHandler(said, c.Handler) {
+		f.Message = fmt.Sprintf("cannot start on node %s: %s", p.Spec.NodeName, said)
+		return f
+	}
+	return nil
+}
+
+// having are the nodes with a handler.
+func (s *State) having(name string) []string {
+	var all []string
+	for i := range s.Nodes {
+		if has(&s.Nodes[i], name) {
+			all = append(all, s.Nodes[i].Name)
+		}
+	}
+	return all
+}
+
+// waitsForNode says whether a pod that cannot be scheduled could be if its class
+// selected other nodes.
+func (s *State) waitsForNode(p *corev1.Pod, c *nodev1.RuntimeClass) bool {
+	unschedulable := slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && c.Reason == corev1.PodReasonUnschedulable
+	})
+	if !unschedulable {
+		return false
+	}
+	all, own := nodeaffinity.GetRequiredNodeAffinity(p), nodeaffinity.GetRequiredNodeAffinity(withoutClass(p, c))
+	other := false
+	for i := range s.Nodes {
+		n := &s.Nodes[i]
+		if matches(all, n) && tolerated(n, p.Spec.Tolerations) {
+			return false
+		}
+		other = other || matches(own, n)
+	}
+	return other
+}
+
+// waitsForRoom says whether a pod cannot be scheduled because of how many pods its
+// handler takes, and the resource that counts them.
+func (s *State) waitsForRoom(p *corev1.Pod, c *nodev1.RuntimeClass) (resource string, waits bool) {
+	resource = nodelabel.Pods(c.Handler)
+	return resource, runtimeclass.Counted(c) && slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && c.Reason == corev1.PodReasonUnschedulable &&
+			strings.Contains(c.Message, "Insufficient "+resource)
+	})
+}
+
+// jsonPath is where a node has the capacity of a resource, as kubectl wants it.
+func jsonPath(resource string) string {
+	return ".status.capacity." + strings.ReplaceAll(resource, ".", `\.`)
+}
+
+func matches(a nodeaffinity.RequiredNodeAffinity, n *corev1.Node) bool {
+	ok, err := a.Match(n)
+	return ok && err == nil
+}
+
+// withoutClass is a pod as it was before it got what its class gives. Overhead is from
+// nowhere else, though the class may be another one by now, or gone.
+func withoutClass(p *corev1.Pod, c *nodev1.RuntimeClass) *corev1.Pod {
+	plain := p.DeepCopy()
+	plain.Spec.RuntimeClassName, plain.Spec.Overhead = nil, nil
+	if c != nil && c.Scheduling != nil {
+		for key, value := range c.Scheduling.NodeSelector {
+			if plain.Spec.NodeSelector[key] == value {
+				delete(plain.Spec.NodeSelector, key)
+			}
+		}
+		plain.Spec.Tolerations = slices.DeleteFunc(plain.Spec.Tolerations, func(t corev1.Toleration) bool {
+			return slices.ContainsFunc(c.Scheduling.Tolerations, func(o corev1.Toleration) bool { return t.MatchToleration(&o) })
+		})
+	}
+	return plain
+}
+
+// words are what CRI daemons say of a handler that they do not have, or that takes no pods.
+var words = []string{
+	`unknown runtime handler %q`,       // berth
+	`handler %q: accepts no pods`,      // berth
+	`handler %q is not known any more`, // berth
+	`no runtime for %q is configured`,  // containerd
+	`find runtime handler %s from`,     // CRI-O
+	`RuntimeHandler %q not supported`,  // cri-dockerd
+}
+
+// MissesHandler says whether a message is about a handler that is missing on a node.
+func MissesHandler(message, handler string) bool {
+	return slices.ContainsFunc(words, func(w string) bool { return strings.Contains(message, fmt.Sprintf(w, handler)) })
+}
+
+func sortedKeys[M ~map[K]V, K cmp.Ordered, V any](m M) []K { return slices.Sorted(maps.Keys(m)) }

@@ -1,0 +1,134 @@
+package cluster
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	nodev1 "k8s.io/api/node/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	helpers "k8s.io/component-helpers/scheduling/corev1"
+
+	"github.com/berth-cri/berth/contrib/cluster/pkg/policy"
+)
+
+// State is what an API server has. Whatever is left out is not looked at.
+type State struct {
+	Nodes   []corev1.Node
+	Classes []nodev1.RuntimeClass
+	// Pods are those that have not ended.
+	Pods []corev1.Pod
+	// Events are about sandboxes that could not be made.
+	Events []corev1.Event
+	// Policies are in force.
+	Policies []Policy
+}
+
+// Policy is an admission policy that "kubectl berth policy" has made.
+type Policy struct {
+	Kind, Name string
+	// Classes are those that it gives pods, or names to them, as they were then.
+	Classes []policy.Named
+}
+
+const notReady = "not-ready"
+
+// handlerNames are those of all nodes, sorted. The default handler has none.
+func (s *State) handlerNames() []string {
+	names := map[string]bool{}
+	for i := range s.Nodes {
+		for _, h := range s.Nodes[i].Status.RuntimeHandlers {
+			if h.Name != "" {
+				names[h.Name] = true
+			}
+		}
+	}
+	return slices.Sorted(maps.Keys(names))
+}
+
+func (s *State) class(name string) *nodev1.RuntimeClass {
+	for i := range s.Classes {
+		if s.Classes[i].Name == name {
+			return &s.Classes[i]
+		}
+	}
+	return nil
+}
+
+// classesOf are the names of the classes that have a handler.
+func (s *State) classesOf(handler string) []string {
+	var all []string
+	for i := range s.Classes {
+		if s.Classes[i].Handler == handler {
+			all = append(all, s.Classes[i].Name)
+		}
+	}
+	return all
+}
+
+// reports says whether a node says what handlers it has. Kubelets before 1.30, and
+// those whose CRI daemon does not say it, report none at all.
+func reports(n *corev1.Node) bool { return len(n.Status.RuntimeHandlers) > 0 }
+
+func has(n *corev1.Node, handler string) bool {
+	return slices.ContainsFunc(n.Status.RuntimeHandlers, func(h corev1.NodeRuntimeHandler) bool { return h.Name == handler })
+}
+
+func ready(n *corev1.Node) bool {
+	c := condition(n)
+	return c != nil && c.Status == corev1.ConditionTrue
+}
+
+// whyNot says why a node is not ready.
+func whyNot(n *corev1.Node) string {
+	c := condition(n)
+	if c == nil {
+		return "its status is unknown"
+	}
+	return oneLine(strings.TrimPrefix(c.Reason+": "+c.Message, ": "))
+}
+
+func condition(n *corev1.Node) *corev1.NodeCondition {
+	for i := range n.Status.Conditions {
+		if n.Status.Conditions[i].Type == corev1.NodeReady {
+			return &n.Status.Conditions[i]
+		}
+	}
+	return nil
+}
+
+// selects says whether pods of a class may be put on a node, as far as the node
+// selector and the tolerations of the class go.
+func selects(c *nodev1.RuntimeClass, n *corev1.Node) bool {
+	if c.Scheduling == nil {
+		return tolerated(n, nil)
+	}
+	return labels.SelectorFromSet(c.Scheduling.NodeSelector).Matches(labels.Set(n.Labels)) && tolerated(n, c.Scheduling.Tolerations)
+}
+
+// tolerated says whether taints of a node keep pods with these tolerations away. Those
+// that Kubernetes sets because a node is ill or cordoned do not count: they come and go.
+func tolerated(n *corev1.Node, by []corev1.Toleration) bool {
+	_, kept := untolerated(n, by)
+	return !kept
+}
+
+func untolerated(n *corev1.Node, by []corev1.Toleration) (corev1.Taint, bool) {
+	return helpers.FindMatchingUntoleratedTaint(logr.Discard(), n.Spec.Taints, by, func(t *corev1.Taint) bool {
+		return t.Effect != corev1.TaintEffectPreferNoSchedule && !strings.HasPrefix(t.Key, "node.kubernetes.io/")
+	}, true)
+}
+
+// most is how many names a text has.
+const most = 5
+
+// Few are some names with commas between them, and how many more there are.
+func Few(names []string) string {
+	if n := len(names) - most; n > 0 {
+		return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), n)
+	}
+	return strings.Join(names, ", ")
+}

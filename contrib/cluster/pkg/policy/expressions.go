@@ -1,0 +1,305 @@
+package policy
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+
+	"github.com/berth-cri/berth/contrib/cluster/pkg/runtimeclass"
+	"github.com/berth-cri/berth/pkg/nodelabel"
+	"github.com/berth-cri/berth/pkg/probe/capability"
+)
+
+// largest is how long an expression may be for the parser of an API server.
+const largest = 100_000
+
+// longest is how long a message may be. An API server leaves out what is longer than
+// 5 KiB; characters may have several bytes.
+const longest = 1200
+
+var quote = runtimeclass.Quote
+
+// list is a list of texts in CEL.
+func list[T ~string](all []T) string {
+	var quoted []string
+	for _, one := range all {
+		quoted = append(quoted, quote(string(one)))
+	}
+	return "[" + strings.Join(quoted, ", ") + "]"
+}
+
+// mapping is a map in CEL, with expressions as values.
+func mapping(all map[string]string) string {
+	var entries []string
+	for _, key := range slices.Sorted(maps.Keys(all)) {
+		entries = append(entries, quote(key)+": "+all[key])
+	}
+	return "{" + strings.Join(entries, ", ") + "}"
+}
+
+// shared is a mapping that has each value once: many classes may have the same handler.
+func shared(all map[string]string) string {
+	values := slices.Compact(slices.Sorted(maps.Values(all)))
+	if len(values) == len(all) {
+		return mapping(all)
+	}
+	at := map[string]string{}
+	for key, value := range all {
+		at[key] = strconv.Itoa(slices.Index(values, value))
+	}
+	return mapping(at) + ".transformMap(k, i, [" + strings.Join(values, ", ") + "][i])"
+}
+
+// variables are those of a policy, which evaluates only those that it needs.
+type variables []admissionv1.Variable
+
+func (v *variables) set(name, expression string, args ...any) {
+	if len(args) > 0 {
+		expression = fmt.Sprintf(expression, args...)
+	}
+	*v = append(*v, admissionv1.Variable{Name: name, Expression: expression})
+}
+
+// tooLarge fails if an API server would not take the expressions.
+func (v variables) tooLarge() error {
+	for _, one := range v {
+		if n := utf8.RuneCountInString(one.Expression); n > largest {
+			return fmt.Errorf("the policies would be too large for an API server, by the expression %s of %d characters: use --classes with fewer classes", one.Name, n)
+		}
+	}
+	return nil
+}
+
+// debugging says of a request that it adds ephemeral containers to a pod that runs. What else
+// the pod asks for is not looked at again.
+const debugging = "request.operation == 'UPDATE'"
+
+// needs sets what a pod needs: lists of a capability and what asks for it. Only the
+// capabilities that matter are looked for. Requests that debug are those that add
+// containers to pods.
+func (v *variables) needs(pod string, matter []capability.Name, debugs bool) {
+	v.set("pod", pod)
+	asking, containers := "variables.pod", runtimeclass.ContainersExpression()
+	if debugs {
+		asking = debugging + " ? dyn({}) : variables.pod"
+		containers = debugging + " ? " + runtimeclass.DebugContainersExpression() + " : " + containers
+	}
+	v.set("asking", asking)
+	v.set("containers", containers)
+	var all []string
+	for _, e := range runtimeclass.Expressions() {
+		if !slices.Contains(matter, e.Capability) {
+			continue
+		}
+		name := "asks_" + strings.ReplaceAll(string(e.Capability), "-", "_")
+		v.set(name, e.Text)
+		all = append(all, fmt.Sprintf("[%s] + variables.%s", quote(string(e.Capability)), name))
+	}
+	// Sizes are compared first: a list of nothing but the name asks for nothing.
+	v.set("needs", "["+strings.Join(all, ", ")+"].filter(n, n.size() > 1)")
+}
+
+// without is what classes lack, by name.
+func without(all []class, answers ...capability.Answer) string {
+	lacks := map[string]string{}
+	for _, c := range all {
+		if l := c.lacks(answers...); len(l) > 0 {
+			lacks[c.name] = list(l)
+		}
+	}
+	return shared(lacks)
+}
+
+// notes are what is said about capabilities that classes lack, by class and capability.
+func notes(all []class, answer capability.Answer) string {
+	lacks := map[string]string{}
+	for _, c := range all {
+		said := map[string]string{}
+		for _, name := range c.lacks(answer) {
+			said[string(name)] = quote(runtimeclass.MissingCapability{Known: c.handler.Of(name)}.Because())
+		}
+		if len(said) > 0 {
+			lacks[c.name] = mapping(said)
+		}
+	}
+	return shared(lacks)
+}
+
+// reasons sets what is against a pod of its class, in the words and the order of fit.
+func (v *variables) reasons(all []class, o Options, debugs bool) {
+	state := map[string]string{}
+	if o.State {
+		for _, c := range all {
+			if why := c.handler.WhyNot(); why != "" {
+				state[c.name] = "[" + quote(why) + "]"
+			}
+		}
+	}
+	taking := fmt.Sprintf("%s[?variables.class].orValue([])", mapping(state))
+	if debugs {
+		taking = debugging + " ? [] : " + taking
+	}
+	v.set("state", "%s", taking)
+	for _, one := range []struct {
+		name   string
+		answer capability.Answer
+	}{{"no", capability.No}, {"unknown", capability.Unknown}} {
+		v.set("notes_"+one.name, "%s[?variables.class].orValue({})", notes(all, one.answer))
+		v.set(one.name, "variables.needs.filter(n, n[0] in variables.notes_%s).map(n, %s + ' needs ' + n[0] + variables.notes_%s[n[0]])", one.name, runtimeclass.ClipExpression("n[1]"), one.name)
+	}
+	v.set("counted", "%s", list(o.counted(all)))
+	v.set("places", "%s", runtimeclass.PlacesExpression())
+	v.set("refused", "variables.state + variables.places + variables.no")
+	v.lacking(all)
+	v.set("able", "%s.filter(k, !variables.needs.exists(n, n[0] in variables.lacking[?k].orValue([])))%s", list(able(all, o)), noWeaker(all))
+	v.set("advice", "variables.places.size() > 0 ? "+quote(runtimeclass.PlacesAdvice())+" : variables.able.size() > 0 ? 'use a class that supports it: ' + variables.able.join(', ') : 'no class with the same or stronger isolation supports it'")
+	v.set("message", "[(variables.refused + variables.unknown + [variables.advice]).join('; ')].map(m, m.size() > %d ? m.substring(0, %d) + '…' : m)[0]", longest, longest)
+}
+
+// able are the classes that may be named to somebody whose pod was refused.
+func able(all []class, o Options) []string {
+	var able []string
+	for _, c := range all {
+		if c.name != "" && c.takesPods(o) {
+			able = append(able, c.name)
+		}
+	}
+	return able
+}
+
+// noWeaker leaves the classes whose pods have a kernel of their own, if the pod's class is one.
+func noWeaker(all []class) string {
+	var kernels []string
+	for _, c := range all {
+		if i := c.handler.Isolation; i == capability.UserSpaceKernel || i == capability.VM {
+			kernels = append(kernels, c.name)
+		}
+	}
+	if len(kernels) == 0 {
+		return ""
+	}
+	return fmt.Sprintf(".filter(k, k in %s || !(variables.class in %s))", list(kernels), list(kernels))
+}
+
+// counted are the resources by which pods of handlers are counted: those of all classes.
+func (o Options) counted(all []class) []string {
+	resources := map[string]bool{}
+	for _, c := range o.Classes {
+		resources[nodelabel.Pods(c.Handler)] = true
+	}
+	for _, c := range all {
+		resources[nodelabel.Pods(c.handler.Name)] = true
+	}
+	return slices.Sorted(maps.Keys(resources))
+}
+
+// lacking sets what classes are not known to have, once.
+func (v *variables) lacking(all []class) {
+	if !slices.ContainsFunc(*v, func(one admissionv1.Variable) bool { return one.Name == "lacking" }) {
+		v.set("lacking", without(all, capability.No, capability.Unknown))
+	}
+}
+
+// windows says that a pod is for nodes that no handler of berth's is on.
+const windows = "[variables.pod.?spec.?os.?name, variables.pod.?spec.?nodeSelector[?'kubernetes.io/os']].exists(o, o.orValue('') == 'windows')"
+
+// choice sets the class that rules choose: of the first that is for the pod, else none.
+func (v *variables) choice(all []class, picks []string) {
+	v.lacking(all)
+	v.set("refusing", without(all, capability.No))
+	var rules []string
+	for i, pick := range picks {
+		name := fmt.Sprintf("rule_%d", i+1)
+		v.set(name, pick)
+		rules = append(rules, "variables."+name)
+	}
+	v.set("chosen", windows+" ? '' : (["+strings.Join(rules, ", ")+"].filter(c, c != '') + [''])[0]")
+}
+
+// choices are the classes that rules give a pod without one; empty where one is not for it.
+func choices(all []class, o Options) ([]string, error) {
+	var picks []string
+	var problems runtimeclass.Problems
+	for _, r := range o.Rules {
+		pick, err := r.picks(all, o)
+		if err != nil {
+			key := "isolation"
+			if r.Class != "" {
+				key = "class"
+			}
+			problems = append(problems, runtimeclass.Problem{Source: r.source, Field: r.at + "." + key, Text: fmt.Sprintf("%s.%s: %v", r.at, key, err)})
+			continue
+		}
+		if when := r.when(); when != "" {
+			pick = fmt.Sprintf("%s ? %s : ''", when, pick)
+		}
+		picks = append(picks, pick)
+	}
+	if len(problems) > 0 {
+		return nil, problems
+	}
+	return picks, nil
+}
+
+// when is what has to be true for the rule; empty if it is for all pods.
+func (r Rule) when() string {
+	var all []string
+	if len(r.Namespaces.Names) > 0 {
+		all = append(all, "request.namespace in "+list(r.Namespaces.Names))
+	}
+	for _, of := range []struct {
+		labels string
+		want   map[string]string
+	}{{"dyn(namespaceObject).?metadata.?labels", r.Namespaces.Labels}, {"variables.pod.?metadata.?labels", r.Pods.Labels}} {
+		for _, key := range slices.Sorted(maps.Keys(of.want)) {
+			all = append(all, fmt.Sprintf("%s[?%s] == optional.of(%s)", of.labels, quote(key), quote(of.want[key])))
+		}
+	}
+	if len(r.Pods.Asks) > 0 {
+		all = append(all, "variables.needs.exists(n, n[0] in "+list(r.Pods.Asks)+")")
+	}
+	return strings.Join(all, " && ")
+}
+
+// protecting are capabilities by which pods are better separated. Who asks for more of that
+// must not get less isolation for it: a tenant could choose the node's kernel by one field.
+var protecting = []capability.Name{
+	capability.UserNamespaces, capability.IDMappedMounts, capability.RecursiveReadOnlyMounts,
+	capability.SELinux, capability.Seccomp, capability.AppArmor,
+}
+
+// picks is an expression of the class that the rule gives.
+func (r Rule) picks(all []class, o Options) (string, error) {
+	if r.Class != "" {
+		return quote(r.Class), r.hasClass(o)
+	}
+	groups, err := r.groups(all, o)
+	if err != nil {
+		return "", err
+	}
+	var parts []string
+	for i, group := range groups {
+		for _, lacks := range []string{"lacking", "refusing"} {
+			parts = append(parts, fmt.Sprintf("%s.filter(k, !variables.needs.exists(n, n[0] in variables.%s[?k].orValue([])))", list(group), lacks))
+		}
+		// Of one that lacks only what protects, the pod is refused.
+		if i < len(groups)-1 && protectsLess(all, group) {
+			parts = append(parts, fmt.Sprintf("%s.filter(k, !variables.needs.exists(n, !(n[0] in %s) && n[0] in variables.refusing[?k].orValue([])))", list(group), list(protecting)))
+		}
+	}
+	// If none can run it, the pod gets the first, and is refused for what that lacks.
+	parts = append(parts, list(groups[0][:1]))
+	return "(" + strings.Join(parts, " + ") + ")[0]", nil
+}
+
+// protectsLess says whether some class of a group does not have all that protects.
+func protectsLess(all []class, group []string) bool {
+	return slices.ContainsFunc(all, func(c class) bool {
+		return slices.Contains(group, c.name) && slices.ContainsFunc(c.lacks(capability.No), func(n capability.Name) bool { return slices.Contains(protecting, n) })
+	})
+}

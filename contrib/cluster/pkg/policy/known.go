@@ -1,0 +1,166 @@
+package policy
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/berth-cri/berth/contrib/cluster/pkg/runtimeclass"
+	"github.com/berth-cri/berth/pkg/probe/capability"
+)
+
+// class is a RuntimeClass with what is known of its handler.
+type class struct {
+	// name is empty for pods without a class, which get the default handler.
+	name     string
+	handler  runtimeclass.Handler
+	overhead corev1.ResourceList
+}
+
+// takesPods is always true unless the state of handlers counts.
+func (c class) takesPods(o Options) bool { return !o.State || c.handler.WhyNot() == "" }
+
+// lacks are the capabilities that pods can ask for with one of some answers.
+func (c class) lacks(answers ...capability.Answer) []capability.Name {
+	var all []capability.Name
+	for _, name := range runtimeclass.Asked() {
+		if slices.Contains(answers, c.handler.Of(name).Answer) {
+			all = append(all, name)
+		}
+	}
+	return all
+}
+
+// known are the classes of which something is known, by name, and at first what pods
+// without a class get, if that is known.
+func known(o Options) ([]class, error) {
+	var all []class
+	var defaults []runtimeclass.Handler
+	for _, h := range o.Handlers {
+		if h.Default {
+			defaults = append(defaults, h)
+		}
+	}
+	for _, c := range o.Classes {
+		h, listed := named(o.Handlers, c.Handler)
+		if !listed {
+			var err error
+			if h, err = c.Annotated(); err != nil {
+				return nil, err
+			}
+			if _, there := named(defaults, h.Name); h.Default && !there {
+				defaults = append(defaults, h)
+			}
+		}
+		if !listed && h.Empty() {
+			continue
+		}
+		one := class{name: c.Name, handler: h}
+		if c.Overhead != nil {
+			one.overhead = c.Overhead.PodFixed
+		}
+		all = append(all, one)
+	}
+	slices.SortFunc(all, func(a, b class) int { return cmp.Compare(a.name, b.name) })
+	if o.Default != "" {
+		h, err := defaultHandler(o, all)
+		if err != nil {
+			return nil, err
+		}
+		defaults = []runtimeclass.Handler{h}
+	}
+	switch {
+	case len(defaults) > 1:
+		return nil, fmt.Errorf("more than one default handler: %s; choose one by --default", strings.Join(names(defaults), ", "))
+	case len(defaults) == 1:
+		all = slices.Insert(all, 0, class{handler: defaults[0]})
+	}
+	for i := range all {
+		all[i].handler = judged(all[i].handler, all[i].name == "" && o.Default == "")
+	}
+	if len(all) == 0 {
+		return nil, errors.New("nothing is known of what handlers can do: use --handlers with the output of \"berth capabilities -o json\", or classes that \"kubectl berth generate\" made of it")
+	}
+	return all, nil
+}
+
+// ignored are capabilities without which no node refuses a pod: it runs without them.
+var ignored = []capability.Name{capability.Sysctls}
+
+// judged is a handler by which pods of a whole cluster are judged. What a default handler
+// lacks that nobody has chosen is unknown: other nodes may have another one.
+func judged(h runtimeclass.Handler, unchosen bool) runtimeclass.Handler {
+	if unchosen {
+		h.State, h.Reason = "", ""
+	}
+	h = h.Anywhere()
+	for name, k := range h.Capabilities {
+		switch {
+		case k.Answer != capability.No:
+		case unchosen:
+			h.Doubt(name, "the default of the node that was asked does not")
+		case slices.Contains(ignored, name):
+			h.Doubt(name, "")
+		}
+	}
+	return h
+}
+
+// defaultHandler is that of the option.
+func defaultHandler(o Options, all []class) (runtimeclass.Handler, error) {
+	if h, ok := named(o.Handlers, o.Default); ok {
+		return h, nil
+	}
+	handlers := slices.Clone(o.Handlers)
+	for _, c := range all {
+		if c.handler.Name == o.Default {
+			return c.handler, nil
+		}
+		if _, there := named(handlers, c.handler.Name); !there {
+			handlers = append(handlers, c.handler)
+		}
+	}
+	return runtimeclass.Handler{}, fmt.Errorf("--default: handler %q is not known; known are %s", o.Default, strings.Join(names(handlers), ", "))
+}
+
+func named(handlers []runtimeclass.Handler, name string) (runtimeclass.Handler, bool) {
+	i := slices.IndexFunc(handlers, func(h runtimeclass.Handler) bool { return h.Name == name })
+	if i < 0 {
+		return runtimeclass.Handler{}, false
+	}
+	return handlers[i], true
+}
+
+func names(handlers []runtimeclass.Handler) []string {
+	var all []string
+	for _, h := range handlers {
+		all = append(all, h.Name)
+	}
+	return all
+}
+
+// Unknown are the classes of which nothing is known: policies leave their pods alone.
+func Unknown(o Options) []string {
+	all, err := known(o)
+	if err != nil {
+		return nil
+	}
+	var unknown []string
+	for _, c := range o.Classes {
+		if !slices.ContainsFunc(all, func(k class) bool { return k.name == c.Name }) {
+			unknown = append(unknown, c.Name)
+		}
+	}
+	slices.Sort(unknown)
+	return unknown
+}
+
+// DefaultUnknown says whether nothing is known of what pods without a class get.
+func DefaultUnknown(o Options) bool {
+	all, err := known(o)
+	return err == nil && !slices.ContainsFunc(all, func(k class) bool { return k.name == "" })
+}

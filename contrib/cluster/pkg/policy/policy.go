@@ -1,0 +1,360 @@
+package policy
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/berth-cri/berth/contrib/cluster/pkg/runtimeclass"
+	"github.com/berth-cri/berth/pkg/probe/capability"
+)
+
+// Names of policies, and of their bindings.
+const (
+	// Refuse refuses pods that the handler of their class cannot run.
+	Refuse = "berth-refuse"
+	// Warn warns of pods of which that is not known.
+	Warn = "berth-warn"
+	// Workloads tells of both when what makes such pods is created or changed.
+	Workloads = "berth-workloads"
+	// Choose gives pods without a class one.
+	Choose = "berth-choose"
+	// Classes warns whoever deletes a class that Choose gives.
+	Classes = "berth-classes"
+)
+
+// ManagedBy is the label of all objects, and its value.
+const (
+	ManagedByLabel = "app.kubernetes.io/managed-by"
+	ManagedBy      = "kubectl-berth"
+)
+
+// ClassesAnnotation has the classes that a policy gives pods, or names to them, with commas
+// between them. Those that it gives have what they were then behind them: NAME=HANDLER/ISOLATION.
+const ClassesAnnotation = "berth.dev/classes"
+
+// Named is what ClassesAnnotation says of a class.
+type Named struct {
+	Name string
+	// Handler is empty if it does not matter. Isolation is empty if it is not known.
+	Handler   string
+	Isolation capability.Isolation
+}
+
+func (n Named) String() string {
+	if n.Handler == "" {
+		return n.Name
+	}
+	return n.Name + "=" + n.Handler + "/" + string(n.Isolation)
+}
+
+// ParseNamed reads the value of ClassesAnnotation.
+func ParseNamed(text string) []Named {
+	var all []Named
+	for one := range strings.SplitSeq(text, ",") {
+		if one == "" {
+			continue
+		}
+		name, was, _ := strings.Cut(one, "=")
+		h, isolation, _ := strings.Cut(was, "/")
+		all = append(all, Named{name, h, capability.Isolation(isolation)})
+	}
+	return all
+}
+
+// Answer is what is done about workloads whose pods would be refused.
+type Answer string
+
+// Answers.
+const (
+	WarnWorkloads   Answer = "warn"
+	DenyWorkloads   Answer = "deny"
+	IgnoreWorkloads Answer = "ignore"
+)
+
+// Answers are all there are.
+var Answers = []Answer{WarnWorkloads, DenyWorkloads, IgnoreWorkloads}
+
+// System are the namespaces that nobody should have policies for without meaning to: what
+// runs on every node is there, with berth or without.
+var System = []string{"berth-system", "kube-system", "node-feature-discovery"}
+
+// Options are what policies are made of.
+type Options struct {
+	Classes []runtimeclass.Class
+	// Handlers say what the annotations of classes do not. Those in both are taken from here.
+	Handlers []runtimeclass.Handler
+	// Default is the handler of pods without a class. If it is empty that is the one that
+	// Handlers or the classes call so; its pods are warned about then, and never refused,
+	// because nodes may have other ones.
+	Default string
+	// State: handlers that take no pods are refused, and not chosen.
+	State     bool
+	Rules     []Rule
+	Workloads Answer
+	// Exempt are namespaces whose pods are left alone.
+	Exempt []string
+}
+
+// Generate makes the policies, and behind them the bindings, in the order in which they are
+// to be applied. A policy does nothing before its binding, and the one that chooses classes
+// comes before those that refuse: what is interrupted refuses no pod that the whole would take.
+func Generate(o Options) ([]runtime.Object, error) {
+	all, err := known(o)
+	if err != nil {
+		return nil, err
+	}
+	picks, err := choices(all, o)
+	if err != nil {
+		return nil, err
+	}
+	var objects []runtime.Object
+	if len(picks) > 0 {
+		objects = append(objects, chooses(all, o, picks)...)
+		objects = append(objects, keepsClasses(o.given(all), o.handlersGiven(all))...)
+	}
+	pods := []admissionv1.RuleWithOperations{
+		rule("", []string{"pods"}, admissionv1.Create),
+		rule("", []string{"pods/ephemeralcontainers"}, admissionv1.Update),
+	}
+	v := checks("dyn(object)", "variables.pod.?spec.?runtimeClassName.orValue('')", all, o)
+	matched := constraints(pods, o)
+	objects = append(objects, validates(about(Refuse, able(all, o)), matched, v, admissionv1.Deny, verdict("variables.refused.size() == 0"), notMirror)...)
+	if slices.ContainsFunc(all, func(c class) bool { return len(c.lacks(capability.Unknown)) > 0 }) {
+		objects = append(objects, validates(about(Warn, able(all, o)), matched, v, admissionv1.Warn, verdict("variables.refused.size() > 0 || variables.unknown.size() == 0"), notMirror)...)
+	}
+	if o.Workloads != IgnoreWorkloads {
+		objects = append(objects, workloads(all, o, picks)...)
+	}
+	for _, one := range objects {
+		if err := variablesOf(one).tooLarge(); err != nil {
+			return nil, err
+		}
+	}
+	slices.SortStableFunc(objects, func(a, b runtime.Object) int { return cmp.Compare(half(a), half(b)) })
+	return objects, nil
+}
+
+func variablesOf(o runtime.Object) variables {
+	switch p := o.(type) {
+	case *admissionv1.ValidatingAdmissionPolicy:
+		return p.Spec.Variables
+	case *admissionv1.MutatingAdmissionPolicy:
+		return p.Spec.Variables
+	}
+	return nil
+}
+
+// half is 0 for a policy, and 1 for a binding.
+func half(o runtime.Object) int {
+	switch o.(type) {
+	case *admissionv1.ValidatingAdmissionPolicyBinding, *admissionv1.MutatingAdmissionPolicyBinding:
+		return 1
+	}
+	return 0
+}
+
+// checks are the variables of a policy that holds a pod against its class, or the ephemeral
+// containers that it gets.
+func checks(pod, name string, all []class, o Options) variables {
+	var v variables
+	v.needs(pod, matter(all, o, false), true)
+	v.set("class", name)
+	v.reasons(all, o, true)
+	return v
+}
+
+// matter are the capabilities that some class is not known to have, or that a rule is
+// about.
+func matter(all []class, o Options, choosing bool) []capability.Name {
+	var names []capability.Name
+	for _, name := range runtimeclass.Asked() {
+		lacked := slices.ContainsFunc(all, func(c class) bool { return c.handler.Of(name).Answer != capability.Yes })
+		asked := choosing && slices.ContainsFunc(o.Rules, func(r Rule) bool { return slices.Contains(r.Pods.Asks, name) })
+		if lacked || asked {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// chooses is the policy that gives pods a class.
+func chooses(all []class, o Options, picks []string) []runtime.Object {
+	var v variables
+	v.needs("dyn(object)", matter(all, o, true), false)
+	v.choice(all, picks)
+	// A pod that rules could not look at might run without the isolation that it needs.
+	fail := admissionv1.Fail
+	return []runtime.Object{
+		&admissionv1.MutatingAdmissionPolicy{
+			TypeMeta: typeMeta("MutatingAdmissionPolicy"), ObjectMeta: about(Choose, o.described(all)),
+			Spec: admissionv1.MutatingAdmissionPolicySpec{
+				MatchConstraints: constraints([]admissionv1.RuleWithOperations{rule("", []string{"pods"}, admissionv1.Create)}, o),
+				MatchConditions: []admissionv1.MatchCondition{
+					notMirror,
+					{Name: "without-a-class", Expression: "!has(object.spec.runtimeClassName)"},
+				},
+				Variables: v, FailurePolicy: &fail,
+				// Classes give pods overhead and a selector once more after the first round, and never
+				// after the second: a pod that got its class there would be refused, or misplaced.
+				ReinvocationPolicy: admissionv1.NeverReinvocationPolicy,
+				Mutations: []admissionv1.Mutation{{
+					PatchType: admissionv1.PatchTypeJSONPatch,
+					JSONPatch: &admissionv1.JSONPatch{Expression: "variables.chosen == '' ? [] : [JSONPatch{op: 'add', path: '/spec/runtimeClassName', value: variables.chosen}]"},
+				}},
+			},
+		},
+		&admissionv1.MutatingAdmissionPolicyBinding{
+			TypeMeta: typeMeta("MutatingAdmissionPolicyBinding"), ObjectMeta: meta(Choose),
+			Spec: admissionv1.MutatingAdmissionPolicyBindingSpec{PolicyName: Choose},
+		},
+	}
+}
+
+// notMirror: the kubelet runs the pods of its own files, whatever becomes of their images in
+// the API server.
+var notMirror = admissionv1.MatchCondition{Name: "not-a-mirror", Expression: "!('kubernetes.io/config.mirror' in object.metadata.?annotations.orValue({}))"}
+
+// workloads is the policy about what makes pods. What is made by something else, which
+// was looked at, is left alone, and so is what does not change its pods.
+func workloads(all []class, o Options, picks []string) []runtime.Object {
+	const (
+		template = "dyn(object).kind == 'CronJob' ? dyn(object).spec.jobTemplate.spec.template : dyn(object).spec.?template.orValue({})"
+		old      = "dyn(oldObject).kind == 'CronJob' ? dyn(oldObject).spec.jobTemplate.spec.template : dyn(oldObject).spec.?template.orValue({})"
+	)
+	name := "variables.pod.?spec.?runtimeClassName.orValue('')"
+	var v variables
+	v.needs(template, matter(all, o, len(picks) > 0), false)
+	if len(picks) > 0 {
+		v.choice(all, picks)
+		name = "variables.pod.?spec.?runtimeClassName.orValue(variables.chosen)"
+	}
+	v.set("class", name)
+	v.reasons(all, o, false)
+	operations := []admissionv1.OperationType{admissionv1.Create, admissionv1.Update}
+	matched := []admissionv1.RuleWithOperations{
+		rule("", []string{"replicationcontrollers"}, operations...),
+		rule("apps", []string{"daemonsets", "deployments", "replicasets", "statefulsets"}, operations...),
+		rule("batch", []string{"cronjobs", "jobs"}, operations...),
+	}
+	conditions := []admissionv1.MatchCondition{
+		{Name: "not-made-by-another", Expression: "!object.metadata.?ownerReferences.orValue([]).exists(r, r.?controller.orValue(false))"},
+		{Name: "new-template", Expression: fmt.Sprintf("request.operation == 'CREATE' || (%s) != (%s)", template, old)},
+	}
+	action, expression := admissionv1.Warn, "variables.refused.size() + variables.unknown.size() == 0"
+	if o.Workloads == DenyWorkloads {
+		action, expression = admissionv1.Deny, "variables.refused.size() == 0"
+	}
+	return validates(about(Workloads, able(all, o)), constraints(matched, o), v, action, verdict(expression), conditions...)
+}
+
+// keepsClasses is the policy that warns of deleting a class that pods are given: they would
+// be refused for it. They do not run without it instead, because a rule may want isolation.
+// It also warns of creating the class again with another handler than it had, which pods would
+// be given for the isolation of the first.
+func keepsClasses(given []string, handlers map[string]string) []runtime.Object {
+	matched := constraints([]admissionv1.RuleWithOperations{rule("node.k8s.io", []string{"runtimeclasses"}, admissionv1.Create, admissionv1.Delete)}, Options{})
+	quoted := map[string]string{}
+	for name, handler := range handlers {
+		quoted[name] = quote(handler)
+	}
+	return validates(about(Classes, given), matched, nil, admissionv1.Warn, []admissionv1.Validation{
+		{
+			Expression: "request.operation != 'DELETE' || !(oldObject.metadata.name in " + list(given) + ")",
+			Message:    "the policy " + Choose + " gives pods this class, and they are refused without it; apply the policies again without the class: \"kubectl berth policy --rules FILE | kubectl apply --server-side -f -\"",
+		}, {
+			Expression: "request.operation != 'CREATE' || " + mapping(quoted) + "[?object.metadata.name].orValue(object.handler) == object.handler",
+			Message:    "the policy " + Choose + " gives pods this class because of the isolation of another handler; apply the policies again: \"kubectl berth policy --rules FILE | kubectl apply --server-side -f -\"",
+		},
+	})
+}
+
+// verdict is a validation by what is known of the pod's class.
+func verdict(expression string) []admissionv1.Validation {
+	reason := metav1.StatusReasonForbidden
+	return []admissionv1.Validation{{
+		Expression: expression, MessageExpression: "variables.message", Reason: &reason,
+		Message: "the handler of the pod's class does not support what the pod asks for; see \"kubectl berth fit\"",
+	}}
+}
+
+func validates(m metav1.ObjectMeta, matched *admissionv1.MatchResources, v variables, action admissionv1.ValidationAction, validations []admissionv1.Validation, conditions ...admissionv1.MatchCondition) []runtime.Object {
+	// A pod that was not looked at is refused by its node in the end, or fails there.
+	ignore := admissionv1.Ignore
+	return []runtime.Object{
+		&admissionv1.ValidatingAdmissionPolicy{
+			TypeMeta: typeMeta("ValidatingAdmissionPolicy"), ObjectMeta: m,
+			Spec: admissionv1.ValidatingAdmissionPolicySpec{
+				MatchConstraints: matched, MatchConditions: conditions, Variables: v, FailurePolicy: &ignore,
+				Validations: validations,
+			},
+		},
+		&admissionv1.ValidatingAdmissionPolicyBinding{
+			TypeMeta: typeMeta("ValidatingAdmissionPolicyBinding"), ObjectMeta: meta(m.Name),
+			Spec: admissionv1.ValidatingAdmissionPolicyBindingSpec{PolicyName: m.Name, ValidationActions: []admissionv1.ValidationAction{action}},
+		},
+	}
+}
+
+// about is the metadata of a policy that gives or names classes.
+func about(name string, classes []string) metav1.ObjectMeta {
+	m := meta(name)
+	if len(classes) > 0 {
+		m.Annotations = map[string]string{ClassesAnnotation: strings.Join(classes, ",")}
+	}
+	return m
+}
+
+// described are the classes that rules can give, as they are.
+func (o Options) described(all []class) []string {
+	var texts []string
+	for _, name := range o.given(all) {
+		one := Named{Name: name}
+		for _, c := range o.Classes {
+			if c.Name == name {
+				one.Handler = c.Handler
+			}
+		}
+		for _, c := range all {
+			if c.name == name {
+				one.Isolation = c.handler.Isolation
+			}
+		}
+		texts = append(texts, one.String())
+	}
+	return texts
+}
+
+func typeMeta(kind string) metav1.TypeMeta {
+	return metav1.TypeMeta{APIVersion: admissionv1.SchemeGroupVersion.String(), Kind: kind}
+}
+
+func meta(name string) metav1.ObjectMeta {
+	return metav1.ObjectMeta{Name: name, Labels: map[string]string{ManagedByLabel: ManagedBy}}
+}
+
+func rule(group string, resources []string, operations ...admissionv1.OperationType) admissionv1.RuleWithOperations {
+	return admissionv1.RuleWithOperations{
+		Operations: operations,
+		Rule:       admissionv1.Rule{APIGroups: []string{group}, APIVersions: []string{"v1"}, Resources: resources},
+	}
+}
+
+func constraints(rules []admissionv1.RuleWithOperations, o Options) *admissionv1.MatchResources {
+	m := &admissionv1.MatchResources{}
+	for _, r := range rules {
+		m.ResourceRules = append(m.ResourceRules, admissionv1.NamedRuleWithOperations{RuleWithOperations: r})
+	}
+	if len(o.Exempt) > 0 {
+		m.NamespaceSelector = &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{
+			Key: corev1.LabelMetadataName, Operator: metav1.LabelSelectorOpNotIn, Values: o.Exempt,
+		}}}
+	}
+	return m
+}

@@ -1,0 +1,368 @@
+package policy
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/berth-cri/berth/contrib/cluster/pkg/runtimeclass"
+	"github.com/berth-cri/berth/pkg/handler"
+	"github.com/berth-cri/berth/pkg/probe/capability"
+)
+
+// Rule gives pods without a class one. The first rule that is for a pod counts.
+type Rule struct {
+	// Name is for people.
+	Name       string     `json:"name"`
+	Namespaces Namespaces `json:"namespaces"`
+	Pods       Pods       `json:"pods"`
+	// Class is the class that they get. If it is empty, it is one of Isolation.
+	Class     string    `json:"class"`
+	Isolation Isolation `json:"isolation"`
+	// Least is what Strongest never goes below, whatever a pod asks for; empty is no bound.
+	Least Isolation `json:"least"`
+
+	source runtimeclass.Source
+	at     string
+}
+
+// Namespaces are those with one of the names, if there are any, and all of the labels.
+type Namespaces struct {
+	Names  []string          `json:"names"`
+	Labels map[string]string `json:"labels"`
+}
+
+// Pods are those with all of the labels that ask for one of the capabilities, if there
+// are any.
+type Pods struct {
+	Labels map[string]string `json:"labels"`
+	Asks   []capability.Name `json:"asks"`
+}
+
+// Isolation is what a class has to give: one of the words of capability, or Strongest.
+type Isolation string
+
+// Strongest is the strongest isolation of the classes that can run the pod.
+const Strongest Isolation = "strongest"
+
+// strengths are all from the strongest to the weakest.
+var strengths = []capability.Isolation{capability.VM, capability.UserSpaceKernel, capability.SharedKernel}
+
+// isolations are all that a rule can have.
+func isolations() []string {
+	all := []string{string(Strongest)}
+	for _, i := range strengths {
+		all = append(all, string(i))
+	}
+	return all
+}
+
+// allowed are the keys below a path.
+var allowed = map[string][]string{
+	"":                   {"rules"},
+	"rules[]":            {"name", "namespaces", "pods", "class", "isolation", "least"},
+	"rules[].namespaces": {"names", "labels"},
+	"rules[].pods":       {"labels", "asks"},
+}
+
+var index = regexp.MustCompile(`\[\d+\]`)
+
+// ParseRules reads rules from YAML or JSON. The error has the file, the line and the key
+// of everything that is wrong, and what is allowed there.
+func ParseRules(file string, text []byte) ([]Rule, error) {
+	var read struct {
+		Rules []Rule `json:"rules"`
+	}
+	source, err := runtimeclass.ParseOne(file, text, "a mapping with the key rules", &read)
+	var problems runtimeclass.Problems
+	if err != nil {
+		if !errors.As(err, &problems) || source.Document == 0 {
+			return nil, err
+		}
+		for i := range problems {
+			problems[i].Text = hint(problems[i])
+		}
+	}
+	if len(read.Rules) == 0 && len(problems) == 0 {
+		return nil, runtimeclass.Problems{{Source: source, Text: "has no rules; write them below the key rules"}}
+	}
+	// Rules once more, as they were written: a key with nothing in it looks like one that is not there.
+	var written struct {
+		Rules []map[string]any `json:"rules"`
+	}
+	if s, err := runtimeclass.ParseOne(file, text, "a mapping with the key rules", &written); err != nil && s.Document == 0 {
+		return nil, err
+	}
+	seen, always := map[string]bool{}, ""
+	for i := range read.Rules {
+		r := &read.Rules[i]
+		r.source, r.at = source, fmt.Sprintf("rules[%d]", i)
+		wrong := func(key, format string, args ...any) {
+			field := strings.TrimSuffix(r.at+"."+key, ".")
+			problems = append(problems, runtimeclass.Problem{Source: source, Field: field, Text: field + ": " + fmt.Sprintf(format, args...)})
+		}
+		switch {
+		case r.Name == "":
+			wrong("", "missing name")
+		case seen[r.Name]:
+			wrong("name", "duplicate rule %q", r.Name)
+		case always != "":
+			wrong("", "is never reached: rule %q before it is for all pods", always)
+		}
+		seen[r.Name] = true
+		for _, key := range emptyKeys(written.Rules[i]) {
+			wrong(key, "is empty; leave the key out if it does not matter")
+		}
+		r.check(wrong)
+		if r.when() == "" && always == "" {
+			always = r.Name
+		}
+	}
+	if len(problems) > 0 {
+		return nil, problems
+	}
+	return read.Rules, nil
+}
+
+// emptyKeys are the keys of a rule with nothing in them. A template makes such of a value that it does
+// not have, and the rule would be for more pods than was meant, or give them less isolation.
+func emptyKeys(rule map[string]any) []string {
+	var empty []string
+	look := func(in map[string]any, at string, keys ...string) {
+		for _, key := range keys {
+			if value, there := in[key]; there && hasNothing(value) {
+				empty = append(empty, at+key)
+			}
+		}
+	}
+	look(rule, "", "namespaces", "pods", "least")
+	for key, below := range map[string][]string{"namespaces": {"names", "labels"}, "pods": {"labels", "asks"}} {
+		if in, ok := rule[key].(map[string]any); ok {
+			look(in, key+".", below...)
+		}
+	}
+	return empty
+}
+
+func hasNothing(value any) bool {
+	switch v := value.(type) {
+	case nil:
+		return true
+	case string:
+		return v == ""
+	case []any:
+		return len(v) == 0
+	case map[string]any:
+		return len(v) == 0
+	}
+	return false
+}
+
+// hint adds to an unknown key what is allowed.
+func hint(p runtimeclass.Problem) string {
+	at, key := "", p.Field
+	if i := strings.LastIndexByte(p.Field, '.'); i >= 0 {
+		at, key = p.Field[:i], p.Field[i+1:]
+	}
+	keys := allowed[index.ReplaceAllString(at, "[]")]
+	if len(keys) == 0 {
+		return p.Text
+	}
+	text := fmt.Sprintf("%s; allowed are %s", p.Text, strings.Join(keys, ", "))
+	if near, ok := handler.Nearest(key, keys); ok && near != key {
+		text += fmt.Sprintf(" (did you mean %q?)", near)
+	}
+	return text
+}
+
+// check says what is wrong with a rule by itself.
+func (r *Rule) check(wrong func(key, format string, args ...any)) {
+	for i, name := range r.Namespaces.Names {
+		if errs := validation.IsDNS1123Label(name); len(errs) > 0 {
+			wrong(fmt.Sprintf("namespaces.names[%d]", i), "%q is not a name of a namespace: %s", name, strings.Join(errs, "; "))
+		}
+	}
+	for at, labels := range map[string]map[string]string{"namespaces.labels": r.Namespaces.Labels, "pods.labels": r.Pods.Labels} {
+		for key, value := range labels {
+			if errs := slices.Concat(validation.IsQualifiedName(key), validation.IsValidLabelValue(value)); len(errs) > 0 {
+				wrong(fmt.Sprintf("%s[%s]", at, key), "%s=%s is not a label: %s", key, value, strings.Join(errs, "; "))
+			}
+		}
+	}
+	for i, name := range r.Pods.Asks {
+		if all := runtimeclass.Asked(); !slices.Contains(all, name) {
+			wrong(fmt.Sprintf("pods.asks[%d]", i), "pods cannot ask for %q; allowed are %s%s", name, join(all), meant(string(name), texts(all)))
+		}
+	}
+	switch {
+	case r.Class == "" && r.Isolation == "":
+		wrong("", "missing class or isolation")
+	case r.Class != "" && r.Isolation != "":
+		wrong("isolation", "a rule has a class or an isolation, not both")
+	case r.Isolation != "" && !slices.Contains(isolations(), string(r.Isolation)):
+		wrong("isolation", "%q must be one of %s%s", r.Isolation, strings.Join(isolations(), ", "), meant(string(r.Isolation), isolations()))
+	}
+	switch all := texts(strengths); {
+	case r.Least == "":
+	case r.Isolation != Strongest:
+		wrong("least", "is only for isolation: %s", Strongest)
+	case !slices.Contains(all, string(r.Least)):
+		wrong("least", "%q must be one of %s%s", r.Least, strings.Join(all, ", "), meant(string(r.Least), all))
+	}
+}
+
+func texts[T ~string](all []T) []string {
+	var out []string
+	for _, one := range all {
+		out = append(out, string(one))
+	}
+	return out
+}
+
+func join[T ~string](all []T) string { return strings.Join(texts(all), ", ") }
+
+func meant(text string, all []string) string {
+	if near, ok := handler.Nearest(text, all); ok && near != text {
+		return fmt.Sprintf(" (did you mean %q?)", near)
+	}
+	return ""
+}
+
+// hasClass fails unless there is the class of the rule.
+func (r Rule) hasClass(o Options) error {
+	var all []string
+	for _, c := range o.Classes {
+		all = append(all, c.Name)
+	}
+	if slices.Contains(all, r.Class) {
+		return nil
+	}
+	slices.Sort(all)
+	if len(all) == 0 {
+		return fmt.Errorf("RuntimeClass %q does not exist; create it first", r.Class)
+	}
+	return fmt.Errorf("RuntimeClass %q does not exist; there are %s%s", r.Class, strings.Join(all, ", "), meant(r.Class, all))
+}
+
+// handlersGiven are the handlers of the classes that rules can give, by class.
+func (o Options) handlersGiven(all []class) map[string]string {
+	given := map[string]string{}
+	for _, name := range o.given(all) {
+		for _, c := range o.Classes {
+			if c.Name == name {
+				given[name] = c.Handler
+			}
+		}
+	}
+	return given
+}
+
+// given are the classes that rules can give, by name.
+func (o Options) given(all []class) []string {
+	var given []string
+	for _, r := range o.Rules {
+		if r.Class != "" {
+			given = append(given, r.Class)
+			continue
+		}
+		groups, err := r.groups(all, o)
+		if err != nil {
+			continue // told by choices
+		}
+		given = append(given, slices.Concat(groups...)...)
+	}
+	slices.Sort(given)
+	return slices.Compact(given)
+}
+
+// groups are the classes that the rule can give, the strongest isolation first; in a
+// group the least overhead is first.
+func (r Rule) groups(all []class, o Options) ([][]string, error) {
+	var groups [][]string
+	has := map[capability.Isolation][]string{}
+	for _, isolation := range strengths {
+		var of []class
+		for _, c := range all {
+			if c.name != "" && c.handler.Isolation == isolation && c.takesPods(o) {
+				of = append(of, c)
+			}
+		}
+		slices.SortStableFunc(of, func(a, b class) int {
+			return cmp.Or(a.overhead.Memory().Cmp(*b.overhead.Memory()), a.overhead.Cpu().Cmp(*b.overhead.Cpu()))
+		})
+		for _, c := range of {
+			has[isolation] = append(has[isolation], c.name)
+		}
+		if len(of) > 0 && r.wants(isolation) {
+			groups = append(groups, has[isolation])
+		}
+	}
+	if len(groups) > 0 {
+		return groups, nil
+	}
+	var there []string
+	for _, isolation := range strengths {
+		if len(has[isolation]) > 0 {
+			there = append(there, fmt.Sprintf("%s (%s)", isolation, strings.Join(has[isolation], ", ")))
+		}
+	}
+	if len(there) == 0 {
+		there = []string{"none that is known"}
+	}
+	wanted := string(r.Isolation)
+	if r.Least != "" {
+		wanted = string(r.Least) + " or stronger"
+	}
+	return nil, fmt.Errorf("no class gives %s; classes give %s", wanted, strings.Join(there, ", "))
+}
+
+// wants says whether the rule gives classes of an isolation.
+func (r Rule) wants(isolation capability.Isolation) bool {
+	if r.Isolation != Strongest {
+		return string(r.Isolation) == string(isolation)
+	}
+	least := len(strengths) - 1
+	if i := slices.Index(texts(strengths), string(r.Least)); i >= 0 {
+		least = i
+	}
+	return slices.Index(strengths, isolation) <= least
+}
+
+// Exempted are the rules for nothing but namespaces that are left alone.
+func Exempted(o Options) []string {
+	var all []string
+	for _, r := range o.Rules {
+		left := slices.ContainsFunc(r.Namespaces.Names, func(name string) bool { return !slices.Contains(o.Exempt, name) })
+		if len(r.Namespaces.Names) > 0 && !left {
+			all = append(all, r.Name)
+		}
+	}
+	return all
+}
+
+// Weak are the rules that are to give the strongest isolation and can give nothing but the
+// node's kernel.
+func Weak(o Options) []string {
+	all, err := known(o)
+	if err != nil {
+		return nil
+	}
+	var weak []string
+	for _, r := range o.Rules {
+		if r.Isolation != Strongest || r.Least != "" {
+			continue
+		}
+		stronger := slices.ContainsFunc(all, func(c class) bool {
+			return c.name != "" && c.takesPods(o) && c.handler.Isolation != "" && c.handler.Isolation != capability.SharedKernel
+		})
+		if !stronger {
+			weak = append(weak, r.Name)
+		}
+	}
+	return weak
+}

@@ -1,0 +1,98 @@
+package screen
+
+import (
+	"strings"
+
+	"github.com/berth-cri/berth/internal/output"
+	"github.com/berth-cri/berth/pkg/printable"
+)
+
+// Kind is what a line is, which is how it looks. Without colors nothing is lost: all
+// that there is to know is in the text.
+type Kind int
+
+// Kinds of lines.
+const (
+	Plain Kind = iota
+	Title
+	Head // of a table
+	Warn
+	Bad
+	Dim
+)
+
+// Line is one line.
+type Line struct {
+	Text string
+	Kind Kind
+}
+
+// Page is what there is to see. Top stays where it is when Body is scrolled.
+type Page struct{ Top, Body []Line }
+
+// Rows are the lines of a table in a width, 0 for any, each row of its kind.
+func Rows(t *output.Table, width int, kinds []Kind) []Line {
+	var lines []Line
+	row := -1 // the header comes first, in each part of a table that is wider than the screen
+	for text := range strings.SplitSeq(strings.TrimRight(t.Text(width), "\n"), "\n") {
+		kind := Head
+		switch {
+		case text == "":
+			row, kind = -2, Plain
+		case row >= 0 && row < len(kinds):
+			kind = kinds[row]
+		case row >= 0:
+			kind = Plain
+		}
+		lines = append(lines, Line{text, kind})
+		row++
+	}
+	return lines
+}
+
+// keys is the last line of a screen.
+const keys = "q quits, arrows scroll"
+
+// fit is what of a page is seen on a screen of that size: the top, then the body from
+// the line scroll on, then the keys. It returns the scroll that was possible, too.
+func fit(p Page, width, height, scroll int) ([]Line, int) {
+	room := height - len(p.Top) - 1
+	last := max(0, len(p.Body)-max(room, 0))
+	scroll = min(max(scroll, 0), last)
+	lines := append([]Line{}, p.Top...)
+	if room > 0 {
+		lines = append(lines, p.Body[scroll:min(scroll+room, len(p.Body))]...)
+	}
+	end := keys
+	if last > 0 {
+		end = output.Count(last-scroll, "line", "lines") + " below; " + keys
+	}
+	for len(lines) < height-1 {
+		lines = append(lines, Line{})
+	}
+	lines = append(lines[:max(0, min(len(lines), height-1))], Line{end, Dim})
+	for i := range lines {
+		lines[i].Text = cut(lines[i].Text, width)
+	}
+	return lines, scroll
+}
+
+// cut shortens a line, and keeps the spaces between the columns of a table.
+func cut(text string, width int) string {
+	text = printable.Line(text)
+	if all := []rune(text); width > 0 && len(all) > width {
+		return string(all[:width-1]) + "…"
+	}
+	return text
+}
+
+// plain is a page for what has neither size nor colors.
+func (p Page) plain() string {
+	var b strings.Builder
+	for _, lines := range [][]Line{p.Top, p.Body} {
+		for _, l := range lines {
+			b.WriteString(printable.Line(l.Text) + "\n")
+		}
+	}
+	return b.String()
+}

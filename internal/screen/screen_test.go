@@ -1,0 +1,167 @@
+package screen
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	tea "charm.land/bubbletea/v2"
+
+	"github.com/berth-cri/berth/internal/output"
+)
+
+func TestSeen(t *testing.T) {
+	at := func(s int) time.Time { return time.Unix(int64(s), 0) }
+	gone := errors.New("gone")
+	s := seen[int]{}.with(0, gone, at(1)).with(0, gone, at(2))
+	if !s.away.Equal(at(1)) || s.err == nil || s.sample != nil {
+		t.Errorf("away from the beginning: %+v", s)
+	}
+	s = s.with(7, nil, at(3)).with(8, nil, at(4))
+	if s.err != nil || !s.away.IsZero() || *s.sample != 8 {
+		t.Errorf("back: %+v", s)
+	}
+	s = s.with(0, gone, at(6))
+	if *s.sample != 8 || !s.away.Equal(at(6)) {
+		t.Errorf("away again: %+v", s)
+	}
+}
+
+func TestFit(t *testing.T) {
+	p := Page{Top: []Line{{"top", Title}}}
+	for i := range 5 {
+		p.Body = append(p.Body, Line{fmt.Sprintf("line %d", i), Plain})
+	}
+	for _, c := range []struct {
+		width, height, scroll int
+		want                  []string
+		scrolled              int
+	}{
+		{80, 8, 0, []string{"top", "line 0", "line 1", "line 2", "line 3", "line 4", "", keys}, 0},
+		{80, 8, 3, []string{"top", "line 0", "line 1", "line 2", "line 3", "line 4", "", keys}, 0},
+		{80, 4, 0, []string{"top", "line 0", "line 1", "3 lines below; " + keys}, 0},
+		{80, 4, 2, []string{"top", "line 2", "line 3", "1 line below; " + keys}, 2},
+		{80, 4, 99, []string{"top", "line 3", "line 4", "0 lines below; " + keys}, 3},
+		{80, 4, -1, []string{"top", "line 0", "line 1", "3 lines below; " + keys}, 0},
+		{6, 4, 0, []string{"top", "line 0", "line 1", "3 lin…"}, 0},
+		{5, 4, 0, []string{"top", "line…", "line…", "3 li…"}, 0},
+		{80, 2, 0, []string{"top", "5 lines below; " + keys}, 0},
+		{80, 1, 0, []string{"5 lines below; " + keys}, 0},
+		{1, 1, 0, []string{"…"}, 0},
+	} {
+		lines, scrolled := fit(p, c.width, c.height, c.scroll)
+		var got []string
+		for _, l := range lines {
+			got = append(got, l.Text)
+		}
+		if !slices.Equal(got, c.want) || scrolled != c.scrolled {
+			t.Errorf("%d columns, %d lines, from %d: %d %q, want %d %q", c.width, c.height, c.scroll, scrolled, got, c.scrolled, c.want)
+		}
+	}
+}
+
+func TestRows(t *testing.T) {
+	table := &output.Table{Header: []string{"NAME", "STATE", "REASON"}}
+	table.Add("a", "ready", "")
+	table.Add("b", "not-ready", "no such file in the directory")
+	kinds := []Kind{Plain, Bad}
+	want := map[int][]Kind{0: {Head, Plain, Bad}, 30: {Head, Plain, Bad}, 18: {Head, Plain, Bad, Plain, Head, Plain, Bad}}
+	for width, want := range want {
+		var got []Kind
+		for _, l := range Rows(table, width, kinds) {
+			got = append(got, l.Kind)
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("in %d columns: %v, want %v", width, got, want)
+		}
+	}
+}
+
+// counter is a source of numbers, which fails between two of them.
+func counter(failing func(n int) error) Source[int] {
+	n := 0
+	return Source[int]{
+		Name: "it", Every: time.Second, Timeout: time.Second,
+		Sample: func(context.Context) (int, error) { n++; return n, failing(n) },
+		Final:  func(err error) bool { return err.Error() == "never" },
+		View: func(sample *int, _ time.Time, width int) Page {
+			return Page{Top: []Line{{fmt.Sprint(*sample, " in ", width), Title}}, Body: []Line{{"\x1b[2Jbody", Plain}}}
+		},
+	}
+}
+
+func TestPrint(t *testing.T) {
+	second := func(n int) error {
+		if n == 2 {
+			return errors.New("gone")
+		}
+		return nil
+	}
+	synctest.Test(t, func(t *testing.T) {
+		var out strings.Builder
+		if err := counter(second).Print(t.Context(), &out, 3); err != nil {
+			t.Fatal(err)
+		}
+		since := time.Now().Add(-time.Second).Format(time.TimeOnly)
+		want := "1 in 0\n\\u001b[2Jbody\n\n1 in 0\nit is away since " + since + " (0s), trying again every 1s: gone\n\\u001b[2Jbody\n\n3 in 0\n\\u001b[2Jbody\n"
+		if out.String() != want {
+			t.Errorf("got %q, want %q", out.String(), want)
+		}
+	})
+	for name, c := range map[string]struct {
+		pages int
+		err   string
+	}{"the only one": {1, "gone"}, "nothing is to be hoped for": {0, "never"}} {
+		var out strings.Builder
+		err := counter(func(int) error { return errors.New(c.err) }).Print(t.Context(), &out, c.pages)
+		if err == nil || err.Error() != c.err || out.String() != "" {
+			t.Errorf("%s: %v, %q", name, err, out.String())
+		}
+	}
+	ended, end := context.WithCancel(t.Context())
+	end()
+	if err := counter(second).Print(ended, &strings.Builder{}, 0); err != nil {
+		t.Errorf("interrupted: %v", err)
+	}
+}
+
+func TestModel(t *testing.T) {
+	m := &model[int]{ctx: t.Context(), source: counter(func(n int) error {
+		if n == 3 {
+			return errors.New("never")
+		}
+		return nil
+	})}
+	if v := m.View(); !v.AltScreen || v.Content != "" {
+		t.Errorf("before its size is known it shows %q", v.Content)
+	}
+	m.Update(m.Init()())
+	m.Update(tea.WindowSizeMsg{Width: 40, Height: 4})
+	if v := m.View(); !strings.Contains(v.Content, "1 in 40") || !strings.Contains(v.Content, `\u001b[2Jbody`) {
+		t.Errorf("it shows %q", v.Content)
+	}
+	m.Update(tea.WindowSizeMsg{Width: 20, Height: 4})
+	if _, next := m.Update(due{}); next == nil {
+		t.Error("nothing is asked when it is time")
+	} else if _, next = m.Update(next()); next == nil {
+		t.Error("nothing is next")
+	}
+	if v := m.View(); !strings.Contains(v.Content, "2 in 20") {
+		t.Errorf("resized it shows %q", v.Content)
+	}
+	if _, next := m.Update(m.sample()); next == nil || next() != (tea.QuitMsg{}) {
+		t.Error("it goes on when nothing is to be hoped for")
+	}
+	for key, quits := range map[string]tea.KeyPressMsg{
+		"q": {Code: 'q', Text: "q"}, "ctrl+c": {Code: 'c', Mod: tea.ModCtrl}, "esc": {Code: tea.KeyEscape},
+	} {
+		if _, next := m.Update(quits); next == nil || next() != (tea.QuitMsg{}) {
+			t.Errorf("%s does not quit", key)
+		}
+	}
+}

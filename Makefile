@@ -146,7 +146,7 @@ image: $(addprefix image-stage-,$(PLATFORMS)) $(BIN)/image ## build the image of
 $(addprefix image-stage-,$(PLATFORMS)): image-stage-%:
 	rm -rf '$(call PAYLOAD,$*)'
 	GOARCH=$* $(GOBUILD) -ldflags '$(LDFLAGS)' -o '$(call PAYLOAD,$*)/usr/share/berth/bin/' ./cmd/berth ./cmd/berth-shim ./cmd/berth-pause
-	GOARCH=$* $(GOBUILD) -ldflags '$(LDFLAGS)' -o '$(call PAYLOAD,$*)/usr/bin/' ./cmd/berth-installer ./cmd/berth-controller
+	cd contrib/cluster && GOARCH=$* $(GOBUILD) -ldflags '$(LDFLAGS)' -o '$(call PAYLOAD,$*)/usr/bin/' ./cmd/berth-installer ./cmd/berth-controller
 	install -D -m 0644 -t '$(call PAYLOAD,$*)/usr/share/berth' contrib/systemd/berth.service LICENSE
 
 .PHONY: clean

@@ -7,8 +7,8 @@ import (
 
 	"sigs.k8s.io/yaml"
 
-	nodekubelet "github.com/berth-cri/berth/pkg/installer/kubelet"
-	"github.com/berth-cri/berth/pkg/installer/nodefs"
+	"github.com/berth-cri/berth/pkg/kubeletconf"
+	"github.com/berth-cri/berth/pkg/nodefs"
 )
 
 // kubeletFiles are where its configuration is when no process says.
@@ -47,7 +47,7 @@ func (n Node) kubeletSettings() (kubeletSettings, bool) {
 				files[0] = f
 			}
 			if dir := flag(arguments, "config-dir"); dir != "" {
-				more, _ := nodekubelet.DropIns(nodefs.Root(cmp.Or(n.Root, "/")), dir) // it does not start with what it cannot read
+				more, _ := kubeletconf.DropIns(nodefs.Root(cmp.Or(n.Root, "/")), dir) // it does not start with what it cannot read
 				files = append(files, more...)
 			}
 		}
@@ -68,8 +68,8 @@ func (n Node) kubeletSettings() (kubeletSettings, bool) {
 		there = true
 		k.takeFlags(kubeadmFlags, strings.Fields(strings.ReplaceAll(text, `"`, " ")))
 	}
-	if text, err := n.read(nodekubelet.DropIn); err == nil && !k.running {
-		k.takeFlags(nodekubelet.DropIn, strings.Fields(text))
+	if text, err := n.read(kubeletconf.DropIn); err == nil && !k.running {
+		k.takeFlags(kubeletconf.DropIn, strings.Fields(text))
 	}
 	k.takeFlags("its command line", arguments)
 	return k, there
@@ -131,7 +131,7 @@ func kubeadm(n Node) []Finding {
 			}
 		}
 		// The installer's drop-in wins over them, also after an upgrade.
-		if endpoint != "" && !same(endpoint, ours) && !n.exists(nodekubelet.DropIn) {
+		if endpoint != "" && !same(endpoint, ours) && !n.exists(kubeletconf.DropIn) {
 			found = append(found, fail(fmt.Sprintf("kubeadm's file %s contains %s", f, endpoint),
 				"write "+ours+" there, set the node's annotation kubeadm.alpha.kubernetes.io/cri-socket to it, and restart the kubelet"))
 		}

@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/berth-cri/berth/pkg/installer"
+	"github.com/berth-cri/berth/contrib/cluster/pkg/installer"
 )
 
 // TestRuntimeFlag: what is wrong is said in words of the flag, and a version is what was typed.

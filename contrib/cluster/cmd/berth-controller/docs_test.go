@@ -10,12 +10,12 @@ import (
 	dto "github.com/prometheus/client_model/go"
 	"github.com/spf13/pflag"
 
-	"github.com/berth-cri/berth/pkg/capacity"
+	"github.com/berth-cri/berth/contrib/cluster/pkg/capacity"
 )
 
 // Every flag and metric has its row in the part of docs/runtimeclass.md about the program.
 func TestFlagsAndMetricsAreDocumented(t *testing.T) {
-	text, err := os.ReadFile("../../docs/runtimeclass.md")
+	text, err := os.ReadFile("../../../../docs/runtimeclass.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -51,7 +51,7 @@ func TestOneLease(t *testing.T) {
 	if f := newCommand().Flag("namespace"); f.DefValue != want {
 		t.Errorf("the lease is in %q by default, want %q", f.DefValue, want)
 	}
-	text, err := os.ReadFile("../../contrib/kubernetes/capacity.yaml")
+	text, err := os.ReadFile("../../../kubernetes/capacity.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -19,9 +19,9 @@ import (
 	"github.com/containerd/log"
 	"github.com/spf13/cobra"
 
+	"github.com/berth-cri/berth/contrib/cluster/pkg/installer"
 	"github.com/berth-cri/berth/internal/commandline"
-	"github.com/berth-cri/berth/pkg/installer"
-	"github.com/berth-cri/berth/pkg/installer/nodefs"
+	"github.com/berth-cri/berth/pkg/nodefs"
 	"github.com/berth-cri/berth/pkg/printable"
 )
 

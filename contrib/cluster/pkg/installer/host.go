@@ -12,7 +12,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/berth-cri/berth/pkg/installer/nodefs"
+	"github.com/berth-cri/berth/pkg/nodefs"
 )
 
 // Chroot runs programs of the node with its root directory as theirs. From a container

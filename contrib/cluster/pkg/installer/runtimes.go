@@ -12,7 +12,7 @@ import (
 
 	"github.com/containerd/log"
 
-	"github.com/berth-cri/berth/pkg/installer/nodefs"
+	"github.com/berth-cri/berth/pkg/nodefs"
 )
 
 func (r Runtime) file() string { return handlerFile(r.Handler) }

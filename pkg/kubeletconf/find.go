@@ -1,4 +1,4 @@
-package kubelet
+package kubeletconf
 
 import (
 	"errors"
@@ -9,7 +9,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/berth-cri/berth/pkg/installer/nodefs"
+	"github.com/berth-cri/berth/pkg/nodefs"
 )
 
 // Find finds the kubelet of a node. One that no service starts has no unit.

@@ -8,7 +8,7 @@ import (
 
 	"github.com/containerd/log"
 
-	"github.com/berth-cri/berth/pkg/installer/kubelet"
+	"github.com/berth-cri/berth/pkg/kubeletconf"
 )
 
 // Beside is the daemon that berth is put beside.
@@ -21,7 +21,7 @@ type Beside struct {
 
 // survey asks the other daemon what it has: the one that is wanted, or berth was healthy with, or
 // the kubelet uses, or used.
-func (r *run) survey(ctx context.Context, k kubelet.Kubelet) (Beside, error) {
+func (r *run) survey(ctx context.Context, k kubeletconf.Kubelet) (Beside, error) {
 	last := r.st.Healthy.Beside
 	endpoint := r.w.Endpoint
 	if endpoint == "" {
@@ -36,8 +36,8 @@ func (r *run) survey(ctx context.Context, k kubelet.Kubelet) (Beside, error) {
 	if endpoint == "" {
 		return last, k.Movable() // k3s with a containerd of its own
 	}
-	endpoint = kubelet.AsURL(endpoint)
-	if kubelet.IsBerth(endpoint) {
+	endpoint = kubeletconf.AsURL(endpoint)
+	if kubeletconf.IsBerth(endpoint) {
 		return last, errors.New("the kubelet uses berth already, and not by this installer: nothing to put it beside")
 	}
 	var b Beside

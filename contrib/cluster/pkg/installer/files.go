@@ -17,7 +17,7 @@ import (
 	"github.com/containerd/log"
 
 	"github.com/berth-cri/berth/pkg/atomicfile"
-	"github.com/berth-cri/berth/pkg/installer/nodefs"
+	"github.com/berth-cri/berth/pkg/nodefs"
 )
 
 // signature begins each file of berth's that is written here. The digest is that of the rest, by

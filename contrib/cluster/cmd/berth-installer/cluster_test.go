@@ -12,7 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
-	"github.com/berth-cri/berth/pkg/installer"
+	"github.com/berth-cri/berth/contrib/cluster/pkg/installer"
 )
 
 // A right that is missing is reported with verb and resource, and not asked for again.

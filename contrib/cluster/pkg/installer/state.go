@@ -10,7 +10,7 @@ import (
 	"slices"
 
 	"github.com/berth-cri/berth/pkg/atomicfile"
-	"github.com/berth-cri/berth/pkg/installer/nodefs"
+	"github.com/berth-cri/berth/pkg/nodefs"
 )
 
 // stateFile is of the node. Its directory has nothing else.

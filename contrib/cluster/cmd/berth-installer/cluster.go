@@ -14,9 +14,9 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
-	"github.com/berth-cri/berth/pkg/installer"
-	"github.com/berth-cri/berth/pkg/installer/kubelet"
-	"github.com/berth-cri/berth/pkg/installer/nodefs"
+	"github.com/berth-cri/berth/contrib/cluster/pkg/installer"
+	"github.com/berth-cri/berth/pkg/kubeletconf"
+	"github.com/berth-cri/berth/pkg/nodefs"
 )
 
 // cluster asks the API server for the node, with the rights of the pod.
@@ -89,7 +89,7 @@ type alone struct{ root string }
 // Serves implements installer.Cluster: it asks the kubelet for its health. Which runtime it uses
 // is in its files and on its command line, where the installer itself looks.
 func (a alone) Serves(ctx context.Context, _ bool) error {
-	k, err := kubelet.Find(nodefs.Root(a.root))
+	k, err := kubeletconf.Find(nodefs.Root(a.root))
 	if err != nil {
 		return err
 	}

@@ -25,8 +25,8 @@ import (
 	"k8s.io/client-go/tools/leaderelection"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 
+	"github.com/berth-cri/berth/contrib/cluster/pkg/capacity"
 	"github.com/berth-cri/berth/internal/commandline"
-	"github.com/berth-cri/berth/pkg/capacity"
 	"github.com/berth-cri/berth/pkg/observe/scrape"
 	"github.com/berth-cri/berth/pkg/printable"
 )

@@ -9,7 +9,7 @@ import (
 	"strings"
 
 	"github.com/berth-cri/berth/pkg/config"
-	"github.com/berth-cri/berth/pkg/installer/kubelet"
+	"github.com/berth-cri/berth/pkg/kubeletconf"
 )
 
 // Wanted is what a node is to have.
@@ -86,7 +86,7 @@ func (w Wanted) Validate() error {
 	if w.Endpoint != "" && !strings.HasPrefix(w.Endpoint, "unix:///") {
 		wrong = append(wrong, fmt.Errorf("endpoint %q is not a unix socket; write unix:///run/containerd/containerd.sock", w.Endpoint))
 	}
-	if kubelet.IsBerth(w.Endpoint) {
+	if kubeletconf.IsBerth(w.Endpoint) {
 		wrong = append(wrong, fmt.Errorf("endpoint %q is berth's own; name the other CRI daemon's", w.Endpoint))
 	}
 	wrong = append(wrong, validConfig(w.Config)...)

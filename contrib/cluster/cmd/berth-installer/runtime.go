@@ -8,7 +8,7 @@ import (
 
 	"sigs.k8s.io/yaml"
 
-	"github.com/berth-cri/berth/pkg/installer"
+	"github.com/berth-cri/berth/contrib/cluster/pkg/installer"
 )
 
 // runtimeForm is what --runtime is to be.

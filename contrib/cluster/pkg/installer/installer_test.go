@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/berth-cri/berth/pkg/installer/kubelet"
+	"github.com/berth-cri/berth/pkg/kubeletconf"
 )
 
 func TestThereAndBack(t *testing.T) {
@@ -25,7 +25,7 @@ func TestThereAndBack(t *testing.T) {
 		t.Errorf("the kubelet uses %s", n.endpoint)
 	}
 	for path, want := range map[string]string{
-		kubelet.Config:            "# ours\nkind: KubeletConfiguration\ncontainerRuntimeEndpoint: " + theirs + "\n",
+		kubeletconf.Config:        "# ours\nkind: KubeletConfiguration\ncontainerRuntimeEndpoint: " + theirs + "\n",
 		configFile:                signed("version = 1\ndefault_runtime = \"containerd\"\n\n[engine]\ncgroup_driver = \"cgroupfs\"\n\n[runtimes.\"containerd\"]\nendpoint = \"" + theirs + "\"\nremote_handler = \"\"\n"),
 		dropIns + "/50-runc.toml": signed("[runtimes.\"runc\"]\nendpoint = \"" + theirs + "\"\nremote_handler = \"runc\"\n"),
 		dropIns + "/50-crun.toml": signed("[runtimes.\"crun\"]\nruntime_path = \"/opt/berth/runtimes/crun/1.24/crun\"\n"),
@@ -37,7 +37,7 @@ func TestThereAndBack(t *testing.T) {
 			t.Errorf("%s is %q, want %q", path, got, want)
 		}
 	}
-	if info, err := os.Stat(filepath.Join(n.root, kubelet.Config)); err != nil || info.Mode().Perm() != 0o600 {
+	if info, err := os.Stat(filepath.Join(n.root, kubeletconf.Config)); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("the kubelet's configuration may be read by others: %v, %v", info.Mode(), err)
 	}
 	if err := n.uninstall(); err != nil {

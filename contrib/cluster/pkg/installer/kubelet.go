@@ -10,7 +10,7 @@ import (
 
 	"github.com/containerd/log"
 
-	"github.com/berth-cri/berth/pkg/installer/kubelet"
+	"github.com/berth-cri/berth/pkg/kubeletconf"
 )
 
 // kubeletPatience is how long a kubelet may take to be Ready again.
@@ -18,7 +18,7 @@ const kubeletPatience = 3 * time.Minute
 
 // lead leads the kubelet to berth by a drop-in. If the node is not well so, the kubelet goes back.
 func (r *run) lead(ctx context.Context) error {
-	k, err := kubelet.Find(r.root())
+	k, err := kubeletconf.Find(r.root())
 	if err != nil {
 		return err
 	}
@@ -31,7 +31,7 @@ func (r *run) lead(ctx context.Context) error {
 		return err
 	}
 	now, err := os.ReadFile(r.root().Path(k.DropIn()))
-	if err == nil && string(now) == text && r.st.Moved && kubelet.IsBerth(k.Endpoint()) {
+	if err == nil && string(now) == text && r.st.Moved && kubeletconf.IsBerth(k.Endpoint()) {
 		return nil
 	}
 	// A node that is not Ready, or a right that is missing, would be a kubelet that does not serve.
@@ -64,7 +64,7 @@ func (r *run) serves(ctx context.Context) error {
 	return r.Cluster.Serves(ctx, false)
 }
 
-func (r *run) moved(ctx context.Context, k kubelet.Kubelet, text string) error {
+func (r *run) moved(ctx context.Context, k kubeletconf.Kubelet, text string) error {
 	if err := r.root().Put(k.DropIn(), []byte(text), 0o644); err != nil {
 		return err
 	}
@@ -78,8 +78,8 @@ func (r *run) moved(ctx context.Context, k kubelet.Kubelet, text string) error {
 		if err := r.Cluster.Serves(ctx, true); err != nil {
 			return err
 		}
-		k, err := kubelet.Find(r.root())
-		if err == nil && !kubelet.IsBerth(k.Endpoint()) {
+		k, err := kubeletconf.Find(r.root())
+		if err == nil && !kubeletconf.IsBerth(k.Endpoint()) {
 			err = fmt.Errorf("the kubelet is led to %s", k.Endpoint())
 		}
 		return err
@@ -101,14 +101,14 @@ func (i *Installer) restartKubelet(ctx context.Context, unit string) error {
 // mayLeave returns what keeps berth from being taken away, before anything is changed: a kubelet
 // that uses it and not by this installer, a former runtime that does not answer, and pods.
 func (i *Installer) mayLeave(ctx context.Context, st *state) error {
-	k, err := kubelet.Find(i.root())
+	k, err := kubeletconf.Find(i.root())
 	if err != nil {
 		return err
 	}
 	if st.Kubelet != "" {
 		k = k.Without()
 	}
-	if to := kubelet.AsURL(k.Endpoint()); st.Kubelet != "" && !kubelet.IsBerth(to) {
+	if to := kubeletconf.AsURL(k.Endpoint()); st.Kubelet != "" && !kubeletconf.IsBerth(to) {
 		err := eventually(ctx, i.patience, func() error {
 			_, err := i.Backend.Ask(ctx, to)
 			return err
@@ -129,7 +129,7 @@ func (i *Installer) leadBack(ctx context.Context, st *state) error {
 	if err := i.mayLeave(ctx, st); err != nil {
 		return err
 	}
-	k, err := kubelet.Find(i.root())
+	k, err := kubeletconf.Find(i.root())
 	if err != nil {
 		return err
 	}
@@ -147,7 +147,7 @@ func (i *Installer) leadBack(ctx context.Context, st *state) error {
 		if err := i.Cluster.Serves(ctx, false); err != nil {
 			return err
 		}
-		k, err := kubelet.Find(i.root())
+		k, err := kubeletconf.Find(i.root())
 		if err != nil {
 			return err
 		}

@@ -21,8 +21,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-cri/berth/pkg/engine/failpoint"
-	"github.com/berth-cri/berth/pkg/installer/kubelet"
-	"github.com/berth-cri/berth/pkg/installer/nodefs"
+	"github.com/berth-cri/berth/pkg/kubeletconf"
+	"github.com/berth-cri/berth/pkg/nodefs"
 )
 
 // Host runs programs of the node.
@@ -133,7 +133,7 @@ func (i *Installer) Install(ctx context.Context, w Wanted) error {
 
 // plan finds what keeps the installation from being made, before anything is changed.
 func (r *run) plan(ctx context.Context) error {
-	k, err := kubelet.Find(r.root())
+	k, err := kubeletconf.Find(r.root())
 	if err == nil && r.w.Kubelet {
 		err = k.Movable()
 	}

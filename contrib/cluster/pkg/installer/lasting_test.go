@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/berth-cri/berth/pkg/installer/kubelet"
+	"github.com/berth-cri/berth/pkg/kubeletconf"
 )
 
 // TestDoneAndUndoneByOthers has somebody undo what was done: the next run does it again, and what
@@ -38,7 +38,7 @@ func TestDoneAndUndoneByOthers(t *testing.T) {
 		"its program":       remove("/opt/berth/1.0.0/bin/berth"),
 		"a runtime":         remove(handlerFile("kata")),
 		"the kubelet": func(n *node) {
-			remove(kubelet.DropIn)(n)
+			remove(kubeletconf.DropIn)(n)
 			n.endpoint = theirs
 		},
 		"a program of a runtime": remove("/opt/berth/runtimes/crun/1.24/crun"),
@@ -78,8 +78,8 @@ func TestDoneAndUndoneByOthers(t *testing.T) {
 			if slices.ContainsFunc(n.asked, func(c string) bool { return strings.Contains(c, "restart") }) {
 				t.Errorf("it is done again: %q", n.asked)
 			}
-			if unit := n.read("/usr/lib/systemd/system/kubelet.service"); !strings.Contains(n.read(kubelet.DropIn), strings.TrimSpace(unit[strings.LastIndex(unit, "="):])) {
-				t.Errorf("the drop-in is %s", n.read(kubelet.DropIn))
+			if unit := n.read("/usr/lib/systemd/system/kubelet.service"); !strings.Contains(n.read(kubeletconf.DropIn), strings.TrimSpace(unit[strings.LastIndex(unit, "="):])) {
+				t.Errorf("the drop-in is %s", n.read(kubeletconf.DropIn))
 			}
 			if err := n.uninstall(); err != nil {
 				t.Fatal(err)
@@ -95,10 +95,10 @@ func TestDoneAndUndoneByOthers(t *testing.T) {
 		if err := n.install(n.wanted()); err != nil {
 			t.Fatal(err)
 		}
-		for _, path := range []string{kubelet.Config, "/var/lib/kubelet/kubeadm-flags.env"} {
+		for _, path := range []string{kubeletconf.Config, "/var/lib/kubelet/kubeadm-flags.env"} {
 			n.write(path, strings.ReplaceAll(n.read(path), theirs, crio))
 		}
-		remove(kubelet.DropIn)(n)
+		remove(kubeletconf.DropIn)(n)
 		n.endpoint = crio
 		// The first daemon is no longer there, and no longer needed.
 		n.dead = true

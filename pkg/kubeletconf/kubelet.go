@@ -1,6 +1,6 @@
-// Package kubelet finds the kubelet of a node, or k3s, and makes the drop-in that leads it to
+// Package kubeletconf finds the kubelet of a node, or k3s, and makes the drop-in that leads it to
 // berth. No file of the kubelet's own is changed.
-package kubelet
+package kubeletconf
 
 import (
 	"errors"

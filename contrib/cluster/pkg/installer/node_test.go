@@ -17,12 +17,12 @@ import (
 	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/berth-cri/berth/pkg/installer/kubelet"
+	"github.com/berth-cri/berth/pkg/kubeletconf"
 )
 
 const (
 	theirs = "unix:///run/containerd/containerd.sock"
-	ours   = kubelet.Berth
+	ours   = kubeletconf.Berth
 )
 
 // node is a root directory with real files, and as much of systemd and berth as answers
@@ -57,7 +57,7 @@ func newTestNode(t *testing.T) *node {
 	t.Helper()
 	n := &node{t: t, root: t.TempDir(), payload: t.TempDir(), running: map[string]bool{"containerd": true, "kubelet": true}, fails: map[string]error{}}
 	for path, text := range map[string]string{
-		kubelet.Config:                            "# ours\nkind: KubeletConfiguration\ncontainerRuntimeEndpoint: " + theirs + "\n",
+		kubeletconf.Config:                        "# ours\nkind: KubeletConfiguration\ncontainerRuntimeEndpoint: " + theirs + "\n",
 		"/var/lib/kubelet/kubeadm-flags.env":      "KUBELET_KUBEADM_ARGS=\"--container-runtime-endpoint=" + theirs + "\"\n",
 		"/usr/lib/systemd/system/kubelet.service": "[Service]\nExecStart=/usr/bin/kubelet $KUBELET_KUBEADM_ARGS\n",
 		"/etc/containerd/config.toml":             "version = 3\n",
@@ -70,7 +70,7 @@ func newTestNode(t *testing.T) *node {
 	if err := os.MkdirAll(filepath.Join(n.root, "run"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Chmod(filepath.Join(n.root, kubelet.Config), 0o600); err != nil {
+	if err := os.Chmod(filepath.Join(n.root, kubeletconf.Config), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"bin/berth", "bin/berth-shim", "bin/berth-pause"} {
@@ -109,7 +109,7 @@ func (n *node) read(path string) string {
 
 // kubeletEndpoint is what a kubelet would take from the files.
 func (n *node) kubeletEndpoint() string {
-	if m := regexp.MustCompile(`(?m)^ExecStart=.*--container-runtime-endpoint=(\S+)$`).FindStringSubmatch(n.read(kubelet.DropIn)); m != nil {
+	if m := regexp.MustCompile(`(?m)^ExecStart=.*--container-runtime-endpoint=(\S+)$`).FindStringSubmatch(n.read(kubeletconf.DropIn)); m != nil {
 		return m[1]
 	}
 	if m := regexp.MustCompile(`--container-runtime-endpoint=([^\s"]+)`).FindStringSubmatch(n.read("/var/lib/kubelet/kubeadm-flags.env")); m != nil {
@@ -121,7 +121,7 @@ func (n *node) kubeletEndpoint() string {
 			return m[1]
 		}
 	}
-	if m := regexp.MustCompile(`(?m)^containerRuntimeEndpoint: (\S+)$`).FindStringSubmatch(n.read(kubelet.Config)); m != nil {
+	if m := regexp.MustCompile(`(?m)^containerRuntimeEndpoint: (\S+)$`).FindStringSubmatch(n.read(kubeletconf.Config)); m != nil {
 		return m[1]
 	}
 	return ""
@@ -199,8 +199,8 @@ func (n *node) Run(ctx context.Context, name string, args ...string) ([]byte, er
 	case "systemctl cat kubelet.service":
 		const unit = "/usr/lib/systemd/system/kubelet.service"
 		out := "# " + unit + "\n" + n.read(unit)
-		if text := n.read(kubelet.DropIn); !strings.Contains(text, "no such file") {
-			out += "\n# " + kubelet.DropIn + "\n" + text
+		if text := n.read(kubeletconf.DropIn); !strings.Contains(text, "no such file") {
+			out += "\n# " + kubeletconf.DropIn + "\n" + text
 		}
 		return []byte(out), nil
 	case "berth reload --wait -o json":

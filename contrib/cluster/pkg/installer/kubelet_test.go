@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/berth-cri/berth/pkg/installer/kubelet"
+	"github.com/berth-cri/berth/pkg/kubeletconf"
 )
 
 // A kubelet that uses berth keeps it, if it was moved in another way: without berth it has no runtime.
@@ -20,8 +20,8 @@ func TestKubeletLeftWithBerth(t *testing.T) {
 		wrong  string
 	}{
 		"by hand": {false, func(n *node) {
-			n.write(kubelet.Config, "kind: KubeletConfiguration\ncontainerRuntimeEndpoint: "+ours+"\n")
-		}, kubelet.Config},
+			n.write(kubeletconf.Config, "kind: KubeletConfiguration\ncontainerRuntimeEndpoint: "+ours+"\n")
+		}, kubeletconf.Config},
 		"by hand, without a scheme": {false, func(n *node) {
 			n.write("/etc/default/kubelet", "KUBELET_EXTRA_ARGS=--container-runtime-endpoint=/var/run/berth/berth.sock\n")
 		}, "/etc/default/kubelet"},
@@ -45,8 +45,8 @@ func TestKubeletLeftWithBerth(t *testing.T) {
 			n.write("/proc/7/cmdline", "kubelet\x00--container-runtime-endpoint="+ours)
 		}, "command line"},
 		"kubeadm upgrade, its file": {true, func(n *node) {
-			n.write(kubelet.InstanceConfig, "containerRuntimeEndpoint: "+ours+"\n")
-		}, kubelet.InstanceConfig},
+			n.write(kubeletconf.InstanceConfig, "containerRuntimeEndpoint: "+ours+"\n")
+		}, kubeletconf.InstanceConfig},
 		"kubeadm upgrade, a flag": {true, func(n *node) {
 			n.write("/etc/default/kubelet", "KUBELET_EXTRA_ARGS=--container-runtime-endpoint="+ours+"\n")
 		}, "/etc/default/kubelet"},
@@ -168,7 +168,7 @@ func TestForbidden(t *testing.T) {
 // A kubelet that was led elsewhere, and whose move is refused before anything changes, runs on.
 func TestRefusedMoveRestartsNothing(t *testing.T) {
 	n, w := installed(t)
-	if err := os.Remove(filepath.Join(n.root, kubelet.DropIn)); err != nil {
+	if err := os.Remove(filepath.Join(n.root, kubeletconf.DropIn)); err != nil {
 		t.Fatal(err)
 	}
 	n.endpoint = theirs

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/berth-cri/berth/pkg/installer/kubelet"
+	"github.com/berth-cri/berth/pkg/kubeletconf"
 )
 
 // repaired kills a run at every place that it passes, between any two changes and commands, each
@@ -224,7 +224,7 @@ func TestLeftoversOfKilledWrites(t *testing.T) {
 	if err := n.install(n.wanted()); err != nil {
 		t.Fatal(err)
 	}
-	for _, path := range []string{stateFile, unitFile, configFile, extraFile, kubelet.DropIn, current} {
+	for _, path := range []string{stateFile, unitFile, configFile, extraFile, kubeletconf.DropIn, current} {
 		n.write(filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+".new"), "half")
 	}
 	if err := n.uninstall(); err != nil {

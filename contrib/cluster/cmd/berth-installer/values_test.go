@@ -9,14 +9,14 @@ import (
 
 	"sigs.k8s.io/yaml"
 
-	"github.com/berth-cri/berth/pkg/installer"
+	"github.com/berth-cri/berth/contrib/cluster/pkg/installer"
 )
 
 // TestChartsValues reads what the chart gives to pods.
 func TestChartsValues(t *testing.T) {
 	for path, runtimes := range map[string][]string{
-		"../../contrib/kubernetes/berth-installer.yaml": nil,
-		"../../tools/chart/testdata/full.yaml":          {"crun", "gvisor", "kata"},
+		"../../../../contrib/kubernetes/berth-installer.yaml": nil,
+		"../../../../tools/chart/testdata/full.yaml":          {"crun", "gvisor", "kata"},
 	} {
 		text, err := os.ReadFile(path)
 		if err != nil {
@@ -55,7 +55,7 @@ func TestChartsValues(t *testing.T) {
 
 // The chart refuses the same runtimes as the installer.
 func TestSchemasKinds(t *testing.T) {
-	text, err := os.ReadFile("../../contrib/charts/berth/values.schema.json")
+	text, err := os.ReadFile("../../../../contrib/charts/berth/values.schema.json")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -104,7 +104,7 @@ func TestRead(t *testing.T) {
 }
 
 func TestEveryCommandIsDocumented(t *testing.T) {
-	text, err := os.ReadFile("../../docs/install.md")
+	text, err := os.ReadFile("../../../../docs/install.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -117,11 +117,11 @@ func TestEveryCommandIsDocumented(t *testing.T) {
 
 // TestEveryValueIsDocumented compares the page with the chart's defaults.
 func TestEveryValueIsDocumented(t *testing.T) {
-	page, err := os.ReadFile("../../docs/install.md")
+	page, err := os.ReadFile("../../../../docs/install.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	text, err := os.ReadFile("../../contrib/charts/berth/values.yaml")
+	text, err := os.ReadFile("../../../../contrib/charts/berth/values.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}

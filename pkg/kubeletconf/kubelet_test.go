@@ -1,4 +1,4 @@
-package kubelet
+package kubeletconf
 
 import (
 	"os"
@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/berth-cri/berth/pkg/installer/nodefs"
+	"github.com/berth-cri/berth/pkg/nodefs"
 )
 
 const (

@@ -1,0 +1,26 @@
+package main
+
+import (
+	"os/exec"
+	"strings"
+	"testing"
+)
+
+// TestWhatIsNotLinked keeps the controller's image small.
+func TestWhatIsNotLinked(t *testing.T) {
+	out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", ".").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	packages := strings.Fields(string(out))
+	if len(packages) == 0 {
+		t.Fatal("it is made of nothing")
+	}
+	for _, p := range packages {
+		for _, no := range []string{"k8s.io/cli-runtime", "sigs.k8s.io/kustomize", "k8s.io/cri-api", "github.com/berth-cri/berth/pkg/engine", "github.com/berth-cri/berth/contrib/cluster/pkg/runtimeclass"} {
+			if strings.HasPrefix(p, no) {
+				t.Errorf("it is linked to %s", p)
+			}
+		}
+	}
+}

@@ -228,7 +228,7 @@ $(BIN)/image: tools/image/go.mod tools/image/main.go
 # The modules of go.work, and their packages.
 MODULES := . contrib/cluster integration
 ALL     := $(MODULES:%=./%/...)
-UNIT    := ./cmd/... ./internal/... ./pkg/... ./contrib/cluster/...
+UNIT    := ./cmd/... ./internal/... ./pkg/... ./contrib/cluster/... ./integration/streaming
 
 .PHONY: fmt-check
 fmt-check: ## fail if a file is not formatted
@@ -306,8 +306,8 @@ unit: runtimes $(BIN)/gotestsum ## unit tests, fuzz seeds included, with the rac
 KUBERNETES ?= kubernetes
 
 # What runs in virtual machines has its own targets: it needs the processors to itself. So
-# has what needs a browser.
-WITHOUT_VM = $(shell go list ./integration/... | grep -vE '/integration/(vm|dashboard)$$')
+# has what needs a browser. The clients of streaming run with the unit tests, with -race.
+WITHOUT_VM = $(shell go list ./integration/... | grep -vE '/integration/(vm|dashboard|streaming)$$')
 
 # Tests wait more than they work: for shims that get a minute, and clients that are slow.
 .PHONY: integration

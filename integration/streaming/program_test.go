@@ -1,4 +1,4 @@
-package streaming_test
+package streaming
 
 import (
 	"bufio"

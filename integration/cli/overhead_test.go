@@ -1,10 +1,12 @@
 package cli
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -28,7 +30,15 @@ func TestOverheadThatIsDeclared(t *testing.T) {
 			},
 		})
 	}
-	n.berth(t, 3, "handler", "overhead", "driven")
+	// The reading that found no pods counts for a second.
+	testbed.Eventually(t, time.Minute, func() error {
+		cmd := n.command(t.Context(), "handler", "overhead", "driven")
+		out, _ := cmd.CombinedOutput()
+		if status := cmd.ProcessState.ExitCode(); status != 3 {
+			return fmt.Errorf("exit status %d, want 3: %s", status, out)
+		}
+		return nil
+	})
 	out, warning := n.berth(t, 3, "handler", "overhead")
 	has(t, out, "1.0Mi, exceeded")
 	has(t, warning, "handler driven: overhead is ", "but its pods declare 1Mi")

@@ -258,10 +258,10 @@ func operators(t *testing.T, file string) {
 	if got := m.run("kubectl-berth", "--version"); !strings.Contains(got, "kubectl berth version 1.0.0\n") {
 		t.Errorf("it says %q", got)
 	}
-	if got := m.run("kubectl_complete-berth", "app"); !strings.HasPrefix(got, "apply\t") {
+	if got := m.run("kubectl_complete-berth", "gen"); !strings.HasPrefix(got, "generate\t") {
 		t.Errorf("it completes %q", got)
 	}
-	for _, path := range []string{"/usr/share/man/man1/kubectl-berth.1.gz", "/usr/share/man/man1/kubectl-berth-apply.1.gz", "/usr/share/doc/kubectl-berth/copyright"} {
+	for _, path := range []string{"/usr/share/man/man1/kubectl-berth.1.gz", "/usr/share/man/man1/kubectl-berth-generate.1.gz", "/usr/share/doc/kubectl-berth/copyright"} {
 		if !m.has(path) {
 			t.Errorf("%s is missing", path)
 		}

@@ -275,8 +275,6 @@ check-generated: ## fail if generated code is not what its sources say
 
 ## Testing
 
-# One package at a time: many need the machine to themselves for a moment
-# (cgroups, iptables), and two cores are no faster with two at once.
 # -w leaves out what only debuggers read: linking a test takes half the time.
 GOTEST := $(BIN)/gotestsum --format pkgname --format-icons text --hide-summary skipped
 
@@ -309,12 +307,14 @@ KUBERNETES ?= kubernetes
 # has what needs a browser. The clients of streaming run with the unit tests, with -race.
 WITHOUT_VM = $(shell go list ./integration/... | grep -vE '/integration/(vm|dashboard|streaming)$$')
 
-# Tests wait more than they work: for shims that get a minute, and clients that are slow.
+# Tests wait more than they work, for shims that get a minute and clients that are slow: two
+# packages at once take three fifths of the time on two cores. Each test has daemons, networks
+# and cgroups of its own; clusters wait for each other.
 .PHONY: integration
 integration: build runtimes peers $(KUBERNETES) $(BIN)/gotestsum $(BIN)/nfpm ## tests against real runtimes and a real registry (root)
 	@mkdir -p $(OUT)
 	$(GOTEST) --jsonfile $(OUT)/integration.json --rerun-fails=1 --rerun-fails-max-failures=5 --packages "$(WITHOUT_VM)" \
-		-- -count=1 -ldflags=-w -p 1 -parallel 4 -timeout 30m
+		-- -count=1 -ldflags=-w -p 2 -parallel 4 -timeout 30m
 
 .PHONY: kubelet
 kubelet: build runtimes kubernetes ## only the tests under a real kubelet and control plane (root)

@@ -259,9 +259,16 @@ func (b *Backend) Inventory() []handler.Owned {
 func (b *Backend) Edition() uint64 { return b.known.edited() }
 
 // note implements journal.
-func (b *Backend) note(_ context.Context, c change) {
+func (b *Backend) note(ctx context.Context, c change) {
 	b.known.note(c)
-	b.save()
+	if c.pin == "" {
+		b.save()
+		return
+	}
+	// No list has the handler of this pod: it is on disk before the call is answered.
+	if err := b.state.write(); err != nil {
+		log.G(ctx).WithError(err).WithField("backend", b.id).Warn("Failed to save the handler of a pod of backend; it is lost if berth is killed now")
+	}
 }
 
 // learned has the new lists written down.

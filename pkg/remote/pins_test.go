@@ -1,8 +1,10 @@
 package remote
 
 import (
+	"path/filepath"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -58,5 +60,21 @@ func TestListsNameTheHandlerThatADaemonLeavesOut(t *testing.T) {
 				t.Errorf("with %v the sandbox is of %q", handlers, got)
 			}
 		}
+	}
+}
+
+// TestPinIsWrittenAtOnce ends a daemon before it writes lists down again: what no list
+// has is there.
+func TestPinIsWrittenAtOnce(t *testing.T) {
+	b, err := New(Options{
+		Endpoint: filepath.Join(t.TempDir(), "cri.sock"), Dir: t.TempDir(), Instance: "me", ListTimeout: time.Second, Changed: func() {},
+		Handlers: []Handler{{Name: "legacy", Remote: "runc"}, {Name: "other", Remote: "runc"}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.note(t.Context(), change{kind: madeSandbox, pin: "other", sandbox: &runtimeapi.PodSandbox{Id: "p"}})
+	if got := opened(t, b.state.path).known.pins["p"]; got != "other" {
+		t.Errorf("the handler of the pod is %q after a kill", got)
 	}
 }

@@ -1,10 +1,48 @@
 package main
 
-import "testing"
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/tools/leaderelection"
+)
 
 // Work ends before another controller may begin, whatever the API server does not answer.
 func TestDeadlines(t *testing.T) {
 	if ends := renewDeadline + retryPeriod + renewDeadline + renewDeadline; ends >= leaseDuration {
 		t.Errorf("a lease of %v is given back after %v", leaseDuration, ends)
 	}
+}
+
+// TestLeaseIsKeptWhileWorkEnds ends a controller in the middle of a request.
+func TestLeaseIsKeptWhileWorkEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := fake.NewClientset()
+		holder := func() string {
+			l, err := client.CoordinationV1().Leases(leaseNamespace).Get(context.WithoutCancel(t.Context()), lease, metav1.GetOptions{})
+			if err != nil || l.Spec.HolderIdentity == nil {
+				return ""
+			}
+			return *l.Spec.HolderIdentity
+		}
+		ctx, end := context.WithCancel(t.Context())
+		time.AfterFunc(time.Minute, end)
+		worked := false
+		err := lead(ctx, client, leaseNamespace, leaderelection.NewLeaderHealthzAdaptor(healthTolerance), func() {}, func(ctx context.Context) error {
+			<-ctx.Done()
+			time.Sleep(3 * time.Second)
+			worked = true
+			if holder() == "" {
+				t.Error("the lease was given back before the work had ended")
+			}
+			return nil
+		})
+		if err != nil || !worked || holder() != "" {
+			t.Errorf("%v, worked: %v, held by %q", err, worked, holder())
+		}
+	})
 }

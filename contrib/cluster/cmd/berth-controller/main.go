@@ -150,8 +150,15 @@ func lead(ctx context.Context, client kubernetes.Interface, namespace string, wa
 		return err
 	}
 	me := host + "_" + rand.Text()
-	holding, release := context.WithCancelCause(ctx)
+	holding, release := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer release(nil)
+	// The lease is given back when nothing is written any more.
+	working := make(chan struct{}, 1)
+	defer context.AfterFunc(ctx, func() {
+		working <- struct{}{}
+		release(nil)
+		<-working
+	})()
 	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
 		Lock: &resourcelock.LeaseLock{
 			LeaseMeta:  metav1.ObjectMeta{Name: lease, Namespace: namespace},
@@ -162,6 +169,11 @@ func lead(ctx context.Context, client kubernetes.Interface, namespace string, wa
 		ReleaseOnCancel: true,
 		Callbacks: leaderelection.LeaderCallbacks{
 			OnStartedLeading: func(leading context.Context) {
+				working <- struct{}{}
+				defer func() { <-working }()
+				leading, stop := context.WithCancel(leading)
+				defer stop()
+				defer context.AfterFunc(ctx, stop)()
 				log.G(ctx).WithField("lease", namespace+"/"+lease).Info("Took the lease")
 				if err := do(leading); err != nil {
 					release(err)

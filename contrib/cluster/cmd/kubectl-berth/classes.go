@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	nodev1 "k8s.io/api/node/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/yaml"
 
 	"github.com/berth-cri/berth/contrib/cluster/pkg/cluster"
@@ -76,7 +77,7 @@ func (w *classWork) generate() error {
 func (w *classWork) lacks(all []runtimeclass.Generated, nodes []corev1.Node) {
 	for _, g := range all {
 		if cluster.Unlabelled(g.RuntimeClass, nodes) {
-			w.note("class %s selects nodes by %s, which no node has yet: its pods stay pending until one does; --any-node omits the selector", g.Name, selector(g.Scheduling.NodeSelector))
+			w.note("class %s selects nodes by %s, which no node has yet: its pods stay pending until one does; --any-node omits the selector", g.Name, labels.Set(g.Scheduling.NodeSelector))
 		}
 		if cluster.Uncounted(g.RuntimeClass, nodes) {
 			w.note("pods of class %s are counted, and no node has their resource yet: they stay pending until berth-controller runs; --no-capacity omits it", g.Name)

@@ -105,7 +105,7 @@ func TestCommandsWithoutACluster(t *testing.T) {
 		{"fit -f pod.yaml deploy/web", 2, "", "error: use -f or TYPE/NAME, not both; see"},
 		{"policy --exempt Kube", 2, "", `error: --exempt: "Kube" is not a name of a namespace`},
 		{"policy all", 2, "", `error: "kubectl berth policy" takes no arguments, got "all"; see "kubectl berth policy --help"`},
-		{"nods", 2, "", `error: unknown command "nods" for "kubectl berth" (did you mean "nodes"?); see "kubectl berth --help"`},
+		{"audti", 2, "", `error: unknown command "audti" for "kubectl berth" (did you mean "audit"?); see "kubectl berth --help"`},
 		{"lint", 2, "", `error: missing argument: kubectl berth lint FILE...; see "kubectl berth lint --help"`},
 		{"classes --kubeconfig /nowhere", 2, "", "error: --kubeconfig /nowhere: no such file or directory\n"},
 		{"migrate " + beta, 0, oneClass, "note: "},

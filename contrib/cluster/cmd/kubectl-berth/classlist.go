@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/berth-cri/berth/contrib/cluster/pkg/runtimeclass"
 	"github.com/berth-cri/berth/internal/output"
@@ -127,7 +128,7 @@ func classesTable(all []listedClass, wide bool) *output.Table {
 		}
 		row := []string{c.Name, handler, or(string(c.Isolation)), or(strings.Join(c.Conforms, ", ")), or(costs(c.Overhead)), lacks}
 		if wide {
-			row = append(row, or(strings.Join(by[capability.Unknown], ", ")), or(strings.Join(by[capability.Yes], ", ")), or(selector(c.NodeSelector)))
+			row = append(row, or(strings.Join(by[capability.Unknown], ", ")), or(strings.Join(by[capability.Yes], ", ")), or(labels.Set(c.NodeSelector).String()))
 		}
 		t.Add(row...)
 	}

@@ -1,36 +1,12 @@
 package main
 
 import (
-	"slices"
-
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/berth-cri/berth/contrib/cluster/pkg/cluster"
 )
-
-// completeFlags adds what can be said of kubectl's flags.
-func (p *program) completeFlags(root *cobra.Command) {
-	kubeconfig := func(names func() []string) cobra.CompletionFunc {
-		return func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
-			return names(), cobra.ShellCompDirectiveNoFileComp
-		}
-	}
-	completes(root, "context", kubeconfig(func() []string {
-		config, err := p.config.ToRawKubeConfigLoader().RawConfig()
-		return keys(config.Contexts, err)
-	}))
-	completes(root, "cluster", kubeconfig(func() []string {
-		config, err := p.config.ToRawKubeConfigLoader().RawConfig()
-		return keys(config.Clusters, err)
-	}))
-	completes(root, "user", kubeconfig(func() []string {
-		config, err := p.config.ToRawKubeConfigLoader().RawConfig()
-		return keys(config.AuthInfos, err)
-	}))
-	completes(root, "namespace", p.completeNamespaces)
-}
 
 // completeNamespaces knows those of the cluster.
 func (p *program) completeNamespaces(c *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
@@ -61,18 +37,6 @@ func (p *program) names(of func(*server) ([]string, error)) []string {
 	if err != nil {
 		return nil
 	}
-	return all
-}
-
-func keys[V any](m map[string]V, err error) []string {
-	if err != nil {
-		return nil
-	}
-	var all []string
-	for k := range m {
-		all = append(all, k)
-	}
-	slices.Sort(all)
 	return all
 }
 

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -59,19 +58,5 @@ func TestClassesTable(t *testing.T) {
 	const want = "CLASS  HANDLER  ISOLATION  CONFORMS  OVERHEAD  NOT SUPPORTED  UNKNOWN  SUPPORTED  NODES\nc      h        -          -         -         host-pid       selinux  -          -\n"
 	if b.String() != want {
 		t.Errorf("got\n%s", b.String())
-	}
-}
-
-// Who lacks a right is told of a question to kubectl that is about that right.
-func TestScope(t *testing.T) {
-	for resource, c := range map[string]struct{ why, want string }{
-		"pods":       {`pods is forbidden: User "u" cannot list resource "pods" in API group "" at the cluster scope`, " -A"},
-		"pod/a":      {`pods "a" is forbidden: User "u" cannot get resource "pods" in API group "" in the namespace "shop"`, " -n shop"},
-		"nodes":      {`nodes is forbidden: User "u" cannot list resource "nodes" in API group "" at the cluster scope`, ""},
-		"deploy/web": {"", ""},
-	} {
-		if got := scope(resource, errors.New(c.why)); got != c.want {
-			t.Errorf("%s: %q", resource, got)
-		}
 	}
 }

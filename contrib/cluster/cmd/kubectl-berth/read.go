@@ -2,75 +2,64 @@ package main
 
 import (
 	"context"
-	"errors"
-	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
 	nodev1 "k8s.io/api/node/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/tools/pager"
 
 	"github.com/berth-cri/berth/contrib/cluster/pkg/cluster"
 )
 
-// each reads one thing after the other. What is forbidden is told of all at once; after
-// any other failure nothing more is asked.
-func each(reads ...func() error) error {
-	var forbidden []error
-	for _, read := range reads {
-		switch err := read(); {
-		case apierrors.IsForbidden(err):
-			forbidden = append(forbidden, err)
-		case err != nil:
-			return err
+// list reads a whole list, in pages.
+func list[T any, L runtime.Object](ctx context.Context, s *server, resource string, read func(context.Context, metav1.ListOptions) (L, error), options metav1.ListOptions) ([]T, error) {
+	page := func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return read(ctx, o) }
+	from, _, err := pager.New(page).List(ctx, options)
+	if err != nil {
+		return nil, s.explain("list", resource, err)
+	}
+	var all []T
+	err = meta.EachListItem(from, func(o runtime.Object) error {
+		if one, ok := any(o).(*T); ok {
+			all = append(all, *one)
 		}
-	}
-	if len(forbidden) > 1 {
-		return fmt.Errorf("rights are missing:\n%w", errors.Join(forbidden...))
-	}
-	return errors.Join(forbidden...)
+		return nil
+	})
+	return all, err
 }
 
-// into is a read that keeps what it gets.
-func into[T any](to *T, read func() (T, error)) func() error {
-	return func() (err error) {
-		*to, err = read()
-		return err
-	}
+func (s *server) nodes(ctx context.Context) ([]corev1.Node, error) {
+	return list[corev1.Node](ctx, s, "nodes", s.core.Nodes().List, metav1.ListOptions{})
 }
 
-// reads are those of nodes and classes.
-func (s *server) reads(ctx context.Context, state *cluster.State) []func() error {
-	return []func() error{
-		into(&state.Nodes, func() ([]corev1.Node, error) { return s.nodes(ctx) }),
-		into(&state.Classes, func() ([]nodev1.RuntimeClass, error) { return s.runtimeClasses(ctx) }),
-	}
+func (s *server) runtimeClasses(ctx context.Context) ([]nodev1.RuntimeClass, error) {
+	return list[nodev1.RuntimeClass](ctx, s, "runtimeclasses", s.classes.List, metav1.ListOptions{})
 }
 
 // state reads nodes and classes.
-func (s *server) state(ctx context.Context) (*cluster.State, error) {
-	state := &cluster.State{}
-	if err := each(s.reads(ctx, state)...); err != nil {
-		return nil, err
+func (s *server) state(ctx context.Context) (state *cluster.State, err error) {
+	state = &cluster.State{}
+	if state.Nodes, err = s.nodes(ctx); err == nil {
+		state.Classes, err = s.runtimeClasses(ctx)
 	}
-	return state, nil
+	return state, err
 }
 
 // stateWithPods reads also the pods of a namespace that have not ended, or of all of them if
 // it is empty, and why they are pending.
 func (s *server) stateWithPods(ctx context.Context, namespace string) (*cluster.State, error) {
-	state := &cluster.State{}
-	if err := each(append(s.reads(ctx, state),
-		into(&state.Pods, func() ([]corev1.Pod, error) {
-			return list[corev1.Pod](ctx, s, "pods", s.core.Pods(namespace).List, metav1.ListOptions{FieldSelector: fields.AndSelectors(
-				fields.OneTermNotEqualSelector("status.phase", string(corev1.PodSucceeded)), fields.OneTermNotEqualSelector("status.phase", string(corev1.PodFailed))).String()})
-		}),
-		into(&state.Events, func() ([]corev1.Event, error) {
-			return list[corev1.Event](ctx, s, "events", s.core.Events(namespace).List,
-				metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("reason", cluster.SandboxFailed).String()})
-		}))...); err != nil {
+	state, err := s.state(ctx)
+	if err != nil {
 		return nil, err
 	}
-	return state, nil
+	alive := fields.AndSelectors(fields.OneTermNotEqualSelector("status.phase", string(corev1.PodSucceeded)), fields.OneTermNotEqualSelector("status.phase", string(corev1.PodFailed)))
+	if state.Pods, err = list[corev1.Pod](ctx, s, "pods", s.core.Pods(namespace).List, metav1.ListOptions{FieldSelector: alive.String()}); err != nil {
+		return nil, err
+	}
+	failed := fields.OneTermEqualSelector("reason", cluster.SandboxFailed)
+	state.Events, err = list[corev1.Event](ctx, s, "events", s.core.Events(namespace).List, metav1.ListOptions{FieldSelector: failed.String()})
+	return state, err
 }

@@ -46,9 +46,9 @@ file is wrong (then nothing was done), 1 for any other failure.`,
 	root.SetOut(streams.Out)
 	root.SetErr(streams.ErrOut)
 	p.config.AddFlags(root.PersistentFlags())
-	p.completeFlags(root)
+	completes(root, "namespace", p.completeNamespaces)
 	files := &fileCommands{p}
-	root.AddCommand((&nodesCommand{p}).command(), (&listCommand{p}).command(), (&auditCommand{p}).command(), (&fitCommand{p}).command(),
+	root.AddCommand((&listCommand{p}).command(), (&auditCommand{p}).command(), (&fitCommand{p}).command(),
 		(&policyCommand{p}).command(), files.generateCommand(), files.lintCommand(), files.migrateCommand(),
 		manCommand())
 	// kubectl completes its plugins by contrib/kubectl/kubectl_complete-berth.

@@ -14,15 +14,6 @@ import (
 	"github.com/berth-cri/berth/pkg/nodelabel"
 )
 
-// selector is how kubectl writes labels.
-func selector(m map[string]string) string {
-	var all []string
-	for _, k := range slices.Sorted(maps.Keys(m)) {
-		all = append(all, k+"="+m[k])
-	}
-	return strings.Join(all, ",")
-}
-
 func resources(l corev1.ResourceList) string {
 	var all []string
 	for _, n := range slices.Sorted(maps.Keys(l)) {

@@ -8,14 +8,14 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	nodev1 "k8s.io/api/node/v1"
+	"k8s.io/apimachinery/pkg/labels"
 
-	"github.com/berth-cri/berth/contrib/cluster/pkg/policy"
 	"github.com/berth-cri/berth/contrib/cluster/pkg/runtimeclass"
 	"github.com/berth-cri/berth/pkg/handler"
 	"github.com/berth-cri/berth/pkg/nodelabel"
 )
 
-// Rules that a Finding may be of, beside those about overhead, which are runtimeclass's.
+// Rules that a Finding may be of.
 const (
 	RuleClassWithoutNode    = "class-without-node"
 	RuleNoReadyNode         = "class-without-ready-node"
@@ -28,8 +28,6 @@ const (
 	RulePodWithoutNode      = "pod-without-node"
 	RuleClassNotCounted     = "class-not-counted"
 	RuleHandlerClosed       = "handler-takes-no-pods"
-	RulePolicyWithoutClass  = "policy-without-class"
-	RulePolicyClassChanged  = "policy-class-changed"
 )
 
 // Finding is something in a cluster that should be otherwise.
@@ -53,20 +51,9 @@ func (f Finding) String() string {
 	return fmt.Sprintf("%s (%s)", text, f.Rule)
 }
 
-// Measured is a file of what was measured.
-type Measured struct {
-	File     string
-	Handlers []runtimeclass.Handler
-}
-
-// AuditOptions are what else a cluster is held against.
-type AuditOptions struct {
-	Measured []Measured
-}
-
 // Audit finds what is wrong between the nodes, classes and pods of a cluster. Of
 // findings about the same there is one, with all nodes or pods that it concerns.
-func Audit(s *State, o AuditOptions) []Finding {
+func Audit(s *State) []Finding {
 	all := []Finding{}
 	for i := range s.Classes {
 		all = append(all, s.auditClass(&s.Classes[i])...)
@@ -76,9 +63,7 @@ func Audit(s *State, o AuditOptions) []Finding {
 	}
 	all = append(all, s.auditLabels()...)
 	all = append(all, s.auditPods()...)
-	all = append(all, s.auditRestarts()...)
-	all = append(all, s.auditPolicies()...)
-	return append(all, s.auditOverhead(o.Measured)...)
+	return append(all, s.auditRestarts()...)
 }
 
 func classObject(c *nodev1.RuntimeClass) string { return "RuntimeClass " + c.Name }
@@ -147,7 +132,7 @@ func (s *State) auditClass(c *nodev1.RuntimeClass) []Finding {
 	if len(having)+len(silent) == 0 {
 		f.Rule, f.Concerned = RuleNoReadyNode, waiting
 		f.Message = fmt.Sprintf("no node with the handler %q is ready: %s", c.Handler, Few(waiting))
-		f.Advice = "see \"kubectl berth nodes\""
+		f.Advice = "see \"kubectl get nodes\""
 		all = append(all, f)
 	}
 	if len(lacking) > 0 {
@@ -184,7 +169,7 @@ func (s *State) selection(c *nodev1.RuntimeClass) string {
 	if c.Scheduling == nil || len(c.Scheduling.NodeSelector) == 0 {
 		return "its tolerations and the nodes' taints"
 	}
-	return labelText(c.Scheduling.NodeSelector)
+	return labels.Set(c.Scheduling.NodeSelector).String()
 }
 
 func (s *State) whereInstead(c *nodev1.RuntimeClass, elsewhere []string) string {
@@ -293,93 +278,4 @@ func (s *State) auditLabels() []Finding {
 		})
 	}
 	return all
-}
-
-// describe is what a class is now.
-func describe(c *nodev1.RuntimeClass) policy.Named {
-	h, err := runtimeclass.Class{Version: "v1", RuntimeClass: c}.Annotated()
-	if err != nil {
-		h.Isolation = ""
-	}
-	return policy.Named{Name: c.Name, Handler: c.Handler, Isolation: h.Isolation}
-}
-
-func inWords(n policy.Named) string {
-	return fmt.Sprintf("%q (isolation %s)", n.Handler, cmp.Or(string(n.Isolation), "not known"))
-}
-
-// changed says whether a class is another one than the policies were made for. An isolation that
-// was not known then, or is not now, may be the same.
-func changed(was, now policy.Named) bool {
-	if was.Handler == "" {
-		return false // those that give no class say names only
-	}
-	return was.Handler != now.Handler || was.Isolation != "" && now.Isolation != "" && was.Isolation != now.Isolation
-}
-
-// auditPolicies looks for classes that policies know and that are gone. Policies cannot look
-// for themselves.
-func (s *State) auditPolicies() []Finding {
-	var all []Finding
-	for _, p := range s.Policies {
-		var gone []string
-		for _, named := range p.Classes {
-			c := s.class(named.Name)
-			if c == nil {
-				gone = append(gone, named.Name)
-				continue
-			}
-			if now := describe(c); changed(named, now) {
-				all = append(all, Finding{
-					Severity: runtimeclass.Error, Rule: RulePolicyClassChanged, Object: p.Kind + " " + p.Name, Concerned: []string{c.Name},
-					Message: fmt.Sprintf("it gives pods the class %s, which had the handler %s and has %s now", c.Name, inWords(named), inWords(now)),
-					Advice:  "make the class again as it was, or apply the policies again: \"kubectl berth policy | kubectl apply --server-side -f -\", with the same flags as before",
-				})
-			}
-		}
-		if len(gone) == 0 || p.Name == policy.Classes {
-			continue
-		}
-		f := Finding{
-			Severity: runtimeclass.Warning, Rule: RulePolicyWithoutClass, Object: p.Kind + " " + p.Name, Concerned: gone,
-			Message: "it may tell users to use a class that does not exist: " + Few(gone),
-			Advice:  "apply the policies again: \"kubectl berth policy | kubectl apply --server-side -f -\", with the same flags as before",
-		}
-		if p.Name == policy.Choose {
-			f.Severity = runtimeclass.Error
-			f.Message = fmt.Sprintf("it gives pods a class that does not exist (%s): the API server refuses them, \"RuntimeClass not found\"", Few(gone))
-			f.Advice = "create the class again, or " + f.Advice
-		}
-		all = append(all, f)
-	}
-	return all
-}
-
-// auditOverhead holds the overhead of classes against what was measured.
-func (s *State) auditOverhead(measured []Measured) []Finding {
-	var classes []runtimeclass.Class
-	for i := range s.Classes {
-		classes = append(classes, runtimeclass.Class{Version: "v1", RuntimeClass: &s.Classes[i]})
-	}
-	var all []Finding
-	for _, m := range measured {
-		for _, f := range runtimeclass.Lint(classes, runtimeclass.LintOptions{Handlers: m.Handlers, MeasuredOnly: true}) {
-			if f.Rule != runtimeclass.RuleOverheadTooSmall && f.Rule != runtimeclass.RuleOverheadMissing {
-				continue
-			}
-			all = append(all, Finding{
-				Severity: f.Severity, Rule: f.Rule, Object: "RuntimeClass " + f.Class,
-				Message: strings.TrimPrefix(f.Field+": ", "overhead: ") + f.Message + ", by " + m.File, Advice: f.Advice,
-			})
-		}
-	}
-	return all
-}
-
-func labelText(m map[string]string) string {
-	var all []string
-	for _, k := range sortedKeys(m) {
-		all = append(all, k+"="+m[k])
-	}
-	return strings.Join(all, ",")
 }

@@ -7,12 +7,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	nodev1 "k8s.io/api/node/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/berth-cri/berth/contrib/cluster/pkg/policy"
-	"github.com/berth-cri/berth/contrib/cluster/pkg/runtimeclass"
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
@@ -41,9 +38,28 @@ func anEvent(pod, message string) corev1.Event {
 	return corev1.Event{Reason: SandboxFailed, Message: message, InvolvedObject: corev1.ObjectReference{UID: types.UID(pod)}}
 }
 
-func measuredAs(handler string, pods int, memory string) []Measured {
-	d := runtimeclass.Distribution{P50: resource.MustParse(memory), P95: resource.MustParse(memory), Max: resource.MustParse(memory)}
-	return []Measured{{"m.yaml", []runtimeclass.Handler{{Name: handler, Overhead: &runtimeclass.Measurement{Pods: pods, Memory: d}}}}}
+// cordoned, tainted and so on change a node.
+func cordoned(n corev1.Node) corev1.Node {
+	n.Spec.Unschedulable = true
+	return n
+}
+
+func tainted(n corev1.Node, key string) corev1.Node {
+	n.Spec.Taints = []corev1.Taint{{Key: key, Effect: corev1.TaintEffectNoSchedule}}
+	return n
+}
+
+func tolerating(key string) func(*nodev1.RuntimeClass) {
+	return func(c *nodev1.RuntimeClass) {
+		if c.Scheduling == nil {
+			c.Scheduling = &nodev1.Scheduling{}
+		}
+		c.Scheduling.Tolerations = append(c.Scheduling.Tolerations, corev1.Toleration{Key: key, Operator: corev1.TolerationOpExists})
+	}
+}
+
+func label(handler string) map[string]string {
+	return map[string]string{"feature.node.kubernetes.io/handler." + handler: "ready"}
 }
 
 func TestAudit(t *testing.T) {
@@ -65,76 +81,52 @@ func TestAudit(t *testing.T) {
 		return func(p *corev1.Pod) { p.Status.Conditions[0].Message = message }
 	}
 	runc := *aClass("std", "runc")
-	annotated := *aClass("kata", "kata", selecting(label("kata")))
-	annotated.Annotations = map[string]string{runtimeclass.IsolationAnnotation: "vm"}
 	refused := `Failed to create pod sandbox: rpc error: code = Unknown desc = failed to get sandbox runtime: no runtime for "kata" is configured`
 	for _, c := range []struct {
 		what  string
 		state State
-		with  AuditOptions
 		// want are severity, rule, object, those concerned and a part of the text.
 		want []string
 	}{
-		{"nothing", State{}, AuditOptions{}, nil},
-		{"all is well", State{Nodes: []corev1.Node{labelled("a", "kata")}, Classes: []nodev1.RuntimeClass{kata}}, AuditOptions{}, nil},
-		{"no node is selected", State{Nodes: []corev1.Node{aNode("a", nil, "", "kata"), aNode("b", nil, "")}, Classes: []nodev1.RuntimeClass{kata}}, AuditOptions{}, []string{
+		{"nothing", State{}, nil},
+		{"all is well", State{Nodes: []corev1.Node{labelled("a", "kata")}, Classes: []nodev1.RuntimeClass{kata}}, nil},
+		{"no node is selected", State{Nodes: []corev1.Node{aNode("a", nil, "", "kata"), aNode("b", nil, "")}, Classes: []nodev1.RuntimeClass{kata}}, []string{
 			"error class-without-node RuntimeClass kata []: no node is selected by feature.node.kubernetes.io/handler.kata=ready: its pods stay pending; nodes that have the handler are not selected (a)",
 		}},
-		{"a cluster without nodes", State{Classes: []nodev1.RuntimeClass{kata}}, AuditOptions{}, []string{"error class-without-node RuntimeClass kata []: no node is selected by"}},
-		{"those selected do not have it", State{Nodes: []corev1.Node{aNode("a", nil, "kta"), aNode("b", nil, "")}, Classes: []nodev1.RuntimeClass{*aClass("x", "kata"), *aClass("y", "kta", selecting(map[string]string{"no": "where"}))}}, AuditOptions{}, []string{
+		{"a cluster without nodes", State{Classes: []nodev1.RuntimeClass{kata}}, []string{"error class-without-node RuntimeClass kata []: no node is selected by"}},
+		{"those selected do not have it", State{Nodes: []corev1.Node{aNode("a", nil, "kta"), aNode("b", nil, "")}, Classes: []nodev1.RuntimeClass{*aClass("x", "kata"), *aClass("y", "kta", selecting(map[string]string{"no": "where"}))}}, []string{
 			`error class-without-node RuntimeClass x [a b]: none of the nodes that it selects has the handler "kata" (did you mean "kta"?): its pods stay in ContainerCreating; give nodes the handler "kata", or delete the class`,
 			"error class-without-node RuntimeClass y []: no node is selected by no=where",
 		}},
-		{"nobody says", State{Nodes: []corev1.Node{aNode("a", nil), aNode("b", nil)}, Classes: []nodev1.RuntimeClass{runc}}, AuditOptions{}, []string{
+		{"nobody says", State{Nodes: []corev1.Node{aNode("a", nil), aNode("b", nil)}, Classes: []nodev1.RuntimeClass{runc}}, []string{
 			`warning class-without-node RuntimeClass std [a b]: none of the nodes that it selects reports the handler "runc", and these report no handlers: a, b`,
 		}},
-		{"some say", State{Nodes: []corev1.Node{aNode("a", nil), aNode("b", nil, "runc")}, Classes: []nodev1.RuntimeClass{runc}}, AuditOptions{}, nil},
-		{"only some have it", State{Nodes: []corev1.Node{aNode("a", nil, "runc"), aNode("b", nil, "crun"), tainted(aNode("c", nil, "crun"), "infra")}, Classes: []nodev1.RuntimeClass{runc, *aClass("c", "crun", tolerating("infra"))}}, AuditOptions{}, []string{
+		{"some say", State{Nodes: []corev1.Node{aNode("a", nil), aNode("b", nil, "runc")}, Classes: []nodev1.RuntimeClass{runc}}, nil},
+		{"only some have it", State{Nodes: []corev1.Node{aNode("a", nil, "runc"), aNode("b", nil, "crun"), tainted(aNode("c", nil, "crun"), "infra")}, Classes: []nodev1.RuntimeClass{runc, *aClass("c", "crun", tolerating("infra"))}}, []string{
 			`warning nodes-without-handler RuntimeClass std [b]: it selects nodes without the handler "runc", where its pods never start: b`,
 			`warning nodes-without-handler RuntimeClass c [a]:`,
 		}},
-		{"taints keep pods away", State{Nodes: []corev1.Node{tainted(aNode("a", nil, "runc"), "infra")}, Classes: []nodev1.RuntimeClass{runc}}, AuditOptions{}, []string{
+		{"taints keep pods away", State{Nodes: []corev1.Node{tainted(aNode("a", nil, "runc"), "infra")}, Classes: []nodev1.RuntimeClass{runc}}, []string{
 			"error class-without-node RuntimeClass std []: no node is selected by its tolerations and the nodes' taints",
 		}},
-		{"an illness is no choice", State{Nodes: []corev1.Node{unready(tainted(aNode("a", nil, "runc"), "node.kubernetes.io/not-ready"), "")}, Classes: []nodev1.RuntimeClass{runc}}, AuditOptions{}, []string{
+		{"an illness is no choice", State{Nodes: []corev1.Node{unready(tainted(aNode("a", nil, "runc"), "node.kubernetes.io/not-ready"), "")}, Classes: []nodev1.RuntimeClass{runc}}, []string{
 			`warning class-without-ready-node RuntimeClass std [a]: no node with the handler "runc" is ready: a`,
 		}},
-		{"no class", State{Nodes: []corev1.Node{aNode("a", nil, "", "runc"), aNode("b", nil, "runc")}}, AuditOptions{}, []string{
+		{"no class", State{Nodes: []corev1.Node{aNode("a", nil, "", "runc"), aNode("b", nil, "runc")}}, []string{
 			"warning handler-without-class handler runc [a b]: no class uses it; it is on a, b; \"kubectl berth generate runc | kubectl apply --server-side -f -\" creates one",
 		}},
-		{"no class can have it", State{Nodes: []corev1.Node{aNode("a", nil, "kata_qemu")}}, AuditOptions{}, []string{
+		{"no class can have it", State{Nodes: []corev1.Node{aNode("a", nil, "kata_qemu")}}, []string{
 			"warning handler-without-class handler kata_qemu [a]: no class uses it; it is on a; a class cannot use this name: ",
 		}},
-		{"no class selects one of them", State{Nodes: []corev1.Node{labelled("a", "kata"), aNode("b", nil, "kata")}, Classes: []nodev1.RuntimeClass{kata}}, AuditOptions{}, []string{
+		{"no class selects one of them", State{Nodes: []corev1.Node{labelled("a", "kata"), aNode("b", nil, "kata")}, Classes: []nodev1.RuntimeClass{kata}}, []string{
 			"warning node-not-selected handler kata [b]: nodes with it that none of its classes (kata) selects: b",
 		}},
-		{"labels of what was", State{Nodes: []corev1.Node{labelled("a", "kata"), aNode("b", label("kata"), "")}, Classes: []nodev1.RuntimeClass{kata}}, AuditOptions{}, []string{
+		{"labels of what was", State{Nodes: []corev1.Node{labelled("a", "kata"), aNode("b", label("kata"), "")}, Classes: []nodev1.RuntimeClass{kata}}, []string{
 			"warning nodes-without-handler RuntimeClass kata [b]:",
 			"warning label-without-handler label feature.node.kubernetes.io/handler.kata [b]: nodes with this label but without the handler: b",
 		}},
-		{"pods of a class that is gone", State{Pods: []corev1.Pod{aPod("p", "gone", "a"), aPod("q", "gone", "")}}, AuditOptions{}, []string{
+		{"pods of a class that is gone", State{Pods: []corev1.Pod{aPod("p", "gone", "a"), aPod("q", "gone", "")}}, []string{
 			"error pod-without-class RuntimeClass gone [web/p web/q]: 2 pods (web/p, web/q) cannot start: the class was deleted",
-		}},
-		{"classes of policies that are gone", State{Nodes: []corev1.Node{labelled("a", "kata")}, Classes: []nodev1.RuntimeClass{kata}, Policies: []Policy{
-			{"MutatingAdmissionPolicy", "berth-choose", policy.ParseNamed("gone=kata/vm,kata=kata/vm,lost=runc/")}, {"ValidatingAdmissionPolicy", "berth-classes", policy.ParseNamed("gone")},
-			{"ValidatingAdmissionPolicy", "berth-refuse", policy.ParseNamed("gone,kata")}, {"ValidatingAdmissionPolicy", "berth-warn", policy.ParseNamed("kata")}, {"ValidatingAdmissionPolicy", "berth-workloads", nil},
-		}}, AuditOptions{}, []string{
-			`error policy-without-class MutatingAdmissionPolicy berth-choose [gone lost]: it gives pods a class that does not exist (gone, lost): the API server refuses them, "RuntimeClass not found"; create the class again, or apply the policies again: "kubectl berth policy | kubectl apply --server-side -f -", with the same flags as before`,
-			`warning policy-without-class ValidatingAdmissionPolicy berth-refuse [gone]: it may tell users to use a class that does not exist: gone; apply the policies again`,
-		}},
-		{"classes of policies that are others now", State{Nodes: []corev1.Node{labelled("a", "kata"), aNode("b", nil, "runc")}, Classes: []nodev1.RuntimeClass{kata, runc}, Policies: []Policy{
-			{"MutatingAdmissionPolicy", "berth-choose", policy.ParseNamed("kata=kata/vm,std=kata/vm")},
-		}}, AuditOptions{}, []string{
-			"warning nodes-without-handler RuntimeClass std [a]:",
-			`error policy-class-changed MutatingAdmissionPolicy berth-choose [std]: it gives pods the class std, which had the handler "kata" (isolation vm) and has "runc" (isolation not known) now; make the class again`,
-		}},
-		{"a class whose isolation became known after the policies were made", State{Nodes: []corev1.Node{labelled("a", "kata")}, Classes: []nodev1.RuntimeClass{annotated}, Policies: []Policy{
-			{"MutatingAdmissionPolicy", "berth-choose", policy.ParseNamed("kata=kata/")},
-		}}, AuditOptions{}, nil},
-		{"a class whose isolation is another now", State{Nodes: []corev1.Node{labelled("a", "kata")}, Classes: []nodev1.RuntimeClass{annotated}, Policies: []Policy{
-			{"MutatingAdmissionPolicy", "berth-choose", policy.ParseNamed("kata=kata/user-space-kernel")},
-		}}, AuditOptions{}, []string{
-			`error policy-class-changed MutatingAdmissionPolicy berth-choose [kata]: it gives pods the class kata, which had the handler "kata" (isolation user-space-kernel) and has "kata" (isolation vm) now; make the class again`,
 		}},
 		{"pods that nothing is to be said of", State{Nodes: []corev1.Node{labelled("a", "kata")}, Classes: []nodev1.RuntimeClass{kata}, Pods: []corev1.Pod{
 			aPod("no class", "", "a"), aPod("starting", "kata", "a"), aPod("full", "kata", "", on(label("kata"))),
@@ -142,60 +134,55 @@ func TestAudit(t *testing.T) {
 			aPod("scheduled soon", "kata", "", func(p *corev1.Pod) { p.Status.Conditions = nil }),
 			aPod("running", "gone", "a", func(p *corev1.Pod) { p.Status.Phase = corev1.PodRunning }),
 			aPod("going", "gone", "a", func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{} }),
-		}, Events: []corev1.Event{anEvent("starting", `Failed to create pod sandbox: handler "kata": pull image`)}}, AuditOptions{}, nil},
+		}, Events: []corev1.Event{anEvent("starting", `Failed to create pod sandbox: handler "kata": pull image`)}}, nil},
 		{"pods on nodes without it", State{Nodes: []corev1.Node{labelled("a", "kata"), aNode("b", nil, "runc")}, Classes: []nodev1.RuntimeClass{kata, *aClass("std", "runc", selecting(map[string]string{"no": "where"}))}, Pods: []corev1.Pod{
 			aPod("p", "kata", "b"), aPod("q", "kata", "b"),
-		}}, AuditOptions{}, []string{
+		}}, []string{
 			"error class-without-node RuntimeClass std",
 			`error pod-without-handler RuntimeClass kata [web/p web/q]: 2 pods (web/p, web/q) cannot start: node b does not have the handler "kata"`,
 		}},
-		{"pods that are refused", State{Nodes: []corev1.Node{labelled("a", "kata")}, Classes: []nodev1.RuntimeClass{kata}, Pods: []corev1.Pod{aPod("p", "kata", "a")}, Events: []corev1.Event{anEvent("p", refused)}}, AuditOptions{}, []string{
+		{"pods that are refused", State{Nodes: []corev1.Node{labelled("a", "kata")}, Classes: []nodev1.RuntimeClass{kata}, Pods: []corev1.Pod{aPod("p", "kata", "a")}, Events: []corev1.Event{anEvent("p", refused)}}, []string{
 			"error pod-without-handler RuntimeClass kata [web/p]: pod web/p cannot start on node a: " + refused,
 		}},
-		{"what moves a cursor", State{Nodes: []corev1.Node{labelled("a", "kata")}, Classes: []nodev1.RuntimeClass{kata}, Pods: []corev1.Pod{aPod("p", "kata", "a")}, Events: []corev1.Event{anEvent("p", refused+"\x1b[2J\u202e\r\nall well")}}, AuditOptions{}, []string{
+		{"what moves a cursor", State{Nodes: []corev1.Node{labelled("a", "kata")}, Classes: []nodev1.RuntimeClass{kata}, Pods: []corev1.Pod{aPod("p", "kata", "a")}, Events: []corev1.Event{anEvent("p", refused+"\x1b[2J\u202e\r\nall well")}}, []string{
 			"error pod-without-handler RuntimeClass kata [web/p]: pod web/p cannot start on node a: " + refused + " [2J all well",
 		}},
-		{"pods that no node is for", State{Nodes: []corev1.Node{aNode("a", nil, "kata")}, Classes: []nodev1.RuntimeClass{kata}, Pods: []corev1.Pod{aPod("p", "kata", "", on(label("kata")))}}, AuditOptions{}, []string{
+		{"pods that no node is for", State{Nodes: []corev1.Node{aNode("a", nil, "kata")}, Classes: []nodev1.RuntimeClass{kata}, Pods: []corev1.Pod{aPod("p", "kata", "", on(label("kata")))}}, []string{
 			"error class-without-node RuntimeClass kata []:",
 			"error pod-without-node RuntimeClass kata [web/p]: pod web/p cannot be scheduled: no schedulable node is selected by feature.node.kubernetes.io/handler.kata=ready; nodes that have the handler are not selected (a)",
 		}},
-		{"pods are counted", State{Nodes: []corev1.Node{roomy(present("a", "kata"), "kata", "3")}, Classes: []nodev1.RuntimeClass{counting}}, AuditOptions{}, nil},
-		{"nobody counts them", State{Nodes: []corev1.Node{present("a", "kata")}, Classes: []nodev1.RuntimeClass{counting}}, AuditOptions{}, []string{
+		{"pods are counted", State{Nodes: []corev1.Node{roomy(present("a", "kata"), "kata", "3")}, Classes: []nodev1.RuntimeClass{counting}}, nil},
+		{"nobody counts them", State{Nodes: []corev1.Node{present("a", "kata")}, Classes: []nodev1.RuntimeClass{counting}}, []string{
 			"error class-not-counted RuntimeClass kata []: no node has the resource feature.node.kubernetes.io/handler.kata.pods, of which each of its pods has one: they stay pending; run berth-controller",
 		}},
-		{"a handler takes no pods on some", State{Nodes: []corev1.Node{roomy(present("a", "kata"), "kata", "3"), roomy(present("b", "runc"), "kata", "0")}, Classes: []nodev1.RuntimeClass{counting, runc}}, AuditOptions{}, []string{
+		{"a handler takes no pods on some", State{Nodes: []corev1.Node{roomy(present("a", "kata"), "kata", "3"), roomy(present("b", "runc"), "kata", "0")}, Classes: []nodev1.RuntimeClass{counting, runc}}, []string{
 			`warning handler-takes-no-pods RuntimeClass kata [b]: the handler "kata" takes no pods on b; see "berth handler show kata" there`,
 			"warning nodes-without-handler RuntimeClass std [a]:",
 		}},
 		{"a handler takes no pods at all", State{Nodes: []corev1.Node{roomy(present("b", "runc"), "kata", "0")}, Classes: []nodev1.RuntimeClass{counting, runc}, Pods: []corev1.Pod{
 			aPod("p", "kata", "", saying("0/1 nodes are available: 1 Insufficient feature.node.kubernetes.io/handler.kata.pods.")),
 			aPod("q", "kata", "", saying("0/1 nodes are available: 1 Insufficient memory.")),
-		}}, AuditOptions{}, []string{
+		}}, []string{
 			`error handler-takes-no-pods RuntimeClass kata [b]: the handler "kata" takes no pods on any node that has it (b): its pods stay pending`,
 			`error pod-without-node RuntimeClass kata [web/p]: pod web/p cannot be scheduled: no schedulable node has room for more pods of the handler "kata"; its feature.node.kubernetes.io/handler.kata.pods are in use, or it takes no pods: see "kubectl get nodes -o custom-columns=NAME:.metadata.name,ROOM:.status.capacity.feature\.node\.kubernetes\.io/handler\.kata\.pods"`,
 		}},
-		{"a handler is cordoned on some", State{Nodes: []corev1.Node{roomy(present("a", "kata"), "kata", "3"), cordonedHandler("b")}, Classes: []nodev1.RuntimeClass{counting}}, AuditOptions{}, []string{
+		{"a handler is cordoned on some", State{Nodes: []corev1.Node{roomy(present("a", "kata"), "kata", "3"), cordonedHandler("b")}, Classes: []nodev1.RuntimeClass{counting}}, []string{
 			`warning handler-takes-no-pods RuntimeClass kata [b]: the handler "kata" takes no pods on b; see "berth handler show kata" there`,
 		}},
-		{"a handler is cordoned", State{Nodes: []corev1.Node{cordonedHandler("b")}, Classes: []nodev1.RuntimeClass{counting, *aClass("uncounted", "kata")}}, AuditOptions{}, []string{
+		{"a handler is cordoned", State{Nodes: []corev1.Node{cordonedHandler("b")}, Classes: []nodev1.RuntimeClass{counting, *aClass("uncounted", "kata")}}, []string{
 			`error handler-takes-no-pods RuntimeClass kata [b]: the handler "kata" takes no pods on any node that has it (b): its pods stay pending`,
 			`error handler-takes-no-pods RuntimeClass uncounted [b]: the handler "kata" takes no pods on any node that has it (b): its pods stay in ContainerCreating`,
 		}},
-		{"a taint, and no label, is in the way", State{Nodes: []corev1.Node{labelled("a", "kata"), tainted(labelled("b", "kata"), "infra")}, Classes: []nodev1.RuntimeClass{kata}}, AuditOptions{}, []string{
+		{"a taint, and no label, is in the way", State{Nodes: []corev1.Node{labelled("a", "kata"), tainted(labelled("b", "kata"), "infra")}, Classes: []nodev1.RuntimeClass{kata}}, []string{
 			"warning node-not-selected handler kata [b]: nodes with it that none of its classes (kata) selects: b; let the class tolerate infra:NoSchedule",
 		}},
-		{"a taint and labels are in the way", State{Nodes: []corev1.Node{tainted(aNode("b", nil, "kata"), "infra")}, Classes: []nodev1.RuntimeClass{kata}}, AuditOptions{}, []string{
+		{"a taint and labels are in the way", State{Nodes: []corev1.Node{tainted(aNode("b", nil, "kata"), "infra")}, Classes: []nodev1.RuntimeClass{kata}}, []string{
 			"error class-without-node RuntimeClass kata []: no node is selected by feature.node.kubernetes.io/handler.kata=ready: its pods stay pending; nodes that have the handler are not selected (b): label them as its nodeSelector requires, or change that; let the class tolerate infra:NoSchedule",
 		}},
-		{"overhead", State{Nodes: []corev1.Node{aNode("a", nil, "kata")}, Classes: []nodev1.RuntimeClass{*aClass("small", "kata", memory("64Mi")), *aClass("large", "kata", memory("128Mi")), *aClass("none", "kata")}}, AuditOptions{measuredAs("kata", 10, "100Mi")}, []string{
-			"error overhead-too-small RuntimeClass small []: overhead.podFixed[memory]: 64Mi is less than 100Mi, the p95 of 10 pods, by m.yaml; declare 100Mi",
-			"warning overhead-missing RuntimeClass none []: no overhead is declared",
-		}},
-		{"nothing was measured", State{Nodes: []corev1.Node{aNode("a", nil, "kata")}, Classes: []nodev1.RuntimeClass{*aClass("none", "kata")}}, AuditOptions{measuredAs("kata", 0, "100Mi")}, nil},
 	} {
 		t.Run(c.what, func(t *testing.T) {
 			var got []string
-			for _, f := range Audit(&c.state, c.with) {
+			for _, f := range Audit(&c.state) {
 				got = append(got, fmt.Sprintf("%s %s %s %v: %s; %s", f.Severity, f.Rule, f.Object, f.Concerned, f.Message, f.Advice))
 			}
 			for i := range max(len(got), len(c.want)) {
@@ -218,7 +205,7 @@ func TestManyPods(t *testing.T) {
 	for i := range 5000 {
 		s.Pods = append(s.Pods, aPod(fmt.Sprintf("p-%d", i), "gone", ""))
 	}
-	got := Audit(s, AuditOptions{})
+	got := Audit(s)
 	if len(got) != 1 || len(got[0].Concerned) != 5000 || !strings.Contains(got[0].Message, "web/p-4 and 4995 more") {
 		t.Errorf("got %d findings: %.300v", len(got), got)
 	}

@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	quantity "k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/component-helpers/resource"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 
@@ -312,7 +313,7 @@ func missing(wanted map[string]string, n *corev1.Node) string {
 	if len(lacks) == 0 {
 		return ""
 	}
-	return ": " + labelText(lacks)
+	return ": " + labels.Set(lacks).String()
 }
 
 // onNode is a handler with what a node says of it.

@@ -37,7 +37,7 @@ func TestRestartsThatEndPods(t *testing.T) {
 		t.Run(c.what, func(t *testing.T) {
 			s := &State{Nodes: []corev1.Node{node}, Classes: []nodev1.RuntimeClass{*class}, Pods: c.pods}
 			var lines []string
-			for _, f := range Audit(s, AuditOptions{}) {
+			for _, f := range Audit(s) {
 				if f.Rule == RuleRestartEndsPods {
 					lines = append(lines, f.String())
 				}

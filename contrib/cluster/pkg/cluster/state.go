@@ -11,8 +11,6 @@ import (
 	nodev1 "k8s.io/api/node/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	helpers "k8s.io/component-helpers/scheduling/corev1"
-
-	"github.com/berth-cri/berth/contrib/cluster/pkg/policy"
 )
 
 // State is what an API server has. Whatever is left out is not looked at.
@@ -23,15 +21,6 @@ type State struct {
 	Pods []corev1.Pod
 	// Events are about sandboxes that could not be made.
 	Events []corev1.Event
-	// Policies are in force.
-	Policies []Policy
-}
-
-// Policy is an admission policy that "kubectl berth policy" has made.
-type Policy struct {
-	Kind, Name string
-	// Classes are those that it gives pods, or names to them, as they were then.
-	Classes []policy.Named
 }
 
 const notReady = "not-ready"
@@ -80,15 +69,6 @@ func has(n *corev1.Node, handler string) bool {
 func ready(n *corev1.Node) bool {
 	c := condition(n)
 	return c != nil && c.Status == corev1.ConditionTrue
-}
-
-// whyNot says why a node is not ready.
-func whyNot(n *corev1.Node) string {
-	c := condition(n)
-	if c == nil {
-		return "its status is unknown"
-	}
-	return oneLine(strings.TrimPrefix(c.Reason+": "+c.Message, ": "))
 }
 
 func condition(n *corev1.Node) *corev1.NodeCondition {

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
-	"strings"
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -34,39 +33,6 @@ const (
 	ManagedByLabel = "app.kubernetes.io/managed-by"
 	ManagedBy      = "kubectl-berth"
 )
-
-// ClassesAnnotation has the classes that a policy gives pods, or names to them, with commas
-// between them. Those that it gives have what they were then behind them: NAME=HANDLER/ISOLATION.
-const ClassesAnnotation = "berth.dev/classes"
-
-// Named is what ClassesAnnotation says of a class.
-type Named struct {
-	Name string
-	// Handler is empty if it does not matter. Isolation is empty if it is not known.
-	Handler   string
-	Isolation capability.Isolation
-}
-
-func (n Named) String() string {
-	if n.Handler == "" {
-		return n.Name
-	}
-	return n.Name + "=" + n.Handler + "/" + string(n.Isolation)
-}
-
-// ParseNamed reads the value of ClassesAnnotation.
-func ParseNamed(text string) []Named {
-	var all []Named
-	for one := range strings.SplitSeq(text, ",") {
-		if one == "" {
-			continue
-		}
-		name, was, _ := strings.Cut(one, "=")
-		h, isolation, _ := strings.Cut(was, "/")
-		all = append(all, Named{name, h, capability.Isolation(isolation)})
-	}
-	return all
-}
 
 // Answer is what is done about workloads whose pods would be refused.
 type Answer string
@@ -125,9 +91,9 @@ func Generate(o Options) ([]runtime.Object, error) {
 	}
 	v := checks("dyn(object)", "variables.pod.?spec.?runtimeClassName.orValue('')", all, o)
 	matched := constraints(pods, o)
-	objects = append(objects, validates(about(Refuse, able(all, o)), matched, v, admissionv1.Deny, verdict("variables.refused.size() == 0"), notMirror)...)
+	objects = append(objects, validates(Refuse, matched, v, admissionv1.Deny, verdict("variables.refused.size() == 0"), notMirror)...)
 	if slices.ContainsFunc(all, func(c class) bool { return len(c.lacks(capability.Unknown)) > 0 }) {
-		objects = append(objects, validates(about(Warn, able(all, o)), matched, v, admissionv1.Warn, verdict("variables.refused.size() > 0 || variables.unknown.size() == 0"), notMirror)...)
+		objects = append(objects, validates(Warn, matched, v, admissionv1.Warn, verdict("variables.refused.size() > 0 || variables.unknown.size() == 0"), notMirror)...)
 	}
 	if o.Workloads != IgnoreWorkloads {
 		objects = append(objects, workloads(all, o, picks)...)
@@ -193,7 +159,7 @@ func chooses(all []class, o Options, picks []string) []runtime.Object {
 	fail := admissionv1.Fail
 	return []runtime.Object{
 		&admissionv1.MutatingAdmissionPolicy{
-			TypeMeta: typeMeta("MutatingAdmissionPolicy"), ObjectMeta: about(Choose, o.described(all)),
+			TypeMeta: typeMeta("MutatingAdmissionPolicy"), ObjectMeta: meta(Choose),
 			Spec: admissionv1.MutatingAdmissionPolicySpec{
 				MatchConstraints: constraints([]admissionv1.RuleWithOperations{rule("", []string{"pods"}, admissionv1.Create)}, o),
 				MatchConditions: []admissionv1.MatchCondition{
@@ -251,7 +217,7 @@ func workloads(all []class, o Options, picks []string) []runtime.Object {
 	if o.Workloads == DenyWorkloads {
 		action, expression = admissionv1.Deny, "variables.refused.size() == 0"
 	}
-	return validates(about(Workloads, able(all, o)), constraints(matched, o), v, action, verdict(expression), conditions...)
+	return validates(Workloads, constraints(matched, o), v, action, verdict(expression), conditions...)
 }
 
 // keepsClasses is the policy that warns of deleting a class that pods are given: they would
@@ -264,7 +230,7 @@ func keepsClasses(given []string, handlers map[string]string) []runtime.Object {
 	for name, handler := range handlers {
 		quoted[name] = quote(handler)
 	}
-	return validates(about(Classes, given), matched, nil, admissionv1.Warn, []admissionv1.Validation{
+	return validates(Classes, matched, nil, admissionv1.Warn, []admissionv1.Validation{
 		{
 			Expression: "request.operation != 'DELETE' || !(oldObject.metadata.name in " + list(given) + ")",
 			Message:    "the policy " + Choose + " gives pods this class, and they are refused without it; apply the policies again without the class: \"kubectl berth policy --rules FILE | kubectl apply --server-side -f -\"",
@@ -284,51 +250,22 @@ func verdict(expression string) []admissionv1.Validation {
 	}}
 }
 
-func validates(m metav1.ObjectMeta, matched *admissionv1.MatchResources, v variables, action admissionv1.ValidationAction, validations []admissionv1.Validation, conditions ...admissionv1.MatchCondition) []runtime.Object {
+func validates(name string, matched *admissionv1.MatchResources, v variables, action admissionv1.ValidationAction, validations []admissionv1.Validation, conditions ...admissionv1.MatchCondition) []runtime.Object {
 	// A pod that was not looked at is refused by its node in the end, or fails there.
 	ignore := admissionv1.Ignore
 	return []runtime.Object{
 		&admissionv1.ValidatingAdmissionPolicy{
-			TypeMeta: typeMeta("ValidatingAdmissionPolicy"), ObjectMeta: m,
+			TypeMeta: typeMeta("ValidatingAdmissionPolicy"), ObjectMeta: meta(name),
 			Spec: admissionv1.ValidatingAdmissionPolicySpec{
 				MatchConstraints: matched, MatchConditions: conditions, Variables: v, FailurePolicy: &ignore,
 				Validations: validations,
 			},
 		},
 		&admissionv1.ValidatingAdmissionPolicyBinding{
-			TypeMeta: typeMeta("ValidatingAdmissionPolicyBinding"), ObjectMeta: meta(m.Name),
-			Spec: admissionv1.ValidatingAdmissionPolicyBindingSpec{PolicyName: m.Name, ValidationActions: []admissionv1.ValidationAction{action}},
+			TypeMeta: typeMeta("ValidatingAdmissionPolicyBinding"), ObjectMeta: meta(name),
+			Spec: admissionv1.ValidatingAdmissionPolicyBindingSpec{PolicyName: name, ValidationActions: []admissionv1.ValidationAction{action}},
 		},
 	}
-}
-
-// about is the metadata of a policy that gives or names classes.
-func about(name string, classes []string) metav1.ObjectMeta {
-	m := meta(name)
-	if len(classes) > 0 {
-		m.Annotations = map[string]string{ClassesAnnotation: strings.Join(classes, ",")}
-	}
-	return m
-}
-
-// described are the classes that rules can give, as they are.
-func (o Options) described(all []class) []string {
-	var texts []string
-	for _, name := range o.given(all) {
-		one := Named{Name: name}
-		for _, c := range o.Classes {
-			if c.Name == name {
-				one.Handler = c.Handler
-			}
-		}
-		for _, c := range all {
-			if c.name == name {
-				one.Isolation = c.handler.Isolation
-			}
-		}
-		texts = append(texts, one.String())
-	}
-	return texts
 }
 
 func typeMeta(kind string) metav1.TypeMeta {

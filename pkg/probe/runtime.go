@@ -7,7 +7,7 @@ import (
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"github.com/opencontainers/runtime-spec/specs-go/features"
-	"golang.org/x/mod/semver"
+	"k8s.io/apimachinery/pkg/util/version"
 )
 
 // Names of the runtimes that berth knows by what `--version` says. Any other
@@ -90,10 +90,11 @@ func (r *Runtime) OCIVersion() string {
 		return minimalOCIVersion
 	}
 	highest, _, _ := strings.Cut(r.Features.OCIVersionMax, "+")
-	if !semver.IsValid("v" + highest) {
+	v, err := version.ParseSemantic(highest)
+	if err != nil {
 		return minimalOCIVersion
 	}
-	if semver.Compare("v"+highest, "v"+specs.Version) > 0 {
+	if v.GreaterThan(version.MustParseSemantic(specs.Version)) {
 		return specs.Version
 	}
 	return highest
@@ -101,18 +102,21 @@ func (r *Runtime) OCIVersion() string {
 
 // KnowsOCI reports whether the runtime supports at least the given OCI version
 // ("1.1.0"). Pre-releases of a version count as that version.
-func (r *Runtime) KnowsOCI(version string) bool {
-	release, _, _ := strings.Cut(r.OCIVersion(), "-")
-	return semver.Compare("v"+release, "v"+version) >= 0
+func (r *Runtime) KnowsOCI(oldest string) bool {
+	return version.MustParseGeneric(r.OCIVersion()).AtLeast(version.MustParseGeneric(oldest))
 }
 
 // provenCrun is the oldest crun that berth's own tests run with. It cannot say
 // what it can do, and neither can those up to 1.8.5; but its user namespaces,
 // mapped mounts and recursive read-only mounts do what the specification says.
-const provenCrun = "v1.8.1"
+const provenCrun = "1.8.1"
 
 func (r *Runtime) provenCrun() bool {
-	return r != nil && r.Features == nil && r.Name == Crun && semver.Compare("v"+r.Version, provenCrun) >= 0
+	if r == nil || r.Features != nil || r.Name != Crun {
+		return false
+	}
+	v, err := version.ParseGeneric(r.Version)
+	return err == nil && v.AtLeast(version.MustParseGeneric(provenCrun))
 }
 
 // SupportsMountOption reports whether the runtime recognises a mount option;
@@ -231,18 +235,19 @@ func (r *Runtime) MakesCheckpoints() bool {
 
 // crunClosing is the oldest crun that restores containers without their connections, which
 // another pod cannot have.
-const crunClosing = "v1.23"
+const crunClosing = "1.23"
 
 // LacksRestore returns why the runtime, though built with CRIU, restores no containers for
 // berth; "" if it does.
 func (r *Runtime) LacksRestore() string {
-	switch {
-	case r == nil || r.Name != Crun:
+	if r == nil || r.Name != Crun {
 		return ""
-	case r.Driven != nil:
+	}
+	if r.Driven != nil {
 		return "crun refuses a flag by which shims restore; use it without one (runtime_type = \"oci\")"
-	case semver.IsValid("v"+r.Version) && semver.Compare("v"+r.Version, crunClosing) < 0:
-		return "crun before " + crunClosing[1:] + " cannot restore containers without their connections; install a newer one"
+	}
+	if v, err := version.ParseGeneric(r.Version); err == nil && v.LessThan(version.MustParseGeneric(crunClosing)) {
+		return "crun before " + crunClosing + " cannot restore containers without their connections; install a newer one"
 	}
 	return ""
 }

@@ -30,8 +30,6 @@ type daemon struct {
 	service runtimeapi.RuntimeServiceServer
 	// unknown serves calls that this CRI does not have, if it is not nil.
 	unknown grpc.StreamHandler
-	// front shares the socket with others, if it is not nil.
-	front func(testing.TB, net.Listener) net.Listener
 	// lacking are methods that it does not know.
 	lacking atomic.Pointer[map[string]bool]
 	// streams is the URL that it answers with for sessions, a string.
@@ -81,9 +79,6 @@ func (d *daemon) start(t testing.TB) {
 	l, err := net.Listen("unix", d.path)
 	if err != nil {
 		t.Fatal(err)
-	}
-	if d.front != nil {
-		l = d.front(t, l)
 	}
 	unknown := d.unknown
 	if unknown == nil {

@@ -22,7 +22,8 @@ REVISION ?= $(shell git rev-parse HEAD 2>/dev/null)
 LDFLAGS := -s -w -X github.com/berth-cri/berth/pkg/daemon.version=$(VERSION) -X main.version=$(VERSION) \
            -X github.com/berth-cri/berth/pkg/daemon.revision=$(REVISION)
 # What is shipped is built from its own go.mod, and not from go.work.
-GOBUILD := GOWORK=off CGO_ENABLED=0 go build -trimpath -buildvcs=false
+# grpcnotrace leaves out a page of traces that berth does not serve, and text/template with it.
+GOBUILD := GOWORK=off CGO_ENABLED=0 go build -trimpath -buildvcs=false -tags grpcnotrace
 
 # What the tests run against. A machine that has its own can name it.
 export BERTH_TEST_BIN   ?= $(BIN)

@@ -22,7 +22,7 @@ func versionCommand() *cobra.Command {
 			}
 			b := daemon.ThisBuild()
 			return encode(c.OutOrStdout(), form, b, func(w io.Writer) error {
-				_, err := io.WriteString(w, versionText(b))
+				_, err := fmt.Fprintf(w, "berth version %s\n", versionText(b))
 				return err
 			})
 		},
@@ -37,5 +37,5 @@ func versionText(b daemon.Build) string {
 	if b.Revision != "" {
 		revision = " (" + b.Revision + ")"
 	}
-	return fmt.Sprintf("berth %s%s, CRI %s, %s %s\n", b.Version, revision, b.CRI, b.Go, b.Platform)
+	return fmt.Sprintf("%s%s, CRI %s, %s %s", b.Version, revision, b.CRI, b.Go, b.Platform)
 }

@@ -11,7 +11,7 @@ import (
 func TestVersion(t *testing.T) {
 	build := daemon.ThisBuild()
 	code, stdout, _ := ran(t, "version")
-	if code != 0 || !strings.HasPrefix(stdout, "berth "+build.Version) || strings.Count(stdout, "\n") != 1 {
+	if code != 0 || !strings.HasPrefix(stdout, "berth version "+build.Version) || strings.Count(stdout, "\n") != 1 {
 		t.Errorf("exit status %d: %q", code, stdout)
 	}
 	if code, flag, _ := ran(t, "--version"); code != 0 || flag != stdout {

@@ -40,6 +40,32 @@ func apparmorProfiles(t *testing.T, n *node) {
 			}
 		}
 	}
+	if _, lacks := n.Lacks[Labels]; lacks || !hostAppArmor() {
+		return
+	}
+	// Nothing but the profile confines this container: it has no masked paths, and capabilities.
+	c := p.start(t, forever(), apparmor(standard), security(func(s *runtimeapi.LinuxContainerSecurityContext) {
+		s.Capabilities = &runtimeapi.Capability{AddCapabilities: []string{"ALL"}}
+		s.MaskedPaths, s.ReadonlyPaths = nil, nil
+	}))
+	for command, allowed := range map[string]bool{
+		"echo renamed > /proc/self/comm":                                            true,
+		"sleep 60 & kill $!":                                                        true,
+		"cat /proc/1/environ":                                                       true,
+		"echo 1 > /proc/sys/kernel/shm_rmid_forced":                                 true,
+		"echo confined > /proc/sys/kernel/domainname":                               false,
+		"cat /proc/sys/vm/swappiness > /proc/sys/vm/swappiness":                     false,
+		"cat /proc/sys/net/ipv4/ip_default_ttl > /proc/sys/net/ipv4/ip_default_ttl": false,
+		"echo 2 > /proc/irq/default_smp_affinity":                                   false,
+		": > /proc/sysrq-trigger":                                                   false,
+		"head -c 1 /proc/kcore":                                                     false,
+		": > /sys/power/state":                                                      false,
+		"mkdir /tmp/m && mount -t tmpfs none /tmp/m":                                false,
+	} {
+		if r, err := c.execSync(t, execBound, "sh", "-c", command); err != nil || (r.GetExitCode() == 0) != allowed {
+			t.Errorf("under the default profile, %q: %v, %v; allowed is %v", command, r, err, allowed)
+		}
+	}
 }
 
 func selinuxOptions(o *runtimeapi.SELinuxOption) containerOption {

@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -210,6 +211,10 @@ func files(t *testing.T, older, newer string) {
 	}
 	if got := m.run("berth", "version"); !strings.Contains(got, "1.0.0-rc.1") {
 		t.Errorf("berth version: %s", got)
+	}
+	// A package that links text/template in again adds 6 MB: see newRoot of cmd/berth.
+	if size, err := strconv.Atoi(m.run("stat", "-Lc", "%s", "/usr/bin/berth")); err != nil || size > 40_000_000 {
+		t.Errorf("berth has %d bytes, %v; at most 40 MB", size, err)
 	}
 	m.run("berth", "check")
 	for _, unit := range []string{"berth.service", "berth-checkpoint-prune.service", "berth-checkpoint-prune.timer"} {

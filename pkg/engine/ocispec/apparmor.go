@@ -1,7 +1,12 @@
 package ocispec
 
 import (
+	"bytes"
+	_ "embed"
 	"fmt"
+	"os"
+	"os/exec"
+	"strings"
 
 	"github.com/containerd/errdefs"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -48,4 +53,40 @@ func loadedProfile(name string, n Node) (string, error) {
 		return "", unmet("apparmor profile %q is not loaded on this node; load it with apparmor_parser", name)
 	}
 	return name, nil
+}
+
+// defaultProfile is what the default profile of Docker and containerd confines.
+// containerd's package that writes it needs text/template, which keeps the
+// linker from leaving out methods that nothing calls.
+//
+//go:embed default.apparmor
+var defaultProfile string
+
+// loadDefaultProfile loads the default profile into the kernel, unless one of
+// that name is loaded.
+func loadDefaultProfile() error {
+	if loaded, err := profileLoaded(DefaultAppArmorProfile); loaded || err != nil {
+		return err
+	}
+	_, err := os.Stat("/etc/apparmor.d/abi/3.0")
+	own, _ := os.ReadFile("/proc/self/attr/current") // "name (mode)"; a kernel that has none confines nothing
+	c := exec.Command("apparmor_parser", "--replace", "--skip-cache")
+	c.Stdin = strings.NewReader(profileText(err == nil, string(own)))
+	if out, err := c.CombinedOutput(); err != nil {
+		return fmt.Errorf("apparmor_parser: %w: %s", err, bytes.TrimSpace(out))
+	}
+	return nil
+}
+
+// profileText returns the default profile for a node with the 3.0 ABI or none,
+// and a daemon that is confined by own, which may signal containers.
+func profileText(abi bool, own string) string {
+	text := strings.ReplaceAll(defaultProfile, "{name}", DefaultAppArmorProfile)
+	if name, _, _ := strings.Cut(strings.TrimSpace(own), " "); name != "" {
+		text = strings.Replace(text, "{runc,", "{"+name+",runc,", 1)
+	}
+	if abi {
+		text = "abi <abi/3.0>,\n" + text
+	}
+	return text
 }

@@ -9,7 +9,6 @@ import (
 	"strings"
 
 	"github.com/containerd/cgroups/v3"
-	contribapparmor "github.com/containerd/containerd/v2/contrib/apparmor"
 	"github.com/containerd/containerd/v2/pkg/apparmor"
 	"github.com/containerd/containerd/v2/pkg/kernelversion"
 	"github.com/containerd/containerd/v2/pkg/oci"
@@ -74,7 +73,7 @@ func DetectNode(_ context.Context, o NodeOptions) (Node, error) {
 		}
 	}
 	if n.AppArmor {
-		if err := contribapparmor.LoadDefaultProfile(DefaultAppArmorProfile); err != nil {
+		if err := loadDefaultProfile(); err != nil {
 			return Node{}, fmt.Errorf("load AppArmor profile %s: %w", DefaultAppArmorProfile, err)
 		}
 		n.AppArmorDefault = DefaultAppArmorProfile

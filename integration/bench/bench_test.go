@@ -15,9 +15,7 @@ func TestEveryNumberOfBoth(t *testing.T) {
 	o := options{runs: 1, pods: 3, image: 20e6, polling: 2 * time.Second, handlers: []string{testbed.Runc}}
 	r := compare(t, o)
 	var b strings.Builder
-	if err := r.write(&b, false); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, r.write(&b, false))
 	t.Log(b.String())
 	if len(r.Handlers) != 1 || len(r.Handlers[0].Numbers) != len(metrics) {
 		t.Fatalf("not every number of the %d was measured", len(metrics))
@@ -95,12 +93,8 @@ func TestValue(t *testing.T) {
 		{[]float64{9, 1, 5}, 5, 1},
 		{[]float64{4, 9, 1, 2}, 3, 1},
 	} {
-		if got := (metric{}).value(c.values); got != c.median {
-			t.Errorf("median of %v is %v, want %v", c.values, got, c.median)
-		}
-		if got := (metric{least: true}).value(c.values); got != c.least {
-			t.Errorf("least of %v is %v, want %v", c.values, got, c.least)
-		}
+		testbed.Same(t, (metric{}).value(c.values), c.median, "median of %v is", c.values)
+		testbed.Same(t, (metric{least: true}).value(c.values), c.least, "least of %v is", c.values)
 	}
 }
 
@@ -159,9 +153,7 @@ func TestCountFlushes(t *testing.T) {
 104 sync()  = 0
 105 fsyncing(3) = 0
 `
-	if got := countFlushes(trace); got != 4 {
-		t.Errorf("counted %d, want 4", got)
-	}
+	testbed.Same(t, countFlushes(trace), 4, "counted")
 }
 
 func TestReport(t *testing.T) {
@@ -176,9 +168,7 @@ func TestReport(t *testing.T) {
 	r := report{Versions: map[string]string{berth: "1.0.0", containerd: "v2", "runc": "1.5"}, Runs: 2, Pods: 40}
 	r.add("runc", s)
 	var table, encoded strings.Builder
-	if err := r.write(&table, false); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, r.write(&table, false))
 	for _, want := range []string{
 		"### runc 1.5\n", "berth 1.0.0, containerd v2",
 		"| pod ready (run + create + start) | ms | 70.0 | 140 | 0.50 |\n",
@@ -192,13 +182,9 @@ func TestReport(t *testing.T) {
 	if strings.Contains(table.String(), "recovery") || strings.Contains(table.String(), "kill -9") {
 		t.Errorf("the table has what was not measured:\n%s", &table)
 	}
-	if err := r.write(&encoded, true); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, r.write(&encoded, true))
 	var back report
-	if err := json.Unmarshal([]byte(encoded.String()), &back); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, json.Unmarshal([]byte(encoded.String()), &back))
 	if n := back.Handlers[0].Numbers[0]; n.Key != "ready" || *n.Ratio != 0.5 || len(n.Samples[berth]) != 2 {
 		t.Errorf("JSON has %+v", n)
 	}

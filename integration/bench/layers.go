@@ -68,9 +68,7 @@ func withLayer(t testbed.T, image v1.Image, kind types.MediaType, size int, seed
 	if err == nil {
 		image, err = mutate.AppendLayers(image, layer)
 	}
-	if err != nil {
-		t.Fatalf("make a layer: %v", err)
-	}
+	testbed.Mustf(t, err, "make a layer")
 	return image
 }
 

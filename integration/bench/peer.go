@@ -49,9 +49,7 @@ func startPeers(t testbed.T, registry *testbed.Registry, runtimes map[string]str
 func keepForwarding(t testbed.T) {
 	const path = "/proc/sys/net/ipv4/ip_forward"
 	was, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatalf("read ip_forward: %v", err)
-	}
+	testbed.Mustf(t, err, "read ip_forward")
 	t.Cleanup(func() {
 		if err := os.WriteFile(path, was, 0o644); err != nil {
 			t.Errorf("restore ip_forward: %v", err)

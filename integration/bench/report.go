@@ -58,9 +58,7 @@ func newReport(t testbed.T, o options, peers []*peer) report {
 	}
 	for _, p := range peers {
 		version, err := p.Client.RuntimeServiceClient.Version(t.Context(), &runtimeapi.VersionRequest{})
-		if err != nil {
-			t.Fatalf("ask %s for its version: %v", p.name, err)
-		}
+		testbed.Mustf(t, err, "ask %s for its version", p.name)
 		r.Versions[p.name] = version.GetRuntimeVersion()
 	}
 	for _, handler := range o.handlers {

@@ -29,16 +29,12 @@ var hops = map[string]func(from, to string) error{copierVariable: copyAll, relay
 func startHop(t testbed.T, variable, to string) (socket string) {
 	t.Helper()
 	program, err := os.Executable()
-	if err != nil {
-		t.Fatalf("find this program: %v", err)
-	}
+	testbed.Mustf(t, err, "find this program")
 	socket = filepath.Join(t.TempDir(), variable+".sock")
 	cmd := exec.CommandContext(t.Context(), program)
 	cmd.Env = append(os.Environ(), variable+"="+socket+":"+to)
 	cmd.Stderr = os.Stderr
-	if err := cmd.Start(); err != nil {
-		t.Fatalf("start %s: %v", variable, err)
-	}
+	testbed.Mustf(t, cmd.Start(), "start %s", variable)
 	t.Cleanup(func() {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait() // it was killed

@@ -47,9 +47,7 @@ func (r *report) isolation(t testbed.T, o options, berth *testbed.Berth, other *
 		return ofStatus, ofExec
 	}
 	signal := func(s syscall.Signal) {
-		if err := syscall.Kill(other.PID(), s); err != nil {
-			t.Fatalf("%v of the other daemon: %v", s, err)
-		}
+		testbed.Mustf(t, syscall.Kill(other.PID(), s), "%v of the other daemon", s)
 	}
 	t.Cleanup(func() {
 		if other.Running() { // a call that fails leaves it stopped, and then it does not end

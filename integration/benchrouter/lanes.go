@@ -25,9 +25,7 @@ func open(t testbed.T, other, berth string) lanes {
 	dial := func(socket string) *grpc.ClientConn {
 		c, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()),
 			grpc.WithDefaultCallOptions(grpc.ForceCodecV2(undecoded{}), grpc.MaxCallRecvMsgSize(maxList)))
-		if err != nil {
-			t.Fatalf("connect to %s: %v", socket, err)
-		}
+		testbed.Mustf(t, err, "connect to %s", socket)
 		t.Cleanup(func() { _ = c.Close() })
 		return c
 	}
@@ -81,8 +79,6 @@ func (l lanes) inTurns(t testbed.T, n, clients int, call func(context.Context, *
 func used(t testbed.T, pid int) time.Duration {
 	t.Helper()
 	d, err := cpuTime(pid)
-	if err != nil {
-		t.Fatalf("time of process %d: %v", pid, err)
-	}
+	testbed.Mustf(t, err, "time of process %d", pid)
 	return d
 }

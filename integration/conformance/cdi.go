@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/integration/testbed"
 )
 
 // cdiDirectory is where vendors put what they make while the node runs. Every
@@ -41,15 +43,9 @@ func cdiDevice(t *testing.T, n *node) {
 		return err == nil
 	})
 	must(t, c.tryStart(t), "StartContainer")
-	if got := c.line(t, "sh", "-c", "echo $CARD"); got != "one" {
-		t.Errorf("the device's variable is %q", got)
-	}
-	if got := c.line(t, "sh", "-c", "head -c 3 /dev/card0 | od -An -tx1"); got != " 00 00 00" {
-		t.Errorf("its node has %q", got)
-	}
-	if got := c.line(t, "cat", "/vendor/library"); got != "the vendor's" {
-		t.Errorf("its mount has %q", got)
-	}
+	testbed.Same(t, c.line(t, "sh", "-c", "echo $CARD"), "one", "the device's variable is")
+	testbed.Same(t, c.line(t, "sh", "-c", "head -c 3 /dev/card0 | od -An -tx1"), " 00 00 00", "its node has")
+	testbed.Same(t, c.line(t, "cat", "/vendor/library"), "the vendor's", "its mount has")
 	if readFile(ran) == "" {
 		t.Error("its hook did not run")
 	}

@@ -7,6 +7,8 @@ import (
 
 	"google.golang.org/grpc/codes"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/integration/testbed"
 )
 
 var definedVolumeChecks = []check{
@@ -54,9 +56,7 @@ func definedContent(t *testing.T, n *node) {
 		if got := c.exec(t, "sh", "-c", listing); got != listed {
 			t.Errorf("the volume has\n%s, want\n%s", got, listed)
 		}
-		if got := c.exec(t, "stat", "-c", "%F %a %u:%g", "/fresh/place"); got != "directory 755 0:0\n" {
-			t.Errorf("a volume without anything in the image is a %s", got)
-		}
+		testbed.Same(t, c.exec(t, "stat", "-c", "%F %a %u:%g", "/fresh/place"), "directory 755 0:0\n", "a volume without anything in the image is a")
 		mounted(t, c, "/data", "/fresh/place")
 		c.exec(t, "sh", "-c", "echo mine > /data/mine && echo mine > /fresh/place/mine && rm /data/plain")
 		if got := c.exec(t, "ls", "/data", "/fresh/place"); !strings.Contains(got, "mine") || strings.Contains(got, "plain") {
@@ -68,9 +68,7 @@ func definedContent(t *testing.T, n *node) {
 	}
 	first.remove(t)
 	third := p.start(t, forever(), defined)
-	if got := third.exec(t, "sh", "-c", listing); got != listed {
-		t.Errorf("after others, the volume has\n%s", got)
-	}
+	testbed.Same(t, third.exec(t, "sh", "-c", listing), listed, "after others, the volume has")
 }
 
 // mounted looks that something is mounted at each of the paths.
@@ -98,9 +96,7 @@ func definedUnderMount(t *testing.T, n *node) {
 	dir := t.TempDir()
 	c := n.pod(t).start(t, forever(), n.of(t, n.Image.Defined), mount(&runtimeapi.Mount{ContainerPath: "/data/", HostPath: dir}))
 	c.exec(t, "touch", "/data/of-the-pod", "/fresh/place/x")
-	if got := c.exec(t, "ls", "/data"); got != "of-the-pod\n" {
-		t.Errorf("the pod's mount has %q", got)
-	}
+	testbed.Same(t, c.exec(t, "ls", "/data"), "of-the-pod\n", "the pod's mount has")
 }
 
 // definedBelowMount: what an image asks for must not hide what is in a pod's volume.
@@ -113,9 +109,7 @@ func definedBelowMount(t *testing.T, n *node) {
 	if _, err := os.Stat(dir + "/child/seen"); err != nil {
 		t.Errorf("what is written below the pod's mount is not in it: %v", err)
 	}
-	if got := c.exec(t, "ls", "/linked"); got != "seen\n" {
-		t.Errorf("the link leads to %q", got)
-	}
+	testbed.Same(t, c.exec(t, "ls", "/linked"), "seen\n", "the link leads to")
 }
 
 func definedUserNS(t *testing.T, n *node) {
@@ -124,9 +118,7 @@ func definedUserNS(t *testing.T, n *node) {
 		t.Errorf("the volume has\n%s, want\n%s", got, listed)
 	}
 	c.exec(t, "sh", "-c", "touch /data/x /fresh/place/x && chown 1000:1000 /data/x")
-	if got := c.exec(t, "stat", "-c", "%u:%g", "/data/x", "/fresh/place/x", "/fresh/place"); got != "1000:1000\n0:0\n0:0\n" {
-		t.Errorf("the owners are %q", got)
-	}
+	testbed.Same(t, c.exec(t, "stat", "-c", "%u:%g", "/data/x", "/fresh/place/x", "/fresh/place"), "1000:1000\n0:0\n0:0\n", "the owners are")
 }
 
 func definedOdd(t *testing.T, n *node) {

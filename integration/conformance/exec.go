@@ -12,6 +12,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/integration/patience"
+	"github.com/berth-cri/berth/integration/testbed"
 )
 
 var execChecks = []check{
@@ -43,9 +44,7 @@ func execOutput(t *testing.T, n *node) {
 	}
 	r, err = c.execSync(t, 0, "sh", "-c", "kill -KILL $$")
 	must(t, err, "ExecSync without timeout")
-	if r.GetExitCode() != 137 {
-		t.Errorf("a killed program has exit code %d, want 137", r.GetExitCode())
-	}
+	testbed.Same(t, r.GetExitCode(), 137, "a killed program has exit code")
 	r, err = c.execSync(t, execBound, "cat")
 	must(t, err, "ExecSync of cat")
 	if len(r.GetStdout()) != 0 || r.GetExitCode() != 0 {
@@ -98,9 +97,7 @@ func execTimeout(t *testing.T, n *node) {
 	n.eventually(t, "nothing of the exec is left", func() bool {
 		return !strings.Contains(c.exec(t, "ps", "-o", "args"), "sleep 4321")
 	})
-	if got := c.line(t, "echo", "next"); got != "next" {
-		t.Errorf("the next exec printed %q", got)
-	}
+	testbed.Same(t, c.line(t, "echo", "next"), "next", "the next exec printed")
 }
 
 func execTimeoutDescendants(t *testing.T, n *node) {
@@ -138,9 +135,7 @@ func execBigOutput(t *testing.T, n *node) {
 	if got := len(r.GetStdout()); got > execLimit || got < execLimit-execRoom {
 		t.Errorf("%d bytes on stdout, want %d or up to %d less", got, execLimit, execRoom)
 	}
-	if r.GetExitCode() != 4 {
-		t.Errorf("exit code %d, want 4", r.GetExitCode())
-	}
+	testbed.Same(t, r.GetExitCode(), 4, "exit code")
 }
 
 func execBigStderr(t *testing.T, n *node) {
@@ -195,9 +190,7 @@ func execInherits(t *testing.T, n *node) {
 		s.SupplementalGroups = []int64{4444}
 		s.Capabilities = &runtimeapi.Capability{DropCapabilities: []string{"ALL"}}
 	})
-	if got := c.line(t, "sh", "-c", "echo $SUITE; pwd; id -u; id -g"); got != "conformance\n/tmp\n1000\n1000" {
-		t.Errorf("environment, directory, uid, gid: %q", got)
-	}
+	testbed.Same(t, c.line(t, "sh", "-c", "echo $SUITE; pwd; id -u; id -g"), "conformance\n/tmp\n1000\n1000", "environment, directory, uid, gid")
 	if got := strings.Fields(c.line(t, "id", "-G")); !contains(got, "4444") {
 		t.Errorf("groups are %v, want 4444 among them", got)
 	}
@@ -266,7 +259,5 @@ func execNotLogged(t *testing.T, n *node) {
 	c.waitLog(t, "mine\n")
 	c.exec(t, "echo", "not-for-the-log")
 	c.stop(t, longGrace)
-	if got := c.logged(t).stdout; got != "mine\n" {
-		t.Errorf("logged %q", got)
-	}
+	testbed.Same(t, c.logged(t).stdout, "mine\n", "logged")
 }

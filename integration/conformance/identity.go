@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/integration/testbed"
 )
 
 var identityChecks = []check{
@@ -24,9 +26,7 @@ func oneImageID(t *testing.T, n *node) {
 		"Container.image_id":       n.listContainers(t, &runtimeapi.ContainerFilter{Id: c.ID})[0].GetImageId(),
 	}
 	for where, id := range seen {
-		if id != n.imageID {
-			t.Errorf("%s says %q, want %q", where, id, n.imageID)
-		}
+		testbed.Same(t, id, n.imageID, "%s says", where)
 	}
 }
 
@@ -44,8 +44,6 @@ func createByEveryReference(t *testing.T, n *node) {
 		n.imageID, strings.TrimPrefix(n.imageID, "sha256:"), n.Image.Busybox, repository(n.Image.Busybox) + "@" + n.Image.Digest,
 	} {
 		c := p.create(t, forever(), func(c *runtimeapi.ContainerConfig) { c.Image = &runtimeapi.ImageSpec{Image: ref} })
-		if got := c.status(t).GetImageId(); got != n.imageID {
-			t.Errorf("created by %s: image_id is %q", ref, got)
-		}
+		testbed.Same(t, c.status(t).GetImageId(), n.imageID, "created by %s: image_id is", ref)
 	}
 }

@@ -11,6 +11,8 @@ import (
 
 	"google.golang.org/grpc/codes"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/integration/testbed"
 )
 
 var imageChecks = []check{
@@ -53,9 +55,7 @@ func repository(ref string) string { return ref[:strings.LastIndex(ref, ":")] }
 func pullByTag(t *testing.T, n *node) {
 	id := n.pull(t, n.Image.Busybox)
 	img := n.imageStatus(t, n.Image.Busybox)
-	if img.GetId() != id {
-		t.Errorf("PullImage answered %q, Image.id is %q", id, img.GetId())
-	}
+	testbed.Same(t, img.GetId(), id, "PullImage answered %q, Image.id is", id)
 	if !slices.Contains(img.GetRepoTags(), n.Image.Busybox) {
 		t.Errorf("repo_tags are %v", img.GetRepoTags())
 	}
@@ -84,9 +84,7 @@ func pullByDigest(t *testing.T, n *node) {
 
 func pullAgain(t *testing.T, n *node) {
 	first := n.pull(t, n.Image.Busybox)
-	if again := n.pull(t, n.Image.Busybox); again != first {
-		t.Errorf("%q, then %q", first, again)
-	}
+	testbed.Same(t, n.pull(t, n.Image.Busybox), first, "%q, then", first)
 }
 
 func statusByEveryReference(t *testing.T, n *node) {
@@ -252,9 +250,7 @@ func concurrentPulls(t *testing.T, n *node) {
 	})
 	first := <-ids
 	for range cap(ids) - 1 {
-		if id := <-ids; id != first {
-			t.Errorf("one pull answered %q, another %q", first, id)
-		}
+		testbed.Same(t, <-ids, first, "one pull answered %q, another", first)
 	}
 }
 

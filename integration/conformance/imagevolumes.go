@@ -7,6 +7,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/integration/testbed"
 )
 
 var imageVolumeChecks = []check{
@@ -33,9 +35,7 @@ func imageVolume(t *testing.T, n *node) {
 	id := n.pull(t, n.Image.Volume)
 	c := n.pod(t).start(t, forever(), mount(n.imageMount(id, "/model", "")))
 	for file, want := range map[string]string{"base": "base\n", "dir/sub/deep": "deep\n", "dir/upper": "upper\n"} {
-		if got := c.exec(t, "cat", "/model/"+file); got != want {
-			t.Errorf("%s is %q, want %q", file, got, want)
-		}
+		testbed.Same(t, c.exec(t, "cat", "/model/"+file), want, "%s is", file)
 	}
 	if r, err := c.execSync(t, execBound, "ls", "/model/gone"); err != nil || r.GetExitCode() == 0 {
 		t.Errorf("a file that the upper layer removed is there: %v, %v", r, err)
@@ -53,9 +53,7 @@ func imageVolumeLinks(t *testing.T, n *node) {
 	p := n.pod(t)
 	for _, link := range []string{"absolute", "climbing", "within/../climbing"} {
 		c := p.start(t, forever(), mount(n.imageMount(id, "/part", link)))
-		if got := c.exec(t, "ls", "/part"); got != "in-the-image\n" {
-			t.Errorf("%s leads to %q", link, got)
-		}
+		testbed.Same(t, c.exec(t, "ls", "/part"), "in-the-image\n", "%s leads to", link)
 		c.remove(t)
 	}
 }
@@ -87,9 +85,7 @@ func artifactVolume(t *testing.T, n *node) {
 	c := p.start(t, forever(), mount(n.imageMount(id, "/model", ""), n.imageMount(id, "/part", "weights"), n.imageMount(id, "/etc/one", "weights/model.bin")),
 		security(func(s *runtimeapi.LinuxContainerSecurityContext) { s.RunAsUser = &runtimeapi.Int64Value{Value: 4711} }))
 	for file, want := range map[string]string{"/model/README.md": "read me", "/model/weights/model.bin": "weights", "/part/model.bin": "weights", "/etc/one": "weights"} {
-		if got := c.exec(t, "cat", file); got != want {
-			t.Errorf("%s is %q, want %q", file, got, want)
-		}
+		testbed.Same(t, c.exec(t, "cat", file), want, "%s is", file)
 	}
 	root := p.start(t, forever(), mount(n.imageMount(id, "/model", ""), n.imageMount(id, "/one", "README.md")))
 	for _, command := range []string{"touch /model/x", "echo x > /model/README.md", "echo x > /one", "chmod 777 /one", "rm /model/README.md"} {
@@ -113,9 +109,7 @@ func artifactVolume(t *testing.T, n *node) {
 func artifactVolumeUserNS(t *testing.T, n *node) {
 	id := n.pull(t, n.Image.Artifact)
 	c := n.pod(t, withUserNS).start(t, forever(), mount(idmapped(n.imageMount(id, "/model", "")), n.imageMount(id, "/one", "README.md")))
-	if got := c.line(t, "stat", "-c", "%u:%g %a", "/model/README.md"); got != "0:0 444" {
-		t.Errorf("its owner and mode are %s", got)
-	}
+	testbed.Same(t, c.line(t, "stat", "-c", "%u:%g %a", "/model/README.md"), "0:0 444", "its owner and mode are")
 	if got := c.exec(t, "cat", "/one"); got != "read me" {
 		t.Errorf("%q", got)
 	}
@@ -147,9 +141,7 @@ func imageVolumeUserNS(t *testing.T, n *node) {
 	c := n.pod(t, withUserNS).start(t, forever(), mount(
 		idmapped(n.imageMount(id, "/model", "")), idmapped(n.imageMount(n.imageID, "/one", "")), n.imageMount(id, "/part", "dir")))
 	for file, want := range map[string]string{"/model/base": "0:0", "/model/owned": "1000:1001", "/one/home/app": "1000:1000", "/part/upper": "0:0"} {
-		if got := c.line(t, "stat", "-c", "%u:%g", file); got != want {
-			t.Errorf("%s is owned by %s, want %s", file, got, want)
-		}
+		testbed.Same(t, c.line(t, "stat", "-c", "%u:%g", file), want, "%s is owned by", file)
 	}
 	for _, file := range []string{"/model/x", "/one/x", "/part/x"} {
 		if r, err := c.execSync(t, execBound, "touch", file); err != nil || r.GetExitCode() == 0 {

@@ -11,6 +11,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/integration/testbed"
 )
 
 var containerChecks = []check{
@@ -166,9 +168,7 @@ func containerAttempts(t *testing.T, n *node) {
 	next.LogPath = strings.Replace(next.LogPath, "0.log", "1.log", 1)
 	second, err := p.tryCreate(t, next)
 	must(t, err, "CreateContainer of the next attempt")
-	if got := second.status(t).GetMetadata().GetAttempt(); got != 1 {
-		t.Errorf("attempt is %d", got)
-	}
+	testbed.Same(t, second.status(t).GetMetadata().GetAttempt(), 1, "attempt is")
 	if a, b := first.status(t).GetCreatedAt(), second.status(t).GetCreatedAt(); b <= a {
 		t.Errorf("the second attempt was created at %d, the first at %d", b, a)
 	}
@@ -217,9 +217,7 @@ func secondStart(t *testing.T, n *node) {
 	p := n.pod(t)
 	c := p.start(t, forever())
 	mustFail(t, c.tryStart(t), "StartContainer of a RUNNING container")
-	if got := c.status(t).GetState(); got != runtimeapi.ContainerState_CONTAINER_RUNNING {
-		t.Errorf("the refused start left it %v", got)
-	}
+	testbed.Same(t, c.status(t).GetState(), runtimeapi.ContainerState_CONTAINER_RUNNING, "the refused start left it")
 	c.stop(t, time.Second)
 	mustFail(t, c.tryStart(t), "StartContainer of an EXITED container")
 }
@@ -246,9 +244,7 @@ func removeEachState(t *testing.T, n *node) {
 			t.Errorf("%s: still listed after remove", name)
 		}
 	}
-	if got := p.status(t).GetState(); got != runtimeapi.PodSandboxState_SANDBOX_READY {
-		t.Errorf("the sandbox is %v", got)
-	}
+	testbed.Same(t, p.status(t).GetState(), runtimeapi.PodSandboxState_SANDBOX_READY, "the sandbox is")
 }
 
 func removeKeepsLog(t *testing.T, n *node) {
@@ -381,9 +377,7 @@ func severalContainers(t *testing.T, n *node) {
 		all = append(all, p.start(t, sh("trap 'exit 0' TERM; echo container "+string(rune('a'+i))+"; while :; do sleep 1 & wait $!; done")))
 	}
 	for i, c := range all {
-		if got := c.line(t, "echo", "alive"); got != "alive" {
-			t.Errorf("container %d: exec printed %q", i, got)
-		}
+		testbed.Same(t, c.line(t, "echo", "alive"), "alive", "container %d: exec printed", i)
 	}
 	all[1].stop(t, time.Second)
 	for i, c := range all {
@@ -391,9 +385,7 @@ func severalContainers(t *testing.T, n *node) {
 		if i == 1 {
 			want = runtimeapi.ContainerState_CONTAINER_EXITED
 		}
-		if got := c.status(t).GetState(); got != want {
-			t.Errorf("container %d is %v, want %v", i, got, want)
-		}
+		testbed.Same(t, c.status(t).GetState(), want, "container %d is", i)
 		c.waitLog(t, "container "+string(rune('a'+i))+"\n")
 	}
 }

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/integration/testbed"
 )
 
 var logChecks = []check{
@@ -42,9 +44,7 @@ func logStreams(t *testing.T, n *node) {
 	if want := "one\n\nthree words here\n  spaces  \n"; l.stdout != want {
 		t.Errorf("stdout is %q, want %q", l.stdout, want)
 	}
-	if l.stderr != "two\n" {
-		t.Errorf("stderr is %q", l.stderr)
-	}
+	testbed.Same(t, l.stderr, "two\n", "stderr is")
 }
 
 func logTimes(t *testing.T, n *node) {
@@ -112,17 +112,13 @@ func longLine(t *testing.T, n *node) {
 func unterminated(t *testing.T, n *node) {
 	c := n.pod(t).start(t, sh("printf 'no newline'"))
 	c.waitExit(t)
-	if got := strings.TrimSuffix(c.logged(t).stdout, "\n"); got != "no newline" {
-		t.Errorf("logged %q", got)
-	}
+	testbed.Same(t, strings.TrimSuffix(c.logged(t).stdout, "\n"), "no newline", "logged")
 }
 
 func binaryOutput(t *testing.T, n *node) {
 	c := n.pod(t).start(t, sh(`printf 'a\0b\377\001c\n'`))
 	c.waitExit(t)
-	if got := c.logged(t).stdout; got != "a\x00b\xff\x01c\n" {
-		t.Errorf("logged %q", got)
-	}
+	testbed.Same(t, c.logged(t).stdout, "a\x00b\xff\x01c\n", "logged")
 }
 
 func bigOutput(t *testing.T, n *node) {
@@ -162,9 +158,7 @@ func logAppends(t *testing.T, n *node) {
 	must(t, err, "CreateContainer")
 	must(t, c.tryStart(t), "StartContainer")
 	c.waitExit(t)
-	if got := c.logged(t).stdout; got != "first\nsecond\n" {
-		t.Errorf("logged %q", got)
-	}
+	testbed.Same(t, c.logged(t).stdout, "first\nsecond\n", "logged")
 }
 
 func (c *container) tryReopen(t *testing.T) error {
@@ -186,12 +180,8 @@ func reopenLog(t *testing.T, n *node) {
 	}
 	must(t, os.WriteFile(dir+"/go", nil, 0o644), "go")
 	c.waitExit(t)
-	if got := c.logged(t).stdout; got != "after\n" {
-		t.Errorf("the new file says %q", got)
-	}
-	if got := readLog(t, old).stdout; got != "before\n" {
-		t.Errorf("the old file says %q", got)
-	}
+	testbed.Same(t, c.logged(t).stdout, "after\n", "the new file says")
+	testbed.Same(t, readLog(t, old).stdout, "before\n", "the old file says")
 }
 
 func reopenUnderLoad(t *testing.T, n *node) {
@@ -237,9 +227,7 @@ func reopenRemoved(t *testing.T, n *node) {
 	must(t, c.tryReopen(t), "ReopenContainerLog")
 	must(t, os.WriteFile(dir+"/go", nil, 0o644), "go")
 	c.waitExit(t)
-	if got := c.logged(t).stdout; got != "after\n" {
-		t.Errorf("logged %q", got)
-	}
+	testbed.Same(t, c.logged(t).stdout, "after\n", "logged")
 }
 
 func ttyLog(t *testing.T, n *node) {
@@ -248,9 +236,7 @@ func ttyLog(t *testing.T, n *node) {
 		t.Errorf("exit code %d: stdin, stdout or stderr is no terminal", st.GetExitCode())
 	}
 	l := c.logged(t)
-	if l.stderr != "" {
-		t.Errorf("a terminal has one stream, stderr is %q", l.stderr)
-	}
+	testbed.Same(t, l.stderr, "", "a terminal has one stream, stderr is")
 	if got := strings.ReplaceAll(l.stdout, "\r", ""); got != "to stdout\nto stderr\n" {
 		t.Errorf("logged %q", l.stdout)
 	}

@@ -10,6 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/integration/testbed"
 )
 
 var mountChecks = []check{
@@ -41,13 +43,9 @@ func mountDirectory(t *testing.T, n *node) {
 	dir := t.TempDir()
 	must(t, os.WriteFile(dir+"/in", []byte("from the host\n"), 0o644), "write")
 	c := n.pod(t).start(t, forever(), mount(&runtimeapi.Mount{ContainerPath: "/data/deep", HostPath: dir}))
-	if got := c.exec(t, "cat", "/data/deep/in"); got != "from the host\n" {
-		t.Errorf("read %q", got)
-	}
+	testbed.Same(t, c.exec(t, "cat", "/data/deep/in"), "from the host\n", "read")
 	c.exec(t, "sh", "-c", "echo from the pod > /data/deep/out")
-	if got := readFile(dir + "/out"); got != "from the pod\n" {
-		t.Errorf("the host reads %q", got)
-	}
+	testbed.Same(t, readFile(dir+"/out"), "from the pod\n", "the host reads")
 }
 
 func mountFile(t *testing.T, n *node) {
@@ -55,9 +53,7 @@ func mountFile(t *testing.T, n *node) {
 	must(t, os.WriteFile(file, nil, 0o666), "write")
 	n.pod(t).output(t, sh("echo last words > /dev/termination-log"),
 		mount(&runtimeapi.Mount{ContainerPath: "/dev/termination-log", HostPath: file}))
-	if got := readFile(file); got != "last words\n" {
-		t.Errorf("the termination message is %q", got)
-	}
+	testbed.Same(t, readFile(file), "last words\n", "the termination message is")
 }
 
 func mountReadonly(t *testing.T, n *node) {
@@ -104,9 +100,7 @@ func mountSymlink(t *testing.T, n *node) {
 	must(t, os.WriteFile(dir+"/real/file", []byte("real\n"), 0o644), "write")
 	must(t, os.Symlink("real", dir+"/link"), "symlink")
 	c := n.pod(t).start(t, forever(), mount(&runtimeapi.Mount{ContainerPath: "/data", HostPath: dir + "/link"}))
-	if got := c.exec(t, "cat", "/data/file"); got != "real\n" {
-		t.Errorf("read %q", got)
-	}
+	testbed.Same(t, c.exec(t, "cat", "/data/file"), "real\n", "read")
 }
 
 // mountInsideRoot mounts below a path that is a link to the host's root when it
@@ -130,9 +124,7 @@ func mountOverDefault(t *testing.T, n *node) {
 	dir := t.TempDir()
 	must(t, os.WriteFile(dir+"/mine", nil, 0o644), "write")
 	c := n.pod(t).start(t, forever(), mount(&runtimeapi.Mount{ContainerPath: "/dev/shm", HostPath: dir}))
-	if got := c.line(t, "ls", "/dev/shm"); got != "mine" {
-		t.Errorf("/dev/shm has %q", got)
-	}
+	testbed.Same(t, c.line(t, "ls", "/dev/shm"), "mine", "/dev/shm has")
 }
 
 // mountNested sends the inner mount first.
@@ -144,9 +136,7 @@ func mountNested(t *testing.T, n *node) {
 		&runtimeapi.Mount{ContainerPath: "/data/sub", HostPath: inner},
 		&runtimeapi.Mount{ContainerPath: "/data", HostPath: outer},
 	))
-	if got := c.exec(t, "cat", "/data/sub/file"); got != "inner\n" {
-		t.Errorf("read %q", got)
-	}
+	testbed.Same(t, c.exec(t, "cat", "/data/sub/file"), "inner\n", "read")
 }
 
 // mountOverProc tries all ways to put something else in the place of what a runtime
@@ -182,9 +172,7 @@ func mountProcFile(t *testing.T, n *node) {
 	file := filepath.Join(t.TempDir(), "uptime")
 	must(t, os.WriteFile(file, []byte("1.00 2.00\n"), 0o644), "write")
 	c := n.pod(t).start(t, forever(), mount(&runtimeapi.Mount{ContainerPath: "/proc/uptime", HostPath: file, Readonly: true}))
-	if got := c.exec(t, "cat", "/proc/uptime"); got != "1.00 2.00\n" {
-		t.Errorf("/proc/uptime has %q", got)
-	}
+	testbed.Same(t, c.exec(t, "cat", "/proc/uptime"), "1.00 2.00\n", "/proc/uptime has")
 }
 
 // tmpfs mounts one at a path until the check ends.
@@ -238,9 +226,7 @@ func mountOptions(t *testing.T, n *node) {
 		&runtimeapi.Mount{ContainerPath: "/plain", HostPath: dir},
 		&runtimeapi.Mount{ContainerPath: "/strict", HostPath: dir, MountOptions: []string{"noexec", "nodev", "nosuid"}},
 		&runtimeapi.Mount{ContainerPath: "/readonly", HostPath: dir, Readonly: true, MountOptions: []string{"noexec"}}))
-	if got := c.line(t, "/plain/program"); got != "ran" {
-		t.Errorf("a program of a plain mount says %q", got)
-	}
+	testbed.Same(t, c.line(t, "/plain/program"), "ran", "a program of a plain mount says")
 	for _, at := range []string{"/strict", "/readonly"} {
 		if r, err := c.execSync(t, execBound, at+"/program"); err == nil && r.GetExitCode() == 0 {
 			t.Errorf("a program runs from %s: %v", at, r)
@@ -307,9 +293,7 @@ func propagationSlave(t *testing.T, n *node) {
 	c := n.pod(t).start(t, forever(), propagated(runtimeapi.MountPropagation_PROPAGATION_HOST_TO_CONTAINER, dir))
 	tmpfs(t, dir+"/later")
 	must(t, os.WriteFile(dir+"/later/file", []byte("later\n"), 0o644), "write")
-	if got := c.exec(t, "cat", "/data/later/file"); got != "later\n" {
-		t.Errorf("read %q", got)
-	}
+	testbed.Same(t, c.exec(t, "cat", "/data/later/file"), "later\n", "read")
 }
 
 func propagationPrivate(t *testing.T, n *node) {
@@ -317,9 +301,7 @@ func propagationPrivate(t *testing.T, n *node) {
 	c := n.pod(t).start(t, forever(), propagated(runtimeapi.MountPropagation_PROPAGATION_PRIVATE, dir))
 	tmpfs(t, dir+"/later")
 	must(t, os.WriteFile(dir+"/later/file", nil, 0o644), "write")
-	if got := c.exec(t, "ls", "/data/later"); got != "" {
-		t.Errorf("a mount of the host arrived in a private one: %q", got)
-	}
+	testbed.Same(t, c.exec(t, "ls", "/data/later"), "", "a mount of the host arrived in a private one")
 }
 
 func propagationShared(t *testing.T, n *node) {
@@ -328,9 +310,7 @@ func propagationShared(t *testing.T, n *node) {
 	c := p.start(t, forever(), propagated(runtimeapi.MountPropagation_PROPAGATION_BIDIRECTIONAL, dir),
 		security(func(s *runtimeapi.LinuxContainerSecurityContext) { s.Privileged = true }))
 	c.exec(t, "sh", "-c", "mkdir /data/back && mount -t tmpfs none /data/back && echo back > /data/back/file")
-	if got := readFile(dir + "/back/file"); got != "back\n" {
-		t.Errorf("the host reads %q", got)
-	}
+	testbed.Same(t, readFile(dir+"/back/file"), "back\n", "the host reads")
 	c.exec(t, "umount", "/data/back")
 }
 

@@ -7,6 +7,8 @@ import (
 
 	"google.golang.org/grpc/codes"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/integration/testbed"
 )
 
 var namespaceChecks = []check{
@@ -130,9 +132,7 @@ func ipcNode(t *testing.T, n *node) {
 	defer os.Remove(f.Name())
 	f.Close()
 	c := p.start(t, forever())
-	if got := c.line(t, "ls", f.Name()); got != f.Name() {
-		t.Errorf("the host's %s is not seen: %q", f.Name(), got)
-	}
+	testbed.Same(t, c.line(t, "ls", f.Name()), f.Name(), "the host's %s is not seen", f.Name())
 	host, err := os.Readlink("/proc/self/ns/ipc")
 	must(t, err, "own ipc namespace")
 	if got := c.line(t, "readlink", "/proc/self/ns/ipc"); got != host {
@@ -151,9 +151,7 @@ func pidTargetOfPod(t *testing.T, n *node) {
 		p.start(t, forever(), own)
 		return
 	}
-	if got := strings.TrimSpace(p.output(t, sh("echo $$"), own)); got != "1" {
-		t.Errorf("the container's shell is process %s", got)
-	}
+	testbed.Same(t, strings.TrimSpace(p.output(t, sh("echo $$"), own)), "1", "the container's shell is process")
 }
 
 // hostRefused: a pod must not be told that it has what it does not have.

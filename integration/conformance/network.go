@@ -14,6 +14,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/integration/patience"
+	"github.com/berth-cri/berth/integration/testbed"
 )
 
 var networkChecks = []check{
@@ -75,9 +76,7 @@ func loopbackUp(t *testing.T, n *node) {
 func hostNetworkPod(t *testing.T, n *node) {
 	p := n.pod(t, hostNetwork)
 	st := p.status(t)
-	if st.GetNetwork().GetIp() != "" {
-		t.Errorf("a host network pod has ip %q", st.GetNetwork().GetIp())
-	}
+	testbed.Same(t, st.GetNetwork().GetIp(), "", "a host network pod has ip")
 	if got := st.GetLinux().GetNamespaces().GetOptions().GetNetwork(); got != runtimeapi.NamespaceMode_NODE {
 		t.Errorf("network mode is %v in status: the kubelet would replace the sandbox for ever", got)
 	}
@@ -97,15 +96,9 @@ func hostNetworkPod(t *testing.T, n *node) {
 func podHostname(t *testing.T, n *node) {
 	p := n.pod(t, func(c *runtimeapi.PodSandboxConfig) { c.Hostname = "ship-7.example.test" })
 	c := p.start(t, forever())
-	if got := c.line(t, "hostname"); got != p.Config.GetHostname() {
-		t.Errorf("hostname is %q", got)
-	}
-	if got := c.line(t, "cat", "/etc/hostname"); got != p.Config.GetHostname() {
-		t.Errorf("/etc/hostname is %q", got)
-	}
-	if got := c.line(t, "sh", "-c", "echo $HOSTNAME"); got != p.Config.GetHostname() {
-		t.Errorf("$HOSTNAME is %q", got)
-	}
+	testbed.Same(t, c.line(t, "hostname"), p.Config.GetHostname(), "hostname is")
+	testbed.Same(t, c.line(t, "cat", "/etc/hostname"), p.Config.GetHostname(), "/etc/hostname is")
+	testbed.Same(t, c.line(t, "sh", "-c", "echo $HOSTNAME"), p.Config.GetHostname(), "$HOSTNAME is")
 }
 
 func hostsFile(t *testing.T, n *node) {
@@ -117,9 +110,7 @@ func hostsFile(t *testing.T, n *node) {
 	file := t.TempDir() + "/hosts"
 	must(t, os.WriteFile(file, []byte("192.0.2.9 from-the-kubelet\n"), 0o644), "hosts file")
 	c = n.pod(t).start(t, forever(), mount(&runtimeapi.Mount{ContainerPath: "/etc/hosts", HostPath: file}))
-	if got := c.exec(t, "cat", "/etc/hosts"); got != "192.0.2.9 from-the-kubelet\n" {
-		t.Errorf("/etc/hosts is %q, want the mount's content", got)
-	}
+	testbed.Same(t, c.exec(t, "cat", "/etc/hosts"), "192.0.2.9 from-the-kubelet\n", "/etc/hosts is")
 }
 
 func dnsConfig(t *testing.T, n *node) {
@@ -232,9 +223,7 @@ func podSysctls(t *testing.T, n *node) {
 	if got := strings.Fields(c.line(t, "cat", "/proc/sys/net/ipv4/ip_local_port_range")); len(got) != 2 || got[0] != "10000" || got[1] != "20000" {
 		t.Errorf("ip_local_port_range is %v", got)
 	}
-	if got := c.line(t, "cat", "/proc/sys/kernel/shm_rmid_forced"); got != "1" {
-		t.Errorf("shm_rmid_forced is %q", got)
-	}
+	testbed.Same(t, c.line(t, "cat", "/proc/sys/kernel/shm_rmid_forced"), "1", "shm_rmid_forced is")
 	if got, err := os.ReadFile("/proc/sys/net/ipv4/ip_local_port_range"); err != nil || strings.HasPrefix(string(got), "10000\t20000") {
 		t.Errorf("the host's sysctl changed: %q, %v", got, err)
 	}

@@ -7,6 +7,8 @@ import (
 
 	"google.golang.org/grpc/codes"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/integration/testbed"
 )
 
 var processChecks = []check{
@@ -40,9 +42,7 @@ func commandAndArgs(t *testing.T, n *node) {
 		got := p.output(t, c.command, func(cfg *runtimeapi.ContainerConfig) {
 			cfg.Image, cfg.Args = &runtimeapi.ImageSpec{Image: id}, c.args
 		})
-		if got != c.want {
-			t.Errorf("%s: printed %q, want %q", name, got, c.want)
-		}
+		testbed.Same(t, got, c.want, "%s: printed", name)
 	}
 }
 
@@ -84,26 +84,16 @@ func environmentNotUTF8(t *testing.T, n *node) {
 		return
 	}
 	c.remove(t)
-	if got := strings.TrimSpace(p.output(t, printRaw(), raw)); got != "fffe" {
-		t.Errorf("the value arrived as %s, want fffe", got)
-	}
+	testbed.Same(t, strings.TrimSpace(p.output(t, printRaw(), raw)), "fffe", "the value arrived as")
 }
 
 func workingDir(t *testing.T, n *node) {
 	p := n.pod(t)
-	if got := p.output(t, sh("pwd"), func(c *runtimeapi.ContainerConfig) { c.WorkingDir = "/tmp" }); got != "/tmp\n" {
-		t.Errorf("the config's directory: %q", got)
-	}
+	testbed.Same(t, p.output(t, sh("pwd"), func(c *runtimeapi.ContainerConfig) { c.WorkingDir = "/tmp" }), "/tmp\n", "the config's directory")
 	id := n.pull(t, n.Image.Process)
-	if got := p.output(t, sh("pwd"), func(c *runtimeapi.ContainerConfig) { c.Image = &runtimeapi.ImageSpec{Image: id} }); got != "/work\n" {
-		t.Errorf("the image's directory: %q", got)
-	}
-	if got := p.output(t, sh("pwd")); got != "/\n" {
-		t.Errorf("no directory: %q", got)
-	}
-	if got := p.output(t, sh("pwd"), func(c *runtimeapi.ContainerConfig) { c.WorkingDir = "/made/for/me" }); got != "/made/for/me\n" {
-		t.Errorf("a directory that does not exist: %q", got)
-	}
+	testbed.Same(t, p.output(t, sh("pwd"), func(c *runtimeapi.ContainerConfig) { c.Image = &runtimeapi.ImageSpec{Image: id} }), "/work\n", "the image's directory")
+	testbed.Same(t, p.output(t, sh("pwd")), "/\n", "no directory")
+	testbed.Same(t, p.output(t, sh("pwd"), func(c *runtimeapi.ContainerConfig) { c.WorkingDir = "/made/for/me" }), "/made/for/me\n", "a directory that does not exist")
 }
 
 func asUser(uid, gid int64) containerOption {
@@ -117,13 +107,9 @@ func asUser(uid, gid int64) containerOption {
 
 func userByNumber(t *testing.T, n *node) {
 	p := n.pod(t)
-	if got := p.output(t, sh("id -u; id -g"), asUser(1000, 3000)); got != "1000\n3000\n" {
-		t.Errorf("uid and gid: %q", got)
-	}
+	testbed.Same(t, p.output(t, sh("id -u; id -g"), asUser(1000, 3000)), "1000\n3000\n", "uid and gid")
 	// The group of /etc/passwd, when none is asked for.
-	if got := p.output(t, sh("id -u; id -g"), asUser(1000, -1)); got != "1000\n1000\n" {
-		t.Errorf("uid alone: %q", got)
-	}
+	testbed.Same(t, p.output(t, sh("id -u; id -g"), asUser(1000, -1)), "1000\n1000\n", "uid alone")
 	c := p.start(t, forever(), asUser(1000, 3000))
 	u := c.status(t).GetUser().GetLinux()
 	if u.GetUid() != 1000 || u.GetGid() != 3000 || !slices.Contains(u.GetSupplementalGroups(), 3000) {
@@ -134,13 +120,9 @@ func userByNumber(t *testing.T, n *node) {
 func userByName(t *testing.T, n *node) {
 	p := n.pod(t)
 	byName := security(func(s *runtimeapi.LinuxContainerSecurityContext) { s.RunAsUsername = "app" })
-	if got := p.output(t, sh("id -u; id -g"), byName); got != "1000\n1000\n" {
-		t.Errorf("uid and gid of app: %q", got)
-	}
+	testbed.Same(t, p.output(t, sh("id -u; id -g"), byName), "1000\n1000\n", "uid and gid of app")
 	group := security(func(s *runtimeapi.LinuxContainerSecurityContext) { s.RunAsGroup = &runtimeapi.Int64Value{Value: 3000} })
-	if got := p.output(t, sh("id -u; id -g"), byName, group); got != "1000\n3000\n" {
-		t.Errorf("app with group 3000: %q", got)
-	}
+	testbed.Same(t, p.output(t, sh("id -u; id -g"), byName, group), "1000\n3000\n", "app with group 3000")
 }
 
 // ofUserImage runs the image whose USER is app.
@@ -152,12 +134,8 @@ func (n *node) ofUserImage(t *testing.T) containerOption {
 
 func imageUser(t *testing.T, n *node) {
 	p, img := n.pod(t), n.ofUserImage(t)
-	if got := p.output(t, sh("id -u; id -g"), img); got != "1000\n1000\n" {
-		t.Errorf("uid and gid of the image's user: %q", got)
-	}
-	if got := p.output(t, sh("id -u; id -g"), img, asUser(0, 0)); got != "0\n0\n" {
-		t.Errorf("the config's user does not beat the image's: %q", got)
-	}
+	testbed.Same(t, p.output(t, sh("id -u; id -g"), img), "1000\n1000\n", "uid and gid of the image's user")
+	testbed.Same(t, p.output(t, sh("id -u; id -g"), img, asUser(0, 0)), "0\n0\n", "the config's user does not beat the image's")
 }
 
 func withGroups(policy runtimeapi.SupplementalGroupsPolicy, gids ...int64) containerOption {
@@ -219,15 +197,11 @@ func strictGroups(t *testing.T, n *node) {
 }
 
 func userWithoutEntry(t *testing.T, n *node) {
-	if got := n.pod(t).output(t, sh("id -u; id -g"), asUser(123456, -1)); got != "123456\n0\n" {
-		t.Errorf("uid and gid: %q", got)
-	}
+	testbed.Same(t, n.pod(t).output(t, sh("id -u; id -g"), asUser(123456, -1)), "123456\n0\n", "uid and gid")
 }
 
 func stdinEmpty(t *testing.T, n *node) {
-	if got := n.pod(t).output(t, sh("cat; echo ended")); got != "ended\n" {
-		t.Errorf("printed %q", got)
-	}
+	testbed.Same(t, n.pod(t).output(t, sh("cat; echo ended")), "ended\n", "printed")
 }
 
 func ttyTerm(t *testing.T, n *node) {

@@ -11,6 +11,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/integration/testbed"
 )
 
 var resourceChecks = []check{
@@ -136,9 +138,7 @@ func updateRunning(t *testing.T, n *node) {
 	must(t, c.tryUpdate(t, next), "UpdateContainerResources")
 	wantLimits(t, c, next)
 	wantCgroup(t, c, next)
-	if got := c.line(t, "echo", "alive"); got != "alive" {
-		t.Errorf("exec printed %q", got)
-	}
+	testbed.Same(t, c.line(t, "echo", "alive"), "alive", "exec printed")
 	must(t, c.tryUpdate(t, someLimits()), "UpdateContainerResources back")
 	wantLimits(t, c, someLimits())
 	wantCgroup(t, c, someLimits())
@@ -154,9 +154,7 @@ func updateZeroFields(t *testing.T, n *node) {
 	must(t, c.tryUpdate(t, &runtimeapi.LinuxContainerResources{CpusetCpus: "0"}), "UpdateContainerResources")
 	want.CpusetCpus = "0"
 	wantLimits(t, c, want)
-	if got := c.status(t).GetResources().GetLinux().GetCpusetCpus(); got != "0" {
-		t.Errorf("status says CPUs %q", got)
-	}
+	testbed.Same(t, c.status(t).GetResources().GetLinux().GetCpusetCpus(), "0", "status says CPUs")
 	if _, lacks := n.Lacks[CgroupPerCtr]; !lacks {
 		wantCgroup(t, c, want)
 	}
@@ -237,9 +235,7 @@ func hugePages(t *testing.T, n *node) {
 	}
 	c := n.pod(t).start(t, forever(), resources(limits))
 	for size, limit := range want {
-		if got := cgroupValue(t, c, "hugetlb."+size+".limit_in_bytes", "hugetlb."+size+".max"); got != limit {
-			t.Errorf("the limit of pages of %s is %s, want %s", size, got, limit)
-		}
+		testbed.Same(t, cgroupValue(t, c, "hugetlb."+size+".limit_in_bytes", "hugetlb."+size+".max"), limit, "the limit of pages of %s is", size)
 	}
 	if got := c.status(t).GetResources().GetLinux().GetHugepageLimits(); len(got) != len(limits.GetHugepageLimits()) {
 		t.Errorf("status says %v, want %v", got, limits.GetHugepageLimits())
@@ -296,7 +292,5 @@ func removeCgroups(t *testing.T, name string) {
 // may lack.
 func oomScoreAdj(t *testing.T, n *node) {
 	c := n.pod(t).start(t, forever(), resources(&runtimeapi.LinuxContainerResources{OomScoreAdj: 987}))
-	if got := c.line(t, "cat", "/proc/1/oom_score_adj"); got != "987" {
-		t.Errorf("oom_score_adj is %s", got)
-	}
+	testbed.Same(t, c.line(t, "cat", "/proc/1/oom_score_adj"), "987", "oom_score_adj is")
 }

@@ -5,6 +5,8 @@ import (
 
 	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/integration/testbed"
 )
 
 var restartChecks = []check{
@@ -70,15 +72,11 @@ func restartKeepsAll(t *testing.T, n *node) {
 	if st := ending.waitExit(t); st.GetExitCode() != 13 {
 		t.Errorf("a container that ended after the restart has exit code %d, want 13", st.GetExitCode())
 	}
-	if got := ending.logged(t).stdout; got != "last words\n" {
-		t.Errorf("it logged %q", got)
-	}
+	testbed.Same(t, ending.logged(t).stdout, "last words\n", "it logged")
 	counting.waitExit(t)
 	l := counting.logged(t)
 	wantNumbers(t, l, l.lines())
-	if got := running.line(t, "echo", "still here"); got != "still here" {
-		t.Errorf("exec after the restart printed %q", got)
-	}
+	testbed.Same(t, running.line(t, "echo", "still here"), "still here", "exec after the restart printed")
 	running.stop(t, longGrace)
 	if st := running.status(t); st.GetExitCode() != 21 {
 		t.Errorf("stopped after the restart with exit code %d, want 21", st.GetExitCode())

@@ -10,6 +10,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/integration/patience"
+	"github.com/berth-cri/berth/integration/testbed"
 )
 
 var runtimeChecks = []check{
@@ -30,9 +31,7 @@ func versionFields(t *testing.T, n *node) {
 	if v.GetVersion() != "0.1.0" {
 		t.Errorf("version is %q, the kubelet demands 0.1.0", v.GetVersion())
 	}
-	if v.GetRuntimeApiVersion() != "v1" {
-		t.Errorf("runtime_api_version is %q, want v1", v.GetRuntimeApiVersion())
-	}
+	testbed.Same(t, v.GetRuntimeApiVersion(), "v1", "runtime_api_version is")
 	if v.GetRuntimeName() == "" || v.GetRuntimeVersion() == "" {
 		t.Errorf("runtime_name %q and runtime_version %q must both be set", v.GetRuntimeName(), v.GetRuntimeVersion())
 	}

@@ -15,6 +15,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/integration/testbed"
 )
 
 var sandboxChecks = []check{
@@ -59,9 +61,7 @@ func sandboxLife(t *testing.T, n *node) {
 	if after.GetState() != runtimeapi.PodSandboxState_SANDBOX_NOTREADY {
 		t.Errorf("state is %v after StopPodSandbox", after.GetState())
 	}
-	if after.GetCreatedAt() != st.GetCreatedAt() {
-		t.Errorf("created_at changed from %d to %d", st.GetCreatedAt(), after.GetCreatedAt())
-	}
+	testbed.Same(t, after.GetCreatedAt(), st.GetCreatedAt(), "created_at changed from %d to", st.GetCreatedAt())
 	p.remove(t)
 	if left := n.listSandboxes(t, &runtimeapi.PodSandboxFilter{Id: p.ID}); len(left) != 0 {
 		t.Errorf("still listed after RemovePodSandbox: %v", left)
@@ -159,9 +159,7 @@ func sandboxScripts(t *testing.T, n *node) {
 	var byPath, byPID unix.Stat_t
 	must(t, unix.Stat(info.RuntimeSpec.Linux.Namespaces[at].Path, &byPath), "stat of the namespace")
 	must(t, unix.Stat(fmt.Sprintf("/proc/%d/ns/net", info.PID), &byPID), "stat of the process's namespace")
-	if byPath.Ino != byPID.Ino {
-		t.Errorf("pid %d is in network namespace %d, and runtimeSpec names %d", info.PID, byPID.Ino, byPath.Ino)
-	}
+	testbed.Same(t, byPath.Ino, byPID.Ino, "pid %d is in network namespace %d, and runtimeSpec names", info.PID, byPID.Ino)
 }
 
 func sandboxIdempotent(t *testing.T, n *node) {
@@ -218,9 +216,7 @@ func sandboxStopKeepsContainers(t *testing.T, n *node) {
 			t.Errorf("after StopPodSandbox a container is %v, finished at %d", st.GetState(), st.GetFinishedAt())
 		}
 	}
-	if got := ended.status(t).GetExitCode(); got != 4 {
-		t.Errorf("the container that had ended has exit code %d, want 4", got)
-	}
+	testbed.Same(t, ended.status(t).GetExitCode(), 4, "the container that had ended has exit code")
 	if got := n.listContainers(t, &runtimeapi.ContainerFilter{PodSandboxId: p.ID}); len(got) != 2 {
 		t.Errorf("%d containers listed, want 2", len(got))
 	}
@@ -255,9 +251,7 @@ func sandboxNextAttempt(t *testing.T, n *node) {
 	next.Metadata.Attempt++
 	second, err := n.tryPod(t, next)
 	must(t, err, "RunPodSandbox of the next attempt")
-	if got := second.status(t).GetMetadata().GetAttempt(); got != 1 {
-		t.Errorf("attempt is %d, want 1", got)
-	}
+	testbed.Same(t, second.status(t).GetMetadata().GetAttempt(), 1, "attempt is")
 }
 
 func sandboxDuplicates(t *testing.T, n *node) {
@@ -315,9 +309,7 @@ func sandboxNilLinux(t *testing.T, n *node) {
 		t.Error("no ip: an absent linux block means a pod network")
 	}
 	c := p.start(t, forever(), func(c *runtimeapi.ContainerConfig) { c.Linux = nil })
-	if got := c.line(t, "echo", "works"); got != "works" {
-		t.Errorf("exec printed %q", got)
-	}
+	testbed.Same(t, c.line(t, "echo", "works"), "works", "exec printed")
 }
 
 func sandboxNilSecurity(t *testing.T, n *node) {
@@ -372,18 +364,12 @@ func sandboxFilters(t *testing.T, n *node) {
 func sandboxShortIDs(t *testing.T, n *node) {
 	p := n.pod(t)
 	short := &pod{node: n, ID: p.ID[:13], Config: p.Config}
-	if got := short.status(t).GetId(); got != p.ID {
-		t.Errorf("PodSandboxStatus by short id answered id %q", got)
-	}
+	testbed.Same(t, short.status(t).GetId(), p.ID, "PodSandboxStatus by short id answered id")
 	c := short.start(t, forever())
 	full := c.ID
 	c.ID = c.ID[:13]
-	if got := c.status(t).GetId(); got != full {
-		t.Errorf("ContainerStatus by short id answered id %q", got)
-	}
-	if got := c.line(t, "echo", "short"); got != "short" {
-		t.Errorf("ExecSync by short id printed %q", got)
-	}
+	testbed.Same(t, c.status(t).GetId(), full, "ContainerStatus by short id answered id")
+	testbed.Same(t, c.line(t, "echo", "short"), "short", "ExecSync by short id printed")
 	if got := n.listContainers(t, &runtimeapi.ContainerFilter{Id: c.ID}); len(got) != 1 || got[0].GetPodSandboxId() != p.ID {
 		t.Errorf("ListContainers by short id: %v", got)
 	}

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/integration/testbed"
 )
 
 var securityChecks = []check{
@@ -87,12 +89,8 @@ func dropCapabilities(t *testing.T, n *node) {
 	if set := effective(t, p.start(t, forever(), capabilities(nil, []string{"CHOWN"}))); has(set, capChown) || !has(set, capKill) {
 		t.Errorf("CHOWN dropped: %x", set)
 	}
-	if set := effective(t, p.start(t, forever(), capabilities(nil, []string{"ALL"}))); set != 0 {
-		t.Errorf("ALL dropped: %x", set)
-	}
-	if set := effective(t, p.start(t, forever(), capabilities([]string{"NET_ADMIN"}, []string{"ALL"}))); set != 1<<capNetAdmin {
-		t.Errorf("ALL dropped, NET_ADMIN added: %x", set)
-	}
+	testbed.Same(t, effective(t, p.start(t, forever(), capabilities(nil, []string{"ALL"}))), 0, "ALL dropped")
+	testbed.Same(t, effective(t, p.start(t, forever(), capabilities([]string{"NET_ADMIN"}, []string{"ALL"}))), 1<<capNetAdmin, "ALL dropped, NET_ADMIN added")
 }
 
 func allCapabilities(t *testing.T, n *node) {
@@ -103,9 +101,7 @@ func allCapabilities(t *testing.T, n *node) {
 }
 
 func noRootCapabilities(t *testing.T, n *node) {
-	if set := effective(t, n.pod(t).start(t, forever(), asUser(1000, 1000))); set != 0 {
-		t.Errorf("effective set of uid 1000 is %x", set)
-	}
+	testbed.Same(t, effective(t, n.pod(t).start(t, forever(), asUser(1000, 1000))), 0, "effective set of uid 1000 is")
 }
 
 func seccomp(p *runtimeapi.SecurityProfile) containerOption {
@@ -114,9 +110,7 @@ func seccomp(p *runtimeapi.SecurityProfile) containerOption {
 
 func wantSeccomp(t *testing.T, n *node, p *runtimeapi.SecurityProfile, want string) {
 	t.Helper()
-	if got := procStatus(t, n.pod(t).start(t, forever(), seccomp(p)), "1", "Seccomp"); got != want {
-		t.Errorf("Seccomp mode is %s, want %s", got, want)
-	}
+	testbed.Same(t, procStatus(t, n.pod(t).start(t, forever(), seccomp(p)), "1", "Seccomp"), want, "Seccomp mode is")
 }
 
 func seccompNone(t *testing.T, n *node) { wantSeccomp(t, n, nil, "0") }
@@ -166,9 +160,7 @@ func seccompLocalhostExec(t *testing.T, n *node) {
 		t.Errorf("an exec does what the profile forbids: %v, %v", r, err)
 	}
 	c.exec(t, "touch", "/tmp/file")
-	if got := procStatus(t, c, "1", "Seccomp"); got != "2" {
-		t.Errorf("Seccomp mode is %s", got)
-	}
+	testbed.Same(t, procStatus(t, c, "1", "Seccomp"), "2", "Seccomp mode is")
 }
 
 func seccompUnconfined(t *testing.T, n *node) {
@@ -180,9 +172,7 @@ func noNewPrivs(t *testing.T, n *node) {
 	for _, on := range []bool{false, true} {
 		c := p.start(t, forever(), asUser(1000, 1000), security(func(s *runtimeapi.LinuxContainerSecurityContext) { s.NoNewPrivs = on }))
 		want := map[bool]string{false: "0", true: "1"}[on]
-		if got := procStatus(t, c, "1", "NoNewPrivs"); got != want {
-			t.Errorf("no_new_privs %v: NoNewPrivs is %s", on, got)
-		}
+		testbed.Same(t, procStatus(t, c, "1", "NoNewPrivs"), want, "no_new_privs %v: NoNewPrivs is", on)
 	}
 }
 
@@ -202,12 +192,8 @@ func maskedPaths(t *testing.T, n *node) {
 	c := n.pod(t).start(t, forever(), security(func(s *runtimeapi.LinuxContainerSecurityContext) {
 		s.MaskedPaths = []string{"/proc/keys", "/proc/acpi", "/etc/passwd", "/no/such/path"}
 	}))
-	if got := c.exec(t, "cat", "/etc/passwd"); got != "" {
-		t.Errorf("a masked file has content %q", got)
-	}
-	if got := c.exec(t, "ls", "/proc/acpi"); got != "" {
-		t.Errorf("a masked directory has entries %q", got)
-	}
+	testbed.Same(t, c.exec(t, "cat", "/etc/passwd"), "", "a masked file has content")
+	testbed.Same(t, c.exec(t, "ls", "/proc/acpi"), "", "a masked directory has entries")
 }
 
 func readonlyPaths(t *testing.T, n *node) {
@@ -223,9 +209,7 @@ func readonlyPaths(t *testing.T, n *node) {
 // runtime's own.
 func unmasked(t *testing.T, n *node) {
 	c := n.pod(t).start(t, forever())
-	if got := c.exec(t, "sh", "-c", "grep -E ' /proc/[^ ]+ ' /proc/self/mounts || true"); got != "" {
-		t.Errorf("mounts below /proc though nothing was to be masked:\n%s", got)
-	}
+	testbed.Same(t, c.exec(t, "sh", "-c", "grep -E ' /proc/[^ ]+ ' /proc/self/mounts || true"), "", "mounts below /proc though nothing was to be masked")
 }
 
 func privileged(t *testing.T, n *node) {
@@ -234,9 +218,7 @@ func privileged(t *testing.T, n *node) {
 	if set := effective(t, c); !has(set, capSysAdmin) || !has(set, capNetAdmin) {
 		t.Errorf("capabilities are %x", set)
 	}
-	if got := procStatus(t, c, "1", "Seccomp"); got != "0" {
-		t.Errorf("Seccomp mode is %s", got)
-	}
+	testbed.Same(t, procStatus(t, c, "1", "Seccomp"), "0", "Seccomp mode is")
 	c.exec(t, "sh", "-c", "mkdir -p /mnt && mount -t tmpfs none /mnt && echo x > /mnt/x")
 	if got := c.exec(t, "cat", "/proc/self/mounts"); !strings.Contains(sysMount(got), "rw") {
 		t.Errorf("/sys is not writable: %s", sysMount(got))

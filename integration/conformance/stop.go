@@ -9,6 +9,8 @@ import (
 	"time"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/integration/testbed"
 )
 
 func itoa(i int32) string { return strconv.Itoa(int(i)) }
@@ -110,9 +112,7 @@ func stopConfigSignal(t *testing.T, n *node) {
 		c.Image = &runtimeapi.ImageSpec{Image: id}
 		c.StopSignal = runtimeapi.Signal_SIGNAL_SIGUSR2
 	})
-	if got := c.status(t).GetStopSignal(); got != runtimeapi.Signal_SIGNAL_SIGUSR2 {
-		t.Errorf("status says stop_signal %v", got)
-	}
+	testbed.Same(t, c.status(t).GetStopSignal(), runtimeapi.Signal_SIGNAL_SIGUSR2, "status says stop_signal")
 	c.stop(t, longGrace)
 	if st := c.status(t); st.GetExitCode() != 23 {
 		t.Errorf("exit code %d, want 23 (SIGUSR2, from the config)", st.GetExitCode())

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/integration/testbed"
 )
 
 // interactive gives the container a stdin, and perhaps more.
@@ -83,9 +85,7 @@ func attachStdin(t *testing.T, n *node) {
 			_ = s.stdin.Close()
 			s.wire.cut()
 		}
-		if got := c.status(t).GetState(); got != runtimeapi.ContainerState_CONTAINER_RUNNING {
-			t.Errorf("the container is %v", got)
-		}
+		testbed.Same(t, c.status(t).GetState(), runtimeapi.ContainerState_CONTAINER_RUNNING, "the container is")
 		c.stop(t, time.Second)
 		must(t, watcher.wait(), "the end of an attach with its container")
 	})

@@ -10,6 +10,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/berth-cri/berth/integration/testbed"
 )
 
 // overEach runs a check over both protocols.
@@ -24,18 +26,12 @@ func streamedExec(t *testing.T, n *node) {
 	c := n.pod(t).start(t, forever(), env("SUITE", "streaming"))
 	overEach(t, func(t *testing.T, p protocol) {
 		s := c.open(t, p, streams{}, "sh", "-c", `echo out $SUITE; echo err >&2; printf 'a\0b\377'; exit 3`)
-		if code := s.exitCode(); code != 3 {
-			t.Errorf("exit code %d, want 3", code)
-		}
+		testbed.Same(t, s.exitCode(), 3, "exit code")
 		if s.stdout.String() != "out streaming\na\x00b\xff" || s.stderr.String() != "err\n" {
 			t.Errorf("stdout %q, stderr %q", s.stdout.String(), s.stderr.String())
 		}
-		if code := c.open(t, p, streams{}, "true").exitCode(); code != 0 {
-			t.Errorf("true has exit code %d", code)
-		}
-		if code := c.open(t, p, streams{}, "sh", "-c", "kill -KILL $$").exitCode(); code != 137 {
-			t.Errorf("a killed program has exit code %d, want 137", code)
-		}
+		testbed.Same(t, c.open(t, p, streams{}, "true").exitCode(), 0, "true has exit code")
+		testbed.Same(t, c.open(t, p, streams{}, "sh", "-c", "kill -KILL $$").exitCode(), 137, "a killed program has exit code")
 		s = c.open(t, p, streams{noStdout: true}, "sh", "-c", "echo out; echo err >&2")
 		if code := s.exitCode(); code != 0 || s.stderr.String() != "err\n" {
 			t.Errorf("with stderr only: exit code %d, stderr %q", code, s.stderr.String())
@@ -57,9 +53,7 @@ func streamedMissingProgram(t *testing.T, n *node) {
 			t.Error("a missing program succeeded in a terminal")
 		}
 	})
-	if got := c.line(t, "echo", "next"); got != "next" {
-		t.Errorf("the next exec printed %q", got)
-	}
+	testbed.Same(t, c.line(t, "echo", "next"), "next", "the next exec printed")
 }
 
 func streamedTerminal(t *testing.T, n *node) {
@@ -76,9 +70,7 @@ func streamedTerminal(t *testing.T, n *node) {
 		s.send("echo lost:$((2+3)) >&2\n")
 		s.shows("lost:5")
 		s.send("exit 5\n")
-		if code := s.exitCode(); code != 5 {
-			t.Errorf("exit code %d, want 5", code)
-		}
+		testbed.Same(t, s.exitCode(), 5, "exit code")
 	})
 }
 
@@ -139,12 +131,8 @@ func streamedStdinOnly(t *testing.T, n *node) {
 	s.send("first\n")
 	s.send("second\n")
 	must(t, s.stdin.Close(), "end of stdin")
-	if code := s.exitCode(); code != 6 {
-		t.Errorf("exit code %d, want 6", code)
-	}
-	if got := c.exec(t, "cat", "/tmp/sent"); got != "first\nsecond\n" {
-		t.Errorf("stdin was %q", got)
-	}
+	testbed.Same(t, s.exitCode(), 6, "exit code")
+	testbed.Same(t, c.exec(t, "cat", "/tmp/sent"), "first\nsecond\n", "stdin was")
 }
 
 // numbers is what `seq 1 last` prints.
@@ -162,9 +150,7 @@ func streamedOutput(t *testing.T, n *node) {
 	stdout, stderr := string(numbers(1_500_000)), string(numbers(500_000))
 	overEach(t, func(t *testing.T, p protocol) {
 		s := c.open(t, p, streams{}, "sh", "-c", "seq 1 500000 >&2 & seq 1 1500000; wait; exit 7")
-		if code := s.exitCode(); code != 7 {
-			t.Errorf("exit code %d, want 7", code)
-		}
+		testbed.Same(t, s.exitCode(), 7, "exit code")
 		if s.stdout.String() != stdout || s.stderr.String() != stderr {
 			t.Errorf("%d of %d bytes on stdout, %d of %d on stderr", len(s.stdout.bytes()), len(stdout), len(s.stderr.bytes()), len(stderr))
 		}
@@ -188,9 +174,7 @@ func streamedSlowClient(t *testing.T, n *node) {
 		s.send("go\n")
 		time.Sleep(slowClient)
 		s.wire.resume()
-		if code := s.exitCode(); code != 9 {
-			t.Errorf("exit code %d, want 9", code)
-		}
+		testbed.Same(t, s.exitCode(), 9, "exit code")
 		if s.stdout.String() != want {
 			t.Errorf("%d of %d bytes", len(s.stdout.bytes()), len(want))
 		}

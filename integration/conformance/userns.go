@@ -11,6 +11,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/integration/testbed"
 )
 
 var usernsChecks = []check{
@@ -85,13 +87,9 @@ func usernsIDs(t *testing.T, n *node) {
 	for file, want := range map[string]string{
 		"uid_map": fmt.Sprintf("0 %d %d", podUID, podIDs), "gid_map": fmt.Sprintf("0 %d %d", podGID, podIDs),
 	} {
-		if got := fields(c.exec(t, "cat", "/proc/self/"+file)); got != want {
-			t.Errorf("%s is %q, want %q", file, got, want)
-		}
+		testbed.Same(t, fields(c.exec(t, "cat", "/proc/self/"+file)), want, "%s is", file)
 	}
-	if got := c.line(t, "id", "-u"); got != "0" {
-		t.Errorf("inside the user is %s", got)
-	}
+	testbed.Same(t, c.line(t, "id", "-u"), "0", "inside the user is")
 	state := readFile(hostProcess(t, c) + "/status")
 	for key, id := range map[string]int{"Uid": podUID, "Gid": podGID} {
 		if want := fmt.Sprintf("\n%s:\t%[2]d\t%[2]d\t%[2]d\t%[2]d\n", key, id); !strings.Contains(state, want) {
@@ -111,9 +109,7 @@ func usernsRootfs(t *testing.T, n *node) {
 	for file, want := range map[string]string{
 		"/": "0:0", "/bin/busybox": "0:0", "/home/app": "1000:1000", "/mine": "0:0", "/home/app/his": "1000:1000", "/etc/passwd": "0:0",
 	} {
-		if got := c.line(t, "stat", "-c", "%u:%g", file); got != want {
-			t.Errorf("%s is owned by %s, want %s", file, got, want)
-		}
+		testbed.Same(t, c.line(t, "stat", "-c", "%u:%g", file), want, "%s is owned by", file)
 	}
 	// From the host the same file belongs to somebody else.
 	if st, err := os.Stat(hostProcess(t, c) + "/root/home/app/his"); err != nil || owner(st) != [2]uint32{podUID + 1000, podGID + 1000} {
@@ -125,15 +121,11 @@ func usernsFiles(t *testing.T, n *node) {
 	p := n.pod(t, withUserNS)
 	a, b := p.start(t, forever()), p.start(t, forever())
 	for _, file := range []string{"/etc/hostname", "/etc/hosts", "/etc/resolv.conf", "/dev/shm"} {
-		if got := a.line(t, "stat", "-c", "%u:%g", file); got != "0:0" {
-			t.Errorf("%s is owned by %s", file, got)
-		}
+		testbed.Same(t, a.line(t, "stat", "-c", "%u:%g", file), "0:0", "%s is owned by", file)
 		a.exec(t, "sh", "-c", "ls -d "+file+" && test -r "+file)
 	}
 	a.exec(t, "sh", "-c", "echo shared > /dev/shm/note && chmod 600 /dev/shm/note && echo 127.0.0.9 name >> /etc/hosts")
-	if got := b.line(t, "cat", "/dev/shm/note"); got != "shared" {
-		t.Errorf("the other container reads %q", got)
-	}
+	testbed.Same(t, b.line(t, "cat", "/dev/shm/note"), "shared", "the other container reads")
 }
 
 // usernsCapabilities needs namespaces that belong to the user namespace: in the
@@ -147,9 +139,7 @@ func usernsCapabilities(t *testing.T, n *node) {
 	// whoever has it: what a user namespace allows is seen without.
 	c := p.start(t, forever(), capable, apparmor(&runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Unconfined}))
 	c.exec(t, "ip", "link", "set", "lo", "mtu", "1400")
-	if got := c.line(t, "cat", "/sys/class/net/lo/mtu"); got != "1400" {
-		t.Errorf("the mtu is %s", got)
-	}
+	testbed.Same(t, c.line(t, "cat", "/sys/class/net/lo/mtu"), "1400", "the mtu is")
 	c.exec(t, "hostname", "renamed")
 	c.exec(t, "sh", "-c", "mkdir /tmp/m && mount -t tmpfs none /tmp/m")
 	if _, lacks := n.Lacks[Labels]; !lacks && hostAppArmor() {
@@ -184,13 +174,9 @@ func usernsVolumeSharedPID(t *testing.T, n *node) {
 	file := filepath.Join(t.TempDir(), "file")
 	must(t, os.WriteFile(file, []byte("whole\n"), 0o600), "write")
 	c := p.start(t, forever(), mount(idmapped(&runtimeapi.Mount{ContainerPath: "/file", HostPath: file})))
-	if got := c.line(t, "cat", "/file"); got != "whole" {
-		t.Errorf("read %q", got)
-	}
+	testbed.Same(t, c.line(t, "cat", "/file"), "whole", "read")
 	c.exec(t, "sh", "-c", "echo more >> /file")
-	if got := readFile(file); got != "whole\nmore\n" {
-		t.Errorf("on the host the file has %q", got)
-	}
+	testbed.Same(t, readFile(file), "whole\nmore\n", "on the host the file has")
 }
 
 func mappedVolume(t *testing.T, p *pod) {
@@ -202,18 +188,12 @@ func mappedVolume(t *testing.T, p *pod) {
 	c := p.start(t, forever(), mount(
 		idmapped(&runtimeapi.Mount{ContainerPath: "/data", HostPath: dir}),
 		idmapped(&runtimeapi.Mount{ContainerPath: "/ro", HostPath: dir, Readonly: true})))
-	if got := c.exec(t, "cat", "/data/in"); got != "from the host\n" {
-		t.Errorf("read %q", got)
-	}
-	if got := c.line(t, "stat", "-c", "%u:%g", "/data/in"); got != "0:0" {
-		t.Errorf("inside it is owned by %s", got)
-	}
+	testbed.Same(t, c.exec(t, "cat", "/data/in"), "from the host\n", "read")
+	testbed.Same(t, c.line(t, "stat", "-c", "%u:%g", "/data/in"), "0:0", "inside it is owned by")
 	c.exec(t, "sh", "-c", "echo x > /data/out && chown 7:8 /data/out")
 	st, err := os.Stat(dir + "/out")
 	must(t, err, "stat what the pod wrote")
-	if owner(st) != [2]uint32{7, 8} {
-		t.Errorf("on the host what it wrote is owned by %v", owner(st))
-	}
+	testbed.Same(t, owner(st), [2]uint32{7, 8}, "on the host what it wrote is owned by")
 	if r, err := c.execSync(t, execBound, "touch", "/ro/x"); err != nil || r.GetExitCode() == 0 {
 		t.Errorf("a read-only mapped mount is writable: %v, %v", r, err)
 	}
@@ -223,9 +203,7 @@ func usernsUnmappedVolume(t *testing.T, n *node) {
 	dir := t.TempDir()
 	must(t, os.Chmod(dir, 0o755), "chmod")
 	c := n.pod(t, withUserNS).start(t, forever(), mount(&runtimeapi.Mount{ContainerPath: "/data", HostPath: dir}))
-	if got := c.line(t, "stat", "-c", "%u:%g", "/data"); got != "65534:65534" {
-		t.Errorf("inside it is owned by %s", got)
-	}
+	testbed.Same(t, c.line(t, "stat", "-c", "%u:%g", "/data"), "65534:65534", "inside it is owned by")
 	if r, err := c.execSync(t, execBound, "touch", "/data/x"); err != nil || r.GetExitCode() == 0 {
 		t.Errorf("root of the pod writes to what is the host's root's: %v, %v", r, err)
 	}
@@ -283,12 +261,8 @@ func usernsSharedPID(t *testing.T, n *node) {
 	if got := b.exec(t, "ps"); !strings.Contains(got, "sleep 7777") {
 		t.Errorf("the other container's process is not seen:\n%s", got)
 	}
-	if got := fields(b.exec(t, "cat", "/proc/1/uid_map")); got != fmt.Sprintf("0 %d %d", podUID, podIDs) {
-		t.Errorf("the sandbox process's uid_map is %q", got)
-	}
-	if got := p.status(t).GetState(); got != runtimeapi.PodSandboxState_SANDBOX_READY {
-		t.Errorf("the sandbox is %v", got)
-	}
+	testbed.Same(t, fields(b.exec(t, "cat", "/proc/1/uid_map")), fmt.Sprintf("0 %d %d", podUID, podIDs), "the sandbox process's uid_map is")
+	testbed.Same(t, p.status(t).GetState(), runtimeapi.PodSandboxState_SANDBOX_READY, "the sandbox is")
 }
 
 func usernsSysctls(t *testing.T, n *node) {
@@ -301,9 +275,7 @@ func usernsSysctls(t *testing.T, n *node) {
 	for key, want := range map[string]string{
 		"net/ipv4/ping_group_range": "0 9", "kernel/shm_rmid_forced": "1", "kernel/msgmax": "9000", "net/ipv4/ip_local_port_range": "1024 65000",
 	} {
-		if got := fields(c.exec(t, "cat", "/proc/sys/"+key)); got != want {
-			t.Errorf("%s is %q, want %q", key, got, want)
-		}
+		testbed.Same(t, fields(c.exec(t, "cat", "/proc/sys/"+key)), want, "%s is", key)
 	}
 }
 
@@ -330,9 +302,7 @@ func usernsHostNetwork(t *testing.T, n *node) {
 	if got := c.line(t, "readlink", "/proc/self/ns/net"); got != host {
 		t.Errorf("network namespace is %s, the host's is %s", got, host)
 	}
-	if got := fields(c.exec(t, "cat", "/proc/self/uid_map")); got != fmt.Sprintf("0 %d %d", podUID, podIDs) {
-		t.Errorf("uid_map is %q", got)
-	}
+	testbed.Same(t, fields(c.exec(t, "cat", "/proc/self/uid_map")), fmt.Sprintf("0 %d %d", podUID, podIDs), "uid_map is")
 	c.exec(t, "ls", "/sys/class/net/lo")
 	if r, err := c.execSync(t, execBound, "sh", "-c", "echo 1 > /sys/kernel/profiling"); err != nil || r.GetExitCode() == 0 {
 		t.Errorf("/sys is writable: %v, %v", r, err)
@@ -357,9 +327,7 @@ func usernsPrivileged(t *testing.T, n *node) {
 	p := n.pod(t, withUserNS, func(c *runtimeapi.PodSandboxConfig) { c.Linux.SecurityContext.Privileged = true })
 	c := p.start(t, forever(), mount(&runtimeapi.Mount{ContainerPath: "/data", HostPath: dir}),
 		security(func(s *runtimeapi.LinuxContainerSecurityContext) { s.Privileged = true }))
-	if got := fields(c.exec(t, "cat", "/proc/self/uid_map")); got != fmt.Sprintf("0 %d %d", podUID, podIDs) {
-		t.Errorf("uid_map is %q", got)
-	}
+	testbed.Same(t, fields(c.exec(t, "cat", "/proc/self/uid_map")), fmt.Sprintf("0 %d %d", podUID, podIDs), "uid_map is")
 	c.exec(t, "sh", "-c", "mkdir /tmp/m && mount -t tmpfs none /tmp/m && ip link set lo mtu 1400")
 	for _, command := range []string{"touch /data/x", "chown 0:0 /data", "echo 1 > /proc/sys/vm/drop_caches", "mknod /tmp/disk b 7 0 && head -c 1 /tmp/disk"} {
 		if r, err := c.execSync(t, execBound, "sh", "-c", command); err != nil || r.GetExitCode() == 0 {
@@ -375,12 +343,8 @@ func usernsHighIDs(t *testing.T, n *node) {
 		u.Uids[0].HostId, u.Gids[0].HostId = first, first
 	})
 	c := p.start(t, forever())
-	if got := fields(c.exec(t, "cat", "/proc/self/gid_map")); got != fmt.Sprintf("0 %d %d", first, podIDs) {
-		t.Errorf("gid_map is %q", got)
-	}
-	if got := c.line(t, "stat", "-c", "%u:%g", "/bin/busybox"); got != "0:0" {
-		t.Errorf("a file of the image is owned by %s", got)
-	}
+	testbed.Same(t, fields(c.exec(t, "cat", "/proc/self/gid_map")), fmt.Sprintf("0 %d %d", first, podIDs), "gid_map is")
+	testbed.Same(t, c.line(t, "stat", "-c", "%u:%g", "/bin/busybox"), "0:0", "a file of the image is owned by")
 	c.exec(t, "sh", "-c", "touch /mine /dev/shm/mine")
 }
 
@@ -405,12 +369,8 @@ func usernsRestart(t *testing.T, n *node) {
 	p := n.pod(t, withUserNS)
 	created, running := p.create(t, sh("exit 11")), p.start(t, forever())
 	n.Restart(t)
-	if got := p.status(t).GetState(); got != runtimeapi.PodSandboxState_SANDBOX_READY {
-		t.Errorf("the sandbox is %v", got)
-	}
-	if got := running.line(t, "id", "-u"); got != "0" {
-		t.Errorf("exec says user %q", got)
-	}
+	testbed.Same(t, p.status(t).GetState(), runtimeapi.PodSandboxState_SANDBOX_READY, "the sandbox is")
+	testbed.Same(t, running.line(t, "id", "-u"), "0", "exec says user")
 	must(t, created.tryStart(t), "start what was created before")
 	if st := created.waitExit(t); st.GetExitCode() != 11 {
 		t.Errorf("it ended with %v", st)

@@ -9,6 +9,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/integration/testbed"
 )
 
 var volumeChecks = []check{
@@ -115,9 +117,7 @@ func volumeRestart(t *testing.T, n *node) {
 	running.exec(t, "cat", "/vol/passwd")
 	must(t, created.tryStart(t), "StartContainer of a container that was CREATED before the restart")
 	created.waitLog(t, "root:")
-	if got := running.status(t).GetMounts()[0].GetImage().GetImage(); got != other {
-		t.Errorf("after the restart the volume is of %q, want %q", got, other)
-	}
+	testbed.Same(t, running.status(t).GetMounts()[0].GetImage().GetImage(), other, "after the restart the volume is of")
 }
 
 // volumeStaysReadonly: what is in an image is in every other container of it too.

@@ -89,9 +89,7 @@ func TestDashboard(t *testing.T) {
 	}
 	plots := 0
 	for _, p := range got.Panels {
-		if p.Error != "" {
-			t.Errorf("panel %d, %q: %s", p.ID, p.Title, p.Error)
-		}
+		testbed.Same(t, p.Error, "", "panel %d, %q", p.ID, p.Title)
 		if p.Series == 0 && slices.Contains(withData, p.ID) {
 			t.Errorf("panel %d, %q, has nothing to show", p.ID, p.Title)
 		}
@@ -117,13 +115,9 @@ func TestDashboard(t *testing.T) {
 func panels(t *testing.T) (n int) {
 	t.Helper()
 	text, err := os.ReadFile(dashboardFile)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	var d struct{ Panels []struct{ Type string } }
-	if err := json.Unmarshal(text, &d); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, json.Unmarshal(text, &d))
 	for _, p := range d.Panels {
 		if p.Type != "row" {
 			n++
@@ -176,16 +170,12 @@ func startPrometheus(t *testing.T, program, target string) *prom {
 	t.Helper()
 	dir, address := t.TempDir(), freePort(t)
 	config := fmt.Sprintf("global: {scrape_interval: %s}\nscrape_configs: [{job_name: berth, static_configs: [{targets: [%q]}]}]\n", scrape, target)
-	if err := os.WriteFile(filepath.Join(dir, "prometheus.yml"), []byte(config), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, os.WriteFile(filepath.Join(dir, "prometheus.yml"), []byte(config), 0o600))
 	var said bytes.Buffer
 	c := exec.CommandContext(t.Context(), program, "--config.file="+filepath.Join(dir, "prometheus.yml"), "--storage.tsdb.path="+filepath.Join(dir, "data"), "--web.listen-address="+address)
 	c.Stdout, c.Stderr = &said, &said
 	c.Cancel = func() error { return c.Process.Signal(os.Interrupt) }
-	if err := c.Start(); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, c.Start())
 	t.Cleanup(func() {
 		_ = c.Wait()
 		if t.Failed() {
@@ -250,9 +240,7 @@ func (s *server) draw(t *testing.T, browser string, ids []int, picture string, w
 		ids = []int{}
 	}
 	settings, err := json.Marshal(map[string]any{"seconds": s.seconds, "step": scrape, "rate": rate, "panels": ids})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	mux := http.NewServeMux()
 	page := `<!doctype html><meta charset="utf-8"><title>berth</title><link rel="stylesheet" href="/page.css"><style>body{margin:0}</style>` +
 		`<div id="root"></div><script>window.settings=` + string(settings) + `</script><script type="module" src="/page.js"></script>`
@@ -272,9 +260,7 @@ func (s *server) draw(t *testing.T, browser string, ids []int, picture string, w
 		}
 	})
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	h := &http.Server{Handler: mux, ReadHeaderTimeout: time.Minute}
 	go h.Serve(listener) //nolint:errcheck // ends with the test
 	defer func() { _ = h.Close() }()
@@ -302,9 +288,7 @@ func (s *server) draw(t *testing.T, browser string, ids []int, picture string, w
 func freePort(t *testing.T) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	defer listener.Close()
 	return listener.Addr().String()
 }

@@ -18,9 +18,7 @@ func TestParseVersion(t *testing.T) {
 		"Kata Containers containerd shim (Golang): id: \"x\", version: 3.2, \n": "?",
 		"": "?",
 	} {
-		if got := parseVersion(output); got != want {
-			t.Errorf("%q: version %q, want %q", output, got, want)
-		}
+		testbed.Same(t, parseVersion(output), want, "%q: version", output)
 	}
 }
 

@@ -58,9 +58,7 @@ func demo(t testbed.T, out io.Writer, verbose bool) {
 		places = append(places, filepath.Dir(testbed.Part(t, runtime)))
 	}
 	places = append(places, config.SearchDirs()...)
-	if err := os.Setenv(config.SearchPathEnv, strings.Join(places, string(os.PathListSeparator))); err != nil {
-		t.Fatalf("set %s: %v", config.SearchPathEnv, err)
-	}
+	testbed.Mustf(t, os.Setenv(config.SearchPathEnv, strings.Join(places, string(os.PathListSeparator))), "set %s", config.SearchPathEnv)
 
 	registry := testbed.NewRegistry(t, testbed.RegistryOptions{})
 	image := registry.Push(t, "demo/busybox:1", testbed.Busybox(t))
@@ -104,9 +102,7 @@ func demo(t testbed.T, out io.Writer, verbose bool) {
 // readyHandlers returns the names of the handlers that berth announces.
 func readyHandlers(t testbed.T, client *testbed.Client) []string {
 	status, err := client.RuntimeServiceClient.Status(t.Context(), &runtimeapi.StatusRequest{})
-	if err != nil {
-		t.Fatalf("ask berth for its status: %v", err)
-	}
+	testbed.Mustf(t, err, "ask berth for its status")
 	var names []string
 	for _, handler := range status.GetRuntimeHandlers() {
 		// "" is the default handler, which has a name too.
@@ -186,9 +182,7 @@ func configured(t testbed.T) bool {
 func keepForwarding(t testbed.T) {
 	const path = "/proc/sys/net/ipv4/ip_forward"
 	was, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatalf("read ip_forward: %v", err)
-	}
+	testbed.Mustf(t, err, "read ip_forward")
 	t.Cleanup(func() {
 		if err := os.WriteFile(path, was, 0o644); err != nil {
 			t.Errorf("restore ip_forward: %v", err)

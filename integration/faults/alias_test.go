@@ -17,9 +17,7 @@ func TestAlias(t *testing.T) {
 	if i := b.info(t, pod.Container.ID); i.Handler != "other" {
 		t.Errorf("the pod is of %+v", i)
 	}
-	if got := pod.Status(t).GetRuntimeHandler(); got != "other" {
-		t.Errorf("the handler is %q", got)
-	}
+	testbed.Same(t, pod.Status(t).GetRuntimeHandler(), "other", "the handler is")
 	b.Restart(t)
 	pod.Container.Exec(t, "true")
 	b.NothingLeft(t, atRest)

@@ -41,13 +41,9 @@ type info struct {
 func (b *bed) info(t *testing.T, container string) info {
 	t.Helper()
 	r, err := b.Client.ContainerStatus(testbed.Within(t, time.Minute), &runtimeapi.ContainerStatusRequest{ContainerId: container, Verbose: true})
-	if err != nil {
-		t.Fatalf("verbose status of %s: %v", container, err)
-	}
+	testbed.Mustf(t, err, "verbose status of %s", container)
 	var i info
-	if err := json.Unmarshal([]byte(r.GetInfo()["info"]), &i); err != nil {
-		t.Fatalf("verbose status of %s: %v", container, err)
-	}
+	testbed.Mustf(t, json.Unmarshal([]byte(r.GetInfo()["info"]), &i), "verbose status of %s", container)
 	return i
 }
 
@@ -56,9 +52,7 @@ func (b *bed) supervisors(t *testing.T) map[string]int {
 	t.Helper()
 	found := map[string]int{}
 	entries, err := os.ReadDir("/proc")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	for _, e := range entries {
 		pid, err := strconv.Atoi(e.Name())
 		if err != nil {
@@ -79,9 +73,7 @@ func (b *bed) supervisors(t *testing.T) map[string]int {
 func life(t *testing.T, pid int) string {
 	t.Helper()
 	stat, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
-	if err != nil {
-		t.Fatalf("process %d is gone: %v", pid, err)
-	}
+	testbed.Mustf(t, err, "process %d is gone", pid)
 	fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
 	const start = 19 // starttime, field 22 of proc(5), counted from the state
 	if fields[0] == "Z" {

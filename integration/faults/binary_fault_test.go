@@ -47,9 +47,7 @@ func TestDamagedCopyOfARuntime(t *testing.T) {
 	}
 
 	damage()
-	if out := old.Container.Exec(t, "echo", "alive"); out != "alive\n" {
-		t.Errorf("exec said %q", out)
-	}
+	testbed.Same(t, old.Container.Exec(t, "echo", "alive"), "alive\n", "exec said")
 	b.Stop(t)
 	damage()
 	b.Start(t)
@@ -74,9 +72,7 @@ func TestDamagedCopyOfARuntime(t *testing.T) {
 	})
 	testbed.Refused(t, err, codes.FailedPrecondition, installed, want)
 	old.Remove(t)
-	if out := fresh.Container.Exec(t, "echo", "alive"); out != "alive\n" {
-		t.Errorf("exec in the new pod said %q", out)
-	}
+	testbed.Same(t, fresh.Container.Exec(t, "echo", "alive"), "alive\n", "exec in the new pod said")
 	b.NothingLeft(t, atRest)
 }
 
@@ -86,9 +82,7 @@ func TestRootWithoutExec(t *testing.T) {
 	b, installed := newRuncBed(t, testbed.Options{})
 	b.smallRoot(t, 512<<20)
 	b.Stop(t)
-	if err := unix.Mount("", b.Root, "", unix.MS_REMOUNT|unix.MS_NOEXEC, ""); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, unix.Mount("", b.Root, "", unix.MS_REMOUNT|unix.MS_NOEXEC, ""))
 	b.Start(t)
 	atRest := b.Rest(t)
 	pod := b.Client.RunSandbox(t, testbed.PodSpec{Sandbox: func(c *runtimeapi.PodSandboxConfig) { // with a process of its own
@@ -103,16 +97,12 @@ func TestRootWithoutExec(t *testing.T) {
 	if len(is) != 1 || is[0].Runs != installed || is[0].SHA256 != digest(t, installed) {
 		t.Errorf("the pod runs on %+v", is)
 	}
-	if out := first.Exec(t, "echo", "alive"); out != "alive\n" {
-		t.Errorf("exec said %q", out)
-	}
+	testbed.Same(t, first.Exec(t, "echo", "alive"), "alive\n", "exec said")
 	put(t, installed, append(read(t, installed), "upgraded"...))
 	second := pod.RunContainer(t, "second", spec)
 	second.WaitState(t, runtimeapi.ContainerState_CONTAINER_RUNNING)
 	b.Restart(t)
-	if out := second.Exec(t, "echo", "alive"); out != "alive\n" {
-		t.Errorf("exec said %q", out)
-	}
+	testbed.Same(t, second.Exec(t, "echo", "alive"), "alive\n", "exec said")
 	for _, want := range []string{"mounted noexec", "no kept binary exists"} {
 		if !strings.Contains(b.Log(), want) {
 			t.Errorf("the log does not say %q", want)
@@ -146,9 +136,7 @@ func TestKilledWhileABinaryIsKept(t *testing.T) {
 			if is, want := digest(t, after), digest(t, installed); is != want {
 				t.Errorf("the copy has sha256 %s, what is installed %s", is, want)
 			}
-			if out := old.Container.Exec(t, "echo", "alive"); out != "alive\n" {
-				t.Errorf("exec in the old pod said %q", out)
-			}
+			testbed.Same(t, old.Container.Exec(t, "echo", "alive"), "alive\n", "exec in the old pod said")
 			old.Remove(t)
 			fresh.Remove(t)
 			testbed.Eventually(t, time.Minute, func() error {
@@ -172,9 +160,7 @@ func TestCopyOfARemovedHandler(t *testing.T) {
 	atRest := b.Rest(t)
 	old, copied := b.sleeping(t)
 	b.reload(t, fmt.Sprintf("default_runtime = \"other\"\n[runtimes.other]\nruntime_path = %q\n", testbed.Part(t, testbed.Crun)))
-	if out := old.Container.Exec(t, "echo", "alive"); out != "alive\n" {
-		t.Errorf("exec said %q", out)
-	}
+	testbed.Same(t, old.Container.Exec(t, "echo", "alive"), "alive\n", "exec said")
 	old.Remove(t)
 	testbed.Eventually(t, time.Minute, func() error {
 		if _, err := os.Stat(copied); !errors.Is(err, os.ErrNotExist) {
@@ -194,9 +180,7 @@ func TestPodOfAnOlderBuild(t *testing.T) {
 	b.Stop(t)
 	path := filepath.Join(b.Root, "records", "sandboxes", old.ID, "spec.json")
 	var record map[string]any
-	if err := json.Unmarshal(read(t, path), &record); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, json.Unmarshal(read(t, path), &record))
 	kept, ok := record["pinned"].(map[string]any)
 	if !ok || kept["binaries"] == nil {
 		t.Fatalf("the record is %v", record)
@@ -206,27 +190,19 @@ func TestPodOfAnOlderBuild(t *testing.T) {
 	if err == nil {
 		err = os.WriteFile(path, text, 0o600)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	b.Start(t)
 	if is := b.podInfo(t, old); len(is.Binaries) != 0 {
 		t.Errorf("the old pod runs on %+v", is.Binaries)
 	}
 	added := old.RunContainer(t, "added", testbed.PodSpec{Image: b.Image, Command: []string{"sleep", "3600"}})
-	if out := added.Exec(t, "echo", "alive"); out != "alive\n" {
-		t.Errorf("exec said %q", out)
-	}
+	testbed.Same(t, added.Exec(t, "echo", "alive"), "alive\n", "exec said")
 	var task struct {
 		Options struct{ Runtime string }
 	}
 	journal := filepath.Join(b.State, "supervisors", b.podInfo(t, old).Supervisor, "tasks", added.ID, "task.json")
-	if err := json.Unmarshal(read(t, journal), &task); err != nil {
-		t.Fatal(err)
-	}
-	if task.Options.Runtime != installed {
-		t.Errorf("a new container of the old pod runs on %s, want %s", task.Options.Runtime, installed)
-	}
+	testbed.Must(t, json.Unmarshal(read(t, journal), &task))
+	testbed.Same(t, task.Options.Runtime, installed, "a new container of the old pod runs on")
 	if _, err := os.Stat(copied); errors.Is(err, os.ErrNotExist) {
 		t.Error("the copy for new pods is gone")
 	}

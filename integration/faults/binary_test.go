@@ -46,9 +46,7 @@ func newFleet(t *testing.T, dir string) *fleet {
 		// No names under which berth finds runtimes by itself.
 		byDefault: {testbed.RuncOld}, "a-crun": {testbed.Crun}, gVisor: {testbed.Runsc}, shimmed: {testbed.RuncShim, testbed.RuncOld},
 	} {
-		if err := os.MkdirAll(filepath.Join(dir, handler, companions), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		testbed.Must(t, os.MkdirAll(filepath.Join(dir, handler, companions), 0o755))
 		for _, part := range parts {
 			path := filepath.Join(dir, handler, part)
 			if part == testbed.RuncOld {
@@ -107,9 +105,7 @@ func (f *fleet) allFiles() []string { return slices.Sorted(maps.Keys(f.good)) }
 func read(t *testing.T, path string) []byte {
 	t.Helper()
 	body, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	return body
 }
 
@@ -121,9 +117,7 @@ func put(t *testing.T, path string, body []byte) {
 	if err == nil {
 		err = os.Rename(next, path)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 }
 
 // overwrite changes a program in place, as a careless copy does. That waits while
@@ -161,9 +155,7 @@ func digest(t *testing.T, path string) string {
 	if errors.Is(err, os.ErrNotExist) {
 		return ""
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	defer file.Close()
 	h := sha256.New()
 	if _, err := io.Copy(h, file); err != nil {
@@ -191,9 +183,7 @@ func (b *bed) podInfo(t *testing.T, pod *testbed.Pod) podInfo {
 	if err == nil {
 		err = json.Unmarshal([]byte(r.GetInfo()["info"]), &i)
 	}
-	if err != nil {
-		t.Fatalf("verbose status of %s: %v", pod.ID, err)
-	}
+	testbed.Mustf(t, err, "verbose status of %s", pod.ID)
 	return i
 }
 
@@ -271,9 +261,7 @@ func (b *bed) handlersInfo(t *testing.T) handlersInfo {
 	if err == nil {
 		err = json.Unmarshal([]byte(r.GetInfo()["handlers"]), &i)
 	}
-	if err != nil {
-		t.Fatalf("verbose status: %v", err)
-	}
+	testbed.Mustf(t, err, "verbose status")
 	return i
 }
 
@@ -282,9 +270,7 @@ func (b *bed) reload(t *testing.T, config string) {
 	t.Helper()
 	before := b.handlersInfo(t).Digest
 	put(t, filepath.Join(b.Dir, "conf.d", "50-test.toml"), []byte(config))
-	if err := syscall.Kill(b.PID(), syscall.SIGHUP); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, syscall.Kill(b.PID(), syscall.SIGHUP))
 	testbed.Eventually(t, time.Minute, func() error {
 		if b.handlersInfo(t).Digest == before {
 			return errors.New("the new configuration is not in force")

@@ -22,14 +22,10 @@ import (
 func (b *bed) degradedBy(t *testing.T) string {
 	t.Helper()
 	c, err := client.New(filepath.Join(filepath.Dir(b.Socket), "admin.sock"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	defer c.Close()
 	status, err := c.GetStatus(testbed.Within(t, time.Minute), &adminv1.GetStatusRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	return strings.Join(status.GetDegraded(), "\n")
 }
 
@@ -87,9 +83,7 @@ func TestBrokenHandlers(t *testing.T) {
 		put(t, path, runc)
 		add(name, path, change.says, func(t *testing.T) {
 			t.Helper()
-			if err := change.change(path); err != nil {
-				t.Fatal(err)
-			}
+			testbed.Must(t, change.change(path))
 		}, func(t *testing.T) { t.Helper(); put(t, path, runc) })
 	}
 	b := newBed(t, testbed.Options{Config: config})
@@ -98,9 +92,7 @@ func TestBrokenHandlers(t *testing.T) {
 	}
 	// The state has the last line that the runtime wrote, and the details the rest.
 	c, err := client.New(filepath.Join(filepath.Dir(b.Socket), "admin.sock"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	defer c.Close()
 	shown, err := c.GetHandler(t.Context(), &adminv1.GetHandlerRequest{Name: "fails"})
 	if got := shown.GetLastFailure(); err != nil || !strings.Contains(got, "it lacks a part\nit cannot be done\n") {
@@ -143,9 +135,7 @@ func (b *bed) breaks(t *testing.T, one broken) {
 	if start == nil {
 		start = func(t *testing.T) error { return b.startSandbox(t, one.handler, b.Client.SandboxConfig("")) }
 	}
-	if err := start(t); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, start(t))
 	one.broke(t)
 	for range 2 {
 		if start(t) == nil {
@@ -215,14 +205,10 @@ func TestRuntimeThatHangs(t *testing.T) {
 func TestNetworkThatFails(t *testing.T) {
 	t.Parallel()
 	plugins, err := filepath.Glob(filepath.Join(testbed.NewCNI(t).BinDir, "*"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	dir := t.TempDir()
 	for _, plugin := range plugins {
-		if err := os.Symlink(plugin, filepath.Join(dir, filepath.Base(plugin))); err != nil {
-			t.Fatal(err)
-		}
+		testbed.Must(t, os.Symlink(plugin, filepath.Join(dir, filepath.Base(plugin))))
 	}
 	b := newBed(t, testbed.Options{Config: fmt.Sprintf("[cni]\nbin_dirs = [%q]\n", dir)})
 	bridge := filepath.Join(dir, "bridge")
@@ -230,15 +216,11 @@ func TestNetworkThatFails(t *testing.T) {
 		handler: "runc",
 		broke: func(t *testing.T) {
 			t.Helper()
-			if err := os.Rename(bridge, bridge+".away"); err != nil {
-				t.Fatal(err)
-			}
+			testbed.Must(t, os.Rename(bridge, bridge+".away"))
 		},
 		mend: func(t *testing.T) {
 			t.Helper()
-			if err := os.Rename(bridge+".away", bridge); err != nil {
-				t.Fatal(err)
-			}
+			testbed.Must(t, os.Rename(bridge+".away", bridge))
 		},
 		says: []string{"handler runc", "starts in a row failed", "bridge"},
 	})
@@ -261,16 +243,12 @@ func TestCgroupThatIsRefused(t *testing.T) {
 	b := newBed(t, testbed.Options{})
 	parent := fmt.Sprintf("/berth-refused-%d", time.Now().UnixNano())
 	quota := filepath.Join("/sys/fs/cgroup/cpu", parent, "cpu.cfs_quota_us")
-	if err := os.Mkdir(filepath.Dir(quota), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, os.Mkdir(filepath.Dir(quota), 0o755))
 	t.Cleanup(func() { testbed.RemoveCgroup(parent) })
 	write := func(text string) func(t *testing.T) {
 		return func(t *testing.T) {
 			t.Helper()
-			if err := os.WriteFile(quota, []byte(text), 0); err != nil {
-				t.Fatal(err)
-			}
+			testbed.Must(t, os.WriteFile(quota, []byte(text), 0))
 		}
 	}
 	b.breaks(t, broken{

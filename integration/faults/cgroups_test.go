@@ -35,13 +35,9 @@ func (p *named) cgroups() []string {
 func exists(t *testing.T, cgroup string) bool {
 	t.Helper()
 	v1, err := filepath.Glob("/sys/fs/cgroup/*" + cgroup)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	v2, err := filepath.Glob("/sys/fs/cgroup" + cgroup)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	return len(v1)+len(v2) > 0
 }
 

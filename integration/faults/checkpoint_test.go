@@ -30,9 +30,7 @@ const counting = "i=0; while :; do i=$((i+1)); echo $i >/next; mv /next /count; 
 func (b *bed) withCRIU(t *testing.T, program string) {
 	t.Helper()
 	dir := t.TempDir()
-	if err := os.Symlink(program, filepath.Join(dir, "criu")); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, os.Symlink(program, filepath.Join(dir, "criu")))
 	b.SetEnvironment("PATH=" + dir + ":" + os.Getenv("PATH"))
 	b.Restart(t)
 }
@@ -83,13 +81,9 @@ func members(t *testing.T, archive io.Reader) map[string][]byte {
 		if errors.Is(err, io.EOF) {
 			return all
 		}
-		if err != nil {
-			t.Fatalf("read archive: %v", err)
-		}
+		testbed.Mustf(t, err, "read archive")
 		body, err := io.ReadAll(r)
-		if err != nil {
-			t.Fatalf("read %s of the archive: %v", h.Name, err)
-		}
+		testbed.Mustf(t, err, "read %s of the archive", h.Name)
 		all[strings.TrimSuffix(h.Name, "/")] = body
 	}
 }
@@ -132,9 +126,7 @@ func (b *bed) noArchiveOf(t *testing.T, tty bool, why string) {
 	for range 2 {
 		testbed.Refused(t, b.checkpoint(t, pod.Container.ID, filepath.Join(locations, "a.tar"), 60), codes.Unknown, "checkpoint container", why)
 		goesOn(t, pod.Container)
-		if now := b.info(t, pod.Container.ID).PID; now != pid {
-			t.Errorf("it is another process: %d, not %d", now, pid)
-		}
+		testbed.Same(t, b.info(t, pod.Container.ID).PID, pid, "it is another process")
 	}
 	b.noUnfinished(t, locations)
 	if left, _ := os.ReadDir(locations); len(left) > 0 {
@@ -158,13 +150,9 @@ func (b *bed) archiveOf(t *testing.T, tty bool) {
 	locations := t.TempDir()
 	for _, name := range []string{"first.tar", "second.tar"} {
 		location := filepath.Join(locations, name)
-		if err := b.checkpoint(t, c.ID, location, 60); err != nil {
-			t.Fatalf("checkpoint: %v", err)
-		}
+		testbed.Mustf(t, b.checkpoint(t, c.ID, location, 60), "checkpoint")
 		goesOn(t, c)
-		if now := b.info(t, c.ID).PID; now != pid {
-			t.Errorf("it is another process: %d, not %d", now, pid)
-		}
+		testbed.Same(t, b.info(t, c.ID).PID, pid, "it is another process")
 		checkArchive(t, location, c.ID)
 	}
 	b.noUnfinished(t, locations)
@@ -180,9 +168,7 @@ func checkArchive(t *testing.T, location, id string) {
 		t.Fatalf("archive: %v, %v; want mode 0600", info, err)
 	}
 	f, err := os.Open(location)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	defer f.Close()
 	files := members(t, f)
 	for _, name := range []string{
@@ -217,9 +203,7 @@ func checkArchive(t *testing.T, location, id string) {
 // archive nor a part of one is there.
 func TestFailingCheckpoints(t *testing.T) {
 	hangs := filepath.Join(t.TempDir(), "hangs")
-	if err := os.WriteFile(hangs, []byte("#!/bin/sh\nexec sleep 1000\n"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, os.WriteFile(hangs, []byte("#!/bin/sh\nexec sleep 1000\n"), 0o755))
 	for name, c := range map[string]struct {
 		criu    string
 		seconds int64
@@ -304,9 +288,7 @@ func TestKilledWhileFrozen(t *testing.T) {
 	b.Stop(t)
 	// It does not come to that, but must be there.
 	criu := filepath.Join(t.TempDir(), "criu")
-	if err := os.Symlink("/bin/false", criu); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, os.Symlink("/bin/false", criu))
 	b.SetEnvironment("BERTH_FAILPOINT="+failpoint.ContainerFrozen, "PATH="+filepath.Dir(criu)+":"+os.Getenv("PATH"))
 	b.Start(t)
 	locations := t.TempDir()

@@ -28,9 +28,7 @@ func TestReleasesOfGVisor(t *testing.T) {
 		t.Helper()
 		more := old.RunContainer(t, "c-"+strings.ReplaceAll(when, " ", "-"), spec)
 		for _, c := range []*testbed.Container{old.Container, more} {
-			if got := c.Exec(t, "echo", "here"); got != "here\n" {
-				t.Errorf("%s: an exec in the old pod printed %q", when, got)
-			}
+			testbed.Same(t, c.Exec(t, "echo", "here"), "here\n", "%s: an exec in the old pod printed", when)
 		}
 	}
 	handler := func() (state, reason string) {
@@ -70,20 +68,14 @@ func TestReleasesOfGVisor(t *testing.T) {
 	testbed.InstallRunsc(t, testbed.RunscOther, dir)
 	ready("replaced")
 	fresh := b.Client.RunPod(t, spec)
-	if got := fresh.Container.Exec(t, "echo", "here"); got != "here\n" {
-		t.Errorf("an exec in a new pod printed %q", got)
-	}
+	testbed.Same(t, fresh.Container.Exec(t, "echo", "here"), "here\n", "an exec in a new pod printed")
 	for _, name := range []string{"gvisor_sentry", "gvisor-sentry-prewarmer"} {
-		if err := os.Remove(filepath.Join(dir, companions, name)); err != nil {
-			t.Fatal(err)
-		}
+		testbed.Must(t, os.Remove(filepath.Join(dir, companions, name)))
 		notReady("without "+name, name+" is missing")
 		testbed.InstallRunsc(t, testbed.RunscOther, dir)
 		ready("with " + name)
 	}
-	if err := os.RemoveAll(filepath.Join(dir, companions)); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, os.RemoveAll(filepath.Join(dir, companions)))
 	b.Restart(t)
 	notReady("without all", companions)
 	old.Remove(t)

@@ -56,18 +56,14 @@ func TestDaemonKilled(t *testing.T) {
 
 	b.Kill9(t)
 	place(t, host, "away")
-	if err := syscall.Kill(killedPID, syscall.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, syscall.Kill(killedPID, syscall.SIGKILL))
 	time.Sleep(time.Second) // they end meanwhile
 	watch := b.watchStart(t, len(pods))
 	b.Start(t)
 	watch.end(t)
 
 	for _, pod := range pods {
-		if after := identity(t, pod); after != before[pod.ID] {
-			t.Errorf("before %s\nafter  %s", before[pod.ID], after)
-		}
+		testbed.Same(t, identity(t, pod), before[pod.ID], "before %s\nafter", before[pod.ID])
 	}
 	for _, end := range []struct {
 		container *testbed.Container
@@ -85,9 +81,7 @@ func TestDaemonKilled(t *testing.T) {
 		}
 	}
 	seven.Container.WaitLog(t, "bye")
-	if out := counting.Container.Exec(t, "echo", "still", "here"); out != "still here\n" {
-		t.Errorf("exec after the restart said %q", out)
-	}
+	testbed.Same(t, counting.Container.Exec(t, "echo", "still", "here"), "still here\n", "exec after the restart said")
 	unstarted.Start(t)
 	unstarted.WaitState(t, runtimeapi.ContainerState_CONTAINER_RUNNING)
 	unstarted.Stop(t, 0)
@@ -100,9 +94,7 @@ func TestDaemonKilled(t *testing.T) {
 
 func place(t *testing.T, dir, name string) {
 	t.Helper()
-	if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, os.WriteFile(filepath.Join(dir, name), nil, 0o600))
 }
 
 // identity is what must not change of a pod.

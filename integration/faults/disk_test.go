@@ -42,12 +42,8 @@ func TestFullDisk(t *testing.T) {
 	testbed.Refused(t, err, codes.ResourceExhausted, "remove images or enlarge")
 	_, err = b.Client.StartContainer(ctx, &runtimeapi.StartContainerRequest{ContainerId: unstarted.ID})
 	fullDiskOnce(t, err, b.Root)
-	if listed := b.listed(t); listed != "SANDBOX_READY SANDBOX_READY CONTAINER_EXITED CONTAINER_RUNNING" {
-		t.Errorf("on a full disk there are %s", listed)
-	}
-	if out := staying.Container.Exec(t, "echo", "goes on"); out != "goes on\n" {
-		t.Errorf("exec said %q", out)
-	}
+	testbed.Same(t, b.listed(t), "SANDBOX_READY SANDBOX_READY CONTAINER_EXITED CONTAINER_RUNNING", "on a full disk there are")
+	testbed.Same(t, staying.Container.Exec(t, "echo", "goes on"), "goes on\n", "exec said")
 
 	// A daemon that cannot write must still start, and say what there is.
 	b.Kill9(t)
@@ -65,9 +61,7 @@ func TestFullDisk(t *testing.T) {
 	}
 	staying.Remove(t)
 	empty.Remove(t)
-	if listed := b.listed(t); listed != "" {
-		t.Errorf("after the removal there are %s", listed)
-	}
+	testbed.Same(t, b.listed(t), "", "after the removal there are")
 
 	disk.empty(t)
 	b.NothingLeft(t, atRest)
@@ -95,15 +89,9 @@ type smallDisk struct{ filler string }
 func (b *bed) smallRoot(t *testing.T, size int) smallDisk {
 	t.Helper()
 	b.Stop(t)
-	if err := os.RemoveAll(b.Root); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.MkdirAll(b.Root, 0o711); err != nil {
-		t.Fatal(err)
-	}
-	if err := unix.Mount("tmpfs", b.Root, "tmpfs", 0, "size="+strconv.Itoa(size)); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, os.RemoveAll(b.Root))
+	testbed.Must(t, os.MkdirAll(b.Root, 0o711))
+	testbed.Must(t, unix.Mount("tmpfs", b.Root, "tmpfs", 0, "size="+strconv.Itoa(size)))
 	disk := smallDisk{filler: filepath.Join(b.Root, "filler")}
 	t.Cleanup(func() {
 		_ = os.Remove(disk.filler)
@@ -125,9 +113,7 @@ func (b *bed) smallRoot(t *testing.T, size int) smallDisk {
 func (d smallDisk) fill(t *testing.T) {
 	t.Helper()
 	f, err := os.Create(d.filler)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	defer f.Close()
 	for _, chunk := range []int{1 << 20, 4096} {
 		zeros := make([]byte, chunk)
@@ -142,7 +128,5 @@ func (d smallDisk) fill(t *testing.T) {
 
 func (d smallDisk) empty(t *testing.T) {
 	t.Helper()
-	if err := os.Remove(d.filler); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, os.Remove(d.filler))
 }

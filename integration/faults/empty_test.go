@@ -75,9 +75,7 @@ func TestEmptyNode(t *testing.T) {
 		pod := b.Client.RunPod(t, testbed.PodSpec{Handler: "crun", Image: b.Image, Command: []string{"sleep", "3600"}})
 		dir := t.TempDir()
 		testbed.Refused(t, pod.TryCheckpoint(t, dir, pod.Container), codes.Unimplemented, "does not report support for CRIU")
-		if listed := b.listed(t); listed != "SANDBOX_READY CONTAINER_RUNNING" {
-			t.Errorf("listed is %q", listed)
-		}
+		testbed.Same(t, b.listed(t), "SANDBOX_READY CONTAINER_RUNNING", "listed is")
 		if left, err := os.ReadDir(dir); err != nil || len(left) != 0 {
 			t.Errorf("left are %v, %v", left, err)
 		}

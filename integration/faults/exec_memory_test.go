@@ -20,14 +20,10 @@ import (
 // has at most from then on, in MiB.
 func peakRSS(t *testing.T, pid int) (now int, most func() int) {
 	t.Helper()
-	if err := os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", pid), []byte("5"), 0); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", pid), []byte("5"), 0))
 	look := func() int {
 		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.Must(t, err)
 		for line := range strings.Lines(string(text)) {
 			var kib int
 			if n, _ := fmt.Sscanf(line, "VmHWM: %d kB", &kib); n == 1 {
@@ -105,9 +101,7 @@ func TestTooManyCommands(t *testing.T) {
 	})
 	_, err := b.tryExec(t, pod.Container, "true")
 	testbed.Refused(t, err, codes.ResourceExhausted, "engine.max_exec_syncs", "try again later")
-	if err := os.WriteFile(root+"/end", nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, os.WriteFile(root+"/end", nil, 0o600))
 	running.Wait()
 	if _, err := b.tryExec(t, pod.Container, "true"); err != nil {
 		t.Error(err)

@@ -99,9 +99,7 @@ func TestExecMeetsStop(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			pod := b.Client.RunPod(t, testbed.PodSpec{Image: b.Image, Command: []string{"sleep", "3600"}})
-			if err := os.WriteFile(filepath.Join(gate, "pid"), []byte(strconv.Itoa(b.info(t, pod.Container.ID).PID)), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			testbed.Must(t, os.WriteFile(filepath.Join(gate, "pid"), []byte(strconv.Itoa(b.info(t, pod.Container.ID).PID)), 0o600))
 			runtime.on(t, "exec", c.exec)
 			met := make(chan error, 1)
 			go func() {
@@ -111,9 +109,7 @@ func TestExecMeetsStop(t *testing.T) {
 			if c.stop {
 				testbed.Eventually(t, time.Minute, func() error { _, err := os.Stat(filepath.Join(gate, "at")); return err })
 				pod.Container.Stop(t, 0)
-				if err := os.WriteFile(filepath.Join(gate, "go"), nil, 0o600); err != nil {
-					t.Fatal(err)
-				}
+				testbed.Must(t, os.WriteFile(filepath.Join(gate, "go"), nil, 0o600))
 			}
 			first := <-met
 			testbed.Refused(t, first, codes.FailedPrecondition, "container "+pod.Container.ID+" is not running")

@@ -29,9 +29,7 @@ func TestFailedContainerHoldsNothing(t *testing.T) {
 			before := b.Snapshot(t)
 			config := b.Client.ContainerConfig("main", b.Image, "echo", "well")
 			log := filepath.Join(pod.Config.GetLogDirectory(), config.GetLogPath())
-			if err := os.MkdirAll(filepath.Dir(log), 0o755); err != nil {
-				t.Fatal(err)
-			}
+			testbed.Must(t, os.MkdirAll(filepath.Dir(log), 0o755))
 			runtime.on(t, verb, "echo 'not this one' >&2; exit 1")
 			id, err := b.createAndStart(t, pod, config)
 			if err == nil {
@@ -73,9 +71,7 @@ func (b *bed) createAndStart(t *testing.T, pod *testbed.Pod, config *runtimeapi.
 func holders(t *testing.T, path string) []string {
 	t.Helper()
 	descriptors, err := filepath.Glob("/proc/[0-9]*/fd/*")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	var pids []string
 	for _, d := range descriptors {
 		if file, err := os.Readlink(d); err == nil && file == path {

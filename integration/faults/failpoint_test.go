@@ -207,9 +207,7 @@ func inOrder(ctx context.Context, container, sandbox string, c *testbed.Client) 
 func (b *bed) running(t *testing.T) {
 	t.Helper()
 	list, err := b.Client.ListContainers(testbed.Within(t, time.Minute), &runtimeapi.ListContainersRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	for _, c := range list.GetContainers() {
 		if c.GetState() == runtimeapi.ContainerState_CONTAINER_RUNNING {
 			life(t, b.info(t, c.GetId()).PID)
@@ -222,13 +220,9 @@ func (b *bed) listed(t *testing.T) string {
 	t.Helper()
 	ctx := testbed.Within(t, time.Minute)
 	sandboxes, err := b.Client.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	containers, err := b.Client.ListContainers(ctx, &runtimeapi.ListContainersRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	var states []string
 	for _, s := range sandboxes.GetItems() {
 		states = append(states, s.GetState().String())

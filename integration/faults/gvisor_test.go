@@ -88,9 +88,7 @@ func TestMappedVolumeUnderGVisor(t *testing.T) {
 	dir := t.TempDir()
 	for name, id := range map[string]int{"root": 0, "user": 5} {
 		path := filepath.Join(dir, name)
-		if err := errors.Join(os.WriteFile(path, nil, 0o600), os.Chown(path, id, id)); err != nil {
-			t.Fatal(err)
-		}
+		testbed.Must(t, errors.Join(os.WriteFile(path, nil, 0o600), os.Chown(path, id, id)))
 	}
 	ids := []*runtimeapi.IDMapping{{HostId: 70000, Length: 65536}}
 	spec := testbed.PodSpec{Image: b.Image, Command: []string{"sleep", "3600"}, Container: func(c *runtimeapi.ContainerConfig) {
@@ -100,14 +98,10 @@ func TestMappedVolumeUnderGVisor(t *testing.T) {
 		return c.Exec(t, "stat", "-c", "%n %u %g", "/volume/root", "/volume/user")
 	}
 	const want = "/volume/root 70000 70000\n/volume/user 70005 70005\n"
-	if got := owners(b.Client.RunPod(t, spec).Container); got != want {
-		t.Errorf("under runc: %q", got)
-	}
+	testbed.Same(t, owners(b.Client.RunPod(t, spec).Container), want, "under runc")
 	spec.Handler = "runsc"
 	if err := exec.CommandContext(t.Context(), runsc, "features").Run(); err == nil {
-		if got := owners(b.Client.RunPod(t, spec).Container); got != want {
-			t.Errorf("under gVisor: %q", got)
-		}
+		testbed.Same(t, owners(b.Client.RunPod(t, spec).Container), want, "under gVisor")
 		return
 	}
 	p := b.Client.RunSandbox(t, spec)
@@ -127,9 +121,7 @@ func TestWrongFlagOfGVisor(t *testing.T) {
 	err := b.startSandbox(t, "gvisor", b.Client.SandboxConfig(""))
 	testbed.Refused(t, err, codes.Unknown, "flag provided but not defined: -bogus")
 	c, err := client.New(filepath.Join(filepath.Dir(b.Socket), "admin.sock"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	defer c.Close()
 	shown, err := c.GetHandler(t.Context(), &adminv1.GetHandlerRequest{Name: "gvisor"})
 	if got := shown.GetLastFailure(); err != nil || !strings.Contains(got, "flag provided but not defined: -bogus\nUsage: runsc ") {

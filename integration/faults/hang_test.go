@@ -34,9 +34,7 @@ while [ -e "$dir/hang" ]; do sleep 0.05; done
 func TestStatusWhileOthersHang(t *testing.T) {
 	dir := t.TempDir()
 	bin, sign := filepath.Join(dir, "bin"), filepath.Join(dir, "hang")
-	if err := os.Mkdir(bin, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, os.Mkdir(bin, 0o700))
 	if err := os.WriteFile(filepath.Join(bin, "hanging"), fmt.Appendf(nil, hangingPlugin, dir), 0o700); err != nil { //nolint:gosec // it is a program
 		t.Fatal(err)
 	}
@@ -53,9 +51,7 @@ func TestStatusWhileOthersHang(t *testing.T) {
 	wake := func() { _ = os.Remove(sign) }
 	defer wake()
 	text := fmt.Sprintf(`{"cniVersion": "1.1.0", "name": %q, "plugins": [{"type": "hanging"}]}`, b.CNI.Name)
-	if err := os.WriteFile(b.CNI.Path(), []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, os.WriteFile(b.CNI.Path(), []byte(text), 0o600))
 	b.Restart(t) // who was asked for its status is not asked again for half a minute
 	shim := shimsOf(t, pod.ID)
 	if len(shim) != 1 {
@@ -94,9 +90,7 @@ func TestStatusWhileOthersHang(t *testing.T) {
 		t.Error("a sandbox came to be on a network that hung")
 	}
 	resume()
-	if err := b.CNI.Write(); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, b.CNI.Write())
 	b.NothingLeft(t, atRest)
 }
 
@@ -126,12 +120,8 @@ func (b *bed) answers(t *testing.T, pod *testbed.Pod) {
 	if err != nil || len(containers.GetContainers()) != 1 {
 		t.Fatalf("list containers: %v, %v", containers, err)
 	}
-	if state := pod.Status(t).GetState(); state != runtimeapi.PodSandboxState_SANDBOX_READY {
-		t.Errorf("the sandbox is %s", state)
-	}
-	if state := pod.Container.Status(t).GetState(); state != runtimeapi.ContainerState_CONTAINER_RUNNING {
-		t.Errorf("the container is %s", state)
-	}
+	testbed.Same(t, pod.Status(t).GetState(), runtimeapi.PodSandboxState_SANDBOX_READY, "the sandbox is")
+	testbed.Same(t, pod.Container.Status(t).GetState(), runtimeapi.ContainerState_CONTAINER_RUNNING, "the container is")
 	if _, err := b.Client.ImageFsInfo(ctx, &runtimeapi.ImageFsInfoRequest{}); err != nil {
 		t.Fatalf("image file system: %v", err)
 	}

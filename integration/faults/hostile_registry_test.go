@@ -20,6 +20,8 @@ import (
 	ocidigest "github.com/opencontainers/go-digest"
 	"github.com/opencontainers/image-spec/specs-go"
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/berth-cri/berth/integration/testbed"
 )
 
 // hostile is a registry that says and sends whatever a test wants.
@@ -102,9 +104,7 @@ func (h *hostile) put(t *testing.T, mediaType string, write func(io.Writer) erro
 	t.Helper()
 	sum := sha256.New()
 	n := &byteCount{}
-	if err := write(io.MultiWriter(sum, n)); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, write(io.MultiWriter(sum, n)))
 	d := ocidigest.NewDigestFromEncoded(ocidigest.SHA256, hex.EncodeToString(sum.Sum(nil)))
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -127,9 +127,7 @@ func (h *hostile) putBytes(t *testing.T, mediaType string, b []byte) imagespec.D
 func (h *hostile) putJSON(t *testing.T, mediaType string, v any) imagespec.Descriptor {
 	t.Helper()
 	b, err := json.Marshal(v)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	return h.putBytes(t, mediaType, b)
 }
 
@@ -199,9 +197,7 @@ func emptyTar(t *testing.T) ([]byte, ocidigest.Digest) {
 	if _, err := z.Write(make([]byte, 1024)); err != nil {
 		t.Fatal(err)
 	}
-	if err := z.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, z.Close())
 	return b.Bytes(), ocidigest.FromBytes(make([]byte, 1024))
 }
 
@@ -210,16 +206,10 @@ func wideZstd(t *testing.T) ([]byte, ocidigest.Digest) {
 	t.Helper()
 	var b bytes.Buffer
 	z, err := zstd.NewWriter(&b, zstd.WithWindowSize(zstd.MaxWindowSize), zstd.WithEncoderConcurrency(1), zstd.WithSingleSegment(false))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	sum := sha256.New()
-	if err := padded("", 600<<20, "\x00", "")(io.MultiWriter(z, sum)); err != nil {
-		t.Fatal(err)
-	}
-	if err := z.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, padded("", 600<<20, "\x00", "")(io.MultiWriter(z, sum)))
+	testbed.Must(t, z.Close())
 	return b.Bytes(), ocidigest.NewDigestFromEncoded(ocidigest.SHA256, hex.EncodeToString(sum.Sum(nil)))
 }
 

@@ -323,9 +323,7 @@ func manyImages(t *testing.T, h *hostile, name string, change func(int, *imagesp
 func inspected(t *testing.T, b *bed, image string) {
 	for i := range imagesOfOne {
 		ref := strings.TrimSuffix(image, "0") + strconv.Itoa(i)
-		if err := b.pull(t, ref); err != nil {
-			t.Fatalf("pull %s: %v", ref, err)
-		}
+		testbed.Mustf(t, b.pull(t, ref), "pull %s", ref)
 	}
 	for range 3 {
 		_, err := b.Client.ImageStatus(testbed.Within(t, time.Minute), &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: image}, Verbose: true})
@@ -354,9 +352,7 @@ func TestHostileImages(t *testing.T) {
 			b.Client.Pull(t, "", b.Image)
 			pid := b.PID()
 			before := memory(t, pid, "VmRSS")
-			if err := os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", pid), []byte("5"), 0); err != nil {
-				t.Fatal(err)
-			}
+			testbed.Must(t, os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", pid), []byte("5"), 0))
 			start := time.Now()
 			err := b.pull(t, image)
 			took := time.Since(start)
@@ -399,9 +395,7 @@ func TestManyHostileImages(t *testing.T) {
 			b.Client.Pull(t, "", b.Image)
 			pid := b.PID()
 			before := memory(t, pid, "VmRSS")
-			if err := os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", pid), []byte("5"), 0); err != nil {
-				t.Fatal(err)
-			}
+			testbed.Must(t, os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", pid), []byte("5"), 0))
 			start := time.Now()
 			var all sync.WaitGroup
 			for _, image := range images {
@@ -443,26 +437,18 @@ func TestHostileArchives(t *testing.T) {
 			b.Client.Pull(t, "", b.Image)
 			path := filepath.Join(t.TempDir(), "archive.tar")
 			f, err := os.Create(path)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testbed.Must(t, err)
 			w := tar.NewWriter(f)
 			for _, file := range files {
-				if err := w.WriteHeader(&tar.Header{Name: file[0], Size: int64(len(file[1])), Mode: 0o600}); err != nil {
-					t.Fatal(err)
-				}
+				testbed.Must(t, w.WriteHeader(&tar.Header{Name: file[0], Size: int64(len(file[1])), Mode: 0o600}))
 				if _, err := io.WriteString(w, file[1]); err != nil {
 					t.Fatal(err)
 				}
 			}
-			if err := errors.Join(w.Close(), f.Close()); err != nil {
-				t.Fatal(err)
-			}
+			testbed.Must(t, errors.Join(w.Close(), f.Close()))
 			pid := b.PID()
 			before := memory(t, pid, "VmRSS")
-			if err := os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", pid), []byte("5"), 0); err != nil {
-				t.Fatal(err)
-			}
+			testbed.Must(t, os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", pid), []byte("5"), 0))
 			cmd := exec.CommandContext(testbed.Within(t, time.Minute), filepath.Join(b.Bin, "berth"), "image", "import", path)
 			cmd.Env = append(os.Environ(), "BERTH_ADMIN_SOCKET="+filepath.Join(filepath.Dir(b.Socket), "admin.sock"))
 			out, err := cmd.CombinedOutput()
@@ -516,15 +502,11 @@ func TestNeighbourOfHostileImages(t *testing.T) {
 func memory(t *testing.T, pid int, name string) int64 {
 	t.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	for line := range strings.Lines(string(text)) {
 		if f := strings.Fields(line); f[0] == name+":" {
 			kib, err := strconv.ParseInt(f[1], 10, 64)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testbed.Must(t, err)
 			return kib << 10
 		}
 	}
@@ -536,8 +518,6 @@ func zipped(t *testing.T, write func(io.Writer) error) []byte {
 	t.Helper()
 	var b strings.Builder
 	z := gzip.NewWriter(&b)
-	if err := errors.Join(write(z), z.Close()); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, errors.Join(write(z), z.Close()))
 	return []byte(b.String())
 }

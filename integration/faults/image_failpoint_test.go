@@ -76,13 +76,9 @@ func TestKilledWhileAnImageComes(t *testing.T) {
 			b.Wait(t, time.Minute)
 			b.SetEnvironment()
 			b.Start(t)
-			if err := c.come(t.Context()); err != nil {
-				t.Fatalf("once more: %v", err)
-			}
+			testbed.Mustf(t, c.come(t.Context()), "once more")
 			pod := b.Client.RunPod(t, testbed.PodSpec{Image: name, Command: []string{"sleep", "1000"}})
-			if got := pod.Container.Exec(t, "sh", "-c", "sha256sum </large; cat /home/app/last"); got != fmt.Sprintf("%x  -\nlast", sha256.Sum256(random)) {
-				t.Errorf("the files are %q", got)
-			}
+			testbed.Same(t, pod.Container.Exec(t, "sh", "-c", "sha256sum </large; cat /home/app/last"), fmt.Sprintf("%x  -\nlast", sha256.Sum256(random)), "the files are")
 			pod.Remove(t)
 			if len(b.imageFiles(t)) < len(atRest)+8 { // five blobs and three layers
 				t.Error("what is kept of the image was not found")
@@ -105,9 +101,7 @@ func (b *bed) berth(t *testing.T, arguments ...string) (string, error) {
 func (b *bed) remove(t *testing.T, image string) {
 	t.Helper()
 	_, err := b.Client.RemoveImage(testbed.Within(t, time.Minute), &runtimeapi.RemoveImageRequest{Image: &runtimeapi.ImageSpec{Image: image}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 }
 
 // imageFiles is what the daemon keeps of images: blobs, what is being fetched, layers.
@@ -132,9 +126,7 @@ func (b *bed) imageFiles(t *testing.T) map[string]bool {
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	return kept
 }
 

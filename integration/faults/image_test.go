@@ -32,9 +32,7 @@ func TestBadPulls(t *testing.T) {
 	closed := closedPort(t)
 	// berth is not told of this one's authority.
 	hosts := fmt.Sprintf("server = %q\n", strange.URL())
-	if err := os.WriteFile(filepath.Join(b.HostsDir, strange.Host, "hosts.toml"), []byte(hosts), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, os.WriteFile(filepath.Join(b.HostsDir, strange.Host, "hosts.toml"), []byte(hosts), 0o600))
 
 	basic := func(user, password string) *runtimeapi.AuthConfig {
 		return &runtimeapi.AuthConfig{Username: user, Password: password}
@@ -115,9 +113,7 @@ func TestRefusedPull(t *testing.T) {
 	b := newBed(t, testbed.Options{Config: fmt.Sprintf("[image_verifier]\nbin_dir = %q\n", verifiers)})
 	atRest := b.Rest(t)
 	const program = "#!/bin/sh\ncase $2 in */refused:*) echo nobody signed it; exit 1;; esac\n"
-	if err := os.WriteFile(filepath.Join(verifiers, "by-name"), []byte(program), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, os.WriteFile(filepath.Join(verifiers, "by-name"), []byte(program), 0o755))
 	bad := b.Registry.Push(t, "faults/refused:1", testbed.Busybox(t))
 	_, err := b.Client.PullImage(testbed.Within(t, time.Minute), &runtimeapi.PullImageRequest{Image: &runtimeapi.ImageSpec{Image: bad}})
 	testbed.Refused(t, err, codes.Unknown, "by-name", "nobody signed it", verifiers)
@@ -170,13 +166,9 @@ func stalledRegistry(t *testing.T) *testbed.Registry {
 func closedPort(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	address := l.Addr().String()
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, l.Close())
 	return address
 }
 
@@ -192,16 +184,12 @@ func TestDamagedImages(t *testing.T) {
 		_, err := b.Client.PullImage(testbed.Within(t, time.Minute), &runtimeapi.PullImageRequest{
 			Image: &runtimeapi.ImageSpec{Image: image}, Auth: &runtimeapi.AuthConfig{Username: "user", Password: "secret"},
 		})
-		if err != nil {
-			t.Fatalf("pull: %v", err)
-		}
+		testbed.Mustf(t, err, "pull")
 	}
 	present := func(t *testing.T) bool {
 		t.Helper()
 		st, err := b.Client.ImageStatus(testbed.Within(t, time.Minute), &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: image}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.Must(t, err)
 		return st.GetImage() != nil
 	}
 	root := filepath.Join(b.Root, "images")
@@ -221,9 +209,7 @@ func TestDamagedImages(t *testing.T) {
 				removeAll(t, filepath.Dir(dir))
 			}
 			for _, blob := range blobs(t) {
-				if err := os.Truncate(blob, 0); err != nil {
-					t.Fatal(err)
-				}
+				testbed.Must(t, os.Truncate(blob, 0))
 			}
 		},
 		"snapshotter": func(t *testing.T) { removeAll(t, filepath.Join(root, "snapshots")) },
@@ -255,9 +241,7 @@ func TestDamagedImages(t *testing.T) {
 					t.Fatal("the image is not mended")
 				}
 				c.Start(t)
-				if out := c.Exec(t, "cat", "/own"); out != "of the top\n" {
-					t.Errorf("the file of the top layer is %q", out)
-				}
+				testbed.Same(t, c.Exec(t, "cat", "/own"), "of the top\n", "the file of the top layer is")
 				pod.Remove(t)
 			})
 		}
@@ -279,7 +263,5 @@ func globbed(t *testing.T, root, pattern string) []string {
 
 func removeAll(t *testing.T, path string) {
 	t.Helper()
-	if err := os.RemoveAll(path); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, os.RemoveAll(path))
 }

@@ -27,9 +27,7 @@ func TestSecretsOfTheEnvironment(t *testing.T) {
 	for _, name := range []string{testbed.Runc, testbed.Crun, testbed.Runsc, testbed.RuncShim} {
 		wrapped[name] = filepath.Join(dir, name)
 		script := fmt.Sprintf("#!/bin/sh\n{ echo \"%s $*\"; env; } >>%s\nexec %s \"$@\"\n", name, seen, testbed.Part(t, name))
-		if err := os.WriteFile(wrapped[name], []byte(script), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		testbed.Must(t, os.WriteFile(wrapped[name], []byte(script), 0o755))
 	}
 	kata := testbed.NewKata(t, shims.Kata{Memory: 8})
 	b := newBed(t, testbed.Options{
@@ -56,9 +54,7 @@ func TestSecretsOfTheEnvironment(t *testing.T) {
 		})
 	}
 	said, err := os.ReadFile(seen)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	call, calls := "", map[string]int{}
 	for line := range strings.Lines(string(said)) {
 		name, _, _ := strings.Cut(line, " ")
@@ -84,9 +80,7 @@ func TestSecretsOfTheEnvironment(t *testing.T) {
 func withEnvironment(t *testing.T, text string) map[int]bool {
 	t.Helper()
 	files, err := filepath.Glob("/proc/[0-9]*/environ")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	found := map[int]bool{}
 	for _, path := range files {
 		if environ, err := os.ReadFile(path); err == nil && bytes.Contains(environ, []byte(text)) {
@@ -106,9 +100,7 @@ func TestOOMScores(t *testing.T) {
 		DefaultRuntime: "runc",
 		Runtimes:       map[string]string{"runc": testbed.Part(t, testbed.Runc), "crun": testbed.Part(t, testbed.Crun)},
 	})
-	if err := os.WriteFile(filepath.Join("/proc", strconv.Itoa(b.PID()), "oom_score_adj"), []byte(strconv.Itoa(daemon)), 0); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, os.WriteFile(filepath.Join("/proc", strconv.Itoa(b.PID()), "oom_score_adj"), []byte(strconv.Itoa(daemon)), 0))
 	for _, handler := range []string{"runc", "crun"} {
 		for name, c := range map[string]struct {
 			resources *runtimeapi.LinuxContainerResources
@@ -153,16 +145,12 @@ func TestCoresOfPods(t *testing.T) {
 		Runtimes:       map[string]string{"runc": testbed.Part(t, testbed.Runc), "crun": testbed.Part(t, testbed.Crun)},
 	})
 	var cores unix.Rlimit
-	if err := unix.Prlimit(b.PID(), unix.RLIMIT_CORE, nil, &cores); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, unix.Prlimit(b.PID(), unix.RLIMIT_CORE, nil, &cores))
 	if cores.Max < limit {
 		testbed.Missing(t, "the hard limit of cores is %d", cores.Max)
 	}
 	cores.Cur = limit
-	if err := unix.Prlimit(b.PID(), unix.RLIMIT_CORE, &cores, nil); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, unix.Prlimit(b.PID(), unix.RLIMIT_CORE, &cores, nil))
 	for _, handler := range []string{"runc", "crun"} {
 		for name, users := range map[string]*runtimeapi.UserNamespace{
 			"the node's users": nil,
@@ -176,9 +164,7 @@ func TestCoresOfPods(t *testing.T) {
 				})
 				want := strconv.Itoa(limit / 512)
 				p.Container.WaitLog(t, want)
-				if got := strings.TrimSpace(p.Container.Exec(t, "sh", "-c", "ulimit -c")); got != want {
-					t.Errorf("an exec's limit is %s, want %s", got, want)
-				}
+				testbed.Same(t, strings.TrimSpace(p.Container.Exec(t, "sh", "-c", "ulimit -c")), want, "an exec's limit is")
 				p.Remove(t)
 			})
 		}

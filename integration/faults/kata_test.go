@@ -79,9 +79,7 @@ func machineEnded(t *testing.T, sandbox string, pid int) {
 func hold(t *testing.T) (path string, release func()) {
 	t.Helper()
 	path = filepath.Join(t.TempDir(), "hold")
-	if err := os.WriteFile(path, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, os.WriteFile(path, nil, 0o600))
 	release = func() { _ = os.Remove(path) }
 	t.Cleanup(release)
 	return path, release
@@ -355,9 +353,7 @@ func TestForeignShimDoesNotKill(t *testing.T) {
 			if len(shim) != 1 || inside[len(inside)-1] == 0 || tc.container && len(inside) < 3 {
 				t.Fatalf("the pod has the shims %v and the processes %v", shim, inside)
 			}
-			if err := os.WriteFile(file, nil, 0o600); err != nil {
-				t.Fatal(err)
-			}
+			testbed.Must(t, os.WriteFile(file, nil, 0o600))
 			t.Run(tc.name, func(t *testing.T) {
 				t.Parallel()
 				if _, err := b.Client.StopPodSandbox(testbed.Within(t, 100*time.Second), &runtimeapi.StopPodSandboxRequest{PodSandboxId: pod.ID}); err != nil {
@@ -443,9 +439,7 @@ func TestKataPortForward(t *testing.T) {
 		"sh", "-c", "httpd -p 127.0.0.1:8081; exec nc -ll -p 8080 -e echo hello",
 	}})
 	machine, err := os.Stat(filepath.Join("/proc", strconv.Itoa(b.machines(t)[pod.ID]), "ns", "net"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	given, err := os.Stat(filepath.Join("/run/netns", "berth-"+pod.ID[:32]))
 	if err != nil || os.SameFile(machine, given) {
 		t.Fatalf("the machine's network is the one that its shim was given: %v", err)

@@ -24,13 +24,9 @@ func plugged(t *testing.T, runtimes map[string]string, config string) (b *bed, c
 	script := fmt.Sprintf("#!/bin/sh\necho \"$CNI_COMMAND\" >>%s\nwhile [ -e %[2]s ] && [ \"$CNI_COMMAND\" = ADD ]; do sleep 0.1; done\n"+
 		"if [ -e %[2]s.del ] && [ \"$CNI_COMMAND\" = DEL ]; then exit 1; fi\n"+
 		"echo '{\"cniVersion\": \"1.0.0\", \"ips\": [{\"address\": \"10.253.253.2/24\"}]}'\n", calls, hang)
-	if err := os.WriteFile(filepath.Join(dir, "noting"), []byte(script), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, os.WriteFile(filepath.Join(dir, "noting"), []byte(script), 0o755))
 	b = newBed(t, testbed.Options{Runtimes: runtimes, DefaultRuntime: "runc", Config: config + fmt.Sprintf("[cni]\nbin_dirs = [%q]\n", dir)})
-	if err := os.WriteFile(b.CNI.Path(), []byte(`{"cniVersion": "1.0.0", "name": "noting", "plugins": [{"type": "noting"}]}`), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, os.WriteFile(b.CNI.Path(), []byte(`{"cniVersion": "1.0.0", "name": "noting", "plugins": [{"type": "noting"}]}`), 0o600))
 	b.networkReady(t, true)
 	return b, calls, hang
 }
@@ -41,9 +37,7 @@ func TestRefusedBeforeAnySideEffect(t *testing.T) {
 	b, calls, _ := plugged(t, map[string]string{"runc": testbed.Part(t, testbed.Runc), "gvisor": testbed.Part(t, testbed.Runsc)},
 		fmt.Sprintf("[runtimes.queued]\nruntime_path = %q\nmax_parallel_starts = 1\n", testbed.Part(t, testbed.Runsc)))
 	atRest := b.Rest(t)
-	if err := os.Remove(calls); err != nil {
-		t.Fatalf("a pod made no call of the plugin: %v", err)
-	}
+	testbed.Mustf(t, os.Remove(calls), "a pod made no call of the plugin")
 	node := runtimeapi.NamespaceMode_NODE
 	options := func(c *runtimeapi.PodSandboxConfig) *runtimeapi.NamespaceOption {
 		return c.Linux.SecurityContext.NamespaceOptions
@@ -110,9 +104,7 @@ func TestLimits(t *testing.T) {
 	b, calls, hang := plugged(t, map[string]string{"runc": testbed.Part(t, testbed.Runc)}, fmt.Sprintf(
 		"[runtimes.held]\nruntime_path = %q\nmax_pods = 2\nmax_parallel_starts = 1\nmax_queued_starts = 1\nstart_timeout = \"5s\"\n", testbed.Part(t, testbed.Runc)))
 	atRest := b.Rest(t)
-	if err := os.WriteFile(hang, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, os.WriteFile(hang, nil, 0o600))
 	run := func() error {
 		_, err := b.Client.RunPodSandbox(testbed.Within(t, time.Minute), &runtimeapi.RunPodSandboxRequest{Config: b.Client.SandboxConfig(""), RuntimeHandler: "held"})
 		return err
@@ -131,9 +123,7 @@ func TestLimits(t *testing.T) {
 	}
 	b.NothingLeft(t, atRest)
 
-	if err := os.Remove(hang); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, os.Remove(hang))
 	for range 2 {
 		if err := run(); err != nil {
 			t.Error(err)
@@ -144,23 +134,17 @@ func TestLimits(t *testing.T) {
 
 	// One whose stop fails half-way is not gone; one that is stopped is.
 	listed, err := b.Client.ListPodSandbox(testbed.Within(t, time.Minute), &runtimeapi.ListPodSandboxRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	stop := func() error {
 		_, err := b.Client.StopPodSandbox(testbed.Within(t, time.Minute), &runtimeapi.StopPodSandboxRequest{PodSandboxId: listed.GetItems()[0].GetId()})
 		return err
 	}
-	if err := os.WriteFile(hang+".del", nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, os.WriteFile(hang+".del", nil, 0o600))
 	if err := stop(); err == nil {
 		t.Error("a pod was stopped that could not be disconnected")
 	}
 	testbed.Refused(t, run(), codes.ResourceExhausted, "pods running or being created: 2,")
-	if err := os.Remove(hang + ".del"); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, os.Remove(hang+".del"))
 	for range 2 {
 		if err := stop(); err != nil {
 			t.Error(err)

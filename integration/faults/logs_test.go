@@ -27,9 +27,7 @@ func newVictim(t *testing.T) victim {
 	t.Helper()
 	v := victim{dir: t.TempDir()}
 	v.path = filepath.Join(v.dir, "0.log")
-	if err := os.WriteFile(v.path, []byte(victimText), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, os.WriteFile(v.path, []byte(victimText), 0o600))
 	return v
 }
 
@@ -81,9 +79,7 @@ func (b *bed) logElsewhereAtStart(t *testing.T, handler string) {
 			pod := b.Client.RunSandbox(t, testbed.PodSpec{Handler: handler})
 			config := b.Client.ContainerConfig("main", b.Image, "echo", "written by the pod")
 			log := filepath.Join(pod.Config.GetLogDirectory(), config.GetLogPath())
-			if err := errors.Join(os.MkdirAll(filepath.Dir(log), 0o755), c.make(log, v)); err != nil {
-				t.Fatal(err)
-			}
+			testbed.Must(t, errors.Join(os.MkdirAll(filepath.Dir(log), 0o755), c.make(log, v)))
 			b.Client.Pull(t, handler, b.Image)
 			_, err := b.createAndStart(t, pod, config)
 			testbed.Refused(t, err, codes.FailedPrecondition, c.says, "remove it")
@@ -131,17 +127,11 @@ func (b *bed) logElsewhereAtReopen(t *testing.T, handler string) {
 	v, pod := newVictim(t), b.talking(t, handler, nil)
 	log := pod.Container.LogPath
 	pod.Container.WaitLog(t, "line 1")
-	if err := errors.Join(os.Rename(log, log+".1"), os.Symlink(v.path, log)); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, errors.Join(os.Rename(log, log+".1"), os.Symlink(v.path, log)))
 	testbed.Refused(t, b.reopen(t, pod.Container), codes.FailedPrecondition, "symbolic link")
 	logGrows(t, log+".1")
-	if err := os.Remove(log); err != nil {
-		t.Fatal(err)
-	}
-	if err := b.reopen(t, pod.Container); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, os.Remove(log))
+	testbed.Must(t, b.reopen(t, pod.Container))
 	logGrows(t, log)
 	pod.Remove(t)
 	v.untouched(t)
@@ -153,9 +143,7 @@ func (b *bed) logElsewhereAtTakeOver(t *testing.T, handler string) {
 	log := pod.Container.LogPath
 	pod.Container.WaitLog(t, "line 1")
 	supervisor := b.supervisors(t)[b.info(t, pod.Container.ID).Supervisor]
-	if err := errors.Join(os.Rename(log, log+".1"), os.Symlink(v.path, log), syscall.Kill(supervisor, syscall.SIGKILL)); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, errors.Join(os.Rename(log, log+".1"), os.Symlink(v.path, log), syscall.Kill(supervisor, syscall.SIGKILL)))
 	// Once the successor has taken over the container has room to write again.
 	testbed.Eventually(t, time.Minute, func() error {
 		if err := b.reopen(t, pod.Container); err == nil || !strings.Contains(err.Error(), "symbolic link") {
@@ -163,12 +151,8 @@ func (b *bed) logElsewhereAtTakeOver(t *testing.T, handler string) {
 		}
 		return nil
 	})
-	if err := os.Remove(log); err != nil {
-		t.Fatal(err)
-	}
-	if err := b.reopen(t, pod.Container); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, os.Remove(log))
+	testbed.Must(t, b.reopen(t, pod.Container))
 	logGrows(t, log)
 	pod.Remove(t)
 	v.untouched(t)
@@ -179,18 +163,12 @@ func (b *bed) logElsewhereAtTakeOver(t *testing.T, handler string) {
 func (b *bed) logByLink(t *testing.T, handler string) {
 	disk := t.TempDir()
 	link := filepath.Join(t.TempDir(), "pods")
-	if err := os.Symlink(disk, link); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, os.Symlink(disk, link))
 	pod := b.talking(t, handler, func(c *runtimeapi.PodSandboxConfig) { c.LogDirectory = filepath.Join(link, "pod") })
 	pod.Container.WaitLog(t, "line 1")
 	log := filepath.Join(disk, "pod", "main", "0.log")
-	if err := os.Rename(log, log+".1"); err != nil {
-		t.Fatal(err)
-	}
-	if err := b.reopen(t, pod.Container); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, os.Rename(log, log+".1"))
+	testbed.Must(t, b.reopen(t, pod.Container))
 	logGrows(t, log)
 	pod.Remove(t)
 }

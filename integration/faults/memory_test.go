@@ -52,9 +52,7 @@ func TestMemoryLimitTooSmallForGVisor(t *testing.T) {
 		parent := p.Config.GetLinux().GetCgroupParent()
 		config := b.Client.ContainerConfig("late", b.Image, "sleep", "3600")
 		c, err := b.Client.CreateContainer(testbed.Within(t, time.Minute), &runtimeapi.CreateContainerRequest{PodSandboxId: p.ID, Config: config, SandboxConfig: p.Config})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.Must(t, err)
 		// The limit of a pod can be lowered while it runs; from here on there is next to nothing left.
 		testbed.LimitMemory(t, parent, memoryUsage(t, parent)+64<<10)
 		_, err = b.Client.StartContainer(testbed.Within(t, time.Minute), &runtimeapi.StartContainerRequest{ContainerId: c.GetContainerId()})
@@ -72,12 +70,8 @@ func memoryUsage(t *testing.T, parent string) int64 {
 		file = filepath.Join("/sys/fs/cgroup", parent, "memory.current")
 	}
 	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	n, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	return n
 }

@@ -21,9 +21,7 @@ func TestNoNetworkConfiguration(t *testing.T) {
 	b := newBed(t, testbed.Options{})
 	atRest := b.Rest(t)
 	b.Client.RunPod(t, testbed.PodSpec{Image: b.Image, Command: []string{"sleep", "3600"}})
-	if err := os.Remove(b.CNI.Path()); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, os.Remove(b.CNI.Path()))
 
 	b.networkReady(t, false)
 	_, err := b.Client.RunPodSandbox(testbed.Within(t, time.Minute), &runtimeapi.RunPodSandboxRequest{Config: b.Client.SandboxConfig("")})
@@ -42,9 +40,7 @@ func TestNoNetworkConfiguration(t *testing.T) {
 	// The address goes back by the configuration with which it was given out.
 	b.NothingLeft(t, atRest)
 
-	if err := b.CNI.Write(); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, b.CNI.Write())
 	b.networkReady(t, true)
 	b.Client.RunPod(t, testbed.PodSpec{Image: b.Image, Command: []string{"sleep", "3600"}}).Remove(t)
 	b.NothingLeft(t, atRest)
@@ -56,9 +52,7 @@ func (b *bed) networkReady(t *testing.T, want bool) {
 	var last *runtimeapi.RuntimeCondition
 	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
 		st, err := b.Client.Status(testbed.Within(t, time.Minute), &runtimeapi.StatusRequest{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.Must(t, err)
 		for _, c := range st.GetStatus().GetConditions() {
 			if c.GetType() != "NetworkReady" {
 				continue
@@ -76,18 +70,14 @@ func TestBadNetwork(t *testing.T) {
 	b := newBed(t, testbed.Options{})
 	atRest := b.Rest(t)
 	good, err := os.ReadFile(b.CNI.Path())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	type object = map[string]any
 	var list struct {
 		CNIVersion string   `json:"cniVersion"`
 		Name       string   `json:"name"`
 		Plugins    []object `json:"plugins"`
 	}
-	if err := json.Unmarshal(good, &list); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, json.Unmarshal(good, &list))
 	healthy := list.Plugins
 	for _, c := range []struct {
 		name    string
@@ -116,9 +106,7 @@ func TestBadNetwork(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if err := os.WriteFile(b.CNI.Path(), text, 0o600); err != nil {
-				t.Fatal(err)
-			}
+			testbed.Must(t, os.WriteFile(b.CNI.Path(), text, 0o600))
 			ctx := testbed.Within(t, time.Minute)
 			attempt := uint32(0)
 			// A changed directory is looked at within a second, and a full subnet
@@ -136,9 +124,7 @@ func TestBadNetwork(t *testing.T) {
 			testbed.Refused(t, err, c.code, c.says)
 		})
 	}
-	if err := b.CNI.Write(); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, b.CNI.Write())
 	b.NothingLeft(t, atRest)
 	b.Client.RunPod(t, testbed.PodSpec{Image: b.Image, Command: []string{"sleep", "3600"}}).Remove(t)
 	b.NothingLeft(t, atRest)
@@ -171,9 +157,7 @@ func TestLeftoverThatHangs(t *testing.T) {
 	atRest := b.Rest(t)
 	lost := b.Client.RunSandbox(t, testbed.PodSpec{})
 	b.Kill9(t)
-	if err := os.RemoveAll(filepath.Join(b.Root, "records", "sandboxes", lost.ID)); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, os.RemoveAll(filepath.Join(b.Root, "records", "sandboxes", lost.ID)))
 	place(t, dir, "hold-"+lost.ID)
 	b.Start(t)
 	testbed.Eventually(t, time.Minute, func() error { _, err := os.Stat(filepath.Join(dir, "begun")); return err })
@@ -183,9 +167,7 @@ func TestLeftoverThatHangs(t *testing.T) {
 	if leases, err := b.CNI.Leases(); err != nil || len(leases) != 1 {
 		t.Errorf("beside the leftover the addresses %q are given out (%v)", leases, err)
 	}
-	if err := os.Remove(filepath.Join(dir, "hold-"+lost.ID)); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, os.Remove(filepath.Join(dir, "hold-"+lost.ID)))
 	b.Restart(t)
 	testbed.Eventually(t, time.Minute, func() error {
 		if leases, err := b.CNI.Leases(); err != nil || len(leases) != 0 {
@@ -223,9 +205,7 @@ func TestFloodingNetworkPlugin(t *testing.T) {
 	if peak > before+100<<10 {
 		t.Errorf("the daemon's memory went from %d to %d kB", before, peak)
 	}
-	if err := os.Remove(flood); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, os.Remove(flood))
 	b.Client.RunPod(t, testbed.PodSpec{Image: b.Image, Command: []string{"sleep", "3600"}}).Remove(t)
 	b.NothingLeft(t, atRest)
 }
@@ -234,9 +214,7 @@ func TestFloodingNetworkPlugin(t *testing.T) {
 func peakMemory(t *testing.T, pid int) (peak int) {
 	t.Helper()
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	_, text, _ := strings.Cut(string(status), "VmHWM:")
 	if _, err := fmt.Sscan(text, &peak); err != nil {
 		t.Fatal(err)

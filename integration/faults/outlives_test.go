@@ -54,13 +54,9 @@ var changes = []change{
 		binaries: func(t *testing.T, f *fleet) {
 			t.Helper()
 			for _, path := range f.allFiles() {
-				if err := os.MkdirAll(filepath.Dir(moved(path)), 0o755); err != nil {
-					t.Fatal(err)
-				}
+				testbed.Must(t, os.MkdirAll(filepath.Dir(moved(path)), 0o755))
 				put(t, moved(path), append(read(t, f.good[path]), "moved"...))
-				if err := os.Remove(path); err != nil {
-					t.Fatal(err)
-				}
+				testbed.Must(t, os.Remove(path))
 			}
 		},
 		config: func(_ *testing.T, f *fleet) string {
@@ -93,9 +89,7 @@ var changes = []change{
 		binaries: func(t *testing.T, f *fleet) {
 			t.Helper()
 			for _, path := range f.allFiles() {
-				if err := os.Remove(path); err != nil {
-					t.Fatal(err)
-				}
+				testbed.Must(t, os.Remove(path))
 			}
 		},
 		fresh: unavailable,
@@ -231,9 +225,7 @@ func (f *fleet) versionOf(t *testing.T, of podInfo, binary string) {
 func version(t *testing.T, runc string) string {
 	t.Helper()
 	out, err := exec.CommandContext(testbed.Within(t, time.Minute), runc, "--version").Output()
-	if err != nil {
-		t.Fatalf("%s --version: %v", runc, err)
-	}
+	testbed.Mustf(t, err, "%s --version", runc)
 	first, _, _ := strings.Cut(string(out), "\n")
 	return strings.TrimPrefix(first, "runc version ")
 }
@@ -376,7 +368,5 @@ var whatKubeletsDo = []struct {
 
 func answers(t *testing.T, c *testbed.Container) {
 	t.Helper()
-	if out := c.Exec(t, "echo", "alive"); out != "alive\n" {
-		t.Errorf("exec said %q", out)
-	}
+	testbed.Same(t, c.Exec(t, "echo", "alive"), "alive\n", "exec said")
 }

@@ -63,14 +63,10 @@ func (s *scripted) ballastPIDs() []int {
 func (b *bed) overhead(t *testing.T, name string) *adminv1.Overhead {
 	t.Helper()
 	c, err := client.New(filepath.Join(filepath.Dir(b.Socket), "admin.sock"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	defer c.Close()
 	h, err := c.GetHandler(testbed.Within(t, time.Minute), &adminv1.GetHandlerRequest{Name: name})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	return h.GetOverhead()
 }
 
@@ -144,9 +140,7 @@ runtime_path = %[5]q
 		t.Errorf("gvisor: %v", o)
 	}
 	c, err := client.New(filepath.Join(filepath.Dir(b.Socket), "admin.sock"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	defer c.Close()
 	status, err := c.GetStatus(testbed.Within(t, time.Minute), &adminv1.GetStatusRequest{})
 	if err != nil || !strings.Contains(strings.Join(status.GetDegraded(), "\n"), "handler monitor: overhead is ") {

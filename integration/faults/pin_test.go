@@ -124,18 +124,14 @@ func TestPin(t *testing.T) {
 	if calls := first.calls(t); !strings.Contains(calls, "delete") {
 		t.Errorf("removing the pod made its runtime do %q", calls)
 	}
-	if calls := second.calls(t); calls != "" {
-		t.Errorf("removing the pod made another's runtime do %q", calls)
-	}
+	testbed.Same(t, second.calls(t), "", "removing the pod made another's runtime do")
 	b.NothingLeft(t, atRest)
 }
 
 // configure replaces the drop-in and restarts berth.
 func (b *bed) configure(t *testing.T, text string) {
 	t.Helper()
-	if err := os.WriteFile(filepath.Join(b.Dir, "conf.d", "50-test.toml"), []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, os.WriteFile(filepath.Join(b.Dir, "conf.d", "50-test.toml"), []byte(text), 0o600))
 	b.Restart(t)
 }
 
@@ -162,9 +158,7 @@ func (b *bed) livesOn(t *testing.T, old *testbed.Pod, runtime *scripted, others 
 		other.calls(t)
 	}
 	runtime.calls(t)
-	if out := old.Container.Exec(t, "echo", "alive"); out != "alive\n" {
-		t.Errorf("exec said %q", out)
-	}
+	testbed.Same(t, old.Container.Exec(t, "echo", "alive"), "alive\n", "exec said")
 	added := old.RunContainer(t, fmt.Sprintf("added-%d", time.Now().UnixNano()), testbed.PodSpec{Image: b.Image, Command: []string{"sleep", "3600"}})
 	added.WaitState(t, runtimeapi.ContainerState_CONTAINER_RUNNING)
 	if is := b.info(t, added.ID); is.RuntimePath != runtime.Path {
@@ -179,8 +173,6 @@ func (b *bed) livesOn(t *testing.T, old *testbed.Pod, runtime *scripted, others 
 		}
 	}
 	for _, other := range others {
-		if calls := other.calls(t); calls != "" {
-			t.Errorf("the old pod made %s do %q", other.Path, calls)
-		}
+		testbed.Same(t, other.calls(t), "", "the old pod made %s do", other.Path)
 	}
 }

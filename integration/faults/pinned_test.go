@@ -41,9 +41,7 @@ func TestPinnedConfiguration(t *testing.T) {
 	write := func(limit int, denied string) {
 		t.Helper()
 		for path, content := range map[string]string{base: fmt.Sprintf(basedOn, limit, limit), profile: fmt.Sprintf(denies, denied)} {
-			if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			testbed.Must(t, os.WriteFile(path, []byte(content), 0o600))
 		}
 	}
 	configured := func(snapshotter string, line int) string {
@@ -63,23 +61,15 @@ func TestPinnedConfiguration(t *testing.T) {
 	write(2222, `"symlink", "symlinkat"`)
 	b.configure(t, configured("native", 20))
 	spec := testbed.PodSpec{Image: b.Image, Command: []string{"sh", "-c", shows}, Container: byDefaultSeccomp}
-	if got := shown(t, old.RunContainer(t, "second", spec)); got != then {
-		t.Errorf("a new container of the old pod has %q, want %q", got, then)
-	}
+	testbed.Same(t, shown(t, old.RunContainer(t, "second", spec)), then, "a new container of the old pod has")
 	fresh := b.Client.RunPod(t, spec)
-	if got := shown(t, fresh.Container); got != now {
-		t.Errorf("a new pod has %q, want %q", got, now)
-	}
+	testbed.Same(t, shown(t, fresh.Container), now, "a new pod has")
 
 	// Files that are gone are no concern of a pod that has what they said.
 	for _, path := range []string{base, profile} {
-		if err := os.Remove(path); err != nil {
-			t.Fatal(err)
-		}
+		testbed.Must(t, os.Remove(path))
 	}
-	if got := shown(t, old.RunContainer(t, "third", spec)); got != then {
-		t.Errorf("without the files a new container of the old pod has %q, want %q", got, then)
-	}
+	testbed.Same(t, shown(t, old.RunContainer(t, "third", spec)), then, "without the files a new container of the old pod has")
 	b.NothingLeft(t, atRest)
 }
 

@@ -28,9 +28,7 @@ func TestPodsArePrivate(t *testing.T) {
 		container, sandbox := filepath.Join(b.State, "containers", pod.Container.ID), filepath.Join(b.State, "sandboxes", pod.ID)
 		upper := filepath.Join(b.Root, "images", "rootfs", "overlayfs", pod.Container.ID, "fs")
 		for _, path := range []string{filepath.Join(container, "rootfs", "bin", "busybox"), filepath.Join(upper, "bin", "busybox"), filepath.Join(sandbox, "shm")} {
-			if err := exec.Command("/usr/bin/stat", path).Run(); err != nil {
-				t.Fatalf("%s: root does not find %s: %v", name, path, err)
-			}
+			testbed.Mustf(t, exec.Command("/usr/bin/stat", path).Run(), "%s: root does not find %s", name, path)
 		}
 	}
 	for name, pod := range pods {
@@ -47,15 +45,11 @@ func TestPodsArePrivate(t *testing.T) {
 		}
 	}
 	ordinary := filepath.Join(b.State, "containers", pods["ordinary"].Container.ID)
-	if err := os.Chmod(ordinary, 0o711); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, os.Chmod(ordinary, 0o711))
 	if out, err := asNobody(filepath.Join(ordinary, "rootfs", "bin", "busybox"), "true"); err != nil {
 		t.Fatalf("the test cannot tell open from closed: %v, %s", err, out)
 	}
-	if err := os.Chmod(ordinary, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, os.Chmod(ordinary, 0o700))
 	b.Restart(t)
 	pods["user namespace"].RunContainer(t, "second", testbed.PodSpec{Image: b.Image, Command: []string{"sleep", "3600"}, Sandbox: withUserNS, Container: usersOfPod})
 	for _, pod := range pods {

@@ -66,14 +66,10 @@ func TestUnresponsiveSupervisors(t *testing.T) {
 		killAs(t, pid, syscall.SIGCONT)
 	}
 	for _, c := range containers {
-		if now := life(t, b.info(t, c.ID).PID); now != lives[c.ID] {
-			t.Errorf("container %s was process %s and is %s", c.ID, lives[c.ID], now)
-		}
+		testbed.Same(t, life(t, b.info(t, c.ID).PID), lives[c.ID], "container %s was process %s and is", c.ID, lives[c.ID])
 	}
 	last := containers[len(containers)-1]
-	if out := last.Exec(t, "echo", "alive"); out != "alive\n" {
-		t.Errorf("exec said %q", out)
-	}
+	testbed.Same(t, last.Exec(t, "echo", "alive"), "alive\n", "exec said")
 	last.Stop(t, 0)
 	if st := last.WaitExit(t); st.GetExitCode() != 137 {
 		t.Errorf("exit code is %d %s", st.GetExitCode(), st.GetReason())
@@ -106,9 +102,7 @@ func TestPartialPodsAreUndoneTogether(t *testing.T) {
 	}
 	b := newBed(t, testbed.Options{Config: fmt.Sprintf("[cni]\nbin_dirs = [%q, %q]\n", usual, bin)})
 	atRest := b.Rest(t)
-	if err := os.Mkdir(bin, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, os.Mkdir(bin, 0o700))
 	if err := os.WriteFile(filepath.Join(bin, "held"), fmt.Appendf(nil, heldPlugin, dir), 0o700); err != nil { //nolint:gosec // it is a program
 		t.Fatal(err)
 	}
@@ -129,9 +123,7 @@ func TestPartialPodsAreUndoneTogether(t *testing.T) {
 		addPlugin(t, b.CNI, "held")
 		b.Restart(t) // else it might not have looked there yet
 		for _, note := range notes(t, dir, "*") {
-			if err := os.Remove(note); err != nil {
-				t.Fatal(err)
-			}
+			testbed.Must(t, os.Remove(note))
 		}
 		hold("ADD", true)
 		var calls sync.WaitGroup
@@ -173,9 +165,7 @@ func TestPartialPodsAreUndoneTogether(t *testing.T) {
 			t.Errorf("listed is %q", listed)
 		}
 	})
-	if err := b.Client.RemoveAllPods(testbed.Within(t, time.Minute)); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, b.Client.RemoveAllPods(testbed.Within(t, time.Minute)))
 
 	t.Run("not at all", func(t *testing.T) {
 		halfMade()
@@ -191,18 +181,14 @@ func TestPartialPodsAreUndoneTogether(t *testing.T) {
 			t.Errorf("listed is %q, want %q", listed, want)
 		}
 		// A new pod does not wait for them.
-		if err := b.CNI.Write(); err != nil {
-			t.Fatal(err)
-		}
+		testbed.Must(t, b.CNI.Write())
 		testbed.Eventually(t, time.Minute, func() error {
 			_, err := b.Client.RunPodSandbox(testbed.Within(t, time.Minute), &runtimeapi.RunPodSandboxRequest{Config: b.Client.SandboxConfig("")})
 			return err
 		})
 		hold("DEL", false)
 	})
-	if err := b.CNI.Write(); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, b.CNI.Write())
 	b.NothingLeft(t, atRest)
 }
 
@@ -210,31 +196,21 @@ func TestPartialPodsAreUndoneTogether(t *testing.T) {
 func notes(t *testing.T, dir, command string) []string {
 	t.Helper()
 	found, err := filepath.Glob(filepath.Join(dir, command+"-*"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	return found
 }
 
 // addPlugin puts one more plugin at the end of a network's.
 func addPlugin(t *testing.T, cni *testbed.CNI, plugin string) {
 	t.Helper()
-	if err := cni.Write(); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, cni.Write())
 	text, err := os.ReadFile(cni.Path())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	var list map[string]any
-	if err := json.Unmarshal(text, &list); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, json.Unmarshal(text, &list))
 	list["plugins"] = append(list["plugins"].([]any), map[string]any{"type": plugin})
 	if text, err = json.Marshal(list); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(cni.Path(), text, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, os.WriteFile(cni.Path(), text, 0o600))
 }

@@ -94,9 +94,7 @@ func (b *bed) badSandboxes(t *testing.T) {
 		})
 		testbed.Refused(t, err, codes.InvalidArgument, `"rnuc"`, "runc")
 	})
-	if listed := b.listed(t); listed != "" {
-		t.Errorf("after refused sandboxes there are %s", listed)
-	}
+	testbed.Same(t, b.listed(t), "", "after refused sandboxes there are")
 }
 
 func (b *bed) badContainers(t *testing.T) {
@@ -168,9 +166,7 @@ func (b *bed) badContainers(t *testing.T) {
 			testbed.Refused(t, err, c.code, c.says)
 		})
 	}
-	if listed := b.listed(t); listed != "SANDBOX_READY" {
-		t.Errorf("after refused containers there are %s", listed)
-	}
+	testbed.Same(t, b.listed(t), "SANDBOX_READY", "after refused containers there are")
 	// Refused names are free.
 	pod.RunContainer(t, "main", testbed.PodSpec{Image: b.Image, Command: []string{"sleep", "3600"}})
 	pod.Remove(t)

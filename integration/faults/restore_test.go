@@ -38,9 +38,7 @@ func restoring(t *testing.T, criu string, o testbed.Options) *bed {
 func (b *bed) imageOf(t *testing.T, c *testbed.Container, name string) string {
 	t.Helper()
 	archive := filepath.Join(t.TempDir(), "checkpoint-"+name+".tar")
-	if err := b.checkpoint(t, c.ID, archive, 60); err != nil {
-		t.Fatalf("checkpoint: %v", err)
-	}
+	testbed.Mustf(t, b.checkpoint(t, c.ID, archive, 60), "checkpoint")
 	image := b.Registry.Push(t, "faults/"+name+":1", testbed.CheckpointImage(t, archive))
 	b.Client.Pull(t, "", image)
 	return image
@@ -62,9 +60,7 @@ func (b *bed) create(t *testing.T, spec testbed.PodSpec) (*testbed.Pod, string, 
 func counted(t *testing.T, c *testbed.Container) int {
 	t.Helper()
 	n, err := strconv.Atoi(strings.TrimSpace(c.Exec(t, "sh", "-c", "until [ -s /count ]; do sleep 0.01; done; cat /count")))
-	if err != nil {
-		t.Fatalf("the count: %v", err)
-	}
+	testbed.Mustf(t, err, "the count")
 	return n
 }
 
@@ -146,9 +142,7 @@ func (b *bed) goesOnElsewhere(t *testing.T, from, to string, container func(*run
 
 	for range 2 { // one checkpoint restores any number of pods
 		pod, id, err := b.create(t, testbed.PodSpec{Handler: to, Image: image, Container: container})
-		if err != nil {
-			t.Fatalf("create: %v", err)
-		}
+		testbed.Mustf(t, err, "create")
 		c := b.Client.Container(id, filepath.Join(pod.Config.GetLogDirectory(), "main", "0.log"))
 		c.Start(t)
 		b.noRestores(t)
@@ -156,9 +150,7 @@ func (b *bed) goesOnElsewhere(t *testing.T, from, to string, container func(*run
 		if n := counted(t, c); n < at/2 || n > at+1000 {
 			t.Errorf("it counts from %d, not from %d", n, at)
 		}
-		if out := c.Exec(t, "sh", "-c", "ls -d /gone /dir/old 2>/dev/null; cat /dir/new; readlink /link; [ -p /fifo ] && echo fifo; true"); out != "new\n/etc\nfifo\n" {
-			t.Errorf("its files are %q", out)
-		}
+		testbed.Same(t, c.Exec(t, "sh", "-c", "ls -d /gone /dir/old 2>/dev/null; cat /dir/new; readlink /link; [ -p /fifo ] && echo fifo; true"), "new\n/etc\nfifo\n", "its files are")
 		// What it uses counts as the new container's.
 		group, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", b.info(t, id).PID))
 		if err != nil || !bytes.Contains(group, []byte(id)) || bytes.Contains(group, []byte(first.Container.ID)) {
@@ -259,18 +251,14 @@ func tarOf(t *testing.T, headers ...*tar.Header) string {
 		if h.Mode == 0 {
 			h.Mode = 0o644
 		}
-		if err := w.WriteHeader(h); err != nil {
-			t.Fatal(err)
-		}
+		testbed.Must(t, w.WriteHeader(h))
 		if h.Typeflag == tar.TypeReg {
 			if _, err := w.Write([]byte(body)); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, w.Close())
 	return out.String()
 }
 
@@ -279,9 +267,7 @@ func tarOf(t *testing.T, headers ...*tar.Header) string {
 func TestHostileCheckpoints(t *testing.T) {
 	b := restoring(t, "/bin/true", testbed.Options{})
 	outside := filepath.Join(t.TempDir(), "outside")
-	if err := os.WriteFile(outside, []byte("kept"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, os.WriteFile(outside, []byte("kept"), 0o600))
 	ref := b.Client.Pull(t, "", b.Image)
 	good := func(changed ...part) []part {
 		all := []part{{"config.dump", configDump(ref)}, {"spec.dump", "{}"}, {"checkpoint/descriptors.json", "[]"}, {"checkpoint/pages-1.img", "x"}}
@@ -347,9 +333,7 @@ func TestHostileCheckpoints(t *testing.T) {
 func TestFilesOfHostileCheckpoints(t *testing.T) {
 	b := restoring(t, "/bin/true", testbed.Options{})
 	outside := t.TempDir()
-	if err := os.WriteFile(filepath.Join(outside, "kept"), []byte("kept"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, os.WriteFile(filepath.Join(outside, "kept"), []byte("kept"), 0o600))
 	image := b.pushCheckpoint(t, "warm",
 		part{"config.dump", configDump(b.Client.Pull(t, "", b.Image))},
 		part{"spec.dump", `{"linux":{"namespaces":[{"type":"pid"},{"type":"network","path":"/x"}]}}`}, part{"checkpoint/descriptors.json", "[]"},
@@ -396,9 +380,7 @@ func TestKilledWhileRestoring(t *testing.T) {
 			b.Start(t)
 			pod, id, err := b.create(t, testbed.PodSpec{Image: image})
 			if place == failpoint.ContainerRunning {
-				if err != nil {
-					t.Fatal(err)
-				}
+				testbed.Must(t, err)
 				_, err = b.Client.StartContainer(testbed.Within(t, time.Minute), &runtimeapi.StartContainerRequest{ContainerId: id})
 			}
 			testbed.Refused(t, err, codes.Unavailable)
@@ -406,9 +388,7 @@ func TestKilledWhileRestoring(t *testing.T) {
 			b.SetEnvironment("PATH=" + path)
 			b.Start(t)
 			if survives == "" {
-				if listed := b.listed(t); listed != "SANDBOX_READY" {
-					t.Errorf("listed is %q", listed)
-				}
+				testbed.Same(t, b.listed(t), "SANDBOX_READY", "listed is")
 				b.noRestores(t)
 			} else {
 				left := b.only(t)
@@ -435,9 +415,7 @@ func TestKilledWhileRestoring(t *testing.T) {
 func criuLink(t *testing.T, program string) string {
 	t.Helper()
 	link := filepath.Join(t.TempDir(), "criu")
-	if err := os.Symlink(program, link); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, os.Symlink(program, link))
 	return link
 }
 
@@ -455,9 +433,7 @@ func TestFailedRestore(t *testing.T) {
 		b.Client.Pull(t, handler, image)
 		atRest := b.Rest(t)
 		pod, id, err := b.create(t, testbed.PodSpec{Handler: handler, Image: image})
-		if err != nil {
-			t.Fatalf("%s: create: %v", handler, err)
-		}
+		testbed.Mustf(t, err, "%s: create", handler)
 		_, err = b.Client.StartContainer(testbed.Within(t, time.Minute), &runtimeapi.StartContainerRequest{ContainerId: id})
 		if err == nil || !strings.Contains(err.Error(), "CRIU says: ") {
 			t.Errorf("%s: the answer is %v", handler, err)
@@ -484,9 +460,7 @@ func TestRestoreThatIsNotStarted(t *testing.T) {
 	b.Client.Pull(t, "", image)
 	atRest := b.Rest(t)
 	pod, id, err := b.create(t, testbed.PodSpec{Image: image})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	images := filepath.Join(b.Root, "restores", id)
 	if info, err := os.Stat(images); err != nil || info.Mode().Perm() != 0o700 {
 		t.Errorf("the directory of the memory is %v, %v", info, err)
@@ -509,9 +483,7 @@ func TestImageOfAnArchive(t *testing.T) {
 		&tar.Header{Typeflag: tar.TypeReg, Name: "./config.dump", Linkname: configDump("x@sha256:" + strings.Repeat("0", 64))},
 		&tar.Header{Typeflag: tar.TypeReg, Name: "./spec.dump", Linkname: "{}"},
 		&tar.Header{Typeflag: tar.TypeReg, Name: "./checkpoint/pages-1.img", Linkname: strings.Repeat("memory", 1<<20)})
-	if err := os.WriteFile(plain, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, os.WriteFile(plain, []byte(text), 0o600))
 	image := b.Registry.Push(t, "faults/carried:1", testbed.CheckpointImage(t, plain))
 	b.Client.Pull(t, "", image)
 	_, _, err := b.create(t, testbed.PodSpec{Image: image})

@@ -19,9 +19,7 @@ import (
 func (b *bed) only(t *testing.T) *runtimeapi.Container {
 	t.Helper()
 	list, err := b.Client.ListContainers(testbed.Within(t, time.Minute), &runtimeapi.ListContainersRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	if n := len(list.GetContainers()); n != 1 {
 		t.Fatalf("%d containers are listed", n)
 	}
@@ -34,9 +32,7 @@ func (b *bed) failedCreation(t *testing.T, sandbox string, config *runtimeapi.Co
 	t.Helper()
 	left := b.only(t)
 	st, err := b.Client.ContainerStatus(testbed.Within(t, time.Minute), &runtimeapi.ContainerStatusRequest{ContainerId: left.GetId()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	s := st.GetStatus()
 	if s.GetState() != runtimeapi.ContainerState_CONTAINER_EXITED || s.GetExitCode() != 128 || s.GetReason() != "CreateError" ||
 		s.GetMessage() == "" || s.GetFinishedAt() == 0 {
@@ -76,23 +72,17 @@ func TestCreationCannotBeRolledBack(t *testing.T) {
 	next, err := b.Client.CreateContainer(testbed.Within(t, time.Minute), &runtimeapi.CreateContainerRequest{
 		PodSandboxId: pod.ID, Config: container, SandboxConfig: pod.Config,
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	if _, err := b.Client.StartContainer(testbed.Within(t, time.Minute), &runtimeapi.StartContainerRequest{ContainerId: next.GetContainerId()}); err != nil {
 		t.Error(err)
 	}
 	if _, err := b.Client.RemoveContainer(testbed.Within(t, time.Minute), &runtimeapi.RemoveContainerRequest{ContainerId: left}); err != nil {
 		t.Error(err)
 	}
-	if id := b.only(t).GetId(); id != next.GetContainerId() {
-		t.Errorf("after the removal of %s there is %s", left, id)
-	}
+	testbed.Same(t, b.only(t).GetId(), next.GetContainerId(), "after the removal of %s there is", left)
 	pod.Remove(t)
 	b.NothingLeft(t, atRest)
-	if pid := pidOf(t, hang); pid != 0 {
-		t.Errorf("what hung still runs as process %d", pid)
-	}
+	testbed.Same(t, pidOf(t, hang), 0, "what hung still runs as process")
 }
 
 // TestPartialContainerCannotBeRolledBack kills the daemon in the middle of a
@@ -106,9 +96,7 @@ func TestPartialContainerCannotBeRolledBack(t *testing.T) {
 	b.Start(t)
 	podConfig := b.Client.SandboxConfig("")
 	run, err := b.Client.RunPodSandbox(testbed.Within(t, time.Minute), &runtimeapi.RunPodSandboxRequest{Config: podConfig})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	container := b.Client.ContainerConfig("main", b.Image, "sleep", "3600")
 	create := &runtimeapi.CreateContainerRequest{PodSandboxId: run.GetPodSandboxId(), Config: container, SandboxConfig: podConfig}
 	if _, err := b.Client.CreateContainer(testbed.Within(t, time.Minute), create); status.Code(err) != codes.Unavailable {

@@ -18,16 +18,12 @@ import (
 func (b *bed) variant(t *testing.T, sandbox string) (variant, path string) {
 	t.Helper()
 	r, err := b.Client.PodSandboxStatus(testbed.Within(t, time.Minute), &runtimeapi.PodSandboxStatusRequest{PodSandboxId: sandbox, Verbose: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	var info struct {
 		Variant    string
 		Definition struct{ Path string }
 	}
-	if err := json.Unmarshal([]byte(r.GetInfo()["info"]), &info); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, json.Unmarshal([]byte(r.GetInfo()["info"]), &info))
 	return info.Variant, info.Definition.Path
 }
 
@@ -35,18 +31,14 @@ func (b *bed) variant(t *testing.T, sandbox string) (variant, path string) {
 func (b *bed) trial(t *testing.T, handler string) (state, reason string) {
 	t.Helper()
 	r, err := b.Client.Status(testbed.Within(t, time.Minute), &runtimeapi.StatusRequest{Verbose: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	var info struct {
 		Handlers []struct {
 			Name  string
 			Trial struct{ State, Reason string }
 		}
 	}
-	if err := json.Unmarshal([]byte(r.GetInfo()["handlers"]), &info); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, json.Unmarshal([]byte(r.GetInfo()["handlers"]), &info))
 	for _, h := range info.Handlers {
 		if h.Name == handler {
 			return h.Trial.State, h.Trial.Reason
@@ -63,9 +55,7 @@ func TestRollout(t *testing.T) {
 	runc := testbed.Part(t, testbed.Runc)
 	dir := t.TempDir()
 	next := filepath.Join(dir, "runc")
-	if err := os.Symlink(runc, next); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, os.Symlink(runc, next))
 	config := func(path string) string {
 		return fmt.Sprintf("default_runtime = \"runc\"\n[handlers]\nprobe_interval = \"1s\"\n[runtimes.runc]\nruntime_path = %q\ncandidate = { runtime_path = %q, percent = 50, abort_after = 2, threshold = 10 }\n", runc, path)
 	}
@@ -92,9 +82,7 @@ func TestRollout(t *testing.T) {
 	sandbox := b.Client.SandboxConfig("")
 	for tried := 0; tried < 4; {
 		r, err := b.Client.RunPodSandbox(testbed.Within(t, time.Minute), &runtimeapi.RunPodSandboxRequest{Config: sandbox})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.Must(t, err)
 		c := b.Client.ContainerConfig("lacking", b.Image, "/no/such/program")
 		made, err := b.Client.CreateContainer(testbed.Within(t, time.Minute), &runtimeapi.CreateContainerRequest{PodSandboxId: r.GetPodSandboxId(), Config: c, SandboxConfig: sandbox})
 		if err == nil {
@@ -117,9 +105,7 @@ func TestRollout(t *testing.T) {
 	if err := os.WriteFile(liar, []byte(script), 0o755); err != nil { //nolint:gosec // it is a program
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(b.Dir, "conf.d", "50-test.toml"), []byte(config(liar)), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, os.WriteFile(filepath.Join(b.Dir, "conf.d", "50-test.toml"), []byte(config(liar)), 0o600))
 	b.endRollout(t, runc, liar)
 	for _, restart := range []bool{false, true} {
 		if restart {
@@ -137,9 +123,7 @@ func TestRollout(t *testing.T) {
 	if err := os.WriteFile(liar+".new", []byte(script+"# another\n"), 0o755); err != nil { //nolint:gosec // it is a program
 		t.Fatal(err)
 	}
-	if err := os.Rename(liar+".new", liar); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, os.Rename(liar+".new", liar))
 	testbed.Eventually(t, time.Minute, func() error {
 		if state, reason := b.trial(t, "runc"); state != "running" {
 			return fmt.Errorf("the rollout of another program is %s: %s", state, reason)
@@ -163,9 +147,7 @@ func (b *bed) endRollout(t *testing.T, runc, liar string) {
 	testbed.Eventually(t, time.Minute, func() error {
 		sandbox := b.Client.SandboxConfig("")
 		r, err := b.Client.RunPodSandbox(testbed.Within(t, time.Minute), &runtimeapi.RunPodSandboxRequest{Config: sandbox})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.Must(t, err)
 		id, err := b.tryCreate(t, r.GetPodSandboxId(), sandbox)
 		if err == nil {
 			_, err = b.Client.StartContainer(testbed.Within(t, time.Minute), &runtimeapi.StartContainerRequest{ContainerId: id})

@@ -32,9 +32,7 @@ var hangs atomic.Int64
 func pidOf(t *testing.T, command string) int {
 	t.Helper()
 	lines, err := filepath.Glob("/proc/[0-9]*/cmdline")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	for _, path := range lines {
 		line, err := os.ReadFile(path)
 		if err != nil || strings.ReplaceAll(strings.TrimRight(string(line), "\x00"), "\x00", " ") != command {
@@ -102,9 +100,7 @@ func TestBadRuntime(t *testing.T) {
 				st.GetReason() != "StartError" || st.GetMessage() == "" || st.GetFinishedAt() == 0 {
 				t.Errorf("the container is %s %d %s %q", st.GetState(), st.GetExitCode(), st.GetReason(), st.GetMessage())
 			}
-			if pid := pidOf(t, hang); pid != 0 {
-				t.Errorf("what hung still runs as process %d", pid)
-			}
+			testbed.Same(t, pidOf(t, hang), 0, "what hung still runs as process")
 			// The sandbox is as good as before.
 			pod.RunContainer(t, "next", testbed.PodSpec{Image: b.Image, Command: []string{"true"}}).WaitExit(t)
 			pod.Remove(t)
@@ -140,14 +136,10 @@ func TestRuntimeDeleted(t *testing.T) {
 	aside := filepath.Join(filepath.Dir(runtime.Path), "aside")
 	without := func(f func()) {
 		t.Helper()
-		if err := os.Rename(runtime.Path, aside); err != nil {
-			t.Fatal(err)
-		}
+		testbed.Must(t, os.Rename(runtime.Path, aside))
 		removeCopies(t, filepath.Join(b.Root, "tools", "runtime-*", filepath.Base(runtime.Path)))
 		f()
-		if err := os.Rename(aside, runtime.Path); err != nil {
-			t.Fatal(err)
-		}
+		testbed.Must(t, os.Rename(aside, runtime.Path))
 		// The handler may have been seen without it. What a probe that begins now
 		// finds is not undone by what was seen before.
 		if h, err := b.probe(t, "gone", false); err != nil || h.GetProbeError() != "" {
@@ -198,13 +190,9 @@ func removeCopies(t *testing.T, pattern string) {
 	const quiet = 20
 	for gone := 0; gone < quiet; gone++ {
 		copies, err := filepath.Glob(pattern)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.Must(t, err)
 		for _, path := range copies {
-			if err := os.Remove(path); err != nil {
-				t.Fatal(err)
-			}
+			testbed.Must(t, os.Remove(path))
 			gone = 0
 		}
 		time.Sleep(20 * time.Millisecond)

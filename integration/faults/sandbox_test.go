@@ -38,17 +38,13 @@ func TestNotListedBeforeItIsMade(t *testing.T) {
 	if err != nil {
 		testbed.Missing(t, "%v", err)
 	}
-	if err := os.Mkdir(bin, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, os.Mkdir(bin, 0o700))
 	if err := os.WriteFile(filepath.Join(bin, "bridge"), fmt.Appendf(nil, slowBridge, dir, filepath.Join(usual, "bridge")), 0o700); err != nil { //nolint:gosec // it is a program
 		t.Fatal(err)
 	}
 	b := newBed(t, testbed.Options{Config: fmt.Sprintf("[cni]\nbin_dirs = [%q, %q]\n", bin, usual)})
 	atRest := b.Rest(t)
-	if err := os.Remove(filepath.Join(dir, "begun")); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, os.Remove(filepath.Join(dir, "begun")))
 	place(t, dir, "hold")
 	config := b.Client.SandboxConfig("early")
 	type answer struct {
@@ -80,16 +76,12 @@ func TestNotListedBeforeItIsMade(t *testing.T) {
 	if shown := b.shown(t); shown != 0 {
 		t.Errorf("%d sandboxes are shown after a second call for the first", shown)
 	}
-	if err := os.Remove(filepath.Join(dir, "hold")); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, os.Remove(filepath.Join(dir, "hold")))
 	first := <-made
 	if first.err != nil {
 		t.Fatal(first.err)
 	}
-	if listed := b.listed(t); listed != "SANDBOX_READY" {
-		t.Errorf("listed is %q", listed)
-	}
+	testbed.Same(t, b.listed(t), "SANDBOX_READY", "listed is")
 	b.NothingLeft(t, atRest)
 }
 
@@ -98,9 +90,7 @@ func (b *bed) shown(t *testing.T) int {
 	t.Helper()
 	ctx := testbed.Within(t, time.Minute)
 	list, err := b.Client.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	streamed := 0
 	stream, err := b.Client.StreamPodSandboxes(ctx, &runtimeapi.StreamPodSandboxesRequest{})
 	for err == nil {
@@ -113,9 +103,7 @@ func (b *bed) shown(t *testing.T) int {
 		t.Fatal(err)
 	}
 	metrics, err := b.Client.ListPodSandboxMetrics(ctx, &runtimeapi.ListPodSandboxMetricsRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	return max(len(list.GetItems()), streamed, len(b.podStats(t, time.Minute)), len(metrics.GetPodMetrics()))
 }
 
@@ -150,9 +138,7 @@ func TestSandboxProcessKilled(t *testing.T) {
 func (b *bed) sandboxPID(t *testing.T, sandbox string) int {
 	t.Helper()
 	r, err := b.Client.PodSandboxStatus(testbed.Within(t, time.Minute), &runtimeapi.PodSandboxStatusRequest{PodSandboxId: sandbox, Verbose: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	var i info
 	if err := json.Unmarshal([]byte(r.GetInfo()["info"]), &i); err != nil || i.PID == 0 {
 		t.Fatalf("the sandbox's process is %d: %v", i.PID, err)
@@ -200,17 +186,11 @@ BinaryName = %[1]q
 			_, err := run(c.handler)
 			testbed.Refused(t, err, c.code, c.says)
 			runtime.on(t, c.verb, "")
-			if listed := b.listed(t); listed != "" {
-				t.Errorf("listed is %q", listed)
-			}
-			if pid := pidOf(t, hang); pid != 0 {
-				t.Errorf("what hung still runs as process %d", pid)
-			}
+			testbed.Same(t, b.listed(t), "", "listed is")
+			testbed.Same(t, pidOf(t, hang), 0, "what hung still runs as process")
 			b.NothingLeft(t, atRest)
 			id, err := run(c.handler)
-			if err != nil {
-				t.Fatalf("the same attempt once more: %v", err)
-			}
+			testbed.Mustf(t, err, "the same attempt once more")
 			ctx := testbed.Within(t, time.Minute)
 			if _, err := b.Client.StopPodSandbox(ctx, &runtimeapi.StopPodSandboxRequest{PodSandboxId: id}); err != nil {
 				t.Error(err)

@@ -20,9 +20,7 @@ import (
 func (b *bed) probeCanary(t *testing.T, name string) string {
 	t.Helper()
 	h, err := b.tryProbeCanary(t, name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	return h.GetProbeError()
 }
 
@@ -35,9 +33,7 @@ func (b *bed) tryProbeCanary(t *testing.T, name string) (*adminv1.Handler, error
 func (b *bed) probe(t *testing.T, name string, selfCheck bool) (*adminv1.Handler, error) {
 	t.Helper()
 	c, err := client.New(filepath.Join(filepath.Dir(b.Socket), "admin.sock"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	defer c.Close()
 	resp, err := c.Probe(testbed.Within(t, 2*time.Minute), &adminv1.ProbeRequest{Name: name, Canary: selfCheck})
 	return resp.GetHandler(), err
@@ -85,9 +81,7 @@ container_create_timeout = "2s"
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	stream, err := b.Client.GetContainerEvents(ctx, &runtimeapi.GetEventsRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	events := make(chan *runtimeapi.ContainerEventResponse, 100)
 	go func() {
 		for {
@@ -101,9 +95,7 @@ container_create_timeout = "2s"
 	}()
 	withPod := b.Snapshot(t)
 	for _, name := range []string{"runc", "crun", "gvisor", "shim"} {
-		if why := b.probeCanary(t, name); why != "" {
-			t.Errorf("%s: %s", name, why)
-		}
+		testbed.Same(t, b.probeCanary(t, name), "", "%s", name)
 	}
 	if n := b.shown(t); n != 1 {
 		t.Errorf("%d sandboxes are listed", n)

@@ -30,9 +30,7 @@ var family = []string{"sh", "-c", "setsid sleep 3600 & trap '' TERM HUP PIPE; wh
 func inCgroup(t *testing.T, pid int) []int {
 	t.Helper()
 	membership, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "cgroup"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	for line := range strings.Lines(string(membership)) {
 		fields := strings.SplitN(strings.TrimSpace(line), ":", 3)
 		dir := filepath.Join("/sys/fs/cgroup", fields[1], fields[2])
@@ -49,9 +47,7 @@ func inCgroup(t *testing.T, pid int) []int {
 		var pids []int
 		for word := range strings.FieldsSeq(string(text)) {
 			pid, err := strconv.Atoi(word)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testbed.Must(t, err)
 			pids = append(pids, pid)
 		}
 		return pids
@@ -74,9 +70,7 @@ func alive(pid int) bool {
 func shimsOf(t *testing.T, sandbox string) []int {
 	t.Helper()
 	lines, err := filepath.Glob("/proc/[0-9]*/cmdline")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	var found []int
 	for _, path := range lines {
 		line, _ := os.ReadFile(path)

@@ -79,9 +79,7 @@ func (b *bed) events(t *testing.T, pod *testbed.Pod) func(container string, want
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	t.Cleanup(cancel)
 	stream, err := b.Client.GetContainerEvents(ctx, &runtimeapi.GetEventsRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	heard := make(chan *runtimeapi.ContainerEventResponse, 64)
 	go func() {
 		defer close(heard)
@@ -137,9 +135,7 @@ func TestDaemonEndsDuringStart(t *testing.T) {
 	kill := func(testing.TB) { b.Kill9(t) }
 	lives := func(t *testing.T, pod *testbed.Pod, c *testbed.Container) {
 		t.Helper()
-		if out := c.Exec(t, "echo", "alive"); out != "alive\n" {
-			t.Errorf("exec said %q", out)
-		}
+		testbed.Same(t, c.Exec(t, "echo", "alive"), "alive\n", "exec said")
 		c.Stop(t, 0)
 		if st := c.Status(t); st.GetExitCode() != 137 || st.GetStartedAt() == 0 || st.GetFinishedAt() < st.GetStartedAt() {
 			t.Errorf("it ended with %d after %d to %d", st.GetExitCode(), st.GetStartedAt(), st.GetFinishedAt())
@@ -253,9 +249,7 @@ func TestDaemonEndsDuringStart(t *testing.T) {
 			t.Errorf("the start says %v", err)
 		}
 		b.waitState(t, c, running)
-		if calls := runtime.calls(t); calls != runtime.verb {
-			t.Errorf("the runtime was called for %q", calls)
-		}
+		testbed.Same(t, runtime.calls(t), runtime.verb, "the runtime was called for")
 		lives(t, pod, c)
 	})
 	for name, fails := range map[string]bool{"its connection lost, it runs": false, "its connection lost, it fails": true} {
@@ -275,9 +269,7 @@ func TestDaemonEndsDuringStart(t *testing.T) {
 				pod.Remove(t)
 				return
 			}
-			if err != nil {
-				t.Fatalf("the start went on, and is said to have failed: %v", err)
-			}
+			testbed.Mustf(t, err, "the start went on, and is said to have failed")
 			b.waitState(t, c, running)
 			lives(t, pod, c)
 		})
@@ -325,9 +317,7 @@ func (b *bed) asked(t *testing.T, method string) {
 func (b *bed) connections(t *testing.T, use func(fd int) error) {
 	t.Helper()
 	table, err := os.ReadFile("/proc/net/unix")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	const connected = "03"
 	inodes := map[string]bool{}
 	for line := range strings.Lines(string(table)) {
@@ -338,14 +328,10 @@ func (b *bed) connections(t *testing.T, use func(fd int) error) {
 	}
 	for _, pid := range b.supervisors(t) {
 		process, err := unix.PidfdOpen(pid, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.Must(t, err)
 		dir := fmt.Sprintf("/proc/%d/fd", pid)
 		entries, err := os.ReadDir(dir)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.Must(t, err)
 		for _, e := range entries {
 			number, _ := strconv.Atoi(e.Name())
 			if link, _ := os.Readlink(filepath.Join(dir, e.Name())); !inodes[link] {
@@ -355,9 +341,7 @@ func (b *bed) connections(t *testing.T, use func(fd int) error) {
 			if err == nil {
 				err = errors.Join(use(fd), unix.Close(fd))
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			testbed.Must(t, err)
 		}
 		_ = unix.Close(process)
 	}

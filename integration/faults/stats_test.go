@@ -28,9 +28,7 @@ func TestStatsOfPodsThatHang(t *testing.T) {
 		if err == nil {
 			err = os.WriteFile(shim, body, 0o755)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.Must(t, err)
 	}
 	b := newBed(t, testbed.Options{
 		Runtimes:       map[string]string{"runc": runc, "runsc": testbed.Part(t, testbed.Runsc), "shim": shim},
@@ -115,9 +113,7 @@ func used(s *runtimeapi.ContainerStats) uint64 {
 func (b *bed) containerStats(t *testing.T, bound time.Duration) map[string]*runtimeapi.ContainerStats {
 	t.Helper()
 	r, err := b.Client.ListContainerStats(testbed.Within(t, bound), &runtimeapi.ListContainerStatsRequest{})
-	if err != nil {
-		t.Fatalf("list statistics of containers: %v", err)
-	}
+	testbed.Mustf(t, err, "list statistics of containers")
 	all := map[string]*runtimeapi.ContainerStats{}
 	for _, s := range r.GetStats() {
 		all[s.GetAttributes().GetId()] = s
@@ -128,9 +124,7 @@ func (b *bed) containerStats(t *testing.T, bound time.Duration) map[string]*runt
 func (b *bed) podStats(t *testing.T, bound time.Duration) map[string]*runtimeapi.PodSandboxStats {
 	t.Helper()
 	r, err := b.Client.ListPodSandboxStats(testbed.Within(t, bound), &runtimeapi.ListPodSandboxStatsRequest{})
-	if err != nil {
-		t.Fatalf("list statistics of pods: %v", err)
-	}
+	testbed.Mustf(t, err, "list statistics of pods")
 	all := map[string]*runtimeapi.PodSandboxStats{}
 	for _, s := range r.GetStats() {
 		all[s.GetAttributes().GetId()] = s
@@ -143,9 +137,7 @@ func (b *bed) podStats(t *testing.T, bound time.Duration) map[string]*runtimeapi
 func processOf(t *testing.T, sandbox string, words ...string) int {
 	t.Helper()
 	lines, err := filepath.Glob("/proc/[0-9]*/cmdline")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 next:
 	for _, path := range lines {
 		line, err := os.ReadFile(path)
@@ -158,9 +150,7 @@ next:
 			}
 		}
 		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(path)))
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.Must(t, err)
 		return pid
 	}
 	t.Fatalf("no process of sandbox %s has %q in its command line", sandbox, words)

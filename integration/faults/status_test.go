@@ -20,12 +20,8 @@ import (
 func deadMount(t *testing.T, dir string) (end func()) {
 	t.Helper()
 	fuse, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0)
-	if err != nil {
-		t.Fatalf("a file system that does not answer: %v", err)
-	}
-	if err := unix.Mount("dead", dir, "fuse", 0, fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0", fuse.Fd())); err != nil {
-		t.Fatalf("mount a file system that does not answer: %v", err)
-	}
+	testbed.Mustf(t, err, "a file system that does not answer")
+	testbed.Mustf(t, unix.Mount("dead", dir, "fuse", 0, fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0", fuse.Fd())), "mount a file system that does not answer")
 	end = sync.OnceFunc(func() {
 		fuse.Close() // everybody who waits gets an error
 		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
@@ -43,13 +39,9 @@ func deadMount(t *testing.T, dir string) (end func()) {
 func TestRuntimeOnADeadMount(t *testing.T) {
 	runc, far := testbed.Part(t, testbed.Runc), t.TempDir()
 	body, err := os.ReadFile(runc)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	path := filepath.Join(far, "runc")
-	if err := os.WriteFile(path, body, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, os.WriteFile(path, body, 0o755))
 	b := newBed(t, testbed.Options{Runtimes: map[string]string{"near": runc, "far": path}, DefaultRuntime: "near"})
 	want := b.features(t)
 	if !want["near"] || !want["far"] {
@@ -87,9 +79,7 @@ func TestRuntimeOnADeadMount(t *testing.T) {
 func (b *bed) features(t *testing.T) map[string]bool {
 	t.Helper()
 	r, err := b.Client.Status(testbed.Within(t, time.Minute), &runtimeapi.StatusRequest{})
-	if err != nil {
-		t.Fatalf("status: %v", err)
-	}
+	testbed.Mustf(t, err, "status")
 	features := map[string]bool{}
 	for _, h := range r.GetRuntimeHandlers() {
 		features[h.GetName()] = h.GetFeatures().GetRecursiveReadOnlyMounts()

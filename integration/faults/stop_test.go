@@ -106,9 +106,7 @@ func TestStopWhileStarting(t *testing.T) {
 			if err := <-started; err == nil {
 				t.Error("the start that hung is said to have come about")
 			}
-			if pid := pidOf(t, hang); pid != 0 {
-				t.Errorf("what hung still runs as process %d", pid)
-			}
+			testbed.Same(t, pidOf(t, hang), 0, "what hung still runs as process")
 			pod.Remove(t)
 		})
 	}
@@ -144,13 +142,9 @@ func TestCreateWhileStopping(t *testing.T) {
 		time.Sleep(time.Duration(round) * 3 * time.Millisecond) // stop at other moments
 		pod.Stop(t)
 		list, err := b.Client.ListContainers(t.Context(), &runtimeapi.ListContainersRequest{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.Must(t, err)
 		for _, c := range list.GetContainers() {
-			if c.GetState() != runtimeapi.ContainerState_CONTAINER_EXITED {
-				t.Errorf("in a stopped sandbox is container %s, %s", c.GetMetadata().GetName(), c.GetState())
-			}
+			testbed.Same(t, c.GetState(), runtimeapi.ContainerState_CONTAINER_EXITED, "in a stopped sandbox is container %s", c.GetMetadata().GetName())
 		}
 		pod.Remove(t)
 		if err := g.Wait(); err != nil {
@@ -198,13 +192,9 @@ func TestStopWhileShimCreates(t *testing.T) {
 			testbed.Refused(t, <-created, codes.FailedPrecondition, "run a new sandbox")
 			runtime.on(t, "create", "")
 			pod.Remove(t)
-			if listed := b.listed(t); listed != "" {
-				t.Errorf("after the removal there are %s", listed)
-			}
+			testbed.Same(t, b.listed(t), "", "after the removal there are")
 			b.NothingLeft(t, atRest)
-			if pid := pidOf(t, hang); pid != 0 {
-				t.Errorf("what hung still runs as process %d", pid)
-			}
+			testbed.Same(t, pidOf(t, hang), 0, "what hung still runs as process")
 		})
 	}
 }

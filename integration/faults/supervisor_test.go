@@ -52,9 +52,7 @@ func TestSupervisorKilled(t *testing.T) {
 	for range 2 {
 		b.killSupervisor(t, b.info(t, containers[0].ID).Supervisor)
 		for _, c := range containers {
-			if now := life(t, b.info(t, c.ID).PID); now != lives[c.ID] {
-				t.Errorf("container %s was process %s and is %s", c.ID, lives[c.ID], now)
-			}
+			testbed.Same(t, life(t, b.info(t, c.ID).PID), lives[c.ID], "container %s was process %s and is", c.ID, lives[c.ID])
 			if st := c.Status(t); st.GetState() != runtimeapi.ContainerState_CONTAINER_RUNNING {
 				t.Errorf("container %s is %s", c.ID, st.GetState())
 			}
@@ -104,12 +102,8 @@ func TestSupervisorOfOnePod(t *testing.T) {
 	lives := life(t, victims.PID) + life(t, others.PID)
 
 	b.killSupervisor(t, victims.Supervisor)
-	if now := life(t, b.supervisors(t)[others.Supervisor]); now != untouched {
-		t.Errorf("the other pod's supervisor was process %s and is %s", untouched, now)
-	}
-	if now := life(t, b.info(t, victim.ID).PID) + life(t, b.info(t, other.ID).PID); now != lives {
-		t.Errorf("the containers were processes %s and are %s", lives, now)
-	}
+	testbed.Same(t, life(t, b.supervisors(t)[others.Supervisor]), untouched, "the other pod's supervisor was process %s and is", untouched)
+	testbed.Same(t, life(t, b.info(t, victim.ID).PID)+life(t, b.info(t, other.ID).PID), lives, "the containers were processes %s and are", lives)
 	end(t, []*testbed.Container{victim, other})
 	for _, c := range []*testbed.Container{victim, other} {
 		endedWith(t, c, 7)
@@ -138,9 +132,7 @@ func TestBothKilled(t *testing.T) {
 	killAs(t, endedPID, syscall.SIGKILL)
 	b.Start(t)
 
-	if now := life(t, b.info(t, pod.Container.ID).PID); now != alive {
-		t.Errorf("the container was process %s and is %s", alive, now)
-	}
+	testbed.Same(t, life(t, b.info(t, pod.Container.ID).PID), alive, "the container was process %s and is", alive)
 	// Nobody saw it end. If it is not reaped yet, the kernel tells how; else the
 	// code is lost, and none is made up.
 	st := ended.WaitExit(t)
@@ -207,9 +199,7 @@ func killAs(t *testing.T, pid int, signal syscall.Signal) {
 	if pid <= 1 {
 		t.Fatalf("there is no process %d to send %s", pid, signal)
 	}
-	if err := syscall.Kill(pid, signal); err != nil {
-		t.Fatalf("send %s to %d: %v", signal, pid, err)
-	}
+	testbed.Mustf(t, syscall.Kill(pid, signal), "send %s to %d", signal, pid)
 }
 
 // end tells counters to end, a few at a time. A counter may see it, and end with
@@ -225,9 +215,7 @@ func end(t *testing.T, containers []*testbed.Container) {
 			return nil
 		})
 	}
-	if err := g.Wait(); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, g.Wait())
 }
 
 // missingBytes returns how much of what a counter wrote is not in its log.
@@ -235,9 +223,7 @@ func missingBytes(t *testing.T, c *testbed.Container) int {
 	t.Helper()
 	c.WaitLog(t, "last ")
 	missing, cut, err := countMissing(c.Log(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	for _, entry := range cut {
 		t.Logf("container %s: cut entry %q", c.ID[:12], entry)
 	}
@@ -304,9 +290,7 @@ func TestJournalLost(t *testing.T) {
 	b.Kill9(t)
 	killAs(t, b.supervisors(t)[is.Supervisor], syscall.SIGKILL)
 	journal := filepath.Join(b.State, "supervisors", is.Supervisor, "tasks", pod.Container.ID, "task.json")
-	if err := os.WriteFile(journal, []byte("{"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, os.WriteFile(journal, []byte("{"), 0o600))
 	b.Start(t)
 	if st := pod.Container.Status(t); st.GetState() == runtimeapi.ContainerState_CONTAINER_EXITED && st.GetReason() != "Unknown" {
 		t.Errorf("the lost container is %s %d %s", st.GetState(), st.GetExitCode(), st.GetReason())

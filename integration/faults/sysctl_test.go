@@ -45,9 +45,7 @@ func TestSysctlsOfTheKernelsLists(t *testing.T) {
 func TestHostnameOfAPodInTheNodesNetwork(t *testing.T) {
 	b := newBed(t, testbed.Options{})
 	node, err := os.Hostname()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	p := b.Client.RunPod(t, testbed.PodSpec{Image: b.Image, Command: []string{"sleep", "3600"}, Sandbox: func(c *runtimeapi.PodSandboxConfig) {
 		c.Hostname = "web-0"
 		c.Linux.SecurityContext.NamespaceOptions.Network = runtimeapi.NamespaceMode_NODE
@@ -55,7 +53,5 @@ func TestHostnameOfAPodInTheNodesNetwork(t *testing.T) {
 		c.Linux.SecurityContext.NamespaceOptions.Network = runtimeapi.NamespaceMode_NODE
 	}})
 	want := node + "\nweb-0\nweb-0\n"
-	if got := p.Container.Exec(t, "sh", "-c", "hostname; echo $HOSTNAME; cat /etc/hostname"); got != want {
-		t.Errorf("its names are %q, want %q", got, want)
-	}
+	testbed.Same(t, p.Container.Exec(t, "sh", "-c", "hostname; echo $HOSTNAME; cat /etc/hostname"), want, "its names are")
 }

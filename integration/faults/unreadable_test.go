@@ -22,9 +22,7 @@ func TestUnreadableSandbox(t *testing.T) {
 	info := b.info(t, pod.Container.ID)
 	inside := inCgroup(t, info.PID)
 	b.Kill9(t)
-	if err := os.WriteFile(filepath.Join(b.Root, "records", "sandboxes", pod.ID, "spec.json"), []byte("{"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, os.WriteFile(filepath.Join(b.Root, "records", "sandboxes", pod.ID, "spec.json"), []byte("{"), 0o600))
 	b.Start(t)
 	if st := pod.Container.Status(t); st.GetState() != runtimeapi.ContainerState_CONTAINER_EXITED {
 		t.Errorf("the container is %s", st.GetState())

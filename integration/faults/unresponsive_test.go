@@ -136,13 +136,9 @@ func TestUnresponsiveSupervisor(t *testing.T) {
 			if st := stubborn.Status(t); st.GetState() != runtimeapi.ContainerState_CONTAINER_EXITED || st.GetExitCode() != 137 {
 				t.Errorf("the killed container is %s %d", st.GetState(), st.GetExitCode())
 			}
-			if now := life(t, otherPID); now != otherLife {
-				t.Errorf("the container of the other pod was process %s and is %s", otherLife, now)
-			}
+			testbed.Same(t, life(t, otherPID), otherLife, "the container of the other pod was process %s and is", otherLife)
 			other.Container.Exec(t, "true")
-			if said := b.degradedBy(t); said != "" {
-				t.Errorf("the status with a successor: %s", said)
-			}
+			testbed.Same(t, b.degradedBy(t), "", "the status with a successor")
 			other.Container.Stop(t, 20*time.Second)
 			endedWith(t, other.Container, 7)
 			pod.Remove(t)
@@ -214,12 +210,8 @@ func TestUnresponsiveSupervisorWithoutSuccessor(t *testing.T) {
 	info := b.info(t, pod.Container.ID)
 	inside, supervisor := inCgroup(t, info.PID), b.supervisors(t)[info.Supervisor]
 	program, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", supervisor))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Rename(program, program+".away"); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
+	testbed.Must(t, os.Rename(program, program+".away"))
 	killAs(t, supervisor, syscall.SIGSTOP)
 	if _, err := b.Client.StopPodSandbox(testbed.Within(t, 2*time.Minute), &runtimeapi.StopPodSandboxRequest{PodSandboxId: pod.ID}); err == nil {
 		t.Error("the stop has nobody who could tell how the container exited, and says nothing")
@@ -229,9 +221,7 @@ func TestUnresponsiveSupervisorWithoutSuccessor(t *testing.T) {
 			t.Errorf("process %d runs", pid)
 		}
 	}
-	if err := os.Rename(program+".away", program); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, os.Rename(program+".away", program))
 	testbed.Eventually(t, time.Minute, func() error { // a successor that failed to start is tried again later
 		_, err := b.Client.StopPodSandbox(testbed.Within(t, time.Minute), &runtimeapi.StopPodSandboxRequest{PodSandboxId: pod.ID})
 		return err
@@ -269,9 +259,7 @@ func TestWhatIsMadeWaitsForTheShim(t *testing.T) {
 			if st := second.Status(t); st.GetState() != runtimeapi.ContainerState_CONTAINER_RUNNING {
 				t.Errorf("it is %s: %s %s", st.GetState(), st.GetReason(), st.GetMessage())
 			}
-			if now := process(); now != pid {
-				t.Errorf("process %d was replaced by %d", pid, now)
-			}
+			testbed.Same(t, process(), pid, "process %d was replaced by", pid)
 		})
 	}
 }

@@ -19,9 +19,7 @@ import (
 func memoryLimit(t *testing.T, pid int) string {
 	t.Helper()
 	membership, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "cgroup"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	for line := range strings.Lines(string(membership)) {
 		fields := strings.SplitN(strings.TrimSpace(line), ":", 3)
 		file := filepath.Join("/sys/fs/cgroup", fields[1], fields[2], "memory.limit_in_bytes")
@@ -60,9 +58,7 @@ func TestUpdateThatCannotBeRecorded(t *testing.T) {
 	holds := func(t *testing.T, want int64) {
 		t.Helper()
 		for _, c := range []*testbed.Container{pod.Container, unstarted} {
-			if got := c.Status(t).GetResources().GetLinux().GetMemoryLimitInBytes(); got != want {
-				t.Errorf("the status says %d, want %d", got, want)
-			}
+			testbed.Same(t, c.Status(t).GetResources().GetLinux().GetMemoryLimitInBytes(), want, "the status says")
 			if st := c.Status(t).GetState(); st != runtimeapi.ContainerState_CONTAINER_RUNNING {
 				continue
 			}

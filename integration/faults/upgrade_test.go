@@ -32,16 +32,12 @@ func (p installed) upgrade(t *testing.T, build string) {
 	t.Helper()
 	for _, path := range []string{p.shim, p.pause} {
 		program, err := os.ReadFile(filepath.Join(testbed.Built(t), filepath.Base(path)))
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.Must(t, err)
 		next := path + ".next"
 		if err := os.WriteFile(next, append(program, build...), 0o755); err != nil { //nolint:gosec // it is a program
 			t.Fatal(err)
 		}
-		if err := os.Rename(next, path); err != nil {
-			t.Fatal(err)
-		}
+		testbed.Must(t, os.Rename(next, path))
 	}
 }
 
@@ -68,13 +64,9 @@ func TestUpgradeUnderLivePods(t *testing.T) {
 		t.Fatalf("a new pod is supervised by the old build %s", after)
 	}
 	b.killSupervisor(t, is.Supervisor)
-	if now := b.program(t, is.Supervisor); now != before {
-		t.Errorf("the successor of %s is %s", before, now)
-	}
+	testbed.Same(t, b.program(t, is.Supervisor), before, "the successor of %s is", before)
 	b.killSupervisor(t, freshSupervisor)
-	if now := b.program(t, freshSupervisor); now != after {
-		t.Errorf("the successor of %s is %s", after, now)
-	}
+	testbed.Same(t, b.program(t, freshSupervisor), after, "the successor of %s is", after)
 	grows(t, old.Container)
 	added := old.RunContainer(t, "added", testbed.PodSpec{Image: b.Image, Command: []string{"sleep", "3600"}})
 	added.WaitState(t, runtimeapi.ContainerState_CONTAINER_RUNNING)
@@ -93,9 +85,7 @@ func TestUpgradeUnderLivePods(t *testing.T) {
 		return nil
 	})
 	b.killSupervisor(t, freshSupervisor)
-	if out := fresh.Container.Exec(t, "echo", "alive"); out != "alive\n" {
-		t.Errorf("exec said %q", out)
-	}
+	testbed.Same(t, fresh.Container.Exec(t, "echo", "alive"), "alive\n", "exec said")
 	fresh.Remove(t)
 	b.NothingLeft(t, atRest)
 }
@@ -108,9 +98,7 @@ func contains(all, some []string) bool {
 func (b *bed) kept(t *testing.T) []string {
 	t.Helper()
 	entries, err := os.ReadDir(filepath.Join(b.Root, "tools"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	var names []string
 	for _, e := range entries {
 		names = append(names, e.Name())
@@ -128,9 +116,7 @@ func (b *bed) own(t *testing.T) []string {
 func (b *bed) program(t *testing.T, key string) string {
 	t.Helper()
 	exe, err := os.Readlink("/proc/" + strconv.Itoa(b.supervisors(t)[key]) + "/exe")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	if strings.HasSuffix(exe, " (deleted)") {
 		t.Errorf("supervisor %s runs %s", key, exe)
 	}
@@ -148,16 +134,12 @@ func TestNewerRecords(t *testing.T) {
 	b.Stop(t)
 	record := filepath.Join(b.Root, "records", "containers", p.Container.ID, "spec.json")
 	ours, err := os.ReadFile(record)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	newer := strings.Replace(string(ours), `{"format":1,`, `{"format":2,`, 1)
 	if newer == string(ours) {
 		t.Fatalf("the record carries no format: %s", ours)
 	}
-	if err := os.WriteFile(record, []byte(newer), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, os.WriteFile(record, []byte(newer), 0o600))
 	err = b.TryStart(testbed.Within(t, time.Minute))
 	if err == nil {
 		t.Fatal("it has started on records of a newer berth")
@@ -167,15 +149,11 @@ func TestNewerRecords(t *testing.T) {
 			t.Errorf("the refusal does not say %q: %v\n%s", want, err, b.Log())
 		}
 	}
-	if now := life(t, pid); now != alive {
-		t.Errorf("the pod's process was %s, now %s", alive, now)
-	}
+	testbed.Same(t, life(t, pid), alive, "the pod's process was %s, now", alive)
 	if now, err := os.ReadFile(record); err != nil || string(now) != newer {
 		t.Errorf("the record was changed to %s: %v", now, err)
 	}
-	if err := os.WriteFile(record, ours, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, os.WriteFile(record, ours, 0o600))
 	b.Start(t)
 	grows(t, p.Container)
 	p.Remove(t)

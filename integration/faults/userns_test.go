@@ -43,28 +43,20 @@ func TestUserNamespaceRollBack(t *testing.T) {
 
 	t.Run("a network that fails", func(t *testing.T) {
 		good, err := os.ReadFile(b.CNI.Path())
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.Must(t, err)
 		var list map[string]any
-		if err := json.Unmarshal(good, &list); err != nil {
-			t.Fatal(err)
-		}
+		testbed.Must(t, json.Unmarshal(good, &list))
 		// It fails when an address was given out already.
 		list["plugins"] = append(list["plugins"].([]any), map[string]any{"type": "tuning", "sysctl": map[string]string{"net.ipv4.no.such.thing": "1"}})
 		bad, err := json.Marshal(list)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.Must(t, err)
 		restore := func() {
 			if err := b.CNI.Write(); err != nil {
 				t.Error(err)
 			}
 		}
 		defer restore()
-		if err := os.WriteFile(b.CNI.Path(), bad, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testbed.Must(t, os.WriteFile(b.CNI.Path(), bad, 0o600))
 		testbed.Eventually(t, time.Minute, func() error {
 			sandbox := b.Client.SandboxConfig("")
 			withUserNS(sandbox)
@@ -82,13 +74,9 @@ func TestUserNamespaceRollBack(t *testing.T) {
 		sandbox := b.Client.SandboxConfig("")
 		withUserNS(sandbox)
 		r, err := b.Client.RunPodSandbox(testbed.Within(t, time.Minute), &runtimeapi.RunPodSandboxRequest{Config: sandbox})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.Must(t, err)
 		user := filepath.Join(b.State, "sandboxes", r.GetPodSandboxId(), "ns", "user")
-		if err := unix.Unmount(user, unix.MNT_DETACH); err != nil {
-			t.Fatal(err)
-		}
+		testbed.Must(t, unix.Unmount(user, unix.MNT_DETACH))
 		before := b.Snapshot(t)
 		if _, err := b.tryCreate(t, r.GetPodSandboxId(), sandbox); err == nil {
 			t.Error("a container was made without the pod's user namespace")
@@ -106,21 +94,15 @@ func TestUserNamespaceRollBack(t *testing.T) {
 		sandbox := b.Client.SandboxConfig("")
 		withUserNS(sandbox)
 		r, err := b.Client.RunPodSandbox(testbed.Within(t, time.Minute), &runtimeapi.RunPodSandboxRequest{Config: sandbox})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.Must(t, err)
 		o := sandbox.GetLinux().GetSecurityContext().GetNamespaceOptions().GetUsernsOptions()
 		id, err := b.tryCreate(t, r.GetPodSandboxId(), sandbox,
 			&runtimeapi.Mount{ContainerPath: "/data", HostPath: "/proc/sys", UidMappings: o.GetUids(), GidMappings: o.GetGids()})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.Must(t, err)
 		if _, err := b.Client.StartContainer(testbed.Within(t, time.Minute), &runtimeapi.StartContainerRequest{ContainerId: id}); err == nil {
 			t.Error("it was mounted as it is")
 		}
-		if listed := b.listed(t); listed != "SANDBOX_READY CONTAINER_EXITED" {
-			t.Errorf("listed is %q", listed)
-		}
+		testbed.Same(t, b.listed(t), "SANDBOX_READY CONTAINER_EXITED", "listed is")
 		b.NothingLeft(t, atRest)
 	})
 
@@ -129,22 +111,14 @@ func TestUserNamespaceRollBack(t *testing.T) {
 		sandbox := b.Client.SandboxConfig("")
 		withUserNS(sandbox)
 		r, err := b.Client.RunPodSandbox(testbed.Within(t, time.Minute), &runtimeapi.RunPodSandboxRequest{Config: sandbox})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.Must(t, err)
 		id, err := b.tryCreate(t, r.GetPodSandboxId(), sandbox)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.Must(t, err)
 		b.Kill9(t)
 		for _, dir := range []string{id, strings.Repeat("ab", 32)} { // of a record, and of none
 			scratch := filepath.Join(b.State, "containers", dir, "scratch")
-			if err := os.MkdirAll(scratch, 0o700); err != nil {
-				t.Fatal(err)
-			}
-			if err := unix.Mount(filepath.Join(b.Root, "images", "snapshots"), scratch, "", unix.MS_BIND, ""); err != nil {
-				t.Fatal(err)
-			}
+			testbed.Must(t, os.MkdirAll(scratch, 0o700))
+			testbed.Must(t, unix.Mount(filepath.Join(b.Root, "images", "snapshots"), scratch, "", unix.MS_BIND, ""))
 		}
 		b.Start(t)
 		b.NothingLeft(t, atRest)

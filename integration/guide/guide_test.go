@@ -16,6 +16,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/berth-cri/berth/integration/testbed"
 )
 
 // atMost is far above what the commands of one block take.
@@ -31,13 +33,9 @@ func TestOperationsPage(t *testing.T) {
 func walk(t *testing.T, page, heading string, blocks int, begin func(*testing.T) *node) *node {
 	t.Helper()
 	text, err := os.ReadFile(page)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	steps, err := parse(under(string(text), heading))
-	if err != nil {
-		t.Fatalf("%s: %v", page, err)
-	}
+	testbed.Mustf(t, err, "%s", page)
 	n := begin(t)
 	typed := 0
 	for _, s := range steps {
@@ -65,9 +63,7 @@ func (n *node) live(t *testing.T) {
 		t.Error("no pod has lived through it")
 	}
 	for name, pod := range n.pods {
-		if got := pod.Container.Exec(t, "echo", name); got != name+"\n" {
-			t.Errorf("at the end pod %s says %q", name, got)
-		}
+		testbed.Same(t, pod.Container.Exec(t, "echo", name), name+"\n", "at the end pod %s says", name)
 	}
 }
 
@@ -83,9 +79,7 @@ func (n *node) types(t *testing.T, s step) {
 	c := n.command(ctx, "bash", options, "pipefail", "-c", "cd "+cmp.Or(n.dir, "/")+"\n"+s.commands)
 	out := &screen{}
 	c.Stdout, c.Stderr = out, out
-	if err := c.Start(); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, c.Start())
 	if s.meanwhile != "" {
 		if out.waits(ctx) {
 			n.follow(t, s.meanwhile)
@@ -166,9 +160,7 @@ func TestUnder(t *testing.T) {
 func TestParse(t *testing.T) {
 	steps, err := parse("# Page\n\n<!-- test: run crun web -->\n\n<!-- test: status 3 -->\n```sh\nberth status\n```\n\n```text\nbad\n```\n\n" +
 		"<!-- not run: needs an API server -->\n```sh\nkubectl drain\n```\n\n<!-- test: meanwhile remove web -->\n```sh\nberth handler drain crun\n```\n\nWords.\n\n```text\nelse\n```\n")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	want := []step{
 		{line: 3, direction: "run crun web"},
 		{line: 6, commands: "berth status\n", output: "bad\n", shown: true, status: 3},

@@ -112,9 +112,7 @@ func (m *migration) move(t *testing.T) {
 		if !proto.Equal(after.sandbox, before[name].sandbox) || !proto.Equal(after.container, before[name].container) {
 			t.Errorf("pod %s is\n%v\nand was\n%v", name, after, before[name])
 		}
-		if got := pod.Container.Exec(t, "echo", name); got != name+"\n" {
-			t.Errorf("pod %s says %q", name, got)
-		}
+		testbed.Same(t, pod.Container.Exec(t, "echo", name), name+"\n", "pod %s says", name)
 		stats, err := m.client.ContainerStats(t.Context(), &runtimeapi.ContainerStatsRequest{ContainerId: pod.Container.ID})
 		if err != nil || stats.GetStats().GetAttributes().GetId() != pod.Container.ID {
 			t.Errorf("statistics of pod %s: %v, %v", name, stats, err)

@@ -114,9 +114,7 @@ func enterNode(t *testing.T, registry *testbed.Registry, script, vendor string, 
 	registry.WriteHosts(t, hosts)
 	registry.WriteMirror(t, hosts, "registry.example") // as pages call it
 	t.Cleanup(n.removeCgroups)
-	if err := os.Mkdir(filepath.Join(dir, "layer"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, os.Mkdir(filepath.Join(dir, "layer"), 0o755))
 	n.holder = exec.Command("sh", "-euc", mounts+script+hold, "sh", filepath.Join(dir, "layer"))
 	n.holder.Env = append(os.Environ(), "BERTH="+testbed.Built(t), "CRUN="+testbed.Part(t, testbed.Crun),
 		"VENDOR="+fmt.Sprintf("[engine]\ncgroup_driver = \"cgroupfs\"\n[registry]\nhosts_dir = %q\n", hosts)+vendor)
@@ -127,9 +125,7 @@ func enterNode(t *testing.T, registry *testbed.Registry, script, vendor string, 
 	if err == nil {
 		err = n.holder.Start()
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	t.Cleanup(func() {
 		n.holder.Process.Kill() //nolint:errcheck // it is there: nobody waited for it
 		n.holder.Wait()         //nolint:errcheck // killed
@@ -175,16 +171,12 @@ func (n *node) daemon(name string, arguments ...string) (end func()) {
 	t.Helper()
 	path := n.log + "." + name
 	log, err := os.Create(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	defer log.Close()
 	daemon := n.command(context.Background(), name, arguments...)
 	daemon.Stdout, daemon.Stderr = log, log
 	daemon.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	if err := daemon.Start(); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, daemon.Start())
 	ended := make(chan error, 1)
 	go func() { ended <- daemon.Wait() }()
 	return sync.OnceFunc(func() {

@@ -48,9 +48,7 @@ func newClusterNode(t *testing.T) *node {
 	n.more = map[string]func(*testing.T){
 		"start nfd": func(t *testing.T) {
 			// As the kubelet does for the worker's volume.
-			if err := os.MkdirAll(n.inside("/etc/kubernetes/node-feature-discovery/features.d"), 0o755); err != nil {
-				t.Fatal(err)
-			}
+			testbed.Must(t, os.MkdirAll(n.inside("/etc/kubernetes/node-feature-discovery/features.d"), 0o755))
 			c.StartNFD(n.t, "")
 		},
 		"start controller": func(*testing.T) { c.StartController(n.t) },

@@ -59,9 +59,7 @@ func seriesUnderContainerd(t *testing.T) map[string]bool {
 		Runtimes: map[string]string{"runc": testbed.Part(t, testbed.Runc)}, DefaultRuntime: "runc", CNI: b.CNI, Registry: b.Registry,
 		SystemdCgroup: testbed.SystemdCgroups(),
 	})
-	if err := os.Symlink(daemon.Socket, wellKnown(t)); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, os.Symlink(daemon.Socket, wellKnown(t)))
 	return seriesOf(t, Options{Berth: b.Berth, Runtime: daemon}, b.Image)
 }
 
@@ -73,9 +71,7 @@ func wellKnown(t *testing.T) string {
 	if _, err := os.Lstat(path); err == nil {
 		testbed.Missing(t, "%s is taken: a containerd runs, or ran, on this host", path)
 	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o711); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, os.MkdirAll(filepath.Dir(path), 0o711))
 	t.Cleanup(func() {
 		for _, left := range []string{path, path + ".lock"} {
 			if err := os.Remove(left); err != nil && !errors.Is(err, os.ErrNotExist) {

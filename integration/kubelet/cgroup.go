@@ -94,9 +94,7 @@ func numbers(t testbed.T, paths ...string) []int {
 		var values []int
 		for _, field := range strings.Fields(string(text)) {
 			value, err := strconv.Atoi(field)
-			if err != nil {
-				t.Fatalf("%s: %v", path, err)
-			}
+			testbed.Mustf(t, err, "%s", path)
 			values = append(values, value)
 		}
 		return values

@@ -19,9 +19,7 @@ import (
 func TestCheckpoint(t *testing.T) {
 	criu := testbed.FittingCRIU(t)
 	path := t.TempDir()
-	if err := os.Symlink(criu, filepath.Join(path, "criu")); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, os.Symlink(criu, filepath.Join(path, "criu")))
 	berth := testbed.StartBed(t, "kubelet/busybox:1", testbed.Options{
 		Runtimes:    map[string]string{"runc": testbed.Part(t, testbed.Runc)},
 		Config:      "[registry]\ncheckpoint_images = [\"*/kubelet/warm*\"]\n",

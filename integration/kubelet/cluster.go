@@ -124,22 +124,16 @@ func machine(options Options) Machine {
 func haveHost(t testbed.T) {
 	t.Helper()
 	lock, err := os.OpenFile(filepath.Join(os.TempDir(), "berth-kubelet.lock"), os.O_CREATE|os.O_RDWR, 0o600)
-	if err != nil {
-		t.Fatalf("open the lock of the host: %v", err)
-	}
+	testbed.Mustf(t, err, "open the lock of the host")
 	t.Cleanup(func() { _ = lock.Close() })
-	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
-		t.Fatalf("lock the host: %v", err)
-	}
+	testbed.Mustf(t, unix.Flock(int(lock.Fd()), unix.LOCK_EX), "lock the host")
 }
 
 // trust makes the client that speaks with the API server.
 func (c *Cluster) trust(t testbed.T) {
 	t.Helper()
 	authority, err := os.ReadFile(c.certificate.CA)
-	if err != nil {
-		t.Fatalf("read the cluster's authority: %v", err)
-	}
+	testbed.Mustf(t, err, "read the cluster's authority")
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(authority)
 	transport := http.DefaultTransport.(*http.Transport).Clone()
@@ -152,9 +146,7 @@ func (c *Cluster) trust(t testbed.T) {
 func freePort(t testbed.T, at net.IP) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", net.JoinHostPort(at.String(), "0"))
-	if err != nil {
-		t.Fatalf("look for a free port: %v", err)
-	}
+	testbed.Mustf(t, err, "look for a free port")
 	defer listener.Close()
 	return strconv.Itoa(listener.Addr().(*net.TCPAddr).Port)
 }
@@ -163,9 +155,7 @@ func freePort(t testbed.T, at net.IP) string {
 func (c *Cluster) write(t testbed.T, name string, body []byte) string {
 	t.Helper()
 	path := filepath.Join(c.dir, name)
-	if err := os.WriteFile(path, body, 0o600); err != nil {
-		t.Fatalf("write %s: %v", name, err)
-	}
+	testbed.Mustf(t, os.WriteFile(path, body, 0o600), "write %s", name)
 	return path
 }
 

@@ -73,29 +73,21 @@ func (s *Server) StartControllerAs(t testbed.T, kubeconfig, namespace string) *C
 // Kill kills it on the spot.
 func (c *Controller) Kill(t testbed.T) {
 	t.Helper()
-	if err := c.process.end(syscall.SIGKILL); err != nil {
-		t.Fatalf("kill %s: %v", c.process.part, err)
-	}
+	testbed.Mustf(t, c.process.end(syscall.SIGKILL), "kill %s", c.process.part)
 }
 
 // Stop ends it in good order.
 func (c *Controller) Stop(t testbed.T) {
 	t.Helper()
-	if err := c.process.end(syscall.SIGTERM); err != nil {
-		t.Fatalf("end %s: %v", c.process.part, err)
-	}
+	testbed.Mustf(t, c.process.end(syscall.SIGTERM), "end %s", c.process.part)
 }
 
 // Sleep stops it for so long, as a machine that is suspended does. What waits for it waits.
 func (c *Controller) Sleep(t testbed.T, d time.Duration) {
 	t.Helper()
-	if err := c.process.command.Process.Signal(syscall.SIGSTOP); err != nil {
-		t.Fatalf("stop %s: %v", c.process.part, err)
-	}
+	testbed.Mustf(t, c.process.command.Process.Signal(syscall.SIGSTOP), "stop %s", c.process.part)
 	time.Sleep(d)
-	if err := c.process.command.Process.Signal(syscall.SIGCONT); err != nil {
-		t.Fatalf("continue %s: %v", c.process.part, err)
-	}
+	testbed.Mustf(t, c.process.command.Process.Signal(syscall.SIGCONT), "continue %s", c.process.part)
 }
 
 // Wait waits until it has ended by itself, and returns its exit status.

@@ -91,8 +91,6 @@ func (c *Cluster) kubeconfig(t testbed.T, name, token string) string {
 		"users":    []object{{"name": "test", "user": object{"token": token}}},
 		"contexts": []object{{"name": "test", "context": object{"cluster": "test", "user": "test"}}},
 	})
-	if err != nil {
-		t.Fatalf("write %s: %v", name, err)
-	}
+	testbed.Mustf(t, err, "write %s", name)
 	return c.write(t, name, body)
 }

@@ -26,9 +26,7 @@ func keepSysctls(t testbed.T) {
 	for _, name := range sysctls {
 		path := filepath.Join("/proc/sys", name)
 		before, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatalf("read a sysctl that the kubelet will change: %v", err)
-		}
+		testbed.Mustf(t, err, "read a sysctl that the kubelet will change")
 		t.Cleanup(func() {
 			// Not written without need: a host may refuse to have it written.
 			if now, err := os.ReadFile(path); err == nil && bytes.Equal(now, before) {
@@ -46,9 +44,7 @@ func keepSysctls(t testbed.T) {
 func makeCgroup(t testbed.T, name string) {
 	t.Helper()
 	mounts, err := mountinfo.GetMounts(mountinfo.FSTypeFilter("cgroup", "cgroup2"))
-	if err != nil {
-		t.Fatalf("look for cgroups: %v", err)
-	}
+	testbed.Mustf(t, err, "look for cgroups")
 	for _, mount := range mounts {
 		if !strings.HasPrefix(mount.Mountpoint, "/sys/fs/cgroup") {
 			continue

@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/berth-cri/berth/integration/testbed"
 )
 
 // pullSecret runs an image of a registry that asks for a password: not without
@@ -32,9 +34,7 @@ spec:
 	if status.Image != b.secret || !strings.Contains(status.ImageID, "sha256:") {
 		t.Errorf("the image is %q, its id %q", status.Image, status.ImageID)
 	}
-	if user := n.Exec(t, "with", "id", "-u"); user != "1000\n" {
-		t.Errorf("the image's user is %q", user)
-	}
+	testbed.Same(t, n.Exec(t, "with", "id", "-u"), "1000\n", "the image's user is")
 	if events := strings.Join(n.Events(t, "with"), "\n"); strings.Contains(events, password) {
 		t.Errorf("the password is in the events:\n%s", events)
 	}

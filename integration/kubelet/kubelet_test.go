@@ -86,9 +86,7 @@ func labels(t *testing.T, berth *testbed.Berth) string {
 	t.Helper()
 	printed, err := exec.CommandContext(t.Context(), filepath.Join(berth.Bin, "berth"), "handlers", "--print-labels",
 		"--admin-socket="+filepath.Join(filepath.Dir(berth.Socket), "admin.sock")).Output()
-	if err != nil {
-		t.Fatalf("berth handlers --print-labels: %v", err)
-	}
+	testbed.Mustf(t, err, "berth handlers --print-labels")
 	return strings.Join(strings.Fields(string(printed)), ",")
 }
 

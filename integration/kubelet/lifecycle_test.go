@@ -84,12 +84,8 @@ spec:
 	}
 	for _, class := range b.classes {
 		pod := n.WaitPhase(t, class.name, corev1.PodSucceeded)
-		if order := n.Kubectl(t, "logs", "--container=main", class.name); order != "first\nsidecar\nlast\n" {
-			t.Errorf("%s: the order is %q", class.name, order)
-		}
-		if log := n.Kubectl(t, "logs", "--container=sidecar", class.name); log != "sidecar ends\n" {
-			t.Errorf("%s: the sidecar says %q", class.name, log)
-		}
+		testbed.Same(t, n.Kubectl(t, "logs", "--container=main", class.name), "first\nsidecar\nlast\n", "%s: the order is", class.name)
+		testbed.Same(t, n.Kubectl(t, "logs", "--container=sidecar", class.name), "sidecar ends\n", "%s: the sidecar says", class.name)
 		for _, status := range pod.Status.InitContainerStatuses {
 			if end := status.State.Terminated; end == nil || end.ExitCode != 0 {
 				t.Errorf("%s: container %s ended as %+v", class.name, status.Name, status.State)
@@ -121,9 +117,7 @@ spec:
 	n.WaitReady(t, "hooked")
 	n.Delete(t, "hooked")
 	const want = "after the start\nbefore the end\nasked to end\n"
-	if got := readFile(t, dir+"/order"); got != want {
-		t.Errorf("the order is %q, want %q", got, want)
-	}
+	testbed.Same(t, readFile(t, dir+"/order"), want, "the order is")
 }
 
 // outOfMemory fills a container's memory.

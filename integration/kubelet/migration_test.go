@@ -63,9 +63,7 @@ func TestPainNoMigrationBetweenDaemons(t *testing.T) {
 	before = m.pods(t)
 
 	// Nobody needs containerd any more.
-	if err := os.Remove(filepath.Join(m.berth.Dir, "conf.d", "50-containerd.toml")); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, os.Remove(filepath.Join(m.berth.Dir, "conf.d", "50-containerd.toml")))
 	testbed.Eventually(t, patience, func() error {
 		s, err := m.berth.Client.Status(t.Context(), &runtimeapi.StatusRequest{Verbose: true})
 		if err != nil || strings.Contains(s.String(), m.containerd.Socket) || slices.ContainsFunc(s.GetRuntimeHandlers(), isContainerd) {
@@ -118,12 +116,8 @@ func (m *migration) remote(name, theirs string) string {
 func (m *migration) drop(t *testing.T, name, text string) {
 	t.Helper()
 	path := filepath.Join(m.berth.Dir, "conf.d", name+".toml")
-	if err := os.WriteFile(path+".new", []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Rename(path+".new", path); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, os.WriteFile(path+".new", []byte(text), 0o600))
+	testbed.Must(t, os.Rename(path+".new", path))
 }
 
 // says waits until the daemon has a word in what it says of its handlers.

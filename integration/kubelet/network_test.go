@@ -10,6 +10,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/berth-cri/berth/integration/testbed"
 )
 
 // hostNetwork runs a pod in the network of its node.
@@ -69,9 +71,7 @@ spec:
 		pod := n.WaitReady(t, class.name)
 		for _, address := range []string{net.JoinHostPort(pod.Status.PodIP, "80"), net.JoinHostPort(b.Address.String(), ports[class.name])} {
 			response, err := client.Get("http://" + address + "/")
-			if err != nil {
-				t.Fatalf("%s: %v", class.name, err)
-			}
+			testbed.Mustf(t, err, "%s", class.name)
 			body, err := io.ReadAll(response.Body)
 			response.Body.Close()
 			if err != nil || string(body) != "from chosen\n" {
@@ -79,9 +79,7 @@ spec:
 			}
 		}
 		if previous != nil {
-			if body := n.Exec(t, class.name, "wget", "-qO-", "http://"+previous.Status.PodIP); body != "from chosen\n" {
-				t.Errorf("%s: pod %s answers %q", class.name, previous.Name, body)
-			}
+			testbed.Same(t, n.Exec(t, class.name, "wget", "-qO-", "http://"+previous.Status.PodIP), "from chosen\n", "%s: pod %s answers", class.name, previous.Name)
 		}
 		previous = pod
 		for file, want := range map[string]string{

@@ -28,9 +28,7 @@ func (c *Cluster) startNode(t testbed.T, options Options) {
 	t.Helper()
 	c.node = &node{root: filepath.Join(c.dir, "kubelet"), static: filepath.Join(c.dir, "static")}
 	for _, dir := range []string{c.node.root, c.node.static} {
-		if err := os.Mkdir(dir, 0o755); err != nil {
-			t.Fatalf("make the kubelet's directories: %v", err)
-		}
+		testbed.Mustf(t, os.Mkdir(dir, 0o755), "make the kubelet's directories")
 	}
 	keepSysctls(t)
 	keepDevicePlugins(t)
@@ -51,9 +49,7 @@ func (c *Cluster) startNode(t testbed.T, options Options) {
 func (c *Cluster) writeKubeletConfig(t testbed.T) string {
 	t.Helper()
 	config, err := json.Marshal(c.node.config)
-	if err != nil {
-		t.Fatalf("write the kubelet's configuration: %v", err)
-	}
+	testbed.Mustf(t, err, "write the kubelet's configuration")
 	return c.write(t, "kubelet.json", config)
 }
 
@@ -133,9 +129,7 @@ func (c *Cluster) Node(name string) (*corev1.Node, error) {
 // KillKubelet kills the kubelet, and nothing else, on the spot.
 func (c *Cluster) KillKubelet(t testbed.T) {
 	t.Helper()
-	if err := c.node.kubelet.end(syscall.SIGKILL); err != nil {
-		t.Fatalf("kill the kubelet: %v", err)
-	}
+	testbed.Mustf(t, c.node.kubelet.end(syscall.SIGKILL), "kill the kubelet")
 }
 
 // StartKubelet starts the kubelet again and waits until it answers.
@@ -151,9 +145,7 @@ func (c *Cluster) StartKubelet(t testbed.T) {
 // CRI daemon.
 func (c *Cluster) RestartKubelet(t testbed.T, socket string) {
 	t.Helper()
-	if err := c.node.kubelet.end(syscall.SIGTERM); err != nil {
-		t.Fatalf("end the kubelet: %v", err)
-	}
+	testbed.Mustf(t, c.node.kubelet.end(syscall.SIGTERM), "end the kubelet")
 	c.node.config["containerRuntimeEndpoint"] = "unix://" + socket
 	c.writeKubeletConfig(t)
 	c.StartKubelet(t)
@@ -164,9 +156,7 @@ func (c *Cluster) PowerCut(t testbed.T) {
 	t.Helper()
 	c.KillKubelet(t)
 	c.Berth.PowerCut(t)
-	if err := unmountBelow(c.node.root); err != nil {
-		t.Fatalf("cut the power: %v", err)
-	}
+	testbed.Mustf(t, unmountBelow(c.node.root), "cut the power")
 	makeCgroup(t, c.Berth.Cgroup)
 	c.Berth.Start(t)
 	c.StartKubelet(t)

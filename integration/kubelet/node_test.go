@@ -27,17 +27,13 @@ spec:
   containers: [{name: main, image: %q, command: [sleep, "3600"]}]
 `, name, n.Name, b.berth.Image)
 	file := filepath.Join(b.node.static, "pod.yaml")
-	if err := os.WriteFile(file, []byte(manifest), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, os.WriteFile(file, []byte(manifest), 0o600))
 	pod := n.WaitReady(t, name+"-"+NodeName)
 	if pod.Annotations[corev1.MirrorPodAnnotationKey] == "" {
 		t.Errorf("the pod is no mirror of the file: %v", pod.Annotations)
 	}
 	b.classes[0].ran(t, running(n, pod))
-	if err := os.Remove(file); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, os.Remove(file))
 	testbed.Eventually(t, patience, func() error {
 		if _, err := n.TryPod(pod.Name); err == nil {
 			return fmt.Errorf("pod %s is still there", pod.Name)
@@ -123,12 +119,8 @@ func written(t *testing.T, dir, last string) (files []string, seen int) {
 func gunzip(t *testing.T, body []byte) []byte {
 	t.Helper()
 	reader, err := gzip.NewReader(bytes.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	plain, err := io.ReadAll(reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	return plain
 }

@@ -58,9 +58,7 @@ func (p *process) start(t testbed.T) {
 		t.Fatalf("start %s: it is already running", p.part)
 	}
 	log, err := os.OpenFile(p.log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
-	if err != nil {
-		t.Fatalf("start %s: %v", p.part, err)
-	}
+	testbed.Mustf(t, err, "start %s", p.part)
 	defer log.Close()
 	command := exec.Command(p.arguments[0], p.arguments[1:]...)
 	command.Stdout, command.Stderr = log, log
@@ -79,9 +77,7 @@ func (p *process) start(t testbed.T) {
 			p.err = command.Wait()
 		}
 	}()
-	if err := <-started; err != nil {
-		t.Fatalf("start %s: %v", p.part, err)
-	}
+	testbed.Mustf(t, <-started, "start %s", p.part)
 	p.command, p.ended = command, ended
 }
 

@@ -54,16 +54,12 @@ spec:
 		if last := status.LastTerminationState.Terminated; last == nil || last.ExitCode == 0 {
 			t.Errorf("%s: the container of before ended as %+v", class.name, last)
 		}
-		if runs := n.Exec(t, class.name, "cat", "/empty/runs"); runs != "run\nrun\n" {
-			t.Errorf("%s: it ran %q", class.name, runs)
-		}
+		testbed.Same(t, n.Exec(t, class.name, "cat", "/empty/runs"), "run\nrun\n", "%s: it ran", class.name)
 		done := n.Pod(t, class.name+"-done")
 		if done.Status.Phase != corev1.PodSucceeded || done.Status.ContainerStatuses[0].RestartCount != 0 {
 			t.Errorf("%s: the pod that had ended is %+v", class.name, done.Status)
 		}
-		if log := n.Kubectl(t, "logs", class.name+"-done"); log != "done once\n" {
-			t.Errorf("%s: the log of the pod that had ended is %q", class.name, log)
-		}
+		testbed.Same(t, n.Kubectl(t, "logs", class.name+"-done"), "done once\n", "%s: the log of the pod that had ended is", class.name)
 	}
 	after := n.identities(t, "app=steady")
 	for _, identity := range after {

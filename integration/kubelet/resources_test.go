@@ -122,9 +122,7 @@ spec:
 		testbed.Eventually(t, patience, func() error { return b.numbersOf(n, class) })
 	}
 	s, err := b.summary()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	for name, fs := range map[string]*usage{"image": s.Node.Runtime.ImageFs, "container": s.Node.Runtime.ContainerFs} {
 		if fs == nil || fs.UsedBytes == nil || *fs.UsedBytes < 1<<20 || fs.CapacityBytes == nil {
 			t.Errorf("the %s file system uses %+v", name, fs)

@@ -67,9 +67,7 @@ spec:
 		})
 	}
 	for _, class := range b.classes {
-		if once := n.Exec(t, class.name, "cat", "/empty/first"); once != "once\n" {
-			t.Errorf("%s: the init container ran again: %q", class.name, once)
-		}
+		testbed.Same(t, n.Exec(t, class.name, "cat", "/empty/first"), "once\n", "%s: the init container ran again", class.name)
 		noGaps(t, n, class.name)
 	}
 	t.Run("exit meanwhile", func(t *testing.T) { b.exitMeanwhile(t, n) })
@@ -141,18 +139,14 @@ spec:
 		n.WaitReady(t, "ends-"+class.name)
 	}
 	b.berth.Kill9(t)
-	if err := os.WriteFile(filepath.Join(dir, "end"), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, os.WriteFile(filepath.Join(dir, "end"), nil, 0o600))
 	for _, class := range b.classes {
 		testbed.Eventually(t, patience, func() error {
 			_, err := os.Stat(filepath.Join(dir, "ended-"+class.name))
 			return err
 		})
 	}
-	if err := os.Remove(filepath.Join(dir, "end")); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, os.Remove(filepath.Join(dir, "end")))
 	b.berth.Start(t)
 	for _, class := range b.classes {
 		status := n.WaitRestarts(t, "ends-"+class.name, "main", 1)
@@ -183,9 +177,7 @@ func (b *bed) leaves(t *testing.T, before testbed.Snapshot) {
 		return err
 	})
 	images, err := b.berth.Client.ListImages(t.Context(), &runtimeapi.ListImagesRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	for _, image := range images.GetImages() {
 		spec := &runtimeapi.ImageSpec{Image: image.GetId()}
 		if _, err := b.berth.Client.RemoveImage(t.Context(), &runtimeapi.RemoveImageRequest{Image: spec}); err != nil {
@@ -205,9 +197,7 @@ func (b *bed) classCgroups(t *testing.T) []string {
 	var cgroups []string
 	for _, hierarchy := range []string{"", "/*"} {
 		found, err := filepath.Glob("/sys/fs/cgroup" + hierarchy + b.berth.Cgroup + "/kubepods/*")
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.Must(t, err)
 		for _, cgroup := range found {
 			if name := filepath.Base(cgroup); name == "besteffort" || name == "burstable" {
 				cgroups = append(cgroups, cgroup)

@@ -77,17 +77,13 @@ spec:
 	if !strings.Contains(event, "crun, on-erofs, on-stargz, runc (default), runsc") || strings.Contains(event, "\n") {
 		t.Errorf("the event does not say what to do: %q", event)
 	}
-	if phase := n.Pod(t, "unknown").Status.Phase; phase != corev1.PodPending {
-		t.Errorf("the pod of an unknown handler is %s", phase)
-	}
+	testbed.Same(t, n.Pod(t, "unknown").Status.Phase, corev1.PodPending, "the pod of an unknown handler is")
 }
 
 // handlers compares what the node says of its handlers with what berth says.
 func (b *bed) handlers(t *testing.T, _ *Namespace) {
 	status, err := b.berth.Client.Status(t.Context(), &runtimeapi.StatusRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	want := map[string]corev1.NodeRuntimeHandlerFeatures{}
 	for _, handler := range status.GetRuntimeHandlers() {
 		mounts, users := handler.GetFeatures().GetRecursiveReadOnlyMounts(), handler.GetFeatures().GetUserNamespaces()

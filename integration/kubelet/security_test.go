@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/berth-cri/berth/integration/testbed"
 )
 
 // sharedProcesses looks from one container at the processes of the other.
@@ -79,12 +81,8 @@ spec:
 			"cat /proc/sys/net/ipv4/ip_unprivileged_port_start /proc/sys/net/core/somaxconn": "81\n321",
 		} {
 			got := strings.TrimSpace(n.Exec(t, class.name, "sh", "-c", script+"; true"))
-			if got != want {
-				t.Errorf("%s: %s: %q, want %q", class.name, script, got, want)
-			}
+			testbed.Same(t, got, want, "%s: %s", class.name, script)
 		}
-		if got := n.Kubectl(t, "exec", class.name, "--container=privileged", "--", "sh", "-c", "grep Seccomp: /proc/self/status; test -e /dev/fuse -o -e /dev/loop-control && echo devices"); got != "Seccomp:\t0\ndevices\n" {
-			t.Errorf("%s: the privileged container sees %q", class.name, got)
-		}
+		testbed.Same(t, n.Kubectl(t, "exec", class.name, "--container=privileged", "--", "sh", "-c", "grep Seccomp: /proc/self/status; test -e /dev/fuse -o -e /dev/loop-control && echo devices"), "Seccomp:\t0\ndevices\n", "%s: the privileged container sees", class.name)
 	}
 }

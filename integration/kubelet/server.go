@@ -60,9 +60,7 @@ func (s *Server) Node(name string) (*corev1.Node, error) { return s.cluster.Node
 func (s *Server) Send(t testbed.T, method, path string, body []byte) (status int, answer []byte) {
 	t.Helper()
 	status, answer, err := s.cluster.send(context.WithoutCancel(t.Context()), method, path, "application/yaml", body) // which JSON is, too
-	if err != nil {
-		t.Fatalf("%s %s: %v", method, path, err)
-	}
+	testbed.Mustf(t, err, "%s %s", method, path)
 	return status, answer
 }
 
@@ -70,9 +68,7 @@ func (s *Server) Send(t testbed.T, method, path string, body []byte) (status int
 func (s *Server) SendWarned(t testbed.T, method, path string, body []byte) (status int, answer []byte, warnings []string) {
 	t.Helper()
 	status, header, answer, err := s.cluster.exchange(context.WithoutCancel(t.Context()), method, path, "application/yaml", body)
-	if err != nil {
-		t.Fatalf("%s %s: %v", method, path, err)
-	}
+	testbed.Mustf(t, err, "%s %s", method, path)
 	headers, errs := net.ParseWarningHeaders(header["Warning"])
 	if len(errs) > 0 {
 		t.Fatalf("%s %s: %v", method, path, errs)

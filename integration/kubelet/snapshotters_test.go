@@ -26,8 +26,6 @@ spec:
 	}
 	for _, class := range []string{"on-stargz", "on-erofs", "runc"} {
 		n.WaitReady(t, class)
-		if got := strings.TrimSpace(n.Exec(t, class, "sh", "-c", "cat /model && echo ' mine' > /new && cat /new")); got != "weights mine" {
-			t.Errorf("%s: %q", class, got)
-		}
+		testbed.Same(t, strings.TrimSpace(n.Exec(t, class, "sh", "-c", "cat /model && echo ' mine' > /new && cat /new")), "weights mine", "%s", class)
 	}
 }

@@ -157,9 +157,7 @@ func (b *bed) calls(t *testing.T) map[string]int {
 		},
 	}}
 	response, err := client.Get("http://berth/metrics")
-	if err != nil {
-		t.Fatalf("berth's metrics: %v", err)
-	}
+	testbed.Mustf(t, err, "berth's metrics")
 	defer response.Body.Close()
 	calls := map[string]int{}
 	lines := bufio.NewScanner(io.LimitReader(response.Body, 1<<20))

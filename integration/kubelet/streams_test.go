@@ -66,9 +66,7 @@ func attachAndLogs(t *testing.T, n *Namespace, pod string) {
 		follow.wait(t, "got "+line)
 	}
 	attached.hangUp(t)
-	if last := n.Kubectl(t, "logs", "--tail=1", pod); last != "got line 2\n" {
-		t.Errorf("the last line of the log is %q", last)
-	}
+	testbed.Same(t, n.Kubectl(t, "logs", "--tail=1", pod), "got line 2\n", "the last line of the log is")
 	if since := n.Kubectl(t, "logs", "--timestamps", "--since=10m", pod); strings.Count(since, "Z got line ") != 3 {
 		t.Errorf("the log with timestamps:\n%s", since)
 	}
@@ -119,18 +117,12 @@ func execStreams(t *testing.T, n *Namespace, pod string) {
 // execTerminal runs a shell on a terminal, and changes the size of the window.
 func execTerminal(t *testing.T, n *Namespace, pod string) {
 	master, path, err := console.NewPty()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	defer master.Close()
 	slave, err := os.OpenFile(path, os.O_RDWR|syscall.O_NOCTTY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	defer slave.Close()
-	if err := master.Resize(console.WinSize{Width: 111, Height: 33}); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, master.Resize(console.WinSize{Width: 111, Height: 33}))
 	command := n.cluster.kubectlCommand(t.Context(), t, "--namespace="+n.Name, "exec", "--stdin", "--tty", "--quiet", pod, "--", "sh")
 	command.Stdin, command.Stdout, command.Stderr = slave, slave, slave
 	command.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
@@ -139,9 +131,7 @@ func execTerminal(t *testing.T, n *Namespace, pod string) {
 	s.write(t, "[ -t 0 ] && stty size; echo is $((40+2))\n")
 	s.wait(t, "33 111")
 	s.wait(t, "is 42")
-	if err := master.Resize(console.WinSize{Width: 80, Height: 24}); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, master.Resize(console.WinSize{Width: 80, Height: 24}))
 	// The new size takes its way through four programs.
 	testbed.Eventually(t, patience, func() error {
 		s.write(t, "stty size; echo end of size\n")
@@ -162,9 +152,7 @@ func copyFiles(t *testing.T, n *Namespace, pod string) {
 	from, to := t.TempDir(), filepath.Join(t.TempDir(), "back")
 	bodies := map[string][]byte{"small": []byte("small\n"), "large": bytes.Repeat([]byte{0, 1, 2, 0xff}, 1<<19)}
 	for name, body := range bodies {
-		if err := os.WriteFile(filepath.Join(from, name), body, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testbed.Must(t, os.WriteFile(filepath.Join(from, name), body, 0o600))
 	}
 	n.Kubectl(t, "cp", from, pod+":/tmp/copied")
 	n.Kubectl(t, "cp", pod+":/tmp/copied", to)
@@ -191,9 +179,7 @@ func portForward(t *testing.T, n *Namespace, pod string) {
 	_, server := forward("8080")
 	for range 3 {
 		response, err := client.Get(server)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.Must(t, err)
 		body, err := io.ReadAll(response.Body)
 		response.Body.Close()
 		if err != nil || string(body) != "from "+pod+"\n" {
@@ -228,13 +214,9 @@ func (n *Namespace) session(t *testing.T, arguments ...string) *session {
 		lines:   make(chan string, 1000), stop: stop,
 	}
 	stdin, err := s.command.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	output, write, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	s.stdin, s.command.Stdout, s.command.Stderr = stdin, write, write
 	s.start(t, output)
 	write.Close()
@@ -244,9 +226,7 @@ func (n *Namespace) session(t *testing.T, arguments ...string) *session {
 // start starts it, and reads what it writes.
 func (s *session) start(t *testing.T, output io.ReadCloser) {
 	t.Helper()
-	if err := s.command.Start(); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, s.command.Start())
 	s.done = make(chan struct{})
 	go func() {
 		defer close(s.done)
@@ -309,9 +289,7 @@ func (s *session) until(t *testing.T, text string) string {
 // hangUp closes its standard input and waits until it ends.
 func (s *session) hangUp(t *testing.T) {
 	t.Helper()
-	if err := s.stdin.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, s.stdin.Close())
 	if err := s.end(t); err != nil {
 		t.Errorf("%v ended with %v", s.command.Args[1:], err)
 	}

@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/berth-cri/berth/integration/testbed"
 )
 
 // userNamespaces runs pods with hostUsers: false and a volume of each kind, and
@@ -72,16 +74,10 @@ spec:
 				"touch /image/x 2>/dev/null || echo read only":                         "read only",
 				"cat /dev/termination-log; stat -c %u /dev/termination-log /etc/hosts": "last words\n0\n0",
 			} {
-				if got := strings.TrimSpace(n.Exec(t, class.name, "sh", "-c", script)); got != want {
-					t.Errorf("%s: %q, want %q", script, got, want)
-				}
+				testbed.Same(t, strings.TrimSpace(n.Exec(t, class.name, "sh", "-c", script)), want, "%s", script)
 			}
-			if got := n.Kubectl(t, "exec", class.name, "--container=user", "--", "sh", "-c", "id -u; cat /empty/root; echo y > /empty/user && stat -c %u:%g /empty/user"); got != "1000\nx\n1000:4242\n" {
-				t.Errorf("the other user says %q", got)
-			}
-			if got := n.Kubectl(t, "logs", class.name); got != "" {
-				t.Errorf("it logged %q", got)
-			}
+			testbed.Same(t, n.Kubectl(t, "exec", class.name, "--container=user", "--", "sh", "-c", "id -u; cat /empty/root; echo y > /empty/user && stat -c %u:%g /empty/user"), "1000\nx\n1000:4242\n", "the other user says")
+			testbed.Same(t, n.Kubectl(t, "logs", class.name), "", "it logged")
 		})
 	}
 }
@@ -90,9 +86,7 @@ spec:
 func (b *bed) nodeHandlers(t *testing.T) map[string]corev1.NodeRuntimeHandlerFeatures {
 	t.Helper()
 	var nodes corev1.NodeList
-	if err := b.get("/api/v1/nodes", &nodes); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, b.get("/api/v1/nodes", &nodes))
 	all := map[string]corev1.NodeRuntimeHandlerFeatures{}
 	for _, node := range nodes.Items {
 		for _, h := range node.Status.RuntimeHandlers {

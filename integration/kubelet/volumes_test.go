@@ -16,9 +16,7 @@ import (
 // volumes mounts one of each kind, under each class.
 func (b *bed) volumes(t *testing.T, n *Namespace) {
 	host := t.TempDir()
-	if err := os.WriteFile(filepath.Join(host, "given"), []byte("by the host\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, os.WriteFile(filepath.Join(host, "given"), []byte("by the host\n"), 0o600))
 	data := b.berth.Registry.Push(t, "kubelet/data:1", testbed.Image(t, testbed.WithLayer(
 		testbed.File{Path: "model", Mode: 0o644, Body: []byte("weights")},
 	)))
@@ -98,16 +96,10 @@ spec:
 				"echo shared > /empty/file; echo shared > /memory/file; stat -c %g /empty": "4242",
 				"id -G": "0 4242",
 			} {
-				if got := strings.TrimSpace(n.Exec(t, class.name, "sh", "-c", script)); got != want {
-					t.Errorf("%s: %q, want %q", script, got, want)
-				}
+				testbed.Same(t, strings.TrimSpace(n.Exec(t, class.name, "sh", "-c", script)), want, "%s", script)
 			}
-			if got := readFile(t, filepath.Join(host, class.name)); got != "from inside\n" {
-				t.Errorf("the host reads %q", got)
-			}
-			if got := n.Kubectl(t, "exec", class.name, "--container=other", "--", "cat", "/empty/file", "/memory/file"); got != "shared\nshared\n" {
-				t.Errorf("the other container reads %q", got)
-			}
+			testbed.Same(t, readFile(t, filepath.Join(host, class.name)), "from inside\n", "the host reads")
+			testbed.Same(t, n.Kubectl(t, "exec", class.name, "--container=other", "--", "cat", "/empty/file", "/memory/file"), "shared\nshared\n", "the other container reads")
 			if got := n.Exec(t, class.name, "sh", "-c", "dd if=/dev/zero of=/memory/large bs=1M count=16 2>&1; rm -f /memory/large"); !strings.Contains(got, "No space left") {
 				t.Errorf("a volume of 8 MiB took 16: %s", got)
 			}
@@ -131,25 +123,17 @@ spec:
 	const dir = "/var/run/secrets/kubernetes.io/serviceaccount/"
 	for _, class := range b.classes {
 		n.WaitReady(t, class.name)
-		if namespace := n.Exec(t, class.name, "cat", dir+"namespace"); namespace != n.Name {
-			t.Errorf("%s: the namespace is %q", class.name, namespace)
-		}
-		if authority := n.Exec(t, class.name, "cat", dir+"ca.crt"); authority != readFile(t, b.certificate.CA) {
-			t.Errorf("%s: the authority is another:\n%s", class.name, authority)
-		}
+		testbed.Same(t, n.Exec(t, class.name, "cat", dir+"namespace"), n.Name, "%s: the namespace is", class.name)
+		testbed.Same(t, n.Exec(t, class.name, "cat", dir+"ca.crt"), readFile(t, b.certificate.CA), "%s: the authority is another:\n", class.name)
 		review := authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: n.Exec(t, class.name, "cat", dir+"token")}}
 		review.APIVersion, review.Kind = "authentication.k8s.io/v1", "TokenReview"
 		request, err := json.Marshal(review)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.Must(t, err)
 		answer, stderr, err := n.TryKubectl(t, string(request), "create", "--filename=-", "--output=json")
 		if err != nil {
 			t.Fatalf("%v: %s", err, stderr)
 		}
-		if err := json.Unmarshal([]byte(answer), &review); err != nil {
-			t.Fatal(err)
-		}
+		testbed.Must(t, json.Unmarshal([]byte(answer), &review))
 		user := review.Status.User
 		if !review.Status.Authenticated || user.Username != "system:serviceaccount:"+n.Name+":default" ||
 			strings.Join(user.Extra["authentication.kubernetes.io/pod-name"], "") != class.name {
@@ -161,8 +145,6 @@ spec:
 func readFile(t *testing.T, path string) string {
 	t.Helper()
 	body, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	return string(body)
 }

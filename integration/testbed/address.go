@@ -18,27 +18,19 @@ func NewAddress(t T) net.IP {
 		t.Fatalf("%v", err)
 	}
 	address, err := netlink.ParseAddr(subnet)
-	if err != nil {
-		t.Fatalf("parse %s: %v", subnet, err)
-	}
+	Mustf(t, err, "parse %s", subnet)
 	address.IP[len(address.IP)-1] = 1
 	// A bridge, for every host with a CNI network has those.
 	attributes := netlink.NewLinkAttrs()
 	attributes.Name = fmt.Sprintf("bh%d-%d", os.Getpid(), networks.Add(1))
 	link := &netlink.Bridge{LinkAttrs: attributes}
-	if err := netlink.LinkAdd(link); err != nil {
-		t.Fatalf("make link %s: %v", attributes.Name, err)
-	}
+	Mustf(t, netlink.LinkAdd(link), "make link %s", attributes.Name)
 	t.Cleanup(func() {
 		if err := netlink.LinkDel(link); err != nil {
 			t.Errorf("remove link %s: %v", attributes.Name, err)
 		}
 	})
-	if err := netlink.AddrAdd(link, address); err != nil {
-		t.Fatalf("give %s to link %s: %v", address, attributes.Name, err)
-	}
-	if err := netlink.LinkSetUp(link); err != nil {
-		t.Fatalf("set link %s up: %v", attributes.Name, err)
-	}
+	Mustf(t, netlink.AddrAdd(link, address), "give %s to link %s", address, attributes.Name)
+	Mustf(t, netlink.LinkSetUp(link), "set link %s up", attributes.Name)
 	return address.IP
 }

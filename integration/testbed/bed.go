@@ -65,12 +65,8 @@ func (b *Berth) DropInPath(name string) string {
 func (b *Berth) DropIn(t T, name, text string) {
 	t.Helper()
 	temporary := filepath.Join(b.Dir, "conf.d", "."+name)
-	if err := os.WriteFile(temporary, []byte(text), 0o600); err != nil {
-		t.Fatalf("write a drop-in: %v", err)
-	}
-	if err := os.Rename(temporary, b.DropInPath(name)); err != nil {
-		t.Fatalf("write a drop-in: %v", err)
-	}
+	Mustf(t, os.WriteFile(temporary, []byte(text), 0o600), "write a drop-in")
+	Mustf(t, os.Rename(temporary, b.DropInPath(name)), "write a drop-in")
 }
 
 // Within bounds one call.

@@ -95,22 +95,16 @@ func (b *Berth) serveArguments() []string {
 func (b *Berth) writeConfig(t T) {
 	t.Helper()
 	for _, dir := range []string{"conf.d", "vendor.d"} {
-		if err := os.Mkdir(filepath.Join(b.Dir, dir), 0o755); err != nil {
-			t.Fatalf("make berth's %s: %v", dir, err)
-		}
+		Mustf(t, os.Mkdir(filepath.Join(b.Dir, dir), 0o755), "make berth's %s", dir)
 	}
 	if b.options.NoConfig {
 		return
 	}
-	if err := os.WriteFile(b.ConfigFile, []byte(b.mainConfig()), 0o600); err != nil {
-		t.Fatalf("write berth's configuration: %v", err)
-	}
+	Mustf(t, os.WriteFile(b.ConfigFile, []byte(b.mainConfig()), 0o600), "write berth's configuration")
 	if b.options.Config == "" {
 		return
 	}
-	if err := os.WriteFile(filepath.Join(b.Dir, "conf.d", "50-test.toml"), []byte(b.options.Config), 0o600); err != nil {
-		t.Fatalf("write berth's drop-in: %v", err)
-	}
+	Mustf(t, os.WriteFile(filepath.Join(b.Dir, "conf.d", "50-test.toml"), []byte(b.options.Config), 0o600), "write berth's drop-in")
 }
 
 func (b *Berth) mainConfig() string {

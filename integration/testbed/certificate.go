@@ -21,21 +21,15 @@ type Certificate struct {
 func NewCertificate(t T, dir string, address net.IP) Certificate {
 	t.Helper()
 	issued, authority, err := issue(address)
-	if err != nil {
-		t.Fatalf("make a certificate for %s: %v", address, err)
-	}
+	Mustf(t, err, "make a certificate for %s", address)
 	key, err := privateKeyPEM(issued)
-	if err != nil {
-		t.Fatalf("encode the key of the certificate for %s: %v", address, err)
-	}
+	Mustf(t, err, "encode the key of the certificate for %s", address)
 	leaf := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: issued.Certificate[0]})
 	files := Certificate{
 		Cert: filepath.Join(dir, "server.crt"), Key: filepath.Join(dir, "server.key"), CA: filepath.Join(dir, "ca.crt"),
 	}
 	for path, body := range map[string][]byte{files.Cert: leaf, files.Key: key, files.CA: authority} {
-		if err := os.WriteFile(path, body, 0o600); err != nil {
-			t.Fatalf("write a certificate: %v", err)
-		}
+		Mustf(t, os.WriteFile(path, body, 0o600), "write a certificate")
 	}
 	return files
 }

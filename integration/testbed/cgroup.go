@@ -34,16 +34,12 @@ func LimitMemory(t T, parent string, bytes int64) {
 	dir := root
 	for _, part := range strings.Split(strings.Trim(parent, "/"), "/") {
 		if file == "memory.max" {
-			if err := os.WriteFile(filepath.Join(dir, "cgroup.subtree_control"), []byte("+memory"), 0); err != nil {
-				t.Fatalf("limit the memory of %s: %v", parent, err)
-			}
+			Mustf(t, os.WriteFile(filepath.Join(dir, "cgroup.subtree_control"), []byte("+memory"), 0), "limit the memory of %s", parent)
 		}
 		dir = filepath.Join(dir, part)
 		if err := os.Mkdir(dir, 0o755); err != nil && !os.IsExist(err) {
 			t.Fatalf("limit the memory of %s: %v", parent, err)
 		}
 	}
-	if err := os.WriteFile(filepath.Join(dir, file), []byte(strconv.FormatInt(bytes, 10)), 0); err != nil {
-		t.Fatalf("limit the memory of %s: %v", parent, err)
-	}
+	Mustf(t, os.WriteFile(filepath.Join(dir, file), []byte(strconv.FormatInt(bytes, 10)), 0), "limit the memory of %s", parent)
 }

@@ -71,13 +71,9 @@ func (c *Client) TryRestore(t T, request *runtimeapi.RestorePodRequest) (*Pod, [
 func CheckpointImage(t T, archive string) v1.Image {
 	t.Helper()
 	layer, err := tarball.LayerFromFile(archive, tarball.WithMediaType(types.OCILayer))
-	if err != nil {
-		t.Fatalf("make an image of %s: %v", archive, err)
-	}
+	Mustf(t, err, "make an image of %s", archive)
 	image, err := mutate.AppendLayers(Image(t), layer)
-	if err != nil {
-		t.Fatalf("make an image of %s: %v", archive, err)
-	}
+	Mustf(t, err, "make an image of %s", archive)
 	return mutate.Annotations(image, map[string]string{"org.criu.checkpoint.container.name": "main"}).(v1.Image)
 }
 
@@ -114,8 +110,6 @@ func CrunHasCRIU(t T) bool {
 	t.Helper()
 	crun := Part(t, Crun)
 	out, err := exec.Command(crun, "--version").Output()
-	if err != nil {
-		t.Fatalf("%s --version: %v", crun, err)
-	}
+	Mustf(t, err, "%s --version", crun)
 	return slices.Contains(strings.Fields(string(out)), "+CRIU")
 }

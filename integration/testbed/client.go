@@ -34,9 +34,7 @@ func Dial(t T, socket, logRoot, cgroupParent string) *Client {
 	connection, err := grpc.NewClient("unix://"+socket,
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(16<<20)))
-	if err != nil {
-		t.Fatalf("connect to %s: %v", socket, err)
-	}
+	Mustf(t, err, "connect to %s", socket)
 	t.Cleanup(func() {
 		if err := connection.Close(); err != nil {
 			t.Errorf("close the connection to %s: %v", socket, err)
@@ -58,9 +56,7 @@ func (c *Client) Pull(t T, handler, image string) string {
 	response, err := c.PullImage(ctx, &runtimeapi.PullImageRequest{
 		Image: &runtimeapi.ImageSpec{Image: image, RuntimeHandler: handler},
 	})
-	if err != nil {
-		t.Fatalf("pull %s: %v", image, err)
-	}
+	Mustf(t, err, "pull %s", image)
 	return response.GetImageRef()
 }
 

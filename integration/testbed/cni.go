@@ -64,9 +64,7 @@ func NewCNI(t T, options ...CNIOption) *CNI {
 	for _, change := range options {
 		change(c)
 	}
-	if err := os.Mkdir(c.ConfDir, 0o755); err != nil {
-		t.Fatalf("make the CNI directory: %v", err)
-	}
+	Mustf(t, os.Mkdir(c.ConfDir, 0o755), "make the CNI directory")
 	if err := c.Write(); err != nil {
 		t.Fatalf("%v", err)
 	}

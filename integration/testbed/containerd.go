@@ -104,9 +104,7 @@ default_runtime_name = %q
 			config += fmt.Sprintf("[plugins.\"io.containerd.cri.v1.images\".runtime_platforms.%s]\nplatform = %q\nsnapshotter = \"overlayfs\"\n", name, s.Platform)
 		}
 	}
-	if err := os.WriteFile(d.ConfigFile, []byte(config), 0o600); err != nil {
-		t.Fatalf("write containerd's configuration: %v", err)
-	}
+	Mustf(t, os.WriteFile(d.ConfigFile, []byte(config), 0o600), "write containerd's configuration")
 	d.Start(t)
 	return d
 }

@@ -29,9 +29,7 @@ func StartCRIO(t T, options CRIOOptions) *Daemon {
 	d.binary = binary
 	// No file of this machine's CRI-O, if it has one, is read.
 	empty := filepath.Join(d.Dir, "empty")
-	if err := os.Mkdir(empty, 0o700); err != nil {
-		t.Fatalf("make CRI-O's directories: %v", err)
-	}
+	Mustf(t, os.Mkdir(empty, 0o700), "make CRI-O's directories")
 	d.arguments = []string{"--config", d.ConfigFile, "--config-dir", empty}
 	d.environment = []string{"CONTAINERS_REGISTRIES_CONF=" + filepath.Join(d.Dir, "registries.conf"), "CONTAINERS_STORAGE_CONF=" + filepath.Join(d.Dir, "storage.conf")}
 	pause := options.Registry.Push(t, "testbed/pause:1", Busybox(t, WithConfig(func(c *v1.Config) {
@@ -84,9 +82,7 @@ enable_nri = false
 		under("registries.conf"): "",
 		under("storage.conf"):    fmt.Sprintf("[storage]\ndriver = \"overlay\"\ngraphroot = %q\nrunroot = %q\n", d.Root, d.State),
 	} {
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatalf("write CRI-O's configuration: %v", err)
-		}
+		Mustf(t, os.WriteFile(path, []byte(text), 0o600), "write CRI-O's configuration")
 	}
 	d.Start(t)
 	return d

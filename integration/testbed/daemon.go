@@ -61,13 +61,9 @@ func newDaemon(t T, cni *CNI) *Daemon {
 	NeedRoot(t)
 	// Short, because the paths of sockets must be.
 	dir, err := os.MkdirTemp("/run", "bt-")
-	if err != nil {
-		t.Fatalf("make the daemon's directory: %v", err)
-	}
+	Mustf(t, err, "make the daemon's directory")
 	// Users of pods pass through to their own files, as below /run.
-	if err := os.Chmod(dir, 0o711); err != nil {
-		t.Fatalf("open the daemon's directory: %v", err)
-	}
+	Mustf(t, os.Chmod(dir, 0o711), "open the daemon's directory")
 	d := &Daemon{
 		Dir:        dir,
 		Root:       filepath.Join(t.TempDir(), "root"),
@@ -91,9 +87,7 @@ func newDaemon(t T, cni *CNI) *Daemon {
 // Start starts the daemon, which must not be running, and waits until it answers.
 func (d *Daemon) Start(t T) {
 	t.Helper()
-	if err := d.TryStart(t.Context()); err != nil {
-		t.Fatalf("start %s: %v", filepath.Base(d.binary), err)
-	}
+	Mustf(t, d.TryStart(t.Context()), "start %s", filepath.Base(d.binary))
 }
 
 // TryStart is Start for those who expect that it may fail.
@@ -189,18 +183,14 @@ func (d *Daemon) Wait(t T, timeout time.Duration) {
 // Kill9 kills the daemon, and nothing else, on the spot.
 func (d *Daemon) Kill9(t T) {
 	t.Helper()
-	if err := d.process.command.Process.Kill(); err != nil {
-		t.Fatalf("kill %s: %v", filepath.Base(d.binary), err)
-	}
+	Mustf(t, d.process.command.Process.Kill(), "kill %s", filepath.Base(d.binary))
 	<-d.process.ended
 }
 
 // Stop ends the daemon with SIGTERM. Its pods go on.
 func (d *Daemon) Stop(t T) {
 	t.Helper()
-	if err := d.stop(); err != nil {
-		t.Fatalf("stop %s: %v", filepath.Base(d.binary), err)
-	}
+	Mustf(t, d.stop(), "stop %s", filepath.Base(d.binary))
 }
 
 func (d *Daemon) stop() error {

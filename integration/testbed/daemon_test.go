@@ -30,9 +30,7 @@ func TestPodsOnAnotherDaemon(t *testing.T) {
 	if line := pod.Container.WaitLog(t, "up"); line.Stream != "stdout" || line.Partial {
 		t.Errorf("log line is %+v", line)
 	}
-	if result := pod.Container.TryExec(t, "sh", "-c", "echo out; echo err >&2; exit 3"); result != (ExecResult{"out\n", "err\n", 3}) {
-		t.Errorf("exec gave %+v", result)
-	}
+	Same(t, pod.Container.TryExec(t, "sh", "-c", "echo out; echo err >&2; exit 3"), (ExecResult{"out\n", "err\n", 3}), "exec gave")
 	failing := pod.RunContainer(t, "failing", PodSpec{Image: image, Command: []string{"sh", "-c", "exit 7"}})
 	if status := failing.WaitExit(t); status.GetExitCode() != 7 {
 		t.Errorf("exit code is %d", status.GetExitCode())

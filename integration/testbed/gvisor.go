@@ -32,9 +32,7 @@ func InstallRunsc(t T, part, dir string) string {
 		if err == nil {
 			err = os.Rename(to+".new", to)
 		}
-		if err != nil {
-			t.Fatalf("install runsc: %v", err)
-		}
+		Mustf(t, err, "install runsc")
 	}
 	return filepath.Join(dir, Runsc)
 }

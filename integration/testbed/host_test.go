@@ -37,16 +37,12 @@ func TestCNILeftoversAreSeenAndRemoved(t *testing.T) {
 			run.Errorf("leaks are %v", leaks)
 		}
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	Must(t, err)
 	if _, err := netlink.LinkByName(network.Name); err == nil {
 		t.Errorf("bridge %s is still there", network.Name)
 	}
 	rules, err := network.rules()
-	if err != nil {
-		t.Fatal(err)
-	}
+	Must(t, err)
 	if len(rules) != 0 {
 		t.Errorf("iptables rules are still there: %v", rules)
 	}
@@ -56,9 +52,7 @@ func networkNamespace(t *testing.T) string {
 	t.Helper()
 	sleeper := exec.Command("sleep", "600")
 	sleeper.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}
-	if err := sleeper.Start(); err != nil {
-		t.Fatal(err)
-	}
+	Must(t, sleeper.Start())
 	t.Cleanup(func() {
 		_ = sleeper.Process.Kill()
 		_ = sleeper.Wait()
@@ -87,18 +81,14 @@ func add(t T, network *CNI, namespace string) {
 func TestSubnetsInUseAreNotFree(t *testing.T) {
 	subnet := func(text string) netlink.Route {
 		address, err := netlink.ParseIPNet(text)
-		if err != nil {
-			t.Fatal(err)
-		}
+		Must(t, err)
 		return netlink.Route{Dst: address}
 	}
 	candidate := subnet("10.130.4.0/24").Dst
 	for route, want := range map[string]bool{
 		"10.130.4.0/24": true, "10.130.4.7/32": true, "10.130.0.0/16": true, "10.130.5.0/24": false, "0.0.0.0/0": false,
 	} {
-		if got := routed([]netlink.Route{subnet(route)}, candidate); got != want {
-			t.Errorf("route %s: in use is %v, want %v", route, got, want)
-		}
+		Same(t, routed([]netlink.Route{subnet(route)}, candidate), want, "route %s: in use is", route)
 	}
 }
 
@@ -106,9 +96,7 @@ func TestSubnetsInUseAreNotFree(t *testing.T) {
 func TestLeftoversAreSeenAndSwept(t *testing.T) {
 	NeedRoot(t)
 	dir, err := os.MkdirTemp("/run", "bt-")
-	if err != nil {
-		t.Fatal(err)
-	}
+	Must(t, err)
 	daemon := &Daemon{
 		Dir: dir, State: filepath.Join(dir, "state"), Root: filepath.Join(t.TempDir(), "root"), Cgroup: "/" + filepath.Base(dir),
 	}
@@ -150,19 +138,11 @@ func makeLeftovers(t *testing.T, daemon *Daemon) {
 	stdio := filepath.Join(daemon.State, "containers/c1/io")
 	records := filepath.Join(daemon.Root, "records/sandboxes")
 	for _, dir := range []string{rootfs, stdio, records, filepath.Join(daemon.Root, "overlayfs/snapshots/7/fs")} {
-		if err := os.MkdirAll(dir, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		Must(t, os.MkdirAll(dir, 0o755))
 	}
-	if err := os.WriteFile(filepath.Join(records, "s1.json"), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := unix.Mkfifo(filepath.Join(stdio, "stdout"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := unix.Mount("testbed", rootfs, "tmpfs", 0, ""); err != nil {
-		t.Fatal(err)
-	}
+	Must(t, os.WriteFile(filepath.Join(records, "s1.json"), nil, 0o600))
+	Must(t, unix.Mkfifo(filepath.Join(stdio, "stdout"), 0o600))
+	Must(t, unix.Mount("testbed", rootfs, "tmpfs", 0, ""))
 	start(t, "sh", "-c", "sleep 600; :", daemon.Dir+"/shim.sock")
 	pid := start(t, "sleep", "600")
 	joinCgroup(t, daemon, pid)
@@ -173,9 +153,7 @@ func start(t *testing.T, name string, arguments ...string) int {
 	command := exec.Command(name, arguments...)
 	// Its children go with it.
 	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	if err := command.Start(); err != nil {
-		t.Fatal(err)
-	}
+	Must(t, command.Start())
 	t.Cleanup(func() {
 		_ = syscall.Kill(-command.Process.Pid, syscall.SIGKILL)
 		_ = command.Wait()
@@ -198,12 +176,8 @@ func joinCgroup(t *testing.T, daemon *Daemon, pid int) {
 		top += "/pids" // a hierarchy of cgroup v1
 	}
 	dir := filepath.Join(top, daemon.Cgroup, "pod1/c1")
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(dir, "cgroup.procs"), fmt.Appendf(nil, "%d", pid), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	Must(t, os.MkdirAll(dir, 0o755))
+	Must(t, os.WriteFile(filepath.Join(dir, "cgroup.procs"), fmt.Appendf(nil, "%d", pid), 0o600))
 }
 
 // A subnet without a route yet is not given twice in one process.

@@ -65,13 +65,9 @@ func Busybox(t T, options ...ImageOption) v1.Image {
 	t.Helper()
 	binary := staticBusybox(t)
 	body, err := os.ReadFile(binary)
-	if err != nil {
-		t.Fatalf("read busybox: %v", err)
-	}
+	Mustf(t, err, "read busybox")
 	list, err := exec.CommandContext(t.Context(), binary, "--list").Output()
-	if err != nil {
-		t.Fatalf("list busybox's applets: %v", err)
-	}
+	Mustf(t, err, "list busybox's applets")
 	return Image(t, append([]ImageOption{
 		WithConfig(func(c *v1.Config) {
 			c.Env = []string{"PATH=/bin"}
@@ -113,17 +109,13 @@ func Image(t T, options ...ImageOption) v1.Image {
 	image := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
 	for _, files := range plan.layers {
 		layer, err := tarball.LayerFromOpener(opener(t, files), tarball.WithMediaType(types.OCILayer))
-		if err != nil {
-			t.Fatalf("make an image layer: %v", err)
-		}
+		Mustf(t, err, "make an image layer")
 		if image, err = mutate.AppendLayers(image, layer); err != nil {
 			t.Fatalf("add an image layer: %v", err)
 		}
 	}
 	config, err := image.ConfigFile()
-	if err != nil {
-		t.Fatalf("read the image's configuration: %v", err)
-	}
+	Mustf(t, err, "read the image's configuration")
 	config = config.DeepCopy()
 	config.Architecture, config.OS = architecture, "linux"
 	config.Created = v1.Time{Time: imageTime}
@@ -159,18 +151,14 @@ func opener(t T, files []File) tarball.Opener {
 	var buffer bytes.Buffer
 	archive := tar.NewWriter(&buffer)
 	for _, file := range files {
-		if err := archive.WriteHeader(header(file)); err != nil {
-			t.Fatalf("write %s to a layer: %v", file.Path, err)
-		}
+		Mustf(t, archive.WriteHeader(header(file)), "write %s to a layer", file.Path)
 		if file.Link == "" {
 			if _, err := archive.Write(file.Body); err != nil {
 				t.Fatalf("write %s to a layer: %v", file.Path, err)
 			}
 		}
 	}
-	if err := archive.Close(); err != nil {
-		t.Fatalf("end a layer: %v", err)
-	}
+	Mustf(t, archive.Close(), "end a layer")
 	return func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(buffer.Bytes())), nil }
 }
 

@@ -57,14 +57,10 @@ func parseEntry(entry string) (LogLine, error) {
 func (c *Container) Log(t T) []LogLine {
 	t.Helper()
 	body, err := os.ReadFile(c.LogPath)
-	if err != nil {
-		t.Fatalf("read the log of container %s: %v", c.ID, err)
-	}
+	Mustf(t, err, "read the log of container %s", c.ID)
 	// What comes after the last newline is still being written.
 	lines, err := ParseLog(body[:bytes.LastIndexByte(body, '\n')+1])
-	if err != nil {
-		t.Fatalf("%s: %v", c.LogPath, err)
-	}
+	Mustf(t, err, "%s", c.LogPath)
 	return lines
 }
 

@@ -194,9 +194,7 @@ func staticBusybox(t T) string {
 	t.Helper()
 	path := Part(t, BusyboxBinary)
 	file, err := elf.Open(path)
-	if err != nil {
-		t.Fatalf("read busybox: %v", err)
-	}
+	Mustf(t, err, "read busybox")
 	defer file.Close()
 	for _, program := range file.Progs {
 		if program.Type == elf.PT_INTERP {

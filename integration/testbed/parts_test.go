@@ -11,20 +11,12 @@ import (
 
 func TestPartsOfKubernetesAreWaitedForWhileTheyAreBuilt(t *testing.T) {
 	dir := t.TempDir()
-	if err := awaitBuild(dir); err != nil {
-		t.Fatalf("nobody ever built there: %v", err)
-	}
+	Mustf(t, awaitBuild(dir), "nobody ever built there")
 	lock, err := os.Create(filepath.Join(dir, ".kubernetes.lock"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	Must(t, err)
 	defer lock.Close()
-	if err := awaitBuild(dir); err != nil {
-		t.Fatalf("a build is over: %v", err)
-	}
-	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
-		t.Fatal(err)
-	}
+	Mustf(t, awaitBuild(dir), "a build is over")
+	Must(t, unix.Flock(int(lock.Fd()), unix.LOCK_EX))
 	waited := make(chan error, 1)
 	go func() { waited <- awaitBuild(dir) }()
 	select {
@@ -32,14 +24,10 @@ func TestPartsOfKubernetesAreWaitedForWhileTheyAreBuilt(t *testing.T) {
 		t.Fatalf("a build that goes on was not waited for: %v", err)
 	case <-time.After(200 * time.Millisecond):
 	}
-	if err := unix.Flock(int(lock.Fd()), unix.LOCK_UN); err != nil {
-		t.Fatal(err)
-	}
+	Must(t, unix.Flock(int(lock.Fd()), unix.LOCK_UN))
 	select {
 	case err := <-waited:
-		if err != nil {
-			t.Fatal(err)
-		}
+		Must(t, err)
 	case <-time.After(time.Minute):
 		t.Fatal("a build that is over is waited for")
 	}

@@ -110,9 +110,7 @@ func (c *Client) RunSandbox(t T, spec PodSpec) *Pod {
 	defer cancel()
 	begin := time.Now()
 	response, err := c.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: config, RuntimeHandler: spec.Handler})
-	if err != nil {
-		t.Fatalf("run a sandbox under handler %q: %v", spec.Handler, err)
-	}
+	Mustf(t, err, "run a sandbox under handler %q", spec.Handler)
 	pod := &Pod{ID: response.GetPodSandboxId(), Handler: spec.Handler, Config: config, Ready: time.Since(begin), client: c}
 	t.Cleanup(func() {
 		err := c.removePod(context.Background(), pod.ID)
@@ -143,9 +141,7 @@ func (c *Client) needImage(t T, handler, image string) {
 	response, err := c.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{
 		Image: &runtimeapi.ImageSpec{Image: image, RuntimeHandler: handler},
 	})
-	if err != nil {
-		t.Fatalf("look for image %s: %v", image, err)
-	}
+	Mustf(t, err, "look for image %s", image)
 	if response.GetImage() == nil {
 		c.Pull(t, handler, image)
 	}
@@ -162,18 +158,14 @@ func (p *Pod) CreateContainer(t T, name string, spec PodSpec) *Container {
 	}
 	// CRI-O leaves the directory to the kubelet.
 	if log := config.GetLogPath(); p.Config.GetLogDirectory() != "" && filepath.IsLocal(log) {
-		if err := os.MkdirAll(filepath.Dir(filepath.Join(p.Config.GetLogDirectory(), log)), 0o755); err != nil {
-			t.Fatalf("make the log's directory: %v", err)
-		}
+		Mustf(t, os.MkdirAll(filepath.Dir(filepath.Join(p.Config.GetLogDirectory(), log)), 0o755), "make the log's directory")
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), callTimeout)
 	defer cancel()
 	response, err := p.client.RuntimeServiceClient.CreateContainer(ctx, &runtimeapi.CreateContainerRequest{
 		PodSandboxId: p.ID, Config: config, SandboxConfig: p.Config,
 	})
-	if err != nil {
-		t.Fatalf("create container %s under handler %q: %v", name, p.Handler, err)
-	}
+	Mustf(t, err, "create container %s under handler %q", name, p.Handler)
 	return &Container{
 		ID:      response.GetContainerId(),
 		LogPath: filepath.Join(p.Config.GetLogDirectory(), config.GetLogPath()),
@@ -201,9 +193,7 @@ func (p *Pod) Status(t T) *runtimeapi.PodSandboxStatus {
 	ctx, cancel := context.WithTimeout(t.Context(), callTimeout)
 	defer cancel()
 	response, err := p.client.PodSandboxStatus(ctx, &runtimeapi.PodSandboxStatusRequest{PodSandboxId: p.ID})
-	if err != nil {
-		t.Fatalf("status of sandbox %s: %v", p.ID, err)
-	}
+	Mustf(t, err, "status of sandbox %s", p.ID)
 	return response.GetStatus()
 }
 
@@ -220,9 +210,7 @@ func (p *Pod) Stop(t T) {
 // Remove stops and removes the sandbox with its containers.
 func (p *Pod) Remove(t T) {
 	t.Helper()
-	if err := p.client.removePod(t.Context(), p.ID); err != nil {
-		t.Fatalf("remove pod %s: %v", p.Config.GetMetadata().GetName(), err)
-	}
+	Mustf(t, p.client.removePod(t.Context(), p.ID), "remove pod %s", p.Config.GetMetadata().GetName())
 }
 
 // Start starts the container.
@@ -241,9 +229,7 @@ func (c *Container) Stop(t T, grace time.Duration) {
 	ctx, cancel := context.WithTimeout(t.Context(), callTimeout)
 	defer cancel()
 	_, err := c.client.StopContainer(ctx, &runtimeapi.StopContainerRequest{ContainerId: c.ID, Timeout: int64(grace.Seconds())})
-	if err != nil {
-		t.Fatalf("stop container %s: %v", c.ID, err)
-	}
+	Mustf(t, err, "stop container %s", c.ID)
 }
 
 // Remove removes the container.
@@ -262,9 +248,7 @@ func (c *Container) Status(t T) *runtimeapi.ContainerStatus {
 	ctx, cancel := context.WithTimeout(t.Context(), callTimeout)
 	defer cancel()
 	response, err := c.client.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: c.ID})
-	if err != nil {
-		t.Fatalf("status of container %s: %v", c.ID, err)
-	}
+	Mustf(t, err, "status of container %s", c.ID)
 	return response.GetStatus()
 }
 
@@ -282,9 +266,7 @@ func (c *Container) TryExec(t T, command ...string) ExecResult {
 	response, err := c.client.ExecSync(ctx, &runtimeapi.ExecSyncRequest{
 		ContainerId: c.ID, Cmd: command, Timeout: int64(callTimeout.Seconds()),
 	})
-	if err != nil {
-		t.Fatalf("exec %q in container %s: %v", command, c.ID, err)
-	}
+	Mustf(t, err, "exec %q in container %s", command, c.ID)
 	return ExecResult{
 		Stdout:   string(response.GetStdout()),
 		Stderr:   string(response.GetStderr()),

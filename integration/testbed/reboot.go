@@ -15,7 +15,5 @@ func (d *Daemon) PowerCut(t T) {
 	if d.cni != nil {
 		err = errors.Join(err, d.cni.removeRules(), d.cni.removeBridge())
 	}
-	if err != nil {
-		t.Fatalf("cut the power: %v", err)
-	}
+	Mustf(t, err, "cut the power")
 }

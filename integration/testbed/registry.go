@@ -57,9 +57,7 @@ type Registry struct {
 func NewRegistry(t T, options RegistryOptions) *Registry {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatalf("listen for the registry: %v", err)
-	}
+	Mustf(t, err, "listen for the registry")
 	r := &Registry{Host: listener.Addr().String(), options: options, transport: http.DefaultTransport}
 	if options.TLS {
 		listener = r.secure(t, listener)
@@ -101,16 +99,12 @@ func (r *Registry) URL() string {
 func (r *Registry) Push(t T, repository string, image v1.Image) string {
 	t.Helper()
 	reference, err := name.ParseReference(r.Host+"/"+repository, name.Insecure)
-	if err != nil {
-		t.Fatalf("push %s: %v", repository, err)
-	}
+	Mustf(t, err, "push %s", repository)
 	options := []remote.Option{remote.WithContext(t.Context()), remote.WithTransport(r.transport)}
 	if r.options.Username != "" {
 		options = append(options, remote.WithAuth(&authn.Basic{Username: r.options.Username, Password: r.options.Password}))
 	}
-	if err := remote.Write(reference, image, options...); err != nil {
-		t.Fatalf("push %s: %v", repository, err)
-	}
+	Mustf(t, remote.Write(reference, image, options...), "push %s", repository)
 	return r.Host + "/" + repository
 }
 
@@ -121,9 +115,7 @@ func (r *Registry) PushIndex(t T, repository string, index v1.ImageIndex) string
 	if err == nil {
 		err = remote.WriteIndex(reference, index, remote.WithContext(t.Context()), remote.WithTransport(r.transport))
 	}
-	if err != nil {
-		t.Fatalf("push %s: %v", repository, err)
-	}
+	Mustf(t, err, "push %s", repository)
 	return r.Host + "/" + repository
 }
 
@@ -139,27 +131,19 @@ func (r *Registry) WriteHosts(t T, dir string) {
 func (r *Registry) WriteMirror(t T, dir, of string) {
 	t.Helper()
 	dir = filepath.Join(dir, of)
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		t.Fatalf("make the registry's hosts directory: %v", err)
-	}
+	Mustf(t, os.MkdirAll(dir, 0o755), "make the registry's hosts directory")
 	hosts := fmt.Sprintf("server = %q\n\n[host.%q]\n  capabilities = [\"pull\", \"resolve\"]\n", r.URL(), r.URL())
 	if r.options.TLS {
 		hosts += "  ca = \"ca.crt\"\n"
-		if err := os.WriteFile(filepath.Join(dir, "ca.crt"), r.CA, 0o600); err != nil {
-			t.Fatalf("write the registry's authority: %v", err)
-		}
+		Mustf(t, os.WriteFile(filepath.Join(dir, "ca.crt"), r.CA, 0o600), "write the registry's authority")
 	}
-	if err := os.WriteFile(filepath.Join(dir, "hosts.toml"), []byte(hosts), 0o600); err != nil {
-		t.Fatalf("write hosts.toml: %v", err)
-	}
+	Mustf(t, os.WriteFile(filepath.Join(dir, "hosts.toml"), []byte(hosts), 0o600), "write hosts.toml")
 }
 
 func (r *Registry) secure(t T, listener net.Listener) net.Listener {
 	t.Helper()
 	certificate, authority, err := issue(net.IPv4(127, 0, 0, 1))
-	if err != nil {
-		t.Fatalf("make the registry's certificate: %v", err)
-	}
+	Mustf(t, err, "make the registry's certificate")
 	r.CA = authority
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(authority)

@@ -22,9 +22,7 @@ import (
 func TestRegistryServesWhatWasPushed(t *testing.T) {
 	image := Busybox(t, WithUser("app:extra"))
 	want, err := image.Digest()
-	if err != nil {
-		t.Fatal(err)
-	}
+	Must(t, err)
 	var requests atomic.Int64
 	count := func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -40,18 +38,12 @@ func TestRegistryServesWhatWasPushed(t *testing.T) {
 			requests.Store(0)
 			registry := NewRegistry(t, options)
 			reference, err := name.ParseReference(registry.Push(t, "team/busybox:1", image), name.Insecure)
-			if err != nil {
-				t.Fatal(err)
-			}
+			Must(t, err)
 			pulled, err := remote.Image(reference, remote.WithTransport(registry.transport),
 				remote.WithAuth(&authn.Basic{Username: options.Username, Password: options.Password}))
-			if err != nil {
-				t.Fatal(err)
-			}
+			Must(t, err)
 			got, err := pulled.Digest()
-			if err != nil {
-				t.Fatal(err)
-			}
+			Must(t, err)
 			if got != want {
 				t.Errorf("pulled %s, pushed %s", got, want)
 			}
@@ -65,9 +57,7 @@ func TestRegistryServesWhatWasPushed(t *testing.T) {
 func TestRegistryRefusesTheWrongPassword(t *testing.T) {
 	registry := NewRegistry(t, RegistryOptions{Username: "berth", Password: "secret"})
 	reference, err := name.ParseReference(registry.Push(t, "busybox:1", Image(t)), name.Insecure)
-	if err != nil {
-		t.Fatal(err)
-	}
+	Must(t, err)
 	_, err = remote.Image(reference, remote.WithAuth(&authn.Basic{Username: "berth", Password: "wrong"}))
 	var refused *transport.Error
 	if !errors.As(err, &refused) || refused.StatusCode != http.StatusUnauthorized {
@@ -80,9 +70,7 @@ func TestHostsNameSchemeAndAuthority(t *testing.T) {
 	dir := t.TempDir()
 	registry.WriteHosts(t, dir)
 	hosts, err := os.ReadFile(filepath.Join(dir, registry.Host, "hosts.toml"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	Must(t, err)
 	for _, want := range []string{`server = "https://` + registry.Host + `"`, `ca = "ca.crt"`} {
 		if !strings.Contains(string(hosts), want) {
 			t.Errorf("hosts.toml lacks %s:\n%s", want, hosts)
@@ -96,16 +84,12 @@ func TestHostsNameSchemeAndAuthority(t *testing.T) {
 func TestBusyboxImage(t *testing.T) {
 	image := Busybox(t, WithUser("app"), WithLayer(File{Path: "etc/marker", Mode: 0o640, Body: []byte("here"), UID: 7}))
 	again, err := Busybox(t, WithUser("app"), WithLayer(File{Path: "etc/marker", Mode: 0o640, Body: []byte("here"), UID: 7})).Digest()
-	if err != nil {
-		t.Fatal(err)
-	}
+	Must(t, err)
 	if digest, err := image.Digest(); err != nil || digest != again {
 		t.Errorf("the same image has the digests %s and %s (%v)", digest, again, err)
 	}
 	config, err := image.ConfigFile()
-	if err != nil {
-		t.Fatal(err)
-	}
+	Must(t, err)
 	if config.Config.User != "app" || config.OS != "linux" || len(config.RootFS.DiffIDs) != 2 {
 		t.Errorf("configuration is %+v", config)
 	}
@@ -118,9 +102,7 @@ func TestBusyboxImage(t *testing.T) {
 		if errors.Is(err, io.EOF) {
 			break
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		Must(t, err)
 		files[strings.TrimSuffix(header.Name, "/")] = header
 	}
 	if link := files["bin/sh"]; link == nil || link.Typeflag != tar.TypeLink || link.Linkname != "bin/busybox" {

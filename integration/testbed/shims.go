@@ -34,9 +34,7 @@ func NewKata(t T, settings shims.Kata) *Kata {
 		program = filepath.Join(dir, "kata")
 	}
 	body, err := os.ReadFile(program)
-	if err != nil {
-		t.Fatalf("read the shim: %v", err)
-	}
+	Mustf(t, err, "read the shim")
 	if settings.Runtime == "" {
 		settings.Runtime = Part(t, Runc)
 	}
@@ -59,9 +57,7 @@ func (k *Kata) Set(t T, change func(*shims.Kata)) {
 	if err == nil {
 		err = os.WriteFile(k.Config, text, 0o600)
 	}
-	if err != nil {
-		t.Fatalf("write the settings of the shim: %v", err)
-	}
+	Mustf(t, err, "write the settings of the shim")
 }
 
 // Wasm is a handler of the shim that imitates those of runwasi.
@@ -92,16 +88,12 @@ func NewWasm(t T, name string, settings shims.Wasm) *Wasm {
 	if err == nil {
 		err = os.WriteFile(w.Path, body, 0o755) //nolint:gosec // it is a program
 	}
-	if err != nil {
-		t.Fatalf("install the shim: %v", err)
-	}
+	Mustf(t, err, "install the shim")
 	text, err := json.Marshal(settings)
 	if err == nil {
 		err = os.WriteFile(w.Config, text, 0o600)
 	}
-	if err != nil {
-		t.Fatalf("write the settings of the shim: %v", err)
-	}
+	Mustf(t, err, "write the settings of the shim")
 	return w
 }
 

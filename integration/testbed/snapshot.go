@@ -39,9 +39,7 @@ const (
 func (d *Daemon) Snapshot(t T) Snapshot {
 	t.Helper()
 	s, err := d.snapshot()
-	if err != nil {
-		t.Fatalf("look at what the daemon has on the host: %v", err)
-	}
+	Mustf(t, err, "look at what the daemon has on the host")
 	return s
 }
 
@@ -174,9 +172,7 @@ func (d *Daemon) NoLeaks(t T, before Snapshot) {
 	deadline := time.Now().Add(leakPatience)
 	for {
 		after, err := d.snapshot()
-		if err != nil {
-			t.Fatalf("look at what the daemon has on the host: %v", err)
-		}
+		Mustf(t, err, "look at what the daemon has on the host")
 		leaks := before.Leaks(after)
 		if len(leaks) == 0 {
 			return

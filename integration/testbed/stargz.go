@@ -28,9 +28,7 @@ type StargzSnapshotter struct {
 func StartStargz(t T) *StargzSnapshotter {
 	t.Helper()
 	dir, err := os.MkdirTemp("/run", "bt-stargz-")
-	if err != nil {
-		t.Fatalf("make a directory: %v", err)
-	}
+	Mustf(t, err, "make a directory")
 	p := &StargzSnapshotter{Socket: filepath.Join(dir, "sock"), Root: filepath.Join(t.TempDir(), "stargz"), log: filepath.Join(dir, "log")}
 	t.Cleanup(func() {
 		p.Kill(t)

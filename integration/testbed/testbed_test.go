@@ -19,9 +19,7 @@ func TestRunCleansUpLastFirst(t *testing.T) {
 		run.Cleanup(func() { order = append(order, "second") })
 		order = append(order, "body")
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	Must(t, err)
 	if want := []string{"body", "second", "first"}; !slices.Equal(order, want) {
 		t.Errorf("ran %v, want %v", order, want)
 	}
@@ -67,9 +65,7 @@ func TestParseLog(t *testing.T) {
 	const stamp = "2024-05-06T07:08:09.123456789Z"
 	good := stamp + " stdout P part\n" + stamp + " stdout F  rest of it \n" + stamp + " stderr F \n"
 	lines, err := ParseLog([]byte(good))
-	if err != nil {
-		t.Fatal(err)
-	}
+	Must(t, err)
 	var b bytes.Buffer
 	for _, line := range lines {
 		tag := "F"

@@ -29,9 +29,7 @@ func WasmModule(t T) []byte {
 		t.Fatalf("build the module: %v\n%s", err, out)
 	}
 	module, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatalf("read the module: %v", err)
-	}
+	Mustf(t, err, "read the module")
 	return module
 }
 
@@ -75,17 +73,13 @@ func WasmLayer(t T, module []byte, options ...WasmOption) v1.Image {
 	}
 	image, err := mutate.AppendLayers(mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON),
 		static.NewLayer(module, plan.layerType))
-	if err != nil {
-		t.Fatalf("add the module: %v", err)
-	}
+	Mustf(t, err, "add the module")
 	image = built(t, image, plan)
 	if plan.configType == types.OCIConfigJSON {
 		return image
 	}
 	manifest, err := image.Manifest()
-	if err != nil {
-		t.Fatalf("read the image's manifest: %v", err)
-	}
+	Mustf(t, err, "read the image's manifest")
 	manifest = manifest.DeepCopy()
 	manifest.Config.MediaType = plan.configType
 	return retyped{image, manifest}
@@ -122,9 +116,7 @@ func WasmFile(t T, module []byte, options ...WasmOption) v1.Image {
 func built(t T, image v1.Image, plan wasmPlan) v1.Image {
 	t.Helper()
 	config, err := image.ConfigFile()
-	if err != nil {
-		t.Fatalf("read the image's configuration: %v", err)
-	}
+	Mustf(t, err, "read the image's configuration")
 	config = config.DeepCopy()
 	config.OS, config.Architecture, config.Created = plan.platform.OS, plan.platform.Architecture, v1.Time{Time: imageTime}
 	plan.change(&config.Config)
@@ -143,9 +135,7 @@ func Index(t T, images ...v1.Image) v1.ImageIndex {
 	var index v1.ImageIndex = empty.Index
 	for _, image := range images {
 		config, err := image.ConfigFile()
-		if err != nil {
-			t.Fatalf("read an image's configuration: %v", err)
-		}
+		Mustf(t, err, "read an image's configuration")
 		index = mutate.AppendManifests(index, mutate.IndexAddendum{
 			Add: image, Descriptor: v1.Descriptor{Platform: &v1.Platform{OS: config.OS, Architecture: config.Architecture}},
 		})

@@ -62,9 +62,7 @@ func compiledFor(t *testing.T, architecture, pkg, tags string) string {
 		return path, nil
 	}))
 	path, err := once.(func() (string, error))()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	return path
 }
 
@@ -126,9 +124,7 @@ func groups(handlers string, groups ...string) string {
 func repository(t *testing.T) string {
 	t.Helper()
 	root, err := testbed.Repository()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	return root
 }
 
@@ -136,9 +132,7 @@ func repository(t *testing.T) string {
 func deb(t *testing.T, source, version string) string {
 	t.Helper()
 	bin := t.TempDir() // other tests run what is in ./bin
-	if err := os.Symlink(filepath.Join(repository(t), "bin", "nfpm"), filepath.Join(bin, "nfpm")); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, os.Symlink(filepath.Join(repository(t), "bin", "nfpm"), filepath.Join(bin, "nfpm")))
 	return packageOf(t, source, "deb", "VERSION="+version, "BIN="+bin, "NATIVE="+bin)
 }
 

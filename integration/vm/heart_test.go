@@ -40,9 +40,7 @@ func packaged(t *testing.T, m *machine.Machine, source string, tests ...string) 
 func program(t *testing.T, m *machine.Machine) {
 	t.Helper()
 	path, err := machine.Built("program", "./integration/vm/program", "386")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	m.Put(t, path, place+"/program")
 }
 

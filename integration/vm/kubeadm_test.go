@@ -48,9 +48,7 @@ func TestDaemonSet(t *testing.T) {
 	m.Put(t, imagesOfKubeadm(t), place+"/images.tar")
 	m.Put(t, imageOfBerth(t), place+"/berth.tar")
 	manifests, err := os.ReadFile(filepath.Join(repository(t), "contrib/kubernetes/berth-installer.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	text := shippedImage.ReplaceAllString(string(manifests), "image: "+imageName)
 	// What the chart makes of the values `config` and `runtimes`.
 	for empty, value := range map[string]string{
@@ -89,9 +87,7 @@ func imagesOfKubeadm(t *testing.T) string {
 	kubeadm := testbed.Part(t, testbed.Kubeadm)
 	said := func(args ...string) string {
 		out, err := exec.CommandContext(t.Context(), kubeadm, args...).Output()
-		if err != nil {
-			t.Fatalf("kubeadm %v: %v", args, err)
-		}
+		testbed.Mustf(t, err, "kubeadm %v", args)
 		return strings.TrimSpace(string(out))
 	}
 	// Told the version, it asks nobody.
@@ -99,9 +95,7 @@ func imagesOfKubeadm(t *testing.T) string {
 	images := map[name.Tag]v1.Image{}
 	for _, image := range names {
 		tag, err := name.NewTag(image)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.Must(t, err)
 		program := path.Base(tag.RepositoryStr())
 		files := map[string]string{}
 		config := v1.Config{Env: []string{"PATH=/usr/local/bin:/usr/sbin"}}
@@ -121,9 +115,7 @@ func imagesOfKubeadm(t *testing.T) string {
 		images[tag] = imageOf(t, config, files)
 	}
 	file := filepath.Join(t.TempDir(), "images.tar")
-	if err := tarball.MultiWriteToFile(file, images); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, tarball.MultiWriteToFile(file, images))
 	return file
 }
 
@@ -140,35 +132,23 @@ func imageOf(t *testing.T, config v1.Config, files map[string]string) v1.Image {
 		if err == nil {
 			_, err = w.Write(text)
 		}
-		if err != nil {
-			t.Fatalf("put %s into an image: %v", from, err)
-		}
+		testbed.Mustf(t, err, "put %s into an image", from)
 	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, w.Close())
 	// Unpacking is what an emulated processor takes longest for.
 	l, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(layer.Bytes())), nil }, tarball.WithCompression(compression.None))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	image, err := mutate.AppendLayers(empty.Image, l)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	image, err = mutate.ConfigFile(image, &v1.ConfigFile{OS: "linux", Architecture: "amd64", Config: config, RootFS: v1.RootFS{Type: "layers", DiffIDs: diffIDs(t, l)}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	return image
 }
 
 func diffIDs(t *testing.T, l v1.Layer) []v1.Hash {
 	t.Helper()
 	id, err := l.DiffID()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	return []v1.Hash{id}
 }
 
@@ -191,9 +171,7 @@ func iptables(t *testing.T) map[string]string {
 	}
 	// Extensions need libraries that the program does not.
 	out, err := exec.CommandContext(t.Context(), "ldd", append(extensions, program)...).Output()
-	if err != nil {
-		t.Fatalf("look for the libraries of iptables: %v", err)
-	}
+	testbed.Mustf(t, err, "look for the libraries of iptables")
 	for _, l := range library.FindAllStringSubmatch(string(out), -1) {
 		files[l[1]] = l[1]
 	}

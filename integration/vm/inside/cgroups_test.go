@@ -48,9 +48,7 @@ func TestCgroupPrefix(t *testing.T) {
 			late := p.RunContainer(t, "late", spec)
 			ids := []string{p.ID, p.Container.ID, late.ID}
 			for _, id := range ids {
-				if scopes(t, id) != prefix+"-"+id+".scope" {
-					t.Errorf("%s: with the prefix %s the scope is %q", p.Handler, prefix, scopes(t, id))
-				}
+				testbed.Same(t, scopes(t, id), prefix+"-"+id+".scope", "%s: with the prefix %s the scope is", p.Handler, prefix)
 			}
 			r, err := n.client.PodSandboxStats(t.Context(), &runtimeapi.PodSandboxStatsRequest{PodSandboxId: p.ID})
 			if linux := r.GetStats().GetLinux(); err != nil || len(linux.GetContainers()) != 2 || linux.GetProcess().GetProcessCount().GetValue() != 3 {
@@ -71,9 +69,7 @@ func TestCgroupPrefix(t *testing.T) {
 			}
 		}
 	}
-	if err := os.Remove(dropIn); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, os.Remove(dropIn))
 	run(t, "berth", "reload", "--wait")
 }
 

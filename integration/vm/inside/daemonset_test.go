@@ -67,12 +67,8 @@ func TestDaemonSet(t *testing.T) {
 	}
 	unharmed := func() {
 		t.Helper()
-		if now := container(t, "stays"); now != before {
-			t.Errorf("the pod's container was %s and is %s", before, now)
-		}
-		if now := life(t, theirs, before); now != process {
-			t.Errorf("its process was %s and is %s", process, now)
-		}
+		testbed.Same(t, container(t, "stays"), before, "the pod's container was %s and is", before)
+		testbed.Same(t, life(t, theirs, before), process, "its process was %s and is", process)
 		if n := run(t, "kubectl", "get", "pod", "stays", "--output=jsonpath={.status.containerStatuses[0].restartCount}"); n != "0" {
 			t.Errorf("it was restarted %s times", n)
 		}

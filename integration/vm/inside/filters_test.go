@@ -30,9 +30,7 @@ func TestUnitTakesNothing(t *testing.T) {
 		ready(t, n.client)
 	}
 	body, err := os.ReadFile("/b/program")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	image := pull(t, n.client, "node/program:1", testbed.WithLayer(testbed.File{Path: "program", Mode: 0o755, Body: body}))
 	// The directory is made by whoever mounts the volume.
 	volume := t.TempDir()

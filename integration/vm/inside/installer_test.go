@@ -66,12 +66,8 @@ func TestInstaller(t *testing.T) {
 	before := life(t, theirs, id)
 	unharmed := func(runtime string) {
 		t.Helper()
-		if now := runs(t, "stays", runtime); now != id {
-			t.Errorf("the pod's container was %s and is %s", id, now)
-		}
-		if now := life(t, theirs, id); now != before {
-			t.Errorf("the container's process was %s and is %s", before, now)
-		}
+		testbed.Same(t, runs(t, "stays", runtime), id, "the pod's container was %s and is", id)
+		testbed.Same(t, life(t, theirs, id), before, "the container's process was %s and is", before)
 	}
 
 	install := []string{"--payload=/b/payload", "install", `--runtime={handler: crun, kind: crun, version: "1", source: /usr/bin/crun}`}

@@ -52,9 +52,7 @@ func TestKubeadm(t *testing.T) {
 
 	apply(t, fmt.Sprintf(chosen, image))
 	run(t, "kubectl", "wait", "--for=condition=Ready", "pod/chosen", "--timeout=10m")
-	if got := run(t, "kubectl", "logs", "chosen"); got != "started" {
-		t.Errorf("it wrote %q", got)
-	}
+	testbed.Same(t, run(t, "kubectl", "logs", "chosen"), "started", "it wrote")
 	if got := run(t, "kubectl", "exec", "chosen", "--", "nslookup", "kubernetes.default.svc.cluster.local"); !strings.Contains(got, "10.96.0.1") {
 		t.Errorf("the cluster's DNS says %s", got)
 	}

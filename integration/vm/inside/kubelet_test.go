@@ -76,9 +76,7 @@ func TestKubeletPod(t *testing.T) {
 	})
 	_, id, _ := strings.Cut(lives.Status.ContainerStatuses[0].ContainerID, "://")
 	status, err := n.client.ContainerStatus(t.Context(), &runtimeapi.ContainerStatusRequest{ContainerId: id, Verbose: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	var info struct {
 		PID int `json:"pid"`
 	}
@@ -86,9 +84,7 @@ func TestKubeletPod(t *testing.T) {
 		t.Fatalf("the container says %v, %v", status.GetInfo(), err)
 	}
 	cgroup, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", info.PID))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	for _, part := range []string{"0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod", ".slice/berth-" + id + ".scope"} {
 		if !strings.Contains(string(cgroup), part) {
 			t.Errorf("the container is in %s, which has no %s", cgroup, part)

@@ -52,12 +52,8 @@ func run(t *testing.T, name string, args ...string) string {
 
 func write(t *testing.T, path, text string) {
 	t.Helper()
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, os.MkdirAll(filepath.Dir(path), 0o755))
+	testbed.Must(t, os.WriteFile(path, []byte(text), 0o600))
 }
 
 // unit is a property of the service.
@@ -100,9 +96,7 @@ func pull(t *testing.T, c *testbed.Client, name string, options ...testbed.Image
 func life(t *testing.T, c *testbed.Client, id string) string {
 	t.Helper()
 	r, err := c.ContainerStatus(t.Context(), &runtimeapi.ContainerStatusRequest{ContainerId: id, Verbose: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	var info struct {
 		PID int `json:"pid"`
 	}
@@ -110,9 +104,7 @@ func life(t *testing.T, c *testbed.Client, id string) string {
 		t.Fatalf("the container says %v: %v", r.GetInfo(), err)
 	}
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", info.PID))
-	if err != nil {
-		t.Fatalf("the container's process: %v", err)
-	}
+	testbed.Mustf(t, err, "the container's process")
 	fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')'):]))
 	return fmt.Sprint(info.PID, " since ", fields[20])
 }
@@ -150,16 +142,12 @@ func (n *node) make(t *testing.T, handler, image string) {
 	t.Helper()
 	config := n.client.SandboxConfig(fmt.Sprintf("%s-%d", handler, len(n.Pods)))
 	s, err := n.client.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: config, RuntimeHandler: handler})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	c, err := n.client.CreateContainer(t.Context(), &runtimeapi.CreateContainerRequest{
 		PodSandboxId: s.GetPodSandboxId(), SandboxConfig: config,
 		Config: n.client.ContainerConfig("main", image, "sleep", "100000"),
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	if _, err := n.client.StartContainer(t.Context(), &runtimeapi.StartContainerRequest{ContainerId: c.GetContainerId()}); err != nil {
 		t.Fatal(err)
 	}
@@ -183,12 +171,8 @@ func found(t *testing.T) *node {
 	t.Helper()
 	n := &node{client: dial(t)}
 	text, err := os.ReadFile(memory)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := json.Unmarshal(text, n); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
+	testbed.Must(t, json.Unmarshal(text, n))
 	return n
 }
 
@@ -196,9 +180,7 @@ func found(t *testing.T) *node {
 func (n *node) leave(t *testing.T) {
 	t.Helper()
 	text, err := json.Marshal(n)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	write(t, memory, string(text))
 	run(t, "sync", memory, filepath.Dir(memory))
 }
@@ -207,9 +189,7 @@ func (n *node) leave(t *testing.T) {
 func (n *node) alive(t *testing.T, lives map[string]string, after string) {
 	t.Helper()
 	for _, p := range n.Pods {
-		if now := life(t, n.client, p.Container); now != lives[p.Container] {
-			t.Errorf("after %s: %s's process was %s and is %s", after, p.Handler, lives[p.Container], now)
-		}
+		testbed.Same(t, life(t, n.client, p.Container), lives[p.Container], "after %s: %s's process was %s and is", after, p.Handler, lives[p.Container])
 		r, err := n.client.ExecSync(t.Context(), &runtimeapi.ExecSyncRequest{ContainerId: p.Container, Cmd: []string{"true"}, Timeout: 60})
 		if err != nil || r.GetExitCode() != 0 {
 			t.Errorf("after %s: exec in %s's container: %v, %v", after, p.Handler, r, err)

@@ -7,6 +7,8 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+
+	"github.com/berth-cri/berth/integration/testbed"
 )
 
 // TestUpgrade upgrades the package under pods, goes back, and takes it away and brings
@@ -42,9 +44,7 @@ func TestUpgrade(t *testing.T) {
 	}
 	t.Run("purge", func(t *testing.T) {
 		config, err := os.ReadFile("/etc/berth/conf.d/handlers.toml")
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.Must(t, err)
 		out, err := exec.CommandContext(t.Context(), "dpkg", "-P", "berth").CombinedOutput()
 		if err != nil || !strings.Contains(string(out), "/var/lib/berth is left") {
 			t.Errorf("purge: %v\n%s", err, out)

@@ -58,9 +58,7 @@ func TestHold(t *testing.T) {
 	run(t, "berth", "handler", "add", "third", "--path", "/usr/bin/crun")
 	run(t, "berth", "handler", "cordon", "third", "--reason", reason)
 
-	if err := os.MkdirAll(holding, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, os.MkdirAll(holding, 0o755))
 	hold := slices.DeleteFunc(slices.Clone(places), func(place string) bool { return place == layerPulled })
 	// What is below /run goes with the power.
 	write(t, "/run/systemd/system/berth.service.d/hold.conf", fmt.Sprintf(
@@ -107,12 +105,8 @@ func TestHold(t *testing.T) {
 	}
 	// Another runc by its content, which berth copies when it reads its configuration.
 	runc, err := os.ReadFile("/b/runc")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := errors.Join(os.WriteFile("/b/runc.new", append(runc, "upgraded"...), 0o755), os.Rename("/b/runc.new", "/b/runc")); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
+	testbed.Must(t, errors.Join(os.WriteFile("/b/runc.new", append(runc, "upgraded"...), 0o755), os.Rename("/b/runc.new", "/b/runc")))
 	goes("reload", func() error { return exec.CommandContext(ctx, "berth", "reload", "--wait").Run() })
 
 	last := ""
@@ -153,9 +147,7 @@ func (n *node) freshImage(t *testing.T) string {
 		t.Errorf("layers of before the power cut were believed:\n%s", log)
 	}
 	images, err := n.client.ListImages(t.Context(), &runtimeapi.ListImagesRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	for _, image := range images.GetImages() {
 		for _, tag := range image.GetRepoTags() {
 			if strings.HasSuffix(tag, "/"+freshName) {
@@ -186,9 +178,7 @@ func largeBody() []byte {
 func stalls(t *testing.T, registry *testbed.Registry) string {
 	t.Helper()
 	target, err := url.Parse(registry.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	proxy := &httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(target) },
 		ModifyResponse: func(r *http.Response) error {
@@ -206,9 +196,7 @@ func stalls(t *testing.T, registry *testbed.Registry) string {
 		},
 	}
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	go http.Serve(listener, proxy) //nolint:errcheck,gosec // as long as the machine is there
 	host := listener.Addr().String()
 	write(t, filepath.Join("/etc/berth/hosts.d", host, "hosts.toml"), fmt.Sprintf("server = %q\n", "http://"+host))
@@ -234,13 +222,9 @@ func TestAfterPowerCut(t *testing.T) {
 
 	n.ended(t)
 	containers, err := n.client.ListContainers(t.Context(), &runtimeapi.ListContainersRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	for _, c := range containers.GetContainers() {
-		if c.GetState() != runtimeapi.ContainerState_CONTAINER_EXITED {
-			t.Errorf("container %s is %s", c.GetId(), c.GetState())
-		}
+		testbed.Same(t, c.GetState(), runtimeapi.ContainerState_CONTAINER_EXITED, "container %s is", c.GetId())
 	}
 	if third := run(t, "berth", "handler", "show", "third"); !strings.Contains(third, "cordoned") || !strings.Contains(third, reason) {
 		t.Errorf("what an operator added and cordoned is not there:\n%s", third)
@@ -254,15 +238,11 @@ func TestAfterPowerCut(t *testing.T) {
 func (n *node) ended(t *testing.T) {
 	t.Helper()
 	sandboxes, err := n.client.ListPodSandbox(t.Context(), &runtimeapi.ListPodSandboxRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	listed := map[string]bool{}
 	for _, s := range sandboxes.GetItems() {
 		listed[s.GetId()] = true
-		if s.GetState() != runtimeapi.PodSandboxState_SANDBOX_NOTREADY {
-			t.Errorf("sandbox %s of %s is %s", s.GetId(), s.GetMetadata().GetName(), s.GetState())
-		}
+		testbed.Same(t, s.GetState(), runtimeapi.PodSandboxState_SANDBOX_NOTREADY, "sandbox %s of %s is", s.GetId(), s.GetMetadata().GetName())
 	}
 	for _, p := range n.Pods {
 		if !listed[p.Sandbox] {
@@ -280,9 +260,7 @@ func (n *node) ended(t *testing.T) {
 func (n *node) wholeImages(t *testing.T) {
 	t.Helper()
 	busybox, err := os.ReadFile("/bin/busybox")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	bodies := map[string][]byte{"/bin/busybox": busybox, "/large": largeBody(), "/fresh": slices.Concat(largeBody(), largeBody())}
 	registry := testbed.NewRegistry(t, testbed.RegistryOptions{})
 	registry.WriteHosts(t, "/etc/berth/hosts.d")
@@ -305,9 +283,7 @@ func (n *node) wholeImages(t *testing.T) {
 // empty removes all that is listed, and fails if anything of it is left.
 func (n *node) empty(t *testing.T) {
 	t.Helper()
-	if err := n.client.RemoveAllPods(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, n.client.RemoveAllPods(t.Context()))
 	n.Pods = nil
 	n.leave(t)
 	for what, pattern := range map[string]string{

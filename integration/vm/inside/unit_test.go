@@ -47,9 +47,7 @@ func TestUnit(t *testing.T) {
 	for property, want := range map[string]string{
 		"ActiveState": "active", "KillMode": "process", "Delegate": "yes", "TasksMax": "infinity", "OOMScoreAdjust": "-999", "WatchdogUSec": "1min",
 	} {
-		if got := unit(t, property); got != want {
-			t.Errorf("%s is %q, want %q", property, got, want)
-		}
+		testbed.Same(t, unit(t, property), want, "%s is", property)
 	}
 	if score, err := os.ReadFile("/proc/" + unit(t, "MainPID") + "/oom_score_adj"); strings.TrimSpace(string(score)) != "-999" {
 		t.Errorf("its oom_score_adj is %q, %v", score, err)
@@ -120,9 +118,7 @@ func supervisors(t *testing.T) []string {
 	t.Helper()
 	var pids []string
 	lines, err := filepath.Glob("/proc/[0-9]*/cmdline")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	for _, line := range lines {
 		text, _ := os.ReadFile(line) // it may have ended
 		if args := strings.Split(string(text), "\x00"); len(args) > 3 && args[1] == "serve" && strings.HasPrefix(args[3], "/run/berth/") {

@@ -1,0 +1,34 @@
+package testbed
+
+import "fmt"
+
+// Must ends the test if a step failed.
+func Must(t T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+}
+
+// Mustf is Must with the name of the step.
+func Mustf(t T, err error, format string, args ...any) {
+	t.Helper()
+	if err != nil {
+		t.Fatalf("%s: %v", fmt.Sprintf(format, args...), err)
+	}
+}
+
+// Same fails unless got is want. The format is of what got is, as "the handler is".
+func Same[V comparable](t T, got, want V, format string, args ...any) {
+	t.Helper()
+	if got != want {
+		t.Errorf("%s %s, want %s", fmt.Sprintf(format, args...), shown(got), shown(want))
+	}
+}
+
+func shown(value any) string {
+	if text, ok := value.(string); ok {
+		return fmt.Sprintf("%q", text)
+	}
+	return fmt.Sprintf("%v", value)
+}

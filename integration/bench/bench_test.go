@@ -35,9 +35,7 @@ func TestEveryNumberOfBoth(t *testing.T) {
 			t.Errorf("%q is %v of %v", e.Key, e.Value, e.Samples)
 		}
 	}
-	if len(r.Restored) != len(restoreMetrics) {
-		t.Errorf("restored pods have %d numbers of %d", len(r.Restored), len(restoreMetrics))
-	}
+	testbed.Same(t, len(r.Restored), len(restoreMetrics), "restored pods have")
 }
 
 func TestParse(t *testing.T) {

@@ -51,8 +51,6 @@ func keepForwarding(t testbed.T) {
 	was, err := os.ReadFile(path)
 	testbed.Mustf(t, err, "read ip_forward")
 	t.Cleanup(func() {
-		if err := os.WriteFile(path, was, 0o644); err != nil {
-			t.Errorf("restore ip_forward: %v", err)
-		}
+		testbed.Checkf(t, os.WriteFile(path, was, 0o644), "restore ip_forward")
 	})
 }

@@ -155,8 +155,6 @@ func removeImages(t *testing.T, client *testbed.Client) {
 	}
 	for _, image := range list.GetImages() {
 		_, err := client.RemoveImage(t.Context(), &runtimeapi.RemoveImageRequest{Image: &runtimeapi.ImageSpec{Image: image.GetId()}})
-		if err != nil {
-			t.Errorf("remove image %s: %v", image.GetId(), err)
-		}
+		testbed.Checkf(t, err, "remove image %s", image.GetId())
 	}
 }

@@ -7,6 +7,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/integration/testbed"
 )
 
 var containerInputChecks = []check{
@@ -36,9 +38,7 @@ func absentImage(t *testing.T, n *node) {
 			t.Errorf("CreateContainer pulled %s", ref)
 		}
 	}
-	if got := n.listContainers(t, &runtimeapi.ContainerFilter{PodSandboxId: p.ID}); len(got) != 0 {
-		t.Errorf("refused containers are listed: %v", got)
-	}
+	testbed.Empty(t, n.listContainers(t, &runtimeapi.ContainerFilter{PodSandboxId: p.ID}), "refused containers are listed")
 }
 
 func createInMissingSandbox(t *testing.T, n *node) {
@@ -114,9 +114,7 @@ func malformedContainers(t *testing.T, n *node) {
 	}
 	_, err := n.Runtime.CreateContainer(call(t), &runtimeapi.CreateContainerRequest{PodSandboxId: p.ID, SandboxConfig: p.Config})
 	mustFail(t, err, "CreateContainer without a config", codes.InvalidArgument)
-	if got := n.listContainers(t, &runtimeapi.ContainerFilter{PodSandboxId: p.ID}); len(got) != 0 {
-		t.Errorf("refused containers are listed: %v", got)
-	}
+	testbed.Empty(t, n.listContainers(t, &runtimeapi.ContainerFilter{PodSandboxId: p.ID}), "refused containers are listed")
 }
 
 // refused makes a container that must be turned down at create.

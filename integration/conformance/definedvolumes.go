@@ -53,9 +53,7 @@ func definedContent(t *testing.T, n *node) {
 	p, defined := n.pod(t), n.of(t, n.Image.Defined)
 	first, second := p.start(t, forever(), defined), p.start(t, forever(), defined)
 	for _, c := range []*container{first, second} {
-		if got := c.exec(t, "sh", "-c", listing); got != listed {
-			t.Errorf("the volume has\n%s, want\n%s", got, listed)
-		}
+		testbed.Same(t, c.exec(t, "sh", "-c", listing), listed, "the volume has")
 		testbed.Same(t, c.exec(t, "stat", "-c", "%F %a %u:%g", "/fresh/place"), "directory 755 0:0\n", "a volume without anything in the image is a")
 		mounted(t, c, "/data", "/fresh/place")
 		c.exec(t, "sh", "-c", "echo mine > /data/mine && echo mine > /fresh/place/mine && rm /data/plain")
@@ -114,9 +112,7 @@ func definedBelowMount(t *testing.T, n *node) {
 
 func definedUserNS(t *testing.T, n *node) {
 	c := n.pod(t, withUserNS).start(t, forever(), n.of(t, n.Image.Defined))
-	if got := c.exec(t, "sh", "-c", listing); got != listed {
-		t.Errorf("the volume has\n%s, want\n%s", got, listed)
-	}
+	testbed.Same(t, c.exec(t, "sh", "-c", listing), listed, "the volume has")
 	c.exec(t, "sh", "-c", "touch /data/x /fresh/place/x && chown 1000:1000 /data/x")
 	testbed.Same(t, c.exec(t, "stat", "-c", "%u:%g", "/data/x", "/fresh/place/x", "/fresh/place"), "1000:1000\n0:0\n0:0\n", "the owners are")
 }

@@ -52,9 +52,7 @@ func execOutput(t *testing.T, n *node) {
 	}
 	r, err = c.execSync(t, execBound, "printf", `a\0b\377`)
 	must(t, err, "ExecSync of printf")
-	if string(r.GetStdout()) != "a\x00b\xff" {
-		t.Errorf("bytes changed: %q", r.GetStdout())
-	}
+	testbed.Same(t, string(r.GetStdout()), "a\x00b\xff", "bytes changed")
 }
 
 // execMissingProgram accepts both conventions: an error, or the shell's code.
@@ -113,9 +111,7 @@ func execWithinTimeout(t *testing.T, n *node) {
 	c := n.pod(t).start(t, forever())
 	r, err := c.execSync(t, 15*time.Second, "sh", "-c", "sleep 1; echo done")
 	must(t, err, "ExecSync")
-	if string(r.GetStdout()) != "done\n" {
-		t.Errorf("stdout is %q", r.GetStdout())
-	}
+	testbed.Same(t, string(r.GetStdout()), "done\n", "stdout is")
 }
 
 // execLimit is the most that either stream may return; gRPC's own overhead and
@@ -249,9 +245,7 @@ func execContainerEnds(t *testing.T, n *node) {
 	if status.Code(err) == codes.DeadlineExceeded {
 		t.Errorf("the exec did not end with its container: %v", err)
 	}
-	if st := c.waitExit(t); st.GetExitCode() != 8 {
-		t.Errorf("exit code %d, want 8", st.GetExitCode())
-	}
+	testbed.Same(t, c.waitExit(t).GetExitCode(), 8, "exit code")
 }
 
 func execNotLogged(t *testing.T, n *node) {

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/integration/testbed"
 )
 
 var exitChecks = []check{
@@ -52,15 +54,11 @@ func exitBySignal(t *testing.T, n *node) {
 		// Not process 1, which ignores what it does not handle: a shell that
 		// passes on how its child ended.
 		c := p.start(t, sh("sh -c 'kill -"+s.name+" $$'; exit $?"))
-		if st := c.waitExit(t); st.GetExitCode() != s.code {
-			t.Errorf("SIG%s: exit code %d, want %d", s.name, st.GetExitCode(), s.code)
-		}
+		testbed.Same(t, c.waitExit(t).GetExitCode(), s.code, "SIG%s: exit code", s.name)
 	}
 	c := p.start(t, sh("trap '' TERM; while :; do sleep 1; done"))
 	c.stop(t, 0)
-	if st := c.status(t); st.GetExitCode() != 137 {
-		t.Errorf("killed by StopContainer: exit code %d, want 137", st.GetExitCode())
-	}
+	testbed.Same(t, c.status(t).GetExitCode(), 137, "killed by StopContainer: exit code")
 }
 
 func missingProgram(t *testing.T, n *node) {
@@ -111,9 +109,7 @@ func exitSeenByItself(t *testing.T, n *node) {
 		l := n.listContainers(t, &runtimeapi.ContainerFilter{Id: c.ID})
 		return len(l) == 1 && l[0].GetState() == runtimeapi.ContainerState_CONTAINER_EXITED
 	})
-	if st := c.status(t); st.GetExitCode() != 9 {
-		t.Errorf("exit code %d, want 9", st.GetExitCode())
-	}
+	testbed.Same(t, c.status(t).GetExitCode(), 9, "exit code")
 }
 
 // eat fills memory until something stops it.
@@ -145,8 +141,6 @@ func orphanDoesNotKeep(t *testing.T, n *node) {
 	for _, mode := range []runtimeapi.NamespaceMode{runtimeapi.NamespaceMode_CONTAINER, runtimeapi.NamespaceMode_POD} {
 		p := n.pod(t, pidMode(mode))
 		c := p.start(t, sh("sleep 600 & exit 6"))
-		if st := c.waitExit(t); st.GetExitCode() != 6 {
-			t.Errorf("pid %v: exit code %d, want 6", mode, st.GetExitCode())
-		}
+		testbed.Same(t, c.waitExit(t).GetExitCode(), 6, "pid %v: exit code", mode)
 	}
 }

@@ -177,9 +177,7 @@ func listImages(t *testing.T, n *node) {
 	if got := n.listImages(t, n.Image.Other); len(got) != 1 || got[0].GetId() != other {
 		t.Errorf("filtered by %s: %v", n.Image.Other, got)
 	}
-	if got := n.listImages(t, n.Image.Absent); len(got) != 0 {
-		t.Errorf("filtered by an absent image: %v", got)
-	}
+	testbed.Empty(t, n.listImages(t, n.Image.Absent), "filtered by an absent image")
 }
 
 func userOfImage(t *testing.T, n *node) {
@@ -232,9 +230,7 @@ func inParallel(t *testing.T, times int, f func() error) {
 	var wg sync.WaitGroup
 	for range times {
 		wg.Go(func() {
-			if err := f(); err != nil {
-				t.Error(err)
-			}
+			testbed.Check(t, f())
 		})
 	}
 	wg.Wait()

@@ -110,9 +110,7 @@ func artifactVolumeUserNS(t *testing.T, n *node) {
 	id := n.pull(t, n.Image.Artifact)
 	c := n.pod(t, withUserNS).start(t, forever(), mount(idmapped(n.imageMount(id, "/model", "")), n.imageMount(id, "/one", "README.md")))
 	testbed.Same(t, c.line(t, "stat", "-c", "%u:%g %a", "/model/README.md"), "0:0 444", "its owner and mode are")
-	if got := c.exec(t, "cat", "/one"); got != "read me" {
-		t.Errorf("%q", got)
-	}
+	testbed.Same(t, c.exec(t, "cat", "/one"), "read me", "it is")
 }
 
 func artifactOutlivesImage(t *testing.T, n *node) {
@@ -122,9 +120,7 @@ func artifactOutlivesImage(t *testing.T, n *node) {
 	if n.Restart != nil {
 		n.Restart(t)
 	}
-	if got := c.exec(t, "cat", "/model/weights/model.bin"); got != "weights" {
-		t.Errorf("%q", got)
-	}
+	testbed.Same(t, c.exec(t, "cat", "/model/weights/model.bin"), "weights", "it is")
 }
 
 func imageVolumeOptions(t *testing.T, n *node) {

@@ -57,9 +57,7 @@ func containerLife(t *testing.T, n *node) {
 	c.remove(t)
 	_, err := n.Runtime.ContainerStatus(call(t), &runtimeapi.ContainerStatusRequest{ContainerId: c.ID})
 	mustFail(t, err, "ContainerStatus after remove", codes.NotFound)
-	if got := n.listContainers(t, &runtimeapi.ContainerFilter{Id: c.ID}); len(got) != 0 {
-		t.Errorf("still listed: %v", got)
-	}
+	testbed.Empty(t, n.listContainers(t, &runtimeapi.ContainerFilter{Id: c.ID}), "still listed")
 }
 
 func createDoesNotRun(t *testing.T, n *node) {
@@ -93,9 +91,7 @@ func statusWhole(t *testing.T, n *node) {
 		if st.GetImage().GetImage() == "" || st.GetImageRef() == "" {
 			t.Errorf("%s: image %v, image_ref %q", when, st.GetImage(), st.GetImageRef())
 		}
-		if st.GetImageId() != n.imageID {
-			t.Errorf("%s: image_id is %q, PullImage said %q", when, st.GetImageId(), n.imageID)
-		}
+		testbed.Same(t, st.GetImageId(), n.imageID, "%s: image_id is", when)
 		if want := c.logFile(); st.GetLogPath() != want {
 			t.Errorf("%s: log_path is %q, want %q", when, st.GetLogPath(), want)
 		}

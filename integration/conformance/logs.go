@@ -78,9 +78,7 @@ func logMode(t *testing.T, n *node) {
 func noLog(t *testing.T, n *node) {
 	p := n.pod(t, func(c *runtimeapi.PodSandboxConfig) { c.LogDirectory = "" })
 	c := p.start(t, sh("echo unseen; exit 3"), func(c *runtimeapi.ContainerConfig) { c.LogPath = "" })
-	if st := c.waitExit(t); st.GetExitCode() != 3 {
-		t.Errorf("exit code %d, want 3", st.GetExitCode())
-	}
+	testbed.Same(t, c.waitExit(t).GetExitCode(), 3, "exit code")
 	dir := t.TempDir()
 	p = n.pod(t, func(c *runtimeapi.PodSandboxConfig) { c.LogDirectory = dir })
 	c = p.start(t, sh("echo unseen"), func(c *runtimeapi.ContainerConfig) { c.LogPath = "" })
@@ -251,7 +249,5 @@ func fullLogDisk(t *testing.T, n *node) {
 	c, err := p.tryCreate(t, cfg)
 	must(t, err, "CreateContainer")
 	must(t, c.tryStart(t), "StartContainer")
-	if st := c.waitExit(t); st.GetExitCode() != 7 {
-		t.Errorf("exit code %d, want 7", st.GetExitCode())
-	}
+	testbed.Same(t, c.waitExit(t).GetExitCode(), 7, "exit code")
 }

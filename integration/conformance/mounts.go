@@ -181,9 +181,7 @@ func tmpfs(t *testing.T, path string) {
 	must(t, os.MkdirAll(path, 0o755), "mkdir")
 	must(t, unix.Mount("none", path, "tmpfs", 0, "size=1m"), "mount tmpfs")
 	t.Cleanup(func() {
-		if err := unix.Unmount(path, unix.MNT_DETACH); err != nil {
-			t.Errorf("unmount %s: %v", path, err)
-		}
+		testbed.Checkf(t, unix.Unmount(path, unix.MNT_DETACH), "unmount %s", path)
 	})
 }
 

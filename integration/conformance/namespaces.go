@@ -79,9 +79,7 @@ func pidNode(t *testing.T, n *node) {
 	c := p.start(t, forever())
 	host, err := os.Readlink("/proc/self/ns/pid")
 	must(t, err, "own pid namespace")
-	if got := c.line(t, "readlink", "/proc/self/ns/pid"); got != host {
-		t.Errorf("pid namespace is %s, the host's is %s", got, host)
-	}
+	testbed.Same(t, c.line(t, "readlink", "/proc/self/ns/pid"), host, "pid namespace is")
 }
 
 func pidTarget(t *testing.T, n *node) {
@@ -135,9 +133,7 @@ func ipcNode(t *testing.T, n *node) {
 	testbed.Same(t, c.line(t, "ls", f.Name()), f.Name(), "the host's %s is not seen", f.Name())
 	host, err := os.Readlink("/proc/self/ns/ipc")
 	must(t, err, "own ipc namespace")
-	if got := c.line(t, "readlink", "/proc/self/ns/ipc"); got != host {
-		t.Errorf("ipc namespace is %s, the host's is %s", got, host)
-	}
+	testbed.Same(t, c.line(t, "readlink", "/proc/self/ns/ipc"), host, "ipc namespace is")
 }
 
 // pidTargetOfPod: a pod has no target, and whoever sends its options to both means its

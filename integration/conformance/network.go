@@ -83,14 +83,10 @@ func hostNetworkPod(t *testing.T, n *node) {
 	c := p.start(t, forever())
 	host, err := os.Readlink("/proc/self/ns/net")
 	must(t, err, "own network namespace")
-	if got := c.line(t, "readlink", "/proc/self/ns/net"); got != host {
-		t.Errorf("network namespace is %s, the host's is %s", got, host)
-	}
+	testbed.Same(t, c.line(t, "readlink", "/proc/self/ns/net"), host, "network namespace is")
 	name, err := os.Hostname()
 	must(t, err, "hostname")
-	if got := c.line(t, "hostname"); got != name {
-		t.Errorf("hostname is %q, the host's is %q", got, name)
-	}
+	testbed.Same(t, c.line(t, "hostname"), name, "hostname is")
 }
 
 func podHostname(t *testing.T, n *node) {

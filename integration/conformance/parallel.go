@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/integration/testbed"
 )
 
 var parallelChecks = []check{
@@ -32,9 +34,7 @@ func twentyPods(t *testing.T, n *node) {
 				t.Errorf("pod %d: %v", i, err)
 				return
 			}
-			if st := c.waitExit(t); st.GetExitCode() != int32(i) {
-				t.Errorf("pod %d: exit code %d", i, st.GetExitCode())
-			}
+			testbed.Same(t, c.waitExit(t).GetExitCode(), int32(i), "pod %d: exit code", i)
 			if got, want := c.logged(t).stdout, fmt.Sprintf("pod %d\n", i); got != want {
 				t.Errorf("pod %d logged %q", i, got)
 			}
@@ -67,9 +67,7 @@ func containersAtOnce(t *testing.T, n *node) {
 		if c == nil {
 			continue
 		}
-		if st := c.waitExit(t); st.GetExitCode() != int32(i+1) {
-			t.Errorf("container %d: exit code %d", i, st.GetExitCode())
-		}
+		testbed.Same(t, c.waitExit(t).GetExitCode(), int32(i+1), "container %d: exit code", i)
 	}
 }
 
@@ -90,10 +88,6 @@ func stopRemoveAtOnce(t *testing.T, n *node) {
 	}
 	wg.Wait()
 	p.destroy(t)
-	if got := n.listContainers(t, &runtimeapi.ContainerFilter{PodSandboxId: p.ID}); len(got) != 0 {
-		t.Errorf("containers left: %v", got)
-	}
-	if got := n.listSandboxes(t, &runtimeapi.PodSandboxFilter{Id: p.ID}); len(got) != 0 {
-		t.Errorf("sandboxes left: %v", got)
-	}
+	testbed.Empty(t, n.listContainers(t, &runtimeapi.ContainerFilter{PodSandboxId: p.ID}), "containers left")
+	testbed.Empty(t, n.listSandboxes(t, &runtimeapi.PodSandboxFilter{Id: p.ID}), "sandboxes left")
 }

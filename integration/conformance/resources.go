@@ -272,9 +272,7 @@ func cgroupParent(t *testing.T, n *node) {
 		t.Errorf("the kubelet's cgroup was removed: %v", err)
 	}
 	left, _ := filepath.Glob(dir + "/*/")
-	if len(left) != 0 {
-		t.Errorf("cgroups left behind: %v", left)
-	}
+	testbed.Empty(t, left, "cgroups left behind")
 }
 
 // removeCgroups removes the pod's cgroup from every hierarchy, as a kubelet does.

@@ -69,21 +69,15 @@ func restartKeepsAll(t *testing.T, n *node) {
 		wantCgroup(t, running, limits)
 	}
 	touch(t, dir+"/go")
-	if st := ending.waitExit(t); st.GetExitCode() != 13 {
-		t.Errorf("a container that ended after the restart has exit code %d, want 13", st.GetExitCode())
-	}
+	testbed.Same(t, ending.waitExit(t).GetExitCode(), 13, "a container that ended after the restart has exit code")
 	testbed.Same(t, ending.logged(t).stdout, "last words\n", "it logged")
 	counting.waitExit(t)
 	l := counting.logged(t)
 	wantNumbers(t, l, l.lines())
 	testbed.Same(t, running.line(t, "echo", "still here"), "still here", "exec after the restart printed")
 	running.stop(t, longGrace)
-	if st := running.status(t); st.GetExitCode() != 21 {
-		t.Errorf("stopped after the restart with exit code %d, want 21", st.GetExitCode())
-	}
+	testbed.Same(t, running.status(t).GetExitCode(), 21, "stopped after the restart with exit code")
 	must(t, created.tryStart(t), "StartContainer of a container that was CREATED before the restart")
-	if st := created.waitExit(t); st.GetExitCode() != 11 {
-		t.Errorf("started after the restart, exit code %d, want 11", st.GetExitCode())
-	}
+	testbed.Same(t, created.waitExit(t).GetExitCode(), 11, "started after the restart, exit code")
 	p.output(t, sh("true")) // a new container in the old sandbox
 }

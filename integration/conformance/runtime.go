@@ -171,7 +171,5 @@ func rightRuntime(t *testing.T, n *node) {
 		SandboxID: p.ID, ContainerID: c.ID,
 		Exec: func(t *testing.T, cmd ...string) string { t.Helper(); return c.exec(t, cmd...) },
 	})
-	if got := p.status(t).GetRuntimeHandler(); got != n.Handler {
-		t.Errorf("PodSandboxStatus.runtime_handler is %q, asked for %q", got, n.Handler)
-	}
+	testbed.Same(t, p.status(t).GetRuntimeHandler(), n.Handler, "PodSandboxStatus.runtime_handler is")
 }

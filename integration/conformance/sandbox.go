@@ -63,9 +63,7 @@ func sandboxLife(t *testing.T, n *node) {
 	}
 	testbed.Same(t, after.GetCreatedAt(), st.GetCreatedAt(), "created_at changed from %d to", st.GetCreatedAt())
 	p.remove(t)
-	if left := n.listSandboxes(t, &runtimeapi.PodSandboxFilter{Id: p.ID}); len(left) != 0 {
-		t.Errorf("still listed after RemovePodSandbox: %v", left)
-	}
+	testbed.Empty(t, n.listSandboxes(t, &runtimeapi.PodSandboxFilter{Id: p.ID}), "still listed after RemovePodSandbox")
 }
 
 // oddLabels holds keys and values that a careless store would change. containerd
@@ -179,9 +177,7 @@ func sandboxMissing(t *testing.T, n *node) {
 	must(t, err, "StopPodSandbox of a missing id")
 	_, err = n.Runtime.RemovePodSandbox(call(t), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: missing})
 	must(t, err, "RemovePodSandbox of a missing id")
-	if items := n.listSandboxes(t, &runtimeapi.PodSandboxFilter{Id: missing}); len(items) != 0 {
-		t.Errorf("a filter by a missing id listed %v", items)
-	}
+	testbed.Empty(t, n.listSandboxes(t, &runtimeapi.PodSandboxFilter{Id: missing}), "a filter by a missing id listed")
 }
 
 func sandboxRemoveRunning(t *testing.T, n *node) {
@@ -199,9 +195,7 @@ func sandboxRemoveReady(t *testing.T, n *node) {
 	p.remove(t)
 	_, err := n.Runtime.ContainerStatus(call(t), &runtimeapi.ContainerStatusRequest{ContainerId: c.ID})
 	mustFail(t, err, "ContainerStatus after RemovePodSandbox", codes.NotFound)
-	if left := n.listSandboxes(t, &runtimeapi.PodSandboxFilter{Id: p.ID}); len(left) != 0 {
-		t.Errorf("still listed: %v", left)
-	}
+	testbed.Empty(t, n.listSandboxes(t, &runtimeapi.PodSandboxFilter{Id: p.ID}), "still listed")
 }
 
 func sandboxStopKeepsContainers(t *testing.T, n *node) {
@@ -380,9 +374,7 @@ func sandboxShortIDs(t *testing.T, n *node) {
 	c.remove(t)
 	short.stop(t)
 	short.remove(t)
-	if got := n.listSandboxes(t, &runtimeapi.PodSandboxFilter{Id: p.ID}); len(got) != 0 {
-		t.Errorf("still listed after removal by short id: %v", got)
-	}
+	testbed.Empty(t, n.listSandboxes(t, &runtimeapi.PodSandboxFilter{Id: p.ID}), "still listed after removal by short id")
 }
 
 func sandboxStoppedCreate(t *testing.T, n *node) {

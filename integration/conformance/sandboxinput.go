@@ -7,6 +7,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/integration/testbed"
 )
 
 var sandboxInputChecks = []check{
@@ -42,9 +44,7 @@ func unknownHandlerNoSideEffect(t *testing.T, n *node) {
 	cfg := n.podConfig(t)
 	_, err := n.Runtime.RunPodSandbox(call(t), &runtimeapi.RunPodSandboxRequest{Config: cfg, RuntimeHandler: "no-such-handler"})
 	mustFail(t, err, "RunPodSandbox with an unknown handler")
-	if left := n.listSandboxes(t, &runtimeapi.PodSandboxFilter{LabelSelector: cfg.GetLabels()}); len(left) != 0 {
-		t.Errorf("a refused sandbox is listed: %v", left)
-	}
+	testbed.Empty(t, n.listSandboxes(t, &runtimeapi.PodSandboxFilter{LabelSelector: cfg.GetLabels()}), "a refused sandbox is listed")
 	_, err = n.tryPod(t, cfg)
 	must(t, err, "RunPodSandbox of the same attempt with a known handler")
 }
@@ -86,9 +86,7 @@ func malformedSandboxes(t *testing.T, n *node) {
 		if status.Code(err) != codes.InvalidArgument {
 			t.Errorf("%s: %v, want InvalidArgument", name, err)
 		}
-		if left := n.listSandboxes(t, &runtimeapi.PodSandboxFilter{LabelSelector: labels}); len(left) != 0 {
-			t.Errorf("%s: a refused sandbox is listed: %v", name, left)
-		}
+		testbed.Empty(t, n.listSandboxes(t, &runtimeapi.PodSandboxFilter{LabelSelector: labels}), "%s: a refused sandbox is listed", name)
 	}
 	_, err := n.Runtime.RunPodSandbox(call(t), &runtimeapi.RunPodSandboxRequest{RuntimeHandler: n.Handler})
 	mustFail(t, err, "RunPodSandbox without a config", codes.InvalidArgument)
@@ -146,7 +144,5 @@ func emptyIDs(t *testing.T, n *node) {
 	// An empty id is a prefix of every id: nothing must be stopped or removed by it.
 	_, _ = n.Runtime.StopPodSandbox(ctx, &runtimeapi.StopPodSandboxRequest{})
 	_, _ = n.Runtime.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{})
-	if st := p.status(t); st.GetState() != runtimeapi.PodSandboxState_SANDBOX_READY {
-		t.Errorf("a call with an empty id changed a sandbox to %v", st.GetState())
-	}
+	testbed.Same(t, p.status(t).GetState(), runtimeapi.PodSandboxState_SANDBOX_READY, "a call with an empty id changed a sandbox to")
 }

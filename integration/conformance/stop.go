@@ -68,9 +68,7 @@ func stopGraceful(t *testing.T, n *node) {
 	if d := time.Since(began); d > longGrace/2 {
 		t.Errorf("stop took %v though the program ended at once", d)
 	}
-	if st := c.status(t); st.GetExitCode() != 21 {
-		t.Errorf("exit code %d, want the program's own 21", st.GetExitCode())
-	}
+	testbed.Same(t, c.status(t).GetExitCode(), 21, "exit code")
 }
 
 func stopKills(t *testing.T, n *node) {
@@ -80,9 +78,7 @@ func stopKills(t *testing.T, n *node) {
 	if d := time.Since(began); d < 1500*time.Millisecond || d > longGrace/2 {
 		t.Errorf("stop with a grace of 2s took %v", d)
 	}
-	if st := c.status(t); st.GetExitCode() != 137 {
-		t.Errorf("exit code %d, want 137", st.GetExitCode())
-	}
+	testbed.Same(t, c.status(t).GetExitCode(), 137, "exit code")
 }
 
 func stopNow(t *testing.T, n *node) {
@@ -92,18 +88,14 @@ func stopNow(t *testing.T, n *node) {
 	if d := time.Since(began); d > longGrace/2 {
 		t.Errorf("stop with timeout 0 took %v", d)
 	}
-	if st := c.status(t); st.GetExitCode() != 137 {
-		t.Errorf("exit code %d, want 137", st.GetExitCode())
-	}
+	testbed.Same(t, c.status(t).GetExitCode(), 137, "exit code")
 }
 
 func stopImageSignal(t *testing.T, n *node) {
 	id := n.pull(t, n.Image.Process)
 	c := n.pod(t).startReady(t, func(c *runtimeapi.ContainerConfig) { c.Image = &runtimeapi.ImageSpec{Image: id} })
 	c.stop(t, longGrace)
-	if st := c.status(t); st.GetExitCode() != 22 {
-		t.Errorf("exit code %d, want 22 (SIGUSR1, the image's STOPSIGNAL)", st.GetExitCode())
-	}
+	testbed.Same(t, c.status(t).GetExitCode(), 22, "exit code")
 }
 
 func stopConfigSignal(t *testing.T, n *node) {
@@ -114,9 +106,7 @@ func stopConfigSignal(t *testing.T, n *node) {
 	})
 	testbed.Same(t, c.status(t).GetStopSignal(), runtimeapi.Signal_SIGNAL_SIGUSR2, "status says stop_signal")
 	c.stop(t, longGrace)
-	if st := c.status(t); st.GetExitCode() != 23 {
-		t.Errorf("exit code %d, want 23 (SIGUSR2, from the config)", st.GetExitCode())
-	}
+	testbed.Same(t, c.status(t).GetExitCode(), 23, "exit code")
 }
 
 func stopShortAfterLong(t *testing.T, n *node) {
@@ -142,9 +132,7 @@ func stopSeveral(t *testing.T, n *node) {
 	var wg sync.WaitGroup
 	for range 5 {
 		wg.Go(func() {
-			if err := c.tryStop(t, longGrace); err != nil {
-				t.Errorf("StopContainer: %v", err)
-			}
+			testbed.Checkf(t, c.tryStop(t, longGrace), "StopContainer")
 		})
 	}
 	wg.Wait()
@@ -159,9 +147,7 @@ func stopCancelled(t *testing.T, n *node) {
 	defer cancel()
 	_, err := n.Runtime.StopContainer(ctx, &runtimeapi.StopContainerRequest{ContainerId: c.ID, Timeout: 2})
 	mustFail(t, err, "a stop that the caller gave up")
-	if st := c.waitExit(t); st.GetExitCode() != 137 {
-		t.Errorf("exit code %d, want 137", st.GetExitCode())
-	}
+	testbed.Same(t, c.waitExit(t).GetExitCode(), 137, "exit code")
 }
 
 func stopCreated(t *testing.T, n *node) {

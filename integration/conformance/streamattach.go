@@ -122,9 +122,7 @@ func attachTerminal(t *testing.T, n *node) {
 		again.send("exit 15\n")
 		must(t, s.wait(), "the end of an attach with its container")
 		must(t, again.wait(), "the end of an attach with its container")
-		if st := c.waitExit(t); st.GetExitCode() != 15 {
-			t.Errorf("exit code %d, want 15", st.GetExitCode())
-		}
+		testbed.Same(t, c.waitExit(t).GetExitCode(), 15, "exit code")
 	})
 }
 
@@ -137,9 +135,7 @@ func attachStdinOnce(t *testing.T, n *node) {
 		s := c.attach(t, proto, streams{stdin: true})
 		s.untilEchoed()
 		s.wire.cut()
-		if st := c.waitExit(t); st.GetExitCode() != 14 {
-			t.Errorf("exit code %d, want 14: its stdin should have ended with the session", st.GetExitCode())
-		}
+		testbed.Same(t, c.waitExit(t).GetExitCode(), 14, "exit code")
 		must(t, watcher.wait(), "the end of an attach with its container")
 		if got := watcher.stdout.String(); !strings.HasSuffix(got, "ended\n") {
 			t.Errorf("the watcher saw %q", got)
@@ -154,9 +150,7 @@ func attachStdinOnce(t *testing.T, n *node) {
 	if got := s.stdout.String(); !strings.HasSuffix(got, "ended\n") {
 		t.Errorf("stdout is %q", got)
 	}
-	if st := c.waitExit(t); st.GetExitCode() != 14 {
-		t.Errorf("exit code %d, want 14", st.GetExitCode())
-	}
+	testbed.Same(t, c.waitExit(t).GetExitCode(), 14, "exit code")
 }
 
 func attachToTheEnd(t *testing.T, n *node) {
@@ -224,9 +218,7 @@ func attachDetach(t *testing.T, n *node) {
 		}
 		time.Sleep(200 * time.Millisecond)
 		c.stop(t, longGrace)
-		if st := c.waitExit(t); st.GetExitCode() != 21 {
-			t.Errorf("exit code %d, want 21", st.GetExitCode())
-		}
+		testbed.Same(t, c.waitExit(t).GetExitCode(), 21, "exit code")
 		l := c.logged(t)
 		wantNumbers(t, l, l.lines())
 	})

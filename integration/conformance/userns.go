@@ -299,9 +299,7 @@ func usernsHostNetwork(t *testing.T, n *node) {
 	c := n.pod(t, withUserNS, hostNetwork).start(t, forever())
 	host, err := os.Readlink("/proc/self/ns/net")
 	must(t, err, "own network namespace")
-	if got := c.line(t, "readlink", "/proc/self/ns/net"); got != host {
-		t.Errorf("network namespace is %s, the host's is %s", got, host)
-	}
+	testbed.Same(t, c.line(t, "readlink", "/proc/self/ns/net"), host, "network namespace is")
 	testbed.Same(t, fields(c.exec(t, "cat", "/proc/self/uid_map")), fmt.Sprintf("0 %d %d", podUID, podIDs), "uid_map is")
 	c.exec(t, "ls", "/sys/class/net/lo")
 	if r, err := c.execSync(t, execBound, "sh", "-c", "echo 1 > /sys/kernel/profiling"); err != nil || r.GetExitCode() == 0 {
@@ -404,9 +402,7 @@ func usernsAnnounced(t *testing.T, n *node) {
 			t.Errorf("the error does not name handler %q, which can: %v", h.GetName(), err)
 		}
 	}
-	if left := n.listSandboxes(t, &runtimeapi.PodSandboxFilter{LabelSelector: cfg.GetLabels()}); len(left) != 0 {
-		t.Errorf("a refused sandbox is listed: %v", left)
-	}
+	testbed.Empty(t, n.listSandboxes(t, &runtimeapi.PodSandboxFilter{LabelSelector: cfg.GetLabels()}), "a refused sandbox is listed")
 }
 
 func owner(st os.FileInfo) (ids [2]uint32) {

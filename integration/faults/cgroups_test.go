@@ -129,9 +129,7 @@ func TestCgroupPrefixChangesUnderPods(t *testing.T) {
 			_, err := b.Client.UpdateContainerResources(testbed.Within(t, time.Minute), &runtimeapi.UpdateContainerResourcesRequest{
 				ContainerId: c.ID, Linux: &runtimeapi.LinuxContainerResources{MemoryLimitInBytes: raised},
 			})
-			if err != nil {
-				t.Errorf("%s: %v", p.Handler, err)
-			}
+			testbed.Checkf(t, err, "%s", p.Handler)
 		}
 	}
 	holds("with another container each")

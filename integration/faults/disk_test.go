@@ -48,12 +48,8 @@ func TestFullDisk(t *testing.T) {
 	// A daemon that cannot write must still start, and say what there is.
 	b.Kill9(t)
 	b.Start(t)
-	if now := staying.IP(t); now != address {
-		t.Errorf("after a restart on a full disk the address is %q, was %q", now, address)
-	}
-	if st := staying.Container.Status(t); st.GetState() != runtimeapi.ContainerState_CONTAINER_RUNNING {
-		t.Errorf("after a restart on a full disk the container is %s", st.GetState())
-	}
+	testbed.Same(t, staying.IP(t), address, "after a restart on a full disk the address is")
+	testbed.Same(t, staying.Container.Status(t).GetState(), runtimeapi.ContainerState_CONTAINER_RUNNING, "after a restart on a full disk the container is")
 	// Stopping and removing is how a disk gets empty again.
 	staying.Container.Stop(t, 0)
 	if st := staying.Container.Status(t); st.GetState() != runtimeapi.ContainerState_CONTAINER_EXITED || st.GetExitCode() != 137 {
@@ -96,14 +92,10 @@ func (b *bed) smallRoot(t *testing.T, size int) smallDisk {
 	t.Cleanup(func() {
 		_ = os.Remove(disk.filler)
 		if b.Running() {
-			if err := b.Client.RemoveAllPods(context.Background()); err != nil {
-				t.Errorf("remove the pods: %v", err)
-			}
+			testbed.Checkf(t, b.Client.RemoveAllPods(context.Background()), "remove the pods")
 			b.Stop(t)
 		}
-		if err := unix.Unmount(b.Root, unix.MNT_DETACH); err != nil {
-			t.Errorf("unmount the small disk: %v", err)
-		}
+		testbed.Checkf(t, unix.Unmount(b.Root, unix.MNT_DETACH), "unmount the small disk")
 	})
 	b.Start(t)
 	return disk

@@ -64,9 +64,7 @@ func TestEmptyNode(t *testing.T) {
 			},
 			"StreamImages": func() error { return firstOf(b.Client.StreamImages(ctx, &runtimeapi.StreamImagesRequest{})) },
 		} {
-			if err := first(); err != nil {
-				t.Errorf("%s of nothing: %v", name, err)
-			}
+			testbed.Checkf(t, first(), "%s of nothing", name)
 		}
 	})
 	// Checkpoints of whole pods are no half-measure: Debian's crun was built without CRIU, and

@@ -36,9 +36,7 @@ func TestFailedContainerHoldsNothing(t *testing.T) {
 				t.Fatal("the runtime's refusal was not told")
 			}
 			runtime.on(t, verb, "")
-			if pids := holders(t, log); len(pids) != 0 {
-				t.Errorf("the log of the refused container is open in processes %v", pids)
-			}
+			testbed.Empty(t, holders(t, log), "the log of the refused container is open in processes")
 			if id != "" {
 				if _, err := b.Client.RemoveContainer(testbed.Within(t, time.Minute), &runtimeapi.RemoveContainerRequest{ContainerId: id}); err != nil {
 					t.Fatal(err)

@@ -134,9 +134,7 @@ func (b *bed) killedAt(t *testing.T, place string, atRest testbed.Snapshot, pod 
 	}
 	b.running(t)
 	b.NothingLeft(t, atRest)
-	if err := b.live(t, sandbox, container...); err != nil {
-		t.Errorf("the same pod once more: %v", err)
-	}
+	testbed.Checkf(t, b.live(t, sandbox, container...), "the same pod once more")
 	b.NothingLeft(t, atRest)
 }
 

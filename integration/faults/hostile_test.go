@@ -327,9 +327,7 @@ func inspected(t *testing.T, b *bed, image string) {
 	}
 	for range 3 {
 		_, err := b.Client.ImageStatus(testbed.Within(t, time.Minute), &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: image}, Verbose: true})
-		if err != nil {
-			t.Errorf("status: %v", err)
-		}
+		testbed.Checkf(t, err, "status")
 	}
 }
 

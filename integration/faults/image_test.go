@@ -87,9 +87,7 @@ func TestBadPulls(t *testing.T) {
 		_, err := b.Client.PullImage(testbed.Within(t, time.Minute), &runtimeapi.PullImageRequest{
 			Image: &runtimeapi.ImageSpec{Image: secret}, Auth: basic("user", "correct horse"),
 		})
-		if err != nil {
-			t.Errorf("pull with the right password: %v", err)
-		}
+		testbed.Checkf(t, err, "pull with the right password")
 		if strings.Contains(b.Log(), "correct horse") {
 			t.Error("the password is in the log")
 		}

@@ -125,9 +125,7 @@ func TestLimits(t *testing.T) {
 
 	testbed.Must(t, os.Remove(hang))
 	for range 2 {
-		if err := run(); err != nil {
-			t.Error(err)
-		}
+		testbed.Check(t, run())
 	}
 	b.Restart(t)
 	testbed.Refused(t, run(), codes.ResourceExhausted, "pods running or being created: 2,")
@@ -146,26 +144,18 @@ func TestLimits(t *testing.T) {
 	testbed.Refused(t, run(), codes.ResourceExhausted, "pods running or being created: 2,")
 	testbed.Must(t, os.Remove(hang+".del"))
 	for range 2 {
-		if err := stop(); err != nil {
-			t.Error(err)
-		}
+		testbed.Check(t, stop())
 	}
-	if err := run(); err != nil {
-		t.Errorf("in the place of a stopped pod: %v", err)
-	}
+	testbed.Checkf(t, run(), "in the place of a stopped pod")
 	testbed.Refused(t, run(), codes.ResourceExhausted, "pods running or being created: 2,")
 	// The kubelet makes new pods after a reboot before it removes the old ones.
 	b.PowerCut(t)
 	b.Start(t)
 	for range 2 {
-		if err := run(); err != nil {
-			t.Errorf("after a reboot: %v", err)
-		}
+		testbed.Checkf(t, run(), "after a reboot")
 	}
 	testbed.Refused(t, run(), codes.ResourceExhausted, "pods running or being created: 2,")
 	b.NothingLeft(t, atRest)
-	if err := run(); err != nil {
-		t.Error(err)
-	}
+	testbed.Check(t, run())
 	b.NothingLeft(t, atRest)
 }

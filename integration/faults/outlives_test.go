@@ -42,9 +42,7 @@ var changes = []change{
 			f.freshRunsOn(t, handler, f.files[handler])
 			if handler == byDefault {
 				pod := f.Client.RunPod(t, testbed.PodSpec{Image: f.Image, Command: []string{"true"}})
-				if is := f.podInfo(t, pod); is.Handler != "a-crun" {
-					t.Errorf("a new pod of the default is under %s", is.Handler)
-				}
+				testbed.Same(t, f.podInfo(t, pod).Handler, "a-crun", "a new pod of the default is under")
 				pod.Remove(t)
 			}
 		},
@@ -311,9 +309,7 @@ func (f *fleet) isAsBefore(t *testing.T, pod *oldPod) {
 		t.Errorf("the old pod ran under %+v and now under %+v", pod.info, now)
 	}
 	for _, b := range now.Binaries {
-		if is := program(t, b.Runs); is != b.SHA256 {
-			t.Errorf("%s has sha256 %s, and was made from %s", b.Runs, is, b.SHA256)
-		}
+		testbed.Same(t, program(t, b.Runs), b.SHA256, "%s has sha256", b.Runs)
 	}
 }
 

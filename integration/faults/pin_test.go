@@ -161,9 +161,7 @@ func (b *bed) livesOn(t *testing.T, old *testbed.Pod, runtime *scripted, others 
 	testbed.Same(t, old.Container.Exec(t, "echo", "alive"), "alive\n", "exec said")
 	added := old.RunContainer(t, fmt.Sprintf("added-%d", time.Now().UnixNano()), testbed.PodSpec{Image: b.Image, Command: []string{"sleep", "3600"}})
 	added.WaitState(t, runtimeapi.ContainerState_CONTAINER_RUNNING)
-	if is := b.info(t, added.ID); is.RuntimePath != runtime.Path {
-		t.Errorf("a new container of the old pod is under %s, want %s", is.RuntimePath, runtime.Path)
-	}
+	testbed.Same(t, b.info(t, added.ID).RuntimePath, runtime.Path, "a new container of the old pod is under")
 	added.Stop(t, 0)
 	added.Remove(t)
 	calls := runtime.calls(t)

@@ -54,9 +54,7 @@ func TestUnresponsiveSupervisors(t *testing.T) {
 		t.Errorf("the start took %v, more than %v", took, limit)
 	}
 	for _, c := range containers {
-		if st := c.Status(t); st.GetState() != runtimeapi.ContainerState_CONTAINER_RUNNING {
-			t.Errorf("container %s is %s", c.ID, st.GetState())
-		}
+		testbed.Same(t, c.Status(t).GetState(), runtimeapi.ContainerState_CONTAINER_RUNNING, "container %s is", c.ID)
 	}
 	if st := healthy.Container.Status(t); st.GetState() != runtimeapi.ContainerState_CONTAINER_EXITED || st.GetExitCode() != 137 {
 		t.Errorf("the container of the supervisor that answers is %s %d", st.GetState(), st.GetExitCode())

@@ -345,9 +345,7 @@ func TestFilesOfHostileCheckpoints(t *testing.T) {
 		part{"deleted.files", `["out/kept", "out/other"]`})
 	b.Client.Pull(t, "", image)
 	pod, _, err := b.create(t, testbed.PodSpec{Image: image, Command: []string{"sh"}})
-	if err != nil {
-		t.Errorf("create: %v", err)
-	}
+	testbed.Checkf(t, err, "create")
 	if left, _ := os.ReadDir(outside); len(left) != 1 {
 		t.Errorf("outside there are %v", left)
 	}

@@ -213,9 +213,7 @@ func TestRuntimeCannotDelete(t *testing.T) {
 			pod := b.Client.RunPod(t, testbed.PodSpec{Image: b.Image, Command: []string{"sleep", "3600"}})
 			runtime.on(t, "delete", lines)
 			pod.Container.Stop(t, 0)
-			if st := pod.Container.Status(t); st.GetExitCode() != 137 {
-				t.Errorf("exit code is %d", st.GetExitCode())
-			}
+			testbed.Same(t, pod.Container.Status(t).GetExitCode(), 137, "exit code is")
 			_, err := b.Client.RemoveContainer(testbed.Within(t, time.Minute), &runtimeapi.RemoveContainerRequest{ContainerId: pod.Container.ID})
 			t.Logf("RemoveContainer while delete %s: %v", name, err)
 			if err != nil && status.Code(err) == codes.NotFound {

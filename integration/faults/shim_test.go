@@ -149,9 +149,7 @@ func TestForeignShimKilled(t *testing.T) {
 				return nil
 			})
 			pod.Stop(t)
-			if st := unstarted.Status(t); st.GetState() != runtimeapi.ContainerState_CONTAINER_EXITED {
-				t.Errorf("the container that was not started is %s", st.GetState())
-			}
+			testbed.Same(t, unstarted.Status(t).GetState(), runtimeapi.ContainerState_CONTAINER_EXITED, "the container that was not started is")
 			pod.Remove(t)
 			b.NothingLeft(t, atRest)
 		})

@@ -147,9 +147,7 @@ func TestDaemonEndsDuringStart(t *testing.T) {
 		pod, c := begin(t, kill)
 		b.Start(t)
 		event := b.events(t, pod)
-		if st := c.Status(t); st.GetState() != runtimeapi.ContainerState_CONTAINER_CREATED {
-			t.Errorf("while it is being started it is %s", st.GetState())
-		}
+		testbed.Same(t, c.Status(t).GetState(), runtimeapi.ContainerState_CONTAINER_CREATED, "while it is being started it is")
 		place(t, runtime.dir, "go")
 		event(c.ID, runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT)
 		b.waitState(t, c, running)
@@ -180,12 +178,8 @@ func TestDaemonEndsDuringStart(t *testing.T) {
 	t.Run("killed, then stopped", func(t *testing.T) {
 		pod, c := begin(t, kill)
 		b.Start(t)
-		if err := b.stopContainer(testbed.Within(t, time.Minute), c.ID, 0); err != nil {
-			t.Error(err)
-		}
-		if st := c.Status(t); st.GetState() != exited {
-			t.Errorf("it is %s", st.GetState())
-		}
+		testbed.Check(t, b.stopContainer(testbed.Within(t, time.Minute), c.ID, 0))
+		testbed.Same(t, c.Status(t).GetState(), exited, "it is")
 		place(t, runtime.dir, "go")
 		pod.Remove(t)
 	})
@@ -245,9 +239,7 @@ func TestDaemonEndsDuringStart(t *testing.T) {
 		for _, pid := range old {
 			killAs(t, pid, syscall.SIGKILL)
 		}
-		if err := <-started; err != nil {
-			t.Errorf("the start says %v", err)
-		}
+		testbed.Checkf(t, <-started, "the start")
 		b.waitState(t, c, running)
 		testbed.Same(t, runtime.calls(t), runtime.verb, "the runtime was called for")
 		lives(t, pod, c)

@@ -24,9 +24,7 @@ func deadMount(t *testing.T, dir string) (end func()) {
 	testbed.Mustf(t, unix.Mount("dead", dir, "fuse", 0, fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0", fuse.Fd())), "mount a file system that does not answer")
 	end = sync.OnceFunc(func() {
 		fuse.Close() // everybody who waits gets an error
-		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
-			t.Errorf("uncover %s: %v", dir, err)
-		}
+		testbed.Checkf(t, unix.Unmount(dir, unix.MNT_DETACH), "uncover %s", dir)
 	})
 	t.Cleanup(end)
 	return end

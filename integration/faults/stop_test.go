@@ -53,15 +53,11 @@ func TestStopWhileStarting(t *testing.T) {
 
 	t.Run("signal", func(t *testing.T) {
 		pod, c, started := starting(t, slow)
-		if err := b.stopContainer(testbed.Within(t, time.Minute), c.ID, 20); err != nil {
-			t.Error(err)
-		}
+		testbed.Check(t, b.stopContainer(testbed.Within(t, time.Minute), c.ID, 20))
 		if st := c.Status(t); st.GetState() != runtimeapi.ContainerState_CONTAINER_EXITED || st.GetExitCode() != 7 {
 			t.Errorf("the container is %s %d, want its own end with 7", st.GetState(), st.GetExitCode())
 		}
-		if err := <-started; err != nil {
-			t.Errorf("the start: %v", err)
-		}
+		testbed.Checkf(t, <-started, "the start")
 		pod.Remove(t)
 	})
 	t.Run("caller leaves", func(t *testing.T) {
@@ -71,12 +67,8 @@ func TestStopWhileStarting(t *testing.T) {
 		if err := b.stopContainer(short, c.ID, 20); status.Code(err) != codes.DeadlineExceeded {
 			t.Errorf("a caller that leaves gets %v", err)
 		}
-		if st := c.WaitExit(t); st.GetExitCode() != 7 {
-			t.Errorf("the container ended with %d, want 7", st.GetExitCode())
-		}
-		if err := <-started; err != nil {
-			t.Errorf("the start: %v", err)
-		}
+		testbed.Same(t, c.WaitExit(t).GetExitCode(), 7, "the container ended with")
+		testbed.Checkf(t, <-started, "the start")
 		pod.Remove(t)
 	})
 	for name, stop := range map[string]func(*testbed.Pod, *testbed.Container) error{
@@ -94,15 +86,11 @@ func TestStopWhileStarting(t *testing.T) {
 		t.Run("hanging start, "+name, func(t *testing.T) {
 			pod, c, started := starting(t, "exec "+hang)
 			begin := time.Now()
-			if err := stop(pod, c); err != nil {
-				t.Error(err)
-			}
+			testbed.Check(t, stop(pod, c))
 			if took := time.Since(begin); took > 30*time.Second {
 				t.Errorf("it took %v", took)
 			}
-			if st := c.Status(t); st.GetState() != runtimeapi.ContainerState_CONTAINER_EXITED {
-				t.Errorf("the container is %s", st.GetState())
-			}
+			testbed.Same(t, c.Status(t).GetState(), runtimeapi.ContainerState_CONTAINER_EXITED, "the container is")
 			if err := <-started; err == nil {
 				t.Error("the start that hung is said to have come about")
 			}
@@ -147,9 +135,7 @@ func TestCreateWhileStopping(t *testing.T) {
 			testbed.Same(t, c.GetState(), runtimeapi.ContainerState_CONTAINER_EXITED, "in a stopped sandbox is container %s", c.GetMetadata().GetName())
 		}
 		pod.Remove(t)
-		if err := g.Wait(); err != nil {
-			t.Error(err)
-		}
+		testbed.Check(t, g.Wait())
 		if listed := b.listed(t); listed != "" {
 			t.Fatalf("after the removal there are %s", listed)
 		}

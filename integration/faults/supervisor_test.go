@@ -53,9 +53,7 @@ func TestSupervisorKilled(t *testing.T) {
 		b.killSupervisor(t, b.info(t, containers[0].ID).Supervisor)
 		for _, c := range containers {
 			testbed.Same(t, life(t, b.info(t, c.ID).PID), lives[c.ID], "container %s was process %s and is", c.ID, lives[c.ID])
-			if st := c.Status(t); st.GetState() != runtimeapi.ContainerState_CONTAINER_RUNNING {
-				t.Errorf("container %s is %s", c.ID, st.GetState())
-			}
+			testbed.Same(t, c.Status(t).GetState(), runtimeapi.ContainerState_CONTAINER_RUNNING, "container %s is", c.ID)
 			grows(t, c)
 		}
 	}

@@ -24,9 +24,7 @@ func TestUnreadableSandbox(t *testing.T) {
 	b.Kill9(t)
 	testbed.Must(t, os.WriteFile(filepath.Join(b.Root, "records", "sandboxes", pod.ID, "spec.json"), []byte("{"), 0o600))
 	b.Start(t)
-	if st := pod.Container.Status(t); st.GetState() != runtimeapi.ContainerState_CONTAINER_EXITED {
-		t.Errorf("the container is %s", st.GetState())
-	}
+	testbed.Same(t, pod.Container.Status(t).GetState(), runtimeapi.ContainerState_CONTAINER_EXITED, "the container is")
 	for _, pid := range inside {
 		if alive(pid) {
 			t.Errorf("process %d of the exited container runs", pid)

@@ -106,9 +106,7 @@ func TestUnresponsiveSupervisor(t *testing.T) {
 				"a new log":                b.reopenOf(stubborn),
 			})
 			began := time.Now()
-			if err := b.stopContainer(testbed.Within(t, 2*time.Minute), pod.Container.ID, 2); err != nil {
-				t.Errorf("stop of a container: %v", err)
-			}
+			testbed.Checkf(t, b.stopContainer(testbed.Within(t, 2*time.Minute), pod.Container.ID, 2), "stop of a container")
 			if took := time.Since(began); took > answerBound {
 				t.Errorf("the stop of a container took %v", took)
 			}
@@ -226,9 +224,7 @@ func TestUnresponsiveSupervisorWithoutSuccessor(t *testing.T) {
 		_, err := b.Client.StopPodSandbox(testbed.Within(t, time.Minute), &runtimeapi.StopPodSandboxRequest{PodSandboxId: pod.ID})
 		return err
 	})
-	if st := pod.Container.Status(t); st.GetExitCode() != 137 {
-		t.Errorf("the container exited with %d", st.GetExitCode())
-	}
+	testbed.Same(t, pod.Container.Status(t).GetExitCode(), 137, "the container exited with")
 	pod.Remove(t)
 	b.NothingLeft(t, atRest)
 }
@@ -277,9 +273,7 @@ func TestStartThatAShimDoesLate(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("(process %d) is unresponsive since", pid)) {
 		t.Errorf("the start: %v", err)
 	}
-	if st := second.Status(t); st.GetState() != runtimeapi.ContainerState_CONTAINER_EXITED {
-		t.Errorf("it is %s", st.GetState())
-	}
+	testbed.Same(t, second.Status(t).GetState(), runtimeapi.ContainerState_CONTAINER_EXITED, "it is")
 	killAs(t, pid, syscall.SIGCONT)
 	testbed.Eventually(t, time.Minute, func() error {
 		before := len(second.Log(t))

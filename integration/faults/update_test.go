@@ -82,9 +82,7 @@ func TestUpdateThatCannotBeRecorded(t *testing.T) {
 	holds(t, before)
 
 	for _, c := range []*testbed.Container{pod.Container, unstarted} {
-		if err := update(c); err != nil {
-			t.Error(err)
-		}
+		testbed.Check(t, update(c))
 	}
 	holds(t, after)
 	pod.Remove(t)

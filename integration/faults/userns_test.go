@@ -51,9 +51,7 @@ func TestUserNamespaceRollBack(t *testing.T) {
 		bad, err := json.Marshal(list)
 		testbed.Must(t, err)
 		restore := func() {
-			if err := b.CNI.Write(); err != nil {
-				t.Error(err)
-			}
+			testbed.Check(t, b.CNI.Write())
 		}
 		defer restore()
 		testbed.Must(t, os.WriteFile(b.CNI.Path(), bad, 0o600))

@@ -128,9 +128,7 @@ func (m *migration) move(t *testing.T) {
 func (m *migration) end(t *testing.T) {
 	m.endContainerd()
 	for _, path := range []string{"/run/containerd", "/var/lib/containerd", "/etc/containerd", "/usr/local/bin/containerd", "/usr/local/bin/containerd-shim-runc-v2"} {
-		if err := os.RemoveAll(m.inside(path)); err != nil {
-			t.Error(err)
-		}
+		testbed.Check(t, os.RemoveAll(m.inside(path)))
 	}
 	for _, pid := range m.processes() {
 		if program, _ := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid)); strings.Contains(program, "containerd") {

@@ -157,9 +157,7 @@ func (n *node) serve() {
 	t.Helper()
 	end := n.daemon("berth", "serve")
 	t.Cleanup(func() {
-		if err := n.client.RemoveAllPods(context.Background()); err != nil {
-			t.Errorf("remove the pods: %v", err)
-		}
+		testbed.Checkf(t, n.client.RemoveAllPods(context.Background()), "remove the pods")
 		end()
 	})
 	n.answers("/run/berth/berth.sock")
@@ -181,9 +179,7 @@ func (n *node) daemon(name string, arguments ...string) (end func()) {
 	go func() { ended <- daemon.Wait() }()
 	return sync.OnceFunc(func() {
 		daemon.Process.Signal(syscall.SIGTERM) //nolint:errcheck // it may have failed, and ended
-		if err := <-ended; err != nil {
-			t.Errorf("%s ended with %v", name, err)
-		}
+		testbed.Checkf(t, <-ended, "%s ended with", name)
 		if t.Failed() {
 			text, _ := os.ReadFile(path)
 			t.Logf("the log of %s:\n%s", name, text)

@@ -47,9 +47,7 @@ func (c *Cluster) controller(t testbed.T, kubeconfig, namespace string) *Control
 		arguments: []string{filepath.Join(testbed.Built(t), "berth-controller"), "--kubeconfig=" + kubeconfig, "--namespace=" + namespace, "--address=" + address},
 	}
 	t.Cleanup(func() {
-		if err := p.end(syscall.SIGTERM); err != nil {
-			t.Errorf("end %s: %v", p.part, err)
-		}
+		testbed.Checkf(t, p.end(syscall.SIGTERM), "end %s", p.part)
 		if t.Failed() {
 			t.Logf("the end of the log of %s:\n%s", p.part, p.logTail())
 		}

@@ -32,9 +32,7 @@ func keepSysctls(t testbed.T) {
 			if now, err := os.ReadFile(path); err == nil && bytes.Equal(now, before) {
 				return
 			}
-			if err := os.WriteFile(path, before, 0); err != nil {
-				t.Errorf("put back a sysctl: %v", err)
-			}
+			testbed.Checkf(t, os.WriteFile(path, before, 0), "put back a sysctl")
 		})
 	}
 }
@@ -68,9 +66,7 @@ func keepDevicePlugins(t testbed.T) {
 		return
 	}
 	t.Cleanup(func() {
-		if err := os.RemoveAll(devicePlugins); err != nil {
-			t.Errorf("clean up after the kubelet: %v", err)
-		}
+		testbed.Checkf(t, os.RemoveAll(devicePlugins), "clean up after the kubelet")
 		// It stays if somebody else's files are in it.
 		_ = os.Remove(filepath.Dir(devicePlugins))
 	})
@@ -79,9 +75,7 @@ func keepDevicePlugins(t testbed.T) {
 // sweepNode takes away what a kubelet leaves when it ends.
 func (c *Cluster) sweepNode(t testbed.T) {
 	t.Helper()
-	if err := errors.Join(unmountBelow(c.node.root), removeLegacyLogs(c.Logs)); err != nil {
-		t.Errorf("clean up after the kubelet: %v", err)
-	}
+	testbed.Checkf(t, errors.Join(unmountBelow(c.node.root), removeLegacyLogs(c.Logs)), "clean up after the kubelet")
 }
 
 func unmountBelow(dir string) error {

@@ -41,9 +41,7 @@ func (c *Cluster) runOn(t testbed.T, enter []string, part string, arguments ...s
 		log: filepath.Join(c.dir, part+".log"),
 	}
 	t.Cleanup(func() {
-		if err := p.end(syscall.SIGTERM); err != nil {
-			t.Errorf("end %s: %v", part, err)
-		}
+		testbed.Checkf(t, p.end(syscall.SIGTERM), "end %s", part)
 		if t.Failed() {
 			t.Logf("the end of the log of %s:\n%s", part, p.logTail())
 		}

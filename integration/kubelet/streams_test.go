@@ -290,9 +290,7 @@ func (s *session) until(t *testing.T, text string) string {
 func (s *session) hangUp(t *testing.T) {
 	t.Helper()
 	testbed.Must(t, s.stdin.Close())
-	if err := s.end(t); err != nil {
-		t.Errorf("%v ended with %v", s.command.Args[1:], err)
-	}
+	testbed.Checkf(t, s.end(t), "%v ended with", s.command.Args[1:])
 }
 
 func (s *session) end(t *testing.T) error {

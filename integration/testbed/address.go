@@ -26,9 +26,7 @@ func NewAddress(t T) net.IP {
 	link := &netlink.Bridge{LinkAttrs: attributes}
 	Mustf(t, netlink.LinkAdd(link), "make link %s", attributes.Name)
 	t.Cleanup(func() {
-		if err := netlink.LinkDel(link); err != nil {
-			t.Errorf("remove link %s: %v", attributes.Name, err)
-		}
+		Checkf(t, netlink.LinkDel(link), "remove link %s", attributes.Name)
 	})
 	Mustf(t, netlink.AddrAdd(link, address), "give %s to link %s", address, attributes.Name)
 	Mustf(t, netlink.LinkSetUp(link), "set link %s up", attributes.Name)

@@ -18,6 +18,30 @@ func Mustf(t T, err error, format string, args ...any) {
 	}
 }
 
+// Check is Must for a step after which the test goes on.
+func Check(t T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Errorf("%v", err)
+	}
+}
+
+// Checkf is Check with the name of the step.
+func Checkf(t T, err error, format string, args ...any) {
+	t.Helper()
+	if err != nil {
+		t.Errorf("%s: %v", fmt.Sprintf(format, args...), err)
+	}
+}
+
+// Empty fails if something is in a list. The format is of what it has, as "pods are left".
+func Empty[E any](t T, list []E, format string, args ...any) {
+	t.Helper()
+	if len(list) > 0 {
+		t.Errorf("%s: %v", fmt.Sprintf(format, args...), list)
+	}
+}
+
 // Same fails unless got is want. The format is of what got is, as "the handler is".
 func Same[V comparable](t T, got, want V, format string, args ...any) {
 	t.Helper()

@@ -48,9 +48,7 @@ func (b *Bed) Rest(t T) Snapshot {
 // NothingLeft removes all pods and fails if more is there than at rest.
 func (b *Bed) NothingLeft(t T, atRest Snapshot) {
 	t.Helper()
-	if err := b.Client.RemoveAllPods(context.Background()); err != nil {
-		t.Errorf("remove what is listed: %v", err)
-	}
+	Checkf(t, b.Client.RemoveAllPods(context.Background()), "remove what is listed")
 	// Idle supervisors wait a minute for the next pod; a restart sends them away.
 	b.Restart(t)
 	b.NoLeaks(t, atRest)

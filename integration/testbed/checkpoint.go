@@ -60,7 +60,7 @@ func (c *Client) TryRestore(t T, request *runtimeapi.RestorePodRequest) (*Pod, [
 		delete(ids, config.GetMetadata().GetName())
 		containers = append(containers, &Container{ID: id, LogPath: filepath.Join(request.GetConfig().GetLogDirectory(), config.GetLogPath()), client: c})
 	}
-	if len(ids) > 0 {
+	if len(ids) != 0 {
 		t.Errorf("the answer has more containers: %v", ids)
 	}
 	return pod, containers, nil

@@ -36,9 +36,7 @@ func Dial(t T, socket, logRoot, cgroupParent string) *Client {
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(16<<20)))
 	Mustf(t, err, "connect to %s", socket)
 	t.Cleanup(func() {
-		if err := connection.Close(); err != nil {
-			t.Errorf("close the connection to %s: %v", socket, err)
-		}
+		Checkf(t, connection.Close(), "close the connection to %s", socket)
 	})
 	return &Client{
 		RuntimeServiceClient: runtimeapi.NewRuntimeServiceClient(connection),

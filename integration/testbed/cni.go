@@ -69,9 +69,7 @@ func NewCNI(t T, options ...CNIOption) *CNI {
 		t.Fatalf("%v", err)
 	}
 	t.Cleanup(func() {
-		if err := errors.Join(c.removeRules(), c.removeBridge()); err != nil {
-			t.Errorf("remove the CNI network: %v", err)
-		}
+		Checkf(t, errors.Join(c.removeRules(), c.removeBridge()), "remove the CNI network")
 	})
 	return c
 }

@@ -244,12 +244,8 @@ func (d *Daemon) end(t T) {
 	if d.Running() {
 		ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
 		defer cancel()
-		if err := d.Client.RemoveAllPods(ctx); err != nil {
-			t.Errorf("remove the pods: %v", err)
-		}
-		if err := d.stop(); err != nil {
-			t.Errorf("stop %s: %v", filepath.Base(d.binary), err)
-		}
+		Checkf(t, d.Client.RemoveAllPods(ctx), "remove the pods")
+		Checkf(t, d.stop(), "stop %s", filepath.Base(d.binary))
 	}
 	if t.Failed() {
 		t.Logf("the end of the log of %s:\n%s", filepath.Base(d.binary), d.logTail())

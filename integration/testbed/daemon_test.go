@@ -32,9 +32,7 @@ func TestPodsOnAnotherDaemon(t *testing.T) {
 	}
 	Same(t, pod.Container.TryExec(t, "sh", "-c", "echo out; echo err >&2; exit 3"), (ExecResult{"out\n", "err\n", 3}), "exec gave")
 	failing := pod.RunContainer(t, "failing", PodSpec{Image: image, Command: []string{"sh", "-c", "exit 7"}})
-	if status := failing.WaitExit(t); status.GetExitCode() != 7 {
-		t.Errorf("exit code is %d", status.GetExitCode())
-	}
+	Same(t, failing.WaitExit(t).GetExitCode(), 7, "exit code is")
 	during := before.Leaks(daemon.Snapshot(t))
 	for _, kind := range []Kind{Mounts, Cgroups, Processes, Ports, Leases, Rules, States, Layers} {
 		if !strings.Contains(strings.Join(during, "\n"), string(kind)+" ") {
@@ -47,9 +45,7 @@ func TestPodsOnAnotherDaemon(t *testing.T) {
 		t.Error("the daemon runs after kill -9")
 	}
 	daemon.Start(t)
-	if status := pod.Container.Status(t); status.GetState() != runtimeapi.ContainerState_CONTAINER_RUNNING {
-		t.Errorf("after a restart the container is %s", status.GetState())
-	}
+	Same(t, pod.Container.Status(t).GetState(), runtimeapi.ContainerState_CONTAINER_RUNNING, "after a restart the container is")
 	pod.Container.Stop(t, 0)
 	pod.Remove(t)
 	daemon.NoLeaks(t, before)

@@ -43,9 +43,7 @@ func TestCNILeftoversAreSeenAndRemoved(t *testing.T) {
 	}
 	rules, err := network.rules()
 	Must(t, err)
-	if len(rules) != 0 {
-		t.Errorf("iptables rules are still there: %v", rules)
-	}
+	Empty(t, rules, "iptables rules are still there")
 }
 
 func networkNamespace(t *testing.T) string {

@@ -77,9 +77,7 @@ func NewRegistry(t T, options RegistryOptions) *Registry {
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()
 	t.Cleanup(func() {
-		if err := server.Close(); err != nil {
-			t.Errorf("close the registry: %v", err)
-		}
+		Checkf(t, server.Close(), "close the registry")
 		if err := <-served; !errors.Is(err, http.ErrServerClosed) {
 			t.Errorf("serve the registry: %v", err)
 		}

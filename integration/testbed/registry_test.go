@@ -44,9 +44,7 @@ func TestRegistryServesWhatWasPushed(t *testing.T) {
 			Must(t, err)
 			got, err := pulled.Digest()
 			Must(t, err)
-			if got != want {
-				t.Errorf("pulled %s, pushed %s", got, want)
-			}
+			Same(t, got, want, "pulled")
 			if requests.Load() == 0 {
 				t.Error("the wrapper saw no request")
 			}

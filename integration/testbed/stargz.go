@@ -36,17 +36,13 @@ func StartStargz(t T) *StargzSnapshotter {
 			t.Logf("stargz said:\n%s", text)
 		}
 		mounts, err := os.ReadFile("/proc/self/mounts")
-		if err != nil {
-			t.Errorf("%v", err)
-		}
+		Check(t, err)
 		for line := range strings.Lines(string(mounts)) {
 			if fields := strings.Fields(line); strings.HasPrefix(fields[1], p.Root) {
 				_ = unix.Unmount(fields[1], unix.MNT_DETACH)
 			}
 		}
-		if err := os.RemoveAll(dir); err != nil {
-			t.Errorf("%v", err)
-		}
+		Check(t, os.RemoveAll(dir))
 	})
 	p.Start(t)
 	return p

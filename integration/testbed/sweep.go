@@ -22,9 +22,7 @@ import (
 func (d *Daemon) sweep(t T) {
 	t.Helper()
 	err := errors.Join(d.killProcesses(), d.unmount(), d.removeCgroups(), os.RemoveAll(d.Dir), os.RemoveAll(d.Root))
-	if err != nil {
-		t.Errorf("clean up after the daemon: %v", err)
-	}
+	Checkf(t, err, "clean up after the daemon")
 }
 
 // killProcesses kills what runs in the pods' cgroups, and every process that was

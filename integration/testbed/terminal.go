@@ -151,9 +151,7 @@ func Hiding(text string) func(screen string) error {
 func (s *Terminal) Quits(t T) {
 	t.Helper()
 	s.Type(t, "q")
-	if err := s.Ends(t); err != nil {
-		t.Errorf("after q: %v", err)
-	}
+	Checkf(t, s.Ends(t), "after q")
 }
 
 // Ends waits for the command's end and fails unless its terminal is as it was before:
@@ -166,9 +164,7 @@ func (s *Terminal) Ends(t T) error {
 	case <-time.After(time.Minute):
 		t.Fatalf("the command does not end; its screen is\n%s", s.Screen())
 	}
-	if now := s.mode(t); now != s.before {
-		t.Errorf("the terminal's modes are %+v, and were %+v", now, s.before)
-	}
+	Same(t, s.mode(t), s.before, "the terminal's modes are")
 	Eventually(t, time.Minute, func() error {
 		if s.screen.IsAltScreen() || s.screen.CursorHidden() {
 			return fmt.Errorf("second screen: %t, cursor hidden: %t", s.screen.IsAltScreen(), s.screen.CursorHidden())

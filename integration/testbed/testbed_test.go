@@ -74,9 +74,7 @@ func TestParseLog(t *testing.T) {
 		}
 		b.WriteString(line.Time.Format("2006-01-02T15:04:05.000000000Z07:00") + " " + line.Stream + " " + tag + " " + line.Text + "\n")
 	}
-	if b.String() != good {
-		t.Errorf("read %q from %q", b.String(), good)
-	}
+	Same(t, b.String(), good, "read")
 	for name, bad := range map[string]string{
 		"no newline":  stamp + " stdout F x",
 		"no text":     stamp + " stdout F\n",

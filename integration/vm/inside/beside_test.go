@@ -96,9 +96,7 @@ func TestBesideContainerd(t *testing.T) {
 			return err
 		},
 	} {
-		if err := end(); err != nil {
-			t.Errorf("a pod goes while containerd is stopped: %v", err)
-		}
+		testbed.Checkf(t, end(), "a pod goes while containerd is stopped")
 	}
 	n.Pods = n.Pods[1:]
 	run(t, "systemctl", "start", "containerd")

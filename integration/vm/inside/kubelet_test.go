@@ -52,9 +52,7 @@ func TestKubeletPod(t *testing.T) {
 			said, err := exec.Command("journalctl", "--no-pager", "-o", "cat", "-u", "kubelet", "-n", "60").CombinedOutput()
 			t.Logf("the kubelet (%v):\n%s", err, said)
 		}
-		if err := errors.Join(os.RemoveAll("/etc/kubernetes"), exec.Command("systemctl", "stop", "kubelet").Run()); err != nil {
-			t.Error(err)
-		}
+		testbed.Check(t, errors.Join(os.RemoveAll("/etc/kubernetes"), exec.Command("systemctl", "stop", "kubelet").Run()))
 	})
 	var lives corev1.Pod
 	testbed.Eventually(t, 2*soon, func() error {

@@ -175,8 +175,8 @@ func TestWhereToLook(t *testing.T) {
 			}
 		}
 	}
-	if rows < 40 {
-		t.Errorf("%d behaviours, want 40 and more", rows)
+	if rows < 20 {
+		t.Errorf("%d behaviours, want 20 and more", rows)
 	}
 }
 

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/berth-cri/berth/internal/test"
+
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 )
@@ -18,9 +20,7 @@ func TestWrite(t *testing.T) {
 			dir := t.TempDir()
 			path := filepath.Join(dir, "file")
 			for _, content := range []string{"first", "second", ""} {
-				if err := Write(path, []byte(content), 0o646, d); err != nil {
-					t.Fatal(err)
-				}
+				test.Must(t, Write(path, []byte(content), 0o646, d))
 				if got, err := os.ReadFile(path); err != nil || string(got) != content {
 					t.Errorf("it says %q, %v", got, err)
 				}
@@ -40,16 +40,12 @@ func TestWriteBesideLeftovers(t *testing.T) {
 	dir := t.TempDir()
 	path, theirs := filepath.Join(dir, "file"), filepath.Join(t.TempDir(), "theirs")
 	fresh := filepath.Join(dir, ".file.new")
-	if err := os.WriteFile(theirs, []byte("theirs"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, os.WriteFile(theirs, []byte("theirs"), 0o600))
 	for name, leave := range map[string]func() error{
 		"half a file": func() error { return os.WriteFile(fresh, []byte("half"), 0o666) },
 		"a link":      func() error { return os.Symlink(theirs, fresh) },
 	} {
-		if err := leave(); err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, leave())
 		if err := Write(path, []byte("ours"), 0o600, Relaxed); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -65,13 +61,9 @@ func TestWriteBesideLeftovers(t *testing.T) {
 func TestFailedWriteChangesNothing(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "file")
-	if err := os.WriteFile(path, []byte("old"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, os.WriteFile(path, []byte("old"), 0o600))
 	blocker := filepath.Join(dir, ".file.new", "full")
-	if err := os.MkdirAll(blocker, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, os.MkdirAll(blocker, 0o700))
 	if err := Write(path, []byte("new"), 0o600, Durable); err == nil {
 		t.Error("it was written where it cannot be")
 	}

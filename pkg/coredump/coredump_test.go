@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/berth-cri/berth/internal/test"
+
 	"github.com/berth-cri/berth/pkg/coredump"
 	"github.com/berth-cri/berth/pkg/coredump/coredumptest"
 )
@@ -44,12 +46,8 @@ func TestForbid(t *testing.T) {
 	coredumptest.Need(t)
 	c := process(t, "wait")
 	out, err := c.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := c.Start(); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
+	test.Must(t, c.Start())
 	if _, err := out.Read(make([]byte, 1)); err != nil {
 		t.Fatal(err)
 	}

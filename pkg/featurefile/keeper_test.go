@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/berth-cri/berth/internal/test"
+
 	"github.com/fsnotify/fsnotify"
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sys/unix"
@@ -39,9 +41,7 @@ func newBed(t *testing.T, parent string) *bed {
 
 func (b *bed) make(t *testing.T) {
 	t.Helper()
-	if err := os.Mkdir(b.dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, os.Mkdir(b.dir, 0o755))
 }
 
 func (b *bed) start(t *testing.T, lifetime time.Duration) *Keeper {
@@ -80,9 +80,7 @@ func (b *bed) labels(t *testing.T) string {
 	if errors.Is(err, fs.ErrNotExist) {
 		return "none"
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	var all []string
 	skip := false
 	for line := range strings.Lines(string(text)) {
@@ -124,9 +122,7 @@ func metrics(t *testing.T, k *Keeper, want string) {
 	registry.MustRegister(k)
 	eventually(t, func() error {
 		families, err := registry.Gather()
-		if err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, err)
 		got := ""
 		for _, f := range families {
 			if f.GetName() == "berth_node_labels_current" {
@@ -166,15 +162,11 @@ func TestKeeper(t *testing.T) {
 	b.wait(t, "")
 
 	// What somebody does to the file is mended, though nothing has changed.
-	if err := os.Remove(b.path); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, os.Remove(b.path))
 	b.changes <- struct{}{}
 	b.wait(t, "")
 	elsewhere := filepath.Join(t.TempDir(), "elsewhere")
-	if err := errors.Join(os.Remove(b.path), os.WriteFile(elsewhere, []byte("mine"), 0o600), os.Symlink(elsewhere, b.path)); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, errors.Join(os.Remove(b.path), os.WriteFile(elsewhere, []byte("mine"), 0o600), os.Symlink(elsewhere, b.path)))
 	b.is(content("a/runc=ready"))
 	eventually(t, func() error {
 		if info, err := os.Lstat(b.path); err != nil || !info.Mode().IsRegular() {
@@ -210,9 +202,7 @@ func TestUndecided(t *testing.T) {
 			b := newBed(t, t.TempDir())
 			b.make(t)
 			text, _ := content(of("kata=ready"), of("crun=ready")).text(time.Now().Add(time.Hour - c.age))
-			if err := os.WriteFile(b.path, []byte(text), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			test.Must(t, os.WriteFile(b.path, []byte(text), 0o600))
 			unknown := content(of("runc=ready"))
 			unknown.Undecided = []string{"kata"}
 			b.now = unknown
@@ -238,9 +228,7 @@ func TestUndecidedEnds(t *testing.T) {
 	b.make(t)
 	end := time.Now().Add(10 * time.Minute).Truncate(time.Second)
 	text, _ := content(of("kata=ready")).text(end)
-	if err := os.WriteFile(b.path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, os.WriteFile(b.path, []byte(text), 0o600))
 	b.now = content(of("runc=ready"))
 	b.now.Undecided = []string{"kata"}
 	b.start(t, time.Hour)
@@ -289,9 +277,7 @@ func TestLasting(t *testing.T) {
 	b.wait(t, "")
 	metrics(t, k, "0")
 	lasting.wait(t, "a/crun.present=true a/runc.present=true")
-	if err := os.Remove(fill); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, os.Remove(fill))
 	lasting.wait(t, "")
 	metrics(t, k, "1")
 }
@@ -303,13 +289,9 @@ func TestChangeIsOneEvent(t *testing.T) {
 	b := newBed(t, t.TempDir())
 	b.make(t)
 	watcher, err := fsnotify.NewWatcher()
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	defer watcher.Close() //nolint:errcheck // it only heard
-	if err := watcher.Add(b.dir); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, watcher.Add(b.dir))
 	b.start(t, time.Hour)
 	// The first write, again for it may have gone unseen after what was there before.
 	for range 2 {
@@ -342,9 +324,7 @@ func TestProlonged(t *testing.T) {
 	b.wait(t, "a/runc=ready a/crun=ready")
 	until := func() time.Time {
 		text, err := os.ReadFile(b.path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, err)
 		return expires(string(text))
 	}
 	first := until()
@@ -357,9 +337,7 @@ func TestProlonged(t *testing.T) {
 		}
 		return nil
 	})
-	if err := k.Close(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, k.Close(t.Context()))
 	last := until()
 	if got := b.labels(t); got != "a/runc=ready a/crun=ready" {
 		t.Errorf("the end leaves %q", got)
@@ -374,9 +352,7 @@ func TestProlonged(t *testing.T) {
 func small(t *testing.T, options string) string {
 	t.Helper()
 	dir := t.TempDir()
-	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, options); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, unix.Mount("tmpfs", dir, "tmpfs", 0, options))
 	t.Cleanup(func() {
 		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
 			t.Error(err)
@@ -388,9 +364,7 @@ func small(t *testing.T, options string) string {
 func inode(t *testing.T, path string) uint64 {
 	t.Helper()
 	var s unix.Stat_t
-	if err := unix.Stat(path, &s); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, unix.Stat(path, &s))
 	return s.Ino
 }
 
@@ -431,9 +405,7 @@ func TestDiskFull(t *testing.T) {
 		return nil
 	})
 	b.is(content("a/runc=ready"))
-	if err := os.Remove(fill); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, os.Remove(fill))
 	b.wait(t, "a/runc=ready")
 	metrics(t, k, "1")
 	if err := k.Fault(); err != nil {
@@ -446,14 +418,10 @@ func TestReadOnly(t *testing.T) {
 	parent := small(t, "size=1m")
 	b := newBed(t, parent)
 	b.make(t)
-	if err := unix.Mount("", parent, "", unix.MS_REMOUNT|unix.MS_RDONLY, ""); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, unix.Mount("", parent, "", unix.MS_REMOUNT|unix.MS_RDONLY, ""))
 	k := b.start(t, time.Hour)
 	metrics(t, k, "0")
-	if err := unix.Mount("", parent, "", unix.MS_REMOUNT, ""); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, unix.Mount("", parent, "", unix.MS_REMOUNT, ""))
 	b.wait(t, "a/runc=ready a/crun=ready")
 	metrics(t, k, "1")
 }
@@ -464,9 +432,7 @@ func TestDirectoryIsAMount(t *testing.T) {
 	parent := t.TempDir()
 	b := newBed(t, parent)
 	b.make(t)
-	if err := unix.Mount("tmpfs", b.dir, "tmpfs", 0, "size=1m"); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, unix.Mount("tmpfs", b.dir, "tmpfs", 0, "size=1m"))
 	t.Cleanup(func() {
 		if err := unix.Unmount(b.dir, unix.MNT_DETACH); err != nil {
 			t.Error(err)

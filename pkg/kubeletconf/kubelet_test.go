@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/berth-cri/berth/internal/test"
+
 	"github.com/berth-cri/berth/pkg/nodefs"
 )
 
@@ -108,9 +110,7 @@ func TestWithout(t *testing.T) {
 		"/usr/lib/systemd/system/kubelet.service": "[Service]\nExecStart=/usr/bin/kubelet\n",
 		"/proc/7/comm": "kubelet\n", "/proc/7/cmdline": "kubelet\x00--container-runtime-endpoint=" + ours,
 	} {
-		if err := root.Put(path, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, root.Put(path, []byte(text), 0o644))
 	}
 	k, err := Find(root)
 	if err != nil || k.Endpoint() != ours || k.Left() == nil {
@@ -124,23 +124,15 @@ func TestWithout(t *testing.T) {
 // A unit that is enabled by a link has its flags where that leads.
 func TestFindByLink(t *testing.T) {
 	root := nodefs.Root(t.TempDir())
-	if err := root.Put("/usr/lib/kubelet.service", []byte("ExecStart=/usr/bin/kubelet --container-runtime-endpoint=unix:///run/crio/crio.sock\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, root.Put("/usr/lib/kubelet.service", []byte("ExecStart=/usr/bin/kubelet --container-runtime-endpoint=unix:///run/crio/crio.sock\n"), 0o644))
 	const unit = "/etc/systemd/system/kubelet.service"
-	if err := os.MkdirAll(filepath.Dir(root.Path(unit)), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink("/usr/lib/kubelet.service", root.Path(unit)); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, os.MkdirAll(filepath.Dir(root.Path(unit)), 0o755))
+	test.Must(t, os.Symlink("/usr/lib/kubelet.service", root.Path(unit)))
 	k, err := Find(root)
 	if err != nil || k.Unit != "kubelet" || k.Endpoint() != "unix:///run/crio/crio.sock" {
 		t.Errorf("got %+v, %v", k, err)
 	}
-	if err := os.Remove(root.Path(unit)); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, os.Remove(root.Path(unit)))
 	if k, err := Find(root); err != nil || k.Movable() == nil {
 		t.Errorf("a kubelet that no service starts is %+v, %v", k, err)
 	}
@@ -152,17 +144,11 @@ func TestKubeletOfAPod(t *testing.T) {
 	process := func(pid, comm, namespace, cmdline string) {
 		t.Helper()
 		for name, text := range map[string]string{"comm": comm + "\n", "cmdline": cmdline} {
-			if err := root.Put("/proc/"+pid+"/"+name, []byte(text), 0o644); err != nil {
-				t.Fatal(err)
-			}
+			test.Must(t, root.Put("/proc/"+pid+"/"+name, []byte(text), 0o644))
 		}
 		link := root.Path("/proc/" + pid + "/ns/pid")
-		if err := os.MkdirAll(filepath.Dir(link), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Symlink("pid:["+namespace+"]", link); err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, os.MkdirAll(filepath.Dir(link), 0o755))
+		test.Must(t, os.Symlink("pid:["+namespace+"]", link))
 	}
 	process("1", "systemd", "1", "/sbin/init")
 	process("10", "kubelet", "2", "kubelet\x00--config=/etc/shadow\x00--container-runtime-endpoint=unix:///evil.sock\x00")
@@ -202,14 +188,10 @@ func TestFindConfigDir(t *testing.T) {
 		"/etc/kubernetes/kubelet.conf.d/deeper/20.conf":             "containerRuntimeEndpoint: " + ours + "\nhealthzPort: 10300\n",
 		"/etc/kubernetes/kubelet.conf.d/30.yaml":                    "containerRuntimeEndpoint: unix:///none.sock\n",
 	} {
-		if err := root.Put(path, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, root.Put(path, []byte(text), 0o644))
 	}
 	k, err := Find(root)
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	const last = "/etc/kubernetes/kubelet.conf.d/deeper/20.conf"
 	if k.Endpoint() != ours || !slices.Equal(k.Named, []string{last}) || k.configs[0].path != "/etc/kubelet.yaml" {
 		t.Errorf("got %s by %v; its configuration is %v", k.Endpoint(), k.Named, k.configs)
@@ -254,9 +236,7 @@ func TestK3sLedToBerth(t *testing.T) {
 			root := nodefs.Root(t.TempDir())
 			files["/proc/77/comm"], files["/proc/77/cmdline"] = "k3s-server\n", "/usr/local/bin/k3s server\x00"
 			for path, text := range files {
-				if err := root.Put(path, []byte(text), 0o644); err != nil {
-					t.Fatal(err)
-				}
+				test.Must(t, root.Put(path, []byte(text), 0o644))
 			}
 			k, err := Find(root)
 			if err != nil || k.Left() == nil || k.Endpoint() != ours {

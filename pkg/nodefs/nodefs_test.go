@@ -6,18 +6,16 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 // Links of the node lead to files of the node, not of a process that sees it from outside.
 func TestLinksOfTheNode(t *testing.T) {
 	root := t.TempDir()
 	for link, target := range map[string]string{"/var/run": "/run", "/up": "../../../../run", "/opt/there": "/usr/lib"} {
-		if err := os.MkdirAll(filepath.Join(root, filepath.Dir(link)), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Symlink(target, filepath.Join(root, link)); err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, os.MkdirAll(filepath.Join(root, filepath.Dir(link)), 0o755))
+		test.Must(t, os.Symlink(target, filepath.Join(root, link)))
 	}
 	for path, want := range map[string]string{
 		"/var/run/crio/crio.sock": "/run/crio/crio.sock", "/up/x": "/run/x", "/opt/there/new": "/usr/lib/new", "/var/run": "/var/run", "/none/x": "/none/x",
@@ -32,23 +30,13 @@ func TestLinksOfTheNode(t *testing.T) {
 func TestCopy(t *testing.T) {
 	source, r := t.TempDir(), Root(t.TempDir())
 	for name, mode := range map[string]fs.FileMode{"bin/shim": 0o777, "share/c.toml": 0o600, "share/image": 0o666} {
-		if err := os.MkdirAll(filepath.Join(source, filepath.Dir(name)), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(source, name), []byte("/built/"+name), mode); err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, os.MkdirAll(filepath.Join(source, filepath.Dir(name)), 0o755))
+		test.Must(t, os.WriteFile(filepath.Join(source, name), []byte("/built/"+name), mode))
 	}
-	if err := os.Symlink("/built/share/c.toml", filepath.Join(source, "link")); err != nil {
-		t.Fatal(err)
-	}
-	if err := r.Put("/to/share/image", []byte("is there"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, os.Symlink("/built/share/c.toml", filepath.Join(source, "link")))
+	test.Must(t, r.Put("/to/share/image", []byte("is there"), 0o644))
 	edit := func(text string) string { return strings.ReplaceAll(text, "/built/", "/to/") }
-	if err := r.Copy(source, "/to", edit, func() {}); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, r.Copy(source, "/to", edit, func() {}))
 	for name, c := range map[string]struct {
 		text string
 		mode fs.FileMode

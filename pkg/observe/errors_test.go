@@ -9,6 +9,8 @@ import (
 	"testing"
 	"unicode/utf8"
 
+	"github.com/berth-cri/berth/internal/test"
+
 	"github.com/containerd/errdefs"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -87,9 +89,7 @@ func TestCodesOfErrors(t *testing.T) {
 
 func TestDetailsSurvive(t *testing.T) {
 	detailed, err := status.New(codes.NotFound, "x").WithDetails(wrapperspb.String("detail"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	got := status.Convert(toStatus(t.Context(), "StopContainer", detailed.Err()))
 	if got.Code() != codes.Internal || len(got.Details()) != 1 {
 		t.Errorf("got %v with %v", got, got.Details())

@@ -4,6 +4,8 @@ import (
 	"maps"
 	"testing"
 
+	"github.com/berth-cri/berth/internal/test"
+
 	"github.com/prometheus/client_golang/prometheus"
 )
 
@@ -15,9 +17,7 @@ func TestMadeUpCallsHaveOneLabel(t *testing.T) {
 		m.observe(rpc, "", "", nil, 0)
 	}
 	families, err := r.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	got := map[string]float64{}
 	for _, f := range families {
 		for _, one := range f.GetMetric() {

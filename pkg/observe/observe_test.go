@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/berth-cri/berth/internal/test"
+
 	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
 	"github.com/prometheus/client_golang/prometheus"
@@ -55,9 +57,7 @@ func dial(t *testing.T, options []grpc.ServerOption, register func(*grpc.Server)
 	register(server)
 	socket := filepath.Join(t.TempDir(), "cri.sock")
 	l, err := (&net.ListenConfig{}).Listen(t.Context(), "unix", socket)
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	done := make(chan error, 1)
 	go func() { done <- server.Serve(l) }()
 	t.Cleanup(func() {
@@ -67,9 +67,7 @@ func dial(t *testing.T, options []grpc.ServerOption, register func(*grpc.Server)
 		}
 	})
 	conn, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	t.Cleanup(func() { conn.Close() })
 	return conn
 }
@@ -92,9 +90,7 @@ func ends(t *testing.T, conn *grpc.ClientConn) [2]error {
 	client := runtimeapi.NewRuntimeServiceClient(conn)
 	_, unary := client.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{RuntimeHandler: "whatever a client says"})
 	s, err := client.StreamContainers(t.Context(), &runtimeapi.StreamContainersRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	_, stream := s.Recv()
 	if errors.Is(stream, io.EOF) {
 		stream = nil

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/berth-cri/berth/internal/test"
+
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/emptypb"
@@ -29,9 +31,7 @@ func collector(t *testing.T) (address string, got <-chan string) {
 		return stream.SendMsg(&emptypb.Empty{})
 	}))
 	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	done := make(chan error, 1)
 	go func() { done <- server.Serve(l) }()
 	t.Cleanup(func() {
@@ -46,9 +46,7 @@ func collector(t *testing.T) (address string, got <-chan string) {
 func TestSpansSayRPCAndHandler(t *testing.T) {
 	address, got := collector(t)
 	tracing, err := StartTracing(t.Context(), TracingOptions{Endpoint: address, SampleRatio: 1, Insecure: true, Version: "1.2.3"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	conn, registry := served(t, func(ctx context.Context) error {
 		SetHandler(ctx, "gvisor")
 		return nil
@@ -61,9 +59,7 @@ func TestSpansSayRPCAndHandler(t *testing.T) {
 	time.Sleep(2 * time.Second)
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	if err := tracing.Close(ctx); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, tracing.Close(ctx))
 	spans := <-got
 	for _, want := range []string{"runtime.v1.RuntimeService/RunPodSandbox", "berth.handler", "gvisor", "service.version", "1.2.3"} {
 		if !strings.Contains(spans, want) {
@@ -75,9 +71,7 @@ func TestSpansSayRPCAndHandler(t *testing.T) {
 // Nobody there to take spans costs nothing but the spans.
 func TestACollectorThatIsAway(t *testing.T) {
 	tracing, err := StartTracing(t.Context(), TracingOptions{Endpoint: "127.0.0.1:1", SampleRatio: 1, Insecure: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	conn, _ := served(t, func(context.Context) error { return nil }, tracing.ServerOptions()...)
 	succeed(t, conn)
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)

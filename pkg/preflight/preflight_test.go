@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/berth-cri/berth/internal/test"
+
 	"github.com/containerd/errdefs"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	crierrors "k8s.io/cri-api/pkg/errors"
@@ -23,19 +25,13 @@ var update = flag.Bool("update", false, "write the golden file")
 func recorded(t *testing.T, name string) *probe.Runtime {
 	t.Helper()
 	from, err := filepath.Abs(filepath.Join("../probe/testdata", name))
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	path := filepath.Join(t.TempDir(), "runtime")
 	script := fmt.Sprintf("#!/bin/sh\ncase \"$1\" in\n--version) exec cat %s/version.txt ;;\nfeatures) exec cat %s/features.json ;;\nesac\nexit 1\n", from, from)
 	// Renamed into place: a file that any process holds open for writing cannot be run.
-	if err := errors.Join(os.WriteFile(path+".new", []byte(script), 0o755), os.Rename(path+".new", path)); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, errors.Join(os.WriteFile(path+".new", []byte(script), 0o755), os.Rename(path+".new", path)))
 	rt, err := probe.New(nil).Probe(t.Context(), &handler.Definition{Name: name, Type: handler.OCI, Path: path})
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	return rt
 }
 
@@ -146,14 +142,10 @@ func TestRefusals(t *testing.T) {
 	}
 	golden := filepath.Join("testdata", "refusals.txt")
 	if *update {
-		if err := os.WriteFile(golden, []byte(b.String()), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, os.WriteFile(golden, []byte(b.String()), 0o644))
 	}
 	want, err := os.ReadFile(golden)
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	got, expected := strings.Split(b.String(), "\n"), strings.Split(string(want), "\n")
 	for i := range max(len(got), len(expected)) {
 		if i >= len(got) || i >= len(expected) || got[i] != expected[i] {

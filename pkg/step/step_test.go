@@ -11,6 +11,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/berth-cri/berth/internal/test"
+
 	"go.opentelemetry.io/otel/codes"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
@@ -93,9 +95,7 @@ func TestNobodyMeasures(t *testing.T) {
 // Operators read the names in metrics, logs and "berth pods --slow".
 func TestNamesAreDocumented(t *testing.T) {
 	text, err := os.ReadFile("../../docs/metrics.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	row := regexp.MustCompile("(?m)^\\| `step` \\|.*$").Find(text)
 	for _, name := range step.Names() {
 		if !strings.Contains(string(row), "`"+name+"`") {

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/berth-cri/berth/internal/test"
+
 	"github.com/containerd/errdefs"
 )
 
@@ -16,9 +18,7 @@ const stranger = 12345
 
 func must(t *testing.T, errs ...error) {
 	t.Helper()
-	if err := errors.Join(errs...); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, errors.Join(errs...))
 }
 
 func needRoot(t *testing.T) {
@@ -112,13 +112,9 @@ func TestExaminedIsRead(t *testing.T) {
 func BenchmarkCheck(b *testing.B) {
 	d := b.TempDir()
 	file := filepath.Join(d, "file")
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		b.Fatal(err)
-	}
+	test.Must(b, os.WriteFile(file, nil, 0o600))
 	for b.Loop() {
-		if err := Check(file, Configuration); err != nil {
-			b.Fatal(err)
-		}
+		test.Must(b, Check(file, Configuration))
 	}
 }
 

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/berth-cri/berth/internal/test"
+
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
@@ -29,9 +31,7 @@ func newBed(t *testing.T) bed {
 		os.Mkdir(b.below, 0o755), os.Symlink(b.below, b.root), os.Mkdir(b.outside, 0o755),
 		os.WriteFile(b.victim, []byte(content), 0o600),
 	)
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	return b
 }
 
@@ -71,9 +71,7 @@ func TestUntrusted(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			b := newBed(t)
-			if err := tt.make(b); err != nil {
-				t.Fatal(err)
-			}
+			test.Must(t, tt.make(b))
 			if f, err := beneath.Read(b.root, "app/0.log"); err == nil {
 				f.Close()
 				t.Error("Read opened it")
@@ -105,9 +103,7 @@ func refused(t *testing.T, err error, want string) {
 func untouched(t *testing.T, b bed) {
 	t.Helper()
 	entries, err := os.ReadDir(b.outside)
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	for _, e := range entries {
 		text, err := os.ReadFile(filepath.Join(b.outside, e.Name()))
 		if err != nil || string(text) != content {
@@ -121,9 +117,7 @@ func untouched(t *testing.T, b bed) {
 
 func TestMakeParentsThroughALink(t *testing.T) {
 	b := newBed(t)
-	if err := os.Symlink(b.outside, filepath.Join(b.below, "app")); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, os.Symlink(b.outside, filepath.Join(b.below, "app")))
 	refused(t, beneath.MakeParents(b.root, "app/deeper/0.log", 0o755), "symbolic link")
 	untouched(t, b)
 }
@@ -133,17 +127,13 @@ func TestAppendAndRead(t *testing.T) {
 	if _, err := beneath.Read(b.root, "app/0.log"); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("a missing directory is answered with %v", err)
 	}
-	if err := errors.Join(beneath.MakeParents(b.root, "app/0.log", 0o755), beneath.MakeParents(b.root, "app/0.log", 0o755)); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, errors.Join(beneath.MakeParents(b.root, "app/0.log", 0o755), beneath.MakeParents(b.root, "app/0.log", 0o755)))
 	if _, err := beneath.Read(b.root, "app/0.log"); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("a missing file is answered with %v", err)
 	}
 	for _, text := range []string{"one\n", "two\n"} {
 		f, err := beneath.Append(b.root, "app/0.log", 0o640)
-		if err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, err)
 		if _, err := f.WriteString(text); err != nil {
 			t.Fatal(err)
 		}
@@ -153,9 +143,7 @@ func TestAppendAndRead(t *testing.T) {
 		f.Close()
 	}
 	f, err := beneath.Read(b.root, "app/0.log")
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	defer f.Close()
 	if text, err := io.ReadAll(f); err != nil || string(text) != "one\ntwo\n" {
 		t.Errorf("it has %q: %v", text, err)
@@ -182,9 +170,7 @@ func TestAppendWhileItIsRenamed(t *testing.T) {
 	}()
 	for range 1000 {
 		f, err := beneath.Append(b.root, "0.log", 0o640)
-		if err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, err)
 		f.Close()
 	}
 	close(stop)

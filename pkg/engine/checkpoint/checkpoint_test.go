@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/berth-cri/berth/internal/test"
+
 	metadata "github.com/checkpoint-restore/checkpointctl/lib"
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
@@ -21,9 +23,7 @@ import (
 
 func must(t *testing.T, err error) {
 	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 }
 
 // files makes files below a new directory; of a name that ends in "/" a directory.

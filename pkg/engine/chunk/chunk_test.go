@@ -1,6 +1,8 @@
 package chunk
 
 import (
+	"github.com/berth-cri/berth/internal/test"
+
 	"errors"
 	"strings"
 	"testing"
@@ -20,7 +22,7 @@ func images(sizes ...int) []*runtimeapi.Image {
 
 func TestSend(t *testing.T) {
 	many := make([]int, 2*maxItems+1)
-	for name, test := range map[string]struct {
+	for name, c := range map[string]struct {
 		items []*runtimeapi.Image
 		want  []int // items of each message
 	}{
@@ -35,25 +37,23 @@ func TestSend(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var sent []*runtimeapi.Image
 			var messages []int
-			err := Send(test.items, func(part []*runtimeapi.Image) error {
+			err := Send(c.items, func(part []*runtimeapi.Image) error {
 				if size := proto.Size(&runtimeapi.StreamImagesResponse{Images: part}); len(part) > 1 && size > maxBytes+6*len(part) {
 					t.Errorf("a message of %d items has %d bytes", len(part), size)
 				}
 				messages, sent = append(messages, len(part)), append(sent, part...)
 				return nil
 			})
-			if err != nil {
-				t.Fatal(err)
-			}
-			if len(messages) != len(test.want) {
-				t.Fatalf("messages of %v items, want %v", messages, test.want)
+			test.Must(t, err)
+			if len(messages) != len(c.want) {
+				t.Fatalf("messages of %v items, want %v", messages, c.want)
 			}
 			for i := range messages {
-				if messages[i] != test.want[i] {
-					t.Errorf("messages of %v items, want %v", messages, test.want)
+				if messages[i] != c.want[i] {
+					t.Errorf("messages of %v items, want %v", messages, c.want)
 				}
 			}
-			for i, item := range test.items {
+			for i, item := range c.items {
 				if sent[i] != item {
 					t.Fatalf("item %d is another", i)
 				}

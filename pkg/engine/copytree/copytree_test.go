@@ -10,6 +10,8 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/berth-cri/berth/internal/test"
+
 	"golang.org/x/sys/unix"
 )
 
@@ -19,9 +21,7 @@ func tree(t *testing.T) string {
 	root := filepath.Join(t.TempDir(), "source")
 	do := func(err error) {
 		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, err)
 	}
 	at := func(p string) string { return filepath.Join(root, p) }
 	do(os.MkdirAll(at("dir/empty"), 0o755))
@@ -99,20 +99,14 @@ func described(t *testing.T, root string) []string {
 		out = append(out, line)
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	return out
 }
 
 func TestCopyIsTheSame(t *testing.T) {
 	source, target := tree(t), filepath.Join(t.TempDir(), "target")
-	if err := os.Mkdir(target, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := Copy(t.Context(), target, source); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, os.Mkdir(target, 0o700))
+	test.Must(t, Copy(t.Context(), target, source))
 	want, got := described(t, source), described(t, target)
 	if !slices.Equal(got, want) {
 		t.Errorf("copied\n%q\nwant\n%q", got, want)
@@ -130,12 +124,8 @@ func TestCopyEndsWithItsContext(t *testing.T) {
 
 func TestCopyOfNoDirectory(t *testing.T) {
 	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "file"), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink("/etc", filepath.Join(dir, "link")); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, os.WriteFile(filepath.Join(dir, "file"), nil, 0o600))
+	test.Must(t, os.Symlink("/etc", filepath.Join(dir, "link")))
 	for _, name := range []string{"file", "link"} {
 		if err := Copy(t.Context(), t.TempDir(), filepath.Join(dir, name)); !errors.Is(err, unix.ENOTDIR) {
 			t.Errorf("%s is copied with %v", name, err)

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/berth-cri/berth/internal/test"
+
 	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
 	tasktypes "github.com/containerd/containerd/api/types/task"
 	runtimev2 "github.com/containerd/containerd/v2/core/runtime/v2"
@@ -96,15 +98,11 @@ func (f *frozen) State(context.Context, *taskapi.StateRequest) (*taskapi.StateRe
 func stands(t *testing.T, f *frozen) (d *Dumper, c *pod.Container, record string) {
 	t.Helper()
 	pods, _, err := pod.Open(t.Context(), filepath.Join(t.TempDir(), "root"), filepath.Join(t.TempDir(), "state"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	by := &runner{&enginetest.Runner{}, f}
 	c = enginetest.Container(t, enginetest.Sandbox(t, t.TempDir(), pod.SandboxSpec{Definition: &handler.Definition{}}, by))
 	record = pods.FrozenDir(c.ID())
-	if err := errors.Join(os.MkdirAll(record, 0o700), c.Op.Lock(t.Context())); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, errors.Join(os.MkdirAll(record, 0o700), c.Op.Lock(t.Context())))
 	return New(pods, nil, nil), c, record
 }
 

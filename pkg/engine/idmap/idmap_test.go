@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/berth-cri/berth/internal/test"
+
 	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/errdefs"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
@@ -27,9 +29,7 @@ const host = 500_000
 
 func must(t *testing.T, err error) {
 	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 }
 
 func userns(t *testing.T) string {

@@ -6,6 +6,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 func TestLocks(t *testing.T) {
@@ -16,9 +18,7 @@ func TestLocks(t *testing.T) {
 			defer cancel()
 			return l.Lock(ctx, name)
 		}
-		if err := errors.Join(lock("a"), lock("a"), lock("b")); err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, errors.Join(lock("a"), lock("a"), lock("b")))
 		if err := lock("a"); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("a third holder: %v", err)
 		}

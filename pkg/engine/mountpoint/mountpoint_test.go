@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/berth-cri/berth/internal/test"
+
 	"golang.org/x/sys/unix"
 )
 
@@ -33,9 +35,7 @@ func place(t *testing.T, propagation uintptr) string {
 
 func mustMount(t *testing.T, source, target, fstype string, flags uintptr) {
 	t.Helper()
-	if err := unix.Mount(source, target, fstype, flags, ""); err != nil {
-		t.Fatalf("mount %s: %v", target, err)
-	}
+	test.Mustf(t, unix.Mount(source, target, fstype, flags, ""), "mount %s", target)
 }
 
 // bindOntoItself does what iproute2 does with /run/netns.
@@ -49,9 +49,7 @@ func bindOntoItself(t *testing.T, dir string) {
 func mountsBelow(t *testing.T, dir string) []string {
 	t.Helper()
 	b, err := os.ReadFile("/proc/self/mountinfo")
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	var out []string
 	for line := range strings.Lines(string(b)) {
 		if at := strings.Fields(line)[4]; at == dir || strings.HasPrefix(at, dir+"/") {
@@ -63,9 +61,7 @@ func mountsBelow(t *testing.T, dir string) []string {
 
 func pinned(t *testing.T, path string) {
 	t.Helper()
-	if err := os.WriteFile(path, nil, 0o444); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, os.WriteFile(path, nil, 0o444))
 	mustMount(t, "/proc/self/ns/uts", path, "", unix.MS_BIND)
 }
 
@@ -87,9 +83,7 @@ func TestRemoveWhatIsMountedOnUnseen(t *testing.T) {
 			"above": func(t *testing.T, top, _ string) { bindOntoItself(t, top) },
 			"elsewhere": func(t *testing.T, top, dir string) {
 				other := filepath.Join(top, "other")
-				if err := os.Mkdir(other, 0o755); err != nil {
-					t.Fatal(err)
-				}
+				test.Must(t, os.Mkdir(other, 0o755))
 				mustMount(t, dir, other, "", unix.MS_BIND|unix.MS_REC)
 				mustMount(t, "", other, "", unix.MS_PRIVATE|unix.MS_REC)
 			},
@@ -97,17 +91,13 @@ func TestRemoveWhatIsMountedOnUnseen(t *testing.T) {
 			t.Run(name+"/"+times, func(t *testing.T) {
 				top := place(t, propagation)
 				dir := filepath.Join(top, "netns")
-				if err := os.Mkdir(dir, 0o755); err != nil {
-					t.Fatal(err)
-				}
+				test.Must(t, os.Mkdir(dir, 0o755))
 				mine, others := filepath.Join(dir, "mine"), filepath.Join(dir, "others")
 				pinned(t, mine)
 				pinned(t, others)
 				hide(t, top, dir)
 				host, all := mountsBelow(t, "/proc"), mountsBelow(t, top)
-				if err := Remove(mine); err != nil {
-					t.Fatal(err)
-				}
+				test.Must(t, Remove(mine))
 				gone(t, mine)
 				for _, left := range mountsBelow(t, top) {
 					if strings.Contains(left, "/mine") {
@@ -143,25 +133,17 @@ func TestRemoveAllWhereMountsAreUnseen(t *testing.T) {
 	state, volume := filepath.Join(top, "state"), filepath.Join(top, "volume")
 	rootfs := filepath.Join(state, "c", "rootfs")
 	for _, dir := range []string{rootfs, volume} {
-		if err := os.MkdirAll(dir, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, os.MkdirAll(dir, 0o755))
 	}
 	kept := filepath.Join(volume, "kept")
-	if err := os.WriteFile(kept, []byte("data"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, os.WriteFile(kept, []byte("data"), 0o600))
 	mustMount(t, volume, rootfs, "", unix.MS_BIND)
 	bindOntoItself(t, state)
-	if err := Unmount(rootfs); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, Unmount(rootfs))
 	if err := os.Remove(rootfs); !errors.Is(err, unix.EBUSY) {
 		t.Fatalf("nothing is hidden: %v", err)
 	}
-	if err := RemoveAll(filepath.Join(state, "c")); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, RemoveAll(filepath.Join(state, "c")))
 	gone(t, filepath.Join(state, "c"))
 	if b, err := os.ReadFile(kept); err != nil || string(b) != "data" {
 		t.Errorf("what was mounted there: %q, %v", b, err)
@@ -175,16 +157,10 @@ func TestRemoveWhatAnotherMountNamespaceHas(t *testing.T) {
 	pinned(t, pin)
 	holder := exec.Command("unshare", "--mount", "--propagation", "private", "sh", "-c", "echo ready; exec cat; :")
 	in, err := holder.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	out, err := holder.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := holder.Start(); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
+	test.Must(t, holder.Start())
 	defer func() {
 		_ = in.Close()
 		_ = holder.Wait()
@@ -192,14 +168,10 @@ func TestRemoveWhatAnotherMountNamespaceHas(t *testing.T) {
 	if _, err := out.Read(make([]byte, 16)); err != nil {
 		t.Fatal(err)
 	}
-	if err := Remove(pin); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, Remove(pin))
 	gone(t, pin)
 	table, err := os.ReadFile("/proc/" + strconv.Itoa(holder.Process.Pid) + "/mountinfo")
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	if strings.Contains(string(table), pin) {
 		t.Error("the other namespace still holds it")
 	}
@@ -226,28 +198,20 @@ func TestRemoveCovered(t *testing.T) {
 				top := place(t, propagation)
 				dir := filepath.Join(top, "dir")
 				for _, d := range []string{dir, filepath.Join(dir, "of-others")} {
-					if err := os.MkdirAll(d, 0o755); err != nil {
-						t.Fatal(err)
-					}
+					test.Must(t, os.MkdirAll(d, 0o755))
 				}
 				path, other := filepath.Join(dir, "file"), filepath.Join(dir, "other")
 				for _, f := range []string{path, other} {
-					if err := os.WriteFile(f, nil, 0o600); err != nil {
-						t.Fatal(err)
-					}
+					test.Must(t, os.WriteFile(f, nil, 0o600))
 					mustMount(t, "/proc/self/ns/uts", f, "", unix.MS_BIND)
 				}
 				below, err := unix.Open(dir, unix.O_PATH|unix.O_CLOEXEC, 0)
-				if err != nil {
-					t.Fatal(err)
-				}
+				test.Must(t, err)
 				defer unix.Close(below)
 				cover(t, top, dir)
 				before := len(mountsBelow(t, top))
 				for range 2 {
-					if err := RemoveCovered(path); err != nil {
-						t.Fatal(err)
-					}
+					test.Must(t, RemoveCovered(path))
 				}
 				var st unix.Stat_t
 				if err := unix.Fstatat(below, "file", &st, 0); !errors.Is(err, unix.ENOENT) {
@@ -269,31 +233,23 @@ func TestUnmountBelow(t *testing.T) {
 	dir := place(t, unix.MS_PRIVATE)
 	beside := filepath.Join(dir, "ab")
 	for _, name := range []string{"a/b/c", "ab"} {
-		if err := os.MkdirAll(filepath.Join(dir, name), 0o700); err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, os.MkdirAll(filepath.Join(dir, name), 0o700))
 	}
 	top := filepath.Join(dir, "a")
 	mustMount(t, "tmpfs", top, "tmpfs", 0)
-	if err := os.MkdirAll(filepath.Join(top, "b/c"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, os.MkdirAll(filepath.Join(top, "b/c"), 0o700))
 	mustMount(t, "tmpfs", filepath.Join(top, "b"), "tmpfs", 0)
 	mustMount(t, "tmpfs", filepath.Join(top, "b"), "tmpfs", 0)
 	mustMount(t, "tmpfs", beside, "tmpfs", 0)
 	elsewhere := filepath.Join(dir, "elsewhere")
-	if err := os.Symlink(dir, elsewhere); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, os.Symlink(dir, elsewhere))
 	before := mountsBelow(t, dir)
 	if err := UnmountBelow(elsewhere); err != nil || len(mountsBelow(t, dir)) != len(before) {
 		t.Errorf("in a link: %v, %q are left of %q", err, mountsBelow(t, dir), before)
 	}
 	top = filepath.Join(elsewhere, "a")
 	for range 2 {
-		if err := UnmountBelow(top); err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, UnmountBelow(top))
 		if left := mountsBelow(t, filepath.Join(dir, "a")); len(left) != 1 {
 			t.Errorf("at and below it there are %q", left)
 		}

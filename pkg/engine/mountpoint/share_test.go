@@ -7,6 +7,8 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/berth-cri/berth/internal/test"
+
 	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 )
@@ -14,9 +16,7 @@ import (
 func count(t *testing.T, path string) (times int, propagation string) {
 	t.Helper()
 	mounts, err := mountinfo.GetMounts(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	for _, m := range mounts {
 		if m.Mountpoint == path {
 			times, propagation = times+1, m.Optional
@@ -31,14 +31,10 @@ func TestShareCoversNothing(t *testing.T) {
 	for name, propagation := range propagations {
 		t.Run(name, func(t *testing.T) {
 			dir := filepath.Join(place(t, propagation), "netns")
-			if err := os.Mkdir(dir, 0o755); err != nil {
-				t.Fatal(err)
-			}
+			test.Must(t, os.Mkdir(dir, 0o755))
 			old, later := filepath.Join(dir, "old"), filepath.Join(dir, "later")
 			pinned(t, old)
-			if err := Share(dir); err != nil {
-				t.Fatal(err)
-			}
+			test.Must(t, Share(dir))
 			if times, how := count(t, dir); times != 1 || !strings.HasPrefix(how, "shared:") {
 				t.Errorf("the directory is mounted %d times, %q", times, how)
 			}
@@ -49,9 +45,7 @@ func TestShareCoversNothing(t *testing.T) {
 			// As a tool does that does not look whether it is a mount already.
 			bindOntoItself(t, dir)
 			for _, path := range []string{old, later} {
-				if err := unix.Unmount(path, 0); err != nil {
-					t.Fatal(err)
-				}
+				test.Must(t, unix.Unmount(path, 0))
 				if err := os.Remove(path); err != nil {
 					t.Errorf("%s cannot be removed any more: %v", path, err)
 				}
@@ -60,9 +54,7 @@ func TestShareCoversNothing(t *testing.T) {
 				if times, _ := count(t, dir); times == 0 {
 					break
 				}
-				if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
-					t.Fatal(err)
-				}
+				test.Must(t, unix.Unmount(dir, unix.MNT_DETACH))
 			}
 		})
 	}

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/berth-cri/berth/internal/test"
+
 	"golang.org/x/sys/unix"
 )
 
@@ -96,9 +98,7 @@ func TestKernelLogTellsOfKills(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	if err := os.WriteFile(filepath.Join(dir, limit), []byte("8388608"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, os.WriteFile(filepath.Join(dir, limit), []byte("8388608"), 0o600))
 	// The kernel leaves out lines when many kills come at once, as of other tests.
 	for deadline := time.Now().Add(time.Minute); New().Kills(t.Context(), path) == 0; {
 		if time.Now().After(deadline) {

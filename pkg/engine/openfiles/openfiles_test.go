@@ -7,6 +7,8 @@ import (
 	"os/exec"
 	"testing"
 
+	"github.com/berth-cri/berth/internal/test"
+
 	"golang.org/x/sys/unix"
 )
 
@@ -17,13 +19,9 @@ func TestCount(t *testing.T) {
 		t.Fatalf("got %+v, %v", before, err)
 	}
 	sockets, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	file, err := os.Open(os.DevNull)
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	after, err := Count(t.Context(), self)
 	if err != nil || after.Files != before.Files+3 || after.Sockets != before.Sockets+2 {
 		t.Errorf("with three more, of which two are sockets: %+v, before %+v, %v", after, before, err)
@@ -38,9 +36,7 @@ func TestCount(t *testing.T) {
 
 func TestEndedProcess(t *testing.T) {
 	cmd := exec.Command("true")
-	if err := cmd.Run(); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, cmd.Run())
 	ended := cmd.Process.Pid
 	if c, err := Count(t.Context(), []int{ended}); err != nil || c != (Counted{}) {
 		t.Errorf("got %+v, %v", c, err)
@@ -60,9 +56,7 @@ func TestCountEndsWithItsContext(t *testing.T) {
 
 func TestSoftLimit(t *testing.T) {
 	var want unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &want); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &want))
 	if got, known, err := SoftLimit(os.Getpid()); err != nil || !known || got != want.Cur {
 		t.Errorf("got %d, %v, %v, want %d", got, known, err, want.Cur)
 	}

@@ -5,6 +5,8 @@ import (
 	"os/exec"
 	"testing"
 	"time"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 func TestDying(t *testing.T) {
@@ -12,16 +14,12 @@ func TestDying(t *testing.T) {
 		t.Errorf("this process: %v, %v", dying, err)
 	}
 	child := exec.Command("sleep", "3600")
-	if err := child.Start(); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, child.Start())
 	pid := child.Process.Pid
 	if dying, err := Dying(pid); dying || err != nil {
 		t.Errorf("a child: %v, %v", dying, err)
 	}
-	if err := child.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, child.Process.Kill())
 	// From the moment that the signal was sent, until it is a zombie and beyond.
 	for range 20 {
 		if dying, err := Dying(pid); !dying || err != nil {

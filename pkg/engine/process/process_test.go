@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/berth-cri/berth/internal/test"
+
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 )
@@ -29,30 +31,22 @@ func TestLook(t *testing.T) {
 		return
 	}
 	in, out, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	defer in.Close()
 	const megabytes = 64
 	cmd := exec.Command(os.Args[0], "-test.run=^TestLook$")
 	cmd.Env = append(os.Environ(), "PROCESS_TEST_HOLDS=1")
 	cmd.Stdout = out
 	stdin, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
+	test.Must(t, cmd.Start())
 	defer func() { _ = stdin.Close(); _ = cmd.Wait() }()
 	_ = out.Close()
 	if _, err := in.Read(make([]byte, 1)); err != nil {
 		t.Fatal(err)
 	}
 	all, err := Look()
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	below := all.Below(os.Getpid(), func(p Process) bool { return p.PID != os.Getpid() && p.PID != cmd.Process.Pid })
 	if len(below) != 2 || below[1].PID != cmd.Process.Pid || below[1].Parent != os.Getpid() {
 		t.Fatalf("below this process are %+v, want only %d", below, cmd.Process.Pid)
@@ -70,12 +64,8 @@ func TestLook(t *testing.T) {
 	if named, err := p.Names([]string{"TestLook", "nothing of the kind"}); err != nil || len(named) != 1 || named[0] != "TestLook" {
 		t.Errorf("its arguments name %q: %v", named, err)
 	}
-	if err := stdin.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Wait(); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, stdin.Close())
+	test.Must(t, cmd.Wait())
 	if _, err := p.Memory(); !errdefs.IsNotFound(err) {
 		t.Errorf("memory of one that has ended: %v", err)
 	}
@@ -92,16 +82,12 @@ func TestLook(t *testing.T) {
 func hold(t *testing.T) {
 	// Not Go's own, of which the race detector has a shadow.
 	text, err := unix.Mmap(-1, 0, 64<<20, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	for i := 0; i < len(text); i += os.Getpagesize() {
 		text[i] = 1
 	}
 	for used := (unix.Timespec{}); used.Nano() < (200 * time.Millisecond).Nanoseconds(); {
-		if err := unix.ClockGettime(unix.CLOCK_PROCESS_CPUTIME_ID, &used); err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, unix.ClockGettime(unix.CLOCK_PROCESS_CPUTIME_ID, &used))
 	}
 	if _, err := os.Stdout.WriteString("x"); err != nil {
 		t.Fatal(err)

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 func TestParseStat(t *testing.T) {
@@ -49,9 +51,7 @@ func TestParseCgroups(t *testing.T) {
 func TestMembers(t *testing.T) {
 	for content, want := range map[string][]int{"": nil, "12\n0\n13\n": {12, 13}, "12\nx\n": nil} {
 		dir := t.TempDir()
-		if err := os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte(content), 0o600))
 		got, err := Members(dir)
 		if !slices.Equal(got, want) || (err != nil) != strings.Contains(content, "x") {
 			t.Errorf("%q: %v, %v", content, got, err)
@@ -72,9 +72,7 @@ func TestThisProcess(t *testing.T) {
 		t.Errorf("%v, %v", where, err)
 	}
 	score, err := OOMScore()
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	if err := SetOOMScore(os.Getpid(), score); err != nil {
 		t.Error(err)
 	}

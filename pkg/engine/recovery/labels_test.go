@@ -4,6 +4,8 @@ import (
 	"errors"
 	"testing"
 
+	"github.com/berth-cri/berth/internal/test"
+
 	"github.com/containerd/log"
 	"github.com/opencontainers/selinux/go-selinux"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -35,13 +37,9 @@ func TestRecoveryTakesLabels(t *testing.T) {
 	const shared, own = "system_u:system_r:container_t:s0:c103,c104", "system_u:system_r:container_t:s0:c105,c106"
 	dir := t.TempDir()
 	pods, _, err := pod.Open(t.Context(), dir, dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	shims, err := shim.New(shim.Config{State: dir, Supervisor: "/none", Log: log.L})
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	sandboxRecord := pod.SandboxSpec{Definition: &handler.Definition{Type: handler.OCI}, ProcessLabel: shared}
 	sandboxRecord.Config.Msg = &runtimeapi.PodSandboxConfig{}
 	if _, err := pods.Sandboxes.Create("pod", sandboxRecord, pod.SandboxStatus{Phase: pod.PhaseStopped}, store.Relaxed); err != nil {
@@ -55,9 +53,7 @@ func TestRecoveryTakesLabels(t *testing.T) {
 		}
 	}
 	r := &recovery{pods: pods, tasks: task.New(pods, nil, nil, shims), log: log.L, shims: shims, unresponsive: newUnresponsive()}
-	if err := errors.Join(r.takeSandboxes(t.Context()), r.takeContainers(t.Context())); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, errors.Join(r.takeSandboxes(t.Context()), r.takeContainers(t.Context())))
 	if !taken(t, shared) || !taken(t, own) {
 		t.Error("categories of recovered objects would be given out again")
 	}

@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/berth-cri/berth/internal/test"
+
 	"github.com/containerd/errdefs"
 )
 
@@ -21,9 +23,7 @@ func TestImagePart(t *testing.T) {
 		os.Symlink("../../../../../../"+outside, filepath.Join(root, "climbing")),
 		os.Symlink("loop", filepath.Join(root, "loop")),
 	} {
-		if err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, err)
 	}
 	for sub, want := range map[string]string{
 		"": "", "data": "data", "data/deep/": "data/deep", "link": "data/deep", "absolute/deep": "data/deep", "data/../data": "data",

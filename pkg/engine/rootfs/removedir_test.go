@@ -8,19 +8,17 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 // A straggler makes its file again as often as that is removed, and ends in time.
 func TestRemoveDirWithAStraggler(t *testing.T) {
 	for range 4 {
 		dir := filepath.Join(t.TempDir(), "bundle")
-		if err := os.Mkdir(dir, 0o700); err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, os.Mkdir(dir, 0o700))
 		for i := range 1000 { // reading them takes a while
-			if err := os.WriteFile(filepath.Join(dir, strconv.Itoa(i)), nil, 0o600); err != nil {
-				t.Fatal(err)
-			}
+			test.Must(t, os.WriteFile(filepath.Join(dir, strconv.Itoa(i)), nil, 0o600))
 		}
 		var writing sync.WaitGroup
 		for i := range 4 {

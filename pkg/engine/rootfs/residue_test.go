@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/berth-cri/berth/internal/test"
+
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-cri/berth/pkg/engine/mountpoint"
@@ -28,13 +30,9 @@ func busyDir(t *testing.T) (dir string, release func()) {
 	if dir == "" {
 		t.Skip("no cgroup hierarchy is mounted")
 	}
-	if err := os.Mkdir(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, os.Mkdir(dir, 0o755))
 	inside := exec.Command("sleep", "3600")
-	if err := inside.Start(); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, inside.Start())
 	release = func() {
 		_ = inside.Process.Kill()
 		_ = inside.Wait()
@@ -43,9 +41,7 @@ func busyDir(t *testing.T) (dir string, release func()) {
 		release()
 		_ = os.Remove(dir)
 	})
-	if err := os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte(strconv.Itoa(inside.Process.Pid)), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte(strconv.Itoa(inside.Process.Pid)), 0o600))
 	return dir, release
 }
 
@@ -59,9 +55,7 @@ func TestResidueIsRemovedLater(t *testing.T) {
 	defer cancel()
 	r := newResidue(ctx)
 	r.interval = 5 * time.Millisecond
-	if err := r.Erase(dir, func() error { return mountpoint.Remove(dir) }); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, r.Erase(dir, func() error { return mountpoint.Remove(dir) }))
 	if _, err := os.Stat(dir); err != nil {
 		t.Fatal(err)
 	}

@@ -5,6 +5,8 @@ import (
 	"runtime"
 	"testing"
 
+	"github.com/berth-cri/berth/internal/test"
+
 	"golang.org/x/sys/unix"
 )
 
@@ -18,9 +20,7 @@ func TestRunSparesTheMainThread(t *testing.T) {
 			}
 			return nil
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, err)
 		runtime.Gosched()
 	}
 	if _, err := os.Readlink("/proc/self/ns/net"); err != nil {

@@ -10,6 +10,8 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/berth-cri/berth/internal/test"
+
 	"github.com/prometheus/client_golang/prometheus"
 )
 
@@ -17,9 +19,7 @@ import (
 func fetch(t *testing.T, method, url string) (code int, body string, err error) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), method, url, http.NoBody)
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
 		return 0, "", err
@@ -31,9 +31,7 @@ func fetch(t *testing.T, method, url string) (code int, body string, err error) 
 
 func TestEndpoint(t *testing.T) {
 	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	e := Serve(t.Context(), l, NewRegistry("1.2.3", "abc"))
 	at := "http://" + l.Addr().String()
 	for _, tc := range []struct {
@@ -62,9 +60,7 @@ func TestEndpoint(t *testing.T) {
 // A request that takes for ever must not keep the daemon from stopping.
 func TestEndpointClosesOnTime(t *testing.T) {
 	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	asked, release := make(chan struct{}), make(chan struct{})
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "slow"}, func() float64 {

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/berth-cri/berth/internal/test"
+
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -19,9 +21,7 @@ func described() *imagespec.Manifest {
 }
 
 func TestCheck(t *testing.T) {
-	if err := check(described()); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, check(described()))
 	for name, change := range map[string]func(*imagespec.Manifest){
 		"another type":                   func(m *imagespec.Manifest) { m.ArtifactType = "x" },
 		"another configuration":          func(m *imagespec.Manifest) { m.Config.MediaType = imagespec.MediaTypeImageConfig },

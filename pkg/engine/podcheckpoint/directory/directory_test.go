@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/berth-cri/berth/internal/test"
+
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
@@ -19,19 +21,13 @@ import (
 // made makes a whole checkpoint of 10 bytes, that many hours old.
 func made(t *testing.T, dir, pod string, hours int) string {
 	t.Helper()
-	if err := os.MkdirAll(filepath.Join(dir, manifest.ImagesDir), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(dir, manifest.ImagesDir, "pages.img"), []byte("0123456789"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, os.MkdirAll(filepath.Join(dir, manifest.ImagesDir), 0o700))
+	test.Must(t, os.WriteFile(filepath.Join(dir, manifest.ImagesDir, "pages.img"), []byte("0123456789"), 0o600))
 	m := &manifest.Manifest{
 		Created: time.Now().Add(-time.Duration(hours) * time.Hour), Pod: []byte(`{"metadata":{"namespace":"n","name":"` + pod + `"}}`),
 		Containers: []manifest.Container{{Name: "main", Config: []byte("{}")}},
 	}
-	if err := manifest.Seal(t.Context(), dir, m); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, manifest.Seal(t.Context(), dir, m))
 	return dir
 }
 
@@ -39,27 +35,21 @@ func made(t *testing.T, dir, pod string, hours int) string {
 func private(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
-	if err := os.Chmod(dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, os.Chmod(dir, 0o700))
 	return dir
 }
 
 // write makes a file and the directories that it is in.
 func write(t *testing.T, path string) {
 	t.Helper()
-	if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, []byte("x"), 0o600)); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, []byte("x"), 0o600)))
 }
 
 // names are what is directly in dir.
 func names(t *testing.T, dir string) string {
 	t.Helper()
 	entries, err := os.ReadDir(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	var all []string
 	for _, e := range entries {
 		all = append(all, e.Name())
@@ -82,17 +72,13 @@ func TestRemove(t *testing.T) {
 	}
 	used := made(t, dir("used"), "p", 1)
 	release, err := Use(used)
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	if err := Remove(used, nobody); !errors.Is(err, ErrInUse) || !errdefs.IsFailedPrecondition(err) {
 		t.Errorf("one in use: %v", err)
 	}
 	release()
 	around := filepath.Join(t.TempDir(), "around")
-	if err := os.Symlink(parent, around); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, os.Symlink(parent, around))
 	for _, path := range []string{used, filepath.Join(around, "used")} {
 		waiting := func() ([]string, error) { return []string{dir("none"), path}, nil }
 		if err := Remove(used, waiting); !errors.Is(err, ErrInUse) || !strings.Contains(err.Error(), "start them") {
@@ -110,9 +96,7 @@ func TestRemove(t *testing.T) {
 	if err := Remove(dir("half"), nobody); !errdefs.IsInvalidArgument(err) {
 		t.Errorf("one without a manifest: %v", err)
 	}
-	if err := os.Symlink(used, dir("link")); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, os.Symlink(used, dir("link")))
 	if err := Remove(dir("link"), nobody); err == nil {
 		t.Error("a link is followed")
 	}
@@ -126,34 +110,24 @@ func TestRemove(t *testing.T) {
 func TestUseOfWhatIsRemoved(t *testing.T) {
 	dir := made(t, filepath.Join(private(t), "x"), "p", 1)
 	lock, err := locked(dir, unix.LOCK_EX)
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	if _, err := Use(dir); !errors.Is(err, ErrInUse) || !errdefs.IsFailedPrecondition(err) {
 		t.Errorf("while it is removed: %v", err)
 	}
-	if err := os.RemoveAll(dir); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, os.RemoveAll(dir))
 	made(t, dir, "p", 1)
 	if isAt(lock, dir) {
 		t.Error("another is taken for the one that was locked")
 	}
 	release, err := Use(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	defer release()
-	if err := errors.Join(lock.Close()); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, errors.Join(lock.Close()))
 	if err := Remove(dir, nobody); !errors.Is(err, ErrInUse) {
 		t.Errorf("of the new one: %v", err)
 	}
 	none, err := Use(dir + ".none")
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	none()
 }
 
@@ -162,9 +136,7 @@ func TestDiscard(t *testing.T) {
 	whole, half := made(t, filepath.Join(parent, "whole"), "p", 1), filepath.Join(parent, "half")
 	write(t, filepath.Join(half, "images/pages.img"))
 	release, err := Use(half)
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	if err := Discard(half); !errors.Is(err, ErrInUse) {
 		t.Errorf("one in use: %v", err)
 	}
@@ -184,28 +156,20 @@ func TestFinish(t *testing.T) {
 	dir := func(name string) string { return filepath.Join(parent, name) }
 	made(t, dir(removing+"whole"), "p", 1)
 	write(t, dir(removing+"half/images/pages.img"))
-	if err := os.Mkdir(dir(removing+"empty"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, os.Mkdir(dir(removing+"empty"), 0o700))
 	write(t, dir("mine/images/pages.img"))
 	write(t, dir(removing+"file"))
 	busy, err := locked(made(t, dir(removing+"busy"), "p", 1), unix.LOCK_EX)
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	for _, name := range []string{"full", "empty", "written"} {
 		d, err := New(parent, "n", name, time.Now())
-		if err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, err)
 		switch name {
 		case "full":
 			write(t, filepath.Join(d, "images/pages.img"))
 		case "written":
 			release, err := Use(d)
-			if err != nil {
-				t.Fatal(err)
-			}
+			test.Must(t, err)
 			t.Cleanup(release)
 		}
 	}
@@ -215,18 +179,14 @@ func TestFinish(t *testing.T) {
 	if got := regexp.MustCompile(`_\d{8}T\d{6}\.\d{3}Z`).ReplaceAllString(names(t, parent), ""); got != removing+"busy "+removing+"file mine n_full n_written" {
 		t.Errorf("left are %s", got)
 	}
-	if err := busy.Close(); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, busy.Close())
 	write(t, dir(removing+"busy/notes"))
 	if err := Finish(parent); err == nil {
 		t.Error("what holds something else was removed")
 	}
 	others := private(t)
 	made(t, filepath.Join(others, removing+"x"), "p", 1)
-	if err := os.Chmod(others, 0o777|os.ModeSticky); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, os.Chmod(others, 0o777|os.ModeSticky))
 	if err := Finish(others); !errdefs.IsInvalidArgument(err) || names(t, others) != removing+"x" {
 		t.Errorf("where others can write: %v", err)
 	}
@@ -254,9 +214,7 @@ func TestDirectories(t *testing.T) {
 	}
 	parent := filepath.Join(private(t), "a", "b")
 	dir, err := New(parent, "n", "p", at)
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	for _, d := range []string{dir, parent} {
 		if info, err := os.Stat(d); err != nil || info.Mode().Perm() != 0o700 {
 			t.Errorf("%s is %v, %v", d, info, err)

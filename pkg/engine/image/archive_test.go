@@ -70,41 +70,34 @@ func rewritten(t testing.TB, old []byte, edit func(name string, content []byte) 
 }
 
 func TestImagesAreCarriedByArchives(t *testing.T) {
-	reg := newTestRegistry(t)
 	built := layered(t, v1.Config{User: "7"})
-	reg.push(t, "app:1", built)
-	source := openStore(t, Config{HostsDir: reg.hosts(t)})
-	pullImage(t, source, domain+"/app:1")
-	own := exported(t, source, domain+"/app:1")
+	_, source, _ := pulled(t, Config{}, built)
+	own := exported(t, source, app)
 	var zipped bytes.Buffer
 	z := gzip.NewWriter(&zipped)
 	_, err := z.Write(own)
 	must(t, errors.Join(err, z.Close()))
-	docker := dockerArchive(t, map[string]v1.Image{domain + "/app:1": built})
+	docker := dockerArchive(t, map[string]v1.Image{app: built})
 
 	for what, text := range map[string][]byte{"own": own, "compressed": zipped.Bytes(), "docker": docker} {
 		t.Run(what, func(t *testing.T) {
 			s := openStore(t, Config{})
 			names, err := s.Import(t.Context(), bytes.NewReader(text), ImportRequest{})
 			must(t, err)
-			if !slices.Equal(names, []string{domain + "/app:1"}) {
+			if !slices.Equal(names, []string{app}) {
 				t.Errorf("names %q", names)
 			}
-			img, err := s.Get(domain + "/app:1")
+			img, err := s.Get(app)
 			must(t, err)
 			if img.ID != idOf(t, built) || img.Config.User != "7" {
 				t.Errorf("image %+v", img)
 			}
-			if n := leasesLeft(t, s); n != 0 {
-				t.Errorf("%d leases", n)
-			}
+			wantLeases(t, s, 0)
 			s = reopen(t, s)
-			if img, err = s.Get(domain + "/app:1"); err != nil {
+			if img, err = s.Get(app); err != nil {
 				t.Fatalf("after a restart: %v", err)
 			}
-			root, err := s.PrepareRootfs(t.Context(), "c", img, "")
-			must(t, err)
-			sameTree(t, tree(t, mounted(t, root.Mounts)), layeredTree)
+			wantFiles(t, s, img, "c", "", layeredTree)
 		})
 	}
 }
@@ -118,9 +111,7 @@ func TestExportOfSeveral(t *testing.T) {
 	pullImage(t, s, domain+"/one:1")
 	pullImage(t, s, domain+"/two:1")
 	text := exported(t, s, domain+"/one:1", idOf(t, two))
-	if n := leasesLeft(t, s); n != 0 {
-		t.Errorf("%d leases", n)
-	}
+	wantLeases(t, s, 0)
 
 	to := openStore(t, Config{})
 	names, err := to.Import(t.Context(), bytes.NewReader(text), ImportRequest{})
@@ -144,23 +135,20 @@ func TestExportOfSeveral(t *testing.T) {
 func TestImportByName(t *testing.T) {
 	built := layered(t, v1.Config{})
 	s := openStore(t, Config{})
-	names, err := s.Import(t.Context(), bytes.NewReader(dockerArchive(t, map[string]v1.Image{domain + "/app:1": built})), ImportRequest{Name: "mine:2"})
+	names, err := s.Import(t.Context(), bytes.NewReader(dockerArchive(t, map[string]v1.Image{app: built})), ImportRequest{Name: "mine:2"})
 	must(t, err)
 	if !slices.Equal(names, []string{"docker.io/library/mine:2"}) {
 		t.Errorf("names %q", names)
 	}
-	if _, err := s.Get(domain + "/app:1"); !errdefs.IsNotFound(err) {
+	if _, err := s.Get(app); !errdefs.IsNotFound(err) {
 		t.Errorf("the archive's name: %v", err)
 	}
 }
 
 func TestBadArchives(t *testing.T) {
-	reg := newTestRegistry(t)
 	built := layered(t, v1.Config{})
-	reg.push(t, "app:1", built)
-	source := openStore(t, Config{HostsDir: reg.hosts(t)})
-	pullImage(t, source, domain+"/app:1")
-	own := exported(t, source, domain+"/app:1")
+	_, source, _ := pulled(t, Config{}, built)
+	own := exported(t, source, app)
 	layers, err := built.Layers()
 	must(t, err)
 	last := strings.TrimPrefix(digestOf(t, layers[2]), "sha256:")
@@ -215,9 +203,7 @@ func TestBadArchives(t *testing.T) {
 			if err == nil || len(names) > 0 || !errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), c.want) {
 				t.Fatalf("names %q, %v", names, err)
 			}
-			if n := leasesLeft(t, s); n != 0 {
-				t.Errorf("%d leases", n)
-			}
+			wantLeases(t, s, 0)
 			wantStored(t, s, 0, 0)
 		})
 	}
@@ -234,7 +220,7 @@ func flipped(name, of string, content []byte) []byte {
 // An import whose sender went away leaves nothing, and keeps nobody from another.
 func TestInterruptedImport(t *testing.T) {
 	built := build(t, v1.Config{}, bulk(t, 4<<20))
-	text := dockerArchive(t, map[string]v1.Image{domain + "/app:1": built})
+	text := dockerArchive(t, map[string]v1.Image{app: built})
 	s := openStore(t, Config{})
 	r, w := io.Pipe()
 	go func() {

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/containerd/errdefs"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -37,34 +36,35 @@ func TestArtifactFiles(t *testing.T) {
 		return imagespec.Descriptor{MediaType: mediaType, Digest: digest.FromString(mediaType), Annotations: annotations}
 	}
 	long := strings.Repeat("n", maxFileName+1)
+	type blobs []imagespec.Descriptor
 	for name, c := range map[string]struct {
-		blobs []imagespec.Descriptor
+		blobs blobs
 		want  []string // paths, or types of archives; nil if says
 		says  string
 	}{
-		"titles":                     {blobs: []imagespec.Descriptor{blobCalled("a.txt"), blobCalled("dir/b.txt"), blobCalled("./dir//c")}, want: []string{"a.txt", "dir/b.txt", "dir/c"}},
-		"no title":                   {blobs: []imagespec.Descriptor{nameless}, want: []string{"sha256-" + nameless.Digest.Encoded()}},
-		"nothing":                    {blobs: []imagespec.Descriptor{with(imagespec.MediaTypeEmptyJSON, nil)}, want: []string{}},
-		"ModelPack":                  {blobs: []imagespec.Descriptor{with("application/vnd.cncf.model.weight.v1.raw", map[string]string{modelPath: "weights/1.bin"})}, want: []string{"weights/1.bin"}},
-		"ModelPack's archive":        {blobs: []imagespec.Descriptor{with("application/vnd.cncf.model.weight.v1.tar+zstd", map[string]string{modelPath: "weights/1.bin"})}, want: []string{imagespec.MediaTypeImageLayerZstd}},
-		"former ModelPack":           {blobs: []imagespec.Descriptor{with("application/vnd.cnai.model.doc.v1.tar", map[string]string{formerModelPath: "README.md"})}, want: []string{imagespec.MediaTypeImageLayer}},
-		"directory of ORAS":          {blobs: []imagespec.Descriptor{with(imagespec.MediaTypeImageLayerGzip, map[string]string{packedDirectory: "true", imagespec.AnnotationTitle: "dir"})}, want: []string{imagespec.MediaTypeImageLayerGzip}},
-		"archive that stays one":     {blobs: []imagespec.Descriptor{with("application/vnd.cncf.helm.chart.content.v1.tar+gzip", map[string]string{imagespec.AnnotationTitle: "chart.tgz"})}, want: []string{"chart.tgz"}},
-		"outside":                    {blobs: []imagespec.Descriptor{blobCalled("../etc/passwd")}, says: "inside of a volume"},
-		"outside, later":             {blobs: []imagespec.Descriptor{blobCalled("a/../../b")}, says: "inside of a volume"},
-		"absolute":                   {blobs: []imagespec.Descriptor{blobCalled("/etc/passwd")}, says: "inside of a volume"},
-		"the volume itself":          {blobs: []imagespec.Descriptor{blobCalled("a/..")}, says: "inside of a volume"},
-		"NUL":                        {blobs: []imagespec.Descriptor{blobCalled("a\x00b")}, says: "inside of a volume"},
-		"twice":                      {blobs: []imagespec.Descriptor{blobCalled("a"), blobCalled("./a")}, says: "both called"},
-		"file and directory":         {blobs: []imagespec.Descriptor{blobCalled("a"), blobCalled("a/b/c")}, says: "in a directory of that name"},
-		"directory and file":         {blobs: []imagespec.Descriptor{blobCalled("a/b/c"), blobCalled("a/b")}, says: "both called"},
-		"long name":                  {blobs: []imagespec.Descriptor{blobCalled("d/" + long)}, says: "256 bytes"},
-		"as deep as may be":          {blobs: []imagespec.Descriptor{blobCalled(strings.Repeat("d/", maxFileDepth) + "f")}, want: []string{strings.Repeat("d/", maxFileDepth) + "f"}},
-		"too deep":                   {blobs: []imagespec.Descriptor{blobCalled(strings.Repeat("d/", maxFileDepth+1) + "f")}, says: "in 65 directories"},
-		"long path":                  {blobs: []imagespec.Descriptor{blobCalled(strings.Repeat("d/", 2048) + "f")}, says: "4097 bytes"},
-		"encrypted":                  {blobs: []imagespec.Descriptor{with("application/vnd.cncf.model.weight.v1.raw+encrypted", nil)}, says: "encrypted"},
-		"digest that is not one":     {blobs: []imagespec.Descriptor{{MediaType: "a/b", Digest: "x"}}, says: "digest"},
-		"digest that is a way out":   {blobs: []imagespec.Descriptor{{MediaType: "a/b", Digest: "sha256:../../x"}}, says: "digest"},
+		"titles":                     {blobs: blobs{blobCalled("a.txt"), blobCalled("dir/b.txt"), blobCalled("./dir//c")}, want: []string{"a.txt", "dir/b.txt", "dir/c"}},
+		"no title":                   {blobs: blobs{nameless}, want: []string{"sha256-" + nameless.Digest.Encoded()}},
+		"nothing":                    {blobs: blobs{with(imagespec.MediaTypeEmptyJSON, nil)}, want: []string{}},
+		"ModelPack":                  {blobs: blobs{with("application/vnd.cncf.model.weight.v1.raw", map[string]string{modelPath: "weights/1.bin"})}, want: []string{"weights/1.bin"}},
+		"ModelPack's archive":        {blobs: blobs{with("application/vnd.cncf.model.weight.v1.tar+zstd", map[string]string{modelPath: "weights/1.bin"})}, want: []string{imagespec.MediaTypeImageLayerZstd}},
+		"former ModelPack":           {blobs: blobs{with("application/vnd.cnai.model.doc.v1.tar", map[string]string{formerModelPath: "README.md"})}, want: []string{imagespec.MediaTypeImageLayer}},
+		"directory of ORAS":          {blobs: blobs{with(imagespec.MediaTypeImageLayerGzip, map[string]string{packedDirectory: "true", imagespec.AnnotationTitle: "dir"})}, want: []string{imagespec.MediaTypeImageLayerGzip}},
+		"archive that stays one":     {blobs: blobs{with("application/vnd.cncf.helm.chart.content.v1.tar+gzip", map[string]string{imagespec.AnnotationTitle: "chart.tgz"})}, want: []string{"chart.tgz"}},
+		"outside":                    {blobs: blobs{blobCalled("../etc/passwd")}, says: "inside of a volume"},
+		"outside, later":             {blobs: blobs{blobCalled("a/../../b")}, says: "inside of a volume"},
+		"absolute":                   {blobs: blobs{blobCalled("/etc/passwd")}, says: "inside of a volume"},
+		"the volume itself":          {blobs: blobs{blobCalled("a/..")}, says: "inside of a volume"},
+		"NUL":                        {blobs: blobs{blobCalled("a\x00b")}, says: "inside of a volume"},
+		"twice":                      {blobs: blobs{blobCalled("a"), blobCalled("./a")}, says: "both called"},
+		"file and directory":         {blobs: blobs{blobCalled("a"), blobCalled("a/b/c")}, says: "in a directory of that name"},
+		"directory and file":         {blobs: blobs{blobCalled("a/b/c"), blobCalled("a/b")}, says: "both called"},
+		"long name":                  {blobs: blobs{blobCalled("d/" + long)}, says: "256 bytes"},
+		"as deep as may be":          {blobs: blobs{blobCalled(strings.Repeat("d/", maxFileDepth) + "f")}, want: []string{strings.Repeat("d/", maxFileDepth) + "f"}},
+		"too deep":                   {blobs: blobs{blobCalled(strings.Repeat("d/", maxFileDepth+1) + "f")}, says: "in 65 directories"},
+		"long path":                  {blobs: blobs{blobCalled(strings.Repeat("d/", 2048) + "f")}, says: "4097 bytes"},
+		"encrypted":                  {blobs: blobs{with("application/vnd.cncf.model.weight.v1.raw+encrypted", nil)}, says: "encrypted"},
+		"digest that is not one":     {blobs: blobs{{MediaType: "a/b", Digest: "x"}}, says: "digest"},
+		"digest that is a way out":   {blobs: blobs{{MediaType: "a/b", Digest: "sha256:../../x"}}, says: "digest"},
 		"more names than a pull may": {blobs: manyBlobs(400, strings.Repeat("d/", 1500)), says: "limit"},
 	} {
 		files, err := artifactFiles(imagespec.Manifest{Layers: c.blobs})
@@ -165,9 +165,8 @@ func volumeOf(t *testing.T, s *Store, container string, img *Image) string {
 }
 
 func TestArtifactVolume(t *testing.T) {
-	reg := newTestRegistry(t)
 	large := strings.Repeat("weights ", 1<<17)
-	reg.push(t, "model:1", artifact(t,
+	_, s, img := pulled(t, Config{}, artifact(t,
 		titled{title: "model/weights.bin", text: large},
 		titled{title: "again.bin", text: large},
 		titled{title: "README.md", text: "read me"},
@@ -176,11 +175,6 @@ func TestArtifactVolume(t *testing.T) {
 			tar.Header{Name: "docs/a.txt", Typeflag: tar.TypeReg, Mode: 0o644, Linkname: "of docs"},
 		)},
 	))
-	root := t.TempDir()
-	s := openStore(t, Config{Root: root, HostsDir: reg.hosts(t)})
-	ref := PullRequest{Ref: domain + "/model:1"}
-	img, err := s.Pull(t.Context(), ref)
-	must(t, err)
 	if img.ArtifactType != modelConfig || len(img.RepoTags) != 1 {
 		t.Errorf("%+v", img)
 	}
@@ -201,9 +195,7 @@ func TestArtifactVolume(t *testing.T) {
 		t.Errorf("%d bytes are in use, though %d are shared", images.Bytes, len(large))
 	}
 
-	again, err := s.Pull(t.Context(), ref)
-	must(t, err)
-	if again.ID != img.ID {
+	if again := pullImage(t, s, app); again.ID != img.ID {
 		t.Errorf("%s, then %s", img.ID, again.ID)
 	}
 	if _, err := s.PrepareRootfs(t.Context(), "c2", img, ""); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "volume") {
@@ -214,9 +206,8 @@ func TestArtifactVolume(t *testing.T) {
 	}
 
 	// A container keeps its volume, also over a restart, and nothing is left after it.
-	must(t, s.Remove(t.Context(), ref.Ref))
-	must(t, s.Close())
-	s = openStore(t, Config{Root: root, HostsDir: reg.hosts(t)})
+	must(t, s.Remove(t.Context(), app))
+	s = reopen(t, s)
 	must(t, s.Retain(t.Context(), []Use{{Owner: "c1", ChainID: img.ChainID}}))
 	<-s.work.collector.request()
 	if _, err := os.Stat(filepath.Join(dir, "README.md")); err != nil {
@@ -227,65 +218,37 @@ func TestArtifactVolume(t *testing.T) {
 		t.Errorf("%d bytes are in use; nobody but the volume has %d", images.Bytes, len(large))
 	}
 	must(t, s.RemoveRootfs(t.Context(), "c1", ""))
-	<-s.work.collector.request()
 	wantStored(t, s, 0, 0)
-}
-
-func TestArtifactKeptOverARestart(t *testing.T) {
-	reg := newTestRegistry(t)
-	reg.push(t, "model:1", artifact(t, titled{title: "a", text: "text"}))
-	root := t.TempDir()
-	s := openStore(t, Config{Root: root, HostsDir: reg.hosts(t)})
-	_, err := s.Pull(t.Context(), PullRequest{Ref: domain + "/model:1"})
-	must(t, err)
-	must(t, s.Close())
-	s = openStore(t, Config{Root: root, HostsDir: reg.hosts(t)})
-	must(t, s.Retain(t.Context(), nil))
-	<-s.work.collector.request()
-	img, err := s.Get(domain + "/model:1")
-	must(t, err)
-	if got, err := os.ReadFile(filepath.Join(volumeOf(t, s, "c", img), "a")); string(got) != "text" {
-		t.Errorf("%q, %v", got, err)
-	}
 }
 
 // TestHostileArtifacts refuses what would get out of a volume, or change what others have.
 func TestHostileArtifacts(t *testing.T) {
-	reg := newTestRegistry(t)
 	outside := t.TempDir()
-	packed := map[string]string{packedDirectory: "true"}
+	packed := func(h tar.Header) titled {
+		return titled{title: "d", mediaType: imagespec.MediaTypeImageLayer, annotations: map[string]string{packedDirectory: "true"}, text: tarOf(t, h)}
+	}
+	taken := packed(tar.Header{Name: "x", Typeflag: tar.TypeReg, Mode: 0o777, Linkname: "y"})
 	for name, c := range map[string]struct {
 		blobs []titled
 		says  string
 	}{
 		"more entries than may be": {[]titled{
-			{title: "d", mediaType: imagespec.MediaTypeImageLayer, annotations: packed, text: tarOf(t, tar.Header{Name: "a", Typeflag: tar.TypeDir, Mode: 0o755})},
-			{title: "a/b/c", text: "x"}, {title: "d/e/f/g/h", text: "y"},
+			packed(tar.Header{Name: "a", Typeflag: tar.TypeDir, Mode: 0o755}), {title: "a/b/c", text: "x"}, {title: "d/e/f/g/h", text: "y"},
 		}, "max_image_entries"},
-		"title outside": {[]titled{{title: "../../x", text: "x"}}, "inside of a volume"},
-		"through a link of an archive": {[]titled{
-			{title: "way/x", text: "x"},
-			{title: "d", mediaType: imagespec.MediaTypeImageLayer, annotations: packed, text: tarOf(t, tar.Header{Name: "way", Typeflag: tar.TypeSymlink, Linkname: outside})},
-		}, "way/x"},
-		"over a file of an archive": {[]titled{
-			{title: "x", text: "x"},
-			{title: "d", mediaType: imagespec.MediaTypeImageLayer, annotations: packed, text: tarOf(t, tar.Header{Name: "x", Typeflag: tar.TypeReg, Mode: 0o777, Linkname: "y"})},
-		}, "archive"},
-		"below a file of an archive": {[]titled{
-			{title: "x/y", text: "x"},
-			{title: "d", mediaType: imagespec.MediaTypeImageLayer, annotations: packed, text: tarOf(t, tar.Header{Name: "x", Typeflag: tar.TypeReg, Mode: 0o777, Linkname: "y"})},
-		}, "x/y"},
-		"archive that is none": {[]titled{{title: "d", mediaType: imagespec.MediaTypeImageLayerGzip, annotations: packed, text: "no archive of any kind"}}, "ends too early"},
+		"title outside":                {[]titled{{title: "../../x", text: "x"}}, "inside of a volume"},
+		"through a link of an archive": {[]titled{{title: "way/x", text: "x"}, packed(tar.Header{Name: "way", Typeflag: tar.TypeSymlink, Linkname: outside})}, "way/x"},
+		"over a file of an archive":    {[]titled{{title: "x", text: "x"}, taken}, "archive"},
+		"below a file of an archive":   {[]titled{{title: "x/y", text: "x"}, taken}, "x/y"},
+		"archive that is none": {[]titled{{
+			title: "d", mediaType: imagespec.MediaTypeImageLayerGzip, annotations: taken.annotations, text: "no archive of any kind",
+		}}, "ends too early"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			repo := "hostile-" + strings.ReplaceAll(name, " ", "-")
-			reg.push(t, repo+":1", artifact(t, c.blobs...))
-			s := openStore(t, Config{HostsDir: reg.hosts(t), Limits: bounds.Limits{MaxImageEntries: 5}})
-			_, err := s.Pull(t.Context(), PullRequest{Ref: domain + "/" + repo + ":1"})
+			_, s := serve(t, Config{Limits: bounds.Limits{MaxImageEntries: 5}}, artifact(t, c.blobs...))
+			_, err := s.Pull(t.Context(), PullRequest{Ref: app})
 			if err == nil || !strings.Contains(err.Error(), c.says) {
 				t.Errorf("%v, want %q", err, c.says)
 			}
-			<-s.work.collector.request()
 			wantStored(t, s, 0, 0)
 		})
 	}
@@ -294,60 +257,20 @@ func TestHostileArtifacts(t *testing.T) {
 	}
 }
 
+// An artifact is one, with its files, after a restart and in an archive.
 func TestArtifactsAreCarriedByArchives(t *testing.T) {
-	reg := newTestRegistry(t)
-	reg.push(t, "model:1", artifact(t, titled{title: "a", text: "of a"}))
-	source := openStore(t, Config{HostsDir: reg.hosts(t)})
-	img := pullImage(t, source, domain+"/model:1")
+	_, source, img := pulled(t, Config{}, artifact(t, titled{title: "a", text: "of a"}))
+	source = reopen(t, source)
+	must(t, source.Retain(t.Context(), nil))
 	s := openStore(t, Config{})
-	names, err := s.Import(t.Context(), strings.NewReader(string(exported(t, source, domain+"/model:1"))), ImportRequest{})
-	must(t, err)
-	got, err := s.Get(domain + "/model:1")
-	if err != nil || got.ID != img.ID || len(names) != 1 {
-		t.Fatalf("%+v, %v: %v", got, names, err)
+	if names, err := s.Import(t.Context(), bytes.NewReader(exported(t, source, app)), ImportRequest{}); err != nil || len(names) != 1 {
+		t.Fatalf("%v: %v", names, err)
 	}
-	if text, err := os.ReadFile(filepath.Join(volumeOf(t, s, "c", got), "a")); string(text) != "of a" {
-		t.Errorf("%q, %v", text, err)
-	}
-}
-
-// However far the pull of an artifact has come, what it left is used or removed.
-func TestKilledWhileAnArtifactIsPulled(t *testing.T) {
-	reg := newTestRegistry(t)
-	var blobs []titled
-	want := map[string]string{}
-	for n := range 60 {
-		name := fmt.Sprintf("dir%d/file", n)
-		want[name] = strings.Repeat(name, 1000)
-		blobs = append(blobs, titled{title: name, text: want[name]})
-	}
-	reg.push(t, "model:1", artifact(t, blobs...))
-	hosts, ref := reg.hosts(t), domain+"/model:1"
-	begin := time.Now()
-	killed(t, filepath.Join(t.TempDir(), "images"), hosts, ref, func(out string) bool { return strings.Contains(out, "done") })
-	whole := time.Since(begin)
-	const kills = 12
-	for n := range kills {
-		t.Run(fmt.Sprint(n), func(t *testing.T) {
-			root := filepath.Join(t.TempDir(), "images")
-			begin := time.Now()
-			killed(t, root, hosts, ref, func(string) bool { return time.Since(begin) > whole*time.Duration(n)/kills })
-			s := openStore(t, Config{Root: root, HostsDir: hosts})
-			_, snaps, _ := stored(t, s)
-			for _, name := range snaps {
-				if strings.Contains(name, "/extract-") {
-					t.Errorf("left behind: %s", name)
-				}
-			}
-			dir := volumeOf(t, s, "c", pullImage(t, s, ref))
-			for name, text := range want {
-				if got, err := os.ReadFile(filepath.Join(dir, name)); string(got) != text {
-					t.Errorf("%s has %d bytes, %v", name, len(got), err)
-				}
-			}
-			if n := leasesLeft(t, s); n != 0 {
-				t.Errorf("%d leases", n)
-			}
-		})
+	for where, s := range map[string]*Store{"restarted": source, "imported": s} {
+		got, err := s.Get(app)
+		if err != nil || got.ID != img.ID {
+			t.Fatalf("%s: %+v, %v", where, got, err)
+		}
+		sameTree(t, tree(t, volumeOf(t, s, "c", got)), map[string]string{"a": "of a"})
 	}
 }

@@ -2,19 +2,22 @@ package image
 
 import (
 	"encoding/base64"
+	"encoding/json"
 	"fmt"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 
-	v1 "github.com/google/go-containerregistry/pkg/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
 func encodeBase64(s string) string { return base64.StdEncoding.EncodeToString([]byte(s)) }
+
+const header = "header-for-the-registry"
 
 // eavesdropper notes everything that it is sent.
 type eavesdropper struct {
@@ -23,7 +26,7 @@ type eavesdropper struct {
 	heard strings.Builder
 }
 
-// newEavesdropper listens on the host of the registry, on another port.
+// newEavesdropper listens on another port of the registry's host.
 func newEavesdropper(t *testing.T, secure bool, answer func(*eavesdropper, http.ResponseWriter, *http.Request)) (e *eavesdropper, ca string) {
 	t.Helper()
 	return eavesdropperAt(t, "127.0.0.1", secure, answer)
@@ -88,7 +91,6 @@ func bearerChallenge(e *eavesdropper) string {
 // Whoever a registry, or its token server, redirects to gets no credentials, and
 // nobody gets them in the clear.
 func TestCredentialsStayWithTheRegistry(t *testing.T) {
-	const header = "header-for-the-registry"
 	given := map[string]*runtimeapi.AuthConfig{
 		"password": {Username: user, Password: password},
 		"token":    {IdentityToken: idToken},
@@ -111,24 +113,15 @@ func TestCredentialsStayWithTheRegistry(t *testing.T) {
 		} {
 			t.Run(kind+"/"+name, func(t *testing.T) {
 				reg := newTestRegistry(t)
-				reg.push(t, "app:1", build(t, v1.Config{}, layer(t, file{name: "f"})))
+				reg.push(t, "app:1", small(t))
 				e, ca := newStranger(t, c.secure, c.answer)
 				reg.setGuard(c.lead(reg, e))
-				cas := fmt.Sprintf("[%q]", reg.ca)
-				if ca != "" {
-					cas = fmt.Sprintf("[%q, %q]", reg.ca, ca)
-				}
-				hosts := writeHosts(t, domain, fmt.Sprintf("server = %q\nca = %s\n[header]\nX-Secret = %q\n", reg.URL, cas, header))
-				s := openStore(t, Config{HostsDir: hosts})
-				if _, err := s.Pull(t.Context(), PullRequest{Ref: domain + "/app:1", Auth: auth}); err == nil {
+				s := withHeader(t, reg.URL, reg.ca, ca)
+				if _, err := s.Pull(t.Context(), PullRequest{Ref: app, Auth: auth}); err == nil {
 					t.Error("the pull succeeded")
 				}
 				heard := e.text()
-				for _, secret := range []string{password, idToken, basic(user, password), header} {
-					if strings.Contains(heard, secret) {
-						t.Errorf("the eavesdropper heard %q:\n%s", secret, heard)
-					}
-				}
+				wantUnheard(t, heard)
 				if heard == "" && !strings.HasPrefix(name, "token server") {
 					t.Error("nobody asked the eavesdropper")
 				}
@@ -152,7 +145,7 @@ func TestPlainRegistryNamesAStranger(t *testing.T) {
 		}))
 		t.Cleanup(plain.Close)
 		s := openStore(t, Config{HostsDir: writeHosts(t, domain, fmt.Sprintf("server = %q\n", plain.URL))})
-		_, err := s.Pull(t.Context(), PullRequest{Ref: domain + "/app:1", Auth: &runtimeapi.AuthConfig{Username: user, Password: password}})
+		_, err := s.Pull(t.Context(), PullRequest{Ref: app, Auth: &runtimeapi.AuthConfig{Username: user, Password: password}})
 		if err == nil {
 			t.Errorf("%s: the pull succeeded", name)
 		}
@@ -185,10 +178,28 @@ func redirectAll(_ *testRegistry, e *eavesdropper) func(http.ResponseWriter, *ht
 
 // challengeOf makes the eavesdropper the registry's token server.
 func challengeOf(_ *testRegistry, e *eavesdropper) func(http.ResponseWriter, *http.Request) bool {
-	return func(w http.ResponseWriter, _ *http.Request) bool {
-		w.Header().Set("WWW-Authenticate", bearerChallenge(e))
-		w.WriteHeader(http.StatusUnauthorized)
+	return func(w http.ResponseWriter, r *http.Request) bool {
+		wants(bearerChallenge)(e, w, r)
 		return true
+	}
+}
+
+// withHeader is a store whose configuration of the registry has a header for it.
+func withHeader(t *testing.T, server string, cas ...string) *Store {
+	t.Helper()
+	cas = slices.DeleteFunc(cas, func(ca string) bool { return ca == "" })
+	list, err := json.Marshal(cas)
+	must(t, err)
+	return openStore(t, Config{HostsDir: writeHosts(t, domain, fmt.Sprintf("server = %q\nca = %s\n[header]\nX-Secret = %q\n", server, list, header))})
+}
+
+// wantUnheard checks that a server got no credentials.
+func wantUnheard(t *testing.T, heard string) {
+	t.Helper()
+	for _, secret := range []string{password, idToken, basic(user, password), header} {
+		if strings.Contains(heard, secret) {
+			t.Errorf("%q was heard:\n%s", secret, heard)
+		}
 	}
 }
 
@@ -212,7 +223,6 @@ func onAddress(address string) string { return address }
 // A registry that redirects to itself, under the same name or address but another
 // scheme or port, gets the credentials there too; never without TLS.
 func TestCredentialsFollowTheName(t *testing.T) {
-	const header = "header-for-the-registry"
 	for name, c := range map[string]struct {
 		front, back bool // with TLS
 		works       bool
@@ -236,7 +246,7 @@ func TestCredentialsFollowTheName(t *testing.T) {
 		} {
 			t.Run(name+"/"+kind, func(t *testing.T) {
 				reg := newTestRegistry(t)
-				reg.push(t, "app:1", build(t, v1.Config{}, layer(t, file{name: "f"})))
+				reg.push(t, "app:1", small(t))
 				guard := bearerAuth(reg, user, password, idToken)
 				if kind == "basic" {
 					guard = basicAuth(user, password)
@@ -256,25 +266,16 @@ func TestCredentialsFollowTheName(t *testing.T) {
 				front, ca := newEavesdropper(t, c.front, func(_ *eavesdropper, w http.ResponseWriter, r *http.Request) {
 					http.Redirect(w, r, c.called(target)+r.URL.Path, http.StatusTemporaryRedirect)
 				})
-				cas := fmt.Sprintf("[%q]", reg.ca)
-				if c.front {
-					cas = fmt.Sprintf("[%q, %q]", reg.ca, ca)
-				}
 				if auth.ServerAddress != "" {
 					auth = &runtimeapi.AuthConfig{Username: user, Password: password, ServerAddress: c.called(front.URL)}
 				}
-				hosts := writeHosts(t, domain, fmt.Sprintf("server = %q\nca = %s\n[header]\nX-Secret = %q\n", c.called(front.URL), cas, header))
-				s := openStore(t, Config{HostsDir: hosts})
-				_, err := s.Pull(t.Context(), PullRequest{Ref: domain + "/app:1", Auth: auth})
+				s := withHeader(t, c.called(front.URL), reg.ca, ca)
+				_, err := s.Pull(t.Context(), PullRequest{Ref: app, Auth: auth})
 				if (err == nil) != c.works {
 					t.Errorf("pull: %v", err)
 				}
 				heard := clear.text()
-				for _, secret := range []string{password, idToken, basic(user, password), header} {
-					if strings.Contains(heard, secret) {
-						t.Errorf("who listens without TLS heard %q:\n%s", secret, heard)
-					}
-				}
+				wantUnheard(t, heard)
 				if !c.back && heard == "" {
 					t.Error("nobody was redirected")
 				}
@@ -287,7 +288,7 @@ func TestCredentialsFollowTheName(t *testing.T) {
 // host that wants a token of its own from strangers.
 func TestHonestRedirects(t *testing.T) {
 	reg := newTestRegistry(t)
-	reg.push(t, "app:1", build(t, v1.Config{}, layer(t, file{name: "f"})))
+	reg.push(t, "app:1", small(t))
 	tokens, ca := newStranger(t, true, func(_ *eavesdropper, w http.ResponseWriter, r *http.Request) {
 		if r.PostFormValue("password") == password {
 			_, _ = fmt.Fprint(w, `{"access_token":"for-the-registry"}`)
@@ -296,28 +297,15 @@ func TestHonestRedirects(t *testing.T) {
 		w.WriteHeader(http.StatusUnauthorized)
 	})
 	store, storeCA := newStranger(t, true, func(e *eavesdropper, w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path != "/token" && r.Header.Get("Authorization") != "Bearer of-the-eavesdropper" {
-			w.Header().Set("WWW-Authenticate", bearerChallenge(e))
-			w.WriteHeader(http.StatusUnauthorized)
+		if r.URL.Path == "/token" || r.Header.Get("Authorization") != "Bearer of-the-eavesdropper" {
+			wants(bearerChallenge)(e, w, r)
 			return
 		}
-		if r.URL.Path == "/token" {
-			_, _ = fmt.Fprint(w, `{"token":"of-the-eavesdropper"}`)
-			return
-		}
-		resp, err := http.Get(reg.back.URL + r.URL.Path)
-		if err != nil {
-			w.WriteHeader(http.StatusBadGateway)
-			return
-		}
-		defer resp.Body.Close()
-		w.Header().Set("Content-Length", fmt.Sprint(resp.ContentLength))
-		_, _ = copyBody(w, resp)
+		reg.serveBlob(w, r)
 	})
 	reg.setGuard(func(w http.ResponseWriter, r *http.Request) bool {
 		if r.Header.Get("Authorization") != "Bearer for-the-registry" {
-			w.Header().Set("WWW-Authenticate", bearerChallenge(tokens))
-			w.WriteHeader(http.StatusUnauthorized)
+			wants(bearerChallenge)(tokens, w, r)
 			return true
 		}
 		if strings.Contains(r.URL.Path, "/blobs/") {
@@ -328,7 +316,7 @@ func TestHonestRedirects(t *testing.T) {
 	})
 	hosts := writeHosts(t, domain, fmt.Sprintf("server = %q\nca = [%q, %q, %q]\n", reg.URL, reg.ca, ca, storeCA))
 	s := openStore(t, Config{HostsDir: hosts})
-	if _, err := s.Pull(t.Context(), PullRequest{Ref: domain + "/app:1", Auth: &runtimeapi.AuthConfig{Username: user, Password: password}}); err != nil {
+	if _, err := s.Pull(t.Context(), PullRequest{Ref: app, Auth: &runtimeapi.AuthConfig{Username: user, Password: password}}); err != nil {
 		t.Errorf("pull: %v", err)
 	}
 	if heard := store.text(); strings.Contains(heard, password) || strings.Contains(heard, "for-the-registry") {

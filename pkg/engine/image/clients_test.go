@@ -42,21 +42,26 @@ func (p *topics) taken() []string {
 	return slices.Compact(told)
 }
 
+// writeBlob has a client write content under a lease.
+func writeBlob(ctx context.Context, t *testing.T, c content.Store, lease, text string) digest.Digest {
+	t.Helper()
+	desc := imagespec.Descriptor{Digest: digest.FromString(text), Size: int64(len(text))}
+	must(t, content.WriteBlob(leases.WithLease(ctx, lease), c, text, strings.NewReader(text), desc))
+	return desc.Digest
+}
+
 func TestEventsOfImages(t *testing.T) {
-	reg := newTestRegistry(t)
-	reg.push(t, "app:1", layered(t, v1.Config{}))
 	told := &topics{}
-	s := openStore(t, Config{HostsDir: reg.hosts(t), Events: told})
-	pullImage(t, s, "registry.test/app:1")
+	_, s, _ := pulled(t, Config{Events: told}, layered(t, v1.Config{}))
 	got := told.taken()
 	if !slices.Contains(got, "/content/create") || !slices.Contains(got, "/images/create") || got[len(got)-1] != "/images/create" {
 		t.Errorf("a pull is told as %v", got)
 	}
-	pullImage(t, s, "registry.test/app:1")
+	pullImage(t, s, app)
 	if got := told.taken(); len(got) > 0 {
 		t.Errorf("a pull that changes nothing is told as %v", got)
 	}
-	must(t, s.Remove(t.Context(), "registry.test/app:1"))
+	must(t, s.Remove(t.Context(), app))
 	if got := told.taken(); len(got) == 0 || got[0] != "/images/delete" {
 		t.Errorf("a removal is told as %v", got)
 	}
@@ -69,9 +74,7 @@ func TestLeasesOfClients(t *testing.T) {
 	ctx := inNamespace(t.Context())
 	l, err := s.Clients().Leases().Create(ctx, leases.WithID("mine"))
 	must(t, err)
-	data := []byte("precompiled")
-	desc := imagespec.Descriptor{Digest: digest.FromBytes(data), Size: int64(len(data))}
-	must(t, content.WriteBlob(leases.WithLease(ctx, l.ID), s.Clients().Content(), "x", bytes.NewReader(data), desc))
+	written := writeBlob(ctx, t, s.Clients().Content(), l.ID, "precompiled")
 	_, lease, err := s.files.lease(ctx, nil)
 	must(t, err)
 	if listed, err := s.Clients().Leases().List(ctx); err != nil || len(listed) != 1 {
@@ -79,7 +82,7 @@ func TestLeasesOfClients(t *testing.T) {
 	}
 	for what, err := range map[string]error{
 		"delete": s.Clients().Leases().Delete(ctx, lease),
-		"use":    s.Clients().Leases().AddResource(ctx, lease, leases.Resource{ID: desc.Digest.String(), Type: "content"}),
+		"use":    s.Clients().Leases().AddResource(ctx, lease, leases.Resource{ID: written.String(), Type: "content"}),
 	} {
 		if !errdefs.IsNotFound(err) {
 			t.Errorf("%s the lease of a pull: %v", what, err)
@@ -87,7 +90,7 @@ func TestLeasesOfClients(t *testing.T) {
 	}
 	s = reopen(t, s)
 	must(t, s.Clients().Collect(ctx))
-	if _, err := s.Clients().Content().Info(ctx, desc.Digest); err != nil {
+	if _, err := s.Clients().Content().Info(ctx, written); err != nil {
 		t.Errorf("leased content after a restart: %v", err)
 	}
 	s.dropClientLeases(ctx, time.Now().Add(-time.Hour))
@@ -96,7 +99,7 @@ func TestLeasesOfClients(t *testing.T) {
 	}
 	s.dropClientLeases(ctx, time.Now().Add(time.Second))
 	must(t, s.Clients().Collect(ctx))
-	if _, err := s.Clients().Content().Info(ctx, desc.Digest); !errdefs.IsNotFound(err) {
+	if _, err := s.Clients().Content().Info(ctx, written); !errdefs.IsNotFound(err) {
 		t.Errorf("content of a lease that was given up: %v", err)
 	}
 }
@@ -135,14 +138,12 @@ func TestClientLeaseLabels(t *testing.T) {
 func TestImagesOfClients(t *testing.T) {
 	for name, discard := range map[string]bool{"layers are kept": false, "layers are discarded": true} {
 		t.Run(name, func(t *testing.T) {
-			reg := newTestRegistry(t)
-			reg.push(t, "app:1", layered(t, v1.Config{}))
-			s := openStore(t, Config{HostsDir: reg.hosts(t), DiscardLayers: discard})
+			_, s := serve(t, Config{DiscardLayers: discard}, layered(t, v1.Config{}))
 			ctx := inNamespace(t.Context())
-			img := pullImage(t, s, "registry.test/app:1")
+			img := pullImage(t, s, app)
 			must(t, s.Clients().Collect(ctx))
 			records := s.Clients().Images()
-			first, err := records.Get(ctx, "registry.test/app:1")
+			first, err := records.Get(ctx, app)
 			must(t, err)
 			made, err := records.Create(ctx, images.Image{Name: "registry.test/other:2", Target: first.Target, Labels: map[string]string{"mine": "yes"}})
 			must(t, err)
@@ -152,12 +153,12 @@ func TestImagesOfClients(t *testing.T) {
 			if _, err := records.Create(ctx, made); !errdefs.IsAlreadyExists(err) {
 				t.Errorf("made twice: %v", err)
 			}
-			must(t, records.Delete(ctx, "registry.test/app:1", images.SynchronousDelete()))
+			must(t, records.Delete(ctx, app, images.SynchronousDelete()))
 			s = reopen(t, s)
 			must(t, s.Retain(ctx, nil))
 			again, err := s.Get("registry.test/other:2")
 			must(t, err)
-			if again.ID != img.ID || slices.Contains(again.RepoTags, "registry.test/app:1") {
+			if again.ID != img.ID || slices.Contains(again.RepoTags, app) {
 				t.Errorf("after a restart: %+v", again)
 			}
 			if _, err := s.PrepareRootfs(ctx, "c", again, ""); err != nil {
@@ -174,17 +175,15 @@ func TestImagesOfClients(t *testing.T) {
 
 // Labels of a client stay when the kubelet pulls the image again.
 func TestLabelsOfClientsStay(t *testing.T) {
-	reg := newTestRegistry(t)
-	reg.push(t, "app:1", layered(t, v1.Config{}))
-	s := openStore(t, Config{HostsDir: reg.hosts(t)})
+	reg, s := serve(t, Config{}, layered(t, v1.Config{}))
 	ctx := inNamespace(t.Context())
-	pullImage(t, s, "registry.test/app:1")
+	pullImage(t, s, app)
 	records := s.Clients().Images()
-	_, err := records.Update(ctx, images.Image{Name: "registry.test/app:1", Labels: map[string]string{"mine": "yes"}}, "labels.mine")
+	_, err := records.Update(ctx, images.Image{Name: app, Labels: map[string]string{"mine": "yes"}}, "labels.mine")
 	must(t, err)
 	reg.push(t, "app:1", build(t, v1.Config{Env: []string{"A=b"}}, layer(t, file{name: "new", body: "new"})))
-	pullImage(t, s, "registry.test/app:1")
-	rec, err := records.Get(ctx, "registry.test/app:1")
+	pullImage(t, s, app)
+	rec, err := records.Get(ctx, app)
 	must(t, err)
 	if rec.Labels["mine"] != "yes" || rec.Labels["io.cri-containerd.image"] != "managed" {
 		t.Errorf("labels %v", rec.Labels)
@@ -215,35 +214,28 @@ func TestSourceOfContent(t *testing.T) {
 
 // In every namespace but the store's there is nothing.
 func TestOtherNamespacesAreEmpty(t *testing.T) {
-	reg := newTestRegistry(t)
-	reg.push(t, "app:1", layered(t, v1.Config{}))
-	s := openStore(t, Config{HostsDir: reg.hosts(t)})
-	img := pullImage(t, s, "registry.test/app:1")
+	_, s, img := pulled(t, Config{}, layered(t, v1.Config{}))
 	ctx := namespaces.WithNamespace(t.Context(), "other")
 	if all, err := s.Clients().Images().List(ctx); err != nil || len(all) > 0 {
 		t.Errorf("images %v, %v", all, err)
 	}
-	if _, err := s.Clients().Content().Info(ctx, digest.Digest(img.ID)); !errdefs.IsNotFound(err) {
-		t.Errorf("content: %v", err)
-	}
-	if _, err := s.Clients().Content().ReaderAt(ctx, imagespec.Descriptor{Digest: digest.Digest(img.ID)}); !errdefs.IsNotFound(err) {
-		t.Errorf("content: %v", err)
-	}
-	if _, err := s.Clients().Snapshotters()[Overlayfs].Stat(ctx, img.ChainID.String()); !errdefs.IsNotFound(err) {
-		t.Errorf("snapshot: %v", err)
+	_, info := s.Clients().Content().Info(ctx, digest.Digest(img.ID))
+	_, read := s.Clients().Content().ReaderAt(ctx, imagespec.Descriptor{Digest: digest.Digest(img.ID)})
+	_, stat := s.Clients().Snapshotters()[Overlayfs].Stat(ctx, img.ChainID.String())
+	for _, err := range []error{info, read, stat} {
+		if !errdefs.IsNotFound(err) {
+			t.Errorf("content or snapshot: %v", err)
+		}
 	}
 }
 
 // Clients that delete whatever they know cost no pull anything.
 func TestDeletedContentOfPulls(t *testing.T) {
-	reg := newTestRegistry(t)
-	built := layered(t, v1.Config{})
-	reg.push(t, "app:1", built)
-	s := openStore(t, Config{HostsDir: reg.hosts(t)})
+	_, s := serve(t, Config{}, layered(t, v1.Config{}))
 	must(t, s.Retain(inNamespace(t.Context()), nil))
 	ctx, cancel := context.WithCancel(inNamespace(t.Context()))
 	defer cancel()
-	img := pullImage(t, s, "registry.test/app:1")
+	img := pullImage(t, s, app)
 	var known []digest.Digest
 	must(t, s.Clients().Content().Walk(ctx, func(i content.Info) error { known = append(known, i.Digest); return nil }))
 	var deleting sync.WaitGroup
@@ -262,7 +254,7 @@ func TestDeletedContentOfPulls(t *testing.T) {
 		})
 	}
 	for i := range 30 {
-		if _, err := s.Pull(ctx, PullRequest{Ref: "registry.test/app:1"}); err != nil {
+		if _, err := s.Pull(ctx, PullRequest{Ref: app}); err != nil {
 			t.Fatalf("pull %d: %v", i, err)
 		}
 		for _, d := range known {
@@ -278,14 +270,12 @@ func TestDeletedContentOfPulls(t *testing.T) {
 
 // Of an image that is removed while a client names it, either all is there or nothing.
 func TestNamedWhileItIsRemoved(t *testing.T) {
-	reg := newTestRegistry(t)
-	reg.push(t, "app:1", layered(t, v1.Config{}))
-	s := openStore(t, Config{HostsDir: reg.hosts(t)})
+	_, s := serve(t, Config{}, layered(t, v1.Config{}))
 	ctx := inNamespace(t.Context())
 	must(t, s.Retain(ctx, nil))
 	for i := range 30 {
-		img := pullImage(t, s, "registry.test/app:1")
-		rec, err := s.Clients().Images().Get(ctx, "registry.test/app:1")
+		img := pullImage(t, s, app)
+		rec, err := s.Clients().Images().Get(ctx, app)
 		must(t, err)
 		var both sync.WaitGroup
 		both.Go(func() {
@@ -310,12 +300,10 @@ func TestNamedWhileItIsRemoved(t *testing.T) {
 // What a client says of an image that is here must be true: by what is recorded it is
 // found after a restart.
 func TestWrongDescriptionOfAnImage(t *testing.T) {
-	reg := newTestRegistry(t)
-	reg.push(t, "app:1", layered(t, v1.Config{}))
-	s := openStore(t, Config{HostsDir: reg.hosts(t)})
+	_, s := serve(t, Config{}, layered(t, v1.Config{}))
 	ctx := inNamespace(t.Context())
-	pullImage(t, s, "registry.test/app:1")
-	rec, err := s.Clients().Images().Get(ctx, "registry.test/app:1")
+	pullImage(t, s, app)
+	rec, err := s.Clients().Images().Get(ctx, app)
 	must(t, err)
 	for name, change := range map[string]func(*imagespec.Descriptor){
 		"size":       func(d *imagespec.Descriptor) { d.Size += 7 },
@@ -342,7 +330,7 @@ func TestLimitsOfClients(t *testing.T) {
 	_, lease := s.Clients().Leases().Create(ctx, leases.WithRandomID(), leases.WithLabels(large))
 	for name, err := range map[string]error{
 		"a root":             write(map[string]string{"containerd.io/gc.root": "x"}),
-		"a reference back":   write(map[string]string{"containerd.io/gc.bref.image.x": "registry.test/app:1"}),
+		"a reference back":   write(map[string]string{"containerd.io/gc.bref.image.x": app}),
 		"large labels":       write(large),
 		"a lease with those": lease,
 		"an image with them": checkClientLabels(large),
@@ -354,7 +342,7 @@ func TestLimitsOfClients(t *testing.T) {
 	must(t, s.Clients().Content().Abort(ctx, "x"))
 	l, err := s.Clients().Leases().Create(ctx, leases.WithRandomID())
 	must(t, err)
-	must(t, content.WriteBlob(leases.WithLease(ctx, l.ID), s.Clients().Content(), "x", bytes.NewReader(data), desc))
+	writeBlob(ctx, t, s.Clients().Content(), l.ID, "x")
 	must(t, s.Clients().Leases().Delete(ctx, l))
 	eventually(t, "content of a lease that was given up is removed", func() bool {
 		_, err := s.Clients().Content().Info(ctx, desc.Digest)
@@ -377,9 +365,7 @@ func TestLabelsBesideWrites(t *testing.T) {
 	c := s.Clients().Content()
 	l, err := s.Clients().Leases().Create(ctx, leases.WithID("mine"))
 	must(t, err)
-	data := []byte("kept")
-	kept := imagespec.Descriptor{Digest: digest.FromBytes(data), Size: int64(len(data))}
-	must(t, content.WriteBlob(leases.WithLease(ctx, l.ID), c, "kept", bytes.NewReader(data), kept))
+	kept := writeBlob(ctx, t, c, l.ID, "kept")
 	written := make(chan struct{})
 	var writers, beside sync.WaitGroup
 	for i := range 2 {
@@ -405,47 +391,35 @@ func TestLabelsBesideWrites(t *testing.T) {
 		})
 	}
 	until(func(n int) {
-		if _, err := c.Update(ctx, content.Info{Digest: kept.Digest, Labels: map[string]string{"x": fmt.Sprint(n)}}, "labels.x"); err != nil {
+		if _, err := c.Update(ctx, content.Info{Digest: kept, Labels: map[string]string{"x": fmt.Sprint(n)}}, "labels.x"); err != nil {
 			t.Error(err)
 		}
 	})
 	until(func(int) { <-s.work.collector.request() })
-	over := make(chan struct{})
-	go func() {
-		writers.Wait()
-		close(written)
-		beside.Wait()
-		close(over)
-	}()
-	select {
-	case <-over:
-	case <-time.After(2 * time.Minute):
-		t.Fatal("the store stands still")
-	}
+	// If the store stands still, the time of the tests ends it.
+	writers.Wait()
+	close(written)
+	beside.Wait()
 }
 
 // What a client made of an image's content stays with the image, and says so.
 func TestDeletedContentThatIsReferredTo(t *testing.T) {
-	reg := newTestRegistry(t)
-	reg.push(t, "app:1", layered(t, v1.Config{}))
-	s := openStore(t, Config{HostsDir: reg.hosts(t)})
+	_, s := serve(t, Config{}, layered(t, v1.Config{}))
 	ctx := inNamespace(t.Context())
-	img := pullImage(t, s, "registry.test/app:1")
+	img := pullImage(t, s, app)
 	c := s.Clients().Content()
 	l, err := s.Clients().Leases().Create(ctx, leases.WithID("mine"))
 	must(t, err)
-	data := []byte("precompiled")
-	desc := imagespec.Descriptor{Digest: digest.FromBytes(data), Size: int64(len(data))}
-	must(t, content.WriteBlob(leases.WithLease(ctx, l.ID), c, "x", bytes.NewReader(data), desc))
-	label := map[string]string{"containerd.io/gc.ref.content.precompiled": desc.Digest.String()}
+	written := writeBlob(ctx, t, c, l.ID, "precompiled")
+	label := map[string]string{"containerd.io/gc.ref.content.precompiled": written.String()}
 	_, err = c.Update(ctx, content.Info{Digest: img.manifest.Digest, Labels: label}, "labels.containerd.io/gc.ref.content.precompiled")
 	must(t, err)
-	if err := c.Delete(ctx, desc.Digest); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "belongs to image registry.test/app") {
+	if err := c.Delete(ctx, written); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "belongs to image registry.test/app") {
 		t.Errorf("the content of an image: %v", err)
 	}
 	must(t, s.Remove(ctx, img.ID))
 	<-s.work.collector.request()
-	if _, err := c.Info(ctx, desc.Digest); !errdefs.IsNotFound(err) {
+	if _, err := c.Info(ctx, written); !errdefs.IsNotFound(err) {
 		t.Errorf("after the image: %v", err)
 	}
 }
@@ -503,11 +477,7 @@ func TestReferencesOfClients(t *testing.T) {
 	c := s.Clients().Content().(*clientContent)
 	l, err := s.Clients().Leases().Create(ctx, leases.WithID("mine"))
 	must(t, err)
-	write := func(text string) digest.Digest {
-		desc := imagespec.Descriptor{Digest: digest.FromString(text), Size: int64(len(text))}
-		must(t, content.WriteBlob(leases.WithLease(ctx, l.ID), c, text, strings.NewReader(text), desc))
-		return desc.Digest
-	}
+	write := func(text string) digest.Digest { return writeBlob(ctx, t, c, l.ID, text) }
 	manifest, layer, own := write("manifest"), write("layer"), write("own")
 	const name = "containerd.io/gc.ref.content.l.0"
 	beside := *c

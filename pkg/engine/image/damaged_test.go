@@ -70,7 +70,7 @@ func TestDamagedImagesAreMended(t *testing.T) {
 				reg.push(t, "app:1", built)
 				damaged := func(t *testing.T) (*Store, *Image) {
 					s := openStore(t, Config{HostsDir: reg.hosts(t)})
-					img := pullImage(t, s, domain+"/app:1")
+					img := pullImage(t, s, app)
 					c.damage(t, s, img)
 					if s.files.bolt.Path() == "" {
 						return openStore(t, s.cfg), img
@@ -82,13 +82,11 @@ func TestDamagedImagesAreMended(t *testing.T) {
 				}
 				runs := func(t *testing.T, s *Store, img *Image, id string) {
 					t.Helper()
-					fs, err := s.PrepareRootfs(t.Context(), id, img, "")
-					must(t, err)
-					sameTree(t, tree(t, mounted(t, fs.Mounts)), files)
+					wantFiles(t, s, img, id, "", files)
 				}
 				t.Run("pull", func(t *testing.T) {
 					s, _ := damaged(t)
-					img := pullImage(t, s, domain+"/app:1")
+					img := pullImage(t, s, app)
 					for _, d := range []digest.Digest{config, whole, digest.Digest(target.String())} {
 						if _, err := os.Stat(blobPath(s, d)); err != nil {
 							t.Errorf("after the pull: %v", err)
@@ -103,7 +101,7 @@ func TestDamagedImagesAreMended(t *testing.T) {
 					// What is whole costs no write and no download.
 					reg.forgetHits()
 					before := writes(t, s)
-					pullImage(t, s, domain+"/app:1")
+					pullImage(t, s, app)
 					if now := writes(t, s); now != before || reg.count("GET", "/blobs/") != 0 {
 						t.Errorf("a pull of what is there wrote %d times and fetched %d blobs", now-before, reg.count("GET", "/blobs/"))
 					}
@@ -127,12 +125,12 @@ func TestDamagedImagesAreMended(t *testing.T) {
 					if _, err := s.PrepareRootfs(t.Context(), "c1", img, ""); err == nil {
 						t.Error("there is a root filesystem without a layer")
 					}
-					ask := &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: domain + "/app:1"}}
+					ask := &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: app}}
 					if st, err := NewService(s).ImageStatus(t.Context(), ask); err != nil || st.GetImage() != nil {
 						t.Errorf("a kubelet would not pull: %v, %v", st.GetImage(), err)
 					}
 					reg.setGuard(nil)
-					runs(t, s, pullImage(t, s, domain+"/app:1"), "c1")
+					runs(t, s, pullImage(t, s, app), "c1")
 					if st, err := NewService(s).ImageStatus(t.Context(), ask); err != nil || st.GetImage() == nil {
 						t.Errorf("after the pull: %v, %v", st.GetImage(), err)
 					}
@@ -144,26 +142,23 @@ func TestDamagedImagesAreMended(t *testing.T) {
 
 // Other images and other snapshotters rely on the layers, too.
 func TestSharedDamagedLayersAreMended(t *testing.T) {
-	reg := newTestRegistry(t)
-	base := layer(t, file{name: "base", body: "of the base"})
+	reg, base := newTestRegistry(t), layer(t, file{name: "base", body: "of the base"})
 	reg.push(t, "app:1", build(t, v1.Config{}, base, layer(t, file{name: "one", body: "1"})))
 	reg.push(t, "app:2", build(t, v1.Config{}, base, layer(t, file{name: "two", body: "2"})))
 	for _, snapshotter := range []string{Overlayfs, Native} {
 		t.Run(snapshotter, func(t *testing.T) {
 			s := openStore(t, Config{HostsDir: reg.hosts(t), DefaultSnapshotter: snapshotter})
-			pullImage(t, s, domain+"/app:1")
+			pullImage(t, s, app)
 			dirs := snapshotDirs(t, s)
 			must(t, os.RemoveAll(dirs[0]))
 			if _, err := os.Stat(dirs[0]); !errors.Is(err, fs.ErrNotExist) {
 				t.Fatal(err)
 			}
 			second := pullImage(t, s, domain+"/app:2")
-			for id, img := range map[string]*Image{"c1": pullImage(t, s, domain+"/app:1"), "c2": second} {
-				fs, err := s.PrepareRootfs(t.Context(), id, img, "")
-				must(t, err)
+			for id, img := range map[string]*Image{"c1": pullImage(t, s, app), "c2": second} {
 				own := map[string]map[string]string{"c1": {"one": "1"}, "c2": {"two": "2"}}[id]
 				own["base"] = "of the base"
-				sameTree(t, tree(t, mounted(t, fs.Mounts)), own)
+				wantFiles(t, s, img, id, "", own)
 			}
 		})
 	}

@@ -18,26 +18,21 @@ func TestLayersAreDiscardedOnceUnpacked(t *testing.T) {
 	reg.push(t, "app:2", build(t, v1.Config{}, base, layer(t, file{name: "two", body: "2"})))
 	reg.push(t, "model:1", artifact(t, titled{title: "a", text: "of a"}))
 	s := openStore(t, Config{HostsDir: reg.hosts(t), DiscardLayers: true})
-	img := pullImage(t, s, domain+"/app:1")
+	img := pullImage(t, s, app)
 	<-s.work.collector.request()
 	// What describes it, its layers unpacked, and the view of them.
 	wantStored(t, s, 2, 3)
 	s = reopen(t, s)
-	pullImage(t, s, domain+"/app:1")
+	pullImage(t, s, app)
 	second := pullImage(t, s, domain+"/app:2")
-	<-s.work.collector.request()
 	wantStored(t, s, 4, 5)
-	fs, err := s.PrepareRootfs(t.Context(), "c1", second, "")
-	must(t, err)
-	sameTree(t, tree(t, mounted(t, fs.Mounts)), map[string]string{"base": "of the base", "two": "2"})
+	wantFiles(t, s, second, "c1", "", map[string]string{"base": "of the base", "two": "2"})
 
-	if err := s.Export(t.Context(), &bytes.Buffer{}, []string{domain + "/app:1"}); !errdefs.IsNotFound(err) || !strings.Contains(err.Error(), "discarded") {
+	if err := s.Export(t.Context(), &bytes.Buffer{}, []string{app}); !errdefs.IsNotFound(err) || !strings.Contains(err.Error(), "discarded") {
 		t.Errorf("export of an image without layers: %v", err)
 	}
 	// Another snapshotter needs them: they are fetched again.
-	fs, err = s.PrepareRootfs(t.Context(), "c2", img, Native)
-	must(t, err)
-	sameTree(t, tree(t, mounted(t, fs.Mounts)), map[string]string{"base": "of the base", "one": "1"})
+	wantFiles(t, s, img, "c2", Native, map[string]string{"base": "of the base", "one": "1"})
 
 	// An artifact is its blobs.
 	model := pullImage(t, s, domain+"/model:1")
@@ -52,11 +47,9 @@ func TestLayersAreDiscardedOnceUnpacked(t *testing.T) {
 
 // Compressed layers stay until what they were unpacked into is on disk.
 func TestLayersAreNotDiscardedBeforeTheyAreFlushed(t *testing.T) {
-	reg := newTestRegistry(t)
-	reg.push(t, "app:1", build(t, v1.Config{}, layer(t, file{name: "one", body: "1"})))
-	s := openStore(t, Config{HostsDir: reg.hosts(t), DiscardLayers: true})
+	_, s := serve(t, Config{DiscardLayers: true}, build(t, v1.Config{}, layer(t, file{name: "one", body: "1"})))
 	s.files.flusher.flushing.Lock()
-	pullImage(t, s, domain+"/app:1")
+	pullImage(t, s, app)
 	collected := s.work.collector.request()
 	select {
 	case <-collected:
@@ -69,6 +62,5 @@ func TestLayersAreNotDiscardedBeforeTheyAreFlushed(t *testing.T) {
 		t.Errorf("%d blobs", blobs)
 	}
 	s.files.flusher.flushing.Unlock()
-	<-s.work.collector.request()
 	wantStored(t, s, 2, 2)
 }

@@ -55,7 +55,7 @@ func TestErofs(t *testing.T) {
 	root, hosts := filepath.Join(t.TempDir(), "images"), reg.hosts(t)
 	s := openStore(t, Config{Root: root, HostsDir: hosts, DefaultSnapshotter: Erofs})
 	t.Cleanup(func() { must(t, unmountLayers(filepath.Join(root, snapshotsDir, Erofs, "mounts"))) })
-	img := pullImage(t, s, domain+"/app:1")
+	img := pullImage(t, s, app)
 	fs, err := s.PrepareRootfs(t.Context(), "c1", img, "")
 	must(t, err)
 	dir := t.TempDir()
@@ -79,7 +79,7 @@ func TestErofs(t *testing.T) {
 	must(t, unmountLayers(filepath.Join(root, snapshotsDir, Erofs, "mounts")))
 	s = openStore(t, Config{Root: root, HostsDir: hosts, DefaultSnapshotter: Erofs})
 	must(t, s.Retain(t.Context(), []Use{{Owner: "c1", ChainID: img.ChainID, Snapshotter: Erofs}, {Owner: "c2", ChainID: img.ChainID, Snapshotter: Overlayfs}}))
-	again, err := s.RootfsOf(t.Context(), Use{Owner: "c1", ChainID: img.ChainID, Snapshotter: Erofs})
+	again, err := s.PrepareRootfs(t.Context(), "c1", img, Erofs)
 	must(t, err)
 	must(t, mount.All(again.Mounts, dir))
 	if _, err := os.Stat(filepath.Join(dir, "written")); err != nil {
@@ -122,12 +122,10 @@ func TestErofsKeepsNobodyFromTheMetadata(t *testing.T) {
 	script := "#!/bin/sh\n: > " + started + "\nwhile ! [ -e " + proceed + " ]; do sleep 0.05; done\nexec " + mkfs + ` "$@"` + "\n"
 	must(t, os.WriteFile(filepath.Join(bin, "mkfs.erofs"), []byte(script), 0o700)) //nolint:gosec // it is to be run
 	t.Setenv("PATH", bin+":"+os.Getenv("PATH"))
-	reg := newTestRegistry(t)
-	reg.push(t, "app:1", build(t, v1.Config{}, layer(t, file{name: "a", body: "of a"})))
-	s := openStore(t, Config{HostsDir: reg.hosts(t), DefaultSnapshotter: Erofs})
+	_, s := serve(t, Config{DefaultSnapshotter: Erofs}, build(t, v1.Config{}, layer(t, file{name: "a", body: "of a"})))
 	pulled := make(chan error, 1)
 	go func() {
-		_, err := s.Pull(t.Context(), PullRequest{Ref: domain + "/app:1"})
+		_, err := s.Pull(t.Context(), PullRequest{Ref: app})
 		pulled <- err
 	}()
 	eventually(t, "the layer becomes a file", func() bool { _, err := os.Stat(started); return err == nil })

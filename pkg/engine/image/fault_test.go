@@ -6,7 +6,6 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"fmt"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -43,12 +42,10 @@ func victim(root string) {
 		panic(err)
 	}
 	img, err := s.Pull(ctx, PullRequest{Ref: os.Getenv(victimRef)})
-	if err != nil {
-		panic(err)
+	if err == nil {
+		_, err = s.PrepareVolume(ctx, "volume", img, "")
 	}
-	if img.ArtifactType != "" {
-		_, err = s.PrepareVolume(ctx, "victim", img, "")
-	} else {
+	if err == nil && img.ArtifactType == "" {
 		_, err = s.PrepareRootfs(ctx, "victim", img, "")
 	}
 	if err != nil {
@@ -60,12 +57,12 @@ func victim(root string) {
 	select {}
 }
 
-// killed runs a pull in another process and kills it when ready says so.
-func killed(t *testing.T, root, hosts, ref string, ready func(stdout string) bool) {
+// killed pulls an image in another process, and kills that when ready says so.
+func killed(t *testing.T, c Config, ref string, ready func(stdout string) bool) {
 	t.Helper()
 	out := &lockedBuffer{}
 	cmd := exec.Command("/proc/self/exe")
-	cmd.Env = append(os.Environ(), victimRoot+"="+root, victimHosts+"="+hosts, victimRef+"="+ref)
+	cmd.Env = append(os.Environ(), victimRoot+"="+c.Root, victimHosts+"="+c.HostsDir, victimRef+"="+ref)
 	cmd.Stdout, cmd.Stderr = out, out
 	must(t, cmd.Start())
 	defer func() {
@@ -75,56 +72,54 @@ func killed(t *testing.T, root, hosts, ref string, ready func(stdout string) boo
 	eventually(t, "the victim is where it shall be killed", func() bool { return ready(out.String()) })
 }
 
+// forVictim serves an image to a store that is not there yet.
+func forVictim(t *testing.T, img v1.Image) (*testRegistry, Config) {
+	t.Helper()
+	reg := newTestRegistry(t)
+	reg.push(t, "app:1", img)
+	return reg, Config{Root: filepath.Join(t.TempDir(), "images"), HostsDir: reg.hosts(t)}
+}
+
+func isDone(stdout string) bool { return strings.Contains(stdout, "done") }
+
+func random(size int) []byte {
+	b := make([]byte, size)
+	_, _ = rand.Read(b) // never fails
+	return b
+}
+
 // bulk is a layer that does not compress.
 func bulk(t testing.TB, size int) v1.Layer {
 	t.Helper()
-	b := make([]byte, size)
-	_, err := rand.Read(b)
-	must(t, err)
-	return layerAt(t, gzip.NoCompression, file{name: "big", body: string(b)})
+	return layerAt(t, gzip.NoCompression, file{name: "big", body: string(random(size))})
 }
 
 // slow is a layer that takes its time to unpack.
 func slow(t testing.TB, size int) v1.Layer {
 	t.Helper()
-	b := make([]byte, size/2)
-	_, err := rand.Read(b)
-	must(t, err)
-	return layerAt(t, gzip.HuffmanOnly, file{name: "big", body: hex.EncodeToString(b)})
+	return layerAt(t, gzip.HuffmanOnly, file{name: "big", body: hex.EncodeToString(random(size / 2))})
 }
 
 func TestKilledInTheMiddleOfADownload(t *testing.T) {
-	reg := newTestRegistry(t)
-	reg.push(t, "app:1", build(t, v1.Config{}, layer(t, file{name: "small"}), bulk(t, 4<<20)))
-	stalled := make(chan struct{})
-	reg.setGuard(func(w http.ResponseWriter, r *http.Request) bool {
-		if r.Method != http.MethodGet || !strings.Contains(r.URL.Path, "/blobs/") {
-			return false
-		}
-		<-stalled
-		return false
-	})
-	root := filepath.Join(t.TempDir(), "images")
-	hosts := reg.hosts(t)
-	killed(t, root, hosts, domain+"/app:1", func(string) bool { return reg.count("GET", "/blobs/") > 0 })
-	close(stalled)
+	reg, c := forVictim(t, build(t, v1.Config{}, layer(t, file{name: "small"}), bulk(t, 4<<20)))
+	g := newGate()
+	reg.setGuard(g.guard)
+	killed(t, c, app, func(string) bool { return reg.count("GET", "/blobs/") > 0 })
+	close(g.open)
 
-	s := openStore(t, Config{Root: root, HostsDir: hosts})
+	s := openStore(t, c)
 	if len(s.List()) != 0 || leasesLeft(t, s) != 1 {
 		t.Errorf("after the kill: images %v, %d leases", s.List(), leasesLeft(t, s))
 	}
 	wantNothingKept(t, s)
-	pullImage(t, s, domain+"/app:1")
+	pullImage(t, s, app)
 }
 
 func TestKilledInTheMiddleOfUnpacking(t *testing.T) {
-	reg := newTestRegistry(t)
 	const size = 24 << 20
-	reg.push(t, "app:1", build(t, v1.Config{}, layer(t, file{name: "first"}), slow(t, size)))
-	root := filepath.Join(t.TempDir(), "images")
-	hosts := reg.hosts(t)
-	half := filepath.Join(root, snapshotsDir, Overlayfs, "snapshots", "*", "fs", "big")
-	killed(t, root, hosts, domain+"/app:1", func(string) bool {
+	_, c := forVictim(t, build(t, v1.Config{}, layer(t, file{name: "first"}), slow(t, size)))
+	half := filepath.Join(c.Root, snapshotsDir, Overlayfs, "snapshots", "*", "fs", "big")
+	killed(t, c, app, func(string) bool {
 		found, _ := filepath.Glob(half)
 		return len(found) > 0
 	})
@@ -132,12 +127,12 @@ func TestKilledInTheMiddleOfUnpacking(t *testing.T) {
 	if found, _ := filepath.Glob(half); len(found) != 1 {
 		t.Fatalf("half unpacked layers: %v", found)
 	}
-	s := openStore(t, Config{Root: root, HostsDir: hosts})
+	s := openStore(t, c)
 	// Without another collection: Open has cleaned up.
 	if found, _ := filepath.Glob(half); len(found) != 0 {
 		t.Errorf("left after the kill: %v", found)
 	}
-	img := pullImage(t, s, domain+"/app:1")
+	img := pullImage(t, s, app)
 	rootfs, err := s.PrepareRootfs(t.Context(), "c", img, "")
 	must(t, err)
 	info, err := os.Stat(filepath.Join(mounted(t, rootfs.Mounts), "big"))
@@ -147,73 +142,69 @@ func TestKilledInTheMiddleOfUnpacking(t *testing.T) {
 	}
 }
 
-// However far a pull has come, with its layers unpacked at the same time: what it left
-// is whole, and is used or removed.
+// However far a pull has come: what it left is whole, and is used or removed.
 func TestKilledAnywhere(t *testing.T) {
-	reg := newTestRegistry(t)
 	var layers []v1.Layer
-	want := map[string]string{}
+	files, blobs, ofBlobs := map[string]string{}, []titled{}, map[string]string{}
 	for n := range 6 {
 		dir := fmt.Sprintf("opt%d/", n)
-		files := []file{{name: dir}}
+		entries := []file{{name: dir}}
+		files[dir] = ""
 		for i := range 60 {
-			name := fmt.Sprintf("%sfile%d", dir, i)
-			files = append(files, file{name: name, body: strings.Repeat("x", 2000)})
-			want[name] = strings.Repeat("x", 2000)
+			entries = append(entries, file{name: fmt.Sprintf("%sfile%d", dir, i), body: strings.Repeat("x", 2000)})
 		}
-		want[dir] = ""
 		if n > 0 {
 			// It has no entry for the directory: it waits for the layer below.
-			files = append(files, file{name: fmt.Sprintf("opt%d/late%d", n-1, n), body: "late"})
-			want[fmt.Sprintf("opt%d/late%d", n-1, n)] = "late"
+			entries = append(entries, file{name: fmt.Sprintf("opt%d/late%d", n-1, n), body: "late"})
 		}
-		layers = append(layers, layer(t, files...))
+		for _, e := range entries {
+			files[e.name] = e.body
+		}
+		layers = append(layers, layer(t, entries...))
 	}
-	reg.push(t, "app:1", build(t, v1.Config{}, layers...))
-	hosts := reg.hosts(t)
-	begin := time.Now()
-	killed(t, filepath.Join(t.TempDir(), "images"), hosts, domain+"/app:1", func(out string) bool { return strings.Contains(out, "done") })
-	whole := time.Since(begin)
-
-	const kills = 12
-	for n := range kills {
-		t.Run(fmt.Sprint(n), func(t *testing.T) {
-			root := filepath.Join(t.TempDir(), "images")
-			begin := time.Now()
-			killed(t, root, hosts, domain+"/app:1", func(string) bool { return time.Since(begin) > whole*time.Duration(n)/kills })
-			s := openStore(t, Config{Root: root, HostsDir: hosts})
-			_, snaps, _ := stored(t, s)
-			for _, name := range snaps {
-				if strings.Contains(name, "/extract-") || strings.Contains(name, belowPrefix) {
-					t.Errorf("left behind: %s", name)
+	for n := range 60 {
+		name, text := fmt.Sprintf("dir%d/file", n), strings.Repeat(fmt.Sprint(n), 5000)
+		blobs = append(blobs, titled{title: name, text: text})
+		ofBlobs[fmt.Sprintf("dir%d/", n)], ofBlobs[name] = "", text
+	}
+	for name, img := range map[string]v1.Image{"image": build(t, v1.Config{}, layers...), "artifact": artifact(t, blobs...)} {
+		_, c := forVictim(t, img)
+		begin := time.Now()
+		killed(t, c, app, isDone)
+		whole := time.Since(begin)
+		const kills = 12
+		for n := range kills {
+			t.Run(fmt.Sprint(name, n), func(t *testing.T) {
+				c.Root = filepath.Join(t.TempDir(), "images")
+				begin := time.Now()
+				killed(t, c, app, func(string) bool { return time.Since(begin) > whole*time.Duration(n)/kills })
+				s := openStore(t, c)
+				_, snaps, _ := stored(t, s)
+				for _, name := range snaps {
+					if strings.Contains(name, "/extract-") || strings.Contains(name, belowPrefix) {
+						t.Errorf("left behind: %s", name)
+					}
 				}
-			}
-			img := pullImage(t, s, domain+"/app:1")
-			rootfs, err := s.PrepareRootfs(t.Context(), "c", img, "")
-			must(t, err)
-			sameTree(t, tree(t, mounted(t, rootfs.Mounts)), want)
-			if n := leasesLeft(t, s); n != 0 {
-				t.Errorf("%d leases", n)
-			}
-		})
+				img := pullImage(t, s, app)
+				if name == "image" {
+					wantFiles(t, s, img, "c", "", files)
+				} else {
+					sameTree(t, tree(t, volumeOf(t, s, "c", img)), ofBlobs)
+				}
+				wantLeases(t, s, 0)
+			})
+		}
 	}
 }
 
 func TestKilledWithARootfs(t *testing.T) {
-	reg := newTestRegistry(t)
-	reg.push(t, "app:1", layered(t, v1.Config{}))
-	root := filepath.Join(t.TempDir(), "images")
-	hosts := reg.hosts(t)
-	killed(t, root, hosts, domain+"/app:1", func(out string) bool { return strings.Contains(out, "done") })
-	s := openStore(t, Config{Root: root, HostsDir: hosts})
-	img, err := s.Get(domain + "/app:1")
-	must(t, err)
-	if _, err := s.RootfsOf(t.Context(), Use{Owner: "victim", ChainID: img.ChainID}); err != nil {
-		t.Errorf("the container's root filesystem: %v", err)
-	}
+	_, c := forVictim(t, layered(t, v1.Config{}))
+	killed(t, c, app, isDone)
+	s := openStore(t, c)
+	before := hasRootfs(t, s, "victim", "")
 	must(t, s.Retain(t.Context(), nil))
-	if _, err := s.RootfsOf(t.Context(), Use{Owner: "victim", ChainID: img.ChainID}); !errdefs.IsNotFound(err) {
-		t.Errorf("after nobody owned it: %v", err)
+	if !before || hasRootfs(t, s, "victim", "") {
+		t.Errorf("the container's root filesystem: there %v, and still when nothing owns it", before)
 	}
 	wantStored(t, s, 5, 4)
 }
@@ -265,9 +256,7 @@ func TestFullDisk(t *testing.T) {
 		if !errdefs.IsResourceExhausted(err) || !strings.Contains(err.Error(), "no space left") || !strings.Contains(err.Error(), disk) {
 			t.Fatalf("%s on a full disk: %v", name, err)
 		}
-		if n := leasesLeft(t, s); n != 0 {
-			t.Errorf("%s: %d leases are left", name, n)
-		}
+		wantLeases(t, s, 0)
 		// The failed pull itself has cleaned up.
 		if b, sn, in := stored(t, s); len(b) != 5 || len(sn) != 4 || len(in) != 0 {
 			t.Errorf("%s left behind: %d blobs, %v, ingests %v", name, len(b), sn, in)
@@ -279,10 +268,7 @@ func TestFullDisk(t *testing.T) {
 	}
 	img, err := s.Get(domain + "/small:1")
 	must(t, err)
-	root, err := s.PrepareRootfs(t.Context(), "c", img, "")
-	must(t, err)
-	sameTree(t, tree(t, mounted(t, root.Mounts)), layeredTree)
-	must(t, mount.UnmountAll(mountedAt(t, root), 0))
+	wantFiles(t, s, img, "c", "", layeredTree)
 	must(t, s.RemoveRootfs(t.Context(), "c", ""))
 	must(t, s.Close())
 	s = openStore(t, s.cfg)
@@ -290,12 +276,6 @@ func TestFullDisk(t *testing.T) {
 		t.Errorf("after restart %d images", len(s.List()))
 	}
 	must(t, s.Close())
-}
-
-// mountedAt mounts a root filesystem once more, to show that it can be.
-func mountedAt(t *testing.T, root *Rootfs) string {
-	t.Helper()
-	return mounted(t, []mount.Mount{{Type: "bind", Source: root.Upper, Options: []string{"rbind", "ro"}}})
 }
 
 func TestFullDiskHasNoRoomForARootfs(t *testing.T) {

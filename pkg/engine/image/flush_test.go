@@ -8,7 +8,6 @@ import (
 
 	"github.com/containerd/containerd/v2/core/snapshots"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
-	"github.com/opencontainers/go-digest"
 	"golang.org/x/sys/unix"
 )
 
@@ -37,7 +36,7 @@ func TestLayersOfAnEarlierBoot(t *testing.T) {
 	ctx := inNamespace(t.Context())
 	info, err := s.files.layers[Overlayfs].Stat(ctx, lost.ChainID.String())
 	must(t, err)
-	top, kept := pullImage(t, s, domain+"/app:1"), pullImage(t, s, domain+"/other:1")
+	top, kept := pullImage(t, s, app), pullImage(t, s, domain+"/other:1")
 	eventually(t, "all is flushed", func() bool { return len(marksOf(t, s.Root())) == 0 })
 	must(t, s.Close())
 	// As if the flush had not been before the power cut.
@@ -49,13 +48,10 @@ func TestLayersOfAnEarlierBoot(t *testing.T) {
 	if marks := marksOf(t, s.Root()); len(marks) > 0 {
 		t.Errorf("marks are left: %v", marks)
 	}
-	there := func(chain digest.Digest) bool {
-		done, err := isUnpacked(ctx, s.files.layers[Overlayfs], chain)
-		must(t, err)
-		return done
-	}
-	if there(lost.ChainID) || there(top.ChainID) || !there(kept.ChainID) {
-		t.Errorf("unpacked: %v, on it %v, the other %v", there(lost.ChainID), there(top.ChainID), there(kept.ChainID))
+	for img, want := range map[*Image]bool{lost: false, top: false, kept: true} {
+		if done, err := isUnpacked(ctx, s.files.layers[Overlayfs], img.ChainID); done != want || err != nil {
+			t.Errorf("%v is unpacked: %v, %v", img.RepoTags, done, err)
+		}
 	}
 	if len(s.List()) != 3 {
 		t.Errorf("images: %v", s.List())
@@ -76,10 +72,7 @@ func TestLayersOfAnEarlierBoot(t *testing.T) {
 
 // A daemon that was killed in the same boot has lost nothing.
 func TestLayersOfThisBoot(t *testing.T) {
-	reg := newTestRegistry(t)
-	reg.push(t, "app:1", build(t, v1.Config{}, layer(t, file{name: "a"})))
-	s := openStore(t, Config{HostsDir: reg.hosts(t)})
-	img := pullImage(t, s, domain+"/app:1")
+	_, s, img := pulled(t, Config{}, build(t, v1.Config{}, layer(t, file{name: "a"})))
 	eventually(t, "all is flushed", func() bool { return len(marksOf(t, s.Root())) == 0 })
 	must(t, s.Close())
 	must(t, os.WriteFile(filepath.Join(s.Root(), unflushedDir, "KILLED"), []byte(s.files.flusher.boot), 0o600))
@@ -145,14 +138,11 @@ func TestLayerBelowFails(t *testing.T) {
 // A layer need not name the directories of those below: they stay what they were,
 // although it is unpacked before them.
 func TestDirectoriesOfLayersBelow(t *testing.T) {
-	reg := newTestRegistry(t)
-	reg.push(t, "app:1", build(t, v1.Config{},
+	_, s, img := pulled(t, Config{}, build(t, v1.Config{},
 		slow(t, 16<<20),
 		layer(t, file{name: "data/", uid: 1000}, file{name: "data/deep/", uid: 1001}),
 		layer(t, file{name: "data/deep/file"}),
 		layer(t, file{name: "data/other"}, file{name: "new/file"})))
-	s := openStore(t, Config{HostsDir: reg.hosts(t)})
-	img := pullImage(t, s, domain+"/app:1")
 	v := s.views.table.get(viewKey{snapshotter: Overlayfs, chain: img.ChainID})
 	seen := 0
 	for _, dir := range v.stack.lower {

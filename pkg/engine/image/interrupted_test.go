@@ -1,10 +1,8 @@
 package image
 
 import (
-	"bytes"
 	"context"
 	"fmt"
-	"io"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -16,6 +14,7 @@ import (
 
 	"github.com/containerd/errdefs"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/opencontainers/go-digest"
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-cri/berth/pkg/engine/image/bounds"
@@ -23,10 +22,11 @@ import (
 
 // breaking is a guard of a registry that knows ranges, and breaks connections.
 type breaking struct {
-	t   testing.TB
 	reg *testRegistry
 	// path is of the layer that breaks.
 	path string
+	// small is the file of the other layer, which is there before this one breaks.
+	small string
 
 	mu sync.Mutex
 	// after is how many bytes it sends of the layer, all if negative.
@@ -39,7 +39,7 @@ type breaking struct {
 
 func newBreaking(t testing.TB, reg *testRegistry, l v1.Layer, after int) *breaking {
 	t.Helper()
-	b := &breaking{t: t, reg: reg, path: "/blobs/" + digestOf(t, l), after: after}
+	b := &breaking{reg: reg, path: "/blobs/" + digestOf(t, l), after: after}
 	reg.setGuard(b.guard)
 	return b
 }
@@ -56,6 +56,19 @@ func (b *breaking) asked() []string {
 	return b.ranges
 }
 
+// hold has connections that would break stall until the channel is closed.
+func (b *breaking) hold() chan struct{} {
+	held := make(chan struct{})
+	b.reg.setGuard(func(w http.ResponseWriter, r *http.Request) bool {
+		if r.Method == http.MethodGet && strings.Contains(r.URL.Path, b.path) {
+			defer func() { <-held; panic(http.ErrAbortHandler) }()
+			defer func() { _ = recover() }()
+		}
+		return b.guard(w, r)
+	})
+	return held
+}
+
 func (b *breaking) guard(w http.ResponseWriter, r *http.Request) bool {
 	if r.Method != http.MethodGet || !strings.Contains(r.URL.Path, b.path) {
 		return false
@@ -64,43 +77,36 @@ func (b *breaking) guard(w http.ResponseWriter, r *http.Request) bool {
 	after, wrong := b.after, b.wrong
 	b.ranges = append(b.ranges, r.Header.Get("Range"))
 	b.mu.Unlock()
-	resp, err := http.Get(b.reg.back.URL + r.URL.Path)
-	if err != nil {
-		b.t.Error(err)
-		return false
-	}
-	defer resp.Body.Close()
-	body, err := io.ReadAll(resp.Body)
-	if err != nil {
-		b.t.Error(err)
-		return false
-	}
 	if after < 0 {
-		http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(body))
+		b.reg.serveBlob(w, r)
 		return true
 	}
-	if len(wrong) > 0 {
-		copy(body, wrong)
+	for end := time.Now().Add(time.Minute); b.small != "" && time.Now().Before(end); time.Sleep(time.Millisecond) {
+		if _, err := os.Stat(b.small); err == nil {
+			break
+		}
 	}
+	body := b.reg.body(r)
+	copy(body, wrong)
 	w.Header().Set("Content-Length", fmt.Sprint(len(body)))
 	_, _ = w.Write(body[:after])
 	w.(http.Flusher).Flush()
 	panic(http.ErrAbortHandler)
 }
 
-// twoLayers pushes app:1, whose second layer does not compress.
-func twoLayers(t testing.TB, reg *testRegistry) (small, big v1.Layer) {
+// breaksOff serves an image whose second layer, which does not compress, breaks off.
+func breaksOff(t testing.TB, after int) (s *Store, g *breaking, small, big v1.Layer) {
 	t.Helper()
 	small, big = layer(t, file{name: "small", body: "1"}), bulk(t, 4<<20)
-	reg.push(t, "app:1", build(t, v1.Config{}, small, big))
-	return small, big
+	reg, s := serve(t, Config{}, build(t, v1.Config{}, small, big))
+	g = newBreaking(t, reg, big, after)
+	g.small = blobPath(s, digest.Digest(digestOf(t, small)))
+	return s, g, small, big
 }
 
 func TestInterruptedPullIsResumed(t *testing.T) {
 	const sent = 3 << 20
-	pulls := func(s *Store) (*Image, error) {
-		return s.Pull(s.testContext(t), PullRequest{Ref: domain + "/app:1"})
-	}
+	pulls := func(s *Store) (*Image, error) { return s.Pull(t.Context(), PullRequest{Ref: app}) }
 	for name, interrupt := range map[string]func(t *testing.T, s *Store, g *breaking) *Store{
 		"connection breaks": func(t *testing.T, s *Store, _ *breaking) *Store {
 			if _, err := pulls(s); !errdefs.IsUnknown(err) || !strings.HasPrefix(err.Error(), "RegistryUnavailable") {
@@ -117,16 +123,8 @@ func TestInterruptedPullIsResumed(t *testing.T) {
 		},
 		"daemon is killed": func(t *testing.T, s *Store, g *breaking) *Store {
 			must(t, s.Close())
-			held := make(chan struct{})
-			defer close(held)
-			g.reg.setGuard(func(w http.ResponseWriter, r *http.Request) bool {
-				if strings.Contains(r.URL.Path, g.path) && r.Method == http.MethodGet {
-					defer func() { <-held; panic(http.ErrAbortHandler) }()
-					defer func() { _ = recover() }()
-				}
-				return g.guard(w, r)
-			})
-			killed(t, s.cfg.Root, s.cfg.HostsDir, domain+"/app:1", func(string) bool {
+			defer close(g.hold())
+			killed(t, s.cfg, app, func(string) bool {
 				blobs, _ := filepath.Glob(s.files.path("content", "blobs", "sha256", "*"))
 				found, _ := filepath.Glob(s.files.path("content", "ingest", "*", "data"))
 				if len(blobs) < 3 { // manifest, configuration and the other layer
@@ -144,30 +142,24 @@ func TestInterruptedPullIsResumed(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			reg := newTestRegistry(t)
-			small, big := twoLayers(t, reg)
-			g := newBreaking(t, reg, big, sent)
-			s := interrupt(t, openStore(t, Config{HostsDir: reg.hosts(t)}), g)
+			s, g, small, _ := breaksOff(t, sent)
+			s = interrupt(t, s, g)
 			if n := leasesLeft(t, s); n != 1 || len(s.List()) != 0 {
 				t.Fatalf("%d pulls are kept, and images %v", n, s.List())
 			}
 			g.mend()
-			reg.forgetHits()
-			if _, err := pulls(s); err != nil {
-				t.Fatal(err)
-			}
+			g.reg.forgetHits()
+			pullImage(t, s, app)
 			var from int
 			if got := g.asked(); len(got) != 1 {
 				t.Errorf("ranges %q", got)
 			} else if _, err := fmt.Sscanf(got[0], "bytes=%d-", &from); err != nil || from < sent/3 {
 				t.Errorf("range %q", got[0])
 			}
-			if n := reg.count(http.MethodGet, digestOf(t, small)); n != 0 {
+			if n := g.reg.count(http.MethodGet, digestOf(t, small)); n != 0 {
 				t.Errorf("the whole layer was downloaded again")
 			}
-			if n := leasesLeft(t, s); n != 0 {
-				t.Errorf("%d pulls are kept", n)
-			}
+			wantLeases(t, s, 0)
 			wantStored(t, s, 4, 3)
 		})
 	}
@@ -175,16 +167,13 @@ func TestInterruptedPullIsResumed(t *testing.T) {
 
 // What one registry began, or somebody on the way, keeps nobody from pulling.
 func TestWrongBeginningIsNotResumed(t *testing.T) {
-	reg := newTestRegistry(t)
-	_, big := twoLayers(t, reg)
-	g := newBreaking(t, reg, big, 2<<20)
+	s, g, _, _ := breaksOff(t, 2<<20)
 	g.wrong = []byte("not what it should be")
-	s := openStore(t, Config{HostsDir: reg.hosts(t)})
-	if _, err := s.Pull(t.Context(), PullRequest{Ref: domain + "/app:1"}); err == nil {
+	if _, err := s.Pull(t.Context(), PullRequest{Ref: app}); err == nil {
 		t.Fatal("no error")
 	}
 	g.mend()
-	pullImage(t, s, domain+"/app:1")
+	pullImage(t, s, app)
 	if got := g.asked(); len(got) != 2 || !strings.HasPrefix(got[0], "bytes=") || got[1] != "" {
 		t.Errorf("ranges %q", got)
 	}
@@ -195,9 +184,7 @@ func TestInterruptedPullsAreGivenUp(t *testing.T) {
 	for name, giveUp := range map[string]func(t *testing.T, s *Store) *Store{
 		"after an hour": func(t *testing.T, s *Store) *Store {
 			s.interrupted.dropOld(s.testContext(t), time.Now().Add(keptFor-time.Minute))
-			if n := leasesLeft(t, s); n != 1 {
-				t.Errorf("%d are kept before", n)
-			}
+			wantLeases(t, s, 1)
 			s.interrupted.dropOld(s.testContext(t), time.Now().Add(keptFor))
 			return s
 		},
@@ -230,29 +217,22 @@ func TestInterruptedPullsAreGivenUp(t *testing.T) {
 				must(t, err)
 				s.interrupted.keep(ctx, fmt.Sprint(n), lease)
 			}
-			if n := leasesLeft(t, s); n != keptPulls {
-				t.Errorf("%d are kept", n)
-			}
+			wantLeases(t, s, keptPulls)
 			s.interrupted.drop(s.testContext(t))
 			return s
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			reg := newTestRegistry(t)
-			_, big := twoLayers(t, reg)
-			reg.push(t, "other:1", build(t, v1.Config{}, layer(t, file{name: "other"})))
-			newBreaking(t, reg, big, 2<<20)
-			s := openStore(t, Config{HostsDir: reg.hosts(t)})
-			if _, err := s.Pull(t.Context(), PullRequest{Ref: domain + "/app:1"}); err == nil {
+			s, g, _, _ := breaksOff(t, 2<<20)
+			g.reg.push(t, "other:1", small(t))
+			if _, err := s.Pull(t.Context(), PullRequest{Ref: app}); err == nil {
 				t.Fatal("no error")
 			}
 			if b, _, in := stored(t, s); len(b) == 0 || len(in) != 1 {
 				t.Fatalf("kept are %v and %v", b, in)
 			}
 			s = giveUp(t, s)
-			if n := leasesLeft(t, s); n != 0 {
-				t.Errorf("%d are kept", n)
-			}
+			wantLeases(t, s, 0)
 			wantStored(t, s, 0, 0)
 		})
 	}
@@ -277,14 +257,14 @@ func TestEntriesOfInterruptedPulls(t *testing.T) {
 		}
 		return g.guard(w, r)
 	})
-	if _, err := s.Pull(t.Context(), PullRequest{Ref: domain + "/app:1"}); err == nil || bounds.IsBeyond(err) {
+	if _, err := s.Pull(t.Context(), PullRequest{Ref: app}); err == nil || bounds.IsBeyond(err) {
 		t.Fatalf("an interrupted pull: %v", err)
 	}
 	if _, snaps, _ := stored(t, s); len(snaps) != 1 {
 		t.Fatalf("unpacked are %v", snaps)
 	}
 	g.mend()
-	if _, err := s.Pull(t.Context(), PullRequest{Ref: domain + "/app:1"}); !errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), "max_image_entries") {
+	if _, err := s.Pull(t.Context(), PullRequest{Ref: app}); !errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), "max_image_entries") {
 		t.Errorf("its end: %v", err)
 	}
 	wantStored(t, s, 0, 0)
@@ -303,8 +283,6 @@ func (s *Store) testContext(t testing.TB) context.Context {
 func wantNothingKept(t testing.TB, s *Store) {
 	t.Helper()
 	s.interrupted.drop(s.testContext(t))
-	if n := leasesLeft(t, s); n != 0 {
-		t.Errorf("%d leases are left", n)
-	}
+	wantLeases(t, s, 0)
 	wantStored(t, s, 0, 0)
 }

@@ -21,7 +21,7 @@ func TestOpenWithoutInodes(t *testing.T) {
 	must(t, unix.Mount("tmpfs", disk, "tmpfs", 0, "size=64m,nr_inodes=400"))
 	t.Cleanup(func() { must(t, unix.Unmount(disk, unix.MNT_DETACH)) })
 	s := openStore(t, Config{Root: filepath.Join(disk, "images"), HostsDir: reg.hosts(t)})
-	img := pullImage(t, s, domain+"/app:1")
+	img := pullImage(t, s, app)
 	_, err := s.PrepareRootfs(t.Context(), "one", img, "")
 	must(t, err)
 	filler := filepath.Join(disk, "filler")

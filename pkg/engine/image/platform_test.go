@@ -201,7 +201,7 @@ func pullFor(t testing.TB, s *Store, wanted Platform, ref string) *Image {
 // container's root filesystem has the files of ordinary layers alone.
 func TestPullWasm(t *testing.T) {
 	const ociConfig = types.OCIConfigJSON
-	app := layer(t, file{name: "app.wasm", body: "module"})
+	files := layer(t, file{name: "app.wasm", body: "module"})
 	for name, tc := range map[string]struct {
 		img   v1.Image
 		root  map[string]string
@@ -209,18 +209,16 @@ func TestPullWasm(t *testing.T) {
 	}{
 		"a module":                      {wasmImage(t, "wasi", ociConfig, false, "m"), map[string]string{}, 3},
 		"a module that counts as layer": {wasmImage(t, "wasip1", ociConfig, true, "m"), map[string]string{}, 3},
-		"a file":                        {wasmImage(t, "wasip1", ociConfig, true, "", app), map[string]string{"app.wasm": "module"}, 3},
-		"both":                          {wasmImage(t, "wasi", ociConfig, false, "m", app), map[string]string{"app.wasm": "module"}, 4},
-		"both counted":                  {wasmImage(t, "wasi", ociConfig, true, "m", app), map[string]string{"app.wasm": "module"}, 4},
+		"a file":                        {wasmImage(t, "wasip1", ociConfig, true, "", files), map[string]string{"app.wasm": "module"}, 3},
+		"both":                          {wasmImage(t, "wasi", ociConfig, false, "m", files), map[string]string{"app.wasm": "module"}, 4},
+		"both counted":                  {wasmImage(t, "wasi", ociConfig, true, "m", files), map[string]string{"app.wasm": "module"}, 4},
 		"an artifact":                   {wasmImage(t, "wasip2", wasmConfig, false, "m"), map[string]string{}, 3},
 	} {
 		for _, discard := range []bool{false, true} {
 			for _, snapshotter := range []string{Overlayfs, Native} {
 				t.Run(name+"/"+snapshotter, func(t *testing.T) {
-					reg := newTestRegistry(t)
-					reg.push(t, "app:1", tc.img)
-					s := openStore(t, Config{HostsDir: reg.hosts(t), DiscardLayers: discard, DefaultSnapshotter: snapshotter})
-					img := pullFor(t, s, WasmPlatform, domain+"/app:1")
+					reg, s := serve(t, Config{DiscardLayers: discard, DefaultSnapshotter: snapshotter}, tc.img)
+					img := pullFor(t, s, WasmPlatform, app)
 					if !isWasm(img.Platform) {
 						t.Errorf("it is for %v", img.Platform)
 					}
@@ -230,16 +228,13 @@ func TestPullWasm(t *testing.T) {
 						if blobs, _, _ := stored(t, s); len(blobs) != tc.blobs {
 							t.Errorf("the store has %d blobs %v, want %d", len(blobs), blobs, tc.blobs)
 						}
-						run, err := s.ToRun(domain+"/app:1", "", WasmPlatform)
+						run, err := s.ToRun(app, "", WasmPlatform)
 						must(t, err)
 						root, err := s.PrepareRootfs(t.Context(), "c1", run, "")
 						must(t, err)
 						dir := mounted(t, root.Mounts)
 						sameTree(t, tree(t, dir), tc.root)
 						must(t, mount.UnmountAll(dir, 0))
-						if _, err := s.RootfsOf(t.Context(), Use{Owner: "c1", ChainID: run.RootChain()}); err != nil {
-							t.Error(err)
-						}
 						must(t, s.RemoveRootfs(t.Context(), "c1", ""))
 					}
 					check(s)
@@ -247,7 +242,7 @@ func TestPullWasm(t *testing.T) {
 					must(t, s.Retain(t.Context(), nil))
 					check(s)
 					before := reg.count("GET", "/blobs/")
-					if again := pullFor(t, s, WasmPlatform, domain+"/app:1"); again.ID != img.ID || reg.count("GET", "/blobs/") != before {
+					if again := pullFor(t, s, WasmPlatform, app); again.ID != img.ID || reg.count("GET", "/blobs/") != before {
 						t.Errorf("pulled again it is %s, and %d blobs were fetched", again.ID, reg.count("GET", "/blobs/")-before)
 					}
 					must(t, s.Remove(t.Context(), img.ID))
@@ -262,23 +257,18 @@ func TestPullWasm(t *testing.T) {
 func both(t testing.TB) (node, wasm v1.Image, index v1.ImageIndex) {
 	t.Helper()
 	node, wasm = build(t, v1.Config{}, layer(t, file{name: "node"})), wasmImage(t, "wasi", types.OCIConfigJSON, false, "m")
-	index = indexOf(map[string]v1.Image{runtime.GOARCH: node})
-	index = mutate.AppendManifests(index, mutate.IndexAddendum{Add: wasm, Descriptor: v1.Descriptor{Platform: &v1.Platform{OS: "wasi", Architecture: "wasm"}}})
-	return node, wasm, index
+	return node, wasm, withModule(node, wasm)
 }
 
 // TestOneNameForTwoPlatforms: both images are there under one name, also after a restart,
 // and each goes by itself.
 func TestOneNameForTwoPlatforms(t *testing.T) {
-	reg := newTestRegistry(t)
 	node, wasm, index := both(t)
-	reg.push(t, "app:1", index)
-	const name = domain + "/app:1"
-	s := openStore(t, Config{HostsDir: reg.hosts(t)})
+	_, s := serve(t, Config{}, index)
 	must(t, s.Retain(t.Context(), nil))
 	is := func(wanted Platform, want string) {
 		t.Helper()
-		img, err := s.Find(name, wanted)
+		img, err := s.Find(app, wanted)
 		switch {
 		case want == "" && !errdefs.IsNotFound(err):
 			t.Errorf("for %s: %v, %v; want none", wanted, img, err)
@@ -286,15 +276,15 @@ func TestOneNameForTwoPlatforms(t *testing.T) {
 			t.Errorf("for %s: %v, %v; want %s", wanted, img, err, want)
 		}
 	}
-	pullFor(t, s, WasmPlatform, name)
+	pullFor(t, s, WasmPlatform, app)
 	is(WasmPlatform, digestOf(t, wasm))
 	is(NodePlatform, "")
 	is(AnyPlatform, digestOf(t, wasm))
-	if _, err := s.ToRun(name, "", NodePlatform); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "imagePullPolicy: Always") {
+	if _, err := s.ToRun(app, "", NodePlatform); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "imagePullPolicy: Always") {
 		t.Errorf("to run it on the node: %v", err)
 	}
 	// A handler that takes both prefers the node's, which is not there yet.
-	if got := pullFor(t, s, AnyPlatform, name); got.ID != idOf(t, node) {
+	if got := pullFor(t, s, AnyPlatform, app); got.ID != idOf(t, node) {
 		t.Errorf("pulled for either it is %s", got.ID)
 	}
 	for range 2 {
@@ -305,11 +295,11 @@ func TestOneNameForTwoPlatforms(t *testing.T) {
 			t.Errorf("listed are %+v", all)
 		}
 		// A kubelet that knows of no platforms passes the id of the one it was told of.
-		for _, called := range []string{name, idOf(t, node), digestOf(t, wasm)} {
-			if img, err := s.ToRun(called, name, WasmPlatform); err != nil || img.ID != digestOf(t, wasm) {
+		for _, called := range []string{app, idOf(t, node), digestOf(t, wasm)} {
+			if img, err := s.ToRun(called, app, WasmPlatform); err != nil || img.ID != digestOf(t, wasm) {
 				t.Errorf("to run %s as a module: %v, %v", called, img, err)
 			}
-			if img, err := s.ToRun(called, name, NodePlatform); err != nil || img.ID != idOf(t, node) {
+			if img, err := s.ToRun(called, app, NodePlatform); err != nil || img.ID != idOf(t, node) {
 				t.Errorf("to run %s on the node: %v, %v", called, img, err)
 			}
 		}
@@ -318,47 +308,39 @@ func TestOneNameForTwoPlatforms(t *testing.T) {
 		must(t, s.Retain(t.Context(), nil))
 	}
 	must(t, s.Remove(t.Context(), idOf(t, node)))
-	is(NodePlatform, "")
-	is(WasmPlatform, digestOf(t, wasm))
-	<-s.work.collector.request()
-	if blobs, _, _ := stored(t, s); len(blobs) != 4 {
-		t.Errorf("with the module alone the store has %v", blobs)
+	for range 2 {
+		is(NodePlatform, "")
+		is(WasmPlatform, digestOf(t, wasm))
+		<-s.work.collector.request()
+		if blobs, _, _ := stored(t, s); len(blobs) != 4 {
+			t.Errorf("with the module alone the store has %v", blobs)
+		}
+		s = reopen(t, s)
+		must(t, s.Retain(t.Context(), nil))
 	}
-	s = reopen(t, s)
-	must(t, s.Retain(t.Context(), nil))
-	is(NodePlatform, "")
-	is(WasmPlatform, digestOf(t, wasm))
-	pullFor(t, s, NodePlatform, name)
+	pullFor(t, s, NodePlatform, app)
 	is(NodePlatform, idOf(t, node))
 	is(WasmPlatform, digestOf(t, wasm))
-	<-s.work.collector.request()
-	if blobs, _, _ := stored(t, s); len(blobs) != 7 {
-		t.Errorf("with both again the store has %v", blobs)
-	}
-	must(t, s.Remove(t.Context(), name))
+	wantStored(t, s, 7, 3)
+	must(t, s.Remove(t.Context(), app))
 	wantStored(t, s, 0, 0)
-	if all := s.List(); len(all) != 0 {
-		t.Errorf("listed are %+v", all)
-	}
 }
 
 // TestMovedNameOfTwoPlatforms: a name that stands for another target than before stands
 // for nothing of the old one.
 func TestMovedNameOfTwoPlatforms(t *testing.T) {
-	reg := newTestRegistry(t)
 	node, _, index := both(t)
-	old := reg.push(t, "app:1", index)
-	const name = domain + "/app:1"
-	s := openStore(t, Config{HostsDir: reg.hosts(t)})
-	pullFor(t, s, NodePlatform, name)
-	pullFor(t, s, WasmPlatform, name)
+	reg, s := serve(t, Config{}, index)
+	old := digestOf(t, index)
+	pullFor(t, s, NodePlatform, app)
+	pullFor(t, s, WasmPlatform, app)
 	newer := wasmImage(t, "wasi", types.OCIConfigJSON, false, "newer")
 	reg.push(t, "app:1", newer)
-	pullFor(t, s, WasmPlatform, name)
-	if img, err := s.Find(name, WasmPlatform); err != nil || img.ID != digestOf(t, newer) {
+	pullFor(t, s, WasmPlatform, app)
+	if img, err := s.Find(app, WasmPlatform); err != nil || img.ID != digestOf(t, newer) {
 		t.Errorf("the module is %v, %v", img, err)
 	}
-	if img, err := s.Find(name, NodePlatform); !errdefs.IsNotFound(err) {
+	if img, err := s.Find(app, NodePlatform); !errdefs.IsNotFound(err) {
 		t.Errorf("the node's is %v, %v", img, err)
 	}
 	if img, err := s.Find(domain+"/app@"+old, NodePlatform); err != nil || img.ID != idOf(t, node) {
@@ -424,9 +406,10 @@ func TestImageOfAnotherPlatform(t *testing.T) {
 	}
 }
 
-// module is an entry of an index for an image of modules.
-func module(img v1.Image) mutate.IndexAddendum {
-	return mutate.IndexAddendum{Add: img, Descriptor: v1.Descriptor{Platform: &v1.Platform{OS: "wasi", Architecture: "wasm"}}}
+// withModule is an index of an image for the node and of one that it calls a module.
+func withModule(node, module v1.Image) v1.ImageIndex {
+	return mutate.AppendManifests(indexOf(map[string]v1.Image{runtime.GOARCH: node}),
+		mutate.IndexAddendum{Add: module, Descriptor: v1.Descriptor{Platform: &v1.Platform{OS: "wasi", Architecture: "wasm"}}})
 }
 
 // Two names may stand for one image of the node and for different modules, or the other way
@@ -443,8 +426,8 @@ func TestAnotherNamesImage(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			reg := newTestRegistry(t)
-			reg.push(t, "mine:1", mutate.AppendManifests(indexOf(map[string]v1.Image{runtime.GOARCH: shared}), module(good)))
-			reg.push(t, "theirs:1", mutate.AppendManifests(indexOf(map[string]v1.Image{runtime.GOARCH: tc.node}), module(tc.module)))
+			reg.push(t, "mine:1", withModule(shared, good))
+			reg.push(t, "theirs:1", withModule(tc.node, tc.module))
 			s := openStore(t, Config{HostsDir: reg.hosts(t)})
 			pullFor(t, s, NodePlatform, domain+"/theirs:1")
 			pullFor(t, s, WasmPlatform, domain+"/theirs:1")
@@ -466,17 +449,14 @@ func TestAnotherNamesImage(t *testing.T) {
 func TestIndexAndConfigurationDisagree(t *testing.T) {
 	for name, idx := range map[string]v1.ImageIndex{
 		"the index says the node's": indexOf(map[string]v1.Image{runtime.GOARCH: wasmImage(t, "wasi", types.OCIConfigJSON, false, "m")}),
-		"the index says a module": mutate.AppendManifests(indexOf(map[string]v1.Image{"s390x": buildFor(t, "s390x", v1.Config{})}),
-			module(build(t, v1.Config{}, layer(t, file{name: "node"})))),
+		"the index says a module":   withModule(buildFor(t, "s390x", v1.Config{}), build(t, v1.Config{}, layer(t, file{name: "node"}))),
 	} {
 		t.Run(name, func(t *testing.T) {
-			reg := newTestRegistry(t)
-			reg.push(t, "lie:1", idx)
-			s := openStore(t, Config{HostsDir: reg.hosts(t)})
-			img := pullFor(t, s, AnyPlatform, domain+"/lie:1")
+			_, s := serve(t, Config{}, idx)
+			img := pullFor(t, s, AnyPlatform, app)
 			s = reopen(t, s)
 			must(t, s.Retain(t.Context(), nil))
-			if again, err := s.Get(domain + "/lie:1"); err != nil || again.ID != img.ID {
+			if again, err := s.Get(app); err != nil || again.ID != img.ID {
 				t.Errorf("after a restart: %v, %v", again, err)
 			}
 		})
@@ -524,15 +504,12 @@ func TestModulesOfOneConfiguration(t *testing.T) {
 // Clients give images of modules other names, and write back what they read, as containerd's
 // own do: with the labels that berth wrote there.
 func TestClientsCopyImagesOfModules(t *testing.T) {
-	reg := newTestRegistry(t)
-	idx := mutate.AppendManifests(indexOf(map[string]v1.Image{runtime.GOARCH: build(t, v1.Config{}, layer(t, file{name: "node"}))}),
-		module(wasmImage(t, "wasi", types.OCIConfigJSON, true, "module")))
-	reg.push(t, "app:1", idx)
-	s := openStore(t, Config{HostsDir: reg.hosts(t)})
-	img := pullFor(t, s, WasmPlatform, domain+"/app:1")
+	_, _, index := both(t)
+	_, s := serve(t, Config{}, index)
+	img := pullFor(t, s, WasmPlatform, app)
 	ctx := inNamespace(t.Context())
 	records := s.Clients().Images()
-	rec, err := records.Get(ctx, domain+"/app:1")
+	rec, err := records.Get(ctx, app)
 	must(t, err)
 	if rec.Labels[platformsLabel] == "" {
 		t.Fatalf("nothing says for which platform it was pulled: %v", rec.Labels)
@@ -547,7 +524,7 @@ func TestClientsCopyImagesOfModules(t *testing.T) {
 	if _, err := records.Create(ctx, rec); err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{domain + "/app:1", domain + "/copy:1"} {
+	for _, name := range []string{app, domain + "/copy:1"} {
 		if run, err := s.ToRun(name, name, WasmPlatform); err != nil || run.ID != img.ID {
 			t.Errorf("%s runs %+v, %v", name, run, err)
 		}

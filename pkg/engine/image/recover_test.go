@@ -25,12 +25,9 @@ import (
 
 // Limits are for what is pulled: what is there stays, and can be used.
 func TestImagesOutliveLowerLimits(t *testing.T) {
-	reg := newTestRegistry(t)
 	env := "LONG=" + strings.Repeat("x", 2*maxKept)
-	reg.push(t, "app:1", build(t, v1.Config{User: "7", Env: []string{env}},
+	_, s, pulled := pulled(t, Config{}, build(t, v1.Config{User: "7", Env: []string{env}},
 		layer(t, file{name: "a"}), layer(t, file{name: "b"}), layer(t, file{name: "c"})))
-	s := openStore(t, Config{HostsDir: reg.hosts(t)})
-	pulled := pullImage(t, s, domain+"/app:1")
 	must(t, s.measureStored(inNamespace(t.Context())))
 	before, _ := s.Usage()
 	must(t, s.Close())
@@ -45,7 +42,7 @@ func TestImagesOutliveLowerLimits(t *testing.T) {
 			s, err := Open(t.Context(), c)
 			must(t, err)
 			defer func() { must(t, s.Close()) }()
-			img, err := s.Get(domain + "/app:1")
+			img, err := s.Get(app)
 			if err != nil {
 				t.Fatalf("the image is gone: %v", err)
 			}
@@ -129,23 +126,17 @@ func TestImagesBeyondMemoryAreListedAndRemoved(t *testing.T) {
 	}
 	for name, store := range map[string]func(ctx context.Context, s *Store) (id, target digest.Digest){
 		"configuration": func(ctx context.Context, s *Store) (id, target digest.Digest) {
-			manifest, config := storeImage(ctx, t, s, domain+"/app:1", strings.Repeat("u", maxName+1), long)
+			manifest, config := storeImage(ctx, t, s, app, strings.Repeat("u", maxName+1), long)
 			return config.Digest, manifest.Digest
 		},
 		"manifest": func(ctx context.Context, s *Store) (id, target digest.Digest) {
-			manifest, _ := storeImage(ctx, t, s, domain+"/app:1", "u", many)
+			manifest, _ := storeImage(ctx, t, s, app, "u", many)
 			return manifest.Digest, manifest.Digest
 		},
 		"index": func(ctx context.Context, s *Store) (id, target digest.Digest) {
-			manifest, _ := storeImage(ctx, t, s, domain+"/app:1", "u", long)
+			manifest, _ := storeImage(ctx, t, s, app, "u", long)
 			manifest.Annotations = many.Annotations
-			text, err := json.Marshal(imagespec.Index{Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: imagespec.MediaTypeImageIndex, Manifests: []imagespec.Descriptor{manifest}})
-			must(t, err)
-			index := imagespec.Descriptor{MediaType: imagespec.MediaTypeImageIndex, Digest: digest.FromBytes(text), Size: int64(len(text))}
-			labels := content.WithLabels(map[string]string{"containerd.io/gc.ref.content.m.0": manifest.Digest.String()})
-			must(t, content.WriteBlob(ctx, s.files.content, "index", bytes.NewReader(text), index, labels))
-			_, err = s.files.images.Update(ctx, images.Image{Name: domain + "/app:1", Target: index})
-			must(t, err)
+			index := storeIndex(ctx, t, s, manifest, nil)
 			return index.Digest, index.Digest
 		},
 	} {
@@ -155,7 +146,7 @@ func TestImagesBeyondMemoryAreListedAndRemoved(t *testing.T) {
 			id, target := store(ctx, s)
 			s = reopen(t, s)
 			list := s.List()
-			if len(list) != 1 || list[0].ID != id.String() || !slices.Equal(list[0].RepoTags, []string{domain + "/app:1"}) {
+			if len(list) != 1 || list[0].ID != id.String() || !slices.Equal(list[0].RepoTags, []string{app}) {
 				t.Fatalf("listed are %+v, want %s", list, id)
 			}
 			stored := uint64(0)
@@ -163,7 +154,7 @@ func TestImagesBeyondMemoryAreListedAndRemoved(t *testing.T) {
 			if list[0].Size != stored {
 				t.Errorf("its size is %d, %d bytes are stored", list[0].Size, stored)
 			}
-			img, err := s.Get(domain + "/app:1")
+			img, err := s.Get(app)
 			must(t, err)
 			status, err := NewService(s).ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: img.ID}, Verbose: true})
 			if err != nil || status.GetImage().GetId() != img.ID || !strings.Contains(status.GetInfo()["info"], "the limit is") {
@@ -196,20 +187,27 @@ func TestImageBeyondMemoryThatDisagreesWithItsIndex(t *testing.T) {
 	s := openStore(t, Config{})
 	ctx := inNamespace(t.Context())
 	layer := imagespec.Descriptor{MediaType: imagespec.MediaTypeImageLayer, Digest: digest.FromString("l"), Size: 1}
-	manifest, config := storeImage(ctx, t, s, domain+"/app:1", strings.Repeat("u", maxName+1), layer)
+	manifest, config := storeImage(ctx, t, s, app, strings.Repeat("u", maxName+1), layer)
 	node := platforms.DefaultSpec()
 	manifest.Platform = &node
-	text, err := json.Marshal(imagespec.Index{Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: imagespec.MediaTypeImageIndex, Manifests: []imagespec.Descriptor{manifest}})
-	must(t, err)
-	index := imagespec.Descriptor{MediaType: imagespec.MediaTypeImageIndex, Digest: digest.FromBytes(text), Size: int64(len(text))}
-	labels := content.WithLabels(map[string]string{"containerd.io/gc.ref.content.m.0": manifest.Digest.String()})
-	must(t, content.WriteBlob(ctx, s.files.content, "index", bytes.NewReader(text), index, labels))
-	_, err = s.files.images.Update(ctx, images.Image{Name: domain + "/app:1", Target: index, Labels: map[string]string{platformsLabel: string(WasmPlatform)}})
-	must(t, err)
+	storeIndex(ctx, t, s, manifest, map[string]string{platformsLabel: string(WasmPlatform)})
 	s = reopen(t, s)
 	if list := s.List(); len(list) != 1 || list[0].ID != config.Digest.String() {
 		t.Errorf("listed are %+v, want %s", list, config.Digest)
 	}
+}
+
+// storeIndex has a stored image's name stand for an index of its manifest.
+func storeIndex(ctx context.Context, t *testing.T, s *Store, manifest imagespec.Descriptor, labels map[string]string) imagespec.Descriptor {
+	t.Helper()
+	text, err := json.Marshal(imagespec.Index{Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: imagespec.MediaTypeImageIndex, Manifests: []imagespec.Descriptor{manifest}})
+	must(t, err)
+	index := imagespec.Descriptor{MediaType: imagespec.MediaTypeImageIndex, Digest: digest.FromBytes(text), Size: int64(len(text))}
+	refers := content.WithLabels(map[string]string{"containerd.io/gc.ref.content.m.0": manifest.Digest.String()})
+	must(t, content.WriteBlob(ctx, s.files.content, "index", bytes.NewReader(text), index, refers))
+	_, err = s.files.images.Update(ctx, images.Image{Name: app, Target: index, Labels: labels})
+	must(t, err)
+	return index
 }
 
 // storeImage puts an image of one layer, which is not there, into the store,

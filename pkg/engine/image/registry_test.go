@@ -9,7 +9,6 @@ import (
 	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
-	"crypto/x509/pkix"
 	"encoding/pem"
 	"fmt"
 	"io"
@@ -40,13 +39,17 @@ import (
 // nowhere: only hosts.toml leads from it to the test's own registry.
 const domain = "registry.test"
 
-// testRegistry is a registry on loopback, over TLS with a CA of its own.
+// app is the image that most tests pull.
+const app = domain + "/app:1"
+
+// testRegistry is a registry on loopback over TLS.
 type testRegistry struct {
 	*httptest.Server
-	// ca is the CA's certificate file.
+	// ca is the file with its certificate.
 	ca string
 	// back is the way around TLS, authentication and faults, for pushing.
-	back *httptest.Server
+	back  *httptest.Server
+	inner http.Handler
 
 	mu   sync.Mutex
 	hits map[string]int
@@ -57,7 +60,7 @@ type testRegistry struct {
 func newTestRegistry(t testing.TB) *testRegistry {
 	t.Helper()
 	inner := ocireg.New(ocireg.Logger(log.New(io.Discard, "", 0)))
-	r := &testRegistry{hits: map[string]int{}}
+	r := &testRegistry{inner: inner, hits: map[string]int{}}
 	r.Server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		r.mu.Lock()
 		r.hits[req.Method+" "+req.URL.Path]++
@@ -78,37 +81,37 @@ func newTestRegistry(t testing.TB) *testRegistry {
 	return r
 }
 
-// serveTLS starts a server with a certificate from a new CA and returns the
-// CA's certificate file.
+// serveTLS starts a server with a certificate of its own, and returns the file by which
+// clients trust it.
 func serveTLS(t testing.TB, srv *httptest.Server) string {
-	t.Helper()
-	caKey, caCert := makeCert(t, &x509.Certificate{
-		Subject: pkix.Name{CommonName: "test CA"}, IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
-	}, nil, nil)
-	key, cert := makeCert(t, &x509.Certificate{
-		Subject: pkix.Name{CommonName: "test registry"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1), net.IPv4(127, 0, 0, 2)}, DNSNames: []string{"localhost"},
-	}, caCert, caKey)
-	srv.TLS = &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{cert.Raw}, PrivateKey: key}}}
-	srv.StartTLS()
-	file := filepath.Join(t.TempDir(), "ca.crt")
-	must(t, os.WriteFile(file, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: caCert.Raw}), 0o600))
-	return file
-}
-
-func makeCert(t testing.TB, template, parent *x509.Certificate, signer *ecdsa.PrivateKey) (*ecdsa.PrivateKey, *x509.Certificate) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	must(t, err)
-	template.SerialNumber = big.NewInt(time.Now().UnixNano())
-	template.NotBefore, template.NotAfter = time.Now().Add(-time.Hour), time.Now().Add(time.Hour)
-	if parent == nil {
-		parent, signer = template, key
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(time.Now().UnixNano()), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1), net.IPv4(127, 0, 0, 2)}, DNSNames: []string{"localhost"},
 	}
-	der, err := x509.CreateCertificate(rand.Reader, template, parent, &key.PublicKey, signer)
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
 	must(t, err)
-	cert, err := x509.ParseCertificate(der)
-	must(t, err)
-	return key, cert
+	srv.TLS = &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}}
+	srv.StartTLS()
+	file := filepath.Join(t.TempDir(), "ca.crt")
+	must(t, os.WriteFile(file, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600))
+	return file
+}
+
+// body is the whole of a blob that a request is for.
+func (r *testRegistry) body(req *http.Request) []byte {
+	req = req.Clone(req.Context())
+	req.Header.Del("Range")
+	answer := httptest.NewRecorder()
+	r.inner.ServeHTTP(answer, req)
+	return answer.Body.Bytes()
+}
+
+// serveBlob answers as registries do that know all kinds of ranges.
+func (r *testRegistry) serveBlob(w http.ResponseWriter, req *http.Request) {
+	http.ServeContent(w, req, "", time.Time{}, bytes.NewReader(r.body(req)))
 }
 
 func (r *testRegistry) setGuard(g func(http.ResponseWriter, *http.Request) bool) {
@@ -143,16 +146,13 @@ func (r *testRegistry) push(t testing.TB, repoTag string, what remote.Taggable) 
 	t.Helper()
 	ref, err := name.ParseReference(strings.TrimPrefix(r.back.URL, "http://") + "/" + repoTag)
 	must(t, err)
-	switch what := what.(type) {
-	case v1.ImageIndex:
-		must(t, remote.WriteIndex(ref, what))
-		return digestOf(t, what)
-	case v1.Image:
-		must(t, remote.Write(ref, what))
-		return digestOf(t, what)
+	if index, ok := what.(v1.ImageIndex); ok {
+		must(t, remote.WriteIndex(ref, index))
+		return digestOf(t, index)
 	}
-	t.Fatalf("cannot push %T", what)
-	return ""
+	img := what.(v1.Image)
+	must(t, remote.Write(ref, img))
+	return digestOf(t, img)
 }
 
 func digestOf(t testing.TB, what interface{ Digest() (v1.Hash, error) }) string {

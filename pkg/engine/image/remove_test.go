@@ -21,7 +21,7 @@ func TestRemoveDropsAllNamesAndFreesSpace(t *testing.T) {
 	reg.push(t, "other:1", built)
 	id := idOf(t, built)
 	for _, by := range []string{domain + "/app:2", domain + "/app@" + dgst, id, id[len("sha256:"):], id[len("sha256:"):][:12]} {
-		s := openStore(t, Config{HostsDir: reg.hosts(t), PinnedImages: []string{domain + "/app:1"}})
+		s := openStore(t, Config{HostsDir: reg.hosts(t), PinnedImages: []string{app}})
 		s.nearlyFull = func(string) bool { return true }
 		must(t, s.Retain(t.Context(), nil))
 		for _, ref := range []string{"/app:1", "/app:2", "/other:1"} {
@@ -32,7 +32,7 @@ func TestRemoveDropsAllNamesAndFreesSpace(t *testing.T) {
 		if left := s.List(); len(left) != 0 {
 			t.Errorf("removed by %s, left: %+v", by, left[0])
 		}
-		for _, ref := range []string{domain + "/app:1", domain + "/other:1", id} {
+		for _, ref := range []string{app, domain + "/other:1", id} {
 			if _, err := s.Get(ref); !errdefs.IsNotFound(err) {
 				t.Errorf("removed by %s, still there by %s: %v", by, ref, err)
 			}
@@ -53,20 +53,18 @@ func TestRemoveDropsAllNamesAndFreesSpace(t *testing.T) {
 
 // A removal waits for the space only where a kubelet would evict pods for it.
 func TestRemoveWaitsOnANearlyFullDisk(t *testing.T) {
-	reg := newTestRegistry(t)
-	reg.push(t, "app:1", layered(t, v1.Config{}))
-	s := openStore(t, Config{HostsDir: reg.hosts(t)})
+	_, s := serve(t, Config{}, layered(t, v1.Config{}))
 	must(t, s.Retain(t.Context(), nil))
 	for _, full := range []bool{false, true} {
 		s.nearlyFull = func(string) bool { return full }
-		img := pullImage(t, s, domain+"/app:1")
+		img := pullImage(t, s, app)
 		// While this is held nothing is collected.
 		view := viewKey{snapshotter: Overlayfs, chain: img.ChainID}.lockKey()
 		must(t, s.views.unpacker.locks.Lock(t.Context(), view))
 		var collectable atomic.Bool
 		early := make(chan bool, 1)
 		go func() {
-			if err := s.Remove(t.Context(), domain+"/app:1"); err != nil {
+			if err := s.Remove(t.Context(), app); err != nil {
 				t.Error(err)
 			}
 			early <- !collectable.Load()
@@ -98,32 +96,10 @@ func TestScarce(t *testing.T) {
 	}
 }
 
-func TestRemoveConcurrently(t *testing.T) {
-	reg := newTestRegistry(t)
-	built := layered(t, v1.Config{})
-	reg.push(t, "app:1", built)
-	s := openStore(t, Config{HostsDir: reg.hosts(t)})
-	pullImage(t, s, domain+"/app:1")
-	var wg sync.WaitGroup
-	for _, ref := range []string{domain + "/app:1", idOf(t, built), domain + "/app:1", idOf(t, built)} {
-		wg.Go(func() {
-			if err := s.Remove(t.Context(), ref); err != nil {
-				t.Errorf("remove %s: %v", ref, err)
-			}
-		})
-	}
-	wg.Wait()
-	if len(s.List()) != 0 {
-		t.Error("image is still there")
-	}
-}
-
 func TestRemoveUnderRunningContainer(t *testing.T) {
-	reg := newTestRegistry(t)
-	reg.push(t, "app:1", layered(t, v1.Config{}))
-	s := openStore(t, Config{HostsDir: reg.hosts(t)})
+	_, s := serve(t, Config{}, layered(t, v1.Config{}))
 	must(t, s.Retain(t.Context(), nil))
-	img := pullImage(t, s, domain+"/app:1")
+	img := pullImage(t, s, app)
 	root, err := s.PrepareRootfs(t.Context(), "c1", img, "")
 	must(t, err)
 	volume, err := s.PrepareVolume(t.Context(), "c2", img, "")
@@ -141,20 +117,17 @@ func TestRemoveUnderRunningContainer(t *testing.T) {
 	wantStored(t, s, 0, 4)
 	must(t, s.Retain(t.Context(), []Use{{Owner: "c1", ChainID: img.ChainID}, {Owner: "c2", ChainID: img.ChainID}}))
 	wantStored(t, s, 0, 4)
-	again, err := s.RootfsOf(t.Context(), Use{Owner: "c1", ChainID: img.ChainID})
-	must(t, err)
 	must(t, mount.UnmountAll(dir, 0))
-	must(t, mount.All(again.Mounts, dir))
-	sameTree(t, tree(t, dir), layeredTree)
+	seen, err := s.SeenOf(Use{Owner: "c1", ChainID: img.ChainID})
+	must(t, err)
+	sameTree(t, tree(t, mounted(t, seen)), layeredTree)
 
 	// A new pull brings the content back, for layers that never went.
-	if pulled := pullImage(t, s, domain+"/app:1"); pulled.ID != img.ID {
+	if pulled := pullImage(t, s, app); pulled.ID != img.ID {
 		t.Errorf("pulled again: %s", pulled.ID)
 	}
 	wantStored(t, s, 5, 4)
-	native, err := s.PrepareRootfs(t.Context(), "n1", img, Native)
-	must(t, err)
-	sameTree(t, tree(t, mounted(t, native.Mounts)), layeredTree)
+	wantFiles(t, s, img, "n1", Native, layeredTree)
 	must(t, s.RemoveRootfs(t.Context(), "n1", Native))
 	must(t, s.Remove(t.Context(), img.ID))
 
@@ -169,11 +142,9 @@ func TestRemoveUnderRunningContainer(t *testing.T) {
 }
 
 func TestRemovedImageCannotBecomeARootfs(t *testing.T) {
-	reg := newTestRegistry(t)
-	reg.push(t, "app:1", layered(t, v1.Config{}))
-	s := openStore(t, Config{HostsDir: reg.hosts(t)})
+	_, s := serve(t, Config{}, layered(t, v1.Config{}))
 	must(t, s.Retain(t.Context(), nil))
-	img := pullImage(t, s, domain+"/app:1")
+	img := pullImage(t, s, app)
 	must(t, s.Remove(t.Context(), img.ID))
 	<-s.work.collector.request()
 	if _, err := s.PrepareRootfs(t.Context(), "c1", img, ""); !errdefs.IsNotFound(err) {
@@ -189,12 +160,10 @@ func TestRemovedImageCannotBecomeARootfs(t *testing.T) {
 }
 
 func TestRemovalRacesWithRootfs(t *testing.T) {
-	reg := newTestRegistry(t)
-	reg.push(t, "app:1", layered(t, v1.Config{}))
-	s := openStore(t, Config{HostsDir: reg.hosts(t)})
+	_, s := serve(t, Config{}, layered(t, v1.Config{}))
 	must(t, s.Retain(t.Context(), nil))
 	for range 15 {
-		img := pullImage(t, s, domain+"/app:1")
+		img := pullImage(t, s, app)
 		var wg sync.WaitGroup
 		wg.Go(func() {
 			if err := s.Remove(t.Context(), img.ID); err != nil {

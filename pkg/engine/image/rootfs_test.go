@@ -2,7 +2,6 @@ package image
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -25,11 +24,9 @@ import (
 )
 
 func TestRootfsWritesNoDatabase(t *testing.T) {
-	reg := newTestRegistry(t)
-	reg.push(t, "app:1", layered(t, v1.Config{}))
-	s := openStore(t, Config{HostsDir: reg.hosts(t)})
+	_, s := serve(t, Config{}, layered(t, v1.Config{}))
 	must(t, s.Retain(t.Context(), nil))
-	img := pullImage(t, s, domain+"/app:1")
+	img := pullImage(t, s, app)
 	<-s.work.collector.request()
 	<-s.work.counter.request()
 	before := writes(t, s)
@@ -52,11 +49,8 @@ func TestRootfsWritesNoDatabase(t *testing.T) {
 }
 
 func TestPrepareRootfsIsIdempotent(t *testing.T) {
-	reg := newTestRegistry(t)
-	reg.push(t, "app:1", layered(t, v1.Config{}))
 	for _, snapshotter := range allSnapshotters(t) {
-		s := openStore(t, Config{HostsDir: reg.hosts(t)})
-		img := pullImage(t, s, domain+"/app:1")
+		_, s, img := pulled(t, Config{}, layered(t, v1.Config{}))
 		first, err := s.PrepareRootfs(t.Context(), "c1", img, snapshotter)
 		must(t, err)
 		dir := mounted(t, first.Mounts)
@@ -73,11 +67,9 @@ func TestPrepareRootfsIsIdempotent(t *testing.T) {
 }
 
 func TestRootfsOnAnotherSnapshotter(t *testing.T) {
-	reg := newTestRegistry(t)
-	reg.push(t, "app:1", layered(t, v1.Config{}))
-	s := openStore(t, Config{HostsDir: reg.hosts(t)})
+	reg, s := serve(t, Config{}, layered(t, v1.Config{}))
 	must(t, s.Retain(t.Context(), nil))
-	img := pullImage(t, s, domain+"/app:1")
+	img := pullImage(t, s, app)
 	reg.forgetHits()
 	var wg sync.WaitGroup
 	for i := range 3 {
@@ -115,7 +107,7 @@ func TestRootfsOnAnotherSnapshotter(t *testing.T) {
 func TestVolumeIsReadOnly(t *testing.T) {
 	reg := newTestRegistry(t)
 	reg.push(t, "many:1", layered(t, v1.Config{}))
-	reg.push(t, "one:1", build(t, v1.Config{}, layer(t, file{name: "f", body: "x"})))
+	reg.push(t, "one:1", small(t))
 	for _, snapshotter := range allSnapshotters(t) {
 		s := openStore(t, Config{HostsDir: reg.hosts(t)})
 		for _, ref := range []string{"/many:1", "/one:1"} {
@@ -186,10 +178,7 @@ func mappedTo(t *testing.T, host uint32) string {
 }
 
 func TestRetainRemovesOrphans(t *testing.T) {
-	reg := newTestRegistry(t)
-	reg.push(t, "app:1", layered(t, v1.Config{}))
-	s := openStore(t, Config{HostsDir: reg.hosts(t)})
-	img := pullImage(t, s, domain+"/app:1")
+	_, s, img := pulled(t, Config{}, layered(t, v1.Config{}))
 	for _, snapshotter := range allSnapshotters(t) {
 		for _, id := range []string{"kept", "orphan"} {
 			_, err := s.PrepareRootfs(t.Context(), id+snapshotter, img, snapshotter)
@@ -206,24 +195,11 @@ func TestRetainRemovesOrphans(t *testing.T) {
 	}
 	must(t, s.Retain(t.Context(), uses))
 	for _, u := range uses {
-		if _, err := s.RootfsOf(t.Context(), u); err != nil {
-			t.Errorf("%s: %v", u.Owner, err)
-		}
-		u.Owner = strings.Replace(u.Owner, "kept", "orphan", 1)
-		if _, err := s.RootfsOf(t.Context(), u); !errdefs.IsNotFound(err) {
-			t.Errorf("%s: %v", u.Owner, err)
-		}
-	}
-	for _, snapshotter := range allSnapshotters(t) {
-		volumes := func(id string) error {
-			_, err := os.Stat(filepath.Join(s.files.volumesPath(snapshotter, id+snapshotter), "file"))
-			return err
-		}
-		if err := volumes("kept"); err != nil {
-			t.Errorf("%s: the volumes of a container that is there: %v", snapshotter, err)
-		}
-		if err := volumes("orphan"); !errors.Is(err, fs.ErrNotExist) {
-			t.Errorf("%s: the volumes of a container that nobody knows: %v", snapshotter, err)
+		for id, want := range map[string]bool{u.Owner: true, strings.Replace(u.Owner, "kept", "orphan", 1): false} {
+			_, err := os.Stat(filepath.Join(s.files.volumesPath(u.Snapshotter, id), "file"))
+			if hasRootfs(t, s, id, u.Snapshotter) != want || (err == nil) != want {
+				t.Errorf("%s: root filesystem there: %v; volumes: %v", id, !want, err)
+			}
 		}
 	}
 	// Layers in each, a view in all but native, and the native container's snapshot.
@@ -237,10 +213,7 @@ func TestRetainRemovesOrphans(t *testing.T) {
 
 // What a container wrote is in its root filesystem and in its volumes, and goes with both.
 func TestVolumesOfContainers(t *testing.T) {
-	reg := newTestRegistry(t)
-	reg.push(t, "app:1", layered(t, v1.Config{}))
-	s := openStore(t, Config{HostsDir: reg.hosts(t)})
-	img := pullImage(t, s, domain+"/app:1")
+	_, s, img := pulled(t, Config{}, layered(t, v1.Config{}))
 	for _, snapshotter := range allSnapshotters(t) {
 		_, err := s.PrepareRootfs(t.Context(), "c1", img, snapshotter)
 		must(t, err)
@@ -255,8 +228,8 @@ func TestVolumesOfContainers(t *testing.T) {
 		if _, err := os.Stat(volumes); !errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("%s: volumes after the container: %v", snapshotter, err)
 		}
-		if _, err := s.RootfsOf(t.Context(), Use{Owner: "c1", ChainID: img.ChainID, Snapshotter: snapshotter}); !errdefs.IsNotFound(err) {
-			t.Errorf("%s: the root filesystem after the container: %v", snapshotter, err)
+		if hasRootfs(t, s, "c1", snapshotter) {
+			t.Errorf("%s: the root filesystem is left", snapshotter)
 		}
 	}
 }
@@ -278,10 +251,7 @@ func TestRootfsRefusesArguments(t *testing.T) {
 }
 
 func TestRootfsInUserNamespace(t *testing.T) {
-	reg := newTestRegistry(t)
-	reg.push(t, "app:1", build(t, v1.Config{}, layer(t, file{name: "root"}, file{name: "user", uid: 1000}), layer(t, file{name: "x"})))
-	s := openStore(t, Config{HostsDir: reg.hosts(t)})
-	img := pullImage(t, s, domain+"/app:1")
+	_, s, img := pulled(t, Config{}, build(t, v1.Config{}, layer(t, file{name: "root"}, file{name: "user", uid: 1000}), layer(t, file{name: "x"})))
 	root, err := s.PrepareRootfs(t.Context(), "c1", img, "", OwnedBy(200_000, 200_000))
 	must(t, err)
 	must(t, s.CanMap(""))
@@ -304,11 +274,9 @@ func TestRootfsInUserNamespace(t *testing.T) {
 }
 
 func TestRootDirectoryIsOpenToAll(t *testing.T) {
-	reg := newTestRegistry(t)
-	reg.push(t, "app:1", layered(t, v1.Config{}))
-	s := openStore(t, Config{HostsDir: reg.hosts(t)})
+	_, s := serve(t, Config{}, layered(t, v1.Config{}))
 	defer syscall.Umask(syscall.Umask(0o077))
-	root, err := s.PrepareRootfs(t.Context(), "c", pullImage(t, s, domain+"/app:1"), "")
+	root, err := s.PrepareRootfs(t.Context(), "c", pullImage(t, s, app), "")
 	must(t, err)
 	var st unix.Stat_t
 	must(t, unix.Stat(mounted(t, root.Mounts), &st))
@@ -318,11 +286,9 @@ func TestRootDirectoryIsOpenToAll(t *testing.T) {
 }
 
 func TestMountOptions(t *testing.T) {
-	reg := newTestRegistry(t)
-	reg.push(t, "app:1", layered(t, v1.Config{}))
 	for _, sync := range []bool{false, true} {
-		s := openStore(t, Config{HostsDir: reg.hosts(t), SyncRootfs: sync, MountOptions: []string{"nodev"}})
-		root, err := s.PrepareRootfs(t.Context(), "c", pullImage(t, s, domain+"/app:1"), "")
+		_, s, img := pulled(t, Config{SyncRootfs: sync, MountOptions: []string{"nodev"}}, layered(t, v1.Config{}))
+		root, err := s.PrepareRootfs(t.Context(), "c", img, "")
 		must(t, err)
 		options := root.Mounts[0].Options
 		if slices.Contains(options, "volatile") == sync || !slices.Contains(options, "nodev") {
@@ -330,56 +296,4 @@ func TestMountOptions(t *testing.T) {
 		}
 		mounted(t, root.Mounts)
 	}
-}
-
-func BenchmarkRootfs(b *testing.B) {
-	reg := newTestRegistry(b)
-	reg.push(b, "app:1", layered(b, v1.Config{}))
-	for _, c := range []struct {
-		snapshotter string
-		mount, sync bool
-	}{{Overlayfs, false, false}, {Overlayfs, true, false}, {Overlayfs, true, true}, {Native, false, false}} {
-		b.Run(fmt.Sprintf("%s/mount=%v/sync=%v", c.snapshotter, c.mount, c.sync), func(b *testing.B) {
-			s := openStore(b, Config{HostsDir: reg.hosts(b), SyncRootfs: c.sync})
-			must(b, s.Retain(b.Context(), nil))
-			img := pullImage(b, s, domain+"/app:1")
-			_, err := s.PrepareRootfs(b.Context(), "warm", img, c.snapshotter)
-			must(b, err)
-			dir := b.TempDir()
-			b.ReportAllocs()
-			for b.Loop() {
-				root, err := s.PrepareRootfs(b.Context(), "c", img, c.snapshotter)
-				must(b, err)
-				if c.mount {
-					must(b, mount.All(root.Mounts, dir))
-					must(b, mount.UnmountAll(dir, 0))
-				}
-				must(b, s.RemoveRootfs(b.Context(), "c", c.snapshotter))
-			}
-		})
-	}
-}
-
-// RootfsOf returns the root filesystem that PrepareRootfs made, so that it can be mounted again, also when the image is gone since.
-// errdefs.ErrNotFound when there is none.
-func (m *rootfses) RootfsOf(ctx context.Context, u Use) (*Rootfs, error) {
-	ctx = inNamespace(ctx)
-	l, name, err := m.files.layersFor(u.Owner, u.Snapshotter)
-	if err != nil {
-		return nil, err
-	}
-	if !l.kind.layered {
-		mounts, err := l.Mounts(ctx, rootfsPrefix+u.Owner)
-		if err != nil {
-			return nil, fmt.Errorf("root filesystem of container %s: %w", u.Owner, err)
-		}
-		return &Rootfs{Mounts: mounts, Snapshotter: name}, nil
-	}
-	dir := m.files.rootfsPath(name, u.Owner)
-	v := m.views.table.get(viewKey{snapshotter: name, chain: u.ChainID})
-	if _, err := os.Stat(filepath.Join(dir, "work")); err != nil || v == nil {
-		return nil, fmt.Errorf("container %s has no root filesystem: %w", u.Owner, errdefs.ErrNotFound)
-	}
-	forgetVolatile(dir)
-	return m.stacked(v, name, dir), nil
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/errdefs"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
 	bolt "go.etcd.io/bbolt"
 	"golang.org/x/sys/unix"
 )
@@ -47,6 +48,50 @@ func pullImage(t testing.TB, s *Store, ref string) *Image {
 	img, err := s.Pull(t.Context(), PullRequest{Ref: ref})
 	must(t, err)
 	return img
+}
+
+// serve pushes an image as app:1 to a new registry, and opens a store that pulls from it.
+func serve(t testing.TB, c Config, img remote.Taggable) (*testRegistry, *Store) {
+	t.Helper()
+	reg := newTestRegistry(t)
+	reg.push(t, "app:1", img)
+	c.HostsDir = reg.hosts(t)
+	return reg, openStore(t, c)
+}
+
+// pulled is serve, with the image pulled.
+func pulled(t testing.TB, c Config, img remote.Taggable) (*testRegistry, *Store, *Image) {
+	t.Helper()
+	reg, s := serve(t, c, img)
+	return reg, s, pullImage(t, s, app)
+}
+
+// small is an image of one file.
+func small(t testing.TB) v1.Image {
+	return build(t, v1.Config{}, layer(t, file{name: "f"}))
+}
+
+// hasRootfs is whether a container's root filesystem is on disk.
+func hasRootfs(t testing.TB, s *Store, id, snapshotter string) bool {
+	t.Helper()
+	l, name, err := s.files.layersFor(id, snapshotter)
+	must(t, err)
+	if !l.kind.layered {
+		_, err := l.Stat(inNamespace(t.Context()), rootfsPrefix+id)
+		return err == nil
+	}
+	_, err = os.Stat(filepath.Join(s.files.rootfsPath(name, id), "work"))
+	return err == nil
+}
+
+// wantFiles checks the files of a container's root filesystem, and returns where it is mounted.
+func wantFiles(t testing.TB, s *Store, img *Image, id, snapshotter string, want map[string]string) string {
+	t.Helper()
+	root, err := s.PrepareRootfs(t.Context(), id, img, snapshotter)
+	must(t, err)
+	dir := mounted(t, root.Mounts)
+	sameTree(t, tree(t, dir), want)
+	return dir
 }
 
 // mounted mounts a root filesystem and returns where.
@@ -119,6 +164,13 @@ func snapshotDirs(t testing.TB, s *Store) []string {
 	return found
 }
 
+func wantLeases(t testing.TB, s *Store, want int) {
+	t.Helper()
+	if n := leasesLeft(t, s); n != want {
+		t.Errorf("%d leases, want %d", n, want)
+	}
+}
+
 func leasesLeft(t testing.TB, s *Store) int {
 	t.Helper()
 	l, err := s.files.leases.List(inNamespace(t.Context()))
@@ -137,7 +189,7 @@ func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	for end := time.Now().Add(time.Minute); !ok(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatalf("%s: not within 10 s", what)
+			t.Fatalf("%s: not within a minute", what)
 		}
 	}
 }
@@ -156,16 +208,13 @@ var layeredTree = map[string]string{
 }
 
 func TestPullByTagGivesRootfs(t *testing.T) {
-	reg := newTestRegistry(t)
 	built := layered(t, v1.Config{User: "1002:7", Cmd: []string{"/bin/app"}, StopSignal: "SIGUSR1"})
-	dgst := reg.push(t, "app:1", built)
-	s := openStore(t, Config{HostsDir: reg.hosts(t)})
-
-	img := pullImage(t, s, domain+"/app:1")
+	_, s, img := pulled(t, Config{}, built)
+	dgst := digestOf(t, built)
 	if img.ID != idOf(t, built) {
 		t.Errorf("id %s, want the configuration's digest %s", img.ID, idOf(t, built))
 	}
-	if want := []string{domain + "/app:1"}; !slices.Equal(img.RepoTags, want) {
+	if want := []string{app}; !slices.Equal(img.RepoTags, want) {
 		t.Errorf("tags %v, want %v", img.RepoTags, want)
 	}
 	if want := []string{domain + "/app@" + dgst}; !slices.Equal(img.RepoDigests, want) {
@@ -199,9 +248,7 @@ func TestPullByTagGivesRootfs(t *testing.T) {
 	if left, _ := os.ReadDir(s.files.path(rootfsDir, Overlayfs)); len(left) != 0 {
 		t.Errorf("left in rootfs: %v", left)
 	}
-	if n := leasesLeft(t, s); n != 0 {
-		t.Errorf("%d leases are left", n)
-	}
+	wantLeases(t, s, 0)
 }
 
 func TestPullByDigest(t *testing.T) {
@@ -219,7 +266,7 @@ func TestPullByDigest(t *testing.T) {
 				t.Errorf("get %s: %v, %v", by, got, err)
 			}
 		}
-		if _, err := s.Get(domain + "/app:1"); !errdefs.IsNotFound(err) {
+		if _, err := s.Get(app); !errdefs.IsNotFound(err) {
 			t.Errorf("get by a tag that was not pulled: %v", err)
 		}
 	}
@@ -255,28 +302,19 @@ func TestPullPicksPlatform(t *testing.T) {
 }
 
 func TestPullWithoutLayers(t *testing.T) {
-	reg := newTestRegistry(t)
-	reg.push(t, "scratch:1", build(t, v1.Config{}))
-	s := openStore(t, Config{HostsDir: reg.hosts(t)})
-	img := pullImage(t, s, domain+"/scratch:1")
+	_, s, img := pulled(t, Config{}, build(t, v1.Config{}))
 	if img.ChainID != "" || img.Size == 0 {
 		t.Errorf("image without layers: %+v", img)
 	}
-	root, err := s.PrepareRootfs(t.Context(), "c", img, "")
-	must(t, err)
-	dir := mounted(t, root.Mounts)
-	must(t, os.WriteFile(filepath.Join(dir, "f"), nil, 0o600))
+	must(t, os.WriteFile(filepath.Join(wantFiles(t, s, img, "c", "", nil), "f"), nil, 0o600))
 }
 
 func TestMovedTagLeavesImage(t *testing.T) {
-	reg := newTestRegistry(t)
-	first := build(t, v1.Config{}, layer(t, file{name: "first"}))
-	second := build(t, v1.Config{}, layer(t, file{name: "second"}))
-	d1 := reg.push(t, "app:1", first)
-	s := openStore(t, Config{HostsDir: reg.hosts(t)})
-	pullImage(t, s, domain+"/app:1")
+	first, second := build(t, v1.Config{}, layer(t, file{name: "first"})), build(t, v1.Config{}, layer(t, file{name: "second"}))
+	reg, s, _ := pulled(t, Config{}, first)
+	d1 := digestOf(t, first)
 	reg.push(t, "app:1", second)
-	img := pullImage(t, s, domain+"/app:1")
+	img := pullImage(t, s, app)
 	if img.ID != idOf(t, second) {
 		t.Fatalf("the tag still leads to %s", img.ID)
 	}
@@ -286,7 +324,7 @@ func TestMovedTagLeavesImage(t *testing.T) {
 		if len(old.RepoTags) != 0 || !slices.Equal(old.RepoDigests, []string{domain + "/app@" + d1}) {
 			t.Errorf("old image has tags %v, digests %v", old.RepoTags, old.RepoDigests)
 		}
-		if got, err := s.Get(domain + "/app:1"); err != nil || got.ID != idOf(t, second) {
+		if got, err := s.Get(app); err != nil || got.ID != idOf(t, second) {
 			t.Errorf("tag: %v, %v", got, err)
 		}
 		if len(s.List()) != 2 {
@@ -296,14 +334,11 @@ func TestMovedTagLeavesImage(t *testing.T) {
 }
 
 func TestRepeatedPullWritesNothing(t *testing.T) {
-	reg := newTestRegistry(t)
-	reg.push(t, "app:1", layered(t, v1.Config{}))
 	for _, snapshotter := range allSnapshotters(t) {
-		s := openStore(t, Config{HostsDir: reg.hosts(t), DefaultSnapshotter: snapshotter})
-		img := pullImage(t, s, domain+"/app:1")
+		reg, s, img := pulled(t, Config{DefaultSnapshotter: snapshotter}, layered(t, v1.Config{}))
 		reg.forgetHits()
 		before := writes(t, s)
-		if again := pullImage(t, s, domain+"/app:1"); again.ID != img.ID {
+		if again := pullImage(t, s, app); again.ID != img.ID {
 			t.Errorf("%s: second pull gave %s", snapshotter, again.ID)
 		}
 		if n := writes(t, s) - before; n != 0 {
@@ -319,31 +354,26 @@ func TestRepeatedPullWritesNothing(t *testing.T) {
 }
 
 func TestRestartKeepsImages(t *testing.T) {
-	reg := newTestRegistry(t)
-	reg.push(t, "app:1", layered(t, v1.Config{}))
-	s := openStore(t, Config{HostsDir: reg.hosts(t), PinnedImages: []string{domain + "/app*"}})
-	img := pullImage(t, s, domain+"/app:1")
+	_, s, img := pulled(t, Config{PinnedImages: []string{domain + "/app*"}}, layered(t, v1.Config{}))
 	if !img.Pinned {
 		t.Error("not pinned")
 	}
 	root, err := s.PrepareRootfs(t.Context(), "c1", img, "")
 	must(t, err)
 	s = reopen(t, s)
-	got, err := s.Get(domain + "/app:1")
+	got, err := s.Get(app)
 	must(t, err)
 	if fmt.Sprintf("%+v", got) != fmt.Sprintf("%+v", img) {
 		t.Errorf("after restart\n%+v, want\n%+v", got, img)
 	}
 	before := writes(t, s)
 	must(t, s.Retain(t.Context(), []Use{{Owner: "c1", ChainID: img.ChainID, Snapshotter: root.Snapshotter}}))
-	again, err := s.RootfsOf(t.Context(), Use{Owner: "c1", ChainID: img.ChainID})
+	again, err := s.PrepareRootfs(t.Context(), "c1", got, "")
 	must(t, err)
 	if fmt.Sprint(again) != fmt.Sprint(root) {
 		t.Errorf("after restart rootfs is %+v, want %+v", again, root)
 	}
-	next, err := s.PrepareRootfs(t.Context(), "c2", got, "")
-	must(t, err)
-	sameTree(t, tree(t, mounted(t, next.Mounts)), layeredTree)
+	wantFiles(t, s, got, "c2", "", layeredTree)
 	<-s.work.collector.request()
 	// Retain collects once or twice; the root filesystem itself writes nothing.
 	if n := writes(t, s) - before; n > 2 {
@@ -352,19 +382,16 @@ func TestRestartKeepsImages(t *testing.T) {
 }
 
 func TestDamagedImageIsForgotten(t *testing.T) {
-	reg := newTestRegistry(t)
 	built := layered(t, v1.Config{})
-	reg.push(t, "app:1", built)
-	s := openStore(t, Config{HostsDir: reg.hosts(t)})
-	pullImage(t, s, domain+"/app:1")
+	_, s, _ := pulled(t, Config{}, built)
 	must(t, s.Close())
 	_, hex, _ := strings.Cut(idOf(t, built), ":")
 	must(t, os.Remove(s.files.path("content", "blobs", "sha256", hex)))
 	s = openStore(t, s.cfg)
-	if _, err := s.Get(domain + "/app:1"); !errdefs.IsNotFound(err) {
+	if _, err := s.Get(app); !errdefs.IsNotFound(err) {
 		t.Errorf("damaged image: %v", err)
 	}
-	img := pullImage(t, s, domain+"/app:1")
+	img := pullImage(t, s, app)
 	if _, err := s.reader.config(t.Context(), img); err != nil {
 		t.Errorf("after pulling it again: %v", err)
 	}
@@ -387,10 +414,8 @@ func TestOpenRefusesConfig(t *testing.T) {
 }
 
 func TestWrongDiffIDIsRefused(t *testing.T) {
-	reg := newTestRegistry(t)
-	reg.push(t, "bad:1", withWrongDiffID(t, build(t, v1.Config{}, layer(t, file{name: "x"}))))
-	s := openStore(t, Config{HostsDir: reg.hosts(t)})
-	if _, err := s.Pull(t.Context(), PullRequest{Ref: domain + "/bad:1"}); err == nil {
+	_, s := serve(t, Config{}, withWrongDiffID(t, small(t)))
+	if _, err := s.Pull(t.Context(), PullRequest{Ref: app}); err == nil {
 		t.Error("an image whose layer does not match its configuration was taken")
 	}
 	wantStored(t, s, 0, 0)
@@ -402,7 +427,7 @@ func TestWrongDiffIDIsRefused(t *testing.T) {
 func TestClosedStore(t *testing.T) {
 	s := openStore(t, Config{})
 	must(t, s.Close())
-	if _, err := s.Pull(t.Context(), PullRequest{Ref: domain + "/app:1"}); !errdefs.IsUnavailable(err) {
+	if _, err := s.Pull(t.Context(), PullRequest{Ref: app}); !errdefs.IsUnavailable(err) {
 		t.Errorf("pull after close: %v", err)
 	}
 	again, err := Open(t.Context(), s.cfg)

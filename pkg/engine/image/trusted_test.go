@@ -31,7 +31,7 @@ func wantUntrusted(t *testing.T, err error, says ...string) {
 // others than root can change. A pull from another registry goes on.
 func TestChangeableHosts(t *testing.T) {
 	reg := newTestRegistry(t)
-	reg.push(t, "app:1", build(t, v1.Config{}, layer(t, file{name: "f"})))
+	reg.push(t, "app:1", small(t))
 	for name, c := range map[string]struct {
 		change func(dir, ca string) error
 		want   string
@@ -53,11 +53,11 @@ func TestChangeableHosts(t *testing.T) {
 			must(t, os.WriteFile(ca, text, 0o600))
 			hosts := writeHosts(t, domain, fmt.Sprintf("[host.%q]\nca = [%q]\n", reg.URL, ca))
 			s := openStore(t, Config{HostsDir: hosts})
-			pullImage(t, s, domain+"/app:1")
+			pullImage(t, s, app)
 			dir := filepath.Join(hosts, domain)
 			must(t, c.change(dir, ca))
-			_, err = s.Pull(t.Context(), PullRequest{Ref: domain + "/app:1"})
-			wantUntrusted(t, err, domain+"/app:1", strings.ReplaceAll(c.want, "$D", dir))
+			_, err = s.Pull(t.Context(), PullRequest{Ref: app})
+			wantUntrusted(t, err, app, strings.ReplaceAll(c.want, "$D", dir))
 			if len(s.List()) != 1 {
 				t.Error("the image that was pulled before is gone")
 			}
@@ -65,55 +65,51 @@ func TestChangeableHosts(t *testing.T) {
 	}
 }
 
-// TestChangeableVerifiers has verifiers that others than root can change or put away.
-func TestChangeableVerifiers(t *testing.T) {
+// TestChangeableFiles has verifiers and keys that others than root can change or put away.
+func TestChangeableFiles(t *testing.T) {
+	private, public := keyPair(t)
 	reg := newTestRegistry(t)
-	reg.push(t, "app:1", build(t, v1.Config{}, layer(t, file{name: "f"})))
+	reg.push(t, "plain:1", small(t))
+	reg.push(t, "app:1", encrypt(t, layered(t, v1.Config{}), public))
+	verifier := func(dir string) Config {
+		verifierProgram(t, dir, "a", "exit 0")
+		return Config{Verifiers: verifiers(dir)}
+	}
+	key := func(dir string) Config {
+		must(t, os.WriteFile(dir+"/a", private, 0o600))
+		return Config{DecryptionKeysDir: dir}
+	}
+	forAll := func(path string, mode os.FileMode) func(string) error {
+		return func(above string) error { return os.Chmod(above+path, mode) }
+	}
+	ofAnother := func(above string) error { return os.Chown(above+"/dir/a", stranger, 0) }
 	for name, c := range map[string]struct {
+		config func(dir string) Config
 		change func(above string) error
-		want   string
+		says   []string
 	}{
-		"program for all":     {func(above string) error { return os.Chmod(above+"/bin/a", 0o777) }, "chmod o-w"},
-		"program of another":  {func(above string) error { return os.Chown(above+"/bin/a", stranger, 0) }, "chown root"},
-		"directory for all":   {func(above string) error { return os.Chmod(above+"/bin", 0o777) }, "chmod o-w"},
-		"sticky directory":    {func(above string) error { return os.Chmod(above+"/bin", 0o777|os.ModeSticky) }, "chmod o-w"},
-		"put away by another": {func(above string) error { return errors.Join(os.RemoveAll(above+"/bin"), os.Chmod(above, 0o777)) }, "chmod o-w"},
+		"program for all":       {verifier, forAll("/dir/a", 0o777), []string{"image verifier", "chmod o-w"}},
+		"program of another":    {verifier, ofAnother, []string{"image verifier", "chown root"}},
+		"directory of programs": {verifier, forAll("/dir", 0o777), []string{"image verifier", "chmod o-w"}},
+		"sticky directory":      {verifier, forAll("/dir", 0o777|os.ModeSticky), []string{"image verifier", "chmod o-w"}},
+		"put away by another":   {verifier, func(above string) error { return errors.Join(os.RemoveAll(above+"/dir"), os.Chmod(above, 0o777)) }, []string{"image verifier", "chmod o-w"}},
+		"key for all":           {key, forAll("/dir/a", 0o666), []string{"decryption keys", "chmod o-w"}},
+		"key of another":        {key, ofAnother, []string{"decryption keys", "chown root"}},
+		"directory of keys":     {key, forAll("/dir", 0o777), []string{"decryption keys", "chmod o-w"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			above := filepath.Join(t.TempDir(), "above")
-			must(t, os.MkdirAll(above+"/bin", 0o755))
-			verifierProgram(t, above+"/bin", "a", "exit 0")
-			s := openStore(t, Config{HostsDir: reg.hosts(t), Verifiers: verifiers(above + "/bin")})
-			pullImage(t, s, domain+"/app:1")
+			must(t, os.MkdirAll(above+"/dir", 0o755))
+			config := c.config(above + "/dir")
+			config.HostsDir = reg.hosts(t)
+			s := openStore(t, config)
+			pullImage(t, s, domain+"/plain:1")
 			must(t, c.change(above))
-			_, err := s.Pull(t.Context(), PullRequest{Ref: domain + "/app:1"})
-			wantUntrusted(t, err, "image verifier", c.want)
-		})
-	}
-}
-
-// TestChangeableKeys has keys that others than root can change.
-func TestChangeableKeys(t *testing.T) {
-	reg := newTestRegistry(t)
-	private, public := keyPair(t)
-	reg.push(t, "plain:1", build(t, v1.Config{}, layer(t, file{name: "f"})))
-	reg.push(t, "app:1", encrypt(t, layered(t, v1.Config{}), public))
-	for name, c := range map[string]struct {
-		change func(keys string) error
-		want   string
-	}{
-		"key for all":       {func(keys string) error { return os.Chmod(keys+"/app.pem", 0o666) }, "chmod o-w"},
-		"key of another":    {func(keys string) error { return os.Chown(keys+"/app.pem", stranger, 0) }, "chown root"},
-		"directory for all": {func(keys string) error { return os.Chmod(keys, 0o777) }, "chmod o-w"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			keys := t.TempDir()
-			must(t, os.WriteFile(keys+"/app.pem", private, 0o600))
-			must(t, c.change(keys))
-			s := openStore(t, Config{HostsDir: reg.hosts(t), DecryptionKeysDir: keys})
-			_, err := s.Pull(t.Context(), PullRequest{Ref: domain + "/app:1"})
-			wantUntrusted(t, err, "decryption keys", c.want)
-			pullImage(t, s, domain+"/plain:1") // needs none
+			_, err := s.Pull(t.Context(), PullRequest{Ref: app})
+			wantUntrusted(t, err, c.says...)
+			if config.DecryptionKeysDir != "" {
+				pullImage(t, s, domain+"/plain:1") // needs none
+			}
 		})
 	}
 }

@@ -1,29 +1,17 @@
 package image
 
 import (
-	"net/http"
-	"strings"
 	"testing"
 	"time"
 )
 
 // What layers go through is seen while it happens.
 func TestUnderway(t *testing.T) {
-	reg := newTestRegistry(t)
-	small, big := twoLayers(t, reg)
-	g := newBreaking(t, reg, big, 2<<20)
-	held := make(chan struct{})
-	reg.setGuard(func(w http.ResponseWriter, r *http.Request) bool {
-		if r.Method == http.MethodGet && strings.Contains(r.URL.Path, g.path) {
-			defer func() { <-held; panic(http.ErrAbortHandler) }()
-			defer func() { _ = recover() }()
-		}
-		return g.guard(w, r)
-	})
-	s := openStore(t, Config{HostsDir: reg.hosts(t)})
+	s, g, small, big := breaksOff(t, 2<<20)
+	held := g.hold()
 	done := make(chan error, 1)
 	go func() {
-		_, err := s.Pull(t.Context(), PullRequest{Ref: domain + "/app:1"})
+		_, err := s.Pull(t.Context(), PullRequest{Ref: app})
 		done <- err
 	}()
 	eventually(t, "one layer is unpacked, and one on its way", func() bool {
@@ -35,7 +23,7 @@ func TestUnderway(t *testing.T) {
 			return false
 		}
 		a, b := now[0].Layers[0], now[0].Layers[1]
-		return now[0].Name == domain+"/app:1" && now[0].Snapshotter == Overlayfs && time.Since(now[0].Began) < time.Minute &&
+		return now[0].Name == app && now[0].Snapshotter == Overlayfs && time.Since(now[0].Began) < time.Minute &&
 			a.Digest.String() == digestOf(t, small) && a.Stage == LayerUnpacked && a.Fetched == a.Size &&
 			b.Digest.String() == digestOf(t, big) && b.Stage == LayerFetching && b.Fetched > 1<<20 && b.Fetched < b.Size
 	})

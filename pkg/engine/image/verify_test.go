@@ -39,15 +39,15 @@ func wantRefused(t *testing.T, err error, says ...string) {
 
 func TestVerifierIsToldWhatIsPulled(t *testing.T) {
 	reg := newTestRegistry(t)
-	digest := reg.push(t, "app:1", build(t, v1.Config{}, layer(t, file{name: "f"})))
+	digest := reg.push(t, "app:1", small(t))
 	dir, told := t.TempDir(), t.TempDir()
 	verifierProgram(t, dir, "remember", `printf '%s\n' "$@" >`+told+`/args; cat >`+told+`/stdin; echo fine`)
 	s := openStore(t, Config{HostsDir: reg.hosts(t), Verifiers: verifiers(dir)})
-	pullImage(t, s, domain+"/app:1")
+	pullImage(t, s, app)
 
 	args, err := os.ReadFile(filepath.Join(told, "args"))
 	must(t, err)
-	want := []string{"-name", domain + "/app:1", "-digest", digest, "-stdin-media-type", imagespec.MediaTypeDescriptor}
+	want := []string{"-name", app, "-digest", digest, "-stdin-media-type", imagespec.MediaTypeDescriptor}
 	if got := strings.Fields(string(args)); !slices.Equal(got, want) {
 		t.Errorf("arguments %q, want %q", got, want)
 	}
@@ -89,8 +89,8 @@ func TestRefusedImageLeavesNothing(t *testing.T) {
 			}
 			s := openStore(t, Config{HostsDir: reg.hosts(t), Verifiers: v})
 			reg.forgetHits()
-			_, err := s.Pull(t.Context(), PullRequest{Ref: domain + "/app:1"})
-			wantRefused(t, err, append(c.says, dir, domain+"/app:1")...)
+			_, err := s.Pull(t.Context(), PullRequest{Ref: app})
+			wantRefused(t, err, append(c.says, dir, app)...)
 			wantStored(t, s, 0, 0)
 			if len(s.List()) != 0 || leasesLeft(t, s) != 0 {
 				t.Errorf("images %v, %d leases", s.List(), leasesLeft(t, s))
@@ -104,7 +104,7 @@ func TestRefusedImageLeavesNothing(t *testing.T) {
 
 func TestVerifiersThatLetPass(t *testing.T) {
 	reg := newTestRegistry(t)
-	reg.push(t, "app:1", build(t, v1.Config{}, layer(t, file{name: "f"})))
+	reg.push(t, "app:1", small(t))
 	refusing := t.TempDir()
 	verifierProgram(t, refusing, "a", "exit 0")
 	verifierProgram(t, refusing, "b", "exit 1")
@@ -115,31 +115,28 @@ func TestVerifiersThatLetPass(t *testing.T) {
 		"only the first": {BinDir: refusing, Max: 1, Timeout: 10 * time.Second},
 	} {
 		s := openStore(t, Config{HostsDir: reg.hosts(t), Verifiers: v})
-		if _, err := s.Pull(t.Context(), PullRequest{Ref: domain + "/app:1"}); err != nil {
+		if _, err := s.Pull(t.Context(), PullRequest{Ref: app}); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 	s := openStore(t, Config{HostsDir: reg.hosts(t), Verifiers: Verifiers{BinDir: refusing, Max: -1, Timeout: 10 * time.Second}})
-	_, err := s.Pull(t.Context(), PullRequest{Ref: domain + "/app:1"})
+	_, err := s.Pull(t.Context(), PullRequest{Ref: app})
 	wantRefused(t, err, "b rejected")
 }
 
 // An image on the node is verified again when it is pulled again: what is
 // allowed may have changed. The image itself stays, for the pods that have it.
 func TestVerifierIsAskedAtEachPull(t *testing.T) {
-	reg := newTestRegistry(t)
-	reg.push(t, "app:1", build(t, v1.Config{}, layer(t, file{name: "f"})))
 	dir := t.TempDir()
-	s := openStore(t, Config{HostsDir: reg.hosts(t), Verifiers: verifiers(dir)})
-	img := pullImage(t, s, domain+"/app:1")
+	_, s, img := pulled(t, Config{Verifiers: verifiers(dir)}, small(t))
 	verifierProgram(t, dir, "a", "echo not any more; exit 1")
-	_, err := s.Pull(t.Context(), PullRequest{Ref: domain + "/app:1"})
+	_, err := s.Pull(t.Context(), PullRequest{Ref: app})
 	wantRefused(t, err, "not any more")
-	if got, err := s.Get(domain + "/app:1"); err != nil || got.ID != img.ID {
+	if got, err := s.Get(app); err != nil || got.ID != img.ID {
 		t.Errorf("the image that was there: %v, %v", got, err)
 	}
 	must(t, os.Remove(filepath.Join(dir, "a")))
-	pullImage(t, s, domain+"/app:1")
+	pullImage(t, s, app)
 }
 
 func TestVerifiersNeedATimeout(t *testing.T) {

@@ -7,16 +7,14 @@ import (
 	"testing"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
 // What containers write can be on a filesystem of its own, which the kubelet is told of.
 func TestWritableLayersElsewhere(t *testing.T) {
-	reg := newTestRegistry(t)
-	reg.push(t, "app:1", layered(t, v1.Config{}))
 	disk := smallDisk(t, 16)
-	s := openStore(t, Config{HostsDir: reg.hosts(t), WritableRoot: disk})
-	img := pullImage(t, s, domain+"/app:1")
+	reg, s, img := pulled(t, Config{WritableRoot: disk}, layered(t, v1.Config{}))
 	fs, err := s.PrepareRootfs(t.Context(), "c1", img, "")
 	must(t, err)
 	if !strings.HasPrefix(fs.Upper, disk+"/") {
@@ -56,8 +54,8 @@ func TestWritableLayersElsewhere(t *testing.T) {
 	must(t, other.Retain(t.Context(), nil))
 	s = reopen(t, s)
 	must(t, s.Retain(t.Context(), []Use{{Owner: "c1", ChainID: img.ChainID}}))
-	if _, err := s.RootfsOf(t.Context(), Use{Owner: "c1", ChainID: img.ChainID}); err != nil {
-		t.Error(err)
+	if !hasRootfs(t, s, "c1", "") {
+		t.Error("the root filesystem is gone")
 	}
 	must(t, s.RemoveRootfs(t.Context(), "c1", ""))
 	eventually(t, "what it wrote is gone", func() bool {
@@ -66,11 +64,13 @@ func TestWritableLayersElsewhere(t *testing.T) {
 	})
 }
 
+// Images and writable layers that are on one filesystem have one usage.
 func TestOneFilesystemIsReportedOnce(t *testing.T) {
-	s := openStore(t, Config{WritableRoot: t.TempDir()})
-	info, err := NewService(s).ImageFsInfo(t.Context(), &runtimeapi.ImageFsInfoRequest{})
-	must(t, err)
-	if a, b := info.GetImageFilesystems()[0].GetFsId(), info.GetContainerFilesystems()[0].GetFsId(); a.GetMountpoint() != b.GetMountpoint() {
-		t.Errorf("%v, %v", a, b)
+	for _, c := range []Config{{}, {WritableRoot: t.TempDir()}} {
+		info, err := NewService(openStore(t, c)).ImageFsInfo(t.Context(), &runtimeapi.ImageFsInfoRequest{})
+		must(t, err)
+		if images, containers := info.GetImageFilesystems(), info.GetContainerFilesystems(); len(images) != 1 || len(containers) != 1 || !proto.Equal(images[0], containers[0]) {
+			t.Errorf("images are on %v, containers on %v", images, containers)
+		}
 	}
 }

@@ -84,7 +84,7 @@ func TestFeatures(t *testing.T) {
 	write(pod, "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {hostPID: true, containers: [{name: c, image: i}]}\n")
 	text, _ = n.berth(t, 0, "capabilities", "-o", "yaml")
 	write(file, text)
-	fit, _ := n.classes(t, 0, "fit", "--local", pod, "--handlers", file)
+	fit, _ := n.classes(t, 0, "fit", "-f", pod, "--handlers", file)
 	for line := range strings.Lines(fit) {
 		if strings.Contains(line, "gvisor") {
 			has(t, line, "no", string(capability.UserSpaceKernel), "its containers run on a kernel that runsc")

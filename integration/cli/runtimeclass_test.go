@@ -35,21 +35,21 @@ func TestRuntimeClassesOfARunningDaemon(t *testing.T) {
 
 	pod := write("pod.yaml", "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec:\n  hostPID: true\n  runtimeClassName: gvisor\n  containers: [{name: c, image: i}]\n")
 	// The class that the pod names leads to gVisor, whatever else could run it.
-	out, mistakes := n.classes(t, 3, "fit", "--local", pod, "--handlers", handlers(), "--classes", classes, "-o", "json")
-	has(t, mistakes, `its RuntimeClass "gvisor" leads to the handler "gvisor", which cannot run it`)
+	out, mistakes := n.classes(t, 3, "fit", "-f", pod, "--handlers", handlers(), "--classes", classes, "-o", "json")
+	has(t, mistakes, "1 pod of 1 cannot run as written")
 	var fit struct {
 		Pods []struct {
-			Handlers []struct {
-				Handler, Fits string
-				Classes       []string
+			Candidates []struct {
+				Class, Handler, Fits string
+				Own                  bool
 			}
 		}
 	}
-	if err := json.Unmarshal([]byte(out), &fit); err != nil || len(fit.Pods) != 1 || len(fit.Pods[0].Handlers) != 2 {
+	if err := json.Unmarshal([]byte(out), &fit); err != nil || len(fit.Pods) != 1 || len(fit.Pods[0].Candidates) != 3 {
 		t.Fatalf("%v: %s", err, out)
 	}
-	first, second := fit.Pods[0].Handlers[0], fit.Pods[0].Handlers[1]
-	if first.Handler != "runc" || first.Fits != "yes" || second.Handler != "gvisor" || second.Fits != "no" || len(second.Classes) != 1 {
+	first, last := fit.Pods[0].Candidates[0], fit.Pods[0].Candidates[2]
+	if first.Handler != "runc" || first.Fits != "yes" || last.Class != "gvisor" || last.Fits != "no" || !last.Own {
 		t.Errorf("got %s", out)
 	}
 

@@ -188,7 +188,7 @@ func ofCluster(v runtimeclass.Verdict, chosen bool) runtimeclass.Verdict {
 	if !chosen {
 		v.TakesNoPods = ""
 	}
-	refused := v.Rejection != "" || v.TakesNoPods != "" || len(v.Places) > 0
+	refused := v.TakesNoPods != "" || len(v.Places) > 0
 	for i := range v.Missing {
 		k, note := &v.Missing[i].Known, ""
 		switch {
@@ -257,10 +257,11 @@ func (b *bed) sameVerdict(t *testing.T, name string, pod *corev1.Pod, handlers [
 		}
 		return
 	}
+	rejection := runtimeclass.Admit(withFields(pod), classes).Rejection
 	var verdict runtimeclass.Verdict
-	for _, v := range runtimeclass.Fit(withFields(pod), handlers, classes, runtimeclass.PreferIsolation) {
-		if v.Handler == handler {
-			verdict = ofCluster(v, chosen || pod.Spec.RuntimeClassName != nil)
+	for _, h := range handlers {
+		if h.Name == handler {
+			verdict = ofCluster(runtimeclass.Fit(withFields(pod), h), chosen || pod.Spec.RuntimeClassName != nil)
 		}
 	}
 	var ours []string
@@ -275,9 +276,9 @@ func (b *bed) sameVerdict(t *testing.T, name string, pod *corev1.Pod, handlers [
 		message = fixtures.Decoded[metav1.Status](t, answer).Message
 	}
 	switch {
-	case verdict.Rejection != "":
-		if status < http.StatusBadRequest || message != verdict.Rejection {
-			t.Errorf("%s: fit says %s, and the server answers %d\n%s", name, why, status, message)
+	case rejection != "":
+		if status < http.StatusBadRequest || message != rejection {
+			t.Errorf("%s: fit says %s, and the server answers %d\n%s", name, rejection, status, message)
 		}
 	case verdict.Fits == capability.No:
 		want := fmt.Sprintf("pods %q is forbidden: ValidatingAdmissionPolicy 'berth-refuse' with binding 'berth-refuse' denied request: %s; ", pod.Name, why)

@@ -14,21 +14,14 @@ import (
 	"k8s.io/cli-runtime/pkg/resource"
 
 	"github.com/berth-cri/berth/contrib/cluster/pkg/cluster"
-	"github.com/berth-cri/berth/contrib/cluster/pkg/manifests"
 	"github.com/berth-cri/berth/contrib/cluster/pkg/runtimeclass"
 	"github.com/berth-cri/berth/internal/output"
 	"github.com/berth-cri/berth/pkg/probe/capability"
 )
 
 type fitFlags struct {
-	files    []string
-	handlers string
-	prefer   string
-	output   string
-
-	local        bool
-	classes      []string
-	measurements string
+	files, classes   []string
+	handlers, output string
 }
 
 // fitCommand is "fit".
@@ -37,7 +30,7 @@ type fitCommand struct{ *program }
 func (p *fitCommand) command() *cobra.Command {
 	f := &fitFlags{}
 	c := &cobra.Command{
-		Use:   "fit (-f FILE... | [TYPE/]NAME... | --local FILE...)",
+		Use:   "fit (-f FILE... [--handlers FILE [--classes FILE]] | [TYPE/]NAME...)",
 		Short: "Show the classes and nodes that pods can run on, and why not on others",
 		Long: `Show which classes of the cluster pods can use and which of its nodes they can run on,
 and why not others. Pods are those of files, or of the cluster: pod/NAME, deploy/NAME and
@@ -45,47 +38,32 @@ other workloads, or just a pod's name. For each class, the pod is checked as adm
 would change it (for a pod of the cluster: as it was before its own class changed it).
 For each node it is checked whether the node has the handler with what the pod needs, is
 ready, and can be selected for the pod. The current usage of nodes is not considered.
+What a handler can do comes from the annotations of its classes.
 
-Nodes report few capabilities of their handlers; a --handlers file has more. With --local,
-pods come from files, handlers from --handlers and classes from --classes or the files:
-only the capabilities of handlers are checked, and the cluster is not used. The exit
-status is 3 if a pod cannot run anywhere.`,
+With --handlers, pods of files are checked against these handlers and the classes of the
+files, and the cluster is not used. The exit status is 3 if a pod cannot run with the class
+that it names, or without one nowhere.`,
 		Example: `  kubectl berth fit deploy/web -n shop
-  kubectl berth fit -f pod.yaml --handlers handlers.yaml
-  kubectl berth fit --local pod.yaml --handlers handlers.json --classes classes.yaml
+  kubectl berth fit -f pod.yaml --handlers handlers.json --classes classes.yaml
   kubectl berth fit web-0 -o json`,
 		RunE: func(c *cobra.Command, args []string) error {
-			if f.local && f.handlers == "" {
-				return misused(c, errors.New("--local does not use the cluster; it needs --handlers"))
-			}
-			if !f.local && (len(f.classes) > 0 || f.measurements != "") {
-				return misused(c, errors.New("--classes and --measurements need --local"))
-			}
 			switch {
 			case len(f.files) > 0 && len(args) > 0:
 				return misused(c, errors.New("use -f or TYPE/NAME, not both"))
 			case len(f.files) == 0 && len(args) == 0:
 				return misused(c, errors.New("no pods given: use -f, or TYPE/NAME"))
-			}
-			if !slices.Contains(runtimeclass.Preferences, runtimeclass.Preference(f.prefer)) {
-				return misused(c, fmt.Errorf("--prefer %s must be %s or %s", f.prefer, runtimeclass.PreferIsolation, runtimeclass.PreferOverhead))
-			}
-			if f.local {
-				w := &classWork{p.program, c.Context(), &classFlags{
-					handlers: f.handlers, measurements: f.measurements, classes: f.classes, prefer: f.prefer, output: f.output,
-				}, append(args, f.files...)}
-				return w.fit()
+			case f.handlers != "" && len(args) > 0:
+				return misused(c, errors.New("--handlers does not use the cluster: it needs -f"))
+			case f.handlers == "" && len(f.classes) > 0:
+				return misused(c, errors.New("--classes needs --handlers"))
 			}
 			return p.fit(c.Context(), f, args)
 		},
 		ValidArgsFunction: cobra.FixedCompletions([]string{"pod/", "deploy/", "statefulset/", "daemonset/", "job/", "cronjob/"}, cobra.ShellCompDirectiveNoFileComp|cobra.ShellCompDirectiveNoSpace),
 	}
 	c.Flags().StringSliceVarP(&f.files, "filename", "f", nil, "`FILE` of pods or workloads, or - for standard input; may be repeated")
-	c.Flags().StringVar(&f.handlers, "handlers", "", "`FILE` of handlers with their capabilities; with --local also names separated by commas")
-	c.Flags().BoolVar(&f.local, "local", false, "do not use the cluster: the arguments are files")
-	c.Flags().StringArrayVar(&f.classes, "classes", nil, "with --local, `FILE` of classes; may be repeated")
-	c.Flags().StringVar(&f.measurements, "measurements", "", "with --local, `FILE` of handlers with measured overhead")
-	c.Flags().StringVar(&f.prefer, "prefer", string(runtimeclass.PreferIsolation), "sort by the strongest isolation, or by the least overhead")
+	c.Flags().StringVar(&f.handlers, "handlers", "", "names separated by commas, or a `FILE` of handlers with their capabilities, instead of the cluster")
+	c.Flags().StringSliceVar(&f.classes, "classes", nil, "with --handlers, `FILE` of more classes; may be repeated")
 	output.Flag(c, &f.output, misused, output.Forms...)
 	return c
 }
@@ -94,44 +72,14 @@ status is 3 if a pod cannot run anywhere.`,
 type fitted struct {
 	Pod   string `json:"pod"`
 	Where string `json:"where"`
-	// Fits is the best of all candidates.
+	// Fits is that of the class that the pod names; without one it is the best of all.
 	Fits       capability.Answer          `json:"fits"`
 	Needs      []runtimeclass.Requirement `json:"needs"`
 	Candidates []cluster.Candidate        `json:"candidates"`
 }
 
 func (p *fitCommand) fit(ctx context.Context, f *fitFlags, args []string) error {
-	o := cluster.FitOptions{Prefer: runtimeclass.Preference(f.prefer)}
-	if f.handlers != "" {
-		var err error
-		if o.Handlers, err = p.files.Inventory(f.handlers); err != nil {
-			return wrong(err)
-		}
-	}
-	var objects []runtimeclass.Object
-	var err error
-	if len(f.files) > 0 {
-		if objects, err = p.files.Objects(f.files); err != nil {
-			return wrong(err)
-		}
-		others, err := manifests.Others(objects, f.files, "pod", manifests.IsPod)
-		if err != nil {
-			return wrong(err)
-		}
-		for _, one := range others {
-			p.note("%s is skipped", one)
-		}
-	}
-	s, err := p.connect()
-	if err != nil {
-		return err
-	}
-	if len(args) > 0 {
-		if objects, err = p.fetch(ctx, s, args); err != nil {
-			return err
-		}
-	}
-	state, err := s.state(ctx)
+	state, o, objects, err := p.given(ctx, f, args)
 	if err != nil {
 		return err
 	}
@@ -140,14 +88,14 @@ func (p *fitCommand) fit(ctx context.Context, f *fitFlags, args []string) error 
 		if of.Pod == nil {
 			continue
 		}
-		pod := *of.Pod
-		// What a workload makes pods of is as somebody wrote it, in the cluster, too.
+		// The template of a workload was not admitted, in the cluster, too.
 		o.Admitted = len(args) > 0 && of.Kind == "Pod"
-		one := fitted{Pod: pod.Owner, Where: pod.Where(""), Needs: runtimeclass.Requirements(pod.Pod), Candidates: cluster.Fit(pod.Pod, state, o)}
+		one := fitted{Pod: of.Pod.Owner, Where: of.Pod.Where(""), Needs: runtimeclass.Requirements(of.Pod.Pod), Candidates: cluster.Fit(of.Pod.Pod, state, o)}
 		if one.Needs == nil {
 			one.Needs = []runtimeclass.Requirement{}
 		}
-		if one.Fits = one.Candidates[0].Fits; one.Fits == capability.No {
+		own := max(0, slices.IndexFunc(one.Candidates, func(c cluster.Candidate) bool { return c.Own && c.Class != "" }))
+		if one.Fits = one.Candidates[own].Fits; one.Fits == capability.No {
 			without++
 		}
 		all = append(all, one)
@@ -156,9 +104,55 @@ func (p *fitCommand) fit(ctx context.Context, f *fitFlags, args []string) error 
 		return err
 	}
 	if without > 0 {
-		return found("%s of %d cannot run anywhere", output.Count(without, "pod", "pods"), len(all))
+		return found("%s of %d cannot run as written", output.Count(without, "pod", "pods"), len(all))
 	}
 	return nil
+}
+
+// given are the objects of files or of the cluster, and what they are held against.
+func (p *fitCommand) given(ctx context.Context, f *fitFlags, args []string) (state *cluster.State, o cluster.FitOptions, objects []runtimeclass.Object, err error) {
+	if len(f.files) > 0 {
+		if objects, err = p.objects(f.files); err != nil {
+			return nil, o, nil, err
+		}
+	}
+	if f.handlers != "" {
+		state = &cluster.State{}
+		classes := runtimeclass.Classes(objects)
+		if len(f.classes) > 0 {
+			more, err := p.classes(f.classes)
+			if err != nil {
+				return nil, o, nil, err
+			}
+			classes = append(classes, more...)
+		}
+		for _, c := range classes {
+			state.Classes = append(state.Classes, *c.RuntimeClass)
+		}
+		objects = slices.DeleteFunc(objects, isClass)
+		if o.Handlers, err = p.handlers(f.handlers); err != nil {
+			return nil, o, nil, err
+		}
+	}
+	if len(f.files) > 0 {
+		if err := p.want(objects, f.files, "pod", isPod); err != nil {
+			return nil, o, nil, err
+		}
+	}
+	if f.handlers != "" {
+		return state, o, objects, nil
+	}
+	s, err := p.connect()
+	if err != nil {
+		return nil, o, nil, err
+	}
+	if len(args) > 0 {
+		if objects, err = p.fetch(ctx, s, args); err != nil {
+			return nil, o, nil, err
+		}
+	}
+	state, err = s.state(ctx)
+	return state, o, objects, err
 }
 
 // fetch gets what is named from the cluster, as kubectl would.

@@ -68,7 +68,12 @@ func report(err error, to io.Writer) int {
 }
 
 // wrong is an error of what was given: then nothing was done.
-func wrong(err error) error { return &exitError{exitWrong, err} }
+func wrong(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &exitError{exitWrong, err}
+}
 
 // found is the end of a command that found something.
 func found(format string, args ...any) error {

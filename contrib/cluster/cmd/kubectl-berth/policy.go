@@ -165,44 +165,26 @@ func (p *policyCommand) forget(c *nodev1.RuntimeClass) {
 	}
 }
 
-// policyFiles reads what is given as files. All mistakes of all files are told at once.
-func (p *policyCommand) policyFiles(f *policyFlags, o *policy.Options) error {
-	var problems []error
-	read := func(file string, parse func(name string, text []byte) error) {
-		name, text, err := p.files.Text(file)
-		if err == nil {
-			err = parse(name, text)
-		}
-		if err != nil {
-			problems = append(problems, err)
-		}
-	}
+// policyFiles reads what is given as files.
+func (p *policyCommand) policyFiles(f *policyFlags, o *policy.Options) (err error) {
 	if f.handlers != "" {
-		read(f.handlers, func(name string, text []byte) (err error) {
-			o.Handlers, err = runtimeclass.ParseInventory(name, text)
+		if o.Handlers, err = p.inventory(f.handlers); err != nil {
 			return err
-		})
+		}
 	}
 	if f.rules != "" {
-		read(f.rules, func(name string, text []byte) (err error) {
+		name, text, err := p.text(f.rules)
+		if err == nil {
 			o.Rules, err = policy.ParseRules(name, text)
-			return err
-		})
-	}
-	if len(f.classes) > 0 {
-		objects, err := p.files.Objects(f.classes)
-		o.Classes = runtimeclass.Classes(objects)
-		if err == nil && len(o.Classes) == 0 {
-			err = fmt.Errorf("--classes: no RuntimeClass found in %s", strings.Join(f.classes, ", "))
 		}
 		if err != nil {
-			problems = append(problems, err)
+			return wrong(err)
 		}
 	}
-	if len(problems) > 0 {
-		return wrong(errors.Join(problems...))
+	if len(f.classes) > 0 {
+		o.Classes, err = p.classes(f.classes)
 	}
-	return nil
+	return err
 }
 
 // notePassed says which classes the policies know nothing of, and what they leave out.

@@ -7,7 +7,6 @@ import (
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 
-	"github.com/berth-cri/berth/contrib/cluster/pkg/manifests"
 	"github.com/berth-cri/berth/internal/commandline"
 	"github.com/berth-cri/berth/internal/manual"
 )
@@ -16,7 +15,6 @@ import (
 type program struct {
 	genericiooptions.IOStreams
 	config *genericclioptions.ConfigFlags
-	files  manifests.Reader
 }
 
 // newRoot makes the whole command tree.
@@ -24,7 +22,6 @@ func newRoot(streams genericiooptions.IOStreams) *cobra.Command {
 	p := &program{
 		IOStreams: streams,
 		config:    genericclioptions.NewConfigFlags(true).WithDiscoveryQPS(discoveryQPS).WithDiscoveryBurst(discoveryBurst),
-		files:     manifests.Reader{Stdin: streams.In},
 	}
 	root := &cobra.Command{
 		Use: "kubectl-berth",
@@ -34,7 +31,7 @@ func newRoot(streams genericiooptions.IOStreams) *cobra.Command {
 		Long: `Show and check which runtime handlers the nodes of a cluster have, which RuntimeClasses
 use them, and which pods they can run. Nothing is changed in the cluster: pipe what
 "generate" and "policy" print into "kubectl apply --server-side -f -". lint, migrate,
-generate with --handlers, policy with --classes and fit with --local need no cluster.
+generate and fit with --handlers and policy with --classes need no cluster.
 
 Exit status: 0 if nothing was found, 3 if something was, 2 if the command line or a
 file is wrong (then nothing was done), 1 for any other failure.`,
@@ -47,9 +44,8 @@ file is wrong (then nothing was done), 1 for any other failure.`,
 	root.SetErr(streams.ErrOut)
 	p.config.AddFlags(root.PersistentFlags())
 	completes(root, "namespace", p.completeNamespaces)
-	files := &fileCommands{p}
 	root.AddCommand((&listCommand{p}).command(), (&auditCommand{p}).command(), (&fitCommand{p}).command(),
-		(&policyCommand{p}).command(), files.generateCommand(), files.lintCommand(), files.migrateCommand(),
+		(&policyCommand{p}).command(), (&generateCommand{p}).command(), (&lintCommand{p}).command(), (&migrateCommand{p}).command(),
 		manCommand())
 	// kubectl completes its plugins by contrib/kubectl/kubectl_complete-berth.
 	root.CompletionOptions.DisableDefaultCmd = true
@@ -61,7 +57,7 @@ file is wrong (then nothing was done), 1 for any other failure.`,
 // filesAreNamed refuses flags of files that are empty, as an unset variable of a script makes
 // them: the command would do something else.
 func filesAreNamed(c *cobra.Command, _ []string) error {
-	for _, name := range []string{"handlers", "measurements", "rules", "against"} {
+	for _, name := range []string{"handlers", "measurements", "rules"} {
 		if f := c.Flags().Lookup(name); f != nil && f.Changed && f.Value.Type() == "string" && f.Value.String() == "" {
 			return misused(c, fmt.Errorf("--%s is empty", name))
 		}

@@ -20,10 +20,8 @@ import (
 
 // FitOptions are what is known beside what the API server has.
 type FitOptions struct {
-	// Handlers say what nodes do not: isolation, capabilities, measured overhead. Of
-	// handlers that are not among them, the annotations of their classes say it.
+	// Handlers are all that there are, instead of those of nodes, which are not asked then.
 	Handlers []runtimeclass.Handler
-	Prefer   runtimeclass.Preference
 	// Admitted: the pod is the cluster's, and has what admission gave it for its class.
 	// Of any other all is as somebody wrote it, and stays.
 	Admitted bool
@@ -98,7 +96,7 @@ func Fit(pod *corev1.Pod, s *State, o FitOptions) []Candidate {
 	for i := range s.Classes {
 		classes = append(classes, runtimeclass.Class{Version: "v1", RuntimeClass: &s.Classes[i]})
 	}
-	all := []Candidate{s.admitted(Candidate{Own: pod.Spec.RuntimeClassName == nil, annotated: unchosen(classes, o.Handlers)}, plain, classes, o)}
+	all := []Candidate{s.admitted(Candidate{Own: pod.Spec.RuntimeClassName == nil, annotated: unchosen(classes)}, plain, classes, o)}
 	if pod.Spec.RuntimeClassName != nil && s.class(name) == nil {
 		all = append(all, Candidate{Class: name, Own: true, Fits: capability.No, Rejection: runtimeclass.Admit(pod, classes).Rejection})
 	}
@@ -114,43 +112,42 @@ func Fit(pod *corev1.Pod, s *State, o FitOptions) []Candidate {
 		}
 		all = append(all, s.admitted(one, with, classes, o))
 	}
+	for _, h := range o.Handlers {
+		if len(s.classesOf(h.Name)) == 0 && !h.Default {
+			all = append(all, s.admitted(Candidate{Handler: h.Name}, plain, classes, o))
+		}
+	}
 	for _, handler := range s.handlerNames() {
 		if len(s.classesOf(handler)) == 0 {
 			all = append(all, Candidate{Handler: handler, Fits: capability.No, Reasons: []Reason{{"no class uses it", s.having(handler)}}})
 		}
 	}
 	slices.SortStableFunc(all, func(a, b Candidate) int {
-		isolation, overhead := cmp.Compare(strength(b.Isolation), strength(a.Isolation)), compareOverhead(a, b)
-		if o.Prefer == runtimeclass.PreferOverhead {
-			isolation, overhead = overhead, isolation
-		}
-		return cmp.Or(cmp.Compare(rank(a.Fits), rank(b.Fits)), isolation, overhead, cmp.Compare(a.Class, b.Class), cmp.Compare(a.Handler, b.Handler))
+		return cmp.Or(cmp.Compare(rank(a.Fits), rank(b.Fits)), cmp.Compare(strength(b.Isolation), strength(a.Isolation)), compareOverhead(a, b),
+			cmp.Compare(a.Class, b.Class), cmp.Compare(a.Handler, b.Handler))
 	})
 	return all
 }
 
-// unchosen is what is known of the handler of pods without a class: the one that a list, or
-// the annotation of a class, calls the default. Other nodes may have another one, so what it
-// lacks is not known, as policies have it.
-func unchosen(classes []runtimeclass.Class, handlers []runtimeclass.Handler) capability.Table {
-	all := slices.Clone(handlers)
+// unchosen is what is known of the handler of pods without a class: the one that the annotation
+// of a class calls the default. Other nodes may have another one, so what it lacks is not known,
+// as policies have it.
+func unchosen(classes []runtimeclass.Class) capability.Table {
 	for _, c := range classes {
-		if h, err := c.Annotated(); err == nil && !slices.ContainsFunc(handlers, func(l runtimeclass.Handler) bool { return l.Name == h.Name }) {
-			all = append(all, h)
+		h, err := c.Annotated()
+		if err != nil || !h.Default {
+			continue
 		}
-	}
-	i := slices.IndexFunc(all, func(h runtimeclass.Handler) bool { return h.Default })
-	if i < 0 {
-		return capability.Table{}
-	}
-	h := all[i].Anywhere()
-	h.Isolation = ""
-	for name, k := range h.Capabilities {
-		if k.Answer == capability.No {
-			h.Doubt(name, "the default of the node that was asked does not")
+		h = h.Anywhere()
+		h.Isolation = ""
+		for name, k := range h.Capabilities {
+			if k.Answer == capability.No {
+				h.Doubt(name, "the default of the node that was asked does not")
+			}
 		}
+		return h.Table
 	}
-	return h.Table
+	return capability.Table{}
 }
 
 func rank(a capability.Answer) int {
@@ -178,11 +175,10 @@ func (s *State) admitted(c Candidate, pod *corev1.Pod, classes []runtimeclass.Cl
 
 // candidate holds a pod, as it is admitted, against all nodes.
 func (s *State) candidate(c Candidate, pod *corev1.Pod, o FitOptions) Candidate {
-	known := runtimeclass.Handler{Name: c.Handler, Table: c.annotated}
-	if i := slices.IndexFunc(o.Handlers, func(h runtimeclass.Handler) bool { return h.Name == c.Handler }); i >= 0 && c.Handler != "" {
-		known.Table = o.Handlers[i].Table
+	if o.Handlers != nil {
+		return c.among(o.Handlers, pod)
 	}
-	known = known.Anywhere()
+	known := runtimeclass.Handler{Name: c.Handler, Table: c.annotated}.Anywhere()
 	c.Isolation = known.Isolation
 	affinity, asks := nodeaffinity.GetRequiredNodeAffinity(pod), resource.PodRequests(requesting(pod), resource.PodResourcesOptions{})
 	reasons := map[string][]string{}
@@ -213,6 +209,24 @@ func (s *State) candidate(c Candidate, pod *corev1.Pod, o FitOptions) Candidate 
 		c.Fits = capability.Unknown
 	default:
 		c.Fits = capability.No
+	}
+	return c
+}
+
+// among holds a pod against the handler of a list, of which one is the default.
+func (c Candidate) among(handlers []runtimeclass.Handler, pod *corev1.Pod) Candidate {
+	i := slices.IndexFunc(handlers, func(h runtimeclass.Handler) bool { return h.Name == c.Handler || c.Handler == "" && h.Default })
+	switch {
+	case i < 0 && c.Handler == "":
+		c.Fits, c.Reasons = capability.Unknown, []Reason{{Text: "the list does not name a default handler"}}
+	case i < 0:
+		c.Fits, c.Reasons = capability.No, []Reason{{Text: fmt.Sprintf("the handler %q is not among the handlers", c.Handler)}}
+	default:
+		v := runtimeclass.Fit(pod, handlers[i])
+		c.Handler, c.Isolation, c.Fits = handlers[i].Name, handlers[i].Isolation, v.Fits
+		for _, text := range v.Reasons() {
+			c.Reasons = append(c.Reasons, Reason{Text: text})
+		}
 	}
 	return c
 }
@@ -286,11 +300,10 @@ func against(n *corev1.Node, pod *corev1.Pod, known runtimeclass.Handler, affini
 				no = append(no, fmt.Sprintf("the node has no room for pods of the handler: %s is %s", name, has.String()))
 				continue
 			}
-			there, asked := runtimeclass.Amounts(name, has, want)
-			no = append(no, fmt.Sprintf("%s %s is requested, including overhead, but the node has %s", asked, name, there))
+			no = append(no, fmt.Sprintf("%s %s is requested, including overhead, but the node has %s", want.String(), name, has.String()))
 		}
 	}
-	verdict := runtimeclass.Fit(pod, []runtimeclass.Handler{onNode(known, n)}, nil, "")[0]
+	verdict := runtimeclass.Fit(pod, onNode(known, n))
 	no = append(no, verdict.Places...)
 	for _, l := range verdict.Missing {
 		if l.Answer == capability.No {

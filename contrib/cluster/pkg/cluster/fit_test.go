@@ -64,6 +64,10 @@ func TestFit(t *testing.T) {
 	vm := runtimeclass.Handler{Name: "kata"}
 	vm.Isolation = capability.VM
 	vm.Set(capability.HostPID, capability.No, capability.Declared, "a kernel of its own")
+	usual := runtimeclass.Handler{Name: "runc", Default: true}
+	listed := FitOptions{Handlers: []runtimeclass.Handler{vm, usual, {Name: "wasm", State: "draining"}}}
+	isolated := *aClass("kata", "kata", memory("100Mi"))
+	isolated.Annotations = map[string]string{runtimeclass.IsolationAnnotation: "vm"}
 	annotated := *aClass("vm", "kata")
 	annotated.Annotations = map[string]string{runtimeclass.CapabilitiesAnnotation: `{"host-pid": {"answer": "no", "source": "declared", "note": "as annotated"}}`}
 	probed := *aClass("selinux", "kata")
@@ -88,16 +92,17 @@ func TestFit(t *testing.T) {
 			"std|runc| yes [a b] []|",
 			"kata|kata| yes [a] []|the node does not have the handler (b)",
 		}},
-		{"by isolation", aPod("p", "", ""), State{Nodes: two, Classes: []nodev1.RuntimeClass{kata, std}}, FitOptions{Handlers: []runtimeclass.Handler{vm}}, []string{
+		{"by isolation", aPod("p", "", ""), State{Nodes: two, Classes: []nodev1.RuntimeClass{isolated, std}}, FitOptions{}, []string{
 			"kata|kata| yes [a] []|", "|| own yes [a b] []|", "std|runc| yes [a b] []|",
 		}},
-		{"by overhead", aPod("p", "", ""), State{Nodes: two, Classes: []nodev1.RuntimeClass{kata, std}}, FitOptions{Handlers: []runtimeclass.Handler{vm}, Prefer: runtimeclass.PreferOverhead}, []string{
-			"|| own yes [a b] []|", "std|runc| yes [a b] []|", "kata|kata| yes [a] []|",
+		{"handlers of a list", aPod("p", "kata", "", func(p *corev1.Pod) { p.Spec.HostPID = true }), State{Classes: []nodev1.RuntimeClass{kata, *aClass("lost", "nowhere")}}, listed, []string{
+			"|runc| unknown [] []|spec.hostPID: true needs host-pid, but the handler may not support it",
+			"kata|kata| own no [] []|spec.hostPID: true needs host-pid, but the handler does not support it: a kernel of its own",
+			"|wasm| no [] []|the handler is draining",
+			`lost|nowhere| no [] []|the handler "nowhere" is not among the handlers`,
 		}},
-		{"what a file knows", aPod("p", "", "", func(p *corev1.Pod) { p.Spec.HostPID = true }), State{Nodes: two, Classes: []nodev1.RuntimeClass{kata}}, FitOptions{Handlers: []runtimeclass.Handler{vm}}, []string{
-			"|| own unknown [] [a b]|spec.hostPID: true needs host-pid, but the handler may not support it (a, b)",
-			"kata|kata| no [] []|spec.hostPID: true needs host-pid, but the handler does not support it: a kernel of its own (a); the node does not have the handler (b)",
-			"|runc| no [] []|no class uses it (a, b)",
+		{"a list without a default", aPod("p", "", ""), State{}, FitOptions{Handlers: []runtimeclass.Handler{vm}}, []string{
+			"|kata| yes [] []|", "|| own unknown [] []|the list does not name a default handler",
 		}},
 		{"what a class says of its handler", aPod("p", "", "", func(p *corev1.Pod) { p.Spec.HostPID = true }), State{Nodes: two, Classes: []nodev1.RuntimeClass{annotated}}, FitOptions{}, []string{
 			"|| own unknown [] [a b]|spec.hostPID: true needs host-pid, but the handler may not support it (a, b)",
@@ -110,9 +115,6 @@ func TestFit(t *testing.T) {
 			"|| own unknown [] [a b]|",
 			"selinux|kata| unknown [] [a]|spec.securityContext.seLinuxOptions: :::s0 needs selinux, but the handler may not support it: the node that was asked answers no: this node does not have SELinux (a)",
 			"|runc| no [] []|no class uses it (a, b)",
-		}},
-		{"a file knows better than a class", aPod("p", "", "", func(p *corev1.Pod) { p.Spec.HostPID = true }), State{Nodes: two, Classes: []nodev1.RuntimeClass{annotated}}, FitOptions{Handlers: []runtimeclass.Handler{vm}}, []string{
-			"|| own unknown", "vm|kata| no [] []|spec.hostPID: true needs host-pid, but the handler does not support it: a kernel of its own (a)", "|runc| no",
 		}},
 		{"what nodes know", aPod("p", "", "", hostUsers), State{Nodes: []corev1.Node{able(aNode("a", nil, "", "runc"), true), able(aNode("b", nil, "", "runc"), false), aNode("c", nil, "", "runc")}, Classes: []nodev1.RuntimeClass{std}}, FitOptions{}, []string{
 			"|| own yes [a] [c]|",
@@ -158,7 +160,7 @@ func TestFit(t *testing.T) {
 			"kata|kata| no [] []|1124Mi memory is requested, including overhead, but the node has 1050Mi (a)",
 		}},
 		{"too large for a node that counts in Ki", aPod("p", "", "", asking("1Gi")), State{Nodes: []corev1.Node{sized(aNode("a", nil, ""), "1023999Ki")}}, FitOptions{}, []string{
-			"|| own no [] []|1Gi memory is requested, including overhead, but the node has 999.9Mi (a)",
+			"|| own no [] []|1Gi memory is requested, including overhead, but the node has 1023999Ki (a)",
 		}},
 		{"no nodes", aPod("p", "", ""), State{Classes: []nodev1.RuntimeClass{std}}, FitOptions{}, []string{"|| own no [] []|the cluster has no nodes", "std|runc| no [] []|the cluster has no nodes"}},
 		{"limits that are requests", aPod("p", "", "", limited("2Gi", nil)), State{Nodes: []corev1.Node{sized(aNode("a", nil, ""), "1Gi"), sized(aNode("b", nil, ""), "2Gi")}}, FitOptions{}, []string{

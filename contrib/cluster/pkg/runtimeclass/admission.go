@@ -62,24 +62,16 @@ func (a *Admission) schedule(pod *corev1.Pod) error {
 	s := a.Class.Scheduling
 	for _, key := range slices.Sorted(maps.Keys(s.NodeSelector)) {
 		wanted := s.NodeSelector[key]
-		has, there := pod.Spec.NodeSelector[key]
-		switch {
-		case there && has != wanted:
+		if has, there := pod.Spec.NodeSelector[key]; there && has != wanted {
 			return fmt.Errorf("conflict: runtimeClass.scheduling.nodeSelector[%s] = %s; pod.spec.nodeSelector[%s] = %s", key, wanted, key, has)
-		case !there:
-			a.Pod.Spec.NodeSelector = with(a.Pod.Spec.NodeSelector, key, wanted)
 		}
+		if a.Pod.Spec.NodeSelector == nil {
+			a.Pod.Spec.NodeSelector = map[string]string{}
+		}
+		a.Pod.Spec.NodeSelector[key] = wanted
 	}
-	a.Pod.Spec.Tolerations = mergeTolerations(pod.Spec.Tolerations, s.Tolerations)
+	a.Pod.Spec.Tolerations = slices.Concat(pod.Spec.Tolerations, s.Tolerations)
 	return nil
-}
-
-func with(m map[string]string, key, value string) map[string]string {
-	if m == nil {
-		m = map[string]string{}
-	}
-	m[key] = value
-	return m
 }
 
 // forbidden is an answer of the API server. A pod without a name is called by what
@@ -93,38 +85,4 @@ func forbidden(pod *corev1.Pod, why error) string {
 		name = "Unknown"
 	}
 	return apierrors.NewForbidden(corev1.Resource("pods"), name, why).Error()
-}
-
-// mergeTolerations is the union of both, without those that another one includes.
-// Of equal ones the first stays.
-func mergeTolerations(first, second []corev1.Toleration) []corev1.Toleration {
-	all := slices.Concat(first, second)
-	var merged []corev1.Toleration
-	for i, t := range all {
-		covers := func(other corev1.Toleration) bool { return includes(other, t) }
-		larger := func(other corev1.Toleration) bool { return !equality.Semantic.DeepEqual(t, other) && covers(other) }
-		if !slices.ContainsFunc(merged, covers) && !slices.ContainsFunc(all[i+1:], larger) {
-			merged = append(merged, t)
-		}
-	}
-	return merged
-}
-
-// includes says whether whatever t tolerates, wide does too.
-func includes(wide, t corev1.Toleration) bool {
-	switch {
-	case equality.Semantic.DeepEqual(wide, t):
-		return true
-	case wide.Key != t.Key && (wide.Key != "" || wide.Operator != corev1.TolerationOpExists):
-		return false
-	case wide.Effect != t.Effect && wide.Effect != "":
-		return false
-	case wide.Effect == corev1.TaintEffectNoExecute && wide.TolerationSeconds != nil &&
-		(t.TolerationSeconds == nil || *t.TolerationSeconds > *wide.TolerationSeconds):
-		return false
-	case wide.Operator == corev1.TolerationOpExists:
-		return true
-	}
-	// An operator that is left out is Equal, and yet is not taken for it here.
-	return (wide.Operator == corev1.TolerationOpEqual || wide.Operator == "") && t.Operator == corev1.TolerationOpEqual && t.Value == wide.Value
 }

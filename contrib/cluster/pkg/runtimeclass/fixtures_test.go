@@ -2,10 +2,8 @@ package runtimeclass
 
 import (
 	"encoding/json"
-	"errors"
 	"flag"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -41,7 +39,7 @@ func fixtures(t *testing.T, dir string) []string {
 	}
 	var files []string
 	for _, f := range all {
-		if !strings.HasSuffix(f, ".live.yaml") && !strings.HasSuffix(f, ".handlers.yaml") {
+		if !strings.HasSuffix(f, ".handlers.yaml") {
 			files = append(files, f)
 		}
 	}
@@ -61,19 +59,11 @@ func read(t *testing.T, file string) []Object {
 	return objects
 }
 
-// What is in these files a real API server is asked, too: integration/runtimeclass.
 func TestLintFixtures(t *testing.T) {
 	for _, file := range fixtures(t, "lint") {
 		t.Run(filepath.Base(file), func(t *testing.T) {
-			o := LintOptions{}
-			live := strings.TrimSuffix(file, ".yaml") + ".live.yaml"
-			if _, err := os.Stat(live); err == nil {
-				o.Live = Classes(read(t, live))
-			} else if !errors.Is(err, fs.ErrNotExist) {
-				t.Fatal(err)
-			}
 			var b strings.Builder
-			for _, f := range Lint(Classes(read(t, file)), o) {
+			for _, f := range Lint(Classes(read(t, file)), LintOptions{}) {
 				fmt.Fprintf(&b, "%s: %s: %s: %s\n", f.Where, f.Severity, f.Rule, f.Message)
 				if f.Advice != "" {
 					fmt.Fprintf(&b, "  %s\n", f.Advice)
@@ -124,8 +114,9 @@ func TestFitFixtures(t *testing.T) {
 				for _, r := range Requirements(p.Pod) {
 					fmt.Fprintf(&b, "  needs %s: %s\n", r.Capability, r)
 				}
-				for _, v := range Fit(p.Pod, handlers, Classes(objects), PreferIsolation) {
-					fmt.Fprintf(&b, "  %s: %s\n", v.Handler, strings.Join(append([]string{string(v.Fits)}, v.Reasons()...), "; "))
+				for _, h := range handlers {
+					v := Fit(p.Pod, h)
+					fmt.Fprintf(&b, "  %s: %s\n", h.Name, strings.Join(append([]string{string(v.Fits)}, v.Reasons()...), "; "))
 				}
 			}
 			golden(t, file, b.String())

@@ -8,7 +8,6 @@ import (
 	nodev1 "k8s.io/api/node/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/berth-cri/berth/pkg/nodelabel"
 )
@@ -83,9 +82,6 @@ func ParseToleration(text string) (corev1.Toleration, error) {
 	}
 	if key == "" {
 		return t, fmt.Errorf("toleration %q has no key; write key=value:Effect or key:Effect", text)
-	}
-	if errs := validateToleration(t, field.NewPath("toleration")); len(errs) > 0 {
-		return t, fmt.Errorf("toleration %q: %w", text, errs.ToAggregate())
 	}
 	return t, nil
 }

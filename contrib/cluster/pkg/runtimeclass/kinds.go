@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
@@ -58,23 +57,6 @@ var kinds = map[header]kind{
 	{"batch/v1", "CronJob"}: workload(func(o *batchv1.CronJob) *corev1.Pod {
 		return generated(o, &o.Spec.JobTemplate.Spec.Template, "time-")
 	}),
-}
-
-// gone are versions that no API server has any more, and what to write.
-var gone = map[header]string{}
-
-func init() {
-	for now, old := range map[header][]string{
-		{"apps/v1", "Deployment"}:  {"extensions/v1beta1", "apps/v1beta1", "apps/v1beta2"},
-		{"apps/v1", "ReplicaSet"}:  {"extensions/v1beta1", "apps/v1beta2"},
-		{"apps/v1", "DaemonSet"}:   {"extensions/v1beta1", "apps/v1beta2"},
-		{"apps/v1", "StatefulSet"}: {"apps/v1beta1", "apps/v1beta2"},
-		{"batch/v1", "CronJob"}:    {"batch/v1beta1", "batch/v2alpha1"},
-	} {
-		for _, version := range old {
-			gone[header{version, now.Kind}] = now.APIVersion
-		}
-	}
 }
 
 func classes[T any, P interface {
@@ -136,12 +118,6 @@ func decode(s Source, h header, body []byte) (Object, Problems) {
 	o := Object{Source: s, APIVersion: h.APIVersion, Kind: h.Kind}
 	k, known := kinds[h]
 	if !known {
-		if now, ok := gone[h]; ok {
-			return o, Problems{{Source: s, Field: "apiVersion", Text: fmt.Sprintf("%s of %s is no longer served by Kubernetes; write apiVersion: %s", h.Kind, h.APIVersion, now)}}
-		}
-		if text := misplaced(h); text != "" {
-			return o, Problems{{Source: s, Field: "apiVersion", Text: text}}
-		}
 		var m struct {
 			Metadata struct{ Namespace, Name string } `json:"metadata"`
 		}
@@ -178,26 +154,4 @@ func decode(s Source, h header, body []byte) (Object, Problems) {
 	pod.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}
 	o.Pod = &Pod{Source: s, Owner: o.String(), Pod: pod}
 	return o, problems
-}
-
-// misplaced helps those who have the right kind of the wrong group.
-func misplaced(h header) string {
-	var right []string
-	for known := range kinds {
-		if known.Kind == h.Kind && known.APIVersion != h.APIVersion {
-			right = append(right, known.APIVersion)
-		}
-	}
-	group, _, grouped := strings.Cut(h.APIVersion, "/")
-	// Groups that are not Kubernetes's own have a dot, and may have a kind of any name.
-	if len(right) == 0 || grouped && strings.Contains(group, ".") && group+"/" != nodeGroup {
-		return ""
-	}
-	newest := right[0]
-	for _, r := range right {
-		if len(r) < len(newest) {
-			newest = r
-		}
-	}
-	return fmt.Sprintf("%s with apiVersion %q does not exist; write apiVersion: %s", h.Kind, h.APIVersion, newest)
 }

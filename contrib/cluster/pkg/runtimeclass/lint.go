@@ -3,16 +3,15 @@ package runtimeclass
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	nodev1 "k8s.io/api/node/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
 
-	"github.com/berth-cri/berth/pkg/handler"
 	"github.com/berth-cri/berth/pkg/nodelabel"
-	"github.com/berth-cri/berth/pkg/probe/capability"
-	"github.com/berth-cri/berth/pkg/probe/conform"
 )
 
 // Severity of a Finding.
@@ -31,7 +30,6 @@ const (
 	RuleInvalid             = "invalid"
 	RuleVersion             = "version-not-served"
 	RuleDuplicate           = "duplicate-name"
-	RuleImmutable           = "handler-immutable"
 	RuleUnknownHandler      = "unknown-handler"
 	RuleHandlerTakesNoPods  = "handler-takes-no-pods"
 	RuleOverheadTooSmall    = "overhead-too-small"
@@ -71,8 +69,6 @@ func (f Finding) String() string {
 type LintOptions struct {
 	// Handlers are those that there are.
 	Handlers []Handler
-	// Live are the classes that the cluster has.
-	Live []Class
 	// MeasuredOnly says that Handlers are only for what was measured.
 	MeasuredOnly bool
 }
@@ -89,15 +85,10 @@ func Lint(classes []Class, o LintOptions) []Finding {
 		} else {
 			first[c.Name] = c
 		}
-		all = append(all, lintLive(c, o.Live)...)
-		if o.Handlers != nil && len(validateHandler(c.Handler, nil)) == 0 {
+		if o.Handlers != nil && checkName(c.Handler) == nil {
 			all = append(all, lintHandler(c, o)...)
 		}
-		h, err := c.Annotated()
-		if err != nil {
-			all = append(all, lintAnnotation(c, err))
-		}
-		for _, err := range h.strange(c) {
+		if _, err := c.Annotated(); err != nil {
 			all = append(all, lintAnnotation(c, err))
 		}
 		all = append(all, lintCapacity(c)...)
@@ -111,15 +102,11 @@ func Lint(classes []Class, o LintOptions) []Finding {
 
 func finding(c Class, s Severity, rule, field, message, advice string) Finding {
 	field = c.field(field)
-	return Finding{Severity: s, Rule: rule, Class: c.Name, Where: c.Where(manifestPath(field)), Field: field, Message: message, Advice: advice}
+	return Finding{Severity: s, Rule: rule, Class: c.Name, Where: c.Where(field), Field: field, Message: message, Advice: advice}
 }
 
-// manifestPath is where something is that the server names otherwise.
-func manifestPath(field string) string {
-	return strings.Replace(field, "overhead.limits[", "overhead.podFixed[", 1)
-}
-
-// lintManifest looks at what is wrong wherever it is applied.
+// lintManifest checks what is wrong wherever it is applied: the version and the names. A server checks the
+// rest when it is asked by a dry run.
 func lintManifest(c Class) []Finding {
 	var all []Finding
 	if c.Version != "v1" {
@@ -127,54 +114,17 @@ func lintManifest(c Class) []Finding {
 			fmt.Sprintf("%s%s was removed in Kubernetes 1.25", nodeGroup, c.Version), "rewrite it by \"kubectl berth migrate\""))
 		all[0].Field, all[0].Where = "apiVersion", c.Where("apiVersion")
 	}
-	for _, e := range Validate(c.RuntimeClass) {
+	if errs := validation.IsDNS1123Subdomain(c.Name); len(errs) > 0 {
+		all = append(all, finding(c, Error, RuleInvalid, "metadata.name", fmt.Sprintf("%q is not a valid name: %s", c.Name, strings.Join(errs, "; ")), ""))
+	}
+	if err := checkName(c.Handler); err != nil {
 		advice := ""
-		if e.Field == "handler" {
-			advice = handlerAdvice(c)
+		if allowed := strings.ToLower(strings.NewReplacer(".", "-", "_", "-").Replace(c.Handler)); checkName(allowed) == nil {
+			advice = fmt.Sprintf("rename it to %q in the runtime's configuration and here", allowed)
 		}
-		f := finding(c, Error, RuleInvalid, e.Field, e.Error(), advice)
-		all = append(all, f)
+		all = append(all, finding(c, Error, RuleInvalid, "handler", err.Error(), advice))
 	}
 	return all
-}
-
-// handlerAdvice is about names that v1alpha1 allowed, and those that tools write
-// into the files of runtimes.
-func handlerAdvice(c Class) string {
-	switch {
-	case c.Handler == "":
-		return "set a handler; in v1alpha1 an empty one meant the node's default, which pods without a class get"
-	case strings.Contains(c.Handler, "."):
-		return "handlers with a dot in their name are not allowed" + renaming(c.Handler)
-	case strings.ToLower(c.Handler) != c.Handler || strings.Contains(c.Handler, "_"):
-		return "this handler name is not allowed" + renaming(c.Handler)
-	}
-	return ""
-}
-
-// renaming advises the nearest name that is allowed.
-func renaming(name string) string {
-	fresh := strings.ToLower(strings.NewReplacer(".", "-", "_", "-").Replace(name))
-	if checkName(fresh) != nil {
-		return ""
-	}
-	return fmt.Sprintf(": rename it to %q in the runtime's configuration and here", fresh)
-}
-
-// lintLive looks at what the cluster has under the same name.
-func lintLive(c Class, live []Class) []Finding {
-	for _, old := range live {
-		if old.Name != c.Name {
-			continue
-		}
-		var all []Finding
-		for _, e := range ValidateUpdate(c.RuntimeClass, old.RuntimeClass) {
-			all = append(all, finding(c, Error, RuleImmutable, e.Field, e.Error(),
-				fmt.Sprintf("in the cluster it has handler %q: use another class name, or delete that class first", old.Handler)))
-		}
-		return all
-	}
-	return nil
 }
 
 // lintAnnotation is about what an API server does not look at.
@@ -185,33 +135,6 @@ func lintAnnotation(c Class, err error) Finding {
 		f.Field, f.Where, f.Message = p.Field, p.Where(p.Field), p.Text
 	}
 	return f
-}
-
-// strange are names in the annotations of a class that are most likely misspelled: a
-// capability that is nearly one of this berth's, and a set of properties of which it knows no
-// version. A later berth may know more of both.
-func (h Handler) strange(c Class) []error {
-	var all []error
-	tell := func(key, format string, args ...any) {
-		text := fmt.Sprintf("annotation %s of RuntimeClass %s has the unknown ", key, c.Name) + fmt.Sprintf(format, args...)
-		all = append(all, Problem{Source: c.Source, Field: fmt.Sprintf("metadata.annotations[%s]", key), Text: text})
-	}
-	for _, name := range h.Conforms {
-		kind, _, _ := strings.Cut(name, "/")
-		if !slices.ContainsFunc(conform.Sets(), func(s conform.Set) bool { return strings.HasPrefix(string(s), kind+"/") }) {
-			tell(ConformsAnnotation, "set of properties %q", name)
-		}
-	}
-	var names []string
-	for _, n := range capability.Names() {
-		names = append(names, string(n))
-	}
-	for _, name := range h.Sorted() {
-		if near, ok := handler.Nearest(string(name), names); ok && !slices.Contains(names, string(name)) {
-			tell(CapabilitiesAnnotation, "capability %q (did you mean %q?)", name, near)
-		}
-	}
-	return all
 }
 
 // lintHandler looks at the handler that the class names.
@@ -255,7 +178,7 @@ func lintCapacity(c Class) []Finding {
 	if c.Overhead == nil {
 		return all
 	}
-	for _, name := range sorted(c.Overhead.PodFixed) {
+	for _, name := range slices.Sorted(maps.Keys(c.Overhead.PodFixed)) {
 		if nodelabel.IsPods(string(name)) && string(name) != own {
 			all = append(all, finding(c, Error, RulePodsOfAnother, fmt.Sprintf("overhead.podFixed[%s]", name),
 				fmt.Sprintf("it counts pods of another handler than %q", c.Handler), "declare "+own+" in its place"))
@@ -267,7 +190,7 @@ func lintCapacity(c Class) []Finding {
 // resources is "cpu: 10m, memory: 12Mi".
 func resources(l corev1.ResourceList) string {
 	var all []string
-	for _, n := range sorted(l) {
+	for _, n := range slices.Sorted(maps.Keys(l)) {
 		q := l[n]
 		all = append(all, fmt.Sprintf("%s: %s", n, q.String()))
 	}

@@ -39,7 +39,7 @@ func TestHandlersAndMeasurements(t *testing.T) {
 		{"not ready", "handler: kata\n", `f:5: warning: handler-takes-no-pods: the handler is not-ready: there is no /dev/kvm / see "berth handler show kata"`},
 		{"cordoned", "handler: gvisor\n", `f:5: warning: handler-takes-no-pods: the handler is cordoned / see "berth handler show gvisor"`},
 		{"without overhead", "handler: runc\n", `f:1: warning: overhead-missing: no overhead is declared, so the scheduler does not count cpu: 3m, memory: 8Mi of each pod / p95 of 10 pods; declare overhead.podFixed: cpu: 3m, memory: 8Mi`},
-		{"too little memory", "handler: runc\noverhead:\n  podFixed:\n    cpu: 3m\n    memory: 6Mi\n", `f:9: error: overhead-too-small: 6Mi is less than 7.5Mi, the p95 of 10 pods / declare 8Mi`},
+		{"too little memory", "handler: runc\noverhead:\n  podFixed:\n    cpu: 3m\n    memory: 6Mi\n", `f:9: error: overhead-too-small: 6Mi is less than 7680Ki, the p95 of 10 pods / declare 8Mi`},
 		{"just enough", "handler: runc\noverhead: {podFixed: {cpu: 3m, memory: 7864320}}\n", ""},
 		{"less by noise", "handler: runc\noverhead: {podFixed: {cpu: 2500u, memory: 7Mi}}\n", ""},
 		{"more than there can be", "handler: runc\noverhead: {podFixed: {cpu: 1E, memory: 100E}}\n", ""},
@@ -47,7 +47,7 @@ func TestHandlersAndMeasurements(t *testing.T) {
 		{"idle, without overhead", "handler: small\n", ""},
 		{"CPU use of fewer pods", "handler: mixed\noverhead: {podFixed: {cpu: 1m, memory: 1Mi}}\n",
 			"f:6: error: overhead-too-small: 1m is less than 3m, the p95 of 2 pods / declare 3m\n" +
-				"f:6: error: overhead-too-small: 1Mi is less than 7.5Mi, the p95 of 10 pods / declare 8Mi"},
+				"f:6: error: overhead-too-small: 1Mi is less than 7680Ki, the p95 of 10 pods / declare 8Mi"},
 		{"mixed without overhead", "handler: mixed\n", `f:1: warning: overhead-missing: no overhead is declared, so the scheduler does not count cpu: 3m, memory: 8Mi of each pod / p95 of 10 pods, and of 2 pods for CPU use; declare overhead.podFixed: cpu: 3m, memory: 8Mi`},
 		{"no CPU", "handler: runc\noverhead: {podFixed: {memory: 1Gi}}\n", `f:6: error: overhead-too-small: 0 is less than 3m, the p95 of 10 pods / declare 3m`},
 		{"no pods were measured", "handler: crun\noverhead: {podFixed: {memory: 1}}\n", ""},
@@ -111,46 +111,5 @@ func TestOnlyWhatIsKnownIsHeldAgainst(t *testing.T) {
 	}
 	if got := Lint(all, LintOptions{Handlers: []Handler{}}); len(got) != 1 || !strings.HasPrefix(got[0].Advice, "the handlers are none") {
 		t.Errorf("without handlers: %+v", got)
-	}
-}
-
-// The cluster's classes may be of any version.
-func TestHandlersCannotChange(t *testing.T) {
-	objects, err := Parse("live", []byte("apiVersion: node.k8s.io/v1alpha1\nkind: RuntimeClass\nmetadata: {name: x}\nspec: {runtimeHandler: a}\n"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	got := Lint(class(t, "x", "handler: b\n"), LintOptions{Live: Classes(objects)})
-	if len(got) != 1 || got[0].Rule != RuleImmutable || got[0].Severity != Error || !strings.Contains(got[0].Advice, `handler "a"`) {
-		t.Errorf("got %+v", got)
-	}
-}
-
-// Names in annotations that are misspelled are told: a class would promise what nothing is.
-func TestLintOfStrangeNames(t *testing.T) {
-	text := `apiVersion: node.k8s.io/v1
-kind: RuntimeClass
-metadata:
-  name: c
-  annotations:
-    berth.dev/conforms: vm/v9, boxed/v1
-    berth.dev/capabilities: '{"aparmor": {"answer": "yes"}, "exec": {"answer": "yes"}, "of-next-year": {"answer": "yes"}}'
-handler: kata
-scheduling: {nodeSelector: {a: b}}
-`
-	objects, err := Parse("f", []byte(text))
-	if err != nil {
-		t.Fatal(err)
-	}
-	var got []string
-	for _, f := range Lint(Classes(objects), LintOptions{}) {
-		got = append(got, f.String())
-	}
-	want := []string{
-		`f:6: document 1: warning: annotation berth.dev/conforms of RuntimeClass c has the unknown set of properties "boxed/v1"`,
-		`f:7: document 1: warning: annotation berth.dev/capabilities of RuntimeClass c has the unknown capability "aparmor" (did you mean "apparmor"?)`,
-	}
-	if len(got) != len(want) || !strings.HasPrefix(got[0], want[0]) || !strings.HasPrefix(got[1], want[1]) {
-		t.Errorf("got\n%s", strings.Join(got, "\n"))
 	}
 }

@@ -90,9 +90,8 @@ func lintOverhead(c Class, m *Measurement) []Finding {
 				fmt.Sprintf("p95 of %s; declare overhead.podFixed: %s", m.whose(), resources(recommended)))}
 		}
 		want := recommended[r.name]
-		has, used := Amounts(r.name, q, r.P95)
 		all = append(all, finding(c, Error, RuleOverheadTooSmall, fmt.Sprintf("overhead.podFixed[%s]", r.name),
-			fmt.Sprintf("%s is less than %s, the p95 of %s", has, used, m.pods(r.Distribution)),
+			fmt.Sprintf("%s is less than %s, the p95 of %s", q.String(), r.P95.String(), m.pods(r.Distribution)),
 			fmt.Sprintf("declare %s", want.String())))
 	}
 	return all

@@ -10,13 +10,6 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// MigrateOptions say what migrated classes get.
-type MigrateOptions struct {
-	// Handlers are new names for handlers that v1 does not allow. The key "" is for
-	// classes that name none.
-	Handlers map[string]string
-}
-
 // Migration is a file with its classes as v1.
 type Migration struct {
 	// Text is the file. What is no class of an older version is as it was.
@@ -30,54 +23,43 @@ type Migration struct {
 
 // Migrate rewrites the RuntimeClasses of a file to node.k8s.io/v1. Comments and order
 // stay: of v1beta1 only the version changes; a document with a v1alpha1 class is
-// written anew, with its comments. JSON is written anew with sorted keys.
-func Migrate(file string, text []byte, o MigrateOptions) (Migration, error) {
+// written anew, with its comments. JSON is written anew with sorted keys. Names are new ones of
+// handlers that v1 does not allow; the key "" is for classes that name none.
+func Migrate(file string, text []byte, names map[string]string) (Migration, error) {
 	objects, err := Parse(file, text)
 	if err != nil {
 		return Migration{}, err
 	}
 	m := Migration{Text: text}
-	byDocument := map[*document][]Class{}
+	old := map[*document][]Class{}
 	for _, c := range Classes(objects) {
 		if c.Version != "v1" {
-			byDocument[c.document] = append(byDocument[c.document], c)
+			old[c.document] = append(old[c.document], c)
 		}
 	}
-	if len(byDocument) == 0 {
+	if len(old) == 0 {
 		return m, nil
 	}
-	all, err := documents(file, text)
-	if err != nil {
-		return Migration{}, err
-	}
 	var out bytes.Buffer
-	for i, d := range all {
-		s := Source{File: file, Document: i + 1, document: d}
-		fresh := d.text
-		if old := inDocument(byDocument, i+1); len(old) > 0 {
-			if fresh, err = m.rewrite(s, old, o); err != nil {
-				return Migration{}, err
-			}
+	done := 0
+	for _, c := range Classes(objects) {
+		d := c.document
+		if len(old[d]) == 0 {
+			continue
 		}
-		if len(all) > 1 && isJSON(d.text) && json.Valid(d.text) {
-			fresh = append(bytes.TrimSpace(fresh), '\n')
+		fresh, err := m.rewrite(d, old[d], names)
+		if err != nil {
+			return Migration{}, err
 		}
-		out.Write(d.before)
+		delete(old, d)
+		out.Write(text[done:d.begin])
 		out.Write(fresh)
-		out.Write(d.after)
+		done = d.begin + len(d.text)
 	}
+	out.Write(text[done:])
 	m.Text = out.Bytes()
 	err = m.check(file)
 	return m, err
-}
-
-func inDocument(by map[*document][]Class, number int) []Class {
-	for _, classes := range by {
-		if classes[0].Document == number {
-			return classes
-		}
-	}
-	return nil
 }
 
 // check holds the new text against the API server's rules.
@@ -97,10 +79,10 @@ func (m *Migration) check(file string) error {
 	return nil
 }
 
-func (m *Migration) rewrite(s Source, old []Class, o MigrateOptions) ([]byte, error) {
+func (m *Migration) rewrite(d *document, old []Class, names map[string]string) ([]byte, error) {
 	onlyVersion := true
 	for _, c := range old {
-		to, renamed := o.Handlers[c.Handler]
+		to, renamed := names[c.Handler]
 		onlyVersion = onlyVersion && c.Version == "v1beta1" && (!renamed || to == c.Handler)
 		change := fmt.Sprintf("%s: RuntimeClass %q: %s%s is now %sv1", c.Where(""), c.Name, nodeGroup, c.Version, nodeGroup)
 		if renamed && to != c.Handler {
@@ -108,15 +90,15 @@ func (m *Migration) rewrite(s Source, old []Class, o MigrateOptions) ([]byte, er
 		}
 		m.Changes = append(m.Changes, change)
 	}
-	if isJSON(s.document.text) && json.Valid(s.document.text) {
-		return rewriteJSON(s.document.text, o)
+	if json.Valid(d.text) {
+		return rewriteJSON(d.text, names)
 	}
 	if onlyVersion {
-		if text, ok := replaceVersions(s.document); ok {
+		if text, ok := replaceVersions(d); ok {
 			return text, nil
 		}
 	}
-	return rewriteYAML(s.document, o)
+	return rewriteYAML(d, names)
 }
 
 // replaceVersions changes nothing but the versions. It does not know all ways of
@@ -177,12 +159,12 @@ func scalar(at *yaml.Node, key string) string {
 	return ""
 }
 
-func rewriteYAML(d *document, o MigrateOptions) ([]byte, error) {
+func rewriteYAML(d *document, names map[string]string) ([]byte, error) {
 	var root yaml.Node
 	if err := yaml.Unmarshal(d.text, &root); err != nil {
 		return nil, err
 	}
-	eachClass(root.Content[0], nil, func(c *yaml.Node) { toV1(c, o) })
+	eachClass(root.Content[0], nil, func(c *yaml.Node) { toV1(c, names) })
 	var out bytes.Buffer
 	if bytes.HasPrefix(d.text, []byte("---")) {
 		out.WriteString("---\n")
@@ -196,7 +178,7 @@ func rewriteYAML(d *document, o MigrateOptions) ([]byte, error) {
 }
 
 // toV1 changes the node of a class, or of a list of classes.
-func toV1(c *yaml.Node, o MigrateOptions) {
+func toV1(c *yaml.Node, names map[string]string) {
 	if _, version := child(c, "apiVersion"); version != nil {
 		version.Value = nodeGroup + "v1"
 	}
@@ -220,7 +202,7 @@ func toV1(c *yaml.Node, o MigrateOptions) {
 	if strings.HasSuffix(scalar(c, "kind"), "List") {
 		return
 	}
-	to, renamed := o.Handlers[handlerOf(name)]
+	to, renamed := names[handlerOf(name)]
 	switch {
 	case !renamed:
 	case name != nil:
@@ -244,12 +226,12 @@ func text(s string) *yaml.Node {
 }
 
 // rewriteJSON goes by way of YAML's nodes, of which JSON is a special case.
-func rewriteJSON(body []byte, o MigrateOptions) ([]byte, error) {
+func rewriteJSON(body []byte, names map[string]string) ([]byte, error) {
 	var root yaml.Node
 	if err := yaml.Unmarshal(body, &root); err != nil {
 		return nil, err
 	}
-	eachClass(root.Content[0], nil, func(c *yaml.Node) { toV1(c, o) })
+	eachClass(root.Content[0], nil, func(c *yaml.Node) { toV1(c, names) })
 	var any any
 	if err := root.Decode(&any); err != nil {
 		return nil, err
@@ -258,5 +240,5 @@ func rewriteJSON(body []byte, o MigrateOptions) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return append(out, '\n'), nil
+	return out, nil
 }

@@ -39,17 +39,17 @@ func TestMigrate(t *testing.T) {
 		},
 		{
 			"several of JSON", `{"kind": "RuntimeClass", "apiVersion": "node.k8s.io/v1beta1", "metadata": {"name": "x"}, "handler": "a"} {"kind": "Namespace", "apiVersion": "v1"}`,
-			"{\n  \"apiVersion\": \"node.k8s.io/v1\",\n  \"handler\": \"a\",\n  \"kind\": \"RuntimeClass\",\n  \"metadata\": {\n    \"name\": \"x\"\n  }\n}\n{\"kind\": \"Namespace\", \"apiVersion\": \"v1\"}\n",
+			"{\n  \"apiVersion\": \"node.k8s.io/v1\",\n  \"handler\": \"a\",\n  \"kind\": \"RuntimeClass\",\n  \"metadata\": {\n    \"name\": \"x\"\n  }\n} {\"kind\": \"Namespace\", \"apiVersion\": \"v1\"}",
 			`f:1: document 1: RuntimeClass "x": node.k8s.io/v1beta1 is now node.k8s.io/v1`,
 		},
 		{
 			"JSON", `{"kind": "RuntimeClass", "apiVersion": "node.k8s.io/v1alpha1", "metadata": {"name": "x"}, "spec": {"runtimeHandler": "a", "scheduling": {"tolerations": [{"operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 9007199254740993}]}}}`,
-			"{\n  \"apiVersion\": \"node.k8s.io/v1\",\n  \"handler\": \"a\",\n  \"kind\": \"RuntimeClass\",\n  \"metadata\": {\n    \"name\": \"x\"\n  },\n  \"scheduling\": {\n    \"tolerations\": [\n      {\n        \"effect\": \"NoExecute\",\n        \"operator\": \"Exists\",\n        \"tolerationSeconds\": 9007199254740993\n      }\n    ]\n  }\n}\n",
+			"{\n  \"apiVersion\": \"node.k8s.io/v1\",\n  \"handler\": \"a\",\n  \"kind\": \"RuntimeClass\",\n  \"metadata\": {\n    \"name\": \"x\"\n  },\n  \"scheduling\": {\n    \"tolerations\": [\n      {\n        \"effect\": \"NoExecute\",\n        \"operator\": \"Exists\",\n        \"tolerationSeconds\": 9007199254740993\n      }\n    ]\n  }\n}",
 			`f:1: document 1: RuntimeClass "x": node.k8s.io/v1alpha1 is now node.k8s.io/v1`,
 		},
 	} {
 		t.Run(c.what, func(t *testing.T) {
-			m, err := Migrate("f", []byte(c.text), MigrateOptions{Handlers: map[string]string{"": "runc", "kata.v2": "kata-v2"}})
+			m, err := Migrate("f", []byte(c.text), map[string]string{"": "runc", "kata.v2": "kata-v2"})
 			if err != nil || len(m.Findings) > 0 {
 				t.Fatalf("%v, %+v", err, m.Findings)
 			}
@@ -59,7 +59,7 @@ func TestMigrate(t *testing.T) {
 			if got := strings.Join(m.Changes, "\n"); got != c.changes {
 				t.Errorf("changes:\n%s\nwant\n%s", got, c.changes)
 			}
-			again, err := Migrate("f", m.Text, MigrateOptions{})
+			again, err := Migrate("f", m.Text, nil)
 			if err != nil || !bytes.Equal(again.Text, m.Text) || len(again.Changes) > 0 {
 				t.Errorf("not the same the second time: %v, %v\n%s", err, again.Changes, again.Text)
 			}
@@ -70,10 +70,10 @@ func TestMigrate(t *testing.T) {
 // v1alpha1 knew handlers that v1 does not.
 func TestMigrateFlagsHandlersThatCannotBe(t *testing.T) {
 	for handler, want := range map[string]string{
-		`kata.v2`: `handler: Invalid value: "kata.v2": must not contain dots; handlers with a dot in their name are not allowed: rename it to "kata-v2" in the runtime's configuration and here; rename it by --handler OLD=NEW`,
-		`""`:      `handler: Required value; set a handler; in v1alpha1 an empty one meant the node's default, which pods without a class get; rename it by --handler OLD=NEW`,
+		`kata.v2`: `"kata.v2" is not a valid handler name: must not contain dots; rename it to "kata-v2" in the runtime's configuration and here; rename it by --handler OLD=NEW`,
+		`""`:      `handler without a name; rename it by --handler OLD=NEW`,
 	} {
-		m, err := Migrate("f", []byte("apiVersion: node.k8s.io/v1alpha1\nkind: RuntimeClass\nmetadata: {name: x}\nspec:\n  runtimeHandler: "+handler+"\n"), MigrateOptions{})
+		m, err := Migrate("f", []byte("apiVersion: node.k8s.io/v1alpha1\nkind: RuntimeClass\nmetadata: {name: x}\nspec:\n  runtimeHandler: "+handler+"\n"), nil)
 		if err != nil || len(m.Findings) != 1 || m.Findings[0].Message+"; "+m.Findings[0].Advice != want || !strings.HasPrefix(m.Findings[0].Where, "f:4: ") {
 			t.Errorf("%s: %v, %+v", handler, err, m.Findings)
 		}
@@ -81,7 +81,7 @@ func TestMigrateFlagsHandlersThatCannotBe(t *testing.T) {
 }
 
 func TestMigrateRefusesWhatItCannotRead(t *testing.T) {
-	if m, err := Migrate("f", []byte("apiVersion: node.k8s.io/v1beta1\nkind: RuntimeClass\nspec: {}\n"), MigrateOptions{}); err == nil || m.Text != nil {
+	if m, err := Migrate("f", []byte("apiVersion: node.k8s.io/v1beta1\nkind: RuntimeClass\nspec: {}\n"), nil); err == nil || m.Text != nil {
 		t.Errorf("got %v, %s", err, m.Text)
 	}
 }

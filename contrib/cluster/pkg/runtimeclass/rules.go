@@ -181,10 +181,12 @@ type resourceKind struct {
 }
 
 var (
-	hugePages = resourceKind{func(name string) bool { return isHuge(corev1.ResourceName(name)) }, "k.startsWith('" + corev1.ResourceHugePagesPrefix + "')"}
+	hugePages = resourceKind{func(name string) bool { return strings.HasPrefix(name, corev1.ResourceHugePagesPrefix) }, "k.startsWith('" + corev1.ResourceHugePagesPrefix + "')"}
 	// ofPlugin are those of device plugins. A name that is not valid is refused for that.
 	ofPlugin = resourceKind{
-		func(name string) bool { return extended(corev1.ResourceName(name)) },
+		func(name string) bool {
+			return strings.Contains(name, "/") && !strings.Contains(name, corev1.ResourceDefaultNamespacePrefix) && !strings.HasPrefix(name, corev1.DefaultResourceRequestsPrefix)
+		},
 		"k.contains('/') && !k.contains('" + corev1.ResourceDefaultNamespacePrefix + "') && !k.startsWith('" + corev1.DefaultResourceRequestsPrefix + "')",
 	}
 )

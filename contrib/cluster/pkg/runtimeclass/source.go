@@ -1,6 +1,7 @@
 package runtimeclass
 
 import (
+	"bytes"
 	"fmt"
 	"strconv"
 	"strings"
@@ -26,14 +27,16 @@ type document struct {
 	text []byte
 	// line is that of the file on which the text begins, from 1.
 	line int
-	// before and after are comments and dashes around it that are part of no document.
-	before, after []byte
+	// begin is where the text begins in the file.
+	begin int
 
 	root func() *yaml.Node
 }
 
-func newDocument(text []byte, line int) *document {
-	return &document{text: text, line: line, root: sync.OnceValue(func() *yaml.Node {
+// newDocument is the part of a file from begin to end.
+func newDocument(file []byte, begin, end int) *document {
+	text := file[begin:end]
+	return &document{text: text, line: 1 + bytes.Count(file[:begin], []byte("\n")), begin: begin, root: sync.OnceValue(func() *yaml.Node {
 		var root yaml.Node
 		if err := yaml.Unmarshal(text, &root); err != nil || len(root.Content) == 0 {
 			return nil

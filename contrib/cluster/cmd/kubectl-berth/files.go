@@ -1,0 +1,98 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/berth-cri/berth/contrib/cluster/pkg/runtimeclass"
+)
+
+// text is what a file has, or standard input as "-", and what to call it.
+func (p *program) text(file string) (name string, text []byte, err error) {
+	if file == "-" {
+		text, err = io.ReadAll(p.In)
+		return "standard input", text, err
+	}
+	text, err = os.ReadFile(file)
+	return file, text, err
+}
+
+// objects are those of files that can be read. The error has all mistakes of all files.
+func (p *program) objects(files []string) ([]runtimeclass.Object, error) {
+	var all []runtimeclass.Object
+	var problems []error
+	for _, file := range files {
+		name, text, err := p.text(file)
+		if err == nil {
+			var objects []runtimeclass.Object
+			objects, err = runtimeclass.Parse(name, text)
+			all = append(all, objects...)
+		}
+		problems = append(problems, err)
+	}
+	return all, wrong(errors.Join(problems...))
+}
+
+// want notes objects that are left out, and fails if none is wanted.
+func (p *program) want(objects []runtimeclass.Object, files []string, what string, wanted func(runtimeclass.Object) bool) error {
+	found := false
+	for _, o := range objects {
+		if wanted(o) {
+			found = true
+		} else {
+			p.note("%s: %s is skipped", o.Where(""), o)
+		}
+	}
+	if !found {
+		return wrong(fmt.Errorf("no %s found in %s", what, strings.Join(files, ", ")))
+	}
+	return nil
+}
+
+func isClass(o runtimeclass.Object) bool { return o.Class != nil }
+
+func isPod(o runtimeclass.Object) bool { return o.Pod != nil }
+
+// handlers are those of --handlers: names with commas between them, or a file.
+func (p *program) handlers(given string) ([]runtimeclass.Handler, error) {
+	if given == "-" || strings.ContainsAny(given, "/.") { // no handler has one of them in its name
+		return p.inventory(given)
+	}
+	all, err := runtimeclass.ParseNames(given)
+	if err != nil {
+		return nil, wrong(fmt.Errorf("--handlers: %w", err))
+	}
+	return all, nil
+}
+
+// inventory is a file of handlers.
+func (p *program) inventory(file string) ([]runtimeclass.Handler, error) {
+	name, text, err := p.text(file)
+	if err != nil {
+		return nil, wrong(err)
+	}
+	all, err := runtimeclass.ParseInventory(name, text)
+	return all, wrong(err)
+}
+
+// measured are handlers with what a file measured of them, if there is one.
+func (p *program) measured(handlers []runtimeclass.Handler, file string) ([]runtimeclass.Handler, error) {
+	if file == "" {
+		return handlers, nil
+	}
+	all, err := p.inventory(file)
+	return runtimeclass.WithMeasurements(handlers, all), err
+}
+
+// classes are those of files, which must have some.
+func (p *program) classes(files []string) ([]runtimeclass.Class, error) {
+	objects, err := p.objects(files)
+	all := runtimeclass.Classes(objects)
+	if err == nil && len(all) == 0 {
+		err = wrong(fmt.Errorf("--classes: no RuntimeClass found in %s", strings.Join(files, ", ")))
+	}
+	return all, err
+}

@@ -1,7 +1,6 @@
 package faults
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -168,44 +167,5 @@ func TestCopyOfARemovedHandler(t *testing.T) {
 		}
 		return nil
 	})
-	b.NothingLeft(t, atRest)
-}
-
-// TestPodOfAnOlderBuild has a pod in whose record no binary is named, as before
-// there were copies. It goes on with what is installed.
-func TestPodOfAnOlderBuild(t *testing.T) {
-	b, installed := newRuncBed(t, testbed.Options{})
-	atRest := b.Rest(t)
-	old, copied := b.sleeping(t)
-	b.Stop(t)
-	path := filepath.Join(b.Root, "records", "sandboxes", old.ID, "spec.json")
-	var record map[string]any
-	testbed.Must(t, json.Unmarshal(read(t, path), &record))
-	kept, ok := record["pinned"].(map[string]any)
-	if !ok || kept["binaries"] == nil {
-		t.Fatalf("the record is %v", record)
-	}
-	delete(kept, "binaries")
-	text, err := json.Marshal(record)
-	if err == nil {
-		err = os.WriteFile(path, text, 0o600)
-	}
-	testbed.Must(t, err)
-	b.Start(t)
-	if is := b.podInfo(t, old); len(is.Binaries) != 0 {
-		t.Errorf("the old pod runs on %+v", is.Binaries)
-	}
-	added := old.RunContainer(t, "added", testbed.PodSpec{Image: b.Image, Command: []string{"sleep", "3600"}})
-	testbed.Same(t, added.Exec(t, "echo", "alive"), "alive\n", "exec said")
-	var task struct {
-		Options struct{ Runtime string }
-	}
-	journal := filepath.Join(b.State, "supervisors", b.podInfo(t, old).Supervisor, "tasks", added.ID, "task.json")
-	testbed.Must(t, json.Unmarshal(read(t, journal), &task))
-	testbed.Same(t, task.Options.Runtime, installed, "a new container of the old pod runs on")
-	if _, err := os.Stat(copied); errors.Is(err, os.ErrNotExist) {
-		t.Error("the copy for new pods is gone")
-	}
-	old.Remove(t)
 	b.NothingLeft(t, atRest)
 }

@@ -1,0 +1,83 @@
+package faults
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/berth-cri/berth/integration/testbed"
+)
+
+// scripted is a runtime that is a script in front of runc: it notes each call,
+// and does to it what the test says.
+type scripted struct {
+	// Path is the script, to be named in a configuration.
+	Path string
+	dir  string
+}
+
+const scriptedBody = `#!/bin/sh
+dir=%q
+verb=
+skip=
+for word; do
+	if [ -n "$skip" ]; then skip=; continue; fi
+	case $word in
+	--root|--log|--log-format) skip=1 ;;
+	-*) ;;
+	*) verb=$word; break ;;
+	esac
+done
+case $verb in
+''|features) ;; # every runtime of a configuration is probed
+*) echo "$verb" >>"$dir/calls" ;;
+esac
+if [ -e "$dir/on-$verb" ]; then . "$dir/on-$verb"; fi
+exec %q "$@"
+`
+
+func newScripted(t *testing.T) *scripted {
+	t.Helper()
+	dir := t.TempDir()
+	s := &scripted{Path: filepath.Join(dir, "runtime"), dir: dir}
+	body := fmt.Sprintf(scriptedBody, dir, testbed.Part(t, testbed.Runc))
+	if err := os.WriteFile(s.Path, []byte(body), 0o755); err != nil { //nolint:gosec // it is a program
+		t.Fatal(err)
+	}
+	return s
+}
+
+// on has the script run a few lines of shell in place of a subcommand; none
+// lets it pass again.
+func (s *scripted) on(t *testing.T, verb, lines string) {
+	t.Helper()
+	path := filepath.Join(s.dir, "on-"+verb)
+	err := os.Remove(path)
+	if lines != "" {
+		err = os.WriteFile(path, []byte(lines+"\n"), 0o600)
+	}
+	if err != nil && !os.IsNotExist(err) {
+		t.Fatal(err)
+	}
+}
+
+// calls returns the subcommands since the last time it was asked.
+func (s *scripted) calls(t *testing.T) string {
+	t.Helper()
+	path := filepath.Join(s.dir, "calls")
+	body, err := os.ReadFile(path)
+	if err != nil && !os.IsNotExist(err) {
+		t.Fatal(err)
+	}
+	_ = os.Remove(path)
+	return strings.Join(strings.Fields(string(body)), " ")
+}
+
+// configure replaces the drop-in and restarts berth.
+func (b *bed) configure(t *testing.T, text string) {
+	t.Helper()
+	testbed.Must(t, os.WriteFile(filepath.Join(b.Dir, "conf.d", "50-test.toml"), []byte(text), 0o600))
+	b.Restart(t)
+}

@@ -173,9 +173,7 @@ func TestReport(t *testing.T) {
 		"| process exit → STOPPED event | ms | 1.23 | – | – |\n",
 		"| processes and threads started per pod life |  | 65.0 | 130 | 0.50 |\n",
 	} {
-		if !strings.Contains(table.String(), want) {
-			t.Errorf("the table lacks %q:\n%s", want, &table)
-		}
+		testbed.Contains(t, table.String(), want, "the table")
 	}
 	if strings.Contains(table.String(), "recovery") || strings.Contains(table.String(), "kill -9") {
 		t.Errorf("the table has what was not measured:\n%s", &table)

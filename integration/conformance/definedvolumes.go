@@ -74,9 +74,7 @@ func mounted(t *testing.T, c *container, paths ...string) {
 	t.Helper()
 	table := c.exec(t, "cat", "/proc/self/mounts")
 	for _, p := range paths {
-		if !strings.Contains(table, " "+p+" ") {
-			t.Errorf("nothing is mounted at %s:\n%s", p, table)
-		}
+		testbed.Contains(t, table, " "+p+" ", "nothing is mounted at %s", p)
 	}
 }
 

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/berth-cri/berth/integration/testbed"
 )
 
 // RanByOCIRuntime asks the runtime itself, with its own state directory, whether
@@ -52,9 +54,7 @@ func RanByGVisor(binary, root string) func(*testing.T, Running) {
 		if got := strings.TrimSpace(c.Exec(t, "uname", "-r")); got != "4.4.0" && !strings.HasSuffix(got, "-gvisor") {
 			t.Errorf("uname -r says %s inside", got)
 		}
-		if got := c.Exec(t, "dmesg"); !strings.Contains(got, "gVisor") {
-			t.Errorf("dmesg does not name gVisor:\n%s", got)
-		}
+		testbed.Contains(t, c.Exec(t, "dmesg"), "gVisor", "dmesg does not name gVisor")
 		out, err := exec.CommandContext(t.Context(), binary, "--root", root, "state", c.ContainerID).CombinedOutput()
 		if err != nil || !strings.Contains(string(out), `"running"`) {
 			t.Errorf("%s does not know container %s: %v: %s", binary, c.ContainerID, err, out)

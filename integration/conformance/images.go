@@ -128,9 +128,7 @@ func imageVerbose(t *testing.T, n *node) {
 
 func tagsOfOneImage(t *testing.T, n *node) {
 	a, b := n.pull(t, n.Image.Busybox), n.pull(t, n.Image.BusyboxAlias)
-	if a != b {
-		t.Fatalf("two tags of one image have ids %q and %q", a, b)
-	}
+	testbed.MustBe(t, a, b, "two tags of one image have ids")
 	if tags := n.imageStatus(t, a).GetRepoTags(); !slices.Contains(tags, n.Image.Busybox) || !slices.Contains(tags, n.Image.BusyboxAlias) {
 		t.Errorf("repo_tags are %v", tags)
 	}

@@ -6,6 +6,8 @@ import (
 
 	"google.golang.org/grpc/codes"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/integration/testbed"
 )
 
 // hostAppArmor and hostSELinux say what this host's kernel enforces.
@@ -35,9 +37,7 @@ func apparmorProfiles(t *testing.T, n *node) {
 			continue
 		}
 		for _, process := range []string{"1", "self"} {
-			if got := c.line(t, "cat", "/proc/"+process+"/attr/current"); !strings.Contains(got, want) {
-				t.Errorf("process %s is under %q, want %s", process, got, want)
-			}
+			testbed.Contains(t, c.line(t, "cat", "/proc/"+process+"/attr/current"), want, "process %s is under", process)
 		}
 	}
 	if _, lacks := n.Lacks[Labels]; lacks || !hostAppArmor() {

@@ -360,9 +360,7 @@ func usualFileSystems(t *testing.T, n *node) {
 }
 
 func mqueue(t *testing.T, n *node) {
-	if got := n.pod(t).output(t, sh("grep ' /dev/mqueue ' /proc/self/mounts")); !strings.Contains(got, "mqueue") {
-		t.Errorf("/dev/mqueue is %q", got)
-	}
+	testbed.Contains(t, n.pod(t).output(t, sh("grep ' /dev/mqueue ' /proc/self/mounts")), "mqueue", "/dev/mqueue")
 }
 
 func rootsDiffer(t *testing.T, n *node) {

@@ -57,9 +57,7 @@ func pidPod(t *testing.T, n *node) {
 	p := n.pod(t, pidMode(runtimeapi.NamespaceMode_POD))
 	p.start(t, sh("exec sleep 7777"))
 	b := p.start(t, forever())
-	if got := b.exec(t, "ps"); !strings.Contains(got, "sleep 7777") {
-		t.Errorf("the other container's process is not seen:\n%s", got)
-	}
+	testbed.Contains(t, b.exec(t, "ps"), "sleep 7777", "the other container's process is not seen")
 }
 
 func pidPodReaper(t *testing.T, n *node) {

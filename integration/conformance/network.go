@@ -40,9 +40,7 @@ func podAddress(t *testing.T, n *node) {
 		t.Fatalf("ip is %q", want)
 	}
 	c := p.start(t, forever())
-	if got := c.exec(t, "ip", "addr", "show", "eth0"); !strings.Contains(got, want+"/") {
-		t.Errorf("status says %s, the pod has:\n%s", want, got)
-	}
+	testbed.Contains(t, c.exec(t, "ip", "addr", "show", "eth0"), want+"/", "status says %s, the pod", want)
 }
 
 func sharedNetwork(t *testing.T, n *node) {
@@ -68,9 +66,7 @@ func podToPod(t *testing.T, n *node) {
 
 func loopbackUp(t *testing.T, n *node) {
 	c := n.pod(t).start(t, forever())
-	if got := c.exec(t, "ip", "addr", "show", "lo"); !strings.Contains(got, "127.0.0.1/8") {
-		t.Errorf("lo has no address:\n%s", got)
-	}
+	testbed.Contains(t, c.exec(t, "ip", "addr", "show", "lo"), "127.0.0.1/8", "lo has no address")
 }
 
 func hostNetworkPod(t *testing.T, n *node) {
@@ -99,9 +95,7 @@ func podHostname(t *testing.T, n *node) {
 
 func hostsFile(t *testing.T, n *node) {
 	c := n.pod(t).start(t, forever())
-	if got := c.exec(t, "cat", "/etc/hosts"); !strings.Contains(got, "localhost") {
-		t.Errorf("/etc/hosts without a mount of the kubelet's lacks localhost:\n%s", got)
-	}
+	testbed.Contains(t, c.exec(t, "cat", "/etc/hosts"), "localhost", "/etc/hosts without a mount of the kubelet's lacks localhost")
 	// A mount of the kubelet's beats the runtime's own file.
 	file := t.TempDir() + "/hosts"
 	must(t, os.WriteFile(file, []byte("192.0.2.9 from-the-kubelet\n"), 0o644), "hosts file")

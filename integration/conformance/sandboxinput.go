@@ -29,9 +29,7 @@ func unknownHandler(t *testing.T, n *node) {
 		t.Error("an unknown handler must not answer NotFound")
 	}
 	text := status.Convert(err).Message()
-	if !strings.Contains(text, near) {
-		t.Errorf("the message does not name the handler: %s", text)
-	}
+	testbed.Contains(t, text, near, "the message does not name the handler")
 	if n.Berth && (!strings.Contains(text, `"`+n.Handler+`"`) && !strings.Contains(text, n.Handler+",") && !strings.Contains(text, n.Handler+" ")) {
 		t.Errorf("the message does not name the known handlers: %s", text)
 	}

@@ -157,9 +157,7 @@ func usernsFileSystems(t *testing.T, n *node) {
 	c := n.pod(t, withUserNS).start(t, forever())
 	mounts := c.exec(t, "cat", "/proc/self/mounts")
 	for _, want := range []string{" /proc proc ", " /sys sysfs ro,", " /dev tmpfs ", " /dev/pts devpts ", " /dev/mqueue mqueue ", " /dev/shm tmpfs "} {
-		if !strings.Contains(mounts, want) {
-			t.Errorf("%q is not mounted:\n%s", want, mounts)
-		}
+		testbed.Contains(t, mounts, want, "the mounts")
 	}
 	c.exec(t, "sh", "-c", "echo x > /dev/null && head -c 1 /dev/urandom > /dev/null && test -c /dev/tty")
 }
@@ -258,9 +256,7 @@ func usernsSharedPID(t *testing.T, n *node) {
 	p := n.pod(t, withUserNS, pidMode(runtimeapi.NamespaceMode_POD))
 	p.start(t, sh("exec sleep 7777"))
 	b := p.start(t, forever())
-	if got := b.exec(t, "ps"); !strings.Contains(got, "sleep 7777") {
-		t.Errorf("the other container's process is not seen:\n%s", got)
-	}
+	testbed.Contains(t, b.exec(t, "ps"), "sleep 7777", "the other container's process is not seen")
 	testbed.Same(t, fields(b.exec(t, "cat", "/proc/1/uid_map")), fmt.Sprintf("0 %d %d", podUID, podIDs), "the sandbox process's uid_map is")
 	testbed.Same(t, p.status(t).GetState(), runtimeapi.PodSandboxState_SANDBOX_READY, "the sandbox is")
 }

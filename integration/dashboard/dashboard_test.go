@@ -81,9 +81,7 @@ func TestDashboard(t *testing.T) {
 
 	picture := filepath.Join(bundle, "dashboard.png")
 	got := s.draw(t, programs[0], nil, filepath.Join(bundle, "all.png"), 1600, 4100)
-	if got.Error != "" {
-		t.Fatalf("the page failed: %s", got.Error)
-	}
+	testbed.MustBe(t, got.Error, "", "the page failed")
 	if want := panels(t); len(got.Panels) != want {
 		t.Errorf("%d panels are drawn, and the dashboard has %d", len(got.Panels), want)
 	}

@@ -33,16 +33,12 @@ func TestTable(t *testing.T) {
 	printTable(&brief, rows, false)
 	printTable(&full, rows, true)
 	for _, want := range []string{"61 ms", "40 ms", "hello", "failed: no /dev/kvm", "…"} {
-		if !strings.Contains(brief.String(), want) {
-			t.Errorf("the table lacks %q:\n%s", want, &brief)
-		}
+		testbed.Contains(t, brief.String(), want, "the table")
 	}
 	if strings.Contains(brief.String(), "more of it") {
 		t.Errorf("an error is on more than one line:\n%s", &brief)
 	}
-	if !strings.Contains(full.String(), strings.TrimSpace(kernel)) {
-		t.Errorf("-v does not show all:\n%s", &full)
-	}
+	testbed.Contains(t, full.String(), strings.TrimSpace(kernel), "-v does not show all")
 }
 
 func TestVerdict(t *testing.T) {

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
@@ -103,9 +102,7 @@ func TestRootWithoutExec(t *testing.T) {
 	b.Restart(t)
 	testbed.Same(t, second.Exec(t, "echo", "alive"), "alive\n", "exec said")
 	for _, want := range []string{"mounted noexec", "no kept binary exists"} {
-		if !strings.Contains(b.Log(), want) {
-			t.Errorf("the log does not say %q", want)
-		}
+		testbed.Contains(t, b.Log(), want, "the log")
 	}
 	pod.Remove(t)
 	b.NothingLeft(t, atRest)

@@ -384,9 +384,7 @@ func TestKata(t *testing.T) {
 	b, _ := kataBed(t, shims.Kata{}, "")
 	atRest := b.Rest(t)
 	pod := b.Client.RunPod(t, testbed.PodSpec{Image: b.Image, Command: []string{"sleep", "3600"}})
-	if groups := pod.Container.Exec(t, "cat", "/proc/self/cgroup"); !strings.Contains(groups, "/kata_"+pod.ID+"/") {
-		t.Errorf("the imitation runs its containers in %s", groups)
-	}
+	testbed.Contains(t, pod.Container.Exec(t, "cat", "/proc/self/cgroup"), "/kata_"+pod.ID+"/", "the imitation runs its containers in")
 	t.Run("a command that times out leaves its container", func(t *testing.T) {
 		_, err := b.Client.ExecSync(testbed.Within(t, time.Minute), &runtimeapi.ExecSyncRequest{
 			ContainerId: pod.Container.ID, Cmd: []string{"sleep", "3601"}, Timeout: 1,

@@ -210,9 +210,7 @@ func (f *fleet) versionOf(t *testing.T, of podInfo, binary string) {
 	t.Helper()
 	want := version(t, binary)
 	runc := of.Binaries[len(of.Binaries)-1]
-	if !strings.Contains(runc.Version, want) {
-		t.Errorf("handler %s: a pod runs on version %q, want %s", of.Handler, runc.Version, want)
-	}
+	testbed.Contains(t, runc.Version, want, "handler %s: a pod runs on version", of.Handler)
 	// The copy of a pod that is gone goes too.
 	if _, err := os.Stat(runc.Runs); err == nil && version(t, runc.Runs) != want {
 		t.Errorf("handler %s: %s is version %s, want %s", of.Handler, runc.Runs, version(t, runc.Runs), want)

@@ -129,9 +129,7 @@ runtime_path = %[5]q
 	about(t, "p50 of 128, 128, 256 and 128 MiB", o.GetLive().GetMemoryBytes().GetP50(), 128)
 	about(t, "p95", o.GetLive().GetMemoryBytes().GetP95(), 256)
 	about(t, "the largest", o.GetLive().GetMemoryBytes().GetMax(), 256)
-	if !strings.Contains(o.GetWarning(), "its pods declare 100Mi") {
-		t.Errorf("the warning is %q", o.GetWarning())
-	}
+	testbed.Contains(t, o.GetWarning(), "its pods declare 100Mi", "the warning")
 	// The sandbox and the container have a process each, beside the shim.
 	if m := b.overhead(t, "driven").GetLive().GetMemoryBytes().GetP50(); m < 256<<20 || m > 320<<20 {
 		t.Errorf("p50 under a shim is %d MiB, want 256 and the shim's", m>>20)

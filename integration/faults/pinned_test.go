@@ -54,9 +54,7 @@ func TestPinnedConfiguration(t *testing.T) {
 	b := newBed(t, testbed.Options{Config: configured("overlayfs", 10)})
 	atRest := b.Rest(t)
 	old := b.Client.RunPod(t, testbed.PodSpec{Image: b.Image, Command: []string{"sh", "-c", shows}, Container: byDefaultSeccomp})
-	if got := shown(t, old.Container); got != then {
-		t.Fatalf("the pod has %q, want %q", got, then)
-	}
+	testbed.MustBe(t, shown(t, old.Container), then, "the pod has")
 
 	write(2222, `"symlink", "symlinkat"`)
 	b.configure(t, configured("native", 20))

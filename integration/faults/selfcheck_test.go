@@ -116,9 +116,7 @@ container_create_timeout = "2s"
 		}
 		return nil
 	})
-	if why := b.probeCanary(t, "dead"); !strings.Contains(why, "the self-check pod failed at its start: ") {
-		t.Errorf("a runtime that starts nothing: %q", why)
-	}
+	testbed.Contains(t, b.probeCanary(t, "dead"), "the self-check pod failed at its start: ", "a runtime that starts nothing")
 	if why := b.probeCanary(t, "hanging"); !strings.Contains(why, "the self-check pod failed at its start: ") || !strings.Contains(why, "timed out") {
 		t.Errorf("a runtime that hangs: %q", why)
 	}

@@ -136,9 +136,7 @@ func TestCreateWhileStopping(t *testing.T) {
 		}
 		pod.Remove(t)
 		testbed.Check(t, g.Wait())
-		if listed := b.listed(t); listed != "" {
-			t.Fatalf("after the removal there are %s", listed)
-		}
+		testbed.MustBe(t, b.listed(t), "", "after the removal there are")
 	}
 	b.NothingLeft(t, atRest)
 }

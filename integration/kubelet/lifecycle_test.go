@@ -152,9 +152,7 @@ spec:
   containers: [{name: main, image: %q}]
 `, absent))
 	event := n.WaitEvent(t, "absent", "Failed", absent)
-	if !strings.Contains(event, "does not have the image") {
-		t.Errorf("the event does not say why: %s", event)
-	}
+	testbed.Contains(t, event, "does not have the image", "the event does not say why")
 	n.WaitPod(t, "absent", func(pod *corev1.Pod) error {
 		if s := pod.Status.ContainerStatuses; len(s) != 1 || s[0].State.Waiting == nil || s[0].State.Waiting.Reason != "ImagePullBackOff" {
 			return fmt.Errorf("the containers are %+v", s)

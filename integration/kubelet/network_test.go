@@ -34,9 +34,7 @@ spec:
 		if pod.Status.PodIP != b.Address.String() {
 			t.Errorf("%s: the pod's address is %s, the node's %s", class.name, pod.Status.PodIP, b.Address)
 		}
-		if links := n.Exec(t, class.name, "ip", "-o", "address"); !strings.Contains(links, b.Address.String()+"/") {
-			t.Errorf("%s: the node's address is not inside:\n%s", class.name, links)
-		}
+		testbed.Contains(t, n.Exec(t, class.name, "ip", "-o", "address"), b.Address.String()+"/", "%s: the node's address is not inside", class.name)
 	}
 }
 
@@ -87,9 +85,7 @@ spec:
 			"/etc/resolv.conf": "nameserver " + ClusterDNS,
 			"/etc/hostname":    "chosen",
 		} {
-			if body := n.Exec(t, class.name, "cat", file); !strings.Contains(body, want) {
-				t.Errorf("%s: %s lacks %q:\n%s", class.name, file, want, body)
-			}
+			testbed.Contains(t, n.Exec(t, class.name, "cat", file), want, "%s: %s", class.name, file)
 		}
 		if body := n.Exec(t, class.name, "cat", "/etc/resolv.conf"); !strings.Contains(body, n.Name+".svc.cluster.test") || !strings.Contains(body, "ndots:3") {
 			t.Errorf("%s: /etc/resolv.conf is\n%s", class.name, body)

@@ -27,9 +27,7 @@ spec:
 	for _, class := range b.classes {
 		n.WaitReady(t, class.name)
 		processes := n.Exec(t, class.name, "ps", "-o", "pid,args")
-		if !strings.Contains(processes, "sleep 3601") {
-			t.Errorf("%s: the other container's process is not seen:\n%s", class.name, processes)
-		}
+		testbed.Contains(t, processes, "sleep 3601", "%s: the other container's process is not seen", class.name)
 		if first := n.Exec(t, class.name, "cat", "/proc/1/cmdline"); strings.HasPrefix(first, "sleep") {
 			t.Errorf("%s: process 1 is a container's: %q", class.name, first)
 		}

@@ -1,6 +1,9 @@
 package testbed
 
-import "fmt"
+import (
+	"fmt"
+	"strings"
+)
 
 // Must ends the test if a step failed.
 func Must(t T, err error) {
@@ -47,6 +50,23 @@ func Same[V comparable](t T, got, want V, format string, args ...any) {
 	t.Helper()
 	if got != want {
 		t.Errorf("%s %s, want %s", fmt.Sprintf(format, args...), shown(got), shown(want))
+	}
+}
+
+// MustBe is Same that ends the test.
+func MustBe[V comparable](t T, got, want V, format string, args ...any) {
+	t.Helper()
+	if got != want {
+		t.Fatalf("%s %s, want %s", fmt.Sprintf(format, args...), shown(got), shown(want))
+	}
+}
+
+// Contains fails unless a text has a part. The format is of what the text is, or of what is
+// wrong without the part.
+func Contains(t T, text, part, format string, args ...any) {
+	t.Helper()
+	if !strings.Contains(text, part) {
+		t.Errorf("%s: want %q in:\n%s", fmt.Sprintf(format, args...), part, text)
 	}
 }
 

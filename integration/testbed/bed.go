@@ -93,8 +93,6 @@ func Refused(t T, err error, code codes.Code, texts ...string) {
 		t.Errorf("the text has %d bytes, more than %d: %s", len(st.Message()), maxText, st.Message())
 	}
 	for _, text := range texts {
-		if !strings.Contains(st.Message(), text) {
-			t.Errorf("the text does not say %q: %s", text, st.Message())
-		}
+		Contains(t, st.Message(), text, "the text")
 	}
 }

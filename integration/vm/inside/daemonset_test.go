@@ -85,9 +85,7 @@ func TestDaemonSet(t *testing.T) {
 	run(t, "kubectl", "--namespace=berth-system", "rollout", "status", "daemonset/berth-installer", "--timeout=10m")
 	t.Log(run(t, "kubectl", "--namespace=berth-system", "logs", "daemonset/berth-installer"))
 	unharmed()
-	if got := run(t, "/opt/berth/current/bin/berth", "handlers"); !strings.Contains(got, "containerd (default)  ready") {
-		t.Errorf("the handlers are\n%s", got)
-	}
+	testbed.Contains(t, run(t, "/opt/berth/current/bin/berth", "handlers"), "containerd (default)  ready", "the handlers")
 	apply(t, fmt.Sprintf(stays, "late", image))
 	run(t, "kubectl", "wait", "--for=condition=Ready", "pod/late", "--timeout=10m")
 	run(t, "kubectl", "exec", "late", "--", "true")
@@ -96,9 +94,7 @@ func TestDaemonSet(t *testing.T) {
 		run(t, "kubectl", "wait", "--for=condition=Ready", "pod/"+class, "--timeout=10m")
 		run(t, "kubectl", "exec", class, "--", "true")
 	}
-	if got := run(t, "kubectl", "exec", "gvisor", "--", "dmesg"); !strings.Contains(got, "gVisor") {
-		t.Errorf("the kernel of a pod of gvisor says %s", got)
-	}
+	testbed.Contains(t, run(t, "kubectl", "exec", "gvisor", "--", "dmesg"), "gVisor", "the kernel of a pod of gvisor")
 
 	removed := run(t, "sed", `s/"state": "installed"/"state": "removed"/; s/values: [0-9a-f]*$/values: removed/`, installerManifests)
 	apply(t, removed)

@@ -52,9 +52,7 @@ func TestUnitTakesNothing(t *testing.T) {
 			return err
 		})
 		for _, want := range []string{"F runs as 386\n", "F changes its personality\n", "F runs in real time\n", "F umask 0022\n", "F core true\n", "F others r\n"} {
-			if !strings.Contains(said, want) {
-				t.Errorf("%s: the pod does not say %q:\n%s", handler, want[2:], said)
-			}
+			testbed.Contains(t, said, want, "%s: the pod does not say %q", handler, want[2:])
 		}
 		user := n.client.RunPod(t, testbed.PodSpec{
 			Handler: handler, Image: n.Image, Command: []string{"sleep", "1000"},

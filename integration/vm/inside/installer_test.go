@@ -78,9 +78,7 @@ func TestInstaller(t *testing.T) {
 	if _, err := theirs.ContainerStatus(t.Context(), &runtimeapi.ContainerStatusRequest{ContainerId: late}); err != nil {
 		t.Errorf("a new pod is not in containerd: %v", err)
 	}
-	if got := run(t, "/opt/berth/current/bin/berth", "handlers"); !strings.Contains(got, "containerd (default)  ready") {
-		t.Errorf("the handlers are\n%s", got)
-	}
+	testbed.Contains(t, run(t, "/opt/berth/current/bin/berth", "handlers"), "containerd (default)  ready", "the handlers")
 
 	t.Log(run(t, "/b/berth-installer", "--payload=/b/payload", "uninstall"))
 	unharmed("containerd")

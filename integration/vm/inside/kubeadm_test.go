@@ -53,9 +53,7 @@ func TestKubeadm(t *testing.T) {
 	apply(t, fmt.Sprintf(chosen, image))
 	run(t, "kubectl", "wait", "--for=condition=Ready", "pod/chosen", "--timeout=10m")
 	testbed.Same(t, run(t, "kubectl", "logs", "chosen"), "started", "it wrote")
-	if got := run(t, "kubectl", "exec", "chosen", "--", "nslookup", "kubernetes.default.svc.cluster.local"); !strings.Contains(got, "10.96.0.1") {
-		t.Errorf("the cluster's DNS says %s", got)
-	}
+	testbed.Contains(t, run(t, "kubectl", "exec", "chosen", "--", "nslookup", "kubernetes.default.svc.cluster.local"), "10.96.0.1", "the cluster's DNS")
 	pods, err := client.ListPodSandbox(t.Context(), &runtimeapi.ListPodSandboxRequest{Filter: &runtimeapi.PodSandboxFilter{LabelSelector: map[string]string{"io.kubernetes.pod.name": "chosen"}}})
 	if err != nil || len(pods.GetItems()) != 1 || pods.GetItems()[0].GetRuntimeHandler() != "crun" {
 		t.Errorf("berth has it as %v, %v", pods, err)

@@ -84,9 +84,7 @@ func TestKubeletPod(t *testing.T) {
 	cgroup, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", info.PID))
 	testbed.Must(t, err)
 	for _, part := range []string{"0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod", ".slice/berth-" + id + ".scope"} {
-		if !strings.Contains(string(cgroup), part) {
-			t.Errorf("the container is in %s, which has no %s", cgroup, part)
-		}
+		testbed.Contains(t, string(cgroup), part, "the container is in %s, which has no", cgroup)
 	}
 }
 

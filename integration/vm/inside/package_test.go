@@ -31,9 +31,7 @@ func TestUpgrade(t *testing.T) {
 			pid := unit(t, "MainPID")
 			run(t, "dpkg", "-i", step.file)
 			otherPID(t, n.client, pid)
-			if version := run(t, "berth", "version"); !strings.Contains(version, step.version) {
-				t.Errorf("it is %s", version)
-			}
+			testbed.Contains(t, run(t, "berth", "version"), step.version, "the version")
 			ready(t, n.client)
 			n.alive(t, lives, step.name)
 			for _, handler := range both {

@@ -143,9 +143,7 @@ const freshName = "node/fresh:1"
 // freshImage is its name. The log says that its layers were not believed.
 func (n *node) freshImage(t *testing.T) string {
 	t.Helper()
-	if log := run(t, "journalctl", "-b", "-u", "berth", "-o", "cat"); !strings.Contains(log, "Removed unpacked layers that were not on disk") {
-		t.Errorf("layers of before the power cut were believed:\n%s", log)
-	}
+	testbed.Contains(t, run(t, "journalctl", "-b", "-u", "berth", "-o", "cat"), "Removed unpacked layers that were not on disk", "layers of before the power cut were believed")
 	images, err := n.client.ListImages(t.Context(), &runtimeapi.ListImagesRequest{})
 	testbed.Must(t, err)
 	for _, image := range images.GetImages() {

@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"path"
-	"regexp"
 	"slices"
 	"strings"
 )
@@ -21,11 +20,7 @@ type line struct {
 	text string
 	// proofs are all needed.
 	proofs []proof
-	// later is the issue that is to bring them.
-	later string
 }
-
-var laterIssue = regexp.MustCompile(`^issue \d+$`)
 
 // proof is a test, as docs/testing.md writes it.
 type proof string
@@ -50,8 +45,7 @@ func (p proof) split() (dir, test string) {
 	return dir, "Test" + test
 }
 
-// parse reads the tables below a heading: rows of name, text and proofs, or of the
-// issue that is to bring them.
+// parse reads the tables below a heading: rows of name, text and proofs.
 func parse(document, heading string) ([]line, error) {
 	_, part, found := strings.Cut(document, "\n"+heading+"\n")
 	if !found {
@@ -69,9 +63,6 @@ func parse(document, heading string) ([]line, error) {
 			return nil, fmt.Errorf("%q has %d cells, want 3", row, len(cells))
 		}
 		l := line{name: strings.TrimSpace(cells[0]), text: strings.TrimSpace(cells[1])}
-		if last := strings.TrimSpace(cells[2]); laterIssue.MatchString(last) {
-			l.later = last
-		}
 		// Every second piece is between back quotes.
 		for i, piece := range strings.Split(cells[2], "`") {
 			if i%2 == 1 {

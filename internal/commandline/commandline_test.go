@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/spf13/cobra"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 // Flags that exclude each other, or are missing, are told as any other mistake of a command line.
@@ -25,9 +27,7 @@ func TestFlagsTogether(t *testing.T) {
 		list.Flags().Bool("b", false, "")
 		list.Flags().String("to", "", "")
 		list.MarkFlagsMutuallyExclusive("a", "b")
-		if err := list.MarkFlagRequired("to"); err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, list.MarkFlagRequired("to"))
 		either := &cobra.Command{Use: "either", RunE: func(*cobra.Command, []string) error { return nil }}
 		either.Flags().Bool("a", false, "")
 		either.Flags().Bool("b", false, "")

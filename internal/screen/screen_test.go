@@ -13,6 +13,7 @@ import (
 	tea "charm.land/bubbletea/v2"
 
 	"github.com/berth-cri/berth/internal/output"
+	"github.com/berth-cri/berth/internal/test"
 )
 
 func TestSeen(t *testing.T) {
@@ -104,9 +105,7 @@ func TestPrint(t *testing.T) {
 	}
 	synctest.Test(t, func(t *testing.T) {
 		var out strings.Builder
-		if err := counter(second).Print(t.Context(), &out, 3); err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, counter(second).Print(t.Context(), &out, 3))
 		since := time.Now().Add(-time.Second).Format(time.TimeOnly)
 		want := "1 in 0\n\\u001b[2Jbody\n\n1 in 0\nit is away since " + since + " (0s), trying again every 1s: gone\n\\u001b[2Jbody\n\n3 in 0\n\\u001b[2Jbody\n"
 		if out.String() != want {

@@ -8,10 +8,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/berth-cri/berth/internal/test"
-
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 func TestWrite(t *testing.T) {

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/berth-cri/berth/internal/test"
-
 	"github.com/berth-cri/berth/pkg/coredump"
 	"github.com/berth-cri/berth/pkg/coredump/coredumptest"
 )

@@ -12,12 +12,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/berth-cri/berth/internal/test"
-
 	"github.com/fsnotify/fsnotify"
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/nodelabel"
 )
 
@@ -55,9 +54,7 @@ func (b *bed) start(t *testing.T, lifetime time.Duration) *Keeper {
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
-		if err := k.Close(ctx); err != nil {
-			t.Error(err)
-		}
+		test.Check(t, k.Close(ctx))
 	})
 	return k
 }
@@ -353,11 +350,7 @@ func small(t *testing.T, options string) string {
 	t.Helper()
 	dir := t.TempDir()
 	test.Must(t, unix.Mount("tmpfs", dir, "tmpfs", 0, options))
-	t.Cleanup(func() {
-		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
-			t.Error(err)
-		}
-	})
+	t.Cleanup(func() { test.Check(t, unix.Unmount(dir, unix.MNT_DETACH)) })
 	return dir
 }
 
@@ -433,11 +426,7 @@ func TestDirectoryIsAMount(t *testing.T) {
 	b := newBed(t, parent)
 	b.make(t)
 	test.Must(t, unix.Mount("tmpfs", b.dir, "tmpfs", 0, "size=1m"))
-	t.Cleanup(func() {
-		if err := unix.Unmount(b.dir, unix.MNT_DETACH); err != nil {
-			t.Error(err)
-		}
-	})
+	t.Cleanup(func() { test.Check(t, unix.Unmount(b.dir, unix.MNT_DETACH)) })
 	b.start(t, time.Hour)
 	b.wait(t, "a/runc=ready a/crun=ready")
 	b.is(content("a/runc=ready"))

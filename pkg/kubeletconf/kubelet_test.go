@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	"github.com/berth-cri/berth/internal/test"
-
 	"github.com/berth-cri/berth/pkg/nodefs"
 )
 

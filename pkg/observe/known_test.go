@@ -4,9 +4,9 @@ import (
 	"maps"
 	"testing"
 
-	"github.com/berth-cri/berth/internal/test"
-
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 // Whoever calls what does not exist must not fill the metrics with names.

@@ -14,8 +14,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/berth-cri/berth/internal/test"
-
 	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
 	"github.com/prometheus/client_golang/prometheus"
@@ -25,6 +23,8 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 // service is a CRI that does what a test says.
@@ -62,9 +62,7 @@ func dial(t *testing.T, options []grpc.ServerOption, register func(*grpc.Server)
 	go func() { done <- server.Serve(l) }()
 	t.Cleanup(func() {
 		server.Stop()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
+		test.Check(t, <-done)
 	})
 	conn, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	test.Must(t, err)

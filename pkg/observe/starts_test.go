@@ -6,13 +6,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/berth-cri/berth/internal/test"
-
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/step"
 )
 

@@ -7,11 +7,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/berth-cri/berth/internal/test"
-
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/emptypb"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 // collector is an OTLP collector that keeps what it gets, undecoded.
@@ -36,9 +36,7 @@ func collector(t *testing.T) (address string, got <-chan string) {
 	go func() { done <- server.Serve(l) }()
 	t.Cleanup(func() {
 		server.Stop()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
+		test.Check(t, <-done)
 	})
 	return l.Addr().String(), received
 }

@@ -9,9 +9,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/berth-cri/berth/internal/test"
-
 	"github.com/containerd/errdefs"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 const stranger = 12345
@@ -78,9 +78,7 @@ func TestCheck(t *testing.T) {
 func TestCheckDir(t *testing.T) {
 	d := t.TempDir()
 	must(t, os.Chmod(d, 0o777|fs.ModeSticky))
-	if err := Check(d, Configuration); err != nil {
-		t.Error(err)
-	}
+	test.Check(t, Check(d, Configuration))
 	if err := CheckDir(d, Configuration); err == nil || !strings.Contains(err.Error(), "mode 1777") {
 		t.Errorf("a directory to which everybody adds: %v", err)
 	}

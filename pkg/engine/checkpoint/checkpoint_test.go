@@ -14,17 +14,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/berth-cri/berth/internal/test"
-
 	metadata "github.com/checkpoint-restore/checkpointctl/lib"
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
-)
 
-func must(t *testing.T, err error) {
-	t.Helper()
-	test.Must(t, err)
-}
+	"github.com/berth-cri/berth/internal/test"
+)
 
 // files makes files below a new directory; of a name that ends in "/" a directory.
 func files(t *testing.T, names ...string) string {
@@ -32,12 +27,12 @@ func files(t *testing.T, names ...string) string {
 	root := t.TempDir()
 	for _, name := range names {
 		path := filepath.Join(root, name)
-		must(t, os.MkdirAll(filepath.Dir(path), 0o755))
+		test.Must(t, os.MkdirAll(filepath.Dir(path), 0o755))
 		if name[len(name)-1] == '/' {
-			must(t, os.MkdirAll(path, 0o755))
+			test.Must(t, os.MkdirAll(path, 0o755))
 			continue
 		}
-		must(t, os.WriteFile(path, []byte(name), 0o644))
+		test.Must(t, os.WriteFile(path, []byte(name), 0o644))
 	}
 	return root
 }
@@ -46,7 +41,7 @@ func files(t *testing.T, names ...string) string {
 func names(t *testing.T, file string) []string {
 	t.Helper()
 	b, err := os.ReadFile(file)
-	must(t, err)
+	test.Must(t, err)
 	var all []string
 	for r := tar.NewReader(bytes.NewReader(b)); ; {
 		h, err := r.Next()
@@ -54,7 +49,7 @@ func names(t *testing.T, file string) []string {
 			slices.Sort(all)
 			return all
 		}
-		must(t, err)
+		test.Must(t, err)
 		all = append(all, h.Name)
 	}
 }
@@ -62,7 +57,7 @@ func names(t *testing.T, file string) []string {
 func open(t *testing.T) *Dir {
 	t.Helper()
 	d, err := Open(filepath.Join(t.TempDir(), "a", "b"))
-	must(t, err)
+	test.Must(t, err)
 	return d
 }
 
@@ -71,27 +66,27 @@ func whiteout(t *testing.T, path string) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: makes a device as overlayfs does")
 	}
-	must(t, unix.Mknod(path, unix.S_IFCHR, 0))
+	test.Must(t, unix.Mknod(path, unix.S_IFCHR, 0))
 }
 
 func TestFiles(t *testing.T) {
 	layers := files(t, "etc/keep", "etc/gone", "opaque/old", "opaque/again", "opaque/sub/deep", "was-file")
-	must(t, os.Symlink("/", filepath.Join(layers, "out")))
-	must(t, os.Symlink("opaque", filepath.Join(layers, "beside")))
+	test.Must(t, os.Symlink("/", filepath.Join(layers, "out")))
+	test.Must(t, os.Symlink("opaque", filepath.Join(layers, "beside")))
 	written := files(t, "etc/keep", "new", "opaque/again", "opaque/new", "out/", "was-file/", "fresh/", "beside/")
 	whiteout(t, filepath.Join(written, "etc", "gone"))
 	for _, dir := range []string{"opaque", "out", "was-file", "fresh", "beside"} {
-		must(t, unix.Setxattr(filepath.Join(written, dir), "trusted.overlay.opaque", []byte("y"), 0))
+		test.Must(t, unix.Setxattr(filepath.Join(written, dir), "trusted.overlay.opaque", []byte("y"), 0))
 	}
 	d := open(t)
-	must(t, d.Files(t.Context(), written, layers))
+	test.Must(t, d.Files(t.Context(), written, layers))
 	want := []string{"beside/", "etc/", "etc/keep", "fresh/", "new", "opaque/", "opaque/again", "opaque/new", "out/", "was-file/"}
 	if got := names(t, filepath.Join(d.Path, metadata.RootFsDiffTar)); !slices.Equal(got, want) {
 		t.Errorf("changed: %q, want %q", got, want)
 	}
 	var deleted []string
 	_, err := metadata.ReadJSONFile(&deleted, d.Path, metadata.DeletedFilesFile)
-	must(t, err)
+	test.Must(t, err)
 	if want := []string{"etc/gone", "opaque/old", "opaque/sub"}; !slices.Equal(deleted, want) {
 		t.Errorf("deleted: %q, want %q", deleted, want)
 	}
@@ -99,7 +94,7 @@ func TestFiles(t *testing.T) {
 
 func TestFilesOfAnIdleContainer(t *testing.T) {
 	d := open(t)
-	must(t, d.Files(t.Context(), t.TempDir(), files(t, "etc/keep")))
+	test.Must(t, d.Files(t.Context(), t.TempDir(), files(t, "etc/keep")))
 	if got := names(t, filepath.Join(d.Path, metadata.RootFsDiffTar)); len(got) != 0 {
 		t.Errorf("changed: %q", got)
 	}
@@ -130,16 +125,16 @@ func TestFilesWithHoles(t *testing.T) {
 // TestFilesWithTwoNames take the room of one.
 func TestFilesWithTwoNames(t *testing.T) {
 	written := files(t, "a")
-	must(t, os.Truncate(filepath.Join(written, "a"), small+1))
-	must(t, os.Link(filepath.Join(written, "a"), filepath.Join(written, "b")))
+	test.Must(t, os.Truncate(filepath.Join(written, "a"), small+1))
+	test.Must(t, os.Link(filepath.Join(written, "a"), filepath.Join(written, "b")))
 	info, err := os.Stat(filepath.Join(written, "b"))
-	must(t, err)
+	test.Must(t, err)
 	r := &room{}
 	if !r.first(info) || r.first(info) {
 		t.Error("the second name takes room, too")
 	}
 	tree := filepath.Join(t.TempDir(), "shm.tar")
-	must(t, PackTree(t.Context(), written, tree))
+	test.Must(t, PackTree(t.Context(), written, tree))
 	if got := names(t, tree); !slices.Equal(got, []string{"a", "b"}) {
 		t.Errorf("packed are %q", got)
 	}
@@ -149,10 +144,10 @@ func TestFilesWithTwoNames(t *testing.T) {
 // may read.
 func TestLogThatIsALink(t *testing.T) {
 	logs, secret := t.TempDir(), filepath.Join(t.TempDir(), "shadow")
-	must(t, os.WriteFile(secret, []byte("secret"), 0o600))
-	must(t, os.Mkdir(filepath.Join(logs, "main"), 0o755))
-	must(t, os.Symlink(secret, filepath.Join(logs, "main", "0.log")))
-	must(t, os.Symlink(filepath.Dir(secret), filepath.Join(logs, "linked")))
+	test.Must(t, os.WriteFile(secret, []byte("secret"), 0o600))
+	test.Must(t, os.Mkdir(filepath.Join(logs, "main"), 0o755))
+	test.Must(t, os.Symlink(secret, filepath.Join(logs, "main", "0.log")))
+	test.Must(t, os.Symlink(filepath.Dir(secret), filepath.Join(logs, "linked")))
 	for _, name := range []string{"main/0.log", "linked/shadow"} {
 		d := open(t)
 		if err := d.Log(logs, filepath.Join(logs, name)); !errdefs.IsFailedPrecondition(err) {
@@ -166,13 +161,13 @@ func TestLogThatIsALink(t *testing.T) {
 
 func TestPack(t *testing.T) {
 	d := open(t)
-	must(t, os.WriteFile(filepath.Join(d.Images(), "inventory.img"), []byte("i"), 0o644))
+	test.Must(t, os.WriteFile(filepath.Join(d.Images(), "inventory.img"), []byte("i"), 0o644))
 	at := time.Now()
-	must(t, d.Describe(metadata.ContainerConfig{ID: "id", Name: "main", CheckpointedAt: at}, []byte(`{"ociVersion":"1.0"}`), map[string]string{"state": "running"}))
+	test.Must(t, d.Describe(metadata.ContainerConfig{ID: "id", Name: "main", CheckpointedAt: at}, []byte(`{"ociVersion":"1.0"}`), map[string]string{"state": "running"}))
 	log := filepath.Join(t.TempDir(), "log")
-	must(t, d.Log("", log)) // it is not there
-	must(t, os.WriteFile(log, []byte("line\n"), 0o644))
-	must(t, d.Log("", log))
+	test.Must(t, d.Log("", log)) // it is not there
+	test.Must(t, os.WriteFile(log, []byte("line\n"), 0o644))
+	test.Must(t, d.Log("", log))
 	config, _, err := metadata.ReadContainerCheckpointConfigDump(d.Path)
 	if err != nil || config.ID != "id" || !config.CheckpointedAt.Equal(at) {
 		t.Errorf("config.dump: %+v, %v", config, err)
@@ -187,7 +182,7 @@ func TestPack(t *testing.T) {
 
 	locations := t.TempDir()
 	location := filepath.Join(locations, "a.tar")
-	must(t, os.WriteFile(location, []byte("of an earlier call"), 0o644))
+	test.Must(t, os.WriteFile(location, []byte("of an earlier call"), 0o644))
 	cancelled, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := d.Pack(cancelled, location); !errors.Is(err, context.Canceled) {
@@ -196,7 +191,7 @@ func TestPack(t *testing.T) {
 	if b, _ := os.ReadFile(location); string(b) != "of an earlier call" {
 		t.Errorf("a failed call left %q", b)
 	}
-	must(t, d.Pack(t.Context(), location))
+	test.Must(t, d.Pack(t.Context(), location))
 	info, err := os.Stat(location)
 	if err != nil || info.Mode() != 0o600 {
 		t.Errorf("archive: %v, %v", info, err)
@@ -209,7 +204,7 @@ func TestPack(t *testing.T) {
 		t.Errorf("left: %v", left)
 	}
 	again, err := Open(d.Path)
-	must(t, err)
+	test.Must(t, err)
 	if left, _ := os.ReadDir(again.Path); len(left) != 1 {
 		t.Errorf("what was there before is still there: %v", left)
 	}

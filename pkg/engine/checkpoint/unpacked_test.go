@@ -16,6 +16,8 @@ import (
 	"github.com/containerd/errdefs"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 // unpackedFiles makes the files of an archive, beside those that each has.
@@ -31,9 +33,9 @@ func unpackedFiles(t *testing.T, more map[string]string) string {
 	dir := t.TempDir()
 	for name, text := range all {
 		path := filepath.Join(dir, name)
-		must(t, os.MkdirAll(filepath.Dir(path), 0o700))
+		test.Must(t, os.MkdirAll(filepath.Dir(path), 0o700))
 		if text != "" {
-			must(t, os.WriteFile(path, []byte(text), 0o600))
+			test.Must(t, os.WriteFile(path, []byte(text), 0o600))
 		}
 	}
 	return dir
@@ -42,12 +44,12 @@ func unpackedFiles(t *testing.T, more map[string]string) string {
 func TestUnpack(t *testing.T) {
 	dir := unpackedFiles(t, nil)
 	u, err := Unpack(dir)
-	must(t, err)
+	test.Must(t, err)
 	if u.Config.Name != "main" || u.Config.RootfsImageRef != "x@sha256:1" || !slices.Equal(u.Spec.Process.Args, []string{"a"}) {
 		t.Errorf("it says %+v %+v", u.Config, u.Spec)
 	}
 	to := filepath.Join(t.TempDir(), "a", "b")
-	must(t, u.Images(t.Context(), to))
+	test.Must(t, u.Images(t.Context(), to))
 	if text, err := os.ReadFile(filepath.Join(to, "pages-1.img")); err != nil || string(text) != "memory" {
 		t.Errorf("copied is %q, %v", text, err)
 	}
@@ -67,13 +69,13 @@ func TestUnpack(t *testing.T) {
 func TestImagesWithoutRoom(t *testing.T) {
 	dir := unpackedFiles(t, nil)
 	sparse, err := os.Create(filepath.Join(dir, "checkpoint", "pages-2.img"))
-	must(t, err)
-	must(t, sparse.Close())
+	test.Must(t, err)
+	test.Must(t, sparse.Close())
 	if err := os.Truncate(sparse.Name(), 1<<43); err != nil {
 		t.Skipf("the file system of the test has no sparse files of that size: %v", err)
 	}
 	u, err := Unpack(dir)
-	must(t, err)
+	test.Must(t, err)
 	to := t.TempDir()
 	if err := u.Images(t.Context(), to); !errdefs.IsResourceExhausted(err) {
 		t.Errorf("the answer is %v", err)
@@ -85,7 +87,7 @@ func TestImagesWithoutRoom(t *testing.T) {
 
 func TestNoArchive(t *testing.T) {
 	secret := filepath.Join(t.TempDir(), "shadow")
-	must(t, os.WriteFile(secret, []byte("{}"), 0o600))
+	test.Must(t, os.WriteFile(secret, []byte("{}"), 0o600))
 	for name, change := range map[string]func(dir string) error{
 		"empty":       func(dir string) error { return errors.Join(os.RemoveAll(dir), os.Mkdir(dir, 0o700)) },
 		"no spec":     func(dir string) error { return os.Remove(filepath.Join(dir, metadata.SpecDumpFile)) },
@@ -103,7 +105,7 @@ func TestNoArchive(t *testing.T) {
 		},
 	} {
 		dir := unpackedFiles(t, nil)
-		must(t, change(dir))
+		test.Must(t, change(dir))
 		u, err := Unpack(dir)
 		if !errdefs.IsInvalidArgument(err) || strings.Contains(err.Error(), dir) {
 			t.Errorf("%s: %v, %v", name, u, err)
@@ -117,8 +119,8 @@ func TestNoArchive(t *testing.T) {
 	} {
 		dir := unpackedFiles(t, nil)
 		u, err := Unpack(dir)
-		must(t, err)
-		must(t, change(filepath.Join(dir, "checkpoint")))
+		test.Must(t, err)
+		test.Must(t, change(filepath.Join(dir, "checkpoint")))
 		if err := u.Images(t.Context(), t.TempDir()); !errdefs.IsInvalidArgument(err) {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -137,21 +139,21 @@ func diff(t *testing.T, headers ...tar.Header) string {
 			h.Linkname, h.Size = "", int64(len(body))
 		}
 		h.Mode, h.Uid, h.Gid, h.Format = 0o755, os.Getuid(), os.Getgid(), tar.FormatPAX
-		must(t, w.WriteHeader(&h))
+		test.Must(t, w.WriteHeader(&h))
 		if h.Typeflag == tar.TypeReg {
 			_, err := w.Write([]byte(body))
-			must(t, err)
+			test.Must(t, err)
 		}
 	}
-	must(t, w.Close())
+	test.Must(t, w.Close())
 	return out.String()
 }
 
 // TestApply is what a container changed, on what its image has.
 func TestApply(t *testing.T) {
 	rootfs := files(t, "etc/keep", "etc/gone", "dir/old", "dir/again", "was-file", "was-dir/x", "link-of-image/x", "usr/bin/sh")
-	must(t, os.RemoveAll(filepath.Join(rootfs, "link-of-image")))
-	must(t, os.Symlink("usr", filepath.Join(rootfs, "link-of-image")))
+	test.Must(t, os.RemoveAll(filepath.Join(rootfs, "link-of-image")))
+	test.Must(t, os.Symlink("usr", filepath.Join(rootfs, "link-of-image")))
 	u, err := Unpack(unpackedFiles(t, map[string]string{
 		metadata.RootFsDiffTar: diff(t,
 			tar.Header{Typeflag: tar.TypeReg, Name: "new", Linkname: "new"},
@@ -165,8 +167,8 @@ func TestApply(t *testing.T) {
 		// What is there all the same is not removed, nor what is behind a link.
 		metadata.DeletedFilesFile: `["etc/gone", "/dir/old", "dir/again", "none/x", "link-of-image/bin", "was-dir/x"]`,
 	}))
-	must(t, err)
-	must(t, u.Apply(t.Context(), rootfs))
+	test.Must(t, err)
+	test.Must(t, u.Apply(t.Context(), rootfs))
 	for name, want := range map[string]string{"new": "new", "again": "new", "was-dir": "file", "dir/again": "changed", "etc/keep": "etc/keep", "usr/bin/sh": "usr/bin/sh"} {
 		if text, err := os.ReadFile(filepath.Join(rootfs, name)); err != nil || string(text) != want {
 			t.Errorf("%s is %q, %v", name, text, err)
@@ -181,8 +183,8 @@ func TestApply(t *testing.T) {
 		t.Errorf("link is of %q, %v", to, err)
 	}
 	idle, err := Unpack(unpackedFiles(t, nil))
-	must(t, err)
-	must(t, idle.Apply(t.Context(), t.TempDir()))
+	test.Must(t, err)
+	test.Must(t, idle.Apply(t.Context(), t.TempDir()))
 }
 
 func TestAdmit(t *testing.T) {
@@ -243,7 +245,7 @@ func TestFits(t *testing.T) {
 		},
 	} {
 		u, err := Unpack(unpackedFiles(t, map[string]string{metadata.SpecDumpFile: c.was}))
-		must(t, err)
+		test.Must(t, err)
 		err = u.Spec.Fits(now)
 		if (err == nil) != (len(c.says) == 0) || err != nil && !errdefs.IsFailedPrecondition(err) {
 			t.Errorf("%s: %v", name, err)

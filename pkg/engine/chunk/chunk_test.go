@@ -1,14 +1,14 @@
 package chunk
 
 import (
-	"github.com/berth-cri/berth/internal/test"
-
 	"errors"
 	"strings"
 	"testing"
 
 	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 // images makes items of about that many bytes each.

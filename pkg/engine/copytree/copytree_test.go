@@ -10,9 +10,9 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/berth-cri/berth/internal/test"
-
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 // tree makes one of everything that an image may have.

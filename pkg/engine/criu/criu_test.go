@@ -9,8 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/berth-cri/berth/internal/test"
-
 	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
 	tasktypes "github.com/containerd/containerd/api/types/task"
 	runtimev2 "github.com/containerd/containerd/v2/core/runtime/v2"
@@ -18,6 +16,7 @@ import (
 	"github.com/containerd/errdefs/pkg/errgrpc"
 	"google.golang.org/protobuf/types/known/emptypb"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/engine/enginetest"
 	"github.com/berth-cri/berth/pkg/engine/pod"
 	"github.com/berth-cri/berth/pkg/engine/shim"
@@ -126,9 +125,7 @@ func TestThawGoesOnTrying(t *testing.T) {
 // TestThawOfNothing: a container that was deleted meanwhile does not stand still.
 func TestThawOfNothing(t *testing.T) {
 	d, c, record := stands(t, &frozen{busy: 1, gone: true})
-	if err := d.Thaw(t.Context(), c); err != nil {
-		t.Error(err)
-	}
+	test.Check(t, d.Thaw(t.Context(), c))
 	if _, err := os.Stat(record); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("it is on record: %v", err)
 	}

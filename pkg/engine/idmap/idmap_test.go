@@ -7,13 +7,12 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/berth-cri/berth/internal/test"
-
 	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/errdefs"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/engine/pin"
 )
 
@@ -27,31 +26,22 @@ func TestMain(m *testing.M) {
 
 const host = 500_000
 
-func must(t *testing.T, err error) {
-	t.Helper()
-	test.Must(t, err)
-}
-
 func userns(t *testing.T) string {
 	t.Helper()
 	ids := specs.LinuxIDMapping{HostID: host, Size: 65_536}
 	dir := filepath.Join(t.TempDir(), "ns")
 	ns, err := pin.Create(t.Context(), pin.Request{Dir: dir, User: &pin.User{UIDs: ids, GIDs: ids}})
-	must(t, err)
-	t.Cleanup(func() {
-		if err := pin.Release(dir); err != nil {
-			t.Error(err)
-		}
-	})
+	test.Must(t, err)
+	t.Cleanup(func() { test.Check(t, pin.Release(dir)) })
 	return ns.User
 }
 
 // layer makes a directory with a file of user 7.
 func layer(t *testing.T, path, file string) string {
 	t.Helper()
-	must(t, os.MkdirAll(path, 0o755))
-	must(t, os.WriteFile(filepath.Join(path, file), []byte(file), 0o644))
-	must(t, os.Chown(filepath.Join(path, file), 7, 8))
+	test.Must(t, os.MkdirAll(path, 0o755))
+	test.Must(t, os.WriteFile(filepath.Join(path, file), []byte(file), 0o644))
+	test.Must(t, os.Chown(filepath.Join(path, file), 7, 8))
 	return path
 }
 
@@ -60,11 +50,7 @@ func mounted(t *testing.T, m mount.Mount) (target string, err error) {
 	target = t.TempDir()
 	scratch := filepath.Join(t.TempDir(), "scratch")
 	err = Mount(userns(t), []mount.Mount{m}, target, scratch)
-	t.Cleanup(func() {
-		if err := mount.UnmountAll(target, unix.MNT_DETACH); err != nil {
-			t.Error(err)
-		}
-	})
+	t.Cleanup(func() { test.Check(t, mount.UnmountAll(target, unix.MNT_DETACH)) })
 	// A directory that something is mounted on cannot have been removed.
 	if _, err := os.Lstat(scratch); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("scratch is left: %v", err)
@@ -75,7 +61,7 @@ func mounted(t *testing.T, m mount.Mount) (target string, err error) {
 func wantOwner(t *testing.T, path string, uid, gid uint32) {
 	t.Helper()
 	var st unix.Stat_t
-	must(t, unix.Stat(path, &st))
+	test.Must(t, unix.Stat(path, &st))
 	if st.Uid != uid || st.Gid != gid {
 		t.Errorf("%s is owned by %d:%d, want %d:%d", path, st.Uid, st.Gid, uid, gid)
 	}
@@ -91,13 +77,13 @@ func TestOverlay(t *testing.T) {
 	m := overlay(a, b)
 	m.Options = append(m.Options, "upperdir="+layer(t, dir+"/up", "u"), "workdir="+layer(t, dir+"/work", "w"))
 	target, err := mounted(t, m)
-	must(t, err)
+	test.Must(t, err)
 	for _, name := range []string{"a", "b"} {
 		wantOwner(t, filepath.Join(target, name), host+7, host+8)
 	}
 	// The upper directory is not mapped: the pod writes its host ids there.
 	wantOwner(t, filepath.Join(target, "u"), 7, 8)
-	must(t, os.Chown(filepath.Join(target, "a"), host+1, host+1))
+	test.Must(t, os.Chown(filepath.Join(target, "a"), host+1, host+1))
 	wantOwner(t, filepath.Join(a, "a"), 7, 8)
 	wantOwner(t, dir+"/up/a", host+1, host+1)
 	if got := m.Options[0]; got != "lowerdir="+a+":"+b {
@@ -108,7 +94,7 @@ func TestOverlay(t *testing.T) {
 func TestReadOnlyOverlay(t *testing.T) {
 	dir := t.TempDir()
 	target, err := mounted(t, overlay(layer(t, dir+"/1", "a"), layer(t, dir+"/2", "b")))
-	must(t, err)
+	test.Must(t, err)
 	wantOwner(t, filepath.Join(target, "b"), host+7, host+8)
 	if err := os.WriteFile(filepath.Join(target, "w"), nil, 0o600); err == nil {
 		t.Error("it is writable")
@@ -123,7 +109,7 @@ func TestBind(t *testing.T) {
 			m.Options = append(m.Options, "ro")
 		}
 		target, err := mounted(t, m)
-		must(t, err)
+		test.Must(t, err)
 		wantOwner(t, filepath.Join(target, "a"), host+7, host+8)
 		err = os.Chown(filepath.Join(target, "a"), host+1, host+1)
 		if readonly != errors.Is(err, unix.EROFS) {
@@ -138,25 +124,21 @@ func TestBind(t *testing.T) {
 func bound(t *testing.T, source, target string) error {
 	t.Helper()
 	err := Bind(userns(t), source, target)
-	t.Cleanup(func() {
-		if err := mount.UnmountAll(target, unix.MNT_DETACH); err != nil {
-			t.Error(err)
-		}
-	})
+	t.Cleanup(func() { test.Check(t, mount.UnmountAll(target, unix.MNT_DETACH)) })
 	return err
 }
 
 func TestBindOne(t *testing.T) {
 	source := layer(t, t.TempDir()+"/fs", "a")
 	target := t.TempDir()
-	must(t, bound(t, source, target))
+	test.Must(t, bound(t, source, target))
 	wantOwner(t, filepath.Join(target, "a"), host+7, host+8)
-	must(t, os.Chown(filepath.Join(target, "a"), host+1, host+2))
+	test.Must(t, os.Chown(filepath.Join(target, "a"), host+1, host+2))
 	wantOwner(t, filepath.Join(source, "a"), 1, 2)
 
 	file := filepath.Join(t.TempDir(), "file")
-	must(t, os.WriteFile(file, nil, 0o600))
-	must(t, bound(t, filepath.Join(source, "a"), file))
+	test.Must(t, os.WriteFile(file, nil, 0o600))
+	test.Must(t, bound(t, filepath.Join(source, "a"), file))
 	wantOwner(t, file, host+1, host+2)
 }
 
@@ -165,23 +147,19 @@ func TestBindOne(t *testing.T) {
 func TestBindFollows(t *testing.T) {
 	source, target := t.TempDir(), t.TempDir()
 	tmpfs := func(path string) {
-		must(t, os.Mkdir(path, 0o755))
-		must(t, unix.Mount("tmpfs", path, "tmpfs", 0, ""))
+		test.Must(t, os.Mkdir(path, 0o755))
+		test.Must(t, unix.Mount("tmpfs", path, "tmpfs", 0, ""))
 		layer(t, path, "in")
 	}
-	must(t, unix.Mount(source, source, "", unix.MS_BIND, ""))
-	t.Cleanup(func() {
-		if err := unix.Unmount(source, unix.MNT_DETACH); err != nil {
-			t.Error(err)
-		}
-	})
-	must(t, unix.Mount("", source, "", unix.MS_SHARED, ""))
+	test.Must(t, unix.Mount(source, source, "", unix.MS_BIND, ""))
+	t.Cleanup(func() { test.Check(t, unix.Unmount(source, unix.MNT_DETACH)) })
+	test.Must(t, unix.Mount("", source, "", unix.MS_SHARED, ""))
 	tmpfs(filepath.Join(source, "before"))
-	must(t, bound(t, source, target))
+	test.Must(t, bound(t, source, target))
 	tmpfs(filepath.Join(source, "after"))
 	wantOwner(t, filepath.Join(target, "before", "in"), 7, 8)
 	wantOwner(t, filepath.Join(target, "after", "in"), 7, 8)
-	must(t, unix.Unmount(target, unix.MNT_DETACH))
+	test.Must(t, unix.Unmount(target, unix.MNT_DETACH))
 	wantOwner(t, filepath.Join(source, "before", "in"), 7, 8)
 	wantOwner(t, filepath.Join(source, "after", "in"), 7, 8)
 }
@@ -229,10 +207,10 @@ func TestMountRefuses(t *testing.T) {
 
 func TestForget(t *testing.T) {
 	scratch := filepath.Join(t.TempDir(), "scratch")
-	must(t, Forget(scratch))
-	must(t, os.Mkdir(scratch, 0o700))
-	must(t, unix.Mount("/usr", scratch, "", unix.MS_BIND, ""))
-	must(t, Forget(scratch))
+	test.Must(t, Forget(scratch))
+	test.Must(t, os.Mkdir(scratch, 0o700))
+	test.Must(t, unix.Mount("/usr", scratch, "", unix.MS_BIND, ""))
+	test.Must(t, Forget(scratch))
 	if _, err := os.Lstat(scratch); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("it is left: %v", err)
 	}
@@ -254,17 +232,17 @@ func TestAncestor(t *testing.T) {
 
 func TestProbe(t *testing.T) {
 	dir := t.TempDir()
-	must(t, Probe(t.Context(), dir))
+	test.Must(t, Probe(t.Context(), dir))
 	// An overlay cannot be a mapped layer of another.
 	target, err := mounted(t, overlay(layer(t, dir+"/1", "a"), layer(t, dir+"/2", "b")))
-	must(t, err)
+	test.Must(t, err)
 	if err := Probe(t.Context(), target); err == nil {
 		t.Error("a read-only place passes")
 	}
 	upper := overlay(layer(t, dir+"/3", "a"))
 	upper.Options = append(upper.Options, "upperdir="+layer(t, dir+"/up", "u"), "workdir="+layer(t, dir+"/work", "w"))
 	target, err = mounted(t, upper)
-	must(t, err)
+	test.Must(t, err)
 	if err := Probe(t.Context(), target); !errdefs.IsFailedPrecondition(err) {
 		t.Errorf("on an overlay: %v", err)
 	}
@@ -281,13 +259,13 @@ func TestProbeAfterAKill(t *testing.T) {
 	precious := layer(t, t.TempDir()+"/fs", "file")
 	killed := filepath.Join(dir, probePrefix+"1")
 	for _, name := range []string{"merged", "scratch"} {
-		must(t, os.MkdirAll(filepath.Join(killed, name), 0o755))
-		must(t, unix.Mount(precious, filepath.Join(killed, name), "", unix.MS_BIND, ""))
+		test.Must(t, os.MkdirAll(filepath.Join(killed, name), 0o755))
+		test.Must(t, unix.Mount(precious, filepath.Join(killed, name), "", unix.MS_BIND, ""))
 	}
 	ids := specs.LinuxIDMapping{HostID: host, Size: 65_536}
 	_, err := pin.Create(t.Context(), pin.Request{Dir: filepath.Join(killed, "ns"), User: &pin.User{UIDs: ids, GIDs: ids}})
-	must(t, err)
-	must(t, Probe(t.Context(), dir))
+	test.Must(t, err)
+	test.Must(t, Probe(t.Context(), dir))
 	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
 		t.Errorf("left are %v (%v)", left, err)
 	}

@@ -9,9 +9,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/berth-cri/berth/internal/test"
-
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 // place is a directory on a file system of its own that propagates mounts to
@@ -23,9 +23,7 @@ func place(t *testing.T, propagation uintptr) string {
 	mustMount(t, "", dir, "", unix.MS_PRIVATE)
 	mustMount(t, "", dir, "", propagation)
 	t.Cleanup(func() {
-		if err := Unmount(dir); err != nil {
-			t.Error(err)
-		}
+		test.Check(t, Unmount(dir))
 		if left := mountsBelow(t, dir); len(left) > 0 {
 			t.Errorf("mounts are left: %q", left)
 		}
@@ -119,9 +117,7 @@ func TestRemoveWhatIsMountedOnUnseen(t *testing.T) {
 				if err := Remove(mine); err != nil {
 					t.Errorf("again: %v", err)
 				}
-				if err := Remove(others); err != nil {
-					t.Error(err)
-				}
+				test.Check(t, Remove(others))
 			})
 		}
 	}
@@ -257,7 +253,5 @@ func TestUnmountBelow(t *testing.T) {
 	if left := mountsBelow(t, beside); len(left) != 1 {
 		t.Errorf("beside it there are %q", left)
 	}
-	if err := UnmountBelow(filepath.Join(dir, "none")); err != nil {
-		t.Error(err)
-	}
+	test.Check(t, UnmountBelow(filepath.Join(dir, "none")))
 }

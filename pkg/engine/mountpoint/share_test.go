@@ -7,10 +7,10 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/berth-cri/berth/internal/test"
-
 	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 func count(t *testing.T, path string) (times int, propagation string) {
@@ -66,9 +66,7 @@ func TestShareOnce(t *testing.T) {
 	var all sync.WaitGroup
 	for range 16 {
 		all.Go(func() {
-			if err := Share(dir); err != nil {
-				t.Error(err)
-			}
+			test.Check(t, Share(dir))
 		})
 	}
 	all.Wait()

@@ -9,9 +9,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/berth-cri/berth/internal/test"
-
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 func TestVictimOf(t *testing.T) {
@@ -93,11 +93,7 @@ func TestKernelLogTellsOfKills(t *testing.T) {
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		t.Skipf("cgroups cannot be made here: %v", err)
 	}
-	t.Cleanup(func() {
-		if err := os.Remove(dir); err != nil {
-			t.Error(err)
-		}
-	})
+	t.Cleanup(func() { test.Check(t, os.Remove(dir)) })
 	test.Must(t, os.WriteFile(filepath.Join(dir, limit), []byte("8388608"), 0o600))
 	// The kernel leaves out lines when many kills come at once, as of other tests.
 	for deadline := time.Now().Add(time.Minute); New().Kills(t.Context(), path) == 0; {

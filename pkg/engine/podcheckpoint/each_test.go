@@ -8,6 +8,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/engine/criu"
 	"github.com/berth-cri/berth/pkg/engine/enginetest"
 	"github.com/berth-cri/berth/pkg/engine/pod"
@@ -22,9 +23,9 @@ func TestRefusedIsLeftAlone(t *testing.T) {
 	all, by := pods(t), &enginetest.Runner{Fails: map[string]error{"Client": errdefs.ErrUnavailable}}
 	s := enginetest.Sandbox(t, t.TempDir(), pod.SandboxSpec{Definition: &handler.Definition{}}, by)
 	records, _, err := store.Open[pod.ContainerSpec, pod.ContainerStatus](t.TempDir())
-	must(t, err)
+	test.Must(t, err)
 	o, err := records.Create(pod.NewID(), pod.ContainerSpec{Sandbox: s.ID(), Checkpoint: "/of/an/image"}, pod.ContainerStatus{Phase: pod.PhaseRunning}, store.Relaxed)
-	must(t, err)
+	test.Must(t, err)
 	c := pod.NewContainer(o, s)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/berth-cri/berth/internal/test"
-
 	"github.com/berth-cri/berth/pkg/engine/enginetest"
 	"github.com/berth-cri/berth/pkg/engine/pod"
 	"github.com/berth-cri/berth/pkg/engine/podcheckpoint/directory"
@@ -17,16 +16,11 @@ import (
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
-func must(t *testing.T, err error) {
-	t.Helper()
-	test.Must(t, err)
-}
-
 // pods are none, with directories of their own.
 func pods(t *testing.T) *pod.Registry {
 	t.Helper()
 	all, _, err := pod.Open(t.Context(), filepath.Join(t.TempDir(), "root"), filepath.Join(t.TempDir(), "state"))
-	must(t, err)
+	test.Must(t, err)
 	return all
 }
 
@@ -42,16 +36,16 @@ func TestInterruptedIsDiscarded(t *testing.T) {
 	c := enginetest.Container(t, enginetest.Sandbox(t, t.TempDir(), pod.SandboxSpec{Definition: &handler.Definition{}}, &enginetest.Runner{}))
 	all.Index.AddContainer(c)
 	dir := t.TempDir()
-	must(t, os.Chmod(dir, 0o700))
+	test.Must(t, os.Chmod(dir, 0o700))
 	file := filepath.Join(dir, manifest.ImagesDir, "0", "checkpoint", "pages-1.img")
-	must(t, os.MkdirAll(filepath.Dir(file), 0o700))
-	must(t, os.WriteFile(file, []byte("memory"), 0o600))
-	must(t, os.MkdirAll(all.FrozenDir(c.ID()), 0o700))
+	test.Must(t, os.MkdirAll(filepath.Dir(file), 0o700))
+	test.Must(t, os.WriteFile(file, []byte("memory"), 0o600))
+	test.Must(t, os.MkdirAll(all.FrozenDir(c.ID()), 0o700))
 	b := &interrupted{pods: all, notes: &notes{all}}
 	one := note{c.Sandbox.ID(), dir}
-	must(t, b.notes.begin(one))
+	test.Must(t, b.notes.begin(one))
 	release, err := directory.Use(dir)
-	must(t, err)
+	test.Must(t, err)
 	done := make(chan struct{})
 	go func() { b.discard(one); close(done) }()
 	stays := func(while string) {
@@ -66,7 +60,7 @@ func TestInterruptedIsDiscarded(t *testing.T) {
 		}
 	}
 	stays("while a container may be written")
-	must(t, os.Remove(all.FrozenDir(c.ID())))
+	test.Must(t, os.Remove(all.FrozenDir(c.ID())))
 	stays("while somebody uses the directory")
 	release()
 	<-done
@@ -82,10 +76,10 @@ func TestInterruptedStaysForTheNextStart(t *testing.T) {
 	all.Background, stop = context.WithCancel(t.Context())
 	c := enginetest.Container(t, enginetest.Sandbox(t, t.TempDir(), pod.SandboxSpec{Definition: &handler.Definition{}}, &enginetest.Runner{}))
 	all.Index.AddContainer(c)
-	must(t, os.MkdirAll(all.FrozenDir(c.ID()), 0o700))
+	test.Must(t, os.MkdirAll(all.FrozenDir(c.ID()), 0o700))
 	b := &interrupted{pods: all, notes: &notes{all}}
 	one := note{c.Sandbox.ID(), t.TempDir()}
-	must(t, b.notes.begin(one))
+	test.Must(t, b.notes.begin(one))
 	stop()
 	b.discard(one)
 	if found, err := b.notes.all(); err != nil || !slices.Contains(found, one) {

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/engine/enginetest"
 	"github.com/berth-cri/berth/pkg/engine/pod"
 	"github.com/berth-cri/berth/pkg/engine/podcheckpoint/manifest"
@@ -28,14 +29,14 @@ func TestWaiting(t *testing.T) {
 		dir := filepath.Join(t.TempDir(), "checkpoint")
 		spec := pod.SandboxSpec{Definition: &handler.Definition{}, Checkpoint: filepath.Join(dir, manifest.ImagesDir), ByContainer: true}
 		s := enginetest.Sandbox(t, t.TempDir(), spec, &enginetest.Runner{})
-		must(t, s.Update(func(st *pod.SandboxStatus) error { st.Phase = pod.PhaseReady; return nil }))
+		test.Must(t, s.Update(func(st *pod.SandboxStatus) error { st.Phase = pod.PhaseReady; return nil }))
 		all.Index.AddSandbox(s)
 		records, _, err := store.Open[pod.ContainerSpec, pod.ContainerStatus](t.TempDir())
-		must(t, err)
+		test.Must(t, err)
 		for place, status := range c.containers {
 			spec := pod.ContainerSpec{Sandbox: s.ID(), Checkpoint: manifest.ContainerDir(dir, place)}
 			o, err := records.Create(pod.NewID(), spec, status, store.Relaxed)
-			must(t, err)
+			test.Must(t, err)
 			all.Index.AddContainer(pod.NewContainer(o, s))
 		}
 		if got := slices.Contains((&Service{interrupted: &interrupted{pods: all}}).Waiting(), dir); got != c.needed {

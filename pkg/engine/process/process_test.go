@@ -6,10 +6,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/berth-cri/berth/internal/test"
-
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 func TestParseRollup(t *testing.T) {

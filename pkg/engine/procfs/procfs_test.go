@@ -73,9 +73,7 @@ func TestThisProcess(t *testing.T) {
 	}
 	score, err := OOMScore()
 	test.Must(t, err)
-	if err := SetOOMScore(os.Getpid(), score); err != nil {
-		t.Error(err)
-	}
+	test.Check(t, SetOOMScore(os.Getpid(), score))
 	if err := SetOOMScore(1<<22+1, 0); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("of no process: %v", err)
 	}

@@ -31,9 +31,7 @@ func TestRemoveDirWithAStraggler(t *testing.T) {
 				}
 			})
 		}
-		if err := removeDir(dir); err != nil {
-			t.Error(err)
-		}
+		test.Check(t, removeDir(dir))
 		writing.Wait()
 		if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
 			t.Errorf("the directory is left: %v", err)

@@ -4,26 +4,20 @@ import (
 	"net"
 	"testing"
 	"time"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 // slowly is a server whose clients have little time for their headers, and a way to it.
 func slowly(t *testing.T, headers time.Duration) (*Server, func() net.Conn) {
 	t.Helper()
 	s, err := serve(Config{Address: "127.0.0.1"}, nil, headers)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := s.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	test.Must(t, err)
+	t.Cleanup(func() { test.Check(t, s.Close()) })
 	return s, func() net.Conn {
 		t.Helper()
 		conn, err := net.Dial("tcp", s.clients.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, err)
 		t.Cleanup(func() { _ = conn.Close() })
 		return conn
 	}
@@ -72,9 +66,7 @@ func TestConnectionsWithoutARequest(t *testing.T) {
 		dial()
 	}
 	eventually(t, "they are bounded", func() bool { return s.clients.count() <= maxWaiting })
-	if err := oldest.SetReadDeadline(time.Now().Add(30 * time.Second)); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, oldest.SetReadDeadline(time.Now().Add(30*time.Second)))
 	if n, err := oldest.Read(make([]byte, 1)); err == nil || n > 0 {
 		t.Errorf("the oldest reads %d bytes, %v", n, err)
 	} else if timeout, ok := err.(net.Error); ok && timeout.Timeout() { //nolint:errorlint // it is not wrapped

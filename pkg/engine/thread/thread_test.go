@@ -5,9 +5,9 @@ import (
 	"runtime"
 	"testing"
 
-	"github.com/berth-cri/berth/internal/test"
-
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 // A goroutine on the main thread must hand over, or the main thread ends up in

@@ -10,9 +10,9 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/berth-cri/berth/internal/test"
-
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 // fetch gets what an endpoint says.
@@ -49,9 +49,7 @@ func TestEndpoint(t *testing.T) {
 			t.Errorf("%s %s: %d, %v\n%s", tc.method, tc.path, code, err, body)
 		}
 	}
-	if err := e.Close(t.Context()); err != nil {
-		t.Error(err)
-	}
+	test.Check(t, e.Close(t.Context()))
 	if _, _, err := fetch(t, http.MethodGet, at+"/metrics"); err == nil {
 		t.Error("it still answers")
 	}

@@ -10,11 +10,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/berth-cri/berth/internal/test"
-
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/engine/podcheckpoint/manifest"
 )
 
@@ -173,9 +172,7 @@ func TestFinish(t *testing.T) {
 			t.Cleanup(release)
 		}
 	}
-	if err := Finish(parent); err != nil {
-		t.Error(err)
-	}
+	test.Check(t, Finish(parent))
 	if got := regexp.MustCompile(`_\d{8}T\d{6}\.\d{3}Z`).ReplaceAllString(names(t, parent), ""); got != removing+"busy "+removing+"file mine n_full n_written" {
 		t.Errorf("left are %s", got)
 	}

@@ -10,18 +10,13 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/berth-cri/berth/internal/test"
-
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
-)
 
-func must(t *testing.T, err error) {
-	t.Helper()
-	test.Must(t, err)
-}
+	"github.com/berth-cri/berth/internal/test"
+)
 
 func podConfig() *runtimeapi.PodSandboxConfig {
 	return &runtimeapi.PodSandboxConfig{
@@ -44,9 +39,9 @@ func containerConfig() *runtimeapi.ContainerConfig {
 func made(t *testing.T) (*Manifest, *Target) {
 	t.Helper()
 	pod, err := Encode(podConfig())
-	must(t, err)
+	test.Must(t, err)
 	config, err := Encode(containerConfig())
-	must(t, err)
+	test.Must(t, err)
 	h := Handler{Name: "gvisor", Runtime: "runsc", Binaries: []Binary{{Path: "/runsc", Version: "1", SHA256: strings.Repeat("a", 64)}}, Flags: []string{"--debug"}}
 	n := Node{Architecture: "x86_64", Kernel: "6.1", CPUFeatures: []string{"aes", "avx"}}
 	m := &Manifest{Format: whole, Handler: h, Node: n, Pod: pod, Containers: []Container{{Name: "main", Config: config, Image: Image{ID: "sha256:1", Name: "busybox"}}}}
@@ -168,30 +163,30 @@ func TestFitsByCRIU(t *testing.T) {
 // TestFilesByContainer has files in a directory for each container.
 func TestFilesByContainer(t *testing.T) {
 	dir := t.TempDir()
-	must(t, os.Chmod(dir, 0o700))
+	test.Must(t, os.Chmod(dir, 0o700))
 	for name, text := range map[string]string{"shm.tar": "s", "0/rootfs-diff.tar": "d", "0/checkpoint/core-1.img": "c"} {
 		file := filepath.Join(dir, ImagesDir, name)
-		must(t, os.MkdirAll(filepath.Dir(file), 0o700))
-		must(t, os.WriteFile(file, []byte(text), 0o600))
+		test.Must(t, os.MkdirAll(filepath.Dir(file), 0o700))
+		test.Must(t, os.WriteFile(file, []byte(text), 0o600))
 	}
 	m, _ := made(t)
 	m.Handler.CRIU = "4.2"
-	must(t, Seal(t.Context(), dir, m))
+	test.Must(t, Seal(t.Context(), dir, m))
 	again, err := Read(dir)
-	must(t, err)
+	test.Must(t, err)
 	if len(again.Files) != 3 || !again.ByContainer() {
 		t.Errorf("read is %+v", again)
 	}
-	must(t, again.Verify(t.Context(), dir, Thoroughly))
+	test.Must(t, again.Verify(t.Context(), dir, Thoroughly))
 	for says, change := range map[string]func(){
-		"damaged":                     func() { must(t, os.Symlink("0", filepath.Join(dir, ImagesDir, "1"))) },
-		"others than root can change": func() { must(t, os.Chmod(filepath.Join(dir, ImagesDir, "0"), 0o777)) },
+		"damaged":                     func() { test.Must(t, os.Symlink("0", filepath.Join(dir, ImagesDir, "1"))) },
+		"others than root can change": func() { test.Must(t, os.Chmod(filepath.Join(dir, ImagesDir, "0"), 0o777)) },
 	} {
 		change()
 		if err := again.Verify(t.Context(), dir, Quickly); !errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), says) {
 			t.Errorf("%v, want %q", err, says)
 		}
-		must(t, os.Chmod(filepath.Join(dir, ImagesDir, "0"), 0o700))
+		test.Must(t, os.Chmod(filepath.Join(dir, ImagesDir, "0"), 0o700))
 		_ = os.Remove(filepath.Join(dir, ImagesDir, "1"))
 	}
 }
@@ -211,24 +206,24 @@ func TestValidName(t *testing.T) {
 func written(t *testing.T) (string, *Manifest) {
 	t.Helper()
 	dir := t.TempDir()
-	must(t, os.Chmod(dir, 0o700))
-	must(t, os.Mkdir(filepath.Join(dir, ImagesDir), 0o700))
+	test.Must(t, os.Chmod(dir, 0o700))
+	test.Must(t, os.Mkdir(filepath.Join(dir, ImagesDir), 0o700))
 	for name, text := range map[string]string{"checkpoint.img": "state", "pages.img": "memory"} {
-		must(t, os.WriteFile(filepath.Join(dir, ImagesDir, name), []byte(text), 0o644))
+		test.Must(t, os.WriteFile(filepath.Join(dir, ImagesDir, name), []byte(text), 0o644))
 	}
 	m, _ := made(t)
-	must(t, Seal(t.Context(), dir, m))
+	test.Must(t, Seal(t.Context(), dir, m))
 	return dir, m
 }
 
 func TestSealedIsRead(t *testing.T) {
 	dir, m := written(t)
 	again, err := Read(dir)
-	must(t, err)
+	test.Must(t, err)
 	if len(again.Files) != 2 || again.Handler.Binaries[0] != m.Handler.Binaries[0] {
 		t.Errorf("read is %+v", again)
 	}
-	must(t, again.Verify(t.Context(), dir, Thoroughly))
+	test.Must(t, again.Verify(t.Context(), dir, Thoroughly))
 	for _, name := range []string{Name, "images/checkpoint.img", "images/pages.img"} {
 		if info, err := os.Stat(filepath.Join(dir, name)); err != nil || info.Mode().Perm() != 0o600 {
 			t.Errorf("%s: %v, %v", name, info.Mode(), err)
@@ -239,33 +234,33 @@ func TestSealedIsRead(t *testing.T) {
 	if err := again.Verify(cancelled, dir, Quickly); !errors.Is(err, context.Canceled) {
 		t.Errorf("cancelled: %v", err)
 	}
-	must(t, Discard(dir))
+	test.Must(t, Discard(dir))
 	if _, err := Read(dir); err != nil {
 		t.Errorf("a whole one was discarded: %v", err)
 	}
-	must(t, os.Remove(filepath.Join(dir, Name)))
-	must(t, Discard(dir))
-	must(t, Empty(dir))
+	test.Must(t, os.Remove(filepath.Join(dir, Name)))
+	test.Must(t, Discard(dir))
+	test.Must(t, Empty(dir))
 }
 
 // TestHostileCheckpoints are directories that others prepared.
 func TestHostileCheckpoints(t *testing.T) {
 	secret := filepath.Join(t.TempDir(), "secret")
-	must(t, os.WriteFile(secret, []byte("memory"), 0o600))
+	test.Must(t, os.WriteFile(secret, []byte("memory"), 0o600))
 	edit := func(change func(m map[string]any)) func(t *testing.T, dir string) {
 		return func(t *testing.T, dir string) {
 			text, err := os.ReadFile(filepath.Join(dir, Name))
-			must(t, err)
+			test.Must(t, err)
 			m := map[string]any{}
-			must(t, json.Unmarshal(text, &m))
+			test.Must(t, json.Unmarshal(text, &m))
 			change(m)
 			text, err = json.Marshal(m)
-			must(t, err)
-			must(t, os.WriteFile(filepath.Join(dir, Name), text, 0o600))
+			test.Must(t, err)
+			test.Must(t, os.WriteFile(filepath.Join(dir, Name), text, 0o600))
 		}
 	}
 	image := func(do func(path string) error) func(t *testing.T, dir string) {
-		return func(t *testing.T, dir string) { must(t, do(filepath.Join(dir, ImagesDir, "pages.img"))) }
+		return func(t *testing.T, dir string) { test.Must(t, do(filepath.Join(dir, ImagesDir, "pages.img"))) }
 	}
 	instead := func(do func(path string) error) func(t *testing.T, dir string) {
 		return image(func(path string) error { return errors.Join(os.Remove(path), do(path)) })
@@ -274,12 +269,14 @@ func TestHostileCheckpoints(t *testing.T) {
 		change func(t *testing.T, dir string)
 		says   string
 	}{
-		"no manifest": {func(t *testing.T, dir string) { must(t, os.Remove(filepath.Join(dir, Name))) }, "has no checkpoint of a pod"},
-		"no JSON":     {func(t *testing.T, dir string) { must(t, os.WriteFile(filepath.Join(dir, Name), []byte("{"), 0o600)) }, "cannot be decoded"},
-		"a long one":  {func(t *testing.T, dir string) { must(t, os.Truncate(filepath.Join(dir, Name), maxSize+1)) }, "more than"},
+		"no manifest": {func(t *testing.T, dir string) { test.Must(t, os.Remove(filepath.Join(dir, Name))) }, "has no checkpoint of a pod"},
+		"no JSON": {func(t *testing.T, dir string) {
+			test.Must(t, os.WriteFile(filepath.Join(dir, Name), []byte("{"), 0o600))
+		}, "cannot be decoded"},
+		"a long one": {func(t *testing.T, dir string) { test.Must(t, os.Truncate(filepath.Join(dir, Name), maxSize+1)) }, "more than"},
 		"a linked one": {func(t *testing.T, dir string) {
-			must(t, os.Remove(filepath.Join(dir, Name)))
-			must(t, os.Symlink(secret, filepath.Join(dir, Name)))
+			test.Must(t, os.Remove(filepath.Join(dir, Name)))
+			test.Must(t, os.Symlink(secret, filepath.Join(dir, Name)))
 		}, "has no checkpoint of a pod"},
 		"a newer one":   {edit(func(m map[string]any) { m["format"] = 3 }), "with the version of berth that made it"},
 		"no containers": {edit(func(m map[string]any) { m["containers"] = nil }), "names no containers"},
@@ -292,8 +289,8 @@ func TestHostileCheckpoints(t *testing.T) {
 		"a negative size": {edit(func(m map[string]any) { m["files"].([]any)[0].(map[string]any)["size"] = -1 }), "names the file"},
 		"another name": {func(t *testing.T, dir string) {
 			text, err := os.ReadFile(filepath.Join(dir, Name))
-			must(t, err)
-			must(t, os.WriteFile(filepath.Join(dir, Name), bytes.Replace(text, []byte("main"), []byte("many"), 1), 0o600))
+			test.Must(t, err)
+			test.Must(t, os.WriteFile(filepath.Join(dir, Name), bytes.Replace(text, []byte("main"), []byte("many"), 1), 0o600))
 		}, "its manifest was changed"},
 		"a truncated file":    {image(func(path string) error { return os.Truncate(path, 3) }), "has 3 bytes instead of 6"},
 		"an altered file":     {image(func(path string) error { return os.WriteFile(path, []byte("memorx"), 0o600) }), "was changed"},
@@ -305,10 +302,10 @@ func TestHostileCheckpoints(t *testing.T) {
 		"a directory":         {instead(func(path string) error { return os.Mkdir(path, 0o700) }), "damaged"},
 		"others' file":        {image(func(path string) error { return os.Chown(path, 1000, 0) }), "give it to root"},
 		"a file for all":      {image(func(path string) error { return os.Chmod(path, 0o666) }), "others than root can change it"},
-		"a directory for all": {func(t *testing.T, dir string) { must(t, os.Chmod(filepath.Join(dir, ImagesDir), 0o777)) }, "others than root can change it"},
+		"a directory for all": {func(t *testing.T, dir string) { test.Must(t, os.Chmod(filepath.Join(dir, ImagesDir), 0o777)) }, "others than root can change it"},
 		"linked images": {func(t *testing.T, dir string) {
-			must(t, os.Rename(filepath.Join(dir, ImagesDir), filepath.Join(dir, "moved")))
-			must(t, os.Symlink("moved", filepath.Join(dir, ImagesDir)))
+			test.Must(t, os.Rename(filepath.Join(dir, ImagesDir), filepath.Join(dir, "moved")))
+			test.Must(t, os.Symlink("moved", filepath.Join(dir, ImagesDir)))
 		}, "damaged"},
 	} {
 		for _, how := range []Thoroughness{Quickly, Thoroughly} {
@@ -327,14 +324,14 @@ func TestHostileCheckpoints(t *testing.T) {
 
 func TestEmptyDirectories(t *testing.T) {
 	dir := t.TempDir()
-	must(t, os.Chmod(dir, 0o700))
-	must(t, Empty(dir))
+	test.Must(t, os.Chmod(dir, 0o700))
+	test.Must(t, Empty(dir))
 	link := filepath.Join(t.TempDir(), "link")
-	must(t, os.Symlink(dir, link))
+	test.Must(t, os.Symlink(dir, link))
 	full := t.TempDir()
-	must(t, os.WriteFile(filepath.Join(full, "x"), nil, 0o600))
+	test.Must(t, os.WriteFile(filepath.Join(full, "x"), nil, 0o600))
 	open := t.TempDir()
-	must(t, os.Chmod(open, 0o777))
+	test.Must(t, os.Chmod(open, 0o777))
 	for path, says := range map[string]string{
 		filepath.Join(dir, "none"): "make it first", link: "directory", filepath.Join(full, "x"): "directory", full: "is not empty", open: "others than root",
 	} {

@@ -111,8 +111,9 @@ func collection(t *testing.T, s *shop) {
 	s.Client.Pull(t, "runc", both)
 	volume := s.push(t, "mounted:1")
 	mounted := s.Client.Pull(t, "runc", volume)
+	s.Client.Pull(t, "legacy", volume)
 	pod := s.pod(t, "legacy")
-	if _, err := create(t, s.Client, pod, "main", idOf(t, s.Client, "", there), there, func(c *runtimeapi.ContainerConfig) {
+	if _, err := create(t, s.Client, pod, "main", idOf(t, s.Client, "legacy", there), there, func(c *runtimeapi.ContainerConfig) {
 		c.Mounts = append(c.Mounts, &runtimeapi.Mount{ContainerPath: "/volume", Readonly: true, Image: &runtimeapi.ImageSpec{Image: mounted, UserSpecifiedImage: volume}})
 	}); err != nil {
 		t.Fatal(err)
@@ -141,11 +142,13 @@ func collection(t *testing.T, s *shop) {
 		s.isIn(t, name, want)
 	}
 
-	// An image that containers are given from another store is theirs like any
-	// other: collected when nobody uses it, and from both.
+	// An image that two stores have is collected from both when no container uses it.
 	lent := s.push(t, "lent:1")
 	id := s.Client.Pull(t, "runc", lent)
 	borrower := s.pod(t, "legacy")
+	if _, err := pull(t, s.Client, borrower, lent, "", ""); err != nil {
+		t.Error(err)
+	}
 	if _, err := create(t, s.Client, borrower, "main", id, lent); err != nil {
 		t.Fatal(err)
 	}

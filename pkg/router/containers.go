@@ -8,9 +8,7 @@ import (
 
 // containers routes the life of containers.
 type containers struct {
-	routes  routes
 	owners  *owners
-	pulls   *pulls
 	counter *variantCounter
 }
 
@@ -19,12 +17,8 @@ type containers struct {
 func (c containers) CreateContainer(ctx context.Context, req *runtimeapi.CreateContainerRequest) (*runtimeapi.CreateContainerResponse, error) {
 	return bySandbox(ctx, c.owners, req,
 		func(b Backend, ctx context.Context, req *runtimeapi.CreateContainerRequest) (resp *runtimeapi.CreateContainerResponse, err error) {
-			provided, err := c.provide(ctx, b, req)
-			if err != nil {
-				return nil, err
-			}
 			err = c.owners.create(b, func() (err error) {
-				if resp, err = b.CreateContainer(ctx, provided); err == nil {
+				if resp, err = b.CreateContainer(ctx, req); err == nil {
 					err = c.owners.addContainer(resp.GetContainerId(), req.GetPodSandboxId())
 				}
 				return err
@@ -32,19 +26,6 @@ func (c containers) CreateContainer(ctx context.Context, req *runtimeapi.CreateC
 			c.counter.ended(c.owners.sandboxes.get(req.GetPodSandboxId()), false, err, false)
 			return resp, err
 		})
-}
-
-// provide is the request with images that the backend has.
-func (c containers) provide(ctx context.Context, b Backend, req *runtimeapi.CreateContainerRequest) (*runtimeapi.CreateContainerRequest, error) {
-	if len(c.owners.all()) < 2 {
-		return req, nil
-	}
-	ctx, err := c.routes.asImage(ctx, c.owners.sandboxes.get(req.GetPodSandboxId()).handlerName())
-	if err != nil {
-		return nil, err
-	}
-	s := supply{pulls: c.pulls, stores: c.owners.all(), to: b, sandbox: req.GetPodSandboxId(), config: req.GetSandboxConfig()}
-	return s.provide(ctx, req)
 }
 
 func (c containers) StartContainer(ctx context.Context, req *runtimeapi.StartContainerRequest) (*runtimeapi.StartContainerResponse, error) {

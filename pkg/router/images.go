@@ -2,6 +2,7 @@ package router
 
 import (
 	"context"
+	"slices"
 
 	"google.golang.org/grpc"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -82,36 +83,53 @@ type imageStream struct {
 
 func (s *imageStream) Context() context.Context { return s.ctx }
 
-// ImageStatus tells of the first store that has the image, the default handler's
-// before others: what is in any store need not be pulled by who does not know of
-// stores, because a container gets its image from another one's registry if its
-// own store lacks it. If that has failed, the image is not there for who asks
-// next: a kubelet then pulls it with the pod's secrets. Stores that do not answer
-// have no image that could be used.
+// ImageStatus of a call without a handler has an image only if every store that may have to run it has it
+// and answers: a kubelet pulls what is not there into the store of the pod. A store that does not answer is
+// left out, because it cannot run the image either. A verbose call, which people make, gets the image of the
+// first store that has it, the default handler's before others.
 func (i images) ImageStatus(ctx context.Context, req *runtimeapi.ImageStatusRequest) (*runtimeapi.ImageStatusResponse, error) {
 	others := i.others(req.GetImage())
 	if len(others) == 0 {
 		return byImage(ctx, i.routes, req.GetImage(), req, Backend.ImageStatus)
 	}
-	if i.pulls.missed(i.owners, req.GetImage().GetImage()) {
-		return &runtimeapi.ImageStatusResponse{}, nil
+	if !req.GetVerbose() {
+		others = i.used(others)
 	}
 	own, err := i.ownStatus(ctx, req)
-	if err != nil && !away(ctx, err) || err == nil && present(own) {
-		return own, err
-	}
-	for _, s := range askPrompt(ctx, others, req, Backend.ImageStatus) {
-		if present(s.answer) {
-			return s.answer, nil
-		}
-		if own == nil {
-			own = s.answer
-		}
-	}
-	if own == nil {
+	if err != nil && !away(ctx, err) {
 		return nil, err
 	}
-	return own, nil
+	var all []*runtimeapi.ImageStatusResponse
+	if err == nil {
+		all = append(all, own)
+	}
+	for _, s := range askPrompt(ctx, others, req, Backend.ImageStatus) {
+		all = append(all, s.answer)
+	}
+	if len(all) == 0 {
+		return nil, err
+	}
+	return statusOf(all, req.GetVerbose()), nil
+}
+
+// statusOf is the answer for several stores: that of the first which has the image if any is enough, else
+// that of the first if all have the same. Pure.
+func statusOf(all []*runtimeapi.ImageStatusResponse, anyOf bool) *runtimeapi.ImageStatusResponse {
+	if anyOf {
+		if at := slices.IndexFunc(all, present); at >= 0 {
+			return all[at]
+		}
+		return all[0]
+	}
+	for _, one := range all {
+		if !present(one) {
+			return one
+		}
+		if bareID(understood(one).GetImage().GetId()) != bareID(understood(all[0]).GetImage().GetId()) {
+			return &runtimeapi.ImageStatusResponse{}
+		}
+	}
+	return all[0]
 }
 
 // ownStatus asks the default handler's store, for as long as pods of others can
@@ -132,8 +150,7 @@ func present(r *runtimeapi.ImageStatusResponse) bool {
 }
 
 // PullImage goes to the store of the pod that the image is for, and for its handler: most
-// kubelets do not name that. Where there are several stores, who pulled what with which
-// credentials is remembered for as long as the pod is there.
+// kubelets do not name that.
 func (i images) PullImage(ctx context.Context, req *runtimeapi.PullImageRequest) (*runtimeapi.PullImageResponse, error) {
 	name, uid := req.GetImage().GetRuntimeHandler(), req.GetSandboxConfig().GetMetadata().GetUid()
 	var owner *Owner
@@ -155,12 +172,6 @@ func (i images) PullImage(ctx context.Context, req *runtimeapi.PullImageRequest)
 		return nil, err
 	}
 	resp, err := b.PullImage(ctx, req)
-	if err == nil {
-		i.pulls.came(b, req.GetImage().GetImage())
-		if owner != nil && len(i.owners.all()) > 1 {
-			i.pulls.remember(uid, req)
-		}
-	}
 	return resp, named(name, err)
 }
 

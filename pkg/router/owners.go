@@ -26,14 +26,6 @@ type Owner struct {
 	Backend Backend
 }
 
-// handlerName is the handler's name, empty for no owner.
-func (o *Owner) handlerName() string {
-	if o == nil {
-		return ""
-	}
-	return o.Handler
-}
-
 // errUnknown is what a call about an id that no backend has begins as. It is
 // apart from a backend's own NotFound, because Stop and Remove of such an id
 // succeed.

@@ -3,45 +3,26 @@ package router
 import (
 	"testing"
 
-	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
-
 	"github.com/berth-cri/berth/pkg/handler"
 	"github.com/berth-cri/berth/pkg/router/routertest"
 )
 
-func pullOf(image, user string) *runtimeapi.PullImageRequest {
-	req := &runtimeapi.PullImageRequest{Image: &runtimeapi.ImageSpec{Image: image}}
-	if user != "" {
-		req.Auth = &runtimeapi.AuthConfig{Username: user}
-	}
-	return req
-}
-
-func TestCredentialsArePodsOwnAndEndWithThem(t *testing.T) {
+func TestPodsOfPullsEndWithTheirSandboxes(t *testing.T) {
 	o, p := newOwners(), &pulls{}
 	b := routertest.New("one")
 	for _, id := range []string{"a", "b"} {
 		recorded(t, o.addSandbox(id, "runc", handler.Attempt{}, b))
 		p.made(o, "pod-"+id, id)
 	}
-	p.remember("pod-a", pullOf("example.test/private:latest", "a"))
-	p.remember("pod-gone", pullOf("example.test/private:latest", "gone"))
-	for uid, want := range map[string]string{"pod-a": "a", "pod-b": "", "pod-gone": "", "": ""} {
-		// A user leaves the tag out, a kubelet does not.
-		if got := p.credentials(uid, "example.test/private").GetUsername(); got != want {
-			t.Errorf("pod %q pulls as %q, want %q", uid, got, want)
-		}
+	if got := p.pod(t.Context(), o, "pod-a"); got == nil || got.ID != "a" {
+		t.Errorf("pod-a has %v", got)
 	}
-	p.remember("pod-a", pullOf("example.test/private", ""))
-	if p.credentials("pod-a", "example.test/private") != nil {
-		t.Error("credentials are used that the last pull did without")
-	}
-	p.remember("pod-a", pullOf("example.test/private", "a"))
 	o.dropSandbox("a") // by somebody else than a client of this router
 	recorded(t, o.addSandbox("c", "runc", handler.Attempt{}, b))
 	p.made(o, "pod-c", "c")
-	if p.credentials("pod-a", "example.test/private") != nil || len(p.pods) != 2 {
-		t.Errorf("credentials of a pod that is gone are kept: %d pods", len(p.pods))
+	p.removed("b")
+	if len(p.pods) != 1 || p.pods["pod-c"] != "c" {
+		t.Errorf("kept are %v", p.pods)
 	}
 }
 

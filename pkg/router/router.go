@@ -97,10 +97,10 @@ type unknownRuntimeCalls struct {
 }
 
 func newRuntimeService(life context.Context, s *starts, p *pulls, n node) runtimeapi.RuntimeServiceServer {
-	r, o := s.routes, s.owners
+	o := s.owners
 	return &runtimeService{
 		sandboxes:   sandboxes{starts: s, owners: o, pulls: p},
-		containers:  containers{routes: r, owners: o, pulls: p, counter: s.counter},
+		containers:  containers{owners: o, counter: s.counter},
 		execs:       execs{owners: o},
 		lists:       lists{owners: o},
 		stats:       stats{owners: o},

@@ -34,6 +34,17 @@ func (i images) others(image *runtimeapi.ImageSpec) []Backend {
 	return others
 }
 
+// used are those stores to which a handler leads that accepts pods or has some.
+func (i images) used(stores []Backend) []Backend {
+	pods, used := i.owners.counts(), map[string]bool{}
+	for _, r := range i.routes.registry.Current().Routes() {
+		if r.State.AcceptsPods() || pods[r.Definition.Name] > 0 {
+			used[r.Backend.ID()] = true
+		}
+	}
+	return slices.DeleteFunc(slices.Clone(stores), func(b Backend) bool { return !used[b.ID()] })
+}
+
 // said is what one store answered.
 type said[P any] struct {
 	backend Backend

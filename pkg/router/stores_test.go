@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"slices"
 	"strings"
 	"testing"
 
@@ -12,6 +11,7 @@ import (
 	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berth-cri/berth/pkg/handler"
 	"github.com/berth-cri/berth/pkg/router"
 	"github.com/berth-cri/berth/pkg/router/routertest"
 )
@@ -63,26 +63,36 @@ func TestAStoreThatCannotRemoveAnImageIsNamed(t *testing.T) {
 	}
 }
 
-// A container gets its image into its own store if another has it. What no store
-// has is not pulled: nobody has asked for that.
-func TestImagesOfContainersComeFromOtherStoresOnly(t *testing.T) {
+// An image is there for a caller without a handler if all stores have it that may have to run it.
+func TestImagesAreThereInEveryUsedStoreOnly(t *testing.T) {
 	one, two := two()
-	n := serveReady(t, table(t, 1, "runc", ready("runc", one), ready("kata", two)), one, two)
+	closed := ready("kata", two)
+	closed.State = handler.State{Phase: handler.Cordoned}
+	n := serveReady(t, table(t, 1, "runc", ready("runc", one), ready("kata", two)), one, two, routertest.New("unused"))
+	is := func(what string, want, verbose bool) {
+		t.Helper()
+		for v, want := range map[bool]bool{false: want, true: verbose} {
+			got, err := n.images.ImageStatus(ctx(t), &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: "busybox"}, Verbose: v})
+			if err != nil || (got.GetImage() != nil) != want {
+				t.Errorf("%s, verbose %v: %v, %v", what, v, got, err)
+			}
+		}
+	}
+	is("in no store", false, false)
 	if _, err := n.pull(t, "runc"); err != nil {
 		t.Fatal(err)
 	}
-	pod := n.run(t, "kata")
-	for _, image := range []string{"absent", "busybox"} {
-		_, err := n.CreateContainer(ctx(t), &runtimeapi.CreateContainerRequest{
-			PodSandboxId: pod, Config: &runtimeapi.ContainerConfig{Image: &runtimeapi.ImageSpec{Image: image}},
-		})
-		if err != nil {
-			t.Error(err)
-		}
+	is("in one", false, true)
+	n.registry.Swap(table(t, 2, "runc", ready("runc", one), closed))
+	is("another is cordoned without pods", true, true)
+	n.registry.Swap(table(t, 3, "runc", ready("runc", one), ready("kata", two)))
+	n.run(t, "kata")
+	n.registry.Swap(table(t, 4, "runc", ready("runc", one), closed))
+	is("another is cordoned with a pod", false, true)
+	if _, err := n.pull(t, "kata"); err != nil {
+		t.Fatal(err)
 	}
-	if got := stored(t, two); !slices.Equal(got, []string{"busybox"}) {
-		t.Errorf("the pod's store has %v", got)
-	}
+	is("in both", true, true)
 }
 
 func TestAnEmptyListOfImagesIsNoMessage(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/distribution/reference"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -52,6 +53,14 @@ func withName(images []*runtimeapi.Image, name string) []*runtimeapi.Image {
 		}
 	}
 	return chosen
+}
+
+// whole is an image's name with what may be left out of it.
+func whole(image string) string {
+	if named, err := reference.ParseDockerRef(image); err == nil {
+		return named.String()
+	}
+	return image
 }
 
 // minID is how many digits of an id stand for it at least: shorter words are names.

@@ -1,15 +1,10 @@
 package router
 
 import (
-	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
-
-	"github.com/berth-cri/berth/pkg/handler"
-	"github.com/berth-cri/berth/pkg/router/routertest"
 )
 
 var (
@@ -53,68 +48,28 @@ func TestRemovals(t *testing.T) {
 	}
 }
 
-func TestNamesOfImagesOfOtherStores(t *testing.T) {
+// An image is there for a caller that may run it in any store only if all have the same.
+func TestStatusOfSeveralStores(t *testing.T) {
+	has := func(id string) *runtimeapi.ImageStatusResponse {
+		return &runtimeapi.ImageStatusResponse{Image: &runtimeapi.Image{Id: id}}
+	}
+	none := &runtimeapi.ImageStatusResponse{}
 	for what, c := range map[string]struct {
-		spec  *runtimeapi.ImageSpec
-		image *runtimeapi.Image
-		want  string
+		all         []*runtimeapi.ImageStatusResponse
+		want, anyOf string
 	}{
-		"by the digest of the user's repository": {
-			&runtimeapi.ImageSpec{Image: idX, UserSpecifiedImage: "app:1"},
-			&runtimeapi.Image{RepoTags: []string{"docker.io/library/app:1"}, RepoDigests: []string{"a.test/app@" + idY, "docker.io/library/app@" + idX}},
-			"docker.io/library/app@" + idX,
-		},
-		"by the name that was asked for": {
-			&runtimeapi.ImageSpec{Image: "app:1"}, &runtimeapi.Image{RepoTags: []string{"a.test/other:1"}}, "app:1",
-		},
-		"by any": {&runtimeapi.ImageSpec{Image: idX}, &runtimeapi.Image{RepoTags: []string{"app:1"}}, "app:1"},
-		"not":    {&runtimeapi.ImageSpec{Image: idX}, &runtimeapi.Image{Id: idX}, ""},
+		"in all":              {[]*runtimeapi.ImageStatusResponse{has(idX), has(idX)}, idX, idX},
+		"written in two ways": {[]*runtimeapi.ImageStatusResponse{has(idX), has(bareID(idX))}, idX, idX},
+		"only in the first":   {[]*runtimeapi.ImageStatusResponse{has(idX), none}, "", idX},
+		"only in another":     {[]*runtimeapi.ImageStatusResponse{none, has(idX)}, "", idX},
+		"a tag that moved":    {[]*runtimeapi.ImageStatusResponse{has(idX), has(idY)}, "", idX},
+		"in none":             {[]*runtimeapi.ImageStatusResponse{none, none}, "", ""},
 	} {
-		if got := exact(c.spec, c.image); got != c.want {
+		if got := statusOf(c.all, false).GetImage().GetId(); got != c.want {
 			t.Errorf("%s: %q, want %q", what, got, c.want)
 		}
-	}
-}
-
-func TestImagesThatContainersCouldNotBeGiven(t *testing.T) {
-	o, p := newOwners(), &pulls{}
-	a, b := routertest.New("a"), routertest.New("b")
-	for _, id := range []string{"1", "2"} {
-		recorded(t, o.addSandbox(id, "runc", handler.Attempt{}, b))
-	}
-	names := []string{idX, "app:1", ""}
-	missed := func(want ...string) {
-		t.Helper()
-		var got []string
-		for _, name := range []string{idX, "docker.io/library/app:1", idY, "other:1"} {
-			if p.missed(o, name) {
-				got = append(got, name)
-			}
+		if got := statusOf(c.all, true).GetImage().GetId(); got != c.anyOf {
+			t.Errorf("%s, verbose: %q, want %q", what, got, c.anyOf)
 		}
-		if !slices.Equal(got, want) {
-			t.Errorf("missing: %q, want %q", got, want)
-		}
-	}
-	missed()
-	p.lacks("1", b, names)
-	missed(idX, "docker.io/library/app:1")
-	p.came(a, "app:1")
-	missed(idX, "docker.io/library/app:1") // that is not where it lacks
-	p.came(b, "docker.io/library/app:1")
-	missed()
-	p.lacks("1", b, names)
-	p.removed("1")
-	missed()
-	p.lacks("2", b, names)
-	o.dropSandbox("2") // by somebody else
-	missed()
-	p.lacks("1", b, []string{"other:1"})
-	for name, m := range p.misses {
-		m.until = time.Now().Add(-time.Second)
-		p.misses[name] = m
-	}
-	missed()
-	if len(p.misses) != 0 {
-		t.Errorf("kept: %v", p.misses)
 	}
 }

@@ -9,8 +9,6 @@ import (
 
 	"github.com/google/uuid"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
-
-	"github.com/berth-cri/berth/integration/testbed"
 )
 
 // subject is a pod that something is done to while a daemon is struck.
@@ -237,7 +235,7 @@ func (n *node) newSubject(t *testing.T, p point, handler string) *subject {
 	}
 	s := &subject{kubelet: k, gates: n.gates}
 	if p.name == "PullImage" {
-		s.image = n.registry.Push(t, fmt.Sprintf("chaos/image-%d:1", n.made), testbed.Busybox(t))
+		s.image = n.registry.Push(t, fmt.Sprintf("chaos/image-%d:1", n.made), numbered(t, n.made))
 	}
 	return s
 }

@@ -9,7 +9,6 @@ import (
 	"testing"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
-	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -22,7 +21,6 @@ import (
 type shop struct {
 	*bed
 	inner *testbed.Berth
-	base  v1.Image
 	// made counts images.
 	made int
 }
@@ -31,17 +29,12 @@ type shop struct {
 func (s *shop) push(t *testing.T, name string) string {
 	t.Helper()
 	s.made++
-	made, err := s.base.ConfigFile()
-	if err != nil {
-		t.Fatal(err)
-	}
-	config := made.DeepCopy().Config
-	config.Labels = map[string]string{"number": strconv.Itoa(s.made)}
-	image, err := mutate.Config(s.base, config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return s.Registry.Push(t, name, image)
+	return s.Registry.Push(t, name, numbered(t, s.made))
+}
+
+// numbered is an image of its own for each number.
+func numbered(t *testing.T, n int) v1.Image {
+	return testbed.Busybox(t, testbed.WithConfig(func(c *v1.Config) { c.Labels = map[string]string{"number": strconv.Itoa(n)} }))
 }
 
 // in says which stores have what a name stands for, in the order runc, legacy, inner.
@@ -73,7 +66,7 @@ func (s *shop) pod(t *testing.T, handler string) *testbed.Pod {
 
 func TestImagesOfSeveralStores(t *testing.T) {
 	t.Parallel()
-	s := &shop{bed: newBed(t), base: testbed.Busybox(t)}
+	s := &shop{bed: newBed(t)}
 	s.inner = s.behind(t)
 	for _, check := range []struct {
 		name string

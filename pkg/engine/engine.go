@@ -395,9 +395,6 @@ func (e *Engine) Inventory() []handler.Owned {
 	return all
 }
 
-// Edition implements router.Editioned.
-func (e *Engine) Edition() uint64 { return e.parts.Pods.Index.Added() }
-
 // Installed tells the programs that a new pod of a handler would keep. It costs a few
 // stats, unless one of them was changed since somebody looked.
 func (e *Engine) Installed(ctx context.Context, d *handler.Definition) ([]handler.OwnedBinary, error) {

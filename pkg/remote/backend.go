@@ -255,9 +255,6 @@ func (b *Backend) Inventory() []handler.Owned {
 	return naming{b.names, b.known}.inventory()
 }
 
-// Edition implements router.Editioned.
-func (b *Backend) Edition() uint64 { return b.known.edited() }
-
 // note implements journal.
 func (b *Backend) note(ctx context.Context, c change) {
 	b.known.note(c)

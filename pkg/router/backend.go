@@ -76,10 +76,3 @@ type Encoder interface {
 	// EncodedContainers is the encoded answer of ListContainers.
 	EncodedContainers(*runtimeapi.ContainerFilter) ([]byte, error)
 }
-
-// Editioned is a Backend that can tell whether its inventory has changed, without
-// making it.
-type Editioned interface {
-	// Edition is another number whenever Inventory may have more than before.
-	Edition() uint64
-}

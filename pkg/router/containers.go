@@ -72,3 +72,63 @@ func (c containers) UpdateContainerResources(ctx context.Context, req *runtimeap
 func (c containers) ReopenContainerLog(ctx context.Context, req *runtimeapi.ReopenContainerLogRequest) (*runtimeapi.ReopenContainerLogResponse, error) {
 	return byContainer(ctx, c.owners, req, Backend.ReopenContainerLog)
 }
+
+// execs routes what runs in, or talks to, containers that exist.
+type execs struct {
+	owners *owners
+}
+
+func (e execs) ExecSync(ctx context.Context, req *runtimeapi.ExecSyncRequest) (*runtimeapi.ExecSyncResponse, error) {
+	return byContainer(ctx, e.owners, req, Backend.ExecSync)
+}
+
+func (e execs) Exec(ctx context.Context, req *runtimeapi.ExecRequest) (*runtimeapi.ExecResponse, error) {
+	return byContainer(ctx, e.owners, req, Backend.Exec)
+}
+
+func (e execs) Attach(ctx context.Context, req *runtimeapi.AttachRequest) (*runtimeapi.AttachResponse, error) {
+	return byContainer(ctx, e.owners, req, Backend.Attach)
+}
+
+func (e execs) PortForward(ctx context.Context, req *runtimeapi.PortForwardRequest) (*runtimeapi.PortForwardResponse, error) {
+	return bySandbox(ctx, e.owners, req, Backend.PortForward)
+}
+
+// checkpoints routes freezing and thawing.
+type checkpoints struct {
+	starts *starts
+	owners *owners
+}
+
+func (c checkpoints) CheckpointContainer(ctx context.Context, req *runtimeapi.CheckpointContainerRequest) (*runtimeapi.CheckpointContainerResponse, error) {
+	return byContainer(ctx, c.owners, req, Backend.CheckpointContainer)
+}
+
+func (c checkpoints) CheckpointPod(ctx context.Context, req *runtimeapi.CheckpointPodRequest) (*runtimeapi.CheckpointPodResponse, error) {
+	for i, id := range req.GetContainerIds() {
+		owner, err := c.owners.containers.resolve(id)
+		if err != nil {
+			return nil, err
+		}
+		if owner != nil { // which of its containers a sandbox does not have says the backend
+			req.ContainerIds[i] = owner.ID
+		}
+	}
+	return bySandbox(ctx, c.owners, req, Backend.CheckpointPod)
+}
+
+// RestorePod makes a sandbox with containers, and is routed like a new one.
+func (c checkpoints) RestorePod(ctx context.Context, req *runtimeapi.RestorePodRequest) (resp *runtimeapi.RestorePodResponse, err error) {
+	err = c.starts.run(ctx, req.GetRuntimeHandler(), req.GetConfig().GetMetadata().GetUid(), nil, func(ctx context.Context, to *route, made func(id string)) (err error) {
+		if resp, err = to.Backend.RestorePod(ctx, req); err == nil {
+			made(resp.GetPodSandboxId())
+			for _, restored := range resp.GetRestoredContainers() {
+				if err := c.owners.addContainer(restored.GetContainerId(), resp.GetPodSandboxId()); err != nil {
+					return err
+				}
+			}
+		}
+		return err
+	})
+	return resp, err
+}

@@ -15,7 +15,6 @@ import (
 type images struct {
 	routes routes
 	owners *owners
-	pulls  *pulls
 }
 
 // ListImages lists what is on the node's disks, also in stores that do not answer
@@ -154,8 +153,8 @@ func present(r *runtimeapi.ImageStatusResponse) bool {
 func (i images) PullImage(ctx context.Context, req *runtimeapi.PullImageRequest) (*runtimeapi.PullImageResponse, error) {
 	name, uid := req.GetImage().GetRuntimeHandler(), req.GetSandboxConfig().GetMetadata().GetUid()
 	var owner *Owner
-	if name == "" {
-		owner = i.pulls.pod(ctx, i.owners, uid)
+	if name == "" && uid != "" {
+		owner = i.owners.ofPod(uid)
 	}
 	var b Backend
 	var err error

@@ -171,6 +171,23 @@ func (o *owners) live(name string) (settled, unsettled int) {
 	return settled, unsettled
 }
 
+// ofPod is the owner of a sandbox of the pod uid, the live one if there are several; nil if none is known.
+func (o *owners) ofPod(uid string) *Owner {
+	var of *Owner
+	look := func() {
+		o.sandboxes.each(func(s *Owner) {
+			if s.Attempt.Pod == uid && (of == nil || s.Backend.Live(s.ID)) {
+				of = s
+			}
+		})
+	}
+	if look(); of == nil && len(o.all()) > 1 {
+		o.again.ask(o)
+		look()
+	}
+	return of
+}
+
 // counts returns how many sandboxes each handler has that has any.
 func (o *owners) counts() map[string]int {
 	o.mu.Lock()
@@ -315,4 +332,32 @@ func shorten(id string) string {
 		return id[:fullID] + "…"
 	}
 	return id
+}
+
+// lookAgain asks all backends what they have, for calls about ids that nobody is
+// known to have. Calls that come while it is at work share the next look: who
+// asks for what is gone, many times at once and without end, must not keep the
+// backends busy.
+type lookAgain struct {
+	// asked numbers the calls.
+	asked atomic.Uint64
+
+	mu sync.Mutex
+	// answered is the last call that was there before the last look began.
+	answered uint64
+}
+
+// ask returns when the owners have what all backends had when it was called.
+func (l *lookAgain) ask(o *owners) {
+	mine := l.asked.Add(1)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.answered >= mine {
+		return
+	}
+	upTo := l.asked.Load()
+	for _, b := range o.all() {
+		o.refresh(b)
+	}
+	l.answered = upTo
 }

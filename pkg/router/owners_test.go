@@ -188,14 +188,6 @@ func (c *counted) Inventory() []handler.Owned {
 	return c.inventoried.Inventory()
 }
 
-// numbered is one that knows whether it has something new.
-type numbered struct {
-	counted
-	edition atomic.Uint64
-}
-
-func (n *numbered) Edition() uint64 { return n.edition.Load() }
-
 func TestManyCallsAboutWhatIsGoneShareALook(t *testing.T) {
 	hold, entered := make(chan struct{}), make(chan struct{}, 100)
 	nothing := func() []handler.Owned { return nil }
@@ -225,32 +217,29 @@ func TestManyCallsAboutWhatIsGoneShareALook(t *testing.T) {
 	}
 }
 
-func TestALookLeavesOutWhoHasNothingNew(t *testing.T) {
-	var has atomic.Pointer[[]handler.Owned]
-	has.Store(&[]handler.Owned{})
-	b := &numbered{counted: counted{inventoried: inventoried{routertest.New("one"), func() []handler.Owned { return *has.Load() }}}}
-	o := newOwners()
-	o.adopt(b)
-	o.adopt(&inventoried{routertest.New("two"), func() []handler.Owned { return nil }})
-	for range 10 {
-		if _, err := o.container("c"); !unknown(err) {
-			t.Error(err)
-		}
-	}
-	if n := b.asked.Load(); n != 2 { // when it was adopted, and at the first look
-		t.Errorf("asked %d times", n)
-	}
-	has.Store(&[]handler.Owned{owned("p", "c")})
-	b.edition.Add(1)
-	if owner, err := o.container("c"); err != nil || owner.Sandbox != "p" {
-		t.Errorf("%+v, %v", owner, err)
-	}
-}
-
 // recorded fails for what could not be recorded.
 func recorded(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Error(err)
+	}
+}
+
+// Changes elsewhere must not keep a backend's pods from being taken over.
+func TestReconcileEndsAlthoughChangesNeverPause(t *testing.T) {
+	o := newOwners()
+	other := routertest.New("other")
+	asked := 0
+	b := &inventoried{routertest.New("one"), func() []handler.Owned {
+		if asked++; asked <= 3 {
+			recorded(t, o.addSandbox(string(rune('a'+asked)), "runc", handler.Attempt{}, other))
+		}
+		return []handler.Owned{owned("5b")}
+	}}
+	if err := o.reconcile(b); err != nil {
+		t.Fatal(err)
+	}
+	if o.sandboxes.get("5b") == nil {
+		t.Error("its pod has no owner")
 	}
 }

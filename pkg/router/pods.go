@@ -2,6 +2,7 @@ package router
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -9,6 +10,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/pkg/handler"
+	"github.com/containerd/errdefs"
 )
 
 // Pods are the pods of a node: whose each is, and how the starts of each handler stand.
@@ -44,6 +46,31 @@ func (p *Pods) Owner(id string) (*Owner, bool) {
 	}
 	o := p.owners.sandboxes.get(id)
 	return o, o != nil
+}
+
+// Find returns the owner of a sandbox or container by its id or a unique
+// beginning of it. The class is ErrNotFound, or ErrInvalidArgument for the
+// beginning of several ids, which the text lists.
+func (p *Pods) Find(id string) (*Owner, error) {
+	if id == "" {
+		return nil, fmt.Errorf("the ID is empty; use the ID of a sandbox or container, or a prefix of it: %w", errdefs.ErrInvalidArgument)
+	}
+	sandbox, err := p.owners.sandboxes.resolve(id)
+	if err != nil {
+		return nil, err
+	}
+	container, err := p.owners.containers.resolve(id)
+	switch {
+	case err != nil:
+		return nil, err
+	case sandbox != nil && container != nil:
+		return nil, ambiguous(id, []*Owner{sandbox, container})
+	case sandbox != nil:
+		return sandbox, nil
+	case container != nil:
+		return container, nil
+	}
+	return nil, fmt.Errorf("no sandbox or container has an ID with the prefix %q: %w", shorten(id), errdefs.ErrNotFound)
 }
 
 // Live counts the sandboxes of each handler, including handlers that no table

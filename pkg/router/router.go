@@ -2,8 +2,11 @@ package router
 
 import (
 	"context"
+	"sync/atomic"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
@@ -52,21 +55,23 @@ func New(pods *Pods, told Told, outcomes Outcomes) *Router {
 	}
 	r := routes{registry: pods.registry}
 	s := &starts{routes: r, owners: pods.owners, lines: &pods.lines, counter: &variantCounter{outcomes: outcomes, variants: &pods.variants}}
-	p := &pulls{}
 	life, end := context.WithCancel(context.Background())
 	return &Router{
 		Pods:    pods,
 		starts:  s,
 		gate:    &gate{},
 		end:     end,
-		runtime: newRuntimeService(life, s, p, node{routes: r, owners: pods.owners, told: told, settings: &pods.settings}),
-		images:  newImageService(r, pods.owners, p),
+		runtime: newRuntimeService(life, s, node{routes: r, owners: pods.owners, told: told, settings: &pods.settings}),
+		images:  newImageService(r, pods.owners),
 	}
 }
 
 // SetReady opens the gate: until then every RPC answers Unavailable, because an
 // empty list would make the kubelet start every pod a second time.
 func (r *Router) SetReady() { r.gate.open.Store(true) }
+
+// Ready says whether the gate is open.
+func (r *Router) Ready() bool { return r.gate.open.Load() }
 
 // EndStreams ends the subscriptions to events, which end by nothing else and
 // would keep a server from stopping. New ones end at once.
@@ -96,10 +101,10 @@ type unknownRuntimeCalls struct {
 	runtimeapi.UnimplementedRuntimeServiceServer
 }
 
-func newRuntimeService(life context.Context, s *starts, p *pulls, n node) runtimeapi.RuntimeServiceServer {
+func newRuntimeService(life context.Context, s *starts, n node) runtimeapi.RuntimeServiceServer {
 	o := s.owners
 	return &runtimeService{
-		sandboxes:   sandboxes{starts: s, owners: o, pulls: p},
+		sandboxes:   sandboxes{starts: s, owners: o},
 		containers:  containers{owners: o, counter: s.counter},
 		execs:       execs{owners: o},
 		lists:       lists{owners: o},
@@ -120,6 +125,62 @@ type unknownImageCalls struct {
 	runtimeapi.UnimplementedImageServiceServer
 }
 
-func newImageService(r routes, o *owners, p *pulls) runtimeapi.ImageServiceServer {
-	return &imageService{images: images{routes: r, owners: o, pulls: p}}
+func newImageService(r routes, o *owners) runtimeapi.ImageServiceServer {
+	return &imageService{images: images{routes: r, owners: o}}
+}
+
+var errNotReady = status.Error(codes.Unavailable, "berth is still recovering its pods; try again in a moment")
+
+// gate refuses calls until it is open.
+type gate struct {
+	open atomic.Bool
+}
+
+// guard returns a copy of a service whose methods pass the gate. It sits below
+// the interceptors, so that refused calls are counted and logged as any other,
+// and costs one atomic load once it is open.
+func (g *gate) guard(desc *grpc.ServiceDesc) *grpc.ServiceDesc {
+	guarded := *desc
+	guarded.Methods = make([]grpc.MethodDesc, len(desc.Methods))
+	for i, m := range desc.Methods {
+		guarded.Methods[i] = g.method(m)
+	}
+	guarded.Streams = make([]grpc.StreamDesc, len(desc.Streams))
+	for i, s := range desc.Streams {
+		guarded.Streams[i] = g.stream(s)
+	}
+	return &guarded
+}
+
+func (g *gate) method(m grpc.MethodDesc) grpc.MethodDesc {
+	serve := m.Handler
+	m.Handler = func(srv any, ctx context.Context, decode func(any) error, next grpc.UnaryServerInterceptor) (any, error) {
+		if g.open.Load() {
+			return serve(srv, ctx, decode, next)
+		}
+		return serve(srv, ctx, decode, refuse(next))
+	}
+	return m
+}
+
+// refuse is an interceptor that lets next see a call which fails.
+func refuse(next grpc.UnaryServerInterceptor) grpc.UnaryServerInterceptor {
+	refused := func(context.Context, any) (any, error) { return nil, errNotReady }
+	return func(ctx context.Context, req any, info *grpc.UnaryServerInfo, _ grpc.UnaryHandler) (any, error) {
+		if next == nil {
+			return nil, errNotReady
+		}
+		return next(ctx, req, info, refused)
+	}
+}
+
+func (g *gate) stream(s grpc.StreamDesc) grpc.StreamDesc {
+	serve := s.Handler
+	s.Handler = func(srv any, stream grpc.ServerStream) error {
+		if !g.open.Load() {
+			return errNotReady
+		}
+		return serve(srv, stream)
+	}
+	return s
 }

@@ -10,7 +10,6 @@ import (
 type sandboxes struct {
 	starts *starts
 	owners *owners
-	pulls  *pulls
 }
 
 func (s sandboxes) RunPodSandbox(ctx context.Context, req *runtimeapi.RunPodSandboxRequest) (resp *runtimeapi.RunPodSandboxResponse, err error) {
@@ -18,7 +17,6 @@ func (s sandboxes) RunPodSandbox(ctx context.Context, req *runtimeapi.RunPodSand
 	err = s.starts.run(ctx, req.GetRuntimeHandler(), req.GetConfig().GetMetadata().GetUid(), check, func(ctx context.Context, to *route, made func(id string)) (err error) {
 		if resp, err = to.Backend.RunPodSandbox(ctx, req); err == nil {
 			made(resp.GetPodSandboxId())
-			s.pulls.made(s.owners, req.GetConfig().GetMetadata().GetUid(), resp.GetPodSandboxId())
 		}
 		return err
 	})
@@ -54,7 +52,6 @@ func (s sandboxes) RemovePodSandbox(ctx context.Context, req *runtimeapi.RemoveP
 	}
 	if err == nil {
 		s.owners.dropSandbox(req.GetPodSandboxId())
-		s.pulls.removed(req.GetPodSandboxId())
 	}
 	return resp, err
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"slices"
 	"strings"
 	"testing"
 
@@ -285,4 +286,36 @@ func TestAListOfImagesByName(t *testing.T) {
 			t.Errorf("%s: %v, %v", name, list, err)
 		}
 	}
+}
+
+// A pull goes to the store of its pod's live sandbox, also one that was there before the router.
+func TestPullsGoToTheirPodsStore(t *testing.T) {
+	one, two := two()
+	made := func(n *node, uid string) string {
+		config := &runtimeapi.PodSandboxConfig{Metadata: &runtimeapi.PodSandboxMetadata{Uid: uid}}
+		resp, err := n.RunPodSandbox(ctx(t), &runtimeapi.RunPodSandboxRequest{RuntimeHandler: "kata", Config: config})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return resp.GetPodSandboxId()
+	}
+	goes := func(n *node, what, uid string, want *routertest.Backend) {
+		t.Helper()
+		_, err := n.images.PullImage(ctx(t), &runtimeapi.PullImageRequest{
+			Image:         &runtimeapi.ImageSpec{Image: what},
+			SandboxConfig: &runtimeapi.PodSandboxConfig{Metadata: &runtimeapi.PodSandboxMetadata{Uid: uid}},
+		})
+		if err != nil || !slices.Contains(stored(t, want), what) {
+			t.Errorf("%s: %v; it is not in %s", what, err, want.ID())
+		}
+	}
+	n := serveReady(t, table(t, 1, "runc", ready("runc", one), ready("kata", two)), one, two)
+	first := made(n, "p")
+	goes(n, "of-a-pod", "p", two)
+	goes(n, "of-no-pod", "gone", one)
+	n = serveReady(t, table(t, 1, "runc", ready("runc", two), ready("kata", one)), one, two)
+	goes(n, "after-a-restart", "p", two)
+	two.Die(first)
+	made(n, "p")
+	goes(n, "of-a-new-sandbox", "p", one)
 }

@@ -54,15 +54,6 @@ type Index struct {
 	mu         sync.RWMutex
 	sandboxes  map[string]*Sandbox
 	containers map[string]*Container
-	// additions counts what was ever added.
-	additions uint64
-}
-
-// Added is how much was ever added.
-func (o *Index) Added() uint64 {
-	o.mu.RLock()
-	defer o.mu.RUnlock()
-	return o.additions
 }
 
 // NewIndex is empty.
@@ -75,7 +66,6 @@ func (o *Index) AddSandbox(s *Sandbox) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.sandboxes[s.ID()] = s
-	o.additions++
 }
 
 // AddContainer shows a container to callers.
@@ -83,7 +73,6 @@ func (o *Index) AddContainer(c *Container) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.containers[c.ID()] = c
-	o.additions++
 }
 
 // DropSandbox takes a sandbox out.

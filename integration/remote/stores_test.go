@@ -68,6 +68,9 @@ func TestImagesOfSeveralStores(t *testing.T) {
 	t.Parallel()
 	s := &shop{bed: newBed(t)}
 	s.inner = s.behind(t)
+	for _, handler := range []string{"runc", "legacy", "inner"} {
+		s.pod(t, handler) // a store without pods does not count
+	}
 	for _, check := range []struct {
 		name string
 		run  func(*testing.T, *shop)

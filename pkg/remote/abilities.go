@@ -12,24 +12,13 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// abilities remembers which calls a daemon does not know, and how it describes
-// its metrics, until it is connected to anew: it may have been replaced by a
-// newer one.
+// abilities remembers which calls a daemon does not know, and how it describes its metrics. A new
+// connection has new ones: the daemon may have been replaced by a newer one.
 type abilities struct {
 	mu    sync.Mutex
 	lacks map[string]bool
 	// metrics is nil before it was asked for.
 	metrics *runtimeapi.ListMetricDescriptorsResponse
-	// number is that of the connection.
-	number uint64
-}
-
-// connection is the number of the connection that a call may be made on. What
-// the call tells of the daemon is worth nothing once there is another.
-func (a *abilities) connection() uint64 {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.number
 }
 
 func (a *abilities) has(method string) bool {
@@ -38,12 +27,9 @@ func (a *abilities) has(method string) bool {
 	return !a.lacks[method]
 }
 
-func (a *abilities) miss(method string, on uint64) {
+func (a *abilities) miss(method string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if on != a.number {
-		return
-	}
 	if a.lacks == nil {
 		a.lacks = map[string]bool{}
 	}
@@ -57,19 +43,10 @@ func (a *abilities) described() *runtimeapi.ListMetricDescriptorsResponse {
 	return a.metrics
 }
 
-func (a *abilities) describe(m *runtimeapi.ListMetricDescriptorsResponse, on uint64) {
+func (a *abilities) describe(m *runtimeapi.ListMetricDescriptorsResponse) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if on == a.number {
-		a.metrics = m
-	}
-}
-
-func (a *abilities) forget() {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.lacks, a.metrics = nil, nil
-	a.number++
+	a.metrics = m
 }
 
 // listing is a list that the CRI has in two forms, of which a daemon may lack
@@ -99,19 +76,19 @@ func (c *caller) whole(ctx context.Context, l listing, req proto.Message) (frame
 }
 
 func (c *caller) anyForm(ctx context.Context, l listing, req proto.Message) (frame, error) {
-	failed, on := l.errMissing(c), c.abilities.connection()
-	if c.abilities.has(l.unary) {
+	failed, able := l.errMissing(c), c.abilities.Load()
+	if able.has(l.unary) {
 		f, err := c.unary(ctx, l.unary, req)
 		switch status.Code(err) {
 		case codes.Unimplemented:
-			c.abilities.miss(l.unary, on)
+			able.miss(l.unary)
 		case codes.ResourceExhausted:
 		default:
 			return f, err
 		}
 		failed = err
 	}
-	if !c.abilities.has(l.stream) {
+	if !able.has(l.stream) {
 		return nil, failed
 	}
 	var all frame
@@ -123,7 +100,7 @@ func (c *caller) anyForm(ctx context.Context, l listing, req proto.Message) (fra
 		return nil
 	})
 	if status.Code(err) == codes.Unimplemented {
-		c.abilities.miss(l.stream, on)
+		able.miss(l.stream)
 		return nil, failed
 	}
 	return all, err
@@ -138,8 +115,8 @@ const chunk = 1 << 20
 
 // pieces asks for a list in several messages, or cuts one up.
 func (c *caller) pieces(ctx context.Context, l listing, req proto.Message, each func(frame) error) error {
-	on := c.abilities.connection()
-	if c.abilities.has(l.stream) {
+	able := c.abilities.Load()
+	if able.has(l.stream) {
 		sent := false
 		err := c.stream(ctx, l.stream, req, func(f frame) error {
 			if sent = true; !sound(f, l.shape) {
@@ -157,15 +134,15 @@ func (c *caller) pieces(ctx context.Context, l listing, req proto.Message, each 
 		if sent || status.Code(err) != codes.Unimplemented {
 			return err
 		}
-		c.abilities.miss(l.stream, on)
+		able.miss(l.stream)
 	}
-	if !c.abilities.has(l.unary) {
+	if !able.has(l.unary) {
 		return l.errMissing(c)
 	}
 	f, err := c.unary(ctx, l.unary, req)
 	if err != nil {
 		if status.Code(err) == codes.Unimplemented {
-			c.abilities.miss(l.unary, on)
+			able.miss(l.unary)
 		}
 		return err
 	}

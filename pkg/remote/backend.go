@@ -1,3 +1,19 @@
+// Package remote is a backend that is another CRI daemon behind its unix socket:
+// containerd, CRI-O, or another berth.
+//
+//	b, err := remote.New(remote.Options{Endpoint: "/run/containerd/containerd.sock", …})
+//	b.Start(ctx) // connects, and lists what is there
+//	…
+//	b.Close(false)
+//
+// What the daemon answers is passed on unread wherever nothing has to be known
+// of it, so that fields and codes that are newer than our CRI survive. What it
+// has is known from its lists, which are kept on disk as well: they are what is
+// listed while it does not answer.
+//
+// One Backend is one connection, whichever handlers use it. A loop asks the
+// daemon how it is; while it is down, calls fail at once and say so, calls under
+// way are ended, and nothing of this reaches calls to other backends.
 package remote
 
 import (
@@ -142,6 +158,7 @@ func New(o Options) (*Backend, error) {
 // compose puts the parts together.
 func (b *Backend) compose(o Options, d *dialer) {
 	c := &caller{name: "the CRI daemon at " + o.Endpoint, conn: b.conn, via: o.Instance}
+	c.abilities.Store(&abilities{})
 	n := &node{caller: c, names: b.names, redial: b.conn.ResetConnectBackoff}
 	l := &lists{caller: c, names: b.names, known: b.known, patience: o.ListTimeout, learned: b.learned, late: make(chan struct{}, 1), contest: &b.contest}
 	a := &acquaintance{caller: c, dialer: d, node: n, lists: l, known: b.known, contest: &b.contest, changed: b.changed}

@@ -300,7 +300,7 @@ func TestListsInTheFormThatADaemonHas(t *testing.T) {
 		"both": {nil, codes.OK}, "unary only": {map[string]bool{stream: true}, codes.OK},
 		"stream only": {map[string]bool{unary: true}, codes.OK}, "neither": {map[string]bool{unary: true, stream: true}, codes.Unimplemented},
 	} {
-		b.node.abilities.forget()
+		b.node.abilities.Store(&abilities{})
 		d.lacking.Store(&c.lacking)
 		for range 2 { // the second time by what was remembered
 			l, err := b.lists.whole(ctx, sandboxLists, &runtimeapi.ListPodSandboxRequest{})

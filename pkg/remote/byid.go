@@ -169,3 +169,44 @@ func (c containers) UpdateContainerResources(ctx context.Context, req *runtimeap
 func (c containers) ReopenContainerLog(ctx context.Context, req *runtimeapi.ReopenContainerLogRequest) (*runtimeapi.ReopenContainerLogResponse, error) {
 	return pass[runtimeapi.ReopenContainerLogResponse](ctx, c.caller, runtimeapi.RuntimeService_ReopenContainerLog_FullMethodName, req)
 }
+
+// checkpoints passes on freezing and thawing.
+type checkpoints struct {
+	*caller
+	naming
+	journal journal
+	making  *atomic.Int64
+}
+
+func (c checkpoints) CheckpointContainer(ctx context.Context, req *runtimeapi.CheckpointContainerRequest) (*runtimeapi.CheckpointContainerResponse, error) {
+	return passChange[runtimeapi.CheckpointContainerResponse](ctx, c.caller, runtimeapi.RuntimeService_CheckpointContainer_FullMethodName, req)
+}
+
+func (c checkpoints) CheckpointPod(ctx context.Context, req *runtimeapi.CheckpointPodRequest) (*runtimeapi.CheckpointPodResponse, error) {
+	return passChange[runtimeapi.CheckpointPodResponse](ctx, c.caller, runtimeapi.RuntimeService_CheckpointPod_FullMethodName, req)
+}
+
+func (c checkpoints) RestorePod(ctx context.Context, req *runtimeapi.RestorePodRequest) (*runtimeapi.RestorePodResponse, error) {
+	c.making.Add(1)
+	defer c.making.Add(-1)
+	asked := proto.CloneOf(req)
+	if d := handler.DefinitionFrom(ctx); d != nil {
+		asked.RuntimeHandler = c.names.remote(d.Name)
+	}
+	pin := c.pinFor(ctx, asked.GetRuntimeHandler())
+	configs := map[string]*runtimeapi.ContainerConfig{}
+	for i, config := range asked.GetContainerConfigs() {
+		asked.ContainerConfigs[i] = c.names.config(config)
+		configs[config.GetMetadata().GetName()] = asked.GetContainerConfigs()[i]
+	}
+	resp, err := readChange[runtimeapi.RestorePodResponse](ctx, c.caller, runtimeapi.RuntimeService_RestorePod_FullMethodName, asked)
+	if err != nil {
+		return nil, err
+	}
+	id := resp.GetPodSandboxId()
+	c.journal.note(ctx, change{kind: madeSandbox, pin: pin, sandbox: runAs(id, asked.GetRuntimeHandler(), req.GetConfig())})
+	for _, restored := range resp.GetRestoredContainers() {
+		c.journal.note(ctx, change{kind: madeContainer, container: createdAs(restored.GetContainerId(), id, configs[restored.GetName()])})
+	}
+	return resp, nil
+}

@@ -218,11 +218,11 @@ func TestADaemonThatWasRestartedUnseen(t *testing.T) {
 	if _, err := b.UpdateRuntimeConfig(t.Context(), settings); err != nil {
 		t.Fatal(err)
 	}
-	b.node.abilities.miss("/a/B", b.node.abilities.connection())
+	b.node.abilities.Load().miss("/a/B")
 	d.server.Stop()
 	d.start(t) // no call has met the lost connection
 	until(t, "it was asked and told all anew", func() bool {
 		b.node.monitor.suspect()
-		return b.Health().Phase == Ready && b.node.abilities.has("/a/B") && d.told.Load() > 1
+		return b.Health().Phase == Ready && b.node.abilities.Load().has("/a/B") && d.told.Load() > 1
 	})
 }

@@ -1,16 +1,17 @@
 package remote
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/containerd/log"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
@@ -20,27 +21,23 @@ import (
 // time from any goroutine.
 type known struct {
 	mu sync.Mutex
-	// sandboxes and containers are encoded lists.
+	// listed is what the last lists have, sandboxes and containers say when those came.
+	listed                state
 	sandboxes, containers page
 	// changes are those that a list may not have in it yet.
 	changes []change
 	// number is that of the last change, turn that of the last list asked for.
 	number, turn uint64
-	// ready are the sandboxes that are READY, nil until somebody asks anew.
-	ready map[string]bool
-	// edition counts what may have changed possessions; had are those of one.
-	edition, hadIn uint64
-	had            []possession
+	// now is all that is known, nil until it is worked out anew.
+	now *state
 	// pins are the handlers of ours of sandboxes that would count as another's by
-	// what the daemon says, by id; pinTurn counts the changes of them.
-	pins    map[string]string
-	pinTurn uint64
+	// what the daemon says, by id.
+	pins map[string]string
 }
 
-// page is a list as it came.
+// page is about the last list of one kind.
 type page struct {
-	frame frame
-	at    time.Time
+	at time.Time
 	mark
 	// failed is why the daemon could not tell a newer one, empty if it did not fail.
 	failed string
@@ -94,42 +91,55 @@ func (k *known) take(p *page, f frame, m mark, now time.Time) (differs bool) {
 	if m.turn < p.turn {
 		return false // one that was asked for later was faster
 	}
-	if differs = p.at.IsZero() || !k.same(p, f); differs {
-		p.frame = f
-	}
+	differs = k.replace(p, f) || p.at.IsZero()
 	p.at, p.mark, p.failed = now, m, ""
 	oldest, changes := min(k.sandboxes.upTo, k.containers.upTo), len(k.changes)
 	k.changes = slices.DeleteFunc(k.changes, func(c change) bool { return c.number <= oldest })
 	if differs || changes > 0 { // some of them may be in the list now
-		k.edition++
-		k.ready = nil
+		k.now = nil
 	}
 	return differs || len(k.changes) < changes
 }
 
-// same reports whether a list has the items of a page, in any order: daemons keep them, and
-// their labels, in maps. mu is held.
-func (k *known) same(p *page, f frame) bool {
+// replace takes over the items of a list, and reports whether they are others than before, in any
+// order: daemons keep them, and their labels, in maps. mu is held.
+func (k *known) replace(p *page, f frame) bool {
+	next := k.listed
+	var err error
 	if p == &k.sandboxes {
-		var was, now runtimeapi.ListPodSandboxResponse
-		return proto.Unmarshal(p.frame, &was) == nil && proto.Unmarshal(f, &now) == nil && sameItems(was.GetItems(), now.GetItems())
+		next.sandboxes, err = sandboxesOf(f)
+	} else {
+		next.containers, err = containersOf(f)
 	}
-	var was, now runtimeapi.ListContainersResponse
-	return proto.Unmarshal(p.frame, &was) == nil && proto.Unmarshal(f, &now) == nil && sameItems(was.GetContainers(), now.GetContainers())
+	if err != nil { // a list that is sound can be read
+		return false
+	}
+	same := maps.EqualFunc(k.listed.sandboxes, next.sandboxes, func(a, b *runtimeapi.PodSandbox) bool { return proto.Equal(a, b) }) &&
+		maps.EqualFunc(k.listed.containers, next.containers, func(a, b *runtimeapi.Container) bool { return proto.Equal(a, b) })
+	k.listed = next
+	return !same
 }
 
-func sameItems[T interface {
-	proto.Message
-	GetId() string
-}](a, b []T) bool {
-	byID := map[string]T{}
-	for _, one := range a {
-		byID[one.GetId()] = one
+func sandboxesOf(f frame) (map[string]*runtimeapi.PodSandbox, error) {
+	var l runtimeapi.ListPodSandboxResponse
+	err := proto.Unmarshal(f, &l)
+	return byID(l.GetItems()), err
+}
+
+func containersOf(f frame) (map[string]*runtimeapi.Container, error) {
+	var l runtimeapi.ListContainersResponse
+	err := proto.Unmarshal(f, &l)
+	return byID(l.GetContainers()), err
+}
+
+func byID[T interface{ GetId() string }](items []T) map[string]T {
+	all := make(map[string]T, len(items))
+	for _, one := range items {
+		if one.GetId() != "" {
+			all[one.GetId()] = one
+		}
 	}
-	return len(a) == len(b) && !slices.ContainsFunc(b, func(one T) bool {
-		was, there := byID[one.GetId()]
-		return !there || !proto.Equal(was, one)
-	})
+	return all
 }
 
 // fail takes over that a daemon which answers could not tell a list.
@@ -160,15 +170,14 @@ func (k *known) note(c change) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.number++
-	k.edition++
-	k.ready = nil
+	k.now = nil
 	c.number = k.number
 	k.changes = append(k.changes, c)
 	switch {
 	case c.kind == madeSandbox && c.pin != "":
 		k.pin(c.sandbox.GetId(), c.pin)
 	case c.kind == removedSandbox:
-		k.unpin(c.id)
+		delete(k.pins, c.id)
 	}
 }
 
@@ -182,38 +191,34 @@ func (k *known) age(now time.Time) (time.Duration, bool) {
 	return max(now.Sub(k.sandboxes.at), now.Sub(k.containers.at)), true
 }
 
-// state is a decoded copy of all that is known.
+// state is sandboxes and containers by their ids.
 type state struct {
 	sandboxes  map[string]*runtimeapi.PodSandbox
 	containers map[string]*runtimeapi.Container
 }
 
-// state decodes what is known. A container whose sandbox is not known is left out.
-func (k *known) state() (*state, error) {
+// state is all that is known. It is shared, and must not be changed. A container whose sandbox is not
+// known is left out.
+func (k *known) state() *state {
 	k.mu.Lock()
-	sandboxes, containers, changes := k.sandboxes, k.containers, slices.Clone(k.changes)
-	k.mu.Unlock()
+	defer k.mu.Unlock()
+	return k.all()
+}
 
-	var ps runtimeapi.ListPodSandboxResponse
-	var cs runtimeapi.ListContainersResponse
-	if err := proto.Unmarshal(sandboxes.frame, &ps); err != nil {
-		return nil, err
-	}
-	if err := proto.Unmarshal(containers.frame, &cs); err != nil {
-		return nil, err
+// all is state; mu is held.
+func (k *known) all() *state {
+	if k.now != nil {
+		return k.now
 	}
 	s := &state{sandboxes: map[string]*runtimeapi.PodSandbox{}, containers: map[string]*runtimeapi.Container{}}
-	for _, p := range ps.GetItems() {
-		s.sandboxes[p.GetId()] = p
-	}
-	for _, c := range cs.GetContainers() {
-		s.containers[c.GetId()] = c
-	}
-	for _, c := range changes {
-		s.apply(c, c.number > sandboxes.upTo, c.number > containers.upTo)
+	maps.Copy(s.sandboxes, k.listed.sandboxes)
+	maps.Copy(s.containers, k.listed.containers)
+	for _, c := range k.changes {
+		s.apply(c, c.number > k.sandboxes.upTo, c.number > k.containers.upTo)
 	}
 	maps.DeleteFunc(s.containers, func(_ string, c *runtimeapi.Container) bool { return s.sandboxes[c.GetPodSandboxId()] == nil })
-	return s, nil
+	k.now = s
+	return s
 }
 
 // apply does to the state what a call did, as far as the lists cannot have it.
@@ -222,11 +227,13 @@ func (s *state) apply(c change, toSandboxes, toContainers bool) {
 		switch c.kind {
 		case madeSandbox:
 			if s.sandboxes[c.sandbox.GetId()] == nil {
-				s.sandboxes[c.sandbox.GetId()] = proto.CloneOf(c.sandbox)
+				s.sandboxes[c.sandbox.GetId()] = c.sandbox
 			}
 		case stoppedSandbox:
 			if p := s.sandboxes[c.id]; p != nil {
+				p = proto.CloneOf(p)
 				p.State = runtimeapi.PodSandboxState_SANDBOX_NOTREADY
+				s.sandboxes[c.id] = p
 			}
 		case removedSandbox:
 			delete(s.sandboxes, c.id)
@@ -238,22 +245,20 @@ func (s *state) apply(c change, toSandboxes, toContainers bool) {
 	switch c.kind {
 	case madeContainer:
 		if s.containers[c.container.GetId()] == nil {
-			s.containers[c.container.GetId()] = proto.CloneOf(c.container)
+			s.containers[c.container.GetId()] = c.container
 		}
 	case startedContainer:
-		if t := s.containers[c.id]; t != nil && t.GetState() == runtimeapi.ContainerState_CONTAINER_CREATED {
-			t.State = runtimeapi.ContainerState_CONTAINER_RUNNING
+		if t := s.containers[c.id]; t.GetState() == runtimeapi.ContainerState_CONTAINER_CREATED {
+			s.turn(t, runtimeapi.ContainerState_CONTAINER_RUNNING)
 		}
 	case endedContainer:
-		if t := s.containers[c.id]; t != nil {
-			t.State = runtimeapi.ContainerState_CONTAINER_EXITED
-		}
+		s.turn(s.containers[c.id], runtimeapi.ContainerState_CONTAINER_EXITED)
 	case removedContainer:
 		delete(s.containers, c.id)
 	case stoppedSandbox:
 		for _, t := range s.containers {
 			if t.GetPodSandboxId() == c.id {
-				t.State = runtimeapi.ContainerState_CONTAINER_EXITED
+				s.turn(t, runtimeapi.ContainerState_CONTAINER_EXITED)
 			}
 		}
 	case removedSandbox:
@@ -261,122 +266,29 @@ func (s *state) apply(c change, toSandboxes, toContainers bool) {
 	}
 }
 
+// turn puts a container, if there is one, in another state.
+func (s *state) turn(c *runtimeapi.Container, to runtimeapi.ContainerState) {
+	if c != nil {
+		c = proto.CloneOf(c)
+		c.State = to
+		s.containers[c.GetId()] = c
+	}
+}
+
 // live says whether a sandbox is READY as far as is known.
 func (k *known) live(id string) bool {
-	k.mu.Lock()
-	ready, edition := k.ready, k.edition
-	k.mu.Unlock()
-	if ready == nil {
-		ready = map[string]bool{}
-		if s, err := k.state(); err == nil {
-			for id, p := range s.sandboxes {
-				if p.GetState() == runtimeapi.PodSandboxState_SANDBOX_READY {
-					ready[id] = true
-				}
-			}
-		}
-		k.mu.Lock()
-		if edition == k.edition {
-			k.ready = ready
-		}
-		k.mu.Unlock()
-	}
-	return ready[id]
-}
-
-// possession is one sandbox with its containers, by id. handler is the daemon's
-// name, pin ours if it does not follow from that.
-type possession struct {
-	id, handler, pin string
-	containers       []string
-}
-
-// edited is the number of the edition of what is known.
-func (k *known) edited() uint64 {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.edition
-}
-
-// possessions are all sandboxes that are known, without decoding more than ids.
-// They are shared.
-func (k *known) possessions() []possession {
-	k.mu.Lock()
-	sandboxes, containers, changes, edition := k.sandboxes, k.containers, slices.Clone(k.changes), k.edition
-	had, fresh, pins := k.had, k.hadIn == k.edition && k.had != nil, maps.Clone(k.pins)
-	k.mu.Unlock()
-	if fresh {
-		return had
-	}
-	had = possessionsOf(sandboxes, containers, changes, pins)
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.edition == edition {
-		k.had, k.hadIn = had, edition
-	}
-	return had
-}
-
-// possessionsOf are what lists have, as changed since. Pure.
-func possessionsOf(sandboxes, containers page, changes []change, pins map[string]string) []possession {
-	all := []possession{}
-	place := map[string]int{}
-	add := func(id, handler string) {
-		if _, there := place[id]; !there && id != "" {
-			place[id] = len(all)
-			all = append(all, possession{id: id, handler: handler, pin: pins[id]})
-		}
-	}
-	eachField(sandboxes.frame, func(n protowire.Number, item []byte) {
-		if n == itemsField {
-			add(text(item, idField), text(item, sandboxHandlerField))
-		}
-	})
-	for _, c := range changes {
-		if c.kind == madeSandbox && c.number > sandboxes.upTo {
-			add(c.sandbox.GetId(), c.sandbox.GetRuntimeHandler())
-		}
-	}
-	seen := map[string]bool{}
-	put := func(id, sandbox string) {
-		if at, there := place[sandbox]; there && !seen[id] {
-			seen[id] = true
-			all[at].containers = append(all[at].containers, id)
-		}
-	}
-	eachField(containers.frame, func(n protowire.Number, item []byte) {
-		if n == itemsField {
-			put(text(item, idField), text(item, containerSandboxField))
-		}
-	})
-	gone := map[string]bool{}
-	for _, c := range changes {
-		switch c.kind {
-		case madeContainer:
-			if c.number > containers.upTo {
-				put(c.container.GetId(), c.container.GetPodSandboxId())
-			}
-		case removedContainer, removedSandbox:
-			gone[c.id] = true
-		}
-	}
-	all = slices.DeleteFunc(all, func(p possession) bool { return gone[p.id] })
-	for i := range all {
-		all[i].containers = slices.DeleteFunc(all[i].containers, func(id string) bool { return gone[id] })
-	}
-	return all
+	p := k.state().sandboxes[id]
+	return p != nil && p.GetState() == runtimeapi.PodSandboxState_SANDBOX_READY
 }
 
 // save puts what is known into a state file: the lists with the changes since.
 func (k *known) save(to *saved) error {
 	to.Pins = k.stay()
-	s, err := k.state()
-	if err != nil {
-		return err
-	}
+	s := k.state()
 	k.mu.Lock()
 	to.Listed = older(k.sandboxes.at, k.containers.at)
 	k.mu.Unlock()
+	var err error
 	if to.Sandboxes, err = proto.Marshal(&runtimeapi.ListPodSandboxResponse{Items: slices.Collect(maps.Values(s.sandboxes))}); err != nil {
 		return err
 	}
@@ -394,11 +306,16 @@ func older(a, b time.Time) time.Time {
 
 // load takes over what a state file has.
 func (k *known) load(from *saved) error {
-	sandboxes, containers := page{frame: from.Sandboxes, at: from.Listed}, page{frame: from.Containers, at: from.Listed}
-	if _, err := (&known{sandboxes: sandboxes, containers: containers}).state(); err != nil {
+	sandboxes, err := sandboxesOf(from.Sandboxes)
+	if err != nil {
 		return err
 	}
-	k.sandboxes, k.containers, k.pins = sandboxes, containers, from.Pins
+	containers, err := containersOf(from.Containers)
+	if err != nil {
+		return err
+	}
+	k.listed, k.pins = state{sandboxes, containers}, from.Pins
+	k.sandboxes.at, k.containers.at = from.Listed, from.Listed
 	return nil
 }
 
@@ -416,17 +333,55 @@ func (l *lists) instead(ctx context.Context, err error) (*state, error) {
 	if l.contest.Load() != nil {
 		return &state{}, nil
 	}
-	s, decodeErr := l.known.state()
-	if decodeErr != nil {
-		return nil, err
+	s := &state{sandboxes: map[string]*runtimeapi.PodSandbox{}, containers: map[string]*runtimeapi.Container{}}
+	known := l.known.state()
+	for id, p := range known.sandboxes {
+		s.sandboxes[id] = proto.CloneOf(p)
+		s.sandboxes[id].RuntimeHandler = l.naming().sandbox(id, p.GetRuntimeHandler())
 	}
-	for _, p := range s.sandboxes {
-		p.RuntimeHandler = l.naming().sandbox(p.GetId(), p.GetRuntimeHandler())
-	}
-	for _, c := range s.containers {
+	for id, c := range known.containers {
+		s.containers[id] = proto.CloneOf(c)
 		if c.GetImage() != nil {
-			c.Image.RuntimeHandler = l.names.ours(c.GetImage().GetRuntimeHandler())
+			s.containers[id].Image.RuntimeHandler = l.names.ours(c.GetImage().GetRuntimeHandler())
 		}
 	}
 	return s, nil
+}
+
+// selectSandboxes are those that a filter selects, the newest first. Pure.
+func (s *state) selectSandboxes(f *runtimeapi.PodSandboxFilter) []*runtimeapi.PodSandbox {
+	var chosen []*runtimeapi.PodSandbox
+	for _, id := range slices.Sorted(maps.Keys(s.sandboxes)) {
+		p := s.sandboxes[id]
+		if strings.HasPrefix(id, f.GetId()) && (f.GetState() == nil || f.GetState().GetState() == p.GetState()) &&
+			contains(p.GetLabels(), f.GetLabelSelector()) {
+			chosen = append(chosen, p)
+		}
+	}
+	slices.SortStableFunc(chosen, func(a, b *runtimeapi.PodSandbox) int { return cmp.Compare(b.GetCreatedAt(), a.GetCreatedAt()) })
+	return chosen
+}
+
+// selectContainers are those that a filter selects, the newest first. Pure.
+func (s *state) selectContainers(f *runtimeapi.ContainerFilter) []*runtimeapi.Container {
+	var chosen []*runtimeapi.Container
+	for _, id := range slices.Sorted(maps.Keys(s.containers)) {
+		c := s.containers[id]
+		if strings.HasPrefix(id, f.GetId()) && strings.HasPrefix(c.GetPodSandboxId(), f.GetPodSandboxId()) &&
+			(f.GetState() == nil || f.GetState().GetState() == c.GetState()) && contains(c.GetLabels(), f.GetLabelSelector()) {
+			chosen = append(chosen, c)
+		}
+	}
+	slices.SortStableFunc(chosen, func(a, b *runtimeapi.Container) int { return cmp.Compare(b.GetCreatedAt(), a.GetCreatedAt()) })
+	return chosen
+}
+
+// contains says whether labels have all of wanted.
+func contains(labels, wanted map[string]string) bool {
+	for key, value := range wanted {
+		if got, there := labels[key]; !there || got != value {
+			return false
+		}
+	}
+	return true
 }

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"testing"
 	"time"
 
@@ -28,10 +27,7 @@ func learn(t *testing.T, k *known, pods map[string][]string) {
 // sketch is "pod:state[container:state …] …".
 func sketch(t *testing.T, k *known) map[string]string {
 	t.Helper()
-	s, err := k.state()
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := k.state()
 	all := map[string]string{}
 	for id, p := range s.sandboxes {
 		all[id] = p.GetState().String()
@@ -86,18 +82,6 @@ func TestWhatCallsDidIsKnown(t *testing.T) {
 				for key, value := range c.want {
 					if got[key] != value {
 						t.Errorf("%s is %q, want %q", key, got[key], value)
-					}
-				}
-				var ids []string
-				for _, p := range k.possessions() {
-					ids = append(ids, p.id)
-					for _, c := range p.containers {
-						ids = append(ids, p.id+"/"+c)
-					}
-				}
-				for key := range c.want {
-					if !slices.Contains(ids, key) {
-						t.Errorf("%s is not among %v", key, ids)
 					}
 				}
 			}
@@ -158,8 +142,8 @@ func TestAPodThatSomebodyElseRemovedIsForgotten(t *testing.T) {
 	k.note(change{kind: madeContainer, container: &runtimeapi.Container{Id: "c", PodSandboxId: "q"}})
 	only := encoded(t, &runtimeapi.ListPodSandboxResponse{Items: []*runtimeapi.PodSandbox{{Id: "p", RuntimeHandler: "runc"}}})
 	k.take(&k.sandboxes, only, k.mark(), time.Now())
-	if got := k.possessions(); len(got) != 1 || got[0].id != "p" {
-		t.Errorf("possessions %+v", got)
+	if got := sketch(t, k); len(got) != 1 || got["p"] == "" {
+		t.Errorf("known is %v", got)
 	}
 	if !k.take(&k.containers, nil, k.mark(), time.Now()) {
 		t.Error("that a change is in no list is no news")
@@ -204,49 +188,11 @@ func TestTheSameInAnotherOrderIsKnown(t *testing.T) {
 		t.Fatal("the first list is nothing new")
 	}
 	l.Containers[0], l.Containers[5] = l.Containers[5], l.Containers[0]
-	if edition := k.edited(); k.take(&k.containers, encoded(t, l), k.mark(), time.Now()) || k.edited() != edition {
+	if before := k.state(); k.take(&k.containers, encoded(t, l), k.mark(), time.Now()) || k.state() != before {
 		t.Error("a list in another order is something new")
 	}
 	l.Containers[3].State = runtimeapi.ContainerState_CONTAINER_EXITED
 	if !k.take(&k.containers, encoded(t, l), k.mark(), time.Now()) {
 		t.Error("a container that has exited is nothing new")
-	}
-}
-
-func TestPossessionsAreWorkedOutOnceAnEdition(t *testing.T) {
-	k := &known{}
-	learn(t, k, map[string][]string{"p": {"c", "d"}})
-	first, at := k.possessions(), k.edited()
-	if len(first) != 1 || len(first[0].containers) != 2 {
-		t.Fatalf("%+v", first)
-	}
-	learn(t, k, map[string][]string{"p": {"c", "d"}})
-	if again := k.possessions(); &again[0] != &first[0] && k.edited() == at {
-		t.Error("the same possessions were worked out twice")
-	}
-	for name, change := range map[string]func(){
-		"a call": func() { k.note(change{kind: removedContainer, id: "d"}) },
-		"a list": func() { learn(t, k, map[string][]string{"q": nil}) },
-	} {
-		before := k.edited()
-		if change(); k.edited() == before {
-			t.Errorf("%s: the edition is the same", name)
-		}
-	}
-	if got := k.possessions(); len(got) != 1 {
-		t.Errorf("%+v", got)
-	}
-}
-
-// Many containers in one list cost no more each than few.
-func TestPossessionsOfManyContainers(t *testing.T) {
-	var many []string
-	for i := range 20000 {
-		many = append(many, fmt.Sprint("c", i))
-	}
-	k := &known{}
-	learn(t, k, map[string][]string{"p": append(many, many[:10]...)})
-	if got := k.possessions(); len(got) != 1 || len(got[0].containers) != len(many) {
-		t.Errorf("%d containers, want %d", len(got[0].containers), len(many))
 	}
 }

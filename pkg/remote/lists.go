@@ -6,9 +6,11 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/containerd/log"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
@@ -37,8 +39,6 @@ type lists struct {
 	// late has one place, for a list that is still awaited after its client was
 	// answered, so that a slow daemon's lists do not stay the first ones.
 	late chan struct{}
-	// The last lists with our names, for the next that are the same.
-	sandboxesTold, containersTold atomic.Pointer[renaming]
 	// contest is not nil if what the daemon has is another backend's.
 	contest *atomic.Pointer[string]
 }
@@ -110,21 +110,13 @@ func send[M any, P message[M]](f frame, to grpc.ServerStreamingServer[M]) error 
 }
 
 func (l *lists) sandboxes(ctx context.Context, req *runtimeapi.ListPodSandboxRequest) (frame, error) {
-	whole := wantsAll(req, req.GetFilter())
-	f, err := l.fresh(ctx, sandboxLists, req, whole, &l.known.sandboxes)
-	if !whole {
-		return l.naming().list(f), err
-	}
-	return l.naming().listAgain(&l.sandboxesTold, f), err
+	f, err := l.fresh(ctx, sandboxLists, req, wantsAll(req, req.GetFilter()), &l.known.sandboxes)
+	return l.naming().list(f), err
 }
 
 func (l *lists) containers(ctx context.Context, req *runtimeapi.ListContainersRequest) (frame, error) {
-	whole := wantsAll(req, req.GetFilter())
-	f, err := l.fresh(ctx, containerLists, req, whole, &l.known.containers)
-	if !whole {
-		return l.names.rename(f, containerNames), err
-	}
-	return l.names.renameAgain(&l.containersTold, f, containerNames), err
+	f, err := l.fresh(ctx, containerLists, req, wantsAll(req, req.GetFilter()), &l.known.containers)
+	return l.names.rename(f, containerNames), err
 }
 
 // alike is one form of a list's request with what is newer than this CRI in the
@@ -238,4 +230,68 @@ func (l *lists) sensible(ctx context.Context, of listing, f frame) (frame, error
 		return f, nil
 	}
 	return l.attached(ctx, f)
+}
+
+// attached is a list of containers without those whose sandbox the daemon does
+// not list, and which no call could be made about. One that was made by others
+// with its sandbox a moment ago is looked for in a new list of sandboxes.
+func (l *lists) attached(ctx context.Context, f frame) (frame, error) {
+	if !l.strays(f) {
+		return f, nil
+	}
+	if err := l.sandboxesAnew(ctx); err != nil {
+		return nil, err
+	}
+	return l.known.attached(f), nil
+}
+
+func (l *lists) strays(f frame) bool { return len(l.known.attached(f)) != len(f) }
+
+// sandboxesAnew learns which sandboxes there are.
+func (l *lists) sandboxesAnew(ctx context.Context) error {
+	mark, p := l.known.mark(), &l.known.sandboxes
+	f, err := l.whole(ctx, sandboxLists, &runtimeapi.ListPodSandboxRequest{})
+	if err == nil && l.known.take(p, l.identified(ctx, f), mark, time.Now()) {
+		l.learned()
+	}
+	return l.blame(p, err)
+}
+
+// identified is a list without items that have no id.
+func (l *lists) identified(ctx context.Context, f frame) frame {
+	kept := without(f, func(item []byte) bool { return text(item, idField) == "" })
+	if len(kept) != len(f) {
+		log.G(ctx).WithField("backend", l.name).Debug("Backend listed items without an ID; omitting them")
+	}
+	return kept
+}
+
+// attached is a list of containers without those whose sandbox is not known.
+func (k *known) attached(f frame) frame {
+	there := k.state().sandboxes
+	return without(f, func(item []byte) bool { return there[text(item, containerSandboxField)] == nil })
+}
+
+// without is a list without some items; itself if there are none of them.
+func without(f frame, drop func(item []byte) bool) frame {
+	var kept frame
+	done := 0
+	for at := 0; at < len(f); {
+		n, t, size := protowire.ConsumeField(f[at:])
+		if size < 0 {
+			return f
+		}
+		if n == itemsField && t == protowire.BytesType {
+			_, _, head := protowire.ConsumeTag(f[at:])
+			if item, _ := protowire.ConsumeBytes(f[at+head:]); drop(item) {
+				kept = append(kept, f[done:at]...)
+				done = at + size
+			}
+		}
+		at += size
+	}
+	if done == 0 {
+		return f
+	}
+	return append(kept, f[done:]...)
 }

@@ -1,7 +1,6 @@
 package remote
 
 import (
-	"bytes"
 	"cmp"
 	"slices"
 	"sync/atomic"
@@ -85,27 +84,6 @@ func (n *names) rename(f frame, paths ...[]protowire.Number) frame {
 		f = renamed(f, path, n.ours)
 	}
 	return f
-}
-
-// renaming is a list as the daemon has it, and as clients of this berth were told.
-type renaming struct {
-	theirs, ours frame
-	by           *translation
-	pins         uint64
-}
-
-// renameAgain is rename for lists that most often are as they were the last time.
-func (n *names) renameAgain(last *atomic.Pointer[renaming], f frame, path []protowire.Number) frame {
-	t := n.current.Load()
-	if t == nil || t.same {
-		return f
-	}
-	if l := last.Load(); l != nil && l.by == t && bytes.Equal(l.theirs, f) {
-		return l.ours
-	}
-	ours := frame(renamed(f, path, n.ours))
-	last.Store(&renaming{theirs: f, ours: ours, by: t})
-	return ours
 }
 
 // spec is an image with the daemon's name of the handler.

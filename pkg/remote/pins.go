@@ -1,11 +1,10 @@
 package remote
 
 import (
-	"bytes"
+	"cmp"
 	"context"
 	"maps"
 	"slices"
-	"sync/atomic"
 
 	"github.com/berth-cri/berth/pkg/handler"
 )
@@ -20,16 +19,6 @@ func (k *known) pin(id, name string) {
 		k.pins = map[string]string{}
 	}
 	k.pins[id] = name
-	k.pinTurn++
-	k.edition++
-}
-
-// unpin forgets what was said; mu is held.
-func (k *known) unpin(id string) {
-	if k.pins[id] != "" {
-		delete(k.pins, id)
-		k.pinTurn++
-	}
 }
 
 // pinned is whose a sandbox is, empty if that follows from what the daemon says.
@@ -39,51 +28,23 @@ func (k *known) pinned(id string) string {
 	return k.pins[id]
 }
 
-// pinsNow says how often the pins have changed.
-func (k *known) pinsNow() uint64 {
+// pinAll pins what has no pin.
+func (k *known) pinAll(pins map[string]string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.pinTurn
-}
-
-// unpinned says that there are no pins.
-func (k *known) unpinned() bool {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return len(k.pins) == 0
-}
-
-// pinAll pins what has no pin, and says whether that was anything.
-func (k *known) pinAll(pins map[string]string) bool {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	some := false
 	for id, name := range pins {
 		if k.pins[id] == "" {
 			k.pin(id, name)
-			some = true
 		}
 	}
-	return some
 }
 
 // stay are the pins of sandboxes that are still there; others are dropped.
 func (k *known) stay() map[string]string {
-	if k.unpinned() {
-		return nil
-	}
-	there := map[string]bool{}
-	for _, p := range k.possessions() {
-		there[p.id] = true
-	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	for _, c := range k.changes { // made since
-		if c.kind == madeSandbox {
-			there[c.sandbox.GetId()] = true
-		}
-	}
-	maps.DeleteFunc(k.pins, func(id, _ string) bool { return !there[id] })
+	there := k.all().sandboxes
+	maps.DeleteFunc(k.pins, func(id, _ string) bool { return there[id] == nil })
 	return maps.Clone(k.pins)
 }
 
@@ -112,18 +73,6 @@ func (n naming) list(f frame) frame {
 	})
 }
 
-// listAgain is list for lists that most often are as they were the last time.
-func (n naming) listAgain(last *atomic.Pointer[renaming], f frame) frame {
-	turn := n.known.pinsNow()
-	t := n.names.current.Load()
-	if l := last.Load(); l != nil && l.by == t && l.pins == turn && bytes.Equal(l.theirs, f) {
-		return l.ours
-	}
-	ours := n.list(f)
-	last.Store(&renaming{f, ours, t, turn})
-	return ours
-}
-
 // status is the answer about one sandbox with our name.
 func (n naming) status(f frame, id string) frame {
 	return replaced(f, statusField, func(s []byte) []byte {
@@ -131,20 +80,16 @@ func (n naming) status(f frame, id string) frame {
 	})
 }
 
-// owner is the handler of ours that a pod counts as one of.
-func (n naming) owner(p possession) string {
-	if p.pin != "" {
-		return p.pin
-	}
-	return n.names.owner(p.handler)
-}
-
 // inventory is what the daemon has, by our names.
 func (n naming) inventory() []handler.Owned {
-	possessions := n.known.possessions()
-	all := make([]handler.Owned, 0, len(possessions))
-	for _, p := range possessions {
-		all = append(all, handler.Owned{Sandbox: p.id, Handler: n.owner(p), Containers: p.containers})
+	s, containers := n.known.state(), map[string][]string{}
+	for id, c := range s.containers {
+		containers[c.GetPodSandboxId()] = append(containers[c.GetPodSandboxId()], id)
+	}
+	all := make([]handler.Owned, 0, len(s.sandboxes))
+	for id, p := range s.sandboxes {
+		of := cmp.Or(n.known.pinned(id), n.names.owner(p.GetRuntimeHandler()))
+		all = append(all, handler.Owned{Sandbox: id, Handler: of, UID: p.GetMetadata().GetUid(), Containers: containers[id]})
 	}
 	return all
 }
@@ -166,9 +111,10 @@ func (n naming) leaving(next []Handler) map[string]string {
 		return nil
 	}
 	pins := map[string]string{}
-	for _, p := range n.known.possessions() {
-		if our, there := now.ours[p.handler]; there && p.pin == "" && then.ours[p.handler] != our {
-			pins[p.id] = our
+	for id, p := range n.known.state().sandboxes {
+		theirs := p.GetRuntimeHandler()
+		if our, there := now.ours[theirs]; there && then.ours[theirs] != our {
+			pins[id] = our
 		}
 	}
 	return pins

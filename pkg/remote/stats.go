@@ -63,13 +63,13 @@ func (s stats) StreamPodSandboxMetrics(req *runtimeapi.StreamPodSandboxMetricsRe
 // does not change them while it runs: it is asked once.
 func (s stats) ListMetricDescriptors(ctx context.Context, req *runtimeapi.ListMetricDescriptorsRequest) (*runtimeapi.ListMetricDescriptorsResponse, error) {
 	plain := len(req.ProtoReflect().GetUnknown()) == 0
-	if known := s.abilities.described(); known != nil && plain {
+	able := s.abilities.Load()
+	if known := able.described(); known != nil && plain {
 		return known, nil
 	}
 	if s.monitor.current().Phase == Lagging {
 		return &runtimeapi.ListMetricDescriptorsResponse{}, nil
 	}
-	on := s.abilities.connection()
 	wait, cancel := context.WithTimeout(ctx, patienceOf(ctx, s.patience))
 	defer cancel()
 	resp, err := read[runtimeapi.ListMetricDescriptorsResponse](wait, s.caller, runtimeapi.RuntimeService_ListMetricDescriptors_FullMethodName, req)
@@ -78,7 +78,7 @@ func (s stats) ListMetricDescriptors(ctx context.Context, req *runtimeapi.ListMe
 		resp, err = &runtimeapi.ListMetricDescriptorsResponse{}, nil
 	}
 	if plain && said && err == nil {
-		s.abilities.describe(resp, on)
+		able.describe(resp)
 	}
 	return resp, err
 }

@@ -82,27 +82,29 @@ type imageStream struct {
 
 func (s *imageStream) Context() context.Context { return s.ctx }
 
-// ImageStatus of a call without a handler has an image only if every store that may have to run it has it
-// and answers: a kubelet pulls what is not there into the store of the pod. A store that does not answer is
-// left out, because it cannot run the image either. A verbose call, which people make, gets the image of the
-// first store that has it, the default handler's before others.
+// ImageStatus of a call without a handler has an image only if every store has it that pods run from: a
+// kubelet makes a pod's sandbox first, and then pulls what is not there into the store of the pod. A store
+// that does not answer is left out, because it cannot run the image either. A verbose call, which people
+// make, gets the image of the first store that has it, the default handler's before others.
 func (i images) ImageStatus(ctx context.Context, req *runtimeapi.ImageStatusRequest) (*runtimeapi.ImageStatusResponse, error) {
 	others := i.others(req.GetImage())
 	if len(others) == 0 {
 		return byImage(ctx, i.routes, req.GetImage(), req, Backend.ImageStatus)
 	}
-	if !req.GetVerbose() {
-		others = i.used(others)
-	}
 	own, err := i.ownStatus(ctx, req)
 	if err != nil && !away(ctx, err) {
 		return nil, err
 	}
+	ownCounts := req.GetVerbose() || i.used(i.routes.standard().Backend)
+	if !req.GetVerbose() {
+		others = slices.DeleteFunc(others, func(b Backend) bool { return !i.used(b) })
+	}
+	answers := askPrompt(ctx, others, req, Backend.ImageStatus)
 	var all []*runtimeapi.ImageStatusResponse
-	if err == nil {
+	if err == nil && (ownCounts || len(answers) == 0) {
 		all = append(all, own)
 	}
-	for _, s := range askPrompt(ctx, others, req, Backend.ImageStatus) {
+	for _, s := range answers {
 		all = append(all, s.answer)
 	}
 	if len(all) == 0 {

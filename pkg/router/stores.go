@@ -34,15 +34,10 @@ func (i images) others(image *runtimeapi.ImageSpec) []Backend {
 	return others
 }
 
-// used are those stores to which a handler leads that accepts pods or has some.
-func (i images) used(stores []Backend) []Backend {
-	pods, used := i.owners.counts(), map[string]bool{}
-	for _, r := range i.routes.registry.Current().Routes() {
-		if r.State.AcceptsPods() || pods[r.Definition.Name] > 0 {
-			used[r.Backend.ID()] = true
-		}
-	}
-	return slices.DeleteFunc(slices.Clone(stores), func(b Backend) bool { return !used[b.ID()] })
+// used says whether pods run from a store and a handler leads to it.
+func (i images) used(b Backend) bool {
+	leads := func(r *route) bool { return r.Backend.ID() == b.ID() }
+	return slices.ContainsFunc(i.routes.registry.Current().Routes(), leads) && len(i.owners.of(b)) > 0
 }
 
 // said is what one store answered.

@@ -12,7 +12,6 @@ import (
 	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/berth-cri/berth/pkg/handler"
 	"github.com/berth-cri/berth/pkg/router"
 	"github.com/berth-cri/berth/pkg/router/routertest"
 )
@@ -64,12 +63,10 @@ func TestAStoreThatCannotRemoveAnImageIsNamed(t *testing.T) {
 	}
 }
 
-// An image is there for a caller without a handler if all stores have it that may have to run it.
+// An image is there for a caller without a handler if all stores have it from which pods run.
 func TestImagesAreThereInEveryUsedStoreOnly(t *testing.T) {
 	one, two := two()
-	closed := ready("kata", two)
-	closed.State = handler.State{Phase: handler.Cordoned}
-	n := serveReady(t, table(t, 1, "runc", ready("runc", one), ready("kata", two)), one, two, routertest.New("unused"))
+	n := serveReady(t, table(t, 1, "runc", ready("runc", one), ready("kata", two)), one, two)
 	is := func(what string, want, verbose bool) {
 		t.Helper()
 		for v, want := range map[bool]bool{false: want, true: verbose} {
@@ -79,20 +76,23 @@ func TestImagesAreThereInEveryUsedStoreOnly(t *testing.T) {
 			}
 		}
 	}
+	pull := func(name string) {
+		t.Helper()
+		if _, err := n.pull(t, name); err != nil {
+			t.Fatal(err)
+		}
+	}
 	is("in no store", false, false)
-	if _, err := n.pull(t, "runc"); err != nil {
-		t.Fatal(err)
-	}
-	is("in one", false, true)
-	n.registry.Swap(table(t, 2, "runc", ready("runc", one), closed))
-	is("another is cordoned without pods", true, true)
-	n.registry.Swap(table(t, 3, "runc", ready("runc", one), ready("kata", two)))
+	pull("kata")
+	is("not in the default handler's, without pods", false, true)
 	n.run(t, "kata")
-	n.registry.Swap(table(t, 4, "runc", ready("runc", one), closed))
-	is("another is cordoned with a pod", false, true)
-	if _, err := n.pull(t, "kata"); err != nil {
-		t.Fatal(err)
-	}
+	is("in the only one with pods", true, true)
+	n.run(t, "runc")
+	is("in one of two with pods", false, true)
+	n.registry.Swap(table(t, 2, "kata", ready("kata", two)))
+	is("lacking where no handler leads", true, true)
+	n.registry.Swap(table(t, 3, "runc", ready("runc", one), ready("kata", two)))
+	pull("runc")
 	is("in both", true, true)
 }
 
@@ -152,6 +152,7 @@ func TestImagesOfOthersAreThereWithoutTheDefault(t *testing.T) {
 	if _, err := n.pull(t, "kata"); err != nil {
 		t.Fatal(err)
 	}
+	n.run(t, "kata")
 	got, err := n.images.ImageStatus(ctx(t), &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: "busybox"}})
 	if err != nil || got.GetImage() == nil {
 		t.Errorf("got %v, %v", got, err)

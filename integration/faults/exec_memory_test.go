@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/integration/testbed"
@@ -71,40 +70,6 @@ func TestLargeOutputsOfCommands(t *testing.T) {
 	t.Logf("the daemon had %d MiB and at most %d MiB", before, most())
 	if most() > before+maxGrowth {
 		t.Errorf("the daemon grew from %d to %d MiB, by more than %d", before, most(), maxGrowth)
-	}
-	pod.Remove(t)
-}
-
-// TestTooManyCommands reaches the limits of commands and sessions.
-func TestTooManyCommands(t *testing.T) {
-	t.Parallel()
-	b := newBed(t, testbed.Options{Config: fmt.Sprintf(
-		"default_runtime = \"runc\"\n[runtimes.runc]\nruntime_path = %q\n[engine]\nmax_exec_syncs = 2\n", testbed.Part(t, testbed.Runc))})
-	pod := b.Client.RunPod(t, testbed.PodSpec{Image: b.Image, Command: []string{"sleep", "3600"}})
-	var running sync.WaitGroup
-	for n := range 2 {
-		running.Go(func() {
-			if _, err := b.tryExec(t, pod.Container, "sh", "-c", fmt.Sprintf("touch /begun%d; until [ -e /end ]; do sleep 0.05; done", n)); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	pid := b.info(t, pod.Container.ID).PID
-	root := fmt.Sprintf("/proc/%d/root", pid)
-	testbed.Eventually(t, time.Minute, func() error {
-		for n := range 2 {
-			if _, err := os.Stat(fmt.Sprintf("%s/begun%d", root, n)); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-	_, err := b.tryExec(t, pod.Container, "true")
-	testbed.Refused(t, err, codes.ResourceExhausted, "engine.max_exec_syncs", "try again later")
-	testbed.Must(t, os.WriteFile(root+"/end", nil, 0o600))
-	running.Wait()
-	if _, err := b.tryExec(t, pod.Container, "true"); err != nil {
-		t.Error(err)
 	}
 	pod.Remove(t)
 }

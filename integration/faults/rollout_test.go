@@ -57,7 +57,7 @@ func TestRollout(t *testing.T) {
 	next := filepath.Join(dir, "runc")
 	testbed.Must(t, os.Symlink(runc, next))
 	config := func(path string) string {
-		return fmt.Sprintf("default_runtime = \"runc\"\n[handlers]\nprobe_interval = \"1s\"\n[runtimes.runc]\nruntime_path = %q\ncandidate = { runtime_path = %q, percent = 50, abort_after = 2, threshold = 10 }\n", runc, path)
+		return fmt.Sprintf("default_runtime = \"runc\"\n[handlers]\nprobe_interval = \"1s\"\n[runtimes.runc]\nruntime_path = %q\ncandidate = { runtime_path = %q, percent = 50 }\n", runc, path)
 	}
 	b := newBed(t, testbed.Options{Config: config(next)})
 	atRest := b.Rest(t)

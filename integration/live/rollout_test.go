@@ -97,7 +97,7 @@ func TestARolloutFromItsShareToItsEnd(t *testing.T) {
 	restart := func() { b.Kill9(t); b.Start(t); b.waitState(t, "own", "ready") }
 	all := func(percent int) {
 		t.Helper()
-		b.DropIn(t, "own", table("own", stable)+fmt.Sprintf("candidate = { runtime_path = %q, percent = %d, abort_after = 2 }\n", next, percent))
+		b.DropIn(t, "own", table("own", stable)+fmt.Sprintf("candidate = { runtime_path = %q, percent = %d }\n", next, percent))
 		b.command(t, "reload", "--wait")
 		b.rolloutIs(t, "own", "running")
 	}
@@ -156,7 +156,7 @@ func TestARolloutThatFailsEndsByItself(t *testing.T) {
 	if err := os.WriteFile(next, []byte(script), 0o755); err != nil { //nolint:gosec // it is a program
 		t.Fatal(err)
 	}
-	b.DropIn(t, "own", table("own", stable)+fmt.Sprintf("candidate = { runtime_path = %q, percent = 50, abort_after = 3 }\n", next))
+	b.DropIn(t, "own", table("own", stable)+fmt.Sprintf("candidate = { runtime_path = %q, percent = 50 }\n", next))
 	b.command(t, "reload", "--wait")
 	b.rolloutIs(t, "own", "running")
 	// Pods fall to either binary by chance: the first three may all have the next one.

@@ -29,6 +29,7 @@ type bed struct {
 	socket string
 }
 
+// newBed starts a berth with these keys of [nri]; without any, plugins can connect.
 func newBed(t *testing.T, config string) *bed {
 	t.Helper()
 	dir, err := os.MkdirTemp("/run", "bt-nri-") // short, because the path of a socket must be
@@ -37,10 +38,13 @@ func newBed(t *testing.T, config string) *bed {
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	b := &bed{socket: filepath.Join(dir, "nri.sock")}
+	if config == "" {
+		config = fmt.Sprintf("socket_path = %q\n", b.socket)
+	}
 	b.Bed = testbed.StartBed(t, "nri/busybox:1", testbed.Options{
 		DefaultRuntime: "runc", Runtimes: map[string]string{"runc": testbed.Part(t, testbed.Runc)},
-		Config: fmt.Sprintf("[runtimes.shim]\nruntime_path = %q\noptions = { BinaryName = %q }\n[nri]\nsocket_path = %q\nplugin_request_timeout = %q\n%s",
-			testbed.Part(t, testbed.RuncShim), testbed.Part(t, testbed.Runc), b.socket, requestTimeout, config),
+		Config: fmt.Sprintf("[runtimes.shim]\nruntime_path = %q\noptions = { BinaryName = %q }\n[nri]\nplugin_request_timeout = %q\n%s",
+			testbed.Part(t, testbed.RuncShim), testbed.Part(t, testbed.Runc), requestTimeout, config),
 	})
 	return b
 }
@@ -338,9 +342,9 @@ func TestInstalledPlugin(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(configs, "test.conf"), []byte(notes+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	b := newBed(t, fmt.Sprintf("disable_connections = true\nplugin_path = %q\nplugin_config_path = %q\n", plugins, configs))
+	b := newBed(t, fmt.Sprintf("plugin_path = %q\nplugin_config_path = %q\n", plugins, configs))
 	if _, err := os.Stat(b.socket); !os.IsNotExist(err) {
-		t.Errorf("there is a socket although connections are disabled: %v", err)
+		t.Errorf("there is a socket that is not configured: %v", err)
 	}
 	p := &process{notes: notes}
 	pod := b.Client.RunPod(t, b.sleeper("own", nil))

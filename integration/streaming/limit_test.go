@@ -22,11 +22,11 @@ func TestSessionsAreLimited(t *testing.T) {
 	conn, _, _ := dialSPDY(t, first, "v4.channel.k8s.io", []string{"error", "stdin", "stdout"})
 	soon(t, begun, "the session has begun")
 	err := open(t, clients["SPDY"], late, remotecommand.StreamOptions{Stdout: io.Discard})
-	if err == nil || !strings.Contains(err.Error(), "streaming.max_sessions") {
+	if err == nil || !strings.Contains(err.Error(), "the most at a time") {
 		t.Errorf("a session over the limit ended with %v", err)
 	}
 	ask := &runtimeapi.ExecRequest{ContainerId: "abc", Cmd: []string{"a"}, Stdout: true}
-	if _, err := s.GetExec(ask); !errdefs.IsResourceExhausted(err) || !strings.Contains(err.Error(), "streaming.max_sessions") {
+	if _, err := s.GetExec(ask); !errdefs.IsResourceExhausted(err) || !strings.Contains(err.Error(), "the most at a time") {
 		t.Errorf("the call over the limit answers %v", err)
 	}
 	if _, err := s.GetAttach(&runtimeapi.AttachRequest{ContainerId: "abc", Stdout: true}); err != nil {

@@ -35,11 +35,5 @@ func (c check) candidate(t *runtimeTable) *handler.Candidate {
 	case n.Percent < 0 || n.Percent > 100:
 		wrong("percent", "must be from 0 to 100")
 	}
-	if n.AbortAfter < 1 {
-		wrong("abort_after", "must be at least 1")
-	}
-	if n.Threshold < 1 || n.Threshold > 100 {
-		wrong("threshold", "must be from 1 to 100")
-	}
-	return &handler.Candidate{Path: n.RuntimePath, Percent: n.Percent, AbortAfter: n.AbortAfter, Threshold: n.Threshold}
+	return &handler.Candidate{Path: n.RuntimePath, Percent: n.Percent}
 }

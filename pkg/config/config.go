@@ -184,17 +184,8 @@ type Engine struct {
 	UnprivilegedPorts bool `toml:"unprivileged_ports"`
 	// UnprivilegedICMP lets pods with a network of their own use ICMP sockets.
 	UnprivilegedICMP bool `toml:"unprivileged_icmp"`
-	// TolerateMissingHugetlb ignores huge page limits where there is no controller.
-	TolerateMissingHugetlb bool `toml:"tolerate_missing_hugetlb"`
 	// IgnoreImageDefinedVolumes makes no volumes where images ask for them (VOLUME).
 	IgnoreImageDefinedVolumes bool `toml:"ignore_image_defined_volumes"`
-	// MaxImageDefinedVolumes is how many volumes an image may ask for.
-	MaxImageDefinedVolumes int `toml:"max_image_defined_volumes"`
-	// ExecSyncDrainTimeout bounds the wait for a grandchild that still holds
-	// the output of an ExecSync whose own process has ended. 0 does not wait.
-	ExecSyncDrainTimeout time.Duration `toml:"exec_sync_drain_timeout"`
-	// MaxExecSyncs bounds how many ExecSync commands run at once. 0 is no bound.
-	MaxExecSyncs int `toml:"max_exec_syncs"`
 	// DefaultSeccompProfile is the file of the RuntimeDefault profile; empty
 	// is the built-in one.
 	DefaultSeccompProfile string `toml:"default_seccomp_profile"`
@@ -226,21 +217,9 @@ type Registry struct {
 	MaxConcurrentDownloads int `toml:"max_concurrent_downloads"`
 	// DiscardUnpackedLayers removes compressed layers once they are unpacked.
 	DiscardUnpackedLayers bool `toml:"discard_unpacked_layers"`
-	// PullProgressTimeout ends a pull that got no byte for so long. 0 is never.
+	// PullProgressTimeout ends a pull that got no byte for so long, or whose answers that
+	// are not layers took so long together. 0 is never.
 	PullProgressTimeout time.Duration `toml:"pull_progress_timeout"`
-	// MinDownloadRate is how many bytes per second a registry must send of a
-	// layer, on average over PullProgressTimeout. 0 is any.
-	MinDownloadRate int `toml:"min_download_rate"`
-	// AnswerTimeout is how long a registry may take, over a whole pull, for what
-	// is not a layer. 0 is any time.
-	AnswerTimeout time.Duration `toml:"answer_timeout"`
-	// MaxManifestSize bounds manifests, configurations and other answers that
-	// are not layers, in bytes.
-	MaxManifestSize int `toml:"max_manifest_size"`
-	// MaxLayers bounds the layers of an image.
-	MaxLayers int `toml:"max_layers"`
-	// MaxZstdWindow bounds the memory that opening zstd takes, in bytes.
-	MaxZstdWindow int `toml:"max_zstd_window"`
 	// MaxImageEntries bounds the files, directories, links and whiteouts of all
 	// layers of an image.
 	MaxImageEntries int `toml:"max_image_entries"`
@@ -262,8 +241,6 @@ type Registry struct {
 type ImageVerifier struct {
 	// BinDir holds the programs that are asked; empty asks nobody.
 	BinDir string `toml:"bin_dir"`
-	// MaxVerifiers is how many of them are asked, in lexical order. -1 is all.
-	MaxVerifiers int `toml:"max_verifiers"`
 	// PerVerifierTimeout is how long each may take.
 	PerVerifierTimeout time.Duration `toml:"per_verifier_timeout"`
 }
@@ -279,8 +256,6 @@ type Streaming struct {
 	// PermittedRemoteHosts are names and IP addresses, besides the node's own, where
 	// other CRI daemons may serve sessions.
 	PermittedRemoteHosts []string `toml:"permitted_remote_hosts"`
-	// MaxSessions bounds the sessions of each kind. 0 is no bound.
-	MaxSessions int `toml:"max_sessions"`
 }
 
 // Metrics is the Prometheus endpoint.

@@ -243,7 +243,7 @@ func TestFlagsWin(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := []any{cfg.Server, cfg.Streaming, cfg.Engine.UnprivilegedICMP, cfg.CNI.BinDirs, cfg.Tracing.SampleRatio, cfg.DefaultRuntime, cfg.Runtimes[0].Supervision}
-	want := []any{Server{Socket: "/b", SocketMode: 0o600, RuntimeName: DefaultRuntimeName}, Streaming{Address: "127.0.0.1", Port: 99, IdleTimeout: time.Minute, MaxSessions: 512, PermittedRemoteHosts: []string{}},
+	want := []any{Server{Socket: "/b", SocketMode: 0o600, RuntimeName: DefaultRuntimeName}, Streaming{Address: "127.0.0.1", Port: 99, IdleTimeout: time.Minute, PermittedRemoteHosts: []string{}},
 		false, []string{"/x", "/y"}, 0.5, "crun", handler.SupervisionPod}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got  %+v\nwant %+v", got, want)
@@ -258,8 +258,8 @@ func TestFlagsWin(t *testing.T) {
 	wantLines := []string{
 		`command line: cgroup_driver: unknown key here; it belongs into [engine] (did you mean "engine.cgroup_driver"?)`,
 		`command line: engine.cgroup_drver: unknown key (did you mean "engine.cgroup_driver"?)`,
-		`command line: image_verifier: is a table; expected one of bin_dir, max_verifiers, per_verifier_timeout in it`,
-		`command line: image_verifier.nothing_like_it: unknown key; expected one of bin_dir, max_verifiers, per_verifier_timeout`,
+		`command line: image_verifier: is a table; expected one of bin_dir, per_verifier_timeout in it`,
+		`command line: image_verifier.nothing_like_it: unknown key; expected one of bin_dir, per_verifier_timeout`,
 		`command line: runtimes.runc.snapshotter: handlers come from files; write [runtimes.<handler>] into a drop-in`,
 		`command line: server.listen: unknown key; use server.socket (did you mean "server.socket"?)`,
 		`command line: server.socket: "b" must be an absolute path`,

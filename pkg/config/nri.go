@@ -11,8 +11,6 @@ type NRI struct {
 	Disable bool `toml:"disable"`
 	// SocketPath is where plugins connect; empty is nowhere.
 	SocketPath string `toml:"socket_path"`
-	// DisableConnections keeps the socket from being made.
-	DisableConnections bool `toml:"disable_connections"`
 	// PluginPath holds plugins that are started with the daemon.
 	PluginPath string `toml:"plugin_path"`
 	// PluginConfigPath holds the configurations of those.

@@ -50,8 +50,6 @@ type runtimeTable struct {
 type candidateTable struct {
 	RuntimePath string `toml:"runtime_path"`
 	Percent     int    `toml:"percent"`
-	AbortAfter  int    `toml:"abort_after"`
-	Threshold   int    `toml:"threshold"`
 }
 
 func defaultTable() runtimeTable {
@@ -59,7 +57,6 @@ func defaultTable() runtimeTable {
 		ContainerCreateTimeout: DefaultCreateTimeout,
 		SelfCheckTimeout:       DefaultSelfCheckTimeout,
 		SandboxProcess:         handler.SandboxProcessAuto,
-		Candidate:              candidateTable{AbortAfter: 3, Threshold: 20},
 	}
 }
 

@@ -150,7 +150,7 @@ func tableOf(d *handler.Definition) (runtimeTable, error) {
 		t.Endpoint = "unix://" + d.Endpoint
 	}
 	if n := d.Candidate; n != nil {
-		t.Candidate = candidateTable{RuntimePath: n.Path, Percent: n.Percent, AbortAfter: n.AbortAfter, Threshold: n.Threshold}
+		t.Candidate = candidateTable{RuntimePath: n.Path, Percent: n.Percent}
 	}
 	if d.Type == handler.OCI {
 		t.Options = optionsOf(d.OCI)

@@ -130,13 +130,8 @@ func (v *validator) engine(e *Engine) {
 	if e.MaxLogLineSize < 1 && e.MaxLogLineSize != -1 {
 		v.wrong("engine.max_log_line_size", "must be a number of bytes, or -1 for no limit", "")
 	}
-	if e.MaxImageDefinedVolumes < 1 {
-		v.wrong("engine.max_image_defined_volumes", "must be at least 1", "set engine.ignore_image_defined_volumes = true for none")
-	}
 	v.executable("engine.shim_path", e.ShimPath)
 	v.executable("engine.pause_path", e.PausePath)
-	v.notNegative("engine.exec_sync_drain_timeout", e.ExecSyncDrainTimeout)
-	v.count("engine.max_exec_syncs", e.MaxExecSyncs)
 	if p := e.DefaultSeccompProfile; p != "" {
 		if m := seccompMistake(p); m != "" {
 			v.wrong("engine.default_seccomp_profile", m, "")
@@ -226,19 +221,8 @@ func (v *validator) registry(r *Registry) {
 	if r.MaxConcurrentDownloads < 1 {
 		v.wrong("registry.max_concurrent_downloads", "must be 1 or more", "")
 	}
-	v.notNegative("registry.pull_progress_timeout", r.PullProgressTimeout)
-	v.notNegative("registry.answer_timeout", r.AnswerTimeout)
-	if r.MinDownloadRate < 0 {
-		v.wrong("registry.min_download_rate", "must be 1 or more bytes per second, or 0 for no minimum", "")
-	}
-	if r.MaxManifestSize < 64<<10 || r.MaxManifestSize > 64<<20 {
-		v.wrong("registry.max_manifest_size", "must be from 65536 (64 KiB) to 67108864 (64 MiB)", "")
-	}
-	if r.MaxLayers < 1 || r.MaxLayers > 500 {
-		v.wrong("registry.max_layers", "must be from 1 to 500, which is as many as overlayfs stacks", "")
-	}
-	if r.MaxZstdWindow < 8<<20 || r.MaxZstdWindow > 512<<20 {
-		v.wrong("registry.max_zstd_window", "must be from 8388608 (8 MiB) to 536870912 (512 MiB)", "")
+	if r.PullProgressTimeout < 0 {
+		v.wrong("registry.pull_progress_timeout", "must not be negative", "")
 	}
 	if r.MaxImageEntries < 1 {
 		v.wrong("registry.max_image_entries", "must be 1 or more", "")
@@ -258,9 +242,6 @@ func (v *validator) imageNames(key string, names []string) {
 func (v *validator) imageVerifier(i *ImageVerifier) {
 	if i.BinDir != "" {
 		v.absolute("image_verifier.bin_dir", i.BinDir)
-	}
-	if i.MaxVerifiers < 1 && i.MaxVerifiers != -1 {
-		v.wrong("image_verifier.max_verifiers", "must be 1 or more, or -1 for all; an empty bin_dir disables verification", "")
 	}
 	if i.PerVerifierTimeout <= 0 {
 		v.wrong("image_verifier.per_verifier_timeout", "must be more than 0", "")
@@ -284,7 +265,6 @@ func (v *validator) streaming(s *Streaming) {
 			v.wrong("streaming.permitted_remote_hosts", fmt.Sprintf("%q is neither a host name nor an IP address; write it without a port", host), "")
 		}
 	}
-	v.count("streaming.max_sessions", s.MaxSessions)
 }
 
 func (v *validator) observation(c *Config) {
@@ -354,18 +334,6 @@ func (v *validator) executable(key, path string) {
 	}
 	if m := executableMistake(path); m != "" {
 		v.wrong(key, m, "")
-	}
-}
-
-func (v *validator) notNegative(key string, t time.Duration) {
-	if t < 0 {
-		v.wrong(key, "must not be negative", "")
-	}
-}
-
-func (v *validator) count(key string, n int) {
-	if n < 0 {
-		v.wrong(key, "must be 0, for no limit, or more", "")
 	}
 }
 

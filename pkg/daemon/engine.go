@@ -18,6 +18,9 @@ import (
 	"github.com/berth-cri/berth/pkg/router"
 )
 
+// maxSessions is how many exec sessions, and how many attach sessions, run at a time.
+const maxSessions = 512
+
 var _ router.Preflighter = (*engine.Engine)(nil)
 
 // engineAsking returns what opens the real engine, which asks runtimes through
@@ -43,25 +46,21 @@ func engineConfig(cfg *config.Config, b Build) engine.Config {
 		Version: b.Version, Revision: b.Revision,
 		RuntimeName: cfg.Server.RuntimeName,
 		Settings: settings.Config{
-			CgroupDriver:           string(e.CgroupDriver),
-			Snapshotter:            e.Snapshotter,
-			MaxLogLineSize:         e.MaxLogLineSize,
-			UnprivilegedPorts:      e.UnprivilegedPorts,
-			UnprivilegedICMP:       e.UnprivilegedICMP,
-			TolerateMissingHugetlb: e.TolerateMissingHugetlb,
-			IgnoreImageVolumes:     e.IgnoreImageDefinedVolumes,
-			MaxImageVolumes:        e.MaxImageDefinedVolumes,
-			DefaultSeccomp:         e.DefaultSeccompProfile,
+			CgroupDriver:       string(e.CgroupDriver),
+			Snapshotter:        e.Snapshotter,
+			MaxLogLineSize:     e.MaxLogLineSize,
+			UnprivilegedPorts:  e.UnprivilegedPorts,
+			UnprivilegedICMP:   e.UnprivilegedICMP,
+			IgnoreImageVolumes: e.IgnoreImageDefinedVolumes,
+			DefaultSeccomp:     e.DefaultSeccompProfile,
 		},
-		ExecSyncDrainTimeout: e.ExecSyncDrainTimeout,
-		MaxExecSyncs:         e.MaxExecSyncs,
-		CDISpecDirs:          e.CDISpecDirs,
-		Network:              networkConfig(cfg.CNI, e.Root),
-		Plugins:              pluginConfig(cfg.NRI),
-		Images:               imageConfig(cfg),
+		CDISpecDirs: e.CDISpecDirs,
+		Network:     networkConfig(cfg.CNI, e.Root),
+		Plugins:     pluginConfig(cfg.NRI),
+		Images:      imageConfig(cfg),
 		Streaming: streaming.Config{
 			Address: cfg.Streaming.Address, Port: cfg.Streaming.Port, IdleTimeout: cfg.Streaming.IdleTimeout,
-			MaxSessions: cfg.Streaming.MaxSessions,
+			MaxSessions: maxSessions,
 		},
 	}
 }
@@ -83,7 +82,7 @@ func networkConfig(c config.CNI, root string) network.Config {
 
 func pluginConfig(n config.NRI) nri.Config {
 	return nri.Config{
-		Disable: n.Disable, SocketPath: n.SocketPath, DisableConnections: n.DisableConnections,
+		Disable: n.Disable, SocketPath: n.SocketPath,
 		PluginPath: n.PluginPath, PluginConfigPath: n.PluginConfigPath,
 		RegistrationTimeout: n.PluginRegistrationTimeout, RequestTimeout: n.PluginRequestTimeout,
 	}
@@ -99,19 +98,15 @@ func imageConfig(cfg *config.Config) image.Config {
 		MaxConcurrentDownloads: cfg.Registry.MaxConcurrentDownloads,
 		PullProgressTimeout:    cfg.Registry.PullProgressTimeout,
 		DiscardLayers:          cfg.Registry.DiscardUnpackedLayers,
-		Limits: bounds.Limits{
-			MaxManifestSize: int64(cfg.Registry.MaxManifestSize), MaxLayers: cfg.Registry.MaxLayers, AnswerTimeout: cfg.Registry.AnswerTimeout,
-			MinDownloadRate: int64(cfg.Registry.MinDownloadRate), MaxZstdWindow: int64(cfg.Registry.MaxZstdWindow),
-			MaxImageEntries: int64(cfg.Registry.MaxImageEntries),
-		},
-		MountOptions:      cfg.Engine.OverlayMountOptions,
-		SyncRootfs:        cfg.Engine.SyncRootfs,
-		PinnedImages:      cfg.Registry.PinnedImages,
-		CheckpointImages:  cfg.Registry.CheckpointImages,
-		DecryptionKeysDir: cfg.Registry.DecryptionKeysPath,
-		PreloadDir:        cfg.Registry.PreloadDir,
+		Limits:                 bounds.Limits{MaxImageEntries: int64(cfg.Registry.MaxImageEntries)},
+		MountOptions:           cfg.Engine.OverlayMountOptions,
+		SyncRootfs:             cfg.Engine.SyncRootfs,
+		PinnedImages:           cfg.Registry.PinnedImages,
+		CheckpointImages:       cfg.Registry.CheckpointImages,
+		DecryptionKeysDir:      cfg.Registry.DecryptionKeysPath,
+		PreloadDir:             cfg.Registry.PreloadDir,
 		Verifiers: image.Verifiers{
-			BinDir: cfg.ImageVerifier.BinDir, Max: cfg.ImageVerifier.MaxVerifiers, Timeout: cfg.ImageVerifier.PerVerifierTimeout,
+			BinDir: cfg.ImageVerifier.BinDir, Timeout: cfg.ImageVerifier.PerVerifierTimeout,
 		},
 	}
 	for name, s := range cfg.Snapshotters {
@@ -119,12 +114,6 @@ func imageConfig(cfg *config.Config) image.Config {
 	}
 	if i.PullProgressTimeout == 0 { // "never" in the configuration
 		i.PullProgressTimeout = -1
-	}
-	if i.Limits.AnswerTimeout == 0 {
-		i.Limits.AnswerTimeout = -1
-	}
-	if i.Limits.MinDownloadRate == 0 {
-		i.Limits.MinDownloadRate = -1
 	}
 	return i
 }

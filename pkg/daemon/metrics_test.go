@@ -162,7 +162,7 @@ func documented(t *testing.T) map[string]family {
 func TestEveryMetricIsDocumented(t *testing.T) {
 	b := newBed(t)
 	b.leadTo(t, newBed(t))
-	b.config.NodeLabels = config.NodeLabels{File: filepath.Join(t.TempDir(), "berth"), Lifetime: time.Hour}
+	b.config.NodeLabels = config.NodeLabels{File: filepath.Join(t.TempDir(), "berth")}
 	b.busy(t)
 	if err := b.asAgent(t); err != nil {
 		t.Error(err)
@@ -198,7 +198,7 @@ func TestEveryMetricIsDocumented(t *testing.T) {
 // its code and duration.
 func TestMetricsTellVariantsApart(t *testing.T) {
 	b := newBed(t)
-	b.config.Runtimes[1].Candidate = &handler.Candidate{Path: "/next", Percent: 100, AbortAfter: 3, Threshold: 20}
+	b.config.Runtimes[1].Candidate = &handler.Candidate{Path: "/next", Percent: 100}
 	b.started(t)
 	for _, name := range []string{"runc", "gvisor"} {
 		resp, err := b.client(t).RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{

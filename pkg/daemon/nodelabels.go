@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -13,13 +14,16 @@ import (
 	"github.com/berth-cri/berth/pkg/nodelabel"
 )
 
+// labelsLifetime is for how long the labels of a daemon that is gone count.
+const labelsLifetime = time.Hour
+
 // newNodeLabels is what tells the cluster of the handlers; nil without a file for it.
 func newNodeLabels(labels config.NodeLabels, handlers *lifecycle.Manager) *featurefile.Keeper {
 	if labels.File == "" {
 		return nil
 	}
 	return featurefile.New(featurefile.Options{
-		Path: labels.File, Lifetime: labels.Lifetime,
+		Path: labels.File, Lifetime: labelsLifetime,
 		Content: func() featurefile.Content { return contentOf(handlers.Handlers()) },
 	})
 }

@@ -126,7 +126,7 @@ const nriDefault = "/var/run/nri/nri.sock"
 // nriSocket looks who has the socket of NRI plugins: one runtime of a node can.
 func nriSocket(n Node) []Finding {
 	c := n.Config.NRI
-	if c.Disable || c.DisableConnections || c.SocketPath == "" {
+	if c.Disable || c.SocketPath == "" {
 		if p, found := n.listener(nriDefault); found {
 			return []Finding{fine(fmt.Sprintf("%s is served by %s; plugins connected there do not see berth's pods", nriDefault, p))}
 		}

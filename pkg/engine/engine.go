@@ -24,7 +24,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"time"
 
 	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/log"
@@ -75,14 +74,9 @@ type Config struct {
 	// the scheme of container ids in the Kubernetes API.
 	RuntimeName string
 	// Settings are what new sandboxes keep.
-	Settings settings.Config
-	// ExecSyncDrainTimeout bounds the wait for a descendant that holds the
-	// output of an ended ExecSync command.
-	ExecSyncDrainTimeout time.Duration
-	// MaxExecSyncs bounds how many ExecSync commands run at once; 0 is no bound.
-	MaxExecSyncs int
-	CDISpecDirs  []string
-	Network      network.Config
+	Settings    settings.Config
+	CDISpecDirs []string
+	Network     network.Config
 	// Plugins says where NRI plugins come from; its name and version are set here.
 	Plugins nri.Config
 	Images  image.Config
@@ -243,9 +237,7 @@ func (e *Engine) serve(c Config, kept *settings.Settings) (err error) {
 	if err != nil {
 		return err
 	}
-	p.Sessions, err = session.New(p.Pods, p.Binaries, p.Tasks, p.Shims, session.Config{
-		Streaming: c.Streaming, Drain: c.ExecSyncDrainTimeout, MaxExecSyncs: c.MaxExecSyncs,
-	})
+	p.Sessions, err = session.New(p.Pods, p.Binaries, p.Tasks, p.Shims, c.Streaming)
 	e.sessionCalls = p.Sessions
 	return err
 }

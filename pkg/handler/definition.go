@@ -169,10 +169,6 @@ type Candidate struct {
 	Path string `json:"path"`
 	// Percent of new pods get it, 0 to 100.
 	Percent int `json:"percent"`
-	// AbortAfter and Threshold abort the rollout: at least so many pods failed to
-	// start lately, and so many percent of those that tried.
-	AbortAfter int `json:"abortAfter"`
-	Threshold  int `json:"threshold"`
 }
 
 // IsRuncShim reports whether a shim is containerd's for OCI runtimes, or a build of it under

@@ -22,7 +22,7 @@ func trying(percent int) *config.Config {
 	c.DefaultRuntime = "runc"
 	c.Runtimes = []*handler.Definition{{
 		Name: "runc", Type: handler.OCI, Path: "/old",
-		Candidate: &handler.Candidate{Path: "/new", Percent: percent, AbortAfter: 3, Threshold: 20},
+		Candidate: &handler.Candidate{Path: "/new", Percent: percent},
 	}}
 	return c
 }

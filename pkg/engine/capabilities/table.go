@@ -40,7 +40,6 @@ func (a *Checker) node() rules.Node {
 	node := a.settings.Node
 	n := rules.Node{
 		Seccomp: node.Seccomp, Cgroup: 1,
-		HugePageLimits: node.HugetlbController || node.TolerateMissingHugetlb,
 	}
 	if node.CgroupUnified {
 		n.Cgroup = 2

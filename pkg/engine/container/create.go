@@ -258,7 +258,7 @@ func (b *creation) plan(s *pod.Sandbox, id string, r *runtimeapi.CreateContainer
 	}
 	spec.LogDirectory, spec.LogPath = logPath(r.GetSandboxConfig(), s.Config(), r.GetConfig())
 	if kept.ImageVolumes {
-		if spec.DefinedVolumes, err = ocispec.DefinedVolumes(img.Config, b.settings.MaxImageVolumes); err != nil {
+		if spec.DefinedVolumes, err = ocispec.DefinedVolumes(img.Config); err != nil {
 			return nil, fmt.Errorf("image %s: %w", img.ID, err)
 		}
 	}

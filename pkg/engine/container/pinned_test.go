@@ -44,7 +44,6 @@ type told struct {
 	snapshotter, cgroupPath string
 	hostname                string // of the base spec; empty without one
 	seccomp                 specs.LinuxSeccompAction
-	tolerates               bool
 }
 
 func tell(t *testing.T, k *pinBed, s *pod.Sandbox) told {
@@ -73,7 +72,6 @@ func tell(t *testing.T, k *pinBed, s *pod.Sandbox) told {
 	if node.SystemdCgroup != got.systemd {
 		t.Errorf("the node's driver is systemd: %v, the task's: %v", node.SystemdCgroup, got.systemd)
 	}
-	got.tolerates = node.TolerateMissingHugetlb
 	if node.DefaultSeccomp != nil {
 		profile, err := node.DefaultSeccomp()
 		if err != nil {
@@ -91,7 +89,7 @@ func TestPodKeepsItsConfiguration(t *testing.T) {
 	d := &handler.Definition{Name: "runc", Type: handler.OCI, Path: "/runc", BaseRuntimeSpec: filepath.Join(dir, "base.json")}
 	put(t, d.BaseRuntimeSpec, `{"ociVersion":"1.0.2","hostname":"then"}`)
 	profile := put(t, filepath.Join(dir, "seccomp.json"), `{"defaultAction":"SCMP_ACT_LOG"}`)
-	before := &settings.Settings{Driver: cgroup.Systemd, CgroupPrefix: func() string { return "then" }, Snapshotter: "overlayfs", MaxLogLineSize: 100, TolerateMissingHugetlb: true, DefaultSeccompFile: profile}
+	before := &settings.Settings{Driver: cgroup.Systemd, CgroupPrefix: func() string { return "then" }, Snapshotter: "overlayfs", MaxLogLineSize: 100, DefaultSeccompFile: profile}
 	kept, err := before.Pin(d)
 	if err != nil {
 		t.Fatal(err)
@@ -112,7 +110,7 @@ func TestPodKeepsItsConfiguration(t *testing.T) {
 	}}
 	after.tasks = task.New(after.pods, after.settings, &binaries.Binaries{Runtimes: binaries.NewRuntimes(nil, log.L)}, nil)
 	id := strings.Repeat("c", pod.IDLength)
-	want := told{true, 100, "overlayfs", "pods.slice:then:" + id, "then", specs.ActLog, true}
+	want := told{true, 100, "overlayfs", "pods.slice:then:" + id, "then", specs.ActLog}
 	if got := tell(t, after, old); got != want {
 		t.Errorf("the old pod has %+v, want %+v", got, want)
 	}

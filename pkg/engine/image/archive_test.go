@@ -193,7 +193,7 @@ func TestBadArchives(t *testing.T) {
 		"a bad name":          {text: index(func(m map[string]any) { m["annotations"] = map[string]any{"io.containerd.image.name": "Not A Name"} }), want: "Not A Name"},
 		"another size":        {text: index(func(m map[string]any) { m["size"] = 7 }), want: "7"},
 		"two under one name":  {text: two, req: ImportRequest{Name: "one:1"}, want: "2 images"},
-		"too many layers":     {text: own, limits: bounds.Limits{MaxLayers: 2}, want: "registry.max_layers"},
+		"too many layers":     {text: own, limits: bounds.Limits{MaxLayers: 2}, want: "more than 2"},
 		"too many files":      {text: own, limits: bounds.Limits{MaxImageEntries: 3}, want: "registry.max_image_entries"},
 		"unknown snapshotter": {text: own, req: ImportRequest{Snapshotter: "nothing"}, want: "nothing"},
 	} {

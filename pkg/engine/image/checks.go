@@ -29,7 +29,7 @@ const (
 // checkDocument checks the descriptor of what is read into memory.
 func checkDocument(l bounds.Limits, what string, desc imagespec.Descriptor) error {
 	if desc.Size > l.MaxManifestSize {
-		return bounds.Beyond("%s %s has %d bytes, more than registry.max_manifest_size (%d)", what, desc.Digest, desc.Size, l.MaxManifestSize)
+		return bounds.Beyond("%s %s has %d bytes, more than %d", what, desc.Digest, desc.Size, l.MaxManifestSize)
 	}
 	if desc.Size < 0 {
 		return fmt.Errorf("%s %s has an invalid size, %d: %w", what, desc.Digest, desc.Size, errdefs.ErrInvalidArgument)
@@ -57,7 +57,7 @@ func checkParts(l bounds.Limits, m imagespec.Manifest) error {
 		return err
 	}
 	if len(m.Layers) > l.MaxLayers {
-		return bounds.Beyond("image has %d layers, more than registry.max_layers (%d)", len(m.Layers), l.MaxLayers)
+		return bounds.Beyond("image has %d layers, more than %d", len(m.Layers), l.MaxLayers)
 	}
 	for _, layer := range m.Layers {
 		if len(layer.MediaType) > maxMediaType {

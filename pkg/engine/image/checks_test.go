@@ -30,10 +30,10 @@ func TestManifestLimits(t *testing.T) {
 		says string // empty: it passes
 	}{
 		"as many layers as overlayfs takes": {imagespec.Manifest{Config: config, Layers: layers(500, nil)}, ""},
-		"one more":                          {imagespec.Manifest{Config: config, Layers: layers(501, nil)}, "registry.max_layers"},
+		"one more":                          {imagespec.Manifest{Config: config, Layers: layers(501, nil)}, "more than 500"},
 		"no layers":                         {imagespec.Manifest{Config: config}, ""},
 		"large configuration": {
-			imagespec.Manifest{Config: imagespec.Descriptor{MediaType: config.MediaType, Size: l.MaxManifestSize + 1}}, "registry.max_manifest_size",
+			imagespec.Manifest{Config: imagespec.Descriptor{MediaType: config.MediaType, Size: l.MaxManifestSize + 1}}, "more than 4194304",
 		},
 		"configuration without a digest": {imagespec.Manifest{Config: imagespec.Descriptor{MediaType: config.MediaType, Digest: "sha256:\x1b[31m"}}, "of the configuration"},
 		"negative configuration":         {imagespec.Manifest{Config: imagespec.Descriptor{MediaType: config.MediaType, Size: -1}}, "invalid size, -1"},

@@ -109,7 +109,7 @@ func (w *windows) open(ctx context.Context, in io.Reader, head []byte) (diff.Str
 		window = max(window, bounded(h.WindowSize))
 	}
 	if window > w.max {
-		return nil, bounds.Beyond("layer needs a zstd window of %d bytes, more than registry.max_zstd_window (%d)", window, w.max)
+		return nil, bounds.Beyond("layer needs a zstd window of %d bytes, more than %d", window, w.max)
 	}
 	if err := w.budget.Acquire(ctx, window); err != nil {
 		return nil, err
@@ -135,7 +135,7 @@ type zstdReader struct{ *zstd.Decoder }
 func (r zstdReader) Read(p []byte) (int, error) {
 	n, err := r.Decoder.Read(p)
 	if errors.Is(err, zstd.ErrWindowSizeExceeded) || errors.Is(err, zstd.ErrDecoderSizeExceeded) {
-		err = bounds.Beyond("layer needs a larger zstd window than its first frame (registry.max_zstd_window)")
+		err = bounds.Beyond("layer needs a larger zstd window than its first frame")
 	}
 	return n, err
 }

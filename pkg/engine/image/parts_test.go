@@ -128,7 +128,7 @@ func TestPartsThatBreakOffAreSlow(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 			defer cancel()
 			_, err := s.Pull(ctx, PullRequest{Ref: app})
-			if err == nil || !strings.Contains(err.Error(), "min_download_rate") {
+			if err == nil || !strings.Contains(err.Error(), "too slowly") {
 				t.Errorf("a pull that drips: %v", err)
 			}
 		})

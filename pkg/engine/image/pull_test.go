@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"slices"
@@ -19,6 +20,8 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/sirupsen/logrus"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/pkg/engine/image/bounds"
 )
 
 // tracing returns a context whose log goes, in full, to the returned buffer.
@@ -413,6 +416,25 @@ func TestPullsThatEnd(t *testing.T) {
 			pullImage(t, s, app)
 		})
 	}
+}
+
+func TestAnswersThatDrip(t *testing.T) {
+	reg := newTestRegistry(t)
+	reg.push(t, "app:1", layered(t, v1.Config{}))
+	reg.setGuard(func(w http.ResponseWriter, r *http.Request) bool {
+		for r.Method == http.MethodGet && r.Context().Err() == nil {
+			_, _ = io.WriteString(w, " ")
+			w.(http.Flusher).Flush()
+			time.Sleep(10 * time.Millisecond)
+		}
+		return false
+	})
+	s := openStore(t, Config{HostsDir: reg.hosts(t), Limits: bounds.Limits{AnswerTimeout: 300 * time.Millisecond}})
+	_, err := s.Pull(t.Context(), PullRequest{Ref: domain + "/app:1"})
+	if !errdefs.IsUnknown(err) || !strings.HasPrefix(err.Error(), "RegistryUnavailable") || !strings.Contains(err.Error(), "takes too long") {
+		t.Errorf("a manifest that drips: %v", err)
+	}
+	wantNothingKept(t, s)
 }
 
 func TestSlowRegistryIsNoStall(t *testing.T) {

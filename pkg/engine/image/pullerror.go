@@ -100,9 +100,9 @@ func (f pullFailure) judge() (text string, class error) {
 	case errors.Is(f.cause, registry.ErrStalled):
 		return fmt.Sprintf("%s: pull %s: registry %s sent no data for too long (pull_progress_timeout); check the registry and the network", registryUnavailable, f.ref, f.host), errdefs.ErrUnknown
 	case errors.Is(f.err, registry.ErrSlowDownload):
-		return fmt.Sprintf("%s: pull %s: registry %s sends a layer more slowly than registry.min_download_rate; check the registry and the network", registryUnavailable, f.ref, f.host), errdefs.ErrUnknown
+		return fmt.Sprintf("%s: pull %s: registry %s sends a layer too slowly (1 KiB per second is the least); check the registry and the network", registryUnavailable, f.ref, f.host), errdefs.ErrUnknown
 	case errors.Is(f.err, registry.ErrSlowAnswers):
-		return fmt.Sprintf("%s: pull %s: registry %s, or its token server, takes longer than registry.answer_timeout to respond; check the registry and the network", registryUnavailable, f.ref, f.host), errdefs.ErrUnknown
+		return fmt.Sprintf("%s: pull %s: registry %s, or its token server, takes too long to respond (5 minutes over a pull are the most); check the registry and the network", registryUnavailable, f.ref, f.host), errdefs.ErrUnknown
 	case bounds.IsBeyond(f.err):
 		return fmt.Sprintf("pull %s: the image, or an answer of registry %s, exceeds a limit", f.ref, f.host), errdefs.ErrInvalidArgument
 	case errors.Is(f.cause, errClosing):

@@ -53,7 +53,7 @@ func countEntries(ctx context.Context, r io.Reader, l bounds.Limits) (err error)
 		switch name := path.Clean(h.Name); name {
 		case "manifest.json", imagespec.ImageLayoutFile:
 			if h.Size > l.MaxManifestSize {
-				return bounds.Beyond("%s has %d bytes, more than registry.max_manifest_size (%d)", name, h.Size, l.MaxManifestSize)
+				return bounds.Beyond("%s has %d bytes, more than %d", name, h.Size, l.MaxManifestSize)
 			}
 			if _, err := io.Copy(new(elementCount), archive); err != nil {
 				return err

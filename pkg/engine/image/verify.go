@@ -21,9 +21,6 @@ type Verifiers struct {
 	// BinDir holds the programs and nothing else. Empty, missing or without
 	// files it means that nobody is asked. Read at each pull.
 	BinDir string
-	// Max is how many programs of BinDir are asked, in lexical order; negative
-	// is all.
-	Max int
 	// Timeout is how long each of them may take. It must be more than 0 if
 	// there is a BinDir.
 	Timeout time.Duration
@@ -47,7 +44,7 @@ func (v Verifiers) verifier() (*bindir.ImageVerifier, error) {
 	if v.Timeout <= 0 {
 		return nil, fmt.Errorf("image verifiers of %s need a timeout longer than %v: %w", v.BinDir, v.Timeout, errdefs.ErrInvalidArgument)
 	}
-	c := &bindir.Config{BinDir: v.BinDir, MaxVerifiers: v.Max}
+	c := &bindir.Config{BinDir: v.BinDir, MaxVerifiers: -1}
 	// The type of this field cannot be named outside of containerd.
 	if err := c.PerVerifierTimeout.UnmarshalText([]byte(v.Timeout.String())); err != nil {
 		return nil, err
@@ -61,7 +58,7 @@ func (s *puller) verify(ctx context.Context, name string, target imagespec.Descr
 	if s.verifier == nil {
 		return nil
 	}
-	if err := trusted.Verifiers(s.cfg.Verifiers.BinDir, s.cfg.Verifiers.Max); err != nil {
+	if err := trusted.Verifiers(s.cfg.Verifiers.BinDir); err != nil {
 		return err
 	}
 	judgement, err := s.verifier.VerifyImage(ctx, name, target)

@@ -21,7 +21,7 @@ func verifierProgram(t *testing.T, dir, name, script string) {
 }
 
 func verifiers(dir string) Verifiers {
-	return Verifiers{BinDir: dir, Max: 10, Timeout: 10 * time.Second}
+	return Verifiers{BinDir: dir, Timeout: 10 * time.Second}
 }
 
 // wantRefused checks an error for what the kubelet and the user look for in it.
@@ -109,17 +109,16 @@ func TestVerifiersThatLetPass(t *testing.T) {
 	verifierProgram(t, refusing, "a", "exit 0")
 	verifierProgram(t, refusing, "b", "exit 1")
 	for name, v := range map[string]Verifiers{
-		"no directory":   verifiers(filepath.Join(t.TempDir(), "none")),
-		"nobody in it":   verifiers(t.TempDir()),
-		"off":            {},
-		"only the first": {BinDir: refusing, Max: 1, Timeout: 10 * time.Second},
+		"no directory": verifiers(filepath.Join(t.TempDir(), "none")),
+		"nobody in it": verifiers(t.TempDir()),
+		"off":          {},
 	} {
 		s := openStore(t, Config{HostsDir: reg.hosts(t), Verifiers: v})
 		if _, err := s.Pull(t.Context(), PullRequest{Ref: app}); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	s := openStore(t, Config{HostsDir: reg.hosts(t), Verifiers: Verifiers{BinDir: refusing, Max: -1, Timeout: 10 * time.Second}})
+	s := openStore(t, Config{HostsDir: reg.hosts(t), Verifiers: verifiers(refusing)})
 	_, err := s.Pull(t.Context(), PullRequest{Ref: app})
 	wantRefused(t, err, "b rejected")
 }
@@ -140,7 +139,7 @@ func TestVerifierIsAskedAtEachPull(t *testing.T) {
 }
 
 func TestVerifiersNeedATimeout(t *testing.T) {
-	if _, err := Open(t.Context(), Config{Root: t.TempDir(), Verifiers: Verifiers{BinDir: t.TempDir(), Max: 1}}); !errdefs.IsInvalidArgument(err) {
+	if _, err := Open(t.Context(), Config{Root: t.TempDir(), Verifiers: Verifiers{BinDir: t.TempDir()}}); !errdefs.IsInvalidArgument(err) {
 		t.Errorf("no timeout: %v", err)
 	}
 }

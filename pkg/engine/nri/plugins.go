@@ -35,8 +35,6 @@ type Config struct {
 	Disable bool
 	// SocketPath is where plugins connect; empty is nowhere.
 	SocketPath string
-	// DisableConnections keeps the socket from being made.
-	DisableConnections bool
 	// PluginPath holds plugins that are started with the daemon.
 	PluginPath string
 	// PluginConfigPath holds the configurations of those.
@@ -94,7 +92,7 @@ func Open(c Config, n Node) (*Plugins, error) {
 	if err != nil {
 		return nil, err
 	}
-	listen := c.SocketPath != "" && !c.DisableConnections
+	listen := c.SocketPath != ""
 	if !found.any && !listen {
 		return nil, nil
 	}

@@ -32,9 +32,8 @@ func same(t *testing.T, got []string, want ...string) {
 
 func TestNothingToDoIsNil(t *testing.T) {
 	for name, change := range map[string]func(*Config){
-		"disabled":       func(c *Config) { c.Disable = true },
-		"no socket":      func(c *Config) { c.SocketPath = "" },
-		"no connections": func(c *Config) { c.DisableConnections = true },
+		"disabled":  func(c *Config) { c.Disable = true },
+		"no socket": func(c *Config) { c.SocketPath = "" },
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := testConfig(t)

@@ -192,10 +192,6 @@ func TestBuildRefuses(t *testing.T) {
 		"unified with a path": {func(c *Container, _ *Node) {
 			c.Config.Linux.Resources.Unified = map[string]string{"../memory.max": "1"}
 		}, invalidArgument, "../memory.max"},
-		"huge pages without controller": {func(c *Container, n *Node) {
-			n.HugetlbController = false
-			c.Config.Linux.Resources.HugepageLimits[0].Limit = 1
-		}, failedPrecondition, "hugetlb"},
 		"network device on an old runtime": {func(c *Container, _ *Node) {
 			c.Runtime = oldCrun(t)
 			c.Base = &specs.Spec{Linux: &specs.Linux{NetDevices: map[string]specs.LinuxNetDevice{"eth1": {}}}}

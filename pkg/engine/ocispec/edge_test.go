@@ -90,11 +90,11 @@ func TestCheckMounts(t *testing.T) {
 }
 
 func TestDetectNode(t *testing.T) {
-	n, err := DetectNode(t.Context(), NodeOptions{SystemdCgroup: true, UnprivilegedPorts: true, UnprivilegedICMP: true, TolerateMissingHugetlb: true})
+	n, err := DetectNode(t.Context(), NodeOptions{SystemdCgroup: true, UnprivilegedPorts: true, UnprivilegedICMP: true})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !n.SystemdCgroup || !n.UnprivilegedPorts || !n.UnprivilegedICMP || !n.TolerateMissingHugetlb {
+	if !n.SystemdCgroup || !n.UnprivilegedPorts || !n.UnprivilegedICMP {
 		t.Errorf("the options are lost: %+v", n)
 	}
 	if !slices.Contains(n.Capabilities, "CAP_SETUID") {

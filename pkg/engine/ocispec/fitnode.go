@@ -19,14 +19,8 @@ func FitNode(s *specs.Spec, n Node) error {
 	if len(r.Unified) > 0 && !n.CgroupUnified {
 		return unmet("resources.unified is for cgroup v2, but this node has v1")
 	}
-	if n.HugetlbController {
-		return nil
+	if !n.HugetlbController {
+		r.HugepageLimits = nil
 	}
-	for _, l := range r.HugepageLimits {
-		if l.Limit != 0 && !n.TolerateMissingHugetlb {
-			return unmet("hugepage_limits: %s of %s requested, but the node has no hugetlb cgroup controller", byteCount(l.Limit), l.Pagesize)
-		}
-	}
-	r.HugepageLimits = nil
 	return nil
 }

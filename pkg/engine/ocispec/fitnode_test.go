@@ -26,7 +26,7 @@ func TestFitNode(t *testing.T) {
 	}
 
 	s, n := wild(), bareNode()
-	n.MinOOMScoreAdj, n.TolerateMissingHugetlb = 0, true
+	n.MinOOMScoreAdj = 0
 	if err := FitNode(s, n); err != nil {
 		t.Fatal(err)
 	}
@@ -34,10 +34,6 @@ func TestFitNode(t *testing.T) {
 		t.Errorf("got %+v, oom_score_adj %d", r, *s.Process.OOMScoreAdj)
 	}
 
-	n.TolerateMissingHugetlb = false
-	if err := FitNode(wild(), n); !errdefs.IsFailedPrecondition(err) {
-		t.Errorf("a huge page limit that cannot be kept: %v", err)
-	}
 	s = wild()
 	s.Linux.Resources.HugepageLimits, s.Linux.Resources.Unified = nil, map[string]string{"memory.high": "1"}
 	if err := FitNode(s, n); !errdefs.IsFailedPrecondition(err) {

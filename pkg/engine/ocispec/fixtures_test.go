@@ -88,10 +88,9 @@ func modernNode() Node {
 // bareNode is the opposite: cgroup v1 and nothing else, without CAP_SYS_RESOURCE.
 func bareNode() Node {
 	return Node{
-		MinOOMScoreAdj:         0,
-		TolerateMissingHugetlb: true,
-		Hostname:               "node-2",
-		Capabilities:           without(knownCapabilities, []string{"CAP_SYS_RESOURCE"}),
+		MinOOMScoreAdj: 0,
+		Hostname:       "node-2",
+		Capabilities:   without(knownCapabilities, []string{"CAP_SYS_RESOURCE"}),
 	}
 }
 

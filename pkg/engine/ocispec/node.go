@@ -26,10 +26,9 @@ const DefaultAppArmorProfile = "berth-default"
 
 // NodeOptions are what the configuration, and not the machine, says of a node.
 type NodeOptions struct {
-	SystemdCgroup          bool
-	TolerateMissingHugetlb bool
-	UnprivilegedPorts      bool
-	UnprivilegedICMP       bool
+	SystemdCgroup     bool
+	UnprivilegedPorts bool
+	UnprivilegedICMP  bool
 }
 
 // DetectNode looks at the machine and at this process. Call it once at start:
@@ -37,19 +36,18 @@ type NodeOptions struct {
 // default profile, and fails if it cannot, because pods would run without it.
 func DetectNode(_ context.Context, o NodeOptions) (Node, error) {
 	n := Node{
-		CgroupUnified:          cgroups.Mode() == cgroups.Unified,
-		SystemdCgroup:          o.SystemdCgroup,
-		Seccomp:                seccomp.IsEnabled(),
-		AppArmor:               apparmor.HostSupports(),
-		SELinux:                labelled(),
-		TolerateMissingHugetlb: o.TolerateMissingHugetlb,
-		UnprivilegedPorts:      o.UnprivilegedPorts,
-		UnprivilegedICMP:       o.UnprivilegedICMP,
-		HostDevices:            oci.HostDevices,
-		Devices:                devicesAt,
-		ResolvePath:            filepath.EvalSymlinks,
-		ReadFile:               readProfile,
-		AppArmorLoaded:         profileLoaded,
+		CgroupUnified:     cgroups.Mode() == cgroups.Unified,
+		SystemdCgroup:     o.SystemdCgroup,
+		Seccomp:           seccomp.IsEnabled(),
+		AppArmor:          apparmor.HostSupports(),
+		SELinux:           labelled(),
+		UnprivilegedPorts: o.UnprivilegedPorts,
+		UnprivilegedICMP:  o.UnprivilegedICMP,
+		HostDevices:       oci.HostDevices,
+		Devices:           devicesAt,
+		ResolvePath:       filepath.EvalSymlinks,
+		ReadFile:          readProfile,
+		AppArmorLoaded:    profileLoaded,
 	}
 	var err error
 	if n.Hostname, err = os.Hostname(); err != nil {

@@ -20,9 +20,7 @@ func UpdateResources(current *specs.LinuxResources, req *runtimeapi.LinuxContain
 	}
 	updateCPU(r, req)
 	updateMemory(r, req, n)
-	if err := updateHugepages(r, req.GetHugepageLimits(), n); err != nil {
-		return nil, err
-	}
+	updateHugepages(r, req.GetHugepageLimits(), n)
 	if err := updateUnified(r, req.GetUnified(), n); err != nil {
 		return nil, err
 	}
@@ -74,14 +72,12 @@ func updateMemory(r *specs.LinuxResources, req *runtimeapi.LinuxContainerResourc
 	}
 }
 
-func updateHugepages(r *specs.LinuxResources, limits []*runtimeapi.HugepageLimit, n Node) error {
+// updateHugepages ignores limits on a node without the controller for them.
+func updateHugepages(r *specs.LinuxResources, limits []*runtimeapi.HugepageLimit, n Node) {
+	if !n.HugetlbController {
+		return
+	}
 	for _, l := range limits {
-		if !n.HugetlbController {
-			if l.GetLimit() == 0 || n.TolerateMissingHugetlb {
-				continue
-			}
-			return unmet("hugepage_limits: %s of %s requested, but the node has no hugetlb cgroup controller", byteCount(l.GetLimit()), l.GetPageSize())
-		}
 		same := func(o specs.LinuxHugepageLimit) bool { return o.Pagesize == l.GetPageSize() }
 		if i := slices.IndexFunc(r.HugepageLimits, same); i >= 0 {
 			r.HugepageLimits[i].Limit = l.GetLimit()
@@ -89,7 +85,6 @@ func updateHugepages(r *specs.LinuxResources, limits []*runtimeapi.HugepageLimit
 		}
 		r.HugepageLimits = append(r.HugepageLimits, specs.LinuxHugepageLimit{Pagesize: l.GetPageSize(), Limit: l.GetLimit()})
 	}
-	return nil
 }
 
 // updateUnified takes cgroup v2 values word for word. Runtimes write them last,

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"testing"
 
-	"github.com/containerd/errdefs"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -75,14 +74,6 @@ func TestUpdateResourcesWithoutControllers(t *testing.T) {
 	got, err := UpdateResources(nil, req, n)
 	if err != nil || got.Memory.Swap != nil || got.HugepageLimits != nil {
 		t.Errorf("got %+v, %v: swap and huge pages have no controller here", got, err)
-	}
-	n.TolerateMissingHugetlb = false
-	if _, err := UpdateResources(nil, req, n); !errdefs.IsFailedPrecondition(err) {
-		t.Errorf("a huge page limit that cannot be kept: got %v", err)
-	}
-	req.HugepageLimits[0].Limit = 0
-	if _, err := UpdateResources(nil, req, n); err != nil {
-		t.Errorf("no huge pages at all are kept to without a controller: %v", err)
 	}
 }
 

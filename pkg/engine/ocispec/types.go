@@ -32,12 +32,10 @@ type Node struct {
 	// MinOOMScoreAdj is the lowest oom_score_adj that this process may set:
 	// -1000 with CAP_SYS_RESOURCE, else its own.
 	MinOOMScoreAdj int
-	// HugetlbController and SwapController say which cgroup controllers exist.
+	// HugetlbController and SwapController say which cgroup controllers exist. Limits of
+	// one that does not are ignored.
 	HugetlbController bool
 	SwapController    bool
-	// TolerateMissingHugetlb leaves hugepage limits out where there is no
-	// controller for them; otherwise such a request fails.
-	TolerateMissingHugetlb bool
 	// UnprivilegedPorts and UnprivilegedICMP let pods with a network of their
 	// own bind ports below 1024, and ping, without capabilities.
 	UnprivilegedPorts bool

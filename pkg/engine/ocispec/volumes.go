@@ -18,18 +18,21 @@ type DefinedVolume struct {
 // kernelDirs hold what is no image's: a VOLUME there means nothing.
 var kernelDirs = []string{"/dev", "/proc", "/sys"}
 
+// maxVolumes is how many volumes an image may define.
+const maxVolumes = 100
+
 // longestPath is PATH_MAX without its NUL.
 const longestPath = 4095
 
 // DefinedVolumes are the paths at which an image asks for volumes, clean and
-// without repetition, parents first. most is how many there may be.
-func DefinedVolumes(image imagespec.ImageConfig, most int) ([]string, error) {
+// without repetition, parents first.
+func DefinedVolumes(image imagespec.ImageConfig) ([]string, error) {
 	if len(image.Volumes) == 0 {
 		return nil, nil
 	}
-	if len(image.Volumes) > most {
-		return nil, invalid("the image defines %d volumes, but engine.max_image_defined_volumes is %d; "+
-			"set engine.ignore_image_defined_volumes, or use an image with fewer", len(image.Volumes), most)
+	if len(image.Volumes) > maxVolumes {
+		return nil, invalid("the image defines %d volumes, more than %d; "+
+			"set engine.ignore_image_defined_volumes, or use an image with fewer", len(image.Volumes), maxVolumes)
 	}
 	var out []string
 	for p := range image.Volumes {

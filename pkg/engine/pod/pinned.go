@@ -16,12 +16,11 @@ import (
 // it holds for all that is ever done to the sandbox and its containers, whatever
 // the configuration, and the files that it names, say by then.
 type Pinned struct {
-	CgroupDriver           cgroup.Driver `json:"cgroupDriver"`
-	CgroupPrefix           string        `json:"cgroupPrefix,omitempty"`
-	Snapshotter            string        `json:"snapshotter"`
-	MaxLogLineSize         int           `json:"maxLogLineSize"`
-	TolerateMissingHugetlb bool          `json:"tolerateMissingHugetlb,omitempty"`
-	ImageVolumes           bool          `json:"imageVolumes,omitempty"`
+	CgroupDriver   cgroup.Driver `json:"cgroupDriver"`
+	CgroupPrefix   string        `json:"cgroupPrefix,omitempty"`
+	Snapshotter    string        `json:"snapshotter"`
+	MaxLogLineSize int           `json:"maxLogLineSize"`
+	ImageVolumes   bool          `json:"imageVolumes,omitempty"`
 	// PauseRoot is the name of the sandbox process's root filesystem among the
 	// tools; empty without such a process.
 	PauseRoot string `json:"pauseRoot,omitempty"`

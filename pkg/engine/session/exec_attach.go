@@ -135,7 +135,7 @@ func (b sessions) Exec(ctx context.Context, id string, cmd []string, in io.Reade
 		return classified(ctx, c, client, task.FromShim(err))
 	}
 	e.started = false
-	pipes.processEnded(b.execs.drain)
+	pipes.processEnded(drainTimeout)
 	select {
 	case <-copied:
 	case <-ctx.Done():
@@ -211,7 +211,7 @@ func (b sessions) attached(ctx context.Context, c *pod.Container, p *pipes, copi
 		if p.out == nil && p.err == nil {
 			return nil
 		}
-		p.processEnded(b.execs.drain)
+		p.processEnded(drainTimeout)
 		select {
 		case <-copied:
 		case <-ctx.Done():

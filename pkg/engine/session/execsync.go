@@ -34,16 +34,20 @@ import (
 type execs struct {
 	pods  *pod.Registry
 	tasks *task.Service
-	// drain bounds the wait for a descendant that holds the output of an ended command.
-	drain time.Duration
-	// commands bounds how many run at once, and outputs the memory of large outputs.
-	commands *gauge
-	outputs  *semaphore.Weighted
+	// commands bounds how many run at once, outputs the memory of large outputs.
+	commands, outputs *semaphore.Weighted
 }
 
-// newExecs runs commands in the containers of pods. At most limit run at once; 0 is no limit.
-func newExecs(pods *pod.Registry, t *task.Service, drain time.Duration, limit int) execs {
-	return execs{pods: pods, tasks: t, drain: drain, commands: &gauge{limit: limit}, outputs: semaphore.NewWeighted(outputMemory)}
+const (
+	// maxExecSyncs is how many commands of ExecSync run at a time.
+	maxExecSyncs = 512
+	// drainTimeout bounds the wait for a descendant that holds the output of an ended command.
+	drainTimeout = 10 * time.Second
+)
+
+// newExecs runs commands in the containers of pods.
+func newExecs(pods *pod.Registry, t *task.Service) execs {
+	return execs{pods: pods, tasks: t, commands: semaphore.NewWeighted(maxExecSyncs), outputs: semaphore.NewWeighted(outputMemory)}
 }
 
 // ExecSync runs a command in a RUNNING container and returns what it wrote and
@@ -53,14 +57,14 @@ func (b execs) ExecSync(ctx context.Context, r *runtimeapi.ExecSyncRequest) (*ru
 	if err := validate.ExecSync(r); err != nil {
 		return nil, err
 	}
+	if !b.commands.TryAcquire(1) {
+		return nil, fmt.Errorf("%d commands are running in containers of this node, the most at a time; try again later: %w", maxExecSyncs, errdefs.ErrResourceExhausted)
+	}
+	defer b.commands.Release(1)
 	c, err := b.pods.Index.Running(r.GetContainerId())
 	if err != nil {
 		return nil, err
 	}
-	if !b.commands.enter() {
-		return nil, fmt.Errorf("%d commands are running in containers of this node, the limit of engine.max_exec_syncs; try again later: %w", b.commands.limit, errdefs.ErrResourceExhausted)
-	}
-	defer b.commands.leave()
 	call := ctx
 	if r.GetTimeout() > 0 {
 		var cancel context.CancelFunc
@@ -75,7 +79,7 @@ func (b execs) ExecSync(ctx context.Context, r *runtimeapi.ExecSyncRequest) (*ru
 	if err != nil {
 		return nil, err
 	}
-	e := &Execution{Client: client, Container: c.ID(), ID: NewExecID(), KillsTree: c.Sandbox.KillsTree, Dir: filepath.Join(b.pods.ContainerDir(c.ID()), "io"), Drain: b.drain}
+	e := &Execution{Client: client, Container: c.ID(), ID: NewExecID(), KillsTree: c.Sandbox.KillsTree, Dir: filepath.Join(b.pods.ContainerDir(c.ID()), "io"), Drain: drainTimeout}
 	e.Memory = b.outputs
 	exit, err := e.Run(ctx, process)
 	if err != nil {

@@ -88,30 +88,6 @@ func (r *reservation) end() error {
 	return r.err
 }
 
-// gauge counts what goes on at a time.
-type gauge struct {
-	limit int // 0 is no limit
-
-	mu  sync.Mutex
-	now int
-}
-
-func (g *gauge) enter() bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.limit > 0 && g.now >= g.limit {
-		return false
-	}
-	g.now++
-	return true
-}
-
-func (g *gauge) leave() {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.now--
-}
-
 // output is a stream of a command, read from a FIFO of its own.
 type output struct {
 	path  string

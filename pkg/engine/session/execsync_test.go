@@ -96,3 +96,14 @@ func TestExecErrorOfADeadlineThatTheOtherSideSawFirst(t *testing.T) {
 		}
 	}
 }
+
+func TestTooManyCommands(t *testing.T) {
+	b := newExecs(nil, nil)
+	if !b.commands.TryAcquire(maxExecSyncs) {
+		t.Fatal("no commands run yet")
+	}
+	_, err := b.ExecSync(t.Context(), &runtimeapi.ExecSyncRequest{ContainerId: "c", Cmd: []string{"true"}})
+	if !errdefs.IsResourceExhausted(err) || !strings.Contains(err.Error(), "try again later") {
+		t.Errorf("one command more than are allowed: %v", err)
+	}
+}

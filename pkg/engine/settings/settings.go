@@ -2,7 +2,6 @@
 package settings
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 
@@ -17,15 +16,13 @@ import (
 // Settings are what the daemon was started with: new sandboxes take them, and old
 // ones what their records do not say. They never change, but for what is a function.
 type Settings struct {
-	Node                   ocispec.Node
-	Driver                 cgroup.Driver
-	CgroupPrefix           func() string // nil is cgroup.DefaultPrefix
-	Snapshotter            string
-	MaxLogLineSize         int
-	TolerateMissingHugetlb bool
-	DefaultSeccompFile     string // empty is the built-in profile
-	ignoreImageVolumes     bool
-	MaxImageVolumes        int // bounds what is asked for now, and so is nothing to keep
+	Node               ocispec.Node
+	Driver             cgroup.Driver
+	CgroupPrefix       func() string // nil is cgroup.DefaultPrefix
+	Snapshotter        string
+	MaxLogLineSize     int
+	DefaultSeccompFile string // empty is the built-in profile
+	ignoreImageVolumes bool
 }
 
 // New looks at the node.
@@ -35,16 +32,14 @@ func New(ctx context.Context, c Config) (*Settings, error) {
 		return nil, err
 	}
 	node, err := ocispec.DetectNode(ctx, ocispec.NodeOptions{
-		SystemdCgroup: driver == cgroup.Systemd, TolerateMissingHugetlb: c.TolerateMissingHugetlb,
-		UnprivilegedPorts: c.UnprivilegedPorts, UnprivilegedICMP: c.UnprivilegedICMP,
+		SystemdCgroup: driver == cgroup.Systemd, UnprivilegedPorts: c.UnprivilegedPorts, UnprivilegedICMP: c.UnprivilegedICMP,
 	})
 	if err != nil {
 		return nil, err
 	}
 	return &Settings{
 		Node: node, Driver: driver, CgroupPrefix: c.CgroupPrefix, Snapshotter: c.Snapshotter, MaxLogLineSize: c.MaxLogLineSize,
-		TolerateMissingHugetlb: c.TolerateMissingHugetlb, DefaultSeccompFile: c.DefaultSeccomp,
-		ignoreImageVolumes: c.IgnoreImageVolumes, MaxImageVolumes: cmp.Or(c.MaxImageVolumes, defaultMaxImageVolumes),
+		DefaultSeccompFile: c.DefaultSeccomp, ignoreImageVolumes: c.IgnoreImageVolumes,
 	}, nil
 }
 
@@ -71,8 +66,7 @@ func (t *Settings) Pin(d *handler.Definition) (pod.Pinned, error) {
 func (t *Settings) Today(d *handler.Definition) pod.Pinned {
 	p := pod.Pinned{
 		CgroupDriver: t.Driver, CgroupPrefix: cgroup.DefaultPrefix, Snapshotter: d.Snapshotter,
-		MaxLogLineSize: t.MaxLogLineSize, TolerateMissingHugetlb: t.TolerateMissingHugetlb,
-		ImageVolumes: !t.ignoreImageVolumes,
+		MaxLogLineSize: t.MaxLogLineSize, ImageVolumes: !t.ignoreImageVolumes,
 	}
 	if p.Snapshotter == "" {
 		p.Snapshotter = t.Snapshotter
@@ -87,7 +81,6 @@ func (t *Settings) Today(d *handler.Definition) pod.Pinned {
 func (t *Settings) NodeOf(s *pod.SandboxSpec) ocispec.Node {
 	n, p := t.Node, &s.Pinned
 	n.SystemdCgroup = p.CgroupDriver == cgroup.Systemd
-	n.TolerateMissingHugetlb = p.TolerateMissingHugetlb
 	if p.DefaultSeccomp != (pod.Text{}) {
 		n.DefaultSeccomp = func() (*ocispec.SeccompProfile, error) { return t.defaultSeccomp(s) }
 	}
@@ -117,9 +110,6 @@ func (t *Settings) BaseSpec(s *pod.SandboxSpec) (*specs.Spec, error) {
 	return spec, nil
 }
 
-// defaultMaxImageVolumes is how many volumes an image may define.
-const defaultMaxImageVolumes = 100
-
 // Config is what the daemon says of new sandboxes.
 type Config struct {
 	// CgroupDriver is auto, cgroupfs or systemd.
@@ -132,12 +122,8 @@ type Config struct {
 	MaxLogLineSize    int
 	UnprivilegedPorts bool
 	UnprivilegedICMP  bool
-	// TolerateMissingHugetlb ignores hugepage limits where there is no controller.
-	TolerateMissingHugetlb bool
-	// IgnoreImageVolumes makes no volumes that images define; MaxImageVolumes is how
-	// many an image may define otherwise, and 0 is 100.
+	// IgnoreImageVolumes makes no volumes that images define.
 	IgnoreImageVolumes bool
-	MaxImageVolumes    int
 	// DefaultSeccomp is the file of the RuntimeDefault profile; empty is built in.
 	DefaultSeccomp string
 }

@@ -155,7 +155,7 @@ func (s *sessions) full(kind string) error {
 	if kind == "" || s.limit == 0 || s.now[kind] < s.limit {
 		return nil
 	}
-	return fmt.Errorf("this node has %d %s sessions, the limit of streaming.max_sessions; close some, or try again later: %w", s.limit, kind, errdefs.ErrResourceExhausted)
+	return fmt.Errorf("this node has %d %s sessions, the most at a time; close some, or try again later: %w", s.limit, kind, errdefs.ErrResourceExhausted)
 }
 
 func (s *sessions) room(kind string) error {

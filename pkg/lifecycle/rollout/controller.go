@@ -53,7 +53,7 @@ func (c *Controller) Failed(name string, a handler.Attempt, err error) {
 	}
 	c.tallies.mu.Lock()
 	of, begun, failed := one.key, len(one.candidate.begun), len(one.candidate.failed)
-	abort := !one.over && one.exceeds(next)
+	abort := !one.over && one.exceeds()
 	one.over = one.over || abort
 	c.tallies.mu.Unlock()
 	if !abort {

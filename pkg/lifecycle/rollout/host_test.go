@@ -94,7 +94,7 @@ func (h *host) status() *Status {
 func definition() *handler.Definition {
 	return &handler.Definition{
 		Name: "runc", Type: handler.OCI, Path: "/old",
-		Candidate: &handler.Candidate{Path: "/new", Percent: 10, AbortAfter: 3, Threshold: 20},
+		Candidate: &handler.Candidate{Path: "/new", Percent: 10},
 	}
 }
 

@@ -3,12 +3,16 @@ package rollout
 import (
 	"sync"
 	"time"
-
-	"github.com/berth-cri/berth/pkg/handler"
 )
 
-// window is how long a pod counts in a rollout.
-const window = 10 * time.Minute
+const (
+	// window is how long a pod counts in a rollout.
+	window = 10 * time.Minute
+	// abortAfter is how many pods of the candidate must have failed before an abort.
+	abortAfter = 3
+	// threshold is by how many percentage points their share must be higher.
+	threshold = 20
+)
 
 // tallies remember the pods of handlers that have a rollout.
 type tallies struct {
@@ -84,11 +88,11 @@ func first(pods map[string]time.Time, pod string, now time.Time) {
 // exceeds says whether a rollout must be aborted: enough pods on the candidate failed,
 // and their share of those that tried it is, in percent, so much higher than that of
 // the handler's own binary. The latter is 0 unless enough pods tell it. Pure.
-func (t *tally) exceeds(n *handler.Candidate) bool {
+func (t *tally) exceeds() bool {
 	begun, failed := len(t.candidate.begun), len(t.candidate.failed)
 	usual, bad := len(t.stable.begun), len(t.stable.failed)
-	if usual < n.AbortAfter || usual == 0 {
+	if usual < abortAfter {
 		usual, bad = 1, 0
 	}
-	return failed >= n.AbortAfter && 100*(failed*usual-bad*begun) >= n.Threshold*begun*usual
+	return failed >= abortAfter && 100*(failed*usual-bad*begun) >= threshold*begun*usual
 }

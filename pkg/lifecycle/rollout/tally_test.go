@@ -4,12 +4,9 @@ import (
 	"fmt"
 	"testing"
 	"time"
-
-	"github.com/berth-cri/berth/pkg/handler"
 )
 
 func TestShareOfFailures(t *testing.T) {
-	n := &handler.Candidate{AbortAfter: 3, Threshold: 20}
 	for _, c := range []struct {
 		begun, failed, usual, bad int
 		abort                     bool
@@ -34,7 +31,7 @@ func TestShareOfFailures(t *testing.T) {
 		}
 		fill(one.candidate, c.begun, c.failed)
 		fill(one.stable, c.usual, c.bad)
-		if one.exceeds(n) != c.abort {
+		if one.exceeds() != c.abort {
 			t.Errorf("%+v: got %v", c, !c.abort)
 		}
 	}

@@ -162,7 +162,7 @@ func TestFile(t *testing.T) {
 	path := filepath.Join(dir, "rollouts.json")
 	text := `{"format": 1, "handlers": {
 		"runc": {"state": "aborted", "reason": "slow", "since": "2026-01-02T03:04:05Z", "by_itself": true, "sha256": "a",
-			"on": {"path": "/new", "percent": 10, "abortAfter": 3, "threshold": 20}},
+			"on": {"path": "/new", "percent": 10}},
 		"nothing": null, "strange": {"state": "running"}}}`
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)

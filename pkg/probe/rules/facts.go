@@ -37,8 +37,6 @@ type Node struct {
 	Systemd bool
 	// HugePages are the sizes that the kernel has, as its directories are called.
 	HugePages []string
-	// HugePageLimits: there is a controller for them, or pods may do without.
-	HugePageLimits bool
 }
 
 // kind is what the rules tell runtimes apart by.

@@ -72,7 +72,7 @@ func nodes() map[string]func(preflight.Handler) Facts {
 	return map[string]func(preflight.Handler) Facts{
 		"new": func(h preflight.Handler) Facts {
 			h.Node = preflight.Node{MountSetattr: true, AppArmor: true, SELinux: true}
-			return Facts{Handler: h, Node: Node{Seccomp: true, Cgroup: 2, Systemd: true, HugePages: []string{"hugepages-2048kB"}, HugePageLimits: true}}
+			return Facts{Handler: h, Node: Node{Seccomp: true, Cgroup: 2, Systemd: true, HugePages: []string{"hugepages-2048kB"}}}
 		},
 		"old": func(h preflight.Handler) Facts {
 			h.UserNamespaces = func() error { return errors.New("this node cannot map the IDs of images: no") }

@@ -128,15 +128,13 @@ func (f Facts) seccompActions(k kind) []string {
 	return nil
 }
 
-// hugePages need sizes and a controller, if containers share the kernel.
+// hugePages need sizes, if containers share the kernel.
 func (b *builder) hugePages() {
 	switch {
 	case b.kind != sharing:
 		b.unknown(capability.HugePages, "")
 	case len(b.Node.HugePages) == 0:
 		b.no(capability.HugePages, capability.Probed, "this node's kernel has no huge pages")
-	case !b.Node.HugePageLimits:
-		b.no(capability.HugePages, capability.Probed, "this node has no hugetlb controller; see engine.tolerate_missing_hugetlb")
 	default:
 		b.yes(capability.HugePages, capability.Probed, "")
 	}

@@ -27,10 +27,10 @@ type Limits struct {
 	// can stack.
 	MaxLayers int
 	// AnswerTimeout is how long the registry may take, over a whole pull, for its
-	// answers that are not layers. 0 is 5 minutes, negative is any time.
+	// answers that are not layers. 0 is 5 minutes.
 	AnswerTimeout time.Duration
 	// MinDownloadRate is how many bytes per second a registry must send of a
-	// layer, on average over PullProgressTimeout. 0 is 1024, negative is none.
+	// layer, on average over PullProgressTimeout. 0 is 1024.
 	MinDownloadRate int64
 	// MaxZstdWindow bounds, in bytes, the memory that opening a layer compressed
 	// with zstd takes. 0 is 32 MiB.

@@ -169,9 +169,6 @@ func (t wireTransport) bound(resp *http.Response, limit int64) error {
 // hurry ends ctx when the pull's time for what is not a layer is used up. The
 // caller calls done when the answer is read.
 func (w *wire) hurry(ctx context.Context) (_ context.Context, done func()) {
-	if w.limits.AnswerTimeout < 0 {
-		return ctx, func() {}
-	}
 	start := time.Now()
 	ctx, cancel := context.WithTimeoutCause(ctx, w.limits.AnswerTimeout-time.Duration(w.spent.Load()), ErrSlowAnswers)
 	return ctx, sync.OnceFunc(func() {
@@ -253,7 +250,7 @@ func (p *pace) tooSlow(n int, now time.Time, window time.Duration, rate int64) b
 	p.spent += now.Sub(p.since)
 	p.since = now
 	p.bytes += int64(n)
-	if rate <= 0 || window <= 0 || p.spent < window {
+	if window <= 0 || p.spent < window {
 		return p.slow
 	}
 	p.slow = p.slow || float64(p.bytes) < p.spent.Seconds()*float64(rate)

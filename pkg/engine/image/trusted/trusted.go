@@ -57,16 +57,12 @@ func Hosts(dir string) error {
 	return untrusted("registry configuration", errs...)
 }
 
-// Verifiers refuses the first programs of a directory, all if most is negative, if others
-// can change them: they are run as root, and decide what may be pulled. So is a
-// directory that others could put away.
-func Verifiers(dir string, most int) error {
+// Verifiers refuses the programs of a directory if others can change them: they are run
+// as root, and decide what may be pulled. So is a directory that others could put away.
+func Verifiers(dir string) error {
 	errs := []error{trust.CheckDir(dir, trust.Program)}
 	entries, _ := os.ReadDir(dir)
-	for i, e := range entries {
-		if most >= 0 && i >= most {
-			break
-		}
+	for _, e := range entries {
 		errs = append(errs, trust.Check(filepath.Join(dir, e.Name()), trust.Program))
 	}
 	return untrusted("image verifier", errs...)

@@ -434,7 +434,6 @@ func TestAnswersThatDrip(t *testing.T) {
 	if !errdefs.IsUnknown(err) || !strings.HasPrefix(err.Error(), "RegistryUnavailable") || !strings.Contains(err.Error(), "takes too long") {
 		t.Errorf("a manifest that drips: %v", err)
 	}
-	wantNothingKept(t, s)
 }
 
 func TestSlowRegistryIsNoStall(t *testing.T) {

@@ -389,10 +389,6 @@ test-all: ## that and everything else, which is what CI runs (root)
 bench: build runtimes $(BIN)/containerd ## compare with containerd, same runtime and network (root)
 	go run ./integration/bench $(BENCH_ARGS)
 
-.PHONY: bench-router
-bench-router: build runtimes $(BIN)/containerd ## what pods in another CRI daemon cost, beside that daemon alone (root)
-	go run ./integration/benchrouter $(BENCH_ARGS)
-
 .PHONY: bench-unit
 bench-unit: ## Go benchmarks
 	go test -run '^$$' -bench . -benchmem ./pkg/... ./contrib/cluster/...

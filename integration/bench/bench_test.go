@@ -38,49 +38,6 @@ func TestEveryNumberOfBoth(t *testing.T) {
 	testbed.Same(t, len(r.Restored), len(restoreMetrics), "restored pods have")
 }
 
-func TestParse(t *testing.T) {
-	for line, want := range map[string]string{ // of the error; empty is success
-		"":                                     "",
-		"--runs 3 --pods 200":                  "",
-		"--handlers runc,crun --only pod,idle": "",
-		"--runs 0":                             "--runs",
-		"--pods 0":                             "--pods",
-		"--pods 201":                           "--pods",
-		"--handlers ,":                         "names none",
-		"--handlers youki":                     `"youki"`,
-		"--handlers runc,runsc":                `"runsc"`,
-		"--only pods":                          `"pods"`,
-		"now":                                  `"now"`,
-	} {
-		_, err := parse(strings.Fields(line))
-		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
-			t.Errorf("%q: got %v, want %q", line, err, want)
-		}
-	}
-}
-
-func TestQuickYieldsToWhatIsSaid(t *testing.T) {
-	for line, want := range map[string][3]int{ // runs, pods, seconds
-		"":                   {15, 40, 20},
-		"--quick":            {3, 8, 5},
-		"--quick --pods 20":  {3, 20, 5},
-		"--runs 40 --quick":  {40, 8, 5},
-		"--runs 4 --pods 10": {4, 10, 20},
-	} {
-		o, err := parse(strings.Fields(line))
-		if got := [3]int{o.runs, o.pods, int(o.polling.Seconds())}; err != nil || got != want {
-			t.Errorf("%q: got %v, %v, want %v", line, got, err, want)
-		}
-	}
-}
-
-func TestWants(t *testing.T) {
-	all, some := options{}, options{only: []string{groupIdle}}
-	if !all.wants(groupPod) || some.wants(groupPod) || !some.wantsAny(groupPod, groupIdle) || some.wantsAny(groupPod, groupExec) {
-		t.Error("--only is not what decides")
-	}
-}
-
 func TestValue(t *testing.T) {
 	for _, c := range []struct {
 		values        []float64

@@ -177,15 +177,3 @@ func joinCgroup(t *testing.T, daemon *Daemon, pid int) {
 	Must(t, os.MkdirAll(dir, 0o755))
 	Must(t, os.WriteFile(filepath.Join(dir, "cgroup.procs"), fmt.Appendf(nil, "%d", pid), 0o600))
 }
-
-// A subnet without a route yet is not given twice in one process.
-func TestSubnetsDiffer(t *testing.T) {
-	seen := map[string]bool{}
-	for range 40 {
-		subnet, err := freeSubnet()
-		if err != nil || seen[subnet] {
-			t.Fatalf("subnet %q, %v; before: %v", subnet, err, seen)
-		}
-		seen[subnet] = true
-	}
-}

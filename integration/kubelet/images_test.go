@@ -51,15 +51,10 @@ spec:
 // debug looks into a running pod with a container that is added to it.
 func (b *bed) debug(t *testing.T, n *Namespace) {
 	for _, class := range b.classes {
-		n.Create(t, fmt.Sprintf(`
-apiVersion: v1
-kind: Pod
-metadata: {name: %[1]s}
-spec:
-  runtimeClassName: %[1]s
+		n.CreateOf(t, class.name, `
   terminationGracePeriodSeconds: 1
   containers: [{name: main, image: IMAGE, command: [sleep, "3600"]}]
-`, class.name))
+`)
 	}
 	for _, class := range b.classes {
 		before := n.WaitReady(t, class.name)

@@ -12,11 +12,7 @@ import (
 
 // backOff runs a container that fails each time.
 func (b *bed) backOff(t *testing.T, n *Namespace) {
-	n.Create(t, `
-apiVersion: v1
-kind: Pod
-metadata: {name: failing}
-spec:
+	n.CreatePod(t, "failing", `
   containers:
   - name: main
     image: IMAGE
@@ -60,12 +56,7 @@ spec:
 // sidecar after what it was there for.
 func (b *bed) initAndSidecars(t *testing.T, n *Namespace) {
 	for _, class := range b.classes {
-		n.Create(t, fmt.Sprintf(`
-apiVersion: v1
-kind: Pod
-metadata: {name: %[1]s}
-spec:
-  runtimeClassName: %[1]s
+		n.CreateOf(t, class.name, `
   restartPolicy: Never
   terminationGracePeriodSeconds: 20
   volumes: [{name: shared, emptyDir: {}}]
@@ -80,7 +71,7 @@ spec:
   - {name: last, image: IMAGE, command: [sh, -c, 'echo last >> /shared/order'], volumeMounts: [{name: shared, mountPath: /shared}]}
   containers:
   - {name: main, image: IMAGE, command: [sh, -c, 'cat /shared/order'], volumeMounts: [{name: shared, mountPath: /shared}]}
-`, class.name))
+`)
 	}
 	for _, class := range b.classes {
 		pod := n.WaitPhase(t, class.name, corev1.PodSucceeded)
@@ -122,11 +113,7 @@ spec:
 
 // outOfMemory fills a container's memory.
 func (b *bed) outOfMemory(t *testing.T, n *Namespace) {
-	n.Create(t, `
-apiVersion: v1
-kind: Pod
-metadata: {name: greedy}
-spec:
+	n.CreatePod(t, "greedy", `
   restartPolicy: Never
   containers:
   - name: main

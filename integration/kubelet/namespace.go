@@ -56,6 +56,18 @@ func (n *Namespace) Create(t testbed.T, manifest string) {
 	}
 }
 
+// CreatePod creates a pod of a name and a spec, which is YAML below "spec:".
+func (n *Namespace) CreatePod(t testbed.T, name, spec string) {
+	t.Helper()
+	n.Create(t, "apiVersion: v1\nkind: Pod\nmetadata: {name: "+name+"}\nspec:"+spec)
+}
+
+// CreateOf is CreatePod of a class, for a pod with its name. CLASS in the spec is that name.
+func (n *Namespace) CreateOf(t testbed.T, class, spec string) {
+	t.Helper()
+	n.CreatePod(t, class, strings.ReplaceAll("\n  runtimeClassName: CLASS"+spec, "CLASS", class))
+}
+
 // TryKubectl runs kubectl in the namespace.
 func (n *Namespace) TryKubectl(t testbed.T, stdin string, arguments ...string) (stdout, stderr string, err error) {
 	t.Helper()

@@ -20,16 +20,11 @@ func (b *bed) hostNetwork(t *testing.T, n *Namespace) {
 		if class.sandboxed {
 			continue // its network stack is its own
 		}
-		n.Create(t, fmt.Sprintf(`
-apiVersion: v1
-kind: Pod
-metadata: {name: %[1]s}
-spec:
-  runtimeClassName: %[1]s
+		n.CreateOf(t, class.name, `
   hostNetwork: true
   terminationGracePeriodSeconds: 1
   containers: [{name: main, image: IMAGE, command: [sleep, "3600"]}]
-`, class.name))
+`)
 		pod := n.WaitReady(t, class.name)
 		if pod.Status.PodIP != b.Address.String() {
 			t.Errorf("%s: the pod's address is %s, the node's %s", class.name, pod.Status.PodIP, b.Address)

@@ -13,11 +13,7 @@ import (
 // overhead looks at the cgroup of a pod: its limits are those of its containers,
 // and the class's overhead.
 func (b *bed) overhead(t *testing.T, n *Namespace) {
-	n.Create(t, `
-apiVersion: v1
-kind: Pod
-metadata: {name: limited}
-spec:
+	n.CreatePod(t, "limited", `
   runtimeClassName: gvisor
   terminationGracePeriodSeconds: 1
   containers:
@@ -39,16 +35,11 @@ func (b *bed) resize(t *testing.T, n *Namespace) {
 		if class.sandboxed {
 			continue // it takes no new limits
 		}
-		n.Create(t, fmt.Sprintf(`
-apiVersion: v1
-kind: Pod
-metadata: {name: %[1]s}
-spec:
-  runtimeClassName: %[1]s
+		n.CreateOf(t, class.name, `
   terminationGracePeriodSeconds: 1
   containers:
   - {name: main, image: IMAGE, command: [sleep, "3600"], resources: {requests: {cpu: 50m, memory: 32Mi}, limits: {cpu: 100m, memory: 64Mi}}}
-`, class.name))
+`)
 		before := n.WaitReady(t, class.name).Status.ContainerStatuses[0]
 		n.Kubectl(t, "patch", "pod", class.name, "--subresource=resize", "--patch",
 			`{"spec":{"containers":[{"name":"main","resources":{"requests":{"cpu":"100m","memory":"48Mi"},"limits":{"cpu":"300m","memory":"96Mi"}}}]}}`)

@@ -1,7 +1,6 @@
 package kubelet
 
 import (
-	"fmt"
 	"strings"
 	"testing"
 
@@ -11,18 +10,13 @@ import (
 // sharedProcesses looks from one container at the processes of the other.
 func (b *bed) sharedProcesses(t *testing.T, n *Namespace) {
 	for _, class := range b.classes {
-		n.Create(t, fmt.Sprintf(`
-apiVersion: v1
-kind: Pod
-metadata: {name: %[1]s}
-spec:
-  runtimeClassName: %[1]s
+		n.CreateOf(t, class.name, `
   shareProcessNamespace: true
   terminationGracePeriodSeconds: 1
   containers:
   - {name: main, image: IMAGE, command: [sleep, "3600"]}
   - {name: other, image: IMAGE, command: [sleep, "3601"]}
-`, class.name))
+`)
 	}
 	for _, class := range b.classes {
 		n.WaitReady(t, class.name)
@@ -43,12 +37,7 @@ func (b *bed) security(t *testing.T, n *Namespace) {
 		if class.sandboxed {
 			continue // its kernel reports none of these
 		}
-		n.Create(t, fmt.Sprintf(`
-apiVersion: v1
-kind: Pod
-metadata: {name: %[1]s}
-spec:
-  runtimeClassName: %[1]s
+		n.CreateOf(t, class.name, `
   terminationGracePeriodSeconds: 1
   securityContext:
     seccompProfile: {type: RuntimeDefault}
@@ -65,7 +54,7 @@ spec:
       allowPrivilegeEscalation: false
       capabilities: {drop: [ALL], add: [NET_BIND_SERVICE]}
   - {name: privileged, image: IMAGE, command: [sleep, "3600"], securityContext: {privileged: true}}
-`, class.name))
+`)
 	}
 	for _, class := range b.classes {
 		if class.sandboxed {

@@ -101,11 +101,7 @@ func (b *bed) cadvisorMetricsOf(t *testing.T, n *Namespace, class class) error {
 
 // end has a container end, of which the kubelet hears by an event.
 func (b *bed) end(t *testing.T, n *Namespace) {
-	n.Create(t, `
-apiVersion: v1
-kind: Pod
-metadata: {name: ends}
-spec:
+	n.CreatePod(t, "ends", `
   restartPolicy: Never
   containers:
   - {name: main, image: IMAGE, command: [sh, -c, "sleep 1; exit 7"]}

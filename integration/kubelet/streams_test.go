@@ -26,19 +26,14 @@ import (
 // streams runs what kubectl does with a running pod, under every class.
 func (b *bed) streams(t *testing.T, n *Namespace) {
 	for _, class := range b.classes {
-		n.Create(t, fmt.Sprintf(`
-apiVersion: v1
-kind: Pod
-metadata: {name: %[1]s}
-spec:
-  runtimeClassName: %[1]s
+		n.CreateOf(t, class.name, `
   terminationGracePeriodSeconds: 1
   containers:
   - name: main
     image: IMAGE
     stdin: true
-    command: [sh, -c, 'mkdir /www; echo from %[1]s > /www/index.html; httpd -p 8080 -h /www; echo started; while read line; do echo "got $line"; done; sleep 3600']
-`, class.name))
+    command: [sh, -c, 'mkdir /www; echo from CLASS > /www/index.html; httpd -p 8080 -h /www; echo started; while read line; do echo "got $line"; done; sleep 3600']
+`)
 	}
 	for _, class := range b.classes {
 		t.Run(class.name, func(t *testing.T) {

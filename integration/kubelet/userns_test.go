@@ -1,7 +1,6 @@
 package kubelet
 
 import (
-	"fmt"
 	"strings"
 	"testing"
 
@@ -19,12 +18,7 @@ func (b *bed) userNamespaces(t *testing.T, n *Namespace) {
 {apiVersion: v1, kind: Secret, metadata: {name: hidden}, stringData: {key: from a secret}}
 `)
 	for _, class := range b.classes {
-		n.Create(t, fmt.Sprintf(`
-apiVersion: v1
-kind: Pod
-metadata: {name: %[1]s}
-spec:
-  runtimeClassName: %[1]s
+		n.CreateOf(t, class.name, `
   hostUsers: false
   terminationGracePeriodSeconds: 1
   securityContext: {fsGroup: 4242}
@@ -49,7 +43,7 @@ spec:
   - <<: *container
     name: user
     securityContext: {runAsUser: 1000, runAsGroup: 1000}
-`, class.name))
+`)
 	}
 	features := b.nodeHandlers(t)
 	for _, class := range b.classes {

@@ -108,15 +108,10 @@ spec:
 // serviceAccount asks the API server whose the token is that a pod was given.
 func (b *bed) serviceAccount(t *testing.T, n *Namespace) {
 	for _, class := range b.classes {
-		n.Create(t, fmt.Sprintf(`
-apiVersion: v1
-kind: Pod
-metadata: {name: %[1]s}
-spec:
-  runtimeClassName: %[1]s
+		n.CreateOf(t, class.name, `
   terminationGracePeriodSeconds: 1
   containers: [{name: main, image: IMAGE, command: [sleep, "3600"]}]
-`, class.name))
+`)
 	}
 	const dir = "/var/run/secrets/kubernetes.io/serviceaccount/"
 	for _, class := range b.classes {

@@ -60,17 +60,12 @@ func (b *bed) resizePod(t *testing.T, n *Namespace) {
 		if class.sandboxed {
 			continue // it takes no new limits
 		}
-		n.Create(t, fmt.Sprintf(`
-apiVersion: v1
-kind: Pod
-metadata: {name: %[1]s}
-spec:
-  runtimeClassName: %[1]s
+		n.CreateOf(t, class.name, `
   terminationGracePeriodSeconds: 1
   resources: {requests: {cpu: 50m, memory: 64Mi}, limits: {cpu: 200m, memory: 128Mi}}
   containers:
   - {name: main, image: IMAGE, command: [sleep, "3600"]}
-`, class.name))
+`)
 		before := n.WaitReady(t, class.name)
 		if limit := MemoryLimit(t, b.PodCgroup(before)); limit != 128<<20 {
 			t.Errorf("%s: the pod may use %d bytes", class.name, limit)
@@ -94,11 +89,7 @@ spec:
 
 // pressure looks for the time that a pod lost because it waited for the processor.
 func (b *bed) pressure(t *testing.T, n *Namespace) {
-	n.Create(t, `
-apiVersion: v1
-kind: Pod
-metadata: {name: throttled}
-spec:
+	n.CreatePod(t, "throttled", `
   terminationGracePeriodSeconds: 1
   containers:
   - {name: main, image: IMAGE, command: [sh, -c, 'while :; do :; done'], resources: {limits: {cpu: 20m}}}
@@ -172,16 +163,11 @@ func (b *bed) described(t *testing.T, n *Namespace) {
 		if class.sandboxed {
 			continue // its limit is the pod's
 		}
-		n.Create(t, fmt.Sprintf(`
-apiVersion: v1
-kind: Pod
-metadata: {name: %[1]s}
-spec:
-  runtimeClassName: %[1]s
+		n.CreateOf(t, class.name, `
   restartPolicy: Never
   containers:
   - {name: main, image: IMAGE, command: [sh, -c, 'tail /dev/zero; exit 5'], resources: {limits: {memory: 32Mi}}}
-`, class.name))
+`)
 		n.WaitPhase(t, class.name, corev1.PodFailed)
 		told := n.Kubectl(t, "describe", "pod", class.name)
 		if !strings.Contains(strings.Join(strings.Fields(told), " "), "Reason: OOMKilled Exit Code: 137") {
@@ -205,11 +191,7 @@ func (b *bed) eviction(t *testing.T, n *Namespace) {
 		"memory.available": fmt.Sprint(s.Node.Memory.AvailableBytes - spared), "nodefs.available": "0%", "imagefs.available": "0%",
 	}
 	b.RestartKubelet(t, b.berth.Socket)
-	n.Create(t, `
-apiVersion: v1
-kind: Pod
-metadata: {name: greedy}
-spec:
+	n.CreatePod(t, "greedy", `
   restartPolicy: Never
   volumes: [{name: memory, emptyDir: {medium: Memory, sizeLimit: 3Gi}}]
   containers:

@@ -9,6 +9,7 @@ package faults
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -19,6 +20,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/integration/testbed"
+	"github.com/berth-cri/berth/pkg/admin/client"
 )
 
 // bed is testbed's, for what only these tests ask of it.
@@ -80,4 +82,65 @@ func life(t *testing.T, pid int) string {
 		t.Fatalf("process %d is dead", pid)
 	}
 	return strconv.Itoa(pid) + "@" + fields[start]
+}
+
+// admin is a client of the management API.
+func (b *bed) admin(t *testing.T) *client.Client {
+	t.Helper()
+	c, err := client.New(filepath.Join(filepath.Dir(b.Socket), "admin.sock"))
+	testbed.Must(t, err)
+	t.Cleanup(c.Close)
+	return c
+}
+
+// exitedWith fails unless a container is EXITED with a code.
+func exitedWith(t *testing.T, st *runtimeapi.ContainerStatus, code int32) {
+	t.Helper()
+	if st.GetState() != runtimeapi.ContainerState_CONTAINER_EXITED || st.GetExitCode() != code {
+		t.Errorf("the container is %s with %d %s, want EXITED with %d", st.GetState(), st.GetExitCode(), st.GetReason(), code)
+	}
+}
+
+// noneRuns fails if one of the processes is alive.
+func noneRuns(t *testing.T, pids []int) {
+	t.Helper()
+	for _, pid := range pids {
+		if alive(pid) {
+			t.Errorf("process %d runs", pid)
+		}
+	}
+}
+
+// awaitEnd waits until a process has ended.
+func awaitEnd(t *testing.T, pid int) {
+	t.Helper()
+	testbed.Eventually(t, time.Minute, func() error {
+		if alive(pid) {
+			return fmt.Errorf("process %d runs", pid)
+		}
+		return nil
+	})
+}
+
+// tookAtMost fails if something took longer than it may.
+func tookAtMost(t *testing.T, limit time.Duration, began time.Time, what string) {
+	t.Helper()
+	if took := time.Since(began); took > limit {
+		t.Errorf("%s took %v, more than %v", what, took, limit)
+	}
+}
+
+// plugin installs a CNI plugin of a test's own in a directory below dir, and returns the
+// configuration that has it found before the real one. In the script DIR is dir, where the
+// test leaves its signs, and REAL the real plugin of that name.
+func plugin(t *testing.T, dir, name, script string) (config string) {
+	t.Helper()
+	usual, err := testbed.CNIBinDir()
+	if err != nil {
+		testbed.Missing(t, "%v", err)
+	}
+	bin := filepath.Join(dir, "bin")
+	testbed.Must(t, os.MkdirAll(bin, 0o700))
+	put(t, filepath.Join(bin, name), []byte(strings.NewReplacer("DIR", dir, "REAL", filepath.Join(usual, name)).Replace(script)))
+	return fmt.Sprintf("[cni]\nbin_dirs = [%q, %q]\n", bin, usual)
 }

@@ -65,9 +65,7 @@ func TestDamagedCopyOfARuntime(t *testing.T) {
 	damage()
 	_, err := b.tryExec(t, old.Container, "echo", "alive")
 	testbed.Refused(t, err, codes.FailedPrecondition, installed, want, "recreate the pod")
-	_, err = b.Client.CreateContainer(testbed.Within(t, time.Minute), &runtimeapi.CreateContainerRequest{
-		PodSandboxId: old.ID, Config: b.Client.ContainerConfig("second", b.Image, "true"), SandboxConfig: old.Config,
-	})
+	_, err = old.TryCreate(t, b.Client.ContainerConfig("second", b.Image, "true"))
 	testbed.Refused(t, err, codes.FailedPrecondition, installed, want)
 	old.Remove(t)
 	testbed.Same(t, fresh.Container.Exec(t, "echo", "alive"), "alive\n", "exec in the new pod said")

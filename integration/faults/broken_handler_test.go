@@ -14,16 +14,13 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/integration/testbed"
-	"github.com/berth-cri/berth/pkg/admin/client"
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
 
 // degradedBy are the lines of the status.
 func (b *bed) degradedBy(t *testing.T) string {
 	t.Helper()
-	c, err := client.New(filepath.Join(filepath.Dir(b.Socket), "admin.sock"))
-	testbed.Must(t, err)
-	defer c.Close()
+	c := b.admin(t)
 	status, err := c.GetStatus(testbed.Within(t, time.Minute), &adminv1.GetStatusRequest{})
 	testbed.Must(t, err)
 	return strings.Join(status.GetDegraded(), "\n")
@@ -91,9 +88,7 @@ func TestBrokenHandlers(t *testing.T) {
 		t.Run(one.handler, func(t *testing.T) { b.breaks(t, one) })
 	}
 	// The state has the last line that the runtime wrote, and the details the rest.
-	c, err := client.New(filepath.Join(filepath.Dir(b.Socket), "admin.sock"))
-	testbed.Must(t, err)
-	defer c.Close()
+	c := b.admin(t)
 	shown, err := c.GetHandler(t.Context(), &adminv1.GetHandlerRequest{Name: "fails"})
 	if got := shown.GetLastFailure(); err != nil || !strings.Contains(got, "it lacks a part\nit cannot be done\n") {
 		t.Errorf("%v, %s", err, got)

@@ -52,9 +52,7 @@ func TestFullDisk(t *testing.T) {
 	testbed.Same(t, staying.Container.Status(t).GetState(), runtimeapi.ContainerState_CONTAINER_RUNNING, "after a restart on a full disk the container is")
 	// Stopping and removing is how a disk gets empty again.
 	staying.Container.Stop(t, 0)
-	if st := staying.Container.Status(t); st.GetState() != runtimeapi.ContainerState_CONTAINER_EXITED || st.GetExitCode() != 137 {
-		t.Errorf("stopped on a full disk the container is %s %d", st.GetState(), st.GetExitCode())
-	}
+	exitedWith(t, staying.Container.Status(t), 137)
 	staying.Remove(t)
 	empty.Remove(t)
 	testbed.Same(t, b.listed(t), "", "after the removal there are")

@@ -10,14 +10,12 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/integration/testbed"
-	"github.com/berth-cri/berth/pkg/admin/client"
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
 
@@ -46,12 +44,7 @@ func TestGVisorSandboxEnds(t *testing.T) {
 				t.Errorf("%s ended with %d, %s, %q", s.GetMetadata().GetName(), s.GetExitCode(), s.GetReason(), s.GetMessage())
 			}
 		}
-		testbed.Eventually(t, time.Minute, func() error {
-			if state := p.Status(t).GetState(); state != runtimeapi.PodSandboxState_SANDBOX_NOTREADY {
-				return fmt.Errorf("the sandbox is %s", state)
-			}
-			return nil
-		})
+		p.WaitNotReady(t)
 		p.Remove(t)
 	}
 	t.Run("out of memory", func(t *testing.T) {
@@ -107,7 +100,7 @@ func TestMappedVolumeUnderGVisor(t *testing.T) {
 	p := b.Client.RunSandbox(t, spec)
 	config := b.Client.ContainerConfig("c", b.Image, spec.Command...)
 	spec.Container(config)
-	_, err := b.Client.CreateContainer(testbed.Within(t, time.Minute), &runtimeapi.CreateContainerRequest{PodSandboxId: p.ID, Config: config, SandboxConfig: p.Config})
+	_, err := p.TryCreate(t, config)
 	if status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), "mapping IDs of mounts") {
 		t.Errorf("under a gVisor without features: %v", err)
 	}
@@ -120,9 +113,7 @@ func TestWrongFlagOfGVisor(t *testing.T) {
 		"default_runtime = \"gvisor\"\n[runtimes.gvisor]\nruntime_path = %q\noptions = { global_flags = [\"--bogus\"] }\n", testbed.Part(t, testbed.Runsc))})
 	err := b.startSandbox(t, "gvisor", b.Client.SandboxConfig(""))
 	testbed.Refused(t, err, codes.Unknown, "flag provided but not defined: -bogus")
-	c, err := client.New(filepath.Join(filepath.Dir(b.Socket), "admin.sock"))
-	testbed.Must(t, err)
-	defer c.Close()
+	c := b.admin(t)
 	shown, err := c.GetHandler(t.Context(), &adminv1.GetHandlerRequest{Name: "gvisor"})
 	if got := shown.GetLastFailure(); err != nil || !strings.Contains(got, "flag provided but not defined: -bogus\nUsage: runsc ") {
 		t.Errorf("%v, %s", err, got)

@@ -17,7 +17,7 @@ import (
 // hangingPlugin is a CNI plugin that neither says how it is nor connects a pod as
 // long as a file is there.
 const hangingPlugin = `#!/bin/sh
-dir=%q
+dir="DIR"
 case $CNI_COMMAND in
 VERSION) echo '{"cniVersion": "1.1.0", "supportedVersions": ["1.0.0", "1.1.0"]}'; exit ;;
 GC) exit ;;
@@ -33,17 +33,8 @@ while [ -e "$dir/hang" ]; do sleep 0.05; done
 // hang; nobody waits for them who did not ask for them.
 func TestStatusWhileOthersHang(t *testing.T) {
 	dir := t.TempDir()
-	bin, sign := filepath.Join(dir, "bin"), filepath.Join(dir, "hang")
-	testbed.Must(t, os.Mkdir(bin, 0o700))
-	if err := os.WriteFile(filepath.Join(bin, "hanging"), fmt.Appendf(nil, hangingPlugin, dir), 0o700); err != nil { //nolint:gosec // it is a program
-		t.Fatal(err)
-	}
-	usual, err := testbed.CNIBinDir()
-	if err != nil {
-		testbed.Missing(t, "%v", err)
-	}
-	b := newBed(t, testbed.Options{Config: shimConfig(t, testbed.Part(t, testbed.RuncShim)) +
-		fmt.Sprintf("[cni]\nbin_dirs = [%q, %q]\n", usual, bin)})
+	sign := filepath.Join(dir, "hang")
+	b := newBed(t, testbed.Options{Config: shimConfig(t, testbed.Part(t, testbed.RuncShim)) + plugin(t, dir, "hanging", hangingPlugin)})
 	atRest := b.Rest(t)
 	pod := b.Client.RunPod(t, testbed.PodSpec{Image: b.Image, Command: []string{"sleep", "3600"}})
 

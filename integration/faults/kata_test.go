@@ -121,12 +121,7 @@ func TestKataCreateTooLate(t *testing.T) {
 			}
 			if c.killed {
 				b.Start(t)
-				testbed.Eventually(t, time.Minute, func() error {
-					if alive(pid) {
-						return errors.New("the machine runs")
-					}
-					return nil
-				})
+				awaitEnd(t, pid)
 			} else {
 				machineEnded(t, sandbox, pid)
 			}
@@ -142,12 +137,7 @@ func TestKataSelfCheckTooLate(t *testing.T) {
 	held, _ := hold(t)
 	b, kata := kataBed(t, shims.Kata{HoldCreate: held}, "container_create_timeout = \"2s\"\nself_check_pod = true")
 	sandbox, pid := b.awaitMachine(t, nil)
-	testbed.Eventually(t, time.Minute, func() error {
-		if alive(pid) {
-			return errors.New("the machine runs")
-		}
-		return nil
-	})
+	awaitEnd(t, pid)
 	kata.Set(t, func(s *shims.Kata) { s.HoldCreate = "" })
 	testbed.Eventually(t, time.Minute, func() error {
 		if _, there := b.machines(t)[sandbox]; there {
@@ -302,18 +292,10 @@ func TestForeignShimHangs(t *testing.T) {
 				t.Fatalf("the pod has the shims %v and the processes %v", shim, inside)
 			}
 			killAs(t, shim[0], syscall.SIGSTOP)
-			if _, err := b.Client.StopPodSandbox(testbed.Within(t, 100*time.Second), &runtimeapi.StopPodSandboxRequest{PodSandboxId: pod.ID}); err != nil {
-				t.Errorf("stop: %v", err)
-			}
-			for _, pid := range append(inside, shim...) {
-				if alive(pid) {
-					t.Errorf("process %d runs", pid)
-				}
-			}
+			testbed.Checkf(t, pod.TryStop(t, 100*time.Second), "stop")
+			noneRuns(t, append(inside, shim...))
 			for _, c := range []*testbed.Container{pod.Container, other} {
-				if st := c.Status(t); st.GetState() != runtimeapi.ContainerState_CONTAINER_EXITED || st.GetExitCode() != 137 {
-					t.Errorf("a container is %s with %d", st.GetState(), st.GetExitCode())
-				}
+				exitedWith(t, c.Status(t), 137)
 			}
 			pod.Remove(t)
 		})
@@ -356,18 +338,10 @@ func TestForeignShimDoesNotKill(t *testing.T) {
 			testbed.Must(t, os.WriteFile(file, nil, 0o600))
 			t.Run(tc.name, func(t *testing.T) {
 				t.Parallel()
-				if _, err := b.Client.StopPodSandbox(testbed.Within(t, 100*time.Second), &runtimeapi.StopPodSandboxRequest{PodSandboxId: pod.ID}); err != nil {
-					t.Errorf("stop: %v", err)
-				}
-				for _, pid := range append(inside, shim...) {
-					if alive(pid) {
-						t.Errorf("process %d runs", pid)
-					}
-				}
+				testbed.Checkf(t, pod.TryStop(t, 100*time.Second), "stop")
+				noneRuns(t, append(inside, shim...))
 				if tc.container {
-					if st := pod.Container.Status(t); st.GetState() != runtimeapi.ContainerState_CONTAINER_EXITED || st.GetExitCode() != 137 {
-						t.Errorf("the container is %s with %d", st.GetState(), st.GetExitCode())
-					}
+					exitedWith(t, pod.Container.Status(t), 137)
 				}
 				_ = os.Remove(file) // so that a failure leaves nothing
 				pod.Remove(t)

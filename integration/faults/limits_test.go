@@ -86,9 +86,7 @@ func TestRefusedBeforeAnySideEffect(t *testing.T) {
 	} {
 		config := b.Client.ContainerConfig("refused", b.Image, "true")
 		ask(config)
-		_, err := b.Client.CreateContainer(testbed.Within(t, time.Minute), &runtimeapi.CreateContainerRequest{
-			PodSandboxId: pod.ID, Config: config, SandboxConfig: pod.Config,
-		})
+		_, err := pod.TryCreate(t, config)
 		testbed.Refused(t, err, codes.FailedPrecondition, `handler "gvisor" does not support `+feature, "no ready handler of this node with a kernel for each pod supports it")
 		if rro := strings.HasPrefix(feature, "recursive"); err != nil && rro && !strings.Contains(err.Error(), "desc = RROUnsupported: ") {
 			t.Errorf("the kubelet's word is not at the beginning: %v", err)

@@ -133,12 +133,12 @@ func TestBadNetwork(t *testing.T) {
 // reluctantBridge stands before the real plugin and does not let one pod go for
 // as long as a file is there that names it.
 const reluctantBridge = `#!/bin/sh
-dir=%q
+dir="DIR"
 if [ "$CNI_COMMAND" = DEL ] && [ -e "$dir/hold-$CNI_CONTAINERID" ]; then
 	touch "$dir/begun"
 	while [ -e "$dir/hold-$CNI_CONTAINERID" ]; do sleep 0.05; done
 fi
-exec %q
+exec "REAL"
 `
 
 // TestLeftoverThatHangs starts the daemon with a pod on the network of which
@@ -146,14 +146,7 @@ exec %q
 // and go meanwhile.
 func TestLeftoverThatHangs(t *testing.T) {
 	dir := t.TempDir()
-	usual, err := testbed.CNIBinDir()
-	if err != nil {
-		testbed.Missing(t, "%v", err)
-	}
-	if err := os.WriteFile(filepath.Join(dir, "bridge"), fmt.Appendf(nil, reluctantBridge, dir, filepath.Join(usual, "bridge")), 0o700); err != nil { //nolint:gosec // it is a program
-		t.Fatal(err)
-	}
-	b := newBed(t, testbed.Options{Config: fmt.Sprintf("[cni]\nbin_dirs = [%q, %q]\n", dir, usual)})
+	b := newBed(t, testbed.Options{Config: plugin(t, dir, "bridge", reluctantBridge)})
 	atRest := b.Rest(t)
 	lost := b.Client.RunSandbox(t, testbed.PodSpec{})
 	b.Kill9(t)
@@ -180,32 +173,24 @@ func TestLeftoverThatHangs(t *testing.T) {
 
 // floodingBridge writes 300 MB before the real plugin runs, for as long as a file is there.
 const floodingBridge = `#!/bin/sh
-[ "$CNI_COMMAND" = ADD ] && [ -e %q ] && head -c 300000000 /dev/zero
-exec %q
+[ "$CNI_COMMAND" = ADD ] && [ -e "DIR/flood" ] && head -c 300000000 /dev/zero
+exec "REAL"
 `
 
 // TestFloodingNetworkPlugin has a plugin write more than the daemon may keep.
 func TestFloodingNetworkPlugin(t *testing.T) {
 	dir := t.TempDir()
-	usual, err := testbed.CNIBinDir()
-	if err != nil {
-		testbed.Missing(t, "%v", err)
-	}
-	flood, plugin := filepath.Join(dir, "flood"), filepath.Join(dir, "bridge")
-	if err := os.WriteFile(plugin, fmt.Appendf(nil, floodingBridge, flood, filepath.Join(usual, "bridge")), 0o700); err != nil { //nolint:gosec // it is a program
-		t.Fatal(err)
-	}
-	b := newBed(t, testbed.Options{Config: fmt.Sprintf("[cni]\nbin_dirs = [%q, %q]\n", dir, usual)})
+	b := newBed(t, testbed.Options{Config: plugin(t, dir, "bridge", floodingBridge)})
 	atRest := b.Rest(t)
 	before := peakMemory(t, b.PID())
 	place(t, dir, "flood")
-	_, err = b.Client.RunPodSandbox(testbed.Within(t, time.Minute), &runtimeapi.RunPodSandboxRequest{Config: b.Client.SandboxConfig("")})
-	testbed.Refused(t, err, codes.Internal, plugin, "more than 1048576 bytes to stdout")
+	_, err := b.Client.RunPodSandbox(testbed.Within(t, time.Minute), &runtimeapi.RunPodSandboxRequest{Config: b.Client.SandboxConfig("")})
+	testbed.Refused(t, err, codes.Internal, filepath.Join(dir, "bin", "bridge"), "more than 1048576 bytes to stdout")
 	peak := peakMemory(t, b.PID())
 	if peak > before+100<<10 {
 		t.Errorf("the daemon's memory went from %d to %d kB", before, peak)
 	}
-	testbed.Must(t, os.Remove(flood))
+	testbed.Must(t, os.Remove(filepath.Join(dir, "flood")))
 	b.Client.RunPod(t, testbed.PodSpec{Image: b.Image, Command: []string{"sleep", "3600"}}).Remove(t)
 	b.NothingLeft(t, atRest)
 }

@@ -352,9 +352,7 @@ var whatKubeletsDo = []struct {
 	{"stop", func(t *testing.T, _ *fleet, pod *oldPod) {
 		t.Helper()
 		pod.Container.Stop(t, 0)
-		if st := pod.Container.Status(t); st.GetState() != runtimeapi.ContainerState_CONTAINER_EXITED || st.GetExitCode() != 137 {
-			t.Errorf("stopped, the old container is %s %d", st.GetState(), st.GetExitCode())
-		}
+		exitedWith(t, pod.Container.Status(t), 137)
 		pod.Stop(t)
 	}},
 	{"remove", func(t *testing.T, _ *fleet, pod *oldPod) { t.Helper(); pod.Remove(t) }},

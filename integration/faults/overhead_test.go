@@ -13,7 +13,6 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/integration/testbed"
-	"github.com/berth-cri/berth/pkg/admin/client"
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
 
@@ -62,9 +61,7 @@ func (s *scripted) ballastPIDs() []int {
 // overhead is what is known of a handler.
 func (b *bed) overhead(t *testing.T, name string) *adminv1.Overhead {
 	t.Helper()
-	c, err := client.New(filepath.Join(filepath.Dir(b.Socket), "admin.sock"))
-	testbed.Must(t, err)
-	defer c.Close()
+	c := b.admin(t)
 	h, err := c.GetHandler(testbed.Within(t, time.Minute), &adminv1.GetHandlerRequest{Name: name})
 	testbed.Must(t, err)
 	return h.GetOverhead()
@@ -137,9 +134,7 @@ runtime_path = %[5]q
 	if o := b.overhead(t, "gvisor"); o.GetLive() != nil || !strings.Contains(o.GetNoLiveReason(), "separate kernel") {
 		t.Errorf("gvisor: %v", o)
 	}
-	c, err := client.New(filepath.Join(filepath.Dir(b.Socket), "admin.sock"))
-	testbed.Must(t, err)
-	defer c.Close()
+	c := b.admin(t)
 	status, err := c.GetStatus(testbed.Within(t, time.Minute), &adminv1.GetStatusRequest{})
 	if err != nil || !strings.Contains(strings.Join(status.GetDegraded(), "\n"), "handler monitor: overhead is ") {
 		t.Errorf("the status is %v, %v", status, err)

@@ -56,9 +56,7 @@ func TestUnresponsiveSupervisors(t *testing.T) {
 	for _, c := range containers {
 		testbed.Same(t, c.Status(t).GetState(), runtimeapi.ContainerState_CONTAINER_RUNNING, "container %s is", c.ID)
 	}
-	if st := healthy.Container.Status(t); st.GetState() != runtimeapi.ContainerState_CONTAINER_EXITED || st.GetExitCode() != 137 {
-		t.Errorf("the container of the supervisor that answers is %s %d", st.GetState(), st.GetExitCode())
-	}
+	exitedWith(t, healthy.Container.Status(t), 137)
 
 	for _, pid := range stopped {
 		killAs(t, pid, syscall.SIGCONT)
@@ -78,7 +76,7 @@ func TestUnresponsiveSupervisors(t *testing.T) {
 // heldPlugin is a CNI plugin that holds on for as long as a file is there. It
 // notes who calls it.
 const heldPlugin = `#!/bin/sh
-dir=%q
+dir="DIR"
 case $CNI_COMMAND in
 VERSION) echo '{"cniVersion": "1.0.0", "supportedVersions": ["0.4.0", "1.0.0"]}'; exit ;;
 esac
@@ -93,17 +91,8 @@ while [ -e "$dir/hold-$CNI_COMMAND" ]; do sleep 0.05; done
 func TestPartialPodsAreUndoneTogether(t *testing.T) {
 	const pods = 8
 	dir := t.TempDir()
-	bin := filepath.Join(dir, "bin")
-	usual, err := testbed.CNIBinDir()
-	if err != nil {
-		testbed.Missing(t, "%v", err)
-	}
-	b := newBed(t, testbed.Options{Config: fmt.Sprintf("[cni]\nbin_dirs = [%q, %q]\n", usual, bin)})
+	b := newBed(t, testbed.Options{Config: plugin(t, dir, "held", heldPlugin)})
 	atRest := b.Rest(t)
-	testbed.Must(t, os.Mkdir(bin, 0o700))
-	if err := os.WriteFile(filepath.Join(bin, "held"), fmt.Appendf(nil, heldPlugin, dir), 0o700); err != nil { //nolint:gosec // it is a program
-		t.Fatal(err)
-	}
 	hold := func(command string, yes bool) {
 		t.Helper()
 		path := filepath.Join(dir, "hold-"+command)

@@ -56,9 +56,7 @@ func TestCreationCannotBeRolledBack(t *testing.T) {
 	pod := b.Client.RunSandbox(t, testbed.PodSpec{})
 	runtime.on(t, "create", "exec "+hang)
 	container := b.Client.ContainerConfig("main", b.Image, "sleep", "3600")
-	_, err := b.Client.CreateContainer(testbed.Within(t, time.Minute), &runtimeapi.CreateContainerRequest{
-		PodSandboxId: pod.ID, Config: container, SandboxConfig: pod.Config,
-	})
+	_, err := pod.TryCreate(t, container)
 	testbed.Refused(t, err, codes.DeadlineExceeded, "create container")
 	runtime.on(t, "create", "")
 	b.failedCreation(t, pod.ID, container, pod.Config)

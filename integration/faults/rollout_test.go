@@ -102,9 +102,7 @@ func TestRollout(t *testing.T) {
 
 	liar := filepath.Join(dir, "liar")
 	script := fmt.Sprintf("#!/bin/sh\ncase \"$*\" in --version|features) exec %s \"$@\" ;; esac\necho 'it cannot be done' >&2\nexit 1\n", runc)
-	if err := os.WriteFile(liar, []byte(script), 0o755); err != nil { //nolint:gosec // it is a program
-		t.Fatal(err)
-	}
+	put(t, liar, []byte(script))
 	testbed.Must(t, os.WriteFile(filepath.Join(b.Dir, "conf.d", "50-test.toml"), []byte(config(liar)), 0o600))
 	b.endRollout(t, runc, liar)
 	for _, restart := range []bool{false, true} {
@@ -120,9 +118,7 @@ func TestRollout(t *testing.T) {
 		}
 	}
 	// Another program at that path is another trial, and is judged as well.
-	if err := os.WriteFile(liar+".new", []byte(script+"# another\n"), 0o755); err != nil { //nolint:gosec // it is a program
-		t.Fatal(err)
-	}
+	put(t, liar+".new", []byte(script+"# another\n"))
 	testbed.Must(t, os.Rename(liar+".new", liar))
 	testbed.Eventually(t, time.Minute, func() error {
 		if state, reason := b.trial(t, "runc"); state != "running" {

@@ -91,9 +91,7 @@ func TestBadRuntime(t *testing.T) {
 			begin := time.Now()
 			err := b.tryStart(t, container)
 			testbed.Refused(t, err, c.code, append(c.says, "start container")...)
-			if took := time.Since(begin); took > createTimeout+time.Minute/2 {
-				t.Errorf("it took %v", took)
-			}
+			tookAtMost(t, createTimeout+time.Minute/2, begin, "it")
 			runtime.on(t, "run", "")
 			st := container.Status(t)
 			if st.GetState() != runtimeapi.ContainerState_CONTAINER_EXITED || st.GetExitCode() != 128 ||
@@ -159,9 +157,7 @@ func TestRuntimeDeleted(t *testing.T) {
 		t.Errorf("the container is %s %d %s", st.GetState(), st.GetExitCode(), st.GetReason())
 	}
 	without(func() {
-		_, err := b.Client.CreateContainer(testbed.Within(t, time.Minute), &runtimeapi.CreateContainerRequest{
-			PodSandboxId: pod.ID, Config: b.Client.ContainerConfig("second", b.Image, "true"), SandboxConfig: pod.Config,
-		})
+		_, err := pod.TryCreate(t, b.Client.ContainerConfig("second", b.Image, "true"))
 		testbed.Refused(t, err, codes.FailedPrecondition, runtime.Path, "kept binary")
 	})
 	pod.Remove(t)
@@ -171,9 +167,7 @@ func TestRuntimeDeleted(t *testing.T) {
 	running := b.Client.RunPod(t, testbed.PodSpec{Image: b.Image, Command: []string{"sleep", "3600"}})
 	without(func() {
 		running.Container.Stop(t, 0)
-		if st := running.Container.Status(t); st.GetState() != runtimeapi.ContainerState_CONTAINER_EXITED || st.GetExitCode() != 137 {
-			t.Errorf("stopped without its runtime the container is %s %d", st.GetState(), st.GetExitCode())
-		}
+		exitedWith(t, running.Container.Status(t), 137)
 		running.Stop(t)
 		if leases, err := b.CNI.Leases(); err != nil || len(leases) > 0 {
 			t.Errorf("stopped without its runtime the pod still has %v (%v)", leases, err)

@@ -21,28 +21,19 @@ import (
 // slowBridge stands before the real plugin and makes it wait as long as a file is
 // there.
 const slowBridge = `#!/bin/sh
-dir=%q
+dir="DIR"
 if [ "$CNI_COMMAND" = ADD ]; then
 	touch "$dir/begun"
 	while [ -e "$dir/hold" ]; do sleep 0.05; done
 fi
-exec %q
+exec "REAL"
 `
 
 // TestNotListedBeforeItIsMade looks at a sandbox whose network is being made: a
 // kubelet that saw it would take it for one that failed, and make another.
 func TestNotListedBeforeItIsMade(t *testing.T) {
 	dir := t.TempDir()
-	bin := filepath.Join(dir, "bin")
-	usual, err := testbed.CNIBinDir()
-	if err != nil {
-		testbed.Missing(t, "%v", err)
-	}
-	testbed.Must(t, os.Mkdir(bin, 0o700))
-	if err := os.WriteFile(filepath.Join(bin, "bridge"), fmt.Appendf(nil, slowBridge, dir, filepath.Join(usual, "bridge")), 0o700); err != nil { //nolint:gosec // it is a program
-		t.Fatal(err)
-	}
-	b := newBed(t, testbed.Options{Config: fmt.Sprintf("[cni]\nbin_dirs = [%q, %q]\n", bin, usual)})
+	b := newBed(t, testbed.Options{Config: plugin(t, dir, "bridge", slowBridge)})
 	atRest := b.Rest(t)
 	testbed.Must(t, os.Remove(filepath.Join(dir, "begun")))
 	place(t, dir, "hold")

@@ -43,9 +43,7 @@ func newScripted(t *testing.T) *scripted {
 	dir := t.TempDir()
 	s := &scripted{Path: filepath.Join(dir, "runtime"), dir: dir}
 	body := fmt.Sprintf(scriptedBody, dir, testbed.Part(t, testbed.Runc))
-	if err := os.WriteFile(s.Path, []byte(body), 0o755); err != nil { //nolint:gosec // it is a program
-		t.Fatal(err)
-	}
+	put(t, s.Path, []byte(body))
 	return s
 }
 

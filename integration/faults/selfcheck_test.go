@@ -3,7 +3,6 @@ package faults
 import (
 	"context"
 	"fmt"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -11,7 +10,6 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/integration/testbed"
-	"github.com/berth-cri/berth/pkg/admin/client"
 	"github.com/berth-cri/berth/pkg/engine/failpoint"
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
@@ -32,9 +30,7 @@ func (b *bed) tryProbeCanary(t *testing.T, name string) (*adminv1.Handler, error
 // probe probes a handler anew.
 func (b *bed) probe(t *testing.T, name string, selfCheck bool) (*adminv1.Handler, error) {
 	t.Helper()
-	c, err := client.New(filepath.Join(filepath.Dir(b.Socket), "admin.sock"))
-	testbed.Must(t, err)
-	defer c.Close()
+	c := b.admin(t)
 	resp, err := c.Probe(testbed.Within(t, 2*time.Minute), &adminv1.ProbeRequest{Name: name, Canary: selfCheck})
 	return resp.GetHandler(), err
 }

@@ -142,12 +142,7 @@ func TestForeignShimKilled(t *testing.T) {
 					t.Errorf("the container ended with %d %s %q", st.GetExitCode(), st.GetReason(), st.GetMessage())
 				}
 			}
-			testbed.Eventually(t, time.Minute, func() error {
-				if state := pod.Status(t).GetState(); state != runtimeapi.PodSandboxState_SANDBOX_NOTREADY {
-					return fmt.Errorf("the sandbox is %s", state)
-				}
-				return nil
-			})
+			pod.WaitNotReady(t)
 			pod.Stop(t)
 			testbed.Same(t, unstarted.Status(t).GetState(), runtimeapi.ContainerState_CONTAINER_EXITED, "the container that was not started is")
 			pod.Remove(t)
@@ -173,9 +168,7 @@ func newStandIn(t *testing.T) (path string, start func(lines string)) {
 	dir := t.TempDir()
 	path = filepath.Join(dir, "containerd-shim-runc-v2")
 	body := fmt.Sprintf(standIn, dir, testbed.Part(t, testbed.RuncShim))
-	if err := os.WriteFile(path, []byte(body), 0o755); err != nil { //nolint:gosec // it is a program
-		t.Fatal(err)
-	}
+	put(t, path, []byte(body))
 	return path, func(lines string) {
 		t.Helper()
 		file := filepath.Join(dir, "start")

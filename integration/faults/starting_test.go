@@ -60,18 +60,6 @@ func (s *slowStart) begun(t *testing.T) {
 	testbed.Eventually(t, time.Minute, func() error { _, err := os.Stat(filepath.Join(s.dir, "begun")); return err })
 }
 
-func (b *bed) waitState(t *testing.T, c *testbed.Container, want runtimeapi.ContainerState) *runtimeapi.ContainerStatus {
-	t.Helper()
-	var st *runtimeapi.ContainerStatus
-	testbed.Eventually(t, time.Minute, func() error {
-		if st = c.Status(t); st.GetState() != want {
-			return fmt.Errorf("the container is %s", st.GetState())
-		}
-		return nil
-	})
-	return st
-}
-
 // events subscribes, and returns a wait for an event of a container. It creates
 // containers in a pod until one of them is heard of.
 func (b *bed) events(t *testing.T, pod *testbed.Pod) func(container string, want runtimeapi.ContainerEventType) {
@@ -150,7 +138,7 @@ func TestDaemonEndsDuringStart(t *testing.T) {
 		testbed.Same(t, c.Status(t).GetState(), runtimeapi.ContainerState_CONTAINER_CREATED, "while it is being started it is")
 		place(t, runtime.dir, "go")
 		event(c.ID, runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT)
-		b.waitState(t, c, running)
+		c.WaitState(t, running)
 		lives(t, pod, c)
 	})
 	t.Run("killed, it fails", func(t *testing.T) {
@@ -160,7 +148,7 @@ func TestDaemonEndsDuringStart(t *testing.T) {
 		place(t, runtime.dir, "fail")
 		place(t, runtime.dir, "go")
 		event(c.ID, runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT)
-		if st := b.waitState(t, c, exited); st.GetExitCode() != 128 || st.GetReason() != "StartError" || st.GetMessage() == "" {
+		if st := c.WaitState(t, exited); st.GetExitCode() != 128 || st.GetReason() != "StartError" || st.GetMessage() == "" {
 			t.Errorf("it ended with %d %s %q", st.GetExitCode(), st.GetReason(), st.GetMessage())
 		}
 		pod.Remove(t)
@@ -170,7 +158,7 @@ func TestDaemonEndsDuringStart(t *testing.T) {
 		place(t, runtime.dir, "fail")
 		place(t, runtime.dir, "go")
 		b.Start(t)
-		if st := b.waitState(t, c, exited); st.GetExitCode() != 128 || st.GetReason() != "StartError" {
+		if st := c.WaitState(t, exited); st.GetExitCode() != 128 || st.GetReason() != "StartError" {
 			t.Errorf("it ended with %d %s", st.GetExitCode(), st.GetReason())
 		}
 		pod.Remove(t)
@@ -194,7 +182,7 @@ func TestDaemonEndsDuringStart(t *testing.T) {
 		b.Start(t)
 		place(t, runtime.dir, "go")
 		killAs(t, supervisor, syscall.SIGCONT)
-		b.waitState(t, c, running)
+		c.WaitState(t, running)
 		lives(t, pod, c)
 	})
 	t.Run("stopped, it runs", func(t *testing.T) {
@@ -204,7 +192,7 @@ func TestDaemonEndsDuringStart(t *testing.T) {
 		})
 		place(t, runtime.dir, "go")
 		b.Start(t)
-		b.waitState(t, c, running)
+		c.WaitState(t, running)
 		lives(t, pod, c)
 	})
 	t.Run("its supervisor killed", func(t *testing.T) {
@@ -240,7 +228,7 @@ func TestDaemonEndsDuringStart(t *testing.T) {
 			killAs(t, pid, syscall.SIGKILL)
 		}
 		testbed.Checkf(t, <-started, "the start")
-		b.waitState(t, c, running)
+		c.WaitState(t, running)
 		testbed.Same(t, runtime.calls(t), runtime.verb, "the runtime was called for")
 		lives(t, pod, c)
 	})
@@ -262,7 +250,7 @@ func TestDaemonEndsDuringStart(t *testing.T) {
 				return
 			}
 			testbed.Mustf(t, err, "the start went on, and is said to have failed")
-			b.waitState(t, c, running)
+			c.WaitState(t, running)
 			lives(t, pod, c)
 		})
 	}

@@ -54,9 +54,7 @@ func TestStopWhileStarting(t *testing.T) {
 	t.Run("signal", func(t *testing.T) {
 		pod, c, started := starting(t, slow)
 		testbed.Check(t, b.stopContainer(testbed.Within(t, time.Minute), c.ID, 20))
-		if st := c.Status(t); st.GetState() != runtimeapi.ContainerState_CONTAINER_EXITED || st.GetExitCode() != 7 {
-			t.Errorf("the container is %s %d, want its own end with 7", st.GetState(), st.GetExitCode())
-		}
+		exitedWith(t, c.Status(t), 7)
 		testbed.Checkf(t, <-started, "the start")
 		pod.Remove(t)
 	})
@@ -79,17 +77,14 @@ func TestStopWhileStarting(t *testing.T) {
 			return b.stopContainer(testbed.Within(t, time.Minute), c.ID, 2)
 		},
 		"sandbox": func(p *testbed.Pod, _ *testbed.Container) error {
-			_, err := b.Client.StopPodSandbox(testbed.Within(t, time.Minute), &runtimeapi.StopPodSandboxRequest{PodSandboxId: p.ID})
-			return err
+			return p.TryStop(t, time.Minute)
 		},
 	} {
 		t.Run("hanging start, "+name, func(t *testing.T) {
 			pod, c, started := starting(t, "exec "+hang)
 			begin := time.Now()
 			testbed.Check(t, stop(pod, c))
-			if took := time.Since(begin); took > 30*time.Second {
-				t.Errorf("it took %v", took)
-			}
+			tookAtMost(t, 30*time.Second, begin, "it")
 			testbed.Same(t, c.Status(t).GetState(), runtimeapi.ContainerState_CONTAINER_EXITED, "the container is")
 			if err := <-started; err == nil {
 				t.Error("the start that hung is said to have come about")
@@ -170,9 +165,7 @@ func TestStopWhileShimCreates(t *testing.T) {
 			testbed.Eventually(t, time.Minute, func() error { _, err := os.Stat(begun); return err })
 			begin := time.Now()
 			pod.Stop(t)
-			if took := time.Since(begin); took > 30*time.Second {
-				t.Errorf("the stop took %v", took)
-			}
+			tookAtMost(t, 30*time.Second, begin, "the stop")
 			testbed.Refused(t, <-created, codes.FailedPrecondition, "run a new sandbox")
 			runtime.on(t, "create", "")
 			pod.Remove(t)

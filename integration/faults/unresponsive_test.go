@@ -107,12 +107,8 @@ func TestUnresponsiveSupervisor(t *testing.T) {
 			})
 			began := time.Now()
 			testbed.Checkf(t, b.stopContainer(testbed.Within(t, 2*time.Minute), pod.Container.ID, 2), "stop of a container")
-			if took := time.Since(began); took > answerBound {
-				t.Errorf("the stop of a container took %v", took)
-			}
-			if st := pod.Container.Status(t); st.GetState() != runtimeapi.ContainerState_CONTAINER_EXITED || st.GetExitCode() != 7 {
-				t.Errorf("the container is %s %d, want its own end with 7", st.GetState(), st.GetExitCode())
-			}
+			tookAtMost(t, answerBound, began, "the stop of a container")
+			exitedWith(t, pod.Container.Status(t), 7)
 			stubborn.Exec(t, "true")
 
 			second := stopSupervisor()
@@ -120,20 +116,10 @@ func TestUnresponsiveSupervisor(t *testing.T) {
 				t.Errorf("supervisor %d has no successor", first)
 			}
 			began = time.Now()
-			if _, err := b.Client.StopPodSandbox(testbed.Within(t, 2*time.Minute), &runtimeapi.StopPodSandboxRequest{PodSandboxId: pod.ID}); err != nil {
-				t.Errorf("stop of the pod: %v", err)
-			}
-			if took := time.Since(began); took > answerBound {
-				t.Errorf("the stop of the pod took %v", took)
-			}
-			for _, pid := range inside {
-				if alive(pid) {
-					t.Errorf("process %d runs", pid)
-				}
-			}
-			if st := stubborn.Status(t); st.GetState() != runtimeapi.ContainerState_CONTAINER_EXITED || st.GetExitCode() != 137 {
-				t.Errorf("the killed container is %s %d", st.GetState(), st.GetExitCode())
-			}
+			testbed.Checkf(t, pod.TryStop(t, 2*time.Minute), "stop of the pod")
+			tookAtMost(t, answerBound, began, "the stop of the pod")
+			noneRuns(t, inside)
+			exitedWith(t, stubborn.Status(t), 137)
 			testbed.Same(t, life(t, otherPID), otherLife, "the container of the other pod was process %s and is", otherLife)
 			other.Container.Exec(t, "true")
 			testbed.Same(t, b.degradedBy(t), "", "the status with a successor")
@@ -169,17 +155,9 @@ func TestUnresponsiveShim(t *testing.T) {
 		},
 	})
 	began := time.Now()
-	if _, err := b.Client.StopPodSandbox(testbed.Within(t, 2*time.Minute), &runtimeapi.StopPodSandboxRequest{PodSandboxId: pod.ID}); err != nil {
-		t.Errorf("stop of the pod: %v", err)
-	}
-	if took := time.Since(began); took > answerBound {
-		t.Errorf("the stop of the pod took %v", took)
-	}
-	for _, pid := range append(inside, shim...) {
-		if alive(pid) {
-			t.Errorf("process %d runs", pid)
-		}
-	}
+	testbed.Checkf(t, pod.TryStop(t, 2*time.Minute), "stop of the pod")
+	tookAtMost(t, answerBound, began, "the stop of the pod")
+	noneRuns(t, append(inside, shim...))
 	pod.Remove(t)
 
 	// The process that writes the log. What still ends of the removed pod may have it replaced
@@ -214,15 +192,10 @@ func TestUnresponsiveSupervisorWithoutSuccessor(t *testing.T) {
 	if _, err := b.Client.StopPodSandbox(testbed.Within(t, 2*time.Minute), &runtimeapi.StopPodSandboxRequest{PodSandboxId: pod.ID}); err == nil {
 		t.Error("the stop has nobody who could tell how the container exited, and says nothing")
 	}
-	for _, pid := range inside {
-		if alive(pid) {
-			t.Errorf("process %d runs", pid)
-		}
-	}
+	noneRuns(t, inside)
 	testbed.Must(t, os.Rename(program+".away", program))
 	testbed.Eventually(t, time.Minute, func() error { // a successor that failed to start is tried again later
-		_, err := b.Client.StopPodSandbox(testbed.Within(t, time.Minute), &runtimeapi.StopPodSandboxRequest{PodSandboxId: pod.ID})
-		return err
+		return pod.TryStop(t, time.Minute)
 	})
 	testbed.Same(t, pod.Container.Status(t).GetExitCode(), 137, "the container exited with")
 	pod.Remove(t)

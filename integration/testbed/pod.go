@@ -173,6 +173,15 @@ func (p *Pod) CreateContainer(t T, name string, spec PodSpec) *Container {
 	}
 }
 
+// TryCreate asks for a container that may be refused.
+func (p *Pod) TryCreate(t T, config *runtimeapi.ContainerConfig) (id string, err error) {
+	t.Helper()
+	r, err := p.client.RuntimeServiceClient.CreateContainer(Within(t, time.Minute), &runtimeapi.CreateContainerRequest{
+		PodSandboxId: p.ID, Config: config, SandboxConfig: p.Config,
+	})
+	return r.GetContainerId(), err
+}
+
 // RunContainer is CreateContainer and Start.
 func (p *Pod) RunContainer(t T, name string, spec PodSpec) *Container {
 	t.Helper()
@@ -205,6 +214,24 @@ func (p *Pod) Stop(t T) {
 	if _, err := p.client.StopPodSandbox(ctx, &runtimeapi.StopPodSandboxRequest{PodSandboxId: p.ID}); err != nil {
 		t.Fatalf("stop sandbox %s: %v", p.ID, err)
 	}
+}
+
+// TryStop is Stop for a sandbox that may not be stopped within a time.
+func (p *Pod) TryStop(t T, within time.Duration) error {
+	t.Helper()
+	_, err := p.client.StopPodSandbox(Within(t, within), &runtimeapi.StopPodSandboxRequest{PodSandboxId: p.ID})
+	return err
+}
+
+// WaitNotReady waits until the sandbox is NOTREADY.
+func (p *Pod) WaitNotReady(t T) {
+	t.Helper()
+	Eventually(t, stateTimeout, func() error {
+		if state := p.Status(t).GetState(); state != runtimeapi.PodSandboxState_SANDBOX_NOTREADY {
+			return fmt.Errorf("the sandbox is %s", state)
+		}
+		return nil
+	})
 }
 
 // Remove stops and removes the sandbox with its containers.

@@ -46,12 +46,8 @@ func streamedExec(t *testing.T, n *node) {
 func streamedMissingProgram(t *testing.T, n *node) {
 	c := n.pod(t).start(t, forever())
 	overEach(t, func(t *testing.T, p protocol) {
-		if err := c.open(t, p, streams{stdin: true}, "/no/such/program").wait(); err == nil {
-			t.Error("a missing program succeeded")
-		}
-		if err := c.open(t, p, streams{stdin: true, tty: true}, "/no/such/program").wait(); err == nil {
-			t.Error("a missing program succeeded in a terminal")
-		}
+		testbed.Fails(t, c.open(t, p, streams{stdin: true}, "/no/such/program").wait(), "a missing program succeeded")
+		testbed.Fails(t, c.open(t, p, streams{stdin: true, tty: true}, "/no/such/program").wait(), "a missing program succeeded in a terminal")
 	})
 	testbed.Same(t, c.line(t, "echo", "next"), "next", "the next exec printed")
 }
@@ -258,9 +254,7 @@ func streamedContainerEnds(t *testing.T, n *node) {
 		s := c.open(t, proto, streams{stdin: true}, "sh", "-c", "echo begun; sleep 600")
 		s.shows("begun")
 		c.stop(t, time.Second)
-		if err := s.wait(); err == nil {
-			t.Error("the session ended well though its command was killed with its container")
-		}
+		testbed.Fails(t, s.wait(), "the session ended well though its command was killed with its container")
 	})
 }
 

@@ -77,9 +77,7 @@ func TestStatusWhileOthersHang(t *testing.T) {
 	}
 	giveUp()
 	wake()
-	if err := <-made; err == nil {
-		t.Error("a sandbox came to be on a network that hung")
-	}
+	testbed.Fails(t, <-made, "a sandbox came to be on a network that hung")
 	resume()
 	testbed.Must(t, b.CNI.Write())
 	b.NothingLeft(t, atRest)

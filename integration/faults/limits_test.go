@@ -136,9 +136,7 @@ func TestLimits(t *testing.T) {
 		return err
 	}
 	testbed.Must(t, os.WriteFile(hang+".del", nil, 0o600))
-	if err := stop(); err == nil {
-		t.Error("a pod was stopped that could not be disconnected")
-	}
+	testbed.Fails(t, stop(), "a pod was stopped that could not be disconnected")
 	testbed.Refused(t, run(), codes.ResourceExhausted, "pods running or being created: 2,")
 	testbed.Must(t, os.Remove(hang+".del"))
 	for range 2 {

@@ -49,9 +49,7 @@ func TestNotListedBeforeItIsMade(t *testing.T) {
 	}()
 	testbed.Eventually(t, time.Minute, func() error { _, err := os.Stat(filepath.Join(dir, "begun")); return err })
 
-	if shown := b.shown(t); shown != 0 {
-		t.Errorf("%d sandboxes are shown while the first is being made", shown)
-	}
+	testbed.Same(t, b.shown(t), 0, "sandboxes are shown while the first is being made:")
 	// Who asks for the same one once more gets it or an error, and never a second.
 	again := make(chan answer, 1)
 	impatient, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -64,9 +62,7 @@ func TestNotListedBeforeItIsMade(t *testing.T) {
 	if second.err == nil {
 		t.Errorf("sandbox %s was said to be ready, and its network was not", second.id)
 	}
-	if shown := b.shown(t); shown != 0 {
-		t.Errorf("%d sandboxes are shown after a second call for the first", shown)
-	}
+	testbed.Same(t, b.shown(t), 0, "sandboxes are shown after a second call for the first:")
 	testbed.Must(t, os.Remove(filepath.Join(dir, "hold")))
 	first := <-made
 	if first.err != nil {

@@ -93,9 +93,7 @@ container_create_timeout = "2s"
 	for _, name := range []string{"runc", "crun", "gvisor", "shim"} {
 		testbed.Same(t, b.probeCanary(t, name), "", "%s", name)
 	}
-	if n := b.shown(t); n != 1 {
-		t.Errorf("%d sandboxes are listed", n)
-	}
+	testbed.Same(t, b.shown(t), 1, "sandboxes are listed:")
 	b.Restart(t) // ends supervisors that idle
 	b.NoLeaks(t, withPod)
 	for e := range events { // until the restart
@@ -147,9 +145,7 @@ container_create_timeout = "2s"
 			b.Wait(t, time.Minute)
 			b.SetEnvironment()
 			b.Start(t)
-			if n := b.shown(t); n != 0 {
-				t.Errorf("%d sandboxes are listed", n)
-			}
+			testbed.Same(t, b.shown(t), 0, "sandboxes are listed:")
 			b.NothingLeft(t, atRest)
 		})
 	}

@@ -37,6 +37,14 @@ func Checkf(t T, err error, format string, args ...any) {
 	}
 }
 
+// Fails fails the test if something that must not work did. The format says what did.
+func Fails(t T, err error, format string, args ...any) {
+	t.Helper()
+	if err == nil {
+		t.Errorf(format, args...)
+	}
+}
+
 // Empty fails if something is in a list. The format is of what it has, as "pods are left".
 func Empty[E any](t T, list []E, format string, args ...any) {
 	t.Helper()

@@ -333,32 +333,7 @@ func TestHostileImages(t *testing.T) {
 	t.Parallel()
 	h := newHostile(t)
 	for name, a := range attacks() {
-		t.Run(name, func(t *testing.T) {
-			// Each has a daemon of its own: what one leaves is not counted for another.
-			b := newBed(t, testbed.Options{Config: "[registry]\npull_progress_timeout = \"2s\"\nmax_image_entries = " + strconv.Itoa(maxEntries) + "\n[log]\nlevel = \"info\"\n"})
-			image := a.image(t, h)
-			b.Client.Pull(t, "", b.Image)
-			pid := b.PID()
-			before := memory(t, pid, "VmRSS")
-			testbed.Must(t, os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", pid), []byte("5"), 0))
-			start := time.Now()
-			err := b.pull(t, image)
-			took := time.Since(start)
-			if a.then != nil && err == nil {
-				a.then(t, b, image)
-			}
-			if !b.Running() || b.PID() != pid {
-				t.Fatalf("the daemon is gone; its answer was %v", err)
-			}
-			growth := memory(t, pid, "VmHWM") - before
-			t.Logf("growth %d MiB, %.1f s", growth>>20, took.Seconds())
-			if status.Code(err) != a.code || a.code != codes.OK && !strings.Contains(err.Error(), a.says) {
-				t.Errorf("pull: %.700v, want %v with %q", err, a.code, a.says)
-			}
-			if growth > maxGrowth {
-				t.Errorf("the daemon grew by %d MiB", growth>>20)
-			}
-		})
+		t.Run(name, func(t *testing.T) { attacked(t, a, a.image(t, h)) })
 	}
 }
 
@@ -372,43 +347,41 @@ func TestManyHostileImages(t *testing.T) {
 	kinds := attacks()
 	for _, name := range []string{"endless token", "a million of variables", "layer is a config", "long names", "long attributes", "long environment"} {
 		t.Run(name, func(t *testing.T) {
-			a := kinds[name]
-			b := newBed(t, testbed.Options{Config: "[registry]\npull_progress_timeout = \"2s\"\nmax_image_entries = " + strconv.Itoa(maxEntries) + "\n[log]\nlevel = \"info\"\n"})
 			var images []string
 			for i := range atOnce {
 				h := newHostile(t)
 				h.number, h.parts = i, 4
-				images = append(images, a.image(t, h))
+				images = append(images, kinds[name].image(t, h))
 			}
-			b.Client.Pull(t, "", b.Image)
-			pid := b.PID()
-			before := memory(t, pid, "VmRSS")
-			testbed.Must(t, os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", pid), []byte("5"), 0))
-			start := time.Now()
-			var all sync.WaitGroup
-			for _, image := range images {
-				all.Go(func() {
-					err := b.pull(t, image)
-					if status.Code(err) != a.code {
-						t.Errorf("pull: %.700v, want %v", err, a.code)
-					}
-					if a.then != nil && err == nil {
-						a.then(t, b, image)
-					}
-				})
+			attacked(t, kinds[name], images...)
+		})
+	}
+}
+
+// attacked has a daemon of its own pull images at once, and measures what that costs it.
+func attacked(t *testing.T, a attack, images ...string) {
+	t.Helper()
+	b := newBed(t, testbed.Options{Config: "[registry]\npull_progress_timeout = \"2s\"\nmax_image_entries = " + strconv.Itoa(maxEntries) + "\n[log]\nlevel = \"info\"\n"})
+	b.Client.Pull(t, "", b.Image)
+	pid := b.PID()
+	growth := growthOf(t, pid)
+	var all sync.WaitGroup
+	for _, image := range images {
+		all.Go(func() {
+			err := b.pull(t, image)
+			if status.Code(err) != a.code || a.code != codes.OK && !strings.Contains(err.Error(), a.says) {
+				t.Errorf("pull: %.700v, want %v with %q", err, a.code, a.says)
 			}
-			all.Wait()
-			took := time.Since(start)
-			if !b.Running() || b.PID() != pid {
-				t.Fatal("the daemon is gone")
-			}
-			growth := memory(t, pid, "VmHWM") - before
-			t.Logf("growth %d MiB, %.1f s", growth>>20, took.Seconds())
-			if growth > maxGrowth {
-				t.Errorf("the daemon grew by %d MiB", growth>>20)
+			if a.then != nil && err == nil {
+				a.then(t, b, image)
 			}
 		})
 	}
+	all.Wait()
+	if !b.Running() || b.PID() != pid {
+		t.Fatal("the daemon is gone")
+	}
+	growth(maxGrowth)
 }
 
 // TestHostileArchives imports small archives that take a lot of memory to decode.
@@ -434,20 +407,12 @@ func TestHostileArchives(t *testing.T) {
 				}
 			}
 			testbed.Must(t, errors.Join(w.Close(), f.Close()))
-			pid := b.PID()
-			before := memory(t, pid, "VmRSS")
-			testbed.Must(t, os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", pid), []byte("5"), 0))
-			cmd := exec.CommandContext(testbed.Within(t, time.Minute), filepath.Join(b.Bin, "berth"), "image", "import", path)
-			cmd.Env = append(os.Environ(), "BERTH_ADMIN_SOCKET="+filepath.Join(filepath.Dir(b.Socket), "admin.sock"))
-			out, err := cmd.CombinedOutput()
-			if exit, ok := errors.AsType[*exec.ExitError](err); !ok || exit.ExitCode() != 2 || !strings.Contains(string(out), "elements") {
+			growth := growthOf(t, b.PID())
+			out, err := b.berth(t, "image", "import", path)
+			if exit, ok := errors.AsType[*exec.ExitError](err); !ok || exit.ExitCode() != 2 || !strings.Contains(out, "elements") {
 				t.Errorf("import: %v\n%s", err, out)
 			}
-			growth := memory(t, pid, "VmHWM") - before
-			t.Logf("growth %d MiB", growth>>20)
-			if growth > maxGrowth {
-				t.Errorf("the daemon grew by %d MiB", growth>>20)
-			}
+			growth(maxGrowth)
 		})
 	}
 }
@@ -483,6 +448,22 @@ func TestNeighbourOfHostileImages(t *testing.T) {
 	}
 	if !b.Running() || b.PID() != pid {
 		t.Error("the daemon is gone")
+	}
+}
+
+// growthOf forgets how much memory a process has had, and returns what fails if it has had
+// more than a number of bytes above what it has now.
+func growthOf(t *testing.T, pid int) func(limit int64) {
+	t.Helper()
+	before := memory(t, pid, "VmRSS")
+	testbed.Must(t, os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", pid), []byte("5"), 0))
+	return func(limit int64) {
+		t.Helper()
+		growth := memory(t, pid, "VmHWM") - before
+		t.Logf("growth %d MiB", growth>>20)
+		if growth > limit {
+			t.Errorf("the daemon grew by %d MiB, by more than %d", growth>>20, limit>>20)
+		}
 	}
 }
 

@@ -4,13 +4,10 @@ import (
 	"context"
 	"crypto/sha256"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"syscall"
 	"time"
 
 	bootapi "github.com/containerd/containerd/api/runtime/bootstrap/v1"
@@ -18,6 +15,9 @@ import (
 	runc "github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2/manager"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
 	"github.com/containerd/containerd/v2/pkg/shim"
+
+	"github.com/berth-cri/berth/integration/shims"
+	"github.com/berth-cri/berth/integration/shims/common"
 )
 
 const name = "io.containerd.kata.v2"
@@ -42,7 +42,7 @@ func (manager) Start(ctx context.Context, params *bootapi.BootstrapParams) (*boo
 			return nil, err
 		}
 	}
-	settings, err := readSettings(path)
+	settings, err := common.Settings[shims.Kata](path)
 	if err != nil {
 		return nil, err
 	}
@@ -67,26 +67,13 @@ func (manager) Start(ctx context.Context, params *bootapi.BootstrapParams) (*boo
 	if err != nil {
 		return nil, err
 	}
-	self, err := os.Executable()
-	if err != nil {
-		return nil, err
-	}
-	server := exec.Command(self, "-namespace", ns, "-id", params.GetInstanceID(),
-		"-address", params.GetContainerdGrpcAddress(), "-publish-binary", flag.Lookup("publish-binary").Value.String())
-	server.Env = append(os.Environ(), settingsVariable+"="+path)
-	server.ExtraFiles = []*os.File{file}
-	server.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	if err := server.Start(); err != nil {
+	if err := common.Serve(ns, params.GetInstanceID(), params.GetContainerdGrpcAddress(), file, settingsVariable+"="+path); err != nil {
 		return nil, err
 	}
 	if settings.AnswersElsewhere {
 		address = "/no/such/socket"
 	}
-	if _, err := os.Stdout.WriteString(address); err != nil {
-		return nil, err
-	}
-	os.Exit(0) // the library would write an answer of its own
-	return nil, nil
+	return nil, common.Answer(address)
 }
 
 // Stop is the delete action. The machine goes with the last container that is

@@ -1,33 +1,17 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
-	"os"
 
 	runcoptions "github.com/containerd/containerd/api/types/runc/options"
 	runtimeoptions "github.com/containerd/containerd/api/types/runtimeoptions/v1"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
-
-	"github.com/berth-cri/berth/integration/shims"
 )
 
 // settingsVariable is where Kata looks for its configuration if no options name
 // one: pkg/containerd-shim-v2/create.go, loadRuntimeConfig.
 const settingsVariable = "KATA_CONF_FILE"
-
-func readSettings(path string) (shims.Kata, error) {
-	var s shims.Kata
-	text, err := os.ReadFile(path)
-	if err == nil {
-		err = json.Unmarshal(text, &s)
-	}
-	if err != nil {
-		return s, fmt.Errorf("configuration of the shim: %w", err)
-	}
-	return s, nil
-}
 
 // decode reads options as typeurl did before version 2, with which Kata was built
 // until 3.2: a URL is the name of a type and nothing else

@@ -7,10 +7,10 @@ import (
 	"os"
 	"path/filepath"
 
-	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-cri/berth/integration/shims"
+	"github.com/berth-cri/berth/integration/shims/common"
 )
 
 // state is what the delete action knows of a pod: Kata's is in /run/vc/sbs
@@ -63,28 +63,16 @@ func (s *state) end() error {
 	return nil
 }
 
-// sandboxAnnotation names the pod of a container.
-const sandboxAnnotation = "io.kubernetes.cri.sandbox-id"
-
-func readSpec(bundle string) (*specs.Spec, error) {
-	text, err := os.ReadFile(filepath.Join(bundle, "config.json"))
-	if err != nil {
-		return nil, err
-	}
-	spec := &specs.Spec{}
-	return spec, json.Unmarshal(text, spec)
-}
-
 // sandboxOf is the pod of a task by its bundle, which may have no spec yet.
 func sandboxOf(bundle, id string) (string, error) {
-	spec, err := readSpec(bundle)
+	spec, err := common.ReadSpec(bundle)
 	if errors.Is(err, fs.ErrNotExist) {
 		return id, nil
 	}
 	if err != nil {
 		return "", err
 	}
-	if s := spec.Annotations[sandboxAnnotation]; s != "" {
+	if s := spec.Annotations[common.SandboxAnnotation]; s != "" {
 		return s, nil
 	}
 	return id, nil

@@ -16,36 +16,17 @@ import (
 	runc "github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2/task"
 	"github.com/containerd/containerd/v2/pkg/shim"
 	"github.com/containerd/containerd/v2/pkg/shutdown"
-	"github.com/containerd/containerd/v2/plugins"
 	"github.com/containerd/log"
-	"github.com/containerd/plugin"
-	"github.com/containerd/plugin/registry"
 	"github.com/containerd/typeurl/v2"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/types/known/emptypb"
 
 	"github.com/berth-cri/berth/integration/shims"
+	"github.com/berth-cri/berth/integration/shims/common"
 )
 
-func init() {
-	registry.Register(&plugin.Registration{
-		Type:     plugins.TTRPCPlugin,
-		ID:       "task",
-		Requires: []plugin.Type{plugins.EventPlugin, plugins.InternalPlugin},
-		InitFn: func(ic *plugin.InitContext) (any, error) {
-			publisher, err := ic.GetByID(plugins.EventPlugin, "publisher")
-			if err != nil {
-				return nil, err
-			}
-			down, err := ic.GetByID(plugins.InternalPlugin, "shutdown")
-			if err != nil {
-				return nil, err
-			}
-			return newService(ic.Context, publisher.(shim.Publisher), down.(shutdown.Service))
-		},
-	})
-}
+func init() { common.Register(newService) }
 
 // service is the shim of one pod: pkg/containerd-shim-v2/service.go. Its lock is
 // held for the whole of every call but Wait, as there.
@@ -66,12 +47,12 @@ type service struct {
 }
 
 func newService(ctx context.Context, publisher shim.Publisher, down shutdown.Service) (*service, error) {
-	settings, err := readSettings(os.Getenv(settingsVariable))
+	settings, err := common.Settings[shims.Kata](os.Getenv(settingsVariable))
 	if err != nil {
 		return nil, err
 	}
 	if settings.PublishBinary {
-		publisher = byBinary{publisher}
+		publisher = common.ByBinary{Publisher: publisher}
 	}
 	socket, err := unix.FcntlInt(socketDescriptor, unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
@@ -112,7 +93,7 @@ func (s *service) create(ctx context.Context, r *task.CreateTaskRequest) error {
 	if _, err := configPath(r.Options); err != nil {
 		return err
 	}
-	spec, err := readSpec(r.Bundle)
+	spec, err := common.ReadSpec(r.Bundle)
 	if err != nil {
 		return err
 	}

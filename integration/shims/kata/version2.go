@@ -1,9 +1,9 @@
 package main
 
 import (
-	"context"
-
 	"github.com/containerd/ttrpc"
+
+	"github.com/berth-cri/berth/integration/shims/common"
 )
 
 // RegisterTTRPC serves version 2 of the Task API, which is Kata's. Its messages are
@@ -12,21 +12,11 @@ import (
 //nolint:unparam // it is how the library asks for it
 func (s *service) RegisterTTRPC(server *ttrpc.Server) error {
 	server.RegisterService("containerd.task.v2.Task", &ttrpc.ServiceDesc{Methods: map[string]ttrpc.Method{
-		"State": method(s.State), "Create": method(s.Create), "Start": method(s.Start), "Delete": method(s.Delete),
-		"Pids": method(s.Pids), "Pause": method(s.Pause), "Resume": method(s.Resume), "Checkpoint": method(s.Checkpoint),
-		"Kill": method(s.Kill), "Exec": method(s.Exec), "ResizePty": method(s.ResizePty), "CloseIO": method(s.CloseIO),
-		"Update": method(s.Update), "Wait": method(s.Wait), "Stats": method(s.Stats), "Connect": method(s.Connect),
-		"Shutdown": method(s.Shutdown),
+		"State": common.Method(s.State), "Create": common.Method(s.Create), "Start": common.Method(s.Start), "Delete": common.Method(s.Delete),
+		"Pids": common.Method(s.Pids), "Pause": common.Method(s.Pause), "Resume": common.Method(s.Resume), "Checkpoint": common.Method(s.Checkpoint),
+		"Kill": common.Method(s.Kill), "Exec": common.Method(s.Exec), "ResizePty": common.Method(s.ResizePty), "CloseIO": common.Method(s.CloseIO),
+		"Update": common.Method(s.Update), "Wait": common.Method(s.Wait), "Stats": common.Method(s.Stats), "Connect": common.Method(s.Connect),
+		"Shutdown": common.Method(s.Shutdown),
 	}})
 	return nil
-}
-
-func method[Request, Response any](call func(context.Context, *Request) (*Response, error)) ttrpc.Method {
-	return func(ctx context.Context, unmarshal func(any) error) (any, error) {
-		r := new(Request)
-		if err := unmarshal(r); err != nil {
-			return nil, err
-		}
-		return call(ctx, r)
-	}
 }

@@ -4,23 +4,19 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"flag"
 	"io"
-	"os"
-	"os/exec"
-	"syscall"
 
 	bootapi "github.com/containerd/containerd/api/runtime/bootstrap/v1"
 	"github.com/containerd/containerd/api/types"
 	runc "github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2/manager"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
 	"github.com/containerd/containerd/v2/pkg/shim"
+
+	"github.com/berth-cri/berth/integration/shims"
+	"github.com/berth-cri/berth/integration/shims/common"
 )
 
 const name = "io.containerd.wasmtime.v1"
-
-// sandboxAnnotation names the pod of a container.
-const sandboxAnnotation = "io.kubernetes.cri.sandbox-id"
 
 // manager answers the actions of the binary.
 type manager struct{}
@@ -42,26 +38,26 @@ func (manager) Start(ctx context.Context, params *bootapi.BootstrapParams) (*boo
 			return nil, err
 		}
 	}
-	if _, err := readSettings(path); err != nil {
+	if _, err := common.Settings[shims.Wasm](path); err != nil {
 		return nil, err
 	}
 	ns, err := namespaces.NamespaceRequired(ctx)
 	if err != nil {
 		return nil, err
 	}
-	spec, err := readSpec(".")
+	spec, err := common.ReadSpec(".")
 	if err != nil {
 		return nil, err
 	}
-	group := cmp.Or(spec.Annotations[sandboxAnnotation], params.GetInstanceID())
-	daemon := flag.Lookup("address").Value.String()
+	group := cmp.Or(spec.Annotations[common.SandboxAnnotation], params.GetInstanceID())
+	daemon := common.Option("address")
 	address, err := shim.CreateSocketAddress(ctx, params.GetSocketDir(), daemon, group, false)
 	if err != nil {
 		return nil, err
 	}
 	socket, err := shim.NewSocket(address)
 	if shim.SocketEaddrinuse(err) && shim.CanConnect(address) {
-		return nil, answer(address) // the pod's is there
+		return nil, common.Answer(address) // the pod's is there
 	}
 	if err != nil {
 		return nil, err
@@ -70,28 +66,10 @@ func (manager) Start(ctx context.Context, params *bootapi.BootstrapParams) (*boo
 	if err != nil {
 		return nil, err
 	}
-	self, err := os.Executable()
-	if err != nil {
+	if err := common.Serve(ns, params.GetInstanceID(), daemon, file, settingsVariable+"="+path); err != nil {
 		return nil, err
 	}
-	server := exec.Command(self, "-namespace", ns, "-id", params.GetInstanceID(), "-address", daemon,
-		"-publish-binary", flag.Lookup("publish-binary").Value.String())
-	server.Env = append(os.Environ(), settingsVariable+"="+path)
-	server.ExtraFiles = []*os.File{file}
-	server.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	if err := server.Start(); err != nil {
-		return nil, err
-	}
-	return nil, answer(address)
-}
-
-// answer ends the start action.
-func answer(address string) error {
-	if _, err := os.Stdout.WriteString(address); err != nil {
-		return err
-	}
-	os.Exit(0) // the library would write an answer of its own
-	return nil
+	return nil, common.Answer(address)
 }
 
 // Stop is the delete action.

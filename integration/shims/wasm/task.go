@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -16,35 +15,18 @@ import (
 	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/containerd/v2/pkg/shim"
 	"github.com/containerd/containerd/v2/pkg/shutdown"
-	"github.com/containerd/containerd/v2/plugins"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/errdefs/pkg/errgrpc"
 	"github.com/containerd/log"
-	"github.com/containerd/plugin"
-	"github.com/containerd/plugin/registry"
 	"github.com/containerd/typeurl/v2"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"google.golang.org/protobuf/types/known/emptypb"
+
+	"github.com/berth-cri/berth/integration/shims"
+	"github.com/berth-cri/berth/integration/shims/common"
 )
 
-func init() {
-	registry.Register(&plugin.Registration{
-		Type:     plugins.TTRPCPlugin,
-		ID:       "task",
-		Requires: []plugin.Type{plugins.EventPlugin, plugins.InternalPlugin},
-		InitFn: func(ic *plugin.InitContext) (any, error) {
-			publisher, err := ic.GetByID(plugins.EventPlugin, "publisher")
-			if err != nil {
-				return nil, err
-			}
-			down, err := ic.GetByID(plugins.InternalPlugin, "shutdown")
-			if err != nil {
-				return nil, err
-			}
-			return newService(ic.Context, publisher.(shim.Publisher), down.(shutdown.Service))
-		},
-	})
-}
+func init() { common.Register(newService) }
 
 // service is the shim of one pod: containerd-shimkit/src/sandbox/shim/local.rs.
 type service struct {
@@ -54,19 +36,18 @@ type service struct {
 }
 
 func newService(ctx context.Context, publisher shim.Publisher, down shutdown.Service) (*service, error) {
-	settings, err := readSettings(os.Getenv(settingsVariable))
+	settings, err := common.Settings[shims.Wasm](os.Getenv(settingsVariable))
 	if err != nil {
 		return nil, err
 	}
 	if settings.PublishBinary {
-		publisher = byBinary{publisher}
+		publisher = common.ByBinary{Publisher: publisher}
 	}
 	inner, err := runc.NewTaskService(ctx, publisher, down)
 	if err != nil {
 		return nil, err
 	}
-	option := func(name string) string { return flag.Lookup(name).Value.String() }
-	d, err := dial(option("address"), option("namespace"))
+	d, err := dial(common.Option("address"), common.Option("namespace"))
 	if err != nil {
 		return nil, err
 	}
@@ -82,7 +63,7 @@ func (s *service) Create(ctx context.Context, r *task.CreateTaskRequest) (*task.
 	if r.Checkpoint != "" || r.ParentCheckpoint != "" {
 		return nil, errgrpc.ToGRPC(fmt.Errorf("checkpoint is not supported: %w", errdefs.ErrNotImplemented))
 	}
-	spec, err := readSpec(r.Bundle)
+	spec, err := common.ReadSpec(r.Bundle)
 	if err != nil {
 		return nil, err
 	}
@@ -117,15 +98,6 @@ func (s *service) mountRoot(r *task.CreateTaskRequest) error {
 }
 
 func rootOf(bundle string) string { return filepath.Join(bundle, "rootfs") }
-
-func readSpec(bundle string) (*specs.Spec, error) {
-	text, err := os.ReadFile(filepath.Join(bundle, "config.json"))
-	if err != nil {
-		return nil, err
-	}
-	spec := &specs.Spec{}
-	return spec, json.Unmarshal(text, spec)
-}
 
 // makeModule has the container run its module, if it is one: what the image has as layers
 // comes first, then a program of Linux, then a file

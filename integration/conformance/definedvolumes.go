@@ -61,9 +61,7 @@ func definedContent(t *testing.T, n *node) {
 			t.Errorf("written, the volumes have %q", got)
 		}
 	}
-	if got := len(first.status(t).GetMounts()); got != 0 {
-		t.Errorf("status has %d mounts that nobody asked for", got)
-	}
+	testbed.Same(t, len(first.status(t).GetMounts()), 0, "mounts that nobody asked for: status has")
 	first.remove(t)
 	third := p.start(t, forever(), defined)
 	testbed.Same(t, third.exec(t, "sh", "-c", listing), listed, "after others, the volume has")

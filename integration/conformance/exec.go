@@ -62,9 +62,7 @@ func execMissingProgram(t *testing.T, n *node) {
 	if err == nil && r.GetExitCode() == 0 {
 		t.Error("a missing program succeeded")
 	}
-	if got := c.status(t).GetState(); got != runtimeapi.ContainerState_CONTAINER_RUNNING {
-		t.Errorf("the container is %v after a failed exec", got)
-	}
+	testbed.Same(t, c.status(t).GetState(), runtimeapi.ContainerState_CONTAINER_RUNNING, "after a failed exec: the container is")
 }
 
 func execEmpty(t *testing.T, n *node) {

@@ -138,9 +138,7 @@ func tagsOfOneImage(t *testing.T, n *node) {
 			seen++
 		}
 	}
-	if seen != 1 {
-		t.Errorf("the image is listed %d times", seen)
-	}
+	testbed.Same(t, seen, 1, "times: the image is listed")
 }
 
 func (n *node) listImages(t *testing.T, filter string) []*runtimeapi.Image {

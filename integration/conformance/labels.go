@@ -85,9 +85,7 @@ func selinuxLabels(t *testing.T, n *node) {
 		parts := strings.SplitN(strings.TrimRight(c.line(t, "cat", "/proc/1/attr/current"), "\x00"), ":", 4)
 		return parts[len(parts)-1]
 	}
-	if got := level(c); got != "s0:c7,c9" {
-		t.Errorf("the level is %q, asked for s0:c7,c9", got)
-	}
+	testbed.Same(t, level(c), "s0:c7,c9", "asked for s0:c7,c9: the level is")
 	one, two, other := level(p.start(t, forever())), level(p.start(t, forever())), level(n.pod(t).start(t, forever()))
 	if one != two || one == other || !strings.Contains(one, ":c") {
 		t.Errorf("the levels of a pod are %q and %q, another pod's is %q", one, two, other)

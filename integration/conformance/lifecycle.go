@@ -201,9 +201,7 @@ func containerDuplicates(t *testing.T, n *node) {
 		})
 	}
 	wg.Wait()
-	if len(ids) != 1 {
-		t.Errorf("concurrent creates of one name made %d containers", len(ids))
-	}
+	testbed.Same(t, len(ids), 1, "containers: concurrent creates of one name made")
 	if got := n.listContainers(t, &runtimeapi.ContainerFilter{PodSandboxId: p.ID}); len(got) != 1 {
 		t.Errorf("%d containers listed", len(got))
 	}

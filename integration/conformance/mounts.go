@@ -316,9 +316,7 @@ func hostDevice(t *testing.T, n *node) {
 	c := n.pod(t).start(t, forever(), func(c *runtimeapi.ContainerConfig) {
 		c.Devices = []*runtimeapi.Device{{HostPath: "/dev/zero", ContainerPath: "/dev/mine", Permissions: "rwm"}}
 	})
-	if got := c.line(t, "sh", "-c", "head -c 4 /dev/mine | od -An -tx1 | tr -d ' '"); got != "00000000" {
-		t.Errorf("read %q from the device", got)
-	}
+	testbed.Same(t, c.line(t, "sh", "-c", "head -c 4 /dev/mine | od -An -tx1 | tr -d ' '"), "00000000", "from the device: read")
 }
 
 // devicePermissions takes a device that no container has by default, and that may

@@ -111,9 +111,7 @@ func ipcPod(t *testing.T, n *node) {
 	p := n.pod(t)
 	a, b := p.start(t, forever()), p.start(t, forever())
 	a.exec(t, "sh", "-c", "echo shared > /dev/shm/note")
-	if got := b.line(t, "cat", "/dev/shm/note"); got != "shared" {
-		t.Errorf("/dev/shm/note is %q in the other container", got)
-	}
+	testbed.Same(t, b.line(t, "cat", "/dev/shm/note"), "shared", "in the other container: /dev/shm/note is")
 	if r, err := n.pod(t).start(t, forever()).execSync(t, 0, "cat", "/dev/shm/note"); err == nil && r.GetExitCode() == 0 {
 		t.Error("another pod sees the file")
 	}
@@ -202,8 +200,6 @@ func podNamespacesDiffer(t *testing.T, n *node) {
 func sandboxStaysReady(t *testing.T, n *node) {
 	p := n.pod(t)
 	p.start(t, sh("exit 0")).waitExit(t)
-	if got := p.status(t).GetState(); got != runtimeapi.PodSandboxState_SANDBOX_READY {
-		t.Errorf("the sandbox is %v after its only container ended", got)
-	}
+	testbed.Same(t, p.status(t).GetState(), runtimeapi.PodSandboxState_SANDBOX_READY, "after its only container ended: the sandbox is")
 	p.output(t, sh("true"))
 }

@@ -73,9 +73,7 @@ func hostNetworkPod(t *testing.T, n *node) {
 	p := n.pod(t, hostNetwork)
 	st := p.status(t)
 	testbed.Same(t, st.GetNetwork().GetIp(), "", "a host network pod has ip")
-	if got := st.GetLinux().GetNamespaces().GetOptions().GetNetwork(); got != runtimeapi.NamespaceMode_NODE {
-		t.Errorf("network mode is %v in status: the kubelet would replace the sandbox for ever", got)
-	}
+	testbed.Same(t, st.GetLinux().GetNamespaces().GetOptions().GetNetwork(), runtimeapi.NamespaceMode_NODE, "in status: the kubelet would replace the sandbox for ever: network mode is")
 	c := p.start(t, forever())
 	host, err := os.Readlink("/proc/self/ns/net")
 	must(t, err, "own network namespace")

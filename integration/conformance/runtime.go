@@ -28,9 +28,7 @@ var runtimeChecks = []check{
 func versionFields(t *testing.T, n *node) {
 	v, err := n.Runtime.Version(call(t), &runtimeapi.VersionRequest{})
 	must(t, err, "Version")
-	if v.GetVersion() != "0.1.0" {
-		t.Errorf("version is %q, the kubelet demands 0.1.0", v.GetVersion())
-	}
+	testbed.Same(t, v.GetVersion(), "0.1.0", "the kubelet demands 0.1.0: version is")
 	testbed.Same(t, v.GetRuntimeApiVersion(), "v1", "runtime_api_version is")
 	if v.GetRuntimeName() == "" || v.GetRuntimeVersion() == "" {
 		t.Errorf("runtime_name %q and runtime_version %q must both be set", v.GetRuntimeName(), v.GetRuntimeVersion())
@@ -52,9 +50,7 @@ func statusConditions(t *testing.T, n *node) {
 			t.Errorf("condition %s: there %v, status %v", want, there, ok)
 		}
 	}
-	if len(r.GetInfo()) != 0 {
-		t.Errorf("info has %d entries though verbose was not asked for", len(r.GetInfo()))
-	}
+	testbed.Same(t, len(r.GetInfo()), 0, "entries though verbose was not asked for: info has")
 	if r.GetFeatures() == nil {
 		t.Error("features is nil: the kubelet then takes every feature as absent")
 	}

@@ -49,18 +49,14 @@ func sandboxLife(t *testing.T, n *node) {
 		t.Errorf("sandbox id %q is not 64 hex characters: cAdvisor depends on it", p.ID)
 	}
 	st := p.status(t)
-	if st.GetState() != runtimeapi.PodSandboxState_SANDBOX_READY {
-		t.Errorf("state is %v after RunPodSandbox", st.GetState())
-	}
+	testbed.Same(t, st.GetState(), runtimeapi.PodSandboxState_SANDBOX_READY, "after RunPodSandbox: state is")
 	listed := n.listSandboxes(t, &runtimeapi.PodSandboxFilter{Id: p.ID})
 	if len(listed) != 1 || listed[0].GetState() != st.GetState() || listed[0].GetCreatedAt() != st.GetCreatedAt() {
 		t.Errorf("list says %v, status says %v", listed, st)
 	}
 	p.stop(t)
 	after := p.status(t)
-	if after.GetState() != runtimeapi.PodSandboxState_SANDBOX_NOTREADY {
-		t.Errorf("state is %v after StopPodSandbox", after.GetState())
-	}
+	testbed.Same(t, after.GetState(), runtimeapi.PodSandboxState_SANDBOX_NOTREADY, "after StopPodSandbox: state is")
 	testbed.Same(t, after.GetCreatedAt(), st.GetCreatedAt(), "created_at changed from %d to", st.GetCreatedAt())
 	p.remove(t)
 	testbed.Empty(t, n.listSandboxes(t, &runtimeapi.PodSandboxFilter{Id: p.ID}), "still listed after RemovePodSandbox")

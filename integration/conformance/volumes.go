@@ -88,9 +88,7 @@ func volumeEcho(t *testing.T, n *node) {
 	look("EXITED")
 	if n.Berth {
 		byName := n.pod(t).create(t, forever(), mount(volume(n.Image.Busybox, "/vol", "")))
-		if got := byName.status(t).GetMounts()[0].GetImage().GetImage(); got != n.imageID {
-			t.Errorf("an image that was sent by name is %q in status", got)
-		}
+		testbed.Same(t, byName.status(t).GetMounts()[0].GetImage().GetImage(), n.imageID, "in status: an image that was sent by name is")
 	}
 }
 

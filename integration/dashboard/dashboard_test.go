@@ -98,9 +98,7 @@ func TestDashboard(t *testing.T) {
 	if got.Plots != plots {
 		t.Errorf("%d plots are drawn, and %d panels have data", got.Plots, plots)
 	}
-	if got := s.draw(t, programs[0], pictured, picture, 1200, 968); got.Plots != len(pictured) {
-		t.Errorf("the picture has %d plots", got.Plots)
-	}
+	testbed.Same(t, s.draw(t, programs[0], pictured, picture, 1200, 968).Plots, len(pictured), "plots: the picture has")
 	for _, p := range []string{picture, filepath.Join(bundle, "all.png")} {
 		if body, err := os.ReadFile(p); err != nil || !bytes.HasPrefix(body, []byte("\x89PNG")) {
 			t.Errorf("%s is no picture: %v", p, err)

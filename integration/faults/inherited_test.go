@@ -125,9 +125,7 @@ func TestOOMScores(t *testing.T) {
 		}
 	}
 	supervisors := b.supervisors(t)
-	if len(supervisors) != 2 {
-		t.Errorf("there are %d supervisors", len(supervisors))
-	}
+	testbed.Same(t, len(supervisors), 2, "supervisors: there are")
 	for _, pid := range supervisors {
 		if got, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "oom_score_adj")); strings.TrimSpace(string(got)) != strconv.Itoa(daemon+1) {
 			t.Errorf("a supervisor's score is %q, %v", got, err)

@@ -109,9 +109,7 @@ func TestSupervisorOfOnePod(t *testing.T) {
 	if missing := missingBytes(t, victim); missing > pipeSize {
 		t.Errorf("the log of the victim misses %d bytes", missing)
 	}
-	if missing := missingBytes(t, other); missing != 0 {
-		t.Errorf("the log of the other pod misses %d bytes", missing)
-	}
+	testbed.Same(t, missingBytes(t, other), 0, "bytes: the log of the other pod misses")
 	b.NothingLeft(t, atRest)
 }
 

@@ -82,9 +82,7 @@ func TestUserNamespaceRollBack(t *testing.T) {
 		b.NoLeaks(t, before)
 		b.Kill9(t)
 		b.Start(t)
-		if listed := b.listed(t); listed != "SANDBOX_NOTREADY" {
-			t.Errorf("after a restart %q is listed", listed)
-		}
+		testbed.Same(t, b.listed(t), "SANDBOX_NOTREADY", "after a restart the list is")
 		b.NothingLeft(t, atRest)
 	})
 

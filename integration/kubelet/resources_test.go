@@ -21,9 +21,7 @@ func (b *bed) overhead(t *testing.T, n *Namespace) {
   - {name: two, image: IMAGE, command: [sleep, "3600"], resources: {limits: {memory: 64Mi, cpu: 200m}}}
 `)
 	pod := n.WaitReady(t, "limited")
-	if limit := MemoryLimit(t, b.PodCgroup(pod)); limit != (32+64+96)<<20 {
-		t.Errorf("the pod may use %d bytes", limit)
-	}
+	testbed.Same(t, MemoryLimit(t, b.PodCgroup(pod)), (32+64+96)<<20, "bytes: the pod may use")
 	if quota, period := CPULimit(t, b.PodCgroup(pod)); quota*10 != period*4 {
 		t.Errorf("the pod may run %d µs of %d", quota, period)
 	}

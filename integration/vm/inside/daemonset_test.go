@@ -69,9 +69,7 @@ func TestDaemonSet(t *testing.T) {
 		t.Helper()
 		testbed.Same(t, container(t, "stays"), before, "the pod's container was %s and is", before)
 		testbed.Same(t, life(t, theirs, before), process, "its process was %s and is", process)
-		if n := run(t, "kubectl", "get", "pod", "stays", "--output=jsonpath={.status.containerStatuses[0].restartCount}"); n != "0" {
-			t.Errorf("it was restarted %s times", n)
-		}
+		testbed.Same(t, run(t, "kubectl", "get", "pod", "stays", "--output=jsonpath={.status.containerStatuses[0].restartCount}"), "0", "times: it was restarted")
 	}
 
 	run(t, "kubectl", "apply", "--filename="+installerManifests)

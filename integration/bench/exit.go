@@ -16,9 +16,7 @@ func (tr *trial) exit() {
 	ctx, cancel := context.WithTimeout(tr.Context(), callTimeout)
 	defer cancel()
 	stream, err := tr.peer.Client.GetContainerEvents(ctx, &runtimeapi.GetEventsRequest{})
-	if err != nil {
-		tr.Fatalf("subscribe to events: %v", err)
-	}
+	testbed.Mustf(tr, err, "subscribe to events")
 	p, _ := tr.newPod()
 	// Once it has brought an event, the stream is known to be listened to.
 	tr.await(stream, p, runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT)
@@ -39,9 +37,7 @@ func (tr *trial) killed(stream events, p *pod) {
 		return err
 	})
 	fd, err := unix.PidfdOpen(pid, 0)
-	if err != nil {
-		tr.Fatalf("open process %d: %v", pid, err)
-	}
+	testbed.Mustf(tr, err, "open process %d", pid)
 	defer unix.Close(fd)
 	died := make(chan time.Time, 1)
 	go func() {
@@ -54,9 +50,7 @@ func (tr *trial) killed(stream events, p *pod) {
 		}
 		died <- time.Now()
 	}()
-	if err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); err != nil {
-		tr.Fatalf("kill process %d: %v", pid, err)
-	}
+	testbed.Mustf(tr, unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0), "kill process %d", pid)
 	came := tr.await(stream, p, runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT)
 	tr.record("exit", max(0, milliseconds(came.Sub(<-died))))
 }
@@ -66,9 +60,7 @@ func (tr *trial) await(stream events, p *pod, kind runtimeapi.ContainerEventType
 	tr.Helper()
 	for {
 		event, err := stream.Recv()
-		if err != nil {
-			tr.Fatalf("wait for %v: %v", kind, err)
-		}
+		testbed.Mustf(tr, err, "wait for %v", kind)
 		if event.GetContainerId() == p.container && event.GetContainerEventType() == kind {
 			return time.Now()
 		}

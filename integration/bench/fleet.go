@@ -8,6 +8,8 @@ import (
 	"time"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/integration/testbed"
 )
 
 // widths are how many pods are made at the same time. The last fleet stays for
@@ -95,9 +97,7 @@ func (tr *trial) each(width int, do func(ctx context.Context, i int) error) {
 func (tr *trial) memory() {
 	time.Sleep(settle)
 	helpers, err := tr.peer.helpers()
-	if err != nil {
-		tr.Fatalf("look for helpers: %v", err)
-	}
+	testbed.Mustf(tr, err, "look for helpers")
 	var kilobytes float64
 	for _, pid := range helpers {
 		pss, err := memory(pid, "Pss")
@@ -108,9 +108,7 @@ func (tr *trial) memory() {
 	}
 	tr.record("helpers", kilobytes/1024/float64(tr.pods))
 	anonymous, err := memory(tr.peer.PID(), "Anonymous")
-	if err != nil {
-		tr.Fatalf("read the daemon's memory: %v", err)
-	}
+	testbed.Mustf(tr, err, "read the daemon's memory")
 	tr.record("daemon", anonymous/1024)
 }
 
@@ -144,9 +142,7 @@ func (tr *trial) lists() {
 			begin := time.Now()
 			n, err := c.call(tr.Context())
 			took := time.Since(begin)
-			if err != nil {
-				tr.Fatalf("%s: %v", c.key, err)
-			}
+			testbed.Mustf(tr, err, "%s", c.key)
 			if n != tr.pods {
 				tr.Fatalf("%s has %d entries, not %d", c.key, n, tr.pods)
 			}
@@ -181,15 +177,11 @@ func measuredPods(stats []*runtimeapi.PodSandboxStats) int {
 // idle polls as a kubelet does, and says what the daemon and its helpers use.
 func (tr *trial) idle() {
 	helpers, err := tr.peer.helpers()
-	if err != nil {
-		tr.Fatalf("look for helpers: %v", err)
-	}
+	testbed.Mustf(tr, err, "look for helpers")
 	processes := append(slices.Clone(helpers), tr.peer.PID())
 	used := func() float64 {
 		seconds, err := cpuSeconds(processes)
-		if err != nil {
-			tr.Fatalf("read CPU times: %v", err)
-		}
+		testbed.Mustf(tr, err, "read CPU times")
 		return seconds
 	}
 	time.Sleep(settle) // what the last calls left to be collected
@@ -197,9 +189,7 @@ func (tr *trial) idle() {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	for n := 0; time.Since(begin) < tr.polling; n++ {
-		if err := tr.poll(n); err != nil {
-			tr.Fatalf("poll: %v", err)
-		}
+		testbed.Mustf(tr, tr.poll(n), "poll")
 		select {
 		case <-tick.C:
 		case <-tr.Context().Done():
@@ -229,9 +219,7 @@ func (tr *trial) poll(n int) error {
 func (tr *trial) recovery() {
 	tr.peer.Kill9(tr)
 	begin := time.Now()
-	if err := tr.peer.TryStart(tr.Context()); err != nil {
-		tr.Fatalf("start after a kill: %v", err)
-	}
+	testbed.Mustf(tr, tr.peer.TryStart(tr.Context()), "start after a kill")
 	deadline := begin.Add(callTimeout)
 	for {
 		n, err := tr.running()

@@ -33,9 +33,7 @@ func (tr *trial) flushes() {
 	}
 	stop()
 	body, err := os.ReadFile(trace)
-	if err != nil {
-		tr.Fatalf("read what strace saw: %v", err)
-	}
+	testbed.Mustf(tr, err, "read what strace saw")
 	tr.record("flushes", float64(countFlushes(string(body)))/lives)
 }
 
@@ -44,9 +42,7 @@ func (tr *trial) flushes() {
 func (tr *trial) attach(strace, trace string) (stop func()) {
 	tr.Helper()
 	helpers, err := tr.peer.helpers()
-	if err != nil {
-		tr.Fatalf("look for helpers: %v", err)
-	}
+	testbed.Mustf(tr, err, "look for helpers")
 	pids := append(slices.Clone(helpers), tr.peer.PID())
 	arguments := []string{"-f", "-qq", "-o", trace, "-e", "signal=none", "-e", "trace=" + strings.Join(flushCalls, ",")}
 	for _, pid := range pids {
@@ -54,9 +50,7 @@ func (tr *trial) attach(strace, trace string) (stop func()) {
 	}
 	command := exec.Command(strace, arguments...)
 	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	if err := command.Start(); err != nil {
-		tr.Fatalf("start strace: %v", err)
-	}
+	testbed.Mustf(tr, command.Start(), "start strace")
 	stopped := false
 	stop = func() {
 		if stopped {

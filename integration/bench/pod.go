@@ -8,6 +8,8 @@ import (
 	"time"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/integration/testbed"
 )
 
 // callTimeout bounds one call: far more than any takes.
@@ -60,9 +62,7 @@ func (tr *trial) tryPodOf(ctx context.Context, image string, pull bool) (*pod, p
 		return nil, phases{}, err
 	}
 	tr.Cleanup(func() {
-		if err := p.clear(); err != nil {
-			tr.Errorf("remove a pod: %v", err)
-		}
+		testbed.Checkf(tr, p.clear(), "remove a pod")
 	})
 	var times phases
 	begin := time.Now()
@@ -160,9 +160,7 @@ func (tr *trial) life() phases {
 	p, times := tr.newPod()
 	time.Sleep(20 * time.Millisecond) // what a start left to be done is not the stop's
 	ends, err := p.remove(tr.Context())
-	if err != nil {
-		tr.Fatalf("stop and remove a pod: %v", err)
-	}
+	testbed.Mustf(tr, err, "stop and remove a pod")
 	times.stop, times.remove = ends.stop, ends.remove
 	return times
 }

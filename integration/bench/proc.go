@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+
+	"github.com/berth-cri/berth/integration/testbed"
 )
 
 // userHz is the unit of times in /proc/<pid>/stat: 100 on every Linux that Go runs on.
@@ -148,9 +150,7 @@ func parseCPU(stat string) (float64, error) {
 func (tr *trial) forks() float64 {
 	tr.Helper()
 	stat, err := os.ReadFile("/proc/stat")
-	if err != nil {
-		tr.Fatalf("read what the kernel counts: %v", err)
-	}
+	testbed.Mustf(tr, err, "read what the kernel counts")
 	n, err := parseForks(string(stat))
 	if err != nil {
 		tr.Fatalf("%v", err)

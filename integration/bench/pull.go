@@ -130,18 +130,14 @@ const manyInodes = 200e6
 func (tr *trial) cold(c cold) {
 	tr.Helper()
 	unix.Sync() // what others have written is not this one's to wait for
-	if err := resetPeak(tr.peer.PID()); err != nil {
-		tr.Fatalf("reset the peak of memory: %v", err)
-	}
+	testbed.Mustf(tr, resetPeak(tr.peer.PID()), "reset the peak of memory")
 	cpu, begin := tr.daemonCPU(), time.Now()
 	pods := tr.coldPods(c)
 	tr.record(c.key, time.Since(begin).Seconds())
 	if c.detail {
 		tr.record("coldCPU", tr.daemonCPU()-cpu)
 		peak, err := peakMemory(tr.peer.PID())
-		if err != nil {
-			tr.Fatalf("read the peak of memory: %v", err)
-		}
+		testbed.Mustf(tr, err, "read the peak of memory")
 		tr.record("coldPeak", peak)
 	}
 	for _, p := range pods {
@@ -165,9 +161,7 @@ func (tr *trial) removeImages(c cold) {
 			size += int64(status.GetImage().GetSize()) //nolint:gosec // it is no larger than memory
 			_, err = tr.peer.Client.RemoveImage(tr.Context(), &runtimeapi.RemoveImageRequest{Image: spec})
 		}
-		if err != nil {
-			tr.Fatalf("remove %s: %v", image, err)
-		}
+		testbed.Mustf(tr, err, "remove %s", image)
 	}
 	answered := time.Since(begin)
 	// Unpacked it is larger than compressed, as which the CRI gives its size.
@@ -198,9 +192,7 @@ func (tr *trial) coldPods(c cold) []*pod {
 	}
 	all.Wait()
 	for _, err := range failed {
-		if err != nil {
-			tr.Fatalf("%s: %v", c.key, err)
-		}
+		testbed.Mustf(tr, err, "%s", c.key)
 	}
 	return pods
 }
@@ -209,9 +201,7 @@ func (tr *trial) coldPods(c cold) []*pod {
 func (tr *trial) daemonCPU() float64 {
 	tr.Helper()
 	seconds, err := cpuSeconds([]int{tr.peer.PID()})
-	if err != nil {
-		tr.Fatalf("read CPU times: %v", err)
-	}
+	testbed.Mustf(tr, err, "read CPU times")
 	return seconds
 }
 

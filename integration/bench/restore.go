@@ -119,9 +119,7 @@ func (w *warmth) round(counts bool) {
 			ctx, cancel := context.WithTimeout(w.Context(), callTimeout)
 			defer cancel()
 			_, err := w.berth.Client.CheckpointPod(ctx, &runtimeapi.CheckpointPodRequest{PodSandboxId: p.ID, OutputPath: dir, ContainerIds: []string{p.Container.ID}, Options: options})
-			if err != nil {
-				w.Fatalf("checkpoint: %v", err)
-			}
+			testbed.Mustf(w, err, "checkpoint")
 		})
 		dirs[kind], took["disk"+kind] = dir, onDisk(w, dir)
 	}
@@ -130,9 +128,7 @@ func (w *warmth) round(counts bool) {
 		again, containers, err := w.berth.Client.TryRestore(w, &runtimeapi.RestorePodRequest{
 			CheckpointPath: dir, Config: w.berth.Client.SandboxConfig(""), RuntimeHandler: testbed.Runsc, ContainerConfigs: []*runtimeapi.ContainerConfig{proto.CloneOf(config)},
 		})
-		if err != nil {
-			w.Fatalf("restore: %v", err)
-		}
+		testbed.Mustf(w, err, "restore")
 		containers[0].Start(w)
 		w.served(again.IP(w))
 		return again

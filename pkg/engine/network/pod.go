@@ -2,11 +2,9 @@ package network
 
 import (
 	"fmt"
-	"net/netip"
 	"strings"
 
 	"github.com/containerd/errdefs"
-	"github.com/containernetworking/cni/pkg/utils"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
@@ -59,23 +57,21 @@ type DNS struct {
 func PodFrom(id string, config *runtimeapi.PodSandboxConfig, netns, cgroupPath string) (Pod, error) {
 	meta := config.GetMetadata()
 	pod := Pod{
-		ID:          id,
-		Name:        meta.GetName(),
-		Namespace:   meta.GetNamespace(),
-		UID:         meta.GetUid(),
-		NetNS:       netns,
-		Labels:      config.GetLabels(),
-		Annotations: config.GetAnnotations(),
-		DNS:         dnsFrom(config.GetDnsConfig()),
-		CgroupPath:  cgroupPath,
+		ID:           id,
+		Name:         meta.GetName(),
+		Namespace:    meta.GetNamespace(),
+		UID:          meta.GetUid(),
+		NetNS:        netns,
+		Labels:       config.GetLabels(),
+		Annotations:  config.GetAnnotations(),
+		DNS:          dnsFrom(config.GetDnsConfig()),
+		CgroupPath:   cgroupPath,
+		PortMappings: portMappings(config.GetPortMappings()),
 	}
 	if err := pod.check(); err != nil {
 		return Pod{}, err
 	}
 	var err error
-	if pod.PortMappings, err = portMappings(config.GetPortMappings()); err != nil {
-		return Pod{}, err
-	}
 	if pod.Bandwidth, err = bandwidthFrom(config.GetAnnotations()); err != nil {
 		return Pod{}, err
 	}
@@ -84,9 +80,6 @@ func PodFrom(id string, config *runtimeapi.PodSandboxConfig, netns, cgroupPath s
 
 // check refuses identities that would turn into other CNI arguments.
 func (p *Pod) check() error {
-	if err := utils.ValidateContainerID(p.ID); err != nil {
-		return errdefs.ErrInvalidArgument.WithMessage(fmt.Sprintf("sandbox id %.100q is not a CNI container id: %.200s", p.ID, err.Error()))
-	}
 	for _, field := range []struct{ key, value string }{
 		{"name", p.Name}, {"namespace", p.Namespace}, {"uid", p.UID},
 	} {
@@ -105,44 +98,18 @@ func dnsFrom(c *runtimeapi.DNSConfig) *DNS {
 	return &DNS{Servers: c.GetServers(), Searches: c.GetSearches(), Options: c.GetOptions()}
 }
 
-func portMappings(mappings []*runtimeapi.PortMapping) ([]PortMapping, error) {
+func portMappings(mappings []*runtimeapi.PortMapping) []PortMapping {
 	var out []PortMapping
-	for i, m := range mappings {
+	for _, m := range mappings {
 		if m.GetHostPort() == 0 {
 			continue
 		}
-		pm := PortMapping{
+		out = append(out, PortMapping{
 			HostPort:      m.GetHostPort(),
 			ContainerPort: m.GetContainerPort(),
 			Protocol:      strings.ToLower(m.GetProtocol().String()),
 			HostIP:        m.GetHostIp(),
-		}
-		if err := pm.check(); err != nil {
-			return nil, errdefs.ErrInvalidArgument.WithMessage(fmt.Sprintf("port_mappings[%d]: %s", i, err))
-		}
-		out = append(out, pm)
+		})
 	}
-	return out, nil
-}
-
-func (m PortMapping) check() error {
-	for _, port := range []struct {
-		name  string
-		value int32
-	}{{"host_port", m.HostPort}, {"container_port", m.ContainerPort}} {
-		if port.value < 1 || port.value > 65535 {
-			return fmt.Errorf("%s %d is not between 1 and 65535", port.name, port.value)
-		}
-	}
-	switch m.Protocol {
-	case "tcp", "udp", "sctp":
-	default:
-		return fmt.Errorf("protocol %.30q is not TCP, UDP or SCTP", m.Protocol)
-	}
-	if m.HostIP != "" {
-		if _, err := netip.ParseAddr(m.HostIP); err != nil {
-			return fmt.Errorf("host_ip %.60q is not an IP address", m.HostIP)
-		}
-	}
-	return nil
+	return out
 }

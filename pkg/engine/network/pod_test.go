@@ -50,9 +50,6 @@ func TestPodFromLittle(t *testing.T) {
 }
 
 func TestPodFromRefuses(t *testing.T) {
-	mapping := func(m *runtimeapi.PortMapping) *runtimeapi.PodSandboxConfig {
-		return &runtimeapi.PodSandboxConfig{PortMappings: []*runtimeapi.PortMapping{m}}
-	}
 	annotation := func(value string) *runtimeapi.PodSandboxConfig {
 		return &runtimeapi.PodSandboxConfig{Annotations: map[string]string{egressAnnotation: value}}
 	}
@@ -60,17 +57,12 @@ func TestPodFromRefuses(t *testing.T) {
 		config *runtimeapi.PodSandboxConfig
 		says   string
 	}{
-		"host port":      {mapping(&runtimeapi.PortMapping{HostPort: 65536, ContainerPort: 1}), "65536"},
-		"negative port":  {mapping(&runtimeapi.PortMapping{HostPort: -1, ContainerPort: 1}), "-1"},
-		"container port": {mapping(&runtimeapi.PortMapping{HostPort: 1}), "container_port 0"},
-		"protocol":       {mapping(&runtimeapi.PortMapping{HostPort: 1, ContainerPort: 1, Protocol: 9}), "protocol"},
-		"host ip":        {mapping(&runtimeapi.PortMapping{HostPort: 1, ContainerPort: 1, HostIp: "localhost"}), "localhost"},
-		"no quantity":    {annotation("fast"), "fast"},
-		"empty":          {annotation(""), egressAnnotation},
-		"too little":     {annotation("999"), "between 1k and 1P"},
-		"too much":       {annotation("2P"), "between 1k and 1P"},
-		"negative":       {annotation("-1M"), "between 1k and 1P"},
-		"long":           {annotation(strings.Repeat("9", 5000)), egressAnnotation},
+		"no quantity": {annotation("fast"), "fast"},
+		"empty":       {annotation(""), egressAnnotation},
+		"too little":  {annotation("999"), "between 1k and 1P"},
+		"too much":    {annotation("2P"), "between 1k and 1P"},
+		"negative":    {annotation("-1M"), "between 1k and 1P"},
+		"long":        {annotation(strings.Repeat("9", 5000)), egressAnnotation},
 		"separator": {&runtimeapi.PodSandboxConfig{Metadata: &runtimeapi.PodSandboxMetadata{Name: "a;IP=1.2.3.4"}},
 			"name"},
 	}

@@ -445,17 +445,6 @@ func TestResultIsJSON(t *testing.T) {
 	}
 }
 
-func TestSetupRefusesBadPods(t *testing.T) {
-	p := New(newSpyNode(t).config)
-	for _, pod := range []Pod{{}, {ID: "../x"}, {ID: "a", Name: "x;IP=10.0.0.1"}, {ID: "a", UID: "x=y"}} {
-		_, err := p.Setup(t.Context(), pod)
-		checkError(t, err, errdefs.IsInvalidArgument)
-		if err := p.Teardown(t.Context(), pod, nil); !errdefs.IsInvalidArgument(err) {
-			t.Errorf("Teardown: %v", err)
-		}
-	}
-}
-
 func TestErrorsKeepTheirCause(t *testing.T) {
 	n := newSpyNode(t)
 	n.spy("first", `[ "$CNI_COMMAND" = ADD ] && { echo '{"code": 100, "msg": "no vlan"}'; exit 1; }`)

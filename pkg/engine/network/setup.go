@@ -18,9 +18,6 @@ import (
 // errdefs.ErrUnavailable, before anything was done. A context that ends kills
 // the plugin.
 func (p *Plugins) Setup(ctx context.Context, pod Pod) (*Result, error) {
-	if err := pod.check(); err != nil {
-		return nil, err
-	}
 	lists, err := p.directory(pod.CNIConfDir).networks(ctx)
 	if err != nil {
 		return nil, err

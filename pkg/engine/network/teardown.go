@@ -21,9 +21,6 @@ import (
 // stored) what Setup wrote down is used. If ADD had not completed, plugins may
 // fail on what is not there: such errors are logged and nil is returned.
 func (p *Plugins) Teardown(ctx context.Context, pod Pod, r *Result) error {
-	if err := pod.check(); err != nil {
-		return err
-	}
 	plan, completed, err := p.plan(ctx, pod, r)
 	if err != nil {
 		return fmt.Errorf("tear down the network: %w", err)

@@ -16,29 +16,23 @@ import (
 // was asked for by name holds for privileged containers too; the default does not.
 func apparmorFor(sc *runtimeapi.LinuxContainerSecurityContext, base string, n Node) (string, error) {
 	//nolint:staticcheck // The deprecated field is all that old clients send.
-	profile, err := securityProfile(sc.GetApparmor(), sc.GetApparmorProfile(), "apparmor")
-	if err != nil {
-		return "", err
-	}
+	profile := securityProfile(sc.GetApparmor(), sc.GetApparmorProfile())
 	if profile == nil && base != "" && n.AppArmor && !sc.GetPrivileged() {
 		return base, nil
 	}
 	switch profile.GetProfileType() {
 	case runtimeapi.SecurityProfile_Unconfined:
 		return "", nil
-	case runtimeapi.SecurityProfile_RuntimeDefault:
-		if !n.AppArmor || sc.GetPrivileged() {
-			return "", nil
-		}
-		if n.AppArmorDefault == "" {
-			return "", unmet("apparmor: the default profile is not loaded; see the log of berth's startup")
-		}
-		return n.AppArmorDefault, nil
 	case runtimeapi.SecurityProfile_Localhost:
 		return loadedProfile(profile.GetLocalhostRef(), n)
-	default:
-		return "", invalid("apparmor profile type %d is unknown", profile.GetProfileType())
 	}
+	if !n.AppArmor || sc.GetPrivileged() {
+		return "", nil
+	}
+	if n.AppArmorDefault == "" {
+		return "", unmet("apparmor: the default profile is not loaded; see the log of berth's startup")
+	}
+	return n.AppArmorDefault, nil
 }
 
 func loadedProfile(name string, n Node) (string, error) {

@@ -14,9 +14,6 @@ import (
 // change it; all else is the caller's.
 func Build(c Container, n Node) (*specs.Spec, error) {
 	sc := c.Config.GetLinux().GetSecurityContext()
-	if sc.GetPrivileged() && !c.Sandbox.Config.GetLinux().GetSecurityContext().GetPrivileged() {
-		return nil, invalid("container %q is privileged, but its pod sandbox is not", c.Name)
-	}
 	s, err := newSpec(c.Base)
 	if err != nil {
 		return nil, err

@@ -11,7 +11,6 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"tags.cncf.io/container-device-interface/pkg/cdi"
-	"tags.cncf.io/container-device-interface/pkg/parser"
 )
 
 // CDIRegistry is what ApplyCDI needs of a *cdi.Cache.
@@ -51,11 +50,6 @@ func CDIDevices(cfg *runtimeapi.ContainerConfig) ([]string, error) {
 func ApplyCDI(s *specs.Spec, devices []string, registry CDIRegistry) error {
 	if len(devices) == 0 {
 		return nil
-	}
-	for _, d := range devices {
-		if !parser.IsQualifiedName(d) {
-			return invalid("CDI device %q is not of the form vendor/class=name", d)
-		}
 	}
 	unknown, err := registry.InjectDevices(s, devices...)
 	if len(unknown) > 0 {

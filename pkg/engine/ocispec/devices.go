@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"path"
 	"slices"
-	"strings"
 
 	"github.com/containerd/errdefs"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
@@ -37,16 +36,6 @@ func setDevices(s *specs.Spec, c Container, n Node) error {
 }
 
 func setDevice(s *specs.Spec, d *runtimeapi.Device, n Node) error {
-	access := d.GetPermissions()
-	if access == "" {
-		access = allAccess
-	}
-	if strings.Trim(access, allAccess) != "" {
-		return invalid("device %s: permissions %q may hold r, w and m only", d.GetHostPath(), access)
-	}
-	if !path.IsAbs(d.GetHostPath()) || d.GetContainerPath() == "" {
-		return invalid("device %q: host_path must be absolute, container_path must be set", d.GetHostPath())
-	}
 	host, err := resolve(n, d.GetHostPath())
 	if err != nil {
 		return deviceError(d.GetHostPath(), err)
@@ -61,7 +50,7 @@ func setDevice(s *specs.Spec, d *runtimeapi.Device, n Node) error {
 	addDevices(s, devices)
 	for _, dev := range devices {
 		s.Linux.Resources.Devices = append(s.Linux.Resources.Devices, specs.LinuxDeviceCgroup{
-			Allow: true, Type: dev.Type, Major: &dev.Major, Minor: &dev.Minor, Access: access,
+			Allow: true, Type: dev.Type, Major: &dev.Major, Minor: &dev.Minor, Access: d.GetPermissions(),
 		})
 	}
 	return nil

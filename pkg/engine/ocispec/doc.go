@@ -15,8 +15,8 @@
 // filesystem, make HostPathsToCreate, CheckMounts, Build, ApplyCDI, and Fit
 // again when anything else (CDI, NRI) has changed the spec since.
 //
-// Errors are InvalidArgument where the request contradicts itself or the CRI,
-// and FailedPrecondition where it asks for what this node or runtime does not
-// have. Nothing is left out silently that would change what the workload may
+// Requests have passed package validate, and are not checked again. Errors are
+// FailedPrecondition where a request asks for what this node or runtime does not
+// have, and InvalidArgument where it does not fit its image or its pod. Nothing is left out silently that would change what the workload may
 // do or see.
 package ocispec

@@ -14,9 +14,6 @@ import (
 	"github.com/berth-cri/berth/pkg/probe"
 )
 
-// mountOptionsAllowed is what Mount.mount_options may hold (CRI 0.37).
-var mountOptionsAllowed = []string{"noexec", "nodev", "nosuid"}
-
 // HostPathsToCreate lists the host paths of a container's mounts, in order and
 // without repetition. The engine makes a directory of each that does not exist,
 // as containerd and CRI-O do; the CRI leaves it open.
@@ -168,9 +165,6 @@ func bind(src, dst string, options ...string) specs.Mount {
 // propagation of the root file system if the mount needs it.
 func requestedMount(s *specs.Spec, m *runtimeapi.Mount, c Container, n Node) (specs.Mount, error) {
 	dst := containerPath(m.GetContainerPath())
-	if m.GetContainerPath() == "" || dst == "/" {
-		return specs.Mount{}, invalid("mount of %q: container_path must name a path below /", m.GetHostPath())
-	}
 	src, err := mountSource(m, dst, c, n)
 	if err != nil {
 		return specs.Mount{}, err
@@ -185,15 +179,9 @@ func requestedMount(s *specs.Spec, m *runtimeapi.Mount, c Container, n Node) (sp
 	}
 	out := bind(src, dst, propagation, access)
 	for _, o := range m.GetMountOptions() {
-		if !slices.Contains(mountOptionsAllowed, o) {
-			return specs.Mount{}, invalid("mount %s: mount option %q is not allowed; allowed are %s", dst, o, strings.Join(mountOptionsAllowed, ", "))
-		}
 		if !slices.Contains(out.Options, o) {
 			out.Options = append(out.Options, o)
 		}
-	}
-	if (len(m.GetUidMappings()) == 0) != (len(m.GetGidMappings()) == 0) {
-		return specs.Mount{}, invalid("mount %s: uidMappings and gidMappings must both be given, or neither", dst)
 	}
 	if !isImageMount(m) { // whose layers were mapped when the image was mounted
 		out.UIDMappings = idMappings(m.GetUidMappings())
@@ -204,12 +192,6 @@ func requestedMount(s *specs.Spec, m *runtimeapi.Mount, c Container, n Node) (sp
 
 func mountSource(m *runtimeapi.Mount, dst string, c Container, n Node) (string, error) {
 	if isImageMount(m) {
-		switch {
-		case m.GetHostPath() != "":
-			return "", fmt.Errorf("%w: %w", crierrors.ErrImageVolumeMountFailed, invalid("mount %s: image and host_path cannot be combined", dst))
-		case !m.GetReadonly():
-			return "", fmt.Errorf("%w: %w", crierrors.ErrImageVolumeMountFailed, invalid("mount %s: an image can only be mounted read-only", dst))
-		}
 		src := c.ImageMounts[dst]
 		if src == "" {
 			return "", fmt.Errorf("%w: %w", crierrors.ErrImageVolumeMountFailed, unmet("mount %s: image %q is not mounted", dst, m.GetImage().GetImage()))
@@ -217,9 +199,6 @@ func mountSource(m *runtimeapi.Mount, dst string, c Container, n Node) (string, 
 		return src, nil
 	}
 	src := m.GetHostPath()
-	if !path.IsAbs(src) {
-		return "", invalid("mount %s: host_path %q must be absolute", dst, src)
-	}
 	resolved, err := resolve(n, src)
 	if err != nil {
 		return "", fmt.Errorf("mount %s: host_path %q: %w: %w", dst, src, err, errdefs.ErrFailedPrecondition)
@@ -231,8 +210,6 @@ func mountSource(m *runtimeapi.Mount, dst string, c Container, n Node) (string, 
 // container, the container's root must let them.
 func mountPropagation(s *specs.Spec, m *runtimeapi.Mount, dst string, rt *probe.Runtime) (string, error) {
 	switch m.GetPropagation() {
-	case runtimeapi.MountPropagation_PROPAGATION_PRIVATE:
-		return "rprivate", nil
 	case runtimeapi.MountPropagation_PROPAGATION_HOST_TO_CONTAINER:
 		if s.Linux.RootfsPropagation != "rshared" {
 			s.Linux.RootfsPropagation = "rslave"
@@ -244,9 +221,8 @@ func mountPropagation(s *specs.Spec, m *runtimeapi.Mount, dst string, rt *probe.
 		}
 		s.Linux.RootfsPropagation = "rshared"
 		return "rshared", nil
-	default:
-		return "", invalid("mount %s: propagation %d is unknown", dst, m.GetPropagation())
 	}
+	return "rprivate", nil
 }
 
 func mountAccess(m *runtimeapi.Mount, dst string, rt *probe.Runtime, n Node) (string, error) {
@@ -257,10 +233,6 @@ func mountAccess(m *runtimeapi.Mount, dst string, rt *probe.Runtime, n Node) (st
 		return "rw", nil
 	}
 	switch {
-	case !m.GetReadonly():
-		return "", invalid("mount %s: recursive_read_only needs readonly", dst)
-	case m.GetPropagation() != runtimeapi.MountPropagation_PROPAGATION_PRIVATE:
-		return "", invalid("mount %s: recursive_read_only needs private propagation", dst)
 	case !n.KernelRRO:
 		return "", fmt.Errorf("%w: %w", crierrors.ErrRROUnsupported, unmet("mount %s: recursive read-only mounts need Linux 5.12", dst))
 	case !rt.SupportsRecursiveReadOnly():

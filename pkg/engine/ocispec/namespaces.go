@@ -19,14 +19,6 @@ func containerNamespaces(c Container, n Node) ([]specs.LinuxNamespace, error) {
 	if opts == nil {
 		opts = podOptions(pod)
 	}
-	for _, o := range []*runtimeapi.NamespaceOption{pod, opts} {
-		if err := checkNamespaceOptions(o); err != nil {
-			return nil, err
-		}
-	}
-	if err := sameUserNS(opts, pod); err != nil {
-		return nil, err
-	}
 	out := []specs.LinuxNamespace{{Type: specs.MountNamespace}}
 	for _, k := range []struct {
 		kind   specs.LinuxNamespaceType
@@ -74,15 +66,6 @@ func podOptions(pod *runtimeapi.NamespaceOption) *runtimeapi.NamespaceOption {
 	return own
 }
 
-func checkNamespaceOptions(opts *runtimeapi.NamespaceOption) error {
-	for kind, mode := range map[string]runtimeapi.NamespaceMode{"network": opts.GetNetwork(), "ipc": opts.GetIpc()} {
-		if mode != runtimeapi.NamespaceMode_POD && mode != runtimeapi.NamespaceMode_NODE {
-			return invalid("namespace_options: mode %s is not allowed for %s", mode, kind)
-		}
-	}
-	return checkUserNS(opts)
-}
-
 func podNamespace(sb Sandbox, kind specs.LinuxNamespaceType, mode runtimeapi.NamespaceMode, pinned, proc string) ([]specs.LinuxNamespace, error) {
 	if mode == runtimeapi.NamespaceMode_NODE {
 		return nil, nil
@@ -100,8 +83,6 @@ func podNamespace(sb Sandbox, kind specs.LinuxNamespaceType, mode runtimeapi.Nam
 func pidNamespace(opts, pod *runtimeapi.NamespaceOption, sb Sandbox, targetPID int) ([]specs.LinuxNamespace, error) {
 	podIsHost := pod.GetPid() == runtimeapi.NamespaceMode_NODE
 	switch opts.GetPid() {
-	case runtimeapi.NamespaceMode_CONTAINER:
-		return []specs.LinuxNamespace{{Type: specs.PIDNamespace}}, nil
 	case runtimeapi.NamespaceMode_NODE:
 		if !podIsHost {
 			return nil, invalid("namespace_options: the container requests the host's PID namespace, but its pod sandbox does not")
@@ -120,18 +101,14 @@ func pidNamespace(opts, pod *runtimeapi.NamespaceOption, sb Sandbox, targetPID i
 			return nil, unmet("container %q, whose PID namespace is requested, is not running", opts.GetTargetId())
 		}
 		return []specs.LinuxNamespace{{Type: specs.PIDNamespace, Path: procNS(targetPID, "pid")}}, nil
-	default:
-		return nil, invalid("namespace_options: pid mode %d is unknown", opts.GetPid())
 	}
+	return []specs.LinuxNamespace{{Type: specs.PIDNamespace}}, nil
 }
 
 // sandboxNamespaces are those of the sandbox's own process: the pinned ones,
 // or new ones for the pod to join through the process.
 func sandboxNamespaces(sb Sandbox) ([]specs.LinuxNamespace, error) {
 	opts := namespaceOptions(sb.Config)
-	if err := checkNamespaceOptions(opts); err != nil {
-		return nil, err
-	}
 	hostNetwork := opts.GetNetwork() == runtimeapi.NamespaceMode_NODE
 	if !hostNetwork && sb.NetNS == "" {
 		return nil, unmet("sandbox %s has no network namespace; run the pod sandbox again", sb.ID)

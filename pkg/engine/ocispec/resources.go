@@ -3,7 +3,6 @@ package ocispec
 import (
 	"maps"
 	"slices"
-	"strings"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -95,11 +94,6 @@ func updateUnified(r *specs.LinuxResources, unified map[string]string, n Node) e
 	}
 	if !n.CgroupUnified {
 		return unmet("resources.unified is for cgroup v2, but this node has v1")
-	}
-	for k := range unified {
-		if k == "" || strings.ContainsRune(k, '/') {
-			return invalid("resources.unified: %q is not a valid cgroup file name", k)
-		}
 	}
 	if r.Unified == nil {
 		r.Unified = make(map[string]string, len(unified))

@@ -29,9 +29,7 @@ func BuildSandboxProcess(sp SandboxProcess, n Node) (*specs.Spec, error) {
 	if err != nil {
 		return nil, err
 	}
-	if s.Process.User, err = sandboxUser(sp.Config); err != nil {
-		return nil, err
-	}
+	s.Process.User = sandboxUser(sp.Config)
 	s.Process.Args = []string{sp.PausePath}
 	if sp.PausePath == "" {
 		s.Process.Args = []string{defaultPause}
@@ -146,41 +144,17 @@ func setSandboxHostname(s *specs.Spec, sp SandboxProcess, n Node) {
 	}
 }
 
-func sandboxUser(cfg *runtimeapi.PodSandboxConfig) (specs.User, error) {
+func sandboxUser(cfg *runtimeapi.PodSandboxConfig) specs.User {
 	sc := cfg.GetLinux().GetSecurityContext()
 	u := specs.User{UID: sandboxUID, GID: sandboxUID}
 	if uids, gids := UserMappings(cfg); len(uids) == 1 && len(gids) == 1 {
 		u.UID, u.GID = min(u.UID, uids[0].Size-1), min(u.GID, gids[0].Size-1)
 	}
-	if sc.GetRunAsGroup() != nil && sc.GetRunAsUser() == nil {
-		return u, invalid("run_as_group without run_as_user")
-	}
-	var err error
 	if v := sc.GetRunAsUser(); v != nil {
-		if u.UID, err = checkID("run_as_user", v.GetValue()); err != nil {
-			return u, err
-		}
-		u.GID = 0
-	}
-	if v := sc.GetRunAsGroup(); v != nil {
-		if u.GID, err = checkID("run_as_group", v.GetValue()); err != nil {
-			return u, err
-		}
+		u.UID, u.GID = uint32(v.GetValue()), uint32(sc.GetRunAsGroup().GetValue())
 	}
 	for _, g := range sc.GetSupplementalGroups() {
-		gid, err := checkID("supplemental_groups", g)
-		if err != nil {
-			return u, err
-		}
-		u.AdditionalGids = append(u.AdditionalGids, gid)
+		u.AdditionalGids = append(u.AdditionalGids, uint32(g))
 	}
-	return u, nil
-}
-
-// checkID bounds a user or group id: runc and crun take no more than 31 bits.
-func checkID(field string, id int64) (uint32, error) {
-	if id < 0 || id > math.MaxInt32 {
-		return 0, invalid("%s %d is out of range 0..%d", field, id, math.MaxInt32)
-	}
-	return uint32(id), nil
+	return u
 }

@@ -2,7 +2,6 @@ package ocispec
 
 import (
 	"fmt"
-	"path"
 	"slices"
 	"strings"
 	"sync"
@@ -21,30 +20,19 @@ const localhostPrefix = "localhost/"
 // securityProfile returns the profile that a request means: the structured
 // field if it is there at all (its zero value is RuntimeDefault), else the
 // deprecated string, else nil.
-func securityProfile(p *runtimeapi.SecurityProfile, deprecated, field string) (*runtimeapi.SecurityProfile, error) {
-	if p == nil {
-		switch {
-		case deprecated == "":
-			return nil, nil
-		case deprecated == "runtime/default", deprecated == "docker/default":
-			p = &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_RuntimeDefault}
-		case deprecated == "unconfined":
-			p = &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Unconfined}
-		case strings.HasPrefix(deprecated, localhostPrefix):
-			p = &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Localhost, LocalhostRef: deprecated}
-		default:
-			return nil, invalid("%s profile %q: use runtime/default, unconfined or localhost/<name>", field, deprecated)
-		}
-	}
-	isLocal := p.GetProfileType() == runtimeapi.SecurityProfile_Localhost
-	ref := strings.TrimPrefix(p.GetLocalhostRef(), localhostPrefix)
+func securityProfile(p *runtimeapi.SecurityProfile, deprecated string) *runtimeapi.SecurityProfile {
 	switch {
-	case isLocal && ref == "":
-		return nil, invalid("%s profile Localhost needs a localhost_ref", field)
-	case !isLocal && ref != "":
-		return nil, invalid("%s profile: localhost_ref %q is for Localhost only", field, ref)
+	case p != nil:
+		return &runtimeapi.SecurityProfile{ProfileType: p.GetProfileType(), LocalhostRef: strings.TrimPrefix(p.GetLocalhostRef(), localhostPrefix)}
+	case deprecated == "":
+		return nil
+	case deprecated == "unconfined":
+		return &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Unconfined}
 	}
-	return &runtimeapi.SecurityProfile{ProfileType: p.GetProfileType(), LocalhostRef: ref}, nil
+	if ref, ok := strings.CutPrefix(deprecated, localhostPrefix); ok {
+		return &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Localhost, LocalhostRef: ref}
+	}
+	return &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_RuntimeDefault}
 }
 
 // seccompOf returns the filter of a container; base is what applies when the
@@ -53,10 +41,7 @@ func seccompOf(p *runtimeapi.SecurityProfile, deprecated string, privileged bool
 	if privileged {
 		return nil, nil
 	}
-	profile, err := securityProfile(p, deprecated, "seccomp")
-	if err != nil {
-		return nil, err
-	}
+	profile := securityProfile(p, deprecated)
 	if profile == nil {
 		return base, nil
 	}
@@ -69,25 +54,18 @@ func seccompOf(p *runtimeapi.SecurityProfile, deprecated string, privileged bool
 	if rt.LacksSeccomp() {
 		return nil, unmet("seccomp profile %s: %s was built without seccomp; use Unconfined or another handler", profile.GetProfileType(), rt.Path)
 	}
-	switch profile.GetProfileType() {
-	case runtimeapi.SecurityProfile_RuntimeDefault:
-		if n.DefaultSeccomp == nil {
-			return defaultSeccomp(caps), nil
-		}
-		local, err := n.DefaultSeccomp()
-		if err != nil {
-			return nil, err
-		}
-		return local.filter(seccompFacts{profileArch(), caps, n.Kernel})
-	case runtimeapi.SecurityProfile_Localhost:
-		local, err := localSeccomp(profile.GetLocalhostRef(), n)
-		if err != nil {
-			return nil, err
-		}
-		return local.filter(seccompFacts{profileArch(), caps, n.Kernel})
-	default:
-		return nil, invalid("seccomp profile type %d is unknown", profile.GetProfileType())
+	read := n.DefaultSeccomp
+	if profile.GetProfileType() == runtimeapi.SecurityProfile_Localhost {
+		read = func() (*SeccompProfile, error) { return localSeccomp(profile.GetLocalhostRef(), n) }
 	}
+	if read == nil {
+		return defaultSeccomp(caps), nil
+	}
+	local, err := read()
+	if err != nil {
+		return nil, err
+	}
+	return local.filter(seccompFacts{profileArch(), caps, n.Kernel})
 }
 
 // asksLocalSeccomp says whether a container's filter is a profile of the node.
@@ -96,15 +74,11 @@ func asksLocalSeccomp(sc *runtimeapi.LinuxContainerSecurityContext) bool {
 		return false
 	}
 	//nolint:staticcheck // The deprecated field is all that old clients send.
-	profile, err := securityProfile(sc.GetSeccomp(), sc.GetSeccompProfilePath(), "seccomp")
-	return err == nil && profile.GetProfileType() == runtimeapi.SecurityProfile_Localhost
+	return securityProfile(sc.GetSeccomp(), sc.GetSeccompProfilePath()).GetProfileType() == runtimeapi.SecurityProfile_Localhost
 }
 
 // localSeccomp reads a profile of the node.
 func localSeccomp(file string, n Node) (*SeccompProfile, error) {
-	if !path.IsAbs(file) {
-		return nil, invalid("seccomp profile %q must be an absolute path", file)
-	}
 	if n.ReadFile == nil {
 		return nil, unmet("seccomp profile %s: this node has no profiles", file)
 	}

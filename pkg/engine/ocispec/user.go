@@ -50,22 +50,14 @@ func ResolveUser(ctx context.Context, rootfs string, img imagespec.ImageConfig, 
 	}
 	gids := []uint32{u.GID}
 	for _, g := range sc.GetSupplementalGroups() {
-		gid, err := checkID("supplemental_groups", g)
-		if err != nil {
-			return User{}, err
-		}
-		gids = append(gids, gid)
+		gids = append(gids, uint32(g))
 	}
-	switch sc.GetSupplementalGroupsPolicy() {
-	case runtimeapi.SupplementalGroupsPolicy_Strict:
-	case runtimeapi.SupplementalGroupsPolicy_Merge:
+	if sc.GetSupplementalGroupsPolicy() == runtimeapi.SupplementalGroupsPolicy_Merge {
 		member, err := db.groupsOf(u.Username)
 		if err != nil {
 			return User{}, err
 		}
 		gids = append(gids, member...)
-	default:
-		return User{}, invalid("supplemental_groups_policy %d is unknown", sc.GetSupplementalGroupsPolicy())
 	}
 	slices.Sort(gids)
 	u.AdditionalGids = slices.Compact(gids)
@@ -75,18 +67,10 @@ func ResolveUser(ctx context.Context, rootfs string, img imagespec.ImageConfig, 
 func wantedUser(img imagespec.ImageConfig, sc *runtimeapi.LinuxContainerSecurityContext) (wanted, error) {
 	var w wanted
 	switch {
-	case sc.GetRunAsUser() != nil && sc.GetRunAsUsername() != "":
-		return w, invalid("run_as_user and run_as_username cannot be combined")
 	case sc.GetRunAsUser() != nil:
-		uid, err := checkID("run_as_user", sc.GetRunAsUser().GetValue())
-		if err != nil {
-			return w, err
-		}
-		w.user = strconv.FormatUint(uint64(uid), 10)
+		w.user = strconv.FormatInt(sc.GetRunAsUser().GetValue(), 10)
 	case sc.GetRunAsUsername() != "":
 		w.user = sc.GetRunAsUsername()
-	case sc.GetRunAsGroup() != nil:
-		return w, invalid("run_as_group without run_as_user or run_as_username")
 	default:
 		w.user, w.group, _ = strings.Cut(img.User, ":")
 		if strings.Contains(w.group, ":") {
@@ -94,11 +78,7 @@ func wantedUser(img imagespec.ImageConfig, sc *runtimeapi.LinuxContainerSecurity
 		}
 	}
 	if sc.GetRunAsGroup() != nil {
-		gid, err := checkID("run_as_group", sc.GetRunAsGroup().GetValue())
-		if err != nil {
-			return w, err
-		}
-		w.group = strconv.FormatUint(uint64(gid), 10)
+		w.group = strconv.FormatInt(sc.GetRunAsGroup().GetValue(), 10)
 	}
 	return w, nil
 }

@@ -32,35 +32,6 @@ func idMappings(in []*runtimeapi.IDMapping) []specs.LinuxIDMapping {
 	return out
 }
 
-// checkUserNS checks options by themselves; package validate has checked more.
-func checkUserNS(opts *runtimeapi.NamespaceOption) error {
-	u := opts.GetUsernsOptions()
-	mapped := len(u.GetUids()) > 0 || len(u.GetGids()) > 0
-	switch u.GetMode() {
-	case runtimeapi.NamespaceMode_POD:
-		if mapped && (len(u.GetUids()) != 1 || len(u.GetGids()) != 1) {
-			return invalid("userns_options: mode POD needs one mapping of user IDs and one of group IDs")
-		}
-	case runtimeapi.NamespaceMode_NODE:
-		if mapped {
-			return invalid("userns_options: mode NODE must not have ID mappings")
-		}
-	default:
-		return invalid("userns_options: mode %s is not allowed", u.GetMode())
-	}
-	return nil
-}
-
-// sameUserNS refuses a container that wants another user namespace than its pod
-// has: it would get the pod's.
-func sameUserNS(container, pod *runtimeapi.NamespaceOption) error {
-	c, p := container.GetUsernsOptions(), pod.GetUsernsOptions()
-	if slices.Equal(idMappings(c.GetUids()), idMappings(p.GetUids())) && slices.Equal(idMappings(c.GetGids()), idMappings(p.GetGids())) {
-		return nil
-	}
-	return invalid("userns_options: the container's ID mappings differ from those of its pod sandbox")
-}
-
 // setUserNS puts the pod's user namespace into s, whose process and other
 // namespaces are set already.
 func setUserNS(s *specs.Spec, sb Sandbox) error {

@@ -73,7 +73,7 @@ const (
 // what is there already is errdefs.ErrAlreadyExists. Concurrent calls are fine
 // as long as they name different directories.
 func Create(ctx context.Context, r Request) (*Namespaces, error) {
-	writes, err := r.check()
+	writes, err := r.sysctls()
 	if err != nil {
 		return nil, err
 	}
@@ -96,32 +96,6 @@ func Create(ctx context.Context, r Request) (*Namespaces, error) {
 	}
 	return ns, nil
 }
-
-// check refuses what could only fail later, and returns the sysctls by path.
-func (r *Request) check() ([]write, error) {
-	if !filepath.IsAbs(r.Dir) || (r.NetPath != "" && !filepath.IsAbs(r.NetPath)) {
-		return nil, errdefs.ErrInvalidArgument.WithMessage("pin namespaces: the paths must be absolute")
-	}
-	if r.flags() == 0 && r.User == nil {
-		return nil, errdefs.ErrInvalidArgument.WithMessage("pin namespaces: none requested")
-	}
-	if r.Hostname != "" && !r.UTS {
-		return nil, errdefs.ErrInvalidArgument.WithMessage("pin namespaces: a hostname needs a UTS namespace of the sandbox's own")
-	}
-	if len(r.Hostname) > maxHostname {
-		return nil, errdefs.ErrInvalidArgument.WithMessage(fmt.Sprintf(
-			"pin namespaces: the hostname has %d bytes; the limit is %d", len(r.Hostname), maxHostname))
-	}
-	if r.User != nil {
-		if err := r.User.check(); err != nil {
-			return nil, err
-		}
-	}
-	return r.sysctls()
-}
-
-// maxHostname is __NEW_UTS_LEN of the kernel, in bytes.
-const maxHostname = 64
 
 // makeDir makes the last element of dir alone, when it can, so that undoing is
 // one rmdir. It reports whether it made it.

@@ -188,23 +188,17 @@ func TestMountsReachFollowingMountNamespaces(t *testing.T) {
 func TestCreateRefuses(t *testing.T) {
 	tests := map[string]struct {
 		change func(*Request)
-		is     func(error) bool
 		says   string
 	}{
-		"nothing":            {func(r *Request) { r.Net, r.IPC, r.UTS, r.Hostname = false, false, false, "" }, errdefs.IsInvalidArgument, "none"},
-		"relative directory": {func(r *Request) { r.Dir = "ns" }, errdefs.IsInvalidArgument, "absolute"},
-		"relative net path":  {func(r *Request) { r.NetPath = "netns" }, errdefs.IsInvalidArgument, "absolute"},
-		"hostname without":   {func(r *Request) { r.UTS = false }, errdefs.IsInvalidArgument, "UTS"},
-		"long hostname":      {func(r *Request) { r.Hostname = strings.Repeat("x", 65) }, errdefs.IsInvalidArgument, "65"},
-		"host sysctl":        {sysctls("vm.overcommit_memory", "1"), errdefs.IsInvalidArgument, "vm.overcommit_memory"},
-		"hostname by sysctl": {sysctls("kernel.hostname", "x"), errdefs.IsInvalidArgument, "kernel.hostname"},
-		"sysctl that climbs": {sysctls("net/../vm/overcommit_memory", "1"), errdefs.IsInvalidArgument, "not the name"},
+		"host sysctl":        {sysctls("vm.overcommit_memory", "1"), "vm.overcommit_memory"},
+		"hostname by sysctl": {sysctls("kernel.hostname", "x"), "kernel.hostname"},
+		"sysctl that climbs": {sysctls("net/../vm/overcommit_memory", "1"), "not the name"},
 		"sysctl of the host's ipc": {func(r *Request) {
 			r.IPC = false
 			r.Sysctls = map[string]string{"kernel.sem": "1 2 3 4"}
-		}, errdefs.IsInvalidArgument, "ipc namespace"},
-		"unknown sysctl": {sysctls("net.ipv4.no_such_thing", "1"), errdefs.IsInvalidArgument, `sysctl "net.ipv4.no_such_thing" does not exist`},
-		"bad value":      {sysctls("net.ipv4.ip_forward", "maybe"), errdefs.IsInvalidArgument, `sysctl "net.ipv4.ip_forward" does not accept the value "maybe"`},
+		}, "ipc namespace"},
+		"unknown sysctl": {sysctls("net.ipv4.no_such_thing", "1"), `sysctl "net.ipv4.no_such_thing" does not exist`},
+		"bad value":      {sysctls("net.ipv4.ip_forward", "maybe"), `sysctl "net.ipv4.ip_forward" does not accept the value "maybe"`},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -212,13 +206,10 @@ func TestCreateRefuses(t *testing.T) {
 			test.change(&r)
 			mounts := mountCount(t)
 			_, err := Create(t.Context(), r)
-			if err == nil || !test.is(err) || !strings.Contains(err.Error(), test.says) {
+			if !errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), test.says) {
 				t.Fatalf("got %v, want %q", err, test.says)
 			}
-			if len(err.Error()) >= 1024 {
-				t.Errorf("the text has %d bytes", len(err.Error()))
-			}
-			if strings.Contains(test.says, "sysctl") && !strings.HasPrefix(err.Error(), "sysctl") {
+			if !strings.HasPrefix(err.Error(), "sysctl") {
 				t.Errorf("the text begins with a step of ours: %v", err)
 			}
 			if _, err := os.Lstat(r.Dir); !errors.Is(err, os.ErrNotExist) {

@@ -198,11 +198,3 @@ func TestWhatIsNotKnownIsNotSent(t *testing.T) {
 		}
 	}
 }
-
-func BenchmarkOf(b *testing.B) {
-	s := full()
-	b.ReportAllocs()
-	for b.Loop() {
-		Of(s, everything)
-	}
-}

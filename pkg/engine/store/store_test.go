@@ -199,19 +199,3 @@ func TestConcurrentUpdatesAreAllCounted(t *testing.T) {
 		t.Errorf("counted %d of 200 updates", o.Status().N)
 	}
 }
-
-func BenchmarkUpdate(b *testing.B) {
-	s, _, err := store.Open[spec, status](b.TempDir())
-	if err != nil {
-		b.Fatal(err)
-	}
-	o, err := s.Create("a", spec{}, status{}, store.Relaxed)
-	if err != nil {
-		b.Fatal(err)
-	}
-	for b.Loop() {
-		if err := o.Update(func(st *status) error { st.N++; return nil }); err != nil {
-			b.Fatal(err)
-		}
-	}
-}

@@ -63,7 +63,7 @@ func TestSandboxRefuses(t *testing.T) {
 		}},
 		"negative user": {"config.linux.security_context.run_as_user", func(c *config) { c.Linux.SecurityContext.RunAsUser.Value = -1 }},
 		"user that is no user": {"config.linux.security_context.run_as_user", func(c *config) {
-			c.Linux.SecurityContext.RunAsUser.Value = 1<<32 - 1
+			c.Linux.SecurityContext.RunAsUser.Value = 1 << 31
 		}},
 		"group without user": {"config.linux.security_context.run_as_group", func(c *config) { c.Linux.SecurityContext.RunAsUser = nil }},
 		"negative supplemental group": {"config.linux.security_context.supplemental_groups[0]", func(c *config) {
@@ -74,6 +74,9 @@ func TestSandboxRefuses(t *testing.T) {
 		}},
 		"relative seccomp profile": {"config.linux.security_context.seccomp.localhost_ref", func(c *config) {
 			c.Linux.SecurityContext.Seccomp = &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Localhost, LocalhostRef: "a.json"}
+		}},
+		"seccomp profile of the default": {"config.linux.security_context.seccomp.localhost_ref", func(c *config) {
+			c.Linux.SecurityContext.Seccomp.LocalhostRef = "/a.json"
 		}},
 		"unknown profile type": {"config.linux.security_context.apparmor.profile_type", func(c *config) {
 			c.Linux.SecurityContext.Apparmor = &runtimeapi.SecurityProfile{ProfileType: 5}

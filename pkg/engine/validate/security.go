@@ -62,10 +62,10 @@ func ids(field string, i identity) error {
 	)
 }
 
-// id checks a uid or gid. The largest 32-bit number is the kernel's "no id".
+// id bounds a uid or gid: runc and crun take no more than 31 bits.
 func id(field string, v int64) error {
-	if v < 0 || v >= math.MaxUint32 {
-		return invalid(field, "%d is not a user or group id; use 0 to %d", v, uint32(math.MaxUint32-1))
+	if v < 0 || v > math.MaxInt32 {
+		return invalid(field, "%d is not a user or group id; use 0 to %d", v, math.MaxInt32)
 	}
 	return nil
 }
@@ -142,6 +142,9 @@ func profile(field string, p *runtimeapi.SecurityProfile, ref func(field, s stri
 		return err
 	}
 	if p.GetProfileType() != runtimeapi.SecurityProfile_Localhost {
+		if p.GetLocalhostRef() != "" {
+			return invalid(field+".localhost_ref", "is set beside profile_type %s; use Localhost, or leave it out", p.GetProfileType())
+		}
 		return nil
 	}
 	return ref(field+".localhost_ref", strings.TrimPrefix(p.GetLocalhostRef(), localhost))

@@ -87,7 +87,6 @@ func byID(pods []Pod) map[string]Pod {
 //
 //   - the leftovers get their DEL, by the present configuration if that of ADD
 //     does not work, and are given up when it has failed for a day;
-//   - addresses are released whose leases a power cut has emptied;
 //   - if Config.GC is set, configurations of CNI 1.1 and later get the verb GC,
 //     with the attachments that are to stay, unless they say disableGC.
 //
@@ -110,7 +109,7 @@ func (l *Leftovers) Collect(ctx context.Context) error {
 		})
 	}
 	_ = g.Wait()
-	if err := errors.Join(l.unread, errors.Join(failed...), l.releaseBlankLeases(ctx), l.sendVerb(ctx)); err != nil {
+	if err := errors.Join(l.unread, errors.Join(failed...), l.sendVerb(ctx)); err != nil {
 		return bound(fmt.Errorf("network garbage collection: %w", err))
 	}
 	return nil

@@ -149,7 +149,7 @@ func New(ctx context.Context, c Config) (_ *Engine, err error) {
 			err = errors.Join(err, e.close())
 		}
 	}()
-	kept, err := settings.New(ctx, c.Settings)
+	kept, err := settings.New(c.Settings)
 	if err != nil {
 		return nil, err
 	}
@@ -199,7 +199,7 @@ func (e *Engine) open(background context.Context, c Config) (err error) {
 // fails after it.
 func (e *Engine) serve(c Config, kept *settings.Settings) (err error) {
 	p := &e.parts
-	p.Tasks = task.New(p.Pods, kept, p.Binaries, p.Shims)
+	p.Tasks = task.New(p.Pods, p.Binaries, p.Shims)
 	p.Rootfs = rootfs.New(p.Pods, p.Images)
 	e.checker = capabilities.New(p.Pods, kept, p.Binaries, p.Images, c.accepting())
 	announcer := events.NewAnnouncer(e.broker, p.Pods, e.agents)

@@ -17,7 +17,6 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/image"
 	"github.com/berth-cri/berth/pkg/engine/pod"
 	"github.com/berth-cri/berth/pkg/engine/rootfs"
-	"github.com/berth-cri/berth/pkg/engine/settings"
 	"github.com/berth-cri/berth/pkg/engine/shim"
 	"github.com/berth-cri/berth/pkg/engine/store"
 	"github.com/berth-cri/berth/pkg/engine/task"
@@ -90,7 +89,7 @@ func exited(t *testing.T, runner *enginetest.Runner) (*ends, *pod.Container) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = images.Close() })
-	kept, b := &settings.Settings{}, &binaries.Binaries{Runtimes: binaries.NewRuntimes(nil, log.L)}
+	b := &binaries.Binaries{Runtimes: binaries.NewRuntimes(nil, log.L)}
 	s := enginetest.Sandbox(t, t.TempDir(), pod.SandboxSpec{Definition: &handler.Definition{Type: handler.OCI}}, runner)
 	pods.Index.AddSandbox(s)
 	spec := pod.ContainerSpec{Sandbox: s.ID(), CgroupsPath: "/none", Snapshotter: "native"}
@@ -102,7 +101,7 @@ func exited(t *testing.T, runner *enginetest.Runner) (*ends, *pod.Container) {
 	c := pod.NewContainer(o, s)
 	pods.Index.AddContainer(c)
 	return &ends{
-		pods: pods, binaries: b, tasks: task.New(pods, kept, b, shims), rootfs: rootfs.New(pods, images),
+		pods: pods, binaries: b, tasks: task.New(pods, b, shims), rootfs: rootfs.New(pods, images),
 		hooks: hooks.New(hooks.NewSubjects(pods), nil), events: events.NewAnnouncer(events.NewBroker(), pods, nil),
 	}, c
 }

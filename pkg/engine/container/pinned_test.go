@@ -69,9 +69,6 @@ func tell(t *testing.T, k *pinBed, s *pod.Sandbox) told {
 		got.hostname = base.Hostname
 	}
 	node := k.settings.NodeOf(s.Spec())
-	if node.SystemdCgroup != got.systemd {
-		t.Errorf("the node's driver is systemd: %v, the task's: %v", node.SystemdCgroup, got.systemd)
-	}
 	if node.DefaultSeccomp != nil {
 		profile, err := node.DefaultSeccomp()
 		if err != nil {
@@ -108,7 +105,7 @@ func TestPodKeepsItsConfiguration(t *testing.T) {
 	after := &pinBed{pods: pods, settings: &settings.Settings{
 		Driver: cgroup.Cgroupfs, CgroupPrefix: func() string { return "now" }, Snapshotter: "native", MaxLogLineSize: 200, DefaultSeccompFile: profile,
 	}}
-	after.tasks = task.New(after.pods, after.settings, &binaries.Binaries{Runtimes: binaries.NewRuntimes(nil, log.L)}, nil)
+	after.tasks = task.New(after.pods, &binaries.Binaries{Runtimes: binaries.NewRuntimes(nil, log.L)}, nil)
 	id := strings.Repeat("c", pod.IDLength)
 	want := told{true, 100, "overlayfs", "pods.slice:then:" + id, "then", specs.ActLog}
 	if got := tell(t, after, old); got != want {

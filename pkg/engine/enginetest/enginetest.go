@@ -88,7 +88,7 @@ func NewDeaf(t *testing.T) *Deaf {
 		t.Fatal(err)
 	}
 	d := &Deaf{Pods: pods, Settings: &settings.Settings{}}
-	d.Tasks = task.New(d.Pods, d.Settings, &binaries.Binaries{Runtimes: binaries.NewRuntimes(nil, log.L)}, shims)
+	d.Tasks = task.New(d.Pods, &binaries.Binaries{Runtimes: binaries.NewRuntimes(nil, log.L)}, shims)
 	return d
 }
 

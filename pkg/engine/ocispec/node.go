@@ -18,31 +18,24 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-cri/berth/pkg/engine/cgroup"
 	"github.com/berth-cri/berth/pkg/engine/procfs"
 )
 
 // DefaultAppArmorProfile is the name under which berth loads its default profile.
 const DefaultAppArmorProfile = "berth-default"
 
-// NodeOptions are what the configuration, and not the machine, says of a node.
-type NodeOptions struct {
-	SystemdCgroup     bool
-	UnprivilegedPorts bool
-	UnprivilegedICMP  bool
-}
-
 // DetectNode looks at the machine and at this process. Call it once at start:
 // none of it changes while the daemon runs. Where AppArmor is on it loads the
 // default profile, and fails if it cannot, because pods would run without it.
-func DetectNode(_ context.Context, o NodeOptions) (Node, error) {
+func DetectNode() (Node, error) {
 	n := Node{
 		CgroupUnified:     cgroups.Mode() == cgroups.Unified,
-		SystemdCgroup:     o.SystemdCgroup,
 		Seccomp:           seccomp.IsEnabled(),
 		AppArmor:          apparmor.HostSupports(),
 		SELinux:           labelled(),
-		UnprivilegedPorts: o.UnprivilegedPorts,
-		UnprivilegedICMP:  o.UnprivilegedICMP,
+		HugetlbController: cgroup.Controllers().HasHugetlb(),
+		SwapController:    cgroup.Controllers().HasSwap(),
 		HostDevices:       oci.HostDevices,
 		Devices:           devicesAt,
 		ResolvePath:       filepath.EvalSymlinks,
@@ -64,7 +57,6 @@ func DetectNode(_ context.Context, o NodeOptions) (Node, error) {
 	if n.KernelRRO, err = kernelversion.GreaterEqualThan(kernelversion.KernelVersion{Kernel: 5, Major: 12}); err != nil {
 		return Node{}, fmt.Errorf("find the kernel's version: %w", err)
 	}
-	n.HugetlbController, n.SwapController = controllers(n.CgroupUnified)
 	if n.CgroupUnified {
 		if n.CgroupMountOptions, err = cgroupMountOptions(); err != nil {
 			return Node{}, err
@@ -105,27 +97,6 @@ func privileges() (caps []string, minOOM int, err error) {
 }
 
 const cgroupRoot = "/sys/fs/cgroup"
-
-// controllers says whether cgroups can limit huge pages, and swap.
-func controllers(unified bool) (hugetlb, swap bool) {
-	if !unified {
-		return exists(filepath.Join(cgroupRoot, "hugetlb")), exists(filepath.Join(cgroupRoot, "memory", "memory.memsw.limit_in_bytes"))
-	}
-	b, err := os.ReadFile(filepath.Join(cgroupRoot, "cgroup.controllers"))
-	if err == nil {
-		for c := range strings.FieldsSeq(string(b)) {
-			hugetlb = hugetlb || c == "hugetlb"
-		}
-	}
-	// The root has no memory.swap.max: any child tells.
-	found, err := filepath.Glob(filepath.Join(cgroupRoot, "*", "memory.swap.max"))
-	return hugetlb, err == nil && len(found) > 0
-}
-
-func exists(path string) bool {
-	_, err := os.Stat(path)
-	return err == nil
-}
 
 // cgroupMountOptions finds the options of the node's cgroup2 superblock that
 // any new mount of it would reset.

@@ -14,7 +14,7 @@ func TestChangeableProfile(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("giving files to another user needs root")
 	}
-	n, err := DetectNode(t.Context(), NodeOptions{})
+	n, err := DetectNode()
 	if err != nil {
 		t.Fatal(err)
 	}

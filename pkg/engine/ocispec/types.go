@@ -16,9 +16,8 @@ import (
 // fields are the only ways in which Build looks at the machine, and a nil one
 // means that the machine has nothing of the kind (ResolvePath: paths are final).
 type Node struct {
-	// CgroupUnified is true on cgroup v2; SystemdCgroup when systemd manages cgroups.
+	// CgroupUnified is true on cgroup v2.
 	CgroupUnified bool
-	SystemdCgroup bool
 	// Seccomp, AppArmor and SELinux say what the kernel enforces.
 	Seccomp  bool
 	AppArmor bool

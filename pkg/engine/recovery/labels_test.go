@@ -52,7 +52,7 @@ func TestRecoveryTakesLabels(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	r := &recovery{pods: pods, tasks: task.New(pods, nil, nil, shims), log: log.L, shims: shims, unresponsive: newUnresponsive()}
+	r := &recovery{pods: pods, tasks: task.New(pods, nil, shims), log: log.L, shims: shims, unresponsive: newUnresponsive()}
 	test.Must(t, errors.Join(r.takeSandboxes(t.Context()), r.takeContainers(t.Context())))
 	if !taken(t, shared) || !taken(t, own) {
 		t.Error("categories of recovered objects would be given out again")

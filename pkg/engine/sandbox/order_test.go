@@ -63,7 +63,7 @@ func newOrderBed(t *testing.T, spec pod.SandboxSpec, status pod.SandboxStatus) *
 	b := &binaries.Binaries{Runtimes: binaries.NewRuntimes(nil, log.L)}
 	told := hooks.New(hooks.NewSubjects(pods), nil)
 	announcer := events.NewAnnouncer(events.NewBroker(), pods, nil)
-	p := &processes{pods: pods, binaries: b, settings: kept, events: announcer, tasks: task.New(pods, kept, b, shims)}
+	p := &processes{pods: pods, binaries: b, settings: kept, events: announcer, tasks: task.New(pods, b, shims)}
 	s := &stops{
 		pods: pods, binaries: b, events: announcer, hooks: told, rootfs: rootfs.New(pods, nil),
 		network: others{runner}, shims: others{runner}, inside: others{runner}, processes: p,

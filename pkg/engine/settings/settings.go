@@ -2,7 +2,6 @@
 package settings
 
 import (
-	"context"
 	"fmt"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
@@ -26,17 +25,16 @@ type Settings struct {
 }
 
 // New looks at the node.
-func New(ctx context.Context, c Config) (*Settings, error) {
+func New(c Config) (*Settings, error) {
 	driver, err := cgroup.Detect(c.CgroupDriver)
 	if err != nil {
 		return nil, err
 	}
-	node, err := ocispec.DetectNode(ctx, ocispec.NodeOptions{
-		SystemdCgroup: driver == cgroup.Systemd, UnprivilegedPorts: c.UnprivilegedPorts, UnprivilegedICMP: c.UnprivilegedICMP,
-	})
+	node, err := ocispec.DetectNode()
 	if err != nil {
 		return nil, err
 	}
+	node.UnprivilegedPorts, node.UnprivilegedICMP = c.UnprivilegedPorts, c.UnprivilegedICMP
 	return &Settings{
 		Node: node, Driver: driver, CgroupPrefix: c.CgroupPrefix, Snapshotter: c.Snapshotter, MaxLogLineSize: c.MaxLogLineSize,
 		DefaultSeccompFile: c.DefaultSeccomp, ignoreImageVolumes: c.IgnoreImageVolumes,
@@ -80,7 +78,6 @@ func (t *Settings) Today(d *handler.Definition) pod.Pinned {
 // NodeOf is the node as s was created on it.
 func (t *Settings) NodeOf(s *pod.SandboxSpec) ocispec.Node {
 	n, p := t.Node, &s.Pinned
-	n.SystemdCgroup = p.CgroupDriver == cgroup.Systemd
 	if p.DefaultSeccomp != (pod.Text{}) {
 		n.DefaultSeccomp = func() (*ocispec.SeccompProfile, error) { return t.defaultSeccomp(s) }
 	}

@@ -53,7 +53,7 @@ func (*foreign) Prepare(context.Context) error { return nil }
 func (r *foreign) Launch(ctx context.Context) (*shim.Client, error) {
 	s := r.sandbox
 	d := r.binaries.Runtimes.Of(s.Spec())
-	options, err := ShimOptions(d, s.Spec().Plan, r.settings.NodeOf(s.Spec()).SystemdCgroup)
+	options, err := ShimOptions(d, s.Spec().Plan, s.Spec().Pinned.CgroupDriver == cgroup.Systemd)
 	if err != nil {
 		return nil, err
 	}

@@ -14,7 +14,6 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/binaries"
 	"github.com/berth-cri/berth/pkg/engine/oomlog"
 	"github.com/berth-cri/berth/pkg/engine/pod"
-	"github.com/berth-cri/berth/pkg/engine/settings"
 	"github.com/berth-cri/berth/pkg/engine/shim"
 	"github.com/berth-cri/berth/pkg/engine/store"
 	"github.com/berth-cri/berth/pkg/handler"
@@ -71,7 +70,7 @@ func deadShim(t *testing.T, lost error) (*foreign, *deadShims) {
 	}
 	d := &deadShims{lost: lost, fails: map[string]error{}}
 	r := &runners{
-		pods: pods, settings: &settings.Settings{}, binaries: &binaries.Binaries{Runtimes: binaries.NewRuntimes(nil, log.L)}, shims: d, kernelLog: oomlog.New(),
+		pods: pods, binaries: &binaries.Binaries{Runtimes: binaries.NewRuntimes(nil, log.L)}, shims: d, kernelLog: oomlog.New(),
 	}
 	return pod.NewSandbox(o, r).Runner.(*foreign), d
 }

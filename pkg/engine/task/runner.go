@@ -8,7 +8,6 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/binaries"
 	"github.com/berth-cri/berth/pkg/engine/oomlog"
 	"github.com/berth-cri/berth/pkg/engine/pod"
-	"github.com/berth-cri/berth/pkg/engine/settings"
 	"github.com/berth-cri/berth/pkg/engine/shim"
 	"github.com/berth-cri/berth/pkg/handler"
 )
@@ -17,7 +16,6 @@ import (
 type runners struct {
 	pods     *pod.Registry
 	binaries *binaries.Binaries
-	settings *settings.Settings
 	shims    processes
 	// kernelLog tells of kills in cgroups that are gone.
 	kernelLog *oomlog.Log

@@ -8,7 +8,6 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/binaries"
 	"github.com/berth-cri/berth/pkg/engine/oomlog"
 	"github.com/berth-cri/berth/pkg/engine/pod"
-	"github.com/berth-cri/berth/pkg/engine/settings"
 	"github.com/berth-cri/berth/pkg/engine/shim"
 )
 
@@ -19,7 +18,7 @@ type Service struct {
 }
 
 // New gives the tasks of pods, which shims run.
-func New(pods *pod.Registry, s *settings.Settings, b *binaries.Binaries, shims *shim.Manager) *Service {
-	r := &runners{pods: pods, settings: s, binaries: b, shims: shims, kernelLog: oomlog.New()}
+func New(pods *pod.Registry, b *binaries.Binaries, shims *shim.Manager) *Service {
+	r := &runners{pods: pods, binaries: b, shims: shims, kernelLog: oomlog.New()}
 	return &Service{r, &exits{pods: pods, journals: shims}}
 }

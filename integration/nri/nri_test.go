@@ -5,7 +5,6 @@ package nri
 
 import (
 	"fmt"
-	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -361,19 +360,6 @@ func TestInstalledPlugin(t *testing.T) {
 		return nil
 	})
 	b.Start(t)
-
-	// What is no plugin is told, and stops the start.
-	if err := os.WriteFile(filepath.Join(plugins, "helper"), nil, 0o755); err != nil { //nolint:gosec // it is to look like a program
-		t.Fatal(err)
-	}
-	b.Stop(t)
-	if err := b.TryStart(t.Context()); err == nil || !strings.Contains(err.Error(), filepath.Join(plugins, "helper")) {
-		t.Errorf("got %v", err)
-	}
-	if err := os.Remove(filepath.Join(plugins, "helper")); err != nil {
-		t.Fatal(err)
-	}
-	b.Start(t)
 }
 
 // running returns the processes that were started by this path.
@@ -390,19 +376,4 @@ func running(t *testing.T, path string) []string {
 		}
 	}
 	return pids
-}
-
-// TestAnothersSocket is not taken away.
-func TestAnothersSocket(t *testing.T) {
-	b := newBed(t, "")
-	b.Stop(t)
-	l, err := net.Listen("unix", b.socket)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := b.TryStart(t.Context()); err == nil || !strings.Contains(err.Error(), b.socket) {
-		t.Errorf("got %v", err)
-	}
-	l.Close()
-	b.Start(t)
 }

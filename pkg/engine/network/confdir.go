@@ -1,6 +1,7 @@
 package network
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -8,113 +9,45 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
-	"sync"
-	"time"
 
 	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
 	"github.com/containernetworking/cni/libcni"
 	"github.com/containernetworking/cni/pkg/invoke"
-	"golang.org/x/sys/unix"
 
 	"github.com/berth-cri/berth/pkg/trust"
 )
 
-// directory reads the configurations in one directory, again when they changed.
-// It looks at names, times and inodes each time it is asked (some 20 µs), not
-// by notification: that also sees directories that do not exist yet, links that
-// move, and mounts, and there is no watcher that could fall behind.
-// Who can change what it found is examined each time, too (some 25 µs a path): the
-// mode of a directory above is no change of a file.
-type directory struct {
-	path    string
-	binDirs []string
-	max     int
-
-	mu sync.Mutex // guards what follows; held while reading
-	// state is what the directory looked like when lists was read.
-	state string
-	lists []*libcni.NetworkConfigList
-	// files are what lists was read from.
-	files []string
-	// settled is false while a file is so new that a further change could leave
-	// its time as it is.
-	settled bool
-	// warned are the plugins that were looked at for their owners.
-	warned map[string]bool
-}
-
-// networks returns the configurations to connect a pod to, at least one. All
-// errors are errdefs.ErrUnavailable, or the context's.
-func (d *directory) networks(ctx context.Context) ([]*libcni.NetworkConfigList, error) {
+// networks returns the configurations in dir, the node's if it is empty, to connect a pod
+// to: at least one. They are read at each use, so that a change of files, links, mounts
+// or owners counts at once. All errors are errdefs.ErrUnavailable, or the context's.
+func (p *Plugins) networks(ctx context.Context, dir string) ([]*libcni.NetworkConfigList, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	state, newest, err := look(d.path)
+	lists, err := load(cmp.Or(dir, p.config.ConfDir), p.config.MaxConfNum)
+	if err == nil {
+		err = p.findPlugins(ctx, lists)
+	}
 	if err != nil {
-		return nil, d.unavailable(err)
+		return nil, bound(fmt.Errorf("%w: %w", errdefs.ErrUnavailable.WithMessage("cni plugin not initialized"), err))
 	}
-	if !d.settled || state != d.state {
-		d.settled = false
-		if d.lists, d.files, err = load(d.path, d.max); err != nil {
-			return nil, d.unavailable(err)
-		}
-		d.state, d.settled = state, time.Since(newest) > settleTime
-	} else if err := trusted(d.path, d.files); err != nil {
-		return nil, d.unavailable(err)
-	}
-	if err := d.findPlugins(ctx); err != nil {
-		return nil, d.unavailable(err)
-	}
-	return d.lists, nil
+	return lists, nil
 }
 
-// settleTime is more than the grain of file times on any file system in use.
-const settleTime = 50 * time.Millisecond
-
-func (d *directory) unavailable(err error) error {
-	return bound(fmt.Errorf("%w: %w", errdefs.ErrUnavailable.WithMessage("cni plugin not initialized"), err))
-}
-
-// look returns what identifies the content of a directory, and its newest time.
-func look(path string) (string, time.Time, error) {
-	files, err := confFiles(path)
-	if err != nil {
-		return "", time.Time{}, err
-	}
-	var b strings.Builder
-	var newest time.Time
-	for _, file := range files {
-		var st unix.Stat_t
-		if err := unix.Stat(file, &st); err != nil {
-			fmt.Fprintf(&b, "%s\x00%v\x00", file, err)
-			continue
-		}
-		if changed := time.Unix(st.Ctim.Unix()); changed.After(newest) {
-			newest = changed
-		}
-		fmt.Fprintf(&b, "%s\x00%d:%d:%d:%d:%d\x00", file, st.Dev, st.Ino, st.Size, st.Mtim.Nano(), st.Ctim.Nano())
-	}
-	return b.String(), newest, nil
-}
-
-// confFiles are the configuration files in a directory, by name, followed by
-// the plugin files in its directories (CNI's form of a list in several files).
-func confFiles(path string) ([]string, error) {
+// confFiles are the configuration files in a directory, by name, and the plugin files
+// in its directories (CNI's form of a list in several files).
+func confFiles(path string) (files, plugins []string, err error) {
 	entries, err := os.ReadDir(path)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return nil, err
+		return nil, nil, err
 	}
-	var files, plugins []string
 	for _, entry := range entries {
 		full := filepath.Join(path, entry.Name())
 		if entry.IsDir() {
 			more, err := libcni.ConfFiles(full, []string{".conf"})
 			if err != nil {
-				return nil, err
+				return nil, nil, err
 			}
 			plugins = append(plugins, more...)
 			continue
@@ -124,44 +57,34 @@ func confFiles(path string) ([]string, error) {
 			files = append(files, full)
 		}
 	}
-	return append(files, plugins...), nil
+	return files, plugins, nil
 }
 
 // load reads the first max configurations. One that is broken fails them all:
 // the next one may be another network than the pods were meant for.
-func load(dir string, max int) (lists []*libcni.NetworkConfigList, files []string, err error) {
-	all, err := confFiles(dir)
+func load(dir string, max int) ([]*libcni.NetworkConfigList, error) {
+	files, plugins, err := confFiles(dir)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	own, parts := split(dir, all)
-	if max > 0 && len(own) > max {
-		own = own[:max]
+	if max > 0 && len(files) > max {
+		files = files[:max]
 	}
-	if len(own) == 0 {
-		return nil, nil, fmt.Errorf("no network configuration in %s: install a CNI plugin configuration (*.conflist) there", dir)
+	if len(files) == 0 {
+		return nil, fmt.Errorf("no network configuration in %s: install a CNI plugin configuration (*.conflist) there", dir)
 	}
-	files = append(slices.Clone(own), parts...)
-	if err := trusted(dir, files); err != nil {
-		return nil, nil, err
+	if err := trusted(dir, slices.Concat(files, plugins)); err != nil {
+		return nil, err
 	}
-	for _, file := range own {
+	var lists []*libcni.NetworkConfigList
+	for _, file := range files {
 		list, err := loadFile(file)
 		if err != nil {
-			return nil, nil, fmt.Errorf("network configuration %s: %w: correct the file or remove it", file, err)
+			return nil, fmt.Errorf("network configuration %s: %w: correct the file or remove it", file, err)
 		}
 		lists = append(lists, list)
 	}
-	return lists, files, nil
-}
-
-// split tells the files of a directory from those of directories in it.
-func split(dir string, files []string) (own, parts []string) {
-	n := slices.IndexFunc(files, func(f string) bool { return filepath.Dir(f) != filepath.Clean(dir) })
-	if n < 0 {
-		return files, nil
-	}
-	return files[:n], files[n:]
+	return lists, nil
 }
 
 // trusted refuses configurations that others can change: they say what is run as
@@ -220,14 +143,14 @@ func selfContained(list *libcni.NetworkConfigList) ([]byte, error) {
 
 // findPlugins reports the first plugin that is named and not installed, or not to
 // be run, before a pod finds out.
-func (d *directory) findPlugins(ctx context.Context) error {
-	for _, list := range d.lists {
+func (p *Plugins) findPlugins(ctx context.Context, lists []*libcni.NetworkConfigList) error {
+	for _, list := range lists {
 		for _, plugin := range list.Plugins {
-			path, err := find(plugin.Network.Type, d.binDirs)
+			path, err := find(plugin.Network.Type, p.config.BinDirs)
 			if err != nil {
 				return fmt.Errorf("network %q: %w", list.Name, err)
 			}
-			d.warn(ctx, path)
+			p.warn(ctx, path)
 		}
 	}
 	return nil
@@ -247,15 +170,14 @@ func find(plugin string, binDirs []string) (string, error) {
 }
 
 // warn tells of a plugin that is run although others can change it, once.
-func (d *directory) warn(ctx context.Context, plugin string) {
-	if d.warned[plugin] {
+func (p *Plugins) warn(ctx context.Context, plugin string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.warned[plugin] {
 		return
 	}
 	for _, text := range trust.Warnings(plugin, trust.Installed) {
 		log.G(ctx).WithFields(log.Fields{"plugin": plugin, "reason": text}).Warn("CNI plugin can be changed by users other than root")
 	}
-	if d.warned == nil {
-		d.warned = map[string]bool{}
-	}
-	d.warned[plugin] = true
+	p.warned[plugin] = true
 }

@@ -156,7 +156,7 @@ func (p *Plugins) delWithin(ctx context.Context, pod Pod, plan []Attachment) err
 // mended is what a pod was connected to, by the present configurations of those
 // networks: that of ADD may be what was wrong. It is nil if they are the same.
 func (p *Plugins) mended(ctx context.Context, entry *journalEntry) []Attachment {
-	lists, err := p.directory(entry.CNIConfDir).networks(ctx)
+	lists, err := p.networks(ctx, entry.CNIConfDir)
 	if err != nil {
 		return nil
 	}

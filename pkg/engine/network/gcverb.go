@@ -97,7 +97,7 @@ func (l *Leftovers) networks(ctx context.Context) (map[string]*libcni.NetworkCon
 	}
 	out := map[string]*libcni.NetworkConfigList{}
 	for dir := range dirs {
-		lists, err := l.p.directory(dir).networks(ctx)
+		lists, err := l.p.networks(ctx, dir)
 		if err != nil {
 			if ctx.Err() != nil {
 				return nil, ctx.Err()

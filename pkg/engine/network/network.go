@@ -50,8 +50,8 @@ type Plugins struct {
 	undoTimeout time.Duration
 
 	mu sync.Mutex // guards what follows
-	// dirs are the configuration directories that were ever asked for.
-	dirs map[string]*directory
+	// warned are the plugins that were looked at for their owners.
+	warned map[string]bool
 	// young are the pods that this process has begun to connect and not yet
 	// disconnected: Leftovers knows a state that is older than they are.
 	young map[string]Pod
@@ -60,7 +60,7 @@ type Plugins struct {
 }
 
 // New returns the plugins of a node. It reads nothing yet: configuration is
-// read when a pod or Status first needs it, and again whenever it changed.
+// read whenever a pod or Status needs it.
 func New(c Config) *Plugins {
 	if c.MaxConfNum == 0 {
 		c.MaxConfNum = 1
@@ -69,26 +69,11 @@ func New(c Config) *Plugins {
 		config:      c,
 		cni:         libcni.NewCNIConfigWithCacheDir(c.BinDirs, c.CacheDir, &pluginExec{}),
 		undoTimeout: 20 * time.Second,
-		dirs:        map[string]*directory{},
+		warned:      map[string]bool{},
 		young:       map[string]Pod{},
 		turns:       newTurns(),
 	}
 	p.health.check = p.checkNode
 	p.health.ask = p.askNode
 	return p
-}
-
-// directory returns the reader of a configuration directory, "" for the node's.
-func (p *Plugins) directory(path string) *directory {
-	if path == "" {
-		path = p.config.ConfDir
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	d := p.dirs[path]
-	if d == nil {
-		d = &directory{path: path, binDirs: p.config.BinDirs, max: p.config.MaxConfNum}
-		p.dirs[path] = d
-	}
-	return d
 }

@@ -11,7 +11,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -106,124 +105,81 @@ func (n *node) unconfigure(file string) {
 	}
 }
 
-// gVisor takes the addresses off the interface for its own network stack.
-func TestTeardownAfterRuntimeTookTheAddresses(t *testing.T) {
-	n := newRealNode(t)
-	p := New(n.config)
-	pod := n.pod("pod-own-stack")
-	r := mustSetup(t, p, pod)
-	if rules := iptables(t); !strings.Contains(rules, pod.ID) {
-		t.Fatalf("there is no rule for the pod:\n%s", rules)
-	}
-	takeAddresses(t, pod.NetNS)
-	mustTeardown(t, p, pod, r)
-	n.checkClean()
-	if rules := iptables(t); strings.Contains(rules, pod.ID) {
-		t.Errorf("rules for the pod are left:\n%s", rules)
-	}
-}
-
-// A plugin that is killed in a DEL can have removed the interface and not yet the
-// rules.
-func TestTeardownAfterHalfADel(t *testing.T) {
-	for name, leftover := range map[string]bool{"by its record": false, "of which there is no record": true} {
-		t.Run(name, func(t *testing.T) {
-			n := newRealNode(t)
-			p := New(n.config)
-			pod := n.pod("pod-half-del")
-			r := mustSetup(t, p, pod)
-			if err := pin.Do(pod.NetNS, func() error {
+// What a runtime, a plugin that was killed, an operator or a firewall takes from a pod
+// does not keep rules for its address.
+func TestTeardownOfWhatIsGone(t *testing.T) {
+	inside := func(f func(n *node, pod Pod, eth0 netlink.Link) error) func(*node, Pod) error {
+		return func(n *node, pod Pod) error {
+			return pin.Do(pod.NetNS, func() error {
 				link, err := netlink.LinkByName("eth0")
 				if err != nil {
 					return err
 				}
-				return netlink.LinkDel(link)
-			}); err != nil {
+				return f(n, pod, link)
+			})
+		}
+	}
+	half := inside(func(_ *node, _ Pod, eth0 netlink.Link) error { return netlink.LinkDel(eth0) })
+	unmounted := func(_ *node, pod Pod) error { return mountpoint.Unmount(pod.NetNS) }
+	for name, c := range map[string]struct {
+		take     func(*node, Pod) error
+		recorded bool // Teardown has the result of ADD
+		leftover bool // there is no record of the pod
+	}{
+		"addresses, by gVisor":          {take: inside(func(_ *node, _ Pod, eth0 netlink.Link) error { return takeAddresses(eth0) }), recorded: true},
+		"interface, by half a DEL":      {take: half, recorded: true},
+		"interface, of a leftover":      {take: half, leftover: true},
+		"namespace":                     {take: unmounted, recorded: true},
+		"namespace, without a result":   {take: unmounted},
+		"configuration and the result":  {take: func(n *node, _ Pod) error { n.unconfigure("10-real.conflist"); return nil }},
+		"rules, by a firewall's reload": {take: func(n *node, _ Pod) error { n.flush(); return nil }, recorded: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newRealNode(t)
+			pod := n.pod("pod-robbed")
+			p := New(n.config)
+			r := mustSetup(t, p, pod)
+			if rules := iptables(t); !strings.Contains(rules, r.IPs[0]) || !strings.Contains(rules, pod.ID) {
+				t.Fatalf("there is no rule for the pod:\n%s", rules)
+			}
+			if err := c.take(n, pod); err != nil {
 				t.Fatal(err)
 			}
-			if leftover {
-				if err := New(n.config).Leftovers().Collect(t.Context()); err != nil {
+			if !c.recorded {
+				r = nil
+			}
+			if c.leftover {
+				if err := collect(t, New(n.config)); err != nil {
 					t.Fatal(err)
 				}
 			} else {
-				mustTeardown(t, p, pod, r)
+				mustTeardown(t, New(n.config), pod, r)
+				mustTeardown(t, New(n.config), pod, r)
 			}
 			n.checkClean()
 			if rules := iptables(t); strings.Contains(rules, pod.ID) {
 				t.Errorf("rules for the pod are left:\n%s", rules)
 			}
-			if err := pin.Do(pod.NetNS, func() error { _, err := netlink.LinkByName("eth0"); return err }); !errors.As(err, &netlink.LinkNotFoundError{}) {
+			if left, _ := filepath.Glob(filepath.Join(n.config.CacheDir, "substitutes", "*")); len(left) > 0 {
+				t.Errorf("left behind: %v", left)
+			}
+			if !pin.Exists(pod.NetNS) {
+				return
+			}
+			err := pin.Do(pod.NetNS, func() error { _, err := netlink.LinkByName("eth0"); return err })
+			if !errors.As(err, &netlink.LinkNotFoundError{}) {
 				t.Errorf("eth0 of the pod: %v", err)
 			}
 		})
 	}
 }
 
-func takeAddresses(t *testing.T, nsPath string) {
-	t.Helper()
-	err := pin.Do(nsPath, func() error {
-		link, err := netlink.LinkByName("eth0")
-		if err != nil {
-			return err
-		}
-		addresses, err := netlink.AddrList(link, netlink.FAMILY_ALL)
-		for i := range addresses {
-			err = errors.Join(err, netlink.AddrDel(link, &addresses[i]))
-		}
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
+func takeAddresses(eth0 netlink.Link) error {
+	addresses, err := netlink.AddrList(eth0, netlink.FAMILY_ALL)
+	for i := range addresses {
+		err = errors.Join(err, netlink.AddrDel(eth0, &addresses[i]))
 	}
-}
-
-// Without a Result, what Setup wrote down is enough.
-func TestTeardownWithoutResult(t *testing.T) {
-	n := newRealNode(t)
-	pod := n.pod("pod-lost")
-	mustSetup(t, New(n.config), pod)
-	n.unconfigure("10-real.conflist")
-	mustTeardown(t, New(n.config), pod, nil)
-	n.checkClean()
-}
-
-// Who unmounts a pod's namespace takes its interface, and from plugins the way to
-// the rules for its address, which go all the same.
-func TestTeardownWithoutNamespace(t *testing.T) {
-	for name, recorded := range map[string]bool{"by the record": true, "by the cache": false} {
-		t.Run(name, func(t *testing.T) {
-			n := newRealNode(t)
-			pod := n.pod("pod-robbed")
-			r := mustSetup(t, New(n.config), pod)
-			if !strings.Contains(iptables(t), r.IPs[0]) {
-				t.Fatal("the network makes no rules for the pod")
-			}
-			if err := mountpoint.Unmount(pod.NetNS); err != nil {
-				t.Fatal(err)
-			}
-			if !recorded {
-				r = nil
-			}
-			mustTeardown(t, New(n.config), pod, r)
-			n.checkClean()
-			if left, _ := filepath.Glob(filepath.Join(n.config.CacheDir, "substitutes", "*")); len(left) > 0 {
-				t.Errorf("left behind: %v", left)
-			}
-			mustTeardown(t, New(n.config), pod, r)
-		})
-	}
-}
-
-// A firewall that is reloaded, or an operator who flushes tables, takes what a DEL
-// looks for. It is done at the first try all the same.
-func TestTeardownAfterAFlush(t *testing.T) {
-	n := newRealNode(t)
-	p := New(n.config)
-	pod := n.pod("pod-flushed")
-	r := mustSetup(t, p, pod)
-	n.flush()
-	mustTeardown(t, p, pod, r)
-	n.checkClean()
+	return err
 }
 
 // flush removes the rules that the network made for its pods, and their chains.
@@ -242,35 +198,6 @@ func (n *node) flush() {
 			}
 		}
 	}
-}
-
-func TestManyPodsInParallel(t *testing.T) {
-	n := newRealNode(t)
-	p := New(n.config)
-	var mu sync.Mutex
-	owner := map[string]string{}
-	var wg sync.WaitGroup
-	for i := range 12 {
-		pod := n.pod(fmt.Sprintf("pod-%d", i))
-		wg.Go(func() {
-			r, err := p.Setup(t.Context(), pod)
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			mu.Lock()
-			if other, taken := owner[r.IPs[0]]; taken {
-				t.Errorf("%s and %s have the same address", other, pod.ID)
-			}
-			owner[r.IPs[0]] = pod.ID
-			mu.Unlock()
-			if err := p.Teardown(t.Context(), pod, r); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	wg.Wait()
-	n.checkClean()
 }
 
 // The second plugin fails, so the first has given an address by then.

@@ -18,7 +18,7 @@ import (
 // errdefs.ErrUnavailable, before anything was done. A context that ends kills
 // the plugin.
 func (p *Plugins) Setup(ctx context.Context, pod Pod) (*Result, error) {
-	lists, err := p.directory(pod.CNIConfDir).networks(ctx)
+	lists, err := p.networks(ctx, pod.CNIConfDir)
 	if err != nil {
 		return nil, err
 	}

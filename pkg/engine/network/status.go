@@ -27,13 +27,13 @@ func (p *Plugins) Ready(ctx context.Context) error { return p.health.ready(ctx) 
 
 // checkNode reads the node's configuration.
 func (p *Plugins) checkNode(ctx context.Context) error {
-	_, err := p.directory("").networks(ctx)
+	_, err := p.networks(ctx, "")
 	return err
 }
 
 // askNode sends the verb STATUS to the plugins of the node's configuration.
 func (p *Plugins) askNode(ctx context.Context) error {
-	lists, err := p.directory("").networks(ctx)
+	lists, err := p.networks(ctx, "")
 	if err != nil {
 		return err
 	}

@@ -68,7 +68,7 @@ func (p *Plugins) guess(ctx context.Context, pod Pod) ([]Attachment, error) {
 		}
 		return plan, nil
 	}
-	lists, err := p.directory(pod.CNIConfDir).networks(ctx)
+	lists, err := p.networks(ctx, pod.CNIConfDir)
 	if err != nil {
 		return nil, ctx.Err()
 	}

@@ -34,14 +34,14 @@ func TestChangeableNetworks(t *testing.T) {
 			n.configure("a.conflist", `{"cniVersion": "1.0.0", "name": "a", "plugins": [{"type": "plugin"}]}`)
 			p := New(n.config)
 			conf, plugin := filepath.Join(n.config.ConfDir, "a.conflist"), filepath.Join(n.config.BinDirs[0], "plugin")
-			if _, err := p.directory("").networks(t.Context()); err != nil {
+			if _, err := p.networks(t.Context(), ""); err != nil {
 				t.Fatal(err)
 			}
 			if err := c.change(conf, plugin); err != nil {
 				t.Fatal(err)
 			}
-			_, err := p.directory("").networks(t.Context()) // of one that has read before
-			_, first := New(n.config).directory("").networks(t.Context())
+			_, err := p.networks(t.Context(), "") // of one that has read before
+			_, first := New(n.config).networks(t.Context(), "")
 			for _, err := range []error{err, first} {
 				if c.want != "" {
 					checkError(t, err, errdefs.IsUnavailable, "cni plugin not initialized", c.want)

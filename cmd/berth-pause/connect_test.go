@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 // TestMain makes the test binary the program that it tests.
@@ -36,32 +38,22 @@ type carried struct {
 func start(t *testing.T, port int) carried {
 	t.Helper()
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	ours, theirs := os.NewFile(uintptr(fds[0]), "ours"), os.NewFile(uintptr(fds[1]), "theirs")
 	defer ours.Close()
 	defer theirs.Close()
 	conn, err := net.FileConn(ours)
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	problems, stderr, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	defer stderr.Close()
 	c := carried{cmd: exec.Command("/proc/self/exe"), conn: conn.(*net.UnixConn), problems: problems}
 	c.cmd.Args = []string{"/connect", strconv.Itoa(port)}
 	c.cmd.Env = append(os.Environ(), "BERTH_PAUSE_TEST_MAIN=1")
 	c.cmd.Stdin, c.cmd.Stdout, c.cmd.Stderr = theirs, theirs, stderr
-	if err := c.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, c.cmd.Start())
 	t.Cleanup(func() { conn.Close(); problems.Close(); _ = c.cmd.Process.Kill() })
-	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, conn.SetDeadline(time.Now().Add(patience)))
 	return c
 }
 
@@ -78,9 +70,7 @@ func (c carried) answered(t *testing.T, want unix.Errno) {
 func listen(t *testing.T, address string, serve func(*net.TCPConn)) (port int) {
 	t.Helper()
 	l, err := net.Listen("tcp", address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	t.Cleanup(func() { l.Close() })
 	go func() {
 		if c, err := l.Accept(); err == nil {
@@ -104,16 +94,12 @@ func TestConnectCarriesBothWaysToTheirEnds(t *testing.T) {
 			if _, err := c.conn.Write(text); err != nil {
 				t.Fatal(err)
 			}
-			if err := c.conn.CloseWrite(); err != nil {
-				t.Fatal(err)
-			}
+			test.Must(t, c.conn.CloseWrite())
 			got, err := io.ReadAll(c.conn)
 			if err != nil || !bytes.Equal(got, text) {
 				t.Fatalf("%d of %d bytes came back, %v", len(got), len(text), err)
 			}
-			if err := c.cmd.Wait(); err != nil {
-				t.Error(err)
-			}
+			test.Check(t, c.cmd.Wait())
 		})
 	}
 }
@@ -135,9 +121,7 @@ func TestConnectPassesOnTheServersEnd(t *testing.T) {
 	if _, err := io.WriteString(c.conn, "wait"); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.conn.CloseWrite(); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, c.conn.CloseWrite())
 	select {
 	case got := <-heard:
 		if string(got) != "wait" {
@@ -150,9 +134,7 @@ func TestConnectPassesOnTheServersEnd(t *testing.T) {
 
 func TestConnectIsRefused(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	port := l.Addr().(*net.TCPAddr).Port
 	l.Close()
 	c := start(t, port)

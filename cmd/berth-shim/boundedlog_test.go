@@ -4,17 +4,15 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 func TestBoundedLogBeginsAnewAndKeepsTheOneBefore(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "log")
-	if err := os.WriteFile(path, []byte("12345\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, os.WriteFile(path, []byte("12345\n"), 0o600))
 	l, err := openBoundedLog(path, 10)
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	for _, line := range []string{"abc\n", "def\n", "ghi\n"} {
 		if _, err := l.Write([]byte(line)); err != nil {
 			t.Fatal(err)
@@ -31,9 +29,7 @@ func TestBoundedLogBeginsAnewAndKeepsTheOneBefore(t *testing.T) {
 func TestBoundedLogTellsOfEachFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "log")
 	l, err := openBoundedLog(path, 10)
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	begun := 0
 	l.begun = func(f *os.File) {
 		begun++

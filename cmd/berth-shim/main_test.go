@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/coredump/coredumptest"
 	"github.com/berth-cri/berth/pkg/engine/supervisor"
 )
@@ -39,14 +40,10 @@ func shim(files []*os.File, env []string, args ...string) *exec.Cmd {
 func socketIn(t *testing.T, path string) *os.File {
 	t.Helper()
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	l.SetUnlinkOnClose(false)
 	f, err := l.File()
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	l.Close()
 	t.Cleanup(func() { f.Close() })
 	return f
@@ -64,9 +61,7 @@ func TestVersion(t *testing.T) {
 func TestWhatCannotServeSaysWhy(t *testing.T) {
 	dir := t.TempDir()
 	file, err := os.Open(os.DevNull)
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	defer file.Close()
 	for _, tt := range []struct {
 		name  string
@@ -115,9 +110,7 @@ func serving(t *testing.T, env ...string) (cmd *exec.Cmd, dir, socket string) {
 	dir = t.TempDir()
 	socket = filepath.Join(dir, "shim.sock")
 	cmd = shim([]*os.File{socketIn(t, socket)}, env, "serve", "--dir", dir)
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, cmd.Start())
 	serves := func() bool {
 		text, err := os.ReadFile(filepath.Join(dir, "log"))
 		return err == nil && bytes.Contains(text, []byte("Supervisor started"))
@@ -152,14 +145,10 @@ func TestServesUntilItIsKilled(t *testing.T) {
 		t.Errorf("a second one: %v, %q; want %q", err, second, want)
 	}
 	for _, sig := range []unix.Signal{unix.SIGHUP, unix.SIGPIPE} {
-		if err := cmd.Process.Signal(sig); err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, cmd.Process.Signal(sig))
 	}
 	conn, err := net.Dial("unix", path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	defer conn.Close()
 	select {
 	case err := <-ended:
@@ -169,9 +158,7 @@ func TestServesUntilItIsKilled(t *testing.T) {
 	if cwd, err := os.Readlink("/proc/" + strconv.Itoa(cmd.Process.Pid) + "/cwd"); err != nil || cwd != "/" {
 		t.Errorf("it is in %s, %v", cwd, err)
 	}
-	if err := cmd.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, cmd.Process.Kill())
 	if err := <-ended; err == nil {
 		t.Error("a killed process ended well")
 	}

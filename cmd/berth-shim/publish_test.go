@@ -14,6 +14,8 @@ import (
 	"github.com/containerd/typeurl/v2"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/emptypb"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 type received chan *eventsapi.ForwardRequest
@@ -28,33 +30,23 @@ func (r received) Forward(_ context.Context, f *eventsapi.ForwardRequest) (*empt
 func TestPublish(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "s")
 	l, err := net.Listen("unix", socket+".ttrpc") // beside the API of containerd, whose address shims are given
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	srv, err := ttrpc.NewServer()
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	got := make(received, 1)
 	eventsapi.RegisterTTRPCEventsService(srv, got)
 	go func() { _ = srv.Serve(t.Context(), l) }()
 	t.Cleanup(func() { _ = srv.Close() })
 
 	a, err := typeurl.MarshalAnyToProto(&events.TaskOOM{ContainerID: "c"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	data, err := proto.Marshal(a)
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	args := []string{"--address", socket, "publish", "--topic", "/tasks/oom", "--namespace", "berth"}
 	if !publishes(args) || publishes([]string{"serve", "--dir", "publish"}) || publishes(nil) {
 		t.Error("a call to publish is not told from others")
 	}
-	if err := publish(args, bytes.NewReader(data)); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, publish(args, bytes.NewReader(data)))
 	e := (<-got).GetEnvelope()
 	if e.GetTopic() != "/tasks/oom" || e.GetNamespace() != "berth" || e.GetTimestamp().AsTime().Unix() == 0 || !typeurl.Is(e.GetEvent(), &events.TaskOOM{}) {
 		t.Errorf("published was %v", e)

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/berth-cri/berth/configs"
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/config"
 )
 
@@ -19,14 +20,10 @@ func written(t *testing.T, toml string) (dir string, o config.Options) {
 	t.Helper()
 	dir = t.TempDir()
 	for _, name := range []string{"runc", "berth-shim", "berth-pause"} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\necho runc version 1.5.0\n"), 0o700); err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\necho runc version 1.5.0\n"), 0o700))
 	}
 	file := filepath.Join(dir, "config.toml")
-	if err := os.WriteFile(file, []byte(strings.ReplaceAll(toml, "$DIR", dir)), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, os.WriteFile(file, []byte(strings.ReplaceAll(toml, "$DIR", dir)), 0o600))
 	t.Setenv(config.SearchPathEnv, dir)
 	return dir, config.Options{File: file, VendorDir: filepath.Join(dir, "vendor"), SearchPath: []string{dir}}
 }
@@ -77,9 +74,7 @@ func TestCheck(t *testing.T) {
 	} {
 		t.Run(c.what, func(t *testing.T) {
 			dir, o := written(t, c.toml)
-			if err := os.WriteFile(filepath.Join(dir, "crio.conf"), []byte("[crio.runtime.runtimes.kata]\n[crio.runtime.runtimes.odd]\nruntime_path = 1\n"), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			test.Must(t, os.WriteFile(filepath.Join(dir, "crio.conf"), []byte("[crio.runtime.runtimes.kata]\n[crio.runtime.runtimes.odd]\nruntime_path = 1\n"), 0o600))
 			var stdout, stderr bytes.Buffer
 			code := check(t.Context(), o, "table", &stdout, &stderr)
 			out, err := strings.ReplaceAll(stdout.String(), dir, "$DIR"), strings.ReplaceAll(stderr.String(), dir, "$DIR")
@@ -140,13 +135,9 @@ bin_dir = "$DIR/verifiers"
 		t.Run(c.name, func(t *testing.T) {
 			dir, o := written(t, places)
 			for f, text := range files {
-				if err := errors.Join(os.MkdirAll(filepath.Dir(filepath.Join(dir, f)), 0o755), os.WriteFile(filepath.Join(dir, f), []byte(text), 0o600)); err != nil {
-					t.Fatal(err)
-				}
+				test.Must(t, errors.Join(os.MkdirAll(filepath.Dir(filepath.Join(dir, f)), 0o755), os.WriteFile(filepath.Join(dir, f), []byte(text), 0o600)))
 			}
-			if err := c.change(dir); err != nil {
-				t.Fatal(err)
-			}
+			test.Must(t, c.change(dir))
 			var stdout, stderr bytes.Buffer
 			code := check(t.Context(), o, "table", &stdout, &stderr)
 			out := strings.ReplaceAll(stdout.String()+stderr.String(), dir, "$DIR")
@@ -170,9 +161,7 @@ bin_dir = "$DIR/verifiers"
 
 func TestCheckMissesOwnBinaries(t *testing.T) {
 	dir, o := written(t, "")
-	if err := os.Remove(filepath.Join(dir, "berth-shim")); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, os.Remove(filepath.Join(dir, "berth-shim")))
 	var stdout, stderr bytes.Buffer
 	if code := check(t.Context(), o, "table", &stdout, &stderr); code != exitDegraded || !strings.Contains(stderr.String(), "engine.shim_path: berth-shim") {
 		t.Errorf("exit status %d: %s", code, stderr.String())
@@ -196,9 +185,7 @@ func TestConfigShow(t *testing.T) {
 	var out bytes.Buffer
 	cmd.SetOut(&out)
 	cmd.SetArgs([]string{"show", "-c", o.File})
-	if err := cmd.Execute(); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, cmd.Execute())
 	for _, want := range []string{"[runtimes.runc] # " + o.File + ":1", "[runtimes.gone] # " + o.File + ":3", "socket = \"/run/berth/berth.sock\" # default"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("lacks %q in\n%s", want, out.String())
@@ -211,18 +198,14 @@ func TestCheckCommandEndsWithItsStatus(t *testing.T) {
 	if os.Getenv("BERTH_TEST_CHECK") != "" {
 		cmd := newCheckCommand()
 		cmd.SetArgs([]string{"-c", os.Getenv("BERTH_TEST_CHECK")})
-		if err := cmd.Execute(); err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, cmd.Execute())
 		return
 	}
 	dir, o := written(t, "x = 1\n")
 	if code, out := again(t, o.File); code != exitConfig || !strings.Contains(out, "config.toml:1:1: x: unknown key") {
 		t.Errorf("exit status %d: %s", code, out)
 	}
-	if err := os.WriteFile(o.File, []byte("[runtimes.runc]\nruntime_path = \""+dir+"/runc\"\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, os.WriteFile(o.File, []byte("[runtimes.runc]\nruntime_path = \""+dir+"/runc\"\n"), 0o600))
 	if code, out := again(t, o.File); code != 0 {
 		t.Errorf("exit status %d: %s", code, out)
 	}
@@ -232,9 +215,7 @@ func TestCheckCommandEndsWithItsStatus(t *testing.T) {
 func again(t *testing.T, file string) (code int, output string) {
 	t.Helper()
 	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	cmd := exec.Command(self, "-test.run=^TestCheckCommandEndsWithItsStatus$")
 	cmd.Env = append(os.Environ(), "BERTH_TEST_CHECK="+file)
 	out, err := cmd.CombinedOutput()

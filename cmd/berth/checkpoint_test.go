@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/engine/podcheckpoint/manifest"
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
@@ -66,9 +67,7 @@ func TestSizeOfACheckpoint(t *testing.T) {
 	}
 	for name, text := range map[string]string{"0/config.dump": "{}", "1/checkpoint/pages-1.img": "memory", "shm.tar": "x"} {
 		path := filepath.Join(dir, manifest.ImagesDir, name)
-		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, []byte(text), 0o600)); err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, []byte(text), 0o600)))
 	}
 	if got := sizeOf(dir); got != 9 {
 		t.Errorf("there are %d bytes", got)
@@ -80,13 +79,9 @@ func TestRequestOfACheckpoint(t *testing.T) {
 		Metadata: &runtimeapi.PodSandboxMetadata{Name: "p", Namespace: "n", Uid: "old", Attempt: 3}, Hostname: "p", LogDirectory: "/var/log/pods/old",
 		Linux: &runtimeapi.LinuxPodSandboxConfig{CgroupParent: "/kubepods/old"},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	container, err := manifest.Encode(&runtimeapi.ContainerConfig{Metadata: &runtimeapi.ContainerMetadata{Name: "main"}, Command: []string{"x"}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	m := &manifest.Manifest{Handler: manifest.Handler{Name: "gvisor"}, Pod: pod, Containers: []manifest.Container{{Name: "main", Config: container}}}
 	for name, c := range map[string]struct {
 		as   restored
@@ -97,9 +92,7 @@ func TestRequestOfACheckpoint(t *testing.T) {
 		"another UID": {restored{name: "q", logs: "/l"}, [5]string{"q", "n", "", "gvisor", "/l"}},
 	} {
 		r, err := requestOf(m, &c.as)
-		if err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, err)
 		md := r.GetConfig().GetMetadata()
 		if c.want[2] == "" && md.GetUid() != "" && md.GetUid() != "old" {
 			c.want[2] = md.GetUid()
@@ -129,9 +122,7 @@ func (d *daemonOf) serve(t *testing.T) (socket string) {
 	t.Helper()
 	socket = filepath.Join(t.TempDir(), "s")
 	l, err := net.Listen("unix", socket)
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	server := grpc.NewServer()
 	adminv1.RegisterAdminServer(server, d)
 	go func() { _ = server.Serve(l) }()
@@ -142,19 +133,13 @@ func (d *daemonOf) serve(t *testing.T) (socket string) {
 // checkpointIn makes a checkpoint of a pod.
 func checkpointIn(t *testing.T, dir string) string {
 	t.Helper()
-	if err := os.MkdirAll(filepath.Join(dir, manifest.ImagesDir), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(dir, manifest.ImagesDir, "pages.img"), []byte("memory"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, os.MkdirAll(filepath.Join(dir, manifest.ImagesDir), 0o700))
+	test.Must(t, os.WriteFile(filepath.Join(dir, manifest.ImagesDir, "pages.img"), []byte("memory"), 0o600))
 	m := &manifest.Manifest{
 		Created: time.Now().Add(-time.Hour), Pod: []byte(`{"metadata":{"namespace":"n","name":"p"}}`),
 		Containers: []manifest.Container{{Name: "main", Config: []byte("{}")}},
 	}
-	if err := manifest.Seal(t.Context(), dir, m); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, manifest.Seal(t.Context(), dir, m))
 	return dir
 }
 
@@ -162,9 +147,7 @@ func checkpointIn(t *testing.T, dir string) string {
 func TestRemovalAsksTheDaemon(t *testing.T) {
 	parent := t.TempDir()
 	around := filepath.Join(t.TempDir(), "around")
-	if err := os.Symlink(parent, around); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, os.Symlink(parent, around))
 	waits, free := checkpointIn(t, filepath.Join(parent, "waits")), checkpointIn(t, filepath.Join(parent, "free"))
 	socket := (&daemonOf{inUse: []string{filepath.Join(around, "waits")}}).serve(t)
 	if code, _, stderr := ran(t, "checkpoint", "rm", "--admin-socket", socket, waits); code != exitFailure || !strings.Contains(stderr, "in use") {
@@ -195,9 +178,7 @@ func TestRemovalAsksTheDaemon(t *testing.T) {
 
 func TestIsInRegistry(t *testing.T) {
 	t.Chdir(t.TempDir())
-	if err := os.Mkdir("warm.d", 0o700); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, os.Mkdir("warm.d", 0o700))
 	for to, want := range map[string]bool{
 		"registry.example/team/notebook:warm": true, "127.0.0.1:5000/notebook": true, "localhost/notebook:1": true,
 		"registry.example/notebook@sha256:0123456789012345678901234567890123456789012345678901234567890123": true,

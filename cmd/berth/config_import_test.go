@@ -6,18 +6,16 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 func TestConfigImport(t *testing.T) {
 	dir, _ := written(t, "")
 	file := filepath.Join(dir, "crio.d", "99-nvidia.toml")
-	if err := os.Mkdir(filepath.Dir(file), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, os.Mkdir(filepath.Dir(file), 0o755))
 	text := "[crio.runtime]\ndefault_runtime = \"nvidia\"\n[crio.runtime.runtimes.nvidia]\nruntime_path = \"" + filepath.Join(dir, "runc") + "\"\n"
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, os.WriteFile(file, []byte(text), 0o600))
 	var stdout, stderr bytes.Buffer
 	if code := run(t.Context(), []string{"config", "import", file}, &stdout, &stderr); code != 0 {
 		t.Errorf("exit status %d: %s", code, stderr.String())
@@ -30,9 +28,7 @@ func TestConfigImport(t *testing.T) {
 	}
 
 	// What cannot be served is still translated.
-	if err := os.WriteFile(file, []byte(strings.ReplaceAll(text, dir, "/nowhere")), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, os.WriteFile(file, []byte(strings.ReplaceAll(text, dir, "/nowhere")), 0o600))
 	stdout.Reset()
 	stderr.Reset()
 	code := run(t.Context(), []string{"config", "import", filepath.Dir(file)}, &stdout, &stderr)
@@ -40,9 +36,7 @@ func TestConfigImport(t *testing.T) {
 		t.Errorf("exit status %d: %s\n%s", code, stdout.String(), stderr.String())
 	}
 	// A mistake counts for more.
-	if err := os.WriteFile(file, []byte(strings.ReplaceAll(text, dir, "/nowhere")+"[crio.runtime.runtimes.odd]\nruntime_path = 1\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, os.WriteFile(file, []byte(strings.ReplaceAll(text, dir, "/nowhere")+"[crio.runtime.runtimes.odd]\nruntime_path = 1\n"), 0o600))
 	if code := run(t.Context(), []string{"config", "import", file}, &stdout, &stderr); code != exitConfig {
 		t.Errorf("exit status %d of a mistake", code)
 	}
@@ -65,9 +59,7 @@ func TestCheckOfImports(t *testing.T) {
 		{"[crio.runtime.runtimes.a]\nruntime_path = \"/nowhere\"\n", exitDegraded, "handler \"a\": " + file + ":1: runtime_path: /nowhere does not exist"},
 		{"[crio.runtime.runtimes.a]\nruntime_path = 1\n", exitConfig, file + ":2:1: runtimes.a.runtime_path: must be a string"},
 	} {
-		if err := os.WriteFile(file, []byte(c.toml), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, os.WriteFile(file, []byte(c.toml), 0o600))
 		var stdout, stderr bytes.Buffer
 		code := check(t.Context(), o, "table", &stdout, &stderr)
 		if code != c.code || !strings.Contains(stdout.String()+stderr.String(), c.want) {

@@ -4,6 +4,8 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 // What only some programs have a use for stays out of the others: it would be loaded
@@ -15,9 +17,7 @@ func TestWhatIsNotLinked(t *testing.T) {
 	for program, forbidden := range map[string][]string{"berth": client, "berth-shim": screen, "berth-pause": screen} {
 		t.Run(program, func(t *testing.T) {
 			out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", module+"cmd/"+program).Output()
-			if err != nil {
-				t.Fatal(err)
-			}
+			test.Must(t, err)
 			packages := strings.Fields(string(out))
 			if len(packages) == 0 {
 				t.Fatal("it is made of nothing")

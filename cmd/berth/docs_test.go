@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/doctor"
 )
 
@@ -24,9 +25,7 @@ func runnable(c *cobra.Command, f func(*cobra.Command)) {
 func documentation(t *testing.T) string {
 	t.Helper()
 	text, err := os.ReadFile("../../docs/cli.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	return string(text)
 }
 

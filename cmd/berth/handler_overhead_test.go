@@ -9,6 +9,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/berth-cri/berth/internal/test"
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
 
@@ -64,9 +65,7 @@ func TestShownOverhead(t *testing.T) {
 	var b bytes.Buffer
 	o := &adminv1.Overhead{Live: estimateOf(7<<20, 1_500_000), DeclaredMemoryBytes: 4 << 20, DeclaredCpuMillicores: 250, Warning: "too much"}
 	o.Live.CpuPods = 2
-	if err := showOverhead(&b, "crun", o, false); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, showOverhead(&b, "crun", o, false))
 	for _, want := range []string{"crun     3, CPU 2", "7.0Mi", "1.50m", "4.0Mi 250m, exceeded"} {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("lacks %q:\n%s", want, b.String())

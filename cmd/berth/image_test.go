@@ -11,6 +11,7 @@ import (
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berth-cri/berth/internal/test"
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
 
@@ -89,9 +90,7 @@ func TestLayersThatCameLast(t *testing.T) {
 
 func TestCredentialsOfAPull(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
-	if err := os.WriteFile(file, []byte("me:secret:with-colon\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, os.WriteFile(file, []byte("me:secret:with-colon\n"), 0o600))
 	for _, from := range []string{file, "-"} {
 		got, err := readCredentials(from, strings.NewReader("me:secret:with-colon"))
 		if err != nil || got.GetUsername() != "me" || got.GetPassword() != "secret:with-colon" {

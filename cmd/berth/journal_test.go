@@ -8,6 +8,8 @@ import (
 
 	"github.com/sirupsen/logrus"
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 func TestMessagesInTheJournalHaveTheirPriority(t *testing.T) {
@@ -47,14 +49,10 @@ func TestMessagesPrint(t *testing.T) {
 
 func TestTheJournalIsKnownByItsFile(t *testing.T) {
 	f, err := os.CreateTemp(t.TempDir(), "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	defer f.Close()
 	var st unix.Stat_t
-	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, unix.Fstat(int(f.Fd()), &st))
 	for stream, want := range map[string]bool{
 		fmt.Sprintf("%d:%d", st.Dev, st.Ino):   true,
 		fmt.Sprintf("%d:%d", st.Dev, st.Ino+1): false,

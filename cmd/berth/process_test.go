@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/coredump/coredumptest"
 )
 
@@ -35,9 +36,7 @@ func TestServeProcess(t *testing.T) {
 	cmd, dir, socket := served(t)
 	out := &journal{}
 	cmd.Stdout, cmd.Stderr = out, out
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, cmd.Start())
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
 	t.Cleanup(func() {
@@ -51,9 +50,7 @@ func TestServeProcess(t *testing.T) {
 	if st, err := os.Stat(filepath.Join(dir, "state", "sandboxes")); err != nil || st.Mode().Perm() != 0o711 {
 		t.Errorf("the state directory is %v (%v)", st.Mode(), err)
 	}
-	if err := cmd.Process.Signal(unix.SIGHUP); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, cmd.Process.Signal(unix.SIGHUP))
 	for end := time.Now().Add(30 * time.Second); !strings.Contains(out.String(), "Configuration reloaded"); time.Sleep(10 * time.Millisecond) {
 		select {
 		case err := <-ended:
@@ -65,9 +62,7 @@ func TestServeProcess(t *testing.T) {
 		}
 	}
 	answers(t, socket)
-	if err := cmd.Process.Signal(unix.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, cmd.Process.Signal(unix.SIGTERM))
 	select {
 	case err := <-ended:
 		if err != nil {
@@ -103,9 +98,7 @@ func TestServeLeavesNoCore(t *testing.T) {
 	coredumptest.Need(t)
 	cmd, dir, socket := served(t)
 	cmd.Env, cmd.Dir = append(cmd.Env, coredumptest.Environment), dir
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, cmd.Start())
 	t.Cleanup(func() { _ = cmd.Process.Kill() })
 	answers(t, socket)
 	if coredumptest.Crashed(t, cmd) {
@@ -135,9 +128,7 @@ func (j *journal) String() string {
 func answers(t *testing.T, socket string) {
 	t.Helper()
 	conn, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	defer conn.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()

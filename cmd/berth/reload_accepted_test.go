@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/config"
 )
 
@@ -15,9 +16,7 @@ func TestAnAcceptedConfigurationThatCannotBeKeptIsAFault(t *testing.T) {
 	dir := t.TempDir()
 	must := func(err error) {
 		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, err)
 	}
 	file := filepath.Join(dir, "config.toml")
 	must(os.WriteFile(file, nil, 0o600))

@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/config"
 )
 
@@ -13,30 +14,22 @@ import (
 func TestReloadKeepsTheDefaultThatIsAway(t *testing.T) {
 	dir := t.TempDir()
 	bin := filepath.Join(dir, "bin")
-	if err := os.Mkdir(bin, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, os.Mkdir(bin, 0o755))
 	for _, name := range []string{"runc", "crun"} {
 		if err := os.WriteFile(filepath.Join(bin, name), []byte("#!/bin/sh\n"), 0o755); err != nil { //nolint:gosec // it is run
 			t.Fatal(err)
 		}
 	}
 	file := filepath.Join(dir, "config.toml")
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, os.WriteFile(file, nil, 0o600))
 	o, err := serveFlags{places: config.Options{File: file, VendorDir: filepath.Join(dir, "vendor"), SearchPath: []string{bin}}}.options()
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	start, err := config.Load(o)
 	if err != nil || start.DefaultRuntime != "runc" {
 		t.Fatalf("it starts with %+v, %v", start, err)
 	}
 	l := newLoader(o, start)
-	if err := os.Remove(filepath.Join(bin, "runc")); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, os.Remove(filepath.Join(bin, "runc")))
 	for range 2 {
 		cfg, err := l.Load(t.Context())
 		if err != nil || cfg.DefaultRuntime != "runc" || len(cfg.Runtimes) != 2 {
@@ -51,19 +44,13 @@ func TestALookAtFilesIsNoReload(t *testing.T) {
 	bin, file := filepath.Join(dir, "bin"), filepath.Join(dir, "config.toml")
 	write := func(path, text string, mode os.FileMode) {
 		t.Helper()
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, []byte(text), mode); err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, os.MkdirAll(filepath.Dir(path), 0o755))
+		test.Must(t, os.WriteFile(path, []byte(text), mode))
 	}
 	write(filepath.Join(bin, "crun"), "#!/bin/sh\n", 0o755)
 	write(file, "", 0o600)
 	o, err := serveFlags{places: config.Options{File: file, VendorDir: filepath.Join(dir, "vendor"), SearchPath: []string{bin}}}.options()
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	start, err := config.Load(o)
 	if err != nil || start.DefaultRuntime != "crun" {
 		t.Fatalf("it starts with %+v, %v", start, err)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/containerd/log"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/config"
 )
 
@@ -27,9 +28,7 @@ func TestServeFlagsBecomeOptions(t *testing.T) {
 		t.Run(line, func(t *testing.T) {
 			var f serveFlags
 			c := serveCommand(&f)
-			if err := c.ParseFlags(strings.Fields(line)); err != nil {
-				t.Fatal(err)
-			}
+			test.Must(t, c.ParseFlags(strings.Fields(line)))
 			o, err := f.options()
 			if err != nil || o.File != want.file || !maps.Equal(o.Flags, want.flags) {
 				t.Errorf("got %+v, %v", o, err)
@@ -46,9 +45,7 @@ func TestServeRefusesAWrongConfiguration(t *testing.T) {
 		t.Errorf("exit status %d: %s", code, stderr)
 	}
 	entries, err := os.ReadDir(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	if i := slices.IndexFunc(entries, func(e os.DirEntry) bool { return strings.HasPrefix(e.Name(), "cri.sock") }); i >= 0 {
 		t.Errorf("%s was made", entries[i].Name())
 	}
@@ -66,11 +63,7 @@ func TestTakeEnv(t *testing.T) {
 
 func TestSetLog(t *testing.T) {
 	before := log.GetLevel()
-	defer func() {
-		if err := setLog(config.Log{Level: before.String(), Format: string(log.TextFormat)}); err != nil {
-			t.Error(err)
-		}
-	}()
+	defer func() { test.Check(t, setLog(config.Log{Level: before.String(), Format: string(log.TextFormat)})) }()
 	if err := setLog(config.Log{Level: "warn", Format: "json"}); err != nil || log.GetLevel() != log.WarnLevel {
 		t.Errorf("level %s, error %v", log.GetLevel(), err)
 	}

@@ -9,15 +9,14 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/lifecycle"
 )
 
 // raise sends this process a signal.
 func raise(t *testing.T, s unix.Signal) {
 	t.Helper()
-	if err := unix.Kill(unix.Getpid(), s); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, unix.Kill(unix.Getpid(), s))
 }
 
 // ended says whether a context ends within some time.

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"unicode/utf8"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/probe/capability"
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
@@ -165,9 +166,7 @@ func TestCommandsWithoutADaemon(t *testing.T) {
 
 func TestDoctorCommand(t *testing.T) {
 	root := t.TempDir()
-	if err := os.WriteFile(root+"/c.toml", []byte("x = 1\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, os.WriteFile(root+"/c.toml", []byte("x = 1\n"), 0o600))
 	code, stdout, stderr := ran(t, "doctor", "--root", root, "-c", root+"/c.toml", "-o", "json")
 	if code != exitDegraded || !strings.Contains(stdout, `"worst": "fail"`) || !strings.Contains(stdout, "c.toml:1:1: x: unknown key") || stderr == "" {
 		t.Errorf("exit status %d: %s\n%s", code, stdout, stderr)

@@ -9,6 +9,7 @@ import (
 
 	"google.golang.org/grpc/codes"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/admin"
 	"github.com/berth-cri/berth/pkg/admin/client"
 	"github.com/berth-cri/berth/pkg/lifecycle"
@@ -98,9 +99,7 @@ func TestDrainReportsUntilEmpty(t *testing.T) {
 	b.node.run("a", "one", b.definition("runc"))
 	b.node.run("b", "two", b.definition("runc"))
 	stream, err := b.Drain(t.Context(), &adminv1.DrainRequest{Name: "runc"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	for _, step := range []struct {
 		names []string
 		next  func()
@@ -129,9 +128,7 @@ func TestDrainIsCancelled(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	stream, err := b.Drain(ctx, &adminv1.DrainRequest{Name: "runc"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	if _, err := stream.Recv(); err != nil {
 		t.Fatal(err)
 	}
@@ -147,9 +144,7 @@ func TestDrainIsCancelled(t *testing.T) {
 func TestWatch(t *testing.T) {
 	b := newBed(t)
 	stream, err := b.WatchHandlers(t.Context(), &adminv1.WatchHandlersRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	if resp, err := stream.Recv(); err != nil || len(resp.GetHandlers()) != 1 {
 		t.Fatalf("%v, %v", resp, err)
 	}
@@ -158,9 +153,7 @@ func TestWatch(t *testing.T) {
 	}
 	for {
 		resp, err := stream.Recv()
-		if err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, err)
 		if len(resp.GetHandlers()) == 2 {
 			return
 		}
@@ -230,9 +223,7 @@ func TestGetConfig(t *testing.T) {
 	b.write("conf.d/10.toml", "[runtimes.crun]\nruntime_path = \"$DIR/bin/crun\"\n", 0o644)
 	for inFiles, want := range map[bool]string{false: "", true: b.path("conf.d/10.toml") + ":2"} {
 		resp, err := b.GetConfig(t.Context(), &adminv1.GetConfigRequest{Files: inFiles})
-		if err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, err)
 		origin := ""
 		for _, s := range resp.GetSettings() {
 			if s.GetKey() == "runtimes.crun.runtime_path" {

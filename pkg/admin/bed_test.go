@@ -17,6 +17,7 @@ import (
 	"github.com/containerd/errdefs"
 	"google.golang.org/grpc"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/admin"
 	"github.com/berth-cri/berth/pkg/admin/client"
 	"github.com/berth-cri/berth/pkg/config"
@@ -167,24 +168,14 @@ func newBedWith(t *testing.T, more func(*admin.Options)) *bed {
 	b.write("config.toml", "default_runtime = \"runc\"\n[runtimes.runc]\nruntime_path = \"$DIR/bin/runc\"\n[handlers]\nwatch = false\n", 0o644)
 	loader := files{config.Options{File: b.path("config.toml"), VendorDir: b.path("vendor")}}
 	cfg, err := config.Load(loader.options)
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	b.manager, err = lifecycle.New(t.Context(), lifecycle.Options{
 		Config: cfg, Loader: loader, Prober: b.node, Live: b.node, Publisher: published{}, CapabilitySource: b.node, Dir: b.path("state"),
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := b.manager.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	test.Must(t, err)
+	t.Cleanup(func() { test.Check(t, b.manager.Close()) })
 	b.manager.Start()
-	if err := b.manager.Ready(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, b.manager.Ready(t.Context()))
 	for end := time.Now().Add(20 * time.Second); b.manager.Handlers()[0].Capabilities.Empty(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("what runc can do is not known")

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/admin"
 	"github.com/berth-cri/berth/pkg/handler"
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
@@ -58,9 +59,7 @@ func (a *archives) Import(_ context.Context, from io.Reader, name string, d *han
 func send(t *testing.T, b *bed, messages ...*adminv1.ImportImagesRequest) ([]string, error) {
 	t.Helper()
 	stream, err := b.ImportImages(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	for _, m := range messages {
 		if err := stream.Send(m); err != nil && !errors.Is(err, io.EOF) {
 			t.Fatal(err)
@@ -74,18 +73,14 @@ func TestArchives(t *testing.T) {
 	a := &archives{content: bytes.Repeat([]byte("0123456789"), 300_000)}
 	b := newBedWith(t, func(o *admin.Options) { o.Images = a })
 	stream, err := b.ExportImages(t.Context(), &adminv1.ExportImagesRequest{Images: []string{"a:1"}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	var got []byte
 	for {
 		m, err := stream.Recv()
 		if errors.Is(err, io.EOF) {
 			break
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, err)
 		got = append(got, m.GetData()...)
 	}
 	if !bytes.Equal(got, a.content) {

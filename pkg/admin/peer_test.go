@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/admin/client"
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
@@ -39,18 +40,12 @@ func callOnce(socket string) int {
 // would let it pass.
 func TestOtherUsersAreRefused(t *testing.T) {
 	b := newBed(t)
-	if err := os.Chmod(b.socket, 0o777); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, os.Chmod(b.socket, 0o777))
 	// The other user must be able to run this binary.
 	self, err := os.ReadFile("/proc/self/exe")
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	program := strings.TrimSuffix(b.socket, "admin.sock") + "caller"
-	if err := os.WriteFile(program, self, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, os.WriteFile(program, self, 0o755))
 	for uid, want := range map[uint32]string{65534: "user 65534 is not allowed to manage berth; call as root", 0: ""} {
 		cmd := exec.Command(program)
 		cmd.Dir, cmd.Env = "/", []string{asCaller + "=" + b.socket}

@@ -10,6 +10,7 @@ import (
 
 	"google.golang.org/grpc/codes"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/admin/client"
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
@@ -26,9 +27,7 @@ func (b *bed) plain() *adminv1.RegisterHandlerRequest { return b.crun() }
 func TestRegisterUpdateRemove(t *testing.T) {
 	b := newBed(t)
 	registered, err := b.RegisterHandler(t.Context(), b.crun(&adminv1.Setting{Key: "options.no_new_keyring", Value: "true"}))
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	if h := registered.GetHandler(); h.GetState() != adminv1.State_STATE_READY || !h.GetManaged() || registered.GetFile() != b.path("conf.d/50-crun.toml") {
 		t.Errorf("registered: %v", registered)
 	}
@@ -93,9 +92,7 @@ func TestRefusedChangesLeaveNothing(t *testing.T) {
 	}
 	text := b.read("conf.d/50-crun.toml")
 	file, err := os.Stat(b.path("conf.d/50-crun.toml"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	_, err = b.UpdateHandler(t.Context(), &adminv1.UpdateHandlerRequest{Name: "crun", Set: []*adminv1.Setting{{Key: "snapshotter", Value: "1"}}})
 	if e := b.failure(err); !e.Invalid() || b.read("conf.d/50-crun.toml") != text {
 		t.Errorf("the file became\n%s\n%s", b.read("conf.d/50-crun.toml"), e.Text)

@@ -7,6 +7,7 @@ import (
 
 	"google.golang.org/grpc/codes"
 
+	"github.com/berth-cri/berth/internal/test"
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
 
@@ -19,9 +20,7 @@ func TestPromoteAndAbort(t *testing.T) {
 	b.write("bin/next", "#!/bin/sh\n", 0o755)
 	resp, err := b.RegisterHandler(t.Context(), b.crun(
 		&adminv1.Setting{Key: "candidate.runtime_path", Value: `"` + b.path("bin/next") + `"`}, &adminv1.Setting{Key: "candidate.percent", Value: "10"}))
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	// The keys' old names were given; today's are written.
 	one, err := b.GetHandler(t.Context(), &adminv1.GetHandlerRequest{Name: "crun"})
 	if err != nil || !slices.ContainsFunc(one.GetSettings(), func(s *adminv1.Setting) bool { return s.GetKey() == "candidate.percent" && s.GetValue() == "10" }) {

@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 const goodMain = "default_runtime = \"runc\"\n[runtimes.runc]\nruntime_path = \"$BIN/runc\"\n[runtimes.crun]\nruntime_path = \"$BIN/crun\"\n"
@@ -59,9 +61,7 @@ func TestStartWithTheLastAcceptedConfiguration(t *testing.T) {
 			_, refused := Load(o)
 			for range 2 { // a restart keeps it for the next one
 				cfg, err := Start(o)
-				if err != nil {
-					t.Fatal(err)
-				}
+				test.Must(t, err)
 				if names(cfg) != "crun extra runc" || cfg.DefaultRuntime != "runc" || cfg.Log.Format != "json" || cfg.Log.Level != "info" || len(cfg.Broken) > 0 {
 					t.Errorf("in force are %s, default %s, log %+v, broken %q", names(cfg), cfg.DefaultRuntime, cfg.Log, brokenNames(cfg))
 				}

@@ -6,13 +6,13 @@ import (
 	"testing"
 
 	"github.com/coreos/go-systemd/v22/unit"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 func TestCrictlTalksToTheDefaultSocket(t *testing.T) {
 	data, err := os.ReadFile("../../contrib/crictl.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	for _, key := range []string{"runtime-endpoint", "image-endpoint"} {
 		if want := key + ": unix://" + Default().Server.Socket + "\n"; !strings.Contains(string(data), want) {
 			t.Errorf("contrib/crictl.yaml lacks %q", want)
@@ -23,14 +23,10 @@ func TestCrictlTalksToTheDefaultSocket(t *testing.T) {
 // TestUnitKeepsPodsAlive holds the settings that pods' lives depend on.
 func TestUnitKeepsPodsAlive(t *testing.T) {
 	f, err := os.Open("../../contrib/systemd/berth.service")
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	defer f.Close()
 	options, err := unit.DeserializeOptions(f)
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	got := map[string]string{}
 	for _, o := range options {
 		if o.Section == "Service" {
@@ -50,9 +46,7 @@ func TestUnitKeepsPodsAlive(t *testing.T) {
 
 func TestDropInForAgents(t *testing.T) {
 	data, err := os.ReadFile("../../contrib/agents/kube-prometheus.toml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	n := newNode(t, "runc")
 	n.write("config.toml", "version = 1\n[runtimes.runc]\nruntime_path = \"$BIN/runc\"\n")
 	n.write("conf.d/60-agents.toml", string(data))

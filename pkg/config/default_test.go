@@ -4,6 +4,8 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 // again is what a daemon with that configuration reads.
@@ -40,13 +42,9 @@ func TestTheDefaultOfARunningDaemonStays(t *testing.T) {
 			n := newNode(t, strings.Fields(c.before)...)
 			n.write("config.toml", c.main)
 			running, err := n.start()
-			if err != nil {
-				t.Fatal(err)
-			}
+			test.Must(t, err)
 			for _, r := range strings.Fields(c.before) {
-				if err := os.Remove(n.path("bin/" + r)); err != nil {
-					t.Fatal(err)
-				}
+				test.Must(t, os.Remove(n.path("bin/"+r)))
 			}
 			for _, r := range strings.Fields(c.after) {
 				n.binary("bin/"+r, 0o755)
@@ -55,9 +53,7 @@ func TestTheDefaultOfARunningDaemonStays(t *testing.T) {
 			// It must hold for any number of reloads.
 			for range 3 {
 				cfg, err := n.again(running)
-				if err != nil {
-					t.Fatal(err)
-				}
+				test.Must(t, err)
 				if names(cfg) != c.served || cfg.DefaultRuntime != c.fallback {
 					t.Fatalf("served are %q, default %s; want %q, %s", names(cfg), cfg.DefaultRuntime, c.served, c.fallback)
 				}
@@ -80,9 +76,7 @@ func TestADefaultThatOthersBringIsAwaited(t *testing.T) {
 	main := "default_runtime = \"kata\"\n[import]\ncrio = [\"" + n.path("crio") + "\"]\n[runtimes.mine]\nruntime_path = \"$BIN/runc\"\n[runtimes.old]\nalias_of = \"kata\"\n"
 	n.write("config.toml", main)
 	cfg, err := n.start()
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	if names(cfg) != "mine" || brokenNames(cfg) != "kata old" || cfg.DefaultRuntime != "kata" {
 		t.Fatalf("served %q, broken %q, default %s", names(cfg), brokenNames(cfg), cfg.DefaultRuntime)
 	}
@@ -98,9 +92,7 @@ func TestADefaultThatOthersBringIsAwaited(t *testing.T) {
 		if cfg, err = n.again(cfg); err != nil || names(cfg) != "kata mine old" || cfg.DefaultRuntime != "kata" {
 			t.Fatalf("when it is there: %v, served %q, default %s", err, names(cfg), cfg.DefaultRuntime)
 		}
-		if err := os.Remove(n.path("crio/10")); err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, os.Remove(n.path("crio/10")))
 	}
 	// A daemon that runs knows what others brought; any other name is a mistake.
 	n.write("config.toml", strings.Replace(main, "default_runtime = \"kata\"", "default_runtime = \"kato\"", 1))
@@ -110,9 +102,7 @@ func TestADefaultThatOthersBringIsAwaited(t *testing.T) {
 	// To the strict reading of "berth check" this is no mistake of the file either.
 	n.write("config.toml", main)
 	cfg, err = Load(n.options())
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	if mistakes, lacks := cfg.Problems.Split(); len(mistakes) > 0 || len(lacks) != 1 || !strings.Contains(lacks.Error(), `default_runtime: handler "kata" does not exist`) {
 		t.Errorf("check: mistakes %v, lacks %v", mistakes, lacks)
 	}

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
@@ -155,13 +156,9 @@ func TestHelperPath(t *testing.T) {
 		t.Errorf("where runtimes are: %q", got)
 	}
 	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	beside := filepath.Join(filepath.Dir(self), "berth-test-helper")
-	if err := os.WriteFile(beside, nil, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, os.WriteFile(beside, nil, 0o755))
 	t.Cleanup(func() { os.Remove(beside) })
 	if got := helperPath("berth-test-helper", nil); got != beside {
 		t.Errorf("beside: %q", got)

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 // documented reads docs/configuration.md: default, and when a change takes
@@ -17,9 +19,7 @@ import (
 func documented(t *testing.T) (docs, effects map[string]string) {
 	t.Helper()
 	data, err := os.ReadFile("../../docs/configuration.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	heading := regexp.MustCompile(`^### \[(.*)\]$`)
 	row := regexp.MustCompile("^\\| `([A-Za-z_]+)` \\| [a-zA-Z ]+ \\| `(.*?)` \\| (start|reload|new pods|start, new pods|each pull) \\| .+ \\|$")
 	docs, effects = map[string]string{}, map[string]string{}
@@ -122,9 +122,7 @@ func TestReloadBehaviourIsDocumented(t *testing.T) {
 // TestDocumentedLimits keeps numbers in prose true.
 func TestDocumentedLimits(t *testing.T) {
 	data, err := os.ReadFile("../../docs/configuration.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	for _, want := range []string{DefaultFile, DefaultVendorDir, SearchPathEnv, "at most 107 bytes",
 		fmt.Sprintf("at most %d MiB, a directory at most %d files and %d MiB in all, and keys are at most %d levels deep",
 			maxFileSize>>20, maxFiles, maxTotalSize>>20, maxDepth)} {

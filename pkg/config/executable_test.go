@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 // What others can replace is not run as root, wherever on its path that is.
@@ -44,9 +46,7 @@ func TestReplaceable(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			n := newNode(t)
 			n.binary("open/bin/runtime", 0o755)
-			if err := c.change(n.dir); err != nil {
-				t.Fatal(err)
-			}
+			test.Must(t, c.change(n.dir))
 			if got := n.relative(executableMistake(n.path("open/bin/runtime"))); got != c.want {
 				t.Errorf("got %q\nwant %q", got, c.want)
 			}
@@ -79,17 +79,11 @@ func TestDeadMount(t *testing.T) {
 func deadMount(t *testing.T, dir string) {
 	t.Helper()
 	fuse, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := unix.Mount("dead", filepath.Clean(dir), "fuse", 0, fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0", fuse.Fd())); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
+	test.Must(t, unix.Mount("dead", filepath.Clean(dir), "fuse", 0, fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0", fuse.Fd())))
 	t.Cleanup(func() {
 		fuse.Close()
-		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
-			t.Error(err)
-		}
+		test.Check(t, unix.Unmount(dir, unix.MNT_DETACH))
 	})
 }
 

@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 // node is a machine with its own configuration directories and runtimes. In
@@ -20,9 +22,7 @@ func newNode(t *testing.T, runtimes ...string) *node {
 	t.Helper()
 	n := &node{t: t, dir: t.TempDir()}
 	for _, d := range []string{"conf.d", "vendor", "bin"} {
-		if err := os.Mkdir(filepath.Join(n.dir, d), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, os.Mkdir(filepath.Join(n.dir, d), 0o755))
 	}
 	for _, r := range runtimes {
 		n.binary("bin/"+r, 0o755)

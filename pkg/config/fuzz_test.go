@@ -10,6 +10,7 @@ import (
 	"github.com/pelletier/go-toml/v2"
 
 	"github.com/berth-cri/berth/configs"
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
@@ -99,15 +100,11 @@ func FuzzImport(f *testing.F) {
 			file: data,
 			main: []byte("[runtimes.runc]\nruntime_path=\"/bin/sh\"\n[import]\ncrio = [\"" + file + "\"]\ncontainerd = [\"" + file + "\"]\n"),
 		} {
-			if err := os.WriteFile(name, content, 0o600); err != nil {
-				t.Fatal(err)
-			}
+			test.Must(t, os.WriteFile(name, content, 0o600))
 		}
 		o := Options{File: main, DropInDir: filepath.Join(dir, "conf.d"), VendorDir: filepath.Join(dir, "vendor"), SearchPath: []string{"/bin"}}
 		cfg, err := Load(o)
-		if err != nil {
-			t.Fatalf("an imported file stops the daemon: %v", err)
-		}
+		test.Mustf(t, err, "an imported file stops the daemon")
 		if !cfg.serves("runc") || cfg.DefaultRuntime != "runc" {
 			t.Errorf("an imported file takes the main file's handler away: %+v", cfg)
 		}
@@ -122,9 +119,7 @@ func FuzzImport(f *testing.F) {
 			}
 		}
 		translated, err := Translate([]string{file}, o)
-		if err != nil {
-			t.Fatalf("it cannot be translated: %v", err)
-		}
+		test.Mustf(t, err, "it cannot be translated")
 		if doc := parse("drop-in", translated.DropIn); len(doc.problems) > 0 {
 			t.Errorf("the drop-in cannot be read: %v\n%s", doc.problems, translated.DropIn)
 		}

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
@@ -55,9 +56,7 @@ func installation(t *testing.T, name string) (n *node, paths []string) {
 		n.raw(filepath.Join("import", below), text, 0o644)
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	paths = []string{n.path("import")}
 	if _, err := os.Stat(n.path("import/conf.d")); err == nil {
 		paths = append(paths, n.path("import/conf.d"))
@@ -80,9 +79,7 @@ func TestInstallersFiles(t *testing.T) {
 		t.Run(c.Name(), func(t *testing.T) {
 			n, paths := installation(t, c.Name())
 			got, err := Translate(paths, Options{SearchPath: n.programs()})
-			if err != nil {
-				t.Fatal(err)
-			}
+			test.Must(t, err)
 			text := string(got.DropIn) + "\n"
 			for _, note := range got.Notes {
 				text += fmt.Sprintln("# note:", note)
@@ -93,9 +90,7 @@ func TestInstallersFiles(t *testing.T) {
 			text = n.relative(text)
 			golden := filepath.Join("testdata", "import", c.Name(), "want")
 			if *update {
-				if err := os.WriteFile(golden, []byte(text), 0o600); err != nil {
-					t.Fatal(err)
-				}
+				test.Must(t, os.WriteFile(golden, []byte(text), 0o600))
 			}
 			want, err := os.ReadFile(golden)
 			if err != nil || text != string(want) {
@@ -120,21 +115,15 @@ func TestImportIsItsTranslation(t *testing.T) {
 			o := n.options()
 			o.SearchPath = n.programs()
 			imported, err := Load(o)
-			if err != nil {
-				t.Fatal(err)
-			}
+			test.Must(t, err)
 			translated, err := Translate(paths, o)
-			if err != nil {
-				t.Fatal(err)
-			}
+			test.Must(t, err)
 			n.write("config.toml", own)
 			n.raw("conf.d/50-import.toml", string(translated.DropIn), 0o644)
 			var direct []*handler.Definition
 			if len(translated.Problems) == 0 {
 				cfg, err := Load(o)
-				if err != nil {
-					t.Fatal(err)
-				}
+				test.Must(t, err)
 				direct = cfg.Runtimes
 			} else {
 				direct = n.eachAlone(o, string(translated.DropIn))

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 const crioCrun = "[crio.runtime.runtimes.crun]\nruntime_path = \"$BIN/crun\"\n"
@@ -71,9 +73,7 @@ func TestBadImportsCostTheirOwnHandlers(t *testing.T) {
 	n.write("crio/30-gone", "[crio.runtime.runtimes.gone]\nruntime_path = \"$BIN/gone\"\n")
 	n.write("crio/40-type", "[crio.runtime.runtimes.typed]\nruntime_path = 7\n")
 	n.raw("crio/50-junk", "\x7fELF\x00\x00\xff\xfe", 0o644)
-	if err := os.Symlink(n.path("nowhere"), n.path("crio/60-link")); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, os.Symlink(n.path("nowhere"), n.path("crio/60-link")))
 	cfg := n.load()
 	if got := names(cfg); got != "crun gone good runc" {
 		t.Errorf("served are %s", got)

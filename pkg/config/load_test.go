@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
@@ -146,9 +147,7 @@ func TestDropInsAreReadInOrder(t *testing.T) {
 	n.write("conf.d/40-note.txt", "not TOML")
 	n.write("conf.d/.50-swap.toml", "not TOML")
 	n.write("conf.d/60.toml/nested.toml", "not TOML")
-	if err := os.Symlink(os.DevNull, n.path("conf.d/70-null.toml")); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, os.Symlink(os.DevNull, n.path("conf.d/70-null.toml")))
 	cfg := n.load()
 	if cfg.Log.Level != "debug" || cfg.Log.Format != "json" || !slices.Equal(cfg.CNI.BinDirs, []string{"/c"}) {
 		t.Errorf("merged to %+v, %+v", cfg.Log, cfg.CNI)
@@ -202,9 +201,7 @@ func TestNoConfiguration(t *testing.T) {
 	}
 	n := newNode(t, "runsc", "containerd-shim-kata-v2")
 	cfg, err := Load(Options{SearchPath: []string{n.path("bin")}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	if names(cfg) != "gvisor kata runsc" || cfg.DefaultRuntime != "gvisor" || !cfg.Discovered || len(cfg.Sources) != 0 {
 		t.Errorf("got %s, default %s, from %v", names(cfg), cfg.DefaultRuntime, cfg.Sources)
 	}
@@ -239,9 +236,7 @@ func TestFlagsWin(t *testing.T) {
 		"engine.supervision": "pod",
 	}
 	cfg, err := Load(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	got := []any{cfg.Server, cfg.Streaming, cfg.Engine.UnprivilegedICMP, cfg.CNI.BinDirs, cfg.Tracing.SampleRatio, cfg.DefaultRuntime, cfg.Runtimes[0].Supervision}
 	want := []any{Server{Socket: "/b", SocketMode: 0o600, RuntimeName: DefaultRuntimeName}, Streaming{Address: "127.0.0.1", Port: 99, IdleTimeout: time.Minute, PermittedRemoteHosts: []string{}},
 		false, []string{"/x", "/y"}, 0.5, "crun", handler.SupervisionPod}

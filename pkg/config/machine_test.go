@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
@@ -15,13 +16,9 @@ import (
 func TestEndpointsOnThisMachine(t *testing.T) {
 	dir := t.TempDir()
 	file, socket := filepath.Join(dir, "file"), filepath.Join(dir, "cri.sock")
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, os.WriteFile(file, nil, 0o600))
 	l, err := net.Listen("unix", socket)
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	defer l.Close()
 	for path, want := range map[string]string{
 		socket: "", filepath.Join(dir, "missing"): "", file: "endpoint: " + file + " is a file, not a socket", dir: "endpoint: " + dir + " is a directory, not a socket",

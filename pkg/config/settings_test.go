@@ -7,6 +7,8 @@ import (
 
 	"github.com/containerd/errdefs"
 	"github.com/pelletier/go-toml/v2"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 func TestSettingsSayValueAndOrigin(t *testing.T) {
@@ -15,9 +17,7 @@ func TestSettingsSayValueAndOrigin(t *testing.T) {
 		"[runtimes.kata]\nruntime_path = \""+n.path("bin/containerd-shim-kata-v2")+"\"\n[runtimes.kata.options]\nDeep = { a = [1, 2], b = \"#\" }\n", 0o644)
 	cfg := n.load()
 	settings, err := cfg.Settings()
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	file := n.path("config.toml")
 	got := map[string]Setting{}
 	for _, s := range settings {
@@ -52,9 +52,7 @@ func TestSettingsOfDiscoveredHandlers(t *testing.T) {
 	n := newNode(t, "crun")
 	n.raw("config.toml", "", 0o644)
 	settings, err := n.load().Settings()
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	for _, s := range settings {
 		if s.Key == "runtimes.crun.runtime_path" && strings.HasPrefix(s.Origin, "discovered in ") {
 			return
@@ -71,9 +69,7 @@ func TestHandlerFileIsReadBack(t *testing.T) {
 		{Key: "runtime_path", Value: `"/bin/shim"`},
 	}
 	text, err := HandlerFile("one\ntwo", "kata", settings)
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	want := "# one\n# two\n[runtimes.kata]\noptions.BinaryName = \"/bin/x\"\noptions.\"a b\" = {deep = [1, \"two\"]}\npod_annotations = [\"a.*\"]\nruntime_path = \"/bin/shim\"\n"
 	if string(text) != want {
 		t.Errorf("got\n%s", text)

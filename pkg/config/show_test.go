@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 // TestShowIsReadBack loads what Show wrote and expects the same configuration.
@@ -47,9 +49,7 @@ z = [1.5, 2.5]
 	n.write("conf.d/10-crun.toml", "[runtimes.crun]\nruntime_path = \"$BIN/crun\"\n")
 	before := n.load()
 	var b bytes.Buffer
-	if err := before.Show(&b); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, before.Show(&b))
 	again := newNode(t)
 	again.write("config.toml", b.String())
 	after, err := Load(again.options())
@@ -76,9 +76,7 @@ func TestShowSaysWhereValuesAreFrom(t *testing.T) {
 	n.write("conf.d/10.toml", "[runtimes.crun]\nruntime_path = \"$BIN/crun\"\n")
 	cfg := n.load()
 	var b bytes.Buffer
-	if err := cfg.Show(&b); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, cfg.Show(&b))
 	text := n.relative(b.String())
 	for _, want := range []string{
 		"default_runtime = \"runc\" # chosen\n",

@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 const stranger = 12345
@@ -44,9 +46,7 @@ func TestChangeableFiles(t *testing.T) {
 			n := newNode(t, "runc", "crun")
 			n.write("config.toml", "[runtimes.runc]\nruntime_path = \"$BIN/runc\"\n")
 			n.write("conf.d/crun.toml", "[runtimes.crun]\nruntime_path = \"$BIN/crun\"\n")
-			if err := tt.make(n, n.path("conf.d/crun.toml")); err != nil {
-				t.Fatal(err)
-			}
+			test.Must(t, tt.make(n, n.path("conf.d/crun.toml")))
 			if _, err := Load(n.options()); err == nil || !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("Load says %v, want %q", err, tt.want)
 			}
@@ -56,9 +56,7 @@ func TestChangeableFiles(t *testing.T) {
 		n := newNode(t, "runc", "crun")
 		n.write("config.toml", "[runtimes.runc]\nruntime_path = \"$BIN/runc\"\n")
 		n.write("conf.d/crun.toml", "[runtimes.crun]\nruntime_path = \"$BIN/crun\"\n")
-		if err := os.Chmod(n.path("conf.d"), 0o777|os.ModeSticky); err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, os.Chmod(n.path("conf.d"), 0o777|os.ModeSticky))
 		if _, err := Load(n.options()); err == nil || !strings.Contains(err.Error(), "every user can replace files in") {
 			t.Errorf("Load says %v", err)
 		}
@@ -66,9 +64,7 @@ func TestChangeableFiles(t *testing.T) {
 	t.Run("main file", func(t *testing.T) {
 		n := newNode(t, "runc")
 		n.write("config.toml", "[runtimes.runc]\nruntime_path = \"$BIN/runc\"\n")
-		if err := os.Chmod(n.path("config.toml"), 0o666); err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, os.Chmod(n.path("config.toml"), 0o666))
 		if _, err := Load(n.options()); err == nil || !strings.Contains(err.Error(), "run chmod o-w") {
 			t.Errorf("Load says %v", err)
 		}
@@ -79,9 +75,7 @@ func TestChangeableFiles(t *testing.T) {
 		if m := specMistake(n.path("base.json")); m != "" {
 			t.Fatal(m)
 		}
-		if err := os.Chown(n.path("base.json"), stranger, stranger); err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, os.Chown(n.path("base.json"), stranger, stranger))
 		if m := specMistake(n.path("base.json")); !strings.Contains(m, "belongs to user 12345") {
 			t.Errorf("it says %q", m)
 		}
@@ -92,9 +86,7 @@ func TestChangeableFiles(t *testing.T) {
 		if m := seccompMistake(n.path("profile.json")); m != "" {
 			t.Fatal(m)
 		}
-		if err := os.Chmod(n.path("profile.json"), 0o666); err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, os.Chmod(n.path("profile.json"), 0o666))
 		if m := seccompMistake(n.path("profile.json")); !strings.Contains(m, "run chmod o-w") {
 			t.Errorf("it says %q", m)
 		}
@@ -104,9 +96,7 @@ func TestChangeableFiles(t *testing.T) {
 		n.write("config.toml", "[import]\ncontainerd = [\""+n.path("containerd.toml")+"\"]\n[runtimes.runc]\nruntime_path = \"$BIN/runc\"\n")
 		n.write("containerd.toml", "version = 3\n")
 		n.load()
-		if err := os.Chown(n.path("containerd.toml"), stranger, stranger); err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, os.Chown(n.path("containerd.toml"), stranger, stranger))
 		if cfg, err := Load(n.options()); err == nil && !strings.Contains(cfg.Problems.Error(), "belongs to user 12345") ||
 			err != nil && !strings.Contains(err.Error(), "belongs to user 12345") {
 			t.Errorf("Load says %v", err)
@@ -117,9 +107,7 @@ func TestChangeableFiles(t *testing.T) {
 		n.write("config.toml", "[runtimes.gvisor]\nruntime_path = \"$BIN/runsc\"\nruntime_config_path = \""+n.path("runsc.toml")+"\"\n")
 		n.write("runsc.toml", "")
 		n.load()
-		if err := os.Chmod(n.path("runsc.toml"), 0o666); err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, os.Chmod(n.path("runsc.toml"), 0o666))
 		if lacks := n.lacks(n.load()); len(lacks) != 1 || !strings.Contains(lacks[0], "runtime_config_path") || !strings.Contains(lacks[0], "run chmod o-w") {
 			t.Errorf("the machine lacks %q", lacks)
 		}

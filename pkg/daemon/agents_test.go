@@ -11,15 +11,15 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	healthapi "google.golang.org/grpc/health/grpc_health_v1"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 // asAgent asks at the socket for agents.
 func (b *bed) asAgent(t *testing.T) error {
 	t.Helper()
 	conn, err := grpc.NewClient("unix://"+b.config.ContainerdAPI.Socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	defer conn.Close()
 	_, err = healthapi.NewHealthClient(conn).Check(t.Context(), &healthapi.HealthCheckRequest{})
 	return err
@@ -28,16 +28,12 @@ func (b *bed) asAgent(t *testing.T) error {
 func TestAgentsAreServed(t *testing.T) {
 	b := newBed(t)
 	d := b.started(t)
-	if err := b.asAgent(t); err != nil {
-		t.Error(err)
-	}
+	test.Check(t, b.asAgent(t))
 	info, err := os.Stat(b.config.ContainerdAPI.Socket)
 	if err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("the socket: %v, %v", info.Mode(), err)
 	}
-	if err := d.Stop(t.Context()); err != nil {
-		t.Error(err)
-	}
+	test.Check(t, d.Stop(t.Context()))
 	if _, err := os.Lstat(b.config.ContainerdAPI.Socket); !os.IsNotExist(err) {
 		t.Errorf("the socket of a daemon that has stopped: %v", err)
 	}
@@ -56,22 +52,16 @@ func TestWithoutASocketAgentsAreNotServed(t *testing.T) {
 // Where somebody answers, berth does not start, and leaves the socket alone.
 func TestSocketOfAnotherContainerd(t *testing.T) {
 	b := newBed(t)
-	if err := os.MkdirAll(filepath.Dir(b.config.ContainerdAPI.Socket), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, os.MkdirAll(filepath.Dir(b.config.ContainerdAPI.Socket), 0o755))
 	other, err := net.Listen("unix", b.config.ContainerdAPI.Socket)
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	defer other.Close()
 	err = b.daemon(t).Start(t.Context())
 	if err == nil || !strings.Contains(err.Error(), "containerd_api.socket") || !strings.Contains(err.Error(), "another process is serving this socket (daemon.test, process "+strconv.Itoa(os.Getpid())) {
 		t.Errorf("started: %v", err)
 	}
 	conn, err := net.Dial("unix", b.config.ContainerdAPI.Socket)
-	if err != nil {
-		t.Fatalf("the other's socket: %v", err)
-	}
+	test.Mustf(t, err, "the other's socket")
 	conn.Close()
 	if _, err := os.Lstat(b.config.Server.Socket); !os.IsNotExist(err) {
 		t.Errorf("the CRI socket of a daemon that did not start: %v", err)
@@ -83,20 +73,12 @@ func TestSocketOfAnotherContainerd(t *testing.T) {
 func TestSocketThatAnotherTookOver(t *testing.T) {
 	b := newBed(t)
 	d := b.started(t)
-	if err := os.Remove(b.config.ContainerdAPI.Socket); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, os.Remove(b.config.ContainerdAPI.Socket))
 	other, err := net.Listen("unix", b.config.ContainerdAPI.Socket)
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	defer other.Close()
-	if err := d.Stop(t.Context()); err != nil {
-		t.Error(err)
-	}
+	test.Check(t, d.Stop(t.Context()))
 	conn, err := net.Dial("unix", b.config.ContainerdAPI.Socket)
-	if err != nil {
-		t.Fatalf("the other's socket is gone: %v", err)
-	}
+	test.Mustf(t, err, "the other's socket is gone")
 	conn.Close()
 }

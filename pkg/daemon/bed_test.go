@@ -18,6 +18,7 @@ import (
 	healthapi "google.golang.org/grpc/health/grpc_health_v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/config"
 	"github.com/berth-cri/berth/pkg/daemon"
 	"github.com/berth-cri/berth/pkg/engine/image"
@@ -142,9 +143,7 @@ func (willing) Runs() map[string]probe.SelfCheckRuns { return nil }
 func (b *bed) daemon(t *testing.T) *daemon.Daemon {
 	t.Helper()
 	d, err := daemon.New(b.options)
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	t.Cleanup(func() { d.Stop(context.Background()) }) //nolint:errcheck // tests that care look themselves
 	return d
 }
@@ -153,9 +152,7 @@ func (b *bed) daemon(t *testing.T) *daemon.Daemon {
 func (b *bed) started(t *testing.T) *daemon.Daemon {
 	t.Helper()
 	d := b.daemon(t)
-	if err := d.Start(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, d.Start(t.Context()))
 	return d
 }
 
@@ -163,9 +160,7 @@ func (b *bed) started(t *testing.T) *daemon.Daemon {
 func (b *bed) client(t *testing.T) runtimeapi.RuntimeServiceClient {
 	t.Helper()
 	conn, err := grpc.NewClient("unix://"+b.config.Server.Socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	t.Cleanup(func() { conn.Close() })
 	return runtimeapi.NewRuntimeServiceClient(conn)
 }
@@ -193,31 +188,21 @@ func (b *bed) manager(t *testing.T) *net.UnixConn {
 	t.Helper()
 	b.options.NotifySocket = filepath.Join(t.TempDir(), "notify")
 	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: b.options.NotifySocket, Net: "unixgram"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := conn.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	test.Must(t, err)
+	t.Cleanup(func() { test.Check(t, conn.Close()) })
 	return conn
 }
 
 // told returns what the manager hears next.
 func told(t *testing.T, conn *net.UnixConn, within time.Duration) string {
 	t.Helper()
-	if err := conn.SetReadDeadline(time.Now().Add(within)); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, conn.SetReadDeadline(time.Now().Add(within)))
 	buffer := make([]byte, 256)
 	n, err := conn.Read(buffer)
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		return ""
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	return string(buffer[:n])
 }
 

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/config"
 	"github.com/berth-cri/berth/pkg/daemon"
 )
@@ -49,18 +50,14 @@ func TestLifeOfADaemon(t *testing.T) {
 	if said := told(t, manager, time.Minute); !strings.HasPrefix(said, "READY=1\nSTATUS=Generation 1, handlers: ") {
 		t.Errorf("when it is ready it says %q", said)
 	}
-	if err := b.version(t); err != nil {
-		t.Error(err)
-	}
+	test.Check(t, b.version(t))
 	sandbox, err := b.client(t).RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{RuntimeHandler: "gvisor"})
 	if err != nil || b.engine.Definition(sandbox.GetPodSandboxId()) != b.config.Runtimes[0] {
 		t.Errorf("got %v, %v", sandbox, err)
 	}
 
 	stop()
-	if err := <-ended; err != nil {
-		t.Error(err)
-	}
+	test.Check(t, <-ended)
 	if said := told(t, manager, time.Minute); said != "STOPPING=1" {
 		t.Errorf("when it stops it says %q", said)
 	}
@@ -82,12 +79,8 @@ func TestRestart(t *testing.T) {
 	b := newBed(t)
 	first := b.started(t)
 	sandbox, err := b.client(t).RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{RuntimeHandler: "gvisor"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := first.Stop(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
+	test.Must(t, first.Stop(t.Context()))
 	b.config.Runtimes = b.config.Runtimes[1:] // gvisor is gone
 	b.started(t)
 	resp, err := b.client(t).PodSandboxStatus(t.Context(), &runtimeapi.PodSandboxStatusRequest{PodSandboxId: sandbox.GetPodSandboxId()})
@@ -104,9 +97,7 @@ func TestABrokenHandlerSaysWhy(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	resp, err := b.client(t).Status(t.Context(), &runtimeapi.StatusRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	for _, h := range resp.GetRuntimeHandlers() {
 		if h.GetName() == "kata" {
 			t.Error("the node advertises a handler that cannot work")
@@ -147,9 +138,7 @@ func TestAFailedStartIsUndone(t *testing.T) {
 			}
 			*b.config, b.options, b.engine.Fail = whole, options, nil
 			b.started(t)
-			if err := b.version(t); err != nil {
-				t.Error(err)
-			}
+			test.Check(t, b.version(t))
 		})
 	}
 }
@@ -157,9 +146,7 @@ func TestAFailedStartIsUndone(t *testing.T) {
 func TestStartAndStopInAnyOrder(t *testing.T) {
 	b := newBed(t)
 	d := b.daemon(t)
-	if err := d.Stop(t.Context()); err != nil {
-		t.Error(err)
-	}
+	test.Check(t, d.Stop(t.Context()))
 	if err := d.Start(t.Context()); err == nil {
 		t.Error("it starts after it was stopped")
 	}
@@ -171,17 +158,13 @@ func TestStartAndStopInAnyOrder(t *testing.T) {
 	var all sync.WaitGroup
 	for range 4 {
 		all.Go(func() {
-			if err := d.Start(t.Context()); err != nil {
-				t.Error(err)
-			}
+			test.Check(t, d.Start(t.Context()))
 		})
 	}
 	all.Wait()
 	for range 4 {
 		all.Go(func() {
-			if err := d.Stop(t.Context()); err != nil {
-				t.Error(err)
-			}
+			test.Check(t, d.Stop(t.Context()))
 		})
 	}
 	all.Wait()
@@ -213,9 +196,7 @@ func TestStopEndsAStart(t *testing.T) {
 			ended := make(chan error, 1)
 			go func() { ended <- d.Run(ctx) }()
 			<-recovering
-			if err := end(stop, d); err != nil {
-				t.Error(err)
-			}
+			test.Check(t, end(stop, d))
 			if err := <-ended; err != nil && ctx.Err() != nil {
 				t.Errorf("a daemon that is told to end while it starts fails with %v", err)
 			}
@@ -249,13 +230,9 @@ func TestStopIsBounded(t *testing.T) {
 	d := b.started(t)
 	client := b.client(t)
 	sandbox, err := client.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	events, err := client.GetContainerEvents(t.Context(), &runtimeapi.GetEventsRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	for b.engine.Subscribers() == 0 {
 		time.Sleep(time.Millisecond)
 	}
@@ -267,9 +244,7 @@ func TestStopIsBounded(t *testing.T) {
 	})
 	<-hanging
 	begin := time.Now()
-	if err := d.Stop(t.Context()); err != nil {
-		t.Error(err)
-	}
+	test.Check(t, d.Stop(t.Context()))
 	if took := time.Since(begin); took > 20*time.Second {
 		t.Errorf("stopping took %s", took)
 	}

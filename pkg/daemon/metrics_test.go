@@ -16,6 +16,7 @@ import (
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/config"
 	"github.com/berth-cri/berth/pkg/handler"
 )
@@ -30,13 +31,9 @@ func (b *bed) scrape(t *testing.T) string {
 		},
 	}}
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://berth/metrics", http.NoBody)
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	resp, err := client.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	defer resp.Body.Close()
 	text, err := io.ReadAll(resp.Body)
 	if err != nil || resp.StatusCode != http.StatusOK {
@@ -101,9 +98,7 @@ func TestWithoutAnAddressNothingIsCounted(t *testing.T) {
 	b := newBed(t)
 	b.config.Metrics.Address = ""
 	b.started(t)
-	if err := b.version(t); err != nil {
-		t.Error(err)
-	}
+	test.Check(t, b.version(t))
 }
 
 // family is a metric as the document describes it.
@@ -147,9 +142,7 @@ func labelsOf(text, metric string) string {
 func documented(t *testing.T) map[string]family {
 	t.Helper()
 	text, err := os.ReadFile("../../docs/metrics.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	all := map[string]family{}
 	for _, row := range regexp.MustCompile("(?m)^\\| `(berth_\\w+)` \\| (\\w+) \\| (.*?) \\| (.*) \\|$").FindAllStringSubmatch(string(text), -1) {
 		labels := strings.Split(row[3], ", ")
@@ -164,9 +157,7 @@ func TestEveryMetricIsDocumented(t *testing.T) {
 	b.leadTo(t, newBed(t))
 	b.config.NodeLabels = config.NodeLabels{File: filepath.Join(t.TempDir(), "berth")}
 	b.busy(t)
-	if err := b.asAgent(t); err != nil {
-		t.Error(err)
-	}
+	test.Check(t, b.asAgent(t))
 	text := b.scrape(t)
 	late := func(metric string) bool { return !strings.Contains(text, "\n"+metric) }
 	for slices.ContainsFunc([]string{"berth_backend_list_age_seconds{", "berth_node_labels_current ", "berth_handler_overhead_cpu_cores{"}, late) && t.Context().Err() == nil {
@@ -204,9 +195,7 @@ func TestMetricsTellVariantsApart(t *testing.T) {
 		resp, err := b.client(t).RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{
 			RuntimeHandler: name, Config: &runtimeapi.PodSandboxConfig{Metadata: &runtimeapi.PodSandboxMetadata{Uid: "u-" + name}},
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, err)
 		if _, err := b.client(t).StopPodSandbox(t.Context(), &runtimeapi.StopPodSandboxRequest{PodSandboxId: resp.GetPodSandboxId()}); err != nil {
 			t.Fatal(err)
 		}

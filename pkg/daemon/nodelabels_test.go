@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/config"
 )
 
@@ -51,9 +52,7 @@ func TestNodeLabels(t *testing.T) {
 	} {
 		has(line, want)
 	}
-	if err := d.Lifecycle().Cordon(t.Context(), "runc", "a test", "uid 0"); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, d.Lifecycle().Cordon(t.Context(), "runc", "a test", "uid 0"))
 	has("runc=ready", false)
 	has("runc.state=cordoned", true)
 	has("gvisor=ready", true)
@@ -62,16 +61,12 @@ func TestNodeLabels(t *testing.T) {
 			t.Errorf("that %s is present is not said", name)
 		}
 	}
-	if err := d.Stop(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, d.Stop(t.Context()))
 	has("gvisor=ready", true)
 
 	// Without the key there is no file.
 	b.config.NodeLabels.File = ""
-	if err := os.Remove(path); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, os.Remove(path))
 	b.started(t)
 	if exists(t, path) {
 		t.Error("a file was written without a name")

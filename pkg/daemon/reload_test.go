@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/config"
 	"github.com/berth-cri/berth/pkg/daemon"
 	"github.com/berth-cri/berth/pkg/handler"
@@ -113,9 +114,7 @@ func TestReload(t *testing.T) {
 func monotonic(t *testing.T) int64 {
 	t.Helper()
 	var now unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, unix.ClockGettime(unix.CLOCK_MONOTONIC, &now))
 	return now.Nano() / 1000
 }
 
@@ -132,9 +131,7 @@ func TestAReloadDuringTheStartIsRemembered(t *testing.T) {
 		}
 		return nil
 	}
-	if err := d.Start(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, d.Start(t.Context()))
 	events := d.Lifecycle().Watch(t.Context())
 	for d.Lifecycle().Current().Last == nil {
 		<-events
@@ -149,21 +146,15 @@ func TestAReloadDuringTheStartIsRemembered(t *testing.T) {
 func TestCordonOverRestarts(t *testing.T) {
 	b := newBed(t)
 	first := b.started(t)
-	if err := first.Lifecycle().Cordon(t.Context(), "gvisor", "kernel bug", "uid 0"); err != nil {
-		t.Fatal(err)
-	}
-	if err := first.Stop(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, first.Lifecycle().Cordon(t.Context(), "gvisor", "kernel bug", "uid 0"))
+	test.Must(t, first.Stop(t.Context()))
 	b.started(t)
 	_, err := b.client(t).RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{RuntimeHandler: "gvisor"})
 	if status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "accepts no pods while it is cordoned: kernel bug") {
 		t.Errorf("got %v", err)
 	}
 	resp, err := b.client(t).Status(t.Context(), &runtimeapi.StatusRequest{Verbose: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	if !slices.ContainsFunc(resp.GetRuntimeHandlers(), func(h *runtimeapi.RuntimeHandler) bool { return h.GetName() == "gvisor" }) {
 		t.Error("a cordoned handler is not advertised")
 	}
@@ -187,9 +178,7 @@ func TestOnlyHandlersThatTakePodsAreRecommended(t *testing.T) {
 	if told, accepting := len(handlers.Told()), len(handlers.Accepting()); told != 2 || accepting != 2 {
 		t.Errorf("%d have something to tell and %d take pods, want 2 and 2", told, accepting)
 	}
-	if err := d.Lifecycle().Cordon(t.Context(), "gvisor", "kernel bug", "uid 0"); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, d.Lifecycle().Cordon(t.Context(), "gvisor", "kernel bug", "uid 0"))
 	if accepting := handlers.Accepting(); len(accepting) != 1 || accepting[0].Name != "runc" {
 		t.Errorf("%v take pods, want runc", accepting)
 	}

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/handler"
 	"github.com/berth-cri/berth/pkg/lifecycle"
 	"github.com/berth-cri/berth/pkg/router/routertest"
@@ -76,13 +77,9 @@ func TestPodsOfAnotherDaemon(t *testing.T) {
 	client := b.client(t)
 	ctx := t.Context()
 	theirs, err := client.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{RuntimeHandler: "legacy", Config: &runtimeapi.PodSandboxConfig{}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	own, err := client.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: &runtimeapi.PodSandboxConfig{}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	if got := other.engine.Definition(theirs.GetPodSandboxId()); got == nil || got.Name != "runc" {
 		t.Errorf("the pod is there as %v", got)
 	}
@@ -105,12 +102,8 @@ func TestPodsOfAnotherDaemon(t *testing.T) {
 		}
 		return nil
 	}
-	if err := listed(theirs.GetPodSandboxId(), own.GetPodSandboxId()); err != nil {
-		t.Error(err)
-	}
-	if err := d.Stop(context.Background()); err != nil {
-		t.Fatal(err)
-	}
+	test.Check(t, listed(theirs.GetPodSandboxId(), own.GetPodSandboxId()))
+	test.Must(t, d.Stop(context.Background()))
 	b.started(t)
 	client = b.client(t)
 	if _, err := client.StopPodSandbox(ctx, &runtimeapi.StopPodSandboxRequest{PodSandboxId: theirs.GetPodSandboxId()[:8]}); err != nil {
@@ -119,17 +112,13 @@ func TestPodsOfAnotherDaemon(t *testing.T) {
 	if _, err := client.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: theirs.GetPodSandboxId()}); err != nil {
 		t.Error(err)
 	}
-	if err := listed(own.GetPodSandboxId()); err != nil {
-		t.Error(err)
-	}
+	test.Check(t, listed(own.GetPodSandboxId()))
 }
 
 func TestPodsOfADaemonThatIsGone(t *testing.T) {
 	b, other := newBed(t), newBed(t)
 	gone := other.daemon(t)
-	if err := gone.Start(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, gone.Start(t.Context()))
 	b.config.Runtimes = append(b.config.Runtimes, &handler.Definition{
 		Name: "legacy", Type: handler.CRI, Endpoint: other.config.Server.Socket, RemoteHandler: "runc",
 	})
@@ -138,12 +127,8 @@ func TestPodsOfADaemonThatIsGone(t *testing.T) {
 	client := b.client(t)
 	ctx := t.Context()
 	theirs, err := client.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{RuntimeHandler: "legacy", Config: &runtimeapi.PodSandboxConfig{}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := gone.Stop(context.Background()); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
+	test.Must(t, gone.Stop(context.Background()))
 	b.handlerIs(t, "legacy", "does not exist; check that its daemon is running")
 	for range 2 { // the second time by a berth that has never seen the daemon
 		_, err = client.PodSandboxStatus(ctx, &runtimeapi.PodSandboxStatusRequest{PodSandboxId: theirs.GetPodSandboxId()})
@@ -154,9 +139,7 @@ func TestPodsOfADaemonThatIsGone(t *testing.T) {
 		if err != nil || len(l.GetItems()) != 1 || l.GetItems()[0].GetRuntimeHandler() != "legacy" {
 			t.Errorf("listed %v, %v", l, err)
 		}
-		if err := d.Stop(context.Background()); err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, d.Stop(context.Background()))
 		d = b.started(t)
 		client = b.client(t)
 	}
@@ -180,9 +163,7 @@ func TestNothingIsListedBeforeASlowDaemonHasToldItsPods(t *testing.T) {
 	}
 	other.started(t)
 	pod, err := other.client(t).RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: &runtimeapi.PodSandboxConfig{}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	b.config.Runtimes = append(b.config.Runtimes, &handler.Definition{
 		Name: "legacy", Type: handler.CRI, Endpoint: other.config.Server.Socket, RemoteHandler: "runc",
 	})
@@ -230,9 +211,7 @@ func TestACircleOfDaemons(t *testing.T) {
 func secondName(t *testing.T, socket string) string {
 	t.Helper()
 	link := filepath.Join(t.TempDir(), "second.sock")
-	if err := os.Symlink(socket, link); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, os.Symlink(socket, link))
 	return link
 }
 
@@ -245,9 +224,7 @@ func TestTwoSocketsOfOneDaemon(t *testing.T) {
 		Name: "twice", Type: handler.CRI, Endpoint: secondName(t, other.config.Server.Socket), RemoteHandler: "runc",
 	})
 	pod, err := other.client(t).RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: &runtimeapi.PodSandboxConfig{}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	b.started(t)
 	within(t, func() error {
 		s, err := b.client(t).Status(t.Context(), &runtimeapi.StatusRequest{})
@@ -276,12 +253,8 @@ func TestHandlersThatCannotBeKept(t *testing.T) {
 	})
 	f.put(more, nil)
 	records := filepath.Join(b.config.Engine.Root, "remote")
-	if err := os.Rename(records, records+".away"); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(records, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, os.Rename(records, records+".away"))
+	test.Must(t, os.WriteFile(records, nil, 0o600))
 	run := func(name string) error {
 		_, err := b.client(t).RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{RuntimeHandler: name, Config: &runtimeapi.PodSandboxConfig{}})
 		return err
@@ -292,25 +265,19 @@ func TestHandlersThatCannotBeKept(t *testing.T) {
 	if err := run("more"); status.Code(err) != codes.InvalidArgument {
 		t.Errorf("a handler of a table that was refused: %v", err)
 	}
-	if err := errors.Join(os.Remove(records), os.Rename(records+".away", records)); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, errors.Join(os.Remove(records), os.Rename(records+".away", records)))
 	if _, err := d.Lifecycle().Reload(t.Context(), lifecycle.TriggerAdmin); err != nil {
 		t.Fatal(err)
 	}
 	b.handlerIs(t, "legacy2", "")
-	if err := errors.Join(run("more"), run("legacy2")); err != nil {
-		t.Error(err)
-	}
+	test.Check(t, errors.Join(run("more"), run("legacy2")))
 }
 
 // records are the files about CRI daemons.
 func (b *bed) records(t *testing.T) []string {
 	t.Helper()
 	all, err := filepath.Glob(filepath.Join(b.config.Engine.Root, "remote", "*"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	return all
 }
 
@@ -353,9 +320,7 @@ func TestAHandlerLeadsElsewhere(t *testing.T) {
 	b.handlerIs(t, "legacy", "")
 	run := func() string {
 		resp, err := b.client(t).RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{RuntimeHandler: "legacy", Config: &runtimeapi.PodSandboxConfig{}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, err)
 		return resp.GetPodSandboxId()
 	}
 	there := run()
@@ -377,9 +342,7 @@ func TestAHandlerLeadsElsewhere(t *testing.T) {
 			t.Errorf("sandbox %s is not where it should be", id)
 		}
 	}
-	if err := d.Stop(context.Background()); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, d.Stop(context.Background()))
 	b.options.Config = b.config
 	d = b.started(t)
 	client := b.client(t)

@@ -10,22 +10,20 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 func (b *bed) makeSocketDir(t *testing.T) {
 	t.Helper()
-	if err := os.MkdirAll(filepath.Dir(b.config.Server.Socket), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, os.MkdirAll(filepath.Dir(b.config.Server.Socket), 0o700))
 }
 
 // listening takes a place before a daemon does.
 func listening(t *testing.T, path string) *net.UnixListener {
 	t.Helper()
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	t.Cleanup(func() { l.Close() })
 	return l
 }
@@ -42,9 +40,7 @@ func TestAStaleSocketIsReplaced(t *testing.T) {
 		}
 	}
 	b.started(t)
-	if err := b.version(t); err != nil {
-		t.Error(err)
-	}
+	test.Check(t, b.version(t))
 }
 
 // victimSocket has the test binary listen there, and leave the socket to a child.
@@ -77,9 +73,7 @@ func TestASocketThatAChildHasIsReplaced(t *testing.T) {
 		t.Fatalf("%v: %s", err, out)
 	}
 	b.started(t)
-	if err := b.version(t); err != nil {
-		t.Error(err)
-	}
+	test.Check(t, b.version(t))
 }
 
 func TestALiveSocketIsRefused(t *testing.T) {
@@ -91,9 +85,7 @@ func TestALiveSocketIsRefused(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	conn, err := (&net.Dialer{}).DialContext(t.Context(), "unix", b.config.Server.Socket)
-	if err != nil {
-		t.Fatalf("the other's socket is gone: %v", err)
-	}
+	test.Mustf(t, err, "the other's socket is gone")
 	conn.Close()
 	other.Close()
 }
@@ -108,18 +100,14 @@ func TestTwoDaemonsDoNotShareASocket(t *testing.T) {
 	if err := b.version(t); err != nil {
 		t.Errorf("the first one does not answer any more: %v", err)
 	}
-	if err := first.Stop(context.Background()); err != nil {
-		t.Error(err)
-	}
+	test.Check(t, first.Stop(context.Background()))
 	b.started(t)
 }
 
 func TestAFileIsNeverReplacedByASocket(t *testing.T) {
 	b := newBed(t)
 	b.makeSocketDir(t)
-	if err := os.WriteFile(b.config.Server.Socket, []byte("precious"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, os.WriteFile(b.config.Server.Socket, []byte("precious"), 0o600))
 	if err := b.daemon(t).Start(t.Context()); err == nil || !strings.Contains(err.Error(), "not a socket") {
 		t.Errorf("got %v", err)
 	}
@@ -133,9 +121,7 @@ func TestWhoMayTalkToTheSocket(t *testing.T) {
 	b.config.Server.SocketMode, b.config.Server.SocketGroup = 0o640, "12345"
 	b.started(t)
 	info, err := os.Stat(b.config.Server.Socket)
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	if info.Mode().Perm() != 0o640 || groupOf(t, info) != 12345 {
 		t.Errorf("mode %s, group %d", info.Mode(), groupOf(t, info))
 	}
@@ -156,14 +142,10 @@ func TestItsBytesSayWhichProcessItIs(t *testing.T) {
 	b := newBed(t)
 	b.started(t)
 	conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: b.config.Server.Socket, Net: "unix"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
 	raw, err := conn.SyscallConn()
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	var asked error
 	err = raw.Read(func(fd uintptr) bool {
 		if n, _, _ := syscall.Recvfrom(int(fd), make([]byte, 1), syscall.MSG_PEEK|syscall.MSG_DONTWAIT); n < 1 {
@@ -177,9 +159,7 @@ func TestItsBytesSayWhichProcessItIs(t *testing.T) {
 	}
 	control := make([]byte, 1024)
 	_, n, _, _, err := conn.ReadMsgUnix(make([]byte, 1), control)
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	messages, err := syscall.ParseSocketControlMessage(control[:n])
 	if err != nil || len(messages) == 0 {
 		t.Fatalf("no credentials: %v", err)

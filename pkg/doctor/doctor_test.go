@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/config"
 	"github.com/berth-cri/berth/pkg/handler"
 )
@@ -418,14 +419,10 @@ func TestScarce(t *testing.T) {
 // not answer.
 func TestRegistries(t *testing.T) {
 	open, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	defer open.Close()
 	shut, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	shut.Close()
 	n := newRoot(t).Node
 	n.Root, n.Config.Registry.HostsDir = "", t.TempDir()
@@ -434,9 +431,7 @@ func TestRegistries(t *testing.T) {
 		"bad.example":  "[host.\"https://" + shut.Addr().String() + "\"]\n[host.\"https://none.invalid\"]\n",
 	} {
 		dir := filepath.Join(n.Config.Registry.HostsDir, name)
-		if err := errors.Join(os.Mkdir(dir, 0o755), os.WriteFile(filepath.Join(dir, "hosts.toml"), []byte(text), 0o644)); err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, errors.Join(os.Mkdir(dir, 0o755), os.WriteFile(filepath.Join(dir, "hosts.toml"), []byte(text), 0o644)))
 	}
 	said := ""
 	for _, f := range registries(n) {

@@ -6,6 +6,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/engine/container"
 	"github.com/berth-cri/berth/pkg/engine/enginetest"
 	"github.com/berth-cri/berth/pkg/engine/pod"
@@ -37,9 +38,7 @@ func TestEncodedListsSayWhatListsSay(t *testing.T) {
 		if err == nil {
 			err = proto.Unmarshal(encoded, got)
 		}
-		if err != nil {
-			t.Fatalf("%s: %v", when, err)
-		}
+		test.Mustf(t, err, "%s", when)
 		if !proto.Equal(got, want) {
 			t.Errorf("%s: sent %v, want %v", when, got, want)
 		}

@@ -6,6 +6,8 @@ import (
 	"reflect"
 	"testing"
 	"time"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 func full() *Definition {
@@ -34,13 +36,9 @@ func TestStoredForm(t *testing.T) {
 		}
 	}
 	b, err := json.Marshal(d)
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	var again Definition
-	if err := json.Unmarshal(b, &again); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, json.Unmarshal(b, &again))
 	if !reflect.DeepEqual(d, &again) {
 		t.Errorf("stored %+v, loaded %+v", d, &again)
 	}

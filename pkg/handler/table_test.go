@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/containerd/errdefs"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 func routes(names ...string) []Route[string] {
@@ -20,9 +22,7 @@ func routes(names ...string) []Route[string] {
 func table(t testing.TB, defaultName string, names ...string) *Table[string] {
 	t.Helper()
 	table, err := NewTable(7, defaultName, routes(names...))
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	return table
 }
 
@@ -64,9 +64,7 @@ func TestTableListsByName(t *testing.T) {
 func TestTableDoesNotChange(t *testing.T) {
 	input := routes("a", "b")
 	tab, err := NewTable(1, "a", input)
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	input[0].Backend = "changed"
 	tab.Names()[0] = "changed"
 	tab.Routes()[0] = nil
@@ -80,9 +78,7 @@ func TestRouteKeepsItsGeneration(t *testing.T) {
 	rs := routes("old", "new")
 	rs[0].Generation = 3
 	tab, err := NewTable(9, "old", rs)
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	old, _ := tab.Lookup("old")
 	fresh, _ := tab.Lookup("new")
 	if old.Generation != 3 || fresh.Generation != 9 {

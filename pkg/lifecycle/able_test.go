@@ -5,6 +5,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/probe"
 	"github.com/berth-cri/berth/pkg/probe/capability"
 )
@@ -19,9 +20,7 @@ func TestWhatHandlersCanDo(t *testing.T) {
 	b.open(conf("runc", "/r", "kata", "/k"))
 	exec := func(name string) capability.Answer {
 		h, err := b.m.Handler(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, err)
 		return h.Capabilities.Of(capability.Exec).Answer
 	}
 	b.wait("what runc can do", func() bool { return exec("runc") != capability.Unknown })

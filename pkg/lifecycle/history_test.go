@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 // told are the changes of a handler, each in a line without its time.
@@ -72,9 +74,7 @@ func TestEveryChangeIsKept(t *testing.T) {
 func TestHistoryIsBounded(t *testing.T) {
 	dir := t.TempDir()
 	h, err := readHistory(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	for i := range maxChanges + 3 {
 		h.add(Change{What: fmt.Sprint(i), Reason: strings.Repeat("ä", maxChangeReason)})
 	}
@@ -83,9 +83,7 @@ func TestHistoryIsBounded(t *testing.T) {
 		t.Errorf("%d are kept, the first is %+v", len(all), all[0])
 	}
 	for _, text := range []string{"{", `{"format": 2, "changes": [{"what": "reload"}]}`} {
-		if err := os.WriteFile(filepath.Join(dir, "history.json"), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, os.WriteFile(filepath.Join(dir, "history.json"), []byte(text), 0o600))
 		if h, err := readHistory(dir); err == nil || len(h.last("")) > 0 {
 			t.Errorf("%s is read as %v, %v", text, h.last(""), err)
 		}

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/config"
 	"github.com/berth-cri/berth/pkg/handler"
 	"github.com/berth-cri/berth/pkg/lifecycle"
@@ -102,21 +103,13 @@ func TestPainReloadNeverReachesPods(t *testing.T) {
 		return nil
 	}
 	m, err := lifecycle.New(t.Context(), lifecycle.Options{Config: n.config.Load(), Loader: n, Prober: n, Live: n, Publisher: n, Dir: t.TempDir()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := m.Close(); err != nil {
-			t.Error(err)
-		}
-	}()
+	test.Must(t, err)
+	defer func() { test.Check(t, m.Close()) }()
 	n.router = router.New(router.NewPods(n.registry), nil, nil)
 	n.router.Adopt(n.backend)
 	n.router.Register(n)
 	m.Start()
-	if err := m.Ready(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, m.Ready(t.Context()))
 	n.router.SetReady()
 
 	stop := make(chan struct{})
@@ -143,9 +136,7 @@ func TestPainReloadNeverReachesPods(t *testing.T) {
 		now.Store(int64(i))
 		crowd.Store(max(crowd.Load(), waiting.Load()))
 		resp, err := n.service.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{RuntimeHandler: "changing"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, err)
 		if got, want := n.backend.Definition(resp.GetPodSandboxId()).Path, fmt.Sprintf("/runtime-%d", i); got != want {
 			t.Fatalf("after reload %d a new pod is on %s, want %s", i, got, want)
 		}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/config"
 	"github.com/berth-cri/berth/pkg/handler"
 	"github.com/berth-cri/berth/pkg/lifecycle/rollout"
@@ -212,12 +213,8 @@ func TestARemovedHandlerDrains(t *testing.T) {
 
 func TestIntentsSurviveRestarts(t *testing.T) {
 	b := newBed(t, conf("runc", "/r", "kata", "/k"))
-	if err := b.m.Cordon(t.Context(), "kata", " new  kernel\n", "uid 0"); err != nil {
-		t.Fatal(err)
-	}
-	if err := b.m.Drain(t.Context(), "runc", "", "uid 0"); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, b.m.Cordon(t.Context(), "kata", " new  kernel\n", "uid 0"))
+	test.Must(t, b.m.Drain(t.Context(), "runc", "", "uid 0"))
 	b.close()
 	b.open(conf("runc", "/r", "kata", "/k"))
 	h, err := b.m.Handler("kata")
@@ -256,9 +253,7 @@ func TestIntentsThatCannotBeKept(t *testing.T) {
 	}
 	// A directory in the file's place lets no write succeed.
 	file := filepath.Join(b.dir, "root", "intents.json")
-	if err := os.MkdirAll(filepath.Join(file, "x"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, os.MkdirAll(filepath.Join(file, "x"), 0o755))
 	if err := b.m.Cordon(t.Context(), "runc", "", "uid 0"); err == nil || b.phase("runc") != handler.Ready {
 		t.Errorf("got %v; runc is %q", err, b.phase("runc"))
 	}
@@ -506,9 +501,7 @@ func TestCgroupPrefixIsLive(t *testing.T) {
 
 func TestSinceIsTheDefinitions(t *testing.T) {
 	b := newBed(t, conf("runc", "/r", "crun", "/c"))
-	if err := b.m.Cordon(t.Context(), "crun", "", "uid 0"); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, b.m.Cordon(t.Context(), "crun", "", "uid 0"))
 	o := b.must(b.reload(conf("runc", "/new", "crun", "/c")))
 	since := map[string]uint64{}
 	for _, e := range b.last().Entries {
@@ -524,9 +517,7 @@ func TestWatchersThatAreSlowMissNothing(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	events := b.m.Watch(ctx)
 	for _, name := range []string{"crun", "runc"} {
-		if err := b.m.Cordon(t.Context(), name, "", "uid 0"); err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, b.m.Cordon(t.Context(), name, "", "uid 0"))
 	}
 	b.must(b.reload(conf("runc", "/r")))
 	if e := <-events; !slices.Equal(e.Handlers, []string{"crun", "runc"}) || e.Generation != b.last().Generation || e.Outcome == nil {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/config"
 	"github.com/berth-cri/berth/pkg/handler"
 	"github.com/berth-cri/berth/pkg/lifecycle/rollout"
@@ -35,9 +36,7 @@ func (b *bed) rollingOut(t *testing.T) (main, tried string, status *rollout.Stat
 		tried = e.Next.Path
 	}
 	h, err := b.m.Handler("runc")
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	return e.Definition.Path, tried, h.Rollout
 }
 
@@ -127,16 +126,12 @@ func TestEachRolloutIsJudgedByItsOwnPods(t *testing.T) {
 		{"the first again", became("first")},
 		{"after one that was promoted", func() {
 			became("not tried")()
-			if err := b.m.Promote(t.Context(), "runc"); err != nil {
-				t.Fatal(err)
-			}
+			test.Must(t, b.m.Promote(t.Context(), "runc"))
 			b.wantRollout(t, "/new", "", rollout.Promoted, "")
 			became("fourth")()
 		}},
 		{"after one that an operator aborted", func() {
-			if err := b.m.Abort(t.Context(), "runc", ""); err != nil {
-				t.Fatal(err)
-			}
+			test.Must(t, b.m.Abort(t.Context(), "runc", ""))
 			became("fifth")()
 		}},
 	} {
@@ -166,9 +161,7 @@ func TestDecisionHoldsForTheSameProgram(t *testing.T) {
 		}
 	}
 	look()
-	if err := b.m.Abort(t.Context(), "runc", "slow"); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, b.m.Abort(t.Context(), "runc", "slow"))
 	b.close()
 	b.set(func() { b.failures["/new"] = errors.New("gone") })
 	b.open(trying(10))
@@ -189,9 +182,7 @@ func TestDecisionHoldsForTheSameProgram(t *testing.T) {
 func TestPromoteAndAbort(t *testing.T) {
 	b := newBed(t, trying(10))
 	ctx := t.Context()
-	if err := b.m.Promote(ctx, "runc"); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, b.m.Promote(ctx, "runc"))
 	b.wantRollout(t, "/new", "", rollout.Promoted, "an operator")
 	for i := range 9 { // what was promoted is not rolled out any more
 		b.m.Failed("runc", pod("/new", "", fmt.Sprint(i)), errBroke)
@@ -199,15 +190,11 @@ func TestPromoteAndAbort(t *testing.T) {
 	b.close()
 	b.open(trying(10))
 	b.wantRollout(t, "/new", "", rollout.Promoted, "an operator")
-	if err := b.m.Abort(ctx, "runc", "too slow"); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, b.m.Abort(ctx, "runc", "too slow"))
 	b.wantRollout(t, "/old", "", rollout.Aborted, "too slow")
 
 	// The files have the last word.
-	if err := b.m.Promote(ctx, "runc"); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, b.m.Promote(ctx, "runc"))
 	settled := trying(10)
 	settled.Runtimes[0].Path, settled.Runtimes[0].Candidate = "/new", nil
 	b.must(b.reload(settled))
@@ -235,9 +222,7 @@ func TestAbortedBinaryReplacedByOneThatCannotBeProbed(t *testing.T) {
 		}
 	}
 	look("first", nil)
-	if err := b.m.Abort(t.Context(), "runc", "slow"); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, b.m.Abort(t.Context(), "runc", "slow"))
 	look("first", errors.New("it says nothing"))
 	b.wantRollout(t, "/old", "", rollout.Aborted, "slow")
 	look("", errors.New("/new does not exist"))
@@ -281,9 +266,7 @@ func TestDecisionsThatCannotBeKept(t *testing.T) {
 	b.open(trying(10))
 	b.wantRollout(t, "/old", "/new", rollout.Running, "")
 	b.close()
-	if err := os.WriteFile(filepath.Join(b.dir, "root", "rollouts.json"), []byte("{"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, os.WriteFile(filepath.Join(b.dir, "root", "rollouts.json"), []byte("{"), 0o600))
 	b.open(trying(10))
 	if all := strings.Join(b.m.Current().Problems, "\n"); !strings.Contains(all, "rollouts.json") {
 		t.Errorf("problems are %q", all)

@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/handler"
 	"github.com/berth-cri/berth/pkg/probe"
 )
@@ -100,9 +101,7 @@ func TestHandlerThatFailedIsMended(t *testing.T) {
 		synctest.Wait()
 		states := func() (n int) {
 			changes, err := b.m.Changes("runc")
-			if err != nil {
-				t.Fatal(err)
-			}
+			test.Must(t, err)
 			for _, c := range changes {
 				if c.What == "state" {
 					n++
@@ -191,9 +190,7 @@ func TestStartsOfACandidate(t *testing.T) {
 	if got := b.m.Starts("runc"); got.InARow != 1 || got.Recent != 1 {
 		t.Errorf("a candidate ends the row: %+v", got)
 	}
-	if err := b.m.Promote(t.Context(), "runc"); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, b.m.Promote(t.Context(), "runc"))
 	b.m.NotStarted("runc", candidate, errors.New("no"))
 	if got := b.m.Starts("runc"); got.InARow != 2 {
 		t.Errorf("a promoted candidate does not count: %+v", got)

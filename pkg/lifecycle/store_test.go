@@ -7,6 +7,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/handler"
 	"github.com/berth-cri/berth/pkg/lifecycle/rollout"
 )
@@ -16,9 +17,7 @@ func newTestStore(t *testing.T, b *bed, handlers ...string) *store {
 	t.Helper()
 	s := newStore(newBackground(t.Context()), b, b, &history{wake: make(chan struct{}, 1)})
 	t.Cleanup(s.end)
-	if err := s.begins(conf(handlers...), map[string]*Intent{}, map[string]*rollout.Decision{}); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, s.begins(conf(handlers...), map[string]*Intent{}, map[string]*rollout.Decision{}))
 	return s
 }
 
@@ -54,9 +53,7 @@ func TestGenerationsOfAStore(t *testing.T) {
 	var got []uint64
 	for i, kind := range []IntentKind{Cordon, Drain, Cordon, Drain} {
 		if i == 2 {
-			if err := s.open(); err != nil {
-				t.Fatal(err)
-			}
+			test.Must(t, s.open())
 		}
 		if err := s.change(func(t *truth) error { t.intents["runc"] = &Intent{Kind: kind}; return nil }); err != nil {
 			t.Fatal(err)
@@ -75,9 +72,7 @@ func TestGenerationsOfAStore(t *testing.T) {
 
 func TestStoreKnowsNames(t *testing.T) {
 	s := newTestStore(t, &bed{t: t}, "runc", "/r", "crun", "/c")
-	if err := s.known("runc"); err != nil {
-		t.Error(err)
-	}
+	test.Check(t, s.known("runc"))
 	const want = `handler "rnuc" does not exist; the handlers are crun, runc (did you mean "runc"?): not found`
 	if err := s.known("rnuc"); !errdefs.IsNotFound(err) || err.Error() != want {
 		t.Errorf("got %v", err)

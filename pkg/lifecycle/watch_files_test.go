@@ -14,6 +14,8 @@ import (
 
 	"github.com/containerd/log"
 	"github.com/fsnotify/fsnotify"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 func TestWatchedDirectories(t *testing.T) {
@@ -63,13 +65,9 @@ func TestRelevantEvents(t *testing.T) {
 func TestFilesAreWatched(t *testing.T) {
 	dir := t.TempDir()
 	main, dropIns, vendor := filepath.Join(dir, "berth", "config.toml"), filepath.Join(dir, "berth", "conf.d"), filepath.Join(dir, "lib", "berth", "conf.d")
-	if err := os.MkdirAll(filepath.Dir(main), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, os.MkdirAll(filepath.Dir(main), 0o755))
 	w, err := fsnotify.NewWatcher()
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	told := make(chan struct{}, 1000)
 	f := &files{
 		watcher: w, paths: func() []string { return []string{main, dropIns, vendor} },
@@ -88,15 +86,11 @@ func TestFilesAreWatched(t *testing.T) {
 
 	write := func(path string) {
 		t.Helper()
-		if err := os.WriteFile(path, []byte("x"), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, os.WriteFile(path, []byte("x"), 0o600))
 	}
 	rename := func(from, to string) {
 		t.Helper()
-		if err := os.Rename(from, to); err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, os.Rename(from, to))
 	}
 	for _, step := range []struct {
 		what string
@@ -106,25 +100,19 @@ func TestFilesAreWatched(t *testing.T) {
 		{"it is written in place", func() { write(main) }},
 		{"an editor renames over it", func() { write(main + ".new"); rename(main+".new", main) }},
 		{"conf.d comes with a file", func() {
-			if err := os.Mkdir(dropIns, 0o755); err != nil {
-				t.Fatal(err)
-			}
+			test.Must(t, os.Mkdir(dropIns, 0o755))
 			write(filepath.Join(dropIns, "a.toml"))
 		}},
 		{"a file in conf.d, which came later", func() { write(filepath.Join(dropIns, "b.toml")) }},
 		{"the vendor's directory comes, three levels deep", func() {
-			if err := os.MkdirAll(vendor, 0o755); err != nil {
-				t.Fatal(err)
-			}
+			test.Must(t, os.MkdirAll(vendor, 0o755))
 		}},
 		{"a file of the vendor's", func() { write(filepath.Join(vendor, "v.toml")) }},
 		{"conf.d is moved away", func() { rename(dropIns, dropIns+".old") }},
 		{"another takes its place", func() { rename(dropIns+".old", dropIns) }},
 		{"a file in that one", func() { write(filepath.Join(dropIns, "c.toml")) }},
 		{"a file goes", func() {
-			if err := os.Remove(filepath.Join(dropIns, "a.toml")); err != nil {
-				t.Fatal(err)
-			}
+			test.Must(t, os.Remove(filepath.Join(dropIns, "a.toml")))
 		}},
 	} {
 		step.do()
@@ -158,9 +146,7 @@ func TestFilesBehindLinks(t *testing.T) {
 	dir := t.TempDir()
 	do := func(err error) {
 		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, err)
 	}
 	write := func(name, text string) {
 		t.Helper()
@@ -226,9 +212,7 @@ func TestFilesWithoutInotify(t *testing.T) {
 		return
 	}
 	// Of this user namespace only.
-	if err := os.WriteFile("/proc/sys/user/max_inotify_instances", []byte("0"), 0); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, os.WriteFile("/proc/sys/user/max_inotify_instances", []byte("0"), 0))
 	start := conf("runc", "/r")
 	start.Handlers.Watch = true
 	b := newBed(t, start)
@@ -237,9 +221,7 @@ func TestFilesWithoutInotify(t *testing.T) {
 		t.Fatal("nothing says that files are looked at")
 	}
 	b.set(func() { b.next = conf("runc", "/r", "kata", "/k") })
-	if err := os.WriteFile(b.Paths()[0], []byte("changed"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, os.WriteFile(b.Paths()[0], []byte("changed"), 0o600))
 	b.wait("the change", func() bool { return b.phase("kata") != "" })
 	b.wait("its announcement", func() bool { b.mu.Lock(); defer b.mu.Unlock(); return slices.Contains(b.announced, "reloaded") })
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
@@ -27,9 +28,7 @@ func TestCheckSaysWhatIsMissing(t *testing.T) {
 			t.Errorf("%s: got %v, %v", device, rt, err)
 		}
 	}
-	if err := os.Remove(path); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, os.Remove(path))
 	if _, err := c.Check(t.Context(), whole, Look); err == nil || !strings.Contains(err.Error(), "runtime_path: "+path+" does not exist") {
 		t.Errorf("without its binary: %v", err)
 	}
@@ -49,9 +48,7 @@ func TestCheckSumsCandidates(t *testing.T) {
 	check := func() string {
 		t.Helper()
 		rt, err := c.Check(t.Context(), d, Look)
-		if err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, err)
 		return rt.SHA256
 	}
 	if sum := check(); sum != "" {
@@ -68,9 +65,7 @@ func TestCheckSumsCandidates(t *testing.T) {
 		if err := os.WriteFile(path+".new", b, 0o755); err != nil { //nolint:gosec // it is a program
 			t.Fatal(err)
 		}
-		if err := os.Rename(path+".new", path); err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, os.Rename(path+".new", path))
 	}
 	write(content)
 	if again := check(); again != first {
@@ -86,9 +81,7 @@ func TestCheckSumsCandidates(t *testing.T) {
 	if want := fmt.Sprintf("%x", sha256.Sum256(broken)); err == nil || rt == nil || rt.SHA256 != want || rt.Version != "" {
 		t.Errorf("of a program that does not answer it says %+v, %v", rt, err)
 	}
-	if err := os.Remove(path); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, os.Remove(path))
 	if rt, err := c.Check(t.Context(), d, Look); err == nil || rt != nil {
 		t.Errorf("of none it says %+v, %v", rt, err)
 	}

@@ -7,15 +7,15 @@ import (
 	"testing"
 
 	"github.com/containerd/errdefs"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 // release writes a release of gVisor that says what real ones do.
 func release(t *testing.T, dir, version string) (path string) {
 	t.Helper()
 	bin := filepath.Join(dir, "gvisor-bin")
-	if err := os.MkdirAll(bin, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, os.MkdirAll(bin, 0o755))
 	answer := "echo runsc version " + version + "\n"
 	script(t, bin, "gvisor_sentry", answer)
 	script(t, bin, "gvisor-sentry-prewarmer", "exit 2\n")
@@ -34,15 +34,11 @@ func TestCompanions(t *testing.T) {
 		}, "gvisor_sentry is missing"},
 		"not executable": {func(t *testing.T, dir string) {
 			t.Helper()
-			if err := os.Chmod(filepath.Join(dir, "gvisor-bin", "gvisor-sentry-prewarmer"), 0o644); err != nil {
-				t.Fatal(err)
-			}
+			test.Must(t, os.Chmod(filepath.Join(dir, "gvisor-bin", "gvisor-sentry-prewarmer"), 0o644))
 		}, "gvisor-sentry-prewarmer cannot be executed"},
 		"open to others": {func(t *testing.T, dir string) {
 			t.Helper()
-			if err := os.Chmod(filepath.Join(dir, "gvisor-bin", "gvisor_sentry"), 0o777); err != nil {
-				t.Fatal(err)
-			}
+			test.Must(t, os.Chmod(filepath.Join(dir, "gvisor-bin", "gvisor_sentry"), 0o777))
 		}, "gvisor_sentry"},
 		"half replaced": {func(t *testing.T, dir string) {
 			t.Helper()
@@ -103,24 +99,16 @@ func TestCompanionsOfAHandler(t *testing.T) {
 	if _, err := p.Probe(t.Context(), d); !errdefs.IsUnavailable(err) || !strings.Contains(err.Error(), "share/guest") {
 		t.Errorf("without it: %v", err)
 	}
-	if err := os.MkdirAll(filepath.Join(dir, "share"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, os.MkdirAll(filepath.Join(dir, "share"), 0o755))
 	guest := filepath.Join(dir, "share", "guest")
-	if err := os.WriteFile(guest, []byte("kernel"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, os.WriteFile(guest, []byte("kernel"), 0o644))
 	one, err := p.Probe(t.Context(), d)
 	if err != nil || len(one.Identity.Companions) != 1 || one.Identity.Companions[0].Name != "share/guest" {
 		t.Fatalf("%+v, %v", one, err)
 	}
 	sum, err := one.Identity.SHA256()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(guest, []byte("another kernel"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
+	test.Must(t, os.WriteFile(guest, []byte("another kernel"), 0o644))
 	two, err := p.Probe(t.Context(), d)
 	if err != nil || two == one {
 		t.Fatalf("the companion changed: %+v, %v", two, err)

@@ -17,6 +17,7 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/config"
 	engineshim "github.com/berth-cri/berth/pkg/engine/shim"
 	"github.com/berth-cri/berth/pkg/handler"
@@ -27,12 +28,8 @@ func script(t *testing.T, dir, name, body string) string {
 	t.Helper()
 	path := filepath.Join(dir, name)
 	// Renamed into place: a file that any process holds open for writing cannot be run.
-	if err := os.WriteFile(path+".new", []byte("#!/bin/sh\n"+body), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Rename(path+".new", path); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, os.WriteFile(path+".new", []byte("#!/bin/sh\n"+body), 0o755))
+	test.Must(t, os.Rename(path+".new", path))
 	return path
 }
 
@@ -40,9 +37,7 @@ func script(t *testing.T, dir, name, body string) string {
 func replay(t *testing.T, dir, recording string) (path, counter string) {
 	t.Helper()
 	from, err := filepath.Abs(filepath.Join("testdata", recording))
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	counter = filepath.Join(dir, "runs")
 	return script(t, dir, "runtime", fmt.Sprintf(`echo "$1" >>%s
 case "$1" in
@@ -56,9 +51,7 @@ exit 1
 func runs(t *testing.T, counter string) int {
 	t.Helper()
 	b, err := os.ReadFile(counter)
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	return strings.Count(string(b), "--version\n")
 }
 
@@ -95,9 +88,7 @@ func TestProbeAsksOncePerIdentity(t *testing.T) {
 func TestProbeWithoutFeatures(t *testing.T) {
 	path, _ := replay(t, t.TempDir(), "crun-1.8.1")
 	rt, err := New(nil).Probe(t.Context(), oci(path))
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	if rt.Features != nil || rt.OCIVersion() != "1.0.2" {
 		t.Errorf("got features %v and ociVersion %s of a runtime without features", rt.Features, rt.OCIVersion())
 	}
@@ -106,9 +97,7 @@ func TestProbeWithoutFeatures(t *testing.T) {
 func TestProbeFailures(t *testing.T) {
 	dir := t.TempDir()
 	plain := filepath.Join(dir, "plain")
-	if err := os.WriteFile(plain, nil, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, os.WriteFile(plain, nil, 0o644))
 	for name, c := range map[string]struct{ path, says string }{
 		"missing":        {filepath.Join(dir, "none"), "install it"},
 		"not executable": {plain, "not an executable file"},
@@ -139,9 +128,7 @@ func TestProbeFailures(t *testing.T) {
 func badInterpreter(t *testing.T, dir string) string {
 	t.Helper()
 	path := filepath.Join(dir, "interp")
-	if err := os.WriteFile(path, []byte("#!/nonexistent/interpreter\n"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, os.WriteFile(path, []byte("#!/nonexistent/interpreter\n"), 0o755))
 	return path
 }
 
@@ -152,9 +139,7 @@ func TestFailureIsNotRemembered(t *testing.T) {
 	if _, err := p.Probe(t.Context(), oci(path)); err == nil {
 		t.Fatal("a failing binary passed")
 	}
-	if err := os.WriteFile(filepath.Join(dir, "healed"), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, os.WriteFile(filepath.Join(dir, "healed"), nil, 0o600))
 	if rt, err := p.Probe(t.Context(), oci(path)); err != nil || rt.Version != "9.9.9" {
 		t.Fatalf("got %v, %v after the cause was gone", rt, err)
 	}
@@ -183,24 +168,16 @@ echo "runc version 1.0.0"; echo "spec: 1.0.2"`)
 	}
 	now := script(t, t.TempDir(), "runtime", `[ "$1" = --version ] || exit 1
 echo "runc version 2.0.0"; echo "spec: 1.0.2"`)
-	if err := os.Rename(now, path); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, os.Rename(now, path))
 	second := make(chan *Runtime, 1)
 	go func() {
 		rt, err := p.Probe(t.Context(), oci(path))
-		if err != nil {
-			t.Error(err)
-		}
+		test.Check(t, err)
 		second <- rt
 	}()
 	time.Sleep(50 * time.Millisecond) // it joins; if it is later, it has the right answer anyway
-	if err := os.WriteFile(goOn, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := <-first; err != nil {
-		t.Error(err)
-	}
+	test.Must(t, os.WriteFile(goOn, nil, 0o600))
+	test.Check(t, <-first)
 	if rt := <-second; rt != nil && rt.Version != "2.0.0" {
 		t.Errorf("the runtime that was installed before the call is 2.0.0, the answer is of %s", rt.Version)
 	}
@@ -221,9 +198,7 @@ func TestProbeKillsHangingBinary(t *testing.T) {
 		t.Errorf("it took %s to give up", d)
 	}
 	b, err := os.ReadFile(pids)
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	for _, pid := range strings.Fields(string(b)) {
 		waitGone(t, pid)
 	}
@@ -251,9 +226,7 @@ func TestProbeLeavesNoChildBehind(t *testing.T) {
 		t.Fatalf("got %v, %v", rt, err)
 	}
 	b, err := os.ReadFile(pids)
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	for _, pid := range strings.Fields(string(b)) {
 		waitGone(t, pid)
 	}
@@ -294,9 +267,7 @@ func TestProbeShimThatDrivesARuntime(t *testing.T) {
 	driven, counter := replay(t, dir, "crun-1.24")
 	p := New(nil)
 	rt, err := p.Probe(t.Context(), shim(path, driven))
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	if rt.Path != path || rt.Name != Crun || rt.Version != "1.24" || rt.ShimVersion != "v2.4.2" || rt.OwnKernel || !rt.SupportsIDMap() {
 		t.Errorf("got %+v", rt)
 	}
@@ -317,9 +288,7 @@ func TestProbeShimThatDrivesARuntime(t *testing.T) {
 func TestDrivenRuntimeIsFoundWithoutAPath(t *testing.T) {
 	there, other := t.TempDir(), t.TempDir()
 	for _, dir := range []string{there, other} {
-		if err := os.WriteFile(filepath.Join(dir, Runc), nil, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, os.WriteFile(filepath.Join(dir, Runc), nil, 0o755))
 	}
 	t.Setenv(config.SearchPathEnv, there)
 	t.Setenv("PATH", other)
@@ -458,9 +427,7 @@ func TestRealRuntimes(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			path := realBinary(t, c.env, c.name)
 			rt, err := New(nil).Probe(t.Context(), oci(path))
-			if err != nil {
-				t.Fatal(err)
-			}
+			test.Must(t, err)
 			if rt.Name != c.name || rt.Version == "" {
 				t.Errorf("%s says that it is %q %q", path, rt.Name, rt.Version)
 			}
@@ -479,9 +446,7 @@ func TestRealShim(t *testing.T) {
 	path := realBinary(t, "BERTH_TEST_SHIM", "containerd-shim-runc-v2")
 	driven := realBinary(t, "BERTH_TEST_RUNC", Runc)
 	rt, err := New(engineshim.Protocol{}).Probe(t.Context(), shim(path, driven))
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	if rt.ShimVersion == "" || rt.Name != Runc || rt.Features == nil || rt.OwnKernel {
 		t.Errorf("got %+v", rt)
 	}
@@ -489,14 +454,10 @@ func TestRealShim(t *testing.T) {
 
 func BenchmarkProbeKnown(b *testing.B) {
 	path, err := exec.LookPath("sh")
-	if err != nil {
-		b.Fatal(err)
-	}
+	test.Must(b, err)
 	p := New(engineshim.Protocol{})
 	ids, err := subject{kind: handler.OCI, path: path}.identify(nil)
-	if err != nil {
-		b.Fatal(err)
-	}
+	test.Must(b, err)
 	p.known[subject{kind: handler.OCI, path: path}.key()] = &Runtime{Path: path, Identity: ids[0]}
 	for b.Loop() {
 		if _, err := p.Probe(b.Context(), oci(path)); err != nil {
@@ -510,17 +471,11 @@ func BenchmarkProbeKnown(b *testing.B) {
 func deadMount(t *testing.T, dir string) (end func()) {
 	t.Helper()
 	fuse, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := unix.Mount("dead", dir, "fuse", 0, fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0", fuse.Fd())); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
+	test.Must(t, unix.Mount("dead", dir, "fuse", 0, fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0", fuse.Fd())))
 	end = sync.OnceFunc(func() {
 		fuse.Close()
-		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
-			t.Error(err)
-		}
+		test.Check(t, unix.Unmount(dir, unix.MNT_DETACH))
 	})
 	t.Cleanup(end)
 	return end

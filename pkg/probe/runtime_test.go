@@ -8,15 +8,15 @@ import (
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"github.com/opencontainers/runtime-spec/specs-go/features"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 // recorded returns the Runtime that a recorded pair of outputs describes.
 func recorded(t *testing.T, name string) *Runtime {
 	t.Helper()
 	out, err := os.ReadFile(filepath.Join("testdata", name, "version.txt"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	rt := parseVersion(string(out))
 	if out, err = os.ReadFile(filepath.Join("testdata", name, "features.json")); err == nil {
 		if rt.Features = parseFeatures(out); rt.Features == nil {

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/handler"
 	"github.com/berth-cri/berth/pkg/probe/capability"
 )
@@ -95,9 +96,7 @@ func TestASelfCheckWaitsForWhoRunsIt(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	close(ready)
-	if err := <-ended; err != nil {
-		t.Error(err)
-	}
+	test.Check(t, <-ended)
 }
 
 // trying is a self-check pod that says what it was to do, and tries exec.

@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/containerd/errdefs"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 func TestWhatMayPass(t *testing.T) {
@@ -56,9 +58,7 @@ func TestProgramsThatMayRunAgain(t *testing.T) {
 	}
 	path := filepath.Join(dir, "busy")
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY, 0o755) //nolint:gosec // it is a program
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	defer f.Close()
 	if _, err := run(t.Context(), path); !Transient(err) {
 		t.Errorf("a program that is written: %v", err)
@@ -79,18 +79,14 @@ func TestAskAsksAgain(t *testing.T) {
 	said := filepath.Join(dir, "said")
 	say := func(text string) {
 		t.Helper()
-		if err := os.WriteFile(said, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, os.WriteFile(said, []byte(text), 0o600))
 	}
 	// A wrapper: what it says depends on another file.
 	path := script(t, dir, "wrapper", `[ "$1" = --version ] && . `+said)
 	p := New(nil)
 	say("echo runc version 1.5.2")
 	first, err := p.Probe(t.Context(), oci(path))
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	if same, err := p.Ask(t.Context(), oci(path)); err != nil || same != first {
 		t.Errorf("the same answer is another Runtime: %+v, %v", same, err)
 	}

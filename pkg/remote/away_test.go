@@ -6,6 +6,7 @@ import (
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
@@ -17,12 +18,8 @@ func away(t *testing.T) (d *daemon, b *Backend, dir, pod string) {
 	until(t, "ready", func() bool { return b.Health().Phase == Ready })
 	made, err := b.RunPodSandbox(handler.WithDefinition(t.Context(), &handler.Definition{Name: "legacy"}),
 		&runtimeapi.RunPodSandboxRequest{Config: &runtimeapi.PodSandboxConfig{}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := b.lists.sync(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
+	test.Must(t, b.lists.sync(t.Context()))
 	d.server.Stop()
 	until(t, "down", func() bool { return b.Health().Phase == Down })
 	return d, b, dir, made.GetPodSandboxId()

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/handler"
 	"github.com/berth-cri/berth/pkg/router/routertest"
 )
@@ -77,9 +78,7 @@ func (d *daemon) lacks(method string) error {
 func (d *daemon) start(t testing.TB) {
 	t.Helper()
 	l, err := net.Listen("unix", d.path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	unknown := d.unknown
 	if unknown == nil {
 		unknown = func(any, grpc.ServerStream) error { return status.Error(codes.Unimplemented, "unknown method") }
@@ -109,9 +108,7 @@ func (d *daemon) start(t testing.TB) {
 
 // serve ends with the server.
 func serve(t testing.TB, s *grpc.Server, l net.Listener) {
-	if err := s.Serve(l); err != nil {
-		t.Error(err)
-	}
+	test.Check(t, s.Serve(l))
 }
 
 func newDaemon(t testing.TB) *daemon { return newDaemonThat(t, nil) }
@@ -132,15 +129,9 @@ func connect(t testing.TB, d *daemon, dir string) *Backend {
 		Endpoint: d.path, Dir: dir, Instance: "me", ListTimeout: time.Second, Changed: func() {},
 		Handlers: []Handler{{Name: "legacy", Remote: "runc"}},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	b.Start(context.Background())
-	t.Cleanup(func() {
-		if err := b.Close(false); err != nil {
-			t.Error(err)
-		}
-	})
+	t.Cleanup(func() { test.Check(t, b.Close(false)) })
 	return b
 }
 
@@ -164,13 +155,9 @@ func TestPodsOfADaemonThatGoesAway(t *testing.T) {
 	pod, err := b.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{
 		RuntimeHandler: "legacy", Config: &runtimeapi.PodSandboxConfig{Metadata: &runtimeapi.PodSandboxMetadata{Name: "a", Uid: "u"}},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	c, err := b.CreateContainer(ctx, &runtimeapi.CreateContainerRequest{PodSandboxId: pod.GetPodSandboxId(), Config: &runtimeapi.ContainerConfig{}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	d.server.Stop()
 	until(t, "down", func() bool { return b.Health().Phase == Down })
 	_, err = b.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: c.GetContainerId()})
@@ -208,9 +195,7 @@ func BenchmarkHop(b *testing.B) {
 	until(b, "ready", func() bool { return r.Health().Phase == Ready })
 	path := filepath.Join(b.TempDir(), "face.sock")
 	l, err := net.Listen("unix", path)
-	if err != nil {
-		b.Fatal(err)
-	}
+	test.Must(b, err)
 	// As the daemon has it.
 	s := grpc.NewServer(grpc.NumStreamWorkers(8), grpc.InitialWindowSize(1<<20), grpc.InitialConnWindowSize(1<<20))
 	runtimeapi.RegisterRuntimeServiceServer(s, r)
@@ -219,9 +204,7 @@ func BenchmarkHop(b *testing.B) {
 	for name, at := range map[string]string{"direct": d.path, "through": path} {
 		b.Run(name, func(b *testing.B) {
 			conn, err := grpc.NewClient("unix://"+at, grpc.WithTransportCredentials(insecure.NewCredentials()))
-			if err != nil {
-				b.Fatal(err)
-			}
+			test.Must(b, err)
 			defer conn.Close()
 			client := runtimeapi.NewRuntimeServiceClient(conn)
 			b.ReportAllocs()
@@ -386,9 +369,7 @@ func BenchmarkLists(b *testing.B) {
 	pod, err := r.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{RuntimeHandler: "legacy", Config: &runtimeapi.PodSandboxConfig{
 		Metadata: &runtimeapi.PodSandboxMetadata{Name: "a", Uid: "u"},
 	}})
-	if err != nil {
-		b.Fatal(err)
-	}
+	test.Must(b, err)
 	for i := range 250 {
 		if _, err := r.CreateContainer(ctx, &runtimeapi.CreateContainerRequest{PodSandboxId: pod.GetPodSandboxId(), Config: &runtimeapi.ContainerConfig{
 			Metadata: &runtimeapi.ContainerMetadata{Name: fmt.Sprint("c", i)},

@@ -4,6 +4,8 @@ import (
 	"testing"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 // An event that is newer than this CRI is passed on, with berth's names of handlers.
@@ -18,9 +20,7 @@ func TestNewerEvents(t *testing.T) {
 			ContainerId: "c", ContainerEventType: kind, PodSandboxStatus: &runtimeapi.PodSandboxStatus{Id: "p", RuntimeHandler: "runc"},
 			ContainersStatuses: []*runtimeapi.ContainerStatus{{Image: &runtimeapi.ImageSpec{RuntimeHandler: "runc"}, Mounts: []*runtimeapi.Mount{{Image: &runtimeapi.ImageSpec{RuntimeHandler: "runc"}}}}},
 		}
-		if err := s.pass(encoded(t, newer(e)), to); err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, s.pass(encoded(t, newer(e)), to))
 		if len(to.heard) != 1 {
 			t.Fatalf("%v was told %d times", kind, len(to.heard))
 		}

@@ -18,6 +18,7 @@ import (
 	"google.golang.org/protobuf/types/known/emptypb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/router/routertest"
 )
 
@@ -58,9 +59,7 @@ func face(t *testing.T, b *Backend) *grpc.ClientConn {
 	t.Helper()
 	path := t.TempDir() + "/face.sock"
 	l, err := net.Listen("unix", path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	s := grpc.NewServer(grpc.UnknownServiceHandler(func(_ any, stream grpc.ServerStream) error {
 		method, _ := grpc.MethodFromServerStream(stream)
 		receive := func() (proto.Message, error) {
@@ -76,22 +75,14 @@ func face(t *testing.T, b *Backend) *grpc.ClientConn {
 	go serve(t, s, l)
 	t.Cleanup(s.Stop)
 	conn, err := grpc.NewClient("unix://"+path, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := conn.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	test.Must(t, err)
+	t.Cleanup(func() { test.Check(t, conn.Close()) })
 	return conn
 }
 
 func TestNewerCallsOfEveryForm(t *testing.T) {
 	end, err := status.New(codes.ResourceExhausted, "enough").WithDetails(wrapperspb.String("a detail"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	for name, want := range map[string]*status.Status{"that succeed": nil, "that fail": end} {
 		t.Run(name, func(t *testing.T) {
 			d, _ := answeringNewest(t, want.Err())
@@ -111,20 +102,14 @@ func TestNewerCallsOfEveryForm(t *testing.T) {
 			}
 
 			stream, err := conn.NewStream(ctx, &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, newest)
-			if err != nil {
-				t.Fatal(err)
-			}
+			test.Must(t, err)
 			for _, word := range []string{"b", "c"} { // each is answered before the next is said
-				if err := stream.SendMsg(wrapperspb.String(word)); err != nil {
-					t.Fatal(err)
-				}
+				test.Must(t, stream.SendMsg(wrapperspb.String(word)))
 				if err := stream.RecvMsg(got); err != nil || got.GetValue() != word+word {
 					t.Errorf("%v, %v", got, err)
 				}
 			}
-			if err := stream.CloseSend(); err != nil {
-				t.Error(err)
-			}
+			test.Check(t, stream.CloseSend())
 			err = stream.RecvMsg(got)
 			if want == nil && !errors.Is(err, io.EOF) {
 				t.Error(err)
@@ -142,12 +127,8 @@ func TestNewerCallsEndWithTheirClient(t *testing.T) {
 	until(t, "ready", func() bool { return b.Health().Phase == Ready })
 	ctx, cancel := context.WithCancel(t.Context())
 	stream, err := face(t, b).NewStream(ctx, &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, newest)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := errors.Join(stream.SendMsg(wrapperspb.String("a")), stream.RecvMsg(&wrapperspb.StringValue{})); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
+	test.Must(t, errors.Join(stream.SendMsg(wrapperspb.String("a")), stream.RecvMsg(&wrapperspb.StringValue{})))
 	cancel()
 	select {
 	case err := <-ended:

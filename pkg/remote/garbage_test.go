@@ -15,6 +15,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/handler"
 	"github.com/berth-cri/berth/pkg/router/routertest"
 )
@@ -43,9 +44,7 @@ func broken(t *testing.T, bytes frame, methods ...string) *daemon {
 	t.Helper()
 	d := &daemon{Backend: routertest.New("other"), path: filepath.Join(t.TempDir(), "cri.sock")}
 	l, err := net.Listen("unix", d.path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	d.server = grpc.NewServer(grpc.ForceServerCodecV2(newCodec()),
 		grpc.UnaryInterceptor(func(ctx context.Context, req any, info *grpc.UnaryServerInfo, serve grpc.UnaryHandler) (any, error) {
 			for _, m := range methods {
@@ -76,12 +75,8 @@ func TestGarbageIsNotPassedOn(t *testing.T) {
 	until(t, "ready", func() bool { return b.Health().Phase == Ready })
 	ctx := handler.WithDefinition(t.Context(), &handler.Definition{Name: "legacy"})
 	pod, err := b.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: &runtimeapi.PodSandboxConfig{}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := b.lists.sync(ctx); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
+	test.Must(t, b.lists.sync(ctx))
 	b.runtimeService.lists.caller.conn = answering{b.conn, garbage}
 	l, err := b.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
 	if err != nil || len(l.GetItems()) != 1 || l.GetItems()[0].GetId() != pod.GetPodSandboxId() {
@@ -179,9 +174,7 @@ func TestADaemonThatCannotListIsNotReady(t *testing.T) {
 func TestADaemonThatSaysNothing(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "cri.sock")
 	l, err := net.Listen("unix", path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	defer l.Close()
 	go func() {
 		for {

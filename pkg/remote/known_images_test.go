@@ -13,6 +13,8 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 func pulled(t *testing.T, b *Backend, names ...string) {
@@ -29,13 +31,9 @@ func has(t *testing.T, b *Backend, want ...string) {
 	t.Helper()
 	var got []string
 	l, err := b.ListImages(t.Context(), &runtimeapi.ListImagesRequest{})
-	if err != nil {
-		t.Error(err)
-	}
+	test.Check(t, err)
 	read := &runtimeapi.ListImagesResponse{}
-	if err := proto.Unmarshal(l.ProtoReflect().GetUnknown(), read); err != nil {
-		t.Error(err)
-	}
+	test.Check(t, proto.Unmarshal(l.ProtoReflect().GetUnknown(), read))
 	for _, i := range read.GetImages() {
 		got = append(got, i.GetId())
 	}
@@ -60,9 +58,7 @@ func TestImagesOfADaemonThatGoesAway(t *testing.T) {
 		_, err := b.RemoveImage(t.Context(), &runtimeapi.RemoveImageRequest{Image: &runtimeapi.ImageSpec{Image: name}})
 		return err
 	}
-	if err := remove("three"); err != nil {
-		t.Error(err)
-	}
+	test.Check(t, remove("three"))
 	d.server.Stop()
 	has(t, b, "one", "two")
 	until(t, "down", func() bool { return b.Health().Phase == Down })
@@ -76,9 +72,7 @@ func TestImagesOfADaemonThatGoesAway(t *testing.T) {
 		t.Errorf("a list by name of a daemon that is gone: %v", err)
 	}
 	has(t, connect(t, d, dir), "one", "two")
-	if err := b.state.close(true); err != nil {
-		t.Error(err)
-	}
+	test.Check(t, b.state.close(true))
 	if left, err := filepath.Glob(filepath.Join(dir, "*")); err != nil || len(left) > 0 {
 		t.Errorf("left behind: %v, %v", left, err)
 	}
@@ -122,9 +116,7 @@ func TestDamagedImagesStopNothing(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "daemon.state")
 	for _, damaged := range []string{`"images": "/w=="`, `"filesystems": "CgU="`} {
 		content := `{"format": 1, "record": {"endpoint": "/x.sock", "handlers": [{"Name": "a"}]}, "sandboxes": "CgMKAXA=", ` + damaged + `}`
-		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, os.WriteFile(path, []byte(content), 0o600))
 		s, damage, err := openState(path)
 		if err != nil || damage == nil || !strings.Contains(damage.Error(), path) {
 			t.Errorf("%q is read: %v, %v", damaged, damage, err)

@@ -8,6 +8,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
@@ -46,13 +47,9 @@ func TestListsNameTheHandlerThatADaemonLeavesOut(t *testing.T) {
 		n := naming{names: &names{}, known: &known{}}
 		n.names.set(handlers)
 		theirs, err := proto.Marshal(&runtimeapi.ListPodSandboxResponse{Items: []*runtimeapi.PodSandbox{{Id: "one"}}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, err)
 		var ours runtimeapi.ListPodSandboxResponse
-		if err := proto.Unmarshal(n.list(theirs), &ours); err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, proto.Unmarshal(n.list(theirs), &ours))
 		if got := ours.GetItems()[0].GetRuntimeHandler(); got != handlers[0].Name {
 			t.Errorf("with %v the sandbox is of %q", handlers, got)
 		}
@@ -66,9 +63,7 @@ func TestPinIsWrittenAtOnce(t *testing.T) {
 		Endpoint: filepath.Join(t.TempDir(), "cri.sock"), Dir: t.TempDir(), Instance: "me", ListTimeout: time.Second, Changed: func() {},
 		Handlers: []Handler{{Name: "legacy", Remote: "runc"}, {Name: "other", Remote: "runc"}},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	b.note(t.Context(), change{kind: madeSandbox, pin: "other", sandbox: &runtimeapi.PodSandbox{Id: "p"}})
 	if got := opened(t, b.state.path).known.pins["p"]; got != "other" {
 		t.Errorf("the handler of the pod is %q after a kill", got)

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
@@ -21,14 +22,8 @@ func newPool(t *testing.T, dir string) *Pool {
 		Dir: dir, Instance: "me", ListTimeout: time.Second, Changed: func(*Backend) {},
 		CgroupDriver: func(context.Context) (runtimeapi.CgroupDriver, error) { return runtimeapi.CgroupDriver_CGROUPFS, nil },
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := p.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	test.Must(t, err)
+	t.Cleanup(func() { test.Check(t, p.Close()) })
 	return p
 }
 
@@ -40,14 +35,10 @@ func force(t *testing.T, p *Pool, definitions ...*handler.Definition) {
 			t.Fatal(err)
 		}
 	}
-	if err := p.Record(definitions); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, p.Record(definitions))
 	p.Use(definitions)
 	for _, b := range p.Leave() {
-		if err := p.Left(b); err != nil {
-			t.Error(err)
-		}
+		test.Check(t, p.Left(b))
 	}
 }
 
@@ -59,14 +50,10 @@ func leads(name string, d *daemon) *handler.Definition {
 func run(t *testing.T, p *Pool, d *handler.Definition) (id string) {
 	t.Helper()
 	b, err := p.For(d)
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	until(t, "ready", func() bool { return b.Health().Phase == Ready })
 	resp, err := b.RunPodSandbox(handler.WithDefinition(t.Context(), d), &runtimeapi.RunPodSandboxRequest{Config: &runtimeapi.PodSandboxConfig{}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	return resp.GetPodSandboxId()
 }
 
@@ -77,9 +64,7 @@ func reread[M proto.Message](t *testing.T, carried proto.Message, to M) M {
 	if err == nil {
 		err = proto.Unmarshal(content, to)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	return to
 }
 
@@ -131,9 +116,7 @@ func TestChecksWhileDaemonsComeAndGo(t *testing.T) {
 	all.Wait()
 	force(t, p, legacy)
 	run(t, p, legacy)
-	if err := p.Close(); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, p.Close())
 	d.server.Stop()
 	again := newPool(t, dir)
 	if got := again.All(); len(got) != 1 || len(got[0].Inventory()) != 1 {
@@ -217,18 +200,14 @@ func TestPodsKeepTheirHandler(t *testing.T) {
 	look := func(when string, p *Pool) {
 		t.Helper()
 		b, err := p.For(legacy)
-		if err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, err)
 		got := map[string]string{}
 		for _, o := range b.Inventory() {
 			got[o.Sandbox] = o.Handler
 		}
 		until(t, "ready", func() bool { return b.Health().Phase == Ready })
 		listed, err := b.ListPodSandbox(t.Context(), &runtimeapi.ListPodSandboxRequest{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, err)
 		for _, one := range reread(t, listed, &runtimeapi.ListPodSandboxResponse{}).GetItems() {
 			if name := one.GetRuntimeHandler(); name != want[one.GetId()] {
 				t.Errorf("%s, a pod of %s is listed as one of %s", when, want[one.GetId()], name)
@@ -236,9 +215,7 @@ func TestPodsKeepTheirHandler(t *testing.T) {
 		}
 		for id, name := range want {
 			resp, err := b.PodSandboxStatus(t.Context(), &runtimeapi.PodSandboxStatusRequest{PodSandboxId: id})
-			if err != nil {
-				t.Fatal(err)
-			}
+			test.Must(t, err)
 			said := reread(t, resp, &runtimeapi.PodSandboxStatusResponse{}).GetStatus().GetRuntimeHandler()
 			if got[id] != name || said != name {
 				t.Errorf("%s, a pod of %s counts as one of %s, and says %s", when, name, got[id], said)
@@ -249,9 +226,7 @@ func TestPodsKeepTheirHandler(t *testing.T) {
 	force(t, p, renamed)
 	want[run(t, p, renamed)] = "a-new-name"
 	look("under another name", p)
-	if err := p.Close(); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, p.Close())
 	p = newPool(t, dir)
 	force(t, p, renamed)
 	look("after a restart", p)
@@ -262,16 +237,12 @@ func TestHandlersOfARecordComeBackWhenOthersCannotBeKept(t *testing.T) {
 	one, two, dir := newDaemon(t), newDaemon(t), t.TempDir()
 	first := newPool(t, dir)
 	force(t, first, leads("a", one), leads("b", two))
-	if err := first.Close(); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, first.Close())
 	p := newPool(t, dir)
 	for _, b := range p.All() {
 		if b.endpoint == two.path {
 			next := filepath.Join(dir, "."+filepath.Base(b.state.path)+".new", "x") // where its next state would be
-			if err := os.MkdirAll(next, 0o700); err != nil {
-				t.Fatal(err)
-			}
+			test.Must(t, os.MkdirAll(next, 0o700))
 			t.Cleanup(func() { _ = os.RemoveAll(filepath.Dir(next)) })
 		}
 	}
@@ -292,13 +263,9 @@ func TestHandlersOfARecordComeBackWhenOthersCannotBeKept(t *testing.T) {
 func TestDamagedRecords(t *testing.T) {
 	dir := t.TempDir()
 	d := newDaemon(t)
-	if err := opened(t, filepath.Join(dir, "good"+stateSuffix)).setRecord(record{d.path, []Handler{{"legacy", "runc"}}}); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, opened(t, filepath.Join(dir, "good"+stateSuffix)).setRecord(record{d.path, []Handler{{"legacy", "runc"}}}))
 	for name, content := range map[string]string{"empty": "", "nothing": `{"format": 1}`, "relative": `{"format": 1, "record": {"endpoint": "x.sock"}}`, "cut": `{"form`, "other": `{"format": 2}`} {
-		if err := os.WriteFile(filepath.Join(dir, name+stateSuffix), []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, os.WriteFile(filepath.Join(dir, name+stateSuffix), []byte(content), 0o600))
 	}
 	if all := newPool(t, dir).All(); len(all) != 1 || all[0].endpoint != d.path {
 		t.Errorf("known are %v", all)

@@ -5,6 +5,8 @@ import (
 
 	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 func TestWithout(t *testing.T) {
@@ -23,9 +25,7 @@ func TestWithout(t *testing.T) {
 		"attached": {k.attached(named), "a,c,"}, "none": {without(f, func([]byte) bool { return true }), ""},
 	} {
 		var read runtimeapi.ListContainersResponse
-		if err := proto.Unmarshal(c.got, &read); err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, proto.Unmarshal(c.got, &read))
 		ids := ""
 		for _, item := range read.GetContainers() {
 			ids += item.GetId() + ","

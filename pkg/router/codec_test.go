@@ -9,6 +9,8 @@ import (
 	grpcproto "google.golang.org/grpc/encoding/proto"
 	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 // What clients get is what gRPC's own codec would have sent.
@@ -23,9 +25,7 @@ func TestCodecEncodesAsGRPCDoes(t *testing.T) {
 	}
 	unread := func(l *runtimeapi.ListContainersResponse, n int) *runtimeapi.ListContainersResponse {
 		b, err := proto.Marshal(many(n))
-		if err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, err)
 		l.ProtoReflect().SetUnknown(b)
 		return l
 	}
@@ -36,14 +36,10 @@ func TestCodecEncodesAsGRPCDoes(t *testing.T) {
 		"large, and much unread": unread(many(300), 300), "large, and little unread": unread(many(300), 2), "small, and much unread": unread(many(2), 300),
 	} {
 		want, err := standard.Marshal(m)
-		if err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, err)
 		before := len(m.ProtoReflect().GetUnknown())
 		got, err := codec{standard}.Marshal(m)
-		if err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, err)
 		if !bytes.Equal(got.Materialize(), want.Materialize()) {
 			t.Errorf("%s: %d bytes that differ from gRPC's %d", name, got.Len(), want.Len())
 		}
@@ -65,9 +61,7 @@ func BenchmarkCodec(b *testing.B) {
 		half.Containers = append(half.Containers, &runtimeapi.Container{Id: strings.Repeat("c", 64), Labels: map[string]string{"a": strings.Repeat("l", 200), "b": strings.Repeat("l", 80)}})
 	}
 	encoded, err := proto.Marshal(half)
-	if err != nil {
-		b.Fatal(err)
-	}
+	test.Must(b, err)
 	half.ProtoReflect().SetUnknown(encoded)
 	standard := encoding.GetCodecV2(grpcproto.Name)
 	for name, c := range map[string]encoding.CodecV2{"grpc": standard, "router": codec{standard}} {
@@ -75,9 +69,7 @@ func BenchmarkCodec(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
 				buffers, err := c.Marshal(half)
-				if err != nil {
-					b.Fatal(err)
-				}
+				test.Must(b, err)
 				buffers.Free()
 			}
 		})

@@ -11,6 +11,8 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 // The text of an error names the handler once, and its code survives.
@@ -66,9 +68,7 @@ func TestErrorsNameTheHandlerOnce(t *testing.T) {
 func TestDetailsOfErrorsSurvive(t *testing.T) {
 	one, _ := two()
 	detailed, err := status.New(codes.ResourceExhausted, "no room").WithDetails(wrapperspb.String("disk"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	one.Fail = failing("RunPodSandbox", detailed.Err())
 	n := serveReady(t, table(t, 1, "runc", ready("runc", one)), one)
 	_, err = n.RunPodSandbox(ctx(t), &runtimeapi.RunPodSandboxRequest{})

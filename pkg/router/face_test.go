@@ -16,6 +16,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoregistry"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/handler"
 	"github.com/berth-cri/berth/pkg/router"
 	"github.com/berth-cri/berth/pkg/router/routertest"
@@ -26,9 +27,7 @@ func criMethods(t *testing.T) (all []protoreflect.MethodDescriptor) {
 	t.Helper()
 	for _, service := range []protoreflect.FullName{"runtime.v1.RuntimeService", "runtime.v1.ImageService"} {
 		d, err := protoregistry.GlobalFiles.FindDescriptorByName(service)
-		if err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, err)
 		methods := d.(protoreflect.ServiceDescriptor).Methods()
 		for i := range methods.Len() {
 			all = append(all, methods.Get(i))
@@ -44,9 +43,7 @@ func criMethods(t *testing.T) (all []protoreflect.MethodDescriptor) {
 func message(t *testing.T, d protoreflect.MessageDescriptor, fields map[protoreflect.Name]string) proto.Message {
 	t.Helper()
 	kind, err := protoregistry.GlobalTypes.FindMessageByName(d.FullName())
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	m := kind.New()
 	for name, value := range fields {
 		if f := d.Fields().ByName(name); f != nil {
@@ -118,11 +115,7 @@ func TestEveryMethodReachesABackendAndSurvivesIt(t *testing.T) {
 	if err := log.SetLevel("fatal"); err != nil { // the stacks of these panics are no news
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		if err := log.SetLevel(quiet); err != nil {
-			t.Error(err)
-		}
-	})
+	t.Cleanup(func() { test.Check(t, log.SetLevel(quiet)) })
 	one, two := broken{id: "one"}, broken{id: "two"}
 	for count, backends := range map[int][]broken{1: {one}, 2: {one, two}} {
 		n := serveReady(t, table(t, 1, "runc", ready("runc", one)), backends...)
@@ -149,9 +142,7 @@ func TestNoBackend(t *testing.T) {
 	_, err = n.stream(t)
 	wantCode(t, err, codes.Unavailable)
 	events, err := n.GetContainerEvents(ctx(t), &runtimeapi.GetEventsRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	_, err = events.Recv()
 	wantCode(t, err, codes.Unavailable)
 }

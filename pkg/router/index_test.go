@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/containerd/errdefs"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 // longID is an id of full length that begins as told.
@@ -41,9 +43,7 @@ func TestResolve(t *testing.T) {
 				}
 				return
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			test.Must(t, err)
 			got := ""
 			if owner != nil {
 				got = owner.ID

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/handler"
 	"github.com/berth-cri/berth/pkg/router"
 	"github.com/berth-cri/berth/pkg/router/routertest"
@@ -242,9 +243,7 @@ func TestEventsEndWithAnyBackend(t *testing.T) {
 	two.Fail = failing("GetContainerEvents", status.Error(codes.Aborted, "lost"))
 	n := serveReady(t, table(t, 1, "runc", ready("runc", one)), one, two)
 	stream, err := n.GetContainerEvents(ctx(t), &runtimeapi.GetEventsRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	_, err = stream.Recv()
 	wantCode(t, err, codes.Aborted)
 	waitFor(t, "the other subscription to end", func() bool { return one.Subscribers() == 0 })
@@ -253,9 +252,7 @@ func TestEventsEndWithAnyBackend(t *testing.T) {
 func (n *node) subscribe(t *testing.T, backends ...*routertest.Backend) grpc.ServerStreamingClient[runtimeapi.ContainerEventResponse] {
 	t.Helper()
 	stream, err := n.GetContainerEvents(ctx(t), &runtimeapi.GetEventsRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	for _, b := range backends {
 		waitFor(t, "the subscription at "+b.ID(), func() bool { return b.Subscribers() == 1 })
 	}
@@ -304,9 +301,7 @@ func TestStatus(t *testing.T) {
 	n := serveReady(t, table(t, 1, "runc", ready("runc", one), ready("crun", one), ready("kata", two), broken), two, one)
 
 	resp, err := n.Status(ctx(t), &runtimeapi.StatusRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	var got []string
 	for _, h := range resp.GetRuntimeHandlers() {
 		got = append(got, described(h))
@@ -335,16 +330,12 @@ func TestStatusSaysWhoSaidWhat(t *testing.T) {
 	}
 	two.Fail = failing("Status", errors.New("out of order"))
 	resp, err = n.Status(ctx(t), &runtimeapi.StatusRequest{Verbose: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	var said map[string]struct {
 		Status struct{ Conditions []struct{ Type string } }
 		Error  string
 	}
-	if err := json.Unmarshal([]byte(resp.GetInfo()["backends"]), &said); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, json.Unmarshal([]byte(resp.GetInfo()["backends"]), &said))
 	if c := said["one"].Status.Conditions; len(c) != 3 || c[2].Type != "Healthy-one" || !strings.Contains(said["two"].Error, "out of order") {
 		t.Errorf("said: %+v", said)
 	}
@@ -475,9 +466,7 @@ func TestFeaturesAreOfWhereNewPodsGo(t *testing.T) {
 	two.Features = map[string]*runtimeapi.RuntimeHandlerFeatures{"moved": yes}
 	n := serveReady(t, table(t, 1, "main", ready("main", one), ready("moved", two), ready("gone", two)), one, two)
 	s, err := n.Status(ctx(t), &runtimeapi.StatusRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	for _, h := range s.GetRuntimeHandlers() {
 		if want := h.GetName() == "moved" || h.GetName() == "gone"; h.GetFeatures().GetUserNamespaces() != want {
 			t.Errorf("user namespaces of handler %q: %v", h.GetName(), !want)

@@ -6,6 +6,8 @@ import (
 
 	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 func described(name string, keys ...string) *runtimeapi.ListMetricDescriptorsResponse {
@@ -66,9 +68,7 @@ func TestMetricsThatCameUnreadAreTranslated(t *testing.T) {
 		ContainerMetrics: []*runtimeapi.ContainerMetrics{{ContainerId: "c", Metrics: []*runtimeapi.Metric{{Name: "m", LabelValues: []string{"2"}}}}},
 	}}}
 	encoded, err := proto.Marshal(said)
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	unread := &runtimeapi.ListPodSandboxMetricsResponse{}
 	unread.ProtoReflect().SetUnknown(encoded)
 	pods := (*runtimeapi.ListPodSandboxMetricsResponse).GetPodMetrics

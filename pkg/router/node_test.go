@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/handler"
 	"github.com/berth-cri/berth/pkg/observe"
 	"github.com/berth-cri/berth/pkg/router"
@@ -70,21 +71,15 @@ func connect(t *testing.T, server *grpc.Server) *grpc.ClientConn {
 	t.Helper()
 	socket := filepath.Join(t.TempDir(), "cri.sock")
 	l, err := (&net.ListenConfig{}).Listen(t.Context(), "unix", socket)
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(l) }()
 	t.Cleanup(func() {
 		server.Stop()
-		if err := <-served; err != nil {
-			t.Error(err)
-		}
+		test.Check(t, <-served)
 	})
 	conn, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	t.Cleanup(func() { conn.Close() })
 	return conn
 }
@@ -102,9 +97,7 @@ func two() (one, two *routertest.Backend) { return routertest.New("one"), router
 func table(t *testing.T, generation uint64, standard string, routes ...handler.Route[router.Backend]) *handler.Table[router.Backend] {
 	t.Helper()
 	made, err := handler.NewTable(generation, standard, routes)
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	return made
 }
 

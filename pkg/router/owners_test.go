@@ -9,6 +9,7 @@ import (
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/handler"
 	"github.com/berth-cri/berth/pkg/router/routertest"
 )
@@ -135,9 +136,7 @@ func TestSandboxesOfStartsAreNotSettled(t *testing.T) {
 	o, one := newOwners(), routertest.New("one")
 	make := func() string {
 		resp, err := one.RunPodSandbox(handler.WithDefinition(t.Context(), &handler.Definition{Name: "runc"}), &runtimeapi.RunPodSandboxRequest{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, err)
 		return resp.GetPodSandboxId()
 	}
 	want := func(settled, unsettled int) {
@@ -220,9 +219,7 @@ func TestManyCallsAboutWhatIsGoneShareALook(t *testing.T) {
 // recorded fails for what could not be recorded.
 func recorded(t testing.TB, err error) {
 	t.Helper()
-	if err != nil {
-		t.Error(err)
-	}
+	test.Check(t, err)
 }
 
 // Changes elsewhere must not keep a backend's pods from being taken over.
@@ -236,9 +233,7 @@ func TestReconcileEndsAlthoughChangesNeverPause(t *testing.T) {
 		}
 		return []handler.Owned{owned("5b")}
 	}}
-	if err := o.reconcile(b); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, o.reconcile(b))
 	if o.sandboxes.get("5b") == nil {
 		t.Error("its pod has no owner")
 	}

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/handler"
 	"github.com/berth-cri/berth/pkg/router"
 	"github.com/berth-cri/berth/pkg/router/routertest"
@@ -198,9 +199,7 @@ func TestMaxPodsCountsWhatRuns(t *testing.T) {
 			wantText(t, err, codes.ResourceExhausted, "pods running or being created: 1,")
 			return
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, err)
 		n.stop(t, resp.GetPodSandboxId())
 		n.remove(t, resp.GetPodSandboxId())
 	}
@@ -286,9 +285,7 @@ func TestStartsWaitInOrder(t *testing.T) {
 	}
 	close(h.let)
 	for _, e := range ended {
-		if err := <-e; err != nil {
-			t.Error(err)
-		}
+		test.Check(t, <-e)
 	}
 	n.awaitStarts(t, "runc", 0, 0)
 	slices.Sort(order)
@@ -305,9 +302,7 @@ func TestNoQueue(t *testing.T) {
 	_, err := n.RunPodSandbox(ctx(t), podOf("runc", ""))
 	wantText(t, err, codes.ResourceExhausted, "pods being started: 1", "max_queued_starts is 0")
 	close(h.let)
-	if err := <-first; err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, <-first)
 	n.run(t, "runc")
 }
 
@@ -328,9 +323,7 @@ func TestWhoLeavesTheQueueCostsNothing(t *testing.T) {
 	n.awaitStarts(t, "runc", 1, 2)
 	close(h.let)
 	for _, e := range []<-chan error{first, patient, last} {
-		if err := <-e; err != nil {
-			t.Error(err)
-		}
+		test.Check(t, <-e)
 	}
 	for _, want := range []string{"first", "patient", "last"} {
 		if got := <-h.arrived; got != want {
@@ -401,9 +394,7 @@ func TestLimitsAcrossTables(t *testing.T) {
 	close(h.let)
 	wantText(t, <-waits, codes.Unavailable, "cordoned", "maintenance")
 	for _, e := range ended {
-		if err := <-e; err != nil {
-			t.Error(err)
-		}
+		test.Check(t, <-e)
 	}
 	n.awaitStarts(t, "runc", 0, 0)
 }

@@ -12,6 +12,7 @@ import (
 	grpcstatus "google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/handler"
 	"github.com/berth-cri/berth/pkg/router"
 	"github.com/berth-cri/berth/pkg/router/routertest"
@@ -80,9 +81,7 @@ func TestShareOfARollout(t *testing.T) {
 		for i := range pods {
 			uid := fmt.Sprintf("0f0f0f0f-0000-4000-8000-%012d", i)
 			resp, err := n.RunPodSandbox(ctx(t), podOf("", uid))
-			if err != nil {
-				t.Fatal(err)
-			}
+			test.Must(t, err)
 			if d := one.Definition(resp.GetPodSandboxId()); d.Variant == handler.VariantCandidate {
 				if d.Path != "/new" {
 					t.Fatalf("it runs %s", d.Path)
@@ -125,9 +124,7 @@ func TestOutcomesAreHeard(t *testing.T) {
 	n := serveRouter(t, registry, r)
 
 	resp, err := n.RunPodSandbox(ctx(t), podOf("", "u1"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	sandbox := resp.GetPodSandboxId()
 	container := n.create(t, sandbox)
 	failing := map[string]func() error{

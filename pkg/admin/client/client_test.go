@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/berth-cri/berth/internal/test"
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
 
@@ -19,9 +20,7 @@ func TestNobodyAnswers(t *testing.T) {
 	t.Chdir(dir)
 	left := filepath.Join(dir, "left.sock")
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: left, Net: "unix"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	l.SetUnlinkOnClose(false)
 	l.Close()
 	for socket, want := range map[string]string{
@@ -31,9 +30,7 @@ func TestNobodyAnswers(t *testing.T) {
 		"unix://" + left:           "berth is not running: no process listens on " + left + "; see systemctl status berth",
 	} {
 		c, err := New(socket)
-		if err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, err)
 		_, err = c.GetStatus(t.Context(), &adminv1.GetStatusRequest{})
 		var e *Error
 		if err := c.Explain(err); !errors.As(err, &e) || !strings.HasPrefix(e.Text, want) || e.Invalid() {
@@ -46,9 +43,7 @@ func TestNobodyAnswers(t *testing.T) {
 // TestUnimplemented: only what the daemon does not know is explained by its age.
 func TestUnimplemented(t *testing.T) {
 	c, err := New("/nowhere")
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	defer c.Close()
 	for text, want := range map[string]string{
 		"unknown service berth.admin.v1.Admin":                "the running daemon is older",
@@ -64,9 +59,7 @@ func TestUnimplemented(t *testing.T) {
 
 func TestExplainNothing(t *testing.T) {
 	c, err := New("/nowhere")
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	defer c.Close()
 	if err := c.Explain(nil); err != nil {
 		t.Errorf("nothing became %v", err)

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 // A yes is remembered for good, a no for a while.
@@ -18,9 +20,7 @@ func TestIDMappingRemembers(t *testing.T) {
 	if err := m.probe(ctx, ctx, dir); err == nil {
 		t.Fatal("a missing directory passes")
 	}
-	if err := os.Mkdir(dir, 0o711); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, os.Mkdir(dir, 0o711))
 	if err := m.probe(ctx, ctx, dir); err == nil {
 		t.Error("a no is forgotten at once")
 	}
@@ -49,26 +49,18 @@ func TestIDMappingDoesNotWait(t *testing.T) {
 func TestPassable(t *testing.T) {
 	closed := t.TempDir()
 	state := filepath.Join(closed, "run", "state")
-	if err := os.MkdirAll(state, 0o711); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, os.MkdirAll(state, 0o711))
 	for _, mode := range []os.FileMode{0o700, 0o766} {
-		if err := os.Chmod(closed, mode); err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, os.Chmod(closed, mode))
 		if err := passable(state); err == nil || !strings.Contains(err.Error(), "chmod o+x "+closed) {
 			t.Errorf("mode %o: %v", mode, err)
 		}
 	}
 	// Where tests' directories are is nobody else's to enter.
 	for d := closed; d != "/tmp" && d != "/"; d = filepath.Dir(d) {
-		if err := os.Chmod(d, 0o711); err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, os.Chmod(d, 0o711))
 	}
-	if err := passable(state); err != nil {
-		t.Error(err)
-	}
+	test.Check(t, passable(state))
 	if err := passable(state + "x"); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("a missing one: %v", err)
 	}

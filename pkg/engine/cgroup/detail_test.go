@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 func TestReadDetailUnified(t *testing.T) {
@@ -15,9 +17,7 @@ func TestReadDetailUnified(t *testing.T) {
 	write(t, dir, unifiedFiles)
 	write(t, dir, map[string]string{"memory.peak": "20000000\n", "memory.low": "1048576\n", "pids.max": "max\n"})
 	got, err := ReadDetail(Paths{Unified: dir})
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	if got.WorkingSet != known(8388608) || len(got.IO) != 2 {
 		t.Errorf("got %+v", got)
 	}
@@ -49,9 +49,7 @@ func TestReadDetailV1(t *testing.T) {
 		write(t, p.V1[name], files)
 	}
 	got, err := ReadDetail(p)
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	if got.PageFaults != known(8) || got.CPUUsageNano != known(30) {
 		t.Errorf("got %+v", got)
 	}

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 func TestParseMounts(t *testing.T) {
@@ -64,9 +66,7 @@ func TestControllersUnified(t *testing.T) {
 		t.Error("swap is not seen in a child")
 	}
 	own := filepath.Join(root, "own")
-	if err := os.WriteFile(own, []byte("0::/system.slice\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, os.WriteFile(own, []byte("0::/system.slice\n"), 0o600))
 	if !h.controllers(own).HasSwap() {
 		t.Error("swap is not seen in the daemon's own cgroup")
 	}
@@ -75,9 +75,7 @@ func TestControllersUnified(t *testing.T) {
 // What this machine has is what its kernel says.
 func TestControllersOfThisMachine(t *testing.T) {
 	b, err := os.ReadFile("/proc/self/cgroup")
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	unified := strings.TrimSpace(string(b)) == strings.TrimSpace(strings.Split(string(b), "\n")[0]) && strings.HasPrefix(string(b), "0::")
 	if got := host().unified != ""; got != unified {
 		t.Errorf("a unified hierarchy: %v, /proc/self/cgroup:\n%s", got, b)
@@ -92,12 +90,8 @@ func TestControllersOfThisMachine(t *testing.T) {
 // write makes files in a directory, which it makes too.
 func write(t testing.TB, dir string, files map[string]string) {
 	t.Helper()
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, os.MkdirAll(dir, 0o755))
 	for name, text := range files {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644))
 	}
 }

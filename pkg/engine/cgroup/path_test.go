@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/containerd/errdefs"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 const id = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
@@ -54,9 +56,7 @@ func TestAgentsFindContainers(t *testing.T) {
 	}
 	for driver, parent := range map[Driver]string{Cgroupfs: "/kubepods/pod1", Systemd: "/kubepods.slice/kubepods-pod1.slice"} {
 		spec, err := Path(driver, "cri-containerd", parent, id)
-		if err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, err)
 		inside := inHierarchy(spec)
 		if found := cadvisor.FindStringSubmatch(path.Base(inside)); !slices.Contains(found, id) {
 			t.Errorf("%s: cAdvisor finds %v in %s", driver, found, inside)
@@ -103,9 +103,7 @@ func TestHostPathsOfNothing(t *testing.T) {
 		if dirs := p.directories(); len(dirs) > 0 {
 			t.Errorf("%q is %v", path, dirs)
 		}
-		if err := p.Remove(t.Context()); err != nil {
-			t.Error(err)
-		}
+		test.Check(t, p.Remove(t.Context()))
 		if pids, err := p.Processes(); err != nil || len(pids) > 0 {
 			t.Errorf("processes %v, %v", pids, err)
 		}

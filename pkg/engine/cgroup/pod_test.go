@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 func TestOfPod(t *testing.T) {
@@ -15,13 +17,9 @@ func TestOfPod(t *testing.T) {
 		"memory/pods/a/0123abcd", "memory/pods/a/kata_0123abcd", "memory/pods/a/other", "memory/pods/b/kata_0123abcd",
 		"freezer/pods/a/berth-0123abcd.scope/inner", "memory/kata_overhead/0123abcd", "memory/kata_overhead/pods/a/x0123abcd",
 	} {
-		if err := os.MkdirAll(filepath.Join(top, dir), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, os.MkdirAll(filepath.Join(top, dir), 0o755))
 	}
-	if err := os.WriteFile(filepath.Join(top, "memory/pods/a", "file-"+id), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, os.WriteFile(filepath.Join(top, "memory/pods/a", "file-"+id), nil, 0o600))
 	names := func(all []Paths) (out []string) {
 		for _, p := range all {
 			out = append(out, strings.TrimPrefix(p.V1["memory"]+p.Unified, top))

@@ -15,6 +15,8 @@ import (
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 func TestMain(m *testing.M) {
@@ -30,31 +32,21 @@ func makeCgroup(t testing.TB) Paths {
 	t.Helper()
 	name := fmt.Sprintf("/berth-test-%d-%s", os.Getpid(), strings.ReplaceAll(t.Name(), "/", "-"))
 	spec, err := Path(Cgroupfs, DefaultPrefix, name, "leaf")
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	p := HostPaths(spec)
 	if len(p.directories()) == 0 {
 		t.Fatal("no hierarchy is mounted")
 	}
 	for _, dir := range p.directories() {
-		if err := os.MkdirAll(dir, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, os.MkdirAll(dir, 0o755))
 	}
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
-		if err := p.Kill(ctx); err != nil {
-			t.Error(err)
-		}
-		if err := p.Remove(ctx); err != nil {
-			t.Error(err)
-		}
+		test.Check(t, p.Kill(ctx))
+		test.Check(t, p.Remove(ctx))
 		for _, dir := range p.directories() { // the parent was the test's own
-			if err := os.Remove(filepath.Dir(dir)); err != nil {
-				t.Error(err)
-			}
+			test.Check(t, os.Remove(filepath.Dir(dir)))
 		}
 	})
 	return p
@@ -65,14 +57,10 @@ func join(t testing.TB, p Paths, sub string, pid int) {
 	t.Helper()
 	for _, dir := range p.directories() {
 		target := filepath.Join(dir, sub)
-		if err := os.MkdirAll(target, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, os.MkdirAll(target, 0o755))
 		copyCpuset(t, dir)
 		copyCpuset(t, target)
-		if err := os.WriteFile(filepath.Join(target, "cgroup.procs"), []byte(strconv.Itoa(pid)), 0); err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, os.WriteFile(filepath.Join(target, "cgroup.procs"), []byte(strconv.Itoa(pid)), 0))
 	}
 }
 
@@ -85,18 +73,14 @@ func copyCpuset(t testing.TB, dir string) {
 	}
 	for _, file := range []string{"cpuset.cpus", "cpuset.mems"} {
 		value, err := os.ReadFile(filepath.Join(parent, file))
-		if err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, err)
 		if strings.TrimSpace(string(value)) == "" {
 			copyCpuset(t, parent)
 			if value, err = os.ReadFile(filepath.Join(parent, file)); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if err := os.WriteFile(filepath.Join(dir, file), value, 0); err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, os.WriteFile(filepath.Join(dir, file), value, 0))
 	}
 }
 
@@ -104,9 +88,7 @@ func copyCpuset(t testing.TB, dir string) {
 func start(t testing.TB, command ...string) *exec.Cmd {
 	t.Helper()
 	cmd := exec.Command(command[0], command[1:]...)
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, cmd.Start())
 	done := make(chan struct{})
 	go func() { // ends with the process, which the cleanup makes sure of
 		defer close(done)
@@ -125,15 +107,11 @@ func start(t testing.TB, command ...string) *exec.Cmd {
 func hold(t testing.TB, mebibytes int) (command []string, tell func()) {
 	t.Helper()
 	fifo := filepath.Join(t.TempDir(), "go")
-	if err := unix.Mkfifo(fifo, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, unix.Mkfifo(fifo, 0o600))
 	// dd reads one block into memory, and then waits for somebody to read it.
 	script := fmt.Sprintf("read go < %s; dd if=/dev/zero bs=%dM count=1 2>/dev/null | sleep 300", fifo, mebibytes)
 	return []string{"sh", "-c", script}, func() {
-		if err := os.WriteFile(fifo, []byte("go\n"), 0); err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, os.WriteFile(fifo, []byte("go\n"), 0))
 	}
 }
 
@@ -172,9 +150,7 @@ func TestRealCgroup(t *testing.T) {
 		t.Errorf("processes %v, %v, want %v", pids, err, want)
 	}
 	if dir := p.V1["memory"]; dir != "" {
-		if err := os.WriteFile(filepath.Join(dir, "memory.limit_in_bytes"), []byte("64M"), 0); err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, os.WriteFile(filepath.Join(dir, "memory.limit_in_bytes"), []byte("64M"), 0))
 	}
 	tell()
 	eventually(t, p, func(s Stats) bool { // sh, dd and two times sleep
@@ -191,13 +167,9 @@ func TestRealCgroup(t *testing.T) {
 	if err := p.Remove(short); !errdefs.IsDeadlineExceeded(err) {
 		t.Errorf("removal of a cgroup in use: %v", err)
 	}
-	if err := p.Kill(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, p.Kill(t.Context()))
 	for range 2 { // again is fine
-		if err := p.Remove(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, p.Remove(t.Context()))
 	}
 	for _, dir := range p.directories() {
 		if exists(dir) {
@@ -210,9 +182,7 @@ func TestRealCgroup(t *testing.T) {
 	if _, err := ReadStats(p); !errdefs.IsNotFound(err) {
 		t.Errorf("statistics of a cgroup that is gone: %v", err)
 	}
-	if err := p.Kill(t.Context()); err != nil {
-		t.Error(err)
-	}
+	test.Check(t, p.Kill(t.Context()))
 }
 
 // SIGKILL alone does not end a frozen process.
@@ -222,9 +192,7 @@ func TestKillFrozen(t *testing.T) {
 	p.freeze(true)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	if err := p.Kill(ctx); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, p.Kill(ctx))
 }
 
 func TestOOMKillsForReal(t *testing.T) {
@@ -240,12 +208,8 @@ func TestOOMKillsForReal(t *testing.T) {
 	}
 	cmd := exec.Command("sh", "-c", "read go; exec dd if=/dev/zero of=/dev/null bs=200M count=1")
 	stdin, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
+	test.Must(t, cmd.Start())
 	join(t, p, "", cmd.Process.Pid)
 	if _, err := stdin.Write([]byte("go\n")); err != nil {
 		t.Fatal(err)

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 // unifiedFiles are those of a container on cgroup v2, as a 6.1 kernel has them.
@@ -33,9 +35,7 @@ func known(n uint64) Value { return Value{n, true} }
 func readStats(t *testing.T, p Paths) Stats {
 	t.Helper()
 	s, err := ReadStats(p)
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	if age := time.Since(s.Time); age < 0 || age > time.Minute {
 		t.Errorf("read at %v", s.Time)
 	}

@@ -8,6 +8,8 @@ import (
 
 	"github.com/containerd/errdefs"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 const stranger = 12345
@@ -31,18 +33,14 @@ func TestChangeableDevices(t *testing.T) {
 			ours, theirs := t.TempDir(), t.TempDir()
 			put(t, filepath.Join(ours, "ours.json"), text("ours.com"))
 			put(t, filepath.Join(theirs, "theirs.json"), text("theirs.com"))
-			if err := c.change(theirs); err != nil {
-				t.Fatal(err)
-			}
+			test.Must(t, c.change(theirs))
 			b := &specifier{cdiDirs: []string{ours, theirs}}
 			spec := &specs.Spec{Process: &specs.Process{}}
 			err := b.injectCDI(spec, []string{"ours.com/gpu=0", "theirs.com/gpu=0"})
 			if !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), "theirs.com/gpu=0") {
 				t.Errorf("got %v, want %q", err, c.want)
 			}
-			if err := b.injectCDI(spec, []string{"ours.com/gpu=0"}); err != nil {
-				t.Error(err)
-			}
+			test.Check(t, b.injectCDI(spec, []string{"ours.com/gpu=0"}))
 			if len(spec.Process.Env) != 1 {
 				t.Errorf("environment %q, want what one device has", spec.Process.Env)
 			}

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/engine/enginetest"
 	"github.com/berth-cri/berth/pkg/engine/events"
 	"github.com/berth-cri/berth/pkg/engine/pod"
@@ -16,17 +17,13 @@ import (
 // the exit is recorded. Whichever is first, the container was killed for memory.
 func TestOOMNewsMeetsTheExit(t *testing.T) {
 	pods, _, err := pod.Open(t.Context(), t.TempDir(), t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	s := enginetest.Sandbox(t, t.TempDir(), pod.SandboxSpec{Definition: &handler.Definition{Type: handler.Shim}}, &enginetest.Runner{})
 	pods.Index.AddSandbox(s)
 	b := &ends{pods: pods, events: events.NewAnnouncer(events.NewBroker(), pods, nil)}
 	for n := range 300 {
 		o, err := pods.Containers.Create(pod.NewID(), pod.ContainerSpec{Sandbox: s.ID(), CgroupsPath: "/none"}, pod.ContainerStatus{Phase: pod.PhaseRunning}, store.Relaxed)
-		if err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, err)
 		c := pod.NewContainer(o, s)
 		pods.Index.AddContainer(c)
 		var both sync.WaitGroup

@@ -9,6 +9,7 @@ import (
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/engine/enginetest"
 	"github.com/berth-cri/berth/pkg/engine/pod"
 	"github.com/berth-cri/berth/pkg/handler"
@@ -30,9 +31,7 @@ func TestFailedUpdateLeavesTheOldSpec(t *testing.T) {
 	holds := func(want int64) {
 		t.Helper()
 		now, err := pod.ReadSpec(k.Pods.ContainerDir(c.ID()))
-		if err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, err)
 		if got := *now.Linux.Resources.Memory.Limit; got != want {
 			t.Errorf("the spec has %d, want %d", got, want)
 		}

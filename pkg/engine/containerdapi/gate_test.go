@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/engine/image"
 	"github.com/berth-cri/berth/pkg/engine/shim"
 )
@@ -75,17 +76,13 @@ func TestNamespaceOfTheStore(t *testing.T) {
 	} {
 		ctx := metadata.NewIncomingContext(context.Background(), metadata.Pairs(namespaces.GRPCHeader, c.asked))
 		ctx, err := newGate(c.to).admit(ctx, full("images.Images/List"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, err)
 		if own, err := ours(ctx); err != nil || own != c.own {
 			t.Errorf("namespace %q for %d is the store's: %t, %v", c.asked, c.to, own, err)
 		}
 	}
 	ctx, err := newGate(Agents).admit(context.Background(), full("images.Images/List"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	if _, err := ours(ctx); err == nil {
 		t.Error("a call without a namespace is about some")
 	}

@@ -27,6 +27,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/anypb"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/observe"
 )
 
@@ -36,22 +37,16 @@ func served(t *testing.T) (context.Context, *grpc.ClientConn) {
 	s := newServer(t)
 	socket := filepath.Join(t.TempDir(), "s")
 	l, err := net.Listen("unix", socket)
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- s.Serve(ctx, l, Agents, observe.NewContainerd(nil).ServerOptions()...) }()
 	t.Cleanup(func() {
 		cancel()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
+		test.Check(t, <-ended)
 	})
 	c, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	t.Cleanup(func() { _ = c.Close() })
 	return metadata.AppendToOutgoingContext(ctx, namespaces.GRPCHeader, Namespace), c
 }
@@ -59,9 +54,7 @@ func served(t *testing.T) (context.Context, *grpc.ClientConn) {
 func packed(t *testing.T, m any) *anypb.Any {
 	t.Helper()
 	a, err := typeurl.MarshalAny(m)
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	return typeurl.MarshalProto(a)
 }
 
@@ -69,12 +62,8 @@ func packed(t *testing.T, m any) *anypb.Any {
 func openStream(ctx context.Context, t *testing.T, c *grpc.ClientConn, id string) streamingapi.Streaming_StreamClient {
 	t.Helper()
 	stream, err := streamingapi.NewStreamingClient(c).Stream(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := stream.Send(packed(t, &streamingapi.StreamInit{ID: id})); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
+	test.Must(t, stream.Send(packed(t, &streamingapi.StreamInit{ID: id})))
 	if _, err := stream.Recv(); err != nil {
 		t.Fatal(err)
 	}
@@ -169,9 +158,7 @@ func TestMistakesAreNotLogged(t *testing.T) {
 	ctx, c := served(t)
 	for range 50 {
 		w, err := contentapi.NewContentClient(c).Write(ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, err)
 		_ = w.Send(&contentapi.WriteContentRequest{Action: contentapi.WriteAction_COMMIT, Ref: "x", Expected: "sha256:nonsense"})
 		if _, err := w.Recv(); err == nil {
 			t.Error("nonsense is written")

@@ -16,6 +16,7 @@ import (
 	"github.com/containerd/typeurl/v2"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/engine/enginetest"
 	"github.com/berth-cri/berth/pkg/engine/image"
 	"github.com/berth-cri/berth/pkg/engine/pod"
@@ -26,18 +27,12 @@ func newServer(t *testing.T) *Server {
 	t.Helper()
 	dir := t.TempDir()
 	pods, _, err := pod.Open(t.Context(), filepath.Join(dir, "root"), filepath.Join(dir, "state"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	store, err := image.Open(t.Context(), image.Config{Root: filepath.Join(dir, "images")})
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	t.Cleanup(func() { _ = store.Close() })
 	s, err := New(t.Context(), Deps{Pods: pods, Images: store, Stats: noStats{}, Events: &Broker{}, OOM: func(string) {}, Version: "1"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	return s
 }
 
@@ -51,9 +46,7 @@ func (noStats) ContainerStats(context.Context, *runtimeapi.ContainerStatsRequest
 // through by chance.
 func TestEveryMethodHasAKind(t *testing.T) {
 	server, err := newServer(t).server(Agents, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	var served []string
 	for service, info := range server.GetServiceInfo() {
 		for _, m := range info.Methods {
@@ -101,13 +94,9 @@ func TestNewNeedsAllParts(t *testing.T) {
 func TestBrokerDisconnectsWhoDoesNotRead(t *testing.T) {
 	b := &Broker{}
 	silent, err := b.subscribe(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	for range subscriberBuffer + 1 {
-		if err := b.Publish(t.Context(), "/images/create", &events.ImageCreate{Name: "x"}); err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, b.Publish(t.Context(), "/images/create", &events.ImageCreate{Name: "x"}))
 	}
 	n := 0
 	for range silent.events {
@@ -124,9 +113,7 @@ func TestBrokerDisconnectsWhoDoesNotRead(t *testing.T) {
 	for range maxSubscribers {
 		_, err = b.subscribe(nil)
 	}
-	if err != nil {
-		t.Error(err)
-	}
+	test.Check(t, err)
 	if _, err = b.subscribe(nil); !errdefs.IsResourceExhausted(err) {
 		t.Errorf("more than %d subscribers: %v", maxSubscribers, err)
 	}
@@ -135,16 +122,12 @@ func TestBrokerDisconnectsWhoDoesNotRead(t *testing.T) {
 func TestFiltersOfEvents(t *testing.T) {
 	b := &Broker{}
 	s, err := b.subscribe([]string{`topic=="/images/delete",event.name~="^registry"`})
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	for topic, event := range map[string]any{
 		"/images/create": &events.ImageCreate{Name: "registry.test/app:1"}, "/images/delete": &events.ImageDelete{Name: "registry.test/app:1"},
 		"/images/update": &events.ImageUpdate{Name: "other"},
 	} {
-		if err := b.Publish(t.Context(), topic, event); err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, b.Publish(t.Context(), topic, event))
 	}
 	var got []string
 	for range 3 {
@@ -186,9 +169,7 @@ func TestLifeEvents(t *testing.T) {
 	}
 	b := &Broker{}
 	sub, err := b.subscribe(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	for _, step := range []struct {
 		name string
 		tell func()

@@ -14,6 +14,7 @@ import (
 	"github.com/containerd/platforms"
 	"github.com/distribution/reference"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/engine/image"
 )
 
@@ -33,9 +34,7 @@ func TestRegistriesAreTheNodes(t *testing.T) {
 		{"localhost.test/a", &transfer.RegistryResolver{DefaultScheme: "http"}, true},
 	} {
 		named, err := reference.ParseDockerRef(c.name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, err)
 		if err := checkResolver(c.resolver, named); errdefs.IsInvalidArgument(err) != c.refused {
 			t.Errorf("%s by %v: %v", c.name, c.resolver, err)
 		}
@@ -112,9 +111,7 @@ func TestPlatformsOfClients(t *testing.T) {
 func TestStreamsAreBounded(t *testing.T) {
 	s := newStreams()
 	for i := range maxClientStreams {
-		if err := s.add(string(rune('a'+i)), &clientStream{closed: make(chan struct{})}); err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, s.add(string(rune('a'+i)), &clientStream{closed: make(chan struct{})}))
 	}
 	if err := s.add("one more", &clientStream{closed: make(chan struct{})}); !errdefs.IsResourceExhausted(err) {
 		t.Error(err)
@@ -129,9 +126,7 @@ func TestStreamsAreBounded(t *testing.T) {
 		t.Errorf("a stream has two users: %v", err)
 	}
 	s.remove("a")
-	if err := s.add("one more", &clientStream{closed: make(chan struct{})}); err != nil {
-		t.Error(err)
-	}
+	test.Check(t, s.add("one more", &clientStream{closed: make(chan struct{})}))
 }
 
 func TestProgressEvents(t *testing.T) {

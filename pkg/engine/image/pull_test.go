@@ -21,6 +21,7 @@ import (
 	"github.com/sirupsen/logrus"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/engine/image/bounds"
 )
 
@@ -325,9 +326,7 @@ func TestConcurrentPullsShareOneDownload(t *testing.T) {
 	}
 	close(g.open)
 	wg.Wait()
-	if err := errors.Join(errs...); err != nil {
-		t.Error(err)
-	}
+	test.Check(t, errors.Join(errs...))
 	if m, b, h := reg.count("GET", "/manifests/"), reg.count("GET", "/blobs/"), reg.count("HEAD", ""); m != 1 || b != 4 || h != 1 {
 		t.Errorf("%d GETs of manifests, %d of blobs, %d HEADs; want 1, 4, 1", m, b, h)
 	}

@@ -296,9 +296,7 @@ func bearerAuth(r *testRegistry, user, password, identity string) func(http.Resp
 
 func must(t testing.TB, err error) {
 	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 }
 
 // withWrongDiffID makes an image whose configuration lies about its layer.

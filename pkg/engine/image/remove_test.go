@@ -11,6 +11,8 @@ import (
 	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/errdefs"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 func TestRemoveDropsAllNamesAndFreesSpace(t *testing.T) {
@@ -64,9 +66,7 @@ func TestRemoveWaitsOnANearlyFullDisk(t *testing.T) {
 		var collectable atomic.Bool
 		early := make(chan bool, 1)
 		go func() {
-			if err := s.Remove(t.Context(), app); err != nil {
-				t.Error(err)
-			}
+			test.Check(t, s.Remove(t.Context(), app))
 			early <- !collectable.Load()
 		}()
 		eventually(t, "the image is in no list", func() bool { return len(s.List()) == 0 })

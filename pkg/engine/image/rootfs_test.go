@@ -19,6 +19,7 @@ import (
 	runtimespec "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/engine/idmap"
 	"github.com/berth-cri/berth/pkg/engine/pin"
 )
@@ -82,9 +83,7 @@ func TestRootfsOnAnotherSnapshotter(t *testing.T) {
 			}
 			dir := mounted(t, root.Mounts)
 			sameTree(t, tree(t, dir), layeredTree)
-			if err := os.WriteFile(filepath.Join(dir, id), nil, 0o600); err != nil {
-				t.Error(err)
-			}
+			test.Check(t, os.WriteFile(filepath.Join(dir, id), nil, 0o600))
 			if root.Upper != "" || root.Snapshotter != Native {
 				t.Errorf("rootfs %+v", root)
 			}
@@ -169,11 +168,7 @@ func mappedTo(t *testing.T, host uint32) string {
 	dir := filepath.Join(t.TempDir(), "ns")
 	ns, err := pin.Create(t.Context(), pin.Request{Dir: dir, User: &pin.User{UIDs: ids, GIDs: ids}})
 	must(t, err)
-	t.Cleanup(func() {
-		if err := pin.Release(dir); err != nil {
-			t.Error(err)
-		}
-	})
+	t.Cleanup(func() { test.Check(t, pin.Release(dir)) })
 	return ns.User
 }
 

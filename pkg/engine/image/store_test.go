@@ -20,6 +20,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	bolt "go.etcd.io/bbolt"
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 func openStore(t testing.TB, c Config) *Store {
@@ -29,11 +31,7 @@ func openStore(t testing.TB, c Config) *Store {
 	}
 	s, err := Open(t.Context(), c)
 	must(t, err)
-	t.Cleanup(func() {
-		if err := s.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	t.Cleanup(func() { test.Check(t, s.Close()) })
 	return s
 }
 
@@ -99,11 +97,7 @@ func mounted(t testing.TB, mounts []mount.Mount) string {
 	t.Helper()
 	dir := t.TempDir()
 	must(t, mount.All(mounts, dir))
-	t.Cleanup(func() {
-		if err := mount.UnmountAll(dir, unix.MNT_DETACH); err != nil {
-			t.Error(err)
-		}
-	})
+	t.Cleanup(func() { test.Check(t, mount.UnmountAll(dir, unix.MNT_DETACH)) })
 	return dir
 }
 

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 // collect does what a start of the daemon does.
@@ -42,9 +44,7 @@ func TestCollectByTheMendedConfiguration(t *testing.T) {
 	n := newNode(t)
 	entry := unfinished(t, n)
 	n.configure("10-spied.conflist", `{"cniVersion": "1.0.0", "name": "spied", "plugins": [{"type": "first"}]}`)
-	if err := collect(t, New(n.config)); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, collect(t, New(n.config)))
 	if _, err := os.Stat(entry); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("it is not forgotten: %v", err)
 	}
@@ -64,9 +64,7 @@ func TestCollectGivesUp(t *testing.T) {
 		t.Fatalf("%+v, %v", entry, err)
 	}
 	entry.FailedSince = entry.FailedSince.Add(-hopeless)
-	if err := p.writeEntry(entry); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, p.writeEntry(entry))
 	if err := collect(t, p); err != nil {
 		t.Errorf("a collection that gives up: %v", err)
 	}
@@ -83,27 +81,21 @@ func TestCollectSendsTheVerb(t *testing.T) {
 	p := New(n.config)
 	kept := n.pod("pod-kept")
 	mustSetup(t, p, kept)
-	if err := collect(t, New(n.config), kept); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, collect(t, New(n.config), kept))
 	calls := n.called("first")
 	last := calls[len(calls)-1]
 	want := []any{map[string]any{"containerID": "pod-kept", "ifname": "eth0"}}
 	if last.environ["CNI_COMMAND"] != "GC" || !reflect.DeepEqual(last.stdin["cni.dev/valid-attachments"], any(want)) {
 		t.Errorf("last call %s with %v", last.environ["CNI_COMMAND"], last.stdin)
 	}
-	if err := collect(t, New(n.config)); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, collect(t, New(n.config)))
 	if got := n.commands("first"); got != "ADD GC DEL GC" {
 		t.Errorf("commands %s", got)
 	}
 	n.checkClean()
 
 	n.configure("10-new.conflist", `{"cniVersion": "1.1.0", "name": "new", "disableGC": true, "plugins": [{"type": "first"}]}`)
-	if err := collect(t, New(n.config)); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, collect(t, New(n.config)))
 	if got := n.commands("first"); got != "ADD GC DEL GC" {
 		t.Errorf("commands %s: disableGC is not heeded", got)
 	}
@@ -116,9 +108,7 @@ func TestCollectSendsNoVerbUnasked(t *testing.T) {
 	n.configure("10-new.conflist", `{"cniVersion": "1.1.0", "name": "new", "plugins": [{"type": "first"}]}`)
 	n.spy("first", "")
 	mustSetup(t, New(n.config), n.pod("pod-lost"))
-	if err := collect(t, New(n.config)); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, collect(t, New(n.config)))
 	if got := n.commands("first"); got != "ADD DEL" {
 		t.Errorf("commands %s", got)
 	}
@@ -156,9 +146,7 @@ func waitFor(t *testing.T, log, line string) string {
 
 func letGo(t *testing.T, release string) {
 	t.Helper()
-	if err := os.WriteFile(release, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, os.WriteFile(release, nil, 0o600))
 }
 
 const oneList = `{"cniVersion": %q, "name": "one", "plugins": [{"type": "first"}]}`
@@ -185,9 +173,7 @@ func TestCollectHoldsUpNoPod(t *testing.T) {
 		t.Errorf("the collection went on:\n%s", all)
 	}
 	letGo(t, release)
-	if err := <-done; err != nil {
-		t.Error(err)
-	}
+	test.Check(t, <-done)
 	waitFor(t, log, "end GC")
 	n.checkClean()
 }
@@ -208,9 +194,7 @@ func TestCollectBoundsEachPod(t *testing.T) {
 		t.Errorf("the next start does not know of it: %+v, %v", entry, err)
 	}
 	letGo(t, release)
-	if err := collect(t, New(n.config)); err != nil {
-		t.Error(err)
-	}
+	test.Check(t, collect(t, New(n.config)))
 	n.checkClean()
 }
 
@@ -235,9 +219,7 @@ func TestVerbRunsAlone(t *testing.T) {
 	time.AfterFunc(50*time.Millisecond, func() { _ = os.WriteFile(release, nil, 0o600) })
 	mustTeardown(t, p, young, mustSetup(t, p, young))
 	mustTeardown(t, p, old, r)
-	if err := <-done; err != nil {
-		t.Error(err)
-	}
+	test.Check(t, <-done)
 	all := waitFor(t, log, "end DEL pod-old")
 	_, after, _ := strings.Cut(all, "begin GC")
 	if !strings.HasPrefix(after, " \nend GC") {
@@ -267,9 +249,7 @@ func TestVerbWaitsForPlugins(t *testing.T) {
 	go func() { done <- left.Collect(t.Context()) }()
 	mustTeardown(t, p, quick, mustSetup(t, p, quick))
 	letGo(t, release)
-	if err := errors.Join(<-added, <-done); err != nil {
-		t.Error(err)
-	}
+	test.Check(t, errors.Join(<-added, <-done))
 	if all := waitFor(t, log, "end GC"); strings.Index(all, "begin GC") < strings.Index(all, "end ADD pod-slow") {
 		t.Errorf("the verb ran beside ADD:\n%s", all)
 	}
@@ -284,12 +264,8 @@ func TestCollectWithoutJournal(t *testing.T) {
 	before := New(n.config)
 	r := mustSetup(t, before, kept)
 	mustSetup(t, before, lost)
-	if err := os.RemoveAll(before.journalDir()); err != nil {
-		t.Fatal(err)
-	}
-	if err := collect(t, New(n.config), kept); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, os.RemoveAll(before.journalDir()))
+	test.Must(t, collect(t, New(n.config), kept))
 	calls := n.called("second")
 	add, del := calls[1], calls[2]
 	if len(calls) != 3 || del.environ["CNI_COMMAND"] != "DEL" || del.stdin["prevResult"] == nil {
@@ -318,14 +294,10 @@ func TestDamagedJournal(t *testing.T) {
 				before := New(n.config)
 				for _, pod := range []Pod{removed, collected} {
 					mustSetup(t, before, pod)
-					if err := os.WriteFile(before.journalPath(pod.ID), []byte(content), 0o600); err != nil {
-						t.Fatal(err)
-					}
+					test.Must(t, os.WriteFile(before.journalPath(pod.ID), []byte(content), 0o600))
 				}
 				if !cached {
-					if err := os.RemoveAll(filepath.Join(n.config.CacheDir, "results")); err != nil {
-						t.Fatal(err)
-					}
+					test.Must(t, os.RemoveAll(filepath.Join(n.config.CacheDir, "results")))
 				}
 				p := New(n.config)
 				leftovers := p.Leftovers(removed)

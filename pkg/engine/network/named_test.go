@@ -3,6 +3,8 @@ package network
 import (
 	"encoding/json"
 	"testing"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 // What plugins answered, in the form of containerd's verbose status.
@@ -16,13 +18,9 @@ func TestDescribed(t *testing.T) {
 		{Network: "cut off", Interface: "eth2"},
 	}}
 	d, err := r.Described()
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	text, err := json.Marshal(d)
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	const want = `{"Interfaces":{` +
 		`"cni0":{"IPConfigs":null,"Mac":"aa","Sandbox":""},` +
 		`"eth0":{"IPConfigs":[{"IP":"10.1.0.5","Gateway":"10.1.0.1"},{"IP":"fd00::5","Gateway":""}],"Mac":"bb","Sandbox":"/run/netns/x"},` +

@@ -16,6 +16,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/engine/pin"
 )
 
@@ -52,9 +53,7 @@ func newNode(t testing.TB) *node {
 		GC:       true, // nobody else uses what is only here
 	}}
 	for _, d := range []string{n.config.ConfDir, n.config.BinDirs[0]} {
-		if err := os.Mkdir(d, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, os.Mkdir(d, 0o755))
 	}
 	return n
 }
@@ -242,35 +241,27 @@ func (n *node) ports() []string {
 func iptables(t testing.TB) string {
 	t.Helper()
 	out, err := exec.Command("iptables", "-t", "nat", "-S").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	return string(out)
 }
 
 func mustSetup(t testing.TB, p *Plugins, pod Pod) *Result {
 	t.Helper()
 	r, err := p.Setup(t.Context(), pod)
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	return r
 }
 
 func mustTeardown(t testing.TB, p *Plugins, pod Pod, r *Result) {
 	t.Helper()
-	if err := p.Teardown(t.Context(), pod, r); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, p.Teardown(t.Context(), pod, r))
 }
 
 // reach sends something from the pod to an address of the host and back.
 func reach(t *testing.T, pod Pod, host net.IP) {
 	t.Helper()
 	server, err := net.Listen("tcp", net.JoinHostPort(host.String(), "0"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	defer server.Close()
 	go func() {
 		conn, err := server.Accept()

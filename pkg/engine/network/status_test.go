@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 func TestHealthLooksAtMostOnceASecond(t *testing.T) {
@@ -20,9 +22,7 @@ func TestHealthLooksAtMostOnceASecond(t *testing.T) {
 			ask:   func(context.Context) error { return nil },
 		}
 		for range 10 {
-			if err := h.status(); err != nil {
-				t.Fatal(err)
-			}
+			test.Must(t, h.status())
 		}
 		if n := looks.Load(); n != 1 {
 			t.Errorf("looked %d times", n)
@@ -79,9 +79,7 @@ func TestPodsWaitForTheFirstLook(t *testing.T) {
 		if err := h.status(); !errdefs.IsUnavailable(err) {
 			t.Errorf("the status is %v before the first look", err)
 		}
-		if err := h.ready(t.Context()); err != nil {
-			t.Error(err)
-		}
+		test.Check(t, h.ready(t.Context()))
 	})
 	synctest.Test(t, func(t *testing.T) {
 		hang := make(chan struct{})
@@ -151,9 +149,7 @@ func TestStatusVerb(t *testing.T) {
 	p := New(n.config)
 	checkError(t, p.askNode(t.Context()), errdefs.IsUnavailable, `network "new" is not ready`, "no route to the agent")
 	n.spy("first", "")
-	if err := p.askNode(t.Context()); err != nil {
-		t.Error(err)
-	}
+	test.Check(t, p.askNode(t.Context()))
 	n.configure("10-new.conflist", `{"cniVersion": "1.0.0", "name": "new", "plugins": [{"type": "missing-verb"}]}`)
 	n.spy("missing-verb", "")
 	if err := p.askNode(t.Context()); err != nil || n.commands("missing-verb") != "" {

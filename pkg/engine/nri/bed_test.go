@@ -15,6 +15,8 @@ import (
 	"github.com/containerd/nri/pkg/api"
 	"github.com/containerd/nri/pkg/stub"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 // TestMain lets this binary be an installed plugin, which the daemon starts with
@@ -256,20 +258,12 @@ func testConfig(t *testing.T) Config {
 func start(t *testing.T, c Config, n Node) *Plugins {
 	t.Helper()
 	p, err := Open(c, n)
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	if p == nil {
 		t.Fatal("there is nothing to listen to")
 	}
-	t.Cleanup(func() {
-		if err := p.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	if err := p.Start(); err != nil {
-		t.Fatal(err)
-	}
+	t.Cleanup(func() { test.Check(t, p.Close()) })
+	test.Must(t, p.Start())
 	return p
 }
 
@@ -278,13 +272,9 @@ func connect(t *testing.T, p *Plugins, q *plugin, idx string) {
 	t.Helper()
 	before := p.count.Load()
 	s, err := stub.New(q, stub.WithPluginName("test"), stub.WithPluginIdx(idx), stub.WithSocketPath(p.config.SocketPath), stub.WithOnClose(func() {}))
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	q.stub = s
-	if err := s.Start(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, s.Start(t.Context()))
 	t.Cleanup(s.Stop)
 	until(t, "the plugin is registered", func() bool { return p.count.Load() > before })
 }

@@ -15,6 +15,8 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/containerd/nri/pkg/api"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 var (
@@ -66,21 +68,15 @@ func TestNilCostsNothing(t *testing.T) {
 	if allocs > 0 {
 		t.Errorf("a pod's life without plugins makes %v allocations", allocs)
 	}
-	if err := errors.Join(p.Start(), p.Close()); err != nil {
-		t.Error(err)
-	}
+	test.Check(t, errors.Join(p.Start(), p.Close()))
 }
 
 func TestOpenRefuses(t *testing.T) {
 	t.Run("a file that is no plugin", func(t *testing.T) {
 		c := testConfig(t)
-		if err := os.Mkdir(c.PluginPath, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, os.Mkdir(c.PluginPath, 0o755))
 		for name, mode := range map[string]os.FileMode{"README": 0o644, "10-fine": 0o755, "helper": 0o755} {
-			if err := os.WriteFile(filepath.Join(c.PluginPath, name), nil, mode); err != nil {
-				t.Fatal(err)
-			}
+			test.Must(t, os.WriteFile(filepath.Join(c.PluginPath, name), nil, mode))
 		}
 		if _, err := Open(c, &node{}); !errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), "helper") || strings.Contains(err.Error(), "README") {
 			t.Errorf("got %v", err)
@@ -89,9 +85,7 @@ func TestOpenRefuses(t *testing.T) {
 	t.Run("another's socket", func(t *testing.T) {
 		c := testConfig(t)
 		l, err := net.Listen("unix", c.SocketPath)
-		if err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, err)
 		defer l.Close()
 		if _, err := Open(c, &node{}); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), c.SocketPath) {
 			t.Errorf("got %v", err)
@@ -100,9 +94,7 @@ func TestOpenRefuses(t *testing.T) {
 	t.Run("not a socket that a dead daemon left", func(t *testing.T) {
 		c := testConfig(t)
 		l, err := net.ListenUnix("unix", &net.UnixAddr{Name: c.SocketPath})
-		if err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, err)
 		l.SetUnlinkOnClose(false)
 		l.Close()
 		start(t, c, &node{})
@@ -114,28 +106,20 @@ func TestLifeInOrder(t *testing.T) {
 	q := &plugin{}
 	connect(t, p, q, "10")
 	ctx := t.Context()
-	if err := p.RunPodSandbox(ctx, pod, done); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, p.RunPodSandbox(ctx, pod, done))
 	if _, err := p.CreateContainer(ctx, ctr); err != nil {
 		t.Fatal(err)
 	}
-	if err := p.Shown(ctr, done); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, p.Shown(ctr, done))
 	p.PostCreateContainer(ctx, ctr)
-	if err := p.StartContainer(ctx, ctr); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, p.StartContainer(ctx, ctr))
 	p.PostStartContainer(ctx, ctr)
 	if _, err := p.UpdateContainer(ctx, ctr, &runtimeapi.LinuxContainerResources{CpuShares: 7}); err != nil {
 		t.Fatal(err)
 	}
 	p.PostUpdateContainer(ctx, ctr)
 	memory := &runtimeapi.LinuxContainerResources{MemoryLimitInBytes: 5}
-	if err := p.UpdatePodSandbox(ctx, pod, memory, &runtimeapi.LinuxContainerResources{MemoryLimitInBytes: 6}); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, p.UpdatePodSandbox(ctx, pod, memory, &runtimeapi.LinuxContainerResources{MemoryLimitInBytes: 6}))
 	p.PostUpdatePodSandbox(ctx, pod)
 	// Everybody who sees the end says so.
 	var all sync.WaitGroup
@@ -221,9 +205,7 @@ func TestHangingPluginIsDropped(t *testing.T) {
 	connect(t, p, bad, "10")
 	connect(t, p, good, "20")
 	begin := time.Now()
-	if err := p.RunPodSandbox(t.Context(), pod, done); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, p.RunPodSandbox(t.Context(), pod, done))
 	if took := time.Since(begin); took < requestTimeout || took > 10*requestTimeout {
 		t.Errorf("a plugin that hangs took %s, its time is %s", took, requestTimeout)
 	}
@@ -241,9 +223,7 @@ func TestDeadPluginIsDropped(t *testing.T) {
 	connect(t, p, q, "10")
 	q.stub.Stop()
 	q.stub.Wait()
-	if err := p.RunPodSandbox(t.Context(), pod, done); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, p.RunPodSandbox(t.Context(), pod, done))
 	until(t, "nobody listens", func() bool {
 		p.StopPodSandbox(t.Context(), pod)
 		return p.count.Load() == 0
@@ -267,9 +247,7 @@ func TestLatePluginSeesTheNode(t *testing.T) {
 	if _, err := p.CreateContainer(t.Context(), coming); err != nil {
 		t.Fatal(err)
 	}
-	if err := p.StartContainer(t.Context(), thing{pod: "p1", container: "c4"}); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, p.StartContainer(t.Context(), thing{pod: "p1", container: "c4"}))
 	q := &plugin{}
 	connect(t, p, q, "10")
 	same(t, q.told()[1:], "sync c1=RUNNING c3=CREATED c4=RUNNING c5=CREATED p1 p2")
@@ -353,9 +331,7 @@ func TestUpdatesOfOthers(t *testing.T) {
 	}
 	same(t, n.updates(), "other shares=1")
 	got, err := p.UpdateContainer(t.Context(), ctr, &runtimeapi.LinuxContainerResources{CpuShares: 7, MemoryLimitInBytes: 9, MemorySwapLimitInBytes: 10})
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	if r := ToCRI(got); r.GetCpuShares() != 8 || r.GetMemoryLimitInBytes() != 9 || r.GetCpuQuota() != 0 {
 		t.Errorf("the container's own update is %v", r)
 	}
@@ -411,9 +387,7 @@ func TestRegistrationDoesNotWaitForAContainer(t *testing.T) {
 	}()
 	begin := time.Now()
 	connect(t, p, q, "10")
-	if err := <-started; err != nil {
-		t.Error(err)
-	}
+	test.Check(t, <-started)
 	if took := time.Since(begin); took > updateTimeout/2 {
 		t.Errorf("it took %s", took)
 	}
@@ -427,14 +401,10 @@ func TestInstalledPlugin(t *testing.T) {
 	c := testConfig(t)
 	c.SocketPath = ""
 	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	notes := filepath.Join(t.TempDir(), "notes")
 	for _, dir := range []string{c.PluginPath, c.PluginConfigPath} {
-		if err := os.Mkdir(dir, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, os.Mkdir(dir, 0o755))
 	}
 	// A link counts as what it points to; a plugin that cannot run is left out.
 	if err := errors.Join(
@@ -445,13 +415,9 @@ func TestInstalledPlugin(t *testing.T) {
 		t.Fatal(err)
 	}
 	p := start(t, c, &node{pods: []Subject{thing{pod: "old"}}})
-	if err := p.RunPodSandbox(t.Context(), pod, done); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, p.RunPodSandbox(t.Context(), pod, done))
 	text, err := os.ReadFile(notes)
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	same(t, strings.Split(string(text), "\n"), "configure berth 1.2.3", "sync old", "run pod")
 	if n := p.count.Load(); n != 1 {
 		t.Errorf("there are %d plugins", n)
@@ -478,13 +444,9 @@ func TestChangeablePlugins(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c := testConfig(t)
 			self, err := os.Executable()
-			if err != nil {
-				t.Fatal(err)
-			}
+			test.Must(t, err)
 			text, err := os.ReadFile(self)
-			if err != nil {
-				t.Fatal(err)
-			}
+			test.Must(t, err)
 			notes := t.TempDir()
 			if err := errors.Join(os.Mkdir(c.PluginPath, 0o755), os.Mkdir(c.PluginConfigPath, 0o755),
 				os.WriteFile(filepath.Join(c.PluginPath, "10-ours"), text, 0o755), os.WriteFile(program(c), text, 0o755), //nolint:gosec // programs
@@ -512,9 +474,7 @@ func replaceByLink(t *testing.T, program string) error {
 
 func TestHooksWaitForTheStart(t *testing.T) {
 	p, err := Open(testConfig(t), &node{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	told := make(chan struct{})
 	go func() {
 		p.StopContainer(context.Background(), ctr)
@@ -525,8 +485,6 @@ func TestHooksWaitForTheStart(t *testing.T) {
 		t.Error("a hook did not wait for the plugins")
 	case <-time.After(20 * time.Millisecond):
 	}
-	if err := p.Close(); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, p.Close())
 	<-told // the end of the daemon lets go of it
 }

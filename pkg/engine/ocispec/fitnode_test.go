@@ -5,6 +5,8 @@ import (
 
 	"github.com/containerd/errdefs"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 func TestFitNode(t *testing.T) {
@@ -18,18 +20,14 @@ func TestFitNode(t *testing.T) {
 		}
 	}
 	s := wild()
-	if err := FitNode(s, modernNode()); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, FitNode(s, modernNode()))
 	if r := s.Linux.Resources; deref(r.Memory.Swap) != 5 || len(r.HugepageLimits) != 1 {
 		t.Errorf("a node that has everything lost something: %+v", r)
 	}
 
 	s, n := wild(), bareNode()
 	n.MinOOMScoreAdj = 0
-	if err := FitNode(s, n); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, FitNode(s, n))
 	if r := s.Linux.Resources; deref(s.Process.OOMScoreAdj) != 0 || r.Memory.Swap != nil || r.HugepageLimits != nil || deref(r.Memory.Limit) != 5 {
 		t.Errorf("got %+v, oom_score_adj %d", r, *s.Process.OOMScoreAdj)
 	}

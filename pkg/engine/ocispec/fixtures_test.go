@@ -13,6 +13,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go/features"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/handler"
 	"github.com/berth-cri/berth/pkg/probe"
 )
@@ -30,13 +31,9 @@ func recorded(t testing.TB, dir, name string) *probe.Runtime {
 	if errors.Is(err, fs.ErrNotExist) {
 		return rt
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	rt.Features = &features.Features{}
-	if err := json.Unmarshal(b, rt.Features); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, json.Unmarshal(b, rt.Features))
 	return rt
 }
 

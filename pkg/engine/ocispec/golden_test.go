@@ -12,6 +12,7 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
@@ -28,21 +29,15 @@ func golden(t *testing.T, name string, s *specs.Spec) {
 		shown.Linux = &l
 	}
 	got, err := json.MarshalIndent(shown, "", "  ")
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	got = append(got, '\n')
 	file := filepath.Join("testdata", name+".json")
 	if *update {
-		if err := os.WriteFile(file, got, 0o644); err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, os.WriteFile(file, got, 0o644))
 		return
 	}
 	want, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	if !bytes.Equal(got, want) {
 		t.Errorf("the spec differs from %s (run with -update and read git diff)\n%s", file, got)
 	}
@@ -208,9 +203,7 @@ func TestContainerSpecs(t *testing.T) {
 			c, n := testContainer(t), modernNode()
 			situation(&c, &n)
 			s, err := Build(c, n)
-			if err != nil {
-				t.Fatal(err)
-			}
+			test.Must(t, err)
 			golden(t, "container-"+name, s)
 		})
 	}
@@ -257,9 +250,7 @@ func TestSandboxSpecs(t *testing.T) {
 			n := modernNode()
 			situation(&sp, &n)
 			s, err := BuildSandboxProcess(sp, n)
-			if err != nil {
-				t.Fatal(err)
-			}
+			test.Must(t, err)
 			golden(t, "sandbox-"+name, s)
 		})
 	}

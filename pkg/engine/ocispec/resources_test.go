@@ -8,6 +8,8 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 func TestUpdateResourcesMerges(t *testing.T) {
@@ -19,13 +21,9 @@ func TestUpdateResourcesMerges(t *testing.T) {
 		Unified:        map[string]string{"memory.high": "1", "memory.low": "2"},
 	}
 	current, err := UpdateResources(&specs.LinuxResources{Pids: &specs.LinuxPids{Limit: ptr(int64(9))}}, start, n)
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	before, err := json.Marshal(current)
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	for name, c := range map[string]struct {
 		req    *runtimeapi.LinuxContainerResources
 		change func(*runtimeapi.LinuxContainerResources)
@@ -47,9 +45,7 @@ func TestUpdateResourcesMerges(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := UpdateResources(current, c.req, n)
-			if err != nil {
-				t.Fatal(err)
-			}
+			test.Must(t, err)
 			want := proto.Clone(start).(*runtimeapi.LinuxContainerResources)
 			c.change(want)
 			if status := FromSpec(got).GetLinux(); !proto.Equal(status, want) {
@@ -80,9 +76,7 @@ func TestUpdateResourcesWithoutControllers(t *testing.T) {
 func TestContainerResources(t *testing.T) {
 	c, n := testContainer(t), modernNode()
 	s, err := Build(c, n)
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	want := proto.Clone(c.Config.GetLinux().GetResources()).(*runtimeapi.LinuxContainerResources)
 	want.MemorySwapLimitInBytes = want.GetMemoryLimitInBytes()
 	if got := ContainerResources(s).GetLinux(); !proto.Equal(got, want) {

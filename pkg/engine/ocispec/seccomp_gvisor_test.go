@@ -8,6 +8,7 @@ import (
 	"github.com/containerd/errdefs"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/handler"
 	"github.com/berth-cri/berth/pkg/probe"
 )
@@ -53,9 +54,7 @@ func TestGVisorEnforcesProfilesOfTheNode(t *testing.T) {
 				}
 				return
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			test.Must(t, err)
 			if got := s.Annotations[annotationGVisorSeccomp]; got != tt.want {
 				t.Errorf("the annotation is %q, want %q", got, tt.want)
 			}
@@ -84,16 +83,12 @@ func TestGVisorFiltersWhatIsExecd(t *testing.T) {
 			c.Runtime, c.Sandbox.Definition = tt.runtime(t), &tt.d
 			c.Config.GetLinux().GetSecurityContext().Seccomp = byDefault
 			s, err := Build(c, n)
-			if err != nil {
-				t.Fatal(err)
-			}
+			test.Must(t, err)
 			if got := s.Linux.Seccomp != nil; got != tt.profile {
 				t.Errorf("the container has a profile: %v", got)
 			}
 			s, err = BuildSandboxProcess(SandboxProcess{Sandbox: c.Sandbox, Runtime: c.Runtime}, n)
-			if err != nil {
-				t.Fatal(err)
-			}
+			test.Must(t, err)
 			if got := s.Annotations[annotationGVisorSeccomp] == "true"; got != tt.annotated {
 				t.Errorf("the sandbox has the annotation: %v", got)
 			}

@@ -7,6 +7,8 @@ import (
 
 	"github.com/containerd/errdefs"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 // docker is a profile with all that Docker's, Podman's and CRI-O's have.
@@ -32,9 +34,7 @@ const docker = `{
 
 func TestSeccompProfileIsForAContainer(t *testing.T) {
 	p, err := ParseSeccomp("/docker.json", docker)
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	for _, c := range []struct {
 		facts seccompFacts
 		archs []specs.Arch
@@ -49,9 +49,7 @@ func TestSeccompProfileIsForAContainer(t *testing.T) {
 		{seccompFacts{arch: "riscv64", kernel: "10.0"}, nil, "read,write old personality ptrace not-arm clone"},
 	} {
 		got, err := p.filter(c.facts)
-		if err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, err)
 		var names []string
 		for _, s := range got.Syscalls {
 			names = append(names, strings.Join(s.Names, ","))

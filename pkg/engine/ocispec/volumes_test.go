@@ -12,6 +12,8 @@ import (
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 func imageWith(paths ...string) imagespec.ImageConfig {
@@ -98,19 +100,13 @@ func TestResolveTargets(t *testing.T) {
 		root + "/absolute": "/real", root + "/climbing": "../../../real", root + "/chain": "absolute/x", root + "/loop": "loop",
 		root + "/kernel": "/proc/self", root + "/dots": "/proc/../real", volume + "/inner": "/real", volume + "/kernel": "../proc/1",
 	} {
-		if err := os.Symlink(to, link); err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, os.Symlink(to, link))
 	}
-	if err := os.Mkdir(root+"/real", 0o755); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, os.Mkdir(root+"/real", 0o755))
 	targets, err := ResolveTargets(root, []*runtimeapi.Mount{
 		{ContainerPath: "/data/inner/deep", HostPath: "/nowhere"}, {ContainerPath: "/data", HostPath: volume},
 	}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	for asked, want := range map[string]string{
 		"/plain/missing": "/plain/missing", "/absolute": "/real", "/absolute/y": "/real/y", "/climbing": "/real", "/chain": "/real/x",
 		"/kernel/attr": "/proc/self/attr", "/dots": "/real", "/data": "/data", "/data/inner": "/real", "/data/../absolute": "/real",
@@ -146,9 +142,7 @@ func TestDefinedVolumesGiveWay(t *testing.T) {
 		Volumes: []DefinedVolume{{"/asked", "/v/0"}, {"/asked/below", "/v/1"}, {"/etc/hosts", "/v/2"}, {"/base", "/v/3"}, {"/etc", "/v/4"}, {"/own/deep", "/v/5"}},
 	}
 	s := &specs.Spec{Linux: &specs.Linux{}, Mounts: []specs.Mount{{Destination: "/base", Type: "tmpfs", Source: "tmpfs"}}}
-	if err := setMounts(s, c, Node{}); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, setMounts(s, c, Node{}))
 	var got []string
 	for _, m := range s.Mounts {
 		if strings.HasPrefix(m.Source, "/v/") {

@@ -7,15 +7,15 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 func TestGateEndsThoseInsideAndWaitsForThem(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGate()
 		inside, leave, err := g.Enter(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, err)
 		if err := g.Show(func() {}); err != nil {
 			t.Errorf("an open gate: %v", err)
 		}
@@ -66,9 +66,7 @@ func TestNothingIsShownAfterTheGateWasShut(t *testing.T) {
 				}
 			})
 		}
-		if err := g.Shut(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, g.Shut(t.Context()))
 		last = shown // the race detector looks too
 		all.Wait()
 		if shown != last {

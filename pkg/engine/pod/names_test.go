@@ -6,14 +6,13 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/engine/reserve"
 )
 
 func TestNames(t *testing.T) {
 	n := reserve.NewNames()
-	if err := n.Reserve("pod", "a"); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, n.Reserve("pod", "a"))
 	if err := n.Reserve("pod", "a"); err != nil {
 		t.Errorf("the owner itself is refused: %v", err)
 	}
@@ -26,7 +25,5 @@ func TestNames(t *testing.T) {
 		t.Error("a stranger released the name")
 	}
 	n.Release("pod", "a")
-	if err := n.Reserve("pod", "b"); err != nil {
-		t.Error(err)
-	}
+	test.Check(t, n.Reserve("pod", "b"))
 }

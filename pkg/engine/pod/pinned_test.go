@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/containerd/errdefs"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 const stranger = 12345
@@ -19,9 +21,7 @@ func TestChangeablePinnedFiles(t *testing.T) {
 	if _, err := ReadText(file); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Chown(file, stranger, stranger); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, os.Chown(file, stranger, stranger))
 	if _, err := ReadText(file); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "chown root") {
 		t.Errorf("got %v", err)
 	}
@@ -32,8 +32,6 @@ func TestChangeablePinnedFiles(t *testing.T) {
 
 func put(t *testing.T, path, content string) string {
 	t.Helper()
-	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, os.WriteFile(path, []byte(content), 0o600))
 	return path
 }

@@ -6,6 +6,8 @@ import (
 
 	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 func TestMessageKeepsWhatThisBuildDoesNotKnow(t *testing.T) {
@@ -13,13 +15,9 @@ func TestMessageKeepsWhatThisBuildDoesNotKnow(t *testing.T) {
 	config.ProtoReflect().SetUnknown([]byte{0xf8, 0x3f, 0x01}) // field 1023, varint 1
 	in := message[runtimeapi.ContainerConfig, *runtimeapi.ContainerConfig]{Msg: config}
 	text, err := json.Marshal(in)
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	var out message[runtimeapi.ContainerConfig, *runtimeapi.ContainerConfig]
-	if err := json.Unmarshal(text, &out); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, json.Unmarshal(text, &out))
 	if !proto.Equal(in.Msg, out.Msg) {
 		t.Errorf("got %v", out.Msg)
 	}
@@ -48,9 +46,7 @@ func TestExitReason(t *testing.T) {
 func TestTextsAreShared(t *testing.T) {
 	var a, b, none Text
 	for into, from := range map[*Text]string{&a: `"long"`, &b: `"long"`, &none: `""`} {
-		if err := json.Unmarshal([]byte(from), into); err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, json.Unmarshal([]byte(from), into))
 	}
 	if a != b || a.String() != "long" {
 		t.Errorf("%v and %v", a, b)

@@ -6,6 +6,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/engine/enginetest"
 	"github.com/berth-cri/berth/pkg/engine/pod"
 	"github.com/berth-cri/berth/pkg/engine/reserve"
@@ -19,9 +20,7 @@ func TestTakenNameSaysWhatToDo(t *testing.T) {
 	o.AddContainer(c)
 	n := reserve.NewNames()
 	for owner, want := range map[string]string{s.ID(): "crictl rmp -f " + s.ID(), c.ID(): "crictl rm -f " + c.ID(), "new": "wait until that is done"} {
-		if err := n.Reserve("of "+owner, owner); err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, n.Reserve("of "+owner, owner))
 		err := o.Taken(n.Reserve("of "+owner, "another"))
 		if !errdefs.IsAlreadyExists(err) || !strings.Contains(err.Error(), "of "+owner) || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "next attempt") {
 			t.Errorf("%s: %v", owner, err)

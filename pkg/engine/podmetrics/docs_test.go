@@ -4,14 +4,14 @@ import (
 	"os"
 	"regexp"
 	"testing"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 // docs/statistics.md names every metric once in its table, and no other.
 func TestDocumented(t *testing.T) {
 	text, err := os.ReadFile("../../../docs/statistics.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	documented := map[string]int{}
 	for _, name := range regexp.MustCompile("`(container_[a-z_]+)`").FindAllSubmatch(text, -1) {
 		documented[string(name[1])]++

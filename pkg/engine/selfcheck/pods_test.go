@@ -3,6 +3,7 @@ package selfcheck
 import (
 	"testing"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
@@ -18,9 +19,7 @@ func TestSelfCheckEnds(t *testing.T) {
 func TestNoSelfCheckAfterTheEnd(t *testing.T) {
 	b := &Pods{there: map[string]bool{}}
 	d := &handler.Definition{Name: "runc"}
-	if err := b.reserve(d); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, b.reserve(d))
 	if err := b.reserve(d); err == nil {
 		t.Error("there are two at a time")
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/containerd/errdefs"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/engine/cgroup"
 	"github.com/berth-cri/berth/pkg/engine/pod"
 	"github.com/berth-cri/berth/pkg/handler"
@@ -51,17 +52,11 @@ func TestPodsKeepTheirCgroupPrefix(t *testing.T) {
 	d := &handler.Definition{Name: "runc", Type: handler.OCI}
 	made := func() *pod.SandboxSpec {
 		pinned, err := kept.Pin(d)
-		if err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, err)
 		text, err := json.Marshal(pinned)
-		if err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, err)
 		s := &pod.SandboxSpec{Definition: d} // as after a restart
-		if err := json.Unmarshal(text, &s.Pinned); err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, json.Unmarshal(text, &s.Pinned))
 		s.Config.Msg = &runtimeapi.PodSandboxConfig{Linux: &runtimeapi.LinuxPodSandboxConfig{CgroupParent: "pods.slice"}}
 		return s
 	}
@@ -86,8 +81,6 @@ func TestPodsKeepTheirCgroupPrefix(t *testing.T) {
 
 func put(t *testing.T, path, content string) string {
 	t.Helper()
-	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, os.WriteFile(path, []byte(content), 0o600))
 	return path
 }

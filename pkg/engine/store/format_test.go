@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/containerd/errdefs"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 func TestStamp(t *testing.T) {
@@ -30,9 +32,7 @@ type thing struct {
 func record(t *testing.T, dir, id string) {
 	t.Helper()
 	s, _, err := Open[thing, thing](dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	if _, err := s.Create(id, thing{"spec"}, thing{"status"}, Relaxed); err != nil {
 		t.Fatal(err)
 	}
@@ -43,9 +43,7 @@ func TestRecordsCarryTheirFormat(t *testing.T) {
 	record(t, dir, "a")
 	for _, name := range []string{specFile, statusFile} {
 		b, err := os.ReadFile(filepath.Join(dir, "a", name))
-		if err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, err)
 		var got struct {
 			Format int
 			Name   string
@@ -65,13 +63,9 @@ func TestNewerRecordsAreLeftAlone(t *testing.T) {
 			record(t, dir, "newer")
 			path := filepath.Join(dir, "newer", file)
 			// A spec in another shape is no broken record, either.
-			if err := os.WriteFile(path, []byte(`{"format":2,"name":["other","shape"]}`), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			test.Must(t, os.WriteFile(path, []byte(`{"format":2,"name":["other","shape"]}`), 0o600))
 			unfinished := filepath.Join(dir, "unfinished")
-			if err := os.Mkdir(unfinished, 0o700); err != nil {
-				t.Fatal(err)
-			}
+			test.Must(t, os.Mkdir(unfinished, 0o700))
 			_, _, err := Open[thing, thing](dir)
 			if !errdefs.IsFailedPrecondition(err) {
 				t.Fatalf("Open: %v", err)
@@ -96,9 +90,7 @@ func TestRecordsWithoutFormat(t *testing.T) {
 	for _, name := range []string{specFile, statusFile} {
 		dir := t.TempDir()
 		record(t, dir, "old")
-		if err := os.WriteFile(filepath.Join(dir, "old", name), []byte(`{"name":"x"}`), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, os.WriteFile(filepath.Join(dir, "old", name), []byte(`{"name":"x"}`), 0o600))
 		_, broken, err := Open[thing, thing](dir)
 		if err != nil || len(broken) != 1 || !strings.Contains(broken[0].Err.Error(), "it has format 0") {
 			t.Errorf("%s: %v, %v", name, broken, err)

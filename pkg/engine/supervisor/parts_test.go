@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 // ociRuntime is a runtime that the tests run with.
@@ -42,9 +44,7 @@ func findRuntime(t testing.TB, name string) ociRuntime {
 		missing(t, "%s is missing: %v", name, err)
 	}
 	path, err = filepath.Abs(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	if name == "crun" {
 		mountHugetlb(t)
 	}

@@ -3,6 +3,7 @@ package task
 import (
 	"testing"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/engine/pod"
 	"github.com/berth-cri/berth/pkg/engine/shim"
 	"github.com/berth-cri/berth/pkg/engine/store"
@@ -11,9 +12,7 @@ import (
 
 func TestNamesOfRunners(t *testing.T) {
 	records, _, err := store.Open[pod.SandboxSpec, pod.SandboxStatus](t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	for id, tc := range map[string]struct {
 		kind handler.Type
 		ep   *shim.Endpoint
@@ -24,9 +23,7 @@ func TestNamesOfRunners(t *testing.T) {
 		"no shim yet": {handler.Shim, nil, "no shim yet"},
 	} {
 		o, err := records.Create(id, pod.SandboxSpec{Definition: &handler.Definition{Type: tc.kind}, Supervisor: "key"}, pod.SandboxStatus{Shim: tc.ep}, store.Relaxed)
-		if err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, err)
 		if got := pod.NewSandbox(o, &runners{}).Runner.Name(); got != tc.want {
 			t.Errorf("%s: %q, want %q", id, got, tc.want)
 		}

@@ -7,6 +7,8 @@ import (
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	crierrors "k8s.io/cri-api/pkg/errors"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 func TestContainerRefuses(t *testing.T) {
@@ -131,17 +133,13 @@ func TestContainerIsCheckedAgainstItsSandbox(t *testing.T) {
 	req.SandboxConfig.Linux.SecurityContext.Privileged = true
 	checkRefused(t, CreateContainer(req, sandbox), "config.linux.security_context.privileged")
 	sandbox.Linux.SecurityContext.Privileged = true
-	if err := CreateContainer(req, sandbox); err != nil {
-		t.Error(err)
-	}
+	test.Check(t, CreateContainer(req, sandbox))
 	m := []*runtimeapi.IDMapping{{HostId: 1 << 16, Length: 1 << 16}}
 	userns := &runtimeapi.UserNamespace{Uids: m, Gids: m}
 	sandbox.Linux.SecurityContext.NamespaceOptions.UsernsOptions = userns
 	checkRefused(t, CreateContainer(req, sandbox), "config.linux.security_context.namespace_options.userns_options")
 	req.Config.Linux.SecurityContext.NamespaceOptions.UsernsOptions = userns
-	if err := CreateContainer(req, sandbox); err != nil {
-		t.Error(err)
-	}
+	test.Check(t, CreateContainer(req, sandbox))
 	req.SandboxConfig.LogDirectory = "relative"
 	checkRefused(t, CreateContainer(req, sandbox), "sandbox_config.log_directory")
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
@@ -79,9 +80,7 @@ func TestWhoMayDecide(t *testing.T) {
 			t.Errorf("got %v, want %s", err, text)
 		}
 	}
-	if err := known().decidable("runc"); err != nil {
-		t.Error(err)
-	}
+	test.Check(t, known().decidable("runc"))
 }
 
 func TestDecisions(t *testing.T) {
@@ -164,9 +163,7 @@ func TestFile(t *testing.T) {
 		"runc": {"state": "aborted", "reason": "slow", "since": "2026-01-02T03:04:05Z", "by_itself": true, "sha256": "a",
 			"on": {"path": "/new", "percent": 10}},
 		"nothing": null, "strange": {"state": "running"}}}`
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, os.WriteFile(path, []byte(text), 0o600))
 	want := Decision{
 		State: Aborted, Reason: "slow", Since: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), On: *definition().Candidate, ByItself: true, SHA256: "a",
 	}
@@ -175,14 +172,10 @@ func TestFile(t *testing.T) {
 		if err != nil || len(all) != 1 || *all["runc"] != want {
 			t.Errorf("got %+v, %v", all, err)
 		}
-		if err := f.Write(all); err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, f.Write(all))
 	}
 	for _, bad := range []string{"{", strings.Replace(text, `"format": 1`, `"format": 2`, 1), strings.Replace(text, `"format": 1, `, "", 1)} {
-		if err := os.WriteFile(path, []byte(bad), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, os.WriteFile(path, []byte(bad), 0o600))
 		if all, err := f.Read(); err == nil || len(all) > 0 || all == nil || !strings.Contains(err.Error(), path) {
 			t.Errorf("%s is read: %v, %v", bad, all, err)
 		}

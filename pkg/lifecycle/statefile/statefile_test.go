@@ -5,6 +5,8 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 func TestReadAndWrite(t *testing.T) {
@@ -14,9 +16,7 @@ func TestReadAndWrite(t *testing.T) {
 		t.Errorf("a file that does not exist: %v, %v", got, err)
 	}
 	want := map[string]int{"a": 1, "b": 2}
-	if err := Write(path, want); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, Write(path, want))
 	got = nil
 	if err := Read(path, &got); err != nil || !maps.Equal(got, want) {
 		t.Errorf("got %v, %v", got, err)
@@ -27,9 +27,7 @@ func TestReadAndWrite(t *testing.T) {
 	if err := Write(path, func() {}); err == nil {
 		t.Error("a function was written")
 	}
-	if err := os.WriteFile(path, []byte("{"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, os.WriteFile(path, []byte("{"), 0o600))
 	if err := Read(path, &got); err == nil {
 		t.Error("half a file was read")
 	}

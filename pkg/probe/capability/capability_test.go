@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 func TestWhatNobodySaidIsUnknown(t *testing.T) {
@@ -56,9 +58,7 @@ func TestSorted(t *testing.T) {
 // What people see has an explanation, and nothing else has.
 func TestEveryNameIsDocumented(t *testing.T) {
 	text, err := os.ReadFile("../../../docs/capabilities.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	var documented []Name
 	for line := range strings.Lines(string(text)) {
 		if !strings.HasPrefix(line, "| `") {

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/probe/capability"
 )
 
@@ -28,9 +29,7 @@ later what a newer one says
 
 func TestParse(t *testing.T) {
 	s, err := Parse(written)
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	if s.Kernel != (Kernel{"6.1.0", "#1 SMP Debian 6.1.1", "11111111-2222"}) || s.Effective != 0 || s.Bounding != 0x3fffffffff ||
 		!s.NoNewPrivileges || !s.Filtered || s.KernelLog || s.Processes != 2 {
 		t.Errorf("it is %+v", s)

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/engine/shim"
 	"github.com/berth-cri/berth/pkg/handler"
 	"github.com/berth-cri/berth/pkg/preflight"
@@ -37,9 +38,7 @@ var recorded = map[string]string{
 func replay(t *testing.T, dir, shimName string) preflight.Handler {
 	t.Helper()
 	from, err := filepath.Abs(filepath.Join("../testdata", dir))
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	d := &handler.Definition{Name: "test", Type: handler.OCI, Path: filepath.Join(t.TempDir(), cmp.Or(shimName, "runtime"))}
 	if shimName != "" {
 		d.Type = handler.Shim
@@ -47,23 +46,15 @@ func replay(t *testing.T, dir, shimName string) preflight.Handler {
 	info := filepath.Join(filepath.Dir(d.Path), "info")
 	if text, err := os.ReadFile(filepath.Join(from, "info.textproto")); err == nil {
 		said := &types.RuntimeInfo{}
-		if err := prototext.Unmarshal(text, said); err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, prototext.Unmarshal(text, said))
 		wire, err := proto.Marshal(said)
-		if err := errors.Join(err, os.WriteFile(info, wire, 0o600)); err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, errors.Join(err, os.WriteFile(info, wire, 0o600)))
 	}
 	program := fmt.Sprintf("#!/bin/sh\ncase \"$1\" in\n--version) exec cat %[1]s/version.txt ;;\nfeatures) exec cat %[1]s/features.json ;;\n-info) exec cat %[2]s ;;\nesac\nexit 1\n", from, info)
 	// Renamed into place: a file that any process holds open for writing cannot be run.
-	if err := errors.Join(os.WriteFile(d.Path+".new", []byte(program), 0o755), os.Rename(d.Path+".new", d.Path)); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, errors.Join(os.WriteFile(d.Path+".new", []byte(program), 0o755), os.Rename(d.Path+".new", d.Path)))
 	rt, err := probe.New(shim.Protocol{}).Probe(t.Context(), d)
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	return preflight.Handler{Name: "test", Binary: filepath.Base(d.Path), Runtime: rt}
 }
 
@@ -106,9 +97,7 @@ func TestRecorded(t *testing.T) {
 			got := ""
 			for _, name := range []string{"new", "old"} {
 				table := Of(nodes()[name](h))
-				if err := table.Validate(); err != nil {
-					t.Error(err)
-				}
+				test.Check(t, table.Validate())
 				if got := table.Sorted(); !slices.Equal(got, capability.Names()) {
 					t.Errorf("it has %v", got)
 				}
@@ -121,14 +110,10 @@ func TestRecorded(t *testing.T) {
 			}
 			golden := filepath.Join("testdata", dir+".txt")
 			if *update {
-				if err := os.WriteFile(golden, []byte(got), 0o644); err != nil {
-					t.Fatal(err)
-				}
+				test.Must(t, os.WriteFile(golden, []byte(got), 0o644))
 			}
 			want, err := os.ReadFile(golden)
-			if err != nil {
-				t.Fatal(err)
-			}
+			test.Must(t, err)
 			if got != string(want) {
 				t.Errorf("run with -update if this is right:\n%s", got)
 			}

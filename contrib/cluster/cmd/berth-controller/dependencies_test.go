@@ -4,14 +4,14 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 // TestWhatIsNotLinked keeps the controller's image small.
 func TestWhatIsNotLinked(t *testing.T) {
 	out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", ".").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	packages := strings.Fields(string(out))
 	if len(packages) == 0 {
 		t.Fatal("it is made of nothing")

@@ -11,14 +11,13 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/berth-cri/berth/contrib/cluster/pkg/capacity"
+	"github.com/berth-cri/berth/internal/test"
 )
 
 // Every flag and metric has its row in the part of docs/runtimeclass.md about the program.
 func TestFlagsAndMetricsAreDocumented(t *testing.T) {
 	text, err := os.ReadFile("../../../../docs/runtimeclass.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	_, part, there := strings.Cut(string(text), "\n## Capacity\n")
 	part, _, _ = strings.Cut(part, "\n## ")
 	if !there {
@@ -29,9 +28,7 @@ func TestFlagsAndMetricsAreDocumented(t *testing.T) {
 		capacity.NewMetrics(r).Failed(errors.New("none")) // a vector without values is not gathered
 		return r.Gather()
 	}()
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	for _, f := range families {
 		kind := strings.ToLower(f.GetType().String())
 		if want := "| `" + f.GetName() + "` | " + kind + " | " + f.GetHelp() + " |"; !strings.Contains(part, want) {
@@ -52,9 +49,7 @@ func TestOneLease(t *testing.T) {
 		t.Errorf("the lease is in %q by default, want %q", f.DefValue, want)
 	}
 	text, err := os.ReadFile("../../../kubernetes/capacity.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	for one := range strings.SplitSeq(string(text), "\n---\n") {
 		if (strings.Contains(one, "\nkind: Role\n") || strings.Contains(one, "\nkind: RoleBinding\n")) && !strings.Contains(one, "\n  namespace: "+want+"\n") {
 			t.Errorf("it has no right to its lease:\n%s", one)

@@ -13,6 +13,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/berth-cri/berth/contrib/cluster/pkg/installer"
+	"github.com/berth-cri/berth/internal/test"
 )
 
 // A right that is missing is reported with verb and resource, and not asked for again.
@@ -27,9 +28,7 @@ func TestForbidden(t *testing.T) {
 	}))
 	defer h.Close()
 	c, err := clusterOf(&rest.Config{Host: h.URL, ContentConfig: rest.ContentConfig{ContentType: "application/json"}}, "/", "node")
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	if err := c.Serves(t.Context(), true); !errors.Is(err, installer.ErrFinal) || !strings.Contains(err.Error(), `cannot get resource "nodes"`) {
 		t.Errorf("got %v", err)
 	}

@@ -10,6 +10,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/berth-cri/berth/contrib/cluster/pkg/installer"
+	"github.com/berth-cri/berth/internal/test"
 )
 
 // TestChartsValues reads what the chart gives to pods.
@@ -19,18 +20,14 @@ func TestChartsValues(t *testing.T) {
 		"../../../../tools/chart/testdata/full.yaml":          {"crun", "gvisor", "kata"},
 	} {
 		text, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, err)
 		found := false
 		for _, doc := range strings.Split(string(text), "\n---\n") {
 			var m struct {
 				Kind string            `json:"kind"`
 				Data map[string]string `json:"data"`
 			}
-			if err := yaml.Unmarshal([]byte(doc), &m); err != nil {
-				t.Fatal(err)
-			}
+			test.Must(t, yaml.Unmarshal([]byte(doc), &m))
 			if m.Kind != "ConfigMap" {
 				continue
 			}
@@ -56,9 +53,7 @@ func TestChartsValues(t *testing.T) {
 // The chart refuses the same runtimes as the installer.
 func TestSchemasKinds(t *testing.T) {
 	text, err := os.ReadFile("../../../../contrib/charts/berth/values.schema.json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	var schema struct {
 		Properties struct {
 			Runtimes struct {
@@ -72,9 +67,7 @@ func TestSchemasKinds(t *testing.T) {
 			} `json:"runtimes"`
 		} `json:"properties"`
 	}
-	if err := json.Unmarshal(text, &schema); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, json.Unmarshal(text, &schema))
 	for name, runtime := range schema.Properties.Runtimes.PatternProperties {
 		if got := runtime.Properties.Kind.Enum; !slices.Equal(got, installer.Kinds()) {
 			t.Errorf("%s: the schema has %v, the installer %v", name, got, installer.Kinds())
@@ -105,9 +98,7 @@ func TestRead(t *testing.T) {
 
 func TestEveryCommandIsDocumented(t *testing.T) {
 	text, err := os.ReadFile("../../../../docs/install.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	for _, c := range newRoot().Commands() {
 		if !strings.Contains(string(text), "`"+c.CommandPath()) {
 			t.Errorf("docs/install.md does not have %q", c.CommandPath())
@@ -118,17 +109,11 @@ func TestEveryCommandIsDocumented(t *testing.T) {
 // TestEveryValueIsDocumented compares the page with the chart's defaults.
 func TestEveryValueIsDocumented(t *testing.T) {
 	page, err := os.ReadFile("../../../../docs/install.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	text, err := os.ReadFile("../../../../contrib/charts/berth/values.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	var values map[string]any
-	if err := yaml.Unmarshal(text, &values); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, yaml.Unmarshal(text, &values))
 	for name := range values {
 		if !strings.Contains(string(page), "`"+name+"`") && !strings.Contains(string(page), "`"+name+".") {
 			t.Errorf("docs/install.md does not have the value %s", name)

@@ -7,15 +7,15 @@ import (
 
 	"github.com/spf13/pflag"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 // Every command has its part of docs/kubectl-berth.md and an example, and every flag of
 // its own is named there.
 func TestEveryCommandIsDocumented(t *testing.T) {
 	text, err := os.ReadFile("../../../../docs/kubectl-berth.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	for _, c := range newRoot(genericiooptions.NewTestIOStreamsDiscard()).Commands() {
 		if c.Hidden {
 			continue

@@ -13,6 +13,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 // A pod that is made again under its name is an update where pods are listed anew: also the
@@ -58,9 +60,7 @@ func (mute) RoundTrip(r *http.Request) (*http.Response, error) {
 func TestRunEndsWithoutAnswers(t *testing.T) {
 	for _, server := range []http.RoundTripper{busy{}, mute{}} {
 		client, err := kubernetes.NewForConfig(&rest.Config{Host: "http://away", Transport: server})
-		if err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, err)
 		synctest.Test(t, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 			defer cancel()
@@ -75,9 +75,7 @@ func TestRunEndsWithoutAnswers(t *testing.T) {
 // Run ends with its context while the API server is busy: client-go sleeps for up to a minute then.
 func TestRunEndsWhileTheServerIsBusy(t *testing.T) {
 	client, err := kubernetes.NewForConfig(&rest.Config{Host: "http://busy", Transport: busy{}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	synctest.Test(t, func(t *testing.T) {
 		const told = 20 * time.Second
 		begun := time.Now()

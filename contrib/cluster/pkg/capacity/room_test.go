@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/nodelabel"
 )
 
@@ -271,9 +272,7 @@ func TestSlimNode(t *testing.T) {
 	n.Status.Allocatable = corev1.ResourceList{kata: resource.MustParse("2")}
 	n.Status.Conditions = append(n.Status.Conditions, corev1.NodeCondition{Type: corev1.NodeDiskPressure})
 	o, err := slimNode(n)
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	got := o.(*corev1.Node)
 	pods, capacity, allocatable := got.Status.Capacity[corev1.ResourcePods], got.Status.Capacity[kata], got.Status.Allocatable[kata]
 	if len(got.Labels) != 1 || len(got.Status.Capacity) != 2 || pods.Value() != 110 || capacity.Value() != 3 || allocatable.Value() != 2 || len(got.Status.Conditions) != 1 || !ready(got) {

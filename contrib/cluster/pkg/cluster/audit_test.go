@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
@@ -232,9 +233,7 @@ func TestMissesHandler(t *testing.T) {
 // What berth says is held by berth's own words.
 func TestMissesHandlerOfBerth(t *testing.T) {
 	table, err := handler.NewTable(1, "runc", []handler.Route[struct{}]{{Definition: &handler.Definition{Name: "runc"}}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	for _, name := range []string{"kata", "rucn"} {
 		if said := table.UnknownError(name).Error(); !MissesHandler(said, name) {
 			t.Errorf("%q is not taken for it", said)

@@ -10,6 +10,8 @@ import (
 
 	"google.golang.org/grpc"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 func TestHandlersOf(t *testing.T) {
@@ -61,13 +63,9 @@ func TestAsk(t *testing.T) {
 	}{"older": {older{}, ""}, "newer": {newer{}, "cgroupfs"}} {
 		t.Run(name, func(t *testing.T) {
 			root := t.TempDir()
-			if err := os.MkdirAll(filepath.Join(root, "run"), 0o755); err != nil {
-				t.Fatal(err)
-			}
+			test.Must(t, os.MkdirAll(filepath.Join(root, "run"), 0o755))
 			l, err := (&net.ListenConfig{}).Listen(t.Context(), "unix", filepath.Join(root, "run/d.sock"))
-			if err != nil {
-				t.Fatal(err)
-			}
+			test.Must(t, err)
 			server := grpc.NewServer()
 			runtimeapi.RegisterRuntimeServiceServer(server, c.daemon)
 			go server.Serve(l) //nolint:errcheck // ends with the test

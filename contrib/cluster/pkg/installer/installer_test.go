@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/kubeletconf"
 )
 
@@ -18,9 +19,7 @@ func TestThereAndBack(t *testing.T) {
 	n := newTestNode(t)
 	n.write(filepath.Join(filepath.Dir(labelFiles[0]), "another"), "x=y")
 	before := n.tree()
-	if err := n.install(n.wanted()); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, n.install(n.wanted()))
 	if n.endpoint != ours {
 		t.Errorf("the kubelet uses %s", n.endpoint)
 	}
@@ -40,9 +39,7 @@ func TestThereAndBack(t *testing.T) {
 	if info, err := os.Stat(filepath.Join(n.root, kubeletconf.Config)); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("the kubelet's configuration may be read by others: %v, %v", info.Mode(), err)
 	}
-	if err := n.uninstall(); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, n.uninstall())
 	n.as(before)
 }
 
@@ -51,9 +48,7 @@ func TestRelabelled(t *testing.T) {
 	n := newTestNode(t)
 	n.write("/sys/fs/selinux/enforce", "1")
 	n.write("/usr/sbin/restorecon", "")
-	if err := n.install(n.wanted()); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, n.install(n.wanted()))
 	label, start := slices.Index(n.asked, "restorecon -R /opt/berth"), slices.Index(n.asked, "systemctl restart berth.service")
 	if label < 0 || label > start {
 		t.Errorf("it was asked %q", n.asked)
@@ -94,14 +89,10 @@ func TestFailed(t *testing.T) {
 func TestUpgrade(t *testing.T) {
 	n := newTestNode(t)
 	w, before := n.wanted(), n.tree()
-	if err := n.install(w); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, n.install(w))
 	n.asked = nil
 	w.Version = "1.1.0"
-	if err := n.install(w); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, n.install(w))
 	if link, err := os.Readlink(filepath.Join(n.root, current)); link != "1.1.0" || err != nil {
 		t.Errorf("%s is current: %v", link, err)
 	}
@@ -121,9 +112,7 @@ func TestUpgrade(t *testing.T) {
 		t.Error("the kubelet has been moved back, away from its pods")
 	}
 	delete(n.fails, "systemctl restart berth.service")
-	if err := n.uninstall(); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, n.uninstall())
 	n.as(before)
 }
 
@@ -132,12 +121,8 @@ func TestUninstallWithPods(t *testing.T) {
 	n := newTestNode(t)
 	w, first := n.wanted(), n.tree()
 	w.Config = "default_runtime = \"crun\""
-	if err := n.install(w); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.MkdirAll(filepath.Dir(filepath.Join(n.root, recordsOfPods)), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, n.install(w))
+	test.Must(t, os.MkdirAll(filepath.Dir(filepath.Join(n.root, recordsOfPods)), 0o755))
 	before := n.tree()
 	n.write(recordsOfPods+"/abc/spec.json", "{}")
 	n.pod("def", "kata")
@@ -158,43 +143,27 @@ func TestUninstallWithPods(t *testing.T) {
 	if got := n.read(extraFile); !strings.Contains(got, "no such file") {
 		t.Errorf("the configuration has still %s", got)
 	}
-	if err := os.RemoveAll(filepath.Join(n.root, recordsOfPods)); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, os.RemoveAll(filepath.Join(n.root, recordsOfPods)))
 	// It is wanted again.
-	if err := n.install(w); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, n.install(w))
 	if now := n.tree(); now != before || n.endpoint != ours {
 		t.Errorf("the node was\n%s\nand is\n%s", before, now)
 	}
-	if err := n.uninstall(); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, n.uninstall())
 	n.as(first)
 }
 
 // What is mounted in the daemon's directories is found where links lead to.
 func TestMountedState(t *testing.T) {
 	n := newTestNode(t)
-	if err := os.Rename(filepath.Join(n.root, "var/lib"), filepath.Join(n.root, "data")); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink("/data", filepath.Join(n.root, "var/lib")); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, os.Rename(filepath.Join(n.root, "var/lib"), filepath.Join(n.root, "data")))
+	test.Must(t, os.Symlink("/data", filepath.Join(n.root, "var/lib")))
 	for mount, left := range map[string]bool{"netns/null-netns": false, "pods": true} {
 		there := filepath.Join(n.root, "data/berth", mount)
-		if err := os.MkdirAll(there, 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := unix.Mount("tmpfs", there, "tmpfs", 0, ""); err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, os.MkdirAll(there, 0o755))
+		test.Must(t, unix.Mount("tmpfs", there, "tmpfs", 0, ""))
 		t.Cleanup(func() { _ = unix.Unmount(there, unix.MNT_DETACH) })
-		if err := n.installer().removeState(t.Context(), n.installer().root().Path(stateDirs[0])); err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, n.installer().removeState(t.Context(), n.installer().root().Path(stateDirs[0])))
 		if _, err := os.Stat(there); (err == nil) != left {
 			t.Errorf("%s is left: %v", mount, err)
 		}
@@ -249,9 +218,7 @@ func TestFailedUpgradeBeside(t *testing.T) {
 			n := newTestNode(t)
 			w, before := n.wanted(), n.tree()
 			w.Kubelet = false
-			if err := n.install(w); err != nil {
-				t.Fatal(err)
-			}
+			test.Must(t, n.install(w))
 			fail(n)
 			w.Version = "1.1.0"
 			if err := n.install(w); err == nil {
@@ -268,15 +235,11 @@ func TestFailedUpgradeBeside(t *testing.T) {
 				t.Error("the kubelet is restarted")
 			}
 			n.fails = map[string]error{}
-			if err := n.install(w); err != nil {
-				t.Fatal(err)
-			}
+			test.Must(t, n.install(w))
 			if n.endpoint != ours || !n.running["berth"] {
 				t.Errorf("the kubelet uses %s; berth runs: %t", n.endpoint, n.running["berth"])
 			}
-			if err := n.uninstall(); err != nil {
-				t.Fatal(err)
-			}
+			test.Must(t, n.uninstall())
 			n.as(before)
 		})
 	}
@@ -286,18 +249,14 @@ func TestFailedUpgradeBeside(t *testing.T) {
 func TestEditedFiles(t *testing.T) {
 	n := newTestNode(t)
 	w := n.wanted()
-	if err := n.install(w); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, n.install(w))
 	edited := []string{configFile, extraFile, handlerFile("crun"), handlerFile("runc"), unitFile}
 	for _, path := range edited {
 		n.write(path, "# by hand: "+path+"\n")
 	}
 	n.write(dropIns+"/99-theirs.toml", "# of others\n")
 	w.Version, w.Config, w.Runtimes[0].Version = "1.1.0", "[metrics]\naddress = \"127.0.0.1:1\"", "1.25"
-	if err := n.install(w); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, n.install(w))
 	for _, path := range edited {
 		if got := n.read(path); !isSigned(got) {
 			t.Errorf("%s is %q", path, got)
@@ -307,9 +266,7 @@ func TestEditedFiles(t *testing.T) {
 		}
 	}
 	n.write(handlerFile("kata"), "# by hand, too\n")
-	if err := n.uninstall(); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, n.uninstall())
 	if got := n.read(handlerFile("kata") + keptSuffix); got != "# by hand, too\n" {
 		t.Errorf("it had been edited, and %q is kept", got)
 	}

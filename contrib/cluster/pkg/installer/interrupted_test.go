@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/kubeletconf"
 )
 
@@ -26,9 +27,7 @@ func repaired(t *testing.T, first func(*node, Wanted) Wanted, run func(*node, Wa
 				}
 				passed = n.killed(place, func() error { return run(n, w) })
 				check(t, n, w)
-				if err := n.uninstall(); err != nil {
-					t.Fatalf("place %d: %v", place, err)
-				}
+				test.Mustf(t, n.uninstall(), "place %d", place)
 				if n.as(before); t.Failed() {
 					t.Fatalf("it was killed at place %d", place)
 				}
@@ -53,9 +52,7 @@ func isInstalled(t *testing.T, n *node, version string) {
 func TestInterrupted(t *testing.T) {
 	repaired(t, nil, (*node).install, map[string]func(*testing.T, *node, Wanted){
 		"finished": func(t *testing.T, n *node, w Wanted) {
-			if err := n.install(w); err != nil {
-				t.Fatal(err)
-			}
+			test.Must(t, n.install(w))
 			isInstalled(t, n, "1.0.0")
 		},
 		"undone": func(*testing.T, *node, Wanted) {},
@@ -75,9 +72,7 @@ func TestInterruptedUninstall(t *testing.T) {
 	repaired(t, installedFirst, func(n *node, _ Wanted) error { return n.uninstall() }, map[string]func(*testing.T, *node, Wanted){
 		"finished": func(*testing.T, *node, Wanted) {},
 		"wanted again": func(t *testing.T, n *node, w Wanted) {
-			if err := n.install(w); err != nil {
-				t.Fatal(err)
-			}
+			test.Must(t, n.install(w))
 			isInstalled(t, n, "1.0.0")
 		},
 	})
@@ -120,9 +115,7 @@ func TestInterruptedUpgrade(t *testing.T) {
 func mustState(t *testing.T, n *node) *state {
 	t.Helper()
 	st, err := readState(n.installer().root())
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	return st
 }
 
@@ -149,12 +142,8 @@ func TestEnded(t *testing.T) {
 		if n.endpoint == ours && !n.running["berth"] {
 			t.Errorf("place %d: the kubelet has no runtime", place)
 		}
-		if err := n.install(w); err != nil {
-			t.Fatalf("place %d: %v", place, err)
-		}
-		if err := n.uninstall(); err != nil {
-			t.Fatalf("place %d: %v", place, err)
-		}
+		test.Mustf(t, n.install(w), "place %d", place)
+		test.Mustf(t, n.uninstall(), "place %d", place)
 		n.as(before)
 	}
 }
@@ -197,9 +186,7 @@ func TestLocked(t *testing.T) {
 			t.Error("another run has undone what this one does")
 		}
 	}
-	if err := n.install(w); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, n.install(w))
 }
 
 // A state of another installer is not touched.
@@ -221,14 +208,10 @@ func TestOtherState(t *testing.T) {
 func TestLeftoversOfKilledWrites(t *testing.T) {
 	n := newTestNode(t)
 	before := n.tree()
-	if err := n.install(n.wanted()); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, n.install(n.wanted()))
 	for _, path := range []string{stateFile, unitFile, configFile, extraFile, kubeletconf.DropIn, current} {
 		n.write(filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+".new"), "half")
 	}
-	if err := n.uninstall(); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, n.uninstall())
 	n.as(before)
 }

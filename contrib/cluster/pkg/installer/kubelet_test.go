@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/kubeletconf"
 )
 
@@ -55,9 +56,7 @@ func TestKubeletLeftWithBerth(t *testing.T) {
 			n := newTestNode(t)
 			w := n.wanted()
 			w.Kubelet = c.moved
-			if err := n.install(w); err != nil {
-				t.Fatal(err)
-			}
+			test.Must(t, n.install(w))
 			c.change(n)
 			before := n.tree()
 			err := n.uninstall()
@@ -74,9 +73,7 @@ func TestKubeletLeftWithBerth(t *testing.T) {
 // A kubelet is back when its command line is, too.
 func TestKubeletComesBackWithBerth(t *testing.T) {
 	n := newTestNode(t)
-	if err := n.install(n.wanted()); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, n.install(n.wanted()))
 	ctx, end := context.WithCancel(t.Context())
 	n.at = func(place string) {
 		if place == "after systemctl restart kubelet.service" {
@@ -97,9 +94,7 @@ func TestKubeletComesBackWithBerth(t *testing.T) {
 func TestNowhereToGoBackTo(t *testing.T) {
 	n := newTestNode(t)
 	w, before := n.wanted(), n.tree()
-	if err := n.install(w); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, n.install(w))
 	moved := n.tree()
 	n.dead = true
 	away := func(err error) {
@@ -123,9 +118,7 @@ func TestNowhereToGoBackTo(t *testing.T) {
 	w.Kubelet = false
 	away(impatient().Install(t.Context(), w))
 	n.dead = false
-	if err := n.uninstall(); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, n.uninstall())
 	n.as(before)
 
 	// It dies while the kubelet is moved, and that fails.
@@ -137,9 +130,7 @@ func TestNowhereToGoBackTo(t *testing.T) {
 	}
 	away(impatient().Install(t.Context(), w))
 	n.dead, n.doctor, n.at = false, "", nil
-	if err := n.uninstall(); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, n.uninstall())
 	n.as(before)
 }
 
@@ -156,9 +147,7 @@ func TestForbidden(t *testing.T) {
 		t.Error("the kubelet was restarted")
 	}
 	n.forbidden = nil
-	if err := n.install(w); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, n.install(w))
 	n.forbidden, n.refused = fmt.Errorf("cannot get nodes: %w", ErrFinal), 0
 	if err := n.uninstall(); err == nil || n.refused != 1 {
 		t.Errorf("got %v after %d questions", err, n.refused)
@@ -168,9 +157,7 @@ func TestForbidden(t *testing.T) {
 // A kubelet that was led elsewhere, and whose move is refused before anything changes, runs on.
 func TestRefusedMoveRestartsNothing(t *testing.T) {
 	n, w := installed(t)
-	if err := os.Remove(filepath.Join(n.root, kubeletconf.DropIn)); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, os.Remove(filepath.Join(n.root, kubeletconf.DropIn)))
 	n.endpoint = theirs
 	n.forbidden = fmt.Errorf("cannot get nodes: %w", ErrFinal)
 	n.asked = nil

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/kubeletconf"
 )
 
@@ -49,15 +50,11 @@ func TestDoneAndUndoneByOthers(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			n := newTestNode(t)
 			w, before := n.wanted(), n.tree()
-			if err := n.install(w); err != nil {
-				t.Fatal(err)
-			}
+			test.Must(t, n.install(w))
 			change(n)
 			again := n.installer()
 			again.patience = time.Second
-			if err := again.Install(t.Context(), w); err != nil {
-				t.Fatal(err)
-			}
+			test.Must(t, again.Install(t.Context(), w))
 			link, err := os.Readlink(filepath.Join(n.root, current))
 			if !n.running["berth"] || n.endpoint != ours || n.kubeletEndpoint() != ours || link != "1.0.0" || err != nil {
 				t.Errorf("berth runs: %t, version %s (%v); the kubelet uses %s", n.running["berth"], link, err, n.endpoint)
@@ -72,18 +69,14 @@ func TestDoneAndUndoneByOthers(t *testing.T) {
 			}
 			// What holds is left alone.
 			n.asked = nil
-			if err := n.install(w); err != nil {
-				t.Fatal(err)
-			}
+			test.Must(t, n.install(w))
 			if slices.ContainsFunc(n.asked, func(c string) bool { return strings.Contains(c, "restart") }) {
 				t.Errorf("it is done again: %q", n.asked)
 			}
 			if unit := n.read("/usr/lib/systemd/system/kubelet.service"); !strings.Contains(n.read(kubeletconf.DropIn), strings.TrimSpace(unit[strings.LastIndex(unit, "="):])) {
 				t.Errorf("the drop-in is %s", n.read(kubeletconf.DropIn))
 			}
-			if err := n.uninstall(); err != nil {
-				t.Fatal(err)
-			}
+			test.Must(t, n.uninstall())
 			if name != "the unit of the kubelet" {
 				n.as(before)
 			}
@@ -92,9 +85,7 @@ func TestDoneAndUndoneByOthers(t *testing.T) {
 	t.Run("to a third daemon", func(t *testing.T) {
 		n := newTestNode(t)
 		n.others = []string{crio}
-		if err := n.install(n.wanted()); err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, n.install(n.wanted()))
 		for _, path := range []string{kubeletconf.Config, "/var/lib/kubelet/kubeadm-flags.env"} {
 			n.write(path, strings.ReplaceAll(n.read(path), theirs, crio))
 		}
@@ -102,9 +93,7 @@ func TestDoneAndUndoneByOthers(t *testing.T) {
 		n.endpoint = crio
 		// The first daemon is no longer there, and no longer needed.
 		n.dead = true
-		if err := n.uninstall(); err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, n.uninstall())
 		if n.kubeletEndpoint() != crio || n.endpoint != crio {
 			t.Errorf("the kubelet uses %s, by its files %s", n.endpoint, n.kubeletEndpoint())
 		}
@@ -124,24 +113,18 @@ func TestConfigDir(t *testing.T) {
 	t.Run("moved", func(t *testing.T) {
 		n := withDir(theirs)
 		before := n.tree()
-		if err := n.install(n.wanted()); err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, n.install(n.wanted()))
 		if n.endpoint != ours {
 			t.Errorf("the kubelet uses %s", n.endpoint)
 		}
-		if err := n.uninstall(); err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, n.uninstall())
 		n.as(before)
 	})
 	t.Run("by hand", func(t *testing.T) {
 		n := withDir(theirs)
 		w := n.wanted()
 		w.Kubelet = false
-		if err := n.install(w); err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, n.install(w))
 		n.write(dropIn, strings.ReplaceAll(n.read(dropIn), theirs, ours))
 		if err := n.uninstall(); err == nil || !strings.Contains(err.Error(), dropIn) || !n.running["berth"] {
 			t.Errorf("got %v; berth runs: %t", err, n.running["berth"])
@@ -153,14 +136,10 @@ func TestConfigDir(t *testing.T) {
 func TestSettingsOfTheStart(t *testing.T) {
 	n := newTestNode(t)
 	w := n.wanted()
-	if err := n.install(w); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, n.install(w))
 	n.asked = nil
 	w.Config = "[metrics]\naddress = \"127.0.0.1:9999\""
-	if err := n.install(w); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, n.install(w))
 	if n.started != n.read(extraFile) {
 		t.Errorf("berth runs with %q; it was asked %q", n.started, n.asked)
 	}
@@ -171,9 +150,7 @@ func TestSettingsOfTheStart(t *testing.T) {
 func TestWaitingForPods(t *testing.T) {
 	n := newTestNode(t)
 	w := n.wanted()
-	if err := n.install(w); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, n.install(w))
 	n.pod("def", "crun")
 	w.Runtimes = w.Runtimes[1:]
 	w.Version = "1.1.0"
@@ -188,9 +165,7 @@ func TestWaitingForPods(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	n.broken = ""
-	if err := os.RemoveAll(filepath.Join(n.root, recordsOfPods)); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, os.RemoveAll(filepath.Join(n.root, recordsOfPods)))
 	if err := n.install(w); err != nil {
 		t.Errorf("got %v", err)
 	}
@@ -211,9 +186,7 @@ func TestFailedConfig(t *testing.T) {
 			t.Run(name+" "+version, func(t *testing.T) {
 				n := newTestNode(t)
 				w, before := n.wanted(), n.tree()
-				if err := n.install(w); err != nil {
-					t.Fatal(err)
-				}
+				test.Must(t, n.install(w))
 				good := n.read(extraFile)
 				n.write(handlerFile("runc"), "# edited\n"+n.read(handlerFile("runc")))
 				fail(n)
@@ -226,21 +199,15 @@ func TestFailedConfig(t *testing.T) {
 				}
 				// The same values are tried again, and come into force.
 				n.fails, n.doctor = map[string]error{}, ""
-				if err := n.install(w); err != nil {
-					t.Fatal(err)
-				}
+				test.Must(t, n.install(w))
 				if got := n.read(extraFile); got == good || n.started != got || n.version != version {
 					t.Errorf("berth %s runs with %q, and will with %q", n.version, n.started, got)
 				}
 				if !strings.Contains(n.read(handlerFile("runc"))+n.read(handlerFile("runc")+keptSuffix), "# edited") {
 					t.Error("an edit is lost")
 				}
-				if err := os.RemoveAll(filepath.Join(n.root, handlerFile("runc")+keptSuffix)); err != nil {
-					t.Fatal(err)
-				}
-				if err := n.uninstall(); err != nil {
-					t.Fatal(err)
-				}
+				test.Must(t, os.RemoveAll(filepath.Join(n.root, handlerFile("runc")+keptSuffix)))
+				test.Must(t, n.uninstall())
 				if err := os.RemoveAll(filepath.Join(n.root, "etc/berth")); err != nil { // with an edit that is kept
 					t.Fatal(err)
 				}
@@ -254,15 +221,9 @@ func TestFailedConfig(t *testing.T) {
 func TestUninstallWithoutUnit(t *testing.T) {
 	n := newTestNode(t)
 	before := n.tree()
-	if err := n.install(n.wanted()); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Remove(filepath.Join(n.root, unitFile)); err != nil {
-		t.Fatal(err)
-	}
-	if err := n.uninstall(); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, n.install(n.wanted()))
+	test.Must(t, os.Remove(filepath.Join(n.root, unitFile)))
+	test.Must(t, n.uninstall())
 	n.as(before)
 }
 
@@ -270,16 +231,10 @@ func TestUninstallWithoutUnit(t *testing.T) {
 func TestOtherVersionRuns(t *testing.T) {
 	n, w := installed(t)
 	w.Version = "1.1.0"
-	if err := n.install(w); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, n.install(w))
 	link := filepath.Join(n.root, current)
-	if err := os.Remove(link); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink("1.0.0", link); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, os.Remove(link))
+	test.Must(t, os.Symlink("1.0.0", link))
 	if _, err := n.Run(t.Context(), "systemctl", "restart", "berth.service"); err != nil || n.version != "1.0.0" {
 		t.Fatalf("%s runs: %v", n.version, err)
 	}
@@ -292,9 +247,7 @@ func installed(t *testing.T) (*node, Wanted) {
 	t.Helper()
 	n := newTestNode(t)
 	w := n.wanted()
-	if err := n.install(w); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, n.install(w))
 	return n, w
 }
 
@@ -314,9 +267,7 @@ func TestHandlersOfOthersChange(t *testing.T) {
 		t.Helper()
 		i := n.installer()
 		i.Backend = other
-		if err := i.Install(t.Context(), w); err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, i.Install(t.Context(), w))
 	}
 	install()
 	other.handlers = []string{"crun", "runc"}
@@ -336,9 +287,7 @@ func TestHandlersOfOthersChange(t *testing.T) {
 	}
 	w.Runtimes = all
 	install()
-	if err := n.uninstall(); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, n.uninstall())
 	n.as(before)
 }
 

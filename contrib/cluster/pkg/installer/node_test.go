@@ -17,6 +17,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/kubeletconf"
 )
 
@@ -64,34 +65,22 @@ func newTestNode(t *testing.T) *node {
 	} {
 		n.write(path, text)
 	}
-	if err := os.MkdirAll(filepath.Join(n.root, "opt"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.MkdirAll(filepath.Join(n.root, "run"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Chmod(filepath.Join(n.root, kubeletconf.Config), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, os.MkdirAll(filepath.Join(n.root, "opt"), 0o755))
+	test.Must(t, os.MkdirAll(filepath.Join(n.root, "run"), 0o755))
+	test.Must(t, os.Chmod(filepath.Join(n.root, kubeletconf.Config), 0o600))
 	for _, name := range []string{"bin/berth", "bin/berth-shim", "bin/berth-pause"} {
 		writeFile(t, filepath.Join(n.payload, name), name, 0o755)
 	}
 	writeFile(t, filepath.Join(n.payload, "berth.service"), "[Service]\nExecStart=/usr/bin/berth serve\n", 0o644)
-	if err := os.MkdirAll(filepath.Join(n.root, "etc/systemd/system"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, os.MkdirAll(filepath.Join(n.root, "etc/systemd/system"), 0o755))
 	n.endpoint = n.kubeletEndpoint()
 	return n
 }
 
 func writeFile(t *testing.T, path, text string, mode fs.FileMode) {
 	t.Helper()
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(path, []byte(text), mode); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, os.MkdirAll(filepath.Dir(path), 0o755))
+	test.Must(t, os.WriteFile(path, []byte(text), mode))
 }
 
 func (n *node) write(path, text string) {

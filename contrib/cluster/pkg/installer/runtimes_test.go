@@ -8,18 +8,16 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 func TestSources(t *testing.T) {
 	n := newTestNode(t)
 	n.write("/usr/bin/crun-1.8", "crun")
 	n.write("/usr/bin/plain/crun", "crun")
-	if err := os.Chmod(filepath.Join(n.root, "/usr/bin/crun-1.8"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink("/usr/bin/crun-1.8", filepath.Join(n.root, "/usr/bin/crun")); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, os.Chmod(filepath.Join(n.root, "/usr/bin/crun-1.8"), 0o755))
+	test.Must(t, os.Symlink("/usr/bin/crun-1.8", filepath.Join(n.root, "/usr/bin/crun")))
 	for name, c := range map[string]struct{ kind, source, want, wrong string }{
 		"a program":         {"crun", "/usr/bin/crun", "/usr/bin/crun-1.8", ""},
 		"a directory":       {"crun", "/usr/bin", "/usr/bin/crun-1.8", ""},
@@ -69,9 +67,7 @@ func TestRuntimesLive(t *testing.T) {
 	w.Runtimes = nil
 	install := func() {
 		t.Helper()
-		if err := n.install(w); err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, n.install(w))
 	}
 	install()
 	n.asked = nil
@@ -103,9 +99,7 @@ func TestRuntimesLive(t *testing.T) {
 func TestRuntimeWithPods(t *testing.T) {
 	n := newTestNode(t)
 	w := n.wanted()
-	if err := n.install(w); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, n.install(w))
 	n.pod("def", "crun")
 	w.Runtimes = w.Runtimes[1:]
 	if err := n.install(w); !errors.Is(err, ErrPods) || !strings.Contains(err.Error(), "1 pod (shop/def)") {
@@ -114,12 +108,8 @@ func TestRuntimeWithPods(t *testing.T) {
 	if got := n.read("/opt/berth/runtimes/crun/1.24/crun"); got != "crun 1.24" {
 		t.Errorf("the pod has lost its runtime: %s", got)
 	}
-	if err := os.RemoveAll(filepath.Join(n.root, recordsOfPods)); err != nil {
-		t.Fatal(err)
-	}
-	if err := n.install(w); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, os.RemoveAll(filepath.Join(n.root, recordsOfPods)))
+	test.Must(t, n.install(w))
 	if _, err := os.Stat(filepath.Join(n.root, "/opt/berth/runtimes/crun")); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("its files are left: %v", err)
 	}
@@ -129,9 +119,7 @@ func TestRuntimeWithPods(t *testing.T) {
 func TestRuntimesNextVersionFailed(t *testing.T) {
 	n := newTestNode(t)
 	w, before := n.wanted(), n.tree()
-	if err := n.install(w); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, n.install(w))
 	w.Runtimes[0].Version = "broken-1.25"
 	i := n.installer()
 	i.patience = 0
@@ -142,8 +130,6 @@ func TestRuntimesNextVersionFailed(t *testing.T) {
 	if got := n.read(dropIns + "/50-crun.toml"); !strings.Contains(got, "/1.24/crun") || n.asked[len(n.asked)-1] != "berth handlers -o json" {
 		t.Errorf("crun is %s, after %q", got, n.asked)
 	}
-	if err := n.uninstall(); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, n.uninstall())
 	n.as(before)
 }

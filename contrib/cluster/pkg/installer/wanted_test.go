@@ -1,6 +1,10 @@
 package installer
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/berth-cri/berth/internal/test"
+)
 
 // What removal relies on cannot be set by the options of a runtime either.
 func TestOptionsOfAnotherTable(t *testing.T) {
@@ -11,7 +15,5 @@ func TestOptionsOfAnotherTable(t *testing.T) {
 		}
 	}
 	w := Wanted{Version: "1.0.0", Runtimes: []Runtime{{Handler: "crun", Kind: "crun", Version: "1", Source: "/x", Options: "max_pods = 40\noptions.global_flags = [\"--x\"]"}}}
-	if err := w.Validate(); err != nil {
-		t.Error(err)
-	}
+	test.Check(t, w.Validate())
 }

@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/berth-cri/berth/contrib/cluster/pkg/runtimeclass"
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/probe/capability"
 )
 
@@ -23,18 +24,14 @@ var update = flag.Bool("update", false, "write the golden files")
 func inventory(t *testing.T, text string) []runtimeclass.Handler {
 	t.Helper()
 	all, err := runtimeclass.ParseInventory("handlers.yaml", []byte(text))
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	return all
 }
 
 func rulesOf(t *testing.T, text string) []Rule {
 	t.Helper()
 	all, err := ParseRules("rules.yaml", []byte(text))
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	return all
 }
 
@@ -76,9 +73,7 @@ func knownAll(all []runtimeclass.Handler) []runtimeclass.Handler {
 func TestGenerate(t *testing.T) {
 	classes := []runtimeclass.Class{aClass("runc", "runc", ""), aClass("kata-large", "kata", "300Mi"), aClass("sandboxed", "kata", "160Mi"), aClass("gvisor", "gvisor", "")}
 	rules, err := os.ReadFile(filepath.Join("testdata", "rules.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	for name, o := range map[string]Options{
 		"pods":  {Workloads: IgnoreWorkloads, Exempt: []string{"kube-system"}},
 		"every": {Workloads: IgnoreWorkloads, Classes: classes[:1], Handlers: []runtimeclass.Handler{nothing("runc")}},
@@ -90,27 +85,17 @@ func TestGenerate(t *testing.T) {
 				o.Classes, o.Handlers = classes, knownAll(inventory(t, threeHandlers))
 			}
 			all, err := Generate(o)
-			if err != nil {
-				t.Fatal(err)
-			}
+			test.Must(t, err)
 			sent, err := Unstructured(all)
-			if err != nil {
-				t.Fatal(err)
-			}
+			test.Must(t, err)
 			got, err := YAML(sent)
-			if err != nil {
-				t.Fatal(err)
-			}
+			test.Must(t, err)
 			file := filepath.Join("testdata", name+".golden")
 			if *update {
-				if err := os.WriteFile(file, got, 0o644); err != nil {
-					t.Fatal(err)
-				}
+				test.Must(t, os.WriteFile(file, got, 0o644))
 			}
 			want, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
+			test.Must(t, err)
 			if !bytes.Equal(got, want) {
 				t.Errorf("%s says otherwise; got\n%s", file, got)
 			}
@@ -124,17 +109,11 @@ func TestGenerateIsStable(t *testing.T) {
 	for range 20 {
 		all, err := Generate(Options{Classes: []runtimeclass.Class{aClass("a", "runc", ""), aClass("b", "kata", ""), aClass("c", "gvisor", "")}, Handlers: inventory(t, threeHandlers), Workloads: WarnWorkloads,
 			Rules: rulesOf(t, "rules: [{name: x, pods: {labels: {a: b, c: d, e: f}}, isolation: strongest}]")})
-		if err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, err)
 		sent, err := Unstructured(all)
-		if err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, err)
 		text, err := YAML(sent)
-		if err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, err)
 		if first == "" {
 			first = string(text)
 		}
@@ -340,9 +319,7 @@ func TestRulesWithoutClasses(t *testing.T) {
 	}
 	// The example that comes with the project.
 	text, err := os.ReadFile(filepath.Join("..", "..", "..", "kubernetes", "classrules.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	if all, err := Generate(Options{Classes: classes, Handlers: inventory(t, threeHandlers), Rules: rulesOf(t, string(text))}); err != nil || len(all) == 0 {
 		t.Errorf("got %d objects, %v", len(all), err)
 	}

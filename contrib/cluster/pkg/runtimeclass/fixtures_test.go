@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 var update = flag.Bool("update", false, "write the golden files")
@@ -17,14 +19,10 @@ func golden(t *testing.T, fixture, got string) {
 	t.Helper()
 	file := strings.TrimSuffix(fixture, filepath.Ext(fixture)) + ".golden"
 	if *update {
-		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, os.WriteFile(file, []byte(got), 0o644))
 	}
 	want, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	if got != string(want) {
 		t.Errorf("%s says otherwise; got\n%s", file, got)
 	}
@@ -49,13 +47,9 @@ func fixtures(t *testing.T, dir string) []string {
 func read(t *testing.T, file string) []Object {
 	t.Helper()
 	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	objects, err := Parse(filepath.Base(file), text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	return objects
 }
 
@@ -100,13 +94,9 @@ func TestFitFixtures(t *testing.T) {
 		t.Run(filepath.Base(file), func(t *testing.T) {
 			known := strings.TrimSuffix(file, ".yaml") + ".handlers.yaml"
 			text, err := os.ReadFile(known)
-			if err != nil {
-				t.Fatal(err)
-			}
+			test.Must(t, err)
 			handlers, err := ParseInventory(known, text)
-			if err != nil {
-				t.Fatal(err)
-			}
+			test.Must(t, err)
 			objects := read(t, file)
 			var b strings.Builder
 			for _, p := range Pods(objects) {
@@ -127,8 +117,6 @@ func TestFitFixtures(t *testing.T) {
 func compact(t *testing.T, v any) string {
 	t.Helper()
 	text, err := json.Marshal(v)
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	return string(text)
 }

@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/yaml"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/probe/capability"
 )
 
@@ -41,9 +42,7 @@ func TestGenerate(t *testing.T) {
 				t.Errorf("%v: %s\n%s", err, g.Note, text)
 			}
 			objects, err := Parse("f", text)
-			if err != nil {
-				t.Fatal(err)
-			}
+			test.Must(t, err)
 			if all := Lint(Classes(objects), LintOptions{Handlers: []Handler{{Name: "kata", Overhead: c.m}}}); slices.ContainsFunc(all, func(f Finding) bool { return f.Severity == Error }) {
 				t.Errorf("what is generated has findings: %+v", all)
 			}

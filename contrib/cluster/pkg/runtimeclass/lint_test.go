@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 func measured(pods int, memory, cpu string) *Measurement {
@@ -19,9 +21,7 @@ func measured(pods int, memory, cpu string) *Measurement {
 func class(t *testing.T, name, rest string) []Class {
 	t.Helper()
 	objects, err := Parse("f", []byte("apiVersion: node.k8s.io/v1\nkind: RuntimeClass\nmetadata: {name: "+name+"}\nscheduling: {nodeSelector: {a: b}}\n"+rest))
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	return Classes(objects)
 }
 
@@ -85,9 +85,7 @@ func TestSelectors(t *testing.T) {
 	} {
 		t.Run(c.what, func(t *testing.T) {
 			objects, err := Parse("f", []byte("apiVersion: node.k8s.io/v1\nkind: RuntimeClass\nmetadata: {name: x}\nhandler: kata\n"+c.rest))
-			if err != nil {
-				t.Fatal(err)
-			}
+			test.Must(t, err)
 			got := ""
 			for _, f := range Lint(Classes(objects), LintOptions{}) {
 				where, _, _ := strings.Cut(f.Where, ": document")

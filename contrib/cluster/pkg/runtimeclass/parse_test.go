@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 const podText = "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {containers: [{name: c, image: i}]}\n"
@@ -92,9 +94,7 @@ func TestFormsOfFiles(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			objects, err := Parse("f", []byte(c.text))
-			if err != nil {
-				t.Fatal(err)
-			}
+			test.Must(t, err)
 			var names []string
 			for _, o := range objects {
 				names = append(names, o.String())

@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 // Pulls share a download only if they have the same credentials.
@@ -15,9 +17,7 @@ func TestKeysOfCredentials(t *testing.T) {
 		"other user": {Username: "v", Password: "secret"}, "token": {IdentityToken: "secret"}, "host": {Username: "u", Password: "secret", ServerAddress: "r"},
 	} {
 		c, err := ParseAuth(auth)
-		if err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, err)
 		key := c.Key()
 		if other, there := seen[key]; there || strings.Contains(key, "secret") || (key == "") != (auth == nil) {
 			t.Errorf("%s: the key is %q, as of %q", name, key, other)

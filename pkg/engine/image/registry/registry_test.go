@@ -15,6 +15,7 @@ import (
 	"github.com/containerd/log"
 	"github.com/sirupsen/logrus"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/engine/image/bounds"
 )
 
@@ -43,13 +44,9 @@ func TestOriginCovers(t *testing.T) {
 		{"https://10.0.0.1", "http://10.0.0.1", false},
 	} {
 		from, err := url.Parse(c.from)
-		if err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, err)
 		to, err := url.Parse(c.to)
-		if err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, err)
 		if got := originOf(from).covers(originOf(to)); got != c.covers {
 			t.Errorf("%s covers %s: %v", c.from, c.to, got)
 		}
@@ -115,9 +112,7 @@ func TestAdviceOnConfiguration(t *testing.T) {
 	if err == nil {
 		err = os.WriteFile(filepath.Join(hosts, "hosts.toml"), []byte("server = \"http://localhost:5000\"\nskip_verify = true\n"), 0o600)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	var text bytes.Buffer
 	logger := &logrus.Logger{Out: &text, Formatter: &logrus.JSONFormatter{}, Hooks: logrus.LevelHooks{}, Level: log.InfoLevel}
 	ctx := log.WithLogger(t.Context(), logrus.NewEntry(logger))

@@ -32,7 +32,6 @@ type attachments struct {
 type attachment struct {
 	output    *output
 	processes *processes
-	backlogs  *backlogs
 	streams   map[string]*attachedStream // complete before anybody else sees it
 	stdin     *os.File
 	carrying  sync.WaitGroup
@@ -59,15 +58,14 @@ type attachedStream struct {
 	serial uint32 // the watch for the reader's leaving
 }
 
-// add passes on a chunk. Only what the FIFO has no room for counts against its reader: a
-// reader that reads must not be cut off because this process is short of CPU.
-func (s *attachedStream) add(chunk []byte) {
+// add passes on a chunk, or returns false if the reader is too far behind. Only what the
+// FIFO has no room for counts against it: a reader that reads must not be cut off because
+// this process is short of CPU.
+func (s *attachedStream) add(chunk []byte) bool {
 	if s.isEmpty() {
 		chunk = chunk[s.writeNow(chunk):]
 	}
-	if len(chunk) > 0 {
-		s.backlog.add(chunk)
-	}
+	return len(chunk) == 0 || s.backlog.add(chunk)
 }
 
 // writeNow writes as much as goes without waiting, and returns how much that was. What is
@@ -97,7 +95,6 @@ func (s *attachedStream) end() {
 
 // write passes on what was taken.
 func (s *attachedStream) write(block []byte) error {
-	defer s.wrote(block)
 	if s.hasEnded() {
 		_ = s.file.SetWriteDeadline(time.Now().Add(lastWrite))
 	}
@@ -110,8 +107,8 @@ func (a *attachments) send(name string, chunk []byte) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for at := range a.all {
-		if s := at.streams[name]; s != nil {
-			s.add(chunk)
+		if s := at.streams[name]; s != nil && !s.add(chunk) {
+			go at.cutOff()
 		}
 	}
 }
@@ -162,7 +159,7 @@ func (a *attachments) remove(at *attachment) {
 // attach gives the caller's FIFOs a copy of all output from now on, and stdin,
 // where it is not nil, what the caller writes.
 func (o *output) attach(s *Supervisor, paths stdioPaths, stdin *os.File, end inputEnd) error {
-	at := &attachment{output: o, processes: s.processes, backlogs: s.backlogs, streams: map[string]*attachedStream{}, inputEnd: end}
+	at := &attachment{output: o, processes: s.processes, streams: map[string]*attachedStream{}, inputEnd: end}
 	at.left, at.quit = context.WithCancel(context.Background())
 	err := at.open(paths, stdin != nil)
 	if err == nil {
@@ -199,7 +196,7 @@ func (at *attachment) open(paths stdioPaths, withInput bool) error {
 		if err != nil {
 			return err
 		}
-		at.streams[name] = &attachedStream{file: f, backlog: at.backlogs.stream(at.cutOff)}
+		at.streams[name] = &attachedStream{file: f, backlog: newBacklog()}
 	}
 	if paths.stdin == "" || !withInput {
 		return nil

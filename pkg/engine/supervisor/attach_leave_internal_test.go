@@ -21,7 +21,7 @@ func watching(t *testing.T) *Supervisor {
 	}
 	t.Cleanup(func() { p.epoll.Close() })
 	go p.run(context.WithoutCancel(t.Context()))
-	return &Supervisor{processes: p, backlogs: newBacklogs(attachMemory)}
+	return &Supervisor{processes: p}
 }
 
 func fifo(t *testing.T, path string, flags int) *os.File {

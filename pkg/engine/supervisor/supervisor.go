@@ -23,7 +23,6 @@ type Supervisor struct {
 	dir         string
 	version     string
 	processes   *processes
-	backlogs    *backlogs
 	hierarchies []hierarchy
 	kernelLog   *oomlog.Log
 	digest      func() (string, error)
@@ -49,7 +48,7 @@ func newSupervisor(ctx context.Context, dir, version string, shutdown func()) (*
 		return nil, err
 	}
 	return &Supervisor{
-		ctx: ctx, dir: dir, version: version, processes: p, backlogs: newBacklogs(attachMemory), hierarchies: h, kernelLog: oomlog.New(),
+		ctx: ctx, dir: dir, version: version, processes: p, hierarchies: h, kernelLog: oomlog.New(),
 		digest: sync.OnceValues(executableDigest), shutdown: shutdown,
 		tasks: map[string]*task{}, foreign: map[string]*foreign{},
 	}, nil

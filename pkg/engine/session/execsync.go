@@ -79,17 +79,16 @@ func (b execs) ExecSync(ctx context.Context, r *runtimeapi.ExecSyncRequest) (*ru
 	if err != nil {
 		return nil, err
 	}
-	e := &Execution{Client: client, Container: c.ID(), ID: NewExecID(), KillsTree: c.Sandbox.KillsTree, Dir: filepath.Join(b.pods.ContainerDir(c.ID()), "io"), Drain: drainTimeout}
-	e.Memory = b.outputs
+	e := &Execution{
+		Client: client, Container: c.ID(), ID: NewExecID(), KillsTree: c.Sandbox.KillsTree,
+		Dir: filepath.Join(b.pods.ContainerDir(c.ID()), "io"), Drain: drainTimeout, Memory: b.outputs,
+	}
 	exit, err := e.Run(ctx, process)
 	if err != nil {
-		full := e.large.end()
+		e.release()
 		cleaned := make(chan struct{})
 		go func() { e.Clean(); close(cleaned) }()
 		awaitFor(cleaned, execCleanPatience)
-		if ctx.Err() != nil && errdefs.IsResourceExhausted(full) {
-			return nil, full
-		}
 		if u := client.Unresponsive(); u != nil {
 			err = fmt.Errorf("run command: %w", u)
 		}
@@ -97,7 +96,7 @@ func (b execs) ExecSync(ctx context.Context, r *runtimeapi.ExecSyncRequest) (*ru
 	}
 	defer e.Clean()
 	// The answer is in memory until it was handed to the connection.
-	context.AfterFunc(call, func() { _ = e.large.end() })
+	context.AfterFunc(call, e.release)
 	return e.Answer(exit), nil
 }
 
@@ -145,7 +144,6 @@ type Execution struct {
 	Drain          time.Duration
 	Memory         *semaphore.Weighted // for large outputs; nil is no bound
 	stdout, stderr *output
-	large          *reservation
 	// made says that the other side may know the command, started that it may run.
 	made, started bool
 	// registering ends when the other side has answered whether it knows the
@@ -155,7 +153,7 @@ type Execution struct {
 }
 
 // register makes the command known. It gives up when ctx ends; the other side does
-// not, and what it still makes can be removed only when it has (see bury).
+// not: cleanUp waits for what it still makes.
 func (e *Execution) register(ctx context.Context, r *taskapi.ExecProcessRequest) error {
 	call, stop := context.WithCancel(context.WithoutCancel(ctx))
 	answered, end := context.WithCancel(context.WithoutCancel(ctx))
@@ -176,11 +174,10 @@ func (e *Execution) register(ctx context.Context, r *taskapi.ExecProcessRequest)
 
 // Run returns the command's exit code. What it wrote is in its outputs.
 func (e *Execution) Run(ctx context.Context, process *anypb.Any) (exitCode int32, err error) {
-	e.large = newReservation(ctx, e.Memory)
-	if e.stdout, err = newOutput(filepath.Join(e.Dir, e.ID+"-out"), e.large); err != nil {
+	if e.stdout, err = newOutput(filepath.Join(e.Dir, e.ID+"-out"), e.Memory); err != nil {
 		return 0, err
 	}
-	if e.stderr, err = newOutput(filepath.Join(e.Dir, e.ID+"-err"), e.large); err != nil {
+	if e.stderr, err = newOutput(filepath.Join(e.Dir, e.ID+"-err"), e.Memory); err != nil {
 		return 0, err
 	}
 	if err := e.register(ctx, &taskapi.ExecProcessRequest{
@@ -227,10 +224,7 @@ func (e *Execution) drainOutput(ctx context.Context) error {
 		case <-[]*output{e.stdout, e.stderr}[ended].done:
 			ended++
 		case <-bound.C:
-			if !e.large.waiting.Load() {
-				return nil
-			}
-			bound.Reset(e.Drain)
+			return nil
 		case <-ctx.Done():
 			return execError(ctx, ctx.Err())
 		}
@@ -267,6 +261,15 @@ func (e *Execution) Clean() {
 	for _, o := range []*output{e.stdout, e.stderr} {
 		if o != nil {
 			o.close()
+		}
+	}
+}
+
+// release gives back the memory of the output.
+func (e *Execution) release() {
+	for _, o := range []*output{e.stdout, e.stderr} {
+		if o != nil {
+			o.release()
 		}
 	}
 }

@@ -18,7 +18,7 @@ import (
 // stateTimeout bounds the question whether a container runs.
 const stateTimeout = 2 * time.Second
 
-// judged is the error of a command. One that met the end of its container says so,
+// classified is the error of a command. One that met the end of its container says so,
 // as it would if it had come a moment later, whatever the runtime made of it.
 func classified(ctx context.Context, c *pod.Container, client *shim.Client, err error) error {
 	if err == nil || ctx.Err() != nil || shim.Lost(err) || !hasEnded(ctx, c, client, err) {

@@ -1,15 +1,12 @@
 package session
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"sync"
-	"sync/atomic"
 
-	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
 	"golang.org/x/sync/semaphore"
 	"golang.org/x/sys/unix"
@@ -24,10 +21,9 @@ const (
 	execAnswer = maxExecOutput - 64
 	// smallOutput is how much of each stream needs no share of outputMemory.
 	smallOutput = 32 << 10
-	// outputMemory is what large outputs of all commands may have, largeOutput what one
-	// command reserves. It reserves all of it at once, so that commands that wait hold nothing.
+	// outputMemory is what large outputs of all commands may have. Beyond it outputs are cut:
+	// a probe must neither wait nor fail because of commands in other containers.
 	outputMemory = 64 << 20
-	largeOutput  = 2 * maxExecOutput
 )
 
 // fitAnswer shortens what a command wrote to what an answer has room for. Neither
@@ -44,63 +40,22 @@ func (e *Execution) Answer(exit int32) *runtimeapi.ExecSyncResponse {
 	return &runtimeapi.ExecSyncResponse{ExitCode: exit, Stdout: stdout[:out], Stderr: stderr[:errOut]}
 }
 
-func newReservation(ctx context.Context, memory *semaphore.Weighted) *reservation {
-	ctx, stop := context.WithCancel(ctx)
-	return &reservation{memory: memory, ctx: ctx, stop: stop}
-}
-
-// reservation is a command's share of the memory for large outputs.
-type reservation struct {
-	memory  *semaphore.Weighted // nil is no bound
-	ctx     context.Context     // while the command may run
-	stop    context.CancelFunc
-	once    sync.Once
-	waiting atomic.Bool
-	err     error // set by once: why there is no share
-	held    bool  // set by once
-}
-
-// take waits for the share until the command's time is over.
-func (r *reservation) take() error {
-	r.once.Do(func() {
-		if r.memory == nil {
-			return
-		}
-		r.waiting.Store(true)
-		defer r.waiting.Store(false)
-		if err := r.memory.Acquire(r.ctx, largeOutput); err != nil {
-			r.err = fmt.Errorf("large outputs of other commands use all memory for them (%d MiB); try again later: %w", outputMemory>>20, errdefs.ErrResourceExhausted)
-			return
-		}
-		r.held = true
-	})
-	return r.err
-}
-
-// end gives the share back, and lets no more be taken. It returns what take failed with.
-func (r *reservation) end() error {
-	r.stop()
-	r.once.Do(func() { r.err = os.ErrClosed })
-	if r.held {
-		r.held = false
-		r.memory.Release(largeOutput)
-	}
-	return r.err
-}
-
 // output is a stream of a command, read from a FIFO of its own.
 type output struct {
-	path  string
-	large *reservation
-	file  *os.File
-	done  chan struct{}
-	once  sync.Once
+	path   string
+	memory *semaphore.Weighted // for what is over smallOutput; nil is no bound
+	file   *os.File
+	done   chan struct{}
+	once   sync.Once
 
-	mu   sync.Mutex // guards text
+	mu   sync.Mutex // guards what follows
 	text []byte
+	held int64 // of memory
+	// full is set once something had no room, so that nothing is left out in the middle.
+	full bool
 }
 
-func newOutput(path string, large *reservation) (*output, error) {
+func newOutput(path string, memory *semaphore.Weighted) (*output, error) {
 	if err := unix.Mkfifo(path, 0o600); err != nil {
 		return nil, fmt.Errorf("create pipe %s: %w", path, err)
 	}
@@ -108,11 +63,10 @@ func newOutput(path string, large *reservation) (*output, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("open pipe: %w", err), os.Remove(path))
 	}
-	return &output{path: path, large: large, file: f, done: make(chan struct{})}, nil
+	return &output{path: path, memory: memory, file: f, done: make(chan struct{})}, nil
 }
 
-// collect begins to read. What is over the limit is read and dropped, so that the command
-// waits for nothing but memory.
+// collect begins to read. What there is no room for is read and dropped: the command never waits.
 func (o *output) collect() { o.once.Do(func() { go o.read() }) }
 
 func (o *output) read() {
@@ -132,18 +86,39 @@ func (o *output) read() {
 
 // keep takes a copy of a chunk, as far as it fits and there is memory.
 func (o *output) keep(chunk []byte) {
-	if len(o.kept())+len(chunk) > smallOutput && o.large.take() != nil {
-		return
-	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.text = append(o.text, chunk[:min(len(chunk), maxExecOutput-len(o.text))]...)
+	chunk = chunk[:min(len(chunk), maxExecOutput-len(o.text))]
+	large := int64(max(0, len(o.text)+len(chunk)-smallOutput)) - o.held
+	switch {
+	case o.full:
+		return
+	case large <= 0 || o.memory == nil:
+	case !o.memory.TryAcquire(large):
+		o.full = true
+		log.L.WithField("pipe", o.path).Warn("Output of a command is cut: outputs of other commands use all memory for them; run fewer of them at a time")
+		chunk = chunk[:max(0, smallOutput-len(o.text))]
+	default:
+		o.held += large
+	}
+	o.text = append(o.text, chunk...)
 }
 
 func (o *output) kept() []byte {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.text
+}
+
+// release gives the memory back, and lets no more be taken.
+func (o *output) release() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.full = true
+	if o.held > 0 {
+		o.memory.Release(o.held)
+		o.held = 0
+	}
 }
 
 func (o *output) close() {

@@ -78,9 +78,7 @@ func newBed(t *testing.T, handler string, options testbed.Options) *bed {
 		return b
 	}
 	dir := t.TempDir()
-	if err := os.Symlink(testbed.FittingCRIU(t), filepath.Join(dir, "criu")); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Symlink(testbed.FittingCRIU(t), filepath.Join(dir, "criu")))
 	b.path = []string{"PATH=" + dir + ":" + os.Getenv("PATH")}
 	b.environment()
 	b.Restart(t)
@@ -160,9 +158,7 @@ func (p *pod) containers() (all []*testbed.Container) {
 func (p *pod) checkpointed(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
-	if err := os.Chmod(dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Chmod(dir, 0o700))
 	if err := p.TryCheckpoint(t, dir, p.containers()...); err != nil {
 		t.Fatalf("checkpoint: %v", err)
 	}
@@ -215,4 +211,12 @@ func files(t *testing.T, dir string) []string {
 		t.Fatal(err)
 	}
 	return all
+}
+
+// must fails the test at once if a step of it failed.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }

@@ -88,9 +88,7 @@ func diskIsFull(t *testing.T, handler string) {
 	p.reaches(t, 2)
 	for _, size := range []string{"4k", "64k", "512k"} {
 		disk := t.TempDir()
-		if err := unix.Mount("tmpfs", disk, "tmpfs", 0, "mode=0700,size="+size); err != nil {
-			t.Fatal(err)
-		}
+		must(t, unix.Mount("tmpfs", disk, "tmpfs", 0, "mode=0700,size="+size))
 		t.Cleanup(func() { _ = unix.Unmount(disk, unix.MNT_DETACH) })
 		err := p.TryCheckpoint(t, disk, p.containers()...)
 		testbed.Refused(t, err, codes.ResourceExhausted, "no space left")
@@ -121,9 +119,7 @@ func TestRuntimeIsReplaced(t *testing.T) {
 	fresh.reaches(t, 2)
 	later := fresh.checkpointed(t)
 	b.restored(t, fresh, later).reaches(t, 4)
-	if err := b.Client.RemoveAllPods(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, b.Client.RemoveAllPods(t.Context()))
 	b.Restart(t)
 	testbed.Eventually(t, patience, func() error {
 		_, _, err := b.Client.TryRestore(t, b.request(p, dir))
@@ -150,9 +146,7 @@ func TestStoppedWhileItIsWritten(t *testing.T) {
 	p.reaches(t, 2)
 	sandbox := b.sandboxProcess(t, p.ID)
 	// It begins, and does not come to its end.
-	if err := unix.Kill(sandbox, unix.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	must(t, unix.Kill(sandbox, unix.SIGSTOP))
 	dir := t.TempDir()
 	written := make(chan error, 1)
 	go func() { written <- p.TryCheckpoint(t, dir, p.containers()...) }()
@@ -224,9 +218,7 @@ func supervisorsKilled(t *testing.T, handler string) {
 			t.Fatal("there is no supervisor")
 		}
 		for _, pid := range pids {
-			if err := unix.Kill(pid, unix.SIGKILL); err != nil {
-				t.Fatal(err)
-			}
+			must(t, unix.Kill(pid, unix.SIGKILL))
 		}
 	}
 	made, containers, err := b.Client.TryRestore(t, b.request(p, dir))

@@ -79,18 +79,14 @@ func TestOldCheckpointsAreRemoved(t *testing.T) {
 		}
 	}
 	b.prunes(t, "--keep=2", all[1], all[2], others)
-	if err := os.Remove(filepath.Join(all[1], "manifest.json")); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Remove(filepath.Join(all[1], "manifest.json")))
 	b.prunes(t, "--keep=1", all[1], all[2], others)
 	b.restored(t, other, others).reaches(t, 3)
 	b.prunes(t, "--older-than=1ms", all[1])
 	if left := files(t, all[1]); len(left) != 4 {
 		t.Errorf("of the half are left %q", left)
 	}
-	if err := os.Chmod(b.directory(), 0o777); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Chmod(b.directory(), 0o777))
 	if exit, _, mistakes := b.berth(t, "checkpoint", "prune", "--keep=1"); exit == 0 || !strings.Contains(mistakes, "0700") {
 		t.Errorf("where others can write: exit status %d, %s", exit, mistakes)
 	}
@@ -156,9 +152,7 @@ func (b *bed) pushesForEver(t *testing.T, dir string) (end func()) {
 		t.Fatal(err)
 	}
 	push := exec.CommandContext(t.Context(), filepath.Join(b.Bin, "berth"), "checkpoint", "push", dir, l.Addr().String()+"/x:1", "--plain-http")
-	if err := push.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, push.Start())
 	conn, err := l.Accept()
 	if err != nil {
 		t.Fatal(err)

@@ -24,9 +24,7 @@ func TestStoppedWhileCRIUWrites(t *testing.T) {
 			p.reaches(t, 1)
 			w.forget(t)
 			dir := t.TempDir()
-			if err := os.Chmod(dir, 0o700); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.Chmod(dir, 0o700))
 			done := make(chan error, 1)
 			go func() { done <- p.TryCheckpoint(t, dir, p.containers()...) }()
 			b.killWhile(t, w, "nobody", after, done)
@@ -54,9 +52,7 @@ func TestDaemonKilledWhileCRIUWrites(t *testing.T) {
 			p.reaches(t, 1)
 			w.forget(t)
 			dir := t.TempDir()
-			if err := os.Chmod(dir, 0o700); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.Chmod(dir, 0o700))
 			done := make(chan error, 1)
 			go func() { done <- p.TryCheckpoint(t, dir, p.containers()...) }()
 			b.killWhile(t, w, "nobody", after, done)

@@ -81,17 +81,13 @@ func TestASessionEndsWithItsClient(t *testing.T) {
 	t.Run("SPDY says goodbye", func(t *testing.T) {
 		_, over, _ := dialSPDY(t, execURL(t, s, streams{in: true, out: true}), "v4.channel.k8s.io", all)
 		soon(t, begun, "the session has begun")
-		if err := over.Close(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, over.Close())
 		soon(t, ended, "the session has ended")
 	})
 	t.Run("WebSocket says goodbye", func(t *testing.T) {
 		_, ws := dialWebSocket(t, execURL(t, s, streams{in: true, out: true}))
 		soon(t, begun, "the session has begun")
-		if err := ws.WriteClose(1000); err != nil {
-			t.Fatal(err)
-		}
+		must(t, ws.WriteClose(1000))
 		soon(t, ended, "the session has ended")
 	})
 }
@@ -149,9 +145,7 @@ func TestASessionOutlivesItsInput(t *testing.T) {
 		return err
 	}})
 	_, _, opened := dialSPDY(t, execURL(t, s, streams{in: true, out: true}), "v4.channel.k8s.io", []string{"error", "stdin", "stdout"})
-	if err := opened["stdin"].Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, opened["stdin"].Close())
 	soon(t, inputEnded, "the input has ended")
 	close(finish)
 	if b, err := io.ReadAll(opened["stdout"]); err != nil || string(b) != "late" {
@@ -218,9 +212,7 @@ func TestAWebSocketPortForwardEndsWithItsClient(t *testing.T) {
 	if got := soon(t, begun, "the forward has begun"); got != "pod hello" {
 		t.Errorf("the runtime got %q", got)
 	}
-	if err := conn.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, conn.Close())
 	if err := soon(t, ended, "the forward has ended"); err == nil {
 		t.Error("the forward's context has not ended")
 	}
@@ -281,13 +273,19 @@ func TestCloseEndsSessions(t *testing.T) {
 	later := execURL(t, s, streams{out: true})
 	soon(t, begun, "the first session has begun")
 	soon(t, begun, "the second session has begun")
-	if err := s.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Close())
 	if len(cleared) != 2 {
 		t.Errorf("%d of 2 sessions had ended when Close returned", len(cleared))
 	}
 	if err := open(t, clients["SPDY"], later, remotecommand.StreamOptions{Stdout: io.Discard}); err == nil {
 		t.Error("a closed server has served a session")
+	}
+}
+
+// must fails the test at once if a step of it failed.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

@@ -160,9 +160,7 @@ func TestURLs(t *testing.T) {
 	})
 	t.Run("work once", func(t *testing.T) {
 		u := execURL(t, s, streams{out: true})
-		if err := open(t, clients["SPDY"], u, remotecommand.StreamOptions{Stdout: io.Discard}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, open(t, clients["SPDY"], u, remotecommand.StreamOptions{Stdout: io.Discard}))
 		if code := get(s, u); code != http.StatusNotFound {
 			t.Errorf("the second time: %d", code)
 		}

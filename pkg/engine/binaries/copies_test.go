@@ -89,9 +89,7 @@ func TestBinariesAreKeptAsLongAsTheyAreNeeded(t *testing.T) {
 	releaseFirst()
 	releaseSecond()
 	expect("a record names it", true, true)
-	if err := k.pods.Delete("pod"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, k.pods.Delete("pod"))
 	expect("its pod is gone", false, true)
 	k.collector.configured = func() []*handler.Definition { return nil }
 	expect("its handler is gone", false, false)
@@ -185,5 +183,13 @@ func TestBinariesUnderWay(t *testing.T) {
 	}
 	if len(k.binaries.held) != 0 {
 		t.Errorf("held are %v, and no pod is in the making", k.binaries.held)
+	}
+}
+
+// must fails the test at once if a step of it failed.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

@@ -105,20 +105,14 @@ func TestToolsAreCollectedWhenNobodyNeedsThem(t *testing.T) {
 		t.Fatal(err)
 	}
 	supervised := old.shims.SupervisorDir("old")
-	if err := os.Mkdir(supervised, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink(old.tools.Supervisor, filepath.Join(supervised, "program")); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Mkdir(supervised, 0o700))
+	must(t, os.Symlink(old.tools.Supervisor, filepath.Join(supervised, "program")))
 
 	now := daemon(t, dir, "now")
 	// A daemon that was killed left halves.
 	tools := filepath.Join(now.root, "tools")
 	put(t, filepath.Join(tools, ".new-123"), "half")
-	if err := os.MkdirAll(filepath.Join(tools, ".old-pause-gone", "dev"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.MkdirAll(filepath.Join(tools, ".old-pause-gone", "dev"), 0o755))
 	both := slices.DeleteFunc(now.kept(t), func(name string) bool { return name[0] == '.' })
 	if len(both) != 2*len(olds) {
 		t.Fatalf("kept are %q, of the old build %q", both, olds)
@@ -132,12 +126,8 @@ func TestToolsAreCollectedWhenNobodyNeedsThem(t *testing.T) {
 	}
 	expect("the old ones are needed", both)
 
-	if err := now.pods.Delete("pod"); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.RemoveAll(supervised); err != nil {
-		t.Fatal(err)
-	}
+	must(t, now.pods.Delete("pod"))
+	must(t, os.RemoveAll(supervised))
 	expect("nobody needs them", slices.DeleteFunc(both, func(name string) bool { return slices.Contains(olds, name) }))
 	if again := daemon(t, dir, "old"); !slices.Contains(again.kept(t), pauseRoot) {
 		t.Error("the old build does not find its tools again")
@@ -146,8 +136,6 @@ func TestToolsAreCollectedWhenNobodyNeedsThem(t *testing.T) {
 
 func put(t *testing.T, path, content string) string {
 	t.Helper()
-	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(path, []byte(content), 0o600))
 	return path
 }

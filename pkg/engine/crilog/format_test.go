@@ -214,9 +214,7 @@ func TestOpenTakesHalfALineAway(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "0.log")
-			if err := os.WriteFile(path, []byte(tt.left), 0o640); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.WriteFile(path, []byte(tt.left), 0o640))
 			write(t, open(t, path, crilog.Options{}).Stream(crilog.Stdout), "next\n")
 			if got := short(read(t, path)); got != tt.want {
 				t.Errorf("got %.200q", got)

@@ -23,9 +23,7 @@ func smallDisk(t *testing.T) string {
 		t.Skip("mounting a small tmpfs needs root")
 	}
 	dir := t.TempDir()
-	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=1m"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, unix.Mount("tmpfs", dir, "tmpfs", 0, "size=1m"))
 	t.Cleanup(func() {
 		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
 			t.Error(err)
@@ -37,9 +35,7 @@ func smallDisk(t *testing.T) string {
 func TestFullDiskLosesLinesAndNothingElse(t *testing.T) {
 	dir := smallDisk(t)
 	path, ballast := filepath.Join(dir, "0.log"), filepath.Join(dir, "ballast")
-	if err := os.WriteFile(ballast, make([]byte, 600<<10), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(ballast, make([]byte, 600<<10), 0o600))
 	var told []error
 	l := open(t, path, crilog.Options{OnError: func(err error) { told = append(told, err) }})
 	s := l.Stream(crilog.Stdout)
@@ -80,9 +76,7 @@ func TestFullDiskLosesLinesAndNothingElse(t *testing.T) {
 		last = i
 	}
 
-	if err := os.Remove(ballast); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Remove(ballast))
 	resumed := written
 	fill(1000)
 	after := read(t, path)[len(kept):]
@@ -112,16 +106,10 @@ func TestFullDiskAtTheRotation(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "ballast"), make([]byte, 1<<20), 0o600); !errors.Is(err, unix.ENOSPC) {
 		t.Fatal(err)
 	}
-	if err := os.Rename(path, path+".1"); err != nil {
-		t.Fatal(err)
-	}
-	if err := l.Reopen(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Rename(path, path+".1"))
+	must(t, l.Reopen())
 	write(t, s, "lost\n")
-	if err := os.Remove(filepath.Join(dir, "ballast")); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Remove(filepath.Join(dir, "ballast")))
 	write(t, s, "after\n")
 	if got := short(read(t, path+".1")); got != "F before" {
 		t.Errorf("the old file has %q", got)

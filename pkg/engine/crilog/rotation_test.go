@@ -32,13 +32,9 @@ func TestRotationUnderLoadLosesAndDoublesNothing(t *testing.T) {
 	var files []string
 	for n := 0; n < rotations; n++ {
 		old := fmt.Sprintf("%s.%d", path, n)
-		if err := os.Rename(path, old); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Rename(path, old))
 		files = append(files, old)
-		if err := l.Reopen(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, l.Reopen())
 		if _, err := os.Stat(path); err != nil {
 			t.Fatalf("after Reopen: %v", err)
 		}
@@ -69,9 +65,7 @@ func TestReopenGoesOnInTheFileThatIsThere(t *testing.T) {
 	s := l.Stream(crilog.Stdout)
 	write(t, s, "a\nb")
 	for range 2 {
-		if err := l.Reopen(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, l.Reopen())
 	}
 	write(t, s, "c\n")
 	if got := short(read(t, path)); got != "F a|F bc" {
@@ -81,13 +75,9 @@ func TestReopenGoesOnInTheFileThatIsThere(t *testing.T) {
 
 func TestReopenThatFailsKeepsTheOldFile(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "pod")
-	if err := os.Mkdir(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Mkdir(dir, 0o755))
 	l := open(t, filepath.Join(dir, "0.log"), crilog.Options{})
-	if err := os.Rename(dir, dir+".old"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Rename(dir, dir+".old"))
 	if err := l.Reopen(); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("Reopen: %v", err)
 	}
@@ -103,9 +93,7 @@ func TestClosedLog(t *testing.T) {
 	s := l.Stream(crilog.Stdout)
 	write(t, s, "a\nb")
 	for range 2 {
-		if err := l.Close(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, l.Close())
 	}
 	if err := l.Reopen(); !errors.Is(err, crilog.ErrClosed) {
 		t.Errorf("Reopen: %v", err)
@@ -114,5 +102,13 @@ func TestClosedLog(t *testing.T) {
 	end(t, s)
 	if got := short(read(t, path)); got != "F a" {
 		t.Errorf("got %q", got)
+	}
+}
+
+// must fails the test at once if a step of it failed.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

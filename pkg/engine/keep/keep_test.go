@@ -25,9 +25,7 @@ type bed struct {
 func newBed(t *testing.T) *bed {
 	t.Helper()
 	b := &bed{New(filepath.Join(t.TempDir(), "tools")), filepath.Join(t.TempDir(), "crun")}
-	if err := os.Mkdir(b.dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Mkdir(b.dir, 0o755))
 	b.install(t, "one")
 	return b
 }
@@ -39,9 +37,7 @@ func (b *bed) install(t *testing.T, content string) {
 	if err := os.WriteFile(next, []byte(content), 0o755); err != nil { //nolint:gosec // it is a program
 		t.Fatal(err)
 	}
-	if err := os.Rename(next, b.path); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Rename(next, b.path))
 }
 
 // overwrite changes a file in place.
@@ -94,9 +90,7 @@ func TestCopy(t *testing.T) {
 	b.holds(t, two, "two")
 	// The same program under another name: that decides what it does.
 	krun := filepath.Join(filepath.Dir(b.path), "krun")
-	if err := os.Symlink("crun", krun); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Symlink("crun", krun))
 	id, err := probe.Identify(krun)
 	if err != nil {
 		t.Fatal(err)
@@ -122,9 +116,7 @@ func TestCopyOfWhatChanged(t *testing.T) {
 		"gone":        func(t *testing.T, b *bed) { t.Helper(); os.Remove(b.path) },
 		"forbidden": func(t *testing.T, b *bed) {
 			t.Helper()
-			if err := os.Chmod(b.path, 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.Chmod(b.path, 0o600))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -208,9 +200,7 @@ func TestVerify(t *testing.T) {
 func TestCompanions(t *testing.T) {
 	b := newBed(t)
 	part := filepath.Join(filepath.Dir(b.path), "parts", "deep", "sentry")
-	if err := os.MkdirAll(filepath.Dir(part), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.MkdirAll(filepath.Dir(part), 0o755))
 	overwrite(t, part, "sentry one")
 	whole := func() probe.Identity {
 		t.Helper()
@@ -263,9 +253,7 @@ func TestCompanions(t *testing.T) {
 
 func touch(t *testing.T, path string) {
 	t.Helper()
-	if err := os.Chtimes(path, time.Time{}, time.Unix(1, 0)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Chtimes(path, time.Time{}, time.Unix(1, 0)))
 }
 
 // TestLabels needs root, for attributes that only it may set.
@@ -276,9 +264,7 @@ func TestLabels(t *testing.T) {
 	b := newBed(t)
 	// CAP_NET_RAW, permitted and effective, as setcap(8) writes it.
 	caps := []byte{1, 0, 0, 2, 0, 0x20, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
-	if err := unix.Setxattr(b.path, "security.capability", caps, 0); err != nil {
-		t.Fatal(err)
-	}
+	must(t, unix.Setxattr(b.path, "security.capability", caps, 0))
 	one := b.copy(t)
 	got := make([]byte, 64)
 	n, err := unix.Getxattr(b.Abs(one), "security.capability", got)
@@ -293,9 +279,7 @@ func TestNoExec(t *testing.T) {
 	}
 	for name, flags := range map[string]uintptr{"exec": 0, "noexec": unix.MS_NOEXEC} {
 		dir := t.TempDir()
-		if err := unix.Mount("tmpfs", dir, "tmpfs", flags, ""); err != nil {
-			t.Fatal(err)
-		}
+		must(t, unix.Mount("tmpfs", dir, "tmpfs", flags, ""))
 		t.Cleanup(func() {
 			if err := unix.Unmount(dir, 0); err != nil {
 				t.Error(err)
@@ -316,9 +300,7 @@ func TestVerifyOfWhatCannotBeRead(t *testing.T) {
 	b := newBed(t)
 	one := b.copy(t)
 	copied := b.Abs(one)
-	if err := os.Rename(copied, copied+".away"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Rename(copied, copied+".away"))
 	if err := os.Mkdir(copied, 0o700); err != nil { // reading it fails
 		t.Fatal(err)
 	}
@@ -329,10 +311,16 @@ func TestVerifyOfWhatCannotBeRead(t *testing.T) {
 	if err := os.Remove(copied); err != nil {
 		t.Fatalf("it was thrown away: %v", err)
 	}
-	if err := os.Rename(copied+".away", copied); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Rename(copied+".away", copied))
 	if err := b.Verify(one); err != nil {
 		t.Error(err)
+	}
+}
+
+// must fails the test at once if a step of it failed.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

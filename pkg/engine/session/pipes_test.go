@@ -54,9 +54,7 @@ func TestASlowClientGetsEverything(t *testing.T) {
 	if _, err := process.WriteString(text); err != nil {
 		t.Fatal(err)
 	}
-	if err := process.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, process.Close())
 	p.processEnded(grace)
 	ended(t, copied)
 	if client.String() != text {
@@ -83,9 +81,7 @@ func TestAnOutputThatIsHeldOpenEnds(t *testing.T) {
 func TestPipesThatAreInTheWay(t *testing.T) {
 	dir := t.TempDir()
 	prefix := filepath.Join(dir, "exec-1")
-	if err := os.WriteFile(prefix+"-err", nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(prefix+"-err", nil, 0o600))
 	if p, err := newPipes(prefix, true, true, true); err == nil {
 		p.close()
 		t.Fatal("a file was taken for a pipe")
@@ -113,5 +109,13 @@ func TestWhoseAPipeIs(t *testing.T) {
 		if ok != test.ok || ok && command != test.command {
 			t.Errorf("%s is of %q, %v", test.pipe, command, ok)
 		}
+	}
+}
+
+// must fails the test at once if a step of it failed.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

@@ -26,9 +26,7 @@ func newNetwork(t *testing.T) (path string) {
 		made <- unix.Unshare(unix.CLONE_NEWNET)
 		<-over
 	}()
-	if err := <-made; err != nil {
-		t.Fatal(err)
-	}
+	must(t, <-made)
 	t.Cleanup(func() { close(over) })
 	return path
 }
@@ -36,9 +34,7 @@ func newNetwork(t *testing.T) (path string) {
 // inNetwork runs f there.
 func inNetwork(t *testing.T, path string, f func() error) {
 	t.Helper()
-	if err := pin.Do(path, f); err != nil {
-		t.Fatal(err)
-	}
+	must(t, pin.Do(path, f))
 }
 
 // cable joins two namespaces by two interfaces that are up.

@@ -63,9 +63,7 @@ func say(t *testing.T, c *net.TCPConn, text string) {
 
 func hear(t *testing.T, c *net.TCPConn, want string) {
 	t.Helper()
-	if err := c.SetReadDeadline(time.Now().Add(20 * time.Second)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, c.SetReadDeadline(time.Now().Add(20*time.Second)))
 	b := make([]byte, len(want))
 	if _, err := io.ReadFull(c, b); err != nil || string(b) != want {
 		t.Fatalf("heard %q, %v; want %q", b, err, want)
@@ -74,9 +72,7 @@ func hear(t *testing.T, c *net.TCPConn, want string) {
 
 func hearEnd(t *testing.T, c *net.TCPConn) {
 	t.Helper()
-	if err := c.SetReadDeadline(time.Now().Add(20 * time.Second)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, c.SetReadDeadline(time.Now().Add(20*time.Second)))
 	if b, err := io.ReadAll(c); len(b) > 0 || err != nil && !errors.Is(err, unix.ECONNRESET) {
 		t.Fatalf("heard %q, %v; want the end", b, err)
 	}
@@ -86,15 +82,11 @@ func TestEachDirectionEndsByItself(t *testing.T) {
 	client, server, result := spliced(t.Context(), t)
 	say(t, client, "question")
 	hear(t, server, "question")
-	if err := client.CloseWrite(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, client.CloseWrite())
 	hearEnd(t, server)
 	say(t, server, "answer")
 	hear(t, client, "answer")
-	if err := server.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, server.Close())
 	hearEnd(t, client)
 	if err := <-result; err != nil {
 		t.Error(err)
@@ -106,9 +98,7 @@ func TestASilentServerEndsWithItsClient(t *testing.T) {
 	client, server, result := splicedFor(t.Context(), t, 500*time.Millisecond)
 	say(t, client, "question")
 	hear(t, server, "question")
-	if err := client.CloseWrite(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, client.CloseWrite())
 	hearEnd(t, server)
 	hearEnd(t, client)
 	if err := <-result; err != nil {
@@ -134,16 +124,10 @@ func TestAResetIsTheEndOfItsConnection(t *testing.T) {
 	client, server, result := spliced(t.Context(), t)
 	say(t, client, "question")
 	hear(t, server, "question")
-	if err := server.SetLinger(0); err != nil {
-		t.Fatal(err)
-	}
-	if err := server.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, server.SetLinger(0))
+	must(t, server.Close())
 	hearEnd(t, client)
-	if err := client.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, client.Close())
 	if err := <-result; err != nil {
 		t.Errorf("the session hears of %v", err)
 	}

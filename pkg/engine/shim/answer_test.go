@@ -21,9 +21,7 @@ func TestStartedWaitsForTheAction(t *testing.T) {
 	}
 	action := exec.Command("sh", "-c", "sleep 0.3; echo unix:///run/s/z")
 	action.Stdout = f
-	if err := action.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, action.Start())
 	defer func() { _ = action.Wait() }()
 	if err := f.Close(); err != nil { // as the daemon's death does
 		t.Fatal(err)
@@ -43,9 +41,7 @@ func TestStartedWithoutAnswer(t *testing.T) {
 	if info, err := f.Stat(); err != nil || info.Size() != 0 {
 		t.Errorf("an answer that was not given has %d bytes (%v)", info.Size(), err)
 	}
-	if err := f.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, f.Close())
 	if _, err := m.Started(t.Context(), bundle); !errors.Is(err, ErrGone) {
 		t.Errorf("got %v", err)
 	}
@@ -54,9 +50,7 @@ func TestStartedWithoutAnswer(t *testing.T) {
 // A pid may have been given to another process since.
 func TestKillSparesAStrangerWithThePID(t *testing.T) {
 	cmd := exec.Command("sleep", "60")
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, cmd.Start())
 	ended := make(chan struct{})
 	go func() { _ = cmd.Wait(); close(ended) }()
 	since, err := startTime(cmd.Process.Pid)

@@ -14,17 +14,13 @@ func TestEndpointEnded(t *testing.T) {
 		t.Fatal(err)
 	}
 	child := exec.Command("true")
-	if err := child.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, child.Start())
 	since, err := startTime(child.Process.Pid)
 	if err != nil {
 		t.Fatal(err)
 	}
 	// It has ended, and is there until it is waited for.
-	if err := unix.Waitid(unix.P_PID, child.Process.Pid, nil, unix.WEXITED|unix.WNOWAIT, nil); err != nil {
-		t.Fatal(err)
-	}
+	must(t, unix.Waitid(unix.P_PID, child.Process.Pid, nil, unix.WEXITED|unix.WNOWAIT, nil))
 	dead := Endpoint{PID: child.Process.Pid, StartTime: since}
 	for name, c := range map[string]struct {
 		ep   Endpoint
@@ -39,9 +35,7 @@ func TestEndpointEnded(t *testing.T) {
 			t.Errorf("a shim that %s: %v", name, got)
 		}
 	}
-	if err := child.Wait(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, child.Wait())
 	if !dead.ended() {
 		t.Error("a shim that is gone has not ended")
 	}

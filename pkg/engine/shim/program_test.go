@@ -127,9 +127,7 @@ func runs(t *testing.T, pid int, program string) {
 
 func kill(t *testing.T, pid int) {
 	t.Helper()
-	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
+	must(t, syscall.Kill(pid, syscall.SIGKILL))
 }
 
 func TestSuccessorIsTheSameProgram(t *testing.T) {
@@ -154,9 +152,7 @@ func TestSuccessorIsTheSameProgram(t *testing.T) {
 	}
 
 	// Whoever removes the kept copy must not leave the pods without anybody.
-	if err := os.Remove(a); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Remove(a))
 	kill(t, next)
 	runs(t, serving(t, now, "old"), b)
 	if programs, err := now.Programs(); err != nil || !slices.Equal(programs, []string{b, b}) {
@@ -168,9 +164,7 @@ func TestSuccessorIsTheSameProgram(t *testing.T) {
 func TestDirectoryWithoutAProgram(t *testing.T) {
 	state := stateDir(t)
 	m := manager(t, state, "/none")
-	if err := os.Mkdir(m.SupervisorDir("half"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Mkdir(m.SupervisorDir("half"), 0o700))
 	if programs, err := m.Programs(); !errdefs.IsFailedPrecondition(err) {
 		t.Errorf("got %v, %v", programs, err)
 	}
@@ -185,9 +179,7 @@ func TestLiveSupervisorIsNotReplaced(t *testing.T) {
 	first.Close()
 	socket := filepath.Join(first.SupervisorDir("key"), socketName)
 	away := socket + ".away"
-	if err := os.Rename(socket, away); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Rename(socket, away))
 	second := manager(t, state, a)
 	_, err := second.Supervisor(t.Context(), "key")
 	if !errdefs.IsUnavailable(err) || !strings.Contains(err.Error(), fmt.Sprint("process ", pid, " ")) {

@@ -116,3 +116,11 @@ func TestKeeperLendsDuplicatesAndClosesAll(t *testing.T) {
 		t.Errorf("%d files are open, %d before", after, before)
 	}
 }
+
+// must fails the test at once if a step of it failed.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

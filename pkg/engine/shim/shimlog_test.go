@@ -44,9 +44,7 @@ func TestLogOutlivesTheConnection(t *testing.T) {
 	m.ForeignShims.config.Log = log.L.Dup()
 	m.ForeignShims.config.Log.Logger = &logrus.Logger{Out: said, Level: log.DebugLevel, Formatter: &logrus.TextFormatter{}, Hooks: logrus.LevelHooks{}}
 	process := exec.Command("sleep", "3600")
-	if err := process.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, process.Start())
 	ended := sync.OnceFunc(func() { _, _ = process.Process.Kill(), process.Wait() })
 	t.Cleanup(ended)
 	since, err := startTime(process.Process.Pid)
@@ -64,9 +62,7 @@ func TestLogOutlivesTheConnection(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := m.ReadLog(Start{Binary: "/shim", ID: "pod", Bundle: dir}, ep); err != nil {
-		t.Fatal(err)
-	}
+	must(t, m.ReadLog(Start{Binary: "/shim", ID: "pod", Bundle: dir}, ep))
 	says := func(text string) error {
 		f, err := os.OpenFile(filepath.Join(dir, "log"), os.O_WRONLY|syscall.O_NONBLOCK, 0)
 		if err != nil {
@@ -76,17 +72,13 @@ func TestLogOutlivesTheConnection(t *testing.T) {
 		_, err = f.WriteString(text + "\n")
 		return err
 	}
-	if err := says("before"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, says("before"))
 	eventually(t, "the log is read", func() bool { return said.has("before") })
 	conn, err := l.Accept()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := conn.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, conn.Close())
 	<-c.done
 	for range 100 { // it must not end a moment later
 		if err := says("after"); err != nil {

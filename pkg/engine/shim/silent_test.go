@@ -32,9 +32,7 @@ func eventually(t *testing.T, what string, is func() bool) {
 // may go on for a moment after the signal was sent.
 func stopProcess(t *testing.T, pid int) {
 	t.Helper()
-	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	must(t, syscall.Kill(pid, syscall.SIGSTOP))
 	eventually(t, "all of it stands still", func() bool {
 		threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
 		if err != nil || len(threads) == 0 {
@@ -131,9 +129,7 @@ func TestIdleSupervisorIsAskedAgain(t *testing.T) {
 		t.Errorf("whoever waits for one that is asked to leave: %v", err)
 	}
 	eventually(t, "it is given up", func() bool { return len(s.busy) == 0 })
-	if err := syscall.Kill(pid, syscall.SIGCONT); err != nil {
-		t.Fatal(err)
-	}
+	must(t, syscall.Kill(pid, syscall.SIGCONT))
 	select {
 	case <-left:
 	case <-time.After(20 * time.Second):
@@ -160,9 +156,7 @@ func TestLostConnectionIsNoEnd(t *testing.T) {
 	s := m.lookup("key")
 	m.Supervisors.mu.Unlock()
 	eventually(t, "it is asked to leave", func() bool { return len(s.busy) > 0 })
-	if err := c.conn.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, c.conn.Close())
 	if err := <-ended; err == nil {
 		t.Error("a stopped supervisor is said to have left")
 	}
@@ -185,9 +179,7 @@ func TestSupervisorIsReachedAgainToLeave(t *testing.T) {
 		t.Fatal(err)
 	}
 	pipe := filepath.Join(t.TempDir(), "out")
-	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, syscall.Mkfifo(pipe, 0o600))
 	if _, err := c.Supervisor.OpenStdio(t.Context(), &supervisorapi.OpenStdioRequest{Id: "id", Stdout: pipe}); err != nil {
 		t.Fatal(err)
 	}

@@ -26,28 +26,18 @@ func TestRunsShimOf(t *testing.T) {
 func TestStrayInABundleBehindALink(t *testing.T) {
 	dir := t.TempDir()
 	bundle, link := filepath.Join(dir, "bundle"), filepath.Join(dir, "link")
-	if err := os.Mkdir(bundle, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink(bundle, link); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Mkdir(bundle, 0o700))
+	must(t, os.Symlink(bundle, link))
 	stray := exec.Command("sh", "-c", "read line", "shim", "-id", "abc", "serve")
 	stray.Dir = bundle
 	if _, err := stray.StdinPipe(); err != nil { // which nobody writes to
 		t.Fatal(err)
 	}
-	if err := stray.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, stray.Start())
 	ended := make(chan error, 1)
 	go func() { ended <- stray.Wait() }()
-	if err := killStray(Start{ID: "other", Bundle: link}); err != nil {
-		t.Fatal(err)
-	}
-	if err := killStray(Start{ID: "abc", Bundle: link}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, killStray(Start{ID: "other", Bundle: link}))
+	must(t, killStray(Start{ID: "abc", Bundle: link}))
 	if err := <-ended; err == nil || err.Error() != "signal: killed" {
 		t.Errorf("the stray ended with %v", err)
 	}

@@ -94,9 +94,7 @@ func TestCallsOfUnresponsiveSupervisorEnd(t *testing.T) {
 		t.Error("a wait for a task that it does not have ended well")
 	}
 
-	if err := syscall.Kill(pid, syscall.SIGCONT); err != nil {
-		t.Fatal(err)
-	}
+	must(t, syscall.Kill(pid, syscall.SIGCONT))
 	eventually(t, "it answers again", func() bool { return len(m.Unresponsive(t.Context())) == 0 })
 	if err := calls["State"](); err == nil || IsUnresponsive(err) {
 		t.Errorf("State of a task that it does not have: %v", err)
@@ -181,9 +179,7 @@ func TestStallOfTheDaemon(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := command.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, command.Start())
 	lines := bufio.NewScanner(out)
 	for lines.Scan() {
 		t.Log(lines.Text())

@@ -18,9 +18,7 @@ func attachedFIFO(t *testing.T, o *output, s *Supervisor) *os.File {
 	path := filepath.Join(t.TempDir(), "fifo")
 	f := fifo(t, path, os.O_RDONLY)
 	t.Cleanup(func() { f.Close() })
-	if err := o.attach(s, stdioPaths{stdout: path}, nil, inputEnd{}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, o.attach(s, stdioPaths{stdout: path}, nil, inputEnd{}))
 	return f
 }
 

@@ -26,9 +26,7 @@ func watching(t *testing.T) *Supervisor {
 
 func fifo(t *testing.T, path string, flags int) *os.File {
 	t.Helper()
-	if err := unix.Mkfifo(path, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, unix.Mkfifo(path, 0o600))
 	f, err := os.OpenFile(path, flags|unix.O_NONBLOCK, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -107,9 +105,7 @@ func TestInputOfThoseWhoLeft(t *testing.T) {
 		t.Helper()
 		paths := stdioPaths{stdin: filepath.Join(dir, "in"), stdout: filepath.Join(dir, "out")}
 		in, out := fifo(t, paths.stdin, os.O_RDWR), fifo(t, paths.stdout, os.O_RDONLY)
-		if err := o.attach(s, paths, stdin, inputEnd{}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, o.attach(s, paths, stdin, inputEnd{}))
 		_ = in.SetWriteDeadline(time.Now().Add(50 * time.Millisecond))
 		_, _ = in.Write(text)
 		in.Close()

@@ -55,9 +55,7 @@ func newBed(t testing.TB, r ociRuntime) *bed {
 		cgroup:     fmt.Sprintf("/berth-supervisor-test-%d-%d", os.Getpid(), beds.Load()),
 		containers: map[string]*container{},
 	}
-	if err := os.MkdirAll(b.dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.MkdirAll(b.dir, 0o700))
 	t.Cleanup(b.cleanup)
 	b.serve()
 	return b
@@ -88,9 +86,7 @@ func (b *bed) serve(env ...string) {
 	cmd.ExtraFiles = append([]*os.File{f}, files...)
 	cmd.Stderr = os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	if err := cmd.Start(); err != nil {
-		b.Fatal(err)
-	}
+	must(b, cmd.Start())
 	f.Close()
 	l.Close()
 	b.cmd, b.exited = cmd, make(chan struct{})
@@ -212,3 +208,17 @@ func killCgroup(dir string) {
 }
 
 func (b *bed) root() string { return filepath.Join(b.base, "root") }
+
+// must fails the test at once if a step of it failed.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// done fails the test at once if a call failed.
+func (b *bed) done(_ any, err error) {
+	b.Helper()
+	must(b, err)
+}

@@ -342,7 +342,13 @@ func (c *container) pids() []uint32 {
 // send writes into the stdin FIFO.
 func (c *container) send(text string) {
 	c.Helper()
-	if _, err := c.keepIn.WriteString(text); err != nil {
-		c.Fatal(err)
+	c.done(c.keepIn.WriteString(text))
+}
+
+// exits waits for the end of the container, with that status.
+func (c *container) exits(status uint32) {
+	c.Helper()
+	if exit := c.wait(); exit.Status != status || exit.Unknown {
+		c.Errorf("%s: %+v, want status %d", c.id, exit, status)
 	}
 }

@@ -35,9 +35,7 @@ func (c *container) addExec(terminal, stdin bool, args ...string) *execution {
 	c.Helper()
 	e := &execution{container: c, id: fmt.Sprintf("exec%d", execs.Add(1))}
 	dir := filepath.Join(c.bundle, "io", e.id)
-	if err := os.Mkdir(dir, 0o700); err != nil {
-		c.Fatal(err)
-	}
+	must(c, os.Mkdir(dir, 0o700))
 	process := c.spec(c.id, containerConfig{args: args, terminal: terminal}).Process
 	spec, err := json.Marshal(process)
 	if err != nil {
@@ -50,9 +48,7 @@ func (c *container) addExec(terminal, stdin bool, args ...string) *execution {
 	}
 	if stdin {
 		request.Stdin = filepath.Join(dir, "stdin")
-		if err := unix.Mkfifo(request.Stdin, 0o600); err != nil {
-			c.Fatal(err)
-		}
+		must(c, unix.Mkfifo(request.Stdin, 0o600))
 		e.stdin = request.Stdin
 	}
 	if _, err := c.task.Exec(c.ctx(), request); err != nil {
@@ -64,9 +60,7 @@ func (c *container) addExec(terminal, stdin bool, args ...string) *execution {
 // readFIFO makes a FIFO and reads it to its end.
 func readFIFO(t testing.TB, path string) (string, chan string) {
 	t.Helper()
-	if err := unix.Mkfifo(path, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, unix.Mkfifo(path, 0o600))
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
 		t.Fatal(err)

@@ -3,11 +3,8 @@ package supervisor_test
 import (
 	"fmt"
 	"os"
-	"os/exec"
 	"strings"
 	"testing"
-
-	"golang.org/x/sys/unix"
 )
 
 // maxPSS is what one supervisor may cost with forty containers, in KiB: the
@@ -58,88 +55,4 @@ func (b *bed) pss() int {
 	}
 	b.Fatalf("no PSS in %q", text)
 	return 0
-}
-
-// BenchmarkStart is what Start costs, beside the bare call of the runtime that
-// it cannot do without.
-func BenchmarkStart(b *testing.B) {
-	for _, name := range hostRuntimes {
-		r := findRuntime(b, name)
-		b.Run(name+"/supervised", func(b *testing.B) {
-			bed := newBed(b, r)
-			for n := 0; b.Loop(); n++ {
-				b.StopTimer()
-				c := bed.create(fmt.Sprint("c", n), shell("sleep 1000"))
-				b.StartTimer()
-				c.start()
-				b.StopTimer()
-				if err := c.kill(unix.SIGKILL, false); err != nil {
-					b.Fatal(err)
-				}
-				c.wait()
-				c.mustDelete()
-				b.StartTimer()
-			}
-		})
-		b.Run(name+"/bare", func(b *testing.B) {
-			bed := newBed(b, r)
-			for n := 0; b.Loop(); n++ {
-				b.StopTimer()
-				c := bed.create(fmt.Sprint("c", n), shell("sleep 1000"))
-				b.StartTimer()
-				if err := exec.Command(r.path, "--root", bed.root(), "run", "--detach", "--bundle", c.bundle, c.id).Run(); err != nil {
-					b.Fatal(err)
-				}
-				b.StopTimer()
-				if err := exec.Command(r.path, "--root", bed.root(), "delete", "--force", c.id).Run(); err != nil {
-					b.Fatal(err)
-				}
-				c.mustDelete()
-				b.StartTimer()
-			}
-		})
-	}
-}
-
-// BenchmarkExec is an exec from its start to its end, beside the bare call.
-func BenchmarkExec(b *testing.B) {
-	for _, name := range hostRuntimes {
-		r := findRuntime(b, name)
-		b.Run(name+"/supervised", func(b *testing.B) {
-			c := newBed(b, r).run("c", shell("sleep 1000"))
-			for b.Loop() {
-				if got := c.exec("/bin/true"); got.status != 0 {
-					b.Fatalf("%+v", got)
-				}
-			}
-		})
-		b.Run(name+"/bare", func(b *testing.B) {
-			bed := newBed(b, r)
-			c := bed.run("c", shell("sleep 1000"))
-			for b.Loop() {
-				if out, err := exec.Command(r.path, "--root", bed.root(), "exec", c.id, "/bin/true").CombinedOutput(); err != nil {
-					b.Fatalf("%v: %s", err, out)
-				}
-			}
-		})
-	}
-}
-
-// BenchmarkExitSeen is the time from the end of a process to the answer of Wait.
-func BenchmarkExitSeen(b *testing.B) {
-	bed := newBed(b, findRuntime(b, "crun"))
-	for n := 0; b.Loop(); n++ {
-		b.StopTimer()
-		c := bed.run(fmt.Sprint("c", n), shell("sleep 1000"))
-		if err := c.kill(unix.SIGKILL, false); err != nil {
-			b.Fatal(err)
-		}
-		for c.alive() {
-		}
-		b.StartTimer()
-		c.wait()
-		b.StopTimer()
-		c.mustDelete()
-		b.StartTimer()
-	}
 }

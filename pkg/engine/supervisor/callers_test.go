@@ -36,12 +36,8 @@ func TestWithoutADaemonForLong(t *testing.T) {
 		t.Fatalf("it left a container alone:\n%s", b.log())
 	}
 	b.reconnect()
-	if err := c.kill(unix.SIGTERM, false); err != nil {
-		t.Fatal(err)
-	}
-	if exit := c.wait(); exit.Status != 7 {
-		t.Errorf("%+v", exit)
-	}
+	must(t, c.kill(unix.SIGTERM, false))
+	c.exits(7)
 	hangUp()
 	if ended(1500 * time.Millisecond) {
 		t.Fatalf("it ended with an exit code that nobody has asked for:\n%s", b.log())

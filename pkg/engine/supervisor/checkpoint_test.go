@@ -61,9 +61,7 @@ func TestExplainCheckpoint(t *testing.T) {
 		t.Errorf("without a log: %v", err)
 	}
 	said := "(00.1) Error (criu/vdso.c:381): vdso: Unexpected rt vDSO area bounds\n"
-	if err := os.WriteFile(filepath.Join(dir, "dump.log"), []byte(said), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(filepath.Join(dir, "dump.log"), []byte(said), 0o600))
 	if err := ExplainCheckpoint(failed, dir); !errors.Is(err, failed) || !strings.HasSuffix(err.Error(), "CRIU says: vdso: Unexpected rt vDSO area bounds") {
 		t.Errorf("with a log: %v", err)
 	}

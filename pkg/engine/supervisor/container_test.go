@@ -68,9 +68,7 @@ func TestStartAnswersForTheProgram(t *testing.T) {
 		b := newBed(t, r)
 		for range 2 * runtime.GOMAXPROCS(0) {
 			busy := exec.Command("sh", "-c", "while :; do :; done")
-			if err := busy.Start(); err != nil {
-				t.Fatal(err)
-			}
+			must(t, busy.Start())
 			t.Cleanup(func() {
 				_ = busy.Process.Kill()
 				_ = busy.Wait()
@@ -85,42 +83,9 @@ func TestStartAnswersForTheProgram(t *testing.T) {
 			if strings.HasPrefix(string(name), "runc:") {
 				t.Errorf("start %d: the process is still %s", i, name)
 			}
-			if err := c.kill(unix.SIGKILL, true); err != nil {
-				t.Fatal(err)
-			}
+			must(t, c.kill(unix.SIGKILL, true))
 			c.wait()
-			if _, err := c.delete(); err != nil {
-				t.Fatal(err)
-			}
-		}
-	})
-}
-
-func TestSignals(t *testing.T) {
-	forEachRuntime(t, allRuntimes, func(t *testing.T, r ociRuntime) {
-		b := newBed(t, r)
-		for _, tt := range []struct {
-			id, script string
-			signal     unix.Signal
-			all        bool
-			want       uint32
-		}{
-			{"term", "trap 'exit 7' TERM; echo ready; while :; do sleep 0.05; done", unix.SIGTERM, false, 7},
-			{"kill", "echo ready; sleep 1000", unix.SIGKILL, false, 137},
-			{"killall", "sleep 1000 & echo ready; sleep 1000", unix.SIGKILL, true, 137},
-		} {
-			c := b.run(tt.id, shell(tt.script))
-			c.said("ready")
-			if err := c.kill(tt.signal, tt.all); err != nil {
-				t.Fatalf("%s: %v", tt.id, err)
-			}
-			if exit := c.wait(); exit.Status != tt.want {
-				t.Errorf("%s: status %d, want %d", tt.id, exit.Status, tt.want)
-			}
-			if err := c.kill(unix.SIGKILL, false); !errdefs.IsNotFound(err) {
-				t.Errorf("%s: a kill after the end: %v, want NotFound", tt.id, err)
-			}
-			c.mustDelete()
+			c.done(c.delete())
 		}
 	})
 }
@@ -151,12 +116,13 @@ func TestAContainerStartsOnce(t *testing.T) {
 	if _, err := c.delete(); !errdefs.IsFailedPrecondition(err) {
 		t.Errorf("deleting a running container: %v", err)
 	}
-	if err := c.kill(unix.SIGKILL, false); err != nil {
-		t.Fatal(err)
-	}
-	c.wait()
+	must(t, c.kill(unix.SIGKILL, false))
+	c.exits(137)
 	if got := state(); got != tasktypes.Status_STOPPED {
 		t.Errorf("after the end: %v", got)
+	}
+	if err := c.kill(unix.SIGKILL, false); !errdefs.IsNotFound(err) {
+		t.Errorf("a kill after the end: %v", err)
 	}
 	if err := c.tryStart(); !errdefs.IsFailedPrecondition(err) {
 		t.Errorf("a start after the end: %v", err)
@@ -184,9 +150,7 @@ func TestPauseAndUpdate(t *testing.T) {
 	forEachRuntime(t, hostRuntimes, func(t *testing.T, r ociRuntime) {
 		b := newBed(t, r)
 		c := b.run("p", shell("while :; do date +%s.%N; sleep 0.01; done"))
-		if _, err := c.task.Pause(c.ctx(), &taskAPI.PauseRequest{ID: c.id}); err != nil {
-			t.Fatal(err)
-		}
+		c.done(c.task.Pause(c.ctx(), &taskAPI.PauseRequest{ID: c.id}))
 		s, err := c.task.State(c.ctx(), &taskAPI.StateRequest{ID: c.id})
 		if err != nil || s.Status != tasktypes.Status_PAUSED {
 			t.Errorf("state while paused: %v, %v", s, err)
@@ -199,21 +163,13 @@ func TestPauseAndUpdate(t *testing.T) {
 			before = len(c.lines())
 			return before == was
 		})
-		if _, err := c.task.Resume(c.ctx(), &taskAPI.ResumeRequest{ID: c.id}); err != nil {
-			t.Fatal(err)
-		}
+		c.done(c.task.Resume(c.ctx(), &taskAPI.ResumeRequest{ID: c.id}))
 		eventually(t, "it writes again", func() bool { return len(c.lines()) > before })
 		updateMemory(c, 64<<20)
 		// A frozen container must die too.
-		if _, err := c.task.Pause(c.ctx(), &taskAPI.PauseRequest{ID: c.id}); err != nil {
-			t.Fatal(err)
-		}
-		if err := c.kill(unix.SIGKILL, false); err != nil {
-			t.Fatal(err)
-		}
-		if exit := c.wait(); exit.Status != 137 {
-			t.Errorf("status %d", exit.Status)
-		}
+		c.done(c.task.Pause(c.ctx(), &taskAPI.PauseRequest{ID: c.id}))
+		must(t, c.kill(unix.SIGKILL, false))
+		c.exits(137)
 		c.mustDelete()
 	})
 }
@@ -229,12 +185,8 @@ func TestFrozenAfterItsEnd(t *testing.T) {
 		if _, err := os.Stat(strings.Fields(freeze)[0]); err != nil {
 			freeze = "/sys/fs/cgroup" + c.cgroup + "/" + c.id + "/cgroup.freeze 1\n"
 		}
-		if err := os.WriteFile(filepath.Join(dir, "freeze"), []byte(freeze), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if err := c.kill(unix.SIGKILL, false); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(filepath.Join(dir, "freeze"), []byte(freeze), 0o600))
+		must(t, c.kill(unix.SIGKILL, false))
 		c.wait()
 		eventually(t, "it is frozen", func() bool {
 			_, err := os.Stat(filepath.Join(dir, "once"))
@@ -259,9 +211,7 @@ func TestKilledWhileItIsWritten(t *testing.T) {
 			_, err := os.Stat(begun)
 			return err == nil
 		})
-		if err := c.kill(unix.SIGKILL, true); err != nil {
-			t.Fatal(err)
-		}
+		must(t, c.kill(unix.SIGKILL, true))
 		select {
 		case err := <-written:
 			if err == nil {
@@ -278,9 +228,7 @@ func TestKilledWhileItIsWritten(t *testing.T) {
 func updateMemory(c *container, limit int64) {
 	c.Helper()
 	resources := anyJSON(c, map[string]any{"memory": map[string]any{"limit": limit}})
-	if _, err := c.task.Update(c.ctx(), &taskAPI.UpdateTaskRequest{ID: c.id, Resources: resources}); err != nil {
-		c.Fatal(err)
-	}
+	c.done(c.task.Update(c.ctx(), &taskAPI.UpdateTaskRequest{ID: c.id, Resources: resources}))
 	file := "/sys/fs/cgroup/memory" + c.cgroup + "/" + c.id + "/memory.limit_in_bytes"
 	if _, err := os.Stat(file); err != nil {
 		file = "/sys/fs/cgroup" + c.cgroup + "/" + c.id + "/memory.max"
@@ -318,9 +266,7 @@ func TestProcessesInAForeignPIDNamespaceEndWithTheFirst(t *testing.T) {
 			{"exits", "sleep 998 & sleep 0.2", func(*container) {}},
 			{"killed", "sleep 998 & echo ready; sleep 999", func(c *container) {
 				c.said("ready")
-				if err := c.kill(unix.SIGKILL, false); err != nil {
-					t.Fatal(err)
-				}
+				must(t, c.kill(unix.SIGKILL, false))
 			}},
 		} {
 			c := b.run(tt.id, inHostPIDs(tt.script))
@@ -369,9 +315,7 @@ func TestPausedIsKnown(t *testing.T) {
 			}
 			state(tasktypes.Status_RUNNING)
 			failing("pause", false)
-			if _, err := c.task.Pause(c.ctx(), &taskAPI.PauseRequest{ID: c.id}); err != nil {
-				t.Fatal(err)
-			}
+			c.done(c.task.Pause(c.ctx(), &taskAPI.PauseRequest{ID: c.id}))
 			b.kill9()
 			b.serve()
 			state(tasktypes.Status_PAUSED)
@@ -381,9 +325,7 @@ func TestPausedIsKnown(t *testing.T) {
 			}
 			state(tasktypes.Status_PAUSED)
 			failing("resume", false)
-			if _, err := c.task.Resume(c.ctx(), &taskAPI.ResumeRequest{ID: c.id}); err != nil {
-				t.Fatal(err)
-			}
+			c.done(c.task.Resume(c.ctx(), &taskAPI.ResumeRequest{ID: c.id}))
 			state(tasktypes.Status_RUNNING)
 			b.kill9()
 			b.serve()

@@ -37,9 +37,7 @@ func TestOnceConfig(t *testing.T) {
 	if got, err := onceConfig([]byte("ours")); err == nil {
 		t.Errorf("a missing file: %q", got)
 	}
-	if err := os.WriteFile(theirs, []byte("theirs"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(theirs, []byte("theirs"), 0o600))
 	if got, err := onceConfig([]byte("ours")); err != nil || string(got) != "theirs\nours" {
 		t.Errorf("%q, %v", got, err)
 	}
@@ -71,9 +69,7 @@ func TestPipesOfCheckpoints(t *testing.T) {
 	if got, err := readPipes(dir); err != nil || got != nil {
 		t.Errorf("none: %v, %v", got, err)
 	}
-	if err := writePipes(dir, map[int]string{0: "file[1:2]", 1: "file[1:a3]"}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, writePipes(dir, map[int]string{0: "file[1:2]", 1: "file[1:a3]"}))
 	if got, err := readPipes(dir); err != nil || got[1] != "file[1:a3]" || len(got) != 2 {
 		t.Errorf("read is %v, %v", got, err)
 	}
@@ -89,19 +85,13 @@ func TestPipesOfCheckpoints(t *testing.T) {
 		"much too much":    strings.Repeat(" ", maxStdioFile+1),
 		"without brackets": `{"1":"file"}`,
 	} {
-		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(file, []byte(text), 0o600))
 		if got, err := readPipes(dir); err == nil {
 			t.Errorf("%s: %v", name, got)
 		}
 	}
-	if err := os.Remove(file); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink("/etc/hostname", file); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Remove(file))
+	must(t, os.Symlink("/etc/hostname", file))
 	if got, err := readPipes(dir); err == nil {
 		t.Errorf("a link: %v", got)
 	}
@@ -109,14 +99,10 @@ func TestPipesOfCheckpoints(t *testing.T) {
 
 func TestHasSysVIPC(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "team[1]") // which is no pattern
-	if err := os.Mkdir(dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Mkdir(dir, 0o700))
 	write := func(name string, size int) {
 		t.Helper()
-		if err := os.WriteFile(filepath.Join(dir, name), make([]byte, size), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(filepath.Join(dir, name), make([]byte, size), 0o600))
 	}
 	for _, kind := range []string{"shm", "msg", "sem"} {
 		write("ipcns-"+kind+"-11.img", emptyImage)
@@ -142,24 +128,16 @@ func TestUnmountAfterCrun(t *testing.T) {
 	}
 	bundle, rootfs := t.TempDir(), t.TempDir()
 	kept := filepath.Join(rootfs, "kept")
-	if err := os.WriteFile(kept, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(kept, nil, 0o600))
 	r := criuRestore{&task{id: "one", dir: t.TempDir(), journal: Task{Bundle: bundle, Options: Options{Root: t.TempDir()}}}}
 	if err := r.unmount(); err != nil {
 		t.Fatalf("without any: %v", err)
 	}
 	at := filepath.Join(bundle, crunRoot)
-	if err := os.Mkdir(at, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := unix.Mount(rootfs, at, "", unix.MS_BIND, ""); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Mkdir(at, 0o755))
+	must(t, unix.Mount(rootfs, at, "", unix.MS_BIND, ""))
 	t.Cleanup(func() { _ = unix.Unmount(at, unix.MNT_DETACH) })
-	if err := r.unmount(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, r.unmount())
 	if err := os.Remove(bundle); err != nil {
 		t.Errorf("something is left: %v", err)
 	}

@@ -1,42 +1,16 @@
 package supervisor_test
 
 import (
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	taskAPI "github.com/containerd/containerd/api/runtime/task/v3"
-	tasktypes "github.com/containerd/containerd/api/types/task"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/errdefs/pkg/errgrpc"
 	"golang.org/x/sys/unix"
 )
-
-func TestExecExitStatus(t *testing.T) {
-	forEachRuntime(t, allRuntimes, func(t *testing.T, r ociRuntime) {
-		b := newBed(t, r)
-		c := b.run("c", shell("sleep 1000"))
-		for _, tt := range []struct {
-			script string
-			want   execResult
-		}{
-			{"echo out; echo err >&2", execResult{0, "out\n", "err\n"}},
-			{"exit 3", execResult{3, "", ""}},
-			{"exit 255", execResult{255, "", ""}},
-			{"printf 'no end'; kill -9 $$", execResult{137, "no end", ""}},
-			{"head -c 300000 /dev/zero | tr '\\0' x", execResult{0, strings.Repeat("x", 300_000), ""}},
-		} {
-			if got := c.exec("/bin/sh", "-c", tt.script); got != tt.want {
-				t.Errorf("%s: status %d, %d bytes on stdout, %q on stderr", tt.script, got.status, len(got.stdout), got.stderr)
-			}
-		}
-		if !c.alive() {
-			t.Error("the container did not survive its execs")
-		}
-	})
-}
 
 func TestExecThatCannotBeStarted(t *testing.T) {
 	forEachRuntime(t, allRuntimes, func(t *testing.T, r ociRuntime) {
@@ -84,9 +58,7 @@ func TestKillOfAnExecEndsAllOfIt(t *testing.T) {
 		} {
 			before := len(c.pids())
 			e := c.addExec(false, false, "/bin/sh", "-c", script)
-			if err := e.start(); err != nil {
-				t.Fatal(err)
-			}
+			must(t, e.start())
 			eventually(t, "it has children", func() bool { return len(c.pids()) > before+1 })
 			time.Sleep(20 * time.Millisecond)
 			if err := e.kill(unix.SIGKILL); err != nil {
@@ -101,9 +73,7 @@ func TestKillOfAnExecEndsAllOfIt(t *testing.T) {
 			case <-time.After(time.Minute):
 				t.Errorf("%s: its output does not end", script)
 			}
-			if _, err := e.delete(); err != nil {
-				t.Error(err)
-			}
+			e.done(e.delete())
 		}
 		if !c.alive() {
 			t.Error("the container was killed with its execs")
@@ -118,9 +88,7 @@ func TestKillAfterTheEndOfAnExecEndsWhoHoldsItsOutput(t *testing.T) {
 		b := newBed(t, r)
 		c := b.run("c", shell("sleep 1000"))
 		e := c.addExec(false, false, "/bin/sh", "-c", "setsid sleep 2001 & echo left; exit 4")
-		if err := e.start(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, e.start())
 		if status := e.wait(); status != 4 {
 			t.Errorf("status %d", status)
 		}
@@ -149,9 +117,7 @@ func TestExecSignals(t *testing.T) {
 		if err := e.kill(unix.SIGTERM); !errdefs.IsFailedPrecondition(err) {
 			t.Errorf("killing what was not started: %v", err)
 		}
-		if err := e.start(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, e.start())
 		if err := e.start(); !errdefs.IsFailedPrecondition(err) {
 			t.Errorf("a second start: %v", err)
 		}
@@ -159,85 +125,16 @@ func TestExecSignals(t *testing.T) {
 			t.Errorf("deleting what runs: %v", err)
 		}
 		c.untilThere("/tmp/trapped")
-		if err := e.kill(unix.SIGTERM); err != nil {
-			t.Fatal(err)
-		}
+		must(t, e.kill(unix.SIGTERM))
 		if status := e.wait(); status != 8 {
 			t.Errorf("status %d", status)
 		}
 		if err := e.kill(unix.SIGTERM); !errdefs.IsNotFound(err) {
 			t.Errorf("a signal after the end: %v", err)
 		}
-		if _, err := e.delete(); err != nil {
-			t.Error(err)
-		}
+		e.done(e.delete())
 		if _, err := e.delete(); !errdefs.IsNotFound(err) {
 			t.Errorf("a second delete: %v", err)
-		}
-	})
-}
-
-func TestExecReadsItsInputToTheEnd(t *testing.T) {
-	forEachRuntime(t, allRuntimes, func(t *testing.T, r ociRuntime) {
-		b := newBed(t, r)
-		c := b.run("c", shell("sleep 1000"))
-		e := c.addExec(false, true, "/bin/sh", "-c", "cat; exit 5")
-		if err := e.start(); err != nil {
-			t.Fatal(err)
-		}
-		in, err := os.OpenFile(e.stdin, os.O_WRONLY, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		sent := strings.Repeat("input ", 50_000)
-		if _, err := in.WriteString(sent); err != nil {
-			t.Fatal(err)
-		}
-		in.Close()
-		// Held open until CloseIO.
-		time.Sleep(50 * time.Millisecond)
-		s, err := e.task.State(e.ctx(), &taskAPI.StateRequest{ID: c.id, ExecID: e.id})
-		if err != nil || s.Status != tasktypes.Status_RUNNING {
-			t.Errorf("before CloseIO: %v, %v", s, err)
-		}
-		if _, err := e.task.CloseIO(e.ctx(), &taskAPI.CloseIORequest{ID: c.id, ExecID: e.id, Stdin: true}); err != nil {
-			t.Fatal(err)
-		}
-		if status := e.wait(); status != 5 {
-			t.Errorf("status %d", status)
-		}
-		if got := <-e.stdout; got != sent {
-			t.Errorf("%d of %d bytes came back", len(got), len(sent))
-		}
-	})
-}
-
-func TestExecWithATerminal(t *testing.T) {
-	forEachRuntime(t, allRuntimes, func(t *testing.T, r ociRuntime) {
-		b := newBed(t, r)
-		c := b.run("c", shell("sleep 1000"))
-		e := c.addExec(true, true, "/bin/sh", "-c", "stty -echo; touch /tmp/quiet; read x; stty size; test -t 0 && test -t 1 && echo $x; exit 6")
-		if err := e.start(); err != nil {
-			t.Fatal(err)
-		}
-		resize := &taskAPI.ResizePtyRequest{ID: c.id, ExecID: e.id, Width: 132, Height: 43}
-		if _, err := e.task.ResizePty(e.ctx(), resize); err != nil {
-			t.Error(err)
-		}
-		in, err := os.OpenFile(e.stdin, os.O_WRONLY, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer in.Close()
-		c.untilThere("/tmp/quiet") // it echoes no more
-		if _, err := in.WriteString("typed\n"); err != nil {
-			t.Fatal(err)
-		}
-		if status := e.wait(); status != 6 {
-			t.Errorf("status %d", status)
-		}
-		if got := <-e.stdout; got != "43 132\r\ntyped\r\n" {
-			t.Errorf("the terminal said %q", got)
 		}
 	})
 }
@@ -246,15 +143,11 @@ func TestExecNeedsARunningContainer(t *testing.T) {
 	b := newBed(t, findRuntime(t, "runc"))
 	c := b.run("c", shell("sleep 1000"))
 	e := c.addExec(false, false, "/bin/true")
-	if _, err := c.task.Pause(c.ctx(), &taskAPI.PauseRequest{ID: c.id}); err != nil {
-		t.Fatal(err)
-	}
+	c.done(c.task.Pause(c.ctx(), &taskAPI.PauseRequest{ID: c.id}))
 	if err := e.start(); !errdefs.IsFailedPrecondition(err) {
 		t.Errorf("in a paused container: %v", err)
 	}
-	if err := c.kill(unix.SIGKILL, false); err != nil {
-		t.Fatal(err)
-	}
+	must(t, c.kill(unix.SIGKILL, false))
 	c.wait()
 	if err := e.start(); !errdefs.IsFailedPrecondition(err) {
 		t.Errorf("in an ended container: %v", err)

@@ -34,9 +34,7 @@ done
 %s
 exec $real "$@"
 `, real.path, script)
-	if err := os.WriteFile(path, []byte(text), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(path, []byte(text), 0o755))
 	real.path = path
 	return real
 }
@@ -57,9 +55,7 @@ func (c *container) nothingLeft() {
 		c.Errorf("%+v, want status 128", exit)
 	}
 	// Nobody holds its output any more.
-	if err := c.keepOut.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
-		c.Fatal(err)
-	}
+	must(c, c.keepOut.SetReadDeadline(time.Now().Add(time.Minute)))
 	if n, err := c.keepOut.Read(make([]byte, 1)); n > 0 || !errors.Is(err, io.EOF) {
 		c.Errorf("its output is still held open: %d, %v", n, err)
 	}
@@ -143,27 +139,19 @@ func TestRuntimeVanishes(t *testing.T) {
 	first, second := b.create("first", shell("sleep 1000")), b.create("second", shell("exit 3"))
 	running := b.run("running", shell("echo up; sleep 1000"))
 	running.said("up")
-	if err := os.Rename(r.path, r.path+".away"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Rename(r.path, r.path+".away"))
 	if err := first.tryStart(); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), r.path) {
 		t.Errorf("start: %v", err)
 	}
 	if err := running.kill(unix.SIGKILL, false); err != nil {
 		t.Errorf("a kill needs no runtime: %v", err)
 	}
-	if exit := running.wait(); exit.Status != 137 {
-		t.Errorf("%+v", exit)
-	}
+	running.exits(137)
 	running.mustDelete()
-	if err := os.Rename(r.path+".away", r.path); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Rename(r.path+".away", r.path))
 	first.nothingLeft()
 	second.start()
-	if exit := second.wait(); exit.Status != 3 {
-		t.Errorf("%+v", exit)
-	}
+	second.exits(3)
 	second.mustDelete()
 }
 
@@ -303,9 +291,7 @@ func TestKillOfAnExecThatIsBeingStarted(t *testing.T) {
 				t.Error("it was started")
 			}
 			e.wait()
-			if _, err := e.delete(); err != nil {
-				t.Error(err)
-			}
+			e.done(e.delete())
 			eventually(t, "nothing of the exec is left", func() bool { return len(c.pids()) == 1 })
 		})
 	}
@@ -366,9 +352,7 @@ esac`
 			}
 			tt.check(t, c, e, err)
 			e.wait()
-			if _, err := e.delete(); err != nil {
-				t.Error(err)
-			}
+			e.done(e.delete())
 		})
 	}
 }
@@ -397,9 +381,7 @@ func TestExecFaults(t *testing.T) {
 			if status := e.wait(); status != 255 {
 				t.Errorf("status %d", status)
 			}
-			if _, err := e.delete(); err != nil {
-				t.Error(err)
-			}
+			e.done(e.delete())
 			if !c.alive() {
 				t.Error("the container died")
 			}
@@ -427,12 +409,8 @@ func TestRuntimeThatWasUninstalled(t *testing.T) {
 			if kept, _ := filepath.Glob(b.root() + "/c*"); len(kept) == 0 {
 				t.Fatal("the runtime keeps nothing where this test looks")
 			}
-			if err := os.Remove(r.path); err != nil {
-				t.Fatal(err)
-			}
-			if err := unix.Kill(c.pid, unix.SIGKILL); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.Remove(r.path))
+			must(t, unix.Kill(c.pid, unix.SIGKILL))
 			c.wait()
 			c.mustDelete()
 			ended.mustDelete()

@@ -15,9 +15,7 @@ func TestInputThatIsThereAlready(t *testing.T) {
 	for name, stays := range map[string]bool{"the writer stays": true, "the writer has left": false} {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "fifo")
-			if err := unix.Mkfifo(path, 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must(t, unix.Mkfifo(path, 0o600))
 			reader, err := openReader(path)
 			if err != nil {
 				t.Fatal(err)
@@ -36,9 +34,7 @@ func TestInputThatIsThereAlready(t *testing.T) {
 			}
 			// The poller has told of it by now, and does not repeat itself.
 			time.Sleep(50 * time.Millisecond)
-			if err := reader.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
-				t.Fatal(err)
-			}
+			must(t, reader.SetReadDeadline(time.Now().Add(time.Minute)))
 			read := chunkReader(reader, true)
 			chunk, n := read()
 			if string(chunk[:n]) != "early" {
@@ -56,9 +52,7 @@ func TestInputThatIsThereAlready(t *testing.T) {
 // A FIFO that nobody has opened for writing yet has not ended.
 func TestInputWhoseWriterComesLater(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "fifo")
-	if err := unix.Mkfifo(path, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, unix.Mkfifo(path, 0o600))
 	reader, err := openReader(path)
 	if err != nil {
 		t.Fatal(err)
@@ -77,9 +71,7 @@ func TestInputWhoseWriterComesLater(t *testing.T) {
 		t.Fatalf("read %q though there was no writer", text)
 	case <-time.After(50 * time.Millisecond):
 	}
-	if err := os.WriteFile(path, []byte("late"), 0); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(path, []byte("late"), 0))
 	for _, want := range []string{"late", ""} {
 		select {
 		case text := <-got:

@@ -24,9 +24,7 @@ func TestADirectoryHasOneSupervisor(t *testing.T) {
 	if _, err := lock(dir); !errdefs.IsAlreadyExists(err) || !strings.Contains(err.Error(), me) || !strings.Contains(err.Error(), dir) {
 		t.Errorf("a second lock: %v", err)
 	}
-	if err := first.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, first.Close())
 	if _, yes, err := Served(dir); yes || err != nil {
 		t.Errorf("after its end it is served: %v, %v", yes, err)
 	}

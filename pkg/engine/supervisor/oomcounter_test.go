@@ -43,9 +43,7 @@ func TestCounterOfARemovedCgroup(t *testing.T) {
 	}
 	// One that can be read is believed.
 	file := filepath.Join(t.TempDir(), "memory.events")
-	if err := os.WriteFile(file, []byte("max 7\noom_kill 0\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(file, []byte("max 7\noom_kill 0\n"), 0o600))
 	if o, err = openCounter(p, file); err != nil {
 		t.Fatal(err)
 	}

@@ -39,9 +39,7 @@ func TestOrphansDoNotWaitForAStartThatHangs(t *testing.T) {
 		state, err := os.ReadFile("/proc/" + young + "/stat")
 		return err != nil || strings.Contains(string(state), ") Z ")
 	})
-	if err := old.kill(unix.SIGKILL, false); err != nil {
-		t.Fatal(err)
-	}
+	must(t, old.kill(unix.SIGKILL, false))
 	old.wait()
 	for _, p := range pids.Processes {
 		eventually(t, "process "+strconv.Itoa(int(p.Pid))+" is reaped", func() bool { return unix.Kill(int(p.Pid), 0) != nil })

@@ -32,17 +32,13 @@ func TestOOMKillsAreExcused(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "memory.oom_control")
 	count := func(kills string) {
 		t.Helper()
-		if err := os.WriteFile(file, []byte("under_oom 0\noom_kill "+kills+"\n"), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(file, []byte("under_oom 0\noom_kill "+kills+"\n"), 0o600))
 	}
 	count("0")
 	s := &Supervisor{ctx: t.Context(), dir: t.TempDir(), processes: p, tasks: map[string]*task{}}
 	join := func(id string, sandbox int) *task {
 		c := newTask(s, Task{ID: id, Process: Process{PID: sandbox}, Member: true})
-		if err := os.MkdirAll(c.dir, 0o700); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.MkdirAll(c.dir, 0o700))
 		if c.oom, err = openCounter(p, file); err != nil {
 			t.Fatal(err)
 		}
@@ -81,9 +77,7 @@ func TestLocksOfDeletedContainersAreSwept(t *testing.T) {
 		"here_sandbox:pod.lock", "here_sandbox:pod.state",
 		"else_sandbox:other.lock",
 	} {
-		if err := os.WriteFile(filepath.Join(root, name), nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(filepath.Join(root, name), nil, 0o600))
 	}
 	options := &Options{OwnKernel: true, Root: root}
 	for id, sandbox := range map[string]string{"gone": "pod", "here": "pod", "pod": "pod", "unknown": "unknown"} {
@@ -116,9 +110,7 @@ func TestLocksOfAnEndedSandboxAreSwept(t *testing.T) {
 		filepath.Join(root, "else_sandbox:other.state"): "",
 		filepath.Join(bundle, "config.json"):            `{"annotations": {"io.kubernetes.cri.container-type": "container", "io.kubernetes.cri.sandbox-id": "pod"}}`,
 	} {
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(path, []byte(text), 0o600))
 	}
 	locksOf(&Options{OwnKernel: true, Root: root}, "gone", bundle).sweepEnded()
 	if got, want := names(t, root), []string{"else_sandbox:other.lock", "else_sandbox:other.state"}; !slices.Equal(got, want) {

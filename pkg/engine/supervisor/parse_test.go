@@ -94,9 +94,7 @@ func TestAskedCgroup(t *testing.T) {
 func TestLocateCgroup(t *testing.T) {
 	dir := t.TempDir()
 	for _, d := range []string{"v2/pod/c", "memory/pod/c", "pids/pod/c", "pids/asked", "freezer/shim"} {
-		if err := os.MkdirAll(filepath.Join(dir, d), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.MkdirAll(filepath.Join(dir, d), 0o755))
 	}
 	all := []hierarchy{
 		{mount: dir + "/v2", root: "/"},
@@ -208,19 +206,13 @@ func TestJournalIsReadByNameOnly(t *testing.T) {
 	if _, err := ReadExit(dir, "a"); !errdefs.IsNotFound(err) {
 		t.Errorf("no exit: %v", err)
 	}
-	if err := os.MkdirAll(taskDir(dir, "a"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.MkdirAll(taskDir(dir, "a"), 0o700))
 	file := filepath.Join(taskDir(dir, "a"), taskFile)
-	if err := os.WriteFile(file, []byte(`{"id":"a","state":"running","fromANewerVersion":{"x":1}}`), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(file, []byte(`{"id":"a","state":"running","fromANewerVersion":{"x":1}}`), 0o600))
 	if j, err := ReadTask(dir, "a"); err != nil || j.ID != "a" || j.State != TaskRunning {
 		t.Errorf("%+v, %v", j, err)
 	}
-	if err := os.WriteFile(file, []byte(`{"id":`), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(file, []byte(`{"id":`), 0o600))
 	if _, err := ReadTask(dir, "a"); err == nil || errdefs.IsNotFound(err) {
 		t.Errorf("half a journal: %v", err)
 	}
@@ -238,5 +230,13 @@ func TestOpenPidfdOfAReusedPid(t *testing.T) {
 	unix.Close(fd)
 	if _, err := openPidfd(Process{PID: os.Getpid(), StartTime: stat.Started + 1}); !errors.Is(err, unix.ESRCH) {
 		t.Errorf("a process of another start time: %v", err)
+	}
+}
+
+// must fails the test at once if a step of it failed.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

@@ -9,9 +9,7 @@ import (
 
 func TestPidfdOfAnother(t *testing.T) {
 	cmd := exec.Command("sleep", "1000")
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, cmd.Start())
 	defer func() {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
@@ -25,9 +23,7 @@ func TestPidfdOfAnother(t *testing.T) {
 	if isAnother(pidfd, own) || isAnother(pidfd, Process{PID: own.PID}) || !isAnother(pidfd, earlier) {
 		t.Error("it is taken for another, or another for it")
 	}
-	if err := cmd.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, cmd.Process.Kill())
 	_ = cmd.Wait()
 	if isAnother(pidfd, own) {
 		t.Error("one that has ended is taken for another")

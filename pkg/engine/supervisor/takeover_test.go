@@ -101,9 +101,7 @@ func TestSuccessorTakesOverContainersThatWrite(t *testing.T) {
 			}
 		}
 		for n, c := range all {
-			if err := c.kill(unix.SIGTERM, false); err != nil {
-				t.Fatal(err)
-			}
+			must(t, c.kill(unix.SIGTERM, false))
 			if exit := c.wait(); exit.Status != uint32(10+n) || exit.Unknown || exit.PID != c.pid {
 				t.Errorf("%s: %+v, want status %d of pid %d", c.id, exit, 10+n, c.pid)
 			}
@@ -147,9 +145,7 @@ func TestContainersEndWhileNobodyWatches(t *testing.T) {
 		end := b.run("ends", shell("trap 'echo last; exit 17' TERM; echo first; while :; do sleep 0.02; done"))
 		end.said("first")
 		b.kill9()
-		if err := unix.Kill(end.pid, unix.SIGTERM); err != nil {
-			t.Fatal(err)
-		}
+		must(t, unix.Kill(end.pid, unix.SIGTERM))
 		end.untilDead()
 		b.serve()
 		if exit := end.wait(); exit.Status != 17 || exit.Unknown {
@@ -166,12 +162,8 @@ func TestWithoutAPidfdALostExitCodeIsNotInvented(t *testing.T) {
 	b := newBed(t, findRuntime(t, "runc"))
 	c := b.run("lost", shell("while :; do sleep 0.02; done"))
 	b.kill9()
-	if err := unix.Kill(c.pid, unix.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
-	if err := unix.Kill(c.pid, unix.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
+	must(t, unix.Kill(c.pid, unix.SIGTERM))
+	must(t, unix.Kill(c.pid, unix.SIGKILL))
 	c.untilDead()
 	// Until it is reaped its state can still be read.
 	eventually(t, "it is reaped", func() bool { return unix.Kill(c.pid, 0) != nil })
@@ -189,9 +181,7 @@ func TestOOMWhileNobodyWatches(t *testing.T) {
 	b := newBed(t, findRuntime(t, "runc"))
 	c := b.run("greedy", memoryLimited(15<<20, "while [ ! -e /proc/1/root/tmp/go ]; do sleep 0.02; done; x=a; while :; do x=$x$x; done"))
 	b.kill9()
-	if err := os.WriteFile(fmt.Sprintf("/proc/%d/root/tmp/go", c.pid), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(fmt.Sprintf("/proc/%d/root/tmp/go", c.pid), nil, 0o600))
 	c.untilDead()
 	b.serve()
 	if exit := c.wait(); exit.Status != 137 || !exit.OOM {
@@ -225,9 +215,7 @@ func TestCreatedContainerStartsUnderASuccessor(t *testing.T) {
 	b.kill9()
 	b.serve()
 	c.start()
-	if exit := c.wait(); exit.Status != 6 {
-		t.Errorf("%+v", exit)
-	}
+	c.exits(6)
 	c.mustDelete()
 	if l := c.lines(); len(l) != 1 || l[0].content != "hello" {
 		t.Errorf("the log has %v", l)
@@ -239,9 +227,7 @@ func TestExecsDieWithTheirSupervisor(t *testing.T) {
 		b := newBed(t, r)
 		c := b.run("c", shell("sleep 1000"))
 		e := c.addExec(false, false, "/bin/sh", "-c", "sleep 2001 & sleep 2002; true")
-		if err := e.start(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, e.start())
 		eventually(t, "the exec and its children run", func() bool { return len(c.pids()) == 4 })
 		b.kill9()
 		b.serve()
@@ -273,14 +259,13 @@ func TestTerminalAndInputAreTakenOver(t *testing.T) {
 		cat.said("two")
 		cat.keepIn.Close()
 		cat.keepIn = nil
-		if _, err := cat.task.CloseIO(cat.ctx(), &taskAPI.CloseIORequest{ID: cat.id, Stdin: true}); err != nil {
-			t.Fatal(err)
-		}
+		cat.done(cat.task.CloseIO(cat.ctx(), &taskAPI.CloseIORequest{ID: cat.id, Stdin: true}))
 		if exit := cat.wait(); exit.Status != 0 {
 			t.Errorf("cat: %+v", exit)
 		}
-		if _, err := term.task.ResizePty(term.ctx(), &taskAPI.ResizePtyRequest{ID: term.id, Width: 91, Height: 17}); err != nil {
-			t.Error(err)
+		term.done(term.task.ResizePty(term.ctx(), &taskAPI.ResizePtyRequest{ID: term.id, Width: 91, Height: 17}))
+		if _, err := term.task.ResizePty(term.ctx(), &taskAPI.ResizePtyRequest{ID: term.id, Width: 1 << 16}); !errdefs.IsInvalidArgument(errgrpc.ToNative(err)) {
+			t.Errorf("a terminal that is too wide: %v", err)
 		}
 		term.send("me\n")
 		if exit := term.wait(); exit.Status != 9 || exit.Unknown {
@@ -328,13 +313,9 @@ func TestStdinEndsWithTheSupervisorOfItsSession(t *testing.T) {
 		b.kill9()
 		b.serve()
 		for _, c := range []*container{once, often} {
-			if err := os.WriteFile(fmt.Sprintf("/proc/%d/root/tmp/go", c.pid), nil, 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.WriteFile(fmt.Sprintf("/proc/%d/root/tmp/go", c.pid), nil, 0o600))
 		}
-		if exit := once.wait(); exit.Status != 3 {
-			t.Errorf("%+v", exit)
-		}
+		once.exits(3)
 		once.mustDelete()
 		if l := once.lines(); len(l) != 1 || l[0].content != "6" {
 			t.Errorf("the container counted %v", l)
@@ -350,9 +331,7 @@ func TestStdinEndsWithTheSupervisorOfItsSession(t *testing.T) {
 		if _, err := often.task.CloseIO(often.ctx(), &taskAPI.CloseIORequest{ID: often.id, Stdin: true}); err != nil {
 			t.Fatal(err)
 		}
-		if exit := often.wait(); exit.Status != 3 {
-			t.Errorf("%+v", exit)
-		}
+		often.exits(3)
 		often.mustDelete()
 		if l := often.lines(); len(l) != 1 || l[0].content != "11" {
 			t.Errorf("the other container counted %v", l)
@@ -379,12 +358,8 @@ func TestShutdownHandsOver(t *testing.T) {
 	}
 	b.kill9()
 	b.serve()
-	if err := c.kill(unix.SIGTERM, false); err != nil {
-		t.Fatal(err)
-	}
-	if exit := c.wait(); exit.Status != 3 {
-		t.Errorf("%+v", exit)
-	}
+	must(t, c.kill(unix.SIGTERM, false))
+	c.exits(3)
 	c.mustDelete()
 	if got := c.counted(); got.lost > 1 || got.damaged > 1 {
 		t.Errorf("%+v", got)

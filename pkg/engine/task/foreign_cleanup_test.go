@@ -43,25 +43,19 @@ func in(t *testing.T, cgroupsPath string) *exec.Cmd {
 	if dir == "" {
 		dir = group.V1["freezer"]
 	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.MkdirAll(dir, 0o755))
 	t.Cleanup(func() {
 		if err := group.Remove(context.Background()); err != nil {
 			t.Error(err)
 		}
 	})
 	cmd := exec.Command("sleep", "3600")
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, cmd.Start())
 	t.Cleanup(func() {
 		_ = cmd.Process.Kill() // what the test did not
 		_ = cmd.Wait()
 	})
-	if err := os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte(strconv.Itoa(cmd.Process.Pid)), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte(strconv.Itoa(cmd.Process.Pid)), 0o600))
 	return cmd
 }
 
@@ -102,8 +96,6 @@ func TestCleanUpKillsAPodAtOnce(t *testing.T) {
 // kill kills a process, and returns when it has ended.
 func kill(t *testing.T, cmd *exec.Cmd) {
 	t.Helper()
-	if err := cmd.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, cmd.Process.Kill())
 	_ = cmd.Wait() // killed, as it shall be
 }

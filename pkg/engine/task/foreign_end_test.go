@@ -152,9 +152,7 @@ func TestCallerLeavesShimThatRefuses(t *testing.T) {
 // connection has failed as well.
 func TestDeleteTaskOfADeadShim(t *testing.T) {
 	r, d := deadShim(t, shim.ErrGone)
-	if err := r.Delete(t.Context(), "container"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, r.Delete(t.Context(), "container"))
 	if want := []string{"connect", "connect", "clean up"}; !slices.Equal(d.calls, want) {
 		t.Errorf("called %q, want %q", d.calls, want)
 	}

@@ -16,9 +16,7 @@ import (
 func TestMemoryExplains(t *testing.T) {
 	dir := t.TempDir()
 	for name, text := range map[string]string{"memory.events.local": "low 0\nhigh 0\nmax 3\noom 1\noom_kill 1\n", "memory.max": "25165824\n", "memory.current": "1\n"} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 	}
 	broken := errors.New("connection refused")
 	before := PodMemory{paths: cgroup.Paths{Unified: dir}, hits: 2}

@@ -35,16 +35,12 @@ func TestStateOfTask(t *testing.T) {
 			if c.journal != "" {
 				dir = t.TempDir()
 				task := filepath.Join(dir, "tasks", "one")
-				if err := os.MkdirAll(task, 0o700); err != nil {
-					t.Fatal(err)
-				}
+				must(t, os.MkdirAll(task, 0o700))
 				text := fmt.Sprintf(`{"id":"one","state":%q}`, c.journal)
 				if c.journal == "?" {
 					text = "{"
 				}
-				if err := os.WriteFile(filepath.Join(task, "task.json"), []byte(text), 0o600); err != nil {
-					t.Fatal(err)
-				}
+				must(t, os.WriteFile(filepath.Join(task, "task.json"), []byte(text), 0o600))
 			}
 			if got := stateOf(dir, &taskapi.StateResponse{ID: "one", Status: c.answer}); got != c.want {
 				t.Errorf("it is %d, want %d", got, c.want)

@@ -67,3 +67,11 @@ func TestSupervisorKey(t *testing.T) {
 		t.Error("two pods share a supervisor that each should have alone")
 	}
 }
+
+// must fails the test at once if a step of it failed.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

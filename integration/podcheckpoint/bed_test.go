@@ -220,3 +220,12 @@ func must(t testing.TB, err error) {
 		t.Fatal(err)
 	}
 }
+
+// value returns what a step gave, and fails the test at once if it failed.
+func value[T any](v T, err error) func(t testing.TB) T {
+	return func(t testing.TB) T {
+		t.Helper()
+		must(t, err)
+		return v
+	}
+}

@@ -93,10 +93,7 @@ func TestOperators(t *testing.T) {
 		})
 	}
 	pages := filepath.Join(dir, "images", "pages.img")
-	text, err := os.ReadFile(pages)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := value(os.ReadFile(pages))(t)
 	text[len(text)/2] ^= 1
 	must(t, os.WriteFile(pages, text, 0o600))
 	if status, _, mistakes := b.berth(t, "checkpoint", "inspect", "--verify", dir); status != 3 || !strings.Contains(mistakes, "pages.img was changed") {

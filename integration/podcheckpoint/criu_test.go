@@ -159,18 +159,9 @@ func TestPodsThatCRIUCannotWrite(t *testing.T) {
 func (b *bed) send(t *testing.T, m *member, text string) {
 	t.Helper()
 	ctx := testbed.Within(t, patience)
-	r, err := b.Client.Attach(ctx, &runtimeapi.AttachRequest{ContainerId: m.ID, Stdin: true, Stdout: true, Tty: m.config.GetTty()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	at, err := url.Parse(r.GetUrl())
-	if err != nil {
-		t.Fatal(err)
-	}
-	session, err := remotecommand.NewSPDYExecutor(&rest.Config{}, http.MethodPost, at)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := value(b.Client.Attach(ctx, &runtimeapi.AttachRequest{ContainerId: m.ID, Stdin: true, Stdout: true, Tty: m.config.GetTty()}))(t)
+	at := value(url.Parse(r.GetUrl()))(t)
+	session := value(remotecommand.NewSPDYExecutor(&rest.Config{}, http.MethodPost, at))(t)
 	in, write := io.Pipe()
 	ctx, leave := context.WithCancel(ctx)
 	ended := make(chan error, 1)

@@ -23,10 +23,7 @@ import (
 // sandboxes are the ids of all that are listed.
 func (b *bed) sandboxes(t *testing.T) (ids []string) {
 	t.Helper()
-	r, err := b.Client.ListPodSandbox(testbed.Within(t, patience), &runtimeapi.ListPodSandboxRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := value(b.Client.ListPodSandbox(testbed.Within(t, patience), &runtimeapi.ListPodSandboxRequest{}))(t)
 	for _, s := range r.GetItems() {
 		ids = append(ids, s.GetId())
 	}
@@ -169,10 +166,7 @@ func TestStoppedWhileItIsWritten(t *testing.T) {
 // sandboxProcess is the process that all of a pod runs in.
 func (b *bed) sandboxProcess(t *testing.T, pod string) int {
 	t.Helper()
-	r, err := b.Client.PodSandboxStatus(testbed.Within(t, patience), &runtimeapi.PodSandboxStatusRequest{PodSandboxId: pod, Verbose: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := value(b.Client.PodSandboxStatus(testbed.Within(t, patience), &runtimeapi.PodSandboxStatusRequest{PodSandboxId: pod, Verbose: true}))(t)
 	var info struct{ PID int }
 	if err := json.Unmarshal([]byte(r.GetInfo()["info"]), &info); err != nil || info.PID == 0 {
 		t.Fatalf("the sandbox's process is %v, %v", r.GetInfo(), err)
@@ -183,18 +177,12 @@ func (b *bed) sandboxProcess(t *testing.T, pod string) int {
 // supervisors are the processes that run this berth's tasks.
 func (b *bed) supervisors(t *testing.T) (pids []int) {
 	t.Helper()
-	lines, err := filepath.Glob("/proc/[0-9]*/cmdline")
-	if err != nil {
-		t.Fatal(err)
-	}
+	lines := value(filepath.Glob("/proc/[0-9]*/cmdline"))(t)
 	for _, line := range lines {
 		text, _ := os.ReadFile(line) // it may be gone
 		args := strings.Split(strings.TrimRight(string(text), "\x00"), "\x00")
 		if len(args) == 4 && args[1] == "serve" && strings.HasPrefix(args[3], b.State+"/") {
-			pid, err := strconv.Atoi(filepath.Base(filepath.Dir(line)))
-			if err != nil {
-				t.Fatal(err)
-			}
+			pid := value(strconv.Atoi(filepath.Base(filepath.Dir(line))))(t)
 			pids = append(pids, pid)
 		}
 	}

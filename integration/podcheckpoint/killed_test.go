@@ -42,10 +42,7 @@ func (w *watched) forget(t *testing.T) {
 
 func (w *watched) files(t *testing.T) []string {
 	t.Helper()
-	files, err := filepath.Glob(filepath.Join(w.dir, "pid.*"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	files := value(filepath.Glob(filepath.Join(w.dir, "pid.*")))(t)
 	return files
 }
 
@@ -56,10 +53,7 @@ func (w *watched) working(t *testing.T, done <-chan error) int {
 	t.Helper()
 	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(2 * time.Millisecond) {
 		for _, file := range w.files(t) {
-			pid, err := strconv.Atoi(strings.TrimPrefix(filepath.Base(file), "pid."))
-			if err != nil {
-				t.Fatal(err)
-			}
+			pid := value(strconv.Atoi(strings.TrimPrefix(filepath.Base(file), "pid.")))(t)
 			// It works once it has opened its log.
 			fds, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid)) // it may be gone
 			for _, fd := range fds {
@@ -252,10 +246,7 @@ func TestNetworkAfterAKilledCRIU(t *testing.T) {
 func (b *bed) rules(t *testing.T) string {
 	t.Helper()
 	for _, supervisor := range b.supervisors(t) {
-		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%[1]d/children", supervisor))
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := value(os.ReadFile(fmt.Sprintf("/proc/%d/task/%[1]d/children", supervisor)))(t)
 		for _, pid := range strings.Fields(string(text)) {
 			out, err := exec.CommandContext(t.Context(), "nsenter", "--net", "--target", pid, "nft", "list", "ruleset").CombinedOutput()
 			if err != nil {

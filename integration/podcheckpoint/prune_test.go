@@ -30,10 +30,7 @@ func (b *bed) kept(t *testing.T, p *pod) string {
 // names are what is in the daemon's directory.
 func (b *bed) names(t *testing.T) (names []string) {
 	t.Helper()
-	entries, err := os.ReadDir(b.directory())
-	if err != nil {
-		t.Fatal(err)
-	}
+	entries := value(os.ReadDir(b.directory()))(t)
 	for _, e := range entries {
 		names = append(names, e.Name())
 	}
@@ -147,16 +144,10 @@ func checkpointInUseStays(t *testing.T, handler string) {
 // pushesForEver sends a checkpoint to a registry that does not answer, until end is called.
 func (b *bed) pushesForEver(t *testing.T, dir string) (end func()) {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := value(net.Listen("tcp", "127.0.0.1:0"))(t)
 	push := exec.CommandContext(t.Context(), filepath.Join(b.Bin, "berth"), "checkpoint", "push", dir, l.Addr().String()+"/x:1", "--plain-http")
 	must(t, push.Start())
-	conn, err := l.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := value(l.Accept())(t)
 	return func() {
 		t.Helper()
 		if err := push.Process.Kill(); err != nil {

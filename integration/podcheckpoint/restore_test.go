@@ -26,10 +26,7 @@ func podGoesOn(t *testing.T, handler string) {
 		t.Errorf("the checkpoint has %q, want %q", got, want)
 	}
 	for _, name := range files(t, dir) {
-		info, err := os.Stat(filepath.Join(dir, name))
-		if err != nil {
-			t.Fatal(err)
-		}
+		info := value(os.Stat(filepath.Join(dir, name)))(t)
 		if info.Mode().Perm()&0o077 != 0 {
 			t.Errorf("%s has mode %v", name, info.Mode())
 		}

@@ -117,24 +117,15 @@ func restoredPodIsLikeAnyOther(t *testing.T, handler string) {
 // forwarded is what the pod's server answers through a port-forward.
 func (b *bed) forwarded(t *testing.T, p *pod) string {
 	t.Helper()
-	r, err := b.Client.PortForward(testbed.Within(t, patience), &runtimeapi.PortForwardRequest{PodSandboxId: p.ID, Port: []int32{8080}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	at, err := url.Parse(r.GetUrl())
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := value(b.Client.PortForward(testbed.Within(t, patience), &runtimeapi.PortForwardRequest{PodSandboxId: p.ID, Port: []int32{8080}}))(t)
+	at := value(url.Parse(r.GetUrl()))(t)
 	transport, upgrader, err := spdy.RoundTripperFor(&rest.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	stop, ready, ended := make(chan struct{}), make(chan struct{}), make(chan error, 1)
 	dialer := spdy.NewDialer(upgrader, &http.Client{Transport: transport}, http.MethodPost, at)
-	forwarder, err := portforward.NewOnAddresses(dialer, []string{"127.0.0.1"}, []string{"0:8080"}, stop, ready, io.Discard, io.Discard)
-	if err != nil {
-		t.Fatal(err)
-	}
+	forwarder := value(portforward.NewOnAddresses(dialer, []string{"127.0.0.1"}, []string{"0:8080"}, stop, ready, io.Discard, io.Discard))(t)
 	go func() { ended <- forwarder.ForwardPorts() }()
 	select {
 	case <-ready:
@@ -147,10 +138,7 @@ func (b *bed) forwarded(t *testing.T, p *pod) string {
 	case err := <-ended:
 		t.Fatalf("port-forward: %v", err)
 	}
-	ports, err := forwarder.GetPorts()
-	if err != nil {
-		t.Fatal(err)
-	}
+	ports := value(forwarder.GetPorts())(t)
 	return page(t, fmt.Sprintf("127.0.0.1:%d", ports[0].Local))
 }
 
@@ -207,10 +195,7 @@ func sleepAndWakeAgainAndAgain(t *testing.T, handler string) {
 		dir := p.checkpointed(t)
 		size := int64(0)
 		for _, name := range files(t, dir) {
-			info, err := os.Stat(filepath.Join(dir, name))
-			if err != nil {
-				t.Fatal(err)
-			}
+			info := value(os.Stat(filepath.Join(dir, name)))(t)
 			if info.Mode().IsRegular() {
 				size += info.Size()
 			}

@@ -158,10 +158,7 @@ func TestASessionOutlivesItsInput(t *testing.T) {
 
 func forwardURL(t *testing.T, s *streaming.Server, ports ...int32) string {
 	t.Helper()
-	r, err := s.GetPortForward(&runtimeapi.PortForwardRequest{PodSandboxId: "pod", Port: ports})
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := value(s.GetPortForward(&runtimeapi.PortForwardRequest{PodSandboxId: "pod", Port: ports}))(t)
 	return r.GetUrl()
 }
 
@@ -287,5 +284,14 @@ func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+// value returns what a step gave, and fails the test at once if it failed.
+func value[T any](v T, err error) func(t testing.TB) T {
+	return func(t testing.TB) T {
+		t.Helper()
+		must(t, err)
+		return v
 	}
 }

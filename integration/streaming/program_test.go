@@ -52,10 +52,7 @@ func (p program) PortForward(ctx context.Context, id string, port int32, stream 
 func serve(t *testing.T, c streaming.Config, p program) *streaming.Server {
 	t.Helper()
 	c.Address = "127.0.0.1"
-	s, err := streaming.Serve(c, p)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := value(streaming.Serve(c, p))(t)
 	t.Cleanup(func() {
 		if err := s.Close(); err != nil {
 			t.Errorf("close: %v", err)
@@ -68,10 +65,7 @@ type streams struct{ in, out, err, tty bool }
 
 func execURL(t *testing.T, s *streaming.Server, of streams) string {
 	t.Helper()
-	r, err := s.GetExec(&runtimeapi.ExecRequest{ContainerId: "c", Cmd: []string{"x"}, Stdin: of.in, Stdout: of.out, Stderr: of.err, Tty: of.tty})
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := value(s.GetExec(&runtimeapi.ExecRequest{ContainerId: "c", Cmd: []string{"x"}, Stdin: of.in, Stdout: of.out, Stderr: of.err, Tty: of.tty}))(t)
 	return r.GetUrl()
 }
 
@@ -94,10 +88,7 @@ var clients = map[string]dialect{
 // open runs a session to its end.
 func open(t *testing.T, client dialect, address string, options remotecommand.StreamOptions) error {
 	t.Helper()
-	e, err := client(address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	e := value(client(address))(t)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	return e.StreamWithContext(ctx, options)
@@ -127,14 +118,8 @@ func (s *silent) Read([]byte) (int, error) {
 // with it what no client would.
 func dial(t *testing.T, address string) (*net.TCPConn, *url.URL) {
 	t.Helper()
-	u, err := url.Parse(address)
-	if err != nil {
-		t.Fatal(err)
-	}
-	conn, err := net.Dial("tcp", u.Host)
-	if err != nil {
-		t.Fatal(err)
-	}
+	u := value(url.Parse(address))(t)
+	conn := value(net.Dial("tcp", u.Host))(t)
 	t.Cleanup(func() { _ = conn.Close() })
 	return conn.(*net.TCPConn), u
 }
@@ -145,10 +130,7 @@ func dialSPDY(t *testing.T, address, protocol string, types []string, headers ..
 	t.Helper()
 	conn, u := dial(t, address)
 	say(t, conn, "POST %s HTTP/1.1\r\nHost: %s\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\nX-Stream-Protocol-Version: %s\r\n\r\n", u.Path, u.Host, protocol)
-	r, err := http.ReadResponse(bufio.NewReader(conn), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := value(http.ReadResponse(bufio.NewReader(conn), nil))(t)
 	_ = r.Body.Close() // it has none
 	if r.StatusCode != http.StatusSwitchingProtocols {
 		t.Fatalf("upgrade: %s", r.Status)
@@ -174,15 +156,9 @@ func dialSPDY(t *testing.T, address, protocol string, types []string, headers ..
 func dialWebSocket(t *testing.T, address string) (*net.TCPConn, *websocket.Conn) {
 	t.Helper()
 	conn, u := dial(t, address)
-	c, err := websocket.NewConfig("ws://"+u.Host+u.Path, "http://"+u.Host)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := value(websocket.NewConfig("ws://"+u.Host+u.Path, "http://"+u.Host))(t)
 	c.Protocol = []string{"v4.channel.k8s.io"}
-	ws, err := websocket.NewClient(c, conn)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ws := value(websocket.NewClient(c, conn))(t)
 	ws.PayloadType = websocket.BinaryFrame
 	return conn, ws
 }

@@ -47,14 +47,8 @@ func TestStreamsAreThoseThatWereAskedFor(t *testing.T) {
 		for bits := 1; bits < 8; bits++ {
 			in, out, errOut := bits&1 != 0, bits&2 != 0, bits&4 != 0
 			t.Run(fmt.Sprintf("%s in=%v out=%v err=%v", protocol, in, out, errOut), func(t *testing.T) {
-				exec, err := s.GetExec(&runtimeapi.ExecRequest{ContainerId: "abc", Cmd: []string{"a", "b c"}, Stdin: in, Stdout: out, Stderr: errOut})
-				if err != nil {
-					t.Fatal(err)
-				}
-				attach, err := s.GetAttach(&runtimeapi.AttachRequest{ContainerId: "abc", Stdin: in, Stdout: out, Stderr: errOut})
-				if err != nil {
-					t.Fatal(err)
-				}
+				exec := value(s.GetExec(&runtimeapi.ExecRequest{ContainerId: "abc", Cmd: []string{"a", "b c"}, Stdin: in, Stdout: out, Stderr: errOut}))(t)
+				attach := value(s.GetAttach(&runtimeapi.AttachRequest{ContainerId: "abc", Stdin: in, Stdout: out, Stderr: errOut}))(t)
 				for address, cmd := range map[string]string{exec.GetUrl(): "a|b c", attach.GetUrl(): ""} {
 					var o, e strings.Builder
 					var options remotecommand.StreamOptions
@@ -214,10 +208,7 @@ func TestURLsExpire(t *testing.T) {
 
 func TestAddressInUse(t *testing.T) {
 	s := serve(t, streaming.Config{}, program{})
-	u, err := url.Parse(execURL(t, s, streams{out: true}))
-	if err != nil {
-		t.Fatal(err)
-	}
+	u := value(url.Parse(execURL(t, s, streams{out: true})))(t)
 	var port int
 	if _, err := fmt.Sscan(u.Port(), &port); err != nil {
 		t.Fatal(err)

@@ -50,19 +50,13 @@ func overwrite(t *testing.T, path, content string) {
 
 func (b *bed) identity(t *testing.T) probe.Identity {
 	t.Helper()
-	id, err := probe.Identify(b.path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	id := value(probe.Identify(b.path))(t)
 	return id
 }
 
 func (b *bed) copy(t *testing.T) Binary {
 	t.Helper()
-	one, err := b.Copy(b.identity(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	one := value(b.Copy(b.identity(t)))(t)
 	return one
 }
 
@@ -91,14 +85,8 @@ func TestCopy(t *testing.T) {
 	// The same program under another name: that decides what it does.
 	krun := filepath.Join(filepath.Dir(b.path), "krun")
 	must(t, os.Symlink("crun", krun))
-	id, err := probe.Identify(krun)
-	if err != nil {
-		t.Fatal(err)
-	}
-	other, err := b.Copy(id)
-	if err != nil {
-		t.Fatal(err)
-	}
+	id := value(probe.Identify(krun))(t)
+	other := value(b.Copy(id))(t)
 	if other.Dir() != two.Dir() || filepath.Base(other.Kept) != "krun" {
 		t.Errorf("krun is kept as %s, crun as %s", other.Kept, two.Kept)
 	}
@@ -204,16 +192,10 @@ func TestCompanions(t *testing.T) {
 	overwrite(t, part, "sentry one")
 	whole := func() probe.Identity {
 		t.Helper()
-		id, err := probe.Identify(b.path, "parts")
-		if err != nil {
-			t.Fatal(err)
-		}
+		id := value(probe.Identify(b.path, "parts"))(t)
 		return id
 	}
-	one, err := b.Copy(whole())
-	if err != nil {
-		t.Fatal(err)
-	}
+	one := value(b.Copy(whole()))(t)
 	kept := filepath.Join(filepath.Dir(b.Abs(one)), "parts", "deep", "sentry")
 	holds := func(want string) {
 		t.Helper()
@@ -322,5 +304,14 @@ func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+// value returns what a step gave, and fails the test at once if it failed.
+func value[T any](v T, err error) func(t testing.TB) T {
+	return func(t testing.TB) T {
+		t.Helper()
+		must(t, err)
+		return v
 	}
 }

@@ -13,10 +13,7 @@ import (
 func TestInputThatEndsBeforeItIsOpened(t *testing.T) {
 	for name, typed := range map[string]string{"something": "all of it", "nothing": ""} {
 		t.Run(name, func(t *testing.T) {
-			p, err := newPipes(filepath.Join(t.TempDir(), "exec"), true, false, false)
-			if err != nil {
-				t.Fatal(err)
-			}
+			p := value(newPipes(filepath.Join(t.TempDir(), "exec"), true, false, false))(t)
 			defer p.close()
 			ended := make(chan struct{})
 			p.copy(strings.NewReader(typed), nil, nil, func() { close(ended) })
@@ -25,10 +22,7 @@ func TestInputThatEndsBeforeItIsOpened(t *testing.T) {
 				t.Fatal("the input ended before anybody could read it")
 			case <-time.After(50 * time.Millisecond):
 			}
-			f, err := os.Open(p.in.path())
-			if err != nil {
-				t.Fatal(err)
-			}
+			f := value(os.Open(p.in.path()))(t)
 			defer f.Close()
 			got, err := io.ReadAll(f)
 			if err != nil || string(got) != typed {
@@ -40,10 +34,7 @@ func TestInputThatEndsBeforeItIsOpened(t *testing.T) {
 }
 
 func TestInputThatNobodyOpens(t *testing.T) {
-	p, err := newPipes(filepath.Join(t.TempDir(), "exec"), true, false, false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := value(newPipes(filepath.Join(t.TempDir(), "exec"), true, false, false))(t)
 	defer p.close()
 	ended := make(chan struct{})
 	p.copy(strings.NewReader("lost"), nil, nil, func() { close(ended) })

@@ -22,15 +22,9 @@ func (c *slowClient) Write(b []byte) (int, error) {
 
 func sessionPipes(t *testing.T) (*pipes, *os.File) {
 	t.Helper()
-	p, err := newPipes(filepath.Join(t.TempDir(), "exec-1"), false, true, false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := value(newPipes(filepath.Join(t.TempDir(), "exec-1"), false, true, false))(t)
 	t.Cleanup(p.close)
-	process, err := os.OpenFile(p.out.path(), os.O_WRONLY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	process := value(os.OpenFile(p.out.path(), os.O_WRONLY, 0))(t)
 	t.Cleanup(func() { _ = process.Close() })
 	return p, process
 }
@@ -117,5 +111,14 @@ func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+// value returns what a step gave, and fails the test at once if it failed.
+func value[T any](v T, err error) func(t testing.TB) T {
+	return func(t testing.TB) T {
+		t.Helper()
+		must(t, err)
+		return v
 	}
 }

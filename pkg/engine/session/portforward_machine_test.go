@@ -40,10 +40,7 @@ func inNetwork(t *testing.T, path string, f func() error) {
 // cable joins two namespaces by two interfaces that are up.
 func cable(t *testing.T, from, name, to, peer string) {
 	t.Helper()
-	there, err := os.Open(to)
-	if err != nil {
-		t.Fatal(err)
-	}
+	there := value(os.Open(to))(t)
 	defer there.Close()
 	inNetwork(t, from, func() error {
 		veth := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: name}, PeerName: peer, PeerNamespace: netlink.NsFd(there.Fd())} //nolint:gosec // a descriptor

@@ -16,19 +16,10 @@ import (
 // joined are two ends of one TCP connection.
 func joined(t *testing.T) (here, there *net.TCPConn) {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := value(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer func() { _ = l.Close() }()
-	a, err := net.Dial("tcp", l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	b, err := l.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
+	a := value(net.Dial("tcp", l.Addr().String()))(t)
+	b := value(l.Accept())(t)
 	t.Cleanup(func() { _, _ = a.Close(), b.Close() })
 	return a.(*net.TCPConn), b.(*net.TCPConn)
 }
@@ -140,10 +131,7 @@ func loopback(netns string) []way {
 
 func TestDialPod(t *testing.T) {
 	for _, address := range []string{"127.0.0.1:0", "[::1]:0"} {
-		l, err := net.Listen("tcp", address)
-		if err != nil {
-			t.Fatal(err)
-		}
+		l := value(net.Listen("tcp", address))(t)
 		port := l.Addr().(*net.TCPAddr).Port
 		conn, err := dialPod(t.Context(), loopback(""), port)
 		if err != nil {

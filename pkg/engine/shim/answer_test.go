@@ -15,10 +15,7 @@ func TestStartedWaitsForTheAction(t *testing.T) {
 	if _, err := m.Started(t.Context(), bundle); !errors.Is(err, ErrGone) {
 		t.Errorf("without a start: %v", err)
 	}
-	f, err := newAnswer(bundle)
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := value(newAnswer(bundle))(t)
 	action := exec.Command("sh", "-c", "sleep 0.3; echo unix:///run/s/z")
 	action.Stdout = f
 	must(t, action.Start())
@@ -34,10 +31,7 @@ func TestStartedWaitsForTheAction(t *testing.T) {
 
 func TestStartedWithoutAnswer(t *testing.T) {
 	m, bundle := &ForeignShims{}, t.TempDir()
-	f, err := newAnswer(bundle)
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := value(newAnswer(bundle))(t)
 	if info, err := f.Stat(); err != nil || info.Size() != 0 {
 		t.Errorf("an answer that was not given has %d bytes (%v)", info.Size(), err)
 	}
@@ -53,10 +47,7 @@ func TestKillSparesAStrangerWithThePID(t *testing.T) {
 	must(t, cmd.Start())
 	ended := make(chan struct{})
 	go func() { _ = cmd.Wait(); close(ended) }()
-	since, err := startTime(cmd.Process.Pid)
-	if err != nil {
-		t.Fatal(err)
-	}
+	since := value(startTime(cmd.Process.Pid))(t)
 	if own, err := startTime(os.Getpid()); err != nil || since < own {
 		t.Errorf("a child started at %d, before its parent at %d (%v)", since, own, err)
 	}

@@ -9,16 +9,10 @@ import (
 )
 
 func TestEndpointEnded(t *testing.T) {
-	own, err := startTime(os.Getpid())
-	if err != nil {
-		t.Fatal(err)
-	}
+	own := value(startTime(os.Getpid()))(t)
 	child := exec.Command("true")
 	must(t, child.Start())
-	since, err := startTime(child.Process.Pid)
-	if err != nil {
-		t.Fatal(err)
-	}
+	since := value(startTime(child.Process.Pid))(t)
 	// It has ended, and is there until it is waited for.
 	must(t, unix.Waitid(unix.P_PID, child.Process.Pid, nil, unix.WEXITED|unix.WNOWAIT, nil))
 	dead := Endpoint{PID: child.Process.Pid, StartTime: since}

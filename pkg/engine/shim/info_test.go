@@ -19,10 +19,7 @@ func TestReadInfo(t *testing.T) {
 		"nothing but versions": {&types.RuntimeInfo{}, ""},
 	} {
 		tc.info.Name, tc.info.Version = "io.containerd.runc.v2", &types.RuntimeVersion{Version: "v2.4.2"}
-		answer, err := proto.Marshal(tc.info)
-		if err != nil {
-			t.Fatal(err)
-		}
+		answer := value(proto.Marshal(tc.info))(t)
 		called, version, got, err := Protocol{}.ReadInfo(answer)
 		if err != nil || called != "io.containerd.runc.v2" || version != "v2.4.2" || string(got) != tc.want {
 			t.Errorf("%s: %q, %q, %v", name, version, got, err)

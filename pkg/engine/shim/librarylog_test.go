@@ -76,22 +76,13 @@ func TestLateAnswerOfAShim(t *testing.T) {
 	t.Cleanup(func() { log.L.Logger.ReplaceHooks(before) })
 
 	socket := filepath.Join(dir, "slow.sock")
-	l, err := net.Listen("unix", socket)
-	if err != nil {
-		t.Fatal(err)
-	}
-	server, err := ttrpc.NewServer()
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := value(net.Listen("unix", socket))(t)
+	server := value(ttrpc.NewServer())(t)
 	service := slow{answer: make(chan struct{})}
 	taskapi.RegisterTTRPCTaskService(server, service)
 	go func() { _ = server.Serve(context.Background(), l) }()
 	t.Cleanup(func() { _ = server.Close() })
-	c, err := m.Foreign(t.Context(), Endpoint{Address: "unix://" + socket, Protocol: "ttrpc", Version: 3})
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := value(m.Foreign(t.Context(), Endpoint{Address: "unix://" + socket, Protocol: "ttrpc", Version: 3}))(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	if _, err := c.Task.Pause(ctx, &taskapi.PauseRequest{ID: "id"}); err == nil {

@@ -39,10 +39,7 @@ var built = sync.OnceValues(func() ([]byte, error) {
 // builds are paths of two builds that differ.
 func builds(t *testing.T) (a, b string) {
 	t.Helper()
-	program, err := built()
-	if err != nil {
-		t.Fatal(err)
-	}
+	program := value(built())(t)
 	dir := t.TempDir()
 	a, b = filepath.Join(dir, "a"), filepath.Join(dir, "b")
 	for _, path := range []string{a, b} {
@@ -74,10 +71,7 @@ func manager(t *testing.T, state, program string) *Manager {
 // stateDir is short, because the paths of sockets must be.
 func stateDir(t *testing.T) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "bs-")
-	if err != nil {
-		t.Fatal(err)
-	}
+	dir := value(os.MkdirTemp("", "bs-"))(t)
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	return dir
 }
@@ -108,10 +102,7 @@ func serving(t *testing.T, m *Manager, key string) int {
 // endWithTest kills a process that may be gone by then, and no other of its pid.
 func endWithTest(t *testing.T, pid int) {
 	t.Helper()
-	fd, err := unix.PidfdOpen(pid, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fd := value(unix.PidfdOpen(pid, 0))(t)
 	t.Cleanup(func() {
 		_ = unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0)
 		unix.Close(fd)
@@ -212,10 +203,7 @@ func TestWhoDoesNotAnswer(t *testing.T) {
 		t.Errorf("nobody was started: %v", err)
 	}
 	pid := serving(t, m, "key")
-	c, err := m.Live(t.Context(), "key")
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := value(m.Live(t.Context(), "key"))(t)
 	answers := func(d time.Duration) bool {
 		ctx, cancel := context.WithTimeout(t.Context(), d)
 		defer cancel()

@@ -12,10 +12,7 @@ import (
 )
 
 func TestParseEndpoint(t *testing.T) {
-	wire, err := proto.Marshal(&bootapi.BootstrapResult{Version: 3, Address: "unix:///run/s/x", Protocol: "ttrpc"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	wire := value(proto.Marshal(&bootapi.BootstrapResult{Version: 3, Address: "unix:///run/s/x", Protocol: "ttrpc"}))(t)
 	for name, tc := range map[string]struct {
 		out  string
 		want Endpoint
@@ -74,10 +71,7 @@ func TestPauseGrowsForShortLives(t *testing.T) {
 
 func openFiles(t *testing.T) int {
 	t.Helper()
-	entries, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		t.Fatal(err)
-	}
+	entries := value(os.ReadDir("/proc/self/fd"))(t)
 	return len(entries)
 }
 
@@ -85,10 +79,7 @@ func TestKeeperLendsDuplicatesAndClosesAll(t *testing.T) {
 	before := openFiles(t)
 	k := newKeeper()
 	put := func(id string) {
-		fd, err := unix.PidfdOpen(os.Getpid(), 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fd := value(unix.PidfdOpen(os.Getpid(), 0))(t)
 		k.put("key", id, &belongings{pidfd: os.NewFile(uintptr(fd), "pidfd")})
 	}
 	put("a")
@@ -122,5 +113,14 @@ func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+// value returns what a step gave, and fails the test at once if it failed.
+func value[T any](v T, err error) func(t testing.TB) T {
+	return func(t testing.TB) T {
+		t.Helper()
+		must(t, err)
+		return v
 	}
 }

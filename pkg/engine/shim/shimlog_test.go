@@ -47,21 +47,12 @@ func TestLogOutlivesTheConnection(t *testing.T) {
 	must(t, process.Start())
 	ended := sync.OnceFunc(func() { _, _ = process.Process.Kill(), process.Wait() })
 	t.Cleanup(ended)
-	since, err := startTime(process.Process.Pid)
-	if err != nil {
-		t.Fatal(err)
-	}
+	since := value(startTime(process.Process.Pid))(t)
 	socket := filepath.Join(dir, "shim.sock")
-	l, err := net.Listen("unix", socket)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := value(net.Listen("unix", socket))(t)
 	defer l.Close()
 	ep := Endpoint{Address: "unix://" + socket, Protocol: "ttrpc", Version: 3, PID: process.Process.Pid, StartTime: since}
-	c, err := m.Foreign(t.Context(), ep)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := value(m.Foreign(t.Context(), ep))(t)
 	must(t, m.ReadLog(Start{Binary: "/shim", ID: "pod", Bundle: dir}, ep))
 	says := func(text string) error {
 		f, err := os.OpenFile(filepath.Join(dir, "log"), os.O_WRONLY|syscall.O_NONBLOCK, 0)
@@ -74,10 +65,7 @@ func TestLogOutlivesTheConnection(t *testing.T) {
 	}
 	must(t, says("before"))
 	eventually(t, "the log is read", func() bool { return said.has("before") })
-	conn, err := l.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := value(l.Accept())(t)
 	must(t, conn.Close())
 	<-c.done
 	for range 100 { // it must not end a moment later

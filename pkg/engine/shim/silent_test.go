@@ -59,16 +59,10 @@ func TestNoCallWaitsForAReader(t *testing.T) {
 	m := manager(t, dir, "/none")
 	m.Supervisors.limits.write = 300 * time.Millisecond
 	socket := filepath.Join(dir, "deaf.sock")
-	l, err := net.Listen("unix", socket)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := value(net.Listen("unix", socket))(t)
 	defer l.Close()
 	ep := Endpoint{Address: "unix://" + socket, Protocol: "ttrpc", Version: 3}
-	c, err := m.Foreign(t.Context(), ep)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := value(m.Foreign(t.Context(), ep))(t)
 	const calls = 64
 	var (
 		all  sync.WaitGroup
@@ -146,10 +140,7 @@ func TestLostConnectionIsNoEnd(t *testing.T) {
 	m := manager(t, stateDir(t), a)
 	pid := serving(t, m, "key")
 	stopProcess(t, pid)
-	c, err := m.Live(t.Context(), "key")
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := value(m.Live(t.Context(), "key"))(t)
 	ended := make(chan error)
 	go func() { ended <- m.Sweep(t.Context(), func(string) bool { return false }) }()
 	m.Supervisors.mu.Lock()
@@ -174,10 +165,7 @@ func TestSupervisorIsReachedAgainToLeave(t *testing.T) {
 	m.Supervisors.config.Left = func() { left <- struct{}{} }
 	m.Supervisors.limits.idle = 10 * time.Millisecond
 	serving(t, m, "key")
-	c, err := m.Live(t.Context(), "key")
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := value(m.Live(t.Context(), "key"))(t)
 	pipe := filepath.Join(t.TempDir(), "out")
 	must(t, syscall.Mkfifo(pipe, 0o600))
 	if _, err := c.Supervisor.OpenStdio(t.Context(), &supervisorapi.OpenStdioRequest{Id: "id", Stdout: pipe}); err != nil {

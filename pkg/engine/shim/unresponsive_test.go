@@ -108,10 +108,7 @@ func TestReplaceUnresponsive(t *testing.T) {
 	quick(m)
 	m.Hold("key")
 	pid := serving(t, m, "key")
-	c, err := m.Live(t.Context(), "key")
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := value(m.Live(t.Context(), "key"))(t)
 	stopProcess(t, pid)
 	if _, err := c.Task.State(t.Context(), &taskapi.StateRequest{ID: "id"}); !IsUnresponsive(err) {
 		t.Fatalf("before: %v", err)
@@ -135,10 +132,7 @@ func TestReplaceUnresponsive(t *testing.T) {
 	if successor == pid {
 		t.Error("it was not killed")
 	}
-	again, err := m.Live(t.Context(), "key")
-	if err != nil {
-		t.Fatal(err)
-	}
+	again := value(m.Live(t.Context(), "key"))(t)
 	if next := serving(t, m, "key"); next != successor {
 		t.Errorf("successor %d was killed too", successor)
 	}
@@ -175,10 +169,7 @@ func TestStallOfTheDaemon(t *testing.T) {
 	}
 	command := exec.CommandContext(t.Context(), os.Args[0], "-test.run", "^TestStallOfTheDaemon$", "-test.v")
 	command.Env = append(os.Environ(), inChild+"=1")
-	out, err := command.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	out := value(command.StdoutPipe())(t)
 	must(t, command.Start())
 	lines := bufio.NewScanner(out)
 	for lines.Scan() {
@@ -210,10 +201,7 @@ func stalls(t *testing.T) {
 	quick(m)
 	m.Hold("key")
 	pid := serving(t, m, "key")
-	c, err := m.Live(t.Context(), "key")
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := value(m.Live(t.Context(), "key"))(t)
 	stopProcess(t, pid)
 	c.ask()
 	if _, err := fmt.Fprintf(os.Stdout, "pinged %d\n", pid); err != nil {
@@ -236,10 +224,7 @@ func TestSlowCallIsWaitedFor(t *testing.T) {
 	m := manager(t, dir, "/none")
 	quick(m)
 	m.ForeignShims.limits.silence = 2 * time.Second
-	server, err := ttrpc.NewServer()
-	if err != nil {
-		t.Fatal(err)
-	}
+	server := value(ttrpc.NewServer())(t)
 	defer func() { _ = server.Close() }()
 	release := make(chan struct{})
 	asked := make(chan struct{}, 1)
@@ -251,10 +236,7 @@ func TestSlowCallIsWaitedFor(t *testing.T) {
 		},
 	})
 	socket := filepath.Join(dir, "slow.sock")
-	l, err := net.Listen("unix", socket)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := value(net.Listen("unix", socket))(t)
 	go func() { _ = server.Serve(t.Context(), l) }()
 	c, err := m.Foreign(t.Context(), Endpoint{Address: "unix://" + socket, Protocol: "ttrpc", Version: 3})
 	if err != nil {

@@ -15,10 +15,7 @@ import (
 // watching is a supervisor that has no more than what attachments need.
 func watching(t *testing.T) *Supervisor {
 	t.Helper()
-	p, err := newProcesses()
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := value(newProcesses())(t)
 	t.Cleanup(func() { p.epoll.Close() })
 	go p.run(context.WithoutCancel(t.Context()))
 	return &Supervisor{processes: p}
@@ -27,20 +24,14 @@ func watching(t *testing.T) *Supervisor {
 func fifo(t *testing.T, path string, flags int) *os.File {
 	t.Helper()
 	must(t, unix.Mkfifo(path, 0o600))
-	f, err := os.OpenFile(path, flags|unix.O_NONBLOCK, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := value(os.OpenFile(path, flags|unix.O_NONBLOCK, 0))(t)
 	return f
 }
 
 // openBelow is how many files are open here whose paths begin so.
 func openBelow(t *testing.T, path string) (n int) {
 	t.Helper()
-	entries, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		t.Fatal(err)
-	}
+	entries := value(os.ReadDir("/proc/self/fd"))(t)
 	for _, e := range entries {
 		if target, err := os.Readlink(filepath.Join("/proc/self/fd", e.Name())); err == nil && strings.HasPrefix(target, path) {
 			n++
@@ -95,10 +86,7 @@ func TestInputOfThoseWhoLeft(t *testing.T) {
 	dir := t.TempDir()
 	container := fifo(t, filepath.Join(dir, "container"), os.O_RDONLY)
 	defer container.Close()
-	stdin, err := openWriter(filepath.Join(dir, "container"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	stdin := value(openWriter(filepath.Join(dir, "container")))(t)
 	defer stdin.Close()
 	o := &output{}
 	attach := func(text []byte) {

@@ -64,21 +64,12 @@ func newBed(t testing.TB, r ociRuntime) *bed {
 // serve starts the supervisor, with what is left of a predecessor's.
 func (b *bed) serve(env ...string) {
 	b.Helper()
-	path, err := binary()
-	if err != nil {
-		b.Fatal(err)
-	}
+	path := value(binary())(b)
 	socket := filepath.Join(b.dir, "shim.sock")
 	os.Remove(socket)
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: socket, Net: "unix"})
-	if err != nil {
-		b.Fatal(err)
-	}
+	l := value(net.ListenUnix("unix", &net.UnixAddr{Name: socket, Net: "unix"}))(b)
 	l.SetUnlinkOnClose(false)
-	f, err := l.File()
-	if err != nil {
-		b.Fatal(err)
-	}
+	f := value(l.File())(b)
 	files, inherit := b.inheritance()
 	cmd := exec.Command(path, append([]string{"serve", "--dir", b.dir, "--log-level", "debug"}, b.arguments...)...)
 	cmd.Env = append(append(os.Environ(), env...), supervisor.InheritEnv+"="+inherit,
@@ -125,10 +116,7 @@ func (b *bed) inheritance() ([]*os.File, string) {
 	for id, c := range b.containers {
 		m[id] = supervisor.Inherited{Pidfd: next(c.pidfd), TTY: next(c.tty), Stdin: next(c.keepIn), Stdout: next(c.keepOut), Stderr: next(c.keepErr)}
 	}
-	text, err := json.Marshal(m)
-	if err != nil {
-		b.Fatal(err)
-	}
+	text := value(json.Marshal(m))(b)
 	return files, string(text)
 }
 
@@ -221,4 +209,13 @@ func must(t testing.TB, err error) {
 func (b *bed) done(_ any, err error) {
 	b.Helper()
 	must(b, err)
+}
+
+// value returns what a step gave, and fails the test at once if it failed.
+func value[T any](v T, err error) func(t testing.TB) T {
+	return func(t testing.TB) T {
+		t.Helper()
+		must(t, err)
+		return v
+	}
 }

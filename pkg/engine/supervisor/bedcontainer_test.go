@@ -45,10 +45,7 @@ func shell(script string) containerConfig {
 }
 
 func (b *bed) spec(id string, c containerConfig) *specs.Spec {
-	root, err := rootfs()
-	if err != nil {
-		b.Fatal(err)
-	}
+	root := value(rootfs())(b)
 	caps := []string{"CAP_KILL", "CAP_SETUID", "CAP_SETGID", "CAP_CHOWN"}
 	s := &specs.Spec{
 		Version: "1.0.0",
@@ -156,19 +153,10 @@ func keepReader(path string) (*os.File, error) {
 // keepTerminal takes a copy of the terminal's master from the supervisor.
 func (c *container) keepTerminal() *os.File {
 	c.Helper()
-	r, err := c.extra.Terminal(c.ctx(), &supervisorv1.TerminalRequest{Id: c.id})
-	if err != nil {
-		c.Fatal(err)
-	}
-	pidfd, err := unix.PidfdOpen(c.cmd.Process.Pid, 0)
-	if err != nil {
-		c.Fatal(err)
-	}
+	r := value(c.extra.Terminal(c.ctx(), &supervisorv1.TerminalRequest{Id: c.id}))(c)
+	pidfd := value(unix.PidfdOpen(c.cmd.Process.Pid, 0))(c)
 	defer unix.Close(pidfd)
-	fd, err := unix.PidfdGetfd(pidfd, int(r.Fd), 0)
-	if err != nil {
-		c.Fatal(err)
-	}
+	fd := value(unix.PidfdGetfd(pidfd, int(r.Fd), 0))(c)
 	c.tty = os.NewFile(uintptr(fd), "terminal")
 	return c.tty
 }
@@ -277,20 +265,14 @@ func (c *container) lines() []logLine {
 
 func readLog(t testing.TB, path string) []logLine {
 	t.Helper()
-	b, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := value(os.ReadFile(path))(t)
 	var lines []logLine
 	for line := range strings.Lines(string(b)) {
 		fields := strings.SplitN(strings.TrimSuffix(line, "\n"), " ", 4)
 		if len(fields) != 4 || !strings.HasSuffix(line, "\n") {
 			t.Fatalf("%s has a line that is none: %q", path, line)
 		}
-		at, err := time.Parse(time.RFC3339Nano, fields[0])
-		if err != nil {
-			t.Fatal(err)
-		}
+		at := value(time.Parse(time.RFC3339Nano, fields[0]))(t)
 		lines = append(lines, logLine{at: at, stream: fields[1], partial: fields[2] == "P", content: fields[3]})
 	}
 	return lines
@@ -328,10 +310,7 @@ func (c *container) said(content string) logLine {
 // pids lists the container's processes.
 func (c *container) pids() []uint32 {
 	c.Helper()
-	r, err := c.task.Pids(c.ctx(), &taskAPI.PidsRequest{ID: c.id})
-	if err != nil {
-		c.Fatal(err)
-	}
+	r := value(c.task.Pids(c.ctx(), &taskAPI.PidsRequest{ID: c.id}))(c)
 	var pids []uint32
 	for _, p := range r.Processes {
 		pids = append(pids, p.Pid)

@@ -37,10 +37,7 @@ func (c *container) addExec(terminal, stdin bool, args ...string) *execution {
 	dir := filepath.Join(c.bundle, "io", e.id)
 	must(c, os.Mkdir(dir, 0o700))
 	process := c.spec(c.id, containerConfig{args: args, terminal: terminal}).Process
-	spec, err := json.Marshal(process)
-	if err != nil {
-		c.Fatal(err)
-	}
+	spec := value(json.Marshal(process))(c)
 	request := &taskAPI.ExecProcessRequest{ID: c.id, ExecID: e.id, Terminal: terminal, Spec: &anypb.Any{Value: spec}}
 	request.Stdout, e.stdout = readFIFO(c, filepath.Join(dir, "stdout"))
 	if !terminal {
@@ -61,10 +58,7 @@ func (c *container) addExec(terminal, stdin bool, args ...string) *execution {
 func readFIFO(t testing.TB, path string) (string, chan string) {
 	t.Helper()
 	must(t, unix.Mkfifo(path, 0o600))
-	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fd := value(unix.Open(path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0))(t)
 	f := os.NewFile(uintptr(fd), path)
 	all := make(chan string, 1)
 	go func() {

@@ -27,10 +27,7 @@ func TestMemoryOfASupervisorWithFortyContainers(t *testing.T) {
 		c.said("1000")
 	}
 	full := b.pss()
-	threads, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", b.cmd.Process.Pid))
-	if err != nil {
-		t.Fatal(err)
-	}
+	threads := value(os.ReadDir(fmt.Sprintf("/proc/%d/task", b.cmd.Process.Pid)))(t)
 	t.Logf("PSS of a supervisor: %d KiB without containers, %d KiB with %d; %d threads", empty, full, containers, len(threads))
 	if full > maxPSS {
 		t.Errorf("PSS is %d KiB, more than %d", full, maxPSS)
@@ -43,10 +40,7 @@ func TestMemoryOfASupervisorWithFortyContainers(t *testing.T) {
 // pss is the supervisor's share of memory, in KiB.
 func (b *bed) pss() int {
 	b.Helper()
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", b.cmd.Process.Pid))
-	if err != nil {
-		b.Fatal(err)
-	}
+	text := value(os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", b.cmd.Process.Pid)))(b)
 	for line := range strings.Lines(string(text)) {
 		var kib int
 		if n, _ := fmt.Sscanf(line, "Pss: %d kB", &kib); n == 1 {

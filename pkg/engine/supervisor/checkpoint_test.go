@@ -35,19 +35,13 @@ func TestCheckpointOptions(t *testing.T) {
 	if o, err := checkpointOptions(nil); err != nil || o.GetExit() {
 		t.Errorf("none: %v, %v", o, err)
 	}
-	good, err := anypb.New(&runcapi.CheckpointOptions{WorkPath: "/work"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	good := value(anypb.New(&runcapi.CheckpointOptions{WorkPath: "/work"}))(t)
 	for _, url := range []string{good.GetTypeUrl(), string(good.MessageName())} {
 		if o, err := checkpointOptions(&anypb.Any{TypeUrl: url, Value: good.GetValue()}); err != nil || o.GetWorkPath() != "/work" {
 			t.Errorf("%s: %v, %v", url, o, err)
 		}
 	}
-	other, err := anypb.New(&taskAPI.PauseRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	other := value(anypb.New(&taskAPI.PauseRequest{}))(t)
 	for name, a := range map[string]*anypb.Any{"another message": other, "no message": {TypeUrl: good.GetTypeUrl(), Value: []byte{0xff}}} {
 		if _, err := checkpointOptions(a); !errdefs.IsInvalidArgument(err) {
 			t.Errorf("%s: %v", name, err)

@@ -10,10 +10,7 @@ import (
 
 func anyJSON(t testing.TB, v any) *anypb.Any {
 	t.Helper()
-	b, err := json.Marshal(v)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := value(json.Marshal(v))(t)
 	return &anypb.Any{TypeUrl: "types.containerd.io/opencontainers/runtime-spec/1/LinuxResources", Value: b}
 }
 

@@ -76,10 +76,7 @@ func TestStartAnswersForTheProgram(t *testing.T) {
 		}
 		for i := range 30 {
 			c := b.run(fmt.Sprintf("c%d", i), shell("exec sleep 1000"))
-			name, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", c.pid))
-			if err != nil {
-				t.Fatal(err)
-			}
+			name := value(os.ReadFile(fmt.Sprintf("/proc/%d/comm", c.pid)))(t)
 			if strings.HasPrefix(string(name), "runc:") {
 				t.Errorf("start %d: the process is still %s", i, name)
 			}
@@ -94,10 +91,7 @@ func TestAContainerStartsOnce(t *testing.T) {
 	b := newBed(t, findRuntime(t, "runc"))
 	c := b.create("once", shell("sleep 1000"))
 	state := func() tasktypes.Status {
-		r, err := c.task.State(c.ctx(), &taskAPI.StateRequest{ID: c.id})
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := value(c.task.State(c.ctx(), &taskAPI.StateRequest{ID: c.id}))(t)
 		return r.Status
 	}
 	if got := state(); got != tasktypes.Status_CREATED {

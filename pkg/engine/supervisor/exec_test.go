@@ -37,10 +37,7 @@ func TestExecThatCannotBeStarted(t *testing.T) {
 // leftFiles are files of tasks that are left in the supervisor's directory.
 func leftFiles(t testing.TB, b *bed, pattern string) []string {
 	t.Helper()
-	left, err := filepath.Glob(filepath.Join(b.dir, "tasks", "*", pattern))
-	if err != nil {
-		t.Fatal(err)
-	}
+	left := value(filepath.Glob(filepath.Join(b.dir, "tasks", "*", pattern)))(t)
 	return left
 }
 

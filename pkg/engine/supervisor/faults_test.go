@@ -258,10 +258,7 @@ func calledWith(t *testing.T, path string) []string {
 // commandLines are those that have both.
 func commandLines(t *testing.T, path, words string) (found []string) {
 	t.Helper()
-	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
-	if err != nil {
-		t.Fatal(err)
-	}
+	files := value(filepath.Glob("/proc/[0-9]*/cmdline"))(t)
 	for _, file := range files {
 		text, _ := os.ReadFile(file) // it may be gone
 		line := strings.ReplaceAll(string(text), "\x00", " ")

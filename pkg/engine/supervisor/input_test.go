@@ -16,15 +16,9 @@ func TestInputThatIsThereAlready(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "fifo")
 			must(t, unix.Mkfifo(path, 0o600))
-			reader, err := openReader(path)
-			if err != nil {
-				t.Fatal(err)
-			}
+			reader := value(openReader(path))(t)
 			defer reader.Close()
-			writer, err := os.OpenFile(path, os.O_WRONLY, 0)
-			if err != nil {
-				t.Fatal(err)
-			}
+			writer := value(os.OpenFile(path, os.O_WRONLY, 0))(t)
 			defer writer.Close()
 			if _, err := writer.WriteString("early"); err != nil {
 				t.Fatal(err)
@@ -53,10 +47,7 @@ func TestInputThatIsThereAlready(t *testing.T) {
 func TestInputWhoseWriterComesLater(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "fifo")
 	must(t, unix.Mkfifo(path, 0o600))
-	reader, err := openReader(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	reader := value(openReader(path))(t)
 	defer reader.Close()
 	got := make(chan string, 2)
 	go func() {

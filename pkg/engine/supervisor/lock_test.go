@@ -14,10 +14,7 @@ func TestADirectoryHasOneSupervisor(t *testing.T) {
 	if _, yes, err := Served(dir); yes || err != nil {
 		t.Errorf("an empty directory is served: %v, %v", yes, err)
 	}
-	first, err := lock(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	first := value(lock(dir))(t)
 	if pid, yes, err := Served(dir); pid != me || !yes || err != nil {
 		t.Errorf("it is served by %q: %v, %v", pid, yes, err)
 	}
@@ -28,10 +25,7 @@ func TestADirectoryHasOneSupervisor(t *testing.T) {
 	if _, yes, err := Served(dir); yes || err != nil {
 		t.Errorf("after its end it is served: %v, %v", yes, err)
 	}
-	second, err := lock(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	second := value(lock(dir))(t)
 	defer second.Close()
 	if _, err := lock(dir + "/none"); !os.IsNotExist(err) {
 		t.Errorf("a directory that is not there: %v", err)

@@ -45,10 +45,7 @@ func TestLogsUnderLoad(t *testing.T) {
 func TestNothingWaitsForWhoHoldsTheOutput(t *testing.T) {
 	b := newBed(t, findRuntime(t, "runc"))
 	c := b.run("c", shell("echo said; sleep 0.5; exit 5"))
-	holder, err := os.OpenFile(c.bundle+"/io/stdout", os.O_RDWR, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	holder := value(os.OpenFile(c.bundle+"/io/stdout", os.O_RDWR, 0))(t)
 	defer holder.Close()
 	begin := time.Now()
 	c.exits(5)

@@ -8,10 +8,7 @@ import (
 
 // What systemd removes as soon as it is empty is gone when it is read.
 func TestCounterOfARemovedCgroup(t *testing.T) {
-	p, err := newProcesses()
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := value(newProcesses())(t)
 	kills := uint64(0)
 	logged := func() uint64 { return kills }
 	// The kernel answers a read of a removed cgroup's file by an error, as it does

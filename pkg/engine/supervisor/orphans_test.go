@@ -53,10 +53,7 @@ func TestOrphansDoNotWaitForAStartThatHangs(t *testing.T) {
 		t.Error("it started")
 	}
 	hung.nothingLeft()
-	pid, err := strconv.Atoi(young)
-	if err != nil {
-		t.Fatal(err)
-	}
+	pid := value(strconv.Atoi(young))(t)
 	eventually(t, "the young orphan is reaped", func() bool { return unix.Kill(pid, 0) != nil })
 }
 

@@ -219,14 +219,8 @@ func TestJournalIsReadByNameOnly(t *testing.T) {
 }
 
 func TestOpenPidfdOfAReusedPid(t *testing.T) {
-	stat, err := procfs.StatOf(os.Getpid())
-	if err != nil {
-		t.Fatal(err)
-	}
-	fd, err := openPidfd(Process{PID: os.Getpid(), StartTime: stat.Started})
-	if err != nil {
-		t.Fatal(err)
-	}
+	stat := value(procfs.StatOf(os.Getpid()))(t)
+	fd := value(openPidfd(Process{PID: os.Getpid(), StartTime: stat.Started}))(t)
 	unix.Close(fd)
 	if _, err := openPidfd(Process{PID: os.Getpid(), StartTime: stat.Started + 1}); !errors.Is(err, unix.ESRCH) {
 		t.Errorf("a process of another start time: %v", err)
@@ -238,5 +232,14 @@ func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+// value returns what a step gave, and fails the test at once if it failed.
+func value[T any](v T, err error) func(t testing.TB) T {
+	return func(t testing.TB) T {
+		t.Helper()
+		must(t, err)
+		return v
 	}
 }

@@ -162,15 +162,9 @@ func TestForeignStdio(t *testing.T) {
 	if _, err := b.extra.OpenStdio(b.ctx(), r); !errdefs.IsAlreadyExists(errgrpc.ToNative(err)) {
 		t.Errorf("twice: %v", err)
 	}
-	in, err := os.OpenFile(r.Stdin, os.O_RDONLY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	in := value(os.OpenFile(r.Stdin, os.O_RDONLY, 0))(t)
 	defer in.Close()
-	kept, err := keepReader(r.Stdout)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kept := value(keepReader(r.Stdout))(t)
 	defer kept.Close()
 	// The shim comes and goes, as its restarts do.
 	for n := range 3 {
@@ -219,10 +213,7 @@ func TestForeignStdinEndsWithTheSupervisorOfItsSession(t *testing.T) {
 	}
 	r := &supervisorv1.OpenStdioRequest{Id: "f", LogPath: filepath.Join(b.base, "0.log"), Stdin: fifo("stdin"), Stdout: fifo("stdout")}
 	b.done(b.extra.OpenStdio(b.ctx(), r))
-	in, err := os.OpenFile(r.Stdin, os.O_RDONLY|unix.O_NONBLOCK, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	in := value(os.OpenFile(r.Stdin, os.O_RDONLY|unix.O_NONBLOCK, 0))(t)
 	defer in.Close()
 	stdinEnds := func() bool {
 		_ = in.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
@@ -235,10 +226,7 @@ func TestForeignStdinEndsWithTheSupervisorOfItsSession(t *testing.T) {
 		t.Error("stdin has ended without a session")
 	}
 	session := &supervisorv1.AttachRequest{Id: "f", Stdin: fifo("session"), CloseStdin: true}
-	typing, err := os.OpenFile(session.Stdin, os.O_RDWR|unix.O_NONBLOCK, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	typing := value(os.OpenFile(session.Stdin, os.O_RDWR|unix.O_NONBLOCK, 0))(t)
 	defer typing.Close()
 	b.done(b.extra.Attach(b.ctx(), session))
 	b.kill9()

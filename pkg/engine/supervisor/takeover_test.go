@@ -124,10 +124,7 @@ func TestSuccessorTakesOverContainersThatWrite(t *testing.T) {
 
 func size(t testing.TB, path string) int64 {
 	t.Helper()
-	info, err := os.Stat(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	info := value(os.Stat(path))(t)
 	return info.Size()
 }
 
@@ -299,10 +296,7 @@ func TestStdinEndsWithTheSupervisorOfItsSession(t *testing.T) {
 				t.Fatal(err)
 			}
 			eventually(t, "what was typed is handed on", func() bool {
-				fd, err := unix.Open(c.stdin, unix.O_RDONLY|unix.O_NONBLOCK, 0)
-				if err != nil {
-					t.Fatal(err)
-				}
+				fd := value(unix.Open(c.stdin, unix.O_RDONLY|unix.O_NONBLOCK, 0))(t)
 				defer unix.Close(fd)
 				n, err := unix.IoctlGetInt(fd, unix.TIOCINQ)
 				return err == nil && n == len("typed\n")

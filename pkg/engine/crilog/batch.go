@@ -75,37 +75,35 @@ func (b *batch) flush() {
 	l := b.log
 	if l.torn {
 		if _, err := l.file.Write([]byte{'\n'}); err != nil {
-			l.failed(lines, err)
+			l.failed(err)
 			return
 		}
 		l.torn = false
 	}
 	n, err := l.file.Write(lines)
 	if err != nil {
-		l.failed(lines[l.mend(lines[:n]):], err)
+		l.mend(lines[:n])
+		l.failed(err)
 		return
 	}
 	l.failing = false
 }
 
 // mend takes the start of a line from the end of the file, after only written
-// could be written, and returns how much of it are whole lines.
-func (l *Log) mend(written []byte) int {
-	whole := bytes.LastIndexByte(written, '\n') + 1
-	excess := int64(len(written) - whole)
+// could be written.
+func (l *Log) mend(written []byte) {
+	excess := int64(len(written) - bytes.LastIndexByte(written, '\n') - 1)
 	if excess == 0 {
-		return whole
+		return
 	}
 	end, err := l.file.Seek(0, io.SeekEnd)
 	if err == nil {
 		err = l.file.Truncate(end - excess)
 	}
 	l.torn = err != nil
-	return whole
 }
 
-func (l *Log) failed(lines []byte, err error) {
-	l.dropped += uint64(bytes.Count(lines, []byte{'\n'}))
+func (l *Log) failed(err error) {
 	if !l.failing && l.onError != nil {
 		l.onError(fmt.Errorf("write container output: %w", err))
 	}

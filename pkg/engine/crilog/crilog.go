@@ -15,7 +15,7 @@
 // are the line.
 //
 // Output must flow even when the file cannot take it: a failed write (disk
-// full) is counted and reported once, its lines are dropped, and Write goes on
+// full) is reported once, its lines are dropped, and Write goes on
 // returning success.
 package crilog
 
@@ -70,7 +70,6 @@ type Log struct {
 	closed  bool
 	failing bool // the last write failed
 	torn    bool // the file ends within a line
-	dropped uint64
 }
 
 // Open opens the file for appending and creates it, not its directory, if it is
@@ -106,13 +105,6 @@ func (l *Log) open() (*os.File, error) {
 		return nil, err
 	}
 	return beneath.Append(root, name, mode) // readable, for what mendEnd has to know
-}
-
-// Dropped is how many lines could not be written so far.
-func (l *Log) Dropped() uint64 {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.dropped
 }
 
 // Close closes the file. What streams write later is discarded. Closing twice

@@ -154,15 +154,35 @@ func (p *pod) containers() (all []*testbed.Container) {
 	return all
 }
 
+// writing begins to write the pod into a new directory.
+func (p *pod) writing(t *testing.T) (dir string, done <-chan error) {
+	t.Helper()
+	dir = t.TempDir()
+	must(t, os.Chmod(dir, 0o700))
+	written := make(chan error, 1)
+	go func() { written <- p.TryCheckpoint(t, dir, p.containers()...) }()
+	return dir, written
+}
+
 // checkpointed writes the pod into a new directory.
 func (p *pod) checkpointed(t *testing.T) string {
 	t.Helper()
-	dir := t.TempDir()
-	must(t, os.Chmod(dir, 0o700))
-	if err := p.TryCheckpoint(t, dir, p.containers()...); err != nil {
+	dir, done := p.writing(t)
+	if err := <-done; err != nil {
 		t.Fatalf("checkpoint: %v", err)
 	}
 	return dir
+}
+
+// nothingIn waits until nothing is left in the directory of a checkpoint.
+func nothingIn(t *testing.T, dir string) {
+	t.Helper()
+	testbed.Eventually(t, patience, func() error {
+		if left := files(t, dir); len(left) > 0 {
+			return fmt.Errorf("left are %q", left)
+		}
+		return nil
+	})
 }
 
 // request asks for a pod like p of the checkpoint in dir.
@@ -174,26 +194,38 @@ func (b *bed) request(p *pod, dir string) *runtimeapi.RestorePodRequest {
 	return r
 }
 
-// restored makes a pod like p of the checkpoint in dir, and starts it.
-func (b *bed) restored(t *testing.T, p *pod, dir string) *pod {
+// created makes a pod like p that r asks for. Its containers wait to be started.
+func (b *bed) created(t *testing.T, p *pod, r *runtimeapi.RestorePodRequest) *pod {
 	t.Helper()
-	made, containers, err := b.Client.TryRestore(t, b.request(p, dir))
+	made, containers, err := b.Client.TryRestore(t, r)
 	if err != nil {
 		t.Fatalf("restore: %v", err)
 	}
 	again := &pod{Pod: made}
 	for i, c := range containers {
 		again.members = append(again.members, &member{c, p.members[i].config})
-	}
-	for _, c := range containers {
 		if got := c.Status(t).GetState(); got != runtimeapi.ContainerState_CONTAINER_CREATED {
 			t.Errorf("before it is started a container is %v", got)
 		}
 	}
-	for _, c := range containers {
-		c.Start(t)
+	return again
+}
+
+// restored makes a pod like p of the checkpoint in dir, and starts it.
+func (b *bed) restored(t *testing.T, p *pod, dir string) *pod {
+	t.Helper()
+	again := b.created(t, p, b.request(p, dir))
+	for _, m := range again.members {
+		m.Start(t)
 	}
 	return again
+}
+
+// tryStart starts a container, which may fail.
+func (b *bed) tryStart(t *testing.T, c *member) error {
+	t.Helper()
+	_, err := b.Client.StartContainer(testbed.Within(t, patience), &runtimeapi.StartContainerRequest{ContainerId: c.ID})
+	return err
 }
 
 // files are the names of what is below dir.

@@ -87,10 +87,8 @@ func TestNamespacesOfARestoredPod(t *testing.T) {
 		dir := p.checkpointed(t)
 		r := b.request(p, dir)
 		r.Config.Hostname = "another"
-		made, containers, err := b.Client.TryRestore(t, r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		again := b.created(t, p, r)
+		containers := again.members
 		for _, c := range containers {
 			c.Start(t)
 		}
@@ -108,7 +106,7 @@ func TestNamespacesOfARestoredPod(t *testing.T) {
 		if got := one.Exec(t, "cat", "/dev/shm/note"); got != "before\n" {
 			t.Errorf("the pod that was written sees %q", got)
 		}
-		made.Remove(t)
+		again.Remove(t)
 	})
 }
 

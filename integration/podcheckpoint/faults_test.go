@@ -61,12 +61,7 @@ func killedAtEveryStep(t *testing.T, handler string) {
 			if got := b.sandboxes(t); len(got) != 1 || got[0] != p.ID {
 				t.Errorf("listed are %q", got)
 			}
-			testbed.Eventually(t, patience, func() error {
-				if left := files(t, fresh); len(left) > 0 {
-					return fmt.Errorf("left are %q", left)
-				}
-				return nil
-			})
+			nothingIn(t, fresh)
 			p.reaches(t, p.members[0].count(t)+2)
 			again := p.checkpointed(t)
 			b.restored(t, p, again).Remove(t)
@@ -144,9 +139,7 @@ func TestStoppedWhileItIsWritten(t *testing.T) {
 	sandbox := b.sandboxProcess(t, p.ID)
 	// It begins, and does not come to its end.
 	must(t, unix.Kill(sandbox, unix.SIGSTOP))
-	dir := t.TempDir()
-	written := make(chan error, 1)
-	go func() { written <- p.TryCheckpoint(t, dir, p.containers()...) }()
+	dir, written := p.writing(t)
 	testbed.Eventually(t, patience, func() error {
 		_, err := os.Stat(filepath.Join(dir, "images"))
 		return err
@@ -209,15 +202,8 @@ func supervisorsKilled(t *testing.T, handler string) {
 			must(t, unix.Kill(pid, unix.SIGKILL))
 		}
 	}
-	made, containers, err := b.Client.TryRestore(t, b.request(p, dir))
-	if err != nil {
-		t.Fatal(err)
-	}
-	again := &pod{Pod: made}
-	for i, c := range containers {
-		again.members = append(again.members, &member{c, p.members[i].config})
-	}
-	containers[0].Start(t)
+	again := b.created(t, p, b.request(p, dir))
+	again.members[0].Start(t)
 	kill()
 	// A start that is asked for in the very moment fails, as that of any container does.
 	testbed.Eventually(t, patience, func() error {
@@ -227,7 +213,7 @@ func supervisorsKilled(t *testing.T, handler string) {
 		}
 		return err
 	})
-	containers[1].Start(t)
+	again.members[1].Start(t)
 	again.reaches(t, 5)
 	kill()
 	again.reaches(t, again.members[0].count(t)+3)

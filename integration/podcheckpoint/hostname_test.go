@@ -20,15 +20,10 @@ func TestHostnameOfARestoredPodOfGVisor(t *testing.T) {
 	}
 	r := b.request(p, dir)
 	r.Config.Hostname = "another"
-	made, containers, err := b.Client.TryRestore(t, r)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, c := range containers {
-		c.Start(t)
-	}
-	if got := containers[0].Exec(t, "hostname"); got != want {
+	again := b.created(t, p, r)
+	again.members[0].Start(t)
+	if got := again.members[0].Exec(t, "hostname"); got != want {
 		t.Errorf("restored it is called %q, want %q", got, want)
 	}
-	made.Remove(t)
+	again.Remove(t)
 }

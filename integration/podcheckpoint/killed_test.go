@@ -135,12 +135,7 @@ func killedWhileCRIUWrites(t *testing.T, handler string) {
 				}()
 				b.killWhile(t, w, victim, after, done)
 				if err := <-done; err != nil {
-					testbed.Eventually(t, patience, func() error {
-						if left := files(t, dir); len(left) > 0 {
-							return fmt.Errorf("after %v: left are %q", after, left)
-						}
-						return nil
-					})
+					nothingIn(t, dir)
 				}
 				lives := slices.ContainsFunc(p.members, func(m *member) bool {
 					return m.Status(t).GetState() != runtimeapi.ContainerState_CONTAINER_RUNNING
@@ -177,19 +172,13 @@ func killedWhileCRIURestores(t *testing.T, handler string) {
 	for _, victim := range victims {
 		t.Run(victim, func(t *testing.T) {
 			for _, after := range moments {
-				made, containers, err := b.Client.TryRestore(t, b.request(p, dir))
-				if err != nil {
-					t.Fatal(err)
-				}
+				made := b.created(t, p, b.request(p, dir))
 				w.forget(t)
 				done := make(chan error, 1)
-				go func() {
-					_, err := b.Client.StartContainer(testbed.Within(t, patience), &runtimeapi.StartContainerRequest{ContainerId: containers[0].ID})
-					done <- err
-				}()
+				go func() { done <- b.tryStart(t, made.members[0]) }()
 				b.killWhile(t, w, victim, after, done)
-				err = <-done
-				switch state := containers[0].Status(t).GetState(); {
+				err := <-done
+				switch state := made.members[0].Status(t).GetState(); {
 				case err == nil && state == runtimeapi.ContainerState_CONTAINER_RUNNING:
 				case err != nil && state == runtimeapi.ContainerState_CONTAINER_EXITED:
 				default:

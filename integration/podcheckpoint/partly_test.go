@@ -21,10 +21,8 @@ func TestPodThatIsNotStarted(t *testing.T) {
 	dir := p.checkpointed(t)
 	p.Remove(t)
 	for _, started := range []int{0, 1} {
-		made, containers, err := b.Client.TryRestore(t, b.request(p, dir))
-		if err != nil {
-			t.Fatal(err)
-		}
+		made := b.created(t, p, b.request(p, dir))
+		containers := made.containers()
 		for _, c := range containers[:started] {
 			c.Start(t)
 			if got := c.Status(t).GetState(); got != runtimeapi.ContainerState_CONTAINER_RUNNING {
@@ -41,8 +39,7 @@ func TestPodThatIsNotStarted(t *testing.T) {
 			testbed.Refused(t, made.TryCheckpoint(t, t.TempDir(), containers[:started]...), codes.FailedPrecondition, "start all of its containers first")
 		}
 		another := made.CreateContainer(t, "another", testbed.PodSpec{Image: b.Image, Command: []string{"sleep", "3600"}})
-		_, err = b.Client.StartContainer(testbed.Within(t, patience), &runtimeapi.StartContainerRequest{ContainerId: another.ID})
-		testbed.Refused(t, err, codes.FailedPrecondition, "start all of the containers first")
+		testbed.Refused(t, b.tryStart(t, &member{Container: another}), codes.FailedPrecondition, "start all of the containers first")
 		b.Kill9(t)
 		b.Start(t)
 		for _, c := range containers[started:] {

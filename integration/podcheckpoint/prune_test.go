@@ -106,11 +106,8 @@ func checkpointInUseStays(t *testing.T, handler string) {
 	p := b.run(t, "one", "two")
 	p.reaches(t, 2)
 	first := b.kept(t, p)
-	made, containers, err := b.Client.TryRestore(t, b.request(p, first))
-	if err != nil {
-		t.Fatal(err)
-	}
-	containers[0].Start(t)
+	again := b.created(t, p, b.request(p, first))
+	again.members[0].Start(t)
 	refused := func(dir, when string) {
 		t.Helper()
 		if exit, _, mistakes := b.berth(t, "checkpoint", "rm", dir); exit == 0 || !strings.Contains(mistakes, "in use") {
@@ -124,11 +121,7 @@ func checkpointInUseStays(t *testing.T, handler string) {
 	b.Start(t)
 	third := b.kept(t, p)
 	b.prunes(t, "--keep=1", first, third) // nothing needs the one between them
-	containers[1].Start(t)
-	again := &pod{Pod: made}
-	for i, c := range containers {
-		again.members = append(again.members, &member{c, p.members[i].config})
-	}
+	again.members[1].Start(t)
 	again.reaches(t, 3)
 	b.prunes(t, "--keep=1", third)
 

@@ -1,8 +1,6 @@
 package podcheckpoint
 
 import (
-	"fmt"
-	"os"
 	"strings"
 	"testing"
 
@@ -23,10 +21,7 @@ func TestStoppedWhileCRIUWrites(t *testing.T) {
 			p := b.run(t, "one", "two")
 			p.reaches(t, 1)
 			w.forget(t)
-			dir := t.TempDir()
-			must(t, os.Chmod(dir, 0o700))
-			done := make(chan error, 1)
-			go func() { done <- p.TryCheckpoint(t, dir, p.containers()...) }()
+			dir, done := p.writing(t)
 			b.killWhile(t, w, "nobody", after, done)
 			p.Stop(t)
 			if err := <-done; err != nil && (status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), "was stopped meanwhile")) {
@@ -51,22 +46,14 @@ func TestDaemonKilledWhileCRIUWrites(t *testing.T) {
 		for _, after := range moments[:2] {
 			p.reaches(t, 1)
 			w.forget(t)
-			dir := t.TempDir()
-			must(t, os.Chmod(dir, 0o700))
-			done := make(chan error, 1)
-			go func() { done <- p.TryCheckpoint(t, dir, p.containers()...) }()
+			dir, done := p.writing(t)
 			b.killWhile(t, w, "nobody", after, done)
 			b.Kill9(t)
 			if err := <-done; status.Code(err) != codes.Unavailable {
 				t.Errorf("after %v: it answered %v; want Unavailable, from a dead daemon", after, err)
 			}
 			b.Start(t)
-			testbed.Eventually(t, patience, func() error {
-				if left := files(t, dir); len(left) > 0 {
-					return fmt.Errorf("after %v: left are %q", after, left)
-				}
-				return nil
-			})
+			nothingIn(t, dir)
 			p.reaches(t, max(p.members[0].count(t), p.members[1].count(t))+2)
 			b.restored(t, p, p.checkpointed(t)).Remove(t)
 		}

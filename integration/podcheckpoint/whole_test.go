@@ -162,17 +162,14 @@ func volumeIsAnother(t *testing.T, handler string) {
 	m.WaitLog(t, "open")
 	dir := p.checkpointed(t)
 	m.config.Mounts[0].HostPath = t.TempDir()
-	made, containers, err := b.Client.TryRestore(t, b.request(p, dir))
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, err = b.Client.StartContainer(testbed.Within(t, patience), &runtimeapi.StartContainerRequest{ContainerId: containers[0].ID})
+	made := b.created(t, p, b.request(p, dir))
+	err := b.tryStart(t, made.members[0])
 	says := []string{"volume/data", "No such file"}
 	if handler == gvisor {
 		says = []string{"data", "/volume", "no such file"}
 	}
 	testbed.Refused(t, err, codes.Unknown, says...)
-	if got := containers[0].WaitExit(t); got.GetReason() != "StartError" {
+	if got := made.members[0].WaitExit(t); got.GetReason() != "StartError" {
 		t.Errorf("it ended with %s, %s", got.GetReason(), got.GetMessage())
 	}
 	made.Remove(t)

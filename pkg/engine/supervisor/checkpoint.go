@@ -21,18 +21,12 @@ import (
 // container names. It is there while a checkpoint is made.
 const CRIUConfigFile = "criu.conf"
 
-func checkpointOptions(a *anypb.Any) (*runcapi.CheckpointOptions, error) {
-	o := &runcapi.CheckpointOptions{}
+// checkpointOptions decodes what a checkpoint is to be like; nil has the defaults.
+func checkpointOptions(a *anypb.Any, into proto.Message) error {
 	if a == nil {
-		return o, nil
+		return nil
 	}
-	if want := o.ProtoReflect().Descriptor().FullName(); a.MessageName() != want {
-		return nil, fmt.Errorf("checkpoint options must be of type %s, not %q: %w", want, a.GetTypeUrl(), errdefs.ErrInvalidArgument)
-	}
-	if err := proto.Unmarshal(a.GetValue(), o); err != nil {
-		return nil, fmt.Errorf("decode checkpoint options: %w: %w", err, errdefs.ErrInvalidArgument)
-	}
-	return o, nil
+	return decode("checkpoint options", a, into)
 }
 
 // checkpointArgs is the runtime's command line for a checkpoint after which the

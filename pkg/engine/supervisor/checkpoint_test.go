@@ -32,18 +32,19 @@ func TestCheckpointArgs(t *testing.T) {
 }
 
 func TestCheckpointOptions(t *testing.T) {
-	if o, err := checkpointOptions(nil); err != nil || o.GetExit() {
-		t.Errorf("none: %v, %v", o, err)
+	if err := checkpointOptions(nil, &runcapi.CheckpointOptions{}); err != nil {
+		t.Errorf("none: %v", err)
 	}
 	good := value(anypb.New(&runcapi.CheckpointOptions{WorkPath: "/work"}))(t)
 	for _, url := range []string{good.GetTypeUrl(), string(good.MessageName())} {
-		if o, err := checkpointOptions(&anypb.Any{TypeUrl: url, Value: good.GetValue()}); err != nil || o.GetWorkPath() != "/work" {
+		o := &runcapi.CheckpointOptions{}
+		if err := checkpointOptions(&anypb.Any{TypeUrl: url, Value: good.GetValue()}, o); err != nil || o.GetWorkPath() != "/work" {
 			t.Errorf("%s: %v, %v", url, o, err)
 		}
 	}
 	other := value(anypb.New(&taskAPI.PauseRequest{}))(t)
 	for name, a := range map[string]*anypb.Any{"another message": other, "no message": {TypeUrl: good.GetTypeUrl(), Value: []byte{0xff}}} {
-		if _, err := checkpointOptions(a); !errdefs.IsInvalidArgument(err) {
+		if err := checkpointOptions(a, &runcapi.CheckpointOptions{}); !errdefs.IsInvalidArgument(err) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -101,15 +101,8 @@ func (f *foreign) read(output *output, i Inherited) (retErr error) {
 		}
 		f.held = append(f.held, held)
 	}
-	switch {
-	case j.stdinEnded():
-		closeInherited(i.Stdin)
-	case i.Stdin > 0:
-		f.stdin = os.NewFile(uintptr(i.Stdin), j.Stdin)
-	case j.Stdin != "":
-		if f.stdin, err = holdOpen(j.Stdin); err != nil {
-			return err
-		}
+	if f.stdin, err = j.holdStdin(i.Stdin); err != nil {
+		return err
 	}
 	f.output = output
 	f.output.start(sources...)

@@ -2,7 +2,6 @@ package supervisor
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 )
 
@@ -21,20 +20,11 @@ func (f *freezer) freeze(ctx context.Context, verb string, paused bool) error {
 			}
 		}
 		_, err := f.task.call(ctx, &call{args: []string{verb, f.task.id}})
-		if paused && err == nil || err != nil && !f.goesOn(ctx) {
+		if paused && err == nil || err != nil && !f.task.runs(ctx) {
 			return err
 		}
 		return errors.Join(err, f.setPaused(false))
 	})
-}
-
-// goesOn says whether the runtime knows that the container does not stand still.
-func (f *freezer) goesOn(ctx context.Context) bool {
-	out, err := f.task.call(ctx, &call{args: []string{"state", f.task.id}})
-	var state struct {
-		Status string `json:"status"`
-	}
-	return err == nil && json.Unmarshal(lastJSON(out), &state) == nil && state.Status == "running"
 }
 
 // setPaused records whether the container may stand still.

@@ -70,8 +70,19 @@ type Task struct {
 	MountedRootfs bool `json:"mountedRootfs,omitempty"`
 }
 
-// stdinEnded says whether a successor must not hold stdin open.
-func (t *Task) stdinEnded() bool { return t.StdinClosed || t.StdinTaken }
+// holdStdin returns a write end of stdin, the inherited one if there is one; nil if there is no stdin
+// to be held open.
+func (t *Task) holdStdin(inherited int) (*os.File, error) {
+	switch {
+	case t.StdinClosed || t.StdinTaken:
+		closeInherited(inherited)
+	case inherited > 0:
+		return os.NewFile(uintptr(inherited), t.Stdin), nil
+	case t.Stdin != "":
+		return holdOpen(t.Stdin)
+	}
+	return nil, nil
+}
 
 // Cgroup is the part of a container's cgroups that a supervisor needs; the
 // paths are directories, empty when there is none of its own.

@@ -2,11 +2,9 @@ package supervisor
 
 import (
 	"bytes"
-	"errors"
 	"os"
 	"path/filepath"
 	"slices"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -56,7 +54,7 @@ func killCalled(match func(args []string) bool) (found bool) {
 				_ = unix.Kill(-pid, unix.SIGKILL)
 			}
 			_ = unix.PidfdSendSignal(pidfd, unix.SIGKILL, nil, 0)
-			awaitEnd(pidfd, killedTimeout)
+			hasEnded(pidfd, killedTimeout)
 		}
 		unix.Close(pidfd)
 	}
@@ -74,14 +72,4 @@ func argumentsOf(pid int) []string {
 		args = append(args, string(arg))
 	}
 	return args
-}
-
-// awaitEnd waits until a process has ended, or for so long.
-func awaitEnd(pidfd int, limit time.Duration) {
-	for end := time.Now().Add(limit); time.Now().Before(end); {
-		n, err := unix.Poll([]unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}, int(time.Until(end).Milliseconds())+1)
-		if n > 0 || err != nil && !errors.Is(err, unix.EINTR) {
-			return
-		}
-	}
 }

@@ -134,24 +134,12 @@ func (k *ownKernel) waitStatus(ctx context.Context) (status uint32, known bool) 
 			}
 			err = fmt.Errorf("the runtime's wait reported no exit status: %w", errdefs.ErrUnknown)
 		}
-		if !k.runs(ctx) {
+		if !k.task.runs(ctx) {
 			log.G(ctx).WithError(err).Warn("Failed to determine container exit status")
 			return unknownStatus, false
 		}
 		time.Sleep(waitPause)
 	}
-}
-
-// runs asks the runtime whether it believes that the container runs.
-func (k *ownKernel) runs(ctx context.Context) bool {
-	out, err := k.task.call(ctx, &call{args: []string{"state", k.task.id}})
-	if err != nil {
-		return false
-	}
-	var state struct {
-		Status string `json:"status"`
-	}
-	return json.Unmarshal(lastJSON(out), &state) == nil && state.Status == "running"
 }
 
 // lastJSON is the last JSON object of what a runtime printed; warnings may come

@@ -9,7 +9,6 @@ import (
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
-	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 
 	supervisorv1 "github.com/berth-cri/berth/proto/berth/supervisor/v1"
@@ -48,13 +47,8 @@ func (k *ownKernel) checkpoint(ctx context.Context, images string, options *anyp
 // loaded while the pod already runs.
 func sandboxCheckpointOptions(a *anypb.Any) (*supervisorv1.SandboxCheckpointOptions, error) {
 	o := &supervisorv1.SandboxCheckpointOptions{}
-	if a != nil {
-		if want := o.ProtoReflect().Descriptor().FullName(); a.MessageName() != want {
-			return nil, fmt.Errorf("checkpoint options must be of type %s, not %q: %w", want, a.GetTypeUrl(), errdefs.ErrInvalidArgument)
-		}
-		if err := proto.Unmarshal(a.GetValue(), o); err != nil {
-			return nil, fmt.Errorf("decode checkpoint options: %w: %w", err, errdefs.ErrInvalidArgument)
-		}
+	if err := checkpointOptions(a, o); err != nil {
+		return nil, err
 	}
 	if o.GetCompression() == "" {
 		o.Compression = "none"

@@ -62,9 +62,3 @@ func childWith(argument string) (pid, pidfd int) {
 	}
 	return 0, -1
 }
-
-// hasEnded waits for the end of a process, but not longer than that.
-func hasEnded(pidfd int, wait time.Duration) bool {
-	n, err := unix.Poll([]unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}, int(wait/time.Millisecond))
-	return err == nil && n > 0
-}

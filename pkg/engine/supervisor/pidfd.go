@@ -3,6 +3,7 @@ package supervisor
 import (
 	"errors"
 	"fmt"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -35,12 +36,21 @@ func isAnother(pidfd int, p Process) bool {
 	if p.StartTime == 0 {
 		return false
 	}
-	ended, err := unix.Poll([]unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}, 0)
-	if err != nil || ended > 0 {
+	if hasEnded(pidfd, 0) {
 		return false
 	}
 	stat, err := procfs.StatOf(p.PID)
 	return err != nil || stat.Started != p.StartTime
+}
+
+// hasEnded waits for the end of a process, but not longer than that.
+func hasEnded(pidfd int, limit time.Duration) bool {
+	for end := time.Now().Add(limit); ; {
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}, int(max(0, time.Until(end)+time.Millisecond-1)/time.Millisecond))
+		if !errors.Is(err, unix.EINTR) {
+			return n > 0 || err != nil
+		}
+	}
 }
 
 // waitInfo is siginfo_t as waitid(2) fills it for a child.

@@ -315,7 +315,7 @@ func awaitProgram(ctx context.Context, pid, pidfd int) {
 		if err != nil || string(name) != runcInit {
 			return
 		}
-		if n, err := unix.Poll([]unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}, 1); n > 0 || (err != nil && !errors.Is(err, unix.EINTR)) {
+		if hasEnded(pidfd, time.Millisecond) {
 			return
 		}
 	}

@@ -165,15 +165,8 @@ func (o takeover) io(i Inherited) {
 
 func (o takeover) reopenIO(i Inherited) error {
 	j := &o.task.journal
-	switch {
-	case j.stdinEnded():
-		closeInherited(i.Stdin)
-	case i.Stdin > 0:
-		o.task.first.stdin = os.NewFile(uintptr(i.Stdin), j.Stdin)
-	case j.Stdin != "":
-		// Best effort: its reader has seen the end already.
-		o.task.first.stdin, _ = holdOpen(j.Stdin)
-	}
+	// Best effort: where none was inherited its reader has seen the end already.
+	o.task.first.stdin, _ = j.holdStdin(i.Stdin)
 	output := reopenOutput(o.task.context(), &j.Options)
 	sources, err := o.reopenSources(output, i)
 	if err != nil {

@@ -2,6 +2,7 @@ package supervisor
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -117,6 +118,15 @@ func (t *task) call(ctx context.Context, c *call) ([]byte, error) {
 	locks := t.locks()
 	defer locks.sweepEnded()
 	return t.processes.invoke(ctx, c)
+}
+
+// runs asks the runtime whether the container runs, and does not stand still.
+func (t *task) runs(ctx context.Context) bool {
+	out, err := t.call(ctx, &call{args: []string{"state", t.id}})
+	var state struct {
+		Status string `json:"status"`
+	}
+	return err == nil && json.Unmarshal(lastJSON(out), &state) == nil && state.Status == "running"
 }
 
 // locks are those of the task's sandbox, none for a runtime on the host's kernel.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	taskAPI "github.com/containerd/containerd/api/runtime/task/v3"
+	runcapi "github.com/containerd/containerd/api/types/runc/options"
 	tasktypes "github.com/containerd/containerd/api/types/task"
 	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/errdefs"
@@ -27,6 +28,15 @@ type taskService struct {
 
 var empty = &emptypb.Empty{}
 
+// on answers a call about a task that returns nothing.
+func (s taskService) on(id string, do func(t *task) error) (*emptypb.Empty, error) {
+	t, err := s.task(id)
+	if err != nil {
+		return nil, err
+	}
+	return empty, do(t)
+}
+
 func (s taskService) Create(ctx context.Context, r *taskAPI.CreateTaskRequest) (*taskAPI.CreateTaskResponse, error) {
 	options, err := optionsOf(r.Options)
 	if err != nil {
@@ -45,14 +55,22 @@ func (s taskService) Create(ctx context.Context, r *taskAPI.CreateTaskRequest) (
 	return &taskAPI.CreateTaskResponse{}, nil
 }
 
-// optionsOf decodes TaskOptions, by whatever prefix its type URL has.
+// decode decodes a message, by whatever prefix its type URL has.
+func decode(what string, a *anypb.Any, into proto.Message) error {
+	if want := into.ProtoReflect().Descriptor().FullName(); a.MessageName() != want {
+		return fmt.Errorf("%s must be of type %s, not %q: %w", what, want, a.GetTypeUrl(), errdefs.ErrInvalidArgument)
+	}
+	if err := proto.Unmarshal(a.GetValue(), into); err != nil {
+		return fmt.Errorf("decode %s: %w: %w", what, err, errdefs.ErrInvalidArgument)
+	}
+	return nil
+}
+
+// optionsOf decodes TaskOptions.
 func optionsOf(a *anypb.Any) (Options, error) {
 	var o supervisorv1.TaskOptions
-	if want := o.ProtoReflect().Descriptor().FullName(); a.MessageName() != want {
-		return Options{}, fmt.Errorf("task options must be of type %s, not %q: %w", want, a.GetTypeUrl(), errdefs.ErrInvalidArgument)
-	}
-	if err := proto.Unmarshal(a.GetValue(), &o); err != nil {
-		return Options{}, fmt.Errorf("decode task options: %w: %w", err, errdefs.ErrInvalidArgument)
+	if err := decode("task options", a, &o); err != nil {
+		return Options{}, err
 	}
 	return Options{
 		Runtime: o.Runtime, Root: o.Root, GlobalFlags: o.GlobalFlags,
@@ -81,18 +99,15 @@ func (s taskService) Start(ctx context.Context, r *taskAPI.StartRequest) (*taskA
 }
 
 func (s taskService) Exec(ctx context.Context, r *taskAPI.ExecProcessRequest) (*emptypb.Empty, error) {
-	t, err := s.task(r.ID)
-	if err != nil {
-		return nil, err
-	}
-	if err := checkID(r.ExecID); err != nil {
-		return nil, err
-	}
-	if err := checkPaths(r.Stdin, r.Stdout, r.Stderr); err != nil {
-		return nil, err
-	}
-	paths := stdioPaths{r.Stdin, r.Stdout, r.Stderr}
-	return empty, t.execs.add(r.ExecID, r.Terminal, paths, r.Spec.GetValue())
+	return s.on(r.ID, func(t *task) error {
+		if err := checkID(r.ExecID); err != nil {
+			return err
+		}
+		if err := checkPaths(r.Stdin, r.Stdout, r.Stderr); err != nil {
+			return err
+		}
+		return t.execs.add(r.ExecID, r.Terminal, stdioPaths{r.Stdin, r.Stdout, r.Stderr}, r.Spec.GetValue())
+	})
 }
 
 func (s taskService) Delete(ctx context.Context, r *taskAPI.DeleteRequest) (*taskAPI.DeleteResponse, error) {
@@ -113,18 +128,16 @@ func (s taskService) Delete(ctx context.Context, r *taskAPI.DeleteRequest) (*tas
 }
 
 func (s taskService) Kill(ctx context.Context, r *taskAPI.KillRequest) (*emptypb.Empty, error) {
-	t, err := s.task(r.ID)
-	if err != nil {
-		return nil, err
-	}
-	sig := unix.Signal(r.Signal)
-	if sig <= 0 || sig > 64 {
-		return nil, fmt.Errorf("signal %d does not exist: %w", r.Signal, errdefs.ErrInvalidArgument)
-	}
-	if r.ExecID == "" {
-		return empty, t.signal(ctx, sig, r.All)
-	}
-	return empty, t.execs.signal(ctx, r.ExecID, sig)
+	return s.on(r.ID, func(t *task) error {
+		sig := unix.Signal(r.Signal)
+		switch {
+		case sig <= 0 || sig > 64:
+			return fmt.Errorf("signal %d does not exist: %w", r.Signal, errdefs.ErrInvalidArgument)
+		case r.ExecID == "":
+			return t.signal(ctx, sig, r.All)
+		}
+		return t.execs.signal(ctx, r.ExecID, sig)
+	})
 }
 
 func (s taskService) Wait(ctx context.Context, r *taskAPI.WaitRequest) (*taskAPI.WaitResponse, error) {
@@ -195,27 +208,15 @@ func (s taskService) Pids(ctx context.Context, r *taskAPI.PidsRequest) (*taskAPI
 }
 
 func (s taskService) Pause(ctx context.Context, r *taskAPI.PauseRequest) (*emptypb.Empty, error) {
-	t, err := s.task(r.ID)
-	if err != nil {
-		return nil, err
-	}
-	return empty, t.freezer.pause(ctx)
+	return s.on(r.ID, func(t *task) error { return t.freezer.pause(ctx) })
 }
 
 func (s taskService) Resume(ctx context.Context, r *taskAPI.ResumeRequest) (*emptypb.Empty, error) {
-	t, err := s.task(r.ID)
-	if err != nil {
-		return nil, err
-	}
-	return empty, t.freezer.resume(ctx)
+	return s.on(r.ID, func(t *task) error { return t.freezer.resume(ctx) })
 }
 
 func (s taskService) Update(ctx context.Context, r *taskAPI.UpdateTaskRequest) (*emptypb.Empty, error) {
-	t, err := s.task(r.ID)
-	if err != nil {
-		return nil, err
-	}
-	return empty, t.update(ctx, r.Resources.GetValue())
+	return s.on(r.ID, func(t *task) error { return t.update(ctx, r.Resources.GetValue()) })
 }
 
 func (s taskService) CloseIO(ctx context.Context, r *taskAPI.CloseIORequest) (*emptypb.Empty, error) {
@@ -230,15 +231,13 @@ func (s taskService) CloseIO(ctx context.Context, r *taskAPI.CloseIORequest) (*e
 }
 
 func (s taskService) ResizePty(ctx context.Context, r *taskAPI.ResizePtyRequest) (*emptypb.Empty, error) {
-	t, err := s.task(r.ID)
-	if err != nil {
-		return nil, err
-	}
-	master, err := t.terminal(r.ExecID)
-	if err != nil {
-		return nil, err
-	}
-	return empty, resize(master, r.Width, r.Height)
+	return s.on(r.ID, func(t *task) error {
+		master, err := t.terminal(r.ExecID)
+		if err != nil {
+			return err
+		}
+		return resize(master, r.Width, r.Height)
+	})
 }
 
 func (s taskService) Stats(ctx context.Context, r *taskAPI.StatsRequest) (*taskAPI.StatsResponse, error) {
@@ -273,18 +272,16 @@ func (s taskService) Connect(ctx context.Context, r *taskAPI.ConnectRequest) (*t
 }
 
 func (s taskService) Checkpoint(ctx context.Context, r *taskAPI.CheckpointTaskRequest) (*emptypb.Empty, error) {
-	t, err := s.task(r.ID)
-	if err != nil {
-		return nil, err
-	}
-	if t.journal.Options.OwnKernel { // never changes
-		return empty, t.within.checkpoint(ctx, r.Path, r.Options)
-	}
-	options, err := checkpointOptions(r.Options)
-	if err != nil {
-		return nil, err
-	}
-	return empty, t.checkpoint(ctx, r.Path, options)
+	return s.on(r.ID, func(t *task) error {
+		if t.journal.Options.OwnKernel { // never changes
+			return t.within.checkpoint(ctx, r.Path, r.Options)
+		}
+		options := &runcapi.CheckpointOptions{}
+		if err := checkpointOptions(r.Options, options); err != nil {
+			return err
+		}
+		return t.checkpoint(ctx, r.Path, options)
+	})
 }
 
 // Shutdown ends this process once it has no tasks, or at once and without

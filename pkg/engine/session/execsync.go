@@ -181,7 +181,7 @@ func (e *Execution) Run(ctx context.Context, process *anypb.Any) (exitCode int32
 		return 0, err
 	}
 	if err := e.register(ctx, &taskapi.ExecProcessRequest{
-		ID: e.Container, ExecID: e.ID, Stdout: e.stdout.path, Stderr: e.stderr.path, Spec: process,
+		ID: e.Container, ExecID: e.ID, Stdout: e.stdout.path(), Stderr: e.stderr.path(), Spec: process,
 	}); err != nil {
 		return 0, execError(ctx, err)
 	}

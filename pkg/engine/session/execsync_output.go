@@ -2,14 +2,12 @@ package session
 
 import (
 	"errors"
-	"fmt"
 	"io"
 	"os"
 	"sync"
 
 	"github.com/containerd/log"
 	"golang.org/x/sync/semaphore"
-	"golang.org/x/sys/unix"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
@@ -42,9 +40,8 @@ func (e *Execution) Answer(exit int32) *runtimeapi.ExecSyncResponse {
 
 // output is a stream of a command, read from a FIFO of its own.
 type output struct {
-	path   string
+	*pipe
 	memory *semaphore.Weighted // for what is over smallOutput; nil is no bound
-	file   *os.File
 	done   chan struct{}
 	once   sync.Once
 
@@ -56,14 +53,11 @@ type output struct {
 }
 
 func newOutput(path string, memory *semaphore.Weighted) (*output, error) {
-	if err := unix.Mkfifo(path, 0o600); err != nil {
-		return nil, fmt.Errorf("create pipe %s: %w", path, err)
-	}
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	p, err := openPipe(path, os.O_RDONLY)
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("open pipe: %w", err), os.Remove(path))
+		return nil, err
 	}
-	return &output{path: path, memory: memory, file: f, done: make(chan struct{})}, nil
+	return &output{pipe: p, memory: memory, done: make(chan struct{})}, nil
 }
 
 // collect begins to read. What there is no room for is read and dropped: the command never waits.
@@ -96,7 +90,7 @@ func (o *output) keep(chunk []byte) {
 	case large <= 0 || o.memory == nil:
 	case !o.memory.TryAcquire(large):
 		o.full = true
-		log.L.WithField("pipe", o.path).Warn("Output of a command is cut: outputs of other commands use all memory for them; run fewer of them at a time")
+		log.L.WithField("pipe", o.path()).Warn("Output of a command is cut: outputs of other commands use all memory for them; run fewer of them at a time")
 		chunk = chunk[:max(0, smallOutput-len(o.text))]
 	default:
 		o.held += large
@@ -119,9 +113,4 @@ func (o *output) release() {
 		o.memory.Release(o.held)
 		o.held = 0
 	}
-}
-
-func (o *output) close() {
-	_ = o.file.Close()
-	_ = os.Remove(o.path)
 }

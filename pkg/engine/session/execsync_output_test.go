@@ -16,7 +16,7 @@ func outputsOf(t *testing.T, memory *semaphore.Weighted) *Execution {
 		if *o, err = newOutput(filepath.Join(t.TempDir(), name), memory); err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup((*o).close)
+		t.Cleanup((*o).pipe.close)
 	}
 	return e
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
+	berthshim "github.com/berth-cri/berth/pkg/engine/supervisor"
 	supervisorapi "github.com/berth-cri/berth/proto/berth/supervisor/v1"
 )
 
@@ -23,12 +24,6 @@ type belongings struct {
 	pidfd *os.File
 	tty   *os.File
 	pipes []*os.File
-}
-
-// inherited says at which descriptors a successor finds a task's belongings.
-type inherited struct {
-	Pidfd int `json:"pidfd,omitempty"`
-	TTY   int `json:"tty,omitempty"`
 }
 
 func newKeeper() *keeper {
@@ -81,10 +76,10 @@ func (k *keeper) close() {
 // lend returns the files that a successor inherits, the first of them at
 // descriptor base, and the map that tells it which is which. The files are
 // duplicates: release closes them.
-func (k *keeper) lend(key string, base int) (files []*os.File, which map[string]inherited, release func()) {
+func (k *keeper) lend(key string, base int) (files []*os.File, which map[string]berthshim.Inherited, release func()) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	which = map[string]inherited{}
+	which = map[string]berthshim.Inherited{}
 	lendOne := func(f *os.File) int {
 		if f == nil {
 			return 0
@@ -97,7 +92,7 @@ func (k *keeper) lend(key string, base int) (files []*os.File, which map[string]
 		return base + len(files) - 1
 	}
 	for id, b := range k.kept[key] {
-		which[id] = inherited{Pidfd: lendOne(b.pidfd), TTY: lendOne(b.tty)}
+		which[id] = berthshim.Inherited{Pidfd: lendOne(b.pidfd), TTY: lendOne(b.tty)}
 	}
 	return files, which, func() {
 		for _, f := range files {

@@ -114,7 +114,7 @@ func (b *bed) inheritance() ([]*os.File, string) {
 		return 3 + len(files)
 	}
 	for id, c := range b.containers {
-		m[id] = supervisor.Inherited{Pidfd: next(c.pidfd), TTY: next(c.tty), Stdin: next(c.keepIn), Stdout: next(c.keepOut), Stderr: next(c.keepErr)}
+		m[id] = supervisor.Inherited{Pidfd: next(c.pidfd), TTY: next(c.tty)}
 	}
 	text := value(json.Marshal(m))(b)
 	return files, string(text)

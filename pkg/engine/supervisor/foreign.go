@@ -65,7 +65,7 @@ func (f *foreign) open(s *Supervisor) error {
 		output.discard()
 		return fmt.Errorf("its stdio was closed meanwhile: %w", context.Canceled)
 	}
-	return f.read(output, Inherited{})
+	return f.read(output)
 }
 
 func (f *foreign) context(s *Supervisor) context.Context {
@@ -73,7 +73,7 @@ func (f *foreign) context(s *Supervisor) context.Context {
 }
 
 // read lets the streams flow into output, and closes it if that cannot be.
-func (f *foreign) read(output *output, i Inherited) (retErr error) {
+func (f *foreign) read(output *output) (retErr error) {
 	j := &f.journal
 	sources, err := output.openSources(j.Stdout, j.Stderr)
 	if err != nil {
@@ -101,7 +101,7 @@ func (f *foreign) read(output *output, i Inherited) (retErr error) {
 		}
 		f.held = append(f.held, held)
 	}
-	if f.stdin, err = j.holdStdin(i.Stdin); err != nil {
+	if f.stdin, err = j.holdStdin(); err != nil {
 		return err
 	}
 	f.output = output
@@ -163,11 +163,11 @@ func (s *Supervisor) closeForeign(id string) error {
 	return nil
 }
 
-func (s *Supervisor) takeOverForeign(j Task, i Inherited) {
+func (s *Supervisor) takeOverForeign(j Task) {
 	f := &foreign{journal: j}
 	s.foreign[j.ID] = f
 	ctx := f.context(s)
-	if err := f.read(reopenOutput(ctx, &j.Options), i); err != nil {
+	if err := f.read(reopenOutput(ctx, &j.Options)); err != nil {
 		log.G(ctx).WithError(err).Error("Failed to resume reading container output")
 	}
 }

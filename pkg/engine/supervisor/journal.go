@@ -70,18 +70,12 @@ type Task struct {
 	MountedRootfs bool `json:"mountedRootfs,omitempty"`
 }
 
-// holdStdin returns a write end of stdin, the inherited one if there is one; nil if there is no stdin
-// to be held open.
-func (t *Task) holdStdin(inherited int) (*os.File, error) {
-	switch {
-	case t.StdinClosed || t.StdinTaken:
-		closeInherited(inherited)
-	case inherited > 0:
-		return os.NewFile(uintptr(inherited), t.Stdin), nil
-	case t.Stdin != "":
-		return holdOpen(t.Stdin)
+// holdStdin returns a write end of stdin; nil if there is no stdin to be held open.
+func (t *Task) holdStdin() (*os.File, error) {
+	if t.Stdin == "" || t.StdinClosed || t.StdinTaken {
+		return nil, nil
 	}
-	return nil, nil
+	return holdOpen(t.Stdin)
 }
 
 // Cgroup is the part of a container's cgroups that a supervisor needs; the

@@ -25,36 +25,24 @@ type Inherited struct {
 	Pidfd int `json:"pidfd,omitempty"`
 	// TTY is the master of its terminal.
 	TTY int `json:"tty,omitempty"`
-	// Stdin is a write end of its stdin FIFO.
-	Stdin int `json:"stdin,omitempty"`
-	// Stdout and Stderr are read ends of its output FIFOs. They need not be
-	// inherited, only kept by the daemon until the successor serves.
-	Stdout int `json:"stdout,omitempty"`
-	Stderr int `json:"stderr,omitempty"`
 }
 
-// secure keeps the descriptors from runtimes and containers.
-func (i Inherited) secure() {
-	for _, fd := range []int{i.Pidfd, i.TTY, i.Stdin, i.Stdout, i.Stderr} {
+// each calls do for each descriptor.
+func (i Inherited) each(do func(fd int)) {
+	for _, fd := range []int{i.Pidfd, i.TTY} {
 		if fd > 0 {
-			unix.CloseOnExec(fd)
+			do(fd)
 		}
 	}
 }
 
-func closeInherited(fds ...int) {
-	for _, fd := range fds {
-		if fd > 0 {
-			unix.Close(fd)
-		}
-	}
-}
+func (i Inherited) close() { i.each(func(fd int) { unix.Close(fd) }) }
 
 // takeOver goes on with what the journals say that a predecessor held. When it
 // returns, every task is known and carries on; nothing was stopped.
 func (s *Supervisor) takeOver(inherited map[string]Inherited) error {
 	for _, i := range inherited {
-		i.secure()
+		i.each(unix.CloseOnExec) // keeps them from runtimes and containers
 	}
 	entries, err := os.ReadDir(filepath.Join(s.dir, tasksDir))
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -65,14 +53,14 @@ func (s *Supervisor) takeOver(inherited map[string]Inherited) error {
 		delete(inherited, e.Name())
 		j, err := ReadTask(s.dir, e.Name())
 		if err != nil {
-			closeInherited(i.Pidfd, i.TTY, i.Stdin, i.Stdout, i.Stderr)
+			i.close()
 			s.skip(e.Name(), err)
 			continue
 		}
 		s.takeOverTask(j, i)
 	}
 	for _, i := range inherited {
-		closeInherited(i.Pidfd, i.TTY, i.Stdin, i.Stdout, i.Stderr)
+		i.close()
 	}
 	return nil
 }
@@ -88,11 +76,9 @@ func (s *Supervisor) skip(id string, err error) {
 }
 
 func (s *Supervisor) takeOverTask(j Task, i Inherited) {
-	// They kept the pipes from being destroyed; now we open our own ends.
-	defer closeInherited(i.Stdout, i.Stderr)
 	if j.State == TaskStdio {
-		closeInherited(i.Pidfd, i.TTY)
-		s.takeOverForeign(j, i)
+		i.close()
+		s.takeOverForeign(j)
 		return
 	}
 	t := newTask(s, j)
@@ -103,13 +89,13 @@ func (s *Supervisor) takeOverTask(j Task, i Inherited) {
 	exit, exitErr := ReadExit(s.dir, j.ID)
 	switch {
 	case exitErr == nil:
-		closeInherited(i.Pidfd)
+		Inherited{Pidfd: i.Pidfd}.close()
 		was.io(i)
 		was.exited(exit)
 	case j.State == TaskCreated:
-		closeInherited(i.Pidfd, i.TTY, i.Stdin)
+		i.close()
 	case j.State == TaskStarting:
-		closeInherited(i.Pidfd, i.TTY, i.Stdin)
+		i.close()
 		t.first.state = starting
 		t.first.abort = func() {}
 		go was.interruptedStart()
@@ -165,8 +151,8 @@ func (o takeover) io(i Inherited) {
 
 func (o takeover) reopenIO(i Inherited) error {
 	j := &o.task.journal
-	// Best effort: where none was inherited its reader has seen the end already.
-	o.task.first.stdin, _ = j.holdStdin(i.Stdin)
+	// Best effort: its reader may have seen the end already.
+	o.task.first.stdin, _ = j.holdStdin()
 	output := reopenOutput(o.task.context(), &j.Options)
 	sources, err := o.reopenSources(output, i)
 	if err != nil {
@@ -184,7 +170,7 @@ func (o takeover) reopenIO(i Inherited) error {
 func (o takeover) reopenSources(output *output, i Inherited) ([]source, error) {
 	j := &o.task.journal
 	if !j.Terminal {
-		closeInherited(i.TTY)
+		Inherited{TTY: i.TTY}.close()
 		return output.openSources(j.Stdout, j.Stderr)
 	}
 	if i.TTY <= 0 {

@@ -82,9 +82,8 @@ func audit(t *testing.T, b *bed) {
 	b.furnish(t)
 	r := berth(t, 3, b.admin, "", "audit")
 	has(t, r.stdout, `RuntimeClass wasm: error: none of the nodes that it selects has the handler "wasmtime"`, `RuntimeClass kata: warning: it selects nodes without the handler "kata", where its pods never start: b`,
-		"handler gvisor: warning: no class uses it; it is on b", "handler runc: warning: nodes with it that none of its classes (runc) selects: c",
-		"label "+labelPrefix+"kata: warning: nodes with this label but without the handler: b")
-	has(t, r.stderr, "error: 1 error and 4 warnings in 3 RuntimeClasses and 3 nodes\n")
+		"handler gvisor: warning: no class uses it; it is on b", "handler runc: warning: nodes with it that none of its classes (runc) selects: c")
+	has(t, r.stderr, "error: 1 error and 3 warnings in 3 RuntimeClasses and 3 nodes\n")
 
 	// The handlers that nodes report are those of commands that also do without a cluster.
 	r = berth(t, 0, b.admin, "", "generate", "--any-node")
@@ -114,7 +113,7 @@ func audit(t *testing.T, b *bed) {
 		concerned[f.Rule] += strings.Join(f.Concerned, " ")
 	}
 	for rule, want := range map[string]string{
-		cluster.RulePodWithoutHandler: "default/refuseddefault/misplaced", cluster.RulePodWithoutNode: "default/homeless", cluster.RulePodWithoutClass: "default/orphan",
+		cluster.RulePodWithoutHandler: "default/refuseddefault/misplaced", cluster.RulePodWithoutClass: "default/orphan",
 	} {
 		if concerned[rule] != want {
 			t.Errorf("%s concerns %q", rule, concerned[rule])

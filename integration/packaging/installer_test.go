@@ -7,7 +7,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
@@ -226,6 +225,21 @@ var (
 	}
 )
 
+// installing is an installation that brings runtimes and moves the kubelet.
+func installing(t *testing.T, runtimes ...string) []string {
+	t.Helper()
+	values := filepath.Join(t.TempDir(), "values.json")
+	if err := os.WriteFile(values, []byte(`{"state": "installed", "kubelet": true, "runtimes": [`+strings.Join(runtimes, ", ")+`]}`), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return []string{"install", "--values", values}
+}
+
+func crun(t *testing.T) string {
+	t.Helper()
+	return fmt.Sprintf(`{"handler": "crun", "kind": "crun", "version": "1.0", "source": %q}`, testbed.Part(t, testbed.Crun))
+}
+
 // TestInstaller moves a kubelet from a real containerd to berth and back, by the real
 // systemd, as the pod of the chart does. It is killed at one place after the other, and
 // goes on. When it is done the node has a runtime more, and in the end all is as it was.
@@ -233,7 +247,7 @@ func TestInstaller(t *testing.T) {
 	testbed.NeedRoot(t)
 	n := newNode(t, containerdBeside(t))
 	before := n.tree()
-	install := []string{"install", "--runtime", fmt.Sprintf("{handler: crun, kind: crun, version: \"1.0\", source: %s}", testbed.Part(t, testbed.Crun))}
+	install := installing(t, crun(t))
 	for _, place := range doing {
 		n.killed(t, place, install...)
 	}
@@ -281,8 +295,8 @@ func (n *node) bringsRunsc(t *testing.T, install []string) {
 	pid := n.unit("MainPID")
 	// Such a machine may not have the controllers of cgroups that its kernel has. It is a chroot,
 	// where the kernel gives no user namespace: runsc is told to do without.
-	brings := append(slices.Clone(install), "--runtime", fmt.Sprintf(
-		`{handler: gvisor, kind: runsc, version: "1.10", source: %s, options: 'options.global_flags = ["--ignore-cgroups", "--TESTONLY-unsafe-nonroot"]'}`, filepath.Dir(testbed.Part(t, testbed.Runsc))))
+	brings := installing(t, crun(t), fmt.Sprintf(
+		`{"handler": "gvisor", "kind": "runsc", "version": "1.10", "source": %q, "options": "options.global_flags = [\"--ignore-cgroups\", \"--TESTONLY-unsafe-nonroot\"]"}`, filepath.Dir(testbed.Part(t, testbed.Runsc))))
 	n.killed(t, "runtime.half", brings...)
 	if out, err := n.installer("", brings...); err != nil {
 		t.Fatalf("%v\n%s", err, out)
@@ -316,7 +330,7 @@ func TestInstallerBesideCRIO(t *testing.T) {
 	testbed.NeedRoot(t)
 	n := newNode(t, crioBeside(t))
 	before := n.tree()
-	install := []string{"install", "--runtime", fmt.Sprintf("{handler: crun, kind: crun, version: \"1.0\", source: %s}", testbed.Part(t, testbed.Crun))}
+	install := installing(t, crun(t))
 	n.killed(t, "kubelet.restarted", install...)
 	if out, err := n.installer("", install...); err != nil {
 		t.Fatalf("%v\n%s", err, out)

@@ -10,26 +10,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/client-go/tools/leaderelection"
 
+	"github.com/berth-cri/berth/internal/commandline"
 	"github.com/berth-cri/berth/pkg/observe/scrape"
 )
 
 // closeGrace is how long the end waits for who reads metrics.
 const closeGrace = time.Second
-
-// checkAddress says what is wrong with an address by itself.
-func checkAddress(address string) error {
-	if address == "" {
-		return nil
-	}
-	_, port, err := net.SplitHostPort(address)
-	if err != nil {
-		return fmt.Errorf("--address=%s: %w; write [HOST]:PORT", address, err)
-	}
-	if _, err := net.LookupPort("tcp", port); err != nil {
-		return fmt.Errorf("--address=%s: %q is not a port", address, port)
-	}
-	return nil
-}
 
 // serve says at an address what registry has, and whether this controller lives: not if it
 // holds the lease and has not renewed it. It is ready also if it waits for the lease, or an
@@ -40,7 +26,7 @@ func serve(ctx context.Context, address string, registry prometheus.Gatherer, le
 	}
 	l, err := net.Listen("tcp", address)
 	if err != nil {
-		return nil, fmt.Errorf("--address=%s: %w", address, err)
+		return nil, commandline.Wrong(fmt.Errorf("--address=%s: %w; write [HOST]:PORT", address, err))
 	}
 	endpoint := scrape.Serve(ctx, l, registry,
 		scrape.Page{Path: "/readyz", Handler: func(w http.ResponseWriter, _ *http.Request) {

@@ -100,9 +100,6 @@ func run(ctx context.Context, kubeconfig, namespace, address string, counting ca
 	if errs := validation.IsDNS1123Label(namespace); len(errs) > 0 {
 		return commandline.Wrong(fmt.Errorf("--namespace: %q is not a name of a namespace: %s", namespace, strings.Join(errs, "; ")))
 	}
-	if err := checkAddress(address); err != nil {
-		return commandline.Wrong(err)
-	}
 	config, err := connect(kubeconfig)
 	if err != nil {
 		return err

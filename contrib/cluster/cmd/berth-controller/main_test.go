@@ -1,8 +1,14 @@
 package main
 
 import (
+	"net"
+	"net/http"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/client-go/tools/leaderelection"
 
 	"github.com/berth-cri/berth/internal/commandline"
 )
@@ -14,8 +20,6 @@ func TestWrongCommandLines(t *testing.T) {
 		"--namspace x":           "unknown flag: --namspace",
 		"--namespace=":           "--namespace is empty",
 		"--namespace=UP":         `--namespace: "UP" is not a name of a namespace: `,
-		"--address nonsense":     "--address=nonsense: address nonsense: missing port in address; write [HOST]:PORT",
-		"--address :99999":       `--address=:99999: "99999" is not a port`,
 		"--count-overhead=twice": "--count-overhead=twice must be by-status or once",
 		"--kubeconfig /nowhere":  "--kubeconfig /nowhere: no such file or directory",
 	} {
@@ -26,5 +30,41 @@ func TestWrongCommandLines(t *testing.T) {
 				t.Errorf("got %v", err)
 			}
 		})
+	}
+}
+
+// The endpoints answer for the lease, and an address that cannot be is a mistake of the command line.
+func TestServe(t *testing.T) {
+	registry, lease := prometheus.NewRegistry(), leaderelection.NewLeaderHealthzAdaptor(time.Second)
+	for _, address := range []string{"nonsense", ":99999"} {
+		if _, err := serve(t.Context(), address, registry, lease, nil); commandline.Status(err) != 2 || !strings.Contains(err.Error(), "--address="+address) {
+			t.Errorf("%s: %v", address, err)
+		}
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := l.Addr().String()
+	l.Close()
+	ready := false
+	closed, err := serve(t.Context(), address, registry, lease, func() bool { return ready })
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer closed()
+	get := func(path string) int {
+		r, err := http.Get("http://" + address + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer r.Body.Close()
+		return r.StatusCode
+	}
+	if got := get("/readyz"); got != http.StatusServiceUnavailable {
+		t.Errorf("not ready: %d", got)
+	}
+	if ready = true; get("/readyz") != http.StatusOK || get("/healthz") != http.StatusOK {
+		t.Error("it is not ready")
 	}
 }

@@ -97,23 +97,21 @@ or change the values.`,
 }
 
 func (s *settings) installCommand() *cobra.Command {
-	w := installer.Wanted{Kubelet: true}
-	var runtimes []string
+	var file string
 	c := &cobra.Command{
 		Use:   "install",
 		Short: "Install on this node, once, without a cluster",
 		Args:  cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			for _, text := range runtimes {
-				r, err := parseRuntime(text)
-				if err != nil {
-					return commandline.Wrong(fmt.Errorf("--runtime %s: %w", text, err))
+			v := values{State: installed, Wanted: installer.Wanted{Version: version, Kubelet: true}}
+			if file != "" {
+				var err error
+				if v, err = readFile(file); err != nil {
+					return err
 				}
-				w.Runtimes = append(w.Runtimes, r)
 			}
-			w.Version = version
-			if err := w.Validate(); err != nil {
-				return commandline.Wrong(err)
+			if v.State != installed {
+				return commandline.Wrong(fmt.Errorf("--values %s: state is %q; use \"berth-installer uninstall\"", file, v.State))
 			}
 			if _, err := os.Stat(filepath.Join(s.payload, "bin/berth")); err != nil {
 				return commandline.Wrong(fmt.Errorf("--payload %s: %w", s.payload, err))
@@ -122,16 +120,14 @@ func (s *settings) installCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if err := i.Install(c.Context(), w); err != nil {
+			if err := i.Install(c.Context(), v.Wanted); err != nil {
 				return err
 			}
 			_, err = fmt.Fprintf(c.OutOrStdout(), "berth %s is installed; its programs are in %s\n", version, installer.Programs)
 			return err
 		},
 	}
-	c.Flags().StringVar(&w.Endpoint, "endpoint", "", "the other CRI daemon's `address`, as unix:///run/crio/crio.sock; empty: the kubelet's")
-	c.Flags().BoolVar(&w.Kubelet, "kubelet", true, "move the kubelet to berth")
-	c.Flags().StringArrayVar(&runtimes, "runtime", nil, "a `runtime` to bring, as {handler: …, kind: …, version: …, source: …}")
+	c.Flags().StringVar(&file, "values", "", "the `file` with the values, as of the chart's ConfigMap; empty: move the kubelet, and bring no runtimes")
 	return c
 }
 
@@ -177,7 +173,20 @@ func (s *settings) installer(c installer.Cluster) (*installer.Installer, error) 
 	}
 	return installer.New(installer.Installer{
 		Root: s.root, Payload: s.payload, Self: "/proc/self/exe", Host: installer.Chroot{Root: s.root}, Cluster: c, Backend: installer.CRI{Root: s.root},
-	})
+	}), nil
+}
+
+func readFile(path string) (values, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return values{}, commandline.Wrong(fmt.Errorf("--values: %w", err))
+	}
+	defer f.Close()
+	v, err := read(f)
+	if err != nil {
+		return v, commandline.Wrong(fmt.Errorf("--values %s: %w", path, err))
+	}
+	return v, nil
 }
 
 // read returns the values. An unknown key is a mistake.
@@ -203,14 +212,9 @@ func (s *settings) run(ctx context.Context) error {
 		return commandline.Wrong(errors.New("--node is needed, or NODE_NAME"))
 	}
 	os.Remove(s.readyFile)
-	f, err := os.Open(s.values)
+	v, err := readFile(s.values)
 	if err != nil {
-		return commandline.Wrong(fmt.Errorf("--values: %w", err))
-	}
-	defer f.Close()
-	v, err := read(f)
-	if err != nil {
-		return commandline.Wrong(fmt.Errorf("--values %s: %w", s.values, err))
+		return err
 	}
 	c, err := newCluster(s.kubeconfig, s.root, s.node)
 	if err != nil {

@@ -19,9 +19,9 @@ func TestWrongCommandLines(t *testing.T) {
 	t.Setenv("NODE_NAME", "")
 	t.Setenv("KUBERNETES_SERVICE_HOST", "")
 	const inCluster = "run --node n "
-	wrong, good, config := filepath.Join(payload, "wrong.json"), filepath.Join(payload, "good.json"), filepath.Join(payload, "kubeconfig")
+	wrong, good, other, config := filepath.Join(payload, "wrong.json"), filepath.Join(payload, "good.json"), filepath.Join(payload, "other.json"), filepath.Join(payload, "kubeconfig")
 	for path, text := range map[string]string{
-		wrong: `{"state": "instaled"}`, good: `{"state": "removed"}`,
+		wrong: `{"state": "instaled"}`, good: `{"state": "removed"}`, other: `{"state": "installed", "endpoint": "x"}`,
 		config: `{"apiVersion": "v1", "kind": "Config", "clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:1"}}], "contexts": [{"name": "c", "context": {"cluster": "c"}}], "current-context": "c"}`,
 	} {
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
@@ -34,9 +34,9 @@ func TestWrongCommandLines(t *testing.T) {
 	}{
 		"instal":                     {2, `unknown command "instal" for "berth-installer" (did you mean "install"?); see "berth-installer --help"`},
 		"install extra":              {2, `"berth-installer install" takes no arguments, got "extra"`},
-		"install --runtme x":         {2, "unknown flag: --runtme"},
-		"install --runtime x":        {2, "--runtime x: write {handler: crun"},
-		"install --endpoint x":       {2, `endpoint "x" is not a unix socket; write unix:///`},
+		"install --vlaues x":         {2, "unknown flag: --vlaues"},
+		"install --values " + other:  {2, `endpoint "x" is not a unix socket; write unix:///`},
+		"install --values " + good:   {2, `state is "removed"; use "berth-installer uninstall"`},
 		"install --payload " + empty: {2, "--payload " + empty + ": stat " + empty + "/bin/berth: no such file or directory"},
 		"install --root " + empty + " --payload " + payload: {2, "--root " + empty + " is not the root directory of a node: it has no directory /var/lib"},
 		"uninstall --root " + empty + "/x":                  {2, "/x is not the root directory of a node"},
@@ -82,7 +82,13 @@ func TestRootWithLinks(t *testing.T) {
 	if err := os.Symlink("/data/of-this-node", filepath.Join(root, "var")); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := (&settings{root: root, payload: root}).installer(alone{root}); err != nil {
-		t.Error(err)
+	c, out := newRoot(), &strings.Builder{}
+	c.SetArgs([]string{"uninstall", "--root", root})
+	c.SetOut(out)
+	if err := c.Execute(); err != nil || out.String() != "what this installer did on this node is undone\n" {
+		t.Errorf("%v: %s", err, out)
+	}
+	if err := (alone{root}).Serves(t.Context(), true); err == nil {
+		t.Error("a node without a kubelet serves")
 	}
 }

@@ -101,7 +101,7 @@ func TestCommandsWithoutACluster(t *testing.T) {
 		{"policy all", 2, "", `error: "kubectl berth policy" takes no arguments, got "all"; see "kubectl berth policy --help"`},
 		{"audti", 2, "", `error: unknown command "audti" for "kubectl berth" (did you mean "audit"?); see "kubectl berth --help"`},
 		{"lint", 2, "", `error: missing argument: kubectl berth lint FILE...; see "kubectl berth lint --help"`},
-		{"classes --kubeconfig /nowhere", 2, "", "error: --kubeconfig /nowhere: no such file or directory\n"},
+		{"audit --kubeconfig /nowhere", 2, "", "error: --kubeconfig /nowhere: no such file or directory\n"},
 		{"migrate " + beta, 0, oneClass, "note: "},
 		{"migrate " + sound, 0, oneClass, ""},
 		{"migrate " + dots, 3, "", "must not contain dots"},

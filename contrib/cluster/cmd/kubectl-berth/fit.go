@@ -1,21 +1,25 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/cli-runtime/pkg/resource"
 
 	"github.com/berth-cri/berth/contrib/cluster/pkg/cluster"
 	"github.com/berth-cri/berth/contrib/cluster/pkg/runtimeclass"
 	"github.com/berth-cri/berth/internal/output"
+	"github.com/berth-cri/berth/pkg/nodelabel"
 	"github.com/berth-cri/berth/pkg/probe/capability"
 )
 
@@ -208,13 +212,7 @@ func fitTable(all []fitted, wide bool) *output.Table {
 	t := &output.Table{Header: []string{"POD", "CLASS", "HANDLER", "FITS", "ISOLATION", "OVERHEAD", "NODES", "REASON"}, Whole: wide}
 	for _, f := range all {
 		for _, c := range f.Candidates {
-			class, handler := c.Class, c.Handler
-			if class == "" {
-				class = "-"
-			}
-			if handler == "" {
-				handler = "default"
-			}
+			class, handler := or(c.Class), cmp.Or(c.Handler, "default")
 			if c.Own {
 				class += " (its own)"
 			}
@@ -231,3 +229,16 @@ func fitTable(all []fitted, wide bool) *output.Table {
 	}
 	return t
 }
+
+// costs are resources without the one that only counts pods.
+func costs(l corev1.ResourceList) string {
+	var all []string
+	for _, name := range slices.Sorted(maps.Keys(l)) {
+		if q := l[name]; !nodelabel.IsPods(string(name)) {
+			all = append(all, fmt.Sprintf("%s=%s", name, q.String()))
+		}
+	}
+	return strings.Join(all, ",")
+}
+
+func or(s string) string { return cmp.Or(s, "-") }

@@ -78,8 +78,7 @@ func (p *generateCommand) generate(ctx context.Context, f *generateFlags, names 
 	for _, h := range chosen {
 		g := runtimeclass.Generate(h, o)
 		if there != nil {
-			cluster.KeepKnown(g.RuntimeClass, there.Classes)
-			if cluster.KeepOverhead(g.RuntimeClass, there.Classes) {
+			if cluster.Keep(g.RuntimeClass, there.Classes) {
 				g.Note = "overhead: that of the class in the cluster; --measurements would change it"
 			}
 		}

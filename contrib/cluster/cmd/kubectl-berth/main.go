@@ -16,26 +16,16 @@ import (
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"k8s.io/klog/v2"
 
+	"github.com/berth-cri/berth/internal/commandline"
 	"github.com/berth-cri/berth/internal/output"
 	"github.com/berth-cri/berth/pkg/printable"
 )
 
-// Exit codes, which are those of berth.
-const (
-	exitFailure = 1
-	// exitWrong means that the command line, or a file, is wrong. Nothing was done.
-	exitWrong = 2
-	// exitFindings means that the work was done, and that something is not as it should be.
-	exitFindings = 3
-)
+// exitFindings means that the work was done, and that something is not as it should be.
+const exitFindings = 3
 
-// exitError ends the program with a code of its own; without an error all is said.
-type exitError struct {
-	code int
-	error
-}
-
-func (e *exitError) Unwrap() error { return e.error }
+// foundError is the end of a command that found something.
+type foundError struct{ error }
 
 // version is set by the build.
 var version = "0.0.0-dev"
@@ -50,21 +40,16 @@ func main() {
 	os.Exit(report(err, stderr))
 }
 
-// report tells of an error once, and says with what to exit.
+// report writes an error, and returns the exit status.
 func report(err error, to io.Writer) int {
 	if err == nil {
 		return 0
 	}
-	code := exitFailure
-	var ended *exitError
-	if errors.As(err, &ended) {
-		code = ended.code
-		if ended.error == nil {
-			return code
-		}
-	}
 	fmt.Fprintln(to, "error:", printable.Error(err))
-	return code
+	if errors.As(err, new(foundError)) {
+		return exitFindings
+	}
+	return commandline.Status(err)
 }
 
 // wrong is an error of what was given: then nothing was done.
@@ -72,10 +57,8 @@ func wrong(err error) error {
 	if err == nil {
 		return nil
 	}
-	return &exitError{exitWrong, err}
+	return commandline.Wrong(err)
 }
 
 // found is the end of a command that found something.
-func found(format string, args ...any) error {
-	return &exitError{exitFindings, fmt.Errorf(format, args...)}
-}
+func found(format string, args ...any) error { return foundError{fmt.Errorf(format, args...)} }

@@ -72,17 +72,6 @@ their bindings, which put them in force. Generate them again when classes or han
 	output.Flag(c, &f.output, misused, "yaml", "json")
 	completes(c, "workloads", cobra.FixedCompletions([]string{string(policy.WarnWorkloads), string(policy.DenyWorkloads), string(policy.IgnoreWorkloads)}, cobra.ShellCompDirectiveNoFileComp))
 	completes(c, "exempt", p.completeNamespaces)
-	completes(c, "default", func(c *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
-		return p.names(func(s *server) ([]string, error) {
-			classes, err := s.runtimeClasses(c.Context())
-			var all []string
-			for i := range classes {
-				all = append(all, classes[i].Handler)
-			}
-			slices.Sort(all)
-			return slices.Compact(all), err
-		}), cobra.ShellCompDirectiveNoFileComp
-	})
 	return c
 }
 

@@ -7,8 +7,6 @@ import (
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	"sigs.k8s.io/yaml"
-
-	"github.com/berth-cri/berth/pkg/probe/capability"
 )
 
 // Namespaces of the system are left alone whatever else is, unless an empty --exempt clears that.
@@ -43,20 +41,5 @@ func TestExempt(t *testing.T) {
 				t.Errorf("exempt are %q, want %q", got, want)
 			}
 		})
-	}
-}
-
-// What one node was found to lack is not what a class does not support.
-func TestClassesTable(t *testing.T) {
-	all := []listedClass{{Name: "c", Handler: "h"}}
-	all[0].handler.Set(capability.SELinux, capability.No, capability.Probed, "this node does not have SELinux")
-	all[0].handler.Set(capability.HostPID, capability.No, capability.Declared, "")
-	var b strings.Builder
-	if err := classesTable(all, true).Write(&b); err != nil {
-		t.Fatal(err)
-	}
-	const want = "CLASS  HANDLER  ISOLATION  CONFORMS  OVERHEAD  NOT SUPPORTED  UNKNOWN  SUPPORTED  NODES\nc      h        -          -         -         host-pid       selinux  -          -\n"
-	if b.String() != want {
-		t.Errorf("got\n%s", b.String())
 	}
 }

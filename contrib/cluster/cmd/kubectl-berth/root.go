@@ -44,7 +44,7 @@ file is wrong (then nothing was done), 1 for any other failure.`,
 	root.SetErr(streams.ErrOut)
 	p.config.AddFlags(root.PersistentFlags())
 	completes(root, "namespace", p.completeNamespaces)
-	root.AddCommand((&listCommand{p}).command(), (&auditCommand{p}).command(), (&fitCommand{p}).command(),
+	root.AddCommand((&auditCommand{p}).command(), (&fitCommand{p}).command(),
 		(&policyCommand{p}).command(), (&generateCommand{p}).command(), (&lintCommand{p}).command(), (&migrateCommand{p}).command(),
 		manCommand())
 	// kubectl completes its plugins by contrib/kubectl/kubectl_complete-berth.

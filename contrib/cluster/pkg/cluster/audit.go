@@ -18,14 +18,11 @@ import (
 // Rules that a Finding may be of.
 const (
 	RuleClassWithoutNode    = "class-without-node"
-	RuleNoReadyNode         = "class-without-ready-node"
 	RuleNodesWithoutHandler = "nodes-without-handler"
 	RuleHandlerWithoutClass = "handler-without-class"
 	RuleNodeNotSelected     = "node-not-selected"
-	RuleLabelWithoutHandler = "label-without-handler"
 	RulePodWithoutHandler   = "pod-without-handler"
 	RulePodWithoutClass     = "pod-without-class"
-	RulePodWithoutNode      = "pod-without-node"
 	RuleClassNotCounted     = "class-not-counted"
 	RuleHandlerClosed       = "handler-takes-no-pods"
 )
@@ -61,7 +58,6 @@ func Audit(s *State) []Finding {
 	for _, name := range s.handlerNames() {
 		all = append(all, s.auditHandler(name)...)
 	}
-	all = append(all, s.auditLabels()...)
 	all = append(all, s.auditPods()...)
 	return append(all, s.auditRestarts()...)
 }
@@ -70,7 +66,7 @@ func classObject(c *nodev1.RuntimeClass) string { return "RuntimeClass " + c.Nam
 
 // auditClass looks at the nodes that pods of a class may be put on.
 func (s *State) auditClass(c *nodev1.RuntimeClass) []Finding {
-	var selected, silent, having, waiting, lacking, elsewhere, closed []string
+	var selected, silent, having, lacking, elsewhere, closed []string
 	for i := range s.Nodes {
 		n := &s.Nodes[i]
 		if has(n, c.Handler) && !selects(c, n) {
@@ -87,10 +83,8 @@ func (s *State) auditClass(c *nodev1.RuntimeClass) []Finding {
 			closed = append(closed, n.Name)
 		case !has(n, c.Handler):
 			lacking = append(lacking, n.Name)
-		case ready(n):
-			having = append(having, n.Name)
 		default:
-			waiting = append(waiting, n.Name)
+			having = append(having, n.Name)
 		}
 	}
 	f := Finding{Severity: runtimeclass.Error, Rule: RuleClassWithoutNode, Object: classObject(c)}
@@ -99,17 +93,17 @@ func (s *State) auditClass(c *nodev1.RuntimeClass) []Finding {
 		f.Message = fmt.Sprintf("no node is selected by %s: its pods stay pending", s.selection(c))
 		f.Advice = s.whereInstead(c, elsewhere)
 		return []Finding{f}
-	case len(having)+len(waiting)+len(silent) == 0 && len(closed) > 0:
+	case len(having)+len(silent) == 0 && len(closed) > 0:
 		f.Rule, f.Concerned = RuleHandlerClosed, closed
 		f.Message = fmt.Sprintf("the handler %q takes no pods on any node that has it (%s): its pods stay %s", c.Handler, Few(closed), whereTheyStay(c))
 		f.Advice = fmt.Sprintf("see \"berth handler show %s\" there", c.Handler)
 		return []Finding{f}
-	case len(having)+len(waiting)+len(silent) == 0:
+	case len(having)+len(silent) == 0:
 		f.Concerned = lacking
 		f.Message = fmt.Sprintf("none of the nodes that it selects has the handler %q%s: its pods stay in ContainerCreating", c.Handler, s.meant(c.Handler))
 		f.Advice = s.whereInstead(c, elsewhere)
 		return []Finding{f}
-	case len(having)+len(waiting) == 0:
+	case len(having) == 0:
 		f.Severity, f.Concerned = runtimeclass.Warning, silent
 		f.Message = fmt.Sprintf("none of the nodes that it selects reports the handler %q, and these report no handlers: %s", c.Handler, Few(silent))
 		f.Advice = "nodes report handlers since Kubernetes 1.30, if their CRI daemon supports it"
@@ -127,12 +121,6 @@ func (s *State) auditClass(c *nodev1.RuntimeClass) []Finding {
 		f.Rule, f.Concerned = RuleHandlerClosed, closed
 		f.Message = fmt.Sprintf("the handler %q takes no pods on %s", c.Handler, Few(closed))
 		f.Advice = fmt.Sprintf("see \"berth handler show %s\" there", c.Handler)
-		all = append(all, f)
-	}
-	if len(having)+len(silent) == 0 {
-		f.Rule, f.Concerned = RuleNoReadyNode, waiting
-		f.Message = fmt.Sprintf("no node with the handler %q is ready: %s", c.Handler, Few(waiting))
-		f.Advice = "see \"kubectl get nodes\""
 		all = append(all, f)
 	}
 	if len(lacking) > 0 {
@@ -249,33 +237,4 @@ func (s *State) auditHandler(name string) []Finding {
 		return nil
 	}
 	return []Finding{f}
-}
-
-// auditLabels looks for labels that say of a node what it does not.
-func (s *State) auditLabels() []Finding {
-	names := map[string]string{} // label -> handler
-	for _, name := range s.handlerNames() {
-		names[nodelabel.Handler(name)] = name
-	}
-	for i := range s.Classes {
-		names[nodelabel.Handler(s.Classes[i].Handler)] = s.Classes[i].Handler
-	}
-	stale := map[string][]string{}
-	for i := range s.Nodes {
-		n := &s.Nodes[i]
-		for label, name := range names {
-			if reports(n) && n.Labels[label] == nodelabel.Ready && !has(n, name) {
-				stale[label] = append(stale[label], n.Name)
-			}
-		}
-	}
-	var all []Finding
-	for _, label := range sortedKeys(stale) {
-		all = append(all, Finding{
-			Severity: runtimeclass.Warning, Rule: RuleLabelWithoutHandler, Object: "label " + label, Concerned: stale[label],
-			Message: fmt.Sprintf("nodes with this label but without the handler: %s", Few(stale[label])),
-			Advice:  "remove it, or check what sets it: Node Feature Discovery does, from a file that berth writes",
-		})
-	}
-	return all
 }

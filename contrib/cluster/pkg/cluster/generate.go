@@ -36,45 +36,32 @@ func Handlers(s *State) []runtimeclass.Handler {
 	return all
 }
 
-// KeepKnown gives a class that was made without knowing anything of its handler what the
-// class that is there says of it. An apply would take it away, and policies that are made of
-// it would no longer refuse anything.
-func KeepKnown(c *nodev1.RuntimeClass, there []nodev1.RuntimeClass) {
+// Keep gives a class that was made of what nodes report what the class that is there has beside:
+// annotations, if nothing is known of the handler, and overhead, if none was measured. An apply
+// would remove them. It reports whether there was overhead to keep.
+func Keep(c *nodev1.RuntimeClass, there []nodev1.RuntimeClass) bool {
 	i := slices.IndexFunc(there, func(t nodev1.RuntimeClass) bool { return t.Name == c.Name && t.Handler == c.Handler })
 	if i < 0 {
-		return
-	}
-	known := map[string]string{}
-	for _, key := range runtimeclass.Annotations {
-		if _, said := c.Annotations[key]; said {
-			return
-		}
-		if value, said := there[i].Annotations[key]; said {
-			known[key] = value
-		}
-	}
-	if len(known) > 0 {
-		maps.Copy(known, c.Annotations)
-		c.Annotations = known
-	}
-}
-
-// KeepOverhead gives a class that was made without a measurement the overhead of the class that
-// is there, and reports whether there was any: an apply would remove it, and pods would be put on
-// nodes that have no room for them.
-func KeepOverhead(c *nodev1.RuntimeClass, there []nodev1.RuntimeClass) bool {
-	i := slices.IndexFunc(there, func(t nodev1.RuntimeClass) bool { return t.Name == c.Name && t.Handler == c.Handler })
-	if i < 0 || len(costs(c.Overhead)) > 0 {
 		return false
 	}
-	kept := costs(there[i].Overhead)
-	if len(kept) == 0 {
+	known := func(key, _ string) bool { return slices.Contains(runtimeclass.Annotations, key) }
+	kept := maps.Clone(there[i].Annotations)
+	maps.DeleteFunc(kept, func(key, value string) bool { return !known(key, value) })
+	if now := maps.Clone(c.Annotations); len(kept) > 0 {
+		maps.DeleteFunc(now, func(key, value string) bool { return !known(key, value) })
+		if len(now) == 0 {
+			maps.Copy(kept, c.Annotations)
+			c.Annotations = kept
+		}
+	}
+	overhead := costs(there[i].Overhead)
+	if len(overhead) == 0 || len(costs(c.Overhead)) > 0 {
 		return false
 	}
 	if c.Overhead != nil {
-		maps.Copy(kept, c.Overhead.PodFixed)
+		maps.Copy(overhead, c.Overhead.PodFixed)
 	}
-	c.Overhead = &nodev1.Overhead{PodFixed: kept}
+	c.Overhead = &nodev1.Overhead{PodFixed: overhead}
 	return true
 }
 

@@ -138,7 +138,7 @@ func TestKeepKnown(t *testing.T) {
 		"nothing is there":   {class("h", nil), nil, nil},
 		"nothing is to keep": {class("h", nil), []nodev1.RuntimeClass{*class("h", map[string]string{"note": "x"})}, nil},
 	} {
-		KeepKnown(c.new, c.there)
+		Keep(c.new, c.there)
 		if !maps.Equal(c.new.Annotations, c.want) {
 			t.Errorf("%s: %v, want %v", name, c.new.Annotations, c.want)
 		}
@@ -173,7 +173,7 @@ func TestKeepOverhead(t *testing.T) {
 		"it was not measured":           {aClass("a", "kata", counted), []nodev1.RuntimeClass{*aClass("a", "kata", memory("1Mi"))}, "handler.kata.pods=1,memory=1Mi", true},
 		"it only counted, and does not": {aClass("a", "kata"), []nodev1.RuntimeClass{*aClass("a", "kata", counted)}, "", false},
 	} {
-		kept := KeepOverhead(c.made, c.there)
+		kept := Keep(c.made, c.there)
 		if got := list(c.made.Overhead); got != c.want || kept != c.kept {
 			t.Errorf("%s: it has %s, and kept %v", name, got, kept)
 		}

@@ -14,7 +14,6 @@ import (
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 
 	"github.com/berth-cri/berth/contrib/cluster/pkg/runtimeclass"
-	"github.com/berth-cri/berth/pkg/nodelabel"
 )
 
 // SandboxFailed is the reason of events about sandboxes that could not be made.
@@ -83,18 +82,7 @@ func (s *State) auditPod(p *corev1.Pod, said string) *Finding {
 		return f
 	}
 	if p.Spec.NodeName == "" {
-		f.Rule = RulePodWithoutNode
-		if name, there := s.waitsForRoom(p, c); there {
-			f.Message = fmt.Sprintf("cannot be scheduled: no schedulable node has room for more pods of the handler %q", c.Handler)
-			f.Advice = fmt.Sprintf("its %s are in use, or it takes no pods: see \"kubectl get nodes -o custom-columns=NAME:.metadata.name,ROOM:%s\"", name, jsonPath(name))
-			return f
-		}
-		if !s.waitsForNode(p, c) {
-			return nil
-		}
-		f.Message = fmt.Sprintf("cannot be scheduled: no schedulable node is selected by %s", s.selection(c))
-		f.Advice = s.whereInstead(c, s.having(c.Handler))
-		return f
+		return nil // its events have the scheduler's reason
 	}
 	f.Rule = RulePodWithoutHandler
 	f.Advice = "add the handler to the node, or delete the pods after the class selects nodes with it"
@@ -120,42 +108,6 @@ func (s *State) having(name string) []string {
 		}
 	}
 	return all
-}
-
-// waitsForNode says whether a pod that cannot be scheduled could be if its class
-// selected other nodes.
-func (s *State) waitsForNode(p *corev1.Pod, c *nodev1.RuntimeClass) bool {
-	unschedulable := slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
-		return c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && c.Reason == corev1.PodReasonUnschedulable
-	})
-	if !unschedulable {
-		return false
-	}
-	all, own := nodeaffinity.GetRequiredNodeAffinity(p), nodeaffinity.GetRequiredNodeAffinity(withoutClass(p, c))
-	other := false
-	for i := range s.Nodes {
-		n := &s.Nodes[i]
-		if matches(all, n) && tolerated(n, p.Spec.Tolerations) {
-			return false
-		}
-		other = other || matches(own, n)
-	}
-	return other
-}
-
-// waitsForRoom says whether a pod cannot be scheduled because of how many pods its
-// handler takes, and the resource that counts them.
-func (s *State) waitsForRoom(p *corev1.Pod, c *nodev1.RuntimeClass) (resource string, waits bool) {
-	resource = nodelabel.Pods(c.Handler)
-	return resource, runtimeclass.Counted(c) && slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
-		return c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && c.Reason == corev1.PodReasonUnschedulable &&
-			strings.Contains(c.Message, "Insufficient "+resource)
-	})
-}
-
-// jsonPath is where a node has the capacity of a resource, as kubectl wants it.
-func jsonPath(resource string) string {
-	return ".status.capacity." + strings.ReplaceAll(resource, ".", `\.`)
 }
 
 func matches(a nodeaffinity.RequiredNodeAffinity, n *corev1.Node) bool {

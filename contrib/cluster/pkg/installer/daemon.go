@@ -111,15 +111,9 @@ func defaultReady(all []handler) error {
 	return errors.New("berth has no default handler")
 }
 
-// reload has the daemon read its files. It returns the reason if they are refused, and not what
-// some handler lacks.
-func (d daemon) reload(ctx context.Context) error {
-	_, err := d.reloaded(ctx)
-	return err
-}
-
-// reloaded is reload, and returns what waits for the daemon's next start.
-func (d daemon) reloaded(ctx context.Context) (waits []string, err error) {
+// reload has the daemon read its files, and returns what waits for its next start. It returns an
+// error if they are refused, and not what some handler lacks.
+func (d daemon) reload(ctx context.Context) (waits []string, err error) {
 	out, err := d.host.Run(ctx, program, "reload", "--wait", "-o", "json")
 	if err != nil && exitStatus(err) != degraded {
 		return nil, err

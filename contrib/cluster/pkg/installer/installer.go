@@ -61,16 +61,13 @@ type Installer struct {
 	at func(place string)
 }
 
-// New returns an installer, or what it lacks.
-func New(i Installer) (*Installer, error) {
-	if i.Root == "" || i.Payload == "" || i.Self == "" || i.Host == nil || i.Cluster == nil || i.Backend == nil {
-		return nil, errors.New("an installer needs a root, a payload, itself, a host, a cluster and a backend")
-	}
+// New returns an installer of what has all exported fields.
+func New(i Installer) *Installer {
 	if i.at == nil {
 		i.at = failpoint.Hit
 	}
 	i.patience = patience
-	return &i, nil
+	return &i
 }
 
 // Programs is the directory on the node that has the programs in use.
@@ -244,10 +241,11 @@ func (i *Installer) leadPods(ctx context.Context, st *state) error {
 	if err := i.writeFiles(st, configTexts(st.Healthy.Beside, "")); err != nil {
 		return err
 	}
-	if d := i.daemon(); d.active(ctx) {
-		return d.reload(ctx)
+	if !i.daemon().active(ctx) {
+		return nil // it reads the files when it starts
 	}
-	return nil // it reads the files when it starts
+	_, err := i.daemon().reload(ctx)
+	return err
 }
 
 // locked runs f on the node's state without another run on the node. The lock is on a directory

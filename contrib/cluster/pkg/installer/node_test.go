@@ -263,11 +263,7 @@ func (n *node) passes(place string) {
 
 func (n *node) installer() *Installer {
 	n.t.Helper()
-	i, err := New(Installer{Root: n.root, Payload: n.payload, Self: filepath.Join(n.payload, "bin/berth-pause"), Host: n, Cluster: n, Backend: n, at: n.passes})
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	return i
+	return New(Installer{Root: n.root, Payload: n.payload, Self: filepath.Join(n.payload, "bin/berth-pause"), Host: n, Cluster: n, Backend: n, at: n.passes})
 }
 
 func (n *node) install(w Wanted) error { return n.installer().Install(n.t.Context(), w) }

@@ -93,7 +93,8 @@ func (r *run) reloadWith(ctx context.Context, files map[string]string) error {
 	if err := r.writeFiles(r.st, files); err != nil {
 		return err
 	}
-	return r.daemon().reload(ctx)
+	_, err := r.daemon().reload(ctx)
+	return err
 }
 
 // copyRuntime copies a directory, or one program with its companions.

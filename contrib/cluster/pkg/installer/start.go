@@ -107,7 +107,7 @@ func (r *run) become(ctx context.Context, to release) error {
 // on meanwhile: they are not its children.
 func (r *run) rerun(ctx context.Context) error {
 	if !r.st.Restart {
-		waits, err := r.daemon().reloaded(ctx)
+		waits, err := r.daemon().reload(ctx)
 		if err != nil || len(waits) == 0 {
 			return err
 		}

@@ -46,13 +46,13 @@ func known(o Options) ([]class, error) {
 		}
 	}
 	for _, c := range o.Classes {
-		h, listed := named(o.Handlers, c.Handler)
+		h, listed := runtimeclass.ByName(o.Handlers, c.Handler)
 		if !listed {
 			var err error
 			if h, err = c.Annotated(); err != nil {
 				return nil, err
 			}
-			if _, there := named(defaults, h.Name); h.Default && !there {
+			if _, there := runtimeclass.ByName(defaults, h.Name); h.Default && !there {
 				defaults = append(defaults, h)
 			}
 		}
@@ -75,7 +75,7 @@ func known(o Options) ([]class, error) {
 	}
 	switch {
 	case len(defaults) > 1:
-		return nil, fmt.Errorf("more than one default handler: %s; choose one by --default", strings.Join(names(defaults), ", "))
+		return nil, fmt.Errorf("more than one default handler: %s; choose one by --default", strings.Join(runtimeclass.Names(defaults), ", "))
 	case len(defaults) == 1:
 		all = slices.Insert(all, 0, class{handler: defaults[0]})
 	}
@@ -112,7 +112,7 @@ func judged(h runtimeclass.Handler, unchosen bool) runtimeclass.Handler {
 
 // defaultHandler is that of the option.
 func defaultHandler(o Options, all []class) (runtimeclass.Handler, error) {
-	if h, ok := named(o.Handlers, o.Default); ok {
+	if h, ok := runtimeclass.ByName(o.Handlers, o.Default); ok {
 		return h, nil
 	}
 	handlers := slices.Clone(o.Handlers)
@@ -120,27 +120,11 @@ func defaultHandler(o Options, all []class) (runtimeclass.Handler, error) {
 		if c.handler.Name == o.Default {
 			return c.handler, nil
 		}
-		if _, there := named(handlers, c.handler.Name); !there {
+		if _, there := runtimeclass.ByName(handlers, c.handler.Name); !there {
 			handlers = append(handlers, c.handler)
 		}
 	}
-	return runtimeclass.Handler{}, fmt.Errorf("--default: handler %q is not known; known are %s", o.Default, strings.Join(names(handlers), ", "))
-}
-
-func named(handlers []runtimeclass.Handler, name string) (runtimeclass.Handler, bool) {
-	i := slices.IndexFunc(handlers, func(h runtimeclass.Handler) bool { return h.Name == name })
-	if i < 0 {
-		return runtimeclass.Handler{}, false
-	}
-	return handlers[i], true
-}
-
-func names(handlers []runtimeclass.Handler) []string {
-	var all []string
-	for _, h := range handlers {
-		all = append(all, h.Name)
-	}
-	return all
+	return runtimeclass.Handler{}, fmt.Errorf("--default: handler %q is not known; known are %s", o.Default, strings.Join(runtimeclass.Names(handlers), ", "))
 }
 
 // Unknown are the classes of which nothing is known: policies leave their pods alone.

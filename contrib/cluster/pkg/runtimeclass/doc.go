@@ -4,7 +4,7 @@
 //	objects, err := runtimeclass.Parse("classes.yaml", text) // says file, line and document of each mistake
 //	findings := runtimeclass.Lint(runtimeclass.Classes(objects), runtimeclass.LintOptions{Handlers: handlers})
 //	admission := runtimeclass.Admit(pod, classes)             // what the API server makes of a pod
-//	verdicts := runtimeclass.Fit(pod, handlers, runtimeclass.PreferIsolation)
+//	verdict := runtimeclass.Fit(pod, handler)
 //
 // It is pure: texts and tables go in, values come out. Nothing is read from disk,
 // from a cluster or from a daemon, and nothing is written. Where the API server

@@ -90,13 +90,9 @@ func ParseToleration(text string) (corev1.Toleration, error) {
 // take pods. Those that do not are passed over.
 func Choose(handlers []Handler, names []string) (chosen, passed []Handler, err error) {
 	for _, name := range names {
-		h, ok := byName(handlers, name)
+		h, ok := ByName(handlers, name)
 		if !ok {
-			var there []string
-			for _, h := range handlers {
-				there = append(there, h.Name)
-			}
-			return nil, nil, fmt.Errorf("handler %q does not exist; there are %s%s", name, strings.Join(there, ", "), meant(handlers, name))
+			return nil, nil, fmt.Errorf("handler %q does not exist; there are %s%s", name, strings.Join(Names(handlers), ", "), meant(handlers, name))
 		}
 		chosen = append(chosen, h)
 	}

@@ -212,14 +212,15 @@ func (m *Measurement) validate() error {
 func WithMeasurements(handlers, measured []Handler) []Handler {
 	all := slices.Clone(handlers)
 	for i := range all {
-		if m, ok := byName(measured, all[i].Name); ok && m.Overhead != nil {
+		if m, ok := ByName(measured, all[i].Name); ok && m.Overhead != nil {
 			all[i].Overhead = m.Overhead
 		}
 	}
 	return all
 }
 
-func byName(handlers []Handler, name string) (Handler, bool) {
+// ByName is the handler of a name.
+func ByName(handlers []Handler, name string) (Handler, bool) {
 	for _, h := range handlers {
 		if h.Name == name {
 			return h, true
@@ -230,13 +231,18 @@ func byName(handlers []Handler, name string) (Handler, bool) {
 
 // meant is the handler that a name was probably meant to be, as a question, or empty.
 func meant(handlers []Handler, name string) string {
-	var names []string
-	for _, h := range handlers {
-		names = append(names, h.Name)
-	}
-	near, ok := handler.Suggest(name, names)
+	near, ok := handler.Suggest(name, Names(handlers))
 	if !ok || near == name {
 		return ""
 	}
 	return fmt.Sprintf(" (did you mean %q?)", near)
+}
+
+// Names are those of handlers.
+func Names(handlers []Handler) []string {
+	var names []string
+	for _, h := range handlers {
+		names = append(names, h.Name)
+	}
+	return names
 }

@@ -139,7 +139,7 @@ func lintAnnotation(c Class, err error) Finding {
 
 // lintHandler looks at the handler that the class names.
 func lintHandler(c Class, o LintOptions) []Finding {
-	h, known := byName(o.Handlers, c.Handler)
+	h, known := ByName(o.Handlers, c.Handler)
 	if !known {
 		if o.MeasuredOnly {
 			return nil
@@ -201,11 +201,7 @@ func resources(l corev1.ResourceList) string {
 const most = 8
 
 func list(handlers []Handler) string {
-	var names []string
-	for _, h := range handlers {
-		names = append(names, h.Name)
-	}
-	slices.Sort(names)
+	names := slices.Sorted(slices.Values(Names(handlers)))
 	if len(names) == 0 {
 		return "none"
 	}

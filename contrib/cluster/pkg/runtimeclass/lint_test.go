@@ -107,7 +107,8 @@ func TestOnlyWhatIsKnownIsHeldAgainst(t *testing.T) {
 			t.Errorf("with %s: %+v", what, got)
 		}
 	}
-	if got := Lint(all, LintOptions{Handlers: []Handler{}}); len(got) != 1 || !strings.HasPrefix(got[0].Advice, "the handlers are none") {
+	got := Lint(all, LintOptions{Handlers: []Handler{}})
+	if want := `f:5: document 1: error: handler "nowhere" does not exist; the handlers are none; pods of the class stay in ContainerCreating (RuntimeClass "x", unknown-handler)`; len(got) != 1 || got[0].String() != want {
 		t.Errorf("without handlers: %+v", got)
 	}
 }

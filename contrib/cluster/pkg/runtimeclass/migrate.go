@@ -94,39 +94,9 @@ func (m *Migration) rewrite(d *document, old []Class, names map[string]string) (
 		return rewriteJSON(d.text, names)
 	}
 	if onlyVersion {
-		if text, ok := replaceVersions(d); ok {
-			return text, nil
-		}
+		return bytes.ReplaceAll(d.text, []byte(nodeGroup+"v1beta1"), []byte(nodeGroup+"v1")), nil
 	}
 	return rewriteYAML(d, names)
-}
-
-// replaceVersions changes nothing but the versions. It does not know all ways of
-// writing a string.
-func replaceVersions(d *document) ([]byte, bool) {
-	lines := bytes.SplitAfter(d.text, []byte("\n"))
-	done := true
-	eachClass(d.root(), nil, func(c *yaml.Node) {
-		_, version := child(c, "apiVersion")
-		if version == nil || version.Value == nodeGroup+"v1" {
-			return
-		}
-		at, column := version.Line-1, version.Column-1
-		if at >= len(lines) || version.Kind != yaml.ScalarNode {
-			done = false
-			return
-		}
-		line := []rune(string(lines[at]))
-		for column < len(line) && (line[column] == '"' || line[column] == '\'') {
-			column++
-		}
-		if column > len(line) || !strings.HasPrefix(string(line[column:]), version.Value) {
-			done = false
-			return
-		}
-		lines[at] = []byte(string(line[:column]) + nodeGroup + "v1" + strings.TrimPrefix(string(line[column:]), version.Value))
-	})
-	return bytes.Join(lines, nil), done
 }
 
 // eachClass calls f with every class of a document. What a list says about its

@@ -38,6 +38,11 @@ func TestMigrate(t *testing.T) {
 			`f:6: document 1: RuntimeClass "x": node.k8s.io/v1beta1 is now node.k8s.io/v1`,
 		},
 		{
+			"a list of v1alpha1", "apiVersion: node.k8s.io/v1alpha1\nkind: RuntimeClassList\nitems:\n- metadata: {name: x}\n  spec: {runtimeHandler: a}\n",
+			"apiVersion: node.k8s.io/v1\nkind: RuntimeClassList\nitems:\n  - metadata: {name: x}\n    handler: a\n",
+			`f:4: document 1: RuntimeClass "x": node.k8s.io/v1alpha1 is now node.k8s.io/v1`,
+		},
+		{
 			"several of JSON", `{"kind": "RuntimeClass", "apiVersion": "node.k8s.io/v1beta1", "metadata": {"name": "x"}, "handler": "a"} {"kind": "Namespace", "apiVersion": "v1"}`,
 			"{\n  \"apiVersion\": \"node.k8s.io/v1\",\n  \"handler\": \"a\",\n  \"kind\": \"RuntimeClass\",\n  \"metadata\": {\n    \"name\": \"x\"\n  }\n} {\"kind\": \"Namespace\", \"apiVersion\": \"v1\"}",
 			`f:1: document 1: RuntimeClass "x": node.k8s.io/v1beta1 is now node.k8s.io/v1`,

@@ -44,9 +44,6 @@ type Class struct {
 	*nodev1.RuntimeClass
 }
 
-// HandlerField is where the manifest has the handler.
-func (c Class) HandlerField() string { return c.field("handler") }
-
 // field is where the manifest has what is a field of v1.
 func (c Class) field(name string) string {
 	if c.Version != "v1alpha1" || strings.HasPrefix(name, "metadata") {

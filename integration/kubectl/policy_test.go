@@ -44,7 +44,7 @@ func classes(t *testing.T, b *bed) {
 	has(t, b.kubectl(t, "", "get", "runtimeclass", "-o", "json"), `"berth.dev/isolation": "vm"`, `"berth.dev/conforms": "sandboxed/v1,vm/v1"`, `\"note\":\"a kernel of its own\"`, `"berth.dev/default": "true"`)
 	// What fit says of a pod follows from them, too.
 	pod := "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {hostNetwork: true, containers: [{name: c, image: i}]}\n"
-	has(t, berth(t, 0, b.admin, pod, "fit", "-f", "-").stdout, "vm             -           -      spec.hostNetwork: true needs host-network, but the handler does not support it: a kernel of its own (a)")
+	has(t, berth(t, 0, b.admin, pod, "fit", "-f", "-").stdout, "spec.hostNetwork: true needs host-network, but the handler does not support it: a kernel of its own (a)")
 }
 
 // removePolicies removes all that were applied when the test ends.

@@ -46,3 +46,32 @@ func TestLeaseIsKeptWhileWorkEnds(t *testing.T) {
 		}
 	})
 }
+
+// TestLeaseOfAnotherIsKept ends a controller that was paused for so long that another one took its lease.
+func TestLeaseOfAnotherIsKept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := fake.NewClientset()
+		leases, background := client.CoordinationV1().Leases(leaseNamespace), context.WithoutCancel(t.Context())
+		ctx, end := context.WithCancel(t.Context())
+		const other = "another"
+		time.AfterFunc(time.Minute+time.Second, func() {
+			l, err := leases.Get(background, lease, metav1.GetOptions{})
+			if err == nil {
+				l.Spec.HolderIdentity = new(other)
+				_, err = leases.Update(background, l, metav1.UpdateOptions{})
+			}
+			if err != nil {
+				t.Error(err)
+			}
+			end()
+		})
+		err := lead(ctx, client, leaseNamespace, leaderelection.NewLeaderHealthzAdaptor(healthTolerance), func() {}, func(ctx context.Context) error {
+			<-ctx.Done()
+			return nil
+		})
+		l, getErr := leases.Get(background, lease, metav1.GetOptions{})
+		if err != nil || getErr != nil || l.Spec.HolderIdentity == nil || *l.Spec.HolderIdentity != other {
+			t.Errorf("%v, %v: %+v", err, getErr, l)
+		}
+	})
+}

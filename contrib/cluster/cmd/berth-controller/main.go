@@ -157,11 +157,11 @@ func lead(ctx context.Context, client kubernetes.Interface, namespace string, wa
 		<-working
 	})()
 	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
-		Lock: &resourcelock.LeaseLock{
+		Lock: &ownLock{Interface: &resourcelock.LeaseLock{
 			LeaseMeta:  metav1.ObjectMeta{Name: lease, Namespace: namespace},
 			Client:     client.CoordinationV1(),
 			LockConfig: resourcelock.ResourceLockConfig{Identity: me},
-		},
+		}},
 		Name: lease, LeaseDuration: leaseDuration, RenewDeadline: renewDeadline, RetryPeriod: retryPeriod,
 		ReleaseOnCancel: true,
 		Callbacks: leaderelection.LeaderCallbacks{
@@ -197,4 +197,26 @@ func lead(ctx context.Context, client kubernetes.Interface, namespace string, wa
 		return context.Cause(holding)
 	}
 	return errLost
+}
+
+// ownLock refuses to give back a lease that another controller has taken. client-go reads the lease
+// before it gives it back, and does not compare its holder.
+type ownLock struct {
+	resourcelock.Interface
+	holder string
+}
+
+func (l *ownLock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
+	record, raw, err := l.Interface.Get(ctx)
+	if err == nil {
+		l.holder = record.HolderIdentity
+	}
+	return record, raw, err
+}
+
+func (l *ownLock) Update(ctx context.Context, to resourcelock.LeaderElectionRecord) error {
+	if to.HolderIdentity == "" && l.holder != l.Identity() {
+		return errLost
+	}
+	return l.Interface.Update(ctx, to)
 }

@@ -19,7 +19,7 @@ import (
 func Handlers(s *State) []runtimeclass.Handler {
 	var all []runtimeclass.Handler
 	for _, name := range s.handlerNames() {
-		h := runtimeclass.Handler{Name: name, State: notReady, Reason: "no node with it is ready"}
+		h := runtimeclass.Handler{Name: name, State: "not-ready", Reason: "no node with it is ready"}
 		if !nameable(name) {
 			h.State, h.Reason = "not a valid class name", ""
 			all = append(all, h)

@@ -23,8 +23,6 @@ type State struct {
 	Events []corev1.Event
 }
 
-const notReady = "not-ready"
-
 // handlerNames are those of all nodes, sorted. The default handler has none.
 func (s *State) handlerNames() []string {
 	names := map[string]bool{}
@@ -67,17 +65,9 @@ func has(n *corev1.Node, handler string) bool {
 }
 
 func ready(n *corev1.Node) bool {
-	c := condition(n)
-	return c != nil && c.Status == corev1.ConditionTrue
-}
-
-func condition(n *corev1.Node) *corev1.NodeCondition {
-	for i := range n.Status.Conditions {
-		if n.Status.Conditions[i].Type == corev1.NodeReady {
-			return &n.Status.Conditions[i]
-		}
-	}
-	return nil
+	return slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
+		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
+	})
 }
 
 // selects says whether pods of a class may be put on a node, as far as the node

@@ -78,7 +78,7 @@ func newBed(t *testing.T, handler string, options testbed.Options) *bed {
 		return b
 	}
 	dir := t.TempDir()
-	must(t, os.Symlink(testbed.FittingCRIU(t), filepath.Join(dir, "criu")))
+	testbed.Must(t, os.Symlink(testbed.FittingCRIU(t), filepath.Join(dir, "criu")))
 	b.path = []string{"PATH=" + dir + ":" + os.Getenv("PATH")}
 	b.environment()
 	b.Restart(t)
@@ -158,7 +158,7 @@ func (p *pod) containers() (all []*testbed.Container) {
 func (p *pod) writing(t *testing.T) (dir string, done <-chan error) {
 	t.Helper()
 	dir = t.TempDir()
-	must(t, os.Chmod(dir, 0o700))
+	testbed.Must(t, os.Chmod(dir, 0o700))
 	written := make(chan error, 1)
 	go func() { written <- p.TryCheckpoint(t, dir, p.containers()...) }()
 	return dir, written
@@ -245,19 +245,11 @@ func files(t *testing.T, dir string) []string {
 	return all
 }
 
-// must fails the test at once if a step of it failed.
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 // value returns what a step gave, and fails the test at once if it failed.
 func value[T any](v T, err error) func(t testing.TB) T {
 	return func(t testing.TB) T {
 		t.Helper()
-		must(t, err)
+		testbed.Must(t, err)
 		return v
 	}
 }

@@ -95,7 +95,7 @@ func TestOperators(t *testing.T) {
 	pages := filepath.Join(dir, "images", "pages.img")
 	text := value(os.ReadFile(pages))(t)
 	text[len(text)/2] ^= 1
-	must(t, os.WriteFile(pages, text, 0o600))
+	testbed.Must(t, os.WriteFile(pages, text, 0o600))
 	if status, _, mistakes := b.berth(t, "checkpoint", "inspect", "--verify", dir); status != 3 || !strings.Contains(mistakes, "pages.img was changed") {
 		t.Errorf("damaged: exit status %d, %s", status, mistakes)
 	}
@@ -122,10 +122,10 @@ func (b *bed) replaced(t *testing.T, p *pod, dir string) {
 			_ = os.RemoveAll(dir)
 		}
 	})
-	must(t, os.MkdirAll(logs(metadata.GetUid()), 0o755))
+	testbed.Must(t, os.MkdirAll(logs(metadata.GetUid()), 0o755))
 	var made struct{ Pod string }
 	for range 2 { // the pod that runs, and then the one that was restored
-		must(t, json.Unmarshal([]byte(b.must(t, "pod", "restore", dir, "--replace", "-o", "json")), &made))
+		testbed.Must(t, json.Unmarshal([]byte(b.must(t, "pod", "restore", dir, "--replace", "-o", "json")), &made))
 		pods, err := b.Client.ListPodSandbox(testbed.Within(t, patience), &runtimeapi.ListPodSandboxRequest{})
 		if err != nil || len(pods.GetItems()) != 1 || pods.GetItems()[0].GetId() != made.Pod || pods.GetItems()[0].GetMetadata().GetName() != metadata.GetName() {
 			t.Fatalf("there are %v, %v", pods, err)
@@ -159,7 +159,7 @@ func TestCompressed(t *testing.T) {
 			args = append(args, "--compress")
 		}
 		var made struct{ Size int64 }
-		must(t, json.Unmarshal([]byte(b.must(t, args...)), &made))
+		testbed.Must(t, json.Unmarshal([]byte(b.must(t, args...)), &made))
 		sizes[compress] = made.Size
 		written := p.members[0].count(t)
 		b.restored(t, p, dir).reaches(t, written)

@@ -80,7 +80,7 @@ func diskIsFull(t *testing.T, handler string) {
 	p.reaches(t, 2)
 	for _, size := range []string{"4k", "64k", "512k"} {
 		disk := t.TempDir()
-		must(t, unix.Mount("tmpfs", disk, "tmpfs", 0, "mode=0700,size="+size))
+		testbed.Must(t, unix.Mount("tmpfs", disk, "tmpfs", 0, "mode=0700,size="+size))
 		t.Cleanup(func() { _ = unix.Unmount(disk, unix.MNT_DETACH) })
 		err := p.TryCheckpoint(t, disk, p.containers()...)
 		testbed.Refused(t, err, codes.ResourceExhausted, "no space left")
@@ -111,7 +111,7 @@ func TestRuntimeIsReplaced(t *testing.T) {
 	fresh.reaches(t, 2)
 	later := fresh.checkpointed(t)
 	b.restored(t, fresh, later).reaches(t, 4)
-	must(t, b.Client.RemoveAllPods(t.Context()))
+	testbed.Must(t, b.Client.RemoveAllPods(t.Context()))
 	b.Restart(t)
 	testbed.Eventually(t, patience, func() error {
 		_, _, err := b.Client.TryRestore(t, b.request(p, dir))
@@ -138,7 +138,7 @@ func TestStoppedWhileItIsWritten(t *testing.T) {
 	p.reaches(t, 2)
 	sandbox := b.sandboxProcess(t, p.ID)
 	// It begins, and does not come to its end.
-	must(t, unix.Kill(sandbox, unix.SIGSTOP))
+	testbed.Must(t, unix.Kill(sandbox, unix.SIGSTOP))
 	dir, written := p.writing(t)
 	testbed.Eventually(t, patience, func() error {
 		_, err := os.Stat(filepath.Join(dir, "images"))
@@ -199,7 +199,7 @@ func supervisorsKilled(t *testing.T, handler string) {
 			t.Fatal("there is no supervisor")
 		}
 		for _, pid := range pids {
-			must(t, unix.Kill(pid, unix.SIGKILL))
+			testbed.Must(t, unix.Kill(pid, unix.SIGKILL))
 		}
 	}
 	again := b.created(t, p, b.request(p, dir))

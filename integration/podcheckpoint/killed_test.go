@@ -25,7 +25,7 @@ func (b *bed) watchCRIU(t *testing.T) *watched {
 	t.Helper()
 	w := &watched{t.TempDir()}
 	script := fmt.Sprintf("#!/bin/sh\necho $$ > %[1]s/new.$$ && mv %[1]s/new.$$ %[1]s/pid.$$\nexec %[2]s \"$@\"\n", w.dir, testbed.FittingCRIU(t))
-	must(t, os.WriteFile(filepath.Join(w.dir, "criu"), []byte(script), 0o755))
+	testbed.Must(t, os.WriteFile(filepath.Join(w.dir, "criu"), []byte(script), 0o755))
 	b.path = []string{"PATH=" + w.dir + ":" + os.Getenv("PATH")}
 	b.environment()
 	b.Restart(t)
@@ -36,7 +36,7 @@ func (b *bed) watchCRIU(t *testing.T) *watched {
 func (w *watched) forget(t *testing.T) {
 	t.Helper()
 	for _, file := range w.files(t) {
-		must(t, os.Remove(file))
+		testbed.Must(t, os.Remove(file))
 	}
 }
 
@@ -126,7 +126,7 @@ func killedWhileCRIUWrites(t *testing.T, handler string) {
 				p.reaches(t, 1)
 				w.forget(t)
 				dir := t.TempDir()
-				must(t, os.Chmod(dir, 0o700))
+				testbed.Must(t, os.Chmod(dir, 0o700))
 				done := make(chan error, 1)
 				ids := []string{p.members[0].ID, p.members[1].ID}
 				go func() {
@@ -144,7 +144,7 @@ func killedWhileCRIUWrites(t *testing.T, handler string) {
 					p.reaches(t, max(p.members[0].count(t), p.members[1].count(t))+2)
 					b.restored(t, p, p.checkpointed(t)).reaches(t, 2)
 				}
-				must(t, b.Client.RemoveAllPods(t.Context()))
+				testbed.Must(t, b.Client.RemoveAllPods(t.Context()))
 			}
 		})
 	}
@@ -159,8 +159,8 @@ func killedWhileCRIURestores(t *testing.T, handler string) {
 	b := newBed(t, handler, testbed.Options{})
 	w := b.watchCRIU(t)
 	volume := t.TempDir()
-	must(t, os.MkdirAll(filepath.Join(volume, "a/b"), 0o700))
-	must(t, os.WriteFile(filepath.Join(volume, "a/b/c"), []byte("precious"), 0o600))
+	testbed.Must(t, os.MkdirAll(filepath.Join(volume, "a/b"), 0o700))
+	testbed.Must(t, os.WriteFile(filepath.Join(volume, "a/b/c"), []byte("precious"), 0o600))
 	p := b.empty(t)
 	b.add(t, p, "main", func(c *runtimeapi.ContainerConfig) {
 		c.Mounts = []*runtimeapi.Mount{{ContainerPath: "/volume", HostPath: volume}}
@@ -192,7 +192,7 @@ func killedWhileCRIURestores(t *testing.T, handler string) {
 		})
 	}
 	b.restored(t, p, dir).reaches(t, 2)
-	must(t, b.Client.RemoveAllPods(t.Context()))
+	testbed.Must(t, b.Client.RemoveAllPods(t.Context()))
 	b.NothingLeft(t, atRest)
 }
 

@@ -76,14 +76,14 @@ func TestOldCheckpointsAreRemoved(t *testing.T) {
 		}
 	}
 	b.prunes(t, "--keep=2", all[1], all[2], others)
-	must(t, os.Remove(filepath.Join(all[1], "manifest.json")))
+	testbed.Must(t, os.Remove(filepath.Join(all[1], "manifest.json")))
 	b.prunes(t, "--keep=1", all[1], all[2], others)
 	b.restored(t, other, others).reaches(t, 3)
 	b.prunes(t, "--older-than=1ms", all[1])
 	if left := files(t, all[1]); len(left) != 4 {
 		t.Errorf("of the half are left %q", left)
 	}
-	must(t, os.Chmod(b.directory(), 0o777))
+	testbed.Must(t, os.Chmod(b.directory(), 0o777))
 	if exit, _, mistakes := b.berth(t, "checkpoint", "prune", "--keep=1"); exit == 0 || !strings.Contains(mistakes, "0700") {
 		t.Errorf("where others can write: exit status %d, %s", exit, mistakes)
 	}
@@ -139,7 +139,7 @@ func (b *bed) pushesForEver(t *testing.T, dir string) (end func()) {
 	t.Helper()
 	l := value(net.Listen("tcp", "127.0.0.1:0"))(t)
 	push := exec.CommandContext(t.Context(), filepath.Join(b.Bin, "berth"), "checkpoint", "push", dir, l.Addr().String()+"/x:1", "--plain-http")
-	must(t, push.Start())
+	testbed.Must(t, push.Start())
 	conn := value(l.Accept())(t)
 	return func() {
 		t.Helper()

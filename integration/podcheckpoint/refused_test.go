@@ -23,7 +23,7 @@ func TestRefusedCheckpoints(t *testing.T) {
 	one, two := p.members[0].ID, p.members[1].ID
 	empty := t.TempDir()
 	full := t.TempDir()
-	must(t, os.WriteFile(filepath.Join(full, "mine"), nil, 0o600))
+	testbed.Must(t, os.WriteFile(filepath.Join(full, "mine"), nil, 0o600))
 	for name, c := range map[string]struct {
 		request *runtimeapi.CheckpointPodRequest
 		code    codes.Code
@@ -108,7 +108,7 @@ func TestRefusedRestores(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	must(t, os.Truncate(damaged, info.Size()/2))
+	testbed.Must(t, os.Truncate(damaged, info.Size()/2))
 	_, _, err = b.Client.TryRestore(t, b.request(p, dir))
 	testbed.Refused(t, err, codes.InvalidArgument, "the checkpoint is damaged", "pages.img", "make another")
 	b.NoLeaks(t, atRest)

@@ -53,7 +53,7 @@ func restoredPodIsLikeAnyOther(t *testing.T, handler string) {
 	b := newBed(t, handler, testbed.Options{})
 	b.Client.Pull(t, b.handler, b.Image)
 	volume := t.TempDir()
-	must(t, os.WriteFile(filepath.Join(volume, "page"), []byte("before"), 0o600))
+	testbed.Must(t, os.WriteFile(filepath.Join(volume, "page"), []byte("before"), 0o600))
 	p := &pod{Pod: b.Client.RunSandbox(t, testbed.PodSpec{Handler: b.handler})}
 	m := &member{}
 	m.Container = p.RunContainer(t, "web", testbed.PodSpec{
@@ -71,7 +71,7 @@ func restoredPodIsLikeAnyOther(t *testing.T, handler string) {
 	}
 	dir := p.checkpointed(t)
 	p.Remove(t)
-	must(t, os.WriteFile(filepath.Join(volume, "page"), []byte("after"), 0o600))
+	testbed.Must(t, os.WriteFile(filepath.Join(volume, "page"), []byte("after"), 0o600))
 	// What the kubelet reckons from the node's memory may be another on another node.
 	m.config.Linux.Resources.OomScoreAdj = 500
 	again := b.restored(t, p, dir)
@@ -206,7 +206,7 @@ func sleepAndWakeAgainAndAgain(t *testing.T, handler string) {
 		p.Remove(t)
 		p = b.restored(t, p, dir)
 		p.reaches(t, written)
-		must(t, os.RemoveAll(dir))
+		testbed.Must(t, os.RemoveAll(dir))
 	}
 	p.Remove(t)
 	b.NothingLeft(t, atRest)

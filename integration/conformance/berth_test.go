@@ -2,15 +2,20 @@ package conformance_test
 
 import (
 	"encoding/json"
+	"flag"
 	"fmt"
 	"maps"
+	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
+	"strconv"
 	"testing"
 	"time"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/klog/v2"
 
 	"github.com/berth-cri/berth/integration/conformance"
 	"github.com/berth-cri/berth/integration/testbed"
@@ -157,4 +162,20 @@ func removeImages(t *testing.T, client *testbed.Client) {
 		_, err := client.RemoveImage(t.Context(), &runtimeapi.RemoveImageRequest{Image: &runtimeapi.ImageSpec{Image: image.GetId()}})
 		testbed.Checkf(t, err, "remove image %s", image.GetId())
 	}
+}
+
+// TestMain lets more checks run at once than the machine has processors, unless
+// -parallel says how many: most of the time a check waits. The Kubernetes client
+// logs every session that a check breaks, which says nothing.
+func TestMain(m *testing.M) {
+	flag.Parse()
+	klog.SetLogger(klog.Logger{})
+	chosen := false
+	flag.Visit(func(f *flag.Flag) { chosen = chosen || f.Name == "test.parallel" })
+	if !chosen {
+		if err := flag.Set("test.parallel", strconv.Itoa(2*runtime.GOMAXPROCS(0))); err != nil {
+			panic(err)
+		}
+	}
+	os.Exit(m.Run())
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -118,4 +119,132 @@ func TestWrongFlagOfGVisor(t *testing.T) {
 	if got := shown.GetLastFailure(); err != nil || !strings.Contains(got, "flag provided but not defined: -bogus\nUsage: runsc ") {
 		t.Errorf("%v, %s", err, got)
 	}
+}
+
+// TestMemoryLimitTooSmallForGVisor: a pod that may use less memory than runsc itself needs failed
+// with "killed by signal 9", "input/output error" or "connection refused", which named
+// neither memory nor what works.
+func TestMemoryLimitTooSmallForGVisor(t *testing.T) {
+	t.Parallel()
+	b := newBed(t, testbed.Options{DefaultRuntime: "runsc", Runtimes: map[string]string{"runsc": testbed.Part(t, testbed.Runsc)}})
+	atRest := b.Rest(t)
+	limited := func(bytes int64) testbed.PodSpec {
+		return testbed.PodSpec{Image: b.Image, Command: []string{"sleep", "3600"}, Sandbox: func(c *runtimeapi.PodSandboxConfig) {
+			testbed.LimitMemory(t, c.GetLinux().GetCgroupParent(), bytes)
+		}}
+	}
+	names := func(t *testing.T, err error, code codes.Code, all ...string) {
+		t.Helper()
+		if status.Code(err) != code {
+			t.Errorf("got %v, want %s", err, code)
+		}
+		for _, want := range all {
+			if err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("the error does not name %q: %v", want, err)
+			}
+		}
+	}
+	for _, mebibytes := range []int64{1, 8, 12, 16, 20} {
+		t.Run(fmt.Sprintf("%dMi", mebibytes), func(t *testing.T) {
+			config := b.Client.SandboxConfig("")
+			limited(mebibytes << 20).Sandbox(config)
+			_, err := b.Client.RunPodSandbox(testbed.Within(t, time.Minute), &runtimeapi.RunPodSandboxRequest{Config: config})
+			names(t, err, codes.FailedPrecondition, fmt.Sprintf("a memory limit of %dMi", mebibytes), "24Mi", "raise the memory limits")
+		})
+	}
+	t.Run("met while a container starts", func(t *testing.T) {
+		p := b.Client.RunPod(t, limited(256<<20))
+		parent := p.Config.GetLinux().GetCgroupParent()
+		config := b.Client.ContainerConfig("late", b.Image, "sleep", "3600")
+		c, err := b.Client.CreateContainer(testbed.Within(t, time.Minute), &runtimeapi.CreateContainerRequest{PodSandboxId: p.ID, Config: config, SandboxConfig: p.Config})
+		testbed.Must(t, err)
+		// The limit of a pod can be lowered while it runs; from here on there is next to nothing left.
+		testbed.LimitMemory(t, parent, memoryUsage(t, parent)+64<<10)
+		_, err = b.Client.StartContainer(testbed.Within(t, time.Minute), &runtimeapi.StartContainerRequest{ContainerId: c.GetContainerId()})
+		names(t, err, codes.Unknown, "the pod ran into its memory limit", "24Mi", "raise the memory limits")
+		p.Remove(t)
+	})
+	b.NothingLeft(t, atRest)
+}
+
+// memoryUsage is what the kernel counts for a pod's cgroup, as far as it cannot be reclaimed.
+func memoryUsage(t *testing.T, parent string) int64 {
+	t.Helper()
+	file := filepath.Join("/sys/fs/cgroup/memory", parent, "memory.usage_in_bytes")
+	if _, err := os.Stat("/sys/fs/cgroup/memory"); err != nil {
+		file = filepath.Join("/sys/fs/cgroup", parent, "memory.current")
+	}
+	text, err := os.ReadFile(file)
+	testbed.Must(t, err)
+	n, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
+	testbed.Must(t, err)
+	return n
+}
+
+// TestReleasesOfGVisor upgrades a gVisor file by file under a pod. A kept runtime was one
+// file once: no pod of a release with companions could start, and its handler was ready.
+func TestReleasesOfGVisor(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	runsc := testbed.InstallRunsc(t, testbed.Runsc, dir)
+	b := newBed(t, testbed.Options{Config: fmt.Sprintf(
+		"default_runtime = \"gvisor\"\n[handlers]\nprobe_interval = \"1s\"\n[runtimes.gvisor]\nruntime_path = %q\noptions.global_flags = [\"--sidecar-usage-policy=STRICT\"]\n", runsc)})
+	spec := testbed.PodSpec{Image: b.Image, Command: []string{"sleep", "3600"}}
+	old := b.Client.RunPod(t, spec)
+	works := func(when string) {
+		t.Helper()
+		more := old.RunContainer(t, "c-"+strings.ReplaceAll(when, " ", "-"), spec)
+		for _, c := range []*testbed.Container{old.Container, more} {
+			testbed.Same(t, c.Exec(t, "echo", "here"), "here\n", "%s: an exec in the old pod printed", when)
+		}
+	}
+	handler := func() (state, reason string) {
+		t.Helper()
+		for _, h := range b.handlersInfo(t).Handlers {
+			if h.Name == "gvisor" {
+				return h.State, h.Reason
+			}
+		}
+		return "absent", ""
+	}
+	notReady := func(when, reason string) {
+		t.Helper()
+		testbed.Eventually(t, time.Minute, func() error {
+			if state, why := handler(); state != "not-ready" || !strings.Contains(why, reason) || !strings.Contains(why, runsc) {
+				return fmt.Errorf("%s: gvisor is %s: %s", when, state, why)
+			}
+			return nil
+		})
+		_, err := b.Client.RunPodSandbox(testbed.Within(t, time.Minute), &runtimeapi.RunPodSandboxRequest{Config: b.Client.SandboxConfig("")})
+		testbed.Refused(t, err, codes.Unavailable, reason)
+		works(when)
+	}
+	ready := func(when string) {
+		t.Helper()
+		testbed.Eventually(t, time.Minute, func() error {
+			if state, why := handler(); state != "ready" {
+				return fmt.Errorf("%s: gvisor is %s: %s", when, state, why)
+			}
+			return nil
+		})
+		works(when)
+	}
+	works("at first")
+	put(t, runsc, read(t, testbed.Part(t, testbed.RunscOther)))
+	notReady("half replaced", "gvisor_sentry is of release")
+	testbed.InstallRunsc(t, testbed.RunscOther, dir)
+	ready("replaced")
+	fresh := b.Client.RunPod(t, spec)
+	testbed.Same(t, fresh.Container.Exec(t, "echo", "here"), "here\n", "an exec in a new pod printed")
+	for _, name := range []string{"gvisor_sentry", "gvisor-sentry-prewarmer"} {
+		testbed.Must(t, os.Remove(filepath.Join(dir, companions, name)))
+		notReady("without "+name, name+" is missing")
+		testbed.InstallRunsc(t, testbed.RunscOther, dir)
+		ready("with " + name)
+	}
+	testbed.Must(t, os.RemoveAll(filepath.Join(dir, companions)))
+	b.Restart(t)
+	notReady("without all", companions)
+	old.Remove(t)
+	fresh.Remove(t)
 }

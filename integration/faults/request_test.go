@@ -2,11 +2,14 @@ package faults
 
 import (
 	"context"
+	"fmt"
+	"os"
 	"strings"
 	"testing"
 	"time"
 
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/integration/testbed"
@@ -173,4 +176,81 @@ func (b *bed) badOrder(t *testing.T) {
 	_, err = b.Client.ExecSync(ctx, &runtimeapi.ExecSyncRequest{ContainerId: c.ID, Cmd: []string{"true"}})
 	testbed.Refused(t, err, codes.FailedPrecondition, c.ID)
 	pod.Remove(t)
+}
+
+// TestARefusalIsSaidOnce looks at the text that a kubelet puts into the events of a pod: it
+// named the handler twice, and ended with the class that is its code.
+func TestARefusalIsSaidOnce(t *testing.T) {
+	b := newBed(t, testbed.Options{Runtimes: map[string]string{"gvisor": testbed.Part(t, testbed.Runsc)}})
+	config := b.Client.SandboxConfig("")
+	config.Linux.SecurityContext.NamespaceOptions.Pid = runtimeapi.NamespaceMode_NODE
+	_, err := b.Client.RunPodSandbox(testbed.Within(t, time.Minute), &runtimeapi.RunPodSandboxRequest{Config: config, RuntimeHandler: "gvisor"})
+	testbed.Refused(t, err, codes.FailedPrecondition, "does not support hostPID")
+	if text := status.Convert(err).Message(); strings.Count(text, `handler "gvisor"`) != 1 || strings.Contains(text, "precondition") {
+		t.Errorf("the text is %s", text)
+	}
+	// What is missing is in words, not by its class alone.
+	_, err = b.Client.PullImage(testbed.Within(t, time.Minute), &runtimeapi.PullImageRequest{Image: &runtimeapi.ImageSpec{Image: strings.Replace(b.Image, "busybox:1", "absent:1", 1)}})
+	testbed.Refused(t, err, codes.NotFound, "does not have the image")
+}
+
+// TestSysctlsOfTheKernelsLists gives pods sysctls that the kernel has in their namespaces
+// and runtimes do not know. They were refused, and a pod that named itself by one was
+// rolled back after it was recorded.
+func TestSysctlsOfTheKernelsLists(t *testing.T) {
+	b := newBed(t, testbed.Options{})
+	atRest := b.Rest(t)
+	want := map[string]string{"kernel.shm_next_id": "41", "kernel.sem_next_id": "42", "kernel.msg_next_id": "43", "kernel.auto_msgmni": "0", "kernel.domainname": "of.the.pod"}
+	for name, pid := range map[string]runtimeapi.NamespaceMode{
+		"with a sandbox process": runtimeapi.NamespaceMode_POD, "without": runtimeapi.NamespaceMode_CONTAINER,
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := b.Client.RunPod(t, testbed.PodSpec{Image: b.Image, Command: []string{"sleep", "3600"}, Sandbox: func(c *runtimeapi.PodSandboxConfig) {
+				c.Linux.Sysctls = want
+				c.Linux.SecurityContext.NamespaceOptions.Pid = pid
+			}})
+			for key, value := range want {
+				if got := p.Container.Exec(t, "sysctl", "-n", key); got != value+"\n" {
+					t.Errorf("%s is %q, want %s", key, got, value)
+				}
+			}
+			p.Remove(t)
+		})
+	}
+	config := b.Client.SandboxConfig("")
+	config.Linux.Sysctls = map[string]string{"kernel.hostname": "x"}
+	_, err := b.Client.RunPodSandbox(testbed.Within(t, time.Minute), &runtimeapi.RunPodSandboxRequest{Config: config})
+	testbed.Refused(t, err, codes.InvalidArgument, "config.linux.sysctls", "hostname of the pod")
+	b.NothingLeft(t, atRest)
+}
+
+// TestHostnameOfAPodInTheNodesNetwork sends what crictl's examples send.
+func TestHostnameOfAPodInTheNodesNetwork(t *testing.T) {
+	b := newBed(t, testbed.Options{})
+	node, err := os.Hostname()
+	testbed.Must(t, err)
+	p := b.Client.RunPod(t, testbed.PodSpec{Image: b.Image, Command: []string{"sleep", "3600"}, Sandbox: func(c *runtimeapi.PodSandboxConfig) {
+		c.Hostname = "web-0"
+		c.Linux.SecurityContext.NamespaceOptions.Network = runtimeapi.NamespaceMode_NODE
+	}, Container: func(c *runtimeapi.ContainerConfig) {
+		c.Linux.SecurityContext.NamespaceOptions.Network = runtimeapi.NamespaceMode_NODE
+	}})
+	want := node + "\nweb-0\nweb-0\n"
+	testbed.Same(t, p.Container.Exec(t, "sh", "-c", "hostname; echo $HOSTNAME; cat /etc/hostname"), want, "its names are")
+}
+
+// TestAlias runs a pod by the other name of a handler: it is that handler's in
+// all but the name.
+func TestAlias(t *testing.T) {
+	runc := testbed.Part(t, testbed.Runc)
+	b := newBed(t, testbed.Options{Runtimes: map[string]string{"runc": runc}, Config: fmt.Sprintf("[runtimes.other]\nalias_of = %q\n", "runc")})
+	atRest := b.Rest(t)
+	pod := b.Client.RunPod(t, testbed.PodSpec{Handler: "other", Image: b.Image, Command: []string{"sleep", "1000"}})
+	if i := b.info(t, pod.Container.ID); i.Handler != "other" {
+		t.Errorf("the pod is of %+v", i)
+	}
+	testbed.Same(t, pod.Status(t).GetRuntimeHandler(), "other", "the handler is")
+	b.Restart(t)
+	pod.Container.Exec(t, "true")
+	b.NothingLeft(t, atRest)
 }

@@ -2,6 +2,7 @@ package testbed
 
 import (
 	"cmp"
+	"errors"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -42,4 +43,17 @@ func LimitMemory(t T, parent string, bytes int64) {
 		}
 	}
 	Mustf(t, os.WriteFile(filepath.Join(dir, file), []byte(strconv.FormatInt(bytes, 10)), 0), "limit the memory of %s", parent)
+}
+
+// PowerCut leaves of the daemon what a power cut of its host leaves: what is on
+// disk. Processes, mounts, namespaces, cgroups, links, firewall rules and the state
+// directory are gone. Start starts it again.
+func (d *Daemon) PowerCut(t T) {
+	t.Helper()
+	d.Kill9(t)
+	err := errors.Join(d.killProcesses(), d.unmount(), d.removeCgroups(), os.RemoveAll(d.State))
+	if d.cni != nil {
+		err = errors.Join(err, d.cni.removeRules(), d.cni.removeBridge())
+	}
+	Mustf(t, err, "cut the power")
 }

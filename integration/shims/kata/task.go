@@ -17,6 +17,7 @@ import (
 	"github.com/containerd/containerd/v2/pkg/shim"
 	"github.com/containerd/containerd/v2/pkg/shutdown"
 	"github.com/containerd/log"
+	"github.com/containerd/ttrpc"
 	"github.com/containerd/typeurl/v2"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
@@ -360,4 +361,19 @@ func locked[Request, Response any](ctx context.Context, s *service, r *Request, 
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return call(ctx, r)
+}
+
+// RegisterTTRPC serves version 2 of the Task API, which is Kata's. Its messages are
+// on the wire what those of version 3 are.
+//
+//nolint:unparam // it is how the library asks for it
+func (s *service) RegisterTTRPC(server *ttrpc.Server) error {
+	server.RegisterService("containerd.task.v2.Task", &ttrpc.ServiceDesc{Methods: map[string]ttrpc.Method{
+		"State": common.Method(s.State), "Create": common.Method(s.Create), "Start": common.Method(s.Start), "Delete": common.Method(s.Delete),
+		"Pids": common.Method(s.Pids), "Pause": common.Method(s.Pause), "Resume": common.Method(s.Resume), "Checkpoint": common.Method(s.Checkpoint),
+		"Kill": common.Method(s.Kill), "Exec": common.Method(s.Exec), "ResizePty": common.Method(s.ResizePty), "CloseIO": common.Method(s.CloseIO),
+		"Update": common.Method(s.Update), "Wait": common.Method(s.Wait), "Stats": common.Method(s.Stats), "Connect": common.Method(s.Connect),
+		"Shutdown": common.Method(s.Shutdown),
+	}})
+	return nil
 }

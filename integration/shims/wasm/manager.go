@@ -4,13 +4,16 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 
 	bootapi "github.com/containerd/containerd/api/runtime/bootstrap/v1"
 	"github.com/containerd/containerd/api/types"
+	"github.com/containerd/containerd/api/types/runtimeoptions/v1"
 	runc "github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2/manager"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
 	"github.com/containerd/containerd/v2/pkg/shim"
+	"github.com/containerd/typeurl/v2"
 
 	"github.com/berth-cri/berth/integration/shims"
 	"github.com/berth-cri/berth/integration/shims/common"
@@ -75,4 +78,21 @@ func (manager) Start(ctx context.Context, params *bootapi.BootstrapParams) (*boo
 // Stop is the delete action.
 func (manager) Stop(ctx context.Context, id string) (shim.StopStatus, error) {
 	return runc.NewShimManager(name).Stop(ctx, id)
+}
+
+// settingsVariable is how the start action tells the server where its settings are.
+const settingsVariable = "BERTH_TEST_WASM_SHIM_CONFIG"
+
+// configPath is what options say: those of runwasi's shims have this type
+// (containerd-shimkit/src/sandbox/shim/local.rs, get_from_options).
+func configPath(a typeurl.Any) (string, error) {
+	v, err := typeurl.UnmarshalAny(a)
+	if err != nil {
+		return "", err
+	}
+	o, ok := v.(*runtimeoptions.Options)
+	if !ok {
+		return "", fmt.Errorf("invalid options type %s", a.GetTypeUrl())
+	}
+	return o.GetConfigPath(), nil
 }

@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -193,57 +192,6 @@ func TestKillFrozen(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	test.Must(t, p.Kill(ctx))
-}
-
-func TestOOMKillsForReal(t *testing.T) {
-	p := makeCgroup(t)
-	dir := p.V1["memory"]
-	if dir == "" {
-		t.Skip("the memory controller of cgroup v1 is missing; the v2 file is tested by fixtures")
-	}
-	for _, file := range []string{"memory.limit_in_bytes", "memory.memsw.limit_in_bytes"} {
-		if err := os.WriteFile(filepath.Join(dir, file), []byte("8M"), 0); err != nil && !os.IsNotExist(err) {
-			t.Fatal(err)
-		}
-	}
-	cmd := exec.Command("sh", "-c", "read go; exec dd if=/dev/zero of=/dev/null bs=200M count=1")
-	stdin, err := cmd.StdinPipe()
-	test.Must(t, err)
-	test.Must(t, cmd.Start())
-	join(t, p, "", cmd.Process.Pid)
-	if _, err := stdin.Write([]byte("go\n")); err != nil {
-		t.Fatal(err)
-	}
-	_ = cmd.Wait() // it was killed, and that is looked at
-	if status, ok := cmd.ProcessState.Sys().(syscall.WaitStatus); !ok || status.Signal() != syscall.SIGKILL {
-		t.Errorf("the process was not killed: %v", cmd.ProcessState)
-	}
-	if n, err := OOMKills(p); n != 1 || err != nil {
-		t.Errorf("oom kills %d, %v, want 1 (the process: %v)", n, err, cmd.ProcessState)
-	}
-}
-
-// A cgroup that cannot be removed is so in every hierarchy, for one reason.
-func TestRemoveSaysWhyOnce(t *testing.T) {
-	p := makeCgroup(t)
-	cmd := start(t, "sleep", "300")
-	join(t, p, "", cmd.Process.Pid)
-	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-	defer cancel()
-	err := p.Remove(ctx)
-	if err == nil {
-		t.Fatal("a cgroup with a process in it was removed")
-	}
-	text := err.Error()
-	if n := strings.Count(text, "still in use"); n != 1 || len(text) > 300 {
-		t.Errorf("the reason is given %d times, in %d bytes: %s", n, len(text), text)
-	}
-	if n := len(p.directories()); n > 1 && !strings.Contains(text, fmt.Sprintf("in %d more hierarchies", n-1)) {
-		t.Errorf("it does not say in how many of %d: %s", n, text)
-	}
-	if !strings.Contains(text, p.directories()[0]) {
-		t.Errorf("it does not say where: %s", text)
-	}
 }
 
 func TestFailuresOfDifferentKinds(t *testing.T) {

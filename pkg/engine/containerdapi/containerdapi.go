@@ -75,10 +75,6 @@ type registerer interface{ Register(*grpc.Server) error }
 
 // New puts the services together.
 func New(ctx context.Context, d Deps) (*Server, error) {
-	switch {
-	case d.Pods == nil, d.Images == nil, d.Stats == nil, d.Events == nil, d.OOM == nil:
-		return nil, errors.New("containerd API: a part is missing")
-	}
 	services, err := containerdServices(ctx, d)
 	if err != nil {
 		return nil, fmt.Errorf("containerd API: %w", err)

@@ -85,12 +85,6 @@ func TestPluginsThatClientsLookFor(t *testing.T) {
 	}
 }
 
-func TestNewNeedsAllParts(t *testing.T) {
-	if _, err := New(t.Context(), Deps{}); err == nil {
-		t.Error("a server without parts")
-	}
-}
-
 func TestBrokerDisconnectsWhoDoesNotRead(t *testing.T) {
 	b := &Broker{}
 	silent, err := b.subscribe(nil)

@@ -17,8 +17,6 @@ type Pod struct {
 	// NetNS is the path of the network namespace. On Teardown it may be empty
 	// or gone.
 	NetNS string
-	// Labels are not given to plugins; they are here for errors and logs.
-	Labels map[string]string
 	// Annotations are given to plugins that declare the capability
 	// io.kubernetes.cri.pod-annotations.
 	Annotations map[string]string
@@ -62,7 +60,6 @@ func PodFrom(id string, config *runtimeapi.PodSandboxConfig, netns, cgroupPath s
 		Namespace:    meta.GetNamespace(),
 		UID:          meta.GetUid(),
 		NetNS:        netns,
-		Labels:       config.GetLabels(),
 		Annotations:  config.GetAnnotations(),
 		DNS:          dnsFrom(config.GetDnsConfig()),
 		CgroupPath:   cgroupPath,

@@ -27,7 +27,6 @@ func TestPodFrom(t *testing.T) {
 	}
 	want := Pod{
 		ID: "id1", Name: "web", Namespace: "shop", UID: "u-1", NetNS: "/run/ns/net",
-		Labels:      map[string]string{"l": "1"},
 		Annotations: map[string]string{ingressAnnotation: "10M", egressAnnotation: "1.5G"},
 		DNS:         &DNS{Servers: []string{"1.1.1.1"}},
 		PortMappings: []PortMapping{

@@ -202,3 +202,10 @@ func (b *ends) Gone(ctx context.Context, c *pod.Container) {
 	close(c.Exited)
 	go b.EraseEnded(c)
 }
+
+// killedForMemory tells what a foreign shim may report too late, or to nobody: the
+// cgroup's own count, which is there until the task is deleted, and where systemd has
+// removed the cgroup with its last process, the kernel's log.
+func (b *ends) killedForMemory(c *pod.Container) bool {
+	return c.OOM.Load() || c.Sandbox.Runner.KilledForMemory(b.pods.Background, c.Spec().CgroupsPath)
+}

@@ -3,6 +3,7 @@ package ocispec
 import (
 	"encoding/json"
 	"fmt"
+	"strings"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 )
@@ -60,4 +61,16 @@ func defaultMounts() []specs.Mount {
 		{Destination: "/dev/mqueue", Type: "mqueue", Source: "mqueue", Options: []string{"nosuid", "noexec", "nodev"}},
 		{Destination: "/sys", Type: "sysfs", Source: "sysfs", Options: []string{"nosuid", "noexec", "nodev", "ro"}},
 	}
+}
+
+// ParseBase reads the content of a base_runtime_spec; path is for errors. A field
+// that OCI does not have is an error, because it would be ignored.
+func ParseBase(path, content string) (*specs.Spec, error) {
+	s := &specs.Spec{}
+	d := json.NewDecoder(strings.NewReader(content))
+	d.DisallowUnknownFields()
+	if err := d.Decode(s); err != nil {
+		return nil, unmet("base_runtime_spec %s is not an OCI spec: %s", path, err)
+	}
+	return s, nil
 }

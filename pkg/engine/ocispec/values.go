@@ -1,6 +1,21 @@
 package ocispec
 
-import "strconv"
+import (
+	"fmt"
+	"strconv"
+
+	"github.com/containerd/errdefs"
+)
+
+// invalid says that the request is wrong on every node.
+func invalid(format string, args ...any) error {
+	return fmt.Errorf(format+": %w", append(args, errdefs.ErrInvalidArgument)...)
+}
+
+// unmet says that this node, or this runtime, lacks what the request needs.
+func unmet(format string, args ...any) error {
+	return fmt.Errorf(format+": %w", append(args, errdefs.ErrFailedPrecondition)...)
+}
 
 func ptr[T any](v T) *T { return &v }
 

@@ -78,7 +78,7 @@ func (b *creation) create(ctx context.Context, r *runtimeapi.CreateContainerRequ
 	if err := b.capabilities.CheckContainer(ctx, r.GetConfig(), s.Spec()); err != nil {
 		return nil, err
 	}
-	img, err := b.images.ToRun(r.GetConfig().GetImage().GetImage(), r.GetConfig().GetImage().GetUserSpecifiedImage(), image.PlatformOf(s.Spec().Definition))
+	img, err := b.images.ToRun(r.GetConfig().GetImage().GetImage(), image.PlatformOf(s.Spec().Definition))
 	if err == nil && img.Checkpoint {
 		err = b.mayRestore(ctx, s.Spec(), img)
 	}

@@ -5,12 +5,10 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 
 	eventsapi "github.com/containerd/containerd/api/events"
-	"github.com/containerd/containerd/v2/core/content"
 	"github.com/containerd/containerd/v2/core/events"
 	"github.com/containerd/containerd/v2/core/images"
 	"github.com/containerd/containerd/v2/core/leases"
@@ -52,18 +50,11 @@ func (c *catalog) load(ctx context.Context) error {
 	}
 	damaged := false
 	for _, rec := range records {
-		recorded := recordedPlatforms(rec.Labels)
-		whole := c.loadRecord(ctx, rec, recorded)
-		if len(whole) == len(recorded) {
+		if c.loadRecord(ctx, rec) {
 			continue
 		}
 		damaged = true
-		if len(whole) == 0 {
-			err = c.files.images.Delete(ctx, rec.Name, images.DeleteTarget(&rec.Target))
-		} else {
-			err = c.relabel(ctx, rec.Name, whole)
-		}
-		if err != nil {
+		if err := c.files.images.Delete(ctx, rec.Name, images.DeleteTarget(&rec.Target)); err != nil {
 			return err
 		}
 	}
@@ -74,40 +65,31 @@ func (c *catalog) load(ctx context.Context) error {
 	return err
 }
 
-// loadRecord loads the images of a record, and returns for which platforms they are whole.
-func (c *catalog) loadRecord(ctx context.Context, rec images.Image, recorded []Platform) (whole []Platform) {
-	for _, p := range recorded {
-		img, err := c.reader.load(ctx, rec.Target, p)
-		if bounds.IsBeyond(err) {
-			log.G(ctx).WithError(err).WithField("image", rec.Name).Warn("Image takes too much memory and cannot be used; remove it to free its disk space")
-			img, err = c.reader.unusable(ctx, rec.Target, p, err)
-		}
-		if errdefs.IsNotFound(err) {
-			// It may have been picked by what the index says, and recorded by what it says itself.
-			other, otherwise := c.reader.load(ctx, rec.Target, AnyPlatform)
-			if bounds.IsBeyond(otherwise) {
-				other, otherwise = c.reader.unusable(ctx, rec.Target, AnyPlatform, otherwise)
-			}
-			// Of one that takes too much memory nobody knows what it says.
-			if otherwise == nil && (other.unusable != nil || kindOf(other.Platform) == p) {
-				img, err = other, nil
-			}
-		}
-		if err != nil {
-			log.G(ctx).WithError(err).WithFields(log.Fields{"image": rec.Name, "platform": p.String()}).Warn("Removing damaged image")
-			continue
-		}
-		c.index.put(img, p, rec.Target.Digest, rec.Name)
-		whole = append(whole, p)
+// loadRecord loads the image of a record, and returns whether it is whole.
+func (c *catalog) loadRecord(ctx context.Context, rec images.Image) bool {
+	p := recordedPlatform(rec.Labels)
+	img, err := c.reader.load(ctx, rec.Target, p)
+	if bounds.IsBeyond(err) {
+		log.G(ctx).WithError(err).WithField("image", rec.Name).Warn("Image takes too much memory and cannot be used; remove it to free its disk space")
+		img, err = c.reader.unusable(ctx, rec.Target, p, err)
 	}
-	return whole
-}
-
-// relabel writes down what a name stands for.
-func (c *catalog) relabel(ctx context.Context, name string, all []Platform) error {
-	rec := images.Image{Name: name, Labels: map[string]string{platformsLabel: platformsText(all)}}
-	_, err := c.files.images.Update(ctx, rec, "labels."+platformsLabel)
-	return err
+	if errdefs.IsNotFound(err) {
+		// It may have been picked by what the index says, and recorded by what it says itself.
+		other, otherwise := c.reader.load(ctx, rec.Target, AnyPlatform)
+		if bounds.IsBeyond(otherwise) {
+			other, otherwise = c.reader.unusable(ctx, rec.Target, AnyPlatform, otherwise)
+		}
+		// Of one that takes too much memory nobody knows what it says.
+		if otherwise == nil && (other.unusable != nil || kindOf(other.Platform) == p) {
+			img, err = other, nil
+		}
+	}
+	if err != nil {
+		log.G(ctx).WithError(err).WithFields(log.Fields{"image": rec.Name, "platform": p.String()}).Warn("Removing damaged image")
+		return false
+	}
+	c.index.put(img, p, rec.Target.Digest, rec.Name)
+	return true
 }
 
 // kubeletLabels are what containerd's CRI gives the records of images that kubelets
@@ -131,25 +113,21 @@ func (c *catalog) record(ctx context.Context, img *Image, n naming, lease leases
 	return c.recordNow(ctx, img, n, lease)
 }
 
-// nameAgain gives the images of a target one more name. errdefs.ErrNotFound if there are
+// nameAgain gives the image of a target one more name. errdefs.ErrNotFound if there is
 // none that can be used, ErrInvalidArgument if the target is described as something else.
 func (c *catalog) nameAgain(ctx context.Context, n naming) error {
-	// Until it is recorded no other name may go: the images stay by those.
+	// Until it is recorded no other name may go: the image stays by those.
 	c.changing.Lock()
 	defer c.changing.Unlock()
-	err := fmt.Errorf("no image of %s is here: %w", n.target.Digest, errdefs.ErrNotFound)
-	for as, img := range c.index.byTarget(n.target.Digest) {
-		if img.usable() != nil {
-			continue
-		}
-		if err = c.sameTarget(ctx, n.target); err != nil {
-			return err
-		}
-		n.platform = as
-		if _, err = c.recordNow(ctx, img, n, leases.Lease{}); err != nil {
-			return err
-		}
+	img, as := c.index.byTarget(n.target.Digest)
+	if img == nil || img.usable() != nil {
+		return fmt.Errorf("no image of %s is here: %w", n.target.Digest, errdefs.ErrNotFound)
 	}
+	if err := c.sameTarget(ctx, n.target); err != nil {
+		return err
+	}
+	n.platform = as
+	_, err := c.recordNow(ctx, img, n, leases.Lease{})
 	return err
 }
 
@@ -167,9 +145,6 @@ func (c *catalog) sameTarget(ctx context.Context, target imagespec.Descriptor) e
 
 // recordNow is record, whose caller holds changing. A lease without an id is none.
 func (c *catalog) recordNow(ctx context.Context, img *Image, n naming, lease leases.Lease) (*Image, error) {
-	if err := c.link(ctx, img, n.target); err != nil {
-		return nil, fmt.Errorf("record image %s: %w", img.ID, err)
-	}
 	created := make([]bool, len(n.names))
 	err := c.files.db.Update(func(tx *bolt.Tx) (err error) {
 		tctx := boltutil.WithTransaction(ctx, tx)
@@ -204,7 +179,7 @@ func (c *catalog) recordName(ctx context.Context, name string, n naming) (create
 	if labels == nil {
 		labels = map[string]string{}
 	}
-	labels[platformsLabel] = platformsText(append(c.index.platforms(name, n.target.Digest), n.platform))
+	labels[platformLabel] = string(n.platform)
 	rec := images.Image{Name: name, Target: n.target, Labels: labels}
 	fields := []string{"target"}
 	for label := range labels {
@@ -212,8 +187,8 @@ func (c *catalog) recordName(ctx context.Context, name string, n naming) (create
 	}
 	_, err = c.files.images.Update(ctx, rec, fields...)
 	if errdefs.IsNotFound(err) {
-		if labels[platformsLabel] == "" {
-			delete(labels, platformsLabel)
+		if labels[platformLabel] == "" {
+			delete(labels, platformLabel)
 		}
 		_, err = c.files.images.Create(ctx, rec)
 		return true, err
@@ -231,125 +206,21 @@ func (c *catalog) tell(ctx context.Context, topic string, event events.Event) {
 	}
 }
 
-// forget removes an image from the records, or all those that ref names. None is no error.
-// Records of other images stay: those of another platform under the same name.
-func (c *catalog) forget(ctx context.Context, ref string) ([]*Image, error) {
+// forget removes the image that ref finds, with all its names. Nil is none.
+func (c *catalog) forget(ctx context.Context, ref string) (*Image, error) {
 	c.changing.Lock()
 	defer c.changing.Unlock()
-	gone, err := c.index.meant(ref)
+	img, err := c.index.get(ref, AnyPlatform)
 	if errdefs.IsNotFound(err) {
 		return nil, nil
 	}
 	if err != nil {
 		return nil, err
 	}
-	ids := map[string]bool{}
-	for _, img := range gone {
-		ids[img.ID] = true
-	}
-	var names []string
-	kept := map[string]named{}
-	for name, left := range c.index.records(ids) {
-		if len(left.ids) == 0 {
-			names = append(names, name)
-		} else {
-			kept[name] = left
-		}
-	}
-	for name, left := range kept {
-		if err := c.unlink(ctx, name, gone, left); err != nil {
-			return nil, fmt.Errorf("remove image %s: %w", ref, err)
-		}
-	}
-	if err := c.forgetNames(ctx, names); err != nil {
+	if err := c.forgetNames(ctx, slices.Concat(img.RepoTags, img.RepoDigests)); err != nil {
 		return nil, fmt.Errorf("remove image %s: %w", ref, err)
 	}
-	c.index.strip(ids)
-	c.changes.Add(1)
-	for name := range kept {
-		c.tell(ctx, "/images/update", &eventsapi.ImageUpdate{Name: name})
-	}
-	return gone, nil
-}
-
-// unlink has a name stand for what is left of its images, and the index that it leads to
-// keep the others no longer.
-func (c *catalog) unlink(ctx context.Context, name string, gone []*Image, left named) error {
-	if err := c.relabel(ctx, name, slices.Collect(maps.Keys(left.ids))); err != nil {
-		return err
-	}
-	rec, err := c.files.images.Get(ctx, name)
-	if err != nil {
-		return err
-	}
-	manifests := map[string]bool{}
-	for _, img := range gone {
-		manifests[img.manifest.Digest.String()] = true
-	}
-	return c.eachIndex(ctx, rec.Target, func(info content.Info) error {
-		for label, of := range info.Labels {
-			if !strings.HasPrefix(label, contentRef) || !manifests[of] {
-				continue
-			}
-			change := content.Info{Digest: info.Digest, Labels: map[string]string{label: ""}}
-			if _, err := c.files.content.Update(ctx, change, "labels."+label); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-}
-
-// contentRef begins the labels by which content keeps other content.
-const contentRef = "containerd.io/gc.ref.content"
-
-// link has the indexes above an image keep it: a removal of it may have ended that while
-// it was pulled again, when a lease held it.
-func (c *catalog) link(ctx context.Context, img *Image, target imagespec.Descriptor) error {
-	if target.Digest == img.manifest.Digest {
-		return nil
-	}
-	linked := false
-	err := c.eachIndex(ctx, target, func(info content.Info) error {
-		for _, of := range info.Labels {
-			linked = linked || of == img.manifest.Digest.String()
-		}
-		return nil
-	})
-	if err != nil || linked {
-		return err
-	}
-	again := images.SetChildrenMappedLabels(c.files.content, c.reader.children, images.ChildGCLabels)
-	return images.Walk(ctx, images.HandlerFunc(func(ctx context.Context, desc imagespec.Descriptor) ([]imagespec.Descriptor, error) {
-		if !images.IsIndexType(desc.MediaType) {
-			return nil, nil
-		}
-		below, err := again(ctx, desc)
-		if errdefs.IsNotFound(err) { // of another platform
-			return nil, nil
-		}
-		return below, err
-	}), target)
-}
-
-// eachIndex calls f for the indexes that are here, from a target down.
-func (c *catalog) eachIndex(ctx context.Context, target imagespec.Descriptor, f func(content.Info) error) error {
-	return images.Walk(ctx, images.HandlerFunc(func(ctx context.Context, desc imagespec.Descriptor) ([]imagespec.Descriptor, error) {
-		if !images.IsIndexType(desc.MediaType) {
-			return nil, nil
-		}
-		info, err := c.files.content.Info(ctx, desc.Digest)
-		if errdefs.IsNotFound(err) {
-			return nil, nil
-		}
-		if err == nil {
-			err = f(info)
-		}
-		if err != nil {
-			return nil, err
-		}
-		return c.reader.children(ctx, desc)
-	}), target)
+	return img, nil
 }
 
 // forgetName removes one record. errdefs.ErrNotFound when there is none, or when it is

@@ -69,7 +69,7 @@ func (s *Store) ByContent(ref string, wanted Platform) (*Image, error) {
 		if !img.consistsOf(d) {
 			continue
 		}
-		run, err := s.ToRun(img.ID, "", wanted)
+		run, err := s.ToRun(img.ID, wanted)
 		if err == nil {
 			return run, nil
 		}

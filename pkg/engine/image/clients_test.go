@@ -425,7 +425,7 @@ func TestDeletedContentThatIsReferredTo(t *testing.T) {
 }
 
 func TestLabelChanges(t *testing.T) {
-	now := map[string]string{"a": "1", "b": "2", "berth.dev/platforms": "x", "containerd.io/gc.ref.content.0": "d"}
+	now := map[string]string{"a": "1", "b": "2", "berth.dev/platform": "x", "containerd.io/gc.ref.content.0": "d"}
 	for name, c := range map[string]struct {
 		asked map[string]string
 		paths []string
@@ -438,7 +438,7 @@ func TestLabelChanges(t *testing.T) {
 		"one removed":                 {nil, []string{"labels.a", "labels.a"}, "map[a:] [labels.a]"},
 		"one that is not there":       {nil, []string{"labels.z"}, "map[] []"},
 		"one as it is":                {map[string]string{"a": "1"}, []string{"labels.a"}, "map[] []"},
-		"berth's own":                 {map[string]string{"berth.dev/platforms": "y"}, []string{"labels.berth.dev/platforms"}, "map[] []"},
+		"berth's own":                 {map[string]string{"berth.dev/platform": "y"}, []string{"labels.berth.dev/platform"}, "map[] []"},
 		"the collector's":             {map[string]string{"containerd.io/gc.ref.content.0": "e"}, []string{"labels.containerd.io/gc.ref.content.0"}, "map[] []"},
 		"a new one for the collector": {map[string]string{"containerd.io/gc.ref.content.1": "e"}, []string{"labels.containerd.io/gc.ref.content.1"}, "map[containerd.io/gc.ref.content.1:e] [labels.containerd.io/gc.ref.content.1]"},
 	} {

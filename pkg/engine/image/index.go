@@ -17,7 +17,7 @@ type index struct {
 	pins pinPatterns
 
 	mu sync.RWMutex
-	// names leads from each recorded name to its images.
+	// names leads from each recorded name to its image.
 	names map[string]named
 	// contents are the images as they were loaded, without names.
 	contents map[string]*Image
@@ -25,67 +25,30 @@ type index struct {
 	images map[string]*Image
 }
 
-// named is one record: what a name stands for. A value is replaced, never changed.
+// named is one record: what a name stands for.
 type named struct {
 	target digest.Digest
-	// ids are the images of the target that were pulled: for NodePlatform and WasmPlatform
-	// one each.
-	ids map[Platform]string
-}
-
-// has says whether the name stands for an image.
-func (n named) has(id string) bool {
-	for _, own := range n.ids {
-		if own == id {
-			return true
-		}
-	}
-	return false
-}
-
-// of is the image that is wanted; empty is none.
-func (n named) of(wanted Platform) string {
-	for _, p := range wanted.accepts() {
-		if id, ok := n.ids[p]; ok {
-			return id
-		}
-	}
-	return ""
-}
-
-// without leaves images out.
-func (n named) without(ids map[string]bool) named {
-	left := named{target: n.target, ids: map[Platform]string{}}
-	for p, id := range n.ids {
-		if !ids[id] {
-			left.ids[p] = id
-		}
-	}
-	return left
+	// id is the image of the target that was pulled last.
+	id string
+	// as is what it was pulled for: NodePlatform or WasmPlatform.
+	as Platform
 }
 
 func newIndex(pins pinPatterns) *index {
 	return &index{pins: pins, names: map[string]named{}, contents: map[string]*Image{}, images: map[string]*Image{}}
 }
 
-// put lets names stand for img where its platform is wanted. For others they go on standing
-// for what they did, if that is of the same target. An image that loses its last name by it
+// put lets names stand for img, and for nothing else. An image that loses its last name by it
 // is gone.
 func (x *index) put(img *Image, as Platform, target digest.Digest, names ...string) *Image {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	changed := map[string]bool{img.ID: true}
 	for _, name := range names {
-		now := named{target: target, ids: map[Platform]string{}}
-		old := x.names[name]
-		for p, id := range old.ids {
-			changed[id] = true
-			if old.target == target {
-				now.ids[p] = id
-			}
+		if old, there := x.names[name]; there {
+			changed[old.id] = true
 		}
-		now.ids[as] = img.ID
-		x.names[name] = now
+		x.names[name] = named{target, img.ID, as}
 	}
 	x.contents[img.ID] = img
 	for id := range changed {
@@ -100,28 +63,12 @@ func (x *index) drop(names ...string) {
 	defer x.mu.Unlock()
 	changed := map[string]bool{}
 	for _, name := range names {
-		for _, id := range x.names[name].ids {
-			changed[id] = true
+		if n, there := x.names[name]; there {
+			changed[n.id] = true
 		}
 		delete(x.names, name)
 	}
 	for id := range changed {
-		x.rename(id)
-	}
-}
-
-// strip forgets images, and names that stand for no other.
-func (x *index) strip(ids map[string]bool) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	for name, n := range x.names {
-		if left := n.without(ids); len(left.ids) == 0 {
-			delete(x.names, name)
-		} else if len(left.ids) != len(n.ids) {
-			x.names[name] = left
-		}
-	}
-	for id := range ids {
 		x.rename(id)
 	}
 }
@@ -151,7 +98,7 @@ func (x *index) rename(id string) {
 func (x *index) namesOf(id string) []string {
 	var names []string
 	for name, n := range x.names {
-		if n.has(id) {
+		if n.id == id {
 			names = append(names, name)
 		}
 	}
@@ -163,8 +110,8 @@ func (x *index) namesOf(id string) []string {
 func (x *index) current(name string, target digest.Digest, wanted Platform) *Image {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
-	if n, ok := x.names[name]; ok && n.target == target {
-		return x.images[n.of(wanted)]
+	if n, ok := x.names[name]; ok && n.target == target && wanted.takes(n.as) {
+		return x.images[n.id]
 	}
 	return nil
 }
@@ -176,85 +123,24 @@ func (x *index) nameCount() int {
 	return len(x.names)
 }
 
-// byTarget returns the images that have a name for that target.
-func (x *index) byTarget(target digest.Digest) map[Platform]*Image {
+// byTarget returns an image that has a name for that target, of the node's platform if there are
+// several, and what it was pulled for; nil is none.
+func (x *index) byTarget(target digest.Digest) (img *Image, as Platform) {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
-	found := map[Platform]*Image{}
 	for _, n := range x.names {
-		if n.target != target {
-			continue
-		}
-		for p, id := range n.ids {
-			found[p] = x.images[id]
+		if n.target == target && (img == nil || n.as == NodePlatform) {
+			img, as = x.images[n.id], n.as
 		}
 	}
-	return found
+	return img, as
 }
 
-// alike is img if that was pulled for what is wanted, else the image that was, under the
-// very name by which the pod asks: other names of img may be anybody's. Nil is none.
-func (x *index) alike(img *Image, asked string, wanted Platform) *Image {
+// pulledFor says whether an image has a name that it was pulled by for what is wanted.
+func (x *index) pulledFor(img *Image, wanted Platform) bool {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
-	for _, name := range x.namesOf(img.ID) {
-		for _, p := range wanted.accepts() {
-			if x.names[name].ids[p] == img.ID {
-				return img
-			}
-		}
-	}
-	name, err := parseName(asked)
-	if err != nil {
-		return nil
-	}
-	n := x.names[name.String()]
-	if !n.has(img.ID) {
-		return nil
-	}
-	return x.images[n.of(wanted)]
-}
-
-// meant are all images that a caller may call so: those of every platform if it is a name.
-func (x *index) meant(ref string) ([]*Image, error) {
-	x.mu.RLock()
-	defer x.mu.RUnlock()
-	img, err := x.find(ref, AnyPlatform)
-	if err != nil || img.ID == ref || img.ID == "sha256:"+ref {
-		return []*Image{img}, err
-	}
-	all := []*Image{img}
-	if name, err := parseName(ref); err == nil {
-		for _, id := range x.names[name.String()].ids {
-			if id != img.ID {
-				all = append(all, x.images[id])
-			}
-		}
-	}
-	return all, nil
-}
-
-// records are what the names of images stand for beside those.
-func (x *index) records(ids map[string]bool) map[string]named {
-	x.mu.RLock()
-	defer x.mu.RUnlock()
-	found := map[string]named{}
-	for name, n := range x.names {
-		if left := n.without(ids); len(left.ids) != len(n.ids) {
-			found[name] = left
-		}
-	}
-	return found
-}
-
-// platforms are what was pulled of the target that a name stands for.
-func (x *index) platforms(name string, target digest.Digest) []Platform {
-	x.mu.RLock()
-	defer x.mu.RUnlock()
-	if n := x.names[name]; n.target == target {
-		return slices.Collect(maps.Keys(n.ids))
-	}
-	return nil
+	return slices.ContainsFunc(x.namesOf(img.ID), func(name string) bool { return wanted.takes(x.names[name].as) })
 }
 
 // get resolves what a caller may call an image; see Store.Find.
@@ -274,8 +160,8 @@ func (x *index) find(ref string, wanted Platform) (*Image, error) {
 	}
 	if name, err := parseName(ref); err == nil {
 		if n, ok := x.names[name.String()]; ok {
-			if img := x.images[n.of(wanted)]; img != nil {
-				return img, nil
+			if wanted.takes(n.as) {
+				return x.images[n.id], nil
 			}
 			return nil, fmt.Errorf("image %.300q is not on this node for %s; pull it for that: %w", ref, wanted, errdefs.ErrNotFound)
 		}

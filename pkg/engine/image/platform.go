@@ -13,7 +13,7 @@ import (
 	"github.com/berth-cri/berth/pkg/probe"
 )
 
-// Platform says which images somebody wants, of those that a name may stand for.
+// Platform says which image of an index is wanted.
 type Platform string
 
 const (
@@ -39,13 +39,8 @@ func PlatformOf(d *handler.Definition) Platform {
 	return NodePlatform
 }
 
-// accepts are the kinds of images that are wanted, the preferred first.
-func (p Platform) accepts() []Platform {
-	if p == AnyPlatform {
-		return []Platform{NodePlatform, WasmPlatform}
-	}
-	return []Platform{p}
-}
+// takes says whether images of such a kind are wanted.
+func (p Platform) takes(kind Platform) bool { return p == AnyPlatform || p == kind }
 
 // kindOf is NodePlatform or WasmPlatform, as the image was built for.
 func kindOf(p imagespec.Platform) Platform {
@@ -179,50 +174,19 @@ func platformsOf(manifests []imagespec.Descriptor) (named []string) {
 // checkPlatform refuses an image that was built for something else, if that is known.
 // Nobody minds an architecture of Linux: emulators run others.
 func checkPlatform(wanted Platform, built imagespec.Platform) error {
-	if slices.Contains(wanted.accepts(), kindOf(built)) {
+	if wanted.takes(kindOf(built)) {
 		return nil
 	}
 	return &platformError{wanted: wanted, has: []string{platforms.Format(built)}}
 }
 
-// platformsLabel is on the record of a name, with the kinds of images that were pulled of
-// its target, if those are others than NodePlatform alone.
-const platformsLabel = "berth.dev/platforms"
+// platformLabel is on the record of a name whose image was pulled for WasmPlatform.
+const platformLabel = "berth.dev/platform"
 
-// nodeWord stands for NodePlatform there.
-const nodeWord = "node"
-
-// recordedPlatforms reads that label.
-func recordedPlatforms(labels map[string]string) []Platform {
-	var all []Platform
-	for word := range strings.SplitSeq(labels[platformsLabel], ",") {
-		switch word {
-		case nodeWord:
-			all = append(all, NodePlatform)
-		case string(WasmPlatform):
-			all = append(all, WasmPlatform)
-		}
+// recordedPlatform reads that label.
+func recordedPlatform(labels map[string]string) Platform {
+	if labels[platformLabel] == string(WasmPlatform) {
+		return WasmPlatform
 	}
-	if len(all) == 0 {
-		return []Platform{NodePlatform}
-	}
-	return all
-}
-
-// platformsText is what the label has for them; empty is no label.
-func platformsText(all []Platform) string {
-	var words []string
-	for _, p := range []Platform{NodePlatform, WasmPlatform} {
-		switch {
-		case !slices.Contains(all, p):
-		case p == NodePlatform:
-			words = append(words, nodeWord)
-		default:
-			words = append(words, string(p))
-		}
-	}
-	if text := strings.Join(words, ","); text != nodeWord {
-		return text
-	}
-	return ""
+	return NodePlatform
 }

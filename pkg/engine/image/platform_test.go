@@ -79,27 +79,6 @@ func TestPlatformMatching(t *testing.T) {
 	}
 }
 
-func TestRecordedPlatforms(t *testing.T) {
-	for _, tc := range []struct {
-		all  []Platform
-		text string
-	}{
-		{[]Platform{NodePlatform}, ""},
-		{[]Platform{WasmPlatform}, "wasi/wasm"},
-		{[]Platform{NodePlatform, WasmPlatform}, "node,wasi/wasm"},
-	} {
-		if got := platformsText(tc.all); got != tc.text {
-			t.Errorf("%v is written as %q", tc.all, got)
-		}
-		if got := recordedPlatforms(map[string]string{platformsLabel: tc.text}); !slices.Equal(got, tc.all) {
-			t.Errorf("%q is read as %v", tc.text, got)
-		}
-	}
-	if got := recordedPlatforms(map[string]string{platformsLabel: "of a newer berth"}); !slices.Equal(got, []Platform{NodePlatform}) {
-		t.Errorf("what nobody knows is read as %v", got)
-	}
-}
-
 func TestRootDiffIDs(t *testing.T) {
 	const tar, module = imagespec.MediaTypeImageLayerGzip, "application/wasm"
 	wasm, node := imagespec.Platform{OS: "wasi", Architecture: "wasm"}, imagespec.Platform{OS: "linux", Architecture: runtime.GOARCH}
@@ -228,7 +207,7 @@ func TestPullWasm(t *testing.T) {
 						if blobs, _, _ := stored(t, s); len(blobs) != tc.blobs {
 							t.Errorf("the store has %d blobs %v, want %d", len(blobs), blobs, tc.blobs)
 						}
-						run, err := s.ToRun(app, "", WasmPlatform)
+						run, err := s.ToRun(app, WasmPlatform)
 						must(t, err)
 						root, err := s.PrepareRootfs(t.Context(), "c1", run, "")
 						must(t, err)
@@ -260,92 +239,69 @@ func both(t testing.TB) (node, wasm v1.Image, index v1.ImageIndex) {
 	return node, wasm, withModule(node, wasm)
 }
 
-// TestOneNameForTwoPlatforms: both images are there under one name, also after a restart,
-// and each goes by itself.
+// TestOneNameForTwoPlatforms: the name stands for what was pulled last, also after a restart.
 func TestOneNameForTwoPlatforms(t *testing.T) {
 	node, wasm, index := both(t)
 	_, s := serve(t, Config{}, index)
 	must(t, s.Retain(t.Context(), nil))
-	is := func(wanted Platform, want string) {
-		t.Helper()
-		img, err := s.Find(app, wanted)
-		switch {
-		case want == "" && !errdefs.IsNotFound(err):
-			t.Errorf("for %s: %v, %v; want none", wanted, img, err)
-		case want != "" && (err != nil || img.ID != want):
-			t.Errorf("for %s: %v, %v; want %s", wanted, img, err, want)
+	for _, tc := range []struct {
+		pulled, as, other Platform
+		id                string
+	}{
+		{WasmPlatform, WasmPlatform, NodePlatform, digestOf(t, wasm)},
+		{AnyPlatform, NodePlatform, WasmPlatform, idOf(t, node)}, // which prefers the node's
+		{WasmPlatform, WasmPlatform, NodePlatform, digestOf(t, wasm)},
+	} {
+		if got := pullFor(t, s, tc.pulled, app); got.ID != tc.id {
+			t.Errorf("pulled for %s it is %s", tc.pulled, got.ID)
 		}
-	}
-	pullFor(t, s, WasmPlatform, app)
-	is(WasmPlatform, digestOf(t, wasm))
-	is(NodePlatform, "")
-	is(AnyPlatform, digestOf(t, wasm))
-	if _, err := s.ToRun(app, "", NodePlatform); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "imagePullPolicy: Always") {
-		t.Errorf("to run it on the node: %v", err)
-	}
-	// A handler that takes both prefers the node's, which is not there yet.
-	if got := pullFor(t, s, AnyPlatform, app); got.ID != idOf(t, node) {
-		t.Errorf("pulled for either it is %s", got.ID)
-	}
-	for range 2 {
-		is(WasmPlatform, digestOf(t, wasm))
-		is(NodePlatform, idOf(t, node))
-		is(AnyPlatform, idOf(t, node))
-		if all := s.List(); len(all) != 2 || len(all[0].RepoTags) != 1 || !slices.Equal(all[0].RepoTags, all[1].RepoTags) {
-			t.Errorf("listed are %+v", all)
-		}
-		// A kubelet that knows of no platforms passes the id of the one it was told of.
-		for _, called := range []string{app, idOf(t, node), digestOf(t, wasm)} {
-			if img, err := s.ToRun(called, app, WasmPlatform); err != nil || img.ID != digestOf(t, wasm) {
-				t.Errorf("to run %s as a module: %v, %v", called, img, err)
+		for range 2 {
+			for _, wanted := range []Platform{tc.as, AnyPlatform} {
+				if img, err := s.Find(app, wanted); err != nil || img.ID != tc.id {
+					t.Errorf("for %s: %v, %v", wanted, img, err)
+				}
 			}
-			if img, err := s.ToRun(called, app, NodePlatform); err != nil || img.ID != idOf(t, node) {
-				t.Errorf("to run %s on the node: %v, %v", called, img, err)
+			if img, err := s.Find(app, tc.other); !errdefs.IsNotFound(err) {
+				t.Errorf("for %s: %v, %v; want none", tc.other, img, err)
 			}
+			for _, called := range []string{app, tc.id} {
+				if run, err := s.ToRun(called, tc.as); err != nil || run.ID != tc.id {
+					t.Errorf("to run %s for %s: %v, %v", called, tc.as, run, err)
+				}
+				if _, err := s.ToRun(called, tc.other); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "imagePullPolicy: Always") {
+					t.Errorf("to run %s for %s: %v", called, tc.other, err)
+				}
+			}
+			if all := s.List(); len(all) != 1 {
+				t.Errorf("listed are %+v", all)
+			}
+			s = reopen(t, s)
+			must(t, s.Retain(t.Context(), nil))
 		}
-		wantStored(t, s, 7, 3) // an index, two manifests, configurations and blobs; a layer and its view, and the view of nothing
-		s = reopen(t, s)
-		must(t, s.Retain(t.Context(), nil))
 	}
-	must(t, s.Remove(t.Context(), idOf(t, node)))
-	for range 2 {
-		is(NodePlatform, "")
-		is(WasmPlatform, digestOf(t, wasm))
-		<-s.work.collector.request()
-		if blobs, _, _ := stored(t, s); len(blobs) != 4 {
-			t.Errorf("with the module alone the store has %v", blobs)
-		}
-		s = reopen(t, s)
-		must(t, s.Retain(t.Context(), nil))
-	}
-	pullFor(t, s, NodePlatform, app)
-	is(NodePlatform, idOf(t, node))
-	is(WasmPlatform, digestOf(t, wasm))
-	wantStored(t, s, 7, 3)
 	must(t, s.Remove(t.Context(), app))
 	wantStored(t, s, 0, 0)
 }
 
-// TestMovedNameOfTwoPlatforms: a name that stands for another target than before stands
-// for nothing of the old one.
-func TestMovedNameOfTwoPlatforms(t *testing.T) {
-	node, _, index := both(t)
+// Pulls of one index for two platforms, under two names, leave each other's image alone.
+func TestTwoNamesOfOneIndex(t *testing.T) {
+	node, wasm, index := both(t)
 	reg, s := serve(t, Config{}, index)
-	old := digestOf(t, index)
+	reg.push(t, "wasm:1", index)
 	pullFor(t, s, NodePlatform, app)
-	pullFor(t, s, WasmPlatform, app)
-	newer := wasmImage(t, "wasi", types.OCIConfigJSON, false, "newer")
-	reg.push(t, "app:1", newer)
-	pullFor(t, s, WasmPlatform, app)
-	if img, err := s.Find(app, WasmPlatform); err != nil || img.ID != digestOf(t, newer) {
-		t.Errorf("the module is %v, %v", img, err)
+	pullFor(t, s, WasmPlatform, domain+"/wasm:1")
+	s = reopen(t, s)
+	must(t, s.Retain(t.Context(), nil))
+	<-s.work.collector.request()
+	if run, err := s.ToRun(app, NodePlatform); err != nil || run.ID != idOf(t, node) {
+		t.Errorf("on the node runs %v, %v", run, err)
 	}
-	if img, err := s.Find(app, NodePlatform); !errdefs.IsNotFound(err) {
-		t.Errorf("the node's is %v, %v", img, err)
+	must(t, s.Remove(t.Context(), app))
+	if run, err := s.ToRun(domain+"/wasm:1", WasmPlatform); err != nil || run.ID != digestOf(t, wasm) {
+		t.Errorf("left is %v, %v", run, err)
 	}
-	if img, err := s.Find(domain+"/app@"+old, NodePlatform); err != nil || img.ID != idOf(t, node) {
-		t.Errorf("by its digest it is %v, %v", img, err)
-	}
+	must(t, s.Remove(t.Context(), domain+"/wasm:1"))
+	wantStored(t, s, 0, 0)
 }
 
 func TestImageOfAnotherPlatform(t *testing.T) {
@@ -380,7 +336,7 @@ func TestImageOfAnotherPlatform(t *testing.T) {
 	// What is for volumes is for those of modules too, and runs nowhere.
 	pullFor(t, s, WasmPlatform, domain+"/artifact:1")
 	for _, wanted := range []Platform{NodePlatform, WasmPlatform, AnyPlatform} {
-		if _, err := s.ToRun(domain+"/artifact:1", "", wanted); !errdefs.IsFailedPrecondition(err) {
+		if _, err := s.ToRun(domain+"/artifact:1", wanted); !errdefs.IsFailedPrecondition(err) {
 			t.Errorf("an artifact to run for %s: %v", wanted, err)
 		}
 	}
@@ -395,13 +351,13 @@ func TestImageOfAnotherPlatform(t *testing.T) {
 	// Modules whose configuration is no image's are an artifact to everybody else.
 	reg.push(t, "module:1", wasmImage(t, "wasip2", wasmConfig, false, "m"))
 	pullFor(t, s, NodePlatform, domain+"/module:1")
-	if _, err := s.ToRun(domain+"/module:1", "", NodePlatform); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "is an artifact") {
+	if _, err := s.ToRun(domain+"/module:1", NodePlatform); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "is an artifact") {
 		t.Errorf("a module to run on the node: %v", err)
 	}
 	if got := pullFor(t, s, WasmPlatform, domain+"/module:1"); got.ArtifactType != wasmConfig {
 		t.Errorf("it is %+v", got)
 	}
-	if _, err := s.ToRun(domain+"/module:1", "", WasmPlatform); err != nil {
+	if _, err := s.ToRun(domain+"/module:1", WasmPlatform); err != nil {
 		t.Error(err)
 	}
 }
@@ -410,39 +366,6 @@ func TestImageOfAnotherPlatform(t *testing.T) {
 func withModule(node, module v1.Image) v1.ImageIndex {
 	return mutate.AppendManifests(indexOf(map[string]v1.Image{runtime.GOARCH: node}),
 		mutate.IndexAddendum{Add: module, Descriptor: v1.Descriptor{Platform: &v1.Platform{OS: "wasi", Architecture: "wasm"}}})
-}
-
-// Two names may stand for one image of the node and for different modules, or the other way
-// round: a pod gets no image of a name that it did not ask for.
-func TestAnotherNamesImage(t *testing.T) {
-	shared, other := build(t, v1.Config{}, layer(t, file{name: "node"})), build(t, v1.Config{}, layer(t, file{name: "other"}))
-	good, evil := wasmImage(t, "wasi", types.OCIConfigJSON, true, "good"), wasmImage(t, "wasi", types.OCIConfigJSON, true, "evil")
-	for name, tc := range map[string]struct {
-		node, module   v1.Image // of the other name
-		pulled, wanted Platform
-	}{
-		"a module":             {shared, evil, NodePlatform, WasmPlatform},
-		"an image of the node": {other, good, WasmPlatform, NodePlatform},
-	} {
-		t.Run(name, func(t *testing.T) {
-			reg := newTestRegistry(t)
-			reg.push(t, "mine:1", withModule(shared, good))
-			reg.push(t, "theirs:1", withModule(tc.node, tc.module))
-			s := openStore(t, Config{HostsDir: reg.hosts(t)})
-			pullFor(t, s, NodePlatform, domain+"/theirs:1")
-			pullFor(t, s, WasmPlatform, domain+"/theirs:1")
-			mine := pullFor(t, s, tc.pulled, domain+"/mine:1")
-			for _, asked := range []string{domain + "/mine:1", "", mine.ID} {
-				if run, err := s.ToRun(mine.ID, asked, tc.wanted); !errdefs.IsFailedPrecondition(err) {
-					t.Errorf("asked for %q it runs %+v, %v", asked, run, err)
-				}
-			}
-			want := pullFor(t, s, tc.wanted, domain+"/mine:1")
-			if run, err := s.ToRun(mine.ID, domain+"/mine:1", tc.wanted); err != nil || run.ID != want.ID {
-				t.Errorf("pulled for both it runs %+v, %v", run, err)
-			}
-		})
-	}
 }
 
 // An image that says another platform of itself than its index is the same after a restart.
@@ -489,7 +412,7 @@ func TestModulesOfOneConfiguration(t *testing.T) {
 		s = reopen(t, s)
 		must(t, s.Retain(t.Context(), nil))
 		for i, tag := range tags {
-			run, err := s.ToRun(ids[i], domain+"/app:"+tag, WasmPlatform)
+			run, err := s.ToRun(ids[i], WasmPlatform)
 			if err != nil || run.ID != ids[i] || !slices.Equal(run.RepoTags, []string{domain + "/app:" + tag}) {
 				t.Errorf("version %s runs %+v, %v", tag, run, err)
 			}
@@ -511,12 +434,12 @@ func TestClientsCopyImagesOfModules(t *testing.T) {
 	records := s.Clients().Images()
 	rec, err := records.Get(ctx, app)
 	must(t, err)
-	if rec.Labels[platformsLabel] == "" {
+	if rec.Labels[platformLabel] == "" {
 		t.Fatalf("nothing says for which platform it was pulled: %v", rec.Labels)
 	}
 	for _, paths := range [][]string{nil, {"labels"}, {"target"}, {"target", "labels"}} {
 		again, err := records.Update(ctx, rec, paths...)
-		if err != nil || again.Labels[platformsLabel] != rec.Labels[platformsLabel] {
+		if err != nil || again.Labels[platformLabel] != rec.Labels[platformLabel] {
 			t.Errorf("written back by %q: %v, %v", paths, again.Labels, err)
 		}
 	}
@@ -525,7 +448,7 @@ func TestClientsCopyImagesOfModules(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, name := range []string{app, domain + "/copy:1"} {
-		if run, err := s.ToRun(name, name, WasmPlatform); err != nil || run.ID != img.ID {
+		if run, err := s.ToRun(name, WasmPlatform); err != nil || run.ID != img.ID {
 			t.Errorf("%s runs %+v, %v", name, run, err)
 		}
 	}

@@ -190,7 +190,7 @@ func TestImageBeyondMemoryThatDisagreesWithItsIndex(t *testing.T) {
 	manifest, config := storeImage(ctx, t, s, app, strings.Repeat("u", maxName+1), layer)
 	node := platforms.DefaultSpec()
 	manifest.Platform = &node
-	storeIndex(ctx, t, s, manifest, map[string]string{platformsLabel: string(WasmPlatform)})
+	storeIndex(ctx, t, s, manifest, map[string]string{platformLabel: string(WasmPlatform)})
 	s = reopen(t, s)
 	if list := s.List(); len(list) != 1 || list[0].ID != config.Digest.String() {
 		t.Errorf("listed are %+v, want %s", list, config.Digest)

@@ -8,8 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Remove drops the image that ref finds, with all its names; if ref is a name, the images
-// of all platforms that it stands for. It frees what nothing else needs, also what
+// Remove drops the image that ref finds, with all its names. It frees what nothing else needs, also what
 // interrupted pulls left; layers that a container runs on stay until it is gone. An
 // image that is not there is no error. When it returns the image is in no list. Its
 // space is freed in the background, but not on a filesystem that is nearly full: there a
@@ -19,12 +18,10 @@ func (s *Store) Remove(ctx context.Context, ref string) error {
 	ctx = inNamespace(ctx)
 	s.interrupted.drop(ctx)
 	gone, err := s.catalog.forget(ctx, ref)
-	if err != nil || len(gone) == 0 {
+	if err != nil || gone == nil {
 		return err
 	}
-	for _, img := range gone {
-		log.G(ctx).WithFields(log.Fields{"image": img.ID, "tags": img.RepoTags}).Info("Image removed")
-	}
+	log.G(ctx).WithFields(log.Fields{"image": gone.ID, "tags": gone.RepoTags}).Info("Image removed")
 	collected := s.work.collector.request()
 	if !s.nearlyFull(s.files.root) {
 		return nil

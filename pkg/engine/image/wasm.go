@@ -1,7 +1,6 @@
 package image
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 
@@ -75,29 +74,22 @@ func (r *reader) artifactPlatform(ctx context.Context, m imagespec.Manifest) (im
 	return p, nil
 }
 
-// ToRun finds the image that a container of such a handler runs. A kubelet, which does not
-// know of platforms, may name the image of another one by its id, beside what the pod asks
-// for: what is meant is then that which was pulled by the pod's own name for this one.
-// errdefs.ErrFailedPrecondition where there is none.
-func (s *Store) ToRun(ref, asked string, wanted Platform) (*Image, error) {
+// ToRun finds the image that a container of such a handler runs. errdefs.ErrFailedPrecondition
+// where it was pulled for something else.
+func (s *Store) ToRun(ref string, wanted Platform) (*Image, error) {
 	img, err := s.catalog.get(ref, AnyPlatform)
 	if err != nil {
 		return nil, err
 	}
-	run := s.catalog.alike(img, cmp.Or(asked, ref), wanted)
-	if run == nil {
+	if !s.catalog.pulledFor(img, wanted) {
 		has := &platformError{wanted: wanted}
 		if img.Platform.OS != "" {
 			has.has = []string{img.Platform.OS + "/" + img.Platform.Architecture}
 		}
-		name := ""
-		if _, isID := idPrefix(ref); isID && asked == "" {
-			name = ", and name it by its tag or its own id"
-		}
-		return nil, fmt.Errorf("image %s: %s; if its name also stands for such an image, pull it for this handler, with imagePullPolicy: Always%s: %w", img.ID, has.advice(), name, errdefs.ErrFailedPrecondition)
+		return nil, fmt.Errorf("image %s: %s; if its name also stands for such an image, pull it for this handler, with imagePullPolicy: Always: %w", img.ID, has.advice(), errdefs.ErrFailedPrecondition)
 	}
-	if run.ArtifactType != "" && (!isWasm(run.Platform) || wanted == NodePlatform) {
-		return nil, run.notRunnable()
+	if img.ArtifactType != "" && (!isWasm(img.Platform) || wanted == NodePlatform) {
+		return nil, img.notRunnable()
 	}
-	return run, nil
+	return img, nil
 }

@@ -102,7 +102,7 @@ func (b *restoring) check(ctx context.Context, d *handler.Definition, r *runtime
 		}
 	}
 	for _, c := range r.GetContainerConfigs() {
-		img, err := b.images.ToRun(c.GetImage().GetImage(), c.GetImage().GetUserSpecifiedImage(), image.PlatformOf(d))
+		img, err := b.images.ToRun(c.GetImage().GetImage(), image.PlatformOf(d))
 		if errdefs.IsNotFound(err) {
 			err = fmt.Errorf("%v: %w", err, errdefs.ErrFailedPrecondition) // it is nothing that the call names
 		}

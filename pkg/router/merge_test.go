@@ -32,28 +32,6 @@ func failing(call string, err error) func(context.Context, string) error {
 	}
 }
 
-func TestListsHaveThePodsOfAllBackends(t *testing.T) {
-	one, two := two()
-	n := serveReady(t, table(t, 1, "runc", ready("runc", one), ready("kata", two)), one, two)
-	want := []string{n.run(t, "runc"), n.run(t, "kata"), n.run(t, "kata")}
-	containers := []string{n.create(t, want[0]), n.create(t, want[2])}
-	slices.Sort(want)
-	slices.Sort(containers)
-
-	list, err := n.ListPodSandbox(ctx(t), &runtimeapi.ListPodSandboxRequest{})
-	if err != nil || !slices.Equal(sandboxIDs(list.GetItems()), want) {
-		t.Errorf("got %v, %v, want %v", sandboxIDs(list.GetItems()), err, want)
-	}
-	streamed, err := n.stream(t)
-	if err != nil || !slices.Equal(sandboxIDs(streamed), want) {
-		t.Errorf("streamed %v, %v, want %v", sandboxIDs(streamed), err, want)
-	}
-	all, err := n.ListContainers(ctx(t), &runtimeapi.ListContainersRequest{})
-	if err != nil || !slices.Equal(containerIDs(all.GetContainers()), containers) {
-		t.Errorf("got %v, %v, want %v", containerIDs(all.GetContainers()), err, containers)
-	}
-}
-
 // encoder is a backend that has its lists as they are sent.
 type encoder struct{ *routertest.Backend }
 
@@ -82,33 +60,38 @@ func (encoder) ListContainers(context.Context, *runtimeapi.ListContainersRequest
 	return nil, errors.New("decoded")
 }
 
-func TestListsOfThoseWhoHaveThemEncoded(t *testing.T) {
-	alone, beside, plain := encoder{routertest.New("alone")}, encoder{routertest.New("one")}, routertest.New("two")
-	for name, n := range map[string]*node{
-		"alone":  serveReady(t, table(t, 1, "runc", ready("runc", alone)), alone),
-		"beside": serveReady[router.Backend](t, table(t, 1, "runc", ready("runc", beside), ready("kata", plain)), beside, plain),
+func TestListsHaveThePodsOfAllBackends(t *testing.T) {
+	for name, backends := range map[string][]router.Backend{
+		"plain":            {routertest.New("one"), routertest.New("two")},
+		"encoded alone":    {encoder{routertest.New("one")}},
+		"encoded, another": {encoder{routertest.New("one")}, routertest.New("two")},
 	} {
-		want := []string{n.run(t, "runc")}
-		if name == "beside" {
-			want = append(want, n.run(t, "kata"))
-		}
-		containers := []string{n.create(t, want[0])}
+		last := backends[len(backends)-1]
+		n := serveReady(t, table(t, 1, "runc", ready("runc", backends[0]), ready("kata", last)), backends...)
+		want := []string{n.run(t, "runc"), n.run(t, "kata"), n.run(t, "kata")}
+		containers := []string{n.create(t, want[0]), n.create(t, want[2])}
+		by := want[2]
 		slices.Sort(want)
+		slices.Sort(containers)
 		list, err := n.ListPodSandbox(ctx(t), &runtimeapi.ListPodSandboxRequest{})
-		if err != nil || !slices.Equal(sandboxIDs(list.GetItems()), want) {
-			t.Errorf("%s: got %v, %v, want %v", name, sandboxIDs(list.GetItems()), err, want)
+		if err != nil || !slices.Equal(idsOf(list.GetItems()), want) {
+			t.Errorf("%s: got %v, %v, want %v", name, idsOf(list.GetItems()), err, want)
 		}
-		one, err := n.ListPodSandbox(ctx(t), &runtimeapi.ListPodSandboxRequest{Filter: &runtimeapi.PodSandboxFilter{Id: want[0]}})
-		if err != nil || !slices.Equal(sandboxIDs(one.GetItems()), want[:1]) {
-			t.Errorf("%s: got %v, %v for %s", name, sandboxIDs(one.GetItems()), err, want[0])
+		one, err := n.ListPodSandbox(ctx(t), &runtimeapi.ListPodSandboxRequest{Filter: &runtimeapi.PodSandboxFilter{Id: by}})
+		if err != nil || !slices.Equal(idsOf(one.GetItems()), []string{by}) {
+			t.Errorf("%s: got %v, %v for %s", name, idsOf(one.GetItems()), err, by)
+		}
+		streamed, err := n.stream(t)
+		if err != nil || !slices.Equal(idsOf(streamed), want) {
+			t.Errorf("%s: streamed %v, %v, want %v", name, idsOf(streamed), err, want)
 		}
 		all, err := n.ListContainers(ctx(t), &runtimeapi.ListContainersRequest{})
-		if err != nil || !slices.Equal(containerIDs(all.GetContainers()), containers) {
-			t.Errorf("%s: got %v, %v, want %v", name, containerIDs(all.GetContainers()), err, containers)
+		if err != nil || !slices.Equal(idsOf(all.GetContainers()), containers) {
+			t.Errorf("%s: got %v, %v, want %v", name, idsOf(all.GetContainers()), err, containers)
 		}
 		inside, err := n.router.Sandboxes(ctx(t))
-		if err != nil || !slices.Equal(sandboxIDs(inside), want) {
-			t.Errorf("%s: in the process: got %v, %v, want %v", name, sandboxIDs(inside), err, want)
+		if err != nil || !slices.Equal(idsOf(inside), want) {
+			t.Errorf("%s: in the process: got %v, %v, want %v", name, idsOf(inside), err, want)
 		}
 	}
 }
@@ -127,15 +110,7 @@ func (n *node) stream(t *testing.T) (all []*runtimeapi.PodSandbox, err error) {
 	return all, err
 }
 
-func sandboxIDs(items []*runtimeapi.PodSandbox) (ids []string) {
-	for _, i := range items {
-		ids = append(ids, i.GetId())
-	}
-	slices.Sort(ids)
-	return ids
-}
-
-func containerIDs(items []*runtimeapi.Container) (ids []string) {
+func idsOf[T interface{ GetId() string }](items []T) (ids []string) {
 	for _, i := range items {
 		ids = append(ids, i.GetId())
 	}
@@ -152,12 +127,12 @@ func TestShortIDsInFilters(t *testing.T) {
 	n.create(t, n.run(t, "kata"))
 
 	list, err := n.ListPodSandbox(ctx(t), &runtimeapi.ListPodSandboxRequest{Filter: &runtimeapi.PodSandboxFilter{Id: sandbox[:6]}})
-	if err != nil || !slices.Equal(sandboxIDs(list.GetItems()), []string{sandbox}) {
+	if err != nil || !slices.Equal(idsOf(list.GetItems()), []string{sandbox}) {
 		t.Errorf("got %v, %v", list, err)
 	}
 	for _, f := range []*runtimeapi.ContainerFilter{{Id: container[:6]}, {PodSandboxId: sandbox[:6]}} {
 		list, err := n.ListContainers(ctx(t), &runtimeapi.ListContainersRequest{Filter: f})
-		if err != nil || !slices.Equal(containerIDs(list.GetContainers()), []string{container}) {
+		if err != nil || !slices.Equal(idsOf(list.GetContainers()), []string{container}) {
 			t.Errorf("filter %v: got %v, %v", f, list, err)
 		}
 	}
@@ -209,33 +184,21 @@ func TestAStreamThatOneBackendLacksIsUnimplemented(t *testing.T) {
 
 func TestEventsOfAllBackends(t *testing.T) {
 	one, two := two()
-	n := serveReady(t, table(t, 1, "runc", ready("runc", one), ready("kata", two)), one, two)
-	stream := n.subscribe(t, one, two)
-	for _, name := range []string{"runc", "kata", "runc"} {
-		want := n.run(t, name)
-		event, err := stream.Recv()
-		if err != nil || event.GetContainerId() != want {
-			t.Fatalf("got %v, %v, want an event of %s", event, err, want)
+	for _, backends := range [][]*routertest.Backend{{one}, {one, two}} {
+		n := serveReady(t, table(t, 1, "runc", ready("runc", one), ready("kata", backends[len(backends)-1])), backends...)
+		stream := n.subscribe(t, backends...)
+		for _, name := range []string{"runc", "kata", "runc"} {
+			want := n.run(t, name)
+			event, err := stream.Recv()
+			if err != nil || event.GetContainerId() != want {
+				t.Fatalf("got %v, %v, want an event of %s", event, err, want)
+			}
 		}
+		n.router.EndStreams()
+		_, err := stream.Recv()
+		wantCode(t, err, codes.Unavailable)
+		waitFor(t, "the subscriptions to end", func() bool { return one.Subscribers()+two.Subscribers() == 0 })
 	}
-	n.router.EndStreams()
-	_, err := stream.Recv()
-	wantCode(t, err, codes.Unavailable)
-	waitFor(t, "the subscriptions to end", func() bool { return one.Subscribers()+two.Subscribers() == 0 })
-}
-
-func TestEventsOfOneBackend(t *testing.T) {
-	one, _ := two()
-	n := serveReady(t, table(t, 1, "runc", ready("runc", one)), one)
-	stream := n.subscribe(t, one)
-	want := n.run(t, "")
-	event, err := stream.Recv()
-	if err != nil || event.GetContainerId() != want {
-		t.Errorf("got %v, %v, want an event of %s", event, err, want)
-	}
-	n.router.EndStreams()
-	_, err = stream.Recv()
-	wantCode(t, err, codes.Unavailable)
 }
 
 func TestEventsEndWithAnyBackend(t *testing.T) {

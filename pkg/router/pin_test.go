@@ -11,6 +11,7 @@ import (
 
 	"github.com/containerd/errdefs"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/reflect/protoreflect"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/pkg/handler"
@@ -140,56 +141,21 @@ func TestShortIDs(t *testing.T) {
 func TestUnknownIDs(t *testing.T) {
 	one, _ := two()
 	n := serveReady(t, table(t, 1, "runc", ready("runc", one)), one)
+	wants := map[protoreflect.Name]codes.Code{
+		"StopPodSandbox": codes.OK, "RemovePodSandbox": codes.OK, "StopContainer": codes.OK, "RemoveContainer": codes.OK,
+		"PodSandboxStatus": codes.NotFound, "ContainerStatus": codes.NotFound, "StartContainer": codes.NotFound,
+		"CreateContainer": codes.NotFound, "ExecSync": codes.NotFound,
+	}
 	for _, id := range []string{strings.Repeat("ab", 32), "ab", "not an id"} {
-		for name, tc := range map[string]struct {
-			call func(context.Context) error
-			want codes.Code
-		}{
-			"StopPodSandbox": {func(c context.Context) error {
-				_, err := n.StopPodSandbox(c, &runtimeapi.StopPodSandboxRequest{PodSandboxId: id})
-				return err
-			}, codes.OK},
-			"RemovePodSandbox": {func(c context.Context) error {
-				_, err := n.RemovePodSandbox(c, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: id})
-				return err
-			}, codes.OK},
-			"StopContainer": {func(c context.Context) error {
-				_, err := n.StopContainer(c, &runtimeapi.StopContainerRequest{ContainerId: id})
-				return err
-			}, codes.OK},
-			"RemoveContainer": {func(c context.Context) error {
-				_, err := n.RemoveContainer(c, &runtimeapi.RemoveContainerRequest{ContainerId: id})
-				return err
-			}, codes.OK},
-			"PodSandboxStatus": {func(c context.Context) error {
-				_, err := n.PodSandboxStatus(c, &runtimeapi.PodSandboxStatusRequest{PodSandboxId: id})
-				return err
-			}, codes.NotFound},
-			"ContainerStatus": {func(c context.Context) error {
-				_, err := n.ContainerStatus(c, &runtimeapi.ContainerStatusRequest{ContainerId: id})
-				return err
-			}, codes.NotFound},
-			"StartContainer": {func(c context.Context) error {
-				_, err := n.StartContainer(c, &runtimeapi.StartContainerRequest{ContainerId: id})
-				return err
-			}, codes.NotFound},
-			"CreateContainer": {func(c context.Context) error {
-				_, err := n.CreateContainer(c, &runtimeapi.CreateContainerRequest{PodSandboxId: id})
-				return err
-			}, codes.NotFound},
-			"ExecSync": {func(c context.Context) error {
-				_, err := n.ExecSync(c, &runtimeapi.ExecSyncRequest{ContainerId: id})
-				return err
-			}, codes.NotFound},
-			"ListPodSandbox": {func(c context.Context) error {
-				resp, err := n.ListPodSandbox(c, &runtimeapi.ListPodSandboxRequest{Filter: &runtimeapi.PodSandboxFilter{Id: id}})
-				if len(resp.GetItems()) > 0 {
-					return errors.New("the list is not empty")
-				}
-				return err
-			}, codes.OK},
-		} {
-			t.Run(fmt.Sprintf("%s/%.3s", name, id), func(t *testing.T) { wantCode(t, tc.call(ctx(t)), tc.want) })
+		for _, method := range criMethods(t) {
+			if want, there := wants[method.Name()]; there {
+				req := message(t, method.Input(), map[protoreflect.Name]string{"pod_sandbox_id": id, "container_id": id})
+				t.Run(fmt.Sprintf("%s/%.3s", method.Name(), id), func(t *testing.T) { wantCode(t, n.call(t, method, req), want) })
+			}
+		}
+		list, err := n.ListPodSandbox(ctx(t), &runtimeapi.ListPodSandboxRequest{Filter: &runtimeapi.PodSandboxFilter{Id: id}})
+		if err != nil || len(list.GetItems()) > 0 {
+			t.Errorf("listed by %.3s: %v, %v", id, list, err)
 		}
 	}
 	_, err := n.StopPodSandbox(ctx(t), &runtimeapi.StopPodSandboxRequest{})
@@ -223,12 +189,7 @@ func TestOwnersEndWithWhatTheyOwn(t *testing.T) {
 
 func TestAFailedRemovalKeepsTheOwner(t *testing.T) {
 	one, _ := two()
-	one.Fail = func(_ context.Context, rpc string) error {
-		if rpc == "RemovePodSandbox" {
-			return fmt.Errorf("a mount is missing: %w", errdefs.ErrNotFound)
-		}
-		return nil
-	}
+	one.Fail = failing("RemovePodSandbox", fmt.Errorf("a mount is missing: %w", errdefs.ErrNotFound))
 	n := serveReady(t, table(t, 1, "runc", ready("runc", one)), one)
 	sandbox := n.run(t, "")
 	_, err := n.RemovePodSandbox(ctx(t), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: sandbox})
@@ -243,12 +204,7 @@ func TestAFailedRemovalKeepsTheOwner(t *testing.T) {
 // the kubelet must be able to stop and remove it.
 func TestLeftoversCanBeRemoved(t *testing.T) {
 	one, _ := two()
-	one.Fail = func(_ context.Context, rpc string) error {
-		if rpc == "RunPodSandbox, half-way" {
-			return errors.New("no address is left")
-		}
-		return nil
-	}
+	one.Fail = failing("RunPodSandbox, half-way", errors.New("no address is left"))
 	n := serveReady(t, table(t, 1, "runc", ready("runc", one)), one)
 	if _, err := n.RunPodSandbox(ctx(t), &runtimeapi.RunPodSandboxRequest{}); err == nil {
 		t.Fatal("it did not fail")

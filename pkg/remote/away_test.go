@@ -4,25 +4,20 @@ import (
 	"testing"
 	"time"
 
-	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
-
 	"github.com/berth-cri/berth/internal/test"
-	"github.com/berth-cri/berth/pkg/handler"
 )
 
 // away is a daemon that is gone, with a pod that a Backend knows of.
-func away(t *testing.T) (d *daemon, b *Backend, dir, pod string) {
+func away(t *testing.T) (d *daemon, b *Backend, dir, id string) {
 	t.Helper()
 	d, dir = newDaemon(t), t.TempDir()
 	b = connect(t, d, dir)
-	until(t, "ready", func() bool { return b.Health().Phase == Ready })
-	made, err := b.RunPodSandbox(handler.WithDefinition(t.Context(), &handler.Definition{Name: "legacy"}),
-		&runtimeapi.RunPodSandboxRequest{Config: &runtimeapi.PodSandboxConfig{}})
-	test.Must(t, err)
+	isReady(t, b)
+	made := pod(t, b)
 	test.Must(t, b.lists.sync(t.Context()))
 	d.server.Stop()
 	until(t, "down", func() bool { return b.Health().Phase == Down })
-	return d, b, dir, made.GetPodSandboxId()
+	return d, b, dir, made
 }
 
 // The age of what is listed goes on over a restart of berth.

@@ -2,7 +2,6 @@ package remote
 
 import (
 	"context"
-	"fmt"
 	"net"
 	"path/filepath"
 	"strings"
@@ -10,10 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -35,12 +32,12 @@ type daemon struct {
 	lacking atomic.Pointer[map[string]bool]
 	// streams is the URL that it answers with for sessions, a string.
 	streams atomic.Value
-	// told counts how often it was told the pod network's addresses.
-	told atomic.Int64
+	// told is what it was told last that the pod network's addresses are, a string.
+	told atomic.Value
 }
 
-func (d *daemon) UpdateRuntimeConfig(context.Context, *runtimeapi.UpdateRuntimeConfigRequest) (*runtimeapi.UpdateRuntimeConfigResponse, error) {
-	d.told.Add(1)
+func (d *daemon) UpdateRuntimeConfig(_ context.Context, req *runtimeapi.UpdateRuntimeConfigRequest) (*runtimeapi.UpdateRuntimeConfigResponse, error) {
+	d.told.Store(req.GetRuntimeConfig().GetNetworkConfig().GetPodCidr())
 	return &runtimeapi.UpdateRuntimeConfigResponse{}, nil
 }
 
@@ -135,6 +132,32 @@ func connect(t testing.TB, d *daemon, dir string) *Backend {
 	return b
 }
 
+func isReady(t *testing.T, b *Backend) {
+	t.Helper()
+	until(t, "ready", func() bool { return b.Health().Phase == Ready })
+}
+
+// ready is the Backend of a daemon, once it is that.
+func ready(t *testing.T, d *daemon) *Backend {
+	t.Helper()
+	b := connect(t, d, t.TempDir())
+	isReady(t, b)
+	return b
+}
+
+// legacy is the context of calls for the handler of that name.
+func legacy(t *testing.T) context.Context {
+	return handler.WithDefinition(t.Context(), &handler.Definition{Name: "legacy"})
+}
+
+// pod makes a pod.
+func pod(t *testing.T, b *Backend) (id string) {
+	t.Helper()
+	resp, err := b.RunPodSandbox(legacy(t), &runtimeapi.RunPodSandboxRequest{Config: &runtimeapi.PodSandboxConfig{}})
+	test.Must(t, err)
+	return resp.GetPodSandboxId()
+}
+
 func until(t testing.TB, what string, true func() bool) {
 	t.Helper()
 	for range 3000 {
@@ -150,13 +173,10 @@ func TestPodsOfADaemonThatGoesAway(t *testing.T) {
 	d := newDaemon(t)
 	dir := t.TempDir()
 	b := connect(t, d, dir)
-	until(t, "ready", func() bool { return b.Health().Phase == Ready })
-	ctx := handler.WithDefinition(t.Context(), &handler.Definition{Name: "legacy"})
-	pod, err := b.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{
-		RuntimeHandler: "legacy", Config: &runtimeapi.PodSandboxConfig{Metadata: &runtimeapi.PodSandboxMetadata{Name: "a", Uid: "u"}},
-	})
-	test.Must(t, err)
-	c, err := b.CreateContainer(ctx, &runtimeapi.CreateContainerRequest{PodSandboxId: pod.GetPodSandboxId(), Config: &runtimeapi.ContainerConfig{}})
+	isReady(t, b)
+	ctx := legacy(t)
+	made := pod(t, b)
+	c, err := b.CreateContainer(ctx, &runtimeapi.CreateContainerRequest{PodSandboxId: made, Config: &runtimeapi.ContainerConfig{}})
 	test.Must(t, err)
 	d.server.Stop()
 	until(t, "down", func() bool { return b.Health().Phase == Down })
@@ -164,11 +184,10 @@ func TestPodsOfADaemonThatGoesAway(t *testing.T) {
 	if status.Code(err) != codes.Unavailable {
 		t.Errorf("a call to a daemon that is gone: %v", err)
 	}
-	t.Log(err)
 	listed := func(b *Backend) {
 		t.Helper()
 		l, err := b.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
-		if err != nil || len(l.GetItems()) != 1 || l.GetItems()[0].GetId() != pod.GetPodSandboxId() || l.GetItems()[0].GetRuntimeHandler() != "legacy" {
+		if err != nil || len(l.GetItems()) != 1 || l.GetItems()[0].GetId() != made || l.GetItems()[0].GetRuntimeHandler() != "legacy" {
 			t.Errorf("listed %v, %v", l, err)
 		}
 		cs, err := b.ListContainers(ctx, &runtimeapi.ListContainersRequest{})
@@ -186,41 +205,6 @@ func TestPodsOfADaemonThatGoesAway(t *testing.T) {
 	until(t, "back", func() bool { return b.Health().Phase == Ready })
 	if _, err = b.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: c.GetContainerId()}); err != nil {
 		t.Error(err)
-	}
-}
-
-func BenchmarkHop(b *testing.B) {
-	d := newDaemon(b)
-	r := connect(b, d, b.TempDir())
-	until(b, "ready", func() bool { return r.Health().Phase == Ready })
-	path := filepath.Join(b.TempDir(), "face.sock")
-	l, err := net.Listen("unix", path)
-	test.Must(b, err)
-	// As the daemon has it.
-	s := grpc.NewServer(grpc.NumStreamWorkers(8), grpc.InitialWindowSize(1<<20), grpc.InitialConnWindowSize(1<<20))
-	runtimeapi.RegisterRuntimeServiceServer(s, r)
-	go serve(b, s, l)
-	defer s.Stop()
-	for name, at := range map[string]string{"direct": d.path, "through": path} {
-		b.Run(name, func(b *testing.B) {
-			conn, err := grpc.NewClient("unix://"+at, grpc.WithTransportCredentials(insecure.NewCredentials()))
-			test.Must(b, err)
-			defer conn.Close()
-			client := runtimeapi.NewRuntimeServiceClient(conn)
-			b.ReportAllocs()
-			var before, after unix.Rusage
-			_ = unix.Getrusage(unix.RUSAGE_SELF, &before)
-			for b.Loop() {
-				if _, err := client.ExecSync(b.Context(), &runtimeapi.ExecSyncRequest{ContainerId: "x"}); err != nil {
-					b.Fatal(err)
-				}
-			}
-			_ = unix.Getrusage(unix.RUSAGE_SELF, &after)
-			// Other than the time on the clock, that of the CPUs is the same on a busy machine.
-			used := after.Utime.Nano() + after.Stime.Nano() - before.Utime.Nano() - before.Stime.Nano()
-			b.ReportMetric(float64(used)/float64(b.N), "cpu-ns/op")
-			b.ReportMetric(float64(after.Nvcsw-before.Nvcsw)/float64(b.N), "waits/op")
-		})
 	}
 }
 
@@ -243,12 +227,9 @@ func hung() (fail func(context.Context, string) error, hang, let func()) {
 func TestListsOfADaemonThatHangs(t *testing.T) {
 	fail, hang, let := hung()
 	d := newDaemonThat(t, fail)
-	b := connect(t, d, t.TempDir())
-	until(t, "ready", func() bool { return b.Health().Phase == Ready })
-	ctx := handler.WithDefinition(t.Context(), &handler.Definition{Name: "legacy"})
-	if _, err := b.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: &runtimeapi.PodSandboxConfig{}}); err != nil {
-		t.Fatal(err)
-	}
+	b := ready(t, d)
+	ctx := legacy(t)
+	pod(t, b)
 	hang()
 	for range 3 {
 		l, err := b.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
@@ -269,12 +250,9 @@ func TestListsOfADaemonThatHangs(t *testing.T) {
 
 func TestListsInTheFormThatADaemonHas(t *testing.T) {
 	d := newDaemon(t)
-	b := connect(t, d, t.TempDir())
-	until(t, "ready", func() bool { return b.Health().Phase == Ready })
-	ctx := handler.WithDefinition(t.Context(), &handler.Definition{Name: "legacy"})
-	if _, err := b.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: &runtimeapi.PodSandboxConfig{}}); err != nil {
-		t.Fatal(err)
-	}
+	b := ready(t, d)
+	ctx := legacy(t)
+	pod(t, b)
 	const unary, stream = runtimeapi.RuntimeService_ListPodSandbox_FullMethodName, runtimeapi.RuntimeService_StreamPodSandboxes_FullMethodName
 	for name, c := range map[string]struct {
 		lacking map[string]bool
@@ -331,8 +309,7 @@ func (l *listener) next(t *testing.T) string {
 // A subscription ends with the daemon, and one of meanwhile when it is back: the client lists then.
 func TestEventsOfADaemonThatGoesAway(t *testing.T) {
 	d := newDaemon(t)
-	b := connect(t, d, t.TempDir())
-	until(t, "ready", func() bool { return b.Health().Phase == Ready })
+	b := ready(t, d)
 	ctx, cancel := context.WithCancel(handler.WithDefinition(t.Context(), &handler.Definition{Name: "legacy"}))
 	defer cancel()
 	l := &listener{ctx: ctx, heard: make(chan *runtimeapi.ContainerEventResponse, 1000)}
@@ -357,32 +334,5 @@ func TestEventsOfADaemonThatGoesAway(t *testing.T) {
 	d.start(t)
 	if err := <-ended; status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "list, and subscribe again") {
 		t.Errorf("with the daemon back it ended with %v", err)
-	}
-}
-
-// BenchmarkLists lists the containers of a daemon that has 250 of them.
-func BenchmarkLists(b *testing.B) {
-	d := newDaemon(b)
-	r := connect(b, d, b.TempDir())
-	until(b, "ready", func() bool { return r.Health().Phase == Ready })
-	ctx := handler.WithDefinition(b.Context(), &handler.Definition{Name: "legacy"})
-	pod, err := r.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{RuntimeHandler: "legacy", Config: &runtimeapi.PodSandboxConfig{
-		Metadata: &runtimeapi.PodSandboxMetadata{Name: "a", Uid: "u"},
-	}})
-	test.Must(b, err)
-	for i := range 250 {
-		if _, err := r.CreateContainer(ctx, &runtimeapi.CreateContainerRequest{PodSandboxId: pod.GetPodSandboxId(), Config: &runtimeapi.ContainerConfig{
-			Metadata: &runtimeapi.ContainerMetadata{Name: fmt.Sprint("c", i)},
-			Image:    &runtimeapi.ImageSpec{Image: "example.test/app:1", RuntimeHandler: "legacy"},
-			Labels:   map[string]string{"io.kubernetes.pod.name": "a", "io.kubernetes.pod.namespace": "default", "io.kubernetes.pod.uid": "u"},
-		}}); err != nil {
-			b.Fatal(err)
-		}
-	}
-	b.ReportAllocs()
-	for b.Loop() {
-		if _, err := r.ListContainers(ctx, &runtimeapi.ListContainersRequest{}); err != nil {
-			b.Fatal(err)
-		}
 	}
 }

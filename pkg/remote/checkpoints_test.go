@@ -9,7 +9,6 @@ import (
 	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/berth-cri/berth/pkg/handler"
 	"github.com/berth-cri/berth/pkg/router/routertest"
 )
 
@@ -47,9 +46,8 @@ func newFreezer(t *testing.T) *freezer {
 
 func TestPodsAreFrozenAndThawed(t *testing.T) {
 	f := newFreezer(t)
-	b := connect(t, f.daemon, t.TempDir())
-	until(t, "ready", func() bool { return b.Health().Phase == Ready })
-	ctx := handler.WithDefinition(t.Context(), &handler.Definition{Name: "legacy"})
+	b := ready(t, f.daemon)
+	ctx := legacy(t)
 	if _, err := b.CheckpointPod(ctx, &runtimeapi.CheckpointPodRequest{OutputPath: "/x"}); status.Code(err) != codes.FailedPrecondition ||
 		status.Convert(err).Message() != "frozen to /x" {
 		t.Error(err)
@@ -88,8 +86,7 @@ func TestPodsAreFrozenAndThawed(t *testing.T) {
 // A daemon's descriptors do not change while it runs.
 func TestMetricsAreDescribedOncePerConnection(t *testing.T) {
 	f := newFreezer(t)
-	b := connect(t, f.daemon, t.TempDir())
-	until(t, "ready", func() bool { return b.Health().Phase == Ready })
+	b := ready(t, f.daemon)
 	ask := func() {
 		t.Helper()
 		for range 3 {

@@ -87,7 +87,7 @@ func TestNewerCallsOfEveryForm(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			d, _ := answeringNewest(t, want.Err())
 			b := connect(t, d, t.TempDir())
-			until(t, "ready", func() bool { return b.Health().Phase == Ready })
+			isReady(t, b)
 			conn := face(t, b)
 			ctx := metadata.AppendToOutgoingContext(t.Context(), "x-said", "hello")
 
@@ -123,8 +123,7 @@ func TestNewerCallsOfEveryForm(t *testing.T) {
 
 func TestNewerCallsEndWithTheirClient(t *testing.T) {
 	d, ended := answeringNewest(t, nil)
-	b := connect(t, d, t.TempDir())
-	until(t, "ready", func() bool { return b.Health().Phase == Ready })
+	b := ready(t, d)
 	ctx, cancel := context.WithCancel(t.Context())
 	stream, err := face(t, b).NewStream(ctx, &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, newest)
 	test.Must(t, err)
@@ -142,8 +141,7 @@ func TestNewerCallsEndWithTheirClient(t *testing.T) {
 
 func TestWhoLacksACallIsNamed(t *testing.T) {
 	d := newDaemon(t)
-	b := connect(t, d, t.TempDir())
-	until(t, "ready", func() bool { return b.Health().Phase == Ready })
+	b := ready(t, d)
 	err := face(t, b).Invoke(t.Context(), newest, &emptypb.Empty{}, &emptypb.Empty{})
 	if status.Code(err) != codes.Unimplemented || !strings.Contains(err.Error(), d.path) || b.Health().Phase != Ready {
 		t.Errorf("%v; it is %s", err, b.Health().Phase)

@@ -71,15 +71,13 @@ func TestGarbageIsNotPassedOn(t *testing.T) {
 		}
 	})
 	d := newDaemon(t)
-	b := connect(t, d, t.TempDir())
-	until(t, "ready", func() bool { return b.Health().Phase == Ready })
-	ctx := handler.WithDefinition(t.Context(), &handler.Definition{Name: "legacy"})
-	pod, err := b.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: &runtimeapi.PodSandboxConfig{}})
-	test.Must(t, err)
+	b := ready(t, d)
+	ctx := legacy(t)
+	id := pod(t, b)
 	test.Must(t, b.lists.sync(ctx))
 	b.runtimeService.lists.caller.conn = answering{b.conn, garbage}
 	l, err := b.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
-	if err != nil || len(l.GetItems()) != 1 || l.GetItems()[0].GetId() != pod.GetPodSandboxId() {
+	if err != nil || len(l.GetItems()) != 1 || l.GetItems()[0].GetId() != id {
 		t.Errorf("listed %v, %v", l, err)
 	}
 	s, err := b.ListContainerStats(ctx, &runtimeapi.ListContainerStatsRequest{})
@@ -102,22 +100,16 @@ func (a answering) Invoke(_ context.Context, _ string, _, reply any, _ ...grpc.C
 }
 
 func TestErrorsOfListsCostNobodyElse(t *testing.T) {
-	d := &daemon{Backend: routertest.New("other"), path: filepath.Join(t.TempDir(), "cri.sock")}
 	var fail atomic.Pointer[error]
-	d.Fail = func(_ context.Context, rpc string) error {
+	d := newDaemonThat(t, func(_ context.Context, rpc string) error {
 		if err := fail.Load(); err != nil && strings.HasPrefix(rpc, "List") {
 			return *err
 		}
 		return nil
-	}
-	d.start(t)
-	t.Cleanup(func() { d.server.Stop() })
-	b := connect(t, d, t.TempDir())
-	until(t, "ready", func() bool { return b.Health().Phase == Ready })
-	ctx := handler.WithDefinition(t.Context(), &handler.Definition{Name: "legacy"})
-	if _, err := b.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: &runtimeapi.PodSandboxConfig{}}); err != nil {
-		t.Fatal(err)
-	}
+	})
+	b := ready(t, d)
+	ctx := legacy(t)
+	pod(t, b)
 	for _, code := range []codes.Code{codes.Unknown, codes.NotFound, codes.Internal} {
 		err := status.Error(code, "broken")
 		fail.Store(&err)
@@ -133,18 +125,14 @@ func TestErrorsOfListsCostNobodyElse(t *testing.T) {
 
 // A daemon whose lists fail for good answers, but nobody sees any more what ends there.
 func TestADaemonThatCannotListIsNotReady(t *testing.T) {
-	d := &daemon{Backend: routertest.New("other"), path: filepath.Join(t.TempDir(), "cri.sock")}
 	var fail atomic.Bool
-	d.Fail = func(_ context.Context, rpc string) error {
+	d := newDaemonThat(t, func(_ context.Context, rpc string) error {
 		if fail.Load() && rpc == "ListContainers" {
 			return status.Error(codes.Internal, "its store is damaged")
 		}
 		return nil
-	}
-	d.start(t)
-	t.Cleanup(func() { d.server.Stop() })
-	b := connect(t, d, t.TempDir())
-	until(t, "ready", func() bool { return b.Health().Phase == Ready })
+	})
+	b := ready(t, d)
 	lists := func() {
 		if _, err := b.ListPodSandbox(t.Context(), &runtimeapi.ListPodSandboxRequest{}); err != nil {
 			t.Error(err)
@@ -203,19 +191,22 @@ func TestADaemonThatSaysNothing(t *testing.T) {
 	})
 }
 
+// A daemon that was restarted so quickly that nobody saw it down has forgotten as much as one that was
+// away for long.
 func TestADaemonThatWasRestartedUnseen(t *testing.T) {
 	d := newDaemon(t)
-	b := connect(t, d, t.TempDir())
-	until(t, "ready", func() bool { return b.Health().Phase == Ready })
-	settings := &runtimeapi.UpdateRuntimeConfigRequest{RuntimeConfig: &runtimeapi.RuntimeConfig{NetworkConfig: &runtimeapi.NetworkConfig{PodCidr: "10.0.0.0/24"}}}
+	b := ready(t, d)
+	const cidr = "10.0.0.0/24"
+	settings := &runtimeapi.UpdateRuntimeConfigRequest{RuntimeConfig: &runtimeapi.RuntimeConfig{NetworkConfig: &runtimeapi.NetworkConfig{PodCidr: cidr}}}
 	if _, err := b.UpdateRuntimeConfig(t.Context(), settings); err != nil {
 		t.Fatal(err)
 	}
+	d.told.Store("")
 	b.node.abilities.Load().miss("/a/B")
 	d.server.Stop()
 	d.start(t) // no call has met the lost connection
 	until(t, "it was asked and told all anew", func() bool {
 		b.node.monitor.suspect()
-		return b.Health().Phase == Ready && b.node.abilities.Load().has("/a/B") && d.told.Load() > 1
+		return b.Health().Phase == Ready && b.node.abilities.Load().has("/a/B") && d.told.Load() == cidr
 	})
 }

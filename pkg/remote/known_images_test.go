@@ -51,7 +51,7 @@ func TestImagesOfADaemonThatGoesAway(t *testing.T) {
 	d := newDaemon(t)
 	dir := t.TempDir()
 	b := connect(t, d, dir)
-	until(t, "ready", func() bool { return b.Health().Phase == Ready })
+	isReady(t, b)
 	pulled(t, b, "one", "three", "two")
 	has(t, b, "one", "three", "two")
 	remove := func(name string) error {
@@ -81,7 +81,7 @@ func TestImagesOfADaemonThatGoesAway(t *testing.T) {
 func TestImagesOfADaemonThatHangs(t *testing.T) {
 	fail, hang, let := hung()
 	b := connect(t, newDaemonThat(t, fail), t.TempDir())
-	until(t, "ready", func() bool { return b.Health().Phase == Ready })
+	isReady(t, b)
 	pulled(t, b, "one")
 	has(t, b, "one")
 	hang()
@@ -99,8 +99,7 @@ func TestImagesOfADaemonThatFailsToList(t *testing.T) {
 		}
 		return nil
 	})
-	b := connect(t, d, t.TempDir())
-	until(t, "ready", func() bool { return b.Health().Phase == Ready })
+	b := ready(t, d)
 	broken.Store(true)
 	if _, err := b.ListImages(t.Context(), &runtimeapi.ListImagesRequest{}); status.Code(err) != codes.Internal {
 		t.Errorf("nothing is known, and listed: %v", err)

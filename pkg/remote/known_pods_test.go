@@ -173,7 +173,7 @@ func TestADamagedStateFileStopsNothing(t *testing.T) {
 		if got := b.Inventory(); len(got) != 0 {
 			t.Errorf("%s: inventory %v", name, got)
 		}
-		until(t, "ready", func() bool { return b.Health().Phase == Ready })
+		isReady(t, b)
 	}
 }
 

@@ -2,7 +2,6 @@ package remote
 
 import (
 	"context"
-	"path/filepath"
 	"testing"
 
 	"google.golang.org/grpc/codes"
@@ -10,27 +9,22 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/pkg/handler"
-	"github.com/berth-cri/berth/pkg/router/routertest"
 )
 
 // A daemon that is taken to be down while it does something is not told to leave
 // it half done; whoever asked for it is told at once, and sees it in the next list.
 func TestADaemonThatHangsIsNotDisturbed(t *testing.T) {
-	d := &daemon{Backend: routertest.New("other"), path: filepath.Join(t.TempDir(), "cri.sock")}
 	begun, let, canceled := make(chan struct{}), make(chan struct{}), make(chan error, 1)
-	d.Fail = func(ctx context.Context, rpc string) error {
+	d := newDaemonThat(t, func(ctx context.Context, rpc string) error {
 		if rpc == "RunPodSandbox" {
 			close(begun)
 			<-let
 			canceled <- ctx.Err()
 		}
 		return nil
-	}
-	d.start(t)
-	t.Cleanup(func() { d.server.Stop() })
-	b := connect(t, d, t.TempDir())
-	until(t, "ready", func() bool { return b.Health().Phase == Ready })
-	ctx := handler.WithDefinition(t.Context(), &handler.Definition{Name: "legacy"})
+	})
+	b := ready(t, d)
+	ctx := legacy(t)
 	answered := make(chan error, 1)
 	go func() {
 		_, err := b.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: &runtimeapi.PodSandboxConfig{}})
@@ -53,9 +47,8 @@ func TestADaemonThatHangsIsNotDisturbed(t *testing.T) {
 
 // A caller that gives up takes its call along, also a lasting one.
 func TestACallerThatGivesUp(t *testing.T) {
-	d := &daemon{Backend: routertest.New("other"), path: filepath.Join(t.TempDir(), "cri.sock")}
 	begun, canceled := make(chan struct{}), make(chan struct{})
-	d.Fail = func(ctx context.Context, rpc string) error {
+	d := newDaemonThat(t, func(ctx context.Context, rpc string) error {
 		if rpc == "RunPodSandbox" {
 			close(begun)
 			<-ctx.Done()
@@ -63,11 +56,8 @@ func TestACallerThatGivesUp(t *testing.T) {
 			return ctx.Err()
 		}
 		return nil
-	}
-	d.start(t)
-	t.Cleanup(func() { d.server.Stop() })
-	b := connect(t, d, t.TempDir())
-	until(t, "ready", func() bool { return b.Health().Phase == Ready })
+	})
+	b := ready(t, d)
 	ctx, cancel := context.WithCancel(handler.WithDefinition(t.Context(), &handler.Definition{Name: "legacy"}))
 	go func() { <-begun; cancel() }()
 	_, err := b.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: &runtimeapi.PodSandboxConfig{}})

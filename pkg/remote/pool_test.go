@@ -51,7 +51,7 @@ func run(t *testing.T, p *Pool, d *handler.Definition) (id string) {
 	t.Helper()
 	b, err := p.For(d)
 	test.Must(t, err)
-	until(t, "ready", func() bool { return b.Health().Phase == Ready })
+	isReady(t, b)
 	resp, err := b.RunPodSandbox(handler.WithDefinition(t.Context(), d), &runtimeapi.RunPodSandboxRequest{Config: &runtimeapi.PodSandboxConfig{}})
 	test.Must(t, err)
 	return resp.GetPodSandboxId()
@@ -205,7 +205,7 @@ func TestPodsKeepTheirHandler(t *testing.T) {
 		for _, o := range b.Inventory() {
 			got[o.Sandbox] = o.Handler
 		}
-		until(t, "ready", func() bool { return b.Health().Phase == Ready })
+		isReady(t, b)
 		listed, err := b.ListPodSandbox(t.Context(), &runtimeapi.ListPodSandboxRequest{})
 		test.Must(t, err)
 		for _, one := range reread(t, listed, &runtimeapi.ListPodSandboxResponse{}).GetItems() {

@@ -57,8 +57,7 @@ func TestHostsOfStreams(t *testing.T) {
 // session; what is newer in an answer that is not survives.
 func TestAddressesOfStreams(t *testing.T) {
 	d := newDaemon(t)
-	b := connect(t, d, t.TempDir())
-	until(t, "ready", func() bool { return b.Health().Phase == Ready })
+	b := ready(t, d)
 	ask := map[string]func() (string, error){
 		"exec": func() (string, error) {
 			r, err := b.Exec(t.Context(), &runtimeapi.ExecRequest{ContainerId: "c"})

@@ -44,18 +44,6 @@ func at(m protoreflect.Message, names ...protoreflect.Name) protoreflect.Message
 	return m
 }
 
-// testVersion asks a node whose default handler leads to another daemon.
-func (n *node) testVersion(t *testing.T) {
-	m := n.named("Version")
-	resp, err := n.call(bounded(t), m, (filling{"client", ""}).full(m.Input()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if name := get(resp, "runtime_name"); name != "berth" {
-		t.Errorf("the node's runtime is called %q", name)
-	}
-}
-
 func (n *node) testNewerStatus(t *testing.T) {
 	m := n.named("Status")
 	resp, err := n.call(bounded(t), m, (filling{"client", ""}).full(m.Input()))
@@ -246,34 +234,4 @@ func (n *node) testNewerCalls(t *testing.T) {
 		t.Error(err)
 	}
 	own.Remove(t)
-}
-
-// The beginning of an id is enough where it is the beginning of one only, on
-// whichever daemon that is.
-func (n *node) testShortIDs(t *testing.T) {
-	of := func(p *peer, at int) (string, string) { return id('5', p.name, at), id('c', p.name, at) }
-	sandbox, container := of(n.two, 2)
-	n.two.counted()
-	if _, err := n.Client.PodSandboxStatus(bounded(t), &runtimeapi.PodSandboxStatusRequest{PodSandboxId: sandbox[:7]}); err != nil {
-		t.Error(err)
-	}
-	if _, err := n.Client.ContainerStatus(bounded(t), &runtimeapi.ContainerStatusRequest{ContainerId: container[:7]}); err != nil {
-		t.Error(err)
-	}
-	if c := n.two.counted(); c["PodSandboxStatus"] != 1 || c["ContainerStatus"] != 1 {
-		t.Errorf("called %v", c)
-	}
-	// All sandboxes begin with 5, those of both peers.
-	_, err := n.Client.PodSandboxStatus(bounded(t), &runtimeapi.PodSandboxStatusRequest{PodSandboxId: "5"})
-	if status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), id('5', "one", 0)) || !strings.Contains(err.Error(), "more") {
-		t.Error(err)
-	}
-	_, err = n.Client.ContainerStatus(bounded(t), &runtimeapi.ContainerStatusRequest{ContainerId: container[:4]})
-	if status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), container) {
-		t.Error(err)
-	}
-	_, err = n.Client.ContainerStatus(bounded(t), &runtimeapi.ContainerStatusRequest{ContainerId: "c9"})
-	if status.Code(err) != codes.NotFound {
-		t.Error(err)
-	}
 }

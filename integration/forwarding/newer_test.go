@@ -134,13 +134,11 @@ func TestNewerDaemonsAndClients(t *testing.T) {
 			}
 		})
 	}
-	t.Run("Version of the node", n.testVersion)
 	t.Run("Status", n.testNewerStatus)
 	t.Run("settings", n.testNewerSettings)
 	t.Run("merged images", n.testNewerImages)
 	t.Run("events", n.testNewerEvents)
 	t.Run("calls", n.testNewerCalls)
-	t.Run("short ids", n.testShortIDs)
 }
 
 // withoutOwn leaves out what berth itself measures.

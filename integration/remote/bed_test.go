@@ -5,7 +5,6 @@ package remote
 
 import (
 	"fmt"
-	"slices"
 	"testing"
 	"time"
 
@@ -22,15 +21,11 @@ const patience = 60 * time.Second
 type bed struct {
 	*testbed.Bed
 	other *testbed.Daemon
-	// registries are those that berths know.
-	registries []*testbed.Registry
 }
 
-// newBed makes one whose berths know more registries than its own.
-func newBed(t *testing.T, more ...*testbed.Registry) *bed {
+func newBed(t *testing.T) *bed {
 	t.Helper()
-	b := &bed{Bed: testbed.StartBed(t, "remote/busybox:1", testbed.Options{Registries: more, Config: "[handlers]\nprobe_interval = \"1s\"\n"})}
-	b.registries = slices.Concat(more, []*testbed.Registry{b.Registry})
+	b := newOwn(t)
 	runc := testbed.Part(t, testbed.Runc)
 	b.other = testbed.StartContainerd(t, testbed.ContainerdOptions{
 		Runtimes: map[string]string{"runc": runc}, DefaultRuntime: "runc", CNI: testbed.NewCNI(t), Registry: b.Registry,
@@ -45,7 +40,7 @@ func newBed(t *testing.T, more ...*testbed.Registry) *bed {
 func (b *bed) behind(t *testing.T) *testbed.Berth {
 	t.Helper()
 	inner := testbed.StartBerth(t, testbed.Options{
-		Runtimes: map[string]string{"runc": testbed.Part(t, testbed.Runc)}, CNI: testbed.NewCNI(t), Registries: b.registries,
+		Runtimes: map[string]string{"runc": testbed.Part(t, testbed.Runc)}, CNI: testbed.NewCNI(t), Registries: []*testbed.Registry{b.Registry},
 	})
 	b.DropIn(t, "50-inner", fmt.Sprintf("[runtimes.inner]\nendpoint = %q\nremote_handler = \"runc\"\n", "unix://"+inner.Socket))
 	b.ready(t, "inner")

@@ -146,7 +146,7 @@ func collection(t *testing.T, s *shop) {
 	lent := s.push(t, "lent:1")
 	id := s.Client.Pull(t, "runc", lent)
 	borrower := s.pod(t, "legacy")
-	if _, err := pull(t, s.Client, borrower, lent, "", ""); err != nil {
+	if _, err := pull(t, s.Client, borrower, lent); err != nil {
 		t.Error(err)
 	}
 	if _, err := create(t, s.Client, borrower, "main", id, lent); err != nil {
@@ -164,7 +164,7 @@ func collection(t *testing.T, s *shop) {
 	if got := idOf(t, s.Client, "", lent); got != "" {
 		t.Errorf("what was collected is there as %s", got)
 	}
-	if _, err := pull(t, s.Client, s.pod(t, "legacy"), lent, "", ""); err != nil {
+	if _, err := pull(t, s.Client, s.pod(t, "legacy"), lent); err != nil {
 		t.Error(err)
 	}
 	s.isIn(t, lent, "legacy")

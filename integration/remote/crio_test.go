@@ -13,8 +13,7 @@ import (
 // withCRIO gives a berth a handler legacy whose pods are in a real CRI-O.
 func withCRIO(t *testing.T) *bed {
 	t.Helper()
-	b := &bed{Bed: testbed.StartBed(t, "remote/busybox:1", testbed.Options{Config: "[handlers]\nprobe_interval = \"1s\"\n"})}
-	b.registries = []*testbed.Registry{b.Registry}
+	b := newOwn(t)
 	b.other = testbed.StartCRIO(t, testbed.CRIOOptions{
 		// Two names of one runtime: Debian's crun is older than the specs that CRI-O writes.
 		Runtimes:       map[string]string{"runc": testbed.Part(t, testbed.Runc), "other": testbed.Part(t, testbed.Runc)},

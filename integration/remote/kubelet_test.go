@@ -29,16 +29,12 @@ func idOf(t *testing.T, c *testbed.Client, handler, name string) string {
 	return s.GetImage().GetId()
 }
 
-// pull pulls an image for a pod, as a user with a password if there is one.
-func pull(t *testing.T, c *testbed.Client, pod *testbed.Pod, name, user, password string) (string, error) {
+// pull pulls an image for a pod.
+func pull(t *testing.T, c *testbed.Client, pod *testbed.Pod, name string) (string, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), callTimeout)
 	defer cancel()
-	req := &runtimeapi.PullImageRequest{Image: &runtimeapi.ImageSpec{Image: name}, SandboxConfig: pod.Config}
-	if user != "" {
-		req.Auth = &runtimeapi.AuthConfig{Username: user, Password: password}
-	}
-	resp, err := c.PullImage(ctx, req)
+	resp, err := c.PullImage(ctx, &runtimeapi.PullImageRequest{Image: &runtimeapi.ImageSpec{Image: name}, SandboxConfig: pod.Config})
 	return resp.GetImageRef(), err
 }
 

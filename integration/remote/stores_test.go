@@ -99,7 +99,7 @@ func pullsGo(t *testing.T, s *shop) {
 	if got := idOf(t, s.Client, "", name); got != "" {
 		t.Errorf("an image that two stores lack is there as %s", got)
 	}
-	if _, err := pull(t, s.Client, s.pod(t, "inner"), name, "", ""); err != nil {
+	if _, err := pull(t, s.Client, s.pod(t, "inner"), name); err != nil {
 		t.Error(err)
 	}
 	s.isIn(t, name, "legacy inner")
@@ -123,7 +123,7 @@ func movedTag(t *testing.T, s *shop) {
 	if told := idOf(t, s.Client, "", name); told != "" {
 		t.Fatalf("told of %s", told)
 	}
-	if got, err := pull(t, s.Client, pod, name, "", ""); err != nil || got != after {
+	if got, err := pull(t, s.Client, pod, name); err != nil || got != after {
 		t.Fatalf("pulled %s, %v", got, err)
 	}
 	id, err := create(t, s.Client, pod, "main", after, name)
@@ -173,7 +173,7 @@ func volumes(t *testing.T, s *shop) {
 	for _, handler := range []string{"legacy", "inner"} {
 		pod := s.pod(t, handler)
 		main := s.Client.Pull(t, handler, s.Image)
-		if got, err := pull(t, s.Client, pod, name, "", ""); err != nil || got != id {
+		if got, err := pull(t, s.Client, pod, name); err != nil || got != id {
 			t.Errorf("%s pulls the volume as %s, %v", handler, got, err)
 		}
 		c, err := create(t, s.Client, pod, "main", main, s.Image, func(c *runtimeapi.ContainerConfig) {
@@ -296,7 +296,7 @@ func stillDefault(t *testing.T, s *shop) {
 		}
 		return nil
 	})
-	if got, err := pull(t, s.Client, pod, name, "", ""); got != id {
+	if got, err := pull(t, s.Client, pod, name); got != id {
 		t.Errorf("pulled %s, %v", got, err)
 	}
 	if _, err := create(t, s.Client, pod, "main", id, name); err != nil {

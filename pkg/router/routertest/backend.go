@@ -113,6 +113,16 @@ func (b *Backend) fail(ctx context.Context, rpc string) error {
 	return b.Fail(ctx, rpc)
 }
 
+// answer is what of answers with, while mu is held, unless the call is to fail.
+func answer[R any](ctx context.Context, b *Backend, rpc string, of func() (R, error)) (R, error) {
+	if err := b.fail(ctx, rpc); err != nil {
+		return *new(R), err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return of()
+}
+
 // newID makes ids that are 64 hexadecimal digits, spread by their first ones,
 // and begin with the number of the object; mu is held.
 func (b *Backend) newID() string {
@@ -151,42 +161,33 @@ func (b *Backend) RunPodSandbox(ctx context.Context, req *runtimeapi.RunPodSandb
 
 // StopPodSandbox marks a sandbox as stopped.
 func (b *Backend) StopPodSandbox(ctx context.Context, req *runtimeapi.StopPodSandboxRequest) (*runtimeapi.StopPodSandboxResponse, error) {
-	if err := b.fail(ctx, "StopPodSandbox"); err != nil {
-		return nil, err
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if s := b.sandboxes[req.GetPodSandboxId()]; s != nil {
-		s.State = runtimeapi.PodSandboxState_SANDBOX_NOTREADY
-	}
-	return &runtimeapi.StopPodSandboxResponse{}, nil
+	return answer(ctx, b, "StopPodSandbox", func() (*runtimeapi.StopPodSandboxResponse, error) {
+		if s := b.sandboxes[req.GetPodSandboxId()]; s != nil {
+			s.State = runtimeapi.PodSandboxState_SANDBOX_NOTREADY
+		}
+		return &runtimeapi.StopPodSandboxResponse{}, nil
+	})
 }
 
 // RemovePodSandbox removes a sandbox with its containers.
 func (b *Backend) RemovePodSandbox(ctx context.Context, req *runtimeapi.RemovePodSandboxRequest) (*runtimeapi.RemovePodSandboxResponse, error) {
-	if err := b.fail(ctx, "RemovePodSandbox"); err != nil {
-		return nil, err
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	delete(b.sandboxes, req.GetPodSandboxId())
-	return &runtimeapi.RemovePodSandboxResponse{}, nil
+	return answer(ctx, b, "RemovePodSandbox", func() (*runtimeapi.RemovePodSandboxResponse, error) {
+		delete(b.sandboxes, req.GetPodSandboxId())
+		return &runtimeapi.RemovePodSandboxResponse{}, nil
+	})
 }
 
 // PodSandboxStatus shows a sandbox.
 func (b *Backend) PodSandboxStatus(ctx context.Context, req *runtimeapi.PodSandboxStatusRequest) (*runtimeapi.PodSandboxStatusResponse, error) {
-	if err := b.fail(ctx, "PodSandboxStatus"); err != nil {
-		return nil, err
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	s, err := b.sandbox(req.GetPodSandboxId())
-	if err != nil {
-		return nil, err
-	}
-	return &runtimeapi.PodSandboxStatusResponse{Status: &runtimeapi.PodSandboxStatus{
-		Id: s.Id, Metadata: s.Metadata, State: s.State, RuntimeHandler: s.RuntimeHandler,
-	}}, nil
+	return answer(ctx, b, "PodSandboxStatus", func() (*runtimeapi.PodSandboxStatusResponse, error) {
+		s, err := b.sandbox(req.GetPodSandboxId())
+		if err != nil {
+			return nil, err
+		}
+		return &runtimeapi.PodSandboxStatusResponse{Status: &runtimeapi.PodSandboxStatus{
+			Id: s.Id, Metadata: s.Metadata, State: s.State, RuntimeHandler: s.RuntimeHandler,
+		}}, nil
+	})
 }
 
 // sandbox finds a sandbox; mu is held.
@@ -204,58 +205,46 @@ func (b *Backend) StartContainer(ctx context.Context, _ *runtimeapi.StartContain
 
 // CreateContainer makes a container.
 func (b *Backend) CreateContainer(ctx context.Context, req *runtimeapi.CreateContainerRequest) (*runtimeapi.CreateContainerResponse, error) {
-	if err := b.fail(ctx, "CreateContainer"); err != nil {
-		return nil, err
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	s, err := b.sandbox(req.GetPodSandboxId())
-	if err != nil {
-		return nil, err
-	}
-	c := &runtimeapi.Container{Id: b.newID(), PodSandboxId: s.Id, Metadata: req.GetConfig().GetMetadata()}
-	s.containers[c.Id] = c
-	return &runtimeapi.CreateContainerResponse{ContainerId: c.Id}, nil
+	return answer(ctx, b, "CreateContainer", func() (*runtimeapi.CreateContainerResponse, error) {
+		s, err := b.sandbox(req.GetPodSandboxId())
+		if err != nil {
+			return nil, err
+		}
+		c := &runtimeapi.Container{Id: b.newID(), PodSandboxId: s.Id, Metadata: req.GetConfig().GetMetadata()}
+		s.containers[c.Id] = c
+		return &runtimeapi.CreateContainerResponse{ContainerId: c.Id}, nil
+	})
 }
 
 // StopContainer marks a container as stopped.
 func (b *Backend) StopContainer(ctx context.Context, req *runtimeapi.StopContainerRequest) (*runtimeapi.StopContainerResponse, error) {
-	if err := b.fail(ctx, "StopContainer"); err != nil {
-		return nil, err
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if c, err := b.container(req.GetContainerId()); err == nil {
-		c.State = runtimeapi.ContainerState_CONTAINER_EXITED
-	}
-	return &runtimeapi.StopContainerResponse{}, nil
+	return answer(ctx, b, "StopContainer", func() (*runtimeapi.StopContainerResponse, error) {
+		if c, err := b.container(req.GetContainerId()); err == nil {
+			c.State = runtimeapi.ContainerState_CONTAINER_EXITED
+		}
+		return &runtimeapi.StopContainerResponse{}, nil
+	})
 }
 
 // RemoveContainer removes a container.
 func (b *Backend) RemoveContainer(ctx context.Context, req *runtimeapi.RemoveContainerRequest) (*runtimeapi.RemoveContainerResponse, error) {
-	if err := b.fail(ctx, "RemoveContainer"); err != nil {
-		return nil, err
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if c, err := b.container(req.GetContainerId()); err == nil {
-		delete(b.sandboxes[c.PodSandboxId].containers, c.Id)
-	}
-	return &runtimeapi.RemoveContainerResponse{}, nil
+	return answer(ctx, b, "RemoveContainer", func() (*runtimeapi.RemoveContainerResponse, error) {
+		if c, err := b.container(req.GetContainerId()); err == nil {
+			delete(b.sandboxes[c.PodSandboxId].containers, c.Id)
+		}
+		return &runtimeapi.RemoveContainerResponse{}, nil
+	})
 }
 
 // ContainerStatus shows a container.
 func (b *Backend) ContainerStatus(ctx context.Context, req *runtimeapi.ContainerStatusRequest) (*runtimeapi.ContainerStatusResponse, error) {
-	if err := b.fail(ctx, "ContainerStatus"); err != nil {
-		return nil, err
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	c, err := b.container(req.GetContainerId())
-	if err != nil {
-		return nil, err
-	}
-	return &runtimeapi.ContainerStatusResponse{Status: &runtimeapi.ContainerStatus{Id: c.Id, Metadata: c.Metadata, State: c.State}}, nil
+	return answer(ctx, b, "ContainerStatus", func() (*runtimeapi.ContainerStatusResponse, error) {
+		c, err := b.container(req.GetContainerId())
+		if err != nil {
+			return nil, err
+		}
+		return &runtimeapi.ContainerStatusResponse{Status: &runtimeapi.ContainerStatus{Id: c.Id, Metadata: c.Metadata, State: c.State}}, nil
+	})
 }
 
 // container finds a container; mu is held.
@@ -270,10 +259,7 @@ func (b *Backend) container(id string) (*runtimeapi.Container, error) {
 
 // ExecSync answers with the backend's id.
 func (b *Backend) ExecSync(ctx context.Context, _ *runtimeapi.ExecSyncRequest) (*runtimeapi.ExecSyncResponse, error) {
-	if err := b.fail(ctx, "ExecSync"); err != nil {
-		return nil, err
-	}
-	return &runtimeapi.ExecSyncResponse{Stdout: []byte(b.id)}, nil
+	return &runtimeapi.ExecSyncResponse{Stdout: []byte(b.id)}, b.fail(ctx, "ExecSync")
 }
 
 // ListPodSandbox lists sandboxes; of the filter it knows the id.
@@ -313,21 +299,18 @@ func (b *Backend) list(f *runtimeapi.PodSandboxFilter) []*runtimeapi.PodSandbox 
 
 // ListContainers lists containers; of the filter it knows the ids.
 func (b *Backend) ListContainers(ctx context.Context, req *runtimeapi.ListContainersRequest) (*runtimeapi.ListContainersResponse, error) {
-	if err := b.fail(ctx, "ListContainers"); err != nil {
-		return nil, err
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	resp := &runtimeapi.ListContainersResponse{}
-	f := req.GetFilter()
-	for _, s := range b.sandboxes {
-		for _, c := range s.containers {
-			if (f.GetId() == "" || f.GetId() == c.Id) && (f.GetPodSandboxId() == "" || f.GetPodSandboxId() == s.Id) {
-				resp.Containers = append(resp.Containers, &runtimeapi.Container{Id: c.Id, PodSandboxId: c.PodSandboxId, Metadata: c.Metadata, State: c.State})
+	return answer(ctx, b, "ListContainers", func() (*runtimeapi.ListContainersResponse, error) {
+		resp := &runtimeapi.ListContainersResponse{}
+		f := req.GetFilter()
+		for _, s := range b.sandboxes {
+			for _, c := range s.containers {
+				if (f.GetId() == "" || f.GetId() == c.Id) && (f.GetPodSandboxId() == "" || f.GetPodSandboxId() == s.Id) {
+					resp.Containers = append(resp.Containers, &runtimeapi.Container{Id: c.Id, PodSandboxId: c.PodSandboxId, Metadata: c.Metadata, State: c.State})
+				}
 			}
 		}
-	}
-	return resp, nil
+		return resp, nil
+	})
 }
 
 // GetContainerEvents sends an event for each sandbox that is started.
@@ -373,29 +356,20 @@ func (b *Backend) Subscribers() int {
 
 // Version answers with the backend's id as the runtime's version.
 func (b *Backend) Version(ctx context.Context, _ *runtimeapi.VersionRequest) (*runtimeapi.VersionResponse, error) {
-	if err := b.fail(ctx, "Version"); err != nil {
-		return nil, err
-	}
-	return &runtimeapi.VersionResponse{Version: "0.1.0", RuntimeName: "memory", RuntimeVersion: b.id, RuntimeApiVersion: "v1"}, nil
+	return &runtimeapi.VersionResponse{Version: "0.1.0", RuntimeName: "memory", RuntimeVersion: b.id, RuntimeApiVersion: "v1"}, b.fail(ctx, "Version")
 }
 
 // RuntimeConfig has cgroupfs for a driver.
 func (b *Backend) RuntimeConfig(ctx context.Context, _ *runtimeapi.RuntimeConfigRequest) (*runtimeapi.RuntimeConfigResponse, error) {
-	if err := b.fail(ctx, "RuntimeConfig"); err != nil {
-		return nil, err
-	}
-	return &runtimeapi.RuntimeConfigResponse{Linux: &runtimeapi.LinuxRuntimeConfiguration{CgroupDriver: runtimeapi.CgroupDriver_CGROUPFS}}, nil
+	return &runtimeapi.RuntimeConfigResponse{Linux: &runtimeapi.LinuxRuntimeConfiguration{CgroupDriver: runtimeapi.CgroupDriver_CGROUPFS}}, b.fail(ctx, "RuntimeConfig")
 }
 
 // UpdateRuntimeConfig implements router.Backend.
 func (b *Backend) UpdateRuntimeConfig(ctx context.Context, req *runtimeapi.UpdateRuntimeConfigRequest) (*runtimeapi.UpdateRuntimeConfigResponse, error) {
-	if err := b.fail(ctx, "UpdateRuntimeConfig"); err != nil {
-		return nil, err
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.cidr = req.GetRuntimeConfig().GetNetworkConfig().GetPodCidr()
-	return &runtimeapi.UpdateRuntimeConfigResponse{}, nil
+	return answer(ctx, b, "UpdateRuntimeConfig", func() (*runtimeapi.UpdateRuntimeConfigResponse, error) {
+		b.cidr = req.GetRuntimeConfig().GetNetworkConfig().GetPodCidr()
+		return &runtimeapi.UpdateRuntimeConfigResponse{}, nil
+	})
 }
 
 // CIDR are the pods' addresses that it was told last.
@@ -422,62 +396,47 @@ func (b *Backend) Status(ctx context.Context, _ *runtimeapi.StatusRequest) (*run
 
 // PullImage notes the handler that an image was pulled for.
 func (b *Backend) PullImage(ctx context.Context, req *runtimeapi.PullImageRequest) (*runtimeapi.PullImageResponse, error) {
-	if err := b.fail(ctx, "PullImage"); err != nil {
-		return nil, err
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	name := ""
-	if d := handler.DefinitionFrom(ctx); d != nil {
-		name = d.Name
-	}
-	b.images[req.GetImage().GetImage()] = name
-	return &runtimeapi.PullImageResponse{ImageRef: b.id + "/" + name}, nil
+	return answer(ctx, b, "PullImage", func() (*runtimeapi.PullImageResponse, error) {
+		name := ""
+		if d := handler.DefinitionFrom(ctx); d != nil {
+			name = d.Name
+		}
+		b.images[req.GetImage().GetImage()] = name
+		return &runtimeapi.PullImageResponse{ImageRef: b.id + "/" + name}, nil
+	})
 }
 
 // ListImages lists what was pulled.
 func (b *Backend) ListImages(ctx context.Context, _ *runtimeapi.ListImagesRequest) (*runtimeapi.ListImagesResponse, error) {
-	if err := b.fail(ctx, "ListImages"); err != nil {
-		return nil, err
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	resp := &runtimeapi.ListImagesResponse{}
-	for _, image := range slices.Sorted(maps.Keys(b.images)) {
-		resp.Images = append(resp.Images, &runtimeapi.Image{Id: image})
-	}
-	return resp, nil
+	return answer(ctx, b, "ListImages", func() (*runtimeapi.ListImagesResponse, error) {
+		resp := &runtimeapi.ListImagesResponse{}
+		for _, image := range slices.Sorted(maps.Keys(b.images)) {
+			resp.Images = append(resp.Images, &runtimeapi.Image{Id: image})
+		}
+		return resp, nil
+	})
 }
 
 // ImageFsInfo answers with the backend's id as the mount point.
 func (b *Backend) ImageFsInfo(ctx context.Context, _ *runtimeapi.ImageFsInfoRequest) (*runtimeapi.ImageFsInfoResponse, error) {
-	if err := b.fail(ctx, "ImageFsInfo"); err != nil {
-		return nil, err
-	}
-	return &runtimeapi.ImageFsInfoResponse{ImageFilesystems: []*runtimeapi.FilesystemUsage{{FsId: &runtimeapi.FilesystemIdentifier{Mountpoint: b.id}}}}, nil
+	return &runtimeapi.ImageFsInfoResponse{ImageFilesystems: []*runtimeapi.FilesystemUsage{{FsId: &runtimeapi.FilesystemIdentifier{Mountpoint: b.id}}}}, b.fail(ctx, "ImageFsInfo")
 }
 
 // ImageStatus shows what was pulled.
 func (b *Backend) ImageStatus(ctx context.Context, req *runtimeapi.ImageStatusRequest) (*runtimeapi.ImageStatusResponse, error) {
-	if err := b.fail(ctx, "ImageStatus"); err != nil {
-		return nil, err
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	resp := &runtimeapi.ImageStatusResponse{}
-	if _, there := b.images[req.GetImage().GetImage()]; there {
-		resp.Image = &runtimeapi.Image{Id: req.GetImage().GetImage()}
-	}
-	return resp, nil
+	return answer(ctx, b, "ImageStatus", func() (*runtimeapi.ImageStatusResponse, error) {
+		resp := &runtimeapi.ImageStatusResponse{}
+		if _, there := b.images[req.GetImage().GetImage()]; there {
+			resp.Image = &runtimeapi.Image{Id: req.GetImage().GetImage()}
+		}
+		return resp, nil
+	})
 }
 
 // RemoveImage forgets an image.
 func (b *Backend) RemoveImage(ctx context.Context, req *runtimeapi.RemoveImageRequest) (*runtimeapi.RemoveImageResponse, error) {
-	if err := b.fail(ctx, "RemoveImage"); err != nil {
-		return nil, err
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	delete(b.images, req.GetImage().GetImage())
-	return &runtimeapi.RemoveImageResponse{}, nil
+	return answer(ctx, b, "RemoveImage", func() (*runtimeapi.RemoveImageResponse, error) {
+		delete(b.images, req.GetImage().GetImage())
+		return &runtimeapi.RemoveImageResponse{}, nil
+	})
 }

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/router"
 	"github.com/berth-cri/berth/pkg/router/routertest"
 )
@@ -20,9 +21,7 @@ import (
 func stored(t *testing.T, b *routertest.Backend) (names []string) {
 	t.Helper()
 	list, err := b.ListImages(ctx(t), &runtimeapi.ListImagesRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	for _, image := range list.GetImages() {
 		names = append(names, image.GetId())
 	}
@@ -43,9 +42,7 @@ func TestImagesAreRemovedFromAllStores(t *testing.T) {
 		}
 	}
 	for range 2 {
-		if err := n.removeImage(t, "busybox"); err != nil {
-			t.Error(err)
-		}
+		test.Check(t, n.removeImage(t, "busybox"))
 	}
 	if left := append(stored(t, one), stored(t, two)...); len(left) > 0 {
 		t.Errorf("%v are left", left)
@@ -100,9 +97,7 @@ func TestAnEmptyListOfImagesIsNoMessage(t *testing.T) {
 	one, two := two()
 	n := serveReady(t, table(t, 1, "runc", ready("runc", one), ready("kata", two)), one, two)
 	stream, err := n.images.StreamImages(ctx(t), &runtimeapi.StreamImagesRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	if m, err := stream.Recv(); !errors.Is(err, io.EOF) {
 		t.Errorf("got %v, %v", m, err)
 	}
@@ -135,9 +130,7 @@ func TestStoresThatDoNotAnswerAreNotWaitedFor(t *testing.T) {
 	if _, err := n.images.ListImages(ctx(t), &runtimeapi.ListImagesRequest{}); err != nil {
 		t.Error(err)
 	}
-	if err := n.removeImage(t, "busybox"); err != nil {
-		t.Error(err)
-	}
+	test.Check(t, n.removeImage(t, "busybox"))
 }
 
 func TestImagesOfOthersAreThereWithoutTheDefault(t *testing.T) {
@@ -191,9 +184,7 @@ func TestAnImageOfAStoreThatDoesNotAnswerIsNotRemoved(t *testing.T) {
 	if !strings.Contains(err.Error(), `backend "two"`) || len(stored(t, one)) > 0 {
 		t.Errorf("%v; left: %v", err, stored(t, one))
 	}
-	if err := n.removeImage(t, "another"); err != nil {
-		t.Error(err)
-	}
+	test.Check(t, n.removeImage(t, "another"))
 }
 
 // A store that stands still, and is not known to yet, is not asked to remove
@@ -295,9 +286,7 @@ func TestPullsGoToTheirPodsStore(t *testing.T) {
 	made := func(n *node, uid string) string {
 		config := &runtimeapi.PodSandboxConfig{Metadata: &runtimeapi.PodSandboxMetadata{Uid: uid}}
 		resp, err := n.RunPodSandbox(ctx(t), &runtimeapi.RunPodSandboxRequest{RuntimeHandler: "kata", Config: config})
-		if err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, err)
 		return resp.GetPodSandboxId()
 	}
 	goes := func(n *node, what, uid string, want *routertest.Backend) {

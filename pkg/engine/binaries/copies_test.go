@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/engine/keep"
 	"github.com/berth-cri/berth/pkg/engine/pod"
 	"github.com/berth-cri/berth/pkg/engine/store"
@@ -45,17 +46,13 @@ func install(t *testing.T, path, content string) {
 	if err == nil {
 		err = os.Rename(path+".next", path)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 }
 
 func forPod(t *testing.T, k *toolBed, d *handler.Definition) (keep.Binary, func()) {
 	t.Helper()
 	rt, all, release, err := k.binaries.ForPod(t.Context(), d)
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	if len(all) != 1 || all[0].Version != rt.Version || all[0].Path != d.Path {
 		t.Fatalf("%s runs on %+v", rt.Version, all)
 	}
@@ -189,7 +186,5 @@ func TestBinariesUnderWay(t *testing.T) {
 // must fails the test at once if a step of it failed.
 func must(t testing.TB, err error) {
 	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 }

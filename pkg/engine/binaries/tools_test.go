@@ -9,6 +9,7 @@ import (
 
 	"github.com/containerd/log"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/engine/pod"
 	"github.com/berth-cri/berth/pkg/engine/shim"
 	"github.com/berth-cri/berth/pkg/engine/store"
@@ -67,9 +68,7 @@ func daemon(t *testing.T, dir, build string) *toolBed {
 	k.runtimes = NewRuntimes(k.binaries, k.log)
 	k.binaries.takenUp.Store(true)
 	registry, _, err := pod.Open(t.Context(), c.Root, c.State)
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	k.pods = registry.Sandboxes
 	if k.shims, err = shim.New(shim.Config{State: c.State, Supervisor: k.tools.Supervisor}); err != nil {
 		t.Fatal(err)
@@ -84,9 +83,7 @@ func daemon(t *testing.T, dir, build string) *toolBed {
 func (k *toolBed) kept(t *testing.T) []string {
 	t.Helper()
 	entries, err := os.ReadDir(filepath.Join(k.root, "tools"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	var names []string
 	for _, e := range entries {
 		names = append(names, e.Name())

@@ -10,6 +10,7 @@ import (
 	"github.com/containerd/log"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/engine/binaries"
 	"github.com/berth-cri/berth/pkg/engine/enginetest"
 	"github.com/berth-cri/berth/pkg/engine/events"
@@ -62,9 +63,7 @@ func TestOrderAfterAnExit(t *testing.T) {
 				}
 				delete(runner.Fails, fails)
 			}
-			if err := remove(); err != nil {
-				t.Error(err)
-			}
+			test.Check(t, remove())
 			if _, there := b.pods.Containers.Get(c.ID()); there {
 				t.Error("its record is left")
 			}
@@ -76,18 +75,12 @@ func TestOrderAfterAnExit(t *testing.T) {
 func exited(t *testing.T, runner *enginetest.Runner) (*ends, *pod.Container) {
 	t.Helper()
 	pods, _, err := pod.Open(t.Context(), t.TempDir(), t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	shims, err := shim.New(shim.Config{State: t.TempDir(), Supervisor: "/none"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	t.Cleanup(shims.Close)
 	images, err := image.Open(t.Context(), image.Config{Root: t.TempDir()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	t.Cleanup(func() { _ = images.Close() })
 	b := &binaries.Binaries{Runtimes: binaries.NewRuntimes(nil, log.L)}
 	s := enginetest.Sandbox(t, t.TempDir(), pod.SandboxSpec{Definition: &handler.Definition{Type: handler.OCI}}, runner)
@@ -95,9 +88,7 @@ func exited(t *testing.T, runner *enginetest.Runner) (*ends, *pod.Container) {
 	spec := pod.ContainerSpec{Sandbox: s.ID(), CgroupsPath: "/none", Snapshotter: "native"}
 	spec.Config.Msg = &runtimeapi.ContainerConfig{Metadata: &runtimeapi.ContainerMetadata{Name: "c"}}
 	o, err := pods.Containers.Create(pod.NewID(), spec, pod.ContainerStatus{Phase: pod.PhaseRunning}, store.Relaxed)
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	c := pod.NewContainer(o, s)
 	pods.Index.AddContainer(c)
 	return &ends{
@@ -116,9 +107,7 @@ func TestExitIsNotErasedUnrecorded(t *testing.T) {
 	}
 	// A directory of that name keeps the file from being written, for root too.
 	fresh := filepath.Join(filepath.Dir(records[0]), ".status.json.new", "in the way")
-	if err := os.MkdirAll(fresh, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, os.MkdirAll(fresh, 0o700))
 	b.ended(c, pod.Exit{Status: 3})
 	if got := runner.Calls(); !slices.Equal(got, []string{"FlushLog"}) || c.Status().Erased || c.Status().ExitCode != 3 {
 		t.Errorf("called %q, erased %v", got, c.Status().Erased)

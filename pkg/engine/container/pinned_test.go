@@ -10,6 +10,7 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/engine/binaries"
 	"github.com/berth-cri/berth/pkg/engine/cgroup"
 	"github.com/berth-cri/berth/pkg/engine/enginetest"
@@ -24,9 +25,7 @@ import (
 
 func put(t *testing.T, path, content string) string {
 	t.Helper()
-	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, os.WriteFile(path, []byte(content), 0o600))
 	return path
 }
 
@@ -49,31 +48,21 @@ type told struct {
 func tell(t *testing.T, k *pinBed, s *pod.Sandbox) told {
 	t.Helper()
 	options, err := k.tasks.Bind(s).Options(pod.TaskOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	task := &supervisorapi.TaskOptions{}
-	if err := options.UnmarshalTo(task); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, options.UnmarshalTo(task))
 	spec, err := (&creation{pods: k.pods, settings: k.settings, rootfs: rootfs.New(k.pods, nil)}).plan(s, strings.Repeat("c", pod.IDLength), &runtimeapi.CreateContainerRequest{}, &image.Image{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	got := told{systemd: task.SystemdCgroup, maxLog: task.MaxLogLine, snapshotter: spec.Snapshotter, cgroupPath: spec.CgroupsPath}
 	base, err := k.settings.BaseSpec(s.Spec())
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	if base != nil {
 		got.hostname = base.Hostname
 	}
 	node := k.settings.NodeOf(s.Spec())
 	if node.DefaultSeccomp != nil {
 		profile, err := node.DefaultSeccomp()
-		if err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, err)
 		got.seccomp = profile.DefaultAction
 	}
 	return got
@@ -88,9 +77,7 @@ func TestPodKeepsItsConfiguration(t *testing.T) {
 	profile := put(t, filepath.Join(dir, "seccomp.json"), `{"defaultAction":"SCMP_ACT_LOG"}`)
 	before := &settings.Settings{Driver: cgroup.Systemd, CgroupPrefix: func() string { return "then" }, Snapshotter: "overlayfs", MaxLogLineSize: 100, DefaultSeccompFile: profile}
 	kept, err := before.Pin(d)
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	records := t.TempDir()
 	spec := pod.SandboxSpec{Definition: d, Pinned: kept}
 	spec.Config.Msg = &runtimeapi.PodSandboxConfig{Linux: &runtimeapi.LinuxPodSandboxConfig{CgroupParent: "pods.slice"}}
@@ -99,9 +86,7 @@ func TestPodKeepsItsConfiguration(t *testing.T) {
 	put(t, d.BaseRuntimeSpec, `{"ociVersion":"1.0.2","hostname":"now"}`)
 	put(t, profile, `{"defaultAction":"SCMP_ACT_KILL"}`)
 	pods, _, err := pod.Open(t.Context(), t.TempDir(), dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	after := &pinBed{pods: pods, settings: &settings.Settings{
 		Driver: cgroup.Cgroupfs, CgroupPrefix: func() string { return "now" }, Snapshotter: "native", MaxLogLineSize: 200, DefaultSeccompFile: profile,
 	}}

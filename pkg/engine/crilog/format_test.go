@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/engine/crilog"
 )
 
@@ -50,23 +51,15 @@ func tail(b []byte) []byte { return b[max(0, len(b)-100):] }
 func read(t testing.TB, path string) []line {
 	t.Helper()
 	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	return parse(t, text)
 }
 
 func open(t testing.TB, path string, o crilog.Options) *crilog.Log {
 	t.Helper()
 	l, err := crilog.Open(path, o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := l.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	test.Must(t, err)
+	t.Cleanup(func() { test.Check(t, l.Close()) })
 	return l
 }
 
@@ -78,9 +71,7 @@ func write(t testing.TB, s *crilog.Stream, text string) {
 }
 
 func end(t testing.TB, s *crilog.Stream) {
-	if err := s.Close(); err != nil {
-		t.Error(err)
-	}
+	test.Check(t, s.Close())
 }
 
 // short shows lines as "P content|F content".
@@ -178,9 +169,7 @@ func TestOpenAppendsAndSetsTheMode(t *testing.T) {
 	for _, content := range []string{"a\n", "b\n"} {
 		l := open(t, path, crilog.Options{})
 		write(t, l.Stream(crilog.Stdout), content)
-		if err := l.Close(); err != nil {
-			t.Error(err)
-		}
+		test.Check(t, l.Close())
 	}
 	if got := short(read(t, path)); got != "F a|F b" {
 		t.Errorf("got %q", got)

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/engine/crilog"
 )
 
@@ -108,7 +109,5 @@ func TestClosedLog(t *testing.T) {
 // must fails the test at once if a step of it failed.
 func must(t testing.TB, err error) {
 	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 }

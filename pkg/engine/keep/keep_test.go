@@ -13,6 +13,7 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/probe"
 )
 
@@ -176,9 +177,7 @@ func TestVerify(t *testing.T) {
 			}
 			// It heals when what it was made from is installed again.
 			b.install(t, "one")
-			if err := b.Verify(one); err != nil {
-				t.Error(err)
-			}
+			test.Check(t, b.Verify(one))
 			b.holds(t, one, "one")
 		})
 	}
@@ -262,11 +261,7 @@ func TestNoExec(t *testing.T) {
 	for name, flags := range map[string]uintptr{"exec": 0, "noexec": unix.MS_NOEXEC} {
 		dir := t.TempDir()
 		must(t, unix.Mount("tmpfs", dir, "tmpfs", flags, ""))
-		t.Cleanup(func() {
-			if err := unix.Unmount(dir, 0); err != nil {
-				t.Error(err)
-			}
-		})
+		t.Cleanup(func() { test.Check(t, unix.Unmount(dir, 0)) })
 		if got, err := NoExec(dir); err != nil || got != (flags != 0) {
 			t.Errorf("%s: %t, %v", name, got, err)
 		}
@@ -290,21 +285,15 @@ func TestVerifyOfWhatCannotBeRead(t *testing.T) {
 	if err := b.Verify(one); !errdefs.IsUnavailable(err) {
 		t.Errorf("the error is %v", err)
 	}
-	if err := os.Remove(copied); err != nil {
-		t.Fatalf("it was thrown away: %v", err)
-	}
+	test.Mustf(t, os.Remove(copied), "it was thrown away")
 	must(t, os.Rename(copied+".away", copied))
-	if err := b.Verify(one); err != nil {
-		t.Error(err)
-	}
+	test.Check(t, b.Verify(one))
 }
 
 // must fails the test at once if a step of it failed.
 func must(t testing.TB, err error) {
 	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 }
 
 // value returns what a step gave, and fails the test at once if it failed.

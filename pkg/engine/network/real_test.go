@@ -17,6 +17,7 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/vishvananda/netlink"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/engine/mountpoint"
 	"github.com/berth-cri/berth/pkg/engine/pin"
 )
@@ -55,9 +56,7 @@ func TestPodOnRealPlugins(t *testing.T) {
 func freePort(t *testing.T) int32 {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	defer l.Close()
 	return int32(l.Addr().(*net.TCPAddr).Port)
 }
@@ -81,14 +80,10 @@ func TestTeardownAfterRestartWithAnotherConfiguration(t *testing.T) {
 			n.spy("spy", "")
 			pod := n.pod("pod-restart")
 			record, err := json.Marshal(mustSetup(t, New(n.config), pod))
-			if err != nil {
-				t.Fatal(err)
-			}
+			test.Must(t, err)
 			change(n)
 			var r Result
-			if err := json.Unmarshal(record, &r); err != nil {
-				t.Fatal(err)
-			}
+			test.Must(t, json.Unmarshal(record, &r))
 			mustTeardown(t, New(n.config), pod, &r)
 			n.checkClean()
 			if calls := n.called("spy"); len(calls) > 0 {
@@ -142,16 +137,12 @@ func TestTeardownOfWhatIsGone(t *testing.T) {
 			if rules := iptables(t); !strings.Contains(rules, r.IPs[0]) || !strings.Contains(rules, pod.ID) {
 				t.Fatalf("there is no rule for the pod:\n%s", rules)
 			}
-			if err := c.take(n, pod); err != nil {
-				t.Fatal(err)
-			}
+			test.Must(t, c.take(n, pod))
 			if !c.recorded {
 				r = nil
 			}
 			if c.leftover {
-				if err := collect(t, New(n.config)); err != nil {
-					t.Fatal(err)
-				}
+				test.Must(t, collect(t, New(n.config)))
 			} else {
 				mustTeardown(t, New(n.config), pod, r)
 				mustTeardown(t, New(n.config), pod, r)
@@ -237,9 +228,7 @@ func TestCollectsWhatNobodyOwns(t *testing.T) {
 	left := after.Leftovers(kept)
 	young := n.pod("pod-young")
 	ry := mustSetup(t, after, young)
-	if err := left.Collect(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, left.Collect(t.Context()))
 	held, _ := filepath.Glob(filepath.Join(n.ipam, "*", "10.*"))
 	if len(held) != 2 {
 		t.Errorf("addresses in use: %v, want the kept and the young pod's", held)

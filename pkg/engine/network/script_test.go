@@ -14,6 +14,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/engine/pin"
 )
 
@@ -132,9 +133,7 @@ func TestTeardownKeepsPrevResultWithoutCache(t *testing.T) {
 	n := newSpyNode(t)
 	pod := n.pod("pod-cache")
 	r := mustSetup(t, New(n.config), pod)
-	if err := os.RemoveAll(n.config.CacheDir); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, os.RemoveAll(n.config.CacheDir))
 	mustTeardown(t, New(n.config), pod, r)
 	previous, ok := n.called("second")[1].stdin["prevResult"].(map[string]any)
 	if !ok || previous["ips"] == nil {
@@ -238,9 +237,7 @@ func TestHangingPluginIsKilledWithItsChildren(t *testing.T) {
 		t.Errorf("it took %v", took)
 	}
 	pid, err := os.ReadFile(pidFile)
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	runs := func() bool {
 		status, err := os.ReadFile("/proc/" + strings.TrimSpace(string(pid)) + "/status")
 		return err == nil && !strings.Contains(string(status), "State:\tZ")
@@ -256,9 +253,7 @@ func TestHangingPluginIsKilledWithItsChildren(t *testing.T) {
 	}
 	// DEL hung as well, so the pod is still written down, for GC to try again.
 	n.spy("first", "")
-	if err := collect(t, New(n.config)); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, collect(t, New(n.config)))
 	n.checkClean()
 }
 
@@ -364,18 +359,12 @@ func TestPluginsInFilesOfTheirOwn(t *testing.T) {
 	n := newNode(t)
 	n.configure("10-split.conflist", `{"cniVersion": "1.0.0", "name": "split"}`)
 	dir := filepath.Join(n.config.ConfDir, "split")
-	if err := os.Mkdir(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(dir, "10-first.conf"), []byte(`{"type": "first", "mark": 7}`), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, os.Mkdir(dir, 0o755))
+	test.Must(t, os.WriteFile(filepath.Join(dir, "10-first.conf"), []byte(`{"type": "first", "mark": 7}`), 0o644))
 	n.spy("first", "")
 	pod := n.pod("pod-split")
 	r := mustSetup(t, New(n.config), pod)
-	if err := os.RemoveAll(dir); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, os.RemoveAll(dir))
 	mustTeardown(t, New(n.config), pod, r)
 	if calls := n.called("first"); len(calls) != 2 || calls[1].stdin["mark"] != 7.0 {
 		t.Errorf("DEL had %v", calls)
@@ -385,12 +374,8 @@ func TestPluginsInFilesOfTheirOwn(t *testing.T) {
 func TestHandlersOwnDirectory(t *testing.T) {
 	n := newSpyNode(t)
 	own := filepath.Join(t.TempDir(), "own")
-	if err := os.Mkdir(own, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(own, "x.conf"), []byte(`{"cniVersion": "1.0.0", "name": "own", "type": "third"}`), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, os.Mkdir(own, 0o755))
+	test.Must(t, os.WriteFile(filepath.Join(own, "x.conf"), []byte(`{"cniVersion": "1.0.0", "name": "own", "type": "third"}`), 0o644))
 	n.spy("third", "")
 	pod := n.pod("pod-own")
 	pod.CNIConfDir = own

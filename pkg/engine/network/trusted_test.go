@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/containerd/errdefs"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 const stranger = 12345
@@ -37,9 +39,7 @@ func TestChangeableNetworks(t *testing.T) {
 			if _, err := p.networks(t.Context(), ""); err != nil {
 				t.Fatal(err)
 			}
-			if err := c.change(conf, plugin); err != nil {
-				t.Fatal(err)
-			}
+			test.Must(t, c.change(conf, plugin))
 			_, err := p.networks(t.Context(), "") // of one that has read before
 			_, first := New(n.config).networks(t.Context(), "")
 			for _, err := range []error{err, first} {

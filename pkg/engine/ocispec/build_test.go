@@ -15,6 +15,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	crierrors "k8s.io/cri-api/pkg/errors"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/probe"
 )
 
@@ -153,9 +154,7 @@ func local(ref string) *runtimeapi.SecurityProfile {
 func TestBuildOfNothing(t *testing.T) {
 	c := Container{Image: imagespec.ImageConfig{Cmd: []string{"sh"}}, Sandbox: Sandbox{PID: 9}}
 	s, err := Build(c, Node{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	if s.Version != "1.0.2" || len(s.Linux.Namespaces) != 5 {
 		t.Errorf("got ociVersion %s, namespaces %v", s.Version, s.Linux.Namespaces)
 	}
@@ -166,9 +165,7 @@ func TestOwnIPC(t *testing.T) {
 	c := testContainer(t)
 	c.OwnIPC = true
 	s, err := Build(c, Node{CgroupUnified: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	joined := map[specs.LinuxNamespaceType]bool{}
 	for _, n := range s.Linux.Namespaces {
 		joined[n.Type] = n.Path != ""
@@ -184,22 +181,14 @@ func TestBuildSharesNothing(t *testing.T) {
 	c, n := testContainer(t), modernNode()
 	c.Base = &specs.Spec{Process: &specs.Process{Env: []string{"A=1"}}, Mounts: defaultMounts(), Annotations: map[string]string{"k": "v"}}
 	before, err := json.Marshal(c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	first, err := Build(c, n)
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	want, err := json.Marshal(first)
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	scribble(reflect.ValueOf(first).Elem())
 	second, err := Build(c, n)
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	if got, err := json.Marshal(second); err != nil || !bytes.Equal(got, want) {
 		t.Errorf("a change of one spec shows in the next: %v\n%s\n%s", err, want, got)
 	}
@@ -361,19 +350,13 @@ func TestExecProcess(t *testing.T) {
 	c.Config.Tty = true
 	c.Config.Envs = append(c.Config.Envs, &runtimeapi.KeyValue{Key: "TERM", Value: []byte("vt100")})
 	s, err := Build(c, n)
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	s.Process.Rlimits = []specs.POSIXRlimit{{Type: "RLIMIT_NOFILE", Soft: 7}}
 	before, err := json.Marshal(s)
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	for _, tty := range []bool{false, true} {
 		p, err := ExecProcess(s, []string{"id", "-u"}, tty)
-		if err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, err)
 		term := "TERM=vt100"
 		if tty {
 			term = "TERM=xterm"
@@ -395,9 +378,7 @@ func TestExecProcess(t *testing.T) {
 
 func TestFitDropsTuning(t *testing.T) {
 	s := &specs.Spec{Process: &specs.Process{Scheduler: &specs.Scheduler{}, IOPriority: &specs.LinuxIOPriority{}, ExecCPUAffinity: &specs.CPUAffinity{}}}
-	if err := Fit(s, oldCrun(t)); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, Fit(s, oldCrun(t)))
 	if s.Process.Scheduler != nil || s.Process.IOPriority != nil || s.Process.ExecCPUAffinity != nil || s.Version != "1.0.2" {
 		t.Errorf("an old runtime was left with %+v, ociVersion %s", s.Process, s.Version)
 	}
@@ -425,9 +406,7 @@ func TestSysfsOfSandboxProcessIsWritableForPrivilegedPods(t *testing.T) {
 		sp := SandboxProcess{Sandbox: testSandbox(), Runtime: runc(t)}
 		sp.Config.Linux.SecurityContext.Privileged = privileged
 		s, err := BuildSandboxProcess(sp, modernNode())
-		if err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, err)
 		i := slices.IndexFunc(s.Mounts, func(m specs.Mount) bool { return m.Type == "sysfs" })
 		if i < 0 || !slices.Contains(s.Mounts[i].Options, want) {
 			t.Errorf("privileged %v: the mounts are %v, want a sysfs that is %s", privileged, s.Mounts, want)

@@ -12,49 +12,37 @@ import (
 	"golang.org/x/sys/unix"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"tags.cncf.io/container-device-interface/pkg/cdi"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 // mountTmpfs mounts a tmpfs with a propagation, until the test ends.
 func mountTmpfs(t *testing.T, propagation uintptr) string {
 	t.Helper()
 	dir := t.TempDir()
-	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, ""); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, unix.Mount("tmpfs", dir, "tmpfs", 0, ""))
 	t.Cleanup(func() {
 		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
 			t.Errorf("unmount %s: %v", dir, err)
 		}
 	})
-	if err := unix.Mount("", dir, "", propagation, ""); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, unix.Mount("", dir, "", propagation, ""))
 	return dir
 }
 
 func TestCheckMounts(t *testing.T) {
 	private, shared := mountTmpfs(t, unix.MS_PRIVATE), mountTmpfs(t, unix.MS_SHARED)
 	slave := filepath.Join(private, "slave")
-	if err := os.MkdirAll(filepath.Join(shared, "deep", "er"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Mkdir(slave, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := unix.Mount(shared, slave, "", unix.MS_BIND, ""); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, os.MkdirAll(filepath.Join(shared, "deep", "er"), 0o755))
+	test.Must(t, os.Mkdir(slave, 0o755))
+	test.Must(t, unix.Mount(shared, slave, "", unix.MS_BIND, ""))
 	t.Cleanup(func() {
 		if err := unix.Unmount(slave, unix.MNT_DETACH); err != nil {
 			t.Errorf("unmount %s: %v", slave, err)
 		}
 	})
-	if err := unix.Mount("", slave, "", unix.MS_SLAVE, ""); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink(shared, filepath.Join(private, "link")); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, unix.Mount("", slave, "", unix.MS_SLAVE, ""))
+	test.Must(t, os.Symlink(shared, filepath.Join(private, "link")))
 
 	const (
 		no   = runtimeapi.MountPropagation_PROPAGATION_PRIVATE
@@ -91,9 +79,7 @@ func TestCheckMounts(t *testing.T) {
 
 func TestDetectNode(t *testing.T) {
 	n, err := DetectNode()
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	if !slices.Contains(n.Capabilities, "CAP_SETUID") {
 		t.Errorf("capabilities of root: %v", n.Capabilities)
 	}
@@ -107,9 +93,7 @@ func TestDetectNode(t *testing.T) {
 	}
 	// What it says can be done must be possible.
 	old, err := os.ReadFile("/proc/self/oom_score_adj")
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	if err := os.WriteFile("/proc/self/oom_score_adj", []byte(strings.TrimSpace(byteCount(0)[:1])), 0); err == nil {
 		defer os.WriteFile("/proc/self/oom_score_adj", old, 0) //nolint:errcheck // Best effort in a test process.
 	}
@@ -132,9 +116,7 @@ func TestDetectNode(t *testing.T) {
 func TestDevicesOfADirectory(t *testing.T) {
 	dir := t.TempDir()
 	for name, minor := range map[string]uint32{"null": 3, "zero": 5} {
-		if err := unix.Mknod(filepath.Join(dir, name), unix.S_IFCHR|0o666, int(unix.Mkdev(1, minor))); err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, unix.Mknod(filepath.Join(dir, name), unix.S_IFCHR|0o666, int(unix.Mkdev(1, minor))))
 	}
 	write(t, filepath.Join(dir, "plain"), "")
 	got, err := devicesAt(dir, "/dev/set")
@@ -167,9 +149,7 @@ func TestApplyCDI(t *testing.T) {
   }}]
 }`)
 	registry, err := cdi.NewCache(cdi.WithSpecDirs(dir), cdi.WithAutoRefresh(false))
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	c := testContainer(t)
 	c.Config.CDIDevices = []*runtimeapi.CDIDevice{{Name: "vendor.com/device=null"}}
 	c.Config.Annotations = map[string]string{cdi.AnnotationPrefix + "old_way": "vendor.com/device=null"}
@@ -178,15 +158,9 @@ func TestApplyCDI(t *testing.T) {
 		t.Fatalf("got %v, %v", devices, err)
 	}
 	s, err := Build(c, modernNode())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := ApplyCDI(s, devices, registry); err != nil {
-		t.Fatal(err)
-	}
-	if err := Fit(s, c.Runtime); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
+	test.Must(t, ApplyCDI(s, devices, registry))
+	test.Must(t, Fit(s, c.Runtime))
 	mounted := slices.ContainsFunc(s.Mounts, func(m specs.Mount) bool { return m.Destination == "/vendor" })
 	allowed := slices.ContainsFunc(s.Linux.Resources.Devices, func(d specs.LinuxDeviceCgroup) bool { return d.Allow && deref(d.Major) == 1 && deref(d.Minor) == 3 })
 	if !slices.Contains(s.Process.Env, "CDI=1") || len(s.Linux.Devices) != 1 || !mounted || !allowed || s.Hooks == nil || len(s.Hooks.CreateContainer) != 1 {

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/containerd/errdefs"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 // TestChangeableProfile has profiles of the node that others than root can change.
@@ -15,9 +17,7 @@ func TestChangeableProfile(t *testing.T) {
 		t.Skip("giving files to another user needs root")
 	}
 	n, err := DetectNode()
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	for name, c := range map[string]struct {
 		change func(file string) error
 		want   string
@@ -29,12 +29,8 @@ func TestChangeableProfile(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			file := filepath.Join(t.TempDir(), "profile.json")
-			if err := os.WriteFile(file, []byte(`{"defaultAction": "SCMP_ACT_ALLOW"}`), 0o600); err != nil {
-				t.Fatal(err)
-			}
-			if err := c.change(file); err != nil {
-				t.Fatal(err)
-			}
+			test.Must(t, os.WriteFile(file, []byte(`{"defaultAction": "SCMP_ACT_ALLOW"}`), 0o600))
+			test.Must(t, c.change(file))
 			_, err := localSeccomp(file, n)
 			if c.want == "" && err != nil || c.want != "" && (!errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), c.want)) {
 				t.Errorf("got %v, want %q", err, c.want)

@@ -15,6 +15,8 @@ import (
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sys/unix"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 const (
@@ -48,12 +50,8 @@ func rootfs(t *testing.T) string {
 
 func write(t *testing.T, path, content string) {
 	t.Helper()
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, os.MkdirAll(filepath.Dir(path), 0o755))
+	test.Must(t, os.WriteFile(path, []byte(content), 0o644))
 }
 
 func id(v int64) *runtimeapi.Int64Value { return &runtimeapi.Int64Value{Value: v} }
@@ -150,9 +148,7 @@ func TestResolveUserHostileImage(t *testing.T) {
 			link(t, strings.Repeat("../", 40)+secret, filepath.Join(root, "etc/passwd"))
 		}, 42},
 		"etc is a link to the node's": {func(t *testing.T, root string) {
-			if err := os.Rename(secret, filepath.Join(filepath.Dir(secret), "passwd")); err != nil {
-				t.Fatal(err)
-			}
+			test.Must(t, os.Rename(secret, filepath.Join(filepath.Dir(secret), "passwd")))
 			t.Cleanup(func() { write(t, secret, "victim:x:666:666::/:\n") })
 			link(t, filepath.Dir(secret), filepath.Join(root, "etc"))
 		}, 0},
@@ -162,15 +158,11 @@ func TestResolveUserHostileImage(t *testing.T) {
 		}, 0},
 		"FIFO": {func(t *testing.T, root string) {
 			write(t, filepath.Join(root, "etc/x"), "")
-			if err := unix.Mkfifo(filepath.Join(root, "etc/passwd"), 0o644); err != nil {
-				t.Fatal(err)
-			}
+			test.Must(t, unix.Mkfifo(filepath.Join(root, "etc/passwd"), 0o644))
 		}, 0},
 		"device": {func(t *testing.T, root string) {
 			write(t, filepath.Join(root, "etc/x"), "")
-			if err := unix.Mknod(filepath.Join(root, "etc/passwd"), unix.S_IFCHR|0o644, int(unix.Mkdev(1, 5))); err != nil {
-				t.Fatal(err)
-			}
+			test.Must(t, unix.Mknod(filepath.Join(root, "etc/passwd"), unix.S_IFCHR|0o644, int(unix.Mkdev(1, 5))))
 		}, 0},
 		"directory":     {func(t *testing.T, root string) { write(t, filepath.Join(root, "etc/passwd/x"), "") }, 0},
 		"etc is a file": {func(t *testing.T, root string) { write(t, filepath.Join(root, "etc"), "") }, 0},
@@ -183,9 +175,7 @@ func TestResolveUserHostileImage(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			root := filepath.Join(t.TempDir(), "rootfs")
-			if err := os.MkdirAll(root, 0o755); err != nil {
-				t.Fatal(err)
-			}
+			test.Must(t, os.MkdirAll(root, 0o755))
 			c.prepare(t, root)
 			done := make(chan struct{})
 			var got User
@@ -208,12 +198,8 @@ func TestResolveUserHostileImage(t *testing.T) {
 
 func link(t *testing.T, target, path string) {
 	t.Helper()
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink(target, path); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, os.MkdirAll(filepath.Dir(path), 0o755))
+	test.Must(t, os.Symlink(target, path))
 }
 
 // Images without a user database (FROM scratch) are ordinary.
@@ -235,9 +221,7 @@ func TestResolveUserReadsEachMemberOnce(t *testing.T) {
 	}
 	root := t.TempDir()
 	must := func(err error) {
-		if err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, err)
 	}
 	must(os.Mkdir(filepath.Join(root, "etc"), 0o755))
 	must(os.WriteFile(filepath.Join(root, "etc/passwd"), []byte("app:x:7:7::/:"), 0o600))
@@ -270,9 +254,7 @@ func TestResolveUserReadsEachMemberOnce(t *testing.T) {
 // processorTime is what this process used so far.
 func processorTime(t *testing.T) time.Duration {
 	var r unix.Rusage
-	if err := unix.Getrusage(unix.RUSAGE_SELF, &r); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, unix.Getrusage(unix.RUSAGE_SELF, &r))
 	return time.Duration(r.Utime.Nano())
 }
 

@@ -16,6 +16,8 @@ import (
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 func TestMain(m *testing.M) {
@@ -31,20 +33,14 @@ func all(t testing.TB) Request {
 	r := Request{
 		Dir: filepath.Join(t.TempDir(), "ns"), Net: true, IPC: true, UTS: true, Hostname: "berth-pin-test",
 	}
-	t.Cleanup(func() {
-		if err := Release(r.Dir); err != nil {
-			t.Error(err)
-		}
-	})
+	t.Cleanup(func() { test.Check(t, Release(r.Dir)) })
 	return r
 }
 
 func create(t testing.TB, r Request) *Namespaces {
 	t.Helper()
 	ns, err := Create(t.Context(), r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	return ns
 }
 
@@ -68,9 +64,7 @@ func hostNamespace(name string) string {
 func inode(t *testing.T, path string) uint64 {
 	t.Helper()
 	var st unix.Stat_t
-	if err := unix.Stat(path, &st); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, unix.Stat(path, &st))
 	return st.Ino
 }
 
@@ -131,9 +125,7 @@ func TestCreateAtNetPath(t *testing.T) {
 	if ns.Net != r.NetPath || !Exists(ns.Net) || !Exists(filepath.Join(r.Dir, "net")) {
 		t.Errorf("the namespace is not at %s and %s/net: %+v", r.NetPath, r.Dir, ns)
 	}
-	if err := Release(r.Dir); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, Release(r.Dir))
 	for _, path := range []string{r.NetPath, r.Dir} {
 		if _, err := os.Lstat(path); !errors.Is(err, os.ErrNotExist) {
 			t.Errorf("%s is left: %v", path, err)
@@ -144,25 +136,13 @@ func TestCreateAtNetPath(t *testing.T) {
 // A CNI daemon in a pod has its own mount namespace, which follows the host's.
 func TestMountsReachFollowingMountNamespaces(t *testing.T) {
 	dir := t.TempDir()
-	if err := unix.Mount(dir, dir, "", unix.MS_BIND, ""); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
-			t.Error(err)
-		}
-	})
-	if err := unix.Mount("", dir, "", unix.MS_SHARED, ""); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, unix.Mount(dir, dir, "", unix.MS_BIND, ""))
+	t.Cleanup(func() { test.Check(t, unix.Unmount(dir, unix.MNT_DETACH)) })
+	test.Must(t, unix.Mount("", dir, "", unix.MS_SHARED, ""))
 	follower := exec.Command("unshare", "--mount", "--propagation", "slave", "sh", "-c", "echo ready; exec sleep 60")
 	stdout, err := follower.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := follower.Start(); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
+	test.Must(t, follower.Start())
 	t.Cleanup(func() {
 		_ = follower.Process.Kill()
 		_ = follower.Wait()
@@ -177,9 +157,7 @@ func TestMountsReachFollowingMountNamespaces(t *testing.T) {
 	if !Exists(seen) {
 		t.Error("a process in a mount namespace that follows the host's does not see the pod's network namespace")
 	}
-	if err := Release(r.Dir); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, Release(r.Dir))
 	if Exists(seen) {
 		t.Error("it still holds the namespace after Release")
 	}
@@ -241,9 +219,7 @@ func TestCreateTwice(t *testing.T) {
 	ns := create(t, r)
 	before := inode(t, ns.UTS)
 	for _, file := range []string{netFile, ipcFile} { // uts alone is in the way
-		if err := release(filepath.Join(r.Dir, file)); err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, release(filepath.Join(r.Dir, file)))
 	}
 	if _, err := Create(t.Context(), r); !errdefs.IsAlreadyExists(err) {
 		t.Fatalf("got %v", err)
@@ -269,9 +245,7 @@ func TestReleaseIsIdempotentAndWorksWithoutMounts(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 2 {
-		if err := Release(r.Dir); err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, Release(r.Dir))
 		if _, err := os.Lstat(r.Dir); !errors.Is(err, os.ErrNotExist) {
 			t.Fatalf("%s is left: %v", r.Dir, err)
 		}
@@ -282,12 +256,8 @@ func TestReleaseLeavesForeignFiles(t *testing.T) {
 	r := all(t)
 	create(t, r)
 	foreign := filepath.Join(r.Dir, "other")
-	if err := os.WriteFile(foreign, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := Release(r.Dir); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, os.WriteFile(foreign, nil, 0o600))
+	test.Must(t, Release(r.Dir))
 	if _, err := os.Stat(foreign); err != nil {
 		t.Error(err)
 	}
@@ -297,13 +267,9 @@ func TestReleaseWhileInUse(t *testing.T) {
 	r := all(t)
 	ns := create(t, r)
 	f, err := os.Open(ns.Net)
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	defer f.Close()
-	if err := Release(r.Dir); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, Release(r.Dir))
 }
 
 func TestDo(t *testing.T) {
@@ -322,9 +288,7 @@ func TestDo(t *testing.T) {
 		listener, err = net.Listen("tcp", "127.0.0.1:0")
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	defer listener.Close()
 	if strings.Join(names, " ") != "lo" {
 		t.Errorf("inside are %v, want lo alone", names)
@@ -353,9 +317,7 @@ func TestDoWithoutNamespace(t *testing.T) {
 	if err := Do(file, called); !errdefs.IsNotFound(err) {
 		t.Errorf("missing file: %v", err)
 	}
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, os.WriteFile(file, nil, 0o600))
 	if err := Do(file, called); !errdefs.IsNotFound(err) {
 		t.Errorf("file without a mount: %v", err)
 	}
@@ -376,12 +338,8 @@ func TestNothingLeaks(t *testing.T) {
 				t.Error(err)
 				return
 			}
-			if err := Do(ns.Net, func() error { return nil }); err != nil {
-				t.Error(err)
-			}
-			if err := Release(r.Dir); err != nil {
-				t.Error(err)
-			}
+			test.Check(t, Do(ns.Net, func() error { return nil }))
+			test.Check(t, Release(r.Dir))
 		})
 	}
 	wg.Wait()
@@ -417,9 +375,7 @@ type counts struct{ mounts, files int }
 func hostCounts(t *testing.T) counts {
 	t.Helper()
 	files, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	return counts{mountCount(t), len(files)}
 }
 
@@ -427,9 +383,7 @@ func hostCounts(t *testing.T) counts {
 func mountCount(t *testing.T) int {
 	t.Helper()
 	b, err := os.ReadFile("/proc/self/mountinfo")
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	n := 0
 	for line := range strings.Lines(string(b)) {
 		if strings.Contains(line, " - nsfs ") && strings.Contains(line, os.TempDir()) {
@@ -442,8 +396,6 @@ func mountCount(t *testing.T) int {
 func tasks(t *testing.T) []string {
 	t.Helper()
 	out, err := filepath.Glob("/proc/self/task/*")
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	return out
 }

@@ -15,6 +15,7 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/coredump"
 )
 
@@ -43,19 +44,13 @@ func insideUser(t *testing.T, ns *Namespaces, command ...string) string {
 func owner(t *testing.T, path string) uint64 {
 	t.Helper()
 	f, err := os.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	defer f.Close()
 	fd, err := unix.IoctlRetInt(int(f.Fd()), unix.NS_GET_USERNS)
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	defer unix.Close(fd)
 	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, unix.Fstat(fd, &st))
 	return st.Ino
 }
 
@@ -69,9 +64,7 @@ func TestUserOwnsTheOthers(t *testing.T) {
 		"fs.mqueue.msg_max":                   "11",
 		"kernel.domainname":                   "berth.test",
 	}
-	if err := coredump.Forbid(); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, coredump.Forbid())
 	ns := create(t, r)
 	if dumpable, err := unix.PrctlRetInt(unix.PR_GET_DUMPABLE, 0, 0, 0, 0); dumpable != 0 || err != nil {
 		t.Errorf("the process, which forbade it, can be dumped: %d, %v", dumpable, err)
@@ -119,9 +112,7 @@ func children(t *testing.T) []string {
 		if errors.Is(err, os.ErrNotExist) {
 			continue // the thread ended
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, err)
 		out = append(out, strings.Fields(string(b))...)
 	}
 	return out
@@ -200,9 +191,7 @@ func TestUserLeaksNothing(t *testing.T) {
 				t.Error(err)
 				return
 			}
-			if err := Release(r.Dir); err != nil {
-				t.Error(err)
-			}
+			test.Check(t, Release(r.Dir))
 		})
 	}
 	wg.Wait()

@@ -10,6 +10,7 @@ import (
 	"github.com/containerd/log"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/engine/binaries"
 	"github.com/berth-cri/berth/pkg/engine/enginetest"
 	"github.com/berth-cri/berth/pkg/engine/events"
@@ -50,13 +51,9 @@ func (o others) Supervisor(context.Context, string) (*shim.Client, error) {
 func newOrderBed(t *testing.T, spec pod.SandboxSpec, status pod.SandboxStatus) *orderBed {
 	t.Helper()
 	pods, _, err := pod.Open(t.Context(), t.TempDir(), t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	shims, err := shim.New(shim.Config{State: t.TempDir(), Supervisor: "/none"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	t.Cleanup(shims.Close)
 	runner := &enginetest.Runner{Fails: map[string]error{}}
 	kept := &settings.Settings{}
@@ -71,9 +68,7 @@ func newOrderBed(t *testing.T, spec pod.SandboxSpec, status pod.SandboxStatus) *
 	spec.Definition = &handler.Definition{Name: "fake", Type: handler.OCI}
 	spec.Config.Msg = &runtimeapi.PodSandboxConfig{Metadata: &runtimeapi.PodSandboxMetadata{Name: "n", Namespace: "ns", Uid: "u"}}
 	o, err := pods.Sandboxes.Create(pod.NewID(), spec, status, store.Relaxed)
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	return &orderBed{
 		runs:   &runs{pods: pods, binaries: b, hooks: told, settings: kept, shims: others{runner}, processes: p, stops: s, events: announcer},
 		Runner: runner, sandbox: pod.NewSandbox(o, runner),
@@ -83,9 +78,7 @@ func newOrderBed(t *testing.T, spec pod.SandboxSpec, status pod.SandboxStatus) *
 // reserveName takes the name of the sandbox, as RunPodSandbox does.
 func (b *orderBed) reserveName(t *testing.T) {
 	t.Helper()
-	if err := b.pods.Names.Reserve(reserve.SandboxName(b.sandbox.Config().GetMetadata()), b.sandbox.ID()); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, b.pods.Names.Reserve(reserve.SandboxName(b.sandbox.Config().GetMetadata()), b.sandbox.ID()))
 }
 
 func (b *orderBed) nameIsFree() bool {
@@ -111,9 +104,7 @@ func TestStopOrder(t *testing.T) {
 			b := newOrderBed(t, pod.SandboxSpec{Plan: pod.Plan{Process: true}}, pod.SandboxStatus{Phase: pod.PhaseReady, Tried: true})
 			b.pods.Index.AddSandbox(b.sandbox)
 			o, err := b.pods.Containers.Create(pod.NewID(), pod.ContainerSpec{Sandbox: b.sandbox.ID()}, pod.ContainerStatus{Phase: pod.PhaseRunning}, store.Relaxed)
-			if err != nil {
-				t.Fatal(err)
-			}
+			test.Must(t, err)
 			b.pods.Index.AddContainer(pod.NewContainer(o, b.sandbox))
 			stop := func() error {
 				_, err := b.stops.StopPodSandbox(t.Context(), &runtimeapi.StopPodSandboxRequest{PodSandboxId: b.sandbox.ID()})

@@ -13,6 +13,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/engine/pin"
 )
 
@@ -121,15 +122,11 @@ func TestDialAMachine(t *testing.T) {
 			}
 		}()
 		conn, err := dialPod(t.Context(), ways, port)
-		if err != nil {
-			t.Fatalf("%s: %v", ip, err)
-		}
+		test.Mustf(t, err, "%s", ip)
 		if said, err := io.ReadAll(conn); err != nil || string(said) != "machine" {
 			t.Errorf("%s: got %q, %v", ip, said, err)
 		}
-		if err := errors.Join(conn.Close(), l.Close()); err != nil {
-			t.Error(err)
-		}
+		test.Check(t, errors.Join(conn.Close(), l.Close()))
 		var refused *refusedError
 		if _, err := dialPod(t.Context(), ways, port); !errors.As(err, &refused) || !strings.Contains(refused.where(), "10.99.0.2 or fd99::2") {
 			t.Errorf("nobody listens: %v", err)

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 // joined are two ends of one TCP connection.
@@ -79,9 +81,7 @@ func TestEachDirectionEndsByItself(t *testing.T) {
 	hear(t, client, "answer")
 	must(t, server.Close())
 	hearEnd(t, client)
-	if err := <-result; err != nil {
-		t.Error(err)
-	}
+	test.Check(t, <-result)
 }
 
 // A server that does not mind that its client has said all is not waited for.
@@ -134,12 +134,8 @@ func TestDialPod(t *testing.T) {
 		l := value(net.Listen("tcp", address))(t)
 		port := l.Addr().(*net.TCPAddr).Port
 		conn, err := dialPod(t.Context(), loopback(""), port)
-		if err != nil {
-			t.Fatalf("%s: %v", address, err)
-		}
-		if err := errors.Join(conn.Close(), l.Close()); err != nil {
-			t.Error(err)
-		}
+		test.Mustf(t, err, "%s", address)
+		test.Check(t, errors.Join(conn.Close(), l.Close()))
 		var refused *refusedError
 		if _, err := dialPod(t.Context(), loopback(""), port); !errors.As(err, &refused) || !strings.Contains(err.Error(), "::1") {
 			t.Errorf("nobody listens: %v", err)

@@ -6,6 +6,8 @@ import (
 	"os/exec"
 	"testing"
 	"time"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 // A start action that outlives its daemon still writes its answer: whoever looks
@@ -52,18 +54,14 @@ func TestKillSparesAStrangerWithThePID(t *testing.T) {
 		t.Errorf("a child started at %d, before its parent at %d (%v)", since, own, err)
 	}
 	stranger := Endpoint{PID: cmd.Process.Pid, StartTime: since + 1}
-	if err := stranger.kill(); err != nil {
-		t.Error(err)
-	}
+	test.Check(t, stranger.kill())
 	select {
 	case <-ended:
 		t.Fatal("a stranger was killed")
 	case <-time.After(50 * time.Millisecond):
 	}
 	ep := Endpoint{PID: cmd.Process.Pid, StartTime: since}
-	if err := ep.kill(); err != nil {
-		t.Error(err)
-	}
+	test.Check(t, ep.kill())
 	<-ended
 	if err := ep.kill(); err != nil {
 		t.Errorf("a dead shim: %v", err)

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/engine/thread"
 )
 
@@ -50,9 +51,7 @@ func TestDialForeign(t *testing.T) {
 			}
 		}()
 		c, err := dialForeign(address)
-		if err != nil {
-			t.Fatalf("%s: %v", address, err)
-		}
+		test.Mustf(t, err, "%s", address)
 		if text, err := io.ReadAll(c); string(text) != "x" || err != nil {
 			t.Errorf("%s: %q, %v", address, text, err)
 		}
@@ -82,9 +81,7 @@ func TestDialForeignOfAnotherUser(t *testing.T) {
 		}
 		return unix.Listen(fd, 1)
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	defer unix.Close(fd)
 	conn, err := dialForeign(address)
 	if err == nil {

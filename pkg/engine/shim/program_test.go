@@ -17,6 +17,7 @@ import (
 	"github.com/containerd/log"
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-cri/berth/internal/test"
 	supervisorapi "github.com/berth-cri/berth/proto/berth/supervisor/v1"
 )
 
@@ -61,9 +62,7 @@ func manager(t *testing.T, state, program string) *Manager {
 		t.Skip("a supervisor needs root")
 	}
 	m, err := New(Config{State: state, Supervisor: program, Events: filepath.Join(state, "events.sock"), API: filepath.Join(state, "containerd.sock"), Log: log.L})
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	t.Cleanup(m.Close)
 	return m
 }

@@ -9,6 +9,8 @@ import (
 	bootapi "github.com/containerd/containerd/api/runtime/bootstrap/v1"
 	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 func TestParseEndpoint(t *testing.T) {
@@ -111,9 +113,7 @@ func TestKeeperLendsDuplicatesAndClosesAll(t *testing.T) {
 // must fails the test at once if a step of it failed.
 func must(t testing.TB, err error) {
 	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 }
 
 // value returns what a step gave, and fails the test at once if it failed.

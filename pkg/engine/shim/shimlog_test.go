@@ -15,6 +15,8 @@ import (
 	"github.com/containerd/log"
 	"github.com/sirupsen/logrus"
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 // safeBuffer is one that others may write while it is read.
@@ -69,9 +71,7 @@ func TestLogOutlivesTheConnection(t *testing.T) {
 	must(t, conn.Close())
 	<-c.done
 	for range 100 { // it must not end a moment later
-		if err := says("after"); err != nil {
-			t.Fatalf("nobody reads the log after the connection broke: %v", err)
-		}
+		test.Mustf(t, says("after"), "nobody reads the log after the connection broke")
 		time.Sleep(time.Millisecond)
 	}
 	eventually(t, "the log is read after the connection broke", func() bool { return said.has("after") })

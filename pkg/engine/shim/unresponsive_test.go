@@ -19,6 +19,8 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/containerd/ttrpc"
 	"google.golang.org/protobuf/types/known/emptypb"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 func TestPatience(t *testing.T) {
@@ -56,9 +58,7 @@ func TestCallsOfUnresponsiveSupervisorEnd(t *testing.T) {
 	quick(m)
 	pid := serving(t, m, "key")
 	c, err := m.Live(t.Context(), "key")
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	if found := m.Unresponsive(t.Context()); len(found) > 0 {
 		t.Errorf("before: %v", found)
 	}
@@ -124,9 +124,7 @@ func TestReplaceUnresponsive(t *testing.T) {
 	}
 	all.Wait()
 	for _, err := range errs {
-		if err != nil {
-			t.Error(err)
-		}
+		test.Check(t, err)
 	}
 	successor := serving(t, m, "key")
 	if successor == pid {
@@ -179,18 +177,14 @@ func TestStallOfTheDaemon(t *testing.T) {
 			continue
 		}
 		signal := func(pid int, s syscall.Signal) {
-			if err := syscall.Kill(pid, s); err != nil {
-				t.Error(err)
-			}
+			test.Check(t, syscall.Kill(pid, s))
 		}
 		signal(command.Process.Pid, syscall.SIGSTOP)
 		signal(supervisor, syscall.SIGCONT)
 		time.Sleep(2 * time.Second) // longer than the silence of quick
 		signal(command.Process.Pid, syscall.SIGCONT)
 	}
-	if err := command.Wait(); err != nil {
-		t.Error(err)
-	}
+	test.Check(t, command.Wait())
 }
 
 // stalls is the daemon.
@@ -210,9 +204,7 @@ func stalls(t *testing.T) {
 	if _, err := c.Task.State(t.Context(), &taskapi.StateRequest{ID: "id"}); IsUnresponsive(err) {
 		t.Error(err)
 	}
-	if err := m.Replace(t.Context(), "key"); err != nil {
-		t.Error(err)
-	}
+	test.Check(t, m.Replace(t.Context(), "key"))
 	if now := serving(t, m, "key"); now != pid {
 		t.Errorf("supervisor %d was killed", pid)
 	}
@@ -239,9 +231,7 @@ func TestSlowCallIsWaitedFor(t *testing.T) {
 	l := value(net.Listen("unix", socket))(t)
 	go func() { _ = server.Serve(t.Context(), l) }()
 	c, err := m.Foreign(t.Context(), Endpoint{Address: "unix://" + socket, Protocol: "ttrpc", Version: 3})
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	killed := make(chan error, 1)
 	go func() {
 		_, err := c.Task.Kill(t.Context(), &taskapi.KillRequest{ID: "id"})
@@ -254,7 +244,5 @@ func TestSlowCallIsWaitedFor(t *testing.T) {
 	case <-time.After(2 * m.ForeignShims.limits.silence):
 	}
 	close(release)
-	if err := <-killed; err != nil {
-		t.Error(err)
-	}
+	test.Check(t, <-killed)
 }

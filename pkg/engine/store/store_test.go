@@ -9,6 +9,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/engine/store"
 )
 
@@ -18,9 +19,7 @@ type status struct{ N int }
 func open(t *testing.T, dir string) (*store.Store[spec, status], []store.Broken) {
 	t.Helper()
 	s, broken, err := store.Open[spec, status](dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	return s, broken
 }
 
@@ -30,9 +29,7 @@ func TestObjectsOutliveTheStore(t *testing.T) {
 	for _, d := range []store.Durability{store.Relaxed, store.Durable} {
 		id := []string{"relaxed", "durable"}[d]
 		o, err := s.Create(id, spec{id}, status{1}, d)
-		if err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, err)
 		if err := o.Update(func(st *status) error { st.N = 7; return nil }); err != nil {
 			t.Fatal(err)
 		}
@@ -66,18 +63,14 @@ func TestFailedUpdateChangesNothing(t *testing.T) {
 	dir := t.TempDir()
 	s, _ := open(t, dir)
 	o, err := s.Create("a", spec{}, status{1}, store.Relaxed)
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	refused := errors.New("refused")
 	if err := o.Update(func(st *status) error { st.N = 2; return refused }); !errors.Is(err, refused) {
 		t.Fatalf("Update: %v", err)
 	}
 	// A directory where the temporary file should go makes the write fail.
 	blocker := filepath.Join(dir, "a", ".status.json.new")
-	if err := os.MkdirAll(filepath.Join(blocker, "full"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, os.MkdirAll(filepath.Join(blocker, "full"), 0o700))
 	if err := o.Update(func(st *status) error { st.N = 3; return nil }); err == nil {
 		t.Fatal("Update succeeded without a disk")
 	}
@@ -95,9 +88,7 @@ func TestFailedUpdateChangesNothing(t *testing.T) {
 func TestFailedCreateLeavesNothing(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "gone")
 	s, _ := open(t, dir)
-	if err := os.RemoveAll(dir); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, os.RemoveAll(dir))
 	if _, err := s.Create("a", spec{}, status{}, store.Durable); err == nil {
 		t.Fatal("Create succeeded without its directory")
 	}
@@ -110,13 +101,9 @@ func TestDelete(t *testing.T) {
 	dir := t.TempDir()
 	s, _ := open(t, dir)
 	o, err := s.Create("a", spec{}, status{}, store.Relaxed)
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	for range 2 {
-		if err := s.Delete("a"); err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, s.Delete("a"))
 	}
 	if err := o.Update(func(*status) error { return nil }); !errdefs.IsNotFound(err) {
 		t.Errorf("Update of a deleted object: %v, want NotFound", err)
@@ -145,13 +132,9 @@ func TestOpenAfterACrash(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
-			if err := os.Mkdir(filepath.Join(dir, "a"), 0o700); err != nil {
-				t.Fatal(err)
-			}
+			test.Must(t, os.Mkdir(filepath.Join(dir, "a"), 0o700))
 			for f, text := range tc.files {
-				if err := os.WriteFile(filepath.Join(dir, "a", f), []byte(text), 0o600); err != nil {
-					t.Fatal(err)
-				}
+				test.Must(t, os.WriteFile(filepath.Join(dir, "a", f), []byte(text), 0o600))
 			}
 			s, broken := open(t, dir)
 			if len(s.List()) != tc.objects || len(broken) != tc.brokenSize {
@@ -163,9 +146,7 @@ func TestOpenAfterACrash(t *testing.T) {
 					if !ok || o.Status().N != 0 {
 						t.Errorf("an object without a readable status is %+v", o)
 					}
-					if err := o.Force(func(st *status) { st.N = 1 }); err != nil {
-						t.Fatal(err)
-					}
+					test.Must(t, o.Force(func(st *status) { st.N = 1 }))
 				} else if err := s.Discard(b.ID); err != nil {
 					t.Fatal(err)
 				}
@@ -180,9 +161,7 @@ func TestOpenAfterACrash(t *testing.T) {
 func TestConcurrentUpdatesAreAllCounted(t *testing.T) {
 	s, _ := open(t, t.TempDir())
 	o, err := s.Create("a", spec{}, status{}, store.Relaxed)
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	var wg sync.WaitGroup
 	for range 8 {
 		wg.Go(func() {

@@ -21,6 +21,7 @@ import (
 	"github.com/containerd/ttrpc"
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/engine/supervisor"
 	supervisorv1 "github.com/berth-cri/berth/proto/berth/supervisor/v1"
 )
@@ -200,9 +201,7 @@ func (b *bed) root() string { return filepath.Join(b.base, "root") }
 // must fails the test at once if a step of it failed.
 func must(t testing.TB, err error) {
 	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 }
 
 // done fails the test at once if a call failed.

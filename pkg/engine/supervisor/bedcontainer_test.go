@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/types/known/anypb"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/engine/supervisor"
 	supervisorv1 "github.com/berth-cri/berth/proto/berth/supervisor/v1"
 )
@@ -78,9 +79,7 @@ func (b *bed) spec(id string, c containerConfig) *specs.Spec {
 func (b *bed) create(id string, cfg containerConfig) *container {
 	b.Helper()
 	c, err := b.tryCreate(id, cfg)
-	if err != nil {
-		b.Fatalf("create %s: %v", id, err)
-	}
+	test.Mustf(b, err, "create %s", id)
 	return c
 }
 

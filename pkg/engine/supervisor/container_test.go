@@ -15,6 +15,7 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/engine/supervisor"
 )
 
@@ -35,9 +36,7 @@ func TestExitStatus(t *testing.T) {
 				t.Errorf("%s: %+v, want status %d of pid %d", tt.script, exit, tt.want, c.pid)
 			}
 			reply, err := c.delete()
-			if err != nil {
-				t.Fatalf("delete: %v", err)
-			}
+			test.Mustf(t, err, "delete")
 			if reply.ExitStatus != tt.want || reply.Pid != uint32(c.pid) {
 				t.Errorf("Delete says %+v", reply)
 			}
@@ -299,9 +298,7 @@ func TestPausedIsKnown(t *testing.T) {
 				if !on {
 					err = os.Remove(fail + "-" + verb)
 				}
-				if err != nil {
-					t.Fatal(err)
-				}
+				test.Must(t, err)
 			}
 			failing("pause", true)
 			if _, err := c.task.Pause(c.ctx(), &taskAPI.PauseRequest{ID: c.id}); err == nil {

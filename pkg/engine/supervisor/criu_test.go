@@ -9,6 +9,8 @@ import (
 
 	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 func TestCRIUConfig(t *testing.T) {
@@ -130,9 +132,7 @@ func TestUnmountAfterCrun(t *testing.T) {
 	kept := filepath.Join(rootfs, "kept")
 	must(t, os.WriteFile(kept, nil, 0o600))
 	r := criuRestore{&task{id: "one", dir: t.TempDir(), journal: Task{Bundle: bundle, Options: Options{Root: t.TempDir()}}}}
-	if err := r.unmount(); err != nil {
-		t.Fatalf("without any: %v", err)
-	}
+	test.Mustf(t, r.unmount(), "without any")
 	at := filepath.Join(bundle, crunRoot)
 	must(t, os.Mkdir(at, 0o755))
 	must(t, unix.Mount(rootfs, at, "", unix.MS_BIND, ""))

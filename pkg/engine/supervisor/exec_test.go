@@ -10,6 +10,8 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/containerd/errdefs/pkg/errgrpc"
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 func TestExecThatCannotBeStarted(t *testing.T) {
@@ -58,9 +60,7 @@ func TestKillOfAnExecEndsAllOfIt(t *testing.T) {
 			must(t, e.start())
 			eventually(t, "it has children", func() bool { return len(c.pids()) > before+1 })
 			time.Sleep(20 * time.Millisecond)
-			if err := e.kill(unix.SIGKILL); err != nil {
-				t.Fatalf("%s: %v", script, err)
-			}
+			test.Mustf(t, e.kill(unix.SIGKILL), "%s", script)
 			if status := e.wait(); status != 137 {
 				t.Errorf("%s: status %d", script, status)
 			}

@@ -14,6 +14,7 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/engine/supervisor"
 	supervisorv1 "github.com/berth-cri/berth/proto/berth/supervisor/v1"
 )
@@ -314,9 +315,7 @@ esac`
 		check      func(t *testing.T, c *container, e *execution, err error)
 	}{
 		{"and that starts", `cat $spec.whole > $spec &`, 60_000, func(t *testing.T, _ *container, e *execution, err error) {
-			if err != nil {
-				t.Fatalf("start: %v", err)
-			}
+			test.Mustf(t, err, "start")
 			if status, said := e.wait(), <-e.stdout; status != 5 || said != "done\n" {
 				t.Errorf("status %d, %q", status, said)
 			}

@@ -4,6 +4,8 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 // What systemd removes as soon as it is empty is gone when it is read.
@@ -14,9 +16,7 @@ func TestCounterOfARemovedCgroup(t *testing.T) {
 	// The kernel answers a read of a removed cgroup's file by an error, as it does
 	// one of a directory.
 	o, err := openCounter(p, t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	o.logged = logged
 	never := countOOM(t.Context(), p, Cgroup{Unified: filepath.Join(t.TempDir(), "gone")}, logged)
 	nowhere := countOOM(t.Context(), p, Cgroup{}, logged)

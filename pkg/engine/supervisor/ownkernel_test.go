@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 func TestMemberEndsWithItsSandbox(t *testing.T) {
@@ -26,9 +28,7 @@ func TestMemberEndsWithItsSandbox(t *testing.T) {
 // sandbox do: one kill makes one of them OOMKilled.
 func TestOOMKillsAreExcused(t *testing.T) {
 	p, err := newProcesses()
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	file := filepath.Join(t.TempDir(), "memory.oom_control")
 	count := func(kills string) {
 		t.Helper()

@@ -11,6 +11,7 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/engine/procfs"
 )
 
@@ -230,9 +231,7 @@ func TestOpenPidfdOfAReusedPid(t *testing.T) {
 // must fails the test at once if a step of it failed.
 func must(t testing.TB, err error) {
 	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 }
 
 // value returns what a step gave, and fails the test at once if it failed.

@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 func TestPidfdOfAnother(t *testing.T) {
@@ -15,9 +17,7 @@ func TestPidfdOfAnother(t *testing.T) {
 		_ = cmd.Wait()
 	}()
 	pidfd, own, err := identify(cmd.Process.Pid)
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	defer unix.Close(pidfd)
 	earlier := Process{PID: own.PID, StartTime: own.StartTime - 1}
 	if isAnother(pidfd, own) || isAnother(pidfd, Process{PID: own.PID}) || !isAnother(pidfd, earlier) {

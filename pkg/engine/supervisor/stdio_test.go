@@ -17,6 +17,7 @@ import (
 	"github.com/containerd/errdefs/pkg/errgrpc"
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-cri/berth/internal/test"
 	supervisorv1 "github.com/berth-cri/berth/proto/berth/supervisor/v1"
 )
 
@@ -113,9 +114,7 @@ func TestAttachedReaderThatDoesNotReadIsDetached(t *testing.T) {
 	path := filepath.Join(b.base, "unread")
 	must(t, unix.Mkfifo(path, 0o600))
 	reader, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	defer reader.Close()
 	c.done(c.extra.Attach(c.ctx(), &supervisorv1.AttachRequest{Id: c.id, Stdout: path}))
 	must(t, os.WriteFile(fmt.Sprintf("/proc/%d/root/tmp/go", c.pid), nil, 0o600))
@@ -245,9 +244,7 @@ func TestForeignOutputFlowsWithoutALog(t *testing.T) {
 	r := &supervisorv1.OpenStdioRequest{Id: "f", LogPath: filepath.Join(logs, "0.log"), Stdout: out}
 	b.done(b.extra.OpenStdio(b.ctx(), r))
 	writer, err := os.OpenFile(out, os.O_WRONLY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	defer writer.Close()
 	b.kill9()
 	must(t, os.RemoveAll(logs))
@@ -259,9 +256,7 @@ func TestForeignOutputFlowsWithoutALog(t *testing.T) {
 	}()
 	select {
 	case err := <-written:
-		if err != nil {
-			t.Error(err)
-		}
+		test.Check(t, err)
 	case <-time.After(20 * time.Second):
 		t.Fatal("the output does not flow")
 	}

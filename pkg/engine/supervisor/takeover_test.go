@@ -16,6 +16,7 @@ import (
 	"github.com/containerd/ttrpc"
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-cri/berth/internal/test"
 	supervisorv1 "github.com/berth-cri/berth/proto/berth/supervisor/v1"
 )
 
@@ -315,9 +316,7 @@ func TestStdinEndsWithTheSupervisorOfItsSession(t *testing.T) {
 			t.Errorf("the container counted %v", l)
 		}
 		writer, err := os.OpenFile(often.stdin, os.O_WRONLY|unix.O_NONBLOCK, 0)
-		if err != nil {
-			t.Fatalf("the other one's stdin has ended: %v", err)
-		}
+		test.Mustf(t, err, "the other one's stdin has ended")
 		if _, err := writer.WriteString("more\n"); err != nil {
 			t.Fatal(err)
 		}

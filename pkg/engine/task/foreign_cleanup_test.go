@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/engine/cgroup"
 	"github.com/berth-cri/berth/pkg/engine/pod"
 	"github.com/berth-cri/berth/pkg/engine/shim"
@@ -44,11 +45,7 @@ func in(t *testing.T, cgroupsPath string) *exec.Cmd {
 		dir = group.V1["freezer"]
 	}
 	must(t, os.MkdirAll(dir, 0o755))
-	t.Cleanup(func() {
-		if err := group.Remove(context.Background()); err != nil {
-			t.Error(err)
-		}
-	})
+	t.Cleanup(func() { test.Check(t, group.Remove(context.Background())) })
 	cmd := exec.Command("sleep", "3600")
 	must(t, cmd.Start())
 	t.Cleanup(func() {
@@ -64,11 +61,7 @@ func in(t *testing.T, cgroupsPath string) *exec.Cmd {
 func TestCleanUpKillsAPodAtOnce(t *testing.T) {
 	r, _ := deadShim(t, shim.ErrGone)
 	parent := "/berth-test-" + strconv.Itoa(os.Getpid())
-	t.Cleanup(func() {
-		if err := cgroup.HostPaths(parent).Remove(context.Background()); err != nil {
-			t.Error(err)
-		}
-	})
+	t.Cleanup(func() { test.Check(t, cgroup.HostPaths(parent).Remove(context.Background())) })
 	var ids []string
 	var processes []*exec.Cmd
 	for range 3 {

@@ -11,6 +11,7 @@ import (
 	"github.com/containerd/log"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/engine/binaries"
 	"github.com/berth-cri/berth/pkg/engine/oomlog"
 	"github.com/berth-cri/berth/pkg/engine/pod"
@@ -59,15 +60,11 @@ func (d *deadShims) ReadLog(shim.Start, shim.Endpoint) error { return d.note("re
 func deadShim(t *testing.T, lost error) (*foreign, *deadShims) {
 	t.Helper()
 	pods, _, err := pod.Open(t.Context(), t.TempDir(), t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	spec := pod.SandboxSpec{Definition: &handler.Definition{Type: handler.Shim, Path: "/shim"}, Plan: pod.Plan{Process: true}}
 	spec.Config.Msg = &runtimeapi.PodSandboxConfig{}
 	o, err := pods.Sandboxes.Create(pod.NewID(), spec, pod.SandboxStatus{Phase: pod.PhaseReady, Shim: &shim.Endpoint{Address: "recorded"}}, store.Relaxed)
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	d := &deadShims{lost: lost, fails: map[string]error{}}
 	r := &runners{
 		pods: pods, binaries: &binaries.Binaries{Runtimes: binaries.NewRuntimes(nil, log.L)}, shims: d, kernelLog: oomlog.New(),

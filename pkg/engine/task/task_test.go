@@ -7,6 +7,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/engine/keep"
 	"github.com/berth-cri/berth/pkg/engine/pod"
 	"github.com/berth-cri/berth/pkg/handler"
@@ -15,13 +16,9 @@ import (
 func TestShimOptions(t *testing.T) {
 	d := &handler.Definition{Name: "x", Path: "/bin/containerd-shim-runc-v2", Root: "/run/r", ShimOptions: map[string]any{"BinaryName": "/bin/crun", "NoNewKeyring": true}}
 	a, err := ShimOptions(d, pod.Plan{}, true)
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	m, err := a.UnmarshalNew()
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	text, _ := json.Marshal(m)
 	for _, want := range []string{`"binary_name":"/bin/crun"`, `"no_new_keyring":true`, `"systemd_cgroup":true`, `"root":"/run/r"`} {
 		if !strings.Contains(string(text), want) {
@@ -71,7 +68,5 @@ func TestSupervisorKey(t *testing.T) {
 // must fails the test at once if a step of it failed.
 func must(t testing.TB, err error) {
 	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 }

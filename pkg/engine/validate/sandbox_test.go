@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 func TestSandboxRefuses(t *testing.T) {
@@ -114,9 +116,7 @@ func TestHostnameInTheNodesNetwork(t *testing.T) {
 	req.Config.Linux.Sysctls = nil
 	req.Config.Hostname = "web-0"
 	req.Config.Linux.SecurityContext.NamespaceOptions = &runtimeapi.NamespaceOption{Network: runtimeapi.NamespaceMode_NODE}
-	if err := RunPodSandbox(req); err != nil {
-		t.Error(err)
-	}
+	test.Check(t, RunPodSandbox(req))
 }
 
 func TestUserNamespaces(t *testing.T) {

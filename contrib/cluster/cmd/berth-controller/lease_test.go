@@ -9,6 +9,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/tools/leaderelection"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 // Work ends before another controller may begin, whatever the API server does not answer.
@@ -60,9 +62,7 @@ func TestLeaseOfAnotherIsKept(t *testing.T) {
 				l.Spec.HolderIdentity = new(other)
 				_, err = leases.Update(background, l, metav1.UpdateOptions{})
 			}
-			if err != nil {
-				t.Error(err)
-			}
+			test.Check(t, err)
 			end()
 		})
 		err := lead(ctx, client, leaseNamespace, leaderelection.NewLeaderHealthzAdaptor(healthTolerance), func() {}, func(ctx context.Context) error {

@@ -11,6 +11,7 @@ import (
 	"k8s.io/client-go/tools/leaderelection"
 
 	"github.com/berth-cri/berth/internal/commandline"
+	"github.com/berth-cri/berth/internal/test"
 )
 
 // What is wrong with the command line is said before anything is asked, by a status of its own.
@@ -42,22 +43,16 @@ func TestServe(t *testing.T) {
 		}
 	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	address := l.Addr().String()
 	l.Close()
 	ready := false
 	closed, err := serve(t.Context(), address, registry, lease, func() bool { return ready })
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, err)
 	defer closed()
 	get := func(path string) int {
 		r, err := http.Get("http://" + address + path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, err)
 		defer r.Body.Close()
 		return r.StatusCode
 	}

@@ -8,14 +8,13 @@ import (
 	"testing"
 
 	"github.com/berth-cri/berth/internal/commandline"
+	"github.com/berth-cri/berth/internal/test"
 )
 
 // TestWrongCommandLines: what is wrong is said with what to do, by a status of its own.
 func TestWrongCommandLines(t *testing.T) {
 	empty, payload := t.TempDir(), t.TempDir()
-	if err := os.MkdirAll(filepath.Join(payload, "bin/berth"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, os.MkdirAll(filepath.Join(payload, "bin/berth"), 0o755))
 	t.Setenv("NODE_NAME", "")
 	t.Setenv("KUBERNETES_SERVICE_HOST", "")
 	const inCluster = "run --node n "
@@ -24,9 +23,7 @@ func TestWrongCommandLines(t *testing.T) {
 		wrong: `{"state": "instaled"}`, good: `{"state": "removed"}`, other: `{"state": "installed", "endpoint": "x"}`,
 		config: `{"apiVersion": "v1", "kind": "Config", "clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:1"}}], "contexts": [{"name": "c", "context": {"cluster": "c"}}], "current-context": "c"}`,
 	} {
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, os.WriteFile(path, []byte(text), 0o600))
 	}
 	for line, c := range map[string]struct {
 		status int
@@ -63,25 +60,17 @@ func TestWrongCommandLines(t *testing.T) {
 		t.Errorf("the wrong root has %v, %v", left, err)
 	}
 	ready := filepath.Join(empty, "ready")
-	if err := os.WriteFile(ready, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, os.WriteFile(ready, nil, 0o600))
 	c := newRoot()
 	c.SetArgs([]string{"ready", "--ready-file", ready})
-	if err := c.Execute(); err != nil {
-		t.Error(err)
-	}
+	test.Check(t, c.Execute())
 }
 
 // TestRootWithLinks has /var lead elsewhere on the node, by a path of the node's.
 func TestRootWithLinks(t *testing.T) {
 	root := t.TempDir()
-	if err := os.MkdirAll(filepath.Join(root, "data/of-this-node/lib"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink("/data/of-this-node", filepath.Join(root, "var")); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, os.MkdirAll(filepath.Join(root, "data/of-this-node/lib"), 0o755))
+	test.Must(t, os.Symlink("/data/of-this-node", filepath.Join(root, "var")))
 	c, out := newRoot(), &strings.Builder{}
 	c.SetArgs([]string{"uninstall", "--root", root})
 	c.SetOut(out)

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"k8s.io/cli-runtime/pkg/genericiooptions"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 // ran runs a command line without a cluster.
@@ -23,9 +25,7 @@ func ran(t *testing.T, args ...string) (code int, stdout, stderr string) {
 func file(t *testing.T, name, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)
-	if err := os.WriteFile(path, []byte(text), 0o640); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, os.WriteFile(path, []byte(text), 0o640))
 	return path
 }
 

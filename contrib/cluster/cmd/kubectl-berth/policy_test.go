@@ -7,6 +7,8 @@ import (
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	"sigs.k8s.io/yaml"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 // Namespaces of the system are left alone whatever else is, unless an empty --exempt clears that.
@@ -28,9 +30,7 @@ func TestExempt(t *testing.T) {
 			}
 			var p admissionv1.ValidatingAdmissionPolicy
 			first, _, _ := strings.Cut(stdout, "\n---\n")
-			if err := yaml.Unmarshal([]byte(first), &p); err != nil {
-				t.Fatal(err)
-			}
+			test.Must(t, yaml.Unmarshal([]byte(first), &p))
 			var got []string
 			if s := p.Spec.MatchConstraints.NamespaceSelector; s != nil {
 				got = s.MatchExpressions[0].Values

@@ -133,35 +133,24 @@ func TestMemoryLimitTooSmallForGVisor(t *testing.T) {
 			testbed.LimitMemory(t, c.GetLinux().GetCgroupParent(), bytes)
 		}}
 	}
-	names := func(t *testing.T, err error, code codes.Code, all ...string) {
-		t.Helper()
-		if status.Code(err) != code {
-			t.Errorf("got %v, want %s", err, code)
-		}
-		for _, want := range all {
-			if err == nil || !strings.Contains(err.Error(), want) {
-				t.Errorf("the error does not name %q: %v", want, err)
-			}
-		}
-	}
 	for _, mebibytes := range []int64{1, 8, 12, 16, 20} {
 		t.Run(fmt.Sprintf("%dMi", mebibytes), func(t *testing.T) {
 			config := b.Client.SandboxConfig("")
 			limited(mebibytes << 20).Sandbox(config)
 			_, err := b.Client.RunPodSandbox(testbed.Within(t, time.Minute), &runtimeapi.RunPodSandboxRequest{Config: config})
-			names(t, err, codes.FailedPrecondition, fmt.Sprintf("a memory limit of %dMi", mebibytes), "24Mi", "raise the memory limits")
+			testbed.Refused(t, err, codes.FailedPrecondition, fmt.Sprintf("a memory limit of %dMi", mebibytes), "24Mi", "raise the memory limits")
 		})
 	}
 	t.Run("met while a container starts", func(t *testing.T) {
 		p := b.Client.RunPod(t, limited(256<<20))
 		parent := p.Config.GetLinux().GetCgroupParent()
 		config := b.Client.ContainerConfig("late", b.Image, "sleep", "3600")
-		c, err := b.Client.CreateContainer(testbed.Within(t, time.Minute), &runtimeapi.CreateContainerRequest{PodSandboxId: p.ID, Config: config, SandboxConfig: p.Config})
+		id, err := p.TryCreate(t, config)
 		testbed.Must(t, err)
 		// The limit of a pod can be lowered while it runs; from here on there is next to nothing left.
 		testbed.LimitMemory(t, parent, memoryUsage(t, parent)+64<<10)
-		_, err = b.Client.StartContainer(testbed.Within(t, time.Minute), &runtimeapi.StartContainerRequest{ContainerId: c.GetContainerId()})
-		names(t, err, codes.Unknown, "the pod ran into its memory limit", "24Mi", "raise the memory limits")
+		_, err = b.Client.StartContainer(testbed.Within(t, time.Minute), &runtimeapi.StartContainerRequest{ContainerId: id})
+		testbed.Refused(t, err, codes.Unknown, "the pod ran into its memory limit", "24Mi", "raise the memory limits")
 		p.Remove(t)
 	})
 	b.NothingLeft(t, atRest)

@@ -33,6 +33,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 	"github.com/google/go-containerregistry/pkg/v1/types"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 // domain is the registry that the tests' images are named after. It resolves
@@ -296,7 +298,7 @@ func bearerAuth(r *testRegistry, user, password, identity string) func(http.Resp
 
 func must(t testing.TB, err error) {
 	t.Helper()
-	must(t, err)
+	test.Must(t, err)
 }
 
 // withWrongDiffID makes an image whose configuration lies about its layer.

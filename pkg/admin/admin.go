@@ -20,6 +20,7 @@ import (
 	"github.com/berth-cri/berth/pkg/config"
 	"github.com/berth-cri/berth/pkg/handler"
 	"github.com/berth-cri/berth/pkg/lifecycle"
+	"github.com/berth-cri/berth/pkg/observe"
 	"github.com/berth-cri/berth/pkg/probe"
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
@@ -118,7 +119,7 @@ type Options struct {
 	// Failures is what a handler's runtime wrote when it last could not start a container; may be nil.
 	Failures func(handler string) string
 	// Starts knows how pods came up; may be nil.
-	Starts Starts
+	Starts *observe.Starts
 	// Images are those of the embedded backend; may be nil.
 	Images Images
 	// CheckpointsDir is the parent of checkpoints of pods that are written without a directory.

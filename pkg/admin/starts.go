@@ -9,15 +9,10 @@ import (
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
 
-// Starts knows how the last pods came up, the newest first.
-type Starts interface {
-	Recent() []observe.PodStart
-}
-
 // starts answers why pods were slow.
 type starts struct {
 	life  Lifecycle
-	known Starts // may be nil
+	known *observe.Starts // may be nil
 }
 
 // ListStarts implements adminv1.AdminServer.

@@ -30,9 +30,13 @@ const (
 // each other: the name of the new file beside it, which begins with a dot and ends in
 // ".new", is always the same, so that writers that were killed leave no more than one.
 // A full disk is errdefs.ErrResourceExhausted.
-func Write(path string, content []byte, mode fs.FileMode, d Durability) (err error) {
+func Write(path string, content []byte, mode fs.FileMode, d Durability) error {
 	dir, name := filepath.Split(path)
-	fresh := filepath.Join(dir, "."+name+".new")
+	return WriteBy(filepath.Join(dir, "."+name+".new"), path, content, mode, d)
+}
+
+// WriteBy is Write with another name of the new file, which is on the same filesystem.
+func WriteBy(fresh, path string, content []byte, mode fs.FileMode, d Durability) (err error) {
 	defer func() {
 		if err != nil {
 			err = errors.Join(Explain(err), Remove(fresh))
@@ -56,7 +60,7 @@ func Write(path string, content []byte, mode fs.FileMode, d Durability) (err err
 		return err
 	}
 	if d == Durable {
-		return SyncDir(filepath.Clean(dir))
+		return SyncDir(filepath.Dir(path))
 	}
 	return nil
 }

@@ -80,15 +80,6 @@ func checks() []check {
 	}
 }
 
-// Names returns the names of all checks, in their order.
-func Names() []string {
-	var names []string
-	for _, c := range checks() {
-		names = append(names, c.name)
-	}
-	return names
-}
-
 // Examine runs every check. Each has at least one finding.
 func Examine(n Node) []Finding {
 	if n.Config == nil {

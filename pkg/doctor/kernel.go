@@ -97,10 +97,10 @@ func cgroupDriver(n Node) []Finding {
 				"remove options.SystemdCgroup at "+d.Origin))
 		}
 	}
-	k, there := n.kubeletSettings()
-	if there && k.cgroupDriver != "" && k.cgroupDriver != string(ours) {
+	theirs, place := n.kubeletConf().Setting("cgroupDriver", "cgroup-driver")
+	if theirs != "" && theirs != string(ours) {
 		found = append(found, warn(fmt.Sprintf("the kubelet's cgroupDriver is %s (%s), but berth's is %s (%s); a kubelet before 1.34 uses its own",
-			k.cgroupDriver, k.driverFrom, ours, from), fmt.Sprintf("set cgroupDriver: %s there", ours)))
+			theirs, place, ours, from), fmt.Sprintf("set cgroupDriver: %s there", ours)))
 	}
 	return or(found, fmt.Sprintf("all use %s (%s)", ours, from))
 }

@@ -11,106 +11,34 @@ import (
 	"github.com/berth-cri/berth/pkg/nodefs"
 )
 
-// kubeletFiles are where its configuration is when no process says.
-const (
-	kubeletConfig  = "/var/lib/kubelet/config.yaml"
-	instanceConfig = "/var/lib/kubelet/instance-config.yaml"
-	kubeadmFlags   = "/var/lib/kubelet/kubeadm-flags.env"
-)
-
-// kubeletSettings are what matters here of the kubelet's, and where each is from.
-type kubeletSettings struct {
-	endpoint, endpointFrom   string
-	imageEndpoint, imageFrom string
-	cgroupDriver, driverFrom string
-	running                  bool
-}
-
-// kubeletYAML is KubeletConfiguration, as far as it is looked at.
-type kubeletYAML struct {
-	ContainerRuntimeEndpoint string `json:"containerRuntimeEndpoint"`
-	ImageServiceEndpoint     string `json:"imageServiceEndpoint"`
-	CgroupDriver             string `json:"cgroupDriver"`
-}
-
-// kubeletSettings reads files and, if it runs, the kubelet's command line, in
-// the order in which later ones win.
-func (n Node) kubeletSettings() (kubeletSettings, bool) {
-	var k kubeletSettings
-	there := false
-	files, arguments := []string{kubeletConfig, instanceConfig}, []string(nil)
-	for _, p := range n.processes() {
-		if p.name == "kubelet" && n.own(p.pid) {
-			k.running, there = true, true
-			arguments = n.arguments(p.pid)
-			if f := flag(arguments, "config"); f != "" {
-				files[0] = f
-			}
-			if dir := flag(arguments, "config-dir"); dir != "" {
-				more, _ := kubeletconf.DropIns(nodefs.Root(cmp.Or(n.Root, "/")), dir) // it does not start with what it cannot read
-				files = append(files, more...)
-			}
-		}
-	}
-	for _, f := range files {
-		text, err := n.read(f)
-		if err != nil {
-			continue
-		}
-		var y kubeletYAML
-		if yaml.Unmarshal([]byte(text), &y) == nil {
-			there = true
-			k.take(f, y)
-		}
-	}
-	// kubeadm's flags go to the kubelet's command line by the unit.
-	if text, err := n.read(kubeadmFlags); err == nil && !k.running {
-		there = true
-		k.takeFlags(kubeadmFlags, strings.Fields(strings.ReplaceAll(text, `"`, " ")))
-	}
-	if text, err := n.read(kubeletconf.DropIn); err == nil && !k.running {
-		k.takeFlags(kubeletconf.DropIn, strings.Fields(text))
-	}
-	k.takeFlags("its command line", arguments)
-	return k, there
-}
-
-func (k *kubeletSettings) take(from string, y kubeletYAML) {
-	set(&k.endpoint, &k.endpointFrom, y.ContainerRuntimeEndpoint, from)
-	set(&k.imageEndpoint, &k.imageFrom, y.ImageServiceEndpoint, from)
-	set(&k.cgroupDriver, &k.driverFrom, y.CgroupDriver, from)
-}
-
-func (k *kubeletSettings) takeFlags(from string, arguments []string) {
-	set(&k.endpoint, &k.endpointFrom, flag(arguments, "container-runtime-endpoint"), from)
-	set(&k.imageEndpoint, &k.imageFrom, flag(arguments, "image-service-endpoint"), from)
-	set(&k.cgroupDriver, &k.driverFrom, flag(arguments, "cgroup-driver"), from)
-}
-
-func set(value, origin *string, v, from string) {
-	if v != "" {
-		*value, *origin = v, from
-	}
+// kubeletConf is the node's kubelet. It does not start with what it cannot read.
+func (n Node) kubeletConf() kubeletconf.Kubelet {
+	k, _ := kubeletconf.Find(nodefs.Root(cmp.Or(n.Root, "/")))
+	return k
 }
 
 // kubelet looks whether it talks to berth.
 func kubelet(n Node) []Finding {
-	k, there := n.kubeletSettings()
+	k := n.kubeletConf()
 	ours := "unix://" + n.Config.Server.Socket
-	if !there {
+	if !k.Configured() {
 		return []Finding{fine("no kubelet found; it needs containerRuntimeEndpoint: " + ours)}
 	}
+	endpoint, from := k.Setting("containerRuntimeEndpoint", "container-runtime-endpoint")
+	images, imagesFrom := k.Setting("imageServiceEndpoint", "image-service-endpoint")
 	var found []Finding
 	switch {
-	case k.endpoint == "":
-		found = append(found, fail("the kubelet has no runtime endpoint set and uses containerd", "set containerRuntimeEndpoint: "+ours+" in "+kubeletConfig+", and restart the kubelet"))
-	case !same(k.endpoint, ours):
-		found = append(found, fail(fmt.Sprintf("the kubelet's runtime endpoint is %s (%s), not berth", k.endpoint, k.endpointFrom), "set the endpoint to "+ours+" there, and restart the kubelet"))
+	case endpoint == "" && k.K3s:
+		found = append(found, fail("k3s has no runtime endpoint set and runs its own containerd", "follow docs/install.md#k3s"))
+	case endpoint == "":
+		found = append(found, fail("the kubelet has no runtime endpoint set and uses containerd", "set containerRuntimeEndpoint: "+ours+" in "+kubeletconf.Config+", and restart the kubelet"))
+	case !same(endpoint, ours):
+		found = append(found, fail(fmt.Sprintf("the kubelet's runtime endpoint is %s (%s), not berth", endpoint, from), "set the endpoint to "+ours+" there, and restart the kubelet"))
 	}
-	if k.imageEndpoint != "" && !same(k.imageEndpoint, ours) {
-		found = append(found, fail(fmt.Sprintf("the kubelet's image endpoint is %s (%s); berth cannot see those images", k.imageEndpoint, k.imageFrom), "remove that setting, and restart the kubelet"))
+	if images != "" && !same(images, ours) {
+		found = append(found, fail(fmt.Sprintf("the kubelet's image endpoint is %s (%s); berth cannot see those images", images, imagesFrom), "remove that setting, and restart the kubelet"))
 	}
-	return or(found, fmt.Sprintf("the kubelet uses berth (%s)", k.endpointFrom))
+	return or(found, fmt.Sprintf("the kubelet uses berth (%s)", from))
 }
 
 // kubeadm looks whether it would choose another runtime at the next join or
@@ -118,18 +46,12 @@ func kubelet(n Node) []Finding {
 func kubeadm(n Node) []Finding {
 	ours := "unix://" + n.Config.Server.Socket
 	var found []Finding
-	for _, f := range []string{kubeadmFlags, instanceConfig} {
+	for _, f := range []string{kubeletconf.KubeadmFlags, kubeletconf.InstanceConfig} {
 		text, err := n.read(f)
 		if err != nil {
 			continue
 		}
-		endpoint := flag(strings.Fields(strings.ReplaceAll(text, `"`, " ")), "container-runtime-endpoint")
-		if f == instanceConfig {
-			var y kubeletYAML
-			if yaml.Unmarshal([]byte(text), &y) == nil {
-				endpoint = y.ContainerRuntimeEndpoint
-			}
-		}
+		endpoint := kubeletconf.EndpointIn(text)
 		// The installer's drop-in wins over them, also after an upgrade.
 		if endpoint != "" && !same(endpoint, ours) && !n.exists(kubeletconf.DropIn) {
 			found = append(found, fail(fmt.Sprintf("kubeadm's file %s contains %s", f, endpoint),
@@ -145,7 +67,7 @@ func kubeadm(n Node) []Finding {
 
 // isKubeadmNode says whether kubeadm made this node, or may.
 func (n Node) isKubeadmNode() bool {
-	return n.exists(kubeadmFlags) || n.exists("/etc/kubernetes") || n.exists("/usr/bin/kubeadm")
+	return n.exists(kubeletconf.KubeadmFlags) || n.exists("/etc/kubernetes") || n.exists("/usr/bin/kubeadm")
 }
 
 // foreignSockets are where other CRI daemons listen.

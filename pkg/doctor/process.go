@@ -27,17 +27,6 @@ func (n Node) processes() []process {
 	return all
 }
 
-// own says whether a process is the node's, and not a pod's. Where namespaces cannot be read,
-// every process is.
-func (n Node) own(pid int) bool {
-	ours, err := os.Readlink(n.at("/proc/1/ns/pid"))
-	if err != nil {
-		return true
-	}
-	its, err := os.Readlink(n.at(filepath.Join("/proc", strconv.Itoa(pid), "ns/pid")))
-	return err == nil && its == ours
-}
-
 // listener returns who listens on a unix socket: whoever has a descriptor of
 // it, and not merely a connection to it.
 func (n Node) listener(path string) (process, bool) {
@@ -78,26 +67,4 @@ func (n Node) holder(inode string) (process, bool) {
 		}
 	}
 	return process{}, false
-}
-
-// arguments are a process's command line.
-func (n Node) arguments(pid int) []string {
-	text, err := os.ReadFile(n.at(filepath.Join("/proc", strconv.Itoa(pid), "cmdline")))
-	if err != nil {
-		return nil
-	}
-	return strings.Split(strings.TrimRight(string(text), "\x00"), "\x00")
-}
-
-// flag is the value of --name=value or --name value, the last one given.
-func flag(arguments []string, name string) string {
-	value := ""
-	for i, a := range arguments {
-		if v, ok := strings.CutPrefix(a, "--"+name+"="); ok {
-			value = v
-		} else if a == "--"+name && i+1 < len(arguments) {
-			value = arguments[i+1]
-		}
-	}
-	return value
 }

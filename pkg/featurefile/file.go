@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-cri/berth/pkg/atomicfile"
 )
 
 // errNoDirectory says that there is none for the file, and so nobody who reads it.
@@ -57,29 +59,9 @@ func (f file) write(text string) (seen bool, err error) {
 	return true, f.replace(filepath.Join(dir, name), text)
 }
 
+// replace lets everybody read the file: the worker is no root.
 func (f file) replace(temporary, text string) error {
-	err := create(temporary, text)
-	if err == nil {
-		err = os.Rename(temporary, f.path)
-	}
-	if err != nil {
-		os.Remove(temporary)
-	}
-	return err
-}
-
-// create makes a file anew, and not whatever a link of its name leads to. Everybody may
-// read it: the worker is no root.
-func create(path, text string) error {
-	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	created, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL|unix.O_CLOEXEC, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = created.WriteString(text)
-	return errors.Join(err, created.Chmod(0o644), created.Close())
+	return atomicfile.WriteBy(temporary, f.path, []byte(text), 0o644, atomicfile.Relaxed)
 }
 
 // overwrite puts a text in the place of one of that size, on a disk that has no room for

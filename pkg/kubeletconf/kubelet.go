@@ -3,6 +3,7 @@
 package kubeletconf
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"regexp"
@@ -16,6 +17,7 @@ import (
 const (
 	Config         = "/var/lib/kubelet/config.yaml"
 	InstanceConfig = "/var/lib/kubelet/instance-config.yaml"
+	KubeadmFlags   = "/var/lib/kubelet/kubeadm-flags.env"
 	k3sConfig      = "/etc/rancher/k3s/config.yaml"
 )
 
@@ -31,7 +33,7 @@ var flagFiles = []string{
 	"/usr/lib/systemd/system/kubelet.service", "/usr/lib/systemd/system/kubelet.service.d/*.conf",
 	"/etc/default/kubelet", "/etc/sysconfig/kubelet",
 	"/etc/systemd/system/kubelet.service", "/etc/systemd/system/kubelet.service.d/*.conf",
-	"/var/lib/kubelet/kubeadm-flags.env", DropIn,
+	KubeadmFlags, DropIn,
 }
 
 // k3sUnits are those of servers and agents.
@@ -90,27 +92,38 @@ func (k Kubelet) Endpoint() string {
 	return now
 }
 
-// setting is the value of an endpoint, by its place among keys and flags.
-func (k Kubelet) setting(n int) string {
-	now, keys := "", endpointKeys
+// Setting is a value that is in force, by its key in configuration and by its flag, and where it
+// is from. k3s names keys as flags.
+func (k Kubelet) Setting(key, flag string) (value, from string) {
 	if k.K3s {
-		keys = endpointFlags
+		key = flag
 	}
-	set := func(v string) {
+	set := func(v, place string) {
 		if v != "" {
-			now = v
+			value, from = v, place
 		}
 	}
 	for _, f := range k.configs {
-		set(yamlValue(f.text, keys[n]))
+		set(yamlValue(f.text, key), f.path)
 	}
 	for _, f := range k.flags {
-		set(flagValue(f.text, endpointFlags[n]))
+		set(flagValue(f.text, flag), f.path)
 	}
-	for _, v := range flagsOf(k.arguments, endpointFlags[n]) {
-		set(v)
+	for _, v := range flagsOf(k.arguments, flag) {
+		set(v, "its command line")
 	}
-	return now
+	return value, from
+}
+
+// setting is an endpoint, by its place among keys and flags.
+func (k Kubelet) setting(n int) string {
+	value, _ := k.Setting(endpointKeys[n], endpointFlags[n])
+	return value
+}
+
+// Configured returns whether the kubelet runs or has a configuration.
+func (k Kubelet) Configured() bool {
+	return len(k.arguments) > 0 || len(k.configs) > 0 || k.setting(0) != ""
 }
 
 // Without is the kubelet as it is once the drop-in is removed, and it is restarted.
@@ -234,6 +247,11 @@ func yamlValue(text, key string) string {
 // flagText matches a flag with its value, where it is not in a comment.
 func flagText(name string) *regexp.Regexp {
 	return regexp.MustCompile(`(?m)^[ \t]*(?:[^#; \t\n][^\n]*?)?--` + regexp.QuoteMeta(name) + `[= ]["']?([^\s"'\\]+)`)
+}
+
+// EndpointIn is the endpoint of the runtime in a file of configuration or of flags.
+func EndpointIn(text string) string {
+	return cmp.Or(yamlValue(text, endpointKeys[0]), flagValue(text, endpointFlags[0]))
 }
 
 func flagValue(text, name string) string {

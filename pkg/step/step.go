@@ -1,8 +1,8 @@
 // Package step measures the parts of a call, so that "why was this pod slow" has an
 // answer: what does the work names its part, whoever serves the call reads all parts.
 //
-//	ctx = step.With(ctx, &recorder)                // who serves the call
-//	ctx, end := step.Begin(ctx, step.Network)      // who does a part of it
+//	ctx = context.WithValue(ctx, step.Key{}, &recorder) // who serves the call
+//	ctx, end := step.Begin(ctx, step.Network)           // who does a part of it
 //	defer func() { end(err) }()
 //
 // A part is a span too if the call is traced. Everything may be called concurrently.
@@ -41,11 +41,6 @@ const (
 	Shared = "shared"
 )
 
-// Names are all of them, in the order in which a pod has them.
-func Names() []string {
-	return []string{Queue, Network, Shared, Resolve, Fetch, Unpack, Rootfs, Plugins, Runtime}
-}
-
 // Step is a part of a call.
 type Step struct {
 	Name string
@@ -79,11 +74,6 @@ func (r *Recorder) add(name string, took time.Duration) {
 // Key is under which a context has its *Recorder as a value. It is exported for
 // contexts that hold one themselves.
 type Key struct{}
-
-// With returns a context whose steps r gets.
-func With(ctx context.Context, r *Recorder) context.Context {
-	return context.WithValue(ctx, Key{}, r)
-}
 
 // Of are the steps so far of the call that ctx belongs to.
 func Of(ctx context.Context) []Step {

@@ -13,6 +13,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/cgroup"
 	"github.com/berth-cri/berth/pkg/engine/pod"
 	"github.com/berth-cri/berth/pkg/engine/podstats"
+	"github.com/berth-cri/berth/pkg/engine/shim"
 	"github.com/berth-cri/berth/pkg/overhead"
 )
 
@@ -21,19 +22,13 @@ import (
 // memory. It is read when somebody asks, in this process.
 type Readings struct {
 	pods  *pod.Registry
-	shims supervisorProcesses
+	shims *shim.Manager
 	stats *podstats.Stats
 }
 
 // New reads what pods have beyond their containers.
-func New(pods *pod.Registry, shims supervisorProcesses, stats *podstats.Stats) *Readings {
+func New(pods *pod.Registry, shims *shim.Manager, stats *podstats.Stats) *Readings {
 	return &Readings{pods: pods, shims: shims, stats: stats}
-}
-
-// supervisorProcesses knows who runs the tasks of pods.
-type supervisorProcesses interface {
-	Process(key string) (pid int, known bool)
-	SupervisorDir(key string) string
 }
 
 // Pods reads all ready pods, by handler.

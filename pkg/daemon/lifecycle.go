@@ -79,13 +79,6 @@ func (d *Daemon) passOn(m *lifecycle.Manager) {
 	}
 }
 
-// Lifecycle is the manager of the handlers, or nil before Start has returned.
-func (d *Daemon) Lifecycle() *lifecycle.Manager {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.handlers
-}
-
 // tables turns plans into tables of routes.
 type tables struct {
 	engine   router.Backend

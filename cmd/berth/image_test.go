@@ -110,9 +110,7 @@ func TestCredentialsOfAPull(t *testing.T) {
 func TestWholeFile(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "file")
-	if err := whole(path, func(w io.Writer) error { _, err := io.WriteString(w, "all of it"); return err }); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, whole(path, func(w io.Writer) error { _, err := io.WriteString(w, "all of it"); return err }))
 	failed := errors.New("cut off")
 	if err := whole(path, func(w io.Writer) error { _, _ = io.WriteString(w, "half"); return failed }); !errors.Is(err, failed) {
 		t.Errorf("a write that fails: %v", err)

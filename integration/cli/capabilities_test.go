@@ -77,9 +77,7 @@ func TestFeatures(t *testing.T) {
 
 	pod, file := filepath.Join(n.Dir, "pod.yaml"), filepath.Join(n.Dir, "handlers.yaml")
 	write := func(path, text string) {
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testbed.Must(t, os.WriteFile(path, []byte(text), 0o600))
 	}
 	write(pod, "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {hostPID: true, containers: [{name: c, image: i}]}\n")
 	text, _ = n.berth(t, 0, "capabilities", "-o", "yaml")

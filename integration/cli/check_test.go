@@ -109,8 +109,6 @@ func TestCheckJudgesAsTheDaemon(t *testing.T) {
 	if j, _ := n.check(t, 2); j.Verdict != "config: 2 mistakes" || len(j.Problems) != 2 {
 		t.Errorf("of two mistakes: %q, %q", j.Verdict, j.Problems)
 	}
-	if err := os.Remove(n.DropInPath("60-lacks")); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, os.Remove(n.DropInPath("60-lacks")))
 	n.check(t, 0)
 }

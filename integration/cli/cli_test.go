@@ -216,9 +216,7 @@ func (n *node) drain(t *testing.T, pod *testbed.Pod) {
 	cmd.Stderr = said
 	var out bytes.Buffer
 	cmd.Stdout = &out
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, cmd.Start())
 	select {
 	case <-said.seen:
 	case <-ctx.Done():
@@ -269,9 +267,7 @@ func TestTheEditor(t *testing.T) {
 	n := newNode(t)
 	n.berth(t, 0, "handler", "add", "other", "--path", testbed.Part(t, testbed.Crun))
 	interrupted, typed := filepath.Join(n.Dir, "interrupted"), filepath.Join(n.Dir, "typed")
-	if err := unix.Mkfifo(interrupted, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, unix.Mkfifo(interrupted, 0o600))
 	editor := filepath.Join(n.Dir, "editor")
 	// It says that it is there, waits for the interrupt, and saves nevertheless.
 	write(t, editor, fmt.Sprintf("#!/bin/sh\ntrap 'cat %s >>\"$1\"; exit 0' INT\necho ready >%s\nwhile :; do sleep 0.05; done\n", typed, interrupted))
@@ -288,16 +284,12 @@ func TestTheEditor(t *testing.T) {
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 		var out bytes.Buffer
 		cmd.Stdout, cmd.Stderr = &out, &out
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
+		testbed.Must(t, cmd.Start())
 		if _, err := os.ReadFile(interrupted); err != nil { // until the editor is ready
 			t.Fatal(err)
 		}
 		// As a terminal does: to all that were started from this line.
-		if err := unix.Kill(-cmd.Process.Pid, unix.SIGINT); err != nil {
-			t.Fatal(err)
-		}
+		testbed.Must(t, unix.Kill(-cmd.Process.Pid, unix.SIGINT))
 		if err := cmd.Wait(); err != nil && cmd.ProcessState == nil {
 			t.Fatal(err)
 		}
@@ -320,9 +312,7 @@ func TestTheEditor(t *testing.T) {
 		t.Fatalf("the text is in %v (%v)", kept, err)
 	}
 	text, err := os.ReadFile(kept[0])
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	has(t, string(text), "snapshotter = ", "max_pod = 3")
 	write(t, kept[0], strings.Replace(string(text), "max_pod", "max_pods", 1))
 	n.berth(t, 0, "handler", "edit", "other", "--from", kept[0])
@@ -332,9 +322,7 @@ func TestTheEditor(t *testing.T) {
 
 func write(t *testing.T, file, text string) {
 	t.Helper()
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, os.WriteFile(file, []byte(text), 0o600))
 }
 
 // Files that would be refused are told by file, line and key, and change nothing.
@@ -388,9 +376,7 @@ func TestOtherUsersManageNothing(t *testing.T) {
 	}
 	n.reachable(t)
 	has(t, as(), "permission denied for socket "+n.socket(), "as root")
-	if err := os.Chmod(n.socket(), 0o666); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, os.Chmod(n.socket(), 0o666))
 	has(t, as(), "user 65534 is not allowed to manage berth; call as root")
 	has(t, n.Log(), "Rejected unauthorized management call", "uid=65534", "rpc=Cordon")
 	if h := n.handler(t, "runc"); h["state"] != "STATE_READY" {
@@ -402,12 +388,8 @@ func TestOtherUsersManageNothing(t *testing.T) {
 func (n *node) reachable(t *testing.T) {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(n.Bin, "berth"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(n.Dir, "berth"), text, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
+	testbed.Must(t, os.WriteFile(filepath.Join(n.Dir, "berth"), text, 0o755))
 	n.Bin = n.Dir
 }
 

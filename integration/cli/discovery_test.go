@@ -17,9 +17,7 @@ func places(t *testing.T, runtimes ...string) string {
 	t.Helper()
 	dir := t.TempDir()
 	for _, r := range runtimes {
-		if err := os.Symlink(testbed.Part(t, r), filepath.Join(dir, r)); err != nil {
-			t.Fatal(err)
-		}
+		testbed.Must(t, os.Symlink(testbed.Part(t, r), filepath.Join(dir, r)))
 	}
 	return dir
 }

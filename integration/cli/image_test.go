@@ -97,12 +97,8 @@ func TestImages(t *testing.T) {
 	imported.Remove(t)
 
 	whole, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(file, whole[:len(whole)/2], 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
+	testbed.Must(t, os.WriteFile(file, whole[:len(whole)/2], 0o600))
 	_, said = other.berth(t, 2, "image", "import", file)
 	has(t, said, "not whole")
 	_, said = other.berth(t, 2, "image", "import", filepath.Join(other.Bin, "berth"))
@@ -176,18 +172,14 @@ func TestPullsFromOddRegistries(t *testing.T) {
 func plainFront(t *testing.T, registry string) string {
 	t.Helper()
 	addresses, err := net.InterfaceAddrs()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	for _, a := range addresses {
 		ip, ok := a.(*net.IPNet)
 		if !ok || ip.IP.IsLoopback() || ip.IP.To4() == nil {
 			continue
 		}
 		listener, err := net.Listen("tcp", net.JoinHostPort(ip.IP.String(), "0"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.Must(t, err)
 		server := &httptest.Server{Listener: listener, Config: &http.Server{Handler: httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: registry})}}
 		server.Start()
 		t.Cleanup(server.Close)

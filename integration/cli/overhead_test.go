@@ -56,14 +56,10 @@ func TestOverheadThatIsDeclared(t *testing.T) {
 		{classes, 0, n.classes, []string{"generate", "--handlers", measured}},
 	} {
 		out, _ := made.by(t, made.want, made.arguments...)
-		if err := os.WriteFile(made.file, []byte(out), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testbed.Must(t, os.WriteFile(made.file, []byte(out), 0o600))
 	}
 	n.classes(t, 0, "lint", classes, "--measurements", measured, "--strict")
 	text, err := os.ReadFile(classes)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	has(t, string(text), "# overhead: measured, p95 of ")
 }

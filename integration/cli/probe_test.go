@@ -20,9 +20,7 @@ func TestProbesAreWaitedFor(t *testing.T) {
 			dir, testbed.Part(t, testbed.Runc)),
 		filepath.Join(dir, "sleep"): "",
 	} {
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		testbed.Must(t, os.MkdirAll(filepath.Dir(path), 0o755))
 		if err := os.WriteFile(path, []byte(text), 0o755); err != nil { //nolint:gosec // it is a program
 			t.Fatal(err)
 		}
@@ -34,9 +32,7 @@ func TestProbesAreWaitedFor(t *testing.T) {
 	_, stderr := n.berth(t, 3, "handler", "probe", "slow", "--self-check", "--timeout", "1s")
 	has(t, stderr, `the self-check pod of handler "slow" did not finish in time`)
 	n.berth(t, 0, "handler", "probe", "slow", "--self-check") // joins that one, unless it is over
-	if err := os.WriteFile(filepath.Join(dir, "fail"), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, os.WriteFile(filepath.Join(dir, "fail"), nil, 0o600))
 	_, stderr = n.berth(t, 3, "handler", "probe", "slow", "--self-check")
 	has(t, stderr, `handler "slow" cannot run pods: the self-check pod failed at its start: `)
 	_, stderr = n.berth(t, 3, "capabilities", "slow", "--self-check")

@@ -19,9 +19,7 @@ func TestRuntimeClassesOfARunningDaemon(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name, text string) string {
 		path := filepath.Join(dir, name)
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testbed.Must(t, os.WriteFile(path, []byte(text), 0o600))
 		return path
 	}
 	handlers := func() string {

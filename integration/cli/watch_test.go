@@ -75,12 +75,8 @@ func TestWatchWithoutTerminal(t *testing.T) {
 	n := newNode(t)
 	watch := n.command(t.Context(), "status", "--watch", "--every", "200ms")
 	out, err := watch.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := watch.Start(); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
+	testbed.Must(t, watch.Start())
 	var text strings.Builder
 	for buffer := make([]byte, 4096); strings.Count(text.String(), "starts per minute") < 3; {
 		read, err := out.Read(buffer)
@@ -89,9 +85,7 @@ func TestWatchWithoutTerminal(t *testing.T) {
 		}
 		text.Write(buffer[:read])
 	}
-	if err := watch.Process.Signal(syscall.SIGINT); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, watch.Process.Signal(syscall.SIGINT))
 	if err := watch.Wait(); err != nil {
 		t.Errorf("interrupted: %v", err)
 	}

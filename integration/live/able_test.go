@@ -25,9 +25,7 @@ func TestWhatAHandlerCanDoFollowsItsBinary(t *testing.T) {
 	b.DropIn(t, "own", table("own", path))
 	b.waitState(t, "own", "ready")
 	admin, err := client.New(filepath.Join(filepath.Dir(b.Socket), "admin.sock"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	defer admin.Close()
 	if _, err := admin.Probe(t.Context(), &adminv1.ProbeRequest{Name: "own", Canary: true}); err != nil {
 		t.Fatal(err)
@@ -35,9 +33,7 @@ func TestWhatAHandlerCanDoFollowsItsBinary(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 3*patience)
 	defer cancel()
 	heard, err := admin.WatchHandlers(ctx, &adminv1.WatchHandlersRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	pid := b.PID()
 	for _, step := range []struct {
 		part      string
@@ -62,9 +58,7 @@ func TestWhatAHandlerCanDoFollowsItsBinary(t *testing.T) {
 			if step.part == testbed.Runsc {
 				for _, file := range testbed.CompanionsOfRunsc(t, filepath.Dir(testbed.Part(t, step.part))) {
 					dir := filepath.Join(filepath.Dir(path), filepath.Base(filepath.Dir(file)))
-					if err := os.MkdirAll(dir, 0o755); err != nil {
-						t.Fatal(err)
-					}
+					testbed.Must(t, os.MkdirAll(dir, 0o755))
 					copyFile(t, file, filepath.Join(dir, filepath.Base(file)))
 				}
 			}

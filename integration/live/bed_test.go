@@ -46,9 +46,7 @@ func (b *bed) metrics() string { return filepath.Join(b.Dir, "metrics.sock") }
 
 func (b *bed) remove(t *testing.T, path string) {
 	t.Helper()
-	if err := os.Remove(path); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, os.Remove(path))
 }
 
 // table is a handler's table.
@@ -102,9 +100,7 @@ func (b *bed) status(t *testing.T) (*runtimeapi.StatusResponse, handlers) {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	resp, err := b.Client.RuntimeServiceClient.Status(ctx, &runtimeapi.StatusRequest{Verbose: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	var h handlers
 	if err := json.Unmarshal([]byte(resp.GetInfo()["handlers"]), &h); err != nil {
 		t.Fatalf("%v: %s", err, resp.GetInfo()["handlers"])
@@ -160,18 +156,12 @@ func (b *bed) metric(t *testing.T, series string) string {
 		},
 	}}
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://berth/metrics", http.NoBody)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	resp, err := client.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	defer resp.Body.Close()
 	text, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	for line := range strings.Lines(string(text)) {
 		if value, ok := strings.CutPrefix(strings.TrimSpace(line), series+" "); ok {
 			return value

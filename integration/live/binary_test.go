@@ -19,9 +19,7 @@ import (
 func (b *bed) runs(t *testing.T, pod *testbed.Pod) string {
 	t.Helper()
 	r, err := b.Client.PodSandboxStatus(t.Context(), &runtimeapi.PodSandboxStatusRequest{PodSandboxId: pod.ID, Verbose: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	var info struct {
 		Binaries []struct{ Runs, Version string }
 	}
@@ -39,9 +37,7 @@ func (b *bed) runs(t *testing.T, pod *testbed.Pod) string {
 func version(t *testing.T, runc string) string {
 	t.Helper()
 	out, err := exec.CommandContext(t.Context(), runc, "--version").Output()
-	if err != nil {
-		t.Fatalf("%s --version: %v", runc, err)
-	}
+	testbed.Mustf(t, err, "%s --version", runc)
 	first, _, _ := strings.Cut(string(out), "\n")
 	return strings.TrimPrefix(first, "runc version ")
 }
@@ -52,9 +48,7 @@ func TestPainAMovedBinaryStrandsPods(t *testing.T) {
 	b := newBed(t)
 	before, after := filepath.Join(b.Dir, "usr", "runtime"), filepath.Join(b.Dir, "opt", "runtime")
 	for _, path := range []string{before, after} {
-		if err := os.Mkdir(filepath.Dir(path), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		testbed.Must(t, os.Mkdir(filepath.Dir(path), 0o755))
 	}
 	copyFile(t, testbed.Part(t, testbed.Runc), before)
 	b.DropIn(t, "own", table("own", before))

@@ -144,17 +144,13 @@ func TestPainConfigTyposAreIgnored(t *testing.T) {
 // write replaces a file of the configuration.
 func write(t *testing.T, path, text string) {
 	t.Helper()
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, os.WriteFile(path, []byte(text), 0o600))
 }
 
 func read(t *testing.T, path string) string {
 	t.Helper()
 	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	return string(text)
 }
 
@@ -279,17 +275,13 @@ func TestADamagedAcceptedConfiguration(t *testing.T) {
 func TestAFullDiskKeepsNoOlderConfiguration(t *testing.T) {
 	b := newBed(t)
 	dir := filepath.Join(b.Root, "accepted-config")
-	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "mode=0711,size=64k"); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, unix.Mount("tmpfs", dir, "tmpfs", 0, "mode=0711,size=64k"))
 	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
 	b.Restart(t)
 	kept := func() int {
 		t.Helper()
 		files, err := filepath.Glob(filepath.Join(dir, "*.json"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.Must(t, err)
 		return len(files)
 	}
 	if kept() != 1 {
@@ -331,9 +323,7 @@ func TestDropInsGoAway(t *testing.T) {
 	b.waitState(t, "other", "ready")
 	dir := filepath.Dir(b.DropInPath("x"))
 	want := "problem: " + dir + ": the directory does not exist, but the last accepted configuration was read from it"
-	if err := os.Rename(dir, dir+".away"); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, os.Rename(dir, dir+".away"))
 	for range 2 {
 		if out, code := b.try(t, "reload", "--wait"); code != 2 {
 			t.Errorf("berth reload --wait ends with %d: %s", code, out)
@@ -343,9 +333,7 @@ func TestDropInsGoAway(t *testing.T) {
 		b.Restart(t)
 		says(t, b.degraded(t), want)
 	}
-	if err := os.Rename(dir+".away", dir); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, os.Rename(dir+".away", dir))
 	b.accepted(t)
 }
 
@@ -356,9 +344,7 @@ func TestTheMainFileIsGone(t *testing.T) {
 	const dir, file = "/etc/berth", "/etc/berth/config.toml"
 	must := func(err error) {
 		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.Must(t, err)
 	}
 	if err := os.Mkdir(dir, 0o755); err == nil {
 		t.Cleanup(func() { _ = os.Remove(dir) })
@@ -399,31 +385,23 @@ func TestPainKataWithoutKVMIsAdvertised(t *testing.T) {
 	kata := filepath.Join(b.Dir, "kata")
 	shim := filepath.Join(kata, "bin", "containerd-shim-kata-v2")
 	for _, path := range []string{shim, filepath.Join(kata, "share", "defaults", "kata-containers", "x")} {
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		testbed.Must(t, os.MkdirAll(filepath.Dir(path), 0o755))
 	}
 	// A program that answers as a shim does: all that is missing is the device.
 	copyFile(t, testbed.Part(t, testbed.RuncShim), shim)
 	for _, name := range []string{"clh", "qemu-tdx", "qemu-snp"} {
 		path := filepath.Join(kata, "share", "defaults", "kata-containers", "configuration-"+name+".toml")
-		if err := os.WriteFile(path, []byte("[hypervisor]\n"), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testbed.Must(t, os.WriteFile(path, []byte("[hypervisor]\n"), 0o600))
 	}
 	// No tests of their own: this thread alone, and what it starts, sees no device.
 	for name, file := range map[string]string{"crio": "kata-crio/99-kata-deploy", "containerd": "kata-containerd/kata-deploy.toml"} {
 		text, err := os.ReadFile("../../pkg/config/testdata/import/" + file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.Must(t, err)
 		dir := t.TempDir()
 		written := filepath.Join(dir, filepath.Base(file))
 		b.DropIn(t, "70-import", fmt.Sprintf("[import]\n%s = [%q]\n", name, dir))
 		// The installer's own words, but for where it has put Kata.
-		if err := os.WriteFile(written, bytes.ReplaceAll(text, []byte("/opt/kata"), []byte(kata)), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testbed.Must(t, os.WriteFile(written, bytes.ReplaceAll(text, []byte("/opt/kata"), []byte(kata)), 0o600))
 		for _, restarted := range []bool{false, true} {
 			if restarted {
 				b.Restart(t)
@@ -448,9 +426,7 @@ func privateMounts(t *testing.T) {
 	// Never unlocked: the thread ends with the test, and its mounts with it.
 	runtime.LockOSThread()
 	for _, err := range []error{unix.Unshare(unix.CLONE_FS | unix.CLONE_NEWNS), unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, "")} {
-		if err != nil {
-			t.Fatalf("get mounts of its own: %v", err)
-		}
+		testbed.Mustf(t, err, "get mounts of its own")
 	}
 }
 
@@ -465,9 +441,7 @@ func hide(t *testing.T, device string) {
 	dir := t.TempDir()
 	must := func(err error) {
 		t.Helper()
-		if err != nil {
-			t.Fatalf("make a /dev without %s: %v", device, err)
-		}
+		testbed.Mustf(t, err, "make a /dev without %s", device)
 	}
 	privateMounts(t)
 	must(unix.Mount("dev", dir, "tmpfs", 0, "mode=755"))

@@ -104,9 +104,7 @@ func TestLabels(t *testing.T) {
 	if got := b.metric(t, "berth_node_labels_current"); got != "" {
 		t.Errorf("there is no directory, and the file is current: %s", got)
 	}
-	if err := os.MkdirAll(filepath.Dir(l.path), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, os.MkdirAll(filepath.Dir(l.path), 0o755))
 	l.watch(t)
 	l.ready(t, true, "runc")
 	l.wait(t, true, nodelabel.About("runc", "isolation"), "shared-kernel")
@@ -117,12 +115,8 @@ func TestLabels(t *testing.T) {
 
 	runtime := filepath.Join(t.TempDir(), "crun")
 	program, err := os.ReadFile(testbed.Part(t, testbed.Crun))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(runtime, program, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
+	testbed.Must(t, os.WriteFile(runtime, program, 0o755))
 	b.DropIn(t, "crun", table("crun", runtime))
 	l.ready(t, true, "crun")
 	t.Run("cordoned", func(t *testing.T) {
@@ -140,18 +134,14 @@ func TestLabels(t *testing.T) {
 		l.wait(t, true, nodelabel.About("crun", "state"), "ready")
 	})
 	t.Run("not ready", func(t *testing.T) {
-		if err := os.Rename(runtime, runtime+".away"); err != nil {
-			t.Fatal(err)
-		}
+		testbed.Must(t, os.Rename(runtime, runtime+".away"))
 		b.waitState(t, "crun", "not-ready")
 		begin := time.Now()
 		l.ready(t, false, "crun")
 		t.Logf("the label was gone %v after the handler", time.Since(begin).Round(time.Millisecond))
 		l.wait(t, true, nodelabel.About("crun", "state"), "not-ready")
 		l.present(t, true, "crun")
-		if err := os.Rename(runtime+".away", runtime); err != nil {
-			t.Fatal(err)
-		}
+		testbed.Must(t, os.Rename(runtime+".away", runtime))
 		l.ready(t, true, "crun")
 	})
 	t.Run("killed", func(t *testing.T) {
@@ -230,22 +220,16 @@ func TestLabels(t *testing.T) {
 func TestLabelsOfSlowHandlers(t *testing.T) {
 	b := newBed(t)
 	l := labelled(t, b)
-	if err := os.MkdirAll(filepath.Dir(l.path), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, os.MkdirAll(filepath.Dir(l.path), 0o755))
 	b.DropIn(t, "70-labels", fmt.Sprintf("[node_labels]\nfile = %q\nlifetime = \"1h\"\n", l.path)) // nothing expires here
 	b.Restart(t)
 	held := filepath.Join(t.TempDir(), "held")
 	runtime := filepath.Join(t.TempDir(), "slow")
 	script := fmt.Sprintf("#!/bin/sh\nfor a; do [ \"$a\" = run ] && while [ -e %s ]; do sleep 0.1; done; done\nexec %s \"$@\"\n", held, testbed.Part(t, testbed.Runc))
-	if err := os.WriteFile(runtime, []byte(script), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, os.WriteFile(runtime, []byte(script), 0o755))
 	b.DropIn(t, "slow", table("slow", runtime)+"self_check_pod = true\nmax_pods = 7\n")
 	l.ready(t, true, "slow")
-	if err := os.WriteFile(held, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, os.WriteFile(held, nil, 0o600))
 	b.Restart(t)
 	b.waitState(t, "slow", "not-ready")
 	b.run(t, "handler", "cordon", "runc")

@@ -45,9 +45,7 @@ func TestPainAddingAHandlerMeansARestart(t *testing.T) {
 
 	// The vendor's directory too, and the same name in conf.d goes before it.
 	vendor := filepath.Join(b.Dir, "vendor.d", "third.toml")
-	if err := os.WriteFile(vendor, []byte(table("third", testbed.Part(t, testbed.Runc))), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, os.WriteFile(vendor, []byte(table("third", testbed.Part(t, testbed.Runc))), 0o600))
 	if got := b.waitState(t, "third", "ready"); !strings.HasPrefix(got.Origin, vendor) {
 		t.Errorf("it is from %s", got.Origin)
 	}
@@ -126,9 +124,7 @@ func (b *bed) runtimeOf(t *testing.T, pod *testbed.Pod) string {
 		// runc keeps state.json, crun a file called status.
 		file := map[string]string{"runc": "state.json", "crun": "status"}[name]
 		found, err := filepath.Glob(filepath.Join(b.State, "runtimes", pod.Handler, pod.Container.ID, file))
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.Must(t, err)
 		if len(found) > 0 {
 			return name
 		}
@@ -143,9 +139,7 @@ func TestPainABadDropInTakesTheNodeDown(t *testing.T) {
 	pod := b.pod(t, "")
 	_, before := b.status(t)
 	main, err := os.ReadFile(b.ConfigFile)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	for name, spoil := range map[string]struct {
 		path, text, says string
 	}{
@@ -157,9 +151,7 @@ func TestPainABadDropInTakesTheNodeDown(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			failed := `berth_config_reloads_total{outcome="failed",trigger="files"}`
 			was := b.metric(t, failed)
-			if err := os.WriteFile(spoil.path, []byte(spoil.text), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			testbed.Must(t, os.WriteFile(spoil.path, []byte(spoil.text), 0o600))
 			testbed.Eventually(t, patience, func() error {
 				if b.metric(t, failed) == was {
 					return fmt.Errorf("no reload has failed since %s", was)
@@ -178,9 +170,7 @@ func TestPainABadDropInTakesTheNodeDown(t *testing.T) {
 			works(t, b, pod)
 			b.pod(t, "runc").Remove(t)
 			if spoil.path == b.ConfigFile {
-				if err := os.WriteFile(spoil.path, main, 0o600); err != nil {
-					t.Fatal(err)
-				}
+				testbed.Must(t, os.WriteFile(spoil.path, main, 0o600))
 			} else {
 				b.remove(t, spoil.path)
 			}
@@ -222,9 +212,7 @@ func TestPainSIGHUPEndsTheDaemon(t *testing.T) {
 	storm := time.Now()
 	signals := 0
 	for ; made.Load() < 10 && time.Since(storm) < patience; signals++ {
-		if err := unix.Kill(b.PID(), unix.SIGHUP); err != nil {
-			t.Fatal(err)
-		}
+		testbed.Must(t, unix.Kill(b.PID(), unix.SIGHUP))
 		time.Sleep(2 * time.Millisecond)
 	}
 	close(stop)
@@ -237,9 +225,7 @@ func TestPainSIGHUPEndsTheDaemon(t *testing.T) {
 	}
 	t.Logf("%d pods during %d signals", made.Load(), signals)
 	b.DropIn(t, "crun", table("crun", testbed.Part(t, testbed.Crun)))
-	if err := unix.Kill(b.PID(), unix.SIGHUP); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, unix.Kill(b.PID(), unix.SIGHUP))
 	b.waitState(t, "crun", "ready")
 }
 
@@ -348,9 +334,7 @@ func TestPainANodeAdvertisesHandlersThatCannotWork(t *testing.T) {
 func copyFile(t *testing.T, from, to string) {
 	t.Helper()
 	data, err := os.ReadFile(from)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	// Renamed into place: a file that is open for writing cannot be run.
 	if err := os.WriteFile(to+".new", data, 0o755); err != nil { //nolint:gosec // it is run
 		t.Fatal(err)
@@ -360,16 +344,12 @@ func copyFile(t *testing.T, from, to string) {
 
 func rename(t *testing.T, from, to string) {
 	t.Helper()
-	if err := os.Rename(from, to); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, os.Rename(from, to))
 }
 
 func chmod(t *testing.T, path string, mode os.FileMode) {
 	t.Helper()
-	if err := os.Chmod(path, mode); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, os.Chmod(path, mode))
 }
 
 // What an operator cordoned stays cordoned over kill -9, in words that a pod's

@@ -31,13 +31,9 @@ func (b *bed) share(t *testing.T, handler string) map[string]string {
 			c.Linux.SecurityContext.NamespaceOptions.Network = runtimeapi.NamespaceMode_NODE // is sooner there
 		}})
 		r, err := b.Client.PodSandboxStatus(t.Context(), &runtimeapi.PodSandboxStatusRequest{PodSandboxId: pod.ID, Verbose: true})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.Must(t, err)
 		var info struct{ Variant string }
-		if err := json.Unmarshal([]byte(r.GetInfo()["info"]), &info); err != nil {
-			t.Fatal(err)
-		}
+		testbed.Must(t, json.Unmarshal([]byte(r.GetInfo()["info"]), &info))
 		switch info.Variant {
 		case "next":
 			next[uid] = b.runs(t, pod)
@@ -80,9 +76,7 @@ func (b *bed) counted(t *testing.T, what, handler, variant string) int {
 		return 0
 	}
 	n, err := strconv.Atoi(text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	return n
 }
 
@@ -198,9 +192,7 @@ func TestARolloutThatFailsEndsByItself(t *testing.T) {
 	b.command(t, "reload", "--wait")
 	b.command(t, "handler", "promote", "promoted")
 	b.rolloutIs(t, "promoted", "promoted")
-	if err := os.WriteFile(broken, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, os.WriteFile(broken, nil, 0o600))
 	b.starts(t, "promoted", 2)
 	b.waitState(t, "promoted", "not-ready")
 

@@ -70,61 +70,43 @@ func newRoot(t *testing.T) *root {
 func (r *root) make(path string) string {
 	r.t.Helper()
 	file := r.at(path)
-	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
-		r.t.Fatal(err)
-	}
-	if err := os.RemoveAll(file); err != nil {
-		r.t.Fatal(err)
-	}
+	test.Must(r.t, os.MkdirAll(filepath.Dir(file), 0o755))
+	test.Must(r.t, os.RemoveAll(file))
 	return file
 }
 
 func (r *root) write(path, text string) {
 	r.t.Helper()
-	if err := os.WriteFile(r.make(path), []byte(text), 0o644); err != nil {
-		r.t.Fatal(err)
-	}
+	test.Must(r.t, os.WriteFile(r.make(path), []byte(text), 0o644))
 }
 
 func (r *root) program(path string) {
 	r.t.Helper()
 	r.write(path, "#!/bin/sh\n")
-	if err := os.Chmod(r.at(path), 0o755); err != nil {
-		r.t.Fatal(err)
-	}
+	test.Must(r.t, os.Chmod(r.at(path), 0o755))
 }
 
 func (r *root) link(path, to string) {
 	r.t.Helper()
-	if err := os.Symlink(to, r.make(path)); err != nil {
-		r.t.Fatal(err)
-	}
+	test.Must(r.t, os.Symlink(to, r.make(path)))
 }
 
 func (r *root) socket(path string) {
 	r.t.Helper()
-	if err := unix.Mknod(r.make(path), unix.S_IFSOCK|0o600, 0); err != nil {
-		r.t.Fatal(err)
-	}
+	test.Must(r.t, unix.Mknod(r.make(path), unix.S_IFSOCK|0o600, 0))
 }
 
 func (r *root) remove(path string) {
 	r.t.Helper()
-	if err := os.RemoveAll(r.at(path)); err != nil {
-		r.t.Fatal(err)
-	}
+	test.Must(r.t, os.RemoveAll(r.at(path)))
 }
 
 // full puts a filesystem at path, and fills it.
 func (r *root) full(path, options string) {
 	r.t.Helper()
 	at := r.make(path)
-	if err := os.Mkdir(at, 0o755); err != nil {
-		r.t.Fatal(err)
-	}
-	if err := unix.Mount("tmpfs", at, "tmpfs", 0, options); err != nil {
-		r.t.Fatal(err)
-	}
+	test.Must(r.t, os.Mkdir(at, 0o755))
+	test.Must(r.t, unix.Mount("tmpfs", at, "tmpfs", 0, options))
 	r.t.Cleanup(func() { _ = unix.Unmount(at, unix.MNT_DETACH) })
 	err := os.WriteFile(filepath.Join(at, "file"), make([]byte, 2<<20), 0o600)
 	if strings.HasPrefix(options, "size=1m") != errors.Is(err, unix.ENOSPC) {

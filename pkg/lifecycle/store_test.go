@@ -55,9 +55,7 @@ func TestGenerationsOfAStore(t *testing.T) {
 		if i == 2 {
 			test.Must(t, s.open())
 		}
-		if err := s.change(func(t *truth) error { t.intents["runc"] = &Intent{Kind: kind}; return nil }); err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, s.change(func(t *truth) error { t.intents["runc"] = &Intent{Kind: kind}; return nil }))
 		got = append(got, s.current().Generation)
 	}
 	if want := []uint64{1, 1, 2, 3}; !slices.Equal(got, want) {

@@ -69,7 +69,7 @@ func attacks() map[string]attack {
 		"long names":             {image: longNames},
 		"long attributes":        {image: longAttributes},
 		"nothing but holes":      {image: holes, code: codes.ResourceExhausted, says: "no space left"},
-		"wide zstd window":       {image: wideWindow, code: invalid, says: "zstd window"},
+		"wide zstd window":       {image: wideWindow, code: invalid, says: "registry.max_unpack_memory"},
 		"long labels":            {image: longLabels, then: inspected},
 		"long environment":       {image: longEnvironment, then: inspected},
 	}

@@ -220,6 +220,8 @@ type Registry struct {
 	// PullProgressTimeout ends a pull that got no byte for so long, or whose answers that
 	// are not layers took so long together. 0 is never.
 	PullProgressTimeout time.Duration `toml:"pull_progress_timeout"`
+	// MaxUnpackMemory bounds the memory of a process that unpacks a layer, in bytes.
+	MaxUnpackMemory int `toml:"max_unpack_memory"`
 	// MaxImageEntries bounds the files, directories, links and whiteouts of all
 	// layers of an image.
 	MaxImageEntries int `toml:"max_image_entries"`

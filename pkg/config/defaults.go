@@ -57,6 +57,7 @@ func Default() *Config {
 			HostsDir:               "/etc/berth/hosts.d",
 			MaxConcurrentDownloads: 3,
 			PullProgressTimeout:    5 * time.Minute,
+			MaxUnpackMemory:        512 << 20,
 			MaxImageEntries:        5_000_000,
 			DecryptionKeysPath:     "/etc/berth/keys",
 			PreloadDir:             "/var/lib/berth/preload",

@@ -224,6 +224,9 @@ func (v *validator) registry(r *Registry) {
 	if r.PullProgressTimeout < 0 {
 		v.wrong("registry.pull_progress_timeout", "must not be negative", "")
 	}
+	if r.MaxUnpackMemory < 128<<20 {
+		v.wrong("registry.max_unpack_memory", "must be 134217728 (128 MiB) or more", "")
+	}
 	if r.MaxImageEntries < 1 {
 		v.wrong("registry.max_image_entries", "must be 1 or more", "")
 	}

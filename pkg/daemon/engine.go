@@ -98,7 +98,7 @@ func imageConfig(cfg *config.Config) image.Config {
 		MaxConcurrentDownloads: cfg.Registry.MaxConcurrentDownloads,
 		PullProgressTimeout:    cfg.Registry.PullProgressTimeout,
 		DiscardLayers:          cfg.Registry.DiscardUnpackedLayers,
-		Limits:                 bounds.Limits{MaxImageEntries: int64(cfg.Registry.MaxImageEntries)},
+		Limits:                 bounds.Limits{MaxUnpackMemory: int64(cfg.Registry.MaxUnpackMemory), MaxImageEntries: int64(cfg.Registry.MaxImageEntries)},
 		MountOptions:           cfg.Engine.OverlayMountOptions,
 		SyncRootfs:             cfg.Engine.SyncRootfs,
 		PinnedImages:           cfg.Registry.PinnedImages,

@@ -61,13 +61,13 @@ func (u *unpacker) unpackArtifact(ctx context.Context, l *layers, name string, i
 			err = errors.Join(err, l.Remove(context.WithoutCancel(ctx), key))
 		}
 	}()
-	entries := &entryLimit{max: limit}
-	apply, options := u.applier(ctx, l, id), u.options(entries)
+	apply := u.applier(ctx, l, id, limit)
+	defer apply.close()
 	for _, f := range files {
 		if f.path != "" {
 			continue
 		}
-		if _, err := apply.Apply(ctx, f.blob, mounts, options...); err != nil {
+		if _, err := apply.Apply(ctx, f.blob, mounts); err != nil {
 			return fmt.Errorf("unpack blob %s: %w", f.blob.Digest, err)
 		}
 	}
@@ -76,7 +76,7 @@ func (u *unpacker) unpackArtifact(ctx context.Context, l *layers, name string, i
 		return err
 	}
 	// What an archive has is not to be changed through a link, so links come last.
-	linked, err := u.link(ctx, to.root, files, entries)
+	linked, err := u.link(ctx, to.Root, files, apply.entries)
 	if err != nil {
 		return err
 	}
@@ -109,7 +109,7 @@ func (u *unpacker) link(ctx context.Context, dir string, files []artifactFile, e
 		if err := ctx.Err(); err != nil {
 			return 0, err
 		}
-		if err := entries.count(); err != nil {
+		if err := entries.count(1); err != nil {
 			return 0, err
 		}
 		if err := dirs.make(path.Dir(f.path)); err != nil {
@@ -158,7 +158,7 @@ func (d dirMaker) make(dir string) error {
 		}
 		return err
 	}
-	return errors.Join(d.root.Chmod(dir, 0o755), d.entries.count())
+	return errors.Join(d.root.Chmod(dir, 0o755), d.entries.count(1))
 }
 
 // linkFile gives a blob a name below root, or copies it where the filesystem links no

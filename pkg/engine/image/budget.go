@@ -5,9 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"runtime"
 	"strings"
-	"sync"
 
 	"github.com/containerd/containerd/v2/core/content"
 	"github.com/containerd/containerd/v2/core/images"
@@ -17,60 +15,25 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/image/bounds"
 )
 
-// Limits bound what one image costs. What follows is shared by all pulls, so that
-// hostile images do not add up. Nobody holds any of it while a registry is waited for.
+// documentBudget is how many bytes of documents are parsed at the same time, so that
+// those of several pulls do not add up. A larger one has it to itself. Usual ones have
+// some kilobytes.
+const documentBudget = 4 << 20
 
-const (
-	// documentBudget is how many bytes of documents are parsed at the same time. A
-	// larger one has it to itself. Usual ones have some kilobytes.
-	documentBudget = 4 << 20
-	// portionBudget is what portions may remember beyond basePortion, and portionStep
-	// in which steps they take of it.
-	portionBudget, basePortion, portionStep = 4 << 20, 256 << 10, 256 << 10
-	// longHeaders is from where on the headers of one file are read by one layer at
-	// a time. Attributes of usual files have some hundred bytes.
-	longHeaders = 64 << 10
-	// collectEach is after how many bytes that were parsed everybody waits until the
-	// garbage is collected: each byte becomes several, and on a busy machine the
-	// collector falls behind. It takes some milliseconds.
-	collectEach = 4 << 20
-)
+// documents is the memory for documents that all pulls of a store share. It is never
+// held during network I/O.
+type documents struct{ budget *semaphore.Weighted }
 
-// budget is the memory that all pulls of a store share.
-type budget struct {
-	documents, portions, headers *semaphore.Weighted
+func newDocuments() documents { return documents{semaphore.NewWeighted(documentBudget)} }
 
-	mu     sync.Mutex
-	parsed int64 // since the last collection
-}
-
-func newBudget() *budget {
-	return &budget{
-		documents: semaphore.NewWeighted(documentBudget), portions: semaphore.NewWeighted(portionBudget), headers: semaphore.NewWeighted(1),
-	}
-}
-
-// document waits until a document of so many bytes may be parsed. The caller calls
-// done when it holds no more than what it keeps.
-func (b *budget) document(ctx context.Context, size int64) (done func(), err error) {
+// begin waits until a document of so many bytes may be parsed. The caller calls done
+// when it holds no more than what it keeps.
+func (d documents) begin(ctx context.Context, size int64) (done func(), err error) {
 	size = min(max(size, 1), documentBudget)
-	if err := b.documents.Acquire(ctx, size); err != nil {
+	if err := d.budget.Acquire(ctx, size); err != nil {
 		return nil, err
 	}
-	return func() {
-		b.pace(size)
-		b.documents.Release(size)
-	}, nil
-}
-
-// pace counts what was parsed.
-func (b *budget) pace(n int64) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.parsed += n; b.parsed >= collectEach {
-		runtime.GC()
-		b.parsed = 0
-	}
+	return func() { d.budget.Release(size) }, nil
 }
 
 // children are what a manifest or an index lists, without what nobody reads.
@@ -78,7 +41,7 @@ func (r *reader) children(ctx context.Context, desc imagespec.Descriptor) ([]ima
 	if !images.IsManifestType(desc.MediaType) && !images.IsIndexType(desc.MediaType) {
 		return nil, nil
 	}
-	done, err := r.budget.document(ctx, desc.Size)
+	done, err := r.documents.begin(ctx, desc.Size)
 	if err != nil {
 		return nil, err
 	}
@@ -152,7 +115,7 @@ func attached(m imagespec.Manifest) (n int) {
 // configurations when it wants to: it is given what it reads of them.
 type unpackedContent struct {
 	content.Store
-	budget *budget
+	documents documents
 	// of is the manifest whose configuration it is.
 	of imagespec.Manifest
 }
@@ -165,7 +128,7 @@ func (c unpackedContent) ReaderAt(ctx context.Context, desc imagespec.Descriptor
 	if desc.Size > bounds.MaxStored {
 		return nil, bounds.Beyond("configuration %s has %d bytes, more than %d", desc.Digest, desc.Size, int64(bounds.MaxStored))
 	}
-	done, err := c.budget.document(ctx, desc.Size)
+	done, err := c.documents.begin(ctx, desc.Size)
 	if err != nil {
 		return nil, err
 	}

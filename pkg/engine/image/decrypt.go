@@ -9,13 +9,15 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 
-	"github.com/containerd/containerd/v2/core/diff"
+	"github.com/containerd/containerd/v2/core/content"
+	"github.com/containerd/containerd/v2/core/images"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
-	"github.com/containerd/typeurl/v2"
 	"github.com/containers/ocicrypt"
 	"github.com/containers/ocicrypt/blockcipher"
 	"github.com/containers/ocicrypt/config"
@@ -29,29 +31,6 @@ import (
 // encryptedSuffix ends the media type of an encrypted layer; before it is that
 // of the layer inside.
 const encryptedSuffix = "+encrypted"
-
-// decryption is the name under which the unpacker hands a layer's encryptedLayer
-// to its decrypter.
-const decryption = "berth.dev/decryption"
-
-// The list of processors is containerd's and for the whole process; it is read
-// without a lock, so it cannot change later.
-func init() { diff.RegisterProcessor(decrypter) }
-
-// encryptedLayer is what must be known to open a layer. It passes through
-// containerd's unpacker, in memory only.
-type encryptedLayer struct {
-	keysDir string
-	desc    imagespec.Descriptor
-}
-
-var _ typeurl.Any = (*encryptedLayer)(nil)
-
-// GetTypeUrl implements typeurl.Any.
-func (*encryptedLayer) GetTypeUrl() string { return decryption } //nolint:revive // the interface's name
-
-// GetValue implements typeurl.Any; nobody may read it.
-func (*encryptedLayer) GetValue() []byte { return nil }
 
 // decryptError is an encrypted layer that this node cannot open.
 type decryptError struct {
@@ -74,45 +53,47 @@ func keysAdvice(err error) string {
 	return "this node has no decryption keys; set registry.decryption_keys_path to a directory of keys"
 }
 
-// withKeys tells the decrypter of a layer where the node's keys are.
-func withKeys(keysDir string) diff.ApplyOpt {
-	return func(_ context.Context, desc imagespec.Descriptor, c *diff.ApplyConfig) error {
-		if !strings.HasSuffix(desc.MediaType, encryptedSuffix) {
-			return nil
-		}
-		if c.ProcessorPayloads == nil {
-			c.ProcessorPayloads = map[string]typeurl.Any{}
-		}
-		c.ProcessorPayloads[decryption] = &encryptedLayer{keysDir: keysDir, desc: desc}
+// decrypted opens an encrypted layer. End waits until all was read, and is the error of
+// a layer that is not authentic.
+func (a *applier) decrypted(ctx context.Context, desc imagespec.Descriptor) (plain *os.File, end func() error, err error) {
+	if _, err := images.DiffCompression(ctx, strings.TrimSuffix(desc.MediaType, encryptedSuffix)); err != nil {
+		return nil, nil, fmt.Errorf("open layer of type %s: %w", desc.MediaType, err)
+	}
+	keys, err := readKeys(a.keysDir)
+	if err != nil {
+		return nil, nil, &decryptError{a.keysDir, err}
+	}
+	blob, err := a.content.ReaderAt(ctx, desc)
+	if err != nil {
+		return nil, nil, err
+	}
+	opened, err := decrypt(ctx, keys, content.NewReader(blob), desc)
+	if err != nil {
+		return nil, nil, errors.Join(&decryptError{a.keysDir, err}, blob.Close())
+	}
+	plain, to, err := os.Pipe()
+	if err != nil {
+		return nil, nil, errors.Join(err, blob.Close())
+	}
+	copied := make(chan error, 1)
+	go func() { copied <- errors.Join(copyDecrypted(ctx, to, opened), to.Close(), blob.Close()) }()
+	return plain, func() error {
+		_ = plain.Close() // a child that reads no more ends the copy
+		return <-copied
+	}, nil
+}
+
+// copyDecrypted copies until the layer ends, or until its reader does.
+func copyDecrypted(ctx context.Context, to io.Writer, from io.Reader) (err error) {
+	defer caught(ctx, &err)
+	if _, err = io.Copy(to, from); errors.Is(err, syscall.EPIPE) {
 		return nil
 	}
+	return err
 }
 
-// decrypter is a diff.Handler for encrypted layers.
-func decrypter(_ context.Context, mediaType string) (diff.StreamProcessorInit, bool) {
-	plain, encrypted := strings.CutSuffix(mediaType, encryptedSuffix)
-	if !encrypted {
-		return nil, false
-	}
-	return func(ctx context.Context, stream diff.StreamProcessor, payloads map[string]typeurl.Any) (diff.StreamProcessor, error) {
-		layer, ok := payloads[decryption].(*encryptedLayer)
-		if !ok {
-			return nil, fmt.Errorf("the directory of decryption keys is not set: %w", errdefs.ErrInternal)
-		}
-		keys, err := readKeys(layer.keysDir)
-		if err != nil {
-			return nil, &decryptError{layer.keysDir, err}
-		}
-		opened, err := open(ctx, keys, stream, layer.desc)
-		if err != nil {
-			return nil, &decryptError{layer.keysDir, err}
-		}
-		return &openedLayer{Reader: opened, Closer: stream, mediaType: plain}, nil
-	}, true
-}
-
-// open opens a layer with the keys that are there.
-func open(ctx context.Context, keys *config.DecryptConfig, stream io.Reader, desc imagespec.Descriptor) (opened io.Reader, err error) {
+// decrypt opens a layer with the keys that are there.
+func decrypt(ctx context.Context, keys *config.DecryptConfig, stream io.Reader, desc imagespec.Descriptor) (opened io.Reader, err error) {
 	if err := checkEncryption(desc); err != nil {
 		return nil, err
 	}
@@ -161,16 +142,6 @@ func checkEncryption(desc imagespec.Descriptor) error {
 	}
 	return nil
 }
-
-// openedLayer is what is inside of an encrypted layer.
-type openedLayer struct {
-	io.Reader
-	io.Closer
-	mediaType string
-}
-
-// MediaType implements diff.StreamProcessor.
-func (l *openedLayer) MediaType() string { return l.mediaType }
 
 // readKeys reads all keys below dir; other files in it are passed over. Links in
 // it are not followed: where it is a mounted Secret, each key would count twice.

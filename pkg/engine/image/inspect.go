@@ -156,7 +156,7 @@ func (r *reader) readConfig(ctx context.Context, m imagespec.Manifest, use func(
 
 // checkDocument checks that a document can be read.
 func (r *reader) checkDocument(ctx context.Context, desc imagespec.Descriptor) error {
-	done, err := r.budget.document(ctx, desc.Size)
+	done, err := r.documents.begin(ctx, desc.Size)
 	if err != nil {
 		return err
 	}
@@ -188,7 +188,7 @@ func (r *reader) readDocument(ctx context.Context, desc imagespec.Descriptor) ([
 
 // readJSON reads a document, and calls use while there is memory for all of it.
 func (r *reader) readJSON(ctx context.Context, desc imagespec.Descriptor, into any, use func() error) error {
-	done, err := r.budget.document(ctx, desc.Size)
+	done, err := r.documents.begin(ctx, desc.Size)
 	if err != nil {
 		return err
 	}

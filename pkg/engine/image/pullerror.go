@@ -158,7 +158,7 @@ func wasInterrupted(cause, err error) bool {
 		return false
 	}
 	status, _ := errors.AsType[remoteerrors.ErrUnexpectedStatus](err)
-	return cause != nil || errors.Is(err, registry.ErrSlowDownload) || errors.Is(err, registry.ErrSlowAnswers) || isNetwork(err) ||
+	return cause != nil || errors.Is(err, registry.ErrSlowDownload) || errors.Is(err, registry.ErrSlowAnswers) || isNetwork(err) || errdefs.IsUnavailable(err) ||
 		status.StatusCode >= 500 || status.StatusCode == http.StatusTooManyRequests
 }
 

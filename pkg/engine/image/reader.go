@@ -8,11 +8,11 @@ import (
 
 // reader reads the documents that describe images, and checks them.
 type reader struct {
-	content content.Store
-	limits  bounds.Limits
-	budget  *budget
+	content   content.Store
+	limits    bounds.Limits
+	documents documents
 }
 
 func newReader(c content.Store, limits bounds.Limits) *reader {
-	return &reader{content: c, limits: limits, budget: newBudget()}
+	return &reader{content: c, limits: limits, documents: newDocuments()}
 }

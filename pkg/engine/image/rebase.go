@@ -43,9 +43,9 @@ func (r *rebases) begin(key string, labels map[string]string, mounts []mount.Mou
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.active[key] = rebase{chain: chain, dir: to.root}
+	r.active[key] = rebase{chain: chain, dir: to.Root}
 	if parent := labels[parentLabel]; parent != "" {
-		r.below[to.root] = parent
+		r.below[to.Root] = parent
 	}
 }
 

@@ -5,9 +5,7 @@ import (
 	"fmt"
 	"runtime/debug"
 
-	"github.com/containerd/containerd/v2/core/diff"
 	"github.com/containerd/containerd/v2/core/images"
-	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -30,13 +28,4 @@ func safely(h images.HandlerFunc) images.HandlerFunc {
 		defer caught(ctx, &err)
 		return h(ctx, desc)
 	}
-}
-
-// safeApplier is an applier without its panics.
-type safeApplier struct{ diff.Applier }
-
-// Apply implements diff.Applier.
-func (a safeApplier) Apply(ctx context.Context, desc imagespec.Descriptor, mounts []mount.Mount, opts ...diff.ApplyOpt) (_ imagespec.Descriptor, err error) {
-	defer caught(ctx, &err)
-	return a.Applier.Apply(ctx, desc, mounts, opts...)
 }

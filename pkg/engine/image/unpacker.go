@@ -7,7 +7,6 @@ import (
 	"runtime"
 
 	"github.com/containerd/containerd/v2/core/content"
-	"github.com/containerd/containerd/v2/core/diff"
 	"github.com/containerd/containerd/v2/core/images"
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/containerd/v2/core/unpack"
@@ -27,11 +26,8 @@ type unpacker struct {
 	blobs     string // the directory of content
 	reader    *reader
 	children  images.HandlerFunc
-	budget    *budget
-	scratch   string
 	slots     *semaphore.Weighted
 	flusher   *flusher
-	windows   *windows
 	keysDir   string
 	downloads int
 	discards  bool
@@ -52,9 +48,8 @@ type unpackConfig struct {
 
 func newUnpacker(f *files, r *reader, c unpackConfig) *unpacker {
 	return &unpacker{
-		content: f.content, blobs: f.path("content", "blobs"), reader: r, children: r.children, budget: r.budget,
-		scratch: f.root, slots: semaphore.NewWeighted(int64(runtime.GOMAXPROCS(0))), flusher: f.flusher,
-		windows: newWindows(r.limits.MaxZstdWindow), keysDir: c.keysDir, downloads: c.downloads, discards: c.discards,
+		content: f.content, blobs: f.path("content", "blobs"), reader: r, children: r.children,
+		slots: semaphore.NewWeighted(int64(runtime.GOMAXPROCS(0))), flusher: f.flusher, keysDir: c.keysDir, downloads: c.downloads, discards: c.discards,
 		locks: keyedlock.New(1),
 	}
 }
@@ -75,7 +70,11 @@ func (u *unpacker) begin(ctx context.Context, l *layers, name string, of describ
 	if err != nil {
 		return nil, err
 	}
-	end := func() { u.flusher.end(id) }
+	apply := u.applier(ctx, l, id, limit)
+	end := func() {
+		apply.close()
+		u.flusher.end(id)
+	}
 	var capabilities []string
 	if l.kind.rebase {
 		capabilities = append(capabilities, snapshots.RebaseCap)
@@ -88,8 +87,7 @@ func (u *unpacker) begin(ctx context.Context, l *layers, name string, of describ
 			Snapshotter:             l,
 			SnapshotterCapabilities: capabilities,
 			SnapshotOpts:            labels,
-			Applier:                 u.applier(ctx, l, id),
-			ApplyOpts:               u.options(&entryLimit{max: limit}),
+			Applier:                 apply,
 		}),
 		// A layer counts from before it is downloaded. What bounds those that are
 		// really unpacked are the applier's slots.
@@ -102,7 +100,7 @@ func (u *unpacker) begin(ctx context.Context, l *layers, name string, of describ
 		// content is then gone although they are unpacked.
 		options = append(options, unpack.WithFetchAllContent())
 	}
-	running, err := unpack.NewUnpacker(ctx, unpackedContent{u.content, u.budget, of.manifest}, options...)
+	running, err := unpack.NewUnpacker(ctx, unpackedContent{u.content, u.reader.documents, of.manifest}, options...)
 	if err != nil {
 		end()
 		return nil, err
@@ -125,16 +123,12 @@ func (u *unpacking) Unpack(h images.Handler) images.Handler {
 }
 
 // applier unpacks layers of one pull, by one unpacking.
-func (u *unpacker) applier(ctx context.Context, l *layers, id string) diff.Applier {
-	return safeApplier{&applier{
-		content: u.content, scratch: u.scratch, portion: defaultPortion, budget: u.budget, slots: u.slots, layers: l,
-		pull: ctx, unpacking: &part{name: step.Unpack}, underway: underwayOf(ctx),
+func (u *unpacker) applier(ctx context.Context, l *layers, id string, limit int64) *applier {
+	return &applier{
+		content: u.content, blobs: u.blobs, keysDir: u.keysDir, memory: u.reader.limits.MaxUnpackMemory, entries: &entryLimit{max: limit},
+		slots: u.slots, layers: l, pull: ctx, unpacking: &part{name: step.Unpack}, underway: underwayOf(ctx),
 		wrote: func(dir string) error { return u.flusher.wrote(id, dir) },
-	}}
-}
-
-func (u *unpacker) options(limit *entryLimit) []diff.ApplyOpt {
-	return []diff.ApplyOpt{withKeys(u.keysDir), withWindows(u.windows), withEntries(limit)}
+	}
 }
 
 // others bounds the blobs that are fetched at the same time and that nobody unpacks: what

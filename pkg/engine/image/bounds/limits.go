@@ -32,9 +32,9 @@ type Limits struct {
 	// MinDownloadRate is how many bytes per second a registry must send of a
 	// layer, on average over PullProgressTimeout. 0 is 1024.
 	MinDownloadRate int64
-	// MaxZstdWindow bounds, in bytes, the memory that opening a layer compressed
-	// with zstd takes. 0 is 32 MiB.
-	MaxZstdWindow int64
+	// MaxUnpackMemory bounds, in bytes, the memory of a process that unpacks a layer.
+	// 0 is 512 MiB.
+	MaxUnpackMemory int64
 	// MaxImageEntries bounds the files, directories, links and whiteouts of all
 	// layers of an image. 0 is 5,000,000.
 	MaxImageEntries int64
@@ -45,7 +45,7 @@ const (
 	defaultMaxLayers       = 500
 	defaultAnswerTimeout   = 5 * time.Minute
 	defaultMinDownloadRate = 1 << 10
-	defaultMaxZstdWindow   = 32 << 20
+	defaultMaxUnpackMemory = 512 << 20
 	defaultMaxImageEntries = 5_000_000
 )
 
@@ -68,8 +68,8 @@ func (l Limits) Complete() Limits {
 	if l.MinDownloadRate == 0 {
 		l.MinDownloadRate = defaultMinDownloadRate
 	}
-	if l.MaxZstdWindow <= 0 {
-		l.MaxZstdWindow = defaultMaxZstdWindow
+	if l.MaxUnpackMemory <= 0 {
+		l.MaxUnpackMemory = defaultMaxUnpackMemory
 	}
 	if l.MaxImageEntries <= 0 {
 		l.MaxImageEntries = defaultMaxImageEntries

@@ -1,0 +1,115 @@
+package layerproc
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"runtime"
+	"strconv"
+
+	"github.com/containerd/log"
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-cri/berth/pkg/engine/procfs"
+)
+
+// A process of this name is a child, whatever else the program does. It is one before
+// most packages have begun.
+func init() {
+	if len(os.Args) == 2 && os.Args[0] == name {
+		if err := serve(os.Args[1]); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+}
+
+// answersFD is the socket to the daemon.
+const answersFD = 3
+
+// keptMemory is from where on a child exits rather than keep its memory between layers.
+const keptMemory = 64 << 20
+
+// serve unpacks layers until the daemon has no more.
+func serve(memory string) error {
+	limit, err := strconv.ParseInt(memory, 10, 64)
+	if err != nil {
+		return err
+	}
+	if err := confine(uint64(limit)); err != nil { //nolint:gosec // the daemon checks it
+		return err
+	}
+	unix.CloseOnExec(answersFD)
+	conn, err := net.FileConn(os.NewFile(answersFD, name))
+	if err != nil {
+		return err
+	}
+	u := &unpacker{maxWindow: uint64(limit) / windowShare, answers: json.NewEncoder(conn)} //nolint:gosec // see above
+	for {
+		l, blob, err := receive(conn.(*net.UnixConn))
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		var a answer
+		a.Result, err = u.unpack(l, blob)
+		a.set(errors.Join(err, blob.Close()))
+		var used runtime.MemStats
+		runtime.ReadMemStats(&used)
+		a.Last = used.Sys-used.HeapReleased > keptMemory
+		if err := u.answers.Encode(a); err != nil || a.Last {
+			return err
+		}
+	}
+}
+
+// confine takes from this process what unpacking does not need.
+func confine(memory uint64) error {
+	// containerd logs what a layer names. Standard error is for the reason of a crash.
+	log.L.Logger.SetOutput(io.Discard)
+	for resource, limit := range map[int]uint64{unix.RLIMIT_DATA: memory, unix.RLIMIT_CORE: 0} {
+		if err := unix.Setrlimit(resource, &unix.Rlimit{Cur: limit, Max: limit}); err != nil {
+			return fmt.Errorf("limit resource %d: %w", resource, err)
+		}
+	}
+	if err := os.WriteFile("/proc/self/comm", []byte(name), 0); err != nil {
+		return fmt.Errorf("set the name of the process: %w", err)
+	}
+	// If the node's memory ends, the child is killed, and not the daemon.
+	return procfs.SetOOMScore(os.Getpid(), 1000)
+}
+
+// receive reads a request and the layer's descriptor.
+func receive(conn *net.UnixConn) (l Layer, blob *os.File, err error) {
+	length, rights := make([]byte, 4), make([]byte, unix.CmsgSpace(4))
+	_, n, _, _, err := conn.ReadMsgUnix(length, rights)
+	if err != nil {
+		return l, nil, err
+	}
+	if n == 0 {
+		return l, nil, io.EOF
+	}
+	messages, err := unix.ParseSocketControlMessage(rights[:n])
+	if err != nil {
+		return l, nil, err
+	}
+	fds, err := unix.ParseUnixRights(&messages[0])
+	if err != nil {
+		return l, nil, err
+	}
+	request := make([]byte, binary.BigEndian.Uint32(length))
+	if _, err := io.ReadFull(conn, request); err != nil {
+		return l, nil, err
+	}
+	if err := json.Unmarshal(request, &l); err != nil {
+		return l, nil, err
+	}
+	return l, os.NewFile(uintptr(fds[0]), "layer"), nil
+}

@@ -1,0 +1,38 @@
+package layerproc
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/containerd/errdefs"
+)
+
+// TestIgzip puts others in the place of igzip.
+func TestIgzip(t *testing.T) {
+	_, gzipped, _ := packed(t, 2*worthProcess)
+	for name, c := range map[string]struct {
+		program string
+		is      func(error) bool
+		says    string
+	}{
+		"rights":          {"#!/bin/sh\necho $(id -u) $(grep -c '^CapEff:.0*$' /proc/self/status) >&2; exit 1\n", errdefs.IsInvalidArgument, "igzip: 65534 1"},
+		"killed":          {"#!/bin/sh\nkill -9 $$\n", errdefs.IsUnavailable, "killed"},
+		"cannot start":    {"\x7fELF", nil, ""},
+		"ends with error": {"#!/bin/sh\necho broken >&2; exit 3\n", errdefs.IsInvalidArgument, "igzip: broken"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir, err := os.MkdirTemp("", "igzip-") // one that igzip's user may read
+			must(t, err)
+			t.Cleanup(func() { must(t, os.RemoveAll(dir)) })
+			must(t, os.Chmod(dir, 0o755))
+			must(t, os.WriteFile(filepath.Join(dir, "igzip"), []byte(c.program), 0o755)) //nolint:gosec // it is executed
+			t.Setenv("PATH", dir)
+			_, err = start(t, usualMemory).Unpack(t.Context(), Layer{Root: t.TempDir(), Count: all}, blobOf(t, gzipped))
+			if c.is == nil && err != nil || c.is != nil && (!c.is(err) || !strings.Contains(err.Error(), c.says)) {
+				t.Error(err)
+			}
+		})
+	}
+}

@@ -1,0 +1,252 @@
+package layerproc
+
+import (
+	"archive/tar"
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"runtime/debug"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-cri/berth/pkg/engine/image/bounds"
+	"github.com/berth-cri/berth/pkg/engine/procfs"
+)
+
+// The test binary is also the daemon that gets killed.
+const asDaemon = "BERTH_TEST_LAYERPROC_DAEMON"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asDaemon) != "" {
+		daemon()
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// daemon unpacks a layer that never ends.
+func daemon() {
+	p, err := Start(usualMemory)
+	if err != nil {
+		panic(err)
+	}
+	_, _ = fmt.Fprintln(os.Stdout, p.cmd.Process.Pid)
+	blob, _, err := os.Pipe()
+	if err != nil {
+		panic(err)
+	}
+	_, err = p.Unpack(context.Background(), Layer{Root: os.TempDir(), Count: all}, blob)
+	panic(err)
+}
+
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); !ok(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%s: not within a minute", what)
+		}
+	}
+}
+
+func gone(pid int) bool {
+	_, err := os.Stat(procfs.Path(pid, "stat"))
+	return err != nil
+}
+
+func TestChildOfAKilledDaemon(t *testing.T) {
+	d := exec.Command("/proc/self/exe")
+	d.Env = append(os.Environ(), asDaemon+"=1")
+	out, err := d.StdoutPipe()
+	must(t, err)
+	must(t, d.Start())
+	line, err := bufio.NewReader(out).ReadString('\n')
+	must(t, err)
+	pid, err := strconv.Atoi(strings.TrimSpace(line))
+	must(t, err)
+	must(t, d.Process.Kill())
+	_ = d.Wait() // killed, as it shall be
+	eventually(t, "the child ends with its daemon", func() bool { return gone(pid) })
+}
+
+// TestCanceled ends a layer that has no end.
+func TestCanceled(t *testing.T) {
+	blob, to, err := os.Pipe()
+	must(t, err)
+	defer blob.Close()
+	defer to.Close()
+	p := start(t, usualMemory)
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	if _, err := p.Unpack(ctx, Layer{Root: t.TempDir(), Count: all}, blob); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("it ended with %v", err)
+	}
+	if p.Usable() || !gone(p.cmd.Process.Pid) {
+		t.Error("the child is left")
+	}
+}
+
+// TestRights looks at a child as the kernel sees it.
+func TestRights(t *testing.T) {
+	p := start(t, usualMemory)
+	_, err := p.Unpack(t.Context(), Layer{Root: t.TempDir(), Count: all}, blobOf(t, archiveOf(t, "f", nil)))
+	must(t, err)
+	pid := p.cmd.Process.Pid
+	status, err := os.ReadFile(procfs.Path(pid, "status"))
+	must(t, err)
+	for _, want := range []string{fmt.Sprintf("CapPrm:\t%016x\n", needed), fmt.Sprintf("CapBnd:\t%016x\n", needed), "NoNewPrivs:\t1\n"} {
+		if !strings.Contains(string(status), want) {
+			t.Errorf("the status lacks %q:\n%s", want, status)
+		}
+	}
+	for file, want := range map[string]string{"oom_score_adj": "1000\n", "net/dev": " lo:"} {
+		text, err := os.ReadFile(procfs.Path(pid, file))
+		if err != nil || !strings.Contains(string(text), want) {
+			t.Errorf("%s: %s, %v", file, text, err)
+		}
+	}
+	ours, _ := os.Readlink("/proc/self/ns/net")
+	if its, err := os.Readlink(procfs.Path(pid, "ns/net")); err != nil || its == ours {
+		t.Errorf("it has the network namespace %s, %v", its, err)
+	}
+	limits, err := os.ReadFile(procfs.Path(pid, "limits"))
+	must(t, err)
+	if !strings.Contains(string(limits), fmt.Sprintf("Max data size             %d", usualMemory)) {
+		t.Errorf("limits:\n%s", limits)
+	}
+	// This process has kept what it had.
+	status, err = os.ReadFile("/proc/self/status")
+	must(t, err)
+	if strings.Contains(string(status), "NoNewPrivs:\t1") {
+		t.Error("this process has lost rights")
+	}
+}
+
+// longHeaders is a layer of directories, each of which containerd remembers with an
+// attribute of a megabyte.
+func longHeaders(t *testing.T, dirs int, name string) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	w := tar.NewWriter(&b)
+	for i := range dirs {
+		must(t, w.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: fmt.Sprint("d", i), Mode: 0o700, PAXRecords: map[string]string{name: strings.Repeat("a", 1_000_000)}}))
+	}
+	must(t, w.Close())
+	return b.Bytes()
+}
+
+// skipUnderRace skips a test whose child needs its memory: the race detector takes more.
+func skipUnderRace(t *testing.T) {
+	t.Helper()
+	if info, ok := debug.ReadBuildInfo(); ok && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"}) {
+		t.Skip("the race detector takes the memory")
+	}
+}
+
+// Layers that are made to take memory cost their child, and the error names the limit.
+func TestMemory(t *testing.T) {
+	skipUnderRace(t)
+	wide := []byte{0x28, 0xb5, 0x2f, 0xfd, 0, (26 - 10) << 3, 1, 0, 0} // zstd with a window of 64 MiB
+	for name, c := range map[string]struct {
+		layer []byte
+		says  string
+	}{
+		"a wide window":   {wide, "a quarter of registry.max_unpack_memory"},
+		"long attributes": {longHeaders(t, 200, "BERTH.long"), "registry.max_unpack_memory (134217728 bytes)"},
+		"text of a panic": {longHeaders(t, 200, "SCHILY.xattr.trusted.panic: "), "registry.max_unpack_memory (134217728 bytes)"},
+	} {
+		p := start(t, 128<<20)
+		_, err := p.Unpack(t.Context(), Layer{Root: t.TempDir(), Count: all}, blobOf(t, c.layer))
+		if !bounds.IsBeyond(err) || !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if p.Usable() != (name == "a wide window") {
+			t.Errorf("%s: the child is usable: %t", name, p.Usable())
+		}
+	}
+}
+
+// What a layer makes containerd log takes no memory of the daemon.
+func TestLogOfContainerd(t *testing.T) {
+	p := start(t, usualMemory)
+	layer := longHeaders(t, 5, "SCHILY.xattr.trusted."+strings.Repeat("a", 10_000))
+	if _, err := p.Unpack(t.Context(), Layer{Root: t.TempDir(), Count: all}, blobOf(t, layer)); err != nil && len(err.Error()) > 2*maxError {
+		t.Errorf("the error has %d bytes", len(err.Error()))
+	}
+	p.Close()
+	if len(p.stderr.kept) > 0 {
+		t.Errorf("standard error: %.200s", p.stderr.kept)
+	}
+}
+
+// TestOutput gives a daemon all that a child may write.
+func TestOutput(t *testing.T) {
+	var b firstBytes
+	for range 3 {
+		n, err := io.Copy(&b, strings.NewReader(strings.Repeat("a", 100<<10)))
+		must(t, err)
+		if n != 100<<10 || len(b.kept) != maxStderr {
+			t.Errorf("%d bytes were taken, %d kept", n, len(b.kept))
+		}
+	}
+}
+
+// TestCrash ends children as the kernel and Go's runtime do.
+func TestCrash(t *testing.T) {
+	for name, c := range map[string]struct {
+		script string
+		is     func(error) bool
+		says   string
+	}{
+		"killed":        {"kill -9 $$", errdefs.IsUnavailable, "no memory left"},
+		"no memory":     {"printf 'runtime: out of memory: cannot allocate 1-byte block\\nfatal error: out of memory\\n\\ngoroutine 1\\n' >&2; exit 2", bounds.IsBeyond, "max_unpack_memory"},
+		"no thread":     {"echo 'runtime: failed to create new OS thread (have 5 already; errno=11)' >&2; exit 2", errdefs.IsUnavailable, "TasksMax"},
+		"a panic":       {"printf 'panic: name\\nfatal error: out of memory\\n' >&2; exit 2", errdefs.IsInternal, "panic: name"},
+		"an error":      {"echo 'fatal error: out of memory' >&2; exit 1", errdefs.IsInternal, "exit status 1"},
+		"a long answer": {"printf '{\"Error\":\"' >&3; exec tr '\\0' a </dev/zero >&3", errdefs.IsInternal, "signal: killed"},
+	} {
+		p, err := startProgram(usualMemory, "/bin/sh", "sh", "-c", c.script)
+		must(t, err)
+		t.Cleanup(p.Close)
+		_, err = p.Unpack(t.Context(), Layer{Root: t.TempDir(), Count: all}, blobOf(t, nil))
+		if !c.is(err) || !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestStartError(t *testing.T) {
+	for errno, says := range map[error]string{unix.ENOSPC: "user.max_net_namespaces", unix.EAGAIN: "TasksMax"} {
+		if err := startError(&os.PathError{Err: errno}); !errdefs.IsUnavailable(err) || errors.Is(err, errno) || !strings.Contains(err.Error(), says) {
+			t.Errorf("%v: %v", errno, err)
+		}
+	}
+}
+
+// A child that has used much memory takes no other layer, and one that has not does.
+func TestChildIsUsedAgain(t *testing.T) {
+	skipUnderRace(t)
+	p := start(t, usualMemory)
+	for range 3 {
+		_, err := p.Unpack(t.Context(), Layer{Root: t.TempDir(), Count: all}, blobOf(t, archiveOf(t, "f", nil)))
+		must(t, err)
+		if !p.Usable() {
+			t.Error("a small layer ends its child")
+		}
+	}
+	_, err := p.Unpack(t.Context(), Layer{Root: t.TempDir(), Count: all}, blobOf(t, longHeaders(t, 100, "BERTH.long")))
+	must(t, err)
+	if p.Usable() {
+		t.Error("a child keeps much memory")
+	}
+}

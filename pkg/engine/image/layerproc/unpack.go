@@ -1,0 +1,206 @@
+package layerproc
+
+import (
+	"archive/tar"
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/containerd/containerd/v2/pkg/archive"
+	"github.com/containerd/containerd/v2/pkg/archive/compression"
+	continuity "github.com/containerd/continuity/fs"
+	"github.com/containerd/errdefs"
+	"github.com/klauspost/compress/gzip"
+	"github.com/klauspost/compress/zstd"
+	"github.com/opencontainers/go-digest"
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-cri/berth/pkg/engine/image/bounds"
+)
+
+const (
+	// largeFile is from where on it is looked whether there is room for a file.
+	largeFile = 64 << 20
+	// windowShare is the part of the memory that a window of zstd may take: its decoder
+	// needs twice as much.
+	windowShare = 4
+	// countEach is after how many entries the daemon counts them.
+	countEach = 4096
+	// opaque is the whiteout of what the layers below have in a directory.
+	opaque = ".wh..wh..opq"
+)
+
+// unpacker unpacks layers in a child.
+type unpacker struct {
+	maxWindow uint64
+	answers   *json.Encoder
+}
+
+// unpack is containerd's way to unpack a layer.
+func (u *unpacker) unpack(l Layer, blob *os.File) (r Result, err error) {
+	below, err := os.ReadDir(l.Root)
+	if err != nil {
+		return r, err
+	}
+	packed := &source{from: blob}
+	plain, err := u.decompress(packed)
+	if err != nil {
+		return r, packed.blame(undecompressed(err))
+	}
+	defer plain.Close()
+	layer, sum := &source{from: plain}, digest.Canonical.Digester()
+	in := bufio.NewReaderSize(io.TeeReader(layer, sum.Hash()), 128<<10)
+	f := &filter{Layer: l, lowest: !l.Overlay && len(below) == 0, answers: u.answers}
+	options := []archive.ApplyOpt{archive.WithFilter(f.next), archive.WithParents(l.Below)}
+	if l.Overlay {
+		options = append(options, archive.WithConvertWhiteout(archive.OverlayConvertWhiteout))
+	}
+	_, err = archive.Apply(context.Background(), l.Root, in, options...)
+	if errors.Is(err, ErrBelow) {
+		if err := empty(l.Root); err != nil {
+			return r, fmt.Errorf("empty the directory of a layer: %w", err)
+		}
+		return r, ErrBelow
+	}
+	if err == nil {
+		// What is behind the archive belongs to the digest.
+		_, err = io.Copy(io.Discard, in)
+	}
+	if err == nil {
+		// What is behind the compressed archive may say whether the rest is authentic.
+		_, err = io.Copy(io.Discard, packed)
+	}
+	r = Result{Digest: sum.Digest(), Size: layer.n, Entries: f.entries}
+	if err != nil && layer.err != nil {
+		err = undecompressed(layer.err)
+	}
+	return r, packed.blame(err)
+}
+
+func (u *unpacker) decompress(packed io.Reader) (io.ReadCloser, error) {
+	in := bufio.NewReaderSize(packed, 32<<10)
+	head, err := in.Peek(10)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return nil, err
+	}
+	switch compression.DetectCompression(head) {
+	case compression.Gzip:
+		return gzip.NewReader(in)
+	case compression.Zstd:
+		// A second decoder at work costs more than it brings: layers are unpacked at the same time.
+		z, err := zstd.NewReader(in, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(u.maxWindow))
+		if err != nil {
+			return nil, err
+		}
+		return z.IOReadCloser(), nil
+	}
+	return io.NopCloser(in), nil
+}
+
+// undecompressed is the error of a layer that is not what its compression makes.
+func undecompressed(err error) error {
+	if errors.Is(err, zstd.ErrWindowSizeExceeded) || errors.Is(err, zstd.ErrDecoderSizeExceeded) {
+		return bounds.Beyond("layer is compressed by zstd with a window of more than a quarter of registry.max_unpack_memory; raise that if you trust the image")
+	}
+	return fmt.Errorf("layer cannot be decompressed: %w: %w", err, errdefs.ErrInvalidArgument)
+}
+
+// source knows how reading it ended.
+type source struct {
+	from io.Reader
+	n    int64
+	err  error
+}
+
+// Read implements io.Reader.
+func (s *source) Read(b []byte) (int, error) {
+	n, err := s.from.Read(b)
+	s.n += int64(n)
+	if err != nil && !errors.Is(err, io.EOF) {
+		s.err = err
+	}
+	return n, err
+}
+
+// blame is the source's error, if it has one: what came after it follows from it.
+func (s *source) blame(err error) error {
+	if err != nil && s.err != nil {
+		return s.err
+	}
+	return err
+}
+
+// empty removes what is in a directory.
+func empty(dir string) error {
+	files, err := os.ReadDir(dir)
+	for _, f := range files {
+		err = errors.Join(err, os.RemoveAll(filepath.Join(dir, f.Name())))
+	}
+	return err
+}
+
+// filter looks at each entry before it is unpacked.
+type filter struct {
+	Layer
+	// lowest says that no layer is below.
+	lowest  bool
+	entries int64
+	answers *json.Encoder
+	// parent is the directory of the last entry, which exists.
+	parent string
+}
+
+func (f *filter) next(h *tar.Header) (bool, error) {
+	if f.entries++; f.entries%countEach == 0 {
+		if err := f.answers.Encode(answer{Result: Result{Entries: f.entries}, More: true}); err != nil {
+			return false, err
+		}
+	}
+	if f.BelowPending {
+		if err := f.checkParent(h.Name); err != nil {
+			return false, err
+		}
+	}
+	if f.lowest && filepath.Base(h.Name) == opaque {
+		return false, nil // containerd would take files of this layer for those below
+	}
+	return true, f.checkRoom(h.Size)
+}
+
+// checkParent is ErrBelow if the directory of an entry is not in this layer.
+func (f *filter) checkParent(name string) error {
+	parent, _ := filepath.Split(name)
+	if parent == f.parent {
+		return nil
+	}
+	path, err := continuity.RootPath(f.Root, parent)
+	if err != nil {
+		return err
+	}
+	if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
+		return ErrBelow
+	}
+	f.parent = parent
+	return nil
+}
+
+// checkRoom refuses a file that cannot fit, before the disk is full of it.
+func (f *filter) checkRoom(size int64) error {
+	if size < largeFile {
+		return nil
+	}
+	var st unix.Statfs_t
+	if err := unix.Statfs(f.Root, &st); err != nil {
+		return fmt.Errorf("check free space in %s: %w", f.Root, err)
+	}
+	if room := st.Bavail * uint64(st.Bsize); uint64(size) > room { //nolint:gosec // neither is negative
+		return fmt.Errorf("layer has a file of %d bytes, but only %d bytes are free: %w", size, room, unix.ENOSPC)
+	}
+	return nil
+}

@@ -7,10 +7,10 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/containerd/errdefs"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/pkg/handler"
-	"github.com/containerd/errdefs"
 )
 
 // Pods are the pods of a node: whose each is, and how the starts of each handler stand.

@@ -30,8 +30,6 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/image/bounds"
 )
 
-func copyBody(w io.Writer, resp *http.Response) (int64, error) { return io.Copy(w, resp.Body) }
-
 // What ocicrypt does with the nonce of an image that was encrypted for this node
 // is a panic, in a goroutine of containerd's.
 func TestEncryptedImageWithWrongNonce(t *testing.T) {

@@ -32,12 +32,7 @@ func TestWithoutATerminalThereIsNone(t *testing.T) {
 	}
 }
 
-// attach attaches to a container's output; it is read until it ends.
-func (c *container) attach(name string, stdin bool) (out, errs chan string, in *os.File) {
-	c.Helper()
-	return c.attachAs(name, stdin, &supervisorv1.AttachRequest{})
-}
-
+// attachAs attaches to a container's output; it is read until it ends.
 func (c *container) attachAs(name string, stdin bool, r *supervisorv1.AttachRequest) (out, errs chan string, in *os.File) {
 	c.Helper()
 	dir := filepath.Join(c.base, name)

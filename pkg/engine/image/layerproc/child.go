@@ -75,6 +75,12 @@ func confine(memory uint64) error {
 	// containerd logs what a layer names. Standard error is for the reason of a crash.
 	log.L.Logger.SetOutput(io.Discard)
 	for resource, limit := range map[int]uint64{unix.RLIMIT_DATA: memory, unix.RLIMIT_CORE: 0} {
+		// A limit of the daemon's unit may be lower, and cannot be raised.
+		var own unix.Rlimit
+		if err := unix.Getrlimit(resource, &own); err != nil {
+			return fmt.Errorf("read limit of resource %d: %w", resource, err)
+		}
+		limit = min(limit, own.Max)
 		if err := unix.Setrlimit(resource, &unix.Rlimit{Cur: limit, Max: limit}); err != nil {
 			return fmt.Errorf("limit resource %d: %w", resource, err)
 		}

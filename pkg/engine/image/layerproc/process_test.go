@@ -64,16 +64,38 @@ func gone(pid int) bool {
 	return err != nil
 }
 
-func TestChildOfAKilledDaemon(t *testing.T) {
-	d := exec.Command("/proc/self/exe")
+// daemonOf runs a daemon, and returns it with the pid of its child.
+func daemonOf(t *testing.T, command ...string) (d *exec.Cmd, pid int) {
+	t.Helper()
+	d = exec.Command(command[0], command[1:]...)
 	d.Env = append(os.Environ(), asDaemon+"=1")
 	out, err := d.StdoutPipe()
 	must(t, err)
 	must(t, d.Start())
 	line, err := bufio.NewReader(out).ReadString('\n')
 	must(t, err)
-	pid, err := strconv.Atoi(strings.TrimSpace(line))
+	pid, err = strconv.Atoi(strings.TrimSpace(line))
 	must(t, err)
+	return d, pid
+}
+
+// TestLowHardLimit has a daemon whose unit allows less memory than its children are given.
+func TestLowHardLimit(t *testing.T) {
+	skipUnderRace(t)
+	own, err := os.Executable() // /proc/self/exe would be prlimit
+	must(t, err)
+	d, pid := daemonOf(t, "prlimit", "--data="+strconv.Itoa(usualMemory/2), own)
+	eventually(t, "the child is confined", func() bool {
+		comm, err := os.ReadFile(procfs.Path(pid, "comm"))
+		must(t, err)
+		return strings.TrimSpace(string(comm)) == name
+	})
+	must(t, d.Process.Kill())
+	_ = d.Wait() // killed, as it shall be
+}
+
+func TestChildOfAKilledDaemon(t *testing.T) {
+	d, pid := daemonOf(t, "/proc/self/exe")
 	must(t, d.Process.Kill())
 	_ = d.Wait() // killed, as it shall be
 	eventually(t, "the child ends with its daemon", func() bool { return gone(pid) })

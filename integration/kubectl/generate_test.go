@@ -17,8 +17,6 @@ func manifest(name, handler, more string) string {
 	return fmt.Sprintf("---\napiVersion: node.k8s.io/v1\nkind: RuntimeClass\nmetadata: {name: %s}\nhandler: %s\n%s", name, handler, more)
 }
 
-const overhead = "overhead: {podFixed: {memory: %s}}\n"
-
 // node makes one that reports handlers.
 func (b *bed) node(t *testing.T, name string, ready bool, labels map[string]string, handlers ...string) {
 	t.Helper()

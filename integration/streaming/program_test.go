@@ -130,7 +130,8 @@ func dialSPDY(t *testing.T, address, protocol string, types []string, headers ..
 	t.Helper()
 	conn, u := dial(t, address)
 	say(t, conn, "POST %s HTTP/1.1\r\nHost: %s\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\nX-Stream-Protocol-Version: %s\r\n\r\n", u.Path, u.Host, protocol)
-	r := value(http.ReadResponse(bufio.NewReader(conn), nil))(t)
+	r, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	must(t, err)
 	_ = r.Body.Close() // it has none
 	if r.StatusCode != http.StatusSwitchingProtocols {
 		t.Fatalf("upgrade: %s", r.Status)

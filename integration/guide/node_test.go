@@ -294,6 +294,7 @@ func (n *node) follow(t *testing.T, direction string) {
 // each time.
 func (n *node) run(t *testing.T, handler, name string) *testbed.Pod {
 	t.Helper()
+	n.client.Pull(t, handler, n.image) // into the store of the pod's handler, as a kubelet does
 	// The node's test outlives the step.
 	pod := n.client.RunPod(n.t, testbed.PodSpec{
 		Handler: handler, Image: n.image, Command: []string{"sleep", "3600"}, Name: name,

@@ -75,9 +75,12 @@ func Default() *Config {
 			PluginRegistrationTimeout: 5 * time.Second,
 			PluginRequestTimeout:      2 * time.Second,
 		},
-		NodeLabels: NodeLabels{File: "/etc/kubernetes/node-feature-discovery/features.d/berth"},
-		Tracing:    Tracing{SampleRatio: 1},
-		Log:        Log{Level: "info", Format: "text"},
-		origins:    map[string]Origin{}, elsewhere: map[string]bool{},
+		NodeLabels: NodeLabels{
+			File:     "/etc/kubernetes/node-feature-discovery/features.d/berth",
+			Lifetime: time.Hour,
+		},
+		Tracing: Tracing{SampleRatio: 1},
+		Log:     Log{Level: "info", Format: "text"},
+		origins: map[string]Origin{}, elsewhere: map[string]bool{},
 	}
 }

@@ -156,6 +156,7 @@ func TestMistakes(t *testing.T) {
 		{"relative file of labels", "[node_labels]\nfile = \"features.d/berth\"", `2:1: node_labels.file: "features.d/berth" must be an absolute path`},
 		{"hidden file of labels", "[node_labels]\nfile = \"/etc/features.d/.berth\"", `2:1: node_labels.file: Node Feature Discovery does not read ".berth", because its name begins with a dot`},
 		{"directory for labels", "[node_labels]\nfile = \"/etc/features.d/\"", `2:1: node_labels.file: "/etc/features.d/" is a directory; it must be the path of a file (did you mean "/etc/features.d/berth"?)`},
+		{"short life of labels", "[node_labels]\nlifetime = \"5s\"", `2:1: node_labels.lifetime: must be "10s" or more`},
 		{"no time for plugins", "[nri]\nplugin_request_timeout = \"0s\"", `2:1: nri.plugin_request_timeout: must be more than 0`},
 		{"bad port", "[streaming]\nport = 65536", `2:1: streaming.port: must be a port from 1 to 65535, or 0 to let the kernel choose`},
 		{"remote host with a port", "[streaming]\npermitted_remote_hosts = [\"vm.example\", \"::1\", \"vm:1\"]", `2:1: streaming.permitted_remote_hosts: "vm:1" is neither a host name nor an IP address; write it without a port`},

@@ -155,7 +155,7 @@ func documented(t *testing.T) map[string]family {
 func TestEveryMetricIsDocumented(t *testing.T) {
 	b := newBed(t)
 	b.leadTo(t, newBed(t))
-	b.config.NodeLabels = config.NodeLabels{File: filepath.Join(t.TempDir(), "berth")}
+	b.config.NodeLabels = config.NodeLabels{File: filepath.Join(t.TempDir(), "berth"), Lifetime: time.Hour}
 	b.busy(t)
 	test.Check(t, b.asAgent(t))
 	text := b.scrape(t)

@@ -2,7 +2,6 @@ package daemon
 
 import (
 	"context"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -14,16 +13,13 @@ import (
 	"github.com/berth-cri/berth/pkg/nodelabel"
 )
 
-// labelsLifetime is for how long the labels of a daemon that is gone count.
-const labelsLifetime = time.Hour
-
 // newNodeLabels is what tells the cluster of the handlers; nil without a file for it.
 func newNodeLabels(labels config.NodeLabels, handlers *lifecycle.Manager) *featurefile.Keeper {
 	if labels.File == "" {
 		return nil
 	}
 	return featurefile.New(featurefile.Options{
-		Path: labels.File, Lifetime: labelsLifetime,
+		Path: labels.File, Lifetime: labels.Lifetime,
 		Content: func() featurefile.Content { return contentOf(handlers.Handlers()) },
 	})
 }

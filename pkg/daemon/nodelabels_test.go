@@ -28,7 +28,7 @@ func TestNodeLabels(t *testing.T) {
 	const label = "feature.node.kubernetes.io/handler."
 	b := newBed(t)
 	path := filepath.Join(t.TempDir(), "berth")
-	b.config.NodeLabels = config.NodeLabels{File: path}
+	b.config.NodeLabels = config.NodeLabels{File: path, Lifetime: time.Hour}
 	b.failing("Recover", "unreadable records")
 	if err := b.daemon(t).Start(t.Context()); err == nil {
 		t.Fatal("a daemon that does not know its pods starts")

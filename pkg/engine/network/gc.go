@@ -33,7 +33,7 @@ type Leftovers struct {
 // else makes a call for.
 func (p *Plugins) Leftovers(valid ...Pod) *Leftovers {
 	l := &Leftovers{p: p, valid: byID(valid)}
-	journaled, err := p.journaled()
+	journaled, err := p.journal.pods()
 	for _, id := range journaled {
 		if _, ok := l.valid[id]; !ok {
 			l.ids = append(l.ids, id)
@@ -66,7 +66,7 @@ func (l *Leftovers) adopt() error {
 	}
 	var errs []error
 	for id, entry := range entries {
-		if err := l.p.writeEntry(entry); err != nil {
+		if err := l.p.journal.write(entry); err != nil {
 			errs = append(errs, fmt.Errorf("sandbox %s: %w", id, err))
 			continue
 		}
@@ -120,7 +120,7 @@ func (l *Leftovers) Collect(ctx context.Context) error {
 const collectParallel = 4
 
 func (p *Plugins) collect(ctx context.Context, id string) error {
-	entry, err := p.readJournal(id)
+	entry, err := p.journal.read(id)
 	if err != nil {
 		return err
 	}
@@ -184,7 +184,7 @@ func (p *Plugins) lose(ctx context.Context, pod Pod, entry *journalEntry, cause 
 	switch {
 	case entry.FailedSince.IsZero():
 		entry.FailedSince = time.Now()
-		return errors.Join(cause, p.writeEntry(entry))
+		return errors.Join(cause, p.journal.write(entry))
 	case time.Since(entry.FailedSince) < hopeless:
 		return cause
 	}

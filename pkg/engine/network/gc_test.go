@@ -59,12 +59,12 @@ func TestCollectGivesUp(t *testing.T) {
 		t.Fatal("it was given up at once")
 	}
 	p := New(n.config)
-	entry, err := p.readJournal("pod-broken")
+	entry, err := p.journal.read("pod-broken")
 	if err != nil || entry.FailedSince.IsZero() || time.Since(entry.FailedSince) > time.Minute {
 		t.Fatalf("%+v, %v", entry, err)
 	}
 	entry.FailedSince = entry.FailedSince.Add(-hopeless)
-	test.Must(t, p.writeEntry(entry))
+	test.Must(t, p.journal.write(entry))
 	if err := collect(t, p); err != nil {
 		t.Errorf("a collection that gives up: %v", err)
 	}
@@ -190,7 +190,7 @@ func TestCollectBoundsEachPod(t *testing.T) {
 	if all := waitFor(t, log, "end GC"); strings.Count(all, "begin DEL") > 1 { // it may be killed before it says so
 		t.Errorf("the same DEL was tried more than once:\n%s", all)
 	}
-	if entry, err := p.readJournal("pod-hangs"); err != nil || entry == nil || entry.FailedSince.IsZero() {
+	if entry, err := p.journal.read("pod-hangs"); err != nil || entry == nil || entry.FailedSince.IsZero() {
 		t.Errorf("the next start does not know of it: %+v, %v", entry, err)
 	}
 	letGo(t, release)
@@ -264,7 +264,7 @@ func TestCollectWithoutJournal(t *testing.T) {
 	before := New(n.config)
 	r := mustSetup(t, before, kept)
 	mustSetup(t, before, lost)
-	test.Must(t, os.RemoveAll(before.journalDir()))
+	test.Must(t, os.RemoveAll(string(before.journal)))
 	test.Must(t, collect(t, New(n.config), kept))
 	calls := n.called("second")
 	add, del := calls[1], calls[2]
@@ -294,7 +294,7 @@ func TestDamagedJournal(t *testing.T) {
 				before := New(n.config)
 				for _, pod := range []Pod{removed, collected} {
 					mustSetup(t, before, pod)
-					test.Must(t, os.WriteFile(before.journalPath(pod.ID), []byte(content), 0o600))
+					test.Must(t, os.WriteFile(before.journal.path(pod.ID), []byte(content), 0o600))
 				}
 				if !cached {
 					test.Must(t, os.RemoveAll(filepath.Join(n.config.CacheDir, "results")))

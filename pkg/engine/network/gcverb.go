@@ -134,7 +134,7 @@ func (l *Leftovers) attachments() []types.GCAttachment {
 // interfaces are those that a pod has by its journal. One without has eth0 at
 // most; naming an interface that does not exist spares nothing wrongly.
 func (p *Plugins) interfaces(id string) []string {
-	entry, err := p.readJournal(id)
+	entry, err := p.journal.read(id)
 	if err != nil || entry == nil {
 		return []string{defaultInterface}
 	}

@@ -15,11 +15,12 @@ import (
 	"github.com/berth-cri/berth/pkg/atomicfile"
 )
 
-// The journal has one file per pod, from before its first ADD until after its
+// journal is a directory with one file per pod, from before its first ADD until after its
 // last DEL. It is for the cases in which the sandbox's record knows less: the
 // daemon was killed during Setup, or before the Result was stored. It is not
 // flushed, so that a power cut may leave it empty: what libcni remembers, or the
 // present configuration, has to do then.
+type journal string
 
 // journalEntry is what Setup is about to do.
 type journalEntry struct {
@@ -34,30 +35,20 @@ type journalEntry struct {
 	FailedSince time.Time `json:"failedSince,omitzero"`
 }
 
-func (p *Plugins) journalDir() string { return filepath.Join(p.config.CacheDir, "journal") }
-
-func (p *Plugins) journalPath(id string) string {
-	return filepath.Join(p.journalDir(), id+journalSuffix)
-}
+func (j journal) path(id string) string { return filepath.Join(string(j), id+journalSuffix) }
 
 const journalSuffix = ".json"
 
-func (p *Plugins) writeJournal(pod Pod, plan []Attachment) error {
-	return p.writeEntry(&journalEntry{
-		ID: pod.ID, Name: pod.Name, Namespace: pod.Namespace, NetNS: pod.NetNS, CNIConfDir: pod.CNIConfDir, Attachments: plan,
-	})
-}
-
-// writeEntry replaces the pod's file as a whole.
-func (p *Plugins) writeEntry(entry *journalEntry) error {
+// write replaces the pod's file as a whole.
+func (j journal) write(entry *journalEntry) error {
 	b, err := json.Marshal(entry)
 	if err != nil {
 		return err
 	}
-	path := p.journalPath(entry.ID)
+	path := j.path(entry.ID)
 	err = atomicfile.Write(path, b, 0o600, atomicfile.Relaxed)
 	if errors.Is(err, os.ErrNotExist) {
-		if err = os.MkdirAll(p.journalDir(), 0o700); err == nil {
+		if err = os.MkdirAll(string(j), 0o700); err == nil {
 			err = atomicfile.Write(path, b, 0o600, atomicfile.Relaxed)
 		}
 	}
@@ -67,9 +58,9 @@ func (p *Plugins) writeEntry(entry *journalEntry) error {
 	return nil
 }
 
-// readJournal returns nil for a pod that has no file, or a damaged one.
-func (p *Plugins) readJournal(id string) (*journalEntry, error) {
-	b, err := os.ReadFile(p.journalPath(id))
+// read returns nil for a pod that has no file, or a damaged one.
+func (j journal) read(id string) (*journalEntry, error) {
+	b, err := os.ReadFile(j.path(id))
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, nil
 	}
@@ -83,9 +74,9 @@ func (p *Plugins) readJournal(id string) (*journalEntry, error) {
 	return &entry, nil
 }
 
-// journaled are the pods that have a file.
-func (p *Plugins) journaled() ([]string, error) {
-	files, err := os.ReadDir(p.journalDir())
+// pods are those that have a file.
+func (j journal) pods() ([]string, error) {
+	files, err := os.ReadDir(string(j))
 	if err != nil {
 		return nil, ignoreMissing(err)
 	}
@@ -100,7 +91,7 @@ func (p *Plugins) journaled() ([]string, error) {
 
 // forget ends what is known of a pod, after its DEL.
 func (p *Plugins) forget(ctx context.Context, pod Pod) {
-	if err := ignoreMissing(os.Remove(p.journalPath(pod.ID))); err != nil {
+	if err := ignoreMissing(os.Remove(p.journal.path(pod.ID))); err != nil {
 		log.G(ctx).WithError(err).WithField("sandbox", pod.ID).Warn("Failed to remove network plan of removed pod")
 	}
 	p.end(pod)

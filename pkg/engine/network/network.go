@@ -15,6 +15,7 @@
 package network
 
 import (
+	"path/filepath"
 	"sync"
 	"time"
 
@@ -43,9 +44,10 @@ type Config struct {
 // Plugins runs the node's CNI plugins. All methods may be called at the same
 // time, for as many pods as there are; calls for one pod must not overlap.
 type Plugins struct {
-	config Config
-	cni    *libcni.CNIConfig
-	health health
+	config  Config
+	cni     *libcni.CNIConfig
+	journal journal
+	health  health
 	// undoTimeout bounds the DEL that follows a failed ADD, or collects a pod.
 	undoTimeout time.Duration
 
@@ -67,6 +69,7 @@ func New(c Config) *Plugins {
 	}
 	p := &Plugins{
 		config:      c,
+		journal:     journal(filepath.Join(c.CacheDir, "journal")),
 		cni:         libcni.NewCNIConfigWithCacheDir(c.BinDirs, c.CacheDir, &pluginExec{}),
 		undoTimeout: 20 * time.Second,
 		warned:      map[string]bool{},

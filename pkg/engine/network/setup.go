@@ -32,7 +32,9 @@ func (p *Plugins) Setup(ctx context.Context, pod Pod) (*Result, error) {
 	}
 	defer end()
 	p.begin(pod)
-	if err := p.writeJournal(pod, plan); err != nil {
+	if err := p.journal.write(&journalEntry{
+		ID: pod.ID, Name: pod.Name, Namespace: pod.Namespace, NetNS: pod.NetNS, CNIConfDir: pod.CNIConfDir, Attachments: plan,
+	}); err != nil {
 		p.end(pod)
 		return nil, fmt.Errorf("set up the network: %w", err)
 	}

@@ -42,7 +42,7 @@ func (p *Plugins) plan(ctx context.Context, pod Pod, r *Result) (plan []Attachme
 	if r != nil && len(r.Attachments) > 0 {
 		return r.Attachments, true, nil
 	}
-	entry, err := p.readJournal(pod.ID)
+	entry, err := p.journal.read(pod.ID)
 	if err != nil {
 		return nil, false, err
 	}

@@ -25,9 +25,7 @@ func checkRestore(r *taskAPI.CreateTaskRequest) error {
 }
 
 // byCRIU says whether the container goes on from images of CRIU.
-func (t *task) byCRIU() bool {
-	return t.journal.Checkpoint != "" && !t.journal.Options.OwnKernel
-}
+func (t *Task) byCRIU() bool { return t.Checkpoint != "" && !t.Options.OwnKernel }
 
 // making is how the runtime is told to make and start a container: anew, or from what a
 // checkpoint has of it.
@@ -38,7 +36,7 @@ func (v making) verb() (flags, args []string, err error) {
 	switch {
 	case v.task.journal.Checkpoint == "":
 		return nil, []string{"run"}, nil
-	case v.task.byCRIU():
+	case v.task.journal.byCRIU():
 		args, err = criuRestore(v).prepare()
 		return nil, args, err
 	}

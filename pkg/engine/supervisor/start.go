@@ -75,7 +75,7 @@ func (t *task) launch(ctx context.Context) (int, error) {
 		return 0, err
 	}
 	defer l.close()
-	if t.byCRIU() {
+	if t.journal.byCRIU() {
 		defer criuRestore{t}.done()
 	}
 	bundle := <-facts
@@ -86,7 +86,7 @@ func (t *task) launch(ctx context.Context) (int, error) {
 		said := l.stderrOf()
 		err = explain(err, said)
 		t.keepFailure(err, append(readTail(l.call.logFile), said...))
-		if t.byCRIU() {
+		if t.journal.byCRIU() {
 			err = criuRestore{t}.explain(err)
 		}
 		l.discard()
@@ -206,18 +206,18 @@ func (t *task) prepareLaunch() (_ *firstLaunch, retErr error) {
 		return nil, fmt.Errorf("open container log: %w", err)
 	}
 	l.drop = func() { l.output.discard(l.sources...) }
-	l.call = &call{logFile: filepath.Join(t.dir, "runtime.log"), byCRIU: t.byCRIU()}
+	l.call = &call{logFile: filepath.Join(t.dir, "runtime.log"), byCRIU: t.journal.byCRIU()}
 	if l.call.flags, l.call.args, err = (making{t}).verb(); err != nil {
 		return nil, err
 	}
-	if t.byCRIU() {
+	if t.journal.byCRIU() {
 		l.call.environment = []string{criuConfigEnv + "=" + criuRestore{t}.once()}
 	}
 	l.call.args = append(l.call.args, "--detach", "--bundle", j.Bundle, "--pid-file", l.pidFile)
-	if j.Options.NoPivotRoot && !t.byCRIU() { // CRIU pivots; crun's restore refuses the flag
+	if j.Options.NoPivotRoot && !t.journal.byCRIU() { // CRIU pivots; crun's restore refuses the flag
 		l.call.args = append(l.call.args, "--no-pivot")
 	}
-	if j.Options.NoNewKeyring && !t.byCRIU() { // CRIU makes none
+	if j.Options.NoNewKeyring && !t.journal.byCRIU() { // CRIU makes none
 		l.call.args = append(l.call.args, "--no-new-keyring")
 	}
 	if !j.Terminal {
@@ -230,7 +230,7 @@ func (t *task) prepareLaunch() (_ *firstLaunch, retErr error) {
 		return nil, err
 	}
 	// A checkpoint by CRIU has the files of its processes in it, which it cannot open again.
-	if l.stdio != nil && j.Stderr == "" && !t.byCRIU() {
+	if l.stdio != nil && j.Stderr == "" && !t.journal.byCRIU() {
 		if l.stderr, err = capture("stderr"); err != nil {
 			return nil, err
 		}

@@ -219,7 +219,7 @@ func (t *task) release(ctx context.Context) error {
 		// A CRIU whose processes were killed leaves the cgroup as it found it.
 		journal.Cgroup.thaw()
 	}
-	if t.byCRIU() {
+	if t.journal.byCRIU() {
 		clean := criuRestore{t}.unmount
 		if unstarted {
 			clean = criuRestore{t}.undo
@@ -261,7 +261,7 @@ func (t *task) release(ctx context.Context) error {
 func (t *task) discard() {
 	ctx, cancel := context.WithTimeout(t.context(), cleanupTimeout)
 	defer cancel()
-	if t.byCRIU() {
+	if t.journal.byCRIU() {
 		if err := (criuRestore{t}).undo(); err != nil {
 			log.G(ctx).WithError(err).Warn("Failed to clean up after CRIU; will retry at the container's removal")
 			t.discarded(err)

@@ -79,7 +79,7 @@ func (c *catalog) loadRecord(ctx context.Context, rec images.Image) bool {
 		if bounds.IsBeyond(otherwise) {
 			other, otherwise = c.reader.unusable(ctx, rec.Target, AnyPlatform, otherwise)
 		}
-		// Of one that takes too much memory nobody knows what it says.
+		// The platform of an image that takes too much memory is unknown.
 		if otherwise == nil && (other.unusable != nil || kindOf(other.Platform) == p) {
 			img, err = other, nil
 		}

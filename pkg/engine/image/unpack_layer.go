@@ -45,9 +45,13 @@ type applier struct {
 	underway  *watchedPull
 
 	mu     sync.Mutex
-	idle   []*layerproc.Process
+	idle   *layerproc.Process // at most one: it has memory while the pull waits for the registry
 	closed bool
 }
+
+// worthAhead is how large a layer is that is worth an attempt before those below are there:
+// for a smaller one the attempt takes as long as all of it.
+const worthAhead = 1 << 20
 
 var _ diff.Applier = (*applier)(nil)
 
@@ -65,7 +69,10 @@ func (a *applier) Apply(ctx context.Context, desc imagespec.Descriptor, mounts [
 	if chain != "" {
 		to.Overlay, to.BelowPending = true, true
 	}
-	unpacked, err := a.unpack(ctx, desc, to)
+	unpacked, err := layerproc.Result{}, layerproc.ErrBelow
+	if chain == "" || desc.Size >= worthAhead {
+		unpacked, err = a.unpack(ctx, desc, to)
+	}
 	if errors.Is(err, layerproc.ErrBelow) {
 		// No slot is held meanwhile: that layer may need it.
 		if err := a.layers.wait(ctx, chain); err != nil {
@@ -128,13 +135,12 @@ func (a *applier) open(ctx context.Context, desc imagespec.Descriptor) (blob *os
 	return blob, blob.Close, nil
 }
 
-// child is one that is idle, or a new one. There are no more than slots.
+// child is the idle one, or a new one.
 func (a *applier) child() (*layerproc.Process, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if n := len(a.idle); n > 0 {
-		child := a.idle[n-1]
-		a.idle = a.idle[:n-1]
+	if child := a.idle; child != nil {
+		a.idle = nil
 		return child, nil
 	}
 	return layerproc.Start(a.memory)
@@ -143,11 +149,11 @@ func (a *applier) child() (*layerproc.Process, error) {
 func (a *applier) done(child *layerproc.Process) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.closed || !child.Usable() {
+	if a.closed || a.idle != nil || !child.Usable() {
 		child.Close()
 		return
 	}
-	a.idle = append(a.idle, child)
+	a.idle = child
 }
 
 // close ends the children when no more layers come. A layer that was given up may still
@@ -156,8 +162,8 @@ func (a *applier) close() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.closed = true
-	for _, child := range a.idle {
-		child.Close()
+	if a.idle != nil {
+		a.idle.Close()
 	}
 }
 

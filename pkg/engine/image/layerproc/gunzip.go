@@ -18,8 +18,8 @@ import (
 const (
 	// worthProcess is how large a layer is that is worth a process that decompresses it.
 	worthProcess = 4 << 20
-	// nobody is the user who decompresses: that takes no rights.
-	nobody = 65534
+	// unprivileged is the user id that igzip runs as: decompression needs no rights.
+	unprivileged = 65534
 	// plainPipe is how much waits between the processes.
 	plainPipe = 1 << 20
 )
@@ -44,7 +44,7 @@ func gunzip(ctx context.Context, blob *os.File) (plain *os.File, end func() erro
 	var stderr firstBytes
 	igzip := &exec.Cmd{
 		Path: path, Args: []string{path, "-d", "-c"}, Env: []string{}, Dir: "/", Stdin: blob, Stderr: &stderr,
-		SysProcAttr: &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}},
+		SysProcAttr: &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: unprivileged, Gid: unprivileged}},
 	}
 	plain, err = startPiped(igzip)
 	if err != nil {

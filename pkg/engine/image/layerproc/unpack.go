@@ -11,6 +11,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"sync"
 
 	"github.com/containerd/containerd/v2/pkg/archive"
 	"github.com/containerd/containerd/v2/pkg/archive/compression"
@@ -32,6 +33,8 @@ const (
 	windowShare = 4
 	// countEach is after how many entries the daemon counts them.
 	countEach = 4096
+	// aheadBlock is how much is decompressed while files are written.
+	aheadBlock = 256 << 10
 	// opaque is the whiteout of what the layers below have in a directory.
 	opaque = ".wh..wh..opq"
 )
@@ -55,7 +58,8 @@ func (u *unpacker) unpack(l Layer, blob *os.File) (r Result, err error) {
 	}
 	defer plain.Close()
 	layer, sum := &source{from: plain}, digest.Canonical.Digester()
-	in := bufio.NewReaderSize(io.TeeReader(layer, sum.Hash()), 128<<10)
+	in := readAhead(io.TeeReader(layer, sum.Hash()))
+	defer in.stop()
 	f := &filter{Layer: l, lowest: !l.Overlay && len(below) == 0, answers: u.answers}
 	options := []archive.ApplyOpt{archive.WithFilter(f.next), archive.WithParents(l.Below)}
 	if l.Overlay {
@@ -76,11 +80,59 @@ func (u *unpacker) unpack(l Layer, blob *os.File) (r Result, err error) {
 		// What is behind the compressed archive may say whether the rest is authentic.
 		_, err = io.Copy(io.Discard, packed)
 	}
+	in.stop() // the reader of the layer has ended, and its results may be read
 	r = Result{Digest: sum.Digest(), Size: layer.n, Entries: f.entries}
 	if err != nil && layer.err != nil {
 		err = undecompressed(layer.err)
 	}
 	return r, packed.blame(err)
+}
+
+// ahead reads blocks from a source while earlier ones are worked on.
+type ahead struct {
+	blocks chan []byte
+	stop   func()
+	err    error // why there are no more blocks
+	rest   []byte
+}
+
+// readAhead begins to read. Stop ends it, and waits for its last read.
+func readAhead(from io.Reader) *ahead {
+	a := &ahead{blocks: make(chan []byte, 3)}
+	stopped, done := make(chan struct{}), make(chan struct{})
+	a.stop = sync.OnceFunc(func() { close(stopped); <-done })
+	go func() {
+		defer close(done)
+		defer close(a.blocks)
+		for a.err == nil {
+			block, n := make([]byte, aheadBlock), 0
+			for n < len(block) && a.err == nil {
+				var more int
+				more, a.err = from.Read(block[n:])
+				n += more
+			}
+			select {
+			case a.blocks <- block[:n]:
+			case <-stopped:
+				return
+			}
+		}
+	}()
+	return a
+}
+
+// Read implements io.Reader.
+func (a *ahead) Read(b []byte) (int, error) {
+	for len(a.rest) == 0 {
+		block, more := <-a.blocks
+		if !more {
+			return 0, a.err
+		}
+		a.rest = block
+	}
+	n := copy(b, a.rest)
+	a.rest = a.rest[n:]
+	return n, nil
 }
 
 func (u *unpacker) decompress(packed io.Reader) (io.ReadCloser, error) {

@@ -115,6 +115,18 @@ func onNode(t *testing.T, parts []string, body func(t *testing.T)) {
 	}
 }
 
+// needForeign skips a test without programs that `make deps` does not install: with
+// Debian's package comes a service that changes the host's rules, or a network that
+// its CNI daemons would take for theirs.
+func needForeign(t *testing.T, pkg string, programs ...string) {
+	t.Helper()
+	for _, program := range programs {
+		if _, err := exec.LookPath(program); err != nil {
+			t.Skipf("%s is missing: install %s (Debian's name) on a machine that is not a node", program, pkg)
+		}
+	}
+}
+
 // bed is a berth with a network, a registry and an image.
 type bed struct {
 	*testbed.Bed

@@ -100,7 +100,7 @@ func Start(t testbed.T, options Options) *Cluster {
 	}
 	c.Logs = filepath.Join(c.dir, "logs")
 	c.certificate = testbed.NewCertificate(t, c.dir, c.Address)
-	c.trust(t)
+	c.client = trusting(t, c.certificate.CA)
 	c.startControlPlane(t)
 	c.machine = machine(options)
 	c.startNode(t, options)
@@ -129,17 +129,17 @@ func haveHost(t testbed.T) {
 	testbed.Mustf(t, unix.Flock(int(lock.Fd()), unix.LOCK_EX), "lock the host")
 }
 
-// trust makes the client that speaks with the API server.
-func (c *Cluster) trust(t testbed.T) {
+// trusting is a client for the API server of an authority.
+func trusting(t testbed.T, ca string) *http.Client {
 	t.Helper()
-	authority, err := os.ReadFile(c.certificate.CA)
+	authority, err := os.ReadFile(ca)
 	testbed.Mustf(t, err, "read the cluster's authority")
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(authority)
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	transport.TLSClientConfig = &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}
 	t.Cleanup(transport.CloseIdleConnections)
-	c.client = &http.Client{Transport: transport, Timeout: time.Minute}
+	return &http.Client{Transport: transport, Timeout: time.Minute}
 }
 
 // freePort returns a port that nobody serves on.

@@ -21,7 +21,7 @@ func StartServer(t testbed.T, arguments ...string) *Server {
 	testbed.Part(t, testbed.KubeAPIServer)
 	c := &Cluster{Address: testbed.NewAddress(t), dir: t.TempDir(), token: uuid.NewString(), nodeToken: uuid.NewString(), guestToken: uuid.NewString()}
 	c.certificate = testbed.NewCertificate(t, c.dir, c.Address)
-	c.trust(t)
+	c.client = trusting(t, c.certificate.CA)
 	c.startServer(t, arguments...)
 	c.kubeconfig(t, "admin.kubeconfig", c.token)
 	return &Server{c}

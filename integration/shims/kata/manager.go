@@ -21,7 +21,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/berth-cri/berth/integration/shims"
-	"github.com/berth-cri/berth/integration/shims/common"
+	"github.com/berth-cri/berth/integration/shims/standin"
 )
 
 const name = "io.containerd.kata.v2"
@@ -46,7 +46,7 @@ func (manager) Start(ctx context.Context, params *bootapi.BootstrapParams) (*boo
 			return nil, err
 		}
 	}
-	settings, err := common.Settings[shims.Kata](path)
+	settings, err := standin.Settings[shims.Kata](path)
 	if err != nil {
 		return nil, err
 	}
@@ -71,13 +71,13 @@ func (manager) Start(ctx context.Context, params *bootapi.BootstrapParams) (*boo
 	if err != nil {
 		return nil, err
 	}
-	if err := common.Serve(ns, params.GetInstanceID(), params.GetContainerdGrpcAddress(), file, settingsVariable+"="+path); err != nil {
+	if err := standin.Serve(ns, params.GetInstanceID(), params.GetContainerdGrpcAddress(), file, settingsVariable+"="+path); err != nil {
 		return nil, err
 	}
 	if settings.AnswersElsewhere {
 		address = "/no/such/socket"
 	}
-	return nil, common.Answer(address)
+	return nil, standin.Answer(address)
 }
 
 // Stop is the delete action. The machine goes with the last container that is

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-cri/berth/integration/shims"
-	"github.com/berth-cri/berth/integration/shims/common"
+	"github.com/berth-cri/berth/integration/shims/standin"
 )
 
 // state is what the delete action knows of a pod: Kata's is in /run/vc/sbs
@@ -65,14 +65,14 @@ func (s *state) end() error {
 
 // sandboxOf is the pod of a task by its bundle, which may have no spec yet.
 func sandboxOf(bundle, id string) (string, error) {
-	spec, err := common.ReadSpec(bundle)
+	spec, err := standin.ReadSpec(bundle)
 	if errors.Is(err, fs.ErrNotExist) {
 		return id, nil
 	}
 	if err != nil {
 		return "", err
 	}
-	if s := spec.Annotations[common.SandboxAnnotation]; s != "" {
+	if s := spec.Annotations[standin.SandboxAnnotation]; s != "" {
 		return s, nil
 	}
 	return id, nil

@@ -24,10 +24,10 @@ import (
 	"google.golang.org/protobuf/types/known/emptypb"
 
 	"github.com/berth-cri/berth/integration/shims"
-	"github.com/berth-cri/berth/integration/shims/common"
+	"github.com/berth-cri/berth/integration/shims/standin"
 )
 
-func init() { common.Register(newService) }
+func init() { standin.Register(newService) }
 
 // service is the shim of one pod: pkg/containerd-shim-v2/service.go. Its lock is
 // held for the whole of every call but Wait, as there.
@@ -48,12 +48,12 @@ type service struct {
 }
 
 func newService(ctx context.Context, publisher shim.Publisher, down shutdown.Service) (*service, error) {
-	settings, err := common.Settings[shims.Kata](os.Getenv(settingsVariable))
+	settings, err := standin.Settings[shims.Kata](os.Getenv(settingsVariable))
 	if err != nil {
 		return nil, err
 	}
 	if settings.PublishBinary {
-		publisher = common.ByBinary{Publisher: publisher}
+		publisher = standin.ByBinary{Publisher: publisher}
 	}
 	socket, err := unix.FcntlInt(socketDescriptor, unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
@@ -94,7 +94,7 @@ func (s *service) create(ctx context.Context, r *task.CreateTaskRequest) error {
 	if _, err := configPath(r.Options); err != nil {
 		return err
 	}
-	spec, err := common.ReadSpec(r.Bundle)
+	spec, err := standin.ReadSpec(r.Bundle)
 	if err != nil {
 		return err
 	}
@@ -369,11 +369,11 @@ func locked[Request, Response any](ctx context.Context, s *service, r *Request, 
 //nolint:unparam // it is how the library asks for it
 func (s *service) RegisterTTRPC(server *ttrpc.Server) error {
 	server.RegisterService("containerd.task.v2.Task", &ttrpc.ServiceDesc{Methods: map[string]ttrpc.Method{
-		"State": common.Method(s.State), "Create": common.Method(s.Create), "Start": common.Method(s.Start), "Delete": common.Method(s.Delete),
-		"Pids": common.Method(s.Pids), "Pause": common.Method(s.Pause), "Resume": common.Method(s.Resume), "Checkpoint": common.Method(s.Checkpoint),
-		"Kill": common.Method(s.Kill), "Exec": common.Method(s.Exec), "ResizePty": common.Method(s.ResizePty), "CloseIO": common.Method(s.CloseIO),
-		"Update": common.Method(s.Update), "Wait": common.Method(s.Wait), "Stats": common.Method(s.Stats), "Connect": common.Method(s.Connect),
-		"Shutdown": common.Method(s.Shutdown),
+		"State": standin.Method(s.State), "Create": standin.Method(s.Create), "Start": standin.Method(s.Start), "Delete": standin.Method(s.Delete),
+		"Pids": standin.Method(s.Pids), "Pause": standin.Method(s.Pause), "Resume": standin.Method(s.Resume), "Checkpoint": standin.Method(s.Checkpoint),
+		"Kill": standin.Method(s.Kill), "Exec": standin.Method(s.Exec), "ResizePty": standin.Method(s.ResizePty), "CloseIO": standin.Method(s.CloseIO),
+		"Update": standin.Method(s.Update), "Wait": standin.Method(s.Wait), "Stats": standin.Method(s.Stats), "Connect": standin.Method(s.Connect),
+		"Shutdown": standin.Method(s.Shutdown),
 	}})
 	return nil
 }

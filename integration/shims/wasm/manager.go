@@ -16,7 +16,7 @@ import (
 	"github.com/containerd/typeurl/v2"
 
 	"github.com/berth-cri/berth/integration/shims"
-	"github.com/berth-cri/berth/integration/shims/common"
+	"github.com/berth-cri/berth/integration/shims/standin"
 )
 
 const name = "io.containerd.wasmtime.v1"
@@ -41,26 +41,26 @@ func (manager) Start(ctx context.Context, params *bootapi.BootstrapParams) (*boo
 			return nil, err
 		}
 	}
-	if _, err := common.Settings[shims.Wasm](path); err != nil {
+	if _, err := standin.Settings[shims.Wasm](path); err != nil {
 		return nil, err
 	}
 	ns, err := namespaces.NamespaceRequired(ctx)
 	if err != nil {
 		return nil, err
 	}
-	spec, err := common.ReadSpec(".")
+	spec, err := standin.ReadSpec(".")
 	if err != nil {
 		return nil, err
 	}
-	group := cmp.Or(spec.Annotations[common.SandboxAnnotation], params.GetInstanceID())
-	daemon := common.Option("address")
+	group := cmp.Or(spec.Annotations[standin.SandboxAnnotation], params.GetInstanceID())
+	daemon := standin.Option("address")
 	address, err := shim.CreateSocketAddress(ctx, params.GetSocketDir(), daemon, group, false)
 	if err != nil {
 		return nil, err
 	}
 	socket, err := shim.NewSocket(address)
 	if shim.SocketEaddrinuse(err) && shim.CanConnect(address) {
-		return nil, common.Answer(address) // the pod's is there
+		return nil, standin.Answer(address) // the pod's is there
 	}
 	if err != nil {
 		return nil, err
@@ -69,10 +69,10 @@ func (manager) Start(ctx context.Context, params *bootapi.BootstrapParams) (*boo
 	if err != nil {
 		return nil, err
 	}
-	if err := common.Serve(ns, params.GetInstanceID(), daemon, file, settingsVariable+"="+path); err != nil {
+	if err := standin.Serve(ns, params.GetInstanceID(), daemon, file, settingsVariable+"="+path); err != nil {
 		return nil, err
 	}
-	return nil, common.Answer(address)
+	return nil, standin.Answer(address)
 }
 
 // Stop is the delete action.

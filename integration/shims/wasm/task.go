@@ -24,10 +24,10 @@ import (
 	"google.golang.org/protobuf/types/known/emptypb"
 
 	"github.com/berth-cri/berth/integration/shims"
-	"github.com/berth-cri/berth/integration/shims/common"
+	"github.com/berth-cri/berth/integration/shims/standin"
 )
 
-func init() { common.Register(newService) }
+func init() { standin.Register(newService) }
 
 // service is the shim of one pod: containerd-shimkit/src/sandbox/shim/local.rs.
 type service struct {
@@ -37,18 +37,18 @@ type service struct {
 }
 
 func newService(ctx context.Context, publisher shim.Publisher, down shutdown.Service) (*service, error) {
-	settings, err := common.Settings[shims.Wasm](os.Getenv(settingsVariable))
+	settings, err := standin.Settings[shims.Wasm](os.Getenv(settingsVariable))
 	if err != nil {
 		return nil, err
 	}
 	if settings.PublishBinary {
-		publisher = common.ByBinary{Publisher: publisher}
+		publisher = standin.ByBinary{Publisher: publisher}
 	}
 	inner, err := runc.NewTaskService(ctx, publisher, down)
 	if err != nil {
 		return nil, err
 	}
-	d, err := dial(common.Option("address"), common.Option("namespace"))
+	d, err := dial(standin.Option("address"), standin.Option("namespace"))
 	if err != nil {
 		return nil, err
 	}
@@ -64,7 +64,7 @@ func (s *service) Create(ctx context.Context, r *task.CreateTaskRequest) (*task.
 	if r.Checkpoint != "" || r.ParentCheckpoint != "" {
 		return nil, errgrpc.ToGRPC(fmt.Errorf("checkpoint is not supported: %w", errdefs.ErrNotImplemented))
 	}
-	spec, err := common.ReadSpec(r.Bundle)
+	spec, err := standin.ReadSpec(r.Bundle)
 	if err != nil {
 		return nil, err
 	}
@@ -251,17 +251,17 @@ func (s *service) Wait(ctx context.Context, r *task.WaitRequest) (*task.WaitResp
 //nolint:unparam // it is how the library asks for it
 func (s *service) RegisterTTRPC(server *ttrpc.Server) error {
 	server.RegisterService("containerd.task.v2.Task", &ttrpc.ServiceDesc{Methods: map[string]ttrpc.Method{
-		"State": common.Method(s.State), "Create": common.Method(s.Create), "Start": common.Method(s.Start), "Delete": common.Method(s.Delete),
-		"Kill": common.Method(s.Kill), "Wait": common.Method(s.Wait), "Stats": common.Method(s.runc.Stats), "Connect": common.Method(s.runc.Connect),
-		"Shutdown":   common.Method(s.runc.Shutdown),
-		"Pids":       common.Method(notImplemented[task.PidsRequest, task.PidsResponse]("Pids")),
-		"Pause":      common.Method(notImplemented[task.PauseRequest, emptypb.Empty]("Pause")),
-		"Resume":     common.Method(notImplemented[task.ResumeRequest, emptypb.Empty]("Resume")),
-		"Checkpoint": common.Method(notImplemented[task.CheckpointTaskRequest, emptypb.Empty]("Checkpoint")),
-		"Exec":       common.Method(notImplemented[task.ExecProcessRequest, emptypb.Empty]("Exec")),
-		"ResizePty":  common.Method(notImplemented[task.ResizePtyRequest, emptypb.Empty]("ResizePty")),
-		"CloseIO":    common.Method(notImplemented[task.CloseIORequest, emptypb.Empty]("CloseIO")),
-		"Update":     common.Method(notImplemented[task.UpdateTaskRequest, emptypb.Empty]("Update")),
+		"State": standin.Method(s.State), "Create": standin.Method(s.Create), "Start": standin.Method(s.Start), "Delete": standin.Method(s.Delete),
+		"Kill": standin.Method(s.Kill), "Wait": standin.Method(s.Wait), "Stats": standin.Method(s.runc.Stats), "Connect": standin.Method(s.runc.Connect),
+		"Shutdown":   standin.Method(s.runc.Shutdown),
+		"Pids":       standin.Method(notImplemented[task.PidsRequest, task.PidsResponse]("Pids")),
+		"Pause":      standin.Method(notImplemented[task.PauseRequest, emptypb.Empty]("Pause")),
+		"Resume":     standin.Method(notImplemented[task.ResumeRequest, emptypb.Empty]("Resume")),
+		"Checkpoint": standin.Method(notImplemented[task.CheckpointTaskRequest, emptypb.Empty]("Checkpoint")),
+		"Exec":       standin.Method(notImplemented[task.ExecProcessRequest, emptypb.Empty]("Exec")),
+		"ResizePty":  standin.Method(notImplemented[task.ResizePtyRequest, emptypb.Empty]("ResizePty")),
+		"CloseIO":    standin.Method(notImplemented[task.CloseIORequest, emptypb.Empty]("CloseIO")),
+		"Update":     standin.Method(notImplemented[task.UpdateTaskRequest, emptypb.Empty]("Update")),
 	}})
 	return nil
 }

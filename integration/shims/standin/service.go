@@ -1,5 +1,5 @@
-// Package common is what the stand-ins for shims share.
-package common
+// Package standin serves a task service that stands in for a shim, and reads what it is started with.
+package standin
 
 import (
 	"bytes"

@@ -294,10 +294,10 @@ func own(md metadata.MD) metadata.MD {
 const afterwards = 2 * time.Minute
 
 // lasting is unary for a call that changes something. If the daemon is taken to be
-// down meanwhile, its caller hears of it, and the call stays: a daemon that goes
-// on would otherwise find it canceled when it is half done, and a containerd that
-// is told so while it starts a container can neither start nor remove that any
-// more. What has come of the call is in the next list.
+// down meanwhile, its caller gets the error, and the call stays open: canceling it
+// would leave the change half done if the daemon resumes. A containerd whose start of a
+// container is canceled can neither start nor remove it afterwards. The next list has the
+// outcome of the call.
 func (c *caller) lasting(ctx context.Context, method string, req proto.Message) (frame, error) {
 	era, err := c.monitor.admit(ctx)
 	if err != nil {

@@ -53,7 +53,7 @@ func permitted[R interface{ GetUrl() string }](e execs, resp R, err error) (R, e
 }
 
 // streamHosts are the hosts that URLs of exec, attach and port-forward may name. The
-// kubelet connects to whatever it is told, and passes on what its client sent.
+// kubelet connects to any URL, and passes on its client's headers there.
 type streamHosts struct {
 	// permitted are more than the node's own, as the configuration has them.
 	permitted []string

@@ -334,10 +334,9 @@ func shorten(id string) string {
 	return id
 }
 
-// lookAgain asks all backends what they have, for calls about ids that nobody is
-// known to have. Calls that come while it is at work share the next look: who
-// asks for what is gone, many times at once and without end, must not keep the
-// backends busy.
+// lookAgain asks all backends what they have, for calls about unknown ids. Calls that
+// arrive during a look share the next one, so that repeated calls about removed ids do
+// not keep the backends busy.
 type lookAgain struct {
 	// asked numbers the calls.
 	asked atomic.Uint64

@@ -24,11 +24,7 @@ func NewRuntimes(b *copies, entry *log.Entry) *Runtimes { return &Runtimes{b, en
 // Of is the Definition of s with the binaries that it was made with in
 // place of those that are installed now.
 func (r *Runtimes) Of(s *pod.SandboxSpec) *handler.Definition {
-	all := s.Pinned.Binaries
-	if len(all) == 0 {
-		return s.Definition
-	}
-	return onBinaries(s.Definition, all, r.binaries.store)
+	return onBinaries(s.Definition, s.Pinned.Binaries, r.binaries.store)
 }
 
 // BinaryInfo is what a verbose status says about a binary.
@@ -150,9 +146,7 @@ func (i *inspection) run() {
 			}
 		}
 		// So that the next container does not wait for the answer.
-		if len(s.Spec().Pinned.Binaries) > 0 {
-			_, _ = i.prober.Probe(i.pods.Background, i.runtimes.Of(s.Spec()))
-		}
+		_, _ = i.prober.Probe(i.pods.Background, i.runtimes.Of(s.Spec()))
 	}
 	i.collector.Collect()
 }

@@ -203,9 +203,9 @@ func (b *ends) Gone(ctx context.Context, c *pod.Container) {
 	go b.EraseEnded(c)
 }
 
-// killedForMemory tells what a foreign shim may report too late, or to nobody: the
-// cgroup's own count, which is there until the task is deleted, and where systemd has
-// removed the cgroup with its last process, the kernel's log.
+// killedForMemory also asks the cgroup's own count, which exists until the task is deleted,
+// and the kernel's log where systemd has removed the cgroup with its last process. A
+// foreign shim may report the kill too late or not at all.
 func (b *ends) killedForMemory(c *pod.Container) bool {
 	return c.OOM.Load() || c.Sandbox.Runner.KilledForMemory(b.pods.Background, c.Spec().CgroupsPath)
 }

@@ -122,9 +122,9 @@ func fitSeccomp(c *specs.LinuxSeccomp, rt *probe.Runtime) error {
 	return nil
 }
 
-// FitNode makes s one that this node can have, as Build does, after somebody has
-// changed it who does not know the node: an oom_score_adj that berth may set, no
-// limit that has no controller.
+// FitNode fits s to this node, as Build does, after a plugin has changed it without
+// knowing the node: it clamps oom_score_adj to what berth may set, and removes limits that
+// have no controller.
 func FitNode(s *specs.Spec, n Node) error {
 	if p := s.Process; p != nil && p.OOMScoreAdj != nil {
 		p.OOMScoreAdj = clampOOMScoreAdj(int64(*p.OOMScoreAdj), n)

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/protobuf/types/known/emptypb"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berth-cri/berth/pkg/engine/pod"
 	"github.com/berth-cri/berth/pkg/engine/shim"
 	"github.com/berth-cri/berth/pkg/engine/task"
 )
@@ -98,12 +99,19 @@ func TestExecErrorOfADeadlineThatTheOtherSideSawFirst(t *testing.T) {
 }
 
 func TestTooManyCommands(t *testing.T) {
-	b := newExecs(nil, nil)
+	b := newExecs(&pod.Registry{Index: pod.NewIndex()}, nil)
 	if !b.commands.TryAcquire(maxExecSyncs) {
 		t.Fatal("no commands run yet")
 	}
-	_, err := b.ExecSync(t.Context(), &runtimeapi.ExecSyncRequest{ContainerId: "c", Cmd: []string{"true"}})
+	request := &runtimeapi.ExecSyncRequest{ContainerId: "c", Cmd: []string{"true"}}
+	_, err := b.ExecSync(t.Context(), request)
 	if !errdefs.IsResourceExhausted(err) || !strings.Contains(err.Error(), "try again later") {
 		t.Errorf("one command more than are allowed: %v", err)
+	}
+	b.commands.Release(1) // one has ended
+	for range 2 {
+		if _, err := b.ExecSync(t.Context(), request); !errdefs.IsNotFound(err) {
+			t.Errorf("after a command has ended, one in a container that does not exist: %v", err)
+		}
 	}
 }

@@ -24,6 +24,9 @@ func NewRuntimes(b *copies, entry *log.Entry) *Runtimes { return &Runtimes{b, en
 // Of is the Definition of s with the binaries that it was made with in
 // place of those that are installed now.
 func (r *Runtimes) Of(s *pod.SandboxSpec) *handler.Definition {
+	if len(s.Pinned.Binaries) == 0 {
+		return s.Definition
+	}
 	return onBinaries(s.Definition, s.Pinned.Binaries, r.binaries.store)
 }
 

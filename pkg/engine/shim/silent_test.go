@@ -57,7 +57,7 @@ func stopProcess(t *testing.T, pid int) {
 func TestNoCallWaitsForAReader(t *testing.T) {
 	dir := stateDir(t)
 	m := manager(t, dir, "/none")
-	m.Supervisors.limits.write = 300 * time.Millisecond
+	m.ForeignShims.limits.write = 300 * time.Millisecond
 	socket := filepath.Join(dir, "deaf.sock")
 	l := value(net.Listen("unix", socket))(t)
 	defer l.Close()

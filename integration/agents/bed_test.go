@@ -32,9 +32,7 @@ type bed struct {
 func newBed(t *testing.T, name string, options testbed.Options) *bed {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "agents-")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	b := &bed{Agents: filepath.Join(dir, "containerd.sock")}
 	if options.Runtimes == nil && !strings.Contains(options.Config, "[runtimes.") {
@@ -50,9 +48,7 @@ func newBed(t *testing.T, name string, options testbed.Options) *bed {
 func (b *bed) dial(t *testing.T) *client.Client {
 	t.Helper()
 	c, err := client.New(b.Agents, client.WithDefaultNamespace(containerdapi.Namespace), client.WithTimeout(patience))
-	if err != nil {
-		t.Fatalf("dial as containerd's client does: %v", err)
-	}
+	testbed.Mustf(t, err, "dial as containerd's client does")
 	t.Cleanup(func() { _ = c.Close() })
 	return c
 }
@@ -91,9 +87,7 @@ func has(t *testing.T, what, out string, texts ...string) {
 func (b *bed) images(t *testing.T) []*runtimeapi.Image {
 	t.Helper()
 	r, err := b.Client.ListImages(t.Context(), &runtimeapi.ListImagesRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	return r.GetImages()
 }
 

@@ -131,13 +131,9 @@ func TestGoClient(t *testing.T) {
 	p := b.Client.RunPod(t, testbed.PodSpec{Image: b.Image, Command: []string{"sh", "-c", "trap 'exit 3' TERM; while :; do sleep 0.1; done"}})
 	id := p.Container.ID
 	got, err := c.LoadContainer(ctx, id)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	info, err := got.Info(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	spec, err := got.Spec(ctx)
 	if err != nil || spec.Process == nil || !slices.Contains(spec.Process.Args, "sh") {
 		t.Errorf("the spec of a container: %v, %+v", err, spec)
@@ -149,9 +145,7 @@ func TestGoClient(t *testing.T) {
 		t.Errorf("the image of a container: %v", err)
 	}
 	task, err := got.Task(ctx, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	if st, err := task.Status(ctx); err != nil || st.Status != client.Running {
 		t.Errorf("status of a task: %+v, %v", st, err)
 	}
@@ -160,9 +154,7 @@ func TestGoClient(t *testing.T) {
 	}
 	measured(t, ctx, task)
 	exited, err := task.Wait(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	p.Container.Stop(t, 10*time.Second)
 	select {
 	case s := <-exited:
@@ -198,9 +190,7 @@ func measured(t *testing.T, ctx context.Context, task client.Task) { //nolint:re
 		return
 	}
 	data, err := typeurl.UnmarshalAny(m.Data)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	var memory, pids uint64
 	switch m := data.(type) {
 	case *cgroup1.Metrics:
@@ -262,17 +252,13 @@ func imagesOfClients(t *testing.T, ctx context.Context, b *bed, c *client.Client
 	t.Helper()
 	ref := b.Registry.Push(t, "mine", testbed.Busybox(t)) + ":latest"
 	img, err := c.Pull(ctx, ref, plainHTTP())
-	if err != nil {
-		t.Fatalf("pull as containerd's client does: %v", err)
-	}
+	testbed.Mustf(t, err, "pull as containerd's client does")
 	if ok, err := img.IsUnpacked(ctx, "overlayfs"); !ok {
 		t.Errorf("an image of a client is not unpacked: %v", err)
 	}
 	p := b.Client.RunPod(t, testbed.PodSpec{Image: ref, Command: []string{"sleep", "1000"}})
 	// It may go while a pod runs from it, as by the CRI.
-	if err := c.ImageService().Delete(ctx, ref); err != nil {
-		t.Errorf("remove an image that a pod runs from: %v", err)
-	}
+	testbed.Checkf(t, c.ImageService().Delete(ctx, ref), "remove an image that a pod runs from")
 	p.Container.Exec(t, "ls", "/")
 	b.Restart(t)
 	p.Container.Exec(t, "ls", "/")

@@ -66,9 +66,7 @@ func blobs(ctx context.Context, t *testing.T, c *client.Client) (all []digest.Di
 		all = append(all, i.Digest)
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	return all
 }
 
@@ -78,13 +76,9 @@ func leaseAll(t *testing.T, ctx context.Context, b *bed, c *client.Client) { //n
 	t.Helper()
 	m := c.LeasesService()
 	l, err := m.Create(ctx, leases.WithID("mine"), leases.WithLabels(map[string]string{"containerd.io/gc.expire": "2099-01-01T00:00:00Z"}))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	for _, d := range blobs(ctx, t, c) {
-		if err := m.AddResource(ctx, l, leases.Resource{ID: d.String(), Type: "content"}); err != nil {
-			t.Error(err)
-		}
+		testbed.Check(t, m.AddResource(ctx, l, leases.Resource{ID: d.String(), Type: "content"}))
 	}
 	listed, err := m.List(ctx)
 	if err != nil || len(listed) != 1 {
@@ -104,9 +98,7 @@ func leaseAll(t *testing.T, ctx context.Context, b *bed, c *client.Client) { //n
 		t.Fatal(err)
 	}
 	for _, l := range listed {
-		if err := m.Delete(ctx, l); err != nil {
-			t.Error(err)
-		}
+		testbed.Check(t, m.Delete(ctx, l))
 	}
 }
 
@@ -115,16 +107,12 @@ func writeUnleased(t *testing.T, ctx context.Context, b *bed, c *client.Client) 
 	t.Helper()
 	data := bytes.Repeat([]byte("x"), 1<<20)
 	desc := imagespec.Descriptor{Digest: digest.FromBytes(data), Size: int64(len(data))}
-	if err := content.WriteBlob(ctx, c.ContentStore(), "mine", bytes.NewReader(data), desc); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, content.WriteBlob(ctx, c.ContentStore(), "mine", bytes.NewReader(data), desc))
 	// It takes the names that pulls give to what they write, and keeps them.
 	for _, kind := range []string{"manifest", "layer", "config"} {
 		for _, d := range blobs(ctx, t, c) {
 			w, err := c.ContentStore().Writer(ctx, content.WithRef(kind+"-"+d.String()))
-			if err != nil {
-				t.Fatal(err)
-			}
+			testbed.Must(t, err)
 			t.Cleanup(func() { _ = w.Close() })
 		}
 	}
@@ -143,9 +131,7 @@ func writeUnleased(t *testing.T, ctx context.Context, b *bed, c *client.Client) 
 		t.Errorf("what is being written: %v, %v", statuses, err)
 	}
 	for _, s := range statuses {
-		if err := c.ContentStore().Abort(ctx, s.Ref); err != nil {
-			t.Errorf("abort %s: %v", s.Ref, err)
-		}
+		testbed.Checkf(t, c.ContentStore().Abort(ctx, s.Ref), "abort %s", s.Ref)
 	}
 }
 
@@ -177,12 +163,8 @@ func unlabel(t *testing.T, ctx context.Context, b *bed, c *client.Client) { //no
 		}
 	}
 	l, err := c.LeasesService().Create(ctx, leases.WithRandomID())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := c.LeasesService().Delete(ctx, l, leases.SynchronousDelete); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
+	testbed.Must(t, c.LeasesService().Delete(ctx, l, leases.SynchronousDelete))
 	if left := blobs(ctx, t, c); len(left) != len(all) {
 		t.Errorf("%d of %d blobs are left of an image whose labels were changed", len(left), len(all))
 	}
@@ -227,9 +209,7 @@ func floodEvents(t *testing.T, ctx context.Context, b *bed, c *client.Client) { 
 func (b *bed) memory(t *testing.T) int64 {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("/proc", fmt.Sprint(b.PID()), "statm"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	var size, resident int64
 	if _, err := fmt.Sscan(string(text), &size, &resident); err != nil {
 		t.Fatal(err)
@@ -271,9 +251,7 @@ func deleteImages(t *testing.T, ctx context.Context, b *bed, c *client.Client) {
 		t.Fatalf("images: %v, %v", all, err)
 	}
 	for _, img := range all {
-		if err := c.ImageService().Delete(ctx, img.Name, images.SynchronousDelete()); err != nil {
-			t.Error(err)
-		}
+		testbed.Check(t, c.ImageService().Delete(ctx, img.Name, images.SynchronousDelete()))
 	}
 	if left := b.images(t); len(left) > 0 {
 		t.Errorf("the CRI lists %v", left)
@@ -285,14 +263,10 @@ func badImages(t *testing.T, ctx context.Context, b *bed, c *client.Client) { //
 	t.Helper()
 	b.Client.Pull(t, "", b.Image)
 	good, err := c.ImageService().Get(ctx, b.Image)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	text := []byte(`{"schemaVersion":2,"mediaType":"application/vnd.oci.image.manifest.v1+json","config":{"mediaType":"application/vnd.oci.image.config.v1+json","digest":"sha256:` + strings.Repeat("0", 64) + `","size":2},"layers":[]}`)
 	torn := imagespec.Descriptor{MediaType: imagespec.MediaTypeImageManifest, Digest: digest.FromBytes(text), Size: int64(len(text))}
-	if err := content.WriteBlob(ctx, c.ContentStore(), "torn", bytes.NewReader(text), torn); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, content.WriteBlob(ctx, c.ContentStore(), "torn", bytes.NewReader(text), torn))
 	for name, img := range map[string]images.Image{
 		"no name":          {Target: good.Target},
 		"not a name":       {Name: "A B", Target: good.Target},
@@ -324,9 +298,7 @@ func nonsense(t *testing.T, b *bed) {
 	t.Helper()
 	for i := range 200 {
 		conn, err := net.Dial("unix", b.Agents)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.Must(t, err)
 		if i%2 == 0 {
 			if _, err := conn.Write(bytes.Repeat([]byte("GET / HTTP/1.1\r\n"), 100)); err != nil && !errors.Is(err, net.ErrClosed) && !strings.Contains(err.Error(), "pipe") {
 				t.Error(err)

@@ -101,14 +101,10 @@ func TestMirrorBetweenNodes(t *testing.T) {
 
 	two := testbed.StartBerth(t, testbed.Options{Runtimes: map[string]string{"runc": testbed.Part(t, testbed.Runc)}, CNI: testbed.NewCNI(t)})
 	dir := filepath.Join(two.HostsDir, one.Registry.Host)
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, os.MkdirAll(dir, 0o755))
 	// Nothing listens at the registry of this second node.
 	hosts := fmt.Sprintf("server = \"http://127.0.0.1:1\"\n[host.%q]\n  capabilities = [\"pull\", \"resolve\"]\n", server.URL)
-	if err := os.WriteFile(filepath.Join(dir, "hosts.toml"), []byte(hosts), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, os.WriteFile(filepath.Join(dir, "hosts.toml"), []byte(hosts), 0o600))
 	p := two.Client.RunPod(t, testbed.PodSpec{Image: ref, Command: []string{"sleep", "1000"}})
 	p.Container.Exec(t, "ls", "/")
 	if m.blobs.Load() == 0 {

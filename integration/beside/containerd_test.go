@@ -78,9 +78,7 @@ func TestContainerd(t *testing.T) {
 func theirNamespaces(t *testing.T) []string {
 	t.Helper()
 	names, err := filepath.Glob(netns + "/cni-*")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	return names
 }
 
@@ -89,9 +87,7 @@ func theirNamespaces(t *testing.T) []string {
 func killShims(t *testing.T, socket string) {
 	t.Helper()
 	lines, err := filepath.Glob("/proc/[0-9]*/cmdline")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	killed := 0
 	for _, path := range lines {
 		line, err := os.ReadFile(path)
@@ -100,12 +96,8 @@ func killShims(t *testing.T, socket string) {
 			continue
 		}
 		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(path)))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := unix.Kill(pid, unix.SIGKILL); err != nil {
-			t.Fatal(err)
-		}
+		testbed.Must(t, err)
+		testbed.Must(t, unix.Kill(pid, unix.SIGKILL))
 		killed++
 	}
 	if killed == 0 {

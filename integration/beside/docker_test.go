@@ -38,20 +38,14 @@ func (d *docker) socket() string { return "unix:///run/docker-test.sock" }
 func (d *docker) start(t *testing.T) {
 	t.Helper()
 	log, err := os.OpenFile(filepath.Join(d.dir, "log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	defer log.Close()
 	d.cmd = exec.Command("dockerd", "--host", d.socket(), "--data-root", filepath.Join(d.dir, "root"), "--exec-root", "/run/docker-test",
 		"--pidfile", "/run/docker-test.pid", "--config-file", filepath.Join(d.dir, "none.json"), "--shutdown-timeout", "1")
 	d.cmd.Stdout, d.cmd.Stderr = log, log
 	d.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := os.WriteFile(filepath.Join(d.dir, "none.json"), []byte("{}"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := d.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, os.WriteFile(filepath.Join(d.dir, "none.json"), []byte("{}"), 0o600))
+	testbed.Must(t, d.cmd.Start())
 	d.done = make(chan struct{})
 	go func() { defer close(d.done); _ = d.cmd.Wait() }()
 	testbed.Eventually(t, time.Minute, func() error { return exec.Command("docker", "--host", d.socket(), "version").Run() })

@@ -23,19 +23,13 @@ func startFirewalld(t *testing.T, backend string) (stop func()) {
 	t.Helper()
 	dir := t.TempDir()
 	settings := fmt.Sprintf("DefaultZone=public\nFirewallBackend=%s\nFlushAllOnReload=yes\nCleanupOnExit=yes\nIPv6_rpfilter=no\n", backend)
-	if err := os.WriteFile(filepath.Join(dir, "firewalld.conf"), []byte(settings), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.MkdirAll("/run/dbus", 0o755); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, os.WriteFile(filepath.Join(dir, "firewalld.conf"), []byte(settings), 0o600))
+	testbed.Must(t, os.MkdirAll("/run/dbus", 0o755))
 	var started []*exec.Cmd
 	start := func(args ...string) {
 		cmd := exec.Command(args[0], args[1:]...)
 		cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
+		testbed.Must(t, cmd.Start())
 		started = append(started, cmd)
 	}
 	start("dbus-daemon", "--system", "--nofork", "--nopidfile")

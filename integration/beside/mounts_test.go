@@ -71,9 +71,7 @@ func TestNamespacesFromBefore(t *testing.T) {
 		pod.RunContainer(t, "second", testbed.PodSpec{Image: b.Image, Command: []string{"sleep", "3600"}}).Exec(t, "true")
 		// Its owner removes it as before.
 		run(t, "umount", theirs)
-		if err := os.Remove(theirs); err != nil {
-			t.Errorf("what was there cannot be removed by its owner: %v", err)
-		}
+		testbed.Checkf(t, os.Remove(theirs), "what was there cannot be removed by its owner")
 		pod.Remove(t)
 		b.nothingLeft(t)
 	})
@@ -81,9 +79,7 @@ func TestNamespacesFromBefore(t *testing.T) {
 
 func makeFile(t *testing.T, path string) string {
 	t.Helper()
-	if err := os.WriteFile(path, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, os.WriteFile(path, nil, 0o600))
 	return path
 }
 

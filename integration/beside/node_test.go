@@ -178,9 +178,7 @@ const netns = "/run/netns"
 func mountpoints(t *testing.T) []string {
 	t.Helper()
 	mounts, err := mountinfo.GetMounts(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	points := make([]string, len(mounts))
 	for i, m := range mounts {
 		points[i] = m.Mountpoint
@@ -234,9 +232,7 @@ func hostPort(port int32) func(*testbed.PodSpec) {
 func (b *bed) answers(t *testing.T, port int32) {
 	t.Helper()
 	node, _, err := net.ParseCIDR(b.CNI.Subnet)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	node.To4()[3] = 1
 	address := net.JoinHostPort(node.To4().String(), strconv.Itoa(int(port)))
 	testbed.Eventually(t, time.Minute, func() error {

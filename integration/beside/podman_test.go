@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/berth-cri/berth/integration/testbed"
 )
 
 // podman is podman as root, with what it keeps in directories of its own.
@@ -17,9 +19,7 @@ func newPodman(t *testing.T) *podman {
 	// Its networks would be the host's, and its locks.
 	run(t, "mount", "-t", "tmpfs", "podman", "/etc/cni")
 	settings := "[engine]\nlock_type = \"file\"\nevents_logger = \"none\"\n[containers]\nlog_driver = \"k8s-file\"\ndefault_ulimits = [\"nofile=1024:1024\", \"nproc=1024:1024\"]\n"
-	if err := os.WriteFile(filepath.Join(p.dir, "containers.conf"), []byte(settings), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, os.WriteFile(filepath.Join(p.dir, "containers.conf"), []byte(settings), 0o600))
 	t.Cleanup(func() { _ = p.command("system", "reset", "--force").Run() })
 	return p
 }

@@ -109,9 +109,7 @@ func (b *bed) holder(t *testing.T) string {
 	status, body := b.Send(t, http.MethodGet, leasePath, nil)
 	var lease coordinationv1.Lease
 	if status == http.StatusOK {
-		if err := json.Unmarshal(body, &lease); err != nil {
-			t.Fatal(err)
-		}
+		testbed.Must(t, json.Unmarshal(body, &lease))
 	}
 	if lease.Spec.HolderIdentity == nil {
 		return ""
@@ -266,9 +264,7 @@ func forbidden(t *testing.T, b *bed) {
 func unready(t *testing.T, c *kubelet.Controller) {
 	t.Helper()
 	response, err := http.Get(c.URL + "/readyz")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	response.Body.Close()
 	if response.StatusCode != http.StatusServiceUnavailable {
 		t.Errorf("/readyz: %s", response.Status)
@@ -324,9 +320,7 @@ func slept(t *testing.T, b *bed) {
 	const lease, tolerance = 15 * time.Second, 5 * time.Second // of cmd/berth-controller
 	c.Sleep(t, lease+tolerance+time.Second)
 	response, err := http.Get(c.URL + "/healthz")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	defer response.Body.Close()
 	if text, err := io.ReadAll(response.Body); response.StatusCode != http.StatusInternalServerError || !strings.Contains(string(text), "failed election to renew leadership") {
 		t.Errorf("/healthz: %s: %s, %v", response.Status, text, err)

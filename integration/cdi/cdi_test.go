@@ -31,9 +31,7 @@ func newBed(t *testing.T) *bed {
 	dir := t.TempDir()
 	b := &bed{specs: filepath.Join(dir, "specs"), files: filepath.Join(dir, "files"), marks: filepath.Join(dir, "marks")}
 	for _, d := range []string{b.files, b.marks} { // a node without devices may lack the directory of specs
-		if err := os.Mkdir(d, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		testbed.Must(t, os.Mkdir(d, 0o755))
 	}
 	b.Bed = testbed.StartBed(t, "cdi/busybox:1", testbed.Options{
 		Runtimes: map[string]string{
@@ -49,15 +47,11 @@ func newBed(t *testing.T) *bed {
 func write(t *testing.T, path, text string) {
 	t.Helper()
 	temporary := path + ".new"
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, os.MkdirAll(filepath.Dir(path), 0o755))
 	if err := os.WriteFile(temporary, []byte(text), 0o644); err != nil { //nolint:gosec // no secret, and users of pods read it
 		t.Fatal(err)
 	}
-	if err := os.Rename(temporary, path); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, os.Rename(temporary, path))
 }
 
 // device is a spec of the class vendor.test/<class> with one device, "one". Its
@@ -136,9 +130,7 @@ func TestDevices(t *testing.T) {
 
 	for _, handler := range []string{"runc", "crun", "runsc"} {
 		t.Run(handler, func(t *testing.T) {
-			if err := os.RemoveAll(b.specs); err != nil {
-				t.Fatal(err)
-			}
+			testbed.Must(t, os.RemoveAll(b.specs))
 			pod := b.Client.RunSandbox(t, testbed.PodSpec{Handler: handler})
 			b.unknown(t, pod, byField, byField, b.specs)
 
@@ -163,9 +155,7 @@ func TestDevices(t *testing.T) {
 			broken := filepath.Join(b.specs, "field.json")
 			write(t, broken, `{"cdiVersion": "0.6.0", "kind":`)
 			b.unknown(t, pod, byField, byField, broken)
-			if err := os.Remove(broken); err != nil {
-				t.Fatal(err)
-			}
+			testbed.Must(t, os.Remove(broken))
 			b.unknown(t, pod, byField, byField)
 			b.device(t, "field", "/dev/there-is-none", handler+"-3")
 			b.unknown(t, pod, byField, "/dev/there-is-none")
@@ -199,9 +189,7 @@ func (b *bed) unknown(t *testing.T, pod *testbed.Pod, device string, texts ...st
 		}
 	}
 	list, err := b.Client.ListContainers(ctx, &runtimeapi.ListContainersRequest{Filter: &runtimeapi.ContainerFilter{PodSandboxId: pod.ID}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	for _, c := range list.GetContainers() {
 		if c.GetMetadata().GetName() == "refused" {
 			t.Errorf("the refused container is listed: %v", c)

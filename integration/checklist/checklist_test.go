@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/berth-cri/berth/integration/conformance"
+	"github.com/berth-cri/berth/integration/testbed"
 )
 
 const top = "../.."
@@ -25,13 +26,9 @@ const (
 func testingDocument(t *testing.T, heading string) []line {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(top, document))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	lines, err := parse(string(text), heading)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	return lines
 }
 
@@ -80,9 +77,7 @@ func proven(t *testing.T, lines []line) {
 				t.Fatal("no test proves it")
 			}
 			for _, p := range l.proofs {
-				if err := code.has(p); err != nil {
-					t.Errorf("%s: %v", p, err)
-				}
+				testbed.Checkf(t, code.has(p), "%s", p)
 			}
 		})
 	}
@@ -91,9 +86,7 @@ func proven(t *testing.T, lines []line) {
 // TestNames looks for every test and golden file that the document names.
 func TestNames(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(top, document))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	tests := allTests(t)
 	for _, name := range regexp.MustCompile(`\bTest[A-Z]\w+`).FindAllString(string(text), -1) {
 		if !tests[name] {
@@ -121,9 +114,7 @@ func allTests(t *testing.T) map[string]bool {
 			}
 			return nil
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.Must(t, err)
 	}
 	return tests
 }
@@ -133,9 +124,7 @@ func TestMissingProofs(t *testing.T) {
 	for _, p := range []proof{
 		"conformance/Sandbox/nil linux", "faults/TestEmptyNode/streams", "pkg/engine/validate/TestUserNamespaces",
 	} {
-		if err := code.has(p); err != nil {
-			t.Errorf("%s: %v", p, err)
-		}
+		testbed.Checkf(t, code.has(p), "%s", p)
 	}
 	for _, p := range []proof{
 		"conformance/Sandbox/no such check", "faults/TestNoSuchTest", "faults/TestEmptyNode/no such part", "pkg/no/such/package/TestX", "nonsense", "",
@@ -177,9 +166,7 @@ const someRecords = `
 
 func TestOutcomes(t *testing.T) {
 	r := results{}
-	if err := r.read(strings.NewReader(someRecords)); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, r.read(strings.NewReader(someRecords)))
 	for p, want := range map[proof]outcome{
 		"pkg/a/TestGood": passed, "pkg/a/TestGood/a part": passed, "pkg/a/TestRepeated": passed, "pkg/a/TestBad": failed, "pkg/a/TestSkipped": skipped,
 		"pkg/a/TestAbsent": absent, "pkg/b/TestGood": absent, "faults/TestGood": passed, "kubelet/TestGood": absent,
@@ -190,17 +177,13 @@ func TestOutcomes(t *testing.T) {
 			t.Errorf("%s %s, want: %s", p, got, want)
 		}
 	}
-	if err := r.read(strings.NewReader(`{"Action":"pass"`)); err == nil {
-		t.Error("records that end in the middle are taken")
-	}
+	testbed.Fails(t, r.read(strings.NewReader(`{"Action":"pass"`)), "records that end in the middle are taken")
 }
 
 func TestRun(t *testing.T) {
 	write := func(name, text string) string {
 		path := filepath.Join(t.TempDir(), name)
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testbed.Must(t, os.WriteFile(path, []byte(text), 0o600))
 		return path
 	}
 	doc := write("testing.md", "# Testing\n\n| not | a | line |\n\n"+heading+`

@@ -7,6 +7,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/berth-cri/berth/integration/testbed"
 )
 
 // pages are the Markdown files of the source, relative to its top.
@@ -15,14 +17,10 @@ func pages(t *testing.T) []string {
 	var found []string
 	for _, pattern := range []string{"*.md", "docs/*.md"} {
 		paths, err := filepath.Glob(filepath.Join(top, pattern))
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.Must(t, err)
 		for _, path := range paths {
 			page, err := filepath.Rel(top, path)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testbed.Must(t, err)
 			found = append(found, page)
 		}
 	}
@@ -35,9 +33,7 @@ func pages(t *testing.T) []string {
 func read(t *testing.T, page string) string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(top, page))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	return string(text)
 }
 
@@ -130,9 +126,7 @@ func TestPackagesAreNamed(t *testing.T) {
 			}
 			return err
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.Must(t, err)
 	}
 }
 

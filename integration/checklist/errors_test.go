@@ -13,6 +13,8 @@ import (
 	"testing"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/berth-cri/berth/integration/testbed"
 )
 
 // makesError are functions that make an error of a text, with which argument that is.
@@ -180,9 +182,7 @@ func TestErrorTexts(t *testing.T) {
 			errs, helps, others = errs+len(r.errors), helps+len(r.helps), others+len(r.others)
 			return err
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.Must(t, err)
 	}
 	// A lint that finds nothing to read finds no fault either.
 	const leastErrors, leastHelps, leastOthers = 900, 50, 2000

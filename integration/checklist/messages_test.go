@@ -14,6 +14,8 @@ import (
 	"testing"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/berth-cri/berth/integration/testbed"
 )
 
 // Levels of a log, as methods of an entry.
@@ -132,9 +134,7 @@ func TestLogMessages(t *testing.T) {
 			seen += len(all)
 			return err
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.Must(t, err)
 	}
 	// A lint that finds nothing to read finds no fault either.
 	const least = 200

@@ -14,17 +14,11 @@ import (
 // tests run what a module builds by itself.
 func TestModulesAgree(t *testing.T) {
 	root, err := testbed.Repository()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	data, err := os.ReadFile(filepath.Join(root, "go.work"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	work, err := modfile.ParseWork("go.work", data, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	if len(work.Use) < 2 {
 		t.Fatalf("go.work uses %d modules", len(work.Use))
 	}
@@ -33,13 +27,9 @@ func TestModulesAgree(t *testing.T) {
 	for _, use := range work.Use {
 		file := filepath.Join(use.Path, "go.mod")
 		data, err := os.ReadFile(filepath.Join(root, file))
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.Must(t, err)
 		module, err := modfile.Parse(file, data, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.Must(t, err)
 		if module.Go.Version != work.Go.Version {
 			t.Errorf("%s has go %s, go.work %s", file, module.Go.Version, work.Go.Version)
 		}

@@ -61,9 +61,7 @@ func TestWatch(t *testing.T) {
 		s := testbed.StartOnTerminal(t, watch, 100, 30)
 		s.Shows(t, testbed.Showing(`(?m)^gvisor +cordoned`))
 		end(s, func(sig syscall.Signal) { watch.Process.Signal(sig) }) //nolint:errcheck // what follows fails
-		if err := s.Ends(t); err != nil {
-			t.Errorf("after %s: %v", name, err)
-		}
+		testbed.Checkf(t, s.Ends(t), "after %s", name)
 		if colors := colored.FindString(s.Written()); colors != "" {
 			t.Errorf("with NO_COLOR it has colors: %q", colors)
 		}
@@ -86,9 +84,7 @@ func TestWatchWithoutTerminal(t *testing.T) {
 		text.Write(buffer[:read])
 	}
 	testbed.Must(t, watch.Process.Signal(syscall.SIGINT))
-	if err := watch.Wait(); err != nil {
-		t.Errorf("interrupted: %v", err)
-	}
+	testbed.Checkf(t, watch.Wait(), "interrupted")
 	has(t, text.String(), "1 of 1 handlers accept pods, 0 pods", "runc (default)  ready", "\n\nberth ")
 	if strings.ContainsAny(text.String(), "\x1b\r") {
 		t.Errorf("a pipe gets what is for terminals: %q", text.String())

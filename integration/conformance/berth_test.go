@@ -155,9 +155,7 @@ func TestBerth(t *testing.T) {
 func removeImages(t *testing.T, client *testbed.Client) {
 	t.Helper()
 	list, err := client.ListImages(t.Context(), &runtimeapi.ListImagesRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	for _, image := range list.GetImages() {
 		_, err := client.RemoveImage(t.Context(), &runtimeapi.RemoveImageRequest{Image: &runtimeapi.ImageSpec{Image: image.GetId()}})
 		testbed.Checkf(t, err, "remove image %s", image.GetId())

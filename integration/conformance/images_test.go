@@ -17,9 +17,7 @@ func suiteImages(t *testing.T, reg *testbed.Registry) conformance.Images {
 	t.Helper()
 	box := testbed.Busybox(t)
 	digest, err := box.Digest()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	return conformance.Images{
 		Busybox:      reg.Push(t, "suite/busybox:1", box),
 		BusyboxAlias: reg.Push(t, "suite/busybox:alias", box),

@@ -92,9 +92,7 @@ func statusWhole(t *testing.T, n *node) {
 			t.Errorf("%s: image %v, image_ref %q", when, st.GetImage(), st.GetImageRef())
 		}
 		testbed.Same(t, st.GetImageId(), n.imageID, "%s: image_id is", when)
-		if want := c.logFile(); st.GetLogPath() != want {
-			t.Errorf("%s: log_path is %q, want %q", when, st.GetLogPath(), want)
-		}
+		testbed.Same(t, st.GetLogPath(), c.logFile(), "%s: log_path is", when)
 		if st.GetUser().GetLinux() == nil || st.GetResources().GetLinux() == nil {
 			t.Errorf("%s: user %v, resources %v", when, st.GetUser(), st.GetResources())
 		}

@@ -41,9 +41,7 @@ func logStreams(t *testing.T, n *node) {
 	c := n.pod(t).start(t, sh("echo one; echo two >&2; echo; printf 'three words here\\n'; echo '  spaces  '"))
 	c.waitExit(t)
 	l := c.logged(t)
-	if want := "one\n\nthree words here\n  spaces  \n"; l.stdout != want {
-		t.Errorf("stdout is %q, want %q", l.stdout, want)
-	}
+	testbed.Same(t, l.stdout, "one\n\nthree words here\n  spaces  \n", "stdout is")
 	testbed.Same(t, l.stderr, "two\n", "stderr is")
 }
 

@@ -14,6 +14,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/integration/patience"
+	"github.com/berth-cri/berth/integration/testbed"
 )
 
 // node is a target with the images the checks need, already pulled.
@@ -86,9 +87,7 @@ func (n *node) listContainers(t *testing.T, f *runtimeapi.ContainerFilter) []*ru
 // must ends the check when a step that has to work did not.
 func must(t *testing.T, err error, step string) {
 	t.Helper()
-	if err != nil {
-		t.Fatalf("%s: %v", step, err)
-	}
+	testbed.Mustf(t, err, "%s", step)
 }
 
 // mustFail ends the check unless err has one of the codes; with no codes any

@@ -55,9 +55,7 @@ func environment(t *testing.T, n *node) {
 	}
 	got := p.output(t, sh("echo $FROM_IMAGE; echo $NEW; echo \"$SPACES\"; echo $TWICE"), img,
 		env("FROM_IMAGE", "config"), env("NEW", "a=b"), env("SPACES", " x  y "), env("TWICE", "first"), env("TWICE", "last"))
-	if want := "config\na=b\n x  y \nlast\n"; got != want {
-		t.Errorf("printed %q, want %q", got, want)
-	}
+	testbed.Same(t, got, "config\na=b\n x  y \nlast\n", "printed")
 	if got := p.output(t, sh("tr '\\0' '\\n' < /proc/1/environ | grep -c '^TWICE='"), env("TWICE", "first"), env("TWICE", "last")); got != "1\n" {
 		t.Errorf("a key that was sent twice is there %s times", strings.TrimSpace(got))
 	}

@@ -199,9 +199,7 @@ func RanByOCIRuntime(binary, root string) func(*testing.T, Running) {
 			t.Errorf("%s says %+v", binary, state)
 		}
 		host, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/mnt", state.PID))
-		if err != nil {
-			t.Fatalf("the process that %s names: %v", binary, err)
-		}
+		testbed.Mustf(t, err, "the process that %s names", binary)
 		if inside := strings.TrimSpace(c.Exec(t, "readlink", "/proc/1/ns/mnt")); inside != host {
 			t.Errorf("mount namespace is %s inside and %s in the process that %s names", inside, host, binary)
 		}
@@ -233,9 +231,7 @@ func RanByShim(name string) func(*testing.T, Running) {
 		t.Helper()
 		inside := strings.TrimSpace(c.Exec(t, "readlink", "/proc/1/ns/mnt"))
 		namespaces, err := filepath.Glob("/proc/[0-9]*/ns/mnt")
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.Must(t, err)
 		for _, namespace := range namespaces {
 			if host, err := os.Readlink(namespace); err != nil || host != inside {
 				continue // another's, or it ended meanwhile

@@ -135,9 +135,7 @@ func sandboxScripts(t *testing.T, n *node) {
 		}
 		CNIResult map[string]json.RawMessage
 	}
-	if err := json.Unmarshal([]byte(r.GetInfo()["info"]), &info); err != nil {
-		t.Fatalf("info: %v", err)
-	}
+	testbed.Mustf(t, json.Unmarshal([]byte(r.GetInfo()["info"]), &info), "info")
 	var interfaces map[string]struct{ IPConfigs []struct{ IP string } }
 	if err := json.Unmarshal(info.CNIResult["Interfaces"], &interfaces); err != nil || len(interfaces["eth0"].IPConfigs) == 0 ||
 		interfaces["eth0"].IPConfigs[0].IP != r.GetStatus().GetNetwork().GetIp() {

@@ -189,11 +189,7 @@ func wholeLog(t *testing.T, c *testbed.Container) {
 		t.Fatal("the log is empty")
 	}
 	for i, line := range lines[:len(lines)-1] {
-		if want := "line " + strconv.Itoa(i+1); line.Text != want {
-			t.Fatalf("entry %d of the log is %q, want %q", i+1, line.Text, want)
-		}
+		testbed.MustBe(t, line.Text, "line "+strconv.Itoa(i+1), "entry %d of the log is", i+1)
 	}
-	if last, want := lines[len(lines)-1].Text, "last "+strconv.Itoa(len(lines)-1); last != want {
-		t.Errorf("the last entry is %q, want %q", last, want)
-	}
+	testbed.Same(t, lines[len(lines)-1].Text, "last "+strconv.Itoa(len(lines)-1), "the last entry is")
 }

@@ -164,9 +164,7 @@ func TestPartialPodsAreUndoneTogether(t *testing.T) {
 		if limit := 20 * time.Second; took > limit {
 			t.Errorf("the start took %v, more than %v", took, limit)
 		}
-		if listed, want := b.listed(t), strings.TrimSpace(strings.Repeat("SANDBOX_NOTREADY ", pods)); listed != want {
-			t.Errorf("listed is %q, want %q", listed, want)
-		}
+		testbed.Same(t, b.listed(t), strings.TrimSpace(strings.Repeat("SANDBOX_NOTREADY ", pods)), "listed is")
 		// A new pod does not wait for them.
 		testbed.Must(t, b.CNI.Write())
 		testbed.Eventually(t, time.Minute, func() error {

@@ -47,9 +47,7 @@ func at(m protoreflect.Message, names ...protoreflect.Name) protoreflect.Message
 func (n *node) testNewerStatus(t *testing.T) {
 	m := n.named("Status")
 	resp, err := n.call(bounded(t), m, (filling{"client", ""}).full(m.Input()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	// Something newer in a request makes these peers say something in each field.
 	for _, names := range [][]protoreflect.Name{{}, {"status"}, {"status", "conditions"}, {"features"}} {
 		if got := get(at(resp, names...), "newer_text"); !strings.HasPrefix(got, "one.") {
@@ -63,9 +61,7 @@ func (n *node) testNewerStatus(t *testing.T) {
 		p.answer("Status", p.basically)
 	}
 	resp, err = n.call(bounded(t), m, dynamicpb.NewMessage(m.Input()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	handlers := resp.Get(resp.Descriptor().Fields().ByName("runtime_handlers")).List()
 	for i := range handlers.Len() {
 		h := handlers.Get(i).Message()
@@ -99,9 +95,7 @@ func (n *node) testNewerImages(t *testing.T) {
 		sent := dynamicpb.NewMessage(m.Input())
 		set(sent, map[protoreflect.Name]string{"newer_text": "client"})
 		got, err := n.call(bounded(t), m, sent)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.Must(t, err)
 		seen := map[string]bool{}
 		items := got.Get(got.Descriptor().Fields().ByNumber(1)).List()
 		for i := range items.Len() {
@@ -135,18 +129,12 @@ func (n *node) testNewerEvents(t *testing.T) {
 	ctx, cancel := context.WithCancel(bounded(t))
 	defer cancel()
 	stream, err := n.conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true}, path(m))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	sent := (filling{"client", ""}).full(m.Input())
-	if err := errors.Join(stream.SendMsg(sent), stream.CloseSend()); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, errors.Join(stream.SendMsg(sent), stream.CloseSend()))
 	close(begin)
 	got := dynamicpb.NewMessage(m.Output())
-	if err := stream.RecvMsg(got); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, stream.RecvMsg(got))
 	same(t, "the client heard", got, (filling{"two", "two"}).full(m.Output()))
 	same(t, "the daemon was asked", n.two.last("GetContainerEvents"), sent)
 }
@@ -203,9 +191,7 @@ func (n *node) testNewerCalls(t *testing.T) {
 					}
 					continue
 				}
-				if err != nil {
-					t.Fatal(err)
-				}
+				testbed.Must(t, err)
 				if said := get(got, "said"); said != c.answers+" heard hello" || get(got, "container_id") != c.id {
 					t.Errorf("%s: %v", method, got)
 				}
@@ -214,18 +200,14 @@ func (n *node) testNewerCalls(t *testing.T) {
 	}
 	talk := n.two.method("/runtime.v1.RuntimeService/NewerTalk")
 	stream, err := n.conn.NewStream(bounded(t), &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, path(talk))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	for range 3 {
 		got := dynamicpb.NewMessage(talk.Output())
 		if err := errors.Join(stream.SendMsg(n.newerMessage(known, "")), stream.RecvMsg(got)); err != nil || get(got, "said") != "two heard hello" {
 			t.Errorf("%v, %v", got, err)
 		}
 	}
-	if err := stream.CloseSend(); err != nil {
-		t.Error(err)
-	}
+	testbed.Check(t, stream.CloseSend())
 	if err := stream.RecvMsg(dynamicpb.NewMessage(talk.Output())); !errors.Is(err, io.EOF) {
 		t.Error(err)
 	}

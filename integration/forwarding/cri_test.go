@@ -11,6 +11,8 @@ import (
 	"google.golang.org/protobuf/types/descriptorpb"
 	"google.golang.org/protobuf/types/dynamicpb"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/integration/testbed"
 )
 
 // What a CRI of some years from now has more than this one.
@@ -56,9 +58,7 @@ func newerCRI(t *testing.T) cri {
 	file.Service[0].Method = append(file.Service[0].Method, calls...)
 	file.Service = append(file.Service, &descriptorpb.ServiceDescriptorProto{Name: proto.String("NewerService"), Method: calls})
 	made, err := protodesc.NewFile(file, protoregistry.GlobalFiles)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	return cri{made}
 }
 
@@ -210,12 +210,8 @@ func get(m protoreflect.Message, name protoreflect.Name) string {
 func as(t *testing.T, m proto.Message, d protoreflect.MessageDescriptor) *dynamicpb.Message {
 	t.Helper()
 	encoded, err := proto.Marshal(m)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	other := dynamicpb.NewMessage(d)
-	if err := proto.Unmarshal(encoded, other); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, proto.Unmarshal(encoded, other))
 	return other
 }

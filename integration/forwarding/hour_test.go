@@ -21,6 +21,8 @@ import (
 	"google.golang.org/protobuf/types/dynamicpb"
 	"google.golang.org/protobuf/types/known/emptypb"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/integration/testbed"
 )
 
 // hour is how often a kubelet makes each call in an hour with podsOfAPeer pods in
@@ -79,9 +81,7 @@ func (n *node) poll(t *testing.T, done map[string]int, percent int) {
 	t.Helper()
 	for name, all := range hour {
 		for ; done[name] < all*percent/100; done[name]++ {
-			if err := n.pollOnce(t.Context(), name, done[name]); err != nil {
-				t.Fatalf("%s: %v", name, err)
-			}
+			testbed.Mustf(t, n.pollOnce(t.Context(), name, done[name]), "%s", name)
 		}
 	}
 }
@@ -170,20 +170,14 @@ func measured(t *testing.T, socket string) weight {
 func number(t *testing.T, client *http.Client, metric string) float64 {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://berth/metrics", http.NoBody)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	resp, err := client.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	defer resp.Body.Close()
 	for lines := bufio.NewScanner(resp.Body); lines.Scan(); {
 		if text, ok := strings.CutPrefix(lines.Text(), metric+" "); ok {
 			value, err := strconv.ParseFloat(text, 64)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testbed.Must(t, err)
 			return value
 		}
 	}

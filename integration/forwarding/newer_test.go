@@ -8,6 +8,8 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/dynamicpb"
+
+	"github.com/berth-cri/berth/integration/testbed"
 )
 
 // way is how a call finds the backends that it is made of.
@@ -89,9 +91,7 @@ func TestNewerDaemonsAndClients(t *testing.T) {
 				asked, others = others, asked
 			}
 			got, err := n.call(bounded(t), m, sent)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testbed.Must(t, err)
 			for _, p := range asked {
 				if of := p.last(name); of == nil {
 					if of = p.last(twin[name]); of == nil {

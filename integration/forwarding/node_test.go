@@ -45,13 +45,9 @@ func startNode(t *testing.T, one, two *peer, more string, environment ...string)
 	})
 	conn, err := grpc.NewClient("unix://"+n.Socket, grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage), grpc.MaxCallSendMsgSize(maxMessage)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	t.Cleanup(func() {
-		if err := conn.Close(); err != nil {
-			t.Error(err)
-		}
+		testbed.Check(t, conn.Close())
 	})
 	n.conn = conn
 	testbed.Eventually(t, patience, func() error {

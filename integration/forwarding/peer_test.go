@@ -18,6 +18,8 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/dynamicpb"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/integration/testbed"
 )
 
 // maxMessage is how large messages may be here: above what berth allows.
@@ -67,17 +69,13 @@ func startPeer(t *testing.T, c cri, name string, pods int) *peer {
 		p.pods[id('5', name, i)] = id('c', name, i)
 	}
 	l, err := net.Listen("unix", p.socket)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	server := grpc.NewServer(grpc.UnknownServiceHandler(p.serve), grpc.MaxRecvMsgSize(maxMessage), grpc.MaxSendMsgSize(maxMessage))
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(l) }()
 	t.Cleanup(func() {
 		server.Stop()
-		if err := <-served; err != nil {
-			t.Error(err)
-		}
+		testbed.Check(t, <-served)
 	})
 	return p
 }

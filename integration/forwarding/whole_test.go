@@ -36,9 +36,7 @@ func TestCallsAreWhole(t *testing.T) {
 func (n *node) testCodes(t *testing.T) {
 	for code := codes.Canceled; code <= codes.Unauthenticated; code++ {
 		said, err := status.New(code, "why not").WithDetails(wrapperspb.String("a detail"), wrapperspb.Int64(7))
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.Must(t, err)
 		n.two.answer("StartContainer", func(*call) error { return said.Err() })
 		_, err = n.Client.StartContainer(bounded(t), &runtimeapi.StartContainerRequest{ContainerId: id('c', "two", 0)})
 		got := status.Convert(err)
@@ -195,9 +193,7 @@ func (n *node) testLargeLists(t *testing.T) {
 			})
 		}
 		encoded, err := proto.Marshal(l)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.Must(t, err)
 		if len(encoded) < 20<<20 {
 			t.Fatalf("the list has only %d bytes", len(encoded))
 		}
@@ -221,9 +217,7 @@ func (n *node) testLargeLists(t *testing.T) {
 		return nil
 	})
 	stream, err := client.StreamContainers(bounded(t), &runtimeapi.StreamContainersRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	streamed, largest := 0, 0
 	for {
 		part, err := stream.Recv()
@@ -237,9 +231,7 @@ func (n *node) testLargeLists(t *testing.T) {
 		t.Errorf("%d containers streamed in messages of up to %d bytes", streamed, largest)
 	}
 	_, err = client.ContainerStatus(bounded(t), &runtimeapi.ContainerStatusRequest{ContainerId: id('d', "two", many-1)})
-	if err != nil {
-		t.Errorf("one of many: %v", err)
-	}
+	testbed.Checkf(t, err, "one of many")
 	after := peak(t, n.PID())
 	t.Logf("with two lists of 21 MiB berth had %d MiB at the peak, %d MiB before", after, before)
 	if after > 1200 { // thrice what the lists take, and what the large messages have left
@@ -254,16 +246,12 @@ func (n *node) testLargeLists(t *testing.T) {
 func peak(t *testing.T, pid int) int {
 	t.Helper()
 	f, err := os.Open(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	defer f.Close()
 	for lines := bufio.NewScanner(f); lines.Scan(); {
 		if value, ok := strings.CutPrefix(lines.Text(), "VmHWM:"); ok {
 			kB, err := strconv.Atoi(strings.TrimSpace(strings.TrimSuffix(value, "kB")))
-			if err != nil {
-				t.Fatal(err)
-			}
+			testbed.Must(t, err)
 			return kB >> 10
 		}
 	}

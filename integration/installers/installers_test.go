@@ -86,12 +86,8 @@ func (b *bed) kata(t *testing.T) {
 
 func write(t *testing.T, path, text string, mode os.FileMode) {
 	t.Helper()
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(path, []byte(text), mode); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, os.MkdirAll(filepath.Dir(path), 0o755))
+	testbed.Must(t, os.WriteFile(path, []byte(text), mode))
 }
 
 // TestInstallersFindTheirWay drives one real daemon as installers do.
@@ -127,9 +123,7 @@ func TestInstallersFindTheirWay(t *testing.T) {
 func (b *bed) handlers(t *testing.T) []string {
 	t.Helper()
 	status, err := b.Client.Status(t.Context(), &runtimeapi.StatusRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	var names []string
 	for _, h := range status.GetRuntimeHandlers() {
 		names = append(names, h.GetName())
@@ -152,9 +146,7 @@ func (b *bed) hangUp(t *testing.T, pod *testbed.Pod) {
 		if err != nil || got != pid {
 			t.Fatalf("the toolkit finds process %d, the daemon is %d: %v", got, pid, err)
 		}
-		if err := syscall.Kill(got, unix.SIGHUP); err != nil {
-			t.Fatal(err)
-		}
+		testbed.Must(t, syscall.Kill(got, unix.SIGHUP))
 	}
 	b.alive(t, pod)
 	if !b.Running() || b.PID() != pid {
@@ -175,9 +167,7 @@ func (b *bed) newDirectory(t *testing.T) {
 	t.Run("pod", func(t *testing.T) {
 		b.Client.RunPod(t, testbed.PodSpec{Handler: "later", Image: b.Image, Command: []string{"sleep", "3600"}})
 	})
-	if err := os.RemoveAll(b.later); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, os.RemoveAll(b.later))
 	testbed.Eventually(t, time.Minute, func() error {
 		if got := b.handlers(t); slices.Contains(got, "later") {
 			return fmt.Errorf("the handlers are %q", got)
@@ -227,9 +217,7 @@ func (b *bed) hostile(t *testing.T, pod *testbed.Pod) {
 	write(t, at("17-deep.toml"), "[runtimes.deep]\nruntime_path = \"/bin/true\"\noptions."+strings.Repeat("a.", 1<<13)+"a = 1\n", 0o644)
 	fifo(t, filepath.Join(b.crio, "no-suffix"))
 
-	if err := syscall.Kill(b.PID(), unix.SIGHUP); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, syscall.Kill(b.PID(), unix.SIGHUP))
 	b.alive(t, pod)
 	b.Restart(t)
 	b.alive(t, pod)
@@ -245,14 +233,10 @@ func (b *bed) hostile(t *testing.T, pod *testbed.Pod) {
 
 func fifo(t *testing.T, path string) {
 	t.Helper()
-	if err := unix.Mkfifo(path, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, unix.Mkfifo(path, 0o600))
 }
 
 func link(t *testing.T, to, path string) {
 	t.Helper()
-	if err := os.Symlink(to, path); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, os.Symlink(to, path))
 }

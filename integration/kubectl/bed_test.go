@@ -91,9 +91,7 @@ const (
 func (b *bed) create(t *testing.T, path string, v any) {
 	t.Helper()
 	body, err := json.Marshal(v)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	if status, answer := b.Send(t, http.MethodPost, path, body); status != http.StatusCreated {
 		t.Fatalf("create at %s: %d: %s", path, status, answer)
 	}
@@ -128,9 +126,7 @@ func (b *bed) empty(t *testing.T, paths ...string) {
 func file(t *testing.T, name, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, os.WriteFile(path, []byte(text), 0o600))
 	return path
 }
 

@@ -61,15 +61,11 @@ func (b *bed) pod(t *testing.T, name, class, node string) *corev1.Pod {
 	b.create(t, podsPath, p)
 	_, answer := b.Send(t, http.MethodGet, podsPath+"/"+name, nil)
 	made := &corev1.Pod{}
-	if err := json.Unmarshal(answer, made); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, json.Unmarshal(answer, made))
 	if node == "" {
 		made.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable, LastTransitionTime: metav1.Now()}}
 		body, err := json.Marshal(made)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.Must(t, err)
 		if status, answer := b.Send(t, http.MethodPut, podsPath+"/"+name+"/status", body); status != http.StatusOK {
 			t.Fatalf("%d: %s", status, answer)
 		}
@@ -105,9 +101,7 @@ func audit(t *testing.T, b *bed) {
 	b.create(t, "/api/v1/namespaces/default/events", event)
 	r = berth(t, 3, b.admin, "", "audit", "-o", "json")
 	var report struct{ Findings []cluster.Finding }
-	if err := json.Unmarshal([]byte(r.stdout), &report); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, json.Unmarshal([]byte(r.stdout), &report))
 	concerned := map[string]string{}
 	for _, f := range report.Findings {
 		concerned[f.Rule] += strings.Join(f.Concerned, " ")

@@ -50,9 +50,7 @@ func plugin(t *testing.T, b *bed) {
 	}
 	// A user's shell asks kubectl, kubectl the script, and that the program.
 	script, err := filepath.Abs("../../contrib/kubectl")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	t.Setenv("PATH", script+":"+os.Getenv("PATH"))
 	c := exec.CommandContext(t.Context(), testbed.Part(t, testbed.Kubectl), "__complete", "berth", "policy", "--workloads", "")
 	c.Env = append(os.Environ(), "PATH="+testbed.Built(t)+":"+os.Getenv("PATH"), "HOME="+t.TempDir())

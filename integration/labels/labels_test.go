@@ -44,9 +44,7 @@ func newBed(t *testing.T) *bed {
 	if err == nil {
 		err = os.Mkdir(features, 0o755)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	b.berth = testbed.StartBerth(t, testbed.Options{
 		Runtimes:       map[string]string{"runc": testbed.Part(t, testbed.Runc), "gvisor": testbed.Part(t, testbed.Runsc), "kata": b.kata},
 		DefaultRuntime: "runc",
@@ -128,9 +126,7 @@ func (b *bed) byHand(t *testing.T) {
 	b.Kubectl(t, b.run(t, "handlers", "--print-labels", "--node="+byHand, "-o", "yaml"),
 		"apply", "--server-side", "--field-manager=berth-labels", "--filename=-")
 	node, err := b.Node(byHand)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	other := b.wait(t, kubelet.NodeName, nil)
 	for _, labels := range []map[string]string{node.Labels, other.Labels} {
 		maps.DeleteFunc(labels, func(key, _ string) bool { return !strings.HasPrefix(key, nodelabel.Prefix+"handler.") })
@@ -171,14 +167,10 @@ func TestNodeFeatureDiscovery(t *testing.T) {
 	b.wait(t, kubelet.NodeName, all)
 	b.wait(t, kubelet.NodeName, labels{isolated + "user-space-kernel": "true"})
 
-	if err := os.Rename(b.kata, b.kata+".away"); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, os.Rename(b.kata, b.kata+".away"))
 	b.wait(t, kubelet.NodeName, labels{nodelabel.Handler("kata"): "", nodelabel.Present("kata"): nodelabel.True, nodelabel.About("kata", "isolation"): "", broken: "true"})
 	b.ruled(t, true)
-	if err := os.Rename(b.kata+".away", b.kata); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, os.Rename(b.kata+".away", b.kata))
 	b.wait(t, kubelet.NodeName, all)
 	b.wait(t, kubelet.NodeName, labels{broken: ""})
 	b.ruled(t, true)

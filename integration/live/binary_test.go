@@ -87,14 +87,10 @@ func TestPainAnUpgradedBinaryStrandsPods(t *testing.T) {
 	copyFile(t, second, installed)
 	testbed.Eventually(t, patience, func() error { return b.pinned(t, old, "old") })
 	fresh := b.pod(t, "own")
-	if err := b.pinned(t, fresh, "current"); err != nil {
-		t.Error(err)
-	}
+	testbed.Check(t, b.pinned(t, fresh, "current"))
 	is := func(pod *testbed.Pod, runc string) {
 		t.Helper()
-		if got, want := b.runs(t, pod), version(t, runc); got != want {
-			t.Errorf("it runs on %s, want %s", got, want)
-		}
+		testbed.Same(t, b.runs(t, pod), version(t, runc), "it runs on")
 		works(t, b, pod)
 	}
 	is(old, first)
@@ -106,9 +102,7 @@ func TestPainAnUpgradedBinaryStrandsPods(t *testing.T) {
 	is(fresh, second)
 	is(b.pod(t, "own"), second)
 	for pod, want := range map[*testbed.Pod]string{restarted: "old", fresh: "current"} {
-		if err := b.pinned(t, pod, want); err != nil {
-			t.Error(err)
-		}
+		testbed.Check(t, b.pinned(t, pod, want))
 	}
 }
 

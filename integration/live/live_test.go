@@ -390,9 +390,7 @@ func (b *bed) command(t *testing.T, arguments ...string) string {
 func (b *bed) refused(t *testing.T, arguments ...string) string {
 	t.Helper()
 	out, err := b.berth(t, arguments...)
-	if err == nil {
-		t.Errorf("berth %s: %s", strings.Join(arguments, " "), out)
-	}
+	testbed.Fails(t, err, "berth %s: %s", strings.Join(arguments, " "), out)
 	return out
 }
 

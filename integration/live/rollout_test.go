@@ -102,9 +102,7 @@ func TestARolloutFromItsShareToItsEnd(t *testing.T) {
 		t.Fatalf("%d of %d pods have the candidate", len(some), uids)
 	}
 	for uid, is := range some {
-		if is != newer {
-			t.Errorf("pod %s has the candidate, of version %s, want %s", uid, is, newer)
-		}
+		testbed.Same(t, is, newer, "pod %s has the candidate, of version", uid)
 	}
 	if pods, others := b.counted(t, "pods", "own", "next"), b.counted(t, "pods", "own", "stable"); pods != len(some) || others != uids-len(some) {
 		t.Errorf("counted are %d pods of the candidate and %d others, and there were %d and %d", pods, others, len(some), uids-len(some))

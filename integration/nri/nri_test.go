@@ -32,9 +32,7 @@ type bed struct {
 func newBed(t *testing.T, config string) *bed {
 	t.Helper()
 	dir, err := os.MkdirTemp("/run", "bt-nri-") // short, because the path of a socket must be
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	b := &bed{socket: filepath.Join(dir, "nri.sock")}
 	if config == "" {
@@ -61,9 +59,7 @@ func (b *bed) update(t *testing.T, c *testbed.Container, bytes int64) {
 	_, err := b.Client.UpdateContainerResources(testbed.Within(t, time.Minute), &runtimeapi.UpdateContainerResourcesRequest{
 		ContainerId: c.ID, Linux: &runtimeapi.LinuxContainerResources{MemoryLimitInBytes: bytes},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 }
 
 // memoryOf is the limit in the status, and in the container's own cgroup.
@@ -71,9 +67,7 @@ func memoryOf(t *testing.T, c *testbed.Container) (inStatus, inCgroup int64) {
 	t.Helper()
 	text := c.Exec(t, "sh", "-c", "cat /sys/fs/cgroup/memory/memory.limit_in_bytes /sys/fs/cgroup/memory.max 2>/dev/null || true")
 	inCgroup, err := strconv.ParseInt(strings.TrimSpace(text), 10, 64)
-	if err != nil {
-		t.Fatalf("the container's cgroup says %q: %v", text, err)
-	}
+	testbed.Mustf(t, err, "the container's cgroup says %q", text)
 	return c.Status(t).GetResources().GetLinux().GetMemoryLimitInBytes(), inCgroup
 }
 
@@ -113,17 +107,13 @@ func TestLife(t *testing.T) {
 				"stat -c %F:%t:%T /dev/nri-null; echo x > /dev/nri-null": "character special file:1:3",
 				"ulimit -n; ulimit -Hn":                                  "555\n777",
 			} {
-				if got := strings.TrimSpace(c.Exec(t, "sh", "-c", command)); got != want {
-					t.Errorf("%s: %q, want %q", command, got, want)
-				}
+				testbed.Same(t, strings.TrimSpace(c.Exec(t, "sh", "-c", command)), want, "%s:", command)
 			}
 			if c.TryExec(t, "sh", "-c", "echo x > /nri/hello").ExitCode == 0 {
 				t.Error("the plugin's read-only mount can be written")
 			}
 			r, err := b.Client.ContainerStatus(testbed.Within(t, time.Minute), &runtimeapi.ContainerStatusRequest{ContainerId: c.ID, Verbose: true})
-			if err != nil {
-				t.Fatal(err)
-			}
+			testbed.Must(t, err)
 			if !strings.Contains(r.GetInfo()["info"], `"nri.test/note":"by plugin"`) {
 				t.Errorf("the plugin's annotation is not in the spec: %s", r.GetInfo()["info"])
 			}
@@ -191,9 +181,7 @@ func TestRefusal(t *testing.T) {
 	b.NoLeaks(t, b.idle(t, atRest))
 	config.Annotations = nil
 	r, err := b.Client.RunPodSandbox(testbed.Within(t, time.Minute), &runtimeapi.RunPodSandboxRequest{Config: config})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	same(t, withoutAddresses(p.told(t))[2:], "run unwelcome", "stoppod unwelcome", "removepod unwelcome", "run unwelcome")
 
 	withPod := b.Snapshot(t)
@@ -207,9 +195,7 @@ func TestRefusal(t *testing.T) {
 		same(t, p.told(t), "create main", "stop main CONTAINER_CREATED 0", "remove main")
 		c.Annotations = nil
 		again, err := b.Client.CreateContainer(testbed.Within(t, time.Minute), &runtimeapi.CreateContainerRequest{PodSandboxId: r.GetPodSandboxId(), Config: c, SandboxConfig: config})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.Must(t, err)
 		if _, err := b.Client.RemoveContainer(testbed.Within(t, time.Minute), &runtimeapi.RemoveContainerRequest{ContainerId: again.GetContainerId()}); err != nil {
 			t.Fatal(err)
 		}
@@ -327,20 +313,12 @@ func TestInstalledPlugin(t *testing.T) {
 	dir := t.TempDir()
 	plugins, configs, notes := filepath.Join(dir, "plugins"), filepath.Join(dir, "conf.d"), filepath.Join(dir, "notes")
 	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	for _, d := range []string{plugins, configs} {
-		if err := os.Mkdir(d, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		testbed.Must(t, os.Mkdir(d, 0o755))
 	}
-	if err := os.Symlink(self, filepath.Join(plugins, "10-test")); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(configs, "test.conf"), []byte(notes+"\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, os.Symlink(self, filepath.Join(plugins, "10-test")))
+	testbed.Must(t, os.WriteFile(filepath.Join(configs, "test.conf"), []byte(notes+"\n"), 0o600))
 	b := newBed(t, fmt.Sprintf("plugin_path = %q\nplugin_config_path = %q\n", plugins, configs))
 	if _, err := os.Stat(b.socket); !os.IsNotExist(err) {
 		t.Errorf("there is a socket that is not configured: %v", err)
@@ -366,9 +344,7 @@ func TestInstalledPlugin(t *testing.T) {
 func running(t *testing.T, path string) []string {
 	t.Helper()
 	all, err := filepath.Glob("/proc/[0-9]*/cmdline")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	var pids []string
 	for _, f := range all {
 		if line, err := os.ReadFile(f); err == nil && strings.HasPrefix(string(line), path+"\x00") {

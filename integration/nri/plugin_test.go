@@ -252,21 +252,15 @@ func startPlugin(t *testing.T, socket string) *process {
 	t.Helper()
 	p := &process{notes: filepath.Join(t.TempDir(), "notes")}
 	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	p.command = exec.Command(self)
 	p.command.Env = append(os.Environ(), notesEnv+"="+p.notes, socketEnv+"="+socket)
 	stderr := &bytes.Buffer{}
 	p.command.Stderr = stderr
 	r, w, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	p.command.Stdin, p.stdin = r, w
-	if err := p.command.Start(); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, p.command.Start())
 	r.Close()
 	t.Cleanup(func() {
 		p.kill()
@@ -310,9 +304,7 @@ func (p *process) await(t *testing.T, n int, prefix string) {
 // forget begins a new list.
 func (p *process) forget(t *testing.T) {
 	t.Helper()
-	if err := os.Truncate(p.notes, 0); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, os.Truncate(p.notes, 0))
 }
 
 func matching(lines []string, prefix string) []string {

@@ -62,12 +62,8 @@ func newMachine(t *testing.T) *machine {
 	m.holder.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}
 	m.holder.Stderr = os.Stderr
 	out, err := m.holder.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := m.holder.Start(); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
+	testbed.Must(t, m.holder.Start())
 	t.Cleanup(func() {
 		m.holder.Process.Kill() //nolint:errcheck // it is there: nobody waited for it
 		m.holder.Wait()         //nolint:errcheck // killed
@@ -287,9 +283,7 @@ func (m *machine) serves(t *testing.T) {
 	daemon := m.command("berth", "serve")
 	var log strings.Builder
 	daemon.Stdout, daemon.Stderr = &log, &log
-	if err := daemon.Start(); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, daemon.Start())
 	ended := make(chan error, 1)
 	go func() { ended <- daemon.Wait() }()
 	conn, err := grpc.NewClient("unix:///run/berth/berth.sock", grpc.WithTransportCredentials(insecure.NewCredentials()),
@@ -297,9 +291,7 @@ func (m *machine) serves(t *testing.T) {
 			path := fmt.Sprintf("/proc/%d/root%s/run/berth/berth.sock", m.holder.Process.Pid, m.root)
 			return (&net.Dialer{}).DialContext(ctx, "unix", path)
 		}))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	defer conn.Close()
 	testbed.Eventually(t, 30*time.Second, func() error {
 		v, err := runtimeapi.NewRuntimeServiceClient(conn).Version(t.Context(), &runtimeapi.VersionRequest{})
@@ -308,9 +300,7 @@ func (m *machine) serves(t *testing.T) {
 		}
 		return err
 	})
-	if err := daemon.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, daemon.Process.Signal(syscall.SIGTERM))
 	select {
 	case err := <-ended:
 		if err != nil {

@@ -15,38 +15,30 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/layout"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/validate"
+
+	"github.com/berth-cri/berth/integration/testbed"
 )
 
 // TestImage makes the image of the installer and looks at what a node needs of it. One
 // platform is enough here. That it is the same each time is tested in tools/image.
 func TestImage(t *testing.T) {
 	out := t.TempDir()
-	if err := build(out, "image", "VERSION=1.0.0", "PLATFORMS="+runtime.GOARCH); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, build(out, "image", "VERSION=1.0.0", "PLATFORMS="+runtime.GOARCH))
 	top, err := layout.ImageIndexFromPath(filepath.Join(out, "image"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := validate.Index(top); err != nil {
-		t.Error(err)
-	}
+	testbed.Must(t, err)
+	testbed.Check(t, validate.Index(top))
 	first := indexOf(t, out).Manifests[0]
 	if first.Annotations["io.containerd.image.name"] != "ghcr.io/berth-cri/berth:1.0.0" || first.Annotations["org.opencontainers.image.ref.name"] != "1.0.0" {
 		t.Errorf("it is called %v", first.Annotations)
 	}
 	index, err := top.ImageIndex(first.Digest)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	m, err := index.IndexManifest()
 	if err != nil || len(m.Manifests) != 1 || m.Manifests[0].Platform.Architecture != runtime.GOARCH {
 		t.Fatalf("its platforms are %+v, %v", m, err)
 	}
 	image, err := index.Image(m.Manifests[0].Digest)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	config, err := image.ConfigFile()
 	if err != nil || !slices.Equal(config.Config.Entrypoint, []string{"/usr/bin/berth-installer"}) {
 		t.Errorf("the entrypoint is %v, %v", config, err)
@@ -61,9 +53,7 @@ func TestImage(t *testing.T) {
 func indexOf(t *testing.T, out string) *v1.IndexManifest {
 	t.Helper()
 	top, err := layout.ImageIndexFromPath(filepath.Join(out, "image"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	m, err := top.IndexManifest()
 	if err != nil || len(m.Manifests) != 1 {
 		t.Fatalf("the layout has %+v, %v", m, err)
@@ -81,9 +71,7 @@ func contains(t *testing.T, image v1.Image) {
 		if errors.Is(err, io.EOF) {
 			break
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.Must(t, err)
 		if h.Uid != 0 || h.Gid != 0 {
 			t.Errorf("%s is not root's", h.Name)
 		}

@@ -109,18 +109,12 @@ func newNode(t *testing.T, other beside) *node {
 		}
 	}
 	unit, err := os.ReadFile("../../contrib/systemd/berth.service")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(n.payload, "berth.service"), unit, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
+	testbed.Must(t, os.WriteFile(filepath.Join(n.payload, "berth.service"), unit, 0o644))
 	n.system = bootSystem(t)
 	for _, from := range append(other.programs, filepath.Join(dir, "kubelet")) {
 		text, err := os.ReadFile(from)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.Must(t, err)
 		n.file("/usr/local/bin/"+filepath.Base(from), string(text))
 		n.run("chmod", "0755", "/usr/local/bin/"+filepath.Base(from))
 	}
@@ -229,9 +223,7 @@ var (
 func installing(t *testing.T, runtimes ...string) []string {
 	t.Helper()
 	values := filepath.Join(t.TempDir(), "values.json")
-	if err := os.WriteFile(values, []byte(`{"state": "installed", "kubelet": true, "runtimes": [`+strings.Join(runtimes, ", ")+`]}`), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, os.WriteFile(values, []byte(`{"state": "installed", "kubelet": true, "runtimes": [`+strings.Join(runtimes, ", ")+`]}`), 0o644))
 	return []string{"install", "--values", values}
 }
 
@@ -365,16 +357,12 @@ func (n *node) inACluster(t *testing.T, before string) {
 func (n *node) account(t *testing.T, admin, token string) string {
 	t.Helper()
 	config, err := clientcmd.Load([]byte(admin))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	for _, user := range config.AuthInfos {
 		*user = api.AuthInfo{Token: token}
 	}
 	file := filepath.Join(t.TempDir(), "kubeconfig")
-	if err := clientcmd.WriteToFile(*config, file); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, clientcmd.WriteToFile(*config, file))
 	return file
 }
 
@@ -383,21 +371,15 @@ func (n *node) stays(t *testing.T, kubeconfig, state, says string) {
 	t.Helper()
 	dir := t.TempDir()
 	values := filepath.Join(dir, "values.json")
-	if err := os.WriteFile(values, []byte(`{"state": "`+state+`", "kubelet": false}`), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, os.WriteFile(values, []byte(`{"state": "`+state+`", "kubelet": false}`), 0o644))
 	log, err := os.Create(filepath.Join(dir, "log"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	defer log.Close()
 	ready := filepath.Join(dir, "ready")
 	c := exec.CommandContext(t.Context(), "nsenter", "--mount", "--pid", fmt.Sprintf("--target=%d", n.init.Process.Pid), n.program,
 		"--root", n.root, "--payload", n.payload, "--ready-file", ready, "run", "--kubeconfig", kubeconfig, "--values", values, "--node", "node")
 	c.Stdout, c.Stderr = log, log
-	if err := c.Start(); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, c.Start())
 	text := func() string {
 		text, err := os.ReadFile(log.Name())
 		return fmt.Sprintf("%s%v", text, err)

@@ -11,6 +11,8 @@ import (
 
 	"github.com/prometheus/prometheus/promql/parser"
 	"sigs.k8s.io/yaml"
+
+	"github.com/berth-cri/berth/integration/testbed"
 )
 
 const (
@@ -23,9 +25,7 @@ const (
 func metrics(t *testing.T) map[string][]string {
 	t.Helper()
 	f, err := os.Open("../../docs/metrics.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	defer f.Close()
 	// What Prometheus's Go client says of the process.
 	known := map[string][]string{"process_start_time_seconds": nil, "process_resident_memory_bytes": nil, "process_cpu_seconds_total": nil}
@@ -54,9 +54,7 @@ func metrics(t *testing.T) map[string][]string {
 func controllers(t *testing.T) []string {
 	t.Helper()
 	text, err := os.ReadFile("../../docs/runtimeclass.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	var all []string
 	for _, m := range regexp.MustCompile("(?m)^\\| `(berth_controller_[a-z_]+)` \\|").FindAllStringSubmatch(string(text), -1) {
 		all = append(all, m[1])
@@ -113,9 +111,7 @@ func check(t *testing.T, where, query string, known map[string][]string, used ma
 
 func TestAlertsAreAboutMetricsThatExist(t *testing.T) {
 	data, err := os.ReadFile(rulesFile)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	var file struct {
 		Groups []struct {
 			Name  string `json:"name"`
@@ -128,9 +124,7 @@ func TestAlertsAreAboutMetricsThatExist(t *testing.T) {
 			} `json:"rules"`
 		} `json:"groups"`
 	}
-	if err := yaml.UnmarshalStrict(data, &file); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, yaml.UnmarshalStrict(data, &file))
 	known, count := metrics(t), 0
 	for _, name := range controllers(t) {
 		known[name] = nil
@@ -153,9 +147,7 @@ func TestAlertsAreAboutMetricsThatExist(t *testing.T) {
 // of nothing is nothing, and never 0.
 func TestNoControllerIsNoticed(t *testing.T) {
 	data, err := os.ReadFile(rulesFile)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	_, rule, there := strings.Cut(string(data), "alert: BerthNoController\n")
 	_, rule, _ = strings.Cut(rule, "expr: ")
 	query, _, _ := strings.Cut(rule, "\n")
@@ -189,17 +181,13 @@ type panel struct {
 // Every metric of berth's own is on the dashboard, and nothing else.
 func TestDashboardShowsTheMetricsThatExist(t *testing.T) {
 	data, err := os.ReadFile(dashboardFile)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	var dashboard struct {
 		Title  string  `json:"title"`
 		UID    string  `json:"uid"`
 		Panels []panel `json:"panels"`
 	}
-	if err := json.Unmarshal(data, &dashboard); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, json.Unmarshal(data, &dashboard))
 	known, used, ids := metrics(t), map[string]bool{}, map[int]bool{}
 	var walk func([]panel)
 	walk = func(panels []panel) {

@@ -52,9 +52,7 @@ func TestVersionsOfPackages(t *testing.T) {
 		"arch": {"1.0.0": "1.0.0", "1.0.0-rc.1": "1.0.0rc.1", "1.0.1-3-g1b80d4ae": "1.0.1pre3_g1b80d4ae", "0.0.0-dev+1b80d4ae": "0.0.0dev+1b80d4ae"},
 	} {
 		for version, want := range versions {
-			if got := packageVersion(t, kind, version); got != want {
-				t.Errorf("the version of %s for %s is %s, want %s", version, kind, got, want)
-			}
+			testbed.Same(t, packageVersion(t, kind, version), want, "the version of %s for %s is", version, kind)
 		}
 	}
 }
@@ -67,9 +65,7 @@ func prints(want, name string, args ...string) bool {
 func packageVersion(t *testing.T, kind, version string) string {
 	t.Helper()
 	out, err := exec.CommandContext(t.Context(), "../../scripts/package-version", kind, version).Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	return strings.TrimSpace(string(out))
 }
 
@@ -85,9 +81,7 @@ func life(t *testing.T, s *system, m manager, older, newer string) {
 	t.Helper()
 	for path, from := range map[string]string{"/tmp/older": older, "/tmp/newer": newer} {
 		text, err := os.ReadFile(from)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.Must(t, err)
 		s.file(path+"-"+filepath.Base(from), string(text))
 	}
 	install := func(path string) {
@@ -175,9 +169,7 @@ func TestAlpinePackage(t *testing.T) {
 	}
 	busybox := testbed.Part(t, testbed.BusyboxBinary)
 	text, err := os.ReadFile(busybox)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	inside := func(args ...string) string {
 		t.Helper()
 		out, err := exec.CommandContext(t.Context(), "chroot", append([]string{root}, args...)...).CombinedOutput()
@@ -189,12 +181,8 @@ func TestAlpinePackage(t *testing.T) {
 	write := func(path, text string) {
 		t.Helper()
 		path = filepath.Join(root, path)
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, []byte(text), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		testbed.Must(t, os.MkdirAll(filepath.Dir(path), 0o755))
+		testbed.Must(t, os.WriteFile(path, []byte(text), 0o755))
 	}
 	write("bin/busybox", string(text))
 	inside("/bin/busybox", "--install", "-s", "/bin")
@@ -230,22 +218,16 @@ func TestAlpinePackage(t *testing.T) {
 func untar(t *testing.T, file, root string) {
 	t.Helper()
 	f, err := os.Open(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	defer f.Close()
 	zr, err := gzip.NewReader(f)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	for tr := tar.NewReader(zr); ; {
 		header, err := tr.Next()
 		if errors.Is(err, io.EOF) {
 			return
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.Must(t, err)
 		path := filepath.Join(root, header.Name)
 		switch header.Typeflag {
 		case tar.TypeDir:
@@ -255,9 +237,7 @@ func untar(t *testing.T, file, root string) {
 		default:
 			t.Fatalf("%s is neither a file nor a directory", header.Name)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.Must(t, err)
 	}
 }
 
@@ -323,18 +303,12 @@ func (s *system) put(t *testing.T, dir, to string) {
 	t.Helper()
 	pack := exec.CommandContext(t.Context(), "tar", "-C", filepath.Dir(dir), "-c", filepath.Base(dir))
 	out, err := pack.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := pack.Start(); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
+	testbed.Must(t, pack.Start())
 	unpack := s.command("tar", "-C", to, "-x")
 	unpack.Stdin = out
 	if text, err := unpack.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, text)
 	}
-	if err := pack.Wait(); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, pack.Wait())
 }

@@ -88,18 +88,14 @@ func bootSystem(t *testing.T) *system {
 	s := &system{t: t, root: filepath.Join(dir, "root")}
 	t.Cleanup(func() { removeCgroups(t, name) })
 	log, err := os.Create(filepath.Join(t.TempDir(), "console"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	s.init = exec.Command("sh", "-euc", boot, "sh", dir, name)
 	s.init.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags: syscall.CLONE_NEWPID | syscall.CLONE_NEWNS | syscall.CLONE_NEWUTS | syscall.CLONE_NEWIPC | syscall.CLONE_NEWNET,
 		Setsid:     true, Pdeathsig: syscall.SIGKILL,
 	}
 	s.init.Stdout, s.init.Stderr = log, log
-	if err := s.init.Start(); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, s.init.Start())
 	t.Cleanup(func() {
 		s.init.Process.Kill() //nolint:errcheck // all of its processes go with it; nobody waited for it
 		s.init.Wait()         //nolint:errcheck // killed
@@ -204,19 +200,13 @@ func (s *system) prunes(t *testing.T) {
 	t.Helper()
 	dir := t.TempDir()
 	old := filepath.Join(dir, "pod-checkpoints", "old")
-	if err := errors.Join(os.MkdirAll(filepath.Join(old, manifest.ImagesDir), 0o700), os.Chmod(filepath.Dir(old), 0o700)); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(old, manifest.ImagesDir, "pages.img"), []byte("memory"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, errors.Join(os.MkdirAll(filepath.Join(old, manifest.ImagesDir), 0o700), os.Chmod(filepath.Dir(old), 0o700)))
+	testbed.Must(t, os.WriteFile(filepath.Join(old, manifest.ImagesDir, "pages.img"), []byte("memory"), 0o600))
 	m := &manifest.Manifest{
 		Created: time.Now().Add(-200 * time.Hour), Pod: []byte(`{"metadata":{"namespace":"n","name":"p"}}`),
 		Containers: []manifest.Container{{Name: "main", Config: []byte("{}")}},
 	}
-	if err := manifest.Seal(t.Context(), old, m); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, manifest.Seal(t.Context(), old, m))
 	s.put(t, filepath.Dir(old), "/var/lib/berth")
 	s.is("disabled", "systemctl", "is-enabled", "berth-checkpoint-prune.timer")
 	s.run("systemctl", "enable", "--now", "berth-checkpoint-prune.timer")
@@ -230,9 +220,7 @@ func underSystemd(t *testing.T, older, newer string) {
 	s := bootSystem(t)
 	for name, from := range map[string]string{"older": older, "newer": newer} {
 		text, err := os.ReadFile(from)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.Must(t, err)
 		s.file("/tmp/"+name+".deb", string(text))
 	}
 	s.run("dpkg", "-i", "/tmp/older.deb")
@@ -252,9 +240,7 @@ func underSystemd(t *testing.T, older, newer string) {
 	for property, want := range map[string]string{
 		"ActiveState": "active", "KillMode": "process", "Delegate": "yes", "TasksMax": "infinity", "OOMScoreAdjust": "-999", "WatchdogUSec": "1min",
 	} {
-		if got := s.unit(property); got != want {
-			t.Errorf("%s is %q, want %q", property, got, want)
-		}
+		testbed.Same(t, s.unit(property), want, "%s is", property)
 	}
 	pid := s.unit("MainPID")
 

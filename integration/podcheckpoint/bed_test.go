@@ -168,9 +168,7 @@ func (p *pod) writing(t *testing.T) (dir string, done <-chan error) {
 func (p *pod) checkpointed(t *testing.T) string {
 	t.Helper()
 	dir, done := p.writing(t)
-	if err := <-done; err != nil {
-		t.Fatalf("checkpoint: %v", err)
-	}
+	testbed.Mustf(t, <-done, "checkpoint")
 	return dir
 }
 
@@ -198,9 +196,7 @@ func (b *bed) request(p *pod, dir string) *runtimeapi.RestorePodRequest {
 func (b *bed) created(t *testing.T, p *pod, r *runtimeapi.RestorePodRequest) *pod {
 	t.Helper()
 	made, containers, err := b.Client.TryRestore(t, r)
-	if err != nil {
-		t.Fatalf("restore: %v", err)
-	}
+	testbed.Mustf(t, err, "restore")
 	again := &pod{Pod: made}
 	for i, c := range containers {
 		again.members = append(again.members, &member{c, p.members[i].config})
@@ -239,9 +235,7 @@ func files(t *testing.T, dir string) []string {
 		}
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	return all
 }
 

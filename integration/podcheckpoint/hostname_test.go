@@ -22,8 +22,6 @@ func TestHostnameOfARestoredPodOfGVisor(t *testing.T) {
 	r.Config.Hostname = "another"
 	again := b.created(t, p, r)
 	again.members[0].Start(t)
-	if got := again.members[0].Exec(t, "hostname"); got != want {
-		t.Errorf("restored it is called %q, want %q", got, want)
-	}
+	testbed.Same(t, again.members[0].Exec(t, "hostname"), want, "restored it is called")
 	again.Remove(t)
 }

@@ -21,9 +21,7 @@ func (b *bed) kept(t *testing.T, p *pod) string {
 	t.Helper()
 	var l struct{ Directory string }
 	out := b.must(t, "pod", "checkpoint", p.ID, "-o", "json")
-	if err := json.Unmarshal([]byte(out), &l); err != nil {
-		t.Fatalf("%s: %v", out, err)
-	}
+	testbed.Mustf(t, json.Unmarshal([]byte(out), &l), "%s", out)
 	return l.Directory
 }
 
@@ -143,13 +141,9 @@ func (b *bed) pushesForEver(t *testing.T, dir string) (end func()) {
 	conn := value(l.Accept())(t)
 	return func() {
 		t.Helper()
-		if err := push.Process.Kill(); err != nil {
-			t.Error(err)
-		}
+		testbed.Check(t, push.Process.Kill())
 		_ = push.Wait() // it was killed
-		if err := errors.Join(conn.Close(), l.Close()); err != nil {
-			t.Error(err)
-		}
+		testbed.Check(t, errors.Join(conn.Close(), l.Close()))
 	}
 }
 

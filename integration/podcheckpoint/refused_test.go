@@ -105,9 +105,7 @@ func TestRefusedRestores(t *testing.T) {
 	b.NoLeaks(t, atRest)
 	damaged := filepath.Join(dir, "images", "pages.img")
 	info, err := os.Stat(damaged)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	testbed.Must(t, os.Truncate(damaged, info.Size()/2))
 	_, _, err = b.Client.TryRestore(t, b.request(p, dir))
 	testbed.Refused(t, err, codes.InvalidArgument, "the checkpoint is damaged", "pages.img", "make another")

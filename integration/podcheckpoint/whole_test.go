@@ -103,9 +103,7 @@ func restoredPodIsLikeAnyOther(t *testing.T, handler string) {
 		testbed.LimitMemory(t, r.GetConfig().GetLinux().GetCgroupParent(), 192<<20)
 	}
 	_, containers, err := b.Client.TryRestore(t, r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	greedy := containers[0]
 	greedy.Start(t)
 	greedy.Exec(t, "touch", "/eat")
@@ -120,9 +118,7 @@ func (b *bed) forwarded(t *testing.T, p *pod) string {
 	r := value(b.Client.PortForward(testbed.Within(t, patience), &runtimeapi.PortForwardRequest{PodSandboxId: p.ID, Port: []int32{8080}}))(t)
 	at := value(url.Parse(r.GetUrl()))(t)
 	transport, upgrader, err := spdy.RoundTripperFor(&rest.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	stop, ready, ended := make(chan struct{}), make(chan struct{}), make(chan error, 1)
 	dialer := spdy.NewDialer(upgrader, &http.Client{Transport: transport}, http.MethodPost, at)
 	forwarder := value(portforward.NewOnAddresses(dialer, []string{"127.0.0.1"}, []string{"0:8080"}, stop, ready, io.Discard, io.Discard))(t)
@@ -131,9 +127,7 @@ func (b *bed) forwarded(t *testing.T, p *pod) string {
 	case <-ready:
 		defer func() {
 			close(stop)
-			if err := <-ended; err != nil {
-				t.Errorf("the end of the port-forward: %v", err)
-			}
+			testbed.Checkf(t, <-ended, "the end of the port-forward")
 		}()
 	case err := <-ended:
 		t.Fatalf("port-forward: %v", err)

@@ -90,9 +90,7 @@ const policiesPath = "/apis/admissionregistration.k8s.io/v1/"
 func (b *bed) inForce(t *testing.T, o policy.Options) {
 	t.Helper()
 	all, err := policy.Generate(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	b.times++
 	marker := fmt.Sprintf("generation-%d", b.times)
 	var validating []string
@@ -121,9 +119,7 @@ func (b *bed) inForce(t *testing.T, o policy.Options) {
 func (b *bed) send(t *testing.T, all []runtime.Object) {
 	t.Helper()
 	sent, err := policy.Unstructured(all)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	for _, one := range sent {
 		path := policiesPath + strings.ToLower(strings.TrimSuffix(one.GetKind(), "y"))
 		if strings.HasSuffix(one.GetKind(), "Policy") {
@@ -427,9 +423,7 @@ const rules = `rules:
 func (b *bed) choose(t *testing.T) {
 	classes := b.furnish(t)
 	parsed, err := policy.ParseRules("rules.yaml", []byte(rules))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	// Nothing but the annotations of the classes is known.
 	b.inForce(t, policy.Options{Classes: classes, Rules: parsed, Workloads: policy.IgnoreWorkloads, Exempt: []string{"exempt"}})
 	send := func(namespace, body string) (*corev1.Pod, string) {
@@ -485,9 +479,7 @@ func (b *bed) choose(t *testing.T) {
 			if pod.Spec.RuntimeClassName != nil {
 				got = *pod.Spec.RuntimeClassName
 			}
-			if got != c.class {
-				t.Errorf("it has the class %q, want %q", got, c.class)
-			}
+			testbed.Same(t, got, c.class, "it has the class")
 			whole(t, pod, got)
 		})
 	}
@@ -559,9 +551,7 @@ func (b *bed) others(t *testing.T, name string) {
 func (b *bed) workloads(t *testing.T) {
 	classes := b.furnish(t)
 	parsed, err := policy.ParseRules("rules.yaml", []byte(rules))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	kinds := map[string]string{
 		"apps/v1/deployments": "Deployment", "apps/v1/statefulsets": "StatefulSet", "apps/v1/daemonsets": "DaemonSet", "apps/v1/replicasets": "ReplicaSet",
 		"batch/v1/jobs": "Job", "batch/v1/cronjobs": "CronJob", "v1/replicationcontrollers": "ReplicationController",
@@ -690,9 +680,7 @@ func (b *bed) many(t *testing.T) {
 		text += fmt.Sprintf("- {name: r-%d, pods: {labels: {number: n-%d}}, isolation: strongest}\n", i, i)
 	}
 	parsed, err := policy.ParseRules("rules.yaml", []byte(text))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	b.inForce(t, policy.Options{Classes: classes, Rules: parsed, Default: "runc", Workloads: policy.DenyWorkloads})
 	testbed.Eventually(t, patience, func() error {
 		pod := strings.Replace(aPod("p", ""), "labels: {", "labels: {number: n-99, ", 1)
@@ -709,9 +697,7 @@ func (b *bed) many(t *testing.T) {
 func (b *bed) controllers(t *testing.T) {
 	classes := b.furnish(t)
 	parsed, err := policy.ParseRules("rules.yaml", []byte(rules))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	b.inForce(t, policy.Options{Classes: classes, Rules: parsed, Workloads: policy.WarnWorkloads, Exempt: []string{"exempt"}})
 	b.StartControllers(t)
 	const deployments = "/apis/apps/v1/namespaces/default/deployments"

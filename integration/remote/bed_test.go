@@ -51,9 +51,7 @@ func (b *bed) behind(t *testing.T) *testbed.Berth {
 func (b *bed) status(t *testing.T) *runtimeapi.StatusResponse {
 	t.Helper()
 	s, err := b.Client.Status(t.Context(), &runtimeapi.StatusRequest{Verbose: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	return s
 }
 

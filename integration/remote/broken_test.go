@@ -24,9 +24,7 @@ func socket(t *testing.T, f func(net.Conn)) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "s")
 	l, err := net.Listen("unix", path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	t.Cleanup(func() { _ = l.Close() })
 	go func() {
 		for {
@@ -72,9 +70,7 @@ func (l liar) serve(t *testing.T) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "s")
 	listener, err := net.Listen("unix", path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	s := grpc.NewServer()
 	runtimeapi.RegisterRuntimeServiceServer(s, l)
 	runtimeapi.RegisterImageServiceServer(s, l)
@@ -89,17 +85,11 @@ func (l liar) serve(t *testing.T) string {
 func TestEndpointsThatAreNoDaemon(t *testing.T) {
 	dir := t.TempDir()
 	file, dead := filepath.Join(dir, "file"), filepath.Join(dir, "dead")
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, os.WriteFile(file, nil, 0o600))
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: dead})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	l.SetUnlinkOnClose(false)
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, l.Close())
 	drain := func(c net.Conn) {
 		for b := make([]byte, 4096); ; {
 			if _, err := c.Read(b); err != nil {
@@ -155,9 +145,7 @@ func TestEndpointsThatAreNoDaemon(t *testing.T) {
 			t.Errorf("berth handlers: %v\n%s", err, out)
 		}
 		// What a status says has an end, and is to be about the next.
-		if err := os.Remove(filepath.Join(b.Dir, "conf.d", "60-"+e.name+".toml")); err != nil {
-			t.Fatal(err)
-		}
+		testbed.Must(t, os.Remove(filepath.Join(b.Dir, "conf.d", "60-"+e.name+".toml")))
 	}
 	pod := b.Client.RunPod(t, testbed.PodSpec{Image: b.Image, Command: []string{"sleep", "3600"}})
 	if got := pod.Container.Exec(t, "echo", "here"); got != "here\n" {
@@ -167,9 +155,7 @@ func TestEndpointsThatAreNoDaemon(t *testing.T) {
 		b.DropIn(t, "70-"+name, fmt.Sprintf("[runtimes.%s]\nendpoint = %q\n", name, "unix://"+liar{id: id}.serve(t)))
 		b.ready(t, name)
 		_, err := b.Client.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: b.Client.SandboxConfig(""), RuntimeHandler: name})
-		if err == nil {
-			t.Errorf("%s has made a pod", name)
-		}
+		testbed.Fails(t, err, "%s has made a pod", name)
 	}
 	sandboxes, err := b.Client.ListPodSandbox(t.Context(), &runtimeapi.ListPodSandboxRequest{})
 	if err != nil || len(sandboxes.GetItems()) != 1 || sandboxes.GetItems()[0].GetId() != pod.ID {

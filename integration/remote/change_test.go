@@ -76,9 +76,7 @@ func (b *bed) row(t *testing.T, name string, words ...string) {
 func connections(t *testing.T, to *testbed.Daemon) (count int) {
 	t.Helper()
 	file, err := os.Open("/proc/net/unix")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	defer file.Close()
 	for lines := bufio.NewScanner(file); lines.Scan(); {
 		fields := strings.Fields(lines.Text())
@@ -111,14 +109,10 @@ func (b *bed) metrics(t *testing.T) string {
 		},
 	}}
 	response, err := client.Get("http://berth/metrics")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	defer response.Body.Close()
 	text, err := io.ReadAll(response.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	return string(text)
 }
 
@@ -131,9 +125,7 @@ func (b *bed) pod(t *testing.T, handler string) *testbed.Pod {
 func (b *bed) isOf(t *testing.T, handlers map[*testbed.Pod]string) {
 	t.Helper()
 	list, err := b.Client.ListPodSandbox(t.Context(), &runtimeapi.ListPodSandboxRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	listed := map[string]string{}
 	for _, p := range list.GetItems() {
 		listed[p.GetId()] = p.GetRuntimeHandler()
@@ -217,9 +209,7 @@ func TestHandlersOfDaemonsChange(t *testing.T) {
 	b.isOf(t, pods)
 
 	// No handler leads to containerd, and its last pods go.
-	if err := os.Remove(filepath.Join(b.Dir, "conf.d", "50-legacy.toml")); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, os.Remove(filepath.Join(b.Dir, "conf.d", "50-legacy.toml")))
 	b.row(t, "a-name", "draining")
 	if !strings.Contains(b.metrics(t), `backend="cri:`+b.other.Socket+`"`) {
 		t.Error("containerd is not measured though it has pods")
@@ -272,9 +262,7 @@ func (b *bed) operate(t *testing.T, pod *testbed.Pod) {
 	}
 	// There is no binary to try. What is refused changes nothing.
 	whole, err := os.ReadFile(filepath.Join(b.Dir, "conf.d", "51-shared.toml"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	b.DropIn(t, "51-shared", string(whole)+"candidate = { runtime_path = \"/bin/true\", percent = 50 }\n")
 	if out := b.berth(t, 2, "reload", "--wait"); !strings.Contains(out, "runtimes.shared.candidate: does not apply to a handler of another CRI daemon") {
 		t.Errorf("a candidate is refused with:\n%s", out)

@@ -19,22 +19,16 @@ import (
 // signal sends a signal to a daemon's process and nothing else.
 func signal(t *testing.T, d *testbed.Daemon, s syscall.Signal) {
 	t.Helper()
-	if err := syscall.Kill(d.PID(), s); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, syscall.Kill(d.PID(), s))
 }
 
 // whole checks that lists have both pods, and that the own one works.
 func (b *bed) whole(t *testing.T, own, theirs *testbed.Pod) {
 	t.Helper()
 	pods, err := b.Client.ListPodSandbox(t.Context(), &runtimeapi.ListPodSandboxRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	containers, err := b.Client.ListContainers(t.Context(), &runtimeapi.ListContainersRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	there := map[string]bool{}
 	for _, p := range pods.GetItems() {
 		there[p.GetId()] = true

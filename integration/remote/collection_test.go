@@ -31,16 +31,12 @@ func (c *collector) detect(t *testing.T) map[string]bool {
 	t.Helper()
 	listed := images(t, c.client)
 	containers, err := c.client.ListContainers(t.Context(), &runtimeapi.ListContainersRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	used := map[string]bool{}
 	for _, one := range containers.GetContainers() {
 		used[one.GetImageId()] = true
 		s, err := c.client.ContainerStatus(t.Context(), &runtimeapi.ContainerStatusRequest{ContainerId: one.GetId()})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.Must(t, err)
 		for _, m := range s.GetStatus().GetMounts() {
 			if listed[m.GetImage().GetImage()] != nil {
 				used[m.GetImage().GetImage()] = true

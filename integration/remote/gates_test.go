@@ -65,17 +65,13 @@ func (g *gates) network(t *testing.T) *testbed.CNI {
 	t.Helper()
 	cni := testbed.NewCNI(t)
 	plugins, err := os.ReadDir(cni.BinDir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	bin := t.TempDir()
 	for _, p := range plugins {
 		if p.Name() == "bridge" {
 			continue
 		}
-		if err := os.Symlink(filepath.Join(cni.BinDir, p.Name()), filepath.Join(bin, p.Name())); err != nil {
-			t.Fatal(err)
-		}
+		testbed.Must(t, os.Symlink(filepath.Join(cni.BinDir, p.Name()), filepath.Join(bin, p.Name())))
 	}
 	g.program(t, filepath.Join(bin, "bridge"), `pod=${CNI_ARGS#*K8S_POD_NAME=}; gate=$CNI_COMMAND-${pod%%;*}`, filepath.Join(cni.BinDir, "bridge"))
 	cni.BinDir = bin
@@ -127,13 +123,9 @@ func (g *gates) open(t *testing.T) {
 	t.Helper()
 	for _, sub := range []string{"hold", "at"} {
 		entries, err := os.ReadDir(filepath.Join(g.dir, sub))
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.Must(t, err)
 		for _, e := range entries {
-			if err := os.Remove(filepath.Join(g.dir, sub, e.Name())); err != nil {
-				t.Fatal(err)
-			}
+			testbed.Must(t, os.Remove(filepath.Join(g.dir, sub, e.Name())))
 		}
 	}
 }

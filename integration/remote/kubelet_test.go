@@ -23,9 +23,7 @@ func idOf(t *testing.T, c *testbed.Client, handler, name string) string {
 	ctx, cancel := context.WithTimeout(t.Context(), callTimeout)
 	defer cancel()
 	s, err := c.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: name, RuntimeHandler: handler}})
-	if err != nil {
-		t.Fatalf("status of %s: %v", name, err)
-	}
+	testbed.Mustf(t, err, "status of %s", name)
 	return s.GetImage().GetId()
 }
 
@@ -67,9 +65,7 @@ func images(t *testing.T, c *testbed.Client) map[string]*runtimeapi.Image {
 	ctx, cancel := context.WithTimeout(t.Context(), callTimeout)
 	defer cancel()
 	l, err := c.ListImages(ctx, &runtimeapi.ListImagesRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	all := map[string]*runtimeapi.Image{}
 	for _, i := range l.GetImages() {
 		if all[i.GetId()] != nil {

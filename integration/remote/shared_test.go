@@ -22,9 +22,7 @@ func shareSocket(t *testing.T, daemon string) string {
 	t.Helper()
 	path := filepath.Join(filepath.Dir(daemon), "shared.sock")
 	l, err := net.Listen("unix", path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	m := cmux.New(l)
 	calls := m.MatchWithWriters(cmux.HTTP2MatchHeaderFieldSendSettings("content-type", "application/grpc"))
 	var running sync.WaitGroup

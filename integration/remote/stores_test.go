@@ -54,9 +54,7 @@ func (s *shop) in(t *testing.T, name string) string {
 
 func (s *shop) isIn(t *testing.T, name, want string) {
 	t.Helper()
-	if got := s.in(t, name); got != want {
-		t.Errorf("%s is in %q, want %q", name, got, want)
-	}
+	testbed.Same(t, s.in(t, name), want, "%s is in", name)
 }
 
 func (s *shop) pod(t *testing.T, handler string) *testbed.Pod {
@@ -108,9 +106,7 @@ func pullsGo(t *testing.T, s *shop) {
 	if got := idOf(t, s.Client, "", name); got != id {
 		t.Errorf("an image that all stores have is there as %q", got)
 	}
-	if err := remove(t, s.Client, id); err != nil {
-		t.Error(err)
-	}
+	testbed.Check(t, remove(t, s.Client, id))
 	s.isIn(t, name, "")
 }
 
@@ -127,9 +123,7 @@ func movedTag(t *testing.T, s *shop) {
 		t.Fatalf("pulled %s, %v", got, err)
 	}
 	id, err := create(t, s.Client, pod, "main", after, name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	c, err := s.Client.ContainerStatus(t.Context(), &runtimeapi.ContainerStatusRequest{ContainerId: id})
 	if err != nil || c.GetStatus().GetImageId() != after {
 		t.Errorf("the container is of %v, %v; the kubelet was told of %s", c, err, after)
@@ -141,9 +135,7 @@ func movedTag(t *testing.T, s *shop) {
 	if listed[before] == nil || listed[after] == nil {
 		t.Error("not both are listed")
 	}
-	if err := remove(t, s.Client, name); err != nil {
-		t.Error(err)
-	}
+	testbed.Check(t, remove(t, s.Client, name))
 	s.isIn(t, before, "")
 	s.isIn(t, after, "")
 }
@@ -160,9 +152,7 @@ func tagAndDigest(t *testing.T, s *shop) {
 		if !slices.Equal(one.GetRepoTags(), []string{name}) || !slices.Equal(one.GetRepoDigests(), []string{digest}) {
 			t.Errorf("listed as %v", one)
 		}
-		if err := remove(t, s.Client, map[string]string{"tag": name, "digest": digest, "id": id}[by]); err != nil {
-			t.Error(err)
-		}
+		testbed.Check(t, remove(t, s.Client, map[string]string{"tag": name, "digest": digest, "id": id}[by]))
 		s.isIn(t, id, "")
 	}
 }
@@ -197,9 +187,7 @@ func usedElsewhere(t *testing.T, s *shop) {
 	name := s.push(t, "used:1")
 	pod := s.Client.RunPod(t, testbed.PodSpec{Handler: "legacy", Image: name, Command: []string{"sleep", "3600"}})
 	id := s.Client.Pull(t, "runc", name)
-	if err := remove(t, s.Client, id); err != nil {
-		t.Error(err)
-	}
+	testbed.Check(t, remove(t, s.Client, id))
 	s.isIn(t, id, "")
 	if got := pod.Container.Exec(t, "echo", "on"); got != "on\n" {
 		t.Errorf("a container whose image is removed says %q", got)
@@ -210,9 +198,7 @@ func usedElsewhere(t *testing.T, s *shop) {
 func (s *shop) mounts(t *testing.T) (all []string) {
 	t.Helper()
 	fs, err := s.Client.ImageFsInfo(t.Context(), &runtimeapi.ImageFsInfoRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	for _, f := range fs.GetImageFilesystems() {
 		var of syscall.Statfs_t
 		if err := syscall.Statfs(f.GetFsId().GetMountpoint(), &of); err != nil || f.GetUsedBytes() == nil || f.GetTimestamp() <= 0 {
@@ -263,9 +249,7 @@ func awayStore(t *testing.T, s *shop) {
 	}
 	s.other.Start(t)
 	s.ready(t, "legacy")
-	if err := remove(t, s.Client, id); err != nil {
-		t.Error(err)
-	}
+	testbed.Check(t, remove(t, s.Client, id))
 	if images(t, s.Client)[id] != nil {
 		t.Error("a removed image is listed")
 	}

@@ -45,13 +45,9 @@ func oneStatus(t *testing.T, b *bed, inner *testbed.Berth) {
 	}
 	for name, d := range map[string]*testbed.Daemon{"legacy": b.other, "inner": inner.Daemon} {
 		direct, err := d.Client.Status(t.Context(), &runtimeapi.StatusRequest{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.Must(t, err)
 		passed := &runtimeapi.StatusResponse{}
-		if err := protojson.Unmarshal(backends["cri:"+d.Socket], passed); err != nil {
-			t.Fatal(err)
-		}
+		testbed.Must(t, protojson.Unmarshal(backends["cri:"+d.Socket], passed))
 		for _, c := range direct.GetStatus().GetConditions() {
 			if !slices.ContainsFunc(passed.GetStatus().GetConditions(), func(p *runtimeapi.RuntimeCondition) bool { return proto.Equal(p, c) }) {
 				t.Errorf("the condition of %s is not told: %v", name, c)
@@ -90,9 +86,7 @@ func allPods(t *testing.T, b *bed) {
 	var shown struct {
 		Pods []struct{ ID, Handler string }
 	}
-	if err := json.Unmarshal([]byte(b.berth(t, 0, "pods", "-o", "json")), &shown); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, json.Unmarshal([]byte(b.berth(t, 0, "pods", "-o", "json")), &shown))
 	for _, pod := range shown.Pods {
 		if wanted[pod.ID] == pod.Handler {
 			delete(wanted, pod.ID)
@@ -137,9 +131,7 @@ func capabilitiesOf(t *testing.T, s *runtimeapi.StatusResponse) map[string]capab
 			Capabilities capability.Table
 		}
 	}
-	if err := json.Unmarshal([]byte(s.GetInfo()["handlers"]), &all); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, json.Unmarshal([]byte(s.GetInfo()["handlers"]), &all))
 	by := map[string]capability.Table{}
 	for _, h := range all.Handlers {
 		by[h.Name] = h.Capabilities
@@ -270,9 +262,7 @@ func sameMetrics(t *testing.T, b *bed) {
 		pods[pod.ID] = handler
 	}
 	declared, err := b.Client.ListMetricDescriptors(t.Context(), &runtimeapi.ListMetricDescriptorsRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	keys := map[string][]string{}
 	for _, d := range declared.GetDescriptors() {
 		if keys[d.GetName()] != nil {
@@ -281,9 +271,7 @@ func sameMetrics(t *testing.T, b *bed) {
 		keys[d.GetName()] = d.GetLabelKeys()
 	}
 	measured, err := b.Client.ListPodSandboxMetrics(t.Context(), &runtimeapi.ListPodSandboxMetricsRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	ours := map[string]map[string]bool{}
 	for _, m := range measured.GetPodMetrics() {
 		handler := pods[m.GetPodSandboxId()]

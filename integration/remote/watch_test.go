@@ -162,9 +162,7 @@ func (w *watch) judge(t *testing.T) {
 func (b *bed) hear(ctx context.Context, t *testing.T) <-chan *runtimeapi.ContainerEventResponse {
 	t.Helper()
 	events, err := b.Client.GetContainerEvents(ctx, &runtimeapi.GetEventsRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	heard := make(chan *runtimeapi.ContainerEventResponse, 1000)
 	go func() {
 		defer close(heard)

@@ -63,13 +63,9 @@ func newBed(t *testing.T) *bed {
 	if err == nil {
 		err = os.WriteFile(b.crun, program, 0o755)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	features := filepath.Join(t.TempDir(), "features.d")
-	if err := os.Mkdir(features, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, os.Mkdir(features, 0o755))
 	on := testbed.StartBed(t, "scheduling/busybox:1", testbed.Options{
 		Runtimes:       map[string]string{"runc": testbed.Part(t, testbed.Runc)},
 		DefaultRuntime: "runc",
@@ -91,20 +87,14 @@ func newBed(t *testing.T) *bed {
 func (b *bed) classes(t *testing.T) {
 	t.Helper()
 	measured := filepath.Join(t.TempDir(), "measured.yaml")
-	if err := os.WriteFile(measured, []byte(measurements), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, os.WriteFile(measured, []byte(measurements), 0o600))
 	command := exec.CommandContext(t.Context(), filepath.Join(b.berth.Bin, "berth"), "capabilities", "-o", "json",
 		"--admin-socket="+filepath.Join(filepath.Dir(b.berth.Socket), "admin.sock"))
 	command.Stderr = os.Stderr
 	known, err := command.Output()
-	if err != nil {
-		t.Fatalf("berth capabilities: %v", err)
-	}
+	testbed.Mustf(t, err, "berth capabilities")
 	handlers := filepath.Join(t.TempDir(), "handlers.json")
-	if err := os.WriteFile(handlers, known, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, os.WriteFile(handlers, known, 0o600))
 	b.Kubectl(t, b.Kubectl(t, "", "berth", "generate", "--handlers="+handlers, "--measurements="+measured), "apply", "--server-side", "--filename=-")
 	// As classes were before: the same handler, by whether it takes pods, and nothing said
 	// of what it costs.
@@ -282,9 +272,7 @@ func (b *bed) running(pod *corev1.Pod) conformance.Running {
 // kubelet count, and in the pod's cgroup.
 func (b *bed) overhead(t *testing.T) {
 	node, err := b.Node(kubelet.NodeName)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	memory, cpu := node.Status.Allocatable.Memory().Value(), node.Status.Allocatable.Cpu().MilliValue()
 	allButHalf := [2]string{
 		fmt.Sprintf(`{requests: {memory: "%d"}}`, memory-overheadMemory/2),
@@ -363,9 +351,7 @@ func (b *bed) withdrawn(t *testing.T) {
 	}
 	// What is not counted takes a place all the same.
 	b.room(t, kubelet.NodeName, maxPods-int64(len(counted))-1)
-	if err := os.Rename(b.crun, b.crun+".away"); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, os.Rename(b.crun, b.crun+".away"))
 	broken := time.Now()
 	b.notReady(t)
 	berth := time.Since(broken)
@@ -385,9 +371,7 @@ func (b *bed) withdrawn(t *testing.T) {
 	}
 	b.alive(t, "greedy", was["greedy"])
 
-	if err := os.Rename(b.crun+".away", b.crun); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, os.Rename(b.crun+".away", b.crun))
 	b.labelled(t, "crun", "runc")
 	b.n.WaitReady(t, "late")
 	b.placed(t, "late", kubelet.NodeName)

@@ -78,15 +78,11 @@ func TestOneImageOnAllSnapshotters(t *testing.T) {
 func (b *bed) reasonOf(t *testing.T, handler string) string {
 	t.Helper()
 	r, err := b.Client.RuntimeServiceClient.Status(t.Context(), &runtimeapi.StatusRequest{Verbose: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	var all struct {
 		Handlers []struct{ Name, State, Reason string }
 	}
-	if err := json.Unmarshal([]byte(r.GetInfo()["handlers"]), &all); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, json.Unmarshal([]byte(r.GetInfo()["handlers"]), &all))
 	for _, h := range all.Handlers {
 		if h.Name == handler && h.State != "ready" {
 			return h.Reason
@@ -212,9 +208,7 @@ func TestKilledWhileASnapshotterPrepares(t *testing.T) {
 		return nil
 	})
 	b.Kill9(t)
-	if err := <-answered; err == nil {
-		t.Error("the pull succeeded")
-	}
+	testbed.Fails(t, <-answered, "the pull succeeded")
 	b.stargz.Signal(t, unix.SIGCONT)
 	b.Start(t)
 	b.pod(t, "stargz", image).Remove(t)

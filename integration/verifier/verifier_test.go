@@ -29,9 +29,7 @@ import (
 
 func must(t *testing.T, err error) {
 	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 }
 
 // installed builds the verifier, as its page says, into a directory of its own.

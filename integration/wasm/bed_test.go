@@ -109,9 +109,7 @@ func (b *bed) compiled(t *testing.T) (digests []string) {
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	return digests
 }
 
@@ -137,9 +135,7 @@ func (b *bed) run(t *testing.T, spec testbed.PodSpec) (*runtimeapi.ContainerStat
 func logOf(t *testing.T, c *testbed.Container) string {
 	t.Helper()
 	text, err := os.ReadFile(c.LogPath)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	var said strings.Builder
 	for line := range strings.Lines(string(text)) {
 		if parts := strings.SplitN(line, " ", 4); len(parts) == 4 {
@@ -163,9 +159,7 @@ func says(t *testing.T, c *testbed.Container, want string) {
 func (b *bed) image(t *testing.T, handler, ref string) *runtimeapi.Image {
 	t.Helper()
 	r, err := b.Client.ImageStatus(testbed.Within(t, patience), &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: ref, RuntimeHandler: handler}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	return r.GetImage()
 }
 

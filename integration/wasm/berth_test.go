@@ -50,9 +50,7 @@ func TestKindsOfImages(t *testing.T) {
 				t.Errorf("after a restart %s is %q", reference, got)
 			}
 			layers, err := tc.image.Layers()
-			if err != nil {
-				t.Fatal(err)
-			}
+			testbed.Must(t, err)
 			if hash, err := layers[0].Digest(); err != nil || !b.has(t, hash) {
 				t.Errorf("its layer %v is gone: %v", hash, err)
 			}
@@ -121,9 +119,7 @@ func TestPinnedModule(t *testing.T) {
 	wasm := testbed.WasmLayer(t, module(t), testbed.WasmConfigured(func(c *v1.Config) { c.Entrypoint, c.Cmd = []string{"/app.wasm"}, []string{"exit", "8"} }))
 	tagged := b.registry.PushIndex(t, "pinned/app:1", testbed.Index(t, testbed.Busybox(t), wasm))
 	hash, err := wasm.Digest()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	pinned := strings.TrimSuffix(tagged, ":1") + "@" + hash.String()
 	id := b.Client.Pull(t, handler, tagged)
 	if got := b.Client.Pull(t, handler, pinned); got != id {
@@ -164,9 +160,7 @@ func TestPullForAPod(t *testing.T) {
 	pull := func() string {
 		t.Helper()
 		r, err := b.Client.PullImage(testbed.Within(t, patience), &runtimeapi.PullImageRequest{Image: &runtimeapi.ImageSpec{Image: reference}, SandboxConfig: pod.Config})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.Must(t, err)
 		return r.GetImageRef()
 	}
 	if got := pod.RunContainer(t, "main", testbed.PodSpec{Image: pull()}).WaitExit(t).GetExitCode(); got != 2 {

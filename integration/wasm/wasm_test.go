@@ -67,9 +67,7 @@ func (b *bed) layer(t *testing.T) {
 func (b *bed) file(t *testing.T) {
 	reference, _ := b.push(t, "wasm/file:1", testbed.WasmFile(t, module(t), testbed.WasmFor(b.files)))
 	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "note"), []byte("of a volume"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, os.WriteFile(filepath.Join(dir, "note"), []byte("of a volume"), 0o600))
 	ended, said := b.run(t, testbed.PodSpec{Image: reference, Args: []string{"cat", "/volume/note", "exit", "4"}, Container: func(c *runtimeapi.ContainerConfig) {
 		c.Mounts = []*runtimeapi.Mount{{HostPath: dir, ContainerPath: "/volume"}}
 	}})
@@ -123,9 +121,7 @@ func (b *bed) hostNetwork(t *testing.T) {
 		c.Linux.SecurityContext.NamespaceOptions.Network = runtimeapi.NamespaceMode_NODE
 	}})
 	own, err := os.Readlink("/proc/self/ns/net")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	found := 0
 	for _, pid := range modulesIn(t, pod.Config.GetLinux().GetCgroupParent()) {
 		found++
@@ -142,9 +138,7 @@ func (b *bed) hostNetwork(t *testing.T) {
 func modulesIn(t *testing.T, cgroup string) (pids []int) {
 	t.Helper()
 	all, err := filepath.Glob("/proc/[0-9]*")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	for _, dir := range all {
 		in, err := os.ReadFile(filepath.Join(dir, "cgroup"))
 		if err != nil || !strings.Contains(string(in), cgroup) {

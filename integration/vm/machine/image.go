@@ -68,9 +68,7 @@ func find(t testbed.T, kind Kind) image {
 		}
 	}
 	dir, err := directory()
-	if err != nil {
-		t.Fatalf("look for the disks of virtual machines: %v", err)
-	}
+	testbed.Mustf(t, err, "look for the disks of virtual machines")
 	dir, err = filepath.EvalSymlinks(filepath.Join(dir, string(kind)))
 	if err != nil {
 		testbed.Missing(t, "the disk of a node is missing: run `make vm-image`: %v", err)

@@ -12,6 +12,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/berth-cri/berth/integration/testbed"
 )
 
 // Tests is a test binary that runs in the machine.
@@ -42,23 +44,15 @@ func (m *Machine) Test(t *testing.T, tests Tests) {
 		args = append(args, fmt.Sprintf("-test.parallel=%d", tests.Parallel))
 	}
 	converter, err := Built("test2json", "cmd/test2json", "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	convert := exec.CommandContext(t.Context(), converter)
 	var complaint strings.Builder
 	convert.Stderr = &complaint
 	said, err := convert.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
 	events, err := convert.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := convert.Start(); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Must(t, err)
+	testbed.Must(t, convert.Start())
 	c := m.Command(args...)
 	c.Dir, c.Stdout, c.Stderr = path.Dir(tests.Binary), said, said
 	c.Env = append(m.Environment(), tests.Env...)

@@ -5,6 +5,8 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+
+	"github.com/berth-cri/berth/integration/testbed"
 )
 
 // events are those of a run of tests that run beside each other, and of which one
@@ -41,9 +43,7 @@ func TestReport(t *testing.T) {
 	c := exec.Command(os.Args[0], "-test.v", "-test.run=^TestReport$")
 	c.Env = append(os.Environ(), variable+"=1")
 	out, err := c.CombinedOutput()
-	if err == nil {
-		t.Error("a test that failed in the machine has not failed here")
-	}
+	testbed.Fails(t, err, "a test that failed in the machine has not failed here")
 	for _, want := range []string{
 		"    --- FAIL: TestReport/TestA (",
 		"        --- PASS: TestReport/TestA/one (",

@@ -77,21 +77,15 @@ func Start(t testbed.T, o Options) *Machine {
 			t.Fatalf("boot a machine to begin with: %v", err)
 		}
 	}
-	if err := m.make(booted); err != nil {
-		t.Fatalf("make a machine: %v", err)
-	}
+	testbed.Mustf(t, m.make(booted), "make a machine")
 	t.Cleanup(func() {
 		m.kill()
 		if t.Failed() {
 			t.Logf("the machine's console:\n%s", m.Console())
 		}
-		if err := os.RemoveAll(m.dir); err != nil {
-			t.Errorf("remove the machine: %v", err)
-		}
+		testbed.Checkf(t, os.RemoveAll(m.dir), "remove the machine")
 	})
-	if err := m.start(t.Context(), booted); err != nil {
-		t.Fatalf("start a machine: %v", err)
-	}
+	testbed.Mustf(t, m.start(t.Context(), booted), "start a machine")
 	m.ready(t)
 	return m
 }
@@ -201,9 +195,7 @@ func (m *Machine) Cut(t testbed.T) {
 func (m *Machine) Boot(t testbed.T) {
 	t.Helper()
 	m.kill()
-	if err := m.start(t.Context(), ""); err != nil {
-		t.Fatalf("boot the machine: %v", err)
-	}
+	testbed.Mustf(t, m.start(t.Context(), ""), "boot the machine")
 	m.ready(t)
 }
 
@@ -261,9 +253,7 @@ func (m *Machine) Put(t testbed.T, from, to string) {
 	t.Helper()
 	name := fmt.Sprint(m.files.Add(1))
 	shared := filepath.Join(m.dir, "share", name)
-	if err := place(from, shared); err != nil {
-		t.Fatalf("share %s with the machine: %v", from, err)
-	}
+	testbed.Mustf(t, place(from, shared), "share %s with the machine", from)
 	m.Run(t, "sh", "-ec", `mkdir -p "$(dirname "$2")" && rm -f "$2" && cp "/host/$1" "$2"`, "sh", name, to)
 	if err := os.Remove(shared); err != nil {
 		t.Fatalf("%v", err)

@@ -22,7 +22,7 @@ func TestImportMistakes(t *testing.T) {
 		{"shim that is called oci", "crio", crio + "runtime_path = \"$BIN/containerd-shim-kata-v2\"", `1:2: runtimes.a.runtime_type: containerd-shim-kata-v2 is a shim, not an OCI runtime (did you mean "shim"?)`},
 		{"runtime that is called vm", "crio", crio + "runtime_path = \"$BIN/crun\"\nruntime_type = \"vm\"", `3:1: runtimes.a.runtime_type: crun is an OCI runtime, not a shim (did you mean "oci"?)`},
 		{"configuration of crun", "crio", crio + "runtime_path = \"$BIN/crun\"\nruntime_config_path = \"/etc/passwd\"", `3:1: runtimes.a.runtime_config_path: crun does not read a configuration file; this key is for shims and runsc`},
-		{"missing configuration", "crio", crio + "runtime_path = \"$BIN/containerd-shim-kata-v2\"\nruntime_type = \"vm\"\nruntime_config_path = \"/no/kata.toml\"", `4:1: runtimes.a.runtime_config_path: /no/kata.toml does not exist`},
+		{"missing configuration", "crio", crio + "runtime_path = \"$BIN/containerd-shim-kata-v2\"\nruntime_type = \"vm\"\nruntime_config_path = \"/no/remote.toml\"", `4:1: runtimes.a.runtime_config_path: /no/remote.toml does not exist`},
 		{"time as text", "crio", crio + "runtime_path = \"$BIN/crun\"\ncontainer_create_timeout = \"long\"", `3:1: runtimes.a.container_create_timeout: "long" is not a duration; write a duration with its unit in quotes, such as "90s" or "4h"`},
 		{"annotations as text", "crio", crio + "runtime_path = \"$BIN/crun\"\nallowed_annotations = \"all\"", `3:1: runtimes.a.pod_annotations: must be a list of strings, not a string (did you mean "[\"all\"]"?)`},
 		{"relative root", "crio", crio + "runtime_path = \"$BIN/crun\"\nruntime_root = \"run\"", `3:1: runtimes.a.runtime_root: "run" must be an absolute path`},

@@ -47,35 +47,3 @@ spec:
 		return nil
 	})
 }
-
-// debug looks into a running pod with a container that is added to it.
-func (b *bed) debug(t *testing.T, n *Namespace) {
-	for _, class := range b.classes {
-		n.CreateOf(t, class.name, `
-  terminationGracePeriodSeconds: 1
-  containers: [{name: main, image: IMAGE, command: [sleep, "3600"]}]
-`)
-	}
-	for _, class := range b.classes {
-		before := n.WaitReady(t, class.name)
-		arguments := []string{"debug", class.name, "--image=" + b.berth.Image, "--container=looker", "--quiet"}
-		if !class.sandboxed {
-			// gVisor joins no PID namespace of a container that runs already.
-			arguments = append(arguments, "--target=main")
-		}
-		n.Kubectl(t, append(arguments, "--", "sh", "-c", "ps -o args; echo end of list; ip -o address show eth0; sleep 3600")...)
-		pod := n.WaitPod(t, class.name, func(pod *corev1.Pod) error {
-			if s := pod.Status.EphemeralContainerStatuses; len(s) != 1 || s[0].State.Running == nil {
-				return fmt.Errorf("the ephemeral containers are %+v", s)
-			}
-			return nil
-		})
-		seen := n.session(t, "logs", "--follow", "--container=looker", class.name).until(t, "inet "+pod.Status.PodIP)
-		if !class.sandboxed && !strings.Contains(seen, "sleep 3600") {
-			t.Errorf("%s: the target's processes are not seen:\n%s", class.name, seen)
-		}
-		if pod.Status.ContainerStatuses[0].ContainerID != before.Status.ContainerStatuses[0].ContainerID {
-			t.Errorf("%s: the container became another", class.name)
-		}
-	}
-}

@@ -2,7 +2,6 @@ package kubelet
 
 import (
 	"fmt"
-	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -83,67 +82,4 @@ func (b *bed) initAndSidecars(t *testing.T, n *Namespace) {
 			}
 		}
 	}
-}
-
-// hooks looks that both hooks run, and that a container is asked to end before it
-// is made to.
-func (b *bed) hooks(t *testing.T, n *Namespace) {
-	dir := t.TempDir()
-	n.Create(t, fmt.Sprintf(`
-apiVersion: v1
-kind: Pod
-metadata: {name: hooked}
-spec:
-  terminationGracePeriodSeconds: 30
-  volumes: [{name: host, hostPath: {path: %q, type: Directory}}]
-  containers:
-  - name: main
-    image: IMAGE
-    command: [sh, -c, 'trap "echo asked to end >> /host/order; exit 0" TERM; while :; do sleep 0.1; done']
-    lifecycle:
-      postStart: {exec: {command: [sh, -c, 'echo after the start >> /host/order']}}
-      preStop: {exec: {command: [sh, -c, 'echo before the end >> /host/order']}}
-    volumeMounts: [{name: host, mountPath: /host}]
-`, dir))
-	n.WaitReady(t, "hooked")
-	n.Delete(t, "hooked")
-	const want = "after the start\nbefore the end\nasked to end\n"
-	testbed.Same(t, readFile(t, dir+"/order"), want, "the order is")
-}
-
-// outOfMemory fills a container's memory.
-func (b *bed) outOfMemory(t *testing.T, n *Namespace) {
-	n.CreatePod(t, "greedy", `
-  restartPolicy: Never
-  containers:
-  - name: main
-    image: IMAGE
-    command: [sh, -c, 'tail /dev/zero']
-    resources: {limits: {memory: 32Mi}}
-`)
-	pod := n.WaitPhase(t, "greedy", corev1.PodFailed)
-	if end := pod.Status.ContainerStatuses[0].State.Terminated; end.Reason != "OOMKilled" || end.ExitCode != 137 {
-		t.Errorf("it ended as %+v", end)
-	}
-}
-
-// badImage asks for an image that nobody has.
-func (b *bed) badImage(t *testing.T, n *Namespace) {
-	absent := strings.Replace(b.berth.Image, "busybox:1", "absent:1", 1)
-	n.Create(t, fmt.Sprintf(`
-apiVersion: v1
-kind: Pod
-metadata: {name: absent}
-spec:
-  terminationGracePeriodSeconds: 1
-  containers: [{name: main, image: %q}]
-`, absent))
-	event := n.WaitEvent(t, "absent", "Failed", absent)
-	testbed.Contains(t, event, "does not have the image", "the event does not say why")
-	n.WaitPod(t, "absent", func(pod *corev1.Pod) error {
-		if s := pod.Status.ContainerStatuses; len(s) != 1 || s[0].State.Waiting == nil || s[0].State.Waiting.Reason != "ImagePullBackOff" {
-			return fmt.Errorf("the containers are %+v", s)
-		}
-		return nil
-	})
 }

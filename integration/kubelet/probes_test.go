@@ -7,52 +7,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// readiness makes a pod ready and not ready again, by each kind of probe, under
-// each class.
-func (b *bed) readiness(t *testing.T, n *Namespace) {
-	const on = "/tmp/on"
-	probes := map[string]string{
-		"exec": "exec: {command: [test, -e, " + on + "]}",
-		"http": "httpGet: {path: /on, port: 8080}",
-		"tcp":  "tcpSocket: {port: 8081}",
-	}
-	for _, class := range b.classes {
-		for kind, probe := range probes {
-			n.Create(t, fmt.Sprintf(`
-apiVersion: v1
-kind: Pod
-metadata: {name: %[1]s-%[2]s}
-spec:
-  runtimeClassName: %[1]s
-  terminationGracePeriodSeconds: 1
-  containers:
-  - name: main
-    image: IMAGE
-    command: [sh, -c, 'httpd -p 8080 -h /tmp; while :; do if [ -e /tmp/on ] && [ -z "$p" ]; then httpd -f -p 8081 -h /tmp & p=$!; elif ! [ -e /tmp/on ] && [ "$p" ]; then kill $p; p=; fi; sleep 0.1; done']
-    readinessProbe: {%[3]s, periodSeconds: 1, failureThreshold: 1}
-`, class.name, kind, probe))
-		}
-	}
-	for _, class := range b.classes {
-		for kind := range probes {
-			pod := class.name + "-" + kind
-			n.WaitEvent(t, pod, "Unhealthy", "Readiness probe failed")
-			n.Exec(t, pod, "touch", on)
-			n.WaitReady(t, pod)
-			n.Exec(t, pod, "rm", on)
-			n.WaitPod(t, pod, func(pod *corev1.Pod) error {
-				if Ready(pod) == nil {
-					return fmt.Errorf("pod %s is still ready", pod.Name)
-				}
-				return nil
-			})
-			if restarts := n.Pod(t, pod).Status.ContainerStatuses[0].RestartCount; restarts != 0 {
-				t.Errorf("pod %s was restarted %d times", pod, restarts)
-			}
-		}
-	}
-}
-
 // liveness lets each kind of probe fail once. The container must be restarted,
 // once.
 func (b *bed) liveness(t *testing.T, n *Namespace) {

@@ -10,23 +10,6 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// overhead looks at the cgroup of a pod: its limits are those of its containers,
-// and the class's overhead.
-func (b *bed) overhead(t *testing.T, n *Namespace) {
-	n.CreatePod(t, "limited", `
-  runtimeClassName: gvisor
-  terminationGracePeriodSeconds: 1
-  containers:
-  - {name: one, image: IMAGE, command: [sleep, "3600"], resources: {limits: {memory: 32Mi, cpu: 100m}}}
-  - {name: two, image: IMAGE, command: [sleep, "3600"], resources: {limits: {memory: 64Mi, cpu: 200m}}}
-`)
-	pod := n.WaitReady(t, "limited")
-	testbed.Same(t, MemoryLimit(t, b.PodCgroup(pod)), (32+64+96)<<20, "bytes: the pod may use")
-	if quota, period := CPULimit(t, b.PodCgroup(pod)); quota*10 != period*4 {
-		t.Errorf("the pod may run %d µs of %d", quota, period)
-	}
-}
-
 // resize changes a container's limits while it runs.
 func (b *bed) resize(t *testing.T, n *Namespace) {
 	for _, class := range b.classes {

@@ -1,14 +1,11 @@
 package kubelet
 
 import (
-	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
-
-	authenticationv1 "k8s.io/api/authentication/v1"
 
 	"github.com/berth-cri/berth/integration/testbed"
 )
@@ -102,36 +99,6 @@ spec:
 			testbed.Same(t, n.Kubectl(t, "exec", class.name, "--container=other", "--", "cat", "/empty/file", "/memory/file"), "shared\nshared\n", "the other container reads")
 			testbed.Contains(t, n.Exec(t, class.name, "sh", "-c", "dd if=/dev/zero of=/memory/large bs=1M count=16 2>&1; rm -f /memory/large"), "No space left", "a volume of 8 MiB took 16")
 		})
-	}
-}
-
-// serviceAccount asks the API server whose the token is that a pod was given.
-func (b *bed) serviceAccount(t *testing.T, n *Namespace) {
-	for _, class := range b.classes {
-		n.CreateOf(t, class.name, `
-  terminationGracePeriodSeconds: 1
-  containers: [{name: main, image: IMAGE, command: [sleep, "3600"]}]
-`)
-	}
-	const dir = "/var/run/secrets/kubernetes.io/serviceaccount/"
-	for _, class := range b.classes {
-		n.WaitReady(t, class.name)
-		testbed.Same(t, n.Exec(t, class.name, "cat", dir+"namespace"), n.Name, "%s: the namespace is", class.name)
-		testbed.Same(t, n.Exec(t, class.name, "cat", dir+"ca.crt"), readFile(t, b.certificate.CA), "%s: the authority is another:\n", class.name)
-		review := authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: n.Exec(t, class.name, "cat", dir+"token")}}
-		review.APIVersion, review.Kind = "authentication.k8s.io/v1", "TokenReview"
-		request, err := json.Marshal(review)
-		testbed.Must(t, err)
-		answer, stderr, err := n.TryKubectl(t, string(request), "create", "--filename=-", "--output=json")
-		if err != nil {
-			t.Fatalf("%v: %s", err, stderr)
-		}
-		testbed.Must(t, json.Unmarshal([]byte(answer), &review))
-		user := review.Status.User
-		if !review.Status.Authenticated || user.Username != "system:serviceaccount:"+n.Name+":default" ||
-			strings.Join(user.Extra["authentication.kubernetes.io/pod-name"], "") != class.name {
-			t.Errorf("%s: the API server takes the token for %+v", class.name, review.Status)
-		}
 	}
 }
 

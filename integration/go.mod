@@ -25,7 +25,6 @@ require (
 	github.com/opencontainers/image-spec v1.1.1
 	github.com/opencontainers/runtime-spec v1.3.0
 	github.com/prometheus/prometheus v0.313.1
-	github.com/soheilhy/cmux v0.1.5
 	github.com/vishvananda/netlink v1.3.1
 	golang.org/x/mod v0.42.0
 	golang.org/x/net v0.60.0

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/berth-cri/berth/integration/testbed"
 )
@@ -92,7 +93,7 @@ func (g *gates) pulls(next http.Handler) http.Handler {
 				case <-r.Context().Done():
 					return
 				default:
-					pause()
+					time.Sleep(20 * time.Millisecond)
 				}
 			}
 		}

@@ -178,8 +178,8 @@ var points = []point{
 		},
 		settle: func(ctx context.Context, s *subject) error { return s.gone(ctx) },
 	},
-	{ // while lists and events are read, which is all the time
-		name: "events",
+	{
+		name: "exit",
 		prepare: func(t *testing.T, s *subject) {
 			s.gates.hold(t, "end-"+s.config.GetMetadata().GetName())
 			s.kubelet.container = s.ends

@@ -1,7 +1,6 @@
 package remote
 
 import (
-	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -9,8 +8,6 @@ import (
 	"testing"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/integration/testbed"
@@ -75,13 +72,9 @@ func TestImagesOfSeveralStores(t *testing.T) {
 	}{
 		{"pulls go by the handler, by the pod, by the default", pullsGo},
 		{"a tag that has moved", movedTag},
-		{"one image by a tag and by its digest", tagAndDigest},
 		{"volumes", volumes},
 		{"what is in use in another daemon", usedElsewhere},
 		{"file systems and what is pinned", fileSystems},
-		{"a kubelet's collection", collection},
-		{"a daemon that is away", awayStore},
-		{"the default's daemon stands still", stillDefault},
 	} {
 		t.Run(check.name, func(t *testing.T) { check.run(t, s) })
 	}
@@ -138,23 +131,6 @@ func movedTag(t *testing.T, s *shop) {
 	testbed.Check(t, remove(t, s.Client, name))
 	s.isIn(t, before, "")
 	s.isIn(t, after, "")
-}
-
-func tagAndDigest(t *testing.T, s *shop) {
-	name := s.push(t, "twice:1")
-	for _, by := range []string{"tag", "digest", "id"} {
-		id := s.Client.Pull(t, "runc", name)
-		digest := images(t, s.Client)[id].GetRepoDigests()[0]
-		if got := s.Client.Pull(t, "legacy", digest); got != id {
-			t.Errorf("by digest it is %s, and by tag %s", got, id)
-		}
-		one := images(t, s.Client)[id]
-		if !slices.Equal(one.GetRepoTags(), []string{name}) || !slices.Equal(one.GetRepoDigests(), []string{digest}) {
-			t.Errorf("listed as %v", one)
-		}
-		testbed.Check(t, remove(t, s.Client, map[string]string{"tag": name, "digest": digest, "id": id}[by]))
-		s.isIn(t, id, "")
-	}
 }
 
 func volumes(t *testing.T, s *shop) {
@@ -224,73 +200,4 @@ func fileSystems(t *testing.T, s *shop) {
 	if pinned != 1 {
 		t.Errorf("%d images are pinned, and containerd's is one", pinned)
 	}
-}
-
-func awayStore(t *testing.T, s *shop) {
-	name := s.push(t, "away:1")
-	id := s.Client.Pull(t, "legacy", name)
-	images(t, s.Client)
-	mounts := s.mounts(t)
-	s.other.Kill9(t)
-	if err := remove(t, s.Client, id); status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), s.other.Socket) {
-		t.Errorf("removed from a daemon that is away: %v", err)
-	}
-	for range 2 {
-		if images(t, s.Client)[id] == nil {
-			t.Error("what is on the disk is not listed")
-		}
-		if got := idOf(t, s.Client, "", name); got != "" {
-			t.Errorf("what cannot be used is there as %s", got)
-		}
-		if got := s.mounts(t); !slices.Equal(got, mounts) {
-			t.Errorf("stores are at %q, and were at %q", got, mounts)
-		}
-		s.Restart(t) // the second time by one that has not seen the daemon
-	}
-	s.other.Start(t)
-	s.ready(t, "legacy")
-	testbed.Check(t, remove(t, s.Client, id))
-	if images(t, s.Client)[id] != nil {
-		t.Error("a removed image is listed")
-	}
-}
-
-// stillDefault has the default's daemon stand still: what is asked for pods of
-// others must not wait for it.
-func stillDefault(t *testing.T, s *shop) {
-	s.DropIn(t, "60-default", "default_runtime = \"legacy\"\n")
-	testbed.Eventually(t, patience, func() error {
-		if text := s.status(t).GetInfo()["handlers"]; !strings.Contains(text, `"default":"legacy"`) {
-			return fmt.Errorf("handlers are %s", text)
-		}
-		return nil
-	})
-	name := s.push(t, "still:1")
-	id := s.Client.Pull(t, "runc", name)
-	s.Client.Pull(t, "inner", name)
-	pod := s.pod(t, "runc")
-	images(t, s.Client)
-	mounts := s.mounts(t)
-	signal(t, s.other, syscall.SIGSTOP)
-	resume := func() { _ = syscall.Kill(s.other.PID(), syscall.SIGCONT) }
-	t.Cleanup(resume)
-	testbed.Eventually(t, patience, func() error { // it may answer once more
-		if got := idOf(t, s.Client, "", name); got != id {
-			return fmt.Errorf("it is there as %q", got)
-		}
-		return nil
-	})
-	if got, err := pull(t, s.Client, pod, name); got != id {
-		t.Errorf("pulled %s, %v", got, err)
-	}
-	if _, err := create(t, s.Client, pod, "main", id, name); err != nil {
-		t.Error(err)
-	}
-	if images(t, s.Client)[id] == nil {
-		t.Error("it is not listed")
-	}
-	if got := s.mounts(t); !slices.Equal(got, mounts) {
-		t.Errorf("stores are at %q, and were at %q", got, mounts)
-	}
-	resume()
 }

@@ -147,8 +147,6 @@ func (n *node) strike(t *testing.T, s strike, struck []*testbed.Daemon, others b
 			cases = append(cases, atPoint{p, n.newSubject(t, p, handler)})
 		}
 	}
-	w := &watch{client: n.client, always: always}
-	end := w.begin(t)
 	each := func(f func(t *testing.T, c atPoint)) {
 		var all sync.WaitGroup
 		for _, c := range cases {
@@ -208,8 +206,6 @@ func (n *node) strike(t *testing.T, s strike, struck []*testbed.Daemon, others b
 	})
 	n.agree(t)
 	each(func(t *testing.T, c atPoint) { until(t, "remove "+c.point.name+" under "+c.handler, c.gone) })
-	end()
-	w.judge(t)
 }
 
 // away waits until calls about the other daemons' pods are refused, while those
@@ -221,7 +217,7 @@ func (n *node) away(t *testing.T, always []string) {
 			ctx, cancel := context.WithTimeout(t.Context(), tryTimeout)
 			defer cancel()
 			begin := time.Now()
-			if _, err := n.client.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: always[1]}); err != nil || time.Since(begin) > slow {
+			if _, err := n.client.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: always[1]}); err != nil || time.Since(begin) > patience/4 {
 				t.Errorf("the own pod's status after %v: %v", time.Since(begin), err)
 			}
 			_, err := n.client.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: always[3+2*at]})

@@ -1,15 +1,12 @@
 package remote
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"reflect"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
-	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -32,8 +29,6 @@ func TestOneNodeOfSeveralDaemons(t *testing.T) {
 	inner := b.behind(t)
 	t.Run("status", func(t *testing.T) { oneStatus(t, b, inner) })
 	t.Run("pods", func(t *testing.T) { allPods(t, b) })
-	t.Run("events", func(t *testing.T) { eventsInOrder(t, b) })
-	t.Run("metrics", func(t *testing.T) { sameMetrics(t, b) })
 	t.Run("cgroup drivers", func(t *testing.T) { otherDriver(t, b) })
 }
 
@@ -175,150 +170,4 @@ func otherDriver(t *testing.T, b *bed) {
 	if err != nil || config.GetLinux().GetCgroupDriver() != runtimeapi.CgroupDriver_CGROUPFS {
 		t.Errorf("the node's driver is %v, %v", config, err)
 	}
-}
-
-// eventsInOrder runs one pod in each daemon at the same time.
-func eventsInOrder(t *testing.T, b *bed) {
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	for _, handler := range everywhere {
-		b.Client.Pull(t, handler, b.Image)
-	}
-	heard := b.hear(ctx, t)
-	// All are subscribed to once a pod of each is heard of.
-	for _, handler := range everywhere {
-		testbed.Eventually(t, patience, func() error {
-			pod := b.Client.RunSandbox(t, testbed.PodSpec{Handler: handler})
-			for late := time.After(2 * time.Second); ; {
-				select {
-				case e := <-heard:
-					if e.GetContainerId() == pod.ID {
-						return nil
-					}
-				case <-late:
-					return fmt.Errorf("no event of a pod of %s", handler)
-				}
-			}
-		})
-	}
-
-	ran := make([]*testbed.Pod, len(everywhere))
-	var running sync.WaitGroup
-	for i, handler := range everywhere {
-		running.Go(func() {
-			pod := b.Client.RunPod(t, testbed.PodSpec{Handler: handler, Image: b.Image, Command: []string{"sh", "-c", "exit 3"}})
-			pod.Container.WaitExit(t)
-			pod.Remove(t)
-			ran[i] = pod
-		})
-	}
-	running.Wait()
-	of := map[string][]string{}
-	last := map[string]int64{}
-	deleted := 0
-	for deleted < len(ran) {
-		var e *runtimeapi.ContainerEventResponse
-		select {
-		case e = <-heard:
-		case <-time.After(patience):
-		}
-		if e == nil {
-			t.Fatalf("there are no more events; heard %v", of)
-		}
-		sandbox := e.GetPodSandboxStatus().GetId()
-		who := "container"
-		if sandbox == "" || e.GetContainerId() == sandbox {
-			sandbox, who = e.GetContainerId(), "sandbox"
-		}
-		kind := who + " " + strings.TrimSuffix(strings.TrimPrefix(e.GetContainerEventType().String(), "CONTAINER_"), "_EVENT")
-		of[sandbox] = append(of[sandbox], kind)
-		if e.GetCreatedAt() < last[sandbox] {
-			t.Errorf("an event of %s is older than the one before it", sandbox)
-		}
-		last[sandbox] = e.GetCreatedAt()
-		if kind == "sandbox DELETED" && slices.ContainsFunc(ran, func(p *testbed.Pod) bool { return p.ID == sandbox }) {
-			deleted++
-		}
-	}
-	want := []string{
-		"sandbox CREATED", "sandbox STARTED", "container CREATED", "container STARTED", "container STOPPED",
-		"sandbox STOPPED", "container DELETED", "sandbox DELETED",
-	}
-	for i, pod := range ran {
-		if got := of[pod.ID]; !slices.Equal(got, want) {
-			t.Errorf("events of a pod of %s are %q", everywhere[i], got)
-		}
-	}
-}
-
-// sameMetrics compares what the daemons measure of one workload.
-func sameMetrics(t *testing.T, b *bed) {
-	pods := map[string]string{}
-	for _, handler := range everywhere {
-		pod := b.Client.RunPod(t, testbed.PodSpec{
-			Handler: handler, Image: b.Image, Command: []string{"sleep", "3600"},
-			Container: func(c *runtimeapi.ContainerConfig) { c.Image.UserSpecifiedImage = b.Image }, // containerd knows the image by this
-		})
-		pods[pod.ID] = handler
-	}
-	declared, err := b.Client.ListMetricDescriptors(t.Context(), &runtimeapi.ListMetricDescriptorsRequest{})
-	testbed.Must(t, err)
-	keys := map[string][]string{}
-	for _, d := range declared.GetDescriptors() {
-		if keys[d.GetName()] != nil {
-			t.Errorf("%s is declared twice", d.GetName())
-		}
-		keys[d.GetName()] = d.GetLabelKeys()
-	}
-	measured, err := b.Client.ListPodSandboxMetrics(t.Context(), &runtimeapi.ListPodSandboxMetricsRequest{})
-	testbed.Must(t, err)
-	ours := map[string]map[string]bool{}
-	for _, m := range measured.GetPodMetrics() {
-		handler := pods[m.GetPodSandboxId()]
-		if handler == "" || len(m.GetContainerMetrics()) != 1 {
-			continue
-		}
-		ours[handler] = map[string]bool{}
-		for _, one := range m.GetMetrics() {
-			ours[handler]["pod "+labelled(t, keys, one)] = true
-		}
-		for _, one := range m.GetContainerMetrics()[0].GetMetrics() {
-			ours[handler]["container "+labelled(t, keys, one)] = true
-		}
-	}
-	if len(ours["runc"]) == 0 || len(ours["legacy"]) < 20 {
-		t.Fatalf("measured %v", ours)
-	}
-	for handler, same := range ours {
-		for name := range same {
-			// The device of a writable layer is "/" to containerd.
-			if !ours["runc"][name] && !strings.Contains(name, "container_fs_") {
-				t.Errorf("%s has %s, and berth's own pods do not", handler, name)
-			}
-		}
-	}
-	for name := range ours["runc"] {
-		if !ours["inner"][name] {
-			t.Errorf("another berth does not have %s", name)
-		}
-	}
-}
-
-// labelled is a metric with its labels. The values of those that differ from pod
-// to pod are left out, unless they are empty.
-func labelled(t *testing.T, keys map[string][]string, m *runtimeapi.Metric) string {
-	t.Helper()
-	text := []string{m.GetName(), m.GetMetricType().String()}
-	of := keys[m.GetName()]
-	if len(of) == 0 || len(of) != len(m.GetLabelValues()) {
-		t.Errorf("%s has the labels %q, and is declared with %q", m.GetName(), m.GetLabelValues(), of)
-		return m.GetName()
-	}
-	for i, value := range m.GetLabelValues() {
-		if slices.Contains([]string{"pod", "id"}, of[i]) && value != "" {
-			value = "..."
-		}
-		text = append(text, of[i]+"="+value)
-	}
-	return strings.Join(text, " ")
 }

@@ -65,34 +65,6 @@ func (n *node) lists(t *testing.T, times int, want map[string]int) map[string]in
 	return counted
 }
 
-// Daemons that are older than the newest lists have them in one form, and clients
-// ask in either.
-func TestListsInTheFormThatThereIs(t *testing.T) {
-	unary, streams := slices.Collect(maps.Keys(listForms)), slices.Collect(maps.Values(listForms))
-	for name, c := range map[string]struct{ one, two []string }{
-		"no streams": {streams, streams}, "streams only": {unary, unary}, "each another": {unary, streams},
-	} {
-		t.Run(name, func(t *testing.T) {
-			n := startNode(t, startLacking(t, "one", c.one...), startLacking(t, "two", c.two...), "")
-			want := map[string]int{"ListPodSandbox": 4, "ListContainers": 4, "ListContainerStats": 2, "ListPodSandboxStats": 2, "ListPodSandboxMetrics": 2, "ListImages": 2}
-			n.lists(t, 1, want)
-			const times = 5
-			counted := n.lists(t, times, want)
-			for _, p := range []*peer{n.one, n.two} {
-				for method := range p.lacking {
-					other := n.one
-					if p == n.one {
-						other = n.two
-					}
-					if counted[method] > 0 && other.lacking[method] {
-						t.Errorf("%s was asked for %d times of a daemon that had said that it has none", method, counted[method])
-					}
-				}
-			}
-		})
-	}
-}
-
 // What an old daemon lacks is made up for, or said.
 func TestOldDaemon(t *testing.T) {
 	old := slices.Concat(slices.Collect(maps.Values(listForms)), []string{

@@ -7,7 +7,6 @@ import (
 	"os"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -16,7 +15,6 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/wrapperspb"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/integration/testbed"
@@ -25,28 +23,10 @@ import (
 // What goes along with a call, and how it ends, is the same on both sides of berth.
 func TestCallsAreWhole(t *testing.T) {
 	n := startNode(t, startPeer(t, thisCRI(), "one", 1), startPeer(t, thisCRI(), "two", 1), "")
-	t.Run("codes and details", n.testCodes)
 	t.Run("metadata", n.testMetadata)
 	t.Run("deadlines", n.testDeadlines)
-	t.Run("cancellation", n.testCancellation)
 	t.Run("large messages", n.testLargeMessages)
 	t.Run("large lists", n.testLargeLists)
-}
-
-func (n *node) testCodes(t *testing.T) {
-	for code := codes.Canceled; code <= codes.Unauthenticated; code++ {
-		said, err := status.New(code, "why not").WithDetails(wrapperspb.String("a detail"), wrapperspb.Int64(7))
-		testbed.Must(t, err)
-		n.two.answer("StartContainer", func(*call) error { return said.Err() })
-		_, err = n.Client.StartContainer(bounded(t), &runtimeapi.StartContainerRequest{ContainerId: id('c', "two", 0)})
-		got := status.Convert(err)
-		if got.Code() != code || !strings.HasPrefix(got.Message(), `handler "two": `) || !strings.HasSuffix(got.Message(), "why not") {
-			t.Errorf("%v: %v", code, err)
-		}
-		if details := got.Details(); len(details) != 2 || !proto.Equal(details[0].(proto.Message), wrapperspb.String("a detail")) || !proto.Equal(details[1].(proto.Message), wrapperspb.Int64(7)) {
-			t.Errorf("%v: details %v", code, details)
-		}
-	}
 }
 
 func (n *node) testMetadata(t *testing.T) {
@@ -93,45 +73,6 @@ func (n *node) testDeadlines(t *testing.T) {
 	}
 	if got := <-left; got <= 0 || got > 2*time.Second {
 		t.Errorf("the daemon had %v", got)
-	}
-}
-
-// Who goes away takes along what was begun for it, also on the daemon.
-func (n *node) testCancellation(t *testing.T) {
-	for _, name := range []string{"ExecSync", "ListContainerStats", "ListPodSandbox"} {
-		begun, ended := make(chan struct{}, 1), make(chan struct{})
-		var first sync.Once // berth may ask for lists of its own accord
-		n.two.answer(name, func(c *call) error {
-			first.Do(func() {
-				begun <- struct{}{}
-				<-c.ctx().Done()
-				close(ended)
-			})
-			return n.two.basically(c)
-		})
-		ctx, cancel := context.WithCancel(bounded(t))
-		go func() {
-			<-begun
-			cancel()
-		}()
-		var err error
-		switch name {
-		case "ExecSync":
-			_, err = n.Client.ExecSync(ctx, &runtimeapi.ExecSyncRequest{ContainerId: id('c', "two", 0)})
-		case "ListContainerStats":
-			_, err = n.Client.ListContainerStats(ctx, &runtimeapi.ListContainerStatsRequest{})
-		case "ListPodSandbox": // one with a filter: whole ones are of use after their client
-			_, err = n.Client.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{Filter: &runtimeapi.PodSandboxFilter{LabelSelector: map[string]string{"a": "b"}}})
-		}
-		if status.Code(err) != codes.Canceled {
-			t.Errorf("%s: %v", name, err)
-		}
-		select {
-		case <-ended:
-		case <-time.After(patience):
-			t.Errorf("%s: the daemon was not told", name)
-		}
-		n.two.answer(name, nil)
 	}
 }
 

@@ -5,7 +5,6 @@ import (
 	"testing"
 
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/integration/testbed"
@@ -14,7 +13,6 @@ import (
 var containerInputChecks = []check{
 	{name: "an absent image is an error and is never pulled", run: absentImage},
 	{name: "a missing sandbox", run: createInMissingSandbox},
-	{name: "malformed container configs", berth: true, run: malformedContainers},
 	{name: "a group without a user", run: containerGroupWithoutUser},
 	{name: "an unknown user name", run: unknownUserName},
 	{name: "recursive read-only that makes no sense", run: badRecursiveReadOnly},
@@ -45,76 +43,6 @@ func createInMissingSandbox(t *testing.T, n *node) {
 	gone := &pod{node: n, ID: strings.Repeat("cd", 32), Config: n.podConfig(t)}
 	_, err := gone.tryCreate(t, gone.containerConfig(forever()))
 	n.rejects(t, err, "CreateContainer in a missing sandbox", codes.NotFound)
-}
-
-func malformedContainers(t *testing.T, n *node) {
-	p := n.pod(t)
-	sec := func(f func(*runtimeapi.LinuxContainerSecurityContext)) func(*runtimeapi.ContainerConfig) {
-		return func(c *runtimeapi.ContainerConfig) { f(c.Linux.SecurityContext) }
-	}
-	for name, change := range map[string]func(*runtimeapi.ContainerConfig){
-		"no metadata":          func(c *runtimeapi.ContainerConfig) { c.Metadata = nil },
-		"no name":              func(c *runtimeapi.ContainerConfig) { c.Metadata.Name = "" },
-		"long name":            func(c *runtimeapi.ContainerConfig) { c.Metadata.Name = strings.Repeat("n", 254) },
-		"no image":             func(c *runtimeapi.ContainerConfig) { c.Image = nil },
-		"empty image":          func(c *runtimeapi.ContainerConfig) { c.Image = &runtimeapi.ImageSpec{} },
-		"log path that climbs": func(c *runtimeapi.ContainerConfig) { c.LogPath = "../../elsewhere.log" },
-		"relative host path": func(c *runtimeapi.ContainerConfig) {
-			c.Mounts = []*runtimeapi.Mount{{ContainerPath: "/m", HostPath: "rel"}}
-		},
-		"mount with no target": func(c *runtimeapi.ContainerConfig) { c.Mounts = []*runtimeapi.Mount{{HostPath: "/tmp"}} },
-		"mount with no source": func(c *runtimeapi.ContainerConfig) { c.Mounts = []*runtimeapi.Mount{{ContainerPath: "/m"}} },
-		"unknown propagation": func(c *runtimeapi.ContainerConfig) {
-			c.Mounts = []*runtimeapi.Mount{{ContainerPath: "/m", HostPath: "/tmp", Propagation: 99}}
-		},
-		"unknown stop signal": func(c *runtimeapi.ContainerConfig) { c.StopSignal = 999 },
-		"unknown seccomp type": sec(func(s *runtimeapi.LinuxContainerSecurityContext) {
-			s.Seccomp = &runtimeapi.SecurityProfile{ProfileType: 99}
-		}),
-		"localhost without path": sec(func(s *runtimeapi.LinuxContainerSecurityContext) {
-			s.Seccomp = &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Localhost}
-		}),
-		"unknown pid mode": sec(func(s *runtimeapi.LinuxContainerSecurityContext) {
-			s.NamespaceOptions = &runtimeapi.NamespaceOption{Pid: 99}
-		}),
-		"unknown group policy": sec(func(s *runtimeapi.LinuxContainerSecurityContext) { s.SupplementalGroupsPolicy = 99 }),
-		"user and user name": sec(func(s *runtimeapi.LinuxContainerSecurityContext) {
-			s.RunAsUser, s.RunAsUsername = &runtimeapi.Int64Value{Value: 1}, "app"
-		}),
-		"negative user": sec(func(s *runtimeapi.LinuxContainerSecurityContext) { s.RunAsUser = &runtimeapi.Int64Value{Value: -1} }),
-		"unknown capability": sec(func(s *runtimeapi.LinuxContainerSecurityContext) {
-			s.Capabilities = &runtimeapi.Capability{AddCapabilities: []string{"NOPE"}}
-		}),
-		"environment key = ": func(c *runtimeapi.ContainerConfig) { c.Envs = []*runtimeapi.KeyValue{{Key: "A=B", Value: []byte("x")}} },
-		"slash in unified": func(c *runtimeapi.ContainerConfig) {
-			c.Linux.Resources.Unified = map[string]string{"../memory.max": "1"}
-		},
-		"relative device": func(c *runtimeapi.ContainerConfig) {
-			c.Devices = []*runtimeapi.Device{{HostPath: "null", ContainerPath: "/dev/x", Permissions: "rw"}}
-		},
-		"device permissions": func(c *runtimeapi.ContainerConfig) {
-			c.Devices = []*runtimeapi.Device{{HostPath: "/dev/null", ContainerPath: "/dev/x", Permissions: "rxz"}}
-		},
-		"writable image mount": func(c *runtimeapi.ContainerConfig) {
-			c.Mounts = []*runtimeapi.Mount{{ContainerPath: "/m", Image: &runtimeapi.ImageSpec{Image: n.imageID}}}
-		},
-	} {
-		cfg := p.containerConfig(forever())
-		change(cfg)
-		c, err := p.tryCreate(t, cfg)
-		if status.Code(err) != codes.InvalidArgument {
-			t.Errorf("%s: %v, want InvalidArgument", name, err)
-		}
-		if len(status.Convert(err).Message()) > 1024 {
-			t.Errorf("%s: the message has more than 1024 bytes", name)
-		}
-		if c != nil {
-			c.remove(t)
-		}
-	}
-	_, err := n.Runtime.CreateContainer(call(t), &runtimeapi.CreateContainerRequest{PodSandboxId: p.ID, SandboxConfig: p.Config})
-	mustFail(t, err, "CreateContainer without a config", codes.InvalidArgument)
-	testbed.Empty(t, n.listContainers(t, &runtimeapi.ContainerFilter{PodSandboxId: p.ID}), "refused containers are listed")
 }
 
 // refused makes a container that must be turned down at create.

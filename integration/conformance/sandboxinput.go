@@ -14,7 +14,6 @@ import (
 var sandboxInputChecks = []check{
 	{name: "unknown handler names the known ones", run: unknownHandler},
 	{name: "an unknown handler takes no name", run: unknownHandlerNoSideEffect},
-	{name: "malformed sandbox configs", berth: true, run: malformedSandboxes},
 	{name: "user namespace options that make no sense", run: badUserNamespaces},
 	{name: "a group without a user", run: sandboxGroupWithoutUser},
 	{name: "privileged container in a plain sandbox", run: privilegedInPlainSandbox},
@@ -45,49 +44,6 @@ func unknownHandlerNoSideEffect(t *testing.T, n *node) {
 	testbed.Empty(t, n.listSandboxes(t, &runtimeapi.PodSandboxFilter{LabelSelector: cfg.GetLabels()}), "a refused sandbox is listed")
 	_, err = n.tryPod(t, cfg)
 	must(t, err, "RunPodSandbox of the same attempt with a known handler")
-}
-
-func malformedSandboxes(t *testing.T, n *node) {
-	long := strings.Repeat("n", 254)
-	for name, change := range map[string]func(*runtimeapi.PodSandboxConfig){
-		"no metadata":            func(c *runtimeapi.PodSandboxConfig) { c.Metadata = nil },
-		"no name":                func(c *runtimeapi.PodSandboxConfig) { c.Metadata.Name = "" },
-		"no namespace":           func(c *runtimeapi.PodSandboxConfig) { c.Metadata.Namespace = "" },
-		"no uid":                 func(c *runtimeapi.PodSandboxConfig) { c.Metadata.Uid = "" },
-		"long name":              func(c *runtimeapi.PodSandboxConfig) { c.Metadata.Name = long },
-		"long namespace":         func(c *runtimeapi.PodSandboxConfig) { c.Metadata.Namespace = long },
-		"long uid":               func(c *runtimeapi.PodSandboxConfig) { c.Metadata.Uid = long },
-		"relative log directory": func(c *runtimeapi.PodSandboxConfig) { c.LogDirectory = "relative/logs" },
-		"long hostname":          func(c *runtimeapi.PodSandboxConfig) { c.Hostname = strings.Repeat("h", 65) },
-		"unknown network mode": func(c *runtimeapi.PodSandboxConfig) {
-			c.Linux.SecurityContext.NamespaceOptions.Network = 99
-		},
-		"unknown pid mode": func(c *runtimeapi.PodSandboxConfig) { c.Linux.SecurityContext.NamespaceOptions.Pid = 99 },
-		"unknown ipc mode": func(c *runtimeapi.PodSandboxConfig) { c.Linux.SecurityContext.NamespaceOptions.Ipc = 99 },
-		"unknown seccomp type": func(c *runtimeapi.PodSandboxConfig) {
-			c.Linux.SecurityContext.Seccomp = &runtimeapi.SecurityProfile{ProfileType: 99}
-		},
-		"unknown protocol": func(c *runtimeapi.PodSandboxConfig) {
-			c.PortMappings = []*runtimeapi.PortMapping{{Protocol: 99, ContainerPort: 80, HostPort: 12001}}
-		},
-		"port over 65535": func(c *runtimeapi.PodSandboxConfig) {
-			c.PortMappings = []*runtimeapi.PortMapping{{ContainerPort: 80, HostPort: 70000}}
-		},
-		"bad host ip": func(c *runtimeapi.PodSandboxConfig) {
-			c.PortMappings = []*runtimeapi.PortMapping{{ContainerPort: 80, HostPort: 12001, HostIp: "not-an-ip"}}
-		},
-	} {
-		cfg := n.podConfig(t)
-		labels := cfg.GetLabels()
-		change(cfg)
-		_, err := n.tryPod(t, cfg)
-		if status.Code(err) != codes.InvalidArgument {
-			t.Errorf("%s: %v, want InvalidArgument", name, err)
-		}
-		testbed.Empty(t, n.listSandboxes(t, &runtimeapi.PodSandboxFilter{LabelSelector: labels}), "%s: a refused sandbox is listed", name)
-	}
-	_, err := n.Runtime.RunPodSandbox(call(t), &runtimeapi.RunPodSandboxRequest{RuntimeHandler: n.Handler})
-	mustFail(t, err, "RunPodSandbox without a config", codes.InvalidArgument)
 }
 
 func badUserNamespaces(t *testing.T, n *node) {

@@ -56,11 +56,8 @@ func attacks() map[string]attack {
 		"large configuration":    {image: largeConfig, code: invalid, says: "more than 4194304"},
 		"millions of variables":  {image: manyVariables(6_000_000), code: invalid, says: "more than 4194304"},
 		"a million of variables": {image: manyVariables(1_000_000), code: invalid, says: "elements"},
-		"1500 layers":            {image: manyLayers, code: invalid, says: "more than 500"},
 		"indexes in indexes":     {image: nestedIndexes, code: invalid, says: "indexes above its manifest"},
-		"layer is an index":      {image: layerIsIndex, code: invalid, says: "is not valid"},
 		"layer is a config":      {image: layerIsConfig, code: invalid, says: "is not valid"},
-		"many urls":              {image: manyURLs, code: invalid, says: "URLs"},
 		"unpacking manifest":     {image: zippedManifest, code: invalid, says: "is longer than"},
 		"long header":            {image: longHeader, code: codes.Unknown, says: "RegistryUnavailable"},
 		"endless error":          {image: endlessError, code: codes.Unknown, says: "RegistryUnavailable"},
@@ -120,17 +117,6 @@ func manyVariables(n int64) func(*testing.T, *hostile) string {
 	}
 }
 
-func manyLayers(t *testing.T, h *hostile) string {
-	text, inside := emptyTar(t)
-	layer := h.putBytes(t, imagespec.MediaTypeImageLayerGzip, text)
-	var layers []imagespec.Descriptor
-	var diffs []ocidigest.Digest
-	for range 1500 {
-		layers, diffs = append(layers, layer), append(diffs, inside)
-	}
-	return h.image(t, "layers", h.config(t, nil, diffs...), layers...)
-}
-
 func nestedIndexes(t *testing.T, h *hostile) string {
 	desc := h.manifest(t, h.config(t, nil))
 	for range 200 {
@@ -139,26 +125,12 @@ func nestedIndexes(t *testing.T, h *hostile) string {
 	return h.tag("nested", desc)
 }
 
-func layerIsIndex(t *testing.T, h *hostile) string {
-	inner := h.index(t, h.manifest(t, h.config(t, nil)))
-	return h.image(t, "inner", h.config(t, nil, inner.Digest), inner)
-}
-
 // layerIsConfig is a layer that containerd's unpacker would read into memory.
 func layerIsConfig(t *testing.T, h *hostile) string {
 	text, inside := emptyTar(t)
 	layer := h.putBytes(t, imagespec.MediaTypeImageLayerGzip, text)
 	c := h.put(t, imagespec.MediaTypeImageConfig, padded(fmt.Sprintf(`{"os":"linux","rootfs":{"type":"layers","diff_ids":[]},"author":"%d`, h.number), 300<<20, "a", `"}`))
 	return h.image(t, "inner-config", h.config(t, nil, inside, c.Digest), layer, c)
-}
-
-func manyURLs(t *testing.T, h *hostile) string {
-	text, inside := emptyTar(t)
-	layer := h.putBytes(t, imagespec.MediaTypeImageLayerGzip, text)
-	for range 20_000 {
-		layer.URLs = append(layer.URLs, h.URL+"/elsewhere")
-	}
-	return h.image(t, "urls", h.config(t, nil, inside), layer)
 }
 
 // zippedManifest is short on the wire, and long when it is unpacked.

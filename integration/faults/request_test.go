@@ -1,7 +1,6 @@
 package faults
 
 import (
-	"context"
 	"fmt"
 	"os"
 	"strings"
@@ -15,25 +14,14 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// long is a name of one byte more than is allowed.
-var long = strings.Repeat("x", 254)
-
 // absent is the id of nothing.
 var absent = strings.Repeat("0123456789abcdef", 4)
 
-// TestBadRequests sends what makes no sense, or not now.
+// TestBadRequests asks for containers that only a node can refuse. What is malformed is in
+// the tables of pkg/engine/validate.
 func TestBadRequests(t *testing.T) {
 	b := newBed(t, testbed.Options{})
 	atRest := b.Rest(t)
-	t.Run("CreateContainer", b.badContainers)
-	t.Run("IDs", b.badIDs)
-	t.Run("Order", b.badOrder)
-	b.NothingLeft(t, atRest)
-}
-
-// badContainers asks for what only a node can refuse. What is malformed is in the tables of
-// pkg/engine/validate and of the conformance suite.
-func (b *bed) badContainers(t *testing.T) {
 	pod := b.Client.RunSandbox(t, testbed.PodSpec{})
 	security := func(change func(*runtimeapi.LinuxContainerSecurityContext)) func(*runtimeapi.ContainerConfig) {
 		return func(c *runtimeapi.ContainerConfig) { change(c.Linux.SecurityContext) }
@@ -65,117 +53,7 @@ func (b *bed) badContainers(t *testing.T) {
 	testbed.Same(t, b.listed(t), "SANDBOX_READY", "after refused containers there are")
 	// Refused names are free.
 	pod.RunContainer(t, "main", testbed.PodSpec{Image: b.Image, Command: []string{"sleep", "3600"}})
-	pod.Remove(t)
-}
-
-// badIDs calls everything that takes an id with ids of nothing.
-func (b *bed) badIDs(t *testing.T) {
-	r := b.Client.RuntimeServiceClient
-	calls := map[string]func(context.Context, string) error{
-		"PodSandboxStatus": func(ctx context.Context, id string) error {
-			_, err := r.PodSandboxStatus(ctx, &runtimeapi.PodSandboxStatusRequest{PodSandboxId: id})
-			return err
-		},
-		"PodSandboxStats": func(ctx context.Context, id string) error {
-			_, err := r.PodSandboxStats(ctx, &runtimeapi.PodSandboxStatsRequest{PodSandboxId: id})
-			return err
-		},
-		"StopPodSandbox": func(ctx context.Context, id string) error {
-			_, err := r.StopPodSandbox(ctx, &runtimeapi.StopPodSandboxRequest{PodSandboxId: id})
-			return err
-		},
-		"RemovePodSandbox": func(ctx context.Context, id string) error {
-			_, err := r.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: id})
-			return err
-		},
-		"ContainerStatus": func(ctx context.Context, id string) error {
-			_, err := r.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: id})
-			return err
-		},
-		"ContainerStats": func(ctx context.Context, id string) error {
-			_, err := r.ContainerStats(ctx, &runtimeapi.ContainerStatsRequest{ContainerId: id})
-			return err
-		},
-		"StartContainer": func(ctx context.Context, id string) error {
-			_, err := r.StartContainer(ctx, &runtimeapi.StartContainerRequest{ContainerId: id})
-			return err
-		},
-		"StopContainer": func(ctx context.Context, id string) error {
-			_, err := r.StopContainer(ctx, &runtimeapi.StopContainerRequest{ContainerId: id})
-			return err
-		},
-		"RemoveContainer": func(ctx context.Context, id string) error {
-			_, err := r.RemoveContainer(ctx, &runtimeapi.RemoveContainerRequest{ContainerId: id})
-			return err
-		},
-		"ExecSync": func(ctx context.Context, id string) error {
-			_, err := r.ExecSync(ctx, &runtimeapi.ExecSyncRequest{ContainerId: id, Cmd: []string{"true"}})
-			return err
-		},
-		"ReopenContainerLog": func(ctx context.Context, id string) error {
-			_, err := r.ReopenContainerLog(ctx, &runtimeapi.ReopenContainerLogRequest{ContainerId: id})
-			return err
-		},
-		"UpdateContainerResources": func(ctx context.Context, id string) error {
-			_, err := r.UpdateContainerResources(ctx, &runtimeapi.UpdateContainerResourcesRequest{
-				ContainerId: id, Linux: &runtimeapi.LinuxContainerResources{CpuShares: 100},
-			})
-			return err
-		},
-	}
-	// The CRI: what is to be stopped or removed and is not there is done.
-	done := map[string]bool{"StopPodSandbox": true, "RemovePodSandbox": true, "StopContainer": true, "RemoveContainer": true}
-	for name, call := range calls {
-		t.Run(name, func(t *testing.T) {
-			ctx := testbed.Within(t, time.Minute)
-			testbed.Refused(t, call(ctx, ""), codes.InvalidArgument, "ID is empty")
-			// What can be no id is no object's id.
-			for _, bad := range []string{absent, "../../etc", "a/b", "a\x01b", long} {
-				err := call(ctx, bad)
-				if !done[name] {
-					testbed.Refused(t, err, codes.NotFound, "does not exist")
-				} else if err != nil {
-					t.Errorf("%q, which is not there: %v", bad, err)
-				}
-			}
-		})
-	}
-}
-
-// badOrder calls what is possible only in another state.
-func (b *bed) badOrder(t *testing.T) {
-	pod := b.Client.RunSandbox(t, testbed.PodSpec{})
-	spec := testbed.PodSpec{Image: b.Image, Command: []string{"sleep", "3600"}}
-	c := pod.CreateContainer(t, "main", spec)
-	ctx := testbed.Within(t, time.Minute)
-
-	_, err := b.Client.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: pod.Config})
-	testbed.Refused(t, err, codes.AlreadyExists, "crictl rmp -f "+pod.ID)
-	_, err = b.Client.CreateContainer(ctx, &runtimeapi.CreateContainerRequest{
-		PodSandboxId: pod.ID, Config: b.Client.ContainerConfig("main", b.Image), SandboxConfig: pod.Config,
-	})
-	testbed.Refused(t, err, codes.AlreadyExists, "crictl rm -f "+c.ID)
-	_, err = b.Client.ExecSync(ctx, &runtimeapi.ExecSyncRequest{ContainerId: c.ID, Cmd: []string{"true"}})
-	testbed.Refused(t, err, codes.FailedPrecondition, c.ID)
-
-	c.Start(t)
-	_, err = b.Client.StartContainer(ctx, &runtimeapi.StartContainerRequest{ContainerId: c.ID})
-	testbed.Refused(t, err, codes.FailedPrecondition, "created")
-	_, err = b.Client.ExecSync(ctx, &runtimeapi.ExecSyncRequest{ContainerId: c.ID})
-	testbed.Refused(t, err, codes.InvalidArgument, "cmd")
-	_, err = b.Client.UpdateContainerResources(ctx, &runtimeapi.UpdateContainerResourcesRequest{ContainerId: c.ID})
-	testbed.Refused(t, err, codes.InvalidArgument, "linux")
-	_, err = b.Client.ExecSync(ctx, &runtimeapi.ExecSyncRequest{ContainerId: c.ID, Cmd: []string{"sleep", "3600"}, Timeout: 1})
-	testbed.Refused(t, err, codes.DeadlineExceeded)
-
-	pod.Stop(t)
-	_, err = b.Client.CreateContainer(ctx, &runtimeapi.CreateContainerRequest{
-		PodSandboxId: pod.ID, Config: b.Client.ContainerConfig("late", b.Image), SandboxConfig: pod.Config,
-	})
-	testbed.Refused(t, err, codes.FailedPrecondition, pod.ID)
-	_, err = b.Client.ExecSync(ctx, &runtimeapi.ExecSyncRequest{ContainerId: c.ID, Cmd: []string{"true"}})
-	testbed.Refused(t, err, codes.FailedPrecondition, c.ID)
-	pod.Remove(t)
+	b.NothingLeft(t, atRest)
 }
 
 // TestARefusalIsSaidOnce looks at the text that a kubelet puts into the events of a pod: it

@@ -352,30 +352,6 @@ func chmod(t *testing.T, path string, mode os.FileMode) {
 	testbed.Must(t, os.Chmod(path, mode))
 }
 
-// What an operator cordoned stays cordoned over kill -9, in words that a pod's
-// events show, until it is taken back; its pods are served meanwhile.
-func TestCordonSurvivesKill9(t *testing.T) {
-	b := newBed(t)
-	pod := b.pod(t, "runc")
-	b.command(t, "handler", "cordon", "runc", "--reason", "waiting for a kernel")
-	// The answer is given when it is on disk: the daemon may end at once.
-	b.Kill9(t)
-	b.Start(t)
-	if got := b.waitState(t, "runc", "cordoned"); got.Reason != "waiting for a kernel" || got.Pods != 1 {
-		t.Errorf("got %+v", got)
-	}
-	_, err := b.Client.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: b.Client.SandboxConfig("")})
-	if status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "waiting for a kernel") {
-		t.Errorf("a new pod: %v", err)
-	}
-	if listed, ready := b.advertised(t, "runc"); !listed || !ready {
-		t.Errorf("listed: %v, all ready: %v", listed, ready)
-	}
-	works(t, b, pod)
-	b.command(t, "handler", "uncordon", "runc")
-	b.pod(t, "runc").Remove(t)
-}
-
 // command runs an operator's command, which must succeed.
 func (b *bed) command(t *testing.T, arguments ...string) string {
 	t.Helper()
@@ -383,14 +359,6 @@ func (b *bed) command(t *testing.T, arguments ...string) string {
 	if err != nil {
 		t.Fatalf("berth %s: %v\n%s", strings.Join(arguments, " "), err, out)
 	}
-	return out
-}
-
-// refused is what a command says that fails.
-func (b *bed) refused(t *testing.T, arguments ...string) string {
-	t.Helper()
-	out, err := b.berth(t, arguments...)
-	testbed.Fails(t, err, "berth %s: %s", strings.Join(arguments, " "), out)
 	return out
 }
 

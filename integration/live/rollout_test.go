@@ -4,11 +4,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
-	"strings"
 	"testing"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -137,95 +135,4 @@ func TestARolloutFromItsShareToItsEnd(t *testing.T) {
 			}
 		}
 	}
-}
-
-// A candidate that answers what it is asked, and runs nothing, loses its rollout by
-// itself; a restart while it does changes nothing. The handler goes on with its own.
-func TestARolloutThatFailsEndsByItself(t *testing.T) {
-	b := newBed(t)
-	stable, next := testbed.Part(t, testbed.Runc), filepath.Join(b.Dir, "next")
-	script := fmt.Sprintf("#!/bin/sh\ncase \"$*\" in --version|features) exec %s \"$@\" ;; esac\necho 'it cannot be done' >&2\nexit 1\n", stable)
-	if err := os.WriteFile(next, []byte(script), 0o755); err != nil { //nolint:gosec // it is a program
-		t.Fatal(err)
-	}
-	b.DropIn(t, "own", table("own", stable)+fmt.Sprintf("candidate = { runtime_path = %q, percent = 50 }\n", next))
-	b.command(t, "reload", "--wait")
-	b.rolloutIs(t, "own", "running")
-	// Pods fall to either binary by chance: the first three may all have the next one.
-	worked, failed := b.starts(t, "own", 3)
-	if failed != 3 {
-		t.Errorf("%d pods have started, %d have not", worked, failed)
-	}
-	b.rolloutIs(t, "own", "aborted")
-	if out := b.command(t, "handler", "show", "own"); !strings.Contains(out, "last failure:") || !strings.Contains(out, "it cannot be done") {
-		t.Errorf("shown is %s", out)
-	}
-	if out := b.refused(t, "handler", "promote", "own"); !strings.Contains(out, "its rollout was aborted: 3 of ") {
-		t.Errorf("promoted all the same: %s", out)
-	}
-	if n, others := b.counted(t, "failures", "own", "next"), b.counted(t, "failures", "own", "stable"); n < failed || others != 0 {
-		t.Errorf("counted are %d failures of the candidate and %d of the handler's own", n, others)
-	}
-	b.Kill9(t)
-	b.Start(t)
-	b.rolloutIs(t, "own", "aborted")
-	if got := b.share(t, "own"); len(got) != 0 {
-		t.Errorf("the candidate still goes to %v", got)
-	}
-	if listed, ready := b.advertised(t, "own"); !listed || !ready {
-		t.Errorf("listed: %v, all ready: %v", listed, ready)
-	}
-
-	// What a probe finds out in its place is told, and that it was aborted no more.
-	copyFile(t, "/bin/false", next)
-	b.rolloutIs(t, "own", "not-ready")
-
-	// After a promotion there is no other binary: the handler itself is not ready.
-	good, broken := filepath.Join(b.Dir, "good"), filepath.Join(b.Dir, "broken")
-	script = fmt.Sprintf("#!/bin/sh\nif [ -e %s ]; then case \"$*\" in *create*|*run*) echo 'it cannot be done' >&2; exit 1 ;; esac; fi\nexec %s \"$@\"\n", broken, stable)
-	if err := os.WriteFile(good, []byte(script), 0o755); err != nil { //nolint:gosec // it is a program
-		t.Fatal(err)
-	}
-	b.DropIn(t, "promoted", table("promoted", stable)+fmt.Sprintf("candidate = { runtime_path = %q, percent = 50 }\n", good))
-	b.command(t, "reload", "--wait")
-	b.command(t, "handler", "promote", "promoted")
-	b.rolloutIs(t, "promoted", "promoted")
-	testbed.Must(t, os.WriteFile(broken, nil, 0o600))
-	b.starts(t, "promoted", 2)
-	b.waitState(t, "promoted", "not-ready")
-
-	// One that a probe finds out takes no pod at all.
-	no := filepath.Join(b.Dir, "no")
-	copyFile(t, "/bin/false", no)
-	b.DropIn(t, "other", table("other", stable)+fmt.Sprintf("candidate = { runtime_path = %q, percent = 50 }\n", no))
-	b.waitState(t, "other", "ready")
-	b.rolloutIs(t, "other", "not-ready")
-	if got := b.share(t, "other"); len(got) != 0 {
-		t.Errorf("a binary that is no runtime goes to %v", got)
-	}
-}
-
-// starts runs pods of one container each until so many have failed.
-func (b *bed) starts(t *testing.T, handler string, most int) (worked, failed int) {
-	t.Helper()
-	for range 20 * most {
-		config := b.Client.SandboxConfig("")
-		made, err := b.Client.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: config, RuntimeHandler: handler})
-		if err == nil {
-			var c *runtimeapi.CreateContainerResponse
-			c, err = b.Client.CreateContainer(t.Context(), &runtimeapi.CreateContainerRequest{
-				PodSandboxId: made.GetPodSandboxId(), SandboxConfig: config, Config: b.Client.ContainerConfig("main", b.Image, "sleep", "1000"),
-			})
-			if err == nil {
-				_, err = b.Client.StartContainer(t.Context(), &runtimeapi.StartContainerRequest{ContainerId: c.GetContainerId()})
-			}
-			b.removeSandbox(t, made.GetPodSandboxId())
-		}
-		if err == nil {
-			worked++
-		} else if failed++; failed == most {
-			break
-		}
-	}
-	return worked, failed
 }

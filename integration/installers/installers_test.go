@@ -20,21 +20,19 @@ import (
 // bed is a berth that imports what installers write.
 type bed struct {
 	*testbed.Bed
-	// crio and containerd are the directories of the two daemons' files, later is
-	// one of CRI-O's that nobody has made yet.
-	crio, containerd, later string
+	// crio and containerd are the directories of the two daemons' files.
+	crio, containerd string
 }
 
 func newBed(t *testing.T) *bed {
 	t.Helper()
 	dir := t.TempDir()
-	b := &bed{crio: filepath.Join(dir, "crio.conf.d"), containerd: filepath.Join(dir, "containerd.conf.d"),
-		later: filepath.Join(dir, "etc", "crio", "crio.conf.d")}
+	b := &bed{crio: filepath.Join(dir, "crio.conf.d"), containerd: filepath.Join(dir, "containerd.conf.d")}
 	b.toolkit(t, dir)
 	b.kata(t)
 	b.Bed = testbed.StartBed(t, "installers/busybox:1", testbed.Options{
 		Runtimes: map[string]string{"crun": testbed.Part(t, testbed.Crun)},
-		Config:   fmt.Sprintf("[import]\ncrio = [%q, %q]\ncontainerd = [%q]\n[server]\nruntime_name = \"cri-o\"\n", b.crio, b.later, b.containerd),
+		Config:   fmt.Sprintf("[import]\ncrio = [%q]\ncontainerd = [%q]\n[server]\nruntime_name = \"cri-o\"\n", b.crio, b.containerd),
 	})
 	return b
 }
@@ -115,9 +113,7 @@ func TestInstallersFindTheirWay(t *testing.T) {
 	}
 	pod := b.Client.RunPod(t, testbed.PodSpec{Handler: "nvidia", Image: b.Image, Command: []string{"sleep", "3600"}})
 
-	t.Run("directory", b.newDirectory)
 	t.Run("hangup", func(t *testing.T) { b.hangUp(t, pod) })
-	t.Run("hostile", func(t *testing.T) { b.hostile(t, pod) })
 }
 
 func (b *bed) handlers(t *testing.T) []string {
@@ -156,26 +152,6 @@ func (b *bed) hangUp(t *testing.T, pod *testbed.Pod) {
 	b.Client.RunPod(t, testbed.PodSpec{Handler: "nvidia-cdi", Image: b.Image, Command: []string{"sleep", "3600"}})
 }
 
-// newDirectory is an installer that comes to a node where its directory never
-// was, and tells nobody.
-func (b *bed) newDirectory(t *testing.T) {
-	write(t, filepath.Join(b.later, "99-later"), "[crio.runtime.runtimes.later]\nruntime_path = \""+testbed.Part(t, testbed.Crun)+"\"\nmonitor_path = \"/usr/bin/conmon\"\n", 0o644)
-	b.eventually(t, "later")
-	if want := "99-later:3:1: crio.runtime.runtimes.later.monitor_path: "; !strings.Contains(b.Log(), want) {
-		t.Errorf("the log does not say %q", want)
-	}
-	t.Run("pod", func(t *testing.T) {
-		b.Client.RunPod(t, testbed.PodSpec{Handler: "later", Image: b.Image, Command: []string{"sleep", "3600"}})
-	})
-	testbed.Must(t, os.RemoveAll(b.later))
-	testbed.Eventually(t, time.Minute, func() error {
-		if got := b.handlers(t); slices.Contains(got, "later") {
-			return fmt.Errorf("the handlers are %q", got)
-		}
-		return nil
-	})
-}
-
 func (b *bed) eventually(t *testing.T, handler string) {
 	t.Helper()
 	testbed.Eventually(t, time.Minute, func() error {
@@ -193,50 +169,4 @@ func (b *bed) alive(t *testing.T, pod *testbed.Pod) {
 	if err != nil || string(resp.GetStdout()) != "well\n" {
 		t.Errorf("exec in the pod: %q, %v", resp.GetStdout(), err)
 	}
-}
-
-// hostile fills the directories with what no daemon should read, and starts
-// again among it.
-func (b *bed) hostile(t *testing.T, pod *testbed.Pod) {
-	conf := filepath.Join(b.Dir, "conf.d")
-	bad := []string{}
-	at := func(name string) string {
-		bad = append(bad, name)
-		return filepath.Join(conf, name)
-	}
-	for _, dir := range []string{conf, b.crio, b.containerd} {
-		fifo(t, filepath.Join(dir, "10-fifo.toml"))
-		link(t, "/dev/zero", filepath.Join(dir, "11-zero.toml"))
-		link(t, "12-loop.toml", filepath.Join(dir, "12-loop.toml"))
-	}
-	bad = append(bad, "10-fifo.toml", "11-zero.toml", "12-loop.toml")
-	link(t, "/nowhere", at("13-dangling.toml"))
-	link(t, "/etc", at("14-directory.toml"))
-	write(t, at("15-junk.toml"), "\x7fELF\x00\x00\xff\xfe\x00", 0o644)
-	write(t, at("16-huge.toml"), strings.Repeat("# filler\n", 1<<18), 0o644)
-	write(t, at("17-deep.toml"), "[runtimes.deep]\nruntime_path = \"/bin/true\"\noptions."+strings.Repeat("a.", 1<<13)+"a = 1\n", 0o644)
-	fifo(t, filepath.Join(b.crio, "no-suffix"))
-
-	testbed.Must(t, syscall.Kill(b.PID(), unix.SIGHUP))
-	b.alive(t, pod)
-	b.Restart(t)
-	b.alive(t, pod)
-	if got := b.handlers(t); !slices.Equal(got, []string{"", "crun", "nvidia", "nvidia-cdi"}) {
-		t.Errorf("the handlers are %q", got)
-	}
-	for _, name := range bad {
-		if !strings.Contains(b.Log(), filepath.Join(conf, name)) {
-			t.Errorf("the log does not name %s", name)
-		}
-	}
-}
-
-func fifo(t *testing.T, path string) {
-	t.Helper()
-	testbed.Must(t, unix.Mkfifo(path, 0o600))
-}
-
-func link(t *testing.T, to, path string) {
-	t.Helper()
-	testbed.Must(t, os.Symlink(to, path))
 }

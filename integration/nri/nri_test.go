@@ -19,29 +19,22 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// requestTimeout is what a plugin has to answer: long enough for a busy machine.
-const requestTimeout = 3 * time.Second
-
 // bed is a berth that plugins can connect to.
 type bed struct {
 	*testbed.Bed
 	socket string
 }
 
-// newBed starts a berth with these keys of [nri]; without any, plugins can connect.
-func newBed(t *testing.T, config string) *bed {
+func newBed(t *testing.T) *bed {
 	t.Helper()
 	dir, err := os.MkdirTemp("/run", "bt-nri-") // short, because the path of a socket must be
 	testbed.Must(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	b := &bed{socket: filepath.Join(dir, "nri.sock")}
-	if config == "" {
-		config = fmt.Sprintf("socket_path = %q\n", b.socket)
-	}
 	b.Bed = testbed.StartBed(t, "nri/busybox:1", testbed.Options{
 		DefaultRuntime: "runc", Runtimes: map[string]string{"runc": testbed.Part(t, testbed.Runc)},
-		Config: fmt.Sprintf("[runtimes.shim]\nruntime_path = %q\noptions = { BinaryName = %q }\n[nri]\nplugin_request_timeout = %q\n%s",
-			testbed.Part(t, testbed.RuncShim), testbed.Part(t, testbed.Runc), requestTimeout, config),
+		Config: fmt.Sprintf("[runtimes.shim]\nruntime_path = %q\noptions = { BinaryName = %q }\n[nri]\nplugin_request_timeout = \"3s\"\nsocket_path = %q\n",
+			testbed.Part(t, testbed.RuncShim), testbed.Part(t, testbed.Runc), b.socket),
 	})
 	return b
 }
@@ -88,7 +81,7 @@ func same(t *testing.T, got []string, want ...string) {
 // TestLife sees a container adjusted, and the whole life of its pod in order,
 // under a runtime and under a foreign shim.
 func TestLife(t *testing.T) {
-	b := newBed(t, "")
+	b := newBed(t)
 	p := startPlugin(t, b.socket)
 	gift := t.TempDir()
 	if err := os.WriteFile(filepath.Join(gift, "hello"), []byte("from the host"), 0o644); err != nil { //nolint:gosec // the container reads it
@@ -143,7 +136,7 @@ func TestLife(t *testing.T) {
 
 // TestEnds sees that plugins are told of an end, whoever or whatever brings it.
 func TestEnds(t *testing.T) {
-	b := newBed(t, "")
+	b := newBed(t)
 	p := startPlugin(t, b.socket)
 	pod := b.Client.RunPod(t, testbed.PodSpec{Name: "ends", Image: b.Image, Command: []string{"sh", "-c", "exit 3"}})
 	p.await(t, 1, "stop main CONTAINER_STOPPED 3") // nobody has asked for it
@@ -171,7 +164,7 @@ func TestEnds(t *testing.T) {
 // TestRefusal leaves nothing of what a plugin does not want, and lets it be tried
 // again under its name.
 func TestRefusal(t *testing.T) {
-	b := newBed(t, "")
+	b := newBed(t)
 	atRest := b.Rest(t)
 	p := startPlugin(t, b.socket)
 	config := b.Client.SandboxConfig("unwelcome")
@@ -229,35 +222,10 @@ func withoutAddresses(lines []string) []string {
 	return short
 }
 
-// TestHangingAndDeadPlugins costs a call no more than the plugin's time, once.
-func TestHangingAndDeadPlugins(t *testing.T) {
-	b := newBed(t, "")
-	p := startPlugin(t, b.socket)
-	begin := time.Now()
-	b.Client.RunPod(t, b.sleeper("patient", map[string]string{wantHang: "yes"}))
-	if took := time.Since(begin); took < requestTimeout || took > requestTimeout+30*time.Second {
-		t.Errorf("a pod whose plugin hangs took %s; the plugin has %s", took, requestTimeout)
-	}
-	// It is cut off, and may come again: it sees what it has missed.
-	p.await(t, 1, "cut off")
-	p.await(t, 2, "sync")
-	if synced := matching(p.told(t), "sync"); !strings.Contains(synced[1], "main=") || !strings.Contains(synced[1], "patient") {
-		t.Errorf("it was told of %q", synced)
-	}
-
-	p.kill()
-	begin = time.Now()
-	pod := b.Client.RunPod(t, b.sleeper("orphan", nil))
-	pod.Remove(t)
-	if took := time.Since(begin); took > 30*time.Second {
-		t.Errorf("a pod took %s after its plugin died", took)
-	}
-}
-
 // TestLatePluginAndRestart registers after pods exist, and again after the daemon
 // was killed under them.
 func TestLatePluginAndRestart(t *testing.T) {
-	b := newBed(t, "")
+	b := newBed(t)
 	pod := b.Client.RunPod(t, b.sleeper("old", nil))
 	pod.CreateContainer(t, "created", b.sleeper("", nil))
 	pod.RunContainer(t, "ended", testbed.PodSpec{Image: b.Image, Command: []string{"true"}}).WaitExit(t)
@@ -284,7 +252,7 @@ func TestLatePluginAndRestart(t *testing.T) {
 // TestUpdates changes other containers: because of a new one, and unasked. The
 // change holds over a restart.
 func TestUpdates(t *testing.T) {
-	b := newBed(t, "")
+	b := newBed(t)
 	p := startPlugin(t, b.socket)
 	pod := b.Client.RunPod(t, b.sleeper("pair", nil))
 	pod.RunContainer(t, "second", b.sleeper("", map[string]string{wantOther: pod.Container.ID + "=" + strconv.Itoa(96<<20)}))
@@ -306,50 +274,4 @@ func TestUpdates(t *testing.T) {
 	wantMemory(t, pod.Container, 80<<20)
 	b.Restart(t)
 	wantMemory(t, pod.Container, 80<<20)
-}
-
-// TestInstalledPlugin is started with the daemon and ends with it.
-func TestInstalledPlugin(t *testing.T) {
-	dir := t.TempDir()
-	plugins, configs, notes := filepath.Join(dir, "plugins"), filepath.Join(dir, "conf.d"), filepath.Join(dir, "notes")
-	self, err := os.Executable()
-	testbed.Must(t, err)
-	for _, d := range []string{plugins, configs} {
-		testbed.Must(t, os.Mkdir(d, 0o755))
-	}
-	testbed.Must(t, os.Symlink(self, filepath.Join(plugins, "10-test")))
-	testbed.Must(t, os.WriteFile(filepath.Join(configs, "test.conf"), []byte(notes+"\n"), 0o600))
-	b := newBed(t, fmt.Sprintf("plugin_path = %q\nplugin_config_path = %q\n", plugins, configs))
-	if _, err := os.Stat(b.socket); !os.IsNotExist(err) {
-		t.Errorf("there is a socket that is not configured: %v", err)
-	}
-	p := &process{notes: notes}
-	pod := b.Client.RunPod(t, b.sleeper("own", nil))
-	same(t, withoutAddresses(p.told(t))[1:], "sync []", "run own", "create main", "postcreate main", "start main", "poststart main")
-	p.forget(t)
-	b.Restart(t)
-	p.await(t, 1, "sync [main=RUNNING own]")
-	pod.Remove(t)
-	b.Stop(t)
-	testbed.Eventually(t, time.Minute, func() error {
-		if pids := running(t, filepath.Join(plugins, "10-test")); len(pids) > 0 {
-			return fmt.Errorf("the plugin outlives the daemon: %v", pids)
-		}
-		return nil
-	})
-	b.Start(t)
-}
-
-// running returns the processes that were started by this path.
-func running(t *testing.T, path string) []string {
-	t.Helper()
-	all, err := filepath.Glob("/proc/[0-9]*/cmdline")
-	testbed.Must(t, err)
-	var pids []string
-	for _, f := range all {
-		if line, err := os.ReadFile(f); err == nil && strings.HasPrefix(string(line), path+"\x00") {
-			pids = append(pids, f)
-		}
-	}
-	return pids
 }

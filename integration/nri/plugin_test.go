@@ -23,8 +23,7 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// What a plugin process of these tests is told by its environment. An installed
-// plugin gets the first from its configuration instead.
+// What a plugin process of these tests is told by its environment.
 const (
 	notesEnv  = "BERTH_TEST_NRI_NOTES"
 	socketEnv = "BERTH_TEST_NRI_SOCKET"
@@ -34,34 +33,25 @@ const (
 const (
 	wantAdjust = "nri.test/adjust" // the directory to mount
 	wantRefuse = "nri.test/refuse"
-	wantHang   = "nri.test/hang"
 	wantOther  = "nri.test/update-other" // <container id>=<bytes of memory>
 	wantMove   = "nri.test/move"
 )
 
 // TestMain makes this binary the plugin where it is started as one.
 func TestMain(m *testing.M) {
-	installed := os.Getenv(api.PluginNameEnvVar) != ""
-	if !installed && os.Getenv(notesEnv) == "" {
+	if os.Getenv(notesEnv) == "" {
 		os.Exit(m.Run())
 	}
-	if err := bePlugin(installed); err != nil {
+	if err := bePlugin(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
 }
 
 // bePlugin serves until its standard input ends, and registers again whenever it
-// is cut off. An installed plugin serves once.
-func bePlugin(installed bool) error {
+// is cut off.
+func bePlugin() error {
 	p := &plugin{notes: os.Getenv(notesEnv)}
-	if installed {
-		s, err := stub.New(p)
-		if err != nil {
-			return err
-		}
-		return s.Run(context.Background())
-	}
 	go p.obey()
 	for {
 		s, err := stub.New(p, stub.WithPluginName("test"), stub.WithPluginIdx("10"), stub.WithSocketPath(os.Getenv(socketEnv)), stub.WithOnClose(func() {}))
@@ -125,10 +115,7 @@ func memory(id, bytes string) *api.ContainerUpdate {
 	return u
 }
 
-func (p *plugin) Configure(_ context.Context, config, runtime, version string) (stub.EventMask, error) {
-	if p.notes == "" {
-		p.notes = strings.TrimSpace(config)
-	}
+func (p *plugin) Configure(_ context.Context, _, runtime, version string) (stub.EventMask, error) {
 	p.note("configure", runtime, version)
 	return 0, nil
 }
@@ -178,11 +165,8 @@ func (p *plugin) RemovePodSandbox(_ context.Context, s *api.PodSandbox) error {
 func (p *plugin) CreateContainer(_ context.Context, _ *api.PodSandbox, c *api.Container) (*api.ContainerAdjustment, []*api.ContainerUpdate, error) {
 	p.note("create", c.GetName())
 	wants := c.GetAnnotations()
-	switch {
-	case wants[wantRefuse] != "":
+	if wants[wantRefuse] != "" {
 		return nil, nil, errors.New("this container is not welcome")
-	case wants[wantHang] != "":
-		select {}
 	}
 	var updates []*api.ContainerUpdate
 	if other := wants[wantOther]; other != "" {

@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
-	"google.golang.org/grpc/codes"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/integration/shims"
@@ -59,58 +58,6 @@ func TestKindsOfImages(t *testing.T) {
 	}
 }
 
-// TestOneNameUnderTwoHandlers: a tag has an image of the node's platform and one of a
-// module, and stands for the one that was pulled last.
-func TestOneNameUnderTwoHandlers(t *testing.T) {
-	t.Parallel()
-	b, _ := berthBed(t, shims.Wasm{}, testbed.Options{}, `platform = "wasi/wasm"`)
-	wasm := testbed.WasmFile(t, module(t), testbed.WasmConfigured(func(c *v1.Config) { c.Cmd = []string{"exit", "6"} }))
-	linux := testbed.Busybox(t, testbed.WithConfig(func(c *v1.Config) { c.Cmd = []string{"sh", "-c", "exit 7"} }))
-	reference := b.registry.PushIndex(t, "two/app:1", testbed.Index(t, linux, wasm))
-	// A kubelet also tells what the pod says.
-	ends := func(handler, image string) int32 {
-		t.Helper()
-		pod := b.Client.RunPod(t, testbed.PodSpec{Handler: handler, Image: image, Container: func(c *runtimeapi.ContainerConfig) {
-			c.Image.UserSpecifiedImage = reference
-		}})
-		defer pod.Remove(t)
-		return pod.Container.WaitExit(t).GetExitCode()
-	}
-	refused := func(handler, image, says string) {
-		t.Helper()
-		pod := b.Client.RunSandbox(t, testbed.PodSpec{Handler: handler})
-		_, err := b.Client.CreateContainer(testbed.Within(t, patience), &runtimeapi.CreateContainerRequest{
-			PodSandboxId: pod.ID, SandboxConfig: pod.Config, Config: b.Client.ContainerConfig("main", image),
-		})
-		testbed.Refused(t, err, codes.FailedPrecondition, says, "imagePullPolicy: Always")
-	}
-	linuxID := b.Client.Pull(t, "runc", reference)
-	// A kubelet that knows of no platforms takes the image that it is told of to be there.
-	refused(handler, linuxID, "not built for WebAssembly")
-	if got := b.image(t, handler, reference); got != nil {
-		t.Errorf("for modules it is %v", got)
-	}
-	if got := ends("runc", reference); got != 7 {
-		t.Errorf("on the node it ends with %d", got)
-	}
-	wasmID := b.Client.Pull(t, handler, reference)
-	if wasmID == linuxID {
-		t.Fatalf("both images are %s", wasmID)
-	}
-	for range 2 {
-		for _, image := range []string{reference, wasmID} {
-			if got := ends(handler, image); got != 6 {
-				t.Errorf("%s as a module ends with %d", image, got)
-			}
-		}
-		refused("runc", reference, "built for WebAssembly")
-		if b.image(t, "runc", reference) != nil || b.image(t, "", reference).GetId() != wasmID {
-			t.Errorf("%s is %v on the node, and %v without a handler", reference, b.image(t, "runc", reference), b.image(t, "", reference))
-		}
-		b.Restart(t)
-	}
-}
-
 // TestPinnedModule: the shim finds a module by what the pod pins, though the image has a
 // tag, too, which stands for an index that the shim does not read.
 func TestPinnedModule(t *testing.T) {
@@ -129,45 +76,6 @@ func TestPinnedModule(t *testing.T) {
 	if ended.GetExitCode() != 8 || ended.GetImage().GetImage() != pinned {
 		t.Errorf("it ended with %d as %s, and said %q", ended.GetExitCode(), ended.GetImage().GetImage(), said)
 	}
-}
-
-// TestImageOfAnotherPlatform: what a handler cannot run is not pulled, and the error says
-// what can.
-func TestImageOfAnotherPlatform(t *testing.T) {
-	t.Parallel()
-	b, _ := berthBed(t, shims.Wasm{}, testbed.Options{}, `platform = "wasi/wasm"`)
-	wasm := b.registry.Push(t, "other/wasm:1", testbed.WasmLayer(t, module(t)))
-	linux := b.registry.Push(t, "other/linux:1", testbed.Busybox(t))
-	for _, tc := range []struct {
-		handler, image string
-		says           []string
-	}{
-		{"runc", wasm, []string{"built for WebAssembly", `a handler with platform = "wasi/wasm" runs it`}},
-		{"", wasm, []string{"built for WebAssembly"}},
-		{handler, linux, []string{"not built for WebAssembly", `the handler has platform = "wasi/wasm"`, "linux/"}},
-	} {
-		_, err := b.Client.PullImage(testbed.Within(t, patience), &runtimeapi.PullImageRequest{Image: &runtimeapi.ImageSpec{Image: tc.image, RuntimeHandler: tc.handler}})
-		testbed.Refused(t, err, codes.NotFound, tc.says...)
-	}
-}
-
-// TestPullForAPod: a kubelet that names no handler says for which pod it pulls.
-func TestPullForAPod(t *testing.T) {
-	t.Parallel()
-	b, _ := berthBed(t, shims.Wasm{}, testbed.Options{}, `platform = "wasi/wasm"`)
-	reference := b.registry.Push(t, "pod/app:1", testbed.WasmLayer(t, module(t), testbed.WasmConfigured(func(c *v1.Config) { c.Cmd = []string{"/", "exit", "2"} })))
-	pod := b.Client.RunSandbox(t, testbed.PodSpec{Handler: handler})
-	pull := func() string {
-		t.Helper()
-		r, err := b.Client.PullImage(testbed.Within(t, patience), &runtimeapi.PullImageRequest{Image: &runtimeapi.ImageSpec{Image: reference}, SandboxConfig: pod.Config})
-		testbed.Must(t, err)
-		return r.GetImageRef()
-	}
-	if got := pod.RunContainer(t, "main", testbed.PodSpec{Image: pull()}).WaitExit(t).GetExitCode(); got != 2 {
-		t.Errorf("it ends with %d", got)
-	}
-	b.Restart(t)
-	pull() // by a daemon that has not made the pod
 }
 
 // TestShimWithoutPlatform: a shim that is known to run modules runs what an image is: an

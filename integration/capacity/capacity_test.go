@@ -151,7 +151,6 @@ func TestController(t *testing.T) {
 		{"one that sees no pods", blind},
 		{"one that cannot renew its lease", unrenewed},
 		{"a server that is away at the start", early},
-		{"containers that ask for places", greedy},
 		{"changes that are not answered", stuck},
 	} {
 		if !t.Run(step.name, func(t *testing.T) { step.do(t, b) }) {
@@ -444,20 +443,6 @@ func early(t *testing.T, b *bed) {
 	there.Store(true)
 	took(t, c)
 	tells(t, c, "/readyz", "")
-}
-
-// greedy has a container ask for places of its own: they are not those of other pods.
-func greedy(t *testing.T, b *bed) {
-	b.StartController(t)
-	b.pod(t, "there", "node-1")
-	b.create(t, "{apiVersion: v1, kind: Pod, metadata: {name: greedy}, spec: {nodeName: node-1, "+
-		"containers: [{name: main, image: none, resources: {limits: {"+string(kataPods)+": 2}}}]}}")
-	b.room(t, "node-1", "4")
-	b.label(t, "node-1", kata+"-")
-	b.room(t, "node-1", "3")
-	b.delete(t, "there", "greedy")
-	b.label(t, "node-1", kata+"=ready")
-	b.room(t, "node-1", "2")
 }
 
 // stuck has changes of more nodes than are changed at the same time get no answer. Others are

@@ -94,26 +94,6 @@ func open(t *testing.T, client dialect, address string, options remotecommand.St
 	return e.StreamWithContext(ctx, options)
 }
 
-// sizeQueue is a terminal that changes its size.
-type sizeQueue []remotecommand.TerminalSize
-
-func (q *sizeQueue) Next() *remotecommand.TerminalSize {
-	if len(*q) == 0 {
-		return nil
-	}
-	size := (*q)[0]
-	*q = (*q)[1:]
-	return &size
-}
-
-// silent is an input on which nothing comes.
-type silent struct{ ctx context.Context }
-
-func (s *silent) Read([]byte) (int, error) {
-	<-s.ctx.Done()
-	return 0, io.EOF
-}
-
 // dial opens the connection of a session without a client, so that a test can do
 // with it what no client would.
 func dial(t *testing.T, address string) (*net.TCPConn, *url.URL) {

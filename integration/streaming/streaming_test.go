@@ -81,58 +81,6 @@ func TestStreamsAreThoseThatWereAskedFor(t *testing.T) {
 	}
 }
 
-func TestErrorsReachTheClient(t *testing.T) {
-	s := serve(t, streaming.Config{}, program{run: func(context.Context, session) error {
-		return errors.New("the program is missing")
-	}})
-	for protocol, client := range clients {
-		err := open(t, client, execURL(t, s, streams{out: true}), remotecommand.StreamOptions{Stdout: io.Discard})
-		if err == nil || !strings.Contains(err.Error(), "the program is missing") {
-			t.Errorf("%s: %v", protocol, err)
-		}
-	}
-}
-
-func TestTerminal(t *testing.T) {
-	s := serve(t, streaming.Config{}, program{run: func(_ context.Context, s session) error {
-		if !s.tty || s.err != nil {
-			return fmt.Errorf("tty %v, stderr %v", s.tty, s.err)
-		}
-		for range 2 {
-			size := <-s.sizes
-			say(t, s.out, "%dx%d ", size.Width, size.Height)
-		}
-		return nil
-	}})
-	for protocol, client := range clients {
-		var out strings.Builder
-		sizes := sizeQueue{{Width: 80, Height: 24}, {Width: 132, Height: 50}}
-		err := open(t, client, execURL(t, s, streams{in: true, out: true, tty: true}), remotecommand.StreamOptions{
-			Stdin: &silent{ctx: t.Context()}, Stdout: &out, Tty: true, TerminalSizeQueue: &sizes,
-		})
-		if err != nil || out.String() != "80x24 132x50 " {
-			t.Errorf("%s: %q, %v", protocol, out.String(), err)
-		}
-	}
-}
-
-func TestRequestsThatMakeNoSense(t *testing.T) {
-	s := serve(t, streaming.Config{}, program{})
-	for _, r := range []*runtimeapi.ExecRequest{
-		{ContainerId: "c"},
-		{ContainerId: "c", Tty: true, Stdout: true, Stderr: true},
-	} {
-		_, err := s.GetExec(r)
-		if status.Code(err) != codes.InvalidArgument {
-			t.Errorf("exec %v: %v", r, err)
-		}
-		_, err = s.GetAttach(&runtimeapi.AttachRequest{ContainerId: r.GetContainerId(), Tty: r.GetTty(), Stdout: r.GetStdout(), Stderr: r.GetStderr()})
-		if status.Code(err) != codes.InvalidArgument {
-			t.Errorf("attach %v: %v", r, err)
-		}
-	}
-}
-
 // get asks the server for a URL without a connection.
 func get(s *streaming.Server, address string) int {
 	u, err := url.Parse(address)

@@ -62,21 +62,6 @@ func TestBeside(t *testing.T) {
 	packaged(t, m, repository(t), "TestInstall", "TestBesideContainerd")
 }
 
-// TestInstaller moves a kubelet from containerd to berth and back, as an operator does by hand.
-func TestInstaller(t *testing.T) {
-	m := boot(t)
-	for _, part := range []string{testbed.Containerd, testbed.RuncShim, testbed.Runc, testbed.Kubelet} {
-		m.Put(t, testbed.Part(t, part), place+"/"+part)
-	}
-	bin := testbed.Built(t)
-	m.Put(t, filepath.Join(bin, "berth-installer"), place+"/berth-installer")
-	for _, name := range programs {
-		m.Put(t, filepath.Join(bin, name), place+"/payload/bin/"+name)
-	}
-	m.Put(t, filepath.Join(repository(t), "contrib/systemd/berth.service"), place+"/payload/berth.service")
-	within(t, m, "TestInstaller")
-}
-
 // TestKubelet runs pods that a control plane asks for.
 func TestKubelet(t *testing.T) {
 	m := machine.Start(t, machine.Options{Memory: 6144})

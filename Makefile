@@ -400,4 +400,4 @@ demo-deps:
 demo-build:
 	$(GOBUILD) -ldflags '$(LDFLAGS)' -o $(BIN)/ ./cmd/berth ./cmd/berth-shim ./cmd/berth-pause
 demo: demo-deps demo-build $(BIN)/runc $(BIN)/runsc $(BIN)/containerd-shim-runc-v2 ## run a pod under every runtime found here, and show what ran it (root)
-	go run ./integration/demo $(DEMO_ARGS)
+	go run ./integration/demo

@@ -3,13 +3,12 @@
 // machine, from an image that a registry on loopback serves, and prints what ran
 // them. It needs root, and leaves nothing behind, Ctrl-C or not.
 //
-//	go run ./integration/demo [-v]
+//	go run ./integration/demo
 package main
 
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"io/fs"
@@ -19,6 +18,7 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+	"text/tabwriter"
 	"time"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -33,10 +33,8 @@ import (
 var required = []string{testbed.Runc, testbed.Crun, "gvisor"}
 
 func main() {
-	verbose := flag.Bool("v", false, "print what is shown in full")
-	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	err := testbed.Run(ctx, "demo", os.Stderr, func(t testbed.T) { demo(t, os.Stdout, *verbose) })
+	err := testbed.Run(ctx, "demo", os.Stderr, func(t testbed.T) { demo(t, os.Stdout) })
 	interrupted := ctx.Err() != nil
 	stop()
 	switch {
@@ -49,7 +47,7 @@ func main() {
 	}
 }
 
-func demo(t testbed.T, out io.Writer, verbose bool) {
+func demo(t testbed.T, out io.Writer) {
 	testbed.NeedNetwork(t)
 	keepForwarding(t)
 	// Where the runtimes were built, before the system's own directories.
@@ -88,7 +86,7 @@ func demo(t testbed.T, out io.Writer, verbose bool) {
 	for _, handler := range handlers {
 		rows = append(rows, try(t, berth.Client, handler, image))
 	}
-	printTable(out, rows, verbose)
+	printTable(out, rows)
 	verdict(t, rows)
 
 	// Supervisors without pods wait a minute for the next; a restart sends them away.
@@ -118,9 +116,7 @@ func readyHandlers(t testbed.T, client *testbed.Client) []string {
 type row struct {
 	handler string
 	runtime string
-	version string
 	release string        // uname -r, inside
-	kernel  string        // /proc/version, inside
 	first   time.Duration // until the handler's first pod was ready
 	next    time.Duration // until its second was
 	logLine string
@@ -130,8 +126,7 @@ type row struct {
 // try runs two pods under a handler. Their failure is in the row, not in t: the
 // other handlers have their turn.
 func try(t testbed.T, client *testbed.Client, handler, image string) row {
-	r := row{handler: handler}
-	r.runtime, r.version = runtimeOf(t.Context(), handler)
+	r := row{handler: handler, runtime: runtimeOf(handler)}
 	r.err = testbed.Run(t.Context(), handler, os.Stderr, func(run testbed.T) {
 		greeting := "hello from a pod under " + handler
 		spec := testbed.PodSpec{
@@ -142,11 +137,35 @@ func try(t testbed.T, client *testbed.Client, handler, image string) row {
 		pod := client.RunPod(run, spec)
 		r.first = pod.Ready
 		r.release = strings.TrimSpace(pod.Container.Exec(run, "uname", "-r"))
-		r.kernel = strings.TrimSpace(pod.Container.Exec(run, "cat", "/proc/version"))
 		r.logLine = pod.Container.WaitLog(run, greeting).Text
 		r.next = client.RunPod(run, spec).Ready
 	})
 	return r
+}
+
+// runtimeOf returns the binary of a handler, found as berth finds it.
+func runtimeOf(name string) string {
+	for _, definition := range config.Discover(config.SearchDirs()) {
+		if definition.Name == name {
+			return definition.Path
+		}
+	}
+	return "?"
+}
+
+// printTable writes the table.
+func printTable(out io.Writer, rows []row) {
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	defer w.Flush()
+	fmt.Fprintln(w, "HANDLER\tRUNTIME\tUNAME -R\tFIRST POD\tNEXT POD\tLOG LINE")
+	for _, r := range rows {
+		if r.err != nil {
+			reason, _, _ := strings.Cut(r.err.Error(), "\n")
+			fmt.Fprintf(w, "%s\t%s\tfailed: %s\n", r.handler, r.runtime, reason)
+			continue
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%d ms\t%d ms\t%s\n", r.handler, r.runtime, r.release, r.first.Milliseconds(), r.next.Milliseconds(), r.logLine)
+	}
 }
 
 // verdict fails the demo if a required runtime failed, or if fewer than two

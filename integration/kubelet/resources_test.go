@@ -75,19 +75,17 @@ func (b *bed) summary() (*summary, error) {
 	return s, b.get("/api/v1/nodes/"+NodeName+"/proxy/stats/summary", s)
 }
 
+// busy is a pod that writes, logs and uses some time.
+const busy = `
+  terminationGracePeriodSeconds: 1
+  containers:
+  - {name: main, image: IMAGE, command: [sh, -c, 'head -c 3000000 /dev/zero > /file; head -c 100000 /dev/zero | tr "\\0" x; while :; do i=$((i+1)); [ $((i % 20000)) != 0 ] || sleep 0.1; done']}
+`
+
 // statistics looks for numbers of every pod.
 func (b *bed) statistics(t *testing.T, n *Namespace) {
 	for _, class := range b.classes {
-		n.Create(t, fmt.Sprintf(`
-apiVersion: v1
-kind: Pod
-metadata: {name: %[1]s}
-spec:
-  runtimeClassName: %[1]s
-  terminationGracePeriodSeconds: 1
-  containers:
-  - {name: main, image: IMAGE, command: [sh, -c, 'head -c 3000000 /dev/zero > /file; head -c 100000 /dev/zero | tr "\\0" x; while :; do i=$((i+1)); [ $((i %% 20000)) != 0 ] || sleep 0.1; done']}
-`, class.name))
+		n.CreateOf(t, class.name, busy)
 	}
 	for _, class := range b.classes {
 		n.WaitReady(t, class.name)

@@ -27,21 +27,16 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-func must(t *testing.T, err error) {
-	t.Helper()
-	testbed.Must(t, err)
-}
-
 // installed builds the verifier, as its page says, into a directory of its own.
 func installed(t *testing.T) (dir string) {
 	t.Helper()
 	root, err := testbed.Repository()
-	must(t, err)
+	testbed.Must(t, err)
 	// What others can write to is not asked.
 	dir, err = os.MkdirTemp("/opt", "berth-verifier-")
-	must(t, err)
-	t.Cleanup(func() { must(t, os.RemoveAll(dir)) })
-	must(t, os.Chmod(dir, 0o755))
+	testbed.Must(t, err)
+	t.Cleanup(func() { testbed.Must(t, os.RemoveAll(dir)) })
+	testbed.Must(t, os.Chmod(dir, 0o755))
 	cmd := exec.CommandContext(t.Context(), "go", "build", "-buildvcs=false", "-o", filepath.Join(dir, "berth-verify-sigstore"), "./berth-verify-sigstore")
 	cmd.Dir = filepath.Join(root, "contrib", "verifier")
 	cmd.Env = append(os.Environ(), "GOWORK=off") // a module beside the workspace
@@ -57,12 +52,12 @@ func signature(t *testing.T, key *ecdsa.PrivateKey, of v1.Hash) v1.Image {
 	payload := fmt.Sprintf(`{"critical":{"identity":{"docker-reference":""},"image":{"docker-manifest-digest":%q},"type":"cosign container image signature"},"optional":null}`, of)
 	sum := sha256.Sum256([]byte(payload))
 	sig, err := ecdsa.SignASN1(rand.Reader, key, sum[:])
-	must(t, err)
+	testbed.Must(t, err)
 	image, err := mutate.Append(mutate.MediaType(empty.Image, types.OCIManifestSchema1), mutate.Addendum{
 		Layer:       static.NewLayer([]byte(payload), "application/vnd.dev.cosign.simplesigning.v1+json"),
 		Annotations: map[string]string{"dev.cosignproject.cosign/signature": base64.StdEncoding.EncodeToString(sig)},
 	})
-	must(t, err)
+	testbed.Must(t, err)
 	return image
 }
 
@@ -70,18 +65,18 @@ func TestOnlySignedImagesArePulled(t *testing.T) {
 	testbed.NeedRoot(t)
 	bin := installed(t)
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	must(t, err)
+	testbed.Must(t, err)
 	public, err := x509.MarshalPKIXPublicKey(&key.PublicKey)
-	must(t, err)
+	testbed.Must(t, err)
 	keyFile, policy := filepath.Join(bin, "..", filepath.Base(bin)+"-key.pub"), filepath.Join(bin, "..", filepath.Base(bin)+"-verify.toml")
 	t.Cleanup(func() { _, _ = os.Remove(keyFile), os.Remove(policy) })
-	must(t, os.WriteFile(keyFile, pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: public}), 0o600))
+	testbed.Must(t, os.WriteFile(keyFile, pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: public}), 0o600))
 
 	registry := testbed.NewRegistry(t, testbed.RegistryOptions{})
 	push := func(name string) (reference string, digest v1.Hash) {
 		image := testbed.Busybox(t, testbed.WithLayer(testbed.File{Path: "name", Mode: 0o644, Body: []byte(name)}))
 		digest, err := image.Digest()
-		must(t, err)
+		testbed.Must(t, err)
 		return registry.Push(t, "team/"+name+":1", image), digest
 	}
 	sign := func(name string, digest v1.Hash) {
@@ -92,7 +87,7 @@ func TestOnlySignedImagesArePulled(t *testing.T) {
 	unsigned, _ := push("unsigned")
 	borrowed, _ := push("borrowed")
 	sign("borrowed", digest) // of another image
-	must(t, os.WriteFile(policy, fmt.Appendf(nil, "default = \"refuse\"\nplain_http = [%[1]q]\n[[rules]]\nprefix = \"%[1]s/team\"\naction = \"signed\"\nkeys = [%[2]q]\n", registry.Host, keyFile), 0o600))
+	testbed.Must(t, os.WriteFile(policy, fmt.Appendf(nil, "default = \"refuse\"\nplain_http = [%[1]q]\n[[rules]]\nprefix = \"%[1]s/team\"\naction = \"signed\"\nkeys = [%[2]q]\n", registry.Host, keyFile), 0o600))
 
 	b := testbed.StartBerth(t, testbed.Options{
 		Runtimes: map[string]string{"runc": testbed.Part(t, testbed.Runc)}, CNI: testbed.NewCNI(t), Registries: []*testbed.Registry{registry},
@@ -106,7 +101,7 @@ func TestOnlySignedImagesArePulled(t *testing.T) {
 			t.Errorf("%s: %v", image, err)
 		}
 	}
-	must(t, os.WriteFile(policy, []byte("defualt = \"accept\"\n"), 0o600))
+	testbed.Must(t, os.WriteFile(policy, []byte("defualt = \"accept\"\n"), 0o600))
 	if _, err := b.Client.PullImage(t.Context(), &runtimeapi.PullImageRequest{Image: &runtimeapi.ImageSpec{Image: signed}}); err == nil || !strings.Contains(err.Error(), "defualt") {
 		t.Errorf("with a mistake in the policy: %v", err)
 	}

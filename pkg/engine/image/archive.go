@@ -320,7 +320,7 @@ type boundedDocuments struct {
 
 // ReaderAt implements content.Provider.
 func (b boundedDocuments) ReaderAt(ctx context.Context, desc imagespec.Descriptor) (content.ReaderAt, error) {
-	if images.IsConfigType(desc.MediaType) || images.IsManifestType(desc.MediaType) || images.IsIndexType(desc.MediaType) {
+	if isDocument(desc.MediaType) {
 		if err := checkDocument(b.limits, "document", desc); err != nil {
 			return nil, err
 		}

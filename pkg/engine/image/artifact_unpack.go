@@ -13,7 +13,6 @@ import (
 	"strconv"
 
 	"github.com/containerd/containerd/v2/core/content"
-	"github.com/containerd/containerd/v2/core/images"
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
@@ -197,9 +196,4 @@ func copyFile(root *os.Root, blob, name string) (err error) {
 	}
 	_, err = io.Copy(to, from)
 	return errors.Join(err, to.Chmod(0o444), to.Close())
-}
-
-// isBlob says whether a type is one of what is not read as a document.
-func isBlob(mediaType string) bool {
-	return !images.IsManifestType(mediaType) && !images.IsIndexType(mediaType) && !images.IsConfigType(mediaType)
 }

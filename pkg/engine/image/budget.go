@@ -24,8 +24,6 @@ const documentBudget = 4 << 20
 // held during network I/O.
 type documents struct{ budget *semaphore.Weighted }
 
-func newDocuments() documents { return documents{semaphore.NewWeighted(documentBudget)} }
-
 // begin waits until a document of so many bytes may be parsed. The caller calls done
 // when it holds no more than what it keeps.
 func (d documents) begin(ctx context.Context, size int64) (done func(), err error) {

@@ -36,10 +36,6 @@ type catalog struct {
 	changes atomic.Uint64
 }
 
-func newCatalog(f *files, r *reader, c Config) *catalog {
-	return &catalog{index: newIndex(newPinPatterns(c.PinnedImages)), files: f, reader: r, events: c.Events}
-}
-
 // load fills the index. A record whose content is damaged is removed, so
 // that the kubelet pulls the image again. An image that would take too much memory
 // is whole: it stays, and can be removed.
@@ -175,10 +171,8 @@ func (c *catalog) recordNow(ctx context.Context, img *Image, n naming, lease lea
 
 // recordName leaves labels alone that others gave to the record.
 func (c *catalog) recordName(ctx context.Context, name string, n naming) (created bool, err error) {
-	labels := maps.Clone(n.labels)
-	if labels == nil {
-		labels = map[string]string{}
-	}
+	labels := map[string]string{}
+	maps.Copy(labels, n.labels)
 	labels[platformLabel] = string(n.platform)
 	rec := images.Image{Name: name, Target: n.target, Labels: labels}
 	fields := []string{"target"}

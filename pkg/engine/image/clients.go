@@ -33,7 +33,7 @@ func (c *Clients) Images() images.Store { return &clientImages{store: c.store} }
 // Content is what images are made of.
 func (c *Clients) Content() content.Store {
 	return &clientContent{
-		Store: c.store.files.content, files: c.store.files, users: newContentUsers(c.store), collect: c.Collect, soon: c.collectSoon,
+		Store: c.store.files.content, files: c.store.files, users: &contentUsers{store: c.store}, collect: c.Collect, soon: c.collectSoon,
 	}
 }
 

@@ -254,8 +254,6 @@ type contentUsers struct {
 	as     uint64
 }
 
-func newContentUsers(s *Store) *contentUsers { return &contentUsers{store: s} }
-
 // of names who needs a blob; empty is nobody.
 func (u *contentUsers) of(ctx context.Context, d digest.Digest) (string, error) {
 	name, err := u.image(ctx, d)

@@ -215,10 +215,8 @@ const ownLabels = "berth.dev/"
 
 // checkMerged checks what labels become with changes.
 func checkMerged(now, changes map[string]string) error {
-	all := maps.Clone(now)
-	if all == nil {
-		all = map[string]string{}
-	}
+	all := map[string]string{}
+	maps.Copy(all, now)
 	maps.Copy(all, changes)
 	maps.DeleteFunc(all, func(_, value string) bool { return value == "" })
 	return checkLabelSizes(all)

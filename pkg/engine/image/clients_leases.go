@@ -77,10 +77,8 @@ func (c *clientLeases) Create(ctx context.Context, opts ...leases.Opt) (leases.L
 
 // clientLeaseLabels are those of a new lease. Pure.
 func clientLeaseLabels(asked map[string]string, now time.Time) (map[string]string, error) {
-	labels := maps.Clone(asked)
-	if labels == nil {
-		labels = map[string]string{}
-	}
+	labels := map[string]string{}
+	maps.Copy(labels, asked)
 	latest := now.Add(maxClientLease)
 	end := latest
 	if text, ok := labels[expireLabel]; ok {
@@ -94,9 +92,8 @@ func clientLeaseLabels(asked map[string]string, now time.Time) (map[string]strin
 	}
 	labels[expireLabel] = end.UTC().Format(time.RFC3339)
 	labels[clientLabel] = "true"
-	for _, own := range []string{pullLabel, bootLabel} {
-		delete(labels, own)
-	}
+	delete(labels, pullLabel)
+	delete(labels, bootLabel)
 	return labels, nil
 }
 
@@ -166,10 +163,8 @@ func (c *clientLeases) check(ctx context.Context, l leases.Lease) error {
 	if err != nil {
 		return err
 	}
-	for _, own := range all {
-		if own.ID == l.ID {
-			return nil
-		}
+	if slices.ContainsFunc(all, func(own leases.Lease) bool { return own.ID == l.ID }) {
+		return nil
 	}
 	return fmt.Errorf("lease %.100q: %w", l.ID, errdefs.ErrNotFound)
 }

@@ -1,6 +1,7 @@
 package image
 
 import (
+	"cmp"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -76,24 +77,18 @@ func (c Config) complete() (Config, error) {
 	if !filepath.IsAbs(c.Root) || strings.ContainsAny(c.Root, ":,") {
 		return c, fmt.Errorf("image store root %q must be an absolute path without ':' and ',': %w", c.Root, errdefs.ErrInvalidArgument)
 	}
-	if c.WritableRoot == "" {
-		c.WritableRoot = c.Root
-	}
+	c.WritableRoot = cmp.Or(c.WritableRoot, c.Root)
 	if !filepath.IsAbs(c.WritableRoot) || strings.ContainsAny(c.WritableRoot, ":,") {
 		return c, fmt.Errorf("directory %q of what containers write must be an absolute path without ':' and ',': %w", c.WritableRoot, errdefs.ErrInvalidArgument)
 	}
-	if c.DefaultSnapshotter == "" {
-		c.DefaultSnapshotter = Overlayfs
-	}
+	c.DefaultSnapshotter = cmp.Or(c.DefaultSnapshotter, Overlayfs)
 	if known := c.snapshotters(); !slices.Contains(known, c.DefaultSnapshotter) {
 		return c, unknownSnapshotter(c.DefaultSnapshotter, known)
 	}
 	if c.MaxConcurrentDownloads <= 0 {
 		c.MaxConcurrentDownloads = defaultMaxDownloads
 	}
-	if c.PullProgressTimeout == 0 {
-		c.PullProgressTimeout = defaultProgressTimeout
-	}
+	c.PullProgressTimeout = cmp.Or(c.PullProgressTimeout, defaultProgressTimeout)
 	c.Limits = c.Limits.Complete()
 	return c, nil
 }

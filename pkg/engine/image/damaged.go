@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/containerd/containerd/v2/core/images"
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
@@ -32,9 +31,8 @@ func (f *files) dropDamaged(ctx context.Context, desc imagespec.Descriptor, thor
 	if err != nil {
 		return false, err
 	}
-	document := images.IsConfigType(desc.MediaType) || images.IsManifestType(desc.MediaType) || images.IsIndexType(desc.MediaType)
 	path := f.path("content", "blobs", desc.Digest.Algorithm().String(), desc.Digest.Encoded())
-	if isWhole(path, desc.Digest, info.Size, document || thorough) {
+	if isWhole(path, desc.Digest, info.Size, thorough || isDocument(desc.MediaType)) {
 		return false, nil
 	}
 	log.G(ctx).WithField("digest", desc.Digest).Warn("Discarding damaged image content")

@@ -40,11 +40,6 @@ type decryptError struct {
 
 func (e *decryptError) Unwrap() error { return e.error }
 
-func isLocked(err error) bool {
-	_, ok := errors.AsType[*decryptError](err)
-	return ok
-}
-
 // keysAdvice says what to do about a decryptError.
 func keysAdvice(err error) string {
 	if e, _ := errors.AsType[*decryptError](err); e.keysDir != "" {

@@ -1,6 +1,7 @@
 package image
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -127,12 +128,10 @@ func inNamespace(ctx context.Context) context.Context {
 	return namespaces.WithNamespace(ctx, Namespace)
 }
 
-// path is below the root.
 func (f *files) path(elem ...string) string {
 	return filepath.Join(append([]string{f.root}, elem...)...)
 }
 
-// writablePath is below the directory of what containers write.
 func (f *files) writablePath(elem ...string) string {
 	return filepath.Join(append([]string{f.writable}, elem...)...)
 }
@@ -217,10 +216,8 @@ func (f *files) openLayers(ctx context.Context, name string, kind snapshotterKin
 // metadata and is not configured any more: containers may have them that are to be
 // removed.
 func (f *files) openProxied(c Config) error {
-	addresses := maps.Clone(c.Snapshotters)
-	if addresses == nil {
-		addresses = map[string]string{}
-	}
+	addresses := map[string]string{}
+	maps.Copy(addresses, c.Snapshotters)
 	used, err := f.namedInMetadata()
 	if err != nil {
 		return err
@@ -294,9 +291,7 @@ func (f *files) close() error {
 
 // layersOf returns the snapshotter of a name (empty: the default) and the name.
 func (f *files) layersOf(name string) (*layers, string, error) {
-	if name == "" {
-		name = f.snapshotter
-	}
+	name = cmp.Or(name, f.snapshotter)
 	l, ok := f.layers[name]
 	if !ok {
 		return nil, name, unknownSnapshotter(name, slices.Sorted(maps.Keys(f.layers)))

@@ -105,7 +105,7 @@ func checkManifest(m imagespec.Manifest) error {
 		}
 	}
 	for _, layer := range m.Layers {
-		if images.IsManifestType(layer.MediaType) || images.IsIndexType(layer.MediaType) || images.IsConfigType(layer.MediaType) || layer.Size < 0 {
+		if isDocument(layer.MediaType) || layer.Size < 0 {
 			return fmt.Errorf("layer %s with %d bytes and media type %.100q is not valid: %w", layer.Digest, layer.Size, layer.MediaType, errdefs.ErrInvalidArgument)
 		}
 	}

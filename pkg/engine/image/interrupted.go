@@ -41,10 +41,6 @@ type keptPull struct {
 	since time.Time
 }
 
-func newInterrupted(f *files, w work) *interrupted {
-	return &interrupted{files: f, collector: w.collector}
-}
-
 // lease is what a pull writes under: that of an interrupted pull of the same image,
 // or a new one. keepsParts is true for the former.
 func (i *interrupted) lease(ctx context.Context, key string) (_ context.Context, l leases.Lease, keepsParts bool, err error) {

@@ -44,7 +44,7 @@ type PullRequest struct {
 
 // puller brings images into a store.
 type puller struct {
-	cfg      pullConfig
+	cfg      Config
 	verifier *bindir.ImageVerifier // nil if any image may be pulled
 	flights  *flights
 	files    *files
@@ -66,21 +66,15 @@ type puller struct {
 // maxAhead is how many those may be: 16 MiB.
 const maxAhead = (16 << 20) / registry.PartSize
 
-// pullConfig says who is asked for images, and for how long; see Config.
-type pullConfig struct {
-	HostsDir            string
-	PullProgressTimeout time.Duration
-	Limits              bounds.Limits
-	Verifiers           Verifiers
-	DiscardLayers       bool
-}
-
-func newPuller(c pullConfig, r *reader, k *catalog, u *unpacker, v *views, w work) (*puller, error) {
+func newPuller(c Config, r *reader, k *catalog, u *unpacker, v *views, w work) (*puller, error) {
 	verifier, err := c.Verifiers.verifier()
 	if err != nil {
 		return nil, err
 	}
-	return &puller{cfg: c, verifier: verifier, flights: newFlights(), files: v.files, reader: r, catalog: k, unpacker: u, views: v, work: w, interrupted: newInterrupted(v.files, w), ahead: semaphore.NewWeighted(maxAhead)}, nil
+	return &puller{
+		cfg: c, verifier: verifier, flights: newFlights(), files: v.files, reader: r, catalog: k, unpacker: u, views: v, work: w,
+		interrupted: &interrupted{files: v.files, collector: w.collector}, ahead: semaphore.NewWeighted(maxAhead),
+	}, nil
 }
 
 // Pull brings an image into the store, unpacks it, and returns it. The registry
@@ -193,7 +187,7 @@ func stepFields(ctx context.Context) log.Fields {
 func (s *puller) download(ctx context.Context, p pull, watched *registry.Progress) (*Image, error) {
 	from := registry.New(ctx, registry.Options{
 		HostsDir: s.cfg.HostsDir, Credentials: p.creds, Limits: s.cfg.Limits, Window: s.window(), Progress: watched,
-		Connections: s.unpacker.downloads, Ahead: s.ahead, PlainHTTP: p.plainHTTP,
+		Connections: s.cfg.MaxConcurrentDownloads, Ahead: s.ahead, PlainHTTP: p.plainHTTP,
 	})
 	defer from.Close()
 	resolving, end := step.Begin(ctx, step.Resolve)
@@ -339,7 +333,7 @@ func (s *puller) bringIn(ctx context.Context, p pull, from source, lease leases.
 	}
 	fetching := part{name: step.Fetch}
 	timed := func(layer context.Context, desc imagespec.Descriptor) ([]imagespec.Descriptor, error) {
-		if isBlob(desc.MediaType) {
+		if !isDocument(desc.MediaType) {
 			defer fetching.enter(ctx)()
 		}
 		return fetch(layer, desc)
@@ -378,7 +372,7 @@ func (s *puller) bringIn(ctx context.Context, p pull, from source, lease leases.
 
 // bringInArtifact is bringIn for what no container runs from.
 func (s *puller) bringInArtifact(ctx context.Context, p pull, target imagespec.Descriptor, handler images.Handler, limit int64) (*Image, error) {
-	if err := images.Dispatch(ctx, handler, semaphore.NewWeighted(int64(s.unpacker.downloads)), target); err != nil {
+	if err := images.Dispatch(ctx, handler, semaphore.NewWeighted(int64(s.cfg.MaxConcurrentDownloads)), target); err != nil {
 		return nil, err
 	}
 	img, err := s.reader.load(ctx, target, p.platform)

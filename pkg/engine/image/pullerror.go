@@ -1,6 +1,7 @@
 package image
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -48,19 +49,10 @@ type resolveError struct{ error }
 
 func (e *resolveError) Unwrap() error { return e.error }
 
-func isOfOtherPlatform(err error) bool {
-	_, ok := errors.AsType[*platformError](err)
+// is reports whether an error of a type is in the chain of err.
+func is[T error](err error) bool {
+	_, ok := errors.AsType[T](err)
 	return ok
-}
-
-func isUntrusted(err error) bool {
-	_, ok := errors.AsType[*trusted.Error](err)
-	return ok
-}
-
-func isUnresolved(err error) bool {
-	_, ok := errors.AsType[*resolveError](err)
-	return ok && errdefs.IsNotFound(err)
 }
 
 // pullFailure is what explainPull needs to know.
@@ -109,11 +101,11 @@ func (f pullFailure) judge() (text string, class error) {
 		return fmt.Sprintf("pull %s: the daemon is stopping", f.ref), errdefs.ErrUnavailable
 	case isContextErr(f.err) && f.cause != nil:
 		return "pull " + f.ref, context.Canceled
-	case isUntrusted(f.err):
+	case is[*trusted.Error](f.err):
 		return fmt.Sprintf("pull %s: users other than root can change files that this pull depends on", f.ref), errdefs.ErrFailedPrecondition
-	case isRefused(f.err):
+	case is[*verifyError](f.err):
 		return fmt.Sprintf("%s: pull %s: rejected by an image verifier in %s", signatureValidationFailed, f.ref, f.verifiers), errdefs.ErrUnknown
-	case isLocked(f.err):
+	case is[*decryptError](f.err):
 		return fmt.Sprintf("pull %s: the image is encrypted: %s", f.ref, keysAdvice(f.err)), errdefs.ErrFailedPrecondition
 	case isNoSpace(f.err):
 		return fmt.Sprintf("pull %s: no space left for images under %s (%s); remove images or enlarge the filesystem", f.ref, f.root, atomicfile.Room(f.root)), errdefs.ErrResourceExhausted
@@ -123,7 +115,7 @@ func (f pullFailure) judge() (text string, class error) {
 		return fmt.Sprintf("pull %s: registry %s denies access; check that the image exists, and the credentials (a pod's imagePullSecrets; --creds-file of berth image pull)", f.ref, f.host), errdefs.ErrPermissionDenied
 	case hasStatus && status.StatusCode == http.StatusTooManyRequests:
 		return fmt.Sprintf("pull %s: registry %s limits the rate of pulls; wait, or use a mirror or an account", f.ref, f.host), errdefs.ErrUnavailable
-	case isOfOtherPlatform(f.err):
+	case is[*platformError](f.err):
 		unfit, _ := errors.AsType[*platformError](f.err)
 		return fmt.Sprintf("pull %s: %s", f.ref, unfit.advice()), errdefs.ErrNotFound
 	case hasStatus && status.StatusCode >= 500:
@@ -134,7 +126,7 @@ func (f pullFailure) judge() (text string, class error) {
 		return fmt.Sprintf("%s: pull %s: the name of registry %s does not resolve; check the image name and the node's DNS, or %s with a mirror", registryUnavailable, f.ref, f.host, f.hostsAdvice()), errdefs.ErrUnknown
 	case isNetwork(f.err):
 		return fmt.Sprintf("%s: pull %s: cannot reach registry %s; check the network, or %s with a mirror", registryUnavailable, f.ref, f.host, f.hostsAdvice()), errdefs.ErrUnknown
-	case isUnresolved(f.err):
+	case is[*resolveError](f.err) && errdefs.IsNotFound(f.err):
 		return fmt.Sprintf("pull %s: registry %s does not have the image; check name and tag", f.ref, f.host), errdefs.ErrNotFound
 	case errdefs.IsNotFound(f.err):
 		return fmt.Sprintf("pull %s: a part of the image is missing in registry %s", f.ref, f.host), errdefs.ErrNotFound
@@ -144,11 +136,7 @@ func (f pullFailure) judge() (text string, class error) {
 
 // hostsAdvice names the file that configures the registry.
 func (f pullFailure) hostsAdvice() string {
-	dir := f.hostsDir
-	if dir == "" {
-		dir = "<registry hosts directory>"
-	}
-	return fmt.Sprintf("write %s/%s/hosts.toml", dir, f.host)
+	return fmt.Sprintf("write %s/%s/hosts.toml", cmp.Or(f.hostsDir, "<registry hosts directory>"), f.host)
 }
 
 // wasInterrupted says whether a pull ended, for cause if that is not nil, before all
@@ -173,11 +161,7 @@ func isNoSpace(err error) bool {
 }
 
 func isCertificate(err error) bool {
-	if _, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
-		return true
-	}
-	_, ok := errors.AsType[x509.UnknownAuthorityError](err)
-	return ok
+	return is[*tls.CertificateVerificationError](err) || is[x509.UnknownAuthorityError](err)
 }
 
 func isDenied(err error) bool {

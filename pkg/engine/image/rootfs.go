@@ -67,22 +67,12 @@ type rootfses struct {
 	meter   *meter
 	work    work
 	sweeper *worker
-	cfg     rootfsConfig
+	cfg     Config
 
 	mu sync.Mutex
 	// late are the owners of root filesystems in snapshotters that did not answer when
 	// Retain named them.
 	late map[string]map[string]bool
-}
-
-// rootfsConfig says how root filesystems are mounted; see Config.
-type rootfsConfig struct {
-	MountOptions []string
-	SyncRootfs   bool
-}
-
-func newRootfses(f *files, v *views, m *meter, w work, c rootfsConfig) *rootfses {
-	return &rootfses{files: f, views: v, meter: m, work: w, sweeper: newWorker(), cfg: c, late: map[string]map[string]bool{}}
 }
 
 // CanMap tells whether root filesystems of a snapshotter (empty: the default) can
@@ -191,19 +181,39 @@ func (m *rootfses) TellsWritten(snapshotter string) error {
 // the root filesystem may be in use. errdefs.ErrFailedPrecondition when the
 // snapshotter keeps it in another form, ErrNotFound when there is none.
 func (m *rootfses) WrittenOf(u Use) (upper string, layers []mount.Mount, err error) {
-	_, name, err := m.files.layersFor(u.Owner, u.Snapshotter)
+	upper, below, err := m.written(u)
 	if err != nil {
 		return "", nil, err
 	}
+	return upper, below.readonly(m.files.path(emptyDir)), nil
+}
+
+// SeenOf returns the read-only mounts of a container's root filesystem, with what it has
+// written so far. Its errors are those of WrittenOf.
+func (m *rootfses) SeenOf(u Use) ([]mount.Mount, error) {
+	upper, below, err := m.written(u)
+	if err != nil {
+		return nil, err
+	}
+	seen := stack{lower: append([]string{upper}, below.lower...), options: below.options}
+	return seen.readonly(m.files.path(emptyDir)), nil
+}
+
+// written returns the writable layer of a container and the layers below it.
+func (m *rootfses) written(u Use) (upper string, below stack, err error) {
+	_, name, err := m.files.layersFor(u.Owner, u.Snapshotter)
+	if err != nil {
+		return "", stack{}, err
+	}
 	if err := m.TellsWritten(name); err != nil {
-		return "", nil, err
+		return "", stack{}, err
 	}
 	upper = filepath.Join(m.files.rootfsPath(name, u.Owner), "fs")
 	v := m.views.table.get(viewKey{snapshotter: name, chain: u.ChainID})
 	if _, err := os.Stat(upper); err != nil || v == nil {
-		return "", nil, fmt.Errorf("container %s has no root filesystem: %w", u.Owner, errdefs.ErrNotFound)
+		return "", stack{}, fmt.Errorf("container %s has no root filesystem: %w", u.Owner, errdefs.ErrNotFound)
 	}
-	return upper, v.stack.readonly(m.files.path(emptyDir)), nil
+	return upper, v.stack, nil
 }
 
 // RemoveRootfs removes what PrepareRootfs, PrepareVolume and MakeVolumes made for a
@@ -213,9 +223,7 @@ func (m *rootfses) RemoveRootfs(ctx context.Context, containerID, snapshotter st
 	ctx = inNamespace(ctx)
 	l, name, err := m.files.layersFor(containerID, snapshotter)
 	if err != nil {
-		if snapshotter == "" {
-			snapshotter = m.files.snapshotter
-		}
+		snapshotter = cmp.Or(snapshotter, m.files.snapshotter)
 		// What is no more than directories can go also where none can be mounted, and
 		// the metadata forgets what a program has that does not answer.
 		broken, ok := m.files.layers[snapshotter]
@@ -253,11 +261,7 @@ func (m *rootfses) Retain(ctx context.Context, inUse []Use) error {
 		owners[u.Owner] = true
 	}
 	m.views.table.retain(inUse, func(u Use) viewKey {
-		name := u.Snapshotter
-		if name == "" {
-			name = m.files.snapshotter
-		}
-		return m.files.keyOf(name, u.ChainID)
+		return m.files.keyOf(cmp.Or(u.Snapshotter, m.files.snapshotter), u.ChainID)
 	})
 	var errs []error
 	for name, l := range m.files.layers {
@@ -445,20 +449,4 @@ func (m *rootfses) sweep(ctx context.Context) {
 			log.G(ctx).WithError(err).WithField("entry", e.Name()).Warn("Failed to delete discarded writable layer")
 		}
 	}
-}
-
-// SeenOf returns the read-only mounts of a container's root filesystem, with what it has
-// written so far. errdefs.ErrFailedPrecondition and ErrNotFound as WrittenOf.
-func (m *rootfses) SeenOf(u Use) ([]mount.Mount, error) {
-	upper, _, err := m.WrittenOf(u)
-	if err != nil {
-		return nil, err
-	}
-	name := cmp.Or(u.Snapshotter, m.files.snapshotter)
-	v := m.views.table.get(viewKey{snapshotter: name, chain: u.ChainID})
-	if v == nil {
-		return nil, fmt.Errorf("container %s has no root filesystem: %w", u.Owner, errdefs.ErrNotFound)
-	}
-	seen := stack{lower: append([]string{upper}, v.stack.lower...), options: v.stack.options}
-	return seen.readonly(m.files.path(emptyDir)), nil
 }

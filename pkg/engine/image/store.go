@@ -62,16 +62,14 @@ func Open(ctx context.Context, c Config) (_ *Store, retErr error) {
 func newStore(f *files, c Config) (*Store, error) {
 	s := &Store{cfg: c, files: f, nearlyFull: nearlyFull, work: work{collector: newWorker(), counter: newWorker()}}
 	s.reader = newReader(f.content, c.Limits)
-	s.catalog = newCatalog(f, s.reader, c)
-	u := newUnpacker(f, s.reader, unpackConfig{keysDir: c.DecryptionKeysDir, downloads: c.MaxConcurrentDownloads, discards: c.DiscardLayers})
-	s.views = newViews(f, u, s.catalog.hasChain, s.work)
-	s.meter = newMeter(f)
-	s.rootfses = newRootfses(f, s.views, s.meter, s.work, rootfsConfig{MountOptions: c.MountOptions, SyncRootfs: c.SyncRootfs})
+	s.catalog = &catalog{index: newIndex(newPinPatterns(c.PinnedImages)), files: f, reader: s.reader, events: c.Events}
+	u := newUnpacker(f, s.reader, c)
+	s.views = &views{files: f, unpacker: u, table: newTable(), hasImage: s.catalog.hasChain, work: s.work}
+	s.meter = &meter{files: f, worker: newWorker(), known: map[measureKey]measured{}, wanted: map[measureKey]bool{}}
+	s.rootfses = &rootfses{files: f, views: s.views, meter: s.meter, work: s.work, sweeper: newWorker(), cfg: c, late: map[string]map[string]bool{}}
 	s.clients, s.checkpoints = &Clients{store: s}, newPinPatterns(c.CheckpointImages)
 	var err error
-	s.puller, err = newPuller(pullConfig{
-		HostsDir: c.HostsDir, PullProgressTimeout: c.PullProgressTimeout, Limits: c.Limits, Verifiers: c.Verifiers, DiscardLayers: c.DiscardLayers,
-	}, s.reader, s.catalog, u, s.views, s.work)
+	s.puller, err = newPuller(c, s.reader, s.catalog, u, s.views, s.work)
 	s.archives = newArchives(s.puller)
 	return s, err
 }

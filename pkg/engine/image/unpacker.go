@@ -22,35 +22,21 @@ import (
 
 // unpacker unpacks layers into snapshotters.
 type unpacker struct {
-	content   content.Store
-	blobs     string // the directory of content
-	reader    *reader
-	children  images.HandlerFunc
-	slots     *semaphore.Weighted
-	flusher   *flusher
-	keysDir   string
-	downloads int
-	discards  bool
+	cfg     Config
+	content content.Store
+	blobs   string // the directory of content
+	reader  *reader
+	slots   *semaphore.Weighted
+	flusher *flusher
 	// locks has the lock of each blob or layer while it is fetched or unpacked, and
 	// of each view while it is made or removed.
 	locks *keyedlock.Locks
 }
 
-// unpackConfig says how layers are unpacked.
-type unpackConfig struct {
-	// keysDir holds the private keys that open encrypted layers.
-	keysDir string
-	// downloads bounds the layers that one pull downloads at the same time.
-	downloads int
-	// discards says that nobody keeps the content of unpacked layers.
-	discards bool
-}
-
-func newUnpacker(f *files, r *reader, c unpackConfig) *unpacker {
+func newUnpacker(f *files, r *reader, c Config) *unpacker {
 	return &unpacker{
-		content: f.content, blobs: f.path("content", "blobs"), reader: r, children: r.children,
-		slots: semaphore.NewWeighted(int64(runtime.GOMAXPROCS(0))), flusher: f.flusher, keysDir: c.keysDir, downloads: c.downloads, discards: c.discards,
-		locks: keyedlock.New(1),
+		cfg: c, content: f.content, blobs: f.path("content", "blobs"), reader: r, flusher: f.flusher,
+		slots: semaphore.NewWeighted(int64(runtime.GOMAXPROCS(0))), locks: keyedlock.New(1),
 	}
 }
 
@@ -92,10 +78,10 @@ func (u *unpacker) begin(ctx context.Context, l *layers, name string, of describ
 		// A layer counts from before it is downloaded. What bounds those that are
 		// really unpacked are the applier's slots.
 		unpack.WithUnpackLimiter(semaphore.NewWeighted(math.MaxInt64)),
-		unpack.WithLimiter(semaphore.NewWeighted(int64(u.downloads))),
+		unpack.WithLimiter(semaphore.NewWeighted(int64(u.cfg.MaxConcurrentDownloads))),
 		unpack.WithDuplicationSuppressor(u.locks),
 	}
-	if !l.kind.remote && !u.discards || of.wasm {
+	if !l.kind.remote && !u.cfg.DiscardLayers || of.wasm {
 		// A chain may outlive its image under a running container: the layers'
 		// content is then gone although they are unpacked.
 		options = append(options, unpack.WithFetchAllContent())
@@ -125,7 +111,7 @@ func (u *unpacking) Unpack(h images.Handler) images.Handler {
 // applier unpacks layers of one pull, by one unpacking.
 func (u *unpacker) applier(ctx context.Context, l *layers, id string, limit int64) *applier {
 	return &applier{
-		content: u.content, blobs: u.blobs, keysDir: u.keysDir, memory: u.reader.limits.MaxUnpackMemory, entries: &entryLimit{max: limit},
+		content: u.content, blobs: u.blobs, keysDir: u.cfg.DecryptionKeysDir, memory: u.reader.limits.MaxUnpackMemory, entries: &entryLimit{max: limit},
 		slots: u.slots, layers: l, pull: ctx, unpacking: &part{name: step.Unpack}, underway: underwayOf(ctx),
 		wrote: func(dir string) error { return u.flusher.wrote(id, dir) },
 	}
@@ -137,7 +123,7 @@ func (u *unpacker) others(of described) *semaphore.Weighted {
 	if !of.wasm {
 		return nil
 	}
-	return semaphore.NewWeighted(int64(u.downloads))
+	return semaphore.NewWeighted(int64(u.cfg.MaxConcurrentDownloads))
 }
 
 // unpackStored unpacks an image whose content is in the store: no limit counts for
@@ -159,7 +145,7 @@ func (u *unpacker) unpackStored(ctx context.Context, l *layers, snapshotter stri
 		return err
 	}
 	defer running.end()
-	dispatchErr := images.Dispatch(ctx, running.Unpack(safely(u.children)), nil, img.manifest)
+	dispatchErr := images.Dispatch(ctx, running.Unpack(safely(u.reader.children)), nil, img.manifest)
 	if _, err := running.Wait(); err != nil {
 		return err
 	}

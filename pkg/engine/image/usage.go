@@ -27,12 +27,6 @@ func (u Usage) add(v Usage) Usage {
 	return Usage{Bytes: u.Bytes + v.Bytes, Inodes: u.Inodes + v.Inodes}
 }
 
-// storedUsage is the space of content and unpacked layers.
-type storedUsage struct {
-	mu    sync.Mutex
-	usage Usage
-}
-
 // written is what a container wrote.
 type written struct {
 	// below is where writable layers are, withLayers in a snapshotter that keeps it with
@@ -40,35 +34,32 @@ type written struct {
 	below, withLayers Usage
 }
 
-func (w written) sum() Usage { return w.below.add(w.withLayers) }
-
-// meter knows what images and writable layers take on disk.
+// meter knows what images and writable layers take on disk. It counts writable layers one
+// at a time, and only after a question for them.
 type meter struct {
-	files    *files
-	stored   storedUsage
-	measurer *measurer
-}
+	files  *files
+	worker *worker
 
-func newMeter(f *files) *meter {
-	m := &meter{files: f}
-	m.measurer = newMeasurer(m.usageOf)
-	return m
+	mu     sync.Mutex
+	stored Usage // of content and unpacked layers
+	known  map[measureKey]measured
+	wanted map[measureKey]bool
 }
 
 // run counts writable layers until ctx ends.
-func (m *meter) run(ctx context.Context) { m.measurer.run(ctx) }
-
-// forget drops what is known of the writable layer of a container.
-func (m *meter) forget(snapshotter, container string) { m.measurer.forget(snapshotter, container) }
+func (m *meter) run(ctx context.Context) { m.worker.run(ctx, m.countWanted) }
 
 // Usage returns what images take, and what containers wrote, from figures in memory:
 // those of images are exact, those of containers as old as the last question for them.
 // What a snapshotter keeps with the layers of images counts as theirs.
 func (m *meter) Usage() (images, writable Usage) {
-	m.stored.mu.Lock()
-	defer m.stored.mu.Unlock()
-	w := m.measurer.sum()
-	return m.stored.usage.add(w.withLayers), w.below
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	images = m.stored
+	for _, k := range m.known {
+		images, writable = images.add(k.withLayers), writable.add(k.below)
+	}
+	return images, writable
 }
 
 // measureStored sums up what the metadata says about content and layers. It
@@ -111,9 +102,9 @@ func (m *meter) measureStored(ctx context.Context) error {
 			return fmt.Errorf("snapshotter %s: %w", name, err)
 		}
 	}
-	m.stored.mu.Lock()
-	defer m.stored.mu.Unlock()
-	m.stored.usage = sum
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.stored = sum
 	return nil
 }
 
@@ -134,11 +125,11 @@ func (m *meter) WritableUsage(ctx context.Context, containerID, snapshotter stri
 		}
 		path = m.files.path(snapshotsDir, name)
 	}
-	u, ok := m.measurer.get(ctx, measureKey{snapshotter: name, container: containerID})
+	u, ok := m.get(ctx, measureKey{snapshotter: name, container: containerID})
 	if !ok {
 		return 0, 0, "", fmt.Errorf("usage of container %s is not measured yet: %w", containerID, errdefs.ErrUnavailable)
 	}
-	sum := u.sum()
+	sum := u.below.add(u.withLayers)
 	return sum.Bytes, sum.Inodes, path, nil
 }
 
@@ -193,24 +184,8 @@ func (m measured) stale(now time.Time) bool {
 	return now.Sub(m.at) > max(minMeasureAge, measureShare*m.cost)
 }
 
-// measurer counts writable layers, one at a time, when somebody asked for them.
-type measurer struct {
-	*worker
-	count func(context.Context, measureKey) (written, error)
-
-	mu     sync.Mutex
-	known  map[measureKey]measured
-	wanted map[measureKey]bool
-}
-
-func newMeasurer(count func(context.Context, measureKey) (written, error)) *measurer {
-	return &measurer{worker: newWorker(), count: count, known: map[measureKey]measured{}, wanted: map[measureKey]bool{}}
-}
-
-func (m *measurer) run(ctx context.Context) { m.worker.run(ctx, m.countWanted) }
-
 // get returns the last figure and has it counted again if it is old.
-func (m *measurer) get(ctx context.Context, k measureKey) (written, bool) {
+func (m *meter) get(ctx context.Context, k measureKey) (written, bool) {
 	m.mu.Lock()
 	last, ok := m.known[k]
 	if ok && !last.stale(time.Now()) {
@@ -219,7 +194,7 @@ func (m *measurer) get(ctx context.Context, k measureKey) (written, bool) {
 	}
 	m.wanted[k] = true
 	m.mu.Unlock()
-	counted := m.request()
+	counted := m.worker.request()
 	if ok {
 		return last.written, true
 	}
@@ -236,7 +211,8 @@ func (m *measurer) get(ctx context.Context, k measureKey) (written, bool) {
 	return last.written, ok
 }
 
-func (m *measurer) forget(snapshotter, container string) {
+// forget drops what is known of the writable layer of a container.
+func (m *meter) forget(snapshotter, container string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	k := measureKey{snapshotter: snapshotter, container: container}
@@ -244,24 +220,15 @@ func (m *measurer) forget(snapshotter, container string) {
 	delete(m.wanted, k)
 }
 
-func (m *measurer) sum() (sum written) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for _, k := range m.known {
-		sum = written{below: sum.below.add(k.below), withLayers: sum.withLayers.add(k.withLayers)}
-	}
-	return sum
-}
-
 // countWanted counts everything that was asked for.
-func (m *measurer) countWanted(ctx context.Context) {
+func (m *meter) countWanted(ctx context.Context) {
 	for {
 		k, ok := m.next()
 		if !ok || ctx.Err() != nil {
 			return
 		}
 		start := time.Now()
-		w, err := m.count(ctx, k)
+		w, err := m.usageOf(ctx, k)
 		if err != nil {
 			// A container that is removed meanwhile is the usual reason.
 			log.G(ctx).WithError(err).WithField("container", k.container).Debug("Failed to measure writable layer")
@@ -270,7 +237,7 @@ func (m *measurer) countWanted(ctx context.Context) {
 	}
 }
 
-func (m *measurer) next() (measureKey, bool) {
+func (m *meter) next() (measureKey, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for k := range m.wanted {
@@ -280,7 +247,7 @@ func (m *measurer) next() (measureKey, bool) {
 }
 
 // keep stores a figure, unless the layer was forgotten while it was counted.
-func (m *measurer) keep(k measureKey, got measured, err error) {
+func (m *meter) keep(k measureKey, got measured, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.wanted[k] && err == nil {

@@ -31,11 +31,6 @@ type verifyError struct{ error }
 
 func (e *verifyError) Unwrap() error { return e.error }
 
-func isRefused(err error) bool {
-	_, ok := errors.AsType[*verifyError](err)
-	return ok
-}
-
 // verifier makes containerd's verifier; nil if nobody is asked.
 func (v Verifiers) verifier() (*bindir.ImageVerifier, error) {
 	if v.BinDir == "" {

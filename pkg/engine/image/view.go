@@ -194,10 +194,6 @@ type views struct {
 // work is what is done in the background.
 type work struct{ collector, counter *worker }
 
-func newViews(f *files, u *unpacker, hasImage func(chain digest.Digest) bool, w work) *views {
-	return &views{files: f, unpacker: u, table: newTable(), hasImage: hasImage, work: w}
-}
-
 // hold notes that owner needs the image's layers and returns the view of them,
 // unpacking the image if need be. Undo takes the note back if this call made it.
 func (vs *views) hold(ctx context.Context, owner string, k viewKey, img *Image) (v *view, undo func(), err error) {

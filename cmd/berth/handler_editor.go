@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -156,9 +157,5 @@ func difference(had []*adminv1.Setting, wanted []config.Setting) (set []*adminv1
 		}
 		delete(values, s.Key)
 	}
-	for key := range values {
-		unset = append(unset, key)
-	}
-	slices.Sort(unset)
-	return set, unset
+	return set, slices.Sorted(maps.Keys(values))
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -420,12 +421,8 @@ func requestOf(m *manifest.Manifest, as *restored) (*runtimeapi.RestorePodReques
 		return nil, fmt.Errorf("decode the pod of the checkpoint: %w", err)
 	}
 	request := &runtimeapi.RestorePodRequest{Config: config, RuntimeHandler: m.Handler.Name}
-	if config.Metadata == nil {
-		config.Metadata = &runtimeapi.PodSandboxMetadata{}
-	}
-	if config.Linux == nil {
-		config.Linux = &runtimeapi.LinuxPodSandboxConfig{}
-	}
+	config.Metadata = cmp.Or(config.Metadata, &runtimeapi.PodSandboxMetadata{})
+	config.Linux = cmp.Or(config.Linux, &runtimeapi.LinuxPodSandboxConfig{})
 	// The cgroup and the logs of the old pod are its kubelet's.
 	config.Linux.CgroupParent, config.Metadata.Attempt, config.Metadata.Uid = as.cgroup, 0, as.uid
 	if as.uid == "" {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"path"
 	"runtime/debug"
+	"slices"
 	"strings"
 
 	"github.com/containerd/errdefs/pkg/errgrpc"
@@ -44,12 +45,7 @@ func stream(srv any, s grpc.ServerStream, info *grpc.StreamServerInfo, next grpc
 
 // reading are the calls that change nothing, and so are not logged.
 func reading(rpc string) bool {
-	for _, verb := range []string{"Get", "List", "Watch", "Where"} {
-		if strings.HasPrefix(rpc, verb) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc([]string{"Get", "List", "Watch", "Where"}, func(verb string) bool { return strings.HasPrefix(rpc, verb) })
 }
 
 // guarded makes a call if its caller may, and logs it. Changes of handlers are logged by

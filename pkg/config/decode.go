@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"fmt"
 	"io/fs"
 	"maps"
@@ -29,9 +30,7 @@ type decoder struct {
 // at returns a Problem at the place of a key.
 func (d *decoder) at(key, message, suggestion string) Problem {
 	o := d.doc.origins[key]
-	if o.File == "" {
-		o.File = d.doc.file
-	}
+	o.File = cmp.Or(o.File, d.doc.file)
 	return Problem{File: o.File, Line: o.Line, Column: o.Column, Key: key, Message: message, Suggestion: suggestion}
 }
 

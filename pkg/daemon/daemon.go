@@ -12,6 +12,7 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -133,9 +134,7 @@ func (o *Options) complete() error {
 	if o.Watchdog < 0 {
 		return fmt.Errorf("daemon: Options.Watchdog %s is negative", o.Watchdog)
 	}
-	if o.StopTimeout == 0 {
-		o.StopTimeout = DefaultStopTimeout
-	}
+	o.StopTimeout = cmp.Or(o.StopTimeout, DefaultStopTimeout)
 	if o.Build == (Build{}) {
 		o.Build = ThisBuild()
 	}

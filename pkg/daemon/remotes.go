@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -171,12 +172,7 @@ func (r *remotes) leave() {
 
 // adopted says whether b is the router's.
 func (r *remotes) adopted(b *remote.Backend) bool {
-	for _, known := range r.pods.Backends() {
-		if known.ID() == b.ID() {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(r.pods.Backends(), func(known router.Backend) bool { return known.ID() == b.ID() })
 }
 
 // adopt makes all that are known the router's, once each has said what it has,

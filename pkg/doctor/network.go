@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -70,10 +71,8 @@ func (n Node) networks(dir string) (files []string, networks []network, errs []e
 func (n Node) usesBridge() bool {
 	_, networks, _ := n.networks(n.Config.CNI.ConfDir)
 	for _, c := range networks {
-		for _, t := range c.types() {
-			if t == "bridge" {
-				return true
-			}
+		if slices.Contains(c.types(), "bridge") {
+			return true
 		}
 	}
 	return false
@@ -112,12 +111,7 @@ func (n Node) cniDir(dir, otherwise string) []Finding {
 }
 
 func (n Node) hasPlugin(name string) bool {
-	for _, dir := range n.Config.CNI.BinDirs {
-		if n.executable(filepath.Join(dir, name)) == "" {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(n.Config.CNI.BinDirs, func(dir string) bool { return n.executable(filepath.Join(dir, name)) == "" })
 }
 
 // nriDefault is where NRI plugins connect by custom.

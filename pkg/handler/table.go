@@ -1,6 +1,7 @@
 package handler
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -71,9 +72,7 @@ func (t *Table[B]) add(r Route[B]) error {
 	if _, dup := t.byName[name]; dup {
 		return fmt.Errorf("duplicate handler %q in the table: %w", name, errdefs.ErrInvalidArgument)
 	}
-	if r.Generation == 0 {
-		r.Generation = t.generation
-	}
+	r.Generation = cmp.Or(r.Generation, t.generation)
 	t.byName[name] = &r
 	t.names = append(t.names, name)
 	return nil

@@ -150,12 +150,9 @@ func AsURL(endpoint string) string {
 // namesBerth returns whether a file, or a command line, leads the kubelet to berth. A name does
 // not tell configuration from flags: --config may be any.
 func namesBerth(text string) bool {
-	for _, key := range slices.Concat(endpointKeys, endpointFlags) {
-		if IsBerth(yamlValue(text, key)) || IsBerth(flagValue(text, key)) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(slices.Concat(endpointKeys, endpointFlags), func(key string) bool {
+		return IsBerth(yamlValue(text, key)) || IsBerth(flagValue(text, key))
+	})
 }
 
 // Left returns what still leads the kubelet to berth, and what to do about that.

@@ -1,6 +1,8 @@
 package lifecycle
 
 import (
+	"cmp"
+
 	"github.com/berth-cri/berth/pkg/handler"
 	"github.com/berth-cri/berth/pkg/lifecycle/rollout"
 )
@@ -52,10 +54,7 @@ func (i *Intent) phase() handler.Phase {
 
 // told is the reason of a handler with an intent.
 func (i *Intent) told(unable string) string {
-	reason := i.Reason
-	if reason == "" {
-		reason = "set by an operator"
-	}
+	reason := cmp.Or(i.Reason, "set by an operator")
 	if unable != "" {
 		reason += "; also not ready: " + unable
 	}

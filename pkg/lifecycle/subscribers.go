@@ -1,6 +1,7 @@
 package lifecycle
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"time"
@@ -68,9 +69,7 @@ func (e Event) after(missed Event) Event {
 	e.Handlers = slices.Concat(e.Handlers, missed.Handlers)
 	slices.Sort(e.Handlers)
 	e.Handlers = slices.Compact(e.Handlers)
-	if e.Outcome == nil {
-		e.Outcome = missed.Outcome
-	}
+	e.Outcome = cmp.Or(e.Outcome, missed.Outcome)
 	return e
 }
 

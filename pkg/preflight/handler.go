@@ -1,6 +1,10 @@
 package preflight
 
-import "github.com/berth-cri/berth/pkg/probe"
+import (
+	"cmp"
+
+	"github.com/berth-cri/berth/pkg/probe"
+)
 
 // Handler is what is known of a handler.
 type Handler struct {
@@ -35,10 +39,7 @@ func (h Handler) ownKernel() bool { return h.Runtime != nil && h.Runtime.OwnKern
 
 // runtime names the runtime in texts.
 func (h Handler) runtime() string {
-	name := h.Runtime.Name
-	if name == "" {
-		name = h.Binary
-	}
+	name := cmp.Or(h.Runtime.Name, h.Binary)
 	if h.Runtime.Version != "" && !h.Unversioned {
 		name += " " + h.Runtime.Version
 	}

@@ -1,6 +1,7 @@
 package probe
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -54,9 +55,7 @@ var tagLine = regexp.MustCompile(`(?m)^[+-][A-Z0-9_:]+( [+-][A-Z0-9_:]+)*\s*$`)
 func parseVersion(out string) *Runtime {
 	rt := &Runtime{}
 	for _, m := range firstLine.FindAllStringSubmatch(out, -1) {
-		if rt.Version == "" {
-			rt.Version = m[2]
-		}
+		rt.Version = cmp.Or(rt.Version, m[2])
 		switch m[1] {
 		case Runc, Crun, Youki, Runsc:
 			rt.Name, rt.Version = m[1], m[2]

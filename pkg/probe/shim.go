@@ -62,9 +62,7 @@ func runsWasm(path, name string, wasmImages bool) (runs, declared bool) {
 // drivenRuntime finds the OCI runtime of a runc shim as the shim does: by its
 // option BinaryName, by default "runc", but not by this process's PATH.
 func drivenRuntime(shim, binaryName string, dirs []string) (string, error) {
-	if binaryName == "" {
-		binaryName = Runc
-	}
+	binaryName = cmp.Or(binaryName, Runc)
 	path := binaryName
 	if filepath.Base(path) == path {
 		path = config.FindIn(dirs, path)

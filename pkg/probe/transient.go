@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"os/exec"
+	"slices"
 	"strings"
 	"syscall"
 )
@@ -32,12 +33,7 @@ func Transient(err error) bool {
 	if errors.As(err, &t) || errors.Is(err, context.DeadlineExceeded) {
 		return true
 	}
-	for _, errno := range errnos {
-		if errors.Is(err, errno) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(errnos, func(errno error) bool { return errors.Is(err, errno) })
 }
 
 // passing marks the error of a program that ran, by how it ended and what it wrote.

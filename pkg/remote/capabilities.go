@@ -1,6 +1,7 @@
 package remote
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"slices"
@@ -50,10 +51,7 @@ func capabilitiesOf(status *runtimeapi.StatusResponse, name string) capability.T
 	var all telling
 	if json.Unmarshal([]byte(status.GetInfo()[infoKey]), &all) == nil {
 		for _, h := range all.Handlers {
-			of := name
-			if of == "" {
-				of = all.Default
-			}
+			of := cmp.Or(name, all.Default)
 			if h.Name == of && h.Capabilities.Validate() == nil {
 				t = h.Capabilities
 			}

@@ -226,9 +226,7 @@ func (s *state) apply(c change, toSandboxes, toContainers bool) {
 	if toSandboxes {
 		switch c.kind {
 		case madeSandbox:
-			if s.sandboxes[c.sandbox.GetId()] == nil {
-				s.sandboxes[c.sandbox.GetId()] = c.sandbox
-			}
+			s.sandboxes[c.sandbox.GetId()] = cmp.Or(s.sandboxes[c.sandbox.GetId()], c.sandbox)
 		case stoppedSandbox:
 			if p := s.sandboxes[c.id]; p != nil {
 				p = proto.CloneOf(p)
@@ -244,9 +242,7 @@ func (s *state) apply(c change, toSandboxes, toContainers bool) {
 	}
 	switch c.kind {
 	case madeContainer:
-		if s.containers[c.container.GetId()] == nil {
-			s.containers[c.container.GetId()] = c.container
-		}
+		s.containers[c.container.GetId()] = cmp.Or(s.containers[c.container.GetId()], c.container)
 	case startedContainer:
 		if t := s.containers[c.id]; t.GetState() == runtimeapi.ContainerState_CONTAINER_CREATED {
 			s.turn(t, runtimeapi.ContainerState_CONTAINER_RUNNING)

@@ -3,6 +3,7 @@ package router
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"google.golang.org/grpc/status"
@@ -51,12 +52,7 @@ func names(text, owner string) bool {
 	if strings.Contains(text, owner) {
 		return true
 	}
-	for _, word := range spoken {
-		if strings.HasPrefix(text, word) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(spoken, func(word string) bool { return strings.HasPrefix(text, word) })
 }
 
 // unknown says whether err is a lookup's, and not a backend's.

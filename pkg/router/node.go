@@ -196,10 +196,8 @@ func (n node) info(req *runtimeapi.StatusRequest, all []said[*runtimeapi.StatusR
 	if !req.GetVerbose() {
 		return main
 	}
-	info := maps.Clone(main)
-	if info == nil {
-		info = map[string]string{}
-	}
+	info := map[string]string{}
+	maps.Copy(info, main)
 	maps.Copy(info, n.told.Info())
 	if len(all) > 1 {
 		info["backends"] = sayings(all)

@@ -1,6 +1,7 @@
 package router
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"hash/fnv"
@@ -104,9 +105,6 @@ func (r routes) standard() *route {
 
 // closed is the answer to a pod for a handler that accepts none.
 func closed(r *route) error {
-	reason := r.State.Reason
-	if reason == "" {
-		reason = "no reason given"
-	}
+	reason := cmp.Or(r.State.Reason, "no reason given")
 	return named(r.Definition.Name, fmt.Errorf("accepts no pods while it is %s: %s: %w", r.State.Phase, reason, errdefs.ErrUnavailable))
 }

@@ -1,6 +1,7 @@
 package router
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"sync"
@@ -59,9 +60,7 @@ func variantOf(a handler.Attempt) string {
 // attemptOf is that of a sandbox which its backend has.
 func attemptOf(o handler.Owned) handler.Attempt {
 	a := handler.Attempt{Definition: o.Definition, Pod: o.UID}
-	if a.Pod == "" {
-		a.Pod = o.Sandbox
-	}
+	a.Pod = cmp.Or(a.Pod, o.Sandbox)
 	if len(o.Binaries) > 0 {
 		a.SHA256 = o.Binaries[0].SHA256
 	}
@@ -78,9 +77,7 @@ func identified(a handler.Attempt, b Backend, sandbox string) handler.Attempt {
 			}
 		}
 	}
-	if a.Pod == "" {
-		a.Pod = sandbox
-	}
+	a.Pod = cmp.Or(a.Pod, sandbox)
 	return a
 }
 

@@ -136,11 +136,9 @@ func (t *table) merge(at Place, values map[string]any) {
 	for _, key := range sortedKeys(values) {
 		v := values[key]
 		if options, ok := v.(map[string]any); ok && key == "options" {
-			merged, _ := t.values[key].(map[string]any)
-			merged = maps.Clone(merged)
-			if merged == nil {
-				merged = map[string]any{}
-			}
+			before, _ := t.values[key].(map[string]any)
+			merged := map[string]any{}
+			maps.Copy(merged, before)
 			for name, o := range options {
 				merged[name] = o
 				t.places["options."+name] = at.Below("options", name)

@@ -365,10 +365,8 @@ func onBinaries(d *handler.Definition, all []keep.Binary, store *keep.Store) *ha
 	on := *d
 	on.Path = store.Abs(all[0])
 	if len(all) > 1 {
-		on.ShimOptions = maps.Clone(d.ShimOptions)
-		if on.ShimOptions == nil {
-			on.ShimOptions = map[string]any{}
-		}
+		on.ShimOptions = map[string]any{}
+		maps.Copy(on.ShimOptions, d.ShimOptions)
 		on.ShimOptions["BinaryName"] = store.Abs(all[1])
 	}
 	return &on

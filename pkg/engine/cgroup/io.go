@@ -2,6 +2,7 @@ package cgroup
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -20,10 +21,7 @@ type DeviceIO struct {
 // ReadIO reads a cgroup's block device traffic, by device. A cgroup that is
 // gone, or a host without the io controller, is errdefs.ErrNotFound.
 func ReadIO(p Paths) ([]DeviceIO, error) {
-	path := p.Unified
-	if path == "" {
-		path = p.V1["blkio"]
-	}
+	path := cmp.Or(p.Unified, p.V1["blkio"])
 	if path == "" {
 		return nil, errdefs.ErrNotFound.WithMessage("cgroup io statistics: this host has no io controller")
 	}

@@ -1,6 +1,7 @@
 package cgroup
 
 import (
+	"cmp"
 	"fmt"
 	"path"
 	"strings"
@@ -28,9 +29,7 @@ func Path(d Driver, prefix, parent, id string) (string, error) {
 	if d == Systemd {
 		return systemdPath(prefix, parent, id)
 	}
-	if parent == "" {
-		parent = prefix
-	}
+	parent = cmp.Or(parent, prefix)
 	return cgroupfsPath(parent, id)
 }
 

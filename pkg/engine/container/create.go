@@ -290,10 +290,7 @@ func imageName(s *runtimeapi.ImageSpec, img *image.Image) string {
 // it, both empty when it has none. The directory of the call counts: a kubelet may
 // have moved its logs since the sandbox was run.
 func logPath(now, then *runtimeapi.PodSandboxConfig, c *runtimeapi.ContainerConfig) (dir, path string) {
-	dir = now.GetLogDirectory()
-	if dir == "" {
-		dir = then.GetLogDirectory()
-	}
+	dir = cmp.Or(now.GetLogDirectory(), then.GetLogDirectory())
 	if dir == "" || c.GetLogPath() == "" {
 		return "", ""
 	}

@@ -134,10 +134,8 @@ func (v *view) sandboxMessage(id string, spec *pod.SandboxSpec) *containersapi.C
 
 // labels are those of an image, and over them those of the kubelet. Pure.
 func labels(image, own map[string]string, kind string) map[string]string {
-	all := maps.Clone(image)
-	if all == nil {
-		all = map[string]string{}
-	}
+	all := map[string]string{}
+	maps.Copy(all, image)
 	maps.Copy(all, own)
 	all[kindLabel] = kind
 	return all

@@ -20,6 +20,7 @@
 package crilog
 
 import (
+	"cmp"
 	"errors"
 	"os"
 	"sync"
@@ -93,9 +94,7 @@ func Open(path string, o Options) (*Log, error) {
 // has to flow although the file cannot be opened.
 func Unopened(path string, o Options) *Log {
 	l := &Log{dir: o.Dir, path: path, maxLine: o.MaxLine, onError: o.OnError}
-	if l.maxLine == 0 {
-		l.maxLine = DefaultMaxLine
-	}
+	l.maxLine = cmp.Or(l.maxLine, DefaultMaxLine)
 	return l
 }
 

@@ -3,6 +3,7 @@
 package hooks
 
 import (
+	"cmp"
 	"strings"
 
 	"github.com/containerd/log"
@@ -66,12 +67,8 @@ func (t subject) Pod() nri.Pod {
 		ID: t.sandbox.ID(), Handler: spec.Handler, Config: spec.Config.Msg, PID: st.PID, Stopped: st.Stopped,
 		Overhead: st.Overhead.Msg, Resources: st.Resources.Msg,
 	}
-	if p.Overhead == nil {
-		p.Overhead = p.Config.GetLinux().GetOverhead()
-	}
-	if p.Resources == nil {
-		p.Resources = p.Config.GetLinux().GetResources()
-	}
+	p.Overhead = cmp.Or(p.Overhead, p.Config.GetLinux().GetOverhead())
+	p.Resources = cmp.Or(p.Resources, p.Config.GetLinux().GetResources())
 	ns := st.Namespaces
 	p.UserNS, p.NetNS, p.IPCNS, p.UTSNS = existing(ns.User), existing(ns.Net), existing(ns.IPC), existing(ns.UTS)
 	if st.Network != nil {

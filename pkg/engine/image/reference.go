@@ -2,6 +2,7 @@ package image
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/containerd/errdefs"
@@ -72,10 +73,8 @@ func newPinPatterns(patterns []string) pinPatterns {
 
 func (p pinPatterns) match(names ...string) bool {
 	for _, pattern := range p {
-		for _, name := range names {
-			if wildcard(pattern, name) {
-				return true
-			}
+		if slices.ContainsFunc(names, func(name string) bool { return wildcard(pattern, name) }) {
+			return true
 		}
 	}
 	return false

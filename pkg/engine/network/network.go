@@ -15,6 +15,7 @@
 package network
 
 import (
+	"cmp"
 	"path/filepath"
 	"sync"
 	"time"
@@ -64,9 +65,7 @@ type Plugins struct {
 // New returns the plugins of a node. It reads nothing yet: configuration is
 // read whenever a pod or Status needs it.
 func New(c Config) *Plugins {
-	if c.MaxConfNum == 0 {
-		c.MaxConfNum = 1
-	}
+	c.MaxConfNum = cmp.Or(c.MaxConfNum, 1)
 	p := &Plugins{
 		config:      c,
 		journal:     journal(filepath.Join(c.CacheDir, "journal")),

@@ -1,6 +1,7 @@
 package ocispec
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"strings"
@@ -27,15 +28,9 @@ func newSpec(base *specs.Spec) (*specs.Spec, error) {
 			return nil, fmt.Errorf("copy base_runtime_spec: %w", err)
 		}
 	}
-	if s.Process == nil {
-		s.Process = &specs.Process{}
-	}
-	if s.Linux == nil {
-		s.Linux = &specs.Linux{}
-	}
-	if s.Linux.Resources == nil {
-		s.Linux.Resources = &specs.LinuxResources{}
-	}
+	s.Process = cmp.Or(s.Process, &specs.Process{})
+	s.Linux = cmp.Or(s.Linux, &specs.Linux{})
+	s.Linux.Resources = cmp.Or(s.Linux.Resources, &specs.LinuxResources{})
 	if base == nil {
 		s.Mounts = defaultMounts()
 	}

@@ -1,6 +1,8 @@
 package ocispec
 
 import (
+	"cmp"
+
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -15,10 +17,7 @@ func containerNamespaces(c Container, n Node) ([]specs.LinuxNamespace, error) {
 	sc := c.Config.GetLinux().GetSecurityContext()
 	sb := c.Sandbox
 	pod := namespaceOptions(sb.Config)
-	opts := sc.GetNamespaceOptions()
-	if opts == nil {
-		opts = podOptions(pod)
-	}
+	opts := cmp.Or(sc.GetNamespaceOptions(), podOptions(pod))
 	out := []specs.LinuxNamespace{{Type: specs.MountNamespace}}
 	for _, k := range []struct {
 		kind   specs.LinuxNamespaceType

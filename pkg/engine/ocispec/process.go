@@ -1,6 +1,7 @@
 package ocispec
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"path"
@@ -47,10 +48,7 @@ func commandLine(cfg *runtimeapi.ContainerConfig, img imagespec.ImageConfig) ([]
 
 // workingDir is always absolute: an image's relative one counts from the root.
 func workingDir(cfg *runtimeapi.ContainerConfig, img imagespec.ImageConfig) string {
-	wd := cfg.GetWorkingDir()
-	if wd == "" {
-		wd = img.WorkingDir
-	}
+	wd := cmp.Or(cfg.GetWorkingDir(), img.WorkingDir)
 	return path.Join("/", wd)
 }
 

@@ -1,6 +1,7 @@
 package ocispec
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 
@@ -27,9 +28,7 @@ func UpdateResources(current *specs.LinuxResources, req *runtimeapi.LinuxContain
 }
 
 func updateCPU(r *specs.LinuxResources, req *runtimeapi.LinuxContainerResources) {
-	if r.CPU == nil {
-		r.CPU = &specs.LinuxCPU{}
-	}
+	r.CPU = cmp.Or(r.CPU, &specs.LinuxCPU{})
 	if v := req.GetCpuShares(); v != 0 {
 		r.CPU.Shares = ptr(uint64(v))
 	}
@@ -57,14 +56,10 @@ func updateMemory(r *specs.LinuxResources, req *runtimeapi.LinuxContainerResourc
 	if limit == 0 && swap == 0 {
 		return
 	}
-	if r.Memory == nil {
-		r.Memory = &specs.LinuxMemory{}
-	}
+	r.Memory = cmp.Or(r.Memory, &specs.LinuxMemory{})
 	if limit != 0 {
 		r.Memory.Limit = &limit
-		if swap == 0 {
-			swap = limit
-		}
+		swap = cmp.Or(swap, limit)
 	}
 	if n.SwapController {
 		r.Memory.Swap = &swap

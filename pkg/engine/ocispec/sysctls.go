@@ -19,10 +19,8 @@ const (
 // for, with names as sent, and the node's defaults for pods with a network of
 // their own. A pod that asks for sysctls of the node was refused before.
 func Sysctls(cfg *runtimeapi.PodSandboxConfig, n Node) map[string]string {
-	out := maps.Clone(cfg.GetLinux().GetSysctls())
-	if out == nil {
-		out = make(map[string]string)
-	}
+	out := map[string]string{}
+	maps.Copy(out, cfg.GetLinux().GetSysctls())
 	asked := make(map[string]bool)
 	for name := range out {
 		asked[sysctl.Key(name)] = true

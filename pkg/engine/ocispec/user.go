@@ -1,6 +1,7 @@
 package ocispec
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -90,9 +91,7 @@ type database struct {
 }
 
 func (db database) user(w wanted) (User, error) {
-	if w.user == "" {
-		w.user = "0"
-	}
+	w.user = cmp.Or(w.user, "0")
 	uid, numeric, err := number("user", w.user)
 	if err != nil {
 		return User{}, err

@@ -3,6 +3,7 @@
 package overheads
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
@@ -57,10 +58,7 @@ func (b *Readings) Pods(ctx context.Context) (map[string]overhead.Pods, error) {
 
 // declaredFor is what the kubelet reserves for a pod beyond its containers.
 func declaredFor(s *pod.Sandbox) overhead.Declared {
-	msg := s.Status().Overhead.Msg
-	if msg == nil {
-		msg = s.Config().GetLinux().GetOverhead()
-	}
+	msg := cmp.Or(s.Status().Overhead.Msg, s.Config().GetLinux().GetOverhead())
 	return declaredBy(msg)
 }
 

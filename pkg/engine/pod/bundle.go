@@ -1,6 +1,7 @@
 package pod
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -28,11 +29,7 @@ func ReadSpec(bundle string) (*specs.Spec, error) {
 	if err := json.Unmarshal(text, spec); err != nil {
 		return nil, fmt.Errorf("read the container's spec: %w", err)
 	}
-	if spec.Linux == nil {
-		spec.Linux = &specs.Linux{}
-	}
-	if spec.Linux.Resources == nil {
-		spec.Linux.Resources = &specs.LinuxResources{}
-	}
+	spec.Linux = cmp.Or(spec.Linux, &specs.Linux{})
+	spec.Linux.Resources = cmp.Or(spec.Linux.Resources, &specs.LinuxResources{})
 	return spec, nil
 }

@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -162,24 +163,14 @@ func find[T any](all map[string]T, kind, id string) (T, error) {
 func (o *Index) AllSandboxes() []*Sandbox {
 	o.mu.RLock()
 	defer o.mu.RUnlock()
-	all := make([]*Sandbox, 0, len(o.sandboxes))
-	for _, s := range o.sandboxes {
-		all = append(all, s)
-	}
-	slices.SortFunc(all, func(a, b *Sandbox) int { return cmp.Compare(b.Spec().CreatedAt, a.Spec().CreatedAt) })
-	return all
+	return slices.SortedFunc(maps.Values(o.sandboxes), func(a, b *Sandbox) int { return cmp.Compare(b.Spec().CreatedAt, a.Spec().CreatedAt) })
 }
 
 // AllContainers are all, the newest first.
 func (o *Index) AllContainers() []*Container {
 	o.mu.RLock()
 	defer o.mu.RUnlock()
-	all := make([]*Container, 0, len(o.containers))
-	for _, c := range o.containers {
-		all = append(all, c)
-	}
-	slices.SortFunc(all, func(a, b *Container) int { return cmp.Compare(b.Spec().CreatedAt, a.Spec().CreatedAt) })
-	return all
+	return slices.SortedFunc(maps.Values(o.containers), func(a, b *Container) int { return cmp.Compare(b.Spec().CreatedAt, a.Spec().CreatedAt) })
 }
 
 // ContainersOf are those of a sandbox, the oldest first.

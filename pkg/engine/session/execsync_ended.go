@@ -2,6 +2,7 @@ package session
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"time"
 
@@ -57,10 +58,5 @@ var endedWords = []string{"container not running", "is not running", "in a stopp
 
 // saysEnded reads what a runtime says of a command that it has not started. Pure.
 func saysEnded(text string) bool {
-	for _, words := range endedWords {
-		if strings.Contains(text, words) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(endedWords, func(words string) bool { return strings.Contains(text, words) })
 }

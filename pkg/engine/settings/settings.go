@@ -2,6 +2,7 @@
 package settings
 
 import (
+	"cmp"
 	"fmt"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
@@ -66,9 +67,7 @@ func (t *Settings) Today(d *handler.Definition) pod.Pinned {
 		CgroupDriver: t.Driver, CgroupPrefix: cgroup.DefaultPrefix, Snapshotter: d.Snapshotter,
 		MaxLogLineSize: t.MaxLogLineSize, ImageVolumes: !t.ignoreImageVolumes,
 	}
-	if p.Snapshotter == "" {
-		p.Snapshotter = t.Snapshotter
-	}
+	p.Snapshotter = cmp.Or(p.Snapshotter, t.Snapshotter)
 	if t.CgroupPrefix != nil {
 		p.CgroupPrefix = t.CgroupPrefix()
 	}

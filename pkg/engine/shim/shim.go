@@ -14,6 +14,7 @@
 package shim
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -141,9 +142,7 @@ func (s *supervisor) pause(now time.Time) time.Duration {
 		s.delay = 0
 		return 0
 	}
-	if s.delay == 0 {
-		s.delay = minDelay
-	}
+	s.delay = cmp.Or(s.delay, minDelay)
 	return max(0, s.delay-lived)
 }
 

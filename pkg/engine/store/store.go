@@ -16,8 +16,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -232,11 +234,7 @@ func (s *Store[S, T]) Get(id string) (*Object[S, T], bool) {
 func (s *Store[S, T]) List() []*Object[S, T] {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	all := make([]*Object[S, T], 0, len(s.items))
-	for _, o := range s.items {
-		all = append(all, o)
-	}
-	return all
+	return slices.Collect(maps.Values(s.items))
 }
 
 // Delete removes the object. A missing one is no error.

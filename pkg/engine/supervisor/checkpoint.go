@@ -7,8 +7,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	runcapi "github.com/containerd/containerd/api/types/runc/options"
@@ -80,8 +80,8 @@ func (t *task) checkpoint(ctx context.Context, images string, o *runcapi.Checkpo
 		}
 		ctx, giveUp := context.WithCancel(ctx)
 		defer giveUp()
-		t.criuWriting.begin(giveUp)
-		defer t.criuWriting.end()
+		t.giveUpCRIU.Store(&giveUp)
+		defer t.giveUpCRIU.Store(nil)
 		config := filepath.Join(t.journal.Bundle, CRIUConfigFile)
 		text, err := onceConfig(dumpConfig(system, pipes, o.GetOpenTcp()))
 		if err != nil {
@@ -101,19 +101,10 @@ func (t *task) checkpoint(ctx context.Context, images string, o *runcapi.Checkpo
 // killedWritingTimeout is how long CRIU may take to see that the container which it writes is killed.
 const killedWritingTimeout = 2 * time.Second
 
-// criuWriting ends the runtime that has CRIU write a container, if one does.
-type criuWriting struct {
-	giveUp atomic.Pointer[context.CancelFunc]
-}
-
-func (w *criuWriting) begin(giveUp context.CancelFunc) { w.giveUp.Store(&giveUp) }
-
-func (w *criuWriting) end() { w.giveUp.Store(nil) }
-
-// killed ends a checkpoint of a container that is killed: CRIU may wait for its processes for
+// endCRIU ends a checkpoint of a container that is killed: CRIU may wait for its processes for
 // ever.
-func (w *criuWriting) killed() {
-	if giveUp := w.giveUp.Load(); giveUp != nil {
+func (t *task) endCRIU() {
+	if giveUp := t.giveUpCRIU.Load(); giveUp != nil {
 		time.AfterFunc(killedWritingTimeout, *giveUp)
 	}
 }
@@ -162,10 +153,5 @@ func criuErrors(log []byte) string {
 // isPassing knows errors that CRIU goes on after, or that say no more than that another process
 // of it is gone.
 func isPassing(said string) bool {
-	for _, words := range []string{"rlimit:", "cg: cgroupd:"} {
-		if strings.HasPrefix(said, words) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc([]string{"rlimit:", "cg: cgroupd:"}, func(words string) bool { return strings.HasPrefix(said, words) })
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -112,7 +113,7 @@ func onceConfig(ours []byte) ([]byte, error) {
 // container. Connections that are not to be in the checkpoint are closed in it.
 func dumpConfig(system []byte, pipes map[int]string, openTCP bool) []byte {
 	out := bytes.NewBuffer(slices.Clone(system))
-	for _, fd := range sortedKeys(pipes) {
+	for _, fd := range slices.Sorted(maps.Keys(pipes)) {
 		fmt.Fprintf(out, "\nexternal %s", pipes[fd])
 	}
 	if !openTCP {
@@ -126,7 +127,7 @@ func dumpConfig(system []byte, pipes map[int]string, openTCP bool) []byte {
 func restoreConfig(system []byte, namespaces map[string]string) []byte {
 	out := bytes.NewBuffer(slices.Clone(system))
 	out.WriteString("\ntcp-close\next-unix-sk\nfile-locks")
-	for _, kind := range sortedKeys(namespaces) {
+	for _, kind := range slices.Sorted(maps.Keys(namespaces)) {
 		fmt.Fprintf(out, "\njoin-ns %s:%s", kind, namespaces[kind])
 	}
 	return append(out.Bytes(), '\n')
@@ -135,19 +136,10 @@ func restoreConfig(system []byte, namespaces map[string]string) []byte {
 // pipesConfig tells it of pipes, as the images name them, that are descriptors of CRIU itself.
 func pipesConfig(pipes map[int]string) []byte {
 	var out []byte
-	for _, fd := range sortedKeys(pipes) {
+	for _, fd := range slices.Sorted(maps.Keys(pipes)) {
 		out = fmt.Appendf(out, "inherit-fd fd[%d]:%s\n", fd, pipes[fd])
 	}
 	return out
-}
-
-func sortedKeys[K int | string, V any](m map[K]V) []K {
-	keys := make([]K, 0, len(m))
-	for k := range m {
-		keys = append(keys, k)
-	}
-	slices.Sort(keys)
-	return keys
 }
 
 // writePipes puts the names of pipes beside CRIU's images.
@@ -230,10 +222,7 @@ func HasSysVIPC(images string) (bool, error) {
 
 // isSysVIPC knows the images of System V objects: CRIU writes each of them, with or without any.
 func isSysVIPC(file string) bool {
-	for _, kind := range []string{"shm", "msg", "sem"} {
-		if strings.HasPrefix(file, "ipcns-"+kind+"-") && strings.HasSuffix(file, ".img") {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc([]string{"shm", "msg", "sem"}, func(kind string) bool {
+		return strings.HasPrefix(file, "ipcns-"+kind+"-") && strings.HasSuffix(file, ".img")
+	})
 }

@@ -87,11 +87,6 @@ func (r criuRestore) done() {
 	}
 }
 
-// explain adds to an error what CRIU itself says.
-func (r criuRestore) explain(err error) error {
-	return ExplainRestore(err, r.work())
-}
-
 // undo ends what a restore that failed, or was cut off, has left: a runtime that knows
 // nothing of the container yet removes neither its processes nor CRIU.
 func (r criuRestore) undo() error {

@@ -8,9 +8,6 @@ import (
 // freezer pauses a container and lets it go on.
 type freezer struct{ task *task }
 
-func (f *freezer) pause(ctx context.Context) error  { return f.freeze(ctx, "pause", true) }
-func (f *freezer) resume(ctx context.Context) error { return f.freeze(ctx, "resume", false) }
-
 func (f *freezer) freeze(ctx context.Context, verb string, paused bool) error {
 	return f.task.whenRunning(ctx, func(ctx context.Context) error {
 		if paused {

@@ -102,14 +102,9 @@ func (o *oomCounter) killed() bool {
 
 // excuseAll excuses all kills until now, and returns how many those are.
 func (o *oomCounter) excuseAll() uint64 {
-	if o == nil {
-		return 0
-	}
-	o.read()
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.excuse = o.seen
-	return o.excuse
+	kills := o.count()
+	o.setExcuse(kills)
+	return kills
 }
 
 // count is how many kills there were until now.

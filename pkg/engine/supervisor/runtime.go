@@ -424,10 +424,7 @@ func unknownToRuntime(err error) bool {
 	if !errors.As(err, &e) {
 		return false
 	}
-	for _, words := range []string{"does not exist", "No such file or directory", "file does not exist", "not found"} {
-		if strings.Contains(e.message, words) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc([]string{"does not exist", "No such file or directory", "file does not exist", "not found"}, func(words string) bool {
+		return strings.Contains(e.message, words)
+	})
 }

@@ -87,7 +87,7 @@ func (t *task) launch(ctx context.Context) (int, error) {
 		err = explain(err, said)
 		t.keepFailure(err, append(readTail(l.call.logFile), said...))
 		if t.journal.byCRIU() {
-			err = criuRestore{t}.explain(err)
+			err = ExplainRestore(err, criuRestore{t}.work())
 		}
 		l.discard()
 		ended() // runsc's delete waits until what is left of the sandbox is reaped
@@ -149,12 +149,9 @@ func explain(err error, said []byte) error {
 // IsOfPod knows what runtimes say when a container's program is not in its image, or cannot
 // be run (runc and crun, Go's exec, runsc), and when its memory limit is too low (runc).
 func IsOfPod(said string) bool {
-	for _, words := range []string{"executable file", `exec: "`, "error finding executable", "memory limit too low", "unable to set memory limit"} {
-		if strings.Contains(said, words) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc([]string{"executable file", `exec: "`, "error finding executable", "memory limit too low", "unable to set memory limit"}, func(words string) bool {
+		return strings.Contains(said, words)
+	})
 }
 
 // keepFailure keeps all that the runtime wrote when it could not start the container.

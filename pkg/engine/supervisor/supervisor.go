@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/containerd/containerd/v2/core/mount"
@@ -197,16 +199,7 @@ func (s *Supervisor) outputOf(id string) (*output, *os.File, error) {
 func (s *Supervisor) all() []*task {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var ids []string
-	for id := range s.tasks {
-		ids = append(ids, id)
-	}
-	slices.Sort(ids)
-	tasks := make([]*task, len(ids))
-	for i, id := range ids {
-		tasks[i] = s.tasks[id]
-	}
-	return tasks
+	return slices.SortedFunc(maps.Values(s.tasks), func(a, b *task) int { return strings.Compare(a.id, b.id) })
 }
 
 // close begins the end of the process, which only happens to one that has no

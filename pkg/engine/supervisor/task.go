@@ -48,8 +48,8 @@ type task struct {
 	deleted   bool
 
 	// writing says that its sandbox is being written, and stands still.
-	writing     atomic.Bool
-	criuWriting criuWriting
+	writing    atomic.Bool
+	giveUpCRIU atomic.Pointer[context.CancelFunc]
 }
 
 // semaphore is a lock that can be given up waiting for.
@@ -353,7 +353,7 @@ func (t *task) signal(ctx context.Context, sig unix.Signal, all bool) error {
 		return t.within.signal(ctx, sig, all)
 	}
 	if sig == unix.SIGKILL {
-		t.criuWriting.killed()
+		t.endCRIU()
 	}
 	wide := (all || sig == unix.SIGKILL && !journal.OwnPIDs) && journal.Cgroup.main() != ""
 	if !wide {

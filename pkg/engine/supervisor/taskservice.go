@@ -208,11 +208,11 @@ func (s taskService) Pids(ctx context.Context, r *taskAPI.PidsRequest) (*taskAPI
 }
 
 func (s taskService) Pause(ctx context.Context, r *taskAPI.PauseRequest) (*emptypb.Empty, error) {
-	return s.on(r.ID, func(t *task) error { return t.freezer.pause(ctx) })
+	return s.on(r.ID, func(t *task) error { return t.freezer.freeze(ctx, "pause", true) })
 }
 
 func (s taskService) Resume(ctx context.Context, r *taskAPI.ResumeRequest) (*emptypb.Empty, error) {
-	return s.on(r.ID, func(t *task) error { return t.freezer.resume(ctx) })
+	return s.on(r.ID, func(t *task) error { return t.freezer.freeze(ctx, "resume", false) })
 }
 
 func (s taskService) Update(ctx context.Context, r *taskAPI.UpdateTaskRequest) (*emptypb.Empty, error) {

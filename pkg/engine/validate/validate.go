@@ -22,6 +22,7 @@ package validate
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/containerd/errdefs"
@@ -103,13 +104,8 @@ func known[E ~int32](field string, value E, names map[int32]string) error {
 // only the first few of a long one.
 func listed(names map[int32]string) string {
 	const most = 8
-	numbers := make([]int32, 0, len(names))
-	for n := range names {
-		numbers = append(numbers, n)
-	}
-	slices.Sort(numbers)
 	text := ""
-	for i, n := range numbers {
+	for i, n := range slices.Sorted(maps.Keys(names)) {
 		if i == most {
 			return text + ", …"
 		}

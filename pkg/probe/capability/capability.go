@@ -10,6 +10,7 @@
 package capability
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 )
@@ -135,9 +136,7 @@ type Table struct {
 // Of is what is known about a name.
 func (t Table) Of(n Name) Known {
 	k := t.Capabilities[n]
-	if k.Answer == "" {
-		k.Answer = Unknown
-	}
+	k.Answer = cmp.Or(k.Answer, Unknown)
 	return k
 }
 

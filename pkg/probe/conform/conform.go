@@ -9,6 +9,7 @@
 package conform
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -118,10 +119,7 @@ func machine(f Facts) []string {
 	if f.Isolation == capability.VM {
 		return nil
 	}
-	is := string(f.Isolation)
-	if is == "" {
-		is = "unknown"
-	}
+	is := cmp.Or(string(f.Isolation), "unknown")
 	return []string{"its runtime does not report that it makes virtual machines: isolation is " + is}
 }
 

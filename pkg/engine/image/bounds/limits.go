@@ -10,6 +10,7 @@
 package bounds
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"time"
@@ -62,12 +63,8 @@ func (l Limits) Complete() Limits {
 	if l.MaxLayers <= 0 {
 		l.MaxLayers = defaultMaxLayers
 	}
-	if l.AnswerTimeout == 0 {
-		l.AnswerTimeout = defaultAnswerTimeout
-	}
-	if l.MinDownloadRate == 0 {
-		l.MinDownloadRate = defaultMinDownloadRate
-	}
+	l.AnswerTimeout = cmp.Or(l.AnswerTimeout, defaultAnswerTimeout)
+	l.MinDownloadRate = cmp.Or(l.MinDownloadRate, defaultMinDownloadRate)
 	if l.MaxUnpackMemory <= 0 {
 		l.MaxUnpackMemory = defaultMaxUnpackMemory
 	}

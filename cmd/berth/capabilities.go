@@ -203,7 +203,6 @@ func capabilityMatrix(handlers []handlerCapabilities, wide bool) *table {
 	return t
 }
 
-// cell is an answer in one column, with how it is known.
 func cell(k capability.Known, wide bool) string {
 	text := string(k.Answer)
 	if k.Source != "" {

@@ -37,7 +37,6 @@ that runs.`,
 	return c
 }
 
-// listedCheckpoint is one as lists have it.
 type listedCheckpoint struct {
 	Directory  string    `json:"directory"`
 	Namespace  string    `json:"namespace"`

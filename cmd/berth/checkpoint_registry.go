@@ -50,7 +50,6 @@ func (k *carrier) carry(c *cobra.Command, f func(ctx context.Context, registry a
 	return f(ctx, k.Registry)
 }
 
-// pushedCheckpoint is one in a registry.
 type pushedCheckpoint struct {
 	Name   string `json:"name"`
 	Digest string `json:"digest"`

@@ -80,7 +80,6 @@ func coded(daemon *client.Client, err error) error {
 	return err
 }
 
-// call makes a command of one call.
 func (r *remote) call(f func(ctx context.Context, c *cobra.Command, daemon *client.Client, args []string) error) func(*cobra.Command, []string) error {
 	return func(c *cobra.Command, args []string) error {
 		return r.with(c, func(ctx context.Context, daemon *client.Client) error { return f(ctx, c, daemon, args) })

@@ -57,7 +57,6 @@ func handlerUncordonCommand() *cobra.Command {
 	return c
 }
 
-// stateLine says how a handler is now.
 func (r *remote) stateLine(w io.Writer, resp proto.Message, h *adminv1.Handler) error {
 	line := fmt.Sprintf("handler %s is %s", h.GetName(), stateWord(h.GetState()))
 	if h.GetReason() != "" {

@@ -45,7 +45,6 @@ handler cannot run pods, or if that is not known within --timeout.`,
 	return c
 }
 
-// probeTimeoutFlag is that of commands that wait for a probe.
 func (r *remote) probeTimeoutFlag(c *cobra.Command) {
 	c.Flags().DurationVar(&r.timeout, "timeout", 0, "how long to wait; 0 waits until the handler's self_check_timeout")
 }

@@ -54,7 +54,6 @@ func (r *remote) cri(ctx context.Context, daemon *client.Client, f func(runtimea
 	return f(runtimeapi.NewImageServiceClient(connection), runtimeapi.NewRuntimeServiceClient(connection))
 }
 
-// listedImage is an image with who uses it.
 type listedImage struct {
 	ID          string   `json:"id"`
 	RepoTags    []string `json:"repoTags"`
@@ -210,7 +209,6 @@ it was built with.`,
 	return c
 }
 
-// inspectedImage is what there is to know of an image.
 type inspectedImage struct {
 	ID          string   `json:"id"`
 	RepoTags    []string `json:"repoTags"`
@@ -241,12 +239,10 @@ func inspect(resp *runtimeapi.ImageStatusResponse) inspectedImage {
 	return out
 }
 
-// spec names an image to the CRI.
 func spec(name, handler string) *runtimeapi.ImageSpec {
 	return &runtimeapi.ImageSpec{Image: name, RuntimeHandler: handler}
 }
 
-// imageHandlerFlag adds --handler.
 func (r *remote) imageHandlerFlag(c *cobra.Command, handler *string, usage string) {
 	c.Flags().StringVar(handler, "handler", "", usage)
 	if err := c.RegisterFlagCompletionFunc("handler", func(c *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
@@ -366,7 +362,6 @@ func unused(all []listedImage) (out []listedImage) {
 	return out
 }
 
-// completeImages completes arguments by the names of images.
 func (r *remote) completeImages(c *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
 	daemon, err := client.New(r.path())
 	if err != nil {

@@ -26,7 +26,6 @@ type forJournal struct {
 	logrus.Formatter
 }
 
-// Format implements logrus.Formatter.
 func (f forJournal) Format(e *logrus.Entry) ([]byte, error) {
 	text, err := f.Formatter.Format(e)
 	if err != nil {
@@ -41,7 +40,6 @@ type printableMessages struct {
 	logrus.Formatter
 }
 
-// Format implements logrus.Formatter.
 func (f printableMessages) Format(e *logrus.Entry) ([]byte, error) {
 	e.Message = printable.Line(e.Message)
 	return f.Formatter.Format(e)

@@ -19,7 +19,6 @@ func outputFlag(c *cobra.Command, form *string) { output.Flag(c, form, misused, 
 // wide says whether every column is wanted.
 func (r *remote) wide() bool { return r.output == "wide" }
 
-// print writes a message as JSON or YAML, or has table write it.
 func (r *remote) print(w io.Writer, m proto.Message, table func(io.Writer) error) error {
 	if r.output != "json" && r.output != "yaml" {
 		return table(w)

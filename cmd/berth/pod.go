@@ -250,7 +250,6 @@ func findPod(ctx context.Context, runtime runtimeapi.RuntimeServiceClient, name 
 	return nil, fmt.Errorf("%q is more than one pod: %s; give more of the ID", name, strings.Join(ids, ", "))
 }
 
-// restored is how a pod is to be restored.
 type restored struct {
 	name, namespace, uid, handler, logs, cgroup string
 	created, replace                            bool
@@ -289,7 +288,6 @@ pod does not last.`,
 	return c
 }
 
-// restoredPod is a pod that was made.
 type restoredPod struct {
 	Pod        string              `json:"pod"`
 	Containers []restoredContainer `json:"containers"`

@@ -44,7 +44,6 @@ func (l *loader) read(overlay map[string][]byte) (*config.Config, error) {
 	return config.Load(o)
 }
 
-// Load implements lifecycle.Loader.
 func (l *loader) Load(ctx context.Context) (*config.Config, error) {
 	cfg, err := l.read(nil)
 	if err == nil {
@@ -68,7 +67,6 @@ func sayNew(ctx context.Context, before, now *config.Config) {
 	}
 }
 
-// InForce implements lifecycle.Loader.
 func (l *loader) InForce(ctx context.Context, cfg *config.Config) {
 	var faults []string
 	if err := cfg.KeepAccepted(l.options); err != nil {
@@ -79,10 +77,8 @@ func (l *loader) InForce(ctx context.Context, cfg *config.Config) {
 	l.faults.Store(&faults)
 }
 
-// Faults implements daemon.Loader.
 func (l *loader) Faults() []string { return *l.faults.Load() }
 
-// Paths implements lifecycle.Loader.
 func (l *loader) Paths() []string { return l.last.Load().Watched() }
 
 // applyLog puts in force what a reloaded configuration says of the log.

@@ -33,7 +33,6 @@ func newRoot() *cobra.Command {
 	return root
 }
 
-// misused is an error of the command line.
 func misused(c *cobra.Command, err error) error {
 	return &codedError{exitConfig, fmt.Errorf("%w; see \"%s --help\"", err, c.CommandPath())}
 }

@@ -35,7 +35,6 @@ type nodeSample struct {
 	starts   []*adminv1.PodStart // newest first
 }
 
-// nodeSource shows a daemon.
 func nodeSource(daemon *client.Client, every time.Duration) screen.Source[nodeSample] {
 	return screen.Source[nodeSample]{
 		Name: "berth", Every: every, Timeout: watchTimeout,

@@ -19,7 +19,6 @@ type configuration struct {
 	files Files
 }
 
-// Reload implements adminv1.AdminServer.
 func (c configuration) Reload(ctx context.Context, req *adminv1.ReloadRequest) (*adminv1.ReloadResponse, error) {
 	if req.GetNoWait() {
 		c.life.Request(lifecycle.TriggerAdmin)
@@ -86,7 +85,6 @@ func told(changes []config.Change) []string {
 	return lines
 }
 
-// GetConfig implements adminv1.AdminServer.
 func (c configuration) GetConfig(ctx context.Context, req *adminv1.GetConfigRequest) (*adminv1.GetConfigResponse, error) {
 	cfg := c.life.Current().Config
 	if req.GetFiles() {

@@ -24,7 +24,6 @@ type view struct {
 	dropIns dropIns
 }
 
-// handlers answers what handlers there are.
 type handlers struct {
 	view
 	overheads Overheads // may be nil
@@ -32,12 +31,10 @@ type handlers struct {
 	failures func(handler string) string
 }
 
-// ListHandlers implements adminv1.AdminServer.
 func (h handlers) ListHandlers(context.Context, *adminv1.ListHandlersRequest) (*adminv1.ListHandlersResponse, error) {
 	return &adminv1.ListHandlersResponse{Handlers: h.all(), Generation: h.life.Current().Generation}, nil
 }
 
-// WatchHandlers implements adminv1.AdminServer.
 func (h handlers) WatchHandlers(_ *adminv1.WatchHandlersRequest, to adminv1.Admin_WatchHandlersServer) error {
 	events := h.life.Watch(to.Context())
 	for {
@@ -52,7 +49,6 @@ func (h handlers) WatchHandlers(_ *adminv1.WatchHandlersRequest, to adminv1.Admi
 	}
 }
 
-// ListEvents implements adminv1.AdminServer.
 func (h handlers) ListEvents(_ context.Context, req *adminv1.ListEventsRequest) (*adminv1.ListEventsResponse, error) {
 	all, err := h.life.Changes(req.GetHandler())
 	if err != nil {
@@ -67,7 +63,6 @@ func (h handlers) ListEvents(_ context.Context, req *adminv1.ListEventsRequest) 
 	return resp, nil
 }
 
-// GetHandler implements adminv1.AdminServer.
 func (h handlers) GetHandler(ctx context.Context, req *adminv1.GetHandlerRequest) (*adminv1.GetHandlerResponse, error) {
 	current := h.life.Current()
 	known, err := h.life.Handler(cmp.Or(req.GetName(), current.Default))

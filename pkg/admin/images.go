@@ -54,7 +54,6 @@ func (i images) check() error {
 	return nil
 }
 
-// ListPulls implements adminv1.AdminServer.
 func (i images) ListPulls(ctx context.Context, _ *adminv1.ListPullsRequest) (*adminv1.ListPullsResponse, error) {
 	if err := i.check(); err != nil {
 		return nil, err
@@ -70,7 +69,6 @@ func (i images) ListPulls(ctx context.Context, _ *adminv1.ListPullsRequest) (*ad
 	return resp, nil
 }
 
-// ExportImages implements adminv1.AdminServer.
 func (i images) ExportImages(req *adminv1.ExportImagesRequest, to adminv1.Admin_ExportImagesServer) error {
 	if err := i.check(); err != nil {
 		return err
@@ -91,7 +89,6 @@ type archiveSender struct {
 	part []byte
 }
 
-// Write implements io.Writer.
 func (s *archiveSender) Write(p []byte) (int, error) {
 	n := 0
 	for n < len(p) {
@@ -117,7 +114,6 @@ func (s *archiveSender) flush() error {
 	return s.to.Send(&adminv1.ExportImagesResponse{Data: part})
 }
 
-// ImportImages implements adminv1.AdminServer.
 func (i images) ImportImages(from adminv1.Admin_ImportImagesServer) error {
 	if err := i.check(); err != nil {
 		return err
@@ -149,7 +145,6 @@ type archiveReceiver struct {
 	rest []byte
 }
 
-// Read implements io.Reader.
 func (r *archiveReceiver) Read(p []byte) (int, error) {
 	for len(r.rest) == 0 {
 		m, err := r.from.Recv()

@@ -17,7 +17,6 @@ type operations struct {
 	pods Pods
 }
 
-// Cordon implements adminv1.AdminServer.
 func (o operations) Cordon(ctx context.Context, req *adminv1.CordonRequest) (*adminv1.CordonResponse, error) {
 	if err := o.life.Cordon(ctx, req.GetName(), req.GetReason(), userOf(ctx)); err != nil {
 		return nil, err
@@ -26,7 +25,6 @@ func (o operations) Cordon(ctx context.Context, req *adminv1.CordonRequest) (*ad
 	return &adminv1.CordonResponse{Handler: h}, err
 }
 
-// Uncordon implements adminv1.AdminServer.
 func (o operations) Uncordon(ctx context.Context, req *adminv1.UncordonRequest) (*adminv1.UncordonResponse, error) {
 	if err := o.life.Uncordon(ctx, req.GetName()); err != nil {
 		return nil, err
@@ -35,7 +33,6 @@ func (o operations) Uncordon(ctx context.Context, req *adminv1.UncordonRequest) 
 	return &adminv1.UncordonResponse{Handler: h}, err
 }
 
-// Probe implements adminv1.AdminServer.
 func (o operations) Probe(ctx context.Context, req *adminv1.ProbeRequest) (*adminv1.ProbeResponse, error) {
 	depth := probe.Ask
 	if req.GetCanary() {
@@ -48,7 +45,6 @@ func (o operations) Probe(ctx context.Context, req *adminv1.ProbeRequest) (*admi
 	return &adminv1.ProbeResponse{Handler: o.message(h)}, nil
 }
 
-// Promote implements adminv1.AdminServer.
 func (o operations) Promote(ctx context.Context, req *adminv1.PromoteRequest) (*adminv1.PromoteResponse, error) {
 	if err := o.life.Promote(ctx, req.GetName()); err != nil {
 		return nil, err
@@ -57,7 +53,6 @@ func (o operations) Promote(ctx context.Context, req *adminv1.PromoteRequest) (*
 	return &adminv1.PromoteResponse{Handler: h}, err
 }
 
-// Abort implements adminv1.AdminServer.
 func (o operations) Abort(ctx context.Context, req *adminv1.AbortRequest) (*adminv1.AbortResponse, error) {
 	if err := o.life.Abort(ctx, req.GetName(), req.GetReason()); err != nil {
 		return nil, err
@@ -70,7 +65,6 @@ func (o operations) Abort(ctx context.Context, req *adminv1.AbortRequest) (*admi
 // cluster says so, which takes seconds.
 const drainLook = 200 * time.Millisecond
 
-// Drain implements adminv1.AdminServer.
 func (o operations) Drain(req *adminv1.DrainRequest, to adminv1.Admin_DrainServer) error {
 	ctx, name := to.Context(), req.GetName()
 	if err := o.life.Drain(ctx, name, req.GetReason(), userOf(ctx)); err != nil {

@@ -20,10 +20,8 @@ type caller struct {
 	pid int32
 }
 
-// AuthType implements credentials.AuthInfo.
 func (caller) AuthType() string { return "unix" }
 
-// callerOf is the one whose call has ctx.
 func callerOf(ctx context.Context) (caller, bool) {
 	p, ok := peer.FromContext(ctx)
 	if !ok {
@@ -48,7 +46,6 @@ func mayCall(uid, own uint32) bool { return uid == 0 || uid == own }
 // unixCredentials take the caller's identity from the kernel.
 type unixCredentials struct{}
 
-// ServerHandshake implements credentials.TransportCredentials.
 func (unixCredentials) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	c, err := peerOf(conn)
 	if err != nil {
@@ -84,15 +81,12 @@ func (unixCredentials) ClientHandshake(context.Context, string, net.Conn) (net.C
 	return nil, nil, errors.New("these credentials are for servers only")
 }
 
-// Info implements credentials.TransportCredentials.
 func (unixCredentials) Info() credentials.ProtocolInfo {
 	return credentials.ProtocolInfo{SecurityProtocol: "unix"}
 }
 
-// Clone implements credentials.TransportCredentials.
 func (c unixCredentials) Clone() credentials.TransportCredentials { return c }
 
-// OverrideServerName implements credentials.TransportCredentials.
 func (unixCredentials) OverrideServerName(string) error { return nil }
 
 var self = uint32(os.Geteuid()) //nolint:gosec // a user id is no negative number on Linux

@@ -11,7 +11,6 @@ import (
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
 
-// pods answers what pods there are and whose they are.
 type pods struct {
 	pods Pods
 	life Lifecycle
@@ -19,7 +18,6 @@ type pods struct {
 
 func byAge(a, b Pod) int { return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.ID, b.ID)) }
 
-// ListPods implements adminv1.AdminServer.
 func (p pods) ListPods(ctx context.Context, req *adminv1.ListPodsRequest) (*adminv1.ListPodsResponse, error) {
 	wanted := req.GetHandler()
 	all, err := p.pods.List(ctx)
@@ -43,7 +41,6 @@ func (p pods) ListPods(ctx context.Context, req *adminv1.ListPodsRequest) (*admi
 	return resp, nil
 }
 
-// WhereIs implements adminv1.AdminServer.
 func (p pods) WhereIs(ctx context.Context, req *adminv1.WhereIsRequest) (*adminv1.WhereIsResponse, error) {
 	at, err := p.pods.Find(req.GetId())
 	if err != nil {

@@ -32,7 +32,6 @@ type registrations struct {
 	mu *sync.Mutex
 }
 
-// RegisterHandler implements adminv1.AdminServer.
 func (r registrations) RegisterHandler(ctx context.Context, req *adminv1.RegisterHandlerRequest) (*adminv1.RegisterHandlerResponse, error) {
 	name := req.GetName()
 	if err := handler.ValidName(name); err != nil {
@@ -63,7 +62,6 @@ func discovered(h lifecycle.Handler) bool {
 	return strings.HasPrefix(h.Definition.Origin, "discovered ")
 }
 
-// UpdateHandler implements adminv1.AdminServer.
 func (r registrations) UpdateHandler(ctx context.Context, req *adminv1.UpdateHandlerRequest) (*adminv1.UpdateHandlerResponse, error) {
 	name := req.GetName()
 	r.mu.Lock()
@@ -90,7 +88,6 @@ func (r registrations) UpdateHandler(ctx context.Context, req *adminv1.UpdateHan
 	return &adminv1.UpdateHandlerResponse{Handler: h, File: r.dropIns.file(name)}, err
 }
 
-// RemoveHandler implements adminv1.AdminServer.
 func (r registrations) RemoveHandler(ctx context.Context, req *adminv1.RemoveHandlerRequest) (*adminv1.RemoveHandlerResponse, error) {
 	name := req.GetName()
 	r.mu.Lock()

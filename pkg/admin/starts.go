@@ -15,7 +15,6 @@ type starts struct {
 	known *observe.Starts // may be nil
 }
 
-// ListStarts implements adminv1.AdminServer.
 func (s starts) ListStarts(_ context.Context, req *adminv1.ListStartsRequest) (*adminv1.ListStartsResponse, error) {
 	resp := &adminv1.ListStartsResponse{}
 	wanted := req.GetHandler()

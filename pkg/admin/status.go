@@ -20,7 +20,6 @@ type status struct {
 	started time.Time
 }
 
-// GetStatus implements adminv1.AdminServer.
 func (s status) GetStatus(ctx context.Context, _ *adminv1.GetStatusRequest) (*adminv1.GetStatusResponse, error) {
 	c, all := s.o.Lifecycle.Current(), s.o.Lifecycle.Handlers()
 	resp := &adminv1.GetStatusResponse{

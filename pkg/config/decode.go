@@ -27,7 +27,6 @@ type decoder struct {
 	snapshotters []string
 }
 
-// at returns a Problem at the place of a key.
 func (d *decoder) at(key, message, suggestion string) Problem {
 	o := d.doc.origins[key]
 	o.File = cmp.Or(o.File, d.doc.file)

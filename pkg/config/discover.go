@@ -11,7 +11,6 @@ import (
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
-// ociRuntimes are the OCI runtimes that are discovered by name.
 var ociRuntimes = []string{"runc", "crun", "youki", "runsc"}
 
 // gvisor is the handler of runsc, as RuntimeClasses call it. runsc is its second name.

@@ -13,7 +13,6 @@ import (
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
-// ociOptions are the options of oci handlers.
 type ociOptions struct {
 	NoPivotRoot  bool     `toml:"no_pivot_root"`
 	NoNewKeyring bool     `toml:"no_new_keyring"`

@@ -43,7 +43,6 @@ func (d *decoder) remote(name, key string, values map[string]any, t *runtimeTabl
 	return def
 }
 
-// endpoint is the path of the socket.
 func (c check) endpoint(t *runtimeTable) string {
 	path, isUnix := strings.CutPrefix(t.Endpoint, "unix://")
 	switch {

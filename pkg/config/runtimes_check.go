@@ -143,7 +143,6 @@ func (c check) companions(t *runtimeTable) {
 	}
 }
 
-// devices checks required_devices.
 func (c check) devices(t *runtimeTable) {
 	for _, path := range t.RequiredDevices {
 		if !filepath.IsAbs(path) {

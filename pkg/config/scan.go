@@ -207,12 +207,10 @@ func (s *scan) origin(offset int) Origin {
 	return Origin{File: s.doc.file, Line: line + 1, Column: offset - s.lines[line] + 1}
 }
 
-// line returns the index of the line that an offset is in.
 func (s *scan) line(offset int) int {
 	return sort.Search(len(s.lines), func(i int) bool { return s.lines[i] > offset }) - 1
 }
 
-// lineEnd returns the offset behind the line that an offset is in.
 func (s *scan) lineEnd(offset int) int {
 	if next := s.line(offset) + 1; next < len(s.lines) {
 		return s.lines[next]

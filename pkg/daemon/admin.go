@@ -89,7 +89,6 @@ type adminPods struct {
 	engine Engine
 }
 
-// List implements admin.Pods.
 func (p adminPods) List(ctx context.Context) ([]admin.Pod, error) {
 	owned := map[string]handler.Owned{}
 	for _, b := range p.router.Backends() {
@@ -117,12 +116,10 @@ func (p adminPods) List(ctx context.Context) ([]admin.Pod, error) {
 	return pods, nil
 }
 
-// Installed implements admin.Pods.
 func (p adminPods) Installed(ctx context.Context, d *handler.Definition) ([]handler.OwnedBinary, error) {
 	return p.engine.Installed(ctx, d)
 }
 
-// Find implements admin.Pods.
 func (p adminPods) Find(id string) (admin.Place, error) {
 	o, err := p.router.Find(id)
 	if err != nil {

@@ -19,7 +19,6 @@ func imagesOf(e Engine) admin.Images {
 	return nil
 }
 
-// Pulls implements admin.Images.
 func (a adminImages) Pulls(ctx context.Context) []admin.Pull {
 	var pulls []admin.Pull
 	for _, u := range a.store.Underway(ctx) {
@@ -32,12 +31,10 @@ func (a adminImages) Pulls(ctx context.Context) []admin.Pull {
 	return pulls
 }
 
-// Export implements admin.Images.
 func (a adminImages) Export(ctx context.Context, to io.Writer, images []string) error {
 	return a.store.Export(ctx, to, images)
 }
 
-// Import implements admin.Images.
 func (a adminImages) Import(ctx context.Context, from io.Reader, name string, d *handler.Definition) ([]string, error) {
 	wanted := image.PlatformOf(d)
 	if wanted == image.NodePlatform {

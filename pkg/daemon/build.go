@@ -18,7 +18,6 @@ var revision string
 // version because the kubelet parses it.
 const unreleased = "0.0.0-dev"
 
-// criVersion is the version of the CRI that is served.
 const criVersion = "v1"
 
 // Build says which build a binary is.

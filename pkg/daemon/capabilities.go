@@ -16,7 +16,6 @@ type capabilitySource struct {
 	pool   *remote.Pool
 }
 
-// Capabilities implements lifecycle.CapabilitySource.
 func (s capabilitySource) Capabilities(ctx context.Context, d *handler.Definition, rt *probe.Runtime) capability.Table {
 	if d.Type == handler.CRI {
 		return s.pool.Capabilities(ctx, d)

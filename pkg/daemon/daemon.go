@@ -110,8 +110,7 @@ type Handlers struct {
 	// Configured are all that new pods may come to run under: not ready ones too, and
 	// what handlers try.
 	Told, Accepting, Configured func() []*handler.Definition
-	// CgroupPrefix is engine.cgroup_prefix.
-	CgroupPrefix func() string
+	CgroupPrefix                func() string
 }
 
 // Loader reads the configuration again, and says what would come of a change.

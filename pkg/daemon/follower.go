@@ -43,7 +43,6 @@ func (f *follower) run() {
 	}
 }
 
-// woken are the backends to follow.
 func (r *remotes) woken() map[*remote.Backend]<-chan struct{} {
 	r.mu.Lock()
 	defer r.mu.Unlock()

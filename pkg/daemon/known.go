@@ -47,7 +47,6 @@ func (k *knownHandlers) told() []*handler.Definition {
 // accepting returns those that take new pods.
 func (k *knownHandlers) accepting() []*handler.Definition { return k.those(handler.State.AcceptsPods) }
 
-// those returns the engine's handlers whose state is one that is wanted.
 func (k *knownHandlers) those(wanted func(handler.State) bool) []*handler.Definition {
 	table := k.registry.Current()
 	if table.Generation() == 0 {

@@ -104,7 +104,6 @@ func (t *tables) Publish(p *lifecycle.Plan) error {
 	return nil
 }
 
-// tableOf makes the table of a plan.
 func (t *tables) tableOf(p *lifecycle.Plan) (*handler.Table[router.Backend], error) {
 	routes := make([]handler.Route[router.Backend], 0, len(p.Entries))
 	for _, e := range p.Entries {
@@ -122,7 +121,6 @@ func (t *tables) tableOf(p *lifecycle.Plan) (*handler.Table[router.Backend], err
 // livePods counts pods, and those that are being started.
 type livePods struct{ pods *router.Pods }
 
-// Live implements lifecycle.LivePods.
 func (l livePods) Live() map[string]int {
 	live := l.pods.Live()
 	for _, s := range l.pods.Starts() {
@@ -140,7 +138,6 @@ type told struct {
 	remotes *remotes
 }
 
-// Stranded implements router.Told.
 func (t told) Stranded() []string { return t.remotes.pool.Stranded() }
 
 // Version implements router.Told. The engine is there whatever handlers are.
@@ -148,7 +145,6 @@ func (t told) Version(ctx context.Context, req *runtimeapi.VersionRequest) (*run
 	return t.engine.Version(ctx, req)
 }
 
-// AdvertiseNotReady implements router.Told.
 func (t told) AdvertiseNotReady() bool {
 	return t.Current().Config.Handlers.AdvertiseNotReady
 }
@@ -176,7 +172,6 @@ type handlerInfo struct {
 	Capabilities capability.Table `json:"capabilities,omitzero"`
 }
 
-// Info implements router.Told.
 func (t told) Info() map[string]string {
 	current := t.Current()
 	info := handlersInfo{Generation: current.Generation, Digest: current.Digest, Default: current.Default}
@@ -200,7 +195,6 @@ type announcer struct {
 	apply  func(ctx context.Context, cfg *config.Config) // may be nil
 }
 
-// Reloading implements lifecycle.Announcer.
 func (a announcer) Reloading(ctx context.Context) {
 	var now unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
@@ -209,7 +203,6 @@ func (a announcer) Reloading(ctx context.Context) {
 	a.notify.send(ctx, fmt.Sprintf("%s\nMONOTONIC_USEC=%d", reloading, now.Nano()/1000))
 }
 
-// Reloaded implements lifecycle.Announcer.
 func (a announcer) Reloaded(ctx context.Context, c lifecycle.Current, handlers []lifecycle.Handler) {
 	if a.apply != nil {
 		a.apply(ctx, c.Config)

@@ -36,12 +36,10 @@ type nodeMetrics struct {
 	selfChecks selfCheckRuns
 }
 
-// selfCheckRuns tells of self-check pods.
 type selfCheckRuns interface {
 	Runs() map[string]probe.SelfCheckRuns
 }
 
-// Describe implements prometheus.Collector.
 func (nodeMetrics) Describe(to chan<- *prometheus.Desc) {
 	to <- sandboxesDesc
 	to <- handlerDesc

@@ -16,13 +16,11 @@ var (
 // imageMetrics are those of the embedded backend's images, none if store is nil.
 type imageMetrics struct{ store *image.Store }
 
-// Describe implements prometheus.Collector.
 func (imageMetrics) Describe(to chan<- *prometheus.Desc) {
 	to <- fetchedDesc
 	to <- pullsDesc
 }
 
-// Collect implements prometheus.Collector.
 func (m imageMetrics) Collect(to chan<- prometheus.Metric) {
 	fetched, running := 0.0, 0.0
 	if m.store != nil {

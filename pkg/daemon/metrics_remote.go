@@ -16,13 +16,11 @@ var (
 // remoteMetrics are counted when somebody asks. Labels are sockets of handlers.
 type remoteMetrics struct{ pool *remote.Pool }
 
-// Describe implements prometheus.Collector.
 func (remoteMetrics) Describe(to chan<- *prometheus.Desc) {
 	to <- backendHealthDesc
 	to <- backendListAgeDesc
 }
 
-// Collect implements prometheus.Collector.
 func (m remoteMetrics) Collect(to chan<- prometheus.Metric) {
 	for _, b := range m.pool.All() {
 		now := b.Health().Phase

@@ -30,14 +30,12 @@ type overheadMetrics struct {
 	meter    *overhead.Meter
 }
 
-// Describe implements prometheus.Collector.
 func (overheadMetrics) Describe(to chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{overheadPodsDesc, overheadMemoryDesc, overheadCPUDesc, overheadDeclaredMemoryDesc, overheadDeclaredCPUDesc, overheadExceededDesc} {
 		to <- d
 	}
 }
 
-// Collect implements prometheus.Collector.
 func (o overheadMetrics) Collect(to chan<- prometheus.Metric) {
 	for _, h := range o.handlers.Handlers() {
 		collectOverhead(to, o.meter.Of(context.Background(), h.Definition))

@@ -85,7 +85,6 @@ func (d *Daemon) newRemotes(ctx context.Context, n *node) (*remotes, error) {
 	return r, nil
 }
 
-// driver is the engine's cgroup driver.
 func (r *remotes) driver(ctx context.Context, engine Engine) (runtimeapi.CgroupDriver, error) {
 	select {
 	case <-r.recovered:
@@ -170,7 +169,6 @@ func (r *remotes) leave() {
 	}
 }
 
-// adopted says whether b is the router's.
 func (r *remotes) adopted(b *remote.Backend) bool {
 	return slices.ContainsFunc(r.pods.Backends(), func(known router.Backend) bool { return known.ID() == b.ID() })
 }
@@ -272,7 +270,6 @@ type checker struct {
 	images *image.Store // nil if there is none
 }
 
-// Check implements lifecycle.Prober.
 func (c checker) Check(ctx context.Context, d *handler.Definition, depth probe.Depth) (*probe.Runtime, error) {
 	if d.Type == handler.CRI {
 		return c.pool.Check(ctx, d)

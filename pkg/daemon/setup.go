@@ -174,7 +174,6 @@ func (d *Daemon) metrics(ctx context.Context) (prometheus.Registerer, error) {
 	return registry, nil
 }
 
-// openEngine opens the engine.
 func (d *Daemon) openEngine(ctx context.Context, known *knownHandlers) (Engine, error) {
 	engine, err := d.options.NewEngine(ctx, d.options.Config, d.options.Build, Handlers{
 		Told: known.told, Accepting: known.accepting, Configured: known.configured, CgroupPrefix: known.prefix,

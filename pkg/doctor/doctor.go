@@ -114,7 +114,6 @@ func fine(text string) Finding       { return Finding{Level: OK, Text: text} }
 func warn(text, next string) Finding { return Finding{Level: Warn, Text: text, Next: next} }
 func fail(text, next string) Finding { return Finding{Level: Fail, Text: text, Next: next} }
 
-// or returns what was found, or that all is well.
 func or(found []Finding, well string) []Finding {
 	if len(found) == 0 {
 		return []Finding{fine(well)}

@@ -44,7 +44,6 @@ func (n Node) exists(path string) bool {
 	return err == nil
 }
 
-// isSocket says whether there is a unix socket.
 func (n Node) isSocket(path string) bool {
 	info, err := os.Stat(n.at(path))
 	return err == nil && info.Mode().Type() == fs.ModeSocket

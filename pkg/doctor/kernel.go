@@ -124,7 +124,6 @@ func noexec(n Node) []Finding {
 	return []Finding{fine(fmt.Sprintf("%s (on %s) allows executing binaries", root, point))}
 }
 
-// mountOf finds the mount that a path is on, by a mountinfo table.
 func mountOf(table, path string) (point string, options []string) {
 	// An error is that of a line that no kernel writes.
 	mounts, _ := mountinfo.GetMountsFromReader(strings.NewReader(table), mountinfo.ParentsFilter(path))

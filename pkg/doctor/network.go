@@ -133,7 +133,6 @@ func nriSocket(n Node) []Finding {
 	return []Finding{fine(c.SocketPath + " is not used by another process")}
 }
 
-// agentsSocket looks who has the socket of containerd's API.
 func agentsSocket(n Node) []Finding {
 	path := n.Config.ContainerdAPI.Socket
 	if path == "" {

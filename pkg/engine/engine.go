@@ -166,7 +166,6 @@ func New(ctx context.Context, c Config) (_ *Engine, err error) {
 // Images are the engine's own.
 func (e *Engine) Images() *image.Store { return e.parts.Images }
 
-// open opens what there is on disk.
 func (e *Engine) open(background context.Context, c Config) (err error) {
 	p, entry := &e.parts, log.G(background)
 	if p.Pods, p.Broken, err = pod.Open(background, c.Root, c.State); err != nil {
@@ -255,7 +254,6 @@ func (e *Engine) Recover(ctx context.Context) error {
 	return recovery.Run(ctx, e.parts)
 }
 
-// apiSocket is where shims find the API of containerd.
 func apiSocket(state string) string { return filepath.Join(state, "containerd.sock") }
 
 func (e *Engine) serveShims() error {

@@ -66,7 +66,6 @@ type Keeper struct {
 	tally tally
 }
 
-// kept is one file.
 type kept struct {
 	file
 	lifetime time.Duration // zero has no end

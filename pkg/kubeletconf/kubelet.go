@@ -55,7 +55,6 @@ type Kubelet struct {
 	arguments []string
 }
 
-// file is one that exists, with its text.
 type file struct{ path, text string }
 
 // Berth is the endpoint of berth.
@@ -115,7 +114,6 @@ func (k Kubelet) Setting(key, flag string) (value, from string) {
 	return value, from
 }
 
-// setting is an endpoint, by its place among keys and flags.
 func (k Kubelet) setting(n int) string {
 	value, _ := k.Setting(endpointKeys[n], endpointFlags[n])
 	return value

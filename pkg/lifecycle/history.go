@@ -169,7 +169,6 @@ func brief(d *handler.Definition) string {
 	return d.Path + " (" + d.Digest()[:12] + ")"
 }
 
-// userKey is the key of a context's user.
 type userKey struct{}
 
 // WithUser returns a context for changes that a user makes, as in "uid 0".

@@ -82,7 +82,6 @@ func planned(t *truth, live map[string]int, last *Plan, generation uint64, now t
 	return p
 }
 
-// entry finds an entry by its name.
 func (p *Plan) entry(name string) (Entry, bool) {
 	i, found := slices.BinarySearchFunc(p.Entries, name, func(e Entry, name string) int {
 		return cmpStrings(e.Definition.Name, name)

@@ -189,7 +189,6 @@ func (o *Outcome) copy() *Outcome {
 	return &c
 }
 
-// lines are the single problems of an error.
 func lines(err error) []string {
 	var problems config.Problems
 	if errors.As(err, &problems) {

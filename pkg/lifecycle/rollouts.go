@@ -23,7 +23,6 @@ func newRollouts(s *store, dir string) *rollouts {
 	return r
 }
 
-// View implements rollout.Host.
 func (r *rollouts) View(name string) (rollout.View, error) {
 	if err := r.known(name); err != nil {
 		return rollout.View{}, err
@@ -61,7 +60,6 @@ func (r *rollouts) Decide(ctx context.Context, name string, decide func(rollout.
 	return nil
 }
 
-// Go implements rollout.Host.
 func (r *rollouts) Go(f func(ctx context.Context)) bool {
 	if !r.begin() {
 		return false

@@ -131,7 +131,6 @@ func (s *starts) onTrial(name string, a handler.Attempt) bool {
 	return main == nil || main.Variant == ""
 }
 
-// Started implements router.Outcomes.
 func (s *starts) Started(name string, a handler.Attempt) {
 	if s.onTrial(name, a) {
 		return

@@ -52,7 +52,6 @@ func (i *Intent) phase() handler.Phase {
 	return handler.Cordoned
 }
 
-// told is the reason of a handler with an intent.
 func (i *Intent) told(unable string) string {
 	reason := cmp.Or(i.Reason, "set by an operator")
 	if unable != "" {

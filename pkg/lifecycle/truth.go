@@ -40,7 +40,6 @@ func (t *truth) copy() *truth {
 	return &c
 }
 
-// verdictOf is what is known of exactly this Definition.
 func (t *truth) verdictOf(d *handler.Definition) (verdict, bool) {
 	v, known := t.verdicts[d.Digest()]
 	return v, known

@@ -79,7 +79,6 @@ func logCall(ctx context.Context, rpc, handler string, req, resp any, took time.
 	entry.WithFields(log.Fields(l)).Log(at, "CRI call")
 }
 
-// line is what a line of the access log says.
 type line log.Fields
 
 // say adds a text, unless there is none. Requests may be large: what they say

@@ -38,7 +38,6 @@ type Pods struct {
 
 // Options are what a Meter needs. All are required.
 type Options struct {
-	// Pods reads all ready pods, by handler.
 	Pods func(ctx context.Context) (map[string]Pods, error)
 	// Ready says whether the pods of the node are known.
 	Ready func() bool

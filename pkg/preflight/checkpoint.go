@@ -47,5 +47,4 @@ func PodCheckpoints(h Handler) *Refusal {
 	return refusal
 }
 
-// wholePods says whether the runtime writes pods as a whole.
 func (h Handler) wholePods() bool { return h.Runtime.Name == probe.Runsc && h.ownKernel() }

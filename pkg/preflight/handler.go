@@ -37,7 +37,6 @@ type Node struct {
 
 func (h Handler) ownKernel() bool { return h.Runtime != nil && h.Runtime.OwnKernel }
 
-// runtime names the runtime in texts.
 func (h Handler) runtime() string {
 	name := cmp.Or(h.Runtime.Name, h.Binary)
 	if h.Runtime.Version != "" && !h.Unversioned {

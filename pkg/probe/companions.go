@@ -35,7 +35,6 @@ var companions = map[string]known{
 	},
 }
 
-// needs are the companions of a runtime that has answered.
 func needs(ctx context.Context, path string, rt *Runtime) ([]string, error) {
 	k, ok := companions[rt.Name]
 	if !ok || isScript(path) && !hasBeside(path, k.dir) {

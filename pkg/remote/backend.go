@@ -239,7 +239,6 @@ func (b *Backend) SetHandlers(handlers []Handler) error {
 	return nil
 }
 
-// recorded are the handlers of the record.
 func (b *Backend) recorded() []Handler {
 	b.mu.Lock()
 	defer b.mu.Unlock()

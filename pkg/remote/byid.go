@@ -155,7 +155,6 @@ func (c containers) RemoveContainer(ctx context.Context, req *runtimeapi.RemoveC
 	return resp, err
 }
 
-// containerStatusNames are the paths to names of handlers in a container's status.
 var containerStatusNames = imageHandlers(&runtimeapi.ContainerStatusResponse{})
 
 func (c containers) ContainerStatus(ctx context.Context, req *runtimeapi.ContainerStatusRequest) (*runtimeapi.ContainerStatusResponse, error) {

@@ -30,7 +30,6 @@ const dialTimeout = 2 * time.Second
 // dialer connects to one socket, and remembers how that went.
 type dialer struct {
 	path string
-	// last is the error of the last attempt.
 	last atomic.Pointer[error]
 	// connections counts those that were made.
 	connections atomic.Uint64

@@ -22,7 +22,6 @@ func newCodec() codec { return codec{encoding.GetCodecV2(proto.Name)} }
 // protocols share that, and calls are told from them by exactly this type.
 func (codec) Name() string { return "" }
 
-// Marshal implements encoding.CodecV2.
 func (c codec) Marshal(v any) (mem.BufferSlice, error) {
 	if f, ok := v.(*frame); ok {
 		return mem.BufferSlice{mem.SliceBuffer(*f)}, nil
@@ -30,7 +29,6 @@ func (c codec) Marshal(v any) (mem.BufferSlice, error) {
 	return c.CodecV2.Marshal(v)
 }
 
-// Unmarshal implements encoding.CodecV2.
 func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 	if f, ok := v.(*frame); ok {
 		*f = data.Materialize()

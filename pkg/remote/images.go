@@ -13,7 +13,6 @@ import (
 
 var imageLists = listingOf(runtimeapi.ImageService_ListImages_FullMethodName, runtimeapi.ImageService_StreamImages_FullMethodName, &runtimeapi.ListImagesResponse{})
 
-// imageNames is the path to the name of a handler in a list of images.
 var imageNames = imageHandlers(&runtimeapi.ListImagesResponse{})[0]
 
 // images passes on calls about the daemon's images.
@@ -110,7 +109,6 @@ func (i images) list(f *runtimeapi.ImageFilter, asked proto.Message) *runtimeapi
 	return alike(&runtimeapi.ListImagesRequest{Filter: f}, asked)
 }
 
-// imageStatusNames is the path to the name of a handler in an image's status.
 var imageStatusNames = imageHandlers(&runtimeapi.ImageStatusResponse{})
 
 func (i images) ImageStatus(ctx context.Context, req *runtimeapi.ImageStatusRequest) (*runtimeapi.ImageStatusResponse, error) {

@@ -43,7 +43,6 @@ type page struct {
 	failed string
 }
 
-// mark is when a list was asked for.
 type mark struct {
 	// upTo is the number of the last change that is certainly in the list.
 	upTo uint64
@@ -372,7 +371,6 @@ func (s *state) selectContainers(f *runtimeapi.ContainerFilter) []*runtimeapi.Co
 	return chosen
 }
 
-// contains says whether labels have all of wanted.
 func contains(labels, wanted map[string]string) bool {
 	for key, value := range wanted {
 		if got, there := labels[key]; !there || got != value {

@@ -20,7 +20,6 @@ var (
 	containerLists = listingOf(runtimeapi.RuntimeService_ListContainers_FullMethodName, runtimeapi.RuntimeService_StreamContainers_FullMethodName, &runtimeapi.ListContainersResponse{})
 )
 
-// containerNames is the path to the names of handlers in a list of containers.
 var containerNames = imageHandlers(&runtimeapi.ListContainersResponse{})[0]
 
 // lateFor is how long a list may go on after its client got the last known one.
@@ -247,7 +246,6 @@ func (l *lists) attached(ctx context.Context, f frame) (frame, error) {
 
 func (l *lists) strays(f frame) bool { return len(l.known.attached(f)) != len(f) }
 
-// sandboxesAnew learns which sandboxes there are.
 func (l *lists) sandboxesAnew(ctx context.Context) error {
 	mark, p := l.known.mark(), &l.known.sandboxes
 	f, err := l.whole(ctx, sandboxLists, &runtimeapi.ListPodSandboxRequest{})

@@ -225,7 +225,6 @@ type acquaintance struct {
 	compare bool
 }
 
-// check asks how the daemon is.
 func (a *acquaintance) check(ctx context.Context) observation {
 	seen := a.node.ask(ctx)
 	a.asked = a.dialer.connections.Load()

@@ -32,7 +32,6 @@ type translation struct {
 	same bool
 }
 
-// set replaces the handlers.
 func (n *names) set(handlers []Handler) { n.current.Store(translationOf(handlers)) }
 
 // translationOf translates for handlers. If several have one name at the daemon,
@@ -86,7 +85,6 @@ func (n *names) rename(f frame, paths ...[]protowire.Number) frame {
 	return f
 }
 
-// spec is an image with the daemon's name of the handler.
 func (n *names) spec(image *runtimeapi.ImageSpec) *runtimeapi.ImageSpec {
 	h := image.GetRuntimeHandler()
 	if h == "" || n.remote(h) == h {

@@ -32,8 +32,7 @@ type node struct {
 	version *runtimeapi.VersionResponse
 	driver  runtimeapi.CgroupDriver
 	// behind are the runs of berth that it said that calls to it may come to.
-	behind []string
-	// silentDriver says that it did not say which driver it has.
+	behind       []string
 	silentDriver bool
 }
 

@@ -44,7 +44,6 @@ type Pool struct {
 	leaving map[string]chan struct{}
 }
 
-// member is a Backend of the Pool.
 type member struct {
 	*Backend
 	// needed says that a handler in force leads here.
@@ -309,7 +308,6 @@ func (p *Pool) check(d *handler.Definition) (b *Backend, done func(), err error)
 	}
 }
 
-// suits says whether the daemon has the handler, and the node's cgroup driver.
 func (n *node) suits(d *handler.Definition, driver runtimeapi.CgroupDriver) (*probe.Runtime, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

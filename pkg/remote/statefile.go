@@ -78,7 +78,6 @@ func openState(path string) (s *stateFile, damage, err error) {
 	return s, damage, nil
 }
 
-// readState returns the content of a state file, or what is wrong with it.
 func readState(path string) (c *saved, damage, err error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -96,7 +95,6 @@ func readState(path string) (c *saved, damage, err error) {
 	return c, nil, nil
 }
 
-// setRecord replaces the record, and writes the file.
 func (s *stateFile) setRecord(r record) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -24,7 +24,6 @@ type aboutContainer interface {
 	GetContainerId() string
 }
 
-// bySandbox gives a call about a sandbox to the sandbox's owner.
 func bySandbox[Q aboutSandbox, R any](ctx context.Context, o *owners, req Q, call func(Backend, context.Context, Q) (R, error)) (R, error) {
 	owner, err := o.sandbox(req.GetPodSandboxId())
 	if err != nil {
@@ -33,7 +32,6 @@ func bySandbox[Q aboutSandbox, R any](ctx context.Context, o *owners, req Q, cal
 	return give(ctx, owner, sandboxField, req.GetPodSandboxId(), req, call)
 }
 
-// byContainer gives a call about a container to the container's owner.
 func byContainer[Q aboutContainer, R any](ctx context.Context, o *owners, req Q, call func(Backend, context.Context, Q) (R, error)) (R, error) {
 	owner, err := o.container(req.GetContainerId())
 	if err != nil {

@@ -24,7 +24,6 @@ type codec struct {
 	encoding.CodecV2
 }
 
-// Marshal implements encoding.CodecV2.
 func (c codec) Marshal(v any) (mem.BufferSlice, error) {
 	m, ok := v.(proto.Message)
 	if !ok {

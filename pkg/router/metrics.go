@@ -123,7 +123,6 @@ func (d dialects) translate(own labels, metrics []*runtimeapi.Metric) {
 	}
 }
 
-// ListMetricDescriptors describes the metrics of all backends.
 func (s stats) ListMetricDescriptors(ctx context.Context, req *runtimeapi.ListMetricDescriptorsRequest) (*runtimeapi.ListMetricDescriptorsResponse, error) {
 	return gather(ctx, s.owners.all(), req, Backend.ListMetricDescriptors, mergeDescriptors)
 }

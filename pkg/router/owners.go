@@ -14,7 +14,6 @@ import (
 
 // Owner says whose a sandbox or container is. It is never changed.
 type Owner struct {
-	// ID is the full id of the sandbox or container.
 	ID string
 	// Sandbox is the id of the sandbox: of the container's, or ID itself.
 	Sandbox string
@@ -22,7 +21,6 @@ type Owner struct {
 	Handler string
 	// Attempt is the sandbox's, as variantCounter counts it.
 	Attempt handler.Attempt
-	// Backend has it.
 	Backend Backend
 }
 
@@ -39,8 +37,7 @@ type owners struct {
 	creating atomic.Int64
 
 	// mu is held to change, never to look up.
-	mu sync.Mutex
-	// contents are the container ids of each sandbox.
+	mu       sync.Mutex
 	contents map[string][]string
 	// pods are the sandboxes of each handler that has any, by their ids.
 	pods map[string]map[string]*Owner
@@ -271,7 +268,6 @@ func (o *owners) drop(id string) {
 	delete(o.contents, id)
 }
 
-// dropContainer forgets a container.
 func (o *owners) dropContainer(id string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -156,7 +156,6 @@ func (t *translation) otherPlugins(f File, plugins map[string]any) {
 	}
 }
 
-// criPlugin collects the handlers of one plugin of one file.
 func (t *translation) criPlugin(f File, id string, plugin map[string]any, tables map[string]*table) {
 	for _, key := range sortedKeys(plugin) {
 		if key != "containerd" {

@@ -32,7 +32,6 @@ func (r *Runtimes) Of(s *pod.SandboxSpec) *handler.Definition {
 
 // BinaryInfo is what a verbose status says about a binary.
 type BinaryInfo struct {
-	// Path is where it was installed, Runs what is run.
 	Path    string `json:"path"`
 	Runs    string `json:"runs"`
 	SHA256  string `json:"sha256"`

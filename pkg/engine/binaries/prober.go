@@ -7,7 +7,6 @@ import (
 	"github.com/berth-cri/berth/pkg/probe"
 )
 
-// prober asks runtimes what they are.
 type prober interface {
 	Probe(ctx context.Context, d *handler.Definition) (*probe.Runtime, error)
 }

@@ -55,7 +55,6 @@ func newTools(root, supervisor, pause string, entry *log.Entry) (tools, error) {
 	return t, newPauseRoot(t.PauseRoot, kept)
 }
 
-// keepProgram copies path to dir/<prefix><hash> and returns that and the hash.
 func keepProgram(path, dir, prefix string) (kept, hash string, err error) {
 	in, err := os.Open(path)
 	if err != nil {

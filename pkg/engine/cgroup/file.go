@@ -102,7 +102,6 @@ func fields(text []byte, f func(key string, n uint64)) {
 	}
 }
 
-// field returns the number of one key.
 func field(text []byte, key string) (n uint64, ok bool) {
 	fields(text, func(k string, v uint64) {
 		if k == key {

@@ -34,8 +34,7 @@ const (
 // Unpacked is an archive whose files are in a directory. Whoever made it may have put
 // anything there: links are not followed, and everything is bounded.
 type Unpacked struct {
-	dir string
-	// Config says of which container it is.
+	dir    string
 	Config metadata.ContainerConfig
 	// Spec is what its runtime was given, as far as it matters to CRIU.
 	Spec *Spec
@@ -86,7 +85,6 @@ func Unpack(dir string) (*Unpacked, error) {
 	return u, nil
 }
 
-// invalid is what is wrong with a part of an archive.
 func invalid(part string, err error) error {
 	return fmt.Errorf("archive of a checkpoint: %s: %w: %w", part, err, errdefs.ErrInvalidArgument)
 }

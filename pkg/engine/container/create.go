@@ -132,7 +132,6 @@ func (b *creation) ShowFailed(ctx context.Context, c *pod.Container, cause error
 	b.pods.Index.AddContainer(c)
 }
 
-// asked is of what a container is made.
 type asked struct {
 	request *runtimeapi.CreateContainerRequest
 	image   *image.Image

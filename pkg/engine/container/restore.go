@@ -53,7 +53,6 @@ func (b *creation) makeOf(ctx context.Context, u *pod.Undo, s *pod.Sandbox, id s
 	return c, err
 }
 
-// open has a be of what an archive says in dir.
 func (b *creation) open(ctx context.Context, s *pod.Sandbox, dir string, a *asked) error {
 	unpacked, err := checkpoint.Unpack(dir)
 	if err != nil {

@@ -84,7 +84,6 @@ func (b *starts) settle(c *pod.Container, state task.State, pid int) {
 	}
 }
 
-// keepStarted is for one that was not started here.
 func (b *starts) keepStarted(c *pod.Container, pid int) {
 	ctx, cancel := context.WithTimeout(b.pods.Background, task.RecoveryAnswer)
 	defer cancel()

@@ -15,7 +15,6 @@ type containerService struct {
 	view *view
 }
 
-// Get implements containersapi.ContainersServer.
 func (s *containerService) Get(ctx context.Context, r *containersapi.GetContainerRequest) (*containersapi.GetContainerResponse, error) {
 	own, err := ours(ctx)
 	if err != nil {
@@ -31,7 +30,6 @@ func (s *containerService) Get(ctx context.Context, r *containersapi.GetContaine
 	return &containersapi.GetContainerResponse{Container: m}, nil
 }
 
-// List implements containersapi.ContainersServer.
 func (s *containerService) List(ctx context.Context, r *containersapi.ListContainersRequest) (*containersapi.ListContainersResponse, error) {
 	resp := &containersapi.ListContainersResponse{}
 	err := s.each(ctx, r.GetFilters(), func(c *containersapi.Container) error {
@@ -41,7 +39,6 @@ func (s *containerService) List(ctx context.Context, r *containersapi.ListContai
 	return resp, err
 }
 
-// ListStream implements containersapi.ContainersServer.
 func (s *containerService) ListStream(r *containersapi.ListContainersRequest, to containersapi.Containers_ListStreamServer) error {
 	return s.each(to.Context(), r.GetFilters(), func(c *containersapi.Container) error {
 		return to.Send(&containersapi.ListContainerMessage{Container: c})

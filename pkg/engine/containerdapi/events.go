@@ -123,7 +123,6 @@ type eventService struct {
 	oom    func(task string)
 }
 
-// Subscribe implements eventsapi.EventsServer.
 func (s *eventService) Subscribe(r *eventsapi.SubscribeRequest, to eventsapi.Events_SubscribeServer) error {
 	sub, err := s.broker.subscribe(r.GetFilters())
 	if err != nil {

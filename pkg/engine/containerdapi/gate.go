@@ -93,7 +93,6 @@ type working struct {
 	places *semaphore.Weighted
 }
 
-// SendMsg implements grpc.ServerStream.
 func (s working) SendMsg(m any) error {
 	s.places.Release(1)
 	err := s.inNamespace.SendMsg(m)

@@ -16,7 +16,6 @@ type imageService struct {
 	store images.Store
 }
 
-// Get implements imagesapi.ImagesServer.
 func (s *imageService) Get(ctx context.Context, r *imagesapi.GetImageRequest) (*imagesapi.GetImageResponse, error) {
 	img, err := s.store.Get(ctx, r.GetName())
 	if err != nil {
@@ -25,7 +24,6 @@ func (s *imageService) Get(ctx context.Context, r *imagesapi.GetImageRequest) (*
 	return &imagesapi.GetImageResponse{Image: imageMessage(img)}, nil
 }
 
-// List implements imagesapi.ImagesServer.
 func (s *imageService) List(ctx context.Context, r *imagesapi.ListImagesRequest) (*imagesapi.ListImagesResponse, error) {
 	all, err := s.store.List(ctx, r.GetFilters()...)
 	if err != nil {
@@ -38,7 +36,6 @@ func (s *imageService) List(ctx context.Context, r *imagesapi.ListImagesRequest)
 	return resp, nil
 }
 
-// Create implements imagesapi.ImagesServer.
 func (s *imageService) Create(ctx context.Context, r *imagesapi.CreateImageRequest) (*imagesapi.CreateImageResponse, error) {
 	img, err := s.store.Create(ctx, imageOf(r.GetImage()))
 	if err != nil {
@@ -47,7 +44,6 @@ func (s *imageService) Create(ctx context.Context, r *imagesapi.CreateImageReque
 	return &imagesapi.CreateImageResponse{Image: imageMessage(img)}, nil
 }
 
-// Update implements imagesapi.ImagesServer.
 func (s *imageService) Update(ctx context.Context, r *imagesapi.UpdateImageRequest) (*imagesapi.UpdateImageResponse, error) {
 	img, err := s.store.Update(ctx, imageOf(r.GetImage()), r.GetUpdateMask().GetPaths()...)
 	if err != nil {
@@ -56,7 +52,6 @@ func (s *imageService) Update(ctx context.Context, r *imagesapi.UpdateImageReque
 	return &imagesapi.UpdateImageResponse{Image: imageMessage(img)}, nil
 }
 
-// Delete implements imagesapi.ImagesServer.
 func (s *imageService) Delete(ctx context.Context, r *imagesapi.DeleteImageRequest) (*emptypb.Empty, error) {
 	var opts []images.DeleteOpt
 	if r.GetSync() {

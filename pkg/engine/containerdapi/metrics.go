@@ -50,7 +50,6 @@ func (s *taskService) read(ctx context.Context, of subject) (proto.Message, erro
 	return ofRuntime(r.GetStats()), nil
 }
 
-// readCgroup reads all that cgroups tell.
 func readCgroup(path string) (proto.Message, error) {
 	inside := cgroup.Inside(path)
 	if inside == "" {

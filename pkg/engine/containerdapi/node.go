@@ -16,7 +16,6 @@ type version struct {
 	version, revision string
 }
 
-// Version implements versionapi.VersionServer.
 func (v version) Version(context.Context, *emptypb.Empty) (*versionapi.VersionResponse, error) {
 	return &versionapi.VersionResponse{Version: apiVersion(containerd.Version, v.version), Revision: v.revision}, nil
 }
@@ -35,7 +34,6 @@ func apiVersion(api, own string) string {
 	return "v" + strings.TrimPrefix(base, "v") + "+berth." + build
 }
 
-// onlyNamespace serves the one that there is.
 type onlyNamespace struct {
 	namespacesapi.UnimplementedNamespacesServer
 }
@@ -46,7 +44,6 @@ func (onlyNamespace) Get(_ context.Context, r *namespacesapi.GetNamespaceRequest
 	return &namespacesapi.GetNamespaceResponse{Namespace: &namespacesapi.Namespace{Name: r.GetName()}}, nil
 }
 
-// List implements namespacesapi.NamespacesServer.
 func (onlyNamespace) List(context.Context, *namespacesapi.ListNamespacesRequest) (*namespacesapi.ListNamespacesResponse, error) {
 	return &namespacesapi.ListNamespacesResponse{Namespaces: []*namespacesapi.Namespace{{Name: Namespace}}}, nil
 }

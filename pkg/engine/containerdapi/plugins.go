@@ -125,8 +125,6 @@ func part(kind plugin.Type, id string, instance any, exports map[string]string) 
 // noWarnings is the service of deprecations, of which berth has none.
 type noWarnings struct{}
 
-// Emit implements warning.Service.
 func (noWarnings) Emit(context.Context, deprecation.Warning) {}
 
-// Warnings implements warning.Service.
 func (noWarnings) Warnings() []warning.Warning { return nil }

@@ -34,7 +34,6 @@ func (l *layers) root(ctx context.Context, key string) (*pod.Container, bool) {
 	return c, err == nil && c.ID() == key && c.Spec().Snapshotter == l.name
 }
 
-// Stat implements snapshots.Snapshotter.
 func (l *layers) Stat(ctx context.Context, key string) (snapshots.Info, error) {
 	if c, ok := l.root(ctx, key); ok {
 		return rootInfo(c), nil
@@ -56,7 +55,6 @@ func (l *layers) Mounts(ctx context.Context, key string) ([]mount.Mount, error) 
 	return l.Snapshotter.Mounts(ctx, key)
 }
 
-// Usage implements snapshots.Snapshotter.
 func (l *layers) Usage(ctx context.Context, key string) (snapshots.Usage, error) {
 	c, ok := l.root(ctx, key)
 	if !ok {
@@ -66,7 +64,6 @@ func (l *layers) Usage(ctx context.Context, key string) (snapshots.Usage, error)
 	return snapshots.Usage{Size: int64(bytes), Inodes: int64(inodes)}, err
 }
 
-// Walk implements snapshots.Snapshotter.
 func (l *layers) Walk(ctx context.Context, f snapshots.WalkFunc, fs ...string) error {
 	wants, err := filters.ParseAll(fs...)
 	if err != nil {

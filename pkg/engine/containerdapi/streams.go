@@ -100,16 +100,13 @@ type clientStream struct {
 	taken  bool // guarded by streams.mu
 }
 
-// Send implements streaming.Stream.
 func (s *clientStream) Send(a typeurl.Any) error { return native(s.srv.Send(typeurl.MarshalProto(a))) }
 
-// Recv implements streaming.Stream.
 func (s *clientStream) Recv() (typeurl.Any, error) {
 	a, err := s.srv.Recv()
 	return a, native(err)
 }
 
-// Close implements streaming.Stream.
 func (s *clientStream) Close() error {
 	s.once.Do(func() { close(s.closed) })
 	return nil

@@ -24,7 +24,6 @@ type taskService struct {
 	stats Stats
 }
 
-// Get implements tasksapi.TasksServer.
 func (s *taskService) Get(ctx context.Context, r *tasksapi.GetRequest) (*tasksapi.GetResponse, error) {
 	found, err := s.find(ctx, r.GetContainerID(), r.GetExecID())
 	if errdefs.IsNotFound(err) && r.GetExecID() == "" {
@@ -45,7 +44,6 @@ func sandboxProcess(id string, st *pod.SandboxStatus) *taskapi.Process {
 	return &taskapi.Process{ContainerID: id, ID: id, Pid: uint32(st.PID), Status: taskapi.Status_RUNNING}
 }
 
-// find finds who has a process.
 func (s *taskService) find(ctx context.Context, id, exec string) (subject, error) {
 	own, err := ours(ctx)
 	if err != nil {
@@ -61,7 +59,6 @@ func (s *taskService) find(ctx context.Context, id, exec string) (subject, error
 	return found, err
 }
 
-// List implements tasksapi.TasksServer.
 func (s *taskService) List(ctx context.Context, r *tasksapi.ListTasksRequest) (*tasksapi.ListTasksResponse, error) {
 	wants, err := filters.ParseAll(r.GetFilter())
 	if r.GetFilter() == "" {
@@ -131,7 +128,6 @@ func (s *taskService) process(of subject) *taskapi.Process {
 	return p
 }
 
-// Wait implements tasksapi.TasksServer.
 func (s *taskService) Wait(ctx context.Context, r *tasksapi.WaitRequest) (*tasksapi.WaitResponse, error) {
 	found, err := s.find(ctx, r.GetContainerID(), r.GetExecID())
 	if err != nil {

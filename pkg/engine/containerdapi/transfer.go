@@ -35,7 +35,6 @@ type transferService struct {
 	streams *streams
 }
 
-// Transfer implements transferapi.TransferServer.
 func (s *transferService) Transfer(ctx context.Context, r *transferapi.TransferRequest) (*emptypb.Empty, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -76,7 +75,6 @@ func (s *transferService) transfer(ctx context.Context, from, to any, tell progr
 	return fmt.Errorf("transfer from %T to %T is not implemented; berth pulls, imports, exports and names images: %w", from, to, errdefs.ErrNotImplemented)
 }
 
-// pull pulls as PullImage does.
 func (s *transferService) pull(ctx context.Context, from *transfer.OCIRegistry, to *transfer.ImageStore, tell progressFunc) error {
 	platform, err := platformOf(to.GetPlatforms())
 	if err != nil {
@@ -405,7 +403,6 @@ type pacedReader struct {
 	pace pace
 }
 
-// Read implements io.Reader.
 func (r *pacedReader) Read(b []byte) (int, error) {
 	return r.pace.wait(func() (int, error) { return r.from.Read(b) })
 }
@@ -416,7 +413,6 @@ type pacedWriter struct {
 	pace pace
 }
 
-// Write implements io.Writer.
 func (w *pacedWriter) Write(b []byte) (int, error) {
 	return w.pace.wait(func() (int, error) { return w.to.Write(b) })
 }

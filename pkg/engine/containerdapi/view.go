@@ -41,7 +41,6 @@ const kindContainer, kindSandbox = "container", "sandbox"
 // agents show of containers leaves out those without one.
 const sandboxImage = "berth.dev/pause"
 
-// specType is the type of a runtime spec in containerd's API.
 const specType = "types.containerd.io/opencontainers/runtime-spec/1/Spec"
 
 // subject is a sandbox or a container. One of the two is nil.
@@ -141,7 +140,6 @@ func labels(image, own map[string]string, kind string) map[string]string {
 	return all
 }
 
-// specOf is the spec of a bundle, or that of one which is gone.
 func specOf(bundle string, gone func() *specs.Spec) *anypb.Any {
 	text, err := os.ReadFile(filepath.Join(bundle, "config.json"))
 	if err != nil {
@@ -152,7 +150,6 @@ func specOf(bundle string, gone func() *specs.Spec) *anypb.Any {
 	return &anypb.Any{TypeUrl: specType, Value: text}
 }
 
-// goneSpec is what the record says of a container whose bundle is gone.
 func goneSpec(spec *pod.ContainerSpec) *specs.Spec {
 	config := spec.Config.Msg
 	process := &specs.Process{Args: append(append([]string{}, config.GetCommand()...), config.GetArgs()...), Cwd: config.GetWorkingDir()}

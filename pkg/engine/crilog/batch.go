@@ -49,7 +49,6 @@ func (b *batch) done() {
 	}
 }
 
-// line adds one line whose content is head and tail.
 func (b *batch) line(tag string, head, tail []byte) {
 	if b.n == 0 {
 		b.n = len(time.Now().UTC().AppendFormat(b.stamp[:0], time.RFC3339Nano))

@@ -312,13 +312,11 @@ func explainArchive(err error, root string) error {
 	return fmt.Errorf("import: %w: %w", err, errdefs.ErrInvalidArgument)
 }
 
-// boundedDocuments is a content store for who reads whole documents.
 type boundedDocuments struct {
 	content.Store
 	limits bounds.Limits
 }
 
-// ReaderAt implements content.Provider.
 func (b boundedDocuments) ReaderAt(ctx context.Context, desc imagespec.Descriptor) (content.ReaderAt, error) {
 	if isDocument(desc.MediaType) {
 		if err := checkDocument(b.limits, "document", desc); err != nil {

@@ -19,7 +19,6 @@ import (
 // chart, files that ORAS packed. It can be the source of an image volume. Its blobs
 // are the files of the volume, under the names that these annotations give them.
 const (
-	// modelPath and formerModelPath are ModelPack's.
 	modelPath, formerModelPath = "org.cncf.model.filepath", "org.cnai.model.filepath"
 	// packedDirectory is what ORAS says of a directory that it packed.
 	packedDirectory = "io.deis.oras.content.unpack"
@@ -36,7 +35,6 @@ const maxFileName, maxFilePath = 255, 4095
 // passes through all of them.
 const maxFileDepth = 64
 
-// artifactFile is a blob of an artifact in a volume.
 type artifactFile struct {
 	blob imagespec.Descriptor
 	// path is below the root of the volume. Empty is an archive, which is unpacked there;
@@ -50,7 +48,6 @@ func isArtifact(m imagespec.Manifest) bool { return !images.IsConfigType(m.Confi
 // IsArtifact says whether the chain of an image (Image.ChainID) is that of an artifact.
 func IsArtifact(chain digest.Digest) bool { return strings.HasPrefix(string(chain), artifactChain) }
 
-// artifactType is what an artifact says that it is.
 func artifactType(m imagespec.Manifest) string {
 	if m.ArtifactType != "" {
 		return m.ArtifactType
@@ -167,7 +164,6 @@ func archiveType(blob imagespec.Descriptor) string {
 	return ""
 }
 
-// artifactFiles reads the manifest of an artifact.
 func (r *reader) artifactFiles(ctx context.Context, img *Image) (files []artifactFile, err error) {
 	_, err = r.readManifest(ctx, img.manifest, func(m imagespec.Manifest) error {
 		files, err = artifactFiles(m)

@@ -118,7 +118,6 @@ type unpackedContent struct {
 	of imagespec.Manifest
 }
 
-// ReaderAt implements content.Provider.
 func (c unpackedContent) ReaderAt(ctx context.Context, desc imagespec.Descriptor) (content.ReaderAt, error) {
 	if !images.IsConfigType(desc.MediaType) {
 		return c.Store.ReaderAt(ctx, desc)
@@ -150,8 +149,6 @@ func (c unpackedContent) ReaderAt(ctx context.Context, desc imagespec.Descriptor
 	return inMemory{bytes.NewReader(text)}, err
 }
 
-// inMemory is a content.ReaderAt.
 type inMemory struct{ *bytes.Reader }
 
-// Close implements io.Closer.
 func (inMemory) Close() error { return nil }

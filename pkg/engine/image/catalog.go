@@ -61,7 +61,6 @@ func (c *catalog) load(ctx context.Context) error {
 	return err
 }
 
-// loadRecord loads the image of a record, and returns whether it is whole.
 func (c *catalog) loadRecord(ctx context.Context, rec images.Image) bool {
 	p := recordedPlatform(rec.Labels)
 	img, err := c.reader.load(ctx, rec.Target, p)

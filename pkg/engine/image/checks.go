@@ -101,7 +101,6 @@ type elementCount struct {
 	quoted, escaped bool
 }
 
-// Write implements io.Writer.
 func (e *elementCount) Write(text []byte) (int, error) {
 	for _, c := range text {
 		switch {

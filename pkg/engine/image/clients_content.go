@@ -59,13 +59,11 @@ type clientWriter struct {
 	soon func()
 }
 
-// Status implements content.Writer.
 func (w *clientWriter) Status() (content.Status, error) {
 	st, err := w.Writer.Status()
 	return asClientStatus(st), err
 }
 
-// Commit implements content.Writer.
 func (w *clientWriter) Commit(ctx context.Context, size int64, expected digest.Digest, opts ...content.Opt) error {
 	var info content.Info
 	for _, opt := range opts {
@@ -94,7 +92,6 @@ func (c *clientContent) Status(ctx context.Context, ref string) (content.Status,
 	return asClientStatus(st), err
 }
 
-// ListStatuses implements content.Store.
 func (c *clientContent) ListStatuses(ctx context.Context, fs ...string) ([]content.Status, error) {
 	matches, err := filters.ParseAll(fs...)
 	if err != nil {
@@ -116,7 +113,6 @@ func (c *clientContent) ListStatuses(ctx context.Context, fs ...string) ([]conte
 	return shown, nil
 }
 
-// Abort implements content.Store.
 func (c *clientContent) Abort(ctx context.Context, ref string) error {
 	err := c.Store.Abort(ctx, clientRefs+ref)
 	if errdefs.IsNotFound(err) {

@@ -18,12 +18,10 @@ import (
 // clientImages are the records of images as clients see and change them.
 type clientImages struct{ store *Store }
 
-// Get implements images.Store.
 func (c *clientImages) Get(ctx context.Context, name string) (images.Image, error) {
 	return c.store.files.images.Get(ctx, name)
 }
 
-// List implements images.Store.
 func (c *clientImages) List(ctx context.Context, filters ...string) ([]images.Image, error) {
 	return c.store.files.images.List(ctx, filters...)
 }
@@ -210,10 +208,8 @@ func labelChanges(now, asked map[string]string, fieldpaths []string) (labels map
 	return labels, paths, checkMerged(now, labels)
 }
 
-// ownLabels begin the labels that are berth's own.
 const ownLabels = "berth.dev/"
 
-// checkMerged checks what labels become with changes.
 func checkMerged(now, changes map[string]string) error {
 	all := map[string]string{}
 	maps.Copy(all, now)

@@ -14,7 +14,6 @@ import (
 )
 
 const (
-	// clientLabel is on the leases of clients.
 	clientLabel = "berth.dev/client"
 	// maxClientLease is how long a lease of a client holds what nothing else needs, and
 	// maxClientLeases how many there may be.
@@ -97,7 +96,6 @@ func clientLeaseLabels(asked map[string]string, now time.Time) (map[string]strin
 	return labels, nil
 }
 
-// Delete implements leases.Manager.
 func (c *clientLeases) Delete(ctx context.Context, l leases.Lease, opts ...leases.DeleteOpt) error {
 	if err := c.check(ctx, l); err != nil {
 		return err
@@ -130,7 +128,6 @@ func (c *clientLeases) List(ctx context.Context, filters ...string) ([]leases.Le
 	return own, err
 }
 
-// AddResource implements leases.Manager.
 func (c *clientLeases) AddResource(ctx context.Context, l leases.Lease, r leases.Resource) error {
 	held, err := c.ListResources(ctx, l)
 	if err != nil {
@@ -142,7 +139,6 @@ func (c *clientLeases) AddResource(ctx context.Context, l leases.Lease, r leases
 	return c.leases.AddResource(ctx, l, r)
 }
 
-// DeleteResource implements leases.Manager.
 func (c *clientLeases) DeleteResource(ctx context.Context, l leases.Lease, r leases.Resource) error {
 	if err := c.check(ctx, l); err != nil {
 		return err
@@ -150,7 +146,6 @@ func (c *clientLeases) DeleteResource(ctx context.Context, l leases.Lease, r lea
 	return c.leases.DeleteResource(ctx, l, r)
 }
 
-// ListResources implements leases.Manager.
 func (c *clientLeases) ListResources(ctx context.Context, l leases.Lease) ([]leases.Resource, error) {
 	if err := c.check(ctx, l); err != nil {
 		return nil, err

@@ -40,7 +40,6 @@ type decryptError struct {
 
 func (e *decryptError) Unwrap() error { return e.error }
 
-// keysAdvice says what to do about a decryptError.
 func keysAdvice(err error) string {
 	if e, _ := errors.AsType[*decryptError](err); e.keysDir != "" {
 		return fmt.Sprintf("no key in %s decrypts it; put its private key there", e.keysDir)
@@ -87,7 +86,6 @@ func copyDecrypted(ctx context.Context, to io.Writer, from io.Reader) (err error
 	return err
 }
 
-// decrypt opens a layer with the keys that are there.
 func decrypt(ctx context.Context, keys *config.DecryptConfig, stream io.Reader, desc imagespec.Descriptor) (opened io.Reader, err error) {
 	if err := checkEncryption(desc); err != nil {
 		return nil, err

@@ -31,7 +31,6 @@ type erofsLayers struct {
 	mounted map[string]bool // by the layer's file; guarded by mu
 }
 
-// openErofs opens or makes the snapshotter in a directory.
 func openErofs(root string) (snapshots.Snapshotter, error) {
 	if _, err := exec.LookPath("mkfs.erofs"); err != nil {
 		return nil, fmt.Errorf("mkfs.erofs is not installed; install erofs-utils: %w", err)
@@ -96,17 +95,14 @@ func sealErofs(ctx context.Context, dir string) error {
 	return err
 }
 
-// View implements snapshots.Snapshotter.
 func (e *erofsLayers) View(ctx context.Context, key, parent string, opts ...snapshots.Opt) ([]mount.Mount, error) {
 	return e.directories(e.Snapshotter.View(ctx, key, parent, opts...))
 }
 
-// Prepare implements snapshots.Snapshotter.
 func (e *erofsLayers) Prepare(ctx context.Context, key, parent string, opts ...snapshots.Opt) ([]mount.Mount, error) {
 	return e.directories(e.Snapshotter.Prepare(ctx, key, parent, opts...))
 }
 
-// Mounts implements snapshots.Snapshotter.
 func (e *erofsLayers) Mounts(ctx context.Context, key string) ([]mount.Mount, error) {
 	return e.directories(e.Snapshotter.Mounts(ctx, key))
 }
@@ -134,7 +130,6 @@ func (e *erofsLayers) placeOf(file string) string {
 	return filepath.Join(e.mounts, filepath.Base(filepath.Dir(file)))
 }
 
-// directories mounts the layers that mounts consist of, and returns what is left to do.
 func (e *erofsLayers) directories(mounts []mount.Mount, err error) ([]mount.Mount, error) {
 	if err != nil {
 		return nil, err

@@ -116,7 +116,6 @@ func (x *index) current(name string, target digest.Digest, wanted Platform) *Ima
 	return nil
 }
 
-// nameCount is how many names there are.
 func (x *index) nameCount() int {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
@@ -136,7 +135,6 @@ func (x *index) byTarget(target digest.Digest) (img *Image, as Platform) {
 	return img, as
 }
 
-// pulledFor says whether an image has a name that it was pulled by for what is wanted.
 func (x *index) pulledFor(img *Image, wanted Platform) bool {
 	x.mu.RLock()
 	defer x.mu.RUnlock()

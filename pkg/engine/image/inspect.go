@@ -88,7 +88,6 @@ func (r *reader) findManifest(ctx context.Context, target imagespec.Descriptor, 
 	return desc, bounds.Beyond("image has more than %d indexes above its manifest", maxIndexDepth)
 }
 
-// unmatched says what an index has, which is nothing of what is wanted.
 func (r *reader) unmatched(ctx context.Context, index imagespec.Descriptor, wanted Platform) error {
 	all, err := r.children(ctx, index)
 	if err != nil {
@@ -97,7 +96,6 @@ func (r *reader) unmatched(ctx context.Context, index imagespec.Descriptor, want
 	return fmt.Errorf("%s: %w", index.Digest, &platformError{wanted: wanted, has: platformsOf(all)})
 }
 
-// checkManifest checks that a manifest is one of a container image or an artifact.
 func checkManifest(m imagespec.Manifest) error {
 	if isArtifact(m) {
 		if err := checkArtifact(m); err != nil {
@@ -123,7 +121,6 @@ func checkConfig(m imagespec.Manifest, config imagespec.Image) error {
 	return nil
 }
 
-// readManifest reads a manifest, and checks it.
 func (r *reader) readManifest(ctx context.Context, desc imagespec.Descriptor, check func(imagespec.Manifest) error) (m imagespec.Manifest, err error) {
 	err = r.readJSON(ctx, desc, &m, func() error {
 		if err := check(m); err != nil {
@@ -154,7 +151,6 @@ func (r *reader) readConfig(ctx context.Context, m imagespec.Manifest, use func(
 	return checked
 }
 
-// checkDocument checks that a document can be read.
 func (r *reader) checkDocument(ctx context.Context, desc imagespec.Descriptor) error {
 	done, err := r.documents.begin(ctx, desc.Size)
 	if err != nil {

@@ -64,7 +64,6 @@ func (i *interrupted) take(key string) (leases.Lease, bool) {
 	return leases.Lease{}, false
 }
 
-// keep keeps what is under the lease of an interrupted pull.
 func (i *interrupted) keep(ctx context.Context, key string, l leases.Lease) {
 	i.mu.Lock()
 	i.kept = append(i.kept, keptPull{key: key, lease: l, since: time.Now()})

@@ -10,7 +10,6 @@ import (
 
 // Below the store's root; rootfsDir and trashDir below Config.WritableRoot.
 const (
-	// snapshotsDir has a directory for each snapshotter.
 	snapshotsDir = "snapshots"
 	// rootfsDir has <snapshotter>/<container id>/{fs,work,volumes} for each container.
 	rootfsDir = "rootfs"

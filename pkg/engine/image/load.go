@@ -101,7 +101,6 @@ func weight(c imagespec.ImageConfig) int {
 	return n
 }
 
-// whole is Store.Whole.
 func (r *reader) whole(ctx context.Context, img *Image) (*Image, error) {
 	if err := img.runnable(); err != nil {
 		return nil, err

@@ -92,12 +92,10 @@ func isWasm(p imagespec.Platform) bool { return p.Architecture == "wasm" }
 
 type wasmMatcher struct{}
 
-// Match implements platforms.Matcher.
 func (wasmMatcher) Match(p imagespec.Platform) bool {
 	return isWasm(p) && slices.Contains(wasmSystems, p.OS)
 }
 
-// Less implements platforms.MatchComparer.
 func (m wasmMatcher) Less(a, b imagespec.Platform) bool {
 	if !m.Match(a) || !m.Match(b) {
 		return m.Match(a)
@@ -108,10 +106,8 @@ func (m wasmMatcher) Less(a, b imagespec.Platform) bool {
 // eitherMatcher prefers what the first matches.
 type eitherMatcher struct{ first, second platforms.MatchComparer }
 
-// Match implements platforms.Matcher.
 func (m eitherMatcher) Match(p imagespec.Platform) bool { return m.first.Match(p) || m.second.Match(p) }
 
-// Less implements platforms.MatchComparer.
 func (m eitherMatcher) Less(a, b imagespec.Platform) bool {
 	if inA, inB := m.first.Match(a), m.first.Match(b); inA != inB {
 		return inA
@@ -183,7 +179,6 @@ func checkPlatform(wanted Platform, built imagespec.Platform) error {
 // platformLabel is on the record of a name whose image was pulled for WasmPlatform.
 const platformLabel = "berth.dev/platform"
 
-// recordedPlatform reads that label.
 func recordedPlatform(labels map[string]string) Platform {
 	if labels[platformLabel] == string(WasmPlatform) {
 		return WasmPlatform

@@ -81,7 +81,6 @@ func (r *rebases) coming(chain string) (is bool, changed <-chan struct{}) {
 	return false, r.changed
 }
 
-// Prepare implements snapshots.Snapshotter.
 func (l *layers) Prepare(ctx context.Context, key, parent string, opts ...snapshots.Opt) ([]mount.Mount, error) {
 	mounts, err := l.Snapshotter.Prepare(ctx, key, parent, opts...)
 	if err != nil || parent != "" {
@@ -97,7 +96,6 @@ func (l *layers) Prepare(ctx context.Context, key, parent string, opts ...snapsh
 	return mounts, nil
 }
 
-// Commit implements snapshots.Snapshotter.
 func (l *layers) Commit(ctx context.Context, name, key string, opts ...snapshots.Opt) error {
 	err := l.Snapshotter.Commit(ctx, name, key, opts...)
 	if err == nil {
@@ -107,7 +105,6 @@ func (l *layers) Commit(ctx context.Context, name, key string, opts ...snapshots
 	return err
 }
 
-// Remove implements snapshots.Snapshotter.
 func (l *layers) Remove(ctx context.Context, key string) error {
 	defer l.rebases.end(key)
 	return l.Snapshotter.Remove(ctx, key)

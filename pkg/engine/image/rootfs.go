@@ -38,8 +38,7 @@ type Rootfs struct {
 // Use says that an owner needs the layers of a chain in a snapshotter.
 type Use struct {
 	// Owner is a container id. It may use several chains.
-	Owner string
-	// ChainID is Image.ChainID.
+	Owner   string
 	ChainID digest.Digest
 	// Snapshotter is Rootfs.Snapshotter; empty is the default.
 	Snapshotter string
@@ -399,7 +398,6 @@ func (m *rootfses) prepareSnapshot(ctx context.Context, k viewKey, containerID s
 	return &Rootfs{Mounts: mounts, Snapshotter: k.snapshotter}, nil
 }
 
-// removeSnapshot removes what prepareSnapshot made.
 func (m *rootfses) removeSnapshot(ctx context.Context, l *layers, key string) error {
 	if l.kind.layered {
 		return nil

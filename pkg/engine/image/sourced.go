@@ -17,7 +17,6 @@ type sourced struct {
 	labels map[string]string
 }
 
-// newSourced is for what is pulled by that name.
 func newSourced(to content.Ingester, name reference.Named) content.Ingester {
 	host, repository := reference.Domain(name), reference.Path(name)
 	if bare, _, err := net.SplitHostPort(host); err == nil {
@@ -30,7 +29,6 @@ func newSourced(to content.Ingester, name reference.Named) content.Ingester {
 	return sourced{to, map[string]string{key: repository}}
 }
 
-// Writer implements content.Ingester.
 func (s sourced) Writer(ctx context.Context, opts ...content.WriterOpt) (content.Writer, error) {
 	w, err := s.Ingester.Writer(ctx, opts...)
 	if err != nil {
@@ -44,7 +42,6 @@ type sourcedWriter struct {
 	labels map[string]string
 }
 
-// Commit implements content.Writer.
 func (w sourcedWriter) Commit(ctx context.Context, size int64, expected digest.Digest, opts ...content.Opt) error {
 	return w.Writer.Commit(ctx, size, expected, append(opts, content.WithLabels(w.labels))...)
 }

@@ -63,7 +63,6 @@ func countEntries(ctx context.Context, r io.Reader, l bounds.Limits) (err error)
 	return bounds.Beyond("the archive has more than %d entries", maxArchiveEntries)
 }
 
-// Read implements io.Reader.
 func (t *tarEntries) Read(p []byte) (int, error) {
 	n, err := t.from.Read(p[:min(len(p), archiveChunk)])
 	if _, bounded := t.seen.Write(p[:n]); bounded != nil && !errors.Is(bounded, io.ErrClosedPipe) {

@@ -90,7 +90,6 @@ func (u *underway) all() []*watchedPull {
 	return out
 }
 
-// expect says which layers the image has.
 func (w *watchedPull) expect(layers []imagespec.Descriptor) {
 	if w == nil {
 		return

@@ -159,7 +159,6 @@ func (u *unpacker) unpackStored(ctx context.Context, l *layers, snapshotter stri
 	return err
 }
 
-// isUnpacked says whether all layers of a chain are in the snapshotter.
 func isUnpacked(ctx context.Context, l *layers, chain digest.Digest) (bool, error) {
 	if chain == "" {
 		return true, nil

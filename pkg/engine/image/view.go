@@ -245,7 +245,6 @@ func (vs *views) withUnpacked(ctx context.Context, k viewKey, img *Image, then f
 	return nil
 }
 
-// errUnpack is the failure to unpack what the store has of an image.
 var errUnpack = errors.New("unpack what is stored")
 
 func (vs *views) explainUnpack(k viewKey, img *Image, err error) error {

@@ -74,7 +74,6 @@ func isMount(dir string) (bool, error) {
 	return mountinfo.Mounted(dir) // before Linux 5.8
 }
 
-// openMounts opens what is mounted in dir.
 func openMounts(dir string) ([]int, error) {
 	mounts, err := mountinfo.GetMounts(mountinfo.PrefixFilter(dir))
 	if err != nil {

@@ -28,7 +28,6 @@ type pluginExec struct {
 
 var _ invoke.Exec = (*pluginExec)(nil)
 
-// FindInPath finds a plugin's executable.
 func (*pluginExec) FindInPath(plugin string, paths []string) (string, error) {
 	return find(plugin, paths)
 }

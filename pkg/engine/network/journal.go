@@ -74,7 +74,6 @@ func (j journal) read(id string) (*journalEntry, error) {
 	return &entry, nil
 }
 
-// pods are those that have a file.
 func (j journal) pods() ([]string, error) {
 	files, err := os.ReadDir(string(j))
 	if err != nil {

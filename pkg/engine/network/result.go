@@ -41,7 +41,6 @@ type Attachment struct {
 	Result json.RawMessage `json:"result,omitempty"`
 }
 
-// attachments plans the networks of a pod.
 func attachments(lists []*libcni.NetworkConfigList, pod Pod) ([]Attachment, error) {
 	offered, err := capabilities(pod)
 	if err != nil {
@@ -61,7 +60,6 @@ func attachments(lists []*libcni.NetworkConfigList, pod Pod) ([]Attachment, erro
 	return out, nil
 }
 
-// attachmentFrom is an attachment as libcni remembers it.
 func attachmentFrom(cached *libcni.NetworkAttachment) Attachment {
 	a := Attachment{
 		Network: cached.Network, Interface: cached.IfName, NetNS: cached.NetNS, Config: cached.Config,
@@ -141,7 +139,6 @@ func declared(list *libcni.NetworkConfigList, offered map[string]json.RawMessage
 	return out
 }
 
-// runtimeConf is the attachment in libcni's terms.
 func (a *Attachment) runtimeConf(id, netns string) *libcni.RuntimeConf {
 	capabilities := make(map[string]any, len(a.Capabilities))
 	for name, value := range a.Capabilities {

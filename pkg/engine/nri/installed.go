@@ -76,7 +76,6 @@ func mayStart(c Config, name, base string) error {
 	return nil
 }
 
-// linkTo makes dir anew, with links to files.
 func linkTo(dir string, files []string) error {
 	if err := os.RemoveAll(dir); err != nil {
 		return err

@@ -102,7 +102,6 @@ func depth(p string) int {
 	return strings.Count(p, "/")
 }
 
-// cgroupMount shows a container its cgroups.
 func cgroupMount(c Container, n Node) specs.Mount {
 	options := []string{"nosuid", "noexec", "nodev", "relatime", "ro"}
 	if n.CgroupUnified && c.Config.GetLinux().GetSecurityContext().GetPrivileged() {

@@ -14,7 +14,6 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// ociUser converts a User to its form in a spec.
 func (u User) ociUser() specs.User {
 	return specs.User{UID: u.UID, GID: u.GID, AdditionalGids: slices.Clone(u.AdditionalGids)}
 }

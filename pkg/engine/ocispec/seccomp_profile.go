@@ -109,7 +109,6 @@ func (p *SeccompProfile) wrong(format string, args ...any) error {
 	return unmet("seccomp profile %s: %s", p.file, fmt.Sprintf(format, args...))
 }
 
-// filter is the profile as it is for a container.
 func (p *SeccompProfile) filter(facts seccompFacts) (*specs.LinuxSeccomp, error) {
 	if !strings.HasPrefix(string(p.DefaultAction), "SCMP_ACT_") {
 		return nil, p.wrong("defaultAction %q is not a SCMP_ACT_ action", p.DefaultAction)
@@ -206,7 +205,6 @@ func (r seccompRule) applies(f seccompFacts) (bool, error) {
 	return atLeast(f.kernel, r.Includes.MinKernel)
 }
 
-// atLeast says whether a kernel is of a version, or of a later one.
 func atLeast(kernel, version string) (bool, error) {
 	if version == "" {
 		return true, nil

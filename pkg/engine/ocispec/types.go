@@ -114,8 +114,7 @@ type Container struct {
 	// user namespace with the ids of that.
 	ImageMounts map[string]string
 	// Volumes are those that the image defines; the container may write to them.
-	Volumes []DefinedVolume
-	// ProcessLabel and MountLabel are the container's SELinux labels.
+	Volumes                  []DefinedVolume
 	ProcessLabel, MountLabel string
 	// CRIUConfig is the file that CRIU shall read when the container is
 	// checkpointed; empty is none of berth's.

@@ -74,7 +74,6 @@ func declaredBy(r *runtimeapi.LinuxContainerResources) overhead.Declared {
 	return d
 }
 
-// counted is a cgroup that is a part of a pod's overhead.
 func counted(p cgroup.Paths) (overhead.Part, error) {
 	used, err := cgroup.ReadStats(p)
 	if err != nil {

@@ -13,10 +13,8 @@ type encodedItem struct {
 	bytes []byte
 }
 
-// itemsField is the field of the items in both lists.
 const itemsField = 1
 
-// encodeItem encodes an item whose state is the one given.
 func encodeItem(state int32, item proto.Message) (*encodedItem, error) {
 	content, err := proto.Marshal(item)
 	if err != nil {

@@ -200,7 +200,6 @@ func (o *Index) Reads(s *Sandbox) bool {
 	return s.Spec().Checkpoint != "" && o.restored(s, func(st *ContainerStatus) bool { return st.Phase == PhaseCreated })
 }
 
-// restored says whether a container that is restored with its sandbox is so.
 func (o *Index) restored(s *Sandbox, is func(*ContainerStatus) bool) bool {
 	return slices.ContainsFunc(o.ContainersOf(s.ID()), func(c *Container) bool { return c.Spec().Checkpoint != "" && is(c.Status()) })
 }

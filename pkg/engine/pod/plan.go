@@ -10,7 +10,6 @@ import (
 
 // Plan is what a sandbox will consist of. It is decided once.
 type Plan struct {
-	// Process says that the sandbox has a process of its own.
 	Process bool `json:"process,omitempty"`
 	// OwnKernel says that the containers do not run on this host's kernel.
 	OwnKernel bool `json:"ownKernel,omitempty"`

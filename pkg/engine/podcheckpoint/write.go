@@ -30,7 +30,6 @@ import (
 	supervisorv1 "github.com/berth-cri/berth/proto/berth/supervisor/v1"
 )
 
-// writing writes pods.
 type writing struct {
 	pods         *pod.Registry
 	binaries     *binaries.Binaries
@@ -148,7 +147,6 @@ func (b *writing) dump(ctx context.Context, s *pod.Sandbox, ids []string, m *man
 	return fmt.Errorf("a container of the pod started or ended meanwhile; try again: %w", errdefs.ErrUnavailable)
 }
 
-// whole has the runtime write the pod as one.
 func (b *writing) whole(ctx context.Context, s *pod.Sandbox, _ []*pod.Container, m *manifest.Manifest, dir string) error {
 	client, err := b.tasks.Worker(ctx, s)
 	if err != nil {
@@ -259,7 +257,6 @@ func (b *writing) hold(ctx context.Context, s *pod.Sandbox, ids []string) (_ []*
 	return named, unlock, nil
 }
 
-// named are containers of s.
 func (b *writing) named(s *pod.Sandbox, ids []string) ([]*pod.Container, error) {
 	var all []*pod.Container
 	for _, id := range ids {

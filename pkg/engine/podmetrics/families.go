@@ -199,7 +199,6 @@ var hugetlbFamilies = []family{
 	},
 }
 
-// value sends one number of the sample.
 func value(pick func(*Sample) cgroup.Value) func(*Sample, send) {
 	return func(s *Sample, send send) { send(pick(s)) }
 }

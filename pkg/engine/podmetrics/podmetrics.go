@@ -40,8 +40,7 @@ type Sample struct {
 	// Seen is when it was there, Started since when.
 	Seen, Started time.Time
 	// Cgroup is what it uses; nil is not known.
-	Cgroup *cgroup.Detail
-	// Processes, FileDescriptors and Sockets are those of all its processes.
+	Cgroup                              *cgroup.Detail
 	Processes, FileDescriptors, Sockets cgroup.Value
 	// OpenFilesLimit is the soft limit of its first process.
 	OpenFilesLimit cgroup.Value

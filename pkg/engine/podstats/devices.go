@@ -19,7 +19,6 @@ import (
 // made: a device that is plugged in later may have the numbers of another.
 type devices struct{ names sync.Map }
 
-// filesystem is what the one at path has in all.
 func (d *devices) filesystem(path string) podmetrics.Filesystem {
 	fs := podmetrics.Filesystem{Device: d.at(path)}
 	var st unix.Statfs_t

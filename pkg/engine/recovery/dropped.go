@@ -87,7 +87,6 @@ func (r *partial) sandboxOf(o *containerRecord) *pod.Sandbox {
 	return nil
 }
 
-// list shows a container, in its sandbox.
 func (r *partial) list(ctx context.Context, o *containerRecord) {
 	s := r.sandboxOf(o)
 	if s == nil {

@@ -38,7 +38,6 @@ func (m *Mounts) MapFor(c *pod.Container, spec *specs.Spec, runtime *probe.Runti
 	return nil
 }
 
-// makeLike makes what source can be mounted on.
 func makeLike(source, target string) error {
 	st, err := os.Stat(source)
 	if err != nil {

@@ -25,7 +25,6 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/task"
 )
 
-// processes are the processes of the sandboxes that have one.
 type processes struct {
 	pods     *pod.Registry
 	binaries *binaries.Binaries
@@ -34,7 +33,6 @@ type processes struct {
 	events   *events.Announcer
 }
 
-// Start starts the sandbox process of a sandbox that has one.
 func (b *processes) Start(ctx context.Context, s *pod.Sandbox) error {
 	if !s.Spec().Plan.Process {
 		return nil

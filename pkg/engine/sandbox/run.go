@@ -47,7 +47,6 @@ type runs struct {
 	events       *events.Announcer
 }
 
-// podNetwork connects pods.
 type podNetwork interface {
 	Ready(ctx context.Context) error
 	Setup(ctx context.Context, pod network.Pod) (*network.Result, error)
@@ -72,7 +71,6 @@ func (b *runs) RestorePodSandbox(ctx context.Context, r *runtimeapi.RunPodSandbo
 	return b.run(ctx, r, from)
 }
 
-// binariesOf are what a new pod runs on.
 func (b *runs) binariesOf(ctx context.Context, d *handler.Definition, from *pod.Origin) (*probe.Runtime, []keep.Binary, func(), error) {
 	if from == nil || from.Binaries == nil {
 		return b.binaries.Copies.ForPod(ctx, d)

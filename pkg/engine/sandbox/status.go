@@ -88,7 +88,6 @@ func (b *views) EncodedSandboxes(f *runtimeapi.PodSandboxFilter) ([]byte, error)
 	})
 }
 
-// StreamPodSandboxes is ListPodSandbox in messages of bounded size.
 func (b *views) StreamPodSandboxes(r *runtimeapi.StreamPodSandboxesRequest, to grpc.ServerStreamingServer[runtimeapi.StreamPodSandboxesResponse]) error {
 	return chunk.Send(b.List(r.GetFilter()), func(part []*runtimeapi.PodSandbox) error {
 		return to.Send(&runtimeapi.StreamPodSandboxesResponse{PodSandboxes: part})

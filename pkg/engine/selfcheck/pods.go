@@ -98,7 +98,6 @@ func (b *Pods) Run(ctx context.Context, d *handler.Definition, t *checks) error 
 	}
 }
 
-// selfCheckTimeout is the handler's.
 func selfCheckTimeout(d *handler.Definition) time.Duration {
 	return cmp.Or(d.SelfCheckTimeout, defaultSelfCheckTimeout)
 }

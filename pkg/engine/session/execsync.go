@@ -45,7 +45,6 @@ const (
 	drainTimeout = 10 * time.Second
 )
 
-// newExecs runs commands in the containers of pods.
 func newExecs(pods *pod.Registry, t *task.Service) execs {
 	return execs{pods: pods, tasks: t, commands: semaphore.NewWeighted(maxExecSyncs), outputs: semaphore.NewWeighted(outputMemory)}
 }

@@ -18,10 +18,8 @@ var quietLibrary = sync.OnceFunc(func() { log.L.Logger.AddHook(lateAnswers{}) })
 
 type lateAnswers struct{}
 
-// Levels is logrus.Hook.
 func (lateAnswers) Levels() []logrus.Level { return []logrus.Level{log.ErrorLevel} }
 
-// Fire is logrus.Hook.
 func (lateAnswers) Fire(e *logrus.Entry) error {
 	switch {
 	case e.Message != lateAnswer:

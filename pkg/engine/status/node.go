@@ -111,7 +111,6 @@ func (b *Node) handler(ctx context.Context, d *handler.Definition) *runtimeapi.R
 // by many at once.
 type featureMemory struct{ last sync.Map }
 
-// foundOut says which features were found out, be they there or not.
 type foundOut struct{ recursiveReadOnly, userNamespaces bool }
 
 // after returns what was found, and of what was not found out what is known from

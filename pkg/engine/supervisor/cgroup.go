@@ -123,7 +123,6 @@ func (h hierarchy) dir(where string) string {
 	return dir
 }
 
-// askedCgroup is the path that the cgroupsPath of a spec stands for.
 func askedCgroup(cgroupsPath, id string, systemd bool) string {
 	if !systemd {
 		if cgroupsPath == "" {

@@ -105,7 +105,6 @@ func (x *execs) begin(execID string, abort context.CancelFunc) (*process, error)
 	return p, nil
 }
 
-// execLaunch is the launch of an exec.
 type execLaunch struct {
 	launch
 	innerFile string

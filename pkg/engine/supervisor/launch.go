@@ -52,7 +52,6 @@ func (l *launch) terminal() (*os.File, error) {
 	return l.console.receive()
 }
 
-// close ends the launch.
 func (l *launch) close() {
 	if l.stdio != nil {
 		l.stdio.close()

@@ -31,7 +31,6 @@ func (t *Task) byCRIU() bool { return t.Checkpoint != "" && !t.Options.OwnKernel
 // checkpoint has of it.
 type making struct{ task *task }
 
-// verb has its flags, and its arguments.
 func (v making) verb() (flags, args []string, err error) {
 	switch {
 	case v.task.journal.Checkpoint == "":

@@ -244,7 +244,6 @@ func (o *output) openSources(stdout, stderr string) (_ []source, retErr error) {
 	return sources, nil
 }
 
-// terminalSource is the one stream of a terminal.
 func (o *output) terminalSource(master *os.File) source {
 	return source{file: master, name: crilog.Stdout, stream: o.log.Terminal()}
 }

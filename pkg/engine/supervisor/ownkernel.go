@@ -43,7 +43,6 @@ func (k *ownKernel) awaitExit() {
 	k.task.afterwards()
 }
 
-// killedStatus is that of a process that was killed.
 const killedStatus = 128 + uint32(unix.SIGKILL)
 
 // withSandbox is how a member ended whose sandbox ended like that while it ran. A
@@ -83,7 +82,6 @@ func (k *ownKernel) sharers() []*task {
 	})
 }
 
-// hostProcess is the process of the host that a task runs in.
 func (t *task) hostProcess() Process {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -167,7 +165,6 @@ func (k *ownKernel) signal(ctx context.Context, sig unix.Signal, all bool) error
 	return err
 }
 
-// signalExec sends a signal to an exec.
 func (k *ownKernel) signalExec(ctx context.Context, pid int, sig unix.Signal) error {
 	return k.killCall(ctx, []string{"kill", "--pid", strconv.Itoa(pid), k.task.id, strconv.Itoa(int(sig))})
 }

@@ -114,7 +114,6 @@ type firstLaunch struct {
 	stderr *os.File
 }
 
-// close ends the launch.
 func (l *firstLaunch) close() {
 	if l.stderr != nil {
 		l.stderr.Close()

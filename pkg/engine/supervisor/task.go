@@ -316,7 +316,6 @@ func (t *task) delete(ctx context.Context) (Exit, error) {
 	return t.first.exit, t.remove()
 }
 
-// remove forgets the task.
 func (t *task) remove() error {
 	if t.journal.MountedRootfs {
 		if err := mount.UnmountAll(filepath.Join(t.journal.Bundle, rootfsDir), 0); err != nil {

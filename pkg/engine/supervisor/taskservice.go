@@ -66,7 +66,6 @@ func decode(what string, a *anypb.Any, into proto.Message) error {
 	return nil
 }
 
-// optionsOf decodes TaskOptions.
 func optionsOf(a *anypb.Any) (Options, error) {
 	var o supervisorv1.TaskOptions
 	if err := decode("task options", a, &o); err != nil {

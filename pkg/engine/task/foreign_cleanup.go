@@ -105,7 +105,6 @@ func (r *foreign) cleanUp(ctx context.Context, task string, cause error) (pod.Ex
 	return left.exit(death, wasAlive, kills > 0, now), nil
 }
 
-// killGroup returns what ran in a cgroup.
 func killGroup(ctx context.Context, group cgroup.Paths) ([]int, error) {
 	alive, err := group.Processes()
 	if err == nil && len(alive) > 0 {

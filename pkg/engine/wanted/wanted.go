@@ -17,7 +17,6 @@ type reader struct {
 	io.Reader
 }
 
-// Read implements io.Reader.
 func (r reader) Read(p []byte) (int, error) {
 	if err := context.Cause(r.ctx); err != nil {
 		return 0, err
@@ -30,7 +29,6 @@ type writer struct {
 	io.Writer
 }
 
-// Write implements io.Writer.
 func (w writer) Write(p []byte) (int, error) {
 	if err := context.Cause(w.ctx); err != nil {
 		return 0, err

@@ -137,8 +137,7 @@ func (v View) decidable(name string) error {
 type end struct {
 	state  State
 	reason string
-	// on is the candidate that it was said of.
-	on handler.Candidate
+	on     handler.Candidate
 	// of is the rollout of which too many pods failed; nil if an operator said so.
 	of *key
 }

@@ -18,7 +18,6 @@ const (
 // krunName is how crun is called to run containers in a virtual machine.
 const krunName = "krun"
 
-// known says which kind of runtime a handler has, and how that is known.
 func (f Facts) known() (kind, capability.Source) {
 	rt := f.Handler.Runtime
 	if rt == nil {

@@ -275,7 +275,6 @@ const maxStderr = 2 << 10
 // firstBytes keeps the beginning of what is written to it.
 type firstBytes struct{ kept []byte }
 
-// Write implements io.Writer.
 func (f *firstBytes) Write(b []byte) (int, error) {
 	f.kept = append(f.kept, b[:min(len(b), maxStderr-len(f.kept))]...)
 	return len(b), nil

@@ -121,7 +121,6 @@ func readAhead(from io.Reader) *ahead {
 	return a
 }
 
-// Read implements io.Reader.
 func (a *ahead) Read(b []byte) (int, error) {
 	for len(a.rest) == 0 {
 		block, more := <-a.blocks
@@ -170,7 +169,6 @@ type source struct {
 	err  error
 }
 
-// Read implements io.Reader.
 func (s *source) Read(b []byte) (int, error) {
 	n, err := s.from.Read(b)
 	s.n += int64(n)

@@ -113,7 +113,6 @@ func (a *authorizer) Authorize(ctx context.Context, r *http.Request) error {
 	return a.stranger.Authorize(ctx, r)
 }
 
-// AddResponses implements docker.Authorizer.
 func (a *authorizer) AddResponses(ctx context.Context, responses []*http.Response) error {
 	last := responses[len(responses)-1]
 	host := a.host(originOf(last.Request.URL))

@@ -66,7 +66,6 @@ func (f *Fetcher) Fetch(ctx context.Context, desc imagespec.Descriptor) (io.Read
 	return body, err
 }
 
-// from fetches a layer from an offset on.
 func (f *Fetcher) from(ctx context.Context, desc imagespec.Descriptor, offset int64) (io.ReadCloser, error) {
 	body, err := f.Fetcher.Fetch(ctx, desc)
 	if err != nil || offset == 0 {

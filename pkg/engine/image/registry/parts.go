@@ -114,7 +114,6 @@ func (p *parts) begin() error {
 	return nil
 }
 
-// Read implements io.Reader.
 func (p *parts) Read(b []byte) (int, error) {
 	if p.offset >= p.size {
 		return 0, io.EOF
@@ -312,7 +311,6 @@ type fetchedReader struct {
 	memory *semaphore.Weighted
 }
 
-// Read implements io.Reader.
 func (r *fetchedReader) Read(b []byte) (int, error) {
 	if r.read == r.of.n {
 		return 0, io.EOF
@@ -322,7 +320,6 @@ func (r *fetchedReader) Read(b []byte) (int, error) {
 	return n, nil
 }
 
-// Close implements io.Closer.
 func (r *fetchedReader) Close() error {
 	r.of.release(r.memory)
 	return nil

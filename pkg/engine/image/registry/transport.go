@@ -283,7 +283,6 @@ func (b *boundedBody) exceeded() error {
 	return bounds.Beyond("response of %s is longer than %d bytes", b.host, b.limit)
 }
 
-// unzippedBody is what is inside of a body.
 type unzippedBody struct {
 	io.Reader
 	io.Closer

@@ -96,7 +96,6 @@ type blob struct {
 	Open func() (io.ReadCloser, error)
 }
 
-// document is a blob that is in memory.
 func document(name string, d imagespec.Descriptor, text []byte) blob {
 	return blob{d, name, func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(text)), nil }}
 }

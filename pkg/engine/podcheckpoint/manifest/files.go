@@ -212,7 +212,6 @@ func SyncDirs(path string) error {
 // readSize is how much is read at once.
 const readSize = 1 << 20
 
-// read reads f to its end.
 func read(ctx context.Context, to io.Writer, f *os.File) (int64, error) {
 	return io.CopyBuffer(to, wanted.Reader(ctx, f), make([]byte, readSize))
 }

@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"maps"
 	"reflect"
 )
 
@@ -41,10 +42,8 @@ func Reloadable(key string) bool { return reloadable[key] }
 func Reload(running, next *Config) (effective *Config, live, pending []Change) {
 	c := *next
 	c.origins = make(map[string]Origin, len(next.origins))
-	for key, o := range next.origins {
-		c.origins[key] = o
-	}
-	eachKey(reflect.ValueOf(*running), "", func(key string, path []int, from reflect.Value) {
+	maps.Copy(c.origins, next.origins)
+	walkKeys(reflect.ValueOf(*running), "", nil, func(key string, path []int, from reflect.Value) {
 		to := reflect.ValueOf(*next).FieldByIndex(path)
 		if reflect.DeepEqual(from.Interface(), to.Interface()) {
 			return
@@ -61,12 +60,8 @@ func Reload(running, next *Config) (effective *Config, live, pending []Change) {
 	return &c, live, pending
 }
 
-// eachKey visits the keys of a configuration that are no handlers', in the order
-// of the file format.
-func eachKey(v reflect.Value, prefix string, visit func(key string, path []int, value reflect.Value)) {
-	walkKeys(v, prefix, nil, visit)
-}
-
+// walkKeys visits the keys of a configuration that are not a handler's, in the order of the
+// file format.
 func walkKeys(v reflect.Value, prefix string, path []int, visit func(string, []int, reflect.Value)) {
 	for i := range v.NumField() {
 		tag := v.Type().Field(i).Tag.Get("toml")

@@ -89,15 +89,13 @@ func candidates(dir string) []string {
 		files = append(files, filepath.Join(dir, r))
 	}
 	for _, version := range []string{"-v2", "-v1"} {
-		shims, _ := filepath.Glob(filepath.Join(escapeGlob(dir), shimPrefix+"*"+version))
+		shims, _ := filepath.Glob(filepath.Join(globEscaper.Replace(dir), shimPrefix+"*"+version))
 		files = append(files, shims...)
 	}
 	return files
 }
 
 var globEscaper = strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`)
-
-func escapeGlob(dir string) string { return globEscaper.Replace(dir) }
 
 var shimFile = regexp.MustCompile("^" + shimPrefix + "(.*)-v[12]$")
 

@@ -41,13 +41,11 @@ func (c *Config) Show(w io.Writer) error {
 		}
 	}
 	for _, n := range c.Broken {
-		fmt.Fprintf(&b, "\n# [runtimes.%s] is not in use (%s): %s\n", n.Name, n.Origin, oneLine(n.Reason))
+		fmt.Fprintf(&b, "\n# [runtimes.%s] is not in use (%s): %s\n", n.Name, n.Origin, strings.Join(strings.Fields(n.Reason), " "))
 	}
 	_, err := w.Write(b.Bytes())
 	return err
 }
-
-func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
 
 type shower struct {
 	cfg *Config

@@ -17,11 +17,6 @@ type follower struct {
 	handlers *lifecycle.Manager
 }
 
-// follow begins to follow all backends that changed, or will.
-func (r *remotes) follow(handlers *lifecycle.Manager) {
-	r.working.Go((&follower{r, handlers}).run)
-}
-
 // run follows each backend apart, so that one whose handlers take long to probe keeps no
 // other waiting.
 func (f *follower) run() {

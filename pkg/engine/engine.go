@@ -223,7 +223,7 @@ func (e *Engine) serve(c Config, kept *settings.Settings) (err error) {
 		Pods: p.Pods, Binaries: p.Binaries, Tasks: p.Tasks, Images: p.Images, Capabilities: e.checker, Sandboxes: p.Sandboxes, Containers: p.Containers,
 	})
 	e.podCheckpoints = p.PodCheckpoints.Calls
-	e.Stats = podstats.New(p.Pods, p.Tasks, p.Images)
+	e.Stats = podstats.New(p.Pods, p.Images)
 	e.overheads = overheads.New(p.Pods, p.Shims, e.Stats)
 	e.Node = status.New(p.Pods, kept, p.Binaries, e.checker, p.Network, status.Config{
 		RuntimeName: cmp.Or(c.RuntimeName, runtimeName), Version: c.Version, Snapshotter: c.Settings.Snapshotter, Definitions: c.Definitions,

@@ -18,7 +18,7 @@ func Nearest(name string, candidates []string) (string, bool) {
 	best, found := "", false
 	for _, c := range candidates {
 		f := fold(c)
-		if abs(len(f)-len(folded)) > limit {
+		if more := len(f) - len(folded); max(more, -more) > limit {
 			continue
 		}
 		if d := editDistance(folded, f); d <= limit && (!found || d < limit) {
@@ -40,8 +40,6 @@ func Suggest(name string, handlers []string) (string, bool) {
 var folder = strings.NewReplacer("_", "", "-", "", ".", "", " ", "")
 
 func fold(s string) string { return strings.ToLower(folder.Replace(s)) }
-
-func abs(n int) int { return max(n, -n) }
 
 // editDistance counts insertions, deletions, substitutions and swaps of
 // neighbours, by bytes (the optimal string alignment distance).

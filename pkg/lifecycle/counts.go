@@ -22,8 +22,6 @@ const (
 	outcomeFailed    = "failed"
 )
 
-func newCounts() counts { return counts{reloads: map[countKey]int{}} }
-
 func (c *counts) reloaded(o *Outcome) {
 	outcome := outcomeUnchanged
 	switch {

@@ -2,7 +2,6 @@ package lifecycle
 
 import (
 	"fmt"
-	"path/filepath"
 	"time"
 
 	"github.com/berth-cri/berth/pkg/lifecycle/statefile"
@@ -33,10 +32,6 @@ const maxReason = 256
 
 // intentFile is where intents are kept. One goroutine at a time may use it.
 type intentFile struct{ path string }
-
-func newIntentFile(dir string) intentFile {
-	return intentFile{filepath.Join(dir, "intents.json")}
-}
 
 // storedIntents is the form on disk. Fields may be added, never renamed.
 type storedIntents struct {

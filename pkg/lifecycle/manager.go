@@ -2,6 +2,7 @@ package lifecycle
 
 import (
 	"context"
+	"path/filepath"
 	"time"
 
 	"github.com/containerd/log"
@@ -41,7 +42,7 @@ func New(ctx context.Context, o Options) (*Manager, error) {
 	r := newRollouts(s, o.Dir)
 	p := &probes{store: s, rollouts: r, prober: o.Prober, source: o.CapabilitySource}
 	m := &Manager{
-		Controller: r.controller, starts: newStarts(p), store: s, watch: o.Config.Handlers.Watch, intents: newIntentFile(o.Dir), probes: p,
+		Controller: r.controller, starts: &starts{probes: p, logs: map[string]*startLog{}}, store: s, watch: o.Config.Handlers.Watch, intents: intentFile{filepath.Join(o.Dir, "intents.json")}, probes: p,
 		reloads: newReloader(s, r, p, o.Loader, o.Announcer), first: make(chan struct{}),
 	}
 	intents, err := m.intents.read()

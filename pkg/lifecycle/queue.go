@@ -29,8 +29,6 @@ type queue struct {
 	closed  bool
 }
 
-func newQueue() *queue { return &queue{wake: make(chan struct{}, 1)} }
-
 // add says false if nobody will ever answer.
 func (q *queue) add(r request) bool {
 	q.mu.Lock()

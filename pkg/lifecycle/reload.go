@@ -30,7 +30,7 @@ type reloader struct {
 }
 
 func newReloader(s *store, r *rollouts, p *probes, l Loader, a Announcer) *reloader {
-	return &reloader{store: s, rollouts: r, probes: p, loader: l, announcer: a, queue: newQueue(), rewatch: make(chan struct{}, 1)}
+	return &reloader{store: s, rollouts: r, probes: p, loader: l, announcer: a, queue: &queue{wake: make(chan struct{}, 1)}, rewatch: make(chan struct{}, 1)}
 }
 
 // Reload reads the configuration again and puts it in force, all of it or

@@ -102,8 +102,6 @@ func unfinished(last Starts) error {
 	return fmt.Errorf("%d starts in a row failed, and the self-check pod has not finished within %v; the last start: %s", last.InARow, selfCheckPatience, last.Error)
 }
 
-func newStarts(p *probes) *starts { return &starts{probes: p, logs: map[string]*startLog{}} }
-
 // of is what is remembered of a handler; guard is held.
 func (s *starts) of(name string) *startLog {
 	if s.logs[name] == nil {

@@ -235,7 +235,7 @@ func (l *lists) sensible(ctx context.Context, of listing, f frame) (frame, error
 // not list, and which no call could be made about. One that was made by others
 // with its sandbox a moment ago is looked for in a new list of sandboxes.
 func (l *lists) attached(ctx context.Context, f frame) (frame, error) {
-	if !l.strays(f) {
+	if len(l.known.attached(f)) == len(f) {
 		return f, nil
 	}
 	if err := l.sandboxesAnew(ctx); err != nil {
@@ -243,8 +243,6 @@ func (l *lists) attached(ctx context.Context, f frame) (frame, error) {
 	}
 	return l.known.attached(f), nil
 }
-
-func (l *lists) strays(f frame) bool { return len(l.known.attached(f)) != len(f) }
 
 func (l *lists) sandboxesAnew(ctx context.Context) error {
 	mark, p := l.known.mark(), &l.known.sandboxes

@@ -60,7 +60,7 @@ func (i images) StreamImages(req *runtimeapi.StreamImagesRequest, to grpc.Server
 				return err
 			}
 		}
-		for _, part := range parts(whole.GetImages()) {
+		for part := range slices.Chunk(whole.GetImages(), partSize) {
 			if err := to.Send(&runtimeapi.StreamImagesResponse{Images: part}); err != nil {
 				return err
 			}

@@ -62,7 +62,7 @@ func New(pods *Pods, told Told, outcomes Outcomes) *Router {
 		gate:    &gate{},
 		end:     end,
 		runtime: newRuntimeService(life, s, node{routes: r, owners: pods.owners, told: told, settings: &pods.settings}),
-		images:  newImageService(r, pods.owners),
+		images:  &imageService{images: images{routes: r, owners: pods.owners}},
 	}
 }
 
@@ -123,10 +123,6 @@ type imageService struct {
 
 type unknownImageCalls struct {
 	runtimeapi.UnimplementedImageServiceServer
-}
-
-func newImageService(r routes, o *owners) runtimeapi.ImageServiceServer {
-	return &imageService{images: images{routes: r, owners: o}}
 }
 
 var errNotReady = status.Error(codes.Unavailable, "berth is still recovering its pods; try again in a moment")

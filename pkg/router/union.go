@@ -122,8 +122,3 @@ func hasUnread(m proto.Message, field protowire.Number) bool {
 
 // partSize is how many images one message of a stream has.
 const partSize = 500
-
-// parts cuts a list up. An empty one has no parts.
-func parts(images []*runtimeapi.Image) [][]*runtimeapi.Image {
-	return slices.Collect(slices.Chunk(images, partSize))
-}

@@ -11,6 +11,7 @@
 package imports
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 )
@@ -100,7 +101,7 @@ func Translate(kind Kind, files []File, find Find) Result {
 	case Containerd:
 		t.containerd(files)
 	}
-	slices.SortFunc(t.result.Handlers, func(a, b Handler) int { return compare(a.Name, b.Name) })
+	slices.SortFunc(t.result.Handlers, func(a, b Handler) int { return cmp.Compare(a.Name, b.Name) })
 	slices.SortStableFunc(t.result.Notes, func(a, b Note) int { return comparePlaces(a.Place, b.Place) })
 	return t.result
 }

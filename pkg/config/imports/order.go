@@ -8,8 +8,6 @@ import (
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
-func compare(a, b string) int { return cmp.Compare(a, b) }
-
 func comparePlaces(a, b Place) int {
 	return cmp.Or(cmp.Compare(a.File, b.File), slices.Compare(a.Key, b.Key))
 }

@@ -35,7 +35,8 @@ func (u *Unpacked) Apply(ctx context.Context, rootfs string) error {
 	if err != nil {
 		return err
 	}
-	if err := u.applyDiff(ctx, rootfs, deleted); err != nil {
+	// What the archive has is there after all.
+	if err := applyTar(ctx, u.dir, metadata.RootFsDiffTar, rootfs, func(name string) { delete(deleted, inRoot(name)) }); err != nil {
 		return err
 	}
 	for name := range deleted {
@@ -75,11 +76,6 @@ func (u *Unpacked) deleted() (map[string]bool, error) {
 
 // inRoot is a name relative to the root of a container. Some write them with a slash.
 func inRoot(name string) string { return filepath.Clean(strings.TrimLeft(name, "/")) }
-
-// applyDiff takes out of deleted what is there all the same.
-func (u *Unpacked) applyDiff(ctx context.Context, rootfs string, deleted map[string]bool) error {
-	return applyTar(ctx, u.dir, metadata.RootFsDiffTar, rootfs, func(name string) { delete(deleted, inRoot(name)) })
-}
 
 // ApplyTree fills a directory with what is in a tar file that PackTree made, or anybody. One
 // that is missing has nothing.

@@ -28,7 +28,6 @@ import (
 type checkpoints struct {
 	pods         *pod.Registry
 	binaries     *binaries.Binaries
-	tasks        *task.Service
 	capabilities *capabilities.Checker
 	dumper       *criu.Dumper
 }

@@ -65,13 +65,13 @@ func New(d Deps) *Service {
 			logs:  l,
 			views: &views{pods: d.Pods, binaries: d.Binaries},
 			creation: &creation{
-				pods: d.Pods, settings: d.Settings, binaries: d.Binaries, tasks: d.Tasks, capabilities: d.Capabilities, rootfs: d.Rootfs,
+				pods: d.Pods, binaries: d.Binaries, tasks: d.Tasks, capabilities: d.Capabilities, rootfs: d.Rootfs,
 				events: d.Events, hooks: d.Hooks, images: d.Images, specs: specs, ends: e,
 			},
-			starts:      &starts{pods: d.Pods, binaries: d.Binaries, tasks: d.Tasks, events: d.Events, hooks: d.Hooks, settings: d.Settings, ends: e},
+			starts:      &starts{pods: d.Pods, binaries: d.Binaries, tasks: d.Tasks, events: d.Events, hooks: d.Hooks, ends: e},
 			stops:       &stops{pods: d.Pods, binaries: d.Binaries, tasks: d.Tasks, events: d.Events, hooks: d.Hooks, ends: e},
 			resizing:    &resizing{pods: d.Pods, hooks: d.Hooks, resources: d.Resources},
-			checkpoints: &checkpoints{pods: d.Pods, binaries: d.Binaries, tasks: d.Tasks, capabilities: d.Capabilities, dumper: criu.New(d.Pods, d.Tasks, d.Images)},
+			checkpoints: &checkpoints{pods: d.Pods, binaries: d.Binaries, capabilities: d.Capabilities, dumper: criu.New(d.Pods, d.Tasks, d.Images)},
 		},
 	}
 }

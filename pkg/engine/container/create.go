@@ -25,7 +25,6 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/pod"
 	"github.com/berth-cri/berth/pkg/engine/reserve"
 	"github.com/berth-cri/berth/pkg/engine/rootfs"
-	"github.com/berth-cri/berth/pkg/engine/settings"
 	"github.com/berth-cri/berth/pkg/engine/store"
 	"github.com/berth-cri/berth/pkg/engine/task"
 	"github.com/berth-cri/berth/pkg/engine/validate"
@@ -42,7 +41,6 @@ type creation struct {
 	hooks        *hooks.Hooks
 	images       *image.Store
 	capabilities *capabilities.Checker
-	settings     *settings.Settings
 	specs        *specifier
 	ends         *ends
 	events       *events.Announcer

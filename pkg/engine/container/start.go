@@ -15,7 +15,6 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/failpoint"
 	"github.com/berth-cri/berth/pkg/engine/hooks"
 	"github.com/berth-cri/berth/pkg/engine/pod"
-	"github.com/berth-cri/berth/pkg/engine/settings"
 	"github.com/berth-cri/berth/pkg/engine/shim"
 	"github.com/berth-cri/berth/pkg/engine/task"
 	"github.com/berth-cri/berth/pkg/step"
@@ -27,7 +26,6 @@ type starts struct {
 	binaries *binaries.Binaries
 	tasks    *task.Service
 	hooks    *hooks.Hooks
-	settings *settings.Settings
 	events   *events.Announcer
 	ends     *ends
 }

@@ -84,7 +84,7 @@ func (x *index) rename(id string) {
 	img := *x.contents[id]
 	img.RepoTags, img.RepoDigests = nil, nil
 	for _, name := range names {
-		if isDigestName(name) {
+		if strings.Contains(name, "@") {
 			img.RepoDigests = append(img.RepoDigests, name)
 		} else {
 			img.RepoTags = append(img.RepoTags, name)

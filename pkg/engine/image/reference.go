@@ -34,9 +34,6 @@ func recordNames(named reference.Named, target digest.Digest) ([]string, error) 
 	return []string{named.String(), canonical.String()}, nil
 }
 
-// isDigestName tells "name@sha256:..." from "name:tag".
-func isDigestName(name string) bool { return strings.Contains(name, "@") }
-
 // minIDPrefix keeps short words, which are image names too, from being taken for ids.
 const minIDPrefix = 6
 

@@ -340,7 +340,9 @@ func makeWritable(dir string, o rootfsOptions) (err error) {
 			}
 		}()
 	case errors.Is(made, fs.ErrExist):
-		forgetVolatile(dir)
+		// By this mark the kernel refuses to mount a volatile layer a second time: a crash of the
+		// machine may have torn it. After that no container is left that could be shown it.
+		_ = os.RemoveAll(filepath.Join(dir, "work", "work", "incompat", "volatile"))
 	default:
 		return made
 	}
@@ -352,13 +354,6 @@ func makeWritable(dir string, o rootfsOptions) (err error) {
 	}
 	// The upper directory is what a process sees as "/": no umask may narrow it.
 	return errors.Join(os.Chmod(upper, 0o755), os.Chown(upper, o.uid, o.gid))
-}
-
-// forgetVolatile removes the mark by which the kernel refuses to mount a volatile
-// layer a second time. It means that a crash of the machine may have torn what is
-// in it; but after that no container is left that could be shown it.
-func forgetVolatile(dir string) {
-	_ = os.RemoveAll(filepath.Join(dir, "work", "work", "incompat", "volatile"))
 }
 
 func explainWritable(containerID, root string, err error) error {

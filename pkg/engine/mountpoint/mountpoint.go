@@ -89,20 +89,14 @@ func removed(path string, remove func(string) error) error {
 	if !errors.Is(busy, unix.EBUSY) {
 		return busy
 	}
-	if err := withoutMounts(path, remove); err != nil {
+	if err := thread.Run(func() error { return leaveAndRemove(path, remove) }); err != nil {
 		return fmt.Errorf("%w: %w", busy, err)
 	}
 	return nil
 }
 
-// withoutMounts calls remove with path as it is where nothing is mounted on it or
-// below it: the name is one in the working directory of a thread that lives no
-// longer than the call.
-func withoutMounts(path string, remove func(name string) error) error {
-	return thread.Run(func() error { return leaveAndRemove(path, remove) })
-}
-
-// leaveAndRemove is withoutMounts on a thread of its own.
+// leaveAndRemove calls remove with path as it is where nothing is mounted on it or below it:
+// the name is one in the working directory of the thread, which must end with the call.
 func leaveAndRemove(path string, remove func(name string) error) error {
 	dir, err := unix.OpenTree(unix.AT_FDCWD, filepath.Dir(path), unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
 	if err != nil {

@@ -28,8 +28,6 @@ type turns struct{ s *semaphore.Weighted }
 
 const allTurns = 1 << 30
 
-func newTurns() turns { return turns{semaphore.NewWeighted(allTurns)} }
-
 // plugin waits while a verb is at work, for as long as ctx allows.
 func (t turns) plugin(ctx context.Context) (end func(), err error) {
 	if err := t.s.Acquire(ctx, 1); err != nil {

@@ -16,11 +16,13 @@ package network
 
 import (
 	"cmp"
+	"context"
 	"path/filepath"
 	"sync"
 	"time"
 
 	"github.com/containernetworking/cni/libcni"
+	"golang.org/x/sync/semaphore"
 )
 
 // Config says where CNI's parts are on this node.
@@ -73,9 +75,9 @@ func New(c Config) *Plugins {
 		undoTimeout: 20 * time.Second,
 		warned:      map[string]bool{},
 		young:       map[string]Pod{},
-		turns:       newTurns(),
+		turns:       turns{semaphore.NewWeighted(allTurns)},
 	}
-	p.health.check = p.checkNode
+	p.health.check = func(ctx context.Context) error { _, err := p.networks(ctx, ""); return err }
 	p.health.ask = p.askNode
 	return p
 }

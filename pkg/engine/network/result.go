@@ -50,7 +50,7 @@ func attachments(lists []*libcni.NetworkConfigList, pod Pod) ([]Attachment, erro
 	for i, list := range lists {
 		out[i] = Attachment{
 			Network:      list.Name,
-			Interface:    interfaceName(i),
+			Interface:    fmt.Sprintf("eth%d", i),
 			NetNS:        pod.NetNS,
 			Config:       list.Bytes,
 			Args:         cniArgs(pod),
@@ -76,8 +76,6 @@ func attachmentFrom(cached *libcni.NetworkAttachment) Attachment {
 // defaultInterface is the interface that holds a pod's addresses, by agreement
 // of everything that looks into pods.
 const defaultInterface = "eth0"
-
-func interfaceName(i int) string { return fmt.Sprintf("eth%d", i) }
 
 // cniArgs are the arguments that plugins know pods by.
 func cniArgs(pod Pod) [][2]string {

@@ -25,12 +25,6 @@ func (p *Plugins) Status() error { return p.health.status() }
 // that has not been read once since the daemon started.
 func (p *Plugins) Ready(ctx context.Context) error { return p.health.ready(ctx) }
 
-// checkNode reads the node's configuration.
-func (p *Plugins) checkNode(ctx context.Context) error {
-	_, err := p.networks(ctx, "")
-	return err
-}
-
 // askNode sends the verb STATUS to the plugins of the node's configuration.
 func (p *Plugins) askNode(ctx context.Context) error {
 	lists, err := p.networks(ctx, "")

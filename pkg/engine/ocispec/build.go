@@ -65,7 +65,7 @@ func setProcess(s *specs.Spec, c Container, n Node) (err error) {
 	}
 	p.Cwd = workingDir(c.Config, c.Image)
 	p.Terminal = c.Config.GetTty()
-	p.User = c.User.ociUser()
+	p.User = specs.User{UID: c.User.UID, GID: c.User.GID, AdditionalGids: slices.Clone(c.User.AdditionalGids)}
 	p.NoNewPrivileges = c.Config.GetLinux().GetSecurityContext().GetNoNewPrivs()
 	return nil
 }

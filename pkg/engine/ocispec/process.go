@@ -14,10 +14,6 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-func (u User) ociUser() specs.User {
-	return specs.User{UID: u.UID, GID: u.GID, AdditionalGids: slices.Clone(u.AdditionalGids)}
-}
-
 // commandLine combines request and image as the CRI's ContainerConfig.command
 // and args say: a command replaces both the image's entry point and its
 // arguments, args alone replace its arguments.

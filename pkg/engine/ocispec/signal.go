@@ -17,7 +17,7 @@ func StopSignal(cfg *runtimeapi.ContainerConfig, image string) (syscall.Signal, 
 			continue
 		}
 		if sig, err := signal.ParseSignal(name); err == nil && sig > 0 {
-			return sig, signalName(sig)
+			return sig, signalNames[sig]
 		}
 	}
 	return syscall.SIGTERM, "SIGTERM"
@@ -54,5 +54,3 @@ var signalNames = func() map[syscall.Signal]string {
 	}
 	return names
 }()
-
-func signalName(sig syscall.Signal) string { return signalNames[sig] }

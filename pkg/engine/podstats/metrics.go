@@ -65,7 +65,7 @@ func (b *Stats) podSample(ctx context.Context, p Measured, d *devices) podmetric
 	if s.Network, err = p.interfaces(); err != nil && !errdefs.IsNotFound(err) {
 		log.G(ctx).WithError(err).WithField("sandbox", p.ID()).Debug("Failed to read pod network metrics")
 	}
-	detail, processes, err := b.podDetail(p)
+	detail, processes, err := measurePod(b, p, cgroup.ReadDetail, cgroup.SumDetails)
 	if err == nil {
 		s.Cgroup, s.Processes, s.BlockIO = &detail, usage.Known(uint64(processes)), d.named(detail.IO)
 	} else if !errdefs.IsNotFound(err) {

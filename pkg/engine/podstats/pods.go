@@ -101,7 +101,7 @@ func parentOf(s *pod.Sandbox) string {
 func (b *Stats) readPod(ctx context.Context, p Measured) *runtimeapi.PodSandboxStats {
 	config := p.Config()
 	linux := &runtimeapi.LinuxPodSandboxStats{Containers: b.readAll(ctx, p.running)}
-	if used, processes, err := b.podUsage(p); err == nil {
+	if used, processes, err := measurePod(b, p, cgroup.ReadStats, cgroup.Sum); err == nil {
 		linux.Cpu = usage.CPU(used, p.CPU.Next(used.Time, used.CPUUsageNano))
 		linux.Memory, linux.Io = usage.Memory(used), usage.IO(used)
 		linux.Process = &runtimeapi.ProcessUsage{Timestamp: used.Time.UnixNano(), ProcessCount: usage.Wrap(uint64(processes))}
@@ -128,16 +128,6 @@ func (p Measured) interfaces() ([]network.InterfaceStats, error) {
 		return nil, nil
 	}
 	return network.Stats(p.Status().Namespaces.Net)
-}
-
-// podUsage is what the pod uses, and how many processes it has.
-func (b *Stats) podUsage(p Measured) (cgroup.Stats, int, error) {
-	return measurePod(b, p, cgroup.ReadStats, cgroup.Sum)
-}
-
-// podDetail is podUsage with what metrics tell beside.
-func (b *Stats) podDetail(p Measured) (cgroup.Detail, int, error) {
-	return measurePod(b, p, cgroup.ReadDetail, cgroup.SumDetails)
 }
 
 // measurePod reads what the pod's cgroup counts: its containers, the sandbox

@@ -18,7 +18,6 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/image"
 	"github.com/berth-cri/berth/pkg/engine/keyedlock"
 	"github.com/berth-cri/berth/pkg/engine/pod"
-	"github.com/berth-cri/berth/pkg/engine/task"
 	"github.com/berth-cri/berth/pkg/engine/usage"
 )
 
@@ -26,14 +25,13 @@ import (
 // collected ahead of a call.
 type Stats struct {
 	pods   *pod.Registry
-	tasks  *task.Service
 	images *image.Store
 	asked  *keyedlock.Locks // by the process that runs tasks
 }
 
 // New measures pods.
-func New(pods *pod.Registry, t *task.Service, images *image.Store) *Stats {
-	return &Stats{pods: pods, tasks: t, images: images, asked: keyedlock.New(askedAtOnce)}
+func New(pods *pod.Registry, images *image.Store) *Stats {
+	return &Stats{pods: pods, images: images, asked: keyedlock.New(askedAtOnce)}
 }
 
 // ContainerStats tells what one container uses.

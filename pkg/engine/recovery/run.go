@@ -61,7 +61,7 @@ func Run(ctx context.Context, d Deps) error {
 	unresponsive, entry := newUnresponsive(), log.G(d.Pods.Background)
 	broken := &unreadable{pods: d.Pods, log: entry, broken: d.Broken, shims: d.Shims, unresponsive: unresponsive}
 	sweep := &sweeper{
-		pods: d.Pods, binaries: d.Binaries, rootfs: d.Rootfs, log: entry, images: d.Images, cni: d.Network, shims: d.Shims, containers: d.Containers,
+		pods: d.Pods, binaries: d.Binaries, rootfs: d.Rootfs, images: d.Images, cni: d.Network, shims: d.Shims, containers: d.Containers,
 		unresponsive: unresponsive,
 	}
 	unfinished := &partial{pods: d.Pods, tasks: d.Tasks, selfChecks: d.SelfChecks, sandboxes: d.Sandboxes, containers: d.Containers, unresponsive: unresponsive}

@@ -21,7 +21,6 @@ type sweeper struct {
 	pods       *pod.Registry
 	binaries   *binaries.Binaries
 	rootfs     *rootfs.Mounts
-	log        *log.Entry
 	images     *image.Store
 	cni        *network.Plugins
 	containers interface{ SweepRestores() error }

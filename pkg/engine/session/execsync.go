@@ -286,7 +286,7 @@ func (e *Execution) cleanUp(ctx context.Context) error {
 		}
 	}
 	if e.started {
-		_, err := e.Client.Task.Kill(ctx, e.killRequest())
+		_, err := e.Client.Task.Kill(ctx, &taskapi.KillRequest{ID: e.Container, ExecID: e.ID, Signal: uint32(unix.SIGKILL), All: e.KillsTree})
 		if err = task.FromShim(err); err != nil && !errdefs.IsNotFound(err) && !errdefs.IsFailedPrecondition(err) {
 			return err
 		}
@@ -298,11 +298,6 @@ func (e *Execution) cleanUp(ctx context.Context) error {
 		}
 	}
 	return e.remove(ctx)
-}
-
-// killRequest asks for the end of the command.
-func (e *Execution) killRequest() *taskapi.KillRequest {
-	return &taskapi.KillRequest{ID: e.Container, ExecID: e.ID, Signal: uint32(unix.SIGKILL), All: e.KillsTree}
 }
 
 func (e *Execution) remove(ctx context.Context) error {

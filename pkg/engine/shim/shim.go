@@ -244,7 +244,7 @@ func (m *Supervisors) Release(key string) {
 func (m *Supervisors) lookup(key string) *supervisor {
 	s, ok := m.supervisors[key]
 	if !ok {
-		s = &supervisor{key: key, dir: m.SupervisorDir(key), busy: newTurn()}
+		s = &supervisor{key: key, dir: m.SupervisorDir(key), busy: make(turn, 1)}
 		m.supervisors[key] = s
 	}
 	return s

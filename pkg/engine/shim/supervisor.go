@@ -85,7 +85,7 @@ func (m *Supervisors) replace(s *supervisor) {
 			return
 		}
 		m.config.Log.WithError(err).WithField("supervisor", s.key).Error("Failed to start successor of supervisor; will retry")
-		s.busy.take()
+		s.busy <- struct{}{}
 		wait := max(minDelay, s.pause(time.Now()))
 		s.busy.release()
 		time.Sleep(wait)
@@ -203,12 +203,9 @@ func (m *Supervisors) spawn(s *supervisor, program string, listener *os.File) er
 	if err := diesBefore(cmd.Process.Pid); err != nil {
 		m.config.Log.WithError(err).WithField("supervisor", s.key).Warn("Failed to set the supervisor's OOM score; the kernel may kill the daemon first")
 	}
-	go reap(cmd)
+	go func() { _ = cmd.Wait() }() // else a dead supervisor would stay a zombie
 	return nil
 }
-
-// reap keeps a dead supervisor from staying a zombie of this daemon.
-func reap(cmd *exec.Cmd) { _ = cmd.Wait() }
 
 // sweepParallel is how many supervisors are ended at a time.
 const sweepParallel = 16

@@ -6,8 +6,6 @@ import "context"
 // a process that does not answer.
 type turn chan struct{}
 
-func newTurn() turn { return make(turn, 1) }
-
 func (t turn) await(ctx context.Context) error {
 	select {
 	case t <- struct{}{}:
@@ -16,7 +14,5 @@ func (t turn) await(ctx context.Context) error {
 		return ctx.Err()
 	}
 }
-
-func (t turn) take() { t <- struct{}{} }
 
 func (t turn) release() { <-t }

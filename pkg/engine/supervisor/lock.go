@@ -42,17 +42,15 @@ func lock(dir string) (*os.File, error) {
 		err = fmt.Errorf("%s is already served by process %s; a directory can have only one supervisor: %w", dir, holder(f), errdefs.ErrAlreadyExists)
 	}
 	if err == nil {
-		err = errors.Join(f.Truncate(0), writeAt(f, strconv.Itoa(os.Getpid())))
+		err = f.Truncate(0)
+	}
+	if err == nil {
+		_, err = f.WriteString(strconv.Itoa(os.Getpid()))
 	}
 	if err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
 	return f, nil
-}
-
-func writeAt(f *os.File, s string) error {
-	_, err := f.WriteAt([]byte(s), 0)
-	return err
 }
 
 func tryLock(f *os.File) error {

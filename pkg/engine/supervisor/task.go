@@ -55,8 +55,6 @@ type task struct {
 // semaphore is a lock that can be given up waiting for.
 type semaphore chan struct{}
 
-func newSemaphore() semaphore { return make(semaphore, 1) }
-
 func (s semaphore) acquire(ctx context.Context) error {
 	select {
 	case s <- struct{}{}:
@@ -74,7 +72,7 @@ func newTask(s *Supervisor, j Task) *task {
 		id:         j.ID,
 		dir:        taskDir(s.dir, j.ID),
 		processes:  s.processes,
-		ops:        newSemaphore(),
+		ops:        make(semaphore, 1),
 		journal:    j,
 		first:      newProcess("", j.Terminal, stdioPaths{j.Stdin, j.Stdout, j.Stderr}),
 	}

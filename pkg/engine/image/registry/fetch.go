@@ -44,7 +44,7 @@ func (f *Fetcher) Fetch(ctx context.Context, desc imagespec.Descriptor) (io.Read
 	if !f.layers[desc.Digest] {
 		return f.Fetcher.Fetch(ctx, desc)
 	}
-	ctx = withLayer(ctx, desc.Size)
+	ctx = context.WithValue(ctx, layerKey{}, &layer{size: desc.Size})
 	if !images.IsNonDistributable(desc.MediaType) {
 		if desc.Size < inPartsFrom {
 			return f.Fetcher.Fetch(ctx, desc)

@@ -34,13 +34,8 @@ type part struct {
 	whole atomic.Bool
 }
 
+// partKey is under which the context of a request has its *part; none is the rest of a layer.
 type partKey struct{}
-
-// partOf is the part that a request is for; nil if it is for the rest of a layer.
-func partOf(ctx context.Context) *part {
-	p, _ := ctx.Value(partKey{}).(*part)
-	return p
-}
 
 // ask says in a request how much is wanted. The registry client has said from where.
 func (p *part) ask(r *http.Request) error {

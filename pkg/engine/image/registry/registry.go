@@ -122,7 +122,7 @@ func (r *Client) adopt(c *http.Client) {
 		r.mu.Unlock()
 	}
 	if _, adopted := c.Transport.(wireTransport); !adopted {
-		c.Transport = r.wire.transport(c.Transport)
+		c.Transport = wireTransport{rt: c.Transport, wire: r.wire, layers: true, limit: r.wire.limits.MaxManifestSize}
 	}
 }
 

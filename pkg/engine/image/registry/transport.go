@@ -52,16 +52,6 @@ type layer struct {
 	came atomic.Bool
 }
 
-// withLayer says that requests under ctx are for a layer of so many bytes.
-func withLayer(ctx context.Context, size int64) context.Context {
-	return context.WithValue(ctx, layerKey{}, &layer{size: size})
-}
-
-// transport passes requests for layers, and others, through rt.
-func (w *wire) transport(rt http.RoundTripper) http.RoundTripper {
-	return wireTransport{rt: rt, wire: w, layers: true, limit: w.limits.MaxManifestSize}
-}
-
 // tokens passes requests of tokens through rt.
 func (w *wire) tokens(rt http.RoundTripper) http.RoundTripper {
 	if t, ok := rt.(wireTransport); ok {
@@ -94,7 +84,7 @@ func (t wireTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	r.Header.Set("Accept-Encoding", "identity")
 	var asked *part
 	if layer != nil && r.Method == http.MethodGet {
-		if asked = partOf(r.Context()); asked != nil {
+		if asked, _ = r.Context().Value(partKey{}).(*part); asked != nil {
 			if err := asked.ask(r); err != nil {
 				return nil, err
 			}

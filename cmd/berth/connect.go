@@ -109,11 +109,7 @@ func (r *remote) handlerNames(c *cobra.Command) []string {
 		return nil
 	}
 	defer daemon.Close()
-	parent := c.Context()
-	if parent == nil {
-		parent = context.Background()
-	}
-	ctx, cancel := context.WithTimeout(parent, completionTimeout)
+	ctx, cancel := context.WithTimeout(orBackground(c.Context()), completionTimeout)
 	defer cancel()
 	resp, err := daemon.ListHandlers(ctx, &adminv1.ListHandlersRequest{})
 	if err != nil {

@@ -67,20 +67,8 @@ func (r *remote) probe(ctx context.Context, c *cobra.Command, daemon *client.Cli
 
 // waiting shows for how long something has been waited for, from the second second on.
 func waiting(p *progress, format string, args ...any) (stop func()) {
-	begun, over, ended := time.Now(), make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(ended)
-		tick := time.NewTicker(time.Second)
-		defer tick.Stop()
-		for {
-			select {
-			case <-over:
-				p.end()
-				return
-			case <-tick.C:
-				p.step(format+" (%d s)", append(args[:len(args):len(args)], int(time.Since(begun).Seconds()))...)
-			}
-		}
-	}()
-	return func() { close(over); <-ended }
+	begun := time.Now()
+	return p.every(time.Second, func() {
+		p.step(format+" (%d s)", append(args[:len(args):len(args)], int(time.Since(begun).Seconds()))...)
+	})
 }

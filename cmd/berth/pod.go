@@ -172,7 +172,7 @@ func (r *remote) checkpointPod(ctx context.Context, c *cobra.Command, to destina
 	defer release()
 	request.OutputPath = dir
 	shown := newProgress(c.ErrOrStderr())
-	begin, done := time.Now(), watchSize(shown, dir)
+	begin, done := time.Now(), shown.every(sizeInterval, func() { shown.step("%s written", size(sizeOf(dir))) })
 	_, err = runtime.CheckpointPod(ctx, request)
 	done()
 	if err != nil {
@@ -194,24 +194,6 @@ func (r *remote) checkpointPod(ctx context.Context, c *cobra.Command, to destina
 
 // sizeInterval is how often people hear of a checkpoint that is being written.
 const sizeInterval = 500 * time.Millisecond
-
-// watchSize shows how much there is in a directory until it is told to end.
-func watchSize(shown *progress, dir string) (end func()) {
-	stop, stopped := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(stopped)
-		for {
-			select {
-			case <-stop:
-				shown.end()
-				return
-			case <-time.After(sizeInterval):
-				shown.step("%s written", size(sizeOf(dir)))
-			}
-		}
-	}()
-	return func() { close(stop); <-stopped }
-}
 
 // sizeOf is what there is in a checkpoint as of now, as far as it can be read.
 func sizeOf(dir string) (total int64) {

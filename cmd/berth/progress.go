@@ -1,10 +1,15 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"strings"
+	"sync"
+	"time"
 	"unicode/utf8"
+
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/berth-cri/berth/internal/output"
 	"github.com/berth-cri/berth/pkg/printable"
@@ -33,6 +38,17 @@ func (p *progress) step(format string, args ...any) {
 	length := utf8.RuneCountInString(line)
 	fmt.Fprintf(p.out, "\r%s%s", line, strings.Repeat(" ", max(0, p.shown-length)))
 	p.shown = length
+}
+
+// every takes a step in intervals until stop is called.
+func (p *progress) every(interval time.Duration, step func()) (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var ended sync.WaitGroup
+	ended.Go(func() {
+		_ = wait.PollUntilContextCancel(ctx, interval, false, func(context.Context) (bool, error) { step(); return false, nil })
+		p.end()
+	})
+	return func() { cancel(); ended.Wait() }
 }
 
 // end makes room for what is said next.

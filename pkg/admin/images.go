@@ -6,36 +6,23 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"time"
 
 	"github.com/containerd/errdefs"
 
+	"github.com/berth-cri/berth/pkg/engine/image"
 	"github.com/berth-cri/berth/pkg/handler"
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
 
 // Images are those of the embedded backend.
 type Images interface {
-	// Pulls have not ended. The oldest is the first.
-	Pulls(ctx context.Context) []Pull
+	// Underway are the pulls and imports that have not ended, the oldest first.
+	Underway(ctx context.Context) []image.Underway
 	// Export writes images, by name or id, as one archive.
 	Export(ctx context.Context, to io.Writer, images []string) error
-	// Import reads an archive for a handler, and returns the names of its images: those
+	// ImportFor reads an archive for a handler, and returns the names of its images: those
 	// that are there, after an error too.
-	Import(ctx context.Context, from io.Reader, name string, d *handler.Definition) ([]string, error)
-}
-
-// Pull is a pull, or an import, that has not ended.
-type Pull struct {
-	Name, Snapshotter string
-	Began             time.Time
-	Layers            []PullLayer
-}
-
-// PullLayer is how far a layer has come. Sizes are in bytes.
-type PullLayer struct {
-	Digest, Stage string
-	Size, Fetched int64
+	ImportFor(ctx context.Context, from io.Reader, name string, d *handler.Definition) ([]string, error)
 }
 
 // images answers about images what the CRI has no call for.
@@ -59,10 +46,10 @@ func (i images) ListPulls(ctx context.Context, _ *adminv1.ListPullsRequest) (*ad
 		return nil, err
 	}
 	resp := &adminv1.ListPullsResponse{}
-	for _, p := range i.known.Pulls(ctx) {
+	for _, p := range i.known.Underway(ctx) {
 		m := &adminv1.Pull{Name: p.Name, Snapshotter: p.Snapshotter, BeganAt: stamp(p.Began)}
 		for _, l := range p.Layers {
-			m.Layers = append(m.Layers, &adminv1.PullLayer{Digest: l.Digest, Size: l.Size, Fetched: l.Fetched, Stage: l.Stage})
+			m.Layers = append(m.Layers, &adminv1.PullLayer{Digest: l.Digest.String(), Size: l.Size, Fetched: l.Fetched, Stage: string(l.Stage)})
 		}
 		resp.Pulls = append(resp.Pulls, m)
 	}
@@ -129,7 +116,7 @@ func (i images) ImportImages(from adminv1.Admin_ImportImagesServer) error {
 	if err != nil {
 		return err
 	}
-	names, err := i.known.Import(from.Context(), &archiveReceiver{from: from, rest: first.GetData()}, first.GetName(), h.Definition)
+	names, err := i.known.ImportFor(from.Context(), &archiveReceiver{from: from, rest: first.GetData()}, first.GetName(), h.Definition)
 	if err != nil {
 		if len(names) > 0 {
 			err = fmt.Errorf("after %q, which were imported: %w", names, err)

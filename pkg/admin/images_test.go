@@ -16,6 +16,7 @@ import (
 
 	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/admin"
+	"github.com/berth-cri/berth/pkg/engine/image"
 	"github.com/berth-cri/berth/pkg/handler"
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
@@ -29,8 +30,8 @@ type archives struct {
 	fails         error
 }
 
-func (*archives) Pulls(context.Context) []admin.Pull {
-	return []admin.Pull{{Name: "a:1", Snapshotter: "overlayfs", Began: time.Unix(1, 0), Layers: []admin.PullLayer{{Digest: "sha256:1", Size: 10, Fetched: 7, Stage: "fetching"}}}}
+func (*archives) Underway(context.Context) []image.Underway {
+	return []image.Underway{{Name: "a:1", Snapshotter: "overlayfs", Began: time.Unix(1, 0), Layers: []image.LayerProgress{{Digest: "sha256:1", Size: 10, Fetched: 7, Stage: "fetching"}}}}
 }
 
 func (a *archives) Export(_ context.Context, to io.Writer, images []string) error {
@@ -47,7 +48,7 @@ func (a *archives) Export(_ context.Context, to io.Writer, images []string) erro
 	return nil
 }
 
-func (a *archives) Import(_ context.Context, from io.Reader, name string, d *handler.Definition) ([]string, error) {
+func (a *archives) ImportFor(_ context.Context, from io.Reader, name string, d *handler.Definition) ([]string, error) {
 	var err error
 	a.name, a.handler = name, d.Name
 	if a.imported, err = io.ReadAll(from); err != nil {

@@ -83,6 +83,13 @@ func (d *Daemon) answerAdmin(l net.Listener, service *admin.Service) {
 	}()
 }
 
+func imagesOf(e Engine) admin.Images {
+	if store := e.Images(); store != nil {
+		return store
+	}
+	return nil
+}
+
 // adminPods shows the router's pods to the management API.
 type adminPods struct {
 	router *router.Router

@@ -7,10 +7,9 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/containerd/log"
 	"golang.org/x/sys/unix"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
-
-	"github.com/containerd/log"
 
 	"github.com/berth-cri/berth/pkg/config"
 	"github.com/berth-cri/berth/pkg/engine/image"

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/containerd/log"
+	"k8s.io/apimachinery/pkg/util/wait"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/pkg/engine/image"
@@ -143,18 +144,12 @@ func (r *remotes) sweep() {
 	case <-r.life.Done():
 		return
 	}
-	tick := time.NewTicker(sweepInterval)
-	defer tick.Stop()
-	for {
-		select {
-		case <-r.life.Done():
-			return
-		case <-tick.C:
-			r.members.Lock()
-			r.leave()
-			r.members.Unlock()
-		}
-	}
+	_ = wait.PollUntilContextCancel(r.life, sweepInterval, false, func(context.Context) (bool, error) {
+		r.members.Lock()
+		defer r.members.Unlock()
+		r.leave()
+		return false, nil
+	})
 }
 
 // leave lets those go that nothing needs; members is held. A handler that leads

@@ -9,6 +9,7 @@ import (
 
 	"github.com/containerd/log"
 	"github.com/fsnotify/fsnotify"
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/berth-cri/berth/pkg/config"
 )
@@ -133,21 +134,12 @@ func (f *files) look() (others bool) {
 // one: what is behind it may change without a word. The first look was made before,
 // so that what changes from then on is seen.
 func (f *files) poll(ctx context.Context) {
-	ticks := time.NewTicker(f.interval)
-	defer ticks.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticks.C:
-		}
-		if !f.fresh.Swap(false) && !f.links && !f.polls.Load() {
-			continue
-		}
-		if f.look() {
+	_ = wait.PollUntilContextCancel(ctx, f.interval, false, func(context.Context) (bool, error) {
+		if (f.fresh.Swap(false) || f.links || f.polls.Load()) && f.look() {
 			f.differs()
 		}
-	}
+		return false, nil
+	})
 }
 
 // add watches what can be watched now. A directory that does not exist yet is

@@ -33,6 +33,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/emptypb"
+	"k8s.io/apimachinery/pkg/util/wait"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/pkg/handler"
@@ -323,18 +324,12 @@ func (b *Backend) writeDown(ctx context.Context) {
 const stale = 30 * time.Second
 
 func (b *Backend) refresh(ctx context.Context) {
-	tick := time.NewTicker(stale / 2)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
+	_ = wait.PollUntilContextCancel(ctx, stale/2, false, func(ctx context.Context) (bool, error) {
 		if age, _ := b.known.age(time.Now()); age > stale && b.Health().Phase != Down {
 			if err := b.lists.sync(ctx); err != nil && ctx.Err() == nil {
 				log.G(ctx).WithError(err).WithField("backend", b.id).Debug("Failed to list pods of backend")
 			}
 		}
-	}
+		return false, nil
+	})
 }

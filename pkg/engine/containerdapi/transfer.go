@@ -22,6 +22,7 @@ import (
 	"github.com/distribution/reference"
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 	"google.golang.org/protobuf/types/known/emptypb"
+	"k8s.io/apimachinery/pkg/util/wait"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/pkg/engine/image"
@@ -320,23 +321,17 @@ func (s *transferService) follow(ctx context.Context, name string, tell progress
 	ctx, cancel := context.WithCancel(ctx)
 	var following sync.WaitGroup
 	following.Go(func() {
-		tick := time.NewTicker(progressInterval)
-		defer tick.Stop()
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case <-tick.C:
-				for _, u := range s.images.Underway(ctx) {
-					if u.Name != name {
-						continue
-					}
-					for _, l := range u.Layers {
-						tell(&transfer.Progress{Event: progressEvent(l.Stage), Name: l.Digest.String(), Progress: l.Fetched, Total: l.Size})
-					}
+		_ = wait.PollUntilContextCancel(ctx, progressInterval, false, func(ctx context.Context) (bool, error) {
+			for _, u := range s.images.Underway(ctx) {
+				if u.Name != name {
+					continue
+				}
+				for _, l := range u.Layers {
+					tell(&transfer.Progress{Event: progressEvent(l.Stage), Name: l.Digest.String(), Progress: l.Fetched, Total: l.Size})
 				}
 			}
-		}
+			return false, nil
+		})
 	})
 	return func() {
 		cancel()

@@ -23,6 +23,7 @@ import (
 	"github.com/berth-cri/berth/pkg/atomicfile"
 	"github.com/berth-cri/berth/pkg/engine/failpoint"
 	"github.com/berth-cri/berth/pkg/engine/image/bounds"
+	"github.com/berth-cri/berth/pkg/handler"
 )
 
 // archives carries images to and from files.
@@ -66,6 +67,16 @@ func (a *archives) Import(ctx context.Context, from io.Reader, r ImportRequest) 
 		return err
 	})
 	return names, err
+}
+
+// ImportFor is Import for a handler. Whoever has the archive knows what is in it, so the node's
+// platform is taken as any.
+func (a *archives) ImportFor(ctx context.Context, from io.Reader, name string, d *handler.Definition) ([]string, error) {
+	wanted := PlatformOf(d)
+	if wanted == NodePlatform {
+		wanted = AnyPlatform
+	}
+	return a.Import(ctx, from, ImportRequest{Name: name, Snapshotter: d.Snapshotter, Platform: wanted})
 }
 
 // carry does what ends with the store.

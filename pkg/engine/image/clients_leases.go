@@ -11,6 +11,7 @@ import (
 	"github.com/containerd/containerd/v2/core/leases"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
+	"k8s.io/apimachinery/pkg/util/wait"
 )
 
 const (
@@ -166,23 +167,16 @@ func (c *clientLeases) check(ctx context.Context, l leases.Lease) error {
 
 // endClients ends what clients hold and whose time is up, until ctx ends.
 func (s *Store) endClients(ctx context.Context) {
-	tick := time.NewTicker(10 * time.Minute)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case now := <-tick.C:
-			all, err := s.files.leases.List(ctx)
-			if err != nil {
-				log.G(ctx).WithError(err).Warn("Failed to list leases")
-				continue
-			}
-			if slices.ContainsFunc(all, func(l leases.Lease) bool { return isClientLease(l) && isOver(l, now) }) {
-				s.work.collector.kick()
-			}
+	_ = wait.PollUntilContextCancel(ctx, 10*time.Minute, false, func(ctx context.Context) (bool, error) {
+		all, err := s.files.leases.List(ctx)
+		if err != nil {
+			log.G(ctx).WithError(err).Warn("Failed to list leases")
 		}
-	}
+		if slices.ContainsFunc(all, func(l leases.Lease) bool { return isClientLease(l) && isOver(l, time.Now()) }) {
+			s.work.collector.kick()
+		}
+		return false, nil
+	})
 }
 
 // dropClientWrites gives up what clients began to write.

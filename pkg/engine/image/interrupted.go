@@ -12,6 +12,7 @@ import (
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
+	"k8s.io/apimachinery/pkg/util/wait"
 )
 
 const (
@@ -111,16 +112,10 @@ func (i *interrupted) end(ctx context.Context, pulls []keptPull) {
 
 // run gives up what is old, until ctx ends.
 func (i *interrupted) run(ctx context.Context) {
-	tick := time.NewTicker(keptFor / 60)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case now := <-tick.C:
-			i.dropOld(ctx, now)
-		}
-	}
+	_ = wait.PollUntilContextCancel(ctx, keptFor/60, false, func(ctx context.Context) (bool, error) {
+		i.dropOld(ctx, time.Now())
+		return false, nil
+	})
 }
 
 // recover keeps what pulls left that the end of the last daemon interrupted. What is

@@ -9,6 +9,7 @@ import (
 
 	"github.com/containerd/log"
 	"golang.org/x/sys/unix"
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/berth-cri/berth/pkg/engine/mountpoint"
 	"github.com/berth-cri/berth/pkg/engine/pin"
@@ -54,18 +55,7 @@ func (r *residue) Erase(dir string, remove func() error) error {
 
 // retry ends when nothing is left, or with the engine.
 func (r *residue) retry() {
-	tick := time.NewTicker(r.interval)
-	defer tick.Stop()
-	for {
-		select {
-		case <-r.background.Done():
-			return
-		case <-tick.C:
-		}
-		if r.again() {
-			return
-		}
-	}
+	_ = wait.PollUntilContextCancel(r.background, r.interval, false, func(context.Context) (bool, error) { return r.again(), nil })
 }
 
 // again tries once, and reports whether nothing is left.

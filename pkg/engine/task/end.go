@@ -11,6 +11,7 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/containerd/errdefs/pkg/errgrpc"
 	"golang.org/x/sys/unix"
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/berth-cri/berth/pkg/engine/pod"
 	"github.com/berth-cri/berth/pkg/engine/shim"
@@ -81,16 +82,7 @@ func killTask(ctx context.Context, client *shim.Client, id string, started bool)
 func Repeat(ctx context.Context, interval time.Duration, f func()) (stop func()) {
 	ctx, stop = context.WithCancel(ctx)
 	go func() {
-		again := time.NewTicker(interval)
-		defer again.Stop()
-		for {
-			select {
-			case <-again.C:
-				f()
-			case <-ctx.Done():
-				return
-			}
-		}
+		_ = wait.PollUntilContextCancel(ctx, interval, false, func(context.Context) (bool, error) { f(); return false, nil })
 	}()
 	return stop
 }

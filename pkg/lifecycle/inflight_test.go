@@ -105,7 +105,7 @@ func TestPainReloadNeverReachesPods(t *testing.T) {
 	m, err := lifecycle.New(t.Context(), lifecycle.Options{Config: n.config.Load(), Loader: n, Prober: n, Live: n, Publisher: n, Dir: t.TempDir()})
 	test.Must(t, err)
 	defer func() { test.Check(t, m.Close()) }()
-	n.router = router.New(router.NewPods(n.registry), nil, nil)
+	n.router = router.New(router.NewPods(n.registry), struct{ router.Told }{}, nil)
 	n.router.Adopt(n.backend)
 	n.router.Register(n)
 	m.Start()

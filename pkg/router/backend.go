@@ -1,7 +1,7 @@
 // Package router is the CRI face of the daemon. Every RPC is routed here and
 // nowhere else:
 //
-//	r := router.New(router.NewPods(registry), nil, nil)
+//	r := router.New(router.NewPods(registry), told, nil)
 //	r.Register(grpcServer)
 //	r.Adopt(backend) // once the backend knows what it has
 //	r.SetReady()

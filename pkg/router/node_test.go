@@ -35,6 +35,15 @@ func TestMain(m *testing.M) {
 	m.Run()
 }
 
+type nothingTold struct{}
+
+func (nothingTold) Version(context.Context, *runtimeapi.VersionRequest) (*runtimeapi.VersionResponse, error) {
+	return &runtimeapi.VersionResponse{Version: "0.1.0", RuntimeName: "berth", RuntimeVersion: "0.0.0", RuntimeApiVersion: "v1"}, nil
+}
+func (nothingTold) Stranded() []string      { return nil }
+func (nothingTold) AdvertiseNotReady() bool { return false }
+func (nothingTold) Info() map[string]string { return nil }
+
 // node is a router behind a real socket, and a client of it.
 type node struct {
 	runtimeapi.RuntimeServiceClient
@@ -48,7 +57,7 @@ type node struct {
 func serve[B router.Backend](t *testing.T, first *handler.Table[router.Backend], backends ...B) *node {
 	t.Helper()
 	registry := handler.NewRegistry(first)
-	r := router.New(router.NewPods(registry), nil, nil)
+	r := router.New(router.NewPods(registry), nothingTold{}, nil)
 	for _, b := range backends {
 		r.Adopt(b)
 	}

@@ -36,23 +36,10 @@ type Told interface {
 	Info() map[string]string
 }
 
-// nothingTold is for a router whose table has nobody behind it.
-type nothingTold struct{}
-
-func (nothingTold) Version(context.Context, *runtimeapi.VersionRequest) (*runtimeapi.VersionResponse, error) {
-	return &runtimeapi.VersionResponse{Version: "0.1.0", RuntimeName: "berth", RuntimeVersion: "0.0.0", RuntimeApiVersion: "v1"}, nil
-}
-func (nothingTold) Stranded() []string      { return nil }
-func (nothingTold) AdvertiseNotReady() bool { return false }
-func (nothingTold) Info() map[string]string { return nil }
-
 // New makes a router of those pods, which routes new sandboxes by the registry's current
-// table. Every backend of a table must be adopted before the table is current. Told may
-// be nil: there is nothing more to say of the node then. So may the Outcomes.
+// table. Every backend of a table must be adopted before the table is current. Outcomes
+// may be nil.
 func New(pods *Pods, told Told, outcomes Outcomes) *Router {
-	if told == nil {
-		told = nothingTold{}
-	}
 	r := routes{registry: pods.registry}
 	s := &starts{routes: r, owners: pods.owners, lines: &pods.lines, counter: &variantCounter{outcomes: outcomes, variants: &pods.variants}}
 	life, end := context.WithCancel(context.Background())

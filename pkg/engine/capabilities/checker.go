@@ -17,6 +17,7 @@ import (
 
 	"github.com/berth-cri/berth/pkg/engine/binaries"
 	"github.com/berth-cri/berth/pkg/engine/cgroup"
+	"github.com/berth-cri/berth/pkg/engine/image"
 	"github.com/berth-cri/berth/pkg/engine/pod"
 	"github.com/berth-cri/berth/pkg/engine/settings"
 	"github.com/berth-cri/berth/pkg/handler"
@@ -29,26 +30,19 @@ type Checker struct {
 	pods      *pod.Registry
 	binaries  *binaries.Binaries
 	settings  *settings.Settings
-	images    snapshotters
+	images    *image.Store
 	accepting func() []*handler.Definition
 	idMapping idMapping
 }
 
 // New checks for the handlers of this node. Accepting are those that take new pods.
-func New(pods *pod.Registry, s *settings.Settings, b *binaries.Binaries, images snapshotters, accepting func() []*handler.Definition) *Checker {
+func New(pods *pod.Registry, s *settings.Settings, b *binaries.Binaries, images *image.Store, accepting func() []*handler.Definition) *Checker {
 	return &Checker{pods: pods, settings: s, binaries: b, images: images, accepting: accepting}
 }
 
 // Settle waits for the look at whether this node maps ids that is under way: its mounts
 // would stay until the next start.
 func (a *Checker) Settle(ctx context.Context) { a.idMapping.settle(ctx) }
-
-// snapshotters say why one of them cannot do what not all can.
-type snapshotters interface {
-	Root() string
-	CanMap(snapshotter string) error
-	TellsWritten(snapshotter string) error
-}
 
 // CheckSandbox refuses a pod that asks for what its handler, whose runtime is rt,
 // cannot give it.

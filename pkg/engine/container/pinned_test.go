@@ -51,7 +51,7 @@ func tell(t *testing.T, k *pinBed, s *pod.Sandbox) told {
 	test.Must(t, err)
 	task := &supervisorapi.TaskOptions{}
 	test.Must(t, options.UnmarshalTo(task))
-	spec, err := (&creation{pods: k.pods, settings: k.settings, rootfs: rootfs.New(k.pods, nil)}).plan(s, strings.Repeat("c", pod.IDLength), &runtimeapi.CreateContainerRequest{}, &image.Image{})
+	spec, err := (&creation{pods: k.pods, rootfs: rootfs.New(k.pods, nil)}).plan(s, strings.Repeat("c", pod.IDLength), &runtimeapi.CreateContainerRequest{}, &image.Image{})
 	test.Must(t, err)
 	got := told{systemd: task.SystemdCgroup, maxLog: task.MaxLogLine, snapshotter: spec.Snapshotter, cgroupPath: spec.CgroupsPath}
 	base, err := k.settings.BaseSpec(s.Spec())

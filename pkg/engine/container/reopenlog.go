@@ -17,12 +17,7 @@ import (
 // CRI's format.
 type logs struct {
 	pods  *pod.Registry
-	shims Supervisors
-}
-
-// Supervisors are found by their keys, and started where there is none.
-type Supervisors interface {
-	Supervisor(ctx context.Context, key string) (*shim.Client, error)
+	shims *shim.Manager
 }
 
 // ReopenContainerLog makes the log's writer go on in a new file at the log's

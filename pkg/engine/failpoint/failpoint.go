@@ -78,16 +78,3 @@ const (
 	PodCheckpointRenamed = "pod-checkpoint.renamed" // it is whole, under a name that says it goes
 	PodCheckpointEmptied = "pod-checkpoint.emptied" // its files are gone, the directory is not
 )
-
-// AllOfRemovals is every one of those.
-var AllOfRemovals = []string{PodCheckpointRenamed, PodCheckpointEmptied}
-
-// AllOfPodCheckpoints is every one of checkpoints and restores.
-var AllOfPodCheckpoints = []string{PodCheckpointNoted, PodCheckpointWritten, PodRestoreChecked, PodRestoredSandbox, PodRestoredContainer}
-
-// All is every place of a pod's life, for tests that visit each.
-var All = []string{
-	SandboxReserved, SandboxPinned, SandboxNetworked, SandboxShimStarted, SandboxReady,
-	ContainerPlanned, ContainerMounted, ContainerCreated, ContainerRunning,
-	ContainerStopped, ContainerErased, SandboxStopped, SandboxErased,
-}

@@ -25,20 +25,11 @@ type recovery struct {
 	pods         *pod.Registry
 	tasks        *task.Service
 	log          *log.Entry
-	shims        survivors
+	shims        *shim.Manager
 	sandboxes    *sandbox.Service
 	containers   *container.Service
 	sessions     *session.Calls
 	unresponsive *unresponsive
-}
-
-// survivors are what runs tasks and may have outlived the daemon.
-type survivors interface {
-	Keys() ([]string, error)
-	Hold(key string)
-	Live(ctx context.Context, key string) (*shim.Client, error)
-	Foreign(ctx context.Context, ep shim.Endpoint) (*shim.Client, error)
-	ReadLog(s shim.Start, ep shim.Endpoint) error
 }
 
 // sandboxes brings the sandboxes that were shown before back into the index.

@@ -8,25 +8,25 @@ import (
 	"github.com/containerd/log"
 
 	"github.com/berth-cri/berth/pkg/engine/binaries"
+	"github.com/berth-cri/berth/pkg/engine/container"
 	"github.com/berth-cri/berth/pkg/engine/image"
 	"github.com/berth-cri/berth/pkg/engine/network"
 	"github.com/berth-cri/berth/pkg/engine/pod"
 	"github.com/berth-cri/berth/pkg/engine/rootfs"
 	"github.com/berth-cri/berth/pkg/engine/sandbox"
+	"github.com/berth-cri/berth/pkg/engine/shim"
 	"github.com/berth-cri/berth/pkg/engine/task"
 )
 
 // sweeper removes what no record knows of.
 type sweeper struct {
-	pods       *pod.Registry
-	binaries   *binaries.Binaries
-	rootfs     *rootfs.Mounts
-	images     *image.Store
-	cni        *network.Plugins
-	containers interface{ SweepRestores() error }
-	shims      interface {
-		Sweep(ctx context.Context, unresponsive func(key string) bool) error
-	}
+	pods         *pod.Registry
+	binaries     *binaries.Binaries
+	rootfs       *rootfs.Mounts
+	images       *image.Store
+	cni          *network.Plugins
+	containers   *container.Service
+	shims        *shim.Manager
 	unresponsive *unresponsive
 }
 

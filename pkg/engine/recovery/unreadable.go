@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sync/errgroup"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/berth-cri/berth/pkg/engine/container"
 	"github.com/berth-cri/berth/pkg/engine/pod"
+	"github.com/berth-cri/berth/pkg/engine/shim"
 	"github.com/berth-cri/berth/pkg/engine/store"
 	"github.com/berth-cri/berth/pkg/engine/task"
 	"github.com/berth-cri/berth/pkg/handler"
@@ -23,15 +23,8 @@ type unreadable struct {
 	pods         *pod.Registry
 	log          *log.Entry
 	broken       pod.Broken
-	shims        foundlings
+	shims        *shim.Manager
 	unresponsive *unresponsive
-}
-
-// foundlings are supervisors that are there, whoever needs them.
-type foundlings interface {
-	container.Supervisors
-	Keys() ([]string, error)
-	SupervisorDir(key string) string
 }
 
 // showBroken lists sandboxes whose records cannot be read under a name of their

@@ -12,7 +12,6 @@ import (
 
 	"github.com/berth-cri/berth/pkg/engine/binaries"
 	"github.com/berth-cri/berth/pkg/engine/capabilities"
-	"github.com/berth-cri/berth/pkg/engine/container"
 	"github.com/berth-cri/berth/pkg/engine/events"
 	"github.com/berth-cri/berth/pkg/engine/failpoint"
 	"github.com/berth-cri/berth/pkg/engine/hooks"
@@ -24,6 +23,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/pod"
 	"github.com/berth-cri/berth/pkg/engine/reserve"
 	"github.com/berth-cri/berth/pkg/engine/settings"
+	"github.com/berth-cri/berth/pkg/engine/shim"
 	"github.com/berth-cri/berth/pkg/engine/store"
 	"github.com/berth-cri/berth/pkg/engine/task"
 	"github.com/berth-cri/berth/pkg/engine/validate"
@@ -40,21 +40,16 @@ type runs struct {
 	capabilities *capabilities.Checker
 	settings     *settings.Settings
 	tasks        pod.Binder
-	cni          podNetwork
+	cni          *network.Plugins
 	shims        generations
 	processes    *processes
 	stops        *stops
 	events       *events.Announcer
 }
 
-type podNetwork interface {
-	Ready(ctx context.Context) error
-	Setup(ctx context.Context, pod network.Pod) (*network.Result, error)
-}
-
 // generations are the supervisors of pods, each kept as long as somebody holds it.
 type generations interface {
-	container.Supervisors
+	Supervisor(ctx context.Context, key string) (*shim.Client, error)
 	Hold(key string)
 }
 

@@ -49,7 +49,7 @@ type Pods struct {
 	tasks        *task.Service
 	sandboxes    *sandbox.Service
 	capabilities *capabilities.Checker
-	shims        holder
+	shims        *shim.Manager
 
 	mu sync.Mutex
 	// there are the digests of Definitions whose self-check pod is not gone yet.
@@ -60,11 +60,8 @@ type Pods struct {
 	running sync.WaitGroup
 }
 
-// holder counts the pods of supervisors.
-type holder interface{ Hold(key string) }
-
 // New runs self-check pods as sandboxes makes them.
-func New(pods *pod.Registry, s *settings.Settings, b *binaries.Binaries, t *task.Service, c *capabilities.Checker, sandboxes *sandbox.Service, shims holder) *Pods {
+func New(pods *pod.Registry, s *settings.Settings, b *binaries.Binaries, t *task.Service, c *capabilities.Checker, sandboxes *sandbox.Service, shims *shim.Manager) *Pods {
 	return &Pods{
 		pods: pods, settings: s, binaries: b, tasks: t, capabilities: c, sandboxes: sandboxes, shims: shims,
 		there: map[string]bool{},

@@ -20,11 +20,8 @@ const reconnectDelay = 200 * time.Millisecond
 // exits learns how tasks end, and how far they have come.
 type exits struct {
 	pods     *pod.Registry
-	journals journals
+	journals *shim.Manager
 }
-
-// journals are what supervisors leave behind them.
-type journals interface{ SupervisorDir(key string) string }
 
 // Await waits until the first process of a task has ended. It survives the
 // death of a supervisor: the successor is asked again. It fails only when the

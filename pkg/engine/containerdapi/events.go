@@ -38,6 +38,7 @@ type subscriber struct {
 	// wants is asked by the subscriber's own goroutine: publishers wait for nobody.
 	wants  filters.Filter
 	events chan published
+	missed bool // guarded by Broker.mu, and not written after events is closed
 }
 
 var errMissed = fmt.Errorf("the subscriber is more than %d events behind and missed some; list, and subscribe again: %w", subscriberBuffer, errdefs.ErrUnavailable)
@@ -63,6 +64,7 @@ func (b *Broker) Publish(_ context.Context, topic string, event core.Event) erro
 		select {
 		case s.events <- e:
 		default:
+			s.missed = true
 			delete(b.subs, s)
 			close(s.events)
 		}

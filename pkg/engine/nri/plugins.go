@@ -68,6 +68,7 @@ type Subject interface {
 
 // Plugins are the plugins of this node.
 type Plugins struct {
+	config     Config
 	node       Node
 	adaptation *adaptation.Adaptation
 	count      atomic.Int32 // of plugins that are registered
@@ -96,7 +97,7 @@ func Open(c Config, n Node) (*Plugins, error) {
 		return nil, nil
 	}
 	p := &Plugins{
-		node: n, started: make(chan struct{}), closed: make(chan struct{}),
+		config: c, node: n, started: make(chan struct{}), closed: make(chan struct{}),
 		stages: map[string]stage{}, arriving: map[string]Subject{},
 	}
 	p.close = sync.OnceFunc(func() { close(p.closed) })

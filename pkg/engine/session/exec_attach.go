@@ -16,7 +16,6 @@ import (
 	utilexec "k8s.io/utils/exec"
 
 	"github.com/berth-cri/berth/pkg/engine/binaries"
-	"github.com/berth-cri/berth/pkg/engine/container"
 	"github.com/berth-cri/berth/pkg/engine/pod"
 	"github.com/berth-cri/berth/pkg/engine/shim"
 	"github.com/berth-cri/berth/pkg/engine/streaming"
@@ -81,7 +80,7 @@ func (b streams) PortForward(_ context.Context, r *runtimeapi.PortForwardRequest
 type sessions struct {
 	binaries *binaries.Binaries
 	execs
-	shims container.Supervisors
+	shims *shim.Manager
 }
 
 type terminalSizes = <-chan remotecommand.TerminalSize

@@ -42,7 +42,9 @@ The exit status is 0 if no check fails (there may be warnings), and 3 if one doe
 			if root == "" {
 				found = append(found, running(c.Context(), (&remote{}).path(), found)...)
 			}
-			if err := printFindings(c.OutOrStdout(), form, found, all); err != nil {
+			if err := encode(c.OutOrStdout(), form, map[string]any{"findings": found, "worst": doctor.Worst(found)}, func(w io.Writer) error {
+				return listFindings(w, found, all || form == "wide")
+			}); err != nil {
 				return err
 			}
 			if doctor.Worst(found) == doctor.Fail {
@@ -117,12 +119,6 @@ func failedStarts(handlers []*adminv1.Handler) (found []doctor.Finding) {
 		found = append(found, f)
 	}
 	return found
-}
-
-func printFindings(w io.Writer, form string, found []doctor.Finding, all bool) error {
-	return encode(w, form, map[string]any{"findings": found, "worst": doctor.Worst(found)}, func(w io.Writer) error {
-		return listFindings(w, found, all || form == "wide")
-	})
 }
 
 func listFindings(w io.Writer, found []doctor.Finding, all bool) error {

@@ -40,9 +40,6 @@ func userOf(ctx context.Context) string {
 	return fmt.Sprintf("uid %d", c.uid)
 }
 
-// mayCall says whether a user may use the API: root, and the daemon's own. Pure.
-func mayCall(uid, own uint32) bool { return uid == 0 || uid == own }
-
 // unixCredentials take the caller's identity from the kernel.
 type unixCredentials struct{}
 

@@ -3,6 +3,7 @@
 package atomicfile
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -33,6 +34,15 @@ const (
 func Write(path string, content []byte, mode fs.FileMode, d Durability) error {
 	dir, name := filepath.Split(path)
 	return WriteBy(filepath.Join(dir, "."+name+".new"), path, content, mode, d)
+}
+
+// WriteJSON is Write for a value, with permissions for its owner alone.
+func WriteJSON(path string, v any, d Durability) error {
+	text, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	return Write(path, text, 0o600, d)
 }
 
 // WriteBy is Write with another name of the new file, which is on the same filesystem.

@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"maps"
 
 	"github.com/containerd/log"
 
@@ -41,11 +42,7 @@ func (f *follower) run() {
 func (r *remotes) woken() map[*remote.Backend]<-chan struct{} {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	all := make(map[*remote.Backend]<-chan struct{}, len(r.wakes))
-	for b, wake := range r.wakes {
-		all[b] = wake
-	}
-	return all
+	return maps.Clone(r.wakes)
 }
 
 // one takes over what has changed of a backend, until it has left.

@@ -4,7 +4,6 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/berth-cri/berth/pkg/config"
 	"github.com/berth-cri/berth/pkg/handler"
 	"github.com/berth-cri/berth/pkg/lifecycle"
 	"github.com/berth-cri/berth/pkg/router"
@@ -19,10 +18,6 @@ type knownHandlers struct {
 	mu           sync.Mutex
 	candidates   []*handler.Definition
 	cgroupPrefix string
-}
-
-func newKnownHandlers(registry *handler.Registry[router.Backend], c *config.Config) *knownHandlers {
-	return &knownHandlers{registry: registry, first: c.Runtimes, candidates: lifecycle.Candidates(c), cgroupPrefix: c.Engine.CgroupPrefix}
 }
 
 // use makes a plan the one of the moment.

@@ -52,7 +52,8 @@ type node struct {
 func (d *Daemon) assemble(ctx context.Context) (*node, error) {
 	registry := handler.NewRegistry(handler.EmptyTable[router.Backend]())
 	n := &node{registry: registry, pods: router.NewPods(registry), recovered: make(chan struct{})}
-	known := newKnownHandlers(registry, d.options.Config)
+	c := d.options.Config
+	known := &knownHandlers{registry: registry, first: c.Runtimes, candidates: lifecycle.Candidates(c), cgroupPrefix: c.Engine.CgroupPrefix}
 	var err error
 	if n.engine, err = d.openEngine(ctx, known); err != nil {
 		return nil, err

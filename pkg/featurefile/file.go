@@ -77,5 +77,3 @@ func (f file) overwrite(text string, size int) error {
 	_, err = opened.WriteAt([]byte(text+strings.Repeat("#", size-len(text))), 0)
 	return errors.Join(err, opened.Close())
 }
-
-func (f file) remove() error { return os.Remove(f.path) }

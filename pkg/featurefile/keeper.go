@@ -17,6 +17,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"time"
 
 	"github.com/containerd/log"
@@ -245,7 +246,7 @@ func (k *Keeper) failed(ctx context.Context, f *kept, err error, text string, c 
 		fresh, _ := c.text(f.until(c, now))
 		// It is better that no handler has a label than that one has which takes no pods.
 		if f.overwrite(fresh, len(text)) != nil {
-			if removed := f.remove(); removed != nil && !errors.Is(removed, fs.ErrNotExist) {
+			if removed := os.Remove(f.path); removed != nil && !errors.Is(removed, fs.ErrNotExist) {
 				err = errors.Join(err, removed)
 			}
 		}

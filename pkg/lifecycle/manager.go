@@ -41,9 +41,10 @@ func New(ctx context.Context, o Options) (*Manager, error) {
 	s := newStore(newBackground(ctx), o.Live, o.Publisher, past)
 	r := newRollouts(s, o.Dir)
 	p := &probes{store: s, rollouts: r, prober: o.Prober, source: o.CapabilitySource}
+	reloads := &reloader{store: s, rollouts: r, probes: p, loader: o.Loader, announcer: o.Announcer, queue: &queue{wake: make(chan struct{}, 1)}, rewatch: make(chan struct{}, 1)}
 	m := &Manager{
 		Controller: r.controller, starts: &starts{probes: p, logs: map[string]*startLog{}}, store: s, watch: o.Config.Handlers.Watch, intents: intentFile{filepath.Join(o.Dir, "intents.json")}, probes: p,
-		reloads: newReloader(s, r, p, o.Loader, o.Announcer), first: make(chan struct{}),
+		reloads: reloads, first: make(chan struct{}),
 	}
 	intents, err := m.intents.read()
 	if err != nil {

@@ -29,10 +29,6 @@ type reloader struct {
 	polls atomic.Bool
 }
 
-func newReloader(s *store, r *rollouts, p *probes, l Loader, a Announcer) *reloader {
-	return &reloader{store: s, rollouts: r, probes: p, loader: l, announcer: a, queue: &queue{wake: make(chan struct{}, 1)}, rewatch: make(chan struct{}, 1)}
-}
-
 // Reload reads the configuration again and puts it in force, all of it or
 // nothing. The outcome is that of a reading which began after the call; its
 // Error is also returned. The end of ctx ends the waiting, not the reload.

@@ -5,8 +5,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc/status"
-
-	"github.com/berth-cri/berth/pkg/step"
 )
 
 // rpcLabels are the same on both metrics. Their values are bounded: RPCs by the
@@ -47,12 +45,6 @@ func newRPCMetrics(r prometheus.Registerer) *rpcMetrics {
 
 // stepLabels are bounded: steps by package step.
 var stepLabels = []string{"rpc", "handler", "step"}
-
-func (m *rpcMetrics) observeSteps(rpc, handler string, steps []step.Step) {
-	for _, s := range steps {
-		m.steps.WithLabelValues(label(rpc), handler, s.Name).Observe(s.Took.Seconds())
-	}
-}
 
 func (m *rpcMetrics) observe(rpc, handler, variant string, err error, took time.Duration) {
 	code := status.Code(err).String()

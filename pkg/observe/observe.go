@@ -140,7 +140,9 @@ func (s *observedStream) Context() context.Context { return s.ctx }
 func (o *Observer) finish(c *call, rpc string, req, resp any, took time.Duration, err error) {
 	if o.metrics != nil {
 		o.metrics.observe(rpc, c.handler, c.variant, err, took)
-		o.metrics.observeSteps(rpc, c.handler, c.steps.Steps())
+		for _, s := range c.steps.Steps() {
+			o.metrics.steps.WithLabelValues(label(rpc), c.handler, s.Name).Observe(s.Took.Seconds())
+		}
 	}
 	if o.calls != nil {
 		o.calls.WithLabelValues(rpc, status.Code(err).String()).Inc()

@@ -161,7 +161,7 @@ func (b *Backend) compose(o Options, d *dialer) {
 	c := &caller{name: "the CRI daemon at " + o.Endpoint, conn: b.conn, via: o.Instance}
 	c.abilities.Store(&abilities{})
 	n := &node{caller: c, names: b.names, redial: b.conn.ResetConnectBackoff}
-	l := &lists{caller: c, names: b.names, known: b.known, patience: o.ListTimeout, learned: b.learned, late: make(chan struct{}, 1), contest: &b.contest}
+	l := &lists{caller: c, names: b.names, known: b.known, patience: o.ListTimeout, learned: func() { b.save(); b.changed() }, late: make(chan struct{}, 1), contest: &b.contest}
 	a := &acquaintance{caller: c, dialer: d, node: n, lists: l, known: b.known, contest: &b.contest, changed: b.changed}
 	c.monitor = newMonitor(c.name, a.check, a.back, func(Health) { b.changed() })
 	b.runtimeService = runtimeService{
@@ -283,12 +283,6 @@ func (b *Backend) note(ctx context.Context, c change) {
 	if err := b.state.write(); err != nil {
 		log.G(ctx).WithError(err).WithField("backend", b.id).Warn("Failed to save the handler of a pod of backend; it is lost if berth is killed now")
 	}
-}
-
-// learned has the new lists written down.
-func (b *Backend) learned() {
-	b.save()
-	b.changed()
 }
 
 // save has what is known written down soon.

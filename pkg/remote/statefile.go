@@ -126,11 +126,7 @@ func (s *stateFile) replace() error {
 	if err := errors.Join(s.images.save(c), s.known.save(c)); err != nil {
 		return err
 	}
-	text, err := json.Marshal(c)
-	if err != nil {
-		return err
-	}
-	return atomicfile.Write(s.path, text, 0o600, atomicfile.Relaxed)
+	return atomicfile.WriteJSON(s.path, c, atomicfile.Relaxed)
 }
 
 // close ends the writing, and forgets everything if the daemon is no backend of

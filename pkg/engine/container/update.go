@@ -2,7 +2,6 @@ package container
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -153,11 +152,7 @@ func (b *Resources) applyResources(ctx context.Context, c *pod.Container, res *s
 
 // replaceSpec writes the spec of a live bundle as a whole.
 func replaceSpec(bundle string, spec *specs.Spec) error {
-	text, err := json.Marshal(spec)
-	if err != nil {
-		return err
-	}
-	return atomicfile.Write(filepath.Join(bundle, "config.json"), text, 0o600, atomicfile.Relaxed)
+	return atomicfile.WriteJSON(filepath.Join(bundle, "config.json"), spec, atomicfile.Relaxed)
 }
 
 // updateForPlugins asks plugins what is to be done in place of a request.

@@ -24,10 +24,7 @@ func (s *containerService) Get(ctx context.Context, r *containersapi.GetContaine
 		return nil, fmt.Errorf("container %.100q: %w", r.GetID(), errdefs.ErrNotFound)
 	}
 	m, err := s.view.message(r.GetID())
-	if err != nil {
-		return nil, err
-	}
-	return &containersapi.GetContainerResponse{Container: m}, nil
+	return &containersapi.GetContainerResponse{Container: m}, err
 }
 
 func (s *containerService) List(ctx context.Context, r *containersapi.ListContainersRequest) (*containersapi.ListContainersResponse, error) {

@@ -18,10 +18,7 @@ type imageService struct {
 
 func (s *imageService) Get(ctx context.Context, r *imagesapi.GetImageRequest) (*imagesapi.GetImageResponse, error) {
 	img, err := s.store.Get(ctx, r.GetName())
-	if err != nil {
-		return nil, err
-	}
-	return &imagesapi.GetImageResponse{Image: imageMessage(img)}, nil
+	return &imagesapi.GetImageResponse{Image: imageMessage(img)}, err
 }
 
 func (s *imageService) List(ctx context.Context, r *imagesapi.ListImagesRequest) (*imagesapi.ListImagesResponse, error) {
@@ -38,18 +35,12 @@ func (s *imageService) List(ctx context.Context, r *imagesapi.ListImagesRequest)
 
 func (s *imageService) Create(ctx context.Context, r *imagesapi.CreateImageRequest) (*imagesapi.CreateImageResponse, error) {
 	img, err := s.store.Create(ctx, imageOf(r.GetImage()))
-	if err != nil {
-		return nil, err
-	}
-	return &imagesapi.CreateImageResponse{Image: imageMessage(img)}, nil
+	return &imagesapi.CreateImageResponse{Image: imageMessage(img)}, err
 }
 
 func (s *imageService) Update(ctx context.Context, r *imagesapi.UpdateImageRequest) (*imagesapi.UpdateImageResponse, error) {
 	img, err := s.store.Update(ctx, imageOf(r.GetImage()), r.GetUpdateMask().GetPaths()...)
-	if err != nil {
-		return nil, err
-	}
-	return &imagesapi.UpdateImageResponse{Image: imageMessage(img)}, nil
+	return &imagesapi.UpdateImageResponse{Image: imageMessage(img)}, err
 }
 
 func (s *imageService) Delete(ctx context.Context, r *imagesapi.DeleteImageRequest) (*emptypb.Empty, error) {

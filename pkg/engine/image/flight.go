@@ -34,10 +34,6 @@ type flight struct {
 	err  error
 }
 
-func newFlights() *flights {
-	return &flights{running: map[string]*flight{}, cancels: map[*flight]context.CancelCauseFunc{}}
-}
-
 // do returns the outcome of fly, which runs once for all callers of a key who
 // come while it runs. fly's context carries the first caller's values and has
 // no caller's deadline. When ctx ends first, do returns ctx's error.

@@ -75,7 +75,7 @@ func (p *preloads) run(ctx context.Context) {
 			continue
 		}
 		now[e.Name()] = done
-		if err := p.write(now); err != nil {
+		if err := atomicfile.WriteJSON(p.record, now, atomicfile.Relaxed); err != nil {
 			log.G(ctx).WithError(err).Warn("Failed to record preloaded images; the next start will import them again")
 		}
 	}
@@ -136,12 +136,4 @@ func (p *preloads) read(ctx context.Context) map[string]preloaded {
 		return nil
 	}
 	return before
-}
-
-func (p *preloads) write(now map[string]preloaded) error {
-	text, err := json.Marshal(now)
-	if err != nil {
-		return err
-	}
-	return atomicfile.Write(p.record, text, 0o600, atomicfile.Relaxed)
 }

@@ -72,7 +72,7 @@ func newPuller(c Config, r *reader, k *catalog, u *unpacker, v *views, w work) (
 		return nil, err
 	}
 	return &puller{
-		cfg: c, verifier: verifier, flights: newFlights(), files: v.files, reader: r, catalog: k, unpacker: u, views: v, work: w,
+		cfg: c, verifier: verifier, flights: &flights{running: map[string]*flight{}, cancels: map[*flight]context.CancelCauseFunc{}}, files: v.files, reader: r, catalog: k, unpacker: u, views: v, work: w,
 		interrupted: &interrupted{files: v.files, collector: w.collector}, ahead: semaphore.NewWeighted(maxAhead),
 	}, nil
 }

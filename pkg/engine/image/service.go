@@ -36,10 +36,7 @@ func NewService(s *Store) *Service { return &Service{store: s} }
 // ListImages lists every image once; with a filter, the one that it names.
 func (s *Service) ListImages(ctx context.Context, r *runtimeapi.ListImagesRequest) (*runtimeapi.ListImagesResponse, error) {
 	images, err := s.list(ctx, r.GetFilter())
-	if err != nil {
-		return nil, err
-	}
-	return &runtimeapi.ListImagesResponse{Images: images}, nil
+	return &runtimeapi.ListImagesResponse{Images: images}, err
 }
 
 // StreamImages is ListImages in messages of bounded size.

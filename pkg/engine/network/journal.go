@@ -41,15 +41,11 @@ const journalSuffix = ".json"
 
 // write replaces the pod's file as a whole.
 func (j journal) write(entry *journalEntry) error {
-	b, err := json.Marshal(entry)
-	if err != nil {
-		return err
-	}
 	path := j.path(entry.ID)
-	err = atomicfile.Write(path, b, 0o600, atomicfile.Relaxed)
+	err := atomicfile.WriteJSON(path, entry, atomicfile.Relaxed)
 	if errors.Is(err, os.ErrNotExist) {
 		if err = os.MkdirAll(string(j), 0o700); err == nil {
-			err = atomicfile.Write(path, b, 0o600, atomicfile.Relaxed)
+			err = atomicfile.WriteJSON(path, entry, atomicfile.Relaxed)
 		}
 	}
 	if err != nil {

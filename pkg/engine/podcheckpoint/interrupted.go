@@ -39,11 +39,7 @@ func (n *notes) begin(one note) error {
 	if err := os.MkdirAll(n.pods.PodCheckpointNotesDir(), 0o700); err != nil {
 		return err
 	}
-	text, err := json.Marshal(one)
-	if err != nil {
-		return err
-	}
-	return atomicfile.Write(n.file(one), text, 0o600, atomicfile.Durable)
+	return atomicfile.WriteJSON(n.file(one), one, atomicfile.Durable)
 }
 
 func (n *notes) end(one note) error { return atomicfile.Remove(n.file(one)) }

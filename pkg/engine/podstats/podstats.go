@@ -43,10 +43,7 @@ func (b *Stats) ContainerStats(ctx context.Context, r *runtimeapi.ContainerStats
 	ctx, cancel := answerIn(ctx)
 	defer cancel()
 	s, err := b.read(ctx, c)
-	if err != nil {
-		return nil, err
-	}
-	return &runtimeapi.ContainerStatsResponse{Stats: s}, nil
+	return &runtimeapi.ContainerStatsResponse{Stats: s}, err
 }
 
 // ListContainerStats tells what all containers that match use. Ended ones have

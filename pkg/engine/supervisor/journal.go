@@ -171,12 +171,5 @@ func readJSON(path string, v any) error {
 	return nil
 }
 
-// writeJSON replaces a file at once, so that a reader sees the old or the new
-// one. It is not flushed: the directory does not outlive a boot.
-func writeJSON(path string, v any) error {
-	b, err := json.Marshal(v)
-	if err != nil {
-		return err
-	}
-	return atomicfile.Write(path, b, 0o600, atomicfile.Relaxed)
-}
+// writeJSON does not flush: the directory does not outlive a boot.
+func writeJSON(path string, v any) error { return atomicfile.WriteJSON(path, v, atomicfile.Relaxed) }

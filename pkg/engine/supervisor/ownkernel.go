@@ -155,7 +155,8 @@ func (k *ownKernel) signal(ctx context.Context, sig unix.Signal, all bool) error
 	if all {
 		args = append(args, "--all")
 	}
-	if sig == unix.SIGKILL && k.cannotAct() {
+	// The sandbox of a first container may have nobody who would take a signal.
+	if sig == unix.SIGKILL && !k.task.isMember() && (k.task.journal.Checkpoint != "" || k.task.writing.Load()) {
 		return k.signalWaiting(sig) // with or without processes, it is the end of the sandbox
 	}
 	err := k.killCall(ctx, append(args, k.task.id, strconv.Itoa(int(sig))))

@@ -70,12 +70,6 @@ func (k *ownKernel) waits(err error) bool {
 	return k.task.journal.Checkpoint != "" && errors.As(err, &failed) && strings.Contains(failed.message, "not started")
 }
 
-// cannotAct says whether the sandbox of a first container may have nobody who would take a
-// signal.
-func (k *ownKernel) cannotAct() bool {
-	return !k.task.isMember() && (k.task.journal.Checkpoint != "" || k.task.writing.Load())
-}
-
 // signalWaiting is for containers whose sandbox waits. Without this one it would wait for
 // ever: so a kill ends it, with all that are to go on in it. Other signals have nobody who
 // could act on them.

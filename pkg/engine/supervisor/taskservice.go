@@ -91,10 +91,7 @@ func (s taskService) Start(ctx context.Context, r *taskAPI.StartRequest) (*taskA
 	} else {
 		pid, err = t.execs.start(r.ExecID)
 	}
-	if err != nil {
-		return nil, err
-	}
-	return &taskAPI.StartResponse{Pid: uint32(pid)}, nil
+	return &taskAPI.StartResponse{Pid: uint32(pid)}, err
 }
 
 func (s taskService) Exec(ctx context.Context, r *taskAPI.ExecProcessRequest) (*emptypb.Empty, error) {
@@ -120,10 +117,7 @@ func (s taskService) Delete(ctx context.Context, r *taskAPI.DeleteRequest) (*tas
 	} else {
 		exit, err = t.execs.delete(r.ExecID)
 	}
-	if err != nil {
-		return nil, err
-	}
-	return &taskAPI.DeleteResponse{Pid: uint32(exit.PID), ExitStatus: exit.Status, ExitedAt: timestamppb.New(exit.Time())}, nil
+	return &taskAPI.DeleteResponse{Pid: uint32(exit.PID), ExitStatus: exit.Status, ExitedAt: timestamppb.New(exit.Time())}, err
 }
 
 func (s taskService) Kill(ctx context.Context, r *taskAPI.KillRequest) (*emptypb.Empty, error) {
@@ -249,10 +243,7 @@ func (s taskService) Stats(ctx context.Context, r *taskAPI.StatsRequest) (*taskA
 		return nil, err
 	}
 	a, err := anypb.New(metrics)
-	if err != nil {
-		return nil, err
-	}
-	return &taskAPI.StatsResponse{Stats: a}, nil
+	return &taskAPI.StatsResponse{Stats: a}, err
 }
 
 func (s taskService) Connect(ctx context.Context, r *taskAPI.ConnectRequest) (*taskAPI.ConnectResponse, error) {

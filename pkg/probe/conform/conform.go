@@ -88,7 +88,7 @@ func sharedKernel(f Facts) []string {
 	if seen.BootID == f.Node.BootID || f.Isolation == capability.SharedKernel && seen.build() == f.Node.build() {
 		return nil
 	}
-	return []string{"its pods do not run on the node's kernel, but on " + seen.named()}
+	return []string{"its pods do not run on the node's kernel, but on " + strings.TrimSpace(seen.Release+" "+seen.Version)}
 }
 
 // ownKernel: one boot of a kernel has one ID, but a container manager may have mounted
@@ -112,8 +112,6 @@ func ownKernel(f Facts) []string {
 
 // build is the kernel without which boot of it that is.
 func (k Kernel) build() [2]string { return [2]string{k.Release, k.Version} }
-
-func (k Kernel) named() string { return strings.TrimSpace(k.Release + " " + k.Version) }
 
 func machine(f Facts) []string {
 	if f.Isolation == capability.VM {

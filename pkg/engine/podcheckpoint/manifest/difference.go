@@ -38,7 +38,7 @@ func (m *Manifest) Fits(to *Target) error {
 		differ("it was made on %s, and this node is %s; restore it on a node like that", m.Node.Architecture, to.Node.Architecture)
 	}
 	if lacks := missing(m.Node.CPUFeatures, to.Node.CPUFeatures); len(lacks) > 0 {
-		differ("this node's processor lacks %s; restore it on one that has them", named(lacks))
+		differ("this node's processor lacks %s; restore it on one that has them", shortened(lacks, ", "))
 	}
 	all = append(all, m.runtimeDiffers(to)...)
 	pod := &runtimeapi.PodSandboxConfig{}
@@ -227,8 +227,6 @@ func missing(wanted, have []string) []string {
 		return found
 	})
 }
-
-func named(all []string) string { return shortened(all, ", ") }
 
 // shortened joins the first of them, and says how many there are beside.
 func shortened(all []string, separator string) string {

@@ -12,7 +12,6 @@ import (
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
 
-// showLive prints what the daemon has in force.
 func showLive(ctx context.Context, r *remote, w io.Writer, daemon *client.Client) error {
 	resp, err := daemon.GetConfig(ctx, &adminv1.GetConfigRequest{})
 	if err != nil {

@@ -151,7 +151,6 @@ func pullOf(pulls []*adminv1.Pull, name string) *adminv1.Pull {
 // unpackedStage is the last one of a layer.
 const unpackedStage = "unpacked"
 
-// pullView shows how far a pull is.
 type pullView interface {
 	now(p *adminv1.Pull)
 	// end is called once, after the last now.
@@ -194,7 +193,6 @@ func layerName(l *adminv1.PullLayer) string {
 	return printable.Line(short(strings.TrimPrefix(l.GetDigest(), "sha256:")))
 }
 
-// pullBars has a bar for each layer.
 type pullBars struct {
 	all  *mpb.Progress
 	bars map[string]*layerBar

@@ -217,7 +217,6 @@ func failedStart(s *adminv1.PodStart) bool {
 	return slices.ContainsFunc(s.GetCalls(), func(c *adminv1.StartCall) bool { return c.GetCode() != "OK" })
 }
 
-// remembered is how many starts the daemon remembers.
 const remembered = observe.MaxStarts
 
 // covered is the time in which all starts are known that are shown: startsWindow, or less

@@ -56,7 +56,6 @@ func problemsOf(err error) []*adminv1.Problem {
 	return plain([]string{err.Error()})
 }
 
-// changes are what a reload changed, a line each.
 func changes(o lifecycle.Outcome) []string {
 	var lines []string
 	for _, group := range []struct {

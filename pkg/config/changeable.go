@@ -54,7 +54,6 @@ type found struct {
 	warnings []string
 }
 
-// directory is about a directory and the files in it with one of the endings, or all.
 func (v *changeable) directory(key, dir string, p trust.Purpose, endings ...string) {
 	if dir == "" {
 		return

@@ -174,7 +174,6 @@ type fetched struct {
 	absent  bool
 }
 
-// content is what is in a file, or a document that says why that is unknown.
 func (l *looker) content(file string, most int64) ([]byte, *document) {
 	got, late := ask(l, "content", file, func() fetched { return fetch(file) })
 	switch {

@@ -123,7 +123,6 @@ func unknownKey(kind section, name string, known []string) (message, suggestion 
 	return "unknown key; " + expected(known), ""
 }
 
-// foreignKey is what to say of a key that another daemon has.
 func foreignKey(e elsewhere) string {
 	if e.key == "" {
 		return "unknown key: " + e.text

@@ -13,7 +13,6 @@ import (
 
 const shimPrefix = "containerd-shim-"
 
-// runtimeTable is [runtimes.<handler>] as it is written.
 type runtimeTable struct {
 	AliasOf                      string                 `toml:"alias_of"`
 	RuntimePath                  string                 `toml:"runtime_path"`

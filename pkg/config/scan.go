@@ -155,7 +155,6 @@ func (s *scan) keyValue(e *unstable.Node) {
 	s.inline(path, e.Value())
 }
 
-// inline notes the keys of inline tables.
 func (s *scan) inline(path []string, v *unstable.Node) {
 	if v.Kind != unstable.InlineTable || len(path) > maxDepth {
 		return

@@ -39,7 +39,6 @@ func (k *knownHandlers) told() []*handler.Definition {
 	return k.those(func(s handler.State) bool { return s.Phase != handler.NotReady })
 }
 
-// accepting returns those that take new pods.
 func (k *knownHandlers) accepting() []*handler.Definition { return k.those(handler.State.AcceptsPods) }
 
 func (k *knownHandlers) those(wanted func(handler.State) bool) []*handler.Definition {

@@ -129,7 +129,6 @@ func (r *remotes) reconcile(ctx context.Context, b *remote.Backend) {
 	}
 }
 
-// compare has a daemon be no backend that has what another backend has.
 func (r *remotes) compare(ctx context.Context, b *remote.Backend) {
 	if err := r.pods.Reconcile(b); err != nil {
 		log.G(ctx).WithError(err).WithField("backend", b.ID()).Error("Backend has pods that belong to another backend")

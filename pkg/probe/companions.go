@@ -124,7 +124,6 @@ func whole(ctx context.Context, rt *Runtime, id Identity) error {
 	return nil
 }
 
-// incomplete is the error of a runtime whose companions do not belong to it.
 func incomplete(rt *Runtime, id Identity, why string) error {
 	return fmt.Errorf("%s %s needs %s of the same release beside %s, but %s; install all files of one release side by side: %w",
 		rt.Name, rt.Version, strings.Join(rt.Needs, ", "), id.Path, why, errdefs.ErrUnavailable)

@@ -50,7 +50,6 @@ type observation struct {
 // failed says whether there was no answer.
 func (o observation) failed() bool { return o.lost != "" || o.late != "" }
 
-// notAsked is the reason of a daemon that was not asked yet.
 const notAsked = "not checked yet"
 
 // after is the health that follows from an observation. Pure.

@@ -66,7 +66,6 @@ func (n naming) sandbox(id, theirs string) string {
 	return n.names.ours(theirs)
 }
 
-// list is a list of sandboxes with our names.
 func (n naming) list(f frame) frame {
 	return replaced(f, itemsField, func(item []byte) []byte {
 		return withText(item, sandboxHandlerField, n.sandbox(text(item, idField), text(item, sandboxHandlerField)))

@@ -245,7 +245,6 @@ func foreign(kind string, owner *Owner, b Backend) error {
 	return fmt.Errorf("backends %q and %q both have the %s %s; check that they are not the same daemon, and that neither leads to the other: %w", owner.Backend.ID(), b.ID(), kind, owner.ID, errdefs.ErrAlreadyExists)
 }
 
-// dropSandbox forgets a sandbox and its containers.
 func (o *owners) dropSandbox(id string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -139,7 +139,6 @@ func (t *translation) registry(p Place, values map[string]any, of string) {
 	}
 }
 
-// otherPlugins notes the plugins that have no handlers.
 func (t *translation) otherPlugins(f File, plugins map[string]any) {
 	for _, id := range sortedKeys(plugins) {
 		switch id {

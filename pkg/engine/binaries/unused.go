@@ -27,7 +27,6 @@ const (
 	oldPrefix = ".old-"
 )
 
-// toolUse says which tools are needed, by name.
 type toolUse struct {
 	shims, pauseRoots, runtimes map[string]bool
 	// These are set when it is not known which.

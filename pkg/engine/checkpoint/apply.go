@@ -83,7 +83,6 @@ func ApplyTree(ctx context.Context, file, dir string) error {
 	return applyTar(ctx, filepath.Dir(file), filepath.Base(file), dir, func(string) {})
 }
 
-// applyTar applies the tar file of that name in from, and calls seen for each entry.
 func applyTar(ctx context.Context, from, name, to string, seen func(name string)) error {
 	f, err := beneath.Read(from, name)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -89,7 +89,6 @@ func invalid(part string, err error) error {
 	return fmt.Errorf("archive of a checkpoint: %s: %w: %w", part, err, errdefs.ErrInvalidArgument)
 }
 
-// readBounded reads a file as a whole.
 func readBounded(dir, name string, most int64) ([]byte, error) {
 	f, err := beneath.Read(dir, name)
 	if err != nil {

@@ -272,7 +272,6 @@ func imageRef(img *image.Image) string {
 	return img.ID
 }
 
-// imageName is the name that the pod asked for.
 func imageName(s *runtimeapi.ImageSpec, img *image.Image) string {
 	switch {
 	case s.GetUserSpecifiedImage() != "":

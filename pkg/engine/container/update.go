@@ -150,7 +150,6 @@ func (b *Resources) applyResources(ctx context.Context, c *pod.Container, res *s
 	return nil
 }
 
-// replaceSpec writes the spec of a live bundle as a whole.
 func replaceSpec(bundle string, spec *specs.Spec) error {
 	return atomicfile.WriteJSON(filepath.Join(bundle, "config.json"), spec, atomicfile.Relaxed)
 }

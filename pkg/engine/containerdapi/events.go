@@ -116,7 +116,6 @@ func (b *Broker) unsubscribe(s *subscriber) {
 	delete(b.subs, s)
 }
 
-// eventService serves the events of a Broker.
 type eventService struct {
 	eventsapi.UnimplementedEventsServer
 	broker *Broker

@@ -134,7 +134,6 @@ func whole(req any) error {
 	return nil
 }
 
-// inNamespace gives a stream the context of its namespace.
 type inNamespace struct {
 	grpc.ServerStream
 	ctx context.Context //nolint:containedctx // a stream's context is asked of the stream

@@ -10,7 +10,6 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// imageService serves the records of images.
 type imageService struct {
 	imagesapi.UnimplementedImagesServer
 	store images.Store

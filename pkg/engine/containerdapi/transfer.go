@@ -254,7 +254,6 @@ func (s *transferService) export(ctx context.Context, from *transfer.ImageStore,
 	return errors.Join(err, archive.Close())
 }
 
-// name gives an image another name.
 func (s *transferService) name(ctx context.Context, from, to *transfer.ImageStore) error {
 	return s.nameAs(ctx, from.GetName(), to)
 }

@@ -308,7 +308,6 @@ func (a *archives) hold(ctx context.Context, img *Image) error {
 	return images.Walk(ctx, images.Handlers(hold, images.HandlerFunc(s.reader.children)), img.manifest)
 }
 
-// explainArchive says what is wrong with an archive, or with where it is imported to.
 func explainArchive(err error, root string) error {
 	switch {
 	case isNoSpace(err):

@@ -91,7 +91,6 @@ func contentDigest(ref string) (digest.Digest, error) {
 	return d, nil
 }
 
-// consistsOf says whether a digest is that of the image, or of an index that it was pulled by.
 func (i *Image) consistsOf(d digest.Digest) bool {
 	return i.ID == d.String() || i.manifest.Digest == d || slices.ContainsFunc(i.RepoDigests, func(name string) bool { return strings.HasSuffix(name, "@"+d.String()) })
 }

@@ -240,7 +240,6 @@ func checkContentLabels(labels map[string]string) error {
 	return checkLabelSizes(labels)
 }
 
-// contentUsers knows what content belongs to.
 type contentUsers struct {
 	store *Store
 

@@ -117,7 +117,6 @@ func (m eitherMatcher) Less(a, b imagespec.Platform) bool {
 	return m.second.Less(a, b)
 }
 
-// platformError is an image that was not built for what is wanted.
 type platformError struct {
 	wanted Platform
 	// has are the platforms that it was built for, as far as they are known.

@@ -140,7 +140,6 @@ func (p pull) key() string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// image names what is pulled, whoever asks for it.
 func (p pull) image() string {
 	text := fmt.Sprintf("%q %q", p.name, p.snapshotter)
 	if p.platform != NodePlatform {
@@ -370,7 +369,6 @@ func (s *puller) bringIn(ctx context.Context, p pull, from source, lease leases.
 	})
 }
 
-// bringInArtifact is bringIn for what no container runs from.
 func (s *puller) bringInArtifact(ctx context.Context, p pull, target imagespec.Descriptor, handler images.Handler, limit int64) (*Image, error) {
 	if err := images.Dispatch(ctx, handler, semaphore.NewWeighted(int64(s.cfg.MaxConcurrentDownloads)), target); err != nil {
 		return nil, err

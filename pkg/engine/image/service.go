@@ -125,7 +125,6 @@ func (s *Service) info(ctx context.Context, img *Image) (map[string]string, erro
 	return map[string]string{"info": string(b)}, nil
 }
 
-// artifactInfo is info for what no container runs from.
 func (s *Service) artifactInfo(ctx context.Context, img *Image) (map[string]string, error) {
 	type file struct {
 		Path   string        `json:"path,omitempty"`

@@ -24,7 +24,6 @@ const (
 	Native = "native"
 )
 
-// snapshotterKind is how the Store uses a snapshotter.
 type snapshotterKind struct {
 	open func(root string) (snapshots.Snapshotter, error)
 	// layered says that the mounts of a view are directories that an overlay

@@ -92,7 +92,6 @@ func (a *applier) Apply(ctx context.Context, desc imagespec.Descriptor, mounts [
 	return imagespec.Descriptor{MediaType: imagespec.MediaTypeImageLayer, Size: unpacked.Size, Digest: unpacked.Digest}, nil
 }
 
-// unpack has a child unpack a layer, and seals it.
 func (a *applier) unpack(ctx context.Context, desc imagespec.Descriptor, to layerproc.Layer) (unpacked layerproc.Result, err error) {
 	if err := a.slots.Acquire(ctx, 1); err != nil {
 		return unpacked, err

@@ -24,7 +24,6 @@ const maxDatabase = 16 << 20
 // maxGroups is how many supplementary groups the kernel gives a process.
 const maxGroups = 65536
 
-// wanted is a user as a request or an image names it.
 type wanted struct {
 	user  string // Name or number; empty is root.
 	group string // Name or number; empty is the user's own.

@@ -201,7 +201,6 @@ func (b *restoring) ranOn(id string, m *manifest.Manifest) error {
 	return nil
 }
 
-// undo removes a pod that was not restored as a whole.
 func (b *restoring) undo(ctx context.Context, id string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), pod.UndoTimeout)
 	defer cancel()

@@ -174,7 +174,6 @@ func untilStopped(ctx context.Context, s *pod.Sandbox) (_ context.Context, done 
 	}
 }
 
-// errStopped is said to who asked for a checkpoint of a pod that is stopped meanwhile.
 var errStopped = fmt.Errorf("the pod was stopped meanwhile: %w", errdefs.ErrFailedPrecondition)
 
 // writeTask has the runtime write the pod. A caller that leaves does not stop the pod's kernel
@@ -311,7 +310,6 @@ func explainFull(err error, dir string) error {
 	return fmt.Errorf("no space left on the disk of %s; free some, or use another (%v): %w", dir, err, errdefs.ErrResourceExhausted)
 }
 
-// describe fills m with what is known of a pod.
 func describe(m *manifest.Manifest, s *pod.Sandbox, containers []*pod.Container) (err error) {
 	m.Created = time.Now().UTC()
 	if m.Pod, err = manifest.Encode(s.Config()); err != nil {

@@ -18,7 +18,6 @@ import (
 // and whatever they run.
 const unresponsiveAfter = 5 * time.Second
 
-// errUnresponsive is what asking an unresponsive one fails with.
 var errUnresponsive = errors.New("it did not respond before")
 
 // unresponsive knows who runs pods and does not answer: stopped by somebody, or stuck.

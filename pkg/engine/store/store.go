@@ -289,7 +289,6 @@ func readJSON(path string, into any) error {
 	return nil
 }
 
-// writeJSON replaces path as a whole.
 func writeJSON(path string, v any, d Durability) error {
 	b, err := json.Marshal(v)
 	if err != nil {

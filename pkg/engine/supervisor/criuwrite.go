@@ -102,7 +102,6 @@ func groupOf(runtime Process) []int {
 	return group
 }
 
-// isCRIU tells by its name whether a process is one of CRIU.
 func isCRIU(pid int) bool {
 	name, err := os.ReadFile(procfs.Path(pid, "comm"))
 	return err == nil && strings.TrimSpace(string(name)) == "criu"

@@ -79,7 +79,6 @@ const (
 	diesWithReader
 )
 
-// openStdio opens a process's ends of its FIFOs and gives them to uid and gid.
 func openStdio(p stdioPaths, mode outputMode, uid, gid uint32) (_ *stdio, retErr error) {
 	s := &stdio{fds: [3]int{-1, -1, -1}}
 	defer func() {

@@ -59,7 +59,6 @@ func withSandbox(sandbox Exit) Exit {
 // sandboxGrace is how long a sandbox that does not answer may take to end.
 const sandboxGrace = 5 * time.Second
 
-// sandboxExit says how the sandbox of a member ended.
 func (k *ownKernel) sandboxExit() (Exit, bool) {
 	for _, other := range k.sharers() {
 		if other.journal.Member {

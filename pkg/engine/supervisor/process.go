@@ -79,7 +79,6 @@ func (p *process) closeStdin() {
 	}
 }
 
-// readPIDFile reads what a runtime wrote.
 func readPIDFile(path string) (int, error) {
 	b, err := os.ReadFile(path)
 	if err != nil {
@@ -130,7 +129,6 @@ const (
 	exitPause = 5 * time.Millisecond
 )
 
-// collect tells how a process ended whose pidfd says that it has.
 func (p *processes) collect(identity Process, pidfd int, child bool) (status uint32, known bool) {
 	if child {
 		if status, err := p.reap(identity.PID, pidfd); err == nil {

@@ -244,7 +244,6 @@ func (x *execs) killInherited() {
 	}
 }
 
-// noTask is what calls for an unknown task get.
 func (s *Supervisor) noTask(id string) error {
 	return fmt.Errorf("container %q is unknown to this supervisor: %w", id, errdefs.ErrNotFound)
 }

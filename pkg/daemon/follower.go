@@ -2,7 +2,6 @@ package daemon
 
 import (
 	"context"
-	"maps"
 
 	"github.com/containerd/log"
 
@@ -42,7 +41,11 @@ func (f *follower) run() {
 func (r *remotes) woken() map[*remote.Backend]<-chan struct{} {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return maps.Clone(r.wakes)
+	all := make(map[*remote.Backend]<-chan struct{}, len(r.wakes))
+	for b, wake := range r.wakes {
+		all[b] = wake
+	}
+	return all
 }
 
 // one takes over what has changed of a backend, until it has left.

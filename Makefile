@@ -389,10 +389,6 @@ test-all: ## that and everything else, which is what CI runs (root)
 bench: build runtimes $(BIN)/containerd ## compare with containerd, same runtime and network (root)
 	go run ./integration/bench $(BENCH_ARGS)
 
-.PHONY: bench-unit
-bench-unit: ## Go benchmarks
-	go test -run '^$$' -bench . -benchmem ./pkg/... ./contrib/cluster/...
-
 # No more than a pod needs is installed and built: who tries berth should not wait.
 .PHONY: demo demo-deps demo-build
 demo-deps:

@@ -37,13 +37,11 @@ type carried struct {
 // start starts the program. The socket that it gets does not block: gVisor's do not.
 func start(t *testing.T, port int) carried {
 	t.Helper()
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
-	test.Must(t, err)
+	fds := test.Value(unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0))(t)
 	ours, theirs := os.NewFile(uintptr(fds[0]), "ours"), os.NewFile(uintptr(fds[1]), "theirs")
 	defer ours.Close()
 	defer theirs.Close()
-	conn, err := net.FileConn(ours)
-	test.Must(t, err)
+	conn := test.Value(net.FileConn(ours))(t)
 	problems, stderr, err := os.Pipe()
 	test.Must(t, err)
 	defer stderr.Close()
@@ -69,8 +67,7 @@ func (c carried) answered(t *testing.T, want unix.Errno) {
 // listen serves one connection.
 func listen(t *testing.T, address string, serve func(*net.TCPConn)) (port int) {
 	t.Helper()
-	l, err := net.Listen("tcp", address)
-	test.Must(t, err)
+	l := test.Value(net.Listen("tcp", address))(t)
 	t.Cleanup(func() { l.Close() })
 	go func() {
 		if c, err := l.Accept(); err == nil {
@@ -91,9 +88,7 @@ func TestConnectCarriesBothWaysToTheirEnds(t *testing.T) {
 			})
 			c := start(t, port)
 			c.answered(t, 0)
-			if _, err := c.conn.Write(text); err != nil {
-				t.Fatal(err)
-			}
+			test.Must(t, test.Err(c.conn.Write(text)))
 			test.Must(t, c.conn.CloseWrite())
 			got, err := io.ReadAll(c.conn)
 			if err != nil || !bytes.Equal(got, text) {
@@ -115,12 +110,8 @@ func TestConnectPassesOnTheServersEnd(t *testing.T) {
 	})
 	c := start(t, port)
 	c.answered(t, 0)
-	if got, err := io.ReadAll(c.conn); err != nil || string(got) != "bye" {
-		t.Fatalf("the server said %q, %v", got, err)
-	}
-	if _, err := io.WriteString(c.conn, "wait"); err != nil {
-		t.Fatal(err)
-	}
+	test.Equal(t, "the server said", string(test.Value(io.ReadAll(c.conn))(t)), "bye")
+	test.Must(t, test.Err(io.WriteString(c.conn, "wait")))
 	test.Must(t, c.conn.CloseWrite())
 	select {
 	case got := <-heard:
@@ -133,15 +124,12 @@ func TestConnectPassesOnTheServersEnd(t *testing.T) {
 }
 
 func TestConnectIsRefused(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	test.Must(t, err)
+	l := test.Value(net.Listen("tcp", "127.0.0.1:0"))(t)
 	port := l.Addr().(*net.TCPAddr).Port
 	l.Close()
 	c := start(t, port)
 	c.answered(t, unix.ECONNREFUSED)
-	if err := c.cmd.Wait(); err == nil {
-		t.Error("it ended as if there had been a connection")
-	}
+	test.Fails(t, c.cmd.Wait(), "it ended as if there had been a connection")
 }
 
 // A silent connection must not outlive who asked for it.
@@ -159,7 +147,5 @@ func TestConnectEndsWithItsReader(t *testing.T) {
 	case <-time.After(patience):
 		t.Error("the connection is still there")
 	}
-	if err := c.cmd.Wait(); err == nil {
-		t.Error("it ended as if all had been said")
-	}
+	test.Fails(t, c.cmd.Wait(), "it ended as if all had been said")
 }

@@ -11,12 +11,9 @@ import (
 func TestBoundedLogBeginsAnewAndKeepsTheOneBefore(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "log")
 	test.Must(t, os.WriteFile(path, []byte("12345\n"), 0o600))
-	l, err := openBoundedLog(path, 10)
-	test.Must(t, err)
+	l := test.Value(openBoundedLog(path, 10))(t)
 	for _, line := range []string{"abc\n", "def\n", "ghi\n"} {
-		if _, err := l.Write([]byte(line)); err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, test.Err(l.Write([]byte(line))))
 	}
 	for name, want := range map[string]string{path: "def\nghi\n", path + ".old": "12345\nabc\n"} {
 		if got, _ := os.ReadFile(name); string(got) != want {
@@ -28,19 +25,14 @@ func TestBoundedLogBeginsAnewAndKeepsTheOneBefore(t *testing.T) {
 // What else writes where the log does follows it.
 func TestBoundedLogTellsOfEachFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "log")
-	l, err := openBoundedLog(path, 10)
-	test.Must(t, err)
+	l := test.Value(openBoundedLog(path, 10))(t)
 	begun := 0
 	l.begun = func(f *os.File) {
 		begun++
-		if _, err := f.WriteString("crash\n"); err != nil {
-			t.Error(err)
-		}
+		test.Check(t, test.Err(f.WriteString("crash\n")))
 	}
 	for range 4 {
-		if _, err := l.Write([]byte("entry\n")); err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, test.Err(l.Write([]byte("entry\n"))))
 	}
 	if got, _ := os.ReadFile(path); begun != 3 || string(got) != "crash\nentry\n" {
 		t.Errorf("%d were begun; the last holds %q", begun, got)

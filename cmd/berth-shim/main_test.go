@@ -39,11 +39,9 @@ func shim(files []*os.File, env []string, args ...string) *exec.Cmd {
 // socketIn returns a listening socket of that path as a descriptor.
 func socketIn(t *testing.T, path string) *os.File {
 	t.Helper()
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
-	test.Must(t, err)
+	l := test.Value(net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"}))(t)
 	l.SetUnlinkOnClose(false)
-	f, err := l.File()
-	test.Must(t, err)
+	f := test.Value(l.File())(t)
 	l.Close()
 	t.Cleanup(func() { f.Close() })
 	return f
@@ -51,17 +49,13 @@ func socketIn(t *testing.T, path string) *os.File {
 
 func TestVersion(t *testing.T) {
 	for _, arg := range []string{"version", "--version"} {
-		out, err := shim(nil, nil, arg).Output()
-		if err != nil || string(out) != "berth-shim dev\n" {
-			t.Errorf("%s: %q, %v", arg, out, err)
-		}
+		test.Equal(t, arg, string(test.Value(shim(nil, nil, arg).Output())(t)), "berth-shim dev\n")
 	}
 }
 
 func TestWhatCannotServeSaysWhy(t *testing.T) {
 	dir := t.TempDir()
-	file, err := os.Open(os.DevNull)
-	test.Must(t, err)
+	file := test.Value(os.Open(os.DevNull))(t)
 	defer file.Close()
 	for _, tt := range []struct {
 		name  string
@@ -111,15 +105,10 @@ func serving(t *testing.T, env ...string) (cmd *exec.Cmd, dir, socket string) {
 	socket = filepath.Join(dir, "shim.sock")
 	cmd = shim([]*os.File{socketIn(t, socket)}, env, "serve", "--dir", dir)
 	test.Must(t, cmd.Start())
-	serves := func() bool {
+	test.Eventually(t, "it serves", func() bool {
 		text, err := os.ReadFile(filepath.Join(dir, "log"))
 		return err == nil && bytes.Contains(text, []byte("Supervisor started"))
-	}
-	for deadline := time.Now().Add(time.Minute); !serves(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("it does not serve")
-		}
-	}
+	})
 	return cmd, dir, socket
 }
 
@@ -137,9 +126,7 @@ func TestServesUntilItIsKilled(t *testing.T) {
 	cmd, dir, path := serving(t)
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
-	if session, err := unix.Getsid(cmd.Process.Pid); err != nil || session != cmd.Process.Pid {
-		t.Errorf("its session is %d, %v", session, err)
-	}
+	test.Equal(t, "its session", test.Value(unix.Getsid(cmd.Process.Pid))(t), cmd.Process.Pid)
 	second, err := shim([]*os.File{socketIn(t, path+"2")}, nil, "serve", "--dir", dir).CombinedOutput()
 	if want := "is already served by process " + strconv.Itoa(cmd.Process.Pid); err == nil || !bytes.Contains(second, []byte(want)) {
 		t.Errorf("a second one: %v, %q; want %q", err, second, want)
@@ -147,22 +134,15 @@ func TestServesUntilItIsKilled(t *testing.T) {
 	for _, sig := range []unix.Signal{unix.SIGHUP, unix.SIGPIPE} {
 		test.Must(t, cmd.Process.Signal(sig))
 	}
-	conn, err := net.Dial("unix", path)
-	test.Must(t, err)
+	conn := test.Value(net.Dial("unix", path))(t)
 	defer conn.Close()
 	select {
 	case err := <-ended:
 		t.Fatalf("it ended with %v", err)
 	case <-time.After(100 * time.Millisecond):
 	}
-	if cwd, err := os.Readlink("/proc/" + strconv.Itoa(cmd.Process.Pid) + "/cwd"); err != nil || cwd != "/" {
-		t.Errorf("it is in %s, %v", cwd, err)
-	}
+	test.Equal(t, "it is in", test.Value(os.Readlink("/proc/"+strconv.Itoa(cmd.Process.Pid)+"/cwd"))(t), "/")
 	test.Must(t, cmd.Process.Kill())
-	if err := <-ended; err == nil {
-		t.Error("a killed process ended well")
-	}
-	if _, err := os.Stat(path); err != nil {
-		t.Errorf("the daemon's socket: %v", err)
-	}
+	test.Fails(t, <-ended, "a killed process ended well")
+	test.Checkf(t, test.Err(os.Stat(path)), "the daemon's socket")
 }

@@ -31,17 +31,14 @@ func TestPublish(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "s")
 	l, err := net.Listen("unix", socket+".ttrpc") // beside the API of containerd, whose address shims are given
 	test.Must(t, err)
-	srv, err := ttrpc.NewServer()
-	test.Must(t, err)
+	srv := test.Value(ttrpc.NewServer())(t)
 	got := make(received, 1)
 	eventsapi.RegisterTTRPCEventsService(srv, got)
 	go func() { _ = srv.Serve(t.Context(), l) }()
 	t.Cleanup(func() { _ = srv.Close() })
 
-	a, err := typeurl.MarshalAnyToProto(&events.TaskOOM{ContainerID: "c"})
-	test.Must(t, err)
-	data, err := proto.Marshal(a)
-	test.Must(t, err)
+	a := test.Value(typeurl.MarshalAnyToProto(&events.TaskOOM{ContainerID: "c"}))(t)
+	data := test.Value(proto.Marshal(a))(t)
 	args := []string{"--address", socket, "publish", "--topic", "/tasks/oom", "--namespace", "berth"}
 	if !publishes(args) || publishes([]string{"serve", "--dir", "publish"}) || publishes(nil) {
 		t.Error("a call to publish is not told from others")

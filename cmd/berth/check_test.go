@@ -141,9 +141,7 @@ bin_dir = "$DIR/verifiers"
 			var stdout, stderr bytes.Buffer
 			code := check(t.Context(), o, "table", &stdout, &stderr)
 			out := strings.ReplaceAll(stdout.String()+stderr.String(), dir, "$DIR")
-			if code != c.code {
-				t.Errorf("exit status %d, want %d", code, c.code)
-			}
+			test.Equal(t, "exit status", code, c.code)
 			for _, want := range c.want {
 				if !strings.Contains(out, want) {
 					t.Errorf("%q is not in\n%s", want, out)
@@ -152,9 +150,7 @@ bin_dir = "$DIR/verifiers"
 			if c.want == nil && (strings.Contains(out, "warning") || stderr.Len() > 0) {
 				t.Errorf("it says\n%s", out)
 			}
-			if _, err := config.Load(o); err != nil {
-				t.Errorf("a daemon would not start: %v", err)
-			}
+			test.Checkf(t, test.Err(config.Load(o)), "a daemon would not start")
 		})
 	}
 }
@@ -214,8 +210,7 @@ func TestCheckCommandEndsWithItsStatus(t *testing.T) {
 // again runs TestCheckCommandEndsWithItsStatus on a file in a new process.
 func again(t *testing.T, file string) (code int, output string) {
 	t.Helper()
-	self, err := os.Executable()
-	test.Must(t, err)
+	self := test.Value(os.Executable())(t)
 	cmd := exec.Command(self, "-test.run=^TestCheckCommandEndsWithItsStatus$")
 	cmd.Env = append(os.Environ(), "BERTH_TEST_CHECK="+file)
 	out, err := cmd.CombinedOutput()

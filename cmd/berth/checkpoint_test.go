@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
@@ -75,13 +76,11 @@ func TestSizeOfACheckpoint(t *testing.T) {
 }
 
 func TestRequestOfACheckpoint(t *testing.T) {
-	pod, err := manifest.Encode(&runtimeapi.PodSandboxConfig{
+	pod := test.Value(manifest.Encode(&runtimeapi.PodSandboxConfig{
 		Metadata: &runtimeapi.PodSandboxMetadata{Name: "p", Namespace: "n", Uid: "old", Attempt: 3}, Hostname: "p", LogDirectory: "/var/log/pods/old",
 		Linux: &runtimeapi.LinuxPodSandboxConfig{CgroupParent: "/kubepods/old"},
-	})
-	test.Must(t, err)
-	container, err := manifest.Encode(&runtimeapi.ContainerConfig{Metadata: &runtimeapi.ContainerMetadata{Name: "main"}, Command: []string{"x"}})
-	test.Must(t, err)
+	}))(t)
+	container := test.Value(manifest.Encode(&runtimeapi.ContainerConfig{Metadata: &runtimeapi.ContainerMetadata{Name: "main"}, Command: []string{"x"}}))(t)
 	m := &manifest.Manifest{Handler: manifest.Handler{Name: "gvisor"}, Pod: pod, Containers: []manifest.Container{{Name: "main", Config: container}}}
 	for name, c := range map[string]struct {
 		as   restored
@@ -91,8 +90,7 @@ func TestRequestOfACheckpoint(t *testing.T) {
 		"as another":  {restored{name: "q", namespace: "m", uid: "u", handler: "h", logs: "/l"}, [5]string{"q", "m", "u", "h", "/l"}},
 		"another UID": {restored{name: "q", logs: "/l"}, [5]string{"q", "n", "", "gvisor", "/l"}},
 	} {
-		r, err := requestOf(m, &c.as)
-		test.Must(t, err)
+		r := test.Value(requestOf(m, &c.as))(t)
 		md := r.GetConfig().GetMetadata()
 		if c.want[2] == "" && md.GetUid() != "" && md.GetUid() != "old" {
 			c.want[2] = md.GetUid()
@@ -121,8 +119,7 @@ func (d *daemonOf) GetStatus(context.Context, *adminv1.GetStatusRequest) (*admin
 func (d *daemonOf) serve(t *testing.T) (socket string) {
 	t.Helper()
 	socket = filepath.Join(t.TempDir(), "s")
-	l, err := net.Listen("unix", socket)
-	test.Must(t, err)
+	l := test.Value(net.Listen("unix", socket))(t)
 	server := grpc.NewServer()
 	adminv1.RegisterAdminServer(server, d)
 	go func() { _ = server.Serve(l) }()
@@ -156,12 +153,8 @@ func TestRemovalAsksTheDaemon(t *testing.T) {
 	if code, stdout, stderr := ran(t, "checkpoint", "prune", "--admin-socket", socket, parent, "--older-than", "1m"); code != 0 || strings.Contains(stdout, waits) {
 		t.Errorf("prune: exit status %d: %s%s", code, stdout, stderr)
 	}
-	if _, err := os.Stat(waits); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := os.Stat(free); err == nil {
-		t.Error("what no pod waits for was not pruned")
-	}
+	test.Must(t, test.Err(os.Stat(waits)))
+	test.Fails(t, test.Err(os.Stat(free)), "what no pod waits for was not pruned")
 	recovering := (&daemonOf{recovering: true}).serve(t)
 	if code, _, stderr := ran(t, "checkpoint", "rm", waits, "--admin-socket", recovering); code != exitFailure || !strings.Contains(stderr, "try again") {
 		t.Errorf("before it knows its pods: exit status %d: %s", code, stderr)
@@ -185,8 +178,6 @@ func TestIsInRegistry(t *testing.T) {
 		"": false, "notebook": false, "notebook:1": false, "/var/lib/notebook": false, "./a.b/c": false, "../a.b/c": false,
 		"checkpoints/notebook": false, "warm.d/notebook": false, "registry.example/": false, "registry.example/UPPER": false,
 	} {
-		if got := isInRegistry(to); got != want {
-			t.Errorf("%q: %t", to, got)
-		}
+		test.Equal(t, fmt.Sprintf("%q", to), isInRegistry(to), want)
 	}
 }

@@ -16,8 +16,7 @@ func TestWhatIsNotLinked(t *testing.T) {
 	screen := append([]string{"charm.land/", "github.com/charmbracelet/"}, client...)
 	for program, forbidden := range map[string][]string{"berth": client, "berth-shim": screen, "berth-pause": screen} {
 		t.Run(program, func(t *testing.T) {
-			out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", module+"cmd/"+program).Output()
-			test.Must(t, err)
+			out := test.Value(exec.CommandContext(t.Context(), "go", "list", "-deps", module+"cmd/"+program).Output())(t)
 			packages := strings.Fields(string(out))
 			if len(packages) == 0 {
 				t.Fatal("it is made of nothing")

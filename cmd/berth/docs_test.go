@@ -24,8 +24,7 @@ func runnable(c *cobra.Command, f func(*cobra.Command)) {
 
 func documentation(t *testing.T) string {
 	t.Helper()
-	text, err := os.ReadFile("../../docs/cli.md")
-	test.Must(t, err)
+	text := test.Value(os.ReadFile("../../docs/cli.md"))(t)
 	return string(text)
 }
 

@@ -3,6 +3,7 @@ package main
 import (
 	"testing"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/probe/capability"
 )
 
@@ -15,8 +16,6 @@ func TestTried(t *testing.T) {
 		table capability.Table
 		want  bool
 	}{"nothing known": {none, false}, "what its kind can do": {declared, false}, "a command": {ran, true}} {
-		if got := tried(c.table); got != c.want {
-			t.Errorf("%s: %v", name, got)
-		}
+		test.Equal(t, name, tried(c.table), c.want)
 	}
 }

@@ -7,6 +7,8 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 // The end of a command's time is told by whoever sees it first.
@@ -23,8 +25,6 @@ func TestGaveUp(t *testing.T) {
 		"a daemon that leaves": {t.Context(), status.Error(codes.Unavailable, "closing"), false},
 		"anything else":        {t.Context(), errors.New("no"), false},
 	} {
-		if got := gaveUp(c.ctx, c.err); got != c.want {
-			t.Errorf("%s: %t", name, got)
-		}
+		test.Equal(t, name, gaveUp(c.ctx, c.err), c.want)
 	}
 }

@@ -51,10 +51,7 @@ func TestMeasurementOf(t *testing.T) {
 			Pods: 3, CpuPods: 2, MemoryBytes: &adminv1.OverheadDistribution{}, CpuNanocores: &adminv1.OverheadDistribution{},
 		},
 	} {
-		text, err := json.Marshal(measurementOf(e))
-		if err != nil || string(text) != want {
-			t.Errorf("%s, %v; want %s", text, err, want)
-		}
+		test.Equal(t, "the result", string(test.Value(json.Marshal(measurementOf(e)))(t)), want)
 	}
 	if text, err := json.Marshal(measurementOf(estimateOf(5, 0))); err != nil || strings.Contains(string(text), "cpu") {
 		t.Errorf("CPU use that is not known is told: %s, %v", text, err)

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -29,9 +30,7 @@ func TestUnusedImages(t *testing.T) {
 	for _, i := range unused(all) {
 		free = append(free, i.names()[0])
 	}
-	if got := strings.Join(free, " "); got != "<none> free:1" {
-		t.Errorf("unused are %s", got)
-	}
+	test.Equal(t, "unused", strings.Join(free, " "), "<none> free:1")
 	for _, i := range all {
 		if want := map[bool]int{true: 1}[strings.HasPrefix(i.names()[0], "by") || i.names()[0] == "by-tag:1"]; i.Containers != want {
 			t.Errorf("%s has %d containers", i.names()[0], i.Containers)
@@ -41,9 +40,7 @@ func TestUnusedImages(t *testing.T) {
 
 func TestSizes(t *testing.T) {
 	for n, want := range map[int64]string{0: "0 B", 1023: "1023 B", 1024: "1.0 KiB", 10 << 10: "10 KiB", 1536 << 10: "1.5 MiB", 66 << 20: "66 MiB", 3 << 40: "3.0 TiB", 5000 << 40: "5000 TiB"} {
-		if got := size(n); got != want {
-			t.Errorf("%d is %q, want %q", n, got, want)
-		}
+		test.Equal(t, fmt.Sprintf("%d", n), size(n), want)
 	}
 }
 
@@ -112,9 +109,7 @@ func TestWholeFile(t *testing.T) {
 	path := filepath.Join(dir, "file")
 	test.Must(t, whole(path, func(w io.Writer) error { _, err := io.WriteString(w, "all of it"); return err }))
 	failed := errors.New("cut off")
-	if err := whole(path, func(w io.Writer) error { _, _ = io.WriteString(w, "half"); return failed }); !errors.Is(err, failed) {
-		t.Errorf("a write that fails: %v", err)
-	}
+	test.ErrorIs(t, whole(path, func(w io.Writer) error { _, _ = io.WriteString(w, "half"); return failed }), failed, "a write that fails")
 	text, err := os.ReadFile(path)
 	left, listed := os.ReadDir(dir)
 	if err != nil || string(text) != "all of it" || listed != nil || len(left) != 1 {

@@ -27,9 +27,7 @@ func TestMessagesInTheJournalHaveTheirPriority(t *testing.T) {
 	} {
 		out.Reset()
 		l.Log(level, "it")
-		if got := out.String(); got != want {
-			t.Errorf("%s: got %q, want %q", level, got, want)
-		}
+		test.Equal(t, fmt.Sprint(level), out.String(), want)
 	}
 }
 
@@ -48,8 +46,7 @@ func TestMessagesPrint(t *testing.T) {
 }
 
 func TestTheJournalIsKnownByItsFile(t *testing.T) {
-	f, err := os.CreateTemp(t.TempDir(), "")
-	test.Must(t, err)
+	f := test.Value(os.CreateTemp(t.TempDir(), ""))(t)
 	defer f.Close()
 	var st unix.Stat_t
 	test.Must(t, unix.Fstat(int(f.Fd()), &st))
@@ -58,9 +55,7 @@ func TestTheJournalIsKnownByItsFile(t *testing.T) {
 		fmt.Sprintf("%d:%d", st.Dev, st.Ino+1): false,
 		"":                                     false, "nonsense": false,
 	} {
-		if got := isJournal(f, stream); got != want {
-			t.Errorf("%q: %v", stream, got)
-		}
+		test.Equal(t, fmt.Sprintf("%q", stream), isJournal(f, stream), want)
 	}
 }
 

@@ -1,9 +1,9 @@
 package main
 
 import (
-	"slices"
 	"testing"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/handler"
 	"github.com/berth-cri/berth/pkg/nodelabel"
 	"github.com/berth-cri/berth/pkg/probe/capability"
@@ -24,18 +24,14 @@ func TestLabelsOfHandlers(t *testing.T) {
 	for _, k := range knownOf(handlers) {
 		phases = append(phases, k.Phase)
 	}
-	if want := []handler.Phase{handler.Ready, handler.NotReady, handler.Cordoned, handler.Draining}; !slices.Equal(phases, want) {
-		t.Errorf("got %v", phases)
-	}
+	test.EqualLists(t, "the result", phases, []handler.Phase{handler.Ready, handler.NotReady, handler.Cordoned, handler.Draining})
 	want := []nodelabel.Fact{
 		{Key: nodelabel.Handler("a"), Value: nodelabel.Ready},
 		{Key: nodelabel.MaxPods("a"), Value: "40"},
 		{Key: nodelabel.About("a", "isolation"), Value: string(capability.VM)},
 		{Key: nodelabel.About("a", "checkpoint"), Value: "true"},
 	}
-	if got := nodelabel.Labels(knownOf(handlers)); !slices.Equal(got, want) {
-		t.Errorf("got %v", got)
-	}
+	test.EqualLists(t, "the result", nodelabel.Labels(knownOf(handlers)), want)
 	if n := nodeOf("node-1", want); n.Metadata.Name != "node-1" || len(n.Metadata.Labels) != len(want) || n.Metadata.Labels[nodelabel.Handler("a")] != nodelabel.Ready {
 		t.Errorf("got %+v", n)
 	}

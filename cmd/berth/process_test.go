@@ -71,9 +71,7 @@ func TestServeProcess(t *testing.T) {
 	case <-time.After(30 * time.Second):
 		t.Fatal("SIGTERM does not end it")
 	}
-	if _, err := os.Lstat(socket); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("the socket is left: %v", err)
-	}
+	test.ErrorIs(t, test.Err(os.Lstat(socket)), fs.ErrNotExist, "the socket is left")
 	for _, want := range []string{"Serving the CRI", "Configuration reloaded", "Stopped"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("the log lacks %q:\n%s", want, out)
@@ -127,8 +125,7 @@ func (j *journal) String() string {
 // answers waits until the daemon answers.
 func answers(t *testing.T, socket string) {
 	t.Helper()
-	conn, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	test.Must(t, err)
+	conn := test.Value(grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials())))(t)
 	defer conn.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()

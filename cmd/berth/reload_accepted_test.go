@@ -48,7 +48,5 @@ func TestAnAcceptedConfigurationThatCannotBeKeptIsAFault(t *testing.T) {
 	}
 	must(os.RemoveAll(blocked))
 	inForce("")
-	if _, err := os.Stat(o.AcceptedFile()); err != nil {
-		t.Error(err)
-	}
+	test.Check(t, test.Err(os.Stat(o.AcceptedFile())))
 }

@@ -22,8 +22,7 @@ func TestReloadKeepsTheDefaultThatIsAway(t *testing.T) {
 	}
 	file := filepath.Join(dir, "config.toml")
 	test.Must(t, os.WriteFile(file, nil, 0o600))
-	o, err := serveFlags{places: config.Options{File: file, VendorDir: filepath.Join(dir, "vendor"), SearchPath: []string{bin}}}.options()
-	test.Must(t, err)
+	o := test.Value(serveFlags{places: config.Options{File: file, VendorDir: filepath.Join(dir, "vendor"), SearchPath: []string{bin}}}.options())(t)
 	start, err := config.Load(o)
 	if err != nil || start.DefaultRuntime != "runc" {
 		t.Fatalf("it starts with %+v, %v", start, err)
@@ -49,8 +48,7 @@ func TestALookAtFilesIsNoReload(t *testing.T) {
 	}
 	write(filepath.Join(bin, "crun"), "#!/bin/sh\n", 0o755)
 	write(file, "", 0o600)
-	o, err := serveFlags{places: config.Options{File: file, VendorDir: filepath.Join(dir, "vendor"), SearchPath: []string{bin}}}.options()
-	test.Must(t, err)
+	o := test.Value(serveFlags{places: config.Options{File: file, VendorDir: filepath.Join(dir, "vendor"), SearchPath: []string{bin}}}.options())(t)
 	start, err := config.Load(o)
 	if err != nil || start.DefaultRuntime != "crun" {
 		t.Fatalf("it starts with %+v, %v", start, err)

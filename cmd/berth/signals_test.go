@@ -45,9 +45,7 @@ func TestSignals(t *testing.T) {
 		go reloadOn(ctx, hangups, func(wanted lifecycle.Trigger) { reloads <- wanted })
 		select {
 		case wanted := <-reloads:
-			if wanted != lifecycle.TriggerSignal {
-				t.Errorf("SIGHUP is a reload by %q", wanted)
-			}
+			test.Equal(t, "SIGHUP is a reload by", wanted, lifecycle.TriggerSignal)
 		case <-time.After(10 * time.Second):
 			t.Error("SIGHUP is forgotten")
 		}

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/berth-cri/berth/internal/screen"
+	"github.com/berth-cri/berth/internal/test"
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
 
@@ -101,13 +102,9 @@ func TestPerMinute(t *testing.T) {
 		many = append(many, started(fmt.Sprint(i), []string{"a", "b"}[i%2], time.Duration(i+1)*30*time.Second/remembered, "OK", 1, 0, 0, 0))
 	}
 	for handler, want := range map[string]int{"": 2 * remembered, "a": remembered, "c": 0} {
-		if got := perMinute(many, handler, watchedAt); got != want {
-			t.Errorf("of %q, in 30 seconds of which all is remembered: %d, want %d", handler, got, want)
-		}
+		test.Equal(t, fmt.Sprintf("of %q, in 30 seconds of which all is remembered", handler), perMinute(many, handler, watchedAt), want)
 	}
-	if got := perMinute(many[:100], "", watchedAt); got != 100 {
-		t.Errorf("of which all is remembered: %d", got)
-	}
+	test.Equal(t, "of which all is remembered", perMinute(many[:100], "", watchedAt), 100)
 }
 
 func TestP95(t *testing.T) {
@@ -118,13 +115,9 @@ func TestP95(t *testing.T) {
 	}
 	starts = append(starts, started("failed", "h", time.Second, "Unknown", 9999, 0, 0, 0))
 	for n, want := range map[int]string{0: "-", 1: "1ms", 2: "2ms", 20: "19ms", 100: "95ms", 101: "95ms"} {
-		if got := p95(starts[:n], "h", all); got != want {
-			t.Errorf("of %d: %s, want %s", n, got, want)
-		}
+		test.Equal(t, fmt.Sprintf("of %d", n), p95(starts[:n], "h", all), want)
 	}
-	if got := p95(starts, "other", all); got != "-" {
-		t.Errorf("of a handler without starts: %s", got)
-	}
+	test.Equal(t, "of a handler without starts", p95(starts, "other", all), "-")
 }
 
 // What is shown is of the time in which all starts are known.
@@ -146,9 +139,7 @@ func TestCovered(t *testing.T) {
 		"the latest, and enough": {span(remembered, 11*time.Minute), "in the last 10 minutes"},
 		"a moment ago":           {span(remembered, 100*time.Millisecond), "in the last 1s: the daemon remembers 256 starts"},
 	} {
-		if got := covered(c.starts, watchedAt); got != c.want {
-			t.Errorf("%s: %q, want %q", name, got, c.want)
-		}
+		test.Equal(t, name, covered(c.starts, watchedAt), c.want)
 		page := text(nodePage(&nodeSample{status: &adminv1.GetStatusResponse{}, starts: c.starts}, watchedAt, 0))
 		if !strings.Contains(page, "by handler, "+c.want+"\n") {
 			t.Errorf("%s: it shows\n%s", name, page)

@@ -90,9 +90,7 @@ func TestEveryTableFitsAnOrdinaryTerminal(t *testing.T) {
 func TestCellsAreOneLine(t *testing.T) {
 	tab := &table{header: []string{"A", "B"}}
 	tab.add("x\ny", "z\t\tz")
-	if text := tab.shown().Text(0); text != "A    B\nx y  z z\n" {
-		t.Errorf("got %q", text)
-	}
+	test.Equal(t, "the result", tab.shown().Text(0), "A    B\nx y  z z\n")
 }
 
 func TestProgressWithoutATerminalIsLines(t *testing.T) {
@@ -101,9 +99,7 @@ func TestProgressWithoutATerminalIsLines(t *testing.T) {
 	p.step("%d left", 2)
 	p.step("%d left", 1)
 	p.end()
-	if out.String() != "2 left\n1 left\n" {
-		t.Errorf("got %q", out.String())
-	}
+	test.Equal(t, "the result", out.String(), "2 left\n1 left\n")
 }
 
 func TestProgressOnATerminalIsOneLine(t *testing.T) {

@@ -1,8 +1,11 @@
 package output
 
 import (
+	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 func TestTerminal(t *testing.T) {
@@ -17,9 +20,7 @@ func TestTerminal(t *testing.T) {
 			}
 			rest = rest[len(part):]
 		}
-		if want := "NAME\tSTATE\nrunc\t\\u001b]0;owned\\u0007not-ready: größe 世界 🚢\\r\\xff\n"; got.String() != want {
-			t.Errorf("written in pieces of %d it is %q", cut, got.String())
-		}
+		test.Equal(t, fmt.Sprintf("written in pieces of %d it", cut), got.String(), "NAME\tSTATE\nrunc\t\\u001b]0;owned\\u0007not-ready: größe 世界 🚢\\r\\xff\n")
 	}
 }
 
@@ -28,8 +29,6 @@ func TestCellsPrint(t *testing.T) {
 	table.Add("runc", "no \x1b[2J\u009b1m such\r\nfile")
 	table.Add("crun", "")
 	for _, width := range []int{0, 40} {
-		if got, want := table.Text(width), "NAME  REASON\nrunc  no \\u001b[2J\\u009b1m such file\ncrun\n"; got != want {
-			t.Errorf("in %d columns it is %q, want %q", width, got, want)
-		}
+		test.Equal(t, fmt.Sprintf("in %d columns it", width), table.Text(width), "NAME  REASON\nrunc  no \\u001b[2J\\u009b1m such file\ncrun\n")
 	}
 }

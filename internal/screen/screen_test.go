@@ -77,9 +77,7 @@ func TestRows(t *testing.T) {
 		for _, l := range Rows(table, width, kinds) {
 			got = append(got, l.Kind)
 		}
-		if !slices.Equal(got, want) {
-			t.Errorf("in %d columns: %v, want %v", width, got, want)
-		}
+		test.EqualLists(t, fmt.Sprintf("in %d columns", width), got, want)
 	}
 }
 
@@ -108,9 +106,7 @@ func TestPrint(t *testing.T) {
 		test.Must(t, counter(second).Print(t.Context(), &out, 3))
 		since := time.Now().Add(-time.Second).Format(time.TimeOnly)
 		want := "1 in 0\n\\u001b[2Jbody\n\n1 in 0\nit is away since " + since + " (0s), trying again every 1s: gone\n\\u001b[2Jbody\n\n3 in 0\n\\u001b[2Jbody\n"
-		if out.String() != want {
-			t.Errorf("got %q, want %q", out.String(), want)
-		}
+		test.Equal(t, "the result", out.String(), want)
 	})
 	for name, c := range map[string]struct {
 		pages int
@@ -124,9 +120,7 @@ func TestPrint(t *testing.T) {
 	}
 	ended, end := context.WithCancel(t.Context())
 	end()
-	if err := counter(second).Print(ended, &strings.Builder{}, 0); err != nil {
-		t.Errorf("interrupted: %v", err)
-	}
+	test.Checkf(t, counter(second).Print(ended, &strings.Builder{}, 0), "interrupted")
 }
 
 func TestModel(t *testing.T) {

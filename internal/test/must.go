@@ -1,8 +1,13 @@
-// Package test ends tests whose steps fail.
+// Package test has checks that fail a test in one line.
 package test
 
 import (
+	"errors"
 	"fmt"
+	"os"
+	"reflect"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 )
@@ -23,12 +28,110 @@ func Mustf(t testing.TB, err error, format string, args ...any) {
 	}
 }
 
+// Value returns the result of a step, and ends the test if the step failed:
+// test.Value(os.ReadFile(path))(t).
+func Value[T any](v T, err error) func(t testing.TB) T {
+	return func(t testing.TB) T {
+		t.Helper()
+		Must(t, err)
+		return v
+	}
+}
+
+// File is the text of a file.
+func File(t testing.TB, path string) string {
+	t.Helper()
+	return string(Value(os.ReadFile(path))(t))
+}
+
+// Err is the error of a step whose result is not needed.
+func Err[T any](_ T, err error) error { return err }
+
 // Check fails the test if a step failed, and lets it go on.
 func Check(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Error(err)
 	}
+}
+
+// Checkf is Check with the name of the step.
+func Checkf(t testing.TB, err error, format string, args ...any) {
+	t.Helper()
+	if err != nil {
+		t.Errorf("%s: %v", fmt.Sprintf(format, args...), err)
+	}
+}
+
+// Fails fails the test if a step did not fail, with a message about what happened instead.
+func Fails(t testing.TB, err error, format string, args ...any) {
+	t.Helper()
+	if err == nil {
+		t.Errorf(format, args...)
+	}
+}
+
+// Is fails the test if an error is not of a class, which is a function such as
+// errdefs.IsNotFound. The format names the step.
+func Is(t testing.TB, err error, class func(error) bool, format string, args ...any) {
+	t.Helper()
+	if !class(err) {
+		t.Errorf("%s: the error is %v, of another class", fmt.Sprintf(format, args...), err)
+	}
+}
+
+// ErrorIs fails the test if an error is not what it should be by errors.Is.
+func ErrorIs(t testing.TB, err, want error, format string, args ...any) {
+	t.Helper()
+	if !errors.Is(err, want) {
+		t.Errorf("%s: the error is %v, want %v", fmt.Sprintf(format, args...), err, want)
+	}
+}
+
+// Refused fails the test unless a step failed with an error that is of a class and has
+// all the texts.
+func Refused(t testing.TB, err error, class func(error) bool, texts ...string) {
+	t.Helper()
+	Is(t, err, class, "what was refused")
+	Says(t, err, texts...)
+}
+
+// Says fails the test unless a step failed with an error that has all the texts.
+func Says(t testing.TB, err error, texts ...string) {
+	t.Helper()
+	for _, text := range texts {
+		if err == nil || !strings.Contains(err.Error(), text) {
+			t.Errorf("the error is %v, want one that says %q", err, text)
+		}
+	}
+}
+
+// Equal compares two values.
+func Equal[T comparable](t testing.TB, what string, got, want T) {
+	t.Helper()
+	if got != want {
+		t.Errorf("%s: got "+verb(got)+", want "+verb(want), what, got, want)
+	}
+}
+
+// EqualLists compares two lists.
+func EqualLists[T comparable](t testing.TB, what string, got, want []T) {
+	t.Helper()
+	if !slices.Equal(got, want) {
+		t.Errorf("%s: got "+verb(got)+", want "+verb(want), what, got, want)
+	}
+}
+
+// verb has text, and lists of it, shown in quotes.
+func verb(v any) string {
+	of := reflect.TypeOf(v)
+	if of.Kind() == reflect.Slice {
+		of = of.Elem()
+	}
+	if of.Kind() == reflect.String {
+		return "%q"
+	}
+	return "%v"
 }
 
 // Eventually waits up to a minute until something is so.

@@ -2,6 +2,7 @@ package admin_test
 
 import (
 	"context"
+	"fmt"
 	"reflect"
 	"slices"
 	"strings"
@@ -17,9 +18,7 @@ import (
 )
 
 func TestNewChecksItsOptions(t *testing.T) {
-	if _, err := admin.New(admin.Options{}); err == nil {
-		t.Error("nothing is missing")
-	}
+	test.Fails(t, test.Err(admin.New(admin.Options{})), "nothing is missing")
 }
 
 func TestHandlers(t *testing.T) {
@@ -98,8 +97,7 @@ func TestDrainReportsUntilEmpty(t *testing.T) {
 	b := newBed(t)
 	b.node.run("a", "one", b.definition("runc"))
 	b.node.run("b", "two", b.definition("runc"))
-	stream, err := b.Drain(t.Context(), &adminv1.DrainRequest{Name: "runc"})
-	test.Must(t, err)
+	stream := test.Value(b.Drain(t.Context(), &adminv1.DrainRequest{Name: "runc"}))(t)
 	for _, step := range []struct {
 		names []string
 		next  func()
@@ -114,9 +112,7 @@ func TestDrainReportsUntilEmpty(t *testing.T) {
 		}
 		step.next()
 	}
-	if _, err := stream.Recv(); err == nil {
-		t.Error("it goes on")
-	}
+	test.Fails(t, test.Err(stream.Recv()), "it goes on")
 	if h, err := b.manager.Handler("runc"); err != nil || h.State.AcceptsPods() {
 		t.Errorf("empty, it is %v, %v", h.State, err)
 	}
@@ -127,11 +123,8 @@ func TestDrainIsCancelled(t *testing.T) {
 	b.node.run("a", "one", b.definition("runc"))
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	stream, err := b.Drain(ctx, &adminv1.DrainRequest{Name: "runc"})
-	test.Must(t, err)
-	if _, err := stream.Recv(); err != nil {
-		t.Fatal(err)
-	}
+	stream := test.Value(b.Drain(ctx, &adminv1.DrainRequest{Name: "runc"}))(t)
+	test.Must(t, test.Err(stream.Recv()))
 	cancel()
 	if _, err := stream.Recv(); b.failure(err).Code != codes.Canceled {
 		t.Errorf("got %v", err)
@@ -143,17 +136,13 @@ func TestDrainIsCancelled(t *testing.T) {
 
 func TestWatch(t *testing.T) {
 	b := newBed(t)
-	stream, err := b.WatchHandlers(t.Context(), &adminv1.WatchHandlersRequest{})
-	test.Must(t, err)
+	stream := test.Value(b.WatchHandlers(t.Context(), &adminv1.WatchHandlersRequest{}))(t)
 	if resp, err := stream.Recv(); err != nil || len(resp.GetHandlers()) != 1 {
 		t.Fatalf("%v, %v", resp, err)
 	}
-	if _, err := b.RegisterHandler(t.Context(), b.crun()); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, test.Err(b.RegisterHandler(t.Context(), b.crun())))
 	for {
-		resp, err := stream.Recv()
-		test.Must(t, err)
+		resp := test.Value(stream.Recv())(t)
 		if len(resp.GetHandlers()) == 2 {
 			return
 		}
@@ -222,17 +211,14 @@ func TestGetConfig(t *testing.T) {
 	b := newBed(t)
 	b.write("conf.d/10.toml", "[runtimes.crun]\nruntime_path = \"$DIR/bin/crun\"\n", 0o644)
 	for inFiles, want := range map[bool]string{false: "", true: b.path("conf.d/10.toml") + ":2"} {
-		resp, err := b.GetConfig(t.Context(), &adminv1.GetConfigRequest{Files: inFiles})
-		test.Must(t, err)
+		resp := test.Value(b.GetConfig(t.Context(), &adminv1.GetConfigRequest{Files: inFiles}))(t)
 		origin := ""
 		for _, s := range resp.GetSettings() {
 			if s.GetKey() == "runtimes.crun.runtime_path" {
 				origin = s.GetOrigin()
 			}
 		}
-		if origin != want {
-			t.Errorf("files %t: crun is from %q", inFiles, origin)
-		}
+		test.Equal(t, fmt.Sprintf("files %t: crun is from", inFiles), origin, want)
 	}
 	b.write("conf.d/10.toml", "x = 1\n", 0o644)
 	_, err := b.GetConfig(t.Context(), &adminv1.GetConfigRequest{Files: true})
@@ -261,51 +247,29 @@ func TestPodsOfAReplacedProgramAreOutdated(t *testing.T) {
 		}
 		return pin.GetOutdatedReason()
 	}
-	if reason := outdated(); reason != "" {
-		t.Errorf("it is outdated: %s", reason)
-	}
+	test.Equal(t, "it is outdated", outdated(), "")
 	b.node.replace(b.path("bin/runc"), "def")
-	if reason, want := outdated(), "a different binary is installed now: "+b.path("bin/runc")+" 1.2.4"; reason != want {
-		t.Errorf("it is outdated: %q", reason)
-	}
+	test.Equal(t, "it is outdated", outdated(), "a different binary is installed now: "+b.path("bin/runc")+" 1.2.4")
 	// Nothing is known of a program that does not answer.
 	b.node.breaks(b.path("bin/runc"), true)
-	if reason := outdated(); reason != "" {
-		t.Errorf("it is outdated: %s", reason)
-	}
+	test.Equal(t, "it is outdated", outdated(), "")
 	b.node.breaks(b.path("bin/runc"), false)
 	b.node.replace(b.path("bin/runc"), "abc") // as it was
-	if reason := outdated(); reason != "" {
-		t.Errorf("it is outdated: %s", reason)
-	}
-	if _, err := b.RegisterHandler(t.Context(), b.crun()); err != nil {
-		t.Fatal(err)
-	}
+	test.Equal(t, "it is outdated", outdated(), "")
+	test.Must(t, test.Err(b.RegisterHandler(t.Context(), b.crun())))
 	b.node.run("a", "one", b.definition("crun"))
-	if _, err := b.UpdateHandler(t.Context(), &adminv1.UpdateHandlerRequest{Name: "crun", Set: []*adminv1.Setting{{Key: "snapshotter", Value: `"native"`}}}); err != nil {
-		t.Fatal(err)
-	}
-	if reason := outdated(); reason != "the definition of the handler has changed" {
-		t.Errorf("it is outdated: %q", reason)
-	}
-	if _, err := b.RemoveHandler(t.Context(), &adminv1.RemoveHandlerRequest{Name: "crun"}); err != nil {
-		t.Fatal(err)
-	}
-	if reason := outdated(); reason != "the handler is no longer configured" {
-		t.Errorf("it is outdated: %q", reason)
-	}
+	test.Must(t, test.Err(b.UpdateHandler(t.Context(), &adminv1.UpdateHandlerRequest{Name: "crun", Set: []*adminv1.Setting{{Key: "snapshotter", Value: `"native"`}}})))
+	test.Equal(t, "it is outdated", outdated(), "the definition of the handler has changed")
+	test.Must(t, test.Err(b.RemoveHandler(t.Context(), &adminv1.RemoveHandlerRequest{Name: "crun"})))
+	test.Equal(t, "it is outdated", outdated(), "the handler is no longer configured")
 }
 
 func TestPodsAndWhereIs(t *testing.T) {
 	b := newBed(t)
-	if _, err := b.RegisterHandler(t.Context(), b.crun()); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, test.Err(b.RegisterHandler(t.Context(), b.crun())))
 	b.node.run("a", "one", b.definition("runc"))
 	b.node.run("b", "two", b.definition("crun"))
-	if _, err := b.UpdateHandler(t.Context(), &adminv1.UpdateHandlerRequest{Name: "crun", Set: []*adminv1.Setting{{Key: "snapshotter", Value: `"native"`}}}); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, test.Err(b.UpdateHandler(t.Context(), &adminv1.UpdateHandlerRequest{Name: "crun", Set: []*adminv1.Setting{{Key: "snapshotter", Value: `"native"`}}})))
 	all, err := b.ListPods(t.Context(), &adminv1.ListPodsRequest{})
 	if err != nil || len(all.GetPods()) != 2 || all.GetPods()[0].GetId() != "a" || all.GetPods()[0].GetPin().GetOutdated() || !all.GetPods()[1].GetPin().GetOutdated() {
 		t.Errorf("%v, %v", all, err)

@@ -167,20 +167,14 @@ func newBedWith(t *testing.T, more func(*admin.Options)) *bed {
 	}
 	b.write("config.toml", "default_runtime = \"runc\"\n[runtimes.runc]\nruntime_path = \"$DIR/bin/runc\"\n[handlers]\nwatch = false\n", 0o644)
 	loader := files{config.Options{File: b.path("config.toml"), VendorDir: b.path("vendor")}}
-	cfg, err := config.Load(loader.options)
-	test.Must(t, err)
-	b.manager, err = lifecycle.New(t.Context(), lifecycle.Options{
+	cfg := test.Value(config.Load(loader.options))(t)
+	b.manager = test.Value(lifecycle.New(t.Context(), lifecycle.Options{
 		Config: cfg, Loader: loader, Prober: b.node, Live: b.node, Publisher: published{}, CapabilitySource: b.node, Dir: b.path("state"),
-	})
-	test.Must(t, err)
+	}))(t)
 	t.Cleanup(func() { test.Check(t, b.manager.Close()) })
 	b.manager.Start()
 	test.Must(t, b.manager.Ready(t.Context()))
-	for end := time.Now().Add(20 * time.Second); b.manager.Handlers()[0].Capabilities.Empty(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("what runc can do is not known")
-		}
-	}
+	test.Eventually(t, "what runc can do is known", func() bool { return !b.manager.Handlers()[0].Capabilities.Empty() })
 	b.serve(loader, more)
 	return b
 }
@@ -189,13 +183,9 @@ func newBedWith(t *testing.T, more func(*admin.Options)) *bed {
 func (b *bed) serve(loader files, more func(*admin.Options)) {
 	b.t.Helper()
 	dir, err := os.MkdirTemp("", "ba-")
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	test.Must(b.t, err)
 	b.t.Cleanup(func() { os.RemoveAll(dir) })
-	if err := os.Chmod(dir, 0o755); err != nil {
-		b.t.Fatal(err)
-	}
+	test.Must(b.t, os.Chmod(dir, 0o755))
 	b.socket = filepath.Join(dir, "admin.sock")
 	options := admin.Options{
 		Lifecycle: b.manager, Pods: b.node, Files: loader, DropIns: b.path("conf.d"), Vendor: b.path("vendor"),
@@ -203,22 +193,16 @@ func (b *bed) serve(loader files, more func(*admin.Options)) {
 	}
 	more(&options)
 	service, err := admin.New(options)
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	test.Must(b.t, err)
 	server := grpc.NewServer(admin.ServerOptions()...)
 	service.Register(server)
 	l, err := net.Listen("unix", b.socket)
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	test.Must(b.t, err)
 	ended := make(chan error, 1)
 	go func() { ended <- server.Serve(l) }()
 	b.t.Cleanup(func() {
 		server.Stop()
-		if err := <-ended; err != nil {
-			b.t.Error(err)
-		}
+		test.Check(b.t, <-ended)
 	})
 	if b.Client, err = client.New(b.socket); err != nil {
 		b.t.Fatal(err)
@@ -232,15 +216,9 @@ func (b *bed) path(name string) string { return filepath.Join(b.dir, name) }
 func (b *bed) write(name, text string, mode os.FileMode) {
 	b.t.Helper()
 	file := b.path(name)
-	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
-		b.t.Fatal(err)
-	}
-	if err := os.WriteFile(file, []byte(strings.ReplaceAll(text, "$DIR", b.dir)), mode); err != nil {
-		b.t.Fatal(err)
-	}
-	if err := os.Chmod(file, mode); err != nil {
-		b.t.Fatal(err)
-	}
+	test.Must(b.t, os.MkdirAll(filepath.Dir(file), 0o755))
+	test.Must(b.t, os.WriteFile(file, []byte(strings.ReplaceAll(text, "$DIR", b.dir)), mode))
+	test.Must(b.t, os.Chmod(file, mode))
 }
 
 // read is a file's text with $DIR for the directory, or "" if there is none.
@@ -268,8 +246,6 @@ func (b *bed) failure(err error) *client.Error {
 func (b *bed) definition(name string) *handler.Definition {
 	b.t.Helper()
 	h, err := b.manager.Handler(name)
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	test.Must(b.t, err)
 	return h.Definition
 }

@@ -59,8 +59,7 @@ func (a *archives) ImportFor(_ context.Context, from io.Reader, name string, d *
 
 func send(t *testing.T, b *bed, messages ...*adminv1.ImportImagesRequest) ([]string, error) {
 	t.Helper()
-	stream, err := b.ImportImages(t.Context())
-	test.Must(t, err)
+	stream := test.Value(b.ImportImages(t.Context()))(t)
 	for _, m := range messages {
 		if err := stream.Send(m); err != nil && !errors.Is(err, io.EOF) {
 			t.Fatal(err)
@@ -73,8 +72,7 @@ func send(t *testing.T, b *bed, messages ...*adminv1.ImportImagesRequest) ([]str
 func TestArchives(t *testing.T) {
 	a := &archives{content: bytes.Repeat([]byte("0123456789"), 300_000)}
 	b := newBedWith(t, func(o *admin.Options) { o.Images = a })
-	stream, err := b.ExportImages(t.Context(), &adminv1.ExportImagesRequest{Images: []string{"a:1"}})
-	test.Must(t, err)
+	stream := test.Value(b.ExportImages(t.Context(), &adminv1.ExportImagesRequest{Images: []string{"a:1"}}))(t)
 	var got []byte
 	for {
 		m, err := stream.Recv()

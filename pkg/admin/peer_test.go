@@ -42,8 +42,7 @@ func TestOtherUsersAreRefused(t *testing.T) {
 	b := newBed(t)
 	test.Must(t, os.Chmod(b.socket, 0o777))
 	// The other user must be able to run this binary.
-	self, err := os.ReadFile("/proc/self/exe")
-	test.Must(t, err)
+	self := test.Value(os.ReadFile("/proc/self/exe"))(t)
 	program := strings.TrimSuffix(b.socket, "admin.sock") + "caller"
 	test.Must(t, os.WriteFile(program, self, 0o755))
 	for uid, want := range map[uint32]string{65534: "user 65534 is not allowed to manage berth; call as root", 0: ""} {

@@ -26,8 +26,7 @@ func (b *bed) plain() *adminv1.RegisterHandlerRequest { return b.crun() }
 
 func TestRegisterUpdateRemove(t *testing.T) {
 	b := newBed(t)
-	registered, err := b.RegisterHandler(t.Context(), b.crun(&adminv1.Setting{Key: "options.no_new_keyring", Value: "true"}))
-	test.Must(t, err)
+	registered := test.Value(b.RegisterHandler(t.Context(), b.crun(&adminv1.Setting{Key: "options.no_new_keyring", Value: "true"})))(t)
 	if h := registered.GetHandler(); h.GetState() != adminv1.State_STATE_READY || !h.GetManaged() || registered.GetFile() != b.path("conf.d/50-crun.toml") {
 		t.Errorf("registered: %v", registered)
 	}
@@ -81,18 +80,13 @@ func TestRefusedChangesLeaveNothing(t *testing.T) {
 	if _, err := os.Stat(b.path("conf.d")); !os.IsNotExist(err) {
 		t.Errorf("something was written (%v)", err)
 	}
-	if _, err := b.manager.Handler("crun"); err == nil {
-		t.Error("the handler is there")
-	}
+	test.Fails(t, test.Err(b.manager.Handler("crun")), "the handler is there")
 	if now := b.manager.Current(); now.Digest != before.Digest || now.Generation != before.Generation || now.Last != nil {
 		t.Errorf("what is in force changed: %+v", now)
 	}
-	if _, err := b.RegisterHandler(t.Context(), b.crun()); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, test.Err(b.RegisterHandler(t.Context(), b.crun())))
 	text := b.read("conf.d/50-crun.toml")
-	file, err := os.Stat(b.path("conf.d/50-crun.toml"))
-	test.Must(t, err)
+	file := test.Value(os.Stat(b.path("conf.d/50-crun.toml")))(t)
 	_, err = b.UpdateHandler(t.Context(), &adminv1.UpdateHandlerRequest{Name: "crun", Set: []*adminv1.Setting{{Key: "snapshotter", Value: "1"}}})
 	if e := b.failure(err); !e.Invalid() || b.read("conf.d/50-crun.toml") != text {
 		t.Errorf("the file became\n%s\n%s", b.read("conf.d/50-crun.toml"), e.Text)
@@ -103,9 +97,7 @@ func TestRefusedChangesLeaveNothing(t *testing.T) {
 
 	// The default handler cannot go.
 	b.write("config.toml", "default_runtime = \"crun\"\n[runtimes.runc]\nruntime_path = \"$DIR/bin/runc\"\n[handlers]\nwatch = false\n", 0o644)
-	if _, err := b.Reload(t.Context(), &adminv1.ReloadRequest{}); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, test.Err(b.Reload(t.Context(), &adminv1.ReloadRequest{})))
 	_, err = b.RemoveHandler(t.Context(), &adminv1.RemoveHandlerRequest{Name: "crun"})
 	if e := b.failure(err); !e.Invalid() || b.read("conf.d/50-crun.toml") != text {
 		t.Errorf("got %s, and the file is\n%s", e.Text, b.read("conf.d/50-crun.toml"))
@@ -146,9 +138,7 @@ func TestRegisterWhatCannotBe(t *testing.T) {
 			if e := b.failure(err); e.Code != c.code || !strings.Contains(e.Text, c.text) {
 				t.Errorf("got %v: %s", e.Code, e.Text)
 			}
-			if after := b.read("conf.d/50-crun.toml"); after != before {
-				t.Errorf("the file became %q", after)
-			}
+			test.Equal(t, "the file became", b.read("conf.d/50-crun.toml"), before)
 		})
 	}
 }
@@ -156,9 +146,7 @@ func TestRegisterWhatCannotBe(t *testing.T) {
 func TestOtherFilesAreNotTouched(t *testing.T) {
 	b := newBed(t)
 	b.write("conf.d/50-crun.toml", "[runtimes.crun]\nruntime_path = \"$DIR/bin/crun\"\n", 0o644)
-	if _, err := b.Reload(t.Context(), &adminv1.ReloadRequest{}); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, test.Err(b.Reload(t.Context(), &adminv1.ReloadRequest{})))
 	for name, origin := range map[string]string{"runc": "$DIR/config.toml:2", "crun": "$DIR/conf.d/50-crun.toml:1"} {
 		_, err := b.RemoveHandler(t.Context(), &adminv1.RemoveHandlerRequest{Name: name})
 		if e := b.failure(err); e.Code != codes.FailedPrecondition || !strings.Contains(e.Text, "edit "+origin) {
@@ -176,9 +164,7 @@ func TestOtherFilesAreNotTouched(t *testing.T) {
 
 func TestUpdateOfAKeyThatIsNotThere(t *testing.T) {
 	b := newBed(t)
-	if _, err := b.RegisterHandler(t.Context(), b.crun()); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, test.Err(b.RegisterHandler(t.Context(), b.crun())))
 	_, err := b.UpdateHandler(t.Context(), &adminv1.UpdateHandlerRequest{Name: "crun", Unset: []string{"snapshotter"}})
 	if e := b.failure(err); e.Code != codes.InvalidArgument || !strings.Contains(e.Text, `no key "snapshotter"; it has runtime_path`) {
 		t.Errorf("got %v: %s", e.Code, e.Text)
@@ -189,9 +175,7 @@ func TestUpdateOfAKeyThatIsNotThere(t *testing.T) {
 func TestLeftoversOfAKill(t *testing.T) {
 	b := newBed(t)
 	b.write("conf.d/.50-crun.toml.new", "[runtimes.cr", 0o644)
-	if _, err := b.RegisterHandler(t.Context(), b.crun()); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, test.Err(b.RegisterHandler(t.Context(), b.crun())))
 	if b.read("conf.d/.50-crun.toml.new") != "" {
 		t.Error("it is still there")
 	}

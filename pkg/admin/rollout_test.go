@@ -18,9 +18,8 @@ func TestPromoteAndAbort(t *testing.T) {
 		t.Errorf("without a candidate: %v %s", e.Code, e.Text)
 	}
 	b.write("bin/next", "#!/bin/sh\n", 0o755)
-	resp, err := b.RegisterHandler(t.Context(), b.crun(
-		&adminv1.Setting{Key: "candidate.runtime_path", Value: `"` + b.path("bin/next") + `"`}, &adminv1.Setting{Key: "candidate.percent", Value: "10"}))
-	test.Must(t, err)
+	resp := test.Value(b.RegisterHandler(t.Context(), b.crun(
+		&adminv1.Setting{Key: "candidate.runtime_path", Value: `"` + b.path("bin/next") + `"`}, &adminv1.Setting{Key: "candidate.percent", Value: "10"})))(t)
 	// The keys' old names were given; today's are written.
 	one, err := b.GetHandler(t.Context(), &adminv1.GetHandlerRequest{Name: "crun"})
 	if err != nil || !slices.ContainsFunc(one.GetSettings(), func(s *adminv1.Setting) bool { return s.GetKey() == "candidate.percent" && s.GetValue() == "10" }) {
@@ -60,10 +59,8 @@ func TestStatusNamesANextBinaryThatIsNotTried(t *testing.T) {
 	b := newBed(t)
 	b.write("bin/next", "#!/bin/sh\n", 0o755)
 	b.node.breaks(b.path("bin/next"), true)
-	if _, err := b.RegisterHandler(t.Context(), b.crun(
-		&adminv1.Setting{Key: "candidate.runtime_path", Value: `"` + b.path("bin/next") + `"`}, &adminv1.Setting{Key: "candidate.percent", Value: "10"})); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, test.Err(b.RegisterHandler(t.Context(), b.crun(
+		&adminv1.Setting{Key: "candidate.runtime_path", Value: `"` + b.path("bin/next") + `"`}, &adminv1.Setting{Key: "candidate.percent", Value: "10"}))))
 	s, err := b.GetStatus(t.Context(), &adminv1.GetStatusRequest{})
 	if err != nil || len(s.GetDegraded()) != 1 || !strings.HasPrefix(s.GetDegraded()[0], "rollout of "+b.path("bin/next")+" under handler crun is stopped: ") {
 		t.Errorf("%v, %v", s, err)

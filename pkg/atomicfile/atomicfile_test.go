@@ -21,9 +21,7 @@ func TestWrite(t *testing.T) {
 			path := filepath.Join(dir, "file")
 			for _, content := range []string{"first", "second", ""} {
 				test.Must(t, Write(path, []byte(content), 0o646, d))
-				if got, err := os.ReadFile(path); err != nil || string(got) != content {
-					t.Errorf("it says %q, %v", got, err)
-				}
+				test.Equal(t, "it", test.File(t, path), content)
 			}
 			if st, err := os.Stat(path); err != nil || st.Mode().Perm() != 0o646 {
 				t.Errorf("its mode is %v, %v", st.Mode(), err)
@@ -46,9 +44,7 @@ func TestWriteBesideLeftovers(t *testing.T) {
 		"a link":      func() error { return os.Symlink(theirs, fresh) },
 	} {
 		test.Must(t, leave())
-		if err := Write(path, []byte("ours"), 0o600, Relaxed); err != nil {
-			t.Errorf("%s: %v", name, err)
-		}
+		test.Checkf(t, Write(path, []byte("ours"), 0o600, Relaxed), "%s", name)
 		if got, _ := os.ReadFile(theirs); string(got) != "theirs" {
 			t.Errorf("%s: what it leads to says %q", name, got)
 		}
@@ -64,15 +60,11 @@ func TestFailedWriteChangesNothing(t *testing.T) {
 	test.Must(t, os.WriteFile(path, []byte("old"), 0o600))
 	blocker := filepath.Join(dir, ".file.new", "full")
 	test.Must(t, os.MkdirAll(blocker, 0o700))
-	if err := Write(path, []byte("new"), 0o600, Durable); err == nil {
-		t.Error("it was written where it cannot be")
-	}
+	test.Fails(t, Write(path, []byte("new"), 0o600, Durable), "it was written where it cannot be")
 	if got, _ := os.ReadFile(path); string(got) != "old" {
 		t.Errorf("it says %q", got)
 	}
-	if err := Write(filepath.Join(dir, "none", "file"), nil, 0o600, Relaxed); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("a directory that is not there: %v", err)
-	}
+	test.ErrorIs(t, Write(filepath.Join(dir, "none", "file"), nil, 0o600, Relaxed), os.ErrNotExist, "a directory that is not there")
 }
 
 func TestExplain(t *testing.T) {

@@ -19,9 +19,7 @@ func (n *node) accept(o Options) *Config {
 	if err != nil || len(cfg.Rejected) > 0 {
 		n.t.Fatalf("Start: %v, %v", cfg, err)
 	}
-	if err := cfg.KeepAccepted(o); err != nil {
-		n.t.Fatalf("KeepAccepted: %v", err)
-	}
+	test.Mustf(n.t, cfg.KeepAccepted(o), "KeepAccepted")
 	return cfg
 }
 
@@ -60,8 +58,7 @@ func TestStartWithTheLastAcceptedConfiguration(t *testing.T) {
 			}
 			_, refused := Load(o)
 			for range 2 { // a restart keeps it for the next one
-				cfg, err := Start(o)
-				test.Must(t, err)
+				cfg := test.Value(Start(o))(t)
 				if names(cfg) != "crun extra runc" || cfg.DefaultRuntime != "runc" || cfg.Log.Format != "json" || cfg.Log.Level != "info" || len(cfg.Broken) > 0 {
 					t.Errorf("in force are %s, default %s, log %+v, broken %q", names(cfg), cfg.DefaultRuntime, cfg.Log, brokenNames(cfg))
 				}
@@ -166,12 +163,8 @@ func TestTooLargeToBeKept(t *testing.T) {
 	o := n.placed()
 	cfg := n.accept(o)
 	cfg.documents = append(cfg.documents, cfg.documents...)
-	if err := cfg.KeepAccepted(o); err == nil || !strings.Contains(err.Error(), "the limit is 16777216") {
-		t.Errorf("got %v", err)
-	}
-	if _, err := os.Stat(o.AcceptedFile()); err == nil {
-		t.Error("one is kept, so a start with a mistake would use the one before")
-	}
+	test.Says(t, cfg.KeepAccepted(o), "the limit is 16777216")
+	test.Fails(t, test.Err(os.Stat(o.AcceptedFile())), "one is kept, so a start with a mistake would use the one before")
 }
 
 // TestAcceptedConfigurationThatCannotBeWritten: an older one is removed, unless it is the same.
@@ -181,15 +174,11 @@ func TestAcceptedConfigurationThatCannotBeWritten(t *testing.T) {
 	o := n.placed()
 	same := n.accept(o)
 	n.raw("root/accepted-config/."+filepath.Base(o.AcceptedFile())+".new/x", "", 0o600) // where it is written first
-	if err := same.KeepAccepted(o); err != nil {
-		t.Errorf("the same again: %v", err)
-	}
+	test.Checkf(t, same.KeepAccepted(o), "the same again")
 	n.write("config.toml", "[runtimes.runc]\nruntime_path = \"$BIN/runc\"\n")
 	other, err := Load(o)
 	n.must(err)
-	if err := other.KeepAccepted(o); err == nil || !strings.Contains(err.Error(), "not empty") {
-		t.Errorf("got %v", err)
-	}
+	test.Says(t, other.KeepAccepted(o), "not empty")
 	n.write("config.toml", "x = 1\n")
 	if cfg, err := Start(o); err == nil {
 		t.Errorf("it starts with the stale %s", names(cfg))
@@ -258,9 +247,7 @@ func TestTheDefaultFileIsGone(t *testing.T) {
 		{"none", "", nil},
 		{"only a drop-in", "", []storedDocument{{File: "/etc/berth/conf.d/x.toml"}}},
 	} {
-		if got := gone("file", DefaultFile, Options{Running: &Config{documents: c.before}}); got != c.want {
-			t.Errorf("%s: got %q", c.what, got)
-		}
+		test.Equal(t, c.what, gone("file", DefaultFile, Options{Running: &Config{documents: c.before}}), c.want)
 	}
 }
 

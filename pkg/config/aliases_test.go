@@ -3,6 +3,8 @@ package config
 import (
 	"strings"
 	"testing"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 func TestAliases(t *testing.T) {
@@ -45,9 +47,7 @@ func TestAliasOfWhatIsLeftOut(t *testing.T) {
 	n.write("config.toml", "default_runtime = \"runc\"\n[import]\ncrio = [\""+n.path("crio.conf")+"\"]\n[runtimes.runc]\nruntime_path = \"$BIN/runc\"\n[runtimes.second]\nalias_of = \"bad\"\n")
 	n.write("crio.conf", "[crio.runtime.runtimes.bad]\nruntime_path = 7\n")
 	cfg := n.load()
-	if names(cfg) != "runc" {
-		t.Errorf("handlers are %s", names(cfg))
-	}
+	test.Equal(t, "handlers", names(cfg), "runc")
 	for _, b := range cfg.Broken {
 		if !strings.Contains(b.Reason, "must be a string") {
 			t.Errorf("%+v", b)

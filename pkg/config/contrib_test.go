@@ -11,8 +11,7 @@ import (
 )
 
 func TestCrictlTalksToTheDefaultSocket(t *testing.T) {
-	data, err := os.ReadFile("../../contrib/crictl.yaml")
-	test.Must(t, err)
+	data := test.Value(os.ReadFile("../../contrib/crictl.yaml"))(t)
 	for _, key := range []string{"runtime-endpoint", "image-endpoint"} {
 		if want := key + ": unix://" + Default().Server.Socket + "\n"; !strings.Contains(string(data), want) {
 			t.Errorf("contrib/crictl.yaml lacks %q", want)
@@ -22,11 +21,9 @@ func TestCrictlTalksToTheDefaultSocket(t *testing.T) {
 
 // TestUnitKeepsPodsAlive holds the settings that pods' lives depend on.
 func TestUnitKeepsPodsAlive(t *testing.T) {
-	f, err := os.Open("../../contrib/systemd/berth.service")
-	test.Must(t, err)
+	f := test.Value(os.Open("../../contrib/systemd/berth.service"))(t)
 	defer f.Close()
-	options, err := unit.DeserializeOptions(f)
-	test.Must(t, err)
+	options := test.Value(unit.DeserializeOptions(f))(t)
 	got := map[string]string{}
 	for _, o := range options {
 		if o.Section == "Service" {
@@ -38,15 +35,12 @@ func TestUnitKeepsPodsAlive(t *testing.T) {
 		"OOMScoreAdjust": "-999", "WatchdogSec": "60",
 		"ExecStart": "/usr/bin/berth serve",
 	} {
-		if got[name] != want {
-			t.Errorf("%s=%s, want %s", name, got[name], want)
-		}
+		test.Equal(t, name, got[name], want)
 	}
 }
 
 func TestDropInForAgents(t *testing.T) {
-	data, err := os.ReadFile("../../contrib/agents/kube-prometheus.toml")
-	test.Must(t, err)
+	data := test.Value(os.ReadFile("../../contrib/agents/kube-prometheus.toml"))(t)
 	n := newNode(t, "runc")
 	n.write("config.toml", "version = 1\n[runtimes.runc]\nruntime_path = \"$BIN/runc\"\n")
 	n.write("conf.d/60-agents.toml", string(data))

@@ -41,8 +41,7 @@ func TestTheDefaultOfARunningDaemonStays(t *testing.T) {
 		t.Run(c.what, func(t *testing.T) {
 			n := newNode(t, strings.Fields(c.before)...)
 			n.write("config.toml", c.main)
-			running, err := n.start()
-			test.Must(t, err)
+			running := test.Value(n.start())(t)
 			for _, r := range strings.Fields(c.before) {
 				test.Must(t, os.Remove(n.path("bin/"+r)))
 			}
@@ -52,8 +51,7 @@ func TestTheDefaultOfARunningDaemonStays(t *testing.T) {
 			n.write("config.toml", c.next)
 			// It must hold for any number of reloads.
 			for range 3 {
-				cfg, err := n.again(running)
-				test.Must(t, err)
+				cfg := test.Value(n.again(running))(t)
 				if names(cfg) != c.served || cfg.DefaultRuntime != c.fallback {
 					t.Fatalf("served are %q, default %s; want %q, %s", names(cfg), cfg.DefaultRuntime, c.served, c.fallback)
 				}
@@ -96,9 +94,7 @@ func TestADefaultThatOthersBringIsAwaited(t *testing.T) {
 	}
 	// A daemon that runs knows what others brought; any other name is a mistake.
 	n.write("config.toml", strings.Replace(main, "default_runtime = \"kata\"", "default_runtime = \"kato\"", 1))
-	if _, err := n.again(cfg); err == nil || !strings.Contains(err.Error(), `handler "kato" does not exist`) {
-		t.Errorf("a name that nobody had: %v", err)
-	}
+	test.Says(t, test.Err(n.again(cfg)), `handler "kato" does not exist`)
 	// To the strict reading of "berth check" this is no mistake of the file either.
 	n.write("config.toml", main)
 	cfg, err = Load(n.options())
@@ -120,7 +116,5 @@ func TestADefaultThatIsNotInstalledIsAwaited(t *testing.T) {
 		t.Errorf("got %v, served %q", err, names(cfg))
 	}
 	n.write("config.toml", "default_runtime = \"runk\"\n")
-	if _, err := n.start(); err == nil {
-		t.Error("a name that nobody has is no mistake of the main file")
-	}
+	test.Fails(t, test.Err(n.start()), "a name that nobody has is no mistake of the main file")
 }

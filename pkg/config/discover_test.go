@@ -1,6 +1,7 @@
 package config
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -105,9 +106,7 @@ func TestNothingToDiscover(t *testing.T) {
 	if len(got) != 1 || got[0] != want {
 		t.Errorf("got %v", got)
 	}
-	if got := shortList(strings.Fields("a b c d e f g h")); got != "a, b, c, d, e, f and 2 more directories" {
-		t.Errorf("got %q", got)
-	}
+	test.Equal(t, "the result", shortList(strings.Fields("a b c d e f g h")), "a, b, c, d, e, f and 2 more directories")
 }
 
 // TestSearchDirs: the PATH of the one who looks decides nothing.
@@ -127,9 +126,7 @@ func TestSearchDirs(t *testing.T) {
 		}
 	}
 	t.Setenv(SearchPathEnv, "/x:/y")
-	if got := SearchDirs(); !slices.Equal(got, []string{"/x", "/y"}) {
-		t.Errorf("with %s: %v", SearchPathEnv, got)
-	}
+	test.EqualLists(t, fmt.Sprintf("with %s", SearchPathEnv), SearchDirs(), []string{"/x", "/y"})
 }
 
 func TestBareNameIsFound(t *testing.T) {
@@ -145,24 +142,15 @@ func TestBareNameIsFound(t *testing.T) {
 
 func TestHelperPath(t *testing.T) {
 	n := newNode(t, "berth-test-helper")
-	if got := helperPath("berth-test-helper", nil); got != "" {
-		t.Errorf("found %s", got)
-	}
+	test.Equal(t, "found", helperPath("berth-test-helper", nil), "")
 	t.Setenv("PATH", n.path("bin"))
-	if got := helperPath("berth-test-helper", nil); got != "" {
-		t.Errorf("found in PATH: %s", got)
-	}
-	if got := helperPath("berth-test-helper", []string{n.path("bin")}); got != n.path("bin/berth-test-helper") {
-		t.Errorf("where runtimes are: %q", got)
-	}
-	self, err := os.Executable()
-	test.Must(t, err)
+	test.Equal(t, "found in PATH", helperPath("berth-test-helper", nil), "")
+	test.Equal(t, "where runtimes", helperPath("berth-test-helper", []string{n.path("bin")}), n.path("bin/berth-test-helper"))
+	self := test.Value(os.Executable())(t)
 	beside := filepath.Join(filepath.Dir(self), "berth-test-helper")
 	test.Must(t, os.WriteFile(beside, nil, 0o755))
 	t.Cleanup(func() { os.Remove(beside) })
-	if got := helperPath("berth-test-helper", nil); got != beside {
-		t.Errorf("beside: %q", got)
-	}
+	test.Equal(t, "beside", helperPath("berth-test-helper", nil), beside)
 }
 
 func TestHelpers(t *testing.T) {

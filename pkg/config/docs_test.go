@@ -19,8 +19,7 @@ import (
 // tables of options are told apart by the case of their keys.
 func documented(t *testing.T) (docs, effects map[string]string) {
 	t.Helper()
-	data, err := os.ReadFile("../../docs/configuration.md")
-	test.Must(t, err)
+	data := test.Value(os.ReadFile("../../docs/configuration.md"))(t)
 	heading := regexp.MustCompile(`^### \[(.*)\]$`)
 	row := regexp.MustCompile("^\\| `([A-Za-z_]+)` \\| [a-zA-Z ]+ \\| `(.*?)` \\| (?:(start|reload|new pods|start, new pods|each pull) \\| )?.+ \\|$")
 	docs, effects = map[string]string{}, map[string]string{}
@@ -122,8 +121,7 @@ func TestReloadBehaviourIsDocumented(t *testing.T) {
 
 // TestDocumentedLimits keeps numbers in prose true.
 func TestDocumentedLimits(t *testing.T) {
-	data, err := os.ReadFile("../../docs/configuration.md")
-	test.Must(t, err)
+	data := test.Value(os.ReadFile("../../docs/configuration.md"))(t)
 	for _, want := range []string{DefaultFile, DefaultVendorDir, SearchPathEnv, "at most 107 bytes",
 		fmt.Sprintf("at most %d MiB, a directory at most %d files and %d MiB in all, and keys are at most %d levels deep",
 			maxFileSize>>20, maxFiles, maxTotalSize>>20, maxDepth)} {

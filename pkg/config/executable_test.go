@@ -78,8 +78,7 @@ func TestDeadMount(t *testing.T) {
 // deadMount covers a directory with a file system that answers nobody.
 func deadMount(t *testing.T, dir string) {
 	t.Helper()
-	fuse, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0)
-	test.Must(t, err)
+	fuse := test.Value(os.OpenFile("/dev/fuse", os.O_RDWR, 0))(t)
 	test.Must(t, unix.Mount("dead", filepath.Clean(dir), "fuse", 0, fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0", fuse.Fd())))
 	t.Cleanup(func() {
 		fuse.Close()
@@ -104,8 +103,6 @@ func TestDriverMistake(t *testing.T) {
 		{true, CgroupDriverCgroupfs, true, `conflicts with engine.cgroup_driver, which is "cgroupfs"; remove it`},
 		{false, CgroupDriverSystemd, false, `conflicts with engine.cgroup_driver, which is "systemd"; remove it`},
 	} {
-		if got := driverMistake(c.asked, c.driver, c.running); got != c.want {
-			t.Errorf("%+v: %q", c, got)
-		}
+		test.Equal(t, fmt.Sprintf("%+v", c), driverMistake(c.asked, c.driver, c.running), c.want)
 	}
 }

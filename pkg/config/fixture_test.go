@@ -40,16 +40,10 @@ func (n *node) binary(name string, mode os.FileMode) {
 func (n *node) raw(name, content string, mode os.FileMode) {
 	n.t.Helper()
 	file := n.path(name)
-	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
-		n.t.Fatal(err)
-	}
-	if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
-		n.t.Fatal(err)
-	}
+	test.Must(n.t, os.MkdirAll(filepath.Dir(file), 0o755))
+	test.Must(n.t, os.WriteFile(file, []byte(content), 0o600))
 	// The umask must not decide what a test sees.
-	if err := os.Chmod(file, mode); err != nil {
-		n.t.Fatal(err)
-	}
+	test.Must(n.t, os.Chmod(file, mode))
 }
 
 func (n *node) write(name, content string) {
@@ -64,9 +58,7 @@ func (n *node) options() Options {
 func (n *node) load() *Config {
 	n.t.Helper()
 	cfg, err := Load(n.options())
-	if err != nil {
-		n.t.Fatalf("Load: %v", err)
-	}
+	test.Mustf(n.t, err, "Load")
 	return cfg
 }
 

@@ -78,9 +78,7 @@ func FuzzImport(f *testing.F) {
 			continue
 		}
 		data, err := os.ReadFile(file)
-		if err != nil {
-			f.Fatal(err)
-		}
+		test.Must(f, err)
 		f.Add(data)
 	}
 	for _, seed := range []string{

@@ -5,12 +5,13 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 // TestHostileDropIns holds a daemon that starts to this: whatever lies in its
@@ -59,9 +60,7 @@ func TestHostileDropIns(t *testing.T) {
 				c.make(n, n.path(dir+"/50-bad.toml"))
 			}
 			cfg := within(t, n.load)
-			if got := names(cfg); got != "crun extra other runc" {
-				t.Errorf("served are %s", got)
-			}
+			test.Equal(t, "served", names(cfg), "crun extra other runc")
 			problems := n.relative(cfg.Problems.Error())
 			for _, dir := range []string{"crio", "cd"} {
 				if strings.Contains(c.want, "unknown key") {
@@ -121,9 +120,7 @@ func TestDirectoriesHaveAnEnd(t *testing.T) {
 		n.raw(fmt.Sprintf("conf.d/%04d.toml", i), fmt.Sprintf("[runtimes.h%04d]\nruntime_path = %q\n", i, n.path("bin/runc")), 0o644)
 	}
 	want := "$DIR/conf.d: has 1005 configuration files; only the first 1000 are read, up to 0999.toml; remove those that are not needed"
-	if got := n.refuse(n.options()); !slices.Equal(got, []string{want}) {
-		t.Errorf("problems are %s", got)
-	}
+	test.EqualLists(t, "problems", n.refuse(n.options()), []string{want})
 }
 
 func TestDirectoriesHaveATotalSize(t *testing.T) {
@@ -182,9 +179,7 @@ func TestFileThatGoesAway(t *testing.T) {
 
 func (n *node) must(err error) {
 	n.t.Helper()
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	test.Must(n.t, err)
 }
 
 func (n *node) link(to, path string) {

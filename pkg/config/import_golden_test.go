@@ -37,7 +37,7 @@ func installation(t *testing.T, name string) (n *node, paths []string) {
 		n.binary(strings.TrimPrefix(file, "/"), 0o755)
 	}
 	from := filepath.Join("testdata", "import", name)
-	err := filepath.WalkDir(from, func(path string, e fs.DirEntry, err error) error {
+	test.Must(t, filepath.WalkDir(from, func(path string, e fs.DirEntry, err error) error {
 		if err != nil || e.IsDir() || e.Name() == "want" {
 			return err
 		}
@@ -55,8 +55,7 @@ func installation(t *testing.T, name string) (n *node, paths []string) {
 		}
 		n.raw(filepath.Join("import", below), text, 0o644)
 		return nil
-	})
-	test.Must(t, err)
+	}))
 	paths = []string{n.path("import")}
 	if _, err := os.Stat(n.path("import/conf.d")); err == nil {
 		paths = append(paths, n.path("import/conf.d"))
@@ -78,8 +77,7 @@ func TestInstallersFiles(t *testing.T) {
 	for _, c := range cases {
 		t.Run(c.Name(), func(t *testing.T) {
 			n, paths := installation(t, c.Name())
-			got, err := Translate(paths, Options{SearchPath: n.programs()})
-			test.Must(t, err)
+			got := test.Value(Translate(paths, Options{SearchPath: n.programs()}))(t)
 			text := string(got.DropIn) + "\n"
 			for _, note := range got.Notes {
 				text += fmt.Sprintln("# note:", note)
@@ -117,16 +115,13 @@ func TestImportIsItsTranslation(t *testing.T) {
 			n.write("config.toml", own+fmt.Sprintf("[import]\n%s = %s\n", c.key, literal(paths)))
 			o := n.options()
 			o.SearchPath = n.programs()
-			imported, err := Load(o)
-			test.Must(t, err)
-			translated, err := Translate(paths, o)
-			test.Must(t, err)
+			imported := test.Value(Load(o))(t)
+			translated := test.Value(Translate(paths, o))(t)
 			n.write("config.toml", own)
 			n.raw("conf.d/50-import.toml", string(translated.DropIn), 0o644)
 			var direct []*handler.Definition
 			if len(translated.Problems) == 0 {
-				cfg, err := Load(o)
-				test.Must(t, err)
+				cfg := test.Value(Load(o))(t)
 				direct = cfg.Runtimes
 			} else {
 				direct = n.eachAlone(o, string(translated.DropIn))

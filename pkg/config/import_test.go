@@ -30,9 +30,7 @@ func TestImportsAndOwnHandlers(t *testing.T) {
 			t.Errorf("%s is from %s, want %s", d.Name, d.Origin, w)
 		}
 	}
-	if got := n.relative(cfg.Origin("runtimes.third.runtime_path").String()); got != "$DIR/cd/20.toml:4" {
-		t.Errorf("third's runtime_path is from %s", got)
-	}
+	test.Equal(t, "third's runtime_path is from", n.relative(cfg.Origin("runtimes.third.runtime_path").String()), "$DIR/cd/20.toml:4")
 	var notes []string
 	for _, note := range cfg.ImportNotes {
 		notes = append(notes, n.relative(note.String()))
@@ -75,12 +73,8 @@ func TestBadImportsCostTheirOwnHandlers(t *testing.T) {
 	n.raw("crio/50-junk", "\x7fELF\x00\x00\xff\xfe", 0o644)
 	test.Must(t, os.Symlink(n.path("nowhere"), n.path("crio/60-link")))
 	cfg := n.load()
-	if got := names(cfg); got != "crun gone good runc" {
-		t.Errorf("served are %s", got)
-	}
-	if got := brokenNames(cfg); got != "half typed" {
-		t.Errorf("broken are %s", got)
-	}
+	test.Equal(t, "served", names(cfg), "crun gone good runc")
+	test.Equal(t, "broken", brokenNames(cfg), "half typed")
 	for _, want := range []string{"20-syntax:2:15: ", "40-type:2:1: runtimes.typed.runtime_path: must be a string", "50-junk:1:"} {
 		if !strings.Contains(cfg.Problems.Error(), want) {
 			t.Errorf("no problem has %q:\n%v", want, cfg.Problems)

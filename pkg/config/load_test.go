@@ -1,6 +1,7 @@
 package config
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -118,9 +119,7 @@ ratio = nan
 			t.Errorf("%q lacks %q", kata.ShimOptionsTOML, part)
 		}
 	}
-	if kata.ShimOptionsType != "example.options" {
-		t.Errorf("the type of kata's options is %q", kata.ShimOptionsType)
-	}
+	test.Equal(t, "the type of kata's options", kata.ShimOptionsType, "example.options")
 	if kata.ShimOptions != nil || kata.Digest() == "" {
 		t.Errorf("kata's options are kept twice: %v", kata.ShimOptions)
 	}
@@ -130,9 +129,7 @@ func TestRunscByAnyOfItsNamesHasAConfigurationFile(t *testing.T) {
 	n := newNode(t, "runsc-20260101")
 	n.raw("bin/runsc.toml", "", 0o644)
 	n.write("config.toml", "[runtimes.gvisor]\nruntime_path = \"$BIN/runsc-20260101\"\nruntime_config_path = \"$BIN/runsc.toml\"\n")
-	if got := n.load().Runtimes[0].ConfigPath; got != n.path("bin/runsc.toml") {
-		t.Errorf("ConfigPath = %q", got)
-	}
+	test.Equal(t, "ConfigPath", n.load().Runtimes[0].ConfigPath, n.path("bin/runsc.toml"))
 }
 
 func TestDropInsAreReadInOrder(t *testing.T) {
@@ -155,34 +152,26 @@ func TestDropInsAreReadInOrder(t *testing.T) {
 	if got := names(cfg); got != "crun runc" || cfg.Discovered {
 		t.Errorf("handlers are %s", got)
 	}
-	if cfg.DefaultRuntime != "runc" {
-		t.Errorf("a drop-in's handler became the default: %s", cfg.DefaultRuntime)
-	}
+	test.Equal(t, "a drop-in's handler became the default", cfg.DefaultRuntime, "runc")
 	var sources []string
 	for _, s := range cfg.Sources {
 		sources = append(sources, n.relative(s))
 	}
 	want := []string{"$DIR/config.toml", "$DIR/conf.d/05-first.toml", "$DIR/vendor/10-crun.toml",
 		"$DIR/conf.d/20-off.toml", "$DIR/conf.d/30-log.toml", "$DIR/conf.d/70-null.toml"}
-	if !slices.Equal(sources, want) {
-		t.Errorf("sources are %v", sources)
-	}
+	test.EqualLists(t, "sources", sources, want)
 	for key, want := range map[string]string{
 		"log.level": "$DIR/conf.d/30-log.toml:2", "log.format": "$DIR/config.toml:3", "cni.conf_dir": "default",
 		"runtimes.crun.runtime_path": "$DIR/vendor/10-crun.toml:2",
 	} {
-		if got := n.relative(cfg.Origin(key).String()); got != want {
-			t.Errorf("%s is from %s, want %s", key, got, want)
-		}
+		test.Equal(t, fmt.Sprintf("%s is from", key), n.relative(cfg.Origin(key).String()), want)
 	}
 }
 
 func TestMainFile(t *testing.T) {
 	n := newNode(t, "crun")
 	o := n.options()
-	if got := n.refuse(o); !slices.Equal(got, []string{"$DIR/config.toml: the file does not exist"}) {
-		t.Errorf("a file that is named and absent: %v", got)
-	}
+	test.EqualLists(t, "a file that is named and absent", n.refuse(o), []string{"$DIR/config.toml: the file does not exist"})
 	n.write("config.toml", "")
 	if cfg := n.load(); !cfg.Discovered || names(cfg) != "crun" || cfg.DefaultRuntime != "crun" {
 		t.Errorf("an empty file does not discover: %+v", cfg)
@@ -200,8 +189,7 @@ func TestNoConfiguration(t *testing.T) {
 		t.Skipf("this machine has %s", filepath.Dir(DefaultFile))
 	}
 	n := newNode(t, "runsc", "containerd-shim-kata-v2")
-	cfg, err := Load(Options{SearchPath: []string{n.path("bin")}})
-	test.Must(t, err)
+	cfg := test.Value(Load(Options{SearchPath: []string{n.path("bin")}}))(t)
 	if names(cfg) != "gvisor kata runsc" || cfg.DefaultRuntime != "gvisor" || !cfg.Discovered || len(cfg.Sources) != 0 {
 		t.Errorf("got %s, default %s, from %v", names(cfg), cfg.DefaultRuntime, cfg.Sources)
 	}
@@ -221,9 +209,7 @@ func TestUnreadableFiles(t *testing.T) {
 	n.write("config.toml", "")
 	o = n.options()
 	o.DropInDir = n.path("config.toml")
-	if got := n.refuse(o); !slices.Equal(got, []string{"$DIR/config.toml: cannot be listed: not a directory"}) {
-		t.Errorf("drop-in directory that is none: %v", got)
-	}
+	test.EqualLists(t, "drop-in directory that is none", n.refuse(o), []string{"$DIR/config.toml: cannot be listed: not a directory"})
 }
 
 func TestFlagsWin(t *testing.T) {
@@ -235,17 +221,14 @@ func TestFlagsWin(t *testing.T) {
 		"cni.bin_dirs": "/x,/y", "tracing.sample_ratio": "0.5", "streaming.idle_timeout": "1m", "default_runtime": "crun",
 		"engine.supervision": "pod",
 	}
-	cfg, err := Load(o)
-	test.Must(t, err)
+	cfg := test.Value(Load(o))(t)
 	got := []any{cfg.Server, cfg.Streaming, cfg.Engine.UnprivilegedICMP, cfg.CNI.BinDirs, cfg.Tracing.SampleRatio, cfg.DefaultRuntime, cfg.Runtimes[0].Supervision}
 	want := []any{Server{Socket: "/b", SocketMode: 0o600, RuntimeName: DefaultRuntimeName}, Streaming{Address: "127.0.0.1", Port: 99, IdleTimeout: time.Minute, PermittedRemoteHosts: []string{}},
 		false, []string{"/x", "/y"}, 0.5, "crun", handler.SupervisionPod}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got  %+v\nwant %+v", got, want)
 	}
-	if s := cfg.Origin("server.socket").String(); s != "command line" {
-		t.Errorf("server.socket is from %s", s)
-	}
+	test.Equal(t, "server.socket is from", cfg.Origin("server.socket").String(), "command line")
 	o.Flags = map[string]string{
 		"server.socket": "b", "streaming.port": "many", "image_verifier": "x", "server.listen": "x", "engine.cgroup_drver": "x",
 		"runtimes.runc.snapshotter": "native", "cgroup_driver": "x", "image_verifier.nothing_like_it": "x",
@@ -278,9 +261,7 @@ func TestChooseDefault(t *testing.T) {
 		{"", "kata crun", "crun"},
 		{"", "a b", ""},
 	} {
-		if got := chooseDefault(strings.Fields(c.byMain), strings.Fields(c.known)); got != c.want {
-			t.Errorf("chooseDefault(%q, %q) = %q, want %q", c.byMain, c.known, got, c.want)
-		}
+		test.Equal(t, fmt.Sprintf("chooseDefault(%q, %q)", c.byMain, c.known), chooseDefault(strings.Fields(c.byMain), strings.Fields(c.known)), c.want)
 	}
 }
 
@@ -313,7 +294,5 @@ func TestDropInsDoNotMoveTheDefault(t *testing.T) {
 func TestSocketForAgentsIsAnyAbsolutePath(t *testing.T) {
 	n := newNode(t, "runc")
 	n.write("config.toml", "[containerd_api]\nsocket = \"/run//containerd/containerd.sock\"\n\n[runtimes.runc]\nruntime_path = \"$BIN/runc\"\n")
-	if got := n.load().ContainerdAPI.Socket; got != "/run//containerd/containerd.sock" {
-		t.Errorf("it is %q", got)
-	}
+	test.Equal(t, "it", n.load().ContainerdAPI.Socket, "/run//containerd/containerd.sock")
 }

@@ -17,8 +17,7 @@ func TestEndpointsOnThisMachine(t *testing.T) {
 	dir := t.TempDir()
 	file, socket := filepath.Join(dir, "file"), filepath.Join(dir, "cri.sock")
 	test.Must(t, os.WriteFile(file, nil, 0o600))
-	l, err := net.Listen("unix", socket)
-	test.Must(t, err)
+	l := test.Value(net.Listen("unix", socket))(t)
 	defer l.Close()
 	for path, want := range map[string]string{
 		socket: "", filepath.Join(dir, "missing"): "", file: "endpoint: " + file + " is a file, not a socket", dir: "endpoint: " + dir + " is a directory, not a socket",

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"fmt"
 	"reflect"
 	"strings"
 	"testing"
@@ -16,8 +17,7 @@ func TestSettingsSayValueAndOrigin(t *testing.T) {
 	n.raw("config.toml", "[server]\nsocket = \"/b\"\n[runtimes.runc]\nruntime_path = \""+n.path("bin/runc")+"\"\ndefault_annotations.\"a.b/c\" = \"x\"\n"+
 		"[runtimes.kata]\nruntime_path = \""+n.path("bin/containerd-shim-kata-v2")+"\"\n[runtimes.kata.options]\nDeep = { a = [1, 2], b = \"#\" }\n", 0o644)
 	cfg := n.load()
-	settings, err := cfg.Settings()
-	test.Must(t, err)
+	settings := test.Value(cfg.Settings())(t)
 	file := n.path("config.toml")
 	got := map[string]Setting{}
 	for _, s := range settings {
@@ -51,8 +51,7 @@ func TestSettingsSayValueAndOrigin(t *testing.T) {
 func TestSettingsOfDiscoveredHandlers(t *testing.T) {
 	n := newNode(t, "crun")
 	n.raw("config.toml", "", 0o644)
-	settings, err := n.load().Settings()
-	test.Must(t, err)
+	settings := test.Value(n.load().Settings())(t)
 	for _, s := range settings {
 		if s.Key == "runtimes.crun.runtime_path" && strings.HasPrefix(s.Origin, "discovered in ") {
 			return
@@ -68,8 +67,7 @@ func TestHandlerFileIsReadBack(t *testing.T) {
 		{Key: "pod_annotations", Value: `["a.*"]`},
 		{Key: "runtime_path", Value: `"/bin/shim"`},
 	}
-	text, err := HandlerFile("one\ntwo", "kata", settings)
-	test.Must(t, err)
+	text := test.Value(HandlerFile("one\ntwo", "kata", settings))(t)
 	want := "# one\n# two\n[runtimes.kata]\noptions.BinaryName = \"/bin/x\"\noptions.\"a b\" = {deep = [1, \"two\"]}\npod_annotations = [\"a.*\"]\nruntime_path = \"/bin/shim\"\n"
 	if string(text) != want {
 		t.Errorf("got\n%s", text)
@@ -92,18 +90,14 @@ func TestHandlerFileTakesNoSmuggledLines(t *testing.T) {
 			t.Errorf("%q: %v\n%s", s, err, text)
 		}
 	}
-	if _, err := HandlerFile("", "x", []Setting{{Key: "a", Value: quote(strings.Repeat("x", maxFileSize))}}); !errdefs.IsInvalidArgument(err) {
-		t.Errorf("a huge value: %v", err)
-	}
+	test.Is(t, test.Err(HandlerFile("", "x", []Setting{{Key: "a", Value: quote(strings.Repeat("x", maxFileSize))}})), errdefs.IsInvalidArgument, "a huge value")
 }
 
 func TestReadHandlerFileRefusesOtherFiles(t *testing.T) {
 	for _, text := range []string{
 		"", "[runtimes.other]\n", "[runtimes.x]\n[runtimes.other]\n", "[runtimes.x]\n[server]\n", "version = 1\n[runtimes.x]\n", "[runtimes]\nx = 1\n", "x",
 	} {
-		if _, err := ReadHandlerFile([]byte(text), "x"); !errdefs.IsFailedPrecondition(err) {
-			t.Errorf("%q: %v", text, err)
-		}
+		test.Is(t, test.Err(ReadHandlerFile([]byte(text), "x")), errdefs.IsFailedPrecondition, "%q", text)
 	}
 }
 
@@ -112,9 +106,7 @@ func TestValue(t *testing.T) {
 		"/usr/bin/runc": `"/usr/bin/runc"`, "true": "true", "3": "3", `"3"`: `"3"`, "native": `"native"`, `["a", "b"]`: `["a", "b"]`,
 		"": `""`, "a\nb": `"a\nb"`, "90s": `"90s"`, "'x'": "'x'",
 	} {
-		if got := Value(text); got != want {
-			t.Errorf("%q became %s, want %s", text, got, want)
-		}
+		test.Equal(t, fmt.Sprintf("%q became", text), Value(text), want)
 	}
 }
 
@@ -123,9 +115,7 @@ func TestParseSettings(t *testing.T) {
 	if want := []Setting{{Key: "b", Value: "1"}, {Key: "options.X", Value: "true"}}; err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, %v", got, err)
 	}
-	if _, err := ParseSettings([]byte("b =")); !errdefs.IsInvalidArgument(err) {
-		t.Errorf("bad lines: %v", err)
-	}
+	test.Is(t, test.Err(ParseSettings([]byte("b ="))), errdefs.IsInvalidArgument, "bad lines")
 }
 
 func FuzzHandlerFile(f *testing.F) {

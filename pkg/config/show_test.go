@@ -2,6 +2,7 @@ package config
 
 import (
 	"bytes"
+	"fmt"
 	"reflect"
 	"strings"
 	"testing"
@@ -98,11 +99,7 @@ func TestShortDuration(t *testing.T) {
 		0: "0s", 10 * time.Second: "10s", 5 * time.Minute: "5m", 4 * time.Hour: "4h", 90 * time.Minute: "1h30m",
 		time.Hour + time.Second: "1h0m1s", 10 * time.Minute: "10m", 100 * time.Hour: "100h", 1500 * time.Millisecond: "1.5s",
 	} {
-		if got := shortDuration(d); got != want {
-			t.Errorf("shortDuration(%d) = %s, want %s", d, got, want)
-		}
-		if back, err := time.ParseDuration(shortDuration(d)); err != nil || back != d {
-			t.Errorf("%s is read back as %v", shortDuration(d), back)
-		}
+		test.Equal(t, fmt.Sprintf("shortDuration(%d)", d), shortDuration(d), want)
+		test.Equal(t, fmt.Sprintf("%s is read back as", shortDuration(d)), test.Value(time.ParseDuration(shortDuration(d)))(t), d)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/berth-cri/berth/configs"
+	"github.com/berth-cri/berth/internal/test"
 )
 
 // uncommented is the shipped file with all keys and tables switched on.
@@ -29,9 +30,7 @@ func TestTemplateAsShippedSaysNothing(t *testing.T) {
 	if !reflect.DeepEqual(cfg, want) {
 		t.Errorf("got  %+v\nwant %+v", cfg, want)
 	}
-	if names(cfg) != "crun" {
-		t.Errorf("handlers are %s", names(cfg))
-	}
+	test.Equal(t, "handlers", names(cfg), "crun")
 }
 
 // TestTemplateSwitchedOn takes every comment away from a key: each must exist,
@@ -46,9 +45,7 @@ func TestTemplateSwitchedOn(t *testing.T) {
 			t.Error(p)
 		}
 	}
-	if names(cfg) != "gvisor kata runc" {
-		t.Errorf("handlers are %s", names(cfg))
-	}
+	test.Equal(t, "handlers", names(cfg), "gvisor kata runc")
 	keys := actual()
 	for _, key := range slices.Sorted(maps.Keys(keys)) {
 		if strings.HasPrefix(key, "runtimes.") || strings.HasPrefix(key, "snapshotters.") {

@@ -44,12 +44,9 @@ func process(t *testing.T, how string) *exec.Cmd {
 func TestForbid(t *testing.T) {
 	coredumptest.Need(t)
 	c := process(t, "wait")
-	out, err := c.StdoutPipe()
-	test.Must(t, err)
+	out := test.Value(c.StdoutPipe())(t)
 	test.Must(t, c.Start())
-	if _, err := out.Read(make([]byte, 1)); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, test.Err(out.Read(make([]byte, 1))))
 	if coredumptest.Crashed(t, c) {
 		t.Error("it left a core")
 	}

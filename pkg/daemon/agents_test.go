@@ -5,7 +5,6 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"testing"
 
 	"google.golang.org/grpc"
@@ -18,10 +17,9 @@ import (
 // asAgent asks at the socket for agents.
 func (b *bed) asAgent(t *testing.T) error {
 	t.Helper()
-	conn, err := grpc.NewClient("unix://"+b.config.ContainerdAPI.Socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	test.Must(t, err)
+	conn := test.Value(grpc.NewClient("unix://"+b.config.ContainerdAPI.Socket, grpc.WithTransportCredentials(insecure.NewCredentials())))(t)
 	defer conn.Close()
-	_, err = healthapi.NewHealthClient(conn).Check(t.Context(), &healthapi.HealthCheckRequest{})
+	_, err := healthapi.NewHealthClient(conn).Check(t.Context(), &healthapi.HealthCheckRequest{})
 	return err
 }
 
@@ -53,13 +51,10 @@ func TestWithoutASocketAgentsAreNotServed(t *testing.T) {
 func TestSocketOfAnotherContainerd(t *testing.T) {
 	b := newBed(t)
 	test.Must(t, os.MkdirAll(filepath.Dir(b.config.ContainerdAPI.Socket), 0o755))
-	other, err := net.Listen("unix", b.config.ContainerdAPI.Socket)
-	test.Must(t, err)
+	other := test.Value(net.Listen("unix", b.config.ContainerdAPI.Socket))(t)
 	defer other.Close()
-	err = b.daemon(t).Start(t.Context())
-	if err == nil || !strings.Contains(err.Error(), "containerd_api.socket") || !strings.Contains(err.Error(), "another process is serving this socket (daemon.test, process "+strconv.Itoa(os.Getpid())) {
-		t.Errorf("started: %v", err)
-	}
+	err := b.daemon(t).Start(t.Context())
+	test.Says(t, err, "containerd_api.socket", "another process is serving this socket (daemon.test, process "+strconv.Itoa(os.Getpid()))
 	conn, err := net.Dial("unix", b.config.ContainerdAPI.Socket)
 	test.Mustf(t, err, "the other's socket")
 	conn.Close()
@@ -74,8 +69,7 @@ func TestSocketThatAnotherTookOver(t *testing.T) {
 	b := newBed(t)
 	d := b.started(t)
 	test.Must(t, os.Remove(b.config.ContainerdAPI.Socket))
-	other, err := net.Listen("unix", b.config.ContainerdAPI.Socket)
-	test.Must(t, err)
+	other := test.Value(net.Listen("unix", b.config.ContainerdAPI.Socket))(t)
 	defer other.Close()
 	test.Check(t, d.Stop(t.Context()))
 	conn, err := net.Dial("unix", b.config.ContainerdAPI.Socket)

@@ -142,8 +142,7 @@ func (willing) Runs() map[string]probe.SelfCheckRuns { return nil }
 // daemon makes a daemon that is stopped when the test ends.
 func (b *bed) daemon(t *testing.T) *daemon.Daemon {
 	t.Helper()
-	d, err := daemon.New(b.options)
-	test.Must(t, err)
+	d := test.Value(daemon.New(b.options))(t)
 	t.Cleanup(func() { d.Stop(context.Background()) }) //nolint:errcheck // tests that care look themselves
 	return d
 }
@@ -159,8 +158,7 @@ func (b *bed) started(t *testing.T) *daemon.Daemon {
 // client talks to the daemon's socket.
 func (b *bed) client(t *testing.T) runtimeapi.RuntimeServiceClient {
 	t.Helper()
-	conn, err := grpc.NewClient("unix://"+b.config.Server.Socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	test.Must(t, err)
+	conn := test.Value(grpc.NewClient("unix://"+b.config.Server.Socket, grpc.WithTransportCredentials(insecure.NewCredentials())))(t)
 	t.Cleanup(func() { conn.Close() })
 	return runtimeapi.NewRuntimeServiceClient(conn)
 }
@@ -187,8 +185,7 @@ func (b *bed) failing(method, text string) {
 func (b *bed) manager(t *testing.T) *net.UnixConn {
 	t.Helper()
 	b.options.NotifySocket = filepath.Join(t.TempDir(), "notify")
-	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: b.options.NotifySocket, Net: "unixgram"})
-	test.Must(t, err)
+	conn := test.Value(net.ListenUnixgram("unixgram", &net.UnixAddr{Name: b.options.NotifySocket, Net: "unixgram"}))(t)
 	t.Cleanup(func() { test.Check(t, conn.Close()) })
 	return conn
 }

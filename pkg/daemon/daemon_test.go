@@ -43,9 +43,7 @@ func TestLifeOfADaemon(t *testing.T) {
 	if err := b.version(t); status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "recovering") {
 		t.Errorf("while it recovers: %v", err)
 	}
-	if said := told(t, manager, 50*time.Millisecond); said != "" {
-		t.Errorf("before it is ready it says %q", said)
-	}
+	test.Equal(t, "before it is ready it says", told(t, manager, 50*time.Millisecond), "")
 	close(recovered)
 	if said := told(t, manager, time.Minute); !strings.HasPrefix(said, "READY=1\nSTATUS=Generation 1, handlers: ") {
 		t.Errorf("when it is ready it says %q", said)
@@ -58,9 +56,7 @@ func TestLifeOfADaemon(t *testing.T) {
 
 	stop()
 	test.Check(t, <-ended)
-	if said := told(t, manager, time.Minute); said != "STOPPING=1" {
-		t.Errorf("when it stops it says %q", said)
-	}
+	test.Equal(t, "when it stops it says", told(t, manager, time.Minute), "STOPPING=1")
 	select {
 	case <-closed:
 	default:
@@ -78,8 +74,7 @@ func TestLifeOfADaemon(t *testing.T) {
 func TestRestart(t *testing.T) {
 	b := newBed(t)
 	first := b.started(t)
-	sandbox, err := b.client(t).RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{RuntimeHandler: "gvisor"})
-	test.Must(t, err)
+	sandbox := test.Value(b.client(t).RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{RuntimeHandler: "gvisor"}))(t)
 	test.Must(t, first.Stop(t.Context()))
 	b.config.Runtimes = b.config.Runtimes[1:] // gvisor is gone
 	b.started(t)
@@ -96,8 +91,7 @@ func TestABrokenHandlerSaysWhy(t *testing.T) {
 	if status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "/dev/kvm is missing") {
 		t.Errorf("got %v", err)
 	}
-	resp, err := b.client(t).Status(t.Context(), &runtimeapi.StatusRequest{})
-	test.Must(t, err)
+	resp := test.Value(b.client(t).Status(t.Context(), &runtimeapi.StatusRequest{}))(t)
 	for _, h := range resp.GetRuntimeHandlers() {
 		if h.GetName() == "kata" {
 			t.Error("the node advertises a handler that cannot work")
@@ -130,9 +124,7 @@ func TestAFailedStartIsUndone(t *testing.T) {
 			if err == nil || !strings.Contains(err.Error(), "sabotage") {
 				t.Fatalf("got %v", err)
 			}
-			if again := d.Start(t.Context()); !errors.Is(again, err) {
-				t.Errorf("a second Start says %v", again)
-			}
+			test.ErrorIs(t, d.Start(t.Context()), err, "a second Start")
 			if exists(t, b.config.Server.Socket) {
 				t.Error("the socket is left")
 			}
@@ -147,9 +139,7 @@ func TestStartAndStopInAnyOrder(t *testing.T) {
 	b := newBed(t)
 	d := b.daemon(t)
 	test.Check(t, d.Stop(t.Context()))
-	if err := d.Start(t.Context()); err == nil {
-		t.Error("it starts after it was stopped")
-	}
+	test.Fails(t, d.Start(t.Context()), "it starts after it was stopped")
 	if exists(t, b.config.Server.Socket) {
 		t.Error("it listens")
 	}
@@ -229,18 +219,14 @@ func TestStopIsBounded(t *testing.T) {
 	}
 	d := b.started(t)
 	client := b.client(t)
-	sandbox, err := client.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{})
-	test.Must(t, err)
-	events, err := client.GetContainerEvents(t.Context(), &runtimeapi.GetEventsRequest{})
-	test.Must(t, err)
+	sandbox := test.Value(client.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{}))(t)
+	events := test.Value(client.GetContainerEvents(t.Context(), &runtimeapi.GetEventsRequest{}))(t)
 	for b.engine.Subscribers() == 0 {
 		time.Sleep(time.Millisecond)
 	}
 	var calling sync.WaitGroup
 	calling.Go(func() {
-		if _, err := client.StopPodSandbox(t.Context(), &runtimeapi.StopPodSandboxRequest{PodSandboxId: sandbox.GetPodSandboxId()}); err == nil {
-			t.Error("a call that hangs succeeds")
-		}
+		test.Fails(t, test.Err(client.StopPodSandbox(t.Context(), &runtimeapi.StopPodSandboxRequest{PodSandboxId: sandbox.GetPodSandboxId()})), "a call that hangs succeeds")
 	})
 	<-hanging
 	begin := time.Now()
@@ -263,9 +249,7 @@ func TestAFailedStepDoesNotKeepOthersFromStopping(t *testing.T) {
 	b := newBed(t)
 	b.failing("Close", "the disk is gone")
 	d := b.started(t)
-	if err := d.Stop(t.Context()); err == nil || !strings.Contains(err.Error(), "stop engine: the disk is gone") {
-		t.Errorf("got %v", err)
-	}
+	test.Says(t, d.Stop(t.Context()), "stop engine: the disk is gone")
 	if exists(t, b.config.Server.Socket) {
 		t.Error("the socket is left")
 	}
@@ -277,8 +261,6 @@ func TestOptionsAreChecked(t *testing.T) {
 		"Options.Loader":      {Config: &config.Config{}},
 		"Options.StopTimeout": {Config: &config.Config{}, Loader: &files{}, StopTimeout: -1},
 	} {
-		if _, err := daemon.New(o); err == nil || !strings.Contains(err.Error(), name) {
-			t.Errorf("%s: %v", name, err)
-		}
+		test.Says(t, test.Err(daemon.New(o)), name)
 	}
 }

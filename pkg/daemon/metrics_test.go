@@ -30,10 +30,8 @@ func (b *bed) scrape(t *testing.T) string {
 			return (&net.Dialer{}).DialContext(ctx, "unix", strings.TrimPrefix(b.config.Metrics.Address, "unix://"))
 		},
 	}}
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://berth/metrics", http.NoBody)
-	test.Must(t, err)
-	resp, err := client.Do(req)
-	test.Must(t, err)
+	req := test.Value(http.NewRequestWithContext(t.Context(), http.MethodGet, "http://berth/metrics", http.NoBody))(t)
+	resp := test.Value(client.Do(req))(t)
 	defer resp.Body.Close()
 	text, err := io.ReadAll(resp.Body)
 	if err != nil || resp.StatusCode != http.StatusOK {
@@ -47,9 +45,7 @@ func (b *bed) busy(t *testing.T) {
 	t.Helper()
 	b.started(t)
 	for range 2 {
-		if _, err := b.client(t).RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{RuntimeHandler: "gvisor"}); err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, test.Err(b.client(t).RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{RuntimeHandler: "gvisor"})))
 	}
 	if _, err := b.client(t).RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{RuntimeHandler: "from a client"}); err == nil {
 		t.Fatal("an unknown handler is known")
@@ -141,8 +137,7 @@ func labelsOf(text, metric string) string {
 // documented are the metrics in the document's table.
 func documented(t *testing.T) map[string]family {
 	t.Helper()
-	text, err := os.ReadFile("../../docs/metrics.md")
-	test.Must(t, err)
+	text := test.Value(os.ReadFile("../../docs/metrics.md"))(t)
 	all := map[string]family{}
 	for _, row := range regexp.MustCompile("(?m)^\\| `(berth_\\w+)` \\| (\\w+) \\| (.*?) \\| (.*) \\|$").FindAllStringSubmatch(string(text), -1) {
 		labels := strings.Split(row[3], ", ")
@@ -192,13 +187,10 @@ func TestMetricsTellVariantsApart(t *testing.T) {
 	b.config.Runtimes[1].Candidate = &handler.Candidate{Path: "/next", Percent: 100}
 	b.started(t)
 	for _, name := range []string{"runc", "gvisor"} {
-		resp, err := b.client(t).RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{
+		resp := test.Value(b.client(t).RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{
 			RuntimeHandler: name, Config: &runtimeapi.PodSandboxConfig{Metadata: &runtimeapi.PodSandboxMetadata{Uid: "u-" + name}},
-		})
-		test.Must(t, err)
-		if _, err := b.client(t).StopPodSandbox(t.Context(), &runtimeapi.StopPodSandboxRequest{PodSandboxId: resp.GetPodSandboxId()}); err != nil {
-			t.Fatal(err)
-		}
+		}))(t)
+		test.Must(t, test.Err(b.client(t).StopPodSandbox(t.Context(), &runtimeapi.StopPodSandboxRequest{PodSandboxId: resp.GetPodSandboxId()})))
 	}
 	text := b.scrape(t)
 	for name, variant := range map[string]string{"runc": "next", "gvisor": "stable"} {

@@ -2,6 +2,7 @@ package daemon_test
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -41,11 +42,7 @@ func TestNodeLabels(t *testing.T) {
 	d := b.started(t)
 	has := func(line string, want bool) {
 		t.Helper()
-		for end := time.Now().Add(30 * time.Second); hasLine(t, path, label+line) != want; time.Sleep(5 * time.Millisecond) {
-			if time.Now().After(end) {
-				t.Fatalf("that the file has the line %s should be %v", line, want)
-			}
-		}
+		test.Eventually(t, fmt.Sprintf("that the file has the line %s is %v", line, want), func() bool { return hasLine(t, path, label+line) == want })
 	}
 	for line, want := range map[string]bool{
 		"runc=ready": true, "gvisor=ready": true, "kata=ready": false, "kata.state=not-ready": true, "runc.state=ready": true,

@@ -91,12 +91,8 @@ func TestReload(t *testing.T) {
 	if !strings.HasPrefix(said, "READY=1\nSTATUS=Generation ") || !strings.Contains(said, "crun, gvisor, kata (not-ready), runc") {
 		t.Errorf("it says %q", said)
 	}
-	if level := <-applied; level != "warn" {
-		t.Errorf("the log's level is %q", level)
-	}
-	if err := run("crun"); err != nil {
-		t.Errorf("after: %v", err)
-	}
+	test.Equal(t, "the log's level", <-applied, "warn")
+	test.Checkf(t, run("crun"), "after")
 
 	f.put(nil, errors.New("config.toml:3:1: no"))
 	d.Reload(lifecycle.TriggerSignal)
@@ -106,9 +102,7 @@ func TestReload(t *testing.T) {
 	if said := told(t, manager, time.Minute); !strings.HasPrefix(said, "READY=1\n") || !strings.Contains(said, "config.toml:3:1: no") {
 		t.Errorf("it says %q", said)
 	}
-	if err := run("crun"); err != nil {
-		t.Errorf("a bad file took a handler away: %v", err)
-	}
+	test.Checkf(t, run("crun"), "a bad file took a handler away")
 }
 
 func monotonic(t *testing.T) int64 {
@@ -153,8 +147,7 @@ func TestCordonOverRestarts(t *testing.T) {
 	if status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "accepts no pods while it is cordoned: kernel bug") {
 		t.Errorf("got %v", err)
 	}
-	resp, err := b.client(t).Status(t.Context(), &runtimeapi.StatusRequest{Verbose: true})
-	test.Must(t, err)
+	resp := test.Value(b.client(t).Status(t.Context(), &runtimeapi.StatusRequest{Verbose: true}))(t)
 	if !slices.ContainsFunc(resp.GetRuntimeHandlers(), func(h *runtimeapi.RuntimeHandler) bool { return h.GetName() == "gvisor" }) {
 		t.Error("a cordoned handler is not advertised")
 	}
@@ -196,9 +189,7 @@ func TestNewPodsGetThePrefixOfTheLastReload(t *testing.T) {
 	var handlers daemon.Handlers
 	b.options.NewEngine = func(_ context.Context, _ *config.Config, _ daemon.Build, h daemon.Handlers) (daemon.Engine, error) {
 		handlers = h
-		if got := h.CgroupPrefix(); got != "berth" {
-			t.Errorf("before there are handlers it is %q", got)
-		}
+		test.Equal(t, "before there are handlers it", h.CgroupPrefix(), "berth")
 		return b.memory(), nil
 	}
 	d := b.started(t)
@@ -206,12 +197,8 @@ func TestNewPodsGetThePrefixOfTheLastReload(t *testing.T) {
 		next := *b.config
 		next.Engine.CgroupPrefix = prefix
 		f.put(&next, nil)
-		if _, err := d.Lifecycle().Reload(t.Context(), lifecycle.TriggerSignal); err != nil {
-			t.Fatal(err)
-		}
-		if got := handlers.CgroupPrefix(); got != prefix {
-			t.Errorf("after the reload it is %q, want %q", got, prefix)
-		}
+		test.Must(t, test.Err(d.Lifecycle().Reload(t.Context(), lifecycle.TriggerSignal)))
+		test.Equal(t, "after the reload it", handlers.CgroupPrefix(), prefix)
 	}
 	f.put(nil, errors.New("a mistake"))
 	if _, err := d.Lifecycle().Reload(t.Context(), lifecycle.TriggerSignal); err == nil || handlers.CgroupPrefix() != "berth" {

@@ -76,10 +76,8 @@ func TestPodsOfAnotherDaemon(t *testing.T) {
 	b.handlerIs(t, "legacy", "")
 	client := b.client(t)
 	ctx := t.Context()
-	theirs, err := client.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{RuntimeHandler: "legacy", Config: &runtimeapi.PodSandboxConfig{}})
-	test.Must(t, err)
-	own, err := client.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: &runtimeapi.PodSandboxConfig{}})
-	test.Must(t, err)
+	theirs := test.Value(client.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{RuntimeHandler: "legacy", Config: &runtimeapi.PodSandboxConfig{}}))(t)
+	own := test.Value(client.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: &runtimeapi.PodSandboxConfig{}}))(t)
 	if got := other.engine.Definition(theirs.GetPodSandboxId()); got == nil || got.Name != "runc" {
 		t.Errorf("the pod is there as %v", got)
 	}
@@ -106,12 +104,8 @@ func TestPodsOfAnotherDaemon(t *testing.T) {
 	test.Must(t, d.Stop(context.Background()))
 	b.started(t)
 	client = b.client(t)
-	if _, err := client.StopPodSandbox(ctx, &runtimeapi.StopPodSandboxRequest{PodSandboxId: theirs.GetPodSandboxId()[:8]}); err != nil {
-		t.Error(err)
-	}
-	if _, err := client.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: theirs.GetPodSandboxId()}); err != nil {
-		t.Error(err)
-	}
+	test.Check(t, test.Err(client.StopPodSandbox(ctx, &runtimeapi.StopPodSandboxRequest{PodSandboxId: theirs.GetPodSandboxId()[:8]})))
+	test.Check(t, test.Err(client.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: theirs.GetPodSandboxId()})))
 	test.Check(t, listed(own.GetPodSandboxId()))
 }
 
@@ -162,8 +156,7 @@ func TestNothingIsListedBeforeASlowDaemonHasToldItsPods(t *testing.T) {
 		return nil
 	}
 	other.started(t)
-	pod, err := other.client(t).RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: &runtimeapi.PodSandboxConfig{}})
-	test.Must(t, err)
+	pod := test.Value(other.client(t).RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: &runtimeapi.PodSandboxConfig{}}))(t)
 	b.config.Runtimes = append(b.config.Runtimes, &handler.Definition{
 		Name: "legacy", Type: handler.CRI, Endpoint: other.config.Server.Socket, RemoteHandler: "runc",
 	})
@@ -185,9 +178,7 @@ func TestADaemonIsNoBackendOfItsOwn(t *testing.T) {
 	other.started(t)
 	b.started(t)
 	b.handlerIs(t, "self", "by the daemon that received it")
-	if _, err := b.client(t).ListPodSandbox(t.Context(), &runtimeapi.ListPodSandboxRequest{}); err != nil {
-		t.Error(err)
-	}
+	test.Check(t, test.Err(b.client(t).ListPodSandbox(t.Context(), &runtimeapi.ListPodSandboxRequest{})))
 }
 
 // A circle of three is seen by each of them, also where nobody's default handler
@@ -202,9 +193,7 @@ func TestACircleOfDaemons(t *testing.T) {
 	}
 	for _, b := range beds {
 		b.handlerIs(t, "next", "leads back to this berth")
-		if _, err := b.client(t).ListPodSandbox(t.Context(), &runtimeapi.ListPodSandboxRequest{}); err != nil {
-			t.Error(err)
-		}
+		test.Check(t, test.Err(b.client(t).ListPodSandbox(t.Context(), &runtimeapi.ListPodSandboxRequest{})))
 	}
 }
 
@@ -223,8 +212,7 @@ func TestTwoSocketsOfOneDaemon(t *testing.T) {
 	b.config.Runtimes = append(b.config.Runtimes, &handler.Definition{
 		Name: "twice", Type: handler.CRI, Endpoint: secondName(t, other.config.Server.Socket), RemoteHandler: "runc",
 	})
-	pod, err := other.client(t).RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: &runtimeapi.PodSandboxConfig{}})
-	test.Must(t, err)
+	pod := test.Value(other.client(t).RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: &runtimeapi.PodSandboxConfig{}}))(t)
 	b.started(t)
 	within(t, func() error {
 		s, err := b.client(t).Status(t.Context(), &runtimeapi.StatusRequest{})
@@ -259,16 +247,12 @@ func TestHandlersThatCannotBeKept(t *testing.T) {
 		_, err := b.client(t).RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{RuntimeHandler: name, Config: &runtimeapi.PodSandboxConfig{}})
 		return err
 	}
-	if _, err := d.Lifecycle().Reload(t.Context(), lifecycle.TriggerAdmin); err == nil || !strings.Contains(err.Error(), "record the handlers of the CRI daemon") {
-		t.Errorf("the reload says %v", err)
-	}
+	test.Says(t, test.Err(d.Lifecycle().Reload(t.Context(), lifecycle.TriggerAdmin)), "record the handlers of the CRI daemon")
 	if err := run("more"); status.Code(err) != codes.InvalidArgument {
 		t.Errorf("a handler of a table that was refused: %v", err)
 	}
 	test.Must(t, errors.Join(os.Remove(records), os.Rename(records+".away", records)))
-	if _, err := d.Lifecycle().Reload(t.Context(), lifecycle.TriggerAdmin); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, test.Err(d.Lifecycle().Reload(t.Context(), lifecycle.TriggerAdmin)))
 	b.handlerIs(t, "legacy2", "")
 	test.Check(t, errors.Join(run("more"), run("legacy2")))
 }
@@ -276,9 +260,7 @@ func TestHandlersThatCannotBeKept(t *testing.T) {
 // records are the files about CRI daemons.
 func (b *bed) records(t *testing.T) []string {
 	t.Helper()
-	all, err := filepath.Glob(filepath.Join(b.config.Engine.Root, "remote", "*"))
-	test.Must(t, err)
-	return all
+	return test.Value(filepath.Glob(filepath.Join(b.config.Engine.Root, "remote", "*")))(t)
 }
 
 // A handler that leads to another daemon by now leaves its pods where they are,
@@ -291,18 +273,14 @@ func TestADaemonThatComesLateIsTold(t *testing.T) {
 	b.options.Loader = f
 	d := b.started(t)
 	const cidr = "10.1.2.0/24"
-	if _, err := b.client(t).UpdateRuntimeConfig(t.Context(), &runtimeapi.UpdateRuntimeConfigRequest{RuntimeConfig: &runtimeapi.RuntimeConfig{
+	test.Must(t, test.Err(b.client(t).UpdateRuntimeConfig(t.Context(), &runtimeapi.UpdateRuntimeConfigRequest{RuntimeConfig: &runtimeapi.RuntimeConfig{
 		NetworkConfig: &runtimeapi.NetworkConfig{PodCidr: cidr},
-	}}); err != nil {
-		t.Fatal(err)
-	}
+	}})))
 	more := *b.config
 	b.config = &more
 	b.leadTo(t, other)
 	f.put(b.config, nil)
-	if _, err := d.Lifecycle().Reload(t.Context(), lifecycle.TriggerAdmin); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, test.Err(d.Lifecycle().Reload(t.Context(), lifecycle.TriggerAdmin)))
 	within(t, func() error {
 		if got := other.engine.CIDR(); got != cidr {
 			return fmt.Errorf("it was told %q", got)
@@ -319,8 +297,7 @@ func TestAHandlerLeadsElsewhere(t *testing.T) {
 	d := b.started(t)
 	b.handlerIs(t, "legacy", "")
 	run := func() string {
-		resp, err := b.client(t).RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{RuntimeHandler: "legacy", Config: &runtimeapi.PodSandboxConfig{}})
-		test.Must(t, err)
+		resp := test.Value(b.client(t).RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{RuntimeHandler: "legacy", Config: &runtimeapi.PodSandboxConfig{}}))(t)
 		return resp.GetPodSandboxId()
 	}
 	there := run()
@@ -333,9 +310,7 @@ func TestAHandlerLeadsElsewhere(t *testing.T) {
 		Name: "legacy", Type: handler.CRI, Endpoint: after.config.Server.Socket, RemoteHandler: "runc",
 	})
 	f.put(b.config, nil)
-	if _, err := d.Lifecycle().Reload(t.Context(), lifecycle.TriggerAdmin); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, test.Err(d.Lifecycle().Reload(t.Context(), lifecycle.TriggerAdmin)))
 	here := run()
 	for id, engine := range map[string]*routertest.Backend{there: before.engine, here: after.engine} {
 		if engine.Definition(id) == nil {
@@ -355,16 +330,12 @@ func TestAHandlerLeadsElsewhere(t *testing.T) {
 		t.Errorf("the handler is %+v, %v", h, err)
 	}
 	many := len(b.records(t))
-	if _, err := client.RemovePodSandbox(t.Context(), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: there}); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, test.Err(client.RemovePodSandbox(t.Context(), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: there})))
 	within(t, func() error {
 		if left := b.records(t); len(left) != many/2 {
 			return fmt.Errorf("what is kept of CRI daemons: %v", left)
 		}
 		return nil
 	})
-	if _, err := client.PodSandboxStatus(t.Context(), &runtimeapi.PodSandboxStatusRequest{PodSandboxId: here}); err != nil {
-		t.Error(err)
-	}
+	test.Check(t, test.Err(client.PodSandboxStatus(t.Context(), &runtimeapi.PodSandboxStatusRequest{PodSandboxId: here})))
 }

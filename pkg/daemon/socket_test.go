@@ -22,8 +22,7 @@ func (b *bed) makeSocketDir(t *testing.T) {
 // listening takes a place before a daemon does.
 func listening(t *testing.T, path string) *net.UnixListener {
 	t.Helper()
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
-	test.Must(t, err)
+	l := test.Value(net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"}))(t)
 	t.Cleanup(func() { l.Close() })
 	return l
 }
@@ -81,9 +80,7 @@ func TestALiveSocketIsRefused(t *testing.T) {
 	b.makeSocketDir(t)
 	other := listening(t, b.config.Server.Socket)
 	err := b.daemon(t).Start(t.Context())
-	if err == nil || !strings.Contains(err.Error(), b.config.Server.Socket) || !strings.Contains(err.Error(), "another process is serving this socket") {
-		t.Errorf("got %v", err)
-	}
+	test.Says(t, err, b.config.Server.Socket, "another process is serving this socket")
 	conn, err := (&net.Dialer{}).DialContext(t.Context(), "unix", b.config.Server.Socket)
 	test.Mustf(t, err, "the other's socket is gone")
 	conn.Close()
@@ -93,13 +90,8 @@ func TestALiveSocketIsRefused(t *testing.T) {
 func TestTwoDaemonsDoNotShareASocket(t *testing.T) {
 	b := newBed(t)
 	first := b.started(t)
-	err := b.daemon(t).Start(t.Context())
-	if err == nil || !strings.Contains(err.Error(), "another berth runs here") {
-		t.Errorf("got %v", err)
-	}
-	if err := b.version(t); err != nil {
-		t.Errorf("the first one does not answer any more: %v", err)
-	}
+	test.Says(t, b.daemon(t).Start(t.Context()), "another berth runs here")
+	test.Checkf(t, b.version(t), "the first one does not answer any more")
 	test.Check(t, first.Stop(context.Background()))
 	b.started(t)
 }
@@ -108,20 +100,15 @@ func TestAFileIsNeverReplacedByASocket(t *testing.T) {
 	b := newBed(t)
 	b.makeSocketDir(t)
 	test.Must(t, os.WriteFile(b.config.Server.Socket, []byte("precious"), 0o600))
-	if err := b.daemon(t).Start(t.Context()); err == nil || !strings.Contains(err.Error(), "not a socket") {
-		t.Errorf("got %v", err)
-	}
-	if text, err := os.ReadFile(b.config.Server.Socket); err != nil || string(text) != "precious" {
-		t.Errorf("the file is %q, %v", text, err)
-	}
+	test.Says(t, b.daemon(t).Start(t.Context()), "not a socket")
+	test.Equal(t, "the file", test.File(t, b.config.Server.Socket), "precious")
 }
 
 func TestWhoMayTalkToTheSocket(t *testing.T) {
 	b := newBed(t)
 	b.config.Server.SocketMode, b.config.Server.SocketGroup = 0o640, "12345"
 	b.started(t)
-	info, err := os.Stat(b.config.Server.Socket)
-	test.Must(t, err)
+	info := test.Value(os.Stat(b.config.Server.Socket))(t)
 	if info.Mode().Perm() != 0o640 || groupOf(t, info) != 12345 {
 		t.Errorf("mode %s, group %d", info.Mode(), groupOf(t, info))
 	}
@@ -141,13 +128,11 @@ func groupOf(t *testing.T, info fs.FileInfo) uint32 {
 func TestItsBytesSayWhichProcessItIs(t *testing.T) {
 	b := newBed(t)
 	b.started(t)
-	conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: b.config.Server.Socket, Net: "unix"})
-	test.Must(t, err)
+	conn := test.Value(net.DialUnix("unix", nil, &net.UnixAddr{Name: b.config.Server.Socket, Net: "unix"}))(t)
 	t.Cleanup(func() { _ = conn.Close() })
-	raw, err := conn.SyscallConn()
-	test.Must(t, err)
+	raw := test.Value(conn.SyscallConn())(t)
 	var asked error
-	err = raw.Read(func(fd uintptr) bool {
+	err := raw.Read(func(fd uintptr) bool {
 		if n, _, _ := syscall.Recvfrom(int(fd), make([]byte, 1), syscall.MSG_PEEK|syscall.MSG_DONTWAIT); n < 1 {
 			return false // it is called again when there are bytes
 		}

@@ -7,6 +7,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 // One check that hangs or fails does not speak for the daemon; all of them do.
@@ -48,14 +50,12 @@ func TestAnsweredAsksAgain(t *testing.T) {
 // A slow answer counts as long as there is patience, though others were asked after it.
 func TestAnsweredWaitsForASlowOne(t *testing.T) {
 	const patience = 4 * time.Second
-	if err := answered(t.Context(), func(ctx context.Context) error {
+	test.Check(t, answered(t.Context(), func(ctx context.Context) error {
 		select {
 		case <-time.After(patience / 3):
 			return nil
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
-	}, patience); err != nil {
-		t.Error(err)
-	}
+	}, patience))
 }

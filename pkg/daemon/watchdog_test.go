@@ -6,6 +6,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 // The service manager hears of a daemon for as long as it answers.
@@ -48,7 +50,5 @@ func TestWatchdog(t *testing.T) {
 	mu.Lock()
 	close(stuck)
 	mu.Unlock()
-	if said := told(t, manager, time.Minute); said != "WATCHDOG=1" {
-		t.Errorf("when it answers again it says %q", said)
-	}
+	test.Equal(t, "when it answers again it says", told(t, manager, time.Minute), "WATCHDOG=1")
 }

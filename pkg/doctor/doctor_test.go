@@ -3,6 +3,7 @@ package doctor
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
@@ -259,9 +260,7 @@ func TestBrokenNodes(t *testing.T) {
 			if f.Check != c.check || f.Level != c.level || !strings.Contains(f.Text, c.text) || !strings.Contains(f.Next, c.next) {
 				t.Errorf("got %+v", f)
 			}
-			if Worst(bad) != c.level {
-				t.Errorf("the worst is %s", Worst(bad))
-			}
+			test.Equal(t, "the worst", Worst(bad), c.level)
 		})
 	}
 }
@@ -389,20 +388,16 @@ func TestScarce(t *testing.T) {
 		{50, 100, 0, 100, Fail},
 		{50, 100, 0, 0, OK},
 	} {
-		if got := scarce(unix.Statfs_t{Bavail: c.free, Blocks: c.all, Ffree: c.inodes, Files: c.allInodes}); got != c.want {
-			t.Errorf("%+v is %s", c, got)
-		}
+		test.Equal(t, fmt.Sprintf("%+v", c), scarce(unix.Statfs_t{Bavail: c.free, Blocks: c.all, Ffree: c.inodes, Files: c.allInodes}), c.want)
 	}
 }
 
 // The doctor connects to the registries that hosts.toml names, and warns of those that do
 // not answer.
 func TestRegistries(t *testing.T) {
-	open, err := net.Listen("tcp", "127.0.0.1:0")
-	test.Must(t, err)
+	open := test.Value(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer open.Close()
-	shut, err := net.Listen("tcp", "127.0.0.1:0")
-	test.Must(t, err)
+	shut := test.Value(net.Listen("tcp", "127.0.0.1:0"))(t)
 	shut.Close()
 	n := newRoot(t).Node
 	n.Root, n.Config.Registry.HostsDir = "", t.TempDir()

@@ -59,16 +59,12 @@ func TestEncodedListsSayWhatListsSay(t *testing.T) {
 	compare("at first")
 	for _, next := range []pod.Phase{pod.PhaseCreated, pod.PhaseRunning, pod.PhaseExited, pod.PhasePlanned} {
 		for _, c := range o.AllContainers() {
-			if err := c.Update(func(st *pod.ContainerStatus) error { st.Phase = next; return nil }); err != nil {
-				t.Fatal(err)
-			}
+			test.Must(t, c.Update(func(st *pod.ContainerStatus) error { st.Phase = next; return nil }))
 		}
 		compare("containers " + string(next))
 	}
 	for _, next := range []pod.Phase{pod.PhaseReady, pod.PhaseStopped} {
-		if err := o.AllSandboxes()[1].Update(func(st *pod.SandboxStatus) error { st.Phase = next; return nil }); err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, o.AllSandboxes()[1].Update(func(st *pod.SandboxStatus) error { st.Phase = next; return nil }))
 		compare("a sandbox " + string(next))
 	}
 	o.DropContainer(o.AllContainers()[0].ID())

@@ -118,8 +118,7 @@ func metrics(t *testing.T, k *Keeper, want string) {
 	registry := prometheus.NewPedanticRegistry()
 	registry.MustRegister(k)
 	eventually(t, func() error {
-		families, err := registry.Gather()
-		test.Must(t, err)
+		families := test.Value(registry.Gather())(t)
 		got := ""
 		for _, f := range families {
 			if f.GetName() == "berth_node_labels_current" {
@@ -171,9 +170,7 @@ func TestKeeper(t *testing.T) {
 		}
 		return nil
 	})
-	if text, err := os.ReadFile(elsewhere); err != nil || string(text) != "mine" {
-		t.Errorf("where a link led to there is now %q, %v", text, err)
-	}
+	test.Equal(t, "where a link led to there is now", test.File(t, elsewhere), "mine")
 	for _, dir := range []string{b.dir, filepath.Dir(b.dir)} {
 		entries, err := os.ReadDir(dir)
 		if err != nil || len(entries) != 1 {
@@ -285,8 +282,7 @@ func TestChangeIsOneEvent(t *testing.T) {
 	t.Parallel()
 	b := newBed(t, t.TempDir())
 	b.make(t)
-	watcher, err := fsnotify.NewWatcher()
-	test.Must(t, err)
+	watcher := test.Value(fsnotify.NewWatcher())(t)
 	defer watcher.Close() //nolint:errcheck // it only heard
 	test.Must(t, watcher.Add(b.dir))
 	b.start(t, time.Hour)
@@ -320,8 +316,7 @@ func TestProlonged(t *testing.T) {
 	k := b.start(t, lifetime)
 	b.wait(t, "a/runc=ready a/crun=ready")
 	until := func() time.Time {
-		text, err := os.ReadFile(b.path)
-		test.Must(t, err)
+		text := test.Value(os.ReadFile(b.path))(t)
 		return expires(string(text))
 	}
 	first := until()
@@ -336,9 +331,7 @@ func TestProlonged(t *testing.T) {
 	})
 	test.Must(t, k.Close(t.Context()))
 	last := until()
-	if got := b.labels(t); got != "a/runc=ready a/crun=ready" {
-		t.Errorf("the end leaves %q", got)
-	}
+	test.Equal(t, "the end leaves", b.labels(t), "a/runc=ready a/crun=ready")
 	time.Sleep(lifetime / 2)
 	if !until().Equal(last) {
 		t.Error("it is prolonged when nobody keeps it")
@@ -375,12 +368,8 @@ func TestDiskFull(t *testing.T) {
 	// What is still true stays.
 	b.is(content("a/runc=ready", "a/crun=ready", "a/kata=ready"))
 	metrics(t, k, "0")
-	if err := k.Fault(); !errors.Is(err, unix.ENOSPC) {
-		t.Errorf("what is wrong is %v", err)
-	}
-	if got := b.labels(t); got != "a/runc=ready a/crun=ready" {
-		t.Errorf("the file has %q", got)
-	}
+	test.ErrorIs(t, k.Fault(), unix.ENOSPC, "what is wrong")
+	test.Equal(t, "the file has", b.labels(t), "a/runc=ready a/crun=ready")
 	// What is not, does not, though the file is still the old one.
 	before := inode(t, b.path)
 	b.is(content("a/runc=ready"))

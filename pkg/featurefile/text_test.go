@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/nodelabel"
 )
 
@@ -80,9 +81,7 @@ func TestDue(t *testing.T) {
 		"another program's":     {"a/runc=ready\n", noon.Add(-lifetime), true},
 		"no regular file or it": {"\x00\xff", noon.Add(-lifetime), true},
 	} {
-		if got := due(v.text, c, lifetime, v.now); got != v.want {
-			t.Errorf("%s: due is %v", name, got)
-		}
+		test.Equal(t, fmt.Sprintf("%s: due", name), due(v.text, c, lifetime, v.now), v.want)
 	}
 }
 
@@ -101,9 +100,7 @@ func TestDueWithAnEnd(t *testing.T) {
 		{"counts for less", noon.Add(-10 * time.Minute), noon.Add(-20 * time.Minute), true},
 	} {
 		text, _ := c.text(v.until)
-		if got := due(text, c, time.Hour, v.now); got != v.want {
-			t.Errorf("one that %s is due: %v", v.what, got)
-		}
+		test.Equal(t, fmt.Sprintf("one that %s is due", v.what), due(text, c, time.Hour, v.now), v.want)
 	}
 }
 
@@ -120,9 +117,7 @@ func TestTextThatLasts(t *testing.T) {
 		text string
 		want bool
 	}{"the same": {text, false}, "with an end": {bounded, true}, "another label": {other, true}, "not there": {"", true}} {
-		if got := due(v.text, c, 0, noon); got != v.want {
-			t.Errorf("%s: due is %v", name, got)
-		}
+		test.Equal(t, fmt.Sprintf("%s: due", name), due(v.text, c, 0, noon), v.want)
 	}
 }
 
@@ -139,9 +134,7 @@ func TestUntrue(t *testing.T) {
 		"nothing":              {Content{}, true},
 		"only features differ": {Content{Labels: content("a/runc=ready", "a/crun=ready").Labels}, false},
 	} {
-		if got := untrue(written, v.now); got != v.want {
-			t.Errorf("%s: untrue is %v", name, got)
-		}
+		test.Equal(t, fmt.Sprintf("%s: untrue", name), untrue(written, v.now), v.want)
 	}
 	if untrue("", Content{}) {
 		t.Error("what says nothing is untrue")

@@ -35,8 +35,7 @@ func TestStoredForm(t *testing.T) {
 			t.Errorf("this test does not fill %s", v.Type().Field(i).Name)
 		}
 	}
-	b, err := json.Marshal(d)
-	test.Must(t, err)
+	b := test.Value(json.Marshal(d))(t)
 	var again Definition
 	test.Must(t, json.Unmarshal(b, &again))
 	if !reflect.DeepEqual(d, &again) {

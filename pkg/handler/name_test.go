@@ -1,10 +1,13 @@
 package handler
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
 	"github.com/containerd/errdefs"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 func TestValidName(t *testing.T) {
@@ -61,11 +64,7 @@ func TestEditDistance(t *testing.T) {
 		{"abc", "acb", 1}, {"abc", "abd", 1}, {"abc", "ab", 1}, {"abc", "xabc", 1},
 		{"kitten", "sitting", 3}, {"ca", "abc", 3},
 	} {
-		if got := editDistance(c.a, c.b); got != c.want {
-			t.Errorf("editDistance(%q, %q) = %d, want %d", c.a, c.b, got, c.want)
-		}
-		if got := editDistance(c.b, c.a); got != c.want {
-			t.Errorf("editDistance(%q, %q) = %d, want %d", c.b, c.a, got, c.want)
-		}
+		test.Equal(t, fmt.Sprintf("editDistance(%q, %q)", c.a, c.b), editDistance(c.a, c.b), c.want)
+		test.Equal(t, fmt.Sprintf("editDistance(%q, %q)", c.b, c.a), editDistance(c.b, c.a), c.want)
 	}
 }

@@ -2,7 +2,6 @@ package handler
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 
@@ -21,9 +20,7 @@ func routes(names ...string) []Route[string] {
 
 func table(t testing.TB, defaultName string, names ...string) *Table[string] {
 	t.Helper()
-	table, err := NewTable(7, defaultName, routes(names...))
-	test.Must(t, err)
-	return table
+	return test.Value(NewTable(7, defaultName, routes(names...)))(t)
 }
 
 func TestLookup(t *testing.T) {
@@ -46,16 +43,12 @@ func TestLookup(t *testing.T) {
 
 func TestTableListsByName(t *testing.T) {
 	tab := table(t, "b", "c", "a", "b")
-	if got := tab.Names(); !slices.Equal(got, []string{"a", "b", "c"}) {
-		t.Errorf("Names() = %v", got)
-	}
+	test.EqualLists(t, "Names()", tab.Names(), []string{"a", "b", "c"})
 	var names []string
 	for _, r := range tab.Routes() {
 		names = append(names, r.Definition.Name)
 	}
-	if !slices.Equal(names, []string{"a", "b", "c"}) {
-		t.Errorf("Routes() = %v", names)
-	}
+	test.EqualLists(t, "Routes()", names, []string{"a", "b", "c"})
 	if tab.Default() != "b" || tab.Generation() != 7 {
 		t.Errorf("Default() = %q, Generation() = %d", tab.Default(), tab.Generation())
 	}
@@ -63,8 +56,7 @@ func TestTableListsByName(t *testing.T) {
 
 func TestTableDoesNotChange(t *testing.T) {
 	input := routes("a", "b")
-	tab, err := NewTable(1, "a", input)
-	test.Must(t, err)
+	tab := test.Value(NewTable(1, "a", input))(t)
 	input[0].Backend = "changed"
 	tab.Names()[0] = "changed"
 	tab.Routes()[0] = nil
@@ -77,8 +69,7 @@ func TestTableDoesNotChange(t *testing.T) {
 func TestRouteKeepsItsGeneration(t *testing.T) {
 	rs := routes("old", "new")
 	rs[0].Generation = 3
-	tab, err := NewTable(9, "old", rs)
-	test.Must(t, err)
+	tab := test.Value(NewTable(9, "old", rs))(t)
 	old, _ := tab.Lookup("old")
 	fresh, _ := tab.Lookup("new")
 	if old.Generation != 3 || fresh.Generation != 9 {
@@ -174,9 +165,7 @@ func TestRegistryUnderReload(t *testing.T) {
 
 func TestStateAcceptsPods(t *testing.T) {
 	for phase, want := range map[Phase]bool{Ready: true, NotReady: false, Cordoned: false, Draining: false} {
-		if got := (State{Phase: phase}).AcceptsPods(); got != want {
-			t.Errorf("%s accepts pods: %v", phase, got)
-		}
+		test.Equal(t, fmt.Sprintf("%s accepts pods", phase), (State{Phase: phase}).AcceptsPods(), want)
 	}
 }
 
@@ -194,28 +183,4 @@ func TestLookupDoesNotAllocate(t *testing.T) {
 	if n := testing.AllocsPerRun(1000, func() { r.Current().Lookup("handler-050") }); n != 0 {
 		t.Errorf("a lookup allocates %v times", n)
 	}
-}
-
-func BenchmarkLookup(b *testing.B) {
-	names := hundred()
-	r := NewRegistry(table(b, names[0], names...))
-	for _, name := range []string{"", "handler-050", "no-handler"} {
-		b.Run("name="+name, func(b *testing.B) {
-			b.ReportAllocs()
-			for b.Loop() {
-				r.Current().Lookup(name)
-			}
-		})
-	}
-}
-
-func BenchmarkLookupParallel(b *testing.B) {
-	names := hundred()
-	r := NewRegistry(table(b, names[0], names...))
-	b.ReportAllocs()
-	b.RunParallel(func(pb *testing.PB) {
-		for pb.Next() {
-			r.Current().Lookup("handler-050")
-		}
-	})
 }

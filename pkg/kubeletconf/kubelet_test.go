@@ -1,6 +1,7 @@
 package kubeletconf
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -59,9 +60,7 @@ func TestMovable(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			c.k.Unit = map[string]string{"": "kubelet", "-": ""}[c.k.Unit]
-			if got := c.k.Endpoint(); got != c.endpoint {
-				t.Errorf("the endpoint is %q, want %q", got, c.endpoint)
-			}
+			test.Equal(t, "the endpoint", c.k.Endpoint(), c.endpoint)
 			if err := c.k.Movable(); (err == nil) != (c.wrong == "") || err != nil && !strings.Contains(err.Error(), c.wrong) {
 				t.Errorf("got %v, want %q", err, c.wrong)
 			}
@@ -168,9 +167,7 @@ func TestIndentedFlags(t *testing.T) {
 		"  --container-runtime-endpoint=unix:///x\n":         "unix:///x",
 		"A=\"--v=2 --container-runtime-endpoint=unix:///x\"": "unix:///x",
 	} {
-		if got := flagValue(text, endpointFlags[0]); got != want {
-			t.Errorf("%q has %q, want %q", text, got, want)
-		}
+		test.Equal(t, fmt.Sprintf("%q has", text), flagValue(text, endpointFlags[0]), want)
 	}
 }
 
@@ -189,15 +186,12 @@ func TestFindConfigDir(t *testing.T) {
 	} {
 		test.Must(t, root.Put(path, []byte(text), 0o644))
 	}
-	k, err := Find(root)
-	test.Must(t, err)
+	k := test.Value(Find(root))(t)
 	const last = "/etc/kubernetes/kubelet.conf.d/deeper/20.conf"
 	if k.Endpoint() != ours || !slices.Equal(k.Named, []string{last}) || k.configs[0].path != "/etc/kubelet.yaml" {
 		t.Errorf("got %s by %v; its configuration is %v", k.Endpoint(), k.Named, k.configs)
 	}
-	if address := k.HealthAddress(); address != "127.0.0.1:10300" {
-		t.Errorf("it is well at %s", address)
-	}
+	test.Equal(t, "it is well at", k.HealthAddress(), "127.0.0.1:10300")
 }
 
 func TestHealthAddress(t *testing.T) {
@@ -215,9 +209,7 @@ func TestHealthAddress(t *testing.T) {
 		"healthzBindAddress: [no, address]\n": {"127.0.0.1:10248", ""},
 	} {
 		k := Kubelet{configs: files(Config, text), arguments: append([]string{"kubelet"}, strings.Fields(c.flags)...)}
-		if got := k.HealthAddress(); got != c.want {
-			t.Errorf("%q %s: got %q, want %q", text, c.flags, got, c.want)
-		}
+		test.Equal(t, fmt.Sprintf("%q %s", text, c.flags), k.HealthAddress(), c.want)
 	}
 }
 

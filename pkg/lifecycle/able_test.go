@@ -19,8 +19,7 @@ func TestWhatHandlersCanDo(t *testing.T) {
 	}
 	b.open(conf("runc", "/r", "kata", "/k"))
 	exec := func(name string) capability.Answer {
-		h, err := b.m.Handler(name)
-		test.Must(t, err)
+		h := test.Value(b.m.Handler(name))(t)
 		return h.Capabilities.Of(capability.Exec).Answer
 	}
 	b.wait("what runc can do", func() bool { return exec("runc") != capability.Unknown })
@@ -30,20 +29,14 @@ func TestWhatHandlersCanDo(t *testing.T) {
 	generation, events := b.m.Current().Generation, b.m.Watch(t.Context())
 	b.set(func() { b.able["/r"] = capability.No })
 	for range 2 { // the second time it is nothing new
-		if _, err := b.m.Probe(t.Context(), "runc", probe.Ask); err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, test.Err(b.m.Probe(t.Context(), "runc", probe.Ask)))
 	}
 	if e := <-events; !slices.Equal(e.Handlers, []string{"runc"}) || e.Generation != generation {
 		t.Errorf("watchers hear %+v", e)
 	}
 	b.set(func() { b.failures["/r"] = errors.New("gone") })
-	if _, err := b.m.Probe(t.Context(), "runc", probe.Ask); err != nil {
-		t.Fatal(err)
-	}
-	if exec("runc") != capability.No {
-		t.Errorf("after a probe that failed: %s", exec("runc"))
-	}
+	test.Must(t, test.Err(b.m.Probe(t.Context(), "runc", probe.Ask)))
+	test.Equal(t, "after a probe that failed", exec("runc"), capability.No)
 	if e := <-events; e.Generation == generation {
 		t.Errorf("watchers hear %+v of a handler that is no longer ready", e)
 	}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"testing"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/config"
 	"github.com/berth-cri/berth/pkg/handler"
 	"github.com/berth-cri/berth/pkg/probe"
@@ -22,9 +23,7 @@ func TestAProbeIsAboutAllNamesOfAHandler(t *testing.T) {
 	for _, asked := range []string{"runc", "legacy"} {
 		for _, broken := range []error{errors.New("gone"), nil} {
 			b.set(func() { b.failures["/r"] = broken })
-			if _, err := b.m.Probe(t.Context(), asked, probe.Ask); err != nil {
-				t.Fatal(err)
-			}
+			test.Must(t, test.Err(b.m.Probe(t.Context(), asked, probe.Ask)))
 			for name, want := range map[string]bool{"runc": broken == nil, "legacy": broken == nil, "crun": true} {
 				if h, err := b.m.Handler(name); err != nil || h.State.AcceptsPods() != want {
 					t.Errorf("%s asked, which fails with %v: %s is %v, %v", asked, broken, name, h.State, err)

@@ -9,10 +9,10 @@ import (
 	"path/filepath"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/containerd/log"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/config"
 	"github.com/berth-cri/berth/pkg/handler"
 	"github.com/berth-cri/berth/pkg/probe"
@@ -76,15 +76,11 @@ func (b *bed) open(start *config.Config) {
 	}
 	b.t.Cleanup(func() { b.close() })
 	b.m.Start()
-	if err := b.m.Ready(b.t.Context()); err != nil {
-		b.t.Fatal(err)
-	}
+	test.Must(b.t, b.m.Ready(b.t.Context()))
 }
 
 func (b *bed) close() {
-	if err := b.m.Close(); err != nil {
-		b.t.Error(err)
-	}
+	test.Check(b.t, b.m.Close())
 }
 
 func (b *bed) set(change func()) {
@@ -190,9 +186,7 @@ func (b *bed) reload(next *config.Config) (Outcome, error) {
 
 func (b *bed) must(o Outcome, err error) Outcome {
 	b.t.Helper()
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	test.Must(b.t, err)
 	return o
 }
 
@@ -204,9 +198,5 @@ func (b *bed) phase(name string) handler.Phase {
 
 func (b *bed) wait(what string, is func() bool) {
 	b.t.Helper()
-	for end := time.Now().Add(20 * time.Second); !is(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			b.t.Fatalf("waited in vain for %s", what)
-		}
-	}
+	test.Eventually(b.t, what, is)
 }

@@ -4,6 +4,7 @@ import (
 	"reflect"
 	"testing"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/config"
 	"github.com/berth-cri/berth/pkg/handler"
 )
@@ -46,9 +47,7 @@ func TestCompare(t *testing.T) {
 			if !reflect.DeepEqual(got, c.want) {
 				t.Errorf("got %+v, want %+v", got, c.want)
 			}
-			if got.Empty() != (name == "nothing" || name == "a line further down" || name == "still broken") {
-				t.Errorf("that it is empty is %v", got.Empty())
-			}
+			test.Equal(t, "that it is empty", got.Empty(), name == "nothing" || name == "a line further down" || name == "still broken")
 		})
 	}
 }

@@ -41,8 +41,7 @@ func TestEveryChangeIsKept(t *testing.T) {
 	b.wait("the failure", func() bool { return b.phase("runc") == "not-ready" })
 	next := conf("runc", "/newer")
 	b.set(func() { b.next = next })
-	_, err := b.m.Reload(ctx, TriggerAdmin)
-	b.must(Outcome{}, err)
+	b.must(Outcome{}, test.Err(b.m.Reload(ctx, TriggerAdmin)))
 	want := []string{
 		"cordon|ready|cordoned|uid 7|new kernel",
 		"drain|cordoned|draining|uid 0|set by an operator",
@@ -56,9 +55,7 @@ func TestEveryChangeIsKept(t *testing.T) {
 		t.Errorf("got %q\nwant %q", got, want)
 	}
 	b.set(func() { b.loadErr = errBroke })
-	if _, err := b.m.Reload(t.Context(), TriggerSignal); err == nil {
-		t.Error("the reload succeeded")
-	}
+	test.Fails(t, test.Err(b.m.Reload(t.Context(), TriggerSignal)), "the reload succeeded")
 	b.close()
 	b.open(next)
 	all := b.told("")
@@ -66,15 +63,12 @@ func TestEveryChangeIsKept(t *testing.T) {
 		!strings.HasSuffix(all[len(all)-2], "|rejected|signal|it broke") {
 		t.Errorf("after a restart: %q", all)
 	}
-	if _, err := b.m.Changes("nobody"); err == nil {
-		t.Error("a handler that does not exist has a history")
-	}
+	test.Fails(t, test.Err(b.m.Changes("nobody")), "a handler that does not exist has a history")
 }
 
 func TestHistoryIsBounded(t *testing.T) {
 	dir := t.TempDir()
-	h, err := readHistory(dir)
-	test.Must(t, err)
+	h := test.Value(readHistory(dir))(t)
 	for i := range maxChanges + 3 {
 		h.add(Change{What: fmt.Sprint(i), Reason: strings.Repeat("ä", maxChangeReason)})
 	}

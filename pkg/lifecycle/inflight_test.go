@@ -102,8 +102,7 @@ func TestPainReloadNeverReachesPods(t *testing.T) {
 		}
 		return nil
 	}
-	m, err := lifecycle.New(t.Context(), lifecycle.Options{Config: n.config.Load(), Loader: n, Prober: n, Live: n, Publisher: n, Dir: t.TempDir()})
-	test.Must(t, err)
+	m := test.Value(lifecycle.New(t.Context(), lifecycle.Options{Config: n.config.Load(), Loader: n, Prober: n, Live: n, Publisher: n, Dir: t.TempDir()}))(t)
 	defer func() { test.Check(t, m.Close()) }()
 	n.router = router.New(router.NewPods(n.registry), struct{ router.Told }{}, nil)
 	n.router.Adopt(n.backend)
@@ -135,8 +134,7 @@ func TestPainReloadNeverReachesPods(t *testing.T) {
 		}
 		now.Store(int64(i))
 		crowd.Store(max(crowd.Load(), waiting.Load()))
-		resp, err := n.service.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{RuntimeHandler: "changing"})
-		test.Must(t, err)
+		resp := test.Value(n.service.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{RuntimeHandler: "changing"}))(t)
 		if got, want := n.backend.Definition(resp.GetPodSandboxId()).Path, fmt.Sprintf("/runtime-%d", i); got != want {
 			t.Fatalf("after reload %d a new pod is on %s, want %s", i, got, want)
 		}
@@ -177,7 +175,5 @@ func (n *node) onePod(t *testing.T, i int, now *atomic.Int64) {
 }
 
 func (n *node) remove(t *testing.T, id string) {
-	if _, err := n.service.RemovePodSandbox(t.Context(), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: id}); err != nil {
-		t.Errorf("a pod could not be removed: %v", err)
-	}
+	test.Checkf(t, test.Err(n.service.RemovePodSandbox(t.Context(), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: id})), "a pod could not be removed")
 }

@@ -105,9 +105,7 @@ func TestABadFileChangesNothing(t *testing.T) {
 	if o := b.must(b.reload(conf("runc", "/r"))); o.Error != nil || b.m.Current().Last.Error != nil {
 		t.Errorf("after it was mended: %+v", o)
 	}
-	if !slices.Equal(b.announced, []string{"reloading", "reloaded", "reloading", "reloaded"}) {
-		t.Errorf("announced are %v", b.announced)
-	}
+	test.EqualLists(t, "announced", b.announced, []string{"reloading", "reloaded", "reloading", "reloaded"})
 }
 
 // A start with the last accepted configuration is told as a reload that failed, once, until
@@ -156,13 +154,9 @@ func TestWhatIsInForceIsTold(t *testing.T) {
 		t.Fatalf("after the start %d were told", len(b.inForce))
 	}
 	b.set(func() { b.loadErr = errors.New("a mistake") })
-	if _, err := b.m.Reload(t.Context(), TriggerAdmin); err == nil {
-		t.Error("a mistake is no error")
-	}
+	test.Fails(t, test.Err(b.m.Reload(t.Context(), TriggerAdmin)), "a mistake is no error")
 	b.set(func() { b.refuse = errors.New("refused") })
-	if _, err := b.reload(conf("crun", "/c")); err == nil {
-		t.Error("a table that is refused is no error")
-	}
+	test.Fails(t, test.Err(b.reload(conf("crun", "/c"))), "a table that is refused is no error")
 	if len(b.inForce) != 1 {
 		t.Errorf("%d were told", len(b.inForce))
 	}
@@ -181,9 +175,7 @@ func TestATableThatIsRefusedChangesNothing(t *testing.T) {
 	if _, err := b.reload(conf("crun", "/c")); err == nil || b.m.Current().Default != "runc" {
 		t.Errorf("got %v; the default is %s", err, b.m.Current().Default)
 	}
-	if err := b.m.Cordon(t.Context(), "runc", "", "uid 0"); err == nil {
-		t.Error("a cordon that is not in force is no error")
-	}
+	test.Fails(t, b.m.Cordon(t.Context(), "runc", "", "uid 0"), "a cordon that is not in force is no error")
 	b.set(func() { b.refuse = nil })
 	b.close()
 	b.open(conf("runc", "/r"))
@@ -200,9 +192,7 @@ func TestARemovedHandlerDrains(t *testing.T) {
 		t.Fatalf("kata is %q", b.phase("kata"))
 	}
 	b.must(b.reload(conf("runc", "/r", "kata", "/k")))
-	if b.phase("kata") != handler.Ready {
-		t.Errorf("back again it is %q", b.phase("kata"))
-	}
+	test.Equal(t, "back again it", b.phase("kata"), handler.Ready)
 	b.must(b.reload(conf("runc", "/r")))
 	b.set(func() { delete(b.live, "kata") })
 	b.wait("the last pod to take its handler with it", func() bool { return b.phase("kata") == "" })
@@ -221,9 +211,7 @@ func TestIntentsSurviveRestarts(t *testing.T) {
 	if err != nil || !h.State.Same(handler.State{Phase: handler.Cordoned, Reason: "new kernel"}) || h.Intent.By != "uid 0" || h.Intent.Kind != Cordon || h.Intent.Since.IsZero() {
 		t.Errorf("got %+v, %v", h, err)
 	}
-	if b.phase("runc") != handler.Draining {
-		t.Errorf("runc is %q", b.phase("runc"))
-	}
+	test.Equal(t, "runc", b.phase("runc"), handler.Draining)
 	for _, name := range []string{"kata", "runc"} {
 		if err := b.m.Uncordon(t.Context(), name); err != nil || b.phase(name) != handler.Ready {
 			t.Errorf("%s: %v, %q", name, err, b.phase(name))
@@ -295,9 +283,7 @@ func TestProbeOnDemand(t *testing.T) {
 	if !slices.Contains(b.checks, check{"/r", true}) {
 		t.Errorf("the runtime is not asked anew: %v", b.checks)
 	}
-	if _, err := b.m.Probe(t.Context(), "nothing", probe.Ask); !errdefs.IsNotFound(err) {
-		t.Errorf("got %v", err)
-	}
+	test.Is(t, test.Err(b.m.Probe(t.Context(), "nothing", probe.Ask)), errdefs.IsNotFound, "the error")
 }
 
 // A runtime that hangs costs its own handler only, and counts when it answers.
@@ -314,9 +300,7 @@ func TestARuntimeThatHangs(t *testing.T) {
 		b.must(b.reload(conf("runc", "/r", "slow", "/s")))
 		close(hang)
 		synctest.Wait()
-		if b.phase("slow") != handler.Ready {
-			t.Errorf("slow is %q", b.phase("slow"))
-		}
+		test.Equal(t, "slow", b.phase("slow"), handler.Ready)
 		b.close()
 	})
 }
@@ -326,14 +310,10 @@ func TestALateAnswerCounts(t *testing.T) {
 		hang := make(chan struct{})
 		b := &bed{t: t, dir: t.TempDir(), hanging: map[string]chan struct{}{"/h": hang}}
 		b.open(conf("slow", "/h"))
-		if b.phase("slow") != handler.NotReady {
-			t.Errorf("slow is %q", b.phase("slow"))
-		}
+		test.Equal(t, "slow", b.phase("slow"), handler.NotReady)
 		close(hang)
 		synctest.Wait()
-		if b.phase("slow") != handler.Ready {
-			t.Errorf("slow is %q", b.phase("slow"))
-		}
+		test.Equal(t, "slow", b.phase("slow"), handler.Ready)
 		b.close()
 	})
 }
@@ -491,9 +471,7 @@ func TestCgroupPrefixIsLive(t *testing.T) {
 	if !o.Changed || len(o.NeedRestart) != 0 || len(o.Live) != 1 || o.Live[0].Key != "engine.cgroup_prefix" {
 		t.Errorf("the outcome is %+v", o)
 	}
-	if got := b.last().CgroupPrefix; got != "cri-containerd" {
-		t.Errorf("new pods get %q", got)
-	}
+	test.Equal(t, "new pods get", b.last().CgroupPrefix, "cri-containerd")
 	if o := b.must(b.reload(next)); o.Changed {
 		t.Errorf("the same again is a change: %+v", o)
 	}
@@ -535,15 +513,11 @@ func TestWatchersThatAreSlowMissNothing(t *testing.T) {
 	if _, open := <-b.m.Watch(t.Context()); open {
 		t.Error("a closed Manager takes watchers")
 	}
-	if _, err := b.m.Reload(t.Context(), TriggerAdmin); !errors.Is(err, errClosed) {
-		t.Errorf("a closed Manager reloads: %v", err)
-	}
+	test.ErrorIs(t, test.Err(b.m.Reload(t.Context(), TriggerAdmin)), errClosed, "a closed Manager reloads")
 }
 
 func TestOptionsAreChecked(t *testing.T) {
 	for _, o := range []Options{{}, {Config: conf("runc", "/r")}} {
-		if _, err := New(t.Context(), o); err == nil || !strings.Contains(err.Error(), "lifecycle: Options.") {
-			t.Errorf("got %v", err)
-		}
+		test.Says(t, test.Err(New(t.Context(), o)), "lifecycle: Options.")
 	}
 }

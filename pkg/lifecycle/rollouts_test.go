@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
@@ -35,8 +34,7 @@ func (b *bed) rollingOut(t *testing.T) (main, tried string, status *rollout.Stat
 	if e.Next != nil {
 		tried = e.Next.Path
 	}
-	h, err := b.m.Handler("runc")
-	test.Must(t, err)
+	h := test.Value(b.m.Handler("runc"))(t)
 	return e.Definition.Path, tried, h.Rollout
 }
 
@@ -101,9 +99,7 @@ func TestEachRolloutIsJudgedByItsOwnPods(t *testing.T) {
 	became := func(s string) func() {
 		return func() {
 			b.set(func() { b.sums["/new"] = s })
-			if _, err := b.m.Probe(t.Context(), "runc", probe.Ask); err != nil {
-				t.Fatal(err)
-			}
+			test.Must(t, test.Err(b.m.Probe(t.Context(), "runc", probe.Ask)))
 			sum = s
 		}
 	}
@@ -156,9 +152,7 @@ func TestDecisionHoldsForTheSameProgram(t *testing.T) {
 	b := newBed(t, trying(10))
 	b.set(func() { b.sums["/new"] = "first" })
 	look := func() {
-		if _, err := b.m.Probe(t.Context(), "runc", probe.Ask); err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, test.Err(b.m.Probe(t.Context(), "runc", probe.Ask)))
 	}
 	look()
 	test.Must(t, b.m.Abort(t.Context(), "runc", "slow"))
@@ -202,12 +196,8 @@ func TestPromoteAndAbort(t *testing.T) {
 		t.Errorf("pods run %q and %q, the rollout is %+v", main, tried, status)
 	}
 	for name, want := range map[string]error{"runc": errdefs.ErrFailedPrecondition, "nobody": errdefs.ErrNotFound} {
-		if err := b.m.Promote(ctx, name); !errors.Is(err, want) {
-			t.Errorf("promoting the binary that %s does not try: %v", name, err)
-		}
-		if err := b.m.Abort(ctx, name, ""); !errors.Is(err, want) {
-			t.Errorf("aborting the rollout that %s has not: %v", name, err)
-		}
+		test.ErrorIs(t, b.m.Promote(ctx, name), want, "promoting the binary that %s does not try", name)
+		test.ErrorIs(t, b.m.Abort(ctx, name, ""), want, "aborting the rollout that %s has not", name)
 	}
 }
 
@@ -217,9 +207,7 @@ func TestAbortedBinaryReplacedByOneThatCannotBeProbed(t *testing.T) {
 	b := newBed(t, trying(10))
 	look := func(sum string, failure error) {
 		b.set(func() { b.sums["/new"], b.failures["/new"] = sum, failure })
-		if _, err := b.m.Probe(t.Context(), "runc", probe.Ask); err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, test.Err(b.m.Probe(t.Context(), "runc", probe.Ask)))
 	}
 	look("first", nil)
 	test.Must(t, b.m.Abort(t.Context(), "runc", "slow"))
@@ -242,25 +230,19 @@ func TestAbortedBinaryReplacedByOneThatCannotBeProbed(t *testing.T) {
 func TestCandidateThatIsNotThere(t *testing.T) {
 	b := newBed(t, trying(100))
 	b.set(func() { b.failures["/new"] = errors.New("/new does not exist") })
-	if _, err := b.m.Probe(t.Context(), "runc", probe.Ask); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, test.Err(b.m.Probe(t.Context(), "runc", probe.Ask)))
 	b.wantRollout(t, "/old", "", rollout.NotReady, "/new does not exist")
 	if b.phase("runc") != handler.Ready {
 		t.Error("the handler is not ready for want of a binary that it only tries")
 	}
-	if err := b.m.Promote(t.Context(), "runc"); !errdefs.IsFailedPrecondition(err) {
-		t.Errorf("a binary that is not there was promoted: %v", err)
-	}
+	test.Is(t, b.m.Promote(t.Context(), "runc"), errdefs.IsFailedPrecondition, "a binary that is not there was promoted")
 }
 
 // What cannot be kept is not in force, and a file that cannot be read is told.
 func TestDecisionsThatCannotBeKept(t *testing.T) {
 	b := newBed(t, trying(10))
 	b.set(func() { b.refuse = errors.New("no") })
-	if err := b.m.Abort(t.Context(), "runc", ""); err == nil {
-		t.Error("it was aborted")
-	}
+	test.Fails(t, b.m.Abort(t.Context(), "runc", ""), "it was aborted")
 	b.set(func() { b.refuse = nil })
 	b.close()
 	b.open(trying(10))
@@ -289,8 +271,6 @@ func TestCandidates(t *testing.T) {
 		for _, d := range b.last().Candidates {
 			paths = append(paths, d.Path)
 		}
-		if want := []string{"/old", "/new", "/lame"}; !slices.Equal(paths, want) {
-			t.Errorf("got %v", paths)
-		}
+		test.EqualLists(t, "the result", paths, []string{"/old", "/new", "/lame"})
 	}
 }

@@ -2,6 +2,7 @@ package lifecycle
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -37,9 +38,7 @@ func TestStartLog(t *testing.T) {
 			if s.err == "" {
 				continue
 			}
-			if got := l.depth(now); got != s.depth {
-				t.Errorf("%s, second %d: the look is of depth %d, want %d", name, s.at, got, s.depth)
-			}
+			test.Equal(t, fmt.Sprintf("%s, second %d: the look is of depth", name, s.at), l.depth(now), s.depth)
 			c.want.At = now
 		}
 		if got := l.report(begin.Add(time.Minute)); got != c.want {
@@ -100,8 +99,7 @@ func TestHandlerThatFailedIsMended(t *testing.T) {
 		}
 		synctest.Wait()
 		states := func() (n int) {
-			changes, err := b.m.Changes("runc")
-			test.Must(t, err)
+			changes := test.Value(b.m.Changes("runc"))(t)
 			for _, c := range changes {
 				if c.What == "state" {
 					n++

@@ -2,7 +2,6 @@ package lifecycle
 
 import (
 	"errors"
-	"slices"
 	"testing"
 
 	"github.com/containerd/errdefs"
@@ -58,9 +57,7 @@ func TestGenerationsOfAStore(t *testing.T) {
 		test.Must(t, s.change(func(t *truth) error { t.intents["runc"] = &Intent{Kind: kind}; return nil }))
 		got = append(got, s.current().Generation)
 	}
-	if want := []uint64{1, 1, 2, 3}; !slices.Equal(got, want) {
-		t.Errorf("got %v, want %v", got, want)
-	}
+	test.EqualLists(t, "the result", got, []uint64{1, 1, 2, 3})
 	select {
 	case <-s.routing:
 	default:

@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/handler"
 	"github.com/berth-cri/berth/pkg/probe"
 	"github.com/berth-cri/berth/pkg/probe/capability"
@@ -164,9 +165,7 @@ func TestANotReadyHandlerComesBackSoon(t *testing.T) {
 			pass(after)
 			b.set(func() { delete(b.failures, "/r") })
 			pass(longestRetry + lookInterval)
-			if b.phase("runc") != handler.Ready {
-				t.Errorf("it is %s", b.phase("runc"))
-			}
+			test.Equal(t, "it", b.phase("runc"), handler.Ready)
 		}
 	})
 }
@@ -202,9 +201,7 @@ func TestRuntimesThatHangDelayNobody(t *testing.T) {
 		start.Handlers.ProbeInterval, start.Handlers.AskInterval = 5*time.Second, 10*time.Second
 		b.open(start)
 		for _, name := range []string{"runc", "zz"} {
-			if b.phase(name) != handler.Ready {
-				t.Errorf("%s is %s", name, b.phase(name))
-			}
+			test.Equal(t, name, b.phase(name), handler.Ready)
 		}
 		b.set(func() { b.checks = nil })
 		pass(31 * time.Second)
@@ -222,9 +219,7 @@ func TestRuntimesThatHangDelayNobody(t *testing.T) {
 		}
 		close(hang)
 		synctest.Wait()
-		if b.phase("h0") != handler.Ready {
-			t.Errorf("h0 is %s", b.phase("h0"))
-		}
+		test.Equal(t, "h0", b.phase("h0"), handler.Ready)
 		b.close()
 	})
 }

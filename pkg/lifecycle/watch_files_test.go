@@ -2,6 +2,7 @@ package lifecycle
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -27,9 +28,7 @@ func TestWatchedDirectories(t *testing.T) {
 		"no vendor":  {[]string{"/etc/berth", "/etc/berth/conf.d", "/"}, []string{"/etc/berth", "/etc/berth/conf.d", "/"}},
 		"no root fs": {nil, []string{"/"}},
 	} {
-		if got := watched(paths, func(p string) bool { return slices.Contains(c.exist, p) }); !slices.Equal(got, c.want) {
-			t.Errorf("%s: got %v, want %v", name, got, c.want)
-		}
+		test.EqualLists(t, name, watched(paths, func(p string) bool { return slices.Contains(c.exist, p) }), c.want)
 	}
 }
 
@@ -54,9 +53,7 @@ func TestRelevantEvents(t *testing.T) {
 		{"/usr/lib/berthold", fsnotify.Create, false},
 		{"/usr/lib/libc.so", fsnotify.Create, false},
 	} {
-		if got := relevant(fsnotify.Event{Name: c.name, Op: c.op}, paths); got != c.want {
-			t.Errorf("%s %s: %v", c.op, c.name, got)
-		}
+		test.Equal(t, fmt.Sprintf("%s %s", c.op, c.name), relevant(fsnotify.Event{Name: c.name, Op: c.op}, paths), c.want)
 	}
 }
 
@@ -66,8 +63,7 @@ func TestFilesAreWatched(t *testing.T) {
 	dir := t.TempDir()
 	main, dropIns, vendor := filepath.Join(dir, "berth", "config.toml"), filepath.Join(dir, "berth", "conf.d"), filepath.Join(dir, "lib", "berth", "conf.d")
 	test.Must(t, os.MkdirAll(filepath.Dir(main), 0o755))
-	w, err := fsnotify.NewWatcher()
-	test.Must(t, err)
+	w := test.Value(fsnotify.NewWatcher())(t)
 	told := make(chan struct{}, 1000)
 	f := &files{
 		watcher: w, paths: func() []string { return []string{main, dropIns, vendor} },

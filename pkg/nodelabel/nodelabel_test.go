@@ -1,19 +1,18 @@
 package nodelabel
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
 	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 func TestNames(t *testing.T) {
-	if got := Handler("runc"); got != "feature.node.kubernetes.io/handler.runc" {
-		t.Errorf("got %s", got)
-	}
-	if got := About("runc", "isolation"); got != "feature.node.kubernetes.io/handler.runc.isolation" {
-		t.Errorf("got %s", got)
-	}
+	test.Equal(t, "the result", Handler("runc"), "feature.node.kubernetes.io/handler.runc")
+	test.Equal(t, "the result", About("runc", "isolation"), "feature.node.kubernetes.io/handler.runc.isolation")
 	abouts := []string{isolation, state, "present", "default", "max-pods", pods}
 	for _, name := range Told {
 		abouts = append(abouts, string(name))
@@ -44,9 +43,7 @@ func TestIsPods(t *testing.T) {
 		Pods("kata"): true, Pods(strings.Repeat("k", 63)): true,
 		Present("kata"): false, Handler("pods"): false, "cpu": false, "example.com/handler.kata.pods": false, Prefix + "kata-pods": false,
 	} {
-		if got := IsPods(resource); got != want {
-			t.Errorf("%s: got %v", resource, got)
-		}
+		test.Equal(t, fmt.Sprint(resource), IsPods(resource), want)
 	}
 }
 
@@ -68,8 +65,6 @@ func TestIsAbout(t *testing.T) {
 		{"kata", "kata", false},
 		{"", "kata", false},
 	} {
-		if got := IsAbout(c.key, c.handler); got != c.want {
-			t.Errorf("%q is about %s: %v", c.key, c.handler, got)
-		}
+		test.Equal(t, fmt.Sprintf("%q is about %s", c.key, c.handler), IsAbout(c.key, c.handler), c.want)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -12,6 +13,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 func TestLevels(t *testing.T) {
@@ -45,9 +48,7 @@ func TestLevels(t *testing.T) {
 		{"GetContainerEvents", codes.Canceled, log.DebugLevel},
 		{"ListContainers", codes.Canceled, log.DebugLevel},
 	} {
-		if got := level(tc.rpc, tc.code); got != tc.want {
-			t.Errorf("%s with %s is logged as %s, want %s", tc.rpc, tc.code, got, tc.want)
-		}
+		test.Equal(t, fmt.Sprintf("%s with %s is logged as", tc.rpc, tc.code), level(tc.rpc, tc.code), tc.want)
 	}
 }
 

@@ -73,12 +73,8 @@ func TestCodesOfErrors(t *testing.T) {
 				ctx = t.Context()
 			}
 			got := status.Convert(toStatus(ctx, tc.rpc, tc.err))
-			if got.Code() != tc.want {
-				t.Errorf("%v is %s, want %s", tc.err, got.Code(), tc.want)
-			}
-			if want := printable.Error(tc.err); got.Message() != want {
-				t.Errorf("the text is %q, want %q", got.Message(), want)
-			}
+			test.Equal(t, fmt.Sprint(tc.err), got.Code(), tc.want)
+			test.Equal(t, "the text", got.Message(), printable.Error(tc.err))
 		})
 	}
 	if err := toStatus(t.Context(), "Version", nil); err != nil {
@@ -87,8 +83,7 @@ func TestCodesOfErrors(t *testing.T) {
 }
 
 func TestDetailsSurvive(t *testing.T) {
-	detailed, err := status.New(codes.NotFound, "x").WithDetails(wrapperspb.String("detail"))
-	test.Must(t, err)
+	detailed := test.Value(status.New(codes.NotFound, "x").WithDetails(wrapperspb.String("detail")))(t)
 	got := status.Convert(toStatus(t.Context(), "StopContainer", detailed.Err()))
 	if got.Code() != codes.Internal || len(got.Details()) != 1 {
 		t.Errorf("got %v with %v", got, got.Details())
@@ -131,9 +126,7 @@ func TestShorten(t *testing.T) {
 		}
 	}
 	for _, text := range []string{"", "short", strings.Repeat("x", maxMessage)} {
-		if got := shown(text); got != text {
-			t.Errorf("%q became %q", text, got)
-		}
+		test.Equal(t, fmt.Sprintf("%q became", text), shown(text), text)
 	}
 }
 

@@ -16,8 +16,7 @@ func TestMadeUpCallsHaveOneLabel(t *testing.T) {
 	for _, rpc := range []string{"Version", "StreamImages", "Nonsense", "Nonsense2", ""} {
 		m.observe(rpc, "", "", nil, 0)
 	}
-	families, err := r.Gather()
-	test.Must(t, err)
+	families := test.Value(r.Gather())(t)
 	got := map[string]float64{}
 	for _, f := range families {
 		for _, one := range f.GetMetric() {

@@ -56,16 +56,14 @@ func dial(t *testing.T, options []grpc.ServerOption, register func(*grpc.Server)
 	server := grpc.NewServer(options...)
 	register(server)
 	socket := filepath.Join(t.TempDir(), "cri.sock")
-	l, err := (&net.ListenConfig{}).Listen(t.Context(), "unix", socket)
-	test.Must(t, err)
+	l := test.Value((&net.ListenConfig{}).Listen(t.Context(), "unix", socket))(t)
 	done := make(chan error, 1)
 	go func() { done <- server.Serve(l) }()
 	t.Cleanup(func() {
 		server.Stop()
 		test.Check(t, <-done)
 	})
-	conn, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	test.Must(t, err)
+	conn := test.Value(grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials())))(t)
 	t.Cleanup(func() { conn.Close() })
 	return conn
 }
@@ -87,8 +85,7 @@ func ends(t *testing.T, conn *grpc.ClientConn) [2]error {
 	t.Helper()
 	client := runtimeapi.NewRuntimeServiceClient(conn)
 	_, unary := client.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{RuntimeHandler: "whatever a client says"})
-	s, err := client.StreamContainers(t.Context(), &runtimeapi.StreamContainersRequest{})
-	test.Must(t, err)
+	s := test.Value(client.StreamContainers(t.Context(), &runtimeapi.StreamContainersRequest{}))(t)
 	_, stream := s.Recv()
 	if errors.Is(stream, io.EOF) {
 		stream = nil

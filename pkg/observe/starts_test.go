@@ -99,9 +99,7 @@ func TestStarts(t *testing.T) {
 		calls = append(calls, word)
 		sum += c.Took
 	}
-	if got, want := fmt.Sprint(calls), "[RunPodSandbox  network PullImage app:1 fetch CreateContainer app StartContainer app runtime]"; got != want {
-		t.Errorf("calls %s, want %s", got, want)
-	}
+	test.Equal(t, "calls", fmt.Sprint(calls), "[RunPodSandbox  network PullImage app:1 fetch CreateContainer app StartContainer app runtime]")
 	if web.Took() != sum || web.Calls[0].Took < web.Calls[0].Steps[0].Took || web.Calls[0].Steps[0].Took < time.Millisecond {
 		t.Errorf("it took %v, its first call %v, of that the network %v", web.Took(), web.Calls[0].Took, web.Calls[0].Steps[0].Took)
 	}
@@ -114,14 +112,10 @@ func TestStartsAreBounded(t *testing.T) {
 	conn := serveNode(t, New(Options{Starts: known}))
 	node := runtimeapi.NewRuntimeServiceClient(conn)
 	for i := range 300 {
-		if _, err := node.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: podConfig("p", fmt.Sprint(i))}); err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, test.Err(node.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: podConfig("p", fmt.Sprint(i))})))
 	}
 	for range 200 {
-		if _, err := node.CreateContainer(t.Context(), &runtimeapi.CreateContainerRequest{PodSandboxId: "s-299", Config: containerNamed("app", 0)}); err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, test.Err(node.CreateContainer(t.Context(), &runtimeapi.CreateContainerRequest{PodSandboxId: "s-299", Config: containerNamed("app", 0)})))
 	}
 	recent := known.Recent()
 	if len(recent) != 256 || recent[0].UID != "299" || recent[255].UID != "44" {

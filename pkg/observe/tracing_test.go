@@ -30,8 +30,7 @@ func collector(t *testing.T) (address string, got <-chan string) {
 		received <- string(raw)
 		return stream.SendMsg(&emptypb.Empty{})
 	}))
-	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	test.Must(t, err)
+	l := test.Value((&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0"))(t)
 	done := make(chan error, 1)
 	go func() { done <- server.Serve(l) }()
 	t.Cleanup(func() {
@@ -43,8 +42,7 @@ func collector(t *testing.T) (address string, got <-chan string) {
 
 func TestSpansSayRPCAndHandler(t *testing.T) {
 	address, got := collector(t)
-	tracing, err := StartTracing(t.Context(), TracingOptions{Endpoint: address, SampleRatio: 1, Insecure: true, Version: "1.2.3"})
-	test.Must(t, err)
+	tracing := test.Value(StartTracing(t.Context(), TracingOptions{Endpoint: address, SampleRatio: 1, Insecure: true, Version: "1.2.3"}))(t)
 	conn, registry := served(t, func(ctx context.Context) error {
 		SetHandler(ctx, "gvisor")
 		return nil
@@ -68,8 +66,7 @@ func TestSpansSayRPCAndHandler(t *testing.T) {
 
 // Nobody there to take spans costs nothing but the spans.
 func TestACollectorThatIsAway(t *testing.T) {
-	tracing, err := StartTracing(t.Context(), TracingOptions{Endpoint: "127.0.0.1:1", SampleRatio: 1, Insecure: true})
-	test.Must(t, err)
+	tracing := test.Value(StartTracing(t.Context(), TracingOptions{Endpoint: "127.0.0.1:1", SampleRatio: 1, Insecure: true}))(t)
 	conn, _ := served(t, func(context.Context) error { return nil }, tracing.ServerOptions()...)
 	succeed(t, conn)
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)

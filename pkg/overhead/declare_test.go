@@ -3,6 +3,8 @@ package overhead
 import (
 	"strings"
 	"testing"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 func TestFixed(t *testing.T) {
@@ -44,9 +46,7 @@ func TestAbove(t *testing.T) {
 			t.Errorf("%s: %q, want %q", name, got, c.want)
 		}
 	}
-	if got := (Report{Declared: Declared{1, 1}}).Above(); got != "" {
-		t.Errorf("without data: %q", got)
-	}
+	test.Equal(t, "without data", (Report{Declared: Declared{1, 1}}).Above(), "")
 	unknown := &Estimate{Pods: 1}
 	if got := unknown.Above(Declared{1, 1}); len(got) > 0 {
 		t.Errorf("CPU that is not known: %v", got)

@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
@@ -115,9 +116,7 @@ func testAReadingThatHangs(t *testing.T) {
 	for range 3 {
 		m.Of(t.Context(), n.d)
 	}
-	if waited := time.Since(begun); waited != readPatience {
-		t.Errorf("all waited %v", waited)
-	}
+	test.Equal(t, "all waited", time.Since(begun), readPatience)
 	close(n.hangs)
 	synctest.Wait()
 	if r := m.Of(t.Context(), n.d); r.Live == nil {

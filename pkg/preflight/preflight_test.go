@@ -23,15 +23,12 @@ var update = flag.Bool("update", false, "write the golden file")
 // recorded asks a program that answers as a runtime was recorded to.
 func recorded(t *testing.T, name string) *probe.Runtime {
 	t.Helper()
-	from, err := filepath.Abs(filepath.Join("../probe/testdata", name))
-	test.Must(t, err)
+	from := test.Value(filepath.Abs(filepath.Join("../probe/testdata", name)))(t)
 	path := filepath.Join(t.TempDir(), "runtime")
 	script := fmt.Sprintf("#!/bin/sh\ncase \"$1\" in\n--version) exec cat %s/version.txt ;;\nfeatures) exec cat %s/features.json ;;\nesac\nexit 1\n", from, from)
 	// Renamed into place: a file that any process holds open for writing cannot be run.
 	test.Must(t, errors.Join(os.WriteFile(path+".new", []byte(script), 0o755), os.Rename(path+".new", path)))
-	rt, err := probe.New(nil).Probe(t.Context(), &handler.Definition{Name: name, Type: handler.OCI, Path: path})
-	test.Must(t, err)
-	return rt
+	return test.Value(probe.New(nil).Probe(t.Context(), &handler.Definition{Name: name, Type: handler.OCI, Path: path}))(t)
 }
 
 // runtimes are the handlers of a node with one of everything.
@@ -143,8 +140,7 @@ func TestRefusals(t *testing.T) {
 	if *update {
 		test.Must(t, os.WriteFile(golden, []byte(b.String()), 0o644))
 	}
-	want, err := os.ReadFile(golden)
-	test.Must(t, err)
+	want := test.Value(os.ReadFile(golden))(t)
 	got, expected := strings.Split(b.String(), "\n"), strings.Split(string(want), "\n")
 	for i := range max(len(got), len(expected)) {
 		if i >= len(got) || i >= len(expected) || got[i] != expected[i] {

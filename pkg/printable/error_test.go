@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/printable"
 )
 
@@ -36,16 +37,12 @@ func TestErrorHasNoClass(t *testing.T) {
 			"two: file does not exist":     fmt.Errorf("two: %w: %w", fs.ErrNotExist, class),
 			"in words":                     fmt.Errorf("%w: %w", errors.New("in words"), class),
 		} {
-			if got := printable.Error(err); got != want {
-				t.Errorf("%q is shown as %q, want %q", err, got, want)
-			}
+			test.Equal(t, fmt.Sprintf("%q is shown as", err), printable.Error(err), want)
 		}
 	}
 	// What a shim answers has its class once more, behind the text.
 	beside := fmt.Errorf("open /x: %w", fmt.Errorf("it is a file: %w: %w", errors.New("not a directory"), errdefs.ErrFailedPrecondition))
-	if got := printable.Error(errgrpc.ToNative(errgrpc.ToGRPC(beside))); got != "open /x: it is a file: not a directory" {
-		t.Errorf("an error of a shim is shown as %q", got)
-	}
+	test.Equal(t, "an error of a shim is shown as", printable.Error(errgrpc.ToNative(errgrpc.ToGRPC(beside))), "open /x: it is a file: not a directory")
 }
 
 func TestErrorKeepsWhatIsNoClass(t *testing.T) {
@@ -56,9 +53,7 @@ func TestErrorKeepsWhatIsNoClass(t *testing.T) {
 		"the disk is full":             errdefs.ErrUnavailable.WithMessage("the disk is full"),
 		"b: no room":                   fmt.Errorf("b: %w", status.Error(codes.Aborted, "no room")),
 	} {
-		if got := printable.Error(err); got != want {
-			t.Errorf("%q is shown as %q, want %q", err, got, want)
-		}
+		test.Equal(t, fmt.Sprintf("%q is shown as", err), printable.Error(err), want)
 	}
 }
 

@@ -1,8 +1,10 @@
 package printable_test
 
 import (
+	"fmt"
 	"testing"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/printable"
 )
 
@@ -24,12 +26,8 @@ func TestLine(t *testing.T) {
 		"far \U000e0041 tag":          `far \U000e0041 tag`,
 	} {
 		got := printable.Line(text)
-		if got != want {
-			t.Errorf("%q is shown as %s, want %s", text, got, want)
-		}
-		if again := printable.Line(got); again != got {
-			t.Errorf("%s changes when it is shown again: %s", got, again)
-		}
+		test.Equal(t, fmt.Sprintf("%q is shown as", text), got, want)
+		test.Equal(t, fmt.Sprintf("%s changes when it is shown again", got), printable.Line(got), got)
 	}
 }
 

@@ -29,13 +29,9 @@ func TestCheckSaysWhatIsMissing(t *testing.T) {
 		}
 	}
 	test.Must(t, os.Remove(path))
-	if _, err := c.Check(t.Context(), whole, Look); err == nil || !strings.Contains(err.Error(), "runtime_path: "+path+" does not exist") {
-		t.Errorf("without its binary: %v", err)
-	}
+	test.Says(t, test.Err(c.Check(t.Context(), whole, Look)), "runtime_path: "+path+" does not exist")
 	replay(t, dir, "runc-1.5.2")
-	if _, err := c.Check(t.Context(), whole, Look); err != nil {
-		t.Errorf("with the binary back: %v", err)
-	}
+	test.Checkf(t, test.Err(c.Check(t.Context(), whole, Look)), "with the binary back")
 }
 
 // A candidate is known by its content: written again it is the same, and
@@ -47,13 +43,10 @@ func TestCheckSumsCandidates(t *testing.T) {
 	d := oci(path)
 	check := func() string {
 		t.Helper()
-		rt, err := c.Check(t.Context(), d, Look)
-		test.Must(t, err)
+		rt := test.Value(c.Check(t.Context(), d, Look))(t)
 		return rt.SHA256
 	}
-	if sum := check(); sum != "" {
-		t.Errorf("a program that is no candidate was read: %s", sum)
-	}
+	test.Equal(t, "a program that is no candidate was read", check(), "")
 	d.Variant = handler.VariantCandidate
 	first := check()
 	content, err := os.ReadFile(path)
@@ -68,9 +61,7 @@ func TestCheckSumsCandidates(t *testing.T) {
 		test.Must(t, os.Rename(path+".new", path))
 	}
 	write(content)
-	if again := check(); again != first {
-		t.Errorf("the same content is %s and %s", first, again)
-	}
+	test.Equal(t, fmt.Sprintf("the same content is %s and", first), check(), first)
 	write(append(content, "# another\n"...))
 	if other := check(); other == first {
 		t.Error("other content is taken for the same")

@@ -96,9 +96,7 @@ func TestCompanionsOfAHandler(t *testing.T) {
 	d := oci(path)
 	d.Companions = []string{"share/guest"}
 	p := New(nil)
-	if _, err := p.Probe(t.Context(), d); !errdefs.IsUnavailable(err) || !strings.Contains(err.Error(), "share/guest") {
-		t.Errorf("without it: %v", err)
-	}
+	test.Refused(t, test.Err(p.Probe(t.Context(), d)), errdefs.IsUnavailable, "share/guest")
 	test.Must(t, os.MkdirAll(filepath.Join(dir, "share"), 0o755))
 	guest := filepath.Join(dir, "share", "guest")
 	test.Must(t, os.WriteFile(guest, []byte("kernel"), 0o644))
@@ -106,8 +104,7 @@ func TestCompanionsOfAHandler(t *testing.T) {
 	if err != nil || len(one.Identity.Companions) != 1 || one.Identity.Companions[0].Name != "share/guest" {
 		t.Fatalf("%+v, %v", one, err)
 	}
-	sum, err := one.Identity.SHA256()
-	test.Must(t, err)
+	sum := test.Value(one.Identity.SHA256())(t)
 	test.Must(t, os.WriteFile(guest, []byte("another kernel"), 0o644))
 	two, err := p.Probe(t.Context(), d)
 	if err != nil || two == one {

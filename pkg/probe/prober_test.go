@@ -36,8 +36,7 @@ func script(t *testing.T, dir, name, body string) string {
 // replay is a script that answers like a recorded runtime and counts its runs.
 func replay(t *testing.T, dir, recording string) (path, counter string) {
 	t.Helper()
-	from, err := filepath.Abs(filepath.Join("testdata", recording))
-	test.Must(t, err)
+	from := test.Value(filepath.Abs(filepath.Join("testdata", recording)))(t)
 	counter = filepath.Join(dir, "runs")
 	return script(t, dir, "runtime", fmt.Sprintf(`echo "$1" >>%s
 case "$1" in
@@ -50,8 +49,7 @@ exit 1
 
 func runs(t *testing.T, counter string) int {
 	t.Helper()
-	b, err := os.ReadFile(counter)
-	test.Must(t, err)
+	b := test.Value(os.ReadFile(counter))(t)
 	return strings.Count(string(b), "--version\n")
 }
 
@@ -87,8 +85,7 @@ func TestProbeAsksOncePerIdentity(t *testing.T) {
 
 func TestProbeWithoutFeatures(t *testing.T) {
 	path, _ := replay(t, t.TempDir(), "crun-1.8.1")
-	rt, err := New(nil).Probe(t.Context(), oci(path))
-	test.Must(t, err)
+	rt := test.Value(New(nil).Probe(t.Context(), oci(path)))(t)
 	if rt.Features != nil || rt.OCIVersion() != "1.0.2" {
 		t.Errorf("got features %v and ociVersion %s of a runtime without features", rt.Features, rt.OCIVersion())
 	}
@@ -113,11 +110,7 @@ func TestProbeFailures(t *testing.T) {
 			if !errdefs.IsUnavailable(err) {
 				t.Fatalf("got %v, want an Unavailable", err)
 			}
-			for _, part := range []string{c.path, c.says} {
-				if !strings.Contains(err.Error(), part) {
-					t.Errorf("%q does not say %q", err, part)
-				}
-			}
+			test.Says(t, err, c.path, c.says)
 			if len(err.Error()) > 1024 {
 				t.Errorf("the text has %d bytes", len(err.Error()))
 			}
@@ -190,15 +183,11 @@ func TestProbeKillsHangingBinary(t *testing.T) {
 	p := New(nil)
 	p.timeout = 2 * time.Second
 	begin := time.Now()
-	_, err := p.Probe(t.Context(), oci(path))
-	if !errdefs.IsUnavailable(err) || !strings.Contains(err.Error(), "timed out") {
-		t.Fatalf("got %v, want an Unavailable that says it hangs", err)
-	}
+	test.Refused(t, test.Err(p.Probe(t.Context(), oci(path))), errdefs.IsUnavailable, "timed out")
 	if d := time.Since(begin); d > 20*time.Second {
 		t.Errorf("it took %s to give up", d)
 	}
-	b, err := os.ReadFile(pids)
-	test.Must(t, err)
+	b := test.Value(os.ReadFile(pids))(t)
 	for _, pid := range strings.Fields(string(b)) {
 		waitGone(t, pid)
 	}
@@ -225,8 +214,7 @@ func TestProbeLeavesNoChildBehind(t *testing.T) {
 	if err != nil || rt.Version != "1.0.0" {
 		t.Fatalf("got %v, %v", rt, err)
 	}
-	b, err := os.ReadFile(pids)
-	test.Must(t, err)
+	b := test.Value(os.ReadFile(pids))(t)
 	for _, pid := range strings.Fields(string(b)) {
 		waitGone(t, pid)
 	}
@@ -278,10 +266,7 @@ func TestProbeShimThatDrivesARuntime(t *testing.T) {
 	if n := runs(t, counter); n != 2 {
 		t.Errorf("the driven runtime was run %d times, want twice", n)
 	}
-	_, err = p.Probe(t.Context(), shim(path, filepath.Join(dir, "gone")))
-	if !errdefs.IsUnavailable(err) || !strings.Contains(err.Error(), "BinaryName") {
-		t.Errorf("a shim whose runtime is missing: got %v", err)
-	}
+	test.Refused(t, test.Err(p.Probe(t.Context(), shim(path, filepath.Join(dir, "gone")))), errdefs.IsUnavailable, "BinaryName")
 }
 
 // What a shim drives that does not say depended on the PATH of the process that asked.
@@ -426,14 +411,11 @@ func TestRealRuntimes(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			path := realBinary(t, c.env, c.name)
-			rt, err := New(nil).Probe(t.Context(), oci(path))
-			test.Must(t, err)
+			rt := test.Value(New(nil).Probe(t.Context(), oci(path)))(t)
 			if rt.Name != c.name || rt.Version == "" {
 				t.Errorf("%s says that it is %q %q", path, rt.Name, rt.Version)
 			}
-			if wrong := c.check(rt); wrong != "" {
-				t.Errorf("%+v: but %s", rt, wrong)
-			}
+			test.Equal(t, fmt.Sprintf("%+v: but", rt), c.check(rt), "")
 			major, _, _ := strings.Cut(rt.OCIVersion(), ".")
 			if n, err := strconv.Atoi(major); err != nil || n != 1 {
 				t.Errorf("ociVersion %q", rt.OCIVersion())
@@ -445,24 +427,9 @@ func TestRealRuntimes(t *testing.T) {
 func TestRealShim(t *testing.T) {
 	path := realBinary(t, "BERTH_TEST_SHIM", "containerd-shim-runc-v2")
 	driven := realBinary(t, "BERTH_TEST_RUNC", Runc)
-	rt, err := New(engineshim.Protocol{}).Probe(t.Context(), shim(path, driven))
-	test.Must(t, err)
+	rt := test.Value(New(engineshim.Protocol{}).Probe(t.Context(), shim(path, driven)))(t)
 	if rt.ShimVersion == "" || rt.Name != Runc || rt.Features == nil || rt.OwnKernel {
 		t.Errorf("got %+v", rt)
-	}
-}
-
-func BenchmarkProbeKnown(b *testing.B) {
-	path, err := exec.LookPath("sh")
-	test.Must(b, err)
-	p := New(engineshim.Protocol{})
-	ids, err := subject{kind: handler.OCI, path: path}.identify(nil)
-	test.Must(b, err)
-	p.known[subject{kind: handler.OCI, path: path}.key()] = &Runtime{Path: path, Identity: ids[0]}
-	for b.Loop() {
-		if _, err := p.Probe(b.Context(), oci(path)); err != nil {
-			b.Fatal(err)
-		}
 	}
 }
 
@@ -470,8 +437,7 @@ func BenchmarkProbeKnown(b *testing.B) {
 // end is called.
 func deadMount(t *testing.T, dir string) (end func()) {
 	t.Helper()
-	fuse, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0)
-	test.Must(t, err)
+	fuse := test.Value(os.OpenFile("/dev/fuse", os.O_RDWR, 0))(t)
 	test.Must(t, unix.Mount("dead", dir, "fuse", 0, fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0", fuse.Fd())))
 	end = sync.OnceFunc(func() {
 		fuse.Close()
@@ -507,9 +473,7 @@ func TestProbeOnADeadMount(t *testing.T) {
 	if n := flying(); n > before+1 {
 		t.Errorf("20 calls left %d probes", n-before)
 	}
-	if _, err := p.Probe(t.Context(), oci(path)); !errdefs.IsUnavailable(err) || !strings.Contains(err.Error(), "network file system") {
-		t.Errorf("a caller without a deadline got %v, want an Unavailable that says what to do", err)
-	}
+	test.Refused(t, test.Err(p.Probe(t.Context(), oci(path))), errdefs.IsUnavailable, "network file system")
 	end()
 	// The flight that waited may still answer with what it saw last.
 	for range 1000 {

@@ -1,6 +1,7 @@
 package probe
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -97,13 +98,9 @@ func TestOCIVersion(t *testing.T) {
 		"2.0.0-rc.1": specs.Version,
 	} {
 		rt := &Runtime{Features: &features.Features{OCIVersionMax: highest}}
-		if got := rt.OCIVersion(); got != want {
-			t.Errorf("ociVersionMax %q: got %s, want %s", highest, got, want)
-		}
+		test.Equal(t, fmt.Sprintf("ociVersionMax %q", highest), rt.OCIVersion(), want)
 	}
-	if got := (*Runtime)(nil).OCIVersion(); got != minimalOCIVersion {
-		t.Errorf("no runtime: got %s, want %s", got, minimalOCIVersion)
-	}
+	test.Equal(t, "no runtime", (*Runtime)(nil).OCIVersion(), minimalOCIVersion)
 }
 
 // A runtime that says nothing must not be taken to support anything.
@@ -136,9 +133,7 @@ func TestMakesCheckpoints(t *testing.T) {
 		"crun without":        {&Runtime{BuildTags: []string{"+SYSTEMD", "-CRIU"}}, false},
 		"crun, by annotation": {&Runtime{Features: &features.Features{Annotations: map[string]string{"run.oci.crun.checkpoint.enabled": "true"}}}, true},
 	} {
-		if got := c.rt.MakesCheckpoints(); got != c.want {
-			t.Errorf("%s: %v", name, got)
-		}
+		test.Equal(t, name, c.rt.MakesCheckpoints(), c.want)
 	}
 }
 

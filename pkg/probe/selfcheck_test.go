@@ -5,7 +5,6 @@ import (
 	"errors"
 	"maps"
 	"os"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -92,9 +91,7 @@ func TestASelfCheckWaitsForWhoRunsIt(t *testing.T) {
 		}()
 	}
 	cancel()
-	if err := <-ended; !errors.Is(err, context.Canceled) {
-		t.Errorf("got %v", err)
-	}
+	test.ErrorIs(t, <-ended, context.Canceled, "the error")
 	close(ready)
 	test.Check(t, <-ended)
 }
@@ -145,9 +142,7 @@ func TestWhatSelfChecksProve(t *testing.T) {
 	if got := proof(WithSelfCheck); !maps.Equal(got, Proof{capability.Exec: "", capability.InPlaceResize: ""}) {
 		t.Errorf("what was tried again is %v", got)
 	}
-	if !slices.Equal(by.thorough, []bool{true, false, true}) {
-		t.Errorf("asked to be thorough: %v", by.thorough)
-	}
+	test.EqualLists(t, "asked to be thorough", by.thorough, []bool{true, false, true})
 	by.err = errors.New("it does not run")
 	if got := proof(Ask); got != nil {
 		t.Errorf("where none runs any more it says %v", got)
@@ -171,9 +166,7 @@ func TestWhoAsksForMoreWaits(t *testing.T) {
 	var both sync.WaitGroup
 	ask := func(depth Depth) {
 		both.Go(func() {
-			if _, err := c.Check(t.Context(), d, depth); err != nil {
-				t.Error(err)
-			}
+			test.Check(t, test.Err(c.Check(t.Context(), d, depth)))
 		})
 	}
 	ask(Ask)
@@ -183,7 +176,5 @@ func TestWhoAsksForMoreWaits(t *testing.T) {
 	<-by.started
 	by.goOn <- struct{}{}
 	both.Wait()
-	if !slices.Equal(by.thorough, []bool{false, true}) {
-		t.Errorf("asked to be thorough: %v", by.thorough)
-	}
+	test.EqualLists(t, "asked to be thorough", by.thorough, []bool{false, true})
 }

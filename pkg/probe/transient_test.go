@@ -31,9 +31,7 @@ func TestWhatMayPass(t *testing.T) {
 		"for another kernel": {syscall.ENOEXEC, false},
 		"of its class":       {errdefs.ErrUnavailable, false},
 	} {
-		if got := Transient(c.err); got != c.want {
-			t.Errorf("%s: %v", name, got)
-		}
+		test.Equal(t, name, Transient(c.err), c.want)
 	}
 }
 
@@ -85,8 +83,7 @@ func TestAskAsksAgain(t *testing.T) {
 	path := script(t, dir, "wrapper", `[ "$1" = --version ] && . `+said)
 	p := New(nil)
 	say("echo runc version 1.5.2")
-	first, err := p.Probe(t.Context(), oci(path))
-	test.Must(t, err)
+	first := test.Value(p.Probe(t.Context(), oci(path)))(t)
 	if same, err := p.Ask(t.Context(), oci(path)); err != nil || same != first {
 		t.Errorf("the same answer is another Runtime: %+v, %v", same, err)
 	}

@@ -74,8 +74,7 @@ func (d *daemon) lacks(method string) error {
 
 func (d *daemon) start(t testing.TB) {
 	t.Helper()
-	l, err := net.Listen("unix", d.path)
-	test.Must(t, err)
+	l := test.Value(net.Listen("unix", d.path))(t)
 	unknown := d.unknown
 	if unknown == nil {
 		unknown = func(any, grpc.ServerStream) error { return status.Error(codes.Unimplemented, "unknown method") }
@@ -122,11 +121,10 @@ func newDaemonThat(t testing.TB, fail func(ctx context.Context, rpc string) erro
 
 func connect(t testing.TB, d *daemon, dir string) *Backend {
 	t.Helper()
-	b, err := New(Options{
+	b := test.Value(New(Options{
 		Endpoint: d.path, Dir: dir, Instance: "me", ListTimeout: time.Second, Changed: func() {},
 		Handlers: []Handler{{Name: "legacy", Remote: "runc"}},
-	})
-	test.Must(t, err)
+	}))(t)
 	b.Start(context.Background())
 	t.Cleanup(func() { test.Check(t, b.Close(false)) })
 	return b
@@ -153,8 +151,7 @@ func legacy(t *testing.T) context.Context {
 // pod makes a pod.
 func pod(t *testing.T, b *Backend) (id string) {
 	t.Helper()
-	resp, err := b.RunPodSandbox(legacy(t), &runtimeapi.RunPodSandboxRequest{Config: &runtimeapi.PodSandboxConfig{}})
-	test.Must(t, err)
+	resp := test.Value(b.RunPodSandbox(legacy(t), &runtimeapi.RunPodSandboxRequest{Config: &runtimeapi.PodSandboxConfig{}}))(t)
 	return resp.GetPodSandboxId()
 }
 
@@ -176,11 +173,10 @@ func TestPodsOfADaemonThatGoesAway(t *testing.T) {
 	isReady(t, b)
 	ctx := legacy(t)
 	made := pod(t, b)
-	c, err := b.CreateContainer(ctx, &runtimeapi.CreateContainerRequest{PodSandboxId: made, Config: &runtimeapi.ContainerConfig{}})
-	test.Must(t, err)
+	c := test.Value(b.CreateContainer(ctx, &runtimeapi.CreateContainerRequest{PodSandboxId: made, Config: &runtimeapi.ContainerConfig{}}))(t)
 	d.server.Stop()
 	until(t, "down", func() bool { return b.Health().Phase == Down })
-	_, err = b.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: c.GetContainerId()})
+	_, err := b.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: c.GetContainerId()})
 	if status.Code(err) != codes.Unavailable {
 		t.Errorf("a call to a daemon that is gone: %v", err)
 	}
@@ -317,9 +313,7 @@ func TestEventsOfADaemonThatGoesAway(t *testing.T) {
 	subscribe := func() { go func() { ended <- b.GetContainerEvents(&runtimeapi.GetEventsRequest{}, l) }() }
 	subscribe()
 	until(t, "an event of a new pod", func() bool {
-		if _, err := d.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: &runtimeapi.PodSandboxConfig{}}); err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, test.Err(d.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: &runtimeapi.PodSandboxConfig{}})))
 		return len(l.heard) > 0
 	})
 	if got := l.next(t); !strings.HasSuffix(got, " started") {

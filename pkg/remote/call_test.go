@@ -5,6 +5,8 @@ import (
 
 	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc/metadata"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 // A daemon's span is inside of berth's own, if it has one, else inside of the client's.
@@ -25,9 +27,7 @@ func TestTraceContext(t *testing.T) {
 	ctx = trace.ContextWithSpanContext(ctx, trace.NewSpanContext(trace.SpanContextConfig{
 		TraceID: trace.TraceID{1}, SpanID: trace.SpanID{2}, TraceFlags: trace.FlagsSampled,
 	}))
-	if got := sent("traceparent"); got != "00-01000000000000000000000000000000-0200000000000000-01" {
-		t.Errorf("with a span of its own: %q", got)
-	}
+	test.Equal(t, "with a span of its own", sent("traceparent"), "00-01000000000000000000000000000000-0200000000000000-01")
 	if from, _ := metadata.FromIncomingContext(ctx); from.Get("traceparent")[0] != clients {
 		t.Error("the client's metadata was changed")
 	}

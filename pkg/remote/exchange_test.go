@@ -58,8 +58,7 @@ func answeringNewest(t *testing.T, end error) (d *daemon, ended chan error) {
 func face(t *testing.T, b *Backend) *grpc.ClientConn {
 	t.Helper()
 	path := t.TempDir() + "/face.sock"
-	l, err := net.Listen("unix", path)
-	test.Must(t, err)
+	l := test.Value(net.Listen("unix", path))(t)
 	s := grpc.NewServer(grpc.UnknownServiceHandler(func(_ any, stream grpc.ServerStream) error {
 		method, _ := grpc.MethodFromServerStream(stream)
 		receive := func() (proto.Message, error) {
@@ -74,15 +73,13 @@ func face(t *testing.T, b *Backend) *grpc.ClientConn {
 	}))
 	go serve(t, s, l)
 	t.Cleanup(s.Stop)
-	conn, err := grpc.NewClient("unix://"+path, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	test.Must(t, err)
+	conn := test.Value(grpc.NewClient("unix://"+path, grpc.WithTransportCredentials(insecure.NewCredentials())))(t)
 	t.Cleanup(func() { test.Check(t, conn.Close()) })
 	return conn
 }
 
 func TestNewerCallsOfEveryForm(t *testing.T) {
-	end, err := status.New(codes.ResourceExhausted, "enough").WithDetails(wrapperspb.String("a detail"))
-	test.Must(t, err)
+	end := test.Value(status.New(codes.ResourceExhausted, "enough").WithDetails(wrapperspb.String("a detail")))(t)
 	for name, want := range map[string]*status.Status{"that succeed": nil, "that fail": end} {
 		t.Run(name, func(t *testing.T) {
 			d, _ := answeringNewest(t, want.Err())
@@ -101,8 +98,7 @@ func TestNewerCallsOfEveryForm(t *testing.T) {
 				t.Errorf("header %v, trailer %v", header, trailer)
 			}
 
-			stream, err := conn.NewStream(ctx, &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, newest)
-			test.Must(t, err)
+			stream := test.Value(conn.NewStream(ctx, &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, newest))(t)
 			for _, word := range []string{"b", "c"} { // each is answered before the next is said
 				test.Must(t, stream.SendMsg(wrapperspb.String(word)))
 				if err := stream.RecvMsg(got); err != nil || got.GetValue() != word+word {
@@ -125,15 +121,12 @@ func TestNewerCallsEndWithTheirClient(t *testing.T) {
 	d, ended := answeringNewest(t, nil)
 	b := ready(t, d)
 	ctx, cancel := context.WithCancel(t.Context())
-	stream, err := face(t, b).NewStream(ctx, &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, newest)
-	test.Must(t, err)
+	stream := test.Value(face(t, b).NewStream(ctx, &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, newest))(t)
 	test.Must(t, errors.Join(stream.SendMsg(wrapperspb.String("a")), stream.RecvMsg(&wrapperspb.StringValue{})))
 	cancel()
 	select {
 	case err := <-ended:
-		if !errors.Is(err, context.Canceled) {
-			t.Error(err)
-		}
+		test.ErrorIs(t, err, context.Canceled, "the error")
 	case <-time.After(20 * time.Second):
 		t.Error("the daemon was not told that the client is gone")
 	}

@@ -43,8 +43,7 @@ func TestSound(t *testing.T) {
 func broken(t *testing.T, bytes frame, methods ...string) *daemon {
 	t.Helper()
 	d := &daemon{Backend: routertest.New("other"), path: filepath.Join(t.TempDir(), "cri.sock")}
-	l, err := net.Listen("unix", d.path)
-	test.Must(t, err)
+	l := test.Value(net.Listen("unix", d.path))(t)
 	d.server = grpc.NewServer(grpc.ForceServerCodecV2(newCodec()),
 		grpc.UnaryInterceptor(func(ctx context.Context, req any, info *grpc.UnaryServerInfo, serve grpc.UnaryHandler) (any, error) {
 			for _, m := range methods {
@@ -134,19 +133,13 @@ func TestADaemonThatCannotListIsNotReady(t *testing.T) {
 	})
 	b := ready(t, d)
 	lists := func() {
-		if _, err := b.ListPodSandbox(t.Context(), &runtimeapi.ListPodSandboxRequest{}); err != nil {
-			t.Error(err)
-		}
-		if _, err := b.ListContainers(t.Context(), &runtimeapi.ListContainersRequest{}); err != nil {
-			t.Error(err)
-		}
+		test.Check(t, test.Err(b.ListPodSandbox(t.Context(), &runtimeapi.ListPodSandboxRequest{})))
+		test.Check(t, test.Err(b.ListContainers(t.Context(), &runtimeapi.ListContainersRequest{})))
 		b.node.monitor.suspect()
 	}
 	fail.Store(true)
 	lists()
-	if why := b.known.trouble(time.Now()); why != "" {
-		t.Errorf("it has failed once: %s", why)
-	}
+	test.Equal(t, "it has failed once", b.known.trouble(time.Now()), "")
 	b.known.mu.Lock()
 	b.known.containers.at = time.Now().Add(-2 * tolerated)
 	b.known.mu.Unlock()
@@ -161,8 +154,7 @@ func TestADaemonThatCannotListIsNotReady(t *testing.T) {
 
 func TestADaemonThatSaysNothing(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "cri.sock")
-	l, err := net.Listen("unix", path)
-	test.Must(t, err)
+	l := test.Value(net.Listen("unix", path))(t)
 	defer l.Close()
 	go func() {
 		for {
@@ -179,9 +171,7 @@ func TestADaemonThatSaysNothing(t *testing.T) {
 		if _, err := b.ContainerStatus(t.Context(), &runtimeapi.ContainerStatusRequest{ContainerId: "c"}); status.Code(err) != codes.Unavailable {
 			t.Errorf("a call: %v", err)
 		}
-		if _, err := b.ListPodSandbox(t.Context(), &runtimeapi.ListPodSandboxRequest{}); err != nil {
-			t.Errorf("a list: %v", err)
-		}
+		test.Checkf(t, test.Err(b.ListPodSandbox(t.Context(), &runtimeapi.ListPodSandboxRequest{})), "a list")
 	}
 	if took := time.Since(begin); took > 10*time.Second {
 		t.Errorf("calls took %v", took)
@@ -198,9 +188,7 @@ func TestADaemonThatWasRestartedUnseen(t *testing.T) {
 	b := ready(t, d)
 	const cidr = "10.0.0.0/24"
 	settings := &runtimeapi.UpdateRuntimeConfigRequest{RuntimeConfig: &runtimeapi.RuntimeConfig{NetworkConfig: &runtimeapi.NetworkConfig{PodCidr: cidr}}}
-	if _, err := b.UpdateRuntimeConfig(t.Context(), settings); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, test.Err(b.UpdateRuntimeConfig(t.Context(), settings)))
 	d.told.Store("")
 	b.node.abilities.Load().miss("/a/B")
 	d.server.Stop()

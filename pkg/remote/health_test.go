@@ -2,8 +2,11 @@ package remote
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"time"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 func TestHealthAfterObservations(t *testing.T) {
@@ -27,9 +30,7 @@ func TestHealthAfterObservations(t *testing.T) {
 			now = now.Add(time.Second)
 			before := h
 			h = h.after(o, now)
-			if h.Phase != c.want[i] {
-				t.Errorf("%s: after %d observations %s, want %s", name, i+1, h.Phase, c.want[i])
-			}
+			test.Equal(t, fmt.Sprintf("%s: after %d observations", name, i+1), h.Phase, c.want[i])
 			if (h.Reason == "") != (h.Phase == Ready) {
 				t.Errorf("%s: %s with the reason %q", name, h.Phase, h.Reason)
 			}
@@ -49,9 +50,7 @@ func TestLostReason(t *testing.T) {
 		"error reading from server: EOF": "error reading from server: EOF",
 		"its own preface is missing":     "its own preface is missing",
 	} {
-		if got := lostReason(why); got != want {
-			t.Errorf("%s: %s", why, got)
-		}
+		test.Equal(t, fmt.Sprint(why), lostReason(why), want)
 	}
 }
 

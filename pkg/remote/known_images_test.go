@@ -20,9 +20,7 @@ import (
 func pulled(t *testing.T, b *Backend, names ...string) {
 	t.Helper()
 	for _, name := range names {
-		if _, err := b.PullImage(t.Context(), &runtimeapi.PullImageRequest{Image: &runtimeapi.ImageSpec{Image: name}}); err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, test.Err(b.PullImage(t.Context(), &runtimeapi.PullImageRequest{Image: &runtimeapi.ImageSpec{Image: name}})))
 	}
 }
 
@@ -38,9 +36,7 @@ func has(t *testing.T, b *Backend, want ...string) {
 		got = append(got, i.GetId())
 	}
 	slices.Sort(got)
-	if !slices.Equal(got, want) {
-		t.Errorf("images are %v, want %v", got, want)
-	}
+	test.EqualLists(t, "images", got, want)
 	fs, err := b.ImageFsInfo(t.Context(), &runtimeapi.ImageFsInfoRequest{})
 	if err != nil || fs.GetImageFilesystems()[0].GetFsId().GetMountpoint() != "other" {
 		t.Errorf("file systems %v, %v", fs, err)

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 func learn(t *testing.T, k *known, pods map[string][]string) {
@@ -70,9 +72,7 @@ func TestWhatCallsDidIsKnown(t *testing.T) {
 			for _, change := range c.changes {
 				k.note(change)
 			}
-			if err := l.write(); err != nil {
-				t.Fatal(err)
-			}
+			test.Must(t, l.write())
 			check := func(k *known) {
 				t.Helper()
 				got := sketch(t, k)
@@ -80,9 +80,7 @@ func TestWhatCallsDidIsKnown(t *testing.T) {
 					t.Errorf("got %v, want %v", got, c.want)
 				}
 				for key, value := range c.want {
-					if got[key] != value {
-						t.Errorf("%s is %q, want %q", key, got[key], value)
-					}
+					test.Equal(t, key, got[key], value)
 				}
 			}
 			check(k)
@@ -160,15 +158,11 @@ func TestADamagedStateFileStopsNothing(t *testing.T) {
 		dir := t.TempDir()
 		var path string
 		t.Run("before "+name, func(t *testing.T) { path = connect(t, d, dir).state.path }) // closed with it
-		if err := os.WriteFile(path, content, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, os.WriteFile(path, content, 0o600))
 		if _, damage, err := openState(path); err != nil || damage == nil || len(damage.Error()) > 1000 {
 			t.Errorf("%s: %v; it says %.300v", name, err, damage)
 		}
-		if err := os.WriteFile(path, content, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, os.WriteFile(path, content, 0o600))
 		b := connect(t, d, dir)
 		if got := b.Inventory(); len(got) != 0 {
 			t.Errorf("%s: inventory %v", name, got)

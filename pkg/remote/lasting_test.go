@@ -8,6 +8,7 @@ import (
 	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
@@ -36,9 +37,7 @@ func TestADaemonThatHangsIsNotDisturbed(t *testing.T) {
 		t.Errorf("who asked for the pod is told %v", err)
 	}
 	close(let)
-	if err := <-canceled; err != nil {
-		t.Errorf("the daemon was told to leave it: %v", err)
-	}
+	test.Checkf(t, <-canceled, "the daemon was told to leave it")
 	until(t, "the pod is listed", func() bool {
 		_ = b.lists.sync(ahead(ctx))
 		return len(b.Inventory()) == 1

@@ -1,6 +1,7 @@
 package remote
 
 import (
+	"fmt"
 	"path/filepath"
 	"testing"
 	"time"
@@ -25,17 +26,13 @@ func TestPinsWhereADaemonMayNotSay(t *testing.T) {
 	} {
 		ctx := handler.WithDefinition(t.Context(), &handler.Definition{Name: tc.handler})
 		pin := n.pinFor(ctx, tc.theirs)
-		if pin != tc.want {
-			t.Errorf("%s: the pin is %q, want %q", name, pin, tc.want)
-		}
+		test.Equal(t, fmt.Sprintf("%s: the pin", name), pin, tc.want)
 		if pin == "" {
 			continue
 		}
 		n.known.pin(name, pin)
 		for _, said := range []string{tc.theirs, ""} {
-			if got := n.sandbox(name, said); got != tc.handler {
-				t.Errorf("%s: when its daemon says %q it is of %q", name, said, got)
-			}
+			test.Equal(t, fmt.Sprintf("%s: when its daemon says %q it is of", name, said), n.sandbox(name, said), tc.handler)
 		}
 	}
 }
@@ -46,24 +43,20 @@ func TestListsNameTheHandlerThatADaemonLeavesOut(t *testing.T) {
 	for _, handlers := range [][]Handler{{{Name: "legacy", Remote: "crun"}}, {{Name: "crun", Remote: "crun"}}, {{Name: "crio", Remote: ""}}} {
 		n := naming{names: &names{}, known: &known{}}
 		n.names.set(handlers)
-		theirs, err := proto.Marshal(&runtimeapi.ListPodSandboxResponse{Items: []*runtimeapi.PodSandbox{{Id: "one"}}})
-		test.Must(t, err)
+		theirs := test.Value(proto.Marshal(&runtimeapi.ListPodSandboxResponse{Items: []*runtimeapi.PodSandbox{{Id: "one"}}}))(t)
 		var ours runtimeapi.ListPodSandboxResponse
 		test.Must(t, proto.Unmarshal(n.list(theirs), &ours))
-		if got := ours.GetItems()[0].GetRuntimeHandler(); got != handlers[0].Name {
-			t.Errorf("with %v the sandbox is of %q", handlers, got)
-		}
+		test.Equal(t, fmt.Sprintf("with %v the sandbox is of", handlers), ours.GetItems()[0].GetRuntimeHandler(), handlers[0].Name)
 	}
 }
 
 // TestPinIsWrittenAtOnce ends a daemon before it writes lists down again: what no list
 // has is there.
 func TestPinIsWrittenAtOnce(t *testing.T) {
-	b, err := New(Options{
+	b := test.Value(New(Options{
 		Endpoint: filepath.Join(t.TempDir(), "cri.sock"), Dir: t.TempDir(), Instance: "me", ListTimeout: time.Second, Changed: func() {},
 		Handlers: []Handler{{Name: "legacy", Remote: "runc"}, {Name: "other", Remote: "runc"}},
-	})
-	test.Must(t, err)
+	}))(t)
 	b.note(t.Context(), change{kind: madeSandbox, pin: "other", sandbox: &runtimeapi.PodSandbox{Id: "p"}})
 	if got := opened(t, b.state.path).known.pins["p"]; got != "other" {
 		t.Errorf("the handler of the pod is %q after a kill", got)

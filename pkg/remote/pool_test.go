@@ -2,6 +2,7 @@ package remote
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -18,11 +19,10 @@ import (
 
 func newPool(t *testing.T, dir string) *Pool {
 	t.Helper()
-	p, err := NewPool(context.Background(), PoolOptions{
+	p := test.Value(NewPool(context.Background(), PoolOptions{
 		Dir: dir, Instance: "me", ListTimeout: time.Second, Changed: func(*Backend) {},
 		CgroupDriver: func(context.Context) (runtimeapi.CgroupDriver, error) { return runtimeapi.CgroupDriver_CGROUPFS, nil },
-	})
-	test.Must(t, err)
+	}))(t)
 	t.Cleanup(func() { test.Check(t, p.Close()) })
 	return p
 }
@@ -31,9 +31,7 @@ func newPool(t *testing.T, dir string) *Pool {
 func force(t *testing.T, p *Pool, definitions ...*handler.Definition) {
 	t.Helper()
 	for _, d := range definitions {
-		if _, err := p.For(d); err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, test.Err(p.For(d)))
 	}
 	test.Must(t, p.Record(definitions))
 	p.Use(definitions)
@@ -49,11 +47,9 @@ func leads(name string, d *daemon) *handler.Definition {
 // run makes a pod under a handler.
 func run(t *testing.T, p *Pool, d *handler.Definition) (id string) {
 	t.Helper()
-	b, err := p.For(d)
-	test.Must(t, err)
+	b := test.Value(p.For(d))(t)
 	isReady(t, b)
-	resp, err := b.RunPodSandbox(handler.WithDefinition(t.Context(), d), &runtimeapi.RunPodSandboxRequest{Config: &runtimeapi.PodSandboxConfig{}})
-	test.Must(t, err)
+	resp := test.Value(b.RunPodSandbox(handler.WithDefinition(t.Context(), d), &runtimeapi.RunPodSandboxRequest{Config: &runtimeapi.PodSandboxConfig{}}))(t)
 	return resp.GetPodSandboxId()
 }
 
@@ -73,9 +69,7 @@ func reread[M proto.Message](t *testing.T, carried proto.Message, to M) M {
 func TestACheckedDaemonStays(t *testing.T) {
 	d, p := newDaemon(t), newPool(t, t.TempDir())
 	legacy := leads("legacy", d)
-	if _, err := p.Check(t.Context(), legacy); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, test.Err(p.Check(t.Context(), legacy)))
 	force(t, p)
 	if all := p.All(); len(all) != 1 || all[0].Health().Phase != Ready {
 		t.Fatalf("the daemon of a handler that was checked is %v", all)
@@ -132,13 +126,9 @@ func TestADaemonWithPodsStays(t *testing.T) {
 	id := run(t, p, legacy)
 	force(t, p)
 	b := p.All()[0]
-	if _, err := b.PodSandboxStatus(t.Context(), &runtimeapi.PodSandboxStatusRequest{PodSandboxId: id}); err != nil {
-		t.Error(err)
-	}
+	test.Check(t, test.Err(b.PodSandboxStatus(t.Context(), &runtimeapi.PodSandboxStatusRequest{PodSandboxId: id})))
 	b.making.Add(1)
-	if _, err := b.RemovePodSandbox(t.Context(), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: id}); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, test.Err(b.RemovePodSandbox(t.Context(), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: id})))
 	if gone := p.Leave(); len(gone) != 0 {
 		t.Error("it leaves while a pod is being made")
 	}
@@ -183,9 +173,7 @@ func TestWhoHasThePodsOfOtherHandlers(t *testing.T) {
 		{[]Handler{{"b", ""}, {"a", "runc"}}, "b"},
 		{[]Handler{{"c", ""}, {"b", ""}, {"a", "runc"}}, "b"},
 	} {
-		if got := translationOf(c.handlers).first; got != c.want {
-			t.Errorf("%v: %q, want %q", c.handlers, got, c.want)
-		}
+		test.Equal(t, fmt.Sprint(c.handlers), translationOf(c.handlers).first, c.want)
 	}
 }
 
@@ -199,23 +187,18 @@ func TestPodsKeepTheirHandler(t *testing.T) {
 	want := map[string]string{run(t, p, legacy): "legacy", run(t, p, second): "second"}
 	look := func(when string, p *Pool) {
 		t.Helper()
-		b, err := p.For(legacy)
-		test.Must(t, err)
+		b := test.Value(p.For(legacy))(t)
 		got := map[string]string{}
 		for _, o := range b.Inventory() {
 			got[o.Sandbox] = o.Handler
 		}
 		isReady(t, b)
-		listed, err := b.ListPodSandbox(t.Context(), &runtimeapi.ListPodSandboxRequest{})
-		test.Must(t, err)
+		listed := test.Value(b.ListPodSandbox(t.Context(), &runtimeapi.ListPodSandboxRequest{}))(t)
 		for _, one := range reread(t, listed, &runtimeapi.ListPodSandboxResponse{}).GetItems() {
-			if name := one.GetRuntimeHandler(); name != want[one.GetId()] {
-				t.Errorf("%s, a pod of %s is listed as one of %s", when, want[one.GetId()], name)
-			}
+			test.Equal(t, fmt.Sprintf("%s, a pod of %s is listed as one of", when, want[one.GetId()]), one.GetRuntimeHandler(), want[one.GetId()])
 		}
 		for id, name := range want {
-			resp, err := b.PodSandboxStatus(t.Context(), &runtimeapi.PodSandboxStatusRequest{PodSandboxId: id})
-			test.Must(t, err)
+			resp := test.Value(b.PodSandboxStatus(t.Context(), &runtimeapi.PodSandboxStatusRequest{PodSandboxId: id}))(t)
 			said := reread(t, resp, &runtimeapi.PodSandboxStatusResponse{}).GetStatus().GetRuntimeHandler()
 			if got[id] != name || said != name {
 				t.Errorf("%s, a pod of %s counts as one of %s, and says %s", when, name, got[id], said)

@@ -8,6 +8,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 func TestHostsOfStreams(t *testing.T) {
@@ -74,9 +76,7 @@ func TestAddressesOfStreams(t *testing.T) {
 	}
 	for name, call := range ask {
 		d.streams.Store("http://127.0.0.1:40000/x/y")
-		if got, err := call(); err != nil || got != "http://127.0.0.1:40000/x/y" {
-			t.Errorf("%s: %q, %v", name, got, err)
-		}
+		test.Equal(t, name, test.Value(call())(t), "http://127.0.0.1:40000/x/y")
 		d.streams.Store("http://169.254.169.254/x/y")
 		got, err := call()
 		if status.Code(err) != codes.FailedPrecondition || got != "" {

@@ -16,9 +16,7 @@ import (
 
 func encoded(t testing.TB, m proto.Message) frame {
 	t.Helper()
-	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
-	test.Must(t, err)
-	return b
+	return test.Value(proto.MarshalOptions{Deterministic: true}.Marshal(m))(t)
 }
 
 func list(n int) *runtimeapi.ListContainersResponse {
@@ -69,9 +67,7 @@ func TestRequestsKeepWhatIsNewer(t *testing.T) {
 		"empty": {&runtimeapi.ListPodSandboxRequest{}, true}, "empty filter": {&runtimeapi.ListPodSandboxRequest{Filter: &runtimeapi.PodSandboxFilter{}}, true},
 		"filter": {&runtimeapi.ListPodSandboxRequest{Filter: filter}, false}, "newer": {alike(&runtimeapi.ListPodSandboxRequest{}, asked), false},
 	} {
-		if got := wantsAll(c.req, c.req.GetFilter()); got != c.want {
-			t.Errorf("%s: %v", name, got)
-		}
+		test.Equal(t, name, wantsAll(c.req, c.req.GetFilter()), c.want)
 	}
 }
 

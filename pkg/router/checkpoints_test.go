@@ -9,6 +9,7 @@ import (
 	"github.com/containerd/errdefs"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/handler"
 	"github.com/berth-cri/berth/pkg/router/routertest"
 )
@@ -31,13 +32,9 @@ func TestPodsAreFrozenByShortIDs(t *testing.T) {
 	o.adopt(b)
 	c := checkpoints{owners: o}
 	req := &runtimeapi.CheckpointPodRequest{PodSandboxId: "a", ContainerIds: []string{"c1", id("c2"), "d", "nobody's"}}
-	if _, err := c.CheckpointPod(t.Context(), req); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, test.Err(c.CheckpointPod(t.Context(), req)))
 	if want := []string{id("c1"), id("c2"), id("d"), "nobody's"}; b.asked.GetPodSandboxId() != id("a") || !slices.Equal(b.asked.GetContainerIds(), want) {
 		t.Errorf("asked %v", b.asked)
 	}
-	if _, err := c.CheckpointPod(t.Context(), &runtimeapi.CheckpointPodRequest{PodSandboxId: "a", ContainerIds: []string{"c"}}); !errdefs.IsInvalidArgument(err) {
-		t.Errorf("the beginning of two ids: %v", err)
-	}
+	test.Is(t, test.Err(c.CheckpointPod(t.Context(), &runtimeapi.CheckpointPodRequest{PodSandboxId: "a", ContainerIds: []string{"c"}})), errdefs.IsInvalidArgument, "the beginning of two ids")
 }

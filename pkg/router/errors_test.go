@@ -58,20 +58,17 @@ func TestErrorsNameTheHandlerOnce(t *testing.T) {
 			n := serveReady(t, table(t, 1, "runc", ready("runc", one)), one)
 			_, err := n.CreateContainer(ctx(t), &runtimeapi.CreateContainerRequest{PodSandboxId: n.run(t, "")})
 			wantCode(t, err, tc.code)
-			if got := status.Convert(err).Message(); got != tc.text {
-				t.Errorf("the text is %q, want %q", got, tc.text)
-			}
+			test.Equal(t, "the text", status.Convert(err).Message(), tc.text)
 		})
 	}
 }
 
 func TestDetailsOfErrorsSurvive(t *testing.T) {
 	one, _ := two()
-	detailed, err := status.New(codes.ResourceExhausted, "no room").WithDetails(wrapperspb.String("disk"))
-	test.Must(t, err)
+	detailed := test.Value(status.New(codes.ResourceExhausted, "no room").WithDetails(wrapperspb.String("disk")))(t)
 	one.Fail = failing("RunPodSandbox", detailed.Err())
 	n := serveReady(t, table(t, 1, "runc", ready("runc", one)), one)
-	_, err = n.RunPodSandbox(ctx(t), &runtimeapi.RunPodSandboxRequest{})
+	_, err := n.RunPodSandbox(ctx(t), &runtimeapi.RunPodSandboxRequest{})
 	details := status.Convert(err).Details()
 	if len(details) != 1 {
 		t.Fatalf("got %v with details %v", err, details)
@@ -89,18 +86,12 @@ func TestASickBackendCostsItsOwnCallsOnly(t *testing.T) {
 	inHealthy, inSick := n.create(t, healthy), n.create(t, sick)
 	two.Fail = func(context.Context, string) error { return status.Error(codes.Unavailable, "out of order") }
 
-	if got := n.where(t, inHealthy); got != "one" {
-		t.Errorf("the container is on backend %q", got)
-	}
-	if _, err := n.PodSandboxStatus(ctx(t), &runtimeapi.PodSandboxStatusRequest{PodSandboxId: healthy}); err != nil {
-		t.Error(err)
-	}
+	test.Equal(t, "the container is on backend", n.where(t, inHealthy), "one")
+	test.Check(t, test.Err(n.PodSandboxStatus(ctx(t), &runtimeapi.PodSandboxStatusRequest{PodSandboxId: healthy})))
 	if n.run(t, "runc") == "" {
 		t.Error("no new sandbox")
 	}
 	_, err := n.ContainerStatus(ctx(t), &runtimeapi.ContainerStatusRequest{ContainerId: inSick})
 	wantCode(t, err, codes.Unavailable)
-	if got, want := status.Convert(err).Message(), `handler "kata": out of order`; got != want {
-		t.Errorf("the text is %q, want %q", got, want)
-	}
+	test.Equal(t, "the text", status.Convert(err).Message(), `handler "kata": out of order`)
 }

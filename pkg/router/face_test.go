@@ -26,8 +26,7 @@ import (
 func criMethods(t *testing.T) (all []protoreflect.MethodDescriptor) {
 	t.Helper()
 	for _, service := range []protoreflect.FullName{"runtime.v1.RuntimeService", "runtime.v1.ImageService"} {
-		d, err := protoregistry.GlobalFiles.FindDescriptorByName(service)
-		test.Must(t, err)
+		d := test.Value(protoregistry.GlobalFiles.FindDescriptorByName(service))(t)
 		methods := d.(protoreflect.ServiceDescriptor).Methods()
 		for i := range methods.Len() {
 			all = append(all, methods.Get(i))
@@ -42,8 +41,7 @@ func criMethods(t *testing.T) (all []protoreflect.MethodDescriptor) {
 // message makes a message and sets those of the fields that its type has.
 func message(t *testing.T, d protoreflect.MessageDescriptor, fields map[protoreflect.Name]string) proto.Message {
 	t.Helper()
-	kind, err := protoregistry.GlobalTypes.FindMessageByName(d.FullName())
-	test.Must(t, err)
+	kind := test.Value(protoregistry.GlobalTypes.FindMessageByName(d.FullName()))(t)
 	m := kind.New()
 	for name, value := range fields {
 		if f := d.Fields().ByName(name); f != nil {
@@ -92,9 +90,7 @@ func TestNothingAnswersBeforeItIsReady(t *testing.T) {
 		t.Error("a sandbox was made behind the gate")
 	}
 	n.router.SetReady()
-	if _, err := n.Version(ctx(t), &runtimeapi.VersionRequest{}); err != nil {
-		t.Error(err)
-	}
+	test.Check(t, test.Err(n.Version(ctx(t), &runtimeapi.VersionRequest{})))
 }
 
 // broken panics in every call of the CRI.
@@ -139,10 +135,7 @@ func TestNoBackend(t *testing.T) {
 	n := serveReady[*routertest.Backend](t, table(t, 1, "runc", ready("runc", one)))
 	_, err := n.ListPodSandbox(ctx(t), &runtimeapi.ListPodSandboxRequest{})
 	wantCode(t, err, codes.Unavailable)
-	_, err = n.stream(t)
-	wantCode(t, err, codes.Unavailable)
-	events, err := n.GetContainerEvents(ctx(t), &runtimeapi.GetEventsRequest{})
-	test.Must(t, err)
-	_, err = events.Recv()
-	wantCode(t, err, codes.Unavailable)
+	wantCode(t, test.Err(n.stream(t)), codes.Unavailable)
+	events := test.Value(n.GetContainerEvents(ctx(t), &runtimeapi.GetEventsRequest{}))(t)
+	wantCode(t, test.Err(events.Recv()), codes.Unavailable)
 }

@@ -7,6 +7,7 @@ import (
 	"google.golang.org/grpc/codes"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/router/routertest"
 )
 
@@ -34,10 +35,7 @@ func TestABackendThatNamesWhatAnotherHas(t *testing.T) {
 	}
 	third := n.run(t, "kata")
 	for range 2 { // 3 and 4
-		if _, err := n.CreateContainer(ctx(t), &runtimeapi.CreateContainerRequest{PodSandboxId: first}); err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, test.Err(n.CreateContainer(ctx(t), &runtimeapi.CreateContainerRequest{PodSandboxId: first})))
 	}
-	_, err = n.CreateContainer(ctx(t), &runtimeapi.CreateContainerRequest{PodSandboxId: third})
-	wantCode(t, err, codes.AlreadyExists)
+	wantCode(t, test.Err(n.CreateContainer(ctx(t), &runtimeapi.CreateContainerRequest{PodSandboxId: third})), codes.AlreadyExists)
 }

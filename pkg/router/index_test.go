@@ -48,9 +48,7 @@ func TestResolve(t *testing.T) {
 			if owner != nil {
 				got = owner.ID
 			}
-			if got != tc.want {
-				t.Errorf("got %q, want %q", got, tc.want)
-			}
+			test.Equal(t, "the result", got, tc.want)
 		})
 	}
 }
@@ -83,7 +81,5 @@ func TestPutKeepsTheFirstOwner(t *testing.T) {
 	x := &index{}
 	x.put(&Owner{ID: "aa", Handler: "first"})
 	x.put(&Owner{ID: "aa", Handler: "second"})
-	if got := x.get("aa").Handler; got != "first" {
-		t.Errorf("the owner became %q", got)
-	}
+	test.Equal(t, "the owner became", x.get("aa").Handler, "first")
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/handler"
 	"github.com/berth-cri/berth/pkg/router/routertest"
 )
@@ -20,10 +21,7 @@ func busyNode(tb testing.TB) (r routes, o *owners, names, sandboxes, containers 
 		names = append(names, name)
 		all = append(all, handler.Route[Backend]{Backend: b, Definition: &handler.Definition{Name: name}, State: handler.State{Phase: handler.Ready}})
 	}
-	table, err := handler.NewTable(1, names[0], all)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	table := test.Value(handler.NewTable(1, names[0], all))(tb)
 	var inventory []handler.Owned
 	for i := range 10_000 {
 		pod := handler.Owned{Sandbox: someID(i), Handler: names[i%len(names)], Containers: []string{someID(-2*i - 1), someID(-2*i - 2)}}

@@ -136,8 +136,7 @@ func TestShortIDsInFilters(t *testing.T) {
 			t.Errorf("filter %v: got %v, %v", f, list, err)
 		}
 	}
-	_, err = n.ListPodSandbox(ctx(t), &runtimeapi.ListPodSandboxRequest{Filter: &runtimeapi.PodSandboxFilter{Id: "000"}})
-	wantCode(t, err, codes.InvalidArgument)
+	wantCode(t, test.Err(n.ListPodSandbox(ctx(t), &runtimeapi.ListPodSandboxRequest{Filter: &runtimeapi.PodSandboxFilter{Id: "000"}})), codes.InvalidArgument)
 }
 
 // Half a list would tell the kubelet that the other half has died.
@@ -147,9 +146,7 @@ func TestAListIsWholeOrFails(t *testing.T) {
 	n := serveReady(t, table(t, 1, "runc", ready("runc", one)), one, two)
 	_, err := n.ListPodSandbox(ctx(t), &runtimeapi.ListPodSandboxRequest{})
 	wantCode(t, err, codes.ResourceExhausted)
-	if err == nil || !strings.Contains(err.Error(), `backend "two": too many`) {
-		t.Errorf("%v does not name the backend", err)
-	}
+	test.Says(t, err, `backend "two": too many`)
 }
 
 func TestAListThatTakesTooLongFails(t *testing.T) {
@@ -164,8 +161,7 @@ func TestAListThatTakesTooLongFails(t *testing.T) {
 	n := serveReady(t, table(t, 1, "runc", ready("runc", one)), one, two)
 	short, cancel := context.WithTimeout(ctx(t), 50*time.Millisecond)
 	defer cancel()
-	_, err := n.ListPodSandbox(short, &runtimeapi.ListPodSandboxRequest{})
-	wantCode(t, err, codes.DeadlineExceeded)
+	wantCode(t, test.Err(n.ListPodSandbox(short, &runtimeapi.ListPodSandboxRequest{})), codes.DeadlineExceeded)
 }
 
 // The kubelet goes back to whole lists when the first thing that it hears from
@@ -195,9 +191,8 @@ func TestEventsOfAllBackends(t *testing.T) {
 			}
 		}
 		n.router.EndStreams()
-		_, err := stream.Recv()
-		wantCode(t, err, codes.Unavailable)
-		waitFor(t, "the subscriptions to end", func() bool { return one.Subscribers()+two.Subscribers() == 0 })
+		wantCode(t, test.Err(stream.Recv()), codes.Unavailable)
+		test.Eventually(t, "the subscriptions to end", func() bool { return one.Subscribers()+two.Subscribers() == 0 })
 	}
 }
 
@@ -205,30 +200,18 @@ func TestEventsEndWithAnyBackend(t *testing.T) {
 	one, two := two()
 	two.Fail = failing("GetContainerEvents", status.Error(codes.Aborted, "lost"))
 	n := serveReady(t, table(t, 1, "runc", ready("runc", one)), one, two)
-	stream, err := n.GetContainerEvents(ctx(t), &runtimeapi.GetEventsRequest{})
-	test.Must(t, err)
-	_, err = stream.Recv()
-	wantCode(t, err, codes.Aborted)
-	waitFor(t, "the other subscription to end", func() bool { return one.Subscribers() == 0 })
+	stream := test.Value(n.GetContainerEvents(ctx(t), &runtimeapi.GetEventsRequest{}))(t)
+	wantCode(t, test.Err(stream.Recv()), codes.Aborted)
+	test.Eventually(t, "the other subscription to end", func() bool { return one.Subscribers() == 0 })
 }
 
 func (n *node) subscribe(t *testing.T, backends ...*routertest.Backend) grpc.ServerStreamingClient[runtimeapi.ContainerEventResponse] {
 	t.Helper()
-	stream, err := n.GetContainerEvents(ctx(t), &runtimeapi.GetEventsRequest{})
-	test.Must(t, err)
+	stream := test.Value(n.GetContainerEvents(ctx(t), &runtimeapi.GetEventsRequest{}))(t)
 	for _, b := range backends {
-		waitFor(t, "the subscription at "+b.ID(), func() bool { return b.Subscribers() == 1 })
+		test.Eventually(t, "the subscription at "+b.ID(), func() bool { return b.Subscribers() == 1 })
 	}
 	return stream
-}
-
-func waitFor(t *testing.T, what string, is func() bool) {
-	t.Helper()
-	for end := time.Now().Add(20 * time.Second); !is(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("waited in vain for %s", what)
-		}
-	}
 }
 
 // A default backend that is away, or broken, does not take the node with it.
@@ -247,8 +230,7 @@ func TestAnotherBackendSpeaksForTheNode(t *testing.T) {
 			one, two := two()
 			one.Fail, two.Fail = failing("Status", c.err), failing("Status", c.others)
 			n := serveReady(t, table(t, 1, "runc", ready("runc", one), ready("kata", two)), one, two)
-			_, err := n.Status(ctx(t), &runtimeapi.StatusRequest{})
-			wantCode(t, err, c.want)
+			wantCode(t, test.Err(n.Status(ctx(t), &runtimeapi.StatusRequest{})), c.want)
 		})
 	}
 }
@@ -263,22 +245,17 @@ func TestStatus(t *testing.T) {
 	broken.State = handler.State{Phase: handler.NotReady, Reason: "missing"}
 	n := serveReady(t, table(t, 1, "runc", ready("runc", one), ready("crun", one), ready("kata", two), broken), two, one)
 
-	resp, err := n.Status(ctx(t), &runtimeapi.StatusRequest{})
-	test.Must(t, err)
+	resp := test.Value(n.Status(ctx(t), &runtimeapi.StatusRequest{}))(t)
 	var got []string
 	for _, h := range resp.GetRuntimeHandlers() {
 		got = append(got, described(h))
 	}
-	if want := []string{": userns", "crun:", "kata: rro", "runc: userns"}; !slices.Equal(got, want) {
-		t.Errorf("handlers are %q, want %q", got, want)
-	}
+	test.EqualLists(t, "handlers", got, []string{": userns", "crun:", "kata: rro", "runc: userns"})
 	got = nil
 	for _, c := range resp.GetStatus().GetConditions() {
 		got = append(got, c.GetType()+" "+c.GetMessage())
 	}
-	if want := []string{"RuntimeReady one", "NetworkReady one", "Healthy-one ", "Healthy-two ", `HandlersReady handler "broken": missing`}; !slices.Equal(got, want) {
-		t.Errorf("conditions are %q, want %q", got, want)
-	}
+	test.EqualLists(t, "conditions", got, []string{"RuntimeReady one", "NetworkReady one", "Healthy-one ", "Healthy-two ", `HandlersReady handler "broken": missing`})
 	if !resp.GetFeatures().GetSupplementalGroupsPolicy() {
 		t.Error("the node's features are missing")
 	}
@@ -292,8 +269,7 @@ func TestStatusSaysWhoSaidWhat(t *testing.T) {
 		t.Errorf("not verbose: %v, %v", resp, err)
 	}
 	two.Fail = failing("Status", errors.New("out of order"))
-	resp, err = n.Status(ctx(t), &runtimeapi.StatusRequest{Verbose: true})
-	test.Must(t, err)
+	resp = test.Value(n.Status(ctx(t), &runtimeapi.StatusRequest{Verbose: true}))(t)
 	var said map[string]struct {
 		Status struct{ Conditions []struct{ Type string } }
 		Error  string
@@ -356,8 +332,7 @@ func TestImagesGoByTheirHandler(t *testing.T) {
 			t.Errorf("handler %q: got %v, %v, want %s", name, resp, err, want)
 		}
 	}
-	_, err := n.pull(t, "none")
-	wantCode(t, err, codes.InvalidArgument)
+	wantCode(t, test.Err(n.pull(t, "none")), codes.InvalidArgument)
 }
 
 // A pull that names no handler is for that of its pod, which decides what is pulled, also
@@ -366,9 +341,7 @@ func TestImagesGoByTheirPod(t *testing.T) {
 	one, _ := two()
 	n := serveReady(t, table(t, 1, "runc", ready("runc", one), ready("wasm", one)), one)
 	config := &runtimeapi.PodSandboxConfig{Metadata: &runtimeapi.PodSandboxMetadata{Name: "a", Namespace: "b", Uid: "of-the-pod"}}
-	if _, err := n.RunPodSandbox(ctx(t), &runtimeapi.RunPodSandboxRequest{RuntimeHandler: "wasm", Config: config}); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, test.Err(n.RunPodSandbox(ctx(t), &runtimeapi.RunPodSandboxRequest{RuntimeHandler: "wasm", Config: config})))
 	other := &runtimeapi.PodSandboxConfig{Metadata: &runtimeapi.PodSandboxMetadata{Uid: "of-nobody"}}
 	for _, tc := range []struct {
 		handler string
@@ -391,15 +364,12 @@ func TestImagesOfABrokenDefault(t *testing.T) {
 	broken := ready("kata", one)
 	broken.State = handler.State{Phase: handler.NotReady, Reason: "missing"}
 	n := serveReady(t, table(t, 1, "kata", broken), one)
-	if _, err := n.images.ImageFsInfo(ctx(t), &runtimeapi.ImageFsInfoRequest{}); err != nil {
-		t.Error(err)
-	}
+	test.Check(t, test.Err(n.images.ImageFsInfo(ctx(t), &runtimeapi.ImageFsInfoRequest{})))
 	resp, err := n.pull(t, "")
 	if err != nil || resp.GetImageRef() != "one/" {
 		t.Errorf("got %v, %v", resp, err)
 	}
-	_, err = n.pull(t, "kata")
-	wantCode(t, err, codes.Unavailable)
+	wantCode(t, test.Err(n.pull(t, "kata")), codes.Unavailable)
 }
 
 // What the kubelet looks for at the beginning of an error must stay there.
@@ -428,8 +398,7 @@ func TestFeaturesAreOfWhereNewPodsGo(t *testing.T) {
 	one.Features = map[string]*runtimeapi.RuntimeHandlerFeatures{"moved": no, "gone": yes}
 	two.Features = map[string]*runtimeapi.RuntimeHandlerFeatures{"moved": yes}
 	n := serveReady(t, table(t, 1, "main", ready("main", one), ready("moved", two), ready("gone", two)), one, two)
-	s, err := n.Status(ctx(t), &runtimeapi.StatusRequest{})
-	test.Must(t, err)
+	s := test.Value(n.Status(ctx(t), &runtimeapi.StatusRequest{}))(t)
 	for _, h := range s.GetRuntimeHandlers() {
 		if want := h.GetName() == "moved" || h.GetName() == "gone"; h.GetFeatures().GetUserNamespaces() != want {
 			t.Errorf("user namespaces of handler %q: %v", h.GetName(), !want)

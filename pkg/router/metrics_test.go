@@ -43,9 +43,7 @@ func TestMetricsOfAllBackendsHaveTheSameLabels(t *testing.T) {
 				{Name: "m", LabelValues: []string{"a", "lie", "about", "labels"}},
 			}
 			d.translate(labelsOf(described("m", tc.other...)), metrics)
-			if got := metrics[0].GetLabelValues(); !slices.Equal(got, tc.values) {
-				t.Errorf("values are %v, want %v", got, tc.values)
-			}
+			test.EqualLists(t, "values", metrics[0].GetLabelValues(), tc.values)
 			if len(metrics[1].GetLabelValues()) != 1 || len(metrics[2].GetLabelValues()) != 4 {
 				t.Errorf("what cannot be translated was changed: %v", metrics[1:])
 			}
@@ -67,8 +65,7 @@ func TestMetricsThatCameUnreadAreTranslated(t *testing.T) {
 		PodSandboxId: "p", Metrics: []*runtimeapi.Metric{{Name: "m", LabelValues: []string{"1"}}},
 		ContainerMetrics: []*runtimeapi.ContainerMetrics{{ContainerId: "c", Metrics: []*runtimeapi.Metric{{Name: "m", LabelValues: []string{"2"}}}}},
 	}}}
-	encoded, err := proto.Marshal(said)
-	test.Must(t, err)
+	encoded := test.Value(proto.Marshal(said))(t)
 	unread := &runtimeapi.ListPodSandboxMetricsResponse{}
 	unread.ProtoReflect().SetUnknown(encoded)
 	pods := (*runtimeapi.ListPodSandboxMetricsResponse).GetPodMetrics

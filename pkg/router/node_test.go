@@ -79,16 +79,14 @@ func serveRouter(t *testing.T, registry *handler.Registry[router.Backend], r *ro
 func connect(t *testing.T, server *grpc.Server) *grpc.ClientConn {
 	t.Helper()
 	socket := filepath.Join(t.TempDir(), "cri.sock")
-	l, err := (&net.ListenConfig{}).Listen(t.Context(), "unix", socket)
-	test.Must(t, err)
+	l := test.Value((&net.ListenConfig{}).Listen(t.Context(), "unix", socket))(t)
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(l) }()
 	t.Cleanup(func() {
 		server.Stop()
 		test.Check(t, <-served)
 	})
-	conn, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	test.Must(t, err)
+	conn := test.Value(grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials())))(t)
 	t.Cleanup(func() { conn.Close() })
 	return conn
 }
@@ -105,9 +103,7 @@ func two() (one, two *routertest.Backend) { return routertest.New("one"), router
 
 func table(t *testing.T, generation uint64, standard string, routes ...handler.Route[router.Backend]) *handler.Table[router.Backend] {
 	t.Helper()
-	made, err := handler.NewTable(generation, standard, routes)
-	test.Must(t, err)
-	return made
+	return test.Value(handler.NewTable(generation, standard, routes))(t)
 }
 
 func ready(name string, b router.Backend) handler.Route[router.Backend] {
@@ -125,9 +121,7 @@ func ctx(t *testing.T) context.Context {
 func (n *node) run(t *testing.T, name string) (sandbox string) {
 	t.Helper()
 	resp, err := n.RunPodSandbox(ctx(t), &runtimeapi.RunPodSandboxRequest{RuntimeHandler: name})
-	if err != nil {
-		t.Errorf("RunPodSandbox of handler %q: %v", name, err)
-	}
+	test.Checkf(t, err, "RunPodSandbox of handler %q", name)
 	return resp.GetPodSandboxId()
 }
 
@@ -135,9 +129,7 @@ func (n *node) run(t *testing.T, name string) (sandbox string) {
 func (n *node) create(t *testing.T, sandbox string) (container string) {
 	t.Helper()
 	resp, err := n.CreateContainer(ctx(t), &runtimeapi.CreateContainerRequest{PodSandboxId: sandbox})
-	if err != nil {
-		t.Errorf("CreateContainer in %s: %v", sandbox, err)
-	}
+	test.Checkf(t, err, "CreateContainer in %s", sandbox)
 	return resp.GetContainerId()
 }
 
@@ -145,9 +137,7 @@ func (n *node) create(t *testing.T, sandbox string) (container string) {
 func (n *node) where(t *testing.T, container string) (backend string) {
 	t.Helper()
 	resp, err := n.ExecSync(ctx(t), &runtimeapi.ExecSyncRequest{ContainerId: container})
-	if err != nil {
-		t.Errorf("ExecSync in %s: %v", container, err)
-	}
+	test.Checkf(t, err, "ExecSync in %s", container)
 	return string(resp.GetStdout())
 }
 

@@ -44,9 +44,7 @@ func TestAdoptLearnsWhatABackendHas(t *testing.T) {
 	if _, err := o.container("c1"); !unknown(err) {
 		t.Errorf("the container of a removed sandbox has an owner, error %v", err)
 	}
-	if _, err := o.sandbox("5b"); err != nil {
-		t.Errorf("the other sandbox is gone: %v", err)
-	}
+	test.Checkf(t, test.Err(o.sandbox("5b")), "the other sandbox is gone")
 	if len(o.contents) != 0 {
 		t.Errorf("contents of removed sandboxes are kept: %v", o.contents)
 	}
@@ -83,16 +81,14 @@ func TestRefreshEndsAlthoughRemovalsNeverPause(t *testing.T) {
 		return []handler.Owned{owned("5a")}
 	}
 	o.refresh(b)
-	if _, err := o.sandbox("5a"); err != nil {
-		t.Error(err)
-	}
+	test.Check(t, test.Err(o.sandbox("5a")))
 }
 
 func TestContainerOfARemovedSandboxGetsNoOwner(t *testing.T) {
 	o := newOwners()
-	recorded(t, o.addSandbox("5a", "runc", handler.Attempt{}, routertest.New("one")))
+	test.Check(t, o.addSandbox("5a", "runc", handler.Attempt{}, routertest.New("one")))
 	o.dropSandbox("5a")
-	recorded(t, o.addContainer("c1", "5a"))
+	test.Check(t, o.addContainer("c1", "5a"))
 	if _, err := o.container("c1"); !unknown(err) {
 		t.Errorf("it has, error %v", err)
 	}
@@ -126,17 +122,14 @@ func TestFailedCreationTeachesWhatIsLeft(t *testing.T) {
 	if err := o.create(b, func() error { return failed }); !errors.Is(err, failed) {
 		t.Fatal(err)
 	}
-	if _, err := o.sandbox("5a"); err != nil {
-		t.Errorf("nobody can remove the leftover: %v", err)
-	}
+	test.Checkf(t, test.Err(o.sandbox("5a")), "nobody can remove the leftover")
 }
 
 // A start whose sandbox an inventory shows before it has ended is one pod, not two.
 func TestSandboxesOfStartsAreNotSettled(t *testing.T) {
 	o, one := newOwners(), routertest.New("one")
 	make := func() string {
-		resp, err := one.RunPodSandbox(handler.WithDefinition(t.Context(), &handler.Definition{Name: "runc"}), &runtimeapi.RunPodSandboxRequest{})
-		test.Must(t, err)
+		resp := test.Value(one.RunPodSandbox(handler.WithDefinition(t.Context(), &handler.Definition{Name: "runc"}), &runtimeapi.RunPodSandboxRequest{}))(t)
 		return resp.GetPodSandboxId()
 	}
 	want := func(settled, unsettled int) {
@@ -154,7 +147,7 @@ func TestSandboxesOfStartsAreNotSettled(t *testing.T) {
 		want(1, 0)
 		o.refresh(one) // for somebody else
 		want(1, 1)
-		recorded(t, o.addSandbox(id, "runc", handler.Attempt{}, one))
+		test.Check(t, o.addSandbox(id, "runc", handler.Attempt{}, one))
 		want(2, 0)
 		return nil
 	})
@@ -216,12 +209,6 @@ func TestManyCallsAboutWhatIsGoneShareALook(t *testing.T) {
 	}
 }
 
-// recorded fails for what could not be recorded.
-func recorded(t testing.TB, err error) {
-	t.Helper()
-	test.Check(t, err)
-}
-
 // Changes elsewhere must not keep a backend's pods from being taken over.
 func TestReconcileEndsAlthoughChangesNeverPause(t *testing.T) {
 	o := newOwners()
@@ -229,7 +216,7 @@ func TestReconcileEndsAlthoughChangesNeverPause(t *testing.T) {
 	asked := 0
 	b := &inventoried{routertest.New("one"), func() []handler.Owned {
 		if asked++; asked <= 3 {
-			recorded(t, o.addSandbox(string(rune('a'+asked)), "runc", handler.Attempt{}, other))
+			test.Check(t, o.addSandbox(string(rune('a'+asked)), "runc", handler.Attempt{}, other))
 		}
 		return []handler.Owned{owned("5b")}
 	}}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -14,6 +13,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/handler"
 	"github.com/berth-cri/berth/pkg/router"
 	"github.com/berth-cri/berth/pkg/router/routertest"
@@ -31,9 +31,7 @@ func TestPodsGoWhereTheirHandlerLeads(t *testing.T) {
 		if name != "" && d.Name != name {
 			t.Errorf("handler %q: the definition is that of %q", name, d.Name)
 		}
-		if got := n.where(t, n.create(t, sandbox)); got != want.ID() {
-			t.Errorf("handler %q: the container is on backend %s", name, got)
-		}
+		test.Equal(t, fmt.Sprintf("handler %q: the container is on backend", name), n.where(t, n.create(t, sandbox)), want.ID())
 	}
 	if live := n.router.Live(); live["runc"] != 2 || live["kata"] != 1 {
 		t.Errorf("live sandboxes: %v", live)
@@ -47,19 +45,13 @@ func TestAPodStaysWithItsOwnerWhateverTheTableSays(t *testing.T) {
 	n.registry.Swap(table(t, 2, "runc", ready("runc", two)))
 
 	for _, sandbox := range []string{byDefault, byName} {
-		if got := n.where(t, n.create(t, sandbox)); got != "one" {
-			t.Errorf("a new container in an old sandbox is on backend %s", got)
-		}
+		test.Equal(t, "a new container in an old sandbox is on backend", n.where(t, n.create(t, sandbox)), "one")
 	}
-	if _, err := n.PodSandboxStatus(ctx(t), &runtimeapi.PodSandboxStatusRequest{PodSandboxId: byName}); err != nil {
-		t.Error(err)
-	}
+	test.Check(t, test.Err(n.PodSandboxStatus(ctx(t), &runtimeapi.PodSandboxStatusRequest{PodSandboxId: byName})))
 	if sandbox := n.run(t, ""); two.Definition(sandbox) == nil {
 		t.Error("a new sandbox does not follow the new table")
 	}
-	if _, err := n.RemovePodSandbox(ctx(t), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: byName}); err != nil {
-		t.Error(err)
-	}
+	test.Check(t, test.Err(n.RemovePodSandbox(ctx(t), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: byName})))
 	if one.Definition(byName) != nil {
 		t.Error("the sandbox of a handler that is gone was not removed")
 	}
@@ -72,12 +64,8 @@ func TestARestartKeepsThePin(t *testing.T) {
 	container := before.create(t, sandbox)
 
 	after := serveReady(t, table(t, 1, "kata", ready("kata", two)), one, two)
-	if got := after.where(t, container); got != "one" {
-		t.Errorf("after a restart the container is on backend %s", got)
-	}
-	if got := after.where(t, after.create(t, sandbox)); got != "one" {
-		t.Errorf("after a restart a new container is on backend %s", got)
-	}
+	test.Equal(t, "after a restart the container is on backend", after.where(t, container), "one")
+	test.Equal(t, "after a restart a new container is on backend", after.where(t, after.create(t, sandbox)), "one")
 }
 
 func TestUnknownHandlerIsRefusedBeforeAnythingIsDone(t *testing.T) {
@@ -86,9 +74,7 @@ func TestUnknownHandlerIsRefusedBeforeAnythingIsDone(t *testing.T) {
 	_, err := n.RunPodSandbox(ctx(t), &runtimeapi.RunPodSandboxRequest{RuntimeHandler: "gvisr"})
 	wantCode(t, err, codes.InvalidArgument)
 	for _, word := range []string{`"gvisr"`, `did you mean "gvisor"`, "runc (default)"} {
-		if err == nil || !strings.Contains(err.Error(), word) {
-			t.Errorf("%v does not say %s", err, word)
-		}
+		test.Says(t, err, word)
 	}
 	if len(one.Inventory()) != 0 {
 		t.Error("a sandbox was made")
@@ -122,19 +108,12 @@ func TestShortIDs(t *testing.T) {
 	if err != nil || resp.GetStatus().GetId() != second {
 		t.Errorf("got %v, %v", resp, err)
 	}
-	if got := n.where(t, container[:6]); got != "two" {
-		t.Errorf("the container is on backend %s", got)
-	}
+	test.Equal(t, "the container is on backend", n.where(t, container[:6]), "two")
 	_, err = n.PodSandboxStatus(ctx(t), &runtimeapi.PodSandboxStatusRequest{PodSandboxId: "000"})
 	wantCode(t, err, codes.InvalidArgument)
-	if err == nil || !strings.Contains(err.Error(), first) || !strings.Contains(err.Error(), second) {
-		t.Errorf("%v does not list the candidates", err)
-	}
-	if _, err := n.RemoveContainer(ctx(t), &runtimeapi.RemoveContainerRequest{ContainerId: container[:6]}); err != nil {
-		t.Error(err)
-	}
-	_, err = n.ContainerStatus(ctx(t), &runtimeapi.ContainerStatusRequest{ContainerId: container[:6]})
-	wantCode(t, err, codes.NotFound)
+	test.Says(t, err, first, second)
+	test.Check(t, test.Err(n.RemoveContainer(ctx(t), &runtimeapi.RemoveContainerRequest{ContainerId: container[:6]})))
+	wantCode(t, test.Err(n.ContainerStatus(ctx(t), &runtimeapi.ContainerStatusRequest{ContainerId: container[:6]})), codes.NotFound)
 }
 
 // What the CRI says about ids that nothing has.
@@ -158,8 +137,7 @@ func TestUnknownIDs(t *testing.T) {
 			t.Errorf("listed by %.3s: %v, %v", id, list, err)
 		}
 	}
-	_, err := n.StopPodSandbox(ctx(t), &runtimeapi.StopPodSandboxRequest{})
-	wantCode(t, err, codes.InvalidArgument)
+	wantCode(t, test.Err(n.StopPodSandbox(ctx(t), &runtimeapi.StopPodSandboxRequest{})), codes.InvalidArgument)
 }
 
 func TestOwnersEndWithWhatTheyOwn(t *testing.T) {
@@ -168,18 +146,14 @@ func TestOwnersEndWithWhatTheyOwn(t *testing.T) {
 	sandbox := n.run(t, "")
 	first, second := n.create(t, sandbox), n.create(t, sandbox)
 
-	if _, err := n.RemoveContainer(ctx(t), &runtimeapi.RemoveContainerRequest{ContainerId: first}); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, test.Err(n.RemoveContainer(ctx(t), &runtimeapi.RemoveContainerRequest{ContainerId: first})))
 	if _, ok := n.router.Owner(first); ok {
 		t.Error("a removed container has an owner")
 	}
 	if _, ok := n.router.Owner(second); !ok {
 		t.Error("the other container has none")
 	}
-	if _, err := n.RemovePodSandbox(ctx(t), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: sandbox[:8]}); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, test.Err(n.RemovePodSandbox(ctx(t), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: sandbox[:8]})))
 	for _, id := range []string{sandbox, second} {
 		if _, ok := n.router.Owner(id); ok {
 			t.Errorf("%s has an owner after its sandbox is removed", id)
@@ -213,9 +187,7 @@ func TestLeftoversCanBeRemoved(t *testing.T) {
 	if err != nil || len(list.GetItems()) != 1 {
 		t.Fatalf("got %v, %v", list, err)
 	}
-	if _, err := n.RemovePodSandbox(ctx(t), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: list.GetItems()[0].GetId()}); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, test.Err(n.RemovePodSandbox(ctx(t), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: list.GetItems()[0].GetId()})))
 	if len(one.Inventory()) != 0 {
 		t.Error("the leftover was not removed")
 	}
@@ -307,12 +279,8 @@ func livePod(t *testing.T, n *node, backends ...*routertest.Backend) {
 	if got := n.where(t, n.create(t, sandbox)); got != owner.Backend.ID() {
 		t.Errorf("the container is on backend %s, its sandbox on %s", got, owner.Backend.ID())
 	}
-	if _, err := n.ListContainers(ctx(t), &runtimeapi.ListContainersRequest{}); err != nil {
-		t.Error(err)
-	}
-	if _, err := n.RemovePodSandbox(ctx(t), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: sandbox}); err != nil {
-		t.Error(err)
-	}
+	test.Check(t, test.Err(n.ListContainers(ctx(t), &runtimeapi.ListContainersRequest{})))
+	test.Check(t, test.Err(n.RemovePodSandbox(ctx(t), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: sandbox})))
 }
 
 // sees is a backend that notes the generation of each new sandbox.
@@ -334,7 +302,5 @@ func TestSandboxesKnowTheirGeneration(t *testing.T) {
 	n.run(t, "")
 	n.registry.Swap(table(t, 7, "runc", ready("runc", b)))
 	n.run(t, "runc")
-	if !slices.Equal(b.generations, []uint64{3, 7}) {
-		t.Errorf("they are of %v", b.generations)
-	}
+	test.EqualLists(t, "they are of", b.generations, []uint64{3, 7})
 }

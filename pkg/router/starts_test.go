@@ -127,9 +127,7 @@ func TestMaxPodsIsExact(t *testing.T) {
 				resp, err := n.RunPodSandbox(ctx(t), podOf("runc", ""))
 				switch status.Code(err) {
 				case codes.OK:
-					if _, err := n.RemovePodSandbox(ctx(t), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: resp.GetPodSandboxId()}); err != nil {
-						t.Error(err)
-					}
+					test.Check(t, test.Err(n.RemovePodSandbox(ctx(t), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: resp.GetPodSandboxId()})))
 				case codes.ResourceExhausted:
 					refused.Add(1)
 				default:
@@ -145,8 +143,7 @@ func TestMaxPodsIsExact(t *testing.T) {
 	for range most {
 		n.run(t, "runc")
 	}
-	_, err := n.RunPodSandbox(ctx(t), podOf("", ""))
-	wantText(t, err, codes.ResourceExhausted, `handler "runc": pods running or being created: 5`, "max_pods is 5", "[runtimes.runc]")
+	wantText(t, test.Err(n.RunPodSandbox(ctx(t), podOf("", ""))), codes.ResourceExhausted, `handler "runc": pods running or being created: 5`, "max_pods is 5", "[runtimes.runc]")
 	if len(one.Inventory()) != most {
 		t.Errorf("there are %d pods", len(one.Inventory()))
 	}
@@ -166,13 +163,11 @@ func TestFailedStartsAndMaxPods(t *testing.T) {
 	n := serveReady(t, table(t, 1, "runc", limited("runc", one, handler.Limits{MaxPods: 2})), one)
 	where.Store("RunPodSandbox")
 	for range 5 {
-		_, err := n.RunPodSandbox(ctx(t), podOf("runc", ""))
-		wantText(t, err, codes.Unknown, "no address is left")
+		wantText(t, test.Err(n.RunPodSandbox(ctx(t), podOf("runc", ""))), codes.Unknown, "no address is left")
 	}
 	where.Store("RunPodSandbox, half-way")
 	for range 3 {
-		_, err := n.RunPodSandbox(ctx(t), podOf("runc", ""))
-		wantText(t, err, codes.Unknown, "no address is left")
+		wantText(t, test.Err(n.RunPodSandbox(ctx(t), podOf("runc", ""))), codes.Unknown, "no address is left")
 	}
 	where.Store("")
 	left := one.Inventory()[0].Sandbox
@@ -180,11 +175,8 @@ func TestFailedStartsAndMaxPods(t *testing.T) {
 	n.run(t, "runc")
 	_, err := n.RunPodSandbox(ctx(t), podOf("runc", ""))
 	wantText(t, err, codes.ResourceExhausted, "pods running or being created: 2,")
-	if _, err := n.RemovePodSandbox(ctx(t), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: left[:10]}); err != nil {
-		t.Fatal(err)
-	}
-	_, err = n.RunPodSandbox(ctx(t), podOf("runc", ""))
-	wantText(t, err, codes.ResourceExhausted, "pods running or being created: 2,")
+	test.Must(t, test.Err(n.RemovePodSandbox(ctx(t), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: left[:10]})))
+	wantText(t, test.Err(n.RunPodSandbox(ctx(t), podOf("runc", ""))), codes.ResourceExhausted, "pods running or being created: 2,")
 }
 
 // A sandbox takes a place until it is stopped whole or has died, and not again
@@ -218,8 +210,7 @@ func TestMaxPodsCountsWhatRuns(t *testing.T) {
 				}
 				return nil
 			}
-			_, err := n.StopPodSandbox(ctx(t), &runtimeapi.StopPodSandboxRequest{PodSandboxId: id})
-			wantText(t, err, codes.Unknown, "a device is busy")
+			wantText(t, test.Err(n.StopPodSandbox(ctx(t), &runtimeapi.StopPodSandboxRequest{PodSandboxId: id})), codes.Unknown, "a device is busy")
 			full(t, true)
 			one.Fail = nil
 			n.stop(t, id)
@@ -238,16 +229,12 @@ func TestMaxPodsCountsWhatRuns(t *testing.T) {
 
 func (n *node) stop(t *testing.T, id string) {
 	t.Helper()
-	if _, err := n.StopPodSandbox(ctx(t), &runtimeapi.StopPodSandboxRequest{PodSandboxId: id}); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, test.Err(n.StopPodSandbox(ctx(t), &runtimeapi.StopPodSandboxRequest{PodSandboxId: id})))
 }
 
 func (n *node) remove(t *testing.T, id string) {
 	t.Helper()
-	if _, err := n.RemovePodSandbox(ctx(t), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: id}); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, test.Err(n.RemovePodSandbox(ctx(t), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: id})))
 }
 
 func TestMaxPodsAfterARestart(t *testing.T) {
@@ -257,8 +244,7 @@ func TestMaxPodsAfterARestart(t *testing.T) {
 	before.run(t, "")
 	after := serveReady(t, table(t, 1, "runc", limited("runc", one, handler.Limits{MaxPods: 3})), one)
 	after.run(t, "")
-	_, err := after.RunPodSandbox(ctx(t), podOf("runc", ""))
-	wantText(t, err, codes.ResourceExhausted, "pods running or being created: 3,")
+	wantText(t, test.Err(after.RunPodSandbox(ctx(t), podOf("runc", ""))), codes.ResourceExhausted, "pods running or being created: 3,")
 }
 
 func TestStartsWaitInOrder(t *testing.T) {
@@ -269,8 +255,7 @@ func TestStartsWaitInOrder(t *testing.T) {
 		ended = append(ended, n.runAsync(ctx(t), "runc", fmt.Sprint(i)))
 		n.awaitStarts(t, "runc", min(i+1, 2), max(0, i-1))
 	}
-	_, err := n.RunPodSandbox(ctx(t), podOf("runc", "7"))
-	wantText(t, err, codes.ResourceExhausted, `handler "runc": pods being started: 2`, "max_parallel_starts is 2", "waiting: 4", "max_queued_starts is 4", "[runtimes.runc]")
+	wantText(t, test.Err(n.RunPodSandbox(ctx(t), podOf("runc", "7"))), codes.ResourceExhausted, `handler "runc": pods being started: 2`, "max_parallel_starts is 2", "waiting: 4", "max_queued_starts is 4", "[runtimes.runc]")
 	if got := n.startsOf(t, "runc").Refused["max_parallel_starts"]; got != 1 {
 		t.Errorf("%d are counted as refused", got)
 	}
@@ -289,9 +274,7 @@ func TestStartsWaitInOrder(t *testing.T) {
 	}
 	n.awaitStarts(t, "runc", 0, 0)
 	slices.Sort(order)
-	if !slices.Equal(order, []string{"0", "1"}) {
-		t.Errorf("the first were %v", order)
-	}
+	test.EqualLists(t, "the first were", order, []string{"0", "1"})
 }
 
 func TestNoQueue(t *testing.T) {
@@ -299,8 +282,7 @@ func TestNoQueue(t *testing.T) {
 	n := serveReady(t, table(t, 1, "runc", limited("runc", h, handler.Limits{MaxParallelStarts: 1})), h)
 	first := n.runAsync(ctx(t), "runc", "")
 	<-h.arrived
-	_, err := n.RunPodSandbox(ctx(t), podOf("runc", ""))
-	wantText(t, err, codes.ResourceExhausted, "pods being started: 1", "max_queued_starts is 0")
+	wantText(t, test.Err(n.RunPodSandbox(ctx(t), podOf("runc", ""))), codes.ResourceExhausted, "pods being started: 1", "max_queued_starts is 0")
 	close(h.let)
 	test.Must(t, <-first)
 	n.run(t, "runc")
@@ -353,8 +335,7 @@ func TestStartTimeout(t *testing.T) {
 	short, cancel := context.WithTimeout(ctx(t), 20*time.Millisecond)
 	defer cancel()
 	n.registry.Swap(table(t, 2, "runc", limited("runc", h, handler.Limits{StartTimeout: time.Hour})))
-	_, err = n.RunPodSandbox(short, podOf("runc", ""))
-	wantCode(t, err, codes.DeadlineExceeded)
+	wantCode(t, test.Err(n.RunPodSandbox(short, podOf("runc", ""))), codes.DeadlineExceeded)
 	n.awaitStarts(t, "runc", 0, 0)
 	if got := n.startsOf(t, "runc").Refused["start_timeout"]; got != 1 {
 		t.Errorf("%d are counted", got)

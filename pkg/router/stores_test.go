@@ -20,8 +20,7 @@ import (
 // stored are the images of one store.
 func stored(t *testing.T, b *routertest.Backend) (names []string) {
 	t.Helper()
-	list, err := b.ListImages(ctx(t), &runtimeapi.ListImagesRequest{})
-	test.Must(t, err)
+	list := test.Value(b.ListImages(ctx(t), &runtimeapi.ListImagesRequest{}))(t)
 	for _, image := range list.GetImages() {
 		names = append(names, image.GetId())
 	}
@@ -37,9 +36,7 @@ func TestImagesAreRemovedFromAllStores(t *testing.T) {
 	one, two := two()
 	n := serveReady(t, table(t, 1, "runc", ready("runc", one), ready("kata", two)), one, two)
 	for _, name := range []string{"runc", "kata"} {
-		if _, err := n.pull(t, name); err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, test.Err(n.pull(t, name)))
 	}
 	for range 2 {
 		test.Check(t, n.removeImage(t, "busybox"))
@@ -75,9 +72,7 @@ func TestImagesAreThereInEveryUsedStoreOnly(t *testing.T) {
 	}
 	pull := func(name string) {
 		t.Helper()
-		if _, err := n.pull(t, name); err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, test.Err(n.pull(t, name)))
 	}
 	is("in no store", false, false)
 	pull("kata")
@@ -96,8 +91,7 @@ func TestImagesAreThereInEveryUsedStoreOnly(t *testing.T) {
 func TestAnEmptyListOfImagesIsNoMessage(t *testing.T) {
 	one, two := two()
 	n := serveReady(t, table(t, 1, "runc", ready("runc", one), ready("kata", two)), one, two)
-	stream, err := n.images.StreamImages(ctx(t), &runtimeapi.StreamImagesRequest{})
-	test.Must(t, err)
+	stream := test.Value(n.images.StreamImages(ctx(t), &runtimeapi.StreamImagesRequest{}))(t)
 	if m, err := stream.Recv(); !errors.Is(err, io.EOF) {
 		t.Errorf("got %v, %v", m, err)
 	}
@@ -119,17 +113,11 @@ func TestStoresThatDoNotAnswerAreNotWaitedFor(t *testing.T) {
 	}
 	n := serveReady[router.Backend](t, table(t, 1, "runc", ready("runc", one), ready("kata", hesitant{two})), one, hesitant{two})
 	two.Fail = asked
-	if _, err := n.pull(t, "runc"); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, test.Err(n.pull(t, "runc")))
 	for _, name := range []string{"busybox", "absent"} {
-		if _, err := n.images.ImageStatus(ctx(t), &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: name}}); err != nil {
-			t.Error(err)
-		}
+		test.Check(t, test.Err(n.images.ImageStatus(ctx(t), &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: name}})))
 	}
-	if _, err := n.images.ListImages(ctx(t), &runtimeapi.ListImagesRequest{}); err != nil {
-		t.Error(err)
-	}
+	test.Check(t, test.Err(n.images.ListImages(ctx(t), &runtimeapi.ListImagesRequest{})))
 	test.Check(t, n.removeImage(t, "busybox"))
 }
 
@@ -142,9 +130,7 @@ func TestImagesOfOthersAreThereWithoutTheDefault(t *testing.T) {
 		return nil
 	}
 	n := serveReady(t, table(t, 1, "runc", ready("runc", one), ready("kata", two)), one, two)
-	if _, err := n.pull(t, "kata"); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, test.Err(n.pull(t, "kata")))
 	n.run(t, "kata")
 	got, err := n.images.ImageStatus(ctx(t), &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: "busybox"}})
 	if err != nil || got.GetImage() == nil {
@@ -166,8 +152,7 @@ func TestEventsEndWhenThereIsAnotherBackend(t *testing.T) {
 		t.Fatalf("adopting the same backend again: %v, %v", event, err)
 	}
 	n.router.Adopt(two)
-	_, err := stream.Recv()
-	wantCode(t, err, codes.Unavailable)
+	wantCode(t, test.Err(stream.Recv()), codes.Unavailable)
 }
 
 // What a store that does not answer keeps is listed, so its removal fails.
@@ -175,9 +160,7 @@ func TestAnImageOfAStoreThatDoesNotAnswerIsNotRemoved(t *testing.T) {
 	one, two := two()
 	n := serveReady[router.Backend](t, table(t, 1, "runc", ready("runc", one), ready("kata", hesitant{two})), one, hesitant{two})
 	for _, name := range []string{"runc", "kata"} {
-		if _, err := n.pull(t, name); err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, test.Err(n.pull(t, name)))
 	}
 	err := n.removeImage(t, "busybox")
 	wantCode(t, err, codes.Unavailable)
@@ -193,9 +176,7 @@ func TestAStoreThatStandsStillIsNotAskedToRemove(t *testing.T) {
 	one, two := two()
 	n := serveReady(t, table(t, 1, "runc", ready("runc", one), ready("kata", two)), one, two)
 	for _, name := range []string{"runc", "kata"} {
-		if _, err := n.pull(t, name); err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, test.Err(n.pull(t, name)))
 	}
 	two.Fail = func(c context.Context, rpc string) error {
 		switch rpc {
@@ -246,9 +227,7 @@ func TestStoresAreAskedTogether(t *testing.T) {
 			}
 		}
 		one.Fail, two.Fail = wait, wait
-		if err := call(serveReady(t, table(t, 1, "runc", ready("runc", one), ready("kata", two)), one, two)); err != nil {
-			t.Errorf("%s: %v", rpc, err)
-		}
+		test.Checkf(t, call(serveReady(t, table(t, 1, "runc", ready("runc", one), ready("kata", two)), one, two)), "%s", rpc)
 	}
 }
 
@@ -261,17 +240,14 @@ func TestFileSystemsOfImagesWithoutTheDefault(t *testing.T) {
 		t.Errorf("got %v, %v", fs, err)
 	}
 	two.Fail = one.Fail
-	_, err = n.images.ImageFsInfo(ctx(t), &runtimeapi.ImageFsInfoRequest{})
-	wantCode(t, err, codes.Unavailable)
+	wantCode(t, test.Err(n.images.ImageFsInfo(ctx(t), &runtimeapi.ImageFsInfoRequest{})), codes.Unavailable)
 }
 
 // There are stores that take no notice of a filter.
 func TestAListOfImagesByName(t *testing.T) {
 	one, two := two()
 	n := serveReady(t, table(t, 1, "runc", ready("runc", one), ready("kata", two)), one, two)
-	if _, err := n.pull(t, "kata"); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, test.Err(n.pull(t, "kata")))
 	for name, want := range map[string]int{"busybox": 1, "another": 0} {
 		list, err := n.images.ListImages(ctx(t), &runtimeapi.ListImagesRequest{Filter: &runtimeapi.ImageFilter{Image: &runtimeapi.ImageSpec{Image: name}}})
 		if err != nil || len(list.GetImages()) != want {
@@ -285,8 +261,7 @@ func TestPullsGoToTheirPodsStore(t *testing.T) {
 	one, two := two()
 	made := func(n *node, uid string) string {
 		config := &runtimeapi.PodSandboxConfig{Metadata: &runtimeapi.PodSandboxMetadata{Uid: uid}}
-		resp, err := n.RunPodSandbox(ctx(t), &runtimeapi.RunPodSandboxRequest{RuntimeHandler: "kata", Config: config})
-		test.Must(t, err)
+		resp := test.Value(n.RunPodSandbox(ctx(t), &runtimeapi.RunPodSandboxRequest{RuntimeHandler: "kata", Config: config}))(t)
 		return resp.GetPodSandboxId()
 	}
 	goes := func(n *node, what, uid string, want *routertest.Backend) {

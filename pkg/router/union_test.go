@@ -1,10 +1,13 @@
 package router
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 var (
@@ -41,9 +44,7 @@ func TestRemovals(t *testing.T) {
 		"by no name":               {"t:1", map[string]string{}, map[string]string{"a": "t:1"}},
 	} {
 		for store, want := range c.want {
-			if got := strings.Join(removals(c.name, store, c.found), " "); got != want {
-				t.Errorf("%s: store %s removes %q, want %q", what, store, got, want)
-			}
+			test.Equal(t, fmt.Sprintf("%s: store %s removes", what, store), strings.Join(removals(c.name, store, c.found), " "), want)
 		}
 	}
 }
@@ -65,11 +66,7 @@ func TestStatusOfSeveralStores(t *testing.T) {
 		"a tag that moved":    {[]*runtimeapi.ImageStatusResponse{has(idX), has(idY)}, "", idX},
 		"in none":             {[]*runtimeapi.ImageStatusResponse{none, none}, "", ""},
 	} {
-		if got := statusOf(c.all, false).GetImage().GetId(); got != c.want {
-			t.Errorf("%s: %q, want %q", what, got, c.want)
-		}
-		if got := statusOf(c.all, true).GetImage().GetId(); got != c.anyOf {
-			t.Errorf("%s, verbose: %q, want %q", what, got, c.anyOf)
-		}
+		test.Equal(t, what, statusOf(c.all, false).GetImage().GetId(), c.want)
+		test.Equal(t, fmt.Sprintf("%s, verbose", what), statusOf(c.all, true).GetImage().GetId(), c.anyOf)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/emptypb"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/handler"
 	"github.com/berth-cri/berth/pkg/router/routertest"
 )
@@ -56,7 +57,5 @@ func TestOwnersThatNewerCallsMention(t *testing.T) {
 	}
 	m := &emptypb.Empty{}
 	m.ProtoReflect().SetUnknown(protoreflect.RawFields(text(1, "aaaaaa")))
-	if _, err := o.mentioned(m); !errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), sandbox) || !strings.Contains(err.Error(), twin) {
-		t.Errorf("the beginning of two: %v", err)
-	}
+	test.Refused(t, test.Err(o.mentioned(m)), errdefs.IsInvalidArgument, sandbox, twin)
 }

@@ -80,8 +80,7 @@ func TestShareOfARollout(t *testing.T) {
 		got[percent] = map[string]bool{}
 		for i := range pods {
 			uid := fmt.Sprintf("0f0f0f0f-0000-4000-8000-%012d", i)
-			resp, err := n.RunPodSandbox(ctx(t), podOf("", uid))
-			test.Must(t, err)
+			resp := test.Value(n.RunPodSandbox(ctx(t), podOf("", uid)))(t)
 			if d := one.Definition(resp.GetPodSandboxId()); d.Variant == handler.VariantCandidate {
 				if d.Path != "/new" {
 					t.Fatalf("it runs %s", d.Path)
@@ -123,8 +122,7 @@ func TestOutcomesAreHeard(t *testing.T) {
 	r.SetReady()
 	n := serveRouter(t, registry, r)
 
-	resp, err := n.RunPodSandbox(ctx(t), podOf("", "u1"))
-	test.Must(t, err)
+	resp := test.Value(n.RunPodSandbox(ctx(t), podOf("", "u1")))(t)
 	sandbox := resp.GetPodSandboxId()
 	container := n.create(t, sandbox)
 	failing := map[string]func() error{
@@ -177,15 +175,11 @@ func TestOutcomesAreHeard(t *testing.T) {
 				t.Fatalf("%s did not fail", rpc)
 			}
 			got := len(j.failed)+j.failed["runc/new 5a u1"]+j.failed["runc/new  u1"] > before
-			if got != c.counts {
-				t.Errorf("%s, %v: counted %v", rpc, c.err, got)
-			}
+			test.Equal(t, fmt.Sprintf("%s, %v: counted", rpc, c.err), got, c.counts)
 			if got {
 				count++
 			}
-			if got := j.notStarted > notStarted; got != c.ofNode {
-				t.Errorf("%s, %v: heard as not started: %v", rpc, c.err, got)
-			}
+			test.Equal(t, fmt.Sprintf("%s, %v: heard as not started", rpc, c.err), j.notStarted > notStarted, c.ofNode)
 		}
 		registry.Swap(table(t, 2, "runc", rollingOut(b, 100)))
 	}
@@ -219,7 +213,7 @@ func TestOutcomesAreHeard(t *testing.T) {
 		}
 		return nil
 	}
-	_, err = serveRouter(t, registry, again).StartContainer(ctx(t), &runtimeapi.StartContainerRequest{ContainerId: container})
+	_, err := serveRouter(t, registry, again).StartContainer(ctx(t), &runtimeapi.StartContainerRequest{ContainerId: container})
 	if err == nil || j.failed["runc/new 5a u1"] != 5 {
 		t.Errorf("heard of %v, error %v", j.failed, err)
 	}

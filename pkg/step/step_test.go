@@ -3,6 +3,7 @@ package step_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"regexp"
 	"strings"
@@ -47,9 +48,7 @@ func TestSteps(t *testing.T) {
 			t.Errorf("steps: %v", r.Steps())
 		}
 		for name := range want {
-			if took[name] != want[name] {
-				t.Errorf("%s took %v, want %v", name, took[name], want[name])
-			}
+			test.Equal(t, fmt.Sprintf("%s took", name), took[name], want[name])
 		}
 	})
 }
@@ -93,8 +92,7 @@ func TestNobodyMeasures(t *testing.T) {
 
 // Operators read the names in metrics, logs and "berth pods --slow".
 func TestNamesAreDocumented(t *testing.T) {
-	text, err := os.ReadFile("../../docs/metrics.md")
-	test.Must(t, err)
+	text := test.Value(os.ReadFile("../../docs/metrics.md"))(t)
 	row := regexp.MustCompile("(?m)^\\| `step` \\|.*$").Find(text)
 	for _, name := range []string{step.Queue, step.Network, step.Shared, step.Resolve, step.Fetch, step.Unpack, step.Rootfs, step.Plugins, step.Runtime} {
 		if !strings.Contains(string(row), "`"+name+"`") {

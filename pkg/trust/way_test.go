@@ -79,16 +79,12 @@ func TestCheckDir(t *testing.T) {
 	d := t.TempDir()
 	must(t, os.Chmod(d, 0o777|fs.ModeSticky))
 	test.Check(t, Check(d, Configuration))
-	if err := CheckDir(d, Configuration); err == nil || !strings.Contains(err.Error(), "mode 1777") {
-		t.Errorf("a directory to which everybody adds: %v", err)
-	}
+	test.Says(t, CheckDir(d, Configuration), "mode 1777")
 	below := filepath.Join(d, "none", "file")
 	if _, err := ReadFile(below, Configuration); !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), below) {
 		t.Errorf("a file in a directory that is missing: %v", err)
 	}
-	if err := CheckDir(filepath.Join(d, "none"), Configuration); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("one that is not there: %v", err)
-	}
+	test.ErrorIs(t, CheckDir(filepath.Join(d, "none"), Configuration), fs.ErrNotExist, "one that is not there")
 }
 
 // TestExaminedIsRead replaces a file after it was examined.
@@ -99,21 +95,9 @@ func TestExaminedIsRead(t *testing.T) {
 	w := Find(file)
 	defer w.Close()
 	must(t, w.Judge(Configuration), os.Rename(file+"2", file))
-	f, err := w.Open()
-	must(t, err)
+	f := test.Value(w.Open())(t)
 	defer f.Close()
-	if text, err := io.ReadAll(f); err != nil || string(text) != "examined" {
-		t.Errorf("read %q, %v", text, err)
-	}
-}
-
-func BenchmarkCheck(b *testing.B) {
-	d := b.TempDir()
-	file := filepath.Join(d, "file")
-	test.Must(b, os.WriteFile(file, nil, 0o600))
-	for b.Loop() {
-		test.Must(b, Check(file, Configuration))
-	}
+	test.Equal(t, "read", string(test.Value(io.ReadAll(f))(t)), "examined")
 }
 
 // TestNoLeak finds ways that leave nothing open.
@@ -121,8 +105,7 @@ func TestNoLeak(t *testing.T) {
 	d := t.TempDir()
 	must(t, os.Symlink(d+"/a/../b", d+"/link"), os.Mkdir(d+"/a", 0o755), os.WriteFile(d+"/b", nil, 0o600))
 	open := func() int {
-		fds, err := os.ReadDir("/proc/self/fd")
-		must(t, err)
+		fds := test.Value(os.ReadDir("/proc/self/fd"))(t)
 		return len(fds)
 	}
 	before := open()

@@ -19,8 +19,7 @@ func TestNobodyAnswers(t *testing.T) {
 	dir := t.TempDir()
 	t.Chdir(dir)
 	left := filepath.Join(dir, "left.sock")
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: left, Net: "unix"})
-	test.Must(t, err)
+	l := test.Value(net.ListenUnix("unix", &net.UnixAddr{Name: left, Net: "unix"}))(t)
 	l.SetUnlinkOnClose(false)
 	l.Close()
 	for socket, want := range map[string]string{
@@ -29,9 +28,8 @@ func TestNobodyAnswers(t *testing.T) {
 		"left.sock":                "berth is not running: no process listens on " + left + "; see systemctl status berth",
 		"unix://" + left:           "berth is not running: no process listens on " + left + "; see systemctl status berth",
 	} {
-		c, err := New(socket)
-		test.Must(t, err)
-		_, err = c.GetStatus(t.Context(), &adminv1.GetStatusRequest{})
+		c := test.Value(New(socket))(t)
+		_, err := c.GetStatus(t.Context(), &adminv1.GetStatusRequest{})
 		var e *Error
 		if err := c.Explain(err); !errors.As(err, &e) || !strings.HasPrefix(e.Text, want) || e.Invalid() {
 			t.Errorf("got %v", err)
@@ -42,8 +40,7 @@ func TestNobodyAnswers(t *testing.T) {
 
 // TestUnimplemented: only what the daemon does not know is explained by its age.
 func TestUnimplemented(t *testing.T) {
-	c, err := New("/nowhere")
-	test.Must(t, err)
+	c := test.Value(New("/nowhere"))(t)
 	defer c.Close()
 	for text, want := range map[string]string{
 		"unknown service berth.admin.v1.Admin":                "the running daemon is older",
@@ -58,8 +55,7 @@ func TestUnimplemented(t *testing.T) {
 }
 
 func TestExplainNothing(t *testing.T) {
-	c, err := New("/nowhere")
-	test.Must(t, err)
+	c := test.Value(New("/nowhere"))(t)
 	defer c.Close()
 	if err := c.Explain(nil); err != nil {
 		t.Errorf("nothing became %v", err)
@@ -72,8 +68,6 @@ func TestLine(t *testing.T) {
 		"command line: k: wrong":                    {File: "command line", Key: "k", Message: "wrong"},
 		"wrong":                                     {Message: "wrong"},
 	} {
-		if got := Line(p); got != want {
-			t.Errorf("got %s, want %s", got, want)
-		}
+		test.Equal(t, "the result", Line(p), want)
 	}
 }

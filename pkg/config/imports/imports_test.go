@@ -1,11 +1,14 @@
 package imports
 
 import (
+	"fmt"
 	"reflect"
 	"runtime"
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 // inBin finds every program in one directory.
@@ -55,9 +58,7 @@ func TestShimProgram(t *testing.T) {
 		"io.containerd.runsc.v1": "containerd-shim-runsc-v1", "a.b": "containerd-shim-a-b",
 		"": "", "kata": "", ".kata": "", "bin/a.b": "",
 	} {
-		if got := shimProgram(kind); got != want {
-			t.Errorf("%q is %q, want %q", kind, got, want)
-		}
+		test.Equal(t, fmt.Sprintf("%q", kind), shimProgram(kind), want)
 	}
 }
 

@@ -1,9 +1,12 @@
 package registryhosts
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 func TestFiles(t *testing.T) {
@@ -34,8 +37,6 @@ func TestAddresses(t *testing.T) {
 		"[host.\"http://m\"]\n[host.\"https://[::1]:8443\"]\ncapabilities = [\"pull\"]": "m:80 [::1]:8443",
 		`server = `: "",
 	} {
-		if got := strings.Join(Addresses([]byte(text)), " "); got != want {
-			t.Errorf("%s: %q, want %q", text, got, want)
-		}
+		test.Equal(t, fmt.Sprint(text), strings.Join(Addresses([]byte(text)), " "), want)
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/containerd/errdefs"
@@ -26,11 +25,10 @@ func newBed(t *testing.T) bed {
 	tmp := t.TempDir()
 	b := bed{root: filepath.Join(tmp, "link"), below: filepath.Join(tmp, "disk"), outside: filepath.Join(tmp, "outside")}
 	b.victim = filepath.Join(b.outside, "victim")
-	err := errors.Join(
+	test.Must(t, errors.Join(
 		os.Mkdir(b.below, 0o755), os.Symlink(b.below, b.root), os.Mkdir(b.outside, 0o755),
 		os.WriteFile(b.victim, []byte(content), 0o600),
-	)
-	test.Must(t, err)
+	))
 	return b
 }
 
@@ -75,7 +73,7 @@ func TestUntrusted(t *testing.T) {
 				f.Close()
 				t.Error("Read opened it")
 			} else {
-				refused(t, err, tt.want)
+				test.Refused(t, err, errdefs.IsFailedPrecondition, tt.want)
 			}
 			err := beneath.MakeParents(b.root, "app/0.log", 0o755)
 			if err == nil {
@@ -86,28 +84,17 @@ func TestUntrusted(t *testing.T) {
 					return
 				}
 			}
-			refused(t, err, tt.want)
+			test.Refused(t, err, errdefs.IsFailedPrecondition, tt.want)
 			untouched(t, b)
 		})
 	}
 }
 
-func refused(t *testing.T, err error, want string) {
-	t.Helper()
-	if !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), want) {
-		t.Errorf("the answer is %v, want FailedPrecondition that says %q", err, want)
-	}
-}
-
 func untouched(t *testing.T, b bed) {
 	t.Helper()
-	entries, err := os.ReadDir(b.outside)
-	test.Must(t, err)
+	entries := test.Value(os.ReadDir(b.outside))(t)
 	for _, e := range entries {
-		text, err := os.ReadFile(filepath.Join(b.outside, e.Name()))
-		if err != nil || string(text) != content {
-			t.Errorf("%s has %q now: %v", e.Name(), text, err)
-		}
+		test.Equal(t, e.Name(), test.File(t, filepath.Join(b.outside, e.Name())), content)
 	}
 	if len(entries) != 1 {
 		t.Errorf("there are %d files outside, want 1", len(entries))
@@ -117,36 +104,24 @@ func untouched(t *testing.T, b bed) {
 func TestMakeParentsThroughALink(t *testing.T) {
 	b := newBed(t)
 	test.Must(t, os.Symlink(b.outside, filepath.Join(b.below, "app")))
-	refused(t, beneath.MakeParents(b.root, "app/deeper/0.log", 0o755), "symbolic link")
+	test.Refused(t, beneath.MakeParents(b.root, "app/deeper/0.log", 0o755), errdefs.IsFailedPrecondition, "symbolic link")
 	untouched(t, b)
 }
 
 func TestAppendAndRead(t *testing.T) {
 	b := newBed(t)
-	if _, err := beneath.Read(b.root, "app/0.log"); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("a missing directory is answered with %v", err)
-	}
+	test.ErrorIs(t, test.Err(beneath.Read(b.root, "app/0.log")), fs.ErrNotExist, "a missing directory is answered")
 	test.Must(t, errors.Join(beneath.MakeParents(b.root, "app/0.log", 0o755), beneath.MakeParents(b.root, "app/0.log", 0o755)))
-	if _, err := beneath.Read(b.root, "app/0.log"); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("a missing file is answered with %v", err)
-	}
+	test.ErrorIs(t, test.Err(beneath.Read(b.root, "app/0.log")), fs.ErrNotExist, "a missing file is answered")
 	for _, text := range []string{"one\n", "two\n"} {
-		f, err := beneath.Append(b.root, "app/0.log", 0o640)
-		test.Must(t, err)
-		if _, err := f.WriteString(text); err != nil {
-			t.Fatal(err)
-		}
-		if want := filepath.Join(b.root, "app/0.log"); f.Name() != want {
-			t.Errorf("its name is %q, want %q", f.Name(), want)
-		}
+		f := test.Value(beneath.Append(b.root, "app/0.log", 0o640))(t)
+		test.Must(t, test.Err(f.WriteString(text)))
+		test.Equal(t, "its name", f.Name(), filepath.Join(b.root, "app/0.log"))
 		f.Close()
 	}
-	f, err := beneath.Read(b.root, "app/0.log")
-	test.Must(t, err)
+	f := test.Value(beneath.Read(b.root, "app/0.log"))(t)
 	defer f.Close()
-	if text, err := io.ReadAll(f); err != nil || string(text) != "one\ntwo\n" {
-		t.Errorf("it has %q: %v", text, err)
-	}
+	test.Equal(t, "it", string(test.Value(io.ReadAll(f))(t)), "one\ntwo\n")
 	if info, err := f.Stat(); err != nil || info.Mode() != 0o640 {
 		t.Errorf("its mode is %v: %v", info.Mode(), err)
 	}
@@ -168,8 +143,7 @@ func TestAppendWhileItIsRenamed(t *testing.T) {
 		}
 	}()
 	for range 1000 {
-		f, err := beneath.Append(b.root, "0.log", 0o640)
-		test.Must(t, err)
+		f := test.Value(beneath.Append(b.root, "0.log", 0o640))(t)
 		f.Close()
 	}
 	close(stop)

@@ -80,13 +80,11 @@ func TestBinariesAreKeptAsLongAsTheyAreNeeded(t *testing.T) {
 		}
 	}
 	expect("a pod is in the making", true, true)
-	if _, err := k.pods.Create("pod", pod.SandboxSpec{Definition: d, Pinned: pod.Pinned{Binaries: []keep.Binary{first}}}, pod.SandboxStatus{}, store.Relaxed); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, test.Err(k.pods.Create("pod", pod.SandboxSpec{Definition: d, Pinned: pod.Pinned{Binaries: []keep.Binary{first}}}, pod.SandboxStatus{}, store.Relaxed)))
 	releaseFirst()
 	releaseSecond()
 	expect("a record names it", true, true)
-	must(t, k.pods.Delete("pod"))
+	test.Must(t, k.pods.Delete("pod"))
 	expect("its pod is gone", false, true)
 	k.collector.configured = func() []*handler.Definition { return nil }
 	expect("its handler is gone", false, false)
@@ -181,10 +179,4 @@ func TestBinariesUnderWay(t *testing.T) {
 	if len(k.binaries.held) != 0 {
 		t.Errorf("held are %v, and no pod is in the making", k.binaries.held)
 	}
-}
-
-// must fails the test at once if a step of it failed.
-func must(t testing.TB, err error) {
-	t.Helper()
-	test.Must(t, err)
 }

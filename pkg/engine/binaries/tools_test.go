@@ -1,6 +1,7 @@
 package binaries
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -32,9 +33,7 @@ func TestUnusedTools(t *testing.T) {
 			"berth-pause-b pause-b .new-1 .old-pause-c",
 		},
 	} {
-		if got := strings.Join(tc.use.unused(all), " "); got != tc.want {
-			t.Errorf("%s: unused are %q, want %q", name, got, tc.want)
-		}
+		test.Equal(t, fmt.Sprintf("%s: unused", name), strings.Join(tc.use.unused(all), " "), tc.want)
 	}
 }
 
@@ -82,8 +81,7 @@ func daemon(t *testing.T, dir, build string) *toolBed {
 
 func (k *toolBed) kept(t *testing.T) []string {
 	t.Helper()
-	entries, err := os.ReadDir(filepath.Join(k.root, "tools"))
-	test.Must(t, err)
+	entries := test.Value(os.ReadDir(filepath.Join(k.root, "tools")))(t)
 	var names []string
 	for _, e := range entries {
 		names = append(names, e.Name())
@@ -96,20 +94,18 @@ func TestToolsAreCollectedWhenNobodyNeedsThem(t *testing.T) {
 	old := daemon(t, dir, "old")
 	olds := old.kept(t)
 	pauseRoot := filepath.Base(old.tools.PauseRoot)
-	if _, err := old.pods.Create("pod", pod.SandboxSpec{
+	test.Must(t, test.Err(old.pods.Create("pod", pod.SandboxSpec{
 		Definition: &handler.Definition{}, Plan: pod.Plan{Process: true}, Pinned: pod.Pinned{PauseRoot: pauseRoot},
-	}, pod.SandboxStatus{}, store.Relaxed); err != nil {
-		t.Fatal(err)
-	}
+	}, pod.SandboxStatus{}, store.Relaxed)))
 	supervised := old.shims.SupervisorDir("old")
-	must(t, os.Mkdir(supervised, 0o700))
-	must(t, os.Symlink(old.tools.Supervisor, filepath.Join(supervised, "program")))
+	test.Must(t, os.Mkdir(supervised, 0o700))
+	test.Must(t, os.Symlink(old.tools.Supervisor, filepath.Join(supervised, "program")))
 
 	now := daemon(t, dir, "now")
 	// A daemon that was killed left halves.
 	tools := filepath.Join(now.root, "tools")
 	put(t, filepath.Join(tools, ".new-123"), "half")
-	must(t, os.MkdirAll(filepath.Join(tools, ".old-pause-gone", "dev"), 0o755))
+	test.Must(t, os.MkdirAll(filepath.Join(tools, ".old-pause-gone", "dev"), 0o755))
 	both := slices.DeleteFunc(now.kept(t), func(name string) bool { return name[0] == '.' })
 	if len(both) != 2*len(olds) {
 		t.Fatalf("kept are %q, of the old build %q", both, olds)
@@ -117,14 +113,12 @@ func TestToolsAreCollectedWhenNobodyNeedsThem(t *testing.T) {
 	expect := func(what string, want []string) {
 		t.Helper()
 		now.collector.Collect()
-		if got := now.kept(t); !slices.Equal(got, want) {
-			t.Errorf("%s: kept are %q, want %q", what, got, want)
-		}
+		test.EqualLists(t, fmt.Sprintf("%s: kept", what), now.kept(t), want)
 	}
 	expect("the old ones are needed", both)
 
-	must(t, now.pods.Delete("pod"))
-	must(t, os.RemoveAll(supervised))
+	test.Must(t, now.pods.Delete("pod"))
+	test.Must(t, os.RemoveAll(supervised))
 	expect("nobody needs them", slices.DeleteFunc(both, func(name string) bool { return slices.Contains(olds, name) }))
 	if again := daemon(t, dir, "old"); !slices.Contains(again.kept(t), pauseRoot) {
 		t.Error("the old build does not find its tools again")
@@ -133,6 +127,6 @@ func TestToolsAreCollectedWhenNobodyNeedsThem(t *testing.T) {
 
 func put(t *testing.T, path, content string) string {
 	t.Helper()
-	must(t, os.WriteFile(path, []byte(content), 0o600))
+	test.Must(t, os.WriteFile(path, []byte(content), 0o600))
 	return path
 }

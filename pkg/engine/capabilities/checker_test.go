@@ -1,9 +1,11 @@
 package capabilities
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
@@ -27,8 +29,6 @@ func TestMayUseHostNetwork(t *testing.T) {
 		{oci("/etc/runsc.toml", "--network=none"), false},
 		{handler.Definition{Type: handler.Shim, ConfigPath: "/c"}, false},
 	} {
-		if got := mayUseHostNetwork(&c.d); got != c.want {
-			t.Errorf("%s %q %s: %v", c.d.Type, c.d.ConfigPath, strings.Join(c.d.OCI.GlobalFlags, " "), got)
-		}
+		test.Equal(t, fmt.Sprintf("%s %q %s", c.d.Type, c.d.ConfigPath, strings.Join(c.d.OCI.GlobalFlags, " ")), mayUseHostNetwork(&c.d), c.want)
 	}
 }

@@ -2,7 +2,6 @@ package capabilities
 
 import (
 	"context"
-	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -21,29 +20,19 @@ func TestIDMappingRemembers(t *testing.T) {
 		t.Fatal("a missing directory passes")
 	}
 	test.Must(t, os.Mkdir(dir, 0o711))
-	if err := m.probe(ctx, ctx, dir); err == nil {
-		t.Error("a no is forgotten at once")
-	}
+	test.Fails(t, m.probe(ctx, ctx, dir), "a no is forgotten at once")
 	m.asked = m.asked.Add(-2 * failedProbe)
-	if err := m.probe(ctx, ctx, dir); err != nil {
-		t.Errorf("asked again: %v", err)
-	}
-	if err := os.Remove(dir); err != nil {
-		t.Errorf("the probe left something: %v", err)
-	}
+	test.Checkf(t, m.probe(ctx, ctx, dir), "asked again")
+	test.Checkf(t, os.Remove(dir), "the probe left something")
 	m.asked = m.asked.Add(-24 * time.Hour)
-	if err := m.probe(ctx, ctx, dir); err != nil {
-		t.Errorf("a yes was forgotten: %v", err)
-	}
+	test.Checkf(t, m.probe(ctx, ctx, dir), "a yes was forgotten")
 }
 
 func TestIDMappingDoesNotWait(t *testing.T) {
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
 	m := idMapping{done: make(chan struct{})} // a probe that hangs
-	if err := m.probe(ended, t.Context(), t.TempDir()); !errors.Is(err, context.Canceled) {
-		t.Errorf("got %v", err)
-	}
+	test.ErrorIs(t, m.probe(ended, t.Context(), t.TempDir()), context.Canceled, "the error")
 }
 
 func TestPassable(t *testing.T) {
@@ -61,9 +50,7 @@ func TestPassable(t *testing.T) {
 		test.Must(t, os.Chmod(d, 0o711))
 	}
 	test.Check(t, passable(state))
-	if err := passable(state + "x"); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("a missing one: %v", err)
-	}
+	test.ErrorIs(t, passable(state+"x"), os.ErrNotExist, "a missing one")
 }
 
 // TestProbeIsOverWhenTheEngineCloses has an engine close while a probe has mounts.

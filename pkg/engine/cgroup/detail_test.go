@@ -3,7 +3,6 @@ package cgroup
 import (
 	"path/filepath"
 	"reflect"
-	"slices"
 	"testing"
 	"time"
 
@@ -16,8 +15,7 @@ func TestReadDetailUnified(t *testing.T) {
 	dir := t.TempDir()
 	write(t, dir, unifiedFiles)
 	write(t, dir, map[string]string{"memory.peak": "20000000\n", "memory.low": "1048576\n", "pids.max": "max\n"})
-	got, err := ReadDetail(Paths{Unified: dir})
-	test.Must(t, err)
+	got := test.Value(ReadDetail(Paths{Unified: dir}))(t)
 	if got.WorkingSet != known(8388608) || len(got.IO) != 2 {
 		t.Errorf("got %+v", got)
 	}
@@ -48,8 +46,7 @@ func TestReadDetailV1(t *testing.T) {
 		p.V1[name] = filepath.Join(root, name)
 		write(t, p.V1[name], files)
 	}
-	got, err := ReadDetail(p)
-	test.Must(t, err)
+	got := test.Value(ReadDetail(p))(t)
 	if got.PageFaults != known(8) || got.CPUUsageNano != known(30) {
 		t.Errorf("got %+v", got)
 	}
@@ -65,9 +62,7 @@ func TestReadDetailV1(t *testing.T) {
 }
 
 func TestReadDetailOfNothing(t *testing.T) {
-	if _, err := ReadDetail(Paths{Unified: filepath.Join(t.TempDir(), "gone")}); !errdefs.IsNotFound(err) {
-		t.Errorf("got %v", err)
-	}
+	test.Is(t, test.Err(ReadDetail(Paths{Unified: filepath.Join(t.TempDir(), "gone")})), errdefs.IsNotFound, "the error")
 }
 
 // What the facts promise, a cgroup of this machine with a process in it tells.
@@ -110,9 +105,7 @@ func TestHugepageSizes(t *testing.T) {
 	for _, name := range []string{"hugepages-1048576kB", "hugepages-2048kB", "hugepages-64kB", "something"} {
 		write(t, filepath.Join(dir, name), map[string]string{"nr_hugepages": "0"})
 	}
-	if got, want := readHugepageSizes(dir), []string{"1GB", "2MB", "64KB"}; !slices.Equal(got, want) {
-		t.Errorf("got %v, want %v", got, want)
-	}
+	test.EqualLists(t, "the result", readHugepageSizes(dir), []string{"1GB", "2MB", "64KB"})
 	if got := readHugepageSizes(filepath.Join(dir, "none")); got != nil {
 		t.Errorf("got %v of no directory", got)
 	}

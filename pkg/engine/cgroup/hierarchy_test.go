@@ -37,10 +37,10 @@ func TestParseMounts(t *testing.T) {
 		},
 		"none": {"25 30 0:23 / /sys rw - sysfs sysfs rw\nshort line\n\n", "", ""},
 	}
-	for name, test := range tests {
-		h := parseMounts(strings.NewReader(test.text))
+	for name, tc := range tests {
+		h := parseMounts(strings.NewReader(tc.text))
 		names := strings.Join(slices.Sorted(maps.Keys(h.v1)), " ")
-		if h.unified != test.unified || names != test.v1 {
+		if h.unified != tc.unified || names != tc.v1 {
 			t.Errorf("%s: unified %q, v1 %q", name, h.unified, names)
 		}
 		if dir := h.v1["memory"]; dir != "" && dir != "/sys/fs/cgroup/memory" {
@@ -55,9 +55,7 @@ func TestControllersUnified(t *testing.T) {
 	h := hierarchies{unified: root}
 	none := filepath.Join(root, "none")
 	s := h.controllers(none)
-	if got := strings.Join(s.names, " "); got != "cpu cpuset hugetlb io memory pids" {
-		t.Errorf("names %q", got)
-	}
+	test.Equal(t, "names", strings.Join(s.names, " "), "cpu cpuset hugetlb io memory pids")
 	if !s.HasHugetlb() || s.HasSwap() || s.Has("rdma") {
 		t.Errorf("%+v", s)
 	}
@@ -74,8 +72,7 @@ func TestControllersUnified(t *testing.T) {
 
 // What this machine has is what its kernel says.
 func TestControllersOfThisMachine(t *testing.T) {
-	b, err := os.ReadFile("/proc/self/cgroup")
-	test.Must(t, err)
+	b := test.Value(os.ReadFile("/proc/self/cgroup"))(t)
 	unified := strings.TrimSpace(string(b)) == strings.TrimSpace(strings.Split(string(b), "\n")[0]) && strings.HasPrefix(string(b), "0::")
 	if got := host().unified != ""; got != unified {
 		t.Errorf("a unified hierarchy: %v, /proc/self/cgroup:\n%s", got, b)

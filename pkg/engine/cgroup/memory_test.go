@@ -1,8 +1,10 @@
 package cgroup
 
 import (
+	"fmt"
 	"testing"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/engine/procfs"
 )
 
@@ -23,9 +25,7 @@ func TestMemoryOf(t *testing.T) {
 		{v2, "4:memory:/x\n0::/pods/a\n", "/sys/fs/cgroup/pods/a"},
 		{hierarchies{}, "4:memory:/x\n0::/y\n", ""},
 	} {
-		if got := c.h.memoryOf(procfs.ParseCgroups([]byte(c.text))); got != c.want {
-			t.Errorf("%q: %q, want %q", c.text, got, c.want)
-		}
+		test.Equal(t, fmt.Sprintf("%q", c.text), c.h.memoryOf(procfs.ParseCgroups([]byte(c.text))), c.want)
 	}
 }
 
@@ -34,17 +34,11 @@ func TestContains(t *testing.T) {
 	for key, want := range map[string]bool{
 		"/m/pods/a": true, "/m/pods/a/b/c": true, "/m/pods/ab": false, "/m/pods": false, "/c/pods/a": false, "": false,
 	} {
-		if got := p.Contains(key); got != want {
-			t.Errorf("%q: %v", key, got)
-		}
+		test.Equal(t, fmt.Sprintf("%q", key), p.Contains(key), want)
 	}
 	if (Paths{}).Contains("") || (Paths{}).Contains("/") {
 		t.Error("no cgroup contains something")
 	}
-	if got := p.child("x").memoryDir(); got != "/m/pods/a/x" {
-		t.Errorf("the child is %q", got)
-	}
-	if got := (Paths{Unified: "/u/a"}).child("x").MemoryKey(); got != "/u/a/x" {
-		t.Errorf("the child is %q", got)
-	}
+	test.Equal(t, "the child", p.child("x").memoryDir(), "/m/pods/a/x")
+	test.Equal(t, "the child", (Paths{Unified: "/u/a"}).child("x").MemoryKey(), "/u/a/x")
 }

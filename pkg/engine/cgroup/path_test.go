@@ -1,6 +1,7 @@
 package cgroup
 
 import (
+	"fmt"
 	"path"
 	"regexp"
 	"slices"
@@ -34,15 +35,13 @@ func TestPath(t *testing.T) {
 		{Systemd, "cri-containerd", "", "system.slice:cri-containerd:" + id, "/system.slice/cri-containerd-" + id + ".scope"},
 		{Systemd, "cri-containerd", parent, "kubepods-burstable-pod1_2.slice:cri-containerd:" + id, parent + "/cri-containerd-" + id + ".scope"},
 	}
-	for _, test := range tests {
-		got, err := Path(test.driver, test.prefix, test.parent, id)
-		if err != nil || got != test.want {
-			t.Errorf("Path(%s, %q, %q) = %q, %v, want %q", test.driver, test.prefix, test.parent, got, err, test.want)
+	for _, tc := range tests {
+		got, err := Path(tc.driver, tc.prefix, tc.parent, id)
+		if err != nil || got != tc.want {
+			t.Errorf("Path(%s, %q, %q) = %q, %v, want %q", tc.driver, tc.prefix, tc.parent, got, err, tc.want)
 			continue
 		}
-		if inside := inHierarchy(got); inside != test.inside {
-			t.Errorf("%q is at %q, want %q", got, inside, test.inside)
-		}
+		test.Equal(t, fmt.Sprintf("%q is at", got), inHierarchy(got), tc.inside)
 	}
 }
 
@@ -55,8 +54,7 @@ func TestAgentsFindContainers(t *testing.T) {
 		Systemd:  regexp.MustCompile(`/cri-containerd-([0-9a-f]{64})\.scope$`),
 	}
 	for driver, parent := range map[Driver]string{Cgroupfs: "/kubepods/pod1", Systemd: "/kubepods.slice/kubepods-pod1.slice"} {
-		spec, err := Path(driver, "cri-containerd", parent, id)
-		test.Must(t, err)
+		spec := test.Value(Path(driver, "cri-containerd", parent, id))(t)
 		inside := inHierarchy(spec)
 		if found := cadvisor.FindStringSubmatch(path.Base(inside)); !slices.Contains(found, id) {
 			t.Errorf("%s: cAdvisor finds %v in %s", driver, found, inside)
@@ -83,10 +81,10 @@ func TestPathRefuses(t *testing.T) {
 		{Systemd, "x.slice:y", "x.slice:y"},
 		{Systemd, strings.Repeat("x", 5000), "xxx"},
 	}
-	for _, test := range tests {
-		_, err := Path(test.driver, DefaultPrefix, test.parent, id)
-		if !errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), test.says) {
-			t.Errorf("Path(%s, %.50q): %v, want %q", test.driver, test.parent, err, test.says)
+	for _, tc := range tests {
+		_, err := Path(tc.driver, DefaultPrefix, tc.parent, id)
+		if !errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), tc.says) {
+			t.Errorf("Path(%s, %.50q): %v, want %q", tc.driver, tc.parent, err, tc.says)
 			continue
 		}
 		if n := len(err.Error()); n >= 1024 {
@@ -107,14 +105,12 @@ func TestHostPathsOfNothing(t *testing.T) {
 		if pids, err := p.Processes(); err != nil || len(pids) > 0 {
 			t.Errorf("processes %v, %v", pids, err)
 		}
-		if _, err := ReadStats(p); !errdefs.IsNotFound(err) {
-			t.Errorf("statistics: %v", err)
-		}
+		test.Is(t, test.Err(ReadStats(p)), errdefs.IsNotFound, "statistics")
 	}
 }
 
 func TestParentInHierarchy(t *testing.T) {
-	for _, test := range []struct {
+	for _, tc := range []struct {
 		driver       Driver
 		parent, want string
 	}{
@@ -128,9 +124,7 @@ func TestParentInHierarchy(t *testing.T) {
 		{Systemd, "/kubepods.slice/kubepods-pod1.slice", "/kubepods.slice/kubepods-pod1.slice"},
 		{Systemd, "kubepods-pod1.slice", "/kubepods.slice/kubepods-pod1.slice"},
 	} {
-		if got := parentInHierarchy(test.parent, test.driver); got != test.want {
-			t.Errorf("%s, %q: %q, want %q", test.driver, test.parent, got, test.want)
-		}
+		test.Equal(t, fmt.Sprintf("%s, %q", tc.driver, tc.parent), parentInHierarchy(tc.parent, tc.driver), tc.want)
 	}
 }
 
@@ -156,9 +150,7 @@ func TestDetect(t *testing.T) {
 	if d, err := Detect("cgroupfs"); d != Cgroupfs || err != nil {
 		t.Errorf("%q, %v", d, err)
 	}
-	if _, err := Detect("cgroupsfs"); !errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), "cgroupsfs") {
-		t.Errorf("%v", err)
-	}
+	test.Refused(t, test.Err(Detect("cgroupsfs")), errdefs.IsInvalidArgument, "cgroupsfs")
 	answers := systemdAnswers() == nil
 	for _, want := range []string{"auto", ""} {
 		if d, err := Detect(want); err != nil || (d == Systemd) != answers {

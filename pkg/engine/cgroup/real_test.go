@@ -30,8 +30,7 @@ func TestMain(m *testing.M) {
 func makeCgroup(t testing.TB) Paths {
 	t.Helper()
 	name := fmt.Sprintf("/berth-test-%d-%s", os.Getpid(), strings.ReplaceAll(t.Name(), "/", "-"))
-	spec, err := Path(Cgroupfs, DefaultPrefix, name, "leaf")
-	test.Must(t, err)
+	spec := test.Value(Path(Cgroupfs, DefaultPrefix, name, "leaf"))(t)
 	p := HostPaths(spec)
 	if len(p.directories()) == 0 {
 		t.Fatal("no hierarchy is mounted")
@@ -133,9 +132,7 @@ func eventually(t *testing.T, p Paths, wanted func(Stats) bool) {
 
 func TestRealCgroup(t *testing.T) {
 	p := makeCgroup(t)
-	if _, err := ReadStats(p); err != nil {
-		t.Errorf("an empty cgroup: %v", err)
-	}
+	test.Checkf(t, test.Err(ReadStats(p)), "an empty cgroup")
 	command, tell := hold(t, 16)
 	busy := start(t, command...)
 	join(t, p, "", busy.Process.Pid)
@@ -163,9 +160,7 @@ func TestRealCgroup(t *testing.T) {
 
 	short, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	if err := p.Remove(short); !errdefs.IsDeadlineExceeded(err) {
-		t.Errorf("removal of a cgroup in use: %v", err)
-	}
+	test.Is(t, p.Remove(short), errdefs.IsDeadlineExceeded, "removal of a cgroup in use")
 	test.Must(t, p.Kill(t.Context()))
 	for range 2 { // again is fine
 		test.Must(t, p.Remove(t.Context()))
@@ -178,9 +173,7 @@ func TestRealCgroup(t *testing.T) {
 			t.Errorf("the parent %s was removed", filepath.Dir(dir))
 		}
 	}
-	if _, err := ReadStats(p); !errdefs.IsNotFound(err) {
-		t.Errorf("statistics of a cgroup that is gone: %v", err)
-	}
+	test.Is(t, test.Err(ReadStats(p)), errdefs.IsNotFound, "statistics of a cgroup that is gone")
 	test.Check(t, p.Kill(t.Context()))
 }
 

@@ -33,8 +33,7 @@ func known(n uint64) Value { return Value{n, true} }
 
 func readStats(t *testing.T, p Paths) Stats {
 	t.Helper()
-	s, err := ReadStats(p)
-	test.Must(t, err)
+	s := test.Value(ReadStats(p))(t)
 	if age := time.Since(s.Time); age < 0 || age > time.Minute {
 		t.Errorf("read at %v", s.Time)
 	}
@@ -151,12 +150,8 @@ func TestOOMKillsAndIOUnified(t *testing.T) {
 func TestGoneCgroup(t *testing.T) {
 	missing := filepath.Join(t.TempDir(), "gone")
 	for _, p := range []Paths{{}, {Unified: missing}, {V1: map[string]string{"memory": missing, "cpuacct": missing, "blkio": missing}}} {
-		if _, err := ReadStats(p); !errdefs.IsNotFound(err) {
-			t.Errorf("%+v: %v", p, err)
-		}
-		if _, err := ReadIO(p); !errdefs.IsNotFound(err) {
-			t.Errorf("%+v: %v", p, err)
-		}
+		test.Is(t, test.Err(ReadStats(p)), errdefs.IsNotFound, "%+v", p)
+		test.Is(t, test.Err(ReadIO(p)), errdefs.IsNotFound, "%+v", p)
 		if n, err := OOMKills(p); n != 0 || err != nil || MemoryHits(p) != 0 {
 			t.Errorf("%+v: %d, %v", p, n, err)
 		}

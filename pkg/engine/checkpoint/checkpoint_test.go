@@ -40,8 +40,7 @@ func files(t *testing.T, names ...string) string {
 // names lists a tar file.
 func names(t *testing.T, file string) []string {
 	t.Helper()
-	b, err := os.ReadFile(file)
-	test.Must(t, err)
+	b := test.Value(os.ReadFile(file))(t)
 	var all []string
 	for r := tar.NewReader(bytes.NewReader(b)); ; {
 		h, err := r.Next()
@@ -56,9 +55,7 @@ func names(t *testing.T, file string) []string {
 
 func open(t *testing.T) *Dir {
 	t.Helper()
-	d, err := Open(filepath.Join(t.TempDir(), "a", "b"))
-	test.Must(t, err)
-	return d
+	return test.Value(Open(filepath.Join(t.TempDir(), "a", "b")))(t)
 }
 
 func whiteout(t *testing.T, path string) {
@@ -81,15 +78,10 @@ func TestFiles(t *testing.T) {
 	d := open(t)
 	test.Must(t, d.Files(t.Context(), written, layers))
 	want := []string{"beside/", "etc/", "etc/keep", "fresh/", "new", "opaque/", "opaque/again", "opaque/new", "out/", "was-file/"}
-	if got := names(t, filepath.Join(d.Path, metadata.RootFsDiffTar)); !slices.Equal(got, want) {
-		t.Errorf("changed: %q, want %q", got, want)
-	}
+	test.EqualLists(t, "changed", names(t, filepath.Join(d.Path, metadata.RootFsDiffTar)), want)
 	var deleted []string
-	_, err := metadata.ReadJSONFile(&deleted, d.Path, metadata.DeletedFilesFile)
-	test.Must(t, err)
-	if want := []string{"etc/gone", "opaque/old", "opaque/sub"}; !slices.Equal(deleted, want) {
-		t.Errorf("deleted: %q, want %q", deleted, want)
-	}
+	test.Must(t, test.Err(metadata.ReadJSONFile(&deleted, d.Path, metadata.DeletedFilesFile)))
+	test.EqualLists(t, "deleted", deleted, []string{"etc/gone", "opaque/old", "opaque/sub"})
 }
 
 func TestFilesOfAnIdleContainer(t *testing.T) {
@@ -98,9 +90,7 @@ func TestFilesOfAnIdleContainer(t *testing.T) {
 	if got := names(t, filepath.Join(d.Path, metadata.RootFsDiffTar)); len(got) != 0 {
 		t.Errorf("changed: %q", got)
 	}
-	if _, err := os.Stat(filepath.Join(d.Path, metadata.DeletedFilesFile)); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("deleted files of a container that deleted none: %v", err)
-	}
+	test.ErrorIs(t, test.Err(os.Stat(filepath.Join(d.Path, metadata.DeletedFilesFile))), os.ErrNotExist, "deleted files of a container that deleted none")
 }
 
 // TestFilesWithHoles that are larger than the disk fill none of it.
@@ -127,17 +117,14 @@ func TestFilesWithTwoNames(t *testing.T) {
 	written := files(t, "a")
 	test.Must(t, os.Truncate(filepath.Join(written, "a"), small+1))
 	test.Must(t, os.Link(filepath.Join(written, "a"), filepath.Join(written, "b")))
-	info, err := os.Stat(filepath.Join(written, "b"))
-	test.Must(t, err)
+	info := test.Value(os.Stat(filepath.Join(written, "b")))(t)
 	r := &room{}
 	if !r.first(info) || r.first(info) {
 		t.Error("the second name takes room, too")
 	}
 	tree := filepath.Join(t.TempDir(), "shm.tar")
 	test.Must(t, PackTree(t.Context(), written, tree))
-	if got := names(t, tree); !slices.Equal(got, []string{"a", "b"}) {
-		t.Errorf("packed are %q", got)
-	}
+	test.EqualLists(t, "packed", names(t, tree), []string{"a", "b"})
 }
 
 // TestLogThatIsALink puts no file of the host into an archive that a pod's author
@@ -150,9 +137,7 @@ func TestLogThatIsALink(t *testing.T) {
 	test.Must(t, os.Symlink(filepath.Dir(secret), filepath.Join(logs, "linked")))
 	for _, name := range []string{"main/0.log", "linked/shadow"} {
 		d := open(t)
-		if err := d.Log(logs, filepath.Join(logs, name)); !errdefs.IsFailedPrecondition(err) {
-			t.Errorf("%s: the answer is %v", name, err)
-		}
+		test.Is(t, d.Log(logs, filepath.Join(logs, name)), errdefs.IsFailedPrecondition, "%s", name)
 		if text, err := os.ReadFile(filepath.Join(d.Path, "container.log")); !errors.Is(err, os.ErrNotExist) {
 			t.Errorf("%s: the archive has %q: %v", name, text, err)
 		}
@@ -185,9 +170,7 @@ func TestPack(t *testing.T) {
 	test.Must(t, os.WriteFile(location, []byte("of an earlier call"), 0o644))
 	cancelled, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := d.Pack(cancelled, location); !errors.Is(err, context.Canceled) {
-		t.Errorf("cancelled: %v", err)
-	}
+	test.ErrorIs(t, d.Pack(cancelled, location), context.Canceled, "cancelled")
 	if b, _ := os.ReadFile(location); string(b) != "of an earlier call" {
 		t.Errorf("a failed call left %q", b)
 	}
@@ -197,14 +180,11 @@ func TestPack(t *testing.T) {
 		t.Errorf("archive: %v, %v", info, err)
 	}
 	want := []string{"checkpoint/", "checkpoint/inventory.img", "config.dump", "container.log", "spec.dump", "status.dump"}
-	if got := names(t, location); !slices.Equal(got, want) {
-		t.Errorf("archive has %q, want %q", got, want)
-	}
+	test.EqualLists(t, "archive has", names(t, location), want)
 	if left, _ := os.ReadDir(locations); len(left) != 1 {
 		t.Errorf("left: %v", left)
 	}
-	again, err := Open(d.Path)
-	test.Must(t, err)
+	again := test.Value(Open(d.Path))(t)
 	if left, _ := os.ReadDir(again.Path); len(left) != 1 {
 		t.Errorf("what was there before is still there: %v", left)
 	}

@@ -43,16 +43,13 @@ func unpackedFiles(t *testing.T, more map[string]string) string {
 
 func TestUnpack(t *testing.T) {
 	dir := unpackedFiles(t, nil)
-	u, err := Unpack(dir)
-	test.Must(t, err)
+	u := test.Value(Unpack(dir))(t)
 	if u.Config.Name != "main" || u.Config.RootfsImageRef != "x@sha256:1" || !slices.Equal(u.Spec.Process.Args, []string{"a"}) {
 		t.Errorf("it says %+v %+v", u.Config, u.Spec)
 	}
 	to := filepath.Join(t.TempDir(), "a", "b")
 	test.Must(t, u.Images(t.Context(), to))
-	if text, err := os.ReadFile(filepath.Join(to, "pages-1.img")); err != nil || string(text) != "memory" {
-		t.Errorf("copied is %q, %v", text, err)
-	}
+	test.Equal(t, "copied", test.File(t, filepath.Join(to, "pages-1.img")), "memory")
 	if info, err := os.Stat(to); err != nil || info.Mode().Perm() != 0o700 {
 		t.Errorf("the directory is %v, %v", info, err)
 	}
@@ -61,25 +58,19 @@ func TestUnpack(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := u.Images(ctx, t.TempDir()); !errors.Is(err, context.Canceled) {
-		t.Errorf("cancelled: %v", err)
-	}
+	test.ErrorIs(t, u.Images(ctx, t.TempDir()), context.Canceled, "cancelled")
 }
 
 func TestImagesWithoutRoom(t *testing.T) {
 	dir := unpackedFiles(t, nil)
-	sparse, err := os.Create(filepath.Join(dir, "checkpoint", "pages-2.img"))
-	test.Must(t, err)
+	sparse := test.Value(os.Create(filepath.Join(dir, "checkpoint", "pages-2.img")))(t)
 	test.Must(t, sparse.Close())
 	if err := os.Truncate(sparse.Name(), 1<<43); err != nil {
 		t.Skipf("the file system of the test has no sparse files of that size: %v", err)
 	}
-	u, err := Unpack(dir)
-	test.Must(t, err)
+	u := test.Value(Unpack(dir))(t)
 	to := t.TempDir()
-	if err := u.Images(t.Context(), to); !errdefs.IsResourceExhausted(err) {
-		t.Errorf("the answer is %v", err)
-	}
+	test.Is(t, u.Images(t.Context(), to), errdefs.IsResourceExhausted, "the answer")
 	if left, _ := os.ReadDir(to); len(left) > 0 {
 		t.Errorf("copied are %v", left)
 	}
@@ -118,12 +109,9 @@ func TestNoArchive(t *testing.T) {
 		"a pipe":        func(dir string) error { return unix.Mkfifo(filepath.Join(dir, "x.img"), 0o600) },
 	} {
 		dir := unpackedFiles(t, nil)
-		u, err := Unpack(dir)
-		test.Must(t, err)
+		u := test.Value(Unpack(dir))(t)
 		test.Must(t, change(filepath.Join(dir, "checkpoint")))
-		if err := u.Images(t.Context(), t.TempDir()); !errdefs.IsInvalidArgument(err) {
-			t.Errorf("%s: %v", name, err)
-		}
+		test.Is(t, u.Images(t.Context(), t.TempDir()), errdefs.IsInvalidArgument, "%s", name)
 	}
 }
 
@@ -141,8 +129,7 @@ func diff(t *testing.T, headers ...tar.Header) string {
 		h.Mode, h.Uid, h.Gid, h.Format = 0o755, os.Getuid(), os.Getgid(), tar.FormatPAX
 		test.Must(t, w.WriteHeader(&h))
 		if h.Typeflag == tar.TypeReg {
-			_, err := w.Write([]byte(body))
-			test.Must(t, err)
+			test.Must(t, test.Err(w.Write([]byte(body))))
 		}
 	}
 	test.Must(t, w.Close())
@@ -154,7 +141,7 @@ func TestApply(t *testing.T) {
 	rootfs := files(t, "etc/keep", "etc/gone", "dir/old", "dir/again", "was-file", "was-dir/x", "link-of-image/x", "usr/bin/sh")
 	test.Must(t, os.RemoveAll(filepath.Join(rootfs, "link-of-image")))
 	test.Must(t, os.Symlink("usr", filepath.Join(rootfs, "link-of-image")))
-	u, err := Unpack(unpackedFiles(t, map[string]string{
+	u := test.Value(Unpack(unpackedFiles(t, map[string]string{
 		metadata.RootFsDiffTar: diff(t,
 			tar.Header{Typeflag: tar.TypeReg, Name: "new", Linkname: "new"},
 			tar.Header{Typeflag: tar.TypeLink, Name: "again", Linkname: "new"},
@@ -166,24 +153,16 @@ func TestApply(t *testing.T) {
 		),
 		// What is there all the same is not removed, nor what is behind a link.
 		metadata.DeletedFilesFile: `["etc/gone", "/dir/old", "dir/again", "none/x", "link-of-image/bin", "was-dir/x"]`,
-	}))
-	test.Must(t, err)
+	})))(t)
 	test.Must(t, u.Apply(t.Context(), rootfs))
 	for name, want := range map[string]string{"new": "new", "again": "new", "was-dir": "file", "dir/again": "changed", "etc/keep": "etc/keep", "usr/bin/sh": "usr/bin/sh"} {
-		if text, err := os.ReadFile(filepath.Join(rootfs, name)); err != nil || string(text) != want {
-			t.Errorf("%s is %q, %v", name, text, err)
-		}
+		test.Equal(t, name, test.File(t, filepath.Join(rootfs, name)), want)
 	}
 	for _, name := range []string{"etc/gone", "dir/old"} {
-		if _, err := os.Lstat(filepath.Join(rootfs, name)); !errors.Is(err, os.ErrNotExist) {
-			t.Errorf("%s: %v", name, err)
-		}
+		test.ErrorIs(t, test.Err(os.Lstat(filepath.Join(rootfs, name))), os.ErrNotExist, "%s", name)
 	}
-	if to, err := os.Readlink(filepath.Join(rootfs, "link")); err != nil || to != "/etc/keep" {
-		t.Errorf("link is of %q, %v", to, err)
-	}
-	idle, err := Unpack(unpackedFiles(t, nil))
-	test.Must(t, err)
+	test.Equal(t, "link is of", test.Value(os.Readlink(filepath.Join(rootfs, "link")))(t), "/etc/keep")
+	idle := test.Value(Unpack(unpackedFiles(t, nil)))(t)
 	test.Must(t, idle.Apply(t.Context(), t.TempDir()))
 }
 
@@ -212,9 +191,7 @@ func TestAdmit(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if err := (&budget{bytes: 10}).admit(&tar.Header{Typeflag: tar.TypeDir, Name: "a"}); err == nil {
-		t.Error("more entries than allowed")
-	}
+	test.Fails(t, (&budget{bytes: 10}).admit(&tar.Header{Typeflag: tar.TypeDir, Name: "a"}), "more entries than allowed")
 	h := tar.Header{Typeflag: tar.TypeReg, Name: "a", PAXRecords: map[string]string{
 		xattrRecord + "user.a": "1", xattrRecord + "security.capability": "2", xattrRecord + "trusted.overlay.redirect": "3", xattrRecord + "security.selinux": "4", "path": "a",
 	}}
@@ -244,9 +221,8 @@ func TestFits(t *testing.T) {
 			[]string{`"/data"`, "another pid namespace", "another network namespace", "user namespace"},
 		},
 	} {
-		u, err := Unpack(unpackedFiles(t, map[string]string{metadata.SpecDumpFile: c.was}))
-		test.Must(t, err)
-		err = u.Spec.Fits(now)
+		u := test.Value(Unpack(unpackedFiles(t, map[string]string{metadata.SpecDumpFile: c.was})))(t)
+		err := u.Spec.Fits(now)
 		if (err == nil) != (len(c.says) == 0) || err != nil && !errdefs.IsFailedPrecondition(err) {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -258,7 +234,5 @@ func TestFits(t *testing.T) {
 	}
 	masked := &Spec{}
 	masked.Linux.MaskedPaths = []string{"/proc/x"}
-	if err := masked.Fits(&specs.Spec{}); err == nil || !strings.Contains(err.Error(), "privileged: false") {
-		t.Errorf("privileged: %v", err)
-	}
+	test.Says(t, masked.Fits(&specs.Spec{}), "privileged: false")
 }

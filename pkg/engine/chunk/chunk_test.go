@@ -37,14 +37,13 @@ func TestSend(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var sent []*runtimeapi.Image
 			var messages []int
-			err := Send(c.items, func(part []*runtimeapi.Image) error {
+			test.Must(t, Send(c.items, func(part []*runtimeapi.Image) error {
 				if size := proto.Size(&runtimeapi.StreamImagesResponse{Images: part}); len(part) > 1 && size > maxBytes+6*len(part) {
 					t.Errorf("a message of %d items has %d bytes", len(part), size)
 				}
 				messages, sent = append(messages, len(part)), append(sent, part...)
 				return nil
-			})
-			test.Must(t, err)
+			}))
 			if len(messages) != len(c.want) {
 				t.Fatalf("messages of %v items, want %v", messages, c.want)
 			}

@@ -2,6 +2,7 @@ package container
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -38,14 +39,10 @@ func TestOrderAfterAnExit(t *testing.T) {
 			runner := &enginetest.Runner{Fails: map[string]error{fails: errors.New("it fails")}}
 			b, c := exited(t, runner)
 			runner.On = func(call string) {
-				if recorded := c.Status().Phase == pod.PhaseExited; recorded != (call != "FlushLog") {
-					t.Errorf("at %s the exit is recorded: %v", call, recorded)
-				}
+				test.Equal(t, fmt.Sprintf("at %s the exit is recorded", call), c.Status().Phase == pod.PhaseExited, call != "FlushLog")
 			}
 			b.ended(c, pod.Exit{Status: 3})
-			if got := runner.Calls(); !slices.Equal(got, want) {
-				t.Errorf("called %q, want %q", got, want)
-			}
+			test.EqualLists(t, "called", runner.Calls(), want)
 			if st := c.Status(); st.ExitCode != 3 || st.Erased != (fails == "" || fails == "FlushLog") {
 				t.Errorf("exit code %d, erased %v", st.ExitCode, st.Erased)
 			}
@@ -55,9 +52,7 @@ func TestOrderAfterAnExit(t *testing.T) {
 				return err
 			}
 			if fails == "Delete" || fails == "CloseLog" {
-				if err := remove(); err == nil {
-					t.Error("it is removed while the runtime has it")
-				}
+				test.Fails(t, remove(), "it is removed while the runtime has it")
 				if _, there := b.pods.Containers.Get(c.ID()); !there {
 					t.Fatal("its record is gone")
 				}
@@ -76,19 +71,16 @@ func exited(t *testing.T, runner *enginetest.Runner) (*ends, *pod.Container) {
 	t.Helper()
 	pods, _, err := pod.Open(t.Context(), t.TempDir(), t.TempDir())
 	test.Must(t, err)
-	shims, err := shim.New(shim.Config{State: t.TempDir(), Supervisor: "/none"})
-	test.Must(t, err)
+	shims := test.Value(shim.New(shim.Config{State: t.TempDir(), Supervisor: "/none"}))(t)
 	t.Cleanup(shims.Close)
-	images, err := image.Open(t.Context(), image.Config{Root: t.TempDir()})
-	test.Must(t, err)
+	images := test.Value(image.Open(t.Context(), image.Config{Root: t.TempDir()}))(t)
 	t.Cleanup(func() { _ = images.Close() })
 	b := &binaries.Binaries{Runtimes: binaries.NewRuntimes(nil, log.L)}
 	s := enginetest.Sandbox(t, t.TempDir(), pod.SandboxSpec{Definition: &handler.Definition{Type: handler.OCI}}, runner)
 	pods.Index.AddSandbox(s)
 	spec := pod.ContainerSpec{Sandbox: s.ID(), CgroupsPath: "/none", Snapshotter: "native"}
 	spec.Config.Msg = &runtimeapi.ContainerConfig{Metadata: &runtimeapi.ContainerMetadata{Name: "c"}}
-	o, err := pods.Containers.Create(pod.NewID(), spec, pod.ContainerStatus{Phase: pod.PhaseRunning}, store.Relaxed)
-	test.Must(t, err)
+	o := test.Value(pods.Containers.Create(pod.NewID(), spec, pod.ContainerStatus{Phase: pod.PhaseRunning}, store.Relaxed))(t)
 	c := pod.NewContainer(o, s)
 	pods.Index.AddContainer(c)
 	return &ends{

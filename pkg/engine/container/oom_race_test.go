@@ -22,8 +22,7 @@ func TestOOMNewsMeetsTheExit(t *testing.T) {
 	pods.Index.AddSandbox(s)
 	b := &ends{pods: pods, events: events.NewAnnouncer(events.NewBroker(), pods, nil)}
 	for n := range 300 {
-		o, err := pods.Containers.Create(pod.NewID(), pod.ContainerSpec{Sandbox: s.ID(), CgroupsPath: "/none"}, pod.ContainerStatus{Phase: pod.PhaseRunning}, store.Relaxed)
-		test.Must(t, err)
+		o := test.Value(pods.Containers.Create(pod.NewID(), pod.ContainerSpec{Sandbox: s.ID(), CgroupsPath: "/none"}, pod.ContainerStatus{Phase: pod.PhaseRunning}, store.Relaxed))(t)
 		c := pod.NewContainer(o, s)
 		pods.Index.AddContainer(c)
 		var both sync.WaitGroup

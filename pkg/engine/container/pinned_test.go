@@ -47,22 +47,18 @@ type told struct {
 
 func tell(t *testing.T, k *pinBed, s *pod.Sandbox) told {
 	t.Helper()
-	options, err := k.tasks.Bind(s).Options(pod.TaskOptions{})
-	test.Must(t, err)
+	options := test.Value(k.tasks.Bind(s).Options(pod.TaskOptions{}))(t)
 	task := &supervisorapi.TaskOptions{}
 	test.Must(t, options.UnmarshalTo(task))
-	spec, err := (&creation{pods: k.pods, rootfs: rootfs.New(k.pods, nil)}).plan(s, strings.Repeat("c", pod.IDLength), &runtimeapi.CreateContainerRequest{}, &image.Image{})
-	test.Must(t, err)
+	spec := test.Value((&creation{pods: k.pods, rootfs: rootfs.New(k.pods, nil)}).plan(s, strings.Repeat("c", pod.IDLength), &runtimeapi.CreateContainerRequest{}, &image.Image{}))(t)
 	got := told{systemd: task.SystemdCgroup, maxLog: task.MaxLogLine, snapshotter: spec.Snapshotter, cgroupPath: spec.CgroupsPath}
-	base, err := k.settings.BaseSpec(s.Spec())
-	test.Must(t, err)
+	base := test.Value(k.settings.BaseSpec(s.Spec()))(t)
 	if base != nil {
 		got.hostname = base.Hostname
 	}
 	node := k.settings.NodeOf(s.Spec())
 	if node.DefaultSeccomp != nil {
-		profile, err := node.DefaultSeccomp()
-		test.Must(t, err)
+		profile := test.Value(node.DefaultSeccomp())(t)
 		got.seccomp = profile.DefaultAction
 	}
 	return got
@@ -76,8 +72,7 @@ func TestPodKeepsItsConfiguration(t *testing.T) {
 	put(t, d.BaseRuntimeSpec, `{"ociVersion":"1.0.2","hostname":"then"}`)
 	profile := put(t, filepath.Join(dir, "seccomp.json"), `{"defaultAction":"SCMP_ACT_LOG"}`)
 	before := &settings.Settings{Driver: cgroup.Systemd, CgroupPrefix: func() string { return "then" }, Snapshotter: "overlayfs", MaxLogLineSize: 100, DefaultSeccompFile: profile}
-	kept, err := before.Pin(d)
-	test.Must(t, err)
+	kept := test.Value(before.Pin(d))(t)
 	records := t.TempDir()
 	spec := pod.SandboxSpec{Definition: d, Pinned: kept}
 	spec.Config.Msg = &runtimeapi.PodSandboxConfig{Linux: &runtimeapi.LinuxPodSandboxConfig{CgroupParent: "pods.slice"}}

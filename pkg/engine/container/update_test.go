@@ -30,16 +30,11 @@ func TestFailedUpdateLeavesTheOldSpec(t *testing.T) {
 	}
 	holds := func(want int64) {
 		t.Helper()
-		now, err := pod.ReadSpec(k.Pods.ContainerDir(c.ID()))
-		test.Must(t, err)
-		if got := *now.Linux.Resources.Memory.Limit; got != want {
-			t.Errorf("the spec has %d, want %d", got, want)
-		}
+		now := test.Value(pod.ReadSpec(k.Pods.ContainerDir(c.ID())))(t)
+		test.Equal(t, "the spec has", *now.Linux.Resources.Memory.Limit, want)
 	}
 	holds(2)
-	if err := u.Run(); err == nil {
-		t.Error("a deaf runtime put the limits back")
-	}
+	test.Fails(t, u.Run(), "a deaf runtime put the limits back")
 	holds(1)
 	over, end := context.WithCancel(t.Context())
 	end()
@@ -47,7 +42,5 @@ func TestFailedUpdateLeavesTheOldSpec(t *testing.T) {
 	for _, s := range u.Steps {
 		failed = errors.Join(failed, s.Back(over))
 	}
-	if failed == nil || !strings.Contains(failed.Error(), context.Canceled.Error()) {
-		t.Errorf("the roll-back goes on past its time: %v", failed)
-	}
+	test.Says(t, failed, context.Canceled.Error())
 }

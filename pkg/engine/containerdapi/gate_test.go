@@ -2,6 +2,7 @@ package containerdapi
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -55,9 +56,7 @@ func TestAllowed(t *testing.T) {
 		{"tasks.Tasks/Later", Namespace, Agents, codes.Unimplemented},
 	} {
 		own := c.namespace == Namespace || c.to == Shims && c.namespace == shim.Namespace
-		if got := status.Code(allowed(full(c.method), c.namespace, own, c.to)); got != c.want {
-			t.Errorf("%s in %q for %d: %s, want %s", c.method, c.namespace, c.to, got, c.want)
-		}
+		test.Equal(t, fmt.Sprintf("%s in %q for %d", c.method, c.namespace, c.to), status.Code(allowed(full(c.method), c.namespace, own, c.to)), c.want)
 	}
 }
 
@@ -75,17 +74,11 @@ func TestNamespaceOfTheStore(t *testing.T) {
 		{"default", Shims, false},
 	} {
 		ctx := metadata.NewIncomingContext(context.Background(), metadata.Pairs(namespaces.GRPCHeader, c.asked))
-		ctx, err := newGate(c.to).admit(ctx, full("images.Images/List"))
-		test.Must(t, err)
-		if own, err := ours(ctx); err != nil || own != c.own {
-			t.Errorf("namespace %q for %d is the store's: %t, %v", c.asked, c.to, own, err)
-		}
+		ctx = test.Value(newGate(c.to).admit(ctx, full("images.Images/List")))(t)
+		test.Equal(t, fmt.Sprintf("namespace %q for %d is the store's", c.asked, c.to), test.Value(ours(ctx))(t), c.own)
 	}
-	ctx, err := newGate(Agents).admit(context.Background(), full("images.Images/List"))
-	test.Must(t, err)
-	if _, err := ours(ctx); err == nil {
-		t.Error("a call without a namespace is about some")
-	}
+	ctx := test.Value(newGate(Agents).admit(context.Background(), full("images.Images/List")))(t)
+	test.Fails(t, test.Err(ours(ctx)), "a call without a namespace is about some")
 }
 
 func TestWhole(t *testing.T) {
@@ -102,9 +95,7 @@ func TestWhole(t *testing.T) {
 		"no resource to drop":  {&leasesapi.DeleteResourceRequest{}, codes.InvalidArgument},
 		"any other":            {&imagesapi.ListImagesRequest{}, codes.OK},
 	} {
-		if got := status.Code(whole(c.req)); got != c.want {
-			t.Errorf("%s: %s", name, got)
-		}
+		test.Equal(t, name, status.Code(whole(c.req)), c.want)
 	}
 }
 
@@ -113,8 +104,6 @@ func TestAPIVersion(t *testing.T) {
 		{"2.4.2", "0.1.0", "v2.4.2+berth.0.1.0"},
 		{"v2.4.2+unknown", "0.1.0-dev+abc", "v2.4.2+berth.0.1.0-dev.abc"},
 	} {
-		if got := apiVersion(c.api, c.own); got != c.want {
-			t.Errorf("%s, %s: %s, want %s", c.api, c.own, got, c.want)
-		}
+		test.Equal(t, fmt.Sprintf("%s, %s", c.api, c.own), apiVersion(c.api, c.own), c.want)
 	}
 }

@@ -36,8 +36,7 @@ func served(t *testing.T) (context.Context, *grpc.ClientConn) {
 	t.Helper()
 	s := newServer(t)
 	socket := filepath.Join(t.TempDir(), "s")
-	l, err := net.Listen("unix", socket)
-	test.Must(t, err)
+	l := test.Value(net.Listen("unix", socket))(t)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- s.Serve(ctx, l, Agents, observe.NewContainerd(nil).ServerOptions()...) }()
@@ -45,28 +44,23 @@ func served(t *testing.T) (context.Context, *grpc.ClientConn) {
 		cancel()
 		test.Check(t, <-ended)
 	})
-	c, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	test.Must(t, err)
+	c := test.Value(grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials())))(t)
 	t.Cleanup(func() { _ = c.Close() })
 	return metadata.AppendToOutgoingContext(ctx, namespaces.GRPCHeader, Namespace), c
 }
 
 func packed(t *testing.T, m any) *anypb.Any {
 	t.Helper()
-	a, err := typeurl.MarshalAny(m)
-	test.Must(t, err)
+	a := test.Value(typeurl.MarshalAny(m))(t)
 	return typeurl.MarshalProto(a)
 }
 
 // openStream opens a stream for transfers.
 func openStream(ctx context.Context, t *testing.T, c *grpc.ClientConn, id string) streamingapi.Streaming_StreamClient {
 	t.Helper()
-	stream, err := streamingapi.NewStreamingClient(c).Stream(ctx)
-	test.Must(t, err)
+	stream := test.Value(streamingapi.NewStreamingClient(c).Stream(ctx))(t)
 	test.Must(t, stream.Send(packed(t, &streamingapi.StreamInit{ID: id})))
-	if _, err := stream.Recv(); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, test.Err(stream.Recv()))
 	return stream
 }
 
@@ -157,12 +151,9 @@ func TestMistakesAreNotLogged(t *testing.T) {
 	t.Cleanup(func() { logger.SetOutput(out); logger.SetLevel(level) })
 	ctx, c := served(t)
 	for range 50 {
-		w, err := contentapi.NewContentClient(c).Write(ctx)
-		test.Must(t, err)
+		w := test.Value(contentapi.NewContentClient(c).Write(ctx))(t)
 		_ = w.Send(&contentapi.WriteContentRequest{Action: contentapi.WriteAction_COMMIT, Ref: "x", Expected: "sha256:nonsense"})
-		if _, err := w.Recv(); err == nil {
-			t.Error("nonsense is written")
-		}
+		test.Fails(t, test.Err(w.Recv()), "nonsense is written")
 		if _, err := imagesapi.NewImagesClient(c).Create(ctx, &imagesapi.CreateImageRequest{}); status.Code(err) != codes.InvalidArgument {
 			t.Errorf("an image without anything: %v", err)
 		}

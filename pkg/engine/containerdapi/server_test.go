@@ -28,12 +28,9 @@ func newServer(t *testing.T) *Server {
 	dir := t.TempDir()
 	pods, _, err := pod.Open(t.Context(), filepath.Join(dir, "root"), filepath.Join(dir, "state"))
 	test.Must(t, err)
-	store, err := image.Open(t.Context(), image.Config{Root: filepath.Join(dir, "images")})
-	test.Must(t, err)
+	store := test.Value(image.Open(t.Context(), image.Config{Root: filepath.Join(dir, "images")}))(t)
 	t.Cleanup(func() { _ = store.Close() })
-	s, err := New(t.Context(), Deps{Pods: pods, Images: store, Stats: noStats{}, Events: &Broker{}, OOM: func(string) {}, Version: "1"})
-	test.Must(t, err)
-	return s
+	return test.Value(New(t.Context(), Deps{Pods: pods, Images: store, Stats: noStats{}, Events: &Broker{}, OOM: func(string) {}, Version: "1"}))(t)
 }
 
 type noStats struct{}
@@ -45,8 +42,7 @@ func (noStats) ContainerStats(context.Context, *runtimeapi.ContainerStatsRequest
 // Each method of each service is decided on: one that a newer API brings is not let
 // through by chance.
 func TestEveryMethodHasAKind(t *testing.T) {
-	server, err := newServer(t).server(Agents, nil)
-	test.Must(t, err)
+	server := test.Value(newServer(t).server(Agents, nil))(t)
 	var served []string
 	for service, info := range server.GetServiceInfo() {
 		for _, m := range info.Methods {
@@ -100,9 +96,7 @@ func TestBrokerDisconnectsWhoDoesNotRead(t *testing.T) {
 		t.Errorf("who did not read has %d events, missed %t", n, silent.missed)
 	}
 	for _, filters := range [][]string{{"topic~="}, make([]string, maxFilters+1), {strings.Repeat("x", maxFilterBytes+1)}} {
-		if _, err := b.subscribe(filters); !errdefs.IsInvalidArgument(err) {
-			t.Errorf("%d filters that are none: %v", len(filters), err)
-		}
+		test.Is(t, test.Err(b.subscribe(filters)), errdefs.IsInvalidArgument, "%d filters that are none", len(filters))
 	}
 	for range maxSubscribers {
 		_, err = b.subscribe(nil)
@@ -115,8 +109,7 @@ func TestBrokerDisconnectsWhoDoesNotRead(t *testing.T) {
 
 func TestFiltersOfEvents(t *testing.T) {
 	b := &Broker{}
-	s, err := b.subscribe([]string{`topic=="/images/delete",event.name~="^registry"`})
-	test.Must(t, err)
+	s := test.Value(b.subscribe([]string{`topic=="/images/delete",event.name~="^registry"`}))(t)
 	for topic, event := range map[string]any{
 		"/images/create": &events.ImageCreate{Name: "registry.test/app:1"}, "/images/delete": &events.ImageDelete{Name: "registry.test/app:1"},
 		"/images/update": &events.ImageUpdate{Name: "other"},
@@ -129,9 +122,7 @@ func TestFiltersOfEvents(t *testing.T) {
 			got = append(got, e.message.GetTopic())
 		}
 	}
-	if !slices.Equal(got, []string{"/images/delete"}) {
-		t.Errorf("let through: %v", got)
-	}
+	test.EqualLists(t, "let through", got, []string{"/images/delete"})
 }
 
 const (
@@ -151,19 +142,14 @@ func TestLifeEvents(t *testing.T) {
 	ran.Spec().ImageRef = "registry.test/app@sha256:0"
 	set := func(c *pod.Container, change func(st *pod.ContainerStatus)) {
 		t.Helper()
-		if err := c.Update(func(st *pod.ContainerStatus) error { change(st); return nil }); err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, c.Update(func(st *pod.ContainerStatus) error { change(st); return nil }))
 	}
 	process := func(s *pod.Sandbox, pid int) {
 		t.Helper()
-		if err := s.Update(func(st *pod.SandboxStatus) error { st.PID = pid; return nil }); err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, s.Update(func(st *pod.SandboxStatus) error { st.PID = pid; return nil }))
 	}
 	b := &Broker{}
-	sub, err := b.subscribe(nil)
-	test.Must(t, err)
+	sub := test.Value(b.subscribe(nil))(t)
 	for _, step := range []struct {
 		name string
 		tell func()
@@ -197,9 +183,7 @@ func TestLifeEvents(t *testing.T) {
 		for len(sub.events) > 0 {
 			got = append(got, said((<-sub.events).event))
 		}
-		if text := strings.Join(got, ", "); text != step.want {
-			t.Errorf("%s: %q, want %q", step.name, text, step.want)
-		}
+		test.Equal(t, fmt.Sprint(step.name), strings.Join(got, ", "), step.want)
 	}
 	if n := len(b.tasks.tasks); n != 0 {
 		t.Errorf("%d tasks of removed containers are known", n)
@@ -237,9 +221,7 @@ func TestRuntimeName(t *testing.T) {
 		{handler.Shim, "/opt/bin/containerd-shim-kata-qemu-v2", "io.containerd.kata-qemu.v2"},
 		{handler.Shim, "/opt/bin/shim", "dev.berth.shim"},
 	} {
-		if got := runtimeName(&handler.Definition{Type: c.kind, Path: c.path}); got != c.want {
-			t.Errorf("%s: %s, want %s", c.path, got, c.want)
-		}
+		test.Equal(t, fmt.Sprint(c.path), runtimeName(&handler.Definition{Type: c.kind, Path: c.path}), c.want)
 	}
 }
 

@@ -2,6 +2,7 @@ package containerdapi
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"strings"
 	"testing"
@@ -33,8 +34,7 @@ func TestRegistriesAreTheNodes(t *testing.T) {
 		{"localhost:5000/a", &transfer.RegistryResolver{DefaultScheme: "http", HostDir: "/x"}, true},
 		{"localhost.test/a", &transfer.RegistryResolver{DefaultScheme: "http"}, true},
 	} {
-		named, err := reference.ParseDockerRef(c.name)
-		test.Must(t, err)
+		named := test.Value(reference.ParseDockerRef(c.name))(t)
 		if err := checkResolver(c.resolver, named); errdefs.IsInvalidArgument(err) != c.refused {
 			t.Errorf("%s by %v: %v", c.name, c.resolver, err)
 		}
@@ -98,14 +98,10 @@ func TestPlatformsOfClients(t *testing.T) {
 		image.WasmPlatform: {{wasm}, {wasm, {OS: "wasip1", Architecture: "wasm"}}},
 	} {
 		for _, a := range asked {
-			if got, err := platformOf(a); err != nil || got != want {
-				t.Errorf("%v is %q, %v; want %q", a, got, err, want)
-			}
+			test.Equal(t, fmt.Sprint(a), test.Value(platformOf(a))(t), want)
 		}
 	}
-	if _, err := platformOf([]*types.Platform{node, {OS: "linux", Architecture: "s390x"}}); !errdefs.IsInvalidArgument(err) {
-		t.Errorf("another machine's: %v", err)
-	}
+	test.Is(t, test.Err(platformOf([]*types.Platform{node, {OS: "linux", Architecture: "s390x"}})), errdefs.IsInvalidArgument, "another machine's")
 }
 
 func TestStreamsAreBounded(t *testing.T) {
@@ -113,18 +109,10 @@ func TestStreamsAreBounded(t *testing.T) {
 	for i := range maxClientStreams {
 		test.Must(t, s.add(string(rune('a'+i)), &clientStream{closed: make(chan struct{})}))
 	}
-	if err := s.add("one more", &clientStream{closed: make(chan struct{})}); !errdefs.IsResourceExhausted(err) {
-		t.Error(err)
-	}
-	if err := s.add("a", &clientStream{closed: make(chan struct{})}); !errdefs.IsAlreadyExists(err) {
-		t.Error(err)
-	}
-	if _, err := s.take(t.Context(), "a"); err != nil {
-		t.Error(err)
-	}
-	if _, err := s.take(t.Context(), "a"); !errdefs.IsNotFound(err) {
-		t.Errorf("a stream has two users: %v", err)
-	}
+	test.Is(t, s.add("one more", &clientStream{closed: make(chan struct{})}), errdefs.IsResourceExhausted, "the error")
+	test.Is(t, s.add("a", &clientStream{closed: make(chan struct{})}), errdefs.IsAlreadyExists, "the error")
+	test.Check(t, test.Err(s.take(t.Context(), "a")))
+	test.Is(t, test.Err(s.take(t.Context(), "a")), errdefs.IsNotFound, "a stream has two users")
 	s.remove("a")
 	test.Check(t, s.add("one more", &clientStream{closed: make(chan struct{})}))
 }
@@ -134,8 +122,6 @@ func TestProgressEvents(t *testing.T) {
 		image.LayerWaiting: "waiting", image.LayerFetching: "downloading", image.LayerFetched: "complete",
 		image.LayerUnpacking: "extracting", image.LayerUnpacked: "extracted",
 	} {
-		if got := progressEvent(stage); got != want {
-			t.Errorf("%s is shown as %q", stage, got)
-		}
+		test.Equal(t, fmt.Sprintf("%s is shown as", stage), progressEvent(stage), want)
 	}
 }

@@ -3,7 +3,6 @@ package copytree
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -56,7 +55,7 @@ func described(t *testing.T, root string) []string {
 	t.Helper()
 	var out []string
 	numbers := map[uint64]int{}
-	err := filepath.Walk(root, func(path string, _ os.FileInfo, err error) error {
+	test.Must(t, filepath.Walk(root, func(path string, _ os.FileInfo, err error) error {
 		if err != nil {
 			return err
 		}
@@ -98,8 +97,7 @@ func described(t *testing.T, root string) []string {
 		}
 		out = append(out, line)
 		return nil
-	})
-	test.Must(t, err)
+	}))
 	return out
 }
 
@@ -117,9 +115,7 @@ func TestCopyEndsWithItsContext(t *testing.T) {
 	source, target := tree(t), t.TempDir()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := Copy(ctx, target, source); !errors.Is(err, context.Canceled) {
-		t.Errorf("copied with %v", err)
-	}
+	test.ErrorIs(t, Copy(ctx, target, source), context.Canceled, "copied")
 }
 
 func TestCopyOfNoDirectory(t *testing.T) {
@@ -127,8 +123,6 @@ func TestCopyOfNoDirectory(t *testing.T) {
 	test.Must(t, os.WriteFile(filepath.Join(dir, "file"), nil, 0o600))
 	test.Must(t, os.Symlink("/etc", filepath.Join(dir, "link")))
 	for _, name := range []string{"file", "link"} {
-		if err := Copy(t.Context(), t.TempDir(), filepath.Join(dir, name)); !errors.Is(err, unix.ENOTDIR) {
-			t.Errorf("%s is copied with %v", name, err)
-		}
+		test.ErrorIs(t, Copy(t.Context(), t.TempDir(), filepath.Join(dir, name)), unix.ENOTDIR, "%s is copied", name)
 	}
 }

@@ -50,15 +50,13 @@ func tail(b []byte) []byte { return b[max(0, len(b)-100):] }
 
 func read(t testing.TB, path string) []line {
 	t.Helper()
-	text, err := os.ReadFile(path)
-	test.Must(t, err)
+	text := test.Value(os.ReadFile(path))(t)
 	return parse(t, text)
 }
 
 func open(t testing.TB, path string, o crilog.Options) *crilog.Log {
 	t.Helper()
-	l, err := crilog.Open(path, o)
-	test.Must(t, err)
+	l := test.Value(crilog.Open(path, o))(t)
 	t.Cleanup(func() { test.Check(t, l.Close()) })
 	return l
 }
@@ -159,9 +157,7 @@ func TestStreamIsUsableAfterClose(t *testing.T) {
 	end(t, s)
 	end(t, s)
 	write(t, s, "b\n")
-	if got := short(read(t, path)); got != "P a|F b" {
-		t.Errorf("got %q", got)
-	}
+	test.Equal(t, "the result", short(read(t, path)), "P a|F b")
 }
 
 func TestOpenAppendsAndSetsTheMode(t *testing.T) {
@@ -171,9 +167,7 @@ func TestOpenAppendsAndSetsTheMode(t *testing.T) {
 		write(t, l.Stream(crilog.Stdout), content)
 		test.Check(t, l.Close())
 	}
-	if got := short(read(t, path)); got != "F a|F b" {
-		t.Errorf("got %q", got)
-	}
+	test.Equal(t, "the result", short(read(t, path)), "F a|F b")
 	info, err := os.Stat(path)
 	if err != nil || info.Mode().Perm() != 0o640 {
 		t.Errorf("mode %v, %v", info.Mode(), err)
@@ -183,9 +177,7 @@ func TestOpenAppendsAndSetsTheMode(t *testing.T) {
 func TestOpenRefusesWhatCannotBeWritten(t *testing.T) {
 	dir := t.TempDir()
 	for _, path := range []string{"relative.log", dir, filepath.Join(dir, "missing", "0.log")} {
-		if _, err := crilog.Open(path, crilog.Options{}); err == nil {
-			t.Errorf("%s was opened", path)
-		}
+		test.Fails(t, test.Err(crilog.Open(path, crilog.Options{})), "%s was opened", path)
 	}
 }
 
@@ -203,7 +195,7 @@ func TestOpenTakesHalfALineAway(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "0.log")
-			must(t, os.WriteFile(path, []byte(tt.left), 0o640))
+			test.Must(t, os.WriteFile(path, []byte(tt.left), 0o640))
 			write(t, open(t, path, crilog.Options{}).Stream(crilog.Stdout), "next\n")
 			if got := short(read(t, path)); got != tt.want {
 				t.Errorf("got %.200q", got)
@@ -217,9 +209,7 @@ func TestWithoutAPathOutputIsDropped(t *testing.T) {
 	s := l.Stream(crilog.Stdout)
 	write(t, s, "a\nb")
 	end(t, s)
-	if err := l.Reopen(); err != nil {
-		t.Errorf("Reopen: %v", err)
-	}
+	test.Checkf(t, l.Reopen(), "Reopen")
 }
 
 // Streams share a file: lines never mix, those of one stream keep their order,

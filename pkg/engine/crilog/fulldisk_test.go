@@ -24,7 +24,7 @@ func smallDisk(t *testing.T) string {
 		t.Skip("mounting a small tmpfs needs root")
 	}
 	dir := t.TempDir()
-	must(t, unix.Mount("tmpfs", dir, "tmpfs", 0, "size=1m"))
+	test.Must(t, unix.Mount("tmpfs", dir, "tmpfs", 0, "size=1m"))
 	t.Cleanup(func() { test.Check(t, unix.Unmount(dir, unix.MNT_DETACH)) })
 	return dir
 }
@@ -32,7 +32,7 @@ func smallDisk(t *testing.T) string {
 func TestFullDiskLosesLinesAndNothingElse(t *testing.T) {
 	dir := smallDisk(t)
 	path, ballast := filepath.Join(dir, "0.log"), filepath.Join(dir, "ballast")
-	must(t, os.WriteFile(ballast, make([]byte, 600<<10), 0o600))
+	test.Must(t, os.WriteFile(ballast, make([]byte, 600<<10), 0o600))
 	var told []error
 	l := open(t, path, crilog.Options{OnError: func(err error) { told = append(told, err) }})
 	s := l.Stream(crilog.Stdout)
@@ -69,7 +69,7 @@ func TestFullDiskLosesLinesAndNothingElse(t *testing.T) {
 		last = i
 	}
 
-	must(t, os.Remove(ballast))
+	test.Must(t, os.Remove(ballast))
 	resumed := written
 	fill(1000)
 	after := read(t, path)[len(kept):]
@@ -99,15 +99,11 @@ func TestFullDiskAtTheRotation(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "ballast"), make([]byte, 1<<20), 0o600); !errors.Is(err, unix.ENOSPC) {
 		t.Fatal(err)
 	}
-	must(t, os.Rename(path, path+".1"))
-	must(t, l.Reopen())
+	test.Must(t, os.Rename(path, path+".1"))
+	test.Must(t, l.Reopen())
 	write(t, s, "lost\n")
-	must(t, os.Remove(filepath.Join(dir, "ballast")))
+	test.Must(t, os.Remove(filepath.Join(dir, "ballast")))
 	write(t, s, "after\n")
-	if got := short(read(t, path+".1")); got != "F before" {
-		t.Errorf("the old file has %q", got)
-	}
-	if got := short(read(t, path)); got != "F after" {
-		t.Errorf("the new file has %q", got)
-	}
+	test.Equal(t, "the old file has", short(read(t, path+".1")), "F before")
+	test.Equal(t, "the new file has", short(read(t, path)), "F after")
 }

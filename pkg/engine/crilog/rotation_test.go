@@ -1,7 +1,6 @@
 package crilog_test
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -33,12 +32,10 @@ func TestRotationUnderLoadLosesAndDoublesNothing(t *testing.T) {
 	var files []string
 	for n := 0; n < rotations; n++ {
 		old := fmt.Sprintf("%s.%d", path, n)
-		must(t, os.Rename(path, old))
+		test.Must(t, os.Rename(path, old))
 		files = append(files, old)
-		must(t, l.Reopen())
-		if _, err := os.Stat(path); err != nil {
-			t.Fatalf("after Reopen: %v", err)
-		}
+		test.Must(t, l.Reopen())
+		test.Mustf(t, test.Err(os.Stat(path)), "after Reopen")
 	}
 	<-written
 	next, begun := map[string]int{}, map[string]string{}
@@ -66,26 +63,20 @@ func TestReopenGoesOnInTheFileThatIsThere(t *testing.T) {
 	s := l.Stream(crilog.Stdout)
 	write(t, s, "a\nb")
 	for range 2 {
-		must(t, l.Reopen())
+		test.Must(t, l.Reopen())
 	}
 	write(t, s, "c\n")
-	if got := short(read(t, path)); got != "F a|F bc" {
-		t.Errorf("got %q", got)
-	}
+	test.Equal(t, "the result", short(read(t, path)), "F a|F bc")
 }
 
 func TestReopenThatFailsKeepsTheOldFile(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "pod")
-	must(t, os.Mkdir(dir, 0o755))
+	test.Must(t, os.Mkdir(dir, 0o755))
 	l := open(t, filepath.Join(dir, "0.log"), crilog.Options{})
-	must(t, os.Rename(dir, dir+".old"))
-	if err := l.Reopen(); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("Reopen: %v", err)
-	}
+	test.Must(t, os.Rename(dir, dir+".old"))
+	test.ErrorIs(t, l.Reopen(), os.ErrNotExist, "Reopen")
 	write(t, l.Stream(crilog.Stdout), "a\n")
-	if got := short(read(t, filepath.Join(dir+".old", "0.log"))); got != "F a" {
-		t.Errorf("got %q", got)
-	}
+	test.Equal(t, "the result", short(read(t, filepath.Join(dir+".old", "0.log"))), "F a")
 }
 
 func TestClosedLog(t *testing.T) {
@@ -94,20 +85,10 @@ func TestClosedLog(t *testing.T) {
 	s := l.Stream(crilog.Stdout)
 	write(t, s, "a\nb")
 	for range 2 {
-		must(t, l.Close())
+		test.Must(t, l.Close())
 	}
-	if err := l.Reopen(); !errors.Is(err, crilog.ErrClosed) {
-		t.Errorf("Reopen: %v", err)
-	}
+	test.ErrorIs(t, l.Reopen(), crilog.ErrClosed, "Reopen")
 	write(t, s, "c\n")
 	end(t, s)
-	if got := short(read(t, path)); got != "F a" {
-		t.Errorf("got %q", got)
-	}
-}
-
-// must fails the test at once if a step of it failed.
-func must(t testing.TB, err error) {
-	t.Helper()
-	test.Must(t, err)
+	test.Equal(t, "the result", short(read(t, path)), "F a")
 }

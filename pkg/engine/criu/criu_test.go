@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
-	"time"
 
 	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
 	tasktypes "github.com/containerd/containerd/api/types/task"
@@ -108,25 +107,17 @@ func stands(t *testing.T, f *frozen) (d *Dumper, c *pod.Container, record string
 // TestThawGoesOnTrying where CRIU was still at it for longer than anybody waits.
 func TestThawGoesOnTrying(t *testing.T) {
 	d, c, record := stands(t, &frozen{busy: 2})
-	if err := d.Thaw(t.Context(), c); err == nil {
-		t.Error("it is said to go on")
-	}
+	test.Fails(t, d.Thaw(t.Context(), c), "it is said to go on")
 	c.Op.Unlock()
-	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
-		if _, err := os.Stat(record); errors.Is(err, fs.ErrNotExist) {
-			return
-		}
-		if time.Now().After(end) {
-			t.Fatal("nobody thaws it")
-		}
-	}
+	test.Eventually(t, "it is thawed", func() bool {
+		_, err := os.Stat(record)
+		return errors.Is(err, fs.ErrNotExist)
+	})
 }
 
 // TestThawOfNothing: a container that was deleted meanwhile does not stand still.
 func TestThawOfNothing(t *testing.T) {
 	d, c, record := stands(t, &frozen{busy: 1, gone: true})
 	test.Check(t, d.Thaw(t.Context(), c))
-	if _, err := os.Stat(record); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("it is on record: %v", err)
-	}
+	test.ErrorIs(t, test.Err(os.Stat(record)), fs.ErrNotExist, "it is on record")
 }

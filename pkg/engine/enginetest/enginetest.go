@@ -10,6 +10,7 @@ import (
 
 	"github.com/containerd/log"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/engine/binaries"
 	"github.com/berth-cri/berth/pkg/engine/pod"
 	"github.com/berth-cri/berth/pkg/engine/settings"
@@ -47,10 +48,7 @@ func Container(t *testing.T, s *pod.Sandbox) *pod.Container {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o, err := records.Create(pod.NewID(), pod.ContainerSpec{Sandbox: s.ID()}, pod.ContainerStatus{Phase: pod.PhaseRunning}, store.Relaxed)
-	if err != nil {
-		t.Fatal(err)
-	}
+	o := test.Value(records.Create(pod.NewID(), pod.ContainerSpec{Sandbox: s.ID()}, pod.ContainerStatus{Phase: pod.PhaseRunning}, store.Relaxed))(t)
 	return pod.NewContainer(o, s)
 }
 
@@ -69,19 +67,11 @@ func NewDeaf(t *testing.T) *Deaf {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(state) })
-	shims, err := shim.New(shim.Config{State: state, Supervisor: "/none"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	shims := test.Value(shim.New(shim.Config{State: state, Supervisor: "/none"}))(t)
 	t.Cleanup(shims.Close)
 	dir := shims.SupervisorDir("deaf")
-	if err := os.Mkdir(dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	l, err := net.Listen("unix", filepath.Join(dir, "shim.sock"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, os.Mkdir(dir, 0o700))
+	l := test.Value(net.Listen("unix", filepath.Join(dir, "shim.sock")))(t)
 	t.Cleanup(func() { _ = l.Close() })
 	pods, _, err := pod.Open(t.Context(), t.TempDir(), state)
 	if err != nil {
@@ -97,8 +87,6 @@ func (d *Deaf) Container(t *testing.T, of handler.Definition) *pod.Container {
 	t.Helper()
 	of.Type = handler.OCI
 	c := Container(t, Sandbox(t, t.TempDir(), pod.SandboxSpec{Definition: &of, Supervisor: "deaf"}, d.Tasks))
-	if err := os.MkdirAll(filepath.Join(d.Pods.ContainerDir(c.ID()), "io"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, os.MkdirAll(filepath.Join(d.Pods.ContainerDir(c.ID()), "io"), 0o700))
 	return c
 }

@@ -2,6 +2,7 @@ package idmap
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -30,8 +31,7 @@ func userns(t *testing.T) string {
 	t.Helper()
 	ids := specs.LinuxIDMapping{HostID: host, Size: 65_536}
 	dir := filepath.Join(t.TempDir(), "ns")
-	ns, err := pin.Create(t.Context(), pin.Request{Dir: dir, User: &pin.User{UIDs: ids, GIDs: ids}})
-	test.Must(t, err)
+	ns := test.Value(pin.Create(t.Context(), pin.Request{Dir: dir, User: &pin.User{UIDs: ids, GIDs: ids}}))(t)
 	t.Cleanup(func() { test.Check(t, pin.Release(dir)) })
 	return ns.User
 }
@@ -52,9 +52,7 @@ func mounted(t *testing.T, m mount.Mount) (target string, err error) {
 	err = Mount(userns(t), []mount.Mount{m}, target, scratch)
 	t.Cleanup(func() { test.Check(t, mount.UnmountAll(target, unix.MNT_DETACH)) })
 	// A directory that something is mounted on cannot have been removed.
-	if _, err := os.Lstat(scratch); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("scratch is left: %v", err)
-	}
+	test.ErrorIs(t, test.Err(os.Lstat(scratch)), os.ErrNotExist, "scratch is left")
 	return target, err
 }
 
@@ -76,8 +74,7 @@ func TestOverlay(t *testing.T) {
 	a, b := layer(t, dir+"/1/fs", "a"), layer(t, dir+"/12/fs", "b")
 	m := overlay(a, b)
 	m.Options = append(m.Options, "upperdir="+layer(t, dir+"/up", "u"), "workdir="+layer(t, dir+"/work", "w"))
-	target, err := mounted(t, m)
-	test.Must(t, err)
+	target := test.Value(mounted(t, m))(t)
 	for _, name := range []string{"a", "b"} {
 		wantOwner(t, filepath.Join(target, name), host+7, host+8)
 	}
@@ -86,19 +83,14 @@ func TestOverlay(t *testing.T) {
 	test.Must(t, os.Chown(filepath.Join(target, "a"), host+1, host+1))
 	wantOwner(t, filepath.Join(a, "a"), 7, 8)
 	wantOwner(t, dir+"/up/a", host+1, host+1)
-	if got := m.Options[0]; got != "lowerdir="+a+":"+b {
-		t.Errorf("the caller's options became %s", got)
-	}
+	test.Equal(t, "the caller's options became", m.Options[0], "lowerdir="+a+":"+b)
 }
 
 func TestReadOnlyOverlay(t *testing.T) {
 	dir := t.TempDir()
-	target, err := mounted(t, overlay(layer(t, dir+"/1", "a"), layer(t, dir+"/2", "b")))
-	test.Must(t, err)
+	target := test.Value(mounted(t, overlay(layer(t, dir+"/1", "a"), layer(t, dir+"/2", "b"))))(t)
 	wantOwner(t, filepath.Join(target, "b"), host+7, host+8)
-	if err := os.WriteFile(filepath.Join(target, "w"), nil, 0o600); err == nil {
-		t.Error("it is writable")
-	}
+	test.Fails(t, os.WriteFile(filepath.Join(target, "w"), nil, 0o600), "it is writable")
 }
 
 func TestBind(t *testing.T) {
@@ -108,10 +100,9 @@ func TestBind(t *testing.T) {
 		if readonly {
 			m.Options = append(m.Options, "ro")
 		}
-		target, err := mounted(t, m)
-		test.Must(t, err)
+		target := test.Value(mounted(t, m))(t)
 		wantOwner(t, filepath.Join(target, "a"), host+7, host+8)
-		err = os.Chown(filepath.Join(target, "a"), host+1, host+1)
+		err := os.Chown(filepath.Join(target, "a"), host+1, host+1)
 		if readonly != errors.Is(err, unix.EROFS) {
 			t.Errorf("read-only %v: chown answers %v", readonly, err)
 		}
@@ -166,20 +157,14 @@ func TestBindFollows(t *testing.T) {
 
 func TestBindRefuses(t *testing.T) {
 	target := t.TempDir()
-	if err := bound(t, "/proc/self", target); !errdefs.IsFailedPrecondition(err) {
-		t.Errorf("a filesystem without mapped ids: %v", err)
-	}
-	if err := bound(t, target+"/missing", target); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("a missing source: %v", err)
-	}
-	if err := Bind(target, target, target); err == nil {
-		t.Error("a directory was taken for a user namespace")
-	}
+	test.Is(t, bound(t, "/proc/self", target), errdefs.IsFailedPrecondition, "a filesystem without mapped ids")
+	test.ErrorIs(t, bound(t, target+"/missing", target), os.ErrNotExist, "a missing source")
+	test.Fails(t, Bind(target, target, target), "a directory was taken for a user namespace")
 }
 
 func TestMountRefuses(t *testing.T) {
 	plain := layer(t, t.TempDir()+"/fs", "a")
-	for name, test := range map[string]struct {
+	for name, tc := range map[string]struct {
 		m  mount.Mount
 		is func(error) bool
 	}{
@@ -189,20 +174,16 @@ func TestMountRefuses(t *testing.T) {
 		"another type":                    {mount.Mount{Type: "tmpfs"}, errdefs.IsNotImplemented},
 		"a missing layer":                 {overlay(plain, plain+"x"), func(err error) bool { return err != nil }},
 	} {
-		target, err := mounted(t, test.m)
-		if !test.is(err) {
+		target, err := mounted(t, tc.m)
+		if !tc.is(err) {
 			t.Errorf("%s: %v", name, err)
 		}
 		if entries, _ := os.ReadDir(target); len(entries) > 0 {
 			t.Errorf("%s: something is mounted all the same", name)
 		}
 	}
-	if err := Mount(plain, []mount.Mount{{Type: "bind", Source: plain}}, t.TempDir(), ""); err == nil {
-		t.Error("a directory was taken for a user namespace")
-	}
-	if err := Mount(userns(t), nil, t.TempDir(), ""); !errdefs.IsNotImplemented(err) {
-		t.Errorf("no mounts: %v", err)
-	}
+	test.Fails(t, Mount(plain, []mount.Mount{{Type: "bind", Source: plain}}, t.TempDir(), ""), "a directory was taken for a user namespace")
+	test.Is(t, Mount(userns(t), nil, t.TempDir(), ""), errdefs.IsNotImplemented, "no mounts")
 }
 
 func TestForget(t *testing.T) {
@@ -211,9 +192,7 @@ func TestForget(t *testing.T) {
 	test.Must(t, os.Mkdir(scratch, 0o700))
 	test.Must(t, unix.Mount("/usr", scratch, "", unix.MS_BIND, ""))
 	test.Must(t, Forget(scratch))
-	if _, err := os.Lstat(scratch); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("it is left: %v", err)
-	}
+	test.ErrorIs(t, test.Err(os.Lstat(scratch)), os.ErrNotExist, "it is left")
 }
 
 func TestAncestor(t *testing.T) {
@@ -224,9 +203,7 @@ func TestAncestor(t *testing.T) {
 		"/":      {"/a/b", "/c/d"},
 		"/a/b/c": {"/a/b/c/d", "/a/b/c/e/f"},
 	} {
-		if got := ancestor(paths); got != want {
-			t.Errorf("%v: %s, want %s", paths, got, want)
-		}
+		test.Equal(t, fmt.Sprint(paths), ancestor(paths), want)
 	}
 }
 
@@ -234,18 +211,12 @@ func TestProbe(t *testing.T) {
 	dir := t.TempDir()
 	test.Must(t, Probe(t.Context(), dir))
 	// An overlay cannot be a mapped layer of another.
-	target, err := mounted(t, overlay(layer(t, dir+"/1", "a"), layer(t, dir+"/2", "b")))
-	test.Must(t, err)
-	if err := Probe(t.Context(), target); err == nil {
-		t.Error("a read-only place passes")
-	}
+	target := test.Value(mounted(t, overlay(layer(t, dir+"/1", "a"), layer(t, dir+"/2", "b"))))(t)
+	test.Fails(t, Probe(t.Context(), target), "a read-only place passes")
 	upper := overlay(layer(t, dir+"/3", "a"))
 	upper.Options = append(upper.Options, "upperdir="+layer(t, dir+"/up", "u"), "workdir="+layer(t, dir+"/work", "w"))
-	target, err = mounted(t, upper)
-	test.Must(t, err)
-	if err := Probe(t.Context(), target); !errdefs.IsFailedPrecondition(err) {
-		t.Errorf("on an overlay: %v", err)
-	}
+	target = test.Value(mounted(t, upper))(t)
+	test.Is(t, Probe(t.Context(), target), errdefs.IsFailedPrecondition, "on an overlay")
 	for _, d := range []string{dir, target} {
 		if left, _ := filepath.Glob(d + "/*probe*"); len(left) > 0 {
 			t.Errorf("left are %v", left)
@@ -263,13 +234,10 @@ func TestProbeAfterAKill(t *testing.T) {
 		test.Must(t, unix.Mount(precious, filepath.Join(killed, name), "", unix.MS_BIND, ""))
 	}
 	ids := specs.LinuxIDMapping{HostID: host, Size: 65_536}
-	_, err := pin.Create(t.Context(), pin.Request{Dir: filepath.Join(killed, "ns"), User: &pin.User{UIDs: ids, GIDs: ids}})
-	test.Must(t, err)
+	test.Must(t, test.Err(pin.Create(t.Context(), pin.Request{Dir: filepath.Join(killed, "ns"), User: &pin.User{UIDs: ids, GIDs: ids}})))
 	test.Must(t, Probe(t.Context(), dir))
 	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
 		t.Errorf("left are %v (%v)", left, err)
 	}
-	if _, err := os.Stat(filepath.Join(precious, "file")); err != nil {
-		t.Errorf("what was mounted there is gone: %v", err)
-	}
+	test.Checkf(t, test.Err(os.Stat(filepath.Join(precious, "file"))), "what was mounted there is gone")
 }

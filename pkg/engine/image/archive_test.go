@@ -17,6 +17,7 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/engine/image/bounds"
 )
 
@@ -25,12 +26,11 @@ func dockerArchive(t testing.TB, images map[string]v1.Image) []byte {
 	t.Helper()
 	refs := map[name.Reference]v1.Image{}
 	for n, img := range images {
-		tag, err := name.NewTag(n)
-		must(t, err)
+		tag := test.Value(name.NewTag(n))(t)
 		refs[tag] = img
 	}
 	var out bytes.Buffer
-	must(t, tarball.MultiRefWrite(refs, &out))
+	test.Must(t, tarball.MultiRefWrite(refs, &out))
 	return out.Bytes()
 }
 
@@ -38,7 +38,7 @@ func dockerArchive(t testing.TB, images map[string]v1.Image) []byte {
 func exported(t testing.TB, s *Store, refs ...string) []byte {
 	t.Helper()
 	var out bytes.Buffer
-	must(t, s.Export(t.Context(), &out, refs))
+	test.Must(t, s.Export(t.Context(), &out, refs))
 	return out.Bytes()
 }
 
@@ -52,20 +52,18 @@ func rewritten(t testing.TB, old []byte, edit func(name string, content []byte) 
 		if errors.Is(err, io.EOF) {
 			break
 		}
-		must(t, err)
-		content, err := io.ReadAll(r)
-		must(t, err)
+		test.Must(t, err)
+		content := test.Value(io.ReadAll(r))(t)
 		if h.Typeflag == tar.TypeReg {
 			if content = edit(h.Name, content); content == nil {
 				continue
 			}
 		}
 		h.Size = int64(len(content))
-		must(t, w.WriteHeader(h))
-		_, err = w.Write(content)
-		must(t, err)
+		test.Must(t, w.WriteHeader(h))
+		test.Must(t, test.Err(w.Write(content)))
 	}
-	must(t, w.Close())
+	test.Must(t, w.Close())
 	return out.Bytes()
 }
 
@@ -76,19 +74,17 @@ func TestImagesAreCarriedByArchives(t *testing.T) {
 	var zipped bytes.Buffer
 	z := gzip.NewWriter(&zipped)
 	_, err := z.Write(own)
-	must(t, errors.Join(err, z.Close()))
+	test.Must(t, errors.Join(err, z.Close()))
 	docker := dockerArchive(t, map[string]v1.Image{app: built})
 
 	for what, text := range map[string][]byte{"own": own, "compressed": zipped.Bytes(), "docker": docker} {
 		t.Run(what, func(t *testing.T) {
 			s := openStore(t, Config{})
 			names, err := s.Import(t.Context(), bytes.NewReader(text), ImportRequest{})
-			must(t, err)
-			if !slices.Equal(names, []string{app}) {
-				t.Errorf("names %q", names)
-			}
+			test.Must(t, err)
+			test.EqualLists(t, "names", names, []string{app})
 			img, err := s.Get(app)
-			must(t, err)
+			test.Must(t, err)
 			if img.ID != idOf(t, built) || img.Config.User != "7" {
 				t.Errorf("image %+v", img)
 			}
@@ -114,43 +110,30 @@ func TestExportOfSeveral(t *testing.T) {
 	wantLeases(t, s, 0)
 
 	to := openStore(t, Config{})
-	names, err := to.Import(t.Context(), bytes.NewReader(text), ImportRequest{})
-	must(t, err)
+	names := test.Value(to.Import(t.Context(), bytes.NewReader(text), ImportRequest{}))(t)
 	if slices.Sort(names); !slices.Equal(names, []string{domain + "/one:1", domain + "/two:1"}) {
 		t.Errorf("names %q", names)
 	}
-	if err := s.Export(t.Context(), io.Discard, []string{"nothing:1"}); !errdefs.IsNotFound(err) {
-		t.Errorf("an image that is not there: %v", err)
-	}
+	test.Is(t, s.Export(t.Context(), io.Discard, []string{"nothing:1"}), errdefs.IsNotFound, "an image that is not there")
 	// Docker reads it too.
-	tag, err := name.NewTag(domain + "/one:1")
-	must(t, err)
-	img, err := tarball.Image(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(text)), nil }, &tag)
-	must(t, err)
-	if got := idOf(t, img); got != idOf(t, one) {
-		t.Errorf("docker's image is %s", got)
-	}
+	tag := test.Value(name.NewTag(domain + "/one:1"))(t)
+	img := test.Value(tarball.Image(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(text)), nil }, &tag))(t)
+	test.Equal(t, "docker's image", idOf(t, img), idOf(t, one))
 }
 
 func TestImportByName(t *testing.T) {
 	built := layered(t, v1.Config{})
 	s := openStore(t, Config{})
-	names, err := s.Import(t.Context(), bytes.NewReader(dockerArchive(t, map[string]v1.Image{app: built})), ImportRequest{Name: "mine:2"})
-	must(t, err)
-	if !slices.Equal(names, []string{"docker.io/library/mine:2"}) {
-		t.Errorf("names %q", names)
-	}
-	if _, err := s.Get(app); !errdefs.IsNotFound(err) {
-		t.Errorf("the archive's name: %v", err)
-	}
+	names := test.Value(s.Import(t.Context(), bytes.NewReader(dockerArchive(t, map[string]v1.Image{app: built})), ImportRequest{Name: "mine:2"}))(t)
+	test.EqualLists(t, "names", names, []string{"docker.io/library/mine:2"})
+	test.Is(t, test.Err(s.Get(app)), errdefs.IsNotFound, "the archive's name")
 }
 
 func TestBadArchives(t *testing.T) {
 	built := layered(t, v1.Config{})
 	_, source, _ := pulled(t, Config{}, built)
 	own := exported(t, source, app)
-	layers, err := built.Layers()
-	must(t, err)
+	layers := test.Value(built.Layers())(t)
 	last := strings.TrimPrefix(digestOf(t, layers[2]), "sha256:")
 	without := func(part string) []byte {
 		return rewritten(t, own, func(name string, content []byte) []byte {
@@ -166,11 +149,9 @@ func TestBadArchives(t *testing.T) {
 				return content
 			}
 			var index map[string]any
-			must(t, json.Unmarshal(content, &index))
+			test.Must(t, json.Unmarshal(content, &index))
 			change(index["manifests"].([]any)[0].(map[string]any))
-			text, err := json.Marshal(index)
-			must(t, err)
-			return text
+			return test.Value(json.Marshal(index))(t)
 		})
 	}
 	two := dockerArchive(t, map[string]v1.Image{domain + "/a:1": built, domain + "/b:1": build(t, v1.Config{}, layer(t, file{name: "b"}))})
@@ -231,7 +212,5 @@ func TestInterruptedImport(t *testing.T) {
 		t.Fatalf("an import that is interrupted: %v", err)
 	}
 	wantStored(t, s, 0, 0)
-	if _, err := s.Import(t.Context(), bytes.NewReader(text), ImportRequest{}); err != nil {
-		t.Errorf("another: %v", err)
-	}
+	test.Checkf(t, test.Err(s.Import(t.Context(), bytes.NewReader(text), ImportRequest{})), "another")
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/opencontainers/go-digest"
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/engine/image/bounds"
 )
 
@@ -124,7 +125,7 @@ func artifact(t *testing.T, blobs ...titled) v1.Image {
 		}
 		var err error
 		img, err = mutate.Append(img, mutate.Addendum{Layer: static.NewLayer([]byte(b.text), mediaType), Annotations: annotations})
-		must(t, err)
+		test.Must(t, err)
 	}
 	return img
 }
@@ -139,21 +140,19 @@ func tarOf(t *testing.T, headers ...tar.Header) string {
 		if h.Typeflag == tar.TypeReg {
 			h.Linkname, h.Size = "", int64(len(text))
 		}
-		must(t, w.WriteHeader(&h))
+		test.Must(t, w.WriteHeader(&h))
 		if h.Typeflag == tar.TypeReg {
-			_, err := w.Write([]byte(text))
-			must(t, err)
+			test.Must(t, test.Err(w.Write([]byte(text))))
 		}
 	}
-	must(t, w.Close())
+	test.Must(t, w.Close())
 	return b.String()
 }
 
 // volumeOf is the directory whose files a volume of an image has.
 func volumeOf(t *testing.T, s *Store, container string, img *Image) string {
 	t.Helper()
-	mounts, err := s.PrepareVolume(t.Context(), container, img, "")
-	must(t, err)
+	mounts := test.Value(s.PrepareVolume(t.Context(), container, img, ""))(t)
 	for _, o := range mounts[0].Options {
 		if lower, ok := strings.CutPrefix(o, "lowerdir="); ok {
 			dir, _, _ := strings.Cut(lower, ":")
@@ -185,12 +184,11 @@ func TestArtifactVolume(t *testing.T) {
 			t.Errorf("%s has %d bytes, %v; want %d", name, len(got), err, len(want))
 		}
 	}
-	info, err := os.Stat(filepath.Join(dir, "model/weights.bin"))
-	must(t, err)
+	info := test.Value(os.Stat(filepath.Join(dir, "model/weights.bin")))(t)
 	if st := info.Sys().(*syscall.Stat_t); st.Nlink != 3 || info.Mode() != 0o444 {
 		t.Errorf("%d links, mode %v: the blob was copied, or cannot be read", st.Nlink, info.Mode())
 	}
-	must(t, s.measureStored(inNamespace(t.Context())))
+	test.Must(t, s.measureStored(inNamespace(t.Context())))
 	if images, _ := s.Usage(); images.Bytes > uint64(len(large))*3/2 {
 		t.Errorf("%d bytes are in use, though %d are shared", images.Bytes, len(large))
 	}
@@ -198,26 +196,20 @@ func TestArtifactVolume(t *testing.T) {
 	if again := pullImage(t, s, app); again.ID != img.ID {
 		t.Errorf("%s, then %s", img.ID, again.ID)
 	}
-	if _, err := s.PrepareRootfs(t.Context(), "c2", img, ""); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "volume") {
-		t.Errorf("root filesystem of an artifact: %v", err)
-	}
-	if _, err := s.Whole(t.Context(), img); !errdefs.IsFailedPrecondition(err) {
-		t.Errorf("configuration of an artifact: %v", err)
-	}
+	test.Refused(t, test.Err(s.PrepareRootfs(t.Context(), "c2", img, "")), errdefs.IsFailedPrecondition, "volume")
+	test.Is(t, test.Err(s.Whole(t.Context(), img)), errdefs.IsFailedPrecondition, "configuration of an artifact")
 
 	// A container keeps its volume, also over a restart, and nothing is left after it.
-	must(t, s.Remove(t.Context(), app))
+	test.Must(t, s.Remove(t.Context(), app))
 	s = reopen(t, s)
-	must(t, s.Retain(t.Context(), []Use{{Owner: "c1", ChainID: img.ChainID}}))
+	test.Must(t, s.Retain(t.Context(), []Use{{Owner: "c1", ChainID: img.ChainID}}))
 	<-s.work.collector.request()
-	if _, err := os.Stat(filepath.Join(dir, "README.md")); err != nil {
-		t.Errorf("a volume in use has gone: %v", err)
-	}
-	must(t, s.measureStored(inNamespace(t.Context())))
+	test.Checkf(t, test.Err(os.Stat(filepath.Join(dir, "README.md"))), "a volume in use has gone")
+	test.Must(t, s.measureStored(inNamespace(t.Context())))
 	if images, _ := s.Usage(); images.Bytes < uint64(len(large)) {
 		t.Errorf("%d bytes are in use; nobody but the volume has %d", images.Bytes, len(large))
 	}
-	must(t, s.RemoveRootfs(t.Context(), "c1", ""))
+	test.Must(t, s.RemoveRootfs(t.Context(), "c1", ""))
 	wantStored(t, s, 0, 0)
 }
 
@@ -245,10 +237,7 @@ func TestHostileArtifacts(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, s := serve(t, Config{Limits: bounds.Limits{MaxImageEntries: 5}}, artifact(t, c.blobs...))
-			_, err := s.Pull(t.Context(), PullRequest{Ref: app})
-			if err == nil || !strings.Contains(err.Error(), c.says) {
-				t.Errorf("%v, want %q", err, c.says)
-			}
+			test.Says(t, test.Err(s.Pull(t.Context(), PullRequest{Ref: app})), c.says)
 			wantStored(t, s, 0, 0)
 		})
 	}
@@ -261,7 +250,7 @@ func TestHostileArtifacts(t *testing.T) {
 func TestArtifactsAreCarriedByArchives(t *testing.T) {
 	_, source, img := pulled(t, Config{}, artifact(t, titled{title: "a", text: "of a"}))
 	source = reopen(t, source)
-	must(t, source.Retain(t.Context(), nil))
+	test.Must(t, source.Retain(t.Context(), nil))
 	s := openStore(t, Config{})
 	if names, err := s.Import(t.Context(), bytes.NewReader(exported(t, source, app)), ImportRequest{}); err != nil || len(names) != 1 {
 		t.Fatalf("%v: %v", names, err)

@@ -13,6 +13,8 @@ import (
 	"testing"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 func encodeBase64(s string) string { return base64.StdEncoding.EncodeToString([]byte(s)) }
@@ -51,9 +53,8 @@ func eavesdropperAt(t *testing.T, address string, secure bool, answer func(*eave
 		e.mu.Unlock()
 		answer(e, w, r)
 	}))
-	listener, err := net.Listen("tcp", net.JoinHostPort(address, "0"))
-	must(t, err)
-	must(t, e.Listener.Close())
+	listener := test.Value(net.Listen("tcp", net.JoinHostPort(address, "0")))(t)
+	test.Must(t, e.Listener.Close())
 	e.Listener = listener
 	if secure {
 		ca = serveTLS(t, e.Server)
@@ -117,9 +118,7 @@ func TestCredentialsStayWithTheRegistry(t *testing.T) {
 				e, ca := newStranger(t, c.secure, c.answer)
 				reg.setGuard(c.lead(reg, e))
 				s := withHeader(t, reg.URL, reg.ca, ca)
-				if _, err := s.Pull(t.Context(), PullRequest{Ref: app, Auth: auth}); err == nil {
-					t.Error("the pull succeeded")
-				}
+				test.Fails(t, test.Err(s.Pull(t.Context(), PullRequest{Ref: app, Auth: auth})), "the pull succeeded")
 				heard := e.text()
 				wantUnheard(t, heard)
 				if heard == "" && !strings.HasPrefix(name, "token server") {
@@ -146,9 +145,7 @@ func TestPlainRegistryNamesAStranger(t *testing.T) {
 		t.Cleanup(plain.Close)
 		s := openStore(t, Config{HostsDir: writeHosts(t, domain, fmt.Sprintf("server = %q\n", plain.URL))})
 		_, err := s.Pull(t.Context(), PullRequest{Ref: app, Auth: &runtimeapi.AuthConfig{Username: user, Password: password}})
-		if err == nil {
-			t.Errorf("%s: the pull succeeded", name)
-		}
+		test.Fails(t, err, "%s: the pull succeeded", name)
 		if heard := strings.Contains(tokens.text(), password) || strings.Contains(tokens.text(), basic(user, password)); heard != own {
 			t.Errorf("%s: the token server heard the password: %v; %v", name, heard, err)
 		}
@@ -188,8 +185,7 @@ func challengeOf(_ *testRegistry, e *eavesdropper) func(http.ResponseWriter, *ht
 func withHeader(t *testing.T, server string, cas ...string) *Store {
 	t.Helper()
 	cas = slices.DeleteFunc(cas, func(ca string) bool { return ca == "" })
-	list, err := json.Marshal(cas)
-	must(t, err)
+	list := test.Value(json.Marshal(cas))(t)
 	return openStore(t, Config{HostsDir: writeHosts(t, domain, fmt.Sprintf("server = %q\nca = %s\n[header]\nX-Secret = %q\n", server, list, header))})
 }
 
@@ -316,9 +312,7 @@ func TestHonestRedirects(t *testing.T) {
 	})
 	hosts := writeHosts(t, domain, fmt.Sprintf("server = %q\nca = [%q, %q, %q]\n", reg.URL, reg.ca, ca, storeCA))
 	s := openStore(t, Config{HostsDir: hosts})
-	if _, err := s.Pull(t.Context(), PullRequest{Ref: app, Auth: &runtimeapi.AuthConfig{Username: user, Password: password}}); err != nil {
-		t.Errorf("pull: %v", err)
-	}
+	test.Checkf(t, test.Err(s.Pull(t.Context(), PullRequest{Ref: app, Auth: &runtimeapi.AuthConfig{Username: user, Password: password}})), "pull")
 	if heard := store.text(); strings.Contains(heard, password) || strings.Contains(heard, "for-the-registry") {
 		t.Errorf("the store of blobs heard:\n%s", heard)
 	}

@@ -10,6 +10,8 @@ import (
 	"github.com/containerd/errdefs"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 // TestCheckpointImages knows images of checkpoints by their manifests, whatever else has the
@@ -40,7 +42,7 @@ func TestCheckpointImages(t *testing.T) {
 		if err := s.MayRestore(img); (err == nil) != c.allowed || err != nil && (!errdefs.IsPermissionDenied(err) || !strings.Contains(err.Error(), "registry.checkpoint_images")) {
 			t.Errorf("%s: %v", name, err)
 		}
-		must(t, s.Remove(t.Context(), img.ID))
+		test.Must(t, s.Remove(t.Context(), img.ID))
 	}
 	s = reopen(t, s)
 	if img, err := s.Get(app); err != nil || img.Checkpoint || img.ID != before.ID {
@@ -57,11 +59,9 @@ func TestCheckpointImageOverRestart(t *testing.T) {
 	if err != nil || !img.Checkpoint || img.ID != digestOf(t, pushed) {
 		t.Fatalf("the image is %+v, %v", img, err)
 	}
-	must(t, s.Look(t.Context(), "looking", img, "", func(dir string) {
+	test.Must(t, s.Look(t.Context(), "looking", img, "", func(dir string) {
 		sameTree(t, tree(t, dir), map[string]string{"a": "x"})
-		if err := os.WriteFile(filepath.Join(dir, "b"), nil, 0o600); err == nil {
-			t.Error("it can be written to")
-		}
+		test.Fails(t, os.WriteFile(filepath.Join(dir, "b"), nil, 0o600), "it can be written to")
 	}))
 	if _, held := s.views.table.uses["looking"]; held {
 		t.Error("its layers are held")

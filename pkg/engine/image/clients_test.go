@@ -19,6 +19,8 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/opencontainers/go-digest"
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 // topics remembers what was published.
@@ -46,7 +48,7 @@ func (p *topics) taken() []string {
 func writeBlob(ctx context.Context, t *testing.T, c content.Store, lease, text string) digest.Digest {
 	t.Helper()
 	desc := imagespec.Descriptor{Digest: digest.FromString(text), Size: int64(len(text))}
-	must(t, content.WriteBlob(leases.WithLease(ctx, lease), c, text, strings.NewReader(text), desc))
+	test.Must(t, content.WriteBlob(leases.WithLease(ctx, lease), c, text, strings.NewReader(text), desc))
 	return desc.Digest
 }
 
@@ -61,7 +63,7 @@ func TestEventsOfImages(t *testing.T) {
 	if got := told.taken(); len(got) > 0 {
 		t.Errorf("a pull that changes nothing is told as %v", got)
 	}
-	must(t, s.Remove(t.Context(), app))
+	test.Must(t, s.Remove(t.Context(), app))
 	if got := told.taken(); len(got) == 0 || got[0] != "/images/delete" {
 		t.Errorf("a removal is told as %v", got)
 	}
@@ -72,11 +74,10 @@ func TestEventsOfImages(t *testing.T) {
 func TestLeasesOfClients(t *testing.T) {
 	s := openStore(t, Config{})
 	ctx := inNamespace(t.Context())
-	l, err := s.Clients().Leases().Create(ctx, leases.WithID("mine"))
-	must(t, err)
+	l := test.Value(s.Clients().Leases().Create(ctx, leases.WithID("mine")))(t)
 	written := writeBlob(ctx, t, s.Clients().Content(), l.ID, "precompiled")
 	_, lease, err := s.files.lease(ctx, nil)
-	must(t, err)
+	test.Must(t, err)
 	if listed, err := s.Clients().Leases().List(ctx); err != nil || len(listed) != 1 {
 		t.Errorf("a client sees %v, %v", listed, err)
 	}
@@ -84,24 +85,18 @@ func TestLeasesOfClients(t *testing.T) {
 		"delete": s.Clients().Leases().Delete(ctx, lease),
 		"use":    s.Clients().Leases().AddResource(ctx, lease, leases.Resource{ID: written.String(), Type: "content"}),
 	} {
-		if !errdefs.IsNotFound(err) {
-			t.Errorf("%s the lease of a pull: %v", what, err)
-		}
+		test.Is(t, err, errdefs.IsNotFound, "%s the lease of a pull", what)
 	}
 	s = reopen(t, s)
-	must(t, s.Clients().Collect(ctx))
-	if _, err := s.Clients().Content().Info(ctx, written); err != nil {
-		t.Errorf("leased content after a restart: %v", err)
-	}
+	test.Must(t, s.Clients().Collect(ctx))
+	test.Checkf(t, test.Err(s.Clients().Content().Info(ctx, written)), "leased content after a restart")
 	s.dropClientLeases(ctx, time.Now().Add(-time.Hour))
 	if listed, err := s.Clients().Leases().List(ctx); err != nil || len(listed) != 1 {
 		t.Errorf("leases when the disk is full: %v, %v", listed, err)
 	}
 	s.dropClientLeases(ctx, time.Now().Add(time.Second))
-	must(t, s.Clients().Collect(ctx))
-	if _, err := s.Clients().Content().Info(ctx, written); !errdefs.IsNotFound(err) {
-		t.Errorf("content of a lease that was given up: %v", err)
-	}
+	test.Must(t, s.Clients().Collect(ctx))
+	test.Is(t, test.Err(s.Clients().Content().Info(ctx, written)), errdefs.IsNotFound, "content of a lease that was given up")
 }
 
 func TestClientLeaseLabels(t *testing.T) {
@@ -119,9 +114,7 @@ func TestClientLeaseLabels(t *testing.T) {
 		}
 		got, err := clientLeaseLabels(asked, now)
 		if c.want == "" {
-			if !errdefs.IsInvalidArgument(err) {
-				t.Errorf("%q: %v", c.asked, err)
-			}
+			test.Is(t, err, errdefs.IsInvalidArgument, "%q", c.asked)
 			continue
 		}
 		if err != nil || got[expireLabel] != c.want || got["mine"] != "yes" || got[pullLabel]+got[bootLabel] != "" || !isClientLease(leases.Lease{Labels: got}) {
@@ -141,32 +134,25 @@ func TestImagesOfClients(t *testing.T) {
 			_, s := serve(t, Config{DiscardLayers: discard}, layered(t, v1.Config{}))
 			ctx := inNamespace(t.Context())
 			img := pullImage(t, s, app)
-			must(t, s.Clients().Collect(ctx))
+			test.Must(t, s.Clients().Collect(ctx))
 			records := s.Clients().Images()
-			first, err := records.Get(ctx, app)
-			must(t, err)
-			made, err := records.Create(ctx, images.Image{Name: "registry.test/other:2", Target: first.Target, Labels: map[string]string{"mine": "yes"}})
-			must(t, err)
+			first := test.Value(records.Get(ctx, app))(t)
+			made := test.Value(records.Create(ctx, images.Image{Name: "registry.test/other:2", Target: first.Target, Labels: map[string]string{"mine": "yes"}}))(t)
 			if made.Target.Digest != first.Target.Digest || made.Labels["mine"] != "yes" {
 				t.Errorf("made %+v", made)
 			}
-			if _, err := records.Create(ctx, made); !errdefs.IsAlreadyExists(err) {
-				t.Errorf("made twice: %v", err)
-			}
-			must(t, records.Delete(ctx, app, images.SynchronousDelete()))
+			test.Is(t, test.Err(records.Create(ctx, made)), errdefs.IsAlreadyExists, "made twice")
+			test.Must(t, records.Delete(ctx, app, images.SynchronousDelete()))
 			s = reopen(t, s)
-			must(t, s.Retain(ctx, nil))
-			again, err := s.Get("registry.test/other:2")
-			must(t, err)
+			test.Must(t, s.Retain(ctx, nil))
+			again := test.Value(s.Get("registry.test/other:2"))(t)
 			if again.ID != img.ID || slices.Contains(again.RepoTags, app) {
 				t.Errorf("after a restart: %+v", again)
 			}
-			if _, err := s.PrepareRootfs(ctx, "c", again, ""); err != nil {
-				t.Errorf("a container of it: %v", err)
-			}
-			must(t, s.RemoveRootfs(ctx, "c", ""))
+			test.Checkf(t, test.Err(s.PrepareRootfs(ctx, "c", again, "")), "a container of it")
+			test.Must(t, s.RemoveRootfs(ctx, "c", ""))
 			for _, n := range append(again.RepoTags, again.RepoDigests...) {
-				must(t, s.Clients().Images().Delete(ctx, n, images.SynchronousDelete()))
+				test.Must(t, s.Clients().Images().Delete(ctx, n, images.SynchronousDelete()))
 			}
 			wantStored(t, s, 0, 0)
 		})
@@ -179,18 +165,14 @@ func TestLabelsOfClientsStay(t *testing.T) {
 	ctx := inNamespace(t.Context())
 	pullImage(t, s, app)
 	records := s.Clients().Images()
-	_, err := records.Update(ctx, images.Image{Name: app, Labels: map[string]string{"mine": "yes"}}, "labels.mine")
-	must(t, err)
+	test.Must(t, test.Err(records.Update(ctx, images.Image{Name: app, Labels: map[string]string{"mine": "yes"}}, "labels.mine")))
 	reg.push(t, "app:1", build(t, v1.Config{Env: []string{"A=b"}}, layer(t, file{name: "new", body: "new"})))
 	pullImage(t, s, app)
-	rec, err := records.Get(ctx, app)
-	must(t, err)
+	rec := test.Value(records.Get(ctx, app))(t)
 	if rec.Labels["mine"] != "yes" || rec.Labels["io.cri-containerd.image"] != "managed" {
 		t.Errorf("labels %v", rec.Labels)
 	}
-	if _, err := records.Update(ctx, rec, "name"); !errdefs.IsInvalidArgument(err) {
-		t.Errorf("another name: %v", err)
-	}
+	test.Is(t, test.Err(records.Update(ctx, rec, "name")), errdefs.IsInvalidArgument, "another name")
 }
 
 // Pulled content says where it came from, as containerd has it say.
@@ -200,11 +182,9 @@ func TestSourceOfContent(t *testing.T) {
 	s := openStore(t, Config{HostsDir: reg.hosts(t)})
 	pullImage(t, s, "registry.test/team/app:1")
 	n := 0
-	must(t, s.Clients().Content().Walk(inNamespace(t.Context()), func(i content.Info) error {
+	test.Must(t, s.Clients().Content().Walk(inNamespace(t.Context()), func(i content.Info) error {
 		n++
-		if got := i.Labels["containerd.io/distribution.source.registry.test"]; got != "team/app" {
-			t.Errorf("%s is from %q", i.Digest, got)
-		}
+		test.Equal(t, fmt.Sprintf("%s is from", i.Digest), i.Labels["containerd.io/distribution.source.registry.test"], "team/app")
 		return nil
 	}))
 	if n < 3 {
@@ -223,21 +203,19 @@ func TestOtherNamespacesAreEmpty(t *testing.T) {
 	_, read := s.Clients().Content().ReaderAt(ctx, imagespec.Descriptor{Digest: digest.Digest(img.ID)})
 	_, stat := s.Clients().Snapshotters()[Overlayfs].Stat(ctx, img.ChainID.String())
 	for _, err := range []error{info, read, stat} {
-		if !errdefs.IsNotFound(err) {
-			t.Errorf("content or snapshot: %v", err)
-		}
+		test.Is(t, err, errdefs.IsNotFound, "content or snapshot")
 	}
 }
 
 // Clients that delete whatever they know cost no pull anything.
 func TestDeletedContentOfPulls(t *testing.T) {
 	_, s := serve(t, Config{}, layered(t, v1.Config{}))
-	must(t, s.Retain(inNamespace(t.Context()), nil))
+	test.Must(t, s.Retain(inNamespace(t.Context()), nil))
 	ctx, cancel := context.WithCancel(inNamespace(t.Context()))
 	defer cancel()
 	img := pullImage(t, s, app)
 	var known []digest.Digest
-	must(t, s.Clients().Content().Walk(ctx, func(i content.Info) error { known = append(known, i.Digest); return nil }))
+	test.Must(t, s.Clients().Content().Walk(ctx, func(i content.Info) error { known = append(known, i.Digest); return nil }))
 	var deleting sync.WaitGroup
 	for range 4 {
 		deleting.Go(func() {
@@ -254,15 +232,11 @@ func TestDeletedContentOfPulls(t *testing.T) {
 		})
 	}
 	for i := range 30 {
-		if _, err := s.Pull(ctx, PullRequest{Ref: app}); err != nil {
-			t.Fatalf("pull %d: %v", i, err)
-		}
+		test.Mustf(t, test.Err(s.Pull(ctx, PullRequest{Ref: app})), "pull %d", i)
 		for _, d := range known {
-			if _, err := s.files.content.Info(ctx, d); err != nil {
-				t.Fatalf("after pull %d: %v", i, err)
-			}
+			test.Mustf(t, test.Err(s.files.content.Info(ctx, d)), "after pull %d", i)
 		}
-		must(t, s.Remove(ctx, img.ID))
+		test.Must(t, s.Remove(ctx, img.ID))
 	}
 	cancel()
 	deleting.Wait()
@@ -272,11 +246,10 @@ func TestDeletedContentOfPulls(t *testing.T) {
 func TestNamedWhileItIsRemoved(t *testing.T) {
 	_, s := serve(t, Config{}, layered(t, v1.Config{}))
 	ctx := inNamespace(t.Context())
-	must(t, s.Retain(ctx, nil))
+	test.Must(t, s.Retain(ctx, nil))
 	for i := range 30 {
 		img := pullImage(t, s, app)
-		rec, err := s.Clients().Images().Get(ctx, app)
-		must(t, err)
+		rec := test.Value(s.Clients().Images().Get(ctx, app))(t)
 		var both sync.WaitGroup
 		both.Go(func() {
 			_, err := s.Clients().Images().Create(ctx, images.Image{Name: "registry.test/other:1", Target: rec.Target})
@@ -284,15 +257,13 @@ func TestNamedWhileItIsRemoved(t *testing.T) {
 				t.Error(err)
 			}
 		})
-		both.Go(func() { must(t, s.Remove(ctx, img.ID)) })
+		both.Go(func() { test.Must(t, s.Remove(ctx, img.ID)) })
 		both.Wait()
-		must(t, s.Clients().Collect(ctx))
+		test.Must(t, s.Clients().Collect(ctx))
 		for _, left := range s.List() {
-			if _, err := s.PrepareRootfs(ctx, "c", left, ""); err != nil {
-				t.Fatalf("round %d: image %v is listed, and a container of it fails: %v", i, left.RepoTags, err)
-			}
-			must(t, s.RemoveRootfs(ctx, "c", ""))
-			must(t, s.Remove(ctx, left.ID))
+			test.Mustf(t, test.Err(s.PrepareRootfs(ctx, "c", left, "")), "round %d: image %v is listed, and a container of it fails", i, left.RepoTags)
+			test.Must(t, s.RemoveRootfs(ctx, "c", ""))
+			test.Must(t, s.Remove(ctx, left.ID))
 		}
 	}
 }
@@ -303,17 +274,14 @@ func TestWrongDescriptionOfAnImage(t *testing.T) {
 	_, s := serve(t, Config{}, layered(t, v1.Config{}))
 	ctx := inNamespace(t.Context())
 	pullImage(t, s, app)
-	rec, err := s.Clients().Images().Get(ctx, app)
-	must(t, err)
+	rec := test.Value(s.Clients().Images().Get(ctx, app))(t)
 	for name, change := range map[string]func(*imagespec.Descriptor){
 		"size":       func(d *imagespec.Descriptor) { d.Size += 7 },
 		"media type": func(d *imagespec.Descriptor) { d.MediaType = imagespec.MediaTypeImageIndex },
 	} {
 		wrong := images.Image{Name: "registry.test/other:1", Target: rec.Target}
 		change(&wrong.Target)
-		if _, err := s.Clients().Images().Create(ctx, wrong); !errdefs.IsInvalidArgument(err) {
-			t.Errorf("another %s: %v", name, err)
-		}
+		test.Is(t, test.Err(s.Clients().Images().Create(ctx, wrong)), errdefs.IsInvalidArgument, "another %s", name)
 	}
 }
 
@@ -335,23 +303,19 @@ func TestLimitsOfClients(t *testing.T) {
 		"a lease with those": lease,
 		"an image with them": checkClientLabels(large),
 	} {
-		if !errdefs.IsInvalidArgument(err) {
-			t.Errorf("%s: %v", name, err)
-		}
+		test.Is(t, err, errdefs.IsInvalidArgument, "%s", name)
 	}
-	must(t, s.Clients().Content().Abort(ctx, "x"))
-	l, err := s.Clients().Leases().Create(ctx, leases.WithRandomID())
-	must(t, err)
+	test.Must(t, s.Clients().Content().Abort(ctx, "x"))
+	l := test.Value(s.Clients().Leases().Create(ctx, leases.WithRandomID()))(t)
 	writeBlob(ctx, t, s.Clients().Content(), l.ID, "x")
-	must(t, s.Clients().Leases().Delete(ctx, l))
-	eventually(t, "content of a lease that was given up is removed", func() bool {
+	test.Must(t, s.Clients().Leases().Delete(ctx, l))
+	test.Eventually(t, "content of a lease that was given up is removed", func() bool {
 		_, err := s.Clients().Content().Info(ctx, desc.Digest)
 		return errdefs.IsNotFound(err)
 	})
 	// What was begun and left goes when the disk is full.
-	w, err := s.Clients().Content().Writer(ctx, content.WithRef("left"))
-	must(t, err)
-	must(t, w.Close())
+	w := test.Value(s.Clients().Content().Writer(ctx, content.WithRef("left")))(t)
+	test.Must(t, w.Close())
 	s.dropClientWrites(ctx)
 	if left, err := s.Clients().Content().ListStatuses(ctx); err != nil || len(left) > 0 {
 		t.Errorf("still being written: %v, %v", left, err)
@@ -363,8 +327,7 @@ func TestLabelsBesideWrites(t *testing.T) {
 	s := openStore(t, Config{})
 	ctx := inNamespace(t.Context())
 	c := s.Clients().Content()
-	l, err := s.Clients().Leases().Create(ctx, leases.WithID("mine"))
-	must(t, err)
+	l := test.Value(s.Clients().Leases().Create(ctx, leases.WithID("mine")))(t)
 	kept := writeBlob(ctx, t, c, l.ID, "kept")
 	written := make(chan struct{})
 	var writers, beside sync.WaitGroup
@@ -372,9 +335,7 @@ func TestLabelsBesideWrites(t *testing.T) {
 		writers.Go(func() {
 			for j := range 200 {
 				b := []byte(fmt.Sprint("blob", i, j))
-				if err := content.WriteBlob(ctx, c, fmt.Sprint(i), bytes.NewReader(b), imagespec.Descriptor{Digest: digest.FromBytes(b), Size: int64(len(b))}); err != nil {
-					t.Error(err)
-				}
+				test.Check(t, content.WriteBlob(ctx, c, fmt.Sprint(i), bytes.NewReader(b), imagespec.Descriptor{Digest: digest.FromBytes(b), Size: int64(len(b))}))
 			}
 		})
 	}
@@ -391,9 +352,7 @@ func TestLabelsBesideWrites(t *testing.T) {
 		})
 	}
 	until(func(n int) {
-		if _, err := c.Update(ctx, content.Info{Digest: kept, Labels: map[string]string{"x": fmt.Sprint(n)}}, "labels.x"); err != nil {
-			t.Error(err)
-		}
+		test.Check(t, test.Err(c.Update(ctx, content.Info{Digest: kept, Labels: map[string]string{"x": fmt.Sprint(n)}}, "labels.x")))
 	})
 	until(func(int) { <-s.work.collector.request() })
 	// If the store stands still, the time of the tests ends it.
@@ -408,20 +367,14 @@ func TestDeletedContentThatIsReferredTo(t *testing.T) {
 	ctx := inNamespace(t.Context())
 	img := pullImage(t, s, app)
 	c := s.Clients().Content()
-	l, err := s.Clients().Leases().Create(ctx, leases.WithID("mine"))
-	must(t, err)
+	l := test.Value(s.Clients().Leases().Create(ctx, leases.WithID("mine")))(t)
 	written := writeBlob(ctx, t, c, l.ID, "precompiled")
 	label := map[string]string{"containerd.io/gc.ref.content.precompiled": written.String()}
-	_, err = c.Update(ctx, content.Info{Digest: img.manifest.Digest, Labels: label}, "labels.containerd.io/gc.ref.content.precompiled")
-	must(t, err)
-	if err := c.Delete(ctx, written); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "belongs to image registry.test/app") {
-		t.Errorf("the content of an image: %v", err)
-	}
-	must(t, s.Remove(ctx, img.ID))
+	test.Must(t, test.Err(c.Update(ctx, content.Info{Digest: img.manifest.Digest, Labels: label}, "labels.containerd.io/gc.ref.content.precompiled")))
+	test.Refused(t, c.Delete(ctx, written), errdefs.IsFailedPrecondition, "belongs to image registry.test/app")
+	test.Must(t, s.Remove(ctx, img.ID))
 	<-s.work.collector.request()
-	if _, err := c.Info(ctx, written); !errdefs.IsNotFound(err) {
-		t.Errorf("after the image: %v", err)
-	}
+	test.Is(t, test.Err(c.Info(ctx, written)), errdefs.IsNotFound, "after the image")
 }
 
 func TestLabelChanges(t *testing.T) {
@@ -475,34 +428,28 @@ func TestReferencesOfClients(t *testing.T) {
 	s := openStore(t, Config{})
 	ctx := inNamespace(t.Context())
 	c := s.Clients().Content().(*clientContent)
-	l, err := s.Clients().Leases().Create(ctx, leases.WithID("mine"))
-	must(t, err)
+	l := test.Value(s.Clients().Leases().Create(ctx, leases.WithID("mine")))(t)
 	write := func(text string) digest.Digest { return writeBlob(ctx, t, c, l.ID, text) }
 	manifest, layer, own := write("manifest"), write("layer"), write("own")
 	const name = "containerd.io/gc.ref.content.l.0"
 	beside := *c
 	beside.Store = slowInfo{c.Store, func() {
-		_, err := s.files.content.Update(ctx, content.Info{Digest: manifest, Labels: map[string]string{name: layer.String()}}, "labels."+name)
-		must(t, err)
+		test.Must(t, test.Err(s.files.content.Update(ctx, content.Info{Digest: manifest, Labels: map[string]string{name: layer.String()}}, "labels."+name)))
 	}}
 	for _, paths := range [][]string{{"labels." + name}, {"labels"}, nil} {
-		_, err = beside.Update(ctx, content.Info{Digest: manifest, Labels: map[string]string{name: own.String()}}, paths...)
-		must(t, err)
-		info, err := c.Info(ctx, manifest)
-		must(t, err)
+		test.Must(t, test.Err(beside.Update(ctx, content.Info{Digest: manifest, Labels: map[string]string{name: own.String()}}, paths...)))
+		info := test.Value(c.Info(ctx, manifest))(t)
 		if info.Labels[name] != layer.String() || info.Labels[name+"/client"] != own.String() {
 			t.Errorf("by %q the labels are %v", paths, info.Labels)
 		}
 	}
 	// Both are kept by it, and nothing else is.
-	must(t, s.Clients().Leases().AddResource(ctx, l, leases.Resource{ID: manifest.String(), Type: "content"}))
+	test.Must(t, s.Clients().Leases().AddResource(ctx, l, leases.Resource{ID: manifest.String(), Type: "content"}))
 	for _, d := range []digest.Digest{layer, own} {
-		must(t, s.Clients().Leases().DeleteResource(ctx, l, leases.Resource{ID: d.String(), Type: "content"}))
+		test.Must(t, s.Clients().Leases().DeleteResource(ctx, l, leases.Resource{ID: d.String(), Type: "content"}))
 	}
-	must(t, s.Clients().Collect(ctx))
+	test.Must(t, s.Clients().Collect(ctx))
 	for _, d := range []digest.Digest{layer, own} {
-		if _, err := c.Info(ctx, d); err != nil {
-			t.Errorf("content that is referred to: %v", err)
-		}
+		test.Checkf(t, test.Err(c.Info(ctx, d)), "content that is referred to")
 	}
 }

@@ -12,6 +12,8 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/opencontainers/go-digest"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 // lowerOf are the directories of an image's layers, topmost first.
@@ -33,10 +35,8 @@ func blobPath(s *Store, d digest.Digest) string {
 func TestDamagedImagesAreMended(t *testing.T) {
 	base := layer(t, file{name: "base", body: "of the base"})
 	built := build(t, v1.Config{Env: []string{"A=b"}}, base, layer(t), layer(t, file{name: "middle", body: "m"}), layer(t, file{name: "top", body: "of the top"}))
-	manifest, err := built.Manifest()
-	must(t, err)
-	target, err := built.Digest()
-	must(t, err)
+	manifest := test.Value(built.Manifest())(t)
+	target := test.Value(built.Digest())(t)
 	config, whole := digest.Digest(manifest.Config.Digest.String()), digest.Digest(manifest.Layers[3].Digest.String())
 	files := map[string]string{"base": "of the base", "middle": "m", "top": "of the top"}
 	for name, c := range map[string]struct {
@@ -44,25 +44,27 @@ func TestDamagedImagesAreMended(t *testing.T) {
 		// alone: a container can have it without a registry.
 		alone bool
 	}{
-		"top folder":   {func(t *testing.T, s *Store, img *Image) { must(t, os.RemoveAll(filepath.Dir(lowerOf(t, s, img)[0]))) }, true},
-		"lower folder": {func(t *testing.T, s *Store, img *Image) { must(t, os.RemoveAll(lowerOf(t, s, img)[3])) }, true},
+		"top folder": {func(t *testing.T, s *Store, img *Image) {
+			test.Must(t, os.RemoveAll(filepath.Dir(lowerOf(t, s, img)[0])))
+		}, true},
+		"lower folder": {func(t *testing.T, s *Store, img *Image) { test.Must(t, os.RemoveAll(lowerOf(t, s, img)[3])) }, true},
 		"snapshotter": {func(t *testing.T, s *Store, _ *Image) {
-			must(t, s.Close())
-			must(t, os.RemoveAll(s.files.path(snapshotsDir, Overlayfs)))
+			test.Must(t, s.Close())
+			test.Must(t, os.RemoveAll(s.files.path(snapshotsDir, Overlayfs)))
 		}, true},
 		"folder and blob": {func(t *testing.T, s *Store, img *Image) {
-			must(t, os.RemoveAll(lowerOf(t, s, img)[0]))
-			must(t, os.Truncate(blobPath(s, whole), 0))
+			test.Must(t, os.RemoveAll(lowerOf(t, s, img)[0]))
+			test.Must(t, os.Truncate(blobPath(s, whole), 0))
 		}, false},
 		"folder and bytes": {func(t *testing.T, s *Store, img *Image) {
-			must(t, os.RemoveAll(lowerOf(t, s, img)[0]))
-			must(t, os.WriteFile(blobPath(s, whole), make([]byte, manifest.Layers[3].Size), 0o600))
+			test.Must(t, os.RemoveAll(lowerOf(t, s, img)[0]))
+			test.Must(t, os.WriteFile(blobPath(s, whole), make([]byte, manifest.Layers[3].Size), 0o600))
 		}, false},
-		"configuration": {func(t *testing.T, s *Store, _ *Image) { must(t, os.Truncate(blobPath(s, config), 0)) }, true},
+		"configuration": {func(t *testing.T, s *Store, _ *Image) { test.Must(t, os.Truncate(blobPath(s, config), 0)) }, true},
 		"manifest": {func(t *testing.T, s *Store, _ *Image) {
-			must(t, os.Remove(blobPath(s, digest.Digest(target.String()))))
+			test.Must(t, os.Remove(blobPath(s, digest.Digest(target.String()))))
 		}, true},
-		"layer blob": {func(t *testing.T, s *Store, _ *Image) { must(t, os.Remove(blobPath(s, whole))) }, true},
+		"layer blob": {func(t *testing.T, s *Store, _ *Image) { test.Must(t, os.Remove(blobPath(s, whole))) }, true},
 	} {
 		for _, restarted := range []bool{false, true} {
 			t.Run(name+map[bool]string{true: " after a restart"}[restarted], func(t *testing.T) {
@@ -88,15 +90,11 @@ func TestDamagedImagesAreMended(t *testing.T) {
 					s, _ := damaged(t)
 					img := pullImage(t, s, app)
 					for _, d := range []digest.Digest{config, whole, digest.Digest(target.String())} {
-						if _, err := os.Stat(blobPath(s, d)); err != nil {
-							t.Errorf("after the pull: %v", err)
-						}
+						test.Checkf(t, test.Err(os.Stat(blobPath(s, d))), "after the pull")
 					}
 					runs(t, s, img, "c1")
 					for _, dir := range lowerOf(t, s, img) {
-						if _, err := os.Stat(dir); err != nil {
-							t.Error(err)
-						}
+						test.Check(t, test.Err(os.Stat(dir)))
 					}
 					// What is whole costs no write and no download.
 					reg.forgetHits()
@@ -112,7 +110,7 @@ func TestDamagedImagesAreMended(t *testing.T) {
 					if errdefs.IsNotFound(err) {
 						return // the kubelet pulls what the start found damaged
 					}
-					must(t, err)
+					test.Must(t, err)
 					reg.setGuard(func(w http.ResponseWriter, _ *http.Request) bool {
 						http.Error(w, "{}", http.StatusUnauthorized)
 						return true
@@ -122,9 +120,7 @@ func TestDamagedImagesAreMended(t *testing.T) {
 						runs(t, s, img, "c1")
 						return
 					}
-					if _, err := s.PrepareRootfs(t.Context(), "c1", img, ""); err == nil {
-						t.Error("there is a root filesystem without a layer")
-					}
+					test.Fails(t, test.Err(s.PrepareRootfs(t.Context(), "c1", img, "")), "there is a root filesystem without a layer")
 					ask := &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: app}}
 					if st, err := NewService(s).ImageStatus(t.Context(), ask); err != nil || st.GetImage() != nil {
 						t.Errorf("a kubelet would not pull: %v, %v", st.GetImage(), err)
@@ -150,7 +146,7 @@ func TestSharedDamagedLayersAreMended(t *testing.T) {
 			s := openStore(t, Config{HostsDir: reg.hosts(t), DefaultSnapshotter: snapshotter})
 			pullImage(t, s, app)
 			dirs := snapshotDirs(t, s)
-			must(t, os.RemoveAll(dirs[0]))
+			test.Must(t, os.RemoveAll(dirs[0]))
 			if _, err := os.Stat(dirs[0]); !errors.Is(err, fs.ErrNotExist) {
 				t.Fatal(err)
 			}

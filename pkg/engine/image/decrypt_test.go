@@ -21,15 +21,15 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 	"github.com/opencontainers/go-digest"
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 // keyPair makes a key: PEM of the private and of the public half.
 func keyPair(t *testing.T) (private, public []byte) {
 	t.Helper()
-	key, err := rsa.GenerateKey(rand.Reader, 2048)
-	must(t, err)
-	der, err := x509.MarshalPKIXPublicKey(&key.PublicKey)
-	must(t, err)
+	key := test.Value(rsa.GenerateKey(rand.Reader, 2048))(t)
+	der := test.Value(x509.MarshalPKIXPublicKey(&key.PublicKey))(t)
 	return pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(key)}),
 		pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der})
 }
@@ -39,36 +39,28 @@ func keyPair(t *testing.T) (private, public []byte) {
 func encrypt(t *testing.T, img v1.Image, public []byte) v1.Image {
 	t.Helper()
 	dir := t.TempDir()
-	path, err := layout.Write(dir, indexOf(nil))
-	must(t, err)
-	must(t, path.AppendImage(img))
-	blobs, err := local.NewStore(dir)
-	must(t, err)
-	manifest, err := img.RawManifest()
-	must(t, err)
-	mediaType, err := img.MediaType()
-	must(t, err)
+	path := test.Value(layout.Write(dir, indexOf(nil)))(t)
+	test.Must(t, path.AppendImage(img))
+	blobs := test.Value(local.NewStore(dir))(t)
+	manifest := test.Value(img.RawManifest())(t)
+	mediaType := test.Value(img.MediaType())(t)
 	desc := imagespec.Descriptor{MediaType: string(mediaType), Digest: digest.FromBytes(manifest), Size: int64(len(manifest))}
 
-	recipient, err := config.EncryptWithJwe([][]byte{public})
-	must(t, err)
+	recipient := test.Value(config.EncryptWithJwe([][]byte{public}))(t)
 	all := func(imagespec.Descriptor) bool { return true }
 	desc, changed, err := encryption.EncryptImage(t.Context(), blobs, desc, &recipient, all)
-	must(t, err)
+	test.Must(t, err)
 	if !changed {
 		t.Fatal("nothing was encrypted")
 	}
-	b, err := content.ReadBlob(t.Context(), blobs, desc)
-	must(t, err)
+	b := test.Value(content.ReadBlob(t.Context(), blobs, desc))(t)
 	if n := bytes.Count(b, []byte(encryptedSuffix)); n == 0 {
 		t.Fatalf("no layer is encrypted in %s", b)
 	}
 	// The store of blobs is a directory of the same form as an image layout.
 	h := v1.Hash{Algorithm: "sha256", Hex: desc.Digest.Encoded()}
-	must(t, path.AppendDescriptor(v1.Descriptor{MediaType: types.MediaType(desc.MediaType), Size: desc.Size, Digest: h}))
-	encrypted, err := path.Image(h)
-	must(t, err)
-	return encrypted
+	test.Must(t, path.AppendDescriptor(v1.Descriptor{MediaType: types.MediaType(desc.MediaType), Size: desc.Size, Digest: h}))
+	return test.Value(path.Image(h))(t)
 }
 
 func TestEncryptedImage(t *testing.T) {
@@ -78,22 +70,21 @@ func TestEncryptedImage(t *testing.T) {
 	reg.push(t, "app:1", encrypt(t, plain, public))
 	for _, snapshotter := range []string{Overlayfs, Native} {
 		keys := t.TempDir()
-		must(t, os.MkdirAll(filepath.Join(keys, "team"), 0o700))
+		test.Must(t, os.MkdirAll(filepath.Join(keys, "team"), 0o700))
 		other, _ := keyPair(t)
 		for name, body := range map[string][]byte{"README": []byte("no key"), "another.pem": other, "team/app.pem": private} {
-			must(t, os.WriteFile(filepath.Join(keys, name), body, 0o600))
+			test.Must(t, os.WriteFile(filepath.Join(keys, name), body, 0o600))
 		}
-		must(t, os.Symlink("another.pem", filepath.Join(keys, "link.pem")))
-		must(t, os.WriteFile(filepath.Join(keys, "not:read.pem"), other, 0o600))
+		test.Must(t, os.Symlink("another.pem", filepath.Join(keys, "link.pem")))
+		test.Must(t, os.WriteFile(filepath.Join(keys, "not:read.pem"), other, 0o600))
 		link := filepath.Join(t.TempDir(), "keys")
-		must(t, os.Symlink(keys, link))
+		test.Must(t, os.Symlink(keys, link))
 		s := openStore(t, Config{HostsDir: reg.hosts(t), DecryptionKeysDir: link, DefaultSnapshotter: snapshotter})
 		img := pullImage(t, s, domain+"/app:1")
 		if img.ID != idOf(t, plain) {
 			t.Errorf("%s: id %s, want the plain image's %s", snapshotter, img.ID, idOf(t, plain))
 		}
-		root, err := s.PrepareRootfs(t.Context(), "c", img, "")
-		must(t, err)
+		root := test.Value(s.PrepareRootfs(t.Context(), "c", img, ""))(t)
 		sameTree(t, tree(t, mounted(t, root.Mounts)), layeredTree)
 	}
 }
@@ -104,9 +95,9 @@ func TestEncryptedImageWithoutItsKey(t *testing.T) {
 	other, _ := keyPair(t)
 	reg.push(t, "app:1", encrypt(t, layered(t, v1.Config{}), public))
 	colon := filepath.Join(t.TempDir(), "a:b")
-	must(t, os.MkdirAll(colon, 0o700))
+	test.Must(t, os.MkdirAll(colon, 0o700))
 	wrong := t.TempDir()
-	must(t, os.WriteFile(filepath.Join(wrong, "other.pem"), other, 0o600))
+	test.Must(t, os.WriteFile(filepath.Join(wrong, "other.pem"), other, 0o600))
 	for name, c := range map[string]struct{ dir, says string }{
 		"no directory":      {"", "decryption_keys_path"},
 		"missing directory": {filepath.Join(wrong, "none"), "put its private key there"},
@@ -129,6 +120,6 @@ func TestEncryptedImageWithoutItsKey(t *testing.T) {
 	}
 	// The key may come later, without a restart.
 	s := openStore(t, Config{HostsDir: reg.hosts(t), DecryptionKeysDir: wrong})
-	must(t, os.WriteFile(filepath.Join(wrong, "app.pem"), private, 0o600))
+	test.Must(t, os.WriteFile(filepath.Join(wrong, "app.pem"), private, 0o600))
 	pullImage(t, s, domain+"/app:1")
 }

@@ -11,6 +11,8 @@ import (
 	"github.com/containerd/containerd/v2/plugins/snapshots/erofs"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 // needErofs skips where the kernel or mkfs.erofs is missing.
@@ -38,9 +40,7 @@ func allSnapshotters(t *testing.T) []string {
 // mountedLayers are the layers of the snapshotter that are mounted.
 func mountedLayers(t *testing.T, s *Store) []string {
 	t.Helper()
-	all, err := filepath.Glob(filepath.Join(s.Root(), snapshotsDir, Erofs, "mounts", "*"))
-	must(t, err)
-	return all
+	return test.Value(filepath.Glob(filepath.Join(s.Root(), snapshotsDir, Erofs, "mounts", "*")))(t)
 }
 
 func TestErofs(t *testing.T) {
@@ -54,41 +54,36 @@ func TestErofs(t *testing.T) {
 	want := map[string]string{"a": "lower", "b": "top", "dir/": "", "dir/seen": "upper"}
 	root, hosts := filepath.Join(t.TempDir(), "images"), reg.hosts(t)
 	s := openStore(t, Config{Root: root, HostsDir: hosts, DefaultSnapshotter: Erofs})
-	t.Cleanup(func() { must(t, unmountLayers(filepath.Join(root, snapshotsDir, Erofs, "mounts"))) })
+	t.Cleanup(func() { test.Must(t, unmountLayers(filepath.Join(root, snapshotsDir, Erofs, "mounts"))) })
 	img := pullImage(t, s, app)
-	fs, err := s.PrepareRootfs(t.Context(), "c1", img, "")
-	must(t, err)
+	fs := test.Value(s.PrepareRootfs(t.Context(), "c1", img, ""))(t)
 	dir := t.TempDir()
-	must(t, mount.All(fs.Mounts, dir))
+	test.Must(t, mount.All(fs.Mounts, dir))
 	sameTree(t, tree(t, dir), want)
-	must(t, os.WriteFile(filepath.Join(dir, "written"), nil, 0o600))
-	must(t, mount.UnmountAll(dir, 0))
+	test.Must(t, os.WriteFile(filepath.Join(dir, "written"), nil, 0o600))
+	test.Must(t, mount.UnmountAll(dir, 0))
 	if got := len(mountedLayers(t, s)); got != 3 {
 		t.Errorf("%d layers are mounted", got)
 	}
 
 	// The same layers under overlayfs, beside it.
-	other, err := s.PrepareRootfs(t.Context(), "c2", img, Overlayfs)
-	must(t, err)
-	must(t, mount.All(other.Mounts, dir))
+	other := test.Value(s.PrepareRootfs(t.Context(), "c2", img, Overlayfs))(t)
+	test.Must(t, mount.All(other.Mounts, dir))
 	sameTree(t, tree(t, dir), want)
-	must(t, mount.UnmountAll(dir, 0))
+	test.Must(t, mount.UnmountAll(dir, 0))
 
 	// After a restart, and after a reboot, which unmounts everything.
-	must(t, s.Close())
-	must(t, unmountLayers(filepath.Join(root, snapshotsDir, Erofs, "mounts")))
+	test.Must(t, s.Close())
+	test.Must(t, unmountLayers(filepath.Join(root, snapshotsDir, Erofs, "mounts")))
 	s = openStore(t, Config{Root: root, HostsDir: hosts, DefaultSnapshotter: Erofs})
-	must(t, s.Retain(t.Context(), []Use{{Owner: "c1", ChainID: img.ChainID, Snapshotter: Erofs}, {Owner: "c2", ChainID: img.ChainID, Snapshotter: Overlayfs}}))
-	again, err := s.PrepareRootfs(t.Context(), "c1", img, Erofs)
-	must(t, err)
-	must(t, mount.All(again.Mounts, dir))
-	if _, err := os.Stat(filepath.Join(dir, "written")); err != nil {
-		t.Errorf("what was written: %v", err)
-	}
-	must(t, mount.UnmountAll(dir, 0))
-	must(t, s.Remove(t.Context(), img.ID))
-	must(t, s.RemoveRootfs(t.Context(), "c1", Erofs))
-	must(t, s.RemoveRootfs(t.Context(), "c2", Overlayfs))
+	test.Must(t, s.Retain(t.Context(), []Use{{Owner: "c1", ChainID: img.ChainID, Snapshotter: Erofs}, {Owner: "c2", ChainID: img.ChainID, Snapshotter: Overlayfs}}))
+	again := test.Value(s.PrepareRootfs(t.Context(), "c1", img, Erofs))(t)
+	test.Must(t, mount.All(again.Mounts, dir))
+	test.Checkf(t, test.Err(os.Stat(filepath.Join(dir, "written"))), "what was written")
+	test.Must(t, mount.UnmountAll(dir, 0))
+	test.Must(t, s.Remove(t.Context(), img.ID))
+	test.Must(t, s.RemoveRootfs(t.Context(), "c1", Erofs))
+	test.Must(t, s.RemoveRootfs(t.Context(), "c2", Overlayfs))
 	<-s.work.collector.request()
 	if left := mountedLayers(t, s); len(left) > 0 {
 		t.Errorf("still mounted: %v", left)
@@ -99,13 +94,13 @@ func TestErofs(t *testing.T) {
 func TestErofsOnEarlierKernels(t *testing.T) {
 	needErofs(t)
 	tree, file, dir := t.TempDir(), filepath.Join(t.TempDir(), "layer.erofs"), t.TempDir()
-	must(t, os.WriteFile(filepath.Join(tree, "a"), []byte("of a"), 0o600))
+	test.Must(t, os.WriteFile(filepath.Join(tree, "a"), []byte("of a"), 0o600))
 	if out, err := exec.Command("mkfs.erofs", "--quiet", file, tree).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	m := mount.Mount{Type: "erofs", Source: file, Options: []string{"ro", "loop"}}
-	must(t, mountErofs(m, dir, func(string, string, string, uintptr, string) error { return unix.ENOTBLK }))
-	defer func() { must(t, mount.UnmountAll(dir, 0)) }()
+	test.Must(t, mountErofs(m, dir, func(string, string, string, uintptr, string) error { return unix.ENOTBLK }))
+	defer func() { test.Must(t, mount.UnmountAll(dir, 0)) }()
 	if text, err := os.ReadFile(filepath.Join(dir, "a")); string(text) != "of a" {
 		t.Errorf("%q, %v", text, err)
 	}
@@ -115,12 +110,11 @@ func TestErofsOnEarlierKernels(t *testing.T) {
 // is free for everybody else.
 func TestErofsKeepsNobodyFromTheMetadata(t *testing.T) {
 	needErofs(t)
-	mkfs, err := exec.LookPath("mkfs.erofs")
-	must(t, err)
+	mkfs := test.Value(exec.LookPath("mkfs.erofs"))(t)
 	bin := t.TempDir()
 	started, proceed := filepath.Join(bin, "started"), filepath.Join(bin, "proceed")
 	script := "#!/bin/sh\n: > " + started + "\nwhile ! [ -e " + proceed + " ]; do sleep 0.05; done\nexec " + mkfs + ` "$@"` + "\n"
-	must(t, os.WriteFile(filepath.Join(bin, "mkfs.erofs"), []byte(script), 0o700)) //nolint:gosec // it is to be run
+	test.Must(t, os.WriteFile(filepath.Join(bin, "mkfs.erofs"), []byte(script), 0o700)) //nolint:gosec // it is to be run
 	t.Setenv("PATH", bin+":"+os.Getenv("PATH"))
 	_, s := serve(t, Config{DefaultSnapshotter: Erofs}, build(t, v1.Config{}, layer(t, file{name: "a", body: "of a"})))
 	pulled := make(chan error, 1)
@@ -128,7 +122,7 @@ func TestErofsKeepsNobodyFromTheMetadata(t *testing.T) {
 		_, err := s.Pull(t.Context(), PullRequest{Ref: app})
 		pulled <- err
 	}()
-	eventually(t, "the layer becomes a file", func() bool { _, err := os.Stat(started); return err == nil })
+	test.Eventually(t, "the layer becomes a file", func() bool { _, err := os.Stat(started); return err == nil })
 	written := make(chan error, 1)
 	go func() {
 		ctx, lease, err := s.files.lease(inNamespace(t.Context()), nil)
@@ -139,12 +133,12 @@ func TestErofsKeepsNobodyFromTheMetadata(t *testing.T) {
 	}()
 	select {
 	case err := <-written:
-		must(t, err)
+		test.Must(t, err)
 	case <-time.After(10 * time.Second):
 		t.Error("nobody can write to the metadata")
 	}
-	must(t, os.WriteFile(proceed, nil, 0o600))
-	must(t, <-pulled)
+	test.Must(t, os.WriteFile(proceed, nil, 0o600))
+	test.Must(t, <-pulled)
 	if left, err := filepath.Glob(filepath.Join(s.Root(), snapshotsDir, Erofs, "snapshots", "*", "fs", "*")); err != nil || len(left) > 0 {
 		t.Errorf("the layer is there twice: %v, %v", left, err)
 	}

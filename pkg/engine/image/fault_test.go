@@ -17,6 +17,8 @@ import (
 	"github.com/containerd/errdefs"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 // The test binary is also the daemon that gets killed: with these set it opens
@@ -64,12 +66,12 @@ func killed(t *testing.T, c Config, ref string, ready func(stdout string) bool) 
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Env = append(os.Environ(), victimRoot+"="+c.Root, victimHosts+"="+c.HostsDir, victimRef+"="+ref)
 	cmd.Stdout, cmd.Stderr = out, out
-	must(t, cmd.Start())
+	test.Must(t, cmd.Start())
 	defer func() {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait() // killed, as it shall be
 	}()
-	eventually(t, "the victim is where it shall be killed", func() bool { return ready(out.String()) })
+	test.Eventually(t, "the victim is where it shall be killed", func() bool { return ready(out.String()) })
 }
 
 // forVictim serves an image to a store that is not there yet.
@@ -133,10 +135,8 @@ func TestKilledInTheMiddleOfUnpacking(t *testing.T) {
 		t.Errorf("left after the kill: %v", found)
 	}
 	img := pullImage(t, s, app)
-	rootfs, err := s.PrepareRootfs(t.Context(), "c", img, "")
-	must(t, err)
-	info, err := os.Stat(filepath.Join(mounted(t, rootfs.Mounts), "big"))
-	must(t, err)
+	rootfs := test.Value(s.PrepareRootfs(t.Context(), "c", img, ""))(t)
+	info := test.Value(os.Stat(filepath.Join(mounted(t, rootfs.Mounts), "big")))(t)
 	if info.Size() != size {
 		t.Errorf("the file has %d bytes", info.Size())
 	}
@@ -202,7 +202,7 @@ func TestKilledWithARootfs(t *testing.T) {
 	killed(t, c, app, isDone)
 	s := openStore(t, c)
 	before := hasRootfs(t, s, "victim", "")
-	must(t, s.Retain(t.Context(), nil))
+	test.Must(t, s.Retain(t.Context(), nil))
 	if !before || hasRootfs(t, s, "victim", "") {
 		t.Errorf("the container's root filesystem: there %v, and still when nothing owns it", before)
 	}
@@ -214,19 +214,16 @@ func TestKilledWithARootfs(t *testing.T) {
 func smallDisk(t *testing.T, mib int64) string {
 	t.Helper()
 	img := filepath.Join(t.TempDir(), "disk")
-	f, err := os.Create(img)
-	must(t, err)
-	must(t, f.Truncate(mib<<20))
-	must(t, f.Close())
+	f := test.Value(os.Create(img))(t)
+	test.Must(t, f.Truncate(mib<<20))
+	test.Must(t, f.Close())
 	if out, err := exec.Command("mkfs.ext4", "-q", "-m", "0", "-N", "4096", img).CombinedOutput(); err != nil {
 		t.Fatalf("mkfs.ext4 (package e2fsprogs): %v: %s", err, out)
 	}
 	dir := t.TempDir()
-	must(t, (&mount.Mount{Type: "ext4", Source: img, Options: []string{"loop"}}).Mount(dir))
+	test.Must(t, (&mount.Mount{Type: "ext4", Source: img, Options: []string{"loop"}}).Mount(dir))
 	t.Cleanup(func() {
-		if err := mount.UnmountAll(dir, unix.MNT_DETACH); err != nil {
-			t.Errorf("unmount %s: %v", dir, err)
-		}
+		test.Checkf(t, mount.UnmountAll(dir, unix.MNT_DETACH), "unmount %s", dir)
 	})
 	return dir
 }
@@ -234,7 +231,7 @@ func smallDisk(t *testing.T, mib int64) string {
 func freeBytes(t *testing.T, dir string) int64 {
 	t.Helper()
 	var st unix.Statfs_t
-	must(t, unix.Statfs(dir, &st))
+	test.Must(t, unix.Statfs(dir, &st))
 	return int64(st.Bavail) * st.Bsize
 }
 
@@ -245,7 +242,7 @@ func TestFullDisk(t *testing.T) {
 	reg.push(t, "unpack:1", build(t, v1.Config{}, layer(t, file{name: "first"}), bulk(t, 8<<20), layer(t, file{name: "zeros", body: strings.Repeat("\x00", 16<<20)})))
 	disk := smallDisk(t, 24)
 	s := openStore(t, Config{Root: filepath.Join(disk, "images"), HostsDir: reg.hosts(t)})
-	must(t, s.Retain(t.Context(), nil))
+	test.Must(t, s.Retain(t.Context(), nil))
 	pullImage(t, s, domain+"/small:1")
 	wantStored(t, s, 5, 4)
 	unix.Sync()
@@ -266,16 +263,15 @@ func TestFullDisk(t *testing.T) {
 			t.Errorf("%s cost %d bytes of the disk", name, lost)
 		}
 	}
-	img, err := s.Get(domain + "/small:1")
-	must(t, err)
+	img := test.Value(s.Get(domain + "/small:1"))(t)
 	wantFiles(t, s, img, "c", "", layeredTree)
-	must(t, s.RemoveRootfs(t.Context(), "c", ""))
-	must(t, s.Close())
+	test.Must(t, s.RemoveRootfs(t.Context(), "c", ""))
+	test.Must(t, s.Close())
 	s = openStore(t, s.cfg)
 	if len(s.List()) != 1 {
 		t.Errorf("after restart %d images", len(s.List()))
 	}
-	must(t, s.Close())
+	test.Must(t, s.Close())
 }
 
 func TestFullDiskHasNoRoomForARootfs(t *testing.T) {
@@ -286,7 +282,7 @@ func TestFullDiskHasNoRoomForARootfs(t *testing.T) {
 	img := pullImage(t, s, domain+"/small:1")
 	// Fill the last inode, so that not even a directory can be made.
 	filler := filepath.Join(disk, "filler")
-	must(t, os.Mkdir(filler, 0o700))
+	test.Must(t, os.Mkdir(filler, 0o700))
 	for i := 0; ; i++ {
 		f, err := os.Create(filepath.Join(filler, time.Duration(i).String()))
 		if err != nil {
@@ -294,16 +290,11 @@ func TestFullDiskHasNoRoomForARootfs(t *testing.T) {
 		}
 		f.Close()
 	}
-	_, err := s.PrepareRootfs(t.Context(), "c", img, "")
-	if !errdefs.IsResourceExhausted(err) || !strings.Contains(err.Error(), "no space left") {
-		t.Errorf("root filesystem on a full disk: %v", err)
-	}
+	test.Refused(t, test.Err(s.PrepareRootfs(t.Context(), "c", img, "")), errdefs.IsResourceExhausted, "no space left")
 	if left, _ := os.ReadDir(s.files.path(rootfsDir, Overlayfs)); len(left) != 0 {
 		t.Errorf("left behind: %v", left)
 	}
-	must(t, os.RemoveAll(filler))
-	if _, err := s.PrepareRootfs(t.Context(), "c", img, ""); err != nil {
-		t.Errorf("after making room: %v", err)
-	}
-	must(t, s.Close())
+	test.Must(t, os.RemoveAll(filler))
+	test.Checkf(t, test.Err(s.PrepareRootfs(t.Context(), "c", img, "")), "after making room")
+	test.Must(t, s.Close())
 }

@@ -9,13 +9,14 @@ import (
 	"github.com/containerd/containerd/v2/core/snapshots"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 // marksOf are the marks of unpackings that were not flushed.
 func marksOf(t *testing.T, root string) []string {
 	t.Helper()
-	entries, err := os.ReadDir(filepath.Join(root, unflushedDir))
-	must(t, err)
+	entries := test.Value(os.ReadDir(filepath.Join(root, unflushedDir)))(t)
 	var names []string
 	for _, e := range entries {
 		names = append(names, e.Name())
@@ -34,17 +35,15 @@ func TestLayersOfAnEarlierBoot(t *testing.T) {
 	s := openStore(t, Config{HostsDir: reg.hosts(t)})
 	lost := pullImage(t, s, domain+"/base:1")
 	ctx := inNamespace(t.Context())
-	info, err := s.files.layers[Overlayfs].Stat(ctx, lost.ChainID.String())
-	must(t, err)
+	info := test.Value(s.files.layers[Overlayfs].Stat(ctx, lost.ChainID.String()))(t)
 	top, kept := pullImage(t, s, app), pullImage(t, s, domain+"/other:1")
-	eventually(t, "all is flushed", func() bool { return len(marksOf(t, s.Root())) == 0 })
-	must(t, s.Close())
+	test.Eventually(t, "all is flushed", func() bool { return len(marksOf(t, s.Root())) == 0 })
+	test.Must(t, s.Close())
 	// As if the flush had not been before the power cut.
-	must(t, os.WriteFile(filepath.Join(s.Root(), unflushedDir, info.Labels[unpackLabel]), []byte("another boot"), 0o600))
+	test.Must(t, os.WriteFile(filepath.Join(s.Root(), unflushedDir, info.Labels[unpackLabel]), []byte("another boot"), 0o600))
 
-	s, err = Open(t.Context(), s.cfg)
-	must(t, err)
-	defer func() { must(t, s.Close()) }()
+	s = test.Value(Open(t.Context(), s.cfg))(t)
+	defer func() { test.Must(t, s.Close()) }()
 	if marks := marksOf(t, s.Root()); len(marks) > 0 {
 		t.Errorf("marks are left: %v", marks)
 	}
@@ -73,18 +72,17 @@ func TestLayersOfAnEarlierBoot(t *testing.T) {
 // A daemon that was killed in the same boot has lost nothing.
 func TestLayersOfThisBoot(t *testing.T) {
 	_, s, img := pulled(t, Config{}, build(t, v1.Config{}, layer(t, file{name: "a"})))
-	eventually(t, "all is flushed", func() bool { return len(marksOf(t, s.Root())) == 0 })
-	must(t, s.Close())
-	must(t, os.WriteFile(filepath.Join(s.Root(), unflushedDir, "KILLED"), []byte(s.files.flusher.boot), 0o600))
+	test.Eventually(t, "all is flushed", func() bool { return len(marksOf(t, s.Root())) == 0 })
+	test.Must(t, s.Close())
+	test.Must(t, os.WriteFile(filepath.Join(s.Root(), unflushedDir, "KILLED"), []byte(s.files.flusher.boot), 0o600))
 
-	s, err := Open(t.Context(), s.cfg)
-	must(t, err)
-	defer func() { must(t, s.Close()) }()
+	s = test.Value(Open(t.Context(), s.cfg))(t)
+	defer func() { test.Must(t, s.Close()) }()
 	done, err := isUnpacked(inNamespace(t.Context()), s.files.layers[Overlayfs], img.ChainID)
 	if err != nil || !done {
 		t.Errorf("unpacked: %v, %v", done, err)
 	}
-	eventually(t, "what was killed is flushed", func() bool { return len(marksOf(t, s.Root())) == 0 })
+	test.Eventually(t, "what was killed is flushed", func() bool { return len(marksOf(t, s.Root())) == 0 })
 }
 
 // A layer that waits for the one below ends when that one fails.
@@ -92,15 +90,14 @@ func TestLayerBelowFails(t *testing.T) {
 	s := openStore(t, Config{})
 	l := s.files.layers[Overlayfs]
 	ctx, lease, err := s.files.lease(inNamespace(t.Context()), nil)
-	must(t, err)
+	test.Must(t, err)
 	defer s.files.endLease(ctx, lease)
 	prepare := func(key, chain, parent string) {
 		labels := map[string]string{snapshots.LabelSnapshotRef: chain}
 		if parent != "" {
 			labels[parentLabel] = parent
 		}
-		_, err := l.Prepare(ctx, key, "", snapshots.WithLabels(labels))
-		must(t, err)
+		test.Must(t, test.Err(l.Prepare(ctx, key, "", snapshots.WithLabels(labels))))
 	}
 	prepare("k1", "below", "")
 	prepare("k2", "above", "below")
@@ -111,28 +108,22 @@ func TestLayerBelowFails(t *testing.T) {
 		t.Fatalf("it did not wait: %v", err)
 	default:
 	}
-	must(t, l.Remove(ctx, "k1"))
-	if err := <-waited; err == nil {
-		t.Error("there is no layer below, and nobody says so")
-	}
+	test.Must(t, l.Remove(ctx, "k1"))
+	test.Fails(t, <-waited, "there is no layer below, and nobody says so")
 	// Nothing is remembered of what has ended.
-	must(t, l.Remove(ctx, "k2"))
+	test.Must(t, l.Remove(ctx, "k2"))
 	if len(l.rebases.active)+len(l.rebases.below) > 0 {
 		t.Errorf("%+v", l.rebases)
 	}
 	prepare("k3", "below", "")
 	go func() { waited <- l.wait(ctx, "below") }()
-	must(t, l.Commit(ctx, "below", "k3", snapshots.WithLabels(map[string]string{snapshots.LabelSnapshotRef: "below"})))
-	if err := <-waited; err != nil {
-		t.Errorf("the layer is there: %v", err)
-	}
+	test.Must(t, l.Commit(ctx, "below", "k3", snapshots.WithLabels(map[string]string{snapshots.LabelSnapshotRef: "below"})))
+	test.Checkf(t, <-waited, "the layer is there")
 	cancelled, cancel := context.WithCancel(ctx)
 	prepare("k4", "never", "")
 	cancel()
-	if err := l.wait(cancelled, "never"); err == nil {
-		t.Error("it waits for ever")
-	}
-	must(t, l.Remove(ctx, "k4"))
+	test.Fails(t, l.wait(cancelled, "never"), "it waits for ever")
+	test.Must(t, l.Remove(ctx, "k4"))
 }
 
 // A layer need not name the directories of those below: they stay what they were,

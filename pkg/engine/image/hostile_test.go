@@ -27,6 +27,7 @@ import (
 	"github.com/opencontainers/go-digest"
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/engine/image/bounds"
 )
 
@@ -41,15 +42,13 @@ func TestEncryptedImageWithWrongNonce(t *testing.T) {
 			reg := newTestRegistry(t)
 			private, public := keyPair(t)
 			img := encrypt(t, layered(t, v1.Config{}), public)
-			manifest, err := img.Manifest()
-			must(t, err)
+			manifest := test.Value(img.Manifest())(t)
 			manifest = manifest.DeepCopy()
 			for _, l := range manifest.Layers {
 				l.Annotations[cipherAnnotation] = encodeBase64(annotation)
 			}
 			reg.push(t, "app:1", img)
-			text, err := json.Marshal(manifest)
-			must(t, err)
+			text := test.Value(json.Marshal(manifest))(t)
 			reg.setGuard(func(w http.ResponseWriter, r *http.Request) bool {
 				if !strings.Contains(r.URL.Path, "/manifests/") {
 					return false
@@ -61,11 +60,9 @@ func TestEncryptedImageWithWrongNonce(t *testing.T) {
 				return true
 			})
 			keys := t.TempDir()
-			must(t, os.WriteFile(filepath.Join(keys, "app.pem"), private, 0o600))
+			test.Must(t, os.WriteFile(filepath.Join(keys, "app.pem"), private, 0o600))
 			s := openStore(t, Config{HostsDir: reg.hosts(t), DecryptionKeysDir: keys})
-			if _, err := s.Pull(t.Context(), PullRequest{Ref: domain + "/app:1"}); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "nonce") {
-				t.Errorf("pull: %v", err)
-			}
+			test.Refused(t, test.Err(s.Pull(t.Context(), PullRequest{Ref: domain + "/app:1"})), errdefs.IsFailedPrecondition, "nonce")
 			wantStored(t, s, 0, 0)
 		})
 	}
@@ -80,20 +77,16 @@ func TestLayerThatTakesMemory(t *testing.T) {
 	z := gzip.NewWriter(&text)
 	w := tar.NewWriter(z)
 	for i := range 200 {
-		must(t, w.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: fmt.Sprint("d", i), PAXRecords: map[string]string{"BERTH.long": strings.Repeat("a", 1_000_000)}}))
+		test.Must(t, w.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: fmt.Sprint("d", i), PAXRecords: map[string]string{"BERTH.long": strings.Repeat("a", 1_000_000)}}))
 	}
-	must(t, errors.Join(w.Close(), z.Close()))
+	test.Must(t, errors.Join(w.Close(), z.Close()))
 	reg := newTestRegistry(t)
-	img, err := mutate.AppendLayers(build(t, v1.Config{}), static.NewLayer(text.Bytes(), types.OCILayer))
-	must(t, err)
+	img := test.Value(mutate.AppendLayers(build(t, v1.Config{}), static.NewLayer(text.Bytes(), types.OCILayer)))(t)
 	reg.push(t, "bad:1", img)
 	reg.push(t, "good:1", layered(t, v1.Config{}))
 	s := openStore(t, Config{HostsDir: reg.hosts(t), Limits: bounds.Limits{MaxUnpackMemory: 128 << 20}})
 	for range 2 { // nothing that the first held is held still
-		_, err := s.Pull(t.Context(), PullRequest{Ref: domain + "/bad:1"})
-		if !errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), "registry.max_unpack_memory") {
-			t.Errorf("pull: %v", err)
-		}
+		test.Refused(t, test.Err(s.Pull(t.Context(), PullRequest{Ref: domain + "/bad:1"})), errdefs.IsInvalidArgument, "registry.max_unpack_memory")
 	}
 	wantStored(t, s, 0, 0)
 	pullImage(t, s, domain+"/good:1")
@@ -109,13 +102,11 @@ func TestLargeConfigIsReadAgain(t *testing.T) {
 	reg.push(t, "app:1", build(t, v1.Config{User: "app", Env: env}, layer(t, file{name: "f"})))
 	s := openStore(t, Config{HostsDir: reg.hosts(t)})
 	pullImage(t, s, domain+"/app:1")
-	img, err := s.Get(domain + "/app:1")
-	must(t, err)
+	img := test.Value(s.Get(domain + "/app:1"))(t)
 	if len(img.Config.Env) != 0 || img.Config.User != "app" {
 		t.Errorf("in memory are %d variables and the user %q", len(img.Config.Env), img.Config.User)
 	}
-	whole, err := s.Whole(t.Context(), img)
-	must(t, err)
+	whole := test.Value(s.Whole(t.Context(), img))(t)
 	if !slices.Equal(whole.Config.Env, env) || whole.Config.User != "app" || whole.ID != img.ID {
 		t.Errorf("whole is %v", whole)
 	}
@@ -128,19 +119,16 @@ func TestLargeConfigIsReadAgain(t *testing.T) {
 func TestLayerAsConfiguration(t *testing.T) {
 	reg := newTestRegistry(t)
 	big := static.NewLayer(make([]byte, 5<<20), types.OCIUncompressedLayer)
-	h, err := big.Digest()
-	must(t, err)
-	img, err := mutate.AppendLayers(build(t, v1.Config{}), big)
-	must(t, err)
+	h := test.Value(big.Digest())(t)
+	img := test.Value(mutate.AppendLayers(build(t, v1.Config{}), big))(t)
 	reg.push(t, "first:1", img)
 	s := openStore(t, Config{HostsDir: reg.hosts(t)})
 	pullImage(t, s, domain+"/first:1")
 
-	text, err := json.Marshal(imagespec.Manifest{
+	text := test.Value(json.Marshal(imagespec.Manifest{
 		MediaType: imagespec.MediaTypeImageManifest,
 		Config:    imagespec.Descriptor{MediaType: imagespec.MediaTypeImageConfig, Digest: digest.Digest(h.String()), Size: 100},
-	})
-	must(t, err)
+	}))(t)
 	reg.setGuard(func(w http.ResponseWriter, r *http.Request) bool {
 		if !strings.Contains(r.URL.Path, "/manifests/") {
 			return false
@@ -151,9 +139,7 @@ func TestLayerAsConfiguration(t *testing.T) {
 		_, _ = w.Write(text)
 		return true
 	})
-	if _, err := s.Pull(t.Context(), PullRequest{Ref: domain + "/second:1"}); !errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), "its descriptor says 100") {
-		t.Errorf("pull: %v", err)
-	}
+	test.Refused(t, test.Err(s.Pull(t.Context(), PullRequest{Ref: domain + "/second:1"})), errdefs.IsInvalidArgument, "its descriptor says 100")
 }
 
 // A layer may be elsewhere than on the registry, if its type says so.
@@ -170,13 +156,11 @@ func TestForeignLayer(t *testing.T) {
 		_, _ = io.Copy(w, b)
 	})
 	for mediaType, want := range map[types.MediaType]bool{types.OCIRestrictedLayer: true, types.OCILayer: false} {
-		manifest, err := img.Manifest()
-		must(t, err)
+		manifest := test.Value(img.Manifest())(t)
 		manifest = manifest.DeepCopy()
 		manifest.Layers[0].MediaType = mediaType
 		manifest.Layers[0].URLs = []string{elsewhere.URL + "/" + string(mediaType)}
-		text, err := json.Marshal(manifest)
-		must(t, err)
+		text := test.Value(json.Marshal(manifest))(t)
 		reg.setGuard(func(w http.ResponseWriter, r *http.Request) bool {
 			if !strings.Contains(r.URL.Path, "/manifests/") {
 				return false
@@ -189,9 +173,7 @@ func TestForeignLayer(t *testing.T) {
 		})
 		s := openStore(t, Config{HostsDir: reg.hosts(t)})
 		pullImage(t, s, domain+"/app:1")
-		if asked := strings.Contains(elsewhere.text(), string(mediaType)); asked != want {
-			t.Errorf("%s: elsewhere was asked: %v", mediaType, asked)
-		}
+		test.Equal(t, fmt.Sprintf("%s: elsewhere was asked", mediaType), strings.Contains(elsewhere.text(), string(mediaType)), want)
 	}
 }
 
@@ -222,20 +204,16 @@ func TestWorkerOutlivesPanic(t *testing.T) {
 func TestImageNamesTheLayerBelow(t *testing.T) {
 	reg := newTestRegistry(t)
 	bottom := layer(t, file{name: "no/such/directory/file"})
-	diffID, err := bottom.DiffID()
-	must(t, err)
-	img, err := mutate.Append(build(t, v1.Config{}), mutate.Addendum{Layer: bottom, Annotations: map[string]string{
+	diffID := test.Value(bottom.DiffID())(t)
+	img := test.Value(mutate.Append(build(t, v1.Config{}), mutate.Addendum{Layer: bottom, Annotations: map[string]string{
 		parentLabel: diffID.String(), "containerd.io/snapshot/max-size": "1",
-	}})
-	must(t, err)
+	}}))(t)
 	reg.push(t, "app:1", img)
 	s := openStore(t, Config{HostsDir: reg.hosts(t)})
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	pulled, err := s.Pull(ctx, PullRequest{Ref: domain + "/app:1"})
-	must(t, err)
-	info, err := s.files.layers[Overlayfs].Stat(inNamespace(t.Context()), pulled.ChainID.String())
-	must(t, err)
+	pulled := test.Value(s.Pull(ctx, PullRequest{Ref: domain + "/app:1"}))(t)
+	info := test.Value(s.files.layers[Overlayfs].Stat(inNamespace(t.Context()), pulled.ChainID.String()))(t)
 	for name := range info.Labels {
 		if strings.HasPrefix(name, snapshotPrefix) && name != snapshots.LabelSnapshotDiffID {
 			t.Errorf("the layer has label %s of the image", name)

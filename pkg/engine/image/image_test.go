@@ -1,8 +1,11 @@
 package image
 
 import (
+	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 func TestTag(t *testing.T) {
@@ -12,25 +15,15 @@ func TestTag(t *testing.T) {
 		"busybox": "docker.io/library/busybox:latest", "library/busybox:1": "docker.io/library/busybox:1",
 		"busybox:2": "docker.io/library/busybox:1", "": "docker.io/library/busybox:1", "Not A Name": "docker.io/library/busybox:1",
 	} {
-		if got := several.Tag(asked); got != want {
-			t.Errorf("%q has the tag %q, want %q", asked, got, want)
-		}
-		if got := several.Name(asked); got != want {
-			t.Errorf("%q has the name %q, want %q", asked, got, want)
-		}
+		test.Equal(t, fmt.Sprintf("%q has the tag", asked), several.Tag(asked), want)
+		test.Equal(t, fmt.Sprintf("%q has the name", asked), several.Name(asked), want)
 	}
 	for asked, want := range map[string]string{
 		"busybox" + digest: "docker.io/library/busybox" + digest, "busybox:1" + digest: "docker.io/library/busybox" + digest,
 		"other" + digest: "docker.io/library/busybox:1",
 	} {
-		if got := several.Name(asked); got != want {
-			t.Errorf("%q has the name %q, want %q", asked, got, want)
-		}
-		if got := several.Tag(asked); got != several.RepoTags[0] {
-			t.Errorf("%q has the tag %q", asked, got)
-		}
+		test.Equal(t, fmt.Sprintf("%q has the name", asked), several.Name(asked), want)
+		test.Equal(t, fmt.Sprintf("%q has the tag", asked), several.Tag(asked), several.RepoTags[0])
 	}
-	if got := (&Image{}).Tag("busybox"); got != "" {
-		t.Errorf("an image without a tag has %q", got)
-	}
+	test.Equal(t, "an image without a tag has", (&Image{}).Tag("busybox"), "")
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/opencontainers/go-digest"
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/engine/image/bounds"
 )
 
@@ -118,11 +119,11 @@ func TestInterruptedPullIsResumed(t *testing.T) {
 			if _, err := pulls(s); err == nil {
 				t.Fatal("no error")
 			}
-			must(t, s.Close())
+			test.Must(t, s.Close())
 			return openStore(t, s.cfg)
 		},
 		"daemon is killed": func(t *testing.T, s *Store, g *breaking) *Store {
-			must(t, s.Close())
+			test.Must(t, s.Close())
 			defer close(g.hold())
 			killed(t, s.cfg, app, func(string) bool {
 				blobs, _ := filepath.Glob(s.files.path("content", "blobs", "sha256", "*"))
@@ -190,31 +191,29 @@ func TestInterruptedPullsAreGivenUp(t *testing.T) {
 		},
 		"with a removed image": func(t *testing.T, s *Store) *Store {
 			pullImage(t, s, domain+"/other:1")
-			must(t, s.Retain(t.Context(), nil))
-			must(t, s.Remove(t.Context(), domain+"/other:1"))
+			test.Must(t, s.Retain(t.Context(), nil))
+			test.Must(t, s.Remove(t.Context(), domain+"/other:1"))
 			return s
 		},
 		"on a full disk": func(t *testing.T, s *Store) *Store {
 			_, lease, err := s.files.lease(s.testContext(t), nil)
-			must(t, err)
+			test.Must(t, err)
 			s.abandon(s.testContext(t), lease, fmt.Errorf("write: %w", unix.ENOSPC))
 			return s
 		},
 		"after a reboot": func(t *testing.T, s *Store) *Store {
-			must(t, s.Close())
-			files, err := openFiles(t.Context(), s.cfg)
-			must(t, err)
+			test.Must(t, s.Close())
+			files := test.Value(openFiles(t.Context(), s.cfg))(t)
 			files.flusher.boot = "another boot"
-			later, err := newStore(files, s.cfg)
-			must(t, err)
-			must(t, later.recover(s.testContext(t)))
-			must(t, files.close())
+			later := test.Value(newStore(files, s.cfg))(t)
+			test.Must(t, later.recover(s.testContext(t)))
+			test.Must(t, files.close())
 			return openStore(t, s.cfg)
 		},
 		"for others": func(t *testing.T, s *Store) *Store {
 			for n := range keptPulls {
 				ctx, lease, err := s.files.lease(s.testContext(t), nil)
-				must(t, err)
+				test.Must(t, err)
 				s.interrupted.keep(ctx, fmt.Sprint(n), lease)
 			}
 			wantLeases(t, s, keptPulls)
@@ -253,7 +252,7 @@ func TestEntriesOfInterruptedPulls(t *testing.T) {
 	s := openStore(t, Config{HostsDir: reg.hosts(t), Limits: bounds.Limits{MaxImageEntries: 12}})
 	reg.setGuard(func(w http.ResponseWriter, r *http.Request) bool {
 		if r.Method == http.MethodGet && strings.Contains(r.URL.Path, g.path) {
-			eventually(t, "the other layer is unpacked", func() bool { _, snaps, _ := stored(t, s); return slices.ContainsFunc(snaps, isCommitted) })
+			test.Eventually(t, "the other layer is unpacked", func() bool { _, snaps, _ := stored(t, s); return slices.ContainsFunc(snaps, isCommitted) })
 		}
 		return g.guard(w, r)
 	})
@@ -264,9 +263,7 @@ func TestEntriesOfInterruptedPulls(t *testing.T) {
 		t.Fatalf("unpacked are %v", snaps)
 	}
 	g.mend()
-	if _, err := s.Pull(t.Context(), PullRequest{Ref: app}); !errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), "max_image_entries") {
-		t.Errorf("its end: %v", err)
-	}
+	test.Refused(t, test.Err(s.Pull(t.Context(), PullRequest{Ref: app})), errdefs.IsInvalidArgument, "max_image_entries")
 	wantStored(t, s, 0, 0)
 }
 

@@ -10,6 +10,8 @@ import (
 	"github.com/containerd/containerd/v2/core/mount"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 // A store that is opened without a free inode removes root filesystems, and makes
@@ -18,14 +20,14 @@ func TestOpenWithoutInodes(t *testing.T) {
 	reg := newTestRegistry(t)
 	reg.push(t, "app:1", layered(t, v1.Config{}))
 	disk := t.TempDir()
-	must(t, unix.Mount("tmpfs", disk, "tmpfs", 0, "size=64m,nr_inodes=400"))
-	t.Cleanup(func() { must(t, unix.Unmount(disk, unix.MNT_DETACH)) })
+	test.Must(t, unix.Mount("tmpfs", disk, "tmpfs", 0, "size=64m,nr_inodes=400"))
+	t.Cleanup(func() { test.Must(t, unix.Unmount(disk, unix.MNT_DETACH)) })
 	s := openStore(t, Config{Root: filepath.Join(disk, "images"), HostsDir: reg.hosts(t)})
 	img := pullImage(t, s, app)
 	_, err := s.PrepareRootfs(t.Context(), "one", img, "")
-	must(t, err)
+	test.Must(t, err)
 	filler := filepath.Join(disk, "filler")
-	must(t, os.Mkdir(filler, 0o700))
+	test.Must(t, os.Mkdir(filler, 0o700))
 	for i := 0; err == nil; i++ {
 		err = os.WriteFile(filepath.Join(filler, strconv.Itoa(i)), nil, 0o600)
 	}
@@ -33,29 +35,20 @@ func TestOpenWithoutInodes(t *testing.T) {
 		t.Fatal(err)
 	}
 	s = reopen(t, s)
-	must(t, s.RemoveRootfs(t.Context(), "one", ""))
-	if _, err := os.Stat(s.files.rootfsPath(Overlayfs, "one")); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("it is still there: %v", err)
-	}
-	must(t, os.RemoveAll(filler))
-	img, err = s.Get(img.ID)
-	must(t, err)
-	fs, err := s.PrepareRootfs(t.Context(), "two", img, "")
-	must(t, err)
+	test.Must(t, s.RemoveRootfs(t.Context(), "one", ""))
+	test.ErrorIs(t, test.Err(os.Stat(s.files.rootfsPath(Overlayfs, "one"))), os.ErrNotExist, "it is still there")
+	test.Must(t, os.RemoveAll(filler))
+	img = test.Value(s.Get(img.ID))(t)
+	fs := test.Value(s.PrepareRootfs(t.Context(), "two", img, ""))(t)
 	mounted(t, fs.Mounts)
 
 	// Where overlayfs does not work at all, what there is can go too.
-	_, err = s.PrepareRootfs(t.Context(), "three", img, "")
-	must(t, err)
+	test.Must(t, test.Err(s.PrepareRootfs(t.Context(), "three", img, "")))
 	l := s.files.layers[Overlayfs]
 	l.broken = errors.New("no overlayfs")
-	if _, err := s.PrepareRootfs(t.Context(), "four", img, ""); err == nil {
-		t.Error("a broken snapshotter makes root filesystems")
-	}
-	must(t, s.RemoveRootfs(t.Context(), "three", ""))
-	if _, err := os.Stat(s.files.rootfsPath(Overlayfs, "three")); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("it is still there: %v", err)
-	}
+	test.Fails(t, test.Err(s.PrepareRootfs(t.Context(), "four", img, "")), "a broken snapshotter makes root filesystems")
+	test.Must(t, s.RemoveRootfs(t.Context(), "three", ""))
+	test.ErrorIs(t, test.Err(os.Stat(s.files.rootfsPath(Overlayfs, "three"))), os.ErrNotExist, "it is still there")
 	l.broken = nil
 }
 
@@ -65,18 +58,16 @@ func TestProbeOfAKilledDaemon(t *testing.T) {
 	root := filepath.Join(t.TempDir(), "images")
 	lower, upper := filepath.Join(root, "probe-1"), filepath.Join(root, "probe-2")
 	for _, dir := range []string{"probe-1/lower", "probe-1/merged", "probe-2/upper", "probe-2/work"} {
-		must(t, os.MkdirAll(filepath.Join(root, dir), 0o700))
+		test.Must(t, os.MkdirAll(filepath.Join(root, dir), 0o700))
 	}
 	merged := filepath.Join(lower, "merged")
 	overlay := mount.Mount{Type: "overlay", Source: "overlay", Options: []string{
 		"lowerdir=" + filepath.Join(lower, "lower"), "upperdir=" + filepath.Join(upper, "upper"), "workdir=" + filepath.Join(upper, "work"),
 	}}
-	must(t, overlay.Mount(merged))
-	t.Cleanup(func() { must(t, mount.UnmountAll(merged, unix.MNT_DETACH)) })
+	test.Must(t, overlay.Mount(merged))
+	t.Cleanup(func() { test.Must(t, mount.UnmountAll(merged, unix.MNT_DETACH)) })
 	openStore(t, Config{Root: root})
 	for _, dir := range []string{lower, upper} {
-		if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
-			t.Errorf("%s: %v", dir, err)
-		}
+		test.ErrorIs(t, test.Err(os.Stat(dir)), os.ErrNotExist, "%s", dir)
 	}
 }

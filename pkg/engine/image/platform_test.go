@@ -3,6 +3,7 @@ package image
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"runtime"
 	"slices"
 	"strings"
@@ -20,6 +21,7 @@ import (
 	"github.com/opencontainers/go-digest"
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
@@ -36,9 +38,7 @@ func TestPlatformOf(t *testing.T) {
 		"a shim that runs them too":   {&handler.Definition{Type: handler.Shim, Path: "/opt/containerd-shim-spin-v2"}, AnyPlatform},
 		"a shim nobody knows of them": {&handler.Definition{Type: handler.Shim, Path: "/opt/containerd-shim-mine-v1", Platform: "wasi/wasm"}, WasmPlatform},
 	} {
-		if got := PlatformOf(tc.d); got != tc.want {
-			t.Errorf("%s: %q, want %q", name, got, tc.want)
-		}
+		test.Equal(t, name, PlatformOf(tc.d), tc.want)
 	}
 }
 
@@ -73,9 +73,7 @@ func TestPlatformMatching(t *testing.T) {
 				got = best.OS
 			}
 		}
-		if got != tc.want {
-			t.Errorf("%s of %v is %q, want %q", tc.wanted, tc.of, got, tc.want)
-		}
+		test.Equal(t, fmt.Sprintf("%s of %v", tc.wanted, tc.of), got, tc.want)
 	}
 }
 
@@ -118,22 +116,18 @@ func wasmImage(t testing.TB, os string, config types.MediaType, counted bool, mo
 	if module != "" {
 		layers = append([]v1.Layer{static.NewLayer([]byte(module), "application/wasm")}, layers...)
 	}
-	img, err := mutate.AppendLayers(img, layers...)
-	must(t, err)
-	c, err := img.ConfigFile()
-	must(t, err)
+	img = test.Value(mutate.AppendLayers(img, layers...))(t)
+	c := test.Value(img.ConfigFile())(t)
 	c = c.DeepCopy()
 	c.OS, c.Architecture, c.Config.Entrypoint = os, "wasm", []string{"/app.wasm"}
 	if !counted && module != "" && len(c.RootFS.DiffIDs) > 0 {
 		c.RootFS.DiffIDs = c.RootFS.DiffIDs[1:]
 	}
-	img, err = mutate.ConfigFile(img, c)
-	must(t, err)
+	img = test.Value(mutate.ConfigFile(img, c))(t)
 	if config == types.OCIConfigJSON {
 		return img
 	}
-	m, err := img.Manifest()
-	must(t, err)
+	m := test.Value(img.Manifest())(t)
 	m = m.DeepCopy()
 	m.Config.MediaType = config
 	return retyped{Image: img, manifest: m}
@@ -165,15 +159,13 @@ func (r retyped) Size() (int64, error)            { return partial.Size(r) }
 func hashOf(t testing.TB, text []byte) v1.Hash {
 	t.Helper()
 	h, _, err := v1.SHA256(bytes.NewReader(text))
-	must(t, err)
+	test.Must(t, err)
 	return h
 }
 
 func pullFor(t testing.TB, s *Store, wanted Platform, ref string) *Image {
 	t.Helper()
-	img, err := s.Pull(t.Context(), PullRequest{Ref: ref, Platform: wanted})
-	must(t, err)
-	return img
+	return test.Value(s.Pull(t.Context(), PullRequest{Ref: ref, Platform: wanted}))(t)
 }
 
 // TestPullWasm: modules stay in the content store, whatever is discarded there, and a
@@ -207,24 +199,22 @@ func TestPullWasm(t *testing.T) {
 						if blobs, _, _ := stored(t, s); len(blobs) != tc.blobs {
 							t.Errorf("the store has %d blobs %v, want %d", len(blobs), blobs, tc.blobs)
 						}
-						run, err := s.ToRun(app, WasmPlatform)
-						must(t, err)
-						root, err := s.PrepareRootfs(t.Context(), "c1", run, "")
-						must(t, err)
+						run := test.Value(s.ToRun(app, WasmPlatform))(t)
+						root := test.Value(s.PrepareRootfs(t.Context(), "c1", run, ""))(t)
 						dir := mounted(t, root.Mounts)
 						sameTree(t, tree(t, dir), tc.root)
-						must(t, mount.UnmountAll(dir, 0))
-						must(t, s.RemoveRootfs(t.Context(), "c1", ""))
+						test.Must(t, mount.UnmountAll(dir, 0))
+						test.Must(t, s.RemoveRootfs(t.Context(), "c1", ""))
 					}
 					check(s)
 					s = reopen(t, s)
-					must(t, s.Retain(t.Context(), nil))
+					test.Must(t, s.Retain(t.Context(), nil))
 					check(s)
 					before := reg.count("GET", "/blobs/")
 					if again := pullFor(t, s, WasmPlatform, app); again.ID != img.ID || reg.count("GET", "/blobs/") != before {
 						t.Errorf("pulled again it is %s, and %d blobs were fetched", again.ID, reg.count("GET", "/blobs/")-before)
 					}
-					must(t, s.Remove(t.Context(), img.ID))
+					test.Must(t, s.Remove(t.Context(), img.ID))
 					wantStored(t, s, 0, 0)
 				})
 			}
@@ -243,7 +233,7 @@ func both(t testing.TB) (node, wasm v1.Image, index v1.ImageIndex) {
 func TestOneNameForTwoPlatforms(t *testing.T) {
 	node, wasm, index := both(t)
 	_, s := serve(t, Config{}, index)
-	must(t, s.Retain(t.Context(), nil))
+	test.Must(t, s.Retain(t.Context(), nil))
 	for _, tc := range []struct {
 		pulled, as, other Platform
 		id                string
@@ -276,10 +266,10 @@ func TestOneNameForTwoPlatforms(t *testing.T) {
 				t.Errorf("listed are %+v", all)
 			}
 			s = reopen(t, s)
-			must(t, s.Retain(t.Context(), nil))
+			test.Must(t, s.Retain(t.Context(), nil))
 		}
 	}
-	must(t, s.Remove(t.Context(), app))
+	test.Must(t, s.Remove(t.Context(), app))
 	wantStored(t, s, 0, 0)
 }
 
@@ -291,16 +281,16 @@ func TestTwoNamesOfOneIndex(t *testing.T) {
 	pullFor(t, s, NodePlatform, app)
 	pullFor(t, s, WasmPlatform, domain+"/wasm:1")
 	s = reopen(t, s)
-	must(t, s.Retain(t.Context(), nil))
+	test.Must(t, s.Retain(t.Context(), nil))
 	<-s.work.collector.request()
 	if run, err := s.ToRun(app, NodePlatform); err != nil || run.ID != idOf(t, node) {
 		t.Errorf("on the node runs %v, %v", run, err)
 	}
-	must(t, s.Remove(t.Context(), app))
+	test.Must(t, s.Remove(t.Context(), app))
 	if run, err := s.ToRun(domain+"/wasm:1", WasmPlatform); err != nil || run.ID != digestOf(t, wasm) {
 		t.Errorf("left is %v, %v", run, err)
 	}
-	must(t, s.Remove(t.Context(), domain+"/wasm:1"))
+	test.Must(t, s.Remove(t.Context(), domain+"/wasm:1"))
 	wantStored(t, s, 0, 0)
 }
 
@@ -326,19 +316,13 @@ func TestImageOfAnotherPlatform(t *testing.T) {
 			t.Errorf("%s for %s: %v", tc.ref, tc.wanted, err)
 			continue
 		}
-		for _, text := range tc.says {
-			if !strings.Contains(err.Error(), text) {
-				t.Errorf("%s for %s does not say %q: %v", tc.ref, tc.wanted, text, err)
-			}
-		}
+		test.Says(t, err, tc.says...)
 	}
 	wantStored(t, s, 0, 0)
 	// What is for volumes is for those of modules too, and runs nowhere.
 	pullFor(t, s, WasmPlatform, domain+"/artifact:1")
 	for _, wanted := range []Platform{NodePlatform, WasmPlatform, AnyPlatform} {
-		if _, err := s.ToRun(domain+"/artifact:1", wanted); !errdefs.IsFailedPrecondition(err) {
-			t.Errorf("an artifact to run for %s: %v", wanted, err)
-		}
+		test.Is(t, test.Err(s.ToRun(domain+"/artifact:1", wanted)), errdefs.IsFailedPrecondition, "an artifact to run for %s", wanted)
 	}
 	// So is what only looks like a module, whatever its configuration holds.
 	odd := wasmImage(t, "wasi", wasmConfig, false, "m").(retyped)
@@ -351,15 +335,11 @@ func TestImageOfAnotherPlatform(t *testing.T) {
 	// Modules whose configuration is no image's are an artifact to everybody else.
 	reg.push(t, "module:1", wasmImage(t, "wasip2", wasmConfig, false, "m"))
 	pullFor(t, s, NodePlatform, domain+"/module:1")
-	if _, err := s.ToRun(domain+"/module:1", NodePlatform); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "is an artifact") {
-		t.Errorf("a module to run on the node: %v", err)
-	}
+	test.Refused(t, test.Err(s.ToRun(domain+"/module:1", NodePlatform)), errdefs.IsFailedPrecondition, "is an artifact")
 	if got := pullFor(t, s, WasmPlatform, domain+"/module:1"); got.ArtifactType != wasmConfig {
 		t.Errorf("it is %+v", got)
 	}
-	if _, err := s.ToRun(domain+"/module:1", WasmPlatform); err != nil {
-		t.Error(err)
-	}
+	test.Check(t, test.Err(s.ToRun(domain+"/module:1", WasmPlatform)))
 }
 
 // withModule is an index of an image for the node and of one that it calls a module.
@@ -378,7 +358,7 @@ func TestIndexAndConfigurationDisagree(t *testing.T) {
 			_, s := serve(t, Config{}, idx)
 			img := pullFor(t, s, AnyPlatform, app)
 			s = reopen(t, s)
-			must(t, s.Retain(t.Context(), nil))
+			test.Must(t, s.Retain(t.Context(), nil))
 			if again, err := s.Get(app); err != nil || again.ID != img.ID {
 				t.Errorf("after a restart: %v, %v", again, err)
 			}
@@ -393,10 +373,8 @@ func TestModulesOfOneConfiguration(t *testing.T) {
 		reg := newTestRegistry(t)
 		s := openStore(t, Config{HostsDir: reg.hosts(t)})
 		first := wasmImage(t, "wasi", types.OCIConfigJSON, counted, "module 1")
-		config, err := first.ConfigFile()
-		must(t, err)
-		second, err := mutate.ConfigFile(wasmImage(t, "wasi", types.OCIConfigJSON, counted, "module 2"), config)
-		must(t, err)
+		config := test.Value(first.ConfigFile())(t)
+		second := test.Value(mutate.ConfigFile(wasmImage(t, "wasi", types.OCIConfigJSON, counted, "module 2"), config))(t)
 		if idOf(t, first) != idOf(t, second) {
 			t.Fatal("their configurations differ")
 		}
@@ -405,19 +383,17 @@ func TestModulesOfOneConfiguration(t *testing.T) {
 			reg.push(t, "app:"+tags[i], img)
 			pulled := pullFor(t, s, WasmPlatform, domain+"/app:"+tags[i])
 			ids = append(ids, pulled.ID)
-			if got := pulled.manifest.Digest.String(); got != digestOf(t, img) {
-				t.Errorf("version %s is %s", tags[i], got)
-			}
+			test.Equal(t, fmt.Sprintf("version %s", tags[i]), pulled.manifest.Digest.String(), digestOf(t, img))
 		}
 		s = reopen(t, s)
-		must(t, s.Retain(t.Context(), nil))
+		test.Must(t, s.Retain(t.Context(), nil))
 		for i, tag := range tags {
 			run, err := s.ToRun(ids[i], WasmPlatform)
 			if err != nil || run.ID != ids[i] || !slices.Equal(run.RepoTags, []string{domain + "/app:" + tag}) {
 				t.Errorf("version %s runs %+v, %v", tag, run, err)
 			}
 		}
-		must(t, s.Remove(t.Context(), ids[1]))
+		test.Must(t, s.Remove(t.Context(), ids[1]))
 		if left, err := s.Get(ids[0]); err != nil || left.manifest.Digest.String() != digestOf(t, first) {
 			t.Errorf("without the second the first is %+v, %v", left, err)
 		}
@@ -432,8 +408,7 @@ func TestClientsCopyImagesOfModules(t *testing.T) {
 	img := pullFor(t, s, WasmPlatform, app)
 	ctx := inNamespace(t.Context())
 	records := s.Clients().Images()
-	rec, err := records.Get(ctx, app)
-	must(t, err)
+	rec := test.Value(records.Get(ctx, app))(t)
 	if rec.Labels[platformLabel] == "" {
 		t.Fatalf("nothing says for which platform it was pulled: %v", rec.Labels)
 	}
@@ -444,9 +419,7 @@ func TestClientsCopyImagesOfModules(t *testing.T) {
 		}
 	}
 	rec.Name = domain + "/copy:1"
-	if _, err := records.Create(ctx, rec); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, test.Err(records.Create(ctx, rec)))
 	for _, name := range []string{app, domain + "/copy:1"} {
 		if run, err := s.ToRun(name, WasmPlatform); err != nil || run.ID != img.ID {
 			t.Errorf("%s runs %+v, %v", name, run, err)

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 // preload opens a store and waits until it has imported what is in a directory.
@@ -29,14 +31,14 @@ func TestPreload(t *testing.T) {
 	dir := t.TempDir()
 	put := func(name string, text []byte) {
 		t.Helper()
-		must(t, os.WriteFile(filepath.Join(dir, name), text, 0o600))
+		test.Must(t, os.WriteFile(filepath.Join(dir, name), text, 0o600))
 	}
 	one, two := layered(t, v1.Config{}), build(t, v1.Config{}, layer(t, file{name: "two"}))
 	put("10-broken.tar", []byte("no archive"))
 	put("20-one.tar", dockerArchive(t, map[string]v1.Image{domain + "/one:1": one}))
 	put("30-both.tar", dockerArchive(t, map[string]v1.Image{domain + "/a:1": one, domain + "/b:1": two}))
 	put("notes.txt", []byte("not looked at"))
-	must(t, os.Mkdir(filepath.Join(dir, "40-directory.tar"), 0o700))
+	test.Must(t, os.Mkdir(filepath.Join(dir, "40-directory.tar"), 0o700))
 
 	root := filepath.Join(t.TempDir(), "images")
 	s := preload(t, Config{Root: root, PreloadDir: dir})
@@ -46,7 +48,7 @@ func TestPreload(t *testing.T) {
 		}
 	}
 	before := writes(t, s)
-	must(t, s.Close())
+	test.Must(t, s.Close())
 
 	// What is there is not read again.
 	s = preload(t, Config{Root: root, PreloadDir: dir})
@@ -54,22 +56,22 @@ func TestPreload(t *testing.T) {
 		t.Errorf("%d writes", now-before)
 	}
 	// What was removed, or is another archive, is.
-	must(t, s.Remove(t.Context(), domain+"/one:1"))
-	must(t, s.Close())
+	test.Must(t, s.Remove(t.Context(), domain+"/one:1"))
+	test.Must(t, s.Close())
 	put("30-both.tar", dockerArchive(t, map[string]v1.Image{domain + "/c:1": two}))
 	s = preload(t, Config{Root: root, PreloadDir: dir})
 	if !s.has(domain+"/one:1") || !s.has(domain+"/c:1") {
 		t.Error("what was removed and what is new is not there")
 	}
-	must(t, s.Close())
+	test.Must(t, s.Close())
 
 	// A record that is cut off costs time only.
-	must(t, os.WriteFile(filepath.Join(root, preloadedFile), []byte(`{"20-`), 0o600))
+	test.Must(t, os.WriteFile(filepath.Join(root, preloadedFile), []byte(`{"20-`), 0o600))
 	s = preload(t, Config{Root: root, PreloadDir: dir})
 	if text, err := os.ReadFile(filepath.Join(root, preloadedFile)); err != nil || !strings.Contains(string(text), domain+"/one:1") {
 		t.Errorf("the record is %s, %v", text, err)
 	}
-	must(t, s.Close())
+	test.Must(t, s.Close())
 }
 
 func TestPreloadOfOthersFiles(t *testing.T) {
@@ -82,10 +84,10 @@ func TestPreloadOfOthersFiles(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			dir := filepath.Join(t.TempDir(), "preload")
-			must(t, os.Mkdir(dir, 0o755))
+			test.Must(t, os.Mkdir(dir, 0o755))
 			file := filepath.Join(dir, "one.tar")
-			must(t, os.WriteFile(file, dockerArchive(t, map[string]v1.Image{domain + "/one:1": built}), 0o600))
-			must(t, change(dir, file))
+			test.Must(t, os.WriteFile(file, dockerArchive(t, map[string]v1.Image{domain + "/one:1": built}), 0o600))
+			test.Must(t, change(dir, file))
 			s := preload(t, Config{PreloadDir: dir})
 			if got := s.List(); len(got) != 0 {
 				t.Errorf("images are %v", got)
@@ -97,18 +99,18 @@ func TestPreloadOfOthersFiles(t *testing.T) {
 // The store imports by itself, and ends while it does.
 func TestPreloadInTheBackground(t *testing.T) {
 	dir := t.TempDir()
-	must(t, os.WriteFile(filepath.Join(dir, "one.tar"), dockerArchive(t, map[string]v1.Image{domain + "/one:1": build(t, v1.Config{}, bulk(t, 8<<20))}), 0o600))
+	test.Must(t, os.WriteFile(filepath.Join(dir, "one.tar"), dockerArchive(t, map[string]v1.Image{domain + "/one:1": build(t, v1.Config{}, bulk(t, 8<<20))}), 0o600))
 	root := filepath.Join(t.TempDir(), "images")
 	s := openStore(t, Config{Root: root, PreloadDir: dir})
 	begin := time.Now()
-	must(t, s.Close())
+	test.Must(t, s.Close())
 	if took := time.Since(begin); took > 30*time.Second {
 		t.Errorf("it took %v to end", took)
 	}
 	s = openStore(t, Config{Root: root, PreloadDir: dir})
-	eventually(t, "the image is there", func() bool { return s.has(domain + "/one:1") })
-	eventually(t, "the record is there", func() bool { _, err := os.Stat(filepath.Join(root, preloadedFile)); return err == nil })
-	must(t, s.Close())
+	test.Eventually(t, "the image is there", func() bool { return s.has(domain + "/one:1") })
+	test.Eventually(t, "the record is there", func() bool { _, err := os.Stat(filepath.Join(root, preloadedFile)); return err == nil })
+	test.Must(t, s.Close())
 	s = openStore(t, Config{Root: root})
 	if leasesLeft(t, s) != 0 || !s.has(domain+"/one:1") {
 		t.Errorf("%d leases", leasesLeft(t, s))

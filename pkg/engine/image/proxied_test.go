@@ -16,6 +16,8 @@ import (
 	"github.com/containerd/containerd/v2/plugins/snapshots/native"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"google.golang.org/grpc"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 // program is a snapshotter behind a socket, as that of another program.
@@ -33,20 +35,19 @@ func newProgram(t *testing.T) *program {
 	p := &program{socket: filepath.Join(t.TempDir(), "snapshotter.sock"), root: t.TempDir(), freed: make(chan struct{})}
 	var err error
 	p.snapshotter, err = native.NewSnapshotter(p.root)
-	must(t, err)
+	test.Must(t, err)
 	p.start(t)
 	t.Cleanup(func() {
 		close(p.freed)
 		p.server.Stop()
-		must(t, p.snapshotter.Close())
+		test.Must(t, p.snapshotter.Close())
 	})
 	return p
 }
 
 func (p *program) start(t *testing.T) {
 	t.Helper()
-	l, err := net.Listen("unix", p.socket)
-	must(t, err)
+	l := test.Value(net.Listen("unix", p.socket))(t)
 	p.server = grpc.NewServer()
 	snapshotsapi.RegisterSnapshotsServer(p.server, snapshotservice.FromSnapshotter(stuckMounts{p.snapshotter, p}))
 	go func() { _ = p.server.Serve(l) }()
@@ -55,9 +56,7 @@ func (p *program) start(t *testing.T) {
 // left are the snapshots that the program has.
 func (p *program) left(t *testing.T) []string {
 	t.Helper()
-	all, err := filepath.Glob(filepath.Join(p.root, "snapshots", "*"))
-	must(t, err)
-	return all
+	return test.Value(filepath.Glob(filepath.Join(p.root, "snapshots", "*")))(t)
 }
 
 type stuckMounts struct {
@@ -80,51 +79,47 @@ func pulledIntoProgram(t *testing.T) (*program, *Store, *Image) {
 	t.Helper()
 	p := newProgram(t)
 	_, s := serve(t, Config{Snapshotters: map[string]string{"other": p.socket}}, layered(t, v1.Config{}))
-	img, err := s.Pull(t.Context(), PullRequest{Ref: app, Snapshotter: "other"})
-	must(t, err)
+	img := test.Value(s.Pull(t.Context(), PullRequest{Ref: app, Snapshotter: "other"}))(t)
 	return p, s, img
 }
 
 func answers(t *testing.T, s *Store, want bool) {
 	t.Helper()
-	eventually(t, "the snapshotter is noticed", func() bool { return (s.Ready("other") == nil) == want })
+	test.Eventually(t, "the snapshotter is noticed", func() bool { return (s.Ready("other") == nil) == want })
 }
 
 // What was removed while a snapshotter did not answer is removed there, too, once it does.
 func TestRemovedWhileASnapshotterWasAway(t *testing.T) {
 	p, s, img := pulledIntoProgram(t)
-	must(t, s.Retain(t.Context(), nil))
-	_, err := s.PrepareRootfs(t.Context(), "c1", img, "other")
-	must(t, err)
+	test.Must(t, s.Retain(t.Context(), nil))
+	test.Must(t, test.Err(s.PrepareRootfs(t.Context(), "c1", img, "other")))
 	p.server.Stop()
 	answers(t, s, false)
-	must(t, s.RemoveRootfs(t.Context(), "c1", "other"))
-	must(t, s.Remove(t.Context(), img.ID))
+	test.Must(t, s.RemoveRootfs(t.Context(), "c1", "other"))
+	test.Must(t, s.Remove(t.Context(), img.ID))
 	<-s.work.collector.request()
 	if len(p.left(t)) == 0 {
 		t.Fatal("there is nothing that it would have to remove")
 	}
 	p.start(t)
 	answers(t, s, true)
-	eventually(t, "it has removed what nobody needs", func() bool { return len(p.left(t)) == 0 })
+	test.Eventually(t, "it has removed what nobody needs", func() bool { return len(p.left(t)) == 0 })
 }
 
 // The same for containers that went while neither berth nor the snapshotter ran.
 func TestOrphansOfASnapshotterThatIsAway(t *testing.T) {
 	p, s, img := pulledIntoProgram(t)
 	for _, id := range []string{"kept", "orphan"} {
-		_, err := s.PrepareRootfs(t.Context(), id, img, "other")
-		must(t, err)
+		test.Must(t, test.Err(s.PrepareRootfs(t.Context(), id, img, "other")))
 	}
 	all := len(p.left(t))
 	p.server.Stop()
 	s = reopen(t, s)
-	must(t, s.Retain(t.Context(), []Use{{Owner: "kept", ChainID: img.ChainID, Snapshotter: "other"}}))
+	test.Must(t, s.Retain(t.Context(), []Use{{Owner: "kept", ChainID: img.ChainID, Snapshotter: "other"}}))
 	p.start(t)
 	answers(t, s, true)
-	_, err := s.PrepareRootfs(t.Context(), "later", img, "other")
-	must(t, err)
-	eventually(t, "the orphan is gone, and no other", func() bool { return len(p.left(t)) == all })
+	test.Must(t, test.Err(s.PrepareRootfs(t.Context(), "later", img, "other")))
+	test.Eventually(t, "the orphan is gone, and no other", func() bool { return len(p.left(t)) == all })
 	for _, id := range []string{"kept", "later"} {
 		if !hasRootfs(t, s, id, "other") {
 			t.Errorf("%s has no root filesystem", id)
@@ -137,15 +132,13 @@ func TestOrphansOfASnapshotterThatIsAway(t *testing.T) {
 func TestTornLayersOfASnapshotterThatIsAway(t *testing.T) {
 	p, s, img := pulledIntoProgram(t)
 	ctx := inNamespace(t.Context())
-	info, err := s.files.layers["other"].Stat(ctx, img.ChainID.String())
-	must(t, err)
-	eventually(t, "all is flushed", func() bool { return len(marksOf(t, s.Root())) == 0 })
-	must(t, s.Close())
-	must(t, os.WriteFile(filepath.Join(s.Root(), unflushedDir, info.Labels[unpackLabel]), []byte("another boot"), 0o600))
+	info := test.Value(s.files.layers["other"].Stat(ctx, img.ChainID.String()))(t)
+	test.Eventually(t, "all is flushed", func() bool { return len(marksOf(t, s.Root())) == 0 })
+	test.Must(t, s.Close())
+	test.Must(t, os.WriteFile(filepath.Join(s.Root(), unflushedDir, info.Labels[unpackLabel]), []byte("another boot"), 0o600))
 	p.server.Stop()
-	s, err = Open(t.Context(), s.cfg)
-	must(t, err)
-	must(t, s.Retain(t.Context(), nil))
+	s = test.Value(Open(t.Context(), s.cfg))(t)
+	test.Must(t, s.Retain(t.Context(), nil))
 	if len(marksOf(t, s.Root())) == 0 {
 		t.Error("nobody knows any more that layers are torn")
 	}
@@ -154,16 +147,15 @@ func TestTornLayersOfASnapshotterThatIsAway(t *testing.T) {
 	if done, err := isUnpacked(ctx, s.files.layers["other"], img.ChainID); done || err != nil {
 		t.Errorf("torn layers are there: %v, %v", done, err)
 	}
-	eventually(t, "the marks go", func() bool { return len(marksOf(t, s.Root())) == 0 })
-	must(t, s.Close())
+	test.Eventually(t, "the marks go", func() bool { return len(marksOf(t, s.Root())) == 0 })
+	test.Must(t, s.Close())
 }
 
 // A snapshotter that answers and does not work does not keep berth from starting.
 func TestStartBesideASnapshotterThatIsStuck(t *testing.T) {
 	p, s, img := pulledIntoProgram(t)
-	_, err := s.PrepareVolume(t.Context(), "c1", img, "other")
-	must(t, err)
-	must(t, s.Close())
+	test.Must(t, test.Err(s.PrepareVolume(t.Context(), "c1", img, "other")))
+	test.Must(t, s.Close())
 	p.stuck.Store(true)
 	opened := make(chan error, 1)
 	go func() {
@@ -173,7 +165,7 @@ func TestStartBesideASnapshotterThatIsStuck(t *testing.T) {
 	}()
 	select {
 	case err := <-opened:
-		must(t, err)
+		test.Must(t, err)
 	case <-time.After(time.Minute):
 		t.Fatal("berth does not start")
 	}
@@ -182,26 +174,25 @@ func TestStartBesideASnapshotterThatIsStuck(t *testing.T) {
 	if mounts, err := s.PrepareVolume(t.Context(), "c2", img, "other"); err != nil || len(mounts) == 0 {
 		t.Errorf("a volume: %v, %v", mounts, err)
 	}
-	must(t, s.Close())
+	test.Must(t, s.Close())
 }
 
 // What is on another filesystem is flushed there.
 func TestFlushOfOtherFilesystems(t *testing.T) {
 	s := openStore(t, Config{})
 	f := s.files.flusher
-	other, err := os.MkdirTemp("/dev/shm", "berth-flush-")
-	must(t, err)
-	defer func() { must(t, os.RemoveAll(other)) }()
+	other := test.Value(os.MkdirTemp("/dev/shm", "berth-flush-"))(t)
+	defer func() { test.Must(t, os.RemoveAll(other)) }()
 	id, _, err := f.begin()
-	must(t, err)
+	test.Must(t, err)
 	for _, dir := range []string{other, s.Root(), other} {
-		must(t, f.wrote(id, dir))
+		test.Must(t, f.wrote(id, dir))
 	}
 	if n := len(f.others[id]); n != 1 {
 		t.Errorf("%d filesystems beside its own", n)
 	}
 	f.end(id)
-	eventually(t, "its mark goes", func() bool { return len(marksOf(t, s.Root())) == 0 })
+	test.Eventually(t, "its mark goes", func() bool { return len(marksOf(t, s.Root())) == 0 })
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if len(f.others) > 0 {

@@ -177,8 +177,7 @@ func TestCredentialsOfTheRequestPrevail(t *testing.T) {
 // deadAddress is an address of this machine that refuses connections.
 func deadAddress(t testing.TB) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
+	l := test.Value(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer l.Close()
 	return l.Addr().String()
 }
@@ -188,8 +187,7 @@ func TestPullFromLocalhostAdvisesNothing(t *testing.T) {
 	reg := newTestRegistry(t)
 	reg.push(t, "app:1", small(t))
 	ctx, logged := tracing(t)
-	_, err := openStore(t, Config{}).Pull(ctx, PullRequest{Ref: strings.TrimPrefix(reg.back.URL, "http://") + "/app:1"})
-	must(t, err)
+	test.Must(t, test.Err(openStore(t, Config{}).Pull(ctx, PullRequest{Ref: strings.TrimPrefix(reg.back.URL, "http://") + "/app:1"})))
 	if text := logged.String(); !strings.Contains(text, "Image pulled") || strings.Contains(text, "TLS") {
 		t.Errorf("the log has\n%s", text)
 	}
@@ -321,9 +319,7 @@ func TestConcurrentPullsShareOneDownload(t *testing.T) {
 		left <- err
 	}()
 	cancel()
-	if err := <-left; !errors.Is(err, context.Canceled) {
-		t.Errorf("the caller who left got %v", err)
-	}
+	test.ErrorIs(t, <-left, context.Canceled, "the caller who left got")
 	close(g.open)
 	wg.Wait()
 	test.Check(t, errors.Join(errs...))
@@ -343,18 +339,15 @@ func TestCredentialsAreNotShared(t *testing.T) {
 		done <- err
 	}()
 	<-g.reached
-	if _, err := s.Pull(t.Context(), PullRequest{Ref: app}); !errdefs.IsPermissionDenied(err) {
-		t.Errorf("anonymous caller beside a pull with credentials: %v", err)
-	}
+	test.Is(t, test.Err(s.Pull(t.Context(), PullRequest{Ref: app})), errdefs.IsPermissionDenied, "anonymous caller beside a pull with credentials")
 	close(g.open)
-	must(t, <-done)
+	test.Must(t, <-done)
 }
 
 func TestPullsOfSharedLayersFetchThemOnce(t *testing.T) {
 	reg := newTestRegistry(t)
 	base := layer(t, file{name: "base", body: strings.Repeat("b", 100_000)})
-	h, err := base.Digest()
-	must(t, err)
+	h := test.Value(base.Digest())(t)
 	for _, app := range []string{"a", "b", "c"} {
 		reg.push(t, app+":1", build(t, v1.Config{}, base, layer(t, file{name: app})))
 	}
@@ -381,7 +374,7 @@ func TestPullsThatEnd(t *testing.T) {
 		is      func(error) bool
 	}{
 		"cancelled": {0, func(_ *Store, cancel func()) { cancel() }, func(err error) bool { return errors.Is(err, context.Canceled) }},
-		"closed":    {0, func(s *Store, _ func()) { must(t, s.Close()) }, errdefs.IsUnavailable},
+		"closed":    {0, func(s *Store, _ func()) { test.Must(t, s.Close()) }, errdefs.IsUnavailable},
 		"stalled": {200 * time.Millisecond, func(*Store, func()) {}, func(err error) bool {
 			return errdefs.IsUnknown(err) && strings.HasPrefix(err.Error(), "RegistryUnavailable") && strings.Contains(err.Error(), "pull_progress_timeout")
 		}},
@@ -405,7 +398,7 @@ func TestPullsThatEnd(t *testing.T) {
 			if name == "closed" {
 				s = openStore(t, s.cfg)
 			}
-			eventually(t, "download ends", func() bool {
+			test.Eventually(t, "download ends", func() bool {
 				s.interrupted.mu.Lock()
 				defer s.interrupted.mu.Unlock()
 				return len(s.interrupted.kept) == 1

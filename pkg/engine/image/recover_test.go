@@ -20,6 +20,7 @@ import (
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/engine/image/bounds"
 )
 
@@ -28,9 +29,9 @@ func TestImagesOutliveLowerLimits(t *testing.T) {
 	env := "LONG=" + strings.Repeat("x", 2*maxKept)
 	_, s, pulled := pulled(t, Config{}, build(t, v1.Config{User: "7", Env: []string{env}},
 		layer(t, file{name: "a"}), layer(t, file{name: "b"}), layer(t, file{name: "c"})))
-	must(t, s.measureStored(inNamespace(t.Context())))
+	test.Must(t, s.measureStored(inNamespace(t.Context())))
 	before, _ := s.Usage()
-	must(t, s.Close())
+	test.Must(t, s.Close())
 
 	for name, limits := range map[string]bounds.Limits{
 		"fewer layers":      {MaxLayers: 1},
@@ -39,13 +40,10 @@ func TestImagesOutliveLowerLimits(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c := s.cfg
 			c.Limits = limits
-			s, err := Open(t.Context(), c)
-			must(t, err)
-			defer func() { must(t, s.Close()) }()
+			s := test.Value(Open(t.Context(), c))(t)
+			defer func() { test.Must(t, s.Close()) }()
 			img, err := s.Get(app)
-			if err != nil {
-				t.Fatalf("the image is gone: %v", err)
-			}
+			test.Mustf(t, err, "the image is gone")
 			whole, err := s.Whole(t.Context(), img)
 			if err != nil || !slices.Equal(whole.Config.Env, []string{env}) {
 				t.Errorf("its configuration cannot be read: %v", err)
@@ -57,12 +55,9 @@ func TestImagesOutliveLowerLimits(t *testing.T) {
 				t.Errorf("stored %+v, was %+v", now, before)
 			}
 			ctx := inNamespace(t.Context())
-			m, err := s.reader.readManifest(ctx, img.manifest, checkManifest)
-			must(t, err)
+			m := test.Value(s.reader.readManifest(ctx, img.manifest, checkManifest))(t)
 			for _, l := range m.Layers {
-				if _, err := s.files.content.Info(ctx, l.Digest); err != nil {
-					t.Errorf("layer: %v", err)
-				}
+				test.Checkf(t, test.Err(s.files.content.Info(ctx, l.Digest)), "layer")
 			}
 		})
 	}
@@ -91,7 +86,7 @@ func TestStartDeletesOnlyDamagedImages(t *testing.T) {
 	for name, c := range cases {
 		manifests[name], configs[name] = storeImage(ctx, t, s, name, c.user, c.layer)
 	}
-	must(t, s.files.content.Delete(ctx, configs["damaged"].Digest))
+	test.Must(t, s.files.content.Delete(ctx, configs["damaged"].Digest))
 
 	s = reopen(t, s)
 	for name, c := range cases {
@@ -150,12 +145,11 @@ func TestImagesBeyondMemoryAreListedAndRemoved(t *testing.T) {
 				t.Fatalf("listed are %+v, want %s", list, id)
 			}
 			stored := uint64(0)
-			must(t, s.files.content.Walk(ctx, func(i content.Info) error { stored += uint64(i.Size); return nil }))
+			test.Must(t, s.files.content.Walk(ctx, func(i content.Info) error { stored += uint64(i.Size); return nil }))
 			if list[0].Size != stored {
 				t.Errorf("its size is %d, %d bytes are stored", list[0].Size, stored)
 			}
-			img, err := s.Get(app)
-			must(t, err)
+			img := test.Value(s.Get(app))(t)
 			status, err := NewService(s).ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: img.ID}, Verbose: true})
 			if err != nil || status.GetImage().GetId() != img.ID || !strings.Contains(status.GetInfo()["info"], "the limit is") {
 				t.Errorf("status: %v %v", status, err)
@@ -168,7 +162,7 @@ func TestImagesBeyondMemoryAreListedAndRemoved(t *testing.T) {
 					t.Errorf("used: %v", err)
 				}
 			}
-			must(t, s.Remove(ctx, id.String()))
+			test.Must(t, s.Remove(ctx, id.String()))
 			<-s.work.collector.request()
 			if _, err := s.files.content.Info(ctx, target); !errdefs.IsNotFound(err) || len(s.List()) > 0 {
 				t.Errorf("it is left: %v, %v", err, s.List())
@@ -200,13 +194,11 @@ func TestImageBeyondMemoryThatDisagreesWithItsIndex(t *testing.T) {
 // storeIndex has a stored image's name stand for an index of its manifest.
 func storeIndex(ctx context.Context, t *testing.T, s *Store, manifest imagespec.Descriptor, labels map[string]string) imagespec.Descriptor {
 	t.Helper()
-	text, err := json.Marshal(imagespec.Index{Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: imagespec.MediaTypeImageIndex, Manifests: []imagespec.Descriptor{manifest}})
-	must(t, err)
+	text := test.Value(json.Marshal(imagespec.Index{Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: imagespec.MediaTypeImageIndex, Manifests: []imagespec.Descriptor{manifest}}))(t)
 	index := imagespec.Descriptor{MediaType: imagespec.MediaTypeImageIndex, Digest: digest.FromBytes(text), Size: int64(len(text))}
 	refers := content.WithLabels(map[string]string{"containerd.io/gc.ref.content.m.0": manifest.Digest.String()})
-	must(t, content.WriteBlob(ctx, s.files.content, "index", bytes.NewReader(text), index, refers))
-	_, err = s.files.images.Update(ctx, images.Image{Name: app, Target: index, Labels: labels})
-	must(t, err)
+	test.Must(t, content.WriteBlob(ctx, s.files.content, "index", bytes.NewReader(text), index, refers))
+	test.Must(t, test.Err(s.files.images.Update(ctx, images.Image{Name: app, Target: index, Labels: labels})))
 	return index
 }
 
@@ -215,10 +207,9 @@ func storeIndex(ctx context.Context, t *testing.T, s *Store, manifest imagespec.
 func storeImage(ctx context.Context, t *testing.T, s *Store, name, user string, layer imagespec.Descriptor) (manifest, config imagespec.Descriptor) {
 	t.Helper()
 	put := func(what any, mediaType string, labels map[string]string) imagespec.Descriptor {
-		text, err := json.Marshal(what)
-		must(t, err)
+		text := test.Value(json.Marshal(what))(t)
 		desc := imagespec.Descriptor{MediaType: mediaType, Digest: digest.FromBytes(text), Size: int64(len(text))}
-		must(t, content.WriteBlob(ctx, s.files.content, name+mediaType, bytes.NewReader(text), desc, content.WithLabels(labels)))
+		test.Must(t, content.WriteBlob(ctx, s.files.content, name+mediaType, bytes.NewReader(text), desc, content.WithLabels(labels)))
 		return desc
 	}
 	config = put(imagespec.Image{
@@ -230,7 +221,6 @@ func storeImage(ctx context.Context, t *testing.T, s *Store, name, user string, 
 		Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: imagespec.MediaTypeImageManifest,
 		Config: config, Layers: []imagespec.Descriptor{layer},
 	}, imagespec.MediaTypeImageManifest, map[string]string{"containerd.io/gc.ref.content.config": config.Digest.String()})
-	_, err := s.files.images.Create(ctx, images.Image{Name: name, Target: manifest})
-	must(t, err)
+	test.Must(t, test.Err(s.files.images.Create(ctx, images.Image{Name: name, Target: manifest})))
 	return manifest, config
 }

@@ -87,18 +87,16 @@ func newTestRegistry(t testing.TB) *testRegistry {
 // clients trust it.
 func serveTLS(t testing.TB, srv *httptest.Server) string {
 	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	must(t, err)
+	key := test.Value(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(time.Now().UnixNano()), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
 		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1), net.IPv4(127, 0, 0, 2)}, DNSNames: []string{"localhost"},
 	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
-	must(t, err)
+	der := test.Value(x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key))(t)
 	srv.TLS = &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}}
 	srv.StartTLS()
 	file := filepath.Join(t.TempDir(), "ca.crt")
-	must(t, os.WriteFile(file, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600))
+	test.Must(t, os.WriteFile(file, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600))
 	return file
 }
 
@@ -146,28 +144,25 @@ func (r *testRegistry) addr() string { return strings.TrimPrefix(r.URL, "https:/
 // push puts an image or an index at repo:tag and returns its digest.
 func (r *testRegistry) push(t testing.TB, repoTag string, what remote.Taggable) string {
 	t.Helper()
-	ref, err := name.ParseReference(strings.TrimPrefix(r.back.URL, "http://") + "/" + repoTag)
-	must(t, err)
+	ref := test.Value(name.ParseReference(strings.TrimPrefix(r.back.URL, "http://") + "/" + repoTag))(t)
 	if index, ok := what.(v1.ImageIndex); ok {
-		must(t, remote.WriteIndex(ref, index))
+		test.Must(t, remote.WriteIndex(ref, index))
 		return digestOf(t, index)
 	}
 	img := what.(v1.Image)
-	must(t, remote.Write(ref, img))
+	test.Must(t, remote.Write(ref, img))
 	return digestOf(t, img)
 }
 
 func digestOf(t testing.TB, what interface{ Digest() (v1.Hash, error) }) string {
 	t.Helper()
-	h, err := what.Digest()
-	must(t, err)
+	h := test.Value(what.Digest())(t)
 	return h.String()
 }
 
 func idOf(t testing.TB, img v1.Image) string {
 	t.Helper()
-	h, err := img.ConfigName()
-	must(t, err)
+	h := test.Value(img.ConfigName())(t)
 	return h.String()
 }
 
@@ -180,8 +175,8 @@ func (r *testRegistry) hosts(t testing.TB, extra ...string) string {
 func writeHosts(t testing.TB, registry, text string) string {
 	t.Helper()
 	dir := t.TempDir()
-	must(t, os.MkdirAll(filepath.Join(dir, registry), 0o755))
-	must(t, os.WriteFile(filepath.Join(dir, registry, "hosts.toml"), []byte(text), 0o600))
+	test.Must(t, os.MkdirAll(filepath.Join(dir, registry), 0o755))
+	test.Must(t, os.WriteFile(filepath.Join(dir, registry, "hosts.toml"), []byte(text), 0o600))
 	return dir
 }
 
@@ -216,15 +211,13 @@ func layerAt(t testing.TB, level int, files ...file) v1.Layer {
 		if f.link != "" {
 			h.Typeflag, h.Linkname = tar.TypeLink, f.link
 		}
-		must(t, tw.WriteHeader(h))
-		_, err := io.WriteString(tw, f.body)
-		must(t, err)
+		test.Must(t, tw.WriteHeader(h))
+		test.Must(t, test.Err(io.WriteString(tw, f.body)))
 	}
-	must(t, tw.Close())
+	test.Must(t, tw.Close())
 	raw := buf.Bytes()
-	l, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(raw)), nil },
-		tarball.WithCompressedCaching, tarball.WithCompressionLevel(level))
-	must(t, err)
+	l := test.Value(tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(raw)), nil },
+		tarball.WithCompressedCaching, tarball.WithCompressionLevel(level)))(t)
 	return l
 }
 
@@ -237,15 +230,11 @@ func buildFor(t testing.TB, arch string, config v1.Config, layers ...v1.Layer) v
 	t.Helper()
 	img := mutate.MediaType(empty.Image, types.OCIManifestSchema1)
 	img = mutate.ConfigMediaType(img, types.OCIConfigJSON)
-	img, err := mutate.AppendLayers(img, layers...)
-	must(t, err)
-	cf, err := img.ConfigFile()
-	must(t, err)
+	img = test.Value(mutate.AppendLayers(img, layers...))(t)
+	cf := test.Value(img.ConfigFile())(t)
 	cf = cf.DeepCopy()
 	cf.OS, cf.Architecture, cf.Config = "linux", arch, config
-	img, err = mutate.ConfigFile(img, cf)
-	must(t, err)
-	return img
+	return test.Value(mutate.ConfigFile(img, cf))(t)
 }
 
 // index makes an index of images by architecture.
@@ -296,19 +285,11 @@ func bearerAuth(r *testRegistry, user, password, identity string) func(http.Resp
 	}
 }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	test.Must(t, err)
-}
-
 // withWrongDiffID makes an image whose configuration lies about its layer.
 func withWrongDiffID(t testing.TB, img v1.Image) v1.Image {
 	t.Helper()
-	cf, err := img.ConfigFile()
-	must(t, err)
+	cf := test.Value(img.ConfigFile())(t)
 	cf = cf.DeepCopy()
 	cf.RootFS.DiffIDs[0].Hex = strings.Repeat("0", 64)
-	img, err = mutate.ConfigFile(img, cf)
-	must(t, err)
-	return img
+	return test.Value(mutate.ConfigFile(img, cf))(t)
 }

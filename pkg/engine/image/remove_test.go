@@ -1,6 +1,7 @@
 package image
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"sync"
@@ -25,19 +26,17 @@ func TestRemoveDropsAllNamesAndFreesSpace(t *testing.T) {
 	for _, by := range []string{domain + "/app:2", domain + "/app@" + dgst, id, id[len("sha256:"):], id[len("sha256:"):][:12]} {
 		s := openStore(t, Config{HostsDir: reg.hosts(t), PinnedImages: []string{app}})
 		s.nearlyFull = func(string) bool { return true }
-		must(t, s.Retain(t.Context(), nil))
+		test.Must(t, s.Retain(t.Context(), nil))
 		for _, ref := range []string{"/app:1", "/app:2", "/other:1"} {
 			pullImage(t, s, domain+ref)
 		}
 		wantStored(t, s, 5, 4)
-		must(t, s.Remove(t.Context(), by))
+		test.Must(t, s.Remove(t.Context(), by))
 		if left := s.List(); len(left) != 0 {
 			t.Errorf("removed by %s, left: %+v", by, left[0])
 		}
 		for _, ref := range []string{app, domain + "/other:1", id} {
-			if _, err := s.Get(ref); !errdefs.IsNotFound(err) {
-				t.Errorf("removed by %s, still there by %s: %v", by, ref, err)
-			}
+			test.Is(t, test.Err(s.Get(ref)), errdefs.IsNotFound, "removed by %s, still there by %s", by, ref)
 		}
 		// Without waiting: Remove returns when the space is free.
 		if b, sn, _ := stored(t, s); len(b)+len(sn)+len(snapshotDirs(t, s)) != 0 {
@@ -46,7 +45,7 @@ func TestRemoveDropsAllNamesAndFreesSpace(t *testing.T) {
 		if u, _ := s.Usage(); u.Bytes != 0 || u.Inodes != 0 {
 			t.Errorf("usage of an empty store: %+v", u)
 		}
-		must(t, s.Remove(t.Context(), by))
+		test.Must(t, s.Remove(t.Context(), by))
 		if s = reopen(t, s); len(s.List()) != 0 {
 			t.Errorf("removed by %s, back after restart", by)
 		}
@@ -56,20 +55,20 @@ func TestRemoveDropsAllNamesAndFreesSpace(t *testing.T) {
 // A removal waits for the space only where a kubelet would evict pods for it.
 func TestRemoveWaitsOnANearlyFullDisk(t *testing.T) {
 	_, s := serve(t, Config{}, layered(t, v1.Config{}))
-	must(t, s.Retain(t.Context(), nil))
+	test.Must(t, s.Retain(t.Context(), nil))
 	for _, full := range []bool{false, true} {
 		s.nearlyFull = func(string) bool { return full }
 		img := pullImage(t, s, app)
 		// While this is held nothing is collected.
 		view := viewKey{snapshotter: Overlayfs, chain: img.ChainID}.lockKey()
-		must(t, s.views.unpacker.locks.Lock(t.Context(), view))
+		test.Must(t, s.views.unpacker.locks.Lock(t.Context(), view))
 		var collectable atomic.Bool
 		early := make(chan bool, 1)
 		go func() {
 			test.Check(t, s.Remove(t.Context(), app))
 			early <- !collectable.Load()
 		}()
-		eventually(t, "the image is in no list", func() bool { return len(s.List()) == 0 })
+		test.Eventually(t, "the image is in no list", func() bool { return len(s.List()) == 0 })
 		if !full && !<-early {
 			t.Error("it waited")
 		}
@@ -81,7 +80,7 @@ func TestRemoveWaitsOnANearlyFullDisk(t *testing.T) {
 		if full && <-early {
 			t.Error("it did not wait")
 		}
-		eventually(t, "all is collected", func() bool { b, sn, _ := stored(t, s); return len(b)+len(sn) == 0 })
+		test.Eventually(t, "all is collected", func() bool { b, sn, _ := stored(t, s); return len(b)+len(sn) == 0 })
 	}
 }
 
@@ -90,23 +89,19 @@ func TestScarce(t *testing.T) {
 		free, all uint64
 		want      bool
 	}{{19, 100, true}, {20, 100, false}, {0, 0, false}, {1 << 62, 1 << 63, false}, {1 << 60, 1 << 63, true}} {
-		if got := scarce(c.free, c.all, evictionMargin); got != c.want {
-			t.Errorf("%d of %d free: %v", c.free, c.all, got)
-		}
+		test.Equal(t, fmt.Sprintf("%d of %d free", c.free, c.all), scarce(c.free, c.all, evictionMargin), c.want)
 	}
 }
 
 func TestRemoveUnderRunningContainer(t *testing.T) {
 	_, s := serve(t, Config{}, layered(t, v1.Config{}))
-	must(t, s.Retain(t.Context(), nil))
+	test.Must(t, s.Retain(t.Context(), nil))
 	img := pullImage(t, s, app)
-	root, err := s.PrepareRootfs(t.Context(), "c1", img, "")
-	must(t, err)
-	volume, err := s.PrepareVolume(t.Context(), "c2", img, "")
-	must(t, err)
+	root := test.Value(s.PrepareRootfs(t.Context(), "c1", img, ""))(t)
+	volume := test.Value(s.PrepareVolume(t.Context(), "c2", img, ""))(t)
 	dir := mounted(t, root.Mounts)
 
-	must(t, s.Remove(t.Context(), img.ID))
+	test.Must(t, s.Remove(t.Context(), img.ID))
 	// The content went, the layers (three and the view) stay.
 	wantStored(t, s, 0, 4)
 	sameTree(t, tree(t, dir), layeredTree)
@@ -115,11 +110,10 @@ func TestRemoveUnderRunningContainer(t *testing.T) {
 	// Also over a restart, until the engine says otherwise.
 	s = reopen(t, s)
 	wantStored(t, s, 0, 4)
-	must(t, s.Retain(t.Context(), []Use{{Owner: "c1", ChainID: img.ChainID}, {Owner: "c2", ChainID: img.ChainID}}))
+	test.Must(t, s.Retain(t.Context(), []Use{{Owner: "c1", ChainID: img.ChainID}, {Owner: "c2", ChainID: img.ChainID}}))
 	wantStored(t, s, 0, 4)
-	must(t, mount.UnmountAll(dir, 0))
-	seen, err := s.SeenOf(Use{Owner: "c1", ChainID: img.ChainID})
-	must(t, err)
+	test.Must(t, mount.UnmountAll(dir, 0))
+	seen := test.Value(s.SeenOf(Use{Owner: "c1", ChainID: img.ChainID}))(t)
 	sameTree(t, tree(t, mounted(t, seen)), layeredTree)
 
 	// A new pull brings the content back, for layers that never went.
@@ -128,13 +122,13 @@ func TestRemoveUnderRunningContainer(t *testing.T) {
 	}
 	wantStored(t, s, 5, 4)
 	wantFiles(t, s, img, "n1", Native, layeredTree)
-	must(t, s.RemoveRootfs(t.Context(), "n1", Native))
-	must(t, s.Remove(t.Context(), img.ID))
+	test.Must(t, s.RemoveRootfs(t.Context(), "n1", Native))
+	test.Must(t, s.Remove(t.Context(), img.ID))
 
-	must(t, mount.UnmountAll(dir, 0))
-	must(t, s.RemoveRootfs(t.Context(), "c1", ""))
+	test.Must(t, mount.UnmountAll(dir, 0))
+	test.Must(t, s.RemoveRootfs(t.Context(), "c1", ""))
 	wantStored(t, s, 0, 4)
-	must(t, s.RemoveRootfs(t.Context(), "c2", ""))
+	test.Must(t, s.RemoveRootfs(t.Context(), "c2", ""))
 	wantStored(t, s, 0, 0)
 	if dirs := snapshotDirs(t, s); len(dirs) != 0 {
 		t.Errorf("left on disk: %v", dirs)
@@ -143,17 +137,13 @@ func TestRemoveUnderRunningContainer(t *testing.T) {
 
 func TestRemovedImageCannotBecomeARootfs(t *testing.T) {
 	_, s := serve(t, Config{}, layered(t, v1.Config{}))
-	must(t, s.Retain(t.Context(), nil))
+	test.Must(t, s.Retain(t.Context(), nil))
 	img := pullImage(t, s, app)
-	must(t, s.Remove(t.Context(), img.ID))
+	test.Must(t, s.Remove(t.Context(), img.ID))
 	<-s.work.collector.request()
-	if _, err := s.PrepareRootfs(t.Context(), "c1", img, ""); !errdefs.IsNotFound(err) {
-		t.Errorf("root filesystem of a removed image: %v", err)
-	}
+	test.Is(t, test.Err(s.PrepareRootfs(t.Context(), "c1", img, "")), errdefs.IsNotFound, "root filesystem of a removed image")
 	wantStored(t, s, 0, 0)
-	if _, err := os.Stat(filepath.Join(s.Root(), rootfsDir, Overlayfs, "c1")); err == nil {
-		t.Error("a failed PrepareRootfs left a directory")
-	}
+	test.Fails(t, test.Err(os.Stat(filepath.Join(s.Root(), rootfsDir, Overlayfs, "c1"))), "a failed PrepareRootfs left a directory")
 	if idle := s.views.table.release("c1"); len(idle) != 0 {
 		t.Errorf("a failed PrepareRootfs left a use: %v", idle)
 	}
@@ -161,14 +151,12 @@ func TestRemovedImageCannotBecomeARootfs(t *testing.T) {
 
 func TestRemovalRacesWithRootfs(t *testing.T) {
 	_, s := serve(t, Config{}, layered(t, v1.Config{}))
-	must(t, s.Retain(t.Context(), nil))
+	test.Must(t, s.Retain(t.Context(), nil))
 	for range 15 {
 		img := pullImage(t, s, app)
 		var wg sync.WaitGroup
 		wg.Go(func() {
-			if err := s.Remove(t.Context(), img.ID); err != nil {
-				t.Errorf("remove: %v", err)
-			}
+			test.Checkf(t, s.Remove(t.Context(), img.ID), "remove")
 		})
 		wg.Go(func() {
 			root, err := s.PrepareRootfs(t.Context(), "c", img, "")
@@ -177,12 +165,8 @@ func TestRemovalRacesWithRootfs(t *testing.T) {
 			}
 			dir := mounted(t, root.Mounts)
 			sameTree(t, tree(t, dir), layeredTree)
-			if err := mount.UnmountAll(dir, 0); err != nil {
-				t.Errorf("unmount: %v", err)
-			}
-			if err := s.RemoveRootfs(t.Context(), "c", ""); err != nil {
-				t.Errorf("remove root filesystem: %v", err)
-			}
+			test.Checkf(t, mount.UnmountAll(dir, 0), "unmount")
+			test.Checkf(t, s.RemoveRootfs(t.Context(), "c", ""), "remove root filesystem")
 		})
 		wg.Wait()
 	}

@@ -7,6 +7,8 @@ import (
 	"github.com/containerd/errdefs"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 func TestImageUser(t *testing.T) {
@@ -40,14 +42,10 @@ func TestServiceAnswersWithOneID(t *testing.T) {
 	s := openStore(t, Config{HostsDir: reg.hosts(t), PinnedImages: []string{domain + "/app:*"}})
 	service := NewService(s)
 	spec := &runtimeapi.ImageSpec{Image: app}
-	pulled, err := service.PullImage(t.Context(), &runtimeapi.PullImageRequest{Image: spec})
-	must(t, err)
-	list, err := service.ListImages(t.Context(), &runtimeapi.ListImagesRequest{})
-	must(t, err)
-	byName, err := service.ImageStatus(t.Context(), &runtimeapi.ImageStatusRequest{Image: spec})
-	must(t, err)
-	byID, err := service.ImageStatus(t.Context(), &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: pulled.GetImageRef()}})
-	must(t, err)
+	pulled := test.Value(service.PullImage(t.Context(), &runtimeapi.PullImageRequest{Image: spec}))(t)
+	list := test.Value(service.ListImages(t.Context(), &runtimeapi.ListImagesRequest{}))(t)
+	byName := test.Value(service.ImageStatus(t.Context(), &runtimeapi.ImageStatusRequest{Image: spec}))(t)
+	byID := test.Value(service.ImageStatus(t.Context(), &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: pulled.GetImageRef()}}))(t)
 	if len(list.GetImages()) != 1 {
 		t.Fatalf("list: %v", list)
 	}
@@ -59,8 +57,7 @@ func TestServiceAnswersWithOneID(t *testing.T) {
 			t.Errorf("%s: %v", where, img)
 		}
 	}
-	_, err = service.RemoveImage(t.Context(), &runtimeapi.RemoveImageRequest{Image: &runtimeapi.ImageSpec{Image: pulled.GetImageRef()}})
-	must(t, err)
+	test.Must(t, test.Err(service.RemoveImage(t.Context(), &runtimeapi.RemoveImageRequest{Image: &runtimeapi.ImageSpec{Image: pulled.GetImageRef()}})))
 	gone, err := service.ImageStatus(t.Context(), &runtimeapi.ImageStatusRequest{Image: spec})
 	if err != nil || gone.GetImage() != nil {
 		t.Errorf("after RemoveImage of a pinned image: %v, %v", gone, err)

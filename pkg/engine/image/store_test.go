@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/containerd/containerd/v2/core/content"
 	"github.com/containerd/containerd/v2/core/mount"
@@ -29,23 +28,20 @@ func openStore(t testing.TB, c Config) *Store {
 	if c.Root == "" {
 		c.Root = filepath.Join(t.TempDir(), "images")
 	}
-	s, err := Open(t.Context(), c)
-	must(t, err)
+	s := test.Value(Open(t.Context(), c))(t)
 	t.Cleanup(func() { test.Check(t, s.Close()) })
 	return s
 }
 
 func reopen(t testing.TB, s *Store) *Store {
 	t.Helper()
-	must(t, s.Close())
+	test.Must(t, s.Close())
 	return openStore(t, s.cfg)
 }
 
 func pullImage(t testing.TB, s *Store, ref string) *Image {
 	t.Helper()
-	img, err := s.Pull(t.Context(), PullRequest{Ref: ref})
-	must(t, err)
-	return img
+	return test.Value(s.Pull(t.Context(), PullRequest{Ref: ref}))(t)
 }
 
 // serve pushes an image as app:1 to a new registry, and opens a store that pulls from it.
@@ -73,7 +69,7 @@ func small(t testing.TB) v1.Image {
 func hasRootfs(t testing.TB, s *Store, id, snapshotter string) bool {
 	t.Helper()
 	l, name, err := s.files.layersFor(id, snapshotter)
-	must(t, err)
+	test.Must(t, err)
 	if !l.kind.layered {
 		_, err := l.Stat(inNamespace(t.Context()), rootfsPrefix+id)
 		return err == nil
@@ -85,8 +81,7 @@ func hasRootfs(t testing.TB, s *Store, id, snapshotter string) bool {
 // wantFiles checks the files of a container's root filesystem, and returns where it is mounted.
 func wantFiles(t testing.TB, s *Store, img *Image, id, snapshotter string, want map[string]string) string {
 	t.Helper()
-	root, err := s.PrepareRootfs(t.Context(), id, img, snapshotter)
-	must(t, err)
+	root := test.Value(s.PrepareRootfs(t.Context(), id, img, snapshotter))(t)
 	dir := mounted(t, root.Mounts)
 	sameTree(t, tree(t, dir), want)
 	return dir
@@ -96,7 +91,7 @@ func wantFiles(t testing.TB, s *Store, img *Image, id, snapshotter string, want 
 func mounted(t testing.TB, mounts []mount.Mount) string {
 	t.Helper()
 	dir := t.TempDir()
-	must(t, mount.All(mounts, dir))
+	test.Must(t, mount.All(mounts, dir))
 	t.Cleanup(func() { test.Check(t, mount.UnmountAll(dir, unix.MNT_DETACH)) })
 	return dir
 }
@@ -105,7 +100,7 @@ func mounted(t testing.TB, mounts []mount.Mount) string {
 func tree(t testing.TB, dir string) map[string]string {
 	t.Helper()
 	out := map[string]string{}
-	must(t, filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+	test.Must(t, filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 		if err != nil || path == dir {
 			return err
 		}
@@ -132,12 +127,11 @@ func sameTree(t testing.TB, got, want map[string]string) {
 func stored(t testing.TB, s *Store) (blobs, snaps, ingests []string) {
 	t.Helper()
 	ctx := inNamespace(t.Context())
-	must(t, s.files.content.Walk(ctx, func(i content.Info) error { blobs = append(blobs, i.Digest.String()); return nil }))
+	test.Must(t, s.files.content.Walk(ctx, func(i content.Info) error { blobs = append(blobs, i.Digest.String()); return nil }))
 	for name, l := range s.files.layers {
-		must(t, l.Walk(ctx, func(_ context.Context, i snapshots.Info) error { snaps = append(snaps, name+"/"+i.Name); return nil }))
+		test.Must(t, l.Walk(ctx, func(_ context.Context, i snapshots.Info) error { snaps = append(snaps, name+"/"+i.Name); return nil }))
 	}
-	found, err := filepath.Glob(s.files.path("content", "ingest", "*"))
-	must(t, err)
+	found := test.Value(filepath.Glob(s.files.path("content", "ingest", "*")))(t)
 	return blobs, snaps, found
 }
 
@@ -153,9 +147,7 @@ func wantStored(t testing.TB, s *Store, blobs, snaps int) {
 // snapshotDirs lists the layers' directories, which is what takes the space.
 func snapshotDirs(t testing.TB, s *Store) []string {
 	t.Helper()
-	found, err := filepath.Glob(s.files.path(snapshotsDir, "*", "snapshots", "*"))
-	must(t, err)
-	return found
+	return test.Value(filepath.Glob(s.files.path(snapshotsDir, "*", "snapshots", "*")))(t)
 }
 
 func wantLeases(t testing.TB, s *Store, want int) {
@@ -167,25 +159,15 @@ func wantLeases(t testing.TB, s *Store, want int) {
 
 func leasesLeft(t testing.TB, s *Store) int {
 	t.Helper()
-	l, err := s.files.leases.List(inNamespace(t.Context()))
-	must(t, err)
+	l := test.Value(s.files.leases.List(inNamespace(t.Context())))(t)
 	return len(l)
 }
 
 // writes is a number that grows with every write transaction.
 func writes(t testing.TB, s *Store) (id int) {
 	t.Helper()
-	must(t, s.files.bolt.View(func(tx *bolt.Tx) error { id = tx.ID(); return nil }))
+	test.Must(t, s.files.bolt.View(func(tx *bolt.Tx) error { id = tx.ID(); return nil }))
 	return id
-}
-
-func eventually(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(time.Minute); !ok(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("%s: not within a minute", what)
-		}
-	}
 }
 
 // layered is an image that adds, changes and deletes over three layers.
@@ -208,34 +190,28 @@ func TestPullByTagGivesRootfs(t *testing.T) {
 	if img.ID != idOf(t, built) {
 		t.Errorf("id %s, want the configuration's digest %s", img.ID, idOf(t, built))
 	}
-	if want := []string{app}; !slices.Equal(img.RepoTags, want) {
-		t.Errorf("tags %v, want %v", img.RepoTags, want)
-	}
-	if want := []string{domain + "/app@" + dgst}; !slices.Equal(img.RepoDigests, want) {
-		t.Errorf("digests %v, want %v", img.RepoDigests, want)
-	}
+	test.EqualLists(t, "tags", img.RepoTags, []string{app})
+	test.EqualLists(t, "digests", img.RepoDigests, []string{domain + "/app@" + dgst})
 	if img.Config.StopSignal != "SIGUSR1" || img.Config.Cmd[0] != "/bin/app" || img.Platform.Architecture != runtime.GOARCH {
 		t.Errorf("config %+v, platform %+v", img.Config, img.Platform)
 	}
-	size, err := built.Size()
-	must(t, err)
+	size := test.Value(built.Size())(t)
 	if img.Size <= uint64(size) {
 		t.Errorf("size %d does not count the layers", img.Size)
 	}
 
-	root, err := s.PrepareRootfs(t.Context(), "c1", img, "")
-	must(t, err)
+	root := test.Value(s.PrepareRootfs(t.Context(), "c1", img, ""))(t)
 	if root.Snapshotter != Overlayfs || root.Upper == "" {
 		t.Errorf("rootfs %+v", root)
 	}
 	dir := mounted(t, root.Mounts)
 	sameTree(t, tree(t, dir), layeredTree)
-	must(t, os.WriteFile(filepath.Join(dir, "written"), []byte("w"), 0o600))
+	test.Must(t, os.WriteFile(filepath.Join(dir, "written"), []byte("w"), 0o600))
 	sameTree(t, tree(t, root.Upper), map[string]string{"written": "w"})
-	must(t, mount.UnmountAll(dir, 0))
-	must(t, s.RemoveRootfs(t.Context(), "c1", ""))
-	must(t, s.RemoveRootfs(t.Context(), "c1", ""))
-	eventually(t, "writable layer is deleted", func() bool {
+	test.Must(t, mount.UnmountAll(dir, 0))
+	test.Must(t, s.RemoveRootfs(t.Context(), "c1", ""))
+	test.Must(t, s.RemoveRootfs(t.Context(), "c1", ""))
+	test.Eventually(t, "writable layer is deleted", func() bool {
 		left, _ := os.ReadDir(s.files.path(trashDir))
 		return len(left) == 0
 	})
@@ -260,9 +236,7 @@ func TestPullByDigest(t *testing.T) {
 				t.Errorf("get %s: %v, %v", by, got, err)
 			}
 		}
-		if _, err := s.Get(app); !errdefs.IsNotFound(err) {
-			t.Errorf("get by a tag that was not pulled: %v", err)
-		}
+		test.Is(t, test.Err(s.Get(app)), errdefs.IsNotFound, "get by a tag that was not pulled")
 	}
 }
 
@@ -281,10 +255,7 @@ func TestPullPicksPlatform(t *testing.T) {
 	if n := reg.count("GET", digestOf(t, other)); n != 0 {
 		t.Errorf("the other platform's manifest was fetched %d times", n)
 	}
-	_, err := s.Pull(t.Context(), PullRequest{Ref: domain + "/foreign:1"})
-	if !errdefs.IsNotFound(err) || !strings.Contains(err.Error(), "not built for linux/"+runtime.GOARCH) {
-		t.Errorf("foreign image: %v", err)
-	}
+	test.Refused(t, test.Err(s.Pull(t.Context(), PullRequest{Ref: domain + "/foreign:1"})), errdefs.IsNotFound, "not built for linux/"+runtime.GOARCH)
 	wantStored(t, s, 4, 2)
 
 	// The same image by another name is one image.
@@ -300,7 +271,7 @@ func TestPullWithoutLayers(t *testing.T) {
 	if img.ChainID != "" || img.Size == 0 {
 		t.Errorf("image without layers: %+v", img)
 	}
-	must(t, os.WriteFile(filepath.Join(wantFiles(t, s, img, "c", "", nil), "f"), nil, 0o600))
+	test.Must(t, os.WriteFile(filepath.Join(wantFiles(t, s, img, "c", "", nil), "f"), nil, 0o600))
 }
 
 func TestMovedTagLeavesImage(t *testing.T) {
@@ -313,8 +284,7 @@ func TestMovedTagLeavesImage(t *testing.T) {
 		t.Fatalf("the tag still leads to %s", img.ID)
 	}
 	for _, s := range []*Store{s, reopen(t, s)} {
-		old, err := s.Get(idOf(t, first))
-		must(t, err)
+		old := test.Value(s.Get(idOf(t, first)))(t)
 		if len(old.RepoTags) != 0 || !slices.Equal(old.RepoDigests, []string{domain + "/app@" + d1}) {
 			t.Errorf("old image has tags %v, digests %v", old.RepoTags, old.RepoDigests)
 		}
@@ -352,18 +322,15 @@ func TestRestartKeepsImages(t *testing.T) {
 	if !img.Pinned {
 		t.Error("not pinned")
 	}
-	root, err := s.PrepareRootfs(t.Context(), "c1", img, "")
-	must(t, err)
+	root := test.Value(s.PrepareRootfs(t.Context(), "c1", img, ""))(t)
 	s = reopen(t, s)
-	got, err := s.Get(app)
-	must(t, err)
+	got := test.Value(s.Get(app))(t)
 	if fmt.Sprintf("%+v", got) != fmt.Sprintf("%+v", img) {
 		t.Errorf("after restart\n%+v, want\n%+v", got, img)
 	}
 	before := writes(t, s)
-	must(t, s.Retain(t.Context(), []Use{{Owner: "c1", ChainID: img.ChainID, Snapshotter: root.Snapshotter}}))
-	again, err := s.PrepareRootfs(t.Context(), "c1", got, "")
-	must(t, err)
+	test.Must(t, s.Retain(t.Context(), []Use{{Owner: "c1", ChainID: img.ChainID, Snapshotter: root.Snapshotter}}))
+	again := test.Value(s.PrepareRootfs(t.Context(), "c1", got, ""))(t)
 	if fmt.Sprint(again) != fmt.Sprint(root) {
 		t.Errorf("after restart rootfs is %+v, want %+v", again, root)
 	}
@@ -378,40 +345,29 @@ func TestRestartKeepsImages(t *testing.T) {
 func TestDamagedImageIsForgotten(t *testing.T) {
 	built := layered(t, v1.Config{})
 	_, s, _ := pulled(t, Config{}, built)
-	must(t, s.Close())
+	test.Must(t, s.Close())
 	_, hex, _ := strings.Cut(idOf(t, built), ":")
-	must(t, os.Remove(s.files.path("content", "blobs", "sha256", hex)))
+	test.Must(t, os.Remove(s.files.path("content", "blobs", "sha256", hex)))
 	s = openStore(t, s.cfg)
-	if _, err := s.Get(app); !errdefs.IsNotFound(err) {
-		t.Errorf("damaged image: %v", err)
-	}
+	test.Is(t, test.Err(s.Get(app)), errdefs.IsNotFound, "damaged image")
 	img := pullImage(t, s, app)
-	if _, err := s.reader.config(t.Context(), img); err != nil {
-		t.Errorf("after pulling it again: %v", err)
-	}
+	test.Checkf(t, test.Err(s.reader.config(t.Context(), img)), "after pulling it again")
 }
 
 func TestOpenTwice(t *testing.T) {
 	s := openStore(t, Config{})
-	_, err := Open(t.Context(), s.cfg)
-	if !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "another process") {
-		t.Errorf("second open: %v", err)
-	}
+	test.Refused(t, test.Err(Open(t.Context(), s.cfg)), errdefs.IsFailedPrecondition, "another process")
 }
 
 func TestOpenRefusesConfig(t *testing.T) {
 	for _, c := range []Config{{}, {Root: "relative"}, {Root: "/a:b"}, {Root: "/a,b"}, {Root: t.TempDir(), DefaultSnapshotter: "zfs"}} {
-		if _, err := Open(t.Context(), c); !errdefs.IsInvalidArgument(err) {
-			t.Errorf("%+v: %v", c, err)
-		}
+		test.Is(t, test.Err(Open(t.Context(), c)), errdefs.IsInvalidArgument, "%+v", c)
 	}
 }
 
 func TestWrongDiffIDIsRefused(t *testing.T) {
 	_, s := serve(t, Config{}, withWrongDiffID(t, small(t)))
-	if _, err := s.Pull(t.Context(), PullRequest{Ref: app}); err == nil {
-		t.Error("an image whose layer does not match its configuration was taken")
-	}
+	test.Fails(t, test.Err(s.Pull(t.Context(), PullRequest{Ref: app})), "an image whose layer does not match its configuration was taken")
 	wantStored(t, s, 0, 0)
 	if dirs := snapshotDirs(t, s); len(dirs) != 0 {
 		t.Errorf("left behind: %v", dirs)
@@ -420,11 +376,8 @@ func TestWrongDiffIDIsRefused(t *testing.T) {
 
 func TestClosedStore(t *testing.T) {
 	s := openStore(t, Config{})
-	must(t, s.Close())
-	if _, err := s.Pull(t.Context(), PullRequest{Ref: app}); !errdefs.IsUnavailable(err) {
-		t.Errorf("pull after close: %v", err)
-	}
-	again, err := Open(t.Context(), s.cfg)
-	must(t, err)
-	must(t, again.Close())
+	test.Must(t, s.Close())
+	test.Is(t, test.Err(s.Pull(t.Context(), PullRequest{Ref: app})), errdefs.IsUnavailable, "pull after close")
+	again := test.Value(Open(t.Context(), s.cfg))(t)
+	test.Must(t, again.Close())
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/engine/image/bounds"
 )
 
@@ -21,14 +22,13 @@ func archiveOf(t testing.TB, links int, sizes ...int) []byte {
 	var b bytes.Buffer
 	w := tar.NewWriter(&b)
 	for i, size := range sizes {
-		must(t, w.WriteHeader(&tar.Header{Name: fmt.Sprint("file", i), Size: int64(size), Mode: 0o600, Format: tar.FormatPAX, PAXRecords: map[string]string{"BERTH.x": "y"}}))
-		_, err := w.Write(make([]byte, size))
-		must(t, err)
+		test.Must(t, w.WriteHeader(&tar.Header{Name: fmt.Sprint("file", i), Size: int64(size), Mode: 0o600, Format: tar.FormatPAX, PAXRecords: map[string]string{"BERTH.x": "y"}}))
+		test.Must(t, test.Err(w.Write(make([]byte, size))))
 	}
 	for i := range links {
-		must(t, w.WriteHeader(&tar.Header{Typeflag: tar.TypeSymlink, Name: fmt.Sprint("l", i), Linkname: "x"}))
+		test.Must(t, w.WriteHeader(&tar.Header{Typeflag: tar.TypeSymlink, Name: fmt.Sprint("l", i), Linkname: "x"}))
 	}
-	must(t, w.Close())
+	test.Must(t, w.Close())
 	return b.Bytes()
 }
 
@@ -39,16 +39,16 @@ func TestDocumentsOfArchives(t *testing.T) {
 	document := func(name, text string) []byte {
 		var b bytes.Buffer
 		w := tar.NewWriter(&b)
-		must(t, w.WriteHeader(&tar.Header{Name: name, Size: int64(len(text)), Mode: 0o600}))
+		test.Must(t, w.WriteHeader(&tar.Header{Name: name, Size: int64(len(text)), Mode: 0o600}))
 		_, err := io.WriteString(w, text)
-		must(t, errors.Join(err, w.Close()))
+		test.Must(t, errors.Join(err, w.Close()))
 		return b.Bytes()
 	}
 	long := strings.Repeat("n", 1<<19)
 	var names bytes.Buffer
 	w := tar.NewWriter(&names)
 	for range 40 {
-		must(t, w.WriteHeader(&tar.Header{Name: long, Mode: 0o600, Format: tar.FormatPAX}))
+		test.Must(t, w.WriteHeader(&tar.Header{Name: long, Mode: 0o600, Format: tar.FormatPAX}))
 	}
 	for name, c := range map[string]struct {
 		text   []byte
@@ -94,8 +94,8 @@ func TestTarEntries(t *testing.T) {
 func TestTarEntriesOfLargeFiles(t *testing.T) {
 	const size = 9 << 30
 	var head, end bytes.Buffer
-	must(t, tar.NewWriter(&head).WriteHeader(&tar.Header{Name: "large", Size: size, Mode: 0o600, Format: tar.FormatPAX}))
-	must(t, tar.NewWriter(&end).Close())
+	test.Must(t, tar.NewWriter(&head).WriteHeader(&tar.Header{Name: "large", Size: size, Mode: 0o600, Format: tar.FormatPAX}))
+	test.Must(t, tar.NewWriter(&end).Close())
 	n, err := io.Copy(io.Discard, newTarEntries(t.Context(), io.MultiReader(&head, io.LimitReader(zeros{}, size>>5), &end), usual))
 	if err != nil || n < size>>5 {
 		t.Errorf("%d bytes, %v", n, err)
@@ -108,9 +108,7 @@ type panickingReader struct{}
 func (panickingReader) Read([]byte) (int, error) { panic("while it is read") }
 
 func TestTarEntriesThatPanic(t *testing.T) {
-	if err := countEntries(t.Context(), panickingReader{}, usual); !errdefs.IsInternal(err) {
-		t.Errorf("got %v", err)
-	}
+	test.Is(t, countEntries(t.Context(), panickingReader{}, usual), errdefs.IsInternal, "the error")
 }
 
 type zeros struct{}

@@ -10,22 +10,11 @@ import (
 
 	"github.com/containerd/errdefs"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 const stranger = 12345
-
-// wantUntrusted checks that a pull was refused because of who can change a file.
-func wantUntrusted(t *testing.T, err error, says ...string) {
-	t.Helper()
-	if !errdefs.IsFailedPrecondition(err) {
-		t.Fatalf("error %v of class %v", err, errdefs.Resolve(err))
-	}
-	for _, s := range says {
-		if !strings.Contains(err.Error(), s) {
-			t.Errorf("%q is not in %v", s, err)
-		}
-	}
-}
 
 // TestChangeableHosts has registries whose configuration, or a file that it names,
 // others than root can change. A pull from another registry goes on.
@@ -48,16 +37,14 @@ func TestChangeableHosts(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			ca := filepath.Join(t.TempDir(), "ca.pem")
-			text, err := os.ReadFile(reg.ca)
-			must(t, err)
-			must(t, os.WriteFile(ca, text, 0o600))
+			text := test.Value(os.ReadFile(reg.ca))(t)
+			test.Must(t, os.WriteFile(ca, text, 0o600))
 			hosts := writeHosts(t, domain, fmt.Sprintf("[host.%q]\nca = [%q]\n", reg.URL, ca))
 			s := openStore(t, Config{HostsDir: hosts})
 			pullImage(t, s, app)
 			dir := filepath.Join(hosts, domain)
-			must(t, c.change(dir, ca))
-			_, err = s.Pull(t.Context(), PullRequest{Ref: app})
-			wantUntrusted(t, err, app, strings.ReplaceAll(c.want, "$D", dir))
+			test.Must(t, c.change(dir, ca))
+			test.Refused(t, test.Err(s.Pull(t.Context(), PullRequest{Ref: app})), errdefs.IsFailedPrecondition, app, strings.ReplaceAll(c.want, "$D", dir))
 			if len(s.List()) != 1 {
 				t.Error("the image that was pulled before is gone")
 			}
@@ -76,7 +63,7 @@ func TestChangeableFiles(t *testing.T) {
 		return Config{Verifiers: verifiers(dir)}
 	}
 	key := func(dir string) Config {
-		must(t, os.WriteFile(dir+"/a", private, 0o600))
+		test.Must(t, os.WriteFile(dir+"/a", private, 0o600))
 		return Config{DecryptionKeysDir: dir}
 	}
 	forAll := func(path string, mode os.FileMode) func(string) error {
@@ -99,14 +86,13 @@ func TestChangeableFiles(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			above := filepath.Join(t.TempDir(), "above")
-			must(t, os.MkdirAll(above+"/dir", 0o755))
+			test.Must(t, os.MkdirAll(above+"/dir", 0o755))
 			config := c.config(above + "/dir")
 			config.HostsDir = reg.hosts(t)
 			s := openStore(t, config)
 			pullImage(t, s, domain+"/plain:1")
-			must(t, c.change(above))
-			_, err := s.Pull(t.Context(), PullRequest{Ref: app})
-			wantUntrusted(t, err, c.says...)
+			test.Must(t, c.change(above))
+			test.Refused(t, test.Err(s.Pull(t.Context(), PullRequest{Ref: app})), errdefs.IsFailedPrecondition, c.says...)
 			if config.DecryptionKeysDir != "" {
 				pullImage(t, s, domain+"/plain:1") // needs none
 			}

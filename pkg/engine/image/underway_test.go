@@ -3,6 +3,8 @@ package image
 import (
 	"testing"
 	"time"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 // What layers go through is seen while it happens.
@@ -14,7 +16,7 @@ func TestUnderway(t *testing.T) {
 		_, err := s.Pull(t.Context(), PullRequest{Ref: app})
 		done <- err
 	}()
-	eventually(t, "one layer is unpacked, and one on its way", func() bool {
+	test.Eventually(t, "one layer is unpacked, and one on its way", func() bool {
 		if s.Running() != 1 || s.Fetched() < 2<<20 {
 			return false
 		}
@@ -28,9 +30,7 @@ func TestUnderway(t *testing.T) {
 			b.Digest.String() == digestOf(t, big) && b.Stage == LayerFetching && b.Fetched > 1<<20 && b.Fetched < b.Size
 	})
 	close(held)
-	if err := <-done; err == nil {
-		t.Error("no error")
-	}
+	test.Fails(t, <-done, "no error")
 	if now := s.Underway(t.Context()); len(now) != 0 {
 		t.Errorf("under way are %+v", now)
 	}

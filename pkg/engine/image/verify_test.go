@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -12,12 +11,14 @@ import (
 	"github.com/containerd/errdefs"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 // verifierProgram puts a shell script into dir as an image verifier.
 func verifierProgram(t *testing.T, dir, name, script string) {
 	t.Helper()
-	must(t, os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\n"+script), 0o755))
+	test.Must(t, os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\n"+script), 0o755))
 }
 
 func verifiers(dir string) Verifiers {
@@ -30,11 +31,7 @@ func wantRefused(t *testing.T, err error, says ...string) {
 	if !errdefs.IsUnknown(err) || !strings.HasPrefix(err.Error(), "SignatureValidationFailed") || len(err.Error()) > 1024 {
 		t.Fatalf("error %v of class %v", err, errdefs.Resolve(err))
 	}
-	for _, s := range says {
-		if !strings.Contains(err.Error(), s) {
-			t.Errorf("%q is not in %v", s, err)
-		}
-	}
+	test.Says(t, err, says...)
 }
 
 func TestVerifierIsToldWhatIsPulled(t *testing.T) {
@@ -45,16 +42,12 @@ func TestVerifierIsToldWhatIsPulled(t *testing.T) {
 	s := openStore(t, Config{HostsDir: reg.hosts(t), Verifiers: verifiers(dir)})
 	pullImage(t, s, app)
 
-	args, err := os.ReadFile(filepath.Join(told, "args"))
-	must(t, err)
+	args := test.Value(os.ReadFile(filepath.Join(told, "args")))(t)
 	want := []string{"-name", app, "-digest", digest, "-stdin-media-type", imagespec.MediaTypeDescriptor}
-	if got := strings.Fields(string(args)); !slices.Equal(got, want) {
-		t.Errorf("arguments %q, want %q", got, want)
-	}
-	stdin, err := os.ReadFile(filepath.Join(told, "stdin"))
-	must(t, err)
+	test.EqualLists(t, "arguments", strings.Fields(string(args)), want)
+	stdin := test.Value(os.ReadFile(filepath.Join(told, "stdin")))(t)
 	var desc imagespec.Descriptor
-	must(t, json.Unmarshal(stdin, &desc))
+	test.Must(t, json.Unmarshal(stdin, &desc))
 	if desc.Digest.String() != digest || desc.Size == 0 || desc.MediaType == "" {
 		t.Errorf("descriptor %+v, want one of %s", desc, digest)
 	}
@@ -80,7 +73,7 @@ func TestRefusedImageLeavesNothing(t *testing.T) {
 			for program, script := range c.programs {
 				verifierProgram(t, dir, program, script)
 				if script == "" {
-					must(t, os.Chmod(filepath.Join(dir, program), 0o644))
+					test.Must(t, os.Chmod(filepath.Join(dir, program), 0o644))
 				}
 			}
 			v := verifiers(dir)
@@ -89,8 +82,7 @@ func TestRefusedImageLeavesNothing(t *testing.T) {
 			}
 			s := openStore(t, Config{HostsDir: reg.hosts(t), Verifiers: v})
 			reg.forgetHits()
-			_, err := s.Pull(t.Context(), PullRequest{Ref: app})
-			wantRefused(t, err, append(c.says, dir, app)...)
+			wantRefused(t, test.Err(s.Pull(t.Context(), PullRequest{Ref: app})), append(c.says, dir, app)...)
 			wantStored(t, s, 0, 0)
 			if len(s.List()) != 0 || leasesLeft(t, s) != 0 {
 				t.Errorf("images %v, %d leases", s.List(), leasesLeft(t, s))
@@ -114,13 +106,10 @@ func TestVerifiersThatLetPass(t *testing.T) {
 		"off":          {},
 	} {
 		s := openStore(t, Config{HostsDir: reg.hosts(t), Verifiers: v})
-		if _, err := s.Pull(t.Context(), PullRequest{Ref: app}); err != nil {
-			t.Errorf("%s: %v", name, err)
-		}
+		test.Checkf(t, test.Err(s.Pull(t.Context(), PullRequest{Ref: app})), "%s", name)
 	}
 	s := openStore(t, Config{HostsDir: reg.hosts(t), Verifiers: verifiers(refusing)})
-	_, err := s.Pull(t.Context(), PullRequest{Ref: app})
-	wantRefused(t, err, "b rejected")
+	wantRefused(t, test.Err(s.Pull(t.Context(), PullRequest{Ref: app})), "b rejected")
 }
 
 // An image on the node is verified again when it is pulled again: what is
@@ -129,17 +118,14 @@ func TestVerifierIsAskedAtEachPull(t *testing.T) {
 	dir := t.TempDir()
 	_, s, img := pulled(t, Config{Verifiers: verifiers(dir)}, small(t))
 	verifierProgram(t, dir, "a", "echo not any more; exit 1")
-	_, err := s.Pull(t.Context(), PullRequest{Ref: app})
-	wantRefused(t, err, "not any more")
+	wantRefused(t, test.Err(s.Pull(t.Context(), PullRequest{Ref: app})), "not any more")
 	if got, err := s.Get(app); err != nil || got.ID != img.ID {
 		t.Errorf("the image that was there: %v, %v", got, err)
 	}
-	must(t, os.Remove(filepath.Join(dir, "a")))
+	test.Must(t, os.Remove(filepath.Join(dir, "a")))
 	pullImage(t, s, app)
 }
 
 func TestVerifiersNeedATimeout(t *testing.T) {
-	if _, err := Open(t.Context(), Config{Root: t.TempDir(), Verifiers: Verifiers{BinDir: t.TempDir()}}); !errdefs.IsInvalidArgument(err) {
-		t.Errorf("no timeout: %v", err)
-	}
+	test.Is(t, test.Err(Open(t.Context(), Config{Root: t.TempDir(), Verifiers: Verifiers{BinDir: t.TempDir()}})), errdefs.IsInvalidArgument, "no timeout")
 }

@@ -9,24 +9,24 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 // What containers write can be on a filesystem of its own, which the kubelet is told of.
 func TestWritableLayersElsewhere(t *testing.T) {
 	disk := smallDisk(t, 16)
 	reg, s, img := pulled(t, Config{WritableRoot: disk}, layered(t, v1.Config{}))
-	fs, err := s.PrepareRootfs(t.Context(), "c1", img, "")
-	must(t, err)
+	fs := test.Value(s.PrepareRootfs(t.Context(), "c1", img, ""))(t)
 	if !strings.HasPrefix(fs.Upper, disk+"/") {
 		t.Errorf("what it writes is in %s", fs.Upper)
 	}
-	must(t, os.WriteFile(filepath.Join(mounted(t, fs.Mounts), "written"), make([]byte, 1<<20), 0o600))
-	eventually(t, "what it wrote is counted", func() bool {
+	test.Must(t, os.WriteFile(filepath.Join(mounted(t, fs.Mounts), "written"), make([]byte, 1<<20), 0o600))
+	test.Eventually(t, "what it wrote is counted", func() bool {
 		bytes, _, path, err := s.WritableUsage(t.Context(), "c1", "")
 		return err == nil && bytes >= 1<<20 && strings.HasPrefix(path, disk+"/")
 	})
-	info, err := NewService(s).ImageFsInfo(t.Context(), &runtimeapi.ImageFsInfoRequest{})
-	must(t, err)
+	info := test.Value(NewService(s).ImageFsInfo(t.Context(), &runtimeapi.ImageFsInfoRequest{}))(t)
 	images, containers := info.GetImageFilesystems()[0], info.GetContainerFilesystems()[0]
 	if images.GetFsId().GetMountpoint() != s.Root() || !strings.HasPrefix(containers.GetFsId().GetMountpoint(), disk+"/") ||
 		containers.GetUsedBytes().GetValue() < 1<<20 || images.GetUsedBytes().GetValue() >= 1<<20 {
@@ -34,31 +34,29 @@ func TestWritableLayersElsewhere(t *testing.T) {
 	}
 
 	// What a snapshotter keeps with its layers is not on that filesystem.
-	fs, err = s.PrepareRootfs(t.Context(), "c2", img, Native)
-	must(t, err)
-	must(t, os.WriteFile(filepath.Join(mounted(t, fs.Mounts), "written"), make([]byte, 2<<20), 0o600))
-	eventually(t, "what it wrote is counted", func() bool {
+	fs = test.Value(s.PrepareRootfs(t.Context(), "c2", img, Native))(t)
+	test.Must(t, os.WriteFile(filepath.Join(mounted(t, fs.Mounts), "written"), make([]byte, 2<<20), 0o600))
+	test.Eventually(t, "what it wrote is counted", func() bool {
 		bytes, _, path, err := s.WritableUsage(t.Context(), "c2", Native)
 		return err == nil && bytes >= 2<<20 && strings.HasPrefix(path, s.Root()+"/")
 	})
-	info, err = NewService(s).ImageFsInfo(t.Context(), &runtimeapi.ImageFsInfoRequest{})
-	must(t, err)
+	info = test.Value(NewService(s).ImageFsInfo(t.Context(), &runtimeapi.ImageFsInfoRequest{}))(t)
 	images, containers = info.GetImageFilesystems()[0], info.GetContainerFilesystems()[0]
 	if images.GetUsedBytes().GetValue() < 2<<20 || containers.GetUsedBytes().GetValue() >= 2<<20 {
 		t.Errorf("%v", info)
 	}
-	must(t, s.RemoveRootfs(t.Context(), "c2", Native))
+	test.Must(t, s.RemoveRootfs(t.Context(), "c2", Native))
 
 	// Another store that writes there is left alone.
 	other := openStore(t, Config{HostsDir: reg.hosts(t), WritableRoot: disk})
-	must(t, other.Retain(t.Context(), nil))
+	test.Must(t, other.Retain(t.Context(), nil))
 	s = reopen(t, s)
-	must(t, s.Retain(t.Context(), []Use{{Owner: "c1", ChainID: img.ChainID}}))
+	test.Must(t, s.Retain(t.Context(), []Use{{Owner: "c1", ChainID: img.ChainID}}))
 	if !hasRootfs(t, s, "c1", "") {
 		t.Error("the root filesystem is gone")
 	}
-	must(t, s.RemoveRootfs(t.Context(), "c1", ""))
-	eventually(t, "what it wrote is gone", func() bool {
+	test.Must(t, s.RemoveRootfs(t.Context(), "c1", ""))
+	test.Eventually(t, "what it wrote is gone", func() bool {
 		left, err := filepath.Glob(filepath.Join(disk, "*", "*", "*c1*"))
 		return err == nil && len(left) == 0
 	})
@@ -67,8 +65,7 @@ func TestWritableLayersElsewhere(t *testing.T) {
 // Images and writable layers that are on one filesystem have one usage.
 func TestOneFilesystemIsReportedOnce(t *testing.T) {
 	for _, c := range []Config{{}, {WritableRoot: t.TempDir()}} {
-		info, err := NewService(openStore(t, c)).ImageFsInfo(t.Context(), &runtimeapi.ImageFsInfoRequest{})
-		must(t, err)
+		info := test.Value(NewService(openStore(t, c)).ImageFsInfo(t.Context(), &runtimeapi.ImageFsInfoRequest{}))(t)
 		if images, containers := info.GetImageFilesystems(), info.GetContainerFilesystems(); len(images) != 1 || len(containers) != 1 || !proto.Equal(images[0], containers[0]) {
 			t.Errorf("images are on %v, containers on %v", images, containers)
 		}

@@ -26,7 +26,7 @@ type bed struct {
 func newBed(t *testing.T) *bed {
 	t.Helper()
 	b := &bed{New(filepath.Join(t.TempDir(), "tools")), filepath.Join(t.TempDir(), "crun")}
-	must(t, os.Mkdir(b.dir, 0o755))
+	test.Must(t, os.Mkdir(b.dir, 0o755))
 	b.install(t, "one")
 	return b
 }
@@ -38,7 +38,7 @@ func (b *bed) install(t *testing.T, content string) {
 	if err := os.WriteFile(next, []byte(content), 0o755); err != nil { //nolint:gosec // it is a program
 		t.Fatal(err)
 	}
-	must(t, os.Rename(next, b.path))
+	test.Must(t, os.Rename(next, b.path))
 }
 
 // overwrite changes a file in place.
@@ -51,22 +51,17 @@ func overwrite(t *testing.T, path, content string) {
 
 func (b *bed) identity(t *testing.T) probe.Identity {
 	t.Helper()
-	id := value(probe.Identify(b.path))(t)
-	return id
+	return test.Value(probe.Identify(b.path))(t)
 }
 
 func (b *bed) copy(t *testing.T) Binary {
 	t.Helper()
-	one := value(b.Copy(b.identity(t)))(t)
-	return one
+	return test.Value(b.Copy(b.identity(t)))(t)
 }
 
 func (b *bed) holds(t *testing.T, one Binary, want string) {
 	t.Helper()
-	got, err := os.ReadFile(b.Abs(one))
-	if err != nil || string(got) != want {
-		t.Errorf("%s is %q (%v), want %q", b.Abs(one), got, err, want)
-	}
+	test.Equal(t, b.Abs(one), test.File(t, b.Abs(one)), want)
 }
 
 func TestCopy(t *testing.T) {
@@ -85,9 +80,9 @@ func TestCopy(t *testing.T) {
 	b.holds(t, two, "two")
 	// The same program under another name: that decides what it does.
 	krun := filepath.Join(filepath.Dir(b.path), "krun")
-	must(t, os.Symlink("crun", krun))
-	id := value(probe.Identify(krun))(t)
-	other := value(b.Copy(id))(t)
+	test.Must(t, os.Symlink("crun", krun))
+	id := test.Value(probe.Identify(krun))(t)
+	other := test.Value(b.Copy(id))(t)
 	if other.Dir() != two.Dir() || filepath.Base(other.Kept) != "krun" {
 		t.Errorf("krun is kept as %s, crun as %s", other.Kept, two.Kept)
 	}
@@ -105,7 +100,7 @@ func TestCopyOfWhatChanged(t *testing.T) {
 		"gone":        func(t *testing.T, b *bed) { t.Helper(); os.Remove(b.path) },
 		"forbidden": func(t *testing.T, b *bed) {
 			t.Helper()
-			must(t, os.Chmod(b.path, 0o600))
+			test.Must(t, os.Chmod(b.path, 0o600))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -187,20 +182,17 @@ func TestVerify(t *testing.T) {
 func TestCompanions(t *testing.T) {
 	b := newBed(t)
 	part := filepath.Join(filepath.Dir(b.path), "parts", "deep", "sentry")
-	must(t, os.MkdirAll(filepath.Dir(part), 0o755))
+	test.Must(t, os.MkdirAll(filepath.Dir(part), 0o755))
 	overwrite(t, part, "sentry one")
 	whole := func() probe.Identity {
 		t.Helper()
-		id := value(probe.Identify(b.path, "parts"))(t)
-		return id
+		return test.Value(probe.Identify(b.path, "parts"))(t)
 	}
-	one := value(b.Copy(whole()))(t)
+	one := test.Value(b.Copy(whole()))(t)
 	kept := filepath.Join(filepath.Dir(b.Abs(one)), "parts", "deep", "sentry")
 	holds := func(want string) {
 		t.Helper()
-		if got, err := os.ReadFile(kept); err != nil || string(got) != want {
-			t.Errorf("%s is %q (%v), want %q", kept, got, err, want)
-		}
+		test.Equal(t, kept, test.File(t, kept), want)
 	}
 	b.holds(t, one, "one")
 	holds("sentry one")
@@ -234,7 +226,7 @@ func TestCompanions(t *testing.T) {
 
 func touch(t *testing.T, path string) {
 	t.Helper()
-	must(t, os.Chtimes(path, time.Time{}, time.Unix(1, 0)))
+	test.Must(t, os.Chtimes(path, time.Time{}, time.Unix(1, 0)))
 }
 
 // TestLabels needs root, for attributes that only it may set.
@@ -245,7 +237,7 @@ func TestLabels(t *testing.T) {
 	b := newBed(t)
 	// CAP_NET_RAW, permitted and effective, as setcap(8) writes it.
 	caps := []byte{1, 0, 0, 2, 0, 0x20, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
-	must(t, unix.Setxattr(b.path, "security.capability", caps, 0))
+	test.Must(t, unix.Setxattr(b.path, "security.capability", caps, 0))
 	one := b.copy(t)
 	got := make([]byte, 64)
 	n, err := unix.Getxattr(b.Abs(one), "security.capability", got)
@@ -260,15 +252,11 @@ func TestNoExec(t *testing.T) {
 	}
 	for name, flags := range map[string]uintptr{"exec": 0, "noexec": unix.MS_NOEXEC} {
 		dir := t.TempDir()
-		must(t, unix.Mount("tmpfs", dir, "tmpfs", flags, ""))
+		test.Must(t, unix.Mount("tmpfs", dir, "tmpfs", flags, ""))
 		t.Cleanup(func() { test.Check(t, unix.Unmount(dir, 0)) })
-		if got, err := NoExec(dir); err != nil || got != (flags != 0) {
-			t.Errorf("%s: %t, %v", name, got, err)
-		}
+		test.Equal(t, name, test.Value(NoExec(dir))(t), flags != 0)
 	}
-	if _, err := NoExec("/nowhere"); err == nil {
-		t.Error("of a directory that is not there it is told")
-	}
+	test.Fails(t, test.Err(NoExec("/nowhere")), "of a directory that is not there it is told")
 }
 
 // A copy that cannot be read at the moment, as when there are too many open files,
@@ -277,30 +265,13 @@ func TestVerifyOfWhatCannotBeRead(t *testing.T) {
 	b := newBed(t)
 	one := b.copy(t)
 	copied := b.Abs(one)
-	must(t, os.Rename(copied, copied+".away"))
+	test.Must(t, os.Rename(copied, copied+".away"))
 	if err := os.Mkdir(copied, 0o700); err != nil { // reading it fails
 		t.Fatal(err)
 	}
 	b.install(t, "two")
-	if err := b.Verify(one); !errdefs.IsUnavailable(err) {
-		t.Errorf("the error is %v", err)
-	}
+	test.Is(t, b.Verify(one), errdefs.IsUnavailable, "the error")
 	test.Mustf(t, os.Remove(copied), "it was thrown away")
-	must(t, os.Rename(copied+".away", copied))
+	test.Must(t, os.Rename(copied+".away", copied))
 	test.Check(t, b.Verify(one))
-}
-
-// must fails the test at once if a step of it failed.
-func must(t testing.TB, err error) {
-	t.Helper()
-	test.Must(t, err)
-}
-
-// value returns what a step gave, and fails the test at once if it failed.
-func value[T any](v T, err error) func(t testing.TB) T {
-	return func(t testing.TB) T {
-		t.Helper()
-		must(t, err)
-		return v
-	}
 }

@@ -19,16 +19,12 @@ func TestLocks(t *testing.T) {
 			return l.Lock(ctx, name)
 		}
 		test.Must(t, errors.Join(lock("a"), lock("a"), lock("b")))
-		if err := lock("a"); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("a third holder: %v", err)
-		}
+		test.ErrorIs(t, lock("a"), context.DeadlineExceeded, "a third holder")
 		waited := make(chan error)
 		go func() { waited <- lock("a") }()
 		synctest.Wait()
 		l.Unlock("a")
-		if err := <-waited; err != nil {
-			t.Errorf("a holder after one has left: %v", err)
-		}
+		test.Checkf(t, <-waited, "a holder after one has left")
 		if n := l.Used(); n != 2 {
 			t.Errorf("%d keys are known, want 2", n)
 		}

@@ -46,8 +46,7 @@ func bindOntoItself(t *testing.T, dir string) {
 // mountsBelow are all mounts at or below dir, hidden ones included.
 func mountsBelow(t *testing.T, dir string) []string {
 	t.Helper()
-	b, err := os.ReadFile("/proc/self/mountinfo")
-	test.Must(t, err)
+	b := test.Value(os.ReadFile("/proc/self/mountinfo"))(t)
 	var out []string
 	for line := range strings.Lines(string(b)) {
 		if at := strings.Fields(line)[4]; at == dir || strings.HasPrefix(at, dir+"/") {
@@ -65,9 +64,7 @@ func pinned(t *testing.T, path string) {
 
 func gone(t *testing.T, path string) {
 	t.Helper()
-	if _, err := os.Lstat(path); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("%s is left: %v", path, err)
-	}
+	test.ErrorIs(t, test.Err(os.Lstat(path)), os.ErrNotExist, "%s is left", path)
 }
 
 var propagations = map[string]uintptr{"private": unix.MS_PRIVATE, "shared": unix.MS_SHARED}
@@ -114,9 +111,7 @@ func TestRemoveWhatIsMountedOnUnseen(t *testing.T) {
 				if now := mountsBelow(t, "/proc"); len(now) != len(host) {
 					t.Errorf("mounts of the host went: %q, were %q", now, host)
 				}
-				if err := Remove(mine); err != nil {
-					t.Errorf("again: %v", err)
-				}
+				test.Checkf(t, Remove(mine), "again")
 				test.Check(t, Remove(others))
 			})
 		}
@@ -141,9 +136,7 @@ func TestRemoveAllWhereMountsAreUnseen(t *testing.T) {
 	}
 	test.Must(t, RemoveAll(filepath.Join(state, "c")))
 	gone(t, filepath.Join(state, "c"))
-	if b, err := os.ReadFile(kept); err != nil || string(b) != "data" {
-		t.Errorf("what was mounted there: %q, %v", b, err)
-	}
+	test.Equal(t, "what was mounted there", test.File(t, kept), "data")
 }
 
 // Copies in other mount namespaces are in nobody's way, and go as well.
@@ -152,22 +145,17 @@ func TestRemoveWhatAnotherMountNamespaceHas(t *testing.T) {
 	pin := filepath.Join(top, "pin")
 	pinned(t, pin)
 	holder := exec.Command("unshare", "--mount", "--propagation", "private", "sh", "-c", "echo ready; exec cat; :")
-	in, err := holder.StdinPipe()
-	test.Must(t, err)
-	out, err := holder.StdoutPipe()
-	test.Must(t, err)
+	in := test.Value(holder.StdinPipe())(t)
+	out := test.Value(holder.StdoutPipe())(t)
 	test.Must(t, holder.Start())
 	defer func() {
 		_ = in.Close()
 		_ = holder.Wait()
 	}()
-	if _, err := out.Read(make([]byte, 16)); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, test.Err(out.Read(make([]byte, 16))))
 	test.Must(t, Remove(pin))
 	gone(t, pin)
-	table, err := os.ReadFile("/proc/" + strconv.Itoa(holder.Process.Pid) + "/mountinfo")
-	test.Must(t, err)
+	table := test.Value(os.ReadFile("/proc/" + strconv.Itoa(holder.Process.Pid) + "/mountinfo"))(t)
 	if strings.Contains(string(table), pin) {
 		t.Error("the other namespace still holds it")
 	}
@@ -201,8 +189,7 @@ func TestRemoveCovered(t *testing.T) {
 					test.Must(t, os.WriteFile(f, nil, 0o600))
 					mustMount(t, "/proc/self/ns/uts", f, "", unix.MS_BIND)
 				}
-				below, err := unix.Open(dir, unix.O_PATH|unix.O_CLOEXEC, 0)
-				test.Must(t, err)
+				below := test.Value(unix.Open(dir, unix.O_PATH|unix.O_CLOEXEC, 0))(t)
 				defer unix.Close(below)
 				cover(t, top, dir)
 				before := len(mountsBelow(t, top))
@@ -210,12 +197,8 @@ func TestRemoveCovered(t *testing.T) {
 					test.Must(t, RemoveCovered(path))
 				}
 				var st unix.Stat_t
-				if err := unix.Fstatat(below, "file", &st, 0); !errors.Is(err, unix.ENOENT) {
-					t.Errorf("the file is there: %v", err)
-				}
-				if err := unix.Fstatat(below, "other", &st, 0); err != nil {
-					t.Errorf("another file is gone: %v", err)
-				}
+				test.ErrorIs(t, unix.Fstatat(below, "file", &st, 0), unix.ENOENT, "the file is there")
+				test.Checkf(t, unix.Fstatat(below, "other", &st, 0), "another file is gone")
 				left := strings.Join(mountsBelow(t, top), "")
 				if strings.Contains(left, path+" ") || !strings.Contains(left, other+" ") || strings.Count(left, "\n") >= before {
 					t.Errorf("of %d mounts these are left:\n%s", before, left)

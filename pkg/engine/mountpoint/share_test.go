@@ -15,8 +15,7 @@ import (
 
 func count(t *testing.T, path string) (times int, propagation string) {
 	t.Helper()
-	mounts, err := mountinfo.GetMounts(nil)
-	test.Must(t, err)
+	mounts := test.Value(mountinfo.GetMounts(nil))(t)
 	for _, m := range mounts {
 		if m.Mountpoint == path {
 			times, propagation = times+1, m.Optional
@@ -46,9 +45,7 @@ func TestShareCoversNothing(t *testing.T) {
 			bindOntoItself(t, dir)
 			for _, path := range []string{old, later} {
 				test.Must(t, unix.Unmount(path, 0))
-				if err := os.Remove(path); err != nil {
-					t.Errorf("%s cannot be removed any more: %v", path, err)
-				}
+				test.Checkf(t, os.Remove(path), "%s cannot be removed any more", path)
 			}
 			for {
 				if times, _ := count(t, dir); times == 0 {

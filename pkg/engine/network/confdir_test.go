@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/containerd/errdefs"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 func TestConfigurations(t *testing.T) {
@@ -34,18 +36,18 @@ func TestConfigurations(t *testing.T) {
 		"unnamed":         {files: map[string]string{"a.conflist": `{"plugins": [{"type": "plugin"}]}`}, says: []string{"no name"}},
 		"missing plugin":  {files: map[string]string{"a.conflist": strings.ReplaceAll(list("a"), `"plugin"}`, `"calico"}`)}, says: []string{"calico", "install it there", "bin"}},
 	}
-	for name, test := range tests {
+	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			n := newNode(t)
 			n.script("plugin", "exit 1")
-			n.config.MaxConfNum = test.max
-			for file, text := range test.files {
+			n.config.MaxConfNum = tc.max
+			for file, text := range tc.files {
 				n.configure(file, text)
 			}
 			p := New(n.config)
 			lists, err := p.networks(t.Context(), "")
-			if len(test.says) > 0 {
-				checkError(t, err, errdefs.IsUnavailable, test.says...)
+			if len(tc.says) > 0 {
+				checkError(t, err, errdefs.IsUnavailable, tc.says...)
 				if status := p.Status(); status == nil || status.Error() != err.Error() {
 					t.Errorf("Status says %v", status)
 				}
@@ -55,12 +57,10 @@ func TestConfigurations(t *testing.T) {
 			for _, list := range lists {
 				names = append(names, list.Name)
 			}
-			if got := strings.Join(names, " "); err != nil || got != test.want {
-				t.Errorf("networks %q, %v, want %q", got, err, test.want)
+			if got := strings.Join(names, " "); err != nil || got != tc.want {
+				t.Errorf("networks %q, %v, want %q", got, err, tc.want)
 			}
-			if err := p.Status(); err != nil {
-				t.Error(err)
-			}
+			test.Check(t, p.Status())
 		})
 	}
 }
@@ -96,28 +96,16 @@ func TestChangesCountAtOnce(t *testing.T) {
 
 	// As a mounted ConfigMap changes: by a link.
 	for _, name := range []string{"v1", "v2"} {
-		if err := os.Mkdir(filepath.Join(n.config.ConfDir, name), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, os.Mkdir(filepath.Join(n.config.ConfDir, name), 0o755))
 		n.configure(filepath.Join(name, "x"), text(name))
 	}
 	link := filepath.Join(n.config.ConfDir, "current")
-	if err := os.Symlink("v1", link); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink("current/x", filepath.Join(n.config.ConfDir, "0.conflist")); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, os.Symlink("v1", link))
+	test.Must(t, os.Symlink("current/x", filepath.Join(n.config.ConfDir, "0.conflist")))
 	expect("v1")
-	if err := os.Symlink("v2", link+".new"); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Rename(link+".new", link); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, os.Symlink("v2", link+".new"))
+	test.Must(t, os.Rename(link+".new", link))
 	expect("v2")
-	if err := os.Remove(filepath.Join(n.config.BinDirs[0], "plugin")); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, os.Remove(filepath.Join(n.config.BinDirs[0], "plugin")))
 	expect("")
 }

@@ -45,9 +45,7 @@ func TestCollectByTheMendedConfiguration(t *testing.T) {
 	entry := unfinished(t, n)
 	n.configure("10-spied.conflist", `{"cniVersion": "1.0.0", "name": "spied", "plugins": [{"type": "first"}]}`)
 	test.Must(t, collect(t, New(n.config)))
-	if _, err := os.Stat(entry); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("it is not forgotten: %v", err)
-	}
+	test.ErrorIs(t, test.Err(os.Stat(entry)), os.ErrNotExist, "it is not forgotten")
 	n.checkClean()
 }
 
@@ -65,12 +63,8 @@ func TestCollectGivesUp(t *testing.T) {
 	}
 	entry.FailedSince = entry.FailedSince.Add(-hopeless)
 	test.Must(t, p.journal.write(entry))
-	if err := collect(t, p); err != nil {
-		t.Errorf("a collection that gives up: %v", err)
-	}
-	if _, err := os.Stat(path); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("it is not forgotten: %v", err)
-	}
+	test.Checkf(t, collect(t, p), "a collection that gives up")
+	test.ErrorIs(t, test.Err(os.Stat(path)), os.ErrNotExist, "it is not forgotten")
 	n.checkClean()
 }
 
@@ -89,9 +83,7 @@ func TestCollectSendsTheVerb(t *testing.T) {
 		t.Errorf("last call %s with %v", last.environ["CNI_COMMAND"], last.stdin)
 	}
 	test.Must(t, collect(t, New(n.config)))
-	if got := n.commands("first"); got != "ADD GC DEL GC" {
-		t.Errorf("commands %s", got)
-	}
+	test.Equal(t, "commands", n.commands("first"), "ADD GC DEL GC")
 	n.checkClean()
 
 	n.configure("10-new.conflist", `{"cniVersion": "1.1.0", "name": "new", "disableGC": true, "plugins": [{"type": "first"}]}`)
@@ -109,9 +101,7 @@ func TestCollectSendsNoVerbUnasked(t *testing.T) {
 	n.spy("first", "")
 	mustSetup(t, New(n.config), n.pod("pod-lost"))
 	test.Must(t, collect(t, New(n.config)))
-	if got := n.commands("first"); got != "ADD DEL" {
-		t.Errorf("commands %s", got)
-	}
+	test.Equal(t, "commands", n.commands("first"), "ADD DEL")
 	n.checkClean()
 }
 
@@ -213,8 +203,7 @@ func TestVerbRunsAlone(t *testing.T) {
 	young := n.pod("pod-young")
 	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 	defer cancel()
-	_, err := p.Setup(ctx, young)
-	checkError(t, err, errdefs.IsDeadlineExceeded, "garbage collection")
+	checkError(t, test.Err(p.Setup(ctx, young)), errdefs.IsDeadlineExceeded, "garbage collection")
 	checkError(t, p.Teardown(ctx, old, r), errdefs.IsDeadlineExceeded, "garbage collection")
 	time.AfterFunc(50*time.Millisecond, func() { _ = os.WriteFile(release, nil, 0o600) })
 	mustTeardown(t, p, young, mustSetup(t, p, young))
@@ -301,15 +290,9 @@ func TestDamagedJournal(t *testing.T) {
 				}
 				p := New(n.config)
 				leftovers := p.Leftovers(removed)
-				if err := p.Teardown(t.Context(), removed, nil); err != nil {
-					t.Errorf("a pod of which there is a record: %v", err)
-				}
-				if err := leftovers.Collect(t.Context()); err != nil {
-					t.Errorf("a pod of which there is none: %v", err)
-				}
-				if got := n.commands("first"); got != "ADD ADD DEL DEL" {
-					t.Errorf("commands %s", got)
-				}
+				test.Checkf(t, p.Teardown(t.Context(), removed, nil), "a pod of which there is a record")
+				test.Checkf(t, leftovers.Collect(t.Context()), "a pod of which there is none")
+				test.Equal(t, "commands", n.commands("first"), "ADD ADD DEL DEL")
 				n.checkClean()
 			})
 		}

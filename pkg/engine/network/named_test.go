@@ -17,10 +17,8 @@ func TestDescribed(t *testing.T) {
 		{Network: "more", Interface: "eth1", NetNS: "/run/netns/x", Result: json.RawMessage(`{"cniVersion":"0.4.0","ips":[{"version":"4","address":"10.2.0.5/24"}],"dns":{}}`)},
 		{Network: "cut off", Interface: "eth2"},
 	}}
-	d, err := r.Described()
-	test.Must(t, err)
-	text, err := json.Marshal(d)
-	test.Must(t, err)
+	d := test.Value(r.Described())(t)
+	text := test.Value(json.Marshal(d))(t)
 	const want = `{"Interfaces":{` +
 		`"cni0":{"IPConfigs":null,"Mac":"aa","Sandbox":""},` +
 		`"eth0":{"IPConfigs":[{"IP":"10.1.0.5","Gateway":"10.1.0.1"},{"IP":"fd00::5","Gateway":""}],"Mac":"bb","Sandbox":"/run/netns/x"},` +

@@ -96,18 +96,14 @@ func (n *node) removeBridge() {
 
 func (n *node) configure(file, text string) {
 	n.t.Helper()
-	if err := os.WriteFile(filepath.Join(n.config.ConfDir, file), []byte(text), 0o644); err != nil {
-		n.t.Fatal(err)
-	}
+	test.Must(n.t, os.WriteFile(filepath.Join(n.config.ConfDir, file), []byte(text), 0o644))
 }
 
 // script installs a plugin that is a shell script.
 func (n *node) script(name, body string) {
 	n.t.Helper()
 	path := filepath.Join(n.config.BinDirs[0], name)
-	if err := os.WriteFile(path, []byte("#!/bin/sh\n"+body+"\n"), 0o755); err != nil {
-		n.t.Fatal(err)
-	}
+	test.Must(n.t, os.WriteFile(path, []byte("#!/bin/sh\n"+body+"\n"), 0o755))
 }
 
 // spy installs a plugin that writes down how it is called, and then does what
@@ -143,13 +139,9 @@ func (n *node) called(name string) []call {
 			return out
 		}
 		environ, err := os.ReadFile(filepath.Join(n.calls(name), fmt.Sprintf("%d.env", i)))
-		if err != nil {
-			n.t.Fatal(err)
-		}
+		test.Must(n.t, err)
 		c := call{environ: map[string]string{}}
-		if err := json.Unmarshal(stdin, &c.stdin); err != nil {
-			n.t.Fatal(err)
-		}
+		test.Must(n.t, json.Unmarshal(stdin, &c.stdin))
 		for line := range strings.Lines(string(environ)) {
 			key, value, _ := strings.Cut(strings.TrimSpace(line), "=")
 			c.environ[key] = value
@@ -172,13 +164,9 @@ func (n *node) pod(id string) Pod {
 	n.t.Helper()
 	dir := filepath.Join(n.t.TempDir(), "ns")
 	ns, err := pin.Create(n.t.Context(), pin.Request{Dir: dir, Net: true})
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	test.Must(n.t, err)
 	n.t.Cleanup(func() {
-		if err := pin.Release(dir); err != nil {
-			n.t.Error(err)
-		}
+		test.Check(n.t, pin.Release(dir))
 	})
 	return Pod{ID: id, Name: "web", Namespace: "shop", UID: "u-1", NetNS: ns.Net}
 }
@@ -223,9 +211,7 @@ func (n *node) ports() []string {
 		if errors.Is(err, netlink.ErrDumpInterrupted) { // a link came or went meanwhile
 			continue
 		}
-		if err != nil {
-			n.t.Fatal(err)
-		}
+		test.Must(n.t, err)
 		for _, link := range links {
 			if link.Attrs().MasterIndex == bridge.Attrs().Index {
 				out = append(out, link.Attrs().Name)
@@ -240,16 +226,13 @@ func (n *node) ports() []string {
 
 func iptables(t testing.TB) string {
 	t.Helper()
-	out, err := exec.Command("iptables", "-t", "nat", "-S").Output()
-	test.Must(t, err)
+	out := test.Value(exec.Command("iptables", "-t", "nat", "-S").Output())(t)
 	return string(out)
 }
 
 func mustSetup(t testing.TB, p *Plugins, pod Pod) *Result {
 	t.Helper()
-	r, err := p.Setup(t.Context(), pod)
-	test.Must(t, err)
-	return r
+	return test.Value(p.Setup(t.Context(), pod))(t)
 }
 
 func mustTeardown(t testing.TB, p *Plugins, pod Pod, r *Result) {
@@ -260,8 +243,7 @@ func mustTeardown(t testing.TB, p *Plugins, pod Pod, r *Result) {
 // reach sends something from the pod to an address of the host and back.
 func reach(t *testing.T, pod Pod, host net.IP) {
 	t.Helper()
-	server, err := net.Listen("tcp", net.JoinHostPort(host.String(), "0"))
-	test.Must(t, err)
+	server := test.Value(net.Listen("tcp", net.JoinHostPort(host.String(), "0")))(t)
 	defer server.Close()
 	go func() {
 		conn, err := server.Accept()
@@ -271,7 +253,7 @@ func reach(t *testing.T, pod Pod, host net.IP) {
 		defer conn.Close()
 		_, _ = fmt.Fprint(conn, "hello") // who reads misses it
 	}()
-	err = pin.Do(pod.NetNS, func() error {
+	test.Checkf(t, pin.Do(pod.NetNS, func() error {
 		conn, err := net.DialTimeout("tcp", server.Addr().String(), time.Minute)
 		if err != nil {
 			return err
@@ -282,8 +264,5 @@ func reach(t *testing.T, pod Pod, host net.IP) {
 			return fmt.Errorf("read %q: %w", b, err)
 		}
 		return nil
-	})
-	if err != nil {
-		t.Errorf("the pod does not reach the host: %v", err)
-	}
+	}), "the pod does not reach the host")
 }

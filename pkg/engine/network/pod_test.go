@@ -1,16 +1,19 @@
 package network
 
 import (
+	"fmt"
 	"reflect"
 	"strings"
 	"testing"
 
 	"github.com/containerd/errdefs"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 func TestPodFrom(t *testing.T) {
-	pod, err := PodFrom("id1", &runtimeapi.PodSandboxConfig{
+	pod := test.Value(PodFrom("id1", &runtimeapi.PodSandboxConfig{
 		Metadata:    &runtimeapi.PodSandboxMetadata{Name: "web", Namespace: "shop", Uid: "u-1", Attempt: 3},
 		Labels:      map[string]string{"l": "1"},
 		Annotations: map[string]string{ingressAnnotation: "10M", egressAnnotation: "1.5G"},
@@ -21,10 +24,7 @@ func TestPodFrom(t *testing.T) {
 			nil,
 			{ContainerPort: 80, HostPort: 8080},
 		},
-	}, "/run/ns/net", "/kubepods/pod1")
-	if err != nil {
-		t.Fatal(err)
-	}
+	}, "/run/ns/net", "/kubepods/pod1"))(t)
 	want := Pod{
 		ID: "id1", Name: "web", Namespace: "shop", UID: "u-1", NetNS: "/run/ns/net",
 		Annotations: map[string]string{ingressAnnotation: "10M", egressAnnotation: "1.5G"},
@@ -65,10 +65,9 @@ func TestPodFromRefuses(t *testing.T) {
 		"separator": {&runtimeapi.PodSandboxConfig{Metadata: &runtimeapi.PodSandboxMetadata{Name: "a;IP=1.2.3.4"}},
 			"name"},
 	}
-	for name, test := range tests {
+	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			_, err := PodFrom("id1", test.config, "", "")
-			checkError(t, err, errdefs.IsInvalidArgument, test.says)
+			checkError(t, test.Err(PodFrom("id1", tc.config, "", "")), errdefs.IsInvalidArgument, tc.says)
 		})
 	}
 }
@@ -80,8 +79,6 @@ func TestCut(t *testing.T) {
 		"12345678901": "1234567…",
 		"123456ää99":  "123456…",
 	} {
-		if got := cut(text, 10); got != want {
-			t.Errorf("cut(%q) = %q, want %q", text, got, want)
-		}
+		test.Equal(t, fmt.Sprintf("cut(%q)", text), cut(text, 10), want)
 	}
 }

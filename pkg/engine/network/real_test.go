@@ -55,8 +55,7 @@ func TestPodOnRealPlugins(t *testing.T) {
 
 func freePort(t *testing.T) int32 {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	test.Must(t, err)
+	l := test.Value(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer l.Close()
 	return int32(l.Addr().(*net.TCPAddr).Port)
 }
@@ -70,17 +69,14 @@ func TestTeardownAfterRestartWithAnotherConfiguration(t *testing.T) {
 		"no configuration":     func(n *node) { n.unconfigure("10-real.conflist") },
 		"broken configuration": func(n *node) { n.configure("10-real.conflist", "{") },
 		"cache lost": func(n *node) {
-			if err := os.RemoveAll(n.config.CacheDir); err != nil {
-				n.t.Fatal(err)
-			}
+			test.Must(n.t, os.RemoveAll(n.config.CacheDir))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := newRealNode(t)
 			n.spy("spy", "")
 			pod := n.pod("pod-restart")
-			record, err := json.Marshal(mustSetup(t, New(n.config), pod))
-			test.Must(t, err)
+			record := test.Value(json.Marshal(mustSetup(t, New(n.config), pod)))(t)
 			change(n)
 			var r Result
 			test.Must(t, json.Unmarshal(record, &r))
@@ -95,9 +91,7 @@ func TestTeardownAfterRestartWithAnotherConfiguration(t *testing.T) {
 
 func (n *node) unconfigure(file string) {
 	n.t.Helper()
-	if err := os.Remove(filepath.Join(n.config.ConfDir, file)); err != nil {
-		n.t.Fatal(err)
-	}
+	test.Must(n.t, os.Remove(filepath.Join(n.config.ConfDir, file)))
 }
 
 // What a runtime, a plugin that was killed, an operator or a firewall takes from a pod
@@ -197,8 +191,7 @@ func TestFailedSetupLeavesNothing(t *testing.T) {
 	n.script("portmap", `cat >/dev/null; [ "$CNI_COMMAND" = DEL ] && exit 0
 echo '{"cniVersion": "1.0.0", "code": 7, "msg": "no such table", "details": "nat"}'; exit 1`)
 	p := New(n.config)
-	_, err := p.Setup(t.Context(), n.pod("pod-fails"))
-	checkError(t, err, errdefs.IsInternal, "portmap", "exit status 1", "no such table", "nat", "code 7", "shop/web")
+	checkError(t, test.Err(p.Setup(t.Context(), n.pod("pod-fails"))), errdefs.IsInternal, "portmap", "exit status 1", "no such table", "nat", "code 7", "shop/web")
 	n.checkClean()
 }
 
@@ -209,8 +202,7 @@ func TestCanceledSetupLeavesNothing(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 	defer cancel()
 	started := time.Now()
-	_, err := New(n.config).Setup(ctx, n.pod("pod-hangs"))
-	checkError(t, err, errdefs.IsDeadlineExceeded, "portmap", "killed")
+	checkError(t, test.Err(New(n.config).Setup(ctx, n.pod("pod-hangs"))), errdefs.IsDeadlineExceeded, "portmap", "killed")
 	if took := time.Since(started); took > 20*time.Second {
 		t.Errorf("it took %v", took)
 	}

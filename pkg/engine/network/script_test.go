@@ -3,6 +3,7 @@ package network
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -34,11 +35,7 @@ func checkError(t *testing.T, err error, is func(error) bool, says ...string) {
 	if !is(err) {
 		t.Errorf("%v: wrong class", err)
 	}
-	for _, text := range says {
-		if !strings.Contains(err.Error(), text) {
-			t.Errorf("%v: does not say %q", err, text)
-		}
-	}
+	test.Says(t, err, says...)
 	if n := len(err.Error()); n >= 1024 {
 		t.Errorf("the text has %d bytes", n)
 	}
@@ -101,19 +98,14 @@ func TestWhatPluginsAreTold(t *testing.T) {
 				"CNI_NETNS":       pod.NetNS,
 				"CNI_ARGS":        "IgnoreUnknown=1;K8S_POD_NAMESPACE=shop;K8S_POD_NAME=web;K8S_POD_INFRA_CONTAINER_ID=pod-full;K8S_POD_UID=u-1",
 			} {
-				if call.environ[key] != value {
-					t.Errorf("%s: %s=%q, want %q", plugin, key, call.environ[key], value)
-				}
+				test.Equal(t, fmt.Sprintf("%s: %s", plugin, key), call.environ[key], value)
 			}
 		}
 	}
 	if first := n.called("first"); first[0].stdin["prevResult"] != nil || first[1].stdin["prevResult"] == nil {
 		t.Error("the first plugin's ADD must have no previous result, and its DEL must have one")
 	}
-	log, err := os.ReadFile(n.calls("first") + ".log")
-	if err != nil || string(log) != "first ADD\nfirst DEL\n" {
-		t.Errorf("%q, %v", log, err)
-	}
+	test.Equal(t, "the result", test.File(t, n.calls("first")+".log"), "first ADD\nfirst DEL\n")
 	n.checkClean()
 }
 
@@ -174,13 +166,13 @@ func TestPluginFailures(t *testing.T) {
 		"result of another interface": {`echo '{"cniVersion": "1.0.0", "interfaces": [{"name": "br0"}], "ips": [{"address": "10.0.0.1/8", "interface": 0}]}'; exit 0`,
 			errdefs.IsInternal, []string{"no address on eth0"}},
 	}
-	for name, test := range tests {
+	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			n := newNode(t)
 			n.configure("10-one.conflist", `{"cniVersion": "1.0.0", "name": "one", "plugins": [{"type": "first"}]}`)
-			n.spy("first", `[ "$CNI_COMMAND" = ADD ] && { `+test.script+"; }")
+			n.spy("first", `[ "$CNI_COMMAND" = ADD ] && { `+tc.script+"; }")
 			_, err := New(n.config).Setup(t.Context(), n.pod("pod-x"))
-			checkError(t, err, test.is, test.says...)
+			checkError(t, err, tc.is, tc.says...)
 			if plugin, failed := errors.AsType[*PluginError](err); failed && plugin.Plugin != filepath.Join(n.config.BinDirs[0], "first") {
 				t.Errorf("%#v", plugin)
 			}
@@ -231,13 +223,11 @@ func TestHangingPluginIsKilledWithItsChildren(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 	defer cancel()
 	started := time.Now()
-	_, err := p.Setup(ctx, n.pod("pod-hangs"))
-	checkError(t, err, errdefs.IsDeadlineExceeded, "first", "killed before it finished")
+	checkError(t, test.Err(p.Setup(ctx, n.pod("pod-hangs"))), errdefs.IsDeadlineExceeded, "first", "killed before it finished")
 	if took := time.Since(started); took > 20*time.Second {
 		t.Errorf("it took %v", took)
 	}
-	pid, err := os.ReadFile(pidFile)
-	test.Must(t, err)
+	pid := test.Value(os.ReadFile(pidFile))(t)
 	runs := func() bool {
 		status, err := os.ReadFile("/proc/" + strings.TrimSpace(string(pid)) + "/status")
 		return err == nil && !strings.Contains(string(status), "State:\tZ")
@@ -283,9 +273,7 @@ func TestPluginOutlivesThreads(t *testing.T) {
 	for range 8 {
 		plugins.Go(func() {
 			for range 8 {
-				if _, err := run(t.Context(), filepath.Join(n.config.BinDirs[0], "slow"), nil, nil); err != nil {
-					t.Error(err)
-				}
+				test.Check(t, test.Err(run(t.Context(), filepath.Join(n.config.BinDirs[0], "slow"), nil, nil)))
 			}
 		})
 	}
@@ -343,12 +331,8 @@ func TestSeveralNetworks(t *testing.T) {
 	}
 	// One network that fails does not keep the other.
 	n.spy("third", `[ "$CNI_COMMAND" = DEL ] && exit 1`)
-	if err := p.Teardown(t.Context(), pod, r); err == nil {
-		t.Error("no error")
-	}
-	if got := n.commands("first"); got != "ADD DEL" {
-		t.Errorf("the first network was called with %s", got)
-	}
+	test.Fails(t, p.Teardown(t.Context(), pod, r), "no error")
+	test.Equal(t, "the first network was called with", n.commands("first"), "ADD DEL")
 	n.spy("third", "")
 	mustTeardown(t, p, pod, r)
 	n.checkClean()
@@ -387,11 +371,8 @@ func TestHandlersOwnDirectory(t *testing.T) {
 		t.Errorf("third: %s, first: %s", n.commands("third"), n.commands("first"))
 	}
 	pod.CNIConfDir = filepath.Join(own, "missing")
-	_, err := p.Setup(t.Context(), pod)
-	checkError(t, err, errdefs.IsUnavailable, pod.CNIConfDir)
-	if err := p.Status(); err != nil {
-		t.Errorf("the node's network is ready all the same: %v", err)
-	}
+	checkError(t, test.Err(p.Setup(t.Context(), pod)), errdefs.IsUnavailable, pod.CNIConfDir)
+	test.Checkf(t, p.Status(), "the node's network is ready all the same")
 }
 
 // The configuration of ADD is on disk before the first plugin runs.

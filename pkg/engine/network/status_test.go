@@ -28,9 +28,7 @@ func TestHealthLooksAtMostOnceASecond(t *testing.T) {
 			t.Errorf("looked %d times", n)
 		}
 		state = errors.New("gone")
-		if err := h.status(); err != nil {
-			t.Errorf("not from memory: %v", err)
-		}
+		test.Checkf(t, h.status(), "not from memory")
 		time.Sleep(lookInterval)
 		if err := h.status(); !errors.Is(err, state) {
 			t.Errorf("got %v after a second", err)
@@ -48,10 +46,7 @@ func TestHealthDoesNotWaitForADiskThatHangs(t *testing.T) {
 		}
 		for range 5 {
 			started := time.Now()
-			err := h.status()
-			if !errdefs.IsUnavailable(err) {
-				t.Errorf("got %v", err)
-			}
+			test.Is(t, h.status(), errdefs.IsUnavailable, "the error")
 			if took := time.Since(started); took > patience {
 				t.Errorf("it took %v", took)
 			}
@@ -76,9 +71,7 @@ func TestPodsWaitForTheFirstLook(t *testing.T) {
 			check: func(context.Context) error { time.Sleep(3 * time.Second); return nil },
 			ask:   func(context.Context) error { return nil },
 		}
-		if err := h.status(); !errdefs.IsUnavailable(err) {
-			t.Errorf("the status is %v before the first look", err)
-		}
+		test.Refused(t, h.status(), errdefs.IsUnavailable)
 		test.Check(t, h.ready(t.Context()))
 	})
 	synctest.Test(t, func(t *testing.T) {
@@ -119,9 +112,7 @@ func TestHealthAsksPlugins(t *testing.T) {
 			t.Errorf("got %v after %v: the first answer must not wait for plugins", err, time.Since(started))
 		}
 		time.Sleep(4 * time.Second)
-		if err := h.status(); !errors.Is(err, down) {
-			t.Errorf("got %v", err)
-		}
+		test.ErrorIs(t, h.status(), down, "the error")
 		synctest.Wait()
 		mended.Store(true)
 		time.Sleep(8 * time.Second) // asked again meanwhile, as it failed

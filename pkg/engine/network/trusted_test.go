@@ -36,9 +36,7 @@ func TestChangeableNetworks(t *testing.T) {
 			n.configure("a.conflist", `{"cniVersion": "1.0.0", "name": "a", "plugins": [{"type": "plugin"}]}`)
 			p := New(n.config)
 			conf, plugin := filepath.Join(n.config.ConfDir, "a.conflist"), filepath.Join(n.config.BinDirs[0], "plugin")
-			if _, err := p.networks(t.Context(), ""); err != nil {
-				t.Fatal(err)
-			}
+			test.Must(t, test.Err(p.networks(t.Context(), "")))
 			test.Must(t, c.change(conf, plugin))
 			_, err := p.networks(t.Context(), "") // of one that has read before
 			_, first := New(n.config).networks(t.Context(), "")

@@ -257,8 +257,7 @@ func testConfig(t *testing.T) Config {
 
 func start(t *testing.T, c Config, n Node) *Plugins {
 	t.Helper()
-	p, err := Open(c, n)
-	test.Must(t, err)
+	p := test.Value(Open(c, n))(t)
 	if p == nil {
 		t.Fatal("there is nothing to listen to")
 	}
@@ -271,21 +270,11 @@ func start(t *testing.T, c Config, n Node) *Plugins {
 func connect(t *testing.T, p *Plugins, q *plugin, idx string) {
 	t.Helper()
 	before := p.count.Load()
-	s, err := stub.New(q, stub.WithPluginName("test"), stub.WithPluginIdx(idx), stub.WithSocketPath(p.config.SocketPath), stub.WithOnClose(func() {}))
-	test.Must(t, err)
+	s := test.Value(stub.New(q, stub.WithPluginName("test"), stub.WithPluginIdx(idx), stub.WithSocketPath(p.config.SocketPath), stub.WithOnClose(func() {})))(t)
 	q.stub = s
 	test.Must(t, s.Start(t.Context()))
 	t.Cleanup(s.Stop)
-	until(t, "the plugin is registered", func() bool { return p.count.Load() > before })
-}
-
-func until(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !ok(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("not after 20 s: %s", what)
-		}
-	}
+	test.Eventually(t, "the plugin is registered", func() bool { return p.count.Load() > before })
 }
 
 func shares(id string, n uint64) *api.ContainerUpdate {

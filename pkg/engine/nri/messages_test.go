@@ -3,7 +3,6 @@ package nri
 import (
 	"errors"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/containerd/errdefs"
@@ -11,6 +10,8 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 func TestPodMessage(t *testing.T) {
@@ -126,9 +127,7 @@ func TestAdjust(t *testing.T) {
 	a.AddCDIDevice(&api.CDIDevice{Name: "vendor.com/gpu=0"})
 	var injected []string
 	s := spec()
-	if err := Adjust(s, a, func(_ *specs.Spec, names []string) error { injected = names; return nil }); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, Adjust(s, a, func(_ *specs.Spec, names []string) error { injected = names; return nil }))
 	for name, ok := range map[string]bool{
 		"env":        slices.Equal(s.Process.Env, []string{"PATH=/bin", "NEW=1"}),
 		"annotation": s.Annotations["note"] == "x" && s.Annotations["spec"] == "1",
@@ -153,11 +152,7 @@ func TestAdjustRefuses(t *testing.T) {
 	cdi.AddCDIDevice(&api.CDIDevice{Name: "vendor.com/gpu=9"})
 	none := func(*specs.Spec, []string) error { return errors.New("no such device") }
 	for word, a := range map[string]*api.ContainerAdjustment{"/elsewhere": moved, "slow": class, "no such device": cdi} {
-		if err := Adjust(spec(), a, none); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), word) {
-			t.Errorf("%s: got %v", word, err)
-		}
+		test.Refused(t, Adjust(spec(), a, none), errdefs.IsFailedPrecondition, word)
 	}
-	if err := Adjust(spec(), nil, none); err != nil {
-		t.Errorf("no plugin changes anything: %v", err)
-	}
+	test.Checkf(t, Adjust(spec(), nil, none), "no plugin changes anything")
 }

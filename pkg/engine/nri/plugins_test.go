@@ -84,17 +84,13 @@ func TestOpenRefuses(t *testing.T) {
 	})
 	t.Run("another's socket", func(t *testing.T) {
 		c := testConfig(t)
-		l, err := net.Listen("unix", c.SocketPath)
-		test.Must(t, err)
+		l := test.Value(net.Listen("unix", c.SocketPath))(t)
 		defer l.Close()
-		if _, err := Open(c, &node{}); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), c.SocketPath) {
-			t.Errorf("got %v", err)
-		}
+		test.Refused(t, test.Err(Open(c, &node{})), errdefs.IsFailedPrecondition, c.SocketPath)
 	})
 	t.Run("not a socket that a dead daemon left", func(t *testing.T) {
 		c := testConfig(t)
-		l, err := net.ListenUnix("unix", &net.UnixAddr{Name: c.SocketPath})
-		test.Must(t, err)
+		l := test.Value(net.ListenUnix("unix", &net.UnixAddr{Name: c.SocketPath}))(t)
 		l.SetUnlinkOnClose(false)
 		l.Close()
 		start(t, c, &node{})
@@ -107,16 +103,12 @@ func TestLifeInOrder(t *testing.T) {
 	connect(t, p, q, "10")
 	ctx := t.Context()
 	test.Must(t, p.RunPodSandbox(ctx, pod, done))
-	if _, err := p.CreateContainer(ctx, ctr); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, test.Err(p.CreateContainer(ctx, ctr)))
 	test.Must(t, p.Shown(ctr, done))
 	p.PostCreateContainer(ctx, ctr)
 	test.Must(t, p.StartContainer(ctx, ctr))
 	p.PostStartContainer(ctx, ctr)
-	if _, err := p.UpdateContainer(ctx, ctr, &runtimeapi.LinuxContainerResources{CpuShares: 7}); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, test.Err(p.UpdateContainer(ctx, ctr, &runtimeapi.LinuxContainerResources{CpuShares: 7})))
 	p.PostUpdateContainer(ctx, ctr)
 	memory := &runtimeapi.LinuxContainerResources{MemoryLimitInBytes: 5}
 	test.Must(t, p.UpdatePodSandbox(ctx, pod, memory, &runtimeapi.LinuxContainerResources{MemoryLimitInBytes: 6}))
@@ -147,19 +139,14 @@ func TestRefusedPodIsUndone(t *testing.T) {
 	connect(t, p, first, "10")
 	connect(t, p, second, "20")
 	shown := false
-	err := p.RunPodSandbox(t.Context(), pod, func() error { shown = true; return nil })
-	if !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "not today") {
-		t.Errorf("got %v", err)
-	}
+	test.Refused(t, p.RunPodSandbox(t.Context(), pod, func() error { shown = true; return nil }), errdefs.IsFailedPrecondition, "not today")
 	if shown {
 		t.Error("a refused pod was shown")
 	}
 	same(t, first.told()[2:], "run pod", "stoppod pod", "removepod pod")
 
 	second.onRun = nil
-	if err := p.RunPodSandbox(t.Context(), pod, func() error { return errors.New("disk full") }); err == nil || !strings.Contains(err.Error(), "disk full") {
-		t.Errorf("got %v", err)
-	}
+	test.Says(t, p.RunPodSandbox(t.Context(), pod, func() error { return errors.New("disk full") }), "disk full")
 	same(t, first.told()[5:], "run pod", "stoppod pod", "removepod pod")
 }
 
@@ -224,7 +211,7 @@ func TestDeadPluginIsDropped(t *testing.T) {
 	q.stub.Stop()
 	q.stub.Wait()
 	test.Must(t, p.RunPodSandbox(t.Context(), pod, done))
-	until(t, "nobody listens", func() bool {
+	test.Eventually(t, "nobody listens", func() bool {
 		p.StopPodSandbox(t.Context(), pod)
 		return p.count.Load() == 0
 	})
@@ -244,9 +231,7 @@ func TestLatePluginSeesTheNode(t *testing.T) {
 	}
 	p := start(t, testConfig(t), n)
 	coming := thing{pod: "p1", container: "c5", state: created}
-	if _, err := p.CreateContainer(t.Context(), coming); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, test.Err(p.CreateContainer(t.Context(), coming)))
 	test.Must(t, p.StartContainer(t.Context(), thing{pod: "p1", container: "c4"}))
 	q := &plugin{}
 	connect(t, p, q, "10")
@@ -277,9 +262,7 @@ func TestNothingIsLostWhileAPluginRegisters(t *testing.T) {
 			default:
 			}
 			c := thing{pod: "pod", container: "c" + strings.Repeat("i", i%40) + time.Now().Format(".000000000")}
-			if _, err := p.CreateContainer(t.Context(), c); err != nil {
-				t.Error(err)
-			}
+			test.Check(t, test.Err(p.CreateContainer(t.Context(), c)))
 			time.Sleep(50 * time.Microsecond)
 			_ = p.Shown(c, func() error {
 				n.mu.Lock()
@@ -326,12 +309,9 @@ func TestUpdatesOfOthers(t *testing.T) {
 		onStop: func() []*api.ContainerUpdate { return []*api.ContainerUpdate{shares("other", 3)} },
 	}
 	connect(t, p, q, "10")
-	if _, err := p.CreateContainer(t.Context(), ctr); err != nil {
-		t.Errorf("an update that fails is not the new container's failure: %v", err)
-	}
+	test.Checkf(t, test.Err(p.CreateContainer(t.Context(), ctr)), "an update that fails is not the new container's failure")
 	same(t, n.updates(), "other shares=1")
-	got, err := p.UpdateContainer(t.Context(), ctr, &runtimeapi.LinuxContainerResources{CpuShares: 7, MemoryLimitInBytes: 9, MemorySwapLimitInBytes: 10})
-	test.Must(t, err)
+	got := test.Value(p.UpdateContainer(t.Context(), ctr, &runtimeapi.LinuxContainerResources{CpuShares: 7, MemoryLimitInBytes: 9, MemorySwapLimitInBytes: 10}))(t)
 	if r := ToCRI(got); r.GetCpuShares() != 8 || r.GetMemoryLimitInBytes() != 9 || r.GetCpuQuota() != 0 {
 		t.Errorf("the container's own update is %v", r)
 	}
@@ -355,13 +335,9 @@ func TestUnsolicitedUpdates(t *testing.T) {
 	class := &api.ContainerUpdate{}
 	class.SetContainerId("three")
 	class.SetLinuxRDTClass("gold")
-	if _, err := q.stub.UpdateContainers([]*api.ContainerUpdate{ignored}); err != nil {
-		t.Errorf("a failure that may be ignored: %v", err)
-	}
+	test.Checkf(t, test.Err(q.stub.UpdateContainers([]*api.ContainerUpdate{ignored})), "a failure that may be ignored")
 	for _, u := range []*api.ContainerUpdate{shares("bad", 1), class} {
-		if _, err := q.stub.UpdateContainers([]*api.ContainerUpdate{u}); err == nil {
-			t.Errorf("the update of %s failed and the plugin was not told", u.GetContainerId())
-		}
+		test.Fails(t, test.Err(q.stub.UpdateContainers([]*api.ContainerUpdate{u})), "the update of %s failed and the plugin was not told", u.GetContainerId())
 	}
 	same(t, n.updates(), "one shares=1", "two shares=2")
 }
@@ -400,8 +376,7 @@ func TestRegistrationDoesNotWaitForAContainer(t *testing.T) {
 func TestInstalledPlugin(t *testing.T) {
 	c := testConfig(t)
 	c.SocketPath = ""
-	self, err := os.Executable()
-	test.Must(t, err)
+	self := test.Value(os.Executable())(t)
 	notes := filepath.Join(t.TempDir(), "notes")
 	for _, dir := range []string{c.PluginPath, c.PluginConfigPath} {
 		test.Must(t, os.Mkdir(dir, 0o755))
@@ -416,8 +391,7 @@ func TestInstalledPlugin(t *testing.T) {
 	}
 	p := start(t, c, &node{pods: []Subject{thing{pod: "old"}}})
 	test.Must(t, p.RunPodSandbox(t.Context(), pod, done))
-	text, err := os.ReadFile(notes)
-	test.Must(t, err)
+	text := test.Value(os.ReadFile(notes))(t)
 	same(t, strings.Split(string(text), "\n"), "configure berth 1.2.3", "sync old", "run pod")
 	if n := p.count.Load(); n != 1 {
 		t.Errorf("there are %d plugins", n)
@@ -443,10 +417,8 @@ func TestChangeablePlugins(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := testConfig(t)
-			self, err := os.Executable()
-			test.Must(t, err)
-			text, err := os.ReadFile(self)
-			test.Must(t, err)
+			self := test.Value(os.Executable())(t)
+			text := test.Value(os.ReadFile(self))(t)
 			notes := t.TempDir()
 			if err := errors.Join(os.Mkdir(c.PluginPath, 0o755), os.Mkdir(c.PluginConfigPath, 0o755),
 				os.WriteFile(filepath.Join(c.PluginPath, "10-ours"), text, 0o755), os.WriteFile(program(c), text, 0o755), //nolint:gosec // programs
@@ -473,8 +445,7 @@ func replaceByLink(t *testing.T, program string) error {
 }
 
 func TestHooksWaitForTheStart(t *testing.T) {
-	p, err := Open(testConfig(t), &node{})
-	test.Must(t, err)
+	p := test.Value(Open(testConfig(t), &node{}))(t)
 	told := make(chan struct{})
 	go func() {
 		p.StopContainer(context.Background(), ctr)

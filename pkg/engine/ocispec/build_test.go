@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"reflect"
 	"slices"
 	"strings"
@@ -153,8 +154,7 @@ func local(ref string) *runtimeapi.SecurityProfile {
 // Unknown fields of the request must not make Build depend on them being there.
 func TestBuildOfNothing(t *testing.T) {
 	c := Container{Image: imagespec.ImageConfig{Cmd: []string{"sh"}}, Sandbox: Sandbox{PID: 9}}
-	s, err := Build(c, Node{})
-	test.Must(t, err)
+	s := test.Value(Build(c, Node{}))(t)
 	if s.Version != "1.0.2" || len(s.Linux.Namespaces) != 5 {
 		t.Errorf("got ociVersion %s, namespaces %v", s.Version, s.Linux.Namespaces)
 	}
@@ -164,8 +164,7 @@ func TestBuildOfNothing(t *testing.T) {
 func TestOwnIPC(t *testing.T) {
 	c := testContainer(t)
 	c.OwnIPC = true
-	s, err := Build(c, Node{CgroupUnified: true})
-	test.Must(t, err)
+	s := test.Value(Build(c, Node{CgroupUnified: true}))(t)
 	joined := map[specs.LinuxNamespaceType]bool{}
 	for _, n := range s.Linux.Namespaces {
 		joined[n.Type] = n.Path != ""
@@ -180,15 +179,11 @@ func TestOwnIPC(t *testing.T) {
 func TestBuildSharesNothing(t *testing.T) {
 	c, n := testContainer(t), modernNode()
 	c.Base = &specs.Spec{Process: &specs.Process{Env: []string{"A=1"}}, Mounts: defaultMounts(), Annotations: map[string]string{"k": "v"}}
-	before, err := json.Marshal(c)
-	test.Must(t, err)
-	first, err := Build(c, n)
-	test.Must(t, err)
-	want, err := json.Marshal(first)
-	test.Must(t, err)
+	before := test.Value(json.Marshal(c))(t)
+	first := test.Value(Build(c, n))(t)
+	want := test.Value(json.Marshal(first))(t)
 	scribble(reflect.ValueOf(first).Elem())
-	second, err := Build(c, n)
-	test.Must(t, err)
+	second := test.Value(Build(c, n))(t)
 	if got, err := json.Marshal(second); err != nil || !bytes.Equal(got, want) {
 		t.Errorf("a change of one spec shows in the next: %v\n%s\n%s", err, want, got)
 	}
@@ -244,9 +239,7 @@ func TestDeprecatedProfileNames(t *testing.T) {
 				got = "default"
 			}
 		}
-		if got != want {
-			t.Errorf("%q: got filter %q, want %q", deprecated, got, want)
-		}
+		test.Equal(t, fmt.Sprintf("%q: got filter", deprecated), got, want)
 	}
 	for deprecated, want := range map[string]string{
 		"": DefaultAppArmorProfile, "runtime/default": DefaultAppArmorProfile, "unconfined": "", "localhost/k8s-nginx": "k8s-nginx",
@@ -340,23 +333,18 @@ func TestHostPathsToCreate(t *testing.T) {
 		&runtimeapi.Mount{ContainerPath: "/i", Image: &runtimeapi.ImageSpec{Image: "x"}},
 	)
 	got := strings.Join(HostPathsToCreate(c.Config), " ")
-	if want := "/var/lib/kubelet/pods/1/etc-hosts /var/lib/kubelet/pods/1/containers/nginx/0 /data/a"; got != want {
-		t.Errorf("got %s, want %s", got, want)
-	}
+	test.Equal(t, "the result", got, "/var/lib/kubelet/pods/1/etc-hosts /var/lib/kubelet/pods/1/containers/nginx/0 /data/a")
 }
 
 func TestExecProcess(t *testing.T) {
 	c, n := testContainer(t), modernNode()
 	c.Config.Tty = true
 	c.Config.Envs = append(c.Config.Envs, &runtimeapi.KeyValue{Key: "TERM", Value: []byte("vt100")})
-	s, err := Build(c, n)
-	test.Must(t, err)
+	s := test.Value(Build(c, n))(t)
 	s.Process.Rlimits = []specs.POSIXRlimit{{Type: "RLIMIT_NOFILE", Soft: 7}}
-	before, err := json.Marshal(s)
-	test.Must(t, err)
+	before := test.Value(json.Marshal(s))(t)
 	for _, tty := range []bool{false, true} {
-		p, err := ExecProcess(s, []string{"id", "-u"}, tty)
-		test.Must(t, err)
+		p := test.Value(ExecProcess(s, []string{"id", "-u"}, tty))(t)
 		term := "TERM=vt100"
 		if tty {
 			term = "TERM=xterm"
@@ -405,8 +393,7 @@ func TestSysfsOfSandboxProcessIsWritableForPrivilegedPods(t *testing.T) {
 	for privileged, want := range map[bool]string{true: "rw", false: "ro"} {
 		sp := SandboxProcess{Sandbox: testSandbox(), Runtime: runc(t)}
 		sp.Config.Linux.SecurityContext.Privileged = privileged
-		s, err := BuildSandboxProcess(sp, modernNode())
-		test.Must(t, err)
+		s := test.Value(BuildSandboxProcess(sp, modernNode()))(t)
 		i := slices.IndexFunc(s.Mounts, func(m specs.Mount) bool { return m.Type == "sysfs" })
 		if i < 0 || !slices.Contains(s.Mounts[i].Options, want) {
 			t.Errorf("privileged %v: the mounts are %v, want a sysfs that is %s", privileged, s.Mounts, want)
@@ -424,8 +411,6 @@ func TestBuildSandboxProcessRefuses(t *testing.T) {
 	} {
 		sp := SandboxProcess{Sandbox: testSandbox(), Runtime: runc(t)}
 		situation(&sp)
-		if _, err := BuildSandboxProcess(sp, modernNode()); !errdefs.IsFailedPrecondition(err) {
-			t.Errorf("%s: got %v", name, err)
-		}
+		test.Is(t, test.Err(BuildSandboxProcess(sp, modernNode())), errdefs.IsFailedPrecondition, "%s", name)
 	}
 }

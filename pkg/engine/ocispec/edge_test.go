@@ -22,9 +22,7 @@ func mountTmpfs(t *testing.T, propagation uintptr) string {
 	dir := t.TempDir()
 	test.Must(t, unix.Mount("tmpfs", dir, "tmpfs", 0, ""))
 	t.Cleanup(func() {
-		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
-			t.Errorf("unmount %s: %v", dir, err)
-		}
+		test.Checkf(t, unix.Unmount(dir, unix.MNT_DETACH), "unmount %s", dir)
 	})
 	test.Must(t, unix.Mount("", dir, "", propagation, ""))
 	return dir
@@ -37,9 +35,7 @@ func TestCheckMounts(t *testing.T) {
 	test.Must(t, os.Mkdir(slave, 0o755))
 	test.Must(t, unix.Mount(shared, slave, "", unix.MS_BIND, ""))
 	t.Cleanup(func() {
-		if err := unix.Unmount(slave, unix.MNT_DETACH); err != nil {
-			t.Errorf("unmount %s: %v", slave, err)
-		}
+		test.Checkf(t, unix.Unmount(slave, unix.MNT_DETACH), "unmount %s", slave)
 	})
 	test.Must(t, unix.Mount("", slave, "", unix.MS_SLAVE, ""))
 	test.Must(t, os.Symlink(shared, filepath.Join(private, "link")))
@@ -71,29 +67,22 @@ func TestCheckMounts(t *testing.T) {
 			t.Errorf("%s %s: got %v, want ok %v", c.path, c.prop, err, c.ok)
 		}
 	}
-	err := CheckMounts([]*runtimeapi.Mount{{ContainerPath: "/c", Propagation: both, Image: &runtimeapi.ImageSpec{Image: "x"}}})
-	if err != nil {
-		t.Errorf("an image has no host path to check: %v", err)
-	}
+	test.Checkf(t, CheckMounts([]*runtimeapi.Mount{{ContainerPath: "/c", Propagation: both, Image: &runtimeapi.ImageSpec{Image: "x"}}}), "an image has no host path to check")
 }
 
 func TestDetectNode(t *testing.T) {
-	n, err := DetectNode()
-	test.Must(t, err)
+	n := test.Value(DetectNode())(t)
 	if !slices.Contains(n.Capabilities, "CAP_SETUID") {
 		t.Errorf("capabilities of root: %v", n.Capabilities)
 	}
-	_, err = os.Stat("/sys/fs/cgroup/cgroup.controllers")
-	if unified := err == nil; n.CgroupUnified != unified {
-		t.Errorf("CgroupUnified is %v", n.CgroupUnified)
-	}
+	_, err := os.Stat("/sys/fs/cgroup/cgroup.controllers")
+	test.Equal(t, "CgroupUnified", n.CgroupUnified, err == nil)
 	host, err := os.Hostname()
 	if err != nil || n.Hostname != host {
 		t.Errorf("hostname %q, want %q (%v)", n.Hostname, host, err)
 	}
 	// What it says can be done must be possible.
-	old, err := os.ReadFile("/proc/self/oom_score_adj")
-	test.Must(t, err)
+	old := test.Value(os.ReadFile("/proc/self/oom_score_adj"))(t)
 	if err := os.WriteFile("/proc/self/oom_score_adj", []byte(strings.TrimSpace(byteCount(0)[:1])), 0); err == nil {
 		defer os.WriteFile("/proc/self/oom_score_adj", old, 0) //nolint:errcheck // Best effort in a test process.
 	}
@@ -105,9 +94,7 @@ func TestDetectNode(t *testing.T) {
 	if err != nil || len(one) != 1 || one[0].Path != "/dev/void" || one[0].Minor != 3 {
 		t.Errorf("got %+v, %v", one, err)
 	}
-	if _, err := n.Devices("/dev/none-such", "/x"); err == nil {
-		t.Error("a device that does not exist was found")
-	}
+	test.Fails(t, test.Err(n.Devices("/dev/none-such", "/x")), "a device that does not exist was found")
 	if loaded, err := n.AppArmorLoaded("berth-no-such-profile"); loaded {
 		t.Errorf("a profile that nobody loaded is loaded (%v)", err)
 	}
@@ -148,8 +135,7 @@ func TestApplyCDI(t *testing.T) {
     "hooks": [{"hookName": "createContainer", "path": "/usr/bin/hook"}]
   }}]
 }`)
-	registry, err := cdi.NewCache(cdi.WithSpecDirs(dir), cdi.WithAutoRefresh(false))
-	test.Must(t, err)
+	registry := test.Value(cdi.NewCache(cdi.WithSpecDirs(dir), cdi.WithAutoRefresh(false)))(t)
 	c := testContainer(t)
 	c.Config.CDIDevices = []*runtimeapi.CDIDevice{{Name: "vendor.com/device=null"}}
 	c.Config.Annotations = map[string]string{cdi.AnnotationPrefix + "old_way": "vendor.com/device=null"}
@@ -157,8 +143,7 @@ func TestApplyCDI(t *testing.T) {
 	if err != nil || !slices.Equal(devices, []string{"vendor.com/device=null"}) {
 		t.Fatalf("got %v, %v", devices, err)
 	}
-	s, err := Build(c, modernNode())
-	test.Must(t, err)
+	s := test.Value(Build(c, modernNode()))(t)
 	test.Must(t, ApplyCDI(s, devices, registry))
 	test.Must(t, Fit(s, c.Runtime))
 	mounted := slices.ContainsFunc(s.Mounts, func(m specs.Mount) bool { return m.Destination == "/vendor" })
@@ -171,15 +156,7 @@ func TestApplyCDI(t *testing.T) {
 	if err := registry.Refresh(); err == nil {
 		t.Fatal("the registry does not notice a broken spec")
 	}
-	err = ApplyCDI(&specs.Spec{}, []string{"vendor.com/device=absent"}, registry)
-	if !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "vendor.com/device=absent") || !strings.Contains(err.Error(), "in "+dir+" ") || !strings.Contains(err.Error(), filepath.Join(dir, "broken.json")+" cannot be used: ") {
-		t.Errorf("the error does not say where specs are, or which is broken: %v", err)
-	}
-	if err := ApplyCDI(&specs.Spec{}, nil, nil); err != nil {
-		t.Errorf("no devices need no registry: %v", err)
-	}
-	_, err = CDIDevices(&runtimeapi.ContainerConfig{Annotations: map[string]string{cdi.AnnotationPrefix + "x": "nonsense"}})
-	if !errdefs.IsInvalidArgument(err) {
-		t.Errorf("a malformed annotation: got %v", err)
-	}
+	test.Refused(t, ApplyCDI(&specs.Spec{}, []string{"vendor.com/device=absent"}, registry), errdefs.IsFailedPrecondition, "vendor.com/device=absent", "in "+dir+" ", filepath.Join(dir, "broken.json")+" cannot be used: ")
+	test.Checkf(t, ApplyCDI(&specs.Spec{}, nil, nil), "no devices need no registry")
+	test.Is(t, test.Err(CDIDevices(&runtimeapi.ContainerConfig{Annotations: map[string]string{cdi.AnnotationPrefix + "x": "nonsense"}})), errdefs.IsInvalidArgument, "a malformed annotation")
 }

@@ -34,12 +34,8 @@ func TestFitNode(t *testing.T) {
 
 	s = wild()
 	s.Linux.Resources.HugepageLimits, s.Linux.Resources.Unified = nil, map[string]string{"memory.high": "1"}
-	if err := FitNode(s, n); !errdefs.IsFailedPrecondition(err) {
-		t.Errorf("cgroup v2 values on v1: %v", err)
-	}
+	test.Is(t, FitNode(s, n), errdefs.IsFailedPrecondition, "cgroup v2 values on v1")
 	for _, s := range []*specs.Spec{{}, {Linux: &specs.Linux{}}} {
-		if err := FitNode(s, n); err != nil {
-			t.Errorf("nothing to fit: %v", err)
-		}
+		test.Checkf(t, FitNode(s, n), "nothing to fit")
 	}
 }

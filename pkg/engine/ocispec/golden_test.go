@@ -28,16 +28,14 @@ func golden(t *testing.T, name string, s *specs.Spec) {
 		l.Seccomp = &specs.LinuxSeccomp{DefaultAction: "the default filter"}
 		shown.Linux = &l
 	}
-	got, err := json.MarshalIndent(shown, "", "  ")
-	test.Must(t, err)
+	got := test.Value(json.MarshalIndent(shown, "", "  "))(t)
 	got = append(got, '\n')
 	file := filepath.Join("testdata", name+".json")
 	if *update {
 		test.Must(t, os.WriteFile(file, got, 0o644))
 		return
 	}
-	want, err := os.ReadFile(file)
-	test.Must(t, err)
+	want := test.Value(os.ReadFile(file))(t)
 	if !bytes.Equal(got, want) {
 		t.Errorf("the spec differs from %s (run with -update and read git diff)\n%s", file, got)
 	}
@@ -202,8 +200,7 @@ func TestContainerSpecs(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c, n := testContainer(t), modernNode()
 			situation(&c, &n)
-			s, err := Build(c, n)
-			test.Must(t, err)
+			s := test.Value(Build(c, n))(t)
 			golden(t, "container-"+name, s)
 		})
 	}
@@ -249,8 +246,7 @@ func TestSandboxSpecs(t *testing.T) {
 			sp := SandboxProcess{Sandbox: testSandbox(), CgroupsPath: "/kubepods/pod1/" + sandboxID, Runtime: runc(t)}
 			n := modernNode()
 			situation(&sp, &n)
-			s, err := BuildSandboxProcess(sp, n)
-			test.Must(t, err)
+			s := test.Value(BuildSandboxProcess(sp, n))(t)
 			golden(t, "sandbox-"+name, s)
 		})
 	}

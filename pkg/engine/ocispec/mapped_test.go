@@ -1,12 +1,12 @@
 package ocispec
 
 import (
-	"slices"
 	"testing"
 
 	"github.com/containerd/errdefs"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/probe"
 )
 
@@ -18,7 +18,7 @@ func TestMountsToMap(t *testing.T) {
 	}
 	crun := &probe.Runtime{Name: probe.Crun, Version: "1.8.1"}
 	joined := specs.LinuxNamespace{Type: specs.PIDNamespace, Path: "/proc/7/ns/pid"}
-	for name, test := range map[string]struct {
+	for name, tc := range map[string]struct {
 		rt    *probe.Runtime
 		pid   specs.LinuxNamespace
 		mount specs.Mount
@@ -37,15 +37,13 @@ func TestMountsToMap(t *testing.T) {
 		"crun, unmapped, both ways": {crun, joined, mapped(nil, nil, "rshared"), nil},
 	} {
 		s := &specs.Spec{
-			Mounts: []specs.Mount{{Destination: "/proc", Type: "proc"}, test.mount},
-			Linux:  &specs.Linux{UIDMappings: ids, GIDMappings: ids, Namespaces: []specs.LinuxNamespace{test.pid}},
+			Mounts: []specs.Mount{{Destination: "/proc", Type: "proc"}, tc.mount},
+			Linux:  &specs.Linux{UIDMappings: ids, GIDMappings: ids, Namespaces: []specs.LinuxNamespace{tc.pid}},
 		}
-		if got, err := MountsToMap(s, test.rt); err != nil || !slices.Equal(got, test.want) {
-			t.Errorf("%s: %v, %v; want %v", name, got, err, test.want)
-		}
-		test.mount.Options = append(test.mount.Options, "rshared")
-		s.Mounts[1] = test.mount
-		if _, err := MountsToMap(s, test.rt); (len(test.want) > 0) != errdefs.IsFailedPrecondition(err) {
+		test.EqualLists(t, name, test.Value(MountsToMap(s, tc.rt))(t), tc.want)
+		tc.mount.Options = append(tc.mount.Options, "rshared")
+		s.Mounts[1] = tc.mount
+		if _, err := MountsToMap(s, tc.rt); (len(tc.want) > 0) != errdefs.IsFailedPrecondition(err) {
 			t.Errorf("%s, both ways: %v", name, err)
 		}
 	}

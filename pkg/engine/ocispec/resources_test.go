@@ -3,6 +3,7 @@ package ocispec
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"testing"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
@@ -20,10 +21,8 @@ func TestUpdateResourcesMerges(t *testing.T) {
 		HugepageLimits: []*runtimeapi.HugepageLimit{{PageSize: "2MB", Limit: 1}, {PageSize: "1GB", Limit: 2}},
 		Unified:        map[string]string{"memory.high": "1", "memory.low": "2"},
 	}
-	current, err := UpdateResources(&specs.LinuxResources{Pids: &specs.LinuxPids{Limit: ptr(int64(9))}}, start, n)
-	test.Must(t, err)
-	before, err := json.Marshal(current)
-	test.Must(t, err)
+	current := test.Value(UpdateResources(&specs.LinuxResources{Pids: &specs.LinuxPids{Limit: ptr(int64(9))}}, start, n))(t)
+	before := test.Value(json.Marshal(current))(t)
 	for name, c := range map[string]struct {
 		req    *runtimeapi.LinuxContainerResources
 		change func(*runtimeapi.LinuxContainerResources)
@@ -44,8 +43,7 @@ func TestUpdateResourcesMerges(t *testing.T) {
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, err := UpdateResources(current, c.req, n)
-			test.Must(t, err)
+			got := test.Value(UpdateResources(current, c.req, n))(t)
 			want := proto.Clone(start).(*runtimeapi.LinuxContainerResources)
 			c.change(want)
 			if status := FromSpec(got).GetLinux(); !proto.Equal(status, want) {
@@ -75,8 +73,7 @@ func TestUpdateResourcesWithoutControllers(t *testing.T) {
 
 func TestContainerResources(t *testing.T) {
 	c, n := testContainer(t), modernNode()
-	s, err := Build(c, n)
-	test.Must(t, err)
+	s := test.Value(Build(c, n))(t)
 	want := proto.Clone(c.Config.GetLinux().GetResources()).(*runtimeapi.LinuxContainerResources)
 	want.MemorySwapLimitInBytes = want.GetMemoryLimitInBytes()
 	if got := ContainerResources(s).GetLinux(); !proto.Equal(got, want) {
@@ -95,8 +92,6 @@ func TestClampOOMScoreAdj(t *testing.T) {
 		low  int
 		want int
 	}{{-998, -1000, -998}, {-998, 0, 0}, {-998, -500, -500}, {500, 0, 500}, {5000, 0, 1000}, {-5000, -1000, -1000}} {
-		if got := *clampOOMScoreAdj(c.ask, Node{MinOOMScoreAdj: c.low}); got != c.want {
-			t.Errorf("%d with at least %d: got %d, want %d", c.ask, c.low, got, c.want)
-		}
+		test.Equal(t, fmt.Sprintf("%d with at least %d", c.ask, c.low), *clampOOMScoreAdj(c.ask, Node{MinOOMScoreAdj: c.low}), c.want)
 	}
 }

@@ -55,9 +55,7 @@ func TestGVisorEnforcesProfilesOfTheNode(t *testing.T) {
 				return
 			}
 			test.Must(t, err)
-			if got := s.Annotations[annotationGVisorSeccomp]; got != tt.want {
-				t.Errorf("the annotation is %q, want %q", got, tt.want)
-			}
+			test.Equal(t, "the annotation", s.Annotations[annotationGVisorSeccomp], tt.want)
 		})
 	}
 }
@@ -82,16 +80,10 @@ func TestGVisorFiltersWhatIsExecd(t *testing.T) {
 			c, n := testContainer(t), modernNode()
 			c.Runtime, c.Sandbox.Definition = tt.runtime(t), &tt.d
 			c.Config.GetLinux().GetSecurityContext().Seccomp = byDefault
-			s, err := Build(c, n)
-			test.Must(t, err)
-			if got := s.Linux.Seccomp != nil; got != tt.profile {
-				t.Errorf("the container has a profile: %v", got)
-			}
-			s, err = BuildSandboxProcess(SandboxProcess{Sandbox: c.Sandbox, Runtime: c.Runtime}, n)
-			test.Must(t, err)
-			if got := s.Annotations[annotationGVisorSeccomp] == "true"; got != tt.annotated {
-				t.Errorf("the sandbox has the annotation: %v", got)
-			}
+			s := test.Value(Build(c, n))(t)
+			test.Equal(t, "the container has a profile", s.Linux.Seccomp != nil, tt.profile)
+			s = test.Value(BuildSandboxProcess(SandboxProcess{Sandbox: c.Sandbox, Runtime: c.Runtime}, n))(t)
+			test.Equal(t, "the sandbox has the annotation", s.Annotations[annotationGVisorSeccomp] == "true", tt.annotated)
 		})
 	}
 }

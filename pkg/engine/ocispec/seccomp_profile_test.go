@@ -33,8 +33,7 @@ const docker = `{
 }`
 
 func TestSeccompProfileIsForAContainer(t *testing.T) {
-	p, err := ParseSeccomp("/docker.json", docker)
-	test.Must(t, err)
+	p := test.Value(ParseSeccomp("/docker.json", docker))(t)
 	for _, c := range []struct {
 		facts seccompFacts
 		archs []specs.Arch
@@ -48,8 +47,7 @@ func TestSeccompProfileIsForAContainer(t *testing.T) {
 			"read,write old personality ptrace-of-old arm-only mount both"},
 		{seccompFacts{arch: "riscv64", kernel: "10.0"}, nil, "read,write old personality ptrace not-arm clone"},
 	} {
-		got, err := p.filter(c.facts)
-		test.Must(t, err)
+		got := test.Value(p.filter(c.facts))(t)
 		var names []string
 		for _, s := range got.Syscalls {
 			names = append(names, strings.Join(s.Names, ","))
@@ -64,9 +62,7 @@ func TestSeccompProfileIsForAContainer(t *testing.T) {
 			t.Errorf("%+v: by default %s, %d", c.facts, got.DefaultAction, *got.DefaultErrnoRet)
 		}
 	}
-	if _, err := p.filter(seccompFacts{arch: "amd64", kernel: "unknown"}); !errdefs.IsFailedPrecondition(err) {
-		t.Errorf("on a kernel that does not say its version: %v", err)
-	}
+	test.Is(t, test.Err(p.filter(seccompFacts{arch: "amd64", kernel: "unknown"})), errdefs.IsFailedPrecondition, "on a kernel that does not say its version")
 }
 
 // What cannot be put into effect is refused, and never left out.

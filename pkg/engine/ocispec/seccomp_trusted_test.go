@@ -16,8 +16,7 @@ func TestChangeableProfile(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("giving files to another user needs root")
 	}
-	n, err := DetectNode()
-	test.Must(t, err)
+	n := test.Value(DetectNode())(t)
 	for name, c := range map[string]struct {
 		change func(file string) error
 		want   string

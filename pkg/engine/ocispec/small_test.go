@@ -1,6 +1,7 @@
 package ocispec
 
 import (
+	"fmt"
 	"maps"
 	"path"
 	"strings"
@@ -8,6 +9,8 @@ import (
 	"testing"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 func TestStopSignal(t *testing.T) {
@@ -59,13 +62,9 @@ func TestEverySignalOfTheCRI(t *testing.T) {
 		if first, ok := second[asked]; ok {
 			want = first
 		}
-		if got := CRISignal(name); got != want {
-			t.Errorf("%s came back as %s", asked, got)
-		}
+		test.Equal(t, fmt.Sprintf("%s came back as", asked), CRISignal(name), want)
 	}
-	if got := CRISignal("SIGNONE"); got != runtimeapi.Signal_SIGNAL_RUNTIME_DEFAULT {
-		t.Errorf("no signal came back as %s", got)
-	}
+	test.Equal(t, "no signal came back as", CRISignal("SIGNONE"), runtimeapi.Signal_SIGNAL_RUNTIME_DEFAULT)
 }
 
 func TestSysctls(t *testing.T) {
@@ -103,9 +102,7 @@ func FuzzAnnotations(f *testing.F) {
 		own := podIdentity(sb, "sandbox")
 		got := annotations(nil, sb.Definition, sb.Config, nil, own)
 		for k, v := range own {
-			if got[k] != v {
-				t.Errorf("%s is %q, want %q", k, got[k], v)
-			}
+			test.Equal(t, fmt.Sprint(k), got[k], v)
 		}
 		_, isOwn := own[key]
 		_, passed := got[key]

@@ -242,13 +242,9 @@ func TestResolveUserReadsEachMemberOnce(t *testing.T) {
 	}
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := ResolveUser(gone, root, imagespec.ImageConfig{User: "app"}, nil); !errors.Is(err, context.Canceled) {
-		t.Errorf("for a caller who is gone: %v", err)
-	}
+	test.ErrorIs(t, test.Err(ResolveUser(gone, root, imagespec.ImageConfig{User: "app"}, nil)), context.Canceled, "for a caller who is gone")
 	must(os.WriteFile(filepath.Join(root, "etc/group"), []byte(strings.Repeat("g::1:app\n", maxGroups+1)), 0o600))
-	if _, err := ResolveUser(t.Context(), root, imagespec.ImageConfig{User: "app"}, nil); !errdefs.IsFailedPrecondition(err) {
-		t.Errorf("more groups than the kernel takes: %v", err)
-	}
+	test.Is(t, test.Err(ResolveUser(t.Context(), root, imagespec.ImageConfig{User: "app"}, nil)), errdefs.IsFailedPrecondition, "more groups than the kernel takes")
 }
 
 // processorTime is what this process used so far.
@@ -282,8 +278,5 @@ func FuzzUserDatabase(f *testing.F) {
 }
 
 func TestLongLineIsNamed(t *testing.T) {
-	err := eachGroup(strings.NewReader("a:x:1:\nb:x:2:"+strings.Repeat("u,", maxLine)), func(groupEntry) bool { return true })
-	if err == nil || !strings.Contains(err.Error(), "line 2") {
-		t.Errorf("got %v", err)
-	}
+	test.Says(t, eachGroup(strings.NewReader("a:x:1:\nb:x:2:"+strings.Repeat("u,", maxLine)), func(groupEntry) bool { return true }), "line 2")
 }

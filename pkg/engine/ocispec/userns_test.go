@@ -1,14 +1,17 @@
 package ocispec
 
 import (
+	"fmt"
 	"math"
 	"testing"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 func TestPingGroupsOfUserNamespaces(t *testing.T) {
-	for _, test := range []struct {
+	for _, tc := range []struct {
 		host, length uint32
 		want         string
 	}{
@@ -19,10 +22,8 @@ func TestPingGroupsOfUserNamespaces(t *testing.T) {
 		{1 << 31, 65_536, ""},
 	} {
 		cfg := podConfig()
-		ids := []*runtimeapi.IDMapping{{HostId: test.host, Length: test.length}}
+		ids := []*runtimeapi.IDMapping{{HostId: tc.host, Length: tc.length}}
 		cfg.Linux.SecurityContext.NamespaceOptions.UsernsOptions = &runtimeapi.UserNamespace{Mode: runtimeapi.NamespaceMode_POD, Uids: ids, Gids: ids}
-		if got := Sysctls(cfg, modernNode())[sysctlPingGroups]; got != test.want {
-			t.Errorf("%d ids from %d: %q, want %q", test.length, test.host, got, test.want)
-		}
+		test.Equal(t, fmt.Sprintf("%d ids from %d", tc.length, tc.host), Sysctls(cfg, modernNode())[sysctlPingGroups], tc.want)
 	}
 }

@@ -86,12 +86,8 @@ func TestCheckProc(t *testing.T) {
 			t.Errorf("%s from %q: %v", c.path, c.source, err)
 		}
 	}
-	if err := CheckProcOf(&specs.Spec{Mounts: []specs.Mount{{Destination: "/proc", Type: "proc", Source: "proc"}, {Destination: "/dev", Type: "tmpfs"}}}); err != nil {
-		t.Errorf("a usual spec: %v", err)
-	}
-	if err := CheckProcOf(&specs.Spec{Mounts: []specs.Mount{{Destination: "/proc", Type: "tmpfs", Source: "tmpfs"}}}); !errdefs.IsInvalidArgument(err) {
-		t.Errorf("a tmpfs over /proc: %v", err)
-	}
+	test.Checkf(t, CheckProcOf(&specs.Spec{Mounts: []specs.Mount{{Destination: "/proc", Type: "proc", Source: "proc"}, {Destination: "/dev", Type: "tmpfs"}}}), "a usual spec")
+	test.Is(t, CheckProcOf(&specs.Spec{Mounts: []specs.Mount{{Destination: "/proc", Type: "tmpfs", Source: "tmpfs"}}}), errdefs.IsInvalidArgument, "a tmpfs over /proc")
 }
 
 func TestResolveTargets(t *testing.T) {
@@ -103,18 +99,15 @@ func TestResolveTargets(t *testing.T) {
 		test.Must(t, os.Symlink(to, link))
 	}
 	test.Must(t, os.Mkdir(root+"/real", 0o755))
-	targets, err := ResolveTargets(root, []*runtimeapi.Mount{
+	targets := test.Value(ResolveTargets(root, []*runtimeapi.Mount{
 		{ContainerPath: "/data/inner/deep", HostPath: "/nowhere"}, {ContainerPath: "/data", HostPath: volume},
-	}, nil)
-	test.Must(t, err)
+	}, nil))(t)
 	for asked, want := range map[string]string{
 		"/plain/missing": "/plain/missing", "/absolute": "/real", "/absolute/y": "/real/y", "/climbing": "/real", "/chain": "/real/x",
 		"/kernel/attr": "/proc/self/attr", "/dots": "/real", "/data": "/data", "/data/inner": "/real", "/data/../absolute": "/real",
 		"/data/kernel": "/proc/1", "/": "/",
 	} {
-		if got, err := targets.Resolve(asked); err != nil || got != want {
-			t.Errorf("%s leads to %q, %v; want %q", asked, got, err, want)
-		}
+		test.Equal(t, fmt.Sprintf("%s leads to", asked), test.Value(targets.Resolve(asked))(t), want)
 	}
 	for _, asked := range []string{"/loop", "/" + strings.Repeat("x", 300)} {
 		if got, err := targets.Resolve(asked); !errdefs.IsInvalidArgument(err) {
@@ -122,9 +115,7 @@ func TestResolveTargets(t *testing.T) {
 		}
 	}
 	for path, want := range map[string]bool{"/data": true, "/data/x": true, "/database": false, "/": false, "/real/deep": true, "/real": false} {
-		if got := targets.Cover(path); got != want {
-			t.Errorf("%s is covered: %v", path, got)
-		}
+		test.Equal(t, fmt.Sprintf("%s is covered", path), targets.Cover(path), want)
 	}
 	for _, hidden := range []string{"/kernel", "/data/kernel/attr"} {
 		_, err := ResolveTargets(root, []*runtimeapi.Mount{{ContainerPath: "/data", HostPath: volume}, {ContainerPath: hidden, HostPath: volume}}, nil)
@@ -147,12 +138,8 @@ func TestDefinedVolumesGiveWay(t *testing.T) {
 	for _, m := range s.Mounts {
 		if strings.HasPrefix(m.Source, "/v/") {
 			got = append(got, m.Destination)
-			if !slices.Equal(m.Options, []string{"rbind", "rprivate", "rw"}) {
-				t.Errorf("%s is mounted with %v", m.Destination, m.Options)
-			}
+			test.EqualLists(t, fmt.Sprintf("%s is mounted with", m.Destination), m.Options, []string{"rbind", "rprivate", "rw"})
 		}
 	}
-	if want := []string{"/etc", "/own/deep"}; !slices.Equal(got, want) {
-		t.Errorf("volumes at %q, want %q", got, want)
-	}
+	test.EqualLists(t, "volumes at", got, []string{"/etc", "/own/deep"})
 }

@@ -31,9 +31,7 @@ func TestVictimOf(t *testing.T) {
 		"an older kernel":               {"6,344,1,-;Task in /a killed as a result of limit of /a", ""},
 		"nothing":                       {"", ""},
 	} {
-		if got := victimOf([]byte(tt.record)); got != tt.want {
-			t.Errorf("%s: got %q, want %q", name, got, tt.want)
-		}
+		test.Equal(t, name, victimOf([]byte(tt.record)), tt.want)
 	}
 }
 

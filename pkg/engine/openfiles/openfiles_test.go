@@ -2,7 +2,6 @@ package openfiles
 
 import (
 	"context"
-	"errors"
 	"os"
 	"os/exec"
 	"testing"
@@ -18,10 +17,8 @@ func TestCount(t *testing.T) {
 	if err != nil || before.Files == 0 {
 		t.Fatalf("got %+v, %v", before, err)
 	}
-	sockets, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	test.Must(t, err)
-	file, err := os.Open(os.DevNull)
-	test.Must(t, err)
+	sockets := test.Value(unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0))(t)
+	file := test.Value(os.Open(os.DevNull))(t)
 	after, err := Count(t.Context(), self)
 	if err != nil || after.Files != before.Files+3 || after.Sockets != before.Sockets+2 {
 		t.Errorf("with three more, of which two are sockets: %+v, before %+v, %v", after, before, err)
@@ -49,9 +46,7 @@ func TestEndedProcess(t *testing.T) {
 func TestCountEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := Count(ctx, []int{os.Getpid()}); !errors.Is(err, context.Canceled) {
-		t.Errorf("got %v", err)
-	}
+	test.ErrorIs(t, test.Err(Count(ctx, []int{os.Getpid()})), context.Canceled, "the error")
 }
 
 func TestSoftLimit(t *testing.T) {

@@ -39,9 +39,7 @@ func all(t testing.TB) Request {
 
 func create(t testing.TB, r Request) *Namespaces {
 	t.Helper()
-	ns, err := Create(t.Context(), r)
-	test.Must(t, err)
-	return ns
+	return test.Value(Create(t.Context(), r))(t)
 }
 
 // inside runs a command in the namespaces, as another process of the host.
@@ -78,24 +76,22 @@ func TestCreateMakesNamespacesThatOtherProcessesSee(t *testing.T) {
 	}
 	ns := create(t, r)
 
-	for _, test := range []struct{ name, path string }{{"net", ns.Net}, {"ipc", ns.IPC}, {"uts", ns.UTS}} {
-		if !Exists(test.path) {
-			t.Errorf("%s is not mounted", test.path)
+	for _, tc := range []struct{ name, path string }{{"net", ns.Net}, {"ipc", ns.IPC}, {"uts", ns.UTS}} {
+		if !Exists(tc.path) {
+			t.Errorf("%s is not mounted", tc.path)
 		}
-		if inode(t, test.path) == inode(t, hostNamespace(test.name)) {
-			t.Errorf("%s is the host's namespace", test.path)
+		if inode(t, tc.path) == inode(t, hostNamespace(tc.name)) {
+			t.Errorf("%s is the host's namespace", tc.path)
 		}
 	}
-	for _, test := range []struct{ command, want string }{
+	for _, tc := range []struct{ command, want string }{
 		{"hostname", "berth-pin-test"},
 		{"cat /proc/sys/net/ipv4/ip_unprivileged_port_start", "0"},
 		{"cat /proc/sys/net/ipv4/ping_group_range", "0\t2147483647"},
 		{"cat /proc/sys/kernel/shm_rmid_forced", "1"},
 		{"cat /proc/sys/kernel/domainname", "berth.test"},
 	} {
-		if got := inside(t, ns, "sh", "-c", test.command); got != test.want {
-			t.Errorf("%s inside: %q, want %q", test.command, got, test.want)
-		}
+		test.Equal(t, fmt.Sprintf("%s inside", tc.command), inside(t, ns, "sh", "-c", tc.command), tc.want)
 	}
 	if lo := inside(t, ns, "ip", "-o", "addr", "show", "lo"); !strings.Contains(lo, "127.0.0.1/8") || !strings.Contains(lo, "::1/128") {
 		t.Errorf("lo inside is not up: %s", lo)
@@ -127,9 +123,7 @@ func TestCreateAtNetPath(t *testing.T) {
 	}
 	test.Must(t, Release(r.Dir))
 	for _, path := range []string{r.NetPath, r.Dir} {
-		if _, err := os.Lstat(path); !errors.Is(err, os.ErrNotExist) {
-			t.Errorf("%s is left: %v", path, err)
-		}
+		test.ErrorIs(t, test.Err(os.Lstat(path)), os.ErrNotExist, "%s is left", path)
 	}
 }
 
@@ -140,16 +134,13 @@ func TestMountsReachFollowingMountNamespaces(t *testing.T) {
 	t.Cleanup(func() { test.Check(t, unix.Unmount(dir, unix.MNT_DETACH)) })
 	test.Must(t, unix.Mount("", dir, "", unix.MS_SHARED, ""))
 	follower := exec.Command("unshare", "--mount", "--propagation", "slave", "sh", "-c", "echo ready; exec sleep 60")
-	stdout, err := follower.StdoutPipe()
-	test.Must(t, err)
+	stdout := test.Value(follower.StdoutPipe())(t)
 	test.Must(t, follower.Start())
 	t.Cleanup(func() {
 		_ = follower.Process.Kill()
 		_ = follower.Wait()
 	})
-	if _, err := stdout.Read(make([]byte, 8)); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, test.Err(stdout.Read(make([]byte, 8))))
 
 	r := Request{Dir: filepath.Join(dir, "ns"), Net: true}
 	ns := create(t, r)
@@ -178,21 +169,19 @@ func TestCreateRefuses(t *testing.T) {
 		"unknown sysctl": {sysctls("net.ipv4.no_such_thing", "1"), `sysctl "net.ipv4.no_such_thing" does not exist`},
 		"bad value":      {sysctls("net.ipv4.ip_forward", "maybe"), `sysctl "net.ipv4.ip_forward" does not accept the value "maybe"`},
 	}
-	for name, test := range tests {
+	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			r := all(t)
-			test.change(&r)
+			tc.change(&r)
 			mounts := mountCount(t)
 			_, err := Create(t.Context(), r)
-			if !errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), test.says) {
-				t.Fatalf("got %v, want %q", err, test.says)
+			if !errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), tc.says) {
+				t.Fatalf("got %v, want %q", err, tc.says)
 			}
 			if !strings.HasPrefix(err.Error(), "sysctl") {
 				t.Errorf("the text begins with a step of ours: %v", err)
 			}
-			if _, err := os.Lstat(r.Dir); !errors.Is(err, os.ErrNotExist) {
-				t.Errorf("%s is left: %v", r.Dir, err)
-			}
+			test.ErrorIs(t, test.Err(os.Lstat(r.Dir)), os.ErrNotExist, "%s is left", r.Dir)
 			if after := mountCount(t); after != mounts {
 				t.Errorf("%d mounts, %d before", after, mounts)
 			}
@@ -208,9 +197,7 @@ func TestCreateCanceled(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	r := all(t)
-	if _, err := Create(ctx, r); !errors.Is(err, context.Canceled) {
-		t.Errorf("got %v", err)
-	}
+	test.ErrorIs(t, test.Err(Create(ctx, r)), context.Canceled, "the error")
 }
 
 // What is there stays: a second Create neither replaces nor removes it.
@@ -221,9 +208,7 @@ func TestCreateTwice(t *testing.T) {
 	for _, file := range []string{netFile, ipcFile} { // uts alone is in the way
 		test.Must(t, release(filepath.Join(r.Dir, file)))
 	}
-	if _, err := Create(t.Context(), r); !errdefs.IsAlreadyExists(err) {
-		t.Fatalf("got %v", err)
-	}
+	test.Refused(t, test.Err(Create(t.Context(), r)), errdefs.IsAlreadyExists)
 	if !Exists(ns.UTS) || inode(t, ns.UTS) != before {
 		t.Error("the first namespace was replaced")
 	}
@@ -258,16 +243,13 @@ func TestReleaseLeavesForeignFiles(t *testing.T) {
 	foreign := filepath.Join(r.Dir, "other")
 	test.Must(t, os.WriteFile(foreign, nil, 0o600))
 	test.Must(t, Release(r.Dir))
-	if _, err := os.Stat(foreign); err != nil {
-		t.Error(err)
-	}
+	test.Check(t, test.Err(os.Stat(foreign)))
 }
 
 func TestReleaseWhileInUse(t *testing.T) {
 	r := all(t)
 	ns := create(t, r)
-	f, err := os.Open(ns.Net)
-	test.Must(t, err)
+	f := test.Value(os.Open(ns.Net))(t)
 	defer f.Close()
 	test.Must(t, Release(r.Dir))
 }
@@ -277,7 +259,7 @@ func TestDo(t *testing.T) {
 	ns := create(t, r)
 	var names []string
 	var listener net.Listener
-	err := Do(ns.Net, func() error {
+	test.Must(t, Do(ns.Net, func() error {
 		interfaces, err := net.Interfaces()
 		for _, i := range interfaces {
 			names = append(names, i.Name)
@@ -287,24 +269,19 @@ func TestDo(t *testing.T) {
 		}
 		listener, err = net.Listen("tcp", "127.0.0.1:0")
 		return err
-	})
-	test.Must(t, err)
+	}))
 	defer listener.Close()
 	if strings.Join(names, " ") != "lo" {
 		t.Errorf("inside are %v, want lo alone", names)
 	}
-	if _, err := net.Dial("tcp", listener.Addr().String()); err == nil {
-		t.Error("a socket that was opened inside is reached from the host")
-	}
-	if err := Do(ns.Net, func() error {
+	test.Fails(t, test.Err(net.Dial("tcp", listener.Addr().String())), "a socket that was opened inside is reached from the host")
+	test.Checkf(t, Do(ns.Net, func() error {
 		conn, err := net.Dial("tcp", listener.Addr().String())
 		if err == nil {
 			err = conn.Close()
 		}
 		return err
-	}); err != nil {
-		t.Errorf("it is not reached from inside: %v", err)
-	}
+	}), "it is not reached from inside")
 	want := errors.New("mine")
 	if err := Do(ns.Net, func() error { return want }); !errors.Is(err, want) {
 		t.Errorf("got %v, want the function's error", err)
@@ -314,13 +291,9 @@ func TestDo(t *testing.T) {
 func TestDoWithoutNamespace(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "net")
 	called := func() error { t.Error("the function was called"); return nil }
-	if err := Do(file, called); !errdefs.IsNotFound(err) {
-		t.Errorf("missing file: %v", err)
-	}
+	test.Is(t, Do(file, called), errdefs.IsNotFound, "missing file")
 	test.Must(t, os.WriteFile(file, nil, 0o600))
-	if err := Do(file, called); !errdefs.IsNotFound(err) {
-		t.Errorf("file without a mount: %v", err)
-	}
+	test.Is(t, Do(file, called), errdefs.IsNotFound, "file without a mount")
 }
 
 // Threads end, files are closed, mounts go, and no goroutine is ever in another
@@ -374,16 +347,14 @@ type counts struct{ mounts, files int }
 
 func hostCounts(t *testing.T) counts {
 	t.Helper()
-	files, err := os.ReadDir("/proc/self/fd")
-	test.Must(t, err)
+	files := test.Value(os.ReadDir("/proc/self/fd"))(t)
 	return counts{mountCount(t), len(files)}
 }
 
 // mountCount counts namespaces that are mounted, for others mount things too.
 func mountCount(t *testing.T) int {
 	t.Helper()
-	b, err := os.ReadFile("/proc/self/mountinfo")
-	test.Must(t, err)
+	b := test.Value(os.ReadFile("/proc/self/mountinfo"))(t)
 	n := 0
 	for line := range strings.Lines(string(b)) {
 		if strings.Contains(line, " - nsfs ") && strings.Contains(line, os.TempDir()) {
@@ -395,7 +366,5 @@ func mountCount(t *testing.T) int {
 
 func tasks(t *testing.T) []string {
 	t.Helper()
-	out, err := filepath.Glob("/proc/self/task/*")
-	test.Must(t, err)
-	return out
+	return test.Value(filepath.Glob("/proc/self/task/*"))(t)
 }

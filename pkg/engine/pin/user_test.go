@@ -3,6 +3,7 @@ package pin
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -43,11 +44,9 @@ func insideUser(t *testing.T, ns *Namespaces, command ...string) string {
 // owner is the user namespace that a namespace belongs to.
 func owner(t *testing.T, path string) uint64 {
 	t.Helper()
-	f, err := os.Open(path)
-	test.Must(t, err)
+	f := test.Value(os.Open(path))(t)
 	defer f.Close()
-	fd, err := unix.IoctlRetInt(int(f.Fd()), unix.NS_GET_USERNS)
-	test.Must(t, err)
+	fd := test.Value(unix.IoctlRetInt(int(f.Fd()), unix.NS_GET_USERNS))(t)
 	defer unix.Close(fd)
 	var st unix.Stat_t
 	test.Must(t, unix.Fstat(fd, &st))
@@ -78,7 +77,7 @@ func TestUserOwnsTheOthers(t *testing.T) {
 			t.Errorf("%s does not belong to the pod's user namespace", path)
 		}
 	}
-	for _, test := range []struct{ command, want string }{
+	for _, tc := range []struct{ command, want string }{
 		{"cat /proc/self/uid_map | tr -s ' '", "0 300000 65536"},
 		{"cat /proc/self/gid_map | tr -s ' '", "0 400000 65536"},
 		{"cat /proc/self/setgroups", "allow"},
@@ -92,9 +91,7 @@ func TestUserOwnsTheOthers(t *testing.T) {
 		// Root of the pod is root of its network.
 		{"ip link set lo mtu 1400 && ip -o link show lo | grep -c 'mtu 1400'", "1"},
 	} {
-		if got := insideUser(t, ns, "sh", "-c", test.command); got != test.want {
-			t.Errorf("%s inside: %q, want %q", test.command, got, test.want)
-		}
+		test.Equal(t, fmt.Sprintf("%s inside", tc.command), insideUser(t, ns, "sh", "-c", tc.command), tc.want)
 	}
 	if lo := insideUser(t, ns, "ip", "-o", "addr", "show", "lo"); !strings.Contains(lo, "127.0.0.1/8") {
 		t.Errorf("lo inside is not up: %s", lo)
@@ -129,7 +126,7 @@ func TestUserWithIPCAlone(t *testing.T) {
 }
 
 func TestUserRefuses(t *testing.T) {
-	for name, test := range map[string]struct {
+	for name, tc := range map[string]struct {
 		change func(*Request)
 		says   string
 		is     func(error) bool
@@ -143,15 +140,13 @@ func TestUserRefuses(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := withUser(t)
-			test.change(&r)
+			tc.change(&r)
 			mounts := mountCount(t)
 			_, err := Create(t.Context(), r)
-			if err == nil || !test.is(err) || !strings.Contains(err.Error(), test.says) {
-				t.Fatalf("got %v, want %q", err, test.says)
+			if err == nil || !tc.is(err) || !strings.Contains(err.Error(), tc.says) {
+				t.Fatalf("got %v, want %q", err, tc.says)
 			}
-			if _, err := os.Lstat(r.Dir); !errors.Is(err, os.ErrNotExist) {
-				t.Errorf("%s is left: %v", r.Dir, err)
-			}
+			test.ErrorIs(t, test.Err(os.Lstat(r.Dir)), os.ErrNotExist, "%s is left", r.Dir)
 			if after := mountCount(t); after != mounts {
 				t.Errorf("%d mounts, %d before", after, mounts)
 			}
@@ -167,16 +162,10 @@ func TestUserValuesOutside(t *testing.T) {
 	for value, want := range map[string]string{
 		"0 65535": "400000 465535", "7\t9": "400007 400009", "1 0": "1 0", "x": "x", "1": "1", "-1 4": "-1 4",
 	} {
-		if got, err := u.outside(pingGroups, value); err != nil || got != want {
-			t.Errorf("%q becomes %q (%v), want %q", value, got, err, want)
-		}
+		test.Equal(t, fmt.Sprintf("%q becomes", value), test.Value(u.outside(pingGroups, value))(t), want)
 	}
-	if _, err := u.outside(pingGroups, "0 65536"); err == nil {
-		t.Error("a group that is not mapped was taken")
-	}
-	if got, err := u.outside("net/ipv4/ip_forward", "0 1"); err != nil || got != "0 1" {
-		t.Errorf("another sysctl becomes %q (%v)", got, err)
-	}
+	test.Fails(t, test.Err(u.outside(pingGroups, "0 65536")), "a group that is not mapped was taken")
+	test.Equal(t, "another sysctl becomes", test.Value(u.outside("net/ipv4/ip_forward", "0 1"))(t), "0 1")
 }
 
 func TestUserLeaksNothing(t *testing.T) {

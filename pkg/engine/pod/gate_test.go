@@ -16,25 +16,19 @@ func TestGateEndsThoseInsideAndWaitsForThem(t *testing.T) {
 		g := newGate()
 		inside, leave, err := g.Enter(t.Context())
 		test.Must(t, err)
-		if err := g.Show(func() {}); err != nil {
-			t.Errorf("an open gate: %v", err)
-		}
+		test.Checkf(t, g.Show(func() {}), "an open gate")
 		go func() {
 			<-inside.Done()
 			if g.Ctx.Err() == nil {
 				t.Error("the context ended, and the gate is open")
 			}
 			time.Sleep(time.Minute)
-			if err := g.Show(func() { t.Error("it was shown behind a shut gate") }); !errors.Is(err, errShut) {
-				t.Errorf("behind a shut gate: %v", err)
-			}
+			test.ErrorIs(t, g.Show(func() { t.Error("it was shown behind a shut gate") }), errShut, "behind a shut gate")
 			leave()
 		}()
 		bounded, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if err := g.Shut(bounded); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("while somebody is inside: %v", err)
-		}
+		test.ErrorIs(t, g.Shut(bounded), context.DeadlineExceeded, "while somebody is inside")
 		if _, _, err := g.Enter(t.Context()); !errors.Is(err, errShut) {
 			t.Errorf("a shut gate lets somebody in: %v", err)
 		}
@@ -42,9 +36,7 @@ func TestGateEndsThoseInsideAndWaitsForThem(t *testing.T) {
 		if err := g.Shut(t.Context()); err != nil || time.Since(begin) != time.Minute-time.Second {
 			t.Errorf("it was left after %v, %v", time.Since(begin), err)
 		}
-		if err := g.Shut(t.Context()); err != nil {
-			t.Errorf("the third time: %v", err)
-		}
+		test.Checkf(t, g.Shut(t.Context()), "the third time")
 	})
 }
 

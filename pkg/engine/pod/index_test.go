@@ -1,20 +1,21 @@
 package pod
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/containerd/errdefs"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 func TestFind(t *testing.T) {
 	long := strings.Repeat("a", IDLength)
 	all := map[string]int{long: 1, "ab" + long[2:]: 2, "cd" + long[2:]: 3}
 	for id, want := range map[string]int{long: 1, "ab": 2, "cd": 3} {
-		if got, err := find(all, "sandbox", id); err != nil || got != want {
-			t.Errorf("find %q: %d, %v", id, got, err)
-		}
+		test.Equal(t, fmt.Sprintf("find %q", id), test.Value(find(all, "sandbox", id))(t), want)
 	}
 	for id, class := range map[string]func(error) bool{
 		"a": errdefs.IsInvalidArgument, "": errdefs.IsInvalidArgument, "ef": errdefs.IsNotFound, strings.Repeat("b", IDLength): errdefs.IsNotFound,

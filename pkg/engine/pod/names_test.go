@@ -1,7 +1,6 @@
 package pod
 
 import (
-	"strings"
 	"testing"
 
 	"github.com/containerd/errdefs"
@@ -13,17 +12,10 @@ import (
 func TestNames(t *testing.T) {
 	n := reserve.NewNames()
 	test.Must(t, n.Reserve("pod", "a"))
-	if err := n.Reserve("pod", "a"); err != nil {
-		t.Errorf("the owner itself is refused: %v", err)
-	}
-	err := n.Reserve("pod", "b")
-	if !errdefs.IsAlreadyExists(err) || !strings.Contains(err.Error(), "a") {
-		t.Errorf("second owner: %v", err)
-	}
+	test.Checkf(t, n.Reserve("pod", "a"), "the owner itself is refused")
+	test.Refused(t, n.Reserve("pod", "b"), errdefs.IsAlreadyExists, "a")
 	n.Release("pod", "b") // not its owner
-	if err := n.Reserve("pod", "b"); err == nil {
-		t.Error("a stranger released the name")
-	}
+	test.Fails(t, n.Reserve("pod", "b"), "a stranger released the name")
 	n.Release("pod", "a")
 	test.Check(t, n.Reserve("pod", "b"))
 }

@@ -1,10 +1,8 @@
 package pod
 
 import (
-	"errors"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/containerd/errdefs"
@@ -18,16 +16,10 @@ const stranger = 12345
 // loaded its configuration.
 func TestChangeablePinnedFiles(t *testing.T) {
 	file := put(t, filepath.Join(t.TempDir(), "base.json"), "{}")
-	if _, err := ReadText(file); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, test.Err(ReadText(file)))
 	test.Must(t, os.Chown(file, stranger, stranger))
-	if _, err := ReadText(file); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "chown root") {
-		t.Errorf("got %v", err)
-	}
-	if _, err := ReadText(filepath.Join(t.TempDir(), "none")); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("one that is not there: %v", err)
-	}
+	test.Refused(t, test.Err(ReadText(file)), errdefs.IsFailedPrecondition, "chown root")
+	test.ErrorIs(t, test.Err(ReadText(filepath.Join(t.TempDir(), "none"))), os.ErrNotExist, "one that is not there")
 }
 
 func put(t *testing.T, path, content string) string {

@@ -2,6 +2,7 @@ package pod
 
 import (
 	"encoding/json"
+	"fmt"
 	"testing"
 
 	"google.golang.org/protobuf/proto"
@@ -14,8 +15,7 @@ func TestMessageKeepsWhatThisBuildDoesNotKnow(t *testing.T) {
 	config := &runtimeapi.ContainerConfig{Envs: []*runtimeapi.KeyValue{{Key: "K", Value: []byte{0xff, 0}}}}
 	config.ProtoReflect().SetUnknown([]byte{0xf8, 0x3f, 0x01}) // field 1023, varint 1
 	in := message[runtimeapi.ContainerConfig, *runtimeapi.ContainerConfig]{Msg: config}
-	text, err := json.Marshal(in)
-	test.Must(t, err)
+	text := test.Value(json.Marshal(in))(t)
 	var out message[runtimeapi.ContainerConfig, *runtimeapi.ContainerConfig]
 	test.Must(t, json.Unmarshal(text, &out))
 	if !proto.Equal(in.Msg, out.Msg) {
@@ -36,9 +36,7 @@ func TestExitReason(t *testing.T) {
 		{0, false, false, "Completed"}, {1, false, false, "Error"}, {137, false, false, "Error"},
 		{137, true, false, "OOMKilled"}, {0, true, false, "OOMKilled"}, {255, false, true, "Unknown"},
 	} {
-		if got := ExitReason(tc.code, tc.oom, tc.unknown); got != tc.want {
-			t.Errorf("exitReason(%d, %v, %v) = %s, want %s", tc.code, tc.oom, tc.unknown, got, tc.want)
-		}
+		test.Equal(t, fmt.Sprintf("exitReason(%d, %v, %v)", tc.code, tc.oom, tc.unknown), ExitReason(tc.code, tc.oom, tc.unknown), tc.want)
 	}
 }
 
@@ -54,7 +52,5 @@ func TestTextsAreShared(t *testing.T) {
 	if none != (Text{}) || none.String() != "" {
 		t.Errorf("nothing became %v", none)
 	}
-	if err := json.Unmarshal([]byte("1"), &a); err == nil {
-		t.Error("a number is taken for a text")
-	}
+	test.Fails(t, json.Unmarshal([]byte("1"), &a), "a number is taken for a text")
 }

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"strings"
 	"testing"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 func TestUndoRunsLastFirstUpToTheFirstFailure(t *testing.T) {
@@ -19,9 +21,7 @@ func TestUndoRunsLastFirstUpToTheFirstFailure(t *testing.T) {
 		t.Errorf("run: %v", err)
 	}
 	cause = nil
-	if err := u.Run(); err != nil {
-		t.Errorf("the second run: %v", err)
-	}
+	test.Checkf(t, u.Run(), "the second run")
 	if got := strings.Join(order, ""); got != "cbba" {
 		t.Errorf("order %q, want cb and ba", got)
 	}

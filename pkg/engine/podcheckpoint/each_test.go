@@ -24,15 +24,12 @@ func TestRefusedIsLeftAlone(t *testing.T) {
 	s := enginetest.Sandbox(t, t.TempDir(), pod.SandboxSpec{Definition: &handler.Definition{}}, by)
 	records, _, err := store.Open[pod.ContainerSpec, pod.ContainerStatus](t.TempDir())
 	test.Must(t, err)
-	o, err := records.Create(pod.NewID(), pod.ContainerSpec{Sandbox: s.ID(), Checkpoint: "/of/an/image"}, pod.ContainerStatus{Phase: pod.PhaseRunning}, store.Relaxed)
-	test.Must(t, err)
+	o := test.Value(records.Create(pod.NewID(), pod.ContainerSpec{Sandbox: s.ID(), Checkpoint: "/of/an/image"}, pod.ContainerStatus{Phase: pod.PhaseRunning}, store.Relaxed))(t)
 	c := pod.NewContainer(o, s)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	e := &each{pods: all, dumper: criu.New(all, nil, nil)}
-	if err := e.write(ctx, s, []*pod.Container{c}, nil, t.TempDir()); !errdefs.IsFailedPrecondition(err) {
-		t.Errorf("it is refused with %v", err)
-	}
+	test.Is(t, e.write(ctx, s, []*pod.Container{c}, nil, t.TempDir()), errdefs.IsFailedPrecondition, "it is refused")
 	if calls := by.Calls(); len(calls) > 0 || exists(all.FrozenDir(c.ID())) {
 		t.Errorf("its supervisor is asked for %q", calls)
 	}
@@ -72,7 +69,5 @@ func TestThawOfAll(t *testing.T) {
 	case <-time.After(10 * time.Second):
 		t.Error("the second one waits for the first")
 	}
-	if err := <-done; !errdefs.IsFailedPrecondition(err) {
-		t.Errorf("they were thawed: %v", err)
-	}
+	test.Is(t, <-done, errdefs.IsFailedPrecondition, "they were thawed")
 }

@@ -44,8 +44,7 @@ func TestInterruptedIsDiscarded(t *testing.T) {
 	b := &interrupted{pods: all, notes: &notes{all}}
 	one := note{c.Sandbox.ID(), dir}
 	test.Must(t, b.notes.begin(one))
-	release, err := directory.Use(dir)
-	test.Must(t, err)
+	release := test.Value(directory.Use(dir))(t)
 	done := make(chan struct{})
 	go func() { b.discard(one); close(done) }()
 	stays := func(while string) {

@@ -1,6 +1,7 @@
 package podcheckpoint
 
 import (
+	"fmt"
 	"path/filepath"
 	"slices"
 	"testing"
@@ -35,12 +36,9 @@ func TestWaiting(t *testing.T) {
 		test.Must(t, err)
 		for place, status := range c.containers {
 			spec := pod.ContainerSpec{Sandbox: s.ID(), Checkpoint: manifest.ContainerDir(dir, place)}
-			o, err := records.Create(pod.NewID(), spec, status, store.Relaxed)
-			test.Must(t, err)
+			o := test.Value(records.Create(pod.NewID(), spec, status, store.Relaxed))(t)
 			all.Index.AddContainer(pod.NewContainer(o, s))
 		}
-		if got := slices.Contains((&Service{interrupted: &interrupted{pods: all}}).Waiting(), dir); got != c.needed {
-			t.Errorf("%s: it is needed: %v", name, got)
-		}
+		test.Equal(t, fmt.Sprintf("%s: it is needed", name), slices.Contains((&Service{interrupted: &interrupted{pods: all}}).Waiting(), dir), c.needed)
 	}
 }

@@ -1,8 +1,9 @@
 package podcheckpoint
 
 import (
-	"slices"
 	"testing"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 func TestFeatures(t *testing.T) {
@@ -14,9 +15,7 @@ func TestFeatures(t *testing.T) {
 		"arm64":   {"processor\t: 0\nFeatures\t: fp asimd\n", []string{"asimd", "fp"}},
 		"neither": {"processor\t: 0\n", nil},
 	} {
-		if got := features(c.cpuinfo); !slices.Equal(got, c.want) {
-			t.Errorf("%s: %q, want %q", name, got, c.want)
-		}
+		test.EqualLists(t, name, features(c.cpuinfo), c.want)
 	}
 	node, err := thisNode()
 	if err != nil || node.Architecture == "" || node.Kernel == "" || len(node.CPUFeatures) == 0 {

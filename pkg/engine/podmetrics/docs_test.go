@@ -10,8 +10,7 @@ import (
 
 // docs/statistics.md names every metric once in its table, and no other.
 func TestDocumented(t *testing.T) {
-	text, err := os.ReadFile("../../../docs/statistics.md")
-	test.Must(t, err)
+	text := test.Value(os.ReadFile("../../../docs/statistics.md"))(t)
 	documented := map[string]int{}
 	for _, name := range regexp.MustCompile("`(container_[a-z_]+)`").FindAllSubmatch(text, -1) {
 		documented[string(name[1])]++

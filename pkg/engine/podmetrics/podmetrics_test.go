@@ -11,6 +11,7 @@ import (
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/engine/cgroup"
 	"github.com/berth-cri/berth/pkg/engine/network"
 )
@@ -95,9 +96,7 @@ func flat(t *testing.T, s Sample, all []*runtimeapi.Metric) map[string]uint64 {
 	out := map[string]uint64{}
 	for _, m := range all {
 		subject, rest := m.GetLabelValues()[:len(subjectLabels)], m.GetLabelValues()[len(subjectLabels):]
-		if want := []string{s.Pod, s.Namespace, s.Container, s.ID, s.Image}; !slices.Equal(subject, want) {
-			t.Errorf("%s is about %q, want %q", m.GetName(), subject, want)
-		}
+		test.EqualLists(t, fmt.Sprintf("%s is about", m.GetName()), subject, []string{s.Pod, s.Namespace, s.Container, s.ID, s.Image})
 		if m.GetValue() == nil || m.GetTimestamp() != 0 {
 			t.Errorf("%s is %v: it was measured live", m.GetName(), m)
 		}
@@ -174,7 +173,7 @@ func TestDescriptorsAgree(t *testing.T) {
 }
 
 func TestWhatIsNotKnownIsNotSent(t *testing.T) {
-	for name, test := range map[string]struct {
+	for name, tc := range map[string]struct {
 		sample Sample
 		want   []string
 	}{
@@ -192,9 +191,9 @@ func TestWhatIsNotKnownIsNotSent(t *testing.T) {
 			[]string{"spec_memory_limit_bytes", "spec_memory_reservation_limit_bytes", "spec_memory_swap_limit_bytes"},
 		},
 	} {
-		got := slices.Sorted(maps.Keys(flat(t, test.sample, Of(test.sample, everything))))
-		if !slices.Equal(got, test.want) {
-			t.Errorf("%s: got %s, want %s", name, fmt.Sprint(got), fmt.Sprint(test.want))
+		got := slices.Sorted(maps.Keys(flat(t, tc.sample, Of(tc.sample, everything))))
+		if !slices.Equal(got, tc.want) {
+			t.Errorf("%s: got %s, want %s", name, fmt.Sprint(got), fmt.Sprint(tc.want))
 		}
 	}
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/engine/keyedlock"
 )
 
@@ -71,10 +72,7 @@ func TestAskOfOneThatHangs(t *testing.T) {
 
 func TestAskOutlivesPanic(t *testing.T) {
 	l := keyedlock.New(askedAtOnce)
-	_, err := ask(t.Context(), l, "odd", func(context.Context) (int, error) { panic("what is this") })
-	if !errdefs.IsInternal(err) {
-		t.Errorf("who asked got %v, want an Internal", err)
-	}
+	test.Refused(t, test.Err(ask(t.Context(), l, "odd", func(context.Context) (int, error) { panic("what is this") })), errdefs.IsInternal)
 	if got, err := ask(t.Context(), l, "odd", func(context.Context) (int, error) { return 7, nil }); got != 7 || err != nil {
 		t.Errorf("the next got %d, %v", got, err)
 	}
@@ -86,17 +84,14 @@ func TestAskWaitsForItsTurn(t *testing.T) {
 		var asking sync.WaitGroup
 		for range 4 * askedAtOnce {
 			asking.Go(func() {
-				_, err := ask(t.Context(), l, "slow", func(ctx context.Context) (int, error) {
+				test.Checkf(t, test.Err(ask(t.Context(), l, "slow", func(ctx context.Context) (int, error) {
 					select {
 					case <-time.After(askTimeout * 9 / 10):
 						return 0, nil
 					case <-ctx.Done():
 						return 0, ctx.Err()
 					}
-				})
-				if err != nil {
-					t.Errorf("one that had to wait for others: %v", err)
-				}
+				})), "one that had to wait for others")
 			})
 		}
 		asking.Wait()
@@ -122,9 +117,7 @@ func TestCollect(t *testing.T) {
 				return 2 * i
 			})
 			for i, got := range results {
-				if got != 2*i {
-					t.Errorf("result %d of %d is %d", i, n, got)
-				}
+				test.Equal(t, fmt.Sprintf("result %d of %d", i, n), got, 2*i)
 			}
 			if len(results) != n || done.Load() != int64(n) {
 				t.Errorf("%d results of %d items, done %d times", len(results), n, done.Load())
@@ -150,9 +143,7 @@ func TestAnswerIn(t *testing.T) {
 				ctx, cancel := answerIn(ctx)
 				defer cancel()
 				deadline, _ := ctx.Deadline()
-				if got := time.Until(deadline); got != want {
-					t.Errorf("there is time for %s, want %s", got, want)
-				}
+				test.Equal(t, "there is time for", time.Until(deadline), want)
 			})
 		})
 	}

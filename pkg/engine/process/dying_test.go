@@ -1,6 +1,7 @@
 package process
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"testing"
@@ -27,9 +28,7 @@ func TestDying(t *testing.T) {
 		}
 		time.Sleep(time.Millisecond)
 	}
-	if err := child.Wait(); err == nil {
-		t.Error("it was not killed")
-	}
+	test.Fails(t, child.Wait(), "it was not killed")
 	if dying, err := Dying(pid); !dying || err != nil {
 		t.Errorf("a child that is gone: %v, %v", dying, err)
 	}
@@ -44,8 +43,6 @@ func TestKillPending(t *testing.T) {
 		"Name:\tSigPnd: 100\n": false,
 		"":                     false,
 	} {
-		if got := killPending([]byte(status)); got != want {
-			t.Errorf("%q: %v", status, got)
-		}
+		test.Equal(t, fmt.Sprintf("%q", status), killPending([]byte(status)), want)
 	}
 }

@@ -37,16 +37,12 @@ func TestLook(t *testing.T) {
 	cmd := exec.Command(os.Args[0], "-test.run=^TestLook$")
 	cmd.Env = append(os.Environ(), "PROCESS_TEST_HOLDS=1")
 	cmd.Stdout = out
-	stdin, err := cmd.StdinPipe()
-	test.Must(t, err)
+	stdin := test.Value(cmd.StdinPipe())(t)
 	test.Must(t, cmd.Start())
 	defer func() { _ = stdin.Close(); _ = cmd.Wait() }()
 	_ = out.Close()
-	if _, err := in.Read(make([]byte, 1)); err != nil {
-		t.Fatal(err)
-	}
-	all, err := Look()
-	test.Must(t, err)
+	test.Must(t, test.Err(in.Read(make([]byte, 1))))
+	all := test.Value(Look())(t)
 	below := all.Below(os.Getpid(), func(p Process) bool { return p.PID != os.Getpid() && p.PID != cmd.Process.Pid })
 	if len(below) != 2 || below[1].PID != cmd.Process.Pid || below[1].Parent != os.Getpid() {
 		t.Fatalf("below this process are %+v, want only %d", below, cmd.Process.Pid)
@@ -66,32 +62,23 @@ func TestLook(t *testing.T) {
 	}
 	test.Must(t, stdin.Close())
 	test.Must(t, cmd.Wait())
-	if _, err := p.Memory(); !errdefs.IsNotFound(err) {
-		t.Errorf("memory of one that has ended: %v", err)
-	}
-	if _, err := p.CPU(); !errdefs.IsNotFound(err) {
-		t.Errorf("CPU time of one that has ended: %v", err)
-	}
+	test.Is(t, test.Err(p.Memory()), errdefs.IsNotFound, "memory of one that has ended")
+	test.Is(t, test.Err(p.CPU()), errdefs.IsNotFound, "CPU time of one that has ended")
 	other := Process{PID: os.Getpid(), Started: 1}
-	if _, err := other.Memory(); !errdefs.IsNotFound(err) {
-		t.Errorf("memory of another with its id: %v", err)
-	}
+	test.Is(t, test.Err(other.Memory()), errdefs.IsNotFound, "memory of another with its id")
 }
 
 // hold is the life of the other process.
 func hold(t *testing.T) {
 	// Not Go's own, of which the race detector has a shadow.
-	text, err := unix.Mmap(-1, 0, 64<<20, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
-	test.Must(t, err)
+	text := test.Value(unix.Mmap(-1, 0, 64<<20, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON))(t)
 	for i := 0; i < len(text); i += os.Getpagesize() {
 		text[i] = 1
 	}
 	for used := (unix.Timespec{}); used.Nano() < (200 * time.Millisecond).Nanoseconds(); {
 		test.Must(t, unix.ClockGettime(unix.CLOCK_PROCESS_CPUTIME_ID, &used))
 	}
-	if _, err := os.Stdout.WriteString("x"); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, test.Err(os.Stdout.WriteString("x")))
 	_, _ = os.Stdin.Read(make([]byte, 1))
 	if text[0] != 1 {
 		t.Fatal("what it held is gone")

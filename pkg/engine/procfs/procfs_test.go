@@ -1,7 +1,7 @@
 package procfs
 
 import (
-	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -29,9 +29,7 @@ func TestParseStat(t *testing.T) {
 		}
 	}
 	for _, bad := range []string{"", "42 (sh) R", "42 (sh) R x" + strings.Repeat(" 1", 60)} {
-		if _, err := ParseStat([]byte(bad)); err == nil {
-			t.Errorf("%q was read", bad)
-		}
+		test.Fails(t, test.Err(ParseStat([]byte(bad))), "%q was read", bad)
 	}
 	own, err := StatOf(os.Getpid())
 	if err != nil || own.Parent != os.Getppid() || own.Started == 0 {
@@ -42,9 +40,7 @@ func TestParseStat(t *testing.T) {
 func TestParseCgroups(t *testing.T) {
 	got := ParseCgroups([]byte("12:pids:/a\n4:cpu,cpuacct:/b:c\n1:name=systemd:/s\n0::/u (deleted)\nbroken\n"))
 	for controller, want := range map[string]string{"pids": "/a", "cpu": "/b:c", "cpuacct": "/b:c", "name=systemd": "/s", "": "/u"} {
-		if got[controller] != want {
-			t.Errorf("%q: %q, want %q", controller, got[controller], want)
-		}
+		test.Equal(t, fmt.Sprintf("%q", controller), got[controller], want)
 	}
 }
 
@@ -57,9 +53,7 @@ func TestMembers(t *testing.T) {
 			t.Errorf("%q: %v, %v", content, got, err)
 		}
 	}
-	if _, err := Members(t.TempDir()); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("of a directory that is no cgroup: %v", err)
-	}
+	test.ErrorIs(t, test.Err(Members(t.TempDir())), fs.ErrNotExist, "of a directory that is no cgroup")
 }
 
 func TestThisProcess(t *testing.T) {
@@ -71,10 +65,7 @@ func TestThisProcess(t *testing.T) {
 	if err != nil || len(where) == 0 {
 		t.Errorf("%v, %v", where, err)
 	}
-	score, err := OOMScore()
-	test.Must(t, err)
+	score := test.Value(OOMScore())(t)
 	test.Check(t, SetOOMScore(os.Getpid(), score))
-	if err := SetOOMScore(1<<22+1, 0); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("of no process: %v", err)
-	}
+	test.ErrorIs(t, SetOOMScore(1<<22+1, 0), fs.ErrNotExist, "of no process")
 }

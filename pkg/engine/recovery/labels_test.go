@@ -37,19 +37,14 @@ func TestRecoveryTakesLabels(t *testing.T) {
 	dir := t.TempDir()
 	pods, _, err := pod.Open(t.Context(), dir, dir)
 	test.Must(t, err)
-	shims, err := shim.New(shim.Config{State: dir, Supervisor: "/none", Log: log.L})
-	test.Must(t, err)
+	shims := test.Value(shim.New(shim.Config{State: dir, Supervisor: "/none", Log: log.L}))(t)
 	sandboxRecord := pod.SandboxSpec{Definition: &handler.Definition{Type: handler.OCI}, ProcessLabel: shared}
 	sandboxRecord.Config.Msg = &runtimeapi.PodSandboxConfig{}
-	if _, err := pods.Sandboxes.Create("pod", sandboxRecord, pod.SandboxStatus{Phase: pod.PhaseStopped}, store.Relaxed); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, test.Err(pods.Sandboxes.Create("pod", sandboxRecord, pod.SandboxStatus{Phase: pod.PhaseStopped}, store.Relaxed)))
 	for id, label := range map[string]string{"same": shared, "own": own} {
 		record := pod.ContainerSpec{Sandbox: "pod", ProcessLabel: label}
 		record.Config.Msg = &runtimeapi.ContainerConfig{Metadata: &runtimeapi.ContainerMetadata{Name: id}}
-		if _, err := pods.Containers.Create(id, record, pod.ContainerStatus{Phase: pod.PhaseExited, Erased: true}, store.Relaxed); err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, test.Err(pods.Containers.Create(id, record, pod.ContainerStatus{Phase: pod.PhaseExited, Erased: true}, store.Relaxed)))
 	}
 	r := &recovery{pods: pods, tasks: task.New(pods, nil, shims), log: log.L, shims: shims, unresponsive: newUnresponsive()}
 	test.Must(t, errors.Join(r.takeSandboxes(t.Context()), r.takeContainers(t.Context())))

@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/engine/enginetest"
 	"github.com/berth-cri/berth/pkg/engine/pod"
 	"github.com/berth-cri/berth/pkg/engine/task"
@@ -35,17 +36,13 @@ func TestUnresponsiveOnesAreAskedOnce(t *testing.T) {
 			t.Errorf("the end of the daemon makes it silent: %v", err)
 		}
 		_ = r.ask(t.Context(), other, fail)
-		if err := r.ask(t.Context(), unresponsive, wait); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("the first question: %v", err)
-		}
+		test.ErrorIs(t, r.ask(t.Context(), unresponsive, wait), context.DeadlineExceeded, "the first question")
 		for range 100 {
 			if err := r.ask(t.Context(), neighbour, wait); !errors.Is(err, errUnresponsive) {
 				t.Fatalf("a neighbour's question: %v", err)
 			}
 		}
-		if took := time.Since(began); took != task.RecoveryAnswer+time.Second {
-			t.Errorf("one silent supervisor cost %v", took)
-		}
+		test.Equal(t, "one silent supervisor cost", time.Since(began), task.RecoveryAnswer+time.Second)
 		if err := asked(other); err == nil || errors.Is(err, errUnresponsive) {
 			t.Errorf("one that answered with an error is silent: %v", err)
 		}

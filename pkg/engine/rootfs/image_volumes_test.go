@@ -33,12 +33,8 @@ func TestImagePart(t *testing.T) {
 			t.Errorf("%q: %s, %v, want %s", sub, got, err, filepath.Join(root, want))
 		}
 	}
-	if got, err := imagePart(root, "file", true); err != nil || got != filepath.Join(root, "file") {
-		t.Errorf("a file: %s, %v", got, err)
-	}
-	if got, err := imagePart(root, "data", true); err != nil || got != filepath.Join(root, "data") {
-		t.Errorf("a directory where files can be mounted too: %s, %v", got, err)
-	}
+	test.Equal(t, "a file", test.Value(imagePart(root, "file", true))(t), filepath.Join(root, "file"))
+	test.Equal(t, "a directory where files can be mounted too", test.Value(imagePart(root, "data", true))(t), filepath.Join(root, "data"))
 	for _, sub := range []string{"none", "file", "file/below", "away", "climbing", "loop"} {
 		if got, err := imagePart(root, sub, false); err == nil {
 			t.Errorf("%q: %s, want an error", sub, got)

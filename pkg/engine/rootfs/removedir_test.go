@@ -1,7 +1,6 @@
 package rootfs
 
 import (
-	"errors"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -33,8 +32,6 @@ func TestRemoveDirWithAStraggler(t *testing.T) {
 		}
 		test.Check(t, removeDir(dir))
 		writing.Wait()
-		if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
-			t.Errorf("the directory is left: %v", err)
-		}
+		test.ErrorIs(t, test.Err(os.Stat(dir)), os.ErrNotExist, "the directory is left")
 	}
 }

@@ -55,9 +55,7 @@ func TestResidueIsRemovedLater(t *testing.T) {
 	r := newResidue(ctx)
 	r.interval = 5 * time.Millisecond
 	test.Must(t, r.Erase(dir, func() error { return mountpoint.Remove(dir) }))
-	if _, err := os.Stat(dir); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, test.Err(os.Stat(dir)))
 	release()
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
 		_, err := os.Stat(dir)

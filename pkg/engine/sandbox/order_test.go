@@ -52,8 +52,7 @@ func newOrderBed(t *testing.T, spec pod.SandboxSpec, status pod.SandboxStatus) *
 	t.Helper()
 	pods, _, err := pod.Open(t.Context(), t.TempDir(), t.TempDir())
 	test.Must(t, err)
-	shims, err := shim.New(shim.Config{State: t.TempDir(), Supervisor: "/none"})
-	test.Must(t, err)
+	shims := test.Value(shim.New(shim.Config{State: t.TempDir(), Supervisor: "/none"}))(t)
 	t.Cleanup(shims.Close)
 	runner := &enginetest.Runner{Fails: map[string]error{}}
 	kept := &settings.Settings{}
@@ -67,8 +66,7 @@ func newOrderBed(t *testing.T, spec pod.SandboxSpec, status pod.SandboxStatus) *
 	}
 	spec.Definition = &handler.Definition{Name: "fake", Type: handler.OCI}
 	spec.Config.Msg = &runtimeapi.PodSandboxConfig{Metadata: &runtimeapi.PodSandboxMetadata{Name: "n", Namespace: "ns", Uid: "u"}}
-	o, err := pods.Sandboxes.Create(pod.NewID(), spec, status, store.Relaxed)
-	test.Must(t, err)
+	o := test.Value(pods.Sandboxes.Create(pod.NewID(), spec, status, store.Relaxed))(t)
 	return &orderBed{
 		runs:   &runs{pods: pods, binaries: b, hooks: told, settings: kept, shims: others{runner}, processes: p, stops: s, events: announcer},
 		Runner: runner, sandbox: pod.NewSandbox(o, runner),
@@ -103,8 +101,7 @@ func TestStopOrder(t *testing.T) {
 		t.Run("fails: "+fails, func(t *testing.T) {
 			b := newOrderBed(t, pod.SandboxSpec{Plan: pod.Plan{Process: true}}, pod.SandboxStatus{Phase: pod.PhaseReady, Tried: true})
 			b.pods.Index.AddSandbox(b.sandbox)
-			o, err := b.pods.Containers.Create(pod.NewID(), pod.ContainerSpec{Sandbox: b.sandbox.ID()}, pod.ContainerStatus{Phase: pod.PhaseRunning}, store.Relaxed)
-			test.Must(t, err)
+			o := test.Value(b.pods.Containers.Create(pod.NewID(), pod.ContainerSpec{Sandbox: b.sandbox.ID()}, pod.ContainerStatus{Phase: pod.PhaseRunning}, store.Relaxed))(t)
 			b.pods.Index.AddContainer(pod.NewContainer(o, b.sandbox))
 			stop := func() error {
 				_, err := b.stops.StopPodSandbox(t.Context(), &runtimeapi.StopPodSandboxRequest{PodSandboxId: b.sandbox.ID()})
@@ -115,12 +112,8 @@ func TestStopOrder(t *testing.T) {
 				if err := stop(); err == nil || b.sandbox.Status().Stopped {
 					t.Errorf("it failed with %v, stopped: %v", err, b.sandbox.Status().Stopped)
 				}
-				if got := b.Calls(); !slices.Equal(got, want) {
-					t.Errorf("called %q, want %q", got, want)
-				}
-				if err := b.sandbox.Open(); err == nil {
-					t.Error("a sandbox whose stop failed takes new containers")
-				}
+				test.EqualLists(t, "called", b.Calls(), want)
+				test.Fails(t, b.sandbox.Open(), "a sandbox whose stop failed takes new containers")
 				delete(b.Fails, fails)
 				want = append(slices.Clone(want), all...)
 			}
@@ -128,9 +121,7 @@ func TestStopOrder(t *testing.T) {
 				if err := stop(); err != nil || !b.sandbox.Status().Stopped {
 					t.Errorf("stop: %v, stopped: %v", err, b.sandbox.Status().Stopped)
 				}
-				if got := b.Calls(); !slices.Equal(got, want) {
-					t.Errorf("called %q, want %q", got, want)
-				}
+				test.EqualLists(t, "called", b.Calls(), want)
 			}
 		})
 	}
@@ -160,9 +151,7 @@ func TestRollBackOrder(t *testing.T) {
 			if !errors.Is(err, b.Fails["Prepare"]) {
 				t.Errorf("it failed with %v, not with the cause", err)
 			}
-			if got := b.Calls(); !slices.Equal(got, c.want) {
-				t.Errorf("called %q, want %q", got, c.want)
-			}
+			test.EqualLists(t, "called", b.Calls(), c.want)
 			_, recorded := b.pods.Sandboxes.Get(b.sandbox.ID())
 			_, lerr := b.pods.Index.Sandbox(b.sandbox.ID())
 			if listed := lerr == nil; listed != c.left || recorded != c.left || b.nameIsFree() == c.left {
@@ -186,9 +175,7 @@ func TestRollBackAfterTheCallerLeft(t *testing.T) {
 			cancel()
 		}
 	}
-	if err := b.bringUp(ctx, b.sandbox); !errors.Is(err, context.Canceled) {
-		t.Errorf("it answered %v", err)
-	}
+	test.ErrorIs(t, b.bringUp(ctx, b.sandbox), context.Canceled, "it answered")
 	if _, there := b.pods.Sandboxes.Get(b.sandbox.ID()); there || !b.nameIsFree() {
 		t.Error("a sandbox is left that nobody was told of")
 	}

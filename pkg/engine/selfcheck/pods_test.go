@@ -1,6 +1,7 @@
 package selfcheck
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/berth-cri/berth/internal/test"
@@ -10,9 +11,7 @@ import (
 // What the program ends with, however early it is asked to.
 func TestSelfCheckEnds(t *testing.T) {
 	for status, want := range map[uint32]bool{0: true, 2: true, 143: true, 1: false, 127: false, 137: false} {
-		if got := endedAsAsked(status); got != want {
-			t.Errorf("endedAsAsked(%d) = %v, want %v", status, got, want)
-		}
+		test.Equal(t, fmt.Sprintf("endedAsAsked(%d)", status), endedAsAsked(status), want)
 	}
 }
 
@@ -20,9 +19,7 @@ func TestNoSelfCheckAfterTheEnd(t *testing.T) {
 	b := &Pods{there: map[string]bool{}}
 	d := &handler.Definition{Name: "runc"}
 	test.Must(t, b.reserve(d))
-	if err := b.reserve(d); err == nil {
-		t.Error("there are two at a time")
-	}
+	test.Fails(t, b.reserve(d), "there are two at a time")
 	over := make(chan struct{})
 	go func() {
 		defer close(over)
@@ -31,7 +28,5 @@ func TestNoSelfCheckAfterTheEnd(t *testing.T) {
 	b.release(d)
 	b.running.Done()
 	<-over
-	if err := b.reserve(d); err == nil {
-		t.Error("one began after the end")
-	}
+	test.Fails(t, b.reserve(d), "one began after the end")
 }

@@ -1,7 +1,10 @@
 package session
 
 import (
+	"fmt"
 	"testing"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 func TestSaysEnded(t *testing.T) {
@@ -15,8 +18,6 @@ func TestSaysEnded(t *testing.T) {
 		"OCI runtime exec failed: exec failed: permission denied":                           false,
 		"the runtime's exec exited with status 1: setns process: No such file or directory": false,
 	} {
-		if got := saysEnded(text); got != want {
-			t.Errorf("%q: %v", text, got)
-		}
+		test.Equal(t, fmt.Sprintf("%q", text), saysEnded(text), want)
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/protobuf/types/known/emptypb"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/engine/pod"
 	"github.com/berth-cri/berth/pkg/engine/shim"
 	"github.com/berth-cri/berth/pkg/engine/task"
@@ -104,14 +105,9 @@ func TestTooManyCommands(t *testing.T) {
 		t.Fatal("no commands run yet")
 	}
 	request := &runtimeapi.ExecSyncRequest{ContainerId: "c", Cmd: []string{"true"}}
-	_, err := b.ExecSync(t.Context(), request)
-	if !errdefs.IsResourceExhausted(err) || !strings.Contains(err.Error(), "try again later") {
-		t.Errorf("one command more than are allowed: %v", err)
-	}
+	test.Refused(t, test.Err(b.ExecSync(t.Context(), request)), errdefs.IsResourceExhausted, "try again later")
 	b.commands.Release(1) // one has ended
 	for range 2 {
-		if _, err := b.ExecSync(t.Context(), request); !errdefs.IsNotFound(err) {
-			t.Errorf("after a command has ended, one in a container that does not exist: %v", err)
-		}
+		test.Is(t, test.Err(b.ExecSync(t.Context(), request)), errdefs.IsNotFound, "after a command has ended, one in a container that does not exist")
 	}
 }

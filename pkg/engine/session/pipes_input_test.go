@@ -7,13 +7,15 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 // A shim may say that a command runs before it has opened the command's stdin.
 func TestInputThatEndsBeforeItIsOpened(t *testing.T) {
 	for name, typed := range map[string]string{"something": "all of it", "nothing": ""} {
 		t.Run(name, func(t *testing.T) {
-			p := value(newPipes(filepath.Join(t.TempDir(), "exec"), true, false, false))(t)
+			p := test.Value(newPipes(filepath.Join(t.TempDir(), "exec"), true, false, false))(t)
 			defer p.close()
 			ended := make(chan struct{})
 			p.copy(strings.NewReader(typed), nil, nil, func() { close(ended) })
@@ -22,19 +24,16 @@ func TestInputThatEndsBeforeItIsOpened(t *testing.T) {
 				t.Fatal("the input ended before anybody could read it")
 			case <-time.After(50 * time.Millisecond):
 			}
-			f := value(os.Open(p.in.path()))(t)
+			f := test.Value(os.Open(p.in.path()))(t)
 			defer f.Close()
-			got, err := io.ReadAll(f)
-			if err != nil || string(got) != typed {
-				t.Errorf("read %q, %v; want %q", got, err, typed)
-			}
+			test.Equal(t, "read", string(test.Value(io.ReadAll(f))(t)), typed)
 			<-ended
 		})
 	}
 }
 
 func TestInputThatNobodyOpens(t *testing.T) {
-	p := value(newPipes(filepath.Join(t.TempDir(), "exec"), true, false, false))(t)
+	p := test.Value(newPipes(filepath.Join(t.TempDir(), "exec"), true, false, false))(t)
 	defer p.close()
 	ended := make(chan struct{})
 	p.copy(strings.NewReader("lost"), nil, nil, func() { close(ended) })

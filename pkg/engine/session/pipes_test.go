@@ -24,9 +24,9 @@ func (c *slowClient) Write(b []byte) (int, error) {
 
 func sessionPipes(t *testing.T) (*pipes, *os.File) {
 	t.Helper()
-	p := value(newPipes(filepath.Join(t.TempDir(), "exec-1"), false, true, false))(t)
+	p := test.Value(newPipes(filepath.Join(t.TempDir(), "exec-1"), false, true, false))(t)
 	t.Cleanup(p.close)
-	process := value(os.OpenFile(p.out.path(), os.O_WRONLY, 0))(t)
+	process := test.Value(os.OpenFile(p.out.path(), os.O_WRONLY, 0))(t)
 	t.Cleanup(func() { _ = process.Close() })
 	return p, process
 }
@@ -47,10 +47,8 @@ func TestASlowClientGetsEverything(t *testing.T) {
 	text := strings.Repeat("0123456789abcde\n", 4000) // in the pipe when the process ends
 	client := &slowClient{pause: 5 * grace}
 	copied := p.copy(nil, client, nil, nil)
-	if _, err := process.WriteString(text); err != nil {
-		t.Fatal(err)
-	}
-	must(t, process.Close())
+	test.Must(t, test.Err(process.WriteString(text)))
+	test.Must(t, process.Close())
 	p.processEnded(grace)
 	ended(t, copied)
 	if client.String() != text {
@@ -63,21 +61,17 @@ func TestAnOutputThatIsHeldOpenEnds(t *testing.T) {
 		p, process := sessionPipes(t)
 		var client bytes.Buffer
 		copied := p.copy(nil, &client, nil, nil)
-		if _, err := process.WriteString("last"); err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, test.Err(process.WriteString("last")))
 		p.processEnded(grace)
 		ended(t, copied)
-		if client.String() != "last" {
-			t.Errorf("got %q", client.String())
-		}
+		test.Equal(t, "the result", client.String(), "last")
 	}
 }
 
 func TestPipesThatAreInTheWay(t *testing.T) {
 	dir := t.TempDir()
 	prefix := filepath.Join(dir, "exec-1")
-	must(t, os.WriteFile(prefix+"-err", nil, 0o600))
+	test.Must(t, os.WriteFile(prefix+"-err", nil, 0o600))
 	if p, err := newPipes(prefix, true, true, true); err == nil {
 		p.close()
 		t.Fatal("a file was taken for a pipe")
@@ -89,7 +83,7 @@ func TestPipesThatAreInTheWay(t *testing.T) {
 }
 
 func TestWhoseAPipeIs(t *testing.T) {
-	for _, test := range []struct {
+	for _, tc := range []struct {
 		pipe, command string
 		ok            bool
 	}{
@@ -101,24 +95,9 @@ func TestWhoseAPipeIs(t *testing.T) {
 		{"attach-exec-0011223344556677-err", "", true},
 		{"something-else", "something", false},
 	} {
-		command, ok := sessionOf(test.pipe)
-		if ok != test.ok || ok && command != test.command {
-			t.Errorf("%s is of %q, %v", test.pipe, command, ok)
+		command, ok := sessionOf(tc.pipe)
+		if ok != tc.ok || ok && command != tc.command {
+			t.Errorf("%s is of %q, %v", tc.pipe, command, ok)
 		}
-	}
-}
-
-// must fails the test at once if a step of it failed.
-func must(t testing.TB, err error) {
-	t.Helper()
-	test.Must(t, err)
-}
-
-// value returns what a step gave, and fails the test at once if it failed.
-func value[T any](v T, err error) func(t testing.TB) T {
-	return func(t testing.TB) T {
-		t.Helper()
-		must(t, err)
-		return v
 	}
 }

@@ -27,7 +27,7 @@ func newNetwork(t *testing.T) (path string) {
 		made <- unix.Unshare(unix.CLONE_NEWNET)
 		<-over
 	}()
-	must(t, <-made)
+	test.Must(t, <-made)
 	t.Cleanup(func() { close(over) })
 	return path
 }
@@ -35,13 +35,13 @@ func newNetwork(t *testing.T) (path string) {
 // inNetwork runs f there.
 func inNetwork(t *testing.T, path string, f func() error) {
 	t.Helper()
-	must(t, pin.Do(path, f))
+	test.Must(t, pin.Do(path, f))
 }
 
 // cable joins two namespaces by two interfaces that are up.
 func cable(t *testing.T, from, name, to, peer string) {
 	t.Helper()
-	there := value(os.Open(to))(t)
+	there := test.Value(os.Open(to))(t)
 	defer there.Close()
 	inNetwork(t, from, func() error {
 		veth := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: name}, PeerName: peer, PeerNamespace: netlink.NsFd(there.Fd())} //nolint:gosec // a descriptor
@@ -123,9 +123,7 @@ func TestDialAMachine(t *testing.T) {
 		}()
 		conn, err := dialPod(t.Context(), ways, port)
 		test.Mustf(t, err, "%s", ip)
-		if said, err := io.ReadAll(conn); err != nil || string(said) != "machine" {
-			t.Errorf("%s: got %q, %v", ip, said, err)
-		}
+		test.Equal(t, ip, string(test.Value(io.ReadAll(conn))(t)), "machine")
 		test.Check(t, errors.Join(conn.Close(), l.Close()))
 		var refused *refusedError
 		if _, err := dialPod(t.Context(), ways, port); !errors.As(err, &refused) || !strings.Contains(refused.where(), "10.99.0.2 or fd99::2") {

@@ -18,10 +18,10 @@ import (
 // joined are two ends of one TCP connection.
 func joined(t *testing.T) (here, there *net.TCPConn) {
 	t.Helper()
-	l := value(net.Listen("tcp", "127.0.0.1:0"))(t)
+	l := test.Value(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer func() { _ = l.Close() }()
-	a := value(net.Dial("tcp", l.Addr().String()))(t)
-	b := value(l.Accept())(t)
+	a := test.Value(net.Dial("tcp", l.Addr().String()))(t)
+	b := test.Value(l.Accept())(t)
 	t.Cleanup(func() { _, _ = a.Close(), b.Close() })
 	return a.(*net.TCPConn), b.(*net.TCPConn)
 }
@@ -49,14 +49,12 @@ func splicedFor(ctx context.Context, t *testing.T, grace time.Duration) (client,
 
 func say(t *testing.T, c *net.TCPConn, text string) {
 	t.Helper()
-	if _, err := io.WriteString(c, text); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, test.Err(io.WriteString(c, text)))
 }
 
 func hear(t *testing.T, c *net.TCPConn, want string) {
 	t.Helper()
-	must(t, c.SetReadDeadline(time.Now().Add(20*time.Second)))
+	test.Must(t, c.SetReadDeadline(time.Now().Add(20*time.Second)))
 	b := make([]byte, len(want))
 	if _, err := io.ReadFull(c, b); err != nil || string(b) != want {
 		t.Fatalf("heard %q, %v; want %q", b, err, want)
@@ -65,7 +63,7 @@ func hear(t *testing.T, c *net.TCPConn, want string) {
 
 func hearEnd(t *testing.T, c *net.TCPConn) {
 	t.Helper()
-	must(t, c.SetReadDeadline(time.Now().Add(20*time.Second)))
+	test.Must(t, c.SetReadDeadline(time.Now().Add(20*time.Second)))
 	if b, err := io.ReadAll(c); len(b) > 0 || err != nil && !errors.Is(err, unix.ECONNRESET) {
 		t.Fatalf("heard %q, %v; want the end", b, err)
 	}
@@ -75,11 +73,11 @@ func TestEachDirectionEndsByItself(t *testing.T) {
 	client, server, result := spliced(t.Context(), t)
 	say(t, client, "question")
 	hear(t, server, "question")
-	must(t, client.CloseWrite())
+	test.Must(t, client.CloseWrite())
 	hearEnd(t, server)
 	say(t, server, "answer")
 	hear(t, client, "answer")
-	must(t, server.Close())
+	test.Must(t, server.Close())
 	hearEnd(t, client)
 	test.Check(t, <-result)
 }
@@ -89,7 +87,7 @@ func TestASilentServerEndsWithItsClient(t *testing.T) {
 	client, server, result := splicedFor(t.Context(), t, 500*time.Millisecond)
 	say(t, client, "question")
 	hear(t, server, "question")
-	must(t, client.CloseWrite())
+	test.Must(t, client.CloseWrite())
 	hearEnd(t, server)
 	hearEnd(t, client)
 	if err := <-result; err != nil {
@@ -115,10 +113,10 @@ func TestAResetIsTheEndOfItsConnection(t *testing.T) {
 	client, server, result := spliced(t.Context(), t)
 	say(t, client, "question")
 	hear(t, server, "question")
-	must(t, server.SetLinger(0))
-	must(t, server.Close())
+	test.Must(t, server.SetLinger(0))
+	test.Must(t, server.Close())
 	hearEnd(t, client)
-	must(t, client.Close())
+	test.Must(t, client.Close())
 	if err := <-result; err != nil {
 		t.Errorf("the session hears of %v", err)
 	}
@@ -131,7 +129,7 @@ func loopback(netns string) []way {
 
 func TestDialPod(t *testing.T) {
 	for _, address := range []string{"127.0.0.1:0", "[::1]:0"} {
-		l := value(net.Listen("tcp", address))(t)
+		l := test.Value(net.Listen("tcp", address))(t)
 		port := l.Addr().(*net.TCPAddr).Port
 		conn, err := dialPod(t.Context(), loopback(""), port)
 		test.Mustf(t, err, "%s", address)
@@ -141,9 +139,7 @@ func TestDialPod(t *testing.T) {
 			t.Errorf("nobody listens: %v", err)
 		}
 	}
-	if _, err := dialPod(t.Context(), loopback("/no/such/namespace"), 80); err == nil {
-		t.Error("dialled from a namespace that is not there")
-	}
+	test.Fails(t, test.Err(dialPod(t.Context(), loopback("/no/such/namespace"), 80)), "dialled from a namespace that is not there")
 }
 
 func TestWaysToAPod(t *testing.T) {
@@ -157,8 +153,6 @@ func TestWaysToAPod(t *testing.T) {
 		"a machine":                {true, []way{{"", "10.0.0.1"}, {"", "fd00::1"}}},
 	} {
 		got := waysTo(c.machine, "/ns", ips)
-		if want := append(slices.Clone(inside), c.more...); !slices.Equal(got, want) {
-			t.Errorf("%s: %v, want %v", name, got, want)
-		}
+		test.EqualLists(t, name, got, append(slices.Clone(inside), c.more...))
 	}
 }

@@ -51,10 +51,8 @@ func TestPodsKeepTheirCgroupPrefix(t *testing.T) {
 	kept := &Settings{Driver: cgroup.Systemd, CgroupPrefix: func() string { return now }}
 	d := &handler.Definition{Name: "runc", Type: handler.OCI}
 	made := func() *pod.SandboxSpec {
-		pinned, err := kept.Pin(d)
-		test.Must(t, err)
-		text, err := json.Marshal(pinned)
-		test.Must(t, err)
+		pinned := test.Value(kept.Pin(d))(t)
+		text := test.Value(json.Marshal(pinned))(t)
 		s := &pod.SandboxSpec{Definition: d} // as after a restart
 		test.Must(t, json.Unmarshal(text, &s.Pinned))
 		s.Config.Msg = &runtimeapi.PodSandboxConfig{Linux: &runtimeapi.LinuxPodSandboxConfig{CgroupParent: "pods.slice"}}
@@ -74,9 +72,7 @@ func TestPodsKeepTheirCgroupPrefix(t *testing.T) {
 			t.Errorf("%s: %q, %v, want the prefix %s", name, got, err, tc.want)
 		}
 	}
-	if got := (&Settings{}).Today(d).CgroupPrefix; got != "berth" {
-		t.Errorf("a daemon that is told no prefix gives new pods %q", got)
-	}
+	test.Equal(t, "a daemon that is told no prefix gives new pods", (&Settings{}).Today(d).CgroupPrefix, "berth")
 }
 
 func put(t *testing.T, path, content string) string {

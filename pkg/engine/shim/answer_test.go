@@ -1,7 +1,6 @@
 package shim
 
 import (
-	"errors"
 	"os"
 	"os/exec"
 	"testing"
@@ -14,13 +13,11 @@ import (
 // for it meanwhile waits.
 func TestStartedWaitsForTheAction(t *testing.T) {
 	m, bundle := &ForeignShims{}, t.TempDir()
-	if _, err := m.Started(t.Context(), bundle); !errors.Is(err, ErrGone) {
-		t.Errorf("without a start: %v", err)
-	}
-	f := value(newAnswer(bundle))(t)
+	test.ErrorIs(t, test.Err(m.Started(t.Context(), bundle)), ErrGone, "without a start")
+	f := test.Value(newAnswer(bundle))(t)
 	action := exec.Command("sh", "-c", "sleep 0.3; echo unix:///run/s/z")
 	action.Stdout = f
-	must(t, action.Start())
+	test.Must(t, action.Start())
 	defer func() { _ = action.Wait() }()
 	if err := f.Close(); err != nil { // as the daemon's death does
 		t.Fatal(err)
@@ -33,23 +30,21 @@ func TestStartedWaitsForTheAction(t *testing.T) {
 
 func TestStartedWithoutAnswer(t *testing.T) {
 	m, bundle := &ForeignShims{}, t.TempDir()
-	f := value(newAnswer(bundle))(t)
+	f := test.Value(newAnswer(bundle))(t)
 	if info, err := f.Stat(); err != nil || info.Size() != 0 {
 		t.Errorf("an answer that was not given has %d bytes (%v)", info.Size(), err)
 	}
-	must(t, f.Close())
-	if _, err := m.Started(t.Context(), bundle); !errors.Is(err, ErrGone) {
-		t.Errorf("got %v", err)
-	}
+	test.Must(t, f.Close())
+	test.ErrorIs(t, test.Err(m.Started(t.Context(), bundle)), ErrGone, "the error")
 }
 
 // A pid may have been given to another process since.
 func TestKillSparesAStrangerWithThePID(t *testing.T) {
 	cmd := exec.Command("sleep", "60")
-	must(t, cmd.Start())
+	test.Must(t, cmd.Start())
 	ended := make(chan struct{})
 	go func() { _ = cmd.Wait(); close(ended) }()
-	since := value(startTime(cmd.Process.Pid))(t)
+	since := test.Value(startTime(cmd.Process.Pid))(t)
 	if own, err := startTime(os.Getpid()); err != nil || since < own {
 		t.Errorf("a child started at %d, before its parent at %d (%v)", since, own, err)
 	}
@@ -63,7 +58,5 @@ func TestKillSparesAStrangerWithThePID(t *testing.T) {
 	ep := Endpoint{PID: cmd.Process.Pid, StartTime: since}
 	test.Check(t, ep.kill())
 	<-ended
-	if err := ep.kill(); err != nil {
-		t.Errorf("a dead shim: %v", err)
-	}
+	test.Checkf(t, ep.kill(), "a dead shim")
 }

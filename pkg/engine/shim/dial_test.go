@@ -43,7 +43,7 @@ func TestDialForeign(t *testing.T) {
 	abstract := fmt.Sprintf("/containerd-shim/berth-test-%d.sock", os.Getpid())
 	file := filepath.Join(t.TempDir(), "s")
 	for address, socket := range map[string]string{abstract: "\x00" + abstract, "unix://" + file: file, file: file} {
-		l := value(net.Listen("unix", socket))(t)
+		l := test.Value(net.Listen("unix", socket))(t)
 		go func() {
 			if c, err := l.Accept(); err == nil {
 				_, _ = io.WriteString(c, "x")

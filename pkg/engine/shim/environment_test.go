@@ -3,6 +3,8 @@ package shim
 import (
 	"slices"
 	"testing"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 func TestEnvironment(t *testing.T) {
@@ -20,9 +22,7 @@ func TestEnvironment(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			before := slices.Clone(tc.environ)
-			if got := environment(tc.environ, tc.more...); !slices.Equal(got, tc.want) {
-				t.Errorf("got %q, want %q", got, tc.want)
-			}
+			test.EqualLists(t, "the result", environment(tc.environ, tc.more...), tc.want)
 			if !slices.Equal(before, tc.environ) {
 				t.Errorf("it changed what it was given to %q", tc.environ)
 			}

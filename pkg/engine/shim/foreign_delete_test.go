@@ -1,20 +1,23 @@
 package shim
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 func TestEndpointEnded(t *testing.T) {
-	own := value(startTime(os.Getpid()))(t)
+	own := test.Value(startTime(os.Getpid()))(t)
 	child := exec.Command("true")
-	must(t, child.Start())
-	since := value(startTime(child.Process.Pid))(t)
+	test.Must(t, child.Start())
+	since := test.Value(startTime(child.Process.Pid))(t)
 	// It has ended, and is there until it is waited for.
-	must(t, unix.Waitid(unix.P_PID, child.Process.Pid, nil, unix.WEXITED|unix.WNOWAIT, nil))
+	test.Must(t, unix.Waitid(unix.P_PID, child.Process.Pid, nil, unix.WEXITED|unix.WNOWAIT, nil))
 	dead := Endpoint{PID: child.Process.Pid, StartTime: since}
 	for name, c := range map[string]struct {
 		ep   Endpoint
@@ -25,11 +28,9 @@ func TestEndpointEnded(t *testing.T) {
 		"is another with its pid": {Endpoint{PID: os.Getpid(), StartTime: own - 1}, true},
 		"was not waited for":      {dead, true},
 	} {
-		if got := c.ep.ended(); got != c.want {
-			t.Errorf("a shim that %s: %v", name, got)
-		}
+		test.Equal(t, fmt.Sprintf("a shim that %s", name), c.ep.ended(), c.want)
 	}
-	must(t, child.Wait())
+	test.Must(t, child.Wait())
 	if !dead.ended() {
 		t.Error("a shim that is gone has not ended")
 	}

@@ -6,6 +6,8 @@ import (
 	"github.com/containerd/containerd/api/types"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 func TestReadInfo(t *testing.T) {
@@ -19,7 +21,7 @@ func TestReadInfo(t *testing.T) {
 		"nothing but versions": {&types.RuntimeInfo{}, ""},
 	} {
 		tc.info.Name, tc.info.Version = "io.containerd.runc.v2", &types.RuntimeVersion{Version: "v2.4.2"}
-		answer := value(proto.Marshal(tc.info))(t)
+		answer := test.Value(proto.Marshal(tc.info))(t)
 		called, version, got, err := Protocol{}.ReadInfo(answer)
 		if err != nil || called != "io.containerd.runc.v2" || version != "v2.4.2" || string(got) != tc.want {
 			t.Errorf("%s: %q, %q, %v", name, version, got, err)

@@ -16,6 +16,8 @@ import (
 	"github.com/containerd/ttrpc"
 	"github.com/sirupsen/logrus"
 	"google.golang.org/protobuf/types/known/emptypb"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 func TestLateAnswersAreForDebugging(t *testing.T) {
@@ -76,20 +78,20 @@ func TestLateAnswerOfAShim(t *testing.T) {
 	t.Cleanup(func() { log.L.Logger.ReplaceHooks(before) })
 
 	socket := filepath.Join(dir, "slow.sock")
-	l := value(net.Listen("unix", socket))(t)
-	server := value(ttrpc.NewServer())(t)
+	l := test.Value(net.Listen("unix", socket))(t)
+	server := test.Value(ttrpc.NewServer())(t)
 	service := slow{answer: make(chan struct{})}
 	taskapi.RegisterTTRPCTaskService(server, service)
 	go func() { _ = server.Serve(context.Background(), l) }()
 	t.Cleanup(func() { _ = server.Close() })
-	c := value(m.Foreign(t.Context(), Endpoint{Address: "unix://" + socket, Protocol: "ttrpc", Version: 3}))(t)
+	c := test.Value(m.Foreign(t.Context(), Endpoint{Address: "unix://" + socket, Protocol: "ttrpc", Version: 3}))(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	if _, err := c.Task.Pause(ctx, &taskapi.PauseRequest{ID: "id"}); err == nil {
 		t.Fatal("it did not wait")
 	}
 	close(service.answer)
-	eventually(t, "the late answer is there", func() bool {
+	test.Eventually(t, "the late answer is there", func() bool {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		return w.lost+len(w.seen) > 0
@@ -97,8 +99,6 @@ func TestLateAnswerOfAShim(t *testing.T) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, level := range w.seen {
-		if level != log.DebugLevel {
-			t.Errorf("it is logged as %s", level)
-		}
+		test.Equal(t, "it is logged as", level, log.DebugLevel)
 	}
 }

@@ -40,7 +40,7 @@ var built = sync.OnceValues(func() ([]byte, error) {
 // builds are paths of two builds that differ.
 func builds(t *testing.T) (a, b string) {
 	t.Helper()
-	program := value(built())(t)
+	program := test.Value(built())(t)
 	dir := t.TempDir()
 	a, b = filepath.Join(dir, "a"), filepath.Join(dir, "b")
 	for _, path := range []string{a, b} {
@@ -61,8 +61,7 @@ func manager(t *testing.T, state, program string) *Manager {
 		}
 		t.Skip("a supervisor needs root")
 	}
-	m, err := New(Config{State: state, Supervisor: program, Events: filepath.Join(state, "events.sock"), API: filepath.Join(state, "containerd.sock"), Log: log.L})
-	test.Must(t, err)
+	m := test.Value(New(Config{State: state, Supervisor: program, Events: filepath.Join(state, "events.sock"), API: filepath.Join(state, "containerd.sock"), Log: log.L}))(t)
 	t.Cleanup(m.Close)
 	return m
 }
@@ -70,7 +69,7 @@ func manager(t *testing.T, state, program string) *Manager {
 // stateDir is short, because the paths of sockets must be.
 func stateDir(t *testing.T) string {
 	t.Helper()
-	dir := value(os.MkdirTemp("", "bs-"))(t)
+	dir := test.Value(os.MkdirTemp("", "bs-"))(t)
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	return dir
 }
@@ -101,7 +100,7 @@ func serving(t *testing.T, m *Manager, key string) int {
 // endWithTest kills a process that may be gone by then, and no other of its pid.
 func endWithTest(t *testing.T, pid int) {
 	t.Helper()
-	fd := value(unix.PidfdOpen(pid, 0))(t)
+	fd := test.Value(unix.PidfdOpen(pid, 0))(t)
 	t.Cleanup(func() {
 		_ = unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0)
 		unix.Close(fd)
@@ -110,14 +109,12 @@ func endWithTest(t *testing.T, pid int) {
 
 func runs(t *testing.T, pid int, program string) {
 	t.Helper()
-	if exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid)); err != nil || exe != program {
-		t.Errorf("process %d runs %s, %v; want %s", pid, exe, err, program)
-	}
+	test.Equal(t, fmt.Sprintf("process %d runs", pid), test.Value(os.Readlink(fmt.Sprintf("/proc/%d/exe", pid)))(t), program)
 }
 
 func kill(t *testing.T, pid int) {
 	t.Helper()
-	must(t, syscall.Kill(pid, syscall.SIGKILL))
+	test.Must(t, syscall.Kill(pid, syscall.SIGKILL))
 }
 
 func TestSuccessorIsTheSameProgram(t *testing.T) {
@@ -142,19 +139,17 @@ func TestSuccessorIsTheSameProgram(t *testing.T) {
 	}
 
 	// Whoever removes the kept copy must not leave the pods without anybody.
-	must(t, os.Remove(a))
+	test.Must(t, os.Remove(a))
 	kill(t, next)
 	runs(t, serving(t, now, "old"), b)
-	if programs, err := now.Programs(); err != nil || !slices.Equal(programs, []string{b, b}) {
-		t.Errorf("in use are %v, %v", programs, err)
-	}
+	test.EqualLists(t, "in use", test.Value(now.Programs())(t), []string{b, b})
 }
 
 // A daemon that was killed while it made the directory of a supervisor leaves one.
 func TestDirectoryWithoutAProgram(t *testing.T) {
 	state := stateDir(t)
 	m := manager(t, state, "/none")
-	must(t, os.Mkdir(m.SupervisorDir("half"), 0o700))
+	test.Must(t, os.Mkdir(m.SupervisorDir("half"), 0o700))
 	if programs, err := m.Programs(); !errdefs.IsFailedPrecondition(err) {
 		t.Errorf("got %v, %v", programs, err)
 	}
@@ -169,7 +164,7 @@ func TestLiveSupervisorIsNotReplaced(t *testing.T) {
 	first.Close()
 	socket := filepath.Join(first.SupervisorDir("key"), socketName)
 	away := socket + ".away"
-	must(t, os.Rename(socket, away))
+	test.Must(t, os.Rename(socket, away))
 	second := manager(t, state, a)
 	_, err := second.Supervisor(t.Context(), "key")
 	if !errdefs.IsUnavailable(err) || !strings.Contains(err.Error(), fmt.Sprint("process ", pid, " ")) {
@@ -178,9 +173,7 @@ func TestLiveSupervisorIsNotReplaced(t *testing.T) {
 	if err := second.Sweep(t.Context(), func(string) bool { return false }); err == nil || !strings.Contains(err.Error(), fmt.Sprint("process ", pid, " ")) {
 		t.Errorf("sweep: %v, want that process %d is in the way", err, pid)
 	}
-	if _, err := os.Stat(away); err != nil {
-		t.Fatalf("the directory of a live supervisor was taken away: %v", err)
-	}
+	test.Mustf(t, test.Err(os.Stat(away)), "the directory of a live supervisor was taken away")
 
 	// It listens again while it is waited for.
 	third := manager(t, state, a)
@@ -202,7 +195,7 @@ func TestWhoDoesNotAnswer(t *testing.T) {
 		t.Errorf("nobody was started: %v", err)
 	}
 	pid := serving(t, m, "key")
-	c := value(m.Live(t.Context(), "key"))(t)
+	c := test.Value(m.Live(t.Context(), "key"))(t)
 	answers := func(d time.Duration) bool {
 		ctx, cancel := context.WithTimeout(t.Context(), d)
 		defer cancel()
@@ -215,9 +208,7 @@ func TestWhoDoesNotAnswer(t *testing.T) {
 	if answers(300 * time.Millisecond) {
 		t.Error("a stopped one answers")
 	}
-	if err := m.Sweep(t.Context(), func(key string) bool { return key == "key" }); err != nil {
-		t.Errorf("sweep without the silent one: %v", err)
-	}
+	test.Checkf(t, m.Sweep(t.Context(), func(key string) bool { return key == "key" }), "sweep without the silent one")
 	kill(t, pid)
 	if !answers(20 * time.Second) {
 		t.Error("a dead one is waited for")

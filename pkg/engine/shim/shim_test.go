@@ -14,7 +14,7 @@ import (
 )
 
 func TestParseEndpoint(t *testing.T) {
-	wire := value(proto.Marshal(&bootapi.BootstrapResult{Version: 3, Address: "unix:///run/s/x", Protocol: "ttrpc"}))(t)
+	wire := test.Value(proto.Marshal(&bootapi.BootstrapResult{Version: 3, Address: "unix:///run/s/x", Protocol: "ttrpc"}))(t)
 	for name, tc := range map[string]struct {
 		out  string
 		want Endpoint
@@ -55,17 +55,13 @@ func FuzzParseEndpoint(f *testing.F) {
 func TestPauseGrowsForShortLives(t *testing.T) {
 	s := &supervisor{}
 	now := time.Now()
-	if d := s.pause(now); d != 0 {
-		t.Errorf("the first start waits %s", d)
-	}
+	test.Equal(t, "the first start waits", s.pause(now), 0)
 	s.started = now
 	if d := s.pause(now.Add(time.Millisecond)); d <= 0 || d > minDelay {
 		t.Errorf("after a death at once the next start waits %s", d)
 	}
 	s.delay = maxDelay
-	if d := s.pause(now.Add(time.Second)); d != maxDelay-time.Second {
-		t.Errorf("a repeated death waits %s", d)
-	}
+	test.Equal(t, "a repeated death waits", s.pause(now.Add(time.Second)), maxDelay-time.Second)
 	if d := s.pause(now.Add(time.Hour)); d != 0 || s.delay != 0 {
 		t.Errorf("after a long life the start waits %s, delay %s", d, s.delay)
 	}
@@ -73,7 +69,7 @@ func TestPauseGrowsForShortLives(t *testing.T) {
 
 func openFiles(t *testing.T) int {
 	t.Helper()
-	entries := value(os.ReadDir("/proc/self/fd"))(t)
+	entries := test.Value(os.ReadDir("/proc/self/fd"))(t)
 	return len(entries)
 }
 
@@ -81,7 +77,7 @@ func TestKeeperLendsDuplicatesAndClosesAll(t *testing.T) {
 	before := openFiles(t)
 	k := newKeeper()
 	put := func(id string) {
-		fd := value(unix.PidfdOpen(os.Getpid(), 0))(t)
+		fd := test.Value(unix.PidfdOpen(os.Getpid(), 0))(t)
 		k.put("key", id, &belongings{pidfd: os.NewFile(uintptr(fd), "pidfd")})
 	}
 	put("a")
@@ -107,20 +103,5 @@ func TestKeeperLendsDuplicatesAndClosesAll(t *testing.T) {
 	k.close()
 	if after := openFiles(t); after != before {
 		t.Errorf("%d files are open, %d before", after, before)
-	}
-}
-
-// must fails the test at once if a step of it failed.
-func must(t testing.TB, err error) {
-	t.Helper()
-	test.Must(t, err)
-}
-
-// value returns what a step gave, and fails the test at once if it failed.
-func value[T any](v T, err error) func(t testing.TB) T {
-	return func(t testing.TB) T {
-		t.Helper()
-		must(t, err)
-		return v
 	}
 }

@@ -46,16 +46,16 @@ func TestLogOutlivesTheConnection(t *testing.T) {
 	m.ForeignShims.config.Log = log.L.Dup()
 	m.ForeignShims.config.Log.Logger = &logrus.Logger{Out: said, Level: log.DebugLevel, Formatter: &logrus.TextFormatter{}, Hooks: logrus.LevelHooks{}}
 	process := exec.Command("sleep", "3600")
-	must(t, process.Start())
+	test.Must(t, process.Start())
 	ended := sync.OnceFunc(func() { _, _ = process.Process.Kill(), process.Wait() })
 	t.Cleanup(ended)
-	since := value(startTime(process.Process.Pid))(t)
+	since := test.Value(startTime(process.Process.Pid))(t)
 	socket := filepath.Join(dir, "shim.sock")
-	l := value(net.Listen("unix", socket))(t)
+	l := test.Value(net.Listen("unix", socket))(t)
 	defer l.Close()
 	ep := Endpoint{Address: "unix://" + socket, Protocol: "ttrpc", Version: 3, PID: process.Process.Pid, StartTime: since}
-	c := value(m.Foreign(t.Context(), ep))(t)
-	must(t, m.ReadLog(Start{Binary: "/shim", ID: "pod", Bundle: dir}, ep))
+	c := test.Value(m.Foreign(t.Context(), ep))(t)
+	test.Must(t, m.ReadLog(Start{Binary: "/shim", ID: "pod", Bundle: dir}, ep))
 	says := func(text string) error {
 		f, err := os.OpenFile(filepath.Join(dir, "log"), os.O_WRONLY|syscall.O_NONBLOCK, 0)
 		if err != nil {
@@ -65,16 +65,16 @@ func TestLogOutlivesTheConnection(t *testing.T) {
 		_, err = f.WriteString(text + "\n")
 		return err
 	}
-	must(t, says("before"))
-	eventually(t, "the log is read", func() bool { return said.has("before") })
-	conn := value(l.Accept())(t)
-	must(t, conn.Close())
+	test.Must(t, says("before"))
+	test.Eventually(t, "the log is read", func() bool { return said.has("before") })
+	conn := test.Value(l.Accept())(t)
+	test.Must(t, conn.Close())
 	<-c.done
 	for range 100 { // it must not end a moment later
 		test.Mustf(t, says("after"), "nobody reads the log after the connection broke")
 		time.Sleep(time.Millisecond)
 	}
-	eventually(t, "the log is read after the connection broke", func() bool { return said.has("after") })
+	test.Eventually(t, "the log is read after the connection broke", func() bool { return said.has("after") })
 	ended()
-	eventually(t, "nobody reads the log of a shim that has ended", func() bool { return errors.Is(says("gone"), unix.ENXIO) })
+	test.Eventually(t, "nobody reads the log of a shim that has ended", func() bool { return errors.Is(says("gone"), unix.ENXIO) })
 }

@@ -15,25 +15,16 @@ import (
 
 	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
 
+	"github.com/berth-cri/berth/internal/test"
 	supervisorapi "github.com/berth-cri/berth/proto/berth/supervisor/v1"
 )
-
-// eventually waits for what other goroutines bring about.
-func eventually(t *testing.T, what string, is func() bool) {
-	t.Helper()
-	for end := time.Now().Add(20 * time.Second); !is(); time.Sleep(2 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("%s: not within 20s", what)
-		}
-	}
-}
 
 // stopProcess stops a process, and returns when no thread of it runs any more: one
 // may go on for a moment after the signal was sent.
 func stopProcess(t *testing.T, pid int) {
 	t.Helper()
-	must(t, syscall.Kill(pid, syscall.SIGSTOP))
-	eventually(t, "all of it stands still", func() bool {
+	test.Must(t, syscall.Kill(pid, syscall.SIGSTOP))
+	test.Eventually(t, "all of it stands still", func() bool {
 		threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
 		if err != nil || len(threads) == 0 {
 			t.Fatalf("the threads of %d: %v", pid, err)
@@ -59,10 +50,10 @@ func TestNoCallWaitsForAReader(t *testing.T) {
 	m := manager(t, dir, "/none")
 	m.ForeignShims.limits.write = 300 * time.Millisecond
 	socket := filepath.Join(dir, "deaf.sock")
-	l := value(net.Listen("unix", socket))(t)
+	l := test.Value(net.Listen("unix", socket))(t)
 	defer l.Close()
 	ep := Endpoint{Address: "unix://" + socket, Protocol: "ttrpc", Version: 3}
-	c := value(m.Foreign(t.Context(), ep))(t)
+	c := test.Value(m.Foreign(t.Context(), ep))(t)
 	const calls = 64
 	var (
 		all  sync.WaitGroup
@@ -95,7 +86,7 @@ func TestNoCallWaitsForAReader(t *testing.T) {
 	if lost == 0 {
 		t.Error("the buffer was never full, this test shows nothing")
 	}
-	eventually(t, "the connection is given up", c.gone)
+	test.Eventually(t, "the connection is given up", c.gone)
 	if next, err := m.Foreign(t.Context(), ep); err != nil || next == c {
 		t.Errorf("the next call has the same connection, or none: %v", err)
 	}
@@ -116,14 +107,12 @@ func TestIdleSupervisorIsAskedAgain(t *testing.T) {
 	m.Supervisors.mu.Lock()
 	s := m.lookup("key")
 	m.Supervisors.mu.Unlock()
-	eventually(t, "it is asked to leave", func() bool { return len(s.busy) > 0 })
+	test.Eventually(t, "it is asked to leave", func() bool { return len(s.busy) > 0 })
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
-	if _, err := m.Supervisor(ctx, "key"); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("whoever waits for one that is asked to leave: %v", err)
-	}
-	eventually(t, "it is given up", func() bool { return len(s.busy) == 0 })
-	must(t, syscall.Kill(pid, syscall.SIGCONT))
+	test.ErrorIs(t, test.Err(m.Supervisor(ctx, "key")), context.DeadlineExceeded, "whoever waits for one that is asked to leave")
+	test.Eventually(t, "it is given up", func() bool { return len(s.busy) == 0 })
+	test.Must(t, syscall.Kill(pid, syscall.SIGCONT))
 	select {
 	case <-left:
 	case <-time.After(20 * time.Second):
@@ -140,20 +129,16 @@ func TestLostConnectionIsNoEnd(t *testing.T) {
 	m := manager(t, stateDir(t), a)
 	pid := serving(t, m, "key")
 	stopProcess(t, pid)
-	c := value(m.Live(t.Context(), "key"))(t)
+	c := test.Value(m.Live(t.Context(), "key"))(t)
 	ended := make(chan error)
 	go func() { ended <- m.Sweep(t.Context(), func(string) bool { return false }) }()
 	m.Supervisors.mu.Lock()
 	s := m.lookup("key")
 	m.Supervisors.mu.Unlock()
-	eventually(t, "it is asked to leave", func() bool { return len(s.busy) > 0 })
-	must(t, c.conn.Close())
-	if err := <-ended; err == nil {
-		t.Error("a stopped supervisor is said to have left")
-	}
-	if _, err := os.Stat(filepath.Join(m.SupervisorDir("key"), socketName)); err != nil {
-		t.Errorf("the directory of a live supervisor was taken away: %v", err)
-	}
+	test.Eventually(t, "it is asked to leave", func() bool { return len(s.busy) > 0 })
+	test.Must(t, c.conn.Close())
+	test.Fails(t, <-ended, "a stopped supervisor is said to have left")
+	test.Checkf(t, test.Err(os.Stat(filepath.Join(m.SupervisorDir("key"), socketName))), "the directory of a live supervisor was taken away")
 }
 
 // A supervisor that had something to do when it was told to leave is reached again for the next
@@ -165,18 +150,12 @@ func TestSupervisorIsReachedAgainToLeave(t *testing.T) {
 	m.Supervisors.config.Left = func() { left <- struct{}{} }
 	m.Supervisors.limits.idle = 10 * time.Millisecond
 	serving(t, m, "key")
-	c := value(m.Live(t.Context(), "key"))(t)
+	c := test.Value(m.Live(t.Context(), "key"))(t)
 	pipe := filepath.Join(t.TempDir(), "out")
-	must(t, syscall.Mkfifo(pipe, 0o600))
-	if _, err := c.Supervisor.OpenStdio(t.Context(), &supervisorapi.OpenStdioRequest{Id: "id", Stdout: pipe}); err != nil {
-		t.Fatal(err)
-	}
-	if err := m.Sweep(t.Context(), func(string) bool { return false }); err == nil {
-		t.Error("a supervisor that reads the output of a container left")
-	}
-	if _, err := c.Supervisor.CloseStdio(t.Context(), &supervisorapi.CloseStdioRequest{Id: "id"}); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, syscall.Mkfifo(pipe, 0o600))
+	test.Must(t, test.Err(c.Supervisor.OpenStdio(t.Context(), &supervisorapi.OpenStdioRequest{Id: "id", Stdout: pipe})))
+	test.Fails(t, m.Sweep(t.Context(), func(string) bool { return false }), "a supervisor that reads the output of a container left")
+	test.Must(t, test.Err(c.Supervisor.CloseStdio(t.Context(), &supervisorapi.CloseStdioRequest{Id: "id"})))
 	m.Hold("key")
 	m.Release("key")
 	select {

@@ -1,10 +1,13 @@
 package shim
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"testing"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 func TestRunsShimOf(t *testing.T) {
@@ -16,9 +19,7 @@ func TestRunsShimOf(t *testing.T) {
 		"qemu\x00-name\x00sandbox-abc\x00":                                         false,
 		"":                                                                         false,
 	} {
-		if got := runsShimOf("abc", []byte(line)); got != want {
-			t.Errorf("%q: %v, want %v", line, got, want)
-		}
+		test.Equal(t, fmt.Sprintf("%q", line), runsShimOf("abc", []byte(line)), want)
 	}
 }
 
@@ -26,18 +27,18 @@ func TestRunsShimOf(t *testing.T) {
 func TestStrayInABundleBehindALink(t *testing.T) {
 	dir := t.TempDir()
 	bundle, link := filepath.Join(dir, "bundle"), filepath.Join(dir, "link")
-	must(t, os.Mkdir(bundle, 0o700))
-	must(t, os.Symlink(bundle, link))
+	test.Must(t, os.Mkdir(bundle, 0o700))
+	test.Must(t, os.Symlink(bundle, link))
 	stray := exec.Command("sh", "-c", "read line", "shim", "-id", "abc", "serve")
 	stray.Dir = bundle
 	if _, err := stray.StdinPipe(); err != nil { // which nobody writes to
 		t.Fatal(err)
 	}
-	must(t, stray.Start())
+	test.Must(t, stray.Start())
 	ended := make(chan error, 1)
 	go func() { ended <- stray.Wait() }()
-	must(t, killStray(Start{ID: "other", Bundle: link}))
-	must(t, killStray(Start{ID: "abc", Bundle: link}))
+	test.Must(t, killStray(Start{ID: "other", Bundle: link}))
+	test.Must(t, killStray(Start{ID: "abc", Bundle: link}))
 	if err := <-ended; err == nil || err.Error() != "signal: killed" {
 		t.Errorf("the stray ended with %v", err)
 	}

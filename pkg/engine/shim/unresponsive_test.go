@@ -32,15 +32,11 @@ func TestPatience(t *testing.T) {
 		"Pause": time.Second, "Resume": time.Second, "ResizePty": time.Second, "CloseIO": time.Second, "Connect": time.Second, "Shutdown": time.Second,
 		"Info": time.Second, "ReopenLog": time.Second, "Attach": time.Second, "OpenStdio": time.Second, "FlushStdio": time.Second, "CloseStdio": time.Second,
 	} {
-		if got := l.patience(method, false); got != want {
-			t.Errorf("%s: %v, want %v", method, got, want)
-		}
+		test.Equal(t, fmt.Sprint(method), l.patience(method, false), want)
 		if want == l.making {
 			want = math.MaxInt64
 		}
-		if got := l.patience(method, true); got != want {
-			t.Errorf("%s of a foreign shim: %v, want %v", method, got, want)
-		}
+		test.Equal(t, fmt.Sprintf("%s of a foreign shim", method), l.patience(method, true), want)
 	}
 }
 
@@ -57,8 +53,7 @@ func TestCallsOfUnresponsiveSupervisorEnd(t *testing.T) {
 	m := manager(t, stateDir(t), a)
 	quick(m)
 	pid := serving(t, m, "key")
-	c, err := m.Live(t.Context(), "key")
-	test.Must(t, err)
+	c := test.Value(m.Live(t.Context(), "key"))(t)
 	if found := m.Unresponsive(t.Context()); len(found) > 0 {
 		t.Errorf("before: %v", found)
 	}
@@ -90,12 +85,10 @@ func TestCallsOfUnresponsiveSupervisorEnd(t *testing.T) {
 	default:
 	}
 	giveUp()
-	if err := <-waiting; err == nil {
-		t.Error("a wait for a task that it does not have ended well")
-	}
+	test.Fails(t, <-waiting, "a wait for a task that it does not have ended well")
 
-	must(t, syscall.Kill(pid, syscall.SIGCONT))
-	eventually(t, "it answers again", func() bool { return len(m.Unresponsive(t.Context())) == 0 })
+	test.Must(t, syscall.Kill(pid, syscall.SIGCONT))
+	test.Eventually(t, "it answers again", func() bool { return len(m.Unresponsive(t.Context())) == 0 })
 	if err := calls["State"](); err == nil || IsUnresponsive(err) {
 		t.Errorf("State of a task that it does not have: %v", err)
 	}
@@ -108,7 +101,7 @@ func TestReplaceUnresponsive(t *testing.T) {
 	quick(m)
 	m.Hold("key")
 	pid := serving(t, m, "key")
-	c := value(m.Live(t.Context(), "key"))(t)
+	c := test.Value(m.Live(t.Context(), "key"))(t)
 	stopProcess(t, pid)
 	if _, err := c.Task.State(t.Context(), &taskapi.StateRequest{ID: "id"}); !IsUnresponsive(err) {
 		t.Fatalf("before: %v", err)
@@ -130,7 +123,7 @@ func TestReplaceUnresponsive(t *testing.T) {
 	if successor == pid {
 		t.Error("it was not killed")
 	}
-	again := value(m.Live(t.Context(), "key"))(t)
+	again := test.Value(m.Live(t.Context(), "key"))(t)
 	if next := serving(t, m, "key"); next != successor {
 		t.Errorf("successor %d was killed too", successor)
 	}
@@ -167,8 +160,8 @@ func TestStallOfTheDaemon(t *testing.T) {
 	}
 	command := exec.CommandContext(t.Context(), os.Args[0], "-test.run", "^TestStallOfTheDaemon$", "-test.v")
 	command.Env = append(os.Environ(), inChild+"=1")
-	out := value(command.StdoutPipe())(t)
-	must(t, command.Start())
+	out := test.Value(command.StdoutPipe())(t)
+	test.Must(t, command.Start())
 	lines := bufio.NewScanner(out)
 	for lines.Scan() {
 		t.Log(lines.Text())
@@ -195,12 +188,10 @@ func stalls(t *testing.T) {
 	quick(m)
 	m.Hold("key")
 	pid := serving(t, m, "key")
-	c := value(m.Live(t.Context(), "key"))(t)
+	c := test.Value(m.Live(t.Context(), "key"))(t)
 	stopProcess(t, pid)
 	c.ask()
-	if _, err := fmt.Fprintf(os.Stdout, "pinged %d\n", pid); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, test.Err(fmt.Fprintf(os.Stdout, "pinged %d\n", pid)))
 	if _, err := c.Task.State(t.Context(), &taskapi.StateRequest{ID: "id"}); IsUnresponsive(err) {
 		t.Error(err)
 	}
@@ -216,7 +207,7 @@ func TestSlowCallIsWaitedFor(t *testing.T) {
 	m := manager(t, dir, "/none")
 	quick(m)
 	m.ForeignShims.limits.silence = 2 * time.Second
-	server := value(ttrpc.NewServer())(t)
+	server := test.Value(ttrpc.NewServer())(t)
 	defer func() { _ = server.Close() }()
 	release := make(chan struct{})
 	asked := make(chan struct{}, 1)
@@ -228,10 +219,9 @@ func TestSlowCallIsWaitedFor(t *testing.T) {
 		},
 	})
 	socket := filepath.Join(dir, "slow.sock")
-	l := value(net.Listen("unix", socket))(t)
+	l := test.Value(net.Listen("unix", socket))(t)
 	go func() { _ = server.Serve(t.Context(), l) }()
-	c, err := m.Foreign(t.Context(), Endpoint{Address: "unix://" + socket, Protocol: "ttrpc", Version: 3})
-	test.Must(t, err)
+	c := test.Value(m.Foreign(t.Context(), Endpoint{Address: "unix://" + socket, Protocol: "ttrpc", Version: 3}))(t)
 	killed := make(chan error, 1)
 	go func() {
 		_, err := c.Task.Kill(t.Context(), &taskapi.KillRequest{ID: "id"})

@@ -2,6 +2,7 @@ package store
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -19,9 +20,7 @@ func TestStamp(t *testing.T) {
 		`null`:          `null`,
 		`[1]`:           `[1]`,
 	} {
-		if got := string(stamp([]byte(in))); got != want {
-			t.Errorf("%s became %s, want %s", in, got, want)
-		}
+		test.Equal(t, fmt.Sprintf("%s became", in), string(stamp([]byte(in))), want)
 	}
 }
 
@@ -33,17 +32,14 @@ func record(t *testing.T, dir, id string) {
 	t.Helper()
 	s, _, err := Open[thing, thing](dir)
 	test.Must(t, err)
-	if _, err := s.Create(id, thing{"spec"}, thing{"status"}, Relaxed); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, test.Err(s.Create(id, thing{"spec"}, thing{"status"}, Relaxed)))
 }
 
 func TestRecordsCarryTheirFormat(t *testing.T) {
 	dir := t.TempDir()
 	record(t, dir, "a")
 	for _, name := range []string{specFile, statusFile} {
-		b, err := os.ReadFile(filepath.Join(dir, "a", name))
-		test.Must(t, err)
+		b := test.Value(os.ReadFile(filepath.Join(dir, "a", name)))(t)
 		var got struct {
 			Format int
 			Name   string
@@ -70,14 +66,8 @@ func TestNewerRecordsAreLeftAlone(t *testing.T) {
 			if !errdefs.IsFailedPrecondition(err) {
 				t.Fatalf("Open: %v", err)
 			}
-			for _, want := range []string{"format 2", "newer", dir, "up to 1", "reinstall the newer berth"} {
-				if !strings.Contains(err.Error(), want) {
-					t.Errorf("%q does not say %q", err, want)
-				}
-			}
-			if _, err := os.Stat(unfinished); err != nil {
-				t.Errorf("a refused start has removed something: %v", err)
-			}
+			test.Says(t, err, "format 2", "newer", dir, "up to 1", "reinstall the newer berth")
+			test.Checkf(t, test.Err(os.Stat(unfinished)), "a refused start has removed something")
 			if b, err := os.ReadFile(path); err != nil || !strings.Contains(string(b), "other") {
 				t.Errorf("the newer record is now %s: %v", b, err)
 			}

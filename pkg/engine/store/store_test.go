@@ -28,11 +28,8 @@ func TestObjectsOutliveTheStore(t *testing.T) {
 	s, _ := open(t, dir)
 	for _, d := range []store.Durability{store.Relaxed, store.Durable} {
 		id := []string{"relaxed", "durable"}[d]
-		o, err := s.Create(id, spec{id}, status{1}, d)
-		test.Must(t, err)
-		if err := o.Update(func(st *status) error { st.N = 7; return nil }); err != nil {
-			t.Fatal(err)
-		}
+		o := test.Value(s.Create(id, spec{id}, status{1}, d))(t)
+		test.Must(t, o.Update(func(st *status) error { st.N = 7; return nil }))
 	}
 	again, broken := open(t, dir)
 	if len(broken) != 0 || len(again.List()) != 2 {
@@ -48,12 +45,8 @@ func TestObjectsOutliveTheStore(t *testing.T) {
 
 func TestCreateRefusesATakenID(t *testing.T) {
 	s, _ := open(t, t.TempDir())
-	if _, err := s.Create("a", spec{"first"}, status{}, store.Relaxed); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := s.Create("a", spec{"second"}, status{}, store.Relaxed); !errdefs.IsAlreadyExists(err) {
-		t.Fatalf("second Create: %v, want AlreadyExists", err)
-	}
+	test.Must(t, test.Err(s.Create("a", spec{"first"}, status{}, store.Relaxed)))
+	test.Refused(t, test.Err(s.Create("a", spec{"second"}, status{}, store.Relaxed)), errdefs.IsAlreadyExists)
 	if o, _ := s.Get("a"); o.Spec().Name != "first" {
 		t.Errorf("the first object became %+v", o.Spec())
 	}
@@ -62,8 +55,7 @@ func TestCreateRefusesATakenID(t *testing.T) {
 func TestFailedUpdateChangesNothing(t *testing.T) {
 	dir := t.TempDir()
 	s, _ := open(t, dir)
-	o, err := s.Create("a", spec{}, status{1}, store.Relaxed)
-	test.Must(t, err)
+	o := test.Value(s.Create("a", spec{}, status{1}, store.Relaxed))(t)
 	refused := errors.New("refused")
 	if err := o.Update(func(st *status) error { st.N = 2; return refused }); !errors.Is(err, refused) {
 		t.Fatalf("Update: %v", err)
@@ -77,9 +69,7 @@ func TestFailedUpdateChangesNothing(t *testing.T) {
 	if o.Status().N != 1 {
 		t.Errorf("status is %d after failed updates, want 1", o.Status().N)
 	}
-	if err := o.Force(func(st *status) { st.N = 4 }); err == nil {
-		t.Error("Force hid that the disk did not take it")
-	}
+	test.Fails(t, o.Force(func(st *status) { st.N = 4 }), "Force hid that the disk did not take it")
 	if o.Status().N != 4 {
 		t.Errorf("status is %d after Force, want 4", o.Status().N)
 	}
@@ -100,20 +90,15 @@ func TestFailedCreateLeavesNothing(t *testing.T) {
 func TestDelete(t *testing.T) {
 	dir := t.TempDir()
 	s, _ := open(t, dir)
-	o, err := s.Create("a", spec{}, status{}, store.Relaxed)
-	test.Must(t, err)
+	o := test.Value(s.Create("a", spec{}, status{}, store.Relaxed))(t)
 	for range 2 {
 		test.Must(t, s.Delete("a"))
 	}
-	if err := o.Update(func(*status) error { return nil }); !errdefs.IsNotFound(err) {
-		t.Errorf("Update of a deleted object: %v, want NotFound", err)
-	}
+	test.Refused(t, o.Update(func(*status) error { return nil }), errdefs.IsNotFound)
 	if again, _ := open(t, dir); len(again.List()) != 0 {
 		t.Error("a deleted object came back")
 	}
-	if _, err := s.Create("a", spec{}, status{}, store.Relaxed); err != nil {
-		t.Errorf("the id of a deleted object is not free: %v", err)
-	}
+	test.Checkf(t, test.Err(s.Create("a", spec{}, status{}, store.Relaxed)), "the id of a deleted object is not free")
 }
 
 // A crash may end anywhere between two writes; what it leaves must load.
@@ -160,15 +145,12 @@ func TestOpenAfterACrash(t *testing.T) {
 
 func TestConcurrentUpdatesAreAllCounted(t *testing.T) {
 	s, _ := open(t, t.TempDir())
-	o, err := s.Create("a", spec{}, status{}, store.Relaxed)
-	test.Must(t, err)
+	o := test.Value(s.Create("a", spec{}, status{}, store.Relaxed))(t)
 	var wg sync.WaitGroup
 	for range 8 {
 		wg.Go(func() {
 			for range 25 {
-				if err := o.Update(func(st *status) error { st.N++; return nil }); err != nil {
-					t.Error(err)
-				}
+				test.Check(t, o.Update(func(st *status) error { st.N++; return nil }))
 				_ = o.Status().N
 			}
 		})

@@ -11,13 +11,11 @@ import (
 // slowly is a server whose clients have little time for their headers, and a way to it.
 func slowly(t *testing.T, headers time.Duration) (*Server, func() net.Conn) {
 	t.Helper()
-	s, err := serve(Config{Address: "127.0.0.1"}, nil, headers)
-	test.Must(t, err)
+	s := test.Value(serve(Config{Address: "127.0.0.1"}, nil, headers))(t)
 	t.Cleanup(func() { test.Check(t, s.Close()) })
 	return s, func() net.Conn {
 		t.Helper()
-		conn, err := net.Dial("tcp", s.clients.Addr().String())
-		test.Must(t, err)
+		conn := test.Value(net.Dial("tcp", s.clients.Addr().String()))(t)
 		t.Cleanup(func() { _ = conn.Close() })
 		return conn
 	}
@@ -27,15 +25,6 @@ func (c *clients) count() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return len(c.open)
-}
-
-func eventually(t *testing.T, what string, is func() bool) {
-	t.Helper()
-	for end := time.Now().Add(30 * time.Second); !is(); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("waited in vain until %s", what)
-		}
-	}
 }
 
 // Clients that send a byte of a header now and then are cut off. They were told goodbye
@@ -50,9 +39,9 @@ func TestSlowHeaders(t *testing.T) {
 			}
 		}()
 	}
-	eventually(t, "all are there", func() bool { return s.clients.count() > 0 })
+	test.Eventually(t, "all are there", func() bool { return s.clients.count() > 0 })
 	begun := time.Now()
-	eventually(t, "none is left", func() bool { return s.clients.count() == 0 })
+	test.Eventually(t, "none is left", func() bool { return s.clients.count() == 0 })
 	if took := time.Since(begun); took > lingering/2 {
 		t.Errorf("it took %v", took)
 	}
@@ -65,7 +54,7 @@ func TestConnectionsWithoutARequest(t *testing.T) {
 	for range maxWaiting + 20 {
 		dial()
 	}
-	eventually(t, "they are bounded", func() bool { return s.clients.count() <= maxWaiting })
+	test.Eventually(t, "they are bounded", func() bool { return s.clients.count() <= maxWaiting })
 	test.Must(t, oldest.SetReadDeadline(time.Now().Add(30*time.Second)))
 	if n, err := oldest.Read(make([]byte, 1)); err == nil || n > 0 {
 		t.Errorf("the oldest reads %d bytes, %v", n, err)

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/engine/crilog"
 )
 
@@ -18,7 +19,7 @@ func attachedFIFO(t *testing.T, o *output, s *Supervisor) *os.File {
 	path := filepath.Join(t.TempDir(), "fifo")
 	f := fifo(t, path, os.O_RDONLY)
 	t.Cleanup(func() { f.Close() })
-	must(t, o.attach(s, stdioPaths{stdout: path}, nil, inputEnd{}))
+	test.Must(t, o.attach(s, stdioPaths{stdout: path}, nil, inputEnd{}))
 	return f
 }
 
@@ -63,15 +64,13 @@ func TestAttachedWhoDoesNotRead(t *testing.T) {
 			continue
 		}
 		_ = f.SetReadDeadline(time.Now().Add(time.Minute))
-		if _, err := io.ReadFull(f, got[read:sent]); err != nil {
-			t.Fatalf("after %d bytes: %v", read, err)
-		}
+		test.Mustf(t, test.Err(io.ReadFull(f, got[read:sent])), "after %d bytes", read)
 		read = sent
 	}
 	if !bytes.Equal(got, want) {
 		t.Error("bytes are not in order")
 	}
-	within(t, time.Minute, "the reader that reads nothing is cut off", func() bool {
+	test.Eventually(t, "the reader that reads nothing is cut off", func() bool {
 		_, err := os.Lstat(unread.Name())
 		return errors.Is(err, os.ErrNotExist) && openBelow(t, unread.Name()) == 1 // its own end
 	})

@@ -10,12 +10,14 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 // watching is a supervisor that has no more than what attachments need.
 func watching(t *testing.T) *Supervisor {
 	t.Helper()
-	p := value(newProcesses())(t)
+	p := test.Value(newProcesses())(t)
 	t.Cleanup(func() { p.epoll.Close() })
 	go p.run(context.WithoutCancel(t.Context()))
 	return &Supervisor{processes: p}
@@ -23,15 +25,14 @@ func watching(t *testing.T) *Supervisor {
 
 func fifo(t *testing.T, path string, flags int) *os.File {
 	t.Helper()
-	must(t, unix.Mkfifo(path, 0o600))
-	f := value(os.OpenFile(path, flags|unix.O_NONBLOCK, 0))(t)
-	return f
+	test.Must(t, unix.Mkfifo(path, 0o600))
+	return test.Value(os.OpenFile(path, flags|unix.O_NONBLOCK, 0))(t)
 }
 
 // openBelow is how many files are open here whose paths begin so.
 func openBelow(t *testing.T, path string) (n int) {
 	t.Helper()
-	entries := value(os.ReadDir("/proc/self/fd"))(t)
+	entries := test.Value(os.ReadDir("/proc/self/fd"))(t)
 	for _, e := range entries {
 		if target, err := os.Readlink(filepath.Join("/proc/self/fd", e.Name())); err == nil && strings.HasPrefix(target, path) {
 			n++
@@ -71,7 +72,7 @@ func TestReadersThatLeaveWhileTheyAttach(t *testing.T) {
 		os.Remove(paths.stdout)
 		os.Remove(paths.stderr)
 	}
-	within(t, time.Minute, "nothing is left open or watched", func() bool {
+	test.Eventually(t, "nothing is left open or watched", func() bool {
 		s.processes.mu.Lock()
 		defer s.processes.mu.Unlock()
 		return len(s.processes.watches) == 0 && openBelow(t, dir) == 0
@@ -86,14 +87,14 @@ func TestInputOfThoseWhoLeft(t *testing.T) {
 	dir := t.TempDir()
 	container := fifo(t, filepath.Join(dir, "container"), os.O_RDONLY)
 	defer container.Close()
-	stdin := value(openWriter(filepath.Join(dir, "container")))(t)
+	stdin := test.Value(openWriter(filepath.Join(dir, "container")))(t)
 	defer stdin.Close()
 	o := &output{}
 	attach := func(text []byte) {
 		t.Helper()
 		paths := stdioPaths{stdin: filepath.Join(dir, "in"), stdout: filepath.Join(dir, "out")}
 		in, out := fifo(t, paths.stdin, os.O_RDWR), fifo(t, paths.stdout, os.O_RDONLY)
-		must(t, o.attach(s, paths, stdin, inputEnd{}))
+		test.Must(t, o.attach(s, paths, stdin, inputEnd{}))
 		_ = in.SetWriteDeadline(time.Now().Add(50 * time.Millisecond))
 		_, _ = in.Write(text)
 		in.Close()
@@ -118,9 +119,7 @@ func TestInputOfThoseWhoLeft(t *testing.T) {
 	go func() { written <- o.attached.write(t.Context(), stdin, make([]byte, 300<<10)) }()
 	select {
 	case err := <-written:
-		if err != nil {
-			t.Errorf("the next input: %v", err)
-		}
+		test.Checkf(t, err, "the next input")
 	case <-time.After(time.Minute):
 		t.Error("the next input is not passed on")
 	}

@@ -56,7 +56,7 @@ func newBed(t testing.TB, r ociRuntime) *bed {
 		cgroup:     fmt.Sprintf("/berth-supervisor-test-%d-%d", os.Getpid(), beds.Load()),
 		containers: map[string]*container{},
 	}
-	must(t, os.MkdirAll(b.dir, 0o700))
+	test.Must(t, os.MkdirAll(b.dir, 0o700))
 	t.Cleanup(b.cleanup)
 	b.serve()
 	return b
@@ -65,12 +65,12 @@ func newBed(t testing.TB, r ociRuntime) *bed {
 // serve starts the supervisor, with what is left of a predecessor's.
 func (b *bed) serve(env ...string) {
 	b.Helper()
-	path := value(binary())(b)
+	path := test.Value(binary())(b)
 	socket := filepath.Join(b.dir, "shim.sock")
 	os.Remove(socket)
-	l := value(net.ListenUnix("unix", &net.UnixAddr{Name: socket, Net: "unix"}))(b)
+	l := test.Value(net.ListenUnix("unix", &net.UnixAddr{Name: socket, Net: "unix"}))(b)
 	l.SetUnlinkOnClose(false)
-	f := value(l.File())(b)
+	f := test.Value(l.File())(b)
 	files, inherit := b.inheritance()
 	cmd := exec.Command(path, append([]string{"serve", "--dir", b.dir, "--log-level", "debug"}, b.arguments...)...)
 	cmd.Env = append(append(os.Environ(), env...), supervisor.InheritEnv+"="+inherit,
@@ -78,7 +78,7 @@ func (b *bed) serve(env ...string) {
 	cmd.ExtraFiles = append([]*os.File{f}, files...)
 	cmd.Stderr = os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	must(b, cmd.Start())
+	test.Must(b, cmd.Start())
 	f.Close()
 	l.Close()
 	b.cmd, b.exited = cmd, make(chan struct{})
@@ -117,7 +117,7 @@ func (b *bed) inheritance() ([]*os.File, string) {
 	for id, c := range b.containers {
 		m[id] = supervisor.Inherited{Pidfd: next(c.pidfd), TTY: next(c.tty)}
 	}
-	text := value(json.Marshal(m))(b)
+	text := test.Value(json.Marshal(m))(b)
 	return files, string(text)
 }
 
@@ -198,23 +198,8 @@ func killCgroup(dir string) {
 
 func (b *bed) root() string { return filepath.Join(b.base, "root") }
 
-// must fails the test at once if a step of it failed.
-func must(t testing.TB, err error) {
-	t.Helper()
-	test.Must(t, err)
-}
-
 // done fails the test at once if a call failed.
 func (b *bed) done(_ any, err error) {
 	b.Helper()
-	must(b, err)
-}
-
-// value returns what a step gave, and fails the test at once if it failed.
-func value[T any](v T, err error) func(t testing.TB) T {
-	return func(t testing.TB) T {
-		t.Helper()
-		must(t, err)
-		return v
-	}
+	test.Must(b, err)
 }

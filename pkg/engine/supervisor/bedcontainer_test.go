@@ -46,7 +46,7 @@ func shell(script string) containerConfig {
 }
 
 func (b *bed) spec(id string, c containerConfig) *specs.Spec {
-	root := value(rootfs())(b)
+	root := test.Value(rootfs())(b)
 	caps := []string{"CAP_KILL", "CAP_SETUID", "CAP_SETGID", "CAP_CHOWN"}
 	s := &specs.Spec{
 		Version: "1.0.0",
@@ -152,10 +152,10 @@ func keepReader(path string) (*os.File, error) {
 // keepTerminal takes a copy of the terminal's master from the supervisor.
 func (c *container) keepTerminal() *os.File {
 	c.Helper()
-	r := value(c.extra.Terminal(c.ctx(), &supervisorv1.TerminalRequest{Id: c.id}))(c)
-	pidfd := value(unix.PidfdOpen(c.cmd.Process.Pid, 0))(c)
+	r := test.Value(c.extra.Terminal(c.ctx(), &supervisorv1.TerminalRequest{Id: c.id}))(c)
+	pidfd := test.Value(unix.PidfdOpen(c.cmd.Process.Pid, 0))(c)
 	defer unix.Close(pidfd)
-	fd := value(unix.PidfdGetfd(pidfd, int(r.Fd), 0))(c)
+	fd := test.Value(unix.PidfdGetfd(pidfd, int(r.Fd), 0))(c)
 	c.tty = os.NewFile(uintptr(fd), "terminal")
 	return c.tty
 }
@@ -191,9 +191,7 @@ func (c *container) tryStart() error {
 
 func (c *container) start() *container {
 	c.Helper()
-	if err := c.tryStart(); err != nil {
-		c.Fatalf("start %s: %v", c.id, err)
-	}
+	test.Mustf(c, c.tryStart(), "start %s", c.id)
 	return c
 }
 
@@ -214,13 +212,9 @@ func (c *container) close() {
 func (c *container) wait() supervisor.Exit {
 	c.Helper()
 	r, err := c.task.Wait(c.ctx(), &taskAPI.WaitRequest{ID: c.id})
-	if err != nil {
-		c.Fatalf("wait for %s: %v", c.id, err)
-	}
+	test.Mustf(c, err, "wait for %s", c.id)
 	exit, err := supervisor.ReadExit(c.dir, c.id)
-	if err != nil {
-		c.Fatalf("the exit of %s was announced and is not on disk: %v", c.id, err)
-	}
+	test.Mustf(c, err, "the exit of %s was announced and is not on disk", c.id)
 	if exit.Status != r.ExitStatus || !exit.Time().Equal(r.ExitedAt.AsTime()) {
 		c.Fatalf("Wait says %d at %v, the journal %d at %v", r.ExitStatus, r.ExitedAt.AsTime(), exit.Status, exit.Time())
 	}
@@ -245,9 +239,7 @@ func (c *container) delete() (*taskAPI.DeleteResponse, error) {
 
 func (c *container) mustDelete() {
 	c.Helper()
-	if _, err := c.delete(); err != nil {
-		c.Fatalf("delete %s: %v", c.id, err)
-	}
+	test.Mustf(c, test.Err(c.delete()), "delete %s", c.id)
 }
 
 // logLine is a line of a CRI log.
@@ -264,37 +256,24 @@ func (c *container) lines() []logLine {
 
 func readLog(t testing.TB, path string) []logLine {
 	t.Helper()
-	b := value(os.ReadFile(path))(t)
+	b := test.Value(os.ReadFile(path))(t)
 	var lines []logLine
 	for line := range strings.Lines(string(b)) {
 		fields := strings.SplitN(strings.TrimSuffix(line, "\n"), " ", 4)
 		if len(fields) != 4 || !strings.HasSuffix(line, "\n") {
 			t.Fatalf("%s has a line that is none: %q", path, line)
 		}
-		at := value(time.Parse(time.RFC3339Nano, fields[0]))(t)
+		at := test.Value(time.Parse(time.RFC3339Nano, fields[0]))(t)
 		lines = append(lines, logLine{at: at, stream: fields[1], partial: fields[2] == "P", content: fields[3]})
 	}
 	return lines
-}
-
-// eventually repeats a check until it holds.
-func eventually(t testing.TB, what string, check func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
-		if check() {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("in vain waited until %s", what)
-		}
-	}
 }
 
 // said waits until the log holds a line with that content.
 func (c *container) said(content string) logLine {
 	c.Helper()
 	var found logLine
-	eventually(c, fmt.Sprintf("%s says %q", c.id, content), func() bool {
+	test.Eventually(c, fmt.Sprintf("%s says %q", c.id, content), func() bool {
 		for _, l := range c.lines() {
 			if l.content == content {
 				found = l
@@ -309,7 +288,7 @@ func (c *container) said(content string) logLine {
 // pids lists the container's processes.
 func (c *container) pids() []uint32 {
 	c.Helper()
-	r := value(c.task.Pids(c.ctx(), &taskAPI.PidsRequest{ID: c.id}))(c)
+	r := test.Value(c.task.Pids(c.ctx(), &taskAPI.PidsRequest{ID: c.id}))(c)
 	var pids []uint32
 	for _, p := range r.Processes {
 		pids = append(pids, p.Pid)

@@ -13,6 +13,8 @@ import (
 	"github.com/containerd/errdefs/pkg/errgrpc"
 	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 // execResult is what came of an exec.
@@ -35,9 +37,9 @@ func (c *container) addExec(terminal, stdin bool, args ...string) *execution {
 	c.Helper()
 	e := &execution{container: c, id: fmt.Sprintf("exec%d", execs.Add(1))}
 	dir := filepath.Join(c.bundle, "io", e.id)
-	must(c, os.Mkdir(dir, 0o700))
+	test.Must(c, os.Mkdir(dir, 0o700))
 	process := c.spec(c.id, containerConfig{args: args, terminal: terminal}).Process
-	spec := value(json.Marshal(process))(c)
+	spec := test.Value(json.Marshal(process))(c)
 	request := &taskAPI.ExecProcessRequest{ID: c.id, ExecID: e.id, Terminal: terminal, Spec: &anypb.Any{Value: spec}}
 	request.Stdout, e.stdout = readFIFO(c, filepath.Join(dir, "stdout"))
 	if !terminal {
@@ -45,20 +47,18 @@ func (c *container) addExec(terminal, stdin bool, args ...string) *execution {
 	}
 	if stdin {
 		request.Stdin = filepath.Join(dir, "stdin")
-		must(c, unix.Mkfifo(request.Stdin, 0o600))
+		test.Must(c, unix.Mkfifo(request.Stdin, 0o600))
 		e.stdin = request.Stdin
 	}
-	if _, err := c.task.Exec(c.ctx(), request); err != nil {
-		c.Fatalf("exec: %v", err)
-	}
+	test.Mustf(c, test.Err(c.task.Exec(c.ctx(), request)), "exec")
 	return e
 }
 
 // readFIFO makes a FIFO and reads it to its end.
 func readFIFO(t testing.TB, path string) (string, chan string) {
 	t.Helper()
-	must(t, unix.Mkfifo(path, 0o600))
-	fd := value(unix.Open(path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0))(t)
+	test.Must(t, unix.Mkfifo(path, 0o600))
+	fd := test.Value(unix.Open(path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0))(t)
 	f := os.NewFile(uintptr(fd), path)
 	all := make(chan string, 1)
 	go func() {
@@ -84,9 +84,7 @@ func (e *execution) start() error {
 func (e *execution) wait() uint32 {
 	e.Helper()
 	r, err := e.task.Wait(e.ctx(), &taskAPI.WaitRequest{ID: e.container.id, ExecID: e.id})
-	if err != nil {
-		e.Fatalf("wait for %s: %v", e.id, err)
-	}
+	test.Mustf(e, err, "wait for %s", e.id)
 	return r.ExitStatus
 }
 
@@ -103,19 +101,15 @@ func (e *execution) delete() (*taskAPI.DeleteResponse, error) {
 // untilThere waits for a file in the container.
 func (c *container) untilThere(path string) {
 	c.Helper()
-	eventually(c, path+" is there", func() bool { return c.exec("test", "-e", path).status == 0 })
+	test.Eventually(c, path+" is there", func() bool { return c.exec("test", "-e", path).status == 0 })
 }
 
 // exec runs a command to its end.
 func (c *container) exec(args ...string) execResult {
 	c.Helper()
 	e := c.addExec(false, false, args...)
-	if err := e.start(); err != nil {
-		c.Fatalf("exec %v: %v", args, err)
-	}
+	test.Mustf(c, e.start(), "exec %v", args)
 	r := execResult{status: e.wait(), stdout: <-e.stdout, stderr: <-e.stderr}
-	if _, err := e.delete(); err != nil {
-		c.Fatalf("delete exec: %v", err)
-	}
+	test.Mustf(c, test.Err(e.delete()), "delete exec")
 	return r
 }

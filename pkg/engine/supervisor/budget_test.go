@@ -5,6 +5,8 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 // maxPSS is what one supervisor may cost with forty containers, in KiB: the
@@ -27,7 +29,7 @@ func TestMemoryOfASupervisorWithFortyContainers(t *testing.T) {
 		c.said("1000")
 	}
 	full := b.pss()
-	threads := value(os.ReadDir(fmt.Sprintf("/proc/%d/task", b.cmd.Process.Pid)))(t)
+	threads := test.Value(os.ReadDir(fmt.Sprintf("/proc/%d/task", b.cmd.Process.Pid)))(t)
 	t.Logf("PSS of a supervisor: %d KiB without containers, %d KiB with %d; %d threads", empty, full, containers, len(threads))
 	if full > maxPSS {
 		t.Errorf("PSS is %d KiB, more than %d", full, maxPSS)
@@ -40,7 +42,7 @@ func TestMemoryOfASupervisorWithFortyContainers(t *testing.T) {
 // pss is the supervisor's share of memory, in KiB.
 func (b *bed) pss() int {
 	b.Helper()
-	text := value(os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", b.cmd.Process.Pid)))(b)
+	text := test.Value(os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", b.cmd.Process.Pid)))(b)
 	for line := range strings.Lines(string(text)) {
 		var kib int
 		if n, _ := fmt.Sscanf(line, "Pss: %d kB", &kib); n == 1 {

@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 // A supervisor that nobody needs ends when its daemon does not come back. One with
@@ -36,7 +38,7 @@ func TestWithoutADaemonForLong(t *testing.T) {
 		t.Fatalf("it left a container alone:\n%s", b.log())
 	}
 	b.reconnect()
-	must(t, c.kill(unix.SIGTERM, false))
+	test.Must(t, c.kill(unix.SIGTERM, false))
 	c.exits(7)
 	hangUp()
 	if ended(1500 * time.Millisecond) {

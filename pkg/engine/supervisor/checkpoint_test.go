@@ -2,9 +2,9 @@ package supervisor
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
@@ -12,6 +12,8 @@ import (
 	runcapi "github.com/containerd/containerd/api/types/runc/options"
 	"github.com/containerd/errdefs"
 	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 func TestCheckpointArgs(t *testing.T) {
@@ -25,28 +27,22 @@ func TestCheckpointArgs(t *testing.T) {
 			[]string{"checkpoint", "--leave-running", "--image-path", "/images", "--work-path", "/work", "--tcp-established", "--ext-unix-sk", "--shell-job", "--file-locks", "id"},
 		},
 	} {
-		if got := checkpointArgs("id", "/images", c.options); !slices.Equal(got, c.want) {
-			t.Errorf("%v gives %q", c.options, got)
-		}
+		test.EqualLists(t, fmt.Sprintf("%v gives", c.options), checkpointArgs("id", "/images", c.options), c.want)
 	}
 }
 
 func TestCheckpointOptions(t *testing.T) {
-	if err := checkpointOptions(nil, &runcapi.CheckpointOptions{}); err != nil {
-		t.Errorf("none: %v", err)
-	}
-	good := value(anypb.New(&runcapi.CheckpointOptions{WorkPath: "/work"}))(t)
+	test.Checkf(t, checkpointOptions(nil, &runcapi.CheckpointOptions{}), "none")
+	good := test.Value(anypb.New(&runcapi.CheckpointOptions{WorkPath: "/work"}))(t)
 	for _, url := range []string{good.GetTypeUrl(), string(good.MessageName())} {
 		o := &runcapi.CheckpointOptions{}
 		if err := checkpointOptions(&anypb.Any{TypeUrl: url, Value: good.GetValue()}, o); err != nil || o.GetWorkPath() != "/work" {
 			t.Errorf("%s: %v, %v", url, o, err)
 		}
 	}
-	other := value(anypb.New(&taskAPI.PauseRequest{}))(t)
+	other := test.Value(anypb.New(&taskAPI.PauseRequest{}))(t)
 	for name, a := range map[string]*anypb.Any{"another message": other, "no message": {TypeUrl: good.GetTypeUrl(), Value: []byte{0xff}}} {
-		if err := checkpointOptions(a, &runcapi.CheckpointOptions{}); !errdefs.IsInvalidArgument(err) {
-			t.Errorf("%s: %v", name, err)
-		}
+		test.Is(t, checkpointOptions(a, &runcapi.CheckpointOptions{}), errdefs.IsInvalidArgument, "%s", name)
 	}
 }
 
@@ -56,13 +52,11 @@ func TestExplainCheckpoint(t *testing.T) {
 		t.Errorf("without a log: %v", err)
 	}
 	said := "(00.1) Error (criu/vdso.c:381): vdso: Unexpected rt vDSO area bounds\n"
-	must(t, os.WriteFile(filepath.Join(dir, "dump.log"), []byte(said), 0o600))
+	test.Must(t, os.WriteFile(filepath.Join(dir, "dump.log"), []byte(said), 0o600))
 	if err := ExplainCheckpoint(failed, dir); !errors.Is(err, failed) || !strings.HasSuffix(err.Error(), "CRIU says: vdso: Unexpected rt vDSO area bounds") {
 		t.Errorf("with a log: %v", err)
 	}
-	if err := ExplainCheckpoint(nil, dir); err != nil {
-		t.Errorf("without an error: %v", err)
-	}
+	test.Checkf(t, ExplainCheckpoint(nil, dir), "without an error")
 }
 
 func TestCRIUErrors(t *testing.T) {
@@ -83,8 +77,6 @@ func TestCRIUErrors(t *testing.T) {
 			"Can't open file volume/data on restore: No such file or directory",
 		},
 	} {
-		if got := criuErrors([]byte(c.log)); got != c.want {
-			t.Errorf("%s: %q", name, got)
-		}
+		test.Equal(t, name, criuErrors([]byte(c.log)), c.want)
 	}
 }

@@ -6,11 +6,13 @@ import (
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 func anyJSON(t testing.TB, v any) *anypb.Any {
 	t.Helper()
-	b := value(json.Marshal(v))(t)
+	b := test.Value(json.Marshal(v))(t)
 	return &anypb.Any{TypeUrl: "types.containerd.io/opencontainers/runtime-spec/1/LinuxResources", Value: b}
 }
 

@@ -50,9 +50,7 @@ func TestExitStatus(t *testing.T) {
 			if _, err := os.Stat(b.dir + "/tasks/" + c.id); !os.IsNotExist(err) {
 				t.Errorf("the task's journal is left: %v", err)
 			}
-			if _, err := c.task.State(c.ctx(), &taskAPI.StateRequest{ID: c.id}); err == nil {
-				t.Error("a deleted task has a state")
-			}
+			test.Fails(t, test.Err(c.task.State(c.ctx(), &taskAPI.StateRequest{ID: c.id})), "a deleted task has a state")
 		}
 		if entries, _ := os.ReadDir(b.root()); len(entries) > 0 && r.name != "runsc" {
 			t.Errorf("the runtime still has %v", entries)
@@ -67,7 +65,7 @@ func TestStartAnswersForTheProgram(t *testing.T) {
 		b := newBed(t, r)
 		for range 2 * runtime.GOMAXPROCS(0) {
 			busy := exec.Command("sh", "-c", "while :; do :; done")
-			must(t, busy.Start())
+			test.Must(t, busy.Start())
 			t.Cleanup(func() {
 				_ = busy.Process.Kill()
 				_ = busy.Wait()
@@ -75,11 +73,11 @@ func TestStartAnswersForTheProgram(t *testing.T) {
 		}
 		for i := range 30 {
 			c := b.run(fmt.Sprintf("c%d", i), shell("exec sleep 1000"))
-			name := value(os.ReadFile(fmt.Sprintf("/proc/%d/comm", c.pid)))(t)
+			name := test.Value(os.ReadFile(fmt.Sprintf("/proc/%d/comm", c.pid)))(t)
 			if strings.HasPrefix(string(name), "runc:") {
 				t.Errorf("start %d: the process is still %s", i, name)
 			}
-			must(t, c.kill(unix.SIGKILL, true))
+			test.Must(t, c.kill(unix.SIGKILL, true))
 			c.wait()
 			c.done(c.delete())
 		}
@@ -90,36 +88,22 @@ func TestAContainerStartsOnce(t *testing.T) {
 	b := newBed(t, findRuntime(t, "runc"))
 	c := b.create("once", shell("sleep 1000"))
 	state := func() tasktypes.Status {
-		r := value(c.task.State(c.ctx(), &taskAPI.StateRequest{ID: c.id}))(t)
+		r := test.Value(c.task.State(c.ctx(), &taskAPI.StateRequest{ID: c.id}))(t)
 		return r.Status
 	}
-	if got := state(); got != tasktypes.Status_CREATED {
-		t.Errorf("before the start: %v", got)
-	}
+	test.Equal(t, "before the start", state(), tasktypes.Status_CREATED)
 	if _, err := b.tryCreate("once", shell("true")); !errdefs.IsAlreadyExists(err) && !os.IsExist(err) {
 		t.Errorf("a second task of the same id: %v", err)
 	}
 	c.start()
-	if got := state(); got != tasktypes.Status_RUNNING {
-		t.Errorf("after the start: %v", got)
-	}
-	if err := c.tryStart(); !errdefs.IsFailedPrecondition(err) {
-		t.Errorf("a second start: %v", err)
-	}
-	if _, err := c.delete(); !errdefs.IsFailedPrecondition(err) {
-		t.Errorf("deleting a running container: %v", err)
-	}
-	must(t, c.kill(unix.SIGKILL, false))
+	test.Equal(t, "after the start", state(), tasktypes.Status_RUNNING)
+	test.Is(t, c.tryStart(), errdefs.IsFailedPrecondition, "a second start")
+	test.Is(t, test.Err(c.delete()), errdefs.IsFailedPrecondition, "deleting a running container")
+	test.Must(t, c.kill(unix.SIGKILL, false))
 	c.exits(137)
-	if got := state(); got != tasktypes.Status_STOPPED {
-		t.Errorf("after the end: %v", got)
-	}
-	if err := c.kill(unix.SIGKILL, false); !errdefs.IsNotFound(err) {
-		t.Errorf("a kill after the end: %v", err)
-	}
-	if err := c.tryStart(); !errdefs.IsFailedPrecondition(err) {
-		t.Errorf("a start after the end: %v", err)
-	}
+	test.Equal(t, "after the end", state(), tasktypes.Status_STOPPED)
+	test.Is(t, c.kill(unix.SIGKILL, false), errdefs.IsNotFound, "a kill after the end")
+	test.Is(t, c.tryStart(), errdefs.IsFailedPrecondition, "a start after the end")
 	c.mustDelete()
 }
 
@@ -130,13 +114,9 @@ func TestNeverStartedContainerIsDeleted(t *testing.T) {
 	if err != nil || task.State != supervisor.TaskCreated {
 		t.Errorf("journal: %+v, %v", task, err)
 	}
-	if err := c.kill(unix.SIGTERM, false); !errdefs.IsFailedPrecondition(err) {
-		t.Errorf("killing what was never started: %v", err)
-	}
+	test.Is(t, c.kill(unix.SIGTERM, false), errdefs.IsFailedPrecondition, "killing what was never started")
 	c.mustDelete()
-	if _, err := supervisor.ReadTask(b.dir, "idle"); !errdefs.IsNotFound(err) {
-		t.Errorf("journal after delete: %v", err)
-	}
+	test.Is(t, test.Err(supervisor.ReadTask(b.dir, "idle")), errdefs.IsNotFound, "journal after delete")
 }
 
 func TestPauseAndUpdate(t *testing.T) {
@@ -150,18 +130,18 @@ func TestPauseAndUpdate(t *testing.T) {
 		}
 		// What it wrote before may be on its way into the log.
 		before := len(c.lines())
-		eventually(t, "a paused container writes nothing", func() bool {
+		test.Eventually(t, "a paused container writes nothing", func() bool {
 			was := before
 			time.Sleep(100 * time.Millisecond)
 			before = len(c.lines())
 			return before == was
 		})
 		c.done(c.task.Resume(c.ctx(), &taskAPI.ResumeRequest{ID: c.id}))
-		eventually(t, "it writes again", func() bool { return len(c.lines()) > before })
+		test.Eventually(t, "it writes again", func() bool { return len(c.lines()) > before })
 		updateMemory(c, 64<<20)
 		// A frozen container must die too.
 		c.done(c.task.Pause(c.ctx(), &taskAPI.PauseRequest{ID: c.id}))
-		must(t, c.kill(unix.SIGKILL, false))
+		test.Must(t, c.kill(unix.SIGKILL, false))
 		c.exits(137)
 		c.mustDelete()
 	})
@@ -178,10 +158,10 @@ func TestFrozenAfterItsEnd(t *testing.T) {
 		if _, err := os.Stat(strings.Fields(freeze)[0]); err != nil {
 			freeze = "/sys/fs/cgroup" + c.cgroup + "/" + c.id + "/cgroup.freeze 1\n"
 		}
-		must(t, os.WriteFile(filepath.Join(dir, "freeze"), []byte(freeze), 0o600))
-		must(t, c.kill(unix.SIGKILL, false))
+		test.Must(t, os.WriteFile(filepath.Join(dir, "freeze"), []byte(freeze), 0o600))
+		test.Must(t, c.kill(unix.SIGKILL, false))
 		c.wait()
-		eventually(t, "it is frozen", func() bool {
+		test.Eventually(t, "it is frozen", func() bool {
 			_, err := os.Stat(filepath.Join(dir, "once"))
 			return err == nil
 		})
@@ -200,16 +180,14 @@ func TestKilledWhileItIsWritten(t *testing.T) {
 			_, err := c.task.Checkpoint(c.ctx(), &taskAPI.CheckpointTaskRequest{ID: c.id, Path: t.TempDir()})
 			written <- err
 		}()
-		eventually(t, "it is written", func() bool {
+		test.Eventually(t, "it is written", func() bool {
 			_, err := os.Stat(begun)
 			return err == nil
 		})
-		must(t, c.kill(unix.SIGKILL, true))
+		test.Must(t, c.kill(unix.SIGKILL, true))
 		select {
 		case err := <-written:
-			if err == nil {
-				t.Error("it is said to be written")
-			}
+			test.Fails(t, err, "it is said to be written")
 		case <-time.After(30 * time.Second):
 			t.Fatal("it is still being written")
 		}
@@ -226,9 +204,7 @@ func updateMemory(c *container, limit int64) {
 	if _, err := os.Stat(file); err != nil {
 		file = "/sys/fs/cgroup" + c.cgroup + "/" + c.id + "/memory.max"
 	}
-	if got, err := os.ReadFile(file); err != nil || string(got) != fmt.Sprintln(limit) {
-		c.Errorf("%s says %q, %v", file, got, err)
-	}
+	test.Equal(c, file, test.File(c, file), fmt.Sprintln(limit))
 }
 
 func TestOOMIsReported(t *testing.T) {
@@ -259,7 +235,7 @@ func TestProcessesInAForeignPIDNamespaceEndWithTheFirst(t *testing.T) {
 			{"exits", "sleep 998 & sleep 0.2", func(*container) {}},
 			{"killed", "sleep 998 & echo ready; sleep 999", func(c *container) {
 				c.said("ready")
-				must(t, c.kill(unix.SIGKILL, false))
+				test.Must(t, c.kill(unix.SIGKILL, false))
 			}},
 		} {
 			c := b.run(tt.id, inHostPIDs(tt.script))
@@ -271,7 +247,7 @@ func TestProcessesInAForeignPIDNamespaceEndWithTheFirst(t *testing.T) {
 			c.wait()
 			c.mustDelete()
 			for _, p := range pids.Processes {
-				eventually(t, fmt.Sprintf("%s: process %d is reaped", tt.id, p.Pid), func() bool { return unix.Kill(int(p.Pid), 0) != nil })
+				test.Eventually(t, fmt.Sprintf("%s: process %d is reaped", tt.id, p.Pid), func() bool { return unix.Kill(int(p.Pid), 0) != nil })
 			}
 		}
 	})
@@ -301,9 +277,7 @@ func TestPausedIsKnown(t *testing.T) {
 				test.Must(t, err)
 			}
 			failing("pause", true)
-			if _, err := c.task.Pause(c.ctx(), &taskAPI.PauseRequest{ID: c.id}); err == nil {
-				t.Error("a pause that fails: no error")
-			}
+			test.Fails(t, test.Err(c.task.Pause(c.ctx(), &taskAPI.PauseRequest{ID: c.id})), "a pause that fails: no error")
 			state(tasktypes.Status_RUNNING)
 			failing("pause", false)
 			c.done(c.task.Pause(c.ctx(), &taskAPI.PauseRequest{ID: c.id}))
@@ -311,9 +285,7 @@ func TestPausedIsKnown(t *testing.T) {
 			b.serve()
 			state(tasktypes.Status_PAUSED)
 			failing("resume", true)
-			if _, err := c.task.Resume(c.ctx(), &taskAPI.ResumeRequest{ID: c.id}); err == nil {
-				t.Error("a resume that fails: no error")
-			}
+			test.Fails(t, test.Err(c.task.Resume(c.ctx(), &taskAPI.ResumeRequest{ID: c.id})), "a resume that fails: no error")
 			state(tasktypes.Status_PAUSED)
 			failing("resume", false)
 			c.done(c.task.Resume(c.ctx(), &taskAPI.ResumeRequest{ID: c.id}))
@@ -335,7 +307,7 @@ func TestCheckpointOutlivesItsCaller(t *testing.T) {
 		_, err := c.task.Checkpoint(c.ctx(), &taskAPI.CheckpointTaskRequest{ID: c.id, Path: dir + "/images"})
 		answered <- err
 	}()
-	eventually(t, "it has begun", func() bool {
+	test.Eventually(t, "it has begun", func() bool {
 		select {
 		case err := <-answered:
 			t.Fatal(err)
@@ -346,8 +318,6 @@ func TestCheckpointOutlivesItsCaller(t *testing.T) {
 	})
 	b.conn.Close()
 	b.reconnect()
-	if err := <-answered; err == nil {
-		t.Error("it was answered over a connection that ended")
-	}
-	eventually(t, "it is done", func() bool { _, err := os.Stat(dir + "/done"); return err == nil })
+	test.Fails(t, <-answered, "it was answered over a connection that ended")
+	test.Eventually(t, "it is done", func() bool { _, err := os.Stat(dir + "/done"); return err == nil })
 }

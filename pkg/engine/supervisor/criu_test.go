@@ -3,7 +3,6 @@ package supervisor
 import (
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
@@ -39,14 +38,10 @@ func TestOnceConfig(t *testing.T) {
 	if got, err := onceConfig([]byte("ours")); err == nil {
 		t.Errorf("a missing file: %q", got)
 	}
-	must(t, os.WriteFile(theirs, []byte("theirs"), 0o600))
-	if got, err := onceConfig([]byte("ours")); err != nil || string(got) != "theirs\nours" {
-		t.Errorf("%q, %v", got, err)
-	}
+	test.Must(t, os.WriteFile(theirs, []byte("theirs"), 0o600))
+	test.Equal(t, "the result", string(test.Value(onceConfig([]byte("ours")))(t)), "theirs\nours")
 	t.Setenv(criuConfigEnv, "")
-	if got, err := onceConfig([]byte("ours")); err != nil || string(got) != "ours" {
-		t.Errorf("without one: %q, %v", got, err)
-	}
+	test.Equal(t, "without one", string(test.Value(onceConfig([]byte("ours")))(t)), "ours")
 }
 
 func TestRestoreArgs(t *testing.T) {
@@ -60,9 +55,7 @@ func TestRestoreArgs(t *testing.T) {
 		"crun":          {false, false, always + " --tcp-close"},
 		"crun terminal": {true, false, always + " --shell-job --tcp-close"},
 	} {
-		if got := strings.Join(restoreArgs("/i", "/w", c.terminal, c.told), " "); got != c.want {
-			t.Errorf("%s: %s", name, got)
-		}
+		test.Equal(t, name, strings.Join(restoreArgs("/i", "/w", c.terminal, c.told), " "), c.want)
 	}
 }
 
@@ -71,7 +64,7 @@ func TestPipesOfCheckpoints(t *testing.T) {
 	if got, err := readPipes(dir); err != nil || got != nil {
 		t.Errorf("none: %v, %v", got, err)
 	}
-	must(t, writePipes(dir, map[int]string{0: "file[1:2]", 1: "file[1:a3]"}))
+	test.Must(t, writePipes(dir, map[int]string{0: "file[1:2]", 1: "file[1:a3]"}))
 	if got, err := readPipes(dir); err != nil || got[1] != "file[1:a3]" || len(got) != 2 {
 		t.Errorf("read is %v, %v", got, err)
 	}
@@ -87,13 +80,13 @@ func TestPipesOfCheckpoints(t *testing.T) {
 		"much too much":    strings.Repeat(" ", maxStdioFile+1),
 		"without brackets": `{"1":"file"}`,
 	} {
-		must(t, os.WriteFile(file, []byte(text), 0o600))
+		test.Must(t, os.WriteFile(file, []byte(text), 0o600))
 		if got, err := readPipes(dir); err == nil {
 			t.Errorf("%s: %v", name, got)
 		}
 	}
-	must(t, os.Remove(file))
-	must(t, os.Symlink("/etc/hostname", file))
+	test.Must(t, os.Remove(file))
+	test.Must(t, os.Symlink("/etc/hostname", file))
 	if got, err := readPipes(dir); err == nil {
 		t.Errorf("a link: %v", got)
 	}
@@ -101,10 +94,10 @@ func TestPipesOfCheckpoints(t *testing.T) {
 
 func TestHasSysVIPC(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "team[1]") // which is no pattern
-	must(t, os.Mkdir(dir, 0o700))
+	test.Must(t, os.Mkdir(dir, 0o700))
 	write := func(name string, size int) {
 		t.Helper()
-		must(t, os.WriteFile(filepath.Join(dir, name), make([]byte, size), 0o600))
+		test.Must(t, os.WriteFile(filepath.Join(dir, name), make([]byte, size), 0o600))
 	}
 	for _, kind := range []string{"shm", "msg", "sem"} {
 		write("ipcns-"+kind+"-11.img", emptyImage)
@@ -130,20 +123,16 @@ func TestUnmountAfterCrun(t *testing.T) {
 	}
 	bundle, rootfs := t.TempDir(), t.TempDir()
 	kept := filepath.Join(rootfs, "kept")
-	must(t, os.WriteFile(kept, nil, 0o600))
+	test.Must(t, os.WriteFile(kept, nil, 0o600))
 	r := criuRestore{&task{id: "one", dir: t.TempDir(), journal: Task{Bundle: bundle, Options: Options{Root: t.TempDir()}}}}
 	test.Mustf(t, r.unmount(), "without any")
 	at := filepath.Join(bundle, crunRoot)
-	must(t, os.Mkdir(at, 0o755))
-	must(t, unix.Mount(rootfs, at, "", unix.MS_BIND, ""))
+	test.Must(t, os.Mkdir(at, 0o755))
+	test.Must(t, unix.Mount(rootfs, at, "", unix.MS_BIND, ""))
 	t.Cleanup(func() { _ = unix.Unmount(at, unix.MNT_DETACH) })
-	must(t, r.unmount())
-	if err := os.Remove(bundle); err != nil {
-		t.Errorf("something is left: %v", err)
-	}
-	if _, err := os.Stat(kept); err != nil {
-		t.Error(err)
-	}
+	test.Must(t, r.unmount())
+	test.Checkf(t, os.Remove(bundle), "something is left")
+	test.Check(t, test.Err(os.Stat(kept)))
 }
 
 // TestHierarchiesOfTheNode looks for those of the node while CRIU, and a container, have them
@@ -162,7 +151,5 @@ func TestHierarchiesOfTheNode(t *testing.T) {
 	want := []hierarchy{
 		{"memory", "/sys/fs/cgroup/memory", "/"}, {"", "/sys/fs/cgroup/unified", "/"}, {"pids", "/var/other/pids", "/"},
 	}
-	if !slices.Equal(got, want) {
-		t.Errorf("found %v", got)
-	}
+	test.EqualLists(t, "found", got, want)
 }

@@ -1,6 +1,7 @@
 package supervisor_test
 
 import (
+	"fmt"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -24,12 +25,8 @@ func TestExecThatCannotBeStarted(t *testing.T) {
 			!strings.Contains(err.Error(), "No such file") {
 			t.Errorf("start: %v", err)
 		}
-		if status := e.wait(); status != 255 {
-			t.Errorf("status %d", status)
-		}
-		if _, err := e.delete(); err != nil {
-			t.Errorf("delete: %v", err)
-		}
+		test.Equal(t, "status", e.wait(), 255)
+		test.Checkf(t, test.Err(e.delete()), "delete")
 		if left := leftFiles(t, b, "exec-*"); len(left) > 0 {
 			t.Errorf("files of the exec are left: %v", left)
 		}
@@ -39,8 +36,7 @@ func TestExecThatCannotBeStarted(t *testing.T) {
 // leftFiles are files of tasks that are left in the supervisor's directory.
 func leftFiles(t testing.TB, b *bed, pattern string) []string {
 	t.Helper()
-	left := value(filepath.Glob(filepath.Join(b.dir, "tasks", "*", pattern)))(t)
-	return left
+	return test.Value(filepath.Glob(filepath.Join(b.dir, "tasks", "*", pattern)))(t)
 }
 
 // A caller whose time is over kills the exec; nothing of it may stay, neither
@@ -57,14 +53,12 @@ func TestKillOfAnExecEndsAllOfIt(t *testing.T) {
 		} {
 			before := len(c.pids())
 			e := c.addExec(false, false, "/bin/sh", "-c", script)
-			must(t, e.start())
-			eventually(t, "it has children", func() bool { return len(c.pids()) > before+1 })
+			test.Must(t, e.start())
+			test.Eventually(t, "it has children", func() bool { return len(c.pids()) > before+1 })
 			time.Sleep(20 * time.Millisecond)
 			test.Mustf(t, e.kill(unix.SIGKILL), "%s", script)
-			if status := e.wait(); status != 137 {
-				t.Errorf("%s: status %d", script, status)
-			}
-			eventually(t, script+" left nothing", func() bool { return len(c.pids()) == before })
+			test.Equal(t, fmt.Sprintf("%s: status", script), e.wait(), 137)
+			test.Eventually(t, script+" left nothing", func() bool { return len(c.pids()) == before })
 			select {
 			case <-e.stdout:
 			case <-time.After(time.Minute):
@@ -85,24 +79,16 @@ func TestKillAfterTheEndOfAnExecEndsWhoHoldsItsOutput(t *testing.T) {
 		b := newBed(t, r)
 		c := b.run("c", shell("sleep 1000"))
 		e := c.addExec(false, false, "/bin/sh", "-c", "setsid sleep 2001 & echo left; exit 4")
-		must(t, e.start())
-		if status := e.wait(); status != 4 {
-			t.Errorf("status %d", status)
-		}
+		test.Must(t, e.start())
+		test.Equal(t, "status", e.wait(), 4)
 		select {
 		case text := <-e.stdout:
 			t.Fatalf("its output has ended, with %q", text)
 		case <-time.After(100 * time.Millisecond):
 		}
-		if err := e.kill(unix.SIGKILL); err != nil {
-			t.Errorf("kill: %v", err)
-		}
-		if text := <-e.stdout; text != "left\n" {
-			t.Errorf("stdout %q", text)
-		}
-		if err := e.kill(unix.SIGKILL); !errdefs.IsNotFound(err) {
-			t.Errorf("with nothing left to kill: %v", err)
-		}
+		test.Checkf(t, e.kill(unix.SIGKILL), "kill")
+		test.Equal(t, "stdout", <-e.stdout, "left\n")
+		test.Is(t, e.kill(unix.SIGKILL), errdefs.IsNotFound, "with nothing left to kill")
 	})
 }
 
@@ -111,28 +97,16 @@ func TestExecSignals(t *testing.T) {
 		b := newBed(t, r)
 		c := b.run("c", shell("sleep 1000"))
 		e := c.addExec(false, false, "/bin/sh", "-c", "trap 'exit 8' TERM; touch /tmp/trapped; while :; do sleep 0.02; done")
-		if err := e.kill(unix.SIGTERM); !errdefs.IsFailedPrecondition(err) {
-			t.Errorf("killing what was not started: %v", err)
-		}
-		must(t, e.start())
-		if err := e.start(); !errdefs.IsFailedPrecondition(err) {
-			t.Errorf("a second start: %v", err)
-		}
-		if _, err := e.delete(); !errdefs.IsFailedPrecondition(err) {
-			t.Errorf("deleting what runs: %v", err)
-		}
+		test.Is(t, e.kill(unix.SIGTERM), errdefs.IsFailedPrecondition, "killing what was not started")
+		test.Must(t, e.start())
+		test.Is(t, e.start(), errdefs.IsFailedPrecondition, "a second start")
+		test.Is(t, test.Err(e.delete()), errdefs.IsFailedPrecondition, "deleting what runs")
 		c.untilThere("/tmp/trapped")
-		must(t, e.kill(unix.SIGTERM))
-		if status := e.wait(); status != 8 {
-			t.Errorf("status %d", status)
-		}
-		if err := e.kill(unix.SIGTERM); !errdefs.IsNotFound(err) {
-			t.Errorf("a signal after the end: %v", err)
-		}
+		test.Must(t, e.kill(unix.SIGTERM))
+		test.Equal(t, "status", e.wait(), 8)
+		test.Is(t, e.kill(unix.SIGTERM), errdefs.IsNotFound, "a signal after the end")
 		e.done(e.delete())
-		if _, err := e.delete(); !errdefs.IsNotFound(err) {
-			t.Errorf("a second delete: %v", err)
-		}
+		test.Is(t, test.Err(e.delete()), errdefs.IsNotFound, "a second delete")
 	})
 }
 
@@ -141,21 +115,13 @@ func TestExecNeedsARunningContainer(t *testing.T) {
 	c := b.run("c", shell("sleep 1000"))
 	e := c.addExec(false, false, "/bin/true")
 	c.done(c.task.Pause(c.ctx(), &taskAPI.PauseRequest{ID: c.id}))
-	if err := e.start(); !errdefs.IsFailedPrecondition(err) {
-		t.Errorf("in a paused container: %v", err)
-	}
-	must(t, c.kill(unix.SIGKILL, false))
+	test.Is(t, e.start(), errdefs.IsFailedPrecondition, "in a paused container")
+	test.Must(t, c.kill(unix.SIGKILL, false))
 	c.wait()
-	if err := e.start(); !errdefs.IsFailedPrecondition(err) {
-		t.Errorf("in an ended container: %v", err)
-	}
-	if _, err := e.delete(); err != nil {
-		t.Errorf("deleting what was never started: %v", err)
-	}
+	test.Is(t, e.start(), errdefs.IsFailedPrecondition, "in an ended container")
+	test.Checkf(t, test.Err(e.delete()), "deleting what was never started")
 	_, err := c.task.Exec(c.ctx(), &taskAPI.ExecProcessRequest{ID: c.id, ExecID: "late", Spec: anyJSON(t, map[string]any{"args": []string{"true"}})})
-	if err := errgrpc.ToNative(err); !errdefs.IsFailedPrecondition(err) {
-		t.Errorf("an exec after the end: %v", err)
-	}
+	test.Is(t, errgrpc.ToNative(err), errdefs.IsFailedPrecondition, "an exec after the end")
 }
 
 func TestExecRefusesWhatIsNoProcess(t *testing.T) {
@@ -171,8 +137,6 @@ func TestExecRefusesWhatIsNoProcess(t *testing.T) {
 	} {
 		r.ID = c.id
 		_, err := c.task.Exec(c.ctx(), r)
-		if err := errgrpc.ToNative(err); !errdefs.IsInvalidArgument(err) {
-			t.Errorf("%s: %v", what, err)
-		}
+		test.Is(t, errgrpc.ToNative(err), errdefs.IsInvalidArgument, "%s", what)
 	}
 }

@@ -35,7 +35,7 @@ done
 %s
 exec $real "$@"
 `, real.path, script)
-	must(t, os.WriteFile(path, []byte(text), 0o755))
+	test.Must(t, os.WriteFile(path, []byte(text), 0o755))
 	real.path = path
 	return real
 }
@@ -49,14 +49,12 @@ func (c *container) nothingLeft() {
 			c.Errorf("processes are left: %q", procs)
 		}
 	}
-	if _, err := os.Stat(filepath.Join(c.root(), c.id)); !errors.Is(err, os.ErrNotExist) {
-		c.Errorf("the runtime still knows it: %v", err)
-	}
+	test.ErrorIs(c, test.Err(os.Stat(filepath.Join(c.root(), c.id))), os.ErrNotExist, "the runtime still knows it")
 	if exit := c.wait(); exit.Status != 128 || exit.Unknown {
 		c.Errorf("%+v, want status 128", exit)
 	}
 	// Nobody holds its output any more.
-	must(c, c.keepOut.SetReadDeadline(time.Now().Add(time.Minute)))
+	test.Must(c, c.keepOut.SetReadDeadline(time.Now().Add(time.Minute)))
 	if n, err := c.keepOut.Read(make([]byte, 1)); n > 0 || !errors.Is(err, io.EOF) {
 		c.Errorf("its output is still held open: %d, %v", n, err)
 	}
@@ -122,12 +120,8 @@ func TestStartsThatFail(t *testing.T) {
 func TestSocketOfASandboxThatWasKilled(t *testing.T) {
 	b := newBed(t, scripted(t, findRuntime(t, "runsc"), `[ "$verb" = run ] && { mkdir -p "$2"; : >"$2/runsc-$last.sock"; kill -9 $$; }`))
 	c := b.create("c", shell("sleep 1000"))
-	if err := c.tryStart(); err == nil || !strings.Contains(err.Error(), "killed by signal 9") {
-		t.Errorf("start: %v", err)
-	}
-	if _, err := os.Stat(filepath.Join(c.root(), "runsc-c.sock")); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the socket: %v", err)
-	}
+	test.Says(t, c.tryStart(), "killed by signal 9")
+	test.ErrorIs(t, test.Err(os.Stat(filepath.Join(c.root(), "runsc-c.sock"))), os.ErrNotExist, "the socket")
 	c.nothingLeft()
 }
 
@@ -140,16 +134,12 @@ func TestRuntimeVanishes(t *testing.T) {
 	first, second := b.create("first", shell("sleep 1000")), b.create("second", shell("exit 3"))
 	running := b.run("running", shell("echo up; sleep 1000"))
 	running.said("up")
-	must(t, os.Rename(r.path, r.path+".away"))
-	if err := first.tryStart(); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), r.path) {
-		t.Errorf("start: %v", err)
-	}
-	if err := running.kill(unix.SIGKILL, false); err != nil {
-		t.Errorf("a kill needs no runtime: %v", err)
-	}
+	test.Must(t, os.Rename(r.path, r.path+".away"))
+	test.Refused(t, first.tryStart(), errdefs.IsFailedPrecondition, r.path)
+	test.Checkf(t, running.kill(unix.SIGKILL, false), "a kill needs no runtime")
 	running.exits(137)
 	running.mustDelete()
-	must(t, os.Rename(r.path+".away", r.path))
+	test.Must(t, os.Rename(r.path+".away", r.path))
 	first.nothingLeft()
 	second.start()
 	second.exits(3)
@@ -162,16 +152,14 @@ func TestKillEndsAStartThatHangs(t *testing.T) {
 	c := b.create("c", shell("true"))
 	started := make(chan error, 1)
 	go func() { started <- c.tryStart() }()
-	eventually(t, "it is being started", func() bool {
+	test.Eventually(t, "it is being started", func() bool {
 		task, err := supervisor.ReadTask(b.dir, c.id)
 		return err == nil && task.State == supervisor.TaskStarting
 	})
-	eventually(t, "it is killed", func() bool { return c.kill(unix.SIGKILL, false) == nil })
+	test.Eventually(t, "it is killed", func() bool { return c.kill(unix.SIGKILL, false) == nil })
 	select {
 	case err := <-started:
-		if err == nil {
-			t.Error("it started")
-		}
+		test.Fails(t, err, "it started")
 	case <-time.After(10 * time.Second):
 		t.Fatal("the start goes on")
 	}
@@ -189,21 +177,19 @@ func TestStartThatItsSupervisorDidNotSurviveIsUndone(t *testing.T) {
 			b := newBed(t, scripted(t, findRuntime(t, "runc"), script))
 			c := b.create("c", shell("sleep 1000"))
 			go func() { _ = c.tryStart() }() // its answer never comes
-			eventually(t, "it is being started", func() bool {
+			test.Eventually(t, "it is being started", func() bool {
 				task, err := supervisor.ReadTask(b.dir, c.id)
 				return err == nil && task.State == supervisor.TaskStarting
 			})
 			if strings.Contains(script, "made") {
-				eventually(t, "it is made", func() bool { return len(leftFiles(t, b, "pid.made")) > 0 })
+				test.Eventually(t, "it is made", func() bool { return len(leftFiles(t, b, "pid.made")) > 0 })
 			}
 			b.kill9()
 			b.serve()
 			if exit := c.wait(); exit.Status != 255 || !exit.Unknown {
 				t.Errorf("%+v, want 255 and unknown", exit)
 			}
-			if _, err := os.Stat(filepath.Join(b.root(), c.id)); !errors.Is(err, os.ErrNotExist) {
-				t.Errorf("the runtime still knows it: %v", err)
-			}
+			test.ErrorIs(t, test.Err(os.Stat(filepath.Join(b.root(), c.id))), os.ErrNotExist, "the runtime still knows it")
 			c.mustDelete()
 		})
 	}
@@ -229,7 +215,7 @@ func TestRuntimeThatOutlivesItsSupervisorStartsNothing(t *testing.T) {
 			b := newBed(t, scripted(t, findRuntime(t, name), `[ $verb = run ] && { touch `+begun+`; sleep 1; }`))
 			c := b.create("c", shell("sleep 4321"))
 			go func() { _ = c.tryStart() }() // its answer never comes
-			eventually(t, "the runtime has begun", func() bool { _, err := os.Stat(begun); return err == nil })
+			test.Eventually(t, "the runtime has begun", func() bool { _, err := os.Stat(begun); return err == nil })
 			b.kill9()
 			b.serve()
 			if exit := c.wait(); exit.Status != 255 || !exit.Unknown {
@@ -239,9 +225,7 @@ func TestRuntimeThatOutlivesItsSupervisorStartsNothing(t *testing.T) {
 				t.Errorf("after its end was told there are %q", left)
 			}
 			time.Sleep(2 * time.Second) // the runtime would have begun by then
-			if _, err := os.Stat(filepath.Join(b.root(), c.id)); !errors.Is(err, os.ErrNotExist) {
-				t.Errorf("the runtime knows it: %v", err)
-			}
+			test.ErrorIs(t, test.Err(os.Stat(filepath.Join(b.root(), c.id))), os.ErrNotExist, "the runtime knows it")
 			if left := calledWith(t, b.dir); len(left) > 0 {
 				t.Errorf("there are %q", left)
 			}
@@ -259,7 +243,7 @@ func calledWith(t *testing.T, path string) []string {
 // commandLines are those that have both.
 func commandLines(t *testing.T, path, words string) (found []string) {
 	t.Helper()
-	files := value(filepath.Glob("/proc/[0-9]*/cmdline"))(t)
+	files := test.Value(filepath.Glob("/proc/[0-9]*/cmdline"))(t)
 	for _, file := range files {
 		text, _ := os.ReadFile(file) // it may be gone
 		line := strings.ReplaceAll(string(text), "\x00", " ")
@@ -281,16 +265,14 @@ func TestKillOfAnExecThatIsBeingStarted(t *testing.T) {
 			e := c.addExec(false, false, "/bin/sleep", "2002")
 			started := make(chan error, 1)
 			go func() { started <- e.start() }()
-			eventually(t, "the runtime has made it", func() bool { _, err := os.Stat(begun); return err == nil })
-			if err := e.kill(unix.SIGKILL); err != nil {
-				t.Errorf("kill: %v", err)
-			}
+			test.Eventually(t, "the runtime has made it", func() bool { _, err := os.Stat(begun); return err == nil })
+			test.Checkf(t, e.kill(unix.SIGKILL), "kill")
 			if err := <-started; err == nil && name == "runc" {
 				t.Error("it was started")
 			}
 			e.wait()
 			e.done(e.delete())
-			eventually(t, "nothing of the exec is left", func() bool { return len(c.pids()) == 1 })
+			test.Eventually(t, "nothing of the exec is left", func() bool { return len(c.pids()) == 1 })
 		})
 	}
 }
@@ -321,9 +303,7 @@ esac`
 			}
 		}},
 		{"and that fails", `echo nonsense > $spec &`, 60_000, func(t *testing.T, _ *container, _ *execution, err error) {
-			if err == nil || !strings.Contains(err.Error(), "parsing process spec") {
-				t.Errorf("start: %v", err)
-			}
+			test.Says(t, err, "parsing process spec")
 		}},
 		{"and that hangs", ``, 15_000, func(t *testing.T, c *container, _ *execution, err error) {
 			if !isTimeout(err) {
@@ -374,22 +354,18 @@ func TestExecFaults(t *testing.T) {
 			if err == nil || tt.class != nil && !tt.class(err) || !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("start: %v", err)
 			}
-			if status := e.wait(); status != 255 {
-				t.Errorf("status %d", status)
-			}
+			test.Equal(t, "status", e.wait(), 255)
 			e.done(e.delete())
 			if !c.alive() {
 				t.Error("the container died")
 			}
 			select {
 			case said := <-e.stderr:
-				if said != tt.stderr {
-					t.Errorf("stderr %q", said)
-				}
+				test.Equal(t, "stderr", said, tt.stderr)
 			case <-time.After(time.Minute):
 				t.Error("its stderr does not end")
 			}
-			eventually(t, "nothing of the exec is left", func() bool { return len(c.pids()) == 1 })
+			test.Eventually(t, "nothing of the exec is left", func() bool { return len(c.pids()) == 1 })
 		})
 	}
 }
@@ -405,8 +381,8 @@ func TestRuntimeThatWasUninstalled(t *testing.T) {
 			if kept, _ := filepath.Glob(b.root() + "/c*"); len(kept) == 0 {
 				t.Fatal("the runtime keeps nothing where this test looks")
 			}
-			must(t, os.Remove(r.path))
-			must(t, unix.Kill(c.pid, unix.SIGKILL))
+			test.Must(t, os.Remove(r.path))
+			test.Must(t, unix.Kill(c.pid, unix.SIGKILL))
 			c.wait()
 			c.mustDelete()
 			ended.mustDelete()

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 // What was written before the reader looked is not forgotten, whether the writer
@@ -15,20 +17,18 @@ func TestInputThatIsThereAlready(t *testing.T) {
 	for name, stays := range map[string]bool{"the writer stays": true, "the writer has left": false} {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "fifo")
-			must(t, unix.Mkfifo(path, 0o600))
-			reader := value(openReader(path))(t)
+			test.Must(t, unix.Mkfifo(path, 0o600))
+			reader := test.Value(openReader(path))(t)
 			defer reader.Close()
-			writer := value(os.OpenFile(path, os.O_WRONLY, 0))(t)
+			writer := test.Value(os.OpenFile(path, os.O_WRONLY, 0))(t)
 			defer writer.Close()
-			if _, err := writer.WriteString("early"); err != nil {
-				t.Fatal(err)
-			}
+			test.Must(t, test.Err(writer.WriteString("early")))
 			if !stays {
 				writer.Close()
 			}
 			// The poller has told of it by now, and does not repeat itself.
 			time.Sleep(50 * time.Millisecond)
-			must(t, reader.SetReadDeadline(time.Now().Add(time.Minute)))
+			test.Must(t, reader.SetReadDeadline(time.Now().Add(time.Minute)))
 			read := chunkReader(reader, true)
 			chunk, n := read()
 			if string(chunk[:n]) != "early" {
@@ -46,8 +46,8 @@ func TestInputThatIsThereAlready(t *testing.T) {
 // A FIFO that nobody has opened for writing yet has not ended.
 func TestInputWhoseWriterComesLater(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "fifo")
-	must(t, unix.Mkfifo(path, 0o600))
-	reader := value(openReader(path))(t)
+	test.Must(t, unix.Mkfifo(path, 0o600))
+	reader := test.Value(openReader(path))(t)
 	defer reader.Close()
 	got := make(chan string, 2)
 	go func() {
@@ -62,13 +62,11 @@ func TestInputWhoseWriterComesLater(t *testing.T) {
 		t.Fatalf("read %q though there was no writer", text)
 	case <-time.After(50 * time.Millisecond):
 	}
-	must(t, os.WriteFile(path, []byte("late"), 0))
+	test.Must(t, os.WriteFile(path, []byte("late"), 0))
 	for _, want := range []string{"late", ""} {
 		select {
 		case text := <-got:
-			if text != want {
-				t.Errorf("read %q, want %q", text, want)
-			}
+			test.Equal(t, "read", text, want)
 		case <-time.After(time.Minute):
 			t.Fatalf("nothing was read, want %q", want)
 		}

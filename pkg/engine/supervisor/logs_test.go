@@ -3,9 +3,10 @@ package supervisor_test
 import (
 	"fmt"
 	"os"
-	"slices"
 	"testing"
 	"time"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 // Both streams of several containers, as fast as they can: nothing is lost,
@@ -45,7 +46,7 @@ func TestLogsUnderLoad(t *testing.T) {
 func TestNothingWaitsForWhoHoldsTheOutput(t *testing.T) {
 	b := newBed(t, findRuntime(t, "runc"))
 	c := b.run("c", shell("echo said; sleep 0.5; exit 5"))
-	holder := value(os.OpenFile(c.bundle+"/io/stdout", os.O_RDWR, 0))(t)
+	holder := test.Value(os.OpenFile(c.bundle+"/io/stdout", os.O_RDWR, 0))(t)
 	defer holder.Close()
 	begin := time.Now()
 	c.exits(5)
@@ -62,7 +63,5 @@ func expectContents(t testing.TB, lines []logLine, want ...string) {
 	for _, l := range lines {
 		got = append(got, l.content)
 	}
-	if !slices.Equal(got, want) {
-		t.Errorf("the log says %q, want %q", got, want)
-	}
+	test.EqualLists(t, "the log says", got, want)
 }

@@ -10,7 +10,7 @@ import (
 
 // What systemd removes as soon as it is empty is gone when it is read.
 func TestCounterOfARemovedCgroup(t *testing.T) {
-	p := value(newProcesses())(t)
+	p := test.Value(newProcesses())(t)
 	kills := uint64(0)
 	logged := func() uint64 { return kills }
 	// The kernel answers a read of a removed cgroup's file by an error, as it does
@@ -40,7 +40,7 @@ func TestCounterOfARemovedCgroup(t *testing.T) {
 	}
 	// One that can be read is believed.
 	file := filepath.Join(t.TempDir(), "memory.events")
-	must(t, os.WriteFile(file, []byte("max 7\noom_kill 0\n"), 0o600))
+	test.Must(t, os.WriteFile(file, []byte("max 7\noom_kill 0\n"), 0o600))
 	if o, err = openCounter(p, file); err != nil {
 		t.Fatal(err)
 	}

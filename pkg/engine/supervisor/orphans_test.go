@@ -10,6 +10,7 @@ import (
 	taskAPI "github.com/containerd/containerd/api/runtime/task/v3"
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/engine/supervisor"
 )
 
@@ -31,30 +32,28 @@ func TestOrphansDoNotWaitForAStartThatHangs(t *testing.T) {
 		task, err := supervisor.ReadTask(b.dir, hung.id)
 		return err == nil && task.State == supervisor.TaskStarting
 	}
-	eventually(t, "the other one is being started", starting)
+	test.Eventually(t, "the other one is being started", starting)
 
 	// This orphan is younger than the start. It waits, and others behind it do not.
 	young := strings.TrimSpace(old.exec("sh", "-c", "sleep 0.1 >/dev/null 2>&1 & echo $!").stdout)
-	eventually(t, "the young orphan has ended", func() bool {
+	test.Eventually(t, "the young orphan has ended", func() bool {
 		state, err := os.ReadFile("/proc/" + young + "/stat")
 		return err != nil || strings.Contains(string(state), ") Z ")
 	})
-	must(t, old.kill(unix.SIGKILL, false))
+	test.Must(t, old.kill(unix.SIGKILL, false))
 	old.wait()
 	for _, p := range pids.Processes {
-		eventually(t, "process "+strconv.Itoa(int(p.Pid))+" is reaped", func() bool { return unix.Kill(int(p.Pid), 0) != nil })
+		test.Eventually(t, "process "+strconv.Itoa(int(p.Pid))+" is reaped", func() bool { return unix.Kill(int(p.Pid), 0) != nil })
 	}
 	if !starting() {
 		t.Error("the start has ended meanwhile: nothing was tested")
 	}
 	old.mustDelete()
-	eventually(t, "the start is given up", func() bool { return hung.kill(unix.SIGKILL, false) == nil })
-	if err := <-started; err == nil {
-		t.Error("it started")
-	}
+	test.Eventually(t, "the start is given up", func() bool { return hung.kill(unix.SIGKILL, false) == nil })
+	test.Fails(t, <-started, "it started")
 	hung.nothingLeft()
-	pid := value(strconv.Atoi(young))(t)
-	eventually(t, "the young orphan is reaped", func() bool { return unix.Kill(pid, 0) != nil })
+	pid := test.Value(strconv.Atoi(young))(t)
+	test.Eventually(t, "the young orphan is reaped", func() bool { return unix.Kill(pid, 0) != nil })
 }
 
 // The helper that a runtime leaves of a container that was started and has ended while
@@ -74,7 +73,7 @@ fi`))
 		task, err := supervisor.ReadTask(b.dir, hung.id)
 		return err == nil && task.State == supervisor.TaskStarting
 	}
-	eventually(t, "the other one is being started", starting)
+	test.Eventually(t, "the other one is being started", starting)
 	quick := b.run("quick", shell("exit 3"))
 	if w := quick.wait(); w.Status != 3 {
 		t.Errorf("it ended with %d", w.Status)
@@ -83,10 +82,8 @@ fi`))
 	if !starting() {
 		t.Error("the start has ended meanwhile: nothing was tested")
 	}
-	eventually(t, "the start is given up", func() bool { return hung.kill(unix.SIGKILL, false) == nil })
-	if err := <-started; err == nil {
-		t.Error("it started")
-	}
+	test.Eventually(t, "the start is given up", func() bool { return hung.kill(unix.SIGKILL, false) == nil })
+	test.Fails(t, <-started, "it started")
 	hung.nothingLeft()
 }
 
@@ -100,13 +97,7 @@ if [ $verb = delete ] && [ $last = bad ]; then
   n=0; while kill -0 $(cat `+left+`) 2>/dev/null; do n=$((n+1)); [ $n = 300 ] && touch `+late+` && break; sleep 0.02; done
 fi`))
 	c := b.create("bad", shell("true"))
-	if err := c.tryStart(); err == nil {
-		t.Error("it started")
-	}
-	if _, err := os.Stat(left); err != nil {
-		t.Fatalf("nothing was left: %v", err)
-	}
-	if _, err := os.Stat(late); err == nil {
-		t.Error("the orphan was there as long as the runtime's delete")
-	}
+	test.Fails(t, c.tryStart(), "it started")
+	test.Mustf(t, test.Err(os.Stat(left)), "nothing was left")
+	test.Fails(t, test.Err(os.Stat(late)), "the orphan was there as long as the runtime's delete")
 }

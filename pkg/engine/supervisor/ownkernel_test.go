@@ -3,7 +3,6 @@ package supervisor
 import (
 	"os"
 	"path/filepath"
-	"slices"
 	"testing"
 
 	"github.com/berth-cri/berth/internal/test"
@@ -32,13 +31,13 @@ func TestOOMKillsAreExcused(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "memory.oom_control")
 	count := func(kills string) {
 		t.Helper()
-		must(t, os.WriteFile(file, []byte("under_oom 0\noom_kill "+kills+"\n"), 0o600))
+		test.Must(t, os.WriteFile(file, []byte("under_oom 0\noom_kill "+kills+"\n"), 0o600))
 	}
 	count("0")
 	s := &Supervisor{ctx: t.Context(), dir: t.TempDir(), processes: p, tasks: map[string]*task{}}
 	join := func(id string, sandbox int) *task {
 		c := newTask(s, Task{ID: id, Process: Process{PID: sandbox}, Member: true})
-		must(t, os.MkdirAll(c.dir, 0o700))
+		test.Must(t, os.MkdirAll(c.dir, 0o700))
 		if c.oom, err = openCounter(p, file); err != nil {
 			t.Fatal(err)
 		}
@@ -77,7 +76,7 @@ func TestLocksOfDeletedContainersAreSwept(t *testing.T) {
 		"here_sandbox:pod.lock", "here_sandbox:pod.state",
 		"else_sandbox:other.lock",
 	} {
-		must(t, os.WriteFile(filepath.Join(root, name), nil, 0o600))
+		test.Must(t, os.WriteFile(filepath.Join(root, name), nil, 0o600))
 	}
 	options := &Options{OwnKernel: true, Root: root}
 	for id, sandbox := range map[string]string{"gone": "pod", "here": "pod", "pod": "pod", "unknown": "unknown"} {
@@ -95,9 +94,7 @@ func TestLocksOfDeletedContainersAreSwept(t *testing.T) {
 	}
 	locksOf(options, "gone", "").sweep()
 	want := []string{"else_sandbox:other.lock", "here_sandbox:pod.lock", "here_sandbox:pod.state", "pod_sandbox:pod.lock", "pod_sandbox:pod.state"}
-	if got := names(t, root); !slices.Equal(got, want) {
-		t.Errorf("there are %v, want %v", got, want)
-	}
+	test.EqualLists(t, "there", names(t, root), want)
 }
 
 // TestLocksOfAnEndedSandboxAreSwept is about a member whose delete failed, after
@@ -110,17 +107,15 @@ func TestLocksOfAnEndedSandboxAreSwept(t *testing.T) {
 		filepath.Join(root, "else_sandbox:other.state"): "",
 		filepath.Join(bundle, "config.json"):            `{"annotations": {"io.kubernetes.cri.container-type": "container", "io.kubernetes.cri.sandbox-id": "pod"}}`,
 	} {
-		must(t, os.WriteFile(path, []byte(text), 0o600))
+		test.Must(t, os.WriteFile(path, []byte(text), 0o600))
 	}
 	locksOf(&Options{OwnKernel: true, Root: root}, "gone", bundle).sweepEnded()
-	if got, want := names(t, root), []string{"else_sandbox:other.lock", "else_sandbox:other.state"}; !slices.Equal(got, want) {
-		t.Errorf("there are %v, want %v", got, want)
-	}
+	test.EqualLists(t, "there", names(t, root), []string{"else_sandbox:other.lock", "else_sandbox:other.state"})
 }
 
 func names(t *testing.T, dir string) []string {
 	t.Helper()
-	entries := value(os.ReadDir(dir))(t)
+	entries := test.Value(os.ReadDir(dir))(t)
 	var names []string
 	for _, e := range entries {
 		names = append(names, e.Name())

@@ -11,6 +11,7 @@ import (
 	"github.com/containerd/errdefs/pkg/errgrpc"
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-cri/berth/internal/test"
 	supervisorv1 "github.com/berth-cri/berth/proto/berth/supervisor/v1"
 )
 
@@ -35,9 +36,7 @@ func TestParallelStarts(t *testing.T) {
 				if err != nil || w.ExitStatus != uint32(n) {
 					t.Errorf("%s: %v, %v", c.id, w, err)
 				}
-				if _, err := c.delete(); err != nil {
-					t.Errorf("%s: %v", c.id, err)
-				}
+				test.Checkf(t, test.Err(c.delete()), "%s", c.id)
 			})
 		}
 		work.Wait()
@@ -49,7 +48,7 @@ func TestParallelStarts(t *testing.T) {
 			}
 			pids[c.pid] = true
 		}
-		eventually(t, "the supervisor has no children", func() bool {
+		test.Eventually(t, "the supervisor has no children", func() bool {
 			children, err := os.ReadFile(fmt.Sprintf("/proc/%[1]d/task/%[1]d/children", b.cmd.Process.Pid))
 			return err == nil && len(children) == 0
 		})
@@ -84,7 +83,7 @@ func TestParallelCallsForOneContainer(t *testing.T) {
 	if started != 1 {
 		t.Errorf("%d of the starts succeeded", started)
 	}
-	must(t, c.kill(unix.SIGKILL, false))
+	test.Must(t, c.kill(unix.SIGKILL, false))
 	c.wait()
 	for range cap(results) {
 		go func() {

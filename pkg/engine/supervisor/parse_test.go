@@ -2,6 +2,7 @@ package supervisor
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -29,9 +30,7 @@ func TestRuntimeMessage(t *testing.T) {
 		{"a usage of crun", "crun: unrecognized option '--bogus'\nTry `crun --help' or `crun --usage'\n", "crun: unrecognized option '--bogus'"},
 		{"no text", "\xff\xfe", "?"},
 	} {
-		if got := runtimeMessage([]byte(tt.said)); got != tt.want {
-			t.Errorf("%s: %q, want %q", tt.name, got, tt.want)
-		}
+		test.Equal(t, fmt.Sprint(tt.name), runtimeMessage([]byte(tt.said)), tt.want)
 	}
 	long := runtimeMessage([]byte("begin " + strings.Repeat("é", 5000) + " end"))
 	if len(long) > maxMessage || !strings.HasPrefix(long, "begin ") || !strings.HasSuffix(long, " end") {
@@ -46,9 +45,7 @@ func TestUnknownToRuntime(t *testing.T) {
 		"loading container: file does not exist":                        true,
 		"permission denied":                                             false,
 	} {
-		if got := unknownToRuntime(&errCall{message: message}); got != want {
-			t.Errorf("%q: %t", message, got)
-		}
+		test.Equal(t, fmt.Sprintf("%q", message), unknownToRuntime(&errCall{message: message}), want)
 	}
 	if unknownToRuntime(errors.New("does not exist")) {
 		t.Error("an error that is none of a runtime's")
@@ -57,18 +54,14 @@ func TestUnknownToRuntime(t *testing.T) {
 
 func TestExitStatusOfWait(t *testing.T) {
 	for raw, want := range map[int32]uint32{0: 0, 3 << 8: 3, 255 << 8: 255, 9: 137, 15: 143, 11 | 0x80: 139} {
-		if got := decodeStatus(raw); got != want {
-			t.Errorf("%#x: %d, want %d", raw, got, want)
-		}
+		test.Equal(t, fmt.Sprintf("%#x", raw), decodeStatus(raw), want)
 	}
 	for info, want := range map[waitInfo]uint32{
 		{code: codeExited, status: 3}:  3,
 		{code: codeKilled, status: 9}:  137,
 		{code: codeDumped, status: 11}: 139,
 	} {
-		if got := info.exitStatus(); got != want {
-			t.Errorf("%+v: %d, want %d", info, got, want)
-		}
+		test.Equal(t, fmt.Sprintf("%+v", info), info.exitStatus(), want)
 	}
 }
 
@@ -86,16 +79,14 @@ func TestAskedCgroup(t *testing.T) {
 		{"-.slice:berth:c", true, "/berth-c.scope"},
 		{"/no/systemd/path", true, ""},
 	} {
-		if got := askedCgroup(tt.path, "id", tt.systemd); got != tt.want {
-			t.Errorf("%q: %q, want %q", tt.path, got, tt.want)
-		}
+		test.Equal(t, fmt.Sprintf("%q", tt.path), askedCgroup(tt.path, "id", tt.systemd), tt.want)
 	}
 }
 
 func TestLocateCgroup(t *testing.T) {
 	dir := t.TempDir()
 	for _, d := range []string{"v2/pod/c", "memory/pod/c", "pids/pod/c", "pids/asked", "freezer/shim"} {
-		must(t, os.MkdirAll(filepath.Join(dir, d), 0o755))
+		test.Must(t, os.MkdirAll(filepath.Join(dir, d), 0o755))
 	}
 	all := []hierarchy{
 		{mount: dir + "/v2", root: "/"},
@@ -127,9 +118,7 @@ func TestLocateCgroup(t *testing.T) {
 func TestParseCounter(t *testing.T) {
 	text := []byte("low 0\noom 7\noom_kill 3\noom_group_kill x\n")
 	for key, want := range map[string]uint64{"oom_kill": 3, "oom": 7, "oom_group_kill": 0, "none": 0} {
-		if got := parseCounter(text, key); got != want {
-			t.Errorf("%s: %d, want %d", key, got, want)
-		}
+		test.Equal(t, key, parseCounter(text, key), want)
 	}
 }
 
@@ -144,9 +133,7 @@ func TestBelongs(t *testing.T) {
 		16: {Parent: 17, Group: 1, Session: 1}, 17: {Parent: 16, Group: 1, Session: 1}, // never seen so
 	}
 	for pid, want := range map[int]bool{11: true, 12: true, 13: true, 14: true, 15: false, 16: false} {
-		if got := belongs(pid, 10, 9, all); got != want {
-			t.Errorf("%d: %t", pid, got)
-		}
+		test.Equal(t, fmt.Sprintf("%d", pid), belongs(pid, 10, 9, all), want)
 	}
 	if belongs(14, 10, 0, all) {
 		t.Error("without a session of its own")
@@ -158,14 +145,10 @@ func TestBelongs(t *testing.T) {
 
 func TestCheckID(t *testing.T) {
 	for _, id := range []string{"a", "0123abc", "a.b_c-d", strings.Repeat("x", 200)} {
-		if err := checkID(id); err != nil {
-			t.Errorf("%.20q: %v", id, err)
-		}
+		test.Checkf(t, checkID(id), "%.20q", id)
 	}
 	for _, id := range []string{"", ".", "..", "-a", "a/b", "a b", "a\n", "é", strings.Repeat("x", 201)} {
-		if err := checkID(id); !errdefs.IsInvalidArgument(err) {
-			t.Errorf("%.20q: %v", id, err)
-		}
+		test.Is(t, checkID(id), errdefs.IsInvalidArgument, "%.20q", id)
 	}
 }
 
@@ -201,44 +184,23 @@ func TestArgv(t *testing.T) {
 
 func TestJournalIsReadByNameOnly(t *testing.T) {
 	dir := t.TempDir()
-	if _, err := ReadTask(dir, "a"); !errdefs.IsNotFound(err) {
-		t.Errorf("no task: %v", err)
-	}
-	if _, err := ReadExit(dir, "a"); !errdefs.IsNotFound(err) {
-		t.Errorf("no exit: %v", err)
-	}
-	must(t, os.MkdirAll(taskDir(dir, "a"), 0o700))
+	test.Is(t, test.Err(ReadTask(dir, "a")), errdefs.IsNotFound, "no task")
+	test.Is(t, test.Err(ReadExit(dir, "a")), errdefs.IsNotFound, "no exit")
+	test.Must(t, os.MkdirAll(taskDir(dir, "a"), 0o700))
 	file := filepath.Join(taskDir(dir, "a"), taskFile)
-	must(t, os.WriteFile(file, []byte(`{"id":"a","state":"running","fromANewerVersion":{"x":1}}`), 0o600))
+	test.Must(t, os.WriteFile(file, []byte(`{"id":"a","state":"running","fromANewerVersion":{"x":1}}`), 0o600))
 	if j, err := ReadTask(dir, "a"); err != nil || j.ID != "a" || j.State != TaskRunning {
 		t.Errorf("%+v, %v", j, err)
 	}
-	must(t, os.WriteFile(file, []byte(`{"id":`), 0o600))
+	test.Must(t, os.WriteFile(file, []byte(`{"id":`), 0o600))
 	if _, err := ReadTask(dir, "a"); err == nil || errdefs.IsNotFound(err) {
 		t.Errorf("half a journal: %v", err)
 	}
 }
 
 func TestOpenPidfdOfAReusedPid(t *testing.T) {
-	stat := value(procfs.StatOf(os.Getpid()))(t)
-	fd := value(openPidfd(Process{PID: os.Getpid(), StartTime: stat.Started}))(t)
+	stat := test.Value(procfs.StatOf(os.Getpid()))(t)
+	fd := test.Value(openPidfd(Process{PID: os.Getpid(), StartTime: stat.Started}))(t)
 	unix.Close(fd)
-	if _, err := openPidfd(Process{PID: os.Getpid(), StartTime: stat.Started + 1}); !errors.Is(err, unix.ESRCH) {
-		t.Errorf("a process of another start time: %v", err)
-	}
-}
-
-// must fails the test at once if a step of it failed.
-func must(t testing.TB, err error) {
-	t.Helper()
-	test.Must(t, err)
-}
-
-// value returns what a step gave, and fails the test at once if it failed.
-func value[T any](v T, err error) func(t testing.TB) T {
-	return func(t testing.TB) T {
-		t.Helper()
-		must(t, err)
-		return v
-	}
+	test.ErrorIs(t, test.Err(openPidfd(Process{PID: os.Getpid(), StartTime: stat.Started + 1})), unix.ESRCH, "a process of another start time")
 }

@@ -43,8 +43,7 @@ func findRuntime(t testing.TB, name string) ociRuntime {
 	if err != nil {
 		missing(t, "%s is missing: %v", name, err)
 	}
-	path, err = filepath.Abs(path)
-	test.Must(t, err)
+	path = test.Value(filepath.Abs(path))(t)
 	if name == "crun" {
 		mountHugetlb(t)
 	}

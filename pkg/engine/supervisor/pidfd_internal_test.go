@@ -11,7 +11,7 @@ import (
 
 func TestPidfdOfAnother(t *testing.T) {
 	cmd := exec.Command("sleep", "1000")
-	must(t, cmd.Start())
+	test.Must(t, cmd.Start())
 	defer func() {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
@@ -23,7 +23,7 @@ func TestPidfdOfAnother(t *testing.T) {
 	if isAnother(pidfd, own) || isAnother(pidfd, Process{PID: own.PID}) || !isAnother(pidfd, earlier) {
 		t.Error("it is taken for another, or another for it")
 	}
-	must(t, cmd.Process.Kill())
+	test.Must(t, cmd.Process.Kill())
 	_ = cmd.Wait()
 	if isAnother(pidfd, own) {
 		t.Error("one that has ended is taken for another")

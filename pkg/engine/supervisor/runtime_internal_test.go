@@ -4,6 +4,8 @@ import (
 	"context"
 	"strings"
 	"testing"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 // The error of a call that hung has all that is needed to look further.
@@ -19,11 +21,7 @@ func TestAborted(t *testing.T) {
 		{"delete", "waiting\n", []string{"/bin/runc --root /run/runc delete id", "it last wrote: waiting"}, []string{"container_create_timeout"}},
 	} {
 		err := (&call{options: o, args: []string{c.verb, "id"}}).aborted(late, []byte(c.said))
-		for _, want := range c.want {
-			if !strings.Contains(err.Error(), want) {
-				t.Errorf("%s: %q lacks %q", c.verb, err, want)
-			}
-		}
+		test.Says(t, err, c.want...)
 		for _, not := range c.not {
 			if strings.Contains(err.Error(), not) {
 				t.Errorf("%s: %q has %q", c.verb, err, not)

@@ -6,7 +6,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -36,13 +35,13 @@ func TestWithoutATerminalThereIsNone(t *testing.T) {
 func (c *container) attachAs(name string, stdin bool, r *supervisorv1.AttachRequest) (out, errs chan string, in *os.File) {
 	c.Helper()
 	dir := filepath.Join(c.base, name)
-	must(c, os.Mkdir(dir, 0o700))
+	test.Must(c, os.Mkdir(dir, 0o700))
 	r.Id = c.id
 	r.Stdout, out = readFIFO(c, filepath.Join(dir, "stdout"))
 	r.Stderr, errs = readFIFO(c, filepath.Join(dir, "stderr"))
 	if stdin {
 		r.Stdin = filepath.Join(dir, "stdin")
-		must(c, unix.Mkfifo(r.Stdin, 0o600))
+		test.Must(c, unix.Mkfifo(r.Stdin, 0o600))
 	}
 	c.done(c.extra.Attach(c.ctx(), r))
 	if stdin {
@@ -69,13 +68,9 @@ func TestInputEnds(t *testing.T) {
 			out, _, in := c.attachAs("typing", true, &supervisorv1.AttachRequest{CloseStdin: true})
 			c.keepIn.Close()
 			c.keepIn = nil
-			if _, err := in.WriteString(typed); err != nil {
-				t.Fatal(err)
-			}
+			test.Must(t, test.Err(in.WriteString(typed)))
 			in.Close()
-			if got := <-out; got != counted {
-				t.Errorf("the container counted %q", got)
-			}
+			test.Equal(t, "the container counted", <-out, counted)
 		})
 		t.Run("alone", func(t *testing.T) {
 			cfg := shell(`echo before; sleep 0.2; head -c 262144 | wc -c; read x; echo "then $x"; sleep 1000`)
@@ -83,9 +78,7 @@ func TestInputEnds(t *testing.T) {
 			c := b.run("again", cfg)
 			c.said("before")
 			out, errs, in := c.attachAs("first", true, &supervisorv1.AttachRequest{UntilStdinEnds: true})
-			if _, err := in.WriteString(typed); err != nil {
-				t.Fatal(err)
-			}
+			test.Must(t, test.Err(in.WriteString(typed)))
 			in.Close()
 			for _, stream := range []chan string{out, errs} {
 				select {
@@ -107,26 +100,21 @@ func TestAttachedReaderThatDoesNotReadIsDetached(t *testing.T) {
 	const lines = 400_000 // 2.7 MB: more than twice what a reader may be behind
 	c := b.run("c", shell(fmt.Sprintf("while [ ! -e /tmp/go ]; do sleep 0.01; done; seq 1 %d; exit 1", lines)))
 	path := filepath.Join(b.base, "unread")
-	must(t, unix.Mkfifo(path, 0o600))
-	reader, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
-	test.Must(t, err)
+	test.Must(t, unix.Mkfifo(path, 0o600))
+	reader := test.Value(os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0))(t)
 	defer reader.Close()
 	c.done(c.extra.Attach(c.ctx(), &supervisorv1.AttachRequest{Id: c.id, Stdout: path}))
-	must(t, os.WriteFile(fmt.Sprintf("/proc/%d/root/tmp/go", c.pid), nil, 0o600))
+	test.Must(t, os.WriteFile(fmt.Sprintf("/proc/%d/root/tmp/go", c.pid), nil, 0o600))
 	c.exits(1)
-	eventually(t, "the output has ended", func() bool {
+	test.Eventually(t, "the output has ended", func() bool {
 		_, err := c.extra.Attach(c.ctx(), &supervisorv1.AttachRequest{Id: c.id})
 		return errdefs.IsFailedPrecondition(errgrpc.ToNative(err))
 	})
 	c.mustDelete()
 	expectSequence(t, lines, c.lines())
 	// What it was sent before ends.
-	if _, err := io.Copy(io.Discard, reader); err != nil {
-		t.Errorf("the reader's FIFO has not ended: %v", err)
-	}
-	if _, err := os.Lstat(path); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the reader cannot tell that it missed something: %v", err)
-	}
+	test.Checkf(t, test.Err(io.Copy(io.Discard, reader)), "the reader's FIFO has not ended")
+	test.ErrorIs(t, test.Err(os.Lstat(path)), os.ErrNotExist, "the reader cannot tell that it missed something")
 }
 
 // expectSequence checks that a log holds the numbers from 1 in their order.
@@ -146,31 +134,31 @@ func expectSequence(t testing.TB, last int, lines []logLine) {
 func TestForeignStdio(t *testing.T) {
 	b := newBed(t, findRuntime(t, "runc"))
 	dir := filepath.Join(b.base, "foreign")
-	must(t, os.Mkdir(dir, 0o700))
+	test.Must(t, os.Mkdir(dir, 0o700))
 	r := &supervisorv1.OpenStdioRequest{Id: "f", LogPath: filepath.Join(dir, "0.log"),
 		Stdin: filepath.Join(dir, "stdin"), Stdout: filepath.Join(dir, "stdout"), Stderr: filepath.Join(dir, "stderr")}
 	for _, path := range []string{r.Stdin, r.Stdout, r.Stderr} {
-		must(t, unix.Mkfifo(path, 0o600))
+		test.Must(t, unix.Mkfifo(path, 0o600))
 	}
 	b.done(b.extra.OpenStdio(b.ctx(), r))
 	if _, err := b.extra.OpenStdio(b.ctx(), r); !errdefs.IsAlreadyExists(errgrpc.ToNative(err)) {
 		t.Errorf("twice: %v", err)
 	}
-	in := value(os.OpenFile(r.Stdin, os.O_RDONLY, 0))(t)
+	in := test.Value(os.OpenFile(r.Stdin, os.O_RDONLY, 0))(t)
 	defer in.Close()
-	kept := value(keepReader(r.Stdout))(t)
+	kept := test.Value(keepReader(r.Stdout))(t)
 	defer kept.Close()
 	// The shim comes and goes, as its restarts do.
 	for n := range 3 {
 		for _, path := range []string{r.Stdout, r.Stderr} {
-			must(t, os.WriteFile(path, fmt.Appendf(nil, "%s %d\n", filepath.Base(path), n), 0))
+			test.Must(t, os.WriteFile(path, fmt.Appendf(nil, "%s %d\n", filepath.Base(path), n), 0))
 		}
 	}
-	eventually(t, "all is in the log", func() bool { return len(readLog(t, r.LogPath)) == 6 })
+	test.Eventually(t, "all is in the log", func() bool { return len(readLog(t, r.LogPath)) == 6 })
 	b.kill9()
-	must(t, os.WriteFile(r.Stdout, []byte("meanwhile\n"), 0))
+	test.Must(t, os.WriteFile(r.Stdout, []byte("meanwhile\n"), 0))
 	b.serve()
-	must(t, os.WriteFile(r.Stdout, []byte("after\nno end"), 0))
+	test.Must(t, os.WriteFile(r.Stdout, []byte("after\nno end"), 0))
 	if info, err := b.extra.Info(b.ctx(), &supervisorv1.InfoRequest{}); err != nil || len(info.Tasks) != 1 || info.Tasks[0].State != "stdio" {
 		t.Errorf("%v, %v", info, err)
 	}
@@ -185,12 +173,8 @@ func TestForeignStdio(t *testing.T) {
 	for _, l := range readLog(t, r.LogPath) {
 		streams[l.stream] = append(streams[l.stream], l.content)
 	}
-	if want := []string{"stdout 0", "stdout 1", "stdout 2", "meanwhile", "after", "no end"}; !slices.Equal(streams["stdout"], want) {
-		t.Errorf("stdout: %q", streams["stdout"])
-	}
-	if want := []string{"stderr 0", "stderr 1", "stderr 2"}; !slices.Equal(streams["stderr"], want) {
-		t.Errorf("stderr: %q", streams["stderr"])
-	}
+	test.EqualLists(t, "stdout", streams["stdout"], []string{"stdout 0", "stdout 1", "stdout 2", "meanwhile", "after", "no end"})
+	test.EqualLists(t, "stderr", streams["stderr"], []string{"stderr 0", "stderr 1", "stderr 2"})
 	if left := leftFiles(t, b, "*"); len(left) > 0 {
 		t.Errorf("left: %v", left)
 	}
@@ -202,12 +186,12 @@ func TestForeignStdinEndsWithTheSupervisorOfItsSession(t *testing.T) {
 	b := newBed(t, findRuntime(t, "runc"))
 	fifo := func(name string) string {
 		path := filepath.Join(b.base, name)
-		must(t, unix.Mkfifo(path, 0o600))
+		test.Must(t, unix.Mkfifo(path, 0o600))
 		return path
 	}
 	r := &supervisorv1.OpenStdioRequest{Id: "f", LogPath: filepath.Join(b.base, "0.log"), Stdin: fifo("stdin"), Stdout: fifo("stdout")}
 	b.done(b.extra.OpenStdio(b.ctx(), r))
-	in := value(os.OpenFile(r.Stdin, os.O_RDONLY|unix.O_NONBLOCK, 0))(t)
+	in := test.Value(os.OpenFile(r.Stdin, os.O_RDONLY|unix.O_NONBLOCK, 0))(t)
 	defer in.Close()
 	stdinEnds := func() bool {
 		_ = in.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
@@ -220,7 +204,7 @@ func TestForeignStdinEndsWithTheSupervisorOfItsSession(t *testing.T) {
 		t.Error("stdin has ended without a session")
 	}
 	session := &supervisorv1.AttachRequest{Id: "f", Stdin: fifo("session"), CloseStdin: true}
-	typing := value(os.OpenFile(session.Stdin, os.O_RDWR|unix.O_NONBLOCK, 0))(t)
+	typing := test.Value(os.OpenFile(session.Stdin, os.O_RDWR|unix.O_NONBLOCK, 0))(t)
 	defer typing.Close()
 	b.done(b.extra.Attach(b.ctx(), session))
 	b.kill9()
@@ -235,14 +219,13 @@ func TestForeignStdinEndsWithTheSupervisorOfItsSession(t *testing.T) {
 func TestForeignOutputFlowsWithoutALog(t *testing.T) {
 	b := newBed(t, findRuntime(t, "runc"))
 	out, logs := filepath.Join(b.base, "stdout"), filepath.Join(b.base, "logs")
-	must(t, errors.Join(unix.Mkfifo(out, 0o600), os.Mkdir(logs, 0o700)))
+	test.Must(t, errors.Join(unix.Mkfifo(out, 0o600), os.Mkdir(logs, 0o700)))
 	r := &supervisorv1.OpenStdioRequest{Id: "f", LogPath: filepath.Join(logs, "0.log"), Stdout: out}
 	b.done(b.extra.OpenStdio(b.ctx(), r))
-	writer, err := os.OpenFile(out, os.O_WRONLY, 0)
-	test.Must(t, err)
+	writer := test.Value(os.OpenFile(out, os.O_WRONLY, 0))(t)
 	defer writer.Close()
 	b.kill9()
-	must(t, os.RemoveAll(logs))
+	test.Must(t, os.RemoveAll(logs))
 	b.serve()
 	written := make(chan error, 1)
 	go func() {

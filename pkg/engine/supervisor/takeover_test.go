@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"regexp"
-	"slices"
 	"strconv"
 	"testing"
 	"time"
@@ -98,11 +97,11 @@ func TestSuccessorTakesOverContainersThatWrite(t *testing.T) {
 				if !c.alive() {
 					t.Fatalf("%s died with its supervisor", c.id)
 				}
-				eventually(t, c.id+" is in the log again", func() bool { return size(t, c.logPath) > before[c.id] })
+				test.Eventually(t, c.id+" is in the log again", func() bool { return size(t, c.logPath) > before[c.id] })
 			}
 		}
 		for n, c := range all {
-			must(t, c.kill(unix.SIGTERM, false))
+			test.Must(t, c.kill(unix.SIGTERM, false))
 			if exit := c.wait(); exit.Status != uint32(10+n) || exit.Unknown || exit.PID != c.pid {
 				t.Errorf("%s: %+v, want status %d of pid %d", c.id, exit, 10+n, c.pid)
 			}
@@ -125,14 +124,14 @@ func TestSuccessorTakesOverContainersThatWrite(t *testing.T) {
 
 func size(t testing.TB, path string) int64 {
 	t.Helper()
-	info := value(os.Stat(path))(t)
+	info := test.Value(os.Stat(path))(t)
 	return info.Size()
 }
 
 // untilDead waits for the end of a container that no supervisor watches.
 func (c *container) untilDead() {
 	c.Helper()
-	eventually(c, c.id+" is dead", func() bool { return !c.alive() })
+	test.Eventually(c, c.id+" is dead", func() bool { return !c.alive() })
 }
 
 // What happens between two supervisors is told truly by what the daemon kept:
@@ -143,7 +142,7 @@ func TestContainersEndWhileNobodyWatches(t *testing.T) {
 		end := b.run("ends", shell("trap 'echo last; exit 17' TERM; echo first; while :; do sleep 0.02; done"))
 		end.said("first")
 		b.kill9()
-		must(t, unix.Kill(end.pid, unix.SIGTERM))
+		test.Must(t, unix.Kill(end.pid, unix.SIGTERM))
 		end.untilDead()
 		b.serve()
 		if exit := end.wait(); exit.Status != 17 || exit.Unknown {
@@ -160,11 +159,11 @@ func TestWithoutAPidfdALostExitCodeIsNotInvented(t *testing.T) {
 	b := newBed(t, findRuntime(t, "runc"))
 	c := b.run("lost", shell("while :; do sleep 0.02; done"))
 	b.kill9()
-	must(t, unix.Kill(c.pid, unix.SIGTERM))
-	must(t, unix.Kill(c.pid, unix.SIGKILL))
+	test.Must(t, unix.Kill(c.pid, unix.SIGTERM))
+	test.Must(t, unix.Kill(c.pid, unix.SIGKILL))
 	c.untilDead()
 	// Until it is reaped its state can still be read.
-	eventually(t, "it is reaped", func() bool { return unix.Kill(c.pid, 0) != nil })
+	test.Eventually(t, "it is reaped", func() bool { return unix.Kill(c.pid, 0) != nil })
 	c.pidfd.Close()
 	c.pidfd = nil
 	b.serve()
@@ -179,7 +178,7 @@ func TestOOMWhileNobodyWatches(t *testing.T) {
 	b := newBed(t, findRuntime(t, "runc"))
 	c := b.run("greedy", memoryLimited(15<<20, "while [ ! -e /proc/1/root/tmp/go ]; do sleep 0.02; done; x=a; while :; do x=$x$x; done"))
 	b.kill9()
-	must(t, os.WriteFile(fmt.Sprintf("/proc/%d/root/tmp/go", c.pid), nil, 0o600))
+	test.Must(t, os.WriteFile(fmt.Sprintf("/proc/%d/root/tmp/go", c.pid), nil, 0o600))
 	c.untilDead()
 	b.serve()
 	if exit := c.wait(); exit.Status != 137 || !exit.OOM {
@@ -225,11 +224,11 @@ func TestExecsDieWithTheirSupervisor(t *testing.T) {
 		b := newBed(t, r)
 		c := b.run("c", shell("sleep 1000"))
 		e := c.addExec(false, false, "/bin/sh", "-c", "sleep 2001 & sleep 2002; true")
-		must(t, e.start())
-		eventually(t, "the exec and its children run", func() bool { return len(c.pids()) == 4 })
+		test.Must(t, e.start())
+		test.Eventually(t, "the exec and its children run", func() bool { return len(c.pids()) == 4 })
 		b.kill9()
 		b.serve()
-		eventually(t, "they are dead", func() bool { return len(c.pids()) == 1 })
+		test.Eventually(t, "they are dead", func() bool { return len(c.pids()) == 1 })
 		if !c.alive() {
 			t.Error("the container died too")
 		}
@@ -274,9 +273,7 @@ func TestTerminalAndInputAreTakenOver(t *testing.T) {
 		for _, l := range term.lines() {
 			got = append(got, l.content)
 		}
-		if want := []string{"begin", "got me", "17 91"}; !slices.Equal(got, want) {
-			t.Errorf("the terminal said %q, want %q", got, want)
-		}
+		test.EqualLists(t, "the terminal said", got, []string{"begin", "got me", "17 91"})
 	})
 }
 
@@ -293,11 +290,9 @@ func TestStdinEndsWithTheSupervisorOfItsSession(t *testing.T) {
 			c.keepIn = nil
 			_, _, in := c.attachAs("to-"+id, true, &supervisorv1.AttachRequest{CloseStdin: once, UntilStdinEnds: !once})
 			t.Cleanup(func() { in.Close() })
-			if _, err := in.WriteString("typed\n"); err != nil {
-				t.Fatal(err)
-			}
-			eventually(t, "what was typed is handed on", func() bool {
-				fd := value(unix.Open(c.stdin, unix.O_RDONLY|unix.O_NONBLOCK, 0))(t)
+			test.Must(t, test.Err(in.WriteString("typed\n")))
+			test.Eventually(t, "what was typed is handed on", func() bool {
+				fd := test.Value(unix.Open(c.stdin, unix.O_RDONLY|unix.O_NONBLOCK, 0))(t)
 				defer unix.Close(fd)
 				n, err := unix.IoctlGetInt(fd, unix.TIOCINQ)
 				return err == nil && n == len("typed\n")
@@ -308,7 +303,7 @@ func TestStdinEndsWithTheSupervisorOfItsSession(t *testing.T) {
 		b.kill9()
 		b.serve()
 		for _, c := range []*container{once, often} {
-			must(t, os.WriteFile(fmt.Sprintf("/proc/%d/root/tmp/go", c.pid), nil, 0o600))
+			test.Must(t, os.WriteFile(fmt.Sprintf("/proc/%d/root/tmp/go", c.pid), nil, 0o600))
 		}
 		once.exits(3)
 		once.mustDelete()
@@ -317,13 +312,9 @@ func TestStdinEndsWithTheSupervisorOfItsSession(t *testing.T) {
 		}
 		writer, err := os.OpenFile(often.stdin, os.O_WRONLY|unix.O_NONBLOCK, 0)
 		test.Mustf(t, err, "the other one's stdin has ended")
-		if _, err := writer.WriteString("more\n"); err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, test.Err(writer.WriteString("more\n")))
 		writer.Close()
-		if _, err := often.task.CloseIO(often.ctx(), &taskAPI.CloseIORequest{ID: often.id, Stdin: true}); err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, test.Err(often.task.CloseIO(often.ctx(), &taskAPI.CloseIORequest{ID: often.id, Stdin: true})))
 		often.exits(3)
 		often.mustDelete()
 		if l := often.lines(); len(l) != 1 || l[0].content != "11" {
@@ -339,7 +330,7 @@ func TestShutdownHandsOver(t *testing.T) {
 	if _, err := b.task.Shutdown(b.ctx(), &taskAPI.ShutdownRequest{}); !errdefs.IsFailedPrecondition(errgrpc.ToNative(err)) {
 		t.Errorf("Shutdown with a task: %v", err)
 	}
-	eventually(t, "its trap is set", func() bool { return len(c.lines()) > 0 })
+	test.Eventually(t, "its trap is set", func() bool { return len(c.lines()) > 0 })
 	// It may be gone before its answer is.
 	if _, err := b.task.Shutdown(b.ctx(), &taskAPI.ShutdownRequest{Now: true}); err != nil && !errors.Is(err, ttrpc.ErrClosed) {
 		t.Fatal(err)
@@ -351,7 +342,7 @@ func TestShutdownHandsOver(t *testing.T) {
 	}
 	b.kill9()
 	b.serve()
-	must(t, c.kill(unix.SIGTERM, false))
+	test.Must(t, c.kill(unix.SIGTERM, false))
 	c.exits(3)
 	c.mustDelete()
 	if got := c.counted(); got.lost > 1 || got.damaged > 1 {

@@ -1,8 +1,11 @@
 package sysctl
 
 import (
+	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 func TestNamespaceOf(t *testing.T) {
@@ -27,9 +30,7 @@ func TestNamespaceOf(t *testing.T) {
 		"vm.swappiness":       None,
 		"":                    None,
 	} {
-		if got := NamespaceOf(name); got != want {
-			t.Errorf("NamespaceOf(%q) = %q, want %q", name, got, want)
-		}
+		test.Equal(t, fmt.Sprintf("NamespaceOf(%q)", name), NamespaceOf(name), want)
 	}
 }
 
@@ -45,9 +46,7 @@ func TestKey(t *testing.T) {
 		"/net/x":                            "",
 		"":                                  "",
 	} {
-		if got := Key(name); got != want {
-			t.Errorf("Key(%q) = %q, want %q", name, got, want)
-		}
+		test.Equal(t, fmt.Sprintf("Key(%q)", name), Key(name), want)
 	}
 }
 

@@ -44,15 +44,15 @@ func in(t *testing.T, cgroupsPath string) *exec.Cmd {
 	if dir == "" {
 		dir = group.V1["freezer"]
 	}
-	must(t, os.MkdirAll(dir, 0o755))
+	test.Must(t, os.MkdirAll(dir, 0o755))
 	t.Cleanup(func() { test.Check(t, group.Remove(context.Background())) })
 	cmd := exec.Command("sleep", "3600")
-	must(t, cmd.Start())
+	test.Must(t, cmd.Start())
 	t.Cleanup(func() {
 		_ = cmd.Process.Kill() // what the test did not
 		_ = cmd.Wait()
 	})
-	must(t, os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte(strconv.Itoa(cmd.Process.Pid)), 0o600))
+	test.Must(t, os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte(strconv.Itoa(cmd.Process.Pid)), 0o600))
 	return cmd
 }
 
@@ -68,9 +68,7 @@ func TestCleanUpKillsAPodAtOnce(t *testing.T) {
 		id := pod.NewID()
 		spec := pod.ContainerSpec{Sandbox: r.sandbox.ID(), CgroupsPath: filepath.Join(parent, id)}
 		cmd := in(t, spec.CgroupsPath)
-		if _, err := r.pods.Containers.Create(id, spec, pod.ContainerStatus{Phase: pod.PhaseRunning, PID: cmd.Process.Pid}, store.Relaxed); err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, test.Err(r.pods.Containers.Create(id, spec, pod.ContainerStatus{Phase: pod.PhaseRunning, PID: cmd.Process.Pid}, store.Relaxed)))
 		ids, processes = append(ids, id), append(processes, cmd)
 	}
 	// The third has ended by itself, which nobody saw.
@@ -89,6 +87,6 @@ func TestCleanUpKillsAPodAtOnce(t *testing.T) {
 // kill kills a process, and returns when it has ended.
 func kill(t *testing.T, cmd *exec.Cmd) {
 	t.Helper()
-	must(t, cmd.Process.Kill())
+	test.Must(t, cmd.Process.Kill())
 	_ = cmd.Wait() // killed, as it shall be
 }

@@ -63,8 +63,7 @@ func deadShim(t *testing.T, lost error) (*foreign, *deadShims) {
 	test.Must(t, err)
 	spec := pod.SandboxSpec{Definition: &handler.Definition{Type: handler.Shim, Path: "/shim"}, Plan: pod.Plan{Process: true}}
 	spec.Config.Msg = &runtimeapi.PodSandboxConfig{}
-	o, err := pods.Sandboxes.Create(pod.NewID(), spec, pod.SandboxStatus{Phase: pod.PhaseReady, Shim: &shim.Endpoint{Address: "recorded"}}, store.Relaxed)
-	test.Must(t, err)
+	o := test.Value(pods.Sandboxes.Create(pod.NewID(), spec, pod.SandboxStatus{Phase: pod.PhaseReady, Shim: &shim.Endpoint{Address: "recorded"}}, store.Relaxed))(t)
 	d := &deadShims{lost: lost, fails: map[string]error{}}
 	r := &runners{
 		pods: pods, binaries: &binaries.Binaries{Runtimes: binaries.NewRuntimes(nil, log.L)}, shims: d, kernelLog: oomlog.New(),
@@ -90,12 +89,8 @@ func TestEndOfADeadShim(t *testing.T) {
 			if failed := c.fails == "dismiss"; (err != nil) != failed {
 				t.Errorf("it answered %v", err)
 			}
-			if !slices.Equal(d.calls, c.want) {
-				t.Errorf("called %q, want %q", d.calls, c.want)
-			}
-			if ready := r.sandbox.Status().Phase == pod.PhaseReady; ready != (c.fails == "dismiss") {
-				t.Errorf("the pod is ready: %v", ready)
-			}
+			test.EqualLists(t, "called", d.calls, c.want)
+			test.Equal(t, "the pod is ready", r.sandbox.Status().Phase == pod.PhaseReady, c.fails == "dismiss")
 		})
 	}
 }
@@ -124,9 +119,7 @@ func TestShimThatRefuses(t *testing.T) {
 			t.Errorf("asked %d times, want about %d", asked, want)
 		}
 	})
-	if want := []string{"dismiss", "clean up"}; !slices.Equal(d.calls, want) {
-		t.Errorf("called %q, want %q", d.calls, want)
-	}
+	test.EqualLists(t, "called", d.calls, []string{"dismiss", "clean up"})
 }
 
 // A caller that leaves does not cost a shim its time.
@@ -135,10 +128,7 @@ func TestCallerLeavesShimThatRefuses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()
-		err := r.Insist(ctx, func(context.Context) error { return errors.New("it refuses") })
-		if !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("it answered %v", err)
-		}
+		test.ErrorIs(t, r.Insist(ctx, func(context.Context) error { return errors.New("it refuses") }), context.DeadlineExceeded, "it answered")
 	})
 	if len(d.calls) > 0 {
 		t.Errorf("the shim was not given its time: %q", d.calls)
@@ -149,10 +139,8 @@ func TestCallerLeavesShimThatRefuses(t *testing.T) {
 // connection has failed as well.
 func TestDeleteTaskOfADeadShim(t *testing.T) {
 	r, d := deadShim(t, shim.ErrGone)
-	must(t, r.Delete(t.Context(), "container"))
-	if want := []string{"connect", "connect", "clean up"}; !slices.Equal(d.calls, want) {
-		t.Errorf("called %q, want %q", d.calls, want)
-	}
+	test.Must(t, r.Delete(t.Context(), "container"))
+	test.EqualLists(t, "called", d.calls, []string{"connect", "connect", "clean up"})
 	r, d = deadShim(t, errors.New("it answers nonsense"))
 	if err := r.Delete(t.Context(), "container"); err == nil || !slices.Equal(d.calls, []string{"connect"}) {
 		t.Errorf("a shim that answers: %v after %q", err, d.calls)
@@ -163,12 +151,8 @@ func TestDeleteTaskOfADeadShim(t *testing.T) {
 func TestEndpointOfAKilledDaemon(t *testing.T) {
 	r, d := deadShim(t, shim.ErrGone)
 	r.sandbox.Record(t.Context(), func(st *pod.SandboxStatus) { st.Shim = nil })
-	if _, err := r.Client(t.Context()); !errors.Is(err, shim.ErrGone) {
-		t.Errorf("%v", err)
-	}
-	if want := []string{"find", "connect"}; !slices.Equal(d.calls, want) {
-		t.Errorf("called %q, want %q", d.calls, want)
-	}
+	test.ErrorIs(t, test.Err(r.Client(t.Context())), shim.ErrGone, "the error")
+	test.EqualLists(t, "called", d.calls, []string{"find", "connect"})
 	d.fails["find"] = errors.New("none was started")
 	d.calls = nil
 	if err := r.dismiss(t.Context(), nil); err != nil || !slices.Equal(d.calls, []string{"find"}) {

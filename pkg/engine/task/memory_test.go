@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/engine/cgroup"
 	"github.com/berth-cri/berth/pkg/handler"
 )
@@ -16,7 +17,7 @@ import (
 func TestMemoryExplains(t *testing.T) {
 	dir := t.TempDir()
 	for name, text := range map[string]string{"memory.events.local": "low 0\nhigh 0\nmax 3\noom 1\noom_kill 1\n", "memory.max": "25165824\n", "memory.current": "1\n"} {
-		must(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
+		test.Must(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 	}
 	broken := errors.New("connection refused")
 	before := PodMemory{paths: cgroup.Paths{Unified: dir}, hits: 2}
@@ -31,7 +32,5 @@ func TestMemoryExplains(t *testing.T) {
 			t.Errorf("%s: %v", name, got)
 		}
 	}
-	if err := before.Explain(nil); err != nil {
-		t.Errorf("a start that succeeded: %v", err)
-	}
+	test.Checkf(t, before.Explain(nil), "a start that succeeded")
 }

@@ -22,10 +22,7 @@ func TestNamesOfRunners(t *testing.T) {
 		"shim":        {handler.Shim, &shim.Endpoint{Address: "unix:///s"}, "unix:///s"},
 		"no shim yet": {handler.Shim, nil, "no shim yet"},
 	} {
-		o, err := records.Create(id, pod.SandboxSpec{Definition: &handler.Definition{Type: tc.kind}, Supervisor: "key"}, pod.SandboxStatus{Shim: tc.ep}, store.Relaxed)
-		test.Must(t, err)
-		if got := pod.NewSandbox(o, &runners{}).Runner.Name(); got != tc.want {
-			t.Errorf("%s: %q, want %q", id, got, tc.want)
-		}
+		o := test.Value(records.Create(id, pod.SandboxSpec{Definition: &handler.Definition{Type: tc.kind}, Supervisor: "key"}, pod.SandboxStatus{Shim: tc.ep}, store.Relaxed))(t)
+		test.Equal(t, id, pod.NewSandbox(o, &runners{}).Runner.Name(), tc.want)
 	}
 }

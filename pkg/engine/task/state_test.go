@@ -8,6 +8,8 @@ import (
 
 	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
 	tasktypes "github.com/containerd/containerd/api/types/task"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 func TestStateOfTask(t *testing.T) {
@@ -35,16 +37,14 @@ func TestStateOfTask(t *testing.T) {
 			if c.journal != "" {
 				dir = t.TempDir()
 				task := filepath.Join(dir, "tasks", "one")
-				must(t, os.MkdirAll(task, 0o700))
+				test.Must(t, os.MkdirAll(task, 0o700))
 				text := fmt.Sprintf(`{"id":"one","state":%q}`, c.journal)
 				if c.journal == "?" {
 					text = "{"
 				}
-				must(t, os.WriteFile(filepath.Join(task, "task.json"), []byte(text), 0o600))
+				test.Must(t, os.WriteFile(filepath.Join(task, "task.json"), []byte(text), 0o600))
 			}
-			if got := stateOf(dir, &taskapi.StateResponse{ID: "one", Status: c.answer}); got != c.want {
-				t.Errorf("it is %d, want %d", got, c.want)
-			}
+			test.Equal(t, "it", stateOf(dir, &taskapi.StateResponse{ID: "one", Status: c.answer}), c.want)
 		})
 	}
 }

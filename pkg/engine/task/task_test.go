@@ -15,10 +15,8 @@ import (
 
 func TestShimOptions(t *testing.T) {
 	d := &handler.Definition{Name: "x", Path: "/bin/containerd-shim-runc-v2", Root: "/run/r", ShimOptions: map[string]any{"BinaryName": "/bin/crun", "NoNewKeyring": true}}
-	a, err := ShimOptions(d, pod.Plan{}, true)
-	test.Must(t, err)
-	m, err := a.UnmarshalNew()
-	test.Must(t, err)
+	a := test.Value(ShimOptions(d, pod.Plan{}, true))(t)
+	m := test.Value(a.UnmarshalNew())(t)
 	text, _ := json.Marshal(m)
 	for _, want := range []string{`"binary_name":"/bin/crun"`, `"no_new_keyring":true`, `"systemd_cgroup":true`, `"root":"/run/r"`} {
 		if !strings.Contains(string(text), want) {
@@ -26,9 +24,7 @@ func TestShimOptions(t *testing.T) {
 		}
 	}
 	d.ShimOptions["Nonsense"] = 1
-	if _, err := ShimOptions(d, pod.Plan{}, true); !errdefs.IsInvalidArgument(err) {
-		t.Errorf("an unknown option gives %v", err)
-	}
+	test.Is(t, test.Err(ShimOptions(d, pod.Plan{}, true)), errdefs.IsInvalidArgument, "an unknown option gives")
 	kata := &handler.Definition{Path: "/opt/kata/bin/containerd-shim-kata-v2", ConfigPath: "/etc/kata.toml"}
 	b, err := ShimOptions(kata, pod.Plan{}, false)
 	if err != nil || !strings.Contains(b.String(), "/etc/kata.toml") {
@@ -63,10 +59,4 @@ func TestSupervisorKey(t *testing.T) {
 	if SupervisorKey(&d, nil, "", strings.Repeat("0", pod.IDLength)) == SupervisorKey(&d, nil, "", strings.Repeat("1", pod.IDLength)) {
 		t.Error("two pods share a supervisor that each should have alone")
 	}
-}
-
-// must fails the test at once if a step of it failed.
-func must(t testing.TB, err error) {
-	t.Helper()
-	test.Must(t, err)
 }

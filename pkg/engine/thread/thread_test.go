@@ -14,16 +14,13 @@ import (
 // a pod's namespace for ever.
 func TestRunSparesTheMainThread(t *testing.T) {
 	for range 200 {
-		err := Run(func() error {
+		test.Must(t, Run(func() error {
 			if unix.Gettid() == unix.Getpid() {
 				t.Error("the function runs on the main thread")
 			}
 			return nil
-		})
-		test.Must(t, err)
+		}))
 		runtime.Gosched()
 	}
-	if _, err := os.Readlink("/proc/self/ns/net"); err != nil {
-		t.Errorf("the main thread is gone: %v", err)
-	}
+	test.Checkf(t, test.Err(os.Readlink("/proc/self/ns/net")), "the main thread is gone")
 }

@@ -5,10 +5,12 @@ import (
 	"testing"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 func TestExecSync(t *testing.T) {
-	for name, test := range map[string]struct {
+	for name, tc := range map[string]struct {
 		req   *runtimeapi.ExecSyncRequest
 		field string
 	}{
@@ -20,9 +22,9 @@ func TestExecSync(t *testing.T) {
 		"timeout overflows": {&runtimeapi.ExecSyncRequest{ContainerId: "1", Cmd: []string{"a"}, Timeout: math.MaxInt64}, "timeout"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			err := ExecSync(test.req)
-			if test.field != "" {
-				checkRefused(t, err, test.field)
+			err := ExecSync(tc.req)
+			if tc.field != "" {
+				checkRefused(t, err, tc.field)
 			} else if err != nil {
 				t.Error(err)
 			}
@@ -32,7 +34,7 @@ func TestExecSync(t *testing.T) {
 
 func TestStreams(t *testing.T) {
 	cmd := []string{"sh"}
-	for name, test := range map[string]struct {
+	for name, tc := range map[string]struct {
 		stdin, stdout, stderr, tty, ok bool
 	}{
 		"output":              {stdout: true, stderr: true, ok: true},
@@ -42,14 +44,14 @@ func TestStreams(t *testing.T) {
 		"nothing":             {},
 		"terminal alone":      {tty: true},
 	} {
-		exec := &runtimeapi.ExecRequest{ContainerId: "1", Cmd: cmd, Stdin: test.stdin, Stdout: test.stdout, Stderr: test.stderr, Tty: test.tty}
-		attach := &runtimeapi.AttachRequest{ContainerId: "1", Stdin: test.stdin, Stdout: test.stdout, Stderr: test.stderr, Tty: test.tty}
+		exec := &runtimeapi.ExecRequest{ContainerId: "1", Cmd: cmd, Stdin: tc.stdin, Stdout: tc.stdout, Stderr: tc.stderr, Tty: tc.tty}
+		attach := &runtimeapi.AttachRequest{ContainerId: "1", Stdin: tc.stdin, Stdout: tc.stdout, Stderr: tc.stderr, Tty: tc.tty}
 		for call, err := range map[string]error{"exec": Exec(exec), "attach": Attach(attach)} {
 			switch {
-			case test.ok && err != nil:
+			case tc.ok && err != nil:
 				t.Errorf("%s, %s: %v", name, call, err)
-			case !test.ok:
-				checkRefused(t, err, map[bool]string{true: "stderr", false: "stdin, stdout, stderr"}[test.stderr])
+			case !tc.ok:
+				checkRefused(t, err, map[bool]string{true: "stderr", false: "stdin, stdout, stderr"}[tc.stderr])
 			}
 		}
 	}
@@ -58,9 +60,7 @@ func TestStreams(t *testing.T) {
 
 func TestPortForward(t *testing.T) {
 	for _, ports := range [][]int32{nil, {1}, {80, 65535}} {
-		if err := PortForward(&runtimeapi.PortForwardRequest{PodSandboxId: "1", Port: ports}); err != nil {
-			t.Errorf("%v: %v", ports, err)
-		}
+		test.Checkf(t, PortForward(&runtimeapi.PortForwardRequest{PodSandboxId: "1", Port: ports}), "%v", ports)
 	}
 	checkRefused(t, PortForward(&runtimeapi.PortForwardRequest{PodSandboxId: "1", Port: []int32{80, 0}}), "port[1]")
 	checkRefused(t, PortForward(&runtimeapi.PortForwardRequest{PodSandboxId: "1", Port: []int32{65536}}), "port[0]")

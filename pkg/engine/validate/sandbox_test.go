@@ -87,11 +87,11 @@ func TestSandboxRefuses(t *testing.T) {
 			c.Linux.SecurityContext.Apparmor = &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Localhost}
 		}},
 	}
-	for name, test := range tests {
+	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			req := sandboxRequest()
-			test.change(req.Config)
-			checkRefused(t, RunPodSandbox(req), test.field)
+			tc.change(req.Config)
+			checkRefused(t, RunPodSandbox(req), tc.field)
 		})
 	}
 }
@@ -103,9 +103,7 @@ func TestSysctlsOfANamespaceOfThePod(t *testing.T) {
 	for _, name := range []string{"kernel.sem_next_id", "kernel.auto_msgmni", "kernel/shm_rmid_forced", "fs.mqueue.msg_max", "kernel.domainname"} {
 		req := sandboxRequest()
 		req.Config.Linux.Sysctls = map[string]string{name: "1"}
-		if err := RunPodSandbox(req); err != nil {
-			t.Errorf("%s: %v", name, err)
-		}
+		test.Checkf(t, RunPodSandbox(req), "%s", name)
 	}
 }
 
@@ -125,7 +123,7 @@ func TestUserNamespaces(t *testing.T) {
 		return &runtimeapi.UserNamespace{Mode: runtimeapi.NamespaceMode_POD, Uids: m, Gids: m}
 	}
 	usual := &runtimeapi.IDMapping{HostId: 1 << 16, Length: 1 << 16}
-	for name, test := range map[string]struct {
+	for name, tc := range map[string]struct {
 		userns *runtimeapi.UserNamespace
 		field  string // where the mistake is, empty for none
 	}{
@@ -144,10 +142,10 @@ func TestUserNamespaces(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			req := sandboxRequest()
-			req.Config.Linux.SecurityContext.NamespaceOptions.UsernsOptions = test.userns
+			req.Config.Linux.SecurityContext.NamespaceOptions.UsernsOptions = tc.userns
 			err := RunPodSandbox(req)
-			if test.field != "" {
-				checkRefused(t, err, test.field)
+			if tc.field != "" {
+				checkRefused(t, err, tc.field)
 			} else if err != nil {
 				t.Error(err)
 			}

@@ -8,13 +8,13 @@ import (
 
 	"github.com/containerd/errdefs"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 func TestID(t *testing.T) {
 	for _, id := range []string{"0", strings.Repeat("a1", 32), "pod-1_x.y", "ABC", strings.Repeat("a", maxName)} {
-		if err := ID("container_id", id); err != nil {
-			t.Errorf("%q: %v", id, err)
-		}
+		test.Checkf(t, ID("container_id", id), "%q", id)
 	}
 	for _, id := range []string{"", ".", "..", "-x", "_x", "a/b", "../x", "a b", "a\x00", "é", "a\n", strings.Repeat("a", maxName+1), long} {
 		checkRefused(t, ID("container_id", id), "container_id")
@@ -46,7 +46,7 @@ func TestImageRef(t *testing.T) {
 		strings.Repeat("a", 256):          {},
 		long:                              {},
 	} {
-		for name, test := range map[string]struct {
+		for name, tc := range map[string]struct {
 			err error
 			ok  bool
 		}{
@@ -54,12 +54,12 @@ func TestImageRef(t *testing.T) {
 			"pull":    {PullImage(&runtimeapi.PullImageRequest{Image: &runtimeapi.ImageSpec{Image: ref}}), ok.pull},
 		} {
 			switch {
-			case test.ok && test.err != nil:
-				t.Errorf("%s %.80q: %v", name, ref, test.err)
-			case !test.ok && test.err == nil:
+			case tc.ok && tc.err != nil:
+				t.Errorf("%s %.80q: %v", name, ref, tc.err)
+			case !tc.ok && tc.err == nil:
 				t.Errorf("%s %.80q is taken", name, ref)
-			case !test.ok:
-				checkRefused(t, test.err, "image")
+			case !tc.ok:
+				checkRefused(t, tc.err, "image")
 			}
 		}
 	}
@@ -70,14 +70,10 @@ func TestImageRef(t *testing.T) {
 func TestUnknownValueListsTheKnown(t *testing.T) {
 	req := sandboxRequest()
 	req.Config.PortMappings[0].Protocol = 42
-	if err := RunPodSandbox(req); err == nil || !strings.Contains(err.Error(), "TCP, UDP, SCTP") {
-		t.Error(err)
-	}
+	test.Says(t, RunPodSandbox(req), "TCP, UDP, SCTP")
 	c := containerRequest()
 	c.Config.StopSignal = -1
-	if err := CreateContainer(c, nil); err == nil || !strings.Contains(err.Error(), ", …") {
-		t.Error(err)
-	}
+	test.Says(t, CreateContainer(c, nil), ", …")
 }
 
 // Whatever a client sends, the answer is nil or an error as promised.

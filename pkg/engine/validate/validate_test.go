@@ -7,6 +7,8 @@ import (
 
 	"github.com/containerd/errdefs"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 // long is a value that would make a long message if it were repeated in full.
@@ -99,26 +101,18 @@ func containerRequest() *runtimeapi.CreateContainerRequest {
 }
 
 func TestOrdinaryRequests(t *testing.T) {
-	if err := RunPodSandbox(sandboxRequest()); err != nil {
-		t.Errorf("sandbox: %v", err)
-	}
-	if err := CreateContainer(containerRequest(), sandboxRequest().GetConfig()); err != nil {
-		t.Errorf("container: %v", err)
-	}
+	test.Checkf(t, RunPodSandbox(sandboxRequest()), "sandbox")
+	test.Checkf(t, CreateContainer(containerRequest(), sandboxRequest().GetConfig()), "container")
 }
 
 // The least that a client may send.
 func TestSmallestRequests(t *testing.T) {
-	if err := RunPodSandbox(&runtimeapi.RunPodSandboxRequest{Config: &runtimeapi.PodSandboxConfig{
+	test.Checkf(t, RunPodSandbox(&runtimeapi.RunPodSandboxRequest{Config: &runtimeapi.PodSandboxConfig{
 		Metadata: &runtimeapi.PodSandboxMetadata{Name: "a", Namespace: "b", Uid: "c"},
-	}}); err != nil {
-		t.Errorf("sandbox: %v", err)
-	}
-	if err := CreateContainer(&runtimeapi.CreateContainerRequest{PodSandboxId: "1", Config: &runtimeapi.ContainerConfig{
+	}}), "sandbox")
+	test.Checkf(t, CreateContainer(&runtimeapi.CreateContainerRequest{PodSandboxId: "1", Config: &runtimeapi.ContainerConfig{
 		Metadata: &runtimeapi.ContainerMetadata{Name: "a"}, Image: &runtimeapi.ImageSpec{Image: "busybox"},
-	}}, nil); err != nil {
-		t.Errorf("container: %v", err)
-	}
+	}}, nil), "container")
 }
 
 func TestEmptyRequests(t *testing.T) {
@@ -140,9 +134,7 @@ func TestEmptyRequests(t *testing.T) {
 
 func TestUpdateContainerResources(t *testing.T) {
 	req := &runtimeapi.UpdateContainerResourcesRequest{ContainerId: "1", Linux: &runtimeapi.LinuxContainerResources{}}
-	if err := UpdateContainerResources(req); err != nil {
-		t.Errorf("nothing to change: %v", err)
-	}
+	test.Checkf(t, UpdateContainerResources(req), "nothing to change")
 	req.Linux.CpuPeriod = 1
 	checkRefused(t, UpdateContainerResources(req), "linux.cpu_period")
 }

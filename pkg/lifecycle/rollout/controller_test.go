@@ -10,6 +10,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
@@ -144,18 +145,12 @@ func TestPromoteAndAbort(t *testing.T) {
 	if err := h.c.Abort(ctx, "runc", ""); err != nil || h.status().Reason != "aborted by an operator" {
 		t.Errorf("got %+v, %v", h.status(), err)
 	}
-	if err := h.c.Abort(ctx, "runc", strings.Repeat("x", maxReason+1)); !errdefs.IsInvalidArgument(err) {
-		t.Errorf("a reason that is too long: %v", err)
-	}
-	if err := h.c.Promote(ctx, "nobody"); !errdefs.IsNotFound(err) {
-		t.Errorf("a handler that does not exist: %v", err)
-	}
+	test.Is(t, h.c.Abort(ctx, "runc", strings.Repeat("x", maxReason+1)), errdefs.IsInvalidArgument, "a reason that is too long")
+	test.Is(t, h.c.Promote(ctx, "nobody"), errdefs.IsNotFound, "a handler that does not exist")
 	none := known()
 	none.Definition.Candidate = nil
 	h.set(none)
-	if err := h.c.Promote(ctx, "runc"); !errdefs.IsFailedPrecondition(err) {
-		t.Errorf("a handler without a rollout: %v", err)
-	}
+	test.Is(t, h.c.Promote(ctx, "runc"), errdefs.IsFailedPrecondition, "a handler without a rollout")
 }
 
 // The last error of a pod can be of any length and of any bytes.

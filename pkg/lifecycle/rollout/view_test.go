@@ -1,9 +1,9 @@
 package rollout
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -76,9 +76,7 @@ func TestWhoMayDecide(t *testing.T) {
 		"has no rollout":            {Definition: plain},
 		`handler "runc" has`:        {},
 	} {
-		if err := v.decidable("runc"); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), text) {
-			t.Errorf("got %v, want %s", err, text)
-		}
+		test.Refused(t, v.decidable("runc"), errdefs.IsFailedPrecondition, text)
 	}
 	test.Check(t, known().decidable("runc"))
 }
@@ -145,9 +143,7 @@ func TestOutdated(t *testing.T) {
 	}
 	view := func(name string) View { return views[name] }
 	for unusable, want := range map[bool][]string{false: {"away", "gone", "other"}, true: {"other"}} {
-		if got := Outdated(decisions, view, unusable); !slices.Equal(got, want) {
-			t.Errorf("files that cannot be used: %v: got %v, want %v", unusable, got, want)
-		}
+		test.EqualLists(t, fmt.Sprintf("files that cannot be used: %v", unusable), Outdated(decisions, view, unusable), want)
 	}
 }
 

@@ -24,14 +24,8 @@ func TestReadAndWrite(t *testing.T) {
 	if i, err := os.Stat(path); err != nil || i.Mode().Perm() != 0o600 {
 		t.Errorf("the file is %v, %v", i, err)
 	}
-	if err := Write(path, func() {}); err == nil {
-		t.Error("a function was written")
-	}
+	test.Fails(t, Write(path, func() {}), "a function was written")
 	test.Must(t, os.WriteFile(path, []byte("{"), 0o600))
-	if err := Read(path, &got); err == nil {
-		t.Error("half a file was read")
-	}
-	if err := Read(filepath.Dir(path), &got); err == nil {
-		t.Error("a directory was read")
-	}
+	test.Fails(t, Read(path, &got), "half a file was read")
+	test.Fails(t, Read(filepath.Dir(path), &got), "a directory was read")
 }

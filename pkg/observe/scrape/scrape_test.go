@@ -2,7 +2,6 @@ package scrape
 
 import (
 	"context"
-	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -18,8 +17,7 @@ import (
 // fetch gets what an endpoint says.
 func fetch(t *testing.T, method, url string) (code int, body string, err error) {
 	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), method, url, http.NoBody)
-	test.Must(t, err)
+	req := test.Value(http.NewRequestWithContext(t.Context(), method, url, http.NoBody))(t)
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
 		return 0, "", err
@@ -30,8 +28,7 @@ func fetch(t *testing.T, method, url string) (code int, body string, err error) 
 }
 
 func TestEndpoint(t *testing.T) {
-	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	test.Must(t, err)
+	l := test.Value((&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0"))(t)
 	e := Serve(t.Context(), l, NewRegistry("1.2.3", "abc"))
 	at := "http://" + l.Addr().String()
 	for _, tc := range []struct {
@@ -57,8 +54,7 @@ func TestEndpoint(t *testing.T) {
 
 // A request that takes for ever must not keep the daemon from stopping.
 func TestEndpointClosesOnTime(t *testing.T) {
-	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	test.Must(t, err)
+	l := test.Value((&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0"))(t)
 	asked, release := make(chan struct{}), make(chan struct{})
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "slow"}, func() float64 {
@@ -76,9 +72,7 @@ func TestEndpointClosesOnTime(t *testing.T) {
 	<-asked
 	over, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := e.Close(over); !errors.Is(err, context.Canceled) {
-		t.Errorf("got %v", err)
-	}
+	test.ErrorIs(t, e.Close(over), context.Canceled, "the error")
 	fetching.Wait()
 	close(release)
 }

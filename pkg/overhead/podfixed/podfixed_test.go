@@ -1,6 +1,11 @@
 package podfixed
 
-import "testing"
+import (
+	"fmt"
+	"testing"
+
+	"github.com/berth-cri/berth/internal/test"
+)
 
 func TestExceeds(t *testing.T) {
 	const m, c = MemoryStep, CPUStep
@@ -23,9 +28,7 @@ func TestExceeds(t *testing.T) {
 		{"CPU that is more", 24 * c, 21 * c, c, true},
 	} {
 		got := Exceeds(x.p95, x.declared, x.step)
-		if got != x.want {
-			t.Errorf("%s: %v", x.what, got)
-		}
+		test.Equal(t, fmt.Sprint(x.what), got, x.want)
 		if got && RoundedUp(x.p95, x.step) < x.declared+x.step {
 			t.Errorf("%s: what to declare instead is %d", x.what, RoundedUp(x.p95, x.step))
 		}

@@ -36,9 +36,7 @@ func TestValidate(t *testing.T) {
 		if err := table.Validate(); err != nil {
 			got = err.Error()
 		}
-		if got != want {
-			t.Errorf("got %q, want %q", got, want)
-		}
+		test.Equal(t, "the result", got, want)
 	}
 }
 
@@ -57,8 +55,7 @@ func TestSorted(t *testing.T) {
 
 // What people see has an explanation, and nothing else has.
 func TestEveryNameIsDocumented(t *testing.T) {
-	text, err := os.ReadFile("../../../docs/capabilities.md")
-	test.Must(t, err)
+	text := test.Value(os.ReadFile("../../../docs/capabilities.md"))(t)
 	var documented []Name
 	for line := range strings.Lines(string(text)) {
 		if !strings.HasPrefix(line, "| `") {

@@ -1,7 +1,7 @@
 package conform
 
 import (
-	"slices"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -28,19 +28,14 @@ later what a newer one says
 `
 
 func TestParse(t *testing.T) {
-	s, err := Parse(written)
-	test.Must(t, err)
+	s := test.Value(Parse(written))(t)
 	if s.Kernel != (Kernel{"6.1.0", "#1 SMP Debian 6.1.1", "11111111-2222"}) || s.Effective != 0 || s.Bounding != 0x3fffffffff ||
 		!s.NoNewPrivileges || !s.Filtered || s.KernelLog || s.Processes != 2 {
 		t.Errorf("it is %+v", s)
 	}
-	if !slices.Equal(s.Unreadable, []string{"/dev/hidden"}) {
-		t.Errorf("nobody could look at %v", s.Unreadable)
-	}
+	test.EqualLists(t, "nobody could look at", s.Unreadable, []string{"/dev/hidden"})
 	want := []Device{{"/dev/pts/0", false, 136, 0}, {"/dev/fuse", false, 10, 229}, {"/dev/with space", true, 254, 0}}
-	if !slices.Equal(s.Devices, want) {
-		t.Errorf("unusual devices are %v", s.Devices)
-	}
+	test.EqualLists(t, "unusual devices", s.Devices, want)
 	begun, _, _ := strings.Cut(written, "end")
 	for name, text := range map[string]string{
 		"nothing":       "",
@@ -111,9 +106,7 @@ func TestBreaches(t *testing.T) {
 		{"nobody could look", Wasm, Facts{}, []string{`it is not for WebAssembly modules only: that takes a shim that runs them, and platform = "wasi/wasm"`}},
 		{"from the future", "sandboxed/v2", facts(user, nil), []string{"this berth does not know that set"}},
 	} {
-		if got := Breaches(c.set, c.f); !slices.Equal(got, c.want) {
-			t.Errorf("%s as %s: %q, want %q", c.name, c.set, got, c.want)
-		}
+		test.EqualLists(t, fmt.Sprintf("%s as %s", c.name, c.set), Breaches(c.set, c.f), c.want)
 	}
 }
 

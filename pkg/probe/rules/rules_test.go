@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"text/tabwriter"
@@ -37,8 +36,7 @@ var recorded = map[string]string{
 // replay asks a program that answers as a runtime or shim was recorded to.
 func replay(t *testing.T, dir, shimName string) preflight.Handler {
 	t.Helper()
-	from, err := filepath.Abs(filepath.Join("../testdata", dir))
-	test.Must(t, err)
+	from := test.Value(filepath.Abs(filepath.Join("../testdata", dir)))(t)
 	d := &handler.Definition{Name: "test", Type: handler.OCI, Path: filepath.Join(t.TempDir(), cmp.Or(shimName, "runtime"))}
 	if shimName != "" {
 		d.Type = handler.Shim
@@ -53,8 +51,7 @@ func replay(t *testing.T, dir, shimName string) preflight.Handler {
 	program := fmt.Sprintf("#!/bin/sh\ncase \"$1\" in\n--version) exec cat %[1]s/version.txt ;;\nfeatures) exec cat %[1]s/features.json ;;\n-info) exec cat %[2]s ;;\nesac\nexit 1\n", from, info)
 	// Renamed into place: a file that any process holds open for writing cannot be run.
 	test.Must(t, errors.Join(os.WriteFile(d.Path+".new", []byte(program), 0o755), os.Rename(d.Path+".new", d.Path)))
-	rt, err := probe.New(shim.Protocol{}).Probe(t.Context(), d)
-	test.Must(t, err)
+	rt := test.Value(probe.New(shim.Protocol{}).Probe(t.Context(), d))(t)
 	return preflight.Handler{Name: "test", Binary: filepath.Base(d.Path), Runtime: rt}
 }
 
@@ -98,9 +95,7 @@ func TestRecorded(t *testing.T) {
 			for _, name := range []string{"new", "old"} {
 				table := Of(nodes()[name](h))
 				test.Check(t, table.Validate())
-				if got := table.Sorted(); !slices.Equal(got, capability.Names()) {
-					t.Errorf("it has %v", got)
-				}
+				test.EqualLists(t, "it has", table.Sorted(), capability.Names())
 				for n, k := range table.Capabilities {
 					if strings.Contains(k.Note, h.Runtime.Version) {
 						t.Errorf("the note of %s has the version of this node's runtime: %s", n, k.Note)
@@ -112,8 +107,7 @@ func TestRecorded(t *testing.T) {
 			if *update {
 				test.Must(t, os.WriteFile(golden, []byte(got), 0o644))
 			}
-			want, err := os.ReadFile(golden)
-			test.Must(t, err)
+			want := test.Value(os.ReadFile(golden))(t)
 			if got != string(want) {
 				t.Errorf("run with -update if this is right:\n%s", got)
 			}
@@ -220,9 +214,7 @@ func TestConforms(t *testing.T) {
 		t.Errorf("before a pod has run: %q", got)
 	}
 	f.Proof = probe.Proof{}
-	if got := Of(f).Conforms; !slices.Equal(got, f.Conforms) {
-		t.Errorf("after a pod has run: %q", got)
-	}
+	test.EqualLists(t, "after a pod has run", Of(f).Conforms, f.Conforms)
 }
 
 func TestWhatRan(t *testing.T) {

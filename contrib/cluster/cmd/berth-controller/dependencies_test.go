@@ -10,8 +10,7 @@ import (
 
 // TestWhatIsNotLinked keeps the controller's image small.
 func TestWhatIsNotLinked(t *testing.T) {
-	out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", ".").Output()
-	test.Must(t, err)
+	out := test.Value(exec.CommandContext(t.Context(), "go", "list", "-deps", ".").Output())(t)
 	packages := strings.Fields(string(out))
 	if len(packages) == 0 {
 		t.Fatal("it is made of nothing")

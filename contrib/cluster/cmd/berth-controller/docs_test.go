@@ -16,19 +16,17 @@ import (
 
 // Every flag and metric has its row in the part of docs/runtimeclass.md about the program.
 func TestFlagsAndMetricsAreDocumented(t *testing.T) {
-	text, err := os.ReadFile("../../../../docs/runtimeclass.md")
-	test.Must(t, err)
+	text := test.Value(os.ReadFile("../../../../docs/runtimeclass.md"))(t)
 	_, part, there := strings.Cut(string(text), "\n## Capacity\n")
 	part, _, _ = strings.Cut(part, "\n## ")
 	if !there {
 		t.Fatal("there is no part about capacity")
 	}
-	families, err := func() ([]*dto.MetricFamily, error) {
+	families := test.Value(func() ([]*dto.MetricFamily, error) {
 		r := prometheus.NewPedanticRegistry()
 		capacity.NewMetrics(r).Failed(errors.New("none")) // a vector without values is not gathered
 		return r.Gather()
-	}()
-	test.Must(t, err)
+	}())(t)
 	for _, f := range families {
 		kind := strings.ToLower(f.GetType().String())
 		if want := "| `" + f.GetName() + "` | " + kind + " | " + f.GetHelp() + " |"; !strings.Contains(part, want) {
@@ -48,8 +46,7 @@ func TestOneLease(t *testing.T) {
 	if f := newCommand().Flag("namespace"); f.DefValue != want {
 		t.Errorf("the lease is in %q by default, want %q", f.DefValue, want)
 	}
-	text, err := os.ReadFile("../../../kubernetes/capacity.yaml")
-	test.Must(t, err)
+	text := test.Value(os.ReadFile("../../../kubernetes/capacity.yaml"))(t)
 	for one := range strings.SplitSeq(string(text), "\n---\n") {
 		if (strings.Contains(one, "\nkind: Role\n") || strings.Contains(one, "\nkind: RoleBinding\n")) && !strings.Contains(one, "\n  namespace: "+want+"\n") {
 			t.Errorf("it has no right to its lease:\n%s", one)

@@ -42,23 +42,18 @@ func TestServe(t *testing.T) {
 			t.Errorf("%s: %v", address, err)
 		}
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	test.Must(t, err)
+	l := test.Value(net.Listen("tcp", "127.0.0.1:0"))(t)
 	address := l.Addr().String()
 	l.Close()
 	ready := false
-	closed, err := serve(t.Context(), address, registry, lease, func() bool { return ready })
-	test.Must(t, err)
+	closed := test.Value(serve(t.Context(), address, registry, lease, func() bool { return ready }))(t)
 	defer closed()
 	get := func(path string) int {
-		r, err := http.Get("http://" + address + path)
-		test.Must(t, err)
+		r := test.Value(http.Get("http://" + address + path))(t)
 		defer r.Body.Close()
 		return r.StatusCode
 	}
-	if got := get("/readyz"); got != http.StatusServiceUnavailable {
-		t.Errorf("not ready: %d", got)
-	}
+	test.Equal(t, "not ready", get("/readyz"), http.StatusServiceUnavailable)
 	if ready = true; get("/readyz") != http.StatusOK || get("/healthz") != http.StatusOK {
 		t.Error("it is not ready")
 	}

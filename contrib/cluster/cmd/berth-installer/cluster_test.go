@@ -27,8 +27,7 @@ func TestForbidden(t *testing.T) {
 		})
 	}))
 	defer h.Close()
-	c, err := clusterOf(&rest.Config{Host: h.URL, ContentConfig: rest.ContentConfig{ContentType: "application/json"}}, "/", "node")
-	test.Must(t, err)
+	c := test.Value(clusterOf(&rest.Config{Host: h.URL, ContentConfig: rest.ContentConfig{ContentType: "application/json"}}, "/", "node"))(t)
 	if err := c.Serves(t.Context(), true); !errors.Is(err, installer.ErrFinal) || !strings.Contains(err.Error(), `cannot get resource "nodes"`) {
 		t.Errorf("got %v", err)
 	}

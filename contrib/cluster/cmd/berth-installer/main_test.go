@@ -77,7 +77,5 @@ func TestRootWithLinks(t *testing.T) {
 	if err := c.Execute(); err != nil || out.String() != "what this installer did on this node is undone\n" {
 		t.Errorf("%v: %s", err, out)
 	}
-	if err := (alone{root}).Serves(t.Context(), true); err == nil {
-		t.Error("a node without a kubelet serves")
-	}
+	test.Fails(t, (alone{root}).Serves(t.Context(), true), "a node without a kubelet serves")
 }

@@ -19,8 +19,7 @@ func TestChartsValues(t *testing.T) {
 		"../../../../contrib/kubernetes/berth-installer.yaml": nil,
 		"../../../../tools/chart/testdata/full.yaml":          {"crun", "gvisor", "kata"},
 	} {
-		text, err := os.ReadFile(path)
-		test.Must(t, err)
+		text := test.Value(os.ReadFile(path))(t)
 		found := false
 		for _, doc := range strings.Split(string(text), "\n---\n") {
 			var m struct {
@@ -33,9 +32,7 @@ func TestChartsValues(t *testing.T) {
 			}
 			found = true
 			v, err := read(strings.NewReader(m.Data["values.json"]))
-			if err != nil {
-				t.Errorf("%s: %v", path, err)
-			}
+			test.Checkf(t, err, "%s", path)
 			var handlers []string
 			for _, r := range v.Runtimes {
 				handlers = append(handlers, r.Handler)
@@ -52,8 +49,7 @@ func TestChartsValues(t *testing.T) {
 
 // The chart refuses the same runtimes as the installer.
 func TestSchemasKinds(t *testing.T) {
-	text, err := os.ReadFile("../../../../contrib/charts/berth/values.schema.json")
-	test.Must(t, err)
+	text := test.Value(os.ReadFile("../../../../contrib/charts/berth/values.schema.json"))(t)
 	var schema struct {
 		Properties struct {
 			Runtimes struct {
@@ -97,8 +93,7 @@ func TestRead(t *testing.T) {
 }
 
 func TestEveryCommandIsDocumented(t *testing.T) {
-	text, err := os.ReadFile("../../../../docs/install.md")
-	test.Must(t, err)
+	text := test.Value(os.ReadFile("../../../../docs/install.md"))(t)
 	for _, c := range newRoot().Commands() {
 		if !strings.Contains(string(text), "`"+c.CommandPath()) {
 			t.Errorf("docs/install.md does not have %q", c.CommandPath())
@@ -108,10 +103,8 @@ func TestEveryCommandIsDocumented(t *testing.T) {
 
 // TestEveryValueIsDocumented compares the page with the chart's defaults.
 func TestEveryValueIsDocumented(t *testing.T) {
-	page, err := os.ReadFile("../../../../docs/install.md")
-	test.Must(t, err)
-	text, err := os.ReadFile("../../../../contrib/charts/berth/values.yaml")
-	test.Must(t, err)
+	page := test.Value(os.ReadFile("../../../../docs/install.md"))(t)
+	text := test.Value(os.ReadFile("../../../../contrib/charts/berth/values.yaml"))(t)
 	var values map[string]any
 	test.Must(t, yaml.Unmarshal(text, &values))
 	for name := range values {

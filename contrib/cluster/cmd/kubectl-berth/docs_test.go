@@ -14,8 +14,7 @@ import (
 // Every command has its part of docs/kubectl-berth.md and an example, and every flag of
 // its own is named there.
 func TestEveryCommandIsDocumented(t *testing.T) {
-	text, err := os.ReadFile("../../../../docs/kubectl-berth.md")
-	test.Must(t, err)
+	text := test.Value(os.ReadFile("../../../../docs/kubectl-berth.md"))(t)
 	for _, c := range newRoot(genericiooptions.NewTestIOStreamsDiscard()).Commands() {
 		if c.Hidden {
 			continue

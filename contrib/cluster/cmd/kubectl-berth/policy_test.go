@@ -37,9 +37,7 @@ func TestExempt(t *testing.T) {
 			}
 			slices.Sort(got)
 			want := slices.Sorted(slices.Values(c.want))
-			if !slices.Equal(got, want) {
-				t.Errorf("exempt are %q, want %q", got, want)
-			}
+			test.EqualLists(t, "exempt", got, want)
 		})
 	}
 }

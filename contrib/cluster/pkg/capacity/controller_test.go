@@ -59,8 +59,7 @@ func (mute) RoundTrip(r *http.Request) (*http.Response, error) {
 // A controller that has never seen anything does not hold the lease for ever.
 func TestRunEndsWithoutAnswers(t *testing.T) {
 	for _, server := range []http.RoundTripper{busy{}, mute{}} {
-		client, err := kubernetes.NewForConfig(&rest.Config{Host: "http://away", Transport: server})
-		test.Must(t, err)
+		client := test.Value(kubernetes.NewForConfig(&rest.Config{Host: "http://away", Transport: server}))(t)
 		synctest.Test(t, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 			defer cancel()
@@ -74,8 +73,7 @@ func TestRunEndsWithoutAnswers(t *testing.T) {
 
 // Run ends with its context while the API server is busy: client-go sleeps for up to a minute then.
 func TestRunEndsWhileTheServerIsBusy(t *testing.T) {
-	client, err := kubernetes.NewForConfig(&rest.Config{Host: "http://busy", Transport: busy{}})
-	test.Must(t, err)
+	client := test.Value(kubernetes.NewForConfig(&rest.Config{Host: "http://busy", Transport: busy{}}))(t)
 	synctest.Test(t, func(t *testing.T) {
 		const told = 20 * time.Second
 		begun := time.Now()

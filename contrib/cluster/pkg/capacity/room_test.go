@@ -2,6 +2,7 @@ package capacity
 
 import (
 	"encoding/json"
+	"fmt"
 	"maps"
 	"math"
 	"slices"
@@ -139,9 +140,7 @@ func TestCounting(t *testing.T) {
 		{"full, by status", gone, ByStatus, 5}, {"full, once", gone, Once, 3},
 		{"7 more, by status", open, ByStatus, 12}, {"7 more, once", open, Once, 10},
 	} {
-		if got := RoomOf(c.node, slim(pods, c.counting), classes)[kata]; got != c.want {
-			t.Errorf("%s: got %d, want %d", c.what, got, c.want)
-		}
+		test.Equal(t, c.what, RoomOf(c.node, slim(pods, c.counting), classes)[kata], c.want)
 	}
 }
 
@@ -180,9 +179,7 @@ func TestPatch(t *testing.T) {
 		{"one comes, one goes", Room{runc: 1}, having("40", "40"), both(`"` + string(kata) + `":null,"` + string(runc) + `":"1"`)},
 	} {
 		got := string(c.room.patch(c.node))
-		if got != c.want {
-			t.Errorf("%s: got %s, want %s", c.what, got, c.want)
-		}
+		test.Equal(t, c.what, got, c.want)
 		if got != "" && !json.Valid([]byte(got)) {
 			t.Errorf("%s: no JSON", c.what)
 		}
@@ -207,9 +204,7 @@ func TestLowers(t *testing.T) {
 		{"more", Room{kata: 4}, n, false},
 		{"new", Room{kata: 0}, aNode(nil), false},
 	} {
-		if got := c.room.lowers(c.node); got != c.want {
-			t.Errorf("%s: %v", c.what, got)
-		}
+		test.Equal(t, c.what, c.room.lowers(c.node), c.want)
 	}
 }
 
@@ -257,9 +252,7 @@ func TestContainersThatAsk(t *testing.T) {
 			{open, ByStatus, c.openTo},
 			{open, Once, c.openFor},
 		} {
-			if got := RoomOf(aNode(on.labels), slim(pods, on.counting), Classes{"kata": "kata"})[kata]; got != on.want {
-				t.Errorf("%s, %s, of %v: got %d, want %d", c.what, on.counting, on.labels, got, on.want)
-			}
+			test.Equal(t, fmt.Sprintf("%s, %s, of %v", c.what, on.counting, on.labels), RoomOf(aNode(on.labels), slim(pods, on.counting), Classes{"kata": "kata"})[kata], on.want)
 		}
 	}
 }
@@ -271,8 +264,7 @@ func TestSlimNode(t *testing.T) {
 	n.Status.Capacity[kata], n.Status.Capacity[corev1.ResourceCPU] = resource.MustParse("3"), resource.MustParse("8")
 	n.Status.Allocatable = corev1.ResourceList{kata: resource.MustParse("2")}
 	n.Status.Conditions = append(n.Status.Conditions, corev1.NodeCondition{Type: corev1.NodeDiskPressure})
-	o, err := slimNode(n)
-	test.Must(t, err)
+	o := test.Value(slimNode(n))(t)
 	got := o.(*corev1.Node)
 	pods, capacity, allocatable := got.Status.Capacity[corev1.ResourcePods], got.Status.Capacity[kata], got.Status.Allocatable[kata]
 	if len(got.Labels) != 1 || len(got.Status.Capacity) != 2 || pods.Value() != 110 || capacity.Value() != 3 || allocatable.Value() != 2 || len(got.Status.Conditions) != 1 || !ready(got) {

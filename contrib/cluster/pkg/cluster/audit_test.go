@@ -210,16 +210,13 @@ func TestMissesHandler(t *testing.T) {
 		`failed to find runtime handler kata-qemu from runtime list`:                                            false,
 		"": false,
 	} {
-		if got := MissesHandler(message, "kata"); got != want {
-			t.Errorf("%q: %v", message, got)
-		}
+		test.Equal(t, fmt.Sprintf("%q", message), MissesHandler(message, "kata"), want)
 	}
 }
 
 // What berth says is held by berth's own words.
 func TestMissesHandlerOfBerth(t *testing.T) {
-	table, err := handler.NewTable(1, "runc", []handler.Route[struct{}]{{Definition: &handler.Definition{Name: "runc"}}})
-	test.Must(t, err)
+	table := test.Value(handler.NewTable(1, "runc", []handler.Route[struct{}]{{Definition: &handler.Definition{Name: "runc"}}}))(t)
 	for _, name := range []string{"kata", "rucn"} {
 		if said := table.UnknownError(name).Error(); !MissesHandler(said, name) {
 			t.Errorf("%q is not taken for it", said)

@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/berth-cri/berth/contrib/cluster/pkg/runtimeclass"
+	"github.com/berth-cri/berth/internal/test"
 )
 
 // aClass is a class, changed by all of change.
@@ -81,9 +82,7 @@ func TestUnlabelled(t *testing.T) {
 		{"any node", aClass("x", "x"), nil, false},
 		{"nodes by something else", aClass("x", "x", selecting(map[string]string{"a": "b"})), nil, false},
 	} {
-		if got := Unlabelled(c.class, c.nodes); got != c.want {
-			t.Errorf("%s: got %v", c.what, got)
-		}
+		test.Equal(t, c.what, Unlabelled(c.class, c.nodes), c.want)
 	}
 }
 
@@ -113,9 +112,7 @@ func TestUncounted(t *testing.T) {
 		{"one does, and is full", aClass("x", "x", counted), []corev1.Node{roomy(aNode("b", nil, "x"), "x", "0")}, false},
 		{"nothing is counted", aClass("x", "x", memory("1Mi")), []corev1.Node{aNode("a", nil, "x")}, false},
 	} {
-		if got := Uncounted(c.class, c.nodes); got != c.want {
-			t.Errorf("%s: got %v", c.what, got)
-		}
+		test.Equal(t, c.what, Uncounted(c.class, c.nodes), c.want)
 	}
 }
 

@@ -34,9 +34,7 @@ func TestHandlersOf(t *testing.T) {
 		"another configuration":  {&runtimeapi.StatusResponse{Info: map[string]string{"config": "[crio]"}}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := handlersOf(c.state); !slices.Equal(got, c.want) {
-				t.Errorf("got %q, want %q", got, c.want)
-			}
+			test.EqualLists(t, "the result", handlersOf(c.state), c.want)
 		})
 	}
 }
@@ -64,8 +62,7 @@ func TestAsk(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			root := t.TempDir()
 			test.Must(t, os.MkdirAll(filepath.Join(root, "run"), 0o755))
-			l, err := (&net.ListenConfig{}).Listen(t.Context(), "unix", filepath.Join(root, "run/d.sock"))
-			test.Must(t, err)
+			l := test.Value((&net.ListenConfig{}).Listen(t.Context(), "unix", filepath.Join(root, "run/d.sock")))(t)
 			server := grpc.NewServer()
 			runtimeapi.RegisterRuntimeServiceServer(server, c.daemon)
 			go server.Serve(l) //nolint:errcheck // ends with the test

@@ -2,10 +2,11 @@ package installer
 
 import (
 	"context"
-	"errors"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 // TestPrograms runs programs of this machine: what they print and how they end is told, and one
@@ -36,7 +37,5 @@ func TestPrograms(t *testing.T) {
 	}
 	ctx, end := context.WithCancel(t.Context())
 	end()
-	if _, err := c.Run(ctx, "sleep", "600"); !errors.Is(err, context.Canceled) {
-		t.Errorf("got %v", err)
-	}
+	test.ErrorIs(t, test.Err(c.Run(ctx, "sleep", "600")), context.Canceled, "the error")
 }

@@ -20,9 +20,7 @@ func TestThereAndBack(t *testing.T) {
 	n.write(filepath.Join(filepath.Dir(labelFiles[0]), "another"), "x=y")
 	before := n.tree()
 	test.Must(t, n.install(n.wanted()))
-	if n.endpoint != ours {
-		t.Errorf("the kubelet uses %s", n.endpoint)
-	}
+	test.Equal(t, "the kubelet uses", n.endpoint, ours)
 	for path, want := range map[string]string{
 		kubeletconf.Config:        "# ours\nkind: KubeletConfiguration\ncontainerRuntimeEndpoint: " + theirs + "\n",
 		configFile:                signed("version = 1\ndefault_runtime = \"containerd\"\n\n[engine]\ncgroup_driver = \"cgroupfs\"\n\n[runtimes.\"containerd\"]\nendpoint = \"" + theirs + "\"\nremote_handler = \"\"\n"),
@@ -32,9 +30,7 @@ func TestThereAndBack(t *testing.T) {
 		program:                   "bin/berth",
 		"/opt/berth/runtimes/kata/3.2/share/defaults/kata-containers/configuration.toml": "path = \"/opt/berth/runtimes/kata/3.2/bin/qemu\"\n",
 	} {
-		if got := n.read(path); got != want {
-			t.Errorf("%s is %q, want %q", path, got, want)
-		}
+		test.Equal(t, path, n.read(path), want)
 	}
 	if info, err := os.Stat(filepath.Join(n.root, kubeletconf.Config)); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("the kubelet's configuration may be read by others: %v, %v", info.Mode(), err)
@@ -76,10 +72,7 @@ func TestFailed(t *testing.T) {
 			n := newTestNode(t)
 			c.prepare(n)
 			before := n.tree()
-			err := n.install(n.wanted())
-			if err == nil || !strings.Contains(err.Error(), c.wrong) {
-				t.Errorf("got %v, want %q", err, c.wrong)
-			}
+			test.Says(t, n.install(n.wanted()), c.wrong)
 			n.as(before)
 		})
 	}
@@ -102,9 +95,7 @@ func TestUpgrade(t *testing.T) {
 	// One that does not start: the one before goes on.
 	w.Version = "1.2.0"
 	n.fails["systemctl restart berth.service"] = exited(1)
-	if err := n.install(w); err == nil {
-		t.Error("it starts")
-	}
+	test.Fails(t, n.install(w), "it starts")
 	if link, err := os.Readlink(filepath.Join(n.root, current)); link != "1.1.0" || err != nil {
 		t.Errorf("%s is current: %v", link, err)
 	}
@@ -221,9 +212,7 @@ func TestFailedUpgradeBeside(t *testing.T) {
 			test.Must(t, n.install(w))
 			fail(n)
 			w.Version = "1.1.0"
-			if err := n.install(w); err == nil {
-				t.Error("it does not fail")
-			}
+			test.Fails(t, n.install(w), "it does not fail")
 			if !n.running["berth"] || n.version != "1.0.0" || !slices.Contains(n.served(), "kata") {
 				t.Errorf("berth runs: %t, %q, with %v", n.running["berth"], n.version, n.served())
 			}
@@ -231,9 +220,7 @@ func TestFailedUpgradeBeside(t *testing.T) {
 			n.fails, n.broken, n.doctor = map[string]error{}, "", ""
 			w.Version, w.Kubelet = "1.0.0", true
 			n.fails["systemctl restart kubelet.service"] = exited(1)
-			if err := n.install(w); err == nil {
-				t.Error("the kubelet is restarted")
-			}
+			test.Fails(t, n.install(w), "the kubelet is restarted")
 			n.fails = map[string]error{}
 			test.Must(t, n.install(w))
 			if n.endpoint != ours || !n.running["berth"] {
@@ -273,9 +260,7 @@ func TestEditedFiles(t *testing.T) {
 	if got := n.read(handlerFile("kata")); !strings.Contains(got, "no such file") {
 		t.Errorf("it is left: %s", got)
 	}
-	if got := n.read(dropIns + "/99-theirs.toml"); got != "# of others\n" {
-		t.Errorf("a drop-in of others is %s", got)
-	}
+	test.Equal(t, "a drop-in of others", n.read(dropIns+"/99-theirs.toml"), "# of others\n")
 }
 
 // berth rejects a configuration whose directory of drop-ins is gone: the last runtime or value

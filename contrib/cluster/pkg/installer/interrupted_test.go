@@ -60,9 +60,7 @@ func TestInterrupted(t *testing.T) {
 }
 
 func installedFirst(n *node, w Wanted) Wanted {
-	if err := n.install(w); err != nil {
-		n.t.Fatal(err)
-	}
+	test.Must(n.t, n.install(w))
 	return w
 }
 
@@ -114,9 +112,7 @@ func TestInterruptedUpgrade(t *testing.T) {
 
 func mustState(t *testing.T, n *node) *state {
 	t.Helper()
-	st, err := readState(n.installer().root())
-	test.Must(t, err)
-	return st
+	return test.Value(readState(n.installer().root()))(t)
 }
 
 // TestEnded ends a run, as a kubelet does with a pod, at every place. The node has a runtime, and
@@ -161,9 +157,7 @@ func TestEndedWhileDown(t *testing.T) {
 			end()
 		}
 	}
-	if err := n.installer().Install(ctx, w); !errors.Is(err, context.Canceled) {
-		t.Errorf("got %v", err)
-	}
+	test.ErrorIs(t, n.installer().Install(ctx, w), context.Canceled, "the error")
 	isInstalled(t, n, "1.0.0")
 }
 
@@ -178,9 +172,7 @@ func TestLocked(t *testing.T) {
 		ctx, end := context.WithCancel(t.Context())
 		end()
 		for _, run := range []error{n.installer().Install(ctx, w), n.installer().Uninstall(ctx)} {
-			if !errors.Is(run, context.Canceled) {
-				t.Errorf("got %v", run)
-			}
+			test.ErrorIs(t, run, context.Canceled, "the error")
 		}
 		if n.kubeletEndpoint() != ours {
 			t.Error("another run has undone what this one does")

@@ -6,7 +6,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/berth-cri/berth/internal/test"
@@ -39,9 +38,7 @@ func TestKubeletLeftWithBerth(t *testing.T) {
 			n.write("/etc/kubelet.conf", "kind: KubeletConfiguration\ncontainerRuntimeEndpoint: "+ours+"\n")
 		}, "/etc/kubelet.conf"},
 		"without a service": {false, func(n *node) {
-			if err := os.Remove(filepath.Join(n.root, "/usr/lib/systemd/system/kubelet.service")); err != nil {
-				n.t.Fatal(err)
-			}
+			test.Must(n.t, os.Remove(filepath.Join(n.root, "/usr/lib/systemd/system/kubelet.service")))
 			n.write("/proc/7/comm", "kubelet\n")
 			n.write("/proc/7/cmdline", "kubelet\x00--container-runtime-endpoint="+ours)
 		}, "command line"},
@@ -59,10 +56,7 @@ func TestKubeletLeftWithBerth(t *testing.T) {
 			test.Must(t, n.install(w))
 			c.change(n)
 			before := n.tree()
-			err := n.uninstall()
-			if err == nil || !strings.Contains(err.Error(), c.wrong) || !strings.Contains(err.Error(), "try again") {
-				t.Errorf("got %v, want %q", err, c.wrong)
-			}
+			test.Says(t, n.uninstall(), c.wrong, "try again")
 			if n.tree() != before || !n.running["berth"] {
 				t.Errorf("something is undone: berth runs: %t", n.running["berth"])
 			}
@@ -82,9 +76,7 @@ func TestKubeletComesBackWithBerth(t *testing.T) {
 			end()
 		}
 	}
-	if err := n.installer().Uninstall(ctx); err == nil || !strings.Contains(err.Error(), "command line") {
-		t.Errorf("got %v", err)
-	}
+	test.Says(t, n.installer().Uninstall(ctx), "command line")
 	if !n.running["berth"] {
 		t.Error("berth is stopped")
 	}
@@ -99,9 +91,7 @@ func TestNowhereToGoBackTo(t *testing.T) {
 	n.dead = true
 	away := func(err error) {
 		t.Helper()
-		if err == nil || !strings.Contains(err.Error(), "start it, and try again") {
-			t.Errorf("got %v", err)
-		}
+		test.Says(t, err, "start it, and try again")
 		if n.endpoint != ours || !n.running["berth"] {
 			t.Errorf("the kubelet uses %s; berth runs: %t", n.endpoint, n.running["berth"])
 		}
@@ -139,9 +129,7 @@ func TestForbidden(t *testing.T) {
 	n := newTestNode(t)
 	w, before := n.wanted(), n.tree()
 	n.forbidden = fmt.Errorf("cannot get nodes: %w", ErrFinal)
-	if err := n.install(w); err == nil || !strings.Contains(err.Error(), "cannot get nodes") {
-		t.Errorf("got %v", err)
-	}
+	test.Says(t, n.install(w), "cannot get nodes")
 	n.as(before)
 	if slices.Contains(n.asked, "systemctl restart kubelet.service") {
 		t.Error("the kubelet was restarted")

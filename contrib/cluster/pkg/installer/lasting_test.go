@@ -20,9 +20,7 @@ func TestDoneAndUndoneByOthers(t *testing.T) {
 	const crio = "unix:///run/crio/crio.sock"
 	remove := func(path string) func(*node) {
 		return func(n *node) {
-			if err := os.Remove(filepath.Join(n.root, path)); err != nil {
-				n.t.Fatal(err)
-			}
+			test.Must(n.t, os.Remove(filepath.Join(n.root, path)))
 		}
 	}
 	for name, change := range map[string]func(*node){
@@ -30,9 +28,7 @@ func TestDoneAndUndoneByOthers(t *testing.T) {
 		"berth is disabled": remove("/etc/systemd/system/multi-user.target.wants/berth.service"),
 		"another version": func(n *node) {
 			remove(current)(n)
-			if err := os.Symlink("0.9.0", filepath.Join(n.root, current)); err != nil {
-				n.t.Fatal(err)
-			}
+			test.Must(n.t, os.Symlink("0.9.0", filepath.Join(n.root, current)))
 		},
 		"its unit":          remove(unitFile),
 		"its configuration": remove(configFile),
@@ -59,9 +55,7 @@ func TestDoneAndUndoneByOthers(t *testing.T) {
 			if !n.running["berth"] || n.endpoint != ours || n.kubeletEndpoint() != ours || link != "1.0.0" || err != nil {
 				t.Errorf("berth runs: %t, version %s (%v); the kubelet uses %s", n.running["berth"], link, err, n.endpoint)
 			}
-			if _, err := os.Lstat(filepath.Join(n.root, "/etc/systemd/system/multi-user.target.wants/berth.service")); err != nil {
-				t.Errorf("it does not start with the node: %v", err)
-			}
+			test.Checkf(t, test.Err(os.Lstat(filepath.Join(n.root, "/etc/systemd/system/multi-user.target.wants/berth.service"))), "it does not start with the node")
 			for _, path := range []string{unitFile, configFile, program, handlerFile("kata"), "/opt/berth/runtimes/crun/1.24/crun"} {
 				if got := n.read(path); strings.Contains(got, "no such file") {
 					t.Error(got)
@@ -114,9 +108,7 @@ func TestConfigDir(t *testing.T) {
 		n := withDir(theirs)
 		before := n.tree()
 		test.Must(t, n.install(n.wanted()))
-		if n.endpoint != ours {
-			t.Errorf("the kubelet uses %s", n.endpoint)
-		}
+		test.Equal(t, "the kubelet uses", n.endpoint, ours)
 		test.Must(t, n.uninstall())
 		n.as(before)
 	})
@@ -191,9 +183,7 @@ func TestFailedConfig(t *testing.T) {
 				n.write(handlerFile("runc"), "# edited\n"+n.read(handlerFile("runc")))
 				fail(n)
 				w.Version, w.Config = version, "[metrics]\naddress = \"127.0.0.1:10248\""
-				if err := n.install(w); err == nil {
-					t.Error("it does not fail")
-				}
+				test.Fails(t, n.install(w), "it does not fail")
 				if name != "does not load" && (n.read(extraFile) != good || n.started != good || n.version != "1.0.0") {
 					t.Errorf("berth %s runs with %q, and will with %q", n.version, n.started, n.read(extraFile))
 				}
@@ -295,10 +285,6 @@ func TestHandlersOfOthersChange(t *testing.T) {
 func TestMistakeChangesNothing(t *testing.T) {
 	n, w := installed(t)
 	w.Runtimes[0].Handler = "containerd"
-	if err := n.install(w); err == nil || !strings.Contains(err.Error(), "choose another name") {
-		t.Errorf("got %v", err)
-	}
-	if got := n.read("/opt/berth/runtimes/crun/1.24/crun"); got != "crun 1.24" {
-		t.Errorf("crun is %s", got)
-	}
+	test.Says(t, n.install(w), "choose another name")
+	test.Equal(t, "crun", n.read("/opt/berth/runtimes/crun/1.24/crun"), "crun 1.24")
 }

@@ -298,7 +298,7 @@ func (n *node) killed(place int, f func() error) (was bool) {
 func (n *node) tree() string {
 	n.t.Helper()
 	var lines []string
-	err := filepath.WalkDir(n.root, func(path string, entry fs.DirEntry, err error) error {
+	test.Must(n.t, filepath.WalkDir(n.root, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
@@ -316,10 +316,7 @@ func (n *node) tree() string {
 		st, _ := info.Sys().(*syscall.Stat_t)
 		lines = append(lines, fmt.Sprintf("%s %v %d %q", strings.TrimPrefix(path, n.root), info.Mode(), st.Uid, text))
 		return nil
-	})
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	}))
 	return strings.Join(lines, "\n")
 }
 
@@ -349,12 +346,8 @@ func (n *node) wanted() Wanted {
 func (n *node) pod(name, handler string) {
 	n.t.Helper()
 	config, err := proto.Marshal(&runtimeapi.PodSandboxConfig{Metadata: &runtimeapi.PodSandboxMetadata{Name: name, Namespace: "shop"}})
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	test.Must(n.t, err)
 	text, err := json.Marshal(map[string]any{"handler": handler, "definition": map[string]string{"name": handler}, "config": config})
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	test.Must(n.t, err)
 	n.write(filepath.Join(recordsOfPods, name, "spec.json"), string(text))
 }

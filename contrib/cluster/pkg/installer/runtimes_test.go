@@ -47,16 +47,9 @@ func TestRuntimeFailed(t *testing.T) {
 	w.Runtimes = append([]Runtime{broken}, w.Runtimes...)
 	i := n.installer()
 	i.patience = 0
-	err := i.Install(t.Context(), w)
-	if err == nil || !strings.Contains(err.Error(), "handler broken is not ready") {
-		t.Errorf("got %v", err)
-	}
-	if got := n.served(); !slices.Equal(got, []string{"containerd", "crun", "kata", "runc"}) {
-		t.Errorf("the handlers are %v", got)
-	}
-	if _, err := os.Stat(filepath.Join(n.root, "/opt/berth/runtimes/broken")); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("its files are left: %v", err)
-	}
+	test.Says(t, i.Install(t.Context(), w), "handler broken is not ready")
+	test.EqualLists(t, "the handlers", n.served(), []string{"containerd", "crun", "kata", "runc"})
+	test.ErrorIs(t, test.Err(os.Stat(filepath.Join(n.root, "/opt/berth/runtimes/broken"))), fs.ErrNotExist, "its files are left")
 }
 
 // A runtime comes, changes and goes while the node has berth: the kubelet is not touched.
@@ -105,14 +98,10 @@ func TestRuntimeWithPods(t *testing.T) {
 	if err := n.install(w); !errors.Is(err, ErrPods) || !strings.Contains(err.Error(), "1 pod (shop/def)") {
 		t.Errorf("got %v", err)
 	}
-	if got := n.read("/opt/berth/runtimes/crun/1.24/crun"); got != "crun 1.24" {
-		t.Errorf("the pod has lost its runtime: %s", got)
-	}
+	test.Equal(t, "the pod has lost its runtime", n.read("/opt/berth/runtimes/crun/1.24/crun"), "crun 1.24")
 	test.Must(t, os.RemoveAll(filepath.Join(n.root, recordsOfPods)))
 	test.Must(t, n.install(w))
-	if _, err := os.Stat(filepath.Join(n.root, "/opt/berth/runtimes/crun")); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("its files are left: %v", err)
-	}
+	test.ErrorIs(t, test.Err(os.Stat(filepath.Join(n.root, "/opt/berth/runtimes/crun"))), fs.ErrNotExist, "its files are left")
 }
 
 // A runtime's next version that cannot run pods is not used: the one before is.
@@ -124,9 +113,7 @@ func TestRuntimesNextVersionFailed(t *testing.T) {
 	i := n.installer()
 	i.patience = 0
 	n.asked = nil
-	if err := i.Install(t.Context(), w); err == nil || !strings.Contains(err.Error(), "handler crun is not ready") {
-		t.Errorf("got %v", err)
-	}
+	test.Says(t, i.Install(t.Context(), w), "handler crun is not ready")
 	if got := n.read(dropIns + "/50-crun.toml"); !strings.Contains(got, "/1.24/crun") || n.asked[len(n.asked)-1] != "berth handlers -o json" {
 		t.Errorf("crun is %s, after %q", got, n.asked)
 	}

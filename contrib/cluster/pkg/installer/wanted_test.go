@@ -10,9 +10,7 @@ import (
 func TestOptionsOfAnotherTable(t *testing.T) {
 	for _, options := range []string{"[server]\nsocket = \"/run/x.sock\"", "[engine]\nroot = \"/data/berth\"", "[runtimes.runc]\nruntime_path = \"/x\"", "max_pods = "} {
 		w := Wanted{Version: "1.0.0", Runtimes: []Runtime{{Handler: "crun", Kind: "crun", Version: "1", Source: "/x", Options: options}}}
-		if err := w.Validate(); err == nil {
-			t.Errorf("%q is accepted", options)
-		}
+		test.Fails(t, w.Validate(), "%q is accepted", options)
 	}
 	w := Wanted{Version: "1.0.0", Runtimes: []Runtime{{Handler: "crun", Kind: "crun", Version: "1", Source: "/x", Options: "max_pods = 40\noptions.global_flags = [\"--x\"]"}}}
 	test.Check(t, w.Validate())

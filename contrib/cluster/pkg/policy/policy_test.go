@@ -23,16 +23,12 @@ var update = flag.Bool("update", false, "write the golden files")
 
 func inventory(t *testing.T, text string) []runtimeclass.Handler {
 	t.Helper()
-	all, err := runtimeclass.ParseInventory("handlers.yaml", []byte(text))
-	test.Must(t, err)
-	return all
+	return test.Value(runtimeclass.ParseInventory("handlers.yaml", []byte(text)))(t)
 }
 
 func rulesOf(t *testing.T, text string) []Rule {
 	t.Helper()
-	all, err := ParseRules("rules.yaml", []byte(text))
-	test.Must(t, err)
-	return all
+	return test.Value(ParseRules("rules.yaml", []byte(text)))(t)
 }
 
 func aClass(name, handler, memory string) runtimeclass.Class {
@@ -72,8 +68,7 @@ func knownAll(all []runtimeclass.Handler) []runtimeclass.Handler {
 // What is generated, to the letter. integration/policy has an API server compile it.
 func TestGenerate(t *testing.T) {
 	classes := []runtimeclass.Class{aClass("runc", "runc", ""), aClass("kata-large", "kata", "300Mi"), aClass("sandboxed", "kata", "160Mi"), aClass("gvisor", "gvisor", "")}
-	rules, err := os.ReadFile(filepath.Join("testdata", "rules.yaml"))
-	test.Must(t, err)
+	rules := test.Value(os.ReadFile(filepath.Join("testdata", "rules.yaml")))(t)
 	for name, o := range map[string]Options{
 		"pods":  {Workloads: IgnoreWorkloads, Exempt: []string{"kube-system"}},
 		"every": {Workloads: IgnoreWorkloads, Classes: classes[:1], Handlers: []runtimeclass.Handler{nothing("runc")}},
@@ -84,18 +79,14 @@ func TestGenerate(t *testing.T) {
 			if o.Classes == nil {
 				o.Classes, o.Handlers = classes, knownAll(inventory(t, threeHandlers))
 			}
-			all, err := Generate(o)
-			test.Must(t, err)
-			sent, err := Unstructured(all)
-			test.Must(t, err)
-			got, err := YAML(sent)
-			test.Must(t, err)
+			all := test.Value(Generate(o))(t)
+			sent := test.Value(Unstructured(all))(t)
+			got := test.Value(YAML(sent))(t)
 			file := filepath.Join("testdata", name+".golden")
 			if *update {
 				test.Must(t, os.WriteFile(file, got, 0o644))
 			}
-			want, err := os.ReadFile(file)
-			test.Must(t, err)
+			want := test.Value(os.ReadFile(file))(t)
 			if !bytes.Equal(got, want) {
 				t.Errorf("%s says otherwise; got\n%s", file, got)
 			}
@@ -107,13 +98,10 @@ func TestGenerate(t *testing.T) {
 func TestGenerateIsStable(t *testing.T) {
 	first := ""
 	for range 20 {
-		all, err := Generate(Options{Classes: []runtimeclass.Class{aClass("a", "runc", ""), aClass("b", "kata", ""), aClass("c", "gvisor", "")}, Handlers: inventory(t, threeHandlers), Workloads: WarnWorkloads,
-			Rules: rulesOf(t, "rules: [{name: x, pods: {labels: {a: b, c: d, e: f}}, isolation: strongest}]")})
-		test.Must(t, err)
-		sent, err := Unstructured(all)
-		test.Must(t, err)
-		text, err := YAML(sent)
-		test.Must(t, err)
+		all := test.Value(Generate(Options{Classes: []runtimeclass.Class{aClass("a", "runc", ""), aClass("b", "kata", ""), aClass("c", "gvisor", "")}, Handlers: inventory(t, threeHandlers), Workloads: WarnWorkloads,
+			Rules: rulesOf(t, "rules: [{name: x, pods: {labels: {a: b, c: d, e: f}}, isolation: strongest}]")}))(t)
+		sent := test.Value(Unstructured(all))(t)
+		text := test.Value(YAML(sent))(t)
 		if first == "" {
 			first = string(text)
 		}
@@ -245,9 +233,7 @@ func TestJudged(t *testing.T) {
 		if k := all[0].handler.Of(c.name); k.Answer != capability.Yes {
 			got = runtimeclass.MissingCapability{Known: k}.Because()
 		}
-		if got != c.want {
-			t.Errorf("%s: %q, want %q", c.what, got, c.want)
-		}
+		test.Equal(t, c.what, got, c.want)
 		if cordoned := all[0].handler.WhyNot() != ""; cordoned == c.byDefault {
 			t.Errorf("%s: state counts: %t", c.what, cordoned)
 		}
@@ -318,8 +304,7 @@ func TestRulesWithoutClasses(t *testing.T) {
 		}
 	}
 	// The example that comes with the project.
-	text, err := os.ReadFile(filepath.Join("..", "..", "..", "kubernetes", "classrules.yaml"))
-	test.Must(t, err)
+	text := test.Value(os.ReadFile(filepath.Join("..", "..", "..", "kubernetes", "classrules.yaml")))(t)
 	if all, err := Generate(Options{Classes: classes, Handlers: inventory(t, threeHandlers), Rules: rulesOf(t, string(text))}); err != nil || len(all) == 0 {
 		t.Errorf("got %d objects, %v", len(all), err)
 	}
@@ -331,10 +316,7 @@ func TestRulesWithoutClasses(t *testing.T) {
 		}
 	}
 	// A handler that takes no pods is not chosen, if that counts.
-	_, err = Generate(Options{Classes: classes, Handlers: inventory(t, threeHandlers), State: true, Rules: rulesOf(t, "rules: [{name: a, isolation: vm}]")})
-	if err == nil || !strings.Contains(err.Error(), "no class gives vm; classes give shared-kernel (runc)") {
-		t.Errorf("got %v", err)
-	}
+	test.Says(t, test.Err(Generate(Options{Classes: classes, Handlers: inventory(t, threeHandlers), State: true, Rules: rulesOf(t, "rules: [{name: a, isolation: vm}]")})), "no class gives vm; classes give shared-kernel (runc)")
 }
 
 // The strongest isolation that is left may be none. Somebody is told of that, or it fails.
@@ -353,9 +335,7 @@ func TestWeakRules(t *testing.T) {
 		"above the floor": {[]runtimeclass.Class{runc, vm}, "rules: [{name: a, isolation: strongest, least: user-space-kernel}]", "[]", ""},
 	} {
 		o := Options{Classes: c.classes, Handlers: inventory(t, threeHandlers), Rules: rulesOf(t, c.rules)}
-		if got := fmt.Sprint(Weak(o)); got != c.weak {
-			t.Errorf("%s: weak are %s", name, got)
-		}
+		test.Equal(t, fmt.Sprintf("%s: weak", name), fmt.Sprint(Weak(o)), c.weak)
 		if _, err := Generate(o); (err == nil) != (c.fails == "") || err != nil && !strings.Contains(err.Error(), c.fails) {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -372,7 +352,5 @@ func TestManyClasses(t *testing.T) {
 	for i := range 1000 {
 		classes = append(classes, aClass(fmt.Sprintf("kata-of-team-%d", i), "kata", ""))
 	}
-	if _, err := Generate(Options{Classes: classes, Handlers: []runtimeclass.Handler{h}, Workloads: WarnWorkloads}); err != nil {
-		t.Error(err)
-	}
+	test.Check(t, test.Err(Generate(Options{Classes: classes, Handlers: []runtimeclass.Handler{h}, Workloads: WarnWorkloads})))
 }

@@ -1,8 +1,11 @@
 package runtimeclass
 
 import (
+	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 func TestQuote(t *testing.T) {
@@ -15,9 +18,7 @@ func TestQuote(t *testing.T) {
 		"del\x7fand\u0085more":    "'del and more'",
 		"\xff":                    "'\ufffd'",
 	} {
-		if got := Quote(text); got != want {
-			t.Errorf("%q: got %s, want %s", text, got, want)
-		}
+		test.Equal(t, fmt.Sprintf("%q", text), Quote(text), want)
 	}
 }
 
@@ -41,8 +42,6 @@ func TestRequirementIsPrintable(t *testing.T) {
 		"x y": "f: x y", "x\ty\r\nz": "f: x y z", "\x1b[1m": "f:  [1m", "a\u0085b": "f: a b", "": "f: ",
 		strings.Repeat("ü\n", 200): "f: " + strings.TrimSuffix(strings.Repeat("ü ", 98), " ") + " ü…",
 	} {
-		if got := (Requirement{Field: "f", Value: value}).String(); got != want {
-			t.Errorf("%q: got %q, want %q", value, got, want)
-		}
+		test.Equal(t, fmt.Sprintf("%q", value), (Requirement{Field: "f", Value: value}).String(), want)
 	}
 }

@@ -21,8 +21,7 @@ func golden(t *testing.T, fixture, got string) {
 	if *update {
 		test.Must(t, os.WriteFile(file, []byte(got), 0o644))
 	}
-	want, err := os.ReadFile(file)
-	test.Must(t, err)
+	want := test.Value(os.ReadFile(file))(t)
 	if got != string(want) {
 		t.Errorf("%s says otherwise; got\n%s", file, got)
 	}
@@ -46,11 +45,8 @@ func fixtures(t *testing.T, dir string) []string {
 
 func read(t *testing.T, file string) []Object {
 	t.Helper()
-	text, err := os.ReadFile(file)
-	test.Must(t, err)
-	objects, err := Parse(filepath.Base(file), text)
-	test.Must(t, err)
-	return objects
+	text := test.Value(os.ReadFile(file))(t)
+	return test.Value(Parse(filepath.Base(file), text))(t)
 }
 
 func TestLintFixtures(t *testing.T) {
@@ -93,10 +89,8 @@ func TestFitFixtures(t *testing.T) {
 	for _, file := range fixtures(t, "fit") {
 		t.Run(filepath.Base(file), func(t *testing.T) {
 			known := strings.TrimSuffix(file, ".yaml") + ".handlers.yaml"
-			text, err := os.ReadFile(known)
-			test.Must(t, err)
-			handlers, err := ParseInventory(known, text)
-			test.Must(t, err)
+			text := test.Value(os.ReadFile(known))(t)
+			handlers := test.Value(ParseInventory(known, text))(t)
 			objects := read(t, file)
 			var b strings.Builder
 			for _, p := range Pods(objects) {
@@ -116,7 +110,6 @@ func TestFitFixtures(t *testing.T) {
 
 func compact(t *testing.T, v any) string {
 	t.Helper()
-	text, err := json.Marshal(v)
-	test.Must(t, err)
+	text := test.Value(json.Marshal(v))(t)
 	return string(text)
 }

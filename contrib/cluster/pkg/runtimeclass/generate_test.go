@@ -41,8 +41,7 @@ func TestGenerate(t *testing.T) {
 			if err != nil || string(text) != c.want || c.note != "" && g.Note != c.note {
 				t.Errorf("%v: %s\n%s", err, g.Note, text)
 			}
-			objects, err := Parse("f", text)
-			test.Must(t, err)
+			objects := test.Value(Parse("f", text))(t)
 			if all := Lint(Classes(objects), LintOptions{Handlers: []Handler{{Name: "kata", Overhead: c.m}}}); slices.ContainsFunc(all, func(f Finding) bool { return f.Severity == Error }) {
 				t.Errorf("what is generated has findings: %+v", all)
 			}
@@ -133,9 +132,7 @@ func TestInventory(t *testing.T) {
 		t.Errorf("%v, %+v", err, names)
 	}
 	for _, text := range []string{"", "runc,", "runc.v2"} {
-		if _, err := ParseNames(text); err == nil {
-			t.Errorf("%q is a list of names", text)
-		}
+		test.Fails(t, test.Err(ParseNames(text)), "%q is a list of names", text)
 	}
 	both := WithMeasurements(names, all)
 	if both[0].Overhead == nil || both[1].Overhead != nil || names[0].Overhead != nil {

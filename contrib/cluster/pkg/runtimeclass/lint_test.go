@@ -20,8 +20,7 @@ func measured(pods int, memory, cpu string) *Measurement {
 
 func class(t *testing.T, name, rest string) []Class {
 	t.Helper()
-	objects, err := Parse("f", []byte("apiVersion: node.k8s.io/v1\nkind: RuntimeClass\nmetadata: {name: "+name+"}\nscheduling: {nodeSelector: {a: b}}\n"+rest))
-	test.Must(t, err)
+	objects := test.Value(Parse("f", []byte("apiVersion: node.k8s.io/v1\nkind: RuntimeClass\nmetadata: {name: "+name+"}\nscheduling: {nodeSelector: {a: b}}\n"+rest)))(t)
 	return Classes(objects)
 }
 
@@ -84,8 +83,7 @@ func TestSelectors(t *testing.T) {
 		{"by nothing", "", `f:1: warning: node-selector-missing: pods of this class can be scheduled on nodes without its handler, where they never start / select nodes by a label of those with the handler, as "kubectl berth generate" does`},
 	} {
 		t.Run(c.what, func(t *testing.T) {
-			objects, err := Parse("f", []byte("apiVersion: node.k8s.io/v1\nkind: RuntimeClass\nmetadata: {name: x}\nhandler: kata\n"+c.rest))
-			test.Must(t, err)
+			objects := test.Value(Parse("f", []byte("apiVersion: node.k8s.io/v1\nkind: RuntimeClass\nmetadata: {name: x}\nhandler: kata\n"+c.rest)))(t)
 			got := ""
 			for _, f := range Lint(Classes(objects), LintOptions{}) {
 				where, _, _ := strings.Cut(f.Where, ": document")

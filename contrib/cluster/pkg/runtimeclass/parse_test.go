@@ -93,15 +93,12 @@ func TestFormsOfFiles(t *testing.T) {
 		"a name to come":       {"apiVersion: v1\nkind: Pod\nmetadata: {generateName: p-}\n", "Pod p-…"},
 	} {
 		t.Run(what, func(t *testing.T) {
-			objects, err := Parse("f", []byte(c.text))
-			test.Must(t, err)
+			objects := test.Value(Parse("f", []byte(c.text)))(t)
 			var names []string
 			for _, o := range objects {
 				names = append(names, o.String())
 			}
-			if got := strings.Join(names, ", "); got != c.names {
-				t.Errorf("got %s, want %s", got, c.names)
-			}
+			test.Equal(t, "the result", strings.Join(names, ", "), c.names)
 		})
 	}
 }
@@ -123,9 +120,7 @@ func TestTenThousandPodsInAList(t *testing.T) {
 	if err != nil || len(objects) != 10_000 || objects[9_999].Name != "p9999" {
 		t.Fatalf("%d objects, %v", len(objects), err)
 	}
-	if line := objects[9_999].Line("metadata.name"); line != 3+10_000 {
-		t.Errorf("the last name is on line %d", line)
-	}
+	test.Equal(t, "the last name is on line", objects[9_999].Line("metadata.name"), 3+10_000)
 }
 
 func TestFilesThatAreTooLarge(t *testing.T) {

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/containerd/errdefs"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 // TestIgzip puts others in the place of igzip.
@@ -24,10 +26,10 @@ func TestIgzip(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir, err := os.MkdirTemp("", "igzip-") // one that igzip's user may read
-			must(t, err)
-			t.Cleanup(func() { must(t, os.RemoveAll(dir)) })
-			must(t, os.Chmod(dir, 0o755))
-			must(t, os.WriteFile(filepath.Join(dir, "igzip"), []byte(c.program), 0o755)) //nolint:gosec // it is executed
+			test.Must(t, err)
+			t.Cleanup(func() { test.Must(t, os.RemoveAll(dir)) })
+			test.Must(t, os.Chmod(dir, 0o755))
+			test.Must(t, os.WriteFile(filepath.Join(dir, "igzip"), []byte(c.program), 0o755)) //nolint:gosec // it is executed
 			t.Setenv("PATH", dir)
 			_, err = start(t, usualMemory).Unpack(t.Context(), Layer{Root: t.TempDir(), Count: all}, blobOf(t, gzipped))
 			if c.is == nil && err != nil || c.is != nil && (!c.is(err) || !strings.Contains(err.Error(), c.says)) {

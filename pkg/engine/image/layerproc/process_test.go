@@ -20,6 +20,7 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/engine/image/bounds"
 	"github.com/berth-cri/berth/pkg/engine/procfs"
 )
@@ -46,17 +47,7 @@ func daemon() {
 	if err != nil {
 		panic(err)
 	}
-	_, err = p.Unpack(context.Background(), Layer{Root: os.TempDir(), Count: all}, blob)
-	panic(err)
-}
-
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(time.Minute); !ok(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("%s: not within a minute", what)
-		}
-	}
+	panic(test.Err(p.Unpack(context.Background(), Layer{Root: os.TempDir(), Count: all}, blob)))
 }
 
 func gone(pid int) bool {
@@ -69,13 +60,10 @@ func daemonOf(t *testing.T, command ...string) (d *exec.Cmd, pid int) {
 	t.Helper()
 	d = exec.Command(command[0], command[1:]...)
 	d.Env = append(os.Environ(), asDaemon+"=1")
-	out, err := d.StdoutPipe()
-	must(t, err)
-	must(t, d.Start())
-	line, err := bufio.NewReader(out).ReadString('\n')
-	must(t, err)
-	pid, err = strconv.Atoi(strings.TrimSpace(line))
-	must(t, err)
+	out := test.Value(d.StdoutPipe())(t)
+	test.Must(t, d.Start())
+	line := test.Value(bufio.NewReader(out).ReadString('\n'))(t)
+	pid = test.Value(strconv.Atoi(strings.TrimSpace(line)))(t)
 	return d, pid
 }
 
@@ -83,36 +71,33 @@ func daemonOf(t *testing.T, command ...string) (d *exec.Cmd, pid int) {
 func TestLowHardLimit(t *testing.T) {
 	skipUnderRace(t)
 	own, err := os.Executable() // /proc/self/exe would be prlimit
-	must(t, err)
+	test.Must(t, err)
 	d, pid := daemonOf(t, "prlimit", "--data="+strconv.Itoa(usualMemory/2), own)
-	eventually(t, "the child is confined", func() bool {
-		comm, err := os.ReadFile(procfs.Path(pid, "comm"))
-		must(t, err)
+	test.Eventually(t, "the child is confined", func() bool {
+		comm := test.Value(os.ReadFile(procfs.Path(pid, "comm")))(t)
 		return strings.TrimSpace(string(comm)) == name
 	})
-	must(t, d.Process.Kill())
+	test.Must(t, d.Process.Kill())
 	_ = d.Wait() // killed, as it shall be
 }
 
 func TestChildOfAKilledDaemon(t *testing.T) {
 	d, pid := daemonOf(t, "/proc/self/exe")
-	must(t, d.Process.Kill())
+	test.Must(t, d.Process.Kill())
 	_ = d.Wait() // killed, as it shall be
-	eventually(t, "the child ends with its daemon", func() bool { return gone(pid) })
+	test.Eventually(t, "the child ends with its daemon", func() bool { return gone(pid) })
 }
 
 // TestCanceled ends a layer that has no end.
 func TestCanceled(t *testing.T) {
 	blob, to, err := os.Pipe()
-	must(t, err)
+	test.Must(t, err)
 	defer blob.Close()
 	defer to.Close()
 	p := start(t, usualMemory)
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancel()
-	if _, err := p.Unpack(ctx, Layer{Root: t.TempDir(), Count: all}, blob); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("it ended with %v", err)
-	}
+	test.ErrorIs(t, test.Err(p.Unpack(ctx, Layer{Root: t.TempDir(), Count: all}, blob)), context.DeadlineExceeded, "it ended")
 	if p.Usable() || !gone(p.cmd.Process.Pid) {
 		t.Error("the child is left")
 	}
@@ -121,11 +106,9 @@ func TestCanceled(t *testing.T) {
 // TestRights looks at a child as the kernel sees it.
 func TestRights(t *testing.T) {
 	p := start(t, usualMemory)
-	_, err := p.Unpack(t.Context(), Layer{Root: t.TempDir(), Count: all}, blobOf(t, archiveOf(t, "f", nil)))
-	must(t, err)
+	test.Must(t, test.Err(p.Unpack(t.Context(), Layer{Root: t.TempDir(), Count: all}, blobOf(t, archiveOf(t, "f", nil)))))
 	pid := p.cmd.Process.Pid
-	status, err := os.ReadFile(procfs.Path(pid, "status"))
-	must(t, err)
+	status := test.Value(os.ReadFile(procfs.Path(pid, "status")))(t)
 	for _, want := range []string{fmt.Sprintf("CapPrm:\t%016x\n", needed), fmt.Sprintf("CapBnd:\t%016x\n", needed), "NoNewPrivs:\t1\n"} {
 		if !strings.Contains(string(status), want) {
 			t.Errorf("the status lacks %q:\n%s", want, status)
@@ -141,14 +124,12 @@ func TestRights(t *testing.T) {
 	if its, err := os.Readlink(procfs.Path(pid, "ns/net")); err != nil || its == ours {
 		t.Errorf("it has the network namespace %s, %v", its, err)
 	}
-	limits, err := os.ReadFile(procfs.Path(pid, "limits"))
-	must(t, err)
+	limits := test.Value(os.ReadFile(procfs.Path(pid, "limits")))(t)
 	if !strings.Contains(string(limits), fmt.Sprintf("Max data size             %d", usualMemory)) {
 		t.Errorf("limits:\n%s", limits)
 	}
 	// This process has kept what it had.
-	status, err = os.ReadFile("/proc/self/status")
-	must(t, err)
+	status = test.Value(os.ReadFile("/proc/self/status"))(t)
 	if strings.Contains(string(status), "NoNewPrivs:\t1") {
 		t.Error("this process has lost rights")
 	}
@@ -161,9 +142,9 @@ func longHeaders(t *testing.T, dirs int, name string) []byte {
 	var b bytes.Buffer
 	w := tar.NewWriter(&b)
 	for i := range dirs {
-		must(t, w.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: fmt.Sprint("d", i), Mode: 0o700, PAXRecords: map[string]string{name: strings.Repeat("a", 1_000_000)}}))
+		test.Must(t, w.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: fmt.Sprint("d", i), Mode: 0o700, PAXRecords: map[string]string{name: strings.Repeat("a", 1_000_000)}}))
 	}
-	must(t, w.Close())
+	test.Must(t, w.Close())
 	return b.Bytes()
 }
 
@@ -192,9 +173,7 @@ func TestMemory(t *testing.T) {
 		if !bounds.IsBeyond(err) || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s: %v", name, err)
 		}
-		if p.Usable() != (name == "a wide window") {
-			t.Errorf("%s: the child is usable: %t", name, p.Usable())
-		}
+		test.Equal(t, fmt.Sprintf("%s: the child is usable", name), p.Usable(), name == "a wide window")
 	}
 }
 
@@ -215,8 +194,7 @@ func TestLogOfContainerd(t *testing.T) {
 func TestOutput(t *testing.T) {
 	var b firstBytes
 	for range 3 {
-		n, err := io.Copy(&b, strings.NewReader(strings.Repeat("a", 100<<10)))
-		must(t, err)
+		n := test.Value(io.Copy(&b, strings.NewReader(strings.Repeat("a", 100<<10))))(t)
 		if n != 100<<10 || len(b.kept) != maxStderr {
 			t.Errorf("%d bytes were taken, %d kept", n, len(b.kept))
 		}
@@ -237,10 +215,9 @@ func TestCrash(t *testing.T) {
 		"an error":      {"echo 'fatal error: out of memory' >&2; exit 1", errdefs.IsInternal, "exit status 1"},
 		"a long answer": {"printf '{\"Error\":\"' >&3; exec tr '\\0' a </dev/zero >&3", errdefs.IsInternal, "signal: killed"},
 	} {
-		p, err := startProgram(usualMemory, "/bin/sh", "sh", "-c", c.script)
-		must(t, err)
+		p := test.Value(startProgram(usualMemory, "/bin/sh", "sh", "-c", c.script))(t)
 		t.Cleanup(p.Close)
-		_, err = p.Unpack(t.Context(), Layer{Root: t.TempDir(), Count: all}, blobOf(t, nil))
+		_, err := p.Unpack(t.Context(), Layer{Root: t.TempDir(), Count: all}, blobOf(t, nil))
 		if !c.is(err) || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -260,14 +237,12 @@ func TestChildIsUsedAgain(t *testing.T) {
 	skipUnderRace(t)
 	p := start(t, usualMemory)
 	for range 3 {
-		_, err := p.Unpack(t.Context(), Layer{Root: t.TempDir(), Count: all}, blobOf(t, archiveOf(t, "f", nil)))
-		must(t, err)
+		test.Must(t, test.Err(p.Unpack(t.Context(), Layer{Root: t.TempDir(), Count: all}, blobOf(t, archiveOf(t, "f", nil)))))
 		if !p.Usable() {
 			t.Error("a small layer ends its child")
 		}
 	}
-	_, err := p.Unpack(t.Context(), Layer{Root: t.TempDir(), Count: all}, blobOf(t, longHeaders(t, 100, "BERTH.long")))
-	must(t, err)
+	test.Must(t, test.Err(p.Unpack(t.Context(), Layer{Root: t.TempDir(), Count: all}, blobOf(t, longHeaders(t, 100, "BERTH.long")))))
 	if p.Usable() {
 		t.Error("a child keeps much memory")
 	}

@@ -21,24 +21,18 @@ import (
 	"github.com/klauspost/compress/zstd"
 	"github.com/opencontainers/go-digest"
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-cri/berth/internal/test"
 )
 
 const usualMemory = 512 << 20
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
 
 // all lets a layer have any number of entries.
 func all(int64) error { return nil }
 
 func start(t *testing.T, memory int64) *Process {
 	t.Helper()
-	p, err := Start(memory)
-	must(t, err)
+	p := test.Value(Start(memory))(t)
 	t.Cleanup(p.Close)
 	return p
 }
@@ -46,13 +40,10 @@ func start(t *testing.T, memory int64) *Process {
 // blobOf is a file with that content.
 func blobOf(t *testing.T, content []byte) *os.File {
 	t.Helper()
-	f, err := os.CreateTemp(t.TempDir(), "layer")
-	must(t, err)
+	f := test.Value(os.CreateTemp(t.TempDir(), "layer"))(t)
 	t.Cleanup(func() { f.Close() })
-	_, err = f.Write(content)
-	must(t, err)
-	_, err = f.Seek(0, io.SeekStart)
-	must(t, err)
+	test.Must(t, test.Err(f.Write(content)))
+	test.Must(t, test.Err(f.Seek(0, io.SeekStart)))
 	return f
 }
 
@@ -61,11 +52,11 @@ func blobOf(t *testing.T, content []byte) *os.File {
 func TestUnpacksAsContainerd(t *testing.T) {
 	lower := []string{t.TempDir(), t.TempDir()}
 	for n, dir := range []string{lower[0] + "/d0", lower[1] + "/d0/d1", lower[1] + "/d1/d2", lower[1] + "/d3"} {
-		must(t, os.MkdirAll(dir, 0o700))
-		must(t, os.Chmod(dir, fs.FileMode(0o710+n)))
-		must(t, os.Chown(dir, 1000+n, 2000+n))
-		must(t, unix.Setxattr(dir, "user.a", []byte("lower"), 0))
-		must(t, os.Chtimes(dir, time.Unix(1e9, 0), time.Unix(1e9, 0)))
+		test.Must(t, os.MkdirAll(dir, 0o700))
+		test.Must(t, os.Chmod(dir, fs.FileMode(0o710+n)))
+		test.Must(t, os.Chown(dir, 1000+n, 2000+n))
+		test.Must(t, unix.Setxattr(dir, "user.a", []byte("lower"), 0))
+		test.Must(t, os.Chtimes(dir, time.Unix(1e9, 0), time.Unix(1e9, 0)))
 	}
 	convert := archive.WithConvertWhiteout(archive.OverlayConvertWhiteout)
 	p := start(t, usualMemory)
@@ -80,8 +71,7 @@ func TestUnpacksAsContainerd(t *testing.T) {
 			"rebased": {[]archive.ApplyOpt{convert, archive.WithParents(lower)}, Layer{Overlay: true, BelowPending: true}},
 		} {
 			whole := t.TempDir()
-			_, err := archive.Apply(t.Context(), whole, bytes.NewReader(layer), c.known...)
-			must(t, err)
+			test.Must(t, test.Err(archive.Apply(t.Context(), whole, bytes.NewReader(layer), c.known...)))
 			entries := int64(0)
 			c.layer.Root, c.layer.Count = t.TempDir(), func(n int64) error {
 				entries += n
@@ -95,7 +85,7 @@ func TestUnpacksAsContainerd(t *testing.T) {
 				c.layer.BelowPending, c.layer.Below = false, lower
 				got, err = p.Unpack(t.Context(), c.layer, blobOf(t, layer))
 			}
-			must(t, err)
+			test.Must(t, err)
 			if want := (Result{digest.FromBytes(layer), int64(len(layer)), 120}); got != want || entries != want.Entries {
 				t.Errorf("seed %d, %s: %v with %d entries counted, want %v", seed, name, got, entries, want)
 			}
@@ -136,16 +126,10 @@ func randomLayer(t *testing.T, r *rand.Rand) []byte {
 			h.Size = int64(len(body))
 			files = append(files, h.Name)
 		}
-		if err := w.WriteHeader(h); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := io.WriteString(w, body); err != nil {
-			t.Fatal(err)
-		}
+		test.Must(t, w.WriteHeader(h))
+		test.Must(t, test.Err(io.WriteString(w, body)))
 	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, w.Close())
 	return append(b.Bytes(), make([]byte, 3000)...)
 }
 
@@ -154,7 +138,7 @@ func randomLayer(t *testing.T, r *rand.Rand) []byte {
 func treeOf(t *testing.T, root string) string {
 	t.Helper()
 	var b strings.Builder
-	err := filepath.WalkDir(root, func(path string, _ fs.DirEntry, err error) error {
+	test.Must(t, filepath.WalkDir(root, func(path string, _ fs.DirEntry, err error) error {
 		if err != nil || path == root {
 			return err
 		}
@@ -171,10 +155,7 @@ func treeOf(t *testing.T, root string) string {
 		link, _ := os.Readlink(path)
 		fmt.Fprintln(&b, strings.TrimPrefix(path, root), st.Mode, st.Uid, st.Gid, st.Nlink*map[bool]uint64{true: 0, false: 1}[st.Mode&unix.S_IFMT == unix.S_IFDIR], st.Rdev, changed, n, link)
 		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))
 	return b.String()
 }
 
@@ -189,11 +170,10 @@ func packed(t *testing.T, size int) (plain, gzipped, zstded []byte) {
 	plain = archiveOf(t, "file", body)
 	var g, z bytes.Buffer
 	gw := gzip.NewWriter(&g)
-	zw, err := zstd.NewWriter(&z)
-	must(t, err)
+	zw := test.Value(zstd.NewWriter(&z))(t)
 	for _, w := range []io.WriteCloser{gw, zw} {
 		_, err := w.Write(plain)
-		must(t, errors.Join(err, w.Close()))
+		test.Must(t, errors.Join(err, w.Close()))
 	}
 	return plain, g.Bytes(), z.Bytes()
 }
@@ -202,9 +182,9 @@ func archiveOf(t *testing.T, name string, body []byte) []byte {
 	t.Helper()
 	var b bytes.Buffer
 	w := tar.NewWriter(&b)
-	must(t, w.WriteHeader(&tar.Header{Name: name, Size: int64(len(body)), Mode: 0o600}))
+	test.Must(t, w.WriteHeader(&tar.Header{Name: name, Size: int64(len(body)), Mode: 0o600}))
 	_, err := w.Write(body)
-	must(t, errors.Join(err, w.Close()))
+	test.Must(t, errors.Join(err, w.Close()))
 	return b.Bytes()
 }
 
@@ -244,9 +224,9 @@ func TestTooManyEntries(t *testing.T) {
 	var b bytes.Buffer
 	w := tar.NewWriter(&b)
 	for i := range 3 * countEach {
-		must(t, w.WriteHeader(&tar.Header{Name: fmt.Sprint(i), Mode: 0o600}))
+		test.Must(t, w.WriteHeader(&tar.Header{Name: fmt.Sprint(i), Mode: 0o600}))
 	}
-	must(t, w.Close())
+	test.Must(t, w.Close())
 	root, p := t.TempDir(), start(t, usualMemory)
 	want := errors.New("too many")
 	_, err := p.Unpack(t.Context(), Layer{Root: root, Count: func(int64) error { return want }}, blobOf(t, b.Bytes()))
@@ -259,13 +239,12 @@ func TestTooManyEntries(t *testing.T) {
 func TestOpaqueInTheLowestLayer(t *testing.T) {
 	var b bytes.Buffer
 	w := tar.NewWriter(&b)
-	must(t, w.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: "a", Mode: 0o755}))
-	must(t, w.WriteHeader(&tar.Header{Name: "a/b/own", Mode: 0o644}))
-	must(t, w.WriteHeader(&tar.Header{Name: "a/" + opaque, Mode: 0o644}))
-	must(t, w.Close())
+	test.Must(t, w.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: "a", Mode: 0o755}))
+	test.Must(t, w.WriteHeader(&tar.Header{Name: "a/b/own", Mode: 0o644}))
+	test.Must(t, w.WriteHeader(&tar.Header{Name: "a/" + opaque, Mode: 0o644}))
+	test.Must(t, w.Close())
 	root := t.TempDir()
-	_, err := start(t, usualMemory).Unpack(t.Context(), Layer{Root: root, Count: all}, blobOf(t, b.Bytes()))
-	must(t, err)
+	test.Must(t, test.Err(start(t, usualMemory).Unpack(t.Context(), Layer{Root: root, Count: all}, blobOf(t, b.Bytes()))))
 	for file, want := range map[string]bool{"a/b/own": true, "a/" + opaque: false} {
 		if _, err := os.Lstat(filepath.Join(root, file)); (err == nil) != want {
 			t.Errorf("%s: %v", file, err)
@@ -275,7 +254,7 @@ func TestOpaqueInTheLowestLayer(t *testing.T) {
 
 func TestFileWithoutRoom(t *testing.T) {
 	var b bytes.Buffer
-	must(t, tar.NewWriter(&b).WriteHeader(&tar.Header{Name: "large", Size: math.MaxInt64 >> 3, Mode: 0o600}))
+	test.Must(t, tar.NewWriter(&b).WriteHeader(&tar.Header{Name: "large", Size: math.MaxInt64 >> 3, Mode: 0o600}))
 	_, err := start(t, usualMemory).Unpack(t.Context(), Layer{Root: t.TempDir(), Count: all}, blobOf(t, b.Bytes()))
 	if !errors.Is(err, unix.ENOSPC) || !strings.Contains(err.Error(), "bytes are free") {
 		t.Error(err)

@@ -16,8 +16,7 @@ func TestKeysOfCredentials(t *testing.T) {
 		"none": nil, "user": {Username: "u", Password: "secret"}, "other secret": {Username: "u", Password: "secret2"},
 		"other user": {Username: "v", Password: "secret"}, "token": {IdentityToken: "secret"}, "host": {Username: "u", Password: "secret", ServerAddress: "r"},
 	} {
-		c, err := ParseAuth(auth)
-		test.Must(t, err)
+		c := test.Value(ParseAuth(auth))(t)
 		key := c.Key()
 		if other, there := seen[key]; there || strings.Contains(key, "secret") || (key == "") != (auth == nil) {
 			t.Errorf("%s: the key is %q, as of %q", name, key, other)

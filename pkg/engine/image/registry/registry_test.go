@@ -3,6 +3,7 @@ package registry
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"net/url"
 	"os"
@@ -43,13 +44,9 @@ func TestOriginCovers(t *testing.T) {
 		{"http://10.0.0.1", "https://10.0.0.1", true},
 		{"https://10.0.0.1", "http://10.0.0.1", false},
 	} {
-		from, err := url.Parse(c.from)
-		test.Must(t, err)
-		to, err := url.Parse(c.to)
-		test.Must(t, err)
-		if got := originOf(from).covers(originOf(to)); got != c.covers {
-			t.Errorf("%s covers %s: %v", c.from, c.to, got)
-		}
+		from := test.Value(url.Parse(c.from))(t)
+		to := test.Value(url.Parse(c.to))(t)
+		test.Equal(t, fmt.Sprintf("%s covers %s", c.from, c.to), originOf(from).covers(originOf(to)), c.covers)
 	}
 }
 
@@ -84,9 +81,7 @@ func TestPace(t *testing.T) {
 				}
 				slow = p.tooSlow(r.n, start.Add(r.until), window, limit)
 			}
-			if want := c.slow && limit > 0; slow != want {
-				t.Errorf("%s, at a rate of %d: slow %v", name, limit, slow)
-			}
+			test.Equal(t, fmt.Sprintf("%s, at a rate of %d: slow", name, limit), slow, c.slow && limit > 0)
 		}
 	}
 }
@@ -116,9 +111,7 @@ func TestAdviceOnConfiguration(t *testing.T) {
 	var text bytes.Buffer
 	logger := &logrus.Logger{Out: &text, Formatter: &logrus.JSONFormatter{}, Hooks: logrus.LevelHooks{}, Level: log.InfoLevel}
 	ctx := log.WithLogger(t.Context(), logrus.NewEntry(logger))
-	if _, err := configured(ctx, config.HostOptions{HostDir: config.HostDirFromRoot(dir)})("localhost:5000"); err != nil {
-		t.Fatal(err)
-	}
+	test.Must(t, test.Err(configured(ctx, config.HostOptions{HostDir: config.HostDirFromRoot(dir)})("localhost:5000")))
 	if !strings.Contains(text.String(), "TLS") {
 		t.Errorf("the log has\n%s", text.String())
 	}

@@ -36,9 +36,7 @@ func TestCheck(t *testing.T) {
 	} {
 		m := described()
 		change(m)
-		if err := check(m); !errdefs.IsInvalidArgument(err) {
-			t.Errorf("%s: %v", name, err)
-		}
+		test.Is(t, check(m), errdefs.IsInvalidArgument, "%s", name)
 	}
 }
 

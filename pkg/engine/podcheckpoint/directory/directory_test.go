@@ -47,8 +47,7 @@ func write(t *testing.T, path string) {
 // names are what is directly in dir.
 func names(t *testing.T, dir string) string {
 	t.Helper()
-	entries, err := os.ReadDir(dir)
-	test.Must(t, err)
+	entries := test.Value(os.ReadDir(dir))(t)
 	var all []string
 	for _, e := range entries {
 		all = append(all, e.Name())
@@ -66,12 +65,9 @@ func TestRemove(t *testing.T) {
 	if err := Remove(whole+"/", nobody); err != nil || names(t, parent) != "" {
 		t.Errorf("%v; left is %s", err, names(t, parent))
 	}
-	if err := Remove(whole, nobody); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("of none: %v", err)
-	}
+	test.ErrorIs(t, Remove(whole, nobody), fs.ErrNotExist, "of none")
 	used := made(t, dir("used"), "p", 1)
-	release, err := Use(used)
-	test.Must(t, err)
+	release := test.Value(Use(used))(t)
 	if err := Remove(used, nobody); !errors.Is(err, ErrInUse) || !errdefs.IsFailedPrecondition(err) {
 		t.Errorf("one in use: %v", err)
 	}
@@ -84,32 +80,21 @@ func TestRemove(t *testing.T) {
 			t.Errorf("one that a pod needs as %s: %v", path, err)
 		}
 	}
-	if err := Remove(used, func() ([]string, error) { return nil, fs.ErrInvalid }); !errors.Is(err, fs.ErrInvalid) {
-		t.Errorf("one of which nobody can tell: %v", err)
-	}
+	test.ErrorIs(t, Remove(used, func() ([]string, error) { return nil, fs.ErrInvalid }), fs.ErrInvalid, "one of which nobody can tell")
 	write(t, dir("used/notes"))
-	if err := Remove(used, nobody); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), `"notes"`) {
-		t.Errorf("one with something else: %v", err)
-	}
+	test.Refused(t, Remove(used, nobody), errdefs.IsFailedPrecondition, `"notes"`)
 	write(t, dir("half/images/pages.img"))
-	if err := Remove(dir("half"), nobody); !errdefs.IsInvalidArgument(err) {
-		t.Errorf("one without a manifest: %v", err)
-	}
+	test.Is(t, Remove(dir("half"), nobody), errdefs.IsInvalidArgument, "one without a manifest")
 	test.Must(t, os.Symlink(used, dir("link")))
-	if err := Remove(dir("link"), nobody); err == nil {
-		t.Error("a link is followed")
-	}
-	if got := names(t, used) + " " + names(t, dir("half")); got != "images manifest.json notes images" {
-		t.Errorf("left is %s", got)
-	}
+	test.Fails(t, Remove(dir("link"), nobody), "a link is followed")
+	test.Equal(t, "left", names(t, used)+" "+names(t, dir("half")), "images manifest.json notes images")
 }
 
 // TestUseOfWhatIsRemoved: a checkpoint that is being removed is not used, and one that has taken
 // the place of another is not taken for it.
 func TestUseOfWhatIsRemoved(t *testing.T) {
 	dir := made(t, filepath.Join(private(t), "x"), "p", 1)
-	lock, err := locked(dir, unix.LOCK_EX)
-	test.Must(t, err)
+	lock := test.Value(locked(dir, unix.LOCK_EX))(t)
 	if _, err := Use(dir); !errors.Is(err, ErrInUse) || !errdefs.IsFailedPrecondition(err) {
 		t.Errorf("while it is removed: %v", err)
 	}
@@ -118,15 +103,11 @@ func TestUseOfWhatIsRemoved(t *testing.T) {
 	if isAt(lock, dir) {
 		t.Error("another is taken for the one that was locked")
 	}
-	release, err := Use(dir)
-	test.Must(t, err)
+	release := test.Value(Use(dir))(t)
 	defer release()
 	test.Must(t, errors.Join(lock.Close()))
-	if err := Remove(dir, nobody); !errors.Is(err, ErrInUse) {
-		t.Errorf("of the new one: %v", err)
-	}
-	none, err := Use(dir + ".none")
-	test.Must(t, err)
+	test.ErrorIs(t, Remove(dir, nobody), ErrInUse, "of the new one")
+	none := test.Value(Use(dir + ".none"))(t)
 	none()
 }
 
@@ -134,20 +115,13 @@ func TestDiscard(t *testing.T) {
 	parent := private(t)
 	whole, half := made(t, filepath.Join(parent, "whole"), "p", 1), filepath.Join(parent, "half")
 	write(t, filepath.Join(half, "images/pages.img"))
-	release, err := Use(half)
-	test.Must(t, err)
-	if err := Discard(half); !errors.Is(err, ErrInUse) {
-		t.Errorf("one in use: %v", err)
-	}
+	release := test.Value(Use(half))(t)
+	test.ErrorIs(t, Discard(half), ErrInUse, "one in use")
 	release()
 	for _, dir := range []string{whole, half, filepath.Join(parent, "none")} {
-		if err := Discard(dir); err != nil {
-			t.Errorf("%s: %v", dir, err)
-		}
+		test.Checkf(t, Discard(dir), "%s", dir)
 	}
-	if got := names(t, whole) + "; " + names(t, half); got != "images manifest.json; " {
-		t.Errorf("left are %s", got)
-	}
+	test.Equal(t, "left", names(t, whole)+"; "+names(t, half), "images manifest.json; ")
 }
 
 func TestFinish(t *testing.T) {
@@ -158,29 +132,22 @@ func TestFinish(t *testing.T) {
 	test.Must(t, os.Mkdir(dir(removing+"empty"), 0o700))
 	write(t, dir("mine/images/pages.img"))
 	write(t, dir(removing+"file"))
-	busy, err := locked(made(t, dir(removing+"busy"), "p", 1), unix.LOCK_EX)
-	test.Must(t, err)
+	busy := test.Value(locked(made(t, dir(removing+"busy"), "p", 1), unix.LOCK_EX))(t)
 	for _, name := range []string{"full", "empty", "written"} {
-		d, err := New(parent, "n", name, time.Now())
-		test.Must(t, err)
+		d := test.Value(New(parent, "n", name, time.Now()))(t)
 		switch name {
 		case "full":
 			write(t, filepath.Join(d, "images/pages.img"))
 		case "written":
-			release, err := Use(d)
-			test.Must(t, err)
+			release := test.Value(Use(d))(t)
 			t.Cleanup(release)
 		}
 	}
 	test.Check(t, Finish(parent))
-	if got := regexp.MustCompile(`_\d{8}T\d{6}\.\d{3}Z`).ReplaceAllString(names(t, parent), ""); got != removing+"busy "+removing+"file mine n_full n_written" {
-		t.Errorf("left are %s", got)
-	}
+	test.Equal(t, "left", regexp.MustCompile(`_\d{8}T\d{6}\.\d{3}Z`).ReplaceAllString(names(t, parent), ""), removing+"busy "+removing+"file mine n_full n_written")
 	test.Must(t, busy.Close())
 	write(t, dir(removing+"busy/notes"))
-	if err := Finish(parent); err == nil {
-		t.Error("what holds something else was removed")
-	}
+	test.Fails(t, Finish(parent), "what holds something else was removed")
 	others := private(t)
 	made(t, filepath.Join(others, removing+"x"), "p", 1)
 	test.Must(t, os.Chmod(others, 0o777|os.ModeSticky))
@@ -210,14 +177,11 @@ func TestDirectories(t *testing.T) {
 		}
 	}
 	parent := filepath.Join(private(t), "a", "b")
-	dir, err := New(parent, "n", "p", at)
-	test.Must(t, err)
+	dir := test.Value(New(parent, "n", "p", at))(t)
 	for _, d := range []string{dir, parent} {
 		if info, err := os.Stat(d); err != nil || info.Mode().Perm() != 0o700 {
 			t.Errorf("%s is %v, %v", d, info, err)
 		}
 	}
-	if _, err := New(parent, "n", "p", at); !errdefs.IsAlreadyExists(err) {
-		t.Errorf("a second one of that name: %v", err)
-	}
+	test.Is(t, test.Err(New(parent, "n", "p", at)), errdefs.IsAlreadyExists, "a second one of that name")
 }

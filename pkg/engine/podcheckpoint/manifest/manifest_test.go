@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -38,10 +39,8 @@ func containerConfig() *runtimeapi.ContainerConfig {
 // made is what a checkpoint says, and where it can be restored.
 func made(t *testing.T) (*Manifest, *Target) {
 	t.Helper()
-	pod, err := Encode(podConfig())
-	test.Must(t, err)
-	config, err := Encode(containerConfig())
-	test.Must(t, err)
+	pod := test.Value(Encode(podConfig()))(t)
+	config := test.Value(Encode(containerConfig()))(t)
 	h := Handler{Name: "gvisor", Runtime: "runsc", Binaries: []Binary{{Path: "/runsc", Version: "1", SHA256: strings.Repeat("a", 64)}}, Flags: []string{"--debug"}}
 	n := Node{Architecture: "x86_64", Kernel: "6.1", CPUFeatures: []string{"aes", "avx"}}
 	m := &Manifest{Format: whole, Handler: h, Node: n, Pod: pod, Containers: []Container{{Name: "main", Config: config, Image: Image{ID: "sha256:1", Name: "busybox"}}}}
@@ -106,20 +105,14 @@ func TestFits(t *testing.T) {
 			t.Errorf("%s: what was asked for is now %v", name, to.Pod)
 		}
 		if len(c.says) == 0 {
-			if err != nil {
-				t.Errorf("%s: %v", name, err)
-			}
+			test.Checkf(t, err, "%s", name)
 			continue
 		}
 		if !errdefs.IsInvalidArgument(err) {
 			t.Errorf("%s: %v", name, err)
 			continue
 		}
-		for _, text := range c.says {
-			if !strings.Contains(err.Error(), text) {
-				t.Errorf("%s: %v does not say %q", name, err, text)
-			}
-		}
+		test.Says(t, err, c.says...)
 	}
 }
 
@@ -152,11 +145,7 @@ func TestFitsByCRIU(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 			continue
 		}
-		for _, text := range c.says {
-			if !strings.Contains(err.Error(), text) {
-				t.Errorf("%s: %v does not say %q", name, err, text)
-			}
-		}
+		test.Says(t, err, c.says...)
 	}
 }
 
@@ -172,8 +161,7 @@ func TestFilesByContainer(t *testing.T) {
 	m, _ := made(t)
 	m.Handler.CRIU = "4.2"
 	test.Must(t, Seal(t.Context(), dir, m))
-	again, err := Read(dir)
-	test.Must(t, err)
+	again := test.Value(Read(dir))(t)
 	if len(again.Files) != 3 || !again.ByContainer() {
 		t.Errorf("read is %+v", again)
 	}
@@ -183,9 +171,7 @@ func TestFilesByContainer(t *testing.T) {
 		"others than root can change": func() { test.Must(t, os.Chmod(filepath.Join(dir, ImagesDir, "0"), 0o777)) },
 	} {
 		change()
-		if err := again.Verify(t.Context(), dir, Quickly); !errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), says) {
-			t.Errorf("%v, want %q", err, says)
-		}
+		test.Refused(t, again.Verify(t.Context(), dir, Quickly), errdefs.IsInvalidArgument, says)
 		test.Must(t, os.Chmod(filepath.Join(dir, ImagesDir, "0"), 0o700))
 		_ = os.Remove(filepath.Join(dir, ImagesDir, "1"))
 	}
@@ -196,9 +182,7 @@ func TestValidName(t *testing.T) {
 		"a": true, "0/a": true, "0/checkpoint/a.tar.gz": true,
 		"": false, ".": false, "..": false, "/a": false, "a/": false, "a/../b": false, "a//b": false, ".a": false, "a/.b": false, "a/b/c/d": false,
 	} {
-		if got := ValidName(name); got != want {
-			t.Errorf("%q: %v", name, got)
-		}
+		test.Equal(t, fmt.Sprintf("%q", name), ValidName(name), want)
 	}
 }
 
@@ -218,8 +202,7 @@ func written(t *testing.T) (string, *Manifest) {
 
 func TestSealedIsRead(t *testing.T) {
 	dir, m := written(t)
-	again, err := Read(dir)
-	test.Must(t, err)
+	again := test.Value(Read(dir))(t)
 	if len(again.Files) != 2 || again.Handler.Binaries[0] != m.Handler.Binaries[0] {
 		t.Errorf("read is %+v", again)
 	}
@@ -231,13 +214,9 @@ func TestSealedIsRead(t *testing.T) {
 	}
 	cancelled, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := again.Verify(cancelled, dir, Quickly); !errors.Is(err, context.Canceled) {
-		t.Errorf("cancelled: %v", err)
-	}
+	test.ErrorIs(t, again.Verify(cancelled, dir, Quickly), context.Canceled, "cancelled")
 	test.Must(t, Discard(dir))
-	if _, err := Read(dir); err != nil {
-		t.Errorf("a whole one was discarded: %v", err)
-	}
+	test.Checkf(t, test.Err(Read(dir)), "a whole one was discarded")
 	test.Must(t, os.Remove(filepath.Join(dir, Name)))
 	test.Must(t, Discard(dir))
 	test.Must(t, Empty(dir))
@@ -249,13 +228,11 @@ func TestHostileCheckpoints(t *testing.T) {
 	test.Must(t, os.WriteFile(secret, []byte("memory"), 0o600))
 	edit := func(change func(m map[string]any)) func(t *testing.T, dir string) {
 		return func(t *testing.T, dir string) {
-			text, err := os.ReadFile(filepath.Join(dir, Name))
-			test.Must(t, err)
+			text := test.Value(os.ReadFile(filepath.Join(dir, Name)))(t)
 			m := map[string]any{}
 			test.Must(t, json.Unmarshal(text, &m))
 			change(m)
-			text, err = json.Marshal(m)
-			test.Must(t, err)
+			text = test.Value(json.Marshal(m))(t)
 			test.Must(t, os.WriteFile(filepath.Join(dir, Name), text, 0o600))
 		}
 	}
@@ -288,8 +265,7 @@ func TestHostileCheckpoints(t *testing.T) {
 		"no files":        {edit(func(m map[string]any) { m["files"] = nil }), "names 0 files"},
 		"a negative size": {edit(func(m map[string]any) { m["files"].([]any)[0].(map[string]any)["size"] = -1 }), "names the file"},
 		"another name": {func(t *testing.T, dir string) {
-			text, err := os.ReadFile(filepath.Join(dir, Name))
-			test.Must(t, err)
+			text := test.Value(os.ReadFile(filepath.Join(dir, Name)))(t)
 			test.Must(t, os.WriteFile(filepath.Join(dir, Name), bytes.Replace(text, []byte("main"), []byte("many"), 1), 0o600))
 		}, "its manifest was changed"},
 		"a truncated file":    {image(func(path string) error { return os.Truncate(path, 3) }), "has 3 bytes instead of 6"},

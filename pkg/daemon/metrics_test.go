@@ -31,7 +31,8 @@ func (b *bed) scrape(t *testing.T) string {
 		},
 	}}
 	req := test.Value(http.NewRequestWithContext(t.Context(), http.MethodGet, "http://berth/metrics", http.NoBody))(t)
-	resp := test.Value(client.Do(req))(t)
+	resp, err := client.Do(req)
+	test.Must(t, err)
 	defer resp.Body.Close()
 	text, err := io.ReadAll(resp.Body)
 	if err != nil || resp.StatusCode != http.StatusOK {

@@ -49,7 +49,8 @@ func TestServe(t *testing.T) {
 	closed := test.Value(serve(t.Context(), address, registry, lease, func() bool { return ready }))(t)
 	defer closed()
 	get := func(path string) int {
-		r := test.Value(http.Get("http://" + address + path))(t)
+		r, err := http.Get("http://" + address + path)
+		test.Must(t, err)
 		defer r.Body.Close()
 		return r.StatusCode
 	}

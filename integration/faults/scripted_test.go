@@ -72,10 +72,3 @@ func (s *scripted) calls(t *testing.T) string {
 	_ = os.Remove(path)
 	return strings.Join(strings.Fields(string(body)), " ")
 }
-
-// configure replaces the drop-in and restarts berth.
-func (b *bed) configure(t *testing.T, text string) {
-	t.Helper()
-	testbed.Must(t, os.WriteFile(filepath.Join(b.Dir, "conf.d", "50-test.toml"), []byte(text), 0o600))
-	b.Restart(t)
-}

@@ -24,7 +24,10 @@ func (s *containerService) Get(ctx context.Context, r *containersapi.GetContaine
 		return nil, fmt.Errorf("container %.100q: %w", r.GetID(), errdefs.ErrNotFound)
 	}
 	m, err := s.view.message(r.GetID())
-	return &containersapi.GetContainerResponse{Container: m}, err
+	if err != nil {
+		return nil, err
+	}
+	return &containersapi.GetContainerResponse{Container: m}, nil
 }
 
 func (s *containerService) List(ctx context.Context, r *containersapi.ListContainersRequest) (*containersapi.ListContainersResponse, error) {

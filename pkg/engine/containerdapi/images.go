@@ -17,7 +17,10 @@ type imageService struct {
 
 func (s *imageService) Get(ctx context.Context, r *imagesapi.GetImageRequest) (*imagesapi.GetImageResponse, error) {
 	img, err := s.store.Get(ctx, r.GetName())
-	return &imagesapi.GetImageResponse{Image: imageMessage(img)}, err
+	if err != nil {
+		return nil, err
+	}
+	return &imagesapi.GetImageResponse{Image: imageMessage(img)}, nil
 }
 
 func (s *imageService) List(ctx context.Context, r *imagesapi.ListImagesRequest) (*imagesapi.ListImagesResponse, error) {
@@ -34,12 +37,18 @@ func (s *imageService) List(ctx context.Context, r *imagesapi.ListImagesRequest)
 
 func (s *imageService) Create(ctx context.Context, r *imagesapi.CreateImageRequest) (*imagesapi.CreateImageResponse, error) {
 	img, err := s.store.Create(ctx, imageOf(r.GetImage()))
-	return &imagesapi.CreateImageResponse{Image: imageMessage(img)}, err
+	if err != nil {
+		return nil, err
+	}
+	return &imagesapi.CreateImageResponse{Image: imageMessage(img)}, nil
 }
 
 func (s *imageService) Update(ctx context.Context, r *imagesapi.UpdateImageRequest) (*imagesapi.UpdateImageResponse, error) {
 	img, err := s.store.Update(ctx, imageOf(r.GetImage()), r.GetUpdateMask().GetPaths()...)
-	return &imagesapi.UpdateImageResponse{Image: imageMessage(img)}, err
+	if err != nil {
+		return nil, err
+	}
+	return &imagesapi.UpdateImageResponse{Image: imageMessage(img)}, nil
 }
 
 func (s *imageService) Delete(ctx context.Context, r *imagesapi.DeleteImageRequest) (*emptypb.Empty, error) {

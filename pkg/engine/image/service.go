@@ -36,7 +36,10 @@ func NewService(s *Store) *Service { return &Service{store: s} }
 // ListImages lists every image once; with a filter, the one that it names.
 func (s *Service) ListImages(ctx context.Context, r *runtimeapi.ListImagesRequest) (*runtimeapi.ListImagesResponse, error) {
 	images, err := s.list(ctx, r.GetFilter())
-	return &runtimeapi.ListImagesResponse{Images: images}, err
+	if err != nil {
+		return nil, err
+	}
+	return &runtimeapi.ListImagesResponse{Images: images}, nil
 }
 
 // StreamImages is ListImages in messages of bounded size.

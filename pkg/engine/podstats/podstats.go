@@ -43,7 +43,10 @@ func (b *Stats) ContainerStats(ctx context.Context, r *runtimeapi.ContainerStats
 	ctx, cancel := answerIn(ctx)
 	defer cancel()
 	s, err := b.read(ctx, c)
-	return &runtimeapi.ContainerStatsResponse{Stats: s}, err
+	if err != nil {
+		return nil, err
+	}
+	return &runtimeapi.ContainerStatsResponse{Stats: s}, nil
 }
 
 // ListContainerStats tells what all containers that match use. Ended ones have

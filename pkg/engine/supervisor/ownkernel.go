@@ -154,7 +154,7 @@ func (k *ownKernel) signal(ctx context.Context, sig unix.Signal, all bool) error
 	if all {
 		args = append(args, "--all")
 	}
-	// The sandbox of a first container may have nobody who would take a signal.
+	// A sandbox that is being restored or written may have no process that takes a signal.
 	if sig == unix.SIGKILL && !k.task.isMember() && (k.task.journal.Checkpoint != "" || k.task.writing.Load()) {
 		return k.signalWaiting(sig) // with or without processes, it is the end of the sandbox
 	}

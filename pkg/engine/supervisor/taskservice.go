@@ -91,7 +91,10 @@ func (s taskService) Start(ctx context.Context, r *taskAPI.StartRequest) (*taskA
 	} else {
 		pid, err = t.execs.start(r.ExecID)
 	}
-	return &taskAPI.StartResponse{Pid: uint32(pid)}, err
+	if err != nil {
+		return nil, err
+	}
+	return &taskAPI.StartResponse{Pid: uint32(pid)}, nil
 }
 
 func (s taskService) Exec(ctx context.Context, r *taskAPI.ExecProcessRequest) (*emptypb.Empty, error) {
@@ -117,7 +120,10 @@ func (s taskService) Delete(ctx context.Context, r *taskAPI.DeleteRequest) (*tas
 	} else {
 		exit, err = t.execs.delete(r.ExecID)
 	}
-	return &taskAPI.DeleteResponse{Pid: uint32(exit.PID), ExitStatus: exit.Status, ExitedAt: timestamppb.New(exit.Time())}, err
+	if err != nil {
+		return nil, err
+	}
+	return &taskAPI.DeleteResponse{Pid: uint32(exit.PID), ExitStatus: exit.Status, ExitedAt: timestamppb.New(exit.Time())}, nil
 }
 
 func (s taskService) Kill(ctx context.Context, r *taskAPI.KillRequest) (*emptypb.Empty, error) {
@@ -243,7 +249,10 @@ func (s taskService) Stats(ctx context.Context, r *taskAPI.StatsRequest) (*taskA
 		return nil, err
 	}
 	a, err := anypb.New(metrics)
-	return &taskAPI.StatsResponse{Stats: a}, err
+	if err != nil {
+		return nil, err
+	}
+	return &taskAPI.StatsResponse{Stats: a}, nil
 }
 
 func (s taskService) Connect(ctx context.Context, r *taskAPI.ConnectRequest) (*taskAPI.ConnectResponse, error) {

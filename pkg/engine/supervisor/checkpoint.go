@@ -103,7 +103,7 @@ const killedWritingTimeout = 2 * time.Second
 
 // endCRIU ends a checkpoint of a container that is killed: CRIU may wait for its processes for
 // ever.
-func (t *task) endCRIU() {
+func endCRIU(t *task) {
 	if giveUp := t.giveUpCRIU.Load(); giveUp != nil {
 		time.AfterFunc(killedWritingTimeout, *giveUp)
 	}

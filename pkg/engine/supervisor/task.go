@@ -350,7 +350,7 @@ func (t *task) signal(ctx context.Context, sig unix.Signal, all bool) error {
 		return t.within.signal(ctx, sig, all)
 	}
 	if sig == unix.SIGKILL {
-		t.endCRIU()
+		endCRIU(t)
 	}
 	wide := (all || sig == unix.SIGKILL && !journal.OwnPIDs) && journal.Cgroup.main() != ""
 	if !wide {

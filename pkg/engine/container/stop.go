@@ -146,7 +146,7 @@ func (b *stops) abort(ctx context.Context, c *pod.Container) error {
 	defer cancel()
 	again := time.NewTicker(task.AbortInterval)
 	defer again.Stop()
-	for !c.Op.LockNow() {
+	for !c.Op.TryLock() {
 		// Who starts it takes this for the order to give up.
 		err := b.signal(bounded, c, unix.SIGKILL, true)
 		if err != nil && bounded.Err() == nil {

@@ -23,6 +23,7 @@ import (
 	"github.com/berth-cri/berth/pkg/atomicfile"
 	"github.com/berth-cri/berth/pkg/engine/failpoint"
 	"github.com/berth-cri/berth/pkg/engine/image/bounds"
+	"github.com/berth-cri/berth/pkg/engine/keyedlock"
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
@@ -31,7 +32,7 @@ type archives struct {
 	puller *puller
 	// importing is held by one import: what it writes before it knows what that is
 	// has the names of the archive's files.
-	importing chan struct{}
+	importing keyedlock.Mutex
 
 	// open ends with the store.
 	open  context.Context
@@ -41,7 +42,7 @@ type archives struct {
 }
 
 func newArchives(p *puller) *archives {
-	a := &archives{puller: p, importing: make(chan struct{}, 1)}
+	a := &archives{puller: p, importing: keyedlock.NewMutex()}
 	a.open, a.close = context.WithCancel(context.Background())
 	return a
 }
@@ -111,12 +112,10 @@ func (a *archives) end() {
 }
 
 func (a *archives) bring(ctx context.Context, from io.Reader, r ImportRequest) (names []string, err error) {
-	select {
-	case a.importing <- struct{}{}:
-		defer func() { <-a.importing }()
-	case <-ctx.Done():
-		return nil, ctx.Err()
+	if err := a.importing.Lock(ctx); err != nil {
+		return nil, err
 	}
+	defer a.importing.Unlock()
 	defer func() {
 		if err != nil {
 			err = explainArchive(err, a.puller.files.root)

@@ -1,10 +1,39 @@
-// Package keyedlock is a lock for each key, which a caller can stop waiting for.
+// Package keyedlock has locks that a caller can stop waiting for: one, or one for each key.
 package keyedlock
 
 import (
 	"context"
 	"sync"
 )
+
+// Mutex is one lock.
+type Mutex chan struct{}
+
+// NewMutex returns a free lock.
+func NewMutex() Mutex { return make(Mutex, 1) }
+
+// Lock takes the lock, or returns ctx's error.
+func (m Mutex) Lock(ctx context.Context) error {
+	select {
+	case m <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// TryLock takes the lock if it is free.
+func (m Mutex) TryLock() bool {
+	select {
+	case m <- struct{}{}:
+		return true
+	default:
+		return false
+	}
+}
+
+// Unlock gives the lock back.
+func (m Mutex) Unlock() { <-m }
 
 // Locks are the locks of all keys. A key costs nothing while it is neither held nor
 // waited for.

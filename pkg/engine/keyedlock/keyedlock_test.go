@@ -36,3 +36,20 @@ func TestLocks(t *testing.T) {
 		}
 	})
 }
+
+func TestMutex(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := NewMutex()
+		test.Must(t, m.Lock(t.Context()))
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		test.ErrorIs(t, m.Lock(ctx), context.DeadlineExceeded, "a second holder")
+		if m.TryLock() {
+			t.Error("a lock that is held was taken")
+		}
+		m.Unlock()
+		if !m.TryLock() {
+			t.Error("a free lock was not taken")
+		}
+	})
+}

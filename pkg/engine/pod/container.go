@@ -13,6 +13,7 @@ import (
 	"github.com/containerd/log"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berth-cri/berth/pkg/engine/keyedlock"
 	"github.com/berth-cri/berth/pkg/engine/ocispec"
 	"github.com/berth-cri/berth/pkg/engine/store"
 	"github.com/berth-cri/berth/pkg/engine/usage"
@@ -22,10 +23,10 @@ import (
 type Container struct {
 	*store.Object[ContainerSpec, ContainerStatus]
 	Sandbox *Sandbox
-	Op      OpLock        // held by calls that change it: start, update, remove
-	Exited  chan struct{} // closed when EXITED is recorded
-	Erased  chan struct{} // closed when the runtime has nothing of it any more
-	OOM     atomic.Bool   // a foreign shim reported an OOM kill
+	Op      keyedlock.Mutex // held by calls that change it: start, update, remove
+	Exited  chan struct{}   // closed when EXITED is recorded
+	Erased  chan struct{}   // closed when the runtime has nothing of it any more
+	OOM     atomic.Bool     // a foreign shim reported an OOM kill
 	// Creating is its Create, if that was given up.
 	Creating atomic.Pointer[PendingCall]
 	listed   atomic.Pointer[encodedItem]
@@ -34,7 +35,7 @@ type Container struct {
 
 // NewContainer is the container of a record, in s.
 func NewContainer(o *store.Object[ContainerSpec, ContainerStatus], s *Sandbox) *Container {
-	return &Container{Object: o, Sandbox: s, Op: NewOpLock(), Exited: make(chan struct{}), Erased: make(chan struct{})}
+	return &Container{Object: o, Sandbox: s, Op: keyedlock.NewMutex(), Exited: make(chan struct{}), Erased: make(chan struct{})}
 }
 
 // Config is what the container was created with.

@@ -2,7 +2,6 @@ package pod
 
 import (
 	"cmp"
-	"context"
 	"crypto/rand"
 	"encoding/hex"
 	"errors"
@@ -19,35 +18,6 @@ import (
 
 	"github.com/berth-cri/berth/pkg/engine/reserve"
 )
-
-// OpLock is a mutex whose wait a context can end.
-type OpLock chan struct{}
-
-// NewOpLock is free.
-func NewOpLock() OpLock { return make(OpLock, 1) }
-
-// Lock waits for the lock as long as ctx lasts.
-func (l OpLock) Lock(ctx context.Context) error {
-	select {
-	case l <- struct{}{}:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-// LockNow does not wait.
-func (l OpLock) LockNow() bool {
-	select {
-	case l <- struct{}{}:
-		return true
-	default:
-		return false
-	}
-}
-
-// Unlock frees the lock.
-func (l OpLock) Unlock() { <-l }
 
 // Index is the index of what callers can see. Objects enter it when the call
 // that creates them has succeeded (or could not be undone).

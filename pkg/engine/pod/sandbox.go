@@ -12,6 +12,7 @@ import (
 	"github.com/containerd/log"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berth-cri/berth/pkg/engine/keyedlock"
 	"github.com/berth-cri/berth/pkg/engine/store"
 	"github.com/berth-cri/berth/pkg/engine/usage"
 )
@@ -21,8 +22,8 @@ type Sandbox struct {
 	*store.Object[SandboxSpec, SandboxStatus]
 	Traits
 	Runner Runner
-	Op     OpLock // held by calls that change it as a whole: stop, remove
-	Making *gate  // who creates containers in it is inside
+	Op     keyedlock.Mutex // held by calls that change it as a whole: stop, remove
+	Making *gate           // who creates containers in it is inside
 	CPU    usage.CPURate
 	Lost   sync.Once // said that its binary was changed
 	// Creating is the Create of its process, if that was given up.
@@ -40,7 +41,7 @@ type Sandbox struct {
 
 // NewSandbox is the sandbox of a record, which b gives its Runner.
 func NewSandbox(o *store.Object[SandboxSpec, SandboxStatus], b Binder) *Sandbox {
-	s := &Sandbox{Object: o, Traits: TraitsOf(o.Spec().Definition, o.Spec().Plan), Op: NewOpLock(), Making: newGate()}
+	s := &Sandbox{Object: o, Traits: TraitsOf(o.Spec().Definition, o.Spec().Plan), Op: keyedlock.NewMutex(), Making: newGate()}
 	s.Runner = b.Bind(s)
 	return s
 }

@@ -41,10 +41,10 @@ func (m *Supervisors) retire(s *supervisor) {
 // end ends a supervisor without pods. Its key stays taken until its directory is gone: the next
 // pod waits, and then starts a new process.
 func (m *Supervisors) end(ctx context.Context, s *supervisor) error {
-	if err := s.busy.await(ctx); err != nil {
+	if err := s.busy.Lock(ctx); err != nil {
 		return err
 	}
-	defer s.busy.release()
+	defer s.busy.Unlock()
 	if !m.idle(s) {
 		return nil
 	}

@@ -33,6 +33,8 @@ import (
 	"github.com/containerd/ttrpc"
 
 	supervisorapi "github.com/berth-cri/berth/proto/berth/supervisor/v1"
+
+	"github.com/berth-cri/berth/pkg/engine/keyedlock"
 )
 
 // limits bound what a process that does not answer costs.
@@ -121,9 +123,9 @@ type supervisor struct {
 	pods int         // guarded by Supervisors.mu
 	idle *time.Timer // guarded by Supervisors.mu
 
-	busy    turn      // taken while a process is being started, dialled or ended; Supervisors.mu is taken inside it
-	up      *Client   // guarded by busy
-	started time.Time // guarded by busy: when the last process was
+	busy    keyedlock.Mutex // taken while a process is being started, dialled or ended; Supervisors.mu is taken inside it
+	up      *Client         // guarded by busy
+	started time.Time       // guarded by busy: when the last process was
 	delay   time.Duration
 }
 
@@ -197,13 +199,13 @@ func (m *Manager) connected(ctx context.Context) []*Client {
 	supervisors := slices.Collect(maps.Values(m.supervisors))
 	m.Supervisors.mu.Unlock()
 	for _, s := range supervisors {
-		if s.busy.await(ctx) != nil {
+		if s.busy.Lock(ctx) != nil {
 			continue
 		}
 		if s.up != nil {
 			clients = append(clients, s.up)
 		}
-		s.busy.release()
+		s.busy.Unlock()
 	}
 	return clients
 }
@@ -244,7 +246,7 @@ func (m *Supervisors) Release(key string) {
 func (m *Supervisors) lookup(key string) *supervisor {
 	s, ok := m.supervisors[key]
 	if !ok {
-		s = &supervisor{key: key, dir: m.SupervisorDir(key), busy: make(turn, 1)}
+		s = &supervisor{key: key, dir: m.SupervisorDir(key), busy: keyedlock.NewMutex()}
 		m.supervisors[key] = s
 	}
 	return s
@@ -261,10 +263,10 @@ func (m *Supervisors) Supervisor(ctx context.Context, key string) (*Client, erro
 	s := m.lookup(key)
 	m.mu.Unlock()
 
-	if err := s.busy.await(ctx); err != nil {
+	if err := s.busy.Lock(ctx); err != nil {
 		return nil, fmt.Errorf("supervisor %s is being started or stopped: %w", s.dir, err)
 	}
-	defer s.busy.release()
+	defer s.busy.Unlock()
 	if s.up != nil && !s.up.gone() {
 		return s.up, nil
 	}

@@ -37,10 +37,10 @@ func (m *Supervisors) Live(ctx context.Context, key string) (*Client, error) {
 	m.mu.Lock()
 	s := m.lookup(key)
 	m.mu.Unlock()
-	if err := s.busy.await(ctx); err != nil {
+	if err := s.busy.Lock(ctx); err != nil {
 		return nil, err
 	}
-	defer s.busy.release()
+	defer s.busy.Unlock()
 	if s.up == nil || s.up.gone() {
 		c, err := m.dialSupervisor(s)
 		if err != nil {
@@ -85,9 +85,9 @@ func (m *Supervisors) replace(s *supervisor) {
 			return
 		}
 		m.config.Log.WithError(err).WithField("supervisor", s.key).Error("Failed to start successor of supervisor; will retry")
-		s.busy <- struct{}{}
+		_ = s.busy.Lock(context.Background())
 		wait := max(minDelay, s.pause(time.Now()))
-		s.busy.release()
+		s.busy.Unlock()
 		time.Sleep(wait)
 	}
 }

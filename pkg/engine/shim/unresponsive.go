@@ -152,10 +152,10 @@ func (m *Supervisors) Replace(ctx context.Context, key string) error {
 	m.mu.Lock()
 	s := m.lookup(key)
 	m.mu.Unlock()
-	if err := s.busy.await(ctx); err != nil {
+	if err := s.busy.Lock(ctx); err != nil {
 		return err
 	}
-	defer s.busy.release()
+	defer s.busy.Unlock()
 	if s.up == nil || s.up.Unresponsive() == nil {
 		return nil // it was replaced, or answers again
 	}

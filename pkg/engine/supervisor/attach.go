@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-cri/berth/pkg/engine/crilog"
+	"github.com/berth-cri/berth/pkg/engine/keyedlock"
 )
 
 // lastWrite is how long an attached reader may take for a block once the
@@ -24,8 +25,8 @@ type attachments struct {
 	mu    sync.Mutex
 	ended bool
 	all   map[*attachment]struct{}
-	// turn has room for the one who writes to the process's stdin; made by the first.
-	turn chan struct{}
+	// turn is held by the one that writes to the process's stdin; made by the first.
+	turn keyedlock.Mutex
 }
 
 // attachment is one reader of one or both streams.
@@ -307,15 +308,13 @@ func (at *attachment) detach() {
 func (a *attachments) write(ctx context.Context, to *os.File, chunk []byte) error {
 	a.mu.Lock()
 	if a.turn == nil {
-		a.turn = make(chan struct{}, 1)
+		a.turn = keyedlock.NewMutex()
 	}
 	a.mu.Unlock()
-	select {
-	case a.turn <- struct{}{}:
-	case <-ctx.Done():
-		return ctx.Err()
+	if err := a.turn.Lock(ctx); err != nil {
+		return err
 	}
-	defer func() { <-a.turn }()
+	defer a.turn.Unlock()
 	ended := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		defer close(ended)

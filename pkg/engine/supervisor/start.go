@@ -28,10 +28,10 @@ const maxFailureLog = 64 << 10
 // start starts the container, once. It goes on when the caller leaves: what it
 // began is either running or gone when it ends.
 func (t *task) start(ctx context.Context) (int, error) {
-	if err := t.ops.acquire(ctx); err != nil {
+	if err := hold(ctx, t.ops); err != nil {
 		return 0, err
 	}
-	defer t.ops.release()
+	defer t.ops.Unlock()
 	ctx, abort := context.WithCancel(t.context())
 	defer abort()
 

@@ -115,9 +115,9 @@ func (o takeover) checkpoint() {
 	if o.task.journal.Writer.PID == 0 {
 		return
 	}
-	_ = o.task.ops.acquire(o.task.context())
+	_ = o.task.ops.Lock(o.task.context())
 	go func() {
-		defer o.task.ops.release()
+		defer o.task.ops.Unlock()
 		criuWrite(o).inherited()
 	}()
 }
@@ -133,8 +133,8 @@ func (o takeover) exited(exit Exit) {
 // interruptedStart ends a start of which nobody knows how far it came: what the
 // runtime has of it is removed.
 func (o takeover) interruptedStart() {
-	_ = o.task.ops.acquire(o.task.context())
-	defer o.task.ops.release()
+	_ = o.task.ops.Lock(o.task.context())
+	defer o.task.ops.Unlock()
 	log.G(o.task.context()).Warn("Removing container whose start was interrupted by a supervisor crash")
 	o.killOrphanedRun()
 	o.task.discard()

@@ -15,6 +15,8 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-cri/berth/pkg/engine/keyedlock"
 )
 
 const (
@@ -30,8 +32,8 @@ type task struct {
 	id         string
 	dir        string
 	processes  *processes
-	ops        semaphore  // held by calls that must not overlap: start, pause, delete…
-	releasing  sync.Mutex // held while the runtime deletes it
+	ops        keyedlock.Mutex // held by calls that must not overlap: start, pause, delete…
+	releasing  sync.Mutex      // held while the runtime deletes it
 	execs      *execs
 	within     *ownKernel
 	freezer    *freezer
@@ -52,19 +54,13 @@ type task struct {
 	giveUpCRIU atomic.Pointer[context.CancelFunc]
 }
 
-// semaphore is a lock that can be given up waiting for.
-type semaphore chan struct{}
-
-func (s semaphore) acquire(ctx context.Context) error {
-	select {
-	case s <- struct{}{}:
-		return nil
-	case <-ctx.Done():
-		return fmt.Errorf("another call for this container is in progress: %w", ctx.Err())
+// hold takes the lock of a task's calls.
+func hold(ctx context.Context, ops keyedlock.Mutex) error {
+	if err := ops.Lock(ctx); err != nil {
+		return fmt.Errorf("another call for this container is in progress: %w", err)
 	}
+	return nil
 }
-
-func (s semaphore) release() { <-s }
 
 func newTask(s *Supervisor, j Task) *task {
 	t := &task{
@@ -72,7 +68,7 @@ func newTask(s *Supervisor, j Task) *task {
 		id:         j.ID,
 		dir:        taskDir(s.dir, j.ID),
 		processes:  s.processes,
-		ops:        make(semaphore, 1),
+		ops:        keyedlock.NewMutex(),
 		journal:    j,
 		first:      newProcess("", j.Terminal, stdioPaths{j.Stdin, j.Stdout, j.Stderr}),
 	}
@@ -289,10 +285,10 @@ func (t *task) discarded(err error) {
 
 // delete removes an ended container, or one that was never started.
 func (t *task) delete(ctx context.Context) (Exit, error) {
-	if err := t.ops.acquire(ctx); err != nil {
+	if err := hold(ctx, t.ops); err != nil {
 		return Exit{}, err
 	}
-	defer t.ops.release()
+	defer t.ops.Unlock()
 	t.mu.Lock()
 	state, output, gone := t.first.state, t.output, t.deleted
 	t.mu.Unlock()
@@ -374,10 +370,10 @@ func (t *task) signal(ctx context.Context, sig unix.Signal, all bool) error {
 
 // whenRunning runs a call that needs a running container, one at a time.
 func (t *task) whenRunning(ctx context.Context, what func(ctx context.Context) error) error {
-	if err := t.ops.acquire(ctx); err != nil {
+	if err := hold(ctx, t.ops); err != nil {
 		return err
 	}
-	defer t.ops.release()
+	defer t.ops.Unlock()
 	t.mu.Lock()
 	state := t.first.state
 	t.mu.Unlock()

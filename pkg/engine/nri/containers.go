@@ -57,13 +57,8 @@ func (p *Plugins) Shown(s Subject, show func() error) error {
 
 // PostCreateContainer tells plugins that a container is created.
 func (p *Plugins) PostCreateContainer(ctx context.Context, s Subject) {
-	p.tell(func() {
-		if !p.listening() {
-			return
-		}
-		if err := p.adaptation.PostCreateContainer(ctx, &api.PostCreateContainerRequest{Pod: s.Pod().message(), Container: s.Container().message()}); err != nil {
-			failed(ctx, "PostCreateContainer", s, err)
-		}
+	p.post(ctx, "PostCreateContainer", s, func() error {
+		return p.adaptation.PostCreateContainer(ctx, &api.PostCreateContainerRequest{Pod: s.Pod().message(), Container: s.Container().message()})
 	})
 }
 
@@ -89,13 +84,8 @@ func (p *Plugins) StartContainer(ctx context.Context, s Subject) error {
 
 // PostStartContainer tells plugins that a container runs.
 func (p *Plugins) PostStartContainer(ctx context.Context, s Subject) {
-	p.tell(func() {
-		if !p.listening() {
-			return
-		}
-		if err := p.adaptation.PostStartContainer(ctx, &api.PostStartContainerRequest{Pod: s.Pod().message(), Container: s.Container().message()}); err != nil {
-			failed(ctx, "PostStartContainer", s, err)
-		}
+	p.post(ctx, "PostStartContainer", s, func() error {
+		return p.adaptation.PostStartContainer(ctx, &api.PostStartContainerRequest{Pod: s.Pod().message(), Container: s.Container().message()})
 	})
 }
 
@@ -141,13 +131,8 @@ func (p *Plugins) updateContainer(ctx context.Context, s Subject, change *runtim
 
 // PostUpdateContainer tells plugins that they have changed.
 func (p *Plugins) PostUpdateContainer(ctx context.Context, s Subject) {
-	p.tell(func() {
-		if !p.listening() {
-			return
-		}
-		if err := p.adaptation.PostUpdateContainer(ctx, &api.PostUpdateContainerRequest{Pod: s.Pod().message(), Container: s.Container().message()}); err != nil {
-			failed(ctx, "PostUpdateContainer", s, err)
-		}
+	p.post(ctx, "PostUpdateContainer", s, func() error {
+		return p.adaptation.PostUpdateContainer(ctx, &api.PostUpdateContainerRequest{Pod: s.Pod().message(), Container: s.Container().message()})
 	})
 }
 
@@ -182,19 +167,17 @@ func (p *Plugins) endContainer(ctx context.Context, s Subject, remove bool) {
 }
 
 // stopContainer needs p.mu.
-func (p *Plugins) stopContainer(ctx context.Context, s Subject) []*api.ContainerUpdate {
+func (p *Plugins) stopContainer(ctx context.Context, s Subject) (updates []*api.ContainerUpdate) {
 	if !p.stages[s.ID()].mayStop() {
 		return nil
 	}
 	p.set(s.ID(), stopped)
-	if !p.listening() {
-		return nil
-	}
-	r, err := p.adaptation.StopContainer(ctx, &api.StopContainerRequest{Pod: s.Pod().message(), Container: s.Container().message()})
-	if err != nil {
-		failed(ctx, "StopContainer", s, err)
-	}
-	return r.GetUpdate()
+	p.notify(ctx, "StopContainer", s, func() error {
+		r, err := p.adaptation.StopContainer(ctx, &api.StopContainerRequest{Pod: s.Pod().message(), Container: s.Container().message()})
+		updates = r.GetUpdate()
+		return err
+	})
+	return updates
 }
 
 // removeContainer needs p.mu.
@@ -204,10 +187,7 @@ func (p *Plugins) removeContainer(ctx context.Context, s Subject) {
 		return
 	}
 	p.set(s.ID(), unknown)
-	if !p.listening() {
-		return
-	}
-	if err := p.adaptation.RemoveContainer(ctx, &api.RemoveContainerRequest{Pod: s.Pod().message(), Container: s.Container().message()}); err != nil {
-		failed(ctx, "RemoveContainer", s, err)
-	}
+	p.notify(ctx, "RemoveContainer", s, func() error {
+		return p.adaptation.RemoveContainer(ctx, &api.RemoveContainerRequest{Pod: s.Pod().message(), Container: s.Container().message()})
+	})
 }

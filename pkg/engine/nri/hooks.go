@@ -85,7 +85,22 @@ func (p *Plugins) RemovePodSandbox(ctx context.Context, s Subject) {
 	})
 }
 
-// tell runs a hook whose outcome changes nothing.
+// notify calls a hook whose outcome changes nothing, if there are plugins. It needs p.mu.
+func (p *Plugins) notify(ctx context.Context, hook string, s Subject, call func() error) {
+	if !p.listening() {
+		return
+	}
+	if err := call(); err != nil {
+		log.G(ctx).WithError(err).WithFields(log.Fields{"hook": hook, "id": s.ID()}).Error("NRI plugin failed")
+	}
+}
+
+// post is notify for what has been done.
+func (p *Plugins) post(ctx context.Context, hook string, s Subject, call func() error) {
+	p.tell(func() { p.notify(ctx, hook, s, call) })
+}
+
+// tell runs hooks whose outcome changes nothing.
 func (p *Plugins) tell(hook func()) {
 	if p == nil {
 		return
@@ -102,12 +117,9 @@ func (p *Plugins) stopPod(ctx context.Context, s Subject) {
 		return
 	}
 	p.set(s.ID(), stopped)
-	if !p.listening() {
-		return
-	}
-	if err := p.adaptation.StopPodSandbox(ctx, &api.StopPodSandboxRequest{Pod: s.Pod().message()}); err != nil {
-		failed(ctx, "StopPodSandbox", s, err)
-	}
+	p.notify(ctx, "StopPodSandbox", s, func() error {
+		return p.adaptation.StopPodSandbox(ctx, &api.StopPodSandboxRequest{Pod: s.Pod().message()})
+	})
 }
 
 // removePod needs p.mu.
@@ -116,17 +128,9 @@ func (p *Plugins) removePod(ctx context.Context, s Subject) {
 		return
 	}
 	p.set(s.ID(), unknown)
-	if !p.listening() {
-		return
-	}
-	if err := p.adaptation.RemovePodSandbox(ctx, &api.RemovePodSandboxRequest{Pod: s.Pod().message()}); err != nil {
-		failed(ctx, "RemovePodSandbox", s, err)
-	}
-}
-
-// failed logs what a plugin answered to something that happens all the same.
-func failed(ctx context.Context, hook string, s Subject, err error) {
-	log.G(ctx).WithError(err).WithFields(log.Fields{"hook": hook, "id": s.ID()}).Error("NRI plugin failed")
+	p.notify(ctx, "RemovePodSandbox", s, func() error {
+		return p.adaptation.RemovePodSandbox(ctx, &api.RemovePodSandboxRequest{Pod: s.Pod().message()})
+	})
 }
 
 // UpdatePodSandbox asks plugins before the resources of a pod change.
@@ -153,12 +157,7 @@ func (p *Plugins) UpdatePodSandbox(ctx context.Context, s Subject, overhead, res
 
 // PostUpdatePodSandbox tells plugins that they have changed.
 func (p *Plugins) PostUpdatePodSandbox(ctx context.Context, s Subject) {
-	p.tell(func() {
-		if !p.listening() {
-			return
-		}
-		if err := p.adaptation.PostUpdatePodSandbox(ctx, &api.PostUpdatePodSandboxRequest{Pod: s.Pod().message()}); err != nil {
-			failed(ctx, "PostUpdatePodSandbox", s, err)
-		}
+	p.post(ctx, "PostUpdatePodSandbox", s, func() error {
+		return p.adaptation.PostUpdatePodSandbox(ctx, &api.PostUpdatePodSandboxRequest{Pod: s.Pod().message()})
 	})
 }

@@ -1,10 +1,6 @@
 // Package nri lets plugins of the Node Resource Interface see the pods of this
 // node and change their containers, by github.com/containerd/nri's adaptation.
 //
-//	p, err := nri.Open(config, node)   // nil if no plugin can ever come
-//	err = p.Start()                    // when the node's pods are known
-//	adjust, err := p.CreateContainer(ctx, subject)
-//
 // A nil *Plugins is valid and does nothing, so callers need not ask. With
 // plugins every hook is one message to each of them, one hook at a time on the
 // whole node: that is how the interface is made. A plugin that does not answer

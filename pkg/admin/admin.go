@@ -2,10 +2,6 @@
 // asks and tells a running daemon. It knows nothing by itself: handlers and
 // reloads are the life cycle's, pods the router's, and keys the configuration's.
 // The one thing it owns are the drop-ins that it writes.
-//
-//	s, err := admin.New(admin.Options{Lifecycle: m, Pods: p, Files: f, DropIns: dir, …})
-//	server := grpc.NewServer(admin.ServerOptions()...)
-//	s.Register(server)
 package admin
 
 import (
@@ -21,6 +17,7 @@ import (
 	"github.com/berth-cri/berth/pkg/handler"
 	"github.com/berth-cri/berth/pkg/lifecycle"
 	"github.com/berth-cri/berth/pkg/observe"
+	"github.com/berth-cri/berth/pkg/overhead"
 	"github.com/berth-cri/berth/pkg/probe"
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
@@ -109,30 +106,29 @@ type Options struct {
 	CRISocket, AdminSocket string
 	// Recovering says whether pods of an earlier daemon are still being taken over.
 	Recovering func() bool
-	// Faults are what an operator should mend beside handlers and files, a line each;
-	// may be nil.
+	// Faults are what an operator should mend beside handlers and files, a line each.
 	Faults func() []string
-	// Unresponsive are supervisors and shims that do not answer, a line each; may be nil.
+	// Unresponsive are supervisors and shims that do not answer, a line each.
 	Unresponsive func(ctx context.Context) []string
-	// Overheads knows what pods use beyond their containers; may be nil.
-	Overheads Overheads
-	// Failures is what a handler's runtime wrote when it last could not start a container; may be nil.
+	// Overheads knows what pods use beyond their containers.
+	Overheads *overhead.Meter
+	// Failures is what a handler's runtime wrote when it last could not start a container.
 	Failures func(handler string) string
-	// Starts knows how pods came up; may be nil.
+	// Starts knows how pods came up.
 	Starts *observe.Starts
 	// Images are those of the embedded backend; may be nil.
 	Images Images
 	// CheckpointsDir is the parent of checkpoints of pods that are written without a directory.
 	CheckpointsDir string
-	// CheckpointsInUse returns the directories of checkpoints that restored pods still read; may be
-	// nil.
+	// CheckpointsInUse returns the directories of checkpoints that restored pods still read.
 	CheckpointsInUse func() []string
 }
 
 func (o *Options) check() error {
 	switch {
-	case o.Lifecycle == nil, o.Pods == nil, o.Files == nil, o.Recovering == nil:
-		return errors.New("admin: Options.Lifecycle, Pods, Files or Recovering is missing")
+	case o.Lifecycle == nil, o.Pods == nil, o.Files == nil, o.Recovering == nil, o.Faults == nil, o.Unresponsive == nil,
+		o.Overheads == nil, o.Failures == nil, o.Starts == nil, o.CheckpointsInUse == nil:
+		return errors.New("admin: a required field of Options is nil")
 	case !filepath.IsAbs(o.DropIns):
 		return errors.New("admin: Options.DropIns must be an absolute path")
 	}

@@ -23,6 +23,8 @@ import (
 	"github.com/berth-cri/berth/pkg/config"
 	"github.com/berth-cri/berth/pkg/handler"
 	"github.com/berth-cri/berth/pkg/lifecycle"
+	"github.com/berth-cri/berth/pkg/observe"
+	"github.com/berth-cri/berth/pkg/overhead"
 	"github.com/berth-cri/berth/pkg/probe"
 	"github.com/berth-cri/berth/pkg/probe/capability"
 )
@@ -179,6 +181,10 @@ func newBedWith(t *testing.T, more func(*admin.Options)) *bed {
 	return b
 }
 
+func noPods(context.Context) (map[string]overhead.Pods, error) {
+	return map[string]overhead.Pods{}, nil
+}
+
 // serve serves on a socket whose path is short enough, whatever the test's name.
 func (b *bed) serve(loader files, more func(*admin.Options)) {
 	b.t.Helper()
@@ -190,6 +196,9 @@ func (b *bed) serve(loader files, more func(*admin.Options)) {
 	options := admin.Options{
 		Lifecycle: b.manager, Pods: b.node, Files: loader, DropIns: b.path("conf.d"), Vendor: b.path("vendor"),
 		Version: "1.2.3", CRISocket: "/run/x.sock", AdminSocket: b.socket, Recovering: func() bool { return false },
+		Faults: func() []string { return nil }, Unresponsive: func(context.Context) []string { return nil },
+		Overheads: overhead.New(b.t.Context(), overhead.Options{Pods: noPods, Ready: func() bool { return true }}),
+		Failures:  func(string) string { return "" }, Starts: observe.NewStarts(), CheckpointsInUse: func() []string { return nil },
 	}
 	more(&options)
 	service, err := admin.New(options)

@@ -13,6 +13,7 @@ import (
 	"github.com/berth-cri/berth/pkg/config"
 	"github.com/berth-cri/berth/pkg/handler"
 	"github.com/berth-cri/berth/pkg/lifecycle"
+	"github.com/berth-cri/berth/pkg/overhead"
 	"github.com/berth-cri/berth/pkg/probe"
 	"github.com/berth-cri/berth/pkg/probe/capability"
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
@@ -26,9 +27,8 @@ type view struct {
 
 type handlers struct {
 	view
-	overheads Overheads // may be nil
-	// failures is what a handler's runtime wrote when it last failed; may be nil.
-	failures func(handler string) string
+	overheads *overhead.Meter
+	failures  func(handler string) string
 }
 
 func (h handlers) ListHandlers(context.Context, *adminv1.ListHandlersRequest) (*adminv1.ListHandlersResponse, error) {
@@ -73,12 +73,8 @@ func (h handlers) GetHandler(ctx context.Context, req *adminv1.GetHandlerRequest
 		Handler: h.message(known), FeaturesJson: document(known.Runtime),
 		Binary: binaryOf(known.Definition.Path, known.Runtime),
 	}
-	if h.failures != nil {
-		resp.LastFailure = strings.ToValidUTF8(h.failures(known.Definition.Name), "?")
-	}
-	if h.overheads != nil {
-		resp.Overhead = overheadMessage(h.overheads.Of(ctx, known.Definition))
-	}
+	resp.LastFailure = strings.ToValidUTF8(h.failures(known.Definition.Name), "?")
+	resp.Overhead = overheadMessage(h.overheads.Of(ctx, known.Definition))
 	settings, err := current.Config.HandlerSettings(known.Definition.Name)
 	if err != nil {
 		return nil, err

@@ -1,19 +1,11 @@
 package admin
 
 import (
-	"context"
-
 	"google.golang.org/protobuf/types/known/durationpb"
 
-	"github.com/berth-cri/berth/pkg/handler"
 	"github.com/berth-cri/berth/pkg/overhead"
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
-
-// Overheads knows what pods use beyond their containers.
-type Overheads interface {
-	Of(ctx context.Context, d *handler.Definition) overhead.Report
-}
 
 func overheadMessage(r overhead.Report) *adminv1.Overhead {
 	return &adminv1.Overhead{

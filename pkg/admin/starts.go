@@ -12,17 +12,15 @@ import (
 // starts answers why pods were slow.
 type starts struct {
 	life  Lifecycle
-	known *observe.Starts // may be nil
+	known *observe.Starts
 }
 
 func (s starts) ListStarts(_ context.Context, req *adminv1.ListStartsRequest) (*adminv1.ListStartsResponse, error) {
 	resp := &adminv1.ListStartsResponse{}
 	wanted := req.GetHandler()
-	if s.known != nil {
-		for _, p := range s.known.Recent() {
-			if wanted == "" || p.Handler == wanted {
-				resp.Starts = append(resp.Starts, startMessage(p))
-			}
+	for _, p := range s.known.Recent() {
+		if wanted == "" || p.Handler == wanted {
+			resp.Starts = append(resp.Starts, startMessage(p))
 		}
 	}
 	if len(resp.Starts) == 0 && wanted != "" {

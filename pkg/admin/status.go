@@ -26,7 +26,7 @@ func (s status) GetStatus(ctx context.Context, _ *adminv1.GetStatusRequest) (*ad
 		Version: s.o.Version, Revision: s.o.Revision, StartedAt: timestamppb.New(s.started),
 		Generation: c.Generation, Digest: c.Digest, CriSocket: s.o.CRISocket, AdminSocket: s.o.AdminSocket,
 		ReloadedAt: stamp(c.Loaded), Recovering: s.o.Recovering(), NeedsRestart: told(c.NeedRestart),
-		Problems: plain(c.Problems), Degraded: degraded(c, all, s.o.Recovering(), slices.Concat(s.faults(), s.overheads(ctx, all))), Handlers: count(len(all)),
+		Problems: plain(c.Problems), Degraded: degraded(c, all, s.o.Recovering(), slices.Concat(s.o.Faults(), s.overheads(ctx, all))), Handlers: count(len(all)),
 	}
 	for _, h := range all {
 		if h.State.AcceptsPods() {
@@ -39,14 +39,9 @@ func (s status) GetStatus(ctx context.Context, _ *adminv1.GetStatusRequest) (*ad
 	if c.Last != nil && c.Last.Error != nil {
 		resp.Problems = append(resp.Problems, problemsOf(c.Last.Error)...)
 	}
-	if s.o.Unresponsive != nil {
-		resp.Unresponsive = s.o.Unresponsive(ctx)
-		resp.Degraded = append(resp.Degraded, resp.Unresponsive...)
-	}
-	resp.PodCheckpoints = &adminv1.PodCheckpoints{Directory: s.o.CheckpointsDir}
-	if s.o.CheckpointsInUse != nil {
-		resp.PodCheckpoints.InUse = s.o.CheckpointsInUse()
-	}
+	resp.Unresponsive = s.o.Unresponsive(ctx)
+	resp.Degraded = append(resp.Degraded, resp.Unresponsive...)
+	resp.PodCheckpoints = &adminv1.PodCheckpoints{Directory: s.o.CheckpointsDir, InUse: s.o.CheckpointsInUse()}
 	return resp, nil
 }
 
@@ -54,21 +49,11 @@ func (s status) GetStatus(ctx context.Context, _ *adminv1.GetStatusRequest) (*ad
 func (s status) overheads(ctx context.Context, all []lifecycle.Handler) []string {
 	var lines []string
 	for _, h := range all {
-		if s.o.Overheads == nil {
-			break
-		}
 		if above := s.o.Overheads.Of(ctx, h.Definition).Above(); above != "" {
 			lines = append(lines, above)
 		}
 	}
 	return lines
-}
-
-func (s status) faults() []string {
-	if s.o.Faults == nil {
-		return nil
-	}
-	return s.o.Faults()
 }
 
 // failing says that the last starts of a ready handler failed, if they did: for what a self-check

@@ -1,10 +1,5 @@
 // Package client talks to a running berth by its management API, and turns what
 // goes wrong into text that says what to do.
-//
-//	c, err := client.New("/run/berth/admin.sock")
-//	defer c.Close()
-//	resp, err := c.ListHandlers(ctx, &adminv1.ListHandlersRequest{})
-//	if err != nil { return c.Explain(err) }
 package client
 
 import (

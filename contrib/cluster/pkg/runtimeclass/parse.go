@@ -117,17 +117,6 @@ func Classes(objects []Object) []Class {
 	return all
 }
 
-// Pods are the pods of objects.
-func Pods(objects []Object) []Pod {
-	var all []Pod
-	for _, o := range objects {
-		if o.Pod != nil {
-			all = append(all, *o.Pod)
-		}
-	}
-	return all
-}
-
 type parser struct {
 	objects  []Object
 	problems Problems

@@ -13,7 +13,7 @@ import (
 // Binaries are the programs of pods.
 type Binaries struct {
 	Tools     tools
-	Prober    prober
+	Prober    *probe.Prober
 	Copies    *copies
 	Runtimes  *Runtimes
 	Collector *collector

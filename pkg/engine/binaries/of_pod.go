@@ -10,6 +10,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/keep"
 	"github.com/berth-cri/berth/pkg/engine/pod"
 	"github.com/berth-cri/berth/pkg/handler"
+	"github.com/berth-cri/berth/pkg/probe"
 )
 
 // Runtimes knows which binaries a pod runs on.
@@ -111,7 +112,7 @@ type inspection struct {
 	binaries    *copies
 	runtimes    *Runtimes
 	collector   *collector
-	prober      prober
+	prober      *probe.Prober
 	definitions func() []*handler.Definition
 	configured  func() []*handler.Definition
 }

@@ -41,30 +41,28 @@ func Lacking(d *handler.Definition) error {
 // in the file.
 func lacking(d *handler.Definition) []lack {
 	var all []lack
-	find := func(key, path string, mistake func(string) string) {
+	find := func(key, question, path string, check func(string) string) {
 		if !filepath.IsAbs(path) {
 			return
 		}
-		if m := mistake(path); m != "" {
+		if m := mistake(question, path, check); m != "" {
 			all = append(all, lack{key, m})
 		}
 	}
-	find("runtime_path", d.Path, executableMistake)
-	find("runtime_config_path", d.ConfigPath, configMistake)
-	find("base_runtime_spec", d.BaseRuntimeSpec, specMistake)
+	find("runtime_path", "execute", d.Path, inexecutable)
+	find("runtime_config_path", "config", d.ConfigPath, noConfig)
+	find("base_runtime_spec", "spec", d.BaseRuntimeSpec, noSpec)
 	driven, _ := d.ShimOptions["BinaryName"].(string)
-	find("options.BinaryName", driven, executableMistake)
-	find("endpoint", d.Endpoint, socketMistake)
+	find("options.BinaryName", "execute", driven, inexecutable)
+	find("endpoint", "socket", d.Endpoint, noSocket)
 	for _, device := range d.RequiredDevices {
-		find("required_devices", device, deviceMistake)
+		find("required_devices", "device", device, noDevice)
 	}
 	return all
 }
 
-// socketMistake says why a socket cannot be one, or nothing. One that is missing comes
+// noSocket says why a socket cannot be one, or nothing. One that is missing comes
 // with its daemon.
-func socketMistake(path string) string { return mistake("socket", path, noSocket) }
-
 func noSocket(path string) string {
 	if info, err := os.Stat(path); err == nil && info.Mode()&os.ModeSocket == 0 {
 		return fmt.Sprintf("%s is %s, not a socket", path, kindOf(info.Mode()))
@@ -72,9 +70,7 @@ func noSocket(path string) string {
 	return ""
 }
 
-// deviceMistake says why a device cannot be used, or nothing.
-func deviceMistake(path string) string { return mistake("device", path, noDevice) }
-
+// noDevice says why a device cannot be used, or nothing.
 func noDevice(path string) string {
 	info, err := os.Stat(path)
 	switch {
@@ -88,10 +84,8 @@ func noDevice(path string) string {
 	return ""
 }
 
-// configMistake says why a runtime's configuration file cannot be used, or nothing.
+// noConfig says why a runtime's configuration file cannot be used, or nothing.
 // The runtime reads it, as root.
-func configMistake(file string) string { return mistake("config", file, noConfig) }
-
 func noConfig(file string) string {
 	w := trust.Find(file)
 	defer w.Close()
@@ -129,8 +123,6 @@ func trusted(file string) (data []byte, mistake string) {
 	}
 	return data, ""
 }
-
-func specMistake(file string) string { return mistake("spec", file, noSpec) }
 
 // noSpec asks for trust, since the hooks of a spec are run as root.
 func noSpec(file string) string {

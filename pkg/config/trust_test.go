@@ -66,11 +66,11 @@ func TestChangeableFiles(t *testing.T) {
 	t.Run("base spec", func(t *testing.T) {
 		n := newNode(t, "runc")
 		n.write("base.json", `{"ociVersion": "1.2.0"}`)
-		if m := specMistake(n.path("base.json")); m != "" {
+		if m := noSpec(n.path("base.json")); m != "" {
 			t.Fatal(m)
 		}
 		test.Must(t, os.Chown(n.path("base.json"), stranger, stranger))
-		if m := specMistake(n.path("base.json")); !strings.Contains(m, "belongs to user 12345") {
+		if m := noSpec(n.path("base.json")); !strings.Contains(m, "belongs to user 12345") {
 			t.Errorf("it says %q", m)
 		}
 	})

@@ -2,7 +2,6 @@ package ocispec
 
 import (
 	"fmt"
-	"strconv"
 
 	"github.com/containerd/errdefs"
 )
@@ -25,5 +24,3 @@ func deref[T any](p *T) (v T) {
 	}
 	return v
 }
-
-func byteCount(n uint64) string { return strconv.FormatUint(n, 10) + " bytes" }

@@ -1,8 +1,5 @@
 // Package rules decides what a handler can do for pods on this node, and how
-// that is known:
-//
-//	table := rules.Of(rules.Facts{Handler: h, Node: n, Proof: p})
-//	table.Of(capability.HostPID) // no, declared: its containers run on a kernel that runsc brings along
+// that is known.
 //
 // It is pure: what the runtime said about itself, what was looked at on this node
 // and what self-check pods did go in, a capability.Table comes out.

@@ -11,7 +11,7 @@ import (
 type rule struct {
 	name capability.Name
 	// ask is what preflight refuses; nil if it does not look at that.
-	ask func(preflight.Handler) *preflight.Refusal
+	ask request
 	is  map[kind]capability.Known
 }
 
@@ -36,47 +36,29 @@ var rules = []rule{
 	{capability.InPlaceResize, nil, map[kind]capability.Known{sharing: yes, gVisor: known(capability.No, "it cannot change the limits of running containers")}},
 }
 
-// Pods and containers that ask for one thing.
+// request is a pod or container that asks for one thing: it returns why preflight refuses it.
+type request func(preflight.Handler) *preflight.Refusal
 
-func asksNetwork(h preflight.Handler) *preflight.Refusal {
-	return sandbox(h, &runtimeapi.NamespaceOption{Network: runtimeapi.NamespaceMode_NODE})
-}
+var (
+	asksNetwork     = sandbox(&runtimeapi.NamespaceOption{Network: runtimeapi.NamespaceMode_NODE})
+	asksPID         = sandbox(&runtimeapi.NamespaceOption{Pid: runtimeapi.NamespaceMode_NODE})
+	asksIPC         = sandbox(&runtimeapi.NamespaceOption{Ipc: runtimeapi.NamespaceMode_NODE})
+	asksPropagation = container(nil, &runtimeapi.Mount{Propagation: runtimeapi.MountPropagation_PROPAGATION_BIDIRECTIONAL})
+	asksMappedMount = container(nil, &runtimeapi.Mount{UidMappings: mapping, GidMappings: mapping})
+	asksSeccomp     = container(&runtimeapi.LinuxContainerSecurityContext{Seccomp: &runtimeapi.SecurityProfile{}})
+	asksAppArmor    = container(&runtimeapi.LinuxContainerSecurityContext{Apparmor: &runtimeapi.SecurityProfile{}})
+	asksSELinux     = container(&runtimeapi.LinuxContainerSecurityContext{SelinuxOptions: &runtimeapi.SELinuxOption{Level: "s0"}})
+	mapping         = []*runtimeapi.IDMapping{{HostId: 1 << 16, Length: 1 << 16}}
+)
 
-func asksPID(h preflight.Handler) *preflight.Refusal {
-	return sandbox(h, &runtimeapi.NamespaceOption{Pid: runtimeapi.NamespaceMode_NODE})
-}
-
-func asksIPC(h preflight.Handler) *preflight.Refusal {
-	return sandbox(h, &runtimeapi.NamespaceOption{Ipc: runtimeapi.NamespaceMode_NODE})
-}
-
-func asksPropagation(h preflight.Handler) *preflight.Refusal {
-	return container(h, nil, &runtimeapi.Mount{Propagation: runtimeapi.MountPropagation_PROPAGATION_BIDIRECTIONAL})
-}
-
-func asksMappedMount(h preflight.Handler) *preflight.Refusal {
-	mapping := []*runtimeapi.IDMapping{{HostId: 1 << 16, Length: 1 << 16}}
-	return container(h, nil, &runtimeapi.Mount{UidMappings: mapping, GidMappings: mapping})
-}
-
-func asksSeccomp(h preflight.Handler) *preflight.Refusal {
-	return container(h, &runtimeapi.LinuxContainerSecurityContext{Seccomp: &runtimeapi.SecurityProfile{}})
-}
-
-func asksAppArmor(h preflight.Handler) *preflight.Refusal {
-	return container(h, &runtimeapi.LinuxContainerSecurityContext{Apparmor: &runtimeapi.SecurityProfile{}})
-}
-
-func asksSELinux(h preflight.Handler) *preflight.Refusal {
-	return container(h, &runtimeapi.LinuxContainerSecurityContext{SelinuxOptions: &runtimeapi.SELinuxOption{Level: "s0"}})
-}
-
-func sandbox(h preflight.Handler, o *runtimeapi.NamespaceOption) *preflight.Refusal {
-	return preflight.Sandbox(&runtimeapi.PodSandboxConfig{Linux: &runtimeapi.LinuxPodSandboxConfig{
+func sandbox(o *runtimeapi.NamespaceOption) request {
+	config := &runtimeapi.PodSandboxConfig{Linux: &runtimeapi.LinuxPodSandboxConfig{
 		SecurityContext: &runtimeapi.LinuxSandboxSecurityContext{NamespaceOptions: o},
-	}}, h)
+	}}
+	return func(h preflight.Handler) *preflight.Refusal { return preflight.Sandbox(config, h) }
 }
 
-func container(h preflight.Handler, sc *runtimeapi.LinuxContainerSecurityContext, mounts ...*runtimeapi.Mount) *preflight.Refusal {
-	return preflight.Container(&runtimeapi.ContainerConfig{Mounts: mounts, Linux: &runtimeapi.LinuxContainerConfig{SecurityContext: sc}}, h)
+func container(sc *runtimeapi.LinuxContainerSecurityContext, mounts ...*runtimeapi.Mount) request {
+	config := &runtimeapi.ContainerConfig{Mounts: mounts, Linux: &runtimeapi.LinuxContainerConfig{SecurityContext: sc}}
+	return func(h preflight.Handler) *preflight.Refusal { return preflight.Container(config, h) }
 }

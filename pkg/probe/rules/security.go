@@ -1,7 +1,6 @@
 package rules
 
 import (
-	"github.com/berth-cri/berth/pkg/preflight"
 	"github.com/berth-cri/berth/pkg/probe/capability"
 )
 
@@ -20,7 +19,7 @@ func (b *builder) security() {
 
 // enforced: what a node lacks no handler has. Where a kernel of its own stands between,
 // what is asked for means nothing.
-func (b *builder) enforced(n capability.Name, ask func(preflight.Handler) *preflight.Refusal, node bool, without string, says bool) {
+func (b *builder) enforced(n capability.Name, ask request, node bool, without string, says bool) {
 	switch own := b.Handler.Runtime.OwnKernel || b.kind == krun; {
 	case !node:
 		b.no(n, capability.Probed, without)

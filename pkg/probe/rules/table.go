@@ -53,7 +53,7 @@ func (b *builder) unknown(n capability.Name, note string) {
 
 // refused sets "no" if preflight refuses who asks for it. What it refuses on every
 // node the runtime is short of; the rest this one.
-func (b *builder) refused(n capability.Name, ask func(preflight.Handler) *preflight.Refusal) bool {
+func (b *builder) refused(n capability.Name, ask request) bool {
 	lack := ask(b.Handler)
 	if lack == nil {
 		return false
@@ -71,7 +71,7 @@ func (b *builder) refused(n capability.Name, ask func(preflight.Handler) *prefli
 // preflighted is what preflight decides alone: what it does not refuse, the runtime
 // says that it has.
 func (b *builder) preflighted() {
-	for n, ask := range map[capability.Name]func(preflight.Handler) *preflight.Refusal{
+	for n, ask := range map[capability.Name]request{
 		capability.RecursiveReadOnlyMounts: preflight.RecursiveReadOnly,
 		capability.IDMappedMounts:          asksMappedMount,
 		capability.Checkpoint:              preflight.Checkpoints,

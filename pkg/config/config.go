@@ -1,8 +1,6 @@
 // Package config turns TOML files into one validated Config, and is the only
 // package that knows TOML.
 //
-//	cfg, err := config.Load(config.Options{})
-//
 // A configuration is a main file, /etc/berth/config.toml, and the drop-ins in
 // conf.d beside it and in the vendor's directory. Every key may come from any
 // of them: a later file wins key by key, except that a handler belongs to one

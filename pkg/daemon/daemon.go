@@ -2,9 +2,6 @@
 // without command line and without signals, so that a test can start the whole
 // on a temporary socket.
 //
-//	d, err := daemon.New(daemon.Options{Config: cfg, Loader: loader})
-//	err = d.Run(ctx) // until ctx ends
-//
 // New only wires. Start serves, and returns when the node's pods are recovered
 // and calls are answered; until then they are refused. Stop ends everything in
 // the reverse order. Pods are not touched by either: they outlive the daemon.

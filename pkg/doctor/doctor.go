@@ -3,8 +3,6 @@
 // there. It reads files and connects to registries that they name. It runs nothing and
 // changes nothing.
 //
-//	for _, r := range doctor.Examine(doctor.Node{Config: cfg}) { … }
-//
 // A check is a name and a function from what the node is to findings. Each
 // finding that is no OK says what to do next.
 package doctor

@@ -1,9 +1,5 @@
 // Package featurefile tells Node Feature Discovery of a node's handlers, in files that
-// its worker reads, and keeps them true:
-//
-//	keeper := featurefile.New(featurefile.Options{Path: path, Lifetime: 5 * time.Minute, Content: now})
-//	featurefile.Start(ctx, keeper, changes)
-//	defer keeper.Close(ctx)
+// its worker reads, and keeps them true.
 //
 // One file says until when it counts, and is written again before that, so that a
 // node whose daemon is gone does not promise handlers for ever. The other has what must

@@ -3,9 +3,6 @@
 // into an answer, and turn any error into a gRPC status that its caller
 // understands.
 //
-//	o := observe.New(observe.Options{Metrics: registry})
-//	grpc.NewServer(append(tracing, o.ServerOptions()...)...)
-//
 // The router tells the interceptor which handler a call went to (SetHandler).
 // Traces and the /metrics endpoint are separate, and cost nothing when they are
 // not configured.

@@ -1,9 +1,6 @@
 // Package overhead says what pods cost beyond their containers: the memory and CPU
 // time of their sandbox processes, shims, supervisors, monitors and VMMs.
 //
-//	m := overhead.New(ctx, overhead.Options{...})
-//	r := m.Of(ctx, definition)              // of live pods, at most a minute old
-//
 // What is read of pods comes from a Source; what follows from that is decided here,
 // by pure functions. Without pods there is no estimate. Nothing is read ahead of a
 // question, and for a row of questions once a minute.

@@ -1,9 +1,5 @@
 // Package preflight decides, before anything is done, whether a handler can give
-// a pod what it asks for:
-//
-//	if err := preflight.Refuse(h, others, func(h preflight.Handler) *preflight.Refusal {
-//		return preflight.Sandbox(config, h)
-//	}); err != nil { … }
+// a pod what it asks for.
 //
 // It is pure: what the runtime said about itself and what is known of this node
 // go in, nothing or the first Refusal comes out.

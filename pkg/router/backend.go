@@ -1,10 +1,5 @@
 // Package router is the CRI face of the daemon. Every RPC is routed here and
-// nowhere else:
-//
-//	r := router.New(router.NewPods(registry), told, nil)
-//	r.Register(grpcServer)
-//	r.Adopt(backend) // once the backend knows what it has
-//	r.SetReady()
+// nowhere else.
 //
 // A new sandbox goes to the backend that the current table has for its handler.
 // Its owner is recorded then, and every later call about the sandbox or one of

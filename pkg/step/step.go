@@ -1,10 +1,6 @@
 // Package step measures the parts of a call, so that "why was this pod slow" has an
 // answer: what does the work names its part, whoever serves the call reads all parts.
 //
-//	ctx = context.WithValue(ctx, step.Key{}, &recorder) // who serves the call
-//	ctx, end := step.Begin(ctx, step.Network)           // who does a part of it
-//	defer func() { end(err) }()
-//
 // A part is a span too if the call is traced. Everything may be called concurrently.
 package step
 

@@ -1,9 +1,6 @@
 // Package trust says whether another user than root can change a file that berth
 // acts on, or put another one in its place.
 //
-//	err := trust.Check("/etc/cdi/gpu.json", trust.Configuration) // before a library reads it
-//	text, err := trust.ReadFile(path, trust.Configuration)       // what is read is what was examined
-//
 // As with StrictModes of sshd, the file and each directory above it, with symbolic links
 // resolved, must belong to root or the daemon's user, and no group and no other may write it.
 // Judge decides, and is pure.

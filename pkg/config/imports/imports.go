@@ -1,9 +1,5 @@
 // Package imports translates the handler tables of CRI-O and of containerd into
-// berth's, key by key:
-//
-//	r := imports.Translate(imports.CRIO, files, find)
-//	r.Handlers // tables as they could stand in a drop-in, and where each key is from
-//	r.Notes    // what else is there, why it is not taken over, and what to do
+// berth's, key by key.
 //
 // It decides and does nothing: files come parsed, and programs are looked for by
 // a function. What a translated table says is checked by pkg/config like any

@@ -1,11 +1,7 @@
 // Package beneath opens files in directories that pods or their authors can write
 // into, such as a pod's log directory. The directory itself is trusted, and may be
 // reached by symbolic links; below it none is followed, and only regular files with
-// one name are opened:
-//
-//	err := beneath.MakeParents("/var/log/pods/x", "app/0.log", 0o755)
-//	file, err := beneath.Append("/var/log/pods/x", "app/0.log", 0o640)
-//	file, err := beneath.Read("/var/log/pods/x", "app/0.log")
+// one name are opened.
 //
 // Each step is taken from the handle of the step before, so that nothing which is
 // renamed or replaced meanwhile leads elsewhere.

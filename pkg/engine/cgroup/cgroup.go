@@ -1,12 +1,6 @@
 // Package cgroup knows where a container's cgroup is, what it uses, and how to
 // clean up after it.
 //
-//	driver, err := cgroup.Detect("auto")
-//	path, err := cgroup.Path(driver, prefix, config.GetLinux().GetCgroupParent(), id) // → spec.linux.cgroupsPath
-//	paths := cgroup.HostPaths(path)                                                   // → the directories
-//	stats, err := cgroup.ReadStats(paths)
-//	err = paths.Remove(ctx)                                                           // what a dead container left
-//
 // The runtime makes cgroups and writes limits; the kubelet owns those of pods.
 // This package reads, and removes leaves. Statistics are read file by file, and
 // only the files that the CRI has fields for: the general libraries read some

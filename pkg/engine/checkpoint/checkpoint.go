@@ -1,12 +1,6 @@
 // Package checkpoint writes the archive of a checkpointed container in the form
 // that CRI-O and Podman have and checkpointctl reads.
 //
-//	d, err := checkpoint.Open(dir)             // empty; CRIU writes into d.Images() and d.Path
-//	err = d.Files(ctx, written, layers)            // while the container stands still
-//	err = d.Describe(config, spec, status)
-//	err = d.Log(logDirectory, path)
-//	err = d.Pack(ctx, "/where/asked.tar")
-//
 // Nothing here runs anything, and nothing is seen of an archive before it is whole.
 package checkpoint
 

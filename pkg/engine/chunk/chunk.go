@@ -1,9 +1,5 @@
 // Package chunk sends a list as several messages, for the streaming twins of the
-// CRI's list calls:
-//
-//	return chunk.Send(items, func(part []*runtimeapi.Image) error {
-//		return stream.Send(&runtimeapi.StreamImagesResponse{Images: part})
-//	})
+// CRI's list calls.
 package chunk
 
 import "google.golang.org/protobuf/proto"

@@ -8,9 +8,6 @@
 // the CRI. What berth does not have of the API answers Unimplemented, as containerd does.
 //
 // There is one namespace, [Namespace]. Every other is empty, and stays so.
-//
-//	s, err := containerdapi.New(containerdapi.Deps{...})
-//	go s.Serve(ctx, listener, containerdapi.Agents, options...)
 package containerdapi
 
 import (

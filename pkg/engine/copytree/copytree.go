@@ -1,8 +1,6 @@
 // Package copytree copies directories as they are: owners, modes, times, extended
 // attributes, links and devices.
 //
-//	err := copytree.Copy(ctx, "/target", "/source")
-//
 // Symbolic links are copied and never followed. Nobody else may change either
 // directory meanwhile.
 package copytree

@@ -2,8 +2,6 @@
 // owners that they have on disk: user 0 of an image is user 0 of the pod,
 // whatever host ids the pod got. Nothing on disk changes.
 //
-//	err := idmap.Mount(userns, mounts, target, scratch)
-//
 // The user namespace is one that is pinned already, so that no process is
 // needed to describe the mapping. Filesystems need FS_ALLOW_IDMAP: most have it
 // since Linux 5.12 to 6.3, network filesystems mostly not. What is mounted is

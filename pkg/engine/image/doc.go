@@ -5,14 +5,6 @@
 // this process; no containerd daemon is involved. [Service] is the Store's CRI
 // face.
 //
-//	st, err := image.Open(ctx, image.Config{Root: "/var/lib/berth/images"})
-//	err = st.Retain(ctx, uses)                  // what containers hold, from the engine's records
-//	img, err := st.Get("busybox")
-//	fs, err := st.PrepareRootfs(ctx, id, img, "")
-//	err = mount.All(fs.Mounts, bundle+"/rootfs")
-//	...
-//	err = st.RemoveRootfs(ctx, id, "")          // after it is unmounted
-//
 // # What is written when
 //
 // An image's record is written after its last layer is on disk, and the memory

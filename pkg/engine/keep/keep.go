@@ -2,10 +2,6 @@
 // their companions, by their content, so that whatever happens to an installed binary
 // happens to new pods only.
 //
-//	b, err := store.Copy(identity) // once for each binary, reads all of it
-//	ok := store.Untouched(b)       // a stat, before the copy is used
-//	err = store.Verify(b)          // reads all of it, makes it again if it can
-//
 // A copy is at <dir>/runtime-<hash>/<name>, under the name of the installed
 // binary: programs look at how they are called. Its companions are beside it, as they
 // are beside the installed one, and the hash is that of all. They are copies and no hard links,

@@ -1,7 +1,4 @@
-// Package openfiles counts what processes have open, by /proc:
-//
-//	n, err := openfiles.Count(ctx, pids)
-//	limit, ok, err := openfiles.SoftLimit(pid)
+// Package openfiles counts what processes have open, by /proc.
 //
 // A process that ends meanwhile has nothing open any more, and is no error.
 package openfiles

@@ -1,9 +1,5 @@
 // Package pin holds the namespaces of a pod sandbox without a process.
 //
-//	ns, err := pin.Create(ctx, pin.Request{Dir: dir, Net: true, IPC: true, UTS: true, Hostname: "web-0"})
-//	…                      // ns.Net, ns.IPC, ns.UTS go into OCI specs and to CNI
-//	err = pin.Release(dir) // and they are gone with their last process
-//
 // A namespace lives as long as something refers to it. Here that is a bind
 // mount of the kernel's namespace file: no pause process, no image, and it
 // outlives the daemon. A thread makes the namespaces, sets them up (hostname,

@@ -1,8 +1,5 @@
 // Package podmetrics turns what was measured into the metrics of the CRI, under
-// the names that cAdvisor gave them:
-//
-//	descriptors := podmetrics.Descriptors(cgroup.HostFacts())
-//	metrics := podmetrics.Of(podmetrics.Sample{...}, cgroup.HostFacts())
+// the names that cAdvisor gave them.
 //
 // One table has each metric's name, labels and origin, so that what is declared
 // and what is sent cannot differ. A metric that the host cannot measure is in

@@ -1,11 +1,5 @@
 // Package process knows what processes of this host use, and who started whom, by
-// /proc:
-//
-//	all, err := process.Look()
-//	for _, p := range all.Below(pid, func(p process.Process) bool { return false }) {
-//		bytes, err := p.Memory()
-//		used, err := p.CPU()
-//	}
+// /proc.
 //
 // A process that has ended is errdefs.ErrNotFound, also if another has its id by now.
 package process

@@ -1,8 +1,4 @@
-// Package procfs reads what the kernel says of processes, in /proc and in cgroups:
-//
-//	stat, err := procfs.StatOf(pid)
-//	where, err := procfs.CgroupsOf(pid)
-//	pids, err := procfs.Members("/sys/fs/cgroup/kubepods.slice")
+// Package procfs reads what the kernel says of processes, in /proc and in cgroups.
 //
 // It keeps nothing, so everything may be called at any time. Errors are the kernel's:
 // a process that has ended is fs.ErrNotExist or ESRCH. See proc(5) and cgroups(7).

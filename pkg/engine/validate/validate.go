@@ -1,9 +1,5 @@
 // Package validate says whether a CRI request makes sense, before anything is
-// done about it:
-//
-//	if err := validate.RunPodSandbox(req); err != nil {
-//		return nil, err
-//	}
+// done about it.
 //
 // Every function is pure: it reads the request and nothing else, so it says the
 // same on every node. What depends on the node (does the file exist, does the

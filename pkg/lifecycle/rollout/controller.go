@@ -1,3 +1,9 @@
+// Package rollout decides about candidate binaries: which pods get a handler's
+// candidate, when too many of them fail, and what promote and abort do.
+//
+// What follows from what is known is decided by the pure methods of a View. The
+// Host knows what is true, and puts Decisions in force. It imports this package,
+// never the other way round.
 package rollout
 
 import (

@@ -1,7 +1,4 @@
-// Package scrape serves what Prometheus asks a program for:
-//
-//	registry := scrape.NewRegistry(version, revision)
-//	endpoint := scrape.Serve(ctx, listener, registry)
+// Package scrape serves what Prometheus asks a program for.
 package scrape
 
 import (

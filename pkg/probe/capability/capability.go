@@ -1,9 +1,5 @@
 // Package capability has the words for what a handler can do for a pod, and for
-// how that is known:
-//
-//	t := capability.Table{Isolation: capability.SharedKernel}
-//	t.Set(capability.Seccomp, capability.Yes, capability.Declared, "")
-//	t.Of(capability.HostPID).Answer // Unknown: nobody said anything about it
+// how that is known.
 //
 // It is data only, so that what compares pods with handlers away from a node need
 // not know how runtimes are asked.

@@ -1,8 +1,5 @@
 // Package conform has the sets of properties that handlers can promise by name, and says
-// which of them a self-check pod did not find:
-//
-//	seen, err := conform.Parse(written)
-//	breaches := conform.Breaches(conform.Sandboxed, conform.Facts{Node: n, Seen: seen})
+// which of them a self-check pod did not find.
 //
 // It is pure. What a set promises never changes: what is more, or less, gets another
 // version.

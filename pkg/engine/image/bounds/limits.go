@@ -1,10 +1,5 @@
 // Package bounds says what an image and its registry may cost the node while it is
-// pulled:
-//
-//	l := bounds.Limits{MaxLayers: 100}.Complete()
-//	if size > l.MaxManifestSize {
-//		return bounds.Beyond("manifest has %d bytes, more than %d", size, l.MaxManifestSize)
-//	}
+// pulled.
 //
 // What is in the store stays there. Everything may be called at any time.
 package bounds

@@ -1,9 +1,5 @@
 // Package layerproc unpacks layers in child processes, so that a hostile layer costs its
-// child and not the daemon:
-//
-//	p, err := layerproc.Start(512 << 20)
-//	defer p.Close()
-//	result, err := p.Unpack(ctx, layerproc.Layer{Root: dir, Overlay: true, Count: count}, blob)
+// child and not the daemon.
 //
 // A child is this program, executed again. It has a limit of memory, no network, and of
 // root's capabilities those that write files.

@@ -1,3 +1,7 @@
+// Package registry asks registries for images: by hosts.toml, with credentials for whom
+// they are meant for, within bounds of size and time.
+//
+// A Client is of one pull. Everything may be called at any time from any goroutine.
 package registry
 
 import (

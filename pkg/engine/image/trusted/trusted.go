@@ -1,8 +1,6 @@
 // Package trusted refuses files that a pull would go by and that others than root can
 // change: configurations of registries, verifiers and decryption keys.
 //
-//	if err := trusted.Hosts("/etc/berth/hosts.d/ghcr.io"); err != nil { … }
-//
 // What is missing or cannot be read is no error here: who reads it tells. Everything may
 // be called at any time.
 package trusted

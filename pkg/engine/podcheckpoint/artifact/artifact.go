@@ -1,9 +1,6 @@
 // Package artifact carries checkpoints of pods to registries and back, as OCI artifacts: the
 // manifest of a checkpoint is the artifact's configuration, and each file is a layer as it is.
 //
-//	digest, err := artifact.Push(ctx, dir, "registry.example/team/notebook:1", registry)
-//	m, err := artifact.Pull(ctx, "registry.example/team/notebook:1", dir, registry)
-//
 // A checkpoint holds every secret that its pod had in memory: who can read the repository has
 // them.
 package artifact

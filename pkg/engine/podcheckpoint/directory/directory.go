@@ -1,11 +1,6 @@
 // Package directory has the directories of checkpoints of pods: their names, the locks that keep
 // one in use from being removed, and removals.
 //
-//	dir, err := directory.New(parent, namespace, name, now)
-//	release, err := directory.Use(dir)        // to write, read or send the checkpoint
-//	err = directory.Remove(dir, waiting)      // fails with ErrInUse while it is used
-//	err = directory.Finish(parent)            // what was interrupted
-//
 // A removal first renames the directory to a name that begins with a dot, so that no checkpoint
 // is ever partially there. Finish removes what a kill or a power cut left under such a name.
 package directory

@@ -2,11 +2,6 @@
 // which runtime on which node, and which files belong to it. It reads directories that
 // others may have written, and says what keeps a pod from being restored from one.
 //
-//	err := manifest.Seal(ctx, dir, m)           // hashes the files, and writes the manifest
-//	m, err := manifest.Read(dir)                // bounded; follows no links
-//	differences := m.Differences(now)           // pure
-//	err = m.Verify(ctx, dir, manifest.Quickly)  // reads all the files
-//
 // A directory without a manifest is no checkpoint: it is written last, and as a whole.
 package manifest
 

@@ -24,6 +24,8 @@ LDFLAGS := -s -w -X github.com/berth-cri/berth/pkg/daemon.version=$(VERSION) -X 
 # What is shipped is built from its own go.mod, and not from go.work.
 # grpcnotrace leaves out a page of traces that berth does not serve, and text/template with it.
 GOBUILD := GOWORK=off CGO_ENABLED=0 go build -trimpath -buildvcs=false -tags grpcnotrace
+# What is compiled to be checked is compiled as what is shipped: the build cache serves both.
+AS_BUILT := CGO_ENABLED=0 GOFLAGS='-trimpath -buildvcs=false -tags=grpcnotrace'
 
 # What the tests run against. A machine that has its own can name it.
 export BERTH_TEST_BIN   ?= $(BIN)
@@ -238,12 +240,12 @@ fmt-check: ## fail if a file is not formatted
 
 .PHONY: vet
 vet: ## go vet, also of what only runs in a virtual machine
-	go vet $(ALL)
-	go vet -tags berth_vm ./integration/kubelet ./integration/vm/...
+	$(AS_BUILT) go vet $(ALL)
+	$(AS_BUILT) go vet -tags grpcnotrace,berth_vm ./integration/kubelet ./integration/vm/...
 
 .PHONY: lint
 lint: $(BIN)/golangci-lint ## run the pinned linter
-	$(BIN)/golangci-lint run --allow-serial-runners $(ALL)
+	$(AS_BUILT) $(BIN)/golangci-lint run --allow-serial-runners $(ALL)
 
 .PHONY: tidy-check
 tidy-check: ## fail if a go.mod lists more or less than is used
@@ -252,15 +254,13 @@ tidy-check: ## fail if a go.mod lists more or less than is used
 # A module of its own, so that berth does not depend on sigstore's.
 .PHONY: verifier
 verifier: $(BIN)/golangci-lint ## check, test and build contrib/verifier into ./bin
-	export GOWORK=off && cd contrib/verifier && go mod tidy -diff && go vet ./... && $(BIN)/golangci-lint run --allow-serial-runners ./... && go test -count=1 ./...
+	export GOWORK=off $(AS_BUILT) && cd contrib/verifier && go mod tidy -diff && go vet ./... && $(BIN)/golangci-lint run --allow-serial-runners ./... && go test -count=1 ./...
 	cd contrib/verifier && $(GOBUILD) -ldflags '-s -w' -o $(BIN)/ ./berth-verify-sigstore
 
 # Modules of their own, too: berth does not depend on Helm's or on what images are made with.
 .PHONY: chart chart-manifests
 chart: $(BIN)/golangci-lint ## check the chart with Helm's module, and the builder of the image
-	export GOWORK=off; for m in chart image; do (cd tools/$$m && go mod tidy -diff && go vet ./... && $(BIN)/golangci-lint run --allow-serial-runners ./...); done
-	cd tools/chart && GOWORK=off go test -count=1 ./...
-	cd tools/image && GOWORK=off go test -count=1 ./...
+	export GOWORK=off $(AS_BUILT); for m in chart image; do (cd tools/$$m && go mod tidy -diff && go vet ./... && $(BIN)/golangci-lint run --allow-serial-runners ./... && go test -count=1 ./...); done
 chart-manifests: ## write the plain manifests that the chart stands for
 	cd tools/chart && GOWORK=off go test -count=1 -run TestManifests . -update
 
@@ -276,30 +276,31 @@ check-generated: ## fail if generated code is not what its sources say
 
 ## Testing
 
-# -w leaves out what only debuggers read: linking a test takes half the time.
+# -w leaves out what only debuggers read: linking a test takes half the time. Vet has a phase of its own.
 GOTEST := $(BIN)/gotestsum --format pkgname --format-icons text --hide-summary skipped
 
 # What the phases of scripts/phases compile, and nothing is run. "go list -export" leaves
 # in the cache what the tests are linked from.
 COMPILED = go list -export -test -deps -f ''
+FAILPOINTS = CGO_ENABLED=0 go list -export -deps -trimpath -tags grpcnotrace,berth_failpoints -f ''
 
 .PHONY: compile-vet compile-lint compile-unit compile-heart-conformance compile-heart-recovery compile-integration
 compile-vet compile-lint:
-	$(COMPILED) $(ALL)
+	$(AS_BUILT) $(COMPILED) $(ALL)
 compile-lint: $(BIN)/golangci-lint
 compile-unit: runtimes $(BIN)/gotestsum
 	$(COMPILED) -race $(UNIT)
 compile-heart-conformance compile-heart-recovery: build runtimes $(BIN)/containerd $(BIN)/gotestsum
-	$(COMPILED) ./integration/conformance ./integration/faults ./integration/cli
-	CGO_ENABLED=0 go list -export -deps -trimpath -tags berth_failpoints -f '' ./cmd/... ./contrib/cluster/cmd/...
+	$(AS_BUILT) $(COMPILED) ./integration/conformance ./integration/faults ./integration/cli
+	$(FAILPOINTS) ./cmd/... ./contrib/cluster/cmd/...
 compile-integration: build runtimes peers $(BIN)/gotestsum $(BIN)/nfpm
-	$(COMPILED) ./integration/...
-	CGO_ENABLED=0 go list -export -deps -trimpath -tags berth_failpoints -f '' ./cmd/... ./contrib/cluster/cmd/... ./integration/shims/...
+	$(AS_BUILT) $(COMPILED) ./integration/...
+	$(FAILPOINTS) ./cmd/... ./contrib/cluster/cmd/... ./integration/shims/...
 
 .PHONY: unit
 unit: runtimes $(BIN)/gotestsum ## unit tests, fuzz seeds included, with the race detector
 	@mkdir -p $(OUT)
-	$(GOTEST) --jsonfile $(OUT)/unit.json -- -race -count=1 -ldflags=-w -timeout 15m $(UNIT)
+	$(GOTEST) --jsonfile $(OUT)/unit.json -- -race -vet=off -count=1 -ldflags=-w -timeout 15m $(UNIT)
 
 # Empty where Kubernetes is built beside the tests (scripts/phases).
 KUBERNETES ?= kubernetes
@@ -314,8 +315,8 @@ WITHOUT_VM = $(shell go list ./integration/... | grep -vE '/integration/(vm|dash
 .PHONY: integration
 integration: build runtimes peers $(KUBERNETES) $(BIN)/gotestsum $(BIN)/nfpm ## tests against real runtimes and a real registry (root)
 	@mkdir -p $(OUT)
-	$(GOTEST) --jsonfile $(OUT)/integration.json --rerun-fails=1 --rerun-fails-max-failures=5 --packages "$(WITHOUT_VM)" \
-		-- -count=1 -ldflags=-w -p 2 -parallel 4 -timeout 30m
+	$(AS_BUILT) $(GOTEST) --jsonfile $(OUT)/integration.json --rerun-fails=1 --rerun-fails-max-failures=5 --packages "$(WITHOUT_VM)" \
+		-- -vet=off -count=1 -ldflags=-w -p 2 -parallel 4 -timeout 30m
 
 .PHONY: kubelet
 kubelet: build runtimes kubernetes ## only the tests under a real kubelet and control plane (root)
@@ -337,7 +338,7 @@ vm-image: ## build the disk of the node that tests boot, if its recipe has chang
 .PHONY: vm
 vm: vm-image build runtimes $(KUBERNETES) $(BIN)/containerd $(BIN)/ctr $(BIN)/coredns $(BIN)/gotestsum $(BIN)/nfpm ## tests in a whole node under QEMU: cgroup v2, systemd, AppArmor (root)
 	@mkdir -p $(OUT)
-	$(GOTESTVM) --jsonfile $(OUT)/vm.json -- -count=1 -ldflags=-w -timeout 120m -skip '^(TestARM64|TestSELinux)$$' ./integration/vm
+	$(GOTESTVM) --jsonfile $(OUT)/vm.json -- -vet=off -count=1 -ldflags=-w -timeout 120m -skip '^(TestARM64|TestSELinux)$$' ./integration/vm
 
 # Their disks are made with programs of another processor, and take longer to make than to test.
 .PHONY: vm-arm64 vm-selinux
@@ -346,17 +347,17 @@ vm-selinux: ## a pod on a node with SELinux and Debian's policy (root)
 vm-arm64 vm-selinux: vm-%: build $(BIN)/gotestsum $(BIN)/nfpm
 	@mkdir -p $(OUT)
 	scripts/vm-image $(BERTH_TEST_VM) $*
-	$(GOTESTVM) --jsonfile $(OUT)/vm-$*.json -- -count=1 -ldflags=-w -timeout 60m -run '(?i)^Test$*$$' ./integration/vm
+	$(GOTESTVM) --jsonfile $(OUT)/vm-$*.json -- -vet=off -count=1 -ldflags=-w -timeout 60m -run '(?i)^Test$*$$' ./integration/vm
 
 # What fails is repeated with all of its machine, whose tests build on each other.
 .PHONY: vm-short
 vm-short: vm-image build runtimes $(KUBERNETES) $(BIN)/gotestsum $(BIN)/nfpm ## the heart of them: the packaged unit under pods (root)
 	@mkdir -p $(OUT)
 	$(GOTESTVM) --jsonfile $(OUT)/vm-short.json --rerun-fails=1 --rerun-fails-max-failures=5 --rerun-fails-run-root-test --packages ./integration/vm \
-		-- -count=1 -ldflags=-w -timeout 40m -run '^TestHeart'
+		-- -vet=off -count=1 -ldflags=-w -timeout 40m -run '^TestHeart'
 
 # A name with its time for each test: minutes may pass without one.
-GOTESTVM = BERTH_TEST_REQUIRE=1 $(BIN)/gotestsum --format testname --format-icons text --hide-summary skipped
+GOTESTVM = BERTH_TEST_REQUIRE=1 $(AS_BUILT) $(BIN)/gotestsum --format testname --format-icons text --hide-summary skipped
 
 .PHONY: checklist
 checklist: ## tick off what the CRI asks of a daemon, and the pains, by the last unit and integration (docs/testing.md)
@@ -364,17 +365,17 @@ checklist: ## tick off what the CRI asks of a daemon, and the pains, by the last
 
 # What every change may break, without Kubernetes: pods and sessions on runc and crun;
 # daemons and supervisors that are killed, and the life of a handler by commands.
-HEART = $(GOTEST) --jsonfile $(OUT)/$@.json --rerun-fails=1 --rerun-fails-max-failures=3
+HEART = $(AS_BUILT) $(GOTEST) --jsonfile $(OUT)/$@.json --rerun-fails=1 --rerun-fails-max-failures=3
 
 .PHONY: heart heart-conformance heart-recovery
 heart: heart-conformance heart-recovery ## the heart of conformance, recovery and the CLI on real runtimes (root)
 heart-conformance: build runtimes $(BIN)/containerd $(BIN)/gotestsum
 	@mkdir -p $(OUT)
-	$(HEART) --packages ./integration/conformance -- -count=1 -ldflags=-w -timeout 15m \
+	$(HEART) --packages ./integration/conformance -- -vet=off -count=1 -ldflags=-w -timeout 15m \
 		-run '^TestBerth$$/^(runc|crun)$$/^(Sandbox|Network|Container|Exit|Stop|Logs|ExecSync|Streaming|Restart)$$'
 heart-recovery: build runtimes $(BIN)/containerd $(BIN)/gotestsum
 	@mkdir -p $(OUT)
-	$(HEART) --packages "./integration/faults ./integration/cli" -- -count=1 -ldflags=-w -p 1 -timeout 15m \
+	$(HEART) --packages "./integration/faults ./integration/cli" -- -vet=off -count=1 -ldflags=-w -p 1 -timeout 15m \
 		-run '^(TestDaemonKilled|TestSupervisorKilled|TestSupervisorOfOnePod|TestBothKilled|TestReboot|TestAHandlersLifeByCommands|TestReloadTellsEveryMistake|TestOtherUsersManageNothing)$$'
 
 .PHONY: test
@@ -383,7 +384,7 @@ test: ## what to run before each push: format, vet, lint, unit tests, the heart 
 
 .PHONY: test-all
 test-all: ## that and everything else, which is what CI runs (root)
-	@scripts/phases deps build runtimes fmt-check vet verifier tidy-check check-generated unit kubernetes+lint+chart integration vm-short checklist
+	@scripts/phases deps build runtimes fmt-check vet tidy-check check-generated unit kubernetes+lint+verifier+chart integration vm-short checklist
 
 .PHONY: bench
 bench: build runtimes $(BIN)/containerd ## compare with containerd, same runtime and network (root)

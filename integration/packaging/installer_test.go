@@ -99,7 +99,7 @@ func newNode(t *testing.T, other beside) *node {
 	n := &node{payload: filepath.Join(dir, "payload"), program: filepath.Join(dir, "berth-installer")}
 	for target, args := range map[string][]string{
 		n.payload + "/bin/":           {"./cmd/berth", "./cmd/berth-shim", "./cmd/berth-pause"},
-		n.program:                     {"-tags", "berth_failpoints", "./contrib/cluster/cmd/berth-installer"},
+		n.program:                     {"-tags", "grpcnotrace,berth_failpoints", "./contrib/cluster/cmd/berth-installer"},
 		filepath.Join(dir, "kubelet"): {"./integration/packaging/kubelet"},
 	} {
 		c := exec.CommandContext(t.Context(), "go", append([]string{"build", "-trimpath", "-buildvcs=false", "-o", target}, args...)...)

@@ -232,7 +232,7 @@ func build(tags string) (string, error) {
 }
 
 // buildInto builds packages of the repository into a directory of it, which it
-// returns.
+// returns, as the Makefile builds them.
 func buildInto(below, tags string, packages ...string) (string, error) {
 	root, err := Repository()
 	if err != nil {
@@ -248,7 +248,7 @@ func buildInto(below, tags string, packages ...string) (string, error) {
 		return "", err
 	}
 	defer os.RemoveAll(fresh)
-	command := exec.Command("go", append([]string{"build", "-trimpath", "-buildvcs=false", "-tags", tags, "-o", fresh + "/"}, packages...)...)
+	command := exec.Command("go", append([]string{"build", "-trimpath", "-buildvcs=false", "-tags", strings.TrimSuffix("grpcnotrace,"+tags, ","), "-o", fresh + "/"}, packages...)...)
 	command.Dir = root
 	command.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := command.CombinedOutput(); err != nil {

@@ -53,7 +53,7 @@ func compiledFor(t *testing.T, architecture, pkg, tags string) string {
 			return "", err
 		}
 		path := filepath.Join(root, "bin", "vm-tests", architecture, filepath.Base(pkg)+".test")
-		c := exec.Command("go", "test", "-c", "-trimpath", "-tags", tags, "-ldflags=-s -w", "-o", path, "./"+pkg)
+		c := exec.Command("go", "test", "-c", "-trimpath", "-tags", "grpcnotrace,"+tags, "-ldflags=-s -w", "-o", path, "./"+pkg)
 		c.Dir = root
 		c.Env = append(os.Environ(), "CGO_ENABLED=0", "GOARCH="+architecture)
 		if out, err := c.CombinedOutput(); err != nil {

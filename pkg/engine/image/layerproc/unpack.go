@@ -11,7 +11,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"sync"
 
 	"github.com/containerd/containerd/v2/pkg/archive"
 	"github.com/containerd/containerd/v2/pkg/archive/compression"
@@ -82,10 +81,10 @@ func (u *unpacker) unpack(l Layer, blob *os.File) (r Result, err error) {
 	}
 	in.stop() // the reader of the layer has ended, and its results may be read
 	r = Result{Digest: sum.Digest(), Size: layer.n, Entries: f.entries}
-	if err != nil && layer.err != nil {
-		err = undecompressed(layer.err)
+	if in.failed {
+		err = packed.blame(undecompressed(in.err))
 	}
-	return r, packed.blame(err)
+	return r, err
 }
 
 // ahead reads blocks from a source while earlier ones are worked on.
@@ -93,27 +92,29 @@ type ahead struct {
 	blocks chan []byte
 	stop   func()
 	err    error // why there are no more blocks
+	failed bool  // err is not EOF, and Read has returned it: what is ahead of that concerns no file yet
 	rest   []byte
 }
 
-// readAhead begins to read. Stop ends it, and waits for its last read.
+// readAhead begins to read. Stop ends it after the read that is under way.
 func readAhead(from io.Reader) *ahead {
 	a := &ahead{blocks: make(chan []byte, 3)}
-	stopped, done := make(chan struct{}), make(chan struct{})
-	a.stop = sync.OnceFunc(func() { close(stopped); <-done })
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	a.stop = func() { cancel(); <-done }
 	go func() {
 		defer close(done)
 		defer close(a.blocks)
-		for a.err == nil {
+		for a.err == nil && ctx.Err() == nil {
 			block, n := make([]byte, aheadBlock), 0
-			for n < len(block) && a.err == nil {
+			for n < len(block) && a.err == nil && ctx.Err() == nil {
 				var more int
 				more, a.err = from.Read(block[n:])
 				n += more
 			}
 			select {
 			case a.blocks <- block[:n]:
-			case <-stopped:
+			case <-ctx.Done():
 				return
 			}
 		}
@@ -125,6 +126,7 @@ func (a *ahead) Read(b []byte) (int, error) {
 	for len(a.rest) == 0 {
 		block, more := <-a.blocks
 		if !more {
+			a.failed = !errors.Is(a.err, io.EOF)
 			return 0, a.err
 		}
 		a.rest = block
@@ -162,7 +164,7 @@ func undecompressed(err error) error {
 	return fmt.Errorf("layer cannot be decompressed: %w: %w", err, errdefs.ErrInvalidArgument)
 }
 
-// source knows how reading it ended.
+// source counts what is read, and knows why reading failed.
 type source struct {
 	from io.Reader
 	n    int64
@@ -178,9 +180,9 @@ func (s *source) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// blame is the source's error, if it has one: what came after it follows from it.
+// blame is the source's error, if it has one: err follows from it.
 func (s *source) blame(err error) error {
-	if err != nil && s.err != nil {
+	if s.err != nil {
 		return s.err
 	}
 	return err

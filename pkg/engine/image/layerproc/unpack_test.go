@@ -219,6 +219,22 @@ func TestCompressions(t *testing.T) {
 	}
 }
 
+// TestFirstError has a layer that no file system takes, and whose checksum, which is read
+// ahead of that, is wrong.
+func TestFirstError(t *testing.T) {
+	var b, g bytes.Buffer
+	w, gw := tar.NewWriter(&b), gzip.NewWriter(&g)
+	for _, name := range []string{"file", "file/below"} {
+		test.Must(t, w.WriteHeader(&tar.Header{Name: name, Mode: 0o600}))
+	}
+	_, err := gw.Write(b.Bytes())
+	test.Must(t, errors.Join(err, w.Close(), gw.Close()))
+	damaged := g.Bytes()
+	damaged[len(damaged)-8] ^= 0xff
+	_, err = start(t, usualMemory).Unpack(t.Context(), Layer{Root: t.TempDir(), Count: all}, blobOf(t, damaged))
+	test.ErrorIs(t, err, unix.ENOTDIR, "the file below a file")
+}
+
 // A layer of too many entries ends long before its own end.
 func TestTooManyEntries(t *testing.T) {
 	var b bytes.Buffer

@@ -196,7 +196,7 @@ func TestPullFromLocalhostAdvisesNothing(t *testing.T) {
 func TestPullErrors(t *testing.T) {
 	reg := newTestRegistry(t)
 	reg.push(t, "app:1", small(t))
-	reg.push(t, "broken:1", build(t, v1.Config{}, layer(t, file{name: "f", link: "nowhere"})))
+	reg.push(t, "broken:1", build(t, v1.Config{}, layer(t, file{name: "f", link: "nowhere"}), layer(t, file{name: "g"})))
 	answer := func(code int) func(http.ResponseWriter, *http.Request) bool {
 		return func(w http.ResponseWriter, _ *http.Request) bool { w.WriteHeader(code); return true }
 	}

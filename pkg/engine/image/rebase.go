@@ -3,6 +3,7 @@ package image
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"sync"
 
@@ -117,7 +118,7 @@ func (l *layers) wait(ctx context.Context, chain string) error {
 		if !coming {
 			_, err := l.Stat(ctx, chain)
 			if errdefs.IsNotFound(err) {
-				return fmt.Errorf("the layer below was not unpacked: %w", errdefs.ErrAborted)
+				return errors.New("the layer below was not unpacked") // without a class: that layer's error has one
 			}
 			return err
 		}

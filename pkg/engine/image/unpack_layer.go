@@ -147,12 +147,14 @@ func (a *applier) child() (*layerproc.Process, error) {
 
 func (a *applier) done(child *layerproc.Process) {
 	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.closed || a.idle != nil || !child.Usable() {
-		child.Close()
-		return
+	keep := !a.closed && a.idle == nil && child.Usable()
+	if keep {
+		a.idle = child
 	}
-	a.idle = child
+	a.mu.Unlock()
+	if !keep {
+		child.Close() // waits for its end
+	}
 }
 
 // close ends the children when no more layers come. A layer that was given up may still

@@ -9,8 +9,6 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"k8s.io/apimachinery/pkg/util/wait"
-
 	"github.com/berth-cri/berth/internal/output"
 	"github.com/berth-cri/berth/pkg/printable"
 )
@@ -40,13 +38,20 @@ func (p *progress) step(format string, args ...any) {
 	p.shown = length
 }
 
-// every takes a step in intervals until stop is called.
+// every takes a step until stop is called, an interval after the one before has ended.
 func (p *progress) every(interval time.Duration, step func()) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var ended sync.WaitGroup
 	ended.Go(func() {
-		_ = wait.PollUntilContextCancel(ctx, interval, false, func(context.Context) (bool, error) { step(); return false, nil })
-		p.end()
+		defer p.end()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(interval):
+				step()
+			}
+		}
 	})
 	return func() { cancel(); ended.Wait() }
 }

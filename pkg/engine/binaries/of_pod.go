@@ -148,8 +148,10 @@ func (i *inspection) run() {
 				i.log.WithError(err).WithField("runtime", one.Path).Error("Failed to verify the kept runtime of pods")
 			}
 		}
-		// So that the next container does not wait for the answer.
-		_, _ = i.prober.Probe(i.pods.Background, i.runtimes.Of(s.Spec()))
+		if len(s.Spec().Pinned.Binaries) > 0 {
+			// So that the next container does not wait for the answer.
+			_, _ = i.prober.Probe(i.pods.Background, i.runtimes.Of(s.Spec()))
+		}
 	}
 	i.collector.Collect()
 }

@@ -203,9 +203,9 @@ func (b *ends) Gone(ctx context.Context, c *pod.Container) {
 	go b.EraseEnded(c)
 }
 
-// killedForMemory also asks the cgroup's own count, which exists until the task is deleted,
-// and the kernel's log where systemd has removed the cgroup with its last process. A
-// foreign shim may report the kill too late or not at all.
+// killedForMemory also asks the runner: a foreign shim may report the kill too late or not
+// at all, and then the cgroup's own count, which exists until the task is deleted, or the
+// kernel's log says so.
 func (b *ends) killedForMemory(c *pod.Container) bool {
 	return c.OOM.Load() || c.Sandbox.Runner.KilledForMemory(b.pods.Background, c.Spec().CgroupsPath)
 }

@@ -6,7 +6,7 @@ import (
 	"sync"
 )
 
-// Mutex is one lock.
+// Mutex is a lock that is held by one caller at a time.
 type Mutex chan struct{}
 
 // NewMutex returns a free lock.

@@ -54,7 +54,7 @@ type task struct {
 	giveUpCRIU atomic.Pointer[context.CancelFunc]
 }
 
-// hold takes the lock of a task's calls.
+// hold takes the lock of a task's calls; its error is for the caller of the CRI.
 func hold(ctx context.Context, ops keyedlock.Mutex) error {
 	if err := ops.Lock(ctx); err != nil {
 		return fmt.Errorf("another call for this container is in progress: %w", err)

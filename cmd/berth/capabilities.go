@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/berth-cri/berth/internal/output"
 	"github.com/berth-cri/berth/pkg/admin/client"
 	"github.com/berth-cri/berth/pkg/probe/capability"
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
@@ -51,7 +52,7 @@ JSON and YAML output is the format that "kubectl berth --handlers" reads.`,
 				return err
 			}
 			all := capabilitiesOf(list.GetHandlers()...)
-			return encode(c.OutOrStdout(), r.output, inventory{all}, func(w io.Writer) error { return capabilityMatrix(all, r.wide()).write(w) })
+			return encode(c.OutOrStdout(), r.output, inventory{all}, func(w io.Writer) error { return capabilityMatrix(all, r.wide()).Write(w) })
 		})(c, args)
 	}
 	c.ValidArgsFunction = r.completeHandlers
@@ -83,7 +84,7 @@ func (r *remote) capabilities(ctx context.Context, c *cobra.Command, daemon *cli
 	if selfCheck && !tried(of[0].Table) {
 		fmt.Fprintln(c.ErrOrStderr(), untried)
 	}
-	return encode(c.OutOrStdout(), r.output, inventory{of}, func(w io.Writer) error { return capabilityList(of[0], r.wide()).write(w) })
+	return encode(c.OutOrStdout(), r.output, inventory{of}, func(w io.Writer) error { return capabilityList(of[0], r.wide()).Write(w) })
 }
 
 // untried is said of a self-check pod that showed nothing but that it runs.
@@ -161,10 +162,10 @@ func (h handlerCapabilities) shown(n capability.Name) capability.Known {
 }
 
 // featureList has a row for each capability of a handler.
-func capabilityList(h handlerCapabilities, wide bool) *table {
-	t := &table{header: []string{"CAPABILITY", "ANSWER", "KNOWN", "NOTE"}, whole: wide}
+func capabilityList(h handlerCapabilities, wide bool) *output.Table {
+	t := &output.Table{Header: []string{"CAPABILITY", "ANSWER", "KNOWN", "NOTE"}, Whole: wide}
 	add := func(name string, k capability.Known) {
-		t.add(name, string(k.Answer), cmp.Or(string(k.Source), "-"), k.Note)
+		t.Add(name, string(k.Answer), cmp.Or(string(k.Source), "-"), k.Note)
 	}
 	add(isolationRow, h.isolationOf())
 	if len(h.Conforms) > 0 {
@@ -177,11 +178,11 @@ func capabilityList(h handlerCapabilities, wide bool) *table {
 }
 
 // featureMatrix has a row for each capability and a column for each handler.
-func capabilityMatrix(handlers []handlerCapabilities, wide bool) *table {
-	t := &table{header: []string{"CAPABILITY"}, whole: wide}
+func capabilityMatrix(handlers []handlerCapabilities, wide bool) *output.Table {
+	t := &output.Table{Header: []string{"CAPABILITY"}, Whole: wide}
 	every := capability.Table{} // which capabilities any of them has
 	for _, h := range handlers {
-		t.header = append(t.header, h.Name)
+		t.Header = append(t.Header, h.Name)
 		for n := range h.Capabilities {
 			every.Set(n, capability.Unknown, "", "")
 		}
@@ -191,7 +192,7 @@ func capabilityMatrix(handlers []handlerCapabilities, wide bool) *table {
 		for _, h := range handlers {
 			cells = append(cells, of(h))
 		}
-		t.add(cells...)
+		t.Add(cells...)
 	}
 	row(isolationRow, func(h handlerCapabilities) string { return cell(h.isolationOf(), wide) })
 	if slices.ContainsFunc(handlers, func(h handlerCapabilities) bool { return len(h.Conforms) > 0 }) {

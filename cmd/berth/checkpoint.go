@@ -82,7 +82,7 @@ list those below the running daemon's directory.`,
 			}
 			return encode(c.OutOrStdout(), r.output, struct {
 				Checkpoints []listedCheckpoint `json:"checkpoints"`
-			}{all}, func(w io.Writer) error { return checkpointTable(all, r.wide()).write(w) })
+			}{all}, func(w io.Writer) error { return checkpointTable(all, r.wide()).Write(w) })
 		},
 	}
 	r.flags(c)
@@ -139,10 +139,10 @@ func checkpointsIn(dir string) ([]listedCheckpoint, error) {
 	return all, nil
 }
 
-func checkpointTable(all []listedCheckpoint, wide bool) *table {
-	t := &table{header: []string{"DIRECTORY", "NAMESPACE", "NAME", "HANDLER", "RUNTIME", "AGE", "SIZE", "CONTAINERS"}, whole: wide}
+func checkpointTable(all []listedCheckpoint, wide bool) *output.Table {
+	t := &output.Table{Header: []string{"DIRECTORY", "NAMESPACE", "NAME", "HANDLER", "RUNTIME", "AGE", "SIZE", "CONTAINERS"}, Whole: wide}
 	for _, l := range all {
-		t.add(l.Directory, l.Namespace, l.Name, l.Handler, l.Runtime, age(time.Since(l.Created)), size(l.Size), strings.Join(l.Containers, " "))
+		t.Add(l.Directory, l.Namespace, l.Name, l.Handler, l.Runtime, age(time.Since(l.Created)), size(l.Size), strings.Join(l.Containers, " "))
 	}
 	return t
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/berth-cri/berth/internal/output"
 	"github.com/berth-cri/berth/pkg/admin/client"
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
@@ -29,7 +30,7 @@ berth keeps 500 of them over restarts. BY is a user (uid 0), what triggered a re
 			if err != nil {
 				return err
 			}
-			return r.print(c.OutOrStdout(), resp, func(w io.Writer) error { return eventTable(resp.GetEvents(), r.wide()).write(w) })
+			return r.print(c.OutOrStdout(), resp, func(w io.Writer) error { return eventTable(resp.GetEvents(), r.wide()).Write(w) })
 		}),
 	}
 	r.flags(c)
@@ -37,10 +38,10 @@ berth keeps 500 of them over restarts. BY is a user (uid 0), what triggered a re
 	return c
 }
 
-func eventTable(events []*adminv1.HistoryEvent, wide bool) *table {
-	t := &table{header: []string{"TIME", "HANDLER", "WHAT", "FROM", "TO", "BY", "REASON"}, whole: wide}
+func eventTable(events []*adminv1.HistoryEvent, wide bool) *output.Table {
+	t := &output.Table{Header: []string{"TIME", "HANDLER", "WHAT", "FROM", "TO", "BY", "REASON"}, Whole: wide}
 	for _, e := range events {
-		t.add(e.GetAt().AsTime().Format(time.RFC3339), cmp.Or(e.GetHandler(), "-"), e.GetWhat(), cmp.Or(e.GetFrom(), "-"), cmp.Or(e.GetTo(), "-"), e.GetBy(), e.GetReason())
+		t.Add(e.GetAt().AsTime().Format(time.RFC3339), cmp.Or(e.GetHandler(), "-"), e.GetWhat(), cmp.Or(e.GetFrom(), "-"), cmp.Or(e.GetTo(), "-"), e.GetBy(), e.GetReason())
 	}
 	return t
 }

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/berth-cri/berth/internal/output"
 	"github.com/berth-cri/berth/pkg/admin/client"
 	"github.com/berth-cri/berth/pkg/overhead"
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
@@ -149,7 +150,7 @@ func (r *remote) showOverheads(ctx context.Context, w io.Writer, daemon *client.
 			above = append(above, o.GetWarning())
 		}
 	}
-	if err := encode(w, r.output, map[string]any{"handlers": handlers}, t.write); err != nil {
+	if err := encode(w, r.output, map[string]any{"handlers": handlers}, t.Write); err != nil {
 		return err
 	}
 	if len(above) > 0 {
@@ -165,18 +166,18 @@ func showOverhead(w io.Writer, name string, o *adminv1.Overhead, wide bool) erro
 	}
 	t := overheadTable(wide)
 	addOverhead(t, name, o)
-	return t.write(w)
+	return t.Write(w)
 }
 
-func overheadTable(wide bool) *table {
-	return &table{header: []string{"HANDLER", "PODS", "MEMORY P50", "P95", "MAX", "CPU P50", "P95", "MAX", "DECLARED", "MEASURED"}, whole: wide}
+func overheadTable(wide bool) *output.Table {
+	return &output.Table{Header: []string{"HANDLER", "PODS", "MEMORY P50", "P95", "MAX", "CPU P50", "P95", "MAX", "DECLARED", "MEASURED"}, Whole: wide}
 }
 
-func addOverhead(t *table, name string, o *adminv1.Overhead) {
+func addOverhead(t *output.Table, name string, o *adminv1.Overhead) {
 	e := o.GetLive()
 	row := []string{name, podsCell(e)}
 	if e == nil {
-		t.add(append(row, "-", "-", "-", "-", "-", "-", declaredCell(o), "no data: "+o.GetNoLiveReason())...)
+		t.Add(append(row, "-", "-", "-", "-", "-", "-", declaredCell(o), "no data: "+o.GetNoLiveReason())...)
 		return
 	}
 	memory, cpu := e.GetMemoryBytes(), e.GetCpuNanocores()
@@ -186,7 +187,7 @@ func addOverhead(t *table, name string, o *adminv1.Overhead) {
 	} else {
 		row = append(row, millicores(cpu.GetP50()), millicores(cpu.GetP95()), millicores(cpu.GetMax()))
 	}
-	t.add(append(row, declaredCell(o), ago(e.GetMeasuredAt().AsTime()))...)
+	t.Add(append(row, declaredCell(o), ago(e.GetMeasuredAt().AsTime()))...)
 }
 
 // podsCell is how many pods were measured, and for CPU use if that is another number.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/berth-cri/berth/internal/output"
 	"github.com/berth-cri/berth/pkg/admin/client"
 	"github.com/berth-cri/berth/pkg/printable"
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
@@ -71,13 +72,13 @@ func showHandler(w io.Writer, resp *adminv1.GetHandlerResponse, wide bool) error
 		return nil
 	}
 	fmt.Fprintln(w)
-	return settingTable(resp.GetSettings(), wide).write(w)
+	return settingTable(resp.GetSettings(), wide).Write(w)
 }
 
-func settingTable(settings []*adminv1.Setting, wide bool) *table {
-	t := &table{header: []string{"KEY", "VALUE", "FROM"}, whole: wide}
+func settingTable(settings []*adminv1.Setting, wide bool) *output.Table {
+	t := &output.Table{Header: []string{"KEY", "VALUE", "FROM"}, Whole: wide}
 	for _, s := range settings {
-		t.add(s.GetKey(), s.GetValue(), s.GetOrigin())
+		t.Add(s.GetKey(), s.GetValue(), s.GetOrigin())
 	}
 	return t
 }

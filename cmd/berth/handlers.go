@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/berth-cri/berth/internal/output"
 	"github.com/berth-cri/berth/pkg/admin/client"
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
@@ -52,7 +53,7 @@ without it. With -o json or -o yaml, they are a Node with only these labels, for
 			if err != nil {
 				return err
 			}
-			return r.print(c.OutOrStdout(), resp, func(w io.Writer) error { return handlerTable(resp.GetHandlers(), r.wide()).write(w) })
+			return r.print(c.OutOrStdout(), resp, func(w io.Writer) error { return handlerTable(resp.GetHandlers(), r.wide()).Write(w) })
 		})(c, args)
 	}
 	r.flags(c)
@@ -83,7 +84,7 @@ func (r *remote) watchHandlers(ctx context.Context, w io.Writer, daemon *client.
 		if r.output == "yaml" && !first {
 			fmt.Fprintln(w, "---")
 		}
-		if err := r.print(w, resp, func(w io.Writer) error { return handlerTable(resp.GetHandlers(), r.wide()).write(w) }); err != nil {
+		if err := r.print(w, resp, func(w io.Writer) error { return handlerTable(resp.GetHandlers(), r.wide()).Write(w) }); err != nil {
 			return err
 		}
 	}
@@ -94,12 +95,12 @@ func stateWord(s adminv1.State) string {
 	return strings.ReplaceAll(strings.ToLower(strings.TrimPrefix(s.String(), "STATE_")), "_", "-")
 }
 
-func handlerTable(handlers []*adminv1.Handler, wide bool) *table {
-	t := &table{header: []string{"NAME", "STATE", "TYPE", "RUNTIME", "PODS", "GEN"}, whole: wide}
+func handlerTable(handlers []*adminv1.Handler, wide bool) *output.Table {
+	t := &output.Table{Header: []string{"NAME", "STATE", "TYPE", "RUNTIME", "PODS", "GEN"}, Whole: wide}
 	if wide {
-		t.header = append(t.header, "PLATFORM", "PATH", "DIGEST", "ORIGIN")
+		t.Header = append(t.Header, "PLATFORM", "PATH", "DIGEST", "ORIGIN")
 	}
-	t.header = append(t.header, "REASON")
+	t.Header = append(t.Header, "REASON")
 	for _, h := range handlers {
 		name := h.GetName()
 		if h.GetIsDefault() {
@@ -109,7 +110,7 @@ func handlerTable(handlers []*adminv1.Handler, wide bool) *table {
 		if wide {
 			row = append(row, cmp.Or(h.GetPlatform(), "-"), h.GetPath(), short(h.GetDigest()), h.GetOrigin())
 		}
-		t.add(append(row, h.GetReason())...)
+		t.Add(append(row, h.GetReason())...)
 	}
 	return t
 }

@@ -129,7 +129,7 @@ way, whoever requested them, with their progress.`,
 				if err != nil {
 					return err
 				}
-				return r.print(c.OutOrStdout(), resp, func(w io.Writer) error { return pullTable(resp.GetPulls(), r.wide()).write(w) })
+				return r.print(c.OutOrStdout(), resp, func(w io.Writer) error { return pullTable(resp.GetPulls(), r.wide()).Write(w) })
 			}
 			return r.cri(ctx, daemon, func(images runtimeapi.ImageServiceClient, runtime runtimeapi.RuntimeServiceClient) error {
 				all, err := listImages(ctx, images, runtime, nil)
@@ -138,7 +138,7 @@ way, whoever requested them, with their progress.`,
 				}
 				return encode(c.OutOrStdout(), r.output, struct {
 					Images []listedImage `json:"images"`
-				}{all}, func(w io.Writer) error { return imageTable(all, r.wide()).write(w) })
+				}{all}, func(w io.Writer) error { return imageTable(all, r.wide()).Write(w) })
 			})
 		}),
 	}
@@ -147,15 +147,15 @@ way, whoever requested them, with their progress.`,
 	return c
 }
 
-func imageTable(images []listedImage, wide bool) *table {
-	t := &table{header: []string{"IMAGE", "ID", "SIZE", "CONTAINERS", "PINNED"}, whole: wide}
+func imageTable(images []listedImage, wide bool) *output.Table {
+	t := &output.Table{Header: []string{"IMAGE", "ID", "SIZE", "CONTAINERS", "PINNED"}, Whole: wide}
 	for _, i := range images {
 		id := i.ID
 		if !wide {
 			id = short(strings.TrimPrefix(id, "sha256:"))
 		}
 		for _, name := range i.names() {
-			t.add(name, id, size(int64(i.Size)), fmt.Sprint(i.Containers), map[bool]string{true: "yes", false: "no"}[i.Pinned]) //nolint:gosec // it is of a disk
+			t.Add(name, id, size(int64(i.Size)), fmt.Sprint(i.Containers), map[bool]string{true: "yes", false: "no"}[i.Pinned]) //nolint:gosec // it is of a disk
 		}
 	}
 	return t

@@ -247,8 +247,8 @@ func (v *pullBars) end(pulled bool) {
 }
 
 // pullTable lists the pulls that are under way.
-func pullTable(pulls []*adminv1.Pull, wide bool) *table {
-	t := &table{header: []string{"IMAGE", "SNAPSHOTTER", "FOR", "LAYERS", "FETCHED", "SIZE", "STAGES"}, whole: wide}
+func pullTable(pulls []*adminv1.Pull, wide bool) *output.Table {
+	t := &output.Table{Header: []string{"IMAGE", "SNAPSHOTTER", "FOR", "LAYERS", "FETCHED", "SIZE", "STAGES"}, Whole: wide}
 	for _, p := range pulls {
 		var all, fetched int64
 		stages := map[string]int{}
@@ -263,7 +263,7 @@ func pullTable(pulls []*adminv1.Pull, wide bool) *table {
 				words = append(words, fmt.Sprintf("%d %s", n, s))
 			}
 		}
-		t.add(p.GetName(), p.GetSnapshotter(), took(time.Since(p.GetBeganAt().AsTime())), fmt.Sprint(len(p.GetLayers())),
+		t.Add(p.GetName(), p.GetSnapshotter(), took(time.Since(p.GetBeganAt().AsTime())), fmt.Sprint(len(p.GetLayers())),
 			size(fetched), size(all), strings.Join(words, ", "))
 	}
 	return t

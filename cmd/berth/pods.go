@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/berth-cri/berth/internal/output"
 	"github.com/berth-cri/berth/pkg/admin/client"
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
@@ -37,7 +38,7 @@ spent the time in. Parts that were at the same time do not add up.`,
 			if err != nil {
 				return err
 			}
-			return r.print(c.OutOrStdout(), resp, func(w io.Writer) error { return podTable(resp.GetPods(), r.wide()).write(w) })
+			return r.print(c.OutOrStdout(), resp, func(w io.Writer) error { return podTable(resp.GetPods(), r.wide()).Write(w) })
 		}),
 	}
 	r.flags(c)
@@ -51,10 +52,10 @@ spent the time in. Parts that were at the same time do not add up.`,
 	return c
 }
 
-func podTable(pods []*adminv1.Pod, wide bool) *table {
-	t := &table{header: []string{"POD", "NAMESPACE", "NAME", "HANDLER", "STATE", "AGE", "CONTAINERS", "PIN"}, whole: wide}
+func podTable(pods []*adminv1.Pod, wide bool) *output.Table {
+	t := &output.Table{Header: []string{"POD", "NAMESPACE", "NAME", "HANDLER", "STATE", "AGE", "CONTAINERS", "PIN"}, Whole: wide}
 	if wide {
-		t.header = append(t.header, "GENERATION", "DIGEST", "SNAPSHOTTER", "RUNTIME")
+		t.Header = append(t.Header, "GENERATION", "DIGEST", "SNAPSHOTTER", "RUNTIME")
 	}
 	for _, p := range pods {
 		id := short(p.GetId())
@@ -68,7 +69,7 @@ func podTable(pods []*adminv1.Pod, wide bool) *table {
 		if wide {
 			row = append(row, generationWord(p.GetPin()), short(p.GetPin().GetDigest()), p.GetPin().GetSnapshotter(), binaryWords(p.GetPin().GetBinaries()))
 		}
-		t.add(row...)
+		t.Add(row...)
 	}
 	return t
 }

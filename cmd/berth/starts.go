@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/berth-cri/berth/internal/output"
 	"github.com/berth-cri/berth/pkg/admin/client"
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
@@ -23,17 +24,17 @@ func (r *remote) printStarts(ctx context.Context, c *cobra.Command, daemon *clie
 	slices.SortStableFunc(resp.GetStarts(), func(a, b *adminv1.PodStart) int {
 		return int(b.GetTook().AsDuration() - a.GetTook().AsDuration())
 	})
-	return r.print(c.OutOrStdout(), resp, func(w io.Writer) error { return startTable(resp.GetStarts(), r.wide()).write(w) })
+	return r.print(c.OutOrStdout(), resp, func(w io.Writer) error { return startTable(resp.GetStarts(), r.wide()).Write(w) })
 }
 
-func startTable(starts []*adminv1.PodStart, wide bool) *table {
-	t := &table{header: []string{"POD", "NAMESPACE", "NAME", "HANDLER", "AGE", "TOOK", "SPENT IN"}, whole: wide}
+func startTable(starts []*adminv1.PodStart, wide bool) *output.Table {
+	t := &output.Table{Header: []string{"POD", "NAMESPACE", "NAME", "HANDLER", "AGE", "TOOK", "SPENT IN"}, Whole: wide}
 	for _, s := range starts {
 		id := s.GetSandbox()
 		if !wide {
 			id = short(id)
 		}
-		t.add(id, s.GetNamespace(), s.GetName(), s.GetHandler(), age(time.Since(s.GetBeganAt().AsTime())),
+		t.Add(id, s.GetNamespace(), s.GetName(), s.GetHandler(), age(time.Since(s.GetBeganAt().AsTime())),
 			took(s.GetTook().AsDuration()), spentIn(s, wide))
 	}
 	return t

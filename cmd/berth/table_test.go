@@ -8,29 +8,30 @@ import (
 	"testing"
 	"unicode/utf8"
 
+	"github.com/berth-cri/berth/internal/output"
 	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/probe/capability"
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
 
 func TestTablesFitTheTerminal(t *testing.T) {
-	tab := &table{header: []string{"NAME", "STATE", "REASON"}}
-	tab.add("runc (default)", "ready", "")
-	tab.add("kata", "not-ready", strings.Repeat("the shim does not answer ", 10))
+	tab := &output.Table{Header: []string{"NAME", "STATE", "REASON"}}
+	tab.Add("runc (default)", "ready", "")
+	tab.Add("kata", "not-ready", strings.Repeat("the shim does not answer ", 10))
 	for _, width := range []int{40, 60, 80, 200} {
-		for line := range strings.Lines(tab.shown().Text(width)) {
+		for line := range strings.Lines(tab.Text(width)) {
 			if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > width {
 				t.Errorf("in %d columns a line has %d: %s", width, n, line)
 			}
 		}
 	}
-	if text := tab.shown().Text(60); !strings.Contains(text, "…") || !strings.Contains(text, "runc (default)  ready") {
+	if text := tab.Text(60); !strings.Contains(text, "…") || !strings.Contains(text, "runc (default)  ready") {
 		t.Errorf("in 60 columns it is\n%s", text)
 	}
-	if text := tab.shown().Text(0); strings.Contains(text, "…") {
+	if text := tab.Text(0); strings.Contains(text, "…") {
 		t.Errorf("without a terminal it is\n%s", text)
 	}
-	if text := tab.shown().Text(5); !strings.Contains(text, "NAME") {
+	if text := tab.Text(5); !strings.Contains(text, "NAME") {
 		t.Errorf("in a terminal that is too narrow it is\n%s", text)
 	}
 }
@@ -53,14 +54,14 @@ func TestEveryTableFitsAnOrdinaryTerminal(t *testing.T) {
 		capabilities = append(capabilities, h)
 	}
 	settings := []*adminv1.Setting{{Key: "runtimes." + long + ".options.BinaryName", Value: reason, Origin: "/" + pod}}
-	for name, of := range map[string]func(wide bool) *table{
-		"handlers": func(wide bool) *table { return handlerTable(handlers, wide) },
-		"pods":     func(wide bool) *table { return podTable(pods, wide) },
-		"features": func(wide bool) *table { return capabilityMatrix(capabilities, wide) },
-		"settings": func(wide bool) *table { return settingTable(settings, wide) },
+	for name, of := range map[string]func(wide bool) *output.Table{
+		"handlers": func(wide bool) *output.Table { return handlerTable(handlers, wide) },
+		"pods":     func(wide bool) *output.Table { return podTable(pods, wide) },
+		"features": func(wide bool) *output.Table { return capabilityMatrix(capabilities, wide) },
+		"settings": func(wide bool) *output.Table { return settingTable(settings, wide) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			text := of(false).shown().Text(80)
+			text := of(false).Text(80)
 			for line := range strings.Lines(text) {
 				if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > 80 {
 					t.Errorf("a line has %d columns: %s", n, line)
@@ -69,16 +70,16 @@ func TestEveryTableFitsAnOrdinaryTerminal(t *testing.T) {
 			if !strings.Contains(text, "…") {
 				t.Errorf("it does not say that it is cut:\n%s", text)
 			}
-			if whole := of(false).shown().Text(0); strings.Contains(whole, "…") || !strings.Contains(whole, long) {
+			if whole := of(false).Text(0); strings.Contains(whole, "…") || !strings.Contains(whole, long) {
 				t.Errorf("in a pipe it is\n%s", whole)
 			}
-			if !of(true).whole || of(false).whole {
+			if !of(true).Whole || of(false).Whole {
 				t.Error("wide is cut, or nothing is")
 			}
 		})
 	}
 	// No handler is lost where they are shown below each other.
-	text := capabilityMatrix(capabilities, false).shown().Text(80)
+	text := capabilityMatrix(capabilities, false).Text(80)
 	for i := range capabilities {
 		if !strings.Contains(text, fmt.Sprint(i, "hhhhh")) {
 			t.Errorf("handler %d is not there:\n%s", i, text)
@@ -88,9 +89,9 @@ func TestEveryTableFitsAnOrdinaryTerminal(t *testing.T) {
 
 // A cell from elsewhere is one line, whatever is in it.
 func TestCellsAreOneLine(t *testing.T) {
-	tab := &table{header: []string{"A", "B"}}
-	tab.add("x\ny", "z\t\tz")
-	test.Equal(t, "the result", tab.shown().Text(0), "A    B\nx y  z z\n")
+	tab := &output.Table{Header: []string{"A", "B"}}
+	tab.Add("x\ny", "z\t\tz")
+	test.Equal(t, "the result", tab.Text(0), "A    B\nx y  z z\n")
 }
 
 func TestProgressWithoutATerminalIsLines(t *testing.T) {
@@ -134,7 +135,7 @@ func TestOutputForms(t *testing.T) {
 	} {
 		var out bytes.Buffer
 		r := &remote{output: form}
-		if err := r.print(&out, m, handlerTable(m.GetHandlers(), r.wide()).write); err != nil || !strings.Contains(out.String(), want) {
+		if err := r.print(&out, m, handlerTable(m.GetHandlers(), r.wide()).Write); err != nil || !strings.Contains(out.String(), want) {
 			t.Errorf("%s: %v\n%s", form, err, out.String())
 		}
 	}

@@ -4,13 +4,16 @@ import (
 	"context"
 	"net"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -28,12 +31,30 @@ type daemon struct {
 	service runtimeapi.RuntimeServiceServer
 	// unknown serves calls that this CRI does not have, if it is not nil.
 	unknown grpc.StreamHandler
-	// lacking are methods that it does not know.
-	lacking atomic.Pointer[map[string]bool]
+	// before is asked before each call, and may return its error or wait.
+	before atomic.Pointer[func(ctx context.Context, method string) error]
 	// streams is the URL that it answers with for sessions, a string.
 	streams atomic.Value
 	// told is what it was told last that the pod network's addresses are, a string.
 	told atomic.Value
+
+	mu sync.Mutex
+	// calls are those since heard was called last.
+	calls []call
+}
+
+// call is one to the daemon.
+type call struct {
+	method string
+	sent   metadata.MD
+}
+
+// heard returns and clears the daemon's calls.
+func (d *daemon) heard() []call {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	defer func() { d.calls = nil }()
+	return d.calls
 }
 
 func (d *daemon) UpdateRuntimeConfig(_ context.Context, req *runtimeapi.UpdateRuntimeConfigRequest) (*runtimeapi.UpdateRuntimeConfigResponse, error) {
@@ -65,9 +86,14 @@ func (d *daemon) PortForward(context.Context, *runtimeapi.PortForwardRequest) (*
 	return &runtimeapi.PortForwardResponse{Url: d.session()}, nil
 }
 
-func (d *daemon) lacks(method string) error {
-	if l := d.lacking.Load(); l != nil && (*l)[method] {
-		return status.Error(codes.Unimplemented, "unknown method")
+// begin notes a call, and returns the error that it is to fail with.
+func (d *daemon) begin(ctx context.Context, method string) error {
+	md, _ := metadata.FromIncomingContext(ctx)
+	d.mu.Lock()
+	d.calls = append(d.calls, call{method, md})
+	d.mu.Unlock()
+	if before := d.before.Load(); before != nil {
+		return (*before)(ctx, method)
 	}
 	return nil
 }
@@ -81,13 +107,13 @@ func (d *daemon) start(t testing.TB) {
 	}
 	d.server = grpc.NewServer(grpc.UnknownServiceHandler(unknown),
 		grpc.UnaryInterceptor(func(ctx context.Context, req any, info *grpc.UnaryServerInfo, serve grpc.UnaryHandler) (any, error) {
-			if err := d.lacks(info.FullMethod); err != nil {
+			if err := d.begin(ctx, info.FullMethod); err != nil {
 				return nil, err
 			}
 			return serve(handler.WithDefinition(ctx, &handler.Definition{Name: "x"}), req)
 		}),
 		grpc.StreamInterceptor(func(srv any, to grpc.ServerStream, info *grpc.StreamServerInfo, serve grpc.StreamHandler) error {
-			if err := d.lacks(info.FullMethod); err != nil {
+			if err := d.begin(to.Context(), info.FullMethod); err != nil {
 				return err
 			}
 			return serve(srv, to)
@@ -250,27 +276,46 @@ func TestListsInTheFormThatADaemonHas(t *testing.T) {
 	ctx := legacy(t)
 	pod(t, b)
 	const unary, stream = runtimeapi.RuntimeService_ListPodSandbox_FullMethodName, runtimeapi.RuntimeService_StreamPodSandboxes_FullMethodName
-	for name, c := range map[string]struct {
-		lacking map[string]bool
-		want    codes.Code
-	}{
-		"both": {nil, codes.OK}, "unary only": {map[string]bool{stream: true}, codes.OK},
-		"stream only": {map[string]bool{unary: true}, codes.OK}, "neither": {map[string]bool{unary: true, stream: true}, codes.Unimplemented},
-	} {
-		b.node.abilities.Store(&abilities{})
-		d.lacking.Store(&c.lacking)
-		for range 2 { // the second time by what was remembered
-			l, err := b.lists.whole(ctx, sandboxLists, &runtimeapi.ListPodSandboxRequest{})
-			if status.Code(err) != c.want || (err == nil && len(l) == 0) {
-				t.Errorf("%s: whole: %d bytes, %v", name, len(l), err)
-			}
-			got := 0
-			err = b.lists.pieces(ctx, sandboxLists, &runtimeapi.ListPodSandboxRequest{}, func(f frame) error {
+	req := &runtimeapi.ListPodSandboxRequest{}
+	forms := map[string]func() (int, error){
+		"whole": func() (int, error) {
+			l, err := b.lists.whole(ctx, sandboxLists, req)
+			return len(l), err
+		},
+		"pieces": func() (got int, err error) {
+			err = b.lists.pieces(ctx, sandboxLists, req, func(f frame) error {
 				got += len(f)
 				return nil
 			})
-			if status.Code(err) != c.want || (err == nil && got == 0) {
-				t.Errorf("%s: pieces: %d bytes, %v", name, got, err)
+			return got, err
+		},
+	}
+	for name, c := range map[string]struct {
+		lacking []string
+		want    codes.Code
+	}{
+		"both": {nil, codes.OK}, "unary only": {[]string{stream}, codes.OK},
+		"stream only": {[]string{unary}, codes.OK}, "neither": {[]string{unary, stream}, codes.Unimplemented},
+	} {
+		before := func(_ context.Context, method string) error {
+			if slices.Contains(c.lacking, method) {
+				return status.Error(codes.Unimplemented, "unknown method")
+			}
+			return nil
+		}
+		d.before.Store(&before)
+		for form, ask := range forms {
+			b.node.abilities.Store(&abilities{})
+			for _, remembered := range []bool{false, true} {
+				d.heard()
+				if got, err := ask(); status.Code(err) != c.want || (err == nil && got == 0) {
+					t.Errorf("%s: %s: %d bytes, %v", name, form, got, err)
+				}
+				for _, call := range d.heard() {
+					if remembered && slices.Contains(c.lacking, call.method) {
+						t.Errorf("%s: %s: %s was called again", name, form, call.method)
+					}
+				}
 			}
 		}
 	}

@@ -1,13 +1,33 @@
 package remote
 
 import (
+	"slices"
 	"testing"
 
 	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/types/known/emptypb"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/internal/test"
 )
+
+// CRI-O's socket, which other protocols share, passes exactly this content type.
+func TestContentType(t *testing.T) {
+	d := newDaemon(t)
+	b := ready(t, d)
+	test.Check(t, b.lists.pieces(legacy(t), sandboxLists, &runtimeapi.ListPodSandboxRequest{}, func(frame) error { return nil }))
+	test.Fails(t, face(t, b).Invoke(t.Context(), newest, &emptypb.Empty{}, &emptypb.Empty{}), "a call that the daemon lacks succeeds")
+	calls := d.heard()
+	for _, method := range []string{runtimeapi.RuntimeService_Status_FullMethodName, sandboxLists.unary, sandboxLists.stream, newest} {
+		if !slices.ContainsFunc(calls, func(c call) bool { return c.method == method }) {
+			t.Errorf("%s was not called", method)
+		}
+	}
+	for _, c := range calls {
+		test.EqualLists(t, c.method+": content type", c.sent.Get("content-type"), []string{"application/grpc"})
+	}
+}
 
 // A daemon's span is inside of berth's own, if it has one, else inside of the client's.
 func TestTraceContext(t *testing.T) {

@@ -1,12 +1,16 @@
 package remote
 
 import (
+	"context"
 	"slices"
 	"testing"
 
 	"go.opentelemetry.io/otel/trace"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/emptypb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/internal/test"
@@ -26,6 +30,32 @@ func TestContentType(t *testing.T) {
 	}
 	for _, c := range calls {
 		test.EqualLists(t, c.method+": content type", c.sent.Get("content-type"), []string{"application/grpc"})
+	}
+}
+
+// A daemon's errors keep their code, text and details. Those that name no daemon of
+// themselves do by their prefix.
+func TestErrorsOfADaemon(t *testing.T) {
+	const text = "the daemon's words"
+	d := newDaemon(t)
+	b := ready(t, d)
+	for code := codes.Canceled; code <= codes.Unauthenticated; code++ {
+		fails := test.Value(status.New(code, text).WithDetails(wrapperspb.String("a detail")))(t)
+		before := func(_ context.Context, method string) error {
+			if method == runtimeapi.RuntimeService_StartContainer_FullMethodName {
+				return fails.Err()
+			}
+			return nil
+		}
+		d.before.Store(&before)
+		_, err := b.StartContainer(legacy(t), &runtimeapi.StartContainerRequest{ContainerId: "x"})
+		got, want := status.Convert(err), text
+		if code == codes.Unavailable || code == codes.Unimplemented {
+			want = "the CRI daemon at " + d.path + ": " + text
+		}
+		if got.Code() != code || got.Message() != want || len(got.Details()) != 1 {
+			t.Errorf("%s: got %v with %v, want %q with one detail", code, err, got.Details(), want)
+		}
 	}
 }
 

@@ -2,14 +2,15 @@ package remote
 
 import (
 	"context"
+	"path"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/internal/test"
-	"github.com/berth-cri/berth/pkg/handler"
 )
 
 // A daemon that is taken to be down while it does something is not told to leave
@@ -46,22 +47,43 @@ func TestADaemonThatHangsIsNotDisturbed(t *testing.T) {
 
 // A caller that gives up takes its call along, also a lasting one.
 func TestACallerThatGivesUp(t *testing.T) {
-	begun, canceled := make(chan struct{}), make(chan struct{})
-	d := newDaemonThat(t, func(ctx context.Context, rpc string) error {
-		if rpc == "RunPodSandbox" {
-			close(begun)
-			<-ctx.Done()
-			close(canceled)
-			return ctx.Err()
-		}
-		return nil
-	})
-	b := ready(t, d)
-	ctx, cancel := context.WithCancel(handler.WithDefinition(t.Context(), &handler.Definition{Name: "legacy"}))
-	go func() { <-begun; cancel() }()
-	_, err := b.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: &runtimeapi.PodSandboxConfig{}})
-	if status.Code(err) != codes.Canceled {
-		t.Errorf("a call that was given up: %v", err)
+	for method, call := range map[string]func(context.Context, *Backend) error{
+		runtimeapi.RuntimeService_RunPodSandbox_FullMethodName: func(ctx context.Context, b *Backend) error {
+			return test.Err(b.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: &runtimeapi.PodSandboxConfig{}}))
+		},
+		runtimeapi.RuntimeService_ListContainerStats_FullMethodName: func(ctx context.Context, b *Backend) error {
+			return test.Err(b.ListContainerStats(ctx, &runtimeapi.ListContainerStatsRequest{}))
+		},
+		runtimeapi.RuntimeService_ListPodSandbox_FullMethodName: func(ctx context.Context, b *Backend) error {
+			return test.Err(b.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{Filter: &runtimeapi.PodSandboxFilter{Id: "x"}}))
+		},
+	} {
+		t.Run(path.Base(method), func(t *testing.T) {
+			d := newDaemon(t)
+			b := ready(t, d)
+			ctx, cancel := context.WithCancel(legacy(t))
+			defer cancel()
+			ended := make(chan error, 1)
+			before := func(asked context.Context, m string) error {
+				if m != method {
+					return nil
+				}
+				cancel()
+				select {
+				case <-asked.Done():
+				case <-time.After(20 * time.Second):
+				}
+				ended <- asked.Err()
+				return asked.Err()
+			}
+			d.before.Store(&before)
+			test.Equal(t, "the call's code", status.Code(call(ctx, b)), codes.Canceled)
+			select {
+			case err := <-ended:
+				test.ErrorIs(t, err, context.Canceled, "the daemon's context")
+			case <-time.After(30 * time.Second):
+				t.Error("the daemon still works on the call")
+			}
+		})
 	}
-	<-canceled
 }

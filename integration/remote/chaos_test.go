@@ -21,22 +21,49 @@ func signal(t *testing.T, d *testbed.Daemon, s syscall.Signal) {
 	testbed.Must(t, syscall.Kill(d.PID(), s))
 }
 
-// whole checks that lists have both pods, and that the own one works.
-func (b *bed) whole(t *testing.T, own, theirs *testbed.Pod) {
+// listed are the ids of all sandboxes and containers, or the error of a call. A daemon
+// that is struck doubles none, separates none from its sandbox, and delays no list.
+func listed(t *testing.T, c *testbed.Client) (map[string]bool, error) {
 	t.Helper()
-	pods, err := b.Client.ListPodSandbox(t.Context(), &runtimeapi.ListPodSandboxRequest{})
-	testbed.Must(t, err)
-	containers, err := b.Client.ListContainers(t.Context(), &runtimeapi.ListContainersRequest{})
-	testbed.Must(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), tryTimeout)
+	defer cancel()
+	begin := time.Now()
+	defer func() {
+		if took := time.Since(begin); took > patience/4 {
+			t.Errorf("the lists took %v", took)
+		}
+	}()
+	pods, err := c.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
+	if err != nil {
+		return nil, err
+	}
+	containers, err := c.ListContainers(ctx, &runtimeapi.ListContainersRequest{})
+	if err != nil {
+		return nil, err
+	}
 	there := map[string]bool{}
+	note := func(id string) {
+		if there[id] {
+			t.Errorf("%s is listed twice", id)
+		}
+		there[id] = true
+	}
 	for _, p := range pods.GetItems() {
-		there[p.GetId()] = true
+		note(p.GetId())
 	}
 	for _, c := range containers.GetContainers() {
-		if there[c.GetId()] = true; !there[c.GetPodSandboxId()] {
+		if note(c.GetId()); !there[c.GetPodSandboxId()] {
 			t.Errorf("container %s is listed without its sandbox", c.GetId())
 		}
 	}
+	return there, nil
+}
+
+// whole checks that lists have both pods, and that the own one works.
+func (b *bed) whole(t *testing.T, own, theirs *testbed.Pod) {
+	t.Helper()
+	there, err := listed(t, b.Client)
+	testbed.Must(t, err)
 	for _, id := range []string{own.ID, own.Container.ID, theirs.ID, theirs.Container.ID} {
 		if !there[id] {
 			t.Errorf("%s is not listed", id)

@@ -190,6 +190,10 @@ func (n *node) strike(t *testing.T, s strike, struck []*testbed.Daemon, others b
 	n.gates.open(t)
 	if others {
 		n.away(t, always)
+		// What was under way when the daemons were struck may be listed, or not.
+		if _, err := listed(t, n.client); err != nil {
+			t.Logf("lists while the others are %s: %v", s.name, err)
+		}
 	} else {
 		time.Sleep(300 * time.Millisecond)
 	}

@@ -236,18 +236,45 @@ func errOrNil(p Problems) error {
 	return p
 }
 
-// TestTheDefaultFileIsGone: what was read from no main file needs none.
+// TestTheDefaultFileIsGone: what was read from no main file needs none, and without one that
+// it was read from, the runtime that is found does not become the default. As
+// TestNoConfiguration, it needs a machine without the file.
 func TestTheDefaultFileIsGone(t *testing.T) {
-	for _, c := range []struct {
-		what, want string
-		before     []storedDocument
+	if _, err := os.Stat(DefaultFile); err == nil {
+		t.Skipf("this machine has %s", DefaultFile)
+	}
+	const missing = DefaultFile + ": the file does not exist, but the last accepted configuration was read from it; restore it, or create an empty file to drop its settings"
+	own := "[runtimes.own]\nruntime_path = \"$BIN/own\"\n"
+	for what, c := range map[string]struct {
+		file              string
+		main              bool
+		handlers, problem string
 	}{
-		{"a main file", "the file does not exist, but the last accepted configuration was read from it; restore it, or create an empty file to drop its settings",
-			[]storedDocument{{File: DefaultFile, Main: true}}},
-		{"none", "", nil},
-		{"only a drop-in", "", []storedDocument{{File: "/etc/berth/conf.d/x.toml"}}},
+		"a main file":    {DefaultFile, true, "own", missing},
+		"none":           {"", false, "runc", ""},
+		"only a drop-in": {"/etc/berth/conf.d/x.toml", false, "runc", ""},
 	} {
-		test.Equal(t, c.what, gone("file", DefaultFile, Options{Running: &Config{documents: c.before}}), c.want)
+		t.Run(what, func(t *testing.T) {
+			n := newNode(t, "runc", "own")
+			o := n.placed()
+			o.File, o.DropInDir = "", n.path("conf.d")
+			before := &Config{}
+			if c.file != "" {
+				before.documents = []storedDocument{{c.file, c.main, strings.ReplaceAll(own, "$BIN", n.path("bin"))}}
+			}
+			test.Must(t, before.KeepAccepted(o))
+			for range 2 { // a restart keeps it for the next one
+				cfg := test.Value(Start(o))(t)
+				if names(cfg) != c.handlers || cfg.DefaultRuntime != c.handlers || cfg.Rejected.Error() != c.problem {
+					t.Errorf("in force are %s, default %s; rejected is %q", names(cfg), cfg.DefaultRuntime, cfg.Rejected)
+				}
+				test.Must(t, cfg.KeepAccepted(o))
+				reload := Options{DropInDir: o.DropInDir, VendorDir: o.VendorDir, SearchPath: o.SearchPath, Running: cfg}
+				if err := test.Err(Load(reload)); fmt.Sprint(err) != fmt.Sprint(errOrNil(cfg.Rejected)) {
+					t.Errorf("a reload says %v", err)
+				}
+			}
+		})
 	}
 }
 

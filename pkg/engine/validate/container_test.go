@@ -20,7 +20,9 @@ func TestContainerRefuses(t *testing.T) {
 	}{
 		"no metadata":         {"config.metadata", func(c *config) { c.Metadata = nil }},
 		"no name":             {"config.metadata.name", func(c *config) { c.Metadata.Name = "" }},
+		"long name":           {"config.metadata.name", func(c *config) { c.Metadata.Name = long }},
 		"no image":            {"config.image", func(c *config) { c.Image = nil }},
+		"empty image":         {"config.image", func(c *config) { c.Image = &runtimeapi.ImageSpec{} }},
 		"bad image":           {"image", func(c *config) { c.Image.Image = "A B" }},
 		"command with NUL":    {"config.command[1]", func(c *config) { c.Command = []string{"a", "b\x00"} }},
 		"argument with NUL":   {"config.args[0]", func(c *config) { c.Args = []string{long + "\x00"} }},
@@ -77,11 +79,14 @@ func TestContainerRefuses(t *testing.T) {
 			c.Linux.Resources.Unified = map[string]string{"high": "1"}
 		}},
 		"privileged in a plain pod": {security + "privileged", func(c *config) { c.Linux.SecurityContext.Privileged = true }},
+		"unknown pid mode":          {security + "namespace_options.pid", func(c *config) { c.Linux.SecurityContext.NamespaceOptions.Pid = 99 }},
 		"target without id":         {security + "namespace_options.target_id", func(c *config) { c.Linux.SecurityContext.NamespaceOptions.Pid = runtimeapi.NamespaceMode_TARGET }},
 		"another user namespace": {security + "namespace_options.userns_options", func(c *config) {
 			m := []*runtimeapi.IDMapping{{HostId: 1 << 16, Length: 1 << 16}}
 			c.Linux.SecurityContext.NamespaceOptions.UsernsOptions = &runtimeapi.UserNamespace{Uids: m, Gids: m}
 		}},
+		"negative user":          {security + "run_as_user", func(c *config) { c.Linux.SecurityContext.RunAsUser = &runtimeapi.Int64Value{Value: -1} }},
+		"unknown policy":         {security + "supplemental_groups_policy", func(c *config) { c.Linux.SecurityContext.SupplementalGroupsPolicy = 99 }},
 		"user twice":             {security + "run_as_username", func(c *config) { c.Linux.SecurityContext.RunAsUser = &runtimeapi.Int64Value{} }},
 		"group alone":            {security + "run_as_group", func(c *config) { c.Linux.SecurityContext.RunAsUsername = "" }},
 		"group in the user name": {security + "run_as_username", func(c *config) { c.Linux.SecurityContext.RunAsUsername = "a:b" }},
@@ -94,6 +99,12 @@ func TestContainerRefuses(t *testing.T) {
 		"relative masked path":    {security + "masked_paths[0]", func(c *config) { c.Linux.SecurityContext.MaskedPaths[0] = "proc" }},
 		"empty read-only path":    {security + "readonly_paths[0]", func(c *config) { c.Linux.SecurityContext.ReadonlyPaths[0] = "" }},
 		"apparmor with a newline": {security + "apparmor.localhost_ref", func(c *config) { c.Linux.SecurityContext.Apparmor.LocalhostRef = "a\n" }},
+		"unknown seccomp type": {security + "seccomp.profile_type", func(c *config) {
+			c.Linux.SecurityContext.Seccomp = &runtimeapi.SecurityProfile{ProfileType: 99}
+		}},
+		"seccomp profile without a path": {security + "seccomp.localhost_ref", func(c *config) {
+			c.Linux.SecurityContext.Seccomp = &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Localhost}
+		}},
 		"old apparmor profile": {security + "apparmor_profile", func(c *config) {
 			c.Linux.SecurityContext.Apparmor = nil
 			c.Linux.SecurityContext.ApparmorProfile = "web" //nolint:staticcheck // Old clients send it.

@@ -20,8 +20,10 @@ func TestSandboxRefuses(t *testing.T) {
 		"long name":             {"config.metadata.name", func(c *config) { c.Metadata.Name = strings.Repeat("a", 254) }},
 		"very long name":        {"config.metadata.name", func(c *config) { c.Metadata.Name = long }},
 		"no namespace":          {"config.metadata.namespace", func(c *config) { c.Metadata.Namespace = "" }},
+		"long namespace":        {"config.metadata.namespace", func(c *config) { c.Metadata.Namespace = long }},
 		"namespace is a path":   {"config.metadata.namespace", func(c *config) { c.Metadata.Namespace = "../x" }},
 		"no uid":                {"config.metadata.uid", func(c *config) { c.Metadata.Uid = "" }},
+		"long uid":              {"config.metadata.uid", func(c *config) { c.Metadata.Uid = long }},
 		"uid with line break":   {"config.metadata.uid", func(c *config) { c.Metadata.Uid = "a\nb" }},
 		"long hostname":         {"config.hostname", func(c *config) { c.Hostname = strings.Repeat("a", 65) }},
 		"hostname with space":   {"config.hostname", func(c *config) { c.Hostname = "a b" }},
@@ -59,6 +61,9 @@ func TestSandboxRefuses(t *testing.T) {
 		}},
 		"ipc of a target": {"config.linux.security_context.namespace_options.ipc", func(c *config) {
 			c.Linux.SecurityContext.NamespaceOptions.Ipc = runtimeapi.NamespaceMode_TARGET
+		}},
+		"unknown ipc mode": {"config.linux.security_context.namespace_options.ipc", func(c *config) {
+			c.Linux.SecurityContext.NamespaceOptions.Ipc = 99
 		}},
 		"unknown pid mode": {"config.linux.security_context.namespace_options.pid", func(c *config) {
 			c.Linux.SecurityContext.NamespaceOptions.Pid = 17

@@ -185,6 +185,7 @@ func updateRefused(t *testing.T, n *node) {
 // not be put back, nor be told of.
 func updateImpossible(t *testing.T, n *node) {
 	c := n.pod(t).start(t, forever(), resources(someLimits()))
+	mustFail(t, c.tryUpdate(t, nil), "UpdateContainerResources without linux", codes.InvalidArgument)
 	err := c.tryUpdate(t, &runtimeapi.LinuxContainerResources{CpuShares: 1024})
 	if _, lacks := n.Lacks[LiveUpdate]; !lacks {
 		must(t, err, "UpdateContainerResources")

@@ -115,9 +115,9 @@ func onNode(t *testing.T, parts []string, body func(t *testing.T)) {
 	}
 }
 
-// needForeign skips a test without programs that `make deps` does not install: with
-// Debian's package comes a service that changes the host's rules, or a network that
-// its CNI daemons would take for theirs.
+// needForeign skips a test without programs, also if BERTH_TEST_REQUIRE is set. `make deps`
+// does not install them: with Debian's package comes a service that changes the host's
+// rules, or a network that its CNI daemons would take for theirs.
 func needForeign(t *testing.T, pkg string, programs ...string) {
 	t.Helper()
 	for _, program := range programs {

@@ -99,8 +99,12 @@ func Refused(t testing.TB, err error, class func(error) bool, texts ...string) {
 // Says fails the test unless a step failed with an error that has all the texts.
 func Says(t testing.TB, err error, texts ...string) {
 	t.Helper()
+	if err == nil {
+		t.Errorf("no error, want one that says %q", texts)
+		return
+	}
 	for _, text := range texts {
-		if err == nil || !strings.Contains(err.Error(), text) {
+		if !strings.Contains(err.Error(), text) {
 			t.Errorf("the error is %v, want one that says %q", err, text)
 		}
 	}
@@ -125,6 +129,9 @@ func EqualLists[T comparable](t testing.TB, what string, got, want []T) {
 // verb has text, and lists of it, shown in quotes.
 func verb(v any) string {
 	of := reflect.TypeOf(v)
+	if of == nil { // an interface without a value
+		return "%v"
+	}
 	if of.Kind() == reflect.Slice {
 		of = of.Elem()
 	}

@@ -141,6 +141,16 @@ func TestOutputForms(t *testing.T) {
 	}
 }
 
+// What a runtime wrote is shown in its lines, indented, without what a terminal would act on.
+func TestLastFailureOfAHandler(t *testing.T) {
+	var out bytes.Buffer
+	resp := &adminv1.GetHandlerResponse{Handler: &adminv1.Handler{Name: "runc"}, LastFailure: "first\nsecond\x1b[2J\n"}
+	test.Must(t, showHandler(&out, resp, false))
+	if want := "last failure:\n  first\n  second\\u001b[2J\n"; !strings.HasSuffix(out.String(), want) {
+		t.Errorf("got %q, want it to end with %q", out.String(), want)
+	}
+}
+
 func TestUnknownOutputIsAMistakeOfTheCommandLine(t *testing.T) {
 	if code, _, stderr := ran(t, "handlers", "-o", "xml"); code != exitConfig || !strings.Contains(stderr, "unknown output format -o xml; use one of table, wide, json, yaml") {
 		t.Errorf("exit status %d: %s", code, stderr)

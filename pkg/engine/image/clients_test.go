@@ -257,7 +257,7 @@ func TestNamedWhileItIsRemoved(t *testing.T) {
 				t.Error(err)
 			}
 		})
-		both.Go(func() { test.Must(t, s.Remove(ctx, img.ID)) })
+		both.Go(func() { test.Check(t, s.Remove(ctx, img.ID)) })
 		both.Wait()
 		test.Must(t, s.Clients().Collect(ctx))
 		for _, left := range s.List() {

@@ -2,7 +2,6 @@ package config
 
 import (
 	"crypto/sha256"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -13,6 +12,7 @@ import (
 	"time"
 
 	"github.com/berth-cri/berth/pkg/atomicfile"
+	"github.com/berth-cri/berth/pkg/record"
 	"github.com/berth-cri/berth/pkg/trust"
 )
 
@@ -26,7 +26,6 @@ const (
 // storedConfig is the form of the last accepted configuration on disk: its files as they
 // were read, so that a start judges them as it judges files.
 type storedConfig struct {
-	Format    int              `json:"format"`
 	ReadAt    time.Time        `json:"readAt"`
 	Documents []storedDocument `json:"documents"`
 }
@@ -73,7 +72,7 @@ func (c *Config) KeepAccepted(o Options) error {
 	if err := atomicfile.Remove(o.AcceptedFile()); err != nil {
 		return err
 	}
-	text, err := json.Marshal(storedConfig{acceptedFormat, c.ReadAt, c.documents})
+	text, err := record.Encode(acceptedFormat, storedConfig{c.ReadAt, c.documents})
 	if err != nil {
 		return err
 	}
@@ -89,10 +88,7 @@ func (c *Config) KeepAccepted(o Options) error {
 func readAccepted(o Options) (s storedConfig, err error) {
 	text, err := trust.ReadFile(o.AcceptedFile(), trust.Configuration)
 	if err == nil {
-		err = json.Unmarshal(text, &s)
-	}
-	if err == nil && s.Format != acceptedFormat {
-		err = fmt.Errorf("its format is %d, not %d", s.Format, acceptedFormat)
+		err = record.Decode(text, acceptedFormat, &s)
 	}
 	return s, err
 }

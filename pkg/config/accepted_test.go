@@ -87,7 +87,7 @@ func TestStartWithoutAnAcceptedConfiguration(t *testing.T) {
 	for _, c := range []struct{ what, kept, want string }{
 		{"none", "", ""},
 		{"no JSON", "{", "unexpected end of JSON input"},
-		{"later format", `{"format": 2}`, "its format is 2, not 1"},
+		{"later format", `{"format": 2}`, "it has format 2, and this berth reads format 1"},
 		{"a key that this berth refuses", `{"format": 1, "documents": [{"file": "/then.toml", "main": true, "text": "y = 1"}]}`, "/then.toml:1:1: y: unknown key"},
 		{"too large", `"` + strings.Repeat("x", maxAccepted) + `"`, "has more than 16777216 bytes"},
 	} {

@@ -54,7 +54,6 @@ type history struct {
 
 // storedHistory is the form on disk.
 type storedHistory struct {
-	Format  int      `json:"format"`
 	Changes []Change `json:"changes"`
 }
 
@@ -62,13 +61,9 @@ type storedHistory struct {
 // error, and an empty history.
 func readHistory(dir string) (*history, error) {
 	h := &history{path: filepath.Join(dir, "history.json"), wake: make(chan struct{}, 1)}
-	s := storedHistory{Format: historyFormat}
-	err := statefile.Read(h.path, &s)
-	if err == nil && s.Format != historyFormat {
-		err = fmt.Errorf("its format is %d, not %d", s.Format, historyFormat)
-	}
-	if err != nil {
-		return h, fmt.Errorf("read %s: %w", h.path, err)
+	var s storedHistory
+	if err := statefile.Read(h.path, historyFormat, &s); err != nil {
+		return h, err
 	}
 	h.changes = s.Changes
 	return h, nil
@@ -99,7 +94,7 @@ func (h *history) run(ctx context.Context) {
 			more = false
 		case <-h.wake:
 		}
-		if err := statefile.Write(h.path, storedHistory{historyFormat, h.last("")}); err != nil {
+		if err := statefile.Write(h.path, historyFormat, storedHistory{h.last("")}); err != nil {
 			log.G(ctx).WithError(err).Error("Failed to store the history of changes")
 		}
 	}

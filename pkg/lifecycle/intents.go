@@ -33,7 +33,10 @@ const maxReason = 256
 // intentFile is where intents are kept. One goroutine at a time may use it.
 type intentFile struct{ path string }
 
-// storedIntents is the form on disk. Fields may be added, never renamed.
+// intentFormat is the number of the form on disk.
+const intentFormat = 1
+
+// storedIntents is the form on disk.
 type storedIntents struct {
 	Handlers map[string]*Intent `json:"handlers"`
 }
@@ -42,7 +45,7 @@ type storedIntents struct {
 // an error, and no intents.
 func (f intentFile) read() (map[string]*Intent, error) {
 	var s storedIntents
-	if err := statefile.Read(f.path, &s); err != nil {
+	if err := statefile.Read(f.path, intentFormat, &s); err != nil {
 		return map[string]*Intent{}, fmt.Errorf("read cordons and drains of handlers from %s; "+
 			"remove the file and cordon them again: %w", f.path, err)
 	}
@@ -57,5 +60,5 @@ func (f intentFile) read() (map[string]*Intent, error) {
 
 // write replaces the file by one that survives a power cut.
 func (f intentFile) write(intents map[string]*Intent) error {
-	return statefile.Write(f.path, storedIntents{intents})
+	return statefile.Write(f.path, intentFormat, storedIntents{intents})
 }

@@ -227,7 +227,7 @@ func (b *Backend) SetHandlers(handlers []Handler) error {
 	// What has a name keeps it.
 	pins := (naming{b.names, b.known}).leaving(handlers)
 	b.known.pinAll(pins)
-	if err := b.state.setRecord(record{b.endpoint, handlers}); err != nil {
+	if err := b.state.setRecord(endpointRecord{b.endpoint, handlers}); err != nil {
 		return err
 	}
 	b.handlers = slices.Clone(handlers)

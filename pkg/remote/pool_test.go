@@ -246,7 +246,7 @@ func TestHandlersOfARecordComeBackWhenOthersCannotBeKept(t *testing.T) {
 func TestDamagedRecords(t *testing.T) {
 	dir := t.TempDir()
 	d := newDaemon(t)
-	test.Must(t, opened(t, filepath.Join(dir, "good"+stateSuffix)).setRecord(record{d.path, []Handler{{"legacy", "runc"}}}))
+	test.Must(t, opened(t, filepath.Join(dir, "good"+stateSuffix)).setRecord(endpointRecord{d.path, []Handler{{"legacy", "runc"}}}))
 	for name, content := range map[string]string{"empty": "", "nothing": `{"format": 1}`, "relative": `{"format": 1, "record": {"endpoint": "x.sock"}}`, "cut": `{"form`, "other": `{"format": 2}`} {
 		test.Must(t, os.WriteFile(filepath.Join(dir, name+stateSuffix), []byte(content), 0o600))
 	}

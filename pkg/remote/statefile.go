@@ -1,7 +1,6 @@
 package remote
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -12,6 +11,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/berth-cri/berth/pkg/atomicfile"
+	"github.com/berth-cri/berth/pkg/record"
 )
 
 const (
@@ -23,8 +23,7 @@ const (
 
 // saved is the content of a state file: what is known of one daemon.
 type saved struct {
-	Format int     `json:"format"`
-	Record *record `json:"record,omitempty"`
+	Record *endpointRecord `json:"record,omitempty"`
 	// Images, Filesystems, Sandboxes and Containers are encoded answers of the daemon, Images and
 	// Filesystems null before the first one.
 	Images      []byte `json:"images"`
@@ -36,9 +35,9 @@ type saved struct {
 	Pins   map[string]string `json:"pins,omitempty"`
 }
 
-// record says whose pods a daemon has, so that they are found again by a berth
+// endpointRecord says whose pods a daemon has, so that they are found again by a berth
 // whose configuration no longer names it.
-type record struct {
+type endpointRecord struct {
 	Endpoint string    `json:"endpoint"`
 	Handlers []Handler `json:"handlers"`
 }
@@ -52,7 +51,7 @@ type stateFile struct {
 
 	mu sync.Mutex
 	// record is nil before handlers lead to the daemon.
-	record *record
+	record *endpointRecord
 	// closed: nothing is written any more, not even by calls that go on.
 	closed bool
 }
@@ -84,18 +83,16 @@ func readState(path string) (c *saved, damage, err error) {
 		return nil, nil, err
 	}
 	c = &saved{}
-	switch err := json.Unmarshal(text, c); {
+	switch err := record.Decode(text, stateFormat, c); {
 	case err != nil:
 		return nil, err, nil
-	case c.Format != stateFormat:
-		return nil, fmt.Errorf("it has format %d, and this berth reads format %d", c.Format, stateFormat), nil
 	case c.Record != nil && !filepath.IsAbs(c.Record.Endpoint):
 		return nil, fmt.Errorf("endpoint %q is not a path", c.Record.Endpoint), nil
 	}
 	return c, nil, nil
 }
 
-func (s *stateFile) setRecord(r record) error {
+func (s *stateFile) setRecord(r endpointRecord) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
@@ -122,11 +119,11 @@ func (s *stateFile) replace() error {
 	if s.closed {
 		return nil
 	}
-	c := &saved{Format: stateFormat, Record: s.record}
+	c := &saved{Record: s.record}
 	if err := errors.Join(s.images.save(c), s.known.save(c)); err != nil {
 		return err
 	}
-	return atomicfile.WriteJSON(s.path, c, atomicfile.Relaxed)
+	return record.Write(s.path, stateFormat, c, atomicfile.Relaxed)
 }
 
 // close ends the writing, and forgets everything if the daemon is no backend of
@@ -143,12 +140,12 @@ func (s *stateFile) close(forget bool) error {
 
 // readRecords returns the records of all state files of a directory. What cannot be
 // read is an error beside the others.
-func readRecords(dir string) ([]record, error) {
+func readRecords(dir string) ([]endpointRecord, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return nil, ignoreMissing(err)
 	}
-	var all []record
+	var all []endpointRecord
 	var failed []error
 	for _, e := range entries {
 		if filepath.Ext(e.Name()) != stateSuffix {

@@ -2,7 +2,6 @@ package image
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -15,6 +14,7 @@ import (
 	"github.com/containerd/log"
 
 	"github.com/berth-cri/berth/pkg/atomicfile"
+	"github.com/berth-cri/berth/pkg/record"
 	"github.com/berth-cri/berth/pkg/trust"
 )
 
@@ -33,6 +33,14 @@ type preloaded struct {
 	Modified time.Time `json:"modified"`
 	Names    []string  `json:"names"`
 }
+
+// preloadRecord is the content of preloads.record, by the names of files.
+type preloadRecord struct {
+	Files map[string]preloaded `json:"files"`
+}
+
+// preloadFormat is the number of its form.
+const preloadFormat = 1
 
 // archiveEndings are those of the files that are read.
 var archiveEndings = []string{".tar", ".tar.gz", ".tgz", ".tar.zst"}
@@ -75,7 +83,7 @@ func (p *preloads) run(ctx context.Context) {
 			continue
 		}
 		now[e.Name()] = done
-		if err := atomicfile.WriteJSON(p.record, now, atomicfile.Relaxed); err != nil {
+		if err := record.Write(p.record, preloadFormat, preloadRecord{now}, atomicfile.Relaxed); err != nil {
 			log.G(ctx).WithError(err).Warn("Failed to record preloaded images; the next start will import them again")
 		}
 	}
@@ -123,17 +131,10 @@ func (p *preloads) has(names []string) bool {
 
 // read returns what was imported before; a record that cannot be read is none.
 func (p *preloads) read(ctx context.Context) map[string]preloaded {
-	text, err := os.ReadFile(p.record)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	var before map[string]preloaded
-	if err == nil {
-		err = json.Unmarshal(text, &before)
-	}
-	if err != nil {
+	var before preloadRecord
+	err := record.Read(p.record, preloadFormat, &before)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		log.G(ctx).WithError(err).Warn("Failed to read the record of preloaded images; they will be imported again")
-		return nil
 	}
-	return before
+	return before.Files
 }

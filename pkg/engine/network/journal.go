@@ -2,7 +2,6 @@ package network
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -13,6 +12,7 @@ import (
 	"github.com/containerd/log"
 
 	"github.com/berth-cri/berth/pkg/atomicfile"
+	"github.com/berth-cri/berth/pkg/record"
 )
 
 // journal is a directory with one file per pod, from before its first ADD until after its
@@ -37,15 +37,18 @@ type journalEntry struct {
 
 func (j journal) path(id string) string { return filepath.Join(string(j), id+journalSuffix) }
 
-const journalSuffix = ".json"
+const (
+	journalSuffix = ".json"
+	journalFormat = 1
+)
 
 // write replaces the pod's file as a whole.
 func (j journal) write(entry *journalEntry) error {
 	path := j.path(entry.ID)
-	err := atomicfile.WriteJSON(path, entry, atomicfile.Relaxed)
+	err := record.Write(path, journalFormat, entry, atomicfile.Relaxed)
 	if errors.Is(err, os.ErrNotExist) {
 		if err = os.MkdirAll(string(j), 0o700); err == nil {
-			err = atomicfile.WriteJSON(path, entry, atomicfile.Relaxed)
+			err = record.Write(path, journalFormat, entry, atomicfile.Relaxed)
 		}
 	}
 	if err != nil {
@@ -57,14 +60,11 @@ func (j journal) write(entry *journalEntry) error {
 // read returns nil for a pod that has no file, or a damaged one.
 func (j journal) read(id string) (*journalEntry, error) {
 	b, err := os.ReadFile(j.path(id))
-	if errors.Is(err, os.ErrNotExist) {
-		return nil, nil
-	}
 	if err != nil {
-		return nil, err
+		return nil, ignoreMissing(err)
 	}
 	var entry journalEntry
-	if json.Unmarshal(b, &entry) != nil {
+	if record.Decode(b, journalFormat, &entry) != nil {
 		return nil, nil
 	}
 	return &entry, nil

@@ -2,7 +2,6 @@ package podcheckpoint
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"io/fs"
 	"os"
@@ -19,10 +18,14 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/pod"
 	"github.com/berth-cri/berth/pkg/engine/podcheckpoint/directory"
 	"github.com/berth-cri/berth/pkg/engine/sandbox"
+	"github.com/berth-cri/berth/pkg/record"
 )
 
 // notes say where checkpoints are being written, for who starts after a kill.
 type notes struct{ pods *pod.Registry }
+
+// noteFormat is the number of a note's form.
+const noteFormat = 1
 
 // note is the content of one.
 type note struct {
@@ -39,7 +42,7 @@ func (n *notes) begin(one note) error {
 	if err := os.MkdirAll(n.pods.PodCheckpointNotesDir(), 0o700); err != nil {
 		return err
 	}
-	return atomicfile.WriteJSON(n.file(one), one, atomicfile.Durable)
+	return record.Write(n.file(one), noteFormat, one, atomicfile.Durable)
 }
 
 func (n *notes) end(one note) error { return atomicfile.Remove(n.file(one)) }
@@ -54,12 +57,8 @@ func (n *notes) all() (found []note, err error) {
 		if !strings.HasSuffix(e.Name(), ".json") || strings.HasPrefix(e.Name(), ".") {
 			continue
 		}
-		text, rerr := os.ReadFile(filepath.Join(n.pods.PodCheckpointNotesDir(), e.Name()))
 		var one note
-		if rerr == nil {
-			rerr = json.Unmarshal(text, &one)
-		}
-		if rerr != nil {
+		if rerr := record.Read(filepath.Join(n.pods.PodCheckpointNotesDir(), e.Name()), noteFormat, &one); rerr != nil {
 			err = errors.Join(err, rerr)
 			continue
 		}

@@ -1,15 +1,14 @@
 package store
 
 import (
-	"bytes"
-	"encoding/json"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strconv"
 
 	"github.com/containerd/errdefs"
+
+	"github.com/berth-cri/berth/pkg/record"
 )
 
 // Format is the number of the form in which records are written, as "format" in
@@ -17,20 +16,6 @@ import (
 // change it. What it would misread does: then it goes up by one, and daemons that do
 // not know it refuse to start. A record of a lower format, or of none, is broken.
 const Format = 1
-
-// stamp puts the format into an encoded object.
-func stamp(object []byte) []byte {
-	rest := bytes.TrimPrefix(object, []byte("{"))
-	if len(rest) == len(object) {
-		return object // no object, and so none of ours
-	}
-	stamped := make([]byte, 0, len(object)+len(`"format":,`)+4)
-	stamped = strconv.AppendInt(append(stamped, `{"format":`...), Format, 10)
-	if !bytes.HasPrefix(rest, []byte("}")) {
-		stamped = append(stamped, ',')
-	}
-	return append(stamped, rest...)
-}
 
 // refuseNewer looks for records that a newer daemon wrote, before anything is
 // taken for broken or left over: their pods may be running.
@@ -54,12 +39,9 @@ func refuseNewer(dir string, entries []fs.DirEntry) error {
 func formatOf(object string) int {
 	highest := 0
 	for _, name := range []string{specFile, statusFile} {
-		var stamped struct {
-			Format int `json:"format"`
-		}
 		b, err := os.ReadFile(filepath.Join(object, name))
-		if err == nil && json.Unmarshal(b, &stamped) == nil {
-			highest = max(highest, stamped.Format)
+		if format, bad := record.FormatOf(b); err == nil && bad == nil {
+			highest = max(highest, format)
 		}
 	}
 	return highest

@@ -2,7 +2,6 @@ package store
 
 import (
 	"encoding/json"
-	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -13,22 +12,11 @@ import (
 	"github.com/berth-cri/berth/internal/test"
 )
 
-func TestStamp(t *testing.T) {
-	for in, want := range map[string]string{
-		`{}`:            `{"format":1}`,
-		`{"a":{"b":1}}`: `{"format":1,"a":{"b":1}}`,
-		`null`:          `null`,
-		`[1]`:           `[1]`,
-	} {
-		test.Equal(t, fmt.Sprintf("%s became", in), string(stamp([]byte(in))), want)
-	}
-}
-
 type thing struct {
 	Name string `json:"name"`
 }
 
-func record(t *testing.T, dir, id string) {
+func aRecord(t *testing.T, dir, id string) {
 	t.Helper()
 	s, _, err := Open[thing, thing](dir)
 	test.Must(t, err)
@@ -37,7 +25,7 @@ func record(t *testing.T, dir, id string) {
 
 func TestRecordsCarryTheirFormat(t *testing.T) {
 	dir := t.TempDir()
-	record(t, dir, "a")
+	aRecord(t, dir, "a")
 	for _, name := range []string{specFile, statusFile} {
 		b := test.Value(os.ReadFile(filepath.Join(dir, "a", name)))(t)
 		var got struct {
@@ -55,8 +43,8 @@ func TestNewerRecordsAreLeftAlone(t *testing.T) {
 	for _, file := range []string{specFile, statusFile} {
 		t.Run(file, func(t *testing.T) {
 			dir := t.TempDir()
-			record(t, dir, "mine")
-			record(t, dir, "newer")
+			aRecord(t, dir, "mine")
+			aRecord(t, dir, "newer")
 			path := filepath.Join(dir, "newer", file)
 			// A spec in another shape is no broken record, either.
 			test.Must(t, os.WriteFile(path, []byte(`{"format":2,"name":["other","shape"]}`), 0o600))
@@ -79,7 +67,7 @@ func TestNewerRecordsAreLeftAlone(t *testing.T) {
 func TestRecordsWithoutFormat(t *testing.T) {
 	for _, name := range []string{specFile, statusFile} {
 		dir := t.TempDir()
-		record(t, dir, "old")
+		aRecord(t, dir, "old")
 		test.Must(t, os.WriteFile(filepath.Join(dir, "old", name), []byte(`{"name":"x"}`), 0o600))
 		_, broken, err := Open[thing, thing](dir)
 		if err != nil || len(broken) != 1 || !strings.Contains(broken[0].Err.Error(), "it has format 0") {

@@ -12,7 +12,6 @@
 package store
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -26,6 +25,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/berth-cri/berth/pkg/atomicfile"
+	"github.com/berth-cri/berth/pkg/record"
 )
 
 const (
@@ -76,7 +76,7 @@ func (o *Object[S, T]) Update(change func(*T) error) error {
 	if err := change(&next); err != nil {
 		return err
 	}
-	if err := writeJSON(filepath.Join(o.dir, statusFile), &next, Relaxed); err != nil {
+	if err := record.Write(filepath.Join(o.dir, statusFile), Format, &next, Relaxed); err != nil {
 		return fmt.Errorf("record status of %s: %w", o.id, err)
 	}
 	o.unwritten = false
@@ -112,7 +112,7 @@ func (o *Object[S, T]) Persist() error {
 
 // write writes the status. mu is held.
 func (o *Object[S, T]) write(status *T) error {
-	err := writeJSON(filepath.Join(o.dir, statusFile), status, Relaxed)
+	err := record.Write(filepath.Join(o.dir, statusFile), Format, status, Relaxed)
 	if o.unwritten = err != nil; o.unwritten {
 		return fmt.Errorf("record status of %s: %w", o.id, err)
 	}
@@ -173,12 +173,12 @@ func Open[S, T any](dir string) (*Store[S, T], []Broken, error) {
 
 func load[S, T any](dir, id string) (*Object[S, T], error) {
 	o := &Object[S, T]{id: id, dir: dir, spec: new(S)}
-	if err := readJSON(filepath.Join(dir, specFile), o.spec); err != nil {
+	if err := record.Read(filepath.Join(dir, specFile), Format, o.spec); err != nil {
 		return nil, err
 	}
 	status := new(T)
 	// Without a status the object never got past its creation.
-	err := readJSON(filepath.Join(dir, statusFile), status)
+	err := record.Read(filepath.Join(dir, statusFile), Format, status)
 	if errors.Is(err, fs.ErrNotExist) {
 		err = nil
 	}
@@ -210,10 +210,10 @@ func (s *Store[S, T]) Create(id string, spec S, status T, d Durability) (*Object
 }
 
 func (o *Object[S, T]) writeNew(parent string, d Durability) error {
-	if err := writeJSON(filepath.Join(o.dir, statusFile), o.status.Load(), Relaxed); err != nil {
+	if err := record.Write(filepath.Join(o.dir, statusFile), Format, o.status.Load(), Relaxed); err != nil {
 		return err
 	}
-	if err := writeJSON(filepath.Join(o.dir, specFile), o.spec, d); err != nil {
+	if err := record.Write(filepath.Join(o.dir, specFile), Format, o.spec, d); err != nil {
 		return err
 	}
 	if d == Durable {
@@ -266,33 +266,4 @@ func (s *Store[S, T]) Discard(id string) error {
 		return fmt.Errorf("remove record of %s: %w", id, err)
 	}
 	return nil
-}
-
-func readJSON(path string, into any) error {
-	b, err := os.ReadFile(path)
-	if err != nil {
-		return err
-	}
-	var stamped struct {
-		Format int `json:"format"`
-	}
-	err = json.Unmarshal(b, &stamped)
-	if err == nil && stamped.Format != Format {
-		err = fmt.Errorf("it has format %d, and this berth reads format %d", stamped.Format, Format)
-	}
-	if err == nil {
-		err = json.Unmarshal(b, into)
-	}
-	if err != nil {
-		return fmt.Errorf("%s: %w", path, err)
-	}
-	return nil
-}
-
-func writeJSON(path string, v any, d Durability) error {
-	b, err := json.Marshal(v)
-	if err != nil {
-		return err
-	}
-	return atomicfile.Write(path, stamp(b), 0o600, d)
 }

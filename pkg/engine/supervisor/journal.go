@@ -1,7 +1,6 @@
 package supervisor
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -12,6 +11,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/berth-cri/berth/pkg/atomicfile"
+	"github.com/berth-cri/berth/pkg/record"
 )
 
 // TaskState is how far a task has come, as its journal says. That a process has
@@ -158,18 +158,17 @@ const (
 func taskDir(dir, id string) string { return filepath.Join(dir, tasksDir, id) }
 
 func readJSON(path string, v any) error {
-	b, err := os.ReadFile(path)
+	err := record.Read(path, journalFormat, v)
 	if errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("%s: %w", path, errdefs.ErrNotFound)
 	}
-	if err != nil {
-		return err
-	}
-	if err := json.Unmarshal(b, v); err != nil {
-		return fmt.Errorf("%s: %w", path, err)
-	}
-	return nil
+	return err
 }
 
+// journalFormat is the number of the form of journals.
+const journalFormat = 1
+
 // writeJSON does not flush: the directory does not outlive a boot.
-func writeJSON(path string, v any) error { return atomicfile.WriteJSON(path, v, atomicfile.Relaxed) }
+func writeJSON(path string, v any) error {
+	return record.Write(path, journalFormat, v, atomicfile.Relaxed)
+}

@@ -188,7 +188,7 @@ func TestJournalIsReadByNameOnly(t *testing.T) {
 	test.Is(t, test.Err(ReadExit(dir, "a")), errdefs.IsNotFound, "no exit")
 	test.Must(t, os.MkdirAll(taskDir(dir, "a"), 0o700))
 	file := filepath.Join(taskDir(dir, "a"), taskFile)
-	test.Must(t, os.WriteFile(file, []byte(`{"id":"a","state":"running","fromANewerVersion":{"x":1}}`), 0o600))
+	test.Must(t, os.WriteFile(file, []byte(`{"format":1,"id":"a","state":"running","fromANewerVersion":{"x":1}}`), 0o600))
 	if j, err := ReadTask(dir, "a"); err != nil || j.ID != "a" || j.State != TaskRunning {
 		t.Errorf("%+v, %v", j, err)
 	}

@@ -38,7 +38,7 @@ func TestStateOfTask(t *testing.T) {
 				dir = t.TempDir()
 				task := filepath.Join(dir, "tasks", "one")
 				test.Must(t, os.MkdirAll(task, 0o700))
-				text := fmt.Sprintf(`{"id":"one","state":%q}`, c.journal)
+				text := fmt.Sprintf(`{"format":1,"id":"one","state":%q}`, c.journal)
 				if c.journal == "?" {
 					text = "{"
 				}

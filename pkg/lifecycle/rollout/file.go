@@ -18,7 +18,6 @@ const fileFormat = 1
 
 // stored is the form on disk.
 type stored struct {
-	Format   int                  `json:"format"`
 	Handlers map[string]*Decision `json:"handlers"`
 }
 
@@ -26,11 +25,7 @@ type stored struct {
 // error, and no Decisions.
 func (f File) Read() (map[string]*Decision, error) {
 	var s stored
-	err := statefile.Read(f.path, &s)
-	if err == nil && s.Handlers != nil && s.Format != fileFormat {
-		err = fmt.Errorf("it has format %d, and this berth reads format %d", s.Format, fileFormat)
-	}
-	if err != nil {
+	if err := statefile.Read(f.path, fileFormat, &s); err != nil {
 		return map[string]*Decision{}, fmt.Errorf("read rollout decisions from %s; "+
 			"remove the file, and remove candidate from handlers whose rollout was aborted: %w", f.path, err)
 	}
@@ -45,5 +40,5 @@ func (f File) Read() (map[string]*Decision, error) {
 
 // Write replaces the file by one that survives a power cut.
 func (f File) Write(decisions map[string]*Decision) error {
-	return statefile.Write(f.path, stored{fileFormat, decisions})
+	return statefile.Write(f.path, fileFormat, stored{decisions})
 }

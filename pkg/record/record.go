@@ -1,0 +1,72 @@
+// Package record reads and writes files of state as JSON. Each has the number of its
+// format, as the field "format": one of another format is an error, and is never guessed at.
+package record
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"strconv"
+
+	"github.com/berth-cri/berth/pkg/atomicfile"
+)
+
+// Write replaces a file by v, which is an object in JSON.
+func Write(path string, format int, v any, d atomicfile.Durability) error {
+	text, err := Encode(format, v)
+	if err != nil {
+		return err
+	}
+	return atomicfile.Write(path, text, 0o600, d)
+}
+
+// Encode is what Write writes.
+func Encode(format int, v any) ([]byte, error) {
+	text, err := json.Marshal(v)
+	rest, object := bytes.CutPrefix(text, []byte("{"))
+	if err == nil && !object {
+		err = fmt.Errorf("a record of type %T is no object", v)
+	}
+	if err != nil {
+		return nil, err
+	}
+	stamped := strconv.AppendInt([]byte(`{"format":`), int64(format), 10)
+	if !bytes.HasPrefix(rest, []byte("}")) {
+		stamped = append(stamped, ',')
+	}
+	return append(stamped, rest...), nil
+}
+
+// Read reads what Write wrote. A file that does not exist is fs.ErrNotExist.
+func Read(path string, format int, into any) error {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	if err := Decode(text, format, into); err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	return nil
+}
+
+// Decode decodes the content of a file.
+func Decode(text []byte, format int, into any) error {
+	its, err := FormatOf(text)
+	if err != nil {
+		return err
+	}
+	if its != format {
+		return fmt.Errorf("it has format %d, and this berth reads format %d", its, format)
+	}
+	return json.Unmarshal(text, into)
+}
+
+// FormatOf is the format of the content of a file, 0 if it has none.
+func FormatOf(text []byte) (int, error) {
+	var stamped struct {
+		Format int `json:"format"`
+	}
+	err := json.Unmarshal(text, &stamped)
+	return stamped.Format, err
+}

@@ -7,12 +7,12 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 
 	"github.com/spf13/cobra"
 
 	"github.com/berth-cri/berth/internal/output"
 	"github.com/berth-cri/berth/pkg/admin/client"
+	"github.com/berth-cri/berth/pkg/atomicfile"
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
 
@@ -69,34 +69,14 @@ func receive(stream adminv1.Admin_ExportImagesClient, to io.Writer) error {
 }
 
 // whole has a file be there when all of it was written, and not before.
-func whole(path string, write func(io.Writer) error) (err error) {
-	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err == nil {
-			return
+func whole(path string, write func(io.Writer) error) error {
+	return atomicfile.WriteBy(atomicfile.Fresh(path), path, 0o600, atomicfile.Durable, func(f io.Writer) error {
+		w := bufio.NewWriterSize(f, archivePart)
+		if err := write(w); err != nil {
+			return err
 		}
-		if left := os.Remove(f.Name()); left != nil {
-			err = errors.Join(err, left)
-		}
-	}()
-	w := bufio.NewWriterSize(f, archivePart)
-	err = write(w)
-	if err == nil {
-		err = w.Flush()
-	}
-	if err == nil {
-		err = f.Sync()
-	}
-	if closed := f.Close(); err == nil {
-		err = closed
-	}
-	if err != nil {
-		return err
-	}
-	return os.Rename(f.Name(), path)
+		return w.Flush()
+	})
 }
 
 func imageImportCommand() *cobra.Command {

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -32,8 +33,16 @@ const (
 // ".new", is always the same, so that writers that were killed leave no more than one.
 // A full disk is errdefs.ErrResourceExhausted.
 func Write(path string, content []byte, mode fs.FileMode, d Durability) error {
+	return WriteBy(Fresh(path), path, mode, d, func(w io.Writer) error {
+		_, err := w.Write(content)
+		return err
+	})
+}
+
+// Fresh is the name of the new file beside path.
+func Fresh(path string) string {
 	dir, name := filepath.Split(path)
-	return WriteBy(filepath.Join(dir, "."+name+".new"), path, content, mode, d)
+	return filepath.Join(dir, "."+name+".new")
 }
 
 // WriteJSON is Write for a value, with permissions for its owner alone.
@@ -45,8 +54,9 @@ func WriteJSON(path string, v any, d Durability) error {
 	return Write(path, text, 0o600, d)
 }
 
-// WriteBy is Write with another name of the new file, which is on the same filesystem.
-func WriteBy(fresh, path string, content []byte, mode fs.FileMode, d Durability) (err error) {
+// WriteBy is Write for what write writes, with the name of the new file, which is on the
+// same filesystem.
+func WriteBy(fresh, path string, mode fs.FileMode, d Durability, write func(io.Writer) error) (err error) {
 	defer func() {
 		if err != nil {
 			err = errors.Join(Explain(err), Remove(fresh))
@@ -56,7 +66,7 @@ func WriteBy(fresh, path string, content []byte, mode fs.FileMode, d Durability)
 	if err != nil {
 		return err
 	}
-	_, err = f.Write(content)
+	err = write(f)
 	if err == nil && mode&0o077 != 0 {
 		err = f.Chmod(mode) // the umask may have taken some
 	}

@@ -61,7 +61,10 @@ func (f file) write(text string) (seen bool, err error) {
 
 // replace lets everybody read the file: the worker is no root.
 func (f file) replace(temporary, text string) error {
-	return atomicfile.WriteBy(temporary, f.path, []byte(text), 0o644, atomicfile.Relaxed)
+	return atomicfile.WriteBy(temporary, f.path, 0o644, atomicfile.Relaxed, func(w io.Writer) error {
+		_, err := io.WriteString(w, text)
+		return err
+	})
 }
 
 // overwrite puts a text in the place of one of that size, on a disk that has no room for

@@ -14,11 +14,6 @@ import (
 	"github.com/berth-cri/berth/pkg/atomicfile"
 )
 
-// fresh is the name of a file that is not in its place yet, as atomicfile has it.
-func fresh(path string) string {
-	return filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+".new")
-}
-
 // Put writes a file of the node, and makes directories above it.
 func (r Root) Put(path string, content []byte, mode fs.FileMode) error {
 	there := r.Path(path)
@@ -33,7 +28,7 @@ func (r Root) Put(path string, content []byte, mode fs.FileMode) error {
 
 // Remove removes a file, and what a killed Put has left beside it.
 func (r Root) Remove(path string) error {
-	for _, file := range []string{fresh(r.Path(path)), r.Path(path)} {
+	for _, file := range []string{atomicfile.Fresh(r.Path(path)), r.Path(path)} {
 		if err := atomicfile.Remove(file); err != nil && !errors.Is(err, syscall.ENOTDIR) {
 			return err
 		}
@@ -47,13 +42,13 @@ func (r Root) Link(path, target string) error {
 	if now, err := os.Readlink(there); err == nil && now == target {
 		return nil
 	}
-	if err := atomicfile.Remove(fresh(there)); err != nil {
+	if err := atomicfile.Remove(atomicfile.Fresh(there)); err != nil {
 		return err
 	}
-	if err := os.Symlink(target, fresh(there)); err != nil {
+	if err := os.Symlink(target, atomicfile.Fresh(there)); err != nil {
 		return err
 	}
-	if err := os.Rename(fresh(there), there); err != nil {
+	if err := os.Rename(atomicfile.Fresh(there), there); err != nil {
 		return err
 	}
 	return atomicfile.SyncDir(filepath.Dir(there))
@@ -122,17 +117,8 @@ func CopyFile(from, to string) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := atomicfile.Remove(fresh(to)); err != nil {
+	return atomicfile.WriteBy(atomicfile.Fresh(to), to, 0o644|info.Mode().Perm()&0o111, atomicfile.Durable, func(w io.Writer) error {
+		_, err := io.Copy(w, in)
 		return err
-	}
-	mode := 0o644 | info.Mode().Perm()&0o111
-	out, err := os.OpenFile(fresh(to), os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
-	if err != nil {
-		return err
-	}
-	_, err = io.Copy(out, in)
-	if err := errors.Join(err, out.Chmod(mode), out.Sync(), out.Close()); err != nil {
-		return err
-	}
-	return os.Rename(fresh(to), to)
+	})
 }

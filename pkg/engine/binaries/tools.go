@@ -11,6 +11,7 @@ import (
 
 	"github.com/containerd/log"
 
+	"github.com/berth-cri/berth/pkg/atomicfile"
 	"github.com/berth-cri/berth/pkg/engine/keep"
 )
 
@@ -76,21 +77,12 @@ func keepProgram(path, dir, prefix string) (kept, hash string, err error) {
 	return kept, hash, copyProgram(in, kept)
 }
 
-func copyProgram(in io.Reader, to string) (err error) {
-	out, err := os.CreateTemp(filepath.Dir(to), newPrefix+"*")
-	if err != nil {
+func copyProgram(in io.Reader, to string) error {
+	dir, name := filepath.Split(to)
+	return atomicfile.WriteBy(dir+newPrefix+name, to, 0o755, atomicfile.Durable, func(w io.Writer) error {
+		_, err := io.Copy(w, in)
 		return err
-	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, os.Remove(out.Name()))
-		}
-	}()
-	_, err = io.Copy(out, in)
-	if err = errors.Join(err, out.Chmod(0o755), out.Sync(), out.Close()); err != nil {
-		return err
-	}
-	return os.Rename(out.Name(), to)
+	})
 }
 
 // newPauseRoot makes the root filesystem of sandbox processes. It is mounted

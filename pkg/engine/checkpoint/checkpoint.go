@@ -75,42 +75,23 @@ func (d *Dir) Log(dir, path string) error {
 
 // Pack makes the archive at location, readable for root only. It is whole or not
 // there.
-func (d *Dir) Pack(ctx context.Context, location string) (err error) {
-	f, err := os.CreateTemp(filepath.Dir(location), "."+filepath.Base(location)+".*") // mode 0600
-	if err != nil {
-		return err
-	}
-	defer func() {
+func (d *Dir) Pack(ctx context.Context, location string) error {
+	return atomicfile.WriteBy(atomicfile.Fresh(location), location, 0o600, atomicfile.Durable, func(to io.Writer) error {
+		w := archive.NewChangeWriter(to, d.Path)
+		err := filepath.WalkDir(d.Path, func(path string, e fs.DirEntry, err error) error {
+			if err != nil || path == d.Path {
+				return err
+			}
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			return add(w, d.Path, path, e)
+		})
 		if err != nil {
-			err = errors.Join(err, f.Close(), os.Remove(f.Name()))
-		}
-	}()
-	w := archive.NewChangeWriter(f, d.Path)
-	err = filepath.WalkDir(d.Path, func(path string, e fs.DirEntry, err error) error {
-		if err != nil || path == d.Path {
 			return err
 		}
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		return add(w, d.Path, path, e)
+		return w.Close()
 	})
-	if err != nil {
-		return err
-	}
-	if err := w.Close(); err != nil {
-		return err
-	}
-	if err := f.Sync(); err != nil {
-		return err
-	}
-	if err := f.Close(); err != nil {
-		return err
-	}
-	if err := os.Rename(f.Name(), location); err != nil {
-		return err
-	}
-	return atomicfile.SyncDir(filepath.Dir(location))
 }
 
 // add puts one entry below root into an archive.

@@ -14,7 +14,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/checkpoint"
 	"github.com/berth-cri/berth/pkg/engine/failpoint"
 	"github.com/berth-cri/berth/pkg/engine/image"
-	"github.com/berth-cri/berth/pkg/engine/pin"
+	"github.com/berth-cri/berth/pkg/engine/namespaces"
 	"github.com/berth-cri/berth/pkg/engine/pod"
 )
 
@@ -103,7 +103,7 @@ func (b *ends) restored(ctx context.Context, c *pod.Container) {
 		return
 	}
 	if plan, at := c.Sandbox.Spec().Plan, c.Sandbox.Status().Namespaces.UTS; plan.Hostname != "" && at != "" {
-		if err := pin.SetHostname(at, plan.Hostname); err != nil {
+		if err := namespaces.SetHostname(at, plan.Hostname); err != nil {
 			log.G(ctx).WithError(err).WithField("container", c.ID()).Warn("Failed to name pod of restored container; it has the hostname that it had")
 		}
 	}

@@ -13,7 +13,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"github.com/berth-cri/berth/pkg/engine/pin"
+	"github.com/berth-cri/berth/pkg/engine/namespaces"
 	"github.com/berth-cri/berth/pkg/engine/pod"
 )
 
@@ -50,7 +50,7 @@ func unlock(ctx context.Context, l pod.Layout, c *pod.Container) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, unlockTimeout)
 	defer cancel()
-	if err := pin.Do(ns, func() error { return unlockHere(ctx) }); err != nil && !errdefs.IsNotFound(err) {
+	if err := namespaces.Do(ns, func() error { return unlockHere(ctx) }); err != nil && !errdefs.IsNotFound(err) {
 		return fmt.Errorf("the pod's network may be locked by a CRIU that was killed; recreate the pod: %w", err)
 	}
 	return nil

@@ -10,8 +10,8 @@ import (
 	"github.com/containerd/nri/pkg/api"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
+	"github.com/berth-cri/berth/pkg/engine/namespaces"
 	"github.com/berth-cri/berth/pkg/engine/nri"
-	"github.com/berth-cri/berth/pkg/engine/pin"
 	"github.com/berth-cri/berth/pkg/engine/pod"
 )
 
@@ -84,7 +84,7 @@ func (t subject) Pod() nri.Pod {
 // openPlugins opens the way for plugins; they are told who runs the pods.
 // existing is the path of a namespace, or nothing once it is released.
 func existing(path string) string {
-	if path == "" || !pin.Exists(path) {
+	if path == "" || !namespaces.Exists(path) {
 		return ""
 	}
 	return path

@@ -2,7 +2,7 @@
 // owners that they have on disk: user 0 of an image is user 0 of the pod,
 // whatever host ids the pod got. Nothing on disk changes.
 //
-// The user namespace is one that is pinned already, so that no process is
+// The user namespace is one that is mounted already, so that no process is
 // needed to describe the mapping. Filesystems need FS_ALLOW_IDMAP: most have it
 // since Linux 5.12 to 6.3, network filesystems mostly not. What is mounted is
 // either wholly mapped or not at all.
@@ -25,7 +25,7 @@ import (
 )
 
 // Mount mounts ms at target, which must exist, with ids mapped as in the user
-// namespace that is pinned at userns. ms is one overlay or one bind mount.
+// namespace that is mounted at userns. ms is one overlay or one bind mount.
 // Scratch names a directory that does not exist; it is made and removed, and
 // after a crash Forget removes it. errdefs.ErrFailedPrecondition if the
 // filesystem or the kernel cannot map ids.
@@ -49,7 +49,7 @@ func Mount(userns string, ms []mount.Mount, target, scratch string) error {
 }
 
 // Bind mounts the file or directory source at target, which must be of the same
-// kind, with ids mapped as in the user namespace that is pinned at userns. What
+// kind, with ids mapped as in the user namespace that is mounted at userns. What
 // is mounted below source comes along with the ids that it has, as runtimes do
 // it; what comes and goes there later is seen at target, and nothing that
 // happens at target is seen at source. errdefs.ErrFailedPrecondition as for Mount.

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-cri/berth/internal/test"
-	"github.com/berth-cri/berth/pkg/engine/pin"
+	"github.com/berth-cri/berth/pkg/engine/namespaces"
 )
 
 func TestMain(m *testing.M) {
@@ -31,8 +31,8 @@ func userns(t *testing.T) string {
 	t.Helper()
 	ids := specs.LinuxIDMapping{HostID: host, Size: 65_536}
 	dir := filepath.Join(t.TempDir(), "ns")
-	ns := test.Value(pin.Create(t.Context(), pin.Request{Dir: dir, User: &pin.User{UIDs: ids, GIDs: ids}}))(t)
-	t.Cleanup(func() { test.Check(t, pin.Release(dir)) })
+	ns := test.Value(namespaces.Create(t.Context(), namespaces.Request{Dir: dir, User: &namespaces.User{UIDs: ids, GIDs: ids}}))(t)
+	t.Cleanup(func() { test.Check(t, namespaces.Release(dir)) })
 	return ns.User
 }
 
@@ -234,7 +234,7 @@ func TestProbeAfterAKill(t *testing.T) {
 		test.Must(t, unix.Mount(precious, filepath.Join(killed, name), "", unix.MS_BIND, ""))
 	}
 	ids := specs.LinuxIDMapping{HostID: host, Size: 65_536}
-	test.Must(t, test.Err(pin.Create(t.Context(), pin.Request{Dir: filepath.Join(killed, "ns"), User: &pin.User{UIDs: ids, GIDs: ids}})))
+	test.Must(t, test.Err(namespaces.Create(t.Context(), namespaces.Request{Dir: filepath.Join(killed, "ns"), User: &namespaces.User{UIDs: ids, GIDs: ids}})))
 	test.Must(t, Probe(t.Context(), dir))
 	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
 		t.Errorf("left are %v (%v)", left, err)

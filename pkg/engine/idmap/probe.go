@@ -11,7 +11,7 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
-	"github.com/berth-cri/berth/pkg/engine/pin"
+	"github.com/berth-cri/berth/pkg/engine/namespaces"
 )
 
 // probePrefix begins the names of the directories that Probe works in.
@@ -47,7 +47,7 @@ func Probe(ctx context.Context, dir string) (err error) {
 	// Any range that does not hold the host's root will do.
 	const first, size = 1 << 20, 1 << 16
 	ids := specs.LinuxIDMapping{HostID: first, Size: size}
-	ns, err := pin.Create(ctx, pin.Request{Dir: filepath.Join(tmp, "ns"), User: &pin.User{UIDs: ids, GIDs: ids}})
+	ns, err := namespaces.Create(ctx, namespaces.Request{Dir: filepath.Join(tmp, "ns"), User: &namespaces.User{UIDs: ids, GIDs: ids}})
 	if err != nil {
 		return err
 	}
@@ -78,7 +78,7 @@ func removeProbe(tmp string) error {
 	if err := Forget(filepath.Join(tmp, "scratch")); err != nil {
 		return err
 	}
-	if err := pin.Release(filepath.Join(tmp, "ns")); err != nil {
+	if err := namespaces.Release(filepath.Join(tmp, "ns")); err != nil {
 		return err
 	}
 	return os.RemoveAll(tmp)

@@ -20,7 +20,7 @@ import (
 
 	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/engine/idmap"
-	"github.com/berth-cri/berth/pkg/engine/pin"
+	"github.com/berth-cri/berth/pkg/engine/namespaces"
 )
 
 func TestRootfsWritesNoDatabase(t *testing.T) {
@@ -148,8 +148,8 @@ func mappedTo(t *testing.T, host uint32) string {
 	t.Helper()
 	ids := runtimespec.LinuxIDMapping{HostID: host, Size: 65_536}
 	dir := filepath.Join(t.TempDir(), "ns")
-	ns := test.Value(pin.Create(t.Context(), pin.Request{Dir: dir, User: &pin.User{UIDs: ids, GIDs: ids}}))(t)
-	t.Cleanup(func() { test.Check(t, pin.Release(dir)) })
+	ns := test.Value(namespaces.Create(t.Context(), namespaces.Request{Dir: dir, User: &namespaces.User{UIDs: ids, GIDs: ids}}))(t)
+	t.Cleanup(func() { test.Check(t, namespaces.Release(dir)) })
 	return ns.User
 }
 

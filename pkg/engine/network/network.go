@@ -3,7 +3,7 @@
 //	plugins := network.New(network.Config{ConfDir: "/etc/cni/net.d", BinDirs: []string{"/opt/cni/bin"}, CacheDir: dir})
 //	pod, err := network.PodFrom(id, config, netns, cgroupPath)
 //	result, err := plugins.Setup(ctx, pod)      // CNI ADD; result goes into the sandbox's record
-//	err = plugins.Teardown(ctx, pod, result)    // CNI DEL, then pin.Release of the namespace
+//	err = plugins.Teardown(ctx, pod, result)    // CNI DEL, then namespaces.Release
 //
 // A pod is always disconnected by the configuration that connected it, whatever
 // the directory holds by then. Setup writes that configuration down before the
@@ -11,7 +11,7 @@
 // daemon was killed in the middle.
 //
 // What a plugin need not be asked is not asked: the loopback plugin is replaced
-// by one netlink message (package pin), and there is no CHECK after ADD.
+// by one netlink message (package namespaces), and there is no CHECK after ADD.
 package network
 
 import (

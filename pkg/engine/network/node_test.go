@@ -17,7 +17,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/berth-cri/berth/internal/test"
-	"github.com/berth-cri/berth/pkg/engine/pin"
+	"github.com/berth-cri/berth/pkg/engine/namespaces"
 )
 
 // realBinDir is where the CNI plugins of Debian are.
@@ -163,10 +163,10 @@ func (n *node) commands(name string) string {
 func (n *node) pod(id string) Pod {
 	n.t.Helper()
 	dir := filepath.Join(n.t.TempDir(), "ns")
-	ns, err := pin.Create(n.t.Context(), pin.Request{Dir: dir, Net: true})
+	ns, err := namespaces.Create(n.t.Context(), namespaces.Request{Dir: dir, Net: true})
 	test.Must(n.t, err)
 	n.t.Cleanup(func() {
-		test.Check(n.t, pin.Release(dir))
+		test.Check(n.t, namespaces.Release(dir))
 	})
 	return Pod{ID: id, Name: "web", Namespace: "shop", UID: "u-1", NetNS: ns.Net}
 }
@@ -253,7 +253,7 @@ func reach(t *testing.T, pod Pod, host net.IP) {
 		defer conn.Close()
 		_, _ = fmt.Fprint(conn, "hello") // who reads misses it
 	}()
-	test.Checkf(t, pin.Do(pod.NetNS, func() error {
+	test.Checkf(t, namespaces.Do(pod.NetNS, func() error {
 		conn, err := net.DialTimeout("tcp", server.Addr().String(), time.Minute)
 		if err != nil {
 			return err

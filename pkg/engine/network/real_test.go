@@ -19,7 +19,7 @@ import (
 
 	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/engine/mountpoint"
-	"github.com/berth-cri/berth/pkg/engine/pin"
+	"github.com/berth-cri/berth/pkg/engine/namespaces"
 )
 
 func TestPodOnRealPlugins(t *testing.T) {
@@ -99,7 +99,7 @@ func (n *node) unconfigure(file string) {
 func TestTeardownOfWhatIsGone(t *testing.T) {
 	inside := func(f func(n *node, pod Pod, eth0 netlink.Link) error) func(*node, Pod) error {
 		return func(n *node, pod Pod) error {
-			return pin.Do(pod.NetNS, func() error {
+			return namespaces.Do(pod.NetNS, func() error {
 				link, err := netlink.LinkByName("eth0")
 				if err != nil {
 					return err
@@ -148,10 +148,10 @@ func TestTeardownOfWhatIsGone(t *testing.T) {
 			if left, _ := filepath.Glob(filepath.Join(n.config.CacheDir, "substitutes", "*")); len(left) > 0 {
 				t.Errorf("left behind: %v", left)
 			}
-			if !pin.Exists(pod.NetNS) {
+			if !namespaces.Exists(pod.NetNS) {
 				return
 			}
-			err := pin.Do(pod.NetNS, func() error { _, err := netlink.LinkByName("eth0"); return err })
+			err := namespaces.Do(pod.NetNS, func() error { _, err := netlink.LinkByName("eth0"); return err })
 			if !errors.As(err, &netlink.LinkNotFoundError{}) {
 				t.Errorf("eth0 of the pod: %v", err)
 			}

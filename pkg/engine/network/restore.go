@@ -15,7 +15,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/berth-cri/berth/pkg/engine/pin"
+	"github.com/berth-cri/berth/pkg/engine/namespaces"
 )
 
 // restoreAddresses gives a pod's interface the addresses back that ADD put on it.
@@ -36,7 +36,7 @@ func (p *Plugins) restoreAddresses(pod Pod, a *Attachment, nsPath string) (repla
 	if err != nil || len(addresses) == 0 {
 		return false, err
 	}
-	err = pin.Do(nsPath, func() error {
+	err = namespaces.Do(nsPath, func() error {
 		h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 		if err != nil {
 			return fmt.Errorf("open a netlink socket: %w", err)
@@ -71,15 +71,15 @@ func (p *Plugins) substitute(ctx context.Context, pod Pod, a *Attachment) (path 
 		return "", release, err
 	}
 	dir := filepath.Join(p.config.CacheDir, "substitutes", pod.ID)
-	if err := pin.Release(dir); err != nil { // that of a daemon that was killed
+	if err := namespaces.Release(dir); err != nil { // that of a daemon that was killed
 		return "", release, err
 	}
-	ns, err := pin.Create(ctx, pin.Request{Dir: dir, Net: true})
+	ns, err := namespaces.Create(ctx, namespaces.Request{Dir: dir, Net: true})
 	if err != nil {
 		return "", release, err
 	}
 	return ns.Net, func() {
-		if err := pin.Release(dir); err != nil {
+		if err := namespaces.Release(dir); err != nil {
 			log.G(ctx).WithError(err).WithField("sandbox", pod.ID).Warn("Failed to release network namespace; the next start will retry")
 		}
 	}, nil

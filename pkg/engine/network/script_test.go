@@ -16,7 +16,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/berth-cri/berth/internal/test"
-	"github.com/berth-cri/berth/pkg/engine/pin"
+	"github.com/berth-cri/berth/pkg/engine/namespaces"
 )
 
 func runShell(t *testing.T, command string) {
@@ -263,7 +263,7 @@ func TestPluginOutlivesThreads(t *testing.T) {
 					return
 				default:
 				}
-				if err := pin.Do(pod.NetNS, func() error { return nil }); err != nil {
+				if err := namespaces.Do(pod.NetNS, func() error { return nil }); err != nil {
 					t.Error(err)
 					return
 				}

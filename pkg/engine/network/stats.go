@@ -9,7 +9,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/berth-cri/berth/pkg/engine/pin"
+	"github.com/berth-cri/berth/pkg/engine/namespaces"
 )
 
 // InterfaceStats counts the traffic of one interface since it exists.
@@ -27,7 +27,7 @@ const dumpTries = 5
 // exists. A namespace that is gone is errdefs.ErrNotFound.
 func Stats(nsPath string) ([]InterfaceStats, error) {
 	var links []netlink.Link
-	err := pin.Do(nsPath, func() error {
+	err := namespaces.Do(nsPath, func() error {
 		h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 		if err != nil {
 			return err

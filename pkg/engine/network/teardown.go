@@ -9,7 +9,7 @@ import (
 	"github.com/containernetworking/cni/libcni"
 	"github.com/containernetworking/cni/pkg/version"
 
-	"github.com/berth-cri/berth/pkg/engine/pin"
+	"github.com/berth-cri/berth/pkg/engine/namespaces"
 )
 
 // Teardown disconnects a pod: CNI DEL, with the configuration that ADD had. It
@@ -156,7 +156,7 @@ func (p *Plugins) delOne(ctx context.Context, pod Pod, a *Attachment) error {
 // that is gone. CNI says that DEL then has none.
 func livingNetNS(pod Pod, a *Attachment) string {
 	for _, path := range []string{pod.NetNS, a.NetNS} {
-		if path != "" && pin.Exists(path) {
+		if path != "" && namespaces.Exists(path) {
 			return path
 		}
 	}

@@ -22,14 +22,14 @@ func containerNamespaces(c Container, n Node) ([]specs.LinuxNamespace, error) {
 	for _, k := range []struct {
 		kind   specs.LinuxNamespaceType
 		mode   runtimeapi.NamespaceMode
-		pinned string
+		mounted string
 		proc   string
 	}{
 		{specs.NetworkNamespace, pod.GetNetwork(), sb.NetNS, "net"},
 		{specs.UTSNamespace, pod.GetNetwork(), sb.UTSNS, "uts"},
 		{specs.IPCNamespace, pod.GetIpc(), sb.IPCNS, "ipc"},
 	} {
-		ns, err := podNamespace(sb, k.kind, k.mode, k.pinned, k.proc)
+		ns, err := podNamespace(sb, k.kind, k.mode, k.mounted, k.proc)
 		if err != nil {
 			return nil, err
 		}
@@ -65,18 +65,18 @@ func podOptions(pod *runtimeapi.NamespaceOption) *runtimeapi.NamespaceOption {
 	return own
 }
 
-func podNamespace(sb Sandbox, kind specs.LinuxNamespaceType, mode runtimeapi.NamespaceMode, pinned, proc string) ([]specs.LinuxNamespace, error) {
+func podNamespace(sb Sandbox, kind specs.LinuxNamespaceType, mode runtimeapi.NamespaceMode, mounted, proc string) ([]specs.LinuxNamespace, error) {
 	if mode == runtimeapi.NamespaceMode_NODE {
 		return nil, nil
 	}
-	if pinned == "" && sb.PID > 0 {
-		pinned = procNS(sb.PID, proc)
+	if mounted == "" && sb.PID > 0 {
+		mounted = procNS(sb.PID, proc)
 	}
-	if pinned == "" {
+	if mounted == "" {
 		// Leaving it out would put the container into the host's.
 		return nil, unmet("sandbox %s has no %s namespace to join; remove the pod sandbox", sb.ID, kind)
 	}
-	return []specs.LinuxNamespace{{Type: kind, Path: pinned}}, nil
+	return []specs.LinuxNamespace{{Type: kind, Path: mounted}}, nil
 }
 
 func pidNamespace(opts, pod *runtimeapi.NamespaceOption, sb Sandbox, targetPID int) ([]specs.LinuxNamespace, error) {
@@ -104,7 +104,7 @@ func pidNamespace(opts, pod *runtimeapi.NamespaceOption, sb Sandbox, targetPID i
 	return []specs.LinuxNamespace{{Type: specs.PIDNamespace}}, nil
 }
 
-// sandboxNamespaces are those of the sandbox's own process: the pinned ones,
+// sandboxNamespaces are those of the sandbox's own process: the mounted ones,
 // or new ones for the pod to join through the process.
 func sandboxNamespaces(sb Sandbox) ([]specs.LinuxNamespace, error) {
 	opts := namespaceOptions(sb.Config)

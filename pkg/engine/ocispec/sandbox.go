@@ -43,7 +43,7 @@ func BuildSandboxProcess(sp SandboxProcess, n Node) (*specs.Spec, error) {
 	}
 	hostSysfs(s.Mounts, sp.Config, sp.Runtime, n)
 	if sp.Runtime != nil && sp.Runtime.OwnKernel {
-		// In pinned namespaces they are set already, and runtimes refuse some that
+		// In mounted namespaces they are set already, and runtimes refuse some that
 		// the kernel has there.
 		s.Linux.Sysctl = Sysctls(sp.Config, n)
 	}

@@ -73,10 +73,10 @@ type Sandbox struct {
 	// ShowsResolver: the sandbox process has the pod's resolv.conf, too. VM shims
 	// configure the guest's resolver by it.
 	ShowsResolver bool
-	// NetNS, IPCNS and UTSNS are paths of pinned namespaces; empty where the
+	// NetNS, IPCNS and UTSNS are paths of mounted namespaces; empty where the
 	// pod uses the host's, or where PID holds them.
 	NetNS, IPCNS, UTSNS string
-	// UserNS is the path of the pinned user namespace of a pod that has one.
+	// UserNS is the path of the mounted user namespace of a pod that has one.
 	UserNS string
 	// PID is the sandbox process in the host's PID namespace; 0 means none.
 	PID int

@@ -3,7 +3,7 @@ package pod
 import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/berth-cri/berth/pkg/engine/pin"
+	"github.com/berth-cri/berth/pkg/engine/namespaces"
 	"github.com/berth-cri/berth/pkg/handler"
 	"github.com/berth-cri/berth/pkg/probe"
 )
@@ -13,12 +13,12 @@ type Plan struct {
 	Process bool `json:"process,omitempty"`
 	// OwnKernel says that the containers do not run on this host's kernel.
 	OwnKernel bool `json:"ownKernel,omitempty"`
-	// Net, IPC and UTS say which namespaces are pinned.
+	// Net, IPC and UTS say which namespaces are made.
 	Net bool `json:"net,omitempty"`
 	IPC bool `json:"ipc,omitempty"`
 	UTS bool `json:"uts,omitempty"`
 	// User is the pod's user namespace; nil is the host's.
-	User *pin.User `json:"user,omitempty"`
+	User *namespaces.User `json:"user,omitempty"`
 	// Hostname is empty where the pod has the node's.
 	Hostname string `json:"hostname,omitempty"`
 	// Runtime is the name that the runtime gives itself.
@@ -53,8 +53,8 @@ func AlwaysProcess(d *handler.Definition, rt *probe.Runtime) bool {
 }
 
 // PinRequest asks for the namespaces of the plan with the pod's sysctls in them.
-func (p Plan) PinRequest(dir, netPath string, sysctls map[string]string) pin.Request {
-	r := pin.Request{Dir: dir, Net: p.Net, IPC: p.IPC, UTS: p.UTS, User: p.User, Hostname: p.Hostname, Sysctls: sysctls}
+func (p Plan) PinRequest(dir, netPath string, sysctls map[string]string) namespaces.Request {
+	r := namespaces.Request{Dir: dir, Net: p.Net, IPC: p.IPC, UTS: p.UTS, User: p.User, Hostname: p.Hostname, Sysctls: sysctls}
 	if p.Net {
 		r.NetPath = netPath
 	}

@@ -8,9 +8,9 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/pkg/engine/keep"
+	"github.com/berth-cri/berth/pkg/engine/namespaces"
 	"github.com/berth-cri/berth/pkg/engine/network"
 	"github.com/berth-cri/berth/pkg/engine/ocispec"
-	"github.com/berth-cri/berth/pkg/engine/pin"
 	"github.com/berth-cri/berth/pkg/engine/shim"
 	"github.com/berth-cri/berth/pkg/engine/store"
 	"github.com/berth-cri/berth/pkg/handler"
@@ -118,10 +118,10 @@ type Origin struct {
 type SandboxStatus struct {
 	Phase Phase `json:"phase"`
 	// Stopping says that StopPodSandbox was called, Stopped that it came to its end.
-	Stopping   bool            `json:"stopping,omitempty"`
-	Stopped    bool            `json:"stopped,omitempty"`
-	Namespaces pin.Namespaces  `json:"namespaces"`
-	Network    *network.Result `json:"network,omitempty"`
+	Stopping   bool             `json:"stopping,omitempty"`
+	Stopped    bool             `json:"stopped,omitempty"`
+	Namespaces namespaces.Paths `json:"namespaces"`
+	Network    *network.Result  `json:"network,omitempty"`
 	// Restored says that the call came to its end which restored it from a checkpoint.
 	Restored bool `json:"restored,omitempty"`
 	// Tried is set before CNI ADD runs, so that DEL runs after a crash.

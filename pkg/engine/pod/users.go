@@ -8,17 +8,17 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berth-cri/berth/pkg/engine/namespaces"
 	"github.com/berth-cri/berth/pkg/engine/ocispec"
-	"github.com/berth-cri/berth/pkg/engine/pin"
 )
 
 // podUser is the user namespace that a pod asks for; nil is the host's.
-func podUser(c *runtimeapi.PodSandboxConfig) *pin.User {
+func podUser(c *runtimeapi.PodSandboxConfig) *namespaces.User {
 	uids, gids := ocispec.UserMappings(c)
 	if len(uids) != 1 || len(gids) != 1 {
 		return nil
 	}
-	return &pin.User{UIDs: uids[0], GIDs: gids[0]}
+	return &namespaces.User{UIDs: uids[0], GIDs: gids[0]}
 }
 
 // Chown gives a file to the root of the pod. Without a user namespace that is

@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/berth-cri/berth/pkg/engine/mountpoint"
-	"github.com/berth-cri/berth/pkg/engine/pin"
+	"github.com/berth-cri/berth/pkg/engine/namespaces"
 	"github.com/berth-cri/berth/pkg/engine/pod"
 )
 
@@ -77,7 +77,7 @@ func (r *residue) again() bool {
 // EraseSandbox removes what a disconnected sandbox has on disk.
 func EraseSandbox(l pod.Layout, id string) error {
 	// The directory has the links to what is elsewhere, so it goes last.
-	if err := pin.Release(l.NsDir(id)); err != nil {
+	if err := namespaces.Release(l.NsDir(id)); err != nil {
 		return err
 	}
 	return removeFiles(l, id)

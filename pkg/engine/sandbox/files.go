@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/berth-cri/berth/pkg/engine/pin"
+	"github.com/berth-cri/berth/pkg/engine/namespaces"
 	"github.com/berth-cri/berth/pkg/engine/pod"
 )
 
@@ -47,7 +47,7 @@ func (b *runs) makeFiles(s *pod.Sandbox) error {
 	return nil
 }
 
-func mountShm(dir string, u *pin.User) error {
+func mountShm(dir string, u *namespaces.User) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}

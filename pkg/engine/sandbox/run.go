@@ -17,9 +17,9 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/hooks"
 	"github.com/berth-cri/berth/pkg/engine/keep"
 	"github.com/berth-cri/berth/pkg/engine/mountpoint"
+	"github.com/berth-cri/berth/pkg/engine/namespaces"
 	"github.com/berth-cri/berth/pkg/engine/network"
 	"github.com/berth-cri/berth/pkg/engine/ocispec"
-	"github.com/berth-cri/berth/pkg/engine/pin"
 	"github.com/berth-cri/berth/pkg/engine/pod"
 	"github.com/berth-cri/berth/pkg/engine/reserve"
 	"github.com/berth-cri/berth/pkg/engine/settings"
@@ -236,7 +236,7 @@ func (b *runs) makeNetwork(ctx context.Context, s *pod.Sandbox) error {
 	if spec.Plan.Net {
 		ShareNetns(ctx) // somebody may have unmounted it
 	}
-	ns, err := pin.Create(ctx, spec.Plan.PinRequest(b.pods.NsDir(s.ID()), netPath(s.ID()), ocispec.Sysctls(spec.Config.Msg, b.settings.Node)))
+	ns, err := namespaces.Create(ctx, spec.Plan.PinRequest(b.pods.NsDir(s.ID()), netPath(s.ID()), ocispec.Sysctls(spec.Config.Msg, b.settings.Node)))
 	if err != nil {
 		return err
 	}

@@ -19,8 +19,8 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/failpoint"
 	"github.com/berth-cri/berth/pkg/engine/hooks"
 	"github.com/berth-cri/berth/pkg/engine/mountpoint"
+	"github.com/berth-cri/berth/pkg/engine/namespaces"
 	"github.com/berth-cri/berth/pkg/engine/network"
-	"github.com/berth-cri/berth/pkg/engine/pin"
 	"github.com/berth-cri/berth/pkg/engine/pod"
 	"github.com/berth-cri/berth/pkg/engine/reserve"
 	"github.com/berth-cri/berth/pkg/engine/rootfs"
@@ -162,7 +162,7 @@ func (b *stops) TearDown(ctx context.Context, s *pod.Sandbox) error {
 		return err
 	}
 	// What is busy is no hindrance: nothing of the pod is in there, and forget tries again.
-	if err := pin.Release(b.pods.NsDir(s.ID())); err != nil && !errors.Is(err, unix.EBUSY) {
+	if err := namespaces.Release(b.pods.NsDir(s.ID())); err != nil && !errors.Is(err, unix.EBUSY) {
 		return fmt.Errorf("namespaces: %w", err)
 	}
 	if err := mountpoint.Unmount(b.pods.FilesOf(s.ID()).Shm); err != nil {
@@ -179,7 +179,7 @@ func (b *stops) disconnect(ctx context.Context, s *pod.Sandbox) error {
 		return nil
 	}
 	p := AttachedPod(s)
-	if !pin.Exists(st.Namespaces.Net) {
+	if !namespaces.Exists(st.Namespaces.Net) {
 		p.NetNS = "" // CNI: the address is released all the same
 	}
 	disconnecting, end := step.Begin(ctx, step.Network)

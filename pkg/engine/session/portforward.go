@@ -15,7 +15,7 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
-	"github.com/berth-cri/berth/pkg/engine/pin"
+	"github.com/berth-cri/berth/pkg/engine/namespaces"
 	"github.com/berth-cri/berth/pkg/engine/pod"
 )
 
@@ -194,7 +194,7 @@ func (w way) dial(ctx context.Context, port int) (*net.TCPConn, error) {
 	if w.netns == "" {
 		err = dial()
 	} else {
-		err = pin.Do(w.netns, dial)
+		err = namespaces.Do(w.netns, dial)
 	}
 	if err != nil {
 		return nil, err

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-cri/berth/internal/test"
-	"github.com/berth-cri/berth/pkg/engine/pin"
+	"github.com/berth-cri/berth/pkg/engine/namespaces"
 )
 
 // newNetwork is a network namespace that is gone with the test.
@@ -35,7 +35,7 @@ func newNetwork(t *testing.T) (path string) {
 // inNetwork runs f there.
 func inNetwork(t *testing.T, path string, f func() error) {
 	t.Helper()
-	test.Must(t, pin.Do(path, f))
+	test.Must(t, namespaces.Do(path, f))
 }
 
 // cable joins two namespaces by two interfaces that are up.

@@ -1,4 +1,4 @@
-// Package pin holds the namespaces of a pod sandbox without a process.
+// Package namespaces holds the namespaces of a pod sandbox without a process.
 //
 // A namespace lives as long as something refers to it. Here that is a bind
 // mount of the kernel's namespace file: no pause process, no image, and it
@@ -12,7 +12,7 @@
 // The namespaces of a pod with a user namespace are made inside that, by a
 // process that exists only meanwhile. Entering a user namespace is nothing that
 // a process with several threads could do.
-package pin
+package namespaces
 
 import (
 	"context"
@@ -49,9 +49,9 @@ type Request struct {
 	Sysctls map[string]string
 }
 
-// Namespaces are the paths of the mounted namespaces, "" for those that were
+// Paths are those of the mounted namespaces, "" for those that were
 // not asked for.
-type Namespaces struct {
+type Paths struct {
 	Net, IPC, UTS string
 	User          string `json:",omitempty"`
 }
@@ -68,17 +68,17 @@ const (
 // cannot be made because of the request itself is errdefs.ErrInvalidArgument;
 // what is there already is errdefs.ErrAlreadyExists. Concurrent calls are fine
 // as long as they name different directories.
-func Create(ctx context.Context, r Request) (*Namespaces, error) {
+func Create(ctx context.Context, r Request) (*Paths, error) {
 	writes, err := r.sysctls()
 	if err != nil {
 		return nil, err
 	}
 	if err := ctx.Err(); err != nil {
-		return nil, fmt.Errorf("pin namespaces: %w", err)
+		return nil, fmt.Errorf("hold namespaces: %w", err)
 	}
 	made, err := makeDir(r.Dir)
 	if err != nil {
-		return nil, fmt.Errorf("pin namespaces: %w", err)
+		return nil, fmt.Errorf("hold namespaces: %w", err)
 	}
 	ns, err := r.create(writes)
 	if err != nil {
@@ -88,7 +88,7 @@ func Create(ctx context.Context, r Request) (*Namespaces, error) {
 		if errdefs.IsInvalidArgument(err) {
 			return nil, err // what is wrong is the pod's, and not where it was found out
 		}
-		return nil, fmt.Errorf("pin namespaces: %w", err)
+		return nil, fmt.Errorf("hold namespaces: %w", err)
 	}
 	return ns, nil
 }
@@ -109,11 +109,11 @@ func makeDir(dir string) (bool, error) {
 	}
 }
 
-func (r *Request) create(writes []write) (*Namespaces, error) {
+func (r *Request) create(writes []write) (*Paths, error) {
 	if r.User != nil {
 		return r.createInUser(writes)
 	}
-	var ns Namespaces
+	var ns Paths
 	err := thread.Run(func() error {
 		if err := unix.Unshare(r.flags()); err != nil {
 			return fmt.Errorf("unshare: %w%s", err, limitHint(err))
@@ -129,7 +129,7 @@ func (r *Request) create(writes []write) (*Namespaces, error) {
 	return &ns, nil
 }
 
-// SetHostname sets the hostname of a UTS namespace that is pinned at a path.
+// SetHostname sets the hostname of a UTS namespace that is mounted at a path.
 func SetHostname(path, name string) error {
 	return thread.Run(func() error {
 		ns, err := os.Open(path)

@@ -1,4 +1,4 @@
-package pin
+package namespaces
 
 import (
 	"errors"
@@ -24,8 +24,8 @@ type User struct {
 
 // createInUser makes the user namespace, and the others inside it: what a
 // namespace allows depends on the user namespace that it was made in.
-func (r *Request) createInUser(writes []write) (*Namespaces, error) {
-	var ns Namespaces
+func (r *Request) createInUser(writes []write) (*Paths, error) {
+	var ns Paths
 	err := thread.Run(func() error {
 		h, err := r.startHolder()
 		if err != nil {

@@ -1,4 +1,4 @@
-package pin
+package namespaces
 
 import (
 	"errors"
@@ -14,7 +14,7 @@ import (
 
 // mount binds the thread's namespaces, and the user namespace of the process, to
 // files and records their paths in ns.
-func (r *Request) mount(ns *Namespaces, pid int) (err error) {
+func (r *Request) mount(ns *Paths, pid int) (err error) {
 	var undo []func() error
 	defer func() {
 		if err == nil {
@@ -143,7 +143,7 @@ func releaseFile(path string) error { return mountpoint.Remove(path) }
 
 // Lost is the first of the namespaces that is not mounted any more, "" if there is
 // none: somebody unmounted it, or the node was restarted.
-func (ns *Namespaces) Lost() string {
+func (ns *Paths) Lost() string {
 	for _, path := range []string{ns.Net, ns.User, ns.IPC, ns.UTS} {
 		if path != "" && !Exists(path) {
 			return path

@@ -1,4 +1,4 @@
-package pin
+package namespaces
 
 import (
 	"context"
@@ -31,7 +31,7 @@ func withUser(t testing.TB) Request {
 }
 
 // insideUser runs a command as root of the user namespace.
-func insideUser(t *testing.T, ns *Namespaces, command ...string) string {
+func insideUser(t *testing.T, ns *Paths, command ...string) string {
 	t.Helper()
 	args := append([]string{"--user=" + ns.User, "--net=" + ns.Net, "--ipc=" + ns.IPC, "--uts=" + ns.UTS, "--setuid=0", "--setgid=0", "--"}, command...)
 	out, err := exec.Command("nsenter", args...).CombinedOutput()

@@ -1,4 +1,4 @@
-package pin
+package namespaces
 
 import (
 	"context"
@@ -31,19 +31,19 @@ func TestMain(m *testing.M) {
 // all asks for every namespace, in a directory that is released with the test.
 func all(t testing.TB) Request {
 	r := Request{
-		Dir: filepath.Join(t.TempDir(), "ns"), Net: true, IPC: true, UTS: true, Hostname: "berth-pin-test",
+		Dir: filepath.Join(t.TempDir(), "ns"), Net: true, IPC: true, UTS: true, Hostname: "berth-ns-test",
 	}
 	t.Cleanup(func() { test.Check(t, Release(r.Dir)) })
 	return r
 }
 
-func create(t testing.TB, r Request) *Namespaces {
+func create(t testing.TB, r Request) *Paths {
 	t.Helper()
 	return test.Value(Create(t.Context(), r))(t)
 }
 
 // inside runs a command in the namespaces, as another process of the host.
-func inside(t *testing.T, ns *Namespaces, command ...string) string {
+func inside(t *testing.T, ns *Paths, command ...string) string {
 	t.Helper()
 	args := append([]string{"--net=" + ns.Net, "--ipc=" + ns.IPC, "--uts=" + ns.UTS, "--"}, command...)
 	out, err := exec.Command("nsenter", args...).CombinedOutput()
@@ -85,7 +85,7 @@ func TestCreateMakesNamespacesThatOtherProcessesSee(t *testing.T) {
 		}
 	}
 	for _, tc := range []struct{ command, want string }{
-		{"hostname", "berth-pin-test"},
+		{"hostname", "berth-ns-test"},
 		{"cat /proc/sys/net/ipv4/ip_unprivileged_port_start", "0"},
 		{"cat /proc/sys/net/ipv4/ping_group_range", "0\t2147483647"},
 		{"cat /proc/sys/kernel/shm_rmid_forced", "1"},
@@ -96,7 +96,7 @@ func TestCreateMakesNamespacesThatOtherProcessesSee(t *testing.T) {
 	if lo := inside(t, ns, "ip", "-o", "addr", "show", "lo"); !strings.Contains(lo, "127.0.0.1/8") || !strings.Contains(lo, "::1/128") {
 		t.Errorf("lo inside is not up: %s", lo)
 	}
-	if host, _ := os.Hostname(); host == "berth-pin-test" {
+	if host, _ := os.Hostname(); host == "berth-ns-test" {
 		t.Error("the host's name was changed")
 	}
 }

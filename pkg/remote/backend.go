@@ -225,8 +225,8 @@ func (b *Backend) SetHandlers(handlers []Handler) error {
 		return nil
 	}
 	// What has a name keeps it.
-	pins := (naming{b.names, b.known}).leaving(handlers)
-	b.known.pinAll(pins)
+	kept := (naming{b.names, b.known}).leaving(handlers)
+	b.known.assignMissing(kept)
 	if err := b.state.setRecord(endpointRecord{b.endpoint, handlers}); err != nil {
 		return err
 	}
@@ -270,7 +270,7 @@ func (b *Backend) Inventory() []handler.Owned {
 // note implements journal.
 func (b *Backend) note(ctx context.Context, c change) {
 	b.known.note(c)
-	if c.pin == "" {
+	if c.handler == "" {
 		b.save()
 		return
 	}

@@ -33,7 +33,7 @@ func (s sandboxes) RunPodSandbox(ctx context.Context, req *runtimeapi.RunPodSand
 		asked = proto.CloneOf(req)
 		asked.RuntimeHandler = s.names.remote(d.Name)
 	}
-	pin := s.pinFor(ctx, asked.GetRuntimeHandler())
+	name := s.assignedFor(ctx, asked.GetRuntimeHandler())
 	resp, err := readChange[runtimeapi.RunPodSandboxResponse](ctx, s.caller, runtimeapi.RuntimeService_RunPodSandbox_FullMethodName, asked)
 	if err == nil && resp.GetPodSandboxId() == "" {
 		err = s.nameless(runtimeapi.RuntimeService_RunPodSandbox_FullMethodName)
@@ -41,7 +41,7 @@ func (s sandboxes) RunPodSandbox(ctx context.Context, req *runtimeapi.RunPodSand
 	if err != nil {
 		return nil, err
 	}
-	s.journal.note(ctx, change{kind: madeSandbox, pin: pin, sandbox: runAs(resp.GetPodSandboxId(), asked.GetRuntimeHandler(), req.GetConfig())})
+	s.journal.note(ctx, change{kind: madeSandbox, handler: name, sandbox: runAs(resp.GetPodSandboxId(), asked.GetRuntimeHandler(), req.GetConfig())})
 	return resp, nil
 }
 
@@ -192,7 +192,7 @@ func (c checkpoints) RestorePod(ctx context.Context, req *runtimeapi.RestorePodR
 	if d := handler.DefinitionFrom(ctx); d != nil {
 		asked.RuntimeHandler = c.names.remote(d.Name)
 	}
-	pin := c.pinFor(ctx, asked.GetRuntimeHandler())
+	name := c.assignedFor(ctx, asked.GetRuntimeHandler())
 	configs := map[string]*runtimeapi.ContainerConfig{}
 	for i, config := range asked.GetContainerConfigs() {
 		asked.ContainerConfigs[i] = c.names.config(config)
@@ -203,7 +203,7 @@ func (c checkpoints) RestorePod(ctx context.Context, req *runtimeapi.RestorePodR
 		return nil, err
 	}
 	id := resp.GetPodSandboxId()
-	c.journal.note(ctx, change{kind: madeSandbox, pin: pin, sandbox: runAs(id, asked.GetRuntimeHandler(), req.GetConfig())})
+	c.journal.note(ctx, change{kind: madeSandbox, handler: name, sandbox: runAs(id, asked.GetRuntimeHandler(), req.GetConfig())})
 	for _, restored := range resp.GetRestoredContainers() {
 		c.journal.note(ctx, change{kind: madeContainer, container: createdAs(restored.GetContainerId(), id, configs[restored.GetName()])})
 	}

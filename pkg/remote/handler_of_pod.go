@@ -11,41 +11,41 @@ import (
 
 // A pod stays a pod of the handler that it was made under, or adopted for, when
 // other handlers come to lead to its daemon by the same name, or its own leads
-// elsewhere. What the daemon says does not tell that, so it is pinned.
+// elsewhere. The daemon does not say which, so it is kept here.
 
-// pin says whose a sandbox is; mu is held, or nobody else has k.
-func (k *known) pin(id, name string) {
-	if k.pins == nil {
-		k.pins = map[string]string{}
+// assign keeps the handler of a sandbox; mu is held, or nobody else has k.
+func (k *known) assign(id, name string) {
+	if k.handlerOf == nil {
+		k.handlerOf = map[string]string{}
 	}
-	k.pins[id] = name
+	k.handlerOf[id] = name
 }
 
-// pinned is whose a sandbox is, empty if that follows from what the daemon says.
-func (k *known) pinned(id string) string {
+// assigned is the handler of a sandbox, empty if that follows from what the daemon says.
+func (k *known) assigned(id string) string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.pins[id]
+	return k.handlerOf[id]
 }
 
-// pinAll pins what has no pin.
-func (k *known) pinAll(pins map[string]string) {
+// assignMissing assigns handlers to sandboxes that have none.
+func (k *known) assignMissing(handlers map[string]string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	for id, name := range pins {
-		if k.pins[id] == "" {
-			k.pin(id, name)
+	for id, name := range handlers {
+		if k.handlerOf[id] == "" {
+			k.assign(id, name)
 		}
 	}
 }
 
-// stay are the pins of sandboxes that are still there; others are dropped.
+// stay are the handlers of sandboxes that are still there; others are dropped.
 func (k *known) stay() map[string]string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	there := k.all().sandboxes
-	maps.DeleteFunc(k.pins, func(id, _ string) bool { return there[id] == nil })
-	return maps.Clone(k.pins)
+	maps.DeleteFunc(k.handlerOf, func(id, _ string) bool { return there[id] == nil })
+	return maps.Clone(k.handlerOf)
 }
 
 // naming says by which of our names a sandbox goes.
@@ -57,8 +57,8 @@ type naming struct {
 // sandbox is the name of one that the daemon says is of a handler of its own. Of a default
 // one, or where it does not say, as CRI-O, it is the handler that the sandbox counts for.
 func (n naming) sandbox(id, theirs string) string {
-	if pin := n.known.pinned(id); pin != "" {
-		return pin
+	if name := n.known.assigned(id); name != "" {
+		return name
 	}
 	if theirs == "" {
 		return n.names.owner("")
@@ -87,34 +87,34 @@ func (n naming) inventory() []handler.Owned {
 	}
 	all := make([]handler.Owned, 0, len(s.sandboxes))
 	for id, p := range s.sandboxes {
-		of := cmp.Or(n.known.pinned(id), n.names.owner(p.GetRuntimeHandler()))
+		of := cmp.Or(n.known.assigned(id), n.names.owner(p.GetRuntimeHandler()))
 		all = append(all, handler.Owned{Sandbox: id, Handler: of, UID: p.GetMetadata().GetUid(), Containers: containers[id]})
 	}
 	return all
 }
 
-// pinFor is the pin of a sandbox that is made under a handler of the daemon's,
+// assignedFor is the handler to keep of a sandbox that is made under a handler of the daemon's,
 // empty if it needs none: its daemon may leave the handler out of what it says, as CRI-O
 // does, and must lead to the same one by both.
-func (n naming) pinFor(ctx context.Context, theirs string) string {
+func (n naming) assignedFor(ctx context.Context, theirs string) string {
 	if d := handler.DefinitionFrom(ctx); d != nil && (n.names.owner(theirs) != d.Name || n.names.owner("") != d.Name) {
 		return d.Name
 	}
 	return ""
 }
 
-// leaving are the pins of those whose name would be another with other handlers.
+// leaving are the handlers of those whose name would be another with other handlers.
 func (n naming) leaving(next []Handler) map[string]string {
 	now, then := n.names.current.Load(), translationOf(next)
 	if now == nil || slices.Equal(now.handlers, then.handlers) {
 		return nil
 	}
-	pins := map[string]string{}
+	kept := map[string]string{}
 	for id, p := range n.known.state().sandboxes {
 		theirs := p.GetRuntimeHandler()
 		if our, there := now.ours[theirs]; there && then.ours[theirs] != our {
-			pins[id] = our
+			kept[id] = our
 		}
 	}
-	return pins
+	return kept
 }

@@ -25,12 +25,12 @@ func TestPinsWhereADaemonMayNotSay(t *testing.T) {
 		"one that leads nowhere": {"gone", "crun", "gone"},
 	} {
 		ctx := handler.WithDefinition(t.Context(), &handler.Definition{Name: tc.handler})
-		pin := n.pinFor(ctx, tc.theirs)
-		test.Equal(t, fmt.Sprintf("%s: the pin", name), pin, tc.want)
-		if pin == "" {
+		kept := n.assignedFor(ctx, tc.theirs)
+		test.Equal(t, fmt.Sprintf("%s: the kept handler", name), kept, tc.want)
+		if kept == "" {
 			continue
 		}
-		n.known.pin(name, pin)
+		n.known.assign(name, kept)
 		for _, said := range []string{tc.theirs, ""} {
 			test.Equal(t, fmt.Sprintf("%s: when its daemon says %q it is of", name, said), n.sandbox(name, said), tc.handler)
 		}
@@ -57,8 +57,8 @@ func TestPinIsWrittenAtOnce(t *testing.T) {
 		Endpoint: filepath.Join(t.TempDir(), "cri.sock"), Dir: t.TempDir(), Instance: "me", ListTimeout: time.Second, Changed: func() {},
 		Handlers: []Handler{{Name: "legacy", Remote: "runc"}, {Name: "other", Remote: "runc"}},
 	}))(t)
-	b.note(t.Context(), change{kind: madeSandbox, pin: "other", sandbox: &runtimeapi.PodSandbox{Id: "p"}})
-	if got := opened(t, b.state.path).known.pins["p"]; got != "other" {
+	b.note(t.Context(), change{kind: madeSandbox, handler: "other", sandbox: &runtimeapi.PodSandbox{Id: "p"}})
+	if got := opened(t, b.state.path).known.handlerOf["p"]; got != "other" {
 		t.Errorf("the handler of the pod is %q after a kill", got)
 	}
 }

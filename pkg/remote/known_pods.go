@@ -30,9 +30,9 @@ type known struct {
 	number, turn uint64
 	// now is all that is known, nil until it is worked out anew.
 	now *state
-	// pins are the handlers of ours of sandboxes that would count as another's by
+	// handlerOf are the handlers of ours of sandboxes that would count as another's by
 	// what the daemon says, by id.
-	pins map[string]string
+	handlerOf map[string]string
 }
 
 // page is about the last list of one kind.
@@ -58,9 +58,9 @@ type change struct {
 	container *runtimeapi.Container
 	id        string
 	kind      kind
-	// pin is the handler of ours of a sandbox that was made, empty if that follows
+	// handler is the one of ours of a sandbox that was made, empty if that follows
 	// from what the daemon says.
-	pin string
+	handler string
 }
 
 type kind int
@@ -173,10 +173,10 @@ func (k *known) note(c change) {
 	c.number = k.number
 	k.changes = append(k.changes, c)
 	switch {
-	case c.kind == madeSandbox && c.pin != "":
-		k.pin(c.sandbox.GetId(), c.pin)
+	case c.kind == madeSandbox && c.handler != "":
+		k.assign(c.sandbox.GetId(), c.handler)
 	case c.kind == removedSandbox:
-		delete(k.pins, c.id)
+		delete(k.handlerOf, c.id)
 	}
 }
 
@@ -278,7 +278,7 @@ func (k *known) live(id string) bool {
 
 // save puts what is known into a state file: the lists with the changes since.
 func (k *known) save(to *saved) error {
-	to.Pins = k.stay()
+	to.HandlerOf = k.stay()
 	s := k.state()
 	k.mu.Lock()
 	to.Listed = older(k.sandboxes.at, k.containers.at)
@@ -309,7 +309,7 @@ func (k *known) load(from *saved) error {
 	if err != nil {
 		return err
 	}
-	k.listed, k.pins = state{sandboxes, containers}, from.Pins
+	k.listed, k.handlerOf = state{sandboxes, containers}, from.HandlerOf
 	k.sandboxes.at, k.containers.at = from.Listed, from.Listed
 	return nil
 }

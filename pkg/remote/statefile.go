@@ -31,8 +31,8 @@ type saved struct {
 	Sandboxes   []byte `json:"sandboxes"`
 	Containers  []byte `json:"containers"`
 	// Listed is the age of the older of the last two lists.
-	Listed time.Time         `json:"listed"`
-	Pins   map[string]string `json:"pins,omitempty"`
+	Listed    time.Time         `json:"listed"`
+	HandlerOf map[string]string `json:"handlerOf,omitempty"`
 }
 
 // endpointRecord says whose pods a daemon has, so that they are found again by a berth

@@ -20,10 +20,10 @@ func containerNamespaces(c Container, n Node) ([]specs.LinuxNamespace, error) {
 	opts := cmp.Or(sc.GetNamespaceOptions(), podOptions(pod))
 	out := []specs.LinuxNamespace{{Type: specs.MountNamespace}}
 	for _, k := range []struct {
-		kind   specs.LinuxNamespaceType
-		mode   runtimeapi.NamespaceMode
+		kind    specs.LinuxNamespaceType
+		mode    runtimeapi.NamespaceMode
 		mounted string
-		proc   string
+		proc    string
 	}{
 		{specs.NetworkNamespace, pod.GetNetwork(), sb.NetNS, "net"},
 		{specs.UTSNamespace, pod.GetNetwork(), sb.UTSNS, "uts"},

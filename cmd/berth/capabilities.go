@@ -17,7 +17,7 @@ import (
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
 
-// featuresCommand makes "berth capabilities", which is also below "berth handler".
+// capabilitiesCommand makes "berth capabilities", which is also below "berth handler".
 func capabilitiesCommand() *cobra.Command {
 	r := &remote{}
 	selfCheck := false
@@ -161,7 +161,7 @@ func (h handlerCapabilities) shown(n capability.Name) capability.Known {
 	return k
 }
 
-// featureList has a row for each capability of a handler.
+// capabilityList has a row for each capability of a handler.
 func capabilityList(h handlerCapabilities, wide bool) *output.Table {
 	t := &output.Table{Header: []string{"CAPABILITY", "ANSWER", "KNOWN", "NOTE"}, Whole: wide}
 	add := func(name string, k capability.Known) {
@@ -177,7 +177,7 @@ func capabilityList(h handlerCapabilities, wide bool) *output.Table {
 	return t
 }
 
-// featureMatrix has a row for each capability and a column for each handler.
+// capabilityMatrix has a row for each capability and a column for each handler.
 func capabilityMatrix(handlers []handlerCapabilities, wide bool) *output.Table {
 	t := &output.Table{Header: []string{"CAPABILITY"}, Whole: wide}
 	every := capability.Table{} // which capabilities any of them has

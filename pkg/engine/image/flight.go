@@ -15,7 +15,7 @@ var errAbandoned = errors.New("all callers have gone")
 var errClosing = errors.New("the image store is closing")
 
 // flights lets callers who want the same thing share one attempt. A caller who
-// leaves does not end it for the others; the last one does.
+// leaves does not end it for the others; the last one does, which singleflight has no way for.
 type flights struct {
 	mu      sync.Mutex
 	running map[string]*flight

@@ -8,7 +8,8 @@ import (
 )
 
 // worker runs one job in the background, again and again when it is asked to.
-// Requests that come while it runs are served by one more run.
+// Requests that come while it runs are served by one more run: singleflight would give
+// them the outcome of one that began before.
 type worker struct {
 	wake chan struct{}
 

@@ -13,6 +13,9 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-cri/berth/pkg/engine/procfs"
+	"github.com/berth-cri/berth/pkg/engine/thread"
 )
 
 const (
@@ -44,7 +47,7 @@ func gunzip(ctx context.Context, blob *os.File) (plain *os.File, end func() erro
 	var stderr firstBytes
 	igzip := &exec.Cmd{
 		Path: path, Args: []string{path, "-d", "-c"}, Env: []string{}, Dir: "/", Stdin: blob, Stderr: &stderr,
-		SysProcAttr: &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: unprivileged, Gid: unprivileged}},
+		SysProcAttr: &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: unprivileged, Gid: unprivileged}, Cloneflags: unix.CLONE_NEWNET | unix.CLONE_NEWIPC},
 	}
 	plain, err = startPiped(igzip)
 	if err != nil {
@@ -65,7 +68,8 @@ func gunzip(ctx context.Context, blob *os.File) (plain *os.File, end func() erro
 	}
 }
 
-// startPiped starts a program and returns what it writes.
+// startPiped starts a program that has less than a child, and returns what it writes. Its
+// memory needs no limit: a layer does not change what igzip takes.
 func startPiped(cmd *exec.Cmd) (*os.File, error) {
 	from, to, err := os.Pipe()
 	if err != nil {
@@ -73,8 +77,15 @@ func startPiped(cmd *exec.Cmd) (*os.File, error) {
 	}
 	_, _ = unix.FcntlInt(to.Fd(), unix.F_SETPIPE_SZ, plainPipe) // a smaller one does too
 	cmd.Stdout = to
-	if err := errors.Join(cmd.Start(), to.Close()); err != nil {
+	err = thread.Run(func() error {
+		if err := dropCapabilities(); err != nil {
+			return err
+		}
+		return cmd.Start()
+	})
+	if err = errors.Join(err, to.Close()); err != nil {
 		return nil, errors.Join(err, from.Close())
 	}
+	_ = procfs.SetOOMScore(cmd.Process.Pid, 1000) // it may have ended
 	return from, nil
 }

@@ -19,7 +19,9 @@ func TestIgzip(t *testing.T) {
 		is      func(error) bool
 		says    string
 	}{
-		"rights":          {"#!/bin/sh\necho $(id -u) $(grep -c '^CapEff:.0*$' /proc/self/status) >&2; exit 1\n", errdefs.IsInvalidArgument, "igzip: 65534 1"},
+		"rights":          {"#!/bin/sh\necho $(id -u) $(grep -cE '^(CapEff:.0*|NoNewPrivs:.1)$' /proc/self/status) >&2; exit 1\n", errdefs.IsInvalidArgument, "igzip: 65534 2"},
+		"network":         {"#!/bin/sh\necho $(grep -c : /proc/net/dev) >&2; exit 1\n", errdefs.IsInvalidArgument, "igzip: 1:"},
+		"dies first":      {"#!/bin/sh\nsleep .3; cat /proc/self/oom_score_adj >&2; exit 1\n", errdefs.IsInvalidArgument, "igzip: 1000"},
 		"killed":          {"#!/bin/sh\nkill -9 $$\n", errdefs.IsUnavailable, "killed"},
 		"cannot start":    {"\x7fELF", nil, ""},
 		"ends with error": {"#!/bin/sh\necho broken >&2; exit 3\n", errdefs.IsInvalidArgument, "igzip: broken"},

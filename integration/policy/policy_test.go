@@ -139,13 +139,22 @@ func (b *bed) send(t *testing.T, all []runtime.Object) {
 	}
 }
 
+func pods(objects []runtimeclass.Object) (all []runtimeclass.Pod) {
+	for _, o := range objects {
+		if o.Pod != nil {
+			all = append(all, *o.Pod)
+		}
+	}
+	return all
+}
+
 // fit sends each pod of a fixture as it is, and with each class. Somebody has said which
 // handler pods without a class get.
 func (b *bed) fit(t *testing.T, one fixtures.Fixture) {
 	all, handlers := one.Objects(t), one.Inventory(t)
 	classes := b.classes(t, runtimeclass.Classes(all), handlers)
 	b.inForce(t, policy.Options{Classes: classes, Handlers: handlers, Default: defaultOf(handlers), State: true, Workloads: policy.WarnWorkloads})
-	for _, of := range runtimeclass.Pods(all) {
+	for _, of := range pods(all) {
 		b.sameVerdict(t, of.Owner, of.Pod, handlers, classes, true)
 		for _, c := range classes {
 			with := of.DeepCopy()
@@ -161,7 +170,7 @@ func (b *bed) unchosen(t *testing.T) {
 	all, handlers := node.Objects(t), node.Inventory(t)
 	classes := b.classes(t, runtimeclass.Classes(all), handlers)
 	b.inForce(t, policy.Options{Classes: classes, Handlers: handlers, State: true, Workloads: policy.WarnWorkloads})
-	for _, of := range runtimeclass.Pods(all) {
+	for _, of := range pods(all) {
 		b.sameVerdict(t, of.Owner, of.Pod, handlers, classes, false)
 	}
 }

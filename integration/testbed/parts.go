@@ -102,6 +102,9 @@ func FindPart(name string) (string, error) {
 	if variable == "" {
 		variable, how = kubernetesVariable, "make kubernetes"
 		if dir := os.Getenv(variable); dir != "" {
+			if err := awaitBuild(dir); err != nil {
+				return "", err
+			}
 			path = filepath.Join(dir, name)
 		}
 	}

@@ -239,13 +239,14 @@ fmt-check: ## fail if a file is not formatted
 	[ -z "$$files" ] || { echo "not formatted (gofmt -w):"; echo "$$files"; exit 1; }
 
 .PHONY: vet
-vet: ## go vet, also of what only runs in a virtual machine
+vet: ## go vet
 	$(AS_BUILT) go vet $(ALL)
-	$(AS_BUILT) go vet -tags grpcnotrace,berth_vm ./integration/kubelet ./integration/vm/...
 
+# It vets, too, but for what only runs in a virtual machine.
 .PHONY: lint
 lint: $(BIN)/golangci-lint ## run the pinned linter
 	$(AS_BUILT) $(BIN)/golangci-lint run --allow-serial-runners $(ALL)
+	$(AS_BUILT) go vet -tags grpcnotrace,berth_vm ./integration/kubelet ./integration/vm/...
 
 .PHONY: tidy-check
 tidy-check: ## fail if a go.mod lists more or less than is used
@@ -276,7 +277,7 @@ check-generated: ## fail if generated code is not what its sources say
 
 ## Testing
 
-# -w leaves out what only debuggers read: linking a test takes half the time. Vet has a phase of its own.
+# -w leaves out what only debuggers read: linking a test takes half the time. The linter vets.
 GOTEST := $(BIN)/gotestsum --format pkgname --format-icons text --hide-summary skipped
 
 # What the phases of scripts/phases compile, and nothing is run. "go list -export" leaves
@@ -384,7 +385,7 @@ test: ## what to run before each push: format, vet, lint, unit tests, the heart 
 
 .PHONY: test-all
 test-all: ## that and everything else, which is what CI runs (root)
-	@scripts/phases deps build runtimes fmt-check vet tidy-check check-generated unit kubernetes+lint+verifier+chart integration vm-short checklist
+	@scripts/phases deps build runtimes fmt-check tidy-check check-generated kubernetes+lint+verifier+chart unit integration vm-short checklist
 
 .PHONY: bench
 bench: build runtimes $(BIN)/containerd ## compare with containerd, same runtime and network (root)

@@ -104,7 +104,7 @@ func TestFeaturesOfMachines(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			kata := testbed.NewKata(t, c.settings)
-			n.berth(t, 0, "handler", "add", name, "--type", "shim", "--path", kata.Path, "--set", "runtime_config_path="+kata.Config)
+			n.berth(t, 0, "handler", "add", name, "--type", "shim", "--path", kata.Path, "--set", "runtime_config_path="+kata.Config, "--set", "required_devices=[]")
 			table := n.told(t, name, "--self-check")[name]
 			if k := table.Of(capability.Exec); k.Answer != capability.Yes || k.Source != c.source {
 				t.Errorf("exec is %+v", k)

@@ -93,7 +93,7 @@ func TestMachinesConform(t *testing.T) {
 		"anothers": {shims.Kata{Memory: 8, FirstProgram: testbed.Part(t, testbed.BusyboxBinary)}, "the handler does not conform to vm/v1: what its pods see is not known: "},
 	} {
 		kata := testbed.NewKata(t, c.settings)
-		_, stderr := n.berth(t, 3, "handler", "add", name, "--type", "shim", "--path", kata.Path, "--set", "runtime_config_path="+kata.Config, "--set", `conforms=["vm/v1"]`)
+		_, stderr := n.berth(t, 3, "handler", "add", name, "--type", "shim", "--path", kata.Path, "--set", "runtime_config_path="+kata.Config, "--set", "required_devices=[]", "--set", `conforms=["vm/v1"]`)
 		has(t, stderr, c.breach)
 	}
 }

@@ -101,10 +101,10 @@ var wasmBuild = sync.OnceValues(func() (string, error) { return buildInto("bin/s
 
 // TOML is the handler's table, with further lines in it.
 func (w *Wasm) TOML(name, lines string) string {
-	return fmt.Sprintf("[runtimes.%s]\nruntime_type = \"shim\"\nruntime_path = %q\nruntime_config_path = %q\n%s\n", name, w.Path, w.Config, lines)
+	return fmt.Sprintf("[runtimes.%s]\nruntime_type = \"shim\"\nruntime_path = %q\nruntime_config_path = %q\nrequired_devices = []\n%s\n", name, w.Path, w.Config, lines)
 }
 
 // TOML is the handler's table, with further lines in it.
 func (k *Kata) TOML(name, lines string) string {
-	return fmt.Sprintf("[runtimes.%s]\nruntime_type = \"shim\"\nruntime_path = %q\nruntime_config_path = %q\n%s\n", name, k.Path, k.Config, lines)
+	return fmt.Sprintf("[runtimes.%s]\nruntime_type = \"shim\"\nruntime_path = %q\nruntime_config_path = %q\nrequired_devices = []\n%s\n", name, k.Path, k.Config, lines)
 }

@@ -27,7 +27,8 @@ const (
 )
 
 // interrupted keeps what pulls brought that were interrupted, by a lease each, for
-// the next pull of that image. It is given up where the space is needed.
+// the next pull of that image. It is given up where the space is needed. The expiry that
+// containerd knows of leases does not fit: it is fixed when the pull begins.
 type interrupted struct {
 	files     *files
 	collector *worker

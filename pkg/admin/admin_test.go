@@ -6,6 +6,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"google.golang.org/grpc/codes"
@@ -14,11 +15,36 @@ import (
 	"github.com/berth-cri/berth/pkg/admin"
 	"github.com/berth-cri/berth/pkg/admin/client"
 	"github.com/berth-cri/berth/pkg/lifecycle"
+	"github.com/berth-cri/berth/pkg/lifecycle/rollout"
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
 
 func TestNewChecksItsOptions(t *testing.T) {
 	test.Fails(t, test.Err(admin.New(admin.Options{})), "nothing is missing")
+}
+
+// TestRegisterWaitsForTheProbe has a runtime that answers later than a reload waits.
+func TestRegisterWaitsForTheProbe(t *testing.T) {
+	b := newBed(t)
+	slow := make(chan struct{})
+	answer := sync.OnceFunc(func() { close(slow) })
+	defer answer()
+	b.node.mu.Lock()
+	b.node.slow = slow
+	b.node.mu.Unlock()
+	var resp *adminv1.RegisterHandlerResponse
+	var err error
+	var registering sync.WaitGroup
+	registering.Go(func() { resp, err = b.RegisterHandler(t.Context(), b.crun()) })
+	test.Eventually(t, "the reload has ended", func() bool {
+		h, err := b.manager.Handler("crun")
+		return err == nil && h.State.Reason == rollout.NotProbedYet
+	})
+	answer()
+	registering.Wait()
+	if err != nil || resp.GetHandler().GetState() != adminv1.State_STATE_READY {
+		t.Errorf("%v: %v", resp.GetHandler(), err)
+	}
 }
 
 func TestHandlers(t *testing.T) {

@@ -45,11 +45,18 @@ type node struct {
 	mu     sync.Mutex
 	pods   map[string]admin.Pod // by id
 	broken map[string]bool      // by path of the runtime
+	slow   chan struct{}        // no runtime answers before it is closed; nil is at once
 	// replaced are contents of programs, by path.
 	replaced map[string]string
 }
 
 func (n *node) Check(_ context.Context, d *handler.Definition, _ probe.Depth) (*probe.Runtime, error) {
+	n.mu.Lock()
+	slow := n.slow
+	n.mu.Unlock()
+	if slow != nil {
+		<-slow
+	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.broken[d.Path] {

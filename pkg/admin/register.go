@@ -16,6 +16,8 @@ import (
 	"github.com/berth-cri/berth/pkg/config"
 	"github.com/berth-cri/berth/pkg/handler"
 	"github.com/berth-cri/berth/pkg/lifecycle"
+	"github.com/berth-cri/berth/pkg/lifecycle/rollout"
+	"github.com/berth-cri/berth/pkg/probe"
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
 
@@ -53,8 +55,16 @@ func (r registrations) RegisterHandler(ctx context.Context, req *adminv1.Registe
 	if err := r.put(ctx, name, text, nil); err != nil {
 		return nil, err
 	}
-	h, err := r.one(name)
+	h, err := r.probed(ctx, name)
 	return &adminv1.RegisterHandlerResponse{Handler: h, File: r.dropIns.file(name)}, err
+}
+
+// probed is a handler whose probe has ended: on a busy node it takes longer than a reload waits.
+func (r registrations) probed(ctx context.Context, name string) (*adminv1.Handler, error) {
+	if h, err := r.life.Handler(name); err == nil && h.State.Reason == rollout.NotProbedYet {
+		_, _ = r.life.Probe(ctx, name, probe.Ask) // what it finds is the handler's state
+	}
+	return r.one(name)
 }
 
 // discovered says whether no file has the handler. One that a file has replaces it.
@@ -84,7 +94,7 @@ func (r registrations) UpdateHandler(ctx context.Context, req *adminv1.UpdateHan
 	if err := r.put(ctx, name, text, before); err != nil {
 		return nil, err
 	}
-	h, err := r.one(name)
+	h, err := r.probed(ctx, name)
 	return &adminv1.UpdateHandlerResponse{Handler: h, File: r.dropIns.file(name)}, err
 }
 

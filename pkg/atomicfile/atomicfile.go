@@ -58,8 +58,12 @@ func WriteJSON(path string, v any, d Durability) error {
 // same filesystem.
 func WriteBy(fresh, path string, mode fs.FileMode, d Durability, write func(io.Writer) error) (err error) {
 	defer func() {
-		if err != nil {
-			err = errors.Join(Explain(err), Remove(fresh))
+		if err == nil {
+			return
+		}
+		err = Explain(err)
+		if left := Remove(fresh); left != nil {
+			err = errors.Join(err, left)
 		}
 	}()
 	f, err := create(fresh, mode)

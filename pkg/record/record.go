@@ -26,7 +26,7 @@ func Encode(format int, v any) ([]byte, error) {
 	text, err := json.Marshal(v)
 	rest, object := bytes.CutPrefix(text, []byte("{"))
 	if err == nil && !object {
-		err = fmt.Errorf("a record of type %T is no object", v)
+		err = fmt.Errorf("a record of type %T must be an object", v)
 	}
 	if err != nil {
 		return nil, err

@@ -307,8 +307,9 @@ unit: runtimes $(BIN)/gotestsum ## unit tests, fuzz seeds included, with the rac
 KUBERNETES ?= kubernetes
 
 # What runs in virtual machines has its own targets: it needs the processors to itself. So
-# has what needs a browser. The clients of streaming run with the unit tests, with -race.
-WITHOUT_VM = $(shell go list ./integration/... | grep -vE '/integration/(vm|dashboard|streaming)$$')
+# has what needs a browser. The clients of streaming run with the unit tests, with -race. The
+# first that needs Kubernetes comes last: it would wait until that is built.
+WITHOUT_VM = $(shell go list ./integration/... | grep -vE '/integration/(capacity|vm|dashboard|streaming)$$') ./integration/capacity
 
 # Tests wait more than they work, for shims that get a minute and clients that are slow: two
 # packages at once take three fifths of the time on two cores. Each test has daemons, networks

@@ -46,7 +46,7 @@ func (f *Fetcher) Fetch(ctx context.Context, desc imagespec.Descriptor) (io.Read
 	}
 	ctx = context.WithValue(ctx, layerKey{}, &layer{size: desc.Size})
 	if !images.IsNonDistributable(desc.MediaType) {
-		if true || desc.Size < inPartsFrom {
+		if desc.Size < inPartsFrom {
 			return f.Fetcher.Fetch(ctx, desc)
 		}
 		return f.inParts(ctx, desc.Size, func(ctx context.Context, offset int64) (io.ReadCloser, error) { return f.from(ctx, desc, offset) }), nil

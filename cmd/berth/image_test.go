@@ -109,7 +109,8 @@ func TestWholeFile(t *testing.T) {
 	path := filepath.Join(dir, "file")
 	test.Must(t, whole(path, func(w io.Writer) error { _, err := io.WriteString(w, "all of it"); return err }))
 	failed := errors.New("cut off")
-	test.ErrorIs(t, whole(path, func(w io.Writer) error { _, _ = io.WriteString(w, "half"); return failed }), failed, "a write that fails")
+	err := whole(path, func(w io.Writer) error { _, _ = io.WriteString(w, "half"); return failed })
+	test.Equal(t, "the error of a write that fails, as it is for who reads its class", err, failed)
 	text, err := os.ReadFile(path)
 	left, listed := os.ReadDir(dir)
 	if err != nil || string(text) != "all of it" || listed != nil || len(left) != 1 {

@@ -77,7 +77,10 @@ func WriteBy(fresh, path string, mode fs.FileMode, d Durability, write func(io.W
 	if err == nil && d == Durable {
 		err = f.Sync()
 	}
-	if err = errors.Join(err, f.Close()); err != nil {
+	if closed := f.Close(); err == nil {
+		err = closed
+	}
+	if err != nil {
 		return err
 	}
 	if err := os.Rename(fresh, path); err != nil {

@@ -318,7 +318,7 @@ WITHOUT_VM = $(shell go list ./integration/... | grep -vE '/integration/(capacit
 integration: build runtimes peers $(KUBERNETES) $(BIN)/gotestsum $(BIN)/nfpm ## tests against real runtimes and a real registry (root)
 	@mkdir -p $(OUT)
 	$(AS_BUILT) $(GOTEST) --jsonfile $(OUT)/integration.json --rerun-fails=1 --rerun-fails-max-failures=5 --packages "$(WITHOUT_VM)" \
-		-- -vet=off -count=1 -ldflags=-w -p 2 -parallel 4 -timeout 30m
+		-- -vet=off -count=1 -ldflags=-w -p 2 -parallel 4 -timeout 45m
 
 .PHONY: kubelet
 kubelet: build runtimes kubernetes ## only the tests under a real kubelet and control plane (root)

@@ -8,8 +8,10 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/admin"
@@ -40,6 +42,14 @@ func TestRegisterWaitsForTheProbe(t *testing.T) {
 		h, err := b.manager.Handler("crun")
 		return err == nil && h.State.Reason == rollout.NotProbedYet
 	})
+	again := make(chan error, 1)
+	go func() { again <- test.Err(b.RegisterHandler(t.Context(), b.crun())) }()
+	select {
+	case err := <-again:
+		test.Equal(t, "another registration", status.Code(err), codes.AlreadyExists)
+	case <-time.After(30 * time.Second):
+		t.Error("another registration waits for the probe")
+	}
 	answer()
 	registering.Wait()
 	if err != nil || resp.GetHandler().GetState() != adminv1.State_STATE_READY {

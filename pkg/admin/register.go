@@ -39,27 +39,32 @@ func (r registrations) RegisterHandler(ctx context.Context, req *adminv1.Registe
 	if err := handler.ValidName(name); err != nil {
 		return nil, err
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if known, err := r.life.Handler(name); err == nil && known.Configured && !discovered(known) {
-		return nil, fmt.Errorf("handler %q already exists, at %s; change it by \"berth handler edit %s\": %w",
-			name, known.Definition.Origin, name, errdefs.ErrAlreadyExists)
-	}
-	if err := r.dropIns.free(name); err != nil {
-		return nil, err
-	}
-	text, err := r.text(ctx, name, settingsOf(req.GetSettings()))
-	if err != nil {
-		return nil, err
-	}
-	if err := r.put(ctx, name, text, nil); err != nil {
+	if err := r.register(ctx, name, settingsOf(req.GetSettings())); err != nil {
 		return nil, err
 	}
 	h, err := r.probed(ctx, name)
 	return &adminv1.RegisterHandlerResponse{Handler: h, File: r.dropIns.file(name)}, err
 }
 
+func (r registrations) register(ctx context.Context, name string, settings []config.Setting) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if known, err := r.life.Handler(name); err == nil && known.Configured && !discovered(known) {
+		return fmt.Errorf("handler %q already exists, at %s; change it by \"berth handler edit %s\": %w",
+			name, known.Definition.Origin, name, errdefs.ErrAlreadyExists)
+	}
+	if err := r.dropIns.free(name); err != nil {
+		return err
+	}
+	text, err := r.text(ctx, name, settings)
+	if err != nil {
+		return err
+	}
+	return r.put(ctx, name, text, nil)
+}
+
 // probed is a handler whose probe has ended: on a busy node it takes longer than a reload waits.
+// mu is not held meanwhile: a runtime that hangs delays no other registration.
 func (r registrations) probed(ctx context.Context, name string) (*adminv1.Handler, error) {
 	if h, err := r.life.Handler(name); err == nil && h.State.Reason == rollout.NotProbedYet {
 		_, _ = r.life.Probe(ctx, name, probe.Ask) // what it finds is the handler's state
@@ -74,28 +79,32 @@ func discovered(h lifecycle.Handler) bool {
 
 func (r registrations) UpdateHandler(ctx context.Context, req *adminv1.UpdateHandlerRequest) (*adminv1.UpdateHandlerResponse, error) {
 	name := req.GetName()
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	before, err := r.ours(name)
-	if err != nil {
-		return nil, err
-	}
-	settings, err := config.ReadHandlerFile(before, name)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", r.dropIns.file(name), err)
-	}
-	if settings, err = merged(settings, settingsOf(req.GetSet()), req.GetUnset()); err != nil {
-		return nil, err
-	}
-	text, err := r.text(ctx, name, settings)
-	if err != nil {
-		return nil, err
-	}
-	if err := r.put(ctx, name, text, before); err != nil {
+	if err := r.update(ctx, name, req); err != nil {
 		return nil, err
 	}
 	h, err := r.probed(ctx, name)
 	return &adminv1.UpdateHandlerResponse{Handler: h, File: r.dropIns.file(name)}, err
+}
+
+func (r registrations) update(ctx context.Context, name string, req *adminv1.UpdateHandlerRequest) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	before, err := r.ours(name)
+	if err != nil {
+		return err
+	}
+	settings, err := config.ReadHandlerFile(before, name)
+	if err != nil {
+		return fmt.Errorf("%s: %w", r.dropIns.file(name), err)
+	}
+	if settings, err = merged(settings, settingsOf(req.GetSet()), req.GetUnset()); err != nil {
+		return err
+	}
+	text, err := r.text(ctx, name, settings)
+	if err != nil {
+		return err
+	}
+	return r.put(ctx, name, text, before)
 }
 
 func (r registrations) RemoveHandler(ctx context.Context, req *adminv1.RemoveHandlerRequest) (*adminv1.RemoveHandlerResponse, error) {

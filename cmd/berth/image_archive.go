@@ -70,7 +70,8 @@ func receive(stream adminv1.Admin_ExportImagesClient, to io.Writer) error {
 
 // whole has a file be there when all of it was written, and not before.
 func whole(path string, write func(io.Writer) error) error {
-	return atomicfile.WriteBy(atomicfile.Fresh(path), path, 0o600, atomicfile.Durable, func(f io.Writer) error {
+	fresh := fmt.Sprintf("%s.%d", atomicfile.Fresh(path), os.Getpid()) // another export may go to the same file
+	return atomicfile.WriteBy(fresh, path, 0o600, atomicfile.Durable, func(f io.Writer) error {
 		w := bufio.NewWriterSize(f, archivePart)
 		if err := write(w); err != nil {
 			return err

@@ -76,7 +76,9 @@ func (d *Dir) Log(dir, path string) error {
 // Pack makes the archive at location, readable for root only. It is whole or not
 // there.
 func (d *Dir) Pack(ctx context.Context, location string) error {
-	return atomicfile.WriteBy(atomicfile.Fresh(location), location, 0o600, atomicfile.Durable, func(to io.Writer) error {
+	// Checkpoints of several containers may have one location: the last one counts, as a whole.
+	fresh := filepath.Join(filepath.Dir(location), "."+filepath.Base(d.Path)+".new")
+	return atomicfile.WriteBy(fresh, location, 0o600, atomicfile.Durable, func(to io.Writer) error {
 		w := archive.NewChangeWriter(to, d.Path)
 		err := filepath.WalkDir(d.Path, func(path string, e fs.DirEntry, err error) error {
 			if err != nil || path == d.Path {

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -188,4 +189,21 @@ func TestPack(t *testing.T) {
 	if left, _ := os.ReadDir(again.Path); len(left) != 1 {
 		t.Errorf("what was there before is still there: %v", left)
 	}
+}
+
+// TestPackToOneLocation writes checkpoints of two containers to one file at a time.
+func TestPackToOneLocation(t *testing.T) {
+	location := filepath.Join(t.TempDir(), "a.tar")
+	var packing sync.WaitGroup
+	for _, name := range []string{"one", "two"} {
+		d := test.Value(Open(filepath.Join(t.TempDir(), name)))(t)
+		test.Must(t, os.WriteFile(filepath.Join(d.Images(), "pages.img"), make([]byte, 1<<20), 0o600))
+		packing.Go(func() {
+			for range 30 {
+				test.Check(t, d.Pack(t.Context(), location))
+			}
+		})
+	}
+	packing.Wait()
+	test.EqualLists(t, "archive has", names(t, location), []string{"checkpoint/", "checkpoint/pages.img"})
 }

@@ -46,8 +46,8 @@ type storedIntents struct {
 func (f intentFile) read() (map[string]*Intent, error) {
 	var s storedIntents
 	if err := statefile.Read(f.path, intentFormat, &s); err != nil {
-		return map[string]*Intent{}, fmt.Errorf("read cordons and drains of handlers from %s; "+
-			"remove the file and cordon them again: %w", f.path, err)
+		return map[string]*Intent{}, fmt.Errorf("read cordons and drains of handlers; "+
+			"remove the file and cordon them again: %w", err)
 	}
 	kept := map[string]*Intent{}
 	for name, i := range s.Handlers {

@@ -13,7 +13,7 @@ import (
 // other handlers come to lead to its daemon by the same name, or its own leads
 // elsewhere. The daemon does not say which, so it is kept here.
 
-// assign keeps the handler of a sandbox; mu is held, or nobody else has k.
+// assign keeps the handler of a sandbox. It needs mu, unless k is not shared yet.
 func (k *known) assign(id, name string) {
 	if k.handlerOf == nil {
 		k.handlerOf = map[string]string{}

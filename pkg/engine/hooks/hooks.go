@@ -81,7 +81,6 @@ func (t subject) Pod() nri.Pod {
 	return p
 }
 
-// openPlugins opens the way for plugins; they are told who runs the pods.
 // existing is the path of a namespace, or nothing once it is released.
 func existing(path string) string {
 	if path == "" || !namespaces.Exists(path) {

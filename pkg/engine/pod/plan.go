@@ -52,8 +52,8 @@ func AlwaysProcess(d *handler.Definition, rt *probe.Runtime) bool {
 	return d.SandboxProcess == handler.SandboxProcessAlways || rt.OwnKernel || d.Type == handler.Shim
 }
 
-// PinRequest asks for the namespaces of the plan with the pod's sysctls in them.
-func (p Plan) PinRequest(dir, netPath string, sysctls map[string]string) namespaces.Request {
+// NamespaceRequest asks for the namespaces of the plan with the pod's sysctls in them.
+func (p Plan) NamespaceRequest(dir, netPath string, sysctls map[string]string) namespaces.Request {
 	r := namespaces.Request{Dir: dir, Net: p.Net, IPC: p.IPC, UTS: p.UTS, User: p.User, Hostname: p.Hostname, Sysctls: sysctls}
 	if p.Net {
 		r.NetPath = netPath

@@ -236,7 +236,7 @@ func (b *runs) makeNetwork(ctx context.Context, s *pod.Sandbox) error {
 	if spec.Plan.Net {
 		ShareNetns(ctx) // somebody may have unmounted it
 	}
-	ns, err := namespaces.Create(ctx, spec.Plan.PinRequest(b.pods.NsDir(s.ID()), netPath(s.ID()), ocispec.Sysctls(spec.Config.Msg, b.settings.Node)))
+	ns, err := namespaces.Create(ctx, spec.Plan.NamespaceRequest(b.pods.NsDir(s.ID()), netPath(s.ID()), ocispec.Sysctls(spec.Config.Msg, b.settings.Node)))
 	if err != nil {
 		return err
 	}

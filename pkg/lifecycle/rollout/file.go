@@ -26,8 +26,8 @@ type stored struct {
 func (f File) Read() (map[string]*Decision, error) {
 	var s stored
 	if err := statefile.Read(f.path, fileFormat, &s); err != nil {
-		return map[string]*Decision{}, fmt.Errorf("read rollout decisions from %s; "+
-			"remove the file, and remove candidate from handlers whose rollout was aborted: %w", f.path, err)
+		return map[string]*Decision{}, fmt.Errorf("read rollout decisions; "+
+			"remove the file, and remove candidate from handlers whose rollout was aborted: %w", err)
 	}
 	kept := map[string]*Decision{}
 	for name, d := range s.Handlers {

@@ -61,7 +61,8 @@ var buffers = sync.Pool{New: func() any { return new([PartSize]byte) }}
 
 // parts reads a large layer in parts, some of which are fetched at the same time: a
 // registry that limits what one connection gets limits less by it. What is ahead of the
-// reader is in memory, in bounded pieces.
+// reader is in memory, in bounded pieces. containerd's own parallel fetches ask for every
+// blob by a range, and the pull fails where a registry answers 416 to that.
 type parts struct {
 	ctx  context.Context
 	end  context.CancelFunc

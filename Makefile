@@ -386,7 +386,7 @@ test: ## what to run before each push: format, vet, lint, unit tests, the heart 
 
 .PHONY: test-all
 test-all: ## that and everything else, which is what CI runs (root)
-	@scripts/phases deps build runtimes fmt-check tidy-check check-generated kubernetes+lint+verifier+chart unit integration vm-short checklist
+	@scripts/phases deps build runtimes fmt-check tidy-check check-generated kubernetes+vm-image+lint+verifier+chart unit integration vm-short checklist
 
 .PHONY: bench
 bench: build runtimes $(BIN)/containerd ## compare with containerd, same runtime and network (root)

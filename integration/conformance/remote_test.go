@@ -3,8 +3,8 @@ package conformance_test
 import (
 	"fmt"
 	"maps"
-	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -20,15 +20,6 @@ import (
 var passedOn = []string{
 	"Runtime", "Sandbox", "Container", "ContainerInput", "StreamLists", "Events", "Images", "Identity",
 	"Stats", "PodStats", "Metrics", "Restart",
-}
-
-// remoteGroups are those that a row of TestRemote runs: BERTH_TEST_REMOTE=all is
-// for all.
-func remoteGroups(more ...string) []string {
-	if os.Getenv("BERTH_TEST_REMOTE") == "all" {
-		return nil
-	}
-	return append(passedOn[:len(passedOn):len(passedOn)], more...)
 }
 
 // sessionsStay is for daemons that can be restarted without the one that has the
@@ -95,7 +86,7 @@ func TestRemote(t *testing.T) {
 				Ran:          target.ran,
 				Lacks:        target.lacks,
 				Differs:      target.differs,
-				Groups:       remoteGroups(target.groupsOfItsOwn...),
+				Groups:       groups(slices.Concat(passedOn, target.groupsOfItsOwn)...),
 				Berth:        target.berth,
 				CgroupParent: target.front.Client.CgroupParent,
 				Restart: func(t *testing.T) {

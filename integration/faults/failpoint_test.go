@@ -56,10 +56,11 @@ func TestKilledAtEveryFailpoint(t *testing.T) {
 		config string
 		shim   bool
 		pod    func(*runtimeapi.PodSandboxConfig)
+		places string // what their names begin with
 	}{
 		{name: "namespaces", config: runc},
-		{name: "process", config: runc + "sandbox_process = \"always\"\n"},
-		{name: "user namespace", config: runc, pod: withUserNS},
+		{name: "process", config: runc + "sandbox_process = \"always\"\n", places: "sandbox."},
+		{name: "user namespace", config: runc, pod: withUserNS, places: "sandbox."},
 		{name: "shim", config: shimConfig(t, testbed.Part(t, testbed.RuncShim)), shim: true},
 	} {
 		t.Run(handler.name, func(t *testing.T) {
@@ -70,8 +71,8 @@ func TestKilledAtEveryFailpoint(t *testing.T) {
 			})
 			atRest := b.Rest(t)
 			for _, place := range placesOfPods {
-				if place == failpoint.SandboxShimStarted && !handler.shim {
-					continue // such a pod does not come by
+				if place == failpoint.SandboxShimStarted && !handler.shim || !strings.HasPrefix(place, handler.places) {
+					continue // such a pod does not come by, or as the others do
 				}
 				t.Run(place, func(t *testing.T) { b.killedAt(t, place, atRest, handler.pod) })
 			}

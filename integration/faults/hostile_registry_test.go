@@ -29,8 +29,6 @@ type hostile struct {
 	*httptest.Server
 	// number is in all that it says, so that nothing of it is another's too.
 	number int
-	// parts is by how much its largest image is smaller, where time matters; 0 is not at all.
-	parts int
 
 	mu sync.Mutex
 	// blobs are contents by digest, manifests too.

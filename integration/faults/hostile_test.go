@@ -199,7 +199,7 @@ func entries(n int, of func(int) *tar.Header) func(io.Writer) error {
 }
 
 // maxEntries is what the daemons of these tests let an image have.
-const maxEntries = 16_000
+const maxEntries = 4000
 
 func manyEntries(t *testing.T, h *hostile) string {
 	return ofLayer(t, h, "entries", entries(maxEntries+1, func(i int) *tar.Header {
@@ -209,7 +209,7 @@ func manyEntries(t *testing.T, h *hostile) string {
 
 func longNames(t *testing.T, h *hostile) string {
 	long := strings.Repeat(strings.Repeat("n", 250)+"/", 14)
-	return ofLayer(t, h, "names", entries((maxEntries-1000)/max(h.parts, 1), func(i int) *tar.Header {
+	return ofLayer(t, h, "names", entries(maxEntries-1000, func(i int) *tar.Header {
 		return &tar.Header{Typeflag: tar.TypeReg, Name: fmt.Sprint(long, h.number, "-", i/1000, "/", i), Mode: 0o644}
 	}))
 }
@@ -268,7 +268,7 @@ func longEnvironment(t *testing.T, h *hostile) string {
 	})
 }
 
-const imagesOfOne = 25
+const imagesOfOne = 10
 
 // manyImages tags images from 0 on; the name is that of all, without the number.
 func manyImages(t *testing.T, h *hostile, name string, change func(int, *imagespec.Image)) string {
@@ -310,19 +310,20 @@ func TestHostileImages(t *testing.T) {
 }
 
 // atOnce is how many hostile images one user has pulled at the same time.
-const atOnce = 10
+const atOnce = 5
 
-// TestManyHostileImages pulls ten of each kind at once: what they cost must not add up.
+// TestManyHostileImages pulls several of a kind at once: what they cost the daemon must not
+// add up. What layers cost is their children's.
 func TestManyHostileImages(t *testing.T) {
 	t.Parallel()
 	// The others are refused before anything is read.
 	kinds := attacks()
-	for _, name := range []string{"endless token", "a million of variables", "layer is a config", "long names", "long attributes", "long environment"} {
+	for _, name := range []string{"endless token", "a million of variables", "layer is a config", "long environment"} {
 		t.Run(name, func(t *testing.T) {
 			var images []string
 			for i := range atOnce {
 				h := newHostile(t)
-				h.number, h.parts = i, 4
+				h.number = i
 				images = append(images, kinds[name].image(t, h))
 			}
 			attacked(t, kinds[name], images...)
@@ -396,28 +397,18 @@ func TestNeighbourOfHostileImages(t *testing.T) {
 	b := newBed(t, testbed.Options{})
 	pid := b.PID()
 	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan struct{})
-	pulls := 0
+	var pulls sync.WaitGroup
 	for _, a := range attacks() {
 		image := a.image(t, h)
-		pulls++
-		go func() {
-			defer func() { ended <- struct{}{} }()
-			for ctx.Err() == nil {
-				_, err := b.Client.PullImage(ctx, &runtimeapi.PullImageRequest{Image: &runtimeapi.ImageSpec{Image: image}})
-				if err == nil {
-					return
-				}
-			}
-		}()
+		pulls.Go(func() {
+			_, _ = b.Client.PullImage(ctx, &runtimeapi.PullImageRequest{Image: &runtimeapi.ImageSpec{Image: image}})
+		})
 	}
 	for range 3 {
 		b.Client.RunPod(t, testbed.PodSpec{Image: b.Image, Command: []string{"sleep", "600"}}).Remove(t)
 	}
 	cancel()
-	for range pulls {
-		<-ended
-	}
+	pulls.Wait()
 	if !b.Running() || b.PID() != pid {
 		t.Error("the daemon is gone")
 	}

@@ -53,7 +53,7 @@ func TestCreationCannotBeRolledBack(t *testing.T) {
 	hang := hanging()
 	runtime := newScripted(t)
 	config := strings.Replace(shimConfig(t, testbed.Part(t, testbed.RuncShim)), testbed.Part(t, testbed.Runc), runtime.Path, 1)
-	config = strings.Replace(config, "container_create_timeout = \"10s\"\n", "container_create_timeout = \"2s\"\n", 1)
+	config = strings.Replace(config, "container_create_timeout = \"10s\"\n", "container_create_timeout = \"6s\"\n", 1)
 	b := newBed(t, testbed.Options{Config: config})
 	atRest := b.Rest(t)
 	pod := b.Client.RunSandbox(t, testbed.PodSpec{})

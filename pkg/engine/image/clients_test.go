@@ -231,7 +231,7 @@ func TestDeletedContentOfPulls(t *testing.T) {
 			}
 		})
 	}
-	for i := range 30 {
+	for i := range 10 {
 		test.Mustf(t, test.Err(s.Pull(ctx, PullRequest{Ref: app})), "pull %d", i)
 		for _, d := range known {
 			test.Mustf(t, test.Err(s.files.content.Info(ctx, d)), "after pull %d", i)
@@ -247,7 +247,7 @@ func TestNamedWhileItIsRemoved(t *testing.T) {
 	_, s := serve(t, Config{}, layered(t, v1.Config{}))
 	ctx := inNamespace(t.Context())
 	test.Must(t, s.Retain(ctx, nil))
-	for i := range 30 {
+	for i := range 10 {
 		img := pullImage(t, s, app)
 		rec := test.Value(s.Clients().Images().Get(ctx, app))(t)
 		var both sync.WaitGroup

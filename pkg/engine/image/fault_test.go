@@ -172,7 +172,7 @@ func TestKilledAnywhere(t *testing.T) {
 		begin := time.Now()
 		killed(t, c, app, isDone)
 		whole := time.Since(begin)
-		const kills = 12
+		const kills = 6
 		for n := range kills {
 			t.Run(fmt.Sprint(name, n), func(t *testing.T) {
 				c.Root = filepath.Join(t.TempDir(), "images")

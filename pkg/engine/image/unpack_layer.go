@@ -137,9 +137,10 @@ func (a *applier) open(ctx context.Context, desc imagespec.Descriptor) (blob *os
 // child is the idle one, or a new one.
 func (a *applier) child() (*layerproc.Process, error) {
 	a.mu.Lock()
-	defer a.mu.Unlock()
-	if child := a.idle; child != nil {
-		a.idle = nil
+	child := a.idle
+	a.idle = nil
+	a.mu.Unlock()
+	if child != nil {
 		return child, nil
 	}
 	return layerproc.Start(a.memory)

@@ -11,10 +11,10 @@ import (
 // once.
 func (b *bed) liveness(t *testing.T, n *Namespace) {
 	probes := map[string]string{
-		"exec": "exec: {command: [test, -e, /tmp/alive]}",
-		"slow": "exec: {command: [sh, -c, 'if [ -e /tmp/alive ]; then exit 0; fi; sleep 60']}, timeoutSeconds: 1",
-		"http": "httpGet: {path: /alive, port: 8080}",
-		"tcp":  "tcpSocket: {port: 8080}",
+		"exec": "exec: {command: [test, -e, /tmp/alive]}, timeoutSeconds: 10",
+		"slow": "exec: {command: [sh, -c, 'if [ -e /tmp/alive ]; then exit 0; fi; sleep 60']}, timeoutSeconds: 5",
+		"http": "httpGet: {path: /alive, port: 8080}, timeoutSeconds: 10",
+		"tcp":  "tcpSocket: {port: 8080}, timeoutSeconds: 10",
 	}
 	for kind, probe := range probes {
 		n.Create(t, fmt.Sprintf(`

@@ -198,6 +198,10 @@ func TestPainABadFileKeepsTheDaemonFromStarting(t *testing.T) {
 			works(t, b, pod)
 			b.remove(t, b.DropInPath("40-new"))
 			b.waitState(t, "new", "")
+			// A reload keeps what is in force for the next start after that is to be seen.
+			if out, code := b.try(t, "reload", "--wait"); code != 0 {
+				t.Fatalf("mended, berth reload --wait ends with %d: %s", code, out)
+			}
 		})
 	}
 }

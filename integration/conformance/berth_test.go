@@ -107,7 +107,7 @@ func saysSo(t *testing.T, b *testbed.Berth, handler string, lacks map[conformanc
 // answers in than the first.
 var (
 	ofRuntime = []string{"Runtime", "Namespaces", "UserNamespaces", "Container", "Exit", "ExecSync", "Process", "Security", "Mounts", "Resources", "Stats"}
-	ofShim    = []string{"Runtime", "Sandbox", "Namespaces", "Container", "Exit", "Stop", "Logs", "ExecSync", "Resources", "Stats", "PodStats", "Metrics", "Events", "Streaming", "Restart"}
+	ofShim    = []string{"Runtime", "Sandbox", "Namespaces", "UserNamespaces", "Container", "Exit", "Stop", "Logs", "ExecSync", "Resources", "Stats", "PodStats", "Metrics", "Events", "Streaming", "Parallel", "Restart"}
 )
 
 // groups are those that a target runs: with BERTH_TEST_GROUPS=all it runs all.

@@ -238,9 +238,9 @@ func groups() []group {
 		{"Process", processChecks},
 		{"Security", securityChecks},
 		{"Mounts", mountChecks},
-		{"Volumes", ofDaemon(volumeChecks)},
+		{"Volumes", volumeChecks},
 		{"ImageVolumes", imageVolumeChecks},
-		{"DefinedVolumes", ofDaemon(definedVolumeChecks)},
+		{"DefinedVolumes", definedVolumeChecks},
 		{"Resources", resourceChecks},
 		{"Stats", allAlone(statsChecks)},
 		{"PodStats", allAlone(podStatsChecks)},
@@ -250,7 +250,7 @@ func groups() []group {
 		{"Streaming", streamingChecks},
 		{"Images", ofDaemon(allAlone(imageChecks))},
 		{"Identity", ofDaemon(identityChecks)},
-		{"Parallel", ofDaemon(allAlone(parallelChecks))},
+		{"Parallel", allAlone(parallelChecks)},
 		{"Restart", allAlone(restartChecks)},
 	}
 }

@@ -33,7 +33,7 @@ var sandboxChecks = []check{
 	{name: "the same attempt is free after remove", daemon: true, run: sandboxAttemptAgain},
 	{name: "the next attempt is another sandbox", daemon: true, run: sandboxNextAttempt},
 	{name: "concurrent duplicates make one sandbox", daemon: true, run: sandboxDuplicates},
-	{name: "an unused sandbox of a cancelled call does not block its name", daemon: true, run: sandboxCancelled},
+	{name: "an unused sandbox of a cancelled call does not block its name", run: sandboxCancelled},
 	{name: "nil linux", run: sandboxNilLinux},
 	{name: "nil security context and namespace options", run: sandboxNilSecurity},
 	{name: "list filters", daemon: true, run: sandboxFilters},

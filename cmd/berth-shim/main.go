@@ -11,8 +11,7 @@
 //
 //	berth-shim --address <socket> publish --topic <topic> --namespace <namespace>
 //
-// Build it with the tag no_grpc: it serves
-// ttrpc only, and has a budget.
+// The Makefile builds it with the tag no_grpc: it serves ttrpc only, and has a budget.
 package main
 
 import (

@@ -252,7 +252,6 @@ func TestKilledWhileVolumesAreMade(t *testing.T) {
 	}{
 		{name: "runc", config: runc},
 		{name: "user namespace", config: runc, pod: withUserNS},
-		{name: "shim", config: shimConfig(t, testbed.Part(t, testbed.RuncShim))},
 		{name: "copied root", config: runc + "snapshotter = \"native\"\n"},
 	} {
 		t.Run(handler.name, func(t *testing.T) {

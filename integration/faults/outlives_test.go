@@ -251,16 +251,15 @@ func TestPodsOutliveChangesOfTheirRuntime(t *testing.T) {
 		if c.handlers == nil {
 			c.handlers = f.handlers()
 		}
-		t.Run(c.name, func(t *testing.T) {
-			t.Run("no restart", func(t *testing.T) { f.outlives(t, c, config, func(*testing.T) {}) })
-			t.Run("all restarted", func(t *testing.T) { f.outlives(t, c, config, f.crash) })
-		})
+		t.Run(c.name, func(t *testing.T) { f.outlives(t, c, config) })
 	}
 	f.NothingLeft(t, atRest)
 	f.onlyTodays(t)
 }
 
-func (f *fleet) outlives(t *testing.T, c change, config string, restart func(*testing.T)) {
+// outlives makes a change and looks at new pods and at those from before it, and again
+// after all daemons were killed.
+func (f *fleet) outlives(t *testing.T, c change, config string) {
 	old := map[string]*oldPod{}
 	for _, handler := range c.handlers {
 		old[handler] = f.run(t, handler)
@@ -271,8 +270,8 @@ func (f *fleet) outlives(t *testing.T, c change, config string, restart func(*te
 	if c.config != nil {
 		f.reload(t, c.config(t, f))
 	}
-	restart(t)
-	f.each(t, c.handlers, func(t *testing.T, handler string) {
+	look := func(t *testing.T, handler string) {
+		t.Helper()
 		t.Run("new pod", func(t *testing.T) { c.fresh(t, f, handler) })
 		t.Run("pin", func(t *testing.T) {
 			f.isAsBefore(t, old[handler])
@@ -280,9 +279,22 @@ func (f *fleet) outlives(t *testing.T, c change, config string, restart func(*te
 				c.old(t, f, old[handler])
 			}
 		})
-		for _, do := range whatKubeletsDo {
-			t.Run(do.name, func(t *testing.T) { do.with(t, f, old[handler]) })
-		}
+		t.Run("exec", func(t *testing.T) { answers(t, old[handler].Container) })
+	}
+	t.Run("no restart", func(t *testing.T) {
+		f.each(t, c.handlers, func(t *testing.T, handler string) {
+			look(t, handler)
+			t.Run("new container", func(t *testing.T) { f.adds(t, old[handler]) })
+		})
+	})
+	t.Run("all restarted", func(t *testing.T) {
+		f.crash(t)
+		f.each(t, c.handlers, func(t *testing.T, handler string) {
+			look(t, handler)
+			for _, do := range whatKubeletsDo {
+				t.Run(do.name, func(t *testing.T) { do.with(t, f, old[handler]) })
+			}
+		})
 	})
 	f.install(t)
 	if c.config != nil {
@@ -316,7 +328,6 @@ var whatKubeletsDo = []struct {
 	name string
 	with func(t *testing.T, f *fleet, pod *oldPod)
 }{
-	{"exec", func(t *testing.T, _ *fleet, pod *oldPod) { t.Helper(); answers(t, pod.Container) }},
 	{"stats", func(t *testing.T, f *fleet, pod *oldPod) {
 		t.Helper()
 		testbed.Eventually(t, time.Minute, func() error {
@@ -344,10 +355,7 @@ var whatKubeletsDo = []struct {
 	{"new container", func(t *testing.T, f *fleet, pod *oldPod) {
 		t.Helper()
 		pod.waiting.Start(t)
-		added := pod.RunContainer(t, "added", f.spec(pod.Handler))
-		answers(t, added)
-		added.Stop(t, 0)
-		added.Remove(t)
+		f.adds(t, pod)
 	}},
 	{"stop", func(t *testing.T, _ *fleet, pod *oldPod) {
 		t.Helper()
@@ -356,6 +364,15 @@ var whatKubeletsDo = []struct {
 		pod.Stop(t)
 	}},
 	{"remove", func(t *testing.T, _ *fleet, pod *oldPod) { t.Helper(); pod.Remove(t) }},
+}
+
+// adds runs another container in a pod, and removes it.
+func (f *fleet) adds(t *testing.T, pod *oldPod) {
+	t.Helper()
+	added := pod.RunContainer(t, "added", f.spec(pod.Handler))
+	answers(t, added)
+	added.Stop(t, 0)
+	added.Remove(t)
 }
 
 func answers(t *testing.T, c *testbed.Container) {

@@ -11,6 +11,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"sync"
 
 	"github.com/containerd/containerd/v2/pkg/archive"
 	"github.com/containerd/containerd/v2/pkg/archive/compression"
@@ -93,8 +94,12 @@ type ahead struct {
 	stop   func()
 	err    error // why there are no more blocks
 	failed bool  // err is not EOF, and Read has returned it: what is ahead of that concerns no file yet
-	rest   []byte
+	block  []byte
+	rest   []byte // of block
 }
+
+// spare has blocks to be filled again: the memory of a new process costs it time.
+var spare = sync.Pool{New: func() any { return new([aheadBlock]byte) }}
 
 // readAhead begins to read. Stop ends it after the read that is under way.
 func readAhead(from io.Reader) *ahead {
@@ -106,7 +111,7 @@ func readAhead(from io.Reader) *ahead {
 		defer close(done)
 		defer close(a.blocks)
 		for a.err == nil && ctx.Err() == nil {
-			block, n := make([]byte, aheadBlock), 0
+			block, n := spare.Get().(*[aheadBlock]byte)[:], 0
 			for n < len(block) && a.err == nil && ctx.Err() == nil {
 				var more int
 				more, a.err = from.Read(block[n:])
@@ -124,12 +129,15 @@ func readAhead(from io.Reader) *ahead {
 
 func (a *ahead) Read(b []byte) (int, error) {
 	for len(a.rest) == 0 {
-		block, more := <-a.blocks
-		if !more {
+		if a.block != nil {
+			spare.Put((*[aheadBlock]byte)(a.block[:aheadBlock]))
+		}
+		a.block = <-a.blocks
+		if a.block == nil {
 			a.failed = !errors.Is(a.err, io.EOF)
 			return 0, a.err
 		}
-		a.rest = block
+		a.rest = a.block
 	}
 	n := copy(b, a.rest)
 	a.rest = a.rest[n:]

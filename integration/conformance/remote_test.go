@@ -65,7 +65,7 @@ func TestRemote(t *testing.T) {
 		{
 			handler: "remote-berth", front: berth, ran: ran, berth: true,
 			killed: []*testbed.Daemon{berth.Daemon}, differs: sessionsStay,
-			groups: slices.Concat(passedOn, []string{"SandboxInput", "Parallel"}),
+			groups: slices.Concat(passedOn, []string{"SandboxInput", "ExecSync", "Parallel"}),
 		},
 		{
 			handler: "remote-chain", front: chain, ran: ran, berth: true,

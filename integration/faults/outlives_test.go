@@ -239,8 +239,8 @@ func (f *fleet) crash(t *testing.T) {
 
 // TestPodsOutliveChangesOfTheirRuntime changes runtimes in every way under live
 // pods. What runs goes on, under the very binary that it was made with; new pods
-// get what is there now, or are told what is wrong with it. Each part is a test of
-// its own: change/restart/all/handler/what is done.
+// get what is there now, or are told what is wrong with it. A part is
+// change/restart/all/handler/what is done.
 func TestPodsOutliveChangesOfTheirRuntime(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, t.TempDir())
@@ -284,6 +284,9 @@ func (f *fleet) outlives(t *testing.T, c change, config string) {
 	t.Run("no restart", func(t *testing.T) {
 		f.each(t, c.handlers, func(t *testing.T, handler string) {
 			look(t, handler)
+			for _, do := range whatKubeletsDo[:2] { // which leave the pod as it was
+				t.Run(do.name, func(t *testing.T) { do.with(t, f, old[handler]) })
+			}
 			t.Run("new container", func(t *testing.T) { f.adds(t, old[handler]) })
 		})
 	})

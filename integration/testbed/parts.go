@@ -231,7 +231,10 @@ func build(tags string) (string, error) {
 	if tags != "" {
 		dir = filepath.Join(dir, "tags-"+tags)
 	}
-	return buildInto(dir, tags, "./cmd/...", "./contrib/cluster/cmd/...")
+	if _, err := buildInto(dir, tags, "./cmd/berth", "./cmd/berth-pause", "./contrib/cluster/cmd/..."); err != nil {
+		return "", err
+	}
+	return buildInto(dir, tags+",no_grpc", "./cmd/berth-shim")
 }
 
 // buildInto builds packages of the repository into a directory of it, which it
@@ -251,7 +254,7 @@ func buildInto(below, tags string, packages ...string) (string, error) {
 		return "", err
 	}
 	defer os.RemoveAll(fresh)
-	command := exec.Command("go", append([]string{"build", "-trimpath", "-buildvcs=false", "-tags", strings.TrimSuffix("grpcnotrace,"+tags, ","), "-o", fresh + "/"}, packages...)...)
+	command := exec.Command("go", append([]string{"build", "-trimpath", "-buildvcs=false", "-tags", "grpcnotrace,"+tags, "-o", fresh + "/"}, packages...)...)
 	command.Dir = root
 	command.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := command.CombinedOutput(); err != nil {

@@ -98,7 +98,7 @@ type ahead struct {
 	rest   []byte // of block
 }
 
-// spare has blocks to be filled again: the memory of a new process costs it time.
+// spare has blocks to fill again: new memory costs time.
 var spare = sync.Pool{New: func() any { return new([aheadBlock]byte) }}
 
 // readAhead begins to read. Stop ends it after the read that is under way.

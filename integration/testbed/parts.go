@@ -254,7 +254,7 @@ func buildInto(below, tags string, packages ...string) (string, error) {
 		return "", err
 	}
 	defer os.RemoveAll(fresh)
-	command := exec.Command("go", append([]string{"build", "-trimpath", "-buildvcs=false", "-tags", "grpcnotrace,"+tags, "-o", fresh + "/"}, packages...)...)
+	command := exec.Command("go", append([]string{"build", "-trimpath", "-buildvcs=false", "-tags", "grpcnotrace," + tags, "-o", fresh + "/"}, packages...)...)
 	command.Dir = root
 	command.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := command.CombinedOutput(); err != nil {

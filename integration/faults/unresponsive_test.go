@@ -192,7 +192,9 @@ func TestUnresponsiveSupervisorWithoutSuccessor(t *testing.T) {
 	if _, err := b.Client.StopPodSandbox(testbed.Within(t, 2*time.Minute), &runtimeapi.StopPodSandboxRequest{PodSandboxId: pod.ID}); err == nil {
 		t.Error("the stop has nobody who could tell how the container exited, and says nothing")
 	}
-	noneRuns(t, inside)
+	for _, pid := range inside {
+		awaitEnd(t, pid)
+	}
 	testbed.Must(t, os.Rename(program+".away", program))
 	testbed.Eventually(t, time.Minute, func() error { // a successor that failed to start is tried again later
 		return pod.TryStop(t, time.Minute)

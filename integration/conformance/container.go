@@ -119,6 +119,9 @@ func (c *container) waitExit(t *testing.T) *runtimeapi.ContainerStatus {
 func (c *container) stop(t *testing.T, grace time.Duration) {
 	t.Helper()
 	must(t, c.tryStop(t, grace), "StopContainer")
+	if !c.Berth { // containerd may answer a moment before its status says so
+		c.waitExit(t)
+	}
 }
 
 func (c *container) tryStop(t *testing.T, grace time.Duration) error {

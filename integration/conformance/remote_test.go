@@ -132,6 +132,7 @@ var containerdDiffers = map[string]string{
 	"Sandbox/verbose status has info":                              "a status that is not verbose has an info of empty fields",
 	"Container/status is whole in every state":                     "image_ref is an id in lists and a digest in status",
 	"Exit/exit codes and reasons":                                  "a program that ends at once is finished before it was started",
+	"Stop/status is final when stop returns":                       "on a busy machine it says for a moment that the container runs",
 	"Logs/a log that cannot be written does not stop the program":  "a full file system of logs stops the programs that write to it",
 	"Security/AppArmor profiles":                                   "told to do without AppArmor, it refuses its own default profile too",
 	"Streaming/stdin_once ends stdin with the first session":       "a session over WebSocket without stdin ends it too",

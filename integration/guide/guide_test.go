@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -116,8 +117,11 @@ func (s *screen) Write(p []byte) (int, error) {
 func (s *screen) String() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.text.String()
+	return klogLine.ReplaceAllString(s.text.String(), "")
 }
+
+// klogLine is what the Kubernetes client of kubectl logs, as when it ends a watch that is busy.
+var klogLine = regexp.MustCompile(`(?m)^[IWE]\d{4} .*\n`)
 
 // waits says whether commands come to say that pods are left.
 func (s *screen) waits(ctx context.Context) bool {

@@ -120,7 +120,10 @@ func (c *container) stop(t *testing.T, grace time.Duration) {
 	t.Helper()
 	must(t, c.tryStop(t, grace), "StopContainer")
 	if !c.Berth { // containerd may answer a moment before its status says so
-		c.waitExit(t)
+		c.eventually(t, "container "+c.ID+" does not run", func() bool {
+			r, err := c.Runtime.ContainerStatus(call(t), &runtimeapi.ContainerStatusRequest{ContainerId: c.ID})
+			return err != nil || r.GetStatus().GetState() != runtimeapi.ContainerState_CONTAINER_RUNNING
+		})
 	}
 }
 

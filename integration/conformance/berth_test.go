@@ -104,12 +104,12 @@ func saysSo(t *testing.T, b *testbed.Berth, handler string, lacks map[conformanc
 }
 
 // Groups that a second runtime of a kind, a shim over the same runtime, or gVisor can have
-// other answers in than the first. What gVisor's own kernel makes of a specification, in
-// Process, Security and ImageVolumes, is not berth's; its logs are written as runc's are.
+// other answers in than the first. For gVisor, Process and ImageVolumes are specified and
+// Logs are written as for runc.
 var (
 	ofRuntime = []string{"Runtime", "Namespaces", "UserNamespaces", "Container", "Exit", "ExecSync", "Process", "Security", "Mounts", "Resources", "Stats"}
 	ofShim    = []string{"Runtime", "Sandbox", "Namespaces", "UserNamespaces", "Container", "Exit", "Stop", "Logs", "ExecSync", "Resources", "Stats", "PodStats", "Metrics", "Events", "Streaming", "Parallel", "Restart"}
-	ofGVisor  = []string{"Runtime", "Sandbox", "Namespaces", "UserNamespaces", "Network", "Container", "Exit", "Stop", "ExecSync", "Mounts", "Volumes", "DefinedVolumes", "Resources", "Stats", "PodStats", "Metrics", "Events", "Streaming", "Parallel", "Restart"}
+	ofGVisor  = []string{"Runtime", "Sandbox", "Namespaces", "UserNamespaces", "Network", "Container", "Exit", "Stop", "ExecSync", "Security", "Mounts", "Volumes", "DefinedVolumes", "Resources", "Stats", "PodStats", "Metrics", "Events", "Streaming", "Parallel", "Restart"}
 )
 
 // groups are those that a target runs: with BERTH_TEST_GROUPS=all it runs all.

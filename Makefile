@@ -310,13 +310,16 @@ unit: runtimes $(BIN)/gotestsum ## unit tests, fuzz seeds included, with the rac
 KUBERNETES ?= kubernetes
 
 # What runs in virtual machines has its own targets: it needs the processors to itself. So
-# has what needs a browser. The clients of streaming run with the unit tests, with -race. The
-# first that needs Kubernetes comes last: it would wait until that is built.
-WITHOUT_VM = $(shell go list ./integration/... | grep -vE '/integration/(capacity|vm|dashboard|streaming)$$') ./integration/capacity
+# has what needs a browser. The clients of streaming run with the unit tests, with -race.
+WITHOUT_VM = $(FIRST:%=./integration/%) $(shell go list ./integration/... | grep -vE '/integration/(vm|dashboard|streaming|$(subst $() ,|,$(FIRST)))$$')
 
-# Tests wait more than they work, for shims that get a minute and clients that are slow: two
-# packages at once take three fifths of the time on two cores. Each test has daemons, networks
-# and cgroups of its own; clusters wait for each other.
+# Two packages at once take three fifths of the time on two cores, as tests wait for shims and
+# for clients that are slow. Those of conformance and faults run beside each other already:
+# each has a slot to itself, beside packages whose tests come one by one. What needs
+# Kubernetes comes after them, when it is built.
+FIRST = conformance agents bench beside cdi cli live faults
+
+# Each test has daemons, networks and cgroups of its own; clusters wait for each other.
 .PHONY: integration
 integration: build runtimes peers $(KUBERNETES) $(BIN)/gotestsum $(BIN)/nfpm ## tests against real runtimes and a real registry (root)
 	@mkdir -p $(OUT)

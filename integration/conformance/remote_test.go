@@ -70,7 +70,7 @@ func TestRemote(t *testing.T) {
 		{
 			handler: "remote-chain", front: chain, ran: ran, berth: true,
 			killed: []*testbed.Daemon{chain.Daemon, berth.Daemon, inner.Daemon},
-			groups: []string{"Runtime", "Sandbox", "Container", "Events", "Images", "Streaming", "Restart"},
+			groups: []string{"Runtime", "Sandbox", "Container", "Streaming", "Restart"},
 		},
 		{
 			handler: "remote-containerd", front: other,

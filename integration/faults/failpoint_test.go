@@ -250,7 +250,6 @@ func TestKilledWhileVolumesAreMade(t *testing.T) {
 		name, config string
 		pod          func(*runtimeapi.PodSandboxConfig)
 	}{
-		{name: "runc", config: runc},
 		{name: "user namespace", config: runc, pod: withUserNS},
 		{name: "copied root", config: runc + "snapshotter = \"native\"\n"},
 	} {

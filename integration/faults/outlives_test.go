@@ -90,17 +90,10 @@ var changes = []change{
 				testbed.Must(t, os.Remove(path))
 			}
 		},
-		fresh: unavailable,
-	},
-	{
-		name: "binary replaced by false",
-		binaries: func(t *testing.T, f *fleet) {
+		fresh: func(t *testing.T, f *fleet, handler string) {
 			t.Helper()
-			for _, path := range f.allFiles() {
-				put(t, path, read(t, "/bin/false"))
-			}
+			f.freshRefused(t, handler, codes.Unavailable, f.files[handler][0], "install")
 		},
-		fresh: unavailable,
 	},
 	{
 		name: "binary overwritten in place",
@@ -174,11 +167,6 @@ func moved(path string) string {
 		return filepath.Join(filepath.Dir(filepath.Clean(dir)), "moved", companions, name)
 	}
 	return filepath.Join(dir, "moved", name)
-}
-
-func unavailable(t *testing.T, f *fleet, handler string) {
-	t.Helper()
-	f.freshRefused(t, handler, codes.Unavailable, f.files[handler][0], "install")
 }
 
 func (f *fleet) freshRefused(t *testing.T, handler string, code codes.Code, texts ...string) {

@@ -128,12 +128,9 @@ container_create_timeout = "2s"
 	b.NoLeaks(t, withPod)
 	pod.Remove(t)
 	for _, c := range []struct{ handler, place string }{
-		{"runc", failpoint.SandboxReserved},
-		{"crun", failpoint.SandboxPinned},
+		{"crun", failpoint.SandboxReserved},
 		{"gvisor", failpoint.SelfCheckRunning},
-		{"runc", failpoint.SelfCheckRunning},
 		{"shim", failpoint.SandboxShimStarted},
-		{"shim", failpoint.SelfCheckRunning},
 		{"runc", failpoint.SandboxErased},
 	} {
 		t.Run(c.handler+" "+c.place, func(t *testing.T) {

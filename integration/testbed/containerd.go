@@ -12,8 +12,6 @@ import (
 type ContainerdOptions struct {
 	// Runtimes are handlers of its runc shim: name → path of the OCI runtime.
 	Runtimes map[string]string
-	// Shims are handlers of other shims: name → what there is to say about it.
-	Shims map[string]ContainerdShim
 	// DefaultRuntime is one of them.
 	DefaultRuntime string
 	// CNI is the pods' network.
@@ -25,14 +23,6 @@ type ContainerdOptions struct {
 	SystemdCgroup bool
 	// Pause is what the sandbox process runs; empty is the smallest that stays.
 	Pause []string
-}
-
-// ContainerdShim is a handler of another shim than runc's.
-type ContainerdShim struct {
-	// Path is the shim's, and Config that of its configuration file.
-	Path, Config string
-	// Platform is that of its images; empty is the node's.
-	Platform string
 }
 
 // ContainerdRuntimeRoot is where the OCI runtime of a handler of a containerd
@@ -95,14 +85,6 @@ default_runtime_name = %q
 		config += fmt.Sprintf("\n[%s%s]\nruntime_type = \"io.containerd.runc.v2\"\n", table, name)
 		config += fmt.Sprintf("[%s%s.options]\nBinaryName = %q\nRoot = %q\nSystemdCgroup = %t\n",
 			table, name, path, filepath.Dir(d.ContainerdRuntimeRoot(name)), options.SystemdCgroup)
-	}
-	for name, s := range options.Shims {
-		const table = `plugins."io.containerd.cri.v1.runtime".containerd.runtimes.`
-		config += fmt.Sprintf("\n[%s%s]\nruntime_type = %q\nruntime_path = %q\n", table, name, "io.containerd."+name+".v1", s.Path)
-		config += fmt.Sprintf("[%s%s.options]\nTypeUrl = \"runtimeoptions.v1.Options\"\nConfigPath = %q\n", table, name, s.Config)
-		if s.Platform != "" {
-			config += fmt.Sprintf("[plugins.\"io.containerd.cri.v1.images\".runtime_platforms.%s]\nplatform = %q\nsnapshotter = \"overlayfs\"\n", name, s.Platform)
-		}
 	}
 	Mustf(t, os.WriteFile(d.ConfigFile, []byte(config), 0o600), "write containerd's configuration")
 	d.Start(t)

@@ -1,6 +1,5 @@
 // Package wasm runs WebAssembly modules by a shim that asks the daemon what runwasi's
-// shims ask it: under berth, and the same under containerd, which shows that the shim asks
-// what runwasi does.
+// shims ask it.
 package wasm
 
 import (
@@ -12,7 +11,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -37,8 +35,6 @@ type bed struct {
 	registry *testbed.Registry
 	// blobs is where the daemon keeps content.
 	blobs string
-	// files is for what images are built whose module is a file.
-	files v1.Platform
 }
 
 var module = sync.OnceValue(func() func(t *testing.T) []byte {
@@ -54,7 +50,7 @@ var module = sync.OnceValue(func() func(t *testing.T) []byte {
 // berthBed starts berth, with further lines in the handler's table.
 func berthBed(t *testing.T, settings shims.Wasm, options testbed.Options, lines string) (*bed, *testbed.Berth) {
 	t.Helper()
-	b := &bed{registry: testbed.NewRegistry(t, testbed.RegistryOptions{}), files: testbed.WasmPlatform}
+	b := &bed{registry: testbed.NewRegistry(t, testbed.RegistryOptions{})}
 	shim := testbed.NewWasm(t, "containerd-shim-wasmtime-v1", settings)
 	options.CNI, options.Registries = testbed.NewCNI(t), []*testbed.Registry{b.registry}
 	options.Runtimes, options.DefaultRuntime = map[string]string{"runc": testbed.Part(t, testbed.Runc)}, "runc"
@@ -62,21 +58,6 @@ func berthBed(t *testing.T, settings shims.Wasm, options testbed.Options, lines 
 	berth := testbed.StartBerth(t, options)
 	b.Daemon, b.blobs = berth.Daemon, filepath.Join(berth.Root, "images", "content", "blobs", "sha256")
 	return b, berth
-}
-
-func containerdBed(t *testing.T) *bed {
-	t.Helper()
-	b := &bed{registry: testbed.NewRegistry(t, testbed.RegistryOptions{})}
-	// containerd's CRI unpacks images of the node's platform only.
-	b.files = v1.Platform{OS: runtime.GOOS, Architecture: runtime.GOARCH}
-	shim := testbed.NewWasm(t, "containerd-shim-wasmtime-v1", shims.Wasm{})
-	b.Daemon = testbed.StartContainerd(t, testbed.ContainerdOptions{
-		Runtimes: map[string]string{"runc": testbed.Part(t, testbed.Runc)}, DefaultRuntime: "runc",
-		Shims: map[string]testbed.ContainerdShim{handler: {Path: shim.Path, Config: shim.Config, Platform: "wasi/wasm"}},
-		CNI:   testbed.NewCNI(t), Registry: b.registry,
-	})
-	b.blobs = filepath.Join(b.Root, "io.containerd.content.v1.content", "blobs", "sha256")
-	return b
 }
 
 // push pushes an image, and has the daemon pull it for the handler.

@@ -18,28 +18,17 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// TestWasm: modules run under berth as they run under containerd.
 func TestWasm(t *testing.T) {
-	for name, start := range map[string]func(t *testing.T) *bed{
-		"containerd": containerdBed,
-		"berth": func(t *testing.T) *bed {
-			b, _ := berthBed(t, shims.Wasm{}, testbed.Options{}, `platform = "wasi/wasm"`)
-			return b
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			b := start(t)
-			t.Run("layer", b.layer)
-			t.Run("file", b.file)
-			t.Run("linux beside a module", b.mixed)
-			t.Run("statistics", b.statistics)
-			t.Run("host network", b.hostNetwork)
-			t.Run("exec", b.noExec)
-			t.Run("restart", b.restart)
-			t.Run("precompiled", b.precompiled)
-		})
-	}
+	t.Parallel()
+	b, _ := berthBed(t, shims.Wasm{}, testbed.Options{}, `platform = "wasi/wasm"`)
+	t.Run("layer", b.layer)
+	t.Run("file", b.file)
+	t.Run("linux beside a module", b.mixed)
+	t.Run("statistics", b.statistics)
+	t.Run("host network", b.hostNetwork)
+	t.Run("exec", b.noExec)
+	t.Run("restart", b.restart)
+	t.Run("precompiled", b.precompiled)
 }
 
 // layer: the module is a layer of the image, and nothing else is.
@@ -65,7 +54,7 @@ func (b *bed) layer(t *testing.T) {
 
 // file: the module is a file of an ordinary layer, which the entrypoint names.
 func (b *bed) file(t *testing.T) {
-	reference, _ := b.push(t, "wasm/file:1", testbed.WasmFile(t, module(t), testbed.WasmFor(b.files)))
+	reference, _ := b.push(t, "wasm/file:1", testbed.WasmFile(t, module(t)))
 	dir := t.TempDir()
 	testbed.Must(t, os.WriteFile(filepath.Join(dir, "note"), []byte("of a volume"), 0o600))
 	ended, said := b.run(t, testbed.PodSpec{Image: reference, Args: []string{"cat", "/volume/note", "exit", "4"}, Container: func(c *runtimeapi.ContainerConfig) {

@@ -17,6 +17,7 @@ import (
 	"github.com/containerd/log"
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-cri/berth/pkg/engine/image/layerproc"
 	"github.com/berth-cri/berth/pkg/printable"
 )
 
@@ -88,11 +89,7 @@ func sealErofs(ctx context.Context, dir string) error {
 	if err := os.Rename(unfinished, file); err != nil {
 		return err
 	}
-	entries, err := os.ReadDir(dir)
-	for _, e := range entries {
-		err = errors.Join(err, os.RemoveAll(filepath.Join(dir, e.Name())))
-	}
-	return err
+	return layerproc.Empty(dir)
 }
 
 func (e *erofsLayers) View(ctx context.Context, key, parent string, opts ...snapshots.Opt) ([]mount.Mount, error) {

@@ -45,7 +45,7 @@ type applier struct {
 	underway  *watchedPull
 
 	mu     sync.Mutex
-	idle   *layerproc.Process // at most one: it has memory while the pull waits for the registry
+	idle   []*layerproc.Process // at most maxIdle
 	closed bool
 }
 
@@ -134,28 +134,36 @@ func (a *applier) open(ctx context.Context, desc imagespec.Descriptor) (blob *os
 	return blob, blob.Close, nil
 }
 
-// child is the idle one, or a new one.
+// maxIdle bounds the children that have memory while a pull waits for the registry.
+const maxIdle = 2
+
+// child is an idle one, or a new one.
 func (a *applier) child() (*layerproc.Process, error) {
 	a.mu.Lock()
-	child := a.idle
-	a.idle = nil
-	a.mu.Unlock()
-	if child != nil {
+	defer a.mu.Unlock()
+	if last := len(a.idle) - 1; last >= 0 {
+		child := a.idle[last]
+		a.idle = a.idle[:last]
 		return child, nil
 	}
 	return layerproc.Start(a.memory)
 }
 
+// ready starts a child while layers are fetched. If it cannot, the first layer says why.
+func (a *applier) ready() {
+	if child, err := a.child(); err == nil {
+		a.done(child)
+	}
+}
+
 func (a *applier) done(child *layerproc.Process) {
 	a.mu.Lock()
-	keep := !a.closed && a.idle == nil && child.Usable()
-	if keep {
-		a.idle = child
+	defer a.mu.Unlock()
+	if a.closed || len(a.idle) == maxIdle || !child.Usable() {
+		child.Close()
+		return
 	}
-	a.mu.Unlock()
-	if !keep {
-		child.Close() // waits for its end
-	}
+	a.idle = append(a.idle, child)
 }
 
 // close ends the children when no more layers come. A layer that was given up may still
@@ -164,8 +172,8 @@ func (a *applier) close() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.closed = true
-	if a.idle != nil {
-		a.idle.Close()
+	for _, child := range a.idle {
+		child.Close()
 	}
 }
 

@@ -91,6 +91,7 @@ func (u *unpacker) begin(ctx context.Context, l *layers, name string, of describ
 		end()
 		return nil, err
 	}
+	go apply.ready()
 	return &unpacking{Unpacker: running, remote: l.kind.remote, end: end}, nil
 }
 

@@ -187,7 +187,6 @@ func (p *Process) unpack(ctx context.Context, l Layer, blob *os.File) (Result, e
 			return Result{}, p.lost(ctx)
 		}
 		if err := l.Count(a.Entries - counted); err != nil {
-			p.ended = true
 			p.Close()
 			return Result{}, err
 		}
@@ -217,9 +216,7 @@ const crashed = 2
 
 // lost is why the child does not answer.
 func (p *Process) lost(ctx context.Context) error {
-	p.kill()
-	<-p.exited
-	p.ended = true
+	p.Close()
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -260,6 +257,7 @@ func (p *Process) kill() { _ = p.cmd.Process.Kill() }
 
 // Close ends the child, and waits for it.
 func (p *Process) Close() {
+	p.ended = true
 	_ = p.conn.Close()
 	p.kill()
 	<-p.exited

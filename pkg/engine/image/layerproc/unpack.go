@@ -67,7 +67,7 @@ func (u *unpacker) unpack(l Layer, blob *os.File) (r Result, err error) {
 	}
 	_, err = archive.Apply(context.Background(), l.Root, in, options...)
 	if errors.Is(err, ErrBelow) {
-		if err := empty(l.Root); err != nil {
+		if err := Empty(l.Root); err != nil {
 			return r, fmt.Errorf("empty the directory of a layer: %w", err)
 		}
 		return r, ErrBelow
@@ -196,8 +196,8 @@ func (s *source) blame(err error) error {
 	return err
 }
 
-// empty removes what is in a directory.
-func empty(dir string) error {
+// Empty removes what is in a directory.
+func Empty(dir string) error {
 	files, err := os.ReadDir(dir)
 	for _, f := range files {
 		err = errors.Join(err, os.RemoveAll(filepath.Join(dir, f.Name())))

@@ -371,7 +371,7 @@ GOTESTVM = BERTH_TEST_REQUIRE=1 $(AS_BUILT) $(BIN)/gotestsum --format testname -
 checklist: ## tick off what the CRI asks of a daemon, and the pains, by the last unit and integration (docs/testing.md)
 	@go run ./integration/checklist $(OUT)/unit.json $(OUT)/integration.json
 
-# What every change may break, without Kubernetes: pods and sessions on runc and crun;
+# What every change may break, without Kubernetes: pods and sessions on crun and runc;
 # daemons and supervisors that are killed, and the life of a handler by commands.
 HEART = $(AS_BUILT) $(GOTEST) --jsonfile $(OUT)/$@.json --rerun-fails=1 --rerun-fails-max-failures=3
 

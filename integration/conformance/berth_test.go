@@ -106,9 +106,9 @@ func saysSo(t *testing.T, b *testbed.Berth, handler string, lacks map[conformanc
 // Groups that a second runtime of a kind, a shim, or gVisor can have other answers in than
 // the first. What berth does around them, with events, names and volumes, is the same.
 var (
-	ofRuntime = []string{"Runtime", "Namespaces", "UserNamespaces", "Container", "Exit", "ExecSync", "Process", "Security", "Mounts", "Resources", "Stats"}
-	ofShim    = []string{"Runtime", "UserNamespaces", "Container", "Exit", "Stop", "Logs", "ExecSync", "Resources", "Stats", "Streaming", "Restart"}
-	ofGVisor  = []string{"Runtime", "Namespaces", "UserNamespaces", "Network", "Container", "Exit", "Stop", "ExecSync", "Security", "Mounts", "Resources", "Stats", "Metrics", "Streaming", "Restart"}
+	ofRuntime = []string{"Runtime", "Namespaces", "UserNamespaces", "Container", "Exit", "Stop", "ExecSync", "Streaming", "Process", "Security", "Mounts", "Resources", "Stats"}
+	ofShim    = []string{"Runtime", "Namespaces", "UserNamespaces", "Container", "Exit", "Stop", "Logs", "ExecSync", "Resources", "Stats", "Streaming", "Restart"}
+	ofGVisor  = []string{"Runtime", "Namespaces", "UserNamespaces", "Network", "Container", "Exit", "Stop", "ExecSync", "Security", "Mounts", "Volumes", "Resources", "Stats", "Metrics", "Streaming", "Restart"}
 )
 
 // groups are those that a target runs: with BERTH_TEST_GROUPS=all it runs all.

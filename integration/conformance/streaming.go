@@ -44,14 +44,14 @@ var streamingChecks = []check{
 	{name: "port-forward to loopback over IPv4", run: forwardIPv4},
 	{name: "port-forward to loopback over IPv6", run: forwardIPv6},
 	{name: "port-forward by kubectl's client", daemon: true, run: forwardKubectl},
-	{name: "port-forward survives resets", berth: true, daemon: true, run: forwardResets},
+	{name: "port-forward survives resets", berth: true, run: forwardResets},
 	{name: "port-forward over WebSocket", daemon: true, run: forwardWebSocket},
 	{name: "port-forward to a port that nobody listens on", run: forwardRefused},
 	{name: "port-forward in the host's network", needs: []Ability{HostNetwork}, daemon: true, run: forwardHostNetwork},
 	{name: "port-forward passes on half of a close", berth: true, run: forwardHalfClose},
 	{name: "port-forward carries many connections", daemon: true, run: forwardMany},
 	{name: "port-forward carries bulk both ways", run: forwardBulk},
-	{name: "port-forward closes the pod's side when the client is gone", berth: true, daemon: true, run: forwardClientGone},
+	{name: "port-forward closes the pod's side when the client is gone", berth: true, run: forwardClientGone},
 
 	{name: "sessions with old containers after a kill -9 of the daemon", alone: true, run: streamingAfterRestart},
 }

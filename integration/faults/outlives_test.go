@@ -83,11 +83,17 @@ var changes = []change{
 		},
 	},
 	{
-		name: "binary deleted",
+		name: "binary deleted or broken",
 		binaries: func(t *testing.T, f *fleet) {
 			t.Helper()
-			for _, path := range f.allFiles() {
-				testbed.Must(t, os.Remove(path))
+			for i, handler := range f.handlers() {
+				for _, path := range f.files[handler] {
+					if i%2 == 0 {
+						testbed.Must(t, os.Remove(path))
+					} else {
+						put(t, path, read(t, "/bin/false"))
+					}
+				}
 			}
 		},
 		fresh: func(t *testing.T, f *fleet, handler string) {

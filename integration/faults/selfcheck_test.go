@@ -130,7 +130,7 @@ container_create_timeout = "2s"
 	for _, c := range []struct{ handler, place string }{
 		{"crun", failpoint.SandboxReserved},
 		{"gvisor", failpoint.SelfCheckRunning},
-		{"shim", failpoint.SandboxShimStarted},
+		{"shim", failpoint.SelfCheckRunning},
 		{"runc", failpoint.SandboxErased},
 	} {
 		t.Run(c.handler+" "+c.place, func(t *testing.T) {

@@ -207,6 +207,7 @@ func conforms(t *testing.T, m *machine.Machine, driver, checks string) {
 	bring(t, m, testbed.Runc, testbed.Runsc, testbed.RuncShim)
 	m.Put(t, compiled(t, "integration/conformance", ""), place+"/conformance.test")
 	m.Test(t, machine.Tests{
-		Binary: place + "/conformance.test", Run: checks, Timeout: bound, Env: environment("BERTH_TEST_CGROUP_DRIVER=" + driver),
+		Binary: place + "/conformance.test", Run: checks, Timeout: bound,
+		Env: environment("BERTH_TEST_CGROUP_DRIVER="+driver, "BERTH_TEST_GROUPS=all"),
 	})
 }

@@ -119,14 +119,17 @@ func (f *flusher) flushed(ctx context.Context) error {
 		return nil
 	}
 	failpoint.Hit(failpoint.ImageFlush)
-	err := syncFilesystem(f.root)
+	root, err := os.Open(f.root)
+	if err == nil {
+		err = errors.Join(unix.Syncfs(int(root.Fd())), root.Close())
+	}
 	for _, id := range ended {
 		for _, dir := range others[id] {
 			err = errors.Join(err, unix.Syncfs(int(dir.Fd())), dir.Close())
 		}
 	}
 	if err != nil {
-		return err
+		return fmt.Errorf("flush filesystems of layers: %w", err)
 	}
 	for _, id := range ended {
 		if err := atomicfile.Remove(filepath.Join(f.marks, id)); err != nil {

@@ -18,7 +18,6 @@ import (
 	"github.com/containerd/errdefs"
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sync/semaphore"
-	"golang.org/x/sys/unix"
 
 	"github.com/berth-cri/berth/pkg/engine/failpoint"
 	"github.com/berth-cri/berth/pkg/engine/image/bounds"
@@ -140,16 +139,21 @@ const maxIdle = 2
 // child is an idle one, or a new one.
 func (a *applier) child() (*layerproc.Process, error) {
 	a.mu.Lock()
-	defer a.mu.Unlock()
+	var child *layerproc.Process
 	if last := len(a.idle) - 1; last >= 0 {
-		child := a.idle[last]
-		a.idle = a.idle[:last]
-		return child, nil
+		child, a.idle = a.idle[last], a.idle[:last]
+	}
+	a.mu.Unlock()
+	if child != nil {
+		if child.Usable() {
+			return child, nil
+		}
+		child.Close()
 	}
 	return layerproc.Start(a.memory)
 }
 
-// ready starts a child while layers are fetched. If it cannot, the first layer says why.
+// ready starts a child for the first layer. If it cannot, that layer says why.
 func (a *applier) ready() {
 	if child, err := a.child(); err == nil {
 		a.done(child)
@@ -197,18 +201,6 @@ func whereTo(mounts []mount.Mount) (layerproc.Layer, error) {
 		return to, fmt.Errorf("unpack into mounts of an unexpected kind: %w", errdefs.ErrInternal)
 	}
 	return to, nil
-}
-
-func syncFilesystem(path string) error {
-	dir, err := os.Open(filepath.Clean(path))
-	if err != nil {
-		return err
-	}
-	defer dir.Close()
-	if err := unix.Syncfs(int(dir.Fd())); err != nil {
-		return fmt.Errorf("flush %s: %w", path, err)
-	}
-	return nil
 }
 
 // entryLimit is how many entries the layers of an image may have.

@@ -91,7 +91,9 @@ func (u *unpacker) begin(ctx context.Context, l *layers, name string, of describ
 		end()
 		return nil, err
 	}
-	go apply.ready()
+	if !l.kind.remote {
+		go apply.ready()
+	}
 	return &unpacking{Unpacker: running, remote: l.kind.remote, end: end}, nil
 }
 

@@ -60,7 +60,7 @@ func gunzip(ctx context.Context, blob *os.File) (plain *os.File, end func() erro
 		exit, _ := errors.AsType[*exec.ExitError](err)
 		switch {
 		case exit != nil && exit.Exited():
-			return fmt.Errorf("layer cannot be decompressed: igzip: %s: %w", strings.TrimSpace(stderr.text()), errdefs.ErrInvalidArgument)
+			return fmt.Errorf("layer cannot be decompressed: igzip: %s: %w", strings.TrimSpace(string(stderr)), errdefs.ErrInvalidArgument)
 		case exit != nil && exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGPIPE:
 			return fmt.Errorf("decompress layer: igzip: %s: %w", exit, errdefs.ErrUnavailable)
 		}

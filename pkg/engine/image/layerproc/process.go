@@ -175,7 +175,7 @@ func (p *Process) Unpack(ctx context.Context, l Layer, blob *os.File) (Result, e
 }
 
 func (p *Process) unpack(ctx context.Context, l Layer, blob *os.File) (Result, error) {
-	stop := context.AfterFunc(ctx, p.kill)
+	stop := context.AfterFunc(ctx, func() { _ = p.cmd.Process.Kill() })
 	defer func() { p.ended = !stop() || p.ended }()
 	p.bound.N = maxAnswer
 	if err := p.send(l, blob); err != nil {
@@ -234,15 +234,15 @@ func (p *Process) lost(ctx context.Context) error {
 	case strings.Contains(reason, "out of memory"), reason != "" && used > p.memory/3:
 		return bounds.Beyond("layer takes more memory than registry.max_unpack_memory (%d bytes) to unpack; raise that if you trust the image", p.memory)
 	}
-	log.G(ctx).WithField("state", state.String()).WithField("stderr", p.stderr.text()).Error("Process that unpacks layers failed; please report this with its output")
-	first, _, _ := strings.Cut(p.stderr.text(), "\n")
+	log.G(ctx).WithField("state", state.String()).WithField("stderr", string(p.stderr)).Error("Process that unpacks layers failed; please report this with its output")
+	first, _, _ := strings.Cut(string(p.stderr), "\n")
 	return fmt.Errorf("process that unpacks the layer failed (%s; the log has its output): %.200s: %w", state, first, errdefs.ErrInternal)
 }
 
 // reason is how Go's runtime says why the child crashed. It is empty if the child exited
 // otherwise or panicked: the text of a panic may have names of the layer in it.
 func (p *Process) reason() string {
-	text := p.stderr.text()
+	text := string(p.stderr)
 	if p.cmd.ProcessState.ExitCode() != crashed || strings.HasPrefix(text, "panic: ") {
 		return ""
 	}
@@ -250,28 +250,31 @@ func (p *Process) reason() string {
 	return reason
 }
 
-// Usable says whether the child takes another layer.
-func (p *Process) Usable() bool { return !p.ended }
-
-func (p *Process) kill() { _ = p.cmd.Process.Kill() }
+// Usable says whether the child takes another layer. The node may have killed it meanwhile.
+func (p *Process) Usable() bool {
+	select {
+	case <-p.exited:
+		return false
+	default:
+		return !p.ended
+	}
+}
 
 // Close ends the child, and waits for it.
 func (p *Process) Close() {
 	p.ended = true
-	_ = p.conn.Close()
-	p.kill()
+	_ = p.cmd.Process.Kill()
 	<-p.exited
+	_ = p.conn.Close()
 }
 
 // maxStderr is what is kept of the standard error of a process.
 const maxStderr = 2 << 10
 
 // firstBytes keeps the beginning of what is written to it.
-type firstBytes struct{ kept []byte }
+type firstBytes []byte
 
 func (f *firstBytes) Write(b []byte) (int, error) {
-	f.kept = append(f.kept, b[:min(len(b), maxStderr-len(f.kept))]...)
+	*f = append(*f, b[:min(len(b), maxStderr-len(*f))]...)
 	return len(b), nil
 }
-
-func (f *firstBytes) text() string { return string(f.kept) }

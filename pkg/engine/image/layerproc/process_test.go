@@ -185,8 +185,8 @@ func TestLogOfContainerd(t *testing.T) {
 		t.Errorf("the error has %d bytes", len(err.Error()))
 	}
 	p.Close()
-	if len(p.stderr.kept) > 0 {
-		t.Errorf("standard error: %.200s", p.stderr.kept)
+	if len(p.stderr) > 0 {
+		t.Errorf("standard error: %.200s", p.stderr)
 	}
 }
 
@@ -195,8 +195,8 @@ func TestOutput(t *testing.T) {
 	var b firstBytes
 	for range 3 {
 		n := test.Value(io.Copy(&b, strings.NewReader(strings.Repeat("a", 100<<10))))(t)
-		if n != 100<<10 || len(b.kept) != maxStderr {
-			t.Errorf("%d bytes were taken, %d kept", n, len(b.kept))
+		if n != 100<<10 || len(b) != maxStderr {
+			t.Errorf("%d bytes were taken, %d kept", n, len(b))
 		}
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"runtime"
 	"strconv"
@@ -45,13 +44,10 @@ func serve(memory string) error {
 		return err
 	}
 	unix.CloseOnExec(answersFD)
-	conn, err := net.FileConn(os.NewFile(answersFD, name))
-	if err != nil {
-		return err
-	}
+	conn := os.NewFile(answersFD, name)
 	u := &unpacker{maxWindow: uint64(limit) / windowShare, answers: json.NewEncoder(conn)} //nolint:gosec // see above
 	for {
-		l, blob, err := receive(conn.(*net.UnixConn))
+		l, blob, err := receive(conn)
 		if errors.Is(err, io.EOF) {
 			return nil
 		}
@@ -93,9 +89,9 @@ func confine(memory uint64) error {
 }
 
 // receive reads a request and the layer's descriptor.
-func receive(conn *net.UnixConn) (l Layer, blob *os.File, err error) {
+func receive(conn *os.File) (l Layer, blob *os.File, err error) {
 	length, rights := make([]byte, 4), make([]byte, unix.CmsgSpace(4))
-	_, n, _, _, err := conn.ReadMsgUnix(length, rights)
+	_, n, _, _, err := unix.Recvmsg(int(conn.Fd()), length, rights, unix.MSG_CMSG_CLOEXEC)
 	if err != nil {
 		return l, nil, err
 	}

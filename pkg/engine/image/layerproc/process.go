@@ -12,7 +12,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"os/exec"
 	"strconv"
@@ -63,7 +62,7 @@ var ErrBelow = errors.New("the layers below are needed")
 // Process is a child. It unpacks one layer after the other.
 type Process struct {
 	memory  int64
-	conn    *net.UnixConn
+	conn    *os.File          // a socket
 	bound   *io.LimitedReader // of the next answer
 	answers *json.Decoder
 	cmd     *exec.Cmd
@@ -83,14 +82,10 @@ func startProgram(memory int64, path string, args ...string) (*Process, error) {
 	if err != nil {
 		return nil, startError(err)
 	}
-	ours, theirs := os.NewFile(uintptr(fds[0]), name), os.NewFile(uintptr(fds[1]), name)
-	defer ours.Close()
+	// Not package net: a child would begin with more packages before it is one.
+	conn, theirs := os.NewFile(uintptr(fds[0]), name), os.NewFile(uintptr(fds[1]), name)
 	defer theirs.Close()
-	conn, err := net.FileConn(ours)
-	if err != nil {
-		return nil, startError(err)
-	}
-	p := &Process{memory: memory, conn: conn.(*net.UnixConn), bound: &io.LimitedReader{R: conn}, exited: make(chan struct{})}
+	p := &Process{memory: memory, conn: conn, bound: &io.LimitedReader{R: conn}, exited: make(chan struct{})}
 	p.answers = json.NewDecoder(p.bound)
 	p.cmd = &exec.Cmd{
 		Path: path, Args: args, Dir: "/",
@@ -205,7 +200,8 @@ func (p *Process) send(l Layer, blob *os.File) error {
 		return err
 	}
 	length := binary.BigEndian.AppendUint32(nil, uint32(len(request))) //nolint:gosec // it fits
-	if _, _, err = p.conn.WriteMsgUnix(length, unix.UnixRights(int(blob.Fd())), nil); err == nil {
+	err = unix.Sendmsg(int(p.conn.Fd()), length, unix.UnixRights(int(blob.Fd())), nil, unix.MSG_NOSIGNAL)
+	if err == nil {
 		_, err = p.conn.Write(request)
 	}
 	return err

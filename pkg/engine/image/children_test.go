@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	"github.com/berth-cri/berth/internal/test"
-	"github.com/berth-cri/berth/pkg/engine/image/layerproc"
 	"github.com/berth-cri/berth/pkg/engine/procfs"
 )
 
@@ -20,33 +19,28 @@ func unpackers() []int {
 	})
 }
 
-// One child is there before the first layer, two stay between layers, and none when no
-// more layers come. One that the node has killed gets no layer.
+// One child stays between layers, and none when no more come. One that the node has
+// killed gets no layer.
 func TestChildrenOfAPull(t *testing.T) {
 	want := func(n int) {
 		t.Helper()
 		test.Eventually(t, "children", func() bool { return len(unpackers()) == n })
 	}
 	a := &applier{memory: 512 << 20}
-	a.ready()
+	a.done(test.Value(a.child())(t))
 	want(1)
 	test.Must(t, syscall.Kill(unpackers()[0], syscall.SIGKILL))
-	test.Eventually(t, "the end of the child", func() bool { return !a.idle[0].Usable() })
-	var all []*layerproc.Process
-	for range 3 {
-		child := test.Value(a.child())(t)
-		if !child.Usable() {
-			t.Error("a child that was killed is handed out")
-		}
-		all = append(all, child)
+	test.Eventually(t, "the end of the child", func() bool { return !a.idle.Usable() })
+	first, second := test.Value(a.child())(t), test.Value(a.child())(t)
+	if !first.Usable() {
+		t.Error("a child that was killed is handed out")
 	}
-	want(3)
-	for _, child := range all {
-		a.done(child)
-	}
-	want(maxIdle)
+	want(2)
+	a.done(first)
+	a.done(second)
+	want(1)
+	late := test.Value(a.child())(t)
 	a.close()
-	want(0)
-	a.ready()
+	a.done(late)
 	want(0)
 }

@@ -44,7 +44,7 @@ type applier struct {
 	underway  *watchedPull
 
 	mu     sync.Mutex
-	idle   []*layerproc.Process // at most maxIdle
+	idle   *layerproc.Process // at most one: it has memory while the pull waits for the registry
 	closed bool
 }
 
@@ -133,16 +133,11 @@ func (a *applier) open(ctx context.Context, desc imagespec.Descriptor) (blob *os
 	return blob, blob.Close, nil
 }
 
-// maxIdle bounds the children that have memory while a pull waits for the registry.
-const maxIdle = 2
-
-// child is an idle one, or a new one.
+// child is the idle one, or a new one.
 func (a *applier) child() (*layerproc.Process, error) {
 	a.mu.Lock()
-	var child *layerproc.Process
-	if last := len(a.idle) - 1; last >= 0 {
-		child, a.idle = a.idle[last], a.idle[:last]
-	}
+	child := a.idle
+	a.idle = nil
 	a.mu.Unlock()
 	if child != nil {
 		if child.Usable() {
@@ -153,21 +148,14 @@ func (a *applier) child() (*layerproc.Process, error) {
 	return layerproc.Start(a.memory)
 }
 
-// ready starts a child for the first layer. If it cannot, that layer says why.
-func (a *applier) ready() {
-	if child, err := a.child(); err == nil {
-		a.done(child)
-	}
-}
-
 func (a *applier) done(child *layerproc.Process) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.closed || len(a.idle) == maxIdle || !child.Usable() {
+	if a.closed || a.idle != nil || !child.Usable() {
 		child.Close()
 		return
 	}
-	a.idle = append(a.idle, child)
+	a.idle = child
 }
 
 // close ends the children when no more layers come. A layer that was given up may still
@@ -176,8 +164,8 @@ func (a *applier) close() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.closed = true
-	for _, child := range a.idle {
-		child.Close()
+	if a.idle != nil {
+		a.idle.Close()
 	}
 }
 

@@ -91,9 +91,6 @@ func (u *unpacker) begin(ctx context.Context, l *layers, name string, of describ
 		end()
 		return nil, err
 	}
-	if !l.kind.remote {
-		go apply.ready()
-	}
 	return &unpacking{Unpacker: running, remote: l.kind.remote, end: end}, nil
 }
 

@@ -58,7 +58,7 @@ func (r *remote) probe(ctx context.Context, c *cobra.Command, daemon *client.Cli
 	if output.Width(c.ErrOrStderr()) > 0 {
 		defer waiting(newProgress(c.ErrOrStderr()), "Waiting for the %s of handler %q", what, name)()
 	}
-	resp, err := daemon.Probe(ctx, &adminv1.ProbeRequest{Name: name, Canary: selfCheck})
+	resp, err := daemon.Probe(ctx, &adminv1.ProbeRequest{Name: name, SelfCheck: selfCheck})
 	if err != nil && gaveUp(ctx, err) {
 		return nil, degraded("the %s of handler %q did not finish in time; the daemon is still waiting for it, see \"berth handler show %s\"", what, name, name)
 	}

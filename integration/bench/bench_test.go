@@ -12,7 +12,7 @@ import (
 // TestEveryNumberOfBoth runs the benchmark itself, as small as it can be: a
 // number that is missing is one that nobody would see getting worse.
 func TestEveryNumberOfBoth(t *testing.T) {
-	o := options{runs: 1, pods: 3, image: 20e6, polling: 2 * time.Second, handlers: []string{testbed.Crun}}
+	o := options{runs: 1, pods: 3, image: 20e6, polling: 2 * time.Second, handlers: []string{testbed.Runc}}
 	r := compare(t, o)
 	var b strings.Builder
 	testbed.Must(t, r.write(&b, false))

@@ -14,15 +14,15 @@ import (
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
 
-// probeCanary has a handler run a self-check pod, and returns why that failed.
-func (b *bed) probeCanary(t *testing.T, name string) string {
+// probeSelfCheck has a handler run a self-check pod, and returns why that failed.
+func (b *bed) probeSelfCheck(t *testing.T, name string) string {
 	t.Helper()
-	h, err := b.tryProbeCanary(t, name)
+	h, err := b.tryProbeSelfCheck(t, name)
 	testbed.Must(t, err)
 	return h.GetProbeError()
 }
 
-func (b *bed) tryProbeCanary(t *testing.T, name string) (*adminv1.Handler, error) {
+func (b *bed) tryProbeSelfCheck(t *testing.T, name string) (*adminv1.Handler, error) {
 	t.Helper()
 	return b.probe(t, name, true)
 }
@@ -31,7 +31,7 @@ func (b *bed) tryProbeCanary(t *testing.T, name string) (*adminv1.Handler, error
 func (b *bed) probe(t *testing.T, name string, selfCheck bool) (*adminv1.Handler, error) {
 	t.Helper()
 	c := b.admin(t)
-	resp, err := c.Probe(testbed.Within(t, 2*time.Minute), &adminv1.ProbeRequest{Name: name, Canary: selfCheck})
+	resp, err := c.Probe(testbed.Within(t, 2*time.Minute), &adminv1.ProbeRequest{Name: name, SelfCheck: selfCheck})
 	return resp.GetHandler(), err
 }
 
@@ -91,7 +91,7 @@ container_create_timeout = "2s"
 	}()
 	withPod := b.Snapshot(t)
 	for _, name := range []string{"runc", "crun", "gvisor", "shim"} {
-		testbed.Same(t, b.probeCanary(t, name), "", "%s", name)
+		testbed.Same(t, b.probeSelfCheck(t, name), "", "%s", name)
 	}
 	testbed.Same(t, b.shown(t), 1, "sandboxes are listed:")
 	b.Restart(t) // ends supervisors that idle
@@ -110,8 +110,8 @@ container_create_timeout = "2s"
 		}
 		return nil
 	})
-	testbed.Contains(t, b.probeCanary(t, "dead"), "the self-check pod failed at its start: ", "a runtime that starts nothing")
-	if why := b.probeCanary(t, "hanging"); !strings.Contains(why, "the self-check pod failed at its start: ") || !strings.Contains(why, "timed out") {
+	testbed.Contains(t, b.probeSelfCheck(t, "dead"), "the self-check pod failed at its start: ", "a runtime that starts nothing")
+	if why := b.probeSelfCheck(t, "hanging"); !strings.Contains(why, "the self-check pod failed at its start: ") || !strings.Contains(why, "timed out") {
 		t.Errorf("a runtime that hangs: %q", why)
 	}
 	liar.on(t, "run", "")
@@ -138,7 +138,7 @@ container_create_timeout = "2s"
 			b.SetEnvironment("BERTH_FAILPOINT=" + c.place)
 			b.Start(t)
 			// A busy daemon may answer that the pod is late before it dies of it.
-			_, _ = b.tryProbeCanary(t, c.handler)
+			_, _ = b.tryProbeSelfCheck(t, c.handler)
 			b.Wait(t, time.Minute)
 			b.SetEnvironment()
 			b.Start(t)

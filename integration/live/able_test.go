@@ -27,7 +27,7 @@ func TestWhatAHandlerCanDoFollowsItsBinary(t *testing.T) {
 	admin, err := client.New(filepath.Join(filepath.Dir(b.Socket), "admin.sock"))
 	testbed.Must(t, err)
 	defer admin.Close()
-	if _, err := admin.Probe(t.Context(), &adminv1.ProbeRequest{Name: "own", Canary: true}); err != nil {
+	if _, err := admin.Probe(t.Context(), &adminv1.ProbeRequest{Name: "own", SelfCheck: true}); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 3*patience)

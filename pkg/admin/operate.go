@@ -35,7 +35,7 @@ func (o operations) Uncordon(ctx context.Context, req *adminv1.UncordonRequest) 
 
 func (o operations) Probe(ctx context.Context, req *adminv1.ProbeRequest) (*adminv1.ProbeResponse, error) {
 	depth := probe.Ask
-	if req.GetCanary() {
+	if req.GetSelfCheck() {
 		depth = probe.WithSelfCheck
 	}
 	h, err := o.life.Probe(ctx, req.GetName(), depth)

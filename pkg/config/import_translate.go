@@ -36,7 +36,7 @@ func Translate(paths []string, o Options) (*Translation, error) {
 		case len(d.problems) > 0:
 			t.Problems = append(t.Problems, d.problems...)
 		case !known:
-			t.Notes = append(t.Notes, ImportNote{Origin: Origin{File: d.file}, Why: "has no CRI-O or containerd tables"})
+			t.Notes = append(t.Notes, ImportNote{Origin: Origin{File: d.file}, Why: "has no CRI-O or containerd tables (for registries.conf and policy.json see docs/migration.md)"})
 		default:
 			byKind[kind].docs = append(byKind[kind].docs, d)
 		}

@@ -21,9 +21,9 @@ var (
 		"Pod sandboxes started, by handler and by binary: its stable one (stable) or the rollout candidate (next).", []string{"handler", "variant"}, nil)
 	variantFailuresDesc = prometheus.NewDesc("berth_variant_failures_total",
 		"Calls to create a sandbox, or to create or start a container, that failed in the runtime or its shim.", []string{"handler", "variant"}, nil)
-	selfChecksDesc = prometheus.NewDesc("berth_canary_pods_total",
+	selfChecksDesc = prometheus.NewDesc("berth_self_check_pods_total",
 		"Self-check pods run by probes, by handler and result: ok or failed.", []string{"handler", "outcome"}, nil)
-	selfCheckTimeDesc = prometheus.NewDesc("berth_canary_last_duration_seconds",
+	selfCheckTimeDesc = prometheus.NewDesc("berth_self_check_last_duration_seconds",
 		"Duration of the last self-check pod, including removal.", []string{"handler"}, nil)
 	handlerDesc = prometheus.NewDesc("berth_handler_ready",
 		"1 if the configured handler accepts new pods, otherwise 0.", []string{"handler"}, nil)

@@ -336,8 +336,8 @@ func (e *Engine) close() (err error) {
 	return err
 }
 
-// SelfCheck runs a pod of berth's own under d, of which nobody is told, and takes it
-// back; see probe.Canary.
+// SelfCheck runs a pod of berth's own under d, which no list shows, and takes it
+// back; see probe.SelfChecker.
 func (e *Engine) SelfCheck(ctx context.Context, d *handler.Definition, rt *probe.Runtime, thorough bool) (probe.Proof, error) {
 	if thorough {
 		return e.parts.SelfChecks.Prove(ctx, d, rt)

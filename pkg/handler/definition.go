@@ -121,7 +121,7 @@ type Definition struct {
 	// Limits bound the handler's pods and their starts.
 	Limits Limits `json:"limits,omitzero"`
 	// ProbeSelfCheck has probes run a pod of berth's own under the handler.
-	ProbeSelfCheck bool `json:"probeCanary,omitempty"`
+	ProbeSelfCheck bool `json:"probeSelfCheck,omitempty"`
 	// SelfCheckTimeout bounds the life of such a pod, from its start to its end. Zero
 	// is the default.
 	SelfCheckTimeout time.Duration `json:"selfCheckTimeout,omitempty"`

@@ -55,7 +55,7 @@ const ImageLinked = "image.linked"
 const ImageFlush = "image.flush"
 
 // SelfCheckRunning is passed by probes, not by pods: a pod of berth's own runs.
-const SelfCheckRunning = "canary.running"
+const SelfCheckRunning = "selfcheck.running"
 
 // These two are passed where the binary of a runtime is new: by a daemon that
 // starts, or one whose runtime was replaced.

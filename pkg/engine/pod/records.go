@@ -84,7 +84,7 @@ type SandboxSpec struct {
 	Plan         Plan   `json:"plan"`
 	// SelfCheck says that it is berth's own, to see whether the handler works: it has
 	// no network, and nobody is told of it.
-	SelfCheck bool `json:"canary,omitempty"`
+	SelfCheck bool `json:"selfCheck,omitempty"`
 	// Pinned is what it takes from the configuration beside Definition.
 	Pinned Pinned `json:"pinned"`
 	// Checkpoint is the directory that it was restored from; empty for one that began here.

@@ -68,7 +68,7 @@ func New(pods *pod.Registry, s *settings.Settings, b *binaries.Binaries, t *task
 	}
 }
 
-// Run implements probe.Canary. It returns when its time is up, or ctx ends; what
+// Run runs a self-check pod. It returns when its time is up, or ctx ends; what
 // there is by then is taken back all the same, if need be by the next daemon.
 func (b *Pods) Run(ctx context.Context, d *handler.Definition, t *checks) error {
 	if err := b.reserve(d); err != nil {
@@ -201,8 +201,8 @@ func (b *Pods) release(d *handler.Definition) {
 // specOf is the record of a self-check pod, but for its binaries.
 func (b *Pods) specOf(d *handler.Definition, rt *probe.Runtime, t *checks) (*pod.SandboxSpec, error) {
 	config := &runtimeapi.PodSandboxConfig{
-		Metadata: &runtimeapi.PodSandboxMetadata{Name: "canary", Namespace: "berth", Uid: pod.NewID()[:32]},
-		Hostname: "canary",
+		Metadata: &runtimeapi.PodSandboxMetadata{Name: "self-check", Namespace: "berth", Uid: pod.NewID()[:32]},
+		Hostname: "self-check",
 		Linux: &runtimeapi.LinuxPodSandboxConfig{
 			SecurityContext: &runtimeapi.LinuxSandboxSecurityContext{NamespaceOptions: t.namespaces(), Seccomp: seccompOf(d)},
 		},

@@ -553,7 +553,7 @@ type Capabilities struct {
 	// What seccomp filters may do about a system call, by the OCI's names.
 	SeccompActions []string      `protobuf:"bytes,3,rep,name=seccomp_actions,json=seccompActions,proto3" json:"seccomp_actions,omitempty"`
 	Capabilities   []*Capability `protobuf:"bytes,4,rep,name=capabilities,proto3" json:"capabilities,omitempty"`
-	// The sets of properties that it promises and that canary pods found, such as
+	// The sets of properties that it promises and that self-check pods found, such as
 	// "sandboxed/v1".
 	Conforms      []string `protobuf:"bytes,5,rep,name=conforms,proto3" json:"conforms,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -632,7 +632,7 @@ type Capability struct {
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// "yes", "no" or "unknown".
 	Answer string `protobuf:"bytes,2,opt,name=answer,proto3" json:"answer,omitempty"`
-	// "declared" by the runtime, "probed" on this node, or "ran" by a canary pod;
+	// "declared" by the runtime, "probed" on this node, or "ran" by a self-check pod;
 	// empty if the answer is unknown.
 	Source string `protobuf:"bytes,3,opt,name=source,proto3" json:"source,omitempty"`
 	// One line about the answer; may be empty.
@@ -2376,7 +2376,7 @@ type ProbeRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// Also run a pod of berth's own under the handler.
-	Canary        bool `protobuf:"varint,2,opt,name=canary,proto3" json:"canary,omitempty"`
+	SelfCheck     bool `protobuf:"varint,2,opt,name=self_check,json=selfCheck,proto3" json:"self_check,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2418,9 +2418,9 @@ func (x *ProbeRequest) GetName() string {
 	return ""
 }
 
-func (x *ProbeRequest) GetCanary() bool {
+func (x *ProbeRequest) GetSelfCheck() bool {
 	if x != nil {
-		return x.Canary
+		return x.SelfCheck
 	}
 	return false
 }
@@ -4457,10 +4457,11 @@ const file_berth_admin_v1_admin_proto_rawDesc = "" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\"9\n" +
 	"\rDrainResponse\x12\x12\n" +
 	"\x04pods\x18\x01 \x01(\x05R\x04pods\x12\x14\n" +
-	"\x05names\x18\x02 \x03(\tR\x05names\":\n" +
+	"\x05names\x18\x02 \x03(\tR\x05names\"A\n" +
 	"\fProbeRequest\x12\x12\n" +
-	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
-	"\x06canary\x18\x02 \x01(\bR\x06canary\"B\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1d\n" +
+	"\n" +
+	"self_check\x18\x02 \x01(\bR\tselfCheck\"B\n" +
 	"\rProbeResponse\x121\n" +
 	"\ahandler\x18\x01 \x01(\v2\x17.berth.admin.v1.HandlerR\ahandler\"$\n" +
 	"\x0ePromoteRequest\x12\x12\n" +

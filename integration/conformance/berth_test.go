@@ -120,7 +120,7 @@ func groups(some ...string) []string {
 }
 
 // TestBerth runs the suite under every kind of runtime that berth has: one daemon, four
-// handlers, of which the first has all checks: crun, which starts in a fifth of runc's time.
+// handlers, of which the first has all checks: crun, whose pods take the least time.
 func TestBerth(t *testing.T) {
 	runc, crun, runsc := testbed.Part(t, testbed.Runc), testbed.Part(t, testbed.Crun), testbed.Part(t, testbed.Runsc)
 	reg := testbed.NewRegistry(t, testbed.RegistryOptions{})

@@ -33,8 +33,8 @@ func WasmModule(t T) []byte {
 	return module
 }
 
-// WasmPlatform is what images of modules are built for.
-var WasmPlatform = v1.Platform{OS: "wasi", Architecture: "wasm"}
+// wasmPlatform is what images of modules are built for.
+var wasmPlatform = v1.Platform{OS: "wasi", Architecture: "wasm"}
 
 // WasmOption changes an image of a module from the usual.
 type WasmOption func(*wasmPlan)
@@ -67,7 +67,7 @@ func WasmDiffIDs() WasmOption { return func(w *wasmPlan) { w.diffIDs = true } }
 // there is no root filesystem.
 func WasmLayer(t T, module []byte, options ...WasmOption) v1.Image {
 	t.Helper()
-	plan := wasmPlan{platform: WasmPlatform, configType: types.OCIConfigJSON, layerType: "application/wasm", change: func(*v1.Config) {}}
+	plan := wasmPlan{platform: wasmPlatform, configType: types.OCIConfigJSON, layerType: "application/wasm", change: func(*v1.Config) {}}
 	for _, option := range options {
 		option(&plan)
 	}
@@ -100,7 +100,7 @@ func (r retyped) Size() (int64, error)            { return partial.Size(r) }
 // WasmFile makes an image whose root filesystem has a module as a file, /app.wasm.
 func WasmFile(t T, module []byte, options ...WasmOption) v1.Image {
 	t.Helper()
-	plan := wasmPlan{platform: WasmPlatform, diffIDs: true, change: func(*v1.Config) {}}
+	plan := wasmPlan{platform: wasmPlatform, diffIDs: true, change: func(*v1.Config) {}}
 	for _, option := range options {
 		option(&plan)
 	}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -64,20 +65,25 @@ func seriesUnderContainerd(t *testing.T) map[string]bool {
 }
 
 // wellKnown is where the cAdvisor of a kubelet looks for containerd, and nowhere else.
-// What is there when the test ends is removed.
+// What is there when the test ends is removed, as is what a killed test left.
 func wellKnown(t *testing.T) string {
 	t.Helper()
 	const path = "/run/containerd/containerd.sock"
-	if _, err := os.Lstat(path); err == nil {
-		testbed.Missing(t, "%s is taken: a containerd runs, or ran, on this host", path)
+	if conn, err := net.Dial("unix", path); err == nil {
+		_ = conn.Close()
+		testbed.Missing(t, "%s is taken: a containerd runs on this host", path)
 	}
-	testbed.Must(t, os.MkdirAll(filepath.Dir(path), 0o711))
-	t.Cleanup(func() {
+	remove := func() {
 		for _, left := range []string{path, path + ".lock"} {
 			if err := os.Remove(left); err != nil && !errors.Is(err, os.ErrNotExist) {
 				t.Error(err)
 			}
 		}
+	}
+	remove()
+	testbed.Must(t, os.MkdirAll(filepath.Dir(path), 0o711))
+	t.Cleanup(func() {
+		remove()
 		_ = os.Remove(filepath.Dir(path)) // others may have files there
 	})
 	return path

@@ -12,7 +12,7 @@ import (
 func (b *bed) liveness(t *testing.T, n *Namespace) {
 	probes := map[string]string{
 		"exec": "exec: {command: [test, -e, /tmp/alive]}, timeoutSeconds: 10",
-		"slow": "exec: {command: [sh, -c, 'if [ -e /tmp/alive ]; then exit 0; fi; sleep 60']}, timeoutSeconds: 5",
+		"slow": "exec: {command: [sh, -c, 'if [ -e /tmp/alive ]; then exit 0; fi; sleep 60']}, timeoutSeconds: 10",
 		"http": "httpGet: {path: /alive, port: 8080}, timeoutSeconds: 10",
 		"tcp":  "tcpSocket: {port: 8080}, timeoutSeconds: 10",
 	}

@@ -141,19 +141,18 @@ func makeLeftovers(t *testing.T, daemon *Daemon) {
 	Must(t, os.WriteFile(filepath.Join(records, "s1.json"), nil, 0o600))
 	Must(t, unix.Mkfifo(filepath.Join(stdio, "stdout"), 0o600))
 	Must(t, unix.Mount("testbed", rootfs, "tmpfs", 0, ""))
-	start(t, "sh", "-c", "sleep 600; :", daemon.Dir+"/shim.sock")
-	pid := start(t, "sleep", "600")
-	joinCgroup(t, daemon, pid)
+	start(t, daemon.Dir+"/shim")
+	joinCgroup(t, daemon, start(t, "sleep"))
 }
 
-func start(t *testing.T, name string, arguments ...string) int {
+// start runs a process of that name, which only sleeps.
+func start(t *testing.T, name string) int {
 	t.Helper()
-	command := exec.Command(name, arguments...)
-	// Its children go with it.
-	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	command := exec.Command("sleep", "600")
+	command.Args[0] = name
 	Must(t, command.Start())
 	t.Cleanup(func() {
-		_ = syscall.Kill(-command.Process.Pid, syscall.SIGKILL)
+		_ = command.Process.Kill()
 		_ = command.Wait()
 	})
 	// The kernel shows the new arguments once the program runs.

@@ -117,7 +117,8 @@ func TestPartsThatBreakOffAreSlow(t *testing.T) {
 	const pause = 50 * time.Millisecond
 	for name, after := range map[string]time.Duration{"the answer waits": 0, "the bytes wait": pause} {
 		t.Run(name, func(t *testing.T) {
-			reg, s := serve(t, Config{PullProgressTimeout: 2 * time.Second, Limits: bounds.Limits{MinDownloadRate: 1 << 20}}, build(t, v1.Config{}, bulk(t, 5*registry.PartSize)))
+			t.Parallel()
+			reg, s := serve(t, Config{PullProgressTimeout: 6 * time.Second, Limits: bounds.Limits{MinDownloadRate: 1 << 20}}, build(t, v1.Config{}, bulk(t, 5*registry.PartSize)))
 			reg.setGuard(func(w http.ResponseWriter, r *http.Request) bool {
 				if r.Method != http.MethodGet || r.Header.Get("Range") == "" {
 					return false

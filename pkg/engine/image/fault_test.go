@@ -238,9 +238,9 @@ func freeBytes(t *testing.T, dir string) int64 {
 func TestFullDisk(t *testing.T) {
 	reg := newTestRegistry(t)
 	reg.push(t, "small:1", layered(t, v1.Config{}))
-	reg.push(t, "download:1", build(t, v1.Config{}, layer(t, file{name: "first"}), bulk(t, 32<<20)))
-	reg.push(t, "unpack:1", build(t, v1.Config{}, layer(t, file{name: "first"}), bulk(t, 8<<20), layer(t, file{name: "zeros", body: strings.Repeat("\x00", 16<<20)})))
-	disk := smallDisk(t, 24)
+	reg.push(t, "download:1", build(t, v1.Config{}, layer(t, file{name: "first"}), bulk(t, 16<<20)))
+	reg.push(t, "unpack:1", build(t, v1.Config{}, layer(t, file{name: "first"}), bulk(t, 4<<20), layer(t, file{name: "zeros", body: strings.Repeat("\x00", 12<<20)})))
+	disk := smallDisk(t, 14)
 	s := openStore(t, Config{Root: filepath.Join(disk, "images"), HostsDir: reg.hosts(t)})
 	test.Must(t, s.Retain(t.Context(), nil))
 	pullImage(t, s, domain+"/small:1")

@@ -40,6 +40,7 @@ func (r *ranges) begin(asked string) (n int, end func()) {
 
 func TestLargeLayersComeInParts(t *testing.T) {
 	const size = 4*registry.PartSize + registry.PartSize/2
+	large := bulk(t, size)
 	for name, c := range map[string]struct {
 		// change is what the registry makes of the n-th request for the large layer.
 		change func(n int, r *http.Request)
@@ -71,7 +72,7 @@ func TestLargeLayersComeInParts(t *testing.T) {
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			seen, large := &ranges{}, bulk(t, size)
+			seen := &ranges{}
 			reg, s := serve(t, Config{}, build(t, v1.Config{}, layer(t, file{name: "small"}), large))
 			both := make(chan struct{})
 			reg.setGuard(func(w http.ResponseWriter, r *http.Request) bool {

@@ -52,6 +52,9 @@ type testRegistry struct {
 	// back is the way around TLS, authentication and faults, for pushing.
 	back  *httptest.Server
 	inner http.Handler
+	// bodies are the blobs that serveBlob has sent, by path: a copy of a large one takes long
+	// with the race detector.
+	bodies sync.Map
 
 	mu   sync.Mutex
 	hits map[string]int
@@ -102,10 +105,16 @@ func serveTLS(t testing.TB, srv *httptest.Server) string {
 
 // body is the whole of a blob that a request is for.
 func (r *testRegistry) body(req *http.Request) []byte {
+	if body, there := r.bodies.Load(req.URL.Path); there {
+		return body.([]byte)
+	}
 	req = req.Clone(req.Context())
 	req.Header.Del("Range")
 	answer := httptest.NewRecorder()
 	r.inner.ServeHTTP(answer, req)
+	if answer.Code == http.StatusOK {
+		r.bodies.Store(req.URL.Path, answer.Body.Bytes())
+	}
 	return answer.Body.Bytes()
 }
 
@@ -199,6 +208,9 @@ func layer(t testing.TB, files ...file) v1.Layer {
 func layerAt(t testing.TB, level int, files ...file) v1.Layer {
 	t.Helper()
 	var buf bytes.Buffer
+	if len(files) > 0 {
+		buf.Grow(len(files[0].body) + 4<<10) // the first is the large one, if there is one
+	}
 	tw := tar.NewWriter(&buf)
 	for _, f := range files {
 		h := &tar.Header{Name: f.name, Mode: f.mode, Uid: f.uid, Gid: f.uid, Size: int64(len(f.body)), Typeflag: tar.TypeReg}

@@ -155,7 +155,7 @@ func TestGoClient(t *testing.T) {
 	measured(t, ctx, task)
 	exited, err := task.Wait(ctx)
 	testbed.Must(t, err)
-	p.Container.Stop(t, 10*time.Second)
+	p.Container.Stop(t, time.Minute)
 	select {
 	case s := <-exited:
 		if code, _, err := s.Result(); err != nil || code != 3 {

@@ -140,7 +140,7 @@ type bed struct {
 // newBed starts berth, and lets a pod come and go for what stays for good.
 func newBed(t *testing.T) *bed {
 	t.Helper()
-	b := &bed{Bed: testbed.StartBed(t, "beside/busybox:1", testbed.Options{})}
+	b := &bed{Bed: testbed.StartBed(t, "beside/busybox:1", testbed.Options{CNI: testbed.NewCNI(t)})}
 	b.atRest = b.Rest(t)
 	return b
 }

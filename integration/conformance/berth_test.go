@@ -111,37 +111,67 @@ var (
 	ofGVisor  = []string{"Runtime", "Namespaces", "UserNamespaces", "Network", "Container", "Exit", "Stop", "ExecSync", "Security", "Mounts", "Volumes", "Resources", "Stats", "Metrics", "Streaming", "Restart"}
 )
 
-// groups are those that a target runs: with BERTH_TEST_GROUPS=all it runs all.
+// allGroups says that every target runs all groups.
+func allGroups() bool { return os.Getenv("BERTH_TEST_GROUPS") == "all" }
+
+// groups are those that a target runs.
 func groups(some ...string) []string {
-	if os.Getenv("BERTH_TEST_GROUPS") == "all" {
+	if allGroups() {
 		return nil
 	}
 	return some
 }
 
-// TestBerth runs the suite under every kind of runtime that berth has: one daemon, four
-// handlers, of which the first has all checks: crun, whose pods take the least time.
+// network has ports of the host only where the group Network is run: their plugin takes a
+// tenth of a pod's time.
+func network(t *testing.T) *testbed.CNI {
+	t.Helper()
+	if allGroups() {
+		return testbed.NewCNI(t, testbed.Local)
+	}
+	return testbed.NewCNI(t, testbed.Local, testbed.NoPorts)
+}
+
+// TestBerth runs the suite under every kind of runtime that berth has. One handler has all
+// checks: crun, whose pods take the least time. Those about ports of the host are under
+// handlers with a network of their own.
 func TestBerth(t *testing.T) {
 	runc, crun, runsc := testbed.Part(t, testbed.Runc), testbed.Part(t, testbed.Crun), testbed.Part(t, testbed.Runsc)
 	reg := testbed.NewRegistry(t, testbed.RegistryOptions{})
+	withPorts := testbed.NewCNI(t)
 	b := testbed.StartBerth(t, testbed.Options{
-		Runtimes: map[string]string{"runc": runc, "crun": crun, "runsc": runsc},
-		Config: fmt.Sprintf("[runtimes.shim]\nruntime_path = %q\n[runtimes.shim.options]\nBinaryName = %q\n",
-			testbed.Part(t, testbed.RuncShim), runc),
+		Runtimes: map[string]string{"runc": runc, "crun": crun},
+		Config: fmt.Sprintf(`
+[runtimes.ports]
+runtime_path = %q
+cni_conf_dir = %q
+[runtimes.runsc]
+runtime_path = %q
+cni_conf_dir = %[2]q
+[runtimes.shim]
+runtime_path = %[4]q
+[runtimes.shim.options]
+BinaryName = %[5]q
+`, crun, withPorts.ConfDir, runsc, testbed.Part(t, testbed.RuncShim), runc),
 		DefaultRuntime: "runc",
-		CNI:            testbed.NewCNI(t, testbed.Local),
+		CNI:            network(t),
 		Registries:     []*testbed.Registry{reg},
 	})
 	before := b.Snapshot(t)
 	images := suiteImages(t, reg)
 	root := func(handler string) string { return filepath.Join(b.State, "runtimes", handler) }
+	var withoutPorts map[conformance.Ability]string
+	if !allGroups() {
+		withoutPorts = map[conformance.Ability]string{conformance.PortMapping: "its network has none; the handler ports has"}
+	}
 	for _, target := range []struct {
 		handler string
 		ran     func(*testing.T, conformance.Running)
 		lacks   map[conformance.Ability]string
 		groups  []string
 	}{
-		{handler: "crun", ran: conformance.RanByOCIRuntime(crun, root("crun"))},
+		{handler: "crun", ran: conformance.RanByOCIRuntime(crun, root("crun")), lacks: withoutPorts},
+		{handler: "ports", ran: conformance.RanByOCIRuntime(crun, root("ports")), groups: []string{"Network"}},
 		{handler: "runc", ran: conformance.RanByOCIRuntime(runc, root("runc")), groups: ofRuntime},
 		{handler: "shim", ran: conformance.RanByShim("containerd-shim-runc-v2"), lacks: shimLacks, groups: ofShim},
 		{handler: "runsc", ran: conformance.RanByGVisor(runsc, root("runsc")), lacks: lacksOfGVisor(t, runsc), groups: ofGVisor},
@@ -155,7 +185,7 @@ func TestBerth(t *testing.T) {
 				Ran:          target.ran,
 				Lacks:        target.lacks,
 				Groups:       groups(target.groups...),
-				Again:        target.handler != "crun" && os.Getenv("BERTH_TEST_GROUPS") != "all",
+				Again:        target.handler != "crun" && !allGroups(),
 				Berth:        true,
 				CgroupParent: b.Client.CgroupParent,
 				Restart: func(t *testing.T) {
@@ -169,6 +199,9 @@ func TestBerth(t *testing.T) {
 	// Supervisors without pods wait a minute for the next; a restart sends them away.
 	b.Restart(t)
 	b.NoLeaks(t, before)
+	if left, err := withPorts.Leases(); err != nil || len(left) > 0 {
+		t.Errorf("addresses that are left: %v, %v", left, err)
+	}
 }
 
 func removeImages(t *testing.T, client *testbed.Client) {

@@ -35,7 +35,7 @@ func TestRemote(t *testing.T) {
 	runc := testbed.Part(t, testbed.Runc)
 	testbed.Part(t, testbed.Containerd)
 	reg := testbed.NewRegistry(t, testbed.RegistryOptions{})
-	cni := testbed.NewCNI(t, testbed.Local)
+	cni := network(t)
 	inner := testbed.StartBerth(t, testbed.Options{
 		Runtimes: map[string]string{"runc": runc}, DefaultRuntime: "runc", CNI: cni, Registries: []*testbed.Registry{reg},
 	})
@@ -154,7 +154,7 @@ func TestContainerd(t *testing.T) {
 	testbed.Part(t, testbed.Containerd)
 	runc := testbed.Part(t, testbed.Runc)
 	reg := testbed.NewRegistry(t, testbed.RegistryOptions{})
-	d := startContainerd(t, runc, testbed.NewCNI(t, testbed.Local), reg)
+	d := startContainerd(t, runc, network(t), reg)
 	conformance.Run(t, conformance.Target{
 		Runtime: d.Client, Images: d.Client,
 		Handler:      "runc",

@@ -68,6 +68,7 @@ func TestKilledAtEveryFailpoint(t *testing.T) {
 			b := newBed(t, testbed.Options{
 				Tags:   []string{"berth_failpoints"},
 				Config: handler.config,
+				CNI:    testbed.NewCNI(t), // whose rules must not be left, either
 			})
 			atRest := b.Rest(t)
 			for _, place := range placesOfPods {

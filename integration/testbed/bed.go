@@ -20,16 +20,19 @@ type Bed struct {
 	Image string
 }
 
-// StartBed starts a berth that has a network and a registry of its own beside what the
-// options say. The name is that of the image. Without handlers there is one, runc.
+// StartBed starts a berth that has a registry of its own beside what the options say. The
+// name is that of the image. Without handlers there is one, runc; without a network there
+// is one that pods reach this host by, and nothing else.
 func StartBed(t T, name string, options Options) *Bed {
 	t.Helper()
 	if options.Runtimes == nil && !strings.Contains(options.Config, "[runtimes.") {
 		options.Runtimes = map[string]string{"runc": Part(t, Runc)}
 	}
-	b := &Bed{CNI: NewCNI(t), Registry: NewRegistry(t, RegistryOptions{})}
+	if options.CNI == nil {
+		options.CNI = NewCNI(t, Local, NoPorts)
+	}
+	b := &Bed{CNI: options.CNI, Registry: NewRegistry(t, RegistryOptions{})}
 	b.Image = b.Registry.Push(t, name, Busybox(t))
-	options.CNI = b.CNI
 	options.Registries = append(options.Registries, b.Registry)
 	b.Berth = StartBerth(t, options)
 	return b

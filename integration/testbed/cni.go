@@ -28,8 +28,9 @@ type CNI struct {
 	// Subnet is what its addresses come from.
 	Subnet string
 
-	leases string
-	local  bool // nobody beyond this host is reached
+	leases  string
+	local   bool // nobody beyond this host is reached
+	noPorts bool // no pod has a port of the host
 }
 
 // CNIOption changes a network.
@@ -38,6 +39,9 @@ type CNIOption func(*CNI)
 // Local leaves masquerading out, for tests whose pods reach nobody beyond this host:
 // a third of the time that a network takes is for its iptables rules.
 func Local(c *CNI) { c.local = true }
+
+// NoPorts leaves the plugin of host ports out, which is executed for pods without any, too.
+func NoPorts(c *CNI) { c.noPorts = true }
 
 // NewCNI writes a network's configuration to a directory of its own. The bridge
 // appears with the first pod; a cleanup removes it, and the iptables rules of
@@ -82,22 +86,19 @@ func (c *CNI) Path() string { return filepath.Join(c.ConfDir, "10-"+c.Name+".con
 // Write writes the configuration list, as at first or after a test removed it.
 func (c *CNI) Write() error {
 	type object = map[string]any
-	list, err := json.MarshalIndent(object{
-		"cniVersion": "1.0.0",
-		"name":       c.Name,
-		"plugins": []object{
-			{
-				"type": "bridge", "bridge": c.Name, "isGateway": true, "ipMasq": !c.local, "promiscMode": true,
-				"ipam": object{
-					"type":    "host-local",
-					"ranges":  [][]object{{{"subnet": c.Subnet}}},
-					"routes":  []object{{"dst": "0.0.0.0/0"}},
-					"dataDir": c.leases,
-				},
-			},
-			{"type": "portmap", "capabilities": object{"portMappings": true}},
+	plugins := []object{{
+		"type": "bridge", "bridge": c.Name, "isGateway": true, "ipMasq": !c.local, "promiscMode": true,
+		"ipam": object{
+			"type":    "host-local",
+			"ranges":  [][]object{{{"subnet": c.Subnet}}},
+			"routes":  []object{{"dst": "0.0.0.0/0"}},
+			"dataDir": c.leases,
 		},
-	}, "", "  ")
+	}}
+	if !c.noPorts {
+		plugins = append(plugins, object{"type": "portmap", "capabilities": object{"portMappings": true}})
+	}
+	list, err := json.MarshalIndent(object{"cniVersion": "1.0.0", "name": c.Name, "plugins": plugins}, "", "  ")
 	if err != nil {
 		return err
 	}

@@ -18,6 +18,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/integration/testbed"
+	"github.com/berth-cri/berth/pkg/engine/procfs"
 )
 
 // cold is a start of pods on a node that has not their images.
@@ -205,10 +206,10 @@ func (tr *trial) coldPods(c cold) []*pod {
 	return pods
 }
 
-// daemonCPU is what the daemon used, with the decompressors that it ran.
+// daemonCPU is what the daemon used, with the processes that it runs and ran.
 func (tr *trial) daemonCPU() float64 {
 	tr.Helper()
-	seconds, err := cpuSeconds([]int{tr.peer.PID()})
+	seconds, err := cpuSeconds(append(procfs.Children(tr.peer.PID()), tr.peer.PID()))
 	testbed.Mustf(tr, err, "read CPU times")
 	return seconds
 }

@@ -61,7 +61,6 @@ func (u *unpacker) unpackArtifact(ctx context.Context, l *layers, name string, i
 		}
 	}()
 	apply := u.applier(ctx, l, id, limit)
-	defer apply.close()
 	for _, f := range files {
 		if f.path != "" {
 			continue

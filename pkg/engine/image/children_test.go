@@ -19,28 +19,36 @@ func unpackers() []int {
 	})
 }
 
-// One child stays between layers, and none when no more come. One that the node has
-// killed gets no layer.
-func TestChildrenOfAPull(t *testing.T) {
+// Children stay for a while when they have unpacked a layer. One that the node has killed
+// gets no layer.
+func TestChildren(t *testing.T) {
 	want := func(n int) {
 		t.Helper()
 		test.Eventually(t, "children", func() bool { return len(unpackers()) == n })
 	}
-	a := &applier{memory: 512 << 20}
-	a.done(test.Value(a.child())(t))
+	c := newChildren(512 << 20)
+	defer c.close()
+	c.giveBack(test.Value(c.take())(t))
 	want(1)
 	test.Must(t, syscall.Kill(unpackers()[0], syscall.SIGKILL))
-	test.Eventually(t, "the end of the child", func() bool { return !a.idle.Usable() })
-	first, second := test.Value(a.child())(t), test.Value(a.child())(t)
+	test.Eventually(t, "the end of the child", func() bool { return !c.idle[0].Usable() })
+	first, second := test.Value(c.take())(t), test.Value(c.take())(t)
 	if !first.Usable() {
 		t.Error("a child that was killed is handed out")
 	}
 	want(2)
-	a.done(first)
-	a.done(second)
-	want(1)
-	late := test.Value(a.child())(t)
-	a.close()
-	a.done(late)
+	c.giveBack(first)
+	c.giveBack(second)
+	if again := test.Value(c.take())(t); again != second {
+		t.Error("a child is started although one is idle")
+	} else {
+		c.giveBack(again)
+	}
+	want(2)
+	c.expiry.Reset(0)
+	want(0)
+	late := test.Value(c.take())(t)
+	c.close()
+	c.giveBack(late)
 	want(0)
 }

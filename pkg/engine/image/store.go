@@ -80,6 +80,7 @@ func (s *Store) Close() error {
 	s.flights.close()
 	s.stop()
 	s.wg.Wait()
+	s.views.unpacker.children.close()
 	return s.files.close()
 }
 

@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"sync/atomic"
 
 	"github.com/containerd/containerd/v2/core/content"
@@ -24,14 +23,14 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/image/layerproc"
 )
 
-// applier unpacks layers of one image, in children that no other image has.
+// applier unpacks layers of one image.
 type applier struct {
 	content content.Provider
 	blobs   string // the directory of content
 	keysDir string
-	// memory bounds that of a child.
-	memory  int64
 	entries *entryLimit
+	// children unpack, one layer at a time each.
+	children *children
 	// slots bounds the layers that are unpacked at the same time.
 	slots *semaphore.Weighted
 	// layers is the snapshotter that is unpacked into.
@@ -42,10 +41,6 @@ type applier struct {
 	wrote     func(dir string) error
 	unpacking *part
 	underway  *watchedPull
-
-	mu     sync.Mutex
-	idle   *layerproc.Process // at most one: it has memory while the pull waits for the registry
-	closed bool
 }
 
 // worthAhead is how large a layer is that is worth an attempt before those below are there:
@@ -103,11 +98,11 @@ func (a *applier) unpack(ctx context.Context, desc imagespec.Descriptor, to laye
 		return unpacked, err
 	}
 	defer func() { err = errors.Join(end(), err) }()
-	child, err := a.child()
+	child, err := a.children.take()
 	if err != nil {
 		return unpacked, err
 	}
-	defer a.done(child)
+	defer a.children.giveBack(child)
 	unpacked, err = child.Unpack(ctx, to, blob)
 	if seal := a.layers.kind.seal; err == nil && seal != nil {
 		err = seal(ctx, to.Root)
@@ -131,42 +126,6 @@ func (a *applier) open(ctx context.Context, desc imagespec.Descriptor) (blob *os
 		return nil, nil, err
 	}
 	return blob, blob.Close, nil
-}
-
-// child is the idle one, or a new one.
-func (a *applier) child() (*layerproc.Process, error) {
-	a.mu.Lock()
-	child := a.idle
-	a.idle = nil
-	a.mu.Unlock()
-	if child != nil {
-		if child.Usable() {
-			return child, nil
-		}
-		child.Close()
-	}
-	return layerproc.Start(a.memory)
-}
-
-func (a *applier) done(child *layerproc.Process) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.closed || a.idle != nil || !child.Usable() {
-		child.Close()
-		return
-	}
-	a.idle = child
-}
-
-// close ends the children when no more layers come. A layer that was given up may still
-// have one, which ends after it.
-func (a *applier) close() {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.closed = true
-	if a.idle != nil {
-		a.idle.Close()
-	}
 }
 
 // whereTo needs no mount: whiteouts are what an overlay mount would make of them.

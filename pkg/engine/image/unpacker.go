@@ -22,12 +22,13 @@ import (
 
 // unpacker unpacks layers into snapshotters.
 type unpacker struct {
-	cfg     Config
-	content content.Store
-	blobs   string // the directory of content
-	reader  *reader
-	slots   *semaphore.Weighted
-	flusher *flusher
+	cfg      Config
+	content  content.Store
+	blobs    string // the directory of content
+	reader   *reader
+	slots    *semaphore.Weighted
+	children *children
+	flusher  *flusher
 	// locks has the lock of each blob or layer while it is fetched or unpacked, and
 	// of each view while it is made or removed.
 	locks *keyedlock.Locks
@@ -37,6 +38,7 @@ func newUnpacker(f *files, r *reader, c Config) *unpacker {
 	return &unpacker{
 		cfg: c, content: f.content, blobs: f.path("content", "blobs"), reader: r, flusher: f.flusher,
 		slots: semaphore.NewWeighted(int64(runtime.GOMAXPROCS(0))), locks: keyedlock.New(1),
+		children: newChildren(r.limits.MaxUnpackMemory),
 	}
 }
 
@@ -56,11 +58,7 @@ func (u *unpacker) begin(ctx context.Context, l *layers, name string, of describ
 	if err != nil {
 		return nil, err
 	}
-	apply := u.applier(ctx, l, id, limit)
-	end := func() {
-		apply.close()
-		u.flusher.end(id)
-	}
+	end := func() { u.flusher.end(id) }
 	var capabilities []string
 	if l.kind.rebase {
 		capabilities = append(capabilities, snapshots.RebaseCap)
@@ -73,7 +71,7 @@ func (u *unpacker) begin(ctx context.Context, l *layers, name string, of describ
 			Snapshotter:             l,
 			SnapshotterCapabilities: capabilities,
 			SnapshotOpts:            labels,
-			Applier:                 apply,
+			Applier:                 u.applier(ctx, l, id, limit),
 		}),
 		// A layer counts from before it is downloaded. What bounds those that are
 		// really unpacked are the applier's slots.
@@ -111,7 +109,7 @@ func (u *unpacking) Unpack(h images.Handler) images.Handler {
 // applier unpacks layers of one pull, by one unpacking.
 func (u *unpacker) applier(ctx context.Context, l *layers, id string, limit int64) *applier {
 	return &applier{
-		content: u.content, blobs: u.blobs, keysDir: u.cfg.DecryptionKeysDir, memory: u.reader.limits.MaxUnpackMemory, entries: &entryLimit{max: limit},
+		content: u.content, blobs: u.blobs, keysDir: u.cfg.DecryptionKeysDir, children: u.children, entries: &entryLimit{max: limit},
 		slots: u.slots, layers: l, pull: ctx, unpacking: &part{name: step.Unpack}, underway: underwayOf(ctx),
 		wrote: func(dir string) error { return u.flusher.wrote(id, dir) },
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/berth-cri/berth/internal/output"
 	"github.com/berth-cri/berth/pkg/admin/client"
 	"github.com/berth-cri/berth/pkg/config"
+	"github.com/berth-cri/berth/pkg/config/tomlfile"
 	"github.com/berth-cri/berth/pkg/lifecycle/rollout"
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
@@ -47,7 +48,7 @@ The exit status is 3 if the handler was added but it, or its candidate, cannot r
 				{"runtime_path", path}, {"runtime_type", kind}, {"runtime_config_path", configPath},
 			} {
 				if s.value != "" {
-					settings = append(settings, &adminv1.Setting{Key: s.key, Value: config.Quote(s.value)})
+					settings = append(settings, &adminv1.Setting{Key: s.key, Value: tomlfile.Quote(s.value)})
 				}
 			}
 			resp, err := daemon.RegisterHandler(ctx, &adminv1.RegisterHandlerRequest{Name: args[0], Settings: settings})

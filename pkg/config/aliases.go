@@ -6,27 +6,28 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/berth-cri/berth/pkg/config/tomlfile"
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
 // alias checks a table that only gives another handler one more name. What it
 // returns stands for that handler until resolveAliases.
 func (d *decoder) alias(name, key string, values map[string]any, t *runtimeTable) *handler.Definition {
-	at := under(key, "alias_of")
+	at := tomlfile.Under(key, "alias_of")
 	for _, other := range slices.Sorted(maps.Keys(values)) {
 		if other != "alias_of" {
-			d.report(under(key, other), "cannot be combined with alias_of, which takes all settings from the other handler; remove one of the two", "")
+			d.Report(tomlfile.Under(key, other), "cannot be combined with alias_of, which takes all settings from the other handler; remove one of the two", "")
 		}
 	}
 	switch {
 	case !isString(values["alias_of"]):
 		// Its wrong type is reported already.
 	case t.AliasOf == "":
-		d.report(at, "must name the handler that "+name+" is an alias of", "")
+		d.Report(at, "must name the handler that "+name+" is an alias of", "")
 	case t.AliasOf == name:
-		d.report(at, "must be another handler, not "+name+" itself", "")
+		d.Report(at, "must be another handler, not "+name+" itself", "")
 	default:
-		return &handler.Definition{Name: name, AliasOf: t.AliasOf, Origin: d.doc.origins[key].String()}
+		return &handler.Definition{Name: name, AliasOf: t.AliasOf, Origin: d.Doc.Origins[key].String()}
 	}
 	return nil
 }
@@ -43,7 +44,7 @@ func (a *assembly) resolveAliases() {
 	}
 	for _, name := range slices.Sorted(maps.Keys(aliases)) {
 		stub, of := a.defs[name], aliases[name]
-		key := under(under("runtimes", name), "alias_of")
+		key := tomlfile.Under(tomlfile.Under("runtimes", name), "alias_of")
 		target := a.defs[of]
 		switch {
 		case aliases[of] != "":

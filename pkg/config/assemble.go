@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/berth-cri/berth/pkg/config/tomlfile"
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
@@ -50,12 +51,12 @@ func assemble(docs []*document, o Options) (*Config, Problems) {
 
 // sections lays one document's keys over what there is.
 func (a *assembly) sections(doc *document) {
-	d := &decoder{doc: doc, search: a.options.SearchPath}
-	d.table(sectionTop, "", doc.values, reflect.ValueOf(a.cfg).Elem(), "runtimes")
-	a.problems = append(a.problems, doc.problems...)
-	a.problems = append(a.problems, d.problems...)
-	a.cfg.Sources = append(a.cfg.Sources, doc.file)
-	for key, o := range doc.origins {
+	d := newDecoder(doc, a.options.SearchPath, nil)
+	d.Table(sectionTop, "", doc.Values, reflect.ValueOf(a.cfg).Elem(), "runtimes")
+	a.problems = append(a.problems, doc.Problems...)
+	a.problems = append(a.problems, d.Problems...)
+	a.cfg.Sources = append(a.cfg.Sources, doc.File)
+	for key, o := range doc.Origins {
 		if !strings.HasPrefix(key, "runtimes.") {
 			a.cfg.origins[key] = o
 		}
@@ -64,18 +65,18 @@ func (a *assembly) sections(doc *document) {
 
 // runtimes adds one document's handlers. A handler belongs to one file.
 func (a *assembly) runtimes(doc *document) {
-	d := &decoder{doc: doc, search: a.options.SearchPath, snapshotters: a.cfg.snapshotterNames()}
-	defer func() { a.problems = append(a.problems, d.problems...) }()
-	tables, ok := doc.values["runtimes"].(map[string]any)
+	d := newDecoder(doc, a.options.SearchPath, a.cfg.snapshotterNames())
+	defer func() { a.problems = append(a.problems, d.Problems...) }()
+	tables, ok := doc.Values["runtimes"].(map[string]any)
 	if !ok {
-		if v, there := doc.values["runtimes"]; there {
-			d.wrongType("runtimes", "a table", v)
+		if v, there := doc.Values["runtimes"]; there {
+			d.WrongType("runtimes", "a table", v)
 		}
 		return
 	}
 	for _, name := range slices.Sorted(maps.Keys(tables)) {
 		if first := a.defs[name]; first != nil {
-			d.report(under("runtimes", name), fmt.Sprintf("handler %q is already configured at %s; keep one of the two", name, first.Origin), "")
+			d.Report(tomlfile.Under("runtimes", name), fmt.Sprintf("handler %q is already configured at %s; keep one of the two", name, first.Origin), "")
 			continue
 		}
 		if def := d.runtime(name, tables[name], a.cfg.Engine); def != nil {
@@ -89,8 +90,8 @@ func (a *assembly) add(doc *document, def *handler.Definition) {
 	if doc.main {
 		a.byMain = append(a.byMain, def.Name)
 	}
-	prefix := under("runtimes", def.Name)
-	for key, o := range doc.origins {
+	prefix := tomlfile.Under("runtimes", def.Name)
+	for key, o := range doc.Origins {
 		if key == prefix || strings.HasPrefix(key, prefix+".") {
 			a.cfg.origins[key] = o
 		}
@@ -101,8 +102,8 @@ func (a *assembly) add(doc *document, def *handler.Definition) {
 // well enough to tell.
 func handlersInMain(docs []*document) bool {
 	return slices.ContainsFunc(docs, func(d *document) bool {
-		tables, _ := d.values["runtimes"].(map[string]any)
-		return d.main && (len(tables) > 0 || len(d.problems) > 0)
+		tables, _ := d.Values["runtimes"].(map[string]any)
+		return d.main && (len(tables) > 0 || len(d.Problems) > 0)
 	})
 }
 

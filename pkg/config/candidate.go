@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/berth-cri/berth/pkg/config/tomlfile"
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
@@ -16,7 +17,9 @@ func (c check) candidate(t *runtimeTable) *handler.Candidate {
 		return nil
 	}
 	n := t.Candidate
-	wrong := func(name, message string) { c.report(under(under(c.key, "candidate"), name), message, "") }
+	wrong := func(name, message string) {
+		c.Report(tomlfile.Under(tomlfile.Under(c.key, "candidate"), name), message, "")
+	}
 	isShim := strings.HasPrefix(filepath.Base(n.RuntimePath), shimPrefix)
 	_, given := values["percent"]
 	switch {

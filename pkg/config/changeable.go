@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/berth-cri/berth/pkg/config/registryhosts"
+	"github.com/berth-cri/berth/pkg/config/tomlfile"
 	"github.com/berth-cri/berth/pkg/trust"
 )
 
@@ -27,7 +28,7 @@ func (c *Config) Changeable() (refused Problems, warnings []string) {
 	v.directory("cni.conf_dir", c.CNI.ConfDir, trust.Configuration, ".conflist", ".conf", ".json")
 	for _, d := range c.Runtimes {
 		if d.CNIConfDir != "" {
-			v.directory(under("runtimes", d.Name)+".cni_conf_dir", d.CNIConfDir, trust.Configuration, ".conflist", ".conf", ".json")
+			v.directory(tomlfile.Under("runtimes", d.Name)+".cni_conf_dir", d.CNIConfDir, trust.Configuration, ".conflist", ".conf", ".json")
 		}
 	}
 	for _, dir := range c.CNI.BinDirs {

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"maps"
 	"reflect"
+
+	"github.com/berth-cri/berth/pkg/config/tomlfile"
 )
 
 // Change is a key outside the handlers that two configurations differ in.
@@ -70,9 +72,9 @@ func walkKeys(v reflect.Value, prefix string, path []int, visit func(string, []i
 		}
 		here := append(append([]int(nil), path...), i)
 		if v.Field(i).Kind() == reflect.Struct {
-			walkKeys(v.Field(i), under(prefix, tag), here, visit)
+			walkKeys(v.Field(i), tomlfile.Under(prefix, tag), here, visit)
 			continue
 		}
-		visit(under(prefix, tag), here, v.Field(i))
+		visit(tomlfile.Under(prefix, tag), here, v.Field(i))
 	}
 }

@@ -70,7 +70,7 @@ func (a *assembly) await(name, key string) bool {
 		where = "in the files of [import]"
 	}
 	v.wrong(key, fmt.Sprintf("handler %q does not exist %s; pods that request it are rejected until it does", name, where), "")
-	v.problems[0].handler = name
+	v.problems[0].Lacking = name
 	a.cfg.Problems = append(a.cfg.Problems, v.problems...)
 	a.cfg.Broken = append(a.cfg.Broken, Broken{Name: name, Origin: a.cfg.Origin(key).String(), Reason: clip(v.problems[0].Error())})
 	a.cfg.elsewhere[name] = true
@@ -93,7 +93,7 @@ func (a *assembly) mayCome(name string) bool {
 func mainOf(docs []*document, o Options) Origin {
 	for _, d := range docs {
 		if d.main {
-			return Origin{File: d.file, Line: 1, Column: 1}
+			return Origin{File: d.File, Line: 1, Column: 1}
 		}
 	}
 	return Origin{File: or(o.File, DefaultFile)}

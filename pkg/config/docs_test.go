@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/berth-cri/berth/internal/test"
+	"github.com/berth-cri/berth/pkg/config/tomlfile"
 )
 
 // documented reads docs/configuration.md: default, and when a change takes
@@ -56,7 +57,7 @@ func actual() map[string]string {
 	add := func(section string, v reflect.Value) {
 		for i := range v.NumField() {
 			tag := v.Type().Field(i).Tag.Get("toml")
-			if tag == "" || tag == "-" || v.Field(i).Kind() == reflect.Struct || isTables(v.Field(i).Type()) {
+			if tag == "" || tag == "-" || v.Field(i).Kind() == reflect.Struct || tomlfile.IsTables(v.Field(i).Type()) {
 				continue
 			}
 			value := "{}"
@@ -124,7 +125,7 @@ func TestDocumentedLimits(t *testing.T) {
 	data := test.Value(os.ReadFile("../../docs/configuration.md"))(t)
 	for _, want := range []string{DefaultFile, DefaultVendorDir, SearchPathEnv, "at most 107 bytes",
 		fmt.Sprintf("at most %d MiB, a directory at most %d files and %d MiB in all, and keys are at most %d levels deep",
-			maxFileSize>>20, maxFiles, maxTotalSize>>20, maxDepth)} {
+			maxFileSize>>20, maxFiles, maxTotalSize>>20, tomlfile.MaxDepth)} {
 		if !strings.Contains(string(data), want) {
 			t.Errorf("docs/configuration.md does not mention %s", want)
 		}

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/berth-cri/berth/pkg/config/tomlfile"
 	"github.com/berth-cri/berth/pkg/trust"
 )
 
@@ -68,11 +69,11 @@ func orDangling(d *document) *document {
 	if !d.absent {
 		return d
 	}
-	link, err := os.Readlink(d.file)
+	link, err := os.Readlink(d.File)
 	if err != nil {
 		return nil
 	}
-	return unread(d.file, fmt.Sprintf("is a link to %s, which does not exist", link))
+	return unread(d.File, fmt.Sprintf("is a link to %s, which does not exist", link))
 }
 
 // dropInFiles lists *.toml of the directories in lexical order of their names.
@@ -148,7 +149,7 @@ func list(dir string, wanted func(fs.DirEntry) bool) (names []string, problem st
 }
 
 func unread(file, message string) *document {
-	return &document{file: file, problems: Problems{{File: file, Message: message}}}
+	return &document{Document: &tomlfile.Document{File: file, Problems: Problems{{File: file, Message: message}}}}
 }
 
 // read parses one file of at most most bytes. /dev/null is an empty one, so that

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/berth-cri/berth/internal/test"
+	"github.com/berth-cri/berth/pkg/config/tomlfile"
 )
 
 // node is a machine with its own configuration directories and runtimes. In
@@ -84,7 +85,7 @@ func (n *node) lacks(cfg *Config) []string {
 	var lines []string
 	for _, d := range cfg.Runtimes {
 		for _, l := range lacking(d) {
-			key := under("runtimes", d.Name) + "." + l.key
+			key := tomlfile.Under("runtimes", d.Name) + "." + l.key
 			o := cfg.Origin(key)
 			lines = append(lines, n.relative(Problem{File: o.File, Line: o.Line, Column: o.Column, Key: key, Message: l.message}.Error()))
 		}

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/berth-cri/berth/pkg/config/tomlfile"
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
@@ -17,18 +18,18 @@ const commandLine = "command line"
 
 // flags lays values from the command line over those of files.
 func (a *assembly) flags() {
-	d := &decoder{doc: &document{file: commandLine}}
+	d := tomlfile.Decoder{Doc: &tomlfile.Document{File: commandLine}}
 	for _, key := range slices.Sorted(maps.Keys(a.options.Flags)) {
 		field, ok := fieldAt(a.cfg, key)
 		if !ok {
 			message, suggestion := noSuchKey(key)
-			d.report(key, message, suggestion)
+			d.Report(key, message, suggestion)
 			continue
 		}
-		d.assign(key, flagValue(a.options.Flags[key], field), field)
+		d.Assign(key, flagValue(a.options.Flags[key], field), field)
 		a.cfg.origins[key] = Origin{File: commandLine}
 	}
-	a.problems = append(a.problems, d.problems...)
+	a.problems = append(a.problems, d.Problems...)
 }
 
 // fieldAt finds the field of a full key in the sections.
@@ -38,13 +39,13 @@ func fieldAt(c *Config, key string) (reflect.Value, bool) {
 		if v.Kind() != reflect.Struct {
 			return v, false
 		}
-		i, ok := fieldsOf(v.Type()).index[part]
+		i, ok := tomlfile.FieldsOf(v.Type()).Index[part]
 		if !ok {
 			return v, false
 		}
 		v = v.Field(i)
 	}
-	return v, v.Kind() != reflect.Struct && !isTables(v.Type())
+	return v, v.Kind() != reflect.Struct && !tomlfile.IsTables(v.Type())
 }
 
 // noSuchKey says what is wrong with a full key that there is not, and which was
@@ -60,16 +61,16 @@ func noSuchKey(key string) (message, suggestion string) {
 	if near, ok := handler.Nearest(key, allKeys()); ok {
 		return "unknown key", near
 	}
-	top := fieldsOf(reflect.TypeFor[Config]())
-	i, known := top.index[first]
+	top := tomlfile.FieldsOf(reflect.TypeFor[Config]())
+	i, known := top.Index[first]
 	if !known {
-		return unknownKey(sectionTop, first, top.names)
+		return unknownKey(sectionTop, first, top.Names)
 	}
-	names := fieldsOf(reflect.TypeFor[Config]().Field(i).Type).names
+	names := tomlfile.FieldsOf(reflect.TypeFor[Config]().Field(i).Type).Names
 	if rest == "" {
 		return "is a table; " + expected(names) + " in it", ""
 	}
-	return unknownKey(section(first), rest, names)
+	return unknownKey(first, rest, names)
 }
 
 // allKeys are the full keys of all sections.
@@ -79,11 +80,11 @@ func allKeys() []string {
 	for i := range t.NumField() {
 		f := t.Field(i)
 		switch tag := f.Tag.Get("toml"); {
-		case tag == "" || tag == "-" || isTables(f.Type):
+		case tag == "" || tag == "-" || tomlfile.IsTables(f.Type):
 		case f.Type.Kind() != reflect.Struct:
 			keys = append(keys, tag)
 		default:
-			for _, name := range fieldsOf(f.Type).names {
+			for _, name := range tomlfile.FieldsOf(f.Type).Names {
 				keys = append(keys, tag+"."+name)
 			}
 		}
@@ -92,7 +93,7 @@ func allKeys() []string {
 }
 
 // flagValue reads a flag's text as the TOML value that its key takes. Text of
-// a wrong form stays a string, which assign then reports.
+// a wrong form stays a string, which Assign then reports.
 func flagValue(text string, field reflect.Value) any {
 	switch field.Interface().(type) {
 	case time.Duration, fs.FileMode:

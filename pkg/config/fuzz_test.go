@@ -35,7 +35,7 @@ func FuzzParse(f *testing.F) {
 		doc.main = true
 		cfg, problems := assemble([]*document{doc}, Options{SearchPath: []string{"/nonexistent"}})
 		lines := strings.Split(string(data), "\n")
-		for _, p := range problems.sorted() {
+		for _, p := range problems.Sorted() {
 			if p.Message == "" || p.Error() == "" {
 				t.Errorf("a problem says nothing: %+v", p)
 			}
@@ -45,10 +45,10 @@ func FuzzParse(f *testing.F) {
 		}
 		var v map[string]any
 		err := toml.Unmarshal(data, &v)
-		wrong := slices.ContainsFunc(doc.problems, func(p Problem) bool { return p.Key != "version" })
-		deep := slices.ContainsFunc(doc.problems, func(p Problem) bool { return strings.HasPrefix(p.Message, "is nested") })
+		wrong := slices.ContainsFunc(doc.Problems, func(p Problem) bool { return p.Key != "version" })
+		deep := slices.ContainsFunc(doc.Problems, func(p Problem) bool { return strings.HasPrefix(p.Message, "is nested") })
 		if (err != nil) != wrong && !deep {
-			t.Errorf("go-toml says %v, and we say %v", err, doc.problems)
+			t.Errorf("go-toml says %v, and we say %v", err, doc.Problems)
 		}
 		for _, d := range cfg.Runtimes {
 			d.Digest()
@@ -118,8 +118,8 @@ func FuzzImport(f *testing.F) {
 		}
 		translated, err := Translate([]string{file}, o)
 		test.Mustf(t, err, "it cannot be translated")
-		if doc := parse("drop-in", translated.DropIn); len(doc.problems) > 0 {
-			t.Errorf("the drop-in cannot be read: %v\n%s", doc.problems, translated.DropIn)
+		if doc := parse("drop-in", translated.DropIn); len(doc.Problems) > 0 {
+			t.Errorf("the drop-in cannot be read: %v\n%s", doc.Problems, translated.DropIn)
 		}
 	})
 }

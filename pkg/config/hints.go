@@ -5,18 +5,17 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/berth-cri/berth/pkg/config/tomlfile"
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
-// section is the kind of table that a key is in.
-type section string
-
+// The kinds of tables that have other keys than by their own name.
 const (
-	sectionTop     section = ""
-	sectionHandler section = "runtimes.*"
-	sectionOCI     section = "runtimes.*.options (oci)"
-	sectionRunc    section = "runtimes.*.options (runc shim)"
-	sectionShim    section = "runtimes.*.options (other shims)"
+	sectionTop     = ""
+	sectionHandler = "runtimes.*"
+	sectionOCI     = "runtimes.*.options (oci)"
+	sectionRunc    = "runtimes.*.options (runc shim)"
+	sectionShim    = "runtimes.*.options (other shims)"
 )
 
 // elsewhere says what became of a key that CRI-O or containerd has: the key
@@ -32,7 +31,7 @@ const (
 
 // foreign are the keys of CRI-O and containerd that are carried over most often; "berth config
 // import" translates whole handlers.
-var foreign = map[section]map[string]elsewhere{
+var foreign = map[string]map[string]elsewhere{
 	sectionTop: {
 		"default_runtime_name": {key: "default_runtime"},
 		"root":                 {key: "engine.root"},
@@ -106,7 +105,7 @@ var foreign = map[section]map[string]elsewhere{
 
 // unknownKey says what is wrong with a key that this section does not have,
 // and which key was probably meant.
-func unknownKey(kind section, name string, known []string) (message, suggestion string) {
+func unknownKey(kind string, name string, known []string) (message, suggestion string) {
 	if e, ok := foreign[kind][name]; ok {
 		return foreignKey(e), e.key
 	}
@@ -137,12 +136,12 @@ func expected(known []string) string {
 
 // homeOf finds a key of that very name in another section: the place in words,
 // and the full key where there is one.
-func homeOf(kind section, name string) (where, full string) {
-	if _, ok := fieldsOf(reflect.TypeFor[ociOptions]()).index[name]; ok && kind == sectionHandler {
+func homeOf(kind string, name string) (where, full string) {
+	if _, ok := tomlfile.FieldsOf(reflect.TypeFor[ociOptions]()).Index[name]; ok && kind == sectionHandler {
 		return "into [runtimes.<handler>.options]", "options." + name
 	}
 	inHandler := kind == sectionOCI || kind == sectionRunc
-	if _, ok := fieldsOf(reflect.TypeFor[runtimeTable]()).index[name]; ok {
+	if _, ok := tomlfile.FieldsOf(reflect.TypeFor[runtimeTable]()).Index[name]; ok {
 		if inHandler {
 			return "into the handler's own table, not into options", ""
 		}
@@ -159,7 +158,7 @@ func homeOf(kind section, name string) (where, full string) {
 				return "at the top of the file, before the first table", ""
 			}
 		default:
-			if _, ok := fieldsOf(f.Type).index[name]; ok {
+			if _, ok := tomlfile.FieldsOf(f.Type).Index[name]; ok {
 				return "into [" + tag + "]", tag + "." + name
 			}
 		}

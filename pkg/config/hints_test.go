@@ -7,33 +7,35 @@ import (
 	"testing"
 
 	"github.com/containerd/containerd/api/types/runc/options"
+
+	"github.com/berth-cri/berth/pkg/config/tomlfile"
 )
 
 // knownKeys are the keys that a section has.
-func knownKeys(t *testing.T, s section) []string {
+func knownKeys(t *testing.T, s string) []string {
 	t.Helper()
 	switch s {
 	case sectionTop:
-		return append(fieldsOf(reflect.TypeFor[Config]()).names, "runtimes")
+		return append(tomlfile.FieldsOf(reflect.TypeFor[Config]()).Names, "runtimes")
 	case sectionHandler:
-		return fieldsOf(reflect.TypeFor[runtimeTable]()).names
+		return tomlfile.FieldsOf(reflect.TypeFor[runtimeTable]()).Names
 	case sectionOCI:
-		return fieldsOf(reflect.TypeFor[ociOptions]()).names
+		return tomlfile.FieldsOf(reflect.TypeFor[ociOptions]()).Names
 	case sectionShim:
 		return []string{typeURL}
 	case sectionRunc:
-		return fieldsOf(reflect.TypeFor[runcOptions]()).names
+		return tomlfile.FieldsOf(reflect.TypeFor[runcOptions]()).Names
 	}
-	f, ok := fieldAtSection(string(s))
+	f, ok := fieldAtSection(s)
 	if !ok {
 		t.Fatalf("hints are for a section %q that does not exist", s)
 	}
-	return fieldsOf(f).names
+	return tomlfile.FieldsOf(f).Names
 }
 
 func fieldAtSection(name string) (reflect.Type, bool) {
 	cfg := reflect.TypeFor[Config]()
-	i, ok := fieldsOf(cfg).index[name]
+	i, ok := tomlfile.FieldsOf(cfg).Index[name]
 	if !ok {
 		return nil, false
 	}
@@ -59,7 +61,7 @@ func TestHintsPointAtKeys(t *testing.T) {
 	}
 }
 
-func pointsSomewhere(t *testing.T, from section, key string) bool {
+func pointsSomewhere(t *testing.T, from, key string) bool {
 	t.Helper()
 	if slices.Contains(knownKeys(t, from), key) || slices.Contains(knownKeys(t, sectionTop), key) || slices.Contains(knownKeys(t, sectionHandler), key) {
 		return true

@@ -131,9 +131,9 @@ func TestDirectoriesHaveATotalSize(t *testing.T) {
 		n.fill(files[i], strings.Repeat("#", 100))
 	}
 	for i, d := range readEach(files, 350, nil) {
-		refused := len(d.problems) == 1 && strings.Contains(d.problems.Error(), "is skipped: the files of its directory have more than 8388608 bytes in total")
+		refused := len(d.Problems) == 1 && strings.Contains(d.Problems.Error(), "is skipped: the files of its directory have more than 8388608 bytes in total")
 		if refused != (i > 2) {
-			t.Errorf("file %d: %v", i, d.problems)
+			t.Errorf("file %d: %v", i, d.Problems)
 		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/berth-cri/berth/pkg/config/imports"
+	"github.com/berth-cri/berth/pkg/config/tomlfile"
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
@@ -41,7 +42,7 @@ func (n ImportNote) String() string {
 	if n.Key == "" {
 		s = n.Why
 	}
-	if at := n.Origin.place(); at != "" {
+	if at := n.Origin.Place(); at != "" {
 		s = at + ": " + s
 	}
 	if n.Do != "" {
@@ -78,7 +79,7 @@ func (a *assembly) imported(docs []*document) {
 		}
 		a.foreignHandlers(source.kind, readForeign(source.kind, source.paths), own)
 	}
-	a.cfg.Problems = a.cfg.Problems.sorted()
+	a.cfg.Problems = a.cfg.Problems.Sorted()
 	slices.SortStableFunc(a.cfg.ImportNotes, byPlace)
 	slices.SortFunc(a.cfg.Broken, func(x, y Broken) int { return strings.Compare(x.Name, y.Name) })
 }
@@ -89,7 +90,7 @@ func (a *assembly) ownHandlers(docs []*document) map[string]string {
 	own := map[string]string{}
 	for _, d := range docs {
 		for _, name := range d.handlers {
-			own[name] = or(d.origins[under("runtimes", name)], Origin{File: d.file}).String()
+			own[name] = or(d.Origins[tomlfile.Under("runtimes", name)], Origin{File: d.File}).String()
 		}
 	}
 	return own
@@ -142,17 +143,17 @@ func (a *assembly) foreignHandler(h imports.Handler, files *foreignFiles) {
 // foreignMistakes are about files that could not be read. What they were to
 // bring is known by the headers of its tables.
 func (a *assembly) foreignMistakes(d *document, own map[string]string) {
-	if len(d.problems) == 0 {
+	if len(d.Problems) == 0 {
 		return
 	}
-	a.cfg.Problems = append(a.cfg.Problems, d.problems...)
+	a.cfg.Problems = append(a.cfg.Problems, d.Problems...)
 	for _, name := range d.handlers {
 		if _, taken := own[name]; taken {
 			continue
 		}
-		own[name] = d.file
+		own[name] = d.File
 		a.cfg.elsewhere[name] = true
-		a.cfg.Broken = append(a.cfg.Broken, Broken{Name: name, Origin: d.file, Reason: clip(d.problems.sorted()[0].Error())})
+		a.cfg.Broken = append(a.cfg.Broken, Broken{Name: name, Origin: d.File, Reason: clip(d.Problems.Sorted()[0].Error())})
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/berth-cri/berth/pkg/config/imports"
+	"github.com/berth-cri/berth/pkg/config/tomlfile"
 )
 
 // foreignFiles are the files of one other daemon.
@@ -61,10 +62,7 @@ func readForeignFile(file string, l *looker, most int64) *document {
 	if d != nil {
 		return orDangling(d)
 	}
-	d = parseTOML(file, data)
-	d.size = int64(len(data))
-	d.handlers = handlerNames(foreignHeader, data, nil)
-	return d
+	return &document{Document: tomlfile.Parse(file, data), size: int64(len(data)), handlers: handlerNames(foreignHeader, data, nil)}
 }
 
 // directory lists what the other daemon would read. containerd is told *.toml;
@@ -113,8 +111,8 @@ func passedOver(e fs.DirEntry) string {
 func (f *foreignFiles) names() []string {
 	var names []string
 	for _, d := range f.docs {
-		if len(d.problems) == 0 {
-			names = append(names, d.file)
+		if len(d.Problems) == 0 {
+			names = append(names, d.File)
 		}
 	}
 	return names
@@ -125,8 +123,8 @@ func (f *foreignFiles) names() []string {
 func (f *foreignFiles) parsed() []imports.File {
 	var files []imports.File
 	for _, d := range f.docs {
-		if len(d.problems) == 0 {
-			files = append(files, imports.File{Name: d.file, Values: d.values})
+		if len(d.Problems) == 0 {
+			files = append(files, imports.File{Name: d.File, Values: d.Values})
 		}
 	}
 	return files
@@ -135,11 +133,11 @@ func (f *foreignFiles) parsed() []imports.File {
 // origin is where a key is, or the table that it is in.
 func (f *foreignFiles) origin(p imports.Place) Origin {
 	for _, d := range f.docs {
-		if d.file != p.File {
+		if d.File != p.File {
 			continue
 		}
 		for n := len(p.Key); n > 0; n-- {
-			if o, ok := d.origins[joinKey(p.Key[:n]...)]; ok {
+			if o, ok := d.Origins[tomlfile.JoinKey(p.Key[:n]...)]; ok {
 				return o
 			}
 		}
@@ -148,19 +146,19 @@ func (f *foreignFiles) origin(p imports.Place) Origin {
 }
 
 func (f *foreignFiles) note(n imports.Note) ImportNote {
-	return ImportNote{Origin: f.origin(n.Place), Key: joinKey(n.Key...), Handler: n.Handler, Why: n.Why, Do: n.Do}
+	return ImportNote{Origin: f.origin(n.Place), Key: tomlfile.JoinKey(n.Key...), Handler: n.Handler, Why: n.Why, Do: n.Do}
 }
 
 // document is a translated handler as a file of berth's that has the lines of
 // the files that it is from.
 func (f *foreignFiles) document(h imports.Handler) *document {
 	at := f.origin(h.At)
-	prefix := under("runtimes", h.Name)
-	d := &document{file: at.File, handlers: []string{h.Name}, origins: map[string]Origin{prefix: at}}
+	prefix := tomlfile.Under("runtimes", h.Name)
+	origins := map[string]Origin{prefix: at}
 	for key, place := range h.From {
-		d.origins[prefix+"."+key] = f.origin(place)
+		origins[prefix+"."+key] = f.origin(place)
 	}
-	return d
+	return &document{Document: &tomlfile.Document{File: at.File, Origins: origins}, handlers: []string{h.Name}}
 }
 
 // Watched are the directories and files whose changes can change what Load

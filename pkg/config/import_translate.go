@@ -9,6 +9,7 @@ import (
 	"github.com/pelletier/go-toml/v2"
 
 	"github.com/berth-cri/berth/pkg/config/imports"
+	"github.com/berth-cri/berth/pkg/config/tomlfile"
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
@@ -31,12 +32,12 @@ func Translate(paths []string, o Options) (*Translation, error) {
 	t.Notes = append(t.Notes, all.notes...)
 	byKind := map[imports.Kind]*foreignFiles{imports.CRIO: {}, imports.Containerd: {}}
 	for _, d := range all.docs {
-		kind, known := imports.KindOf(d.values)
+		kind, known := imports.KindOf(d.Values)
 		switch {
-		case len(d.problems) > 0:
-			t.Problems = append(t.Problems, d.problems...)
+		case len(d.Problems) > 0:
+			t.Problems = append(t.Problems, d.Problems...)
 		case !known:
-			t.Notes = append(t.Notes, ImportNote{Origin: Origin{File: d.file}, Why: "has no CRI-O or containerd tables (for registries.conf and policy.json see docs/migration.md)"})
+			t.Notes = append(t.Notes, ImportNote{Origin: Origin{File: d.File}, Why: "has no CRI-O or containerd tables (for registries.conf and policy.json see docs/migration.md)"})
 		default:
 			byKind[kind].docs = append(byKind[kind].docs, d)
 		}
@@ -47,7 +48,7 @@ func Translate(paths []string, o Options) (*Translation, error) {
 			return nil, err
 		}
 	}
-	t.Problems = t.Problems.sorted()
+	t.Problems = t.Problems.Sorted()
 	slices.SortStableFunc(t.Notes, byPlace)
 	return t, nil
 }
@@ -65,11 +66,11 @@ func (t *Translation) add(kind imports.Kind, files *foreignFiles, o Options, own
 		own[h.Name] = files.origin(h.At).String()
 		def, problems := checkForeign(h, files, o, Default())
 		if len(problems) == 0 {
-			c := check{decoder: &decoder{doc: files.document(h)}, handler: h.Name, key: under("runtimes", h.Name)}
+			c := check{decoder: newDecoder(files.document(h), nil, nil), handler: h.Name, key: tomlfile.Under("runtimes", h.Name)}
 			for _, l := range lacking(def) {
 				c.lacking(l.key, l.message)
 			}
-			problems = c.problems
+			problems = c.Problems
 		}
 		t.Problems = append(t.Problems, problems...)
 		if err := t.write(h, files); err != nil {
@@ -82,12 +83,12 @@ func (t *Translation) add(kind imports.Kind, files *foreignFiles, o Options, own
 // checkForeign resolves a translated handler. It is complete only if there is
 // no problem.
 func checkForeign(h imports.Handler, files *foreignFiles, o Options, base *Config) (*handler.Definition, Problems) {
-	d := &decoder{doc: files.document(h), search: o.SearchPath, snapshotters: base.snapshotterNames()}
+	d := newDecoder(files.document(h), o.SearchPath, base.snapshotterNames())
 	if h.Unfound != "" {
 		d.unfound = fmt.Sprintf("%s was not found in %s; install it", h.Unfound, shortList(o.searchPath()))
 	}
 	def := d.runtime(h.Name, h.Values, base.Engine)
-	return def, d.problems.sorted()
+	return def, d.Problems.Sorted()
 }
 
 func (t *Translation) write(h imports.Handler, files *foreignFiles) error {

@@ -23,11 +23,11 @@ func load(docs []*document, o Options) (*Config, Problems) {
 		problems = slices.DeleteFunc(problems, func(p Problem) bool { return p.Key == "engine.default_seccomp_profile" })
 	}
 	if len(problems) > 0 {
-		return nil, problems.sorted()
+		return nil, problems.Sorted()
 	}
 	cfg.ReadAt = time.Now()
 	for _, d := range docs {
-		cfg.documents = append(cfg.documents, storedDocument{d.file, d.main, string(d.text)})
+		cfg.documents = append(cfg.documents, storedDocument{d.File, d.main, string(d.text)})
 	}
 	return cfg, nil
 }

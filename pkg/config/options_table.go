@@ -10,6 +10,7 @@ import (
 	"github.com/coreos/go-systemd/v22/util"
 	"github.com/pelletier/go-toml/v2"
 
+	"github.com/berth-cri/berth/pkg/config/tomlfile"
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
@@ -41,7 +42,7 @@ func (d *decoder) options(key string, t *runtimeTable, def *handler.Definition, 
 	if len(t.Options) == 0 {
 		return
 	}
-	key = under(key, "options")
+	key = tomlfile.Under(key, "options")
 	switch {
 	case t.isRuncShim():
 		d.runcShimOptions(key, t, def, e)
@@ -54,11 +55,11 @@ func (d *decoder) options(key string, t *runtimeTable, def *handler.Definition, 
 
 func (d *decoder) ociOptions(key string, t *runtimeTable, def *handler.Definition) {
 	var o ociOptions
-	d.table(sectionOCI, key, t.Options, reflect.ValueOf(&o).Elem())
+	d.Table(sectionOCI, key, t.Options, reflect.ValueOf(&o).Elem())
 	def.OCI = handler.OCIOptions{NoPivotRoot: o.NoPivotRoot, NoNewKeyring: o.NoNewKeyring, GlobalFlags: o.GlobalFlags}
 	for i, flag := range o.GlobalFlags {
 		if m, s := globalFlagMistake(flag, i == 0); m != "" {
-			d.report(under(key, "global_flags"), m, s)
+			d.Report(tomlfile.Under(key, "global_flags"), m, s)
 		}
 	}
 }
@@ -94,22 +95,22 @@ func globalFlagMistake(flag string, first bool) (message, suggestion string) {
 
 func (d *decoder) runcShimOptions(key string, t *runtimeTable, def *handler.Definition, e Engine) {
 	var o runcOptions
-	d.table(sectionRunc, key, t.Options, reflect.ValueOf(&o).Elem())
+	d.Table(sectionRunc, key, t.Options, reflect.ValueOf(&o).Elem())
 	def.ShimOptions = maps.Clone(t.Options)
 	if o.Root != "" && t.RuntimeRoot != "" && o.Root != t.RuntimeRoot {
-		d.report(under(key, "Root"), fmt.Sprintf("conflicts with runtime_root, which is %q; keep one of the two", t.RuntimeRoot), "")
+		d.Report(tomlfile.Under(key, "Root"), fmt.Sprintf("conflicts with runtime_root, which is %q; keep one of the two", t.RuntimeRoot), "")
 	}
 	if _, set := t.Options["SystemdCgroup"]; set {
 		if m := driverMistake(o.SystemdCgroup, e.CgroupDriver, util.IsRunningSystemd()); m != "" {
-			d.report(under(key, "SystemdCgroup"), m, "")
+			d.Report(tomlfile.Under(key, "SystemdCgroup"), m, "")
 		}
 	}
 	if o.BinaryName == "" {
 		return
 	}
-	at := under(key, "BinaryName")
+	at := tomlfile.Under(key, "BinaryName")
 	if !filepath.IsAbs(o.BinaryName) {
-		d.report(at, fmt.Sprintf("%q must be an absolute path, so that pods keep their binary", o.BinaryName),
+		d.Report(at, fmt.Sprintf("%q must be an absolute path, so that pods keep their binary", o.BinaryName),
 			FindIn(d.search, o.BinaryName))
 	}
 }
@@ -141,11 +142,11 @@ const typeURL = "TypeUrl"
 func (d *decoder) shimOptions(key string, t *runtimeTable, def *handler.Definition) {
 	if _, there := t.Options["ConfigPath"]; there {
 		e := foreign[sectionShim]["ConfigPath"]
-		d.report(under(key, "ConfigPath"), foreignKey(e), e.key)
+		d.Report(tomlfile.Under(key, "ConfigPath"), foreignKey(e), e.key)
 	}
 	kind, isText := t.Options[typeURL].(string)
 	if v, there := t.Options[typeURL]; there && !isText {
-		d.wrongType(under(key, typeURL), "a string", v)
+		d.WrongType(tomlfile.Under(key, typeURL), "a string", v)
 		return
 	}
 	def.ShimOptionsType = kind
@@ -154,7 +155,7 @@ func (d *decoder) shimOptions(key string, t *runtimeTable, def *handler.Definiti
 	}
 	body, err := toml.Marshal(t.Options)
 	if err != nil {
-		d.report(key, "cannot be written as TOML for the shim: "+strings.TrimPrefix(err.Error(), "toml: "), "")
+		d.Report(key, "cannot be written as TOML for the shim: "+strings.TrimPrefix(err.Error(), "toml: "), "")
 		return
 	}
 	def.ShimOptionsTOML = string(body)

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/berth-cri/berth/pkg/config/tomlfile"
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
@@ -21,16 +22,16 @@ var remoteKeys = []string{
 // remote checks a table that leads to another CRI daemon.
 func (d *decoder) remote(name, key string, values map[string]any, t *runtimeTable) *handler.Definition {
 	c := check{decoder: d, handler: name, key: key, set: values}
-	table := fieldsOf(reflect.TypeFor[runtimeTable]())
+	table := tomlfile.FieldsOf(reflect.TypeFor[runtimeTable]())
 	for _, other := range slices.Sorted(maps.Keys(values)) {
-		if _, known := table.index[other]; known && !slices.Contains(remoteKeys, other) {
+		if _, known := table.Index[other]; known && !slices.Contains(remoteKeys, other) {
 			c.wrong(other, "does not apply to a handler of another CRI daemon, which uses its own configuration; remove it, or endpoint", "")
 		}
 	}
 	c.words(t)
 	c.limits(t)
 	def := &handler.Definition{
-		Name: name, Type: handler.CRI, Endpoint: c.endpoint(t), RemoteHandler: name, Origin: d.doc.origins[key].String(),
+		Name: name, Type: handler.CRI, Endpoint: c.endpoint(t), RemoteHandler: name, Origin: d.Doc.Origins[key].String(),
 		Limits: handler.Limits{
 			MaxPods: t.MaxPods, MaxParallelStarts: t.MaxParallelStarts, MaxQueuedStarts: t.MaxQueuedStarts, StartTimeout: t.StartTimeout,
 		},
@@ -47,7 +48,7 @@ func (c check) endpoint(t *runtimeTable) string {
 	path, isUnix := strings.CutPrefix(t.Endpoint, "unix://")
 	switch {
 	case !c.has("endpoint"):
-		c.report(c.key, "endpoint is missing; set it to the socket of the other CRI daemon, such as \"unix:///run/containerd/containerd.sock\"", "")
+		c.Report(c.key, "endpoint is missing; set it to the socket of the other CRI daemon, such as \"unix:///run/containerd/containerd.sock\"", "")
 	case !isString(c.set["endpoint"]):
 		// Its wrong type is reported already.
 	case !isUnix && filepath.IsAbs(t.Endpoint):

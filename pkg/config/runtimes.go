@@ -8,6 +8,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	"github.com/berth-cri/berth/pkg/config/tomlfile"
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
@@ -139,17 +140,17 @@ func or[T comparable](v, fallback T) T {
 // runtime decodes and checks one handler's table. The Definition is complete
 // only if no problem was reported.
 func (d *decoder) runtime(name string, v any, e Engine) *handler.Definition {
-	key := under("runtimes", name)
+	key := tomlfile.Under("runtimes", name)
 	values, ok := v.(map[string]any)
 	if !ok {
-		d.report(key, "must be a handler's table, such as [runtimes.runc], not "+typeName(v), "")
+		d.Report(key, "must be a handler's table, such as [runtimes.runc], not "+tomlfile.TypeName(v), "")
 		return nil
 	}
 	if err := handler.ValidName(name); err != nil {
-		d.report(key, strings.TrimSuffix(err.Error(), ": "+errdefs.ErrInvalidArgument.Error()), validNameLike(name))
+		d.Report(key, strings.TrimSuffix(err.Error(), ": "+errdefs.ErrInvalidArgument.Error()), validNameLike(name))
 	}
 	t := defaultTable()
-	d.table(sectionHandler, key, values, reflect.ValueOf(&t).Elem())
+	d.Table(sectionHandler, key, values, reflect.ValueOf(&t).Elem())
 	if _, alias := values["alias_of"]; alias {
 		return d.alias(name, key, values, &t)
 	}
@@ -157,7 +158,7 @@ func (d *decoder) runtime(name string, v any, e Engine) *handler.Definition {
 		return d.remote(name, key, values, &t)
 	}
 	def := t.definition(name, e)
-	def.Origin = d.doc.origins[key].String()
+	def.Origin = d.Doc.Origins[key].String()
 	d.options(key, &t, def, e)
 	c := check{decoder: d, handler: name, key: key, set: values}
 	c.noEndpoint()

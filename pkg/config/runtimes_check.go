@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/berth-cri/berth/pkg/config/tomlfile"
 	"github.com/berth-cri/berth/pkg/handler"
 	"github.com/berth-cri/berth/pkg/probe/conform"
 )
@@ -21,14 +22,14 @@ type check struct {
 
 // wrong reports a mistake in the file.
 func (c check) wrong(name, message, suggestion string) {
-	c.report(under(c.key, name), message, suggestion)
+	c.Report(tomlfile.Under(c.key, name), message, suggestion)
 }
 
 // lacking reports what this machine lacks for the handler.
 func (c check) lacking(key, message string) {
-	p := c.at(c.key+"."+key, message, "")
-	p.handler = c.handler
-	c.problems = append(c.problems, p)
+	p := c.At(c.key+"."+key, message, "")
+	p.Lacking = c.handler
+	c.Problems = append(c.Problems, p)
 }
 
 func (c check) has(name string) bool {
@@ -38,7 +39,7 @@ func (c check) has(name string) bool {
 
 // meant says whether a key that is unknown was probably this one, and is reported.
 func (c check) meant(name string) bool {
-	return slices.ContainsFunc(c.problems, func(p Problem) bool {
+	return slices.ContainsFunc(c.Problems, func(p Problem) bool {
 		return strings.HasPrefix(p.Key, c.key+".") && p.Suggestion == name
 	})
 }
@@ -50,7 +51,7 @@ func (c check) runtimePath(t *runtimeTable) {
 	case !c.has("runtime_path") && c.meant("runtime_path"):
 		// It is there, with a typo; that it is missing would be told first.
 	case !c.has("runtime_path"):
-		c.report(c.key, "runtime_path is missing; set it to the absolute path of the runtime's binary", FindIn(c.search, c.handler))
+		c.Report(c.key, "runtime_path is missing; set it to the absolute path of the runtime's binary", FindIn(c.search, c.handler))
 	case t.RuntimePath == "" && isString(c.set["runtime_path"]):
 		c.wrong("runtime_path", "must not be empty; set it to the absolute path of the runtime's binary", FindIn(c.search, c.handler))
 	case t.RuntimePath == "":

@@ -10,6 +10,8 @@ import (
 
 	"github.com/containerd/errdefs"
 	"github.com/pelletier/go-toml/v2"
+
+	"github.com/berth-cri/berth/pkg/config/tomlfile"
 )
 
 // Setting is one key of a configuration.
@@ -36,7 +38,7 @@ func (c *Config) Settings() ([]Setting, error) {
 	}
 	handlers := map[string]string{}
 	for _, d := range c.Runtimes {
-		handlers[under("runtimes", d.Name)] = d.Origin
+		handlers[tomlfile.Under("runtimes", d.Name)] = d.Origin
 	}
 	tables := values["runtimes"]
 	delete(values, "runtimes")
@@ -60,7 +62,7 @@ func (c *Config) HandlerSettings(name string) ([]Setting, error) {
 	if err != nil {
 		return nil, err
 	}
-	prefix := under("runtimes", name) + "."
+	prefix := tomlfile.Under("runtimes", name) + "."
 	var its []Setting
 	for _, s := range all {
 		if key, ok := strings.CutPrefix(s.Key, prefix); ok {
@@ -72,7 +74,7 @@ func (c *Config) HandlerSettings(name string) ([]Setting, error) {
 }
 
 func (s shower) handlerSettings(name string, table any, origins map[string]string) []Setting {
-	prefix := under("runtimes", name)
+	prefix := tomlfile.Under("runtimes", name)
 	settings := flatten(prefix, table, nil)
 	for i, one := range settings {
 		settings[i].Origin = s.originBelow(prefix, one.Key)
@@ -107,7 +109,7 @@ func flatten(prefix string, v any, to []Setting) []Setting {
 		return isTable(table[a]) - isTable(table[b])
 	})
 	for _, name := range names {
-		to = flatten(under(prefix, name), table[name], to)
+		to = flatten(tomlfile.Under(prefix, name), table[name], to)
 	}
 	return to
 }
@@ -123,7 +125,7 @@ func isTable(v any) int {
 func inlineValue(v any) string {
 	switch x := v.(type) {
 	case string:
-		return quote(x)
+		return tomlfile.Quote(x)
 	case []any:
 		parts := make([]string, len(x))
 		for i, e := range x {
@@ -133,13 +135,13 @@ func inlineValue(v any) string {
 	case map[string]any:
 		parts := make([]string, 0, len(x))
 		for _, k := range slices.Sorted(maps.Keys(x)) {
-			parts = append(parts, joinKey(k)+" = "+inlineValue(x[k]))
+			parts = append(parts, tomlfile.JoinKey(k)+" = "+inlineValue(x[k]))
 		}
 		return "{" + strings.Join(parts, ", ") + "}"
 	}
 	b, err := toml.Marshal(map[string]any{"v": v})
 	if err != nil { // numbers, booleans and times always can
-		return quote(fmt.Sprint(v))
+		return tomlfile.Quote(fmt.Sprint(v))
 	}
 	return strings.TrimSpace(strings.TrimPrefix(string(b), "v = "))
 }
@@ -150,11 +152,8 @@ func Value(text string) string {
 	if checkValue(text) == nil {
 		return text
 	}
-	return quote(text)
+	return tomlfile.Quote(text)
 }
-
-// Quote makes a TOML string of any text.
-func Quote(text string) string { return quote(text) }
 
 func checkValue(text string) error {
 	var parsed map[string]any
@@ -179,7 +178,7 @@ func HandlerFile(header, name string, settings []Setting) ([]byte, error) {
 	for line := range strings.Lines(header) {
 		fmt.Fprintf(&b, "# %s\n", strings.TrimSpace(line))
 	}
-	fmt.Fprintf(&b, "[%s]\n", under("runtimes", name))
+	fmt.Fprintf(&b, "[%s]\n", tomlfile.Under("runtimes", name))
 	for _, s := range settings {
 		if !dottedKey.MatchString(s.Key) {
 			return nil, fmt.Errorf("%q is not a valid key; write it as runtime_path or options.BinaryName: %w", s.Key, errdefs.ErrInvalidArgument)
@@ -205,7 +204,7 @@ func ReadHandlerFile(data []byte, name string) ([]Setting, error) {
 	tables, _ := values["runtimes"].(map[string]any)
 	table, _ := tables[name].(map[string]any)
 	if len(values) != 1 || len(tables) != 1 || table == nil {
-		return nil, fmt.Errorf("contains something other than [%s]: %w", under("runtimes", name), errdefs.ErrFailedPrecondition)
+		return nil, fmt.Errorf("contains something other than [%s]: %w", tomlfile.Under("runtimes", name), errdefs.ErrFailedPrecondition)
 	}
 	if len(table) == 0 {
 		return nil, nil

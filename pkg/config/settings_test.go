@@ -10,6 +10,7 @@ import (
 	"github.com/pelletier/go-toml/v2"
 
 	"github.com/berth-cri/berth/internal/test"
+	"github.com/berth-cri/berth/pkg/config/tomlfile"
 )
 
 func TestSettingsSayValueAndOrigin(t *testing.T) {
@@ -90,7 +91,7 @@ func TestHandlerFileTakesNoSmuggledLines(t *testing.T) {
 			t.Errorf("%q: %v\n%s", s, err, text)
 		}
 	}
-	test.Is(t, test.Err(HandlerFile("", "x", []Setting{{Key: "a", Value: quote(strings.Repeat("x", maxFileSize))}})), errdefs.IsInvalidArgument, "a huge value")
+	test.Is(t, test.Err(HandlerFile("", "x", []Setting{{Key: "a", Value: tomlfile.Quote(strings.Repeat("x", maxFileSize))}})), errdefs.IsInvalidArgument, "a huge value")
 }
 
 func TestReadHandlerFileRefusesOtherFiles(t *testing.T) {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/pelletier/go-toml/v2"
 
+	"github.com/berth-cri/berth/pkg/config/tomlfile"
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
@@ -31,7 +32,7 @@ func (c *Config) Show(w io.Writer) error {
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.Snapshotters)) {
-		key := under("snapshotters", name)
+		key := tomlfile.Under("snapshotters", name)
 		fmt.Fprintf(&b, "\n[%s]\n", key)
 		s.keys(key, reflect.ValueOf(c.Snapshotters[name]), false)
 	}
@@ -57,13 +58,13 @@ func (s shower) keys(prefix string, v reflect.Value, onlySet bool) {
 	for i := range v.NumField() {
 		tag := v.Type().Field(i).Tag.Get("toml")
 		field := v.Field(i)
-		if tag == "" || tag == "-" || field.Kind() == reflect.Struct || isFreeTable(field) || isTables(field.Type()) {
+		if tag == "" || tag == "-" || field.Kind() == reflect.Struct || isFreeTable(field) || tomlfile.IsTables(field.Type()) {
 			continue
 		}
 		if onlySet && field.IsZero() {
 			continue
 		}
-		fmt.Fprintf(s.out, "%s = %s # %s\n", tag, literal(field.Interface()), s.origin(under(prefix, tag)))
+		fmt.Fprintf(s.out, "%s = %s # %s\n", tag, literal(field.Interface()), s.origin(tomlfile.Under(prefix, tag)))
 	}
 }
 
@@ -89,11 +90,11 @@ func (s shower) handler(d *handler.Definition) error {
 	if err != nil {
 		return err
 	}
-	name := under("runtimes", d.Name)
+	name := tomlfile.Under("runtimes", d.Name)
 	fmt.Fprintf(s.out, "\n[%s] # %s\n", name, d.Origin)
 	s.keys(name, reflect.ValueOf(t), true)
 	if d.Type == handler.CRI && d.RemoteHandler == "" && d.AliasOf == "" {
-		fmt.Fprintf(s.out, "remote_handler = \"\" # %s\n", s.origin(under(name, "remote_handler")))
+		fmt.Fprintf(s.out, "remote_handler = \"\" # %s\n", s.origin(tomlfile.Under(name, "remote_handler")))
 	}
 	if d.Candidate != nil && d.AliasOf == "" {
 		fmt.Fprintf(s.out, "[%s.candidate]\n", name)
@@ -107,7 +108,7 @@ func (s shower) handler(d *handler.Definition) error {
 		return fmt.Errorf("show the options of handler %q: %w", d.Name, err)
 	}
 	_, options, _ := strings.Cut(string(body), "["+name+".options]\n")
-	fmt.Fprintf(s.out, "[%s.options] # %s\n%s", name, s.origin(under(name, "options")), options)
+	fmt.Fprintf(s.out, "[%s.options] # %s\n%s", name, s.origin(tomlfile.Under(name, "options")), options)
 	return nil
 }
 
@@ -181,26 +182,26 @@ func optionsOf(o handler.OCIOptions) map[string]any {
 func literal(v any) string {
 	switch x := v.(type) {
 	case time.Duration:
-		return quote(shortDuration(x))
+		return tomlfile.Quote(shortDuration(x))
 	case fs.FileMode:
 		return fmt.Sprintf(`"%04o"`, uint32(x))
 	case []string:
 		quoted := make([]string, len(x))
 		for i, s := range x {
-			quoted[i] = quote(s)
+			quoted[i] = tomlfile.Quote(s)
 		}
 		return "[" + strings.Join(quoted, ", ") + "]"
 	case map[string]string:
-		return inlineTable(x)
+		return tomlfile.InlineTable(x)
 	case map[string]Snapshotter:
 		tables := make([]string, 0, len(x))
 		for _, name := range slices.Sorted(maps.Keys(x)) {
-			tables = append(tables, fmt.Sprintf("%s = { address = %s }", quote(name), quote(x[name].Address)))
+			tables = append(tables, fmt.Sprintf("%s = { address = %s }", tomlfile.Quote(name), tomlfile.Quote(x[name].Address)))
 		}
 		return "{ " + strings.Join(tables, ", ") + " }"
 	}
 	if r := reflect.ValueOf(v); r.Kind() == reflect.String {
-		return quote(r.String())
+		return tomlfile.Quote(r.String())
 	}
 	return fmt.Sprint(v)
 }

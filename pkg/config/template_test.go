@@ -41,7 +41,7 @@ func TestTemplateSwitchedOn(t *testing.T) {
 	cfg, problems := assemble([]*document{doc}, Options{})
 	for _, p := range problems {
 		// The runtimes that it shows need not be on this machine.
-		if p.handler == "" {
+		if p.Lacking == "" {
 			t.Error(p)
 		}
 	}
@@ -51,15 +51,15 @@ func TestTemplateSwitchedOn(t *testing.T) {
 		if strings.HasPrefix(key, "runtimes.") || strings.HasPrefix(key, "snapshotters.") {
 			continue
 		}
-		if _, shown := doc.origins[key]; !shown {
+		if _, shown := doc.Origins[key]; !shown {
 			t.Errorf("configs/berth.toml does not show %s", key)
 			continue
 		}
 		field, _ := fieldAt(Default(), key)
-		d := &decoder{doc: doc}
+		d := newDecoder(doc, nil, nil)
 		got := reflect.New(field.Type()).Elem()
-		d.assign(key, valueAt(doc.values, key), got)
-		if literal(got.Interface()) != keys[key] || len(d.problems) > 0 {
+		d.Assign(key, valueAt(doc.Values, key), got)
+		if literal(got.Interface()) != keys[key] || len(d.Problems) > 0 {
 			t.Errorf("configs/berth.toml shows %s = %s; the default is %s", key, literal(got.Interface()), keys[key])
 		}
 	}

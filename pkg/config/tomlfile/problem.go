@@ -1,4 +1,4 @@
-package config
+package tomlfile
 
 import (
 	"cmp"
@@ -6,6 +6,33 @@ import (
 	"slices"
 	"strings"
 )
+
+// Origin is where a value came from. The zero Origin is the built-in default.
+type Origin struct {
+	// File is a path, or the name of a flag or of the environment.
+	File string
+	// Line and Column begin at 1, and are 0 where there are none.
+	Line, Column int
+}
+
+// String is file:line, or "default".
+func (o Origin) String() string {
+	switch {
+	case o.File == "":
+		return "default"
+	case o.Line == 0:
+		return o.File
+	}
+	return fmt.Sprintf("%s:%d", o.File, o.Line)
+}
+
+// Place is file:line:column as far as it is known.
+func (o Origin) Place() string {
+	if o.File == "" || o.Line == 0 {
+		return o.File
+	}
+	return fmt.Sprintf("%s:%d:%d", o.File, o.Line, o.Column)
+}
 
 // Problem is one mistake in a configuration.
 type Problem struct {
@@ -15,23 +42,23 @@ type Problem struct {
 	// Line and Column begin at 1; they are 0 if the mistake has no place, such
 	// as a key that is missing.
 	Line, Column int
-	// Key is the full TOML key, such as runtimes.kata.runtime_path.
+	// Key is the full TOML key, such as server.socket.
 	Key string
 	// Message says what is wrong and what is right.
 	Message string
 	// Suggestion is what was probably meant, or empty.
 	Suggestion string
 
-	// handler is set when the file is right but this machine lacks what the
-	// handler needs. Such a problem concerns that handler alone.
-	handler string
+	// Lacking is the table whose values are right, and need what this machine lacks. It
+	// is empty for a mistake of the file.
+	Lacking string
 }
 
 // Error is "file:line:col: key: message (did you mean "x"?)" without the parts
 // that are not known.
 func (p Problem) Error() string {
 	var b strings.Builder
-	if at := (Origin{p.File, p.Line, p.Column}).place(); at != "" {
+	if at := (Origin{p.File, p.Line, p.Column}).Place(); at != "" {
 		b.WriteString(at + ": ")
 	}
 	if p.Key != "" {
@@ -62,7 +89,7 @@ func (p Problems) Lines() []string {
 // Split separates mistakes in files from what this machine lacks.
 func (p Problems) Split() (mistakes, lacks Problems) {
 	for _, one := range p {
-		if one.handler == "" {
+		if one.Lacking == "" {
 			mistakes = append(mistakes, one)
 		} else {
 			lacks = append(lacks, one)
@@ -71,8 +98,8 @@ func (p Problems) Split() (mistakes, lacks Problems) {
 	return mistakes, lacks
 }
 
-// sorted returns the problems by file, line, column and key, each once.
-func (p Problems) sorted() Problems {
+// Sorted returns the problems by file, line, column and key, each once.
+func (p Problems) Sorted() Problems {
 	s := slices.Clone(p)
 	slices.SortStableFunc(s, func(a, b Problem) int {
 		return cmp.Or(

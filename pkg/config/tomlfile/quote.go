@@ -1,4 +1,4 @@
-package config
+package tomlfile
 
 import (
 	"fmt"
@@ -7,9 +7,9 @@ import (
 	"strings"
 )
 
-// quote writes a TOML basic string. Go's own quoting has escapes (\x, \a, \v)
+// Quote writes a TOML basic string. Go's own quoting has escapes (\x, \a, \v)
 // that TOML lacks.
-func quote(s string) string {
+func Quote(s string) string {
 	var b strings.Builder
 	b.WriteByte('"')
 	for _, r := range s {
@@ -31,13 +31,14 @@ func quote(s string) string {
 	return b.String()
 }
 
-func inlineTable(m map[string]string) string {
+// InlineTable writes a table of strings on one line.
+func InlineTable(m map[string]string) string {
 	if len(m) == 0 {
 		return "{}"
 	}
 	parts := make([]string, 0, len(m))
 	for _, k := range slices.Sorted(maps.Keys(m)) {
-		parts = append(parts, quote(k)+" = "+quote(m[k]))
+		parts = append(parts, Quote(k)+" = "+Quote(m[k]))
 	}
 	return "{ " + strings.Join(parts, ", ") + " }"
 }

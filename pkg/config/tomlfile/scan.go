@@ -1,4 +1,4 @@
-package config
+package tomlfile
 
 import (
 	"bytes"
@@ -12,7 +12,7 @@ import (
 // scan walks the expressions of a file once, notes where keys are and which
 // are there twice.
 type scan struct {
-	doc   *document
+	doc   *Document
 	data  []byte
 	lines []int
 	// table is the path of the header that the walk is under.
@@ -65,7 +65,7 @@ func (s *scan) header(e *unstable.Node) {
 	s.table = append(s.table, parts[len(parts)-1])
 	if e.Kind == unstable.ArrayTable {
 		s.note(s.table, offset)
-		path := joinKey(s.table...)
+		path := JoinKey(s.table...)
 		n := s.arrays[path]
 		s.arrays[path]++
 		s.table = append(s.table, element(n))
@@ -83,21 +83,20 @@ func (s *scan) closeTable(end int) {
 	s.duplicate = false
 }
 
-// maxDepth is how deep keys and values may be. No key of berth's is deeper than
-// a shim's options, and a file must not cost the square of its size.
-const maxDepth = 32
+// MaxDepth is how deep keys and values may be. A file must not cost the square of its size.
+const MaxDepth = 32
 
 // deep refuses a file whose keys, or values below a key, are too deep. It says
 // so once.
 func (s *scan) deep(path []string, offset, below int) bool {
-	if len(path)+below <= maxDepth {
+	if len(path)+below <= MaxDepth {
 		return false
 	}
 	if !s.tooDeep {
 		at := s.origin(offset)
-		s.doc.problems = append(s.doc.problems, Problem{
-			File: at.File, Line: at.Line, Column: at.Column, Key: joinKey(path[:min(len(path), 3)]...),
-			Message: "is nested more than " + strconv.Itoa(maxDepth) + " levels deep, more than any key",
+		s.doc.Problems = append(s.doc.Problems, Problem{
+			File: at.File, Line: at.Line, Column: at.Column, Key: JoinKey(path[:min(len(path), 3)]...),
+			Message: "is nested more than " + strconv.Itoa(MaxDepth) + " levels deep, more than any key",
 		})
 	}
 	s.tooDeep = true
@@ -124,13 +123,13 @@ func nested(v *unstable.Node, most int) int {
 
 // resolve replaces arrays of tables in a path by their last element.
 func (s *scan) resolve(parts []string) []string {
-	if len(s.arrays) == 0 || len(parts) > maxDepth {
+	if len(s.arrays) == 0 || len(parts) > MaxDepth {
 		return slices.Clone(parts)
 	}
 	path := make([]string, 0, len(parts)+2)
 	for _, p := range parts {
 		path = append(path, p)
-		if n := s.arrays[joinKey(path...)]; n > 0 {
+		if n := s.arrays[JoinKey(path...)]; n > 0 {
 			path = append(path, element(n-1))
 		}
 	}
@@ -144,7 +143,7 @@ func element(n int) string { return "#" + strconv.Itoa(n) }
 func (s *scan) keyValue(e *unstable.Node) {
 	parts, offset := keyParts(e)
 	path := slices.Concat(s.table, parts)
-	if s.deep(parts, offset, len(s.table)) || s.deep(path, offset, nested(e.Value(), maxDepth)) {
+	if s.deep(parts, offset, len(s.table)) || s.deep(path, offset, nested(e.Value(), MaxDepth)) {
 		return
 	}
 	if s.twice("", path, offset) {
@@ -156,7 +155,7 @@ func (s *scan) keyValue(e *unstable.Node) {
 }
 
 func (s *scan) inline(path []string, v *unstable.Node) {
-	if v.Kind != unstable.InlineTable || len(path) > maxDepth {
+	if v.Kind != unstable.InlineTable || len(path) > MaxDepth {
 		return
 	}
 	for it := v.Children(); it.Next(); {
@@ -173,18 +172,18 @@ func (s *scan) inline(path []string, v *unstable.Node) {
 
 // twice reports a key or header that has been seen before.
 func (s *scan) twice(kind string, path []string, offset int) bool {
-	if len(path) > maxDepth {
+	if len(path) > MaxDepth {
 		return false
 	}
-	id := kind + joinKey(path...)
+	id := kind + JoinKey(path...)
 	first, dup := s.seen[id]
 	if !dup {
 		s.seen[id] = s.origin(offset)
 		return false
 	}
 	at := s.origin(offset)
-	s.doc.problems = append(s.doc.problems, Problem{
-		File: at.File, Line: at.Line, Column: at.Column, Key: joinKey(path...),
+	s.doc.Problems = append(s.doc.Problems, Problem{
+		File: at.File, Line: at.Line, Column: at.Column, Key: JoinKey(path...),
 		Message: "is already set at line " + strconv.Itoa(first.Line) + "; keep one of the two",
 	})
 	return true
@@ -192,18 +191,18 @@ func (s *scan) twice(kind string, path []string, offset int) bool {
 
 // note records where a key is, and tables that come into being by it.
 func (s *scan) note(path []string, offset int) {
-	for n := min(len(path), maxDepth); n > 0; n-- {
-		key := joinKey(path[:n]...)
-		if _, known := s.doc.origins[key]; known {
+	for n := min(len(path), MaxDepth); n > 0; n-- {
+		key := JoinKey(path[:n]...)
+		if _, known := s.doc.Origins[key]; known {
 			return
 		}
-		s.doc.origins[key] = s.origin(offset)
+		s.doc.Origins[key] = s.origin(offset)
 	}
 }
 
 func (s *scan) origin(offset int) Origin {
 	line := s.line(offset)
-	return Origin{File: s.doc.file, Line: line + 1, Column: offset - s.lines[line] + 1}
+	return Origin{File: s.doc.File, Line: line + 1, Column: offset - s.lines[line] + 1}
 }
 
 func (s *scan) line(offset int) int {

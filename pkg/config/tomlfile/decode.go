@@ -1,0 +1,310 @@
+package tomlfile
+
+import (
+	"cmp"
+	"fmt"
+	"io/fs"
+	"maps"
+	"math"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Decoder puts the values of one document into structs. go-toml's own strict
+// mode stops at the first value of a wrong type, and an operator who has made
+// three mistakes should not need three attempts.
+type Decoder struct {
+	Doc      *Document
+	Problems Problems
+	// Unknown says of a name that a table of a kind does not know what is wrong, and what
+	// was probably meant; known are those that it knows.
+	Unknown func(kind, name string, known []string) (message, suggestion string)
+}
+
+// At is a problem of a key.
+func (d *Decoder) At(key, message, suggestion string) Problem {
+	o := d.Doc.Origins[key]
+	o.File = cmp.Or(o.File, d.Doc.File)
+	return Problem{File: o.File, Line: o.Line, Column: o.Column, Key: key, Message: message, Suggestion: suggestion}
+}
+
+// Report adds a problem of a key.
+func (d *Decoder) Report(key, message, suggestion string) {
+	d.Problems = append(d.Problems, d.At(key, message, suggestion))
+}
+
+// Table decodes values into the struct dst, whose fields have toml tags. kind is
+// for Unknown; tables in the struct have their key for it. What is decoded elsewhere is
+// known, too.
+func (d *Decoder) Table(kind, prefix string, values map[string]any, dst reflect.Value, elsewhere ...string) {
+	fields := FieldsOf(dst.Type())
+	for _, name := range slices.Sorted(maps.Keys(values)) {
+		key := Under(prefix, name)
+		i, known := fields.Index[name]
+		switch {
+		case known:
+			d.Assign(key, values[name], dst.Field(i))
+		case slices.Contains(elsewhere, name):
+		default:
+			message, suggestion := d.Unknown(kind, name, slices.Concat(fields.Names, elsewhere))
+			d.Report(key, message, suggestion)
+		}
+	}
+}
+
+// Fields are those of a struct that have keys, by their toml tags.
+type Fields struct {
+	Names []string
+	Index map[string]int
+}
+
+// FieldsOf are the Fields of a struct.
+func FieldsOf(t reflect.Type) Fields {
+	f := Fields{Index: map[string]int{}}
+	for i := range t.NumField() {
+		if name := t.Field(i).Tag.Get("toml"); name != "" && name != "-" {
+			f.Names = append(f.Names, name)
+			f.Index[name] = i
+		}
+	}
+	return f
+}
+
+// Assign puts one value into a field, or reports that it is of a wrong type.
+func (d *Decoder) Assign(key string, v any, dst reflect.Value) {
+	switch dst.Interface().(type) {
+	case time.Duration:
+		d.duration(key, v, dst)
+		return
+	case fs.FileMode:
+		d.fileMode(key, v, dst)
+		return
+	}
+	switch dst.Kind() {
+	case reflect.String:
+		if s, ok := v.(string); ok {
+			dst.SetString(s)
+			return
+		}
+	case reflect.Bool:
+		if b, ok := v.(bool); ok {
+			dst.SetBool(b)
+			return
+		}
+	case reflect.Int:
+		if n, ok := v.(int64); ok {
+			dst.SetInt(n)
+			return
+		}
+	case reflect.Uint32:
+		d.unsigned(key, v, dst)
+		return
+	case reflect.Float64:
+		if f, ok := asFloat(v); ok {
+			dst.SetFloat(f)
+			return
+		}
+	case reflect.Slice:
+		d.list(key, v, dst)
+		return
+	case reflect.Map:
+		if IsTables(dst.Type()) {
+			d.tables(key, v, dst)
+			return
+		}
+		d.mapping(key, v, dst)
+		return
+	case reflect.Struct:
+		if values, ok := v.(map[string]any); ok {
+			d.Table(key, key, values, dst)
+			return
+		}
+	}
+	d.WrongType(key, wanted(dst), v)
+}
+
+// WrongType reports that a value is not what is wanted.
+func (d *Decoder) WrongType(key, want string, v any) {
+	d.Report(key, fmt.Sprintf("must be %s, not %s", want, TypeName(v)), spelled(want, v))
+}
+
+func (d *Decoder) duration(key string, v any, dst reflect.Value) {
+	const want = `a duration with its unit in quotes, such as "90s" or "4h"`
+	s, ok := v.(string)
+	if !ok {
+		suggestion := ""
+		if n, isInt := v.(int64); isInt {
+			suggestion = strconv.FormatInt(n, 10) + "s"
+		}
+		d.Report(key, "must be "+want+", not "+TypeName(v), suggestion)
+		return
+	}
+	t, err := time.ParseDuration(s)
+	if err != nil {
+		d.Report(key, fmt.Sprintf("%q is not a duration; write %s", s, want), "")
+		return
+	}
+	dst.SetInt(int64(t))
+}
+
+func (d *Decoder) fileMode(key string, v any, dst reflect.Value) {
+	const want = `a file mode as an octal number in quotes, such as "0660"`
+	s, ok := v.(string)
+	if !ok {
+		d.WrongType(key, want, v)
+		return
+	}
+	mode, err := strconv.ParseUint(strings.TrimPrefix(s, "0o"), 8, 32)
+	if err != nil || fs.FileMode(mode)&^fs.ModePerm != 0 {
+		d.Report(key, fmt.Sprintf("%q is not a file mode; write %s", s, want), "")
+		return
+	}
+	dst.SetUint(mode)
+}
+
+func (d *Decoder) unsigned(key string, v any, dst reflect.Value) {
+	n, ok := v.(int64)
+	if !ok || n < 0 || n > math.MaxUint32 {
+		d.Report(key, fmt.Sprintf("must be a number from 0 to %d", uint32(math.MaxUint32)), "")
+		return
+	}
+	dst.SetUint(uint64(n))
+}
+
+func (d *Decoder) list(key string, v any, dst reflect.Value) {
+	values, ok := v.([]any)
+	if !ok {
+		suggestion := ""
+		if s, isString := v.(string); isString {
+			suggestion = fmt.Sprintf("[%q]", s)
+		}
+		d.Report(key, "must be a list of strings, not "+TypeName(v), suggestion)
+		return
+	}
+	list := make([]string, 0, len(values))
+	for i, e := range values {
+		s, ok := e.(string)
+		if !ok {
+			d.Report(key, fmt.Sprintf("must be a list of strings; number %d is %s", i+1, TypeName(e)), "")
+			return
+		}
+		list = append(list, s)
+	}
+	dst.Set(reflect.ValueOf(list))
+}
+
+// tables decodes a table of tables. One that is in several documents is merged.
+func (d *Decoder) tables(key string, v any, dst reflect.Value) {
+	values, ok := v.(map[string]any)
+	if !ok {
+		d.WrongType(key, "a table of tables, such as ["+Under(key, "name")+"]", v)
+		return
+	}
+	merged := reflect.MakeMap(dst.Type())
+	for _, name := range dst.MapKeys() {
+		merged.SetMapIndex(name, dst.MapIndex(name))
+	}
+	for _, name := range slices.Sorted(maps.Keys(values)) {
+		table, ok := values[name].(map[string]any)
+		if !ok {
+			d.WrongType(Under(key, name), "a table", values[name])
+			continue
+		}
+		one := reflect.New(dst.Type().Elem()).Elem()
+		if before := merged.MapIndex(reflect.ValueOf(name)); before.IsValid() {
+			one.Set(before)
+		}
+		d.Table(key+".*", Under(key, name), table, one)
+		merged.SetMapIndex(reflect.ValueOf(name), one)
+	}
+	dst.Set(merged)
+}
+
+// IsTables says whether a field has a table for each of several names.
+func IsTables(t reflect.Type) bool {
+	return t.Kind() == reflect.Map && t.Elem().Kind() == reflect.Struct
+}
+
+// mapping decodes a table of strings, or keeps a free table as it is.
+func (d *Decoder) mapping(key string, v any, dst reflect.Value) {
+	values, ok := v.(map[string]any)
+	if !ok {
+		d.WrongType(key, "a table", v)
+		return
+	}
+	if dst.Type().Elem().Kind() == reflect.Interface {
+		dst.Set(reflect.ValueOf(values))
+		return
+	}
+	strs := make(map[string]string, len(values))
+	for _, name := range slices.Sorted(maps.Keys(values)) {
+		s, ok := values[name].(string)
+		if !ok {
+			d.WrongType(Under(key, name), "a string", values[name])
+			continue
+		}
+		strs[name] = s
+	}
+	dst.Set(reflect.ValueOf(strs))
+}
+
+func asFloat(v any) (float64, bool) {
+	switch n := v.(type) {
+	case float64:
+		return n, true
+	case int64:
+		return float64(n), true
+	}
+	return 0, false
+}
+
+func wanted(dst reflect.Value) string {
+	switch dst.Kind() {
+	case reflect.Bool:
+		return "true or false"
+	case reflect.Int:
+		return "an integer"
+	case reflect.Float64:
+		return "a number"
+	case reflect.Struct:
+		return "a table"
+	}
+	return "a string"
+}
+
+// TypeName is what a value is, in words.
+func TypeName(v any) string {
+	switch v.(type) {
+	case string:
+		return "a string"
+	case bool:
+		return "a boolean"
+	case int64:
+		return "an integer"
+	case float64:
+		return "a floating point number"
+	case []any:
+		return "a list"
+	case map[string]any:
+		return "a table"
+	}
+	return "a date or time"
+}
+
+// spelled guesses the value that is meant by one in needless quotes.
+func spelled(want string, v any) string {
+	s, ok := v.(string)
+	if !ok {
+		return ""
+	}
+	if b, err := strconv.ParseBool(s); err == nil && want == "true or false" {
+		return strconv.FormatBool(b)
+	}
+	if _, err := strconv.ParseInt(s, 10, 64); err == nil && want == "an integer" {
+		return s
+	}
+	return ""
+}

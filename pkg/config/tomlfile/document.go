@@ -1,0 +1,92 @@
+// Package tomlfile reads a TOML file into structs, and says of every value where it is and
+// of every mistake where it is, what is wrong and what was probably meant.
+package tomlfile
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+
+	"github.com/pelletier/go-toml/v2"
+)
+
+// Document is one parsed file: go-toml's values, and where every key is, which
+// go-toml's decoder does not tell.
+type Document struct {
+	File    string
+	Values  map[string]any
+	Origins map[string]Origin
+	// Problems are those of reading and parsing.
+	Problems Problems
+}
+
+// Parse never fails as a whole: what cannot be read becomes problems. A syntax
+// error ends a file, since nothing after it can be trusted. Of two definitions
+// of one key the first is kept.
+func Parse(file string, data []byte) *Document {
+	doc := &Document{File: file, Values: map[string]any{}, Origins: map[string]Origin{}}
+	s := &scan{doc: doc, data: data, lines: lineStarts(data), seen: map[string]Origin{}, arrays: map[string]int{}}
+	s.run()
+	if s.tooDeep {
+		return doc
+	}
+	if err := toml.Unmarshal(s.withoutDuplicates(), &doc.Values); err != nil {
+		doc.Values = map[string]any{}
+		doc.Problems = append(doc.Problems, syntaxProblem(file, data, err))
+	}
+	return doc
+}
+
+// bareWord is a line that sets a key to something without quotes.
+var bareWord = regexp.MustCompile(`^[ \t]*[A-Za-z0-9_."-]+[ \t]*=[ \t]*([A-Za-z/~.$][^\s#"']*)[ \t]*(#.*)?\r?$`)
+
+func syntaxProblem(file string, data []byte, err error) Problem {
+	p := Problem{File: file, Message: strings.TrimPrefix(err.Error(), "toml: ")}
+	var at *toml.DecodeError
+	if errors.As(err, &at) {
+		p.Line, p.Column = at.Position()
+		p.Key = JoinKey(at.Key()...)
+		lines := bytes.SplitN(data, []byte("\n"), p.Line+1)
+		if p.Line > len(lines) {
+			return p
+		}
+		if m := bareWord.FindSubmatch(lines[p.Line-1]); m != nil {
+			p.Message, p.Suggestion = "is not a valid value; strings need quotes", Quote(string(m[1]))
+		}
+	}
+	return p
+}
+
+// bareKey says whether a key needs no quotes.
+func bareKey(s string) bool {
+	for i := range len(s) {
+		switch c := s[i]; {
+		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9', c == '_', c == '-':
+		default:
+			return false
+		}
+	}
+	return s != ""
+}
+
+// JoinKey writes a key as TOML does, with quotes where they are needed.
+func JoinKey(parts ...string) string {
+	quoted := make([]string, len(parts))
+	for i, p := range parts {
+		quoted[i] = p
+		if !bareKey(p) {
+			quoted[i] = fmt.Sprintf("%q", p)
+		}
+	}
+	return strings.Join(quoted, ".")
+}
+
+// Under puts one more part at the end of a key.
+func Under(prefix, name string) string {
+	if prefix == "" {
+		return JoinKey(name)
+	}
+	return prefix + "." + JoinKey(name)
+}

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"errors"
 	"fmt"
@@ -58,7 +59,7 @@ func Start(o Options) (*Config, error) {
 // AcceptedFile is where the last accepted configuration of these places is kept. No
 // configuration file decides that: a mistake in one must not hide it.
 func (o Options) AcceptedFile() string {
-	root := or(o.Flags["engine.root"], Default().Engine.Root)
+	root := cmp.Or(o.Flags["engine.root"], Default().Engine.Root)
 	places := sha256.Sum256([]byte(strings.Join(o.Paths(), "\x00")))
 	return filepath.Join(root, "accepted-config", fmt.Sprintf("%x.json", places[:8]))
 }

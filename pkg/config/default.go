@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -35,7 +36,7 @@ func (a *assembly) vanished(found []*handler.Definition) []*handler.Definition {
 	if r == nil || !r.Discovered {
 		return nil
 	}
-	name := or(a.cfg.DefaultRuntime, a.chosen())
+	name := cmp.Or(a.cfg.DefaultRuntime, a.chosen())
 	is := func(d *handler.Definition) bool { return d.Name == name && strings.HasPrefix(d.Origin, discoveredIn) }
 	if slices.ContainsFunc(found, is) {
 		return nil
@@ -51,7 +52,7 @@ func (a *assembly) vanished(found []*handler.Definition) []*handler.Definition {
 // awaitDefault makes a default handler that does not depend on berth's own files a
 // broken one while it is not there, so that the rest is served.
 func (a *assembly) awaitDefault(docs []*document) {
-	name := or(a.cfg.DefaultRuntime, a.chosen())
+	name := cmp.Or(a.cfg.DefaultRuntime, a.chosen())
 	if name == "" || slices.Contains(a.known(docs), name) {
 		return
 	}
@@ -96,7 +97,7 @@ func mainOf(docs []*document, o Options) Origin {
 			return Origin{File: d.File, Line: 1, Column: 1}
 		}
 	}
-	return Origin{File: or(o.File, DefaultFile)}
+	return Origin{File: cmp.Or(o.File, DefaultFile)}
 }
 
 // defaultRuntime checks or chooses the default handler. What is missing belongs
@@ -109,7 +110,7 @@ func (a *assembly) defaultRuntime(known []string, top Origin) {
 	switch name := a.cfg.DefaultRuntime; {
 	case name == "":
 		a.cfg.defaultChosen = true
-		if a.cfg.DefaultRuntime = or(a.running(known), chooseDefault(a.byMain, known)); a.cfg.DefaultRuntime == "" {
+		if a.cfg.DefaultRuntime = cmp.Or(a.running(known), chooseDefault(a.byMain, known)); a.cfg.DefaultRuntime == "" {
 			v.problems = append(v.problems, Problem{
 				File: top.File, Line: top.Line, Column: top.Column, Key: "default_runtime",
 				Message: fmt.Sprintf("is missing; name one of the handlers %s, above the first table", strings.Join(known, ", ")),

@@ -90,7 +90,7 @@ func (a *assembly) ownHandlers(docs []*document) map[string]string {
 	own := map[string]string{}
 	for _, d := range docs {
 		for _, name := range d.handlers {
-			own[name] = or(d.Origins[tomlfile.Under("runtimes", name)], Origin{File: d.File}).String()
+			own[name] = cmp.Or(d.Origins[tomlfile.Under("runtimes", name)], Origin{File: d.File}).String()
 		}
 	}
 	return own

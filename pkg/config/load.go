@@ -2,8 +2,9 @@ package config
 
 import (
 	"slices"
-	"strings"
 	"time"
+
+	"github.com/berth-cri/berth/pkg/printable"
 )
 
 // Load reads, merges and validates a configuration. The error is Problems with
@@ -35,12 +36,7 @@ func load(docs []*document, o Options) (*Config, Problems) {
 // maxReason bounds Broken.Reason, which is part of what a CRI client reads.
 const maxReason = 512
 
-func clip(s string) string {
-	if len(s) <= maxReason {
-		return s
-	}
-	return strings.ToValidUTF8(s[:maxReason], "") + "..."
-}
+func clip(reason string) string { return printable.Clip(reason, maxReason) }
 
 func (c *Config) broken(name string) bool {
 	return slices.ContainsFunc(c.Broken, func(b Broken) bool { return b.Name == name })

@@ -173,7 +173,7 @@ func TestMistakes(t *testing.T) {
 		{"no default", "[runtimes.a]\nruntime_path = \"$BIN/runc\"\n[runtimes.b]\nruntime_path = \"$BIN/runc\"", `1:1: default_runtime: is missing; name one of the handlers a, b, above the first table`},
 		// Handlers.
 		{"nameless", "[runtimes.\"\"]\nruntime_path = \"$BIN/runc\"", `1:2: runtimes."": a handler name is missing`},
-		{"long name", "[runtimes." + strings.Repeat("x", 64) + "]\nruntime_path = \"$BIN/runc\"", `1:2: runtimes.` + strings.Repeat("x", 64) + `: handler name "` + strings.Repeat("x", 63) + `..." has 64 characters; a RuntimeClass can name at most 63`},
+		{"long name", "[runtimes." + strings.Repeat("x", 64) + "]\nruntime_path = \"$BIN/runc\"", `1:2: runtimes.` + strings.Repeat("x", 64) + `: handler name "` + strings.Repeat("x", 63) + `…" has 64 characters; a RuntimeClass can name at most 63`},
 		{"capital", "[runtimes.Kata]\nruntime_path = \"$BIN/runc\"", `1:2: runtimes.Kata: handler name "Kata" is not a DNS-1123 label, so no RuntimeClass can name it: use lower case letters, digits and '-', and begin and end with a letter or digit (did you mean "kata"?)`},
 		{"bad name", "[runtimes.kata_qemu]\nruntime_path = \"$BIN/runc\"", `1:2: runtimes.kata_qemu: handler name "kata_qemu" is not a DNS-1123 label, so no RuntimeClass can name it: use lower case letters, digits and '-', and begin and end with a letter or digit (did you mean "kata-qemu"?)`},
 		{"dotted name", "[runtimes.\"runc.v2\"]\nruntime_path = \"$BIN/runc\"", `1:2: runtimes."runc.v2": handler name "runc.v2" is not a DNS-1123 label, so no RuntimeClass can name it: use lower case letters, digits and '-', and begin and end with a letter or digit (did you mean "runc-v2"?)`},

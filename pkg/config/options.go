@@ -1,6 +1,9 @@
 package config
 
-import "path/filepath"
+import (
+	"cmp"
+	"path/filepath"
+)
 
 // Options say where a configuration is and how strictly it is taken. The zero
 // value is the strict reading of the default places.
@@ -39,13 +42,13 @@ func (o Options) Paths() []string { return watched(o, Import{}) }
 // Dirs are the directories of drop-ins: the administrator's, and the packages'.
 func (o Options) Dirs() (dropIns, vendor string) { return o.dropInDir(), o.vendorDir() }
 
-func (o Options) mainFile() string { return or(o.File, DefaultFile) }
+func (o Options) mainFile() string { return cmp.Or(o.File, DefaultFile) }
 
 func (o Options) dropInDir() string {
-	return or(o.DropInDir, filepath.Join(filepath.Dir(o.mainFile()), "conf.d"))
+	return cmp.Or(o.DropInDir, filepath.Join(filepath.Dir(o.mainFile()), "conf.d"))
 }
 
-func (o Options) vendorDir() string { return or(o.VendorDir, DefaultVendorDir) }
+func (o Options) vendorDir() string { return cmp.Or(o.VendorDir, DefaultVendorDir) }
 
 func (o Options) searchPath() []string {
 	if len(o.SearchPath) > 0 {

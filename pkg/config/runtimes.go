@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"path/filepath"
 	"reflect"
 	"strings"
@@ -108,7 +109,7 @@ func (t *runtimeTable) definition(name string, e Engine) *handler.Definition {
 		ContainerAnnotations:         t.ContainerAnnotations,
 		DefaultAnnotations:           t.DefaultAnnotations,
 		PrivilegedWithoutHostDevices: t.PrivilegedWithoutHostDevices,
-		Snapshotter:                  or(t.Snapshotter, e.Snapshotter),
+		Snapshotter:                  cmp.Or(t.Snapshotter, e.Snapshotter),
 		Platform:                     t.Platform,
 		BaseRuntimeSpec:              t.BaseRuntimeSpec,
 		CNIConfDir:                   t.CNIConfDir,
@@ -124,17 +125,9 @@ func (t *runtimeTable) definition(name string, e Engine) *handler.Definition {
 		Conforms:         t.Conforms,
 	}
 	if d.Type == handler.OCI {
-		d.Supervision = or(t.Supervision, e.Supervision)
+		d.Supervision = cmp.Or(t.Supervision, e.Supervision)
 	}
 	return d
-}
-
-func or[T comparable](v, fallback T) T {
-	var zero T
-	if v == zero {
-		return fallback
-	}
-	return v
 }
 
 // runtime decodes and checks one handler's table. The Definition is complete

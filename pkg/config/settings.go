@@ -101,7 +101,7 @@ func (s shower) originBelow(prefix, key string) string {
 func flatten(prefix string, v any, to []Setting) []Setting {
 	table, ok := v.(map[string]any)
 	if !ok || len(table) == 0 && prefix != "" {
-		return append(to, Setting{Key: prefix, Value: inlineValue(v)})
+		return append(to, Setting{Key: prefix, Value: tomlfile.Inline(v)})
 	}
 	// Keys of the table itself go before those of tables in it, as in a file.
 	names := slices.Sorted(maps.Keys(table))
@@ -119,31 +119,6 @@ func isTable(v any) int {
 		return 1
 	}
 	return 0
-}
-
-// inlineValue writes any value as TOML on one line.
-func inlineValue(v any) string {
-	switch x := v.(type) {
-	case string:
-		return tomlfile.Quote(x)
-	case []any:
-		parts := make([]string, len(x))
-		for i, e := range x {
-			parts[i] = inlineValue(e)
-		}
-		return "[" + strings.Join(parts, ", ") + "]"
-	case map[string]any:
-		parts := make([]string, 0, len(x))
-		for _, k := range slices.Sorted(maps.Keys(x)) {
-			parts = append(parts, tomlfile.JoinKey(k)+" = "+inlineValue(x[k]))
-		}
-		return "{" + strings.Join(parts, ", ") + "}"
-	}
-	b, err := toml.Marshal(map[string]any{"v": v})
-	if err != nil { // numbers, booleans and times always can
-		return tomlfile.Quote(fmt.Sprint(v))
-	}
-	return strings.TrimSpace(strings.TrimPrefix(string(b), "v = "))
 }
 
 // Value makes a TOML value of what somebody has typed: what is one stays as it

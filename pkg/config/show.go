@@ -185,25 +185,10 @@ func literal(v any) string {
 		return tomlfile.Quote(shortDuration(x))
 	case fs.FileMode:
 		return fmt.Sprintf(`"%04o"`, uint32(x))
-	case []string:
-		quoted := make([]string, len(x))
-		for i, s := range x {
-			quoted[i] = tomlfile.Quote(s)
-		}
-		return "[" + strings.Join(quoted, ", ") + "]"
-	case map[string]string:
-		return tomlfile.InlineTable(x)
-	case map[string]Snapshotter:
-		tables := make([]string, 0, len(x))
-		for _, name := range slices.Sorted(maps.Keys(x)) {
-			tables = append(tables, fmt.Sprintf("%s = { address = %s }", tomlfile.Quote(name), tomlfile.Quote(x[name].Address)))
-		}
-		return "{ " + strings.Join(tables, ", ") + " }"
+	case float64:
+		return fmt.Sprint(x)
 	}
-	if r := reflect.ValueOf(v); r.Kind() == reflect.String {
-		return tomlfile.Quote(r.String())
-	}
-	return fmt.Sprint(v)
+	return tomlfile.Inline(v)
 }
 
 // shortDuration drops the zero units that time.Duration prints: 4h, not 4h0m0s.

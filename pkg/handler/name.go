@@ -4,6 +4,8 @@ import (
 	"fmt"
 
 	"github.com/containerd/errdefs"
+
+	"github.com/berth-cri/berth/pkg/printable"
 )
 
 // maxNameLength is the length of a DNS-1123 label, in bytes.
@@ -18,7 +20,7 @@ func ValidName(name string) error {
 		return invalidName("a handler name is missing")
 	case len(name) > maxNameLength:
 		return invalidName(fmt.Sprintf("handler name %q has %d characters; a RuntimeClass can name at most %d",
-			shorten(name), len(name), maxNameLength))
+			printable.Clip(name, maxNameLength), len(name), maxNameLength))
 	case !isLabel(name):
 		return invalidName(fmt.Sprintf("handler name %q is not a DNS-1123 label, so no RuntimeClass can name it: "+
 			"use lower case letters, digits and '-', and begin and end with a letter or digit", name))
@@ -40,12 +42,4 @@ func isLabel(s string) bool {
 		}
 	}
 	return s != ""
-}
-
-// shorten keeps a name that came from outside from filling an error message.
-func shorten(name string) string {
-	if len(name) <= maxNameLength {
-		return name
-	}
-	return name[:maxNameLength] + "..."
 }

@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"github.com/containerd/errdefs"
+
+	"github.com/berth-cri/berth/pkg/printable"
 )
 
 // Route leads from a handler's name to what runs its pods. B is the router's
@@ -116,7 +118,7 @@ const maxListed = 400
 // and names the handlers that accept pods, the nearest one and what to do.
 func (t *Table[B]) UnknownError(name string) error {
 	var b strings.Builder
-	fmt.Fprintf(&b, "unknown runtime handler %q; ", shorten(name))
+	fmt.Fprintf(&b, "unknown runtime handler %q; ", printable.Clip(name, maxNameLength))
 	names := t.accepting()
 	if near, ok := Suggest(name, names); ok {
 		fmt.Fprintf(&b, "did you mean %q? ", near)

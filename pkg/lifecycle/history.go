@@ -14,6 +14,7 @@ import (
 
 	"github.com/berth-cri/berth/pkg/handler"
 	"github.com/berth-cri/berth/pkg/lifecycle/statefile"
+	"github.com/berth-cri/berth/pkg/printable"
 )
 
 const (
@@ -72,9 +73,7 @@ func readHistory(dir string) (*history, error) {
 // add keeps a change and wakes run.
 func (h *history) add(c Change) {
 	c.At = time.Now().UTC()
-	if len(c.Reason) > maxChangeReason {
-		c.Reason = strings.ToValidUTF8(c.Reason[:maxChangeReason], "") + "…"
-	}
+	c.Reason = printable.Clip(c.Reason, maxChangeReason)
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.changes = append(h.changes, c)

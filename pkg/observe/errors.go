@@ -4,7 +4,6 @@ import (
 	"context"
 	"slices"
 	"strings"
-	"unicode/utf8"
 
 	"github.com/containerd/errdefs/pkg/errgrpc"
 	"google.golang.org/grpc/codes"
@@ -94,24 +93,5 @@ func shorten(text string) string {
 	const gap = " … "
 	const head = (maxMessage - len(gap)) / 2
 	const tail = maxMessage - len(gap) - head
-	return validEnd(text[:head]) + gap + validStart(text[len(text)-tail:])
-}
-
-// validEnd drops a character that was cut in two from the end.
-func validEnd(s string) string {
-	for len(s) > 0 {
-		if r, size := utf8.DecodeLastRuneInString(s); r != utf8.RuneError || size != 1 {
-			return s
-		}
-		s = s[:len(s)-1]
-	}
-	return s
-}
-
-// validStart does the same at the start.
-func validStart(s string) string {
-	for len(s) > 0 && !utf8.RuneStart(s[0]) {
-		s = s[1:]
-	}
-	return s
+	return strings.ToValidUTF8(text[:head], "") + gap + strings.ToValidUTF8(text[len(text)-tail:], "")
 }

@@ -5,6 +5,8 @@ import (
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	crierrors "k8s.io/cri-api/pkg/errors"
+
+	"github.com/berth-cri/berth/pkg/printable"
 )
 
 // Container returns what a container asks for that the handler of its pod lacks,
@@ -53,12 +55,12 @@ func mount(m *runtimeapi.Mount, h Handler) *Refusal {
 	switch {
 	case m.GetRecursiveReadOnly():
 		if l := RecursiveReadOnly(h); l != nil {
-			l.Feature = fmt.Sprintf("recursive read-only mounts (%s)", clip(m.GetContainerPath(), 128))
+			l.Feature = fmt.Sprintf("recursive read-only mounts (%s)", printable.Clip(m.GetContainerPath(), 128))
 			return l
 		}
 	case m.GetPropagation() == runtimeapi.MountPropagation_PROPAGATION_BIDIRECTIONAL && h.ownKernel():
 		return &Refusal{
-			Feature: fmt.Sprintf("mount propagation Bidirectional (%s)", clip(m.GetContainerPath(), 128)),
+			Feature: fmt.Sprintf("mount propagation Bidirectional (%s)", printable.Clip(m.GetContainerPath(), 128)),
 			Why:     "mounts on the kernel that " + h.runtime() + " brings along are not visible on the host",
 			Instead: "use HostToContainer or None",
 		}
@@ -71,7 +73,7 @@ func mount(m *runtimeapi.Mount, h Handler) *Refusal {
 
 func mappedIDs(m *runtimeapi.Mount, h Handler) *Refusal {
 	l := &Refusal{
-		Feature: fmt.Sprintf("mounts with mapped IDs (%s)", clip(m.GetContainerPath(), 128)),
+		Feature: fmt.Sprintf("mounts with mapped IDs (%s)", printable.Clip(m.GetContainerPath(), 128)),
 		Instead: "remove the mappings",
 	}
 	switch {

@@ -3,6 +3,7 @@ package preflight
 import (
 	"cmp"
 
+	"github.com/berth-cri/berth/pkg/printable"
 	"github.com/berth-cri/berth/pkg/probe"
 )
 
@@ -42,12 +43,5 @@ func (h Handler) runtime() string {
 	if h.Runtime.Version != "" && !h.Unversioned {
 		name += " " + h.Runtime.Version
 	}
-	return clip(name, 80)
-}
-
-func clip(s string, most int) string {
-	if len(s) <= most {
-		return s
-	}
-	return s[:most] + "…"
+	return printable.Clip(name, 80)
 }

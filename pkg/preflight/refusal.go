@@ -6,6 +6,8 @@ import (
 	"strings"
 
 	"github.com/containerd/errdefs"
+
+	"github.com/berth-cri/berth/pkg/printable"
 )
 
 // Refusal is something that was asked for and that a handler does not have.
@@ -54,7 +56,7 @@ func (l *Refusal) refusal(h Handler, can []string) error {
 		advice = fmt.Sprintf("use a handler that supports it (%s%s), or %s", strings.Join(can, ", "), more, l.Instead)
 	}
 	// The handler is named here, because nothing is put before a word of the kubelet's.
-	err := fmt.Errorf("handler %q does not support %s: %s; %s: %w", h.Name, l.Feature, clip(l.Why, 240), advice, errdefs.ErrFailedPrecondition)
+	err := fmt.Errorf("handler %q does not support %s: %s; %s: %w", h.Name, l.Feature, printable.Clip(l.Why, 240), advice, errdefs.ErrFailedPrecondition)
 	if l.word != nil {
 		return fmt.Errorf("%w: %w", l.word, err)
 	}

@@ -58,3 +58,11 @@ func writeEscaped(b *strings.Builder, r rune, first byte, invalid bool) {
 		fmt.Fprintf(b, `\u%04x`, r)
 	}
 }
+
+// Clip cuts a text to its first most bytes, and marks that there was more. Pure.
+func Clip(s string, most int) string {
+	if len(s) <= most {
+		return s
+	}
+	return strings.ToValidUTF8(s[:most], "") + "…"
+}

@@ -10,6 +10,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/berth-cri/berth/pkg/handler"
+	"github.com/berth-cri/berth/pkg/printable"
 )
 
 // Owner says whose a sandbox or container is. It is never changed.
@@ -304,7 +305,7 @@ func (o *owners) find(x *index, kind, id string) (*Owner, error) {
 		owner, err = x.resolve(id)
 	}
 	if owner == nil && err == nil {
-		err = fmt.Errorf("%s %q: %w: %w", kind, shorten(id), errUnknown, errdefs.ErrNotFound)
+		err = fmt.Errorf("%s %q: %w: %w", kind, printable.Clip(id, fullID), errUnknown, errdefs.ErrNotFound)
 	}
 	return owner, err
 }
@@ -319,14 +320,6 @@ func (o *owners) create(b Backend, call func() error) error {
 		o.refresh(b)
 	}
 	return err
-}
-
-// shorten keeps an id from filling an error.
-func shorten(id string) string {
-	if len(id) > fullID {
-		return id[:fullID] + "…"
-	}
-	return id
 }
 
 // lookAgain asks all backends what they have, for calls about unknown ids. Calls that

@@ -11,6 +11,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/pkg/handler"
+	"github.com/berth-cri/berth/pkg/printable"
 )
 
 // Pods are the pods of a node: whose each is, and how the starts of each handler stand.
@@ -70,7 +71,7 @@ func (p *Pods) Find(id string) (*Owner, error) {
 	case container != nil:
 		return container, nil
 	}
-	return nil, fmt.Errorf("no sandbox or container has an ID with the prefix %q: %w", shorten(id), errdefs.ErrNotFound)
+	return nil, fmt.Errorf("no sandbox or container has an ID with the prefix %q: %w", printable.Clip(id, fullID), errdefs.ErrNotFound)
 }
 
 // Live counts the sandboxes of each handler, including handlers that no table

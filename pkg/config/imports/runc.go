@@ -1,6 +1,7 @@
 package imports
 
 import (
+	"cmp"
 	"path"
 	"strings"
 )
@@ -116,7 +117,7 @@ func (h *translating) runcByShim(options map[string]any) {
 			h.note("options."+key, "is an option that runc's shim does not have either", near(key, runcOptions))
 		case unset(v) && key != "SystemdCgroup":
 		case key == "SystemdCgroup", key == "ConfigPath", key == "TypeUrl", key == "CriuPath", key == "Runtime", key == "RuntimeRoot":
-			h.note("options."+key, or(runcOptions[key].why, "is an option of a removed shim"), runcOptions[key].do)
+			h.note("options."+key, cmp.Or(runcOptions[key].why, "is an option of a removed shim"), runcOptions[key].do)
 		case key == "BinaryName":
 			h.shimBinary(v)
 		default:
@@ -134,11 +135,4 @@ func (h *translating) shimBinary(v any) {
 		}
 	}
 	h.option("BinaryName", v, "options.BinaryName")
-}
-
-func or(s, fallback string) string {
-	if s == "" {
-		return fallback
-	}
-	return s
 }

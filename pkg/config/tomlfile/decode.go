@@ -100,7 +100,11 @@ func (d *Decoder) Assign(key string, v any, dst reflect.Value) {
 			return
 		}
 	case reflect.Uint32:
-		d.unsigned(key, v, dst)
+		if n, ok := v.(int64); ok && n >= 0 && n <= math.MaxUint32 {
+			dst.SetUint(uint64(n))
+		} else {
+			d.Report(key, fmt.Sprintf("must be a number from 0 to %d", uint32(math.MaxUint32)), "")
+		}
 		return
 	case reflect.Float64:
 		if f, ok := asFloat(v); ok {
@@ -163,15 +167,6 @@ func (d *Decoder) fileMode(key string, v any, dst reflect.Value) {
 		return
 	}
 	dst.SetUint(mode)
-}
-
-func (d *Decoder) unsigned(key string, v any, dst reflect.Value) {
-	n, ok := v.(int64)
-	if !ok || n < 0 || n > math.MaxUint32 {
-		d.Report(key, fmt.Sprintf("must be a number from 0 to %d", uint32(math.MaxUint32)), "")
-		return
-	}
-	dst.SetUint(uint64(n))
 }
 
 func (d *Decoder) list(key string, v any, dst reflect.Value) {

@@ -2,9 +2,11 @@ package tomlfile
 
 import (
 	"fmt"
-	"maps"
+	"reflect"
 	"slices"
 	"strings"
+
+	"github.com/pelletier/go-toml/v2"
 )
 
 // Quote writes a TOML basic string. Go's own quoting has escapes (\x, \a, \v)
@@ -31,14 +33,38 @@ func Quote(s string) string {
 	return b.String()
 }
 
-// InlineTable writes a table of strings on one line.
-func InlineTable(m map[string]string) string {
-	if len(m) == 0 {
+// Inline writes any value of a file, or of a Decoder's field, on one line.
+func Inline(v any) string {
+	var parts []string
+	r := reflect.ValueOf(v)
+	switch r.Kind() {
+	case reflect.String:
+		return Quote(r.String())
+	case reflect.Slice:
+		for i := range r.Len() {
+			parts = append(parts, Inline(r.Index(i).Interface()))
+		}
+		return "[" + strings.Join(parts, ", ") + "]"
+	case reflect.Map:
+		for name, value := range r.Seq2() {
+			parts = append(parts, JoinKey(name.String())+" = "+Inline(value.Interface()))
+		}
+		slices.Sort(parts)
+	case reflect.Struct:
+		for name, i := range FieldsOf(r.Type()).Index { // a date has none
+			parts = append(parts, name+" = "+Inline(r.Field(i).Interface()))
+		}
+		slices.Sort(parts)
+	}
+	if len(parts) > 0 {
+		return "{ " + strings.Join(parts, ", ") + " }"
+	}
+	if r.Kind() == reflect.Map {
 		return "{}"
 	}
-	parts := make([]string, 0, len(m))
-	for _, k := range slices.Sorted(maps.Keys(m)) {
-		parts = append(parts, Quote(k)+" = "+Quote(m[k]))
+	text, err := toml.Marshal(map[string]any{"v": v})
+	if err != nil { // numbers, booleans and times always can
+		return Quote(fmt.Sprint(v))
 	}
-	return "{ " + strings.Join(parts, ", ") + " }"
+	return strings.TrimSpace(strings.TrimPrefix(string(text), "v = "))
 }

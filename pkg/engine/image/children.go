@@ -18,7 +18,7 @@ type children struct {
 
 	mu     sync.Mutex
 	idle   []*layerproc.Process // no more than layers are unpacked at the same time
-	expiry  *time.Timer          // ends the idle ones
+	expiry *time.Timer          // ends the idle ones
 	closed bool
 }
 
@@ -30,28 +30,19 @@ func newChildren(memory int64) *children {
 
 // take returns an idle child, or a new one.
 func (c *children) take() (*layerproc.Process, error) {
-	for {
-		child := c.pop()
-		if child == nil {
-			return layerproc.Start(c.memory)
-		}
+	c.mu.Lock()
+	for len(c.idle) > 0 {
+		last := len(c.idle) - 1
+		child := c.idle[last]
+		c.idle = c.idle[:last]
 		if child.Usable() {
+			c.mu.Unlock()
 			return child, nil
 		}
 		child.Close()
 	}
-}
-
-func (c *children) pop() *layerproc.Process {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if len(c.idle) == 0 {
-		return nil
-	}
-	last := len(c.idle) - 1
-	child := c.idle[last]
-	c.idle = c.idle[:last]
-	return child
+	c.mu.Unlock()
+	return layerproc.Start(c.memory)
 }
 
 // giveBack takes a child that has unpacked a layer, or failed to.

@@ -2,8 +2,10 @@ package validate
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -111,7 +113,7 @@ func unique(field string, all []string) error {
 }
 
 func checkpointOptions(options map[string]string) error {
-	for _, key := range sortedKeys(options) {
+	for _, key := range slices.Sorted(maps.Keys(options)) {
 		switch value := options[key]; {
 		case key != Compression:
 			return invalid("options", "has the key %.300q; berth knows %q", key, Compression)
@@ -123,7 +125,7 @@ func checkpointOptions(options map[string]string) error {
 }
 
 func noOptions(options map[string]string) error {
-	for _, key := range sortedKeys(options) {
+	for _, key := range slices.Sorted(maps.Keys(options)) {
 		return invalid("options", "has the key %.300q; berth knows none", key)
 	}
 	return nil

@@ -101,7 +101,7 @@ func hugepages(field string, h *runtimeapi.HugepageLimit) error {
 // unified checks keys that become file names in the container's cgroup. They
 // are written as they are, so none may lead out of that directory.
 func unified(field string, values map[string]string) error {
-	for _, key := range sortedKeys(values) {
+	for _, key := range slices.Sorted(maps.Keys(values)) {
 		at := field + "[" + quoted(key) + "]"
 		if !strings.Contains(key, ".") || strings.Contains(key, "/") || strings.HasPrefix(key, ".") || len(key) > maxName {
 			return invalid(at, "is not a file of a cgroup; write it as memory.high")
@@ -114,9 +114,4 @@ func unified(field string, values map[string]string) error {
 		}
 	}
 	return nil
-}
-
-// sortedKeys makes errors about maps repeatable.
-func sortedKeys(m map[string]string) []string {
-	return slices.Sorted(maps.Keys(m))
 }

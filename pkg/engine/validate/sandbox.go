@@ -1,7 +1,9 @@
 package validate
 
 import (
+	"maps"
 	"net/netip"
+	"slices"
 	"strings"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -129,7 +131,7 @@ func sysctls(field string, values map[string]string, o *runtimeapi.NamespaceOpti
 		return shared != runtimeapi.NamespaceMode_NODE
 	}
 	// Sorted, so that equal requests get equal errors.
-	for _, key := range sortedKeys(values) {
+	for _, key := range slices.Sorted(maps.Keys(values)) {
 		at := field + "[" + quoted(key) + "]"
 		if err := sysctlText(at, key, values[key]); err != nil {
 			return err

@@ -16,6 +16,7 @@ import (
 	"github.com/containerd/log"
 
 	"github.com/berth-cri/berth/pkg/handler"
+	"github.com/berth-cri/berth/pkg/printable"
 )
 
 // maxReason bounds a Decision's reason, in bytes: clients of the CRI read it.
@@ -65,7 +66,7 @@ func (c *Controller) Failed(name string, a handler.Attempt, err error) {
 	if !abort {
 		return
 	}
-	reason := strings.ToValidUTF8(clip(fmt.Sprintf("%d of %d pods on the candidate failed to start within %v; last error: %v", failed, begun, window, err)), "")
+	reason := printable.Clip(fmt.Sprintf("%d of %d pods on the candidate failed to start within %v; last error: %v", failed, begun, window, err), maxReason)
 	c.host.Go(func(ctx context.Context) {
 		if err := c.end(ctx, name, end{state: Aborted, reason: reason, on: *next, of: &of}); err != nil {
 			log.G(ctx).WithError(err).WithField("handler", name).Error("Failed to abort rollout over its failure threshold")
@@ -98,13 +99,6 @@ func (c *Controller) count(name string, a handler.Attempt, failed bool) (*tally,
 		one.stable.add(a.Pod, failed, now)
 	}
 	return one, v.Definition.Candidate
-}
-
-func clip(s string) string {
-	if len(s) <= maxReason {
-		return s
-	}
-	return s[:maxReason] + "…"
 }
 
 // Promote makes the candidate of a handler the binary of all its new pods, until

@@ -380,7 +380,7 @@ heart: heart-conformance heart-recovery ## the heart of conformance, recovery an
 heart-conformance: build runtimes $(BIN)/containerd $(BIN)/gotestsum
 	@mkdir -p $(OUT)
 	$(HEART) --packages ./integration/conformance -- -vet=off -count=1 -ldflags=-w -timeout 15m \
-		-run '^TestBerth$$/^(runc|crun)$$/^(Sandbox|Network|Container|Exit|Stop|Logs|ExecSync|Streaming|Restart)$$'
+		-run '^TestBerth$$/^(runc|crun|ports)$$/^(Sandbox|Network|Container|Exit|Stop|Logs|ExecSync|Streaming|Restart)$$'
 heart-recovery: build runtimes $(BIN)/containerd $(BIN)/gotestsum
 	@mkdir -p $(OUT)
 	$(HEART) --packages "./integration/faults ./integration/cli" -- -vet=off -count=1 -ldflags=-w -p 1 -timeout 15m \

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -206,10 +207,14 @@ func (tr *trial) coldPods(c cold) []*pod {
 	return pods
 }
 
-// daemonCPU is what the daemon used, with the processes that it runs and ran.
+// daemonCPU is what the daemon used, with the processes that unpack layers.
 func (tr *trial) daemonCPU() float64 {
 	tr.Helper()
-	seconds, err := cpuSeconds(append(procfs.Children(tr.peer.PID()), tr.peer.PID()))
+	used := slices.DeleteFunc(procfs.Children(tr.peer.PID()), func(pid int) bool {
+		name, _ := os.ReadFile(procfs.Path(pid, "comm"))
+		return string(name) != "berth-unpack\n"
+	})
+	seconds, err := cpuSeconds(append(used, tr.peer.PID()))
 	testbed.Mustf(tr, err, "read CPU times")
 	return seconds
 }

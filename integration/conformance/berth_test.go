@@ -199,8 +199,8 @@ BinaryName = %[5]q
 	// Supervisors without pods wait a minute for the next; a restart sends them away.
 	b.Restart(t)
 	b.NoLeaks(t, before)
-	if left, err := withPorts.Leases(); err != nil || len(left) > 0 {
-		t.Errorf("addresses that are left: %v, %v", left, err)
+	if left, err := withPorts.Left(); err != nil || len(left) > 0 {
+		t.Errorf("left of the network with ports: %q, %v", left, err)
 	}
 }
 

@@ -67,7 +67,7 @@ func (b *bed) networkReady(t *testing.T, want bool) {
 
 // TestBadNetwork has the network fail while a pod is being made.
 func TestBadNetwork(t *testing.T) {
-	b := newBed(t, testbed.Options{})
+	b := newBed(t, testbed.Options{CNI: testbed.NewCNI(t)})
 	atRest := b.Rest(t)
 	good, err := os.ReadFile(b.CNI.Path())
 	testbed.Must(t, err)

@@ -91,7 +91,7 @@ while [ -e "$dir/hold-$CNI_COMMAND" ]; do sleep 0.05; done
 func TestPartialPodsAreUndoneTogether(t *testing.T) {
 	const pods = 8
 	dir := t.TempDir()
-	b := newBed(t, testbed.Options{Config: plugin(t, dir, "held", heldPlugin)})
+	b := newBed(t, testbed.Options{CNI: testbed.NewCNI(t), Config: plugin(t, dir, "held", heldPlugin)})
 	atRest := b.Rest(t)
 	hold := func(command string, yes bool) {
 		t.Helper()

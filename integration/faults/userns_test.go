@@ -38,7 +38,7 @@ func (b *bed) tryCreate(t *testing.T, sandbox string, config *runtimeapi.PodSand
 // TestUserNamespaceRollBack breaks each step of a pod with a user namespace, and
 // looks that nothing is left of the steps before.
 func TestUserNamespaceRollBack(t *testing.T) {
-	b := newBed(t, testbed.Options{})
+	b := newBed(t, testbed.Options{CNI: testbed.NewCNI(t)})
 	atRest := b.Rest(t)
 
 	t.Run("a network that fails", func(t *testing.T) {

@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/berth-cri/berth/integration/testbed"
@@ -72,6 +73,8 @@ func wellKnown(t *testing.T) string {
 	if conn, err := net.Dial("unix", path); err == nil {
 		_ = conn.Close()
 		testbed.Missing(t, "%s is taken: a containerd runs on this host", path)
+	} else if !errors.Is(err, syscall.ECONNREFUSED) && !errors.Is(err, os.ErrNotExist) {
+		t.Fatal(err)
 	}
 	remove := func() {
 		for _, left := range []string{path, path + ".lock"} {

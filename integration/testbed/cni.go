@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -121,6 +122,14 @@ func (c *CNI) Leases() ([]string, error) {
 		}
 	}
 	return addresses, nil
+}
+
+// Left returns what the network has on the host, which is nothing without pods.
+func (c *CNI) Left() ([]string, error) {
+	leases, err := c.Leases()
+	ports, portsErr := c.ports()
+	rules, rulesErr := c.rules()
+	return slices.Concat(leases, ports, rules), errors.Join(err, portsErr, rulesErr)
 }
 
 // ports returns the names of the links that are plugged into the bridge.

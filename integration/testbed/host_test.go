@@ -141,15 +141,13 @@ func makeLeftovers(t *testing.T, daemon *Daemon) {
 	Must(t, os.WriteFile(filepath.Join(records, "s1.json"), nil, 0o600))
 	Must(t, unix.Mkfifo(filepath.Join(stdio, "stdout"), 0o600))
 	Must(t, unix.Mount("testbed", rootfs, "tmpfs", 0, ""))
-	start(t, daemon.Dir+"/shim")
-	joinCgroup(t, daemon, start(t, "sleep"))
+	start(t, "tail", "-f", "/dev/null", daemon.Dir+"/shim.sock") // goes on without the second
+	joinCgroup(t, daemon, start(t, "sleep", "600"))
 }
 
-// start runs a process of that name, which only sleeps.
-func start(t *testing.T, name string) int {
+func start(t *testing.T, name string, arguments ...string) int {
 	t.Helper()
-	command := exec.Command("sleep", "600")
-	command.Args[0] = name
+	command := exec.Command(name, arguments...)
 	Must(t, command.Start())
 	t.Cleanup(func() {
 		_ = command.Process.Kill()

@@ -1,5 +1,5 @@
-// Package config turns TOML files into one validated Config. How a file is read, and
-// what is said of its mistakes, is in tomlfile.
+// Package config turns TOML files into one validated Config. How TOML is parsed and
+// decoded is in tomlfile.
 //
 // A configuration is a main file, /etc/berth/config.toml, and the drop-ins in
 // conf.d beside it and in the vendor's directory. Every key may come from any

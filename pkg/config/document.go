@@ -10,7 +10,7 @@ import (
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
-// What is known of a file's text, and of its mistakes.
+// Origin, Problem and Problems are tomlfile's: where a value is from, and mistakes.
 type (
 	Origin   = tomlfile.Origin
 	Problem  = tomlfile.Problem

@@ -19,8 +19,8 @@ import (
 type Decoder struct {
 	Doc      *Document
 	Problems Problems
-	// Unknown says of a name that a table of a kind does not know what is wrong, and what
-	// was probably meant; known are those that it knows.
+	// Unknown is asked for each name that a table does not know: what is wrong, and which of
+	// the known ones was probably meant. Table needs it.
 	Unknown func(kind, name string, known []string) (message, suggestion string)
 }
 

@@ -13,7 +13,7 @@ import (
 )
 
 // Document is one parsed file: go-toml's values, and where every key is, which
-// go-toml's decoder does not tell.
+// go-toml's decoder does not keep.
 type Document struct {
 	File    string
 	Values  map[string]any

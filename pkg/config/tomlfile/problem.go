@@ -49,7 +49,7 @@ type Problem struct {
 	// Suggestion is what was probably meant, or empty.
 	Suggestion string
 
-	// Lacking is the table whose values are right, and need what this machine lacks. It
+	// Lacking is the name of what the file has right and this machine has not all for. It
 	// is empty for a mistake of the file.
 	Lacking string
 }

@@ -33,7 +33,7 @@ func Quote(s string) string {
 	return b.String()
 }
 
-// Inline writes any value of a file, or of a Decoder's field, on one line.
+// Inline writes a value of a file on one line.
 func Inline(v any) string {
 	var parts []string
 	r := reflect.ValueOf(v)
@@ -47,7 +47,11 @@ func Inline(v any) string {
 		return "[" + strings.Join(parts, ", ") + "]"
 	case reflect.Map:
 		for name, value := range r.Seq2() {
-			parts = append(parts, JoinKey(name.String())+" = "+Inline(value.Interface()))
+			key := name.String()
+			if !bareKey(key) {
+				key = Quote(key)
+			}
+			parts = append(parts, key+" = "+Inline(value.Interface()))
 		}
 		slices.Sort(parts)
 	case reflect.Struct:

@@ -7,9 +7,13 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/image/layerproc"
 )
 
-// keepIdle is how long a child waits for another layer. Layers and pulls often follow each
-// other, and to start a child takes longer than to unpack a small layer.
-const keepIdle = 10 * time.Second
+const (
+	// keepIdle is how long a child waits for another layer. Layers and pulls often follow
+	// each other, and to start a child takes longer than to unpack a small layer.
+	keepIdle = 10 * time.Second
+	// maxIdle is how many wait.
+	maxIdle = 2
+)
 
 // children are the processes that unpack layers, of one store.
 type children struct {
@@ -17,60 +21,62 @@ type children struct {
 	memory int64
 
 	mu     sync.Mutex
-	idle   []*layerproc.Process // no more than layers are unpacked at the same time
-	expiry *time.Timer          // ends the idle ones
+	idle   map[*layerproc.Process]*time.Timer // which ends it
 	closed bool
 }
 
 func newChildren(memory int64) *children {
-	c := &children{memory: memory}
-	c.expiry = time.AfterFunc(keepIdle, c.endIdle)
-	return c
+	return &children{memory: memory, idle: map[*layerproc.Process]*time.Timer{}}
 }
 
-// take returns an idle child, or a new one.
+// take returns an idle child, or a new one. The caller gives it back.
 func (c *children) take() (*layerproc.Process, error) {
 	c.mu.Lock()
-	for len(c.idle) > 0 {
-		last := len(c.idle) - 1
-		child := c.idle[last]
-		c.idle = c.idle[:last]
+	for child, expiry := range c.idle {
+		expiry.Stop()
+		delete(c.idle, child)
 		if child.Usable() {
 			c.mu.Unlock()
 			return child, nil
 		}
-		child.Close()
+		child.Close() // it has exited
 	}
 	c.mu.Unlock()
 	return layerproc.Start(c.memory)
 }
 
-// giveBack takes a child that has unpacked a layer, or failed to.
 func (c *children) giveBack(child *layerproc.Process) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.closed || !child.Usable() {
-		child.Close()
-		return
+	keep := !c.closed && len(c.idle) < maxIdle && child.Usable()
+	if keep {
+		c.idle[child] = time.AfterFunc(keepIdle, func() { c.end(child) })
 	}
-	c.idle = append(c.idle, child)
-	c.expiry.Reset(keepIdle)
+	c.mu.Unlock()
+	if !keep {
+		child.Close()
+	}
 }
 
-func (c *children) endIdle() {
+// end ends a child if it is idle still.
+func (c *children) end(child *layerproc.Process) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, child := range c.idle {
+	_, idle := c.idle[child]
+	delete(c.idle, child)
+	c.mu.Unlock()
+	if idle {
 		child.Close()
 	}
-	c.idle = nil
 }
 
-// close ends the children. One at work ends after its layer.
+// close ends the children. One at work ends when it is given back.
 func (c *children) close() {
 	c.mu.Lock()
 	c.closed = true
-	c.expiry.Stop()
+	idle := c.idle
+	c.idle = nil
 	c.mu.Unlock()
-	c.endIdle()
+	for child, expiry := range idle {
+		expiry.Stop()
+		child.Close()
+	}
 }

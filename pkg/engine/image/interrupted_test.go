@@ -87,7 +87,7 @@ func (b *breaking) guard(w http.ResponseWriter, r *http.Request) bool {
 			break
 		}
 	}
-	body := b.reg.body(r)
+	body := slices.Clone(b.reg.body(r))
 	copy(body, wrong)
 	w.Header().Set("Content-Length", fmt.Sprint(len(body)))
 	_, _ = w.Write(body[:after])

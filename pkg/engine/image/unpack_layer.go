@@ -104,6 +104,9 @@ func (a *applier) unpack(ctx context.Context, desc imagespec.Descriptor, to laye
 	}
 	defer a.children.giveBack(child)
 	unpacked, err = child.Unpack(ctx, to, blob)
+	if err != nil && !errors.Is(err, layerproc.ErrBelow) {
+		child.Close() // it unpacks nothing after a layer that it failed at
+	}
 	if seal := a.layers.kind.seal; err == nil && seal != nil {
 		err = seal(ctx, to.Root)
 	}

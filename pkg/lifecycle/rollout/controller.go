@@ -66,7 +66,7 @@ func (c *Controller) Failed(name string, a handler.Attempt, err error) {
 	if !abort {
 		return
 	}
-	reason := printable.Clip(fmt.Sprintf("%d of %d pods on the candidate failed to start within %v; last error: %v", failed, begun, window, err), maxReason)
+	reason := printable.Clip(strings.ToValidUTF8(fmt.Sprintf("%d of %d pods on the candidate failed to start within %v; last error: %v", failed, begun, window, err), ""), maxReason)
 	c.host.Go(func(ctx context.Context) {
 		if err := c.end(ctx, name, end{state: Aborted, reason: reason, on: *next, of: &of}); err != nil {
 			log.G(ctx).WithError(err).WithField("handler", name).Error("Failed to abort rollout over its failure threshold")

@@ -3,8 +3,6 @@ package main
 import (
 	"fmt"
 	"go/ast"
-	"go/parser"
-	"go/token"
 	"io/fs"
 	"path/filepath"
 	"regexp"
@@ -200,27 +198,8 @@ type textsOf struct {
 }
 
 func readTexts(dir string) (*textsOf, error) {
-	r := &textsOf{loggers: loggers{files: token.NewFileSet(), constants: map[string]ast.Expr{}}}
-	paths, err := filepath.Glob(filepath.Join(dir, "*.go"))
-	if err != nil {
-		return r, err
-	}
-	var files []*ast.File
-	for _, path := range paths {
-		if strings.HasSuffix(path, "_test.go") {
-			continue
-		}
-		file, err := parser.ParseFile(r.files, path, nil, parser.SkipObjectResolution)
-		if err != nil {
-			return r, err
-		}
-		ast.Inspect(file, r.noteConstants)
-		files = append(files, file)
-	}
-	for _, file := range files {
-		ast.Inspect(file, r.noteText)
-	}
-	return r, nil
+	r := &textsOf{loggers: newLoggers()}
+	return r, r.read(dir, nil, r.noteText)
 }
 
 func (r *textsOf) noteText(node ast.Node) bool {

@@ -159,31 +159,9 @@ func (m message) faults() []string {
 
 // readMessages reads the messages that a package's code logs.
 func readMessages(dir string) ([]message, error) {
-	paths, err := filepath.Glob(filepath.Join(dir, "*.go"))
-	if err != nil {
-		return nil, err
-	}
-	p := &loggers{files: token.NewFileSet(), constants: map[string]ast.Expr{}}
-	var files []*ast.File
-	for _, path := range paths {
-		name, err := filepath.Rel(top, path)
-		if err != nil {
-			return nil, err
-		}
-		if strings.HasSuffix(path, "_test.go") || slices.Contains(passesOn, filepath.ToSlash(name)) {
-			continue
-		}
-		file, err := parser.ParseFile(p.files, path, nil, parser.SkipObjectResolution)
-		if err != nil {
-			return nil, err
-		}
-		ast.Inspect(file, p.noteConstants)
-		files = append(files, file)
-	}
-	for _, file := range files {
-		ast.Inspect(file, p.noteMessage)
-	}
-	return p.found, nil
+	p := newLoggers()
+	err := p.read(dir, passesOn, p.noteMessage)
+	return p.found, err
 }
 
 // loggers reads a package. Types are not needed: every entry here is made by a
@@ -192,6 +170,31 @@ type loggers struct {
 	files     *token.FileSet
 	constants map[string]ast.Expr
 	found     []message
+}
+
+func newLoggers() loggers {
+	return loggers{files: token.NewFileSet(), constants: map[string]ast.Expr{}}
+}
+
+// read has a package's code noted, without some of its files.
+func (p *loggers) read(dir string, without []string, note func(ast.Node) bool) error {
+	paths, err := filepath.Glob(filepath.Join(dir, "*.go"))
+	var files []*ast.File
+	for _, path := range paths {
+		if name, _ := filepath.Rel(top, path); strings.HasSuffix(path, "_test.go") || slices.Contains(without, filepath.ToSlash(name)) {
+			continue
+		}
+		file, err := parser.ParseFile(p.files, path, nil, parser.SkipObjectResolution)
+		if err != nil {
+			return err
+		}
+		ast.Inspect(file, p.noteConstants)
+		files = append(files, file)
+	}
+	for _, file := range files {
+		ast.Inspect(file, note)
+	}
+	return err
 }
 
 func (p *loggers) noteConstants(node ast.Node) bool {

@@ -2,15 +2,12 @@ package conformance_test
 
 import (
 	"encoding/json"
-	"flag"
 	"fmt"
 	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"slices"
-	"strconv"
 	"testing"
 	"time"
 
@@ -122,14 +119,13 @@ func groups(some ...string) []string {
 	return some
 }
 
-// network has ports of the host only where the group Network is run: their plugin takes a
-// tenth of a pod's time.
+// network has ports of the host only where all targets run the group Network.
 func network(t *testing.T) *testbed.CNI {
 	t.Helper()
 	if allGroups() {
-		return testbed.NewCNI(t, testbed.Local)
+		return testbed.NewCNI(t)
 	}
-	return testbed.NewCNI(t, testbed.Local, testbed.NoPorts)
+	return testbed.NewCNI(t, testbed.Plain)
 }
 
 // TestBerth runs the suite under every kind of runtime that berth has. One handler has all
@@ -214,18 +210,8 @@ func removeImages(t *testing.T, client *testbed.Client) {
 	}
 }
 
-// TestMain lets more checks run at once than the machine has processors, unless
-// -parallel says how many: most of the time a check waits. The Kubernetes client
-// logs every session that a check breaks, which says nothing.
+// TestMain silences the Kubernetes client, which logs every session that a check breaks.
 func TestMain(m *testing.M) {
-	flag.Parse()
 	klog.SetLogger(klog.Logger{})
-	chosen := false
-	flag.Visit(func(f *flag.Flag) { chosen = chosen || f.Name == "test.parallel" })
-	if !chosen {
-		if err := flag.Set("test.parallel", strconv.Itoa(2*runtime.GOMAXPROCS(0))); err != nil {
-			panic(err)
-		}
-	}
-	os.Exit(m.Run())
+	os.Exit(testbed.RunBeside(m))
 }

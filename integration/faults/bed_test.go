@@ -9,11 +9,9 @@ package faults
 
 import (
 	"encoding/json"
-	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strconv"
 	"strings"
 	"testing"
@@ -147,16 +145,4 @@ func plugin(t *testing.T, dir, name, script string) (config string) {
 	return fmt.Sprintf("[cni]\nbin_dirs = [%q, %q]\n", bin, usual)
 }
 
-// TestMain lets more tests run at once than the machine has processors, unless
-// -parallel says how many: most of the time they wait for what hangs.
-func TestMain(m *testing.M) {
-	flag.Parse()
-	chosen := false
-	flag.Visit(func(f *flag.Flag) { chosen = chosen || f.Name == "test.parallel" })
-	if !chosen {
-		if err := flag.Set("test.parallel", strconv.Itoa(2*runtime.GOMAXPROCS(0))); err != nil {
-			panic(err)
-		}
-	}
-	os.Exit(m.Run())
-}
+func TestMain(m *testing.M) { os.Exit(testbed.RunBeside(m)) }

@@ -2,8 +2,11 @@ package testbed
 
 import (
 	"context"
+	"flag"
 	"os"
 	"path/filepath"
+	"runtime"
+	"strconv"
 	"strings"
 	"time"
 
@@ -29,7 +32,7 @@ func StartBed(t T, name string, options Options) *Bed {
 		options.Runtimes = map[string]string{"runc": Part(t, Runc)}
 	}
 	if options.CNI == nil {
-		options.CNI = NewCNI(t, Local, NoPorts)
+		options.CNI = NewCNI(t, Plain)
 	}
 	b := &Bed{CNI: options.CNI, Registry: NewRegistry(t, RegistryOptions{})}
 	b.Image = b.Registry.Push(t, name, Busybox(t))
@@ -98,4 +101,18 @@ func Refused(t T, err error, code codes.Code, texts ...string) {
 	for _, text := range texts {
 		Contains(t, st.Message(), text, "the text")
 	}
+}
+
+// RunBeside runs tests of which more run at once than the machine has processors, unless
+// -parallel says how many: most of the time they wait.
+func RunBeside(m interface{ Run() int }) (status int) {
+	flag.Parse()
+	chosen := false
+	flag.Visit(func(f *flag.Flag) { chosen = chosen || f.Name == "test.parallel" })
+	if !chosen {
+		if err := flag.Set("test.parallel", strconv.Itoa(2*runtime.GOMAXPROCS(0))); err != nil {
+			panic(err)
+		}
+	}
+	return m.Run()
 }

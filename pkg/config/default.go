@@ -112,7 +112,7 @@ func (a *assembly) defaultRuntime(known []string, top Origin) {
 		a.cfg.defaultChosen = true
 		if a.cfg.DefaultRuntime = cmp.Or(a.running(known), chooseDefault(a.byMain, known)); a.cfg.DefaultRuntime == "" {
 			v.problems = append(v.problems, Problem{
-				File: top.File, Line: top.Line, Column: top.Column, Key: "default_runtime",
+				Origin: top, Key: "default_runtime",
 				Message: fmt.Sprintf("is missing; name one of the handlers %s, above the first table", strings.Join(known, ", ")),
 			})
 		}

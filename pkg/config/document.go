@@ -64,10 +64,9 @@ func checkVersion(d *document) {
 	if !there || v == Version {
 		return
 	}
-	at := d.Origins["version"]
 	d.Values = map[string]any{}
 	d.Problems = append(d.Problems, Problem{
-		File: at.File, Line: at.Line, Column: at.Column, Key: "version",
+		Origin: d.Origins["version"], Key: "version",
 		Message: fmt.Sprintf("is %d; this berth supports version %d", v, Version),
 	})
 }

@@ -149,7 +149,7 @@ func list(dir string, wanted func(fs.DirEntry) bool) (names []string, problem st
 }
 
 func unread(file, message string) *document {
-	return &document{Document: &tomlfile.Document{File: file, Problems: Problems{{File: file, Message: message}}}}
+	return &document{Document: &tomlfile.Document{File: file, Problems: Problems{{Origin: Origin{File: file}, Message: message}}}}
 }
 
 // read parses one file of at most most bytes. /dev/null is an empty one, so that

@@ -86,8 +86,7 @@ func (n *node) lacks(cfg *Config) []string {
 	for _, d := range cfg.Runtimes {
 		for _, l := range lacking(d) {
 			key := tomlfile.Under("runtimes", d.Name) + "." + l.key
-			o := cfg.Origin(key)
-			lines = append(lines, n.relative(Problem{File: o.File, Line: o.Line, Column: o.Column, Key: key, Message: l.message}.Error()))
+			lines = append(lines, n.relative(Problem{Origin: cfg.Origin(key), Key: key, Message: l.message}.Error()))
 		}
 	}
 	return lines

@@ -52,12 +52,7 @@ func (n ImportNote) String() string {
 }
 
 func byPlace(a, b ImportNote) int {
-	return cmp.Or(
-		cmp.Compare(a.Origin.File, b.Origin.File),
-		cmp.Compare(a.Origin.Line, b.Origin.Line),
-		cmp.Compare(a.Origin.Column, b.Origin.Column),
-		cmp.Compare(a.Key, b.Key),
-	)
+	return cmp.Or(a.Origin.Compare(b.Origin), cmp.Compare(a.Key, b.Key))
 }
 
 // imported adds the handlers of other daemons' files. None of their mistakes is

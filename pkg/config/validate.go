@@ -41,8 +41,7 @@ type validator struct {
 }
 
 func (v *validator) wrong(key, message, suggestion string) {
-	o := v.cfg.Origin(key)
-	v.problems = append(v.problems, Problem{File: o.File, Line: o.Line, Column: o.Column, Key: key, Message: message, Suggestion: suggestion})
+	v.problems = append(v.problems, Problem{Origin: v.cfg.Origin(key), Key: key, Message: message, Suggestion: suggestion})
 }
 
 // sections checks all sections but the handlers.

@@ -144,18 +144,20 @@ func TestBrokenNodes(t *testing.T) {
 		text, next string
 	}{
 		"configuration": {func(r *root) {
-			r.ConfigError = config.Problems{{File: "/c.toml", Line: 3, Column: 1, Key: "x", Message: "unknown key"}}
+			r.ConfigError = config.Problems{{Origin: config.Origin{File: "/c.toml", Line: 3, Column: 1}, Key: "x", Message: "unknown key"}}
 		},
 			"config", Fail, "/c.toml:3:1: x: unknown key", "berth check"},
 		"label that is gone": {func(r *root) {
 			r.write(r.Config.NodeLabels.File, "# +expiry-time=2026-11-27T22:00:00Z\nfeature.node.kubernetes.io/handler.kata=ready\n")
 		}, "kubelet-restart", Warn, "a restart of the kubelet now ends pods of handlers that accept no pods, if their class selects the label ready: runc", "kubelet-restart-ends-pods"},
-		"drop-in left out": {func(r *root) { r.Config.Problems = config.Problems{{File: "/d.toml", Message: "bad"}} }, "config", Fail, "/d.toml: bad", "berth reload --wait"},
-		"no shim":          {func(r *root) { r.Config.Engine.ShimPath = "" }, "config", Fail, "berth-shim was not found", "package"},
-		"broken handler":   {func(r *root) { r.Config.Broken = []config.Broken{{Name: "kata", Origin: "/k:1", Reason: "no shim"}} }, "handlers", Fail, `"kata" cannot run pods: no shim`, "correct /k:1"},
+		"drop-in left out": {func(r *root) {
+			r.Config.Problems = config.Problems{{Origin: config.Origin{File: "/d.toml"}, Message: "bad"}}
+		}, "config", Fail, "/d.toml: bad", "berth reload --wait"},
+		"no shim":        {func(r *root) { r.Config.Engine.ShimPath = "" }, "config", Fail, "berth-shim was not found", "package"},
+		"broken handler": {func(r *root) { r.Config.Broken = []config.Broken{{Name: "kata", Origin: "/k:1", Reason: "no shim"}} }, "handlers", Fail, `"kata" cannot run pods: no shim`, "correct /k:1"},
 		// One missing binary was two failures.
 		"broken handler of a drop-in": {func(r *root) {
-			p := config.Problem{File: "/d.toml", Line: 2, Column: 1, Key: "runtimes.x.runtime_path", Message: "/none does not exist"}
+			p := config.Problem{Origin: config.Origin{File: "/d.toml", Line: 2, Column: 1}, Key: "runtimes.x.runtime_path", Message: "/none does not exist"}
 			r.Config.Problems, r.Config.Broken = config.Problems{p}, []config.Broken{{Name: "x", Origin: "/d.toml:1", Reason: p.Error()}}
 		}, "handlers", Fail, `"x" cannot run pods: /d.toml:2:1: runtimes.x.runtime_path: /none does not exist`, "correct /d.toml:1"},
 		"full disk":              {func(r *root) { r.full(r.Config.Engine.Root, "size=1m") }, "disk", Fail, "is almost full: 0 of 1 MiB", "berth image prune"},

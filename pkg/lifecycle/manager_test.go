@@ -86,7 +86,7 @@ func TestABadFileChangesNothing(t *testing.T) {
 	b := newBed(t, conf("runc", "/r"))
 	before, events := b.last(), b.m.Watch(t.Context())
 	b.set(func() {
-		b.loadErr = config.Problems{{File: "/etc/berth/conf.d/k.toml", Line: 3, Column: 1, Key: "runtimes.kata.path", Message: "unknown key"}}
+		b.loadErr = config.Problems{{Origin: config.Origin{File: "/etc/berth/conf.d/k.toml", Line: 3, Column: 1}, Key: "runtimes.kata.path", Message: "unknown key"}}
 		b.next = nil
 	})
 	o, err := b.m.Reload(t.Context(), TriggerSignal)
@@ -112,7 +112,7 @@ func TestABadFileChangesNothing(t *testing.T) {
 // a reload accepts the files.
 func TestAStartWithTheLastAcceptedConfiguration(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		mistake := config.Problems{{File: "/etc/berth/config.toml", Line: 3, Column: 1, Key: "log.levl", Message: "unknown key"}}
+		mistake := config.Problems{{Origin: config.Origin{File: "/etc/berth/config.toml", Line: 3, Column: 1}, Key: "log.levl", Message: "unknown key"}}
 		start := conf("runc", "/r")
 		start.Rejected, start.ReadAt, start.Handlers.Watch = mistake, time.Now().Add(-time.Hour), false
 		b := &bed{t: t, dir: t.TempDir(), loadErr: mistake}

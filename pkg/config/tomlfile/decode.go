@@ -28,7 +28,7 @@ type Decoder struct {
 func (d *Decoder) At(key, message, suggestion string) Problem {
 	o := d.Doc.Origins[key]
 	o.File = cmp.Or(o.File, d.Doc.File)
-	return Problem{File: o.File, Line: o.Line, Column: o.Column, Key: key, Message: message, Suggestion: suggestion}
+	return Problem{Origin: o, Key: key, Message: message, Suggestion: suggestion}
 }
 
 // Report adds a problem of a key.

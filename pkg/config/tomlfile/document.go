@@ -43,7 +43,7 @@ func Parse(file string, data []byte) *Document {
 var bareWord = regexp.MustCompile(`^[ \t]*[A-Za-z0-9_."-]+[ \t]*=[ \t]*([A-Za-z/~.$][^\s#"']*)[ \t]*(#.*)?\r?$`)
 
 func syntaxProblem(file string, data []byte, err error) Problem {
-	p := Problem{File: file, Message: strings.TrimPrefix(err.Error(), "toml: ")}
+	p := Problem{Origin: Origin{File: file}, Message: strings.TrimPrefix(err.Error(), "toml: ")}
 	var at *toml.DecodeError
 	if errors.As(err, &at) {
 		p.Line, p.Column = at.Position()

@@ -34,14 +34,15 @@ func (o Origin) Place() string {
 	return fmt.Sprintf("%s:%d:%d", o.File, o.Line, o.Column)
 }
 
+// Compare orders by file, line and column.
+func (o Origin) Compare(b Origin) int {
+	return cmp.Or(cmp.Compare(o.File, b.File), cmp.Compare(o.Line, b.Line), cmp.Compare(o.Column, b.Column))
+}
+
 // Problem is one mistake in a configuration.
 type Problem struct {
-	// File is the path of the file, or the flag or environment that the value
-	// came from.
-	File string
-	// Line and Column begin at 1; they are 0 if the mistake has no place, such
-	// as a key that is missing.
-	Line, Column int
+	// Origin is where it is, as far as that is known: a key that is missing has no line.
+	Origin
 	// Key is the full TOML key, such as server.socket.
 	Key string
 	// Message says what is wrong and what is right.
@@ -58,7 +59,7 @@ type Problem struct {
 // that are not known.
 func (p Problem) Error() string {
 	var b strings.Builder
-	if at := (Origin{p.File, p.Line, p.Column}).Place(); at != "" {
+	if at := p.Place(); at != "" {
 		b.WriteString(at + ": ")
 	}
 	if p.Key != "" {
@@ -102,13 +103,7 @@ func (p Problems) Split() (mistakes, lacks Problems) {
 func (p Problems) Sorted() Problems {
 	s := slices.Clone(p)
 	slices.SortStableFunc(s, func(a, b Problem) int {
-		return cmp.Or(
-			cmp.Compare(a.File, b.File),
-			cmp.Compare(a.Line, b.Line),
-			cmp.Compare(a.Column, b.Column),
-			cmp.Compare(a.Key, b.Key),
-			cmp.Compare(a.Message, b.Message),
-		)
+		return cmp.Or(a.Compare(b.Origin), cmp.Compare(a.Key, b.Key), cmp.Compare(a.Message, b.Message))
 	})
 	return slices.Compact(s)
 }

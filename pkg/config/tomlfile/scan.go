@@ -93,9 +93,8 @@ func (s *scan) deep(path []string, offset, below int) bool {
 		return false
 	}
 	if !s.tooDeep {
-		at := s.origin(offset)
 		s.doc.Problems = append(s.doc.Problems, Problem{
-			File: at.File, Line: at.Line, Column: at.Column, Key: JoinKey(path[:min(len(path), 3)]...),
+			Origin: s.origin(offset), Key: JoinKey(path[:min(len(path), 3)]...),
 			Message: "is nested more than " + strconv.Itoa(MaxDepth) + " levels deep, more than any key",
 		})
 	}
@@ -181,9 +180,8 @@ func (s *scan) twice(kind string, path []string, offset int) bool {
 		s.seen[id] = s.origin(offset)
 		return false
 	}
-	at := s.origin(offset)
 	s.doc.Problems = append(s.doc.Problems, Problem{
-		File: at.File, Line: at.Line, Column: at.Column, Key: JoinKey(path...),
+		Origin: s.origin(offset), Key: JoinKey(path...),
 		Message: "is already set at line " + strconv.Itoa(first.Line) + "; keep one of the two",
 	})
 	return true

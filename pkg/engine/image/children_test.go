@@ -7,6 +7,11 @@ import (
 	"syscall"
 	"testing"
 
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/static"
+	"github.com/google/go-containerregistry/pkg/v1/types"
+
 	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/engine/procfs"
 )
@@ -53,4 +58,24 @@ func TestChildren(t *testing.T) {
 	c.close()
 	c.giveBack(late)
 	want(0)
+}
+
+// Pulls share a child, but for one that failed at a layer.
+func TestPullsShareAChild(t *testing.T) {
+	reg := newTestRegistry(t)
+	bad := static.NewLayer([]byte("no archive"), types.OCILayer)
+	reg.push(t, "a:1", layered(t, v1.Config{}))
+	reg.push(t, "b:1", build(t, v1.Config{}, layer(t, file{name: "b"})))
+	reg.push(t, "bad:1", test.Value(mutate.AppendLayers(build(t, v1.Config{}), bad))(t))
+	s := openStore(t, Config{HostsDir: reg.hosts(t)})
+	pullImage(t, s, domain+"/a:1")
+	first := unpackers()
+	pullImage(t, s, domain+"/b:1")
+	if len(first) != 1 || !slices.Equal(unpackers(), first) {
+		t.Errorf("children are %v, and then %v", first, unpackers())
+	}
+	test.Fails(t, test.Err(s.Pull(t.Context(), PullRequest{Ref: domain + "/bad:1"})), "no archive is pulled")
+	if len(unpackers()) != 0 {
+		t.Error("a child that failed is kept")
+	}
 }

@@ -49,16 +49,7 @@ func TestEncryptedImageWithWrongNonce(t *testing.T) {
 			}
 			reg.push(t, "app:1", img)
 			text := test.Value(json.Marshal(manifest))(t)
-			reg.setGuard(func(w http.ResponseWriter, r *http.Request) bool {
-				if !strings.Contains(r.URL.Path, "/manifests/") {
-					return false
-				}
-				w.Header().Set("Content-Type", imagespec.MediaTypeImageManifest)
-				w.Header().Set("Docker-Content-Digest", digest.FromBytes(text).String())
-				w.Header().Set("Content-Length", fmt.Sprint(len(text)))
-				_, _ = w.Write(text)
-				return true
-			})
+			reg.setManifest(text)
 			keys := t.TempDir()
 			test.Must(t, os.WriteFile(filepath.Join(keys, "app.pem"), private, 0o600))
 			s := openStore(t, Config{HostsDir: reg.hosts(t), DecryptionKeysDir: keys})
@@ -129,16 +120,7 @@ func TestLayerAsConfiguration(t *testing.T) {
 		MediaType: imagespec.MediaTypeImageManifest,
 		Config:    imagespec.Descriptor{MediaType: imagespec.MediaTypeImageConfig, Digest: digest.Digest(h.String()), Size: 100},
 	}))(t)
-	reg.setGuard(func(w http.ResponseWriter, r *http.Request) bool {
-		if !strings.Contains(r.URL.Path, "/manifests/") {
-			return false
-		}
-		w.Header().Set("Content-Type", imagespec.MediaTypeImageManifest)
-		w.Header().Set("Docker-Content-Digest", digest.FromBytes(text).String())
-		w.Header().Set("Content-Length", fmt.Sprint(len(text)))
-		_, _ = w.Write(text)
-		return true
-	})
+	reg.setManifest(text)
 	test.Refused(t, test.Err(s.Pull(t.Context(), PullRequest{Ref: domain + "/second:1"})), errdefs.IsInvalidArgument, "its descriptor says 100")
 }
 
@@ -161,16 +143,7 @@ func TestForeignLayer(t *testing.T) {
 		manifest.Layers[0].MediaType = mediaType
 		manifest.Layers[0].URLs = []string{elsewhere.URL + "/" + string(mediaType)}
 		text := test.Value(json.Marshal(manifest))(t)
-		reg.setGuard(func(w http.ResponseWriter, r *http.Request) bool {
-			if !strings.Contains(r.URL.Path, "/manifests/") {
-				return false
-			}
-			w.Header().Set("Content-Type", imagespec.MediaTypeImageManifest)
-			w.Header().Set("Docker-Content-Digest", digest.FromBytes(text).String())
-			w.Header().Set("Content-Length", fmt.Sprint(len(text)))
-			_, _ = w.Write(text)
-			return true
-		})
+		reg.setManifest(text)
 		s := openStore(t, Config{HostsDir: reg.hosts(t)})
 		pullImage(t, s, domain+"/app:1")
 		test.Equal(t, fmt.Sprintf("%s: elsewhere was asked", mediaType), strings.Contains(elsewhere.text(), string(mediaType)), want)
@@ -219,4 +192,18 @@ func TestImageNamesTheLayerBelow(t *testing.T) {
 			t.Errorf("the layer has label %s of the image", name)
 		}
 	}
+}
+
+// setManifest answers all requests for manifests by one.
+func (r *testRegistry) setManifest(text []byte) {
+	r.setGuard(func(w http.ResponseWriter, req *http.Request) bool {
+		if !strings.Contains(req.URL.Path, "/manifests/") {
+			return false
+		}
+		w.Header().Set("Content-Type", imagespec.MediaTypeImageManifest)
+		w.Header().Set("Docker-Content-Digest", digest.FromBytes(text).String())
+		w.Header().Set("Content-Length", fmt.Sprint(len(text)))
+		_, _ = w.Write(text)
+		return true
+	})
 }

@@ -199,7 +199,8 @@ type textsOf struct {
 
 func readTexts(dir string) (*textsOf, error) {
 	r := &textsOf{loggers: newLoggers()}
-	return r, r.read(dir, nil, r.noteText)
+	err := r.read(dir, nil, r.noteText)
+	return r, err
 }
 
 func (r *textsOf) noteText(node ast.Node) bool {

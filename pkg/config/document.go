@@ -10,10 +10,12 @@ import (
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
-// Origin, Problem and Problems are tomlfile's: where a value is from, and mistakes.
 type (
-	Origin   = tomlfile.Origin
-	Problem  = tomlfile.Problem
+	// Origin is where a value is from.
+	Origin = tomlfile.Origin
+	// Problem is one mistake in a configuration.
+	Problem = tomlfile.Problem
+	// Problems are all of them.
 	Problems = tomlfile.Problems
 )
 

@@ -181,9 +181,6 @@ func ReadHandlerFile(data []byte, name string) ([]Setting, error) {
 	if len(values) != 1 || len(tables) != 1 || table == nil {
 		return nil, fmt.Errorf("contains something other than [%s]: %w", tomlfile.Under("runtimes", name), errdefs.ErrFailedPrecondition)
 	}
-	if len(table) == 0 {
-		return nil, nil
-	}
 	return relative(flatten("", table, nil)), nil
 }
 
@@ -197,9 +194,6 @@ func ParseSettings(text []byte) ([]Setting, error) {
 	var values map[string]any
 	if err := toml.Unmarshal(text, &values); err != nil {
 		return nil, fmt.Errorf("%s: %w", strings.TrimPrefix(err.Error(), "toml: "), errdefs.ErrInvalidArgument)
-	}
-	if len(values) == 0 {
-		return nil, nil
 	}
 	return relative(flatten("", values, nil)), nil
 }

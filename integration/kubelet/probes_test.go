@@ -41,18 +41,14 @@ spec:
 		if kind == "slow" {
 			n.WaitEvent(t, kind, "Unhealthy", "timed out")
 		}
-		pod := n.WaitPod(t, kind, func(pod *corev1.Pod) error {
-			if restarts := pod.Status.ContainerStatuses[0].RestartCount; restarts != 1 {
-				return fmt.Errorf("pod %s was restarted %d times after %q", kind, restarts, event)
+		// Right after a restart the kubelet may not have written yet how the old one ended.
+		n.WaitPod(t, kind, func(pod *corev1.Pod) error {
+			status := pod.Status.ContainerStatuses[0]
+			last := status.LastTerminationState.Terminated
+			if status.RestartCount != 1 || containerID(status) == first[kind] || last == nil || last.ExitCode != 137 {
+				return fmt.Errorf("after %q pod %s was %s and is %+v", event, kind, first[kind], status)
 			}
 			return Ready(pod)
 		})
-		status := pod.Status.ContainerStatuses[0]
-		if containerID(status) == first[kind] {
-			t.Errorf("pod %s: the container is the old one", kind)
-		}
-		if last := status.LastTerminationState.Terminated; last == nil || last.ExitCode != 137 {
-			t.Errorf("pod %s: the old container ended as %+v", kind, last)
-		}
 	}
 }

@@ -35,8 +35,9 @@ type change struct {
 
 var changes = []change{
 	{
-		name:   "default switched",
-		config: func(_ *testing.T, f *fleet) string { return f.config("a-crun", f.handlers()...) },
+		name:     "default switched",
+		handlers: []string{byDefault, "a-crun"}, // the others' are not touched
+		config:   func(_ *testing.T, f *fleet) string { return f.config("a-crun", f.handlers()...) },
 		fresh: func(t *testing.T, f *fleet, handler string) {
 			t.Helper()
 			f.freshRunsOn(t, handler, f.files[handler])

@@ -41,11 +41,12 @@ spec:
 		if kind == "slow" {
 			n.WaitEvent(t, kind, "Unhealthy", "timed out")
 		}
-		// Right after a restart the kubelet may not have written yet how the old one ended.
 		n.WaitPod(t, kind, func(pod *corev1.Pod) error {
 			status := pod.Status.ContainerStatuses[0]
+			// The kubelet collects the old one if its minute is up while the new one is being
+			// created, which is dead to it until it runs.
 			last := status.LastTerminationState.Terminated
-			if status.RestartCount != 1 || containerID(status) == first[kind] || last == nil || last.ExitCode != 137 {
+			if status.RestartCount != 1 || containerID(status) == first[kind] || last != nil && last.ExitCode != 137 {
 				return fmt.Errorf("after %q pod %s was %s and is %+v", event, kind, first[kind], status)
 			}
 			return Ready(pod)

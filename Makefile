@@ -405,4 +405,4 @@ demo-deps:
 demo-build:
 	$(call NODE,$(BIN))
 demo: demo-deps demo-build $(BIN)/runc $(BIN)/runsc $(BIN)/containerd-shim-runc-v2 ## run a pod under every runtime found here, and show what ran it (root)
-	go run ./integration/demo
+	$(AS_BUILT) go run ./integration/demo

@@ -109,4 +109,8 @@ func TestImportOnly(t *testing.T) {
 	if cfg := n.load(); names(cfg) != "only" || cfg.DefaultRuntime != "only" {
 		t.Errorf("served %s, default %s", names(cfg), cfg.DefaultRuntime)
 	}
+	n.raw("policy.json", `{"default": [{"type": "reject"}]}`, 0o644)
+	if got := test.Value(Translate([]string{n.path("policy.json")}, n.options()))(t); len(got.Problems) > 0 || len(got.Notes) != 1 {
+		t.Errorf("policy.json has problems %v, notes %v", got.Problems, got.Notes)
+	}
 }

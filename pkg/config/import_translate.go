@@ -3,6 +3,7 @@ package config
 import (
 	"bytes"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -34,10 +35,10 @@ func Translate(paths []string, o Options) (*Translation, error) {
 	for _, d := range all.docs {
 		kind, known := imports.KindOf(d.Values)
 		switch {
+		case filepath.Ext(d.File) == ".json", !known && len(d.Problems) == 0:
+			t.Notes = append(t.Notes, ImportNote{Origin: Origin{File: d.File}, Why: "has no CRI-O or containerd tables (for registries.conf and policy.json see docs/migration.md)"})
 		case len(d.Problems) > 0:
 			t.Problems = append(t.Problems, d.Problems...)
-		case !known:
-			t.Notes = append(t.Notes, ImportNote{Origin: Origin{File: d.File}, Why: "has no CRI-O or containerd tables (for registries.conf and policy.json see docs/migration.md)"})
 		default:
 			byKind[kind].docs = append(byKind[kind].docs, d)
 		}

@@ -147,7 +147,7 @@ func TestOutdated(t *testing.T) {
 	}
 }
 
-// The form on disk is that of earlier versions.
+// TestFile reads and writes the file, whose format is fixed.
 func TestFile(t *testing.T) {
 	dir := t.TempDir()
 	f := NewFile(dir)

@@ -97,7 +97,7 @@ func TestRoomOf(t *testing.T) {
 		{"takes no pods and has none", aNode(gone), nil, classes, Room{corev1.ResourceName(kata): 0}},
 		{"takes no pods and says how many", aNode(without(nodelabel.Handler("kata"))), three, classes, Room{corev1.ResourceName(kata): 3}},
 		{"another value", aNode(with(nodelabel.Handler("kata"), "no")), three, classes, Room{corev1.ResourceName(kata): 3}},
-		{"labelled by an older berth", aNode(without(nodelabel.Present("kata"))), nil, classes, Room{corev1.ResourceName(kata): 40}},
+		{"without the label of presence", aNode(without(nodelabel.Present("kata"))), nil, classes, Room{corev1.ResourceName(kata): 40}},
 		{"all labels are gone", aNode(nil), three, classes, Room{corev1.ResourceName(kata): 3}},
 		{"the class is gone", aNode(ready), three, nil, Room{corev1.ResourceName(kata): 3}},
 		{"the node does not answer", notReady(aNode(ready)), three, classes, Room{corev1.ResourceName(kata): 3}},

@@ -4383,7 +4383,7 @@ const file_berth_admin_v1_admin_proto_rawDesc = "" +
 	"generation\x18\x02 \x01(\x04R\n" +
 	"generation\"'\n" +
 	"\x11GetHandlerRequest\x12\x12\n" +
-	"\x04name\x18\x01 \x01(\tR\x04name\"\xe3\x02\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\"\xdd\x02\n" +
 	"\x12GetHandlerResponse\x121\n" +
 	"\ahandler\x18\x01 \x01(\v2\x17.berth.admin.v1.HandlerR\ahandler\x123\n" +
 	"\bsettings\x18\x02 \x03(\v2\x17.berth.admin.v1.SettingR\bsettings\x121\n" +
@@ -4391,7 +4391,7 @@ const file_berth_admin_v1_admin_proto_rawDesc = "" +
 	"\rfeatures_json\x18\x05 \x01(\tR\ffeaturesJson\x12.\n" +
 	"\x06binary\x18\x06 \x01(\v2\x16.berth.admin.v1.BinaryR\x06binary\x124\n" +
 	"\boverhead\x18\a \x01(\v2\x18.berth.admin.v1.OverheadR\boverhead\x12!\n" +
-	"\flast_failure\x18\b \x01(\tR\vlastFailureJ\x04\b\x04\x10\x05\"\xec\x01\n" +
+	"\flast_failure\x18\b \x01(\tR\vlastFailure\"\xec\x01\n" +
 	"\bOverhead\x124\n" +
 	"\x04live\x18\x01 \x01(\v2 .berth.admin.v1.OverheadEstimateR\x04live\x12$\n" +
 	"\x0eno_live_reason\x18\x02 \x01(\tR\fnoLiveReason\x122\n" +

@@ -44,7 +44,7 @@ func TestIPNetns(t *testing.T) {
 }
 
 // TestNamespacesFromBefore starts berth on a node whose /run/netns is no mount and
-// has namespaces in it: its own, of pods, and others'.
+// has namespaces in it: those of its pods, and others'.
 func TestNamespacesFromBefore(t *testing.T) {
 	onNode(t, nil, func(t *testing.T) {
 		b := newBed(t)

@@ -147,7 +147,7 @@ func TestOutdated(t *testing.T) {
 	}
 }
 
-// TestFile reads and writes the file, whose format is fixed.
+// TestFile holds the form on disk.
 func TestFile(t *testing.T) {
 	dir := t.TempDir()
 	f := NewFile(dir)

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 
+	"github.com/berth-cri/berth/pkg/engine/image"
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/containerd/v2/pkg/deprecation"
 	"github.com/containerd/containerd/v2/plugins"
@@ -71,7 +72,7 @@ func containerdServices(ctx context.Context, d Deps) ([]registerer, error) {
 
 // provided are the parts of berth that those services stand on.
 func provided(d Deps) []plugin.Registration {
-	clients := d.Images.Clients()
+	clients := image.NewClients(d.Images.Parts())
 	snapshotters := clients.Snapshotters()
 	shown := map[string]snapshots.Snapshotter{}
 	var all []plugin.Registration

@@ -2,7 +2,6 @@ package image
 
 import (
 	"archive/tar"
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -160,9 +159,9 @@ func (a *archives) read(ctx context.Context, from io.Reader) ([]imagespec.Descri
 	}
 	defer plain.Close()
 	s := a.puller
-	counted := newTarEntries(ctx, plain, s.cfg.Limits)
+	counted := newTarEntries(ctx, plain, s.reader.limits)
 	defer counted.end()
-	desc, err := archive.ImportIndex(ctx, boundedDocuments{s.files.content, s.cfg.Limits}, counted)
+	desc, err := archive.ImportIndex(ctx, boundedDocuments{s.files.content, s.reader.limits}, counted)
 	if err != nil {
 		return nil, err
 	}
@@ -267,7 +266,7 @@ func (a *archives) write(ctx context.Context, to io.Writer, refs []string) error
 	}
 	defer s.files.endLease(ctx, lease)
 	for _, ref := range refs {
-		img, err := s.catalog.get(ref, AnyPlatform)
+		img, err := s.catalog.Get(ref)
 		if err == nil {
 			err = img.usable()
 		}
@@ -319,23 +318,4 @@ func explainArchive(err error, root string) error {
 		return fmt.Errorf("import: %w", err)
 	}
 	return fmt.Errorf("import: %w: %w", err, errdefs.ErrInvalidArgument)
-}
-
-type boundedDocuments struct {
-	content.Store
-	limits bounds.Limits
-}
-
-func (b boundedDocuments) ReaderAt(ctx context.Context, desc imagespec.Descriptor) (content.ReaderAt, error) {
-	if isDocument(desc.MediaType) {
-		if err := checkDocument(b.limits, "document", desc); err != nil {
-			return nil, err
-		}
-		text, err := content.ReadBlob(ctx, b.Store, desc)
-		if err == nil {
-			err = elements(text)
-		}
-		return inMemory{bytes.NewReader(text)}, err
-	}
-	return b.Store.ReaderAt(ctx, desc)
 }

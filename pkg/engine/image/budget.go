@@ -3,8 +3,6 @@ package image
 import (
 	"bytes"
 	"context"
-	"encoding/json"
-	"fmt"
 	"strings"
 
 	"github.com/containerd/containerd/v2/core/content"
@@ -53,6 +51,14 @@ func (r *reader) children(ctx context.Context, desc imagespec.Descriptor) ([]ima
 
 // snapshotPrefix begins the annotations of layers that are for snapshotters.
 const snapshotPrefix = "containerd.io/snapshot/"
+
+const (
+	// encryptedSuffix ends the media type of an encrypted layer; before it is that of the
+	// layer inside.
+	encryptedSuffix = "+encrypted"
+	// encryptionPrefix begins the annotations of an encrypted layer that are read.
+	encryptionPrefix = "org.opencontainers.image.enc."
+)
 
 // lean is a descriptor that is kept for as long as a pull takes.
 func lean(desc imagespec.Descriptor) imagespec.Descriptor {
@@ -109,46 +115,25 @@ func attached(m imagespec.Manifest) (n int) {
 	return n
 }
 
-// unpackedContent is the content for containerd's unpacker, which parses whole
-// configurations when it wants to: it is given what it reads of them.
-type unpackedContent struct {
-	content.Store
-	documents documents
-	// of is the manifest whose configuration it is.
-	of imagespec.Manifest
-}
-
-func (c unpackedContent) ReaderAt(ctx context.Context, desc imagespec.Descriptor) (content.ReaderAt, error) {
-	if !images.IsConfigType(desc.MediaType) {
-		return c.Store.ReaderAt(ctx, desc)
-	}
-	if desc.Size > bounds.MaxStored {
-		return nil, bounds.Beyond("configuration %s has %d bytes, more than %d", desc.Digest, desc.Size, int64(bounds.MaxStored))
-	}
-	done, err := c.documents.begin(ctx, desc.Size)
-	if err != nil {
-		return nil, err
-	}
-	defer done()
-	text, err := content.ReadBlob(ctx, c.Store, desc)
-	if err != nil {
-		return nil, err
-	}
-	var config struct {
-		imagespec.Platform
-		RootFS imagespec.RootFS `json:"rootfs"`
-	}
-	if err := json.Unmarshal(text, &config); err != nil {
-		return nil, fmt.Errorf("configuration: %w", err)
-	}
-	// The unpacker is given the layers of the root filesystem only.
-	if config.RootFS.DiffIDs, err = rootDiffIDs(c.of, config.Platform, config.RootFS.DiffIDs); err != nil {
-		return nil, err
-	}
-	text, err = json.Marshal(config)
-	return inMemory{bytes.NewReader(text)}, err
-}
-
 type inMemory struct{ *bytes.Reader }
 
 func (inMemory) Close() error { return nil }
+
+type boundedDocuments struct {
+	content.Store
+	limits bounds.Limits
+}
+
+func (b boundedDocuments) ReaderAt(ctx context.Context, desc imagespec.Descriptor) (content.ReaderAt, error) {
+	if isDocument(desc.MediaType) {
+		if err := checkDocument(b.limits, "document", desc); err != nil {
+			return nil, err
+		}
+		text, err := content.ReadBlob(ctx, b.Store, desc)
+		if err == nil {
+			err = elements(text)
+		}
+		return inMemory{bytes.NewReader(text)}, err
+	}
+	return b.Store.ReaderAt(ctx, desc)
+}

@@ -36,6 +36,11 @@ type catalog struct {
 	changes atomic.Uint64
 }
 
+// newCatalog returns an empty one; e may be nil.
+func newCatalog(f *files, r *reader, x *index, e events.Publisher) *catalog {
+	return &catalog{index: x, files: f, reader: r, events: e}
+}
+
 // load fills the index. A record whose content is damaged is removed, so
 // that the kubelet pulls the image again. An image that would take too much memory
 // is whole: it stays, and can be removed.
@@ -203,7 +208,7 @@ func (c *catalog) tell(ctx context.Context, topic string, event events.Event) {
 func (c *catalog) forget(ctx context.Context, ref string) (*Image, error) {
 	c.changing.Lock()
 	defer c.changing.Unlock()
-	img, err := c.index.get(ref, AnyPlatform)
+	img, err := c.index.Get(ref)
 	if errdefs.IsNotFound(err) {
 		return nil, nil
 	}

@@ -19,13 +19,13 @@ import (
 //
 // All methods may be called at the same time.
 type Clients struct {
-	store *Store
+	store Parts
 	// due says that a collection is on its way.
 	due atomic.Bool
 }
 
-// Clients are those of this store.
-func (s *Store) Clients() *Clients { return s.clients }
+// NewClients serves the parts of a store.
+func NewClients(store Parts) *Clients { return &Clients{store: store} }
 
 // Images are the records of images, by their whole names.
 func (c *Clients) Images() images.Store { return &clientImages{store: c.store} }
@@ -76,14 +76,14 @@ func (c *Clients) collectSoon() {
 	}
 	time.AfterFunc(collectDelay, func() {
 		c.due.Store(false)
-		c.store.work.collector.kick()
+		c.store.collector.kick()
 	})
 }
 
 // Collect removes what nothing needs, and returns when that is done or ctx ends.
 func (c *Clients) Collect(ctx context.Context) error {
 	select {
-	case <-c.store.work.collector.request():
+	case <-c.store.collector.request():
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()

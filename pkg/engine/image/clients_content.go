@@ -20,10 +20,6 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/image/bounds"
 )
 
-// clientRefs begin the names of what clients are writing: those of pulls are others, and
-// no client can keep a pull waiting.
-const clientRefs = "client/"
-
 // clientContent is the content as clients see and change it.
 type clientContent struct {
 	content.Store
@@ -241,7 +237,7 @@ func checkContentLabels(labels map[string]string) error {
 }
 
 type contentUsers struct {
-	store *Store
+	store Parts
 
 	mu sync.Mutex
 	// images says of which image each blob is, as of that many changes of the catalog.

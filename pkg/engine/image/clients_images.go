@@ -16,7 +16,7 @@ import (
 )
 
 // clientImages are the records of images as clients see and change them.
-type clientImages struct{ store *Store }
+type clientImages struct{ store Parts }
 
 func (c *clientImages) Get(ctx context.Context, name string) (images.Image, error) {
 	return c.store.files.images.Get(ctx, name)
@@ -90,7 +90,7 @@ func (c *clientImages) Delete(ctx context.Context, name string, opts ...images.D
 		return err
 	}
 	log.G(ctx).WithField("name", name).Info("Image name removed by a client of the containerd API")
-	collected := c.store.work.collector.request()
+	collected := c.store.collector.request()
 	if !o.Synchronous {
 		return nil
 	}

@@ -5,41 +5,20 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/containerd/containerd/v2/core/leases"
 	"github.com/containerd/errdefs"
-	"github.com/containerd/log"
-	"k8s.io/apimachinery/pkg/util/wait"
 )
 
 const (
-	clientLabel = "berth.dev/client"
 	// maxClientLease is how long a lease of a client holds what nothing else needs, and
 	// maxClientLeases how many there may be.
 	maxClientLease  = 24 * time.Hour
 	maxClientLeases = 1024
 	// maxLeaseResources is how much one may hold.
 	maxLeaseResources = 10_000
-	// clientLeaseGrace is how old one must be to give way when the disk is nearly full.
-	// When it is full, below clientLeaseMargin percent, all do.
-	clientLeaseGrace  = time.Hour
-	clientLeaseMargin = 10
-
-	expireLabel = "containerd.io/gc.expire"
 )
-
-func isClientLease(l leases.Lease) bool {
-	_, ok := l.Labels[clientLabel]
-	return ok
-}
-
-// isOver says whether the collector takes what a lease holds.
-func isOver(l leases.Lease, now time.Time) bool {
-	end, err := time.Parse(time.RFC3339, l.Labels[expireLabel])
-	return err == nil && now.After(end)
-}
 
 // clientLeases are the leases of clients. Those of pulls are not shown.
 type clientLeases struct {
@@ -163,55 +142,4 @@ func (c *clientLeases) check(ctx context.Context, l leases.Lease) error {
 		return nil
 	}
 	return fmt.Errorf("lease %.100q: %w", l.ID, errdefs.ErrNotFound)
-}
-
-// endClients ends what clients hold and whose time is up, until ctx ends.
-func (s *Store) endClients(ctx context.Context) {
-	_ = wait.PollUntilContextCancel(ctx, 10*time.Minute, false, func(ctx context.Context) (bool, error) {
-		all, err := s.files.leases.List(ctx)
-		if err != nil {
-			log.G(ctx).WithError(err).Warn("Failed to list leases")
-		}
-		if slices.ContainsFunc(all, func(l leases.Lease) bool { return isClientLease(l) && isOver(l, time.Now()) }) {
-			s.work.collector.kick()
-		}
-		return false, nil
-	})
-}
-
-// dropClientWrites gives up what clients began to write.
-func (s *Store) dropClientWrites(ctx context.Context) {
-	all, err := s.files.content.ListStatuses(ctx)
-	if err != nil {
-		log.G(ctx).WithError(err).Warn("Failed to list what is being written")
-		return
-	}
-	for _, st := range all {
-		if !strings.HasPrefix(st.Ref, clientRefs) {
-			continue
-		}
-		if err := s.files.content.Abort(ctx, st.Ref); err != nil && !errdefs.IsNotFound(err) {
-			log.G(ctx).WithError(err).WithField("ref", st.Ref).Warn("Failed to give up what a client began to write")
-		}
-	}
-}
-
-// dropClientLeases gives up what clients hold since before that time.
-func (s *Store) dropClientLeases(ctx context.Context, before time.Time) {
-	all, err := s.files.leases.List(ctx)
-	if err != nil {
-		log.G(ctx).WithError(err).Warn("Failed to list leases")
-		return
-	}
-	dropped := 0
-	for _, l := range all {
-		if isClientLease(l) && l.CreatedAt.Before(before) {
-			s.files.endLease(ctx, l)
-			dropped++
-		}
-	}
-	if dropped > 0 {
-		log.G(ctx).WithField("leases", dropped).Warn("Gave up leases of clients because the disk is nearly full")
-		s.work.collector.kick()
-	}
 }

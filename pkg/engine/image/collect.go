@@ -2,8 +2,12 @@ package image
 
 import (
 	"context"
+	"slices"
+	"time"
 
+	"github.com/containerd/containerd/v2/core/leases"
 	"github.com/containerd/log"
+	"k8s.io/apimachinery/pkg/util/wait"
 )
 
 // startWorkers starts the background work, which ends with Close.
@@ -21,8 +25,7 @@ func (s *Store) startWorkers(ctx context.Context) {
 			s.wg.Go(func() { l.proxied.watch(ctx) })
 		}
 	}
-	preload := &preloads{dir: s.cfg.PreloadDir, archives: s.archives, catalog: s.catalog, record: s.files.path(preloadedFile)}
-	s.wg.Go(func() { preload.run(ctx) })
+	s.wg.Go(func() { s.Preload(ctx, s.cfg.PreloadDir) })
 }
 
 // collect frees what no image and no container needs, and counts what is left.
@@ -46,4 +49,18 @@ func (s *Store) count(ctx context.Context) {
 	if err := s.measureStored(ctx); err != nil && ctx.Err() == nil {
 		log.G(ctx).WithError(err).Warn("Failed to measure disk usage of images")
 	}
+}
+
+// endClients ends what clients hold and whose time is up, until ctx ends.
+func (s *Store) endClients(ctx context.Context) {
+	_ = wait.PollUntilContextCancel(ctx, 10*time.Minute, false, func(ctx context.Context) (bool, error) {
+		all, err := s.files.leases.List(ctx)
+		if err != nil {
+			log.G(ctx).WithError(err).Warn("Failed to list leases")
+		}
+		if slices.ContainsFunc(all, func(l leases.Lease) bool { return isClientLease(l) && isOver(l, time.Now()) }) {
+			s.work.collector.kick()
+		}
+		return false, nil
+	})
 }

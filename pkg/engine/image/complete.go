@@ -48,7 +48,7 @@ func (s *Store) withLayers(ctx context.Context, img *Image, snapshotter string, 
 // lacksLayers says whether an image is here, and a part of it is not, or is damaged.
 func (s *Store) lacksLayers(ctx context.Context, img *Image) bool {
 	ctx = inNamespace(ctx)
-	if _, err := s.catalog.get(img.ID, AnyPlatform); err != nil {
+	if _, err := s.catalog.Get(img.ID); err != nil {
 		return false
 	}
 	if !s.contentWhole(ctx, img, true) {
@@ -67,7 +67,7 @@ func (s *Store) lacksLayers(ctx context.Context, img *Image) bool {
 }
 
 func (s *Store) fetchAgain(ctx context.Context, img *Image, snapshotter string) error {
-	known, err := s.catalog.get(img.ID, AnyPlatform)
+	known, err := s.catalog.Get(img.ID)
 	if err != nil {
 		return err
 	}
@@ -79,4 +79,19 @@ func (s *Store) fetchAgain(ctx context.Context, img *Image, snapshotter string) 
 		}
 	}
 	return err
+}
+
+// Look calls f with a directory where the files of an image can be read. They are there for
+// as long as f takes; owner is a name for that which no container has.
+func (s *Store) Look(ctx context.Context, owner string, img *Image, snapshotter string, f func(dir string)) error {
+	mounts, err := s.PrepareVolume(ctx, owner, img, snapshotter)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err := s.RemoveRootfs(context.WithoutCancel(ctx), owner, snapshotter); err != nil {
+			log.G(ctx).WithError(err).WithField("image", img.ID).Warn("Failed to release layers of an image")
+		}
+	}()
+	return mount.WithReadonlyTempMount(ctx, mounts, func(dir string) error { f(dir); return nil })
 }

@@ -67,10 +67,7 @@ type Config struct {
 	Events events.Publisher
 }
 
-const (
-	defaultMaxDownloads    = 3
-	defaultProgressTimeout = 5 * time.Minute
-)
+const defaultMaxDownloads = 3
 
 // complete returns c with its defaults, or says which field is wrong.
 func (c Config) complete() (Config, error) {
@@ -82,7 +79,7 @@ func (c Config) complete() (Config, error) {
 		return c, fmt.Errorf("directory %q of what containers write must be an absolute path without ':' and ',': %w", c.WritableRoot, errdefs.ErrInvalidArgument)
 	}
 	c.DefaultSnapshotter = cmp.Or(c.DefaultSnapshotter, Overlayfs)
-	if known := c.snapshotters(); !slices.Contains(known, c.DefaultSnapshotter) {
+	if known := snapshotterNames(c.Snapshotters); !slices.Contains(known, c.DefaultSnapshotter) {
 		return c, unknownSnapshotter(c.DefaultSnapshotter, known)
 	}
 	if c.MaxConcurrentDownloads <= 0 {

@@ -9,11 +9,11 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/containerd/containerd/v2/core/leases"
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
 	"github.com/opencontainers/go-digest"
-	"github.com/opencontainers/image-spec/identity"
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
@@ -21,9 +21,9 @@ import (
 // filesystem or a restored backup. What is found so is removed from the metadata, so that
 // it is fetched or unpacked again.
 
-// dropDamaged removes a blob whose file is missing or has another size. Documents are
-// compared by their digest, too; layers only if the check is thorough.
-func (f *files) dropDamaged(ctx context.Context, desc imagespec.Descriptor, thorough bool) (dropped bool, err error) {
+// dropDamaged removes a blob whose file is missing, has another size or, if it is to be
+// read, another digest.
+func (f *files) dropDamaged(ctx context.Context, desc imagespec.Descriptor, read bool) (dropped bool, err error) {
 	info, err := f.content.Info(ctx, desc.Digest)
 	if errdefs.IsNotFound(err) {
 		return false, nil
@@ -32,7 +32,7 @@ func (f *files) dropDamaged(ctx context.Context, desc imagespec.Descriptor, thor
 		return false, err
 	}
 	path := f.path("content", "blobs", desc.Digest.Algorithm().String(), desc.Digest.Encoded())
-	if isWhole(path, desc.Digest, info.Size, thorough || isDocument(desc.MediaType)) {
+	if isWhole(path, desc.Digest, info.Size, read) {
 		return false, nil
 	}
 	log.G(ctx).WithField("digest", desc.Digest).Warn("Discarding damaged image content")
@@ -62,77 +62,6 @@ func isWhole(path string, of digest.Digest, size int64, read bool) bool {
 	return err == nil && sum.Verified()
 }
 
-// contentWhole drops the damaged content of an image, and says whether there was none. The
-// content of layers need not be there.
-func (s *puller) contentWhole(ctx context.Context, img *Image, thorough bool, also ...imagespec.Descriptor) bool {
-	all := true
-	check := func(descs ...imagespec.Descriptor) {
-		for _, desc := range descs {
-			dropped, err := s.files.dropDamaged(ctx, desc, thorough)
-			all = all && err == nil && !dropped
-		}
-	}
-	check(append(also, img.manifest)...)
-	manifest, err := s.reader.readManifest(ctx, img.manifest, checkManifest)
-	if err != nil {
-		return false
-	}
-	check(append(manifest.Layers, manifest.Config)...)
-	_, err = s.files.content.Info(ctx, manifest.Config.Digest)
-	return all && err == nil
-}
-
-// whole says whether the layers of a view are on disk.
-func (vs *views) whole(k viewKey) bool {
-	v := vs.table.get(k)
-	return v == nil || allThere(v.stack.lower)
-}
-
-func allThere(dirs []string) bool {
-	return !slices.ContainsFunc(dirs, func(dir string) bool {
-		_, err := os.Stat(dir)
-		return err != nil
-	})
-}
-
-// mended calls f, which unpacks, and once more if layers were lost that it relied on.
-func (vs *views) mended(ctx context.Context, k viewKey, img *Image, f func() error) error {
-	err := f()
-	if err == nil && vs.whole(k) || err != nil && !errors.Is(err, fs.ErrNotExist) || !vs.dropLost(ctx, k, img) {
-		return err
-	}
-	return f()
-}
-
-// dropLost removes the layers of an image that are not on disk, with what is built on
-// them, and says whether there are any. Those of other programs are theirs to check.
-func (vs *views) dropLost(ctx context.Context, k viewKey, img *Image) bool {
-	l := vs.files.layers[k.snapshotter]
-	if l.proxied != nil {
-		return false
-	}
-	chains := []digest.Digest{img.ChainID}
-	if config, err := vs.unpacker.reader.config(ctx, img); err == nil {
-		chains = append(chains, identity.ChainIDs(config.RootFS.DiffIDs)...)
-	}
-	lost := map[string]bool{}
-	for _, chain := range chains {
-		dirs, err := l.stackOf(ctx, chain.String())
-		lost[chain.String()] = errors.Is(err, fs.ErrNotExist) || err == nil && !allThere(dirs[:1])
-	}
-	gone, err := l.dropBuiltOn(ctx, func(info snapshots.Info) bool { return lost[info.Name] })
-	for name := range gone {
-		if strings.HasPrefix(name, viewPrefix) {
-			vs.table.forget(viewKey{snapshotter: k.snapshotter, chain: chainOfView(name)})
-		}
-	}
-	if len(gone) > 0 || err != nil {
-		log.G(ctx).WithError(err).WithFields(log.Fields{"image": img.ID, "snapshotter": k.snapshotter, "snapshots": len(gone)}).Warn("Removed lost image layers; they will be unpacked again")
-		vs.work.collector.kick()
-	}
-	return len(gone) > 0
-}
-
 // dropForgotten removes the snapshots that the metadata has and the snapshotter does not:
 // its directory was lost, or restored from another backup.
 func (f *files) dropForgotten(ctx context.Context, snapshotter string, l *layers) error {
@@ -150,4 +79,41 @@ func (f *files) dropForgotten(ctx context.Context, snapshotter string, l *layers
 		forgotten = slices.DeleteFunc(forgotten, func(name string) bool { return l.Remove(ctx, name) == nil })
 	}
 	return err
+}
+
+// dropHalf removes layers that were being unpacked.
+func (l *layers) dropHalf(ctx context.Context) error {
+	var half []string
+	err := l.Walk(ctx, func(_ context.Context, info snapshots.Info) error {
+		unpacking := info.Kind == snapshots.KindActive && strings.HasPrefix(info.Name, snapshots.UnpackKeyPrefix+"-")
+		if unpacking || strings.HasPrefix(info.Name, belowPrefix) {
+			half = append(half, info.Name)
+		}
+		return nil
+	})
+	for _, name := range half {
+		if err == nil {
+			err = l.Remove(ctx, name)
+		}
+	}
+	return err
+}
+
+// entriesOf is how many inodes the layers take that a lease holds.
+func (f *files) entriesOf(ctx context.Context, l leases.Lease) (n int64, err error) {
+	held, err := f.leases.ListResources(ctx, l)
+	if err != nil {
+		return 0, err
+	}
+	for _, r := range held {
+		name, ok := strings.CutPrefix(r.Type, "snapshots/")
+		if layers := f.layers[name]; ok && layers != nil && layers.unusable() == nil {
+			u, err := layers.Usage(ctx, r.ID)
+			if err != nil && !errdefs.IsNotFound(err) && layers.excused(ctx, err) != nil {
+				return 0, err
+			}
+			n += u.Inodes
+		}
+	}
+	return n, nil
 }

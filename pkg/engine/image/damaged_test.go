@@ -19,7 +19,7 @@ import (
 // lowerOf are the directories of an image's layers, topmost first.
 func lowerOf(t *testing.T, s *Store, img *Image) []string {
 	t.Helper()
-	v := s.views.table.get(s.files.keyOf(s.cfg.DefaultSnapshotter, img.ChainID))
+	v := s.views.table.get(s.views.keyOf(s.cfg.DefaultSnapshotter, img.ChainID))
 	if v == nil {
 		t.Fatal("the image is not unpacked")
 	}

@@ -28,10 +28,6 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/image/trusted"
 )
 
-// encryptedSuffix ends the media type of an encrypted layer; before it is that
-// of the layer inside.
-const encryptedSuffix = "+encrypted"
-
 // decryptError is an encrypted layer that this node cannot open.
 type decryptError struct {
 	keysDir string
@@ -97,8 +93,6 @@ func decrypt(ctx context.Context, keys *config.DecryptConfig, stream io.Reader, 
 }
 
 const (
-	// encryptionPrefix begins the annotations of an encrypted layer that are read.
-	encryptionPrefix  = "org.opencontainers.image.enc."
 	wrappedKeyPrefix  = encryptionPrefix + "keys."
 	cipherAnnotation  = encryptionPrefix + "pubopts"
 	maxWrappedKeys    = 128

@@ -34,7 +34,7 @@ func allSnapshotters(t *testing.T) []string {
 	if os.Getenv("BERTH_TEST_REQUIRE") == "" && (err != nil || !erofs.FindErofs()) {
 		return []string{Native, Overlayfs}
 	}
-	return (Config{}).snapshotters()
+	return snapshotterNames(nil)
 }
 
 // mountedLayers are the layers of the snapshotter that are mounted.

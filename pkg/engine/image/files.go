@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/containerd/containerd/v2/core/content"
+	"github.com/containerd/containerd/v2/core/events"
 	"github.com/containerd/containerd/v2/core/images"
 	"github.com/containerd/containerd/v2/core/leases"
 	"github.com/containerd/containerd/v2/core/metadata"
@@ -55,9 +56,18 @@ type files struct {
 	changed chan struct{}
 }
 
+// diskConfig has the fields of image.Config that say where things are.
+type diskConfig struct {
+	Root, WritableRoot string
+	// Snapshotter is where none is named, and Others are those of other programs.
+	Snapshotter string
+	Others      map[string]string
+	Events      events.Publisher
+}
+
 // openFiles opens or makes what is at root, from the bottom up.
-func openFiles(ctx context.Context, c Config) (_ *files, retErr error) {
-	f := &files{root: c.Root, writable: ownPart(c.WritableRoot, c.Root), snapshotter: c.DefaultSnapshotter, layers: map[string]*layers{}, changed: make(chan struct{}, 1)}
+func openFiles(ctx context.Context, c diskConfig) (_ *files, retErr error) {
+	f := &files{root: c.Root, writable: ownPart(c.WritableRoot, c.Root), snapshotter: c.Snapshotter, layers: map[string]*layers{}, changed: make(chan struct{}, 1)}
 	defer func() {
 		if retErr != nil {
 			retErr = errors.Join(retErr, f.close())
@@ -145,7 +155,7 @@ func ownPart(writable, root string) string {
 	return filepath.Join(writable, "berth-"+digest.FromString(root).Encoded()[:12])
 }
 
-func (f *files) open(ctx context.Context, c Config) error {
+func (f *files) open(ctx context.Context, c diskConfig) error {
 	for _, dir := range []string{f.root, f.writable, f.writablePath(rootfsDir), f.writablePath(trashDir), f.path(emptyDir), f.path(snapshotsDir), f.path(unflushedDir)} {
 		// Images have setuid programs, and secrets, and only root mounts.
 		if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -166,7 +176,7 @@ func (f *files) open(ctx context.Context, c Config) error {
 	for name, kind := range snapshotterKinds {
 		f.layers[name] = f.openLayers(ctx, name, kind)
 	}
-	if err := f.openProxied(c); err != nil {
+	if err := f.openProxied(c.Others); err != nil {
 		return err
 	}
 	raw := map[string]snapshots.Snapshotter{}
@@ -215,9 +225,9 @@ func (f *files) openLayers(ctx context.Context, name string, kind snapshotterKin
 // openProxied opens the snapshotters of other programs, which are asked later, and what has snapshots in the
 // metadata and is not configured any more: containers may have them that are to be
 // removed.
-func (f *files) openProxied(c Config) error {
+func (f *files) openProxied(others map[string]string) error {
 	addresses := map[string]string{}
-	maps.Copy(addresses, c.Snapshotters)
+	maps.Copy(addresses, others)
 	used, err := f.namedInMetadata()
 	if err != nil {
 		return err

@@ -15,6 +15,8 @@ import (
 // It is filled from the records on disk at Open, and changed after them.
 type index struct {
 	pins pinPatterns
+	// checkpoints are names of images whose processes may go on here.
+	checkpoints pinPatterns
 
 	mu sync.RWMutex
 	// names leads from each recorded name to its image.
@@ -34,8 +36,8 @@ type named struct {
 	as Platform
 }
 
-func newIndex(pins pinPatterns) *index {
-	return &index{pins: pins, names: map[string]named{}, contents: map[string]*Image{}, images: map[string]*Image{}}
+func newIndex(pins, checkpoints []string) *index {
+	return &index{pins: newPinPatterns(pins), checkpoints: newPinPatterns(checkpoints), names: map[string]named{}, contents: map[string]*Image{}, images: map[string]*Image{}}
 }
 
 // put lets names stand for img, and for nothing else. An image that loses its last name by it
@@ -141,14 +143,21 @@ func (x *index) pulledFor(img *Image, wanted Platform) bool {
 	return slices.ContainsFunc(x.namesOf(img.ID), func(name string) bool { return wanted.takes(x.names[name].as) })
 }
 
-// get resolves what a caller may call an image; see Store.Find.
-func (x *index) get(ref string, wanted Platform) (*Image, error) {
+// Get finds an image by tag, short name, digest, tag and digest, id with or
+// without "sha256:", or a unique prefix (six digits or more) of an id.
+// errdefs.ErrNotFound when there is none, ErrInvalidArgument when a prefix fits
+// several. It reads memory only.
+func (x *index) Get(ref string) (*Image, error) { return x.Find(ref, AnyPlatform) }
+
+// Find is Get for the image of a platform. An id stands for its image, whatever that was
+// built for.
+func (x *index) Find(ref string, wanted Platform) (*Image, error) {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
 	return x.find(ref, wanted)
 }
 
-// find is get. The caller holds mu.
+// find is Find. The caller holds mu.
 func (x *index) find(ref string, wanted Platform) (*Image, error) {
 	if img, ok := x.images[ref]; ok {
 		return img, nil
@@ -191,8 +200,8 @@ func (x *index) byPrefix(ref string) (*Image, error) {
 		ref, len(found), strings.Join(found[:min(len(found), 5)], ", "), errdefs.ErrInvalidArgument)
 }
 
-// list returns all images, sorted by id.
-func (x *index) list() []*Image {
+// List returns all images, sorted by ID. It reads memory only.
+func (x *index) List() []*Image {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
 	return slices.SortedFunc(maps.Values(x.images), func(a, b *Image) int { return strings.Compare(a.ID, b.ID) })
@@ -208,4 +217,73 @@ func (x *index) hasChain(chain digest.Digest) bool {
 		}
 	}
 	return false
+}
+
+// MayRestore refuses an image of a checkpoint that has no name which is allowed. What is in
+// it has the privileges that it had, whatever its new pod has.
+func (x *index) MayRestore(img *Image) error {
+	if x.checkpoints.match(img.RepoTags...) || x.checkpoints.match(img.RepoDigests...) {
+		return nil
+	}
+	name := img.ID
+	if names := append(append([]string{}, img.RepoTags...), img.RepoDigests...); len(names) > 0 {
+		name = names[0]
+	}
+	return fmt.Errorf("image %s is made of a checkpoint, and registry.checkpoint_images does not allow it; "+
+		"if you trust its processes with the privileges that they had, add its name there and restart berth: %w", name, errdefs.ErrPermissionDenied)
+}
+
+// ByContent finds an image that can be run by its id, or by the digest in a name: both say
+// what is in it, whatever it is called here. errdefs.ErrInvalidArgument for a name without a
+// digest, ErrNotFound where there is no such image.
+func (x *index) ByContent(ref string, wanted Platform) (*Image, error) {
+	d, err := contentDigest(ref)
+	if err != nil {
+		return nil, err
+	}
+	missing := fmt.Errorf("image %.300q is not on this node: %w", ref, errdefs.ErrNotFound)
+	for _, img := range x.List() {
+		if !img.consistsOf(d) {
+			continue
+		}
+		run, err := x.ToRun(img.ID, wanted)
+		if err == nil {
+			return run, nil
+		}
+		missing = err
+	}
+	return nil, missing
+}
+
+// contentDigest is what an id is, or a name ends with.
+func contentDigest(ref string) (digest.Digest, error) {
+	_, text, named := strings.Cut(ref, "@")
+	if !named {
+		text = "sha256:" + strings.TrimPrefix(ref, "sha256:")
+	}
+	d, err := digest.Parse(text)
+	if err != nil {
+		return "", fmt.Errorf("%.300q names no image by its digest: %w", ref, errdefs.ErrInvalidArgument)
+	}
+	return d, nil
+}
+
+// ToRun finds the image that a container of such a handler runs. errdefs.ErrFailedPrecondition
+// where it was pulled for something else.
+func (x *index) ToRun(ref string, wanted Platform) (*Image, error) {
+	img, err := x.Get(ref)
+	if err != nil {
+		return nil, err
+	}
+	if !x.pulledFor(img, wanted) {
+		has := &platformError{wanted: wanted}
+		if img.Platform.OS != "" {
+			has.has = []string{img.Platform.OS + "/" + img.Platform.Architecture}
+		}
+		return nil, fmt.Errorf("image %s: %s; if its name also stands for such an image, pull it for this handler, with imagePullPolicy: Always: %w", img.ID, has.advice(), errdefs.ErrFailedPrecondition)
+	}
+	if img.ArtifactType != "" && (!isWasm(img.Platform) || wanted == NodePlatform) {
+		return nil, img.notRunnable()
+	}
+	return img, nil
 }

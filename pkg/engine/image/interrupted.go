@@ -4,12 +4,10 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
 	"github.com/containerd/containerd/v2/core/leases"
-	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -154,41 +152,4 @@ func (i *interrupted) recover(ctx context.Context) error {
 		return fmt.Errorf("remove interrupted pulls: %w", err)
 	}
 	return nil
-}
-
-// dropHalf removes layers that were being unpacked.
-func (l *layers) dropHalf(ctx context.Context) error {
-	var half []string
-	err := l.Walk(ctx, func(_ context.Context, info snapshots.Info) error {
-		unpacking := info.Kind == snapshots.KindActive && strings.HasPrefix(info.Name, snapshots.UnpackKeyPrefix+"-")
-		if unpacking || strings.HasPrefix(info.Name, belowPrefix) {
-			half = append(half, info.Name)
-		}
-		return nil
-	})
-	for _, name := range half {
-		if err == nil {
-			err = l.Remove(ctx, name)
-		}
-	}
-	return err
-}
-
-// entriesOf is how many inodes the layers take that a lease holds.
-func (f *files) entriesOf(ctx context.Context, l leases.Lease) (n int64, err error) {
-	held, err := f.leases.ListResources(ctx, l)
-	if err != nil {
-		return 0, err
-	}
-	for _, r := range held {
-		name, ok := strings.CutPrefix(r.Type, "snapshots/")
-		if layers := f.layers[name]; ok && layers != nil && layers.unusable() == nil {
-			u, err := layers.Usage(ctx, r.ID)
-			if err != nil && !errdefs.IsNotFound(err) && layers.excused(ctx, err) != nil {
-				return 0, err
-			}
-			n += u.Inodes
-		}
-	}
-	return n, nil
 }

@@ -203,7 +203,7 @@ func TestInterruptedPullsAreGivenUp(t *testing.T) {
 		},
 		"after a reboot": func(t *testing.T, s *Store) *Store {
 			test.Must(t, s.Close())
-			files := test.Value(openFiles(t.Context(), s.cfg))(t)
+			files := test.Value(openFiles(t.Context(), diskConfig{Root: s.cfg.Root, WritableRoot: s.cfg.WritableRoot, Snapshotter: s.cfg.DefaultSnapshotter}))(t)
 			files.flusher.boot = "another boot"
 			later := test.Value(newStore(files, s.cfg))(t)
 			test.Must(t, later.recover(s.testContext(t)))

@@ -5,7 +5,10 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/errdefs"
+
+	"github.com/berth-cri/berth/pkg/engine/image/layerproc"
 )
 
 // Below the store's root; rootfsDir and trashDir below Config.WritableRoot.
@@ -41,4 +44,26 @@ func (f *files) rootfsPath(snapshotter, containerID string) string {
 
 func (f *files) volumesPath(snapshotter, containerID string) string {
 	return filepath.Join(f.rootfsPath(snapshotter, containerID), "volumes")
+}
+
+// whereTo needs no mount: whiteouts are what an overlay mount would make of them.
+func whereTo(mounts []mount.Mount) (layerproc.Layer, error) {
+	if len(mounts) == 1 && mounts[0].Type == "bind" {
+		return layerproc.Layer{Root: mounts[0].Source}, nil
+	}
+	to := layerproc.Layer{Overlay: true}
+	if len(mounts) == 1 && mounts[0].Type == "overlay" {
+		for _, o := range mounts[0].Options {
+			switch key, value, _ := strings.Cut(o, "="); key {
+			case "upperdir":
+				to.Root = value
+			case "lowerdir":
+				to.Below = strings.Split(value, ":")
+			}
+		}
+	}
+	if to.Root == "" {
+		return to, fmt.Errorf("unpack into mounts of an unexpected kind: %w", errdefs.ErrInternal)
+	}
+	return to, nil
 }

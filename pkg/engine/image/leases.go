@@ -7,10 +7,24 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
+	"time"
 
 	"github.com/containerd/containerd/v2/core/leases"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
+)
+
+const (
+	clientLabel = "berth.dev/client"
+	expireLabel = "containerd.io/gc.expire"
+	// clientRefs begin the names of what clients are writing: those of pulls are others, and
+	// no client can keep a pull waiting.
+	clientRefs = "client/"
+	// clientLeaseGrace is how old one must be to give way when the disk is nearly full.
+	// When it is full, below clientLeaseMargin percent, all do.
+	clientLeaseGrace  = time.Hour
+	clientLeaseMargin = 10
 )
 
 // lease keeps what is written under the returned context from being collected.
@@ -59,4 +73,50 @@ func isDownload(dir string) bool {
 		}
 	}
 	return true
+}
+
+func isClientLease(l leases.Lease) bool {
+	_, ok := l.Labels[clientLabel]
+	return ok
+}
+
+// isOver says whether the collector takes what a lease holds.
+func isOver(l leases.Lease, now time.Time) bool {
+	end, err := time.Parse(time.RFC3339, l.Labels[expireLabel])
+	return err == nil && now.After(end)
+}
+
+// dropClientWrites gives up what clients began to write.
+func (f *files) dropClientWrites(ctx context.Context) {
+	all, err := f.content.ListStatuses(ctx)
+	if err != nil {
+		log.G(ctx).WithError(err).Warn("Failed to list what is being written")
+		return
+	}
+	for _, st := range all {
+		if !strings.HasPrefix(st.Ref, clientRefs) {
+			continue
+		}
+		if err := f.content.Abort(ctx, st.Ref); err != nil && !errdefs.IsNotFound(err) {
+			log.G(ctx).WithError(err).WithField("ref", st.Ref).Warn("Failed to give up what a client began to write")
+		}
+	}
+}
+
+// dropClientLeases gives up what clients hold since before that time.
+func (f *files) dropClientLeases(ctx context.Context, before time.Time) (dropped int) {
+	all, err := f.leases.List(ctx)
+	if err != nil {
+		log.G(ctx).WithError(err).Warn("Failed to list leases")
+	}
+	for _, l := range all {
+		if isClientLease(l) && l.CreatedAt.Before(before) {
+			f.endLease(ctx, l)
+			dropped++
+		}
+	}
+	if dropped > 0 {
+		log.G(ctx).WithField("leases", dropped).Warn("Gave up leases of clients because the disk is nearly full")
+	}
+	return dropped
 }

@@ -407,7 +407,7 @@ func TestClientsCopyImagesOfModules(t *testing.T) {
 	_, s := serve(t, Config{}, index)
 	img := pullFor(t, s, WasmPlatform, app)
 	ctx := inNamespace(t.Context())
-	records := s.Clients().Images()
+	records := NewClients(s.Parts()).Images()
 	rec := test.Value(records.Get(ctx, app))(t)
 	if rec.Labels[platformLabel] == "" {
 		t.Fatalf("nothing says for which platform it was pulled: %v", rec.Labels)

@@ -20,11 +20,18 @@ import (
 
 // preloads brings in archives that were put on the node before the daemon started.
 type preloads struct {
-	dir      string
-	archives *archives
-	catalog  *catalog
+	*archives
+	dir string
 	// record is the file that says what was imported.
 	record string
+}
+
+// Preload imports the archives of a directory that are new. One that cannot be imported
+// costs nothing but its images; it is tried again at the next start.
+func (a *archives) Preload(ctx context.Context, dir string) {
+	if dir != "" {
+		(&preloads{a, dir, a.puller.files.path(preloadedFile)}).run(ctx)
+	}
 }
 
 // preloaded is what was imported of an archive that has not changed since.
@@ -49,12 +56,7 @@ func isArchive(name string) bool {
 	return slices.ContainsFunc(archiveEndings, func(e string) bool { return strings.HasSuffix(name, e) })
 }
 
-// run imports what is new. An archive that cannot be imported costs nothing but its
-// images; it is tried again at the next start.
 func (p *preloads) run(ctx context.Context) {
-	if p.dir == "" {
-		return
-	}
 	entries, err := os.ReadDir(p.dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return
@@ -66,7 +68,7 @@ func (p *preloads) run(ctx context.Context) {
 		log.G(ctx).WithError(err).Warn("Failed to read the directory of preloaded images")
 		return
 	}
-	before, now := p.read(ctx), map[string]preloaded{}
+	before, now := p.before(ctx), map[string]preloaded{}
 	for _, e := range entries {
 		if ctx.Err() != nil {
 			return
@@ -114,7 +116,7 @@ func (p *preloads) one(ctx context.Context, name string, before preloaded) (prel
 		return now, nil
 	}
 	begin := time.Now()
-	now.Names, err = p.archives.Import(ctx, f, ImportRequest{Platform: AnyPlatform})
+	now.Names, err = p.Import(ctx, f, ImportRequest{Platform: AnyPlatform})
 	if err == nil {
 		log.G(ctx).WithFields(log.Fields{"file": path, "images": now.Names, "duration": time.Since(begin)}).Info("Images preloaded")
 	}
@@ -124,13 +126,13 @@ func (p *preloads) one(ctx context.Context, name string, before preloaded) (prel
 // has says whether all of them are there.
 func (p *preloads) has(names []string) bool {
 	return len(names) > 0 && !slices.ContainsFunc(names, func(name string) bool {
-		_, err := p.catalog.get(name, AnyPlatform)
+		_, err := p.puller.catalog.Get(name)
 		return err != nil
 	})
 }
 
-// read returns what was imported before; a record that cannot be read is none.
-func (p *preloads) read(ctx context.Context) map[string]preloaded {
+// before returns what was imported before; a record that cannot be read is none.
+func (p *preloads) before(ctx context.Context) map[string]preloaded {
 	var before preloadRecord
 	err := record.Read(p.record, preloadFormat, &before)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -18,7 +18,7 @@ func preload(t *testing.T, c Config) *Store {
 	dir := c.PreloadDir
 	c.PreloadDir = ""
 	s := openStore(t, c)
-	(&preloads{dir: dir, archives: s.archives, catalog: s.catalog, record: s.files.path(preloadedFile)}).run(t.Context())
+	s.Preload(t.Context(), dir)
 	return s
 }
 

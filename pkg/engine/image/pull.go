@@ -42,9 +42,20 @@ type PullRequest struct {
 	PlainHTTP bool
 }
 
+// pullConfig has fields of image.Config.
+type pullConfig struct {
+	HostsDir  string
+	Verifiers Verifiers
+	// ProgressTimeout is PullProgressTimeout.
+	ProgressTimeout time.Duration
+}
+
+// defaultProgressTimeout is that of a store whose configuration has none.
+const defaultProgressTimeout = 5 * time.Minute
+
 // puller brings images into a store.
 type puller struct {
-	cfg      Config
+	cfg      pullConfig
 	verifier *bindir.ImageVerifier // nil if any image may be pulled
 	flights  *flights
 	files    *files
@@ -66,16 +77,19 @@ type puller struct {
 // maxAhead is how many those may be: 16 MiB.
 const maxAhead = (16 << 20) / registry.PartSize
 
-func newPuller(c Config, r *reader, k *catalog, u *unpacker, v *views, w work) (*puller, error) {
+func newPuller(c pullConfig, k *catalog, v *views) (*puller, error) {
 	verifier, err := c.Verifiers.verifier()
 	if err != nil {
 		return nil, err
 	}
 	return &puller{
-		cfg: c, verifier: verifier, flights: &flights{running: map[string]*flight{}, cancels: map[*flight]context.CancelCauseFunc{}}, files: v.files, reader: r, catalog: k, unpacker: u, views: v, work: w,
-		interrupted: &interrupted{files: v.files, collector: w.collector}, ahead: semaphore.NewWeighted(maxAhead),
+		cfg: c, verifier: verifier, flights: &flights{running: map[string]*flight{}, cancels: map[*flight]context.CancelCauseFunc{}}, files: v.files, reader: k.reader, catalog: k, unpacker: v.unpacker, views: v, work: v.work,
+		interrupted: &interrupted{files: v.files, collector: v.work.collector}, ahead: semaphore.NewWeighted(maxAhead),
 	}, nil
 }
+
+// close ends the pulls, and waits for them.
+func (s *puller) close() { s.flights.close() }
 
 // Pull brings an image into the store, unpacks it, and returns it. The registry
 // is asked every time, with the given credentials, even if everything is there
@@ -157,7 +171,7 @@ func (s *puller) fly(ctx context.Context, p pull, cancel context.CancelCauseFunc
 	clean := registry.NewRedactor(p.creds)
 	ctx = clean.Logger(ctx)
 	watched := &registry.Progress{Total: &s.underway.fetched}
-	go watched.Watch(ctx, s.cfg.PullProgressTimeout, cancel)
+	go watched.Watch(ctx, s.cfg.ProgressTimeout, cancel)
 	img, err := s.download(ctx, p, watched)
 	if err != nil {
 		host := reference.Domain(p.name)
@@ -185,8 +199,8 @@ func stepFields(ctx context.Context) log.Fields {
 
 func (s *puller) download(ctx context.Context, p pull, watched *registry.Progress) (*Image, error) {
 	from := registry.New(ctx, registry.Options{
-		HostsDir: s.cfg.HostsDir, Credentials: p.creds, Limits: s.cfg.Limits, Window: s.window(), Progress: watched,
-		Connections: s.cfg.MaxConcurrentDownloads, Ahead: s.ahead, PlainHTTP: p.plainHTTP,
+		HostsDir: s.cfg.HostsDir, Credentials: p.creds, Limits: s.reader.limits, Window: s.window(), Progress: watched,
+		Connections: s.unpacker.Downloads, Ahead: s.ahead, PlainHTTP: p.plainHTTP,
 	})
 	defer from.Close()
 	resolving, end := step.Begin(ctx, step.Resolve)
@@ -194,7 +208,7 @@ func (s *puller) download(ctx context.Context, p pull, watched *registry.Progres
 	if end(err); err != nil {
 		return nil, &resolveError{err}
 	}
-	if err := checkDocument(s.cfg.Limits, "manifest", target); err != nil {
+	if err := checkDocument(s.reader.limits, "manifest", target); err != nil {
 		return nil, err
 	}
 	if err := s.verify(ctx, p.name.String(), target); err != nil {
@@ -248,21 +262,21 @@ func (s *puller) dropDamagedOf(ctx context.Context, p pull, target imagespec.Des
 		return false
 	}
 	whole := s.contentWhole(ctx, img, true, target)
-	return s.views.dropLost(ctx, s.files.keyOf(p.snapshotter, img.ChainID), img) || !whole
+	return s.views.dropLost(ctx, s.views.keyOf(p.snapshotter, img.ChainID), img) || !whole
 }
 
 // dropDamaged has what is damaged fetched, too.
 func (s *puller) dropDamaged(ctx context.Context, desc imagespec.Descriptor) ([]imagespec.Descriptor, error) {
-	_, err := s.files.dropDamaged(ctx, desc, false)
+	_, err := s.files.dropDamaged(ctx, desc, isDocument(desc.MediaType))
 	return nil, err
 }
 
 // window is over how long the rate of a download is measured.
 func (s *puller) window() time.Duration {
-	if s.cfg.PullProgressTimeout < 0 { // never a stall, but there is a rate all the same
+	if s.cfg.ProgressTimeout < 0 { // never a stall, but there is a rate all the same
 		return defaultProgressTimeout
 	}
-	return s.cfg.PullProgressTimeout
+	return s.cfg.ProgressTimeout
 }
 
 // already returns the image if target is in the store, under this name, whole and
@@ -279,7 +293,7 @@ func (s *puller) already(ctx context.Context, p pull, target imagespec.Descripto
 	if !s.contentWhole(ctx, img, false, target) {
 		return nil
 	}
-	k := s.files.keyOf(p.snapshotter, img.ChainID)
+	k := s.views.keyOf(p.snapshotter, img.ChainID)
 	l := s.files.layers[k.snapshotter]
 	if l.kind.layered {
 		if s.views.table.get(k) == nil {
@@ -322,7 +336,7 @@ func (s *puller) bringIn(ctx context.Context, p pull, from source, lease leases.
 	from.expect(manifest.Layers)
 	underwayOf(ctx).expect(manifest.Layers)
 	labels := images.ChildGCLabels
-	if s.cfg.DiscardLayers && !isArtifact(manifest) && !described.wasm {
+	if s.unpacker.DiscardLayers && !isArtifact(manifest) && !described.wasm {
 		labels = images.ChildGCLabelsFilterLayers
 	}
 	children := images.SetChildrenMappedLabels(s.files.content, s.reader.children, labels)
@@ -338,7 +352,7 @@ func (s *puller) bringIn(ctx context.Context, p pull, from source, lease leases.
 		return fetch(layer, desc)
 	}
 	handler := images.Handlers(images.HandlerFunc(timed), safely(children))
-	limit := s.cfg.Limits.MaxImageEntries - before
+	limit := s.reader.limits.MaxImageEntries - before
 	if isArtifact(manifest) {
 		return s.bringInArtifact(ctx, p, target, handler, limit)
 	}
@@ -360,7 +374,7 @@ func (s *puller) bringIn(ctx context.Context, p pull, from source, lease leases.
 	}
 	// Layers that were there before are whole too; this also finds a manifest
 	// whose layers were of types that nobody unpacks.
-	k := s.files.keyOf(p.snapshotter, img.ChainID)
+	k := s.views.keyOf(p.snapshotter, img.ChainID)
 	return img, s.views.mended(ctx, k, img, func() error {
 		if err := s.unpacker.unpackStored(ctx, p.layers, p.snapshotter, img); err != nil {
 			return err
@@ -370,14 +384,14 @@ func (s *puller) bringIn(ctx context.Context, p pull, from source, lease leases.
 }
 
 func (s *puller) bringInArtifact(ctx context.Context, p pull, target imagespec.Descriptor, handler images.Handler, limit int64) (*Image, error) {
-	if err := images.Dispatch(ctx, handler, semaphore.NewWeighted(int64(s.cfg.MaxConcurrentDownloads)), target); err != nil {
+	if err := images.Dispatch(ctx, handler, semaphore.NewWeighted(int64(s.unpacker.Downloads)), target); err != nil {
 		return nil, err
 	}
 	img, err := s.reader.load(ctx, target, p.platform)
 	if err != nil {
 		return nil, err
 	}
-	k := s.files.keyOf(p.snapshotter, img.ChainID)
+	k := s.views.keyOf(p.snapshotter, img.ChainID)
 	if err := s.unpacker.unpackArtifact(ctx, s.files.layers[k.snapshotter], k.snapshotter, img, limit); err != nil {
 		return nil, err
 	}
@@ -408,7 +422,7 @@ func (s *puller) publishAs(ctx context.Context, p pull, img *Image, n naming, le
 	img, err := s.catalog.record(ctx, img, n, lease)
 	if err == nil {
 		s.interrupted.done(ctx, p.image())
-		if s.cfg.DiscardLayers {
+		if s.unpacker.DiscardLayers {
 			s.work.collector.kick() // which counts, too
 		} else {
 			s.work.counter.kick()
@@ -427,4 +441,24 @@ func (s *puller) abandon(ctx context.Context, lease leases.Lease, cause error) {
 	if isNoSpace(cause) || bounds.IsBeyond(cause) {
 		<-collected
 	}
+}
+
+// contentWhole drops the damaged content of an image, and returns whether there was none.
+// Layers, which need not be there, are compared by their digest if the check is thorough.
+func (s *puller) contentWhole(ctx context.Context, img *Image, thorough bool, also ...imagespec.Descriptor) bool {
+	all := true
+	check := func(descs ...imagespec.Descriptor) {
+		for _, desc := range descs {
+			dropped, err := s.files.dropDamaged(ctx, desc, thorough || isDocument(desc.MediaType))
+			all = all && err == nil && !dropped
+		}
+	}
+	check(append(also, img.manifest)...)
+	manifest, err := s.reader.readManifest(ctx, img.manifest, checkManifest)
+	if err != nil {
+		return false
+	}
+	check(append(manifest.Layers, manifest.Config)...)
+	_, err = s.files.content.Info(ctx, manifest.Config.Digest)
+	return all && err == nil
 }

@@ -45,13 +45,16 @@ func nearlyFull(root string) bool { return lessFree(root, evictionMargin) }
 // filesystem is.
 func (s *Store) makeRoom(ctx context.Context) {
 	if lessFree(s.files.root, kubeletMargin) {
-		s.interrupted.drop(inNamespace(ctx))
-		s.dropClientWrites(inNamespace(ctx))
+		ctx = inNamespace(ctx)
+		s.interrupted.drop(ctx)
+		s.files.dropClientWrites(ctx)
 		before := time.Now().Add(-clientLeaseGrace)
 		if lessFree(s.files.root, clientLeaseMargin) {
 			before = time.Now()
 		}
-		s.dropClientLeases(inNamespace(ctx), before)
+		if s.files.dropClientLeases(ctx, before) > 0 {
+			s.work.collector.kick()
+		}
 	}
 }
 

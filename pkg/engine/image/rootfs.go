@@ -66,12 +66,19 @@ type rootfses struct {
 	meter   *meter
 	work    work
 	sweeper *worker
-	cfg     Config
+	options []string
+	syncs   bool
 
 	mu sync.Mutex
 	// late are the owners of root filesystems in snapshotters that did not answer when
 	// Retain named them.
 	late map[string]map[string]bool
+}
+
+// newRootfses returns those of a store. Options are added to the mounts; writable layers are
+// volatile unless sync.
+func newRootfses(v *views, m *meter, options []string, sync bool) *rootfses {
+	return &rootfses{files: v.files, views: v, meter: m, work: v.work, sweeper: newWorker(), options: options, syncs: sync, late: map[string]map[string]bool{}}
 }
 
 // CanMap tells whether root filesystems of a snapshotter (empty: the default) can
@@ -135,7 +142,7 @@ func (m *rootfses) PrepareVolume(ctx context.Context, containerID string, img *I
 	if err != nil {
 		return nil, err
 	}
-	k := m.files.keyOf(name, img.ChainID)
+	k := m.views.keyOf(name, img.ChainID)
 	l, _, err := m.files.layersOf(k.snapshotter)
 	if err != nil {
 		return nil, err
@@ -260,7 +267,7 @@ func (m *rootfses) Retain(ctx context.Context, inUse []Use) error {
 		owners[u.Owner] = true
 	}
 	m.views.table.retain(inUse, func(u Use) viewKey {
-		return m.files.keyOf(cmp.Or(u.Snapshotter, m.files.snapshotter), u.ChainID)
+		return m.views.keyOf(cmp.Or(u.Snapshotter, m.files.snapshotter), u.ChainID)
 	})
 	var errs []error
 	for name, l := range m.files.layers {
@@ -364,8 +371,8 @@ func explainWritable(containerID, root string, err error) error {
 }
 
 func (m *rootfses) stacked(v *view, name, dir string) *Rootfs {
-	options := append([]string{}, m.cfg.MountOptions...)
-	if !m.cfg.SyncRootfs {
+	options := append([]string{}, m.options...)
+	if !m.syncs {
 		volatile, _ := m.files.proof.get(m.files.root, m.files.writable) // layersOf has seen the error
 		options = append(options, volatile...)
 	}

@@ -2,8 +2,11 @@ package image
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"runtime/debug"
+	"strings"
+	"syscall"
 
 	"github.com/containerd/containerd/v2/core/images"
 	"github.com/containerd/errdefs"
@@ -28,4 +31,10 @@ func safely(h images.HandlerFunc) images.HandlerFunc {
 		defer caught(ctx, &err)
 		return h(ctx, desc)
 	}
+}
+
+// isNoSpace also reads the text: not every layer between keeps the error.
+func isNoSpace(err error) bool {
+	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) ||
+		strings.Contains(err.Error(), syscall.ENOSPC.Error()) || strings.Contains(err.Error(), syscall.EDQUOT.Error())
 }

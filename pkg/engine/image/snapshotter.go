@@ -49,24 +49,13 @@ var snapshotterKinds = map[string]snapshotterKind{
 	Native: {open: native.NewSnapshotter},
 }
 
-// snapshotters returns the names that DefaultSnapshotter and a handler's
-// snapshotter may have.
-func (c Config) snapshotters() []string {
-	names := slices.AppendSeq(slices.Collect(maps.Keys(snapshotterKinds)), maps.Keys(c.Snapshotters))
+// snapshotterNames returns the names that a handler's snapshotter may have, if those of
+// other programs are these.
+func snapshotterNames(others map[string]string) []string {
+	names := slices.AppendSeq(slices.Collect(maps.Keys(snapshotterKinds)), maps.Keys(others))
 	slices.Sort(names)
 	return names
 }
-
-// Ready says whether pods can have a snapshotter (empty: the default) at this moment,
-// and if not why.
-func (s *Store) Ready(snapshotter string) error {
-	_, _, err := s.files.layersOf(snapshotter)
-	return err
-}
-
-// SnapshotterChanges has something to read when Ready says something else of any
-// snapshotter. It has one reader.
-func (s *Store) SnapshotterChanges() <-chan struct{} { return s.files.changed }
 
 func unknownSnapshotter(name string, known []string) error {
 	return fmt.Errorf("unknown snapshotter %q; use one of %s, or add [snapshotters.%s] and restart berth: %w",

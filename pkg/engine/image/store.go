@@ -10,6 +10,7 @@ import (
 // Store keeps the images of one node. It puts the parts together that have one
 // concern each, and runs what they do in the background.
 type Store struct {
+	*index
 	*puller
 	*rootfses
 	*meter
@@ -21,9 +22,6 @@ type Store struct {
 	catalog *catalog
 	views   *views
 	work    work
-	clients *Clients
-	// checkpoints are names of images whose processes may go on here.
-	checkpoints pinPatterns
 	// nearlyFull says whether a removal waits until its space is free.
 	nearlyFull func(root string) bool
 
@@ -38,7 +36,9 @@ func Open(ctx context.Context, c Config) (_ *Store, retErr error) {
 	if err != nil {
 		return nil, err
 	}
-	f, err := openFiles(ctx, c)
+	f, err := openFiles(ctx, diskConfig{
+		Root: c.Root, WritableRoot: c.WritableRoot, Snapshotter: c.DefaultSnapshotter, Others: c.Snapshotters, Events: c.Events,
+	})
 	if err != nil {
 		return nil, fmt.Errorf("open image store %s: %w", c.Root, err)
 	}
@@ -59,17 +59,16 @@ func Open(ctx context.Context, c Config) (_ *Store, retErr error) {
 }
 
 // newStore puts the parts together.
-func newStore(f *files, c Config) (*Store, error) {
-	s := &Store{cfg: c, files: f, nearlyFull: nearlyFull, work: work{collector: newWorker(), counter: newWorker()}}
-	s.reader = newReader(f.content, c.Limits)
-	s.catalog = &catalog{index: newIndex(newPinPatterns(c.PinnedImages)), files: f, reader: s.reader, events: c.Events}
-	u := newUnpacker(f, s.reader, c)
-	s.views = &views{files: f, unpacker: u, table: newTable(), hasImage: s.catalog.hasChain, work: s.work}
-	s.meter = &meter{files: f, worker: newWorker(), known: map[measureKey]measured{}, wanted: map[measureKey]bool{}}
-	s.rootfses = &rootfses{files: f, views: s.views, meter: s.meter, work: s.work, sweeper: newWorker(), cfg: c, late: map[string]map[string]bool{}}
-	s.clients, s.checkpoints = &Clients{store: s}, newPinPatterns(c.CheckpointImages)
-	var err error
-	s.puller, err = newPuller(c, s.reader, s.catalog, u, s.views, s.work)
+func newStore(f *files, c Config) (_ *Store, err error) {
+	s := &Store{cfg: c, files: f, nearlyFull: nearlyFull}
+	s.catalog = newCatalog(f, newReader(f.content, c.Limits), newIndex(c.PinnedImages, c.CheckpointImages), c.Events)
+	s.index, s.reader = s.catalog.index, s.catalog.reader
+	u := newUnpacker(f, s.reader, unpackConfig{Downloads: c.MaxConcurrentDownloads, DiscardLayers: c.DiscardLayers, KeysDir: c.DecryptionKeysDir})
+	s.views = newViews(f, u, s.hasChain)
+	s.work = s.views.work
+	s.meter = newMeter(f)
+	s.rootfses = newRootfses(s.views, s.meter, c.MountOptions, c.SyncRootfs)
+	s.puller, err = newPuller(pullConfig{HostsDir: c.HostsDir, Verifiers: c.Verifiers, ProgressTimeout: c.PullProgressTimeout}, s.catalog, s.views)
 	s.archives = newArchives(s.puller)
 	return s, err
 }
@@ -77,10 +76,10 @@ func newStore(f *files, c Config) (*Store, error) {
 // Close ends the pulls and the background work, and closes the store.
 func (s *Store) Close() error {
 	s.archives.end()
-	s.flights.close()
+	s.puller.close()
 	s.stop()
 	s.wg.Wait()
-	s.views.unpacker.children.close()
+	s.views.unpacker.close()
 	return s.files.close()
 }
 
@@ -97,15 +96,38 @@ func (s *Store) Whole(ctx context.Context, img *Image) (*Image, error) {
 	return whole, err
 }
 
-// Get finds an image by tag, short name, digest, tag and digest, id with or
-// without "sha256:", or a unique prefix (six digits or more) of an id.
-// errdefs.ErrNotFound when there is none, ErrInvalidArgument when a prefix fits
-// several. It reads memory only.
-func (s *Store) Get(ref string) (*Image, error) { return s.catalog.get(ref, AnyPlatform) }
+// Fetched is how many bytes registries have sent since Open.
+func (s *Store) Fetched() int64 { return s.underway.fetched.Load() }
 
-// Find is Get for one who wants the image of a platform. An id stands for its image,
-// whatever that was built for.
-func (s *Store) Find(ref string, wanted Platform) (*Image, error) { return s.catalog.get(ref, wanted) }
+// Running is how many pulls and imports have not ended.
+func (s *Store) Running() int { return s.underway.running() }
 
-// List returns all images, sorted by ID. It reads memory only.
-func (s *Store) List() []*Image { return s.catalog.list() }
+// Underway are the pulls that have not ended, the oldest first.
+func (s *Store) Underway(ctx context.Context) []Underway {
+	return s.underway.list(inNamespace(ctx), s.files.content)
+}
+
+// Ready says whether pods can have a snapshotter (empty: the default) at this moment,
+// and if not why.
+func (s *Store) Ready(snapshotter string) error {
+	_, _, err := s.files.layersOf(snapshotter)
+	return err
+}
+
+// SnapshotterChanges has something to read when Ready says something else of any
+// snapshotter. It has one reader.
+func (s *Store) SnapshotterChanges() <-chan struct{} { return s.files.changed }
+
+// Parts are what agents and shims reach through containerd's API.
+type Parts struct {
+	files     *files
+	catalog   *catalog
+	reader    *reader
+	archives  *archives
+	collector *worker
+}
+
+// Parts are those of this store.
+func (s *Store) Parts() Parts {
+	return Parts{s.files, s.catalog, s.reader, s.archives, s.work.collector}
+}

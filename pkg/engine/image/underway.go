@@ -3,11 +3,13 @@ package image
 import (
 	"cmp"
 	"context"
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/containerd/containerd/v2/core/content"
 	"github.com/containerd/containerd/v2/core/remotes"
 	"github.com/opencontainers/go-digest"
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -78,16 +80,50 @@ func (u *underway) begin(name, snapshotter string) (w *watchedPull, end func()) 
 	}
 }
 
-// all are the pulls, the oldest first.
-func (u *underway) all() []*watchedPull {
+// running is how many they are.
+func (u *underway) running() int {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	out := make([]*watchedPull, 0, len(u.pulls))
-	for w := range u.pulls {
-		out = append(out, w)
+	return len(u.pulls)
+}
+
+// list describes them, the oldest first; what is of their layers is in store.
+func (u *underway) list(ctx context.Context, store content.Store) []Underway {
+	u.mu.Lock()
+	pulls := slices.Collect(maps.Keys(u.pulls))
+	u.mu.Unlock()
+	out := make([]Underway, 0, len(pulls))
+	for _, w := range pulls {
+		out = append(out, w.describe(ctx, store))
 	}
-	slices.SortFunc(out, func(a, b *watchedPull) int { return cmp.Or(a.began.Compare(b.began), cmp.Compare(a.name, b.name)) })
+	slices.SortFunc(out, func(a, b Underway) int { return cmp.Or(a.Began.Compare(b.Began), cmp.Compare(a.Name, b.Name)) })
 	return out
+}
+
+func (w *watchedPull) describe(ctx context.Context, store content.Store) Underway {
+	w.mu.Lock()
+	layers, stages := w.layers, maps.Clone(w.stages)
+	w.mu.Unlock()
+	u := Underway{Name: w.name, Snapshotter: w.snapshotter, Began: w.began}
+	for _, desc := range layers {
+		l := LayerProgress{Digest: desc.Digest, Size: desc.Size, Fetched: desc.Size, Stage: stages[desc.Digest]}
+		if l.Stage == "" { // it is not being unpacked, and was not
+			l.Fetched, l.Stage = fetched(ctx, store, desc)
+		}
+		u.Layers = append(u.Layers, l)
+	}
+	return u
+}
+
+// fetched is how much of a layer is there.
+func fetched(ctx context.Context, store content.Store, desc imagespec.Descriptor) (int64, LayerStage) {
+	if _, err := store.Info(ctx, desc.Digest); err == nil {
+		return desc.Size, LayerFetched
+	}
+	if st, err := store.Status(ctx, remotes.MakeRefKey(ctx, desc)); err == nil {
+		return min(st.Offset, desc.Size), LayerFetching
+	}
+	return 0, LayerWaiting
 }
 
 func (w *watchedPull) expect(layers []imagespec.Descriptor) {
@@ -107,45 +143,6 @@ func (w *watchedPull) at(layer digest.Digest, stage LayerStage) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.stages[layer] = stage
-}
-
-// Fetched is how many bytes registries have sent since Open.
-func (s *Store) Fetched() int64 { return s.underway.fetched.Load() }
-
-// Running is how many pulls and imports have not ended.
-func (s *Store) Running() int { return len(s.underway.all()) }
-
-// Underway are the pulls that have not ended, the oldest first.
-func (s *Store) Underway(ctx context.Context) []Underway {
-	ctx = inNamespace(ctx)
-	var out []Underway
-	for _, w := range s.underway.all() {
-		u := Underway{Name: w.name, Snapshotter: w.snapshotter, Began: w.began}
-		w.mu.Lock()
-		layers := w.layers
-		for _, l := range layers {
-			u.Layers = append(u.Layers, LayerProgress{Digest: l.Digest, Size: l.Size, Stage: cmp.Or(w.stages[l.Digest], LayerWaiting)})
-		}
-		w.mu.Unlock()
-		for i := range u.Layers {
-			s.files.progress(ctx, &u.Layers[i], layers[i])
-		}
-		out = append(out, u)
-	}
-	return out
-}
-
-// progress finds out how much of a layer is there.
-func (f *files) progress(ctx context.Context, l *LayerProgress, desc imagespec.Descriptor) {
-	if l.Stage != LayerWaiting { // it is being unpacked, or was
-		l.Fetched = l.Size
-		return
-	}
-	if _, err := f.content.Info(ctx, l.Digest); err == nil {
-		l.Fetched, l.Stage = l.Size, LayerFetched
-	} else if st, err := f.content.Status(ctx, remotes.MakeRefKey(ctx, desc)); err == nil {
-		l.Fetched, l.Stage = min(st.Offset, l.Size), LayerFetching
-	}
 }
 
 // underwayKey is under which the context of a pull has its *watchedPull.

@@ -131,28 +131,6 @@ func (a *applier) open(ctx context.Context, desc imagespec.Descriptor) (blob *os
 	return blob, blob.Close, nil
 }
 
-// whereTo needs no mount: whiteouts are what an overlay mount would make of them.
-func whereTo(mounts []mount.Mount) (layerproc.Layer, error) {
-	if len(mounts) == 1 && mounts[0].Type == "bind" {
-		return layerproc.Layer{Root: mounts[0].Source}, nil
-	}
-	to := layerproc.Layer{Overlay: true}
-	if len(mounts) == 1 && mounts[0].Type == "overlay" {
-		for _, o := range mounts[0].Options {
-			switch key, value, _ := strings.Cut(o, "="); key {
-			case "upperdir":
-				to.Root = value
-			case "lowerdir":
-				to.Below = strings.Split(value, ":")
-			}
-		}
-	}
-	if to.Root == "" {
-		return to, fmt.Errorf("unpack into mounts of an unexpected kind: %w", errdefs.ErrInternal)
-	}
-	return to, nil
-}
-
 // entryLimit is how many entries the layers of an image may have.
 type entryLimit struct {
 	max  int64

@@ -1,7 +1,9 @@
 package image
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"math"
 	"runtime"
@@ -16,13 +18,23 @@ import (
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sync/semaphore"
 
+	"github.com/berth-cri/berth/pkg/engine/image/bounds"
 	"github.com/berth-cri/berth/pkg/engine/keyedlock"
 	"github.com/berth-cri/berth/pkg/step"
 )
 
+// unpackConfig has fields of image.Config.
+type unpackConfig struct {
+	// Downloads is MaxConcurrentDownloads.
+	Downloads     int
+	DiscardLayers bool
+	KeysDir       string
+}
+
 // unpacker unpacks layers into snapshotters.
 type unpacker struct {
-	cfg      Config
+	unpackConfig
+
 	content  content.Store
 	blobs    string // the directory of content
 	reader   *reader
@@ -34,13 +46,16 @@ type unpacker struct {
 	locks *keyedlock.Locks
 }
 
-func newUnpacker(f *files, r *reader, c Config) *unpacker {
+func newUnpacker(f *files, r *reader, c unpackConfig) *unpacker {
 	return &unpacker{
-		cfg: c, content: f.content, blobs: f.path("content", "blobs"), reader: r, flusher: f.flusher,
+		unpackConfig: c, content: f.content, blobs: f.path("content", "blobs"), reader: r, flusher: f.flusher,
 		slots: semaphore.NewWeighted(int64(runtime.GOMAXPROCS(0))), locks: keyedlock.New(1),
 		children: newChildren(r.limits.MaxUnpackMemory),
 	}
 }
+
+// close ends the processes that unpack.
+func (u *unpacker) close() { u.children.close() }
 
 // unpacking is that of one image.
 type unpacking struct {
@@ -76,10 +91,10 @@ func (u *unpacker) begin(ctx context.Context, l *layers, name string, of describ
 		// A layer counts from before it is downloaded. What bounds those that are
 		// really unpacked are the applier's slots.
 		unpack.WithUnpackLimiter(semaphore.NewWeighted(math.MaxInt64)),
-		unpack.WithLimiter(semaphore.NewWeighted(int64(u.cfg.MaxConcurrentDownloads))),
+		unpack.WithLimiter(semaphore.NewWeighted(int64(u.Downloads))),
 		unpack.WithDuplicationSuppressor(u.locks),
 	}
-	if !l.kind.remote && !u.cfg.DiscardLayers || of.wasm {
+	if !l.kind.remote && !u.DiscardLayers || of.wasm {
 		// A chain may outlive its image under a running container: the layers'
 		// content is then gone although they are unpacked.
 		options = append(options, unpack.WithFetchAllContent())
@@ -109,7 +124,7 @@ func (u *unpacking) Unpack(h images.Handler) images.Handler {
 // applier unpacks layers of one pull, by one unpacking.
 func (u *unpacker) applier(ctx context.Context, l *layers, id string, limit int64) *applier {
 	return &applier{
-		content: u.content, blobs: u.blobs, keysDir: u.cfg.DecryptionKeysDir, children: u.children, entries: &entryLimit{max: limit},
+		content: u.content, blobs: u.blobs, keysDir: u.KeysDir, children: u.children, entries: &entryLimit{max: limit},
 		slots: u.slots, layers: l, pull: ctx, unpacking: &part{name: step.Unpack}, underway: underwayOf(ctx),
 		wrote: func(dir string) error { return u.flusher.wrote(id, dir) },
 	}
@@ -121,7 +136,7 @@ func (u *unpacker) others(of described) *semaphore.Weighted {
 	if !of.wasm {
 		return nil
 	}
-	return semaphore.NewWeighted(int64(u.cfg.MaxConcurrentDownloads))
+	return semaphore.NewWeighted(int64(u.Downloads))
 }
 
 // unpackStored unpacks an image whose content is in the store: no limit counts for
@@ -166,4 +181,44 @@ func isUnpacked(ctx context.Context, l *layers, chain digest.Digest) (bool, erro
 		return false, nil
 	}
 	return err == nil && info.Kind == snapshots.KindCommitted, err
+}
+
+// unpackedContent is the content for containerd's unpacker, which parses whole
+// configurations when it wants to: it is given what it reads of them.
+type unpackedContent struct {
+	content.Store
+	documents documents
+	// of is the manifest whose configuration it is.
+	of imagespec.Manifest
+}
+
+func (c unpackedContent) ReaderAt(ctx context.Context, desc imagespec.Descriptor) (content.ReaderAt, error) {
+	if !images.IsConfigType(desc.MediaType) {
+		return c.Store.ReaderAt(ctx, desc)
+	}
+	if desc.Size > bounds.MaxStored {
+		return nil, bounds.Beyond("configuration %s has %d bytes, more than %d", desc.Digest, desc.Size, int64(bounds.MaxStored))
+	}
+	done, err := c.documents.begin(ctx, desc.Size)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	text, err := content.ReadBlob(ctx, c.Store, desc)
+	if err != nil {
+		return nil, err
+	}
+	var config struct {
+		imagespec.Platform
+		RootFS imagespec.RootFS `json:"rootfs"`
+	}
+	if err := json.Unmarshal(text, &config); err != nil {
+		return nil, fmt.Errorf("configuration: %w", err)
+	}
+	// The unpacker is given the layers of the root filesystem only.
+	if config.RootFS.DiffIDs, err = rootDiffIDs(c.of, config.Platform, config.RootFS.DiffIDs); err != nil {
+		return nil, err
+	}
+	text, err = json.Marshal(config)
+	return inMemory{bytes.NewReader(text)}, err
 }

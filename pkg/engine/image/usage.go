@@ -46,6 +46,10 @@ type meter struct {
 	wanted map[measureKey]bool
 }
 
+func newMeter(f *files) *meter {
+	return &meter{files: f, worker: newWorker(), known: map[measureKey]measured{}, wanted: map[measureKey]bool{}}
+}
+
 // run counts writable layers until ctx ends.
 func (m *meter) run(ctx context.Context) { m.worker.run(ctx, m.countWanted) }
 

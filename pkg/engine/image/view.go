@@ -32,15 +32,6 @@ type viewKey struct {
 	chain       digest.Digest
 }
 
-// keyOf is where the layers of a chain are for who uses a snapshotter. The files of an
-// artifact are where they need no copy.
-func (f *files) keyOf(snapshotter string, chain digest.Digest) viewKey {
-	if IsArtifact(chain) && f.layers[Overlayfs].broken == nil {
-		snapshotter = Overlayfs
-	}
-	return viewKey{snapshotter: snapshotter, chain: chain}
-}
-
 func (k viewKey) name() string {
 	if k.chain == "" {
 		return viewPrefix + scratch
@@ -191,6 +182,11 @@ type views struct {
 	work     work
 }
 
+// newViews returns the views of a store, which load adds to.
+func newViews(f *files, u *unpacker, hasImage func(chain digest.Digest) bool) *views {
+	return &views{files: f, unpacker: u, table: newTable(), hasImage: hasImage, work: work{collector: newWorker(), counter: newWorker()}}
+}
+
 // work is what is done in the background.
 type work struct{ collector, counter *worker }
 
@@ -335,4 +331,13 @@ func (vs *views) load(ctx context.Context, name string, l *layers) error {
 		vs.table.put(viewKey{snapshotter: name, chain: chainOfView(info.Name)}, v)
 		return nil
 	})
+}
+
+// keyOf is where the layers of a chain are for who uses a snapshotter. The files of an
+// artifact are where they need no copy.
+func (vs *views) keyOf(snapshotter string, chain digest.Digest) viewKey {
+	if IsArtifact(chain) && vs.files.layers[Overlayfs].broken == nil {
+		snapshotter = Overlayfs
+	}
+	return viewKey{snapshotter: snapshotter, chain: chain}
 }

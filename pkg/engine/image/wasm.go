@@ -73,23 +73,3 @@ func (r *reader) artifactPlatform(ctx context.Context, m imagespec.Manifest) (im
 	p.OSFeatures = nil
 	return p, nil
 }
-
-// ToRun finds the image that a container of such a handler runs. errdefs.ErrFailedPrecondition
-// where it was pulled for something else.
-func (s *Store) ToRun(ref string, wanted Platform) (*Image, error) {
-	img, err := s.catalog.get(ref, AnyPlatform)
-	if err != nil {
-		return nil, err
-	}
-	if !s.catalog.pulledFor(img, wanted) {
-		has := &platformError{wanted: wanted}
-		if img.Platform.OS != "" {
-			has.has = []string{img.Platform.OS + "/" + img.Platform.Architecture}
-		}
-		return nil, fmt.Errorf("image %s: %s; if its name also stands for such an image, pull it for this handler, with imagePullPolicy: Always: %w", img.ID, has.advice(), errdefs.ErrFailedPrecondition)
-	}
-	if img.ArtifactType != "" && (!isWasm(img.Platform) || wanted == NodePlatform) {
-		return nil, img.notRunnable()
-	}
-	return img, nil
-}

@@ -117,7 +117,7 @@ func (s *Server) server(to Audience, options []grpc.ServerOption) (*grpc.Server,
 	seen := &view{pods: s.deps.Pods, images: s.deps.Images, selfChecks: to == Shims}
 	versionapi.RegisterVersionServer(server, version{version: s.deps.Version, revision: s.deps.Revision})
 	namespacesapi.RegisterNamespacesServer(server, onlyNamespace{})
-	imagesapi.RegisterImagesServer(server, &imageService{store: image.NewClients(s.deps.Images.Parts()).Images()})
+	imagesapi.RegisterImagesServer(server, &imageService{store: s.deps.Images.Clients().Images()})
 	containersapi.RegisterContainersServer(server, &containerService{view: seen})
 	tasksapi.RegisterTasksServer(server, &taskService{view: seen, stats: s.deps.Stats})
 	eventsapi.RegisterEventsServer(server, &eventService{broker: s.deps.Events, oom: s.deps.OOM})

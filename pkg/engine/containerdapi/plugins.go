@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"slices"
 
-	"github.com/berth-cri/berth/pkg/engine/image"
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/containerd/v2/pkg/deprecation"
 	"github.com/containerd/containerd/v2/plugins"
@@ -72,7 +71,7 @@ func containerdServices(ctx context.Context, d Deps) ([]registerer, error) {
 
 // provided are the parts of berth that those services stand on.
 func provided(d Deps) []plugin.Registration {
-	clients := image.NewClients(d.Images.Parts())
+	clients := d.Images.Clients()
 	snapshotters := clients.Snapshotters()
 	shown := map[string]snapshots.Snapshotter{}
 	var all []plugin.Registration

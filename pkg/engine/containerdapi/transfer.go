@@ -259,7 +259,7 @@ func (s *transferService) name(ctx context.Context, from, to *transfer.ImageStor
 }
 
 func (s *transferService) nameAs(ctx context.Context, from string, to *transfer.ImageStore) error {
-	store := image.NewClients(s.images.Parts()).Images()
+	store := s.images.Clients().Images()
 	known, err := store.Get(ctx, from)
 	if err != nil {
 		return err
@@ -281,7 +281,7 @@ func (s *transferService) label(ctx context.Context, name string, labels map[str
 	for label := range labels {
 		fields = append(fields, "labels."+label)
 	}
-	_, err := image.NewClients(s.images.Parts()).Images().Update(ctx, images.Image{Name: name, Labels: labels}, fields...)
+	_, err := s.images.Clients().Images().Update(ctx, images.Image{Name: name, Labels: labels}, fields...)
 	return err
 }
 

@@ -11,6 +11,14 @@ import (
 	"github.com/containerd/containerd/v2/core/snapshots"
 )
 
+// Parts are what of a store agents and shims reach through containerd's API.
+type Parts struct {
+	Files     *files
+	Catalog   *catalog
+	Archives  *archives
+	Collector *worker
+}
+
 // Clients is a store as programs of the node use it that speak containerd's API: by
 // containerd's interfaces, over the same metadata, content and snapshots. They may add
 // and remove images, content and leases. What images and pulls need stays, whatever they
@@ -24,8 +32,8 @@ type Clients struct {
 	due atomic.Bool
 }
 
-// NewClients serves the parts of a store.
-func NewClients(store Parts) *Clients { return &Clients{store: store} }
+// newClients serves the parts of a store.
+func newClients(store Parts) *Clients { return &Clients{store: store} }
 
 // Images are the records of images, by their whole names.
 func (c *Clients) Images() images.Store { return &clientImages{store: c.store} }
@@ -33,20 +41,20 @@ func (c *Clients) Images() images.Store { return &clientImages{store: c.store} }
 // Content is what images are made of.
 func (c *Clients) Content() content.Store {
 	return &clientContent{
-		Store: c.store.files.content, files: c.store.files, users: &contentUsers{store: c.store}, collect: c.Collect, soon: c.collectSoon,
+		Store: c.store.Files.content, files: c.store.Files, users: &contentUsers{store: c.store}, collect: c.Collect, soon: c.collectSoon,
 	}
 }
 
 // Leases hold content, and leave those of pulls alone.
 func (c *Clients) Leases() leases.Manager {
-	return &clientLeases{leases: c.store.files.leases, collect: c.Collect, soon: c.collectSoon}
+	return &clientLeases{leases: c.store.Files.leases, collect: c.Collect, soon: c.collectSoon}
 }
 
 // Snapshotters are those that work on this node, by their names. They must not be
 // changed.
 func (c *Clients) Snapshotters() map[string]snapshots.Snapshotter {
 	all := map[string]snapshots.Snapshotter{}
-	for name, l := range c.store.files.layers {
+	for name, l := range c.store.Files.layers {
 		if l.broken == nil && l.Snapshotter != nil {
 			all[name] = l
 		}
@@ -55,15 +63,15 @@ func (c *Clients) Snapshotters() map[string]snapshots.Snapshotter {
 }
 
 // ContentRoot is the directory of the content.
-func (c *Clients) ContentRoot() string { return c.store.files.path("content") }
+func (c *Clients) ContentRoot() string { return c.store.Files.path("content") }
 
 // SnapshotterRoot is the directory of a snapshotter's layers; empty for those of other
 // programs.
 func (c *Clients) SnapshotterRoot(name string) string {
-	if l := c.store.files.layers[name]; l == nil || l.proxied != nil {
+	if l := c.store.Files.layers[name]; l == nil || l.proxied != nil {
 		return ""
 	}
-	return c.store.files.path(snapshotsDir, name)
+	return c.store.Files.path(snapshotsDir, name)
 }
 
 // collectDelay is how long what clients give up may stay: many of them do so often.
@@ -76,14 +84,14 @@ func (c *Clients) collectSoon() {
 	}
 	time.AfterFunc(collectDelay, func() {
 		c.due.Store(false)
-		c.store.collector.kick()
+		c.store.Collector.kick()
 	})
 }
 
 // Collect removes what nothing needs, and returns when that is done or ctx ends.
 func (c *Clients) Collect(ctx context.Context) error {
 	select {
-	case <-c.store.collector.request():
+	case <-c.store.Collector.request():
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()

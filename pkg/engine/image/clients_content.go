@@ -251,7 +251,7 @@ func (u *contentUsers) of(ctx context.Context, d digest.Digest) (string, error) 
 	if err != nil || name != "" {
 		return name, err
 	}
-	held, err := u.store.files.leases.List(ctx)
+	held, err := u.store.Files.leases.List(ctx)
 	if err != nil {
 		return "", err
 	}
@@ -259,7 +259,7 @@ func (u *contentUsers) of(ctx context.Context, d digest.Digest) (string, error) 
 		if isClientLease(l) {
 			continue
 		}
-		resources, err := u.store.files.leases.ListResources(ctx, l)
+		resources, err := u.store.Files.leases.ListResources(ctx, l)
 		if err != nil && !errdefs.IsNotFound(err) {
 			return "", err
 		}
@@ -275,7 +275,7 @@ func (u *contentUsers) of(ctx context.Context, d digest.Digest) (string, error) 
 func (u *contentUsers) image(ctx context.Context, d digest.Digest) (string, error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	now := u.store.catalog.changes.Load()
+	now := u.store.Catalog.changes.Load()
 	if u.images == nil || u.as != now {
 		all, err := u.walk(ctx)
 		if err != nil {
@@ -288,7 +288,7 @@ func (u *contentUsers) image(ctx context.Context, d digest.Digest) (string, erro
 
 func (u *contentUsers) walk(ctx context.Context) (map[digest.Digest]string, error) {
 	all := map[digest.Digest]string{}
-	records, err := u.store.files.images.List(ctx)
+	records, err := u.store.Files.images.List(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -298,7 +298,7 @@ func (u *contentUsers) walk(ctx context.Context) (map[digest.Digest]string, erro
 			return nil, nil
 		})
 		children := images.HandlerFunc(func(ctx context.Context, desc imagespec.Descriptor) ([]imagespec.Descriptor, error) {
-			below, err := u.store.reader.children(ctx, desc)
+			below, err := u.store.Catalog.reader.children(ctx, desc)
 			if errdefs.IsNotFound(err) || bounds.IsBeyond(err) { // of another platform, or of no use
 				return nil, images.ErrSkipDesc
 			}

@@ -19,11 +19,11 @@ import (
 type clientImages struct{ store Parts }
 
 func (c *clientImages) Get(ctx context.Context, name string) (images.Image, error) {
-	return c.store.files.images.Get(ctx, name)
+	return c.store.Files.images.Get(ctx, name)
 }
 
 func (c *clientImages) List(ctx context.Context, filters ...string) ([]images.Image, error) {
-	return c.store.files.images.List(ctx, filters...)
+	return c.store.Files.images.List(ctx, filters...)
 }
 
 // Create makes content an image that pods can run: it is unpacked when this returns.
@@ -70,7 +70,7 @@ func (c *clientImages) Update(ctx context.Context, img images.Image, fieldpaths 
 	if len(paths) == 0 {
 		return c.Get(ctx, img.Name)
 	}
-	return c.store.files.images.Update(ctx, images.Image{Name: img.Name, Labels: changed}, paths...)
+	return c.store.Files.images.Update(ctx, images.Image{Name: img.Name, Labels: changed}, paths...)
 }
 
 // Delete removes one name. The image is gone with its last one; what pods use of it
@@ -86,11 +86,11 @@ func (c *clientImages) Delete(ctx context.Context, name string, opts ...images.D
 	if o.Target != nil {
 		target = o.Target.Digest
 	}
-	if err := c.store.catalog.forgetName(ctx, name, target); err != nil {
+	if err := c.store.Catalog.forgetName(ctx, name, target); err != nil {
 		return err
 	}
 	log.G(ctx).WithField("name", name).Info("Image name removed by a client of the containerd API")
-	collected := c.store.collector.request()
+	collected := c.store.Collector.request()
 	if !o.Synchronous {
 		return nil
 	}
@@ -116,10 +116,10 @@ func (c *clientImages) put(ctx context.Context, img images.Image) error {
 	if err := checkClientLabels(img.Labels); err != nil {
 		return err
 	}
-	if n := c.store.catalog.nameCount(); n >= maxClientNames {
+	if n := c.store.Catalog.nameCount(); n >= maxClientNames {
 		return fmt.Errorf("there are %d names of images; remove some: %w", n, errdefs.ErrResourceExhausted)
 	}
-	s := c.store.archives
+	s := c.store.Archives
 	p, err := s.puller.plan(PullRequest{Ref: img.Name, Platform: AnyPlatform})
 	if err != nil {
 		return err
@@ -132,7 +132,7 @@ func (c *clientImages) put(ctx context.Context, img images.Image) error {
 		target: imagespec.Descriptor{MediaType: img.Target.MediaType, Digest: img.Target.Digest, Size: img.Target.Size},
 	}
 	return s.carry(ctx, func(ctx context.Context) error {
-		if err := c.store.catalog.nameAgain(ctx, n); !errdefs.IsNotFound(err) {
+		if err := c.store.Catalog.nameAgain(ctx, n); !errdefs.IsNotFound(err) {
 			return err
 		}
 		_, err := s.adopt(ctx, p, n, c.hold)
@@ -147,7 +147,7 @@ func (c *clientImages) put(ctx context.Context, img images.Image) error {
 // hold keeps what an image consists of from being collected until it is recorded.
 func (c *clientImages) hold(lease leases.Lease) images.HandlerFunc {
 	return func(ctx context.Context, desc imagespec.Descriptor) ([]imagespec.Descriptor, error) {
-		f := c.store.files
+		f := c.store.Files
 		if err := f.leases.AddResource(ctx, lease, leases.Resource{ID: desc.Digest.String(), Type: "content"}); err != nil {
 			return nil, err
 		}

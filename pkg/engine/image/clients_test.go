@@ -74,56 +74,29 @@ func TestEventsOfImages(t *testing.T) {
 func TestLeasesOfClients(t *testing.T) {
 	s := openStore(t, Config{})
 	ctx := inNamespace(t.Context())
-	l := test.Value(NewClients(s.Parts()).Leases().Create(ctx, leases.WithID("mine")))(t)
-	written := writeBlob(ctx, t, NewClients(s.Parts()).Content(), l.ID, "precompiled")
+	l := test.Value(s.Clients().Leases().Create(ctx, leases.WithID("mine")))(t)
+	written := writeBlob(ctx, t, s.Clients().Content(), l.ID, "precompiled")
 	_, lease, err := s.files.lease(ctx, nil)
 	test.Must(t, err)
-	if listed, err := NewClients(s.Parts()).Leases().List(ctx); err != nil || len(listed) != 1 {
+	if listed, err := s.Clients().Leases().List(ctx); err != nil || len(listed) != 1 {
 		t.Errorf("a client sees %v, %v", listed, err)
 	}
 	for what, err := range map[string]error{
-		"delete": NewClients(s.Parts()).Leases().Delete(ctx, lease),
-		"use":    NewClients(s.Parts()).Leases().AddResource(ctx, lease, leases.Resource{ID: written.String(), Type: "content"}),
+		"delete": s.Clients().Leases().Delete(ctx, lease),
+		"use":    s.Clients().Leases().AddResource(ctx, lease, leases.Resource{ID: written.String(), Type: "content"}),
 	} {
 		test.Is(t, err, errdefs.IsNotFound, "%s the lease of a pull", what)
 	}
 	s = reopen(t, s)
-	test.Must(t, NewClients(s.Parts()).Collect(ctx))
-	test.Checkf(t, test.Err(NewClients(s.Parts()).Content().Info(ctx, written)), "leased content after a restart")
+	test.Must(t, s.Clients().Collect(ctx))
+	test.Checkf(t, test.Err(s.Clients().Content().Info(ctx, written)), "leased content after a restart")
 	s.files.dropClientLeases(ctx, time.Now().Add(-time.Hour))
-	if listed, err := NewClients(s.Parts()).Leases().List(ctx); err != nil || len(listed) != 1 {
+	if listed, err := s.Clients().Leases().List(ctx); err != nil || len(listed) != 1 {
 		t.Errorf("leases when the disk is full: %v, %v", listed, err)
 	}
 	s.files.dropClientLeases(ctx, time.Now().Add(time.Second))
-	test.Must(t, NewClients(s.Parts()).Collect(ctx))
-	test.Is(t, test.Err(NewClients(s.Parts()).Content().Info(ctx, written)), errdefs.IsNotFound, "content of a lease that was given up")
-}
-
-func TestClientLeaseLabels(t *testing.T) {
-	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	for _, c := range []struct{ asked, want string }{
-		{"", "2026-01-02T00:00:00Z"},
-		{"2026-01-01T01:00:00Z", "2026-01-01T01:00:00Z"},
-		{"2030-01-01T00:00:00Z", "2026-01-02T00:00:00Z"},
-		{"2026-01-01T02:00:00+02:00", "2026-01-01T00:00:00Z"},
-		{"tomorrow", ""},
-	} {
-		asked := map[string]string{"mine": "yes", pullLabel: "x", bootLabel: "y"}
-		if c.asked != "" {
-			asked[expireLabel] = c.asked
-		}
-		got, err := clientLeaseLabels(asked, now)
-		if c.want == "" {
-			test.Is(t, err, errdefs.IsInvalidArgument, "%q", c.asked)
-			continue
-		}
-		if err != nil || got[expireLabel] != c.want || got["mine"] != "yes" || got[pullLabel]+got[bootLabel] != "" || !isClientLease(leases.Lease{Labels: got}) {
-			t.Errorf("%q: %v, %v", c.asked, got, err)
-		}
-		if asked[pullLabel] == "" {
-			t.Error("the client's own map was changed")
-		}
-	}
+	test.Must(t, s.Clients().Collect(ctx))
+	test.Is(t, test.Err(s.Clients().Content().Info(ctx, written)), errdefs.IsNotFound, "content of a lease that was given up")
 }
 
 // An image that a client has named or written is one like any other, also after a
@@ -134,8 +107,8 @@ func TestImagesOfClients(t *testing.T) {
 			_, s := serve(t, Config{DiscardLayers: discard}, layered(t, v1.Config{}))
 			ctx := inNamespace(t.Context())
 			img := pullImage(t, s, app)
-			test.Must(t, NewClients(s.Parts()).Collect(ctx))
-			records := NewClients(s.Parts()).Images()
+			test.Must(t, s.Clients().Collect(ctx))
+			records := s.Clients().Images()
 			first := test.Value(records.Get(ctx, app))(t)
 			made := test.Value(records.Create(ctx, images.Image{Name: "registry.test/other:2", Target: first.Target, Labels: map[string]string{"mine": "yes"}}))(t)
 			if made.Target.Digest != first.Target.Digest || made.Labels["mine"] != "yes" {
@@ -152,7 +125,7 @@ func TestImagesOfClients(t *testing.T) {
 			test.Checkf(t, test.Err(s.PrepareRootfs(ctx, "c", again, "")), "a container of it")
 			test.Must(t, s.RemoveRootfs(ctx, "c", ""))
 			for _, n := range append(again.RepoTags, again.RepoDigests...) {
-				test.Must(t, NewClients(s.Parts()).Images().Delete(ctx, n, images.SynchronousDelete()))
+				test.Must(t, s.Clients().Images().Delete(ctx, n, images.SynchronousDelete()))
 			}
 			wantStored(t, s, 0, 0)
 		})
@@ -164,7 +137,7 @@ func TestLabelsOfClientsStay(t *testing.T) {
 	reg, s := serve(t, Config{}, layered(t, v1.Config{}))
 	ctx := inNamespace(t.Context())
 	pullImage(t, s, app)
-	records := NewClients(s.Parts()).Images()
+	records := s.Clients().Images()
 	test.Must(t, test.Err(records.Update(ctx, images.Image{Name: app, Labels: map[string]string{"mine": "yes"}}, "labels.mine")))
 	reg.push(t, "app:1", build(t, v1.Config{Env: []string{"A=b"}}, layer(t, file{name: "new", body: "new"})))
 	pullImage(t, s, app)
@@ -182,7 +155,7 @@ func TestSourceOfContent(t *testing.T) {
 	s := openStore(t, Config{HostsDir: reg.hosts(t)})
 	pullImage(t, s, "registry.test/team/app:1")
 	n := 0
-	test.Must(t, NewClients(s.Parts()).Content().Walk(inNamespace(t.Context()), func(i content.Info) error {
+	test.Must(t, s.Clients().Content().Walk(inNamespace(t.Context()), func(i content.Info) error {
 		n++
 		test.Equal(t, fmt.Sprintf("%s is from", i.Digest), i.Labels["containerd.io/distribution.source.registry.test"], "team/app")
 		return nil
@@ -196,12 +169,12 @@ func TestSourceOfContent(t *testing.T) {
 func TestOtherNamespacesAreEmpty(t *testing.T) {
 	_, s, img := pulled(t, Config{}, layered(t, v1.Config{}))
 	ctx := namespaces.WithNamespace(t.Context(), "other")
-	if all, err := NewClients(s.Parts()).Images().List(ctx); err != nil || len(all) > 0 {
+	if all, err := s.Clients().Images().List(ctx); err != nil || len(all) > 0 {
 		t.Errorf("images %v, %v", all, err)
 	}
-	_, info := NewClients(s.Parts()).Content().Info(ctx, digest.Digest(img.ID))
-	_, read := NewClients(s.Parts()).Content().ReaderAt(ctx, imagespec.Descriptor{Digest: digest.Digest(img.ID)})
-	_, stat := NewClients(s.Parts()).Snapshotters()[Overlayfs].Stat(ctx, img.ChainID.String())
+	_, info := s.Clients().Content().Info(ctx, digest.Digest(img.ID))
+	_, read := s.Clients().Content().ReaderAt(ctx, imagespec.Descriptor{Digest: digest.Digest(img.ID)})
+	_, stat := s.Clients().Snapshotters()[Overlayfs].Stat(ctx, img.ChainID.String())
 	for _, err := range []error{info, read, stat} {
 		test.Is(t, err, errdefs.IsNotFound, "content or snapshot")
 	}
@@ -215,13 +188,13 @@ func TestDeletedContentOfPulls(t *testing.T) {
 	defer cancel()
 	img := pullImage(t, s, app)
 	var known []digest.Digest
-	test.Must(t, NewClients(s.Parts()).Content().Walk(ctx, func(i content.Info) error { known = append(known, i.Digest); return nil }))
+	test.Must(t, s.Clients().Content().Walk(ctx, func(i content.Info) error { known = append(known, i.Digest); return nil }))
 	var deleting sync.WaitGroup
 	for range 4 {
 		deleting.Go(func() {
 			for ctx.Err() == nil {
 				for _, d := range known {
-					if err := NewClients(s.Parts()).Content().Delete(ctx, d); err == nil {
+					if err := s.Clients().Content().Delete(ctx, d); err == nil {
 						continue // the image was away
 					} else if !errdefs.IsFailedPrecondition(err) && !errdefs.IsNotFound(err) && ctx.Err() == nil {
 						t.Error(err)
@@ -249,17 +222,17 @@ func TestNamedWhileItIsRemoved(t *testing.T) {
 	test.Must(t, s.Retain(ctx, nil))
 	for i := range 10 {
 		img := pullImage(t, s, app)
-		rec := test.Value(NewClients(s.Parts()).Images().Get(ctx, app))(t)
+		rec := test.Value(s.Clients().Images().Get(ctx, app))(t)
 		var both sync.WaitGroup
 		both.Go(func() {
-			_, err := NewClients(s.Parts()).Images().Create(ctx, images.Image{Name: "registry.test/other:1", Target: rec.Target})
+			_, err := s.Clients().Images().Create(ctx, images.Image{Name: "registry.test/other:1", Target: rec.Target})
 			if err != nil && !errdefs.IsFailedPrecondition(err) && !errdefs.IsNotFound(err) {
 				t.Error(err)
 			}
 		})
 		both.Go(func() { test.Check(t, s.Remove(ctx, img.ID)) })
 		both.Wait()
-		test.Must(t, NewClients(s.Parts()).Collect(ctx))
+		test.Must(t, s.Clients().Collect(ctx))
 		for _, left := range s.List() {
 			test.Mustf(t, test.Err(s.PrepareRootfs(ctx, "c", left, "")), "round %d: image %v is listed, and a container of it fails", i, left.RepoTags)
 			test.Must(t, s.RemoveRootfs(ctx, "c", ""))
@@ -274,14 +247,14 @@ func TestWrongDescriptionOfAnImage(t *testing.T) {
 	_, s := serve(t, Config{}, layered(t, v1.Config{}))
 	ctx := inNamespace(t.Context())
 	pullImage(t, s, app)
-	rec := test.Value(NewClients(s.Parts()).Images().Get(ctx, app))(t)
+	rec := test.Value(s.Clients().Images().Get(ctx, app))(t)
 	for name, change := range map[string]func(*imagespec.Descriptor){
 		"size":       func(d *imagespec.Descriptor) { d.Size += 7 },
 		"media type": func(d *imagespec.Descriptor) { d.MediaType = imagespec.MediaTypeImageIndex },
 	} {
 		wrong := images.Image{Name: "registry.test/other:1", Target: rec.Target}
 		change(&wrong.Target)
-		test.Is(t, test.Err(NewClients(s.Parts()).Images().Create(ctx, wrong)), errdefs.IsInvalidArgument, "another %s", name)
+		test.Is(t, test.Err(s.Clients().Images().Create(ctx, wrong)), errdefs.IsInvalidArgument, "another %s", name)
 	}
 }
 
@@ -292,10 +265,10 @@ func TestLimitsOfClients(t *testing.T) {
 	data := []byte("x")
 	desc := imagespec.Descriptor{Digest: digest.FromBytes(data), Size: 1}
 	write := func(labels map[string]string) error {
-		return content.WriteBlob(ctx, NewClients(s.Parts()).Content(), "x", bytes.NewReader(data), desc, content.WithLabels(labels))
+		return content.WriteBlob(ctx, s.Clients().Content(), "x", bytes.NewReader(data), desc, content.WithLabels(labels))
 	}
 	large := map[string]string{"x": strings.Repeat("x", maxLabelBytes)}
-	_, lease := NewClients(s.Parts()).Leases().Create(ctx, leases.WithRandomID(), leases.WithLabels(large))
+	_, lease := s.Clients().Leases().Create(ctx, leases.WithRandomID(), leases.WithLabels(large))
 	for name, err := range map[string]error{
 		"a root":             write(map[string]string{"containerd.io/gc.root": "x"}),
 		"a reference back":   write(map[string]string{"containerd.io/gc.bref.image.x": app}),
@@ -305,19 +278,19 @@ func TestLimitsOfClients(t *testing.T) {
 	} {
 		test.Is(t, err, errdefs.IsInvalidArgument, "%s", name)
 	}
-	test.Must(t, NewClients(s.Parts()).Content().Abort(ctx, "x"))
-	l := test.Value(NewClients(s.Parts()).Leases().Create(ctx, leases.WithRandomID()))(t)
-	writeBlob(ctx, t, NewClients(s.Parts()).Content(), l.ID, "x")
-	test.Must(t, NewClients(s.Parts()).Leases().Delete(ctx, l))
+	test.Must(t, s.Clients().Content().Abort(ctx, "x"))
+	l := test.Value(s.Clients().Leases().Create(ctx, leases.WithRandomID()))(t)
+	writeBlob(ctx, t, s.Clients().Content(), l.ID, "x")
+	test.Must(t, s.Clients().Leases().Delete(ctx, l))
 	test.Eventually(t, "content of a lease that was given up is removed", func() bool {
-		_, err := NewClients(s.Parts()).Content().Info(ctx, desc.Digest)
+		_, err := s.Clients().Content().Info(ctx, desc.Digest)
 		return errdefs.IsNotFound(err)
 	})
 	// What was begun and left goes when the disk is full.
-	w := test.Value(NewClients(s.Parts()).Content().Writer(ctx, content.WithRef("left")))(t)
+	w := test.Value(s.Clients().Content().Writer(ctx, content.WithRef("left")))(t)
 	test.Must(t, w.Close())
 	s.files.dropClientWrites(ctx)
-	if left, err := NewClients(s.Parts()).Content().ListStatuses(ctx); err != nil || len(left) > 0 {
+	if left, err := s.Clients().Content().ListStatuses(ctx); err != nil || len(left) > 0 {
 		t.Errorf("still being written: %v, %v", left, err)
 	}
 }
@@ -326,8 +299,8 @@ func TestLimitsOfClients(t *testing.T) {
 func TestLabelsBesideWrites(t *testing.T) {
 	s := openStore(t, Config{})
 	ctx := inNamespace(t.Context())
-	c := NewClients(s.Parts()).Content()
-	l := test.Value(NewClients(s.Parts()).Leases().Create(ctx, leases.WithID("mine")))(t)
+	c := s.Clients().Content()
+	l := test.Value(s.Clients().Leases().Create(ctx, leases.WithID("mine")))(t)
 	kept := writeBlob(ctx, t, c, l.ID, "kept")
 	written := make(chan struct{})
 	var writers, beside sync.WaitGroup
@@ -366,8 +339,8 @@ func TestDeletedContentThatIsReferredTo(t *testing.T) {
 	_, s := serve(t, Config{}, layered(t, v1.Config{}))
 	ctx := inNamespace(t.Context())
 	img := pullImage(t, s, app)
-	c := NewClients(s.Parts()).Content()
-	l := test.Value(NewClients(s.Parts()).Leases().Create(ctx, leases.WithID("mine")))(t)
+	c := s.Clients().Content()
+	l := test.Value(s.Clients().Leases().Create(ctx, leases.WithID("mine")))(t)
 	written := writeBlob(ctx, t, c, l.ID, "precompiled")
 	label := map[string]string{"containerd.io/gc.ref.content.precompiled": written.String()}
 	test.Must(t, test.Err(c.Update(ctx, content.Info{Digest: img.manifest.Digest, Labels: label}, "labels.containerd.io/gc.ref.content.precompiled")))
@@ -375,40 +348,6 @@ func TestDeletedContentThatIsReferredTo(t *testing.T) {
 	test.Must(t, s.Remove(ctx, img.ID))
 	<-s.work.collector.request()
 	test.Is(t, test.Err(c.Info(ctx, written)), errdefs.IsNotFound, "after the image")
-}
-
-func TestLabelChanges(t *testing.T) {
-	now := map[string]string{"a": "1", "b": "2", "berth.dev/platform": "x", "containerd.io/gc.ref.content.0": "d"}
-	for name, c := range map[string]struct {
-		asked map[string]string
-		paths []string
-		want  string
-	}{
-		"all of them":                 {map[string]string{"a": "3", "c": "4"}, nil, "map[a:3 b: c:4] [labels.a labels.b labels.c]"},
-		"all of them, by path":        {map[string]string{"a": "1"}, []string{"labels"}, "map[b:] [labels.b]"},
-		"none":                        {nil, nil, "map[a: b:] [labels.a labels.b]"},
-		"one":                         {map[string]string{"a": "3", "c": "4"}, []string{"labels.a"}, "map[a:3] [labels.a]"},
-		"one removed":                 {nil, []string{"labels.a", "labels.a"}, "map[a:] [labels.a]"},
-		"one that is not there":       {nil, []string{"labels.z"}, "map[] []"},
-		"one as it is":                {map[string]string{"a": "1"}, []string{"labels.a"}, "map[] []"},
-		"berth's own":                 {map[string]string{"berth.dev/platform": "y"}, []string{"labels.berth.dev/platform"}, "map[] []"},
-		"the collector's":             {map[string]string{"containerd.io/gc.ref.content.0": "e"}, []string{"labels.containerd.io/gc.ref.content.0"}, "map[] []"},
-		"a new one for the collector": {map[string]string{"containerd.io/gc.ref.content.1": "e"}, []string{"labels.containerd.io/gc.ref.content.1"}, "map[containerd.io/gc.ref.content.1:e] [labels.containerd.io/gc.ref.content.1]"},
-	} {
-		labels, paths, err := labelChanges(now, c.asked, c.paths)
-		if got := fmt.Sprint(labels, " ", paths); err != nil || got != c.want {
-			t.Errorf("%s: %s, %v", name, got, err)
-		}
-	}
-	long := map[string]string{"a": strings.Repeat("x", maxLabelBytes)}
-	for name, c := range map[string]struct {
-		asked map[string]string
-		paths []string
-	}{"another field": {nil, []string{"size"}}, "too long a label": {long, []string{"labels.a"}}} {
-		if _, _, err := labelChanges(now, c.asked, c.paths); !errdefs.IsInvalidArgument(err) {
-			t.Errorf("%s: %v", name, err)
-		}
-	}
 }
 
 // slowInfo has a pull label content after a client's update has read what is there.
@@ -427,8 +366,8 @@ func (s slowInfo) Info(ctx context.Context, d digest.Digest) (content.Info, erro
 func TestReferencesOfClients(t *testing.T) {
 	s := openStore(t, Config{})
 	ctx := inNamespace(t.Context())
-	c := NewClients(s.Parts()).Content().(*clientContent)
-	l := test.Value(NewClients(s.Parts()).Leases().Create(ctx, leases.WithID("mine")))(t)
+	c := s.Clients().Content().(*clientContent)
+	l := test.Value(s.Clients().Leases().Create(ctx, leases.WithID("mine")))(t)
 	write := func(text string) digest.Digest { return writeBlob(ctx, t, c, l.ID, text) }
 	manifest, layer, own := write("manifest"), write("layer"), write("own")
 	const name = "containerd.io/gc.ref.content.l.0"
@@ -444,11 +383,11 @@ func TestReferencesOfClients(t *testing.T) {
 		}
 	}
 	// Both are kept by it, and nothing else is.
-	test.Must(t, NewClients(s.Parts()).Leases().AddResource(ctx, l, leases.Resource{ID: manifest.String(), Type: "content"}))
+	test.Must(t, s.Clients().Leases().AddResource(ctx, l, leases.Resource{ID: manifest.String(), Type: "content"}))
 	for _, d := range []digest.Digest{layer, own} {
-		test.Must(t, NewClients(s.Parts()).Leases().DeleteResource(ctx, l, leases.Resource{ID: d.String(), Type: "content"}))
+		test.Must(t, s.Clients().Leases().DeleteResource(ctx, l, leases.Resource{ID: d.String(), Type: "content"}))
 	}
-	test.Must(t, NewClients(s.Parts()).Collect(ctx))
+	test.Must(t, s.Clients().Collect(ctx))
 	for _, d := range []digest.Digest{layer, own} {
 		test.Checkf(t, test.Err(c.Info(ctx, d)), "content that is referred to")
 	}

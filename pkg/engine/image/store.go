@@ -22,6 +22,7 @@ type Store struct {
 	catalog *catalog
 	views   *views
 	work    work
+	clients *Clients
 	// nearlyFull says whether a removal waits until its space is free.
 	nearlyFull func(root string) bool
 
@@ -70,6 +71,7 @@ func newStore(f *files, c Config) (_ *Store, err error) {
 	s.rootfses = newRootfses(s.views, s.meter, c.MountOptions, c.SyncRootfs)
 	s.puller, err = newPuller(pullConfig{HostsDir: c.HostsDir, Verifiers: c.Verifiers, ProgressTimeout: c.PullProgressTimeout}, s.catalog, s.views)
 	s.archives = newArchives(s.puller)
+	s.clients = newClients(Parts{f, s.catalog, s.archives, s.work.collector})
 	return s, err
 }
 
@@ -118,16 +120,5 @@ func (s *Store) Ready(snapshotter string) error {
 // snapshotter. It has one reader.
 func (s *Store) SnapshotterChanges() <-chan struct{} { return s.files.changed }
 
-// Parts are what agents and shims reach through containerd's API.
-type Parts struct {
-	files     *files
-	catalog   *catalog
-	reader    *reader
-	archives  *archives
-	collector *worker
-}
-
-// Parts are those of this store.
-func (s *Store) Parts() Parts {
-	return Parts{s.files, s.catalog, s.reader, s.archives, s.work.collector}
-}
+// Clients are those of this store.
+func (s *Store) Clients() *Clients { return s.clients }

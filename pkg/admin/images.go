@@ -9,7 +9,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"github.com/berth-cri/berth/pkg/engine/image"
+	"github.com/berth-cri/berth/pkg/engine/image/progress"
 	"github.com/berth-cri/berth/pkg/handler"
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
@@ -17,7 +17,7 @@ import (
 // Images are those of the embedded backend.
 type Images interface {
 	// Underway are the pulls and imports that have not ended, the oldest first.
-	Underway(ctx context.Context) []image.Underway
+	Underway(ctx context.Context) []progress.Underway
 	// Export writes images, by name or id, as one archive.
 	Export(ctx context.Context, to io.Writer, images []string) error
 	// ImportFor reads an archive for a handler, and returns the names of its images: those

@@ -16,7 +16,7 @@ import (
 
 	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/admin"
-	"github.com/berth-cri/berth/pkg/engine/image"
+	"github.com/berth-cri/berth/pkg/engine/image/progress"
 	"github.com/berth-cri/berth/pkg/handler"
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
@@ -30,8 +30,8 @@ type archives struct {
 	fails         error
 }
 
-func (*archives) Underway(context.Context) []image.Underway {
-	return []image.Underway{{Name: "a:1", Snapshotter: "overlayfs", Began: time.Unix(1, 0), Layers: []image.LayerProgress{{Digest: "sha256:1", Size: 10, Fetched: 7, Stage: "fetching"}}}}
+func (*archives) Underway(context.Context) []progress.Underway {
+	return []progress.Underway{{Name: "a:1", Snapshotter: "overlayfs", Began: time.Unix(1, 0), Layers: []progress.LayerProgress{{Digest: "sha256:1", Size: 10, Fetched: 7, Stage: "fetching"}}}}
 }
 
 func (a *archives) Export(_ context.Context, to io.Writer, images []string) error {

@@ -10,6 +10,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine"
 	"github.com/berth-cri/berth/pkg/engine/image"
 	"github.com/berth-cri/berth/pkg/engine/image/bounds"
+	"github.com/berth-cri/berth/pkg/engine/image/pull"
 	"github.com/berth-cri/berth/pkg/engine/network"
 	"github.com/berth-cri/berth/pkg/engine/nri"
 	"github.com/berth-cri/berth/pkg/engine/settings"
@@ -105,7 +106,7 @@ func imageConfig(cfg *config.Config) image.Config {
 		CheckpointImages:       cfg.Registry.CheckpointImages,
 		DecryptionKeysDir:      cfg.Registry.DecryptionKeysPath,
 		PreloadDir:             cfg.Registry.PreloadDir,
-		Verifiers: image.Verifiers{
+		Verifiers: pull.Verifiers{
 			BinDir: cfg.ImageVerifier.BinDir, Timeout: cfg.ImageVerifier.PerVerifierTimeout,
 		},
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine"
 	"github.com/berth-cri/berth/pkg/engine/image"
 	"github.com/berth-cri/berth/pkg/engine/image/bounds"
+	"github.com/berth-cri/berth/pkg/engine/image/pull"
 	"github.com/berth-cri/berth/pkg/engine/network"
 	"github.com/berth-cri/berth/pkg/engine/nri"
 	"github.com/berth-cri/berth/pkg/engine/settings"
@@ -101,7 +102,7 @@ plugin_request_timeout = "111s"
 			Limits:       bounds.Limits{MaxUnpackMemory: 1050000000, MaxImageEntries: 106},
 			MountOptions: []string{"index=off"}, PinnedImages: []string{"pinned:1"}, CheckpointImages: []string{"checkpoint:1"},
 			DecryptionKeysDir: "/keys", PreloadDir: "/preload",
-			Verifiers: image.Verifiers{BinDir: "/verifiers", Timeout: 107 * time.Second},
+			Verifiers: pull.Verifiers{BinDir: "/verifiers", Timeout: 107 * time.Second},
 		},
 		Streaming: streaming.Config{Address: "127.0.0.8", Port: 108, IdleTimeout: 109 * time.Second, MaxSessions: maxSessions},
 	}

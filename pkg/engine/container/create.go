@@ -21,6 +21,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/failpoint"
 	"github.com/berth-cri/berth/pkg/engine/hooks"
 	"github.com/berth-cri/berth/pkg/engine/image"
+	"github.com/berth-cri/berth/pkg/engine/image/catalog"
 	"github.com/berth-cri/berth/pkg/engine/ocispec"
 	"github.com/berth-cri/berth/pkg/engine/pod"
 	"github.com/berth-cri/berth/pkg/engine/reserve"
@@ -76,7 +77,7 @@ func (b *creation) create(ctx context.Context, r *runtimeapi.CreateContainerRequ
 	if err := b.capabilities.CheckContainer(ctx, r.GetConfig(), s.Spec()); err != nil {
 		return nil, err
 	}
-	img, err := b.images.ToRun(r.GetConfig().GetImage().GetImage(), image.PlatformOf(s.Spec().Definition))
+	img, err := b.images.ToRun(r.GetConfig().GetImage().GetImage(), catalog.PlatformOf(s.Spec().Definition))
 	if err == nil && img.Checkpoint {
 		err = b.mayRestore(ctx, s.Spec(), img)
 	}
@@ -132,7 +133,7 @@ func (b *creation) ShowFailed(ctx context.Context, c *pod.Container, cause error
 
 type asked struct {
 	request *runtimeapi.CreateContainerRequest
-	image   *image.Image
+	image   *catalog.Image
 	from    *pod.Origin
 	// checkpoint is what it goes on from alone; nil for one that begins here.
 	checkpoint *checkpoint.Unpacked
@@ -229,7 +230,7 @@ func (b *creation) makeParts(ctx context.Context, u *pod.Undo, c *pod.Container,
 }
 
 // plan is what the container's record says for its whole life.
-func (b *creation) plan(s *pod.Sandbox, id string, r *runtimeapi.CreateContainerRequest, img *image.Image) (*pod.ContainerSpec, error) {
+func (b *creation) plan(s *pod.Sandbox, id string, r *runtimeapi.CreateContainerRequest, img *catalog.Image) (*pod.ContainerSpec, error) {
 	kept := s.Spec().Pinned
 	path, err := s.Spec().CgroupsPath(id)
 	if err != nil {
@@ -265,14 +266,14 @@ func (b *creation) plan(s *pod.Sandbox, id string, r *runtimeapi.CreateContainer
 }
 
 // imageRef is the digested name that users see; the id where there is none.
-func imageRef(img *image.Image) string {
+func imageRef(img *catalog.Image) string {
 	if len(img.RepoDigests) > 0 {
 		return img.RepoDigests[0]
 	}
 	return img.ID
 }
 
-func imageName(s *runtimeapi.ImageSpec, img *image.Image) string {
+func imageName(s *runtimeapi.ImageSpec, img *catalog.Image) string {
 	switch {
 	case s.GetUserSpecifiedImage() != "":
 		return s.GetUserSpecifiedImage()

@@ -13,13 +13,13 @@ import (
 
 	"github.com/berth-cri/berth/pkg/engine/checkpoint"
 	"github.com/berth-cri/berth/pkg/engine/failpoint"
-	"github.com/berth-cri/berth/pkg/engine/image"
+	"github.com/berth-cri/berth/pkg/engine/image/catalog"
 	"github.com/berth-cri/berth/pkg/engine/namespaces"
 	"github.com/berth-cri/berth/pkg/engine/pod"
 )
 
 // mayRestore refuses what is not to go on here, or cannot.
-func (b *creation) mayRestore(ctx context.Context, s *pod.SandboxSpec, img *image.Image) error {
+func (b *creation) mayRestore(ctx context.Context, s *pod.SandboxSpec, img *catalog.Image) error {
 	if err := b.images.MayRestore(img); err != nil {
 		return err
 	}
@@ -58,7 +58,7 @@ func (b *creation) open(ctx context.Context, s *pod.Sandbox, dir string, a *aske
 	if err != nil {
 		return fmt.Errorf("image %s: %w", a.image.ID, err)
 	}
-	base, err := b.images.ByContent(unpacked.Config.RootfsImageRef, image.PlatformOf(s.Spec().Definition))
+	base, err := b.images.ByContent(unpacked.Config.RootfsImageRef, catalog.PlatformOf(s.Spec().Definition))
 	if errdefs.IsNotFound(err) {
 		err = fmt.Errorf("the container of the checkpoint ran image %.300q, which is not on this node; pull it by that digest, with berth image pull: %w",
 			unpacked.Config.RootfsImageRef, errdefs.ErrFailedPrecondition)

@@ -14,7 +14,7 @@ import (
 
 	"github.com/berth-cri/berth/pkg/engine/binaries"
 	"github.com/berth-cri/berth/pkg/engine/hooks"
-	"github.com/berth-cri/berth/pkg/engine/image"
+	"github.com/berth-cri/berth/pkg/engine/image/catalog"
 	"github.com/berth-cri/berth/pkg/engine/nri"
 	"github.com/berth-cri/berth/pkg/engine/ocispec"
 	"github.com/berth-cri/berth/pkg/engine/pod"
@@ -35,7 +35,7 @@ type specifier struct {
 }
 
 // buildSpec looks up what the spec depends on, and builds it.
-func (b *specifier) buildSpec(ctx context.Context, c *pod.Container, img *image.Image, mounts []mount.Mount) (*specs.Spec, ocispec.User, error) {
+func (b *specifier) buildSpec(ctx context.Context, c *pod.Container, img *catalog.Image, mounts []mount.Mount) (*specs.Spec, ocispec.User, error) {
 	config := c.Config()
 	var user ocispec.User
 	images, err := b.rootfs.VolumeSources(c)

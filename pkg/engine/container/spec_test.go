@@ -13,7 +13,7 @@ import (
 	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/engine/binaries"
 	"github.com/berth-cri/berth/pkg/engine/enginetest"
-	"github.com/berth-cri/berth/pkg/engine/image"
+	"github.com/berth-cri/berth/pkg/engine/image/catalog"
 	"github.com/berth-cri/berth/pkg/engine/pod"
 	"github.com/berth-cri/berth/pkg/engine/rootfs"
 	"github.com/berth-cri/berth/pkg/engine/settings"
@@ -42,7 +42,7 @@ func TestSpecStartsFromTheBase(t *testing.T) {
 	}}
 	c := enginetest.Container(t, enginetest.Sandbox(t, t.TempDir(), of, &enginetest.Runner{}))
 	test.Must(t, os.MkdirAll(filepath.Join(pods.ContainerDir(c.ID()), "rootfs"), 0o700))
-	spec, _, err := b.buildSpec(t.Context(), c, &image.Image{Config: imagespec.ImageConfig{Cmd: []string{"sh"}}}, nil)
+	spec, _, err := b.buildSpec(t.Context(), c, &catalog.Image{Config: imagespec.ImageConfig{Cmd: []string{"sh"}}}, nil)
 	test.Must(t, err)
 	if r := spec.Process.Rlimits; len(r) != 1 || r[0].Type != "RLIMIT_CORE" {
 		t.Errorf("rlimits are %v, want those of the base", r)

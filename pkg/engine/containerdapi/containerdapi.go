@@ -34,9 +34,6 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/pod"
 )
 
-// Namespace is where Kubernetes' agents look for pods and images.
-const Namespace = "k8s.io"
-
 // Deps are what is shown.
 type Deps struct {
 	Pods   *pod.Registry
@@ -48,18 +45,6 @@ type Deps struct {
 	// Version and Revision are the daemon's own.
 	Version, Revision string
 }
-
-// Audience is who may call a server.
-type Audience int
-
-// The audiences.
-const (
-	// Agents are programs of the node.
-	Agents Audience = iota
-	// Shims are those that berth has started. They may also use the namespace that they
-	// were given, find self-check pods, and publish events.
-	Shims
-)
 
 // Server serves the API. Serve may be called several times.
 type Server struct {

@@ -17,7 +17,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
-	"github.com/berth-cri/berth/pkg/engine/image"
+	"github.com/berth-cri/berth/pkg/engine/image/disk"
 	"github.com/berth-cri/berth/pkg/engine/shim"
 )
 
@@ -157,8 +157,8 @@ func (g *gate) admit(ctx context.Context, full string) (context.Context, error) 
 	ctx = silent(ctx, full)
 	switch {
 	case own:
-		ctx = namespaces.WithNamespace(ctx, image.Namespace)
-	case asked == image.Namespace:
+		ctx = namespaces.WithNamespace(ctx, disk.Namespace)
+	case asked == disk.Namespace:
 		// A name that the store does not use, so that nothing is found there either.
 		ctx = namespaces.WithNamespace(ctx, Namespace)
 	case asked != "":
@@ -170,7 +170,7 @@ func (g *gate) admit(ctx context.Context, full string) (context.Context, error) 
 // ours says whether a call is about the pods and images of the engine.
 func ours(ctx context.Context) (bool, error) {
 	ns, err := namespaces.NamespaceRequired(ctx)
-	return ns == image.Namespace, err
+	return ns == disk.Namespace, err
 }
 
 // kind is what a method does.
@@ -299,3 +299,18 @@ func shortName(full string) string {
 	}
 	return parts[len(parts)-3] + "." + parts[len(parts)-1] + "/" + method
 }
+
+// Namespace is where Kubernetes' agents look for pods and images.
+const Namespace = "k8s.io"
+
+// Audience is who may call a server.
+type Audience int
+
+// The audiences.
+const (
+	// Agents are programs of the node.
+	Agents Audience = iota
+	// Shims are those that berth has started. They may also use the namespace that they
+	// were given, find self-check pods, and publish events.
+	Shims
+)

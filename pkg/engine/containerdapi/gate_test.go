@@ -16,7 +16,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/berth-cri/berth/internal/test"
-	"github.com/berth-cri/berth/pkg/engine/image"
+	"github.com/berth-cri/berth/pkg/engine/image/disk"
 	"github.com/berth-cri/berth/pkg/engine/shim"
 )
 
@@ -69,7 +69,7 @@ func TestNamespaceOfTheStore(t *testing.T) {
 		{Namespace, Agents, true},
 		{Namespace, Shims, true},
 		{shim.Namespace, Shims, true},
-		{image.Namespace, Agents, false},
+		{disk.Namespace, Agents, false},
 		{"default", Agents, false},
 		{"default", Shims, false},
 	} {

@@ -12,6 +12,7 @@ import (
 	"github.com/opencontainers/go-digest"
 
 	"github.com/berth-cri/berth/pkg/engine/image"
+	"github.com/berth-cri/berth/pkg/engine/image/containerfs"
 	"github.com/berth-cri/berth/pkg/engine/pod"
 )
 
@@ -50,7 +51,7 @@ func rootInfo(c *pod.Container) snapshots.Info {
 // are read-only.
 func (l *layers) Mounts(ctx context.Context, key string) ([]mount.Mount, error) {
 	if c, ok := l.root(ctx, key); ok {
-		return l.images.SeenOf(image.Use{Owner: c.ID(), ChainID: digest.Digest(c.Spec().ImageChain), Snapshotter: l.name})
+		return l.images.SeenOf(containerfs.Use{Owner: c.ID(), ChainID: digest.Digest(c.Spec().ImageChain), Snapshotter: l.name})
 	}
 	return l.Snapshotter.Mounts(ctx, key)
 }

@@ -26,6 +26,10 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/pkg/engine/image"
+	"github.com/berth-cri/berth/pkg/engine/image/archive"
+	"github.com/berth-cri/berth/pkg/engine/image/catalog"
+	"github.com/berth-cri/berth/pkg/engine/image/progress"
+	"github.com/berth-cri/berth/pkg/engine/image/pull"
 )
 
 // transferService pulls, imports, exports and names images. It does so as the CRI does:
@@ -95,7 +99,7 @@ func (s *transferService) pull(ctx context.Context, from *transfer.OCIRegistry, 
 	}
 	tell(&transfer.Progress{Event: "Pulling " + named.String()})
 	defer s.follow(ctx, named.String(), tell)()
-	img, err := s.images.Pull(ctx, image.PullRequest{Ref: named.String(), Auth: auth, Snapshotter: snapshotterOf(to), Platform: platform})
+	img, err := s.images.Pull(ctx, pull.Request{Ref: named.String(), Auth: auth, Snapshotter: snapshotterOf(to), Platform: platform})
 	if err != nil {
 		return err
 	}
@@ -135,11 +139,11 @@ func snapshotterOf(to *transfer.ImageStore) string {
 
 // platformOf is which images a client asks for; images that no pod of this node could run
 // are refused. Without a platform it is any that pods can run.
-func platformOf(asked []*types.Platform) (image.Platform, error) {
+func platformOf(asked []*types.Platform) (catalog.Platform, error) {
 	if len(asked) == 0 {
-		return image.AnyPlatform, nil
+		return catalog.AnyPlatform, nil
 	}
-	own, modules, node, wasm := platforms.Default(), image.WasmPlatform.Matcher(), false, false
+	own, modules, node, wasm := platforms.Default(), catalog.WasmPlatform.Matcher(), false, false
 	for _, a := range asked {
 		p := platforms.Normalize(imagespec.Platform{OS: a.GetOS(), Architecture: a.GetArchitecture(), Variant: a.GetVariant()})
 		switch {
@@ -148,16 +152,16 @@ func platformOf(asked []*types.Platform) (image.Platform, error) {
 		case modules.Match(p):
 			wasm = true
 		default:
-			return "", fmt.Errorf("platform %s: berth keeps images for %s and %s only: %w", platforms.Format(p), image.NodePlatform, image.WasmPlatform, errdefs.ErrInvalidArgument)
+			return "", fmt.Errorf("platform %s: berth keeps images for %s and %s only: %w", platforms.Format(p), catalog.NodePlatform, catalog.WasmPlatform, errdefs.ErrInvalidArgument)
 		}
 	}
 	switch {
 	case node && wasm:
-		return image.AnyPlatform, nil
+		return catalog.AnyPlatform, nil
 	case node:
-		return image.NodePlatform, nil
+		return catalog.NodePlatform, nil
 	}
-	return image.WasmPlatform, nil
+	return catalog.WasmPlatform, nil
 }
 
 // credentials asks the client, once, for those of the image's registry.
@@ -216,8 +220,8 @@ func (s *transferService) importStream(ctx context.Context, from *transfer.Image
 	if c, ok := received.(io.Closer); ok {
 		defer c.Close() // what has come and was not read would wait for ever
 	}
-	archive := &pacedReader{from: received, pace: pace{giveUp: cancel}}
-	names, err := s.images.Import(ctx, archive, image.ImportRequest{Name: to.GetName(), Snapshotter: snapshotterOf(to), Platform: platform})
+	paced := &pacedReader{from: received, pace: pace{giveUp: cancel}}
+	names, err := s.images.Import(ctx, paced, archive.Request{Name: to.GetName(), Snapshotter: snapshotterOf(to), Platform: platform})
 	for _, name := range names {
 		tell(&transfer.Progress{Event: "saved", Name: name})
 		err = errors.Join(err, s.label(ctx, name, to.GetLabels()))
@@ -339,15 +343,15 @@ func (s *transferService) follow(ctx context.Context, name string, tell progress
 }
 
 // progressEvent is containerd's word for it. Pure.
-func progressEvent(s image.LayerStage) string {
+func progressEvent(s progress.LayerStage) string {
 	switch s {
-	case image.LayerFetching:
+	case progress.LayerFetching:
 		return "downloading"
-	case image.LayerFetched:
+	case progress.LayerFetched:
 		return "complete"
-	case image.LayerUnpacking:
+	case progress.LayerUnpacking:
 		return "extracting"
-	case image.LayerUnpacked:
+	case progress.LayerUnpacked:
 		return "extracted"
 	}
 	return "waiting"

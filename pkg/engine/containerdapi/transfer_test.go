@@ -16,7 +16,9 @@ import (
 	"github.com/distribution/reference"
 
 	"github.com/berth-cri/berth/internal/test"
-	"github.com/berth-cri/berth/pkg/engine/image"
+	"github.com/berth-cri/berth/pkg/engine/image/catalog"
+	"github.com/berth-cri/berth/pkg/engine/image/disk"
+	"github.com/berth-cri/berth/pkg/engine/image/progress"
 )
 
 // A client may ask for what the node does anyway.
@@ -82,7 +84,7 @@ func TestTransfersThatAreRefused(t *testing.T) {
 		"an unknown image":   {&transfer.ImageStore{Name: "registry.test/no:1"}, store, errdefs.IsNotFound},
 		"no such credential": {&transfer.OCIRegistry{Reference: "a", Resolver: &transfer.RegistryResolver{AuthStream: "x"}}, store, errdefs.IsNotFound},
 	} {
-		if err := s.transfer(namespaces.WithNamespace(t.Context(), image.Namespace), c.from, c.to, silent); !c.is(err) {
+		if err := s.transfer(namespaces.WithNamespace(t.Context(), disk.Namespace), c.from, c.to, silent); !c.is(err) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -92,10 +94,10 @@ func TestPlatformsOfClients(t *testing.T) {
 	own := platforms.DefaultSpec()
 	node := &types.Platform{OS: own.OS, Architecture: own.Architecture, Variant: own.Variant}
 	wasm := &types.Platform{OS: "wasi", Architecture: "wasm"}
-	for want, asked := range map[image.Platform][][]*types.Platform{
-		image.AnyPlatform:  {nil, {node, wasm}, {wasm, node}},
-		image.NodePlatform: {{node}, {node, node}},
-		image.WasmPlatform: {{wasm}, {wasm, {OS: "wasip1", Architecture: "wasm"}}},
+	for want, asked := range map[catalog.Platform][][]*types.Platform{
+		catalog.AnyPlatform:  {nil, {node, wasm}, {wasm, node}},
+		catalog.NodePlatform: {{node}, {node, node}},
+		catalog.WasmPlatform: {{wasm}, {wasm, {OS: "wasip1", Architecture: "wasm"}}},
 	} {
 		for _, a := range asked {
 			test.Equal(t, fmt.Sprint(a), test.Value(platformOf(a))(t), want)
@@ -118,9 +120,9 @@ func TestStreamsAreBounded(t *testing.T) {
 }
 
 func TestProgressEvents(t *testing.T) {
-	for stage, want := range map[image.LayerStage]string{
-		image.LayerWaiting: "waiting", image.LayerFetching: "downloading", image.LayerFetched: "complete",
-		image.LayerUnpacking: "extracting", image.LayerUnpacked: "extracted",
+	for stage, want := range map[progress.LayerStage]string{
+		progress.LayerWaiting: "waiting", progress.LayerFetching: "downloading", progress.LayerFetched: "complete",
+		progress.LayerUnpacking: "extracting", progress.LayerUnpacked: "extracted",
 	} {
 		test.Equal(t, fmt.Sprintf("%s is shown as", stage), progressEvent(stage), want)
 	}

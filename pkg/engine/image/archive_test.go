@@ -18,6 +18,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 
 	"github.com/berth-cri/berth/internal/test"
+	"github.com/berth-cri/berth/pkg/engine/image/archive"
 	"github.com/berth-cri/berth/pkg/engine/image/bounds"
 )
 
@@ -80,7 +81,7 @@ func TestImagesAreCarriedByArchives(t *testing.T) {
 	for what, text := range map[string][]byte{"own": own, "compressed": zipped.Bytes(), "docker": docker} {
 		t.Run(what, func(t *testing.T) {
 			s := openStore(t, Config{})
-			names, err := s.Import(t.Context(), bytes.NewReader(text), ImportRequest{})
+			names, err := s.Import(t.Context(), bytes.NewReader(text), archive.Request{})
 			test.Must(t, err)
 			test.EqualLists(t, "names", names, []string{app})
 			img, err := s.Get(app)
@@ -110,7 +111,7 @@ func TestExportOfSeveral(t *testing.T) {
 	wantLeases(t, s, 0)
 
 	to := openStore(t, Config{})
-	names := test.Value(to.Import(t.Context(), bytes.NewReader(text), ImportRequest{}))(t)
+	names := test.Value(to.Import(t.Context(), bytes.NewReader(text), archive.Request{}))(t)
 	if slices.Sort(names); !slices.Equal(names, []string{domain + "/one:1", domain + "/two:1"}) {
 		t.Errorf("names %q", names)
 	}
@@ -124,7 +125,7 @@ func TestExportOfSeveral(t *testing.T) {
 func TestImportByName(t *testing.T) {
 	built := layered(t, v1.Config{})
 	s := openStore(t, Config{})
-	names := test.Value(s.Import(t.Context(), bytes.NewReader(dockerArchive(t, map[string]v1.Image{app: built})), ImportRequest{Name: "mine:2"}))(t)
+	names := test.Value(s.Import(t.Context(), bytes.NewReader(dockerArchive(t, map[string]v1.Image{app: built})), archive.Request{Name: "mine:2"}))(t)
 	test.EqualLists(t, "names", names, []string{"docker.io/library/mine:2"})
 	test.Is(t, test.Err(s.Get(app)), errdefs.IsNotFound, "the archive's name")
 }
@@ -157,7 +158,7 @@ func TestBadArchives(t *testing.T) {
 	two := dockerArchive(t, map[string]v1.Image{domain + "/a:1": built, domain + "/b:1": build(t, v1.Config{}, layer(t, file{name: "b"}))})
 	for what, c := range map[string]struct {
 		text   []byte
-		req    ImportRequest
+		req    archive.Request
 		limits bounds.Limits
 		want   string
 	}{
@@ -173,10 +174,10 @@ func TestBadArchives(t *testing.T) {
 		}), want: "--name"},
 		"a bad name":          {text: index(func(m map[string]any) { m["annotations"] = map[string]any{"io.containerd.image.name": "Not A Name"} }), want: "Not A Name"},
 		"another size":        {text: index(func(m map[string]any) { m["size"] = 7 }), want: "7"},
-		"two under one name":  {text: two, req: ImportRequest{Name: "one:1"}, want: "2 images"},
+		"two under one name":  {text: two, req: archive.Request{Name: "one:1"}, want: "2 images"},
 		"too many layers":     {text: own, limits: bounds.Limits{MaxLayers: 2}, want: "more than 2"},
 		"too many files":      {text: own, limits: bounds.Limits{MaxImageEntries: 3}, want: "registry.max_image_entries"},
-		"unknown snapshotter": {text: own, req: ImportRequest{Snapshotter: "nothing"}, want: "nothing"},
+		"unknown snapshotter": {text: own, req: archive.Request{Snapshotter: "nothing"}, want: "nothing"},
 	} {
 		t.Run(what, func(t *testing.T) {
 			s := openStore(t, Config{Limits: c.limits})
@@ -208,9 +209,9 @@ func TestInterruptedImport(t *testing.T) {
 		_, _ = w.Write(text[:len(text)/2])
 		w.CloseWithError(context.Canceled)
 	}()
-	if _, err := s.Import(t.Context(), r, ImportRequest{}); !errors.Is(err, context.Canceled) {
+	if _, err := s.Import(t.Context(), r, archive.Request{}); !errors.Is(err, context.Canceled) {
 		t.Fatalf("an import that is interrupted: %v", err)
 	}
 	wantStored(t, s, 0, 0)
-	test.Checkf(t, test.Err(s.Import(t.Context(), bytes.NewReader(text), ImportRequest{})), "another")
+	test.Checkf(t, test.Err(s.Import(t.Context(), bytes.NewReader(text), archive.Request{})), "another")
 }

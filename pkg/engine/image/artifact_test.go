@@ -3,7 +3,6 @@ package image
 import (
 	"archive/tar"
 	"bytes"
-	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -16,27 +15,16 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/static"
 	"github.com/google/go-containerregistry/pkg/v1/types"
-	"github.com/opencontainers/go-digest"
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/berth-cri/berth/internal/test"
+	"github.com/berth-cri/berth/pkg/engine/image/archive"
 	"github.com/berth-cri/berth/pkg/engine/image/bounds"
+	"github.com/berth-cri/berth/pkg/engine/image/catalog"
+	"github.com/berth-cri/berth/pkg/engine/image/containerfs"
+	"github.com/berth-cri/berth/pkg/engine/image/disk"
+	"github.com/berth-cri/berth/pkg/engine/image/pull"
 )
-
-func blobCalled(name string) imagespec.Descriptor {
-	d := imagespec.Descriptor{MediaType: "application/octet-stream", Digest: digest.FromString(name)}
-	if name != "" {
-		d.Annotations = map[string]string{imagespec.AnnotationTitle: name}
-	}
-	return d
-}
-
-func manyBlobs(n int, prefix string) (out []imagespec.Descriptor) {
-	for i := range n {
-		out = append(out, blobCalled(fmt.Sprintf("%s%d", prefix, i)))
-	}
-	return out
-}
 
 const modelConfig = "application/vnd.cncf.model.config.v1+json"
 
@@ -88,7 +76,7 @@ func tarOf(t *testing.T, headers ...tar.Header) string {
 }
 
 // volumeOf is the directory whose files a volume of an image has.
-func volumeOf(t *testing.T, s *Store, container string, img *Image) string {
+func volumeOf(t *testing.T, s *Store, container string, img *catalog.Image) string {
 	t.Helper()
 	mounts := test.Value(s.PrepareVolume(t.Context(), container, img, ""))(t)
 	for _, o := range mounts[0].Options {
@@ -107,7 +95,7 @@ func TestArtifactVolume(t *testing.T) {
 		titled{title: "model/weights.bin", text: large},
 		titled{title: "again.bin", text: large},
 		titled{title: "README.md", text: "read me"},
-		titled{title: "docs", mediaType: imagespec.MediaTypeImageLayer, annotations: map[string]string{packedDirectory: "true"}, text: tarOf(t,
+		titled{title: "docs", mediaType: imagespec.MediaTypeImageLayer, annotations: map[string]string{catalog.PackedDirectory: "true"}, text: tarOf(t,
 			tar.Header{Name: "docs/", Typeflag: tar.TypeDir, Mode: 0o755},
 			tar.Header{Name: "docs/a.txt", Typeflag: tar.TypeReg, Mode: 0o644, Linkname: "of docs"},
 		)},
@@ -126,7 +114,7 @@ func TestArtifactVolume(t *testing.T) {
 	if st := info.Sys().(*syscall.Stat_t); st.Nlink != 3 || info.Mode() != 0o444 {
 		t.Errorf("%d links, mode %v: the blob was copied, or cannot be read", st.Nlink, info.Mode())
 	}
-	test.Must(t, s.measureStored(inNamespace(t.Context())))
+	test.Must(t, s.MeasureStored(disk.InNamespace(t.Context())))
 	if images, _ := s.Usage(); images.Bytes > uint64(len(large))*3/2 {
 		t.Errorf("%d bytes are in use, though %d are shared", images.Bytes, len(large))
 	}
@@ -140,10 +128,10 @@ func TestArtifactVolume(t *testing.T) {
 	// A container keeps its volume, also over a restart, and nothing is left after it.
 	test.Must(t, s.Remove(t.Context(), app))
 	s = reopen(t, s)
-	test.Must(t, s.Retain(t.Context(), []Use{{Owner: "c1", ChainID: img.ChainID}}))
-	<-s.work.collector.request()
+	test.Must(t, s.Retain(t.Context(), []containerfs.Use{{Owner: "c1", ChainID: img.ChainID}}))
+	<-s.views.Work.Collector.Request()
 	test.Checkf(t, test.Err(os.Stat(filepath.Join(dir, "README.md"))), "a volume in use has gone")
-	test.Must(t, s.measureStored(inNamespace(t.Context())))
+	test.Must(t, s.MeasureStored(disk.InNamespace(t.Context())))
 	if images, _ := s.Usage(); images.Bytes < uint64(len(large)) {
 		t.Errorf("%d bytes are in use; nobody but the volume has %d", images.Bytes, len(large))
 	}
@@ -155,7 +143,7 @@ func TestArtifactVolume(t *testing.T) {
 func TestHostileArtifacts(t *testing.T) {
 	outside := t.TempDir()
 	packed := func(h tar.Header) titled {
-		return titled{title: "d", mediaType: imagespec.MediaTypeImageLayer, annotations: map[string]string{packedDirectory: "true"}, text: tarOf(t, h)}
+		return titled{title: "d", mediaType: imagespec.MediaTypeImageLayer, annotations: map[string]string{catalog.PackedDirectory: "true"}, text: tarOf(t, h)}
 	}
 	taken := packed(tar.Header{Name: "x", Typeflag: tar.TypeReg, Mode: 0o777, Linkname: "y"})
 	for name, c := range map[string]struct {
@@ -175,7 +163,7 @@ func TestHostileArtifacts(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, s := serve(t, Config{Limits: bounds.Limits{MaxImageEntries: 5}}, artifact(t, c.blobs...))
-			test.Says(t, test.Err(s.Pull(t.Context(), PullRequest{Ref: app})), c.says)
+			test.Says(t, test.Err(s.Pull(t.Context(), pull.Request{Ref: app})), c.says)
 			wantStored(t, s, 0, 0)
 		})
 	}
@@ -190,7 +178,7 @@ func TestArtifactsAreCarriedByArchives(t *testing.T) {
 	source = reopen(t, source)
 	test.Must(t, source.Retain(t.Context(), nil))
 	s := openStore(t, Config{})
-	if names, err := s.Import(t.Context(), bytes.NewReader(exported(t, source, app)), ImportRequest{}); err != nil || len(names) != 1 {
+	if names, err := s.Import(t.Context(), bytes.NewReader(exported(t, source, app)), archive.Request{}); err != nil || len(names) != 1 {
 		t.Fatalf("%v: %v", names, err)
 	}
 	for where, s := range map[string]*Store{"restarted": source, "imported": s} {

@@ -15,6 +15,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/internal/test"
+	"github.com/berth-cri/berth/pkg/engine/image/pull"
 )
 
 func encodeBase64(s string) string { return base64.StdEncoding.EncodeToString([]byte(s)) }
@@ -118,7 +119,7 @@ func TestCredentialsStayWithTheRegistry(t *testing.T) {
 				e, ca := newStranger(t, c.secure, c.answer)
 				reg.setGuard(c.lead(reg, e))
 				s := withHeader(t, reg.URL, reg.ca, ca)
-				test.Fails(t, test.Err(s.Pull(t.Context(), PullRequest{Ref: app, Auth: auth})), "the pull succeeded")
+				test.Fails(t, test.Err(s.Pull(t.Context(), pull.Request{Ref: app, Auth: auth})), "the pull succeeded")
 				heard := e.text()
 				wantUnheard(t, heard)
 				if heard == "" && !strings.HasPrefix(name, "token server") {
@@ -144,7 +145,7 @@ func TestPlainRegistryNamesAStranger(t *testing.T) {
 		}))
 		t.Cleanup(plain.Close)
 		s := openStore(t, Config{HostsDir: writeHosts(t, domain, fmt.Sprintf("server = %q\n", plain.URL))})
-		_, err := s.Pull(t.Context(), PullRequest{Ref: app, Auth: &runtimeapi.AuthConfig{Username: user, Password: password}})
+		_, err := s.Pull(t.Context(), pull.Request{Ref: app, Auth: &runtimeapi.AuthConfig{Username: user, Password: password}})
 		test.Fails(t, err, "%s: the pull succeeded", name)
 		if heard := strings.Contains(tokens.text(), password) || strings.Contains(tokens.text(), basic(user, password)); heard != own {
 			t.Errorf("%s: the token server heard the password: %v; %v", name, heard, err)
@@ -266,7 +267,7 @@ func TestCredentialsFollowTheName(t *testing.T) {
 					auth = &runtimeapi.AuthConfig{Username: user, Password: password, ServerAddress: c.called(front.URL)}
 				}
 				s := withHeader(t, c.called(front.URL), reg.ca, ca)
-				_, err := s.Pull(t.Context(), PullRequest{Ref: app, Auth: auth})
+				_, err := s.Pull(t.Context(), pull.Request{Ref: app, Auth: auth})
 				if (err == nil) != c.works {
 					t.Errorf("pull: %v", err)
 				}
@@ -312,7 +313,7 @@ func TestHonestRedirects(t *testing.T) {
 	})
 	hosts := writeHosts(t, domain, fmt.Sprintf("server = %q\nca = [%q, %q, %q]\n", reg.URL, reg.ca, ca, storeCA))
 	s := openStore(t, Config{HostsDir: hosts})
-	test.Checkf(t, test.Err(s.Pull(t.Context(), PullRequest{Ref: app, Auth: &runtimeapi.AuthConfig{Username: user, Password: password}})), "pull")
+	test.Checkf(t, test.Err(s.Pull(t.Context(), pull.Request{Ref: app, Auth: &runtimeapi.AuthConfig{Username: user, Password: password}})), "pull")
 	if heard := store.text(); strings.Contains(heard, password) || strings.Contains(heard, "for-the-registry") {
 		t.Errorf("the store of blobs heard:\n%s", heard)
 	}

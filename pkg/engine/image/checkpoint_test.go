@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 
 	"github.com/berth-cri/berth/internal/test"
+	"github.com/berth-cri/berth/pkg/engine/image/catalog"
 )
 
 // TestCheckpointImages knows images of checkpoints by their manifests, whatever else has the
@@ -27,11 +28,11 @@ func TestCheckpointImages(t *testing.T) {
 		key     string
 		allowed bool
 	}{
-		"warm/a:1": {checkpointOfCRIO, true},
-		"warm/b:1": {checkpointOfCRIU, true},
-		"one":      {checkpointOfCRIU, true}, // for :latest
-		"one:2":    {checkpointOfCRIU, false},
-		"cold/a:1": {checkpointOfCRIU, false},
+		"warm/a:1": {catalog.CheckpointOfCRIO, true},
+		"warm/b:1": {catalog.CheckpointOfCRIU, true},
+		"one":      {catalog.CheckpointOfCRIU, true}, // for :latest
+		"one:2":    {catalog.CheckpointOfCRIU, false},
+		"cold/a:1": {catalog.CheckpointOfCRIU, false},
 	} {
 		pushed := of(c.key)
 		r.push(t, name, pushed)
@@ -52,7 +53,7 @@ func TestCheckpointImages(t *testing.T) {
 
 // TestCheckpointImageOverRestart: what a manifest says of an image is not forgotten.
 func TestCheckpointImageOverRestart(t *testing.T) {
-	pushed := mutate.Annotations(build(t, v1.Config{}, layer(t, file{name: "a", body: "x"})), map[string]string{checkpointOfCRIU: ""}).(v1.Image)
+	pushed := mutate.Annotations(build(t, v1.Config{}, layer(t, file{name: "a", body: "x"})), map[string]string{catalog.CheckpointOfCRIU: ""}).(v1.Image)
 	_, s, _ := pulled(t, Config{}, pushed)
 	s = reopen(t, s)
 	img, err := s.Get(app)
@@ -63,7 +64,7 @@ func TestCheckpointImageOverRestart(t *testing.T) {
 		sameTree(t, tree(t, dir), map[string]string{"a": "x"})
 		test.Fails(t, os.WriteFile(filepath.Join(dir, "b"), nil, 0o600), "it can be written to")
 	}))
-	if _, held := s.views.table.uses["looking"]; held {
+	if _, held := s.views.Table.Uses["looking"]; held {
 		t.Error("its layers are held")
 	}
 }
@@ -76,7 +77,7 @@ func TestByContent(t *testing.T) {
 		img.ID, strings.TrimPrefix(img.ID, "sha256:"),
 		"other.test/x@" + digestOf(t, index), "other.test/x:1@" + digestOf(t, amd), img.RepoDigests[0],
 	} {
-		if found, err := s.ByContent(ref, NodePlatform); err != nil || found.ID != img.ID {
+		if found, err := s.ByContent(ref, catalog.NodePlatform); err != nil || found.ID != img.ID {
 			t.Errorf("%s is %v, %v", ref, found, err)
 		}
 	}
@@ -88,7 +89,7 @@ func TestByContent(t *testing.T) {
 		strings.Repeat("0", 64):                 errdefs.IsNotFound,
 		"x@sha256:" + strings.Repeat("0", 1000): errdefs.IsInvalidArgument,
 	} {
-		if found, err := s.ByContent(ref, NodePlatform); !is(err) {
+		if found, err := s.ByContent(ref, catalog.NodePlatform); !is(err) {
 			t.Errorf("%s is %v, %v", ref, found, err)
 		}
 	}

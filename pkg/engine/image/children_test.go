@@ -13,6 +13,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 
 	"github.com/berth-cri/berth/internal/test"
+	"github.com/berth-cri/berth/pkg/engine/image/pull"
+	"github.com/berth-cri/berth/pkg/engine/image/unpack"
 	"github.com/berth-cri/berth/pkg/engine/procfs"
 )
 
@@ -31,32 +33,32 @@ func TestChildren(t *testing.T) {
 		t.Helper()
 		test.Eventually(t, "children", func() bool { return len(unpackers()) == n })
 	}
-	c := newChildren(512 << 20)
-	defer c.close()
-	first := test.Value(c.take())(t)
-	c.giveBack(first)
+	c := unpack.NewChildren(512 << 20)
+	defer c.Close()
+	first := test.Value(c.Take())(t)
+	c.GiveBack(first)
 	want(1)
 	test.Must(t, syscall.Kill(unpackers()[0], syscall.SIGKILL))
 	test.Eventually(t, "the end of the child", func() bool { return !first.Usable() })
-	first, second, third := test.Value(c.take())(t), test.Value(c.take())(t), test.Value(c.take())(t)
+	first, second, third := test.Value(c.Take())(t), test.Value(c.Take())(t), test.Value(c.Take())(t)
 	if !first.Usable() {
 		t.Error("a child that was killed is handed out")
 	}
 	want(3)
-	c.giveBack(first)
-	c.giveBack(second)
-	c.giveBack(third)
-	want(maxIdle)
-	again := test.Value(c.take())(t)
+	c.GiveBack(first)
+	c.GiveBack(second)
+	c.GiveBack(third)
+	want(unpack.MaxIdle)
+	again := test.Value(c.Take())(t)
 	if again != first && again != second {
 		t.Error("a child is started although one is idle")
 	}
-	c.giveBack(again)
-	c.end(first)
+	c.GiveBack(again)
+	c.End(first)
 	want(1)
-	late := test.Value(c.take())(t)
-	c.close()
-	c.giveBack(late)
+	late := test.Value(c.Take())(t)
+	c.Close()
+	c.GiveBack(late)
 	want(0)
 }
 
@@ -74,7 +76,7 @@ func TestPullsShareAChild(t *testing.T) {
 	if len(first) != 1 || !slices.Equal(unpackers(), first) {
 		t.Errorf("children are %v, and then %v", first, unpackers())
 	}
-	test.Fails(t, test.Err(s.Pull(t.Context(), PullRequest{Ref: domain + "/bad:1"})), "no archive is pulled")
+	test.Fails(t, test.Err(s.Pull(t.Context(), pull.Request{Ref: domain + "/bad:1"})), "no archive is pulled")
 	if len(unpackers()) != 0 {
 		t.Error("a child that failed is kept")
 	}

@@ -21,6 +21,9 @@ import (
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/berth-cri/berth/internal/test"
+	"github.com/berth-cri/berth/pkg/engine/containerdapi/stores"
+	"github.com/berth-cri/berth/pkg/engine/image/disk"
+	"github.com/berth-cri/berth/pkg/engine/image/pull"
 )
 
 // topics remembers what was published.
@@ -73,10 +76,10 @@ func TestEventsOfImages(t *testing.T) {
 // full.
 func TestLeasesOfClients(t *testing.T) {
 	s := openStore(t, Config{})
-	ctx := inNamespace(t.Context())
+	ctx := disk.InNamespace(t.Context())
 	l := test.Value(s.Clients().Leases().Create(ctx, leases.WithID("mine")))(t)
 	written := writeBlob(ctx, t, s.Clients().Content(), l.ID, "precompiled")
-	_, lease, err := s.files.lease(ctx, nil)
+	_, lease, err := s.files.Lease(ctx, nil)
 	test.Must(t, err)
 	if listed, err := s.Clients().Leases().List(ctx); err != nil || len(listed) != 1 {
 		t.Errorf("a client sees %v, %v", listed, err)
@@ -90,11 +93,11 @@ func TestLeasesOfClients(t *testing.T) {
 	s = reopen(t, s)
 	test.Must(t, s.Clients().Collect(ctx))
 	test.Checkf(t, test.Err(s.Clients().Content().Info(ctx, written)), "leased content after a restart")
-	s.files.dropClientLeases(ctx, time.Now().Add(-time.Hour))
+	s.files.DropClientLeases(ctx, time.Now().Add(-time.Hour))
 	if listed, err := s.Clients().Leases().List(ctx); err != nil || len(listed) != 1 {
 		t.Errorf("leases when the disk is full: %v, %v", listed, err)
 	}
-	s.files.dropClientLeases(ctx, time.Now().Add(time.Second))
+	s.files.DropClientLeases(ctx, time.Now().Add(time.Second))
 	test.Must(t, s.Clients().Collect(ctx))
 	test.Is(t, test.Err(s.Clients().Content().Info(ctx, written)), errdefs.IsNotFound, "content of a lease that was given up")
 }
@@ -105,7 +108,7 @@ func TestImagesOfClients(t *testing.T) {
 	for name, discard := range map[string]bool{"layers are kept": false, "layers are discarded": true} {
 		t.Run(name, func(t *testing.T) {
 			_, s := serve(t, Config{DiscardLayers: discard}, layered(t, v1.Config{}))
-			ctx := inNamespace(t.Context())
+			ctx := disk.InNamespace(t.Context())
 			img := pullImage(t, s, app)
 			test.Must(t, s.Clients().Collect(ctx))
 			records := s.Clients().Images()
@@ -135,7 +138,7 @@ func TestImagesOfClients(t *testing.T) {
 // Labels of a client stay when the kubelet pulls the image again.
 func TestLabelsOfClientsStay(t *testing.T) {
 	reg, s := serve(t, Config{}, layered(t, v1.Config{}))
-	ctx := inNamespace(t.Context())
+	ctx := disk.InNamespace(t.Context())
 	pullImage(t, s, app)
 	records := s.Clients().Images()
 	test.Must(t, test.Err(records.Update(ctx, images.Image{Name: app, Labels: map[string]string{"mine": "yes"}}, "labels.mine")))
@@ -155,7 +158,7 @@ func TestSourceOfContent(t *testing.T) {
 	s := openStore(t, Config{HostsDir: reg.hosts(t)})
 	pullImage(t, s, "registry.test/team/app:1")
 	n := 0
-	test.Must(t, s.Clients().Content().Walk(inNamespace(t.Context()), func(i content.Info) error {
+	test.Must(t, s.Clients().Content().Walk(disk.InNamespace(t.Context()), func(i content.Info) error {
 		n++
 		test.Equal(t, fmt.Sprintf("%s is from", i.Digest), i.Labels["containerd.io/distribution.source.registry.test"], "team/app")
 		return nil
@@ -174,7 +177,7 @@ func TestOtherNamespacesAreEmpty(t *testing.T) {
 	}
 	_, info := s.Clients().Content().Info(ctx, digest.Digest(img.ID))
 	_, read := s.Clients().Content().ReaderAt(ctx, imagespec.Descriptor{Digest: digest.Digest(img.ID)})
-	_, stat := s.Clients().Snapshotters()[Overlayfs].Stat(ctx, img.ChainID.String())
+	_, stat := s.Clients().Snapshotters()[disk.Overlayfs].Stat(ctx, img.ChainID.String())
 	for _, err := range []error{info, read, stat} {
 		test.Is(t, err, errdefs.IsNotFound, "content or snapshot")
 	}
@@ -183,8 +186,8 @@ func TestOtherNamespacesAreEmpty(t *testing.T) {
 // Clients that delete whatever they know cost no pull anything.
 func TestDeletedContentOfPulls(t *testing.T) {
 	_, s := serve(t, Config{}, layered(t, v1.Config{}))
-	test.Must(t, s.Retain(inNamespace(t.Context()), nil))
-	ctx, cancel := context.WithCancel(inNamespace(t.Context()))
+	test.Must(t, s.Retain(disk.InNamespace(t.Context()), nil))
+	ctx, cancel := context.WithCancel(disk.InNamespace(t.Context()))
 	defer cancel()
 	img := pullImage(t, s, app)
 	var known []digest.Digest
@@ -205,9 +208,9 @@ func TestDeletedContentOfPulls(t *testing.T) {
 		})
 	}
 	for i := range 10 {
-		test.Mustf(t, test.Err(s.Pull(ctx, PullRequest{Ref: app})), "pull %d", i)
+		test.Mustf(t, test.Err(s.Pull(ctx, pull.Request{Ref: app})), "pull %d", i)
 		for _, d := range known {
-			test.Mustf(t, test.Err(s.files.content.Info(ctx, d)), "after pull %d", i)
+			test.Mustf(t, test.Err(s.files.Content.Info(ctx, d)), "after pull %d", i)
 		}
 		test.Must(t, s.Remove(ctx, img.ID))
 	}
@@ -218,7 +221,7 @@ func TestDeletedContentOfPulls(t *testing.T) {
 // Of an image that is removed while a client names it, either all is there or nothing.
 func TestNamedWhileItIsRemoved(t *testing.T) {
 	_, s := serve(t, Config{}, layered(t, v1.Config{}))
-	ctx := inNamespace(t.Context())
+	ctx := disk.InNamespace(t.Context())
 	test.Must(t, s.Retain(ctx, nil))
 	for i := range 10 {
 		img := pullImage(t, s, app)
@@ -245,7 +248,7 @@ func TestNamedWhileItIsRemoved(t *testing.T) {
 // found after a restart.
 func TestWrongDescriptionOfAnImage(t *testing.T) {
 	_, s := serve(t, Config{}, layered(t, v1.Config{}))
-	ctx := inNamespace(t.Context())
+	ctx := disk.InNamespace(t.Context())
 	pullImage(t, s, app)
 	rec := test.Value(s.Clients().Images().Get(ctx, app))(t)
 	for name, change := range map[string]func(*imagespec.Descriptor){
@@ -261,20 +264,20 @@ func TestWrongDescriptionOfAnImage(t *testing.T) {
 // Nothing of clients stays for ever, and nothing is too large to be listed.
 func TestLimitsOfClients(t *testing.T) {
 	s := openStore(t, Config{})
-	ctx := inNamespace(t.Context())
+	ctx := disk.InNamespace(t.Context())
 	data := []byte("x")
 	desc := imagespec.Descriptor{Digest: digest.FromBytes(data), Size: 1}
 	write := func(labels map[string]string) error {
 		return content.WriteBlob(ctx, s.Clients().Content(), "x", bytes.NewReader(data), desc, content.WithLabels(labels))
 	}
-	large := map[string]string{"x": strings.Repeat("x", maxLabelBytes)}
+	large := map[string]string{"x": strings.Repeat("x", stores.MaxLabelBytes)}
 	_, lease := s.Clients().Leases().Create(ctx, leases.WithRandomID(), leases.WithLabels(large))
 	for name, err := range map[string]error{
 		"a root":             write(map[string]string{"containerd.io/gc.root": "x"}),
 		"a reference back":   write(map[string]string{"containerd.io/gc.bref.image.x": app}),
 		"large labels":       write(large),
 		"a lease with those": lease,
-		"an image with them": checkClientLabels(large),
+		"an image with them": stores.CheckClientLabels(large),
 	} {
 		test.Is(t, err, errdefs.IsInvalidArgument, "%s", name)
 	}
@@ -289,7 +292,7 @@ func TestLimitsOfClients(t *testing.T) {
 	// What was begun and left goes when the disk is full.
 	w := test.Value(s.Clients().Content().Writer(ctx, content.WithRef("left")))(t)
 	test.Must(t, w.Close())
-	s.files.dropClientWrites(ctx)
+	s.files.DropClientWrites(ctx)
 	if left, err := s.Clients().Content().ListStatuses(ctx); err != nil || len(left) > 0 {
 		t.Errorf("still being written: %v, %v", left, err)
 	}
@@ -298,7 +301,7 @@ func TestLimitsOfClients(t *testing.T) {
 // Clients write and label while garbage is collected, and none of it stops the store.
 func TestLabelsBesideWrites(t *testing.T) {
 	s := openStore(t, Config{})
-	ctx := inNamespace(t.Context())
+	ctx := disk.InNamespace(t.Context())
 	c := s.Clients().Content()
 	l := test.Value(s.Clients().Leases().Create(ctx, leases.WithID("mine")))(t)
 	kept := writeBlob(ctx, t, c, l.ID, "kept")
@@ -327,7 +330,7 @@ func TestLabelsBesideWrites(t *testing.T) {
 	until(func(n int) {
 		test.Check(t, test.Err(c.Update(ctx, content.Info{Digest: kept, Labels: map[string]string{"x": fmt.Sprint(n)}}, "labels.x")))
 	})
-	until(func(int) { <-s.work.collector.request() })
+	until(func(int) { <-s.views.Work.Collector.Request() })
 	// If the store stands still, the time of the tests ends it.
 	writers.Wait()
 	close(written)
@@ -337,16 +340,16 @@ func TestLabelsBesideWrites(t *testing.T) {
 // What a client made of an image's content stays with the image, and says so.
 func TestDeletedContentThatIsReferredTo(t *testing.T) {
 	_, s := serve(t, Config{}, layered(t, v1.Config{}))
-	ctx := inNamespace(t.Context())
+	ctx := disk.InNamespace(t.Context())
 	img := pullImage(t, s, app)
 	c := s.Clients().Content()
 	l := test.Value(s.Clients().Leases().Create(ctx, leases.WithID("mine")))(t)
 	written := writeBlob(ctx, t, c, l.ID, "precompiled")
 	label := map[string]string{"containerd.io/gc.ref.content.precompiled": written.String()}
-	test.Must(t, test.Err(c.Update(ctx, content.Info{Digest: img.manifest.Digest, Labels: label}, "labels.containerd.io/gc.ref.content.precompiled")))
+	test.Must(t, test.Err(c.Update(ctx, content.Info{Digest: img.Manifest.Digest, Labels: label}, "labels.containerd.io/gc.ref.content.precompiled")))
 	test.Refused(t, c.Delete(ctx, written), errdefs.IsFailedPrecondition, "belongs to image registry.test/app")
 	test.Must(t, s.Remove(ctx, img.ID))
-	<-s.work.collector.request()
+	<-s.views.Work.Collector.Request()
 	test.Is(t, test.Err(c.Info(ctx, written)), errdefs.IsNotFound, "after the image")
 }
 
@@ -365,15 +368,15 @@ func (s slowInfo) Info(ctx context.Context, d digest.Digest) (content.Info, erro
 // A reference of a client does not take the place of one that a pull writes beside it.
 func TestReferencesOfClients(t *testing.T) {
 	s := openStore(t, Config{})
-	ctx := inNamespace(t.Context())
-	c := s.Clients().Content().(*clientContent)
+	ctx := disk.InNamespace(t.Context())
+	c := s.Clients().Content().(*stores.ClientContent)
 	l := test.Value(s.Clients().Leases().Create(ctx, leases.WithID("mine")))(t)
 	write := func(text string) digest.Digest { return writeBlob(ctx, t, c, l.ID, text) }
 	manifest, layer, own := write("manifest"), write("layer"), write("own")
 	const name = "containerd.io/gc.ref.content.l.0"
 	beside := *c
 	beside.Store = slowInfo{c.Store, func() {
-		test.Must(t, test.Err(s.files.content.Update(ctx, content.Info{Digest: manifest, Labels: map[string]string{name: layer.String()}}, "labels."+name)))
+		test.Must(t, test.Err(s.files.Content.Update(ctx, content.Info{Digest: manifest, Labels: map[string]string{name: layer.String()}}, "labels."+name)))
 	}}
 	for _, paths := range [][]string{{"labels." + name}, {"labels"}, nil} {
 		test.Must(t, test.Err(beside.Update(ctx, content.Info{Digest: manifest, Labels: map[string]string{name: own.String()}}, paths...)))

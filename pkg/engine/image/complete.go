@@ -8,14 +8,19 @@ import (
 	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
+
+	"github.com/berth-cri/berth/pkg/engine/image/catalog"
+	"github.com/berth-cri/berth/pkg/engine/image/containerfs"
+	"github.com/berth-cri/berth/pkg/engine/image/disk"
+	"github.com/berth-cri/berth/pkg/engine/image/pull"
 )
 
 // PrepareRootfs makes the root filesystem of a container, as described at rootfses. An
 // image that is here for a snapshotter which fetches layers by itself may lack them:
 // they are fetched then, without credentials.
-func (s *Store) PrepareRootfs(ctx context.Context, containerID string, img *Image, snapshotter string, opts ...RootfsOption) (fs *Rootfs, err error) {
+func (s *Store) PrepareRootfs(ctx context.Context, containerID string, img *catalog.Image, snapshotter string, opts ...containerfs.RootfsOption) (fs *containerfs.Rootfs, err error) {
 	err = s.withLayers(ctx, img, snapshotter, func() error {
-		fs, err = s.rootfses.PrepareRootfs(ctx, containerID, img, snapshotter, opts...)
+		fs, err = s.Roots.PrepareRootfs(ctx, containerID, img, snapshotter, opts...)
 		return err
 	})
 	return fs, err
@@ -23,9 +28,9 @@ func (s *Store) PrepareRootfs(ctx context.Context, containerID string, img *Imag
 
 // PrepareVolume returns the read-only mounts of an image, as described at rootfses, and
 // fetches what is missing as PrepareRootfs does.
-func (s *Store) PrepareVolume(ctx context.Context, containerID string, img *Image, snapshotter string) (mounts []mount.Mount, err error) {
+func (s *Store) PrepareVolume(ctx context.Context, containerID string, img *catalog.Image, snapshotter string) (mounts []mount.Mount, err error) {
 	err = s.withLayers(ctx, img, snapshotter, func() error {
-		mounts, err = s.rootfses.PrepareVolume(ctx, containerID, img, snapshotter)
+		mounts, err = s.Roots.PrepareVolume(ctx, containerID, img, snapshotter)
 		return err
 	})
 	return mounts, err
@@ -33,40 +38,40 @@ func (s *Store) PrepareVolume(ctx context.Context, containerID string, img *Imag
 
 // withLayers calls f, and again once layers are there that it missed. If they cannot be
 // fetched without credentials, ImageStatus asks the kubelet for a pull.
-func (s *Store) withLayers(ctx context.Context, img *Image, snapshotter string, f func() error) error {
+func (s *Store) withLayers(ctx context.Context, img *catalog.Image, snapshotter string, f func() error) error {
 	err := f()
-	if !errdefs.IsNotFound(err) && !errors.Is(err, errUnpack) || isNoSpace(err) || ctx.Err() != nil || !s.lacksLayers(ctx, img) {
+	if !errdefs.IsNotFound(err) && !errors.Is(err, containerfs.ErrUnpack) || disk.IsNoSpace(err) || ctx.Err() != nil || !s.lacksLayers(ctx, img) {
 		return err
 	}
 	if err := s.fetchAgain(ctx, img, snapshotter); err != nil {
-		s.incomplete.Store(img.ID, true)
+		s.puller.Incomplete.Store(img.ID, true)
 		return fmt.Errorf("image %s is on this node without the layers that this handler needs, and they cannot be fetched; pull it by berth image pull --handler: %w", img.ID, err)
 	}
 	return f()
 }
 
 // lacksLayers says whether an image is here, and a part of it is not, or is damaged.
-func (s *Store) lacksLayers(ctx context.Context, img *Image) bool {
-	ctx = inNamespace(ctx)
+func (s *Store) lacksLayers(ctx context.Context, img *catalog.Image) bool {
+	ctx = disk.InNamespace(ctx)
 	if _, err := s.catalog.Get(img.ID); err != nil {
 		return false
 	}
-	if !s.contentWhole(ctx, img, true) {
+	if !s.puller.ContentWhole(ctx, img, true) {
 		return true
 	}
-	manifest, err := s.reader.readManifest(ctx, img.manifest, checkManifest)
+	manifest, err := s.catalog.Reader.ReadManifest(ctx, img.Manifest, catalog.CheckManifest)
 	if err != nil {
 		return false
 	}
 	for _, layer := range manifest.Layers {
-		if _, err := s.files.content.Info(ctx, layer.Digest); errdefs.IsNotFound(err) {
+		if _, err := s.files.Content.Info(ctx, layer.Digest); errdefs.IsNotFound(err) {
 			return true
 		}
 	}
 	return false
 }
 
-func (s *Store) fetchAgain(ctx context.Context, img *Image, snapshotter string) error {
+func (s *Store) fetchAgain(ctx context.Context, img *catalog.Image, snapshotter string) error {
 	known, err := s.catalog.Get(img.ID)
 	if err != nil {
 		return err
@@ -74,7 +79,7 @@ func (s *Store) fetchAgain(ctx context.Context, img *Image, snapshotter string) 
 	err = fmt.Errorf("no registry is known for it: %w", errdefs.ErrNotFound)
 	for _, name := range known.RepoDigests {
 		log.G(ctx).WithFields(log.Fields{"image": img.ID, "name": name, "snapshotter": snapshotter}).Info("Fetching layers that another snapshotter did without")
-		if _, err = s.Pull(ctx, PullRequest{Ref: name, Snapshotter: snapshotter, Platform: kindOf(img.Platform)}); err == nil {
+		if _, err = s.Pull(ctx, pull.Request{Ref: name, Snapshotter: snapshotter, Platform: catalog.KindOf(img.Platform)}); err == nil {
 			return nil
 		}
 	}
@@ -83,7 +88,7 @@ func (s *Store) fetchAgain(ctx context.Context, img *Image, snapshotter string) 
 
 // Look calls f with a directory where the files of an image can be read. They are there for
 // as long as f takes; owner is a name for that which no container has.
-func (s *Store) Look(ctx context.Context, owner string, img *Image, snapshotter string, f func(dir string)) error {
+func (s *Store) Look(ctx context.Context, owner string, img *catalog.Image, snapshotter string, f func(dir string)) error {
 	mounts, err := s.PrepareVolume(ctx, owner, img, snapshotter)
 	if err != nil {
 		return err

@@ -12,6 +12,8 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/berth-cri/berth/pkg/engine/image/bounds"
+	"github.com/berth-cri/berth/pkg/engine/image/disk"
+	"github.com/berth-cri/berth/pkg/engine/image/pull"
 )
 
 // Config says where a Store lives and how it behaves. The zero value of each
@@ -55,7 +57,7 @@ type Config struct {
 	// Open. Empty or missing means that there are none.
 	PreloadDir string
 	// Verifiers decide which images may be pulled.
-	Verifiers Verifiers
+	Verifiers pull.Verifiers
 	// CheckpointImages are names of images whose processes may go on here, as PinnedImages
 	// are written.
 	CheckpointImages []string
@@ -78,14 +80,14 @@ func (c Config) complete() (Config, error) {
 	if !filepath.IsAbs(c.WritableRoot) || strings.ContainsAny(c.WritableRoot, ":,") {
 		return c, fmt.Errorf("directory %q of what containers write must be an absolute path without ':' and ',': %w", c.WritableRoot, errdefs.ErrInvalidArgument)
 	}
-	c.DefaultSnapshotter = cmp.Or(c.DefaultSnapshotter, Overlayfs)
-	if known := snapshotterNames(c.Snapshotters); !slices.Contains(known, c.DefaultSnapshotter) {
-		return c, unknownSnapshotter(c.DefaultSnapshotter, known)
+	c.DefaultSnapshotter = cmp.Or(c.DefaultSnapshotter, disk.Overlayfs)
+	if known := disk.SnapshotterNames(c.Snapshotters); !slices.Contains(known, c.DefaultSnapshotter) {
+		return c, disk.UnknownSnapshotter(c.DefaultSnapshotter, known)
 	}
 	if c.MaxConcurrentDownloads <= 0 {
 		c.MaxConcurrentDownloads = defaultMaxDownloads
 	}
-	c.PullProgressTimeout = cmp.Or(c.PullProgressTimeout, defaultProgressTimeout)
+	c.PullProgressTimeout = cmp.Or(c.PullProgressTimeout, pull.DefaultProgressTimeout)
 	c.Limits = c.Limits.Complete()
 	return c, nil
 }

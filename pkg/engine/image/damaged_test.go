@@ -14,20 +14,22 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/internal/test"
+	"github.com/berth-cri/berth/pkg/engine/image/catalog"
+	"github.com/berth-cri/berth/pkg/engine/image/disk"
 )
 
 // lowerOf are the directories of an image's layers, topmost first.
-func lowerOf(t *testing.T, s *Store, img *Image) []string {
+func lowerOf(t *testing.T, s *Store, img *catalog.Image) []string {
 	t.Helper()
-	v := s.views.table.get(s.views.keyOf(s.cfg.DefaultSnapshotter, img.ChainID))
+	v := s.views.Table.Get(s.views.KeyOf(s.cfg.DefaultSnapshotter, img.ChainID))
 	if v == nil {
 		t.Fatal("the image is not unpacked")
 	}
-	return v.stack.lower
+	return v.Stack.Lower
 }
 
 func blobPath(s *Store, d digest.Digest) string {
-	return s.files.path("content", "blobs", d.Algorithm().String(), d.Encoded())
+	return s.files.Path("content", "blobs", d.Algorithm().String(), d.Encoded())
 }
 
 // What the disk lost under the metadata is brought again by a pull; a container gets it from
@@ -40,41 +42,41 @@ func TestDamagedImagesAreMended(t *testing.T) {
 	config, whole := digest.Digest(manifest.Config.Digest.String()), digest.Digest(manifest.Layers[3].Digest.String())
 	files := map[string]string{"base": "of the base", "middle": "m", "top": "of the top"}
 	for name, c := range map[string]struct {
-		damage func(t *testing.T, s *Store, img *Image)
+		damage func(t *testing.T, s *Store, img *catalog.Image)
 		// alone: a container can have it without a registry.
 		alone bool
 	}{
-		"top folder": {func(t *testing.T, s *Store, img *Image) {
+		"top folder": {func(t *testing.T, s *Store, img *catalog.Image) {
 			test.Must(t, os.RemoveAll(filepath.Dir(lowerOf(t, s, img)[0])))
 		}, true},
-		"lower folder": {func(t *testing.T, s *Store, img *Image) { test.Must(t, os.RemoveAll(lowerOf(t, s, img)[3])) }, true},
-		"snapshotter": {func(t *testing.T, s *Store, _ *Image) {
+		"lower folder": {func(t *testing.T, s *Store, img *catalog.Image) { test.Must(t, os.RemoveAll(lowerOf(t, s, img)[3])) }, true},
+		"snapshotter": {func(t *testing.T, s *Store, _ *catalog.Image) {
 			test.Must(t, s.Close())
-			test.Must(t, os.RemoveAll(s.files.path(snapshotsDir, Overlayfs)))
+			test.Must(t, os.RemoveAll(s.files.Path(disk.SnapshotsDir, disk.Overlayfs)))
 		}, true},
-		"folder and blob": {func(t *testing.T, s *Store, img *Image) {
+		"folder and blob": {func(t *testing.T, s *Store, img *catalog.Image) {
 			test.Must(t, os.RemoveAll(lowerOf(t, s, img)[0]))
 			test.Must(t, os.Truncate(blobPath(s, whole), 0))
 		}, false},
-		"folder and bytes": {func(t *testing.T, s *Store, img *Image) {
+		"folder and bytes": {func(t *testing.T, s *Store, img *catalog.Image) {
 			test.Must(t, os.RemoveAll(lowerOf(t, s, img)[0]))
 			test.Must(t, os.WriteFile(blobPath(s, whole), make([]byte, manifest.Layers[3].Size), 0o600))
 		}, false},
-		"configuration": {func(t *testing.T, s *Store, _ *Image) { test.Must(t, os.Truncate(blobPath(s, config), 0)) }, true},
-		"manifest": {func(t *testing.T, s *Store, _ *Image) {
+		"configuration": {func(t *testing.T, s *Store, _ *catalog.Image) { test.Must(t, os.Truncate(blobPath(s, config), 0)) }, true},
+		"manifest": {func(t *testing.T, s *Store, _ *catalog.Image) {
 			test.Must(t, os.Remove(blobPath(s, digest.Digest(target.String()))))
 		}, true},
-		"layer blob": {func(t *testing.T, s *Store, _ *Image) { test.Must(t, os.Remove(blobPath(s, whole))) }, true},
+		"layer blob": {func(t *testing.T, s *Store, _ *catalog.Image) { test.Must(t, os.Remove(blobPath(s, whole))) }, true},
 	} {
 		for _, restarted := range []bool{false, true} {
 			t.Run(name+map[bool]string{true: " after a restart"}[restarted], func(t *testing.T) {
 				reg := newTestRegistry(t)
 				reg.push(t, "app:1", built)
-				damaged := func(t *testing.T) (*Store, *Image) {
+				damaged := func(t *testing.T) (*Store, *catalog.Image) {
 					s := openStore(t, Config{HostsDir: reg.hosts(t)})
 					img := pullImage(t, s, app)
 					c.damage(t, s, img)
-					if s.files.bolt.Path() == "" {
+					if s.files.Bolt.Path() == "" {
 						return openStore(t, s.cfg), img
 					}
 					if restarted {
@@ -82,7 +84,7 @@ func TestDamagedImagesAreMended(t *testing.T) {
 					}
 					return s, img
 				}
-				runs := func(t *testing.T, s *Store, img *Image, id string) {
+				runs := func(t *testing.T, s *Store, img *catalog.Image, id string) {
 					t.Helper()
 					wantFiles(t, s, img, id, "", files)
 				}
@@ -141,7 +143,7 @@ func TestSharedDamagedLayersAreMended(t *testing.T) {
 	reg, base := newTestRegistry(t), layer(t, file{name: "base", body: "of the base"})
 	reg.push(t, "app:1", build(t, v1.Config{}, base, layer(t, file{name: "one", body: "1"})))
 	reg.push(t, "app:2", build(t, v1.Config{}, base, layer(t, file{name: "two", body: "2"})))
-	for _, snapshotter := range []string{Overlayfs, Native} {
+	for _, snapshotter := range []string{disk.Overlayfs, disk.Native} {
 		t.Run(snapshotter, func(t *testing.T) {
 			s := openStore(t, Config{HostsDir: reg.hosts(t), DefaultSnapshotter: snapshotter})
 			pullImage(t, s, app)
@@ -151,7 +153,7 @@ func TestSharedDamagedLayersAreMended(t *testing.T) {
 				t.Fatal(err)
 			}
 			second := pullImage(t, s, domain+"/app:2")
-			for id, img := range map[string]*Image{"c1": pullImage(t, s, app), "c2": second} {
+			for id, img := range map[string]*catalog.Image{"c1": pullImage(t, s, app), "c2": second} {
 				own := map[string]map[string]string{"c1": {"one": "1"}, "c2": {"two": "2"}}[id]
 				own["base"] = "of the base"
 				wantFiles(t, s, img, id, "", own)

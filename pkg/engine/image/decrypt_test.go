@@ -23,6 +23,9 @@ import (
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/berth-cri/berth/internal/test"
+	"github.com/berth-cri/berth/pkg/engine/image/catalog"
+	"github.com/berth-cri/berth/pkg/engine/image/disk"
+	"github.com/berth-cri/berth/pkg/engine/image/pull"
 )
 
 // keyPair makes a key: PEM of the private and of the public half.
@@ -54,7 +57,7 @@ func encrypt(t *testing.T, img v1.Image, public []byte) v1.Image {
 		t.Fatal("nothing was encrypted")
 	}
 	b := test.Value(content.ReadBlob(t.Context(), blobs, desc))(t)
-	if n := bytes.Count(b, []byte(encryptedSuffix)); n == 0 {
+	if n := bytes.Count(b, []byte(catalog.EncryptedSuffix)); n == 0 {
 		t.Fatalf("no layer is encrypted in %s", b)
 	}
 	// The store of blobs is a directory of the same form as an image layout.
@@ -68,7 +71,7 @@ func TestEncryptedImage(t *testing.T) {
 	private, public := keyPair(t)
 	plain := layered(t, v1.Config{})
 	reg.push(t, "app:1", encrypt(t, plain, public))
-	for _, snapshotter := range []string{Overlayfs, Native} {
+	for _, snapshotter := range []string{disk.Overlayfs, disk.Native} {
 		keys := t.TempDir()
 		test.Must(t, os.MkdirAll(filepath.Join(keys, "team"), 0o700))
 		other, _ := keyPair(t)
@@ -107,7 +110,7 @@ func TestEncryptedImageWithoutItsKey(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := openStore(t, Config{HostsDir: reg.hosts(t), DecryptionKeysDir: c.dir})
-			_, err := s.Pull(t.Context(), PullRequest{Ref: domain + "/app:1"})
+			_, err := s.Pull(t.Context(), pull.Request{Ref: domain + "/app:1"})
 			if !errdefs.IsFailedPrecondition(err) {
 				t.Fatalf("error %v of class %v", err, errdefs.Resolve(err))
 			}

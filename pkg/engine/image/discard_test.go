@@ -10,6 +10,7 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
 	"github.com/berth-cri/berth/internal/test"
+	"github.com/berth-cri/berth/pkg/engine/image/disk"
 )
 
 func TestLayersAreDiscardedOnceUnpacked(t *testing.T) {
@@ -20,7 +21,7 @@ func TestLayersAreDiscardedOnceUnpacked(t *testing.T) {
 	reg.push(t, "model:1", artifact(t, titled{title: "a", text: "of a"}))
 	s := openStore(t, Config{HostsDir: reg.hosts(t), DiscardLayers: true})
 	img := pullImage(t, s, app)
-	<-s.work.collector.request()
+	<-s.views.Work.Collector.Request()
 	// What describes it, its layers unpacked, and the view of them.
 	wantStored(t, s, 2, 3)
 	s = reopen(t, s)
@@ -31,33 +32,33 @@ func TestLayersAreDiscardedOnceUnpacked(t *testing.T) {
 
 	test.Refused(t, s.Export(t.Context(), &bytes.Buffer{}, []string{app}), errdefs.IsNotFound, "discarded")
 	// Another snapshotter needs them: they are fetched again.
-	wantFiles(t, s, img, "c2", Native, map[string]string{"base": "of the base", "one": "1"})
+	wantFiles(t, s, img, "c2", disk.Native, map[string]string{"base": "of the base", "one": "1"})
 
 	// An artifact is its blobs.
 	model := pullImage(t, s, domain+"/model:1")
-	<-s.work.collector.request()
+	<-s.views.Work.Collector.Request()
 	exported(t, s, domain+"/model:1")
 	volumeOf(t, s, "c3", model)
 	reg.Close()
-	test.Says(t, test.Err(s.PrepareRootfs(t.Context(), "c4", second, Native)), "berth image pull --handler")
+	test.Says(t, test.Err(s.PrepareRootfs(t.Context(), "c4", second, disk.Native)), "berth image pull --handler")
 }
 
 // Compressed layers stay until what they were unpacked into is on disk.
 func TestLayersAreNotDiscardedBeforeTheyAreFlushed(t *testing.T) {
 	_, s := serve(t, Config{DiscardLayers: true}, build(t, v1.Config{}, layer(t, file{name: "one", body: "1"})))
-	s.files.flusher.flushing.Lock()
+	s.files.Flusher.Flushing.Lock()
 	pullImage(t, s, app)
-	collected := s.work.collector.request()
+	collected := s.views.Work.Collector.Request()
 	select {
 	case <-collected:
 		t.Error("the collection did not wait for the flush")
 	case <-time.After(time.Second):
 	}
 	blobs := 0
-	test.Must(t, s.files.content.Walk(inNamespace(t.Context()), func(content.Info) error { blobs++; return nil }))
+	test.Must(t, s.files.Content.Walk(disk.InNamespace(t.Context()), func(content.Info) error { blobs++; return nil }))
 	if blobs != 3 {
 		t.Errorf("%d blobs", blobs)
 	}
-	s.files.flusher.flushing.Unlock()
+	s.files.Flusher.Flushing.Unlock()
 	wantStored(t, s, 2, 2)
 }

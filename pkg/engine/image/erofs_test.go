@@ -13,6 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-cri/berth/internal/test"
+	"github.com/berth-cri/berth/pkg/engine/image/containerfs"
+	"github.com/berth-cri/berth/pkg/engine/image/disk"
+	"github.com/berth-cri/berth/pkg/engine/image/pull"
 )
 
 // needErofs skips where the kernel or mkfs.erofs is missing.
@@ -32,15 +35,15 @@ func allSnapshotters(t *testing.T) []string {
 	t.Helper()
 	_, err := exec.LookPath("mkfs.erofs")
 	if os.Getenv("BERTH_TEST_REQUIRE") == "" && (err != nil || !erofs.FindErofs()) {
-		return []string{Native, Overlayfs}
+		return []string{disk.Native, disk.Overlayfs}
 	}
-	return snapshotterNames(nil)
+	return disk.SnapshotterNames(nil)
 }
 
 // mountedLayers are the layers of the snapshotter that are mounted.
 func mountedLayers(t *testing.T, s *Store) []string {
 	t.Helper()
-	return test.Value(filepath.Glob(filepath.Join(s.Root(), snapshotsDir, Erofs, "mounts", "*")))(t)
+	return test.Value(filepath.Glob(filepath.Join(s.Root(), disk.SnapshotsDir, disk.Erofs, "mounts", "*")))(t)
 }
 
 func TestErofs(t *testing.T) {
@@ -53,8 +56,8 @@ func TestErofs(t *testing.T) {
 	))
 	want := map[string]string{"a": "lower", "b": "top", "dir/": "", "dir/seen": "upper"}
 	root, hosts := filepath.Join(t.TempDir(), "images"), reg.hosts(t)
-	s := openStore(t, Config{Root: root, HostsDir: hosts, DefaultSnapshotter: Erofs})
-	t.Cleanup(func() { test.Must(t, unmountLayers(filepath.Join(root, snapshotsDir, Erofs, "mounts"))) })
+	s := openStore(t, Config{Root: root, HostsDir: hosts, DefaultSnapshotter: disk.Erofs})
+	t.Cleanup(func() { test.Must(t, disk.UnmountLayers(filepath.Join(root, disk.SnapshotsDir, disk.Erofs, "mounts"))) })
 	img := pullImage(t, s, app)
 	fs := test.Value(s.PrepareRootfs(t.Context(), "c1", img, ""))(t)
 	dir := t.TempDir()
@@ -67,24 +70,24 @@ func TestErofs(t *testing.T) {
 	}
 
 	// The same layers under overlayfs, beside it.
-	other := test.Value(s.PrepareRootfs(t.Context(), "c2", img, Overlayfs))(t)
+	other := test.Value(s.PrepareRootfs(t.Context(), "c2", img, disk.Overlayfs))(t)
 	test.Must(t, mount.All(other.Mounts, dir))
 	sameTree(t, tree(t, dir), want)
 	test.Must(t, mount.UnmountAll(dir, 0))
 
 	// After a restart, and after a reboot, which unmounts everything.
 	test.Must(t, s.Close())
-	test.Must(t, unmountLayers(filepath.Join(root, snapshotsDir, Erofs, "mounts")))
-	s = openStore(t, Config{Root: root, HostsDir: hosts, DefaultSnapshotter: Erofs})
-	test.Must(t, s.Retain(t.Context(), []Use{{Owner: "c1", ChainID: img.ChainID, Snapshotter: Erofs}, {Owner: "c2", ChainID: img.ChainID, Snapshotter: Overlayfs}}))
-	again := test.Value(s.PrepareRootfs(t.Context(), "c1", img, Erofs))(t)
+	test.Must(t, disk.UnmountLayers(filepath.Join(root, disk.SnapshotsDir, disk.Erofs, "mounts")))
+	s = openStore(t, Config{Root: root, HostsDir: hosts, DefaultSnapshotter: disk.Erofs})
+	test.Must(t, s.Retain(t.Context(), []containerfs.Use{{Owner: "c1", ChainID: img.ChainID, Snapshotter: disk.Erofs}, {Owner: "c2", ChainID: img.ChainID, Snapshotter: disk.Overlayfs}}))
+	again := test.Value(s.PrepareRootfs(t.Context(), "c1", img, disk.Erofs))(t)
 	test.Must(t, mount.All(again.Mounts, dir))
 	test.Checkf(t, test.Err(os.Stat(filepath.Join(dir, "written"))), "what was written")
 	test.Must(t, mount.UnmountAll(dir, 0))
 	test.Must(t, s.Remove(t.Context(), img.ID))
-	test.Must(t, s.RemoveRootfs(t.Context(), "c1", Erofs))
-	test.Must(t, s.RemoveRootfs(t.Context(), "c2", Overlayfs))
-	<-s.work.collector.request()
+	test.Must(t, s.RemoveRootfs(t.Context(), "c1", disk.Erofs))
+	test.Must(t, s.RemoveRootfs(t.Context(), "c2", disk.Overlayfs))
+	<-s.views.Work.Collector.Request()
 	if left := mountedLayers(t, s); len(left) > 0 {
 		t.Errorf("still mounted: %v", left)
 	}
@@ -99,7 +102,7 @@ func TestErofsOnEarlierKernels(t *testing.T) {
 		t.Fatalf("%v: %s", err, out)
 	}
 	m := mount.Mount{Type: "erofs", Source: file, Options: []string{"ro", "loop"}}
-	test.Must(t, mountErofs(m, dir, func(string, string, string, uintptr, string) error { return unix.ENOTBLK }))
+	test.Must(t, disk.MountErofs(m, dir, func(string, string, string, uintptr, string) error { return unix.ENOTBLK }))
 	defer func() { test.Must(t, mount.UnmountAll(dir, 0)) }()
 	if text, err := os.ReadFile(filepath.Join(dir, "a")); string(text) != "of a" {
 		t.Errorf("%q, %v", text, err)
@@ -116,18 +119,18 @@ func TestErofsKeepsNobodyFromTheMetadata(t *testing.T) {
 	script := "#!/bin/sh\n: > " + started + "\nwhile ! [ -e " + proceed + " ]; do sleep 0.05; done\nexec " + mkfs + ` "$@"` + "\n"
 	test.Must(t, os.WriteFile(filepath.Join(bin, "mkfs.erofs"), []byte(script), 0o700)) //nolint:gosec // it is to be run
 	t.Setenv("PATH", bin+":"+os.Getenv("PATH"))
-	_, s := serve(t, Config{DefaultSnapshotter: Erofs}, build(t, v1.Config{}, layer(t, file{name: "a", body: "of a"})))
+	_, s := serve(t, Config{DefaultSnapshotter: disk.Erofs}, build(t, v1.Config{}, layer(t, file{name: "a", body: "of a"})))
 	pulled := make(chan error, 1)
 	go func() {
-		_, err := s.Pull(t.Context(), PullRequest{Ref: app})
+		_, err := s.Pull(t.Context(), pull.Request{Ref: app})
 		pulled <- err
 	}()
 	test.Eventually(t, "the layer becomes a file", func() bool { _, err := os.Stat(started); return err == nil })
 	written := make(chan error, 1)
 	go func() {
-		ctx, lease, err := s.files.lease(inNamespace(t.Context()), nil)
+		ctx, lease, err := s.files.Lease(disk.InNamespace(t.Context()), nil)
 		if err == nil {
-			s.files.endLease(ctx, lease)
+			s.files.EndLease(ctx, lease)
 		}
 		written <- err
 	}()
@@ -139,7 +142,7 @@ func TestErofsKeepsNobodyFromTheMetadata(t *testing.T) {
 	}
 	test.Must(t, os.WriteFile(proceed, nil, 0o600))
 	test.Must(t, <-pulled)
-	if left, err := filepath.Glob(filepath.Join(s.Root(), snapshotsDir, Erofs, "snapshots", "*", "fs", "*")); err != nil || len(left) > 0 {
+	if left, err := filepath.Glob(filepath.Join(s.Root(), disk.SnapshotsDir, disk.Erofs, "snapshots", "*", "fs", "*")); err != nil || len(left) > 0 {
 		t.Errorf("the layer is there twice: %v, %v", left, err)
 	}
 }

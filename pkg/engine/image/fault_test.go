@@ -19,6 +19,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-cri/berth/internal/test"
+	"github.com/berth-cri/berth/pkg/engine/image/disk"
+	"github.com/berth-cri/berth/pkg/engine/image/pull"
 )
 
 // The test binary is also the daemon that gets killed: with these set it opens
@@ -43,7 +45,7 @@ func victim(root string) {
 	if err != nil {
 		panic(err)
 	}
-	img, err := s.Pull(ctx, PullRequest{Ref: os.Getenv(victimRef)})
+	img, err := s.Pull(ctx, pull.Request{Ref: os.Getenv(victimRef)})
 	if err == nil {
 		_, err = s.PrepareVolume(ctx, "volume", img, "")
 	}
@@ -120,7 +122,7 @@ func TestKilledInTheMiddleOfADownload(t *testing.T) {
 func TestKilledInTheMiddleOfUnpacking(t *testing.T) {
 	const size = 24 << 20
 	_, c := forVictim(t, build(t, v1.Config{}, layer(t, file{name: "first"}), slow(t, size)))
-	half := filepath.Join(c.Root, snapshotsDir, Overlayfs, "snapshots", "*", "fs", "big")
+	half := filepath.Join(c.Root, disk.SnapshotsDir, disk.Overlayfs, "snapshots", "*", "fs", "big")
 	killed(t, c, app, func(string) bool {
 		found, _ := filepath.Glob(half)
 		return len(found) > 0
@@ -181,7 +183,7 @@ func TestKilledAnywhere(t *testing.T) {
 				s := openStore(t, c)
 				_, snaps, _ := stored(t, s)
 				for _, name := range snaps {
-					if strings.Contains(name, "/extract-") || strings.Contains(name, belowPrefix) {
+					if strings.Contains(name, "/extract-") || strings.Contains(name, disk.BelowPrefix) {
 						t.Errorf("left behind: %s", name)
 					}
 				}
@@ -240,17 +242,17 @@ func TestFullDisk(t *testing.T) {
 	reg.push(t, "small:1", layered(t, v1.Config{}))
 	reg.push(t, "download:1", build(t, v1.Config{}, layer(t, file{name: "first"}), bulk(t, 16<<20)))
 	reg.push(t, "unpack:1", build(t, v1.Config{}, layer(t, file{name: "first"}), bulk(t, 4<<20), layer(t, file{name: "zeros", body: strings.Repeat("\x00", 12<<20)})))
-	disk := smallDisk(t, 14)
-	s := openStore(t, Config{Root: filepath.Join(disk, "images"), HostsDir: reg.hosts(t)})
+	dir := smallDisk(t, 14)
+	s := openStore(t, Config{Root: filepath.Join(dir, "images"), HostsDir: reg.hosts(t)})
 	test.Must(t, s.Retain(t.Context(), nil))
 	pullImage(t, s, domain+"/small:1")
 	wantStored(t, s, 5, 4)
 	unix.Sync()
-	before := freeBytes(t, disk)
+	before := freeBytes(t, dir)
 
 	for _, name := range []string{"download:1", "unpack:1"} {
-		_, err := s.Pull(t.Context(), PullRequest{Ref: domain + "/" + name})
-		if !errdefs.IsResourceExhausted(err) || !strings.Contains(err.Error(), "no space left") || !strings.Contains(err.Error(), disk) {
+		_, err := s.Pull(t.Context(), pull.Request{Ref: domain + "/" + name})
+		if !errdefs.IsResourceExhausted(err) || !strings.Contains(err.Error(), "no space left") || !strings.Contains(err.Error(), dir) {
 			t.Fatalf("%s on a full disk: %v", name, err)
 		}
 		wantLeases(t, s, 0)
@@ -259,7 +261,7 @@ func TestFullDisk(t *testing.T) {
 			t.Errorf("%s left behind: %d blobs, %v, ingests %v", name, len(b), sn, in)
 		}
 		unix.Sync()
-		if lost := before - freeBytes(t, disk); lost > 1<<20 {
+		if lost := before - freeBytes(t, dir); lost > 1<<20 {
 			t.Errorf("%s cost %d bytes of the disk", name, lost)
 		}
 	}
@@ -277,11 +279,11 @@ func TestFullDisk(t *testing.T) {
 func TestFullDiskHasNoRoomForARootfs(t *testing.T) {
 	reg := newTestRegistry(t)
 	reg.push(t, "small:1", layered(t, v1.Config{}))
-	disk := smallDisk(t, 16)
-	s := openStore(t, Config{Root: filepath.Join(disk, "images"), HostsDir: reg.hosts(t)})
+	dir := smallDisk(t, 16)
+	s := openStore(t, Config{Root: filepath.Join(dir, "images"), HostsDir: reg.hosts(t)})
 	img := pullImage(t, s, domain+"/small:1")
 	// Fill the last inode, so that not even a directory can be made.
-	filler := filepath.Join(disk, "filler")
+	filler := filepath.Join(dir, "filler")
 	test.Must(t, os.Mkdir(filler, 0o700))
 	for i := 0; ; i++ {
 		f, err := os.Create(filepath.Join(filler, time.Duration(i).String()))
@@ -291,7 +293,7 @@ func TestFullDiskHasNoRoomForARootfs(t *testing.T) {
 		f.Close()
 	}
 	test.Refused(t, test.Err(s.PrepareRootfs(t.Context(), "c", img, "")), errdefs.IsResourceExhausted, "no space left")
-	if left, _ := os.ReadDir(s.files.path(rootfsDir, Overlayfs)); len(left) != 0 {
+	if left, _ := os.ReadDir(s.files.Path(disk.RootfsDir, disk.Overlayfs)); len(left) != 0 {
 		t.Errorf("left behind: %v", left)
 	}
 	test.Must(t, os.RemoveAll(filler))

@@ -11,12 +11,16 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-cri/berth/internal/test"
+	"github.com/berth-cri/berth/pkg/engine/image/catalog"
+	"github.com/berth-cri/berth/pkg/engine/image/containerfs"
+	"github.com/berth-cri/berth/pkg/engine/image/disk"
+	"github.com/berth-cri/berth/pkg/engine/image/unpack"
 )
 
 // marksOf are the marks of unpackings that were not flushed.
 func marksOf(t *testing.T, root string) []string {
 	t.Helper()
-	entries := test.Value(os.ReadDir(filepath.Join(root, unflushedDir)))(t)
+	entries := test.Value(os.ReadDir(filepath.Join(root, disk.UnflushedDir)))(t)
 	var names []string
 	for _, e := range entries {
 		names = append(names, e.Name())
@@ -34,21 +38,21 @@ func TestLayersOfAnEarlierBoot(t *testing.T) {
 	reg.push(t, "other:1", build(t, v1.Config{}, other))
 	s := openStore(t, Config{HostsDir: reg.hosts(t)})
 	lost := pullImage(t, s, domain+"/base:1")
-	ctx := inNamespace(t.Context())
-	info := test.Value(s.files.layers[Overlayfs].Stat(ctx, lost.ChainID.String()))(t)
+	ctx := disk.InNamespace(t.Context())
+	info := test.Value(s.files.Layers[disk.Overlayfs].Stat(ctx, lost.ChainID.String()))(t)
 	top, kept := pullImage(t, s, app), pullImage(t, s, domain+"/other:1")
 	test.Eventually(t, "all is flushed", func() bool { return len(marksOf(t, s.Root())) == 0 })
 	test.Must(t, s.Close())
 	// As if the flush had not been before the power cut.
-	test.Must(t, os.WriteFile(filepath.Join(s.Root(), unflushedDir, info.Labels[unpackLabel]), []byte("another boot"), 0o600))
+	test.Must(t, os.WriteFile(filepath.Join(s.Root(), disk.UnflushedDir, info.Labels[disk.UnpackLabel]), []byte("another boot"), 0o600))
 
 	s = test.Value(Open(t.Context(), s.cfg))(t)
 	defer func() { test.Must(t, s.Close()) }()
 	if marks := marksOf(t, s.Root()); len(marks) > 0 {
 		t.Errorf("marks are left: %v", marks)
 	}
-	for img, want := range map[*Image]bool{lost: false, top: false, kept: true} {
-		if done, err := isUnpacked(ctx, s.files.layers[Overlayfs], img.ChainID); done != want || err != nil {
+	for img, want := range map[*catalog.Image]bool{lost: false, top: false, kept: true} {
+		if done, err := unpack.IsUnpacked(ctx, s.files.Layers[disk.Overlayfs], img.ChainID); done != want || err != nil {
 			t.Errorf("%v is unpacked: %v, %v", img.RepoTags, done, err)
 		}
 	}
@@ -56,8 +60,8 @@ func TestLayersOfAnEarlierBoot(t *testing.T) {
 		t.Errorf("images: %v", s.List())
 	}
 	before := reg.count("GET", "/blobs/")
-	for _, img := range []*Image{lost, top, kept} {
-		_, undo, err := s.views.hold(ctx, "container", viewKey{snapshotter: Overlayfs, chain: img.ChainID}, img)
+	for _, img := range []*catalog.Image{lost, top, kept} {
+		_, undo, err := s.views.Hold(ctx, "container", containerfs.ViewKey{Snapshotter: disk.Overlayfs, Chain: img.ChainID}, img)
 		if err != nil {
 			t.Errorf("a container of %v: %v", img.RepoTags, err)
 			continue
@@ -74,11 +78,11 @@ func TestLayersOfThisBoot(t *testing.T) {
 	_, s, img := pulled(t, Config{}, build(t, v1.Config{}, layer(t, file{name: "a"})))
 	test.Eventually(t, "all is flushed", func() bool { return len(marksOf(t, s.Root())) == 0 })
 	test.Must(t, s.Close())
-	test.Must(t, os.WriteFile(filepath.Join(s.Root(), unflushedDir, "KILLED"), []byte(s.files.flusher.boot), 0o600))
+	test.Must(t, os.WriteFile(filepath.Join(s.Root(), disk.UnflushedDir, "KILLED"), []byte(s.files.Flusher.Boot), 0o600))
 
 	s = test.Value(Open(t.Context(), s.cfg))(t)
 	defer func() { test.Must(t, s.Close()) }()
-	done, err := isUnpacked(inNamespace(t.Context()), s.files.layers[Overlayfs], img.ChainID)
+	done, err := unpack.IsUnpacked(disk.InNamespace(t.Context()), s.files.Layers[disk.Overlayfs], img.ChainID)
 	if err != nil || !done {
 		t.Errorf("unpacked: %v, %v", done, err)
 	}
@@ -88,21 +92,21 @@ func TestLayersOfThisBoot(t *testing.T) {
 // A layer that waits for the one below ends when that one fails.
 func TestLayerBelowFails(t *testing.T) {
 	s := openStore(t, Config{})
-	l := s.files.layers[Overlayfs]
-	ctx, lease, err := s.files.lease(inNamespace(t.Context()), nil)
+	l := s.files.Layers[disk.Overlayfs]
+	ctx, lease, err := s.files.Lease(disk.InNamespace(t.Context()), nil)
 	test.Must(t, err)
-	defer s.files.endLease(ctx, lease)
+	defer s.files.EndLease(ctx, lease)
 	prepare := func(key, chain, parent string) {
 		labels := map[string]string{snapshots.LabelSnapshotRef: chain}
 		if parent != "" {
-			labels[parentLabel] = parent
+			labels[disk.ParentLabel] = parent
 		}
 		test.Must(t, test.Err(l.Prepare(ctx, key, "", snapshots.WithLabels(labels))))
 	}
 	prepare("k1", "below", "")
 	prepare("k2", "above", "below")
 	waited := make(chan error, 1)
-	go func() { waited <- l.wait(ctx, "below") }()
+	go func() { waited <- l.Wait(ctx, "below") }()
 	select {
 	case err := <-waited:
 		t.Fatalf("it did not wait: %v", err)
@@ -112,17 +116,17 @@ func TestLayerBelowFails(t *testing.T) {
 	test.Fails(t, <-waited, "there is no layer below, and nobody says so")
 	// Nothing is remembered of what has ended.
 	test.Must(t, l.Remove(ctx, "k2"))
-	if len(l.rebases.active)+len(l.rebases.below) > 0 {
-		t.Errorf("%+v", l.rebases)
+	if len(l.Rebases.Active)+len(l.Rebases.Below) > 0 {
+		t.Errorf("%+v", l.Rebases)
 	}
 	prepare("k3", "below", "")
-	go func() { waited <- l.wait(ctx, "below") }()
+	go func() { waited <- l.Wait(ctx, "below") }()
 	test.Must(t, l.Commit(ctx, "below", "k3", snapshots.WithLabels(map[string]string{snapshots.LabelSnapshotRef: "below"})))
 	test.Checkf(t, <-waited, "the layer is there")
 	cancelled, cancel := context.WithCancel(ctx)
 	prepare("k4", "never", "")
 	cancel()
-	test.Fails(t, l.wait(cancelled, "never"), "it waits for ever")
+	test.Fails(t, l.Wait(cancelled, "never"), "it waits for ever")
 	test.Must(t, l.Remove(ctx, "k4"))
 }
 
@@ -134,9 +138,9 @@ func TestDirectoriesOfLayersBelow(t *testing.T) {
 		layer(t, file{name: "data/", uid: 1000}, file{name: "data/deep/", uid: 1001}),
 		layer(t, file{name: "data/deep/file"}),
 		layer(t, file{name: "data/other"}, file{name: "new/file"})))
-	v := s.views.table.get(viewKey{snapshotter: Overlayfs, chain: img.ChainID})
+	v := s.views.Table.Get(containerfs.ViewKey{Snapshotter: disk.Overlayfs, Chain: img.ChainID})
 	seen := 0
-	for _, dir := range v.stack.lower {
+	for _, dir := range v.Stack.Lower {
 		for name, uid := range map[string]uint32{"data": 1000, "data/deep": 1001, "new": 0} {
 			var st unix.Stat_t
 			if unix.Lstat(filepath.Join(dir, name), &st) != nil {

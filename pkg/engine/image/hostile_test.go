@@ -29,6 +29,10 @@ import (
 
 	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/engine/image/bounds"
+	"github.com/berth-cri/berth/pkg/engine/image/catalog"
+	"github.com/berth-cri/berth/pkg/engine/image/disk"
+	"github.com/berth-cri/berth/pkg/engine/image/pull"
+	"github.com/berth-cri/berth/pkg/engine/image/unpack"
 )
 
 // What ocicrypt does with the nonce of an image that was encrypted for this node
@@ -45,7 +49,7 @@ func TestEncryptedImageWithWrongNonce(t *testing.T) {
 			manifest := test.Value(img.Manifest())(t)
 			manifest = manifest.DeepCopy()
 			for _, l := range manifest.Layers {
-				l.Annotations[cipherAnnotation] = encodeBase64(annotation)
+				l.Annotations[unpack.CipherAnnotation] = encodeBase64(annotation)
 			}
 			reg.push(t, "app:1", img)
 			text := test.Value(json.Marshal(manifest))(t)
@@ -53,7 +57,7 @@ func TestEncryptedImageWithWrongNonce(t *testing.T) {
 			keys := t.TempDir()
 			test.Must(t, os.WriteFile(filepath.Join(keys, "app.pem"), private, 0o600))
 			s := openStore(t, Config{HostsDir: reg.hosts(t), DecryptionKeysDir: keys})
-			test.Refused(t, test.Err(s.Pull(t.Context(), PullRequest{Ref: domain + "/app:1"})), errdefs.IsFailedPrecondition, "nonce")
+			test.Refused(t, test.Err(s.Pull(t.Context(), pull.Request{Ref: domain + "/app:1"})), errdefs.IsFailedPrecondition, "nonce")
 			wantStored(t, s, 0, 0)
 		})
 	}
@@ -77,7 +81,7 @@ func TestLayerThatTakesMemory(t *testing.T) {
 	reg.push(t, "good:1", layered(t, v1.Config{}))
 	s := openStore(t, Config{HostsDir: reg.hosts(t), Limits: bounds.Limits{MaxUnpackMemory: 128 << 20}})
 	for range 2 { // nothing that the first held is held still
-		test.Refused(t, test.Err(s.Pull(t.Context(), PullRequest{Ref: domain + "/bad:1"})), errdefs.IsInvalidArgument, "registry.max_unpack_memory")
+		test.Refused(t, test.Err(s.Pull(t.Context(), pull.Request{Ref: domain + "/bad:1"})), errdefs.IsInvalidArgument, "registry.max_unpack_memory")
 	}
 	wantStored(t, s, 0, 0)
 	pullImage(t, s, domain+"/good:1")
@@ -121,7 +125,7 @@ func TestLayerAsConfiguration(t *testing.T) {
 		Config:    imagespec.Descriptor{MediaType: imagespec.MediaTypeImageConfig, Digest: digest.Digest(h.String()), Size: 100},
 	}))(t)
 	reg.setManifest(text)
-	test.Refused(t, test.Err(s.Pull(t.Context(), PullRequest{Ref: domain + "/second:1"})), errdefs.IsInvalidArgument, "its descriptor says 100")
+	test.Refused(t, test.Err(s.Pull(t.Context(), pull.Request{Ref: domain + "/second:1"})), errdefs.IsInvalidArgument, "its descriptor says 100")
 }
 
 // A layer may be elsewhere than on the registry, if its type says so.
@@ -151,20 +155,20 @@ func TestForeignLayer(t *testing.T) {
 }
 
 func TestWorkerOutlivesPanic(t *testing.T) {
-	w := newWorker()
+	w := disk.NewWorker()
 	runs := 0
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		w.run(ctx, func(context.Context) {
+		w.Run(ctx, func(context.Context) {
 			if runs++; runs == 1 {
 				panic("first")
 			}
 		})
 	}()
-	<-w.request()
-	<-w.request()
+	<-w.Request()
+	<-w.Request()
 	stop()
 	<-ended
 	if runs != 2 {
@@ -179,16 +183,16 @@ func TestImageNamesTheLayerBelow(t *testing.T) {
 	bottom := layer(t, file{name: "no/such/directory/file"})
 	diffID := test.Value(bottom.DiffID())(t)
 	img := test.Value(mutate.Append(build(t, v1.Config{}), mutate.Addendum{Layer: bottom, Annotations: map[string]string{
-		parentLabel: diffID.String(), "containerd.io/snapshot/max-size": "1",
+		disk.ParentLabel: diffID.String(), "containerd.io/snapshot/max-size": "1",
 	}}))(t)
 	reg.push(t, "app:1", img)
 	s := openStore(t, Config{HostsDir: reg.hosts(t)})
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	pulled := test.Value(s.Pull(ctx, PullRequest{Ref: domain + "/app:1"}))(t)
-	info := test.Value(s.files.layers[Overlayfs].Stat(inNamespace(t.Context()), pulled.ChainID.String()))(t)
+	pulled := test.Value(s.Pull(ctx, pull.Request{Ref: domain + "/app:1"}))(t)
+	info := test.Value(s.files.Layers[disk.Overlayfs].Stat(disk.InNamespace(t.Context()), pulled.ChainID.String()))(t)
 	for name := range info.Labels {
-		if strings.HasPrefix(name, snapshotPrefix) && name != snapshots.LabelSnapshotDiffID {
+		if strings.HasPrefix(name, catalog.SnapshotPrefix) && name != snapshots.LabelSnapshotDiffID {
 			t.Errorf("the layer has label %s of the image", name)
 		}
 	}

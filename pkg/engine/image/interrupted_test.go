@@ -19,6 +19,9 @@ import (
 
 	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/engine/image/bounds"
+	"github.com/berth-cri/berth/pkg/engine/image/catalog"
+	"github.com/berth-cri/berth/pkg/engine/image/disk"
+	"github.com/berth-cri/berth/pkg/engine/image/pull"
 )
 
 // breaking is a guard of a registry that knows ranges, and breaks connections.
@@ -107,7 +110,7 @@ func breaksOff(t testing.TB, after int) (s *Store, g *breaking, small, big v1.La
 
 func TestInterruptedPullIsResumed(t *testing.T) {
 	const sent = 3 << 20
-	pulls := func(s *Store) (*Image, error) { return s.Pull(t.Context(), PullRequest{Ref: app}) }
+	pulls := func(s *Store) (*catalog.Image, error) { return s.Pull(t.Context(), pull.Request{Ref: app}) }
 	for name, interrupt := range map[string]func(t *testing.T, s *Store, g *breaking) *Store{
 		"connection breaks": func(t *testing.T, s *Store, _ *breaking) *Store {
 			if _, err := pulls(s); !errdefs.IsUnknown(err) || !strings.HasPrefix(err.Error(), "RegistryUnavailable") {
@@ -126,8 +129,8 @@ func TestInterruptedPullIsResumed(t *testing.T) {
 			test.Must(t, s.Close())
 			defer close(g.hold())
 			killed(t, s.cfg, app, func(string) bool {
-				blobs, _ := filepath.Glob(s.files.path("content", "blobs", "sha256", "*"))
-				found, _ := filepath.Glob(s.files.path("content", "ingest", "*", "data"))
+				blobs, _ := filepath.Glob(s.files.Path("content", "blobs", "sha256", "*"))
+				found, _ := filepath.Glob(s.files.Path("content", "ingest", "*", "data"))
 				if len(blobs) < 3 { // manifest, configuration and the other layer
 					return false
 				}
@@ -170,7 +173,7 @@ func TestInterruptedPullIsResumed(t *testing.T) {
 func TestWrongBeginningIsNotResumed(t *testing.T) {
 	s, g, _, _ := breaksOff(t, 2<<20)
 	g.wrong = []byte("not what it should be")
-	if _, err := s.Pull(t.Context(), PullRequest{Ref: app}); err == nil {
+	if _, err := s.Pull(t.Context(), pull.Request{Ref: app}); err == nil {
 		t.Fatal("no error")
 	}
 	g.mend()
@@ -184,9 +187,9 @@ func TestWrongBeginningIsNotResumed(t *testing.T) {
 func TestInterruptedPullsAreGivenUp(t *testing.T) {
 	for name, giveUp := range map[string]func(t *testing.T, s *Store) *Store{
 		"after an hour": func(t *testing.T, s *Store) *Store {
-			s.interrupted.dropOld(s.testContext(t), time.Now().Add(keptFor-time.Minute))
+			s.puller.Interrupted.DropOld(s.testContext(t), time.Now().Add(pull.KeptFor-time.Minute))
 			wantLeases(t, s, 1)
-			s.interrupted.dropOld(s.testContext(t), time.Now().Add(keptFor))
+			s.puller.Interrupted.DropOld(s.testContext(t), time.Now().Add(pull.KeptFor))
 			return s
 		},
 		"with a removed image": func(t *testing.T, s *Store) *Store {
@@ -196,35 +199,35 @@ func TestInterruptedPullsAreGivenUp(t *testing.T) {
 			return s
 		},
 		"on a full disk": func(t *testing.T, s *Store) *Store {
-			_, lease, err := s.files.lease(s.testContext(t), nil)
+			_, lease, err := s.files.Lease(s.testContext(t), nil)
 			test.Must(t, err)
-			s.abandon(s.testContext(t), lease, fmt.Errorf("write: %w", unix.ENOSPC))
+			s.puller.Abandon(s.testContext(t), lease, fmt.Errorf("write: %w", unix.ENOSPC))
 			return s
 		},
 		"after a reboot": func(t *testing.T, s *Store) *Store {
 			test.Must(t, s.Close())
-			files := test.Value(openFiles(t.Context(), diskConfig{Root: s.cfg.Root, WritableRoot: s.cfg.WritableRoot, Snapshotter: s.cfg.DefaultSnapshotter}))(t)
-			files.flusher.boot = "another boot"
+			files := test.Value(disk.Open(t.Context(), disk.Config{Root: s.cfg.Root, WritableRoot: s.cfg.WritableRoot, Snapshotter: s.cfg.DefaultSnapshotter}))(t)
+			files.Flusher.Boot = "another boot"
 			later := test.Value(newStore(files, s.cfg))(t)
 			test.Must(t, later.recover(s.testContext(t)))
-			test.Must(t, files.close())
+			test.Must(t, files.Close())
 			return openStore(t, s.cfg)
 		},
 		"for others": func(t *testing.T, s *Store) *Store {
-			for n := range keptPulls {
-				ctx, lease, err := s.files.lease(s.testContext(t), nil)
+			for n := range pull.KeptPulls {
+				ctx, lease, err := s.files.Lease(s.testContext(t), nil)
 				test.Must(t, err)
-				s.interrupted.keep(ctx, fmt.Sprint(n), lease)
+				s.puller.Interrupted.Keep(ctx, fmt.Sprint(n), lease)
 			}
-			wantLeases(t, s, keptPulls)
-			s.interrupted.drop(s.testContext(t))
+			wantLeases(t, s, pull.KeptPulls)
+			s.puller.Interrupted.Drop(s.testContext(t))
 			return s
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, g, _, _ := breaksOff(t, 2<<20)
 			g.reg.push(t, "other:1", small(t))
-			if _, err := s.Pull(t.Context(), PullRequest{Ref: app}); err == nil {
+			if _, err := s.Pull(t.Context(), pull.Request{Ref: app}); err == nil {
 				t.Fatal("no error")
 			}
 			if b, _, in := stored(t, s); len(b) == 0 || len(in) != 1 {
@@ -256,30 +259,30 @@ func TestEntriesOfInterruptedPulls(t *testing.T) {
 		}
 		return g.guard(w, r)
 	})
-	if _, err := s.Pull(t.Context(), PullRequest{Ref: app}); err == nil || bounds.IsBeyond(err) {
+	if _, err := s.Pull(t.Context(), pull.Request{Ref: app}); err == nil || bounds.IsBeyond(err) {
 		t.Fatalf("an interrupted pull: %v", err)
 	}
 	if _, snaps, _ := stored(t, s); len(snaps) != 1 {
 		t.Fatalf("unpacked are %v", snaps)
 	}
 	g.mend()
-	test.Refused(t, test.Err(s.Pull(t.Context(), PullRequest{Ref: app})), errdefs.IsInvalidArgument, "max_image_entries")
+	test.Refused(t, test.Err(s.Pull(t.Context(), pull.Request{Ref: app})), errdefs.IsInvalidArgument, "max_image_entries")
 	wantStored(t, s, 0, 0)
 }
 
 // isCommitted says whether a snapshot's name is that of an unpacked layer.
-func isCommitted(name string) bool { return strings.HasPrefix(name, Overlayfs+"/sha256:") }
+func isCommitted(name string) bool { return strings.HasPrefix(name, disk.Overlayfs+"/sha256:") }
 
 // testContext is one for the parts of a store.
 func (s *Store) testContext(t testing.TB) context.Context {
 	t.Helper()
-	return inNamespace(t.Context())
+	return disk.InNamespace(t.Context())
 }
 
 // wantNothingKept gives up what an interrupted pull left, which was all.
 func wantNothingKept(t testing.TB, s *Store) {
 	t.Helper()
-	s.interrupted.drop(s.testContext(t))
+	s.puller.Interrupted.Drop(s.testContext(t))
 	wantLeases(t, s, 0)
 	wantStored(t, s, 0, 0)
 }

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-cri/berth/internal/test"
+	"github.com/berth-cri/berth/pkg/engine/image/disk"
 )
 
 // A store that is opened without a free inode removes root filesystems, and makes
@@ -19,14 +20,14 @@ import (
 func TestOpenWithoutInodes(t *testing.T) {
 	reg := newTestRegistry(t)
 	reg.push(t, "app:1", layered(t, v1.Config{}))
-	disk := t.TempDir()
-	test.Must(t, unix.Mount("tmpfs", disk, "tmpfs", 0, "size=64m,nr_inodes=400"))
-	t.Cleanup(func() { test.Must(t, unix.Unmount(disk, unix.MNT_DETACH)) })
-	s := openStore(t, Config{Root: filepath.Join(disk, "images"), HostsDir: reg.hosts(t)})
+	dir := t.TempDir()
+	test.Must(t, unix.Mount("tmpfs", dir, "tmpfs", 0, "size=64m,nr_inodes=400"))
+	t.Cleanup(func() { test.Must(t, unix.Unmount(dir, unix.MNT_DETACH)) })
+	s := openStore(t, Config{Root: filepath.Join(dir, "images"), HostsDir: reg.hosts(t)})
 	img := pullImage(t, s, app)
 	_, err := s.PrepareRootfs(t.Context(), "one", img, "")
 	test.Must(t, err)
-	filler := filepath.Join(disk, "filler")
+	filler := filepath.Join(dir, "filler")
 	test.Must(t, os.Mkdir(filler, 0o700))
 	for i := 0; err == nil; i++ {
 		err = os.WriteFile(filepath.Join(filler, strconv.Itoa(i)), nil, 0o600)
@@ -36,7 +37,7 @@ func TestOpenWithoutInodes(t *testing.T) {
 	}
 	s = reopen(t, s)
 	test.Must(t, s.RemoveRootfs(t.Context(), "one", ""))
-	test.ErrorIs(t, test.Err(os.Stat(s.files.rootfsPath(Overlayfs, "one"))), os.ErrNotExist, "it is still there")
+	test.ErrorIs(t, test.Err(os.Stat(s.files.RootfsPath(disk.Overlayfs, "one"))), os.ErrNotExist, "it is still there")
 	test.Must(t, os.RemoveAll(filler))
 	img = test.Value(s.Get(img.ID))(t)
 	fs := test.Value(s.PrepareRootfs(t.Context(), "two", img, ""))(t)
@@ -44,12 +45,12 @@ func TestOpenWithoutInodes(t *testing.T) {
 
 	// Where overlayfs does not work at all, what there is can go too.
 	test.Must(t, test.Err(s.PrepareRootfs(t.Context(), "three", img, "")))
-	l := s.files.layers[Overlayfs]
-	l.broken = errors.New("no overlayfs")
+	l := s.files.Layers[disk.Overlayfs]
+	l.Broken = errors.New("no overlayfs")
 	test.Fails(t, test.Err(s.PrepareRootfs(t.Context(), "four", img, "")), "a broken snapshotter makes root filesystems")
 	test.Must(t, s.RemoveRootfs(t.Context(), "three", ""))
-	test.ErrorIs(t, test.Err(os.Stat(s.files.rootfsPath(Overlayfs, "three"))), os.ErrNotExist, "it is still there")
-	l.broken = nil
+	test.ErrorIs(t, test.Err(os.Stat(s.files.RootfsPath(disk.Overlayfs, "three"))), os.ErrNotExist, "it is still there")
+	l.Broken = nil
 }
 
 // What a daemon left that was killed while it found out about overlayfs goes at the next

@@ -15,6 +15,7 @@ import (
 
 	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/engine/image/bounds"
+	"github.com/berth-cri/berth/pkg/engine/image/pull"
 	"github.com/berth-cri/berth/pkg/engine/image/registry"
 )
 
@@ -99,13 +100,13 @@ func TestLargeLayersComeInParts(t *testing.T) {
 				reg.serveBlob(w, r)
 				return true
 			})
-			if _, err := s.Pull(t.Context(), PullRequest{Ref: app}); (err != nil) != c.fails {
+			if _, err := s.Pull(t.Context(), pull.Request{Ref: app}); (err != nil) != c.fails {
 				t.Errorf("the pull: %v", err)
 			}
 			if c.most > 0 && len(seen.asked) > c.most || c.parts && len(seen.asked) < 4 || c.parts && !c.fails && seen.max < 2 {
 				t.Errorf("asked for were %v, %d at the same time", seen.asked, seen.max)
 			}
-			if !s.ahead.TryAcquire(maxAhead) {
+			if !s.puller.Ahead.TryAcquire(pull.MaxAhead) {
 				t.Error("memory of parts was not given back")
 			}
 		})
@@ -130,7 +131,7 @@ func TestPartsThatBreakOffAreSlow(t *testing.T) {
 			})
 			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 			defer cancel()
-			test.Says(t, test.Err(s.Pull(ctx, PullRequest{Ref: app})), "too slowly")
+			test.Says(t, test.Err(s.Pull(ctx, pull.Request{Ref: app})), "too slowly")
 		})
 	}
 }

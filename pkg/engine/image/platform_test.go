@@ -19,6 +19,9 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 
 	"github.com/berth-cri/berth/internal/test"
+	"github.com/berth-cri/berth/pkg/engine/image/catalog"
+	"github.com/berth-cri/berth/pkg/engine/image/disk"
+	"github.com/berth-cri/berth/pkg/engine/image/pull"
 )
 
 // wasmImage is an image of modules: the blobs are no layers.
@@ -75,9 +78,9 @@ func hashOf(t testing.TB, text []byte) v1.Hash {
 	return h
 }
 
-func pullFor(t testing.TB, s *Store, wanted Platform, ref string) *Image {
+func pullFor(t testing.TB, s *Store, wanted catalog.Platform, ref string) *catalog.Image {
 	t.Helper()
-	return test.Value(s.Pull(t.Context(), PullRequest{Ref: ref, Platform: wanted}))(t)
+	return test.Value(s.Pull(t.Context(), pull.Request{Ref: ref, Platform: wanted}))(t)
 }
 
 // TestPullWasm: modules stay in the content store, whatever is discarded there, and a
@@ -95,23 +98,23 @@ func TestPullWasm(t *testing.T) {
 		"a file":                        {wasmImage(t, "wasip1", ociConfig, true, "", files), map[string]string{"app.wasm": "module"}, 3},
 		"both":                          {wasmImage(t, "wasi", ociConfig, false, "m", files), map[string]string{"app.wasm": "module"}, 4},
 		"both counted":                  {wasmImage(t, "wasi", ociConfig, true, "m", files), map[string]string{"app.wasm": "module"}, 4},
-		"an artifact":                   {wasmImage(t, "wasip2", wasmConfig, false, "m"), map[string]string{}, 3},
+		"an artifact":                   {wasmImage(t, "wasip2", catalog.WasmConfig, false, "m"), map[string]string{}, 3},
 	} {
 		for _, discard := range []bool{false, true} {
-			for _, snapshotter := range []string{Overlayfs, Native} {
+			for _, snapshotter := range []string{disk.Overlayfs, disk.Native} {
 				t.Run(name+"/"+snapshotter, func(t *testing.T) {
 					reg, s := serve(t, Config{DiscardLayers: discard, DefaultSnapshotter: snapshotter}, tc.img)
-					img := pullFor(t, s, WasmPlatform, app)
-					if !isWasm(img.Platform) {
+					img := pullFor(t, s, catalog.WasmPlatform, app)
+					if !catalog.IsWasm(img.Platform) {
 						t.Errorf("it is for %v", img.Platform)
 					}
 					check := func(s *Store) {
 						t.Helper()
-						<-s.work.collector.request()
+						<-s.views.Work.Collector.Request()
 						if blobs, _, _ := stored(t, s); len(blobs) != tc.blobs {
 							t.Errorf("the store has %d blobs %v, want %d", len(blobs), blobs, tc.blobs)
 						}
-						run := test.Value(s.ToRun(app, WasmPlatform))(t)
+						run := test.Value(s.ToRun(app, catalog.WasmPlatform))(t)
 						root := test.Value(s.PrepareRootfs(t.Context(), "c1", run, ""))(t)
 						dir := mounted(t, root.Mounts)
 						sameTree(t, tree(t, dir), tc.root)
@@ -123,7 +126,7 @@ func TestPullWasm(t *testing.T) {
 					test.Must(t, s.Retain(t.Context(), nil))
 					check(s)
 					before := reg.count("GET", "/blobs/")
-					if again := pullFor(t, s, WasmPlatform, app); again.ID != img.ID || reg.count("GET", "/blobs/") != before {
+					if again := pullFor(t, s, catalog.WasmPlatform, app); again.ID != img.ID || reg.count("GET", "/blobs/") != before {
 						t.Errorf("pulled again it is %s, and %d blobs were fetched", again.ID, reg.count("GET", "/blobs/")-before)
 					}
 					test.Must(t, s.Remove(t.Context(), img.ID))
@@ -147,18 +150,18 @@ func TestOneNameForTwoPlatforms(t *testing.T) {
 	_, s := serve(t, Config{}, index)
 	test.Must(t, s.Retain(t.Context(), nil))
 	for _, tc := range []struct {
-		pulled, as, other Platform
+		pulled, as, other catalog.Platform
 		id                string
 	}{
-		{WasmPlatform, WasmPlatform, NodePlatform, digestOf(t, wasm)},
-		{AnyPlatform, NodePlatform, WasmPlatform, idOf(t, node)}, // which prefers the node's
-		{WasmPlatform, WasmPlatform, NodePlatform, digestOf(t, wasm)},
+		{catalog.WasmPlatform, catalog.WasmPlatform, catalog.NodePlatform, digestOf(t, wasm)},
+		{catalog.AnyPlatform, catalog.NodePlatform, catalog.WasmPlatform, idOf(t, node)}, // which prefers the node's
+		{catalog.WasmPlatform, catalog.WasmPlatform, catalog.NodePlatform, digestOf(t, wasm)},
 	} {
 		if got := pullFor(t, s, tc.pulled, app); got.ID != tc.id {
 			t.Errorf("pulled for %s it is %s", tc.pulled, got.ID)
 		}
 		for range 2 {
-			for _, wanted := range []Platform{tc.as, AnyPlatform} {
+			for _, wanted := range []catalog.Platform{tc.as, catalog.AnyPlatform} {
 				if img, err := s.Find(app, wanted); err != nil || img.ID != tc.id {
 					t.Errorf("for %s: %v, %v", wanted, img, err)
 				}
@@ -190,16 +193,16 @@ func TestTwoNamesOfOneIndex(t *testing.T) {
 	node, wasm, index := both(t)
 	reg, s := serve(t, Config{}, index)
 	reg.push(t, "wasm:1", index)
-	pullFor(t, s, NodePlatform, app)
-	pullFor(t, s, WasmPlatform, domain+"/wasm:1")
+	pullFor(t, s, catalog.NodePlatform, app)
+	pullFor(t, s, catalog.WasmPlatform, domain+"/wasm:1")
 	s = reopen(t, s)
 	test.Must(t, s.Retain(t.Context(), nil))
-	<-s.work.collector.request()
-	if run, err := s.ToRun(app, NodePlatform); err != nil || run.ID != idOf(t, node) {
+	<-s.views.Work.Collector.Request()
+	if run, err := s.ToRun(app, catalog.NodePlatform); err != nil || run.ID != idOf(t, node) {
 		t.Errorf("on the node runs %v, %v", run, err)
 	}
 	test.Must(t, s.Remove(t.Context(), app))
-	if run, err := s.ToRun(domain+"/wasm:1", WasmPlatform); err != nil || run.ID != digestOf(t, wasm) {
+	if run, err := s.ToRun(domain+"/wasm:1", catalog.WasmPlatform); err != nil || run.ID != digestOf(t, wasm) {
 		t.Errorf("left is %v, %v", run, err)
 	}
 	test.Must(t, s.Remove(t.Context(), domain+"/wasm:1"))
@@ -216,14 +219,14 @@ func TestImageOfAnotherPlatform(t *testing.T) {
 	s := openStore(t, Config{HostsDir: reg.hosts(t)})
 	for _, tc := range []struct {
 		ref    string
-		wanted Platform
+		wanted catalog.Platform
 		says   []string
 	}{
-		{"wasm:1", NodePlatform, []string{"built for WebAssembly, not for linux/" + runtime.GOARCH, `a handler with platform = "wasi/wasm" runs it`, "wasi/wasm"}},
-		{"node:1", WasmPlatform, []string{`not built for WebAssembly, and the handler has platform = "wasi/wasm"`, "linux/" + runtime.GOARCH}},
-		{"index:1", WasmPlatform, []string{`not built for WebAssembly, and the handler has platform = "wasi/wasm"`, "linux/" + runtime.GOARCH, "linux/s390x"}},
+		{"wasm:1", catalog.NodePlatform, []string{"built for WebAssembly, not for linux/" + runtime.GOARCH, `a handler with platform = "wasi/wasm" runs it`, "wasi/wasm"}},
+		{"node:1", catalog.WasmPlatform, []string{`not built for WebAssembly, and the handler has platform = "wasi/wasm"`, "linux/" + runtime.GOARCH}},
+		{"index:1", catalog.WasmPlatform, []string{`not built for WebAssembly, and the handler has platform = "wasi/wasm"`, "linux/" + runtime.GOARCH, "linux/s390x"}},
 	} {
-		_, err := s.Pull(t.Context(), PullRequest{Ref: domain + "/" + tc.ref, Platform: tc.wanted})
+		_, err := s.Pull(t.Context(), pull.Request{Ref: domain + "/" + tc.ref, Platform: tc.wanted})
 		if !errdefs.IsNotFound(err) {
 			t.Errorf("%s for %s: %v", tc.ref, tc.wanted, err)
 			continue
@@ -232,26 +235,26 @@ func TestImageOfAnotherPlatform(t *testing.T) {
 	}
 	wantStored(t, s, 0, 0)
 	// What is for volumes is for those of modules too, and runs nowhere.
-	pullFor(t, s, WasmPlatform, domain+"/artifact:1")
-	for _, wanted := range []Platform{NodePlatform, WasmPlatform, AnyPlatform} {
+	pullFor(t, s, catalog.WasmPlatform, domain+"/artifact:1")
+	for _, wanted := range []catalog.Platform{catalog.NodePlatform, catalog.WasmPlatform, catalog.AnyPlatform} {
 		test.Is(t, test.Err(s.ToRun(domain+"/artifact:1", wanted)), errdefs.IsFailedPrecondition, "an artifact to run for %s", wanted)
 	}
 	// So is what only looks like a module, whatever its configuration holds.
-	odd := wasmImage(t, "wasi", wasmConfig, false, "m").(retyped)
+	odd := wasmImage(t, "wasi", catalog.WasmConfig, false, "m").(retyped)
 	odd.config = []byte("not JSON")
 	odd.manifest.Config.Size, odd.manifest.Config.Digest = int64(len(odd.config)), hashOf(t, odd.config)
 	reg.push(t, "odd:1", odd)
-	if got := pullFor(t, s, WasmPlatform, domain+"/odd:1"); got.ArtifactType != wasmConfig || isWasm(got.Platform) {
+	if got := pullFor(t, s, catalog.WasmPlatform, domain+"/odd:1"); got.ArtifactType != catalog.WasmConfig || catalog.IsWasm(got.Platform) {
 		t.Errorf("it is %+v", got)
 	}
 	// Modules whose configuration is no image's are an artifact to everybody else.
-	reg.push(t, "module:1", wasmImage(t, "wasip2", wasmConfig, false, "m"))
-	pullFor(t, s, NodePlatform, domain+"/module:1")
-	test.Refused(t, test.Err(s.ToRun(domain+"/module:1", NodePlatform)), errdefs.IsFailedPrecondition, "is an artifact")
-	if got := pullFor(t, s, WasmPlatform, domain+"/module:1"); got.ArtifactType != wasmConfig {
+	reg.push(t, "module:1", wasmImage(t, "wasip2", catalog.WasmConfig, false, "m"))
+	pullFor(t, s, catalog.NodePlatform, domain+"/module:1")
+	test.Refused(t, test.Err(s.ToRun(domain+"/module:1", catalog.NodePlatform)), errdefs.IsFailedPrecondition, "is an artifact")
+	if got := pullFor(t, s, catalog.WasmPlatform, domain+"/module:1"); got.ArtifactType != catalog.WasmConfig {
 		t.Errorf("it is %+v", got)
 	}
-	test.Check(t, test.Err(s.ToRun(domain+"/module:1", WasmPlatform)))
+	test.Check(t, test.Err(s.ToRun(domain+"/module:1", catalog.WasmPlatform)))
 }
 
 // withModule is an index of an image for the node and of one that it calls a module.
@@ -268,7 +271,7 @@ func TestIndexAndConfigurationDisagree(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, s := serve(t, Config{}, idx)
-			img := pullFor(t, s, AnyPlatform, app)
+			img := pullFor(t, s, catalog.AnyPlatform, app)
 			s = reopen(t, s)
 			test.Must(t, s.Retain(t.Context(), nil))
 			if again, err := s.Get(app); err != nil || again.ID != img.ID {
@@ -293,20 +296,20 @@ func TestModulesOfOneConfiguration(t *testing.T) {
 		tags, ids := []string{"1", "2"}, []string{}
 		for i, img := range []v1.Image{first, second} {
 			reg.push(t, "app:"+tags[i], img)
-			pulled := pullFor(t, s, WasmPlatform, domain+"/app:"+tags[i])
+			pulled := pullFor(t, s, catalog.WasmPlatform, domain+"/app:"+tags[i])
 			ids = append(ids, pulled.ID)
-			test.Equal(t, fmt.Sprintf("version %s", tags[i]), pulled.manifest.Digest.String(), digestOf(t, img))
+			test.Equal(t, fmt.Sprintf("version %s", tags[i]), pulled.Manifest.Digest.String(), digestOf(t, img))
 		}
 		s = reopen(t, s)
 		test.Must(t, s.Retain(t.Context(), nil))
 		for i, tag := range tags {
-			run, err := s.ToRun(ids[i], WasmPlatform)
+			run, err := s.ToRun(ids[i], catalog.WasmPlatform)
 			if err != nil || run.ID != ids[i] || !slices.Equal(run.RepoTags, []string{domain + "/app:" + tag}) {
 				t.Errorf("version %s runs %+v, %v", tag, run, err)
 			}
 		}
 		test.Must(t, s.Remove(t.Context(), ids[1]))
-		if left, err := s.Get(ids[0]); err != nil || left.manifest.Digest.String() != digestOf(t, first) {
+		if left, err := s.Get(ids[0]); err != nil || left.Manifest.Digest.String() != digestOf(t, first) {
 			t.Errorf("without the second the first is %+v, %v", left, err)
 		}
 	}
@@ -317,23 +320,23 @@ func TestModulesOfOneConfiguration(t *testing.T) {
 func TestClientsCopyImagesOfModules(t *testing.T) {
 	_, _, index := both(t)
 	_, s := serve(t, Config{}, index)
-	img := pullFor(t, s, WasmPlatform, app)
-	ctx := inNamespace(t.Context())
+	img := pullFor(t, s, catalog.WasmPlatform, app)
+	ctx := disk.InNamespace(t.Context())
 	records := s.Clients().Images()
 	rec := test.Value(records.Get(ctx, app))(t)
-	if rec.Labels[platformLabel] == "" {
+	if rec.Labels[catalog.PlatformLabel] == "" {
 		t.Fatalf("nothing says for which platform it was pulled: %v", rec.Labels)
 	}
 	for _, paths := range [][]string{nil, {"labels"}, {"target"}, {"target", "labels"}} {
 		again, err := records.Update(ctx, rec, paths...)
-		if err != nil || again.Labels[platformLabel] != rec.Labels[platformLabel] {
+		if err != nil || again.Labels[catalog.PlatformLabel] != rec.Labels[catalog.PlatformLabel] {
 			t.Errorf("written back by %q: %v, %v", paths, again.Labels, err)
 		}
 	}
 	rec.Name = domain + "/copy:1"
 	test.Must(t, test.Err(records.Create(ctx, rec)))
 	for _, name := range []string{app, domain + "/copy:1"} {
-		if run, err := s.ToRun(name, WasmPlatform); err != nil || run.ID != img.ID {
+		if run, err := s.ToRun(name, catalog.WasmPlatform); err != nil || run.ID != img.ID {
 			t.Errorf("%s runs %+v, %v", name, run, err)
 		}
 	}

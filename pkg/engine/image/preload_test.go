@@ -10,6 +10,7 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
 	"github.com/berth-cri/berth/internal/test"
+	"github.com/berth-cri/berth/pkg/engine/image/disk"
 )
 
 // preload opens a store and waits until it has imported what is in a directory.
@@ -66,9 +67,9 @@ func TestPreload(t *testing.T) {
 	test.Must(t, s.Close())
 
 	// A record that is cut off costs time only.
-	test.Must(t, os.WriteFile(filepath.Join(root, preloadedFile), []byte(`{"20-`), 0o600))
+	test.Must(t, os.WriteFile(filepath.Join(root, disk.PreloadedFile), []byte(`{"20-`), 0o600))
 	s = preload(t, Config{Root: root, PreloadDir: dir})
-	if text, err := os.ReadFile(filepath.Join(root, preloadedFile)); err != nil || !strings.Contains(string(text), domain+"/one:1") {
+	if text, err := os.ReadFile(filepath.Join(root, disk.PreloadedFile)); err != nil || !strings.Contains(string(text), domain+"/one:1") {
 		t.Errorf("the record is %s, %v", text, err)
 	}
 	test.Must(t, s.Close())
@@ -109,7 +110,7 @@ func TestPreloadInTheBackground(t *testing.T) {
 	}
 	s = openStore(t, Config{Root: root, PreloadDir: dir})
 	test.Eventually(t, "the image is there", func() bool { return s.has(domain + "/one:1") })
-	test.Eventually(t, "the record is there", func() bool { _, err := os.Stat(filepath.Join(root, preloadedFile)); return err == nil })
+	test.Eventually(t, "the record is there", func() bool { _, err := os.Stat(filepath.Join(root, disk.PreloadedFile)); return err == nil })
 	test.Must(t, s.Close())
 	s = openStore(t, Config{Root: root})
 	if leasesLeft(t, s) != 0 || !s.has(domain+"/one:1") {

@@ -18,6 +18,11 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/berth-cri/berth/internal/test"
+	"github.com/berth-cri/berth/pkg/engine/image/catalog"
+	"github.com/berth-cri/berth/pkg/engine/image/containerfs"
+	"github.com/berth-cri/berth/pkg/engine/image/disk"
+	"github.com/berth-cri/berth/pkg/engine/image/pull"
+	"github.com/berth-cri/berth/pkg/engine/image/unpack"
 )
 
 // program is a snapshotter behind a socket, as that of another program.
@@ -75,11 +80,11 @@ func (s stuckMounts) Mounts(ctx context.Context, key string) ([]mount.Mount, err
 }
 
 // pulledIntoProgram is a store with an image that the program unpacked.
-func pulledIntoProgram(t *testing.T) (*program, *Store, *Image) {
+func pulledIntoProgram(t *testing.T) (*program, *Store, *catalog.Image) {
 	t.Helper()
 	p := newProgram(t)
 	_, s := serve(t, Config{Snapshotters: map[string]string{"other": p.socket}}, layered(t, v1.Config{}))
-	img := test.Value(s.Pull(t.Context(), PullRequest{Ref: app, Snapshotter: "other"}))(t)
+	img := test.Value(s.Pull(t.Context(), pull.Request{Ref: app, Snapshotter: "other"}))(t)
 	return p, s, img
 }
 
@@ -97,7 +102,7 @@ func TestRemovedWhileASnapshotterWasAway(t *testing.T) {
 	answers(t, s, false)
 	test.Must(t, s.RemoveRootfs(t.Context(), "c1", "other"))
 	test.Must(t, s.Remove(t.Context(), img.ID))
-	<-s.work.collector.request()
+	<-s.views.Work.Collector.Request()
 	if len(p.left(t)) == 0 {
 		t.Fatal("there is nothing that it would have to remove")
 	}
@@ -115,7 +120,7 @@ func TestOrphansOfASnapshotterThatIsAway(t *testing.T) {
 	all := len(p.left(t))
 	p.server.Stop()
 	s = reopen(t, s)
-	test.Must(t, s.Retain(t.Context(), []Use{{Owner: "kept", ChainID: img.ChainID, Snapshotter: "other"}}))
+	test.Must(t, s.Retain(t.Context(), []containerfs.Use{{Owner: "kept", ChainID: img.ChainID, Snapshotter: "other"}}))
 	p.start(t)
 	answers(t, s, true)
 	test.Must(t, test.Err(s.PrepareRootfs(t.Context(), "later", img, "other")))
@@ -131,11 +136,11 @@ func TestOrphansOfASnapshotterThatIsAway(t *testing.T) {
 // snapshotter answers.
 func TestTornLayersOfASnapshotterThatIsAway(t *testing.T) {
 	p, s, img := pulledIntoProgram(t)
-	ctx := inNamespace(t.Context())
-	info := test.Value(s.files.layers["other"].Stat(ctx, img.ChainID.String()))(t)
+	ctx := disk.InNamespace(t.Context())
+	info := test.Value(s.files.Layers["other"].Stat(ctx, img.ChainID.String()))(t)
 	test.Eventually(t, "all is flushed", func() bool { return len(marksOf(t, s.Root())) == 0 })
 	test.Must(t, s.Close())
-	test.Must(t, os.WriteFile(filepath.Join(s.Root(), unflushedDir, info.Labels[unpackLabel]), []byte("another boot"), 0o600))
+	test.Must(t, os.WriteFile(filepath.Join(s.Root(), disk.UnflushedDir, info.Labels[disk.UnpackLabel]), []byte("another boot"), 0o600))
 	p.server.Stop()
 	s = test.Value(Open(t.Context(), s.cfg))(t)
 	test.Must(t, s.Retain(t.Context(), nil))
@@ -144,7 +149,7 @@ func TestTornLayersOfASnapshotterThatIsAway(t *testing.T) {
 	}
 	p.start(t)
 	answers(t, s, true)
-	if done, err := isUnpacked(ctx, s.files.layers["other"], img.ChainID); done || err != nil {
+	if done, err := unpack.IsUnpacked(ctx, s.files.Layers["other"], img.ChainID); done || err != nil {
 		t.Errorf("torn layers are there: %v, %v", done, err)
 	}
 	test.Eventually(t, "the marks go", func() bool { return len(marksOf(t, s.Root())) == 0 })
@@ -180,22 +185,22 @@ func TestStartBesideASnapshotterThatIsStuck(t *testing.T) {
 // What is on another filesystem is flushed there.
 func TestFlushOfOtherFilesystems(t *testing.T) {
 	s := openStore(t, Config{})
-	f := s.files.flusher
+	f := s.files.Flusher
 	other := test.Value(os.MkdirTemp("/dev/shm", "berth-flush-"))(t)
 	defer func() { test.Must(t, os.RemoveAll(other)) }()
-	id, _, err := f.begin()
+	id, _, err := f.Begin()
 	test.Must(t, err)
 	for _, dir := range []string{other, s.Root(), other} {
-		test.Must(t, f.wrote(id, dir))
+		test.Must(t, f.Wrote(id, dir))
 	}
-	if n := len(f.others[id]); n != 1 {
+	if n := len(f.Others[id]); n != 1 {
 		t.Errorf("%d filesystems beside its own", n)
 	}
-	f.end(id)
+	f.End(id)
 	test.Eventually(t, "its mark goes", func() bool { return len(marksOf(t, s.Root())) == 0 })
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if len(f.others) > 0 {
-		t.Errorf("left: %v", f.others)
+	f.Mu.Lock()
+	defer f.Mu.Unlock()
+	if len(f.Others) > 0 {
+		t.Errorf("left: %v", f.Others)
 	}
 }

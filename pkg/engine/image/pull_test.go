@@ -23,6 +23,7 @@ import (
 
 	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/engine/image/bounds"
+	"github.com/berth-cri/berth/pkg/engine/image/pull"
 )
 
 // tracing returns a context whose log goes, in full, to the returned buffer.
@@ -94,7 +95,7 @@ func TestPullAuthentication(t *testing.T) {
 		for _, c := range cases {
 			t.Run(scheme+"/"+c.name, func(t *testing.T) {
 				ctx, logged := tracing(t)
-				_, err := s.Pull(ctx, PullRequest{Ref: app, Auth: c.auth})
+				_, err := s.Pull(ctx, pull.Request{Ref: app, Auth: c.auth})
 				want := scheme == "basic" && c.basic || scheme == "bearer" && c.bearer
 				if want && err != nil {
 					t.Errorf("refused: %v", err)
@@ -126,7 +127,7 @@ func TestPullRefusesCredentialsItCannotUse(t *testing.T) {
 		"no base64":      {Auth: "secret!!"},
 		"no colon":       {Auth: base64.StdEncoding.EncodeToString([]byte("secret"))},
 	} {
-		_, err := s.Pull(t.Context(), PullRequest{Ref: app, Auth: auth})
+		_, err := s.Pull(t.Context(), pull.Request{Ref: app, Auth: auth})
 		if !errdefs.IsInvalidArgument(err) || strings.Contains(err.Error(), "secret") {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -160,7 +161,7 @@ func TestCredentialsOfTheRequestPrevail(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := openStore(t, Config{HostsDir: c.hosts})
 			ctx, logged := tracing(t)
-			img, err := s.Pull(ctx, PullRequest{Ref: app, Auth: c.auth})
+			img, err := s.Pull(ctx, pull.Request{Ref: app, Auth: c.auth})
 			if c.works && (err != nil || !slices.Equal(img.RepoTags, []string{app})) {
 				t.Errorf("refused, or named after a mirror: %v, %+v", err, img)
 			}
@@ -187,7 +188,7 @@ func TestPullFromLocalhostAdvisesNothing(t *testing.T) {
 	reg := newTestRegistry(t)
 	reg.push(t, "app:1", small(t))
 	ctx, logged := tracing(t)
-	test.Must(t, test.Err(openStore(t, Config{}).Pull(ctx, PullRequest{Ref: strings.TrimPrefix(reg.back.URL, "http://") + "/app:1"})))
+	test.Must(t, test.Err(openStore(t, Config{}).Pull(ctx, pull.Request{Ref: strings.TrimPrefix(reg.back.URL, "http://") + "/app:1"})))
 	if text := logged.String(); !strings.Contains(text, "Image pulled") || strings.Contains(text, "TLS") {
 		t.Errorf("the log has\n%s", text)
 	}
@@ -228,7 +229,7 @@ func TestPullErrors(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			reg.setGuard(c.guard)
 			s := openStore(t, Config{HostsDir: c.hosts})
-			_, err := s.Pull(t.Context(), PullRequest{Ref: c.ref})
+			_, err := s.Pull(t.Context(), pull.Request{Ref: c.ref})
 			if err == nil || !c.class(err) {
 				t.Fatalf("error %v of class %v", err, errdefs.Resolve(err))
 			}
@@ -264,7 +265,7 @@ func TestRedirectedDownloadKeepsSignatureSecret(t *testing.T) {
 		return true
 	})
 	ctx, logged := tracing(t)
-	_, err := s.Pull(ctx, PullRequest{Ref: app})
+	_, err := s.Pull(ctx, pull.Request{Ref: app})
 	if err == nil || strings.Contains(err.Error(), "signed-and-secret") || !strings.Contains(err.Error(), dead) {
 		t.Errorf("error %v", err)
 	}
@@ -303,7 +304,7 @@ func TestConcurrentPullsShareOneDownload(t *testing.T) {
 	errs := make([]error, 8)
 	for i := range errs {
 		wg.Go(func() {
-			img, err := s.Pull(t.Context(), PullRequest{Ref: app})
+			img, err := s.Pull(t.Context(), pull.Request{Ref: app})
 			if err == nil && img.ID != idOf(t, built) {
 				err = errors.New("wrong image " + img.ID)
 			}
@@ -315,7 +316,7 @@ func TestConcurrentPullsShareOneDownload(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	left := make(chan error)
 	go func() {
-		_, err := s.Pull(ctx, PullRequest{Ref: app})
+		_, err := s.Pull(ctx, pull.Request{Ref: app})
 		left <- err
 	}()
 	cancel()
@@ -335,11 +336,11 @@ func TestCredentialsAreNotShared(t *testing.T) {
 	reg.setGuard(func(w http.ResponseWriter, r *http.Request) bool { return allow(w, r) || g.guard(w, r) })
 	done := make(chan error)
 	go func() {
-		_, err := s.Pull(t.Context(), PullRequest{Ref: app, Auth: &runtimeapi.AuthConfig{Username: user, Password: password}})
+		_, err := s.Pull(t.Context(), pull.Request{Ref: app, Auth: &runtimeapi.AuthConfig{Username: user, Password: password}})
 		done <- err
 	}()
 	<-g.reached
-	test.Is(t, test.Err(s.Pull(t.Context(), PullRequest{Ref: app})), errdefs.IsPermissionDenied, "anonymous caller beside a pull with credentials")
+	test.Is(t, test.Err(s.Pull(t.Context(), pull.Request{Ref: app})), errdefs.IsPermissionDenied, "anonymous caller beside a pull with credentials")
 	close(g.open)
 	test.Must(t, <-done)
 }
@@ -387,7 +388,7 @@ func TestPullsThatEnd(t *testing.T) {
 			defer cancel()
 			done := make(chan error)
 			go func() {
-				_, err := s.Pull(ctx, PullRequest{Ref: app})
+				_, err := s.Pull(ctx, pull.Request{Ref: app})
 				done <- err
 			}()
 			<-g.reached
@@ -399,9 +400,9 @@ func TestPullsThatEnd(t *testing.T) {
 				s = openStore(t, s.cfg)
 			}
 			test.Eventually(t, "download ends", func() bool {
-				s.interrupted.mu.Lock()
-				defer s.interrupted.mu.Unlock()
-				return len(s.interrupted.kept) == 1
+				s.puller.Interrupted.Mu.Lock()
+				defer s.puller.Interrupted.Mu.Unlock()
+				return len(s.puller.Interrupted.Kept) == 1
 			})
 			wantNothingKept(t, s)
 			close(g.open)
@@ -422,7 +423,7 @@ func TestAnswersThatDrip(t *testing.T) {
 		return false
 	})
 	s := openStore(t, Config{HostsDir: reg.hosts(t), Limits: bounds.Limits{AnswerTimeout: 300 * time.Millisecond}})
-	_, err := s.Pull(t.Context(), PullRequest{Ref: domain + "/app:1"})
+	_, err := s.Pull(t.Context(), pull.Request{Ref: domain + "/app:1"})
 	if !errdefs.IsUnknown(err) || !strings.HasPrefix(err.Error(), "RegistryUnavailable") || !strings.Contains(err.Error(), "takes too long") {
 		t.Errorf("a manifest that drips: %v", err)
 	}

@@ -22,14 +22,16 @@ import (
 
 	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/engine/image/bounds"
+	"github.com/berth-cri/berth/pkg/engine/image/catalog"
+	"github.com/berth-cri/berth/pkg/engine/image/disk"
 )
 
 // Limits are for what is pulled: what is there stays, and can be used.
 func TestImagesOutliveLowerLimits(t *testing.T) {
-	env := "LONG=" + strings.Repeat("x", 2*maxKept)
+	env := "LONG=" + strings.Repeat("x", 2*catalog.MaxKept)
 	_, s, pulled := pulled(t, Config{}, build(t, v1.Config{User: "7", Env: []string{env}},
 		layer(t, file{name: "a"}), layer(t, file{name: "b"}), layer(t, file{name: "c"})))
-	test.Must(t, s.measureStored(inNamespace(t.Context())))
+	test.Must(t, s.MeasureStored(disk.InNamespace(t.Context())))
 	before, _ := s.Usage()
 	test.Must(t, s.Close())
 
@@ -54,10 +56,10 @@ func TestImagesOutliveLowerLimits(t *testing.T) {
 			if now, _ := s.Usage(); now != before {
 				t.Errorf("stored %+v, was %+v", now, before)
 			}
-			ctx := inNamespace(t.Context())
-			m := test.Value(s.reader.readManifest(ctx, img.manifest, checkManifest))(t)
+			ctx := disk.InNamespace(t.Context())
+			m := test.Value(s.catalog.Reader.ReadManifest(ctx, img.Manifest, catalog.CheckManifest))(t)
 			for _, l := range m.Layers {
-				test.Checkf(t, test.Err(s.files.content.Info(ctx, l.Digest)), "layer")
+				test.Checkf(t, test.Err(s.files.Content.Info(ctx, l.Digest)), "layer")
 			}
 		})
 	}
@@ -67,10 +69,10 @@ func TestImagesOutliveLowerLimits(t *testing.T) {
 // be refused today.
 func TestStartDeletesOnlyDamagedImages(t *testing.T) {
 	s := openStore(t, Config{})
-	ctx := inNamespace(t.Context())
-	manyURLs := imagespec.Descriptor{MediaType: imagespec.MediaTypeImageLayerGzip, Digest: digest.FromString("l"), Size: 1, URLs: make([]string, maxURLs+1)}
-	longType := imagespec.Descriptor{MediaType: "a/" + strings.Repeat("b", maxMediaType), Digest: digest.FromString("m"), Size: 1}
-	longUser, missing := strings.Repeat("u", maxName+1), "missing"
+	ctx := disk.InNamespace(t.Context())
+	manyURLs := imagespec.Descriptor{MediaType: imagespec.MediaTypeImageLayerGzip, Digest: digest.FromString("l"), Size: 1, URLs: make([]string, catalog.MaxURLs+1)}
+	longType := imagespec.Descriptor{MediaType: "a/" + strings.Repeat("b", catalog.MaxMediaType), Digest: digest.FromString("m"), Size: 1}
+	longUser, missing := strings.Repeat("u", catalog.MaxName+1), "missing"
 	cases := map[string]struct {
 		user         string
 		layer        imagespec.Descriptor
@@ -86,15 +88,15 @@ func TestStartDeletesOnlyDamagedImages(t *testing.T) {
 	for name, c := range cases {
 		manifests[name], configs[name] = storeImage(ctx, t, s, name, c.user, c.layer)
 	}
-	test.Must(t, s.files.content.Delete(ctx, configs["damaged"].Digest))
+	test.Must(t, s.files.Content.Delete(ctx, configs["damaged"].Digest))
 
 	s = reopen(t, s)
 	for name, c := range cases {
-		_, err := s.files.images.Get(ctx, name)
+		_, err := s.files.Images.Get(ctx, name)
 		if c.kept && err != nil || !c.kept && !errdefs.IsNotFound(err) {
 			t.Errorf("%s: record: %v", name, err)
 		}
-		if _, err := s.files.content.Info(ctx, manifests[name].Digest); (err == nil) != c.kept {
+		if _, err := s.files.Content.Info(ctx, manifests[name].Digest); (err == nil) != c.kept {
 			t.Errorf("%s: content: %v", name, err)
 		}
 		img, err := s.Get(configs[name].Digest.String())
@@ -116,12 +118,12 @@ func TestImagesBeyondMemoryAreListedAndRemoved(t *testing.T) {
 	long := imagespec.Descriptor{MediaType: imagespec.MediaTypeImageLayer, Digest: digest.FromString("l"), Size: 1}
 	many := long
 	many.Annotations = map[string]string{}
-	for i := range maxElements {
+	for i := range catalog.MaxElements {
 		many.Annotations[fmt.Sprint(i)] = ""
 	}
 	for name, store := range map[string]func(ctx context.Context, s *Store) (id, target digest.Digest){
 		"configuration": func(ctx context.Context, s *Store) (id, target digest.Digest) {
-			manifest, config := storeImage(ctx, t, s, app, strings.Repeat("u", maxName+1), long)
+			manifest, config := storeImage(ctx, t, s, app, strings.Repeat("u", catalog.MaxName+1), long)
 			return config.Digest, manifest.Digest
 		},
 		"manifest": func(ctx context.Context, s *Store) (id, target digest.Digest) {
@@ -137,7 +139,7 @@ func TestImagesBeyondMemoryAreListedAndRemoved(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := openStore(t, Config{})
-			ctx := inNamespace(t.Context())
+			ctx := disk.InNamespace(t.Context())
 			id, target := store(ctx, s)
 			s = reopen(t, s)
 			list := s.List()
@@ -145,7 +147,7 @@ func TestImagesBeyondMemoryAreListedAndRemoved(t *testing.T) {
 				t.Fatalf("listed are %+v, want %s", list, id)
 			}
 			stored := uint64(0)
-			test.Must(t, s.files.content.Walk(ctx, func(i content.Info) error { stored += uint64(i.Size); return nil }))
+			test.Must(t, s.files.Content.Walk(ctx, func(i content.Info) error { stored += uint64(i.Size); return nil }))
 			if list[0].Size != stored {
 				t.Errorf("its size is %d, %d bytes are stored", list[0].Size, stored)
 			}
@@ -163,8 +165,8 @@ func TestImagesBeyondMemoryAreListedAndRemoved(t *testing.T) {
 				}
 			}
 			test.Must(t, s.Remove(ctx, id.String()))
-			<-s.work.collector.request()
-			if _, err := s.files.content.Info(ctx, target); !errdefs.IsNotFound(err) || len(s.List()) > 0 {
+			<-s.views.Work.Collector.Request()
+			if _, err := s.files.Content.Info(ctx, target); !errdefs.IsNotFound(err) || len(s.List()) > 0 {
 				t.Errorf("it is left: %v, %v", err, s.List())
 			}
 			s = reopen(t, s)
@@ -179,12 +181,12 @@ func TestImagesBeyondMemoryAreListedAndRemoved(t *testing.T) {
 // its record, too.
 func TestImageBeyondMemoryThatDisagreesWithItsIndex(t *testing.T) {
 	s := openStore(t, Config{})
-	ctx := inNamespace(t.Context())
+	ctx := disk.InNamespace(t.Context())
 	layer := imagespec.Descriptor{MediaType: imagespec.MediaTypeImageLayer, Digest: digest.FromString("l"), Size: 1}
-	manifest, config := storeImage(ctx, t, s, app, strings.Repeat("u", maxName+1), layer)
+	manifest, config := storeImage(ctx, t, s, app, strings.Repeat("u", catalog.MaxName+1), layer)
 	node := platforms.DefaultSpec()
 	manifest.Platform = &node
-	storeIndex(ctx, t, s, manifest, map[string]string{platformLabel: string(WasmPlatform)})
+	storeIndex(ctx, t, s, manifest, map[string]string{catalog.PlatformLabel: string(catalog.WasmPlatform)})
 	s = reopen(t, s)
 	if list := s.List(); len(list) != 1 || list[0].ID != config.Digest.String() {
 		t.Errorf("listed are %+v, want %s", list, config.Digest)
@@ -197,8 +199,8 @@ func storeIndex(ctx context.Context, t *testing.T, s *Store, manifest imagespec.
 	text := test.Value(json.Marshal(imagespec.Index{Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: imagespec.MediaTypeImageIndex, Manifests: []imagespec.Descriptor{manifest}}))(t)
 	index := imagespec.Descriptor{MediaType: imagespec.MediaTypeImageIndex, Digest: digest.FromBytes(text), Size: int64(len(text))}
 	refers := content.WithLabels(map[string]string{"containerd.io/gc.ref.content.m.0": manifest.Digest.String()})
-	test.Must(t, content.WriteBlob(ctx, s.files.content, "index", bytes.NewReader(text), index, refers))
-	test.Must(t, test.Err(s.files.images.Update(ctx, images.Image{Name: app, Target: index, Labels: labels})))
+	test.Must(t, content.WriteBlob(ctx, s.files.Content, "index", bytes.NewReader(text), index, refers))
+	test.Must(t, test.Err(s.files.Images.Update(ctx, images.Image{Name: app, Target: index, Labels: labels})))
 	return index
 }
 
@@ -209,7 +211,7 @@ func storeImage(ctx context.Context, t *testing.T, s *Store, name, user string, 
 	put := func(what any, mediaType string, labels map[string]string) imagespec.Descriptor {
 		text := test.Value(json.Marshal(what))(t)
 		desc := imagespec.Descriptor{MediaType: mediaType, Digest: digest.FromBytes(text), Size: int64(len(text))}
-		test.Must(t, content.WriteBlob(ctx, s.files.content, name+mediaType, bytes.NewReader(text), desc, content.WithLabels(labels)))
+		test.Must(t, content.WriteBlob(ctx, s.files.Content, name+mediaType, bytes.NewReader(text), desc, content.WithLabels(labels)))
 		return desc
 	}
 	config = put(imagespec.Image{
@@ -221,6 +223,6 @@ func storeImage(ctx context.Context, t *testing.T, s *Store, name, user string, 
 		Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: imagespec.MediaTypeImageManifest,
 		Config: config, Layers: []imagespec.Descriptor{layer},
 	}, imagespec.MediaTypeImageManifest, map[string]string{"containerd.io/gc.ref.content.config": config.Digest.String()})
-	test.Must(t, test.Err(s.files.images.Create(ctx, images.Image{Name: name, Target: manifest})))
+	test.Must(t, test.Err(s.files.Images.Create(ctx, images.Image{Name: name, Target: manifest})))
 	return manifest, config
 }

@@ -6,6 +6,8 @@ import (
 
 	"github.com/containerd/log"
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-cri/berth/pkg/engine/image/disk"
 )
 
 // Remove drops the image that ref finds, with all its names. It frees what nothing else needs, also what
@@ -15,15 +17,15 @@ import (
 // kubelet looks right after a removal whether that was enough, or evicts pods. So the
 // space is free, too, when it returns, unless ctx ended first.
 func (s *Store) Remove(ctx context.Context, ref string) error {
-	ctx = inNamespace(ctx)
-	s.interrupted.drop(ctx)
-	gone, err := s.catalog.forget(ctx, ref)
+	ctx = disk.InNamespace(ctx)
+	s.puller.Interrupted.Drop(ctx)
+	gone, err := s.catalog.Forget(ctx, ref)
 	if err != nil || gone == nil {
 		return err
 	}
 	log.G(ctx).WithFields(log.Fields{"image": gone.ID, "tags": gone.RepoTags}).Info("Image removed")
-	collected := s.work.collector.request()
-	if !s.nearlyFull(s.files.root) {
+	collected := s.views.Work.Collector.Request()
+	if !s.nearlyFull(s.files.Root) {
 		return nil
 	}
 	select {
@@ -44,16 +46,16 @@ func nearlyFull(root string) bool { return lessFree(root, evictionMargin) }
 // the kubelet, by its defaults, would evict pods, for whoever asks how full the
 // filesystem is.
 func (s *Store) makeRoom(ctx context.Context) {
-	if lessFree(s.files.root, kubeletMargin) {
-		ctx = inNamespace(ctx)
-		s.interrupted.drop(ctx)
-		s.files.dropClientWrites(ctx)
-		before := time.Now().Add(-clientLeaseGrace)
-		if lessFree(s.files.root, clientLeaseMargin) {
+	if lessFree(s.files.Root, kubeletMargin) {
+		ctx = disk.InNamespace(ctx)
+		s.puller.Interrupted.Drop(ctx)
+		s.files.DropClientWrites(ctx)
+		before := time.Now().Add(-disk.ClientLeaseGrace)
+		if lessFree(s.files.Root, disk.ClientLeaseMargin) {
 			before = time.Now()
 		}
-		if s.files.dropClientLeases(ctx, before) > 0 {
-			s.work.collector.kick()
+		if s.files.DropClientLeases(ctx, before) > 0 {
+			s.views.Work.Collector.Kick()
 		}
 	}
 }

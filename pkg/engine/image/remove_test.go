@@ -14,6 +14,8 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
 	"github.com/berth-cri/berth/internal/test"
+	"github.com/berth-cri/berth/pkg/engine/image/containerfs"
+	"github.com/berth-cri/berth/pkg/engine/image/disk"
 )
 
 func TestRemoveDropsAllNamesAndFreesSpace(t *testing.T) {
@@ -60,8 +62,8 @@ func TestRemoveWaitsOnANearlyFullDisk(t *testing.T) {
 		s.nearlyFull = func(string) bool { return full }
 		img := pullImage(t, s, app)
 		// While this is held nothing is collected.
-		view := viewKey{snapshotter: Overlayfs, chain: img.ChainID}.lockKey()
-		test.Must(t, s.views.unpacker.locks.Lock(t.Context(), view))
+		view := containerfs.ViewKey{Snapshotter: disk.Overlayfs, Chain: img.ChainID}.LockKey()
+		test.Must(t, s.views.Unpacker.Locks.Lock(t.Context(), view))
 		var collectable atomic.Bool
 		early := make(chan bool, 1)
 		go func() {
@@ -76,7 +78,7 @@ func TestRemoveWaitsOnANearlyFullDisk(t *testing.T) {
 			time.Sleep(20 * time.Millisecond) // time to return too early
 			collectable.Store(true)
 		}
-		s.views.unpacker.locks.Unlock(view)
+		s.views.Unpacker.Locks.Unlock(view)
 		if full && <-early {
 			t.Error("it did not wait")
 		}
@@ -110,10 +112,10 @@ func TestRemoveUnderRunningContainer(t *testing.T) {
 	// Also over a restart, until the engine says otherwise.
 	s = reopen(t, s)
 	wantStored(t, s, 0, 4)
-	test.Must(t, s.Retain(t.Context(), []Use{{Owner: "c1", ChainID: img.ChainID}, {Owner: "c2", ChainID: img.ChainID}}))
+	test.Must(t, s.Retain(t.Context(), []containerfs.Use{{Owner: "c1", ChainID: img.ChainID}, {Owner: "c2", ChainID: img.ChainID}}))
 	wantStored(t, s, 0, 4)
 	test.Must(t, mount.UnmountAll(dir, 0))
-	seen := test.Value(s.SeenOf(Use{Owner: "c1", ChainID: img.ChainID}))(t)
+	seen := test.Value(s.SeenOf(containerfs.Use{Owner: "c1", ChainID: img.ChainID}))(t)
 	sameTree(t, tree(t, mounted(t, seen)), layeredTree)
 
 	// A new pull brings the content back, for layers that never went.
@@ -121,8 +123,8 @@ func TestRemoveUnderRunningContainer(t *testing.T) {
 		t.Errorf("pulled again: %s", pulled.ID)
 	}
 	wantStored(t, s, 5, 4)
-	wantFiles(t, s, img, "n1", Native, layeredTree)
-	test.Must(t, s.RemoveRootfs(t.Context(), "n1", Native))
+	wantFiles(t, s, img, "n1", disk.Native, layeredTree)
+	test.Must(t, s.RemoveRootfs(t.Context(), "n1", disk.Native))
 	test.Must(t, s.Remove(t.Context(), img.ID))
 
 	test.Must(t, mount.UnmountAll(dir, 0))
@@ -140,11 +142,11 @@ func TestRemovedImageCannotBecomeARootfs(t *testing.T) {
 	test.Must(t, s.Retain(t.Context(), nil))
 	img := pullImage(t, s, app)
 	test.Must(t, s.Remove(t.Context(), img.ID))
-	<-s.work.collector.request()
+	<-s.views.Work.Collector.Request()
 	test.Is(t, test.Err(s.PrepareRootfs(t.Context(), "c1", img, "")), errdefs.IsNotFound, "root filesystem of a removed image")
 	wantStored(t, s, 0, 0)
-	test.Fails(t, test.Err(os.Stat(filepath.Join(s.Root(), rootfsDir, Overlayfs, "c1"))), "a failed PrepareRootfs left a directory")
-	if idle := s.views.table.release("c1"); len(idle) != 0 {
+	test.Fails(t, test.Err(os.Stat(filepath.Join(s.Root(), disk.RootfsDir, disk.Overlayfs, "c1"))), "a failed PrepareRootfs left a directory")
+	if idle := s.views.Table.Release("c1"); len(idle) != 0 {
 		t.Errorf("a failed PrepareRootfs left a use: %v", idle)
 	}
 }

@@ -20,6 +20,9 @@ import (
 
 	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/engine/idmap"
+	"github.com/berth-cri/berth/pkg/engine/image/catalog"
+	"github.com/berth-cri/berth/pkg/engine/image/containerfs"
+	"github.com/berth-cri/berth/pkg/engine/image/disk"
 	"github.com/berth-cri/berth/pkg/engine/namespaces"
 )
 
@@ -27,10 +30,10 @@ func TestRootfsWritesNoDatabase(t *testing.T) {
 	_, s := serve(t, Config{}, layered(t, v1.Config{}))
 	test.Must(t, s.Retain(t.Context(), nil))
 	img := pullImage(t, s, app)
-	<-s.work.collector.request()
-	<-s.work.counter.request()
+	<-s.views.Work.Collector.Request()
+	<-s.views.Work.Counter.Request()
 	before := writes(t, s)
-	snapshotsBefore := test.Value(os.ReadFile(s.files.path(snapshotsDir, Overlayfs, "metadata.db")))(t)
+	snapshotsBefore := test.Value(os.ReadFile(s.files.Path(disk.SnapshotsDir, disk.Overlayfs, "metadata.db")))(t)
 	for i := range 20 {
 		id := fmt.Sprintf("c%d", i)
 		test.Must(t, test.Err(s.PrepareRootfs(t.Context(), id, img, "")))
@@ -39,7 +42,7 @@ func TestRootfsWritesNoDatabase(t *testing.T) {
 	if n := writes(t, s) - before; n != 0 {
 		t.Errorf("20 root filesystems cost %d transactions", n)
 	}
-	snapshotsAfter := test.Value(os.ReadFile(s.files.path(snapshotsDir, Overlayfs, "metadata.db")))(t)
+	snapshotsAfter := test.Value(os.ReadFile(s.files.Path(disk.SnapshotsDir, disk.Overlayfs, "metadata.db")))(t)
 	if !bytes.Equal(snapshotsBefore, snapshotsAfter) {
 		t.Error("the snapshotter's database changed")
 	}
@@ -68,7 +71,7 @@ func TestRootfsOnAnotherSnapshotter(t *testing.T) {
 	for i := range 3 {
 		wg.Go(func() {
 			id := fmt.Sprintf("c%d", i)
-			root, err := s.PrepareRootfs(t.Context(), id, img, Native)
+			root, err := s.PrepareRootfs(t.Context(), id, img, disk.Native)
 			if err != nil {
 				t.Error(err)
 				return
@@ -76,7 +79,7 @@ func TestRootfsOnAnotherSnapshotter(t *testing.T) {
 			dir := mounted(t, root.Mounts)
 			sameTree(t, tree(t, dir), layeredTree)
 			test.Check(t, os.WriteFile(filepath.Join(dir, id), nil, 0o600))
-			if root.Upper != "" || root.Snapshotter != Native {
+			if root.Upper != "" || root.Snapshotter != disk.Native {
 				t.Errorf("rootfs %+v", root)
 			}
 		})
@@ -86,7 +89,7 @@ func TestRootfsOnAnotherSnapshotter(t *testing.T) {
 		t.Errorf("unpacking what is there asked the registry: %v", reg.hits)
 	}
 	for i := range 3 {
-		test.Must(t, s.RemoveRootfs(t.Context(), fmt.Sprintf("c%d", i), Native))
+		test.Must(t, s.RemoveRootfs(t.Context(), fmt.Sprintf("c%d", i), disk.Native))
 	}
 	// Three layers in each snapshotter and one view.
 	wantStored(t, s, 5, 7)
@@ -109,7 +112,7 @@ func TestVolumeIsReadOnly(t *testing.T) {
 				t.Errorf("%s %s: empty volume", snapshotter, ref)
 			}
 			test.Fails(t, os.WriteFile(filepath.Join(dir, "w"), nil, 0o600), "%s %s: volume is writable", snapshotter, ref)
-			if snapshotter != Overlayfs {
+			if snapshotter != disk.Overlayfs {
 				continue // where this would be a copy of its own
 			}
 			_ = unix.Mount("", dir, "", unix.MS_REMOUNT|unix.MS_BIND, "")
@@ -163,14 +166,14 @@ func TestRetainRemovesOrphans(t *testing.T) {
 		}
 	}
 	s = reopen(t, s)
-	var uses []Use
+	var uses []containerfs.Use
 	for _, snapshotter := range allSnapshotters(t) {
-		uses = append(uses, Use{Owner: "kept" + snapshotter, ChainID: img.ChainID, Snapshotter: snapshotter})
+		uses = append(uses, containerfs.Use{Owner: "kept" + snapshotter, ChainID: img.ChainID, Snapshotter: snapshotter})
 	}
 	test.Must(t, s.Retain(t.Context(), uses))
 	for _, u := range uses {
 		for id, want := range map[string]bool{u.Owner: true, strings.Replace(u.Owner, "kept", "orphan", 1): false} {
-			_, err := os.Stat(filepath.Join(s.files.volumesPath(u.Snapshotter, id), "file"))
+			_, err := os.Stat(filepath.Join(s.files.VolumesPath(u.Snapshotter, id), "file"))
 			if hasRootfs(t, s, id, u.Snapshotter) != want || (err == nil) != want {
 				t.Errorf("%s: root filesystem there: %v; volumes: %v", id, !want, err)
 			}
@@ -180,7 +183,7 @@ func TestRetainRemovesOrphans(t *testing.T) {
 	n := len(allSnapshotters(t))
 	wantStored(t, s, 5, 3*n+n-1+1)
 	test.Eventually(t, "trash is emptied", func() bool {
-		left, _ := os.ReadDir(s.files.path(trashDir))
+		left, _ := os.ReadDir(s.files.Path(disk.TrashDir))
 		return len(left) == 0
 	})
 }
@@ -206,7 +209,7 @@ func TestVolumesOfContainers(t *testing.T) {
 
 func TestRootfsRefusesArguments(t *testing.T) {
 	s := openStore(t, Config{})
-	img := &Image{ID: "sha256:00"}
+	img := &catalog.Image{ID: "sha256:00"}
 	for _, id := range []string{"", ".", "..", "a/b", "../c", ".hidden"} {
 		test.Is(t, test.Err(s.PrepareRootfs(t.Context(), id, img, "")), errdefs.IsInvalidArgument, "prepare %q", id)
 		test.Is(t, s.RemoveRootfs(t.Context(), id, ""), errdefs.IsInvalidArgument, "remove %q", id)
@@ -216,7 +219,7 @@ func TestRootfsRefusesArguments(t *testing.T) {
 
 func TestRootfsInUserNamespace(t *testing.T) {
 	_, s, img := pulled(t, Config{}, build(t, v1.Config{}, layer(t, file{name: "root"}, file{name: "user", uid: 1000}), layer(t, file{name: "x"})))
-	root := test.Value(s.PrepareRootfs(t.Context(), "c1", img, "", OwnedBy(200_000, 200_000)))(t)
+	root := test.Value(s.PrepareRootfs(t.Context(), "c1", img, "", containerfs.OwnedBy(200_000, 200_000)))(t)
 	test.Must(t, s.CanMap(""))
 	dir := t.TempDir()
 	test.Must(t, idmap.Mount(mappedTo(t, 200_000), root.Mounts, dir, filepath.Join(t.TempDir(), "scratch")))
@@ -228,8 +231,8 @@ func TestRootfsInUserNamespace(t *testing.T) {
 			t.Errorf("%s is owned by %d:%d, want %d", name, st.Uid, st.Gid, want)
 		}
 	}
-	test.Is(t, test.Err(s.PrepareRootfs(t.Context(), "c3", img, Native, OwnedBy(1, 1))), errdefs.IsFailedPrecondition, "native in a user namespace")
-	test.Is(t, s.CanMap(Native), errdefs.IsFailedPrecondition, "native")
+	test.Is(t, test.Err(s.PrepareRootfs(t.Context(), "c3", img, disk.Native, containerfs.OwnedBy(1, 1))), errdefs.IsFailedPrecondition, "native in a user namespace")
+	test.Is(t, s.CanMap(disk.Native), errdefs.IsFailedPrecondition, "native")
 }
 
 func TestRootDirectoryIsOpenToAll(t *testing.T) {

@@ -17,6 +17,10 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/pkg/engine/chunk"
+	"github.com/berth-cri/berth/pkg/engine/image/catalog"
+	"github.com/berth-cri/berth/pkg/engine/image/containerfs"
+	"github.com/berth-cri/berth/pkg/engine/image/disk"
+	"github.com/berth-cri/berth/pkg/engine/image/pull"
 	"github.com/berth-cri/berth/pkg/engine/validate"
 	"github.com/berth-cri/berth/pkg/handler"
 )
@@ -55,10 +59,10 @@ func (s *Service) StreamImages(r *runtimeapi.StreamImagesRequest, to grpc.Server
 
 // find is by a name that may stand for images of several platforms. A caller that names
 // no handler knows of none of them, and is told of any.
-func (s *Service) find(ctx context.Context, spec *runtimeapi.ImageSpec) (*Image, error) {
-	wanted := AnyPlatform
+func (s *Service) find(ctx context.Context, spec *runtimeapi.ImageSpec) (*catalog.Image, error) {
+	wanted := catalog.AnyPlatform
 	if d := handler.DefinitionFrom(ctx); d != nil && spec.GetRuntimeHandler() != "" {
-		wanted = PlatformOf(d)
+		wanted = catalog.PlatformOf(d)
 	}
 	return s.store.Find(spec.GetImage(), wanted)
 }
@@ -93,7 +97,7 @@ func (s *Service) ImageStatus(ctx context.Context, r *runtimeapi.ImageStatusRequ
 	if err != nil {
 		return nil, err
 	}
-	if _, incomplete := s.store.incomplete.Load(img.ID); incomplete {
+	if _, incomplete := s.store.puller.Incomplete.Load(img.ID); incomplete {
 		return &runtimeapi.ImageStatusResponse{}, nil
 	}
 	resp := &runtimeapi.ImageStatusResponse{Image: criImage(img)}
@@ -106,15 +110,15 @@ func (s *Service) ImageStatus(ctx context.Context, r *runtimeapi.ImageStatusRequ
 }
 
 // info is what crictl inspecti prints beside the status.
-func (s *Service) info(ctx context.Context, img *Image) (map[string]string, error) {
-	if err := img.usable(); err != nil {
+func (s *Service) info(ctx context.Context, img *catalog.Image) (map[string]string, error) {
+	if err := img.Usable(); err != nil {
 		b, err := json.Marshal(map[string]string{"unusable": err.Error()})
 		return map[string]string{"info": string(b)}, err
 	}
 	if img.ArtifactType != "" {
 		return s.artifactInfo(ctx, img)
 	}
-	spec, err := s.store.reader.config(ctx, img)
+	spec, err := s.store.catalog.Reader.Config(ctx, img)
 	if err != nil {
 		return nil, err
 	}
@@ -128,19 +132,19 @@ func (s *Service) info(ctx context.Context, img *Image) (map[string]string, erro
 	return map[string]string{"info": string(b)}, nil
 }
 
-func (s *Service) artifactInfo(ctx context.Context, img *Image) (map[string]string, error) {
+func (s *Service) artifactInfo(ctx context.Context, img *catalog.Image) (map[string]string, error) {
 	type file struct {
 		Path   string        `json:"path,omitempty"`
 		Digest digest.Digest `json:"digest"`
 		Size   int64         `json:"size"`
 	}
-	files, err := s.store.reader.artifactFiles(inNamespace(ctx), img)
+	files, err := s.store.catalog.Reader.ArtifactFiles(disk.InNamespace(ctx), img)
 	if err != nil {
 		return nil, err
 	}
 	shown := make([]file, len(files))
 	for i, f := range files {
-		shown[i] = file{Path: f.path, Digest: f.blob.Digest, Size: f.blob.Size}
+		shown[i] = file{Path: f.Path, Digest: f.Blob.Digest, Size: f.Blob.Size}
 	}
 	b, err := json.Marshal(map[string]any{"artifactType": img.ArtifactType, "files": shown})
 	return map[string]string{"info": string(b)}, err
@@ -154,11 +158,11 @@ func (s *Service) PullImage(ctx context.Context, r *runtimeapi.PullImageRequest)
 	if err := validate.PullImage(r); err != nil {
 		return nil, err
 	}
-	req := PullRequest{Ref: r.GetImage().GetImage(), Auth: r.GetAuth()}
+	req := pull.Request{Ref: r.GetImage().GetImage(), Auth: r.GetAuth()}
 	// No kubelet sends it: what it sends of a pod is in the request.
 	req.PlainHTTP = len(metadata.ValueFromIncomingContext(ctx, PlainHTTP)) > 0
 	if d := handler.DefinitionFrom(ctx); d != nil {
-		req.Snapshotter, req.Platform = d.Snapshotter, PlatformOf(d)
+		req.Snapshotter, req.Platform = d.Snapshotter, catalog.PlatformOf(d)
 	}
 	img, err := s.store.Pull(ctx, req)
 	if err != nil {
@@ -185,21 +189,21 @@ func (s *Service) RemoveImage(ctx context.Context, r *runtimeapi.RemoveImageRequ
 func (s *Service) ImageFsInfo(ctx context.Context, _ *runtimeapi.ImageFsInfoRequest) (*runtimeapi.ImageFsInfoResponse, error) {
 	s.store.makeRoom(ctx)
 	images, writable := s.store.Usage()
-	shared, err := sameFilesystem(s.store.files.root, s.store.files.writable)
+	shared, err := sameFilesystem(s.store.files.Root, s.store.files.Writable)
 	if err != nil {
 		return nil, err
 	}
 	if shared {
-		one := filesystemUsage(s.store.Root(), images.add(writable))
+		one := filesystemUsage(s.store.Root(), images.Add(writable))
 		return &runtimeapi.ImageFsInfoResponse{ImageFilesystems: one, ContainerFilesystems: one}, nil
 	}
 	return &runtimeapi.ImageFsInfoResponse{
 		ImageFilesystems:     filesystemUsage(s.store.Root(), images),
-		ContainerFilesystems: filesystemUsage(s.store.files.writable, writable),
+		ContainerFilesystems: filesystemUsage(s.store.files.Writable, writable),
 	}, nil
 }
 
-func filesystemUsage(mountpoint string, u Usage) []*runtimeapi.FilesystemUsage {
+func filesystemUsage(mountpoint string, u containerfs.Usage) []*runtimeapi.FilesystemUsage {
 	return []*runtimeapi.FilesystemUsage{{
 		Timestamp:  time.Now().UnixNano(),
 		FsId:       &runtimeapi.FilesystemIdentifier{Mountpoint: mountpoint},
@@ -226,7 +230,7 @@ func imageOf(spec *runtimeapi.ImageSpec) (string, error) {
 	return spec.GetImage(), nil
 }
 
-func criImage(img *Image) *runtimeapi.Image {
+func criImage(img *catalog.Image) *runtimeapi.Image {
 	out := &runtimeapi.Image{
 		Id:          img.ID,
 		RepoTags:    img.RepoTags,

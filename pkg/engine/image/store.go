@@ -5,24 +5,31 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+
+	"github.com/berth-cri/berth/pkg/engine/containerdapi/stores"
+	"github.com/berth-cri/berth/pkg/engine/image/archive"
+	"github.com/berth-cri/berth/pkg/engine/image/catalog"
+	"github.com/berth-cri/berth/pkg/engine/image/containerfs"
+	"github.com/berth-cri/berth/pkg/engine/image/disk"
+	"github.com/berth-cri/berth/pkg/engine/image/progress"
+	"github.com/berth-cri/berth/pkg/engine/image/pull"
+	"github.com/berth-cri/berth/pkg/engine/image/unpack"
 )
 
 // Store keeps the images of one node. It puts the parts together that have one
 // concern each, and runs what they do in the background.
 type Store struct {
-	*index
-	*puller
-	*rootfses
-	*meter
-	*archives
+	*catalog.Index
+	*containerfs.Roots
+	*containerfs.Meter
+	*archive.Archives
 
 	cfg     Config
-	files   *files
-	reader  *reader
-	catalog *catalog
-	views   *views
-	work    work
-	clients *Clients
+	files   *disk.Files
+	catalog *catalog.Catalog
+	views   *containerfs.Views
+	puller  *pull.Puller
+	clients *stores.Clients
 	// nearlyFull says whether a removal waits until its space is free.
 	nearlyFull func(root string) bool
 
@@ -37,7 +44,7 @@ func Open(ctx context.Context, c Config) (_ *Store, retErr error) {
 	if err != nil {
 		return nil, err
 	}
-	f, err := openFiles(ctx, diskConfig{
+	f, err := disk.Open(ctx, disk.Config{
 		Root: c.Root, WritableRoot: c.WritableRoot, Snapshotter: c.DefaultSnapshotter, Others: c.Snapshotters, Events: c.Events,
 	})
 	if err != nil {
@@ -45,14 +52,14 @@ func Open(ctx context.Context, c Config) (_ *Store, retErr error) {
 	}
 	defer func() {
 		if retErr != nil {
-			retErr = errors.Join(retErr, f.close())
+			retErr = errors.Join(retErr, f.Close())
 		}
 	}()
 	s, err := newStore(f, c)
 	if err != nil {
 		return nil, err
 	}
-	if err := s.recover(inNamespace(ctx)); err != nil {
+	if err := s.recover(disk.InNamespace(ctx)); err != nil {
 		return nil, fmt.Errorf("read image store %s: %w", c.Root, err)
 	}
 	s.startWorkers(context.WithoutCancel(ctx))
@@ -60,65 +67,69 @@ func Open(ctx context.Context, c Config) (_ *Store, retErr error) {
 }
 
 // newStore puts the parts together.
-func newStore(f *files, c Config) (_ *Store, err error) {
+func newStore(f *disk.Files, c Config) (_ *Store, err error) {
 	s := &Store{cfg: c, files: f, nearlyFull: nearlyFull}
-	s.catalog = newCatalog(f, newReader(f.content, c.Limits), newIndex(c.PinnedImages, c.CheckpointImages), c.Events)
-	s.index, s.reader = s.catalog.index, s.catalog.reader
-	u := newUnpacker(f, s.reader, unpackConfig{Downloads: c.MaxConcurrentDownloads, DiscardLayers: c.DiscardLayers, KeysDir: c.DecryptionKeysDir})
-	s.views = newViews(f, u, s.hasChain)
-	s.work = s.views.work
-	s.meter = newMeter(f)
-	s.rootfses = newRootfses(s.views, s.meter, c.MountOptions, c.SyncRootfs)
-	s.puller, err = newPuller(pullConfig{HostsDir: c.HostsDir, Verifiers: c.Verifiers, ProgressTimeout: c.PullProgressTimeout}, s.catalog, s.views)
-	s.archives = newArchives(s.puller)
-	s.clients = newClients(Parts{f, s.catalog, s.archives, s.work.collector})
+	s.catalog = catalog.New(f, catalog.NewReader(f.Content, c.Limits), catalog.NewIndex(c.PinnedImages, c.CheckpointImages), c.Events)
+	s.Index = s.catalog.Index
+	u := unpack.New(f, s.catalog.Reader, unpack.Config{Downloads: c.MaxConcurrentDownloads, DiscardLayers: c.DiscardLayers, KeysDir: c.DecryptionKeysDir})
+	s.views = containerfs.NewViews(f, u, s.HasChain)
+	s.Meter = containerfs.NewMeter(f)
+	s.Roots = containerfs.NewRoots(s.views, s.Meter, c.MountOptions, c.SyncRootfs)
+	s.puller, err = pull.New(pull.Config{HostsDir: c.HostsDir, Verifiers: c.Verifiers, ProgressTimeout: c.PullProgressTimeout}, s.catalog, s.views)
+	s.Archives = archive.New(s.puller)
+	s.clients = stores.New(stores.Parts{Files: f, Catalog: s.catalog, Archives: s.Archives, Collector: s.views.Work.Collector})
 	return s, err
 }
 
 // Close ends the pulls and the background work, and closes the store.
 func (s *Store) Close() error {
-	s.archives.end()
-	s.puller.close()
+	s.Archives.End()
+	s.puller.Close()
 	s.stop()
 	s.wg.Wait()
-	s.views.unpacker.close()
-	return s.files.close()
+	s.views.Unpacker.Close()
+	return s.files.Close()
 }
 
 // Root is the directory of the store, which is on the filesystem that Usage is about.
 func (s *Store) Root() string { return s.cfg.Root }
 
+// Pull brings an image in; see [pull.Puller.Pull].
+func (s *Store) Pull(ctx context.Context, r pull.Request) (*catalog.Image, error) {
+	return s.puller.Pull(ctx, r)
+}
+
 // Whole returns an image with its whole Config: of a large one only the user
 // stays in memory. errdefs.ErrFailedPrecondition if it would take too much.
-func (s *Store) Whole(ctx context.Context, img *Image) (*Image, error) {
-	whole, err := s.reader.whole(ctx, img)
-	if err != nil && !s.contentWhole(inNamespace(ctx), img, false) {
-		s.incomplete.Store(img.ID, true)
+func (s *Store) Whole(ctx context.Context, img *catalog.Image) (*catalog.Image, error) {
+	whole, err := s.catalog.Reader.Whole(ctx, img)
+	if err != nil && !s.puller.ContentWhole(disk.InNamespace(ctx), img, false) {
+		s.puller.Incomplete.Store(img.ID, true)
 	}
 	return whole, err
 }
 
 // Fetched is how many bytes registries have sent since Open.
-func (s *Store) Fetched() int64 { return s.underway.fetched.Load() }
+func (s *Store) Fetched() int64 { return s.puller.Underway.Fetched.Load() }
 
 // Running is how many pulls and imports have not ended.
-func (s *Store) Running() int { return s.underway.running() }
+func (s *Store) Running() int { return s.puller.Underway.Running() }
 
 // Underway are the pulls that have not ended, the oldest first.
-func (s *Store) Underway(ctx context.Context) []Underway {
-	return s.underway.list(inNamespace(ctx), s.files.content)
+func (s *Store) Underway(ctx context.Context) []progress.Underway {
+	return s.puller.Underway.List(disk.InNamespace(ctx), s.files.Content)
 }
 
 // Ready says whether pods can have a snapshotter (empty: the default) at this moment,
 // and if not why.
 func (s *Store) Ready(snapshotter string) error {
-	_, _, err := s.files.layersOf(snapshotter)
+	_, _, err := s.files.LayersOf(snapshotter)
 	return err
 }
 
 // SnapshotterChanges has something to read when Ready says something else of any
 // snapshotter. It has one reader.
-func (s *Store) SnapshotterChanges() <-chan struct{} { return s.files.changed }
+func (s *Store) SnapshotterChanges() <-chan struct{} { return s.files.Changed }
 
 // Clients are those of this store.
-func (s *Store) Clients() *Clients { return s.clients }
+func (s *Store) Clients() *stores.Clients { return s.clients }

@@ -21,6 +21,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-cri/berth/internal/test"
+	"github.com/berth-cri/berth/pkg/engine/image/catalog"
+	"github.com/berth-cri/berth/pkg/engine/image/containerfs"
+	"github.com/berth-cri/berth/pkg/engine/image/disk"
+	"github.com/berth-cri/berth/pkg/engine/image/pull"
 )
 
 func openStore(t testing.TB, c Config) *Store {
@@ -39,9 +43,9 @@ func reopen(t testing.TB, s *Store) *Store {
 	return openStore(t, s.cfg)
 }
 
-func pullImage(t testing.TB, s *Store, ref string) *Image {
+func pullImage(t testing.TB, s *Store, ref string) *catalog.Image {
 	t.Helper()
-	return test.Value(s.Pull(t.Context(), PullRequest{Ref: ref}))(t)
+	return test.Value(s.Pull(t.Context(), pull.Request{Ref: ref}))(t)
 }
 
 // serve pushes an image as app:1 to a new registry, and opens a store that pulls from it.
@@ -54,7 +58,7 @@ func serve(t testing.TB, c Config, img remote.Taggable) (*testRegistry, *Store) 
 }
 
 // pulled is serve, with the image pulled.
-func pulled(t testing.TB, c Config, img remote.Taggable) (*testRegistry, *Store, *Image) {
+func pulled(t testing.TB, c Config, img remote.Taggable) (*testRegistry, *Store, *catalog.Image) {
 	t.Helper()
 	reg, s := serve(t, c, img)
 	return reg, s, pullImage(t, s, app)
@@ -68,18 +72,18 @@ func small(t testing.TB) v1.Image {
 // hasRootfs is whether a container's root filesystem is on disk.
 func hasRootfs(t testing.TB, s *Store, id, snapshotter string) bool {
 	t.Helper()
-	l, name, err := s.files.layersFor(id, snapshotter)
+	l, name, err := s.files.LayersFor(id, snapshotter)
 	test.Must(t, err)
-	if !l.kind.layered {
-		_, err := l.Stat(inNamespace(t.Context()), rootfsPrefix+id)
+	if !l.Kind.Layered {
+		_, err := l.Stat(disk.InNamespace(t.Context()), disk.RootfsPrefix+id)
 		return err == nil
 	}
-	_, err = os.Stat(filepath.Join(s.files.rootfsPath(name, id), "work"))
+	_, err = os.Stat(filepath.Join(s.files.RootfsPath(name, id), "work"))
 	return err == nil
 }
 
 // wantFiles checks the files of a container's root filesystem, and returns where it is mounted.
-func wantFiles(t testing.TB, s *Store, img *Image, id, snapshotter string, want map[string]string) string {
+func wantFiles(t testing.TB, s *Store, img *catalog.Image, id, snapshotter string, want map[string]string) string {
 	t.Helper()
 	root := test.Value(s.PrepareRootfs(t.Context(), id, img, snapshotter))(t)
 	dir := mounted(t, root.Mounts)
@@ -126,18 +130,18 @@ func sameTree(t testing.TB, got, want map[string]string) {
 // stored counts what is on disk: blobs, snapshots by name, and unfinished downloads.
 func stored(t testing.TB, s *Store) (blobs, snaps, ingests []string) {
 	t.Helper()
-	ctx := inNamespace(t.Context())
-	test.Must(t, s.files.content.Walk(ctx, func(i content.Info) error { blobs = append(blobs, i.Digest.String()); return nil }))
-	for name, l := range s.files.layers {
+	ctx := disk.InNamespace(t.Context())
+	test.Must(t, s.files.Content.Walk(ctx, func(i content.Info) error { blobs = append(blobs, i.Digest.String()); return nil }))
+	for name, l := range s.files.Layers {
 		test.Must(t, l.Walk(ctx, func(_ context.Context, i snapshots.Info) error { snaps = append(snaps, name+"/"+i.Name); return nil }))
 	}
-	found := test.Value(filepath.Glob(s.files.path("content", "ingest", "*")))(t)
+	found := test.Value(filepath.Glob(s.files.Path("content", "ingest", "*")))(t)
 	return blobs, snaps, found
 }
 
 func wantStored(t testing.TB, s *Store, blobs, snaps int) {
 	t.Helper()
-	<-s.work.collector.request()
+	<-s.views.Work.Collector.Request()
 	b, sn, in := stored(t, s)
 	if len(b) != blobs || len(sn) != snaps || len(in) != 0 {
 		t.Errorf("store holds %d blobs %v, %d snapshots %v, ingests %v; want %d blobs, %d snapshots, no ingest", len(b), b, len(sn), sn, in, blobs, snaps)
@@ -147,7 +151,7 @@ func wantStored(t testing.TB, s *Store, blobs, snaps int) {
 // snapshotDirs lists the layers' directories, which is what takes the space.
 func snapshotDirs(t testing.TB, s *Store) []string {
 	t.Helper()
-	return test.Value(filepath.Glob(s.files.path(snapshotsDir, "*", "snapshots", "*")))(t)
+	return test.Value(filepath.Glob(s.files.Path(disk.SnapshotsDir, "*", "snapshots", "*")))(t)
 }
 
 func wantLeases(t testing.TB, s *Store, want int) {
@@ -159,14 +163,14 @@ func wantLeases(t testing.TB, s *Store, want int) {
 
 func leasesLeft(t testing.TB, s *Store) int {
 	t.Helper()
-	l := test.Value(s.files.leases.List(inNamespace(t.Context())))(t)
+	l := test.Value(s.files.Leases.List(disk.InNamespace(t.Context())))(t)
 	return len(l)
 }
 
 // writes is a number that grows with every write transaction.
 func writes(t testing.TB, s *Store) (id int) {
 	t.Helper()
-	test.Must(t, s.files.bolt.View(func(tx *bolt.Tx) error { id = tx.ID(); return nil }))
+	test.Must(t, s.files.Bolt.View(func(tx *bolt.Tx) error { id = tx.ID(); return nil }))
 	return id
 }
 
@@ -201,7 +205,7 @@ func TestPullByTagGivesRootfs(t *testing.T) {
 	}
 
 	root := test.Value(s.PrepareRootfs(t.Context(), "c1", img, ""))(t)
-	if root.Snapshotter != Overlayfs || root.Upper == "" {
+	if root.Snapshotter != disk.Overlayfs || root.Upper == "" {
 		t.Errorf("rootfs %+v", root)
 	}
 	dir := mounted(t, root.Mounts)
@@ -212,10 +216,10 @@ func TestPullByTagGivesRootfs(t *testing.T) {
 	test.Must(t, s.RemoveRootfs(t.Context(), "c1", ""))
 	test.Must(t, s.RemoveRootfs(t.Context(), "c1", ""))
 	test.Eventually(t, "writable layer is deleted", func() bool {
-		left, _ := os.ReadDir(s.files.path(trashDir))
+		left, _ := os.ReadDir(s.files.Path(disk.TrashDir))
 		return len(left) == 0
 	})
-	if left, _ := os.ReadDir(s.files.path(rootfsDir, Overlayfs)); len(left) != 0 {
+	if left, _ := os.ReadDir(s.files.Path(disk.RootfsDir, disk.Overlayfs)); len(left) != 0 {
 		t.Errorf("left in rootfs: %v", left)
 	}
 	wantLeases(t, s, 0)
@@ -255,7 +259,7 @@ func TestPullPicksPlatform(t *testing.T) {
 	if n := reg.count("GET", digestOf(t, other)); n != 0 {
 		t.Errorf("the other platform's manifest was fetched %d times", n)
 	}
-	test.Refused(t, test.Err(s.Pull(t.Context(), PullRequest{Ref: domain + "/foreign:1"})), errdefs.IsNotFound, "not built for linux/"+runtime.GOARCH)
+	test.Refused(t, test.Err(s.Pull(t.Context(), pull.Request{Ref: domain + "/foreign:1"})), errdefs.IsNotFound, "not built for linux/"+runtime.GOARCH)
 	wantStored(t, s, 4, 2)
 
 	// The same image by another name is one image.
@@ -329,13 +333,13 @@ func TestRestartKeepsImages(t *testing.T) {
 		t.Errorf("after restart\n%+v, want\n%+v", got, img)
 	}
 	before := writes(t, s)
-	test.Must(t, s.Retain(t.Context(), []Use{{Owner: "c1", ChainID: img.ChainID, Snapshotter: root.Snapshotter}}))
+	test.Must(t, s.Retain(t.Context(), []containerfs.Use{{Owner: "c1", ChainID: img.ChainID, Snapshotter: root.Snapshotter}}))
 	again := test.Value(s.PrepareRootfs(t.Context(), "c1", got, ""))(t)
 	if fmt.Sprint(again) != fmt.Sprint(root) {
 		t.Errorf("after restart rootfs is %+v, want %+v", again, root)
 	}
 	wantFiles(t, s, got, "c2", "", layeredTree)
-	<-s.work.collector.request()
+	<-s.views.Work.Collector.Request()
 	// Retain collects once or twice; the root filesystem itself writes nothing.
 	if n := writes(t, s) - before; n > 2 {
 		t.Errorf("%d write transactions", n)
@@ -347,11 +351,11 @@ func TestDamagedImageIsForgotten(t *testing.T) {
 	_, s, _ := pulled(t, Config{}, built)
 	test.Must(t, s.Close())
 	_, hex, _ := strings.Cut(idOf(t, built), ":")
-	test.Must(t, os.Remove(s.files.path("content", "blobs", "sha256", hex)))
+	test.Must(t, os.Remove(s.files.Path("content", "blobs", "sha256", hex)))
 	s = openStore(t, s.cfg)
 	test.Is(t, test.Err(s.Get(app)), errdefs.IsNotFound, "damaged image")
 	img := pullImage(t, s, app)
-	test.Checkf(t, test.Err(s.reader.config(t.Context(), img)), "after pulling it again")
+	test.Checkf(t, test.Err(s.catalog.Reader.Config(t.Context(), img)), "after pulling it again")
 }
 
 func TestOpenTwice(t *testing.T) {
@@ -367,7 +371,7 @@ func TestOpenRefusesConfig(t *testing.T) {
 
 func TestWrongDiffIDIsRefused(t *testing.T) {
 	_, s := serve(t, Config{}, withWrongDiffID(t, small(t)))
-	test.Fails(t, test.Err(s.Pull(t.Context(), PullRequest{Ref: app})), "an image whose layer does not match its configuration was taken")
+	test.Fails(t, test.Err(s.Pull(t.Context(), pull.Request{Ref: app})), "an image whose layer does not match its configuration was taken")
 	wantStored(t, s, 0, 0)
 	if dirs := snapshotDirs(t, s); len(dirs) != 0 {
 		t.Errorf("left behind: %v", dirs)
@@ -377,7 +381,7 @@ func TestWrongDiffIDIsRefused(t *testing.T) {
 func TestClosedStore(t *testing.T) {
 	s := openStore(t, Config{})
 	test.Must(t, s.Close())
-	test.Is(t, test.Err(s.Pull(t.Context(), PullRequest{Ref: app})), errdefs.IsUnavailable, "pull after close")
+	test.Is(t, test.Err(s.Pull(t.Context(), pull.Request{Ref: app})), errdefs.IsUnavailable, "pull after close")
 	again := test.Value(Open(t.Context(), s.cfg))(t)
 	test.Must(t, again.Close())
 }

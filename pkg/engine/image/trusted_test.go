@@ -12,6 +12,7 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
 	"github.com/berth-cri/berth/internal/test"
+	"github.com/berth-cri/berth/pkg/engine/image/pull"
 )
 
 const stranger = 12345
@@ -44,7 +45,7 @@ func TestChangeableHosts(t *testing.T) {
 			pullImage(t, s, app)
 			dir := filepath.Join(hosts, domain)
 			test.Must(t, c.change(dir, ca))
-			test.Refused(t, test.Err(s.Pull(t.Context(), PullRequest{Ref: app})), errdefs.IsFailedPrecondition, app, strings.ReplaceAll(c.want, "$D", dir))
+			test.Refused(t, test.Err(s.Pull(t.Context(), pull.Request{Ref: app})), errdefs.IsFailedPrecondition, app, strings.ReplaceAll(c.want, "$D", dir))
 			if len(s.List()) != 1 {
 				t.Error("the image that was pulled before is gone")
 			}
@@ -92,7 +93,7 @@ func TestChangeableFiles(t *testing.T) {
 			s := openStore(t, config)
 			pullImage(t, s, domain+"/plain:1")
 			test.Must(t, c.change(above))
-			test.Refused(t, test.Err(s.Pull(t.Context(), PullRequest{Ref: app})), errdefs.IsFailedPrecondition, c.says...)
+			test.Refused(t, test.Err(s.Pull(t.Context(), pull.Request{Ref: app})), errdefs.IsFailedPrecondition, c.says...)
 			if config.DecryptionKeysDir != "" {
 				pullImage(t, s, domain+"/plain:1") // needs none
 			}

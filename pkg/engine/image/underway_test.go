@@ -5,6 +5,9 @@ import (
 	"time"
 
 	"github.com/berth-cri/berth/internal/test"
+	"github.com/berth-cri/berth/pkg/engine/image/disk"
+	"github.com/berth-cri/berth/pkg/engine/image/progress"
+	"github.com/berth-cri/berth/pkg/engine/image/pull"
 )
 
 // What layers go through is seen while it happens.
@@ -13,7 +16,7 @@ func TestUnderway(t *testing.T) {
 	held := g.hold()
 	done := make(chan error, 1)
 	go func() {
-		_, err := s.Pull(t.Context(), PullRequest{Ref: app})
+		_, err := s.Pull(t.Context(), pull.Request{Ref: app})
 		done <- err
 	}()
 	test.Eventually(t, "one layer is unpacked, and one on its way", func() bool {
@@ -25,9 +28,9 @@ func TestUnderway(t *testing.T) {
 			return false
 		}
 		a, b := now[0].Layers[0], now[0].Layers[1]
-		return now[0].Name == app && now[0].Snapshotter == Overlayfs && time.Since(now[0].Began) < time.Minute &&
-			a.Digest.String() == digestOf(t, small) && a.Stage == LayerUnpacked && a.Fetched == a.Size &&
-			b.Digest.String() == digestOf(t, big) && b.Stage == LayerFetching && b.Fetched > 1<<20 && b.Fetched < b.Size
+		return now[0].Name == app && now[0].Snapshotter == disk.Overlayfs && time.Since(now[0].Began) < time.Minute &&
+			a.Digest.String() == digestOf(t, small) && a.Stage == progress.LayerUnpacked && a.Fetched == a.Size &&
+			b.Digest.String() == digestOf(t, big) && b.Stage == progress.LayerFetching && b.Fetched > 1<<20 && b.Fetched < b.Size
 	})
 	close(held)
 	test.Fails(t, <-done, "no error")

@@ -13,6 +13,7 @@ import (
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/berth-cri/berth/internal/test"
+	"github.com/berth-cri/berth/pkg/engine/image/pull"
 )
 
 // verifierProgram puts a shell script into dir as an image verifier.
@@ -21,8 +22,8 @@ func verifierProgram(t *testing.T, dir, name, script string) {
 	test.Must(t, os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\n"+script), 0o755))
 }
 
-func verifiers(dir string) Verifiers {
-	return Verifiers{BinDir: dir, Timeout: 10 * time.Second}
+func verifiers(dir string) pull.Verifiers {
+	return pull.Verifiers{BinDir: dir, Timeout: 10 * time.Second}
 }
 
 // wantRefused checks an error for what the kubelet and the user look for in it.
@@ -82,7 +83,7 @@ func TestRefusedImageLeavesNothing(t *testing.T) {
 			}
 			s := openStore(t, Config{HostsDir: reg.hosts(t), Verifiers: v})
 			reg.forgetHits()
-			wantRefused(t, test.Err(s.Pull(t.Context(), PullRequest{Ref: app})), append(c.says, dir, app)...)
+			wantRefused(t, test.Err(s.Pull(t.Context(), pull.Request{Ref: app})), append(c.says, dir, app)...)
 			wantStored(t, s, 0, 0)
 			if len(s.List()) != 0 || leasesLeft(t, s) != 0 {
 				t.Errorf("images %v, %d leases", s.List(), leasesLeft(t, s))
@@ -100,16 +101,16 @@ func TestVerifiersThatLetPass(t *testing.T) {
 	refusing := t.TempDir()
 	verifierProgram(t, refusing, "a", "exit 0")
 	verifierProgram(t, refusing, "b", "exit 1")
-	for name, v := range map[string]Verifiers{
+	for name, v := range map[string]pull.Verifiers{
 		"no directory": verifiers(filepath.Join(t.TempDir(), "none")),
 		"nobody in it": verifiers(t.TempDir()),
 		"off":          {},
 	} {
 		s := openStore(t, Config{HostsDir: reg.hosts(t), Verifiers: v})
-		test.Checkf(t, test.Err(s.Pull(t.Context(), PullRequest{Ref: app})), "%s", name)
+		test.Checkf(t, test.Err(s.Pull(t.Context(), pull.Request{Ref: app})), "%s", name)
 	}
 	s := openStore(t, Config{HostsDir: reg.hosts(t), Verifiers: verifiers(refusing)})
-	wantRefused(t, test.Err(s.Pull(t.Context(), PullRequest{Ref: app})), "b rejected")
+	wantRefused(t, test.Err(s.Pull(t.Context(), pull.Request{Ref: app})), "b rejected")
 }
 
 // An image on the node is verified again when it is pulled again: what is
@@ -118,7 +119,7 @@ func TestVerifierIsAskedAtEachPull(t *testing.T) {
 	dir := t.TempDir()
 	_, s, img := pulled(t, Config{Verifiers: verifiers(dir)}, small(t))
 	verifierProgram(t, dir, "a", "echo not any more; exit 1")
-	wantRefused(t, test.Err(s.Pull(t.Context(), PullRequest{Ref: app})), "not any more")
+	wantRefused(t, test.Err(s.Pull(t.Context(), pull.Request{Ref: app})), "not any more")
 	if got, err := s.Get(app); err != nil || got.ID != img.ID {
 		t.Errorf("the image that was there: %v, %v", got, err)
 	}
@@ -127,5 +128,5 @@ func TestVerifierIsAskedAtEachPull(t *testing.T) {
 }
 
 func TestVerifiersNeedATimeout(t *testing.T) {
-	test.Is(t, test.Err(Open(t.Context(), Config{Root: t.TempDir(), Verifiers: Verifiers{BinDir: t.TempDir()}})), errdefs.IsInvalidArgument, "no timeout")
+	test.Is(t, test.Err(Open(t.Context(), Config{Root: t.TempDir(), Verifiers: pull.Verifiers{BinDir: t.TempDir()}})), errdefs.IsInvalidArgument, "no timeout")
 }

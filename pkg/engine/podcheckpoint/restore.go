@@ -18,6 +18,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/criu"
 	"github.com/berth-cri/berth/pkg/engine/failpoint"
 	"github.com/berth-cri/berth/pkg/engine/image"
+	"github.com/berth-cri/berth/pkg/engine/image/catalog"
 	"github.com/berth-cri/berth/pkg/engine/keep"
 	"github.com/berth-cri/berth/pkg/engine/pod"
 	"github.com/berth-cri/berth/pkg/engine/podcheckpoint/manifest"
@@ -102,7 +103,7 @@ func (b *restoring) check(ctx context.Context, d *handler.Definition, r *runtime
 		}
 	}
 	for _, c := range r.GetContainerConfigs() {
-		img, err := b.images.ToRun(c.GetImage().GetImage(), image.PlatformOf(d))
+		img, err := b.images.ToRun(c.GetImage().GetImage(), catalog.PlatformOf(d))
 		if errdefs.IsNotFound(err) {
 			err = fmt.Errorf("%v: %w", err, errdefs.ErrFailedPrecondition) // it is nothing that the call names
 		}

@@ -10,6 +10,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/binaries"
 	"github.com/berth-cri/berth/pkg/engine/container"
 	"github.com/berth-cri/berth/pkg/engine/image"
+	"github.com/berth-cri/berth/pkg/engine/image/containerfs"
 	"github.com/berth-cri/berth/pkg/engine/network"
 	"github.com/berth-cri/berth/pkg/engine/pod"
 	"github.com/berth-cri/berth/pkg/engine/rootfs"
@@ -48,7 +49,7 @@ func (r *sweeper) sweep(ctx context.Context) {
 	warn(r.containers.SweepRestores())
 	warn(r.sweepSandboxes(func(id string) bool { return !left.Has(id) }))
 	go r.releaseAddresses(left)
-	var uses []image.Use
+	var uses []containerfs.Use
 	for _, o := range r.pods.Containers.List() {
 		uses = append(uses, rootfs.LayersInUse(o.ID(), o.Spec())...)
 	}

@@ -17,7 +17,8 @@ import (
 	crierrors "k8s.io/cri-api/pkg/errors"
 
 	"github.com/berth-cri/berth/pkg/engine/idmap"
-	"github.com/berth-cri/berth/pkg/engine/image"
+	"github.com/berth-cri/berth/pkg/engine/image/catalog"
+	"github.com/berth-cri/berth/pkg/engine/image/containerfs"
 	"github.com/berth-cri/berth/pkg/engine/pod"
 	"github.com/berth-cri/berth/pkg/engine/validate"
 )
@@ -88,7 +89,7 @@ func (m *Mounts) mountVolume(ctx context.Context, c *pod.Container, v pod.ImageV
 func (m *Mounts) VolumeSources(c *pod.Container) (map[string]string, error) {
 	sources := make(map[string]string, len(c.Spec().Volumes))
 	for i, v := range c.Spec().Volumes {
-		part, err := imagePart(m.pods.VolumeDir(c.ID(), i), v.SubPath, image.IsArtifact(digest.Digest(v.ImageChain)))
+		part, err := imagePart(m.pods.VolumeDir(c.ID(), i), v.SubPath, catalog.IsArtifact(digest.Digest(v.ImageChain)))
 		if err != nil {
 			return nil, volumeFailed(v.Path, err)
 		}
@@ -122,10 +123,10 @@ func imagePart(root, sub string, files bool) (string, error) {
 }
 
 // LayersInUse are what a container needs of the image store.
-func LayersInUse(id string, spec *pod.ContainerSpec) []image.Use {
-	uses := []image.Use{{Owner: id, ChainID: digest.Digest(spec.ImageChain), Snapshotter: spec.Snapshotter}}
+func LayersInUse(id string, spec *pod.ContainerSpec) []containerfs.Use {
+	uses := []containerfs.Use{{Owner: id, ChainID: digest.Digest(spec.ImageChain), Snapshotter: spec.Snapshotter}}
 	for _, v := range spec.Volumes {
-		uses = append(uses, image.Use{Owner: id, ChainID: digest.Digest(v.ImageChain), Snapshotter: spec.Snapshotter})
+		uses = append(uses, containerfs.Use{Owner: id, ChainID: digest.Digest(v.ImageChain), Snapshotter: spec.Snapshotter})
 	}
 	return uses
 }

@@ -15,6 +15,8 @@ import (
 
 	"github.com/berth-cri/berth/pkg/engine/idmap"
 	"github.com/berth-cri/berth/pkg/engine/image"
+	"github.com/berth-cri/berth/pkg/engine/image/catalog"
+	"github.com/berth-cri/berth/pkg/engine/image/containerfs"
 	"github.com/berth-cri/berth/pkg/engine/mountpoint"
 	"github.com/berth-cri/berth/pkg/engine/pod"
 )
@@ -35,7 +37,7 @@ func New(pods *pod.Registry, images *image.Store) *Mounts {
 
 // PrepareRootfs makes the root filesystem and mounts it in the bundle. A foreign
 // shim mounts it itself, so that a VM may take it as it is.
-func (m *Mounts) PrepareRootfs(ctx context.Context, c *pod.Container, img *image.Image) ([]mount.Mount, error) {
+func (m *Mounts) PrepareRootfs(ctx context.Context, c *pod.Container, img *catalog.Image) ([]mount.Mount, error) {
 	rootfs := filepath.Join(m.pods.ContainerDir(c.ID()), "rootfs")
 	if err := c.Sandbox.Spec().Plan.MakePodDir(m.pods.ContainerDir(c.ID())); err != nil {
 		return nil, fmt.Errorf("bundle: %w", err)
@@ -61,9 +63,9 @@ func (m *Mounts) PrepareRootfs(ctx context.Context, c *pod.Container, img *image
 
 // mountMapped mounts a root filesystem whose files the pod's users own. This is
 // not left to a shim, which would need a process to learn of the mapping.
-func (m *Mounts) mountMapped(ctx context.Context, c *pod.Container, img *image.Image, rootfs string) error {
+func (m *Mounts) mountMapped(ctx context.Context, c *pod.Container, img *catalog.Image, rootfs string) error {
 	uid, gid := c.Sandbox.Spec().Plan.Root()
-	fs, err := m.images.PrepareRootfs(ctx, c.ID(), img, c.Spec().Snapshotter, image.OwnedBy(int(uid), int(gid)))
+	fs, err := m.images.PrepareRootfs(ctx, c.ID(), img, c.Spec().Snapshotter, containerfs.OwnedBy(int(uid), int(gid)))
 	if err != nil {
 		return fmt.Errorf("root filesystem: %w", err)
 	}

@@ -1,0 +1,255 @@
+package stores
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/containerd/containerd/v2/core/images"
+	"github.com/containerd/containerd/v2/core/leases"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/log"
+	"github.com/opencontainers/go-digest"
+	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/berth-cri/berth/pkg/engine/image/catalog"
+	"github.com/berth-cri/berth/pkg/engine/image/pull"
+)
+
+// clientImages are the records of images as clients see and change them.
+type clientImages struct{ store Parts }
+
+func (c *clientImages) Get(ctx context.Context, name string) (images.Image, error) {
+	return c.store.Files.Images.Get(ctx, name)
+}
+
+func (c *clientImages) List(ctx context.Context, filters ...string) ([]images.Image, error) {
+	return c.store.Files.Images.List(ctx, filters...)
+}
+
+// Create makes content an image that pods can run: it is unpacked when this returns.
+// Only the name is recorded that the client gives.
+func (c *clientImages) Create(ctx context.Context, img images.Image) (images.Image, error) {
+	if _, err := c.Get(ctx, img.Name); err == nil {
+		return images.Image{}, fmt.Errorf("image %.300q: %w", img.Name, errdefs.ErrAlreadyExists)
+	}
+	if err := c.put(ctx, img); err != nil {
+		return images.Image{}, err
+	}
+	return c.Get(ctx, img.Name)
+}
+
+// Update changes the target, as Create does, and labels.
+func (c *clientImages) Update(ctx context.Context, img images.Image, fieldpaths ...string) (images.Image, error) {
+	old, err := c.Get(ctx, img.Name)
+	if err != nil {
+		return images.Image{}, err
+	}
+	target, labels := len(fieldpaths) == 0, []string(nil)
+	for _, path := range fieldpaths {
+		if path == "target" {
+			target = true
+		} else {
+			labels = append(labels, path)
+		}
+	}
+	if err := CheckClientLabels(img.Labels); err != nil {
+		return images.Image{}, err
+	}
+	var changed map[string]string
+	var paths []string
+	if len(labels) > 0 || len(fieldpaths) == 0 {
+		if changed, paths, err = labelChanges(old.Labels, img.Labels, labels); err != nil {
+			return images.Image{}, err
+		}
+	}
+	if target && old.Target.Digest != img.Target.Digest {
+		if err := c.put(ctx, images.Image{Name: img.Name, Target: img.Target}); err != nil {
+			return images.Image{}, err
+		}
+	}
+	if len(paths) == 0 {
+		return c.Get(ctx, img.Name)
+	}
+	return c.store.Files.Images.Update(ctx, images.Image{Name: img.Name, Labels: changed}, paths...)
+}
+
+// Delete removes one name. The image is gone with its last one; what pods use of it
+// stays until they are gone. Its space is freed in the background.
+func (c *clientImages) Delete(ctx context.Context, name string, opts ...images.DeleteOpt) error {
+	var o images.DeleteOptions
+	for _, opt := range opts {
+		if err := opt(ctx, &o); err != nil {
+			return err
+		}
+	}
+	var target digest.Digest
+	if o.Target != nil {
+		target = o.Target.Digest
+	}
+	if err := c.store.Catalog.ForgetName(ctx, name, target); err != nil {
+		return err
+	}
+	log.G(ctx).WithField("name", name).Info("Image name removed by a client of the containerd API")
+	collected := c.store.Collector.Request()
+	if !o.Synchronous {
+		return nil
+	}
+	select {
+	case <-collected:
+	case <-ctx.Done():
+	}
+	return nil
+}
+
+// put records an image whose content is here.
+func (c *clientImages) put(ctx context.Context, img images.Image) error {
+	name, err := catalog.ParseName(img.Name)
+	if err != nil {
+		return err
+	}
+	if name.String() != img.Name {
+		return fmt.Errorf("image name %.300q is not complete; call it %s, as pods do: %w", img.Name, name, errdefs.ErrInvalidArgument)
+	}
+	if err := catalog.CheckDigest("the image", img.Target); err != nil {
+		return err
+	}
+	if err := CheckClientLabels(img.Labels); err != nil {
+		return err
+	}
+	if n := c.store.Catalog.NameCount(); n >= maxClientNames {
+		return fmt.Errorf("there are %d names of images; remove some: %w", n, errdefs.ErrResourceExhausted)
+	}
+	s := c.store.Archives
+	p, err := s.Puller.Plan(pull.Request{Ref: img.Name, Platform: catalog.AnyPlatform})
+	if err != nil {
+		return err
+	}
+	// A client that gives an image another name copies its labels.
+	others := maps.Clone(img.Labels)
+	maps.DeleteFunc(others, func(name, _ string) bool { return strings.HasPrefix(name, ownLabels) })
+	n := catalog.Naming{
+		Names: []string{img.Name}, Labels: others,
+		Target: imagespec.Descriptor{MediaType: img.Target.MediaType, Digest: img.Target.Digest, Size: img.Target.Size},
+	}
+	return s.Carry(ctx, func(ctx context.Context) error {
+		if err := c.store.Catalog.NameAgain(ctx, n); !errdefs.IsNotFound(err) {
+			return err
+		}
+		_, err := s.Adopt(ctx, p, n, c.hold)
+		if err != nil {
+			return fmt.Errorf("image %s: %w", img.Name, err)
+		}
+		log.G(ctx).WithField("name", img.Name).Info("Image added by a client of the containerd API")
+		return nil
+	})
+}
+
+// hold keeps what an image consists of from being collected until it is recorded.
+func (c *clientImages) hold(lease leases.Lease) images.HandlerFunc {
+	return func(ctx context.Context, desc imagespec.Descriptor) ([]imagespec.Descriptor, error) {
+		f := c.store.Files
+		if err := f.Leases.AddResource(ctx, lease, leases.Resource{ID: desc.Digest.String(), Type: "content"}); err != nil {
+			return nil, err
+		}
+		info, err := f.Content.Info(ctx, desc.Digest)
+		if errdefs.IsNotFound(err) {
+			return nil, fmt.Errorf("content %s is missing; write what the image needs on this platform before the image: %w", desc.Digest, errdefs.ErrFailedPrecondition)
+		}
+		if err == nil && info.Size != desc.Size {
+			err = fmt.Errorf("content %s has %d bytes, but its descriptor says %d: %w", desc.Digest, info.Size, desc.Size, errdefs.ErrInvalidArgument)
+		}
+		return nil, err
+	}
+}
+
+// collectorLabels begin the labels by which content, images and leases say to the
+// collector what they need.
+const collectorLabels = "containerd.io/gc."
+
+// labelChanges are the single labels by which a client's update differs from what is there,
+// and their field paths; an empty value removes a label. Others may change labels at the
+// same time, so that what is not the client's is not named: labels for the collector that
+// are there, and berth's own. Pure.
+func labelChanges(now, asked map[string]string, fieldpaths []string) (labels map[string]string, paths []string, err error) {
+	labels = map[string]string{}
+	change := func(name, value string) {
+		present, is := now[name]
+		if strings.HasPrefix(name, ownLabels) || is && strings.HasPrefix(name, collectorLabels) || is && present == value || !is && value == "" {
+			return
+		}
+		if _, twice := labels[name]; !twice {
+			paths = append(paths, "labels."+name)
+		}
+		labels[name] = value
+	}
+	all := len(fieldpaths) == 0
+	for _, path := range fieldpaths {
+		name, single := strings.CutPrefix(path, "labels.")
+		switch {
+		case path == "labels":
+			all = true
+		case single:
+			change(name, asked[name])
+		default:
+			return nil, nil, fmt.Errorf("field %.100q cannot be changed: %w", path, errdefs.ErrInvalidArgument)
+		}
+	}
+	if all {
+		for name, value := range asked {
+			change(name, value)
+		}
+		for name := range now {
+			if _, stays := asked[name]; !stays {
+				change(name, "")
+			}
+		}
+	}
+	slices.Sort(paths)
+	return labels, paths, checkMerged(now, labels)
+}
+
+const ownLabels = "berth.dev/"
+
+func checkMerged(now, changes map[string]string) error {
+	all := map[string]string{}
+	maps.Copy(all, now)
+	maps.Copy(all, changes)
+	maps.DeleteFunc(all, func(_, value string) bool { return value == "" })
+	return checkLabelSizes(all)
+}
+
+// maxClientNames is how many names of images there may be before clients get no more:
+// lists of images must fit into a message that a kubelet takes.
+const maxClientNames = 5000
+
+// What clients may write onto an image, a lease or content.
+const maxLabels, MaxLabelBytes = 64, 16 << 10
+
+// checkLabelSizes refuses what would take memory with every list and event.
+func checkLabelSizes(labels map[string]string) error {
+	size := 0
+	for name, value := range labels {
+		size += len(name) + len(value)
+	}
+	if len(labels) > maxLabels || size > MaxLabelBytes {
+		return fmt.Errorf("%d labels of %d bytes; the limit is %d of %d bytes: %w", len(labels), size, maxLabels, MaxLabelBytes, errdefs.ErrInvalidArgument)
+	}
+	return nil
+}
+
+// CheckClientLabels refuses what would have the collector remove images, of which the
+// catalog would not learn.
+func CheckClientLabels(labels map[string]string) error {
+	if err := checkLabelSizes(labels); err != nil {
+		return err
+	}
+	for name := range labels {
+		if strings.HasPrefix(name, collectorLabels) {
+			return fmt.Errorf("label %.100q of an image is for the collector; images stay until they are removed: %w", name, errdefs.ErrInvalidArgument)
+		}
+	}
+	return nil
+}

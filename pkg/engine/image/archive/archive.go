@@ -1,0 +1,327 @@
+// Package archive carries images to and from archives.
+package archive
+
+import (
+	"archive/tar"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+
+	"github.com/containerd/containerd/v2/core/content"
+	"github.com/containerd/containerd/v2/core/images"
+	"github.com/containerd/containerd/v2/core/images/archive"
+	"github.com/containerd/containerd/v2/core/leases"
+	"github.com/containerd/containerd/v2/pkg/archive/compression"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/log"
+	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/berth-cri/berth/pkg/atomicfile"
+	"github.com/berth-cri/berth/pkg/engine/failpoint"
+	"github.com/berth-cri/berth/pkg/engine/image/bounds"
+	"github.com/berth-cri/berth/pkg/engine/image/catalog"
+	"github.com/berth-cri/berth/pkg/engine/image/disk"
+	"github.com/berth-cri/berth/pkg/engine/image/progress"
+	"github.com/berth-cri/berth/pkg/engine/image/pull"
+	"github.com/berth-cri/berth/pkg/engine/keyedlock"
+	"github.com/berth-cri/berth/pkg/handler"
+)
+
+// Archives carries images to and from files.
+type Archives struct {
+	Puller *pull.Puller
+	// importing is held by one import: what it writes before it knows what that is
+	// has the names of the archive's files.
+	importing keyedlock.Mutex
+
+	// open ends with the store.
+	open  context.Context
+	close context.CancelFunc
+	mu    sync.Mutex
+	wg    sync.WaitGroup
+}
+
+// New returns the archives of a store, which end with End.
+func New(p *pull.Puller) *Archives {
+	a := &Archives{Puller: p, importing: keyedlock.NewMutex()}
+	a.open, a.close = context.WithCancel(context.Background())
+	return a
+}
+
+// Request says how an archive is read.
+type Request struct {
+	// Name is what the image of an archive is called that names none; an archive
+	// with several images cannot have it.
+	Name string
+	// Snapshotter is where to unpack; empty is the default.
+	Snapshotter string
+	// Platform says which images are wanted.
+	Platform catalog.Platform
+}
+
+// Import brings the images of an archive into the store: a tar file, compressed or
+// not, in the format of OCI or Docker. It returns their names. Images that were
+// imported before an error stay. No registry and no verifier is asked; the limits of
+// pulls count.
+func (a *Archives) Import(ctx context.Context, from io.Reader, r Request) (names []string, err error) {
+	err = a.Carry(ctx, func(ctx context.Context) error {
+		names, err = a.bring(ctx, from, r)
+		return err
+	})
+	return names, err
+}
+
+// ImportFor is Import for a handler. Whoever has the archive knows what is in it, so the node's
+// platform is taken as any.
+func (a *Archives) ImportFor(ctx context.Context, from io.Reader, name string, d *handler.Definition) ([]string, error) {
+	wanted := catalog.PlatformOf(d)
+	if wanted == catalog.NodePlatform {
+		wanted = catalog.AnyPlatform
+	}
+	return a.Import(ctx, from, Request{Name: name, Snapshotter: d.Snapshotter, Platform: wanted})
+}
+
+// Carry does what ends with the store.
+func (a *Archives) Carry(ctx context.Context, f func(ctx context.Context) error) (err error) {
+	if !a.begin() {
+		return fmt.Errorf("%w: %w", pull.ErrClosing, errdefs.ErrUnavailable)
+	}
+	defer a.wg.Done()
+	ctx, cancel := context.WithCancelCause(disk.InNamespace(ctx))
+	defer cancel(nil)
+	defer context.AfterFunc(a.open, func() { cancel(pull.ErrClosing) })()
+	defer disk.Caught(ctx, &err)
+	return f(ctx)
+}
+
+func (a *Archives) begin() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.open.Err() != nil {
+		return false
+	}
+	a.wg.Add(1)
+	return true
+}
+
+// End interrupts whatever is carried, and waits for its end.
+func (a *Archives) End() {
+	a.mu.Lock()
+	a.close()
+	a.mu.Unlock()
+	a.wg.Wait()
+}
+
+func (a *Archives) bring(ctx context.Context, from io.Reader, r Request) (names []string, err error) {
+	if err := a.importing.Lock(ctx); err != nil {
+		return nil, err
+	}
+	defer a.importing.Unlock()
+	defer func() {
+		if err != nil {
+			err = explainArchive(err, a.Puller.Files.Root)
+		}
+	}()
+	s := a.Puller
+	ctx, lease, err := s.Files.Lease(ctx, nil)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		s.Files.EndLease(ctx, lease)
+		s.Work.Collector.Kick()
+	}()
+	found, err := a.read(ctx, from)
+	if err != nil {
+		return nil, err
+	}
+	failpoint.Hit(failpoint.ImageRead)
+	wanted, err := withNames(found, r.Name)
+	if err != nil {
+		return nil, err
+	}
+	for _, desc := range wanted {
+		img, err := a.importOne(ctx, desc, r)
+		if err != nil {
+			return names, fmt.Errorf("image %s: %w", desc.Annotations[images.AnnotationImageName], err)
+		}
+		name := desc.Annotations[images.AnnotationImageName]
+		names = append(names, name)
+		log.G(ctx).WithFields(log.Fields{"image": img.ID, "name": name}).Info("Image imported")
+	}
+	return names, nil
+}
+
+// read puts what an archive has into the content store, and returns what its index
+// lists.
+func (a *Archives) read(ctx context.Context, from io.Reader) ([]imagespec.Descriptor, error) {
+	plain, err := compression.DecompressStream(from)
+	if err != nil {
+		return nil, fmt.Errorf("decompress the archive: %w", err)
+	}
+	defer plain.Close()
+	s := a.Puller
+	counted := newTarEntries(ctx, plain, s.Reader.Limits)
+	defer counted.end()
+	desc, err := archive.ImportIndex(ctx, s.Reader.Bounded(), counted)
+	if err != nil {
+		return nil, err
+	}
+	var index imagespec.Index
+	var found []imagespec.Descriptor
+	err = s.Reader.ReadJSON(ctx, desc, &index, func() error {
+		found = index.Manifests
+		return nil
+	})
+	return found, err
+}
+
+// withNames are the images of an archive with their normalised names.
+func withNames(found []imagespec.Descriptor, name string) (out []imagespec.Descriptor, err error) {
+	for _, desc := range found {
+		if !images.IsManifestType(desc.MediaType) && !images.IsIndexType(desc.MediaType) {
+			continue
+		}
+		its := desc.Annotations[images.AnnotationImageName]
+		if ref := desc.Annotations[imagespec.AnnotationRefName]; its == "" && strings.ContainsAny(ref, "/:") {
+			its = ref // others have no more than a tag there
+		}
+		if its = cmp.Or(name, its); its == "" {
+			return nil, fmt.Errorf("the archive does not name image %s; give it a name with --name: %w", desc.Digest, errdefs.ErrInvalidArgument)
+		}
+		parsed, err := catalog.ParseName(its)
+		if err != nil {
+			return nil, err
+		}
+		desc.Annotations = map[string]string{images.AnnotationImageName: parsed.String()}
+		out = append(out, desc)
+	}
+	switch {
+	case len(out) == 0:
+		return nil, fmt.Errorf("the archive has no image: %w", errdefs.ErrInvalidArgument)
+	case name != "" && len(out) > 1:
+		return nil, fmt.Errorf("the archive has %d images; they cannot all be called %s: %w", len(out), name, errdefs.ErrInvalidArgument)
+	}
+	return out, nil
+}
+
+func (a *Archives) importOne(ctx context.Context, desc imagespec.Descriptor, r Request) (*catalog.Image, error) {
+	p, err := a.Puller.Plan(pull.Request{Ref: desc.Annotations[images.AnnotationImageName], Snapshotter: r.Snapshotter, Platform: r.Platform})
+	if err != nil {
+		return nil, err
+	}
+	desc.Annotations = nil
+	names, err := catalog.RecordNames(p.Name, desc.Digest)
+	if err != nil {
+		return nil, err
+	}
+	n := catalog.Naming{Names: names, Target: desc, Labels: catalog.KubeletLabels}
+	return a.Adopt(ctx, p, n, func(leases.Lease) images.HandlerFunc { return a.isThere })
+}
+
+// Adopt makes an image of what is in the content store. What find finds for a lease is
+// held by it.
+func (a *Archives) Adopt(ctx context.Context, p pull.Planned, n catalog.Naming, find func(leases.Lease) images.HandlerFunc) (*catalog.Image, error) {
+	s := a.Puller
+	known, end := s.Underway.Begin(p.Name.String(), p.Snapshotter)
+	defer end()
+	ctx = progress.With(ctx, known)
+	leased, lease, err := s.Files.Lease(ctx, nil)
+	if err != nil {
+		return nil, err
+	}
+	img, err := s.BringIn(leased, p, pull.Source{Target: n.Target, Fetch: find(lease), Expect: func([]imagespec.Descriptor) {}}, lease)
+	if err == nil {
+		failpoint.Hit(failpoint.ImageUnpacked)
+		img, err = s.PublishAs(ctx, p, img, n, lease)
+	}
+	if err != nil {
+		s.Files.EndLease(ctx, lease)
+	}
+	return img, err
+}
+
+// isThere fails for what neither the archive nor the store has.
+func (a *Archives) isThere(ctx context.Context, desc imagespec.Descriptor) ([]imagespec.Descriptor, error) {
+	info, err := a.Puller.Files.Content.Info(ctx, desc.Digest)
+	if errdefs.IsNotFound(err) {
+		return nil, fmt.Errorf("the archive lacks %s: %w", desc.Digest, errdefs.ErrInvalidArgument)
+	}
+	if err == nil && info.Size != desc.Size {
+		err = fmt.Errorf("%s has %d bytes, but the archive says %d: %w", desc.Digest, info.Size, desc.Size, errdefs.ErrInvalidArgument)
+	}
+	return nil, err
+}
+
+// Export writes images as one archive, which docker, containerd and Import read. Each
+// is called as it is in refs, or by its first tag if that is an id.
+func (a *Archives) Export(ctx context.Context, to io.Writer, refs []string) error {
+	return a.Carry(ctx, func(ctx context.Context) error { return a.write(ctx, to, refs) })
+}
+
+func (a *Archives) write(ctx context.Context, to io.Writer, refs []string) error {
+	s := a.Puller
+	var what []archive.ExportOpt
+	ctx, lease, err := s.Files.Lease(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer s.Files.EndLease(ctx, lease)
+	for _, ref := range refs {
+		img, err := s.Catalog.Get(ref)
+		if err == nil {
+			err = img.Usable()
+		}
+		if err != nil {
+			return err
+		}
+		name := img.Tag(ref)
+		if name == "" && len(img.RepoDigests) > 0 {
+			name = img.RepoDigests[0]
+		}
+		if name == "" {
+			return fmt.Errorf("image %s has no name: %w", img.ID, errdefs.ErrFailedPrecondition)
+		}
+		if err := a.hold(ctx, img); err != nil {
+			return err
+		}
+		// The manifest of its platform is what is there.
+		what = append(what, archive.WithManifest(img.Manifest, name))
+	}
+	what = append(what, archive.WithPlatform(catalog.AnyPlatform.Matcher()), archive.WithSkipNonDistributableBlobs())
+	return archive.Export(ctx, s.Files.Content, to, what...)
+}
+
+// hold keeps what an image consists of from being collected while it is exported.
+func (a *Archives) hold(ctx context.Context, img *catalog.Image) error {
+	s := a.Puller
+	hold := images.HandlerFunc(func(ctx context.Context, desc imagespec.Descriptor) ([]imagespec.Descriptor, error) {
+		w, err := s.Files.Content.Writer(ctx, content.WithRef("hold-"+desc.Digest.String()), content.WithDescriptor(desc))
+		if errdefs.IsAlreadyExists(err) {
+			return nil, nil
+		}
+		if err == nil {
+			err = errors.Join(w.Close(), s.Files.Content.Abort(ctx, "hold-"+desc.Digest.String()))
+		}
+		return nil, errors.Join(fmt.Errorf("%s of image %s is not on this node: its layers were discarded when they were unpacked, or its snapshotter fetches them by itself: %w", desc.Digest, img.ID, errdefs.ErrNotFound), err)
+	})
+	return images.Walk(ctx, images.Handlers(hold, images.HandlerFunc(s.Reader.Children)), img.Manifest)
+}
+
+func explainArchive(err error, root string) error {
+	switch {
+	case disk.IsNoSpace(err):
+		return fmt.Errorf("import: no space left for images under %s (%s); remove images or enlarge the filesystem: %w", root, atomicfile.Room(root), errdefs.ErrResourceExhausted)
+	case errors.Is(err, io.ErrUnexpectedEOF):
+		return fmt.Errorf("import: the archive is not whole: %w: %w", err, errdefs.ErrInvalidArgument)
+	case errors.Is(err, tar.ErrHeader), errors.Is(err, io.EOF), strings.Contains(err.Error(), "unrecognized image format"):
+		return fmt.Errorf("import: not an archive of images in the format of OCI or Docker: %w: %w", err, errdefs.ErrInvalidArgument)
+	case bounds.IsBeyond(err), errdefs.IsInvalidArgument(err), pull.IsContextErr(err), errdefs.IsResourceExhausted(err):
+		return fmt.Errorf("import: %w", err)
+	}
+	return fmt.Errorf("import: %w: %w", err, errdefs.ErrInvalidArgument)
+}

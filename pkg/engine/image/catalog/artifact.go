@@ -1,0 +1,190 @@
+package catalog
+
+import (
+	"context"
+	"fmt"
+	"path"
+	"path/filepath"
+	"strings"
+
+	"github.com/containerd/containerd/v2/core/images"
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/berth-cri/berth/pkg/engine/image/bounds"
+)
+
+// An artifact is what a manifest describes that is no container image: a model, a
+// chart, files that ORAS packed. It can be the source of an image volume. Its blobs
+// are the files of the volume, under the names that these annotations give them.
+const (
+	modelPath, formerModelPath = "org.cncf.model.filepath", "org.cnai.model.filepath"
+	// PackedDirectory is what ORAS says of a directory that it packed.
+	PackedDirectory = "io.deis.oras.content.unpack"
+)
+
+// artifactChain begins the chain of an artifact, so that it is none of layers.
+const artifactChain = "artifact-"
+
+// maxFileName is what Linux filesystems let a file be called, and maxFilePath what its
+// calls take.
+const maxFileName, maxFilePath = 255, 4095
+
+// maxFileDepth is how many directories a file may be in, one below the other: each call
+// passes through all of them.
+const maxFileDepth = 64
+
+// ArtifactFile is a file of the volume that an artifact is mounted as.
+type ArtifactFile struct {
+	Blob imagespec.Descriptor
+	// Path is below the root of the volume. Empty is an archive, which is unpacked there;
+	// blob has then the type of a layer.
+	Path string
+}
+
+// DescribesArtifact says whether a manifest is none of a container image.
+func DescribesArtifact(m imagespec.Manifest) bool { return !images.IsConfigType(m.Config.MediaType) }
+
+// IsArtifact says whether the chain of an image (Image.ChainID) is that of an artifact.
+func IsArtifact(chain digest.Digest) bool { return strings.HasPrefix(string(chain), artifactChain) }
+
+func artifactType(m imagespec.Manifest) string {
+	if m.ArtifactType != "" {
+		return m.ArtifactType
+	}
+	return m.Config.MediaType
+}
+
+// newArtifact is what is known of an artifact without reading it again.
+func newArtifact(desc imagespec.Descriptor, m imagespec.Manifest) *Image {
+	img := &Image{
+		ID:           desc.Digest.String(),
+		ChainID:      digest.Digest(artifactChain + desc.Digest.String()),
+		Size:         uint64(desc.Size) + uint64(m.Config.Size),
+		ArtifactType: artifactType(m),
+		Manifest:     imagespec.Descriptor{MediaType: desc.MediaType, Digest: desc.Digest, Size: desc.Size},
+	}
+	for _, l := range m.Layers {
+		img.Size += uint64(l.Size)
+	}
+	return img
+}
+
+// checkArtifact checks what is known of an artifact before its blobs are fetched.
+func checkArtifact(m imagespec.Manifest) error {
+	if t := artifactType(m); t == "" || len(t) > MaxMediaType {
+		return fmt.Errorf("artifact type %.100q is not valid: %w", t, errdefs.ErrInvalidArgument)
+	}
+	_, err := artifactFiles(m)
+	return err
+}
+
+// artifactFiles are the files that the volume of an artifact has. All paths are local
+// to it, and no two are in each other's way.
+func artifactFiles(m imagespec.Manifest) ([]ArtifactFile, error) {
+	var files []ArtifactFile
+	names := 0
+	isFile, isDir := map[string]bool{}, map[string]bool{}
+	for _, blob := range m.Layers {
+		if err := CheckDigest("a blob of the artifact", blob); err != nil {
+			return nil, err
+		}
+		if blob.MediaType == imagespec.MediaTypeEmptyJSON {
+			continue // stands for no file
+		}
+		if strings.HasSuffix(blob.MediaType, EncryptedSuffix) {
+			return nil, fmt.Errorf("blob %s of the artifact is encrypted, which berth can open for container images only: %w", blob.Digest, errdefs.ErrInvalidArgument)
+		}
+		if t := archiveType(blob); t != "" {
+			files = append(files, ArtifactFile{Blob: imagespec.Descriptor{MediaType: t, Digest: blob.Digest, Size: blob.Size}})
+			continue
+		}
+		name, err := fileName(blob)
+		if err != nil {
+			return nil, err
+		}
+		if isFile[name] || isDir[name] {
+			return nil, fmt.Errorf("two blobs of the artifact are both called %.300q: %w", name, errdefs.ErrInvalidArgument)
+		}
+		isFile[name] = true
+		for dir := path.Dir(name); dir != "."; dir = path.Dir(dir) {
+			if isFile[dir] {
+				return nil, fmt.Errorf("a blob of the artifact is called %.300q and another is in a directory of that name: %w", dir, errdefs.ErrInvalidArgument)
+			}
+			isDir[dir] = true
+		}
+		if names += len(name); names > maxAttached {
+			return nil, bounds.Beyond("files of the artifact have names of more than %d bytes", maxAttached)
+		}
+		files = append(files, ArtifactFile{Blob: imagespec.Descriptor{MediaType: blob.MediaType, Digest: blob.Digest, Size: blob.Size}, Path: name})
+	}
+	return files, nil
+}
+
+// fileName is what a blob is called in a volume, as a clean local path.
+func fileName(blob imagespec.Descriptor) (string, error) {
+	for _, key := range []string{imagespec.AnnotationTitle, modelPath, formerModelPath} {
+		given := blob.Annotations[key]
+		if given == "" {
+			continue
+		}
+		name := path.Clean(given)
+		if name == "." || !filepath.IsLocal(given) || strings.ContainsRune(given, 0) {
+			return "", fmt.Errorf("blob %s of the artifact is called %.300q, which is not a path inside of a volume: %w", blob.Digest, given, errdefs.ErrInvalidArgument)
+		}
+		if len(name) > maxFilePath {
+			return "", bounds.Beyond("a file of the artifact has a path of %d bytes; the limit is %d", len(name), maxFilePath)
+		}
+		if depth := strings.Count(name, "/"); depth > maxFileDepth {
+			return "", bounds.Beyond("a file of the artifact is in %d directories; the limit is %d", depth, maxFileDepth)
+		}
+		for part := range strings.SplitSeq(name, "/") {
+			if len(part) > maxFileName {
+				return "", bounds.Beyond("a file of the artifact has a name of %d bytes; the limit is %d", len(part), maxFileName)
+			}
+		}
+		return name, nil
+	}
+	return blob.Digest.Algorithm().String() + "-" + blob.Digest.Encoded(), nil
+}
+
+// archiveType is the type that a layer would have of which a blob is an archive that a
+// volume has unpacked. Empty for others, which a volume has as they are.
+func archiveType(blob imagespec.Descriptor) string {
+	packed := blob.Annotations[PackedDirectory] == "true" ||
+		strings.HasPrefix(blob.MediaType, "application/vnd.cncf.model.") || strings.HasPrefix(blob.MediaType, "application/vnd.cnai.model.")
+	if !packed {
+		return ""
+	}
+	for _, t := range []string{imagespec.MediaTypeImageLayer, imagespec.MediaTypeImageLayerGzip, imagespec.MediaTypeImageLayerZstd} {
+		if strings.HasSuffix(blob.MediaType, strings.TrimPrefix(t, "application/vnd.oci.image.layer.v1")) {
+			return t
+		}
+	}
+	return ""
+}
+
+// ArtifactFiles are the files of the volume of an artifact.
+func (r *Reader) ArtifactFiles(ctx context.Context, img *Image) (files []ArtifactFile, err error) {
+	_, err = r.ReadManifest(ctx, img.Manifest, func(m imagespec.Manifest) error {
+		files, err = artifactFiles(m)
+		return err
+	})
+	return files, err
+}
+
+// Runnable returns an error if no container can run from the image.
+func (i *Image) Runnable() error {
+	if err := i.Usable(); err != nil {
+		return err
+	}
+	if i.ArtifactType != "" && !IsWasm(i.Platform) {
+		return i.notRunnable()
+	}
+	return nil
+}
+
+func (i *Image) notRunnable() error {
+	return fmt.Errorf("image %s is an artifact of type %.100s and cannot be run; mount it as a volume with an image source: %w", i.ID, i.ArtifactType, errdefs.ErrFailedPrecondition)
+}

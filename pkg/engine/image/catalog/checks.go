@@ -1,0 +1,121 @@
+package catalog
+
+import (
+	"fmt"
+
+	"github.com/containerd/errdefs"
+	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/berth-cri/berth/pkg/engine/image/bounds"
+)
+
+// Of these no image has a tenth.
+const (
+	// maxIndexDepth is how many indexes may lie above a manifest.
+	maxIndexDepth = 4
+	// MaxElements bounds what a manifest or a configuration consists of. Each
+	// takes many times the memory that it takes as text.
+	MaxElements = 1 << 15
+	// MaxName bounds what lists of images show of a configuration.
+	MaxName = 1024
+	// MaxMediaType bounds the name of a layer's type.
+	MaxMediaType = 255
+	// MaxURLs and maxURLLength bound where else a layer may be.
+	MaxURLs, maxURLLength = 4, 2048
+	// maxAttached bounds the urls and wrapped keys of all layers.
+	maxAttached = 1 << 20
+)
+
+// CheckDocument checks the descriptor of what is read into memory.
+func CheckDocument(l bounds.Limits, what string, desc imagespec.Descriptor) error {
+	if desc.Size > l.MaxManifestSize {
+		return bounds.Beyond("%s %s has %d bytes, more than %d", what, desc.Digest, desc.Size, l.MaxManifestSize)
+	}
+	if desc.Size < 0 {
+		return fmt.Errorf("%s %s has an invalid size, %d: %w", what, desc.Digest, desc.Size, errdefs.ErrInvalidArgument)
+	}
+	return nil
+}
+
+// CheckDigest looks at a digest before anything is asked for by it.
+func CheckDigest(of string, d imagespec.Descriptor) error {
+	if err := d.Digest.Validate(); err != nil {
+		return fmt.Errorf("digest %.100q of %s: %v: %w", string(d.Digest), of, err, errdefs.ErrInvalidArgument)
+	}
+	return nil
+}
+
+// checkParts checks what a manifest leads to, before any of it is downloaded.
+func checkParts(l bounds.Limits, m imagespec.Manifest) error {
+	if err := CheckManifest(m); err != nil {
+		return err
+	}
+	if err := CheckDocument(l, "configuration", m.Config); err != nil {
+		return err
+	}
+	if err := CheckDigest("the configuration", m.Config); err != nil {
+		return err
+	}
+	if len(m.Layers) > l.MaxLayers {
+		return bounds.Beyond("image has %d layers, more than %d", len(m.Layers), l.MaxLayers)
+	}
+	for _, layer := range m.Layers {
+		if len(layer.MediaType) > MaxMediaType {
+			return bounds.Beyond("layer %s has a media type of %d bytes; the limit is %d", layer.Digest, len(layer.MediaType), MaxMediaType)
+		}
+		if err := checkURLs(layer); err != nil {
+			return err
+		}
+		if err := CheckDigest("a layer", layer); err != nil {
+			return err
+		}
+	}
+	if n := attached(m); n > maxAttached {
+		return bounds.Beyond("layers have URLs and wrapped keys of %d bytes; the limit is %d", n, maxAttached)
+	}
+	return nil
+}
+
+func checkURLs(layer imagespec.Descriptor) error {
+	if len(layer.URLs) > MaxURLs {
+		return bounds.Beyond("layer %s has %d URLs; the limit is %d", layer.Digest, len(layer.URLs), MaxURLs)
+	}
+	for _, u := range layer.URLs {
+		if len(u) > maxURLLength {
+			return bounds.Beyond("layer %s has a URL of %d bytes; the limit is %d", layer.Digest, len(u), maxURLLength)
+		}
+	}
+	return nil
+}
+
+// elements checks of how many parts a JSON text consists, without reading it
+// into memory a second time.
+func elements(text []byte) error {
+	_, err := new(ElementCount).Write(text)
+	return err
+}
+
+// ElementCount is elements of a text that comes in parts.
+type ElementCount struct {
+	n               int
+	quoted, escaped bool
+}
+
+func (e *ElementCount) Write(text []byte) (int, error) {
+	for _, c := range text {
+		switch {
+		case e.escaped:
+			e.escaped = false
+		case e.quoted && c == '\\':
+			e.escaped = true
+		case c == '"':
+			e.quoted = !e.quoted
+		case !e.quoted && (c == ',' || c == '{' || c == '['):
+			e.n++
+		}
+	}
+	if e.n > MaxElements {
+		return 0, bounds.Beyond("document has %d elements or more; the limit is %d", e.n, MaxElements)
+	}
+	return len(text), nil
+}

@@ -1,0 +1,172 @@
+package catalog
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/containerd/containerd/v2/core/images"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/platforms"
+	"github.com/opencontainers/image-spec/identity"
+	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/berth-cri/berth/pkg/engine/image/disk"
+)
+
+// Load reads an image, without names, from its content. The limits for what is
+// pulled do not count here, only those that bound the memory of the daemon.
+func (r *Reader) Load(ctx context.Context, target imagespec.Descriptor, wanted Platform) (*Image, error) {
+	desc, err := r.platformManifest(ctx, target, wanted)
+	if err != nil {
+		return nil, err
+	}
+	var img *Image
+	manifest, err := r.ReadManifest(ctx, desc, func(m imagespec.Manifest) error {
+		if DescribesArtifact(m) {
+			img = newArtifact(desc, m)
+		}
+		return CheckManifest(m)
+	})
+	if err != nil {
+		return nil, err
+	}
+	if img != nil {
+		img.Platform, err = r.artifactPlatform(ctx, manifest)
+		return img, err
+	}
+	err = r.readConfig(ctx, manifest, func(config imagespec.Image) error {
+		img, err = newImage(desc, manifest, config)
+		return err
+	})
+	return img, err
+}
+
+// newImage is what is known of an image without reading it again.
+func newImage(desc imagespec.Descriptor, manifest imagespec.Manifest, config imagespec.Image) (*Image, error) {
+	root, err := RootDiffIDs(manifest, config.Platform, config.RootFS.DiffIDs)
+	if err != nil {
+		return nil, err
+	}
+	size := uint64(desc.Size) + uint64(manifest.Config.Size)
+	for _, l := range manifest.Layers {
+		size += uint64(l.Size)
+	}
+	img := &Image{
+		ID:         imageID(desc, manifest, len(root)),
+		ChainID:    identity.ChainID(root),
+		Size:       size,
+		Config:     config.Config,
+		Platform:   platforms.Normalize(config.Platform),
+		Checkpoint: isCheckpoint(manifest),
+		// All images stay in memory: nothing that an index may have added does.
+		Manifest: imagespec.Descriptor{MediaType: desc.MediaType, Digest: desc.Digest, Size: desc.Size},
+	}
+	img.Platform.OSFeatures = nil
+	if weight(img.Config) > MaxKept {
+		img.Config, img.partial = imagespec.ImageConfig{User: img.Config.User}, true
+	}
+	return img, nil
+}
+
+// imageID is the digest of the configuration of an image whose root filesystem has so many
+// layers, or that of its manifest desc if there are more: nobody checks what the
+// configuration says of those, so that images of other modules may have the same. That of
+// the manifest also where the manifest says what it is: an image that anybody pulled must
+// not turn another one with the same configuration into a checkpoint.
+func imageID(desc imagespec.Descriptor, m imagespec.Manifest, root int) string {
+	if root != len(m.Layers) || isCheckpoint(m) {
+		return desc.Digest.String()
+	}
+	return m.Config.Digest.String()
+}
+
+// MaxKept bounds what stays in memory of an image's configuration.
+const MaxKept = 16 << 10
+
+// weight is about what a configuration takes in memory.
+func weight(c imagespec.ImageConfig) int {
+	const each = 64
+	n := len(c.User) + len(c.WorkingDir) + len(c.StopSignal)
+	for _, list := range [][]string{c.Env, c.Entrypoint, c.Cmd} {
+		for _, s := range list {
+			n += each + len(s)
+		}
+	}
+	for _, set := range []map[string]struct{}{c.ExposedPorts, c.Volumes} {
+		for s := range set {
+			n += each + len(s)
+		}
+	}
+	for k, v := range c.Labels {
+		n += each + len(k) + len(v)
+	}
+	return n
+}
+
+// Whole returns an image with its whole Config.
+func (r *Reader) Whole(ctx context.Context, img *Image) (*Image, error) {
+	if err := img.Runnable(); err != nil {
+		return nil, err
+	}
+	if !img.partial {
+		return img, nil
+	}
+	spec, err := r.Config(ctx, img)
+	if err != nil {
+		return nil, err
+	}
+	whole := *img
+	whole.Config, whole.partial = spec.Config, false
+	return &whole, nil
+}
+
+// platformManifest finds, in the content store, the manifest of a platform that is
+// wanted below target.
+func (r *Reader) platformManifest(ctx context.Context, target imagespec.Descriptor, wanted Platform) (imagespec.Descriptor, error) {
+	var found *imagespec.Descriptor
+	find := images.HandlerFunc(func(ctx context.Context, desc imagespec.Descriptor) ([]imagespec.Descriptor, error) {
+		if images.IsManifestType(desc.MediaType) {
+			found = &desc
+			return nil, images.ErrSkipDesc
+		}
+		if !images.IsIndexType(desc.MediaType) {
+			return nil, fmt.Errorf("unexpected media type %q: %w", desc.MediaType, errdefs.ErrInvalidArgument)
+		}
+		// What reads it next knows no bound.
+		return nil, r.checkDocument(ctx, desc)
+	})
+	children := r.pick(wanted)
+	if err := images.Walk(ctx, images.Handlers(find, children), target); err != nil {
+		return imagespec.Descriptor{}, err
+	}
+	if found == nil {
+		return imagespec.Descriptor{}, fmt.Errorf("%s: %w", target.Digest, &PlatformError{wanted: wanted})
+	}
+	return *found, nil
+}
+
+// pick has of the manifests that an index lists the one that is wanted.
+func (r *Reader) pick(wanted Platform) images.HandlerFunc {
+	return PickOf(r.Children, wanted)
+}
+
+// PickOf returns of the manifests that children lists the one that is wanted.
+func PickOf(children images.HandlerFunc, wanted Platform) images.HandlerFunc {
+	by := wanted.Matcher()
+	return images.LimitManifests(images.FilterPlatforms(children, by), by, 1)
+}
+
+// Config reads the whole configuration of an image.
+func (r *Reader) Config(ctx context.Context, img *Image) (*imagespec.Image, error) {
+	ctx = disk.InNamespace(ctx)
+	manifest, err := r.ReadManifest(ctx, img.Manifest, CheckManifest)
+	if err != nil {
+		return nil, fmt.Errorf("image %s: %w", img.ID, err)
+	}
+	var config imagespec.Image
+	err = r.readConfig(ctx, manifest, func(c imagespec.Image) error { config = c; return nil })
+	if err != nil {
+		return nil, fmt.Errorf("image %s: %w", img.ID, err)
+	}
+	return &config, nil
+}

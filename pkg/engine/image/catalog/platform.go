@@ -1,0 +1,187 @@
+package catalog
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/containerd/errdefs"
+	"github.com/containerd/platforms"
+	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/berth-cri/berth/pkg/handler"
+	"github.com/berth-cri/berth/pkg/probe"
+)
+
+// Platform says which image of an index is wanted.
+type Platform string
+
+const (
+	// NodePlatform are images of this node's platform.
+	NodePlatform Platform = ""
+	// WasmPlatform are images of WebAssembly modules.
+	WasmPlatform Platform = handler.PlatformWasm
+	// AnyPlatform are those of the node; where there are none, those of modules.
+	AnyPlatform Platform = "any"
+)
+
+// PlatformOf says which images a handler runs. A shim that runs modules runs programs of
+// the node too, unless the handler says otherwise.
+func PlatformOf(d *handler.Definition) Platform {
+	switch {
+	case d == nil:
+		return NodePlatform
+	case d.Platform == handler.PlatformWasm:
+		return WasmPlatform
+	case probe.RunsWasm(d.Path):
+		return AnyPlatform
+	}
+	return NodePlatform
+}
+
+// takes says whether images of such a kind are wanted.
+func (p Platform) takes(kind Platform) bool { return p == AnyPlatform || p == kind }
+
+// KindOf is NodePlatform or WasmPlatform, as the image was built for.
+func KindOf(p imagespec.Platform) Platform {
+	if IsWasm(p) {
+		return WasmPlatform
+	}
+	return NodePlatform
+}
+
+// Recorded is what an image of those that were wanted is recorded as.
+func (p Platform) Recorded(img *Image) Platform {
+	if p == AnyPlatform {
+		return KindOf(img.Platform)
+	}
+	return p
+}
+
+// String is how messages name what is wanted.
+func (p Platform) String() string {
+	node := platforms.Format(platforms.DefaultSpec())
+	switch p {
+	case NodePlatform:
+		return node
+	case AnyPlatform:
+		return node + " or " + string(WasmPlatform)
+	case WasmPlatform:
+	}
+	return string(p)
+}
+
+// Matcher picks from an index.
+func (p Platform) Matcher() platforms.MatchComparer {
+	switch p {
+	case WasmPlatform:
+		return wasmMatcher{}
+	case AnyPlatform:
+		return eitherMatcher{platforms.Default(), wasmMatcher{}}
+	case NodePlatform:
+	}
+	return platforms.Default()
+}
+
+// wasmSystems are the interfaces that modules are built for, the preferred first. All of
+// them are called modules for wasi: engines tell them apart by what is in the module.
+var wasmSystems = []string{"wasi", "wasip1", "wasip2"}
+
+// IsWasm says whether an image has modules. Shims go by the architecture alone.
+func IsWasm(p imagespec.Platform) bool { return p.Architecture == "wasm" }
+
+type wasmMatcher struct{}
+
+func (wasmMatcher) Match(p imagespec.Platform) bool {
+	return IsWasm(p) && slices.Contains(wasmSystems, p.OS)
+}
+
+func (m wasmMatcher) Less(a, b imagespec.Platform) bool {
+	if !m.Match(a) || !m.Match(b) {
+		return m.Match(a)
+	}
+	return slices.Index(wasmSystems, a.OS) < slices.Index(wasmSystems, b.OS)
+}
+
+// eitherMatcher prefers what the first matches.
+type eitherMatcher struct{ first, second platforms.MatchComparer }
+
+func (m eitherMatcher) Match(p imagespec.Platform) bool { return m.first.Match(p) || m.second.Match(p) }
+
+func (m eitherMatcher) Less(a, b imagespec.Platform) bool {
+	if inA, inB := m.first.Match(a), m.first.Match(b); inA != inB {
+		return inA
+	} else if inA {
+		return m.first.Less(a, b)
+	}
+	return m.second.Less(a, b)
+}
+
+// PlatformError is an image that is not built for the platform that is wanted.
+type PlatformError struct {
+	wanted Platform
+	// has are the platforms that it was built for, as far as they are known.
+	has []string
+}
+
+func (e *PlatformError) Error() string {
+	has := "no platform that it names"
+	if len(e.has) > 0 {
+		has = strings.Join(e.has, ", ")
+	}
+	return fmt.Sprintf("no match for platform %s: the image is built for %s", e.wanted, has)
+}
+
+func (e *PlatformError) Unwrap() error { return errdefs.ErrNotFound }
+
+// Advice says what runs the image.
+func (e *PlatformError) Advice() string {
+	hasWasm := slices.ContainsFunc(e.has, func(p string) bool { return strings.HasSuffix(p, "/wasm") })
+	switch {
+	case e.wanted == NodePlatform && hasWasm:
+		return fmt.Sprintf("the image is built for WebAssembly, not for %s; a handler with platform = %q runs it", e.wanted, handler.PlatformWasm)
+	case e.wanted == WasmPlatform && len(e.has) > 0:
+		return fmt.Sprintf("the image is not built for WebAssembly, and the handler has platform = %q; use a handler without it, or an image of a module", handler.PlatformWasm)
+	}
+	return fmt.Sprintf("the image is not built for %s", e.wanted)
+}
+
+// maxPlatforms bounds what an error lists.
+const maxPlatforms = 8
+
+// platformsOf are those that an index names, without what is no image.
+func platformsOf(manifests []imagespec.Descriptor) (named []string) {
+	for _, m := range manifests {
+		if m.Platform == nil || m.Platform.OS == "unknown" {
+			continue
+		}
+		name := platforms.Format(*m.Platform)
+		if len(name) > MaxName || slices.Contains(named, name) {
+			continue
+		}
+		if len(named) == maxPlatforms {
+			return append(named, "…")
+		}
+		named = append(named, name)
+	}
+	return named
+}
+
+// checkPlatform refuses an image that was built for something else, if that is known.
+// Nobody minds an architecture of Linux: emulators run others.
+func checkPlatform(wanted Platform, built imagespec.Platform) error {
+	if wanted.takes(KindOf(built)) {
+		return nil
+	}
+	return &PlatformError{wanted: wanted, has: []string{platforms.Format(built)}}
+}
+
+// PlatformLabel is on the record of a name whose image was pulled for WasmPlatform.
+const PlatformLabel = "berth.dev/platform"
+
+func recordedPlatform(labels map[string]string) Platform {
+	if labels[PlatformLabel] == string(WasmPlatform) {
+		return WasmPlatform
+	}
+	return NodePlatform
+}

@@ -1,0 +1,162 @@
+package catalog
+
+import (
+	"bytes"
+	"context"
+	"strings"
+
+	"github.com/containerd/containerd/v2/core/content"
+	"github.com/containerd/containerd/v2/core/images"
+	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+	"golang.org/x/sync/semaphore"
+
+	"github.com/berth-cri/berth/pkg/engine/image/bounds"
+	"github.com/berth-cri/berth/pkg/engine/image/disk"
+)
+
+// Reader reads the documents that describe images, and checks them.
+type Reader struct {
+	content   content.Store
+	Limits    bounds.Limits
+	Documents Documents
+}
+
+// IsDocument reports whether content of a media type is read as a whole.
+func IsDocument(mediaType string) bool {
+	return images.IsConfigType(mediaType) || images.IsManifestType(mediaType) || images.IsIndexType(mediaType)
+}
+
+// NewReader returns a reader of what is in a content store.
+func NewReader(c content.Store, limits bounds.Limits) *Reader {
+	return &Reader{content: c, Limits: limits, Documents: Documents{semaphore.NewWeighted(documentBudget)}}
+}
+
+// documentBudget is how many bytes of documents are parsed at the same time, so that
+// those of several pulls do not add up. A larger one has it to itself. Usual ones have
+// some kilobytes.
+const documentBudget = 4 << 20
+
+// Documents is the memory for documents that all pulls of a store share. It is never
+// held during network I/O.
+type Documents struct{ budget *semaphore.Weighted }
+
+// Begin waits until a document of so many bytes may be parsed. The caller calls done
+// when it holds no more than what it keeps.
+func (d Documents) Begin(ctx context.Context, size int64) (done func(), err error) {
+	size = min(max(size, 1), documentBudget)
+	if err := d.budget.Acquire(ctx, size); err != nil {
+		return nil, err
+	}
+	return func() { d.budget.Release(size) }, nil
+}
+
+// Children are what a manifest or an index lists, without what nobody reads.
+func (r *Reader) Children(ctx context.Context, desc imagespec.Descriptor) ([]imagespec.Descriptor, error) {
+	if !images.IsManifestType(desc.MediaType) && !images.IsIndexType(desc.MediaType) {
+		return nil, nil
+	}
+	done, err := r.Documents.Begin(ctx, desc.Size)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	children, err := images.Children(ctx, r.content, desc)
+	for i := range children {
+		children[i] = lean(children[i])
+	}
+	return children, err
+}
+
+// SnapshotPrefix begins the annotations of layers that are for snapshotters.
+const SnapshotPrefix = "containerd.io/snapshot/"
+
+const (
+	// EncryptedSuffix ends the media type of an encrypted layer; before it is that of the
+	// layer inside.
+	EncryptedSuffix = "+encrypted"
+	// EncryptionPrefix begins the annotations of an encrypted layer that are read.
+	EncryptionPrefix = "org.opencontainers.image.enc."
+)
+
+// lean is a descriptor that is kept for as long as a pull takes.
+func lean(desc imagespec.Descriptor) imagespec.Descriptor {
+	kept := imagespec.Descriptor{MediaType: desc.MediaType, Digest: desc.Digest, Size: desc.Size, URLs: desc.URLs, Platform: desc.Platform}
+	for name, value := range desc.Annotations {
+		encrypted := strings.HasSuffix(desc.MediaType, EncryptedSuffix) && strings.HasPrefix(name, EncryptionPrefix)
+		// Which layer is below is what the configuration says.
+		if encrypted || strings.HasPrefix(name, SnapshotPrefix) && name != disk.ParentLabel {
+			if kept.Annotations == nil {
+				kept.Annotations = map[string]string{}
+			}
+			kept.Annotations[name] = value
+		}
+	}
+	return kept
+}
+
+// WithoutSnapshotAnnotations is a lean descriptor for the snapshotters of this node, to
+// which an image has nothing to say.
+func WithoutSnapshotAnnotations(desc imagespec.Descriptor) imagespec.Descriptor {
+	kept := map[string]string{}
+	for name, value := range desc.Annotations {
+		if !strings.HasPrefix(name, SnapshotPrefix) {
+			kept[name] = value
+		}
+	}
+	desc.Annotations = kept
+	return desc
+}
+
+// leanManifest is a manifest without what nobody reads.
+func leanManifest(m imagespec.Manifest) imagespec.Manifest {
+	kept := imagespec.Manifest{Versioned: m.Versioned, MediaType: m.MediaType, Config: lean(m.Config)}
+	for _, layer := range m.Layers {
+		kept.Layers = append(kept.Layers, lean(layer))
+	}
+	if isCheckpoint(m) {
+		kept.Annotations = map[string]string{CheckpointOfCRIU: ""}
+	}
+	return kept
+}
+
+// attached is how many bytes of a manifest are kept for as long as its pull takes,
+// beside what each layer has.
+func attached(m imagespec.Manifest) (n int) {
+	for _, layer := range m.Layers {
+		for _, u := range layer.URLs {
+			n += len(u)
+		}
+		for name, value := range lean(layer).Annotations {
+			n += len(name) + len(value)
+		}
+	}
+	return n
+}
+
+// InMemory is content that has been read.
+type InMemory struct{ *bytes.Reader }
+
+func (InMemory) Close() error { return nil }
+
+// boundedDocuments are contents whose documents are no larger than those of a registry.
+type boundedDocuments struct {
+	content.Store
+	limits bounds.Limits
+}
+
+// Bounded is the content of the store, of which no document is read that is too large.
+func (r *Reader) Bounded() content.Store { return boundedDocuments{r.content, r.Limits} }
+
+func (b boundedDocuments) ReaderAt(ctx context.Context, desc imagespec.Descriptor) (content.ReaderAt, error) {
+	if IsDocument(desc.MediaType) {
+		if err := CheckDocument(b.limits, "document", desc); err != nil {
+			return nil, err
+		}
+		text, err := content.ReadBlob(ctx, b.Store, desc)
+		if err == nil {
+			err = elements(text)
+		}
+		return InMemory{bytes.NewReader(text)}, err
+	}
+	return b.Store.ReaderAt(ctx, desc)
+}

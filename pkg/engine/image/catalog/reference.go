@@ -1,0 +1,96 @@
+package catalog
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/containerd/errdefs"
+	"github.com/distribution/reference"
+	"github.com/opencontainers/go-digest"
+)
+
+// ParseName reads an image name as the docker command line does: a missing
+// registry, namespace or tag is filled in, and of a tag and a digest the digest
+// wins.
+func ParseName(s string) (reference.Named, error) {
+	named, err := reference.ParseDockerRef(s)
+	if err != nil {
+		return nil, fmt.Errorf("image name %.300q: %v: %w", s, err, errdefs.ErrInvalidArgument)
+	}
+	return named, nil
+}
+
+// RecordNames are the names under which an image is recorded that was pulled as
+// named and came out as target: its tag, if it has one, and its digest.
+func RecordNames(named reference.Named, target digest.Digest) ([]string, error) {
+	if _, ok := named.(reference.Digested); ok {
+		return []string{named.String()}, nil
+	}
+	canonical, err := reference.WithDigest(reference.TrimNamed(named), target)
+	if err != nil {
+		return nil, fmt.Errorf("name %s by digest: %w", named, err)
+	}
+	return []string{named.String(), canonical.String()}, nil
+}
+
+// minIDPrefix keeps short words, which are image names too, from being taken for ids.
+const minIDPrefix = 6
+
+// idPrefix returns the hex digits of s if s can be an image id or the beginning
+// of one.
+func idPrefix(s string) (string, bool) {
+	hex := strings.TrimPrefix(s, "sha256:")
+	if len(hex) < minIDPrefix || len(hex) > 64 {
+		return "", false
+	}
+	for _, c := range hex {
+		if (c < '0' || c > '9') && (c < 'a' || c > 'f') {
+			return "", false
+		}
+	}
+	return hex, true
+}
+
+// pinPatterns decides which names are pinned.
+type pinPatterns []string
+
+// newPinPatterns normalises the patterns that are whole names, so that
+// "busybox" pins "docker.io/library/busybox:latest".
+func newPinPatterns(patterns []string) pinPatterns {
+	out := make(pinPatterns, 0, len(patterns))
+	for _, p := range patterns {
+		if named, err := ParseName(p); err == nil {
+			p = named.String()
+		}
+		out = append(out, p)
+	}
+	return out
+}
+
+func (p pinPatterns) match(names ...string) bool {
+	for _, pattern := range p {
+		if slices.ContainsFunc(names, func(name string) bool { return wildcard(pattern, name) }) {
+			return true
+		}
+	}
+	return false
+}
+
+// wildcard matches s against a pattern in which '*' stands for any characters.
+func wildcard(pattern, s string) bool {
+	head, rest, more := strings.Cut(pattern, "*")
+	if !more {
+		return pattern == s
+	}
+	s, ok := strings.CutPrefix(s, head)
+	if !ok {
+		return false
+	}
+	for i := 0; i <= len(s); i++ {
+		if wildcard(rest, s[i:]) {
+			return true
+		}
+	}
+	return false
+}

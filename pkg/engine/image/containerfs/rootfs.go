@@ -1,0 +1,456 @@
+// Package containerfs makes root filesystems and volumes of containers from unpacked layers,
+// and measures what they take.
+package containerfs
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/containerd/containerd/v2/core/mount"
+	"github.com/containerd/containerd/v2/core/snapshots"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/log"
+	"github.com/opencontainers/go-digest"
+
+	"github.com/berth-cri/berth/pkg/atomicfile"
+	"github.com/berth-cri/berth/pkg/engine/image/catalog"
+	"github.com/berth-cri/berth/pkg/engine/image/disk"
+)
+
+// Rootfs is a container's root filesystem, ready to be mounted.
+type Rootfs struct {
+	// Mounts make the root filesystem (mount.All).
+	Mounts []mount.Mount
+	// Upper is the directory of what the container wrote; empty when the
+	// snapshotter keeps that elsewhere.
+	Upper string
+	// Snapshotter is the name that was meant, also when the default was asked
+	// for: keep this one in the container's record.
+	Snapshotter string
+}
+
+// Use says that an owner needs the layers of a chain in a snapshotter.
+type Use struct {
+	// Owner is a container id. It may use several chains.
+	Owner   string
+	ChainID digest.Digest
+	// Snapshotter is Rootfs.Snapshotter; empty is the default.
+	Snapshotter string
+}
+
+// RootfsOption changes a root filesystem from the usual.
+type RootfsOption func(*rootfsOptions)
+
+type rootfsOptions struct {
+	uid, gid int
+	mapped   bool
+}
+
+// OwnedBy makes a root filesystem for a user namespace whose root has these ids
+// on the host: what the container writes belongs to the ids that it has on the
+// host. The image's layers do not: Rootfs.Mounts must be mounted by package idmap.
+func OwnedBy(uid, gid int) RootfsOption {
+	return func(o *rootfsOptions) { o.uid, o.gid, o.mapped = uid, gid, true }
+}
+
+// Roots makes the root filesystems of containers, and removes them.
+type Roots struct {
+	files   *disk.Files
+	views   *Views
+	meter   *Meter
+	work    Work
+	sweeper *disk.Worker
+	options []string
+	syncs   bool
+
+	mu sync.Mutex
+	// late are the owners of root filesystems in snapshotters that did not answer when
+	// Retain named them.
+	late map[string]map[string]bool
+}
+
+// NewRoots returns those of a store. Options are added to the mounts; writable layers are
+// volatile unless sync.
+func NewRoots(v *Views, m *Meter, options []string, sync bool) *Roots {
+	return &Roots{files: v.Files, views: v, meter: m, work: v.Work, sweeper: disk.NewWorker(), options: options, syncs: sync, late: map[string]map[string]bool{}}
+}
+
+// CanMap tells whether root filesystems of a snapshotter (empty: the default) can
+// be made for user namespaces; if not, the error says why.
+func (m *Roots) CanMap(snapshotter string) error {
+	l, name, err := m.files.LayersOf(snapshotter)
+	if err == nil && !l.Kind.Layered {
+		err = cannotMap(name)
+	}
+	return err
+}
+
+func cannotMap(snapshotter string) error {
+	return fmt.Errorf("snapshotter %s cannot map the IDs of a user namespace; use %s: %w", snapshotter, disk.Overlayfs, errdefs.ErrFailedPrecondition)
+}
+
+// PrepareRootfs makes the root filesystem of a container. It unpacks the image
+// into the snapshotter (empty: the default) if that was not done yet. A second
+// call with the same id answers the same. Nothing is written to a database when
+// the snapshotter is an overlay and the image is unpacked.
+//
+// errdefs.ErrInvalidArgument for an unknown snapshotter, ErrFailedPrecondition
+// for one that does not work here, ErrNotFound when the image is gone.
+func (m *Roots) PrepareRootfs(ctx context.Context, containerID string, img *catalog.Image, snapshotter string, opts ...RootfsOption) (*Rootfs, error) {
+	ctx = disk.InNamespace(ctx)
+	if err := img.Runnable(); err != nil {
+		return nil, err
+	}
+	l, name, err := m.files.LayersFor(containerID, snapshotter)
+	if err != nil {
+		return nil, err
+	}
+	var o rootfsOptions
+	for _, opt := range opts {
+		opt(&o)
+	}
+	k := ViewKey{Snapshotter: name, Chain: img.RootChain()}
+	if !l.Kind.Layered {
+		return m.prepareSnapshot(ctx, k, containerID, img, o)
+	}
+	v, undo, err := m.views.Hold(ctx, containerID, k, img)
+	if err != nil {
+		return nil, err
+	}
+	dir := m.files.RootfsPath(name, containerID)
+	if err := makeWritable(dir, o); err != nil {
+		undo()
+		return nil, explainWritable(containerID, m.files.Writable, err)
+	}
+	return m.stacked(v, name, dir), nil
+}
+
+// PrepareVolume returns the read-only mounts of an image, for a CRI image
+// volume. The image's layers stay until RemoveRootfs of the same container.
+func (m *Roots) PrepareVolume(ctx context.Context, containerID string, img *catalog.Image, snapshotter string) ([]mount.Mount, error) {
+	ctx = disk.InNamespace(ctx)
+	if err := img.Usable(); err != nil {
+		return nil, err
+	}
+	_, name, err := m.files.LayersFor(containerID, snapshotter)
+	if err != nil {
+		return nil, err
+	}
+	k := m.views.KeyOf(name, img.ChainID)
+	l, _, err := m.files.LayersOf(k.Snapshotter)
+	if err != nil {
+		return nil, err
+	}
+	v, _, err := m.views.Hold(ctx, containerID, k, img)
+	if err != nil {
+		return nil, err
+	}
+	if l.Kind.Layered {
+		return v.Stack.Readonly(m.files.Path(disk.EmptyDir)), nil
+	}
+	return v.mounts, nil
+}
+
+// MakeVolumes makes the directory for the volumes that a container has of its own, and
+// that its root filesystem does not hold. It goes with the root filesystem, and what is
+// in it counts as what the container wrote.
+func (m *Roots) MakeVolumes(containerID, snapshotter string) (string, error) {
+	_, name, err := m.files.LayersFor(containerID, snapshotter)
+	if err != nil {
+		return "", err
+	}
+	dir := m.files.VolumesPath(name, containerID)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return "", explainWritable(containerID, m.files.Writable, err)
+	}
+	return dir, nil
+}
+
+// TellsWritten tells whether WrittenOf works with a snapshotter (empty: the
+// default); if not, the error says why.
+func (m *Roots) TellsWritten(snapshotter string) error {
+	l, name, err := m.files.LayersOf(snapshotter)
+	if err == nil && !l.Kind.Layered {
+		err = fmt.Errorf("snapshotter %s cannot list what a container wrote; use %s: %w", name, disk.Overlayfs, errdefs.ErrFailedPrecondition)
+	}
+	return err
+}
+
+// WrittenOf returns the directory of what a container wrote, as overlayfs keeps
+// it, and the read-only mounts of the image's layers below. Nothing is written:
+// the root filesystem may be in use. errdefs.ErrFailedPrecondition when the
+// snapshotter keeps it in another form, ErrNotFound when there is none.
+func (m *Roots) WrittenOf(u Use) (upper string, layers []mount.Mount, err error) {
+	upper, below, err := m.written(u)
+	if err != nil {
+		return "", nil, err
+	}
+	return upper, below.Readonly(m.files.Path(disk.EmptyDir)), nil
+}
+
+// SeenOf returns the read-only mounts of a container's root filesystem, with what it has
+// written so far. Its errors are those of WrittenOf.
+func (m *Roots) SeenOf(u Use) ([]mount.Mount, error) {
+	upper, below, err := m.written(u)
+	if err != nil {
+		return nil, err
+	}
+	seen := disk.Stack{Lower: append([]string{upper}, below.Lower...), Options: below.Options}
+	return seen.Readonly(m.files.Path(disk.EmptyDir)), nil
+}
+
+// written returns the writable layer of a container and the layers below it.
+func (m *Roots) written(u Use) (upper string, below disk.Stack, err error) {
+	_, name, err := m.files.LayersFor(u.Owner, u.Snapshotter)
+	if err != nil {
+		return "", disk.Stack{}, err
+	}
+	if err := m.TellsWritten(name); err != nil {
+		return "", disk.Stack{}, err
+	}
+	upper = filepath.Join(m.files.RootfsPath(name, u.Owner), "fs")
+	v := m.views.Table.Get(ViewKey{Snapshotter: name, Chain: u.ChainID})
+	if _, err := os.Stat(upper); err != nil || v == nil {
+		return "", disk.Stack{}, fmt.Errorf("container %s has no root filesystem: %w", u.Owner, errdefs.ErrNotFound)
+	}
+	return upper, v.Stack, nil
+}
+
+// RemoveRootfs removes what PrepareRootfs, PrepareVolume and MakeVolumes made for a
+// container, which must be unmounted. The files go in the background. Missing is
+// no error.
+func (m *Roots) RemoveRootfs(ctx context.Context, containerID, snapshotter string) error {
+	ctx = disk.InNamespace(ctx)
+	l, name, err := m.files.LayersFor(containerID, snapshotter)
+	if err != nil {
+		snapshotter = cmp.Or(snapshotter, m.files.Snapshotter)
+		// What is no more than directories can go also where none can be mounted, and
+		// the metadata forgets what a program has that does not answer.
+		broken, ok := m.files.Layers[snapshotter]
+		if !ok || broken.Proxied == nil && (!errdefs.IsFailedPrecondition(err) || !broken.Kind.Layered) {
+			return err
+		}
+		l, name = broken, snapshotter
+	}
+	thrown, err := m.throwAway(name, containerID)
+	if err != nil {
+		return fmt.Errorf("remove root filesystem of %s: %w", containerID, err)
+	}
+	if thrown {
+		m.sweeper.Kick()
+	}
+	if err := m.removeSnapshot(ctx, l, disk.RootfsPrefix+containerID); err != nil {
+		return fmt.Errorf("remove root filesystem of %s: %w", containerID, err)
+	}
+	m.meter.forget(name, containerID)
+	for _, k := range m.views.Table.Release(containerID) {
+		if !m.views.hasImage(k.Chain) {
+			m.work.Collector.Kick()
+		}
+	}
+	return nil
+}
+
+// Retain tells the store, once after Open, what containers use. Root filesystems
+// that no container in inUse owns are removed, as are, in the background, layers
+// that nothing needs. Until it is called no layer is given up.
+func (m *Roots) Retain(ctx context.Context, inUse []Use) error {
+	ctx = disk.InNamespace(ctx)
+	owners := map[string]bool{}
+	for _, u := range inUse {
+		owners[u.Owner] = true
+	}
+	m.views.Table.retain(inUse, func(u Use) ViewKey {
+		return m.views.KeyOf(cmp.Or(u.Snapshotter, m.files.Snapshotter), u.ChainID)
+	})
+	var errs []error
+	for name, l := range m.files.Layers {
+		if l.Broken != nil || l.Proxied != nil && m.dropsLate(l.Proxied, name, owners) {
+			continue
+		}
+		errs = append(errs, l.Excused(ctx, m.dropOrphans(ctx, l, name, owners)))
+	}
+	m.sweeper.Kick()
+	m.work.Collector.Kick()
+	return errors.Join(errs...)
+}
+
+// dropsLate leaves it to DropOrphansLate, if the snapshotter does not answer.
+func (m *Roots) dropsLate(p *disk.Proxied, name string, owners map[string]bool) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !p.FellBehind() {
+		return false
+	}
+	m.late[name] = owners
+	return true
+}
+
+// DropOrphansLate is dropOrphans for a snapshotter that did not answer at Retain. It
+// does so once: containers that are made later are not among the owners.
+func (m *Roots) DropOrphansLate(ctx context.Context, l *disk.Layers, name string) error {
+	m.mu.Lock()
+	owners, ok := m.late[name]
+	delete(m.late, name)
+	m.mu.Unlock()
+	if !ok {
+		return nil
+	}
+	return m.dropOrphans(ctx, l, name, owners)
+}
+
+// dropOrphans removes the root filesystems of unknown containers.
+func (m *Roots) dropOrphans(ctx context.Context, l *disk.Layers, name string, owners map[string]bool) error {
+	entries, err := os.ReadDir(m.files.WritablePath(disk.RootfsDir, name))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) { // no room was left to make it
+		return err
+	}
+	var errs []error
+	for _, e := range entries {
+		if !owners[e.Name()] {
+			log.G(ctx).WithFields(log.Fields{"container": e.Name(), "snapshotter": name}).Info("Removing root filesystem that belongs to no container")
+			_, err := m.throwAway(name, e.Name())
+			errs = append(errs, err)
+		}
+	}
+	var orphans []string
+	errs = append(errs, l.Walk(ctx, func(_ context.Context, info snapshots.Info) error {
+		if id, ok := strings.CutPrefix(info.Name, disk.RootfsPrefix); ok && !owners[id] {
+			orphans = append(orphans, info.Name)
+		}
+		return nil
+	}))
+	for _, snapshot := range orphans {
+		errs = append(errs, m.removeSnapshot(ctx, l, snapshot))
+	}
+	return errors.Join(errs...)
+}
+
+// makeWritable makes the directories of a writable layer. They may be there; if
+// they were not, a failure leaves none.
+func makeWritable(dir string, o rootfsOptions) (err error) {
+	// Open makes the parent too, unless it finds no room.
+	if err := os.MkdirAll(filepath.Dir(dir), 0o700); err != nil {
+		return err
+	}
+	switch made := os.Mkdir(dir, 0o700); {
+	case made == nil:
+		defer func() {
+			if err != nil {
+				err = errors.Join(err, os.RemoveAll(dir))
+			}
+		}()
+	case errors.Is(made, fs.ErrExist):
+		// By this mark the kernel refuses to mount a volatile layer a second time: a crash of the
+		// machine may have torn it. After that no container is left that could be shown it.
+		_ = os.RemoveAll(filepath.Join(dir, "work", "work", "incompat", "volatile"))
+	default:
+		return made
+	}
+	upper := filepath.Join(dir, "fs")
+	for path, mode := range map[string]os.FileMode{upper: 0o755, filepath.Join(dir, "work"): 0o711} {
+		if err := os.Mkdir(path, mode); err != nil && !errors.Is(err, fs.ErrExist) {
+			return err
+		}
+	}
+	// The upper directory is what a process sees as "/": no umask may narrow it.
+	return errors.Join(os.Chmod(upper, 0o755), os.Chown(upper, o.uid, o.gid))
+}
+
+func explainWritable(containerID, root string, err error) error {
+	if disk.IsNoSpace(err) {
+		return fmt.Errorf("create root filesystem of %s: no space left under %s (%s); remove images or enlarge the filesystem: %w", containerID, root, atomicfile.Room(root), errdefs.ErrResourceExhausted)
+	}
+	return fmt.Errorf("create root filesystem of %s: %w", containerID, err)
+}
+
+func (m *Roots) stacked(v *view, name, dir string) *Rootfs {
+	options := append([]string{}, m.options...)
+	if !m.syncs {
+		volatile, _ := m.files.Proof.Get(m.files.Root, m.files.Writable) // LayersOf has seen the error
+		options = append(options, volatile...)
+	}
+	upper := filepath.Join(dir, "fs")
+	return &Rootfs{Mounts: v.Stack.Mounts(upper, filepath.Join(dir, "work"), options...), Upper: upper, Snapshotter: name}
+}
+
+// prepareSnapshot makes a root filesystem out of a snapshot of its own.
+func (m *Roots) prepareSnapshot(ctx context.Context, k ViewKey, containerID string, img *catalog.Image, o rootfsOptions) (*Rootfs, error) {
+	if o.mapped {
+		return nil, cannotMap(k.Snapshotter)
+	}
+	key := disk.RootfsPrefix + containerID
+	var mounts []mount.Mount
+	err := m.views.withUnpacked(ctx, k, img, func(ctx context.Context, l *disk.Layers) (err error) {
+		labels := snapshots.WithLabels(map[string]string{GcRoot: time.Now().UTC().Format(time.RFC3339)})
+		if mounts, err = l.Prepare(ctx, key, k.Chain.String(), labels); errdefs.IsAlreadyExists(err) {
+			mounts, err = l.Mounts(ctx, key)
+		}
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &Rootfs{Mounts: mounts, Snapshotter: k.Snapshotter}, nil
+}
+
+func (m *Roots) removeSnapshot(ctx context.Context, l *disk.Layers, key string) error {
+	if l.Kind.Layered {
+		return nil
+	}
+	err := l.Remove(ctx, key)
+	if errdefs.IsNotFound(err) {
+		return nil
+	}
+	if err == nil {
+		m.work.Collector.Kick()
+	}
+	return err
+}
+
+// trashed numbers what is thrown away, so that names in the trash are unique.
+var trashed atomic.Uint64
+
+// throwAway moves a writable layer out of the way; the sweeper deletes it. False
+// if there was none.
+func (m *Roots) throwAway(snapshotter, containerID string) (bool, error) {
+	name := fmt.Sprintf("%s-%d-%s", containerID, os.Getpid(), strconv.FormatUint(trashed.Add(1), 36))
+	err := os.Rename(m.files.RootfsPath(snapshotter, containerID), m.files.WritablePath(disk.TrashDir, name))
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// Run deletes what was thrown away, now and whenever there is more, until ctx ends.
+func (m *Roots) Run(ctx context.Context) {
+	m.sweeper.Kick()
+	m.sweeper.Run(ctx, m.sweep)
+}
+
+// sweep deletes the writable layers that were thrown away.
+func (m *Roots) sweep(ctx context.Context) {
+	entries, err := os.ReadDir(m.files.WritablePath(disk.TrashDir))
+	if err != nil {
+		log.G(ctx).WithError(err).Warn("Failed to list discarded writable layers")
+		return
+	}
+	for _, e := range entries {
+		if ctx.Err() != nil {
+			return
+		}
+		if err := os.RemoveAll(m.files.WritablePath(disk.TrashDir, e.Name())); err != nil {
+			log.G(ctx).WithError(err).WithField("entry", e.Name()).Warn("Failed to delete discarded writable layer")
+		}
+	}
+}

@@ -1,0 +1,348 @@
+package containerfs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/containerd/containerd/v2/core/mount"
+	"github.com/containerd/containerd/v2/core/snapshots"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/log"
+	"github.com/opencontainers/go-digest"
+
+	"github.com/berth-cri/berth/pkg/atomicfile"
+	"github.com/berth-cri/berth/pkg/engine/image/catalog"
+	"github.com/berth-cri/berth/pkg/engine/image/disk"
+	"github.com/berth-cri/berth/pkg/engine/image/unpack"
+)
+
+// viewPrefix begins the snapshot name of a view; the chain id follows.
+const viewPrefix = "berth-view-"
+
+// scratch stands for the chain id of an image without layers.
+const scratch = "scratch"
+
+// GcRoot keeps a snapshot, and with it its parents, from being collected.
+const GcRoot = "containerd.io/gc.root"
+
+// ViewKey identifies unpacked layers.
+type ViewKey struct {
+	Snapshotter string
+	Chain       digest.Digest
+}
+
+func (k ViewKey) name() string {
+	if k.Chain == "" {
+		return viewPrefix + scratch
+	}
+	return viewPrefix + k.Chain.String()
+}
+
+// LockKey is the name of the view's lock.
+func (k ViewKey) LockKey() string { return k.Snapshotter + "/" + k.name() }
+
+func chainOfView(name string) digest.Digest {
+	if chain := strings.TrimPrefix(name, viewPrefix); chain != scratch {
+		return digest.Digest(chain)
+	}
+	return ""
+}
+
+// view is an image's layers in a snapshotter, all unpacked. It is immutable.
+type view struct {
+	mounts []mount.Mount
+	// unread says that it is there, and that its mounts were not asked for yet.
+	unread bool
+	// Stack is what root filesystems are made of, if the snapshotter is layered.
+	Stack disk.Stack
+}
+
+// table knows which views exist, and which containers need them.
+type table struct {
+	mu    sync.Mutex
+	known map[ViewKey]*view
+	Uses  map[string]map[ViewKey]struct{}
+	// retained is set once the engine said what containers use. Before that
+	// nobody knows, and no view may go.
+	retained bool
+}
+
+func newTable() *table {
+	return &table{known: map[ViewKey]*view{}, Uses: map[string]map[ViewKey]struct{}{}}
+}
+
+func (t *table) put(k ViewKey, known *view) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.known[k] = known
+}
+
+func (t *table) Get(k ViewKey) *view {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.known[k]
+}
+
+// use notes that owner needs a view, and returns it if it exists. Added is false
+// if that was noted before.
+func (t *table) use(owner string, k ViewKey) (known *view, added bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.Uses[owner] == nil {
+		t.Uses[owner] = map[ViewKey]struct{}{}
+	}
+	_, had := t.Uses[owner][k]
+	t.Uses[owner][k] = struct{}{}
+	return t.known[k], !had
+}
+
+// forget is for a view that is gone, whether it is used or not.
+func (t *table) forget(k ViewKey) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.known, k)
+}
+
+// unuse takes one use back.
+func (t *table) unuse(owner string, k ViewKey) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.Uses[owner], k)
+	if len(t.Uses[owner]) == 0 {
+		delete(t.Uses, owner)
+	}
+}
+
+// Release takes all uses of an owner back and returns them.
+func (t *table) Release(owner string) []ViewKey {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var keys []ViewKey
+	for k := range t.Uses[owner] {
+		keys = append(keys, k)
+	}
+	delete(t.Uses, owner)
+	return keys
+}
+
+// retain adds the uses that the engine knows from its records.
+func (t *table) retain(inUse []Use, key func(Use) ViewKey) {
+	for _, u := range inUse {
+		t.use(u.Owner, key(u))
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.retained = true
+}
+
+// idle returns the views that no container uses.
+func (t *table) idle() []ViewKey {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !t.retained {
+		return nil
+	}
+	var keys []ViewKey
+	for k := range t.known {
+		if !t.inUse(k) {
+			keys = append(keys, k)
+		}
+	}
+	return keys
+}
+
+// giveUp forgets a view unless somebody uses it by now.
+func (t *table) giveUp(k ViewKey) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.inUse(k) {
+		return false
+	}
+	delete(t.known, k)
+	return true
+}
+
+// inUse wants mu held.
+func (t *table) inUse(k ViewKey) bool {
+	for _, keys := range t.Uses {
+		if _, ok := keys[k]; ok {
+			return true
+		}
+	}
+	return false
+}
+
+// Views owns the views of images: it makes them, and removes those that nobody needs.
+type Views struct {
+	Files    *disk.Files
+	Unpacker *unpack.Unpacker
+	Table    *table
+	// hasImage says whether an image consists of the layers of a chain.
+	hasImage func(chain digest.Digest) bool
+	Work     Work
+}
+
+// NewViews returns the views of a store, which load adds to.
+func NewViews(f *disk.Files, u *unpack.Unpacker, hasImage func(chain digest.Digest) bool) *Views {
+	return &Views{Files: f, Unpacker: u, Table: newTable(), hasImage: hasImage, Work: Work{Collector: disk.NewWorker(), Counter: disk.NewWorker()}}
+}
+
+// Work is what is done in the background.
+type Work struct{ Collector, Counter *disk.Worker }
+
+// Hold notes that owner needs the image's layers and returns the view of them,
+// unpacking the image if need be. Undo takes the note back if this call made it.
+func (vs *Views) Hold(ctx context.Context, owner string, k ViewKey, img *catalog.Image) (v *view, undo func(), err error) {
+	v, added := vs.Table.use(owner, k)
+	undo = func() {
+		if added {
+			vs.Table.unuse(owner, k)
+		}
+	}
+	if v == nil || v.unread || !vs.Whole(k) {
+		if v, err = vs.ensure(ctx, k, img); err != nil {
+			undo()
+		}
+	}
+	return v, undo, err
+}
+
+// ensure makes the view of an image that is in the store.
+func (vs *Views) ensure(ctx context.Context, k ViewKey, img *catalog.Image) (v *view, err error) {
+	err = vs.withUnpacked(ctx, k, img, func(ctx context.Context, l *disk.Layers) error {
+		v, err = vs.Build(ctx, l, k)
+		return err
+	})
+	return v, err
+}
+
+// withUnpacked unpacks an image that is in the store, if that was not done, and
+// calls then while a lease holds the layers.
+func (vs *Views) withUnpacked(ctx context.Context, k ViewKey, img *catalog.Image, then func(context.Context, *disk.Layers) error) error {
+	ctx, lease, err := vs.Files.Lease(ctx, nil)
+	if err != nil {
+		return err
+	}
+	l := vs.Files.Layers[k.Snapshotter]
+	err = vs.Mended(ctx, k, img, func() error {
+		if k.Chain != "" {
+			if err := vs.Unpacker.UnpackStored(ctx, l, k.Snapshotter, img); err != nil {
+				return fmt.Errorf("%w: %w", ErrUnpack, err)
+			}
+		}
+		return then(ctx, l)
+	})
+	vs.Files.EndLease(ctx, lease)
+	if err != nil {
+		vs.Work.Collector.Kick()
+		return vs.explainUnpack(k, img, err)
+	}
+	vs.Work.Counter.Kick()
+	return nil
+}
+
+// ErrUnpack is in the chain if an image that is in the store could not be unpacked.
+var ErrUnpack = errors.New("unpack what is stored")
+
+func (vs *Views) explainUnpack(k ViewKey, img *catalog.Image, err error) error {
+	if disk.IsNoSpace(err) {
+		return fmt.Errorf("unpack image %s: no space left for images under %s (%s); remove images or enlarge the filesystem: %w", img.ID, vs.Files.Root, atomicfile.Room(vs.Files.Root), errdefs.ErrResourceExhausted)
+	}
+	return fmt.Errorf("unpack image %s into %s: %w", img.ID, k.Snapshotter, err)
+}
+
+// Build makes the view of layers that are unpacked, or finds it.
+func (vs *Views) Build(ctx context.Context, l *disk.Layers, k ViewKey) (*view, error) {
+	if err := vs.Unpacker.Locks.Lock(ctx, k.LockKey()); err != nil {
+		return nil, err
+	}
+	defer vs.Unpacker.Locks.Unlock(k.LockKey())
+	if v := vs.Table.Get(k); v != nil && !v.unread {
+		return v, nil
+	}
+	labels := snapshots.WithLabels(map[string]string{GcRoot: time.Now().UTC().Format(time.RFC3339)})
+	if _, err := l.View(ctx, k.name(), k.Chain.String(), labels); err != nil && !errdefs.IsAlreadyExists(err) {
+		return nil, fmt.Errorf("create view: %w", err)
+	}
+	v, err := vs.read(ctx, l, k.name())
+	if err != nil {
+		return nil, err
+	}
+	vs.Table.put(k, v)
+	return v, nil
+}
+
+func (vs *Views) read(ctx context.Context, l *disk.Layers, name string) (*view, error) {
+	mounts, err := l.Mounts(ctx, name)
+	if err != nil {
+		return nil, fmt.Errorf("read view: %w", err)
+	}
+	v := &view{mounts: mounts}
+	if !l.Kind.Layered {
+		return v, nil
+	}
+	var ok bool
+	if v.Stack, ok = disk.ReadStack(mounts); !ok {
+		return nil, fmt.Errorf("view %s has mounts of an unexpected kind: %w", name, errdefs.ErrInternal)
+	}
+	return v, nil
+}
+
+// DropIdle removes the views that neither an image nor a container needs.
+func (vs *Views) DropIdle(ctx context.Context) {
+	for _, k := range vs.Table.idle() {
+		if vs.hasImage(k.Chain) {
+			continue
+		}
+		if err := vs.drop(ctx, k); err != nil {
+			log.G(ctx).WithError(err).WithField("view", k.name()).Warn("Failed to remove unused layers")
+		}
+	}
+}
+
+func (vs *Views) drop(ctx context.Context, k ViewKey) error {
+	if err := vs.Unpacker.Locks.Lock(ctx, k.LockKey()); err != nil {
+		return err
+	}
+	defer vs.Unpacker.Locks.Unlock(k.LockKey())
+	if !vs.Table.giveUp(k) {
+		return nil
+	}
+	if err := vs.Files.Layers[k.Snapshotter].Remove(ctx, k.name()); err != nil && !errdefs.IsNotFound(err) {
+		return err
+	}
+	return nil
+}
+
+// Load remembers which views a snapshotter has. The mounts of those that it may have to
+// work for are asked for when they are needed.
+func (vs *Views) Load(ctx context.Context, name string, l *disk.Layers) error {
+	return l.Walk(ctx, func(ctx context.Context, info snapshots.Info) error {
+		if info.Kind != snapshots.KindView || !strings.HasPrefix(info.Name, viewPrefix) {
+			return nil
+		}
+		v := &view{unread: true}
+		if l.Kind.Layered {
+			var err error
+			if v, err = vs.read(ctx, l, info.Name); err != nil {
+				log.G(ctx).WithError(err).WithFields(log.Fields{"snapshotter": name, "view": info.Name}).Warn("Failed to read layers; they will be read again when they are needed")
+				return nil
+			}
+		}
+		vs.Table.put(ViewKey{Snapshotter: name, Chain: chainOfView(info.Name)}, v)
+		return nil
+	})
+}
+
+// KeyOf is where the layers of a chain are for who uses a snapshotter. The files of an
+// artifact are where they need no copy.
+func (vs *Views) KeyOf(snapshotter string, chain digest.Digest) ViewKey {
+	if catalog.IsArtifact(chain) && vs.Files.Layers[disk.Overlayfs].Broken == nil {
+		snapshotter = disk.Overlayfs
+	}
+	return ViewKey{Snapshotter: snapshotter, Chain: chain}
+}

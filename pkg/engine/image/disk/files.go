@@ -1,0 +1,325 @@
+// Package disk keeps what an image store has on disk: content, metadata, leases, and the
+// layers of each snapshotter. It knows no images.
+package disk
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/containerd/containerd/v2/core/content"
+	"github.com/containerd/containerd/v2/core/events"
+	"github.com/containerd/containerd/v2/core/images"
+	"github.com/containerd/containerd/v2/core/leases"
+	"github.com/containerd/containerd/v2/core/metadata"
+	"github.com/containerd/containerd/v2/core/snapshots"
+	"github.com/containerd/containerd/v2/pkg/namespaces"
+	"github.com/containerd/containerd/v2/plugins/content/local"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/log"
+	"github.com/opencontainers/go-digest"
+	bolt "go.etcd.io/bbolt"
+	bolterrors "go.etcd.io/bbolt/errors"
+)
+
+// Namespace is where containerd's metadata keeps what is ours.
+const Namespace = "berth"
+
+// openTimeout is how long Open waits for another process to let go of the root.
+const openTimeout = 2 * time.Second
+
+// Files is what a store has on disk: content, metadata, the layers of each
+// snapshotter, and the directories of containers.
+type Files struct {
+	Root string
+	// Writable is the directory of what containers write.
+	Writable string
+	// Snapshotter is the name that is meant where none is given.
+	Snapshotter string
+
+	Bolt    *bolt.DB
+	Db      *metadata.DB
+	Content content.Store
+	Images  images.Store
+	Leases  leases.Manager
+	Layers  map[string]*Layers
+	// Proof is whether the kernel does what layered snapshotters need.
+	Proof   overlayProof
+	Flusher *Flusher
+	// Changed gets something when a snapshotter of another program answers no more, or
+	// again.
+	Changed chan struct{}
+}
+
+// Config has the fields of image.Config that say where things are.
+type Config struct {
+	Root, WritableRoot string
+	// Snapshotter is where none is named, and Others are those of other programs.
+	Snapshotter string
+	Others      map[string]string
+	Events      events.Publisher
+}
+
+// Open opens or makes what is at root, from the bottom up.
+func Open(ctx context.Context, c Config) (_ *Files, retErr error) {
+	f := &Files{Root: c.Root, Writable: ownPart(c.WritableRoot, c.Root), Snapshotter: c.Snapshotter, Layers: map[string]*Layers{}, Changed: make(chan struct{}, 1)}
+	defer func() {
+		if retErr != nil {
+			retErr = errors.Join(retErr, f.Close())
+		}
+	}()
+	if err := f.open(ctx, c); err != nil {
+		return nil, err
+	}
+	return f, nil
+}
+
+// Layers is one snapshotter as the Store uses it.
+type Layers struct {
+	snapshots.Snapshotter
+	Kind snapshotterKind
+	// raw is the snapshotter without the metadata around it.
+	raw     snapshots.Snapshotter
+	Rebases *rebases
+	// Broken is why this snapshotter cannot be used here.
+	Broken error
+	// Proxied is that of another program, else nil.
+	Proxied *Proxied
+}
+
+// Excused is err, unless it is about the snapshotter of another program: what could not
+// be asked of that keeps nothing else from going on.
+func (l *Layers) Excused(ctx context.Context, err error) error {
+	if err == nil || l.Proxied == nil {
+		return err
+	}
+	log.G(ctx).WithError(err).WithField("snapshotter", l.Proxied.name).Warn("Failed to look at snapshots")
+	return nil
+}
+
+// WalkQuickly is Walk, which waits for no program for long.
+func (l *Layers) WalkQuickly(ctx context.Context, f snapshots.WalkFunc) error {
+	if l.Proxied != nil {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, ProxiedStart)
+		defer cancel()
+	}
+	return l.Walk(ctx, f)
+}
+
+// HaveCollected has the next collection look at a snapshotter: metadata collects those
+// only that something was removed from since the last one.
+func (l *Layers) HaveCollected(ctx context.Context) error {
+	key := "berth-collect-" + rand.Text()
+	if _, err := l.Prepare(ctx, key, ""); err != nil {
+		return err
+	}
+	if err := l.Remove(ctx, key); !errdefs.IsNotFound(err) {
+		return err
+	}
+	return nil
+}
+
+// Unusable is why the snapshotter cannot be asked at this moment.
+func (l *Layers) Unusable() error {
+	if l.Broken == nil && l.Proxied != nil {
+		return l.Proxied.ready()
+	}
+	return l.Broken
+}
+
+// InNamespace says whose things in the metadata a call is about.
+func InNamespace(ctx context.Context) context.Context {
+	return namespaces.WithNamespace(ctx, Namespace)
+}
+
+// Path is one below the store's root.
+func (f *Files) Path(elem ...string) string {
+	return filepath.Join(append([]string{f.Root}, elem...)...)
+}
+
+// WritablePath is one below the directory of what containers write.
+func (f *Files) WritablePath(elem ...string) string {
+	return filepath.Join(append([]string{f.Writable}, elem...)...)
+}
+
+// ownPart is the part of a directory for writable layers that one store has: each
+// removes what is there and of no container of its own.
+func ownPart(writable, root string) string {
+	if writable == root {
+		return root
+	}
+	return filepath.Join(writable, "berth-"+digest.FromString(root).Encoded()[:12])
+}
+
+func (f *Files) open(ctx context.Context, c Config) error {
+	for _, dir := range []string{f.Root, f.Writable, f.WritablePath(RootfsDir), f.WritablePath(TrashDir), f.Path(EmptyDir), f.Path(SnapshotsDir), f.Path(UnflushedDir)} {
+		// Images have setuid programs, and secrets, and only root mounts.
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return err
+		}
+	}
+	var err error
+	if f.Flusher, err = newFlusher(f.Root, f.Path(UnflushedDir)); err != nil {
+		return err
+	}
+	blobs, err := local.NewStore(f.Path("content"))
+	if err != nil {
+		return fmt.Errorf("content: %w", err)
+	}
+	if err := f.openBolt(); err != nil {
+		return err
+	}
+	for name, kind := range snapshotterKinds {
+		f.Layers[name] = f.openLayers(ctx, name, kind)
+	}
+	if err := f.openProxied(c.Others); err != nil {
+		return err
+	}
+	raw := map[string]snapshots.Snapshotter{}
+	for name, l := range f.Layers {
+		if l.Broken == nil {
+			raw[name] = l.raw
+		}
+	}
+	var opts []metadata.DBOpt
+	if c.Events != nil {
+		opts = append(opts, metadata.WithEventsPublisher(c.Events))
+	}
+	f.Db = metadata.NewDB(f.Bolt, blobs, raw, opts...)
+	if err := f.Db.Init(ctx); err != nil {
+		return fmt.Errorf("metadata: %w", err)
+	}
+	for name, l := range f.Layers {
+		l.Snapshotter = f.Db.Snapshotter(name)
+	}
+	f.Content = f.Db.ContentStore()
+	f.Images = metadata.NewImageStore(f.Db)
+	f.Leases = metadata.NewLeaseManager(f.Db)
+	return nil
+}
+
+// openLayers opens a snapshotter. One that does not work here matters only to
+// whoever asks for it.
+func (f *Files) openLayers(ctx context.Context, name string, kind snapshotterKind) *Layers {
+	l := &Layers{Kind: kind, Rebases: newRebases()}
+	if kind.Layered {
+		if _, l.Broken = f.Proof.Get(f.Root, f.Writable); l.Broken != nil {
+			log.G(ctx).WithError(l.Broken).WithField("snapshotter", name).Warn("Snapshotter does not work on this node")
+			return l
+		}
+	}
+	if err := os.MkdirAll(f.WritablePath(RootfsDir, name), 0o700); err != nil && !IsNoSpace(err) {
+		l.Broken = err
+		return l
+	}
+	if l.raw, l.Broken = kind.open(f.Path(SnapshotsDir, name)); l.Broken != nil {
+		log.G(ctx).WithError(l.Broken).WithField("snapshotter", name).Warn("Snapshotter does not work on this node")
+	}
+	return l
+}
+
+// openProxied opens the snapshotters of other programs, which are asked later, and what has snapshots in the
+// metadata and is not configured any more: containers may have them that are to be
+// removed.
+func (f *Files) openProxied(others map[string]string) error {
+	addresses := map[string]string{}
+	maps.Copy(addresses, others)
+	used, err := f.namedInMetadata()
+	if err != nil {
+		return err
+	}
+	for _, name := range used {
+		if _, known := addresses[name]; !known && f.Layers[name] == nil {
+			addresses[name] = ""
+		}
+	}
+	for name, address := range addresses {
+		p, err := newProxied(name, address, f.Changed)
+		if err != nil {
+			return err
+		}
+		f.Layers[name] = &Layers{Kind: snapshotterKind{Remote: true}, Rebases: newRebases(), raw: p, Proxied: p}
+	}
+	return nil
+}
+
+// namedInMetadata are the snapshotters that the metadata has snapshots of, or the snapshots
+// of one.
+func (f *Files) namedInMetadata(of ...string) (names []string, err error) {
+	err = f.Bolt.View(func(tx *bolt.Tx) error {
+		b := tx.Bucket([]byte("v1"))
+		for _, step := range append([]string{Namespace, "snapshots"}, of...) {
+			if b == nil {
+				return nil
+			}
+			b = b.Bucket([]byte(step))
+		}
+		if b == nil {
+			return nil
+		}
+		return b.ForEachBucket(func(name []byte) error {
+			names = append(names, string(name))
+			return nil
+		})
+	})
+	return names, err
+}
+
+func (f *Files) openBolt() error {
+	options := *bolt.DefaultOptions
+	options.NoFreelistSync = true
+	options.NoStatistics = true
+	options.Timeout = openTimeout
+	var err error
+	if f.Bolt, err = bolt.Open(f.Path("meta.db"), 0o600, &options); err != nil {
+		if errors.Is(err, bolterrors.ErrTimeout) {
+			return fmt.Errorf("another process has the image store open; stop it first: %w", errdefs.ErrFailedPrecondition)
+		}
+		return fmt.Errorf("metadata: %w", err)
+	}
+	return nil
+}
+
+// Close closes the snapshotters and the metadata.
+func (f *Files) Close() error {
+	var errs []error
+	for _, l := range f.Layers {
+		if l.raw != nil {
+			errs = append(errs, l.raw.Close())
+		}
+	}
+	if f.Db != nil {
+		errs = append(errs, f.Db.Close())
+	} else if f.Bolt != nil {
+		errs = append(errs, f.Bolt.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// LayersOf returns the snapshotter of a name (empty: the default) and the name.
+func (f *Files) LayersOf(name string) (*Layers, string, error) {
+	name = cmp.Or(name, f.Snapshotter)
+	l, ok := f.Layers[name]
+	if !ok {
+		return nil, name, UnknownSnapshotter(name, slices.Sorted(maps.Keys(f.Layers)))
+	}
+	if l.Proxied != nil {
+		return l, name, l.Proxied.ready()
+	}
+	broken := l.Broken
+	if broken == nil && l.Kind.Layered {
+		_, broken = f.Proof.Get(f.Root, f.Writable)
+	}
+	if broken != nil {
+		return nil, name, fmt.Errorf("snapshotter %s does not work on %s: %v: %w", name, f.Root, broken, errdefs.ErrFailedPrecondition)
+	}
+	return l, name, nil
+}

@@ -1,0 +1,249 @@
+package disk
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io/fs"
+	"iter"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"github.com/containerd/containerd/v2/core/snapshots"
+	"github.com/containerd/log"
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-cri/berth/pkg/atomicfile"
+	"github.com/berth-cri/berth/pkg/engine/failpoint"
+	"github.com/berth-cri/berth/pkg/engine/procfs"
+)
+
+// UnpackLabel is on layers; its value is the unpacking that made them.
+const UnpackLabel = "berth.dev/unpacking"
+
+// Flusher has layers written to disk after they were unpacked: no pod waits for the
+// disk, and many layers cost one flush. A power cut before it leaves layers that are in
+// the metadata and not whole. So each unpacking has a mark on disk, from before its first
+// layer until the flush after its last, with the boot that it belongs to: what a mark of
+// an earlier boot names is unpacked again. The compressed layers are on disk before an
+// image has a record.
+type Flusher struct {
+	// root is on the filesystem that is flushed for all of them.
+	root, marks, Boot string
+	Work              *Worker
+	// Flushing is held by who flushes.
+	Flushing sync.Mutex
+
+	Mu    sync.Mutex
+	ended []string
+	// Others are directories on further filesystems that an unpacking wrote to, by the
+	// unpacking and the filesystem's device. Snapshotters of other programs have those.
+	Others map[string]map[uint64]*os.File
+	// lost are the unpackings of earlier boots, and unseen the snapshotters that may
+	// still have layers of theirs.
+	lost, unseen map[string]bool
+}
+
+func newFlusher(root, marks string) (*Flusher, error) {
+	boot, err := procfs.BootID()
+	return &Flusher{root: root, marks: marks, Boot: boot, Work: NewWorker(), Others: map[string]map[uint64]*os.File{}}, err
+}
+
+// Begin marks an unpacking, whose layers get the options.
+func (f *Flusher) Begin() (id string, opts []snapshots.Opt, err error) {
+	id = rand.Text()
+	if err := atomicfile.Write(filepath.Join(f.marks, id), []byte(f.Boot), 0o600, atomicfile.Durable); err != nil {
+		return "", nil, fmt.Errorf("mark what is unpacked: %w", err)
+	}
+	return id, []snapshots.Opt{snapshots.WithLabels(map[string]string{UnpackLabel: id})}, nil
+}
+
+// End says that no more layers of an unpacking come. Those of one that failed may be
+// others' by now.
+func (f *Flusher) End(id string) {
+	f.Mu.Lock()
+	f.ended = append(f.ended, id)
+	f.Mu.Unlock()
+	f.Work.Kick()
+}
+
+// Wrote notes where an unpacking writes to.
+func (f *Flusher) Wrote(id, dir string) error {
+	var there, own unix.Stat_t
+	if err := errors.Join(unix.Stat(dir, &there), unix.Stat(f.root, &own)); err != nil {
+		return err
+	}
+	if there.Dev == own.Dev {
+		return nil
+	}
+	f.Mu.Lock()
+	defer f.Mu.Unlock()
+	if f.Others[id] == nil {
+		f.Others[id] = map[uint64]*os.File{}
+	}
+	if f.Others[id][there.Dev] != nil {
+		return nil
+	}
+	// Held open, it tells of all that could not be written since.
+	opened, err := os.Open(filepath.Clean(dir))
+	if err == nil {
+		f.Others[id][there.Dev] = opened
+	}
+	return err
+}
+
+// Flush writes the layers of all unpackings that have ended, and takes their marks away.
+func (f *Flusher) Flush(ctx context.Context) {
+	if err := f.Flushed(ctx); err != nil {
+		// The kernel tells once of what it could not write.
+		log.G(ctx).WithError(err).Error("Failed to flush unpacked layers; they will be unpacked again after the next boot")
+	}
+}
+
+// Flushed is flush with an error, after which the marks stay for good. It returns when
+// what others are flushing is on disk, too.
+func (f *Flusher) Flushed(ctx context.Context) error {
+	f.Flushing.Lock()
+	defer f.Flushing.Unlock()
+	f.Mu.Lock()
+	ended, others := f.ended, map[string]map[uint64]*os.File{}
+	f.ended = nil
+	for _, id := range ended {
+		others[id] = f.Others[id]
+		delete(f.Others, id)
+	}
+	f.Mu.Unlock()
+	if len(ended) == 0 {
+		return nil
+	}
+	failpoint.Hit(failpoint.ImageFlush)
+	root, err := os.Open(f.root)
+	if err == nil {
+		err = errors.Join(unix.Syncfs(int(root.Fd())), root.Close())
+	}
+	for _, id := range ended {
+		for _, dir := range others[id] {
+			err = errors.Join(err, unix.Syncfs(int(dir.Fd())), dir.Close())
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("flush filesystems of layers: %w", err)
+	}
+	for _, id := range ended {
+		if err := atomicfile.Remove(filepath.Join(f.marks, id)); err != nil {
+			log.G(ctx).WithError(err).Warn("Failed to remove the mark of unpacked layers; they will be unpacked again after the next boot")
+		}
+	}
+	return nil
+}
+
+// Recover finds the unpackings of earlier boots, whose layers may not be whole. Those
+// of this boot are: what ended their daemon left the page cache alone. All snapshotters
+// may have some of them.
+func (f *Flusher) Recover(snapshotters iter.Seq[string]) error {
+	entries, err := os.ReadDir(f.marks)
+	if err != nil {
+		return fmt.Errorf("read the marks of unpacked layers: %w", err)
+	}
+	lost := map[string]bool{}
+	for _, e := range entries {
+		boot, err := os.ReadFile(filepath.Join(f.marks, e.Name()))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("read the mark of unpacked layers: %w", err)
+		}
+		if string(boot) == f.Boot {
+			f.End(e.Name())
+		} else {
+			lost[e.Name()] = true
+		}
+	}
+	f.Mu.Lock()
+	defer f.Mu.Unlock()
+	f.lost, f.unseen = lost, map[string]bool{}
+	for name := range snapshotters {
+		f.unseen[name] = true
+	}
+	return nil
+}
+
+// lostIn are the unpackings of earlier boots of which a snapshotter may have layers.
+func (f *Flusher) lostIn(snapshotter string) map[string]bool {
+	f.Mu.Lock()
+	defer f.Mu.Unlock()
+	if !f.unseen[snapshotter] {
+		return nil
+	}
+	return f.lost
+}
+
+// gone says that a snapshotter has no layers any more of earlier boots that may not be
+// whole. After the last one their marks go.
+func (f *Flusher) gone(snapshotter string) error {
+	f.Mu.Lock()
+	defer f.Mu.Unlock()
+	if delete(f.unseen, snapshotter); len(f.unseen) > 0 {
+		return nil
+	}
+	for id := range f.lost {
+		if err := atomicfile.Remove(filepath.Join(f.marks, id)); err != nil {
+			return fmt.Errorf("remove the mark of unpacked layers: %w", err)
+		}
+		delete(f.lost, id)
+	}
+	return nil
+}
+
+// DropLost removes the layers of a snapshotter, of earlier boots, that may not be whole,
+// with what is built on them.
+func (f *Files) DropLost(ctx context.Context, snapshotter string, l *Layers) error {
+	lost := f.Flusher.lostIn(snapshotter)
+	if len(lost) == 0 {
+		return f.Flusher.gone(snapshotter)
+	}
+	removed, err := l.DropBuiltOn(ctx, func(info snapshots.Info) bool { return lost[info.Labels[UnpackLabel]] })
+	if err != nil {
+		return fmt.Errorf("remove layers that were not flushed: %w", err)
+	}
+	if len(removed) > 0 {
+		log.G(ctx).WithFields(log.Fields{"layers": len(removed), "snapshotter": snapshotter}).Warn("Removed unpacked layers that were not on disk at the last power cut; they will be unpacked again when they are needed")
+		if _, err := f.Db.GarbageCollect(ctx); err != nil {
+			return fmt.Errorf("remove layers that were not flushed: %w", err)
+		}
+	}
+	return f.Flusher.gone(snapshotter)
+}
+
+// DropBuiltOn removes snapshots that are lost, with what is built on them, and returns their names.
+func (l *Layers) DropBuiltOn(ctx context.Context, lost func(snapshots.Info) bool) (gone map[string]bool, err error) {
+	children := map[string][]string{}
+	var first []string
+	err = l.Walk(ctx, func(_ context.Context, info snapshots.Info) error {
+		children[info.Parent] = append(children[info.Parent], info.Name)
+		if lost(info) {
+			first = append(first, info.Name)
+		}
+		return nil
+	})
+	gone = map[string]bool{}
+	var drop func(name string) error
+	drop = func(name string) error {
+		if gone[name] {
+			return nil
+		}
+		for _, child := range children[name] {
+			if err := drop(child); err != nil {
+				return err
+			}
+		}
+		gone[name] = true
+		return l.Remove(ctx, name)
+	}
+	for _, name := range first {
+		if err == nil {
+			err = drop(name)
+		}
+	}
+	return gone, err
+}

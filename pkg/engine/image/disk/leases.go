@@ -1,0 +1,123 @@
+package disk
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/containerd/containerd/v2/core/leases"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/log"
+)
+
+const (
+	ClientLabel = "berth.dev/client"
+	ExpireLabel = "containerd.io/gc.expire"
+	// ClientRefs begin the names of what clients are writing: those of pulls are others, and
+	// no client can keep a pull waiting.
+	ClientRefs = "client/"
+	// ClientLeaseGrace is how old one must be to give way when the disk is nearly full.
+	// When it is full, below ClientLeaseMargin percent, all do.
+	ClientLeaseGrace  = time.Hour
+	ClientLeaseMargin = 10
+)
+
+// Lease keeps what is written under the returned context from being collected.
+func (f *Files) Lease(ctx context.Context, labels map[string]string) (context.Context, leases.Lease, error) {
+	l, err := f.Leases.Create(ctx, leases.WithRandomID(), leases.WithLabels(labels))
+	if err != nil {
+		return ctx, l, fmt.Errorf("lease: %w", err)
+	}
+	return leases.WithLease(ctx, l.ID), l, nil
+}
+
+// EndLease gives up what only the lease held. It works after ctx ended.
+func (f *Files) EndLease(ctx context.Context, l leases.Lease) {
+	ctx = context.WithoutCancel(ctx)
+	if err := f.Leases.Delete(ctx, l); err != nil && !errdefs.IsNotFound(err) {
+		log.G(ctx).WithError(err).Warn("Failed to delete image lease; the next start will retry")
+	}
+}
+
+// DropDownloads removes what pulls were writing: none of them is under way. A
+// download that began on a full disk is not in the metadata, and no collection
+// would find it. What can go on stays if some does.
+func (f *Files) DropDownloads(goOn bool) error {
+	ingest := f.Path("content", "ingest")
+	entries, err := os.ReadDir(ingest)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("list unfinished downloads: %w", err)
+	}
+	for _, e := range entries {
+		if goOn && isDownload(filepath.Join(ingest, e.Name())) {
+			continue
+		}
+		if err := os.RemoveAll(filepath.Join(ingest, e.Name())); err != nil {
+			return fmt.Errorf("remove an unfinished download: %w", err)
+		}
+	}
+	return nil
+}
+
+// isDownload says whether a directory has what the content store needs to tell which
+// download it is of.
+func isDownload(dir string) bool {
+	for _, name := range []string{"ref", "startedat", "updatedat", "data"} {
+		if info, err := os.Lstat(filepath.Join(dir, name)); err != nil || name != "data" && info.Size() == 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// IsClientLease is whether a lease is that of a client of the containerd API.
+func IsClientLease(l leases.Lease) bool {
+	_, ok := l.Labels[ClientLabel]
+	return ok
+}
+
+// IsOver says whether the collector takes what a lease holds.
+func IsOver(l leases.Lease, now time.Time) bool {
+	end, err := time.Parse(time.RFC3339, l.Labels[ExpireLabel])
+	return err == nil && now.After(end)
+}
+
+// DropClientWrites gives up what clients began to write.
+func (f *Files) DropClientWrites(ctx context.Context) {
+	all, err := f.Content.ListStatuses(ctx)
+	if err != nil {
+		log.G(ctx).WithError(err).Warn("Failed to list what is being written")
+		return
+	}
+	for _, st := range all {
+		if !strings.HasPrefix(st.Ref, ClientRefs) {
+			continue
+		}
+		if err := f.Content.Abort(ctx, st.Ref); err != nil && !errdefs.IsNotFound(err) {
+			log.G(ctx).WithError(err).WithField("ref", st.Ref).Warn("Failed to give up what a client began to write")
+		}
+	}
+}
+
+// DropClientLeases gives up what clients hold since before that time.
+func (f *Files) DropClientLeases(ctx context.Context, before time.Time) (dropped int) {
+	all, err := f.Leases.List(ctx)
+	if err != nil {
+		log.G(ctx).WithError(err).Warn("Failed to list leases")
+	}
+	for _, l := range all {
+		if IsClientLease(l) && l.CreatedAt.Before(before) {
+			f.EndLease(ctx, l)
+			dropped++
+		}
+	}
+	if dropped > 0 {
+		log.G(ctx).WithField("leases", dropped).Warn("Gave up leases of clients because the disk is nearly full")
+	}
+	return dropped
+}

@@ -1,0 +1,155 @@
+package disk
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+
+	"github.com/containerd/containerd/v2/core/mount"
+	"golang.org/x/sys/unix"
+)
+
+// overlayProof remembers what probeOverlay found out.
+type overlayProof struct {
+	mu       sync.Mutex
+	known    bool
+	volatile []string
+	err      error
+}
+
+// Get probes the first time. A filesystem without room says nothing about
+// overlayfs: it is taken to work, and probed again at the next use.
+func (p *overlayProof) Get(root, writable string) (volatile []string, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.known {
+		volatile, err := probeOverlay(root, writable)
+		if err != nil && IsNoSpace(err) {
+			return nil, nil
+		}
+		p.known, p.volatile, p.err = true, volatile, err
+	}
+	return p.volatile, p.err
+}
+
+// probeOverlay finds out by a mount whether overlayfs works on the filesystems of
+// root, for layers, and of what is writable, and whether it knows the option "volatile"
+// (Linux 5.10). It first removes what probes left that were killed.
+func probeOverlay(root, writable string) (volatile []string, err error) {
+	if err := removeProbes(root, writable); err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, removeProbes(root, writable)) }()
+	lower, err := os.MkdirTemp(root, probePrefix)
+	if err != nil {
+		return nil, err
+	}
+	upper, err := os.MkdirTemp(writable, probePrefix)
+	if err != nil {
+		return nil, err
+	}
+	target := filepath.Join(lower, probeTarget)
+	options := []string{}
+	for name, dir := range map[string]string{"lowerdir": filepath.Join(lower, "lower"), "upperdir": filepath.Join(upper, "upper"), "workdir": filepath.Join(upper, "work"), "": target} {
+		if err := os.Mkdir(dir, 0o700); err != nil {
+			return nil, err
+		}
+		if name != "" {
+			options = append(options, name+"="+dir)
+		}
+	}
+	for _, volatile = range [][]string{{"volatile"}, nil} {
+		m := mount.Mount{Type: "overlay", Source: "overlay", Options: append(options, volatile...)}
+		if err = m.Mount(target); err == nil {
+			return volatile, nil
+		}
+	}
+	return nil, fmt.Errorf("cannot mount overlayfs on %s with %s: %w", root, writable, err)
+}
+
+// probePrefix begins the names of the directories of probeOverlay, and probeTarget is
+// where it mounts in one of them.
+const (
+	probePrefix = "probe-"
+	probeTarget = "merged"
+)
+
+// removeProbes unmounts before it removes: files below a mount would go with it.
+func removeProbes(parents ...string) error {
+	var dirs []string
+	for _, parent := range parents {
+		left, err := filepath.Glob(filepath.Join(parent, probePrefix+"*"))
+		if err != nil {
+			return err
+		}
+		dirs = append(dirs, left...)
+	}
+	for _, dir := range dirs {
+		if err := mount.UnmountAll(filepath.Join(dir, probeTarget), unix.MNT_DETACH); err != nil {
+			return err
+		}
+	}
+	for _, dir := range dirs {
+		if err := os.RemoveAll(dir); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Stack is the read-only part of an overlay mount.
+type Stack struct {
+	// Lower directories, topmost first.
+	Lower []string
+	// Options are the snapshotter's own ("index=off").
+	Options []string
+}
+
+// ReadStack takes the lower directories out of the mounts of a view: a bind of
+// the only layer, or an overlay of several. False for anything else.
+func ReadStack(mounts []mount.Mount) (Stack, bool) {
+	if len(mounts) != 1 {
+		return Stack{}, false
+	}
+	switch m := mounts[0]; m.Type {
+	case "bind":
+		return Stack{Lower: []string{m.Source}}, true
+	case "overlay":
+		var st Stack
+		for _, o := range m.Options {
+			switch key, value, _ := strings.Cut(o, "="); key {
+			case "lowerdir":
+				st.Lower = strings.Split(value, ":")
+			case "upperdir", "workdir":
+				return Stack{}, false
+			case "ro":
+			default:
+				st.Options = append(st.Options, o)
+			}
+		}
+		return st, len(st.Lower) > 0
+	}
+	return Stack{}, false
+}
+
+// Mounts puts a writable layer on the stack.
+func (st Stack) Mounts(upper, work string, options ...string) []mount.Mount {
+	all := []string{"workdir=" + work, "upperdir=" + upper, "lowerdir=" + strings.Join(st.Lower, ":")}
+	all = append(append(all, st.Options...), options...)
+	return []mount.Mount{{Type: "overlay", Source: "overlay", Options: all}}
+}
+
+// Readonly is an overlay without a writable layer. One layer alone gets an empty
+// one below it: a bind mount of it could be made writable by whoever has
+// CAP_SYS_ADMIN in a container, and what it holds is every other container's too.
+func (st Stack) Readonly(empty string) []mount.Mount {
+	lower := st.Lower
+	if len(lower) == 1 {
+		lower = []string{lower[0], empty}
+	}
+	all := append([]string{"lowerdir=" + strings.Join(lower, ":")}, st.Options...)
+	return []mount.Mount{{Type: "overlay", Source: "overlay", Options: all}}
+}

@@ -1,0 +1,320 @@
+package disk
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	snapshotsapi "github.com/containerd/containerd/api/services/snapshots/v1"
+	"github.com/containerd/containerd/v2/core/mount"
+	"github.com/containerd/containerd/v2/core/snapshots"
+	"github.com/containerd/containerd/v2/core/snapshots/proxy"
+	"github.com/containerd/containerd/v2/defaults"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/log"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/berth-cri/berth/pkg/printable"
+)
+
+const (
+	// proxiedCall bounds a call of another program, and proxiedWork one that may have to
+	// fetch something or to copy files. A commit locks the metadata.
+	proxiedCall, proxiedWork, proxiedCommit = 10 * time.Second, 5 * time.Minute, 30 * time.Second
+	// ProxiedStart bounds what a start of berth waits for it.
+	ProxiedStart = 5 * time.Second
+	// proxiedCheck bounds the question whether it answers, which is asked in intervals.
+	proxiedCheck, proxiedInterval = 3 * time.Second, 2 * time.Second
+	// proxiedDoubt is how many questions in a row it may leave without an answer.
+	proxiedDoubt = 2
+	// neverThere is a snapshot that nobody has.
+	neverThere = "berth-is-it-there"
+)
+
+// Proxied is a snapshotter of another program, by containerd's protocol. Once it does
+// not answer, its calls fail at once, those that wait too, until it answers again: its
+// handlers feel that, and nobody else.
+type Proxied struct {
+	snapshots.Snapshotter
+	name, address string
+	conn          *grpc.ClientConn // nil if it is not configured any more
+	// changed gets something when it answers no more, or again.
+	changed chan<- struct{}
+	doubted chan struct{}
+	closed  sync.Once
+	// CatchUp does what could not be done while it did not answer. Set before check.
+	CatchUp func(ctx context.Context) error
+
+	mu      sync.Mutex
+	failure error
+	// known says that it was asked whether it answers.
+	known bool
+	// behind counts the reasons to catch up, and caught those that it has.
+	behind, caught int
+	misses         int
+	calls          context.Context // ends when it does not answer
+	end            context.CancelFunc
+}
+
+// newProxied opens a snapshotter that is at a socket, whether it answers or not.
+// Without an address it never does. It has to be checked before it is used.
+func newProxied(name, address string, changed chan<- struct{}) (*Proxied, error) {
+	p := &Proxied{name: name, address: strings.TrimPrefix(address, "unix://"), changed: changed, doubted: make(chan struct{}, 1), behind: 1}
+	p.failure = fmt.Errorf("snapshotter %s was not asked yet: %w", name, errdefs.ErrUnavailable)
+	p.calls, p.end = context.WithCancel(context.Background())
+	if address == "" {
+		p.failure = fmt.Errorf("snapshotter %s is not configured any more; add [snapshotters.%s] and restart berth: %w", name, name, errdefs.ErrUnavailable)
+		return p, nil
+	}
+	retry := backoff.DefaultConfig
+	retry.MaxDelay = proxiedInterval
+	var err error
+	p.conn, err = grpc.NewClient("unix://"+p.address, grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithConnectParams(grpc.ConnectParams{Backoff: retry, MinConnectTimeout: proxiedCheck}),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(defaults.DefaultMaxRecvMsgSize), grpc.MaxCallSendMsgSize(defaults.DefaultMaxSendMsgSize)))
+	if err != nil {
+		return nil, fmt.Errorf("snapshotter %s: %w", name, err)
+	}
+	p.Snapshotter = proxy.NewSnapshotter(snapshotsapi.NewSnapshotsClient(p.conn), name)
+	return p, nil
+}
+
+// ready is why no call is made; nil if it answers.
+func (p *Proxied) ready() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.failure
+}
+
+// Watch asks in intervals whether it answers, until ctx ends.
+func (p *Proxied) Watch(ctx context.Context) {
+	if p.conn == nil {
+		return
+	}
+	tick := time.NewTicker(proxiedInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		case <-p.doubted:
+		}
+		p.Check(ctx, proxiedDoubt, proxiedWork)
+	}
+}
+
+// Check asks it. Only after so many questions without an answer it counts as hanging.
+// Bound is how long it may take to catch up.
+func (p *Proxied) Check(ctx context.Context, doubt int, bound time.Duration) {
+	if p.conn == nil {
+		return
+	}
+	bounded, cancel := context.WithTimeout(InNamespace(ctx), proxiedCheck)
+	defer cancel()
+	_, err := p.Snapshotter.Stat(bounded, neverThere)
+	failure := p.explain(err)
+	if failure == nil {
+		failure = p.follow(InNamespace(ctx), bound)
+	}
+	if ctx.Err() == nil && p.note(failure, doubt) {
+		select {
+		case p.changed <- struct{}{}:
+		default: // whoever reads it looks at all of them
+		}
+	}
+}
+
+// catchingUp is in the context of calls that are made before anybody else's.
+type catchingUp struct{}
+
+// follow catches up with what it has missed.
+func (p *Proxied) follow(ctx context.Context, bound time.Duration) error {
+	p.mu.Lock()
+	behind, caught := p.behind, p.caught
+	p.mu.Unlock()
+	if behind == caught {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.WithValue(ctx, catchingUp{}, true), bound)
+	defer cancel()
+	if err := p.CatchUp(ctx); err != nil {
+		if failure := p.explain(err); failure != nil {
+			return failure
+		}
+		return fmt.Errorf("snapshotter %s: %s: %w", p.name, printable.Line(err.Error()), errdefs.ErrUnavailable)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.caught = behind
+	return nil
+}
+
+// FellBehind has it catch up before its next call, and is false if it answers.
+func (p *Proxied) FellBehind() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.failure == nil {
+		return false
+	}
+	p.behind++
+	return true
+}
+
+// HasAnswered says whether it was brought up to date once.
+func (p *Proxied) HasAnswered() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.caught > 0
+}
+
+// explain is nil for every answer of a snapshotter.
+func (p *Proxied) explain(err error) error {
+	var what string
+	switch {
+	case errdefs.IsUnavailable(err):
+		what = "cannot be reached"
+	case errors.Is(err, context.DeadlineExceeded), errdefs.IsDeadlineExceeded(err):
+		what = "does not answer"
+	case errdefs.IsNotImplemented(err):
+		what = "is another program's"
+	default:
+		return nil
+	}
+	return fmt.Errorf("snapshotter %s: %s %s; start it, or correct snapshotters.%s.address: %s: %w",
+		p.name, p.address, what, p.name, printable.Line(err.Error()), errdefs.ErrUnavailable)
+}
+
+// note takes over what a question had for an answer, and says whether that is news.
+func (p *Proxied) note(failure error, doubt int) (news bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if failure == nil {
+		if p.misses = 0; p.behind != p.caught {
+			return false // something came meanwhile; see the next check
+		}
+		again := p.known
+		news, p.failure, p.known = p.failure != nil, nil, true
+		if p.calls.Err() != nil {
+			p.calls, p.end = context.WithCancel(context.Background())
+		}
+		if news && again {
+			log.L.WithField("snapshotter", p.name).Info("Snapshotter answers again")
+		}
+		return news
+	}
+	if p.misses++; p.misses < doubt && p.failure == nil {
+		return false
+	}
+	news, p.failure, p.known = p.failure == nil || !p.known, failure, true
+	p.end()
+	if news {
+		p.behind++
+		log.L.WithError(failure).WithField("snapshotter", p.name).Warn("Snapshotter does not answer; its handlers accept no pods until it does")
+	}
+	return news
+}
+
+// call makes a call, unless it would not be answered.
+func (p *Proxied) call(ctx context.Context, bound time.Duration, f func(ctx context.Context) error) error {
+	p.mu.Lock()
+	failure, calls := p.failure, p.calls
+	p.mu.Unlock()
+	if ctx.Value(catchingUp{}) != nil {
+		failure, calls = nil, ctx
+	}
+	if failure != nil {
+		return failure
+	}
+	ctx, cancel := context.WithTimeout(ctx, bound)
+	defer cancel()
+	defer context.AfterFunc(calls, cancel)()
+	err := f(ctx)
+	if calls.Err() != nil && err != nil {
+		if failure := p.ready(); failure != nil {
+			return failure
+		}
+	}
+	if p.explain(err) != nil {
+		select {
+		case p.doubted <- struct{}{}:
+		default:
+		}
+	}
+	return err
+}
+
+func asked[T any](ctx context.Context, p *Proxied, bound time.Duration, f func(ctx context.Context) (T, error)) (answer T, err error) {
+	err = p.call(ctx, bound, func(ctx context.Context) (err error) {
+		answer, err = f(ctx)
+		return err
+	})
+	return answer, err
+}
+
+func (p *Proxied) Stat(ctx context.Context, key string) (snapshots.Info, error) {
+	return asked(ctx, p, proxiedCall, func(ctx context.Context) (snapshots.Info, error) { return p.Snapshotter.Stat(ctx, key) })
+}
+
+func (p *Proxied) Update(ctx context.Context, info snapshots.Info, fieldpaths ...string) (snapshots.Info, error) {
+	return asked(ctx, p, proxiedCall, func(ctx context.Context) (snapshots.Info, error) {
+		return p.Snapshotter.Update(ctx, info, fieldpaths...)
+	})
+}
+
+func (p *Proxied) Usage(ctx context.Context, key string) (snapshots.Usage, error) {
+	return asked(ctx, p, proxiedCall, func(ctx context.Context) (snapshots.Usage, error) { return p.Snapshotter.Usage(ctx, key) })
+}
+
+func (p *Proxied) Mounts(ctx context.Context, key string) ([]mount.Mount, error) {
+	return asked(ctx, p, proxiedWork, func(ctx context.Context) ([]mount.Mount, error) { return p.Snapshotter.Mounts(ctx, key) })
+}
+
+func (p *Proxied) Prepare(ctx context.Context, key, parent string, opts ...snapshots.Opt) ([]mount.Mount, error) {
+	return asked(ctx, p, proxiedWork, func(ctx context.Context) ([]mount.Mount, error) {
+		return p.Snapshotter.Prepare(ctx, key, parent, opts...)
+	})
+}
+
+func (p *Proxied) View(ctx context.Context, key, parent string, opts ...snapshots.Opt) ([]mount.Mount, error) {
+	return asked(ctx, p, proxiedWork, func(ctx context.Context) ([]mount.Mount, error) {
+		return p.Snapshotter.View(ctx, key, parent, opts...)
+	})
+}
+
+func (p *Proxied) Commit(ctx context.Context, name, key string, opts ...snapshots.Opt) error {
+	return p.call(ctx, proxiedCommit, func(ctx context.Context) error { return p.Snapshotter.Commit(ctx, name, key, opts...) })
+}
+
+func (p *Proxied) Remove(ctx context.Context, key string) error {
+	return p.call(ctx, proxiedCall, func(ctx context.Context) error { return p.Snapshotter.Remove(ctx, key) })
+}
+
+func (p *Proxied) Walk(ctx context.Context, f snapshots.WalkFunc, filters ...string) error {
+	return p.call(ctx, proxiedWork, func(ctx context.Context) error { return p.Snapshotter.Walk(ctx, f, filters...) })
+}
+
+func (p *Proxied) Cleanup(ctx context.Context) error {
+	return p.call(ctx, proxiedWork, func(ctx context.Context) error {
+		if c, ok := p.Snapshotter.(snapshots.Cleaner); ok {
+			return c.Cleanup(ctx)
+		}
+		return nil
+	})
+}
+
+// Close implements snapshots.Snapshotter. The program goes on.
+func (p *Proxied) Close() (err error) {
+	p.mu.Lock()
+	p.end()
+	p.mu.Unlock()
+	if p.conn != nil {
+		p.closed.Do(func() { err = p.conn.Close() })
+	}
+	return err
+}

@@ -1,0 +1,153 @@
+package disk
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/containerd/containerd/v2/core/mount"
+	"github.com/containerd/containerd/v2/core/snapshots"
+	"github.com/containerd/errdefs"
+
+	"github.com/berth-cri/berth/pkg/engine/failpoint"
+)
+
+// ParentLabel is how containerd's unpacker names the layer below to a snapshotter.
+const ParentLabel = "containerd.io/snapshot/parent-chain-id"
+
+// rebases knows the layers that are unpacked before those below them are there: they
+// are put on them when they are committed.
+type rebases struct {
+	mu sync.Mutex
+	// Active is what is being unpacked, by its key, and below what it will be put on,
+	// by the directory that it is unpacked into.
+	Active map[string]rebase
+	Below  map[string]string
+	// changed is closed at the next change.
+	changed chan struct{}
+}
+
+// rebase is a layer on its way: the chain that it becomes, and where it is until then.
+type rebase struct{ chain, dir string }
+
+func newRebases() *rebases {
+	return &rebases{Active: map[string]rebase{}, Below: map[string]string{}, changed: make(chan struct{})}
+}
+
+func (r *rebases) begin(key string, labels map[string]string, mounts []mount.Mount) {
+	to, err := WhereTo(mounts)
+	chain := labels[snapshots.LabelSnapshotRef]
+	if chain == "" || err != nil {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.Active[key] = rebase{chain: chain, dir: to.Root}
+	if parent := labels[ParentLabel]; parent != "" {
+		r.Below[to.Root] = parent
+	}
+}
+
+func (r *rebases) end(key string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	layer, ok := r.Active[key]
+	if !ok {
+		return
+	}
+	delete(r.Active, key)
+	delete(r.Below, layer.dir)
+	close(r.changed)
+	r.changed = make(chan struct{})
+}
+
+// ParentOf is the layer that one in a directory will be put on; empty if it is on it.
+func (r *rebases) ParentOf(dir string) string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.Below[dir]
+}
+
+// coming says whether a layer is being unpacked, until changed.
+func (r *rebases) coming(chain string) (is bool, changed <-chan struct{}) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, layer := range r.Active {
+		if layer.chain == chain {
+			return true, r.changed
+		}
+	}
+	return false, r.changed
+}
+
+func (l *Layers) Prepare(ctx context.Context, key, parent string, opts ...snapshots.Opt) ([]mount.Mount, error) {
+	mounts, err := l.Snapshotter.Prepare(ctx, key, parent, opts...)
+	if err != nil || parent != "" {
+		return mounts, err
+	}
+	var info snapshots.Info
+	for _, opt := range opts {
+		if err := opt(&info); err != nil {
+			return nil, err
+		}
+	}
+	l.Rebases.begin(key, info.Labels, mounts)
+	return mounts, nil
+}
+
+func (l *Layers) Commit(ctx context.Context, name, key string, opts ...snapshots.Opt) error {
+	err := l.Snapshotter.Commit(ctx, name, key, opts...)
+	if err == nil {
+		failpoint.Hit(failpoint.ImageCommitted)
+		l.Rebases.end(key)
+	}
+	return err
+}
+
+func (l *Layers) Remove(ctx context.Context, key string) error {
+	defer l.Rebases.end(key)
+	return l.Snapshotter.Remove(ctx, key)
+}
+
+// Wait returns when a layer is there that was being unpacked.
+func (l *Layers) Wait(ctx context.Context, chain string) error {
+	for {
+		coming, changed := l.Rebases.coming(chain)
+		if !coming {
+			_, err := l.Stat(ctx, chain)
+			if errdefs.IsNotFound(err) {
+				return errors.New("the layer below was not unpacked") // without a class: that layer's error has one
+			}
+			return err
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// BelowPrefix begins the names of views that last as long as StackOf does.
+const BelowPrefix = "berth-below-"
+
+// StackOf returns the directories of a layer and of those below it, topmost first.
+func (l *Layers) StackOf(ctx context.Context, chain string) (_ []string, err error) {
+	key := BelowPrefix + rand.Text()
+	mounts, err := l.View(ctx, key, chain)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if removeErr := l.Remove(context.WithoutCancel(ctx), key); err == nil {
+			err = removeErr
+		}
+	}()
+	st, ok := ReadStack(mounts)
+	if !ok {
+		return nil, fmt.Errorf("layer %s has mounts of an unexpected kind: %w", chain, errdefs.ErrInternal)
+	}
+	return st.Lower, nil
+}

@@ -1,0 +1,91 @@
+package disk
+
+import (
+	"context"
+	"sync"
+
+	"github.com/containerd/log"
+)
+
+// Worker runs one job in the background, again and again when it is asked to.
+// Requests that come while it runs are served by one more run: singleflight would give
+// them the outcome of one that began before.
+type Worker struct {
+	wake chan struct{}
+
+	mu sync.Mutex
+	// next is closed at the end of the next run; nil when nobody asked for it.
+	next   chan struct{}
+	closed bool
+}
+
+// NewWorker returns a worker, which Run serves.
+func NewWorker() *Worker { return &Worker{wake: make(chan struct{}, 1)} }
+
+// Kick asks for a run.
+func (w *Worker) Kick() { w.Request() }
+
+// Request asks for a run and returns a channel that is closed when one has ended
+// that began after the request, or when the worker stops.
+func (w *Worker) Request() <-chan struct{} {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.next == nil {
+		w.next = make(chan struct{})
+	}
+	done := w.next
+	if w.closed {
+		close(done)
+		w.next = nil
+		return done
+	}
+	select {
+	case w.wake <- struct{}{}:
+	default:
+	}
+	return done
+}
+
+// Run serves requests until ctx ends.
+func (w *Worker) Run(ctx context.Context, job func(context.Context)) {
+	defer w.close()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-w.wake:
+		}
+		done := w.take()
+		if err := quietly(ctx, job); err != nil {
+			log.G(ctx).WithError(err).Error("Background work on images failed")
+		}
+		if done != nil {
+			close(done)
+		}
+	}
+}
+
+// quietly runs a job, which costs itself if it panics.
+func quietly(ctx context.Context, job func(context.Context)) (err error) {
+	defer Caught(ctx, &err)
+	job(ctx)
+	return nil
+}
+
+func (w *Worker) take() chan struct{} {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	done := w.next
+	w.next = nil
+	return done
+}
+
+func (w *Worker) close() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.closed = true
+	if w.next != nil {
+		close(w.next)
+		w.next = nil
+	}
+}

@@ -1,0 +1,162 @@
+// Package progress knows the pulls that have not ended, and what is done to each layer.
+package progress
+
+import (
+	"cmp"
+	"context"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/containerd/containerd/v2/core/content"
+	"github.com/containerd/containerd/v2/core/remotes"
+	"github.com/opencontainers/go-digest"
+	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+)
+
+// Underway is a pull that has not ended.
+type Underway struct {
+	// Name is the image's, normalised.
+	Name        string
+	Snapshotter string
+	Began       time.Time
+	// Layers are in the order of the image. None before its manifest is there.
+	Layers []LayerProgress
+}
+
+// LayerProgress is how far a layer has come.
+type LayerProgress struct {
+	Digest digest.Digest
+	// Size and Fetched are in bytes, as the registry sends the layer.
+	Size, Fetched int64
+	Stage         LayerStage
+}
+
+// LayerStage is what is done to a layer.
+type LayerStage string
+
+// The stages, in their order. One that was there before may skip some.
+const (
+	LayerWaiting   LayerStage = "waiting"
+	LayerFetching  LayerStage = "fetching"
+	LayerFetched   LayerStage = "fetched"
+	LayerUnpacking LayerStage = "unpacking"
+	LayerUnpacked  LayerStage = "unpacked"
+)
+
+// Pulls are the pulls that have not ended.
+type Pulls struct {
+	// Fetched are the bytes that came from registries.
+	Fetched atomic.Int64
+
+	mu    sync.Mutex
+	pulls map[*Pull]bool
+}
+
+// Pull is one of them, for who works on it. A nil one takes everything in.
+type Pull struct {
+	name, snapshotter string
+	began             time.Time
+
+	mu     sync.Mutex
+	layers []imagespec.Descriptor
+	stages map[digest.Digest]LayerStage
+}
+
+// Begin adds a pull until end is called.
+func (u *Pulls) Begin(name, snapshotter string) (w *Pull, end func()) {
+	w = &Pull{name: name, snapshotter: snapshotter, began: time.Now(), stages: map[digest.Digest]LayerStage{}}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.pulls == nil {
+		u.pulls = map[*Pull]bool{}
+	}
+	u.pulls[w] = true
+	return w, func() {
+		u.mu.Lock()
+		defer u.mu.Unlock()
+		delete(u.pulls, w)
+	}
+}
+
+// Running is how many they are.
+func (u *Pulls) Running() int {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return len(u.pulls)
+}
+
+// List describes them, the oldest first; what is of their layers is in store.
+func (u *Pulls) List(ctx context.Context, store content.Store) []Underway {
+	u.mu.Lock()
+	pulls := slices.Collect(maps.Keys(u.pulls))
+	u.mu.Unlock()
+	out := make([]Underway, 0, len(pulls))
+	for _, w := range pulls {
+		out = append(out, w.describe(ctx, store))
+	}
+	slices.SortFunc(out, func(a, b Underway) int { return cmp.Or(a.Began.Compare(b.Began), cmp.Compare(a.Name, b.Name)) })
+	return out
+}
+
+func (w *Pull) describe(ctx context.Context, store content.Store) Underway {
+	w.mu.Lock()
+	layers, stages := w.layers, maps.Clone(w.stages)
+	w.mu.Unlock()
+	u := Underway{Name: w.name, Snapshotter: w.snapshotter, Began: w.began}
+	for _, desc := range layers {
+		l := LayerProgress{Digest: desc.Digest, Size: desc.Size, Fetched: desc.Size, Stage: stages[desc.Digest]}
+		if l.Stage == "" { // it is not being unpacked, and was not
+			l.Fetched, l.Stage = fetched(ctx, store, desc)
+		}
+		u.Layers = append(u.Layers, l)
+	}
+	return u
+}
+
+// fetched is how much of a layer is there.
+func fetched(ctx context.Context, store content.Store, desc imagespec.Descriptor) (int64, LayerStage) {
+	if _, err := store.Info(ctx, desc.Digest); err == nil {
+		return desc.Size, LayerFetched
+	}
+	if st, err := store.Status(ctx, remotes.MakeRefKey(ctx, desc)); err == nil {
+		return min(st.Offset, desc.Size), LayerFetching
+	}
+	return 0, LayerWaiting
+}
+
+// Expect notes the layers of the image.
+func (w *Pull) Expect(layers []imagespec.Descriptor) {
+	if w == nil {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.layers = layers
+}
+
+// At says what is done to a layer now.
+func (w *Pull) At(layer digest.Digest, stage LayerStage) {
+	if w == nil {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.stages[layer] = stage
+}
+
+// underwayKey is under which the context of a pull has its *Pull.
+type underwayKey struct{}
+
+// With returns a context that belongs to a pull.
+func With(ctx context.Context, w *Pull) context.Context {
+	return context.WithValue(ctx, underwayKey{}, w)
+}
+
+// From is the pull that ctx belongs to, nil if it is none.
+func From(ctx context.Context) *Pull {
+	w, _ := ctx.Value(underwayKey{}).(*Pull)
+	return w
+}

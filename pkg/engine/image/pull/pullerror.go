@@ -1,0 +1,191 @@
+package pull
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"syscall"
+
+	"github.com/containerd/containerd/v2/core/remotes/docker"
+	remoteerrors "github.com/containerd/containerd/v2/core/remotes/errors"
+	"github.com/containerd/errdefs"
+
+	"github.com/berth-cri/berth/pkg/atomicfile"
+	"github.com/berth-cri/berth/pkg/engine/image/bounds"
+	"github.com/berth-cri/berth/pkg/engine/image/catalog"
+	"github.com/berth-cri/berth/pkg/engine/image/disk"
+	"github.com/berth-cri/berth/pkg/engine/image/registry"
+	"github.com/berth-cri/berth/pkg/engine/image/trusted"
+	"github.com/berth-cri/berth/pkg/engine/image/unpack"
+)
+
+// These begin the text of an error that the kubelet turns into the reason of
+// that name; it looks at the text of errors of class Unknown.
+const (
+	registryUnavailable       = "RegistryUnavailable"
+	signatureValidationFailed = "SignatureValidationFailed"
+)
+
+// maxCause bounds the part of an error text that others wrote.
+const maxCause = 500
+
+// pullError is what a caller sees of a failed pull: a text without secrets that
+// says what to do, and a class. The cause's own text and type stay inside.
+type pullError struct {
+	text  string
+	class error
+}
+
+func (e *pullError) Error() string { return e.text }
+func (e *pullError) Unwrap() error { return e.class }
+
+// resolveError is a failure to find out what a name stands for.
+type resolveError struct{ error }
+
+func (e *resolveError) Unwrap() error { return e.error }
+
+// is reports whether an error of a type is in the chain of err.
+func is[T error](err error) bool {
+	_, ok := errors.AsType[T](err)
+	return ok
+}
+
+// pullFailure is what explainPull needs to know.
+type pullFailure struct {
+	ref      string
+	host     string
+	hostsDir string
+	root     string
+	// verifiers is the directory of the image verifiers.
+	verifiers string
+	clean     registry.Redactor
+	// cause is why the pull's context ended, if it did.
+	cause error
+	err   error
+}
+
+// explainPull turns the error of a pull into one for the caller.
+func explainPull(f pullFailure) error {
+	text, class := f.judge()
+	if errdefs.IsResourceExhausted(class) { // the text has it all
+		return &pullError{class: class, text: f.clean.Text(text)}
+	}
+	// What is above it would take the room of the command that mends it.
+	if refused, is := errors.AsType[*trusted.Error](f.err); is {
+		f.err = refused
+	}
+	detail := strings.TrimSpace(strings.ReplaceAll(f.clean.Text(f.err.Error()), "\n", " "))
+	if len(detail) > maxCause {
+		detail = detail[:maxCause] + "…"
+	}
+	return &pullError{class: class, text: f.clean.Text(text) + ": " + detail}
+}
+
+func (f pullFailure) judge() (text string, class error) {
+	status, hasStatus := errors.AsType[remoteerrors.ErrUnexpectedStatus](f.err)
+	switch {
+	case errors.Is(f.cause, registry.ErrStalled):
+		return fmt.Sprintf("%s: pull %s: registry %s sent no data for too long (pull_progress_timeout); check the registry and the network", registryUnavailable, f.ref, f.host), errdefs.ErrUnknown
+	case errors.Is(f.err, registry.ErrSlowDownload):
+		return fmt.Sprintf("%s: pull %s: registry %s sends a layer too slowly (1 KiB per second is the least); check the registry and the network", registryUnavailable, f.ref, f.host), errdefs.ErrUnknown
+	case errors.Is(f.err, registry.ErrSlowAnswers):
+		return fmt.Sprintf("%s: pull %s: registry %s, or its token server, takes too long to respond (5 minutes over a pull are the most); check the registry and the network", registryUnavailable, f.ref, f.host), errdefs.ErrUnknown
+	case bounds.IsBeyond(f.err):
+		return fmt.Sprintf("pull %s: the image, or an answer of registry %s, exceeds a limit", f.ref, f.host), errdefs.ErrInvalidArgument
+	case errors.Is(f.cause, ErrClosing):
+		return fmt.Sprintf("pull %s: the daemon is stopping", f.ref), errdefs.ErrUnavailable
+	case IsContextErr(f.err) && f.cause != nil:
+		return "pull " + f.ref, context.Canceled
+	case is[*trusted.Error](f.err):
+		return fmt.Sprintf("pull %s: users other than root can change files that this pull depends on", f.ref), errdefs.ErrFailedPrecondition
+	case is[*verifyError](f.err):
+		return fmt.Sprintf("%s: pull %s: rejected by an image verifier in %s", signatureValidationFailed, f.ref, f.verifiers), errdefs.ErrUnknown
+	case is[*unpack.DecryptError](f.err):
+		return fmt.Sprintf("pull %s: the image is encrypted: %s", f.ref, unpack.KeysAdvice(f.err)), errdefs.ErrFailedPrecondition
+	case disk.IsNoSpace(f.err):
+		return fmt.Sprintf("pull %s: no space left for images under %s (%s); remove images or enlarge the filesystem", f.ref, f.root, atomicfile.Room(f.root)), errdefs.ErrResourceExhausted
+	case isCertificate(f.err):
+		return fmt.Sprintf("pull %s: registry %s has a certificate that this node does not trust; %s with ca = \"<file>\"", f.ref, f.host, f.hostsAdvice()), errdefs.ErrFailedPrecondition
+	case isDenied(f.err) || (hasStatus && isAuthStatus(status.StatusCode)):
+		return fmt.Sprintf("pull %s: registry %s denies access; check that the image exists, and the credentials (a pod's imagePullSecrets; --creds-file of berth image pull)", f.ref, f.host), errdefs.ErrPermissionDenied
+	case hasStatus && status.StatusCode == http.StatusTooManyRequests:
+		return fmt.Sprintf("pull %s: registry %s limits the rate of pulls; wait, or use a mirror or an account", f.ref, f.host), errdefs.ErrUnavailable
+	case is[*catalog.PlatformError](f.err):
+		unfit, _ := errors.AsType[*catalog.PlatformError](f.err)
+		return fmt.Sprintf("pull %s: %s", f.ref, unfit.Advice()), errdefs.ErrNotFound
+	case hasStatus && status.StatusCode >= 500:
+		return fmt.Sprintf("%s: pull %s: registry %s failed", registryUnavailable, f.ref, f.host), errdefs.ErrUnknown
+	case errors.Is(f.err, http.ErrSchemeMismatch):
+		return fmt.Sprintf("pull %s: registry %s answers plain HTTP, not TLS; %s with server = \"http://%s\" if the network is trusted, or pull it once by berth image pull --plain-http", f.ref, f.host, f.hostsAdvice(), f.host), errdefs.ErrFailedPrecondition
+	case isUnknownHost(f.err):
+		return fmt.Sprintf("%s: pull %s: the name of registry %s does not resolve; check the image name and the node's DNS, or %s with a mirror", registryUnavailable, f.ref, f.host, f.hostsAdvice()), errdefs.ErrUnknown
+	case isNetwork(f.err):
+		return fmt.Sprintf("%s: pull %s: cannot reach registry %s; check the network, or %s with a mirror", registryUnavailable, f.ref, f.host, f.hostsAdvice()), errdefs.ErrUnknown
+	case is[*resolveError](f.err) && errdefs.IsNotFound(f.err):
+		return fmt.Sprintf("pull %s: registry %s does not have the image; check name and tag", f.ref, f.host), errdefs.ErrNotFound
+	case errdefs.IsNotFound(f.err):
+		return fmt.Sprintf("pull %s: a part of the image is missing in registry %s", f.ref, f.host), errdefs.ErrNotFound
+	}
+	return "pull " + f.ref, errdefs.Resolve(f.err)
+}
+
+// hostsAdvice names the file that configures the registry.
+func (f pullFailure) hostsAdvice() string {
+	return fmt.Sprintf("write %s/%s/hosts.toml", cmp.Or(f.hostsDir, "<registry hosts directory>"), f.host)
+}
+
+// wasInterrupted says whether a pull ended, for cause if that is not nil, before all
+// was there, and not because of what was there.
+func wasInterrupted(cause, err error) bool {
+	if disk.IsNoSpace(err) || bounds.IsBeyond(err) {
+		return false
+	}
+	status, _ := errors.AsType[remoteerrors.ErrUnexpectedStatus](err)
+	return cause != nil || errors.Is(err, registry.ErrSlowDownload) || errors.Is(err, registry.ErrSlowAnswers) || isNetwork(err) || errdefs.IsUnavailable(err) ||
+		status.StatusCode >= 500 || status.StatusCode == http.StatusTooManyRequests
+}
+
+// IsContextErr is whether a context ended.
+func IsContextErr(err error) bool {
+	return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
+}
+
+func isCertificate(err error) bool {
+	return is[*tls.CertificateVerificationError](err) || is[x509.UnknownAuthorityError](err)
+}
+
+func isDenied(err error) bool {
+	return errors.Is(err, docker.ErrInvalidAuthorization) || errdefs.IsPermissionDenied(err) || errdefs.IsUnauthorized(err) ||
+		strings.Contains(err.Error(), "missing username or secret")
+}
+
+func isAuthStatus(code int) bool {
+	return code == http.StatusUnauthorized || code == http.StatusForbidden
+}
+
+func isUnknownHost(err error) bool {
+	dns, ok := errors.AsType[*net.DNSError](err)
+	return ok && dns.IsNotFound
+}
+
+// isNetwork says whether a connection failed. An error of the kernel about a file is none,
+// though its type has the methods of net.Error, nor is a URL that cannot be read.
+func isNetwork(err error) bool {
+	if u, ok := errors.AsType[*url.Error](err); ok {
+		return u.Op != "parse"
+	}
+	if e, ok := errors.AsType[net.Error](err); ok {
+		if _, kernel := e.(syscall.Errno); !kernel {
+			return true
+		}
+	}
+	return errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ECONNRESET)
+}

@@ -1,0 +1,68 @@
+package pull
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/containerd/containerd/v2/pkg/imageverifier/bindir"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/log"
+	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/berth-cri/berth/pkg/engine/image/trusted"
+)
+
+// Verifiers are programs that are asked about every image before it is pulled,
+// in containerd's protocol: the name and the digest are arguments, the
+// descriptor is on stdin, exit status 0 is a yes and stdout is the reason.
+type Verifiers struct {
+	// BinDir holds the programs and nothing else. Empty, missing or without
+	// files it means that nobody is asked. Read at each pull.
+	BinDir string
+	// Timeout is how long each of them may take. It must be more than 0 if
+	// there is a BinDir.
+	Timeout time.Duration
+}
+
+// verifyError is a pull that the verifiers do not let pass.
+type verifyError struct{ error }
+
+func (e *verifyError) Unwrap() error { return e.error }
+
+// verifier makes containerd's verifier; nil if nobody is asked.
+func (v Verifiers) verifier() (*bindir.ImageVerifier, error) {
+	if v.BinDir == "" {
+		return nil, nil
+	}
+	if v.Timeout <= 0 {
+		return nil, fmt.Errorf("image verifiers of %s need a timeout longer than %v: %w", v.BinDir, v.Timeout, errdefs.ErrInvalidArgument)
+	}
+	c := &bindir.Config{BinDir: v.BinDir, MaxVerifiers: -1}
+	// The type of this field cannot be named outside of containerd.
+	if err := c.PerVerifierTimeout.UnmarshalText([]byte(v.Timeout.String())); err != nil {
+		return nil, err
+	}
+	return bindir.NewImageVerifier(c), nil
+}
+
+// verify asks whether name, which stands for target, may be pulled. It is asked
+// also when target is in the store: what is allowed may have changed.
+func (s *Puller) verify(ctx context.Context, name string, target imagespec.Descriptor) error {
+	if s.verifier == nil {
+		return nil
+	}
+	if err := trusted.Verifiers(s.cfg.Verifiers.BinDir); err != nil {
+		return err
+	}
+	judgement, err := s.verifier.VerifyImage(ctx, name, target)
+	if err != nil {
+		return &verifyError{err}
+	}
+	if !judgement.OK {
+		return &verifyError{errors.New(judgement.Reason)}
+	}
+	log.G(ctx).WithFields(log.Fields{"name": name, "digest": target.Digest, "reason": judgement.Reason}).Debug("Image verified")
+	return nil
+}

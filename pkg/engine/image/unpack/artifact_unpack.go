@@ -1,0 +1,200 @@
+package unpack
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"strconv"
+
+	"github.com/containerd/containerd/v2/core/content"
+	"github.com/containerd/containerd/v2/core/snapshots"
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-cri/berth/pkg/engine/failpoint"
+	"github.com/berth-cri/berth/pkg/engine/image/catalog"
+	"github.com/berth-cri/berth/pkg/engine/image/disk"
+)
+
+// LinkedLabel is on the snapshot of an artifact; its value is the bytes of the files
+// in it that are links to content.
+const LinkedLabel = "berth.dev/linked-bytes"
+
+// SnapshotRef begins the label by which content keeps a snapshot of the snapshotter
+// whose name follows.
+const SnapshotRef = "containerd.io/gc.ref.snapshot."
+
+// UnpackArtifact makes the volume of an artifact: a snapshot that is called by its
+// chain. Its files are hard links to content, so that they take no space and no time.
+func (u *Unpacker) UnpackArtifact(ctx context.Context, l *disk.Layers, name string, img *catalog.Image, limit int64) (err error) {
+	lock := name + "/" + img.ChainID.String()
+	if err := u.Locks.Lock(ctx, lock); err != nil {
+		return err
+	}
+	defer u.Locks.Unlock(lock)
+	if done, err := IsUnpacked(ctx, l, img.ChainID); done || err != nil {
+		return err
+	}
+	files, err := u.Reader.ArtifactFiles(ctx, img)
+	if err != nil {
+		return err
+	}
+	id, labels, err := u.flusher.Begin()
+	if err != nil {
+		return err
+	}
+	defer u.flusher.End(id)
+	// Recovery knows by the beginning of its name what was being unpacked.
+	key := snapshots.UnpackKeyPrefix + "-" + rand.Text() + " " + img.ChainID.String()
+	mounts, err := l.Prepare(ctx, key, "", labels...)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, l.Remove(context.WithoutCancel(ctx), key))
+		}
+	}()
+	apply := u.applier(ctx, l, id, limit)
+	for _, f := range files {
+		if f.Path != "" {
+			continue
+		}
+		if _, err := apply.Apply(ctx, f.Blob, mounts); err != nil {
+			return fmt.Errorf("unpack blob %s: %w", f.Blob.Digest, err)
+		}
+	}
+	to, err := disk.WhereTo(mounts)
+	if err != nil {
+		return err
+	}
+	// What an archive has is not to be changed through a link, so links come last.
+	linked, err := u.link(ctx, to.Root, files, apply.entries)
+	if err != nil {
+		return err
+	}
+	failpoint.Hit(failpoint.ImageLinked)
+	labels = append(labels, snapshots.WithLabels(map[string]string{LinkedLabel: strconv.FormatInt(linked, 10)}))
+	if err := l.Commit(ctx, img.ChainID.String(), key, labels...); err != nil {
+		return err
+	}
+	// As long as there is the manifest its volume is not collected.
+	ref := SnapshotRef + name
+	info := content.Info{Digest: img.Manifest.Digest, Labels: map[string]string{ref: img.ChainID.String()}}
+	_, err = u.content.Update(ctx, info, "labels."+ref)
+	return err
+}
+
+// link puts blobs into a directory that nobody else knows yet, and returns how many
+// bytes on disk they share with the content store.
+func (u *Unpacker) link(ctx context.Context, dir string, files []catalog.ArtifactFile, entries *entryLimit) (linked int64, err error) {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, root.Close()) }()
+	counted := map[digest.Digest]bool{}
+	dirs := dirMaker{root: root, entries: entries, made: map[string]bool{".": true}}
+	for _, f := range files {
+		if f.Path == "" {
+			continue
+		}
+		if err := ctx.Err(); err != nil {
+			return 0, err
+		}
+		if err := entries.count(1); err != nil {
+			return 0, err
+		}
+		if err := dirs.make(path.Dir(f.Path)); err != nil {
+			return 0, placed(f, err)
+		}
+		blob := filepath.Join(u.blobs, f.Blob.Digest.Algorithm().String(), f.Blob.Digest.Encoded())
+		shares, bytes, err := linkFile(root, blob, f.Path)
+		if err != nil {
+			return 0, placed(f, err)
+		}
+		if shares && !counted[f.Blob.Digest] {
+			counted[f.Blob.Digest] = true
+			linked += bytes
+		}
+	}
+	return linked, nil
+}
+
+// placed says which blob cannot get its place.
+func placed(f catalog.ArtifactFile, err error) error {
+	if errors.Is(err, fs.ErrExist) || errors.Is(err, unix.ENOTDIR) {
+		return fmt.Errorf("blob %s of the artifact is called %.300q, where an archive of the artifact has something else: %w", f.Blob.Digest, f.Path, errdefs.ErrInvalidArgument)
+	}
+	return fmt.Errorf("blob %s of the artifact as %.300q: %w", f.Blob.Digest, f.Path, err)
+}
+
+// dirMaker makes directories that everybody may read, whatever the umask is. Links that
+// an archive has made lead nowhere outside of root.
+type dirMaker struct {
+	root    *os.Root
+	entries *entryLimit
+	made    map[string]bool
+}
+
+func (d dirMaker) make(dir string) error {
+	if d.made[dir] {
+		return nil
+	}
+	if err := d.make(path.Dir(dir)); err != nil {
+		return err
+	}
+	d.made[dir] = true
+	if err := d.root.Mkdir(dir, 0o755); err != nil {
+		if info, serr := d.root.Stat(dir); serr == nil && info.IsDir() {
+			return nil
+		}
+		return err
+	}
+	return errors.Join(d.root.Chmod(dir, 0o755), d.entries.count(1))
+}
+
+// linkFile gives a blob a name below root, or copies it where the filesystem links no
+// more, and returns the bytes on disk of the former.
+func linkFile(root *os.Root, blob, name string) (shares bool, bytes int64, err error) {
+	var st unix.Stat_t
+	if err := unix.Stat(blob, &st); err != nil {
+		return false, 0, err
+	}
+	// The umask under which it was fetched may have been narrow.
+	if err := os.Chmod(blob, 0o444); err != nil {
+		return false, 0, err
+	}
+	dir, err := root.Open(path.Dir(name))
+	if err != nil {
+		return false, 0, err
+	}
+	defer func() { err = errors.Join(err, dir.Close()) }()
+	err = unix.Linkat(unix.AT_FDCWD, blob, int(dir.Fd()), path.Base(name), 0)
+	if errors.Is(err, unix.EMLINK) || errors.Is(err, unix.EXDEV) || errors.Is(err, unix.EPERM) {
+		return false, 0, copyFile(root, blob, name)
+	}
+	return err == nil, st.Blocks * 512, err
+}
+
+// copyFile shares the blocks of the blob if the filesystem can do that.
+func copyFile(root *os.Root, blob, name string) (err error) {
+	from, err := os.Open(blob) //nolint:gosec // a path of the store's own
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, from.Close()) }()
+	to, err := root.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o444)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(to, from)
+	return errors.Join(err, to.Chmod(0o444), to.Close())
+}

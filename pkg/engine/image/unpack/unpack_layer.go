@@ -1,0 +1,148 @@
+package unpack
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+
+	"github.com/containerd/containerd/v2/core/content"
+	"github.com/containerd/containerd/v2/core/diff"
+	"github.com/containerd/containerd/v2/core/images"
+	"github.com/containerd/containerd/v2/core/mount"
+	"github.com/containerd/errdefs"
+	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+	"golang.org/x/sync/semaphore"
+
+	"github.com/berth-cri/berth/pkg/engine/failpoint"
+	"github.com/berth-cri/berth/pkg/engine/image/bounds"
+	"github.com/berth-cri/berth/pkg/engine/image/catalog"
+	"github.com/berth-cri/berth/pkg/engine/image/disk"
+	"github.com/berth-cri/berth/pkg/engine/image/layerproc"
+	"github.com/berth-cri/berth/pkg/engine/image/progress"
+)
+
+// applier unpacks layers of one image.
+type applier struct {
+	content content.Provider
+	blobs   string // the directory of content
+	keysDir string
+	entries *entryLimit
+	// children unpack, one layer at a time each.
+	children *children
+	// slots bounds the layers that are unpacked at the same time.
+	slots *semaphore.Weighted
+	// layers is the snapshotter that is unpacked into.
+	layers *disk.Layers
+	// pull is the context of the whole, whose step unpacking is.
+	pull context.Context
+	// wrote is told of the directory of each layer.
+	wrote     func(dir string) error
+	unpacking *progress.Step
+	underway  *progress.Pull
+}
+
+// worthAhead is how large a layer is that is worth an attempt before those below are there:
+// for a smaller one the attempt takes as long as all of it.
+const worthAhead = 1 << 20
+
+var _ diff.Applier = (*applier)(nil)
+
+// Apply implements diff.Applier for the mounts of our snapshotters.
+func (a *applier) Apply(ctx context.Context, desc imagespec.Descriptor, mounts []mount.Mount, _ ...diff.ApplyOpt) (imagespec.Descriptor, error) {
+	to, err := disk.WhereTo(mounts)
+	if err != nil {
+		return imagespec.Descriptor{}, err
+	}
+	if err := a.wrote(to.Root); err != nil {
+		return imagespec.Descriptor{}, err
+	}
+	to.Count = a.entries.count
+	chain := a.layers.Rebases.ParentOf(to.Root)
+	if chain != "" {
+		to.Overlay, to.BelowPending = true, true
+	}
+	unpacked, err := layerproc.Result{}, layerproc.ErrBelow
+	if chain == "" || desc.Size >= worthAhead {
+		unpacked, err = a.unpack(ctx, desc, to)
+	}
+	if errors.Is(err, layerproc.ErrBelow) {
+		// No slot is held meanwhile: that layer may need it.
+		if err := a.layers.Wait(ctx, chain); err != nil {
+			return imagespec.Descriptor{}, err
+		}
+		to.BelowPending = false
+		if to.Below, err = a.layers.StackOf(ctx, chain); err != nil {
+			return imagespec.Descriptor{}, err
+		}
+		unpacked, err = a.unpack(ctx, desc, to)
+	}
+	if err != nil {
+		return imagespec.Descriptor{}, err
+	}
+	failpoint.Hit(failpoint.ImageApplied)
+	a.underway.At(desc.Digest, progress.LayerUnpacked)
+	return imagespec.Descriptor{MediaType: imagespec.MediaTypeImageLayer, Size: unpacked.Size, Digest: unpacked.Digest}, nil
+}
+
+func (a *applier) unpack(ctx context.Context, desc imagespec.Descriptor, to layerproc.Layer) (unpacked layerproc.Result, err error) {
+	if err := a.slots.Acquire(ctx, 1); err != nil {
+		return unpacked, err
+	}
+	defer a.slots.Release(1)
+	defer a.unpacking.Enter(a.pull)()
+	a.underway.At(desc.Digest, progress.LayerUnpacking)
+	blob, end, err := a.open(ctx, desc)
+	if err != nil {
+		return unpacked, err
+	}
+	defer func() { err = errors.Join(end(), err) }()
+	child, err := a.children.Take()
+	if err != nil {
+		return unpacked, err
+	}
+	defer a.children.GiveBack(child)
+	unpacked, err = child.Unpack(ctx, to, blob)
+	if err != nil && !errors.Is(err, layerproc.ErrBelow) {
+		child.Close() // it unpacks nothing after a layer that it failed at
+	}
+	if seal := a.layers.Kind.Seal; err == nil && seal != nil {
+		err = seal(ctx, to.Root)
+	}
+	return unpacked, err
+}
+
+// open opens a layer as it is compressed. End is called when it was read.
+func (a *applier) open(ctx context.Context, desc imagespec.Descriptor) (blob *os.File, end func() error, err error) {
+	if strings.HasSuffix(desc.MediaType, catalog.EncryptedSuffix) {
+		return a.decrypted(ctx, desc)
+	}
+	if _, err := images.DiffCompression(ctx, desc.MediaType); err != nil {
+		return nil, nil, fmt.Errorf("open layer of type %s: %w", desc.MediaType, err)
+	}
+	blob, err = os.Open(filepath.Join(a.blobs, desc.Digest.Algorithm().String(), desc.Digest.Encoded()))
+	if errors.Is(err, fs.ErrNotExist) {
+		err = fmt.Errorf("content %s is lost: %w", desc.Digest, errdefs.ErrNotFound)
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	return blob, blob.Close, nil
+}
+
+// entryLimit is how many entries the layers of an image may have.
+type entryLimit struct {
+	max  int64
+	seen atomic.Int64
+}
+
+func (l *entryLimit) count(n int64) error {
+	if l.seen.Add(n) > l.max {
+		return bounds.Beyond("layers have more than %d entries, which is registry.max_image_entries", l.max)
+	}
+	return nil
+}

@@ -1,0 +1,230 @@
+// Package unpack unpacks the layers of images into snapshotters.
+package unpack
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"math"
+	"runtime"
+
+	"github.com/containerd/containerd/v2/core/content"
+	"github.com/containerd/containerd/v2/core/images"
+	"github.com/containerd/containerd/v2/core/snapshots"
+	"github.com/containerd/containerd/v2/core/unpack"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/platforms"
+	"github.com/opencontainers/go-digest"
+	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+	"golang.org/x/sync/semaphore"
+
+	"github.com/berth-cri/berth/pkg/engine/image/bounds"
+	"github.com/berth-cri/berth/pkg/engine/image/catalog"
+	"github.com/berth-cri/berth/pkg/engine/image/disk"
+	"github.com/berth-cri/berth/pkg/engine/image/progress"
+	"github.com/berth-cri/berth/pkg/engine/keyedlock"
+	"github.com/berth-cri/berth/pkg/step"
+)
+
+// Config has fields of image.Config.
+type Config struct {
+	// Downloads is MaxConcurrentDownloads.
+	Downloads     int
+	DiscardLayers bool
+	KeysDir       string
+}
+
+// Unpacker unpacks layers into snapshotters.
+type Unpacker struct {
+	Config
+
+	content  content.Store
+	blobs    string // the directory of content
+	Reader   *catalog.Reader
+	slots    *semaphore.Weighted
+	children *children
+	flusher  *disk.Flusher
+	// Locks has the lock of each blob or layer while it is fetched or unpacked, and
+	// of each view while it is made or removed.
+	Locks *keyedlock.Locks
+}
+
+// New returns an unpacker, which Close ends.
+func New(f *disk.Files, r *catalog.Reader, c Config) *Unpacker {
+	return &Unpacker{
+		Config: c, content: f.Content, blobs: f.Path("content", "blobs"), Reader: r, flusher: f.Flusher,
+		slots: semaphore.NewWeighted(int64(runtime.GOMAXPROCS(0))), Locks: keyedlock.New(1),
+		children: NewChildren(r.Limits.MaxUnpackMemory),
+	}
+}
+
+// Close ends the processes that unpack.
+func (u *Unpacker) Close() { u.children.Close() }
+
+// unpacking is that of one image.
+type unpacking struct {
+	*unpack.Unpacker
+	// remote says that the snapshotter may know layers by what the image says of them.
+	remote bool
+	// End is called when no more layers come.
+	End func()
+}
+
+// Begin returns what unpacks layers into a snapshotter while they are fetched. Limit
+// bounds the entries of all layers.
+func (u *Unpacker) Begin(ctx context.Context, l *disk.Layers, name string, of catalog.Described, limit int64) (*unpacking, error) {
+	id, labels, err := u.flusher.Begin()
+	if err != nil {
+		return nil, err
+	}
+	end := func() { u.flusher.End(id) }
+	var capabilities []string
+	if l.Kind.Rebase {
+		capabilities = append(capabilities, snapshots.RebaseCap)
+	}
+	options := []unpack.UnpackerOpt{
+		unpack.WithUnpackPlatform(unpack.Platform{
+			// What is unpacked was chosen before; images without a platform are welcome.
+			Platform:                platforms.All,
+			SnapshotterKey:          name,
+			Snapshotter:             l,
+			SnapshotterCapabilities: capabilities,
+			SnapshotOpts:            labels,
+			Applier:                 u.applier(ctx, l, id, limit),
+		}),
+		// A layer counts from before it is downloaded. What bounds those that are
+		// really unpacked are the applier's slots.
+		unpack.WithUnpackLimiter(semaphore.NewWeighted(math.MaxInt64)),
+		unpack.WithLimiter(semaphore.NewWeighted(int64(u.Downloads))),
+		unpack.WithDuplicationSuppressor(u.Locks),
+	}
+	if !l.Kind.Remote && !u.DiscardLayers || of.Wasm {
+		// A chain may outlive its image under a running container: the layers'
+		// content is then gone although they are unpacked.
+		options = append(options, unpack.WithFetchAllContent())
+	}
+	running, err := unpack.NewUnpacker(ctx, unpackedContent{u.content, u.Reader.Documents, of.Manifest}, options...)
+	if err != nil {
+		end()
+		return nil, err
+	}
+	return &unpacking{Unpacker: running, remote: l.Kind.Remote, End: end}, nil
+}
+
+// Unpack is unpack.Unpacker's, which makes labels of snapshots of layers' annotations.
+func (u *unpacking) Unpack(h images.Handler) images.Handler {
+	if u.remote {
+		return u.Unpacker.Unpack(h)
+	}
+	return u.Unpacker.Unpack(images.HandlerFunc(func(ctx context.Context, desc imagespec.Descriptor) ([]imagespec.Descriptor, error) {
+		children, err := h.Handle(ctx, desc)
+		for i, child := range children {
+			children[i] = catalog.WithoutSnapshotAnnotations(child)
+		}
+		return children, err
+	}))
+}
+
+// applier unpacks layers of one pull, by one unpacking.
+func (u *Unpacker) applier(ctx context.Context, l *disk.Layers, id string, limit int64) *applier {
+	return &applier{
+		content: u.content, blobs: u.blobs, keysDir: u.KeysDir, children: u.children, entries: &entryLimit{max: limit},
+		slots: u.slots, layers: l, pull: ctx, unpacking: &progress.Step{Name: step.Unpack}, underway: progress.From(ctx),
+		wrote: func(dir string) error { return u.flusher.Wrote(id, dir) },
+	}
+}
+
+// Others bounds the blobs that are fetched at the same time and that nobody unpacks: what
+// Wasm images have beside layers. Others have none; layers are bounded elsewhere.
+func (u *Unpacker) Others(of catalog.Described) *semaphore.Weighted {
+	if !of.Wasm {
+		return nil
+	}
+	return semaphore.NewWeighted(int64(u.Downloads))
+}
+
+// UnpackStored unpacks an image whose content is in the store: no limit counts for
+// it that it had not when it was pulled.
+func (u *Unpacker) UnpackStored(ctx context.Context, l *disk.Layers, snapshotter string, img *catalog.Image) error {
+	if img.ArtifactType != "" {
+		return u.UnpackArtifact(ctx, l, snapshotter, img, math.MaxInt64)
+	}
+	done, err := IsUnpacked(ctx, l, img.ChainID)
+	if done || err != nil {
+		return err
+	}
+	of := catalog.Described{Wasm: catalog.IsWasm(img.Platform)}
+	if of.Manifest, err = u.Reader.ReadManifest(ctx, img.Manifest, catalog.CheckManifest); err != nil {
+		return err
+	}
+	running, err := u.Begin(ctx, l, snapshotter, of, math.MaxInt64)
+	if err != nil {
+		return err
+	}
+	defer running.End()
+	dispatchErr := images.Dispatch(ctx, running.Unpack(disk.Safely(u.Reader.Children)), nil, img.Manifest)
+	if _, err := running.Wait(); err != nil {
+		return err
+	}
+	if dispatchErr != nil {
+		return dispatchErr
+	}
+	done, err = IsUnpacked(ctx, l, img.ChainID)
+	if err == nil && !done {
+		err = fmt.Errorf("layers are missing after unpacking: %w", errdefs.ErrInternal)
+	}
+	return err
+}
+
+// IsUnpacked is whether a snapshotter has all layers of a chain.
+func IsUnpacked(ctx context.Context, l *disk.Layers, chain digest.Digest) (bool, error) {
+	if chain == "" {
+		return true, nil
+	}
+	info, err := l.Stat(ctx, chain.String())
+	if errdefs.IsNotFound(err) {
+		return false, nil
+	}
+	return err == nil && info.Kind == snapshots.KindCommitted, err
+}
+
+// unpackedContent is the content for containerd's unpacker, which parses whole
+// configurations when it wants to: it is given what it reads of them.
+type unpackedContent struct {
+	content.Store
+	documents catalog.Documents
+	// of is the manifest whose configuration it is.
+	of imagespec.Manifest
+}
+
+func (c unpackedContent) ReaderAt(ctx context.Context, desc imagespec.Descriptor) (content.ReaderAt, error) {
+	if !images.IsConfigType(desc.MediaType) {
+		return c.Store.ReaderAt(ctx, desc)
+	}
+	if desc.Size > bounds.MaxStored {
+		return nil, bounds.Beyond("configuration %s has %d bytes, more than %d", desc.Digest, desc.Size, int64(bounds.MaxStored))
+	}
+	done, err := c.documents.Begin(ctx, desc.Size)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	text, err := content.ReadBlob(ctx, c.Store, desc)
+	if err != nil {
+		return nil, err
+	}
+	var config struct {
+		imagespec.Platform
+		RootFS imagespec.RootFS `json:"rootfs"`
+	}
+	if err := json.Unmarshal(text, &config); err != nil {
+		return nil, fmt.Errorf("configuration: %w", err)
+	}
+	// The unpacker is given the layers of the root filesystem only.
+	if config.RootFS.DiffIDs, err = catalog.RootDiffIDs(c.of, config.Platform, config.RootFS.DiffIDs); err != nil {
+		return nil, err
+	}
+	text, err = json.Marshal(config)
+	return catalog.InMemory{Reader: bytes.NewReader(text)}, err
+}

@@ -5,12 +5,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
 	"time"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+	"sigs.k8s.io/yaml"
 
 	"github.com/berth-cri/berth/pkg/admin/client"
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
@@ -120,4 +124,35 @@ func (r *remote) handlerNames(c *cobra.Command) []string {
 		names = append(names, h.GetName()+"\t"+stateWord(h.GetState()))
 	}
 	return names
+}
+
+// wide says whether every column is wanted.
+func (r *remote) wide() bool { return r.output == "wide" }
+
+func (r *remote) print(w io.Writer, m proto.Message, table func(io.Writer) error) error {
+	if r.output != "json" && r.output != "yaml" {
+		return table(w)
+	}
+	text, err := protojson.MarshalOptions{EmitDefaultValues: true}.Marshal(m)
+	if err != nil {
+		return err
+	}
+	// protojson varies its white space on purpose; what scripts read does not.
+	if text, err = yaml.JSONToYAML(text); err != nil {
+		return err
+	}
+	if r.output == "json" {
+		if text, err = indented(text); err != nil {
+			return err
+		}
+	}
+	_, err = w.Write(text)
+	return err
+}
+
+func orBackground(ctx context.Context) context.Context {
+	if ctx == nil {
+		return context.Background()
+	}
+	return ctx
 }

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -90,11 +89,6 @@ func (r *remote) watchHandlers(ctx context.Context, w io.Writer, daemon *client.
 	}
 }
 
-// stateWord is a state as people write it.
-func stateWord(s adminv1.State) string {
-	return strings.ReplaceAll(strings.ToLower(strings.TrimPrefix(s.String(), "STATE_")), "_", "-")
-}
-
 func handlerTable(handlers []*adminv1.Handler, wide bool) *output.Table {
 	t := &output.Table{Header: []string{"NAME", "STATE", "TYPE", "RUNTIME", "PODS", "GEN"}, Whole: wide}
 	if wide {
@@ -115,14 +109,16 @@ func handlerTable(handlers []*adminv1.Handler, wide bool) *output.Table {
 	return t
 }
 
-// runtimeOf is what a runtime says it is, or "-" if it has not said anything.
-func runtimeOf(h *adminv1.Handler) string {
-	text := strings.TrimSpace(h.GetRuntimeName() + " " + h.GetRuntimeVersion())
-	if text == "" {
-		return "-"
+// handlerCommand makes "berth handler".
+func handlerCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "handler",
+		Short: "Show, change and operate one handler",
+		Args:  cobra.NoArgs,
 	}
-	return text
+	c.AddCommand(handlerShowCommand(), capabilitiesCommand(), handlerProbeCommand(), handlerOverheadCommand(),
+		handlerAddCommand(), handlerEditCommand(), handlerRemoveCommand(),
+		handlerCordonCommand(), handlerUncordonCommand(), handlerDrainCommand(),
+		handlerPromoteCommand(), handlerAbortCommand())
+	return c
 }
-
-// short is the beginning of a digest or id, enough to tell those of a node apart.
-func short(digest string) string { return digest[:min(len(digest), 12)] }

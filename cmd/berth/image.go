@@ -380,10 +380,3 @@ func (r *remote) completeImages(c *cobra.Command, _ []string, _ string) ([]strin
 	})
 	return names, cobra.ShellCompDirectiveNoFileComp
 }
-
-func orBackground(ctx context.Context) context.Context {
-	if ctx == nil {
-		return context.Background()
-	}
-	return ctx
-}

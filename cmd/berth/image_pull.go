@@ -7,8 +7,10 @@ import (
 	"io"
 	"os"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 	"github.com/vbauerster/mpb/v8"
@@ -267,4 +269,55 @@ func pullTable(pulls []*adminv1.Pull, wide bool) *output.Table {
 			size(fetched), size(all), strings.Join(words, ", "))
 	}
 	return t
+}
+
+// progress tells how long work goes on: on one line of a terminal, which is
+// written over, and otherwise as a line for each step.
+type progress struct {
+	out   io.Writer
+	width int // of the terminal, or 0
+	shown int
+}
+
+func newProgress(out io.Writer) *progress {
+	return &progress{out: output.Raw(out), width: output.Width(out)}
+}
+
+// step shows what is going on now.
+func (p *progress) step(format string, args ...any) {
+	line := printable.Line(fmt.Sprintf(format, args...))
+	if p.width == 0 {
+		fmt.Fprintln(p.out, line)
+		return
+	}
+	line = output.Cut(line, p.width-1)
+	length := utf8.RuneCountInString(line)
+	fmt.Fprintf(p.out, "\r%s%s", line, strings.Repeat(" ", max(0, p.shown-length)))
+	p.shown = length
+}
+
+// every takes a step until stop is called, an interval after the one before has ended.
+func (p *progress) every(interval time.Duration, step func()) (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var ended sync.WaitGroup
+	ended.Go(func() {
+		defer p.end()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(interval):
+				step()
+			}
+		}
+	})
+	return func() { cancel(); ended.Wait() }
+}
+
+// end makes room for what is said next.
+func (p *progress) end() {
+	if p.width > 0 && p.shown > 0 {
+		fmt.Fprintf(p.out, "\r%s\r", strings.Repeat(" ", p.shown))
+		p.shown = 0
+	}
 }

@@ -10,18 +10,13 @@ import (
 	"io"
 	"os"
 
-	"github.com/berth-cri/berth/internal/output"
-	"github.com/berth-cri/berth/pkg/printable"
-)
+	"github.com/spf13/cobra"
 
-// Exit codes.
-const (
-	exitFailure = 1
-	// exitConfig means that the configuration, or the command line, is wrong.
-	exitConfig = 2
-	// exitDegraded means that what was asked for was done, and that something is
-	// not as it should be.
-	exitDegraded = 3
+	"github.com/berth-cri/berth/internal/commandline"
+	"github.com/berth-cri/berth/internal/manual"
+	"github.com/berth-cri/berth/internal/output"
+	"github.com/berth-cri/berth/pkg/daemon"
+	"github.com/berth-cri/berth/pkg/printable"
 )
 
 func main() {
@@ -53,11 +48,71 @@ func report(err error, stderr io.Writer) int {
 	return coded.code
 }
 
-// codedError is an error that ends the process with a code of its own. Without an error
-// in it all is said.
-type codedError struct {
-	code int
-	error
+// newRoot makes the whole command tree.
+func newRoot() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "berth",
+		Short: "A CRI daemon that runs each pod on the runtime that its handler names",
+		Long: "berth serves the Kubernetes CRI on one unix socket, and forwards each pod sandbox, with\n" +
+			"every later call about it, to the runtime that its RuntimeClass handler names.\n\n" +
+			"Exit status: 0 on success, 2 if the configuration or the command line is wrong, 3 if\n" +
+			"the command succeeded and found something that needs attention, 1 for any other\n" +
+			"failure.",
+		// Errors are printed once, by main, and without a page of usage.
+		SilenceErrors: true,
+		SilenceUsage:  true,
+	}
+	root.AddCommand(serveCommand(&serveFlags{}), newCheckCommand(), newConfigCommand(), versionCommand(),
+		handlersCommand(), capabilitiesCommand(), handlerCommand(), reloadCommand(), statusCommand(), eventsCommand(), podsCommand(), podCommand(), checkpointCommand(), whereIsCommand(), imageCommand(),
+		doctorCommand(), manCommand())
+	commandline.Check(root, func(err error) error { return &codedError{exitConfig, err} })
+	// Without a template of its own: text/template keeps the linker from leaving
+	// out methods that nothing calls, which costs 6 MB.
+	root.Version = versionText(daemon.ThisBuild())
+	return root
 }
 
-func (e *codedError) Unwrap() error { return e.error }
+func versionCommand() *cobra.Command {
+	var asJSON bool
+	form := ""
+	c := &cobra.Command{
+		Use:   "version",
+		Short: "Print version information",
+		Args:  cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if asJSON {
+				form = "json"
+			}
+			b := daemon.ThisBuild()
+			return encode(c.OutOrStdout(), form, b, func(w io.Writer) error {
+				_, err := fmt.Fprintf(w, "berth version %s\n", versionText(b))
+				return err
+			})
+		},
+	}
+	c.Flags().BoolVar(&asJSON, "json", false, "the same as -o json")
+	outputFlag(c, &form)
+	return c
+}
+
+func versionText(b daemon.Build) string {
+	revision := ""
+	if b.Revision != "" {
+		revision = " (" + b.Revision + ")"
+	}
+	return fmt.Sprintf("%s%s, CRI %s, %s %s", b.Version, revision, b.CRI, b.Go, b.Platform)
+}
+
+// manCommand makes "berth man".
+func manCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "man DIR",
+		Short: "Write the manual pages of all commands into a directory",
+		Long: `Write the manual pages of all commands, berth(8) and berth-<command>(8), into a
+directory, which is created if it is missing. Packages are built with it.`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			return manual.Write(c.Root(), args[0], "8", "berth "+daemon.ThisBuild().Version)
+		},
+	}
+}

@@ -4,41 +4,17 @@ import (
 	"bytes"
 	"encoding/json"
 	"io"
+	"strings"
 
 	"github.com/spf13/cobra"
-	"google.golang.org/protobuf/encoding/protojson"
-	"google.golang.org/protobuf/proto"
 	"sigs.k8s.io/yaml"
 
 	"github.com/berth-cri/berth/internal/output"
+	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
 
 // outputFlag adds -o, whose value is in form when the command runs.
 func outputFlag(c *cobra.Command, form *string) { output.Flag(c, form, misused, output.Forms...) }
-
-// wide says whether every column is wanted.
-func (r *remote) wide() bool { return r.output == "wide" }
-
-func (r *remote) print(w io.Writer, m proto.Message, table func(io.Writer) error) error {
-	if r.output != "json" && r.output != "yaml" {
-		return table(w)
-	}
-	text, err := protojson.MarshalOptions{EmitDefaultValues: true}.Marshal(m)
-	if err != nil {
-		return err
-	}
-	// protojson varies its white space on purpose; what scripts read does not.
-	if text, err = yaml.JSONToYAML(text); err != nil {
-		return err
-	}
-	if r.output == "json" {
-		if text, err = indented(text); err != nil {
-			return err
-		}
-	}
-	_, err = w.Write(text)
-	return err
-}
 
 // encode writes what is no message of the API as JSON or YAML, or has table write it.
 func encode(w io.Writer, form string, v any, table func(io.Writer) error) error {
@@ -58,3 +34,20 @@ func indented(text []byte) ([]byte, error) {
 	b.WriteByte('\n')
 	return b.Bytes(), nil
 }
+
+// stateWord is a state as people write it.
+func stateWord(s adminv1.State) string {
+	return strings.ReplaceAll(strings.ToLower(strings.TrimPrefix(s.String(), "STATE_")), "_", "-")
+}
+
+// runtimeOf is what a runtime says it is, or "-" if it has not said anything.
+func runtimeOf(h *adminv1.Handler) string {
+	text := strings.TrimSpace(h.GetRuntimeName() + " " + h.GetRuntimeVersion())
+	if text == "" {
+		return "-"
+	}
+	return text
+}
+
+// short is the beginning of a digest or id, enough to tell those of a node apart.
+func short(digest string) string { return digest[:min(len(digest), 12)] }

@@ -2,8 +2,22 @@ package daemon
 
 import (
 	"cmp"
+	"context"
+	"fmt"
+	"net"
 	"runtime"
 	"runtime/debug"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/berth-cri/berth/pkg/config"
+	"github.com/berth-cri/berth/pkg/engine/shim"
+	"github.com/berth-cri/berth/pkg/handler"
+	"github.com/berth-cri/berth/pkg/lifecycle"
+	"github.com/berth-cri/berth/pkg/printable"
+	"github.com/berth-cri/berth/pkg/probe"
 )
 
 // version is the release, a semantic version without "v". The build sets it:
@@ -52,4 +66,38 @@ func ThisBuild() Build {
 		}
 	}
 	return b
+}
+
+// Lacking returns a problem for each handler of a configuration, and for each candidate,
+// that a daemon on this machine would not find ready. It runs no self-check pods.
+func Lacking(ctx context.Context, cfg *config.Config) config.Problems {
+	checker, subjects := probe.NewChecker(probe.New(shim.Protocol{}, cfg.SearchPath...)), lifecycle.Candidates(cfg)
+	found := make(config.Problems, len(subjects))
+	var all sync.WaitGroup
+	for i, d := range subjects {
+		all.Go(func() {
+			if err := able(ctx, checker, cfg, d); err != nil {
+				found[i].Message = fmt.Sprintf("handler %q: %s", d.Name, printable.Line(printable.Error(err)))
+				if d.Variant == handler.VariantCandidate {
+					found[i].Message = "candidate of " + found[i].Message
+				}
+			}
+		})
+	}
+	all.Wait()
+	return slices.DeleteFunc(found, func(p config.Problem) bool { return p.Message == "" })
+}
+
+func able(ctx context.Context, checker *probe.Checker, cfg *config.Config, d *handler.Definition) error {
+	address := cfg.Snapshotters[cmp.Or(d.Snapshotter, cfg.Engine.Snapshotter)].Address
+	if d.Type == handler.CRI {
+		address = d.Endpoint
+	} else if _, err := checker.Check(ctx, d, probe.Look); err != nil || address == "" {
+		return err
+	}
+	conn, err := net.DialTimeout("unix", strings.TrimPrefix(address, "unix://"), 3*time.Second)
+	if err != nil {
+		return fmt.Errorf("no program serves it: %w", err)
+	}
+	return conn.Close()
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/berth-cri/berth/pkg/lifecycle/rollout"
 	"github.com/berth-cri/berth/pkg/probe"
 	"github.com/berth-cri/berth/pkg/probe/capability"
+	"github.com/berth-cri/berth/pkg/remote"
 	"github.com/berth-cri/berth/pkg/router"
 )
 
@@ -224,4 +225,21 @@ func statusLine(c lifecycle.Current, handlers []lifecycle.Handler) string {
 		line += "; configuration rejected: " + strings.Join(strings.Fields(c.Last.Problems[0]), " ")
 	}
 	return line
+}
+
+// capabilitySource asks those for what handlers can do that run their pods.
+type capabilitySource struct {
+	engine Engine
+	prober Prober
+	pool   *remote.Pool
+}
+
+func (s capabilitySource) Capabilities(ctx context.Context, d *handler.Definition, rt *probe.Runtime) capability.Table {
+	if d.Type == handler.CRI {
+		return s.pool.Capabilities(ctx, d)
+	}
+	if rt == nil {
+		return capability.Table{}
+	}
+	return s.engine.Capabilities(ctx, d, rt, s.prober.Proof(d, rt))
 }

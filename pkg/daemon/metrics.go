@@ -3,8 +3,10 @@ package daemon
 import (
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/berth-cri/berth/pkg/engine/image"
 	"github.com/berth-cri/berth/pkg/handler"
 	"github.com/berth-cri/berth/pkg/probe"
+	"github.com/berth-cri/berth/pkg/remote"
 	"github.com/berth-cri/berth/pkg/router"
 )
 
@@ -90,4 +92,59 @@ func (n nodeMetrics) collectSelfChecks(to chan<- prometheus.Metric, d *handler.D
 	to <- prometheus.MustNewConstMetric(selfChecksDesc, prometheus.CounterValue, float64(runs.Good), d.Name, "ok")
 	to <- prometheus.MustNewConstMetric(selfChecksDesc, prometheus.CounterValue, float64(runs.Bad), d.Name, "failed")
 	to <- prometheus.MustNewConstMetric(selfCheckTimeDesc, prometheus.GaugeValue, runs.Took.Seconds(), d.Name)
+}
+
+var (
+	fetchedDesc = prometheus.NewDesc("berth_image_fetched_bytes_total",
+		"Bytes received from image registries, while they are received.", nil, nil)
+	pullsDesc = prometheus.NewDesc("berth_image_pulls_running",
+		"Image pulls and imports that have not ended.", nil, nil)
+)
+
+// imageMetrics are those of the embedded backend's images, none if store is nil.
+type imageMetrics struct{ store *image.Store }
+
+func (imageMetrics) Describe(to chan<- *prometheus.Desc) {
+	to <- fetchedDesc
+	to <- pullsDesc
+}
+
+func (m imageMetrics) Collect(to chan<- prometheus.Metric) {
+	fetched, running := 0.0, 0.0
+	if m.store != nil {
+		fetched, running = float64(m.store.Fetched()), float64(m.store.Running())
+	}
+	to <- prometheus.MustNewConstMetric(fetchedDesc, prometheus.CounterValue, fetched)
+	to <- prometheus.MustNewConstMetric(pullsDesc, prometheus.GaugeValue, running)
+}
+
+var (
+	backendHealthDesc = prometheus.NewDesc("berth_backend_health",
+		"1 if the backend CRI daemon is in the state, otherwise 0.", []string{"backend", "health"}, nil)
+	backendListAgeDesc = prometheus.NewDesc("berth_backend_list_age_seconds",
+		"Age of the last complete list of pods and containers from the backend CRI daemon; until the next one, last known entries are served.", []string{"backend"}, nil)
+)
+
+// remoteMetrics are counted when somebody asks. Labels are sockets of handlers.
+type remoteMetrics struct{ pool *remote.Pool }
+
+func (remoteMetrics) Describe(to chan<- *prometheus.Desc) {
+	to <- backendHealthDesc
+	to <- backendListAgeDesc
+}
+
+func (m remoteMetrics) Collect(to chan<- prometheus.Metric) {
+	for _, b := range m.pool.All() {
+		now := b.Health().Phase
+		for _, phase := range []remote.Phase{remote.Ready, remote.Connected, remote.Lagging, remote.Down} {
+			value := 0.0
+			if phase == now {
+				value = 1
+			}
+			to <- prometheus.MustNewConstMetric(backendHealthDesc, prometheus.GaugeValue, value, b.ID(), string(phase))
+		}
+		if age, known := b.Age(); known {
+			to <- prometheus.MustNewConstMetric(backendListAgeDesc, prometheus.GaugeValue, age.Seconds(), b.ID())
+		}
+	}
 }

@@ -12,7 +12,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
 
-	"github.com/berth-cri/berth/pkg/featurefile"
 	"github.com/berth-cri/berth/pkg/handler"
 	"github.com/berth-cri/berth/pkg/lifecycle"
 	"github.com/berth-cri/berth/pkg/observe"
@@ -31,22 +30,6 @@ const window = 1 << 20
 
 // callWorkers is for how many calls at once goroutines are kept. More get their own.
 const callWorkers = 8
-
-// node is what serves the pods of this node: each part complete when it is made, from
-// those above it.
-type node struct {
-	registry  *handler.Registry[router.Backend]
-	pods      *router.Pods
-	engine    Engine
-	recovered chan struct{} // closed when the engine may be asked
-	prober    Prober
-	remotes   *remotes
-	handlers  *lifecycle.Manager
-	meter     *overhead.Meter
-	labels    *featurefile.Keeper // nil without a file for them
-	face      *router.Router
-	starts    *observe.Starts
-}
 
 // assemble makes the parts. What they have to be rid of is added to the teardown.
 func (d *Daemon) assemble(ctx context.Context) (*node, error) {

@@ -2,6 +2,8 @@ package handler
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/containerd/errdefs"
 
@@ -42,4 +44,64 @@ func isLabel(s string) bool {
 		}
 	}
 	return s != ""
+}
+
+// Nearest returns the candidate that name was probably meant to be, and false
+// if none is a near miss. Case and the kind of separator count for nothing;
+// beyond that one edit in three characters, and at most three, may differ. Of
+// two equally near candidates the one that comes first wins.
+func Nearest(name string, candidates []string) (string, bool) {
+	folded := fold(name)
+	if folded == "" || len(folded) > 4*maxNameLength {
+		return "", false
+	}
+	limit := min(3, max(1, len(folded)/3))
+	best, found := "", false
+	for _, c := range candidates {
+		f := fold(c)
+		if more := len(f) - len(folded); max(more, -more) > limit {
+			continue
+		}
+		if d := editDistance(folded, f); d <= limit && (!found || d < limit) {
+			best, found, limit = c, true, d
+		}
+	}
+	return best, found
+}
+
+// Suggest is Nearest for the handler of a pod. Handlers named like runtimes that share the
+// node's kernel are never suggested: the name may have been meant for a stronger one, as
+// "runsc" is near "runc".
+func Suggest(name string, handlers []string) (string, bool) {
+	return Nearest(name, slices.DeleteFunc(slices.Clone(handlers), func(n string) bool {
+		return strings.HasPrefix(n, "runc") || strings.HasPrefix(n, "crun") || strings.HasPrefix(n, "youki")
+	}))
+}
+
+var folder = strings.NewReplacer("_", "", "-", "", ".", "", " ", "")
+
+func fold(s string) string { return strings.ToLower(folder.Replace(s)) }
+
+// editDistance counts insertions, deletions, substitutions and swaps of
+// neighbours, by bytes (the optimal string alignment distance).
+func editDistance(a, b string) int {
+	before, last, row := make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)
+	for j := range last {
+		last[j] = j
+	}
+	for i := 1; i <= len(a); i++ {
+		row[0] = i
+		for j := 1; j <= len(b); j++ {
+			change := last[j-1]
+			if a[i-1] != b[j-1] {
+				change++
+			}
+			row[j] = min(change, last[j]+1, row[j-1]+1)
+			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
+				row[j] = min(row[j], before[j-2]+1)
+			}
+		}
+		before, last, row = last, row, before
+	}
+	return last[len(b)]
 }

@@ -2,6 +2,7 @@ package lifecycle
 
 import (
 	"cmp"
+	"time"
 
 	"github.com/berth-cri/berth/pkg/handler"
 	"github.com/berth-cri/berth/pkg/lifecycle/rollout"
@@ -58,4 +59,38 @@ func (i *Intent) told(unable string) string {
 		reason += "; also not ready: " + unable
 	}
 	return reason
+}
+
+// counts are what the metrics tell about reloads.
+type counts struct {
+	reloads map[countKey]int
+	// success is when the configuration in force was read, by a start or reload.
+	success time.Time
+	failed  bool
+}
+
+type countKey struct {
+	trigger Trigger
+	outcome string
+}
+
+// Outcomes of reloads, as metrics tell them.
+const (
+	outcomeChanged   = "changed"
+	outcomeUnchanged = "unchanged"
+	outcomeFailed    = "failed"
+)
+
+func (c *counts) reloaded(o *Outcome) {
+	outcome := outcomeUnchanged
+	switch {
+	case o.Error != nil:
+		outcome = outcomeFailed
+	case o.Changed:
+		outcome = outcomeChanged
+	}
+	c.reloads[countKey{o.Trigger, outcome}]++
+	if c.failed = o.Error != nil; !c.failed {
+		c.success = o.At
+	}
 }

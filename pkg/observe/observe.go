@@ -10,14 +10,19 @@ package observe
 
 import (
 	"context"
+	"fmt"
+	"runtime/debug"
 	"strings"
 	"time"
 
+	"github.com/containerd/log"
 	"github.com/prometheus/client_golang/prometheus"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/pkg/step"
 )
@@ -152,3 +157,42 @@ func (o *Observer) finish(c *call, rpc string, req, resp any, took time.Duration
 
 // method is the last part of "/runtime.v1.RuntimeService/Version".
 func method(full string) string { return full[strings.LastIndexByte(full, '/')+1:] }
+
+// recoverPanic makes a panic the answer of the one call that caused it: the
+// daemon serves every pod of the node. The caller gets no stack, the log does.
+func recoverPanic(ctx context.Context, rpc string, err *error) {
+	p := recover()
+	if p == nil {
+		return
+	}
+	log.G(ctx).WithFields(log.Fields{"rpc": rpc, "panic": fmt.Sprint(p), "stack": string(debug.Stack())}).
+		Error("Call panicked; please report this with the stack")
+	*err = status.Errorf(codes.Internal, "%s failed because of a bug in berth; please report it with the stack in berth's log", rpc)
+}
+
+// known are the calls of this CRI, by the last part of their names. Others may
+// be passed on to a backend that has them.
+var known = func() map[string]bool {
+	all := map[string]bool{}
+	for _, service := range []grpc.ServiceDesc{runtimeapi.RuntimeService_ServiceDesc, runtimeapi.ImageService_ServiceDesc} {
+		for _, m := range service.Methods {
+			all[m.MethodName] = true
+		}
+		for _, s := range service.Streams {
+			all[s.StreamName] = true
+		}
+	}
+	return all
+}()
+
+// otherRPC is what metrics call the calls that this CRI does not have: a client
+// may make up any name.
+const otherRPC = "other"
+
+// label is a call's name in metrics.
+func label(rpc string) string {
+	if known[rpc] {
+		return rpc
+	}
+	return otherRPC
+}

@@ -10,8 +10,12 @@ package overhead
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
+	"strings"
 	"time"
+
+	"github.com/berth-cri/berth/pkg/overhead/podfixed"
 )
 
 // Part is one cgroup or process that a pod has beyond its containers.
@@ -128,4 +132,70 @@ func least(all []Declared) Declared {
 		d.Memory, d.CPU = smaller(d.Memory, one.Memory), smaller(d.CPU, one.CPU)
 	}
 	return d
+}
+
+// Report is what is known of a handler's overhead.
+type Report struct {
+	Handler string
+	// Live is that of its pods; nil without data.
+	Live *Estimate
+	// NoLive says why Live is nil, in a few words.
+	NoLive string
+	// Declared is what the kubelet reserves for its pods: the least, if they differ.
+	Declared Declared
+}
+
+// Above says in one line that more is used than the kubelet reserves, or is empty.
+func (r Report) Above() string {
+	var parts []string
+	for _, x := range r.Live.Above(r.Declared) {
+		parts = append(parts, fmt.Sprintf("%s of %s (p95, pods measured: %d), but its pods declare %s",
+			amount(x.Resource, x.Used), x.Resource, x.Pods, amount(x.Resource, x.Declared)))
+	}
+	if len(parts) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("handler %s: overhead is %s; raise overhead.podFixed of its RuntimeClass, see \"berth handler overhead %s --yaml\"",
+		r.Handler, strings.Join(parts, "; "), r.Handler)
+}
+
+// amount writes a number in the units of Declared as Kubernetes does.
+func amount(resource string, n int64) string {
+	if resource == "cpu" {
+		return fmt.Sprintf("%dm", n)
+	}
+	const mi = 1 << 20
+	if n%mi != 0 {
+		return fmt.Sprintf("%.1fMi", float64(n)/mi)
+	}
+	return fmt.Sprintf("%dMi", n/mi)
+}
+
+// Fixed is what to declare: p95, in whole Mi and thousandths of a core, rounded up.
+func (e *Estimate) Fixed() Declared {
+	return Declared{Memory: int64(podfixed.RoundedUp(e.Memory.P95, podfixed.MemoryStep)), CPU: int64(podfixed.RoundedUp(e.CPU.P95, podfixed.CPUStep) / podfixed.CPUStep)} //nolint:gosec // a node has less
+}
+
+// Excess is a resource of which more is used than was declared.
+type Excess struct {
+	// Resource is "memory" or "cpu", in the units of Declared.
+	Resource       string
+	Used, Declared int64
+	// Pods is how many use that.
+	Pods int
+}
+
+// Above compares p95 with what is declared. What is not declared is not compared.
+func (e *Estimate) Above(d Declared) []Excess {
+	if e == nil {
+		return nil
+	}
+	var all []Excess
+	if d.Memory > 0 && podfixed.Exceeds(e.Memory.P95, uint64(d.Memory), podfixed.MemoryStep) {
+		all = append(all, Excess{"memory", int64(e.Memory.P95), d.Memory, e.Pods}) //nolint:gosec // a node has less
+	}
+	if d.CPU > 0 && e.CPUPods > 0 && podfixed.Exceeds(e.CPU.P95, uint64(d.CPU)*podfixed.CPUStep, podfixed.CPUStep) {
+		all = append(all, Excess{"cpu", e.Fixed().CPU, d.CPU, e.CPUPods})
+	}
+	return all
 }

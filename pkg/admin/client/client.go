@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 
+	"github.com/berth-cri/berth/pkg/probe/capability"
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
 
@@ -155,4 +156,18 @@ func Line(p *adminv1.Problem) string {
 		fmt.Fprintf(&b, " (did you mean %q?)", p.GetSuggestion())
 	}
 	return b.String()
+}
+
+// Capabilities are what the daemon says that a handler can do. Empty if it does not
+// say.
+func Capabilities(h *adminv1.Handler) capability.Table {
+	m := h.GetCapabilities()
+	t := capability.Table{
+		Isolation: capability.Isolation(m.GetIsolation()), IsolationSource: capability.Source(m.GetIsolationSource()),
+		SeccompActions: m.GetSeccompActions(), Conforms: m.GetConforms(),
+	}
+	for _, c := range m.GetCapabilities() {
+		t.Set(capability.Name(c.GetName()), capability.Answer(c.GetAnswer()), capability.Source(c.GetSource()), c.GetNote())
+	}
+	return t
 }

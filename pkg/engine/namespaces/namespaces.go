@@ -20,8 +20,11 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 
 	"github.com/containerd/errdefs"
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-cri/berth/pkg/engine/sysctl"
@@ -191,4 +194,96 @@ func limitHint(err error) string {
 		return " (the node is at its limit of namespaces: raise the sysctls user.max_{user,net,ipc,uts}_namespaces)"
 	}
 	return ""
+}
+
+// loopbackUp brings up lo in the thread's network namespace, and with it
+// 127.0.0.1 and ::1: one message, where the loopback CNI plugin is a process.
+func loopbackUp() error {
+	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	if err != nil {
+		return fmt.Errorf("open a netlink socket: %w", err)
+	}
+	defer h.Close()
+	// The kernel makes lo first, so that its index is always 1.
+	lo := &netlink.Device{LinkAttrs: netlink.LinkAttrs{Name: "lo", Index: 1}}
+	if err := h.LinkSetUp(lo); err != nil {
+		return fmt.Errorf("bring up lo: %w", err)
+	}
+	return nil
+}
+
+// Do runs f on a thread in the network namespace at nsPath and returns what f
+// returns. Sockets that f opens stay in that namespace wherever they are used
+// later; goroutines that f starts do not run in it. A path that is no namespace
+// is errdefs.ErrNotFound or the kernel's error.
+func Do(nsPath string, f func() error) error {
+	fd, err := openNamespace(nsPath)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	return thread.Run(func() error {
+		if err := unix.Setns(fd, unix.CLONE_NEWNET); err != nil {
+			return fmt.Errorf("enter the network namespace %s: %w", nsPath, err)
+		}
+		return f()
+	})
+}
+
+// openNamespace opens a namespace file that Create mounted, or one in /proc.
+func openNamespace(path string) (int, error) {
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if errors.Is(err, unix.ENOENT) {
+		return -1, errdefs.ErrNotFound.WithMessage(fmt.Sprintf("network namespace %s does not exist", path))
+	}
+	if err != nil {
+		return -1, fmt.Errorf("open the network namespace %s: %w", path, err)
+	}
+	var st unix.Statfs_t
+	if err := unix.Fstatfs(fd, &st); err != nil || st.Type != unix.NSFS_MAGIC {
+		unix.Close(fd)
+		return -1, errdefs.ErrNotFound.WithMessage(fmt.Sprintf("%s is not a network namespace: it lost its mount, as after a reboot", path))
+	}
+	return fd, nil
+}
+
+// write is one write below /proc/sys.
+type write struct{ name, key, value string }
+
+// sysctls checks the request's sysctls and orders them by path.
+func (r *Request) sysctls() ([]write, error) {
+	made := map[sysctl.Namespace]bool{sysctl.Network: r.Net, sysctl.IPC: r.IPC, sysctl.UTS: r.UTS}
+	writes := make([]write, 0, len(r.Sysctls))
+	for name, value := range r.Sysctls {
+		if why := sysctl.Refusal(name, func(ns sysctl.Namespace) bool { return made[ns] }); why != "" {
+			return nil, errdefs.ErrInvalidArgument.WithMessage(fmt.Sprintf("sysctl %.100q %s", name, why))
+		}
+		w := write{name, sysctl.Key(name), value}
+		var err error
+		if w.value, err = r.User.outside(w.key, value); err != nil {
+			return nil, errdefs.ErrInvalidArgument.WithMessage(fmt.Sprintf("sysctl %.100q: %v", name, err))
+		}
+		writes = append(writes, w)
+	}
+	slices.SortFunc(writes, func(a, b write) int { return strings.Compare(a.key, b.key) })
+	return writes, nil
+}
+
+// do sets the value in the namespaces of the calling thread: the kernel
+// looks at the opener's.
+func (w write) do() error {
+	f, err := os.OpenFile("/proc/sys/"+w.key, os.O_WRONLY, 0)
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return errdefs.ErrInvalidArgument.WithMessage(fmt.Sprintf(
+			"sysctl %.100q does not exist in a namespace of this kernel", w.name))
+	case err != nil:
+		return fmt.Errorf("sysctl %.100q: %w", w.name, err)
+	}
+	_, err = f.WriteString(w.value)
+	if err = errors.Join(err, f.Close()); err != nil {
+		return fmt.Errorf("%w: %w", errdefs.ErrInvalidArgument.WithMessage(fmt.Sprintf(
+			"sysctl %.100q does not accept the value %.100q", w.name, w.value)), err)
+	}
+	return nil
 }

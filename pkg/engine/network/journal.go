@@ -1,15 +1,12 @@
 package network
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"time"
-
-	"github.com/containerd/log"
 
 	"github.com/berth-cri/berth/pkg/atomicfile"
 	"github.com/berth-cri/berth/pkg/record"
@@ -82,14 +79,6 @@ func (j journal) pods() ([]string, error) {
 		}
 	}
 	return ids, nil
-}
-
-// forget ends what is known of a pod, after its DEL.
-func (p *Plugins) forget(ctx context.Context, pod Pod) {
-	if err := ignoreMissing(os.Remove(p.journal.path(pod.ID))); err != nil {
-		log.G(ctx).WithError(err).WithField("sandbox", pod.ID).Warn("Failed to remove network plan of removed pod")
-	}
-	p.end(pod)
 }
 
 func ignoreMissing(err error) error {

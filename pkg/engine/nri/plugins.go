@@ -16,13 +16,16 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/containerd/errdefs"
+	"github.com/containerd/log"
 	"github.com/containerd/nri/pkg/adaptation"
 	"github.com/containerd/nri/pkg/api"
+	nrilog "github.com/containerd/nri/pkg/log"
 )
 
 // Config says where plugins come from. The names are those of containerd.
@@ -167,3 +170,77 @@ func (counter) RecordPluginInvocation(string, string, error) {}
 func (counter) RecordPluginLatency(string, string, time.Duration) {}
 
 func (counter) RecordPluginAdjustments(string, string, *adaptation.ContainerAdjustment, int, int) {}
+
+// stage is how much of an object's life plugins were told of. The zero value is
+// nothing, or everything: they do not know it (any more).
+type stage int
+
+const (
+	unknown stage = iota
+	created
+	running
+	stopped
+)
+
+// mayStop tells whether plugins are yet to be told of the end.
+func (s stage) mayStop() bool { return s == created || s == running }
+
+// mayRemove tells whether plugins still know the object.
+func (s stage) mayRemove() bool { return s != unknown }
+
+// stageOf is what plugins know of a container that they are told the state of.
+func stageOf(s api.ContainerState) stage {
+	switch s {
+	case api.ContainerState_CONTAINER_CREATED:
+		return created
+	case api.ContainerState_CONTAINER_RUNNING, api.ContainerState_CONTAINER_PAUSED:
+		return running
+	case api.ContainerState_CONTAINER_STOPPED:
+		return stopped
+	}
+	return unknown
+}
+
+// set needs p.mu.
+func (p *Plugins) set(id string, s stage) {
+	if s == unknown {
+		delete(p.stages, id)
+		return
+	}
+	p.stages[id] = s
+}
+
+// logHere sends what the adaptation logs to the daemon's log. It has one logger
+// for the whole process.
+var logHere = sync.OnceFunc(func() { nrilog.Set(logger{}) })
+
+type logger struct{}
+
+const (
+	said      = "NRI message"
+	complains = "NRI reported a problem"
+)
+
+// What it says at level info is about its own steps, which is detail here.
+func (logger) Debugf(ctx context.Context, format string, args ...any) {
+	log.G(ctx).WithField("detail", fmt.Sprintf(format, args...)).Trace(said)
+}
+
+func (logger) Infof(ctx context.Context, format string, args ...any) {
+	log.G(ctx).WithField("detail", fmt.Sprintf(format, args...)).Debug(said)
+}
+
+func (logger) Warnf(ctx context.Context, format string, args ...any) {
+	log.G(ctx).WithField("detail", fmt.Sprintf(format, args...)).Warn(complains)
+}
+
+// A plugin that came too late to be synchronized, or left, connects again: it starts before
+// berth serves, or is stopped at that moment.
+func (logger) Errorf(ctx context.Context, format string, args ...any) {
+	entry := log.G(ctx).WithField("detail", fmt.Sprintf(format, args...))
+	if strings.HasPrefix(format, "failed to synchronize plugin") || strings.HasPrefix(format, "failed to start external plugin") {
+		entry.Warn("Failed to take in NRI plugin; it can connect again")
+		return
+	}
+	entry.Error(complains)
+}

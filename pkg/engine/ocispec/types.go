@@ -1,8 +1,10 @@
 package ocispec
 
 import (
+	"fmt"
 	"strconv"
 
+	"github.com/containerd/errdefs"
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -151,3 +153,22 @@ type User struct {
 }
 
 func procNS(pid int, kind string) string { return "/proc/" + strconv.Itoa(pid) + "/ns/" + kind }
+
+// invalid says that the request is wrong on every node.
+func invalid(format string, args ...any) error {
+	return fmt.Errorf(format+": %w", append(args, errdefs.ErrInvalidArgument)...)
+}
+
+// unmet says that this node, or this runtime, lacks what the request needs.
+func unmet(format string, args ...any) error {
+	return fmt.Errorf(format+": %w", append(args, errdefs.ErrFailedPrecondition)...)
+}
+
+func ptr[T any](v T) *T { return &v }
+
+func deref[T any](p *T) (v T) {
+	if p != nil {
+		v = *p
+	}
+	return v
+}

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/pkg/engine/reserve"
@@ -224,4 +226,36 @@ func (o *Index) TargetPID(s *Sandbox, c *runtimeapi.ContainerConfig) (int, error
 		return 0, fmt.Errorf("target container %s must run in the same sandbox: %w", asked.GetTargetId(), errdefs.ErrFailedPrecondition)
 	}
 	return t.Status().PID, nil
+}
+
+// encodedItem is an item of a list as it is sent, with the tag of its field.
+type encodedItem struct {
+	state int32
+	bytes []byte
+}
+
+const itemsField = 1
+
+func encodeItem(state int32, item proto.Message) (*encodedItem, error) {
+	content, err := proto.Marshal(item)
+	if err != nil {
+		return nil, err
+	}
+	// Only as large as it has to be: it stays.
+	head := protowire.SizeTag(itemsField) + protowire.SizeVarint(uint64(len(content)))
+	b := protowire.AppendTag(make([]byte, 0, head+len(content)), itemsField, protowire.BytesType)
+	return &encodedItem{state, protowire.AppendBytes(b, content)}, nil
+}
+
+// EncodedList is a list of items. Those that are not in it are encoded as nothing.
+func EncodedList[O any](all []O, encoded func(O) ([]byte, error)) ([]byte, error) {
+	items := make([][]byte, 0, len(all))
+	for _, o := range all {
+		item, err := encoded(o)
+		if err != nil {
+			return nil, err
+		}
+		items = append(items, item)
+	}
+	return slices.Concat(items...), nil
 }

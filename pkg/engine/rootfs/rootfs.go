@@ -6,11 +6,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
+	"time"
 
 	"github.com/containerd/containerd/v2/core/mount"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-cri/berth/pkg/engine/idmap"
@@ -18,7 +22,9 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/image/catalog"
 	"github.com/berth-cri/berth/pkg/engine/image/containerfs"
 	"github.com/berth-cri/berth/pkg/engine/mountpoint"
+	"github.com/berth-cri/berth/pkg/engine/ocispec"
 	"github.com/berth-cri/berth/pkg/engine/pod"
+	"github.com/berth-cri/berth/pkg/probe"
 )
 
 // Mounts are the root filesystems of containers, the images among their mounts and
@@ -135,6 +141,74 @@ func (m *Mounts) UnmountParts(id string) error {
 func (m *Mounts) RemoveRootfs(ctx context.Context, c *pod.Container) error {
 	if err := m.images.RemoveRootfs(ctx, c.ID(), c.Spec().Snapshotter); err != nil {
 		return fmt.Errorf("remove root filesystem: %w", err)
+	}
+	return nil
+}
+
+// How long, and how often, something may still be written into a directory that is
+// being removed.
+const (
+	stragglersTimeout = 2 * time.Second
+	stragglersPause   = 5 * time.Millisecond
+)
+
+// removeDir removes a directory that a runtime or a shim has worked in. One that
+// has answered may still be at it: containerd's shim runs `runc kill` beside its
+// answer to Delete, and that makes its log file again.
+func removeDir(path string) error {
+	for begin := time.Now(); ; time.Sleep(stragglersPause) {
+		err := mountpoint.RemoveAll(path)
+		if !errors.Is(err, unix.ENOTEMPTY) || time.Since(begin) > stragglersTimeout {
+			return err
+		}
+	}
+}
+
+// MapFor mounts with mapped ids what a runtime would fail to map, and has the
+// spec bind that. The mounts go with those of the root filesystem.
+func (m *Mounts) MapFor(c *pod.Container, spec *specs.Spec, runtime *probe.Runtime) error {
+	which, err := ocispec.MountsToMap(spec, runtime)
+	if err != nil {
+		return err
+	}
+	for _, i := range which {
+		bind := &spec.Mounts[i]
+		target := filepath.Join(m.pods.MappedDir(c.ID()), strconv.Itoa(i))
+		if err := makeLike(bind.Source, target); err != nil {
+			return fmt.Errorf("mount %s: %w", bind.Destination, err)
+		}
+		if err := idmap.Bind(c.Sandbox.Status().Namespaces.User, bind.Source, target); err != nil {
+			return fmt.Errorf("mount %s: %w", bind.Destination, err)
+		}
+		bind.Source, bind.UIDMappings, bind.GIDMappings = target, nil, nil
+	}
+	return nil
+}
+
+func makeLike(source, target string) error {
+	st, err := os.Stat(source)
+	if err != nil {
+		return err
+	}
+	if st.IsDir() {
+		return os.MkdirAll(target, 0o711)
+	}
+	if err := os.MkdirAll(filepath.Dir(target), 0o711); err != nil {
+		return err
+	}
+	return os.WriteFile(target, nil, 0o600)
+}
+
+// unmountBelow goes by what is there and not by a record, which may be lost.
+func unmountBelow(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	for _, e := range entries {
+		if err := mountpoint.Unmount(filepath.Join(dir, e.Name())); err != nil {
+			return err
+		}
 	}
 	return nil
 }

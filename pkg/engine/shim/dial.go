@@ -3,11 +3,15 @@ package shim
 import (
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"strings"
+	"sync"
 	"time"
 
+	"github.com/containerd/log"
+	"github.com/sirupsen/logrus"
 	"golang.org/x/sys/unix"
 )
 
@@ -69,3 +73,50 @@ func sameUser(conn *net.UnixConn) error {
 	}
 	return nil
 }
+
+// promptConn is a connection to a process that must read what it is sent. ttrpc
+// writes one call after the other and heeds no context meanwhile: one that nobody
+// reads would hold up all that follow, for ever.
+type promptConn struct {
+	net.Conn
+	patience time.Duration
+}
+
+// Write ends the connection when it fails: what follows half a message makes no
+// sense to the other side.
+func (c promptConn) Write(b []byte) (int, error) {
+	if err := c.SetWriteDeadline(time.Now().Add(c.patience)); err != nil {
+		return 0, err
+	}
+	n, err := c.Conn.Write(b)
+	if err != nil {
+		_ = c.Close()
+		return n, fmt.Errorf("%w: %w", net.ErrClosed, err) // which makes it Lost
+	}
+	return n, nil
+}
+
+// lateAnswer is what the ttrpc library logs as an error when an answer comes that
+// nobody waits for any more. Who called has had an error of its own by then.
+const lateAnswer = "ttrpc: received message on inactive stream"
+
+// quietLibrary makes late answers a matter of debugging. The library gives its
+// clients no logger of their own, so this is said to the process's.
+var quietLibrary = sync.OnceFunc(func() { log.L.Logger.AddHook(lateAnswers{}) })
+
+type lateAnswers struct{}
+
+func (lateAnswers) Levels() []logrus.Level { return []logrus.Level{log.ErrorLevel} }
+
+func (lateAnswers) Fire(e *logrus.Entry) error {
+	switch {
+	case e.Message != lateAnswer:
+	case e.Logger.IsLevelEnabled(log.DebugLevel):
+		e.Level = log.DebugLevel
+	default:
+		e.Logger = nowhere
+	}
+	return nil
+}
+
+var nowhere = &logrus.Logger{Out: io.Discard, Formatter: &logrus.JSONFormatter{}, Hooks: logrus.LevelHooks{}}

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	bootapi "github.com/containerd/containerd/api/runtime/bootstrap/v1"
+	"github.com/containerd/containerd/api/types"
 	runtimev2 "github.com/containerd/containerd/v2/core/runtime/v2"
 	"github.com/containerd/errdefs"
 	"google.golang.org/protobuf/proto"
@@ -268,4 +269,20 @@ func tail(s string) string {
 		return "…" + s[len(s)-512:]
 	}
 	return s
+}
+
+// Protocol is what shims say outside of the Task API.
+type Protocol struct{}
+
+// ReadInfo reads what a shim of containerd 2 answers to -info: its name and version,
+// and the features of the runtime that it drives, as JSON, if it tells them.
+func (Protocol) ReadInfo(answer []byte) (name, version string, features []byte, err error) {
+	info := &types.RuntimeInfo{}
+	if err := proto.Unmarshal(answer, info); err != nil {
+		return "", "", nil, fmt.Errorf("decode the shim's -info: %w", err)
+	}
+	if f := info.GetFeatures(); strings.HasSuffix(f.GetTypeUrl(), "/features/Features") {
+		features = f.GetValue()
+	}
+	return info.GetName(), info.GetVersion().GetVersion(), features, nil
 }

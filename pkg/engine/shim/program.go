@@ -5,8 +5,12 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 
 	"github.com/containerd/errdefs"
+
+	"github.com/berth-cri/berth/pkg/engine/procfs"
 )
 
 // programLink is in a supervisor's directory from before its first start: a
@@ -72,4 +76,42 @@ func Programs(state string) ([]string, error) {
 		all = append(all, program)
 	}
 	return all, nil
+}
+
+// passedOn are the variables of the daemon that programs of pods may need. The daemon's
+// environment can hold passwords, of proxies for one, and a supervisor or a shim lives
+// beside pods, with memory and children of its own. NOTIFY_SOCKET must never be here:
+// runc would take it for its container's. Neither must Go's tuning: it is for the daemon's
+// memory, and supervisors and runtimes are Go, too.
+var passedOn = []string{"PATH", "LD_LIBRARY_PATH", "HOME", "TMPDIR", "TZ", "LANG", "LANGUAGE", "DBUS_SYSTEM_BUS_ADDRESS"}
+
+// kataConfig names a configuration file. Kata's shim has no other way to be told but
+// options, which handlers need not have.
+const kataConfig = "KATA_CONF_FILE"
+
+// Environment is what of this process's environment a supervisor and a runtime are
+// started with.
+func Environment() []string { return environment(os.Environ()) }
+
+// environment is what of environ a program of pods is started with: passedOn, LC_*, and
+// what more names.
+func environment(environ []string, more ...string) []string {
+	return slices.DeleteFunc(slices.Clone(environ), func(kv string) bool {
+		name, _, _ := strings.Cut(kv, "=")
+		return !slices.Contains(passedOn, name) && !strings.HasPrefix(name, "LC_") && !slices.Contains(more, name)
+	})
+}
+
+// maxOOMScore is the highest score that the kernel takes.
+const maxOOMScore = 1000
+
+// diesBefore has the kernel that is out of memory take a process rather than this one,
+// by as little as there is: both come after all pods, and the daemon can replace a
+// supervisor, which is how its pods' exit codes and output survive.
+func diesBefore(pid int) error {
+	own, err := procfs.OOMScore()
+	if err != nil {
+		return err
+	}
+	return procfs.SetOOMScore(pid, min(own+1, maxOOMScore))
 }

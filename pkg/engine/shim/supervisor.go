@@ -15,6 +15,7 @@ import (
 	runtimev2 "github.com/containerd/containerd/v2/core/runtime/v2"
 	"github.com/containerd/errdefs"
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
 
 	berthshim "github.com/berth-cri/berth/pkg/engine/supervisor"
 	supervisorapi "github.com/berth-cri/berth/proto/berth/supervisor/v1"
@@ -252,4 +253,70 @@ func keysOf(state string) ([]string, error) {
 // for himself that it is there, and what it is.
 func (m *Supervisors) Process(key string) (pid int, known bool) {
 	return berthshim.Holder(m.SupervisorDir(key))
+}
+
+// Kept names what to keep of a task.
+type Kept struct {
+	ID  string
+	PID int
+	// Pipes are paths of FIFOs that the task writes to.
+	Pipes []string
+	// Terminal is set if the supervisor holds a terminal of the task.
+	Terminal bool
+}
+
+// Keep takes hold of a running task's belongings. A process that has already
+// ended is no error: there is nothing left to keep.
+func (m *Supervisors) Keep(ctx context.Context, key string, c *Client, t Kept) error {
+	b := &belongings{}
+	if t.PID > 0 {
+		fd, err := unix.PidfdOpen(t.PID, 0)
+		if err == nil {
+			b.pidfd = os.NewFile(uintptr(fd), fmt.Sprintf("pidfd:%d", t.PID))
+		}
+	}
+	for _, p := range t.Pipes {
+		// A FIFO opens at once when it is opened for reading without blocking.
+		fd, err := unix.Open(p, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+		if err != nil {
+			b.close()
+			return fmt.Errorf("keep pipe %s: %w", p, err)
+		}
+		b.pipes = append(b.pipes, os.NewFile(uintptr(fd), p))
+	}
+	if t.Terminal {
+		tty, err := c.takeTerminal(ctx, t.ID)
+		if err != nil && !errdefs.IsNotFound(err) {
+			b.close()
+			return fmt.Errorf("keep terminal: %w", err)
+		}
+		b.tty = tty
+	}
+	m.keep.put(key, t.ID, b)
+	return nil
+}
+
+// Drop ends a Keep. It may be called for a task that was never kept.
+func (m *Supervisors) Drop(key, id string) { m.keep.drop(key, id) }
+
+// takeTerminal copies the descriptor of a task's terminal out of the supervisor.
+func (c *Client) takeTerminal(ctx context.Context, id string) (*os.File, error) {
+	info, err := c.Supervisor.Info(ctx, &supervisorapi.InfoRequest{})
+	if err != nil {
+		return nil, err
+	}
+	term, err := c.Supervisor.Terminal(ctx, &supervisorapi.TerminalRequest{Id: id})
+	if err != nil {
+		return nil, err
+	}
+	pidfd, err := unix.PidfdOpen(int(info.Pid), 0)
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(pidfd)
+	fd, err := unix.PidfdGetfd(pidfd, int(term.Fd), 0)
+	if err != nil {
+		return nil, err
+	}
+	return os.NewFile(uintptr(fd), "terminal:"+id), nil
 }

@@ -17,11 +17,6 @@
 package validate
 
 import (
-	"fmt"
-	"maps"
-	"slices"
-
-	"github.com/containerd/errdefs"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
@@ -60,55 +55,4 @@ func UpdateContainerResources(req *runtimeapi.UpdateContainerResourcesRequest) e
 		return invalid("linux", "is missing; send the LinuxContainerResources to apply")
 	}
 	return resources("linux", req.GetLinux())
-}
-
-// invalid is the one place that gives a mistake its class and shape.
-func invalid(field, format string, args ...any) error {
-	return fmt.Errorf("%s: %s: %w", field, fmt.Sprintf(format, args...), errdefs.ErrInvalidArgument)
-}
-
-// first runs the checks in order and returns the first mistake.
-func first(checks ...func() error) error {
-	for _, check := range checks {
-		if err := check(); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// each checks every item of a list, and names it by its index.
-func each[T any](field string, items []T, check func(field string, item T) error) error {
-	for i, item := range items {
-		if err := check(fmt.Sprintf("%s[%d]", field, i), item); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// known checks an enumeration: the generated names are the values that this
-// build understands, and acting on another one would be a guess.
-func known[E ~int32](field string, value E, names map[int32]string) error {
-	if _, ok := names[int32(value)]; ok {
-		return nil
-	}
-	return invalid(field, "%d is not a known value; use one of %s", value, listed(names))
-}
-
-// listed gives the names of an enumeration in the order of their numbers, and
-// only the first few of a long one.
-func listed(names map[int32]string) string {
-	const most = 8
-	text := ""
-	for i, n := range slices.Sorted(maps.Keys(names)) {
-		if i == most {
-			return text + ", …"
-		}
-		if i > 0 {
-			text += ", "
-		}
-		text += names[n]
-	}
-	return text
 }

@@ -8,6 +8,8 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
+	"net/http"
 	"os"
 	"os/signal"
 	"strings"
@@ -15,6 +17,7 @@ import (
 	"time"
 
 	"github.com/containerd/log"
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -219,4 +222,38 @@ func (l *ownLock) Update(ctx context.Context, to resourcelock.LeaderElectionReco
 		return errLost
 	}
 	return l.Interface.Update(ctx, to)
+}
+
+// closeGrace is how long the end waits for who reads metrics.
+const closeGrace = time.Second
+
+// serve says at an address what registry has, and whether this controller lives: not if it
+// holds the lease and has not renewed it. It is ready also if it waits for the lease, or an
+// upgrade would wait for it. At no address it does nothing.
+func serve(ctx context.Context, address string, registry prometheus.Gatherer, lease *leaderelection.HealthzAdaptor, ready func() bool) (closed func(), err error) {
+	if address == "" {
+		return func() {}, nil
+	}
+	l, err := net.Listen("tcp", address)
+	if err != nil {
+		return nil, commandline.Wrong(fmt.Errorf("--address=%s: %w; write [HOST]:PORT", address, err))
+	}
+	endpoint := scrape.Serve(ctx, l, registry,
+		scrape.Page{Path: "/readyz", Handler: func(w http.ResponseWriter, _ *http.Request) {
+			if !ready() {
+				http.Error(w, "the API server has not shown the lease yet", http.StatusServiceUnavailable)
+				return
+			}
+			w.WriteHeader(http.StatusOK)
+		}},
+		scrape.Page{Path: "/healthz", Handler: func(w http.ResponseWriter, r *http.Request) {
+			if err := lease.Check(r); err != nil {
+				http.Error(w, err.Error(), http.StatusInternalServerError)
+			}
+		}})
+	return func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeGrace)
+		defer cancel()
+		_ = endpoint.Close(ctx) // who still reads then is cut off
+	}, nil
 }

@@ -12,23 +12,17 @@ import (
 	"os/signal"
 
 	"github.com/go-logr/logr"
+	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"k8s.io/klog/v2"
 
 	"github.com/berth-cri/berth/internal/commandline"
+	"github.com/berth-cri/berth/internal/manual"
 	"github.com/berth-cri/berth/internal/output"
 	"github.com/berth-cri/berth/pkg/printable"
 )
-
-// exitFindings means that the work was done, and that something is not as it should be.
-const exitFindings = 3
-
-// foundError is the end of a command that found something.
-type foundError struct{ error }
-
-// version is set by the build.
-var version = "0.0.0-dev"
 
 func main() {
 	klog.SetLogger(logr.Discard()) // Kubernetes' client logs errors that it also returns
@@ -52,13 +46,63 @@ func report(err error, to io.Writer) int {
 	return commandline.Status(err)
 }
 
-// wrong is an error of what was given: then nothing was done.
-func wrong(err error) error {
-	if err == nil {
-		return nil
+// newRoot makes the whole command tree.
+func newRoot(streams genericiooptions.IOStreams) *cobra.Command {
+	p := &program{
+		IOStreams: streams,
+		config:    genericclioptions.NewConfigFlags(true).WithDiscoveryQPS(discoveryQPS).WithDiscoveryBurst(discoveryBurst),
 	}
-	return commandline.Wrong(err)
+	root := &cobra.Command{
+		Use: "kubectl-berth",
+		// Who runs a plugin types its name as kubectl's.
+		Annotations: map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl berth"},
+		Short:       "Show and check the runtime handlers of a cluster, and create classes for them",
+		Long: `Show and check which runtime handlers the nodes of a cluster have, which RuntimeClasses
+use them, and which pods they can run. Nothing is changed in the cluster: pipe what
+"generate" and "policy" print into "kubectl apply --server-side -f -". lint, migrate,
+generate and fit with --handlers and policy with --classes need no cluster.
+
+Exit status: 0 if nothing was found, 3 if something was, 2 if the command line or a
+file is wrong (then nothing was done), 1 for any other failure.`,
+		Version:       version,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+	}
+	root.SetIn(streams.In)
+	root.SetOut(streams.Out)
+	root.SetErr(streams.ErrOut)
+	p.config.AddFlags(root.PersistentFlags())
+	completes(root, "namespace", p.completeNamespaces)
+	root.AddCommand((&auditCommand{p}).command(), (&fitCommand{p}).command(),
+		(&policyCommand{p}).command(), (&generateCommand{p}).command(), (&lintCommand{p}).command(), (&migrateCommand{p}).command(),
+		manCommand())
+	// kubectl completes its plugins by contrib/kubectl/kubectl_complete-berth.
+	root.CompletionOptions.DisableDefaultCmd = true
+	commandline.Check(root, wrong)
+	root.PersistentPreRunE = filesAreNamed
+	return root
 }
 
-// found is the end of a command that found something.
-func found(format string, args ...any) error { return foundError{fmt.Errorf(format, args...)} }
+// filesAreNamed refuses flags of files that are empty, as an unset variable of a script makes
+// them: the command would do something else.
+func filesAreNamed(c *cobra.Command, _ []string) error {
+	for _, name := range []string{"handlers", "measurements", "rules"} {
+		if f := c.Flags().Lookup(name); f != nil && f.Changed && f.Value.Type() == "string" && f.Value.String() == "" {
+			return misused(c, fmt.Errorf("--%s is empty", name))
+		}
+	}
+	return nil
+}
+
+// manCommand is for packages.
+func manCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:    "man DIR",
+		Short:  "Write the manual pages of all commands into a directory",
+		Hidden: true,
+		Args:   cobra.ExactArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			return manual.Write(c.Root(), args[0], "1", "kubectl-berth "+version)
+		},
+	}
+}

@@ -86,13 +86,6 @@ const (
 	extraFile  = dropIns + "/90-installer.toml"
 )
 
-var (
-	// ErrPods is the reason if something cannot be taken away because pods need it.
-	ErrPods = errors.New("try again when these pods are gone")
-	// ErrFinal is an error of a Cluster's that does not pass by itself.
-	ErrFinal = errors.New("asking again does not help")
-)
-
 // root is the node's root directory.
 func (i *Installer) root() nodefs.Root { return nodefs.Root(i.Root) }
 

@@ -74,3 +74,10 @@ func counted(pods []enginePod) string {
 	}
 	return fmt.Sprintf("%d pods (%s)", len(names), strings.Join(names, ", "))
 }
+
+var (
+	// ErrPods is the reason if something cannot be taken away because pods need it.
+	ErrPods = errors.New("try again when these pods are gone")
+	// ErrFinal is an error of a Cluster's that does not pass by itself.
+	ErrFinal = errors.New("asking again does not help")
+)

@@ -1,6 +1,18 @@
+// Package policy makes admission policies of what handlers can do:
+//
+//	rules, err := policy.ParseRules("rules.yaml", text)  // says file, line and key of each mistake
+//	all, err := policy.Generate(policy.Options{Classes: classes, Handlers: handlers, Rules: rules})
+//
+// A ValidatingAdmissionPolicy refuses pods that the handler of their class cannot run, for
+// the reasons that fit gives; a MutatingAdmissionPolicy gives pods without a class one,
+// by rules. API servers evaluate them by themselves: there is no webhook to run, and
+// all that they need is in them.
+//
+// It is pure. What pods ask for is in pkg/runtimeclass, in one table for both.
 package policy
 
 import (
+	"bytes"
 	"cmp"
 	"fmt"
 	"slices"
@@ -8,7 +20,9 @@ import (
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/yaml"
 
 	"github.com/berth-cri/berth/contrib/cluster/pkg/runtimeclass"
 	"github.com/berth-cri/berth/pkg/probe/capability"
@@ -294,4 +308,36 @@ func constraints(rules []admissionv1.RuleWithOperations, o Options) *admissionv1
 		}}}
 	}
 	return m
+}
+
+// Unstructured are objects as they are sent: without what only the server fills in.
+func Unstructured(objects []runtime.Object) ([]unstructured.Unstructured, error) {
+	var all []unstructured.Unstructured
+	for _, o := range objects {
+		fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(o)
+		if err != nil {
+			return nil, fmt.Errorf("encode %T: %w", o, err)
+		}
+		delete(fields, "status")
+		one := unstructured.Unstructured{Object: fields}
+		unstructured.RemoveNestedField(one.Object, "metadata", "creationTimestamp")
+		all = append(all, one)
+	}
+	return all, nil
+}
+
+// YAML is a file of objects.
+func YAML(all []unstructured.Unstructured) ([]byte, error) {
+	var b bytes.Buffer
+	for i, one := range all {
+		text, err := yaml.Marshal(one.Object)
+		if err != nil {
+			return nil, fmt.Errorf("write %s %s: %w", one.GetKind(), one.GetName(), err)
+		}
+		if i > 0 {
+			b.WriteString("---\n")
+		}
+		b.Write(text)
+	}
+	return b.Bytes(), nil
 }

@@ -14,6 +14,8 @@ import (
 	"github.com/containerd/containerd/v2/core/remotes"
 	"github.com/opencontainers/go-digest"
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/berth-cri/berth/pkg/step"
 )
 
 // Underway is a pull that has not ended.
@@ -159,4 +161,29 @@ func With(ctx context.Context, w *Pull) context.Context {
 func From(ctx context.Context) *Pull {
 	w, _ := ctx.Value(underwayKey{}).(*Pull)
 	return w
+}
+
+// Step is a step that several do at the same time: it lasts as long as anybody does it.
+type Step struct {
+	Name string
+
+	mu   sync.Mutex
+	open int
+	end  func(error)
+}
+
+// Enter begins the step for one of them; what it returns ends it.
+func (p *Step) Enter(ctx context.Context) (leave func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.open++; p.open == 1 {
+		_, p.end = step.Begin(ctx, p.Name)
+	}
+	return func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if p.open--; p.open == 0 {
+			p.end(nil)
+		}
+	}
 }

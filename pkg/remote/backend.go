@@ -15,7 +15,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"net"
 	"path/filepath"
 	"slices"
@@ -187,13 +186,6 @@ func (b *Backend) Close(forget bool) error {
 		err = errors.Join(err, b.state.write())
 	}
 	return errors.Join(err, b.state.close(forget))
-}
-
-func ignoreMissing(err error) error {
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	return err
 }
 
 // ID implements router.Backend.

@@ -349,3 +349,10 @@ func detached(ctx context.Context) (context.Context, context.CancelFunc) {
 	}
 	return context.WithCancel(alone)
 }
+
+// behindKey has the runs of berth that a daemon's answer may come from: its own,
+// and those that its handlers lead to.
+const behindKey = "berth-behind"
+
+// leadsBack is why a daemon is no backend whose handlers lead to this berth.
+const leadsBack = "it leads back to this berth, directly or through a handler of its own; change the handler's endpoint"

@@ -3,7 +3,6 @@ package remote
 import (
 	"cmp"
 	"context"
-	"maps"
 	"slices"
 
 	"github.com/berth-cri/berth/pkg/handler"
@@ -12,41 +11,6 @@ import (
 // A pod stays a pod of the handler that it was made under, or adopted for, when
 // other handlers come to lead to its daemon by the same name, or its own leads
 // elsewhere. The daemon does not say which, so it is kept here.
-
-// assign keeps the handler of a sandbox. It needs mu, unless k is not shared yet.
-func (k *known) assign(id, name string) {
-	if k.handlerOf == nil {
-		k.handlerOf = map[string]string{}
-	}
-	k.handlerOf[id] = name
-}
-
-// assigned is the handler of a sandbox, empty if that follows from what the daemon says.
-func (k *known) assigned(id string) string {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.handlerOf[id]
-}
-
-// assignMissing assigns handlers to sandboxes that have none.
-func (k *known) assignMissing(handlers map[string]string) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	for id, name := range handlers {
-		if k.handlerOf[id] == "" {
-			k.assign(id, name)
-		}
-	}
-}
-
-// stay are the handlers of sandboxes that are still there; others are dropped.
-func (k *known) stay() map[string]string {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	there := k.all().sandboxes
-	maps.DeleteFunc(k.handlerOf, func(id, _ string) bool { return there[id] == nil })
-	return maps.Clone(k.handlerOf)
-}
 
 // naming says by which of our names a sandbox goes.
 type naming struct {

@@ -2,16 +2,12 @@ package remote
 
 import (
 	"cmp"
-	"context"
 	"maps"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
-	"github.com/containerd/log"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
@@ -314,35 +310,6 @@ func (k *known) load(from *saved) error {
 	return nil
 }
 
-// instead is the last known state in place of a list that failed with err, which
-// is not to cost the lists of other backends.
-func (l *lists) instead(ctx context.Context, err error) (*state, error) {
-	if ctx.Err() != nil {
-		return nil, err
-	}
-	switch status.Code(err) {
-	case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled: // its health says so
-	default:
-		log.G(ctx).WithError(err).WithField("backend", l.name).Warn("Backend list failed; serving last known entries")
-	}
-	if l.contest.Load() != nil {
-		return &state{}, nil
-	}
-	s := &state{sandboxes: map[string]*runtimeapi.PodSandbox{}, containers: map[string]*runtimeapi.Container{}}
-	known := l.known.state()
-	for id, p := range known.sandboxes {
-		s.sandboxes[id] = proto.CloneOf(p)
-		s.sandboxes[id].RuntimeHandler = l.naming().sandbox(id, p.GetRuntimeHandler())
-	}
-	for id, c := range known.containers {
-		s.containers[id] = proto.CloneOf(c)
-		if c.GetImage() != nil {
-			s.containers[id].Image.RuntimeHandler = l.names.ours(c.GetImage().GetRuntimeHandler())
-		}
-	}
-	return s, nil
-}
-
 // selectSandboxes are those that a filter selects, the newest first. Pure.
 func (s *state) selectSandboxes(f *runtimeapi.PodSandboxFilter) []*runtimeapi.PodSandbox {
 	var chosen []*runtimeapi.PodSandbox
@@ -378,4 +345,45 @@ func contains(labels, wanted map[string]string) bool {
 		}
 	}
 	return true
+}
+
+// attached is a list of containers without those whose sandbox is not known.
+func (k *known) attached(f frame) frame {
+	there := k.state().sandboxes
+	return without(f, func(item []byte) bool { return there[text(item, containerSandboxField)] == nil })
+}
+
+// assign keeps the handler of a sandbox. It needs mu, unless k is not shared yet.
+func (k *known) assign(id, name string) {
+	if k.handlerOf == nil {
+		k.handlerOf = map[string]string{}
+	}
+	k.handlerOf[id] = name
+}
+
+// assigned is the handler of a sandbox, empty if that follows from what the daemon says.
+func (k *known) assigned(id string) string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.handlerOf[id]
+}
+
+// assignMissing assigns handlers to sandboxes that have none.
+func (k *known) assignMissing(handlers map[string]string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for id, name := range handlers {
+		if k.handlerOf[id] == "" {
+			k.assign(id, name)
+		}
+	}
+}
+
+// stay are the handlers of sandboxes that are still there; others are dropped.
+func (k *known) stay() map[string]string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	there := k.all().sandboxes
+	maps.DeleteFunc(k.handlerOf, func(id, _ string) bool { return there[id] == nil })
+	return maps.Clone(k.handlerOf)
 }

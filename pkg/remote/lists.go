@@ -262,12 +262,6 @@ func (l *lists) identified(ctx context.Context, f frame) frame {
 	return kept
 }
 
-// attached is a list of containers without those whose sandbox is not known.
-func (k *known) attached(f frame) frame {
-	there := k.state().sandboxes
-	return without(f, func(item []byte) bool { return there[text(item, containerSandboxField)] == nil })
-}
-
 // without is a list without some items; itself if there are none of them.
 func without(f frame, drop func(item []byte) bool) frame {
 	var kept frame
@@ -290,4 +284,33 @@ func without(f frame, drop func(item []byte) bool) frame {
 		return f
 	}
 	return append(kept, f[done:]...)
+}
+
+// instead is the last known state in place of a list that failed with err, which
+// is not to cost the lists of other backends.
+func (l *lists) instead(ctx context.Context, err error) (*state, error) {
+	if ctx.Err() != nil {
+		return nil, err
+	}
+	switch status.Code(err) {
+	case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled: // its health says so
+	default:
+		log.G(ctx).WithError(err).WithField("backend", l.name).Warn("Backend list failed; serving last known entries")
+	}
+	if l.contest.Load() != nil {
+		return &state{}, nil
+	}
+	s := &state{sandboxes: map[string]*runtimeapi.PodSandbox{}, containers: map[string]*runtimeapi.Container{}}
+	known := l.known.state()
+	for id, p := range known.sandboxes {
+		s.sandboxes[id] = proto.CloneOf(p)
+		s.sandboxes[id].RuntimeHandler = l.naming().sandbox(id, p.GetRuntimeHandler())
+	}
+	for id, c := range known.containers {
+		s.containers[id] = proto.CloneOf(c)
+		if c.GetImage() != nil {
+			s.containers[id].Image.RuntimeHandler = l.names.ours(c.GetImage().GetRuntimeHandler())
+		}
+	}
+	return s, nil
 }

@@ -11,15 +11,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// behindKey has the runs of berth that a daemon's answer may come from: its own,
-// and those that its handlers lead to.
-const behindKey = "berth-behind"
-
 // maxBehind is how many of them are told. Nobody has as many on one node.
 const maxBehind = 64
-
-// leadsBack is why a daemon is no backend whose handlers lead to this berth.
-const leadsBack = "it leads back to this berth, directly or through a handler of its own; change the handler's endpoint"
 
 // LoopGuard are options of a server that refuses calls which this run of berth
 // has made itself: a daemon that is a backend of its own, be it through others,

@@ -121,7 +121,7 @@ func (s *lastKnown) save(to *saved) (err error) {
 
 // load takes over what a state file has.
 func (s *lastKnown) load(from *saved) error {
-	if !sound(from.Images, imageLists.shape) {
+	if !sound(from.Images, (&runtimeapi.ListImagesResponse{}).ProtoReflect().Descriptor()) {
 		return errors.New("the list of images is damaged")
 	}
 	var told *runtimeapi.ImageFsInfoResponse

@@ -2,7 +2,6 @@ package remote
 
 import (
 	"context"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -107,22 +106,6 @@ func TestImagesOfADaemonThatFailsToList(t *testing.T) {
 	has(t, b, "one")
 }
 
-func TestDamagedImagesStopNothing(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "daemon.state")
-	for _, damaged := range []string{`"images": "/w=="`, `"filesystems": "CgU="`} {
-		content := `{"format": 1, "record": {"endpoint": "/x.sock", "handlers": [{"Name": "a"}]}, "sandboxes": "CgMKAXA=", ` + damaged + `}`
-		test.Must(t, os.WriteFile(path, []byte(content), 0o600))
-		s, damage, err := openState(path)
-		if err != nil || damage == nil || !strings.Contains(damage.Error(), path) {
-			t.Errorf("%q is read: %v, %v", damaged, damage, err)
-		}
-		// What is sound stays.
-		if got := sketch(t, s.known); len(got) != 1 || s.record == nil || len(s.record.Handlers) != 1 {
-			t.Errorf("%q: kept are %v and %v", damaged, got, s.record)
-		}
-	}
-}
-
 // opened is a state file without damage.
 func opened(t *testing.T, path string) *stateFile {
 	t.Helper()
@@ -131,23 +114,4 @@ func opened(t *testing.T, path string) *stateFile {
 		t.Fatal(damage, err)
 	}
 	return s
-}
-
-// A list that was asked for before a removal must not bring the image back.
-func TestImagesAreNotTakenFromAListThatWasOvertaken(t *testing.T) {
-	s := &lastKnown{}
-	one := encoded(t, &runtimeapi.ListImagesResponse{Images: []*runtimeapi.Image{{Id: "one"}}})
-	before := s.mark()
-	if s.removed("one") || s.take(one, before) {
-		t.Error("nothing has changed, and is to be written")
-	}
-	if f, known := s.last(); known {
-		t.Errorf("known: %q", f)
-	}
-	if !s.take(one, s.mark()) {
-		t.Error("a list is not to be written")
-	}
-	if f, known := s.last(); !known || len(f) == 0 {
-		t.Errorf("known: %q, %v", f, known)
-	}
 }

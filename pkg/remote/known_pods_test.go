@@ -4,8 +4,11 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
+
+	"google.golang.org/protobuf/proto"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -22,8 +25,8 @@ func learn(t *testing.T, k *known, pods map[string][]string) {
 			cs.Containers = append(cs.Containers, &runtimeapi.Container{Id: c, PodSandboxId: p})
 		}
 	}
-	k.take(&k.sandboxes, encoded(t, &ps), k.mark(), time.Now())
-	k.take(&k.containers, encoded(t, &cs), k.mark(), time.Now())
+	k.take(&k.sandboxes, encodedHere(t, &ps), k.mark(), time.Now())
+	k.take(&k.containers, encodedHere(t, &cs), k.mark(), time.Now())
 }
 
 // sketch is "pod:state[container:state …] …".
@@ -67,7 +70,7 @@ func TestWhatCallsDidIsKnown(t *testing.T) {
 			k := &known{}
 			learn(t, k, map[string][]string{"p": {"c"}})
 			path := filepath.Join(t.TempDir(), "x", "daemon.state")
-			l := opened(t, path)
+			l := openedHere(t, path)
 			l.known = k
 			for _, change := range c.changes {
 				k.note(change)
@@ -85,7 +88,7 @@ func TestWhatCallsDidIsKnown(t *testing.T) {
 			}
 			check(k)
 			t.Run("after a kill", func(t *testing.T) {
-				check(opened(t, path).known)
+				check(openedHere(t, path).known)
 			})
 		})
 	}
@@ -98,7 +101,7 @@ func TestListsReplaceChanges(t *testing.T) {
 	k.note(change{kind: removedSandbox, id: "p"})
 	// A list that was asked for before the removal has the pod, and must not
 	// bring it back.
-	k.take(&k.sandboxes, encoded(t, &runtimeapi.ListPodSandboxResponse{Items: []*runtimeapi.PodSandbox{{Id: "p"}}}), before, time.Now())
+	k.take(&k.sandboxes, encodedHere(t, &runtimeapi.ListPodSandboxResponse{Items: []*runtimeapi.PodSandbox{{Id: "p"}}}), before, time.Now())
 	if got := sketch(t, k); len(got) != 0 {
 		t.Errorf("a removed pod came back: %v", got)
 	}
@@ -122,10 +125,10 @@ func TestAListThatWasOvertakenIsNotTaken(t *testing.T) {
 	k := &known{}
 	learn(t, k, map[string][]string{"p": nil})
 	slow, fast := k.mark(), k.mark() // nothing was done between the two
-	if !k.take(&k.sandboxes, encoded(t, &runtimeapi.ListPodSandboxResponse{Items: []*runtimeapi.PodSandbox{{Id: "p"}, {Id: "q"}}}), fast, time.Now()) {
+	if !k.take(&k.sandboxes, encodedHere(t, &runtimeapi.ListPodSandboxResponse{Items: []*runtimeapi.PodSandbox{{Id: "p"}, {Id: "q"}}}), fast, time.Now()) {
 		t.Error("a new pod is no news")
 	}
-	if k.take(&k.sandboxes, encoded(t, &runtimeapi.ListPodSandboxResponse{Items: []*runtimeapi.PodSandbox{{Id: "p"}}}), slow, time.Now()) {
+	if k.take(&k.sandboxes, encodedHere(t, &runtimeapi.ListPodSandboxResponse{Items: []*runtimeapi.PodSandbox{{Id: "p"}}}), slow, time.Now()) {
 		t.Error("an overtaken list is news")
 	}
 	if got := sketch(t, k); len(got) != 2 {
@@ -138,36 +141,13 @@ func TestAPodThatSomebodyElseRemovedIsForgotten(t *testing.T) {
 	learn(t, k, map[string][]string{"p": nil})
 	k.note(change{kind: madeSandbox, sandbox: &runtimeapi.PodSandbox{Id: "q"}})
 	k.note(change{kind: madeContainer, container: &runtimeapi.Container{Id: "c", PodSandboxId: "q"}})
-	only := encoded(t, &runtimeapi.ListPodSandboxResponse{Items: []*runtimeapi.PodSandbox{{Id: "p", RuntimeHandler: "runc"}}})
+	only := encodedHere(t, &runtimeapi.ListPodSandboxResponse{Items: []*runtimeapi.PodSandbox{{Id: "p", RuntimeHandler: "runc"}}})
 	k.take(&k.sandboxes, only, k.mark(), time.Now())
 	if got := sketch(t, k); len(got) != 1 || got["p"] == "" {
 		t.Errorf("known is %v", got)
 	}
 	if !k.take(&k.containers, nil, k.mark(), time.Now()) {
 		t.Error("that a change is in no list is no news")
-	}
-}
-
-func TestADamagedStateFileStopsNothing(t *testing.T) {
-	for name, content := range map[string][]byte{
-		"empty": nil, "zeros": make([]byte, 4096), "half": []byte(`{"format": 1, "sandboxes": "CgM`),
-		"a broken list": []byte(`{"format": 1, "sandboxes": "CA=="}`), "broken text": []byte(`{"format": 1, "sandboxes": "CgMKAf8="}`),
-		"no format": []byte(`{"sandboxes": "CgMKAXA="}`), "a format to come": []byte(`{"format": 2, "sandboxes": "CgMKAXA="}`),
-	} {
-		d := newDaemon(t)
-		dir := t.TempDir()
-		var path string
-		t.Run("before "+name, func(t *testing.T) { path = connect(t, d, dir).state.path }) // closed with it
-		test.Must(t, os.WriteFile(path, content, 0o600))
-		if _, damage, err := openState(path); err != nil || damage == nil || len(damage.Error()) > 1000 {
-			t.Errorf("%s: %v; it says %.300v", name, err, damage)
-		}
-		test.Must(t, os.WriteFile(path, content, 0o600))
-		b := connect(t, d, dir)
-		if got := b.Inventory(); len(got) != 0 {
-			t.Errorf("%s: inventory %v", name, got)
-		}
-		isReady(t, b)
 	}
 }
 
@@ -178,15 +158,65 @@ func TestTheSameInAnotherOrderIsKnown(t *testing.T) {
 	for i := range 6 {
 		l.Containers = append(l.Containers, &runtimeapi.Container{Id: fmt.Sprint("c", i), PodSandboxId: "p", Labels: map[string]string{"a": "b", "c": "d", "e": fmt.Sprint(i)}})
 	}
-	if !k.take(&k.containers, encoded(t, l), k.mark(), time.Now()) {
+	if !k.take(&k.containers, encodedHere(t, l), k.mark(), time.Now()) {
 		t.Fatal("the first list is nothing new")
 	}
 	l.Containers[0], l.Containers[5] = l.Containers[5], l.Containers[0]
-	if before := k.state(); k.take(&k.containers, encoded(t, l), k.mark(), time.Now()) || k.state() != before {
+	if before := k.state(); k.take(&k.containers, encodedHere(t, l), k.mark(), time.Now()) || k.state() != before {
 		t.Error("a list in another order is something new")
 	}
 	l.Containers[3].State = runtimeapi.ContainerState_CONTAINER_EXITED
-	if !k.take(&k.containers, encoded(t, l), k.mark(), time.Now()) {
+	if !k.take(&k.containers, encodedHere(t, l), k.mark(), time.Now()) {
 		t.Error("a container that has exited is nothing new")
 	}
+}
+
+func TestDamagedImagesStopNothing(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "daemon.state")
+	for _, damaged := range []string{`"images": "/w=="`, `"filesystems": "CgU="`} {
+		content := `{"format": 1, "record": {"endpoint": "/x.sock", "handlers": [{"Name": "a"}]}, "sandboxes": "CgMKAXA=", ` + damaged + `}`
+		test.Must(t, os.WriteFile(path, []byte(content), 0o600))
+		s, damage, err := openState(path)
+		if err != nil || damage == nil || !strings.Contains(damage.Error(), path) {
+			t.Errorf("%q is read: %v, %v", damaged, damage, err)
+		}
+		// What is sound stays.
+		if got := sketch(t, s.known); len(got) != 1 || s.record == nil || len(s.record.Handlers) != 1 {
+			t.Errorf("%q: kept are %v and %v", damaged, got, s.record)
+		}
+	}
+}
+
+// A list that was asked for before a removal must not bring the image back.
+func TestImagesAreNotTakenFromAListThatWasOvertaken(t *testing.T) {
+	s := &lastKnown{}
+	one := encodedHere(t, &runtimeapi.ListImagesResponse{Images: []*runtimeapi.Image{{Id: "one"}}})
+	before := s.mark()
+	if s.removed("one") || s.take(one, before) {
+		t.Error("nothing has changed, and is to be written")
+	}
+	if f, known := s.last(); known {
+		t.Errorf("known: %q", f)
+	}
+	if !s.take(one, s.mark()) {
+		t.Error("a list is not to be written")
+	}
+	if f, known := s.last(); !known || len(f) == 0 {
+		t.Errorf("known: %q, %v", f, known)
+	}
+}
+
+func encodedHere(t testing.TB, m proto.Message) []byte {
+	t.Helper()
+	return test.Value(proto.MarshalOptions{Deterministic: true}.Marshal(m))(t)
+}
+
+// openedHere is a state file without damage.
+func openedHere(t *testing.T, path string) *stateFile {
+	t.Helper()
+	s, damage, err := openState(path)
+	if err != nil || damage != nil {
+		t.Fatal(damage, err)
+	}
+	return s
 }

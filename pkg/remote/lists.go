@@ -10,7 +10,6 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
@@ -260,30 +259,6 @@ func (l *lists) identified(ctx context.Context, f frame) frame {
 		log.G(ctx).WithField("backend", l.name).Debug("Backend listed items without an ID; omitting them")
 	}
 	return kept
-}
-
-// without is a list without some items; itself if there are none of them.
-func without(f frame, drop func(item []byte) bool) frame {
-	var kept frame
-	done := 0
-	for at := 0; at < len(f); {
-		n, t, size := protowire.ConsumeField(f[at:])
-		if size < 0 {
-			return f
-		}
-		if n == itemsField && t == protowire.BytesType {
-			_, _, head := protowire.ConsumeTag(f[at:])
-			if item, _ := protowire.ConsumeBytes(f[at+head:]); drop(item) {
-				kept = append(kept, f[done:at]...)
-				done = at + size
-			}
-		}
-		at += size
-	}
-	if done == 0 {
-		return f
-	}
-	return append(kept, f[done:]...)
 }
 
 // instead is the last known state in place of a list that failed with err, which

@@ -10,12 +10,6 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Handler is a handler whose pods live in a daemon.
-type Handler struct {
-	// Name is this berth's name of it, Remote the daemon's.
-	Name, Remote string
-}
-
 // names translates between this berth's names of handlers and a daemon's.
 type names struct {
 	current atomic.Pointer[translation]

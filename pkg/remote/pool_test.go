@@ -254,3 +254,26 @@ func TestDamagedRecords(t *testing.T) {
 		t.Errorf("known are %v", all)
 	}
 }
+
+func TestADamagedStateFileStopsNothing(t *testing.T) {
+	for name, content := range map[string][]byte{
+		"empty": nil, "zeros": make([]byte, 4096), "half": []byte(`{"format": 1, "sandboxes": "CgM`),
+		"a broken list": []byte(`{"format": 1, "sandboxes": "CA=="}`), "broken text": []byte(`{"format": 1, "sandboxes": "CgMKAf8="}`),
+		"no format": []byte(`{"sandboxes": "CgMKAXA="}`), "a format to come": []byte(`{"format": 2, "sandboxes": "CgMKAXA="}`),
+	} {
+		d := newDaemon(t)
+		dir := t.TempDir()
+		var path string
+		t.Run("before "+name, func(t *testing.T) { path = connect(t, d, dir).state.path }) // closed with it
+		test.Must(t, os.WriteFile(path, content, 0o600))
+		if _, damage, err := openState(path); err != nil || damage == nil || len(damage.Error()) > 1000 {
+			t.Errorf("%s: %v; it says %.300v", name, err, damage)
+		}
+		test.Must(t, os.WriteFile(path, content, 0o600))
+		b := connect(t, d, dir)
+		if got := b.Inventory(); len(got) != 0 {
+			t.Errorf("%s: inventory %v", name, got)
+		}
+		isReady(t, b)
+	}
+}

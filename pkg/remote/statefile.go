@@ -169,3 +169,9 @@ func ignoreMissing(err error) error {
 	}
 	return err
 }
+
+// Handler is a handler whose pods live in a daemon.
+type Handler struct {
+	// Name is this berth's name of it, Remote the daemon's.
+	Name, Remote string
+}

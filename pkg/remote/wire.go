@@ -190,3 +190,27 @@ func withText(message []byte, field protowire.Number, value string) []byte {
 	out := protowire.AppendTag(bytes.Clone(message), field, protowire.BytesType)
 	return protowire.AppendString(out, value)
 }
+
+// without is a list without some items; itself if there are none of them.
+func without(f frame, drop func(item []byte) bool) frame {
+	var kept frame
+	done := 0
+	for at := 0; at < len(f); {
+		n, t, size := protowire.ConsumeField(f[at:])
+		if size < 0 {
+			return f
+		}
+		if n == itemsField && t == protowire.BytesType {
+			_, _, head := protowire.ConsumeTag(f[at:])
+			if item, _ := protowire.ConsumeBytes(f[at+head:]); drop(item) {
+				kept = append(kept, f[done:at]...)
+				done = at + size
+			}
+		}
+		at += size
+	}
+	if done == 0 {
+		return f
+	}
+	return append(kept, f[done:]...)
+}

@@ -10,6 +10,8 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/pkg/remote/wire"
 )
 
 // abilities remembers which calls a daemon does not know, and how it describes its metrics. A new
@@ -67,15 +69,15 @@ func (l listing) errMissing(c *caller) error {
 
 // whole asks for a list in one message, or in several if the daemon has it so
 // only or if it does not fit into one. Each form is tried once at most.
-func (c *caller) whole(ctx context.Context, l listing, req proto.Message) (frame, error) {
+func (c *caller) whole(ctx context.Context, l listing, req proto.Message) (wire.Frame, error) {
 	f, err := c.anyForm(ctx, l, req)
-	if err == nil && !sound(f, l.shape) {
+	if err == nil && !wire.Sound(f, l.shape) {
 		return nil, c.garbage(l.unary)
 	}
 	return f, err
 }
 
-func (c *caller) anyForm(ctx context.Context, l listing, req proto.Message) (frame, error) {
+func (c *caller) anyForm(ctx context.Context, l listing, req proto.Message) (wire.Frame, error) {
 	failed, able := l.errMissing(c), c.abilities.Load()
 	if able.has(l.unary) {
 		f, err := c.unary(ctx, l.unary, req)
@@ -91,8 +93,8 @@ func (c *caller) anyForm(ctx context.Context, l listing, req proto.Message) (fra
 	if !able.has(l.stream) {
 		return nil, failed
 	}
-	var all frame
-	err := c.stream(ctx, l.stream, req, func(f frame) error {
+	var all wire.Frame
+	err := c.stream(ctx, l.stream, req, func(f wire.Frame) error {
 		if len(all)+len(f) > maxList {
 			return status.Errorf(codes.ResourceExhausted, "%s: its list is larger than %d MiB", c.name, maxList>>20)
 		}
@@ -114,12 +116,12 @@ const maxList = 4 * maxMessage
 const chunk = 1 << 20
 
 // pieces asks for a list in several messages, or cuts one up.
-func (c *caller) pieces(ctx context.Context, l listing, req proto.Message, each func(frame) error) error {
+func (c *caller) pieces(ctx context.Context, l listing, req proto.Message, each func(wire.Frame) error) error {
 	able := c.abilities.Load()
 	if able.has(l.stream) {
 		sent := false
-		err := c.stream(ctx, l.stream, req, func(f frame) error {
-			if sent = true; !sound(f, l.shape) {
+		err := c.stream(ctx, l.stream, req, func(f wire.Frame) error {
+			if sent = true; !wire.Sound(f, l.shape) {
 				return c.garbage(l.stream)
 			}
 			if err := each(f); err != nil {
@@ -146,10 +148,10 @@ func (c *caller) pieces(ctx context.Context, l listing, req proto.Message, each 
 		}
 		return err
 	}
-	if !sound(f, l.shape) {
+	if !wire.Sound(f, l.shape) {
 		return c.garbage(l.unary)
 	}
-	for _, piece := range f.chunks(chunk) {
+	for _, piece := range f.Chunks(chunk) {
 		if err := each(piece); err != nil {
 			return err
 		}

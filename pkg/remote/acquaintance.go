@@ -5,6 +5,8 @@ import (
 	"errors"
 	"sync/atomic"
 	"time"
+
+	"github.com/berth-cri/berth/pkg/remote/lastknown"
 )
 
 // acquaintance is what the monitor's loop does with a daemon: it asks how it is, and
@@ -15,7 +17,7 @@ type acquaintance struct {
 	dialer  *dialer
 	node    *node
 	lists   *lists
-	known   *known
+	known   *lastknown.Pods
 	contest *atomic.Pointer[string] // see Backend
 	changed func()
 
@@ -39,7 +41,7 @@ func (a *acquaintance) check(ctx context.Context) observation {
 	if why := a.contest.Load(); why != nil && seen.lost == "" {
 		seen = observation{lost: *why}
 	}
-	if why := a.known.trouble(time.Now()); why != "" && seen == (observation{}) {
+	if why := a.known.Trouble(time.Now()); why != "" && seen == (observation{}) {
 		seen.unready = cannotSay + why
 	}
 	seen.anew = a.asked != a.introduced

@@ -31,6 +31,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/pkg/handler"
+	"github.com/berth-cri/berth/pkg/remote/lastknown"
+	"github.com/berth-cri/berth/pkg/remote/wire"
 )
 
 // Options are what a Backend needs.
@@ -43,7 +45,7 @@ type Options struct {
 	// come back to it.
 	Instance string
 	// Handlers are those whose pods live in the daemon.
-	Handlers []Handler
+	Handlers []lastknown.Handler
 	// ListTimeout is how long lists wait for the daemon.
 	ListTimeout time.Duration
 	// StreamHosts are hosts, besides the node's own addresses, that the URLs of
@@ -64,15 +66,15 @@ type Backend struct {
 	endpoint string
 	conn     *grpc.ClientConn
 	names    *names
-	known    *known
-	state    *stateFile
+	known    *lastknown.Pods
+	state    *lastknown.File
 	// writes has one place, for a state file that is to be written.
 	writes  chan struct{}
 	changed func()
 
 	mu sync.Mutex
 	// handlers are those of the record.
-	handlers []Handler
+	handlers []lastknown.Handler
 
 	// making counts calls that may give the daemon what it has not yet.
 	making atomic.Int64
@@ -132,12 +134,12 @@ func New(o Options) (*Backend, error) {
 	if err != nil {
 		return nil, err
 	}
-	state, damage, err := openState(filepath.Join(o.Dir, digest.FromString(o.Endpoint).Encoded()[:16]+stateSuffix))
+	state, damage, err := lastknown.Open(filepath.Join(o.Dir, digest.FromString(o.Endpoint).Encoded()[:16]+lastknown.Suffix))
 	if err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
 	b := &Backend{
-		id: "cri:" + o.Endpoint, conn: conn, names: &names{}, known: state.known, changed: o.Changed,
+		id: "cri:" + o.Endpoint, conn: conn, names: &names{}, known: state.Known, changed: o.Changed,
 		state: state, endpoint: o.Endpoint, writes: make(chan struct{}, 1), stop: func() {}, handlers: slices.Clone(o.Handlers),
 	}
 	b.names.set(o.Handlers)
@@ -163,7 +165,7 @@ func (b *Backend) compose(o Options, d *dialer) {
 		checkpoints: checkpoints{c, naming{b.names, b.known}, b, &b.making}, execs: execs{c, streamHosts{o.StreamHosts, net.InterfaceAddrs}},
 		lists: l, stats: stats{c, o.ListTimeout}, events: &events{caller: c, names: b.names, lists: l}, node: n,
 	}
-	b.imageService = imageService{images: images{c, b.names, b.state.images, b.state.write, o.ListTimeout, &b.contest, &b.making}}
+	b.imageService = imageService{images: images{c, b.names, b.state.Images, b.state.Write, o.ListTimeout, &b.contest, &b.making}}
 }
 
 // Start begins to look after the daemon, until Close.
@@ -183,9 +185,9 @@ func (b *Backend) Close(forget bool) error {
 	b.running.Wait()
 	err := b.conn.Close()
 	if !forget {
-		err = errors.Join(err, b.state.write())
+		err = errors.Join(err, b.state.Write())
 	}
-	return errors.Join(err, b.state.close(forget))
+	return errors.Join(err, b.state.Close(forget))
 }
 
 // ID implements router.Backend.
@@ -198,19 +200,19 @@ func (b *Backend) Prompt() bool {
 }
 
 // Live implements router.Backend.
-func (b *Backend) Live(sandbox string) bool { return b.known.live(sandbox) }
+func (b *Backend) Live(sandbox string) bool { return b.known.Live(sandbox) }
 
 // Forward implements router.Forwarder.
 func (b *Backend) Forward(ctx context.Context, method string, first proto.Message, more func() (proto.Message, error), send func(proto.Message) error) error {
-	return b.node.exchange(ctx, method, first, more, func(f frame) error {
+	return b.node.exchange(ctx, method, first, more, func(f wire.Frame) error {
 		m := &emptypb.Empty{} // all fields are unknown to it
-		f.carry(m)
+		f.Carry(m)
 		return send(m)
 	})
 }
 
 // SetHandlers replaces the handlers whose pods live in the daemon, on disk first.
-func (b *Backend) SetHandlers(handlers []Handler) error {
+func (b *Backend) SetHandlers(handlers []lastknown.Handler) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if slices.Equal(handlers, b.handlers) {
@@ -218,8 +220,8 @@ func (b *Backend) SetHandlers(handlers []Handler) error {
 	}
 	// What has a name keeps it.
 	kept := (naming{b.names, b.known}).leaving(handlers)
-	b.known.assignMissing(kept)
-	if err := b.state.setRecord(endpointRecord{b.endpoint, handlers}); err != nil {
+	b.known.AssignMissing(kept)
+	if err := b.state.SetRecord(lastknown.Record{Endpoint: b.endpoint, Handlers: handlers}); err != nil {
 		return err
 	}
 	b.handlers = slices.Clone(handlers)
@@ -227,7 +229,7 @@ func (b *Backend) SetHandlers(handlers []Handler) error {
 	return nil
 }
 
-func (b *Backend) recorded() []Handler {
+func (b *Backend) recorded() []lastknown.Handler {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.handlers
@@ -241,7 +243,7 @@ func (b *Backend) Health() Health { return b.node.monitor.current() }
 
 // Age is how old the last known lists are, this berth's last run included; false
 // if there are none.
-func (b *Backend) Age() (time.Duration, bool) { return b.known.age(time.Now()) }
+func (b *Backend) Age() (time.Duration, bool) { return b.known.Age(time.Now()) }
 
 // Contest has the daemon be no backend as long as it is there: it has what
 // another backend has.
@@ -259,15 +261,15 @@ func (b *Backend) Inventory() []handler.Owned {
 	return naming{b.names, b.known}.inventory()
 }
 
-// note implements journal.
-func (b *Backend) note(ctx context.Context, c change) {
-	b.known.note(c)
-	if c.handler == "" {
+// Note implements journal.
+func (b *Backend) Note(ctx context.Context, c lastknown.Change) {
+	b.known.Note(c)
+	if c.Handler == "" {
 		b.save()
 		return
 	}
 	// No list has the handler of this pod: it is on disk before the call is answered.
-	if err := b.state.write(); err != nil {
+	if err := b.state.Write(); err != nil {
 		log.G(ctx).WithError(err).WithField("backend", b.id).Warn("Failed to save the handler of a pod of backend; it is lost if berth is killed now")
 	}
 }
@@ -290,7 +292,7 @@ func (b *Backend) writeDown(ctx context.Context) {
 			return
 		case <-b.writes:
 		}
-		if err := b.state.write(); err != nil {
+		if err := b.state.Write(); err != nil {
 			log.G(ctx).WithError(err).WithField("backend", b.id).Warn("Failed to save last known entries of backend; they are not listed if both daemons restart")
 		}
 		select {
@@ -306,7 +308,7 @@ const stale = 30 * time.Second
 
 func (b *Backend) refresh(ctx context.Context) {
 	_ = wait.PollUntilContextCancel(ctx, stale/2, false, func(ctx context.Context) (bool, error) {
-		if age, _ := b.known.age(time.Now()); age > stale && b.Health().Phase != Down {
+		if age, _ := b.known.Age(time.Now()); age > stale && b.Health().Phase != Down {
 			if err := b.lists.sync(ctx); err != nil && ctx.Err() == nil {
 				log.G(ctx).WithError(err).WithField("backend", b.id).Debug("Failed to list pods of backend")
 			}

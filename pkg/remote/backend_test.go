@@ -19,6 +19,8 @@ import (
 
 	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/handler"
+	"github.com/berth-cri/berth/pkg/remote/lastknown"
+	"github.com/berth-cri/berth/pkg/remote/wire"
 	"github.com/berth-cri/berth/pkg/router/routertest"
 )
 
@@ -149,7 +151,7 @@ func connect(t testing.TB, d *daemon, dir string) *Backend {
 	t.Helper()
 	b := test.Value(New(Options{
 		Endpoint: d.path, Dir: dir, Instance: "me", ListTimeout: time.Second, Changed: func() {},
-		Handlers: []Handler{{Name: "legacy", Remote: "runc"}},
+		Handlers: []lastknown.Handler{{Name: "legacy", Remote: "runc"}},
 	}))(t)
 	b.Start(context.Background())
 	t.Cleanup(func() { test.Check(t, b.Close(false)) })
@@ -283,7 +285,7 @@ func TestListsInTheFormThatADaemonHas(t *testing.T) {
 			return len(l), err
 		},
 		"pieces": func() (got int, err error) {
-			err = b.lists.pieces(ctx, sandboxLists, req, func(f frame) error {
+			err = b.lists.pieces(ctx, sandboxLists, req, func(f wire.Frame) error {
 				got += len(f)
 				return nil
 			})

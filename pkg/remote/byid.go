@@ -10,11 +10,13 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/pkg/handler"
+	"github.com/berth-cri/berth/pkg/remote/lastknown"
+	"github.com/berth-cri/berth/pkg/remote/wire"
 )
 
 // journal takes down what calls did, before their callers hear of it.
 type journal interface {
-	note(ctx context.Context, c change)
+	Note(ctx context.Context, c lastknown.Change)
 }
 
 // sandboxes passes on the life of sandboxes.
@@ -41,7 +43,7 @@ func (s sandboxes) RunPodSandbox(ctx context.Context, req *runtimeapi.RunPodSand
 	if err != nil {
 		return nil, err
 	}
-	s.journal.note(ctx, change{kind: madeSandbox, handler: name, sandbox: runAs(resp.GetPodSandboxId(), asked.GetRuntimeHandler(), req.GetConfig())})
+	s.journal.Note(ctx, lastknown.Change{Kind: lastknown.MadeSandbox, Handler: name, Sandbox: runAs(resp.GetPodSandboxId(), asked.GetRuntimeHandler(), req.GetConfig())})
 	return resp, nil
 }
 
@@ -56,7 +58,7 @@ func runAs(id, remoteHandler string, c *runtimeapi.PodSandboxConfig) *runtimeapi
 func (s sandboxes) StopPodSandbox(ctx context.Context, req *runtimeapi.StopPodSandboxRequest) (*runtimeapi.StopPodSandboxResponse, error) {
 	resp, err := passChange[runtimeapi.StopPodSandboxResponse](ctx, s.caller, runtimeapi.RuntimeService_StopPodSandbox_FullMethodName, req)
 	if err == nil {
-		s.journal.note(ctx, change{kind: stoppedSandbox, id: req.GetPodSandboxId()})
+		s.journal.Note(ctx, lastknown.Change{Kind: lastknown.StoppedSandbox, ID: req.GetPodSandboxId()})
 	}
 	return resp, err
 }
@@ -64,14 +66,14 @@ func (s sandboxes) StopPodSandbox(ctx context.Context, req *runtimeapi.StopPodSa
 func (s sandboxes) RemovePodSandbox(ctx context.Context, req *runtimeapi.RemovePodSandboxRequest) (*runtimeapi.RemovePodSandboxResponse, error) {
 	resp, err := passChange[runtimeapi.RemovePodSandboxResponse](ctx, s.caller, runtimeapi.RuntimeService_RemovePodSandbox_FullMethodName, req)
 	if err == nil {
-		s.journal.note(ctx, change{kind: removedSandbox, id: req.GetPodSandboxId()})
+		s.journal.Note(ctx, lastknown.Change{Kind: lastknown.RemovedSandbox, ID: req.GetPodSandboxId()})
 	}
 	return resp, err
 }
 
 // mountNames are the paths to the names of handlers in the other parts of a
 // sandbox's status.
-var mountNames = imageHandlers(&runtimeapi.PodSandboxStatusResponse{})
+var mountNames = wire.ImageHandlers(&runtimeapi.PodSandboxStatusResponse{})
 
 func (s sandboxes) PodSandboxStatus(ctx context.Context, req *runtimeapi.PodSandboxStatusRequest) (*runtimeapi.PodSandboxStatusResponse, error) {
 	f, err := s.unary(ctx, runtimeapi.RuntimeService_PodSandboxStatus_FullMethodName, req)
@@ -79,7 +81,7 @@ func (s sandboxes) PodSandboxStatus(ctx context.Context, req *runtimeapi.PodSand
 		return nil, err
 	}
 	resp := &runtimeapi.PodSandboxStatusResponse{}
-	s.names.rename(s.naming.status(f, req.GetPodSandboxId()), mountNames...).carry(resp)
+	s.names.rename(s.naming.status(f, req.GetPodSandboxId()), mountNames...).Carry(resp)
 	return resp, nil
 }
 
@@ -94,7 +96,7 @@ func passRenamed[R any, P message[R]](ctx context.Context, c *caller, n *names, 
 		return nil, err
 	}
 	resp := P(new(R))
-	n.rename(f, paths...).carry(resp)
+	n.rename(f, paths...).Carry(resp)
 	return resp, nil
 }
 
@@ -118,7 +120,7 @@ func (c containers) CreateContainer(ctx context.Context, req *runtimeapi.CreateC
 	if err != nil {
 		return nil, err
 	}
-	c.journal.note(ctx, change{kind: madeContainer, container: createdAs(resp.GetContainerId(), req.GetPodSandboxId(), asked.GetConfig())})
+	c.journal.Note(ctx, lastknown.Change{Kind: lastknown.MadeContainer, Container: createdAs(resp.GetContainerId(), req.GetPodSandboxId(), asked.GetConfig())})
 	return resp, nil
 }
 
@@ -134,7 +136,7 @@ func createdAs(id, sandbox string, config *runtimeapi.ContainerConfig) *runtimea
 func (c containers) StartContainer(ctx context.Context, req *runtimeapi.StartContainerRequest) (*runtimeapi.StartContainerResponse, error) {
 	resp, err := passChange[runtimeapi.StartContainerResponse](ctx, c.caller, runtimeapi.RuntimeService_StartContainer_FullMethodName, req)
 	if err == nil {
-		c.journal.note(ctx, change{kind: startedContainer, id: req.GetContainerId()})
+		c.journal.Note(ctx, lastknown.Change{Kind: lastknown.StartedContainer, ID: req.GetContainerId()})
 	}
 	return resp, err
 }
@@ -142,7 +144,7 @@ func (c containers) StartContainer(ctx context.Context, req *runtimeapi.StartCon
 func (c containers) StopContainer(ctx context.Context, req *runtimeapi.StopContainerRequest) (*runtimeapi.StopContainerResponse, error) {
 	resp, err := passChange[runtimeapi.StopContainerResponse](ctx, c.caller, runtimeapi.RuntimeService_StopContainer_FullMethodName, req)
 	if err == nil {
-		c.journal.note(ctx, change{kind: endedContainer, id: req.GetContainerId()})
+		c.journal.Note(ctx, lastknown.Change{Kind: lastknown.EndedContainer, ID: req.GetContainerId()})
 	}
 	return resp, err
 }
@@ -150,12 +152,12 @@ func (c containers) StopContainer(ctx context.Context, req *runtimeapi.StopConta
 func (c containers) RemoveContainer(ctx context.Context, req *runtimeapi.RemoveContainerRequest) (*runtimeapi.RemoveContainerResponse, error) {
 	resp, err := passChange[runtimeapi.RemoveContainerResponse](ctx, c.caller, runtimeapi.RuntimeService_RemoveContainer_FullMethodName, req)
 	if err == nil {
-		c.journal.note(ctx, change{kind: removedContainer, id: req.GetContainerId()})
+		c.journal.Note(ctx, lastknown.Change{Kind: lastknown.RemovedContainer, ID: req.GetContainerId()})
 	}
 	return resp, err
 }
 
-var containerStatusNames = imageHandlers(&runtimeapi.ContainerStatusResponse{})
+var containerStatusNames = wire.ImageHandlers(&runtimeapi.ContainerStatusResponse{})
 
 func (c containers) ContainerStatus(ctx context.Context, req *runtimeapi.ContainerStatusRequest) (*runtimeapi.ContainerStatusResponse, error) {
 	return passRenamed[runtimeapi.ContainerStatusResponse](ctx, c.caller, c.names, containerStatusNames, runtimeapi.RuntimeService_ContainerStatus_FullMethodName, req)
@@ -203,9 +205,9 @@ func (c checkpoints) RestorePod(ctx context.Context, req *runtimeapi.RestorePodR
 		return nil, err
 	}
 	id := resp.GetPodSandboxId()
-	c.journal.note(ctx, change{kind: madeSandbox, handler: name, sandbox: runAs(id, asked.GetRuntimeHandler(), req.GetConfig())})
+	c.journal.Note(ctx, lastknown.Change{Kind: lastknown.MadeSandbox, Handler: name, Sandbox: runAs(id, asked.GetRuntimeHandler(), req.GetConfig())})
 	for _, restored := range resp.GetRestoredContainers() {
-		c.journal.note(ctx, change{kind: madeContainer, container: createdAs(restored.GetContainerId(), id, configs[restored.GetName()])})
+		c.journal.Note(ctx, lastknown.Change{Kind: lastknown.MadeContainer, Container: createdAs(restored.GetContainerId(), id, configs[restored.GetName()])})
 	}
 	return resp, nil
 }

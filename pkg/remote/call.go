@@ -17,6 +17,8 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/berth-cri/berth/pkg/remote/wire"
 )
 
 // caller passes calls on to one daemon.
@@ -42,7 +44,7 @@ func pass[R any, P message[R]](ctx context.Context, c *caller, method string, re
 		return nil, err
 	}
 	resp := P(new(R))
-	f.carry(resp)
+	f.Carry(resp)
 	return resp, nil
 }
 
@@ -55,7 +57,7 @@ func read[R any, P message[R]](ctx context.Context, c *caller, method string, re
 	return decoded[R, P](c, method, f)
 }
 
-func decoded[R any, P message[R]](c *caller, method string, f frame) (P, error) {
+func decoded[R any, P message[R]](c *caller, method string, f wire.Frame) (P, error) {
 	resp := P(new(R))
 	if err := proto.Unmarshal(f, resp); err != nil {
 		return nil, c.garbage(method)
@@ -64,7 +66,7 @@ func decoded[R any, P message[R]](c *caller, method string, f frame) (P, error) 
 }
 
 // unary makes one call while the daemon answers.
-func (c *caller) unary(ctx context.Context, method string, req any) (frame, error) {
+func (c *caller) unary(ctx context.Context, method string, req any) (wire.Frame, error) {
 	era, err := c.monitor.admit(ctx)
 	if err != nil {
 		return nil, err
@@ -76,37 +78,37 @@ func (c *caller) unary(ctx context.Context, method string, req any) (frame, erro
 
 // ask makes one call in the context call, for the caller of the CRI whose
 // context is ctx.
-func (c *caller) ask(call, ctx, era context.Context, method string, req any) (frame, error) {
+func (c *caller) ask(call, ctx, era context.Context, method string, req any) (wire.Frame, error) {
 	a := c.invoke(call, method, req)
 	return c.take(ctx, era, method, a)
 }
 
 // answer is what came of a call.
 type answer struct {
-	frame
+	wire.Frame
 	header, trailer metadata.MD
 	err             error
 }
 
 func (c *caller) invoke(ctx context.Context, method string, req any) (a answer) {
-	a.err = c.conn.Invoke(c.outgoing(ctx), method, req, &a.frame, grpc.Header(&a.header), grpc.Trailer(&a.trailer))
+	a.err = c.conn.Invoke(c.outgoing(ctx), method, req, &a.Frame, grpc.Header(&a.header), grpc.Trailer(&a.trailer))
 	return a
 }
 
-func (c *caller) take(ctx, era context.Context, method string, a answer) (frame, error) {
+func (c *caller) take(ctx, era context.Context, method string, a answer) (wire.Frame, error) {
 	relay(ctx, a.header, a.trailer)
 	if a.err != nil {
 		return nil, c.failed(era, a.err)
 	}
-	if !a.valid() {
+	if !a.Valid() {
 		return nil, c.garbage(method)
 	}
-	return a.frame, nil
+	return a.Frame, nil
 }
 
 // stream passes on a call that is answered in several messages. It ends with the
 // first error of each.
-func (c *caller) stream(ctx context.Context, method string, req any, each func(frame) error) error {
+func (c *caller) stream(ctx context.Context, method string, req any, each func(wire.Frame) error) error {
 	era, err := c.monitor.admit(ctx)
 	if err != nil {
 		return err
@@ -124,14 +126,14 @@ func (c *caller) stream(ctx context.Context, method string, req any, each func(f
 		return c.failed(era, err)
 	}
 	for {
-		var f frame
+		var f wire.Frame
 		switch err := stream.RecvMsg(&f); {
 		case errors.Is(err, io.EOF):
 			return nil
 		case err != nil:
 			return c.failed(era, err)
 		}
-		if !f.valid() {
+		if !f.Valid() {
 			return c.garbage(method)
 		}
 		if err := each(f); err != nil {
@@ -143,7 +145,7 @@ func (c *caller) stream(ctx context.Context, method string, req any, each func(f
 // exchange passes on a call of any form of which nothing is known: requests as
 // they come from more, answers as they come from the daemon, and what it sends
 // along. It ends with the daemon's end of it, or with the first error of each.
-func (c *caller) exchange(ctx context.Context, method string, first proto.Message, more func() (proto.Message, error), each func(frame) error) error {
+func (c *caller) exchange(ctx context.Context, method string, first proto.Message, more func() (proto.Message, error), each func(wire.Frame) error) error {
 	era, err := c.monitor.admit(ctx)
 	if err != nil {
 		return err
@@ -169,7 +171,7 @@ func (c *caller) exchange(ctx context.Context, method string, first proto.Messag
 		done()
 	}()
 	for begun := false; ; begun = true {
-		var f frame
+		var f wire.Frame
 		err := stream.RecvMsg(&f)
 		if !begun {
 			header, _ := stream.Header()
@@ -182,7 +184,7 @@ func (c *caller) exchange(ctx context.Context, method string, first proto.Messag
 			}
 			return c.failed(era, err)
 		}
-		if !f.valid() {
+		if !f.Valid() {
 			return c.garbage(method)
 		}
 		if err := each(f); err != nil {
@@ -298,7 +300,7 @@ const afterwards = 2 * time.Minute
 // would leave the change half done if the daemon resumes. A containerd whose start of a
 // container is canceled can neither start nor remove it afterwards. The next list has the
 // outcome of the call.
-func (c *caller) lasting(ctx context.Context, method string, req proto.Message) (frame, error) {
+func (c *caller) lasting(ctx context.Context, method string, req proto.Message) (wire.Frame, error) {
 	era, err := c.monitor.admit(ctx)
 	if err != nil {
 		return nil, err
@@ -328,7 +330,7 @@ func passChange[R any, P message[R]](ctx context.Context, c *caller, method stri
 		return nil, err
 	}
 	resp := P(new(R))
-	f.carry(resp)
+	f.Carry(resp)
 	return resp, nil
 }
 

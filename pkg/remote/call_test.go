@@ -14,13 +14,14 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/internal/test"
+	"github.com/berth-cri/berth/pkg/remote/wire"
 )
 
 // CRI-O's socket, which other protocols share, passes exactly this content type.
 func TestContentType(t *testing.T) {
 	d := newDaemon(t)
 	b := ready(t, d)
-	test.Check(t, b.lists.pieces(legacy(t), sandboxLists, &runtimeapi.ListPodSandboxRequest{}, func(frame) error { return nil }))
+	test.Check(t, b.lists.pieces(legacy(t), sandboxLists, &runtimeapi.ListPodSandboxRequest{}, func(wire.Frame) error { return nil }))
 	test.Fails(t, face(t, b).Invoke(t.Context(), newest, &emptypb.Empty{}, &emptypb.Empty{}), "a call that the daemon lacks succeeds")
 	calls := d.heard()
 	for _, method := range []string{runtimeapi.RuntimeService_Status_FullMethodName, sandboxLists.unary, sandboxLists.stream, newest} {

@@ -77,8 +77,8 @@ func TestPodsAreFrozenAndThawed(t *testing.T) {
 	if len(inventory) != 1 || inventory[0].Sandbox != "p" || inventory[0].Handler != "legacy" || len(inventory[0].Containers) != 2 {
 		t.Errorf("it has %+v", inventory)
 	}
-	s := b.known.state()
-	if s.containers["ca"].GetMetadata().GetName() != "a" || s.containers["cb"].GetState() != runtimeapi.ContainerState_CONTAINER_CREATED {
+	s := b.known.State()
+	if s.Containers["ca"].GetMetadata().GetName() != "a" || s.Containers["cb"].GetState() != runtimeapi.ContainerState_CONTAINER_CREATED {
 		t.Errorf("known are %v", s)
 	}
 }

@@ -13,6 +13,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/berth-cri/berth/pkg/remote/wire"
 )
 
 // maxMessage is how large an answer may be, in bytes: lists of a full node, and
@@ -93,7 +95,7 @@ func (d *dialer) open() (*grpc.ClientConn, error) {
 			MinConnectTimeout: dialTimeout,
 		}),
 		grpc.WithDefaultCallOptions(
-			grpc.MaxCallRecvMsgSize(maxMessage), grpc.MaxCallSendMsgSize(maxMessage), grpc.ForceCodecV2(newCodec()),
+			grpc.MaxCallRecvMsgSize(maxMessage), grpc.MaxCallSendMsgSize(maxMessage), grpc.ForceCodecV2(wire.NewCodec()),
 		),
 	)
 }

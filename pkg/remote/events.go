@@ -8,6 +8,8 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/pkg/remote/wire"
 )
 
 // events passes on what happens in the daemon. A subscription ends when the daemon's does, and when a
@@ -28,7 +30,7 @@ func (e *events) GetContainerEvents(req *runtimeapi.GetEventsRequest, to eventSt
 		}
 		return status.Error(codes.Unavailable, e.name+" was away, and its events meanwhile are lost; list, and subscribe again")
 	}
-	err := e.stream(ctx, runtimeapi.RuntimeService_GetContainerEvents_FullMethodName, req, func(f frame) error { return e.pass(f, to) })
+	err := e.stream(ctx, runtimeapi.RuntimeService_GetContainerEvents_FullMethodName, req, func(f wire.Frame) error { return e.pass(f, to) })
 	switch {
 	case ctx.Err() != nil:
 		return ctx.Err()
@@ -41,10 +43,10 @@ func (e *events) GetContainerEvents(req *runtimeapi.GetEventsRequest, to eventSt
 }
 
 // eventNames are the paths to names of handlers in an event, but for the sandbox's.
-var eventNames = imageHandlers(&runtimeapi.ContainerEventResponse{})
+var eventNames = wire.ImageHandlers(&runtimeapi.ContainerEventResponse{})
 
 // pass sends an event of the daemon with berth's names of handlers.
-func (e *events) pass(f frame, to eventStream) error {
+func (e *events) pass(f wire.Frame, to eventStream) error {
 	var event runtimeapi.ContainerEventResponse
 	if err := proto.Unmarshal(e.names.rename(f, eventNames...), &event); err != nil {
 		return e.garbage(runtimeapi.RuntimeService_GetContainerEvents_FullMethodName)

@@ -6,14 +6,15 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/internal/test"
+	"github.com/berth-cri/berth/pkg/remote/lastknown"
 )
 
 // An event that is newer than this CRI is passed on, with berth's names of handlers.
 func TestNewerEvents(t *testing.T) {
 	to := &listener{ctx: t.Context(), heard: make(chan *runtimeapi.ContainerEventResponse, 10)}
 	n := &names{}
-	s := &events{caller: &caller{}, names: n, lists: &lists{names: n, known: &known{}}}
-	s.names.set([]Handler{{Name: "legacy", Remote: "runc"}})
+	s := &events{caller: &caller{}, names: n, lists: &lists{names: n, known: &lastknown.Pods{}}}
+	s.names.set([]lastknown.Handler{{Name: "legacy", Remote: "runc"}})
 	newest := runtimeapi.ContainerEventType(99)
 	for _, kind := range []runtimeapi.ContainerEventType{newest, newest, runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT} {
 		e := &runtimeapi.ContainerEventResponse{

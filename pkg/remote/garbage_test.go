@@ -17,20 +17,22 @@ import (
 
 	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/handler"
+	"github.com/berth-cri/berth/pkg/remote/lastknown"
+	"github.com/berth-cri/berth/pkg/remote/wire"
 	"github.com/berth-cri/berth/pkg/router/routertest"
 )
 
 func TestSound(t *testing.T) {
 	shape := (&runtimeapi.ListContainersResponse{}).ProtoReflect().Descriptor()
 	whole := encoded(t, newer(list(3)))
-	if !sound(whole, shape) {
+	if !wire.Sound(whole, shape) {
 		t.Error("a list with unknown fields is not sound")
 	}
-	for name, broken := range map[string]frame{
+	for name, broken := range map[string]wire.Frame{
 		"half a field": whole[:len(whole)-1], "an item that ends early": {0x0a, 2, 0x0a, 9},
 		"a name that is no text": {0x0a, 3, 0x0a, 1, 0xff}, "a label that is no text": {0x0a, 5, 0x42, 3, 0x0a, 1, 0xfe},
 	} {
-		if sound(broken, shape) {
+		if wire.Sound(broken, shape) {
 			t.Errorf("%s is sound", name)
 		}
 		if proto.Unmarshal(broken, &runtimeapi.ListContainersResponse{}) == nil {
@@ -40,11 +42,11 @@ func TestSound(t *testing.T) {
 }
 
 // broken is a daemon that answers to some calls with what is no message of theirs.
-func broken(t *testing.T, bytes frame, methods ...string) *daemon {
+func broken(t *testing.T, bytes wire.Frame, methods ...string) *daemon {
 	t.Helper()
 	d := &daemon{Backend: routertest.New("other"), path: filepath.Join(t.TempDir(), "cri.sock")}
 	l := test.Value(net.Listen("unix", d.path))(t)
-	d.server = grpc.NewServer(grpc.ForceServerCodecV2(newCodec()),
+	d.server = grpc.NewServer(grpc.ForceServerCodecV2(wire.NewCodec()),
 		grpc.UnaryInterceptor(func(ctx context.Context, req any, info *grpc.UnaryServerInfo, serve grpc.UnaryHandler) (any, error) {
 			for _, m := range methods {
 				if strings.HasSuffix(info.FullMethod, "/"+m) {
@@ -61,7 +63,7 @@ func broken(t *testing.T, bytes frame, methods ...string) *daemon {
 }
 
 func TestGarbageIsNotPassedOn(t *testing.T) {
-	garbage := frame{0x0a, 3, 0x0a, 1, 0xff}
+	garbage := wire.Frame{0x0a, 3, 0x0a, 1, 0xff}
 	t.Run("from the start", func(t *testing.T) {
 		b := connect(t, broken(t, garbage, "ListContainers"), t.TempDir())
 		until(t, "asked", func() bool { return strings.Contains(b.Health().Reason, "not a message of the CRI") })
@@ -88,12 +90,12 @@ func TestGarbageIsNotPassedOn(t *testing.T) {
 // answering answers every call with the same.
 type answering struct {
 	grpc.ClientConnInterface
-	frame
+	wire.Frame
 }
 
 func (a answering) Invoke(_ context.Context, _ string, _, reply any, _ ...grpc.CallOption) error {
-	if f, ok := reply.(*frame); ok {
-		*f = a.frame
+	if f, ok := reply.(*wire.Frame); ok {
+		*f = a.Frame
 	}
 	return nil
 }
@@ -139,10 +141,10 @@ func TestADaemonThatCannotListIsNotReady(t *testing.T) {
 	}
 	fail.Store(true)
 	lists()
-	test.Equal(t, "it has failed once", b.known.trouble(time.Now()), "")
-	b.known.mu.Lock()
-	b.known.containers.at = time.Now().Add(-2 * tolerated)
-	b.known.mu.Unlock()
+	test.Equal(t, "it has failed once", b.known.Trouble(time.Now()), "")
+	b.known.Mu.Lock()
+	b.known.Containers.At = time.Now().Add(-2 * lastknown.Tolerated)
+	b.known.Mu.Unlock()
 	until(t, "not ready", func() bool {
 		lists()
 		h := b.Health()

@@ -6,6 +6,8 @@ import (
 	"slices"
 
 	"github.com/berth-cri/berth/pkg/handler"
+	"github.com/berth-cri/berth/pkg/remote/lastknown"
+	"github.com/berth-cri/berth/pkg/remote/wire"
 )
 
 // A pod stays a pod of the handler that it was made under, or adopted for, when
@@ -15,13 +17,13 @@ import (
 // naming says by which of our names a sandbox goes.
 type naming struct {
 	names *names
-	known *known
+	known *lastknown.Pods
 }
 
 // sandbox is the name of one that the daemon says is of a handler of its own. Of a default
 // one, or where it does not say, as CRI-O, it is the handler that the sandbox counts for.
 func (n naming) sandbox(id, theirs string) string {
-	if name := n.known.assigned(id); name != "" {
+	if name := n.known.Assigned(id); name != "" {
 		return name
 	}
 	if theirs == "" {
@@ -30,28 +32,28 @@ func (n naming) sandbox(id, theirs string) string {
 	return n.names.ours(theirs)
 }
 
-func (n naming) list(f frame) frame {
-	return replaced(f, itemsField, func(item []byte) []byte {
-		return withText(item, sandboxHandlerField, n.sandbox(text(item, idField), text(item, sandboxHandlerField)))
+func (n naming) list(f wire.Frame) wire.Frame {
+	return wire.Replaced(f, wire.ItemsField, func(item []byte) []byte {
+		return wire.WithText(item, wire.SandboxHandlerField, n.sandbox(wire.Text(item, wire.IdField), wire.Text(item, wire.SandboxHandlerField)))
 	})
 }
 
 // status is the answer about one sandbox with our name.
-func (n naming) status(f frame, id string) frame {
-	return replaced(f, statusField, func(s []byte) []byte {
-		return withText(s, statusHandlerField, n.sandbox(id, text(s, statusHandlerField)))
+func (n naming) status(f wire.Frame, id string) wire.Frame {
+	return wire.Replaced(f, wire.StatusField, func(s []byte) []byte {
+		return wire.WithText(s, wire.StatusHandlerField, n.sandbox(id, wire.Text(s, wire.StatusHandlerField)))
 	})
 }
 
 // inventory is what the daemon has, by our names.
 func (n naming) inventory() []handler.Owned {
-	s, containers := n.known.state(), map[string][]string{}
-	for id, c := range s.containers {
+	s, containers := n.known.State(), map[string][]string{}
+	for id, c := range s.Containers {
 		containers[c.GetPodSandboxId()] = append(containers[c.GetPodSandboxId()], id)
 	}
-	all := make([]handler.Owned, 0, len(s.sandboxes))
-	for id, p := range s.sandboxes {
-		of := cmp.Or(n.known.assigned(id), n.names.owner(p.GetRuntimeHandler()))
+	all := make([]handler.Owned, 0, len(s.Sandboxes))
+	for id, p := range s.Sandboxes {
+		of := cmp.Or(n.known.Assigned(id), n.names.owner(p.GetRuntimeHandler()))
 		all = append(all, handler.Owned{Sandbox: id, Handler: of, UID: p.GetMetadata().GetUid(), Containers: containers[id]})
 	}
 	return all
@@ -68,13 +70,13 @@ func (n naming) assignedFor(ctx context.Context, theirs string) string {
 }
 
 // leaving are the handlers of those whose name would be another with other handlers.
-func (n naming) leaving(next []Handler) map[string]string {
+func (n naming) leaving(next []lastknown.Handler) map[string]string {
 	now, then := n.names.current.Load(), translationOf(next)
 	if now == nil || slices.Equal(now.handlers, then.handlers) {
 		return nil
 	}
 	kept := map[string]string{}
-	for id, p := range n.known.state().sandboxes {
+	for id, p := range n.known.State().Sandboxes {
 		theirs := p.GetRuntimeHandler()
 		if our, there := now.ours[theirs]; there && then.ours[theirs] != our {
 			kept[id] = our

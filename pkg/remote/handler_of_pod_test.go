@@ -11,13 +11,14 @@ import (
 
 	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/handler"
+	"github.com/berth-cri/berth/pkg/remote/lastknown"
 )
 
 // A daemon may leave the handler of a pod out of what it says, as CRI-O does: the pod
 // goes by the one that it was made under all the same.
 func TestPinsWhereADaemonMayNotSay(t *testing.T) {
-	n := naming{names: &names{}, known: &known{}}
-	n.names.set([]Handler{{Name: "crio", Remote: ""}, {Name: "crun", Remote: "crun"}, {Name: "kata", Remote: "kata-qemu"}})
+	n := naming{names: &names{}, known: &lastknown.Pods{}}
+	n.names.set([]lastknown.Handler{{Name: "crio", Remote: ""}, {Name: "crun", Remote: "crun"}, {Name: "kata", Remote: "kata-qemu"}})
 	for name, tc := range map[string]struct{ handler, theirs, want string }{
 		"the daemon's default":   {"crio", "", ""},
 		"another handler":        {"crun", "crun", "crun"},
@@ -30,7 +31,7 @@ func TestPinsWhereADaemonMayNotSay(t *testing.T) {
 		if kept == "" {
 			continue
 		}
-		n.known.assign(name, kept)
+		n.known.Assign(name, kept)
 		for _, said := range []string{tc.theirs, ""} {
 			test.Equal(t, fmt.Sprintf("%s: when its daemon says %q it is of", name, said), n.sandbox(name, said), tc.handler)
 		}
@@ -40,8 +41,8 @@ func TestPinsWhereADaemonMayNotSay(t *testing.T) {
 // What is not said is of the handler that its pods count for, also where all names are the
 // daemon's own.
 func TestListsNameTheHandlerThatADaemonLeavesOut(t *testing.T) {
-	for _, handlers := range [][]Handler{{{Name: "legacy", Remote: "crun"}}, {{Name: "crun", Remote: "crun"}}, {{Name: "crio", Remote: ""}}} {
-		n := naming{names: &names{}, known: &known{}}
+	for _, handlers := range [][]lastknown.Handler{{{Name: "legacy", Remote: "crun"}}, {{Name: "crun", Remote: "crun"}}, {{Name: "crio", Remote: ""}}} {
+		n := naming{names: &names{}, known: &lastknown.Pods{}}
 		n.names.set(handlers)
 		theirs := test.Value(proto.Marshal(&runtimeapi.ListPodSandboxResponse{Items: []*runtimeapi.PodSandbox{{Id: "one"}}}))(t)
 		var ours runtimeapi.ListPodSandboxResponse
@@ -55,10 +56,10 @@ func TestListsNameTheHandlerThatADaemonLeavesOut(t *testing.T) {
 func TestPinIsWrittenAtOnce(t *testing.T) {
 	b := test.Value(New(Options{
 		Endpoint: filepath.Join(t.TempDir(), "cri.sock"), Dir: t.TempDir(), Instance: "me", ListTimeout: time.Second, Changed: func() {},
-		Handlers: []Handler{{Name: "legacy", Remote: "runc"}, {Name: "other", Remote: "runc"}},
+		Handlers: []lastknown.Handler{{Name: "legacy", Remote: "runc"}, {Name: "other", Remote: "runc"}},
 	}))(t)
-	b.note(t.Context(), change{kind: madeSandbox, handler: "other", sandbox: &runtimeapi.PodSandbox{Id: "p"}})
-	if got := opened(t, b.state.path).known.handlerOf["p"]; got != "other" {
+	b.Note(t.Context(), lastknown.Change{Kind: lastknown.MadeSandbox, Handler: "other", Sandbox: &runtimeapi.PodSandbox{Id: "p"}})
+	if got := opened(t, b.state.Path).Known.HandlerOf["p"]; got != "other" {
 		t.Errorf("the handler of the pod is %q after a kill", got)
 	}
 }

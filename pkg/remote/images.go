@@ -9,17 +9,20 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/pkg/remote/lastknown"
+	"github.com/berth-cri/berth/pkg/remote/wire"
 )
 
 var imageLists = listingOf(runtimeapi.ImageService_ListImages_FullMethodName, runtimeapi.ImageService_StreamImages_FullMethodName, &runtimeapi.ListImagesResponse{})
 
-var imageNames = imageHandlers(&runtimeapi.ListImagesResponse{})[0]
+var imageNames = wire.ImageHandlers(&runtimeapi.ListImagesResponse{})[0]
 
 // images passes on calls about the daemon's images.
 type images struct {
 	*caller
 	names     *names
-	lastKnown *lastKnown
+	lastKnown *lastknown.Images
 	save      func() error
 	// patience is how long a client of a list waits for the daemon.
 	patience time.Duration
@@ -34,14 +37,14 @@ func (i images) ListImages(ctx context.Context, req *runtimeapi.ListImagesReques
 		return nil, err
 	}
 	resp := &runtimeapi.ListImagesResponse{}
-	i.names.rename(f, imageNames).carry(resp)
+	i.names.rename(f, imageNames).Carry(resp)
 	return resp, nil
 }
 
 func (i images) StreamImages(req *runtimeapi.StreamImagesRequest, to grpc.ServerStreamingServer[runtimeapi.StreamImagesResponse]) error {
-	each := func(f frame) error {
+	each := func(f wire.Frame) error {
 		m := &runtimeapi.StreamImagesResponse{}
-		i.names.rename(f, imageNames).carry(m)
+		i.names.rename(f, imageNames).Carry(m)
 		return to.Send(m)
 	}
 	if !wantsAll(req, req.GetFilter()) {
@@ -51,7 +54,7 @@ func (i images) StreamImages(req *runtimeapi.StreamImagesRequest, to grpc.Server
 	if err != nil {
 		return err
 	}
-	for _, piece := range f.chunks(chunk) {
+	for _, piece := range f.Chunks(chunk) {
 		if err := each(piece); err != nil {
 			return err
 		}
@@ -61,24 +64,24 @@ func (i images) StreamImages(req *runtimeapi.StreamImagesRequest, to grpc.Server
 
 // all is the daemon's list, and the last known one in its place while it does not
 // answer, if it is to be a whole one.
-func (i images) all(ctx context.Context, req *runtimeapi.ListImagesRequest, whole bool) (frame, error) {
+func (i images) all(ctx context.Context, req *runtimeapi.ListImagesRequest, whole bool) (wire.Frame, error) {
 	if !whole {
 		return i.whole(ctx, imageLists, req)
 	}
 	if i.contest.Load() != nil {
 		return nil, nil
 	}
-	last, known := i.lastKnown.last()
+	last, known := i.lastKnown.Last()
 	if known && i.monitor.current().Phase == Lagging {
 		return last, nil
 	}
 	wait, cancel := context.WithTimeout(ctx, patienceOf(ctx, i.patience))
 	defer cancel()
-	turn := i.lastKnown.mark()
+	turn := i.lastKnown.Mark()
 	f, err := i.whole(wait, imageLists, req)
 	switch {
 	case err == nil:
-		i.noted(ctx, i.lastKnown.take(f, turn))
+		i.noted(ctx, i.lastKnown.Take(f, turn))
 		return f, nil
 	case known && ctx.Err() == nil:
 		if !silent(ctx, err) {
@@ -109,7 +112,7 @@ func (i images) list(f *runtimeapi.ImageFilter, asked proto.Message) *runtimeapi
 	return alike(&runtimeapi.ListImagesRequest{Filter: f}, asked)
 }
 
-var imageStatusNames = imageHandlers(&runtimeapi.ImageStatusResponse{})
+var imageStatusNames = wire.ImageHandlers(&runtimeapi.ImageStatusResponse{})
 
 func (i images) ImageStatus(ctx context.Context, req *runtimeapi.ImageStatusRequest) (*runtimeapi.ImageStatusResponse, error) {
 	if image := req.GetImage(); i.names.spec(image) != image {
@@ -137,7 +140,7 @@ func (i images) RemoveImage(ctx context.Context, req *runtimeapi.RemoveImageRequ
 	}
 	resp, err := pass[runtimeapi.RemoveImageResponse](ctx, i.caller, runtimeapi.ImageService_RemoveImage_FullMethodName, req)
 	if err == nil {
-		i.noted(ctx, i.lastKnown.removed(name))
+		i.noted(ctx, i.lastKnown.Removed(name))
 	}
 	return resp, err
 }
@@ -145,7 +148,7 @@ func (i images) RemoveImage(ctx context.Context, req *runtimeapi.RemoveImageRequ
 // ImageFsInfo tells of the daemon's file systems, and while it does not answer of
 // those it had last: they are there, and how full they are a kubelet sees itself.
 func (i images) ImageFsInfo(ctx context.Context, req *runtimeapi.ImageFsInfoRequest) (*runtimeapi.ImageFsInfoResponse, error) {
-	last := i.lastKnown.lastFilesystems()
+	last := i.lastKnown.LastFilesystems()
 	if last != nil && i.monitor.current().Phase == Lagging {
 		return last, nil
 	}
@@ -154,7 +157,7 @@ func (i images) ImageFsInfo(ctx context.Context, req *runtimeapi.ImageFsInfoRequ
 	resp, err := read[runtimeapi.ImageFsInfoResponse](wait, i.caller, runtimeapi.ImageService_ImageFsInfo_FullMethodName, req)
 	switch {
 	case err == nil:
-		i.noted(ctx, i.lastKnown.keeps(resp))
+		i.noted(ctx, i.lastKnown.Keeps(resp))
 	case last != nil && silent(ctx, err):
 		return last, nil
 	}

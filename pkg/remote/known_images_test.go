@@ -14,6 +14,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/internal/test"
+	"github.com/berth-cri/berth/pkg/remote/lastknown"
 )
 
 func pulled(t *testing.T, b *Backend, names ...string) {
@@ -67,7 +68,7 @@ func TestImagesOfADaemonThatGoesAway(t *testing.T) {
 		t.Errorf("a list by name of a daemon that is gone: %v", err)
 	}
 	has(t, connect(t, d, dir), "one", "two")
-	test.Check(t, b.state.close(true))
+	test.Check(t, b.state.Close(true))
 	if left, err := filepath.Glob(filepath.Join(dir, "*")); err != nil || len(left) > 0 {
 		t.Errorf("left behind: %v, %v", left, err)
 	}
@@ -107,9 +108,9 @@ func TestImagesOfADaemonThatFailsToList(t *testing.T) {
 }
 
 // opened is a state file without damage.
-func opened(t *testing.T, path string) *stateFile {
+func opened(t *testing.T, path string) *lastknown.File {
 	t.Helper()
-	s, damage, err := openState(path)
+	s, damage, err := lastknown.Open(path)
 	if err != nil || damage != nil {
 		t.Fatal(damage, err)
 	}

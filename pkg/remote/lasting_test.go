@@ -33,7 +33,7 @@ func TestADaemonThatHangsIsNotDisturbed(t *testing.T) {
 		answered <- err
 	}()
 	<-begun
-	b.node.monitor.note(ctx, observation{lost: "it hangs"})
+	b.node.monitor.Note(ctx, observation{lost: "it hangs"})
 	if err := <-answered; status.Code(err) != codes.Unavailable {
 		t.Errorf("who asked for the pod is told %v", err)
 	}

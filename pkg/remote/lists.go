@@ -12,6 +12,9 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/pkg/remote/lastknown"
+	"github.com/berth-cri/berth/pkg/remote/wire"
 )
 
 var (
@@ -19,7 +22,7 @@ var (
 	containerLists = listingOf(runtimeapi.RuntimeService_ListContainers_FullMethodName, runtimeapi.RuntimeService_StreamContainers_FullMethodName, &runtimeapi.ListContainersResponse{})
 )
 
-var containerNames = imageHandlers(&runtimeapi.ListContainersResponse{})[0]
+var containerNames = wire.ImageHandlers(&runtimeapi.ListContainersResponse{})[0]
 
 // lateFor is how long a list may go on after its client got the last known one.
 const lateFor = 30 * time.Second
@@ -29,7 +32,7 @@ const lateFor = 30 * time.Second
 type lists struct {
 	*caller
 	names *names
-	known *known
+	known *lastknown.Pods
 	// patience is how long a client waits for the daemon.
 	patience time.Duration
 	// learned is called when a list differs from what was known.
@@ -45,14 +48,14 @@ func (l *lists) ListPodSandbox(ctx context.Context, req *runtimeapi.ListPodSandb
 	f, err := l.sandboxes(ctx, req)
 	if err == nil {
 		resp := &runtimeapi.ListPodSandboxResponse{}
-		f.carry(resp)
+		f.Carry(resp)
 		return resp, nil
 	}
 	s, err := l.instead(ctx, err)
 	if err != nil {
 		return nil, err
 	}
-	return &runtimeapi.ListPodSandboxResponse{Items: s.selectSandboxes(req.GetFilter())}, nil
+	return &runtimeapi.ListPodSandboxResponse{Items: s.SelectSandboxes(req.GetFilter())}, nil
 }
 
 func (l *lists) StreamPodSandboxes(req *runtimeapi.StreamPodSandboxesRequest, to grpc.ServerStreamingServer[runtimeapi.StreamPodSandboxesResponse]) error {
@@ -64,21 +67,21 @@ func (l *lists) StreamPodSandboxes(req *runtimeapi.StreamPodSandboxesRequest, to
 	if err != nil {
 		return err
 	}
-	return to.Send(&runtimeapi.StreamPodSandboxesResponse{PodSandboxes: s.selectSandboxes(req.GetFilter())})
+	return to.Send(&runtimeapi.StreamPodSandboxesResponse{PodSandboxes: s.SelectSandboxes(req.GetFilter())})
 }
 
 func (l *lists) ListContainers(ctx context.Context, req *runtimeapi.ListContainersRequest) (*runtimeapi.ListContainersResponse, error) {
 	f, err := l.containers(ctx, req)
 	if err == nil {
 		resp := &runtimeapi.ListContainersResponse{}
-		f.carry(resp)
+		f.Carry(resp)
 		return resp, nil
 	}
 	s, err := l.instead(ctx, err)
 	if err != nil {
 		return nil, err
 	}
-	return &runtimeapi.ListContainersResponse{Containers: s.selectContainers(req.GetFilter())}, nil
+	return &runtimeapi.ListContainersResponse{Containers: s.SelectContainers(req.GetFilter())}, nil
 }
 
 func (l *lists) StreamContainers(req *runtimeapi.StreamContainersRequest, to grpc.ServerStreamingServer[runtimeapi.StreamContainersResponse]) error {
@@ -90,16 +93,16 @@ func (l *lists) StreamContainers(req *runtimeapi.StreamContainersRequest, to grp
 	if err != nil {
 		return err
 	}
-	return to.Send(&runtimeapi.StreamContainersResponse{Containers: s.selectContainers(req.GetFilter())})
+	return to.Send(&runtimeapi.StreamContainersResponse{Containers: s.SelectContainers(req.GetFilter())})
 }
 
 func (l *lists) naming() naming { return naming{l.names, l.known} }
 
 // send cuts a list into messages.
-func send[M any, P message[M]](f frame, to grpc.ServerStreamingServer[M]) error {
-	for _, piece := range f.chunks(chunk) {
+func send[M any, P message[M]](f wire.Frame, to grpc.ServerStreamingServer[M]) error {
+	for _, piece := range f.Chunks(chunk) {
 		m := P(new(M))
-		piece.carry(m)
+		piece.Carry(m)
 		if err := to.Send(m); err != nil {
 			return err
 		}
@@ -107,13 +110,13 @@ func send[M any, P message[M]](f frame, to grpc.ServerStreamingServer[M]) error 
 	return nil
 }
 
-func (l *lists) sandboxes(ctx context.Context, req *runtimeapi.ListPodSandboxRequest) (frame, error) {
-	f, err := l.fresh(ctx, sandboxLists, req, wantsAll(req, req.GetFilter()), &l.known.sandboxes)
+func (l *lists) sandboxes(ctx context.Context, req *runtimeapi.ListPodSandboxRequest) (wire.Frame, error) {
+	f, err := l.fresh(ctx, sandboxLists, req, wantsAll(req, req.GetFilter()), &l.known.Sandboxes)
 	return l.naming().list(f), err
 }
 
-func (l *lists) containers(ctx context.Context, req *runtimeapi.ListContainersRequest) (frame, error) {
-	f, err := l.fresh(ctx, containerLists, req, wantsAll(req, req.GetFilter()), &l.known.containers)
+func (l *lists) containers(ctx context.Context, req *runtimeapi.ListContainersRequest) (wire.Frame, error) {
+	f, err := l.fresh(ctx, containerLists, req, wantsAll(req, req.GetFilter()), &l.known.Containers)
 	return l.names.rename(f, containerNames), err
 }
 
@@ -131,11 +134,11 @@ func wantsAll(req, filter proto.Message) bool {
 }
 
 // fresh asks the daemon for a list, and learns from a whole one.
-func (l *lists) fresh(ctx context.Context, of listing, req proto.Message, whole bool, p *page) (frame, error) {
+func (l *lists) fresh(ctx context.Context, of listing, req proto.Message, whole bool, p *lastknown.Page) (wire.Frame, error) {
 	if l.contest.Load() != nil {
 		return nil, nil
 	}
-	if _, some := l.known.age(time.Now()); some && l.monitor.current().Phase == Lagging {
+	if _, some := l.known.Age(time.Now()); some && l.monitor.current().Phase == Lagging {
 		return nil, l.monitor.slow()
 	}
 	wait, cancel := context.WithTimeoutCause(ctx, patienceOf(ctx, l.patience), errSlow)
@@ -144,26 +147,26 @@ func (l *lists) fresh(ctx context.Context, of listing, req proto.Message, whole 
 		return l.whole(wait, of, req)
 	}
 	type answer struct {
-		frame
+		wire.Frame
 		error
 	}
 	asked, stop := context.WithTimeout(context.WithoutCancel(ctx), lateFor)
 	answered := make(chan answer, 1)
 	go func() {
 		defer stop()
-		mark := l.known.mark()
+		mark := l.known.Mark()
 		f, err := l.whole(asked, of, req)
 		if err == nil {
 			f, err = l.sensible(asked, of, f)
 		}
-		if err == nil && l.known.take(p, f, mark, time.Now()) {
+		if err == nil && l.known.Take(p, f, mark, time.Now()) {
 			l.learned()
 		}
 		answered <- answer{f, l.blame(p, err)}
 	}()
 	select {
 	case a := <-answered:
-		return a.frame, a.error
+		return a.Frame, a.error
 	case <-wait.Done():
 	}
 	l.monitor.suspect() // the next list is not to wait as long
@@ -180,11 +183,11 @@ func (l *lists) fresh(ctx context.Context, of listing, req proto.Message, whole 
 }
 
 // blame is err, remembered of a daemon that answers and fails to tell a list.
-func (l *lists) blame(p *page, err error) error {
+func (l *lists) blame(p *lastknown.Page, err error) error {
 	switch status.Code(err) {
 	case codes.OK, codes.Unavailable, codes.Canceled: // its health says so, or nobody waited
 	default:
-		l.known.fail(p, reason(err))
+		l.known.Fail(p, reason(err))
 	}
 	return err
 }
@@ -207,7 +210,7 @@ func (l *lists) sync(ctx context.Context) error {
 	defer cancel()
 	// Containers first: one that is made meanwhile lacks in that list, and is not
 	// listed without its sandbox.
-	mark, p := l.known.mark(), &l.known.containers
+	mark, p := l.known.Mark(), &l.known.Containers
 	f, err := l.whole(ctx, containerLists, &runtimeapi.ListContainersRequest{})
 	if err != nil {
 		return l.blame(p, err)
@@ -215,14 +218,14 @@ func (l *lists) sync(ctx context.Context) error {
 	if err := l.sandboxesAnew(ctx); err != nil {
 		return err
 	}
-	if l.known.take(p, l.known.attached(l.identified(ctx, f)), mark, time.Now()) {
+	if l.known.Take(p, l.known.Attached(l.identified(ctx, f)), mark, time.Now()) {
 		l.learned()
 	}
 	return nil
 }
 
 // sensible is a list without what makes no sense in it.
-func (l *lists) sensible(ctx context.Context, of listing, f frame) (frame, error) {
+func (l *lists) sensible(ctx context.Context, of listing, f wire.Frame) (wire.Frame, error) {
 	f = l.identified(ctx, f)
 	if of.unary != containerLists.unary {
 		return f, nil
@@ -233,28 +236,28 @@ func (l *lists) sensible(ctx context.Context, of listing, f frame) (frame, error
 // attached is a list of containers without those whose sandbox the daemon does
 // not list, and which no call could be made about. One that was made by others
 // with its sandbox a moment ago is looked for in a new list of sandboxes.
-func (l *lists) attached(ctx context.Context, f frame) (frame, error) {
-	if len(l.known.attached(f)) == len(f) {
+func (l *lists) attached(ctx context.Context, f wire.Frame) (wire.Frame, error) {
+	if len(l.known.Attached(f)) == len(f) {
 		return f, nil
 	}
 	if err := l.sandboxesAnew(ctx); err != nil {
 		return nil, err
 	}
-	return l.known.attached(f), nil
+	return l.known.Attached(f), nil
 }
 
 func (l *lists) sandboxesAnew(ctx context.Context) error {
-	mark, p := l.known.mark(), &l.known.sandboxes
+	mark, p := l.known.Mark(), &l.known.Sandboxes
 	f, err := l.whole(ctx, sandboxLists, &runtimeapi.ListPodSandboxRequest{})
-	if err == nil && l.known.take(p, l.identified(ctx, f), mark, time.Now()) {
+	if err == nil && l.known.Take(p, l.identified(ctx, f), mark, time.Now()) {
 		l.learned()
 	}
 	return l.blame(p, err)
 }
 
 // identified is a list without items that have no id.
-func (l *lists) identified(ctx context.Context, f frame) frame {
-	kept := without(f, func(item []byte) bool { return text(item, idField) == "" })
+func (l *lists) identified(ctx context.Context, f wire.Frame) wire.Frame {
+	kept := wire.Without(f, func(item []byte) bool { return wire.Text(item, wire.IdField) == "" })
 	if len(kept) != len(f) {
 		log.G(ctx).WithField("backend", l.name).Debug("Backend listed items without an ID; omitting them")
 	}
@@ -263,7 +266,7 @@ func (l *lists) identified(ctx context.Context, f frame) frame {
 
 // instead is the last known state in place of a list that failed with err, which
 // is not to cost the lists of other backends.
-func (l *lists) instead(ctx context.Context, err error) (*state, error) {
+func (l *lists) instead(ctx context.Context, err error) (*lastknown.State, error) {
 	if ctx.Err() != nil {
 		return nil, err
 	}
@@ -273,18 +276,18 @@ func (l *lists) instead(ctx context.Context, err error) (*state, error) {
 		log.G(ctx).WithError(err).WithField("backend", l.name).Warn("Backend list failed; serving last known entries")
 	}
 	if l.contest.Load() != nil {
-		return &state{}, nil
+		return &lastknown.State{}, nil
 	}
-	s := &state{sandboxes: map[string]*runtimeapi.PodSandbox{}, containers: map[string]*runtimeapi.Container{}}
-	known := l.known.state()
-	for id, p := range known.sandboxes {
-		s.sandboxes[id] = proto.CloneOf(p)
-		s.sandboxes[id].RuntimeHandler = l.naming().sandbox(id, p.GetRuntimeHandler())
+	s := &lastknown.State{Sandboxes: map[string]*runtimeapi.PodSandbox{}, Containers: map[string]*runtimeapi.Container{}}
+	known := l.known.State()
+	for id, p := range known.Sandboxes {
+		s.Sandboxes[id] = proto.CloneOf(p)
+		s.Sandboxes[id].RuntimeHandler = l.naming().sandbox(id, p.GetRuntimeHandler())
 	}
-	for id, c := range known.containers {
-		s.containers[id] = proto.CloneOf(c)
+	for id, c := range known.Containers {
+		s.Containers[id] = proto.CloneOf(c)
 		if c.GetImage() != nil {
-			s.containers[id].Image.RuntimeHandler = l.names.ours(c.GetImage().GetRuntimeHandler())
+			s.Containers[id].Image.RuntimeHandler = l.names.ours(c.GetImage().GetRuntimeHandler())
 		}
 	}
 	return s, nil

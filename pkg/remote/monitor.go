@@ -131,7 +131,7 @@ func (m *monitor) run(ctx context.Context) {
 		wait := m.look(ctx)
 		select {
 		case <-ctx.Done():
-			m.note(ctx, observation{lost: "this berth no longer uses it"})
+			m.Note(ctx, observation{lost: "this berth no longer uses it"})
 			return
 		case <-time.After(wait):
 		case <-m.kicks:
@@ -155,14 +155,14 @@ func (m *monitor) look(ctx context.Context) time.Duration {
 			seen = observation{lost: cannotSay + reason(err)}
 		}
 	}
-	if h := m.note(ctx, seen); h.Phase == Ready || h.Phase == Connected {
+	if h := m.Note(ctx, seen); h.Phase == Ready || h.Phase == Connected {
 		return calm
 	}
 	return quick
 }
 
-// note takes over what was seen.
-func (m *monitor) note(ctx context.Context, o observation) Health {
+// Note takes over what was seen.
+func (m *monitor) Note(ctx context.Context, o observation) Health {
 	m.mu.Lock()
 	before := m.health
 	now := before.after(o, time.Now())

@@ -8,6 +8,9 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/pkg/remote/lastknown"
+	"github.com/berth-cri/berth/pkg/remote/wire"
 )
 
 // names translates between this berth's names of handlers and a daemon's.
@@ -17,7 +20,7 @@ type names struct {
 
 type translation struct {
 	// handlers are sorted by name.
-	handlers     []Handler
+	handlers     []lastknown.Handler
 	ours, theirs map[string]string
 	// first is the name that pods of handlers that are none of ours go by: of the one
 	// that leads to the daemon's default handler, or else the first.
@@ -26,12 +29,12 @@ type translation struct {
 	same bool
 }
 
-func (n *names) set(handlers []Handler) { n.current.Store(translationOf(handlers)) }
+func (n *names) set(handlers []lastknown.Handler) { n.current.Store(translationOf(handlers)) }
 
 // translationOf translates for handlers. If several have one name at the daemon,
 // the first by name has the pods that do not say which of them they are of. Pure.
-func translationOf(handlers []Handler) *translation {
-	sorted := slices.SortedFunc(slices.Values(handlers), func(a, b Handler) int { return cmp.Compare(a.Name, b.Name) })
+func translationOf(handlers []lastknown.Handler) *translation {
+	sorted := slices.SortedFunc(slices.Values(handlers), func(a, b lastknown.Handler) int { return cmp.Compare(a.Name, b.Name) })
 	t := &translation{handlers: sorted, ours: map[string]string{}, theirs: map[string]string{}, same: true}
 	for _, h := range sorted {
 		t.theirs[h.Name] = h.Remote
@@ -69,12 +72,12 @@ func (n *names) plain() bool {
 }
 
 // rename puts ours in place of the daemon's names at the ends of paths.
-func (n *names) rename(f frame, paths ...[]protowire.Number) frame {
+func (n *names) rename(f wire.Frame, paths ...[]protowire.Number) wire.Frame {
 	if n.plain() {
 		return f
 	}
 	for _, path := range paths {
-		f = renamed(f, path, n.ours)
+		f = wire.Renamed(f, path, n.ours)
 	}
 	return f
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/berth-cri/berth/pkg/handler"
 	"github.com/berth-cri/berth/pkg/probe"
+	"github.com/berth-cri/berth/pkg/remote/lastknown"
 )
 
 // PoolOptions are what a Pool needs.
@@ -64,7 +65,7 @@ func NewPool(ctx context.Context, o PoolOptions) (*Pool, error) {
 		return nil, errors.New("remote: CgroupDriver or Changed is missing")
 	}
 	p := &Pool{options: o, life: context.WithoutCancel(ctx), all: map[string]*member{}, leaving: map[string]chan struct{}{}}
-	records, err := readRecords(o.Dir)
+	records, err := lastknown.ReadRecords(o.Dir)
 	if err != nil {
 		log.G(ctx).WithError(err).Error("Failed to read the list of backends with pods; pods of handlers that are no longer configured may be missing")
 	}
@@ -78,7 +79,7 @@ func NewPool(ctx context.Context, o PoolOptions) (*Pool, error) {
 
 // get returns the member of an endpoint, and makes it if there is none. One that
 // is leaving is waited for, because both would have the same files.
-func (p *Pool) get(endpoint string, handlers []Handler) (*member, error) {
+func (p *Pool) get(endpoint string, handlers []lastknown.Handler) (*member, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for left := p.leaving[endpoint]; left != nil; left = p.leaving[endpoint] {
@@ -231,11 +232,11 @@ func (p *Pool) Stranded() []string {
 	return texts
 }
 
-func byEndpoint(definitions []*handler.Definition) map[string][]Handler {
-	all := map[string][]Handler{}
+func byEndpoint(definitions []*handler.Definition) map[string][]lastknown.Handler {
+	all := map[string][]lastknown.Handler{}
 	for _, d := range definitions {
 		if d.Type == handler.CRI {
-			all[d.Endpoint] = append(all[d.Endpoint], Handler{Name: d.Name, Remote: d.RemoteHandler})
+			all[d.Endpoint] = append(all[d.Endpoint], lastknown.Handler{Name: d.Name, Remote: d.RemoteHandler})
 		}
 	}
 	return all

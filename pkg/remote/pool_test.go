@@ -15,6 +15,7 @@ import (
 
 	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/handler"
+	"github.com/berth-cri/berth/pkg/remote/lastknown"
 )
 
 func newPool(t *testing.T, dir string) *Pool {
@@ -165,13 +166,13 @@ func TestStrandedPodsAreToldOf(t *testing.T) {
 // Pods that are of none of our handlers go by that which leads to the default one.
 func TestWhoHasThePodsOfOtherHandlers(t *testing.T) {
 	for _, c := range []struct {
-		handlers []Handler
+		handlers []lastknown.Handler
 		want     string
 	}{
 		{nil, ""},
-		{[]Handler{{"b", "crun"}, {"a", "runc"}}, "a"},
-		{[]Handler{{"b", ""}, {"a", "runc"}}, "b"},
-		{[]Handler{{"c", ""}, {"b", ""}, {"a", "runc"}}, "b"},
+		{[]lastknown.Handler{{Name: "b", Remote: "crun"}, {Name: "a", Remote: "runc"}}, "a"},
+		{[]lastknown.Handler{{Name: "b", Remote: ""}, {Name: "a", Remote: "runc"}}, "b"},
+		{[]lastknown.Handler{{Name: "c", Remote: ""}, {Name: "b", Remote: ""}, {Name: "a", Remote: "runc"}}, "b"},
 	} {
 		test.Equal(t, fmt.Sprint(c.handlers), translationOf(c.handlers).first, c.want)
 	}
@@ -224,7 +225,7 @@ func TestHandlersOfARecordComeBackWhenOthersCannotBeKept(t *testing.T) {
 	p := newPool(t, dir)
 	for _, b := range p.All() {
 		if b.endpoint == two.path {
-			next := filepath.Join(dir, "."+filepath.Base(b.state.path)+".new", "x") // where its next state would be
+			next := filepath.Join(dir, "."+filepath.Base(b.state.Path)+".new", "x") // where its next state would be
 			test.Must(t, os.MkdirAll(next, 0o700))
 			t.Cleanup(func() { _ = os.RemoveAll(filepath.Dir(next)) })
 		}
@@ -246,9 +247,9 @@ func TestHandlersOfARecordComeBackWhenOthersCannotBeKept(t *testing.T) {
 func TestDamagedRecords(t *testing.T) {
 	dir := t.TempDir()
 	d := newDaemon(t)
-	test.Must(t, opened(t, filepath.Join(dir, "good"+stateSuffix)).setRecord(endpointRecord{d.path, []Handler{{"legacy", "runc"}}}))
+	test.Must(t, opened(t, filepath.Join(dir, "good"+lastknown.Suffix)).SetRecord(lastknown.Record{Endpoint: d.path, Handlers: []lastknown.Handler{{Name: "legacy", Remote: "runc"}}}))
 	for name, content := range map[string]string{"empty": "", "nothing": `{"format": 1}`, "relative": `{"format": 1, "record": {"endpoint": "x.sock"}}`, "cut": `{"form`, "other": `{"format": 2}`} {
-		test.Must(t, os.WriteFile(filepath.Join(dir, name+stateSuffix), []byte(content), 0o600))
+		test.Must(t, os.WriteFile(filepath.Join(dir, name+lastknown.Suffix), []byte(content), 0o600))
 	}
 	if all := newPool(t, dir).All(); len(all) != 1 || all[0].endpoint != d.path {
 		t.Errorf("known are %v", all)
@@ -264,9 +265,9 @@ func TestADamagedStateFileStopsNothing(t *testing.T) {
 		d := newDaemon(t)
 		dir := t.TempDir()
 		var path string
-		t.Run("before "+name, func(t *testing.T) { path = connect(t, d, dir).state.path }) // closed with it
+		t.Run("before "+name, func(t *testing.T) { path = connect(t, d, dir).state.Path }) // closed with it
 		test.Must(t, os.WriteFile(path, content, 0o600))
-		if _, damage, err := openState(path); err != nil || damage == nil || len(damage.Error()) > 1000 {
+		if _, damage, err := lastknown.Open(path); err != nil || damage == nil || len(damage.Error()) > 1000 {
 			t.Errorf("%s: %v; it says %.300v", name, err, damage)
 		}
 		test.Must(t, os.WriteFile(path, content, 0o600))

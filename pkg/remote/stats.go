@@ -10,6 +10,8 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/pkg/remote/wire"
 )
 
 var (
@@ -99,7 +101,7 @@ func measured[R any, P message[R]](ctx context.Context, s stats, l listing, req 
 	case err != nil:
 		return nil, err
 	}
-	f.carry(resp)
+	f.Carry(resp)
 	return resp, nil
 }
 
@@ -109,9 +111,9 @@ func streamMeasured[M any, P message[M]](s stats, l listing, req proto.Message, 
 	}
 	wait, cancel := context.WithTimeout(to.Context(), patienceOf(to.Context(), s.patience))
 	defer cancel()
-	err := s.pieces(wait, l, req, func(f frame) error {
+	err := s.pieces(wait, l, req, func(f wire.Frame) error {
 		m := P(new(M))
-		f.carry(m)
+		f.Carry(m)
 		return to.Send(m)
 	})
 	if s.spared(to.Context(), err) {

@@ -7,6 +7,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/internal/test"
+	"github.com/berth-cri/berth/pkg/remote/lastknown"
+	"github.com/berth-cri/berth/pkg/remote/wire"
 )
 
 func TestWithout(t *testing.T) {
@@ -14,15 +16,15 @@ func TestWithout(t *testing.T) {
 		{Id: "a", PodSandboxId: "one"}, {PodSandboxId: "one"}, {Id: "b", PodSandboxId: "two"}, {Id: "c", PodSandboxId: "one"},
 	}}
 	f := encoded(t, newer(l))
-	k := &known{}
-	k.note(change{kind: madeSandbox, sandbox: &runtimeapi.PodSandbox{Id: "one"}})
-	named := without(f, func(item []byte) bool { return text(item, idField) == "" })
+	k := &lastknown.Pods{}
+	k.Note(lastknown.Change{Kind: lastknown.MadeSandbox, Sandbox: &runtimeapi.PodSandbox{Id: "one"}})
+	named := wire.Without(f, func(item []byte) bool { return wire.Text(item, wire.IdField) == "" })
 	for name, c := range map[string]struct {
-		got  frame
+		got  wire.Frame
 		want string
 	}{
-		"all stay": {without(f, func([]byte) bool { return false }), "a,,b,c,"}, "named": {named, "a,b,c,"},
-		"attached": {k.attached(named), "a,c,"}, "none": {without(f, func([]byte) bool { return true }), ""},
+		"all stay": {wire.Without(f, func([]byte) bool { return false }), "a,,b,c,"}, "named": {named, "a,b,c,"},
+		"attached": {k.Attached(named), "a,c,"}, "none": {wire.Without(f, func([]byte) bool { return true }), ""},
 	} {
 		var read runtimeapi.ListContainersResponse
 		test.Must(t, proto.Unmarshal(c.got, &read))

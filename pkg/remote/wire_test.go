@@ -12,9 +12,10 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/internal/test"
+	"github.com/berth-cri/berth/pkg/remote/wire"
 )
 
-func encoded(t testing.TB, m proto.Message) frame {
+func encoded(t testing.TB, m proto.Message) wire.Frame {
 	t.Helper()
 	return test.Value(proto.MarshalOptions{Deterministic: true}.Marshal(m))(t)
 }
@@ -39,7 +40,7 @@ func newer(m proto.Message) proto.Message {
 func TestCarriedMessageIsWhatCame(t *testing.T) {
 	f := encoded(t, newer(list(3)))
 	carried := &runtimeapi.ListContainersResponse{}
-	f.carry(carried)
+	f.Carry(carried)
 	if len(carried.GetContainers()) != 0 {
 		t.Error("a carried message was read")
 	}
@@ -73,7 +74,7 @@ func TestRequestsKeepWhatIsNewer(t *testing.T) {
 
 func TestValidFrames(t *testing.T) {
 	for text, want := range map[string]bool{"": true, "\x0a\x01a": true, "\x0a\x05a": false, "hello": false, "\x00": false} {
-		if frame(text).valid() != want {
+		if wire.Frame(text).Valid() != want {
 			t.Errorf("%q: valid %v", text, !want)
 		}
 	}
@@ -82,8 +83,8 @@ func TestValidFrames(t *testing.T) {
 func TestChunks(t *testing.T) {
 	f := encoded(t, list(40))
 	for _, limit := range []int{1, 100, 300, 1 << 20} {
-		var all frame
-		pieces := f.chunks(limit)
+		var all wire.Frame
+		pieces := f.Chunks(limit)
 		for _, piece := range pieces {
 			all = append(all, piece...)
 			var l runtimeapi.ListContainersResponse
@@ -95,7 +96,7 @@ func TestChunks(t *testing.T) {
 			t.Errorf("limit %d: %d pieces, of %d bytes instead of %d", limit, len(pieces), len(all), len(f))
 		}
 	}
-	if got := (frame{}).chunks(10); len(got) != 0 {
+	if got := (wire.Frame{}).Chunks(10); len(got) != 0 {
 		t.Errorf("an empty list is cut into %v", got)
 	}
 }
@@ -106,7 +107,7 @@ func TestRenamed(t *testing.T) {
 	newer(l.Containers[2])
 	f := encoded(t, l)
 	name := func(n string) string { return map[string]string{"runc": "legacy-with-a-longer-name"}[n] }
-	got := renamed(f, containerNames, name)
+	got := wire.Renamed(f, containerNames, name)
 	for _, i := range []int{0, 2} {
 		l.Containers[i].Image.RuntimeHandler = "legacy-with-a-longer-name"
 	}
@@ -114,10 +115,10 @@ func TestRenamed(t *testing.T) {
 	if err := proto.Unmarshal(got, &read); err != nil || !proto.Equal(&read, l) {
 		t.Errorf("renamed %v, %v", &read, err)
 	}
-	if same := renamed(f, containerNames, func(n string) string { return n }); &same[0] != &f[0] {
+	if same := wire.Renamed(f, containerNames, func(n string) string { return n }); &same[0] != &f[0] {
 		t.Error("a list in which nothing changes was copied")
 	}
-	if broken := renamed(f[:len(f)-1], containerNames, name); !bytes.Equal(broken, f[:len(f)-1]) {
+	if broken := wire.Renamed(f[:len(f)-1], containerNames, name); !bytes.Equal(broken, f[:len(f)-1]) {
 		t.Error("a broken list was changed")
 	}
 }
@@ -126,19 +127,19 @@ func FuzzWire(f *testing.F) {
 	f.Add([]byte(encoded(f, list(3))))
 	f.Add([]byte("\x0a\x01a\x0a"))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		if !frame(b).valid() {
+		if !wire.Frame(b).Valid() {
 			return
 		}
-		if got := bytes.Join(asBytes(frame(b).chunks(8)), nil); !bytes.Equal(got, b) {
+		if got := bytes.Join(asBytes(wire.Frame(b).Chunks(8)), nil); !bytes.Equal(got, b) {
 			t.Errorf("chunks of %x are %x", b, got)
 		}
-		if got := renamed(b, containerNames, func(n string) string { return n + "x" }); !frame(got).valid() {
+		if got := wire.Renamed(b, containerNames, func(n string) string { return n + "x" }); !wire.Frame(got).Valid() {
 			t.Errorf("%x was renamed to %x", b, got)
 		}
 	})
 }
 
-func asBytes(frames []frame) [][]byte {
+func asBytes(frames []wire.Frame) [][]byte {
 	var all [][]byte
 	for _, f := range frames {
 		all = append(all, f)
@@ -161,12 +162,12 @@ func TestPathsToHandlersOfImages(t *testing.T) {
 		"an event":               {&runtimeapi.ContainerEventResponse{}, [][]protowire.Number{{5, 8, 19}, {5, 14, 9, 19}}},
 		"statistics name nobody": {&runtimeapi.ListContainerStatsResponse{}, nil},
 	} {
-		if got := imageHandlers(c.message); !reflect.DeepEqual(got, c.want) {
+		if got := wire.ImageHandlers(c.message); !reflect.DeepEqual(got, c.want) {
 			t.Errorf("%s: %v, want %v", name, got, c.want)
 		}
 	}
-	if itemsField != 1 || idField != 1 || sandboxHandlerField != 7 || containerSandboxField != 2 {
-		t.Errorf("items %d, id %d, handler %d, sandbox %d", itemsField, idField, sandboxHandlerField, containerSandboxField)
+	if wire.ItemsField != 1 || wire.IdField != 1 || wire.SandboxHandlerField != 7 || wire.ContainerSandboxField != 2 {
+		t.Errorf("items %d, id %d, handler %d, sandbox %d", wire.ItemsField, wire.IdField, wire.SandboxHandlerField, wire.ContainerSandboxField)
 	}
 }
 
@@ -175,8 +176,8 @@ func TestItemsAreWhereTheyAreLookedFor(t *testing.T) {
 	for _, list := range []proto.Message{
 		&runtimeapi.ListPodSandboxResponse{}, &runtimeapi.ListContainersResponse{}, &runtimeapi.ListImagesResponse{},
 	} {
-		items := list.ProtoReflect().Descriptor().Fields().ByNumber(itemsField)
-		if items == nil || !items.IsList() || items.Message().Fields().ByName("id").Number() != idField {
+		items := list.ProtoReflect().Descriptor().Fields().ByNumber(wire.ItemsField)
+		if items == nil || !items.IsList() || items.Message().Fields().ByName("id").Number() != wire.IdField {
 			t.Errorf("%s has its items, or they their ids, elsewhere", list.ProtoReflect().Descriptor().Name())
 		}
 	}

@@ -1,4 +1,4 @@
-package remote
+package lastknown
 
 import (
 	"errors"
@@ -16,15 +16,15 @@ import (
 )
 
 const (
-	// stateSuffix ends the names of state files.
-	stateSuffix = ".state"
+	// Suffix ends the names of state files.
+	Suffix = ".state"
 	// stateFormat is that of saved. A file of another one counts as damaged.
 	stateFormat = 1
 )
 
 // saved is the content of a state file: what is known of one daemon.
 type saved struct {
-	Record *endpointRecord `json:"record,omitempty"`
+	Record *Record `json:"record,omitempty"`
 	// Images, Filesystems, Sandboxes and Containers are encoded answers of the daemon, Images and
 	// Filesystems null before the first one.
 	Images      []byte `json:"images"`
@@ -36,31 +36,31 @@ type saved struct {
 	HandlerOf map[string]string `json:"handlerOf,omitempty"`
 }
 
-// endpointRecord says whose pods a daemon has, so that they are found again by a berth
+// Record says whose pods a daemon has, so that they are found again by a berth
 // whose configuration no longer names it.
-type endpointRecord struct {
+type Record struct {
 	Endpoint string    `json:"endpoint"`
 	Handlers []Handler `json:"handlers"`
 }
 
-// stateFile keeps on disk what is known of one daemon. It is written whole, and not synced: what it
+// File keeps on disk what is known of one daemon. It is written whole, and not synced: what it
 // is for does not survive a reboot anyway. All methods may be called at any time from any goroutine.
-type stateFile struct {
-	path   string
-	known  *known
-	images *lastKnown
+type File struct {
+	Path   string
+	Known  *Pods
+	Images *Images
 
 	mu sync.Mutex
 	// record is nil before handlers lead to the daemon.
-	record *endpointRecord
+	record *Record
 	// closed: nothing is written any more, not even by calls that go on.
 	closed bool
 }
 
-// openState reads what was known. Of a damaged file it returns the parts that are sound, beside
+// Open reads what was known. Of a damaged file it returns the parts that are sound, beside
 // the damage.
-func openState(path string) (s *stateFile, damage, err error) {
-	s = &stateFile{path: path, known: &known{}, images: &lastKnown{}}
+func Open(path string) (s *File, damage, err error) {
+	s = &File{Path: path, Known: &Pods{}, Images: &Images{}}
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return nil, nil, err
 	}
@@ -70,7 +70,7 @@ func openState(path string) (s *stateFile, damage, err error) {
 	}
 	if c != nil {
 		s.record = c.Record
-		damage = errors.Join(s.images.load(c), s.known.load(c))
+		damage = errors.Join(s.Images.load(c), s.Known.load(c))
 	}
 	if damage != nil {
 		damage = fmt.Errorf("read %s: %w", path, damage)
@@ -93,7 +93,8 @@ func readState(path string) (c *saved, damage, err error) {
 	return c, nil, nil
 }
 
-func (s *stateFile) setRecord(r endpointRecord) error {
+// SetRecord records the handlers that lead to the daemon. errdefs.ErrUnavailable after Close.
+func (s *File) SetRecord(r Record) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
@@ -108,48 +109,48 @@ func (s *stateFile) setRecord(r endpointRecord) error {
 	return err
 }
 
-// write writes down all that is known.
-func (s *stateFile) write() error {
+// Write writes down all that is known.
+func (s *File) Write() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.replace()
 }
 
 // replace replaces the file; mu is held.
-func (s *stateFile) replace() error {
+func (s *File) replace() error {
 	if s.closed {
 		return nil
 	}
 	c := &saved{Record: s.record}
-	if err := errors.Join(s.images.save(c), s.known.save(c)); err != nil {
+	if err := errors.Join(s.Images.save(c), s.Known.save(c)); err != nil {
 		return err
 	}
-	return record.Write(s.path, stateFormat, c, atomicfile.Relaxed)
+	return record.Write(s.Path, stateFormat, c, atomicfile.Relaxed)
 }
 
-// close ends the writing, and forgets everything if the daemon is no backend of
+// Close ends the writing, and forgets everything if the daemon is no backend of
 // this berth any more.
-func (s *stateFile) close(forget bool) error {
+func (s *File) Close(forget bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.closed = true
 	if forget {
-		return atomicfile.Remove(s.path)
+		return atomicfile.Remove(s.Path)
 	}
 	return nil
 }
 
-// readRecords returns the records of all state files of a directory. What cannot be
+// ReadRecords returns the records of all state files of a directory. What cannot be
 // read is an error beside the others.
-func readRecords(dir string) ([]endpointRecord, error) {
+func ReadRecords(dir string) ([]Record, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return nil, ignoreMissing(err)
 	}
-	var all []endpointRecord
+	var all []Record
 	var failed []error
 	for _, e := range entries {
-		if filepath.Ext(e.Name()) != stateSuffix {
+		if filepath.Ext(e.Name()) != Suffix {
 			continue
 		}
 		path := filepath.Join(dir, e.Name())

@@ -1,4 +1,6 @@
-package remote
+// Package wire reads and changes encoded messages of the CRI without decoding them, so that
+// fields which are newer than this build stay.
+package wire
 
 import (
 	"bytes"
@@ -14,12 +16,12 @@ import (
 // Numbers of fields in the CRI's messages, by their descriptors. All lists have their
 // items in the same field, and items their ids.
 var (
-	itemsField            = numberOf(&runtimeapi.ListPodSandboxResponse{}, "items")
-	idField               = numberOf(&runtimeapi.PodSandbox{}, "id")
-	sandboxHandlerField   = numberOf(&runtimeapi.PodSandbox{}, "runtime_handler")
-	containerSandboxField = numberOf(&runtimeapi.Container{}, "pod_sandbox_id")
-	statusField           = numberOf(&runtimeapi.PodSandboxStatusResponse{}, "status")
-	statusHandlerField    = numberOf(&runtimeapi.PodSandboxStatus{}, "runtime_handler")
+	ItemsField            = numberOf(&runtimeapi.ListPodSandboxResponse{}, "items")
+	IdField               = numberOf(&runtimeapi.PodSandbox{}, "id")
+	SandboxHandlerField   = numberOf(&runtimeapi.PodSandbox{}, "runtime_handler")
+	ContainerSandboxField = numberOf(&runtimeapi.Container{}, "pod_sandbox_id")
+	StatusField           = numberOf(&runtimeapi.PodSandboxStatusResponse{}, "status")
+	StatusHandlerField    = numberOf(&runtimeapi.PodSandboxStatus{}, "runtime_handler")
 )
 
 // numberOf is the number of a field that the message has: anything else is a mistake of
@@ -31,9 +33,9 @@ func numberOf(m proto.Message, field protoreflect.Name) protowire.Number {
 // deepest is how far a message is looked into: one that contains its own kind has no end.
 const deepest = 8
 
-// imageHandlers are the paths to the names of handlers in the images that a message
+// ImageHandlers are the paths to the names of handlers in the images that a message
 // names, wherever it does.
-func imageHandlers(m proto.Message) [][]protowire.Number {
+func ImageHandlers(m proto.Message) [][]protowire.Number {
 	image := (&runtimeapi.ImageSpec{}).ProtoReflect().Descriptor()
 	end := numberOf(&runtimeapi.ImageSpec{}, "runtime_handler")
 	var paths [][]protowire.Number
@@ -55,8 +57,8 @@ func imageHandlers(m proto.Message) [][]protowire.Number {
 	return paths
 }
 
-// eachField calls visit with every length-delimited field of a valid message.
-func eachField(message []byte, visit func(n protowire.Number, content []byte)) {
+// EachField calls visit with every length-delimited field of a valid message.
+func EachField(message []byte, visit func(n protowire.Number, content []byte)) {
 	for len(message) > 0 {
 		n, t, head := protowire.ConsumeTag(message)
 		if head < 0 {
@@ -74,9 +76,9 @@ func eachField(message []byte, visit func(n protowire.Number, content []byte)) {
 	}
 }
 
-// sound says whether a message can be read as what it is to be. One that cannot
+// Sound says whether a message can be read as what it is to be. One that cannot
 // would make the list unreadable that it is merged into.
-func sound(b []byte, shape protoreflect.MessageDescriptor) bool {
+func Sound(b []byte, shape protoreflect.MessageDescriptor) bool {
 	for fields := shape.Fields(); len(b) > 0; {
 		n, t, head := protowire.ConsumeTag(b)
 		if head < 0 {
@@ -90,7 +92,7 @@ func sound(b []byte, shape protoreflect.MessageDescriptor) bool {
 			content, _ := protowire.ConsumeBytes(b[head:])
 			switch field.Kind() {
 			case protoreflect.MessageKind:
-				if !sound(content, field.Message()) {
+				if !Sound(content, field.Message()) {
 					return false
 				}
 			case protoreflect.StringKind:
@@ -104,10 +106,10 @@ func sound(b []byte, shape protoreflect.MessageDescriptor) bool {
 	return true
 }
 
-// text is the last value of a string field, as the encoding wants it.
-func text(message []byte, field protowire.Number) string {
+// Text is the last value of a string field, as the encoding wants it.
+func Text(message []byte, field protowire.Number) string {
 	var value []byte
-	eachField(message, func(n protowire.Number, content []byte) {
+	EachField(message, func(n protowire.Number, content []byte) {
 		if n == field {
 			value = content
 		}
@@ -115,13 +117,13 @@ func text(message []byte, field protowire.Number) string {
 	return string(value)
 }
 
-// chunks cuts a list into lists of at most limit bytes, unless one item alone is
+// Chunks cuts a list into lists of at most limit bytes, unless one item alone is
 // larger. An empty message has none.
-func (f frame) chunks(limit int) []frame {
+func (f Frame) Chunks(limit int) []Frame {
 	if len(f) == 0 {
 		return nil
 	}
-	var all []frame
+	var all []Frame
 	rest, begin, end := []byte(f), 0, 0
 	for end < len(rest) {
 		_, _, n := protowire.ConsumeField(rest[end:])
@@ -136,20 +138,20 @@ func (f frame) chunks(limit int) []frame {
 	return append(all, f[begin:])
 }
 
-// renamed is message with the string at the end of path replaced by what name
+// Renamed is message with the string at the end of path replaced by what name
 // makes of it. It is message itself if nothing changes.
-func renamed(message []byte, path []protowire.Number, name func(string) string) []byte {
-	return replaced(message, path[0], func(content []byte) []byte {
+func Renamed(message []byte, path []protowire.Number, name func(string) string) []byte {
+	return Replaced(message, path[0], func(content []byte) []byte {
 		if len(path) > 1 {
-			return renamed(content, path[1:], name)
+			return Renamed(content, path[1:], name)
 		}
 		return []byte(name(string(content)))
 	})
 }
 
-// replaced is message with each occurrence of a length-delimited field replaced by
+// Replaced is message with each occurrence of a length-delimited field replaced by
 // what change makes of it. It is message itself if nothing changes.
-func replaced(message []byte, field protowire.Number, change func([]byte) []byte) []byte {
+func Replaced(message []byte, field protowire.Number, change func([]byte) []byte) []byte {
 	var out []byte
 	changed, done := false, 0
 	for at := 0; at < len(message); {
@@ -181,26 +183,26 @@ func replaced(message []byte, field protowire.Number, change func([]byte) []byte
 	return append(out, message[done:]...)
 }
 
-// withText is message with a string field set, be it there or not: of several
+// WithText is message with a string field set, be it there or not: of several
 // values the last counts.
-func withText(message []byte, field protowire.Number, value string) []byte {
-	if text(message, field) == value {
+func WithText(message []byte, field protowire.Number, value string) []byte {
+	if Text(message, field) == value {
 		return message
 	}
 	out := protowire.AppendTag(bytes.Clone(message), field, protowire.BytesType)
 	return protowire.AppendString(out, value)
 }
 
-// without is a list without some items; itself if there are none of them.
-func without(f frame, drop func(item []byte) bool) frame {
-	var kept frame
+// Without is a list without some items; itself if there are none of them.
+func Without(f Frame, drop func(item []byte) bool) Frame {
+	var kept Frame
 	done := 0
 	for at := 0; at < len(f); {
 		n, t, size := protowire.ConsumeField(f[at:])
 		if size < 0 {
 			return f
 		}
-		if n == itemsField && t == protowire.BytesType {
+		if n == ItemsField && t == protowire.BytesType {
 			_, _, head := protowire.ConsumeTag(f[at:])
 			if item, _ := protowire.ConsumeBytes(f[at+head:]); drop(item) {
 				kept = append(kept, f[done:at]...)

@@ -1,4 +1,4 @@
-package remote
+package lastknown
 
 import (
 	"bytes"
@@ -9,16 +9,18 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/pkg/remote/wire"
 )
 
-// lastKnown is what images a daemon had when it was asked last, and where it keeps
+// Images is what images a daemon had when it was asked last, and where it keeps
 // them: also when it does not answer they are on the node's disk. What changes it
 // returns whether that is to be written down. All methods may be called at any time
 // from any goroutine.
-type lastKnown struct {
+type Images struct {
 	mu sync.Mutex
 	// images is an encoded list, and there are none before known.
-	images frame
+	images wire.Frame
 	known  bool
 	// filesystems is nil before the daemon was asked for them.
 	filesystems *runtimeapi.ImageFsInfoResponse
@@ -26,16 +28,16 @@ type lastKnown struct {
 	turn, taken uint64
 }
 
-// mark is taken before a list is asked for.
-func (s *lastKnown) mark() uint64 {
+// Mark is taken before a list is asked for.
+func (s *Images) Mark() uint64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.turn++
 	return s.turn
 }
 
-// take takes over a whole list.
-func (s *lastKnown) take(f frame, turn uint64) bool {
+// Take takes over a whole list.
+func (s *Images) Take(f wire.Frame, turn uint64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if turn < s.taken {
@@ -47,9 +49,9 @@ func (s *lastKnown) take(f frame, turn uint64) bool {
 }
 
 // items are those of a list, in an order of their own: daemons have none.
-func items(f frame) (all [][]byte) {
-	eachField(f, func(n protowire.Number, content []byte) {
-		if n == itemsField {
+func items(f wire.Frame) (all [][]byte) {
+	wire.EachField(f, func(n protowire.Number, content []byte) {
+		if n == wire.ItemsField {
 			all = append(all, content)
 		}
 	})
@@ -57,8 +59,8 @@ func items(f frame) (all [][]byte) {
 	return all
 }
 
-// keeps takes over where images are.
-func (s *lastKnown) keeps(fs *runtimeapi.ImageFsInfoResponse) bool {
+// Keeps takes over where images are.
+func (s *Images) Keeps(fs *runtimeapi.ImageFsInfoResponse) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	first := s.filesystems == nil
@@ -66,13 +68,13 @@ func (s *lastKnown) keeps(fs *runtimeapi.ImageFsInfoResponse) bool {
 	return first // what changes later is how full they are
 }
 
-// removed takes over that an image, by any of its names, is not there any more.
-func (s *lastKnown) removed(name string) bool {
+// Removed takes over that an image, by any of its names, is not there any more.
+func (s *Images) Removed(name string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.turn++
 	s.taken = s.turn
-	var left frame
+	var left wire.Frame
 	gone := false
 	for _, item := range items(s.images) {
 		i := &runtimeapi.Image{}
@@ -80,7 +82,7 @@ func (s *lastKnown) removed(name string) bool {
 			gone = true
 			continue
 		}
-		left = protowire.AppendTag(left, itemsField, protowire.BytesType)
+		left = protowire.AppendTag(left, wire.ItemsField, protowire.BytesType)
 		left = protowire.AppendBytes(left, item)
 	}
 	if gone {
@@ -89,15 +91,15 @@ func (s *lastKnown) removed(name string) bool {
 	return gone
 }
 
-// last is the list at hand.
-func (s *lastKnown) last() (frame, bool) {
+// Last is the list at hand.
+func (s *Images) Last() (wire.Frame, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.images, s.known
 }
 
-// lastFilesystems are those that the daemon told of last, nil if it never did.
-func (s *lastKnown) lastFilesystems() *runtimeapi.ImageFsInfoResponse {
+// LastFilesystems are those that the daemon told of last, nil if it never did.
+func (s *Images) LastFilesystems() *runtimeapi.ImageFsInfoResponse {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.filesystems == nil {
@@ -107,11 +109,11 @@ func (s *lastKnown) lastFilesystems() *runtimeapi.ImageFsInfoResponse {
 }
 
 // save puts what is known into a state file.
-func (s *lastKnown) save(to *saved) (err error) {
+func (s *Images) save(to *saved) (err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.known {
-		to.Images = append(frame{}, s.images...)
+		to.Images = append(wire.Frame{}, s.images...)
 	}
 	if s.filesystems != nil {
 		to.Filesystems, err = proto.Marshal(s.filesystems)
@@ -120,8 +122,8 @@ func (s *lastKnown) save(to *saved) (err error) {
 }
 
 // load takes over what a state file has.
-func (s *lastKnown) load(from *saved) error {
-	if !sound(from.Images, (&runtimeapi.ListImagesResponse{}).ProtoReflect().Descriptor()) {
+func (s *Images) load(from *saved) error {
+	if !wire.Sound(from.Images, (&runtimeapi.ListImagesResponse{}).ProtoReflect().Descriptor()) {
 		return errors.New("the list of images is damaged")
 	}
 	var told *runtimeapi.ImageFsInfoResponse

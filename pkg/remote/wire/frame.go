@@ -1,4 +1,4 @@
-package remote
+package wire
 
 import (
 	"google.golang.org/grpc/encoding"
@@ -8,13 +8,14 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// frame is an encoded message that nobody has read.
-type frame []byte
+// Frame is an encoded message that nobody has read.
+type Frame []byte
 
 // codec is gRPC's own for messages, and leaves frames as they are.
 type codec struct{ encoding.CodecV2 }
 
-func newCodec() codec { return codec{encoding.GetCodecV2(proto.Name)} }
+// NewCodec returns gRPC's codec, which leaves frames as they are.
+func NewCodec() codec { return codec{encoding.GetCodecV2(proto.Name)} }
 
 // Name implements encoding.CodecV2. gRPC makes a name the subtype of each
 // call's content type. Without one the type is "application/grpc", which means
@@ -23,23 +24,23 @@ func newCodec() codec { return codec{encoding.GetCodecV2(proto.Name)} }
 func (codec) Name() string { return "" }
 
 func (c codec) Marshal(v any) (mem.BufferSlice, error) {
-	if f, ok := v.(*frame); ok {
+	if f, ok := v.(*Frame); ok {
 		return mem.BufferSlice{mem.SliceBuffer(*f)}, nil
 	}
 	return c.CodecV2.Marshal(v)
 }
 
 func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
-	if f, ok := v.(*frame); ok {
+	if f, ok := v.(*Frame); ok {
 		*f = data.Materialize()
 		return nil
 	}
 	return c.CodecV2.Unmarshal(data, v)
 }
 
-// valid says whether f is a sequence of protobuf fields. What is in them is not
+// Valid says whether f is a sequence of protobuf fields. What is in them is not
 // looked at.
-func (f frame) valid() bool {
+func (f Frame) Valid() bool {
 	for b := []byte(f); len(b) > 0; {
 		_, _, n := protowire.ConsumeField(b)
 		if n < 0 {
@@ -50,10 +51,10 @@ func (f frame) valid() bool {
 	return true
 }
 
-// carry makes m a message that is encoded as f: its fields are all among those
+// Carry makes m a message that is encoded as f: its fields are all among those
 // that it does not know. Its getters see nothing of them. Lists that are carried
 // can be merged by merging what their messages do not know, because that is how
 // the encoding defines the merging of messages.
-func (f frame) carry(m protoreflect.ProtoMessage) {
+func (f Frame) Carry(m protoreflect.ProtoMessage) {
 	m.ProtoReflect().SetUnknown(protoreflect.RawFields(f))
 }

@@ -113,26 +113,6 @@ func (i images) ImageStatus(ctx context.Context, req *runtimeapi.ImageStatusRequ
 	return statusOf(all, req.GetVerbose()), nil
 }
 
-// statusOf is the answer for several stores: that of the first which has the image if any is enough, else
-// that of the first if all have the same. Pure.
-func statusOf(all []*runtimeapi.ImageStatusResponse, anyOf bool) *runtimeapi.ImageStatusResponse {
-	if anyOf {
-		if at := slices.IndexFunc(all, present); at >= 0 {
-			return all[at]
-		}
-		return all[0]
-	}
-	for _, one := range all {
-		if !present(one) {
-			return one
-		}
-		if bareID(understood(one).GetImage().GetId()) != bareID(understood(all[0]).GetImage().GetId()) {
-			return &runtimeapi.ImageStatusResponse{}
-		}
-	}
-	return all[0]
-}
-
 // ownStatus asks the default handler's store, for as long as pods of others can
 // wait for it.
 func (i images) ownStatus(ctx context.Context, req *runtimeapi.ImageStatusRequest) (*runtimeapi.ImageStatusResponse, error) {
@@ -143,11 +123,6 @@ func (i images) ownStatus(ctx context.Context, req *runtimeapi.ImageStatusReques
 	ctx, cancel := context.WithTimeout(ctx, storePatience)
 	defer cancel()
 	return to.Backend.ImageStatus(ctx, req)
-}
-
-// present says whether an image is there. An image that nobody has read is.
-func present(r *runtimeapi.ImageStatusResponse) bool {
-	return r.GetImage() != nil || hasUnread(r, 1)
 }
 
 // PullImage goes to the store of the pod that the image is for, and for its handler: most
@@ -194,20 +169,6 @@ func (i images) ImageFsInfo(ctx context.Context, req *runtimeapi.ImageFsInfoRequ
 		merged.ContainerFilesystems = appendFilesystems(merged.ContainerFilesystems, a.GetContainerFilesystems())
 	}
 	return merged, nil
-}
-
-// appendFilesystems adds those whose mount point is not there yet.
-func appendFilesystems(to, more []*runtimeapi.FilesystemUsage) []*runtimeapi.FilesystemUsage {
-	seen := map[string]bool{}
-	for _, f := range to {
-		seen[f.GetFsId().GetMountpoint()] = true
-	}
-	for _, f := range more {
-		if !seen[f.GetFsId().GetMountpoint()] {
-			to = append(to, f)
-		}
-	}
-	return to
 }
 
 // byImage gives a call to the backend that has the images of a handler. Errors

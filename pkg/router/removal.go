@@ -3,8 +3,6 @@ package router
 import (
 	"context"
 	"fmt"
-	"maps"
-	"slices"
 
 	"github.com/containerd/errdefs"
 	"google.golang.org/grpc/codes"
@@ -66,28 +64,6 @@ func removeFrom(ctx context.Context, stores []Backend, req *runtimeapi.RemoveIma
 		}
 	}
 	return nil
-}
-
-// removals are what one store is asked to remove, if found are the ids of what
-// the name stands for in each store that has it. An id is written in two ways,
-// which a kubelet takes for two images, one of which may be in use: a store that
-// writes it in another way than an exact one is left alone. Pure.
-func removals(name, store string, found map[string]string) []string {
-	for _, id := range found {
-		if id == name {
-			if own := found[store]; own != "" && own != name {
-				return nil
-			}
-			return []string{name}
-		}
-	}
-	all := map[string]bool{}
-	for _, id := range found {
-		if id != "" && bareID(id) != bareID(found[store]) {
-			all[id] = true
-		}
-	}
-	return append([]string{name}, slices.Sorted(maps.Keys(all))...)
 }
 
 // left says whether a store that does not answer keeps an image.

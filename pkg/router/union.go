@@ -1,11 +1,11 @@
 package router
 
 import (
+	"maps"
 	"slices"
 	"strings"
 
 	"github.com/distribution/reference"
-	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
@@ -105,20 +105,66 @@ func understood[M any, P interface {
 	return read
 }
 
-// hasUnread says whether a field is there that nobody has read.
-func hasUnread(m proto.Message, field protowire.Number) bool {
-	for b := m.ProtoReflect().GetUnknown(); len(b) > 0; {
-		n, _, size := protowire.ConsumeField(b)
-		if size < 0 {
-			return false
-		}
-		if n == field {
-			return true
-		}
-		b = b[size:]
-	}
-	return false
-}
-
 // partSize is how many images one message of a stream has.
 const partSize = 500
+
+// statusOf is the answer for several stores: that of the first which has the image if any is enough, else
+// that of the first if all have the same. Pure.
+func statusOf(all []*runtimeapi.ImageStatusResponse, anyOf bool) *runtimeapi.ImageStatusResponse {
+	if anyOf {
+		if at := slices.IndexFunc(all, present); at >= 0 {
+			return all[at]
+		}
+		return all[0]
+	}
+	for _, one := range all {
+		if !present(one) {
+			return one
+		}
+		if bareID(understood(one).GetImage().GetId()) != bareID(understood(all[0]).GetImage().GetId()) {
+			return &runtimeapi.ImageStatusResponse{}
+		}
+	}
+	return all[0]
+}
+
+// present is whether the store has the image.
+func present(r *runtimeapi.ImageStatusResponse) bool {
+	return understood(r).GetImage() != nil
+}
+
+// appendFilesystems adds those whose mount point is not there yet.
+func appendFilesystems(to, more []*runtimeapi.FilesystemUsage) []*runtimeapi.FilesystemUsage {
+	seen := map[string]bool{}
+	for _, f := range to {
+		seen[f.GetFsId().GetMountpoint()] = true
+	}
+	for _, f := range more {
+		if !seen[f.GetFsId().GetMountpoint()] {
+			to = append(to, f)
+		}
+	}
+	return to
+}
+
+// removals are what one store is asked to remove, if found are the ids of what
+// the name stands for in each store that has it. An id is written in two ways,
+// which a kubelet takes for two images, one of which may be in use: a store that
+// writes it in another way than an exact one is left alone. Pure.
+func removals(name, store string, found map[string]string) []string {
+	for _, id := range found {
+		if id == name {
+			if own := found[store]; own != "" && own != name {
+				return nil
+			}
+			return []string{name}
+		}
+	}
+	all := map[string]bool{}
+	for _, id := range found {
+		if id != "" && bareID(id) != bareID(found[store]) {
+			all[id] = true
+		}
+	}
+	return append([]string{name}, slices.Sorted(maps.Keys(all))...)
+}

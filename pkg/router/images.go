@@ -6,6 +6,8 @@ import (
 
 	"google.golang.org/grpc"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/pkg/router/imagestores"
 )
 
 // images routes calls about images. A backend has one store of images. Where a
@@ -39,10 +41,10 @@ func (i images) ListImages(ctx context.Context, req *runtimeapi.ListImagesReques
 	}
 	resp := &runtimeapi.ListImagesResponse{}
 	for at, a := range all {
-		all[at] = understood(a)
+		all[at] = imagestores.Understood(a)
 		addUnread(resp, all[at])
 	}
-	resp.Images = withName(union(all), wanted.GetImage())
+	resp.Images = imagestores.WithName(imagestores.Union(all), wanted.GetImage())
 	return resp, nil
 }
 
@@ -60,7 +62,7 @@ func (i images) StreamImages(req *runtimeapi.StreamImagesRequest, to grpc.Server
 				return err
 			}
 		}
-		for part := range slices.Chunk(whole.GetImages(), partSize) {
+		for part := range slices.Chunk(whole.GetImages(), imagestores.PartSize) {
 			if err := to.Send(&runtimeapi.StreamImagesResponse{Images: part}); err != nil {
 				return err
 			}
@@ -110,7 +112,7 @@ func (i images) ImageStatus(ctx context.Context, req *runtimeapi.ImageStatusRequ
 	if len(all) == 0 {
 		return nil, err
 	}
-	return statusOf(all, req.GetVerbose()), nil
+	return imagestores.Status(all, req.GetVerbose()), nil
 }
 
 // ownStatus asks the default handler's store, for as long as pods of others can
@@ -165,8 +167,8 @@ func (i images) ImageFsInfo(ctx context.Context, req *runtimeapi.ImageFsInfoRequ
 	merged := &runtimeapi.ImageFsInfoResponse{}
 	for _, a := range all {
 		addUnread(merged, a)
-		merged.ImageFilesystems = appendFilesystems(merged.ImageFilesystems, a.GetImageFilesystems())
-		merged.ContainerFilesystems = appendFilesystems(merged.ContainerFilesystems, a.GetContainerFilesystems())
+		merged.ImageFilesystems = imagestores.AppendFilesystems(merged.ImageFilesystems, a.GetImageFilesystems())
+		merged.ContainerFilesystems = imagestores.AppendFilesystems(merged.ContainerFilesystems, a.GetContainerFilesystems())
 	}
 	return merged, nil
 }

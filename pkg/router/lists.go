@@ -6,6 +6,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/pkg/router/imagestores"
 )
 
 // lists routes what shows all sandboxes and containers.
@@ -96,7 +98,7 @@ func (r *Router) Sandboxes(ctx context.Context) ([]*runtimeapi.PodSandbox, error
 	if err != nil {
 		return nil, err
 	}
-	return understood(listed).GetItems(), nil
+	return imagestores.Understood(listed).GetItems(), nil
 }
 
 // sandboxFilter is what filters of sandboxes, and of their statistics, have in

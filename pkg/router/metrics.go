@@ -7,6 +7,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/pkg/router/imagestores"
 )
 
 // labels are the keys of each metric's labels, by its name. The values of a
@@ -36,7 +38,7 @@ func mergeDescriptors(all []*runtimeapi.ListMetricDescriptorsResponse) *runtimea
 				continue
 			}
 			before := merged.Descriptors[at]
-			if keys := withMore(slices.Clip(before.GetLabelKeys()), d.GetLabelKeys()); len(keys) > len(before.GetLabelKeys()) {
+			if keys := imagestores.WithMore(slices.Clip(before.GetLabelKeys()), d.GetLabelKeys()); len(keys) > len(before.GetLabelKeys()) {
 				merged.Descriptors[at] = proto.CloneOf(before)
 				merged.Descriptors[at].LabelKeys = keys
 			}
@@ -92,7 +94,7 @@ func translated[M any, P interface {
 	if len(own) == 0 {
 		return m
 	}
-	m = proto.CloneOf(understood(m))
+	m = proto.CloneOf(imagestores.Understood(m))
 	for _, pod := range pods(m) {
 		d.translate(own, pod.GetMetrics())
 		for _, c := range pod.GetContainerMetrics() {

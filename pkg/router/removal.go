@@ -8,6 +8,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/pkg/router/imagestores"
 )
 
 // RemoveImage removes the image from all stores. What a name stands for may
@@ -37,7 +39,7 @@ func removeFrom(ctx context.Context, stores []Backend, req *runtimeapi.RemoveIma
 	}
 	for _, s := range askEach(ctx, nil, prompts(stores), &runtimeapi.ImageStatusRequest{Image: req.GetImage()}, Backend.ImageStatus) {
 		if s.err == nil {
-			found[s.backend.ID()] = understood(s.answer).GetImage().GetId()
+			found[s.backend.ID()] = imagestores.Understood(s.answer).GetImage().GetId()
 		}
 		silent[s.backend.ID()] = away(ctx, s.err)
 	}
@@ -45,7 +47,7 @@ func removeFrom(ctx context.Context, stores []Backend, req *runtimeapi.RemoveIma
 		if silent[b.ID()] {
 			return said[struct{}]{backend: b, err: left(ctx, b, name)}, nil
 		}
-		for _, called := range removals(name, b.ID(), found) {
+		for _, called := range imagestores.Removals(name, b.ID(), found) {
 			one := &runtimeapi.RemoveImageRequest{Image: &runtimeapi.ImageSpec{Image: called, Annotations: req.GetImage().GetAnnotations()}}
 			one.ProtoReflect().SetUnknown(req.ProtoReflect().GetUnknown())
 			_, err := b.RemoveImage(ctx, one)
@@ -71,7 +73,7 @@ func left(ctx context.Context, b Backend, name string) error {
 	ctx, cancel := context.WithTimeout(ctx, storePatience)
 	defer cancel()
 	last, err := b.ListImages(ctx, &runtimeapi.ListImagesRequest{})
-	if err != nil || len(withName(understood(last).GetImages(), name)) == 0 {
+	if err != nil || len(imagestores.WithName(imagestores.Understood(last).GetImages(), name)) == 0 {
 		return nil // it is not listed either
 	}
 	return fmt.Errorf("it does not respond and still has the image; remove it after its daemon is back: %w", errdefs.ErrUnavailable)

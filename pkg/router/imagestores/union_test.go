@@ -1,4 +1,4 @@
-package router
+package imagestores
 
 import (
 	"fmt"
@@ -11,8 +11,8 @@ import (
 )
 
 var (
-	idX = "sha256:" + strings.Repeat("a", fullID)
-	idY = "sha256:" + strings.Repeat("b", fullID)
+	idX = "sha256:" + strings.Repeat("a", 64)
+	idY = "sha256:" + strings.Repeat("b", 64)
 )
 
 func TestImagesByName(t *testing.T) {
@@ -23,7 +23,7 @@ func TestImagesByName(t *testing.T) {
 		"": 2, "app:1": 1, "docker.io/library/app:1": 1, "app": 0, "app:2": 0, "x:2": 0, "example.test:5000/x:2": 1,
 		"app@" + idY: 1, "app:9@" + idY: 1, idX: 1, bareID(idX): 1, idX[:14]: 1, "aaaaaa": 1, "aaaaa": 0, "c": 0,
 	} {
-		if got := withName([]*runtimeapi.Image{x, y}, name); len(got) != want {
+		if got := WithName([]*runtimeapi.Image{x, y}, name); len(got) != want {
 			t.Errorf("%q stands for %d, want %d", name, len(got), want)
 		}
 	}
@@ -44,7 +44,7 @@ func TestRemovals(t *testing.T) {
 		"by no name":               {"t:1", map[string]string{}, map[string]string{"a": "t:1"}},
 	} {
 		for store, want := range c.want {
-			test.Equal(t, fmt.Sprintf("%s: store %s removes", what, store), strings.Join(removals(c.name, store, c.found), " "), want)
+			test.Equal(t, fmt.Sprintf("%s: store %s removes", what, store), strings.Join(Removals(c.name, store, c.found), " "), want)
 		}
 	}
 }
@@ -66,7 +66,7 @@ func TestStatusOfSeveralStores(t *testing.T) {
 		"a tag that moved":    {[]*runtimeapi.ImageStatusResponse{has(idX), has(idY)}, "", idX},
 		"in none":             {[]*runtimeapi.ImageStatusResponse{none, none}, "", ""},
 	} {
-		test.Equal(t, what, statusOf(c.all, false).GetImage().GetId(), c.want)
-		test.Equal(t, fmt.Sprintf("%s, verbose", what), statusOf(c.all, true).GetImage().GetId(), c.anyOf)
+		test.Equal(t, what, Status(c.all, false).GetImage().GetId(), c.want)
+		test.Equal(t, fmt.Sprintf("%s, verbose", what), Status(c.all, true).GetImage().GetId(), c.anyOf)
 	}
 }

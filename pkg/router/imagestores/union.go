@@ -1,4 +1,5 @@
-package router
+// Package imagestores decides what the answers of several image stores are as one.
+package imagestores
 
 import (
 	"maps"
@@ -10,19 +11,19 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// union is all images of several stores, each once, by the id. An image that is
+// Union is all images of several stores, each once, by the id. An image that is
 // in several has the names of all, is as large as in the store where it is
 // largest, and is pinned if one store pins it. The first store's order stays.
 // The two ways to write an id are two images here as they are to a kubelet, which
 // looks for the very id that containers say they are of. Pure.
-func union(stores []*runtimeapi.ListImagesResponse) []*runtimeapi.Image {
+func Union(stores []*runtimeapi.ListImagesResponse) []*runtimeapi.Image {
 	if len(stores) == 1 {
-		return understood(stores[0]).GetImages()
+		return Understood(stores[0]).GetImages()
 	}
 	var all []*runtimeapi.Image
 	place := map[string]int{}
 	for _, store := range stores {
-		for _, image := range understood(store).GetImages() {
+		for _, image := range Understood(store).GetImages() {
 			at, there := place[image.GetId()]
 			if !there {
 				place[image.GetId()] = len(all)
@@ -30,8 +31,8 @@ func union(stores []*runtimeapi.ListImagesResponse) []*runtimeapi.Image {
 				continue
 			}
 			both := proto.CloneOf(all[at])
-			both.RepoTags = withMore(both.GetRepoTags(), image.GetRepoTags())
-			both.RepoDigests = withMore(both.GetRepoDigests(), image.GetRepoDigests())
+			both.RepoTags = WithMore(both.GetRepoTags(), image.GetRepoTags())
+			both.RepoDigests = WithMore(both.GetRepoDigests(), image.GetRepoDigests())
 			both.Size = max(both.GetSize(), image.GetSize())
 			both.Pinned = both.GetPinned() || image.GetPinned()
 			all[at] = both
@@ -40,8 +41,8 @@ func union(stores []*runtimeapi.ListImagesResponse) []*runtimeapi.Image {
 	return all
 }
 
-// withName are the images that a name can stand for: all of them without one. Pure.
-func withName(images []*runtimeapi.Image, name string) []*runtimeapi.Image {
+// WithName are the images that a name can stand for: all of them without one. Pure.
+func WithName(images []*runtimeapi.Image, name string) []*runtimeapi.Image {
 	if name == "" {
 		return images
 	}
@@ -75,8 +76,8 @@ func startOfID(id, name string) bool {
 // CRI-O leaves out.
 func bareID(id string) string { return strings.TrimPrefix(id, "sha256:") }
 
-// withMore adds the names that are not there yet.
-func withMore(names, more []string) []string {
+// WithMore adds the names that are not there yet.
+func WithMore(names, more []string) []string {
 	for _, name := range more {
 		if !slices.Contains(names, name) {
 			names = append(names, name)
@@ -85,9 +86,9 @@ func withMore(names, more []string) []string {
 	return names
 }
 
-// understood is a message that may have come unread, read. One that cannot be
+// Understood is a message that may have come unread, read. One that cannot be
 // read is what it was.
-func understood[M any, P interface {
+func Understood[M any, P interface {
 	*M
 	proto.Message
 }](m P) P {
@@ -105,12 +106,12 @@ func understood[M any, P interface {
 	return read
 }
 
-// partSize is how many images one message of a stream has.
-const partSize = 500
+// PartSize is how many images one message of a stream has.
+const PartSize = 500
 
-// statusOf is the answer for several stores: that of the first which has the image if any is enough, else
+// Status is the answer for several stores: that of the first which has the image if any is enough, else
 // that of the first if all have the same. Pure.
-func statusOf(all []*runtimeapi.ImageStatusResponse, anyOf bool) *runtimeapi.ImageStatusResponse {
+func Status(all []*runtimeapi.ImageStatusResponse, anyOf bool) *runtimeapi.ImageStatusResponse {
 	if anyOf {
 		if at := slices.IndexFunc(all, present); at >= 0 {
 			return all[at]
@@ -121,7 +122,7 @@ func statusOf(all []*runtimeapi.ImageStatusResponse, anyOf bool) *runtimeapi.Ima
 		if !present(one) {
 			return one
 		}
-		if bareID(understood(one).GetImage().GetId()) != bareID(understood(all[0]).GetImage().GetId()) {
+		if bareID(Understood(one).GetImage().GetId()) != bareID(Understood(all[0]).GetImage().GetId()) {
 			return &runtimeapi.ImageStatusResponse{}
 		}
 	}
@@ -130,11 +131,11 @@ func statusOf(all []*runtimeapi.ImageStatusResponse, anyOf bool) *runtimeapi.Ima
 
 // present is whether the store has the image.
 func present(r *runtimeapi.ImageStatusResponse) bool {
-	return understood(r).GetImage() != nil
+	return Understood(r).GetImage() != nil
 }
 
-// appendFilesystems adds those whose mount point is not there yet.
-func appendFilesystems(to, more []*runtimeapi.FilesystemUsage) []*runtimeapi.FilesystemUsage {
+// AppendFilesystems adds those whose mount point is not there yet.
+func AppendFilesystems(to, more []*runtimeapi.FilesystemUsage) []*runtimeapi.FilesystemUsage {
 	seen := map[string]bool{}
 	for _, f := range to {
 		seen[f.GetFsId().GetMountpoint()] = true
@@ -147,11 +148,11 @@ func appendFilesystems(to, more []*runtimeapi.FilesystemUsage) []*runtimeapi.Fil
 	return to
 }
 
-// removals are what one store is asked to remove, if found are the ids of what
+// Removals are what one store is asked to remove, if found are the ids of what
 // the name stands for in each store that has it. An id is written in two ways,
 // which a kubelet takes for two images, one of which may be in use: a store that
 // writes it in another way than an exact one is left alone. Pure.
-func removals(name, store string, found map[string]string) []string {
+func Removals(name, store string, found map[string]string) []string {
 	for _, id := range found {
 		if id == name {
 			if own := found[store]; own != "" && own != name {

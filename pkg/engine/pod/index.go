@@ -234,7 +234,8 @@ type encodedItem struct {
 	bytes []byte
 }
 
-const itemsField = 1
+// itemsField is the number of the items in all lists of the CRI.
+var itemsField = (&runtimeapi.ListPodSandboxResponse{}).ProtoReflect().Descriptor().Fields().ByName("items").Number()
 
 func encodeItem(state int32, item proto.Message) (*encodedItem, error) {
 	content, err := proto.Marshal(item)

@@ -106,17 +106,6 @@ func (h *history) last(name string) []Change {
 	return slices.DeleteFunc(slices.Clone(h.changes), func(c Change) bool { return name != "" && c.Handler != name })
 }
 
-// Changes are the last changes of a handler on this node, the oldest first; all if name is
-// empty. They survive restarts. The error is of the class ErrNotFound for a handler that
-// does not exist and has none.
-func (m *Manager) Changes(name string) ([]Change, error) {
-	all := m.history.last(name)
-	if name != "" && len(all) == 0 {
-		return nil, m.known(name)
-	}
-	return all, nil
-}
-
 // audit logs a change of a handler in one line, and keeps it.
 func (s *store) audit(c Change) {
 	s.history.add(c)

@@ -2,6 +2,7 @@ package lifecycle
 
 import (
 	"cmp"
+	"context"
 	"slices"
 
 	"github.com/berth-cri/berth/pkg/handler"
@@ -96,4 +97,35 @@ func (p *Plan) notReady() map[string]string {
 		}
 	}
 	return all
+}
+
+// Changes are the last changes of a handler on this node, the oldest first; all if name is
+// empty. They survive restarts. The error is of the class ErrNotFound for a handler that
+// does not exist and has none.
+func (m *Manager) Changes(name string) ([]Change, error) {
+	all := m.history.last(name)
+	if name != "" && len(all) == 0 {
+		return nil, m.known(name)
+	}
+	return all, nil
+}
+
+// Watch returns a channel that gets an Event after each change of the table and
+// each reload. It is closed when ctx ends, or the Manager. A slow reader does
+// not hold up anything and misses no change, but sees several as one.
+func (m *Manager) Watch(ctx context.Context) <-chan Event {
+	w := &watcher{make(chan Event, 1)}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.life.Err() != nil {
+		close(w.events)
+		return w.events
+	}
+	m.watchers[w] = struct{}{}
+	context.AfterFunc(ctx, func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.drop(w)
+	})
+	return w.events
 }

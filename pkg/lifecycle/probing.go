@@ -198,18 +198,6 @@ func (f *flights) without(all []*handler.Definition) []*handler.Definition {
 	return slices.DeleteFunc(all, func(d *handler.Definition) bool { return f.now[d.Digest()] > 0 })
 }
 
-// result is what a probe found.
-type result struct {
-	definition *handler.Definition
-	at         time.Time
-	depth      probe.Depth
-	runtime    *probe.Runtime
-	err        error
-	// table is what the handler can do, if that was learned.
-	table   capability.Table
-	learned bool
-}
-
 // results collects until it is closed.
 type results struct {
 	mu     sync.Mutex

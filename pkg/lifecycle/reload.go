@@ -29,29 +29,6 @@ type reloader struct {
 	polls atomic.Bool
 }
 
-// Reload reads the configuration again and puts it in force, all of it or
-// nothing. The outcome is that of a reading which began after the call; its
-// Error is also returned. The end of ctx ends the waiting, not the reload.
-func (m *Manager) Reload(ctx context.Context, t Trigger) (Outcome, error) {
-	r := request{trigger: t, by: userOf(ctx), done: make(chan Outcome, 1)}
-	if !m.reloads.queue.add(r) {
-		return Outcome{}, errClosed
-	}
-	select {
-	case o, ok := <-r.done:
-		if !ok {
-			return Outcome{}, errClosed
-		}
-		return o, o.Error
-	case <-ctx.Done():
-		return Outcome{}, context.Cause(ctx)
-	}
-}
-
-// Request asks for a reload and does not wait for it. One that comes before
-// Ready is remembered.
-func (m *Manager) Request(t Trigger) { m.reloads.queue.add(request{trigger: t}) }
-
 // run answers requests, one reload at a time, until Close.
 func (r *reloader) run() {
 	for {
@@ -178,11 +155,6 @@ func (r *reloader) failed(o *Outcome, err error, by string) {
 	*o = Outcome{Trigger: o.Trigger, At: o.At, Error: err, Problems: lines(err)}
 	r.done(o, nil)
 	r.history.reloaded(o, r.plan.Generation, by, nil, nil)
-}
-
-func (o *Outcome) copy() *Outcome {
-	c := *o
-	return &c
 }
 
 func lines(err error) []string {

@@ -7,6 +7,7 @@ import (
 	"github.com/berth-cri/berth/pkg/handler"
 	"github.com/berth-cri/berth/pkg/printable"
 	"github.com/berth-cri/berth/pkg/probe"
+	"github.com/berth-cri/berth/pkg/probe/capability"
 )
 
 const (
@@ -81,4 +82,16 @@ func (t *truth) due(c *config.Config, now time.Time) []*handler.Definition {
 		}
 	}
 	return all
+}
+
+// result is what a probe found.
+type result struct {
+	definition *handler.Definition
+	at         time.Time
+	depth      probe.Depth
+	runtime    *probe.Runtime
+	err        error
+	// table is what the handler can do, if that was learned.
+	table   capability.Table
+	learned bool
 }

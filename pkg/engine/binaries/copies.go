@@ -20,7 +20,7 @@ import (
 	"github.com/berth-cri/berth/pkg/probe"
 )
 
-// binaries keeps the very programs that pods are made with. New pods take those
+// copies keeps the very programs that pods are made with. New pods take those
 // that are installed now; what is known of them is known by what the prober
 // answered, so a pod whose runtime did not change costs a few stats.
 type copies struct {

@@ -221,7 +221,7 @@ const (
 	complains = "NRI reported a problem"
 )
 
-// What it says at level info is about its own steps, which is detail here.
+// Debugf traces; what the library logs at level info is about its own steps, too.
 func (logger) Debugf(ctx context.Context, format string, args ...any) {
 	log.G(ctx).WithField("detail", fmt.Sprintf(format, args...)).Trace(said)
 }
@@ -234,7 +234,7 @@ func (logger) Warnf(ctx context.Context, format string, args ...any) {
 	log.G(ctx).WithField("detail", fmt.Sprintf(format, args...)).Warn(complains)
 }
 
-// A plugin that came too late to be synchronized, or left, connects again: it starts before
+// Errorf warns. A plugin that came too late to be synchronized, or left, connects again: it starts before
 // berth serves, or is stopped at that moment.
 func (logger) Errorf(ctx context.Context, format string, args ...any) {
 	entry := log.G(ctx).WithField("detail", fmt.Sprintf(format, args...))

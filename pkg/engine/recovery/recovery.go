@@ -32,7 +32,7 @@ type recovery struct {
 	unresponsive *unresponsive
 }
 
-// sandboxes brings the sandboxes that were shown before back into the index.
+// takeSandboxes brings the sandboxes that were shown before back into the index.
 func (r *recovery) takeSandboxes(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(recoveryParallel)
@@ -90,7 +90,7 @@ func (r *recovery) keepAgain(ctx context.Context, s *pod.Sandbox, t shim.Kept) {
 	s.Runner.Keep(ctx, t)
 }
 
-// containers does the same for containers.
+// takeContainers does the same for containers.
 func (r *recovery) takeContainers(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(recoveryParallel)

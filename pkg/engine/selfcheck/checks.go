@@ -42,7 +42,7 @@ type checks struct {
 // The ids of self-check pods with a user namespace: any range without the host's root.
 const firstID, idCount = 1 << 20, 1 << 16
 
-// selfCheckMemory is the limit that a self-check pod gets while it runs: far above what its
+// memoryLimit is the limit that a self-check pod gets while it runs: far above what its
 // program takes, far below what any node has.
 const memoryLimit = 64 << 20
 

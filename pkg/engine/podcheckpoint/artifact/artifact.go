@@ -127,7 +127,7 @@ func Push(ctx context.Context, dir, ref string, to Registry) (digest.Digest, err
 	return top.Digest, to.send(ctx, ref, blobs)
 }
 
-// Send sends blobs in their order. The last one is what ref stands for then.
+// send sends blobs in their order. The last one is what ref stands for then.
 func (r Registry) send(ctx context.Context, ref string, blobs []blob) error {
 	ref, err := named(ref)
 	if err != nil {

@@ -88,14 +88,11 @@ type Outcome struct {
 	Digest     string
 	// Changed says that a new table came of it.
 	Changed bool
-	// Diff is what became of handlers.
-	Diff Diff
+	// Diff is what became of handlers and of other keys.
+	Diff config.Diff
 	// NotReady are those handlers of the new configuration that cannot run pods,
 	// with the reasons.
 	NotReady map[string]string
-	// NeedRestart are the keys that changed and need the daemon to start again;
-	// Live those that changed and are in force now.
-	NeedRestart, Live []config.Change
 	// Error says why nothing was changed, or is nil. Problems are its lines.
 	Error    error
 	Problems []string

@@ -420,7 +420,7 @@ func TestWhatIsFoundByLookingIsTold(t *testing.T) {
 		louder := conf("runc", "/r")
 		louder.Log.Level = "debug"
 		b.set(func() { b.next = louder })
-		if last := found(); len(last.Live) != 1 || len(b.announced) != 3 {
+		if last := found(); len(last.Diff.Live) != 1 || len(b.announced) != 3 {
 			t.Errorf("the outcome is %+v, announced are %v", last, b.announced)
 		}
 		if found(); len(b.announced) != 3 {
@@ -438,8 +438,8 @@ func TestKeysThatNeedARestart(t *testing.T) {
 	next.Log.Level, next.Streaming.Port, next.Handlers.AdvertiseNotReady = "debug", 99, true
 	next.Engine.CgroupPrefix = "cri-containerd"
 	o := b.must(b.reload(next))
-	if len(o.NeedRestart) != 1 || o.NeedRestart[0].Key != "streaming.port" || o.NeedRestart[0].From != "0" || o.NeedRestart[0].To != "99" {
-		t.Errorf("needing a restart are %v", o.NeedRestart)
+	if len(o.Diff.Pending) != 1 || o.Diff.Pending[0].Key != "streaming.port" || o.Diff.Pending[0].From != "0" || o.Diff.Pending[0].To != "99" {
+		t.Errorf("needing a restart are %v", o.Diff.Pending)
 	}
 	c := b.m.Current()
 	if c.Config.Streaming.Port != 0 || c.Config.Log.Level != "debug" || len(c.NeedRestart) != 1 || !b.last().AdvertiseNotReady {
@@ -452,12 +452,12 @@ func TestKeysThatNeedARestart(t *testing.T) {
 		t.Error("the loader's configuration was changed")
 	}
 	again := b.must(b.reload(next))
-	if again.Changed || len(again.NeedRestart) != 1 {
+	if again.Changed || len(again.Diff.Pending) != 1 {
 		t.Errorf("got %+v", again)
 	}
 	back := conf("runc", "/r", "crun", "/c")
 	back.Log.Level, back.Handlers.AdvertiseNotReady, back.Engine.CgroupPrefix = "debug", true, "cri-containerd"
-	if o := b.must(b.reload(back)); len(o.NeedRestart) != 0 || len(b.m.Current().NeedRestart) != 0 {
+	if o := b.must(b.reload(back)); len(o.Diff.Pending) != 0 || len(b.m.Current().NeedRestart) != 0 {
 		t.Errorf("got %+v", o)
 	}
 }
@@ -468,7 +468,7 @@ func TestCgroupPrefixIsLive(t *testing.T) {
 	next := conf("runc", "/r")
 	next.Engine.CgroupPrefix = "cri-containerd"
 	o := b.must(b.reload(next))
-	if !o.Changed || len(o.NeedRestart) != 0 || len(o.Live) != 1 || o.Live[0].Key != "engine.cgroup_prefix" {
+	if !o.Changed || len(o.Diff.Pending) != 0 || len(o.Diff.Live) != 1 || o.Diff.Live[0].Key != "engine.cgroup_prefix" {
 		t.Errorf("the outcome is %+v", o)
 	}
 	test.Equal(t, "new pods get", b.last().CgroupPrefix, "cri-containerd")

@@ -129,12 +129,11 @@ func (r *reloader) put(next *config.Config, o *Outcome, q request) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	before, definitionsBefore := r.plan, definitions(r.truth.config)
-	effective, live, pending := config.Reload(r.truth.config, next)
-	o.Diff = Compare(r.truth.config, next)
-	o.Live, o.NeedRestart = live, pending
+	effective, diff := config.Reload(r.truth.config, next)
+	o.Diff = diff
 	changed, err := r.apply(Change{}, func(t *truth) error {
 		t.adopt(effective)
-		t.loaded, t.trigger, t.pending = o.At, o.Trigger, pending
+		t.loaded, t.trigger, t.pending = o.At, o.Trigger, diff.Pending
 		return nil
 	})
 	if err != nil {
@@ -142,7 +141,7 @@ func (r *reloader) put(next *config.Config, o *Outcome, q request) error {
 	}
 	r.rollouts.settle()
 	failed := r.last != nil && r.last.Error != nil
-	if o.Changed = r.plan != before; q.silent && !o.Changed && !failed && len(live) == 0 {
+	if o.Changed = r.plan != before; q.silent && !o.Changed && !failed && len(diff.Live) == 0 {
 		o.Generation = r.plan.Generation
 		if len(changed) > 0 {
 			r.tell(changed, nil)
@@ -210,7 +209,7 @@ func (r *reloader) later(q request) {
 // report says in the log what a reload did.
 func (r *reloader) report(ctx context.Context, o Outcome, q request) {
 	entry := log.G(ctx).WithFields(log.Fields{"trigger": o.Trigger, "by": cmp.Or(q.by, string(o.Trigger)), "generation": o.Generation})
-	for _, c := range o.NeedRestart {
+	for _, c := range o.Diff.Pending {
 		entry.WithField("key", c.String()).Warn("Changed setting takes effect only after a restart of berth")
 	}
 	switch {
@@ -218,12 +217,12 @@ func (r *reloader) report(ctx context.Context, o Outcome, q request) {
 		for _, p := range o.Problems {
 			entry.WithField("problem", p).Error("Configuration rejected; the last accepted one stays in use")
 		}
-	case !o.Changed && (q.silent || o.Trigger == TriggerFiles) && len(o.Live) == 0:
+	case !o.Changed && (q.silent || o.Trigger == TriggerFiles) && len(o.Diff.Live) == 0:
 		entry.Debug("Configuration reloaded without changes")
 	default:
 		entry.WithFields(log.Fields{
 			"added": o.Diff.Added, "changed": o.Diff.Changed, "removed": o.Diff.Removed, "default": o.Diff.DefaultTo,
-			"live": o.Live, "not_ready": o.NotReady, "took": o.Took.Round(time.Millisecond).String(),
+			"live": o.Diff.Live, "not_ready": o.NotReady, "took": o.Took.Round(time.Millisecond).String(),
 		}).Info("Configuration reloaded")
 	}
 }

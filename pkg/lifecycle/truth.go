@@ -155,3 +155,12 @@ func (t *truth) forget(live map[string]int) {
 		}
 	}
 }
+
+// definitions are the handlers that can be probed, by name.
+func definitions(c *config.Config) map[string]*handler.Definition {
+	all := map[string]*handler.Definition{}
+	for _, d := range c.Runtimes {
+		all[d.Name] = d
+	}
+	return all
+}

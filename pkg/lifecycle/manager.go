@@ -41,10 +41,10 @@ func New(ctx context.Context, o Options) (*Manager, error) {
 	s := newStore(newBackground(ctx), o.Live, o.Publisher, past)
 	r := newRollouts(s, o.Dir)
 	p := &probes{store: s, rollouts: r, prober: o.Prober, source: o.CapabilitySource}
-	reloads := &reloader{store: s, rollouts: r, probes: p, loader: o.Loader, announcer: o.Announcer, queue: &queue{wake: make(chan struct{}, 1)}, rewatch: make(chan struct{}, 1)}
 	m := &Manager{
-		Controller: r.controller, starts: &starts{probes: p, logs: map[string]*startLog{}}, store: s, watch: o.Config.Handlers.Watch, intents: intentFile{filepath.Join(o.Dir, "intents.json")}, probes: p,
-		reloads: reloads, first: make(chan struct{}),
+		Controller: r.controller, starts: &starts{probes: p, logs: map[string]*startLog{}}, store: s,
+		watch: o.Config.Handlers.Watch, intents: intentFile{filepath.Join(o.Dir, "intents.json")}, probes: p,
+		reloads: newReloader(r, p, o), first: make(chan struct{}),
 	}
 	intents, err := m.intents.read()
 	if err != nil {
@@ -104,7 +104,6 @@ func (m *Manager) Ready(ctx context.Context) error {
 // end in time. The table stays as it is.
 func (m *Manager) Close() error {
 	err := m.background.close()
-	m.reloads.queue.close()
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for w := range m.watchers {
@@ -112,3 +111,25 @@ func (m *Manager) Close() error {
 	}
 	return err
 }
+
+// Reload reads the configuration again and puts it in force, all of it or
+// nothing. The outcome is that of a reading which began after the call; its
+// Error is also returned. The end of ctx ends the waiting, not the reload.
+func (m *Manager) Reload(ctx context.Context, t Trigger) (Outcome, error) {
+	done := make(chan Outcome, 1)
+	if !m.reloads.request(request{trigger: t, by: userOf(ctx), done: []chan Outcome{done}}) {
+		return Outcome{}, errClosed
+	}
+	select {
+	case o := <-done:
+		return o, o.Error
+	case <-ctx.Done():
+		return Outcome{}, context.Cause(ctx)
+	case <-m.life.Done():
+		return Outcome{}, errClosed
+	}
+}
+
+// Request asks for a reload and does not wait for it. One that comes before
+// Ready is remembered.
+func (m *Manager) Request(t Trigger) { m.reloads.request(request{trigger: t}) }

@@ -118,7 +118,7 @@ func TestAStartWithTheLastAcceptedConfiguration(t *testing.T) {
 		b := &bed{t: t, dir: t.TempDir(), loadErr: mistake}
 		b.open(start)
 		look := func() {
-			b.m.reloads.queue.add(request{trigger: TriggerFiles, patient: true, silent: true})
+			b.m.reloads.request(request{trigger: TriggerFiles, patient: true, silent: true})
 			time.Sleep(settle)
 			synctest.Wait()
 		}
@@ -321,46 +321,45 @@ func TestALateAnswerCounts(t *testing.T) {
 // Many requests while one reload goes on are one more reload, which began after
 // each of them.
 func TestReloadsCoalesce(t *testing.T) {
-	b := newBed(t, conf("runc", "/r"))
-	began, release := make(chan struct{}), make(chan struct{})
-	var loads atomic.Int32
-	b.set(func() {
-		b.loading = func() {
-			switch loads.Add(1) {
-			case 1:
-				close(began)
-				<-release
-			case 2:
-				b.set(func() { b.next = conf("runc", "/r", "crun", "/c") })
+	synctest.Test(t, func(t *testing.T) {
+		b := &bed{t: t, dir: t.TempDir(), next: conf("runc", "/r")}
+		b.open(b.next)
+		release := make(chan struct{})
+		var loads atomic.Int32
+		b.set(func() {
+			b.loading = func() {
+				switch loads.Add(1) {
+				case 1:
+					<-release
+				case 2:
+					b.set(func() { b.next = conf("runc", "/r", "crun", "/c") })
+				}
 			}
+		})
+		var all sync.WaitGroup
+		all.Go(func() {
+			if o, err := b.m.Reload(t.Context(), TriggerSignal); err != nil || o.Changed {
+				t.Errorf("the first is %+v, %v", o, err)
+			}
+		})
+		synctest.Wait()
+		for range 100 {
+			b.m.Request(TriggerSignal)
 		}
-	})
-	var all sync.WaitGroup
-	all.Go(func() {
-		if o, err := b.m.Reload(t.Context(), TriggerSignal); err != nil || o.Changed {
-			t.Errorf("the first is %+v, %v", o, err)
+		all.Go(func() {
+			o, err := b.m.Reload(t.Context(), TriggerAdmin)
+			if err != nil || !slices.Equal(o.Diff.Added, []string{"crun"}) || o.Trigger != TriggerAdmin {
+				t.Errorf("the second is %+v, %v", o, err)
+			}
+		})
+		synctest.Wait()
+		close(release)
+		all.Wait()
+		if n := loads.Load(); n != 2 {
+			t.Errorf("102 requests were %d reloads", n)
 		}
+		b.close()
 	})
-	<-began
-	for range 100 {
-		b.m.Request(TriggerSignal)
-	}
-	all.Go(func() {
-		o, err := b.m.Reload(t.Context(), TriggerAdmin)
-		if err != nil || !slices.Equal(o.Diff.Added, []string{"crun"}) || o.Trigger != TriggerAdmin {
-			t.Errorf("the second is %+v, %v", o, err)
-		}
-	})
-	b.wait("the request", func() bool {
-		b.m.reloads.queue.mu.Lock()
-		defer b.m.reloads.queue.mu.Unlock()
-		return len(b.m.reloads.queue.waiting) == 101
-	})
-	close(release)
-	all.Wait()
-	if n := loads.Load(); n != 2 {
-		t.Errorf("102 requests were %d reloads", n)
-	}
 }
 
 func TestAnEditorIsGivenTime(t *testing.T) {
@@ -397,7 +396,7 @@ func TestWhatIsFoundByLookingIsTold(t *testing.T) {
 		b := &bed{t: t, dir: t.TempDir(), next: conf("runc", "/r")}
 		b.open(b.next)
 		found := func() *Outcome {
-			b.m.reloads.queue.add(request{trigger: TriggerFiles, patient: true, silent: true})
+			b.m.reloads.request(request{trigger: TriggerFiles, patient: true, silent: true})
 			synctest.Wait()
 			time.Sleep(settle)
 			synctest.Wait()

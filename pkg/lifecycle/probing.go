@@ -279,11 +279,11 @@ func others(all, some []*handler.Definition) []*handler.Definition {
 // look probes in the background: who waits for a runtime that hangs keeps nobody
 // else from being looked at.
 func (p *probes) look(all []*handler.Definition, depth probe.Depth) {
-	if len(all) > 0 && p.begin() {
-		go func() {
-			defer p.work.Done()
-			p.probeAll(p.life, all, depth, probeWait)
-			p.refresh()
-		}()
+	if len(all) == 0 {
+		return
 	}
+	p.spawn(func(ctx context.Context) {
+		p.probeAll(ctx, all, depth, probeWait)
+		p.refresh()
+	})
 }

@@ -14,7 +14,9 @@ import (
 	"github.com/berth-cri/berth/pkg/probe"
 )
 
-// reloader puts in force what the configuration files say.
+// reloader puts in force what the configuration files say, one reload at a time. Its fields
+// live as long as the Manager. What a reload swaps is the truth and the plan of the store,
+// both or neither.
 type reloader struct {
 	*store
 	rollouts *rollouts
@@ -22,53 +24,84 @@ type reloader struct {
 
 	loader    Loader
 	announcer Announcer // may be nil
-	queue     *queue
+	// requests has no room: what is sent during a reload is received after it, and shares the
+	// next one.
+	requests chan request
 	// rewatch has room for one: the loader's paths may be others.
 	rewatch chan struct{}
 	// polls says that changes of files are not told by the kernel.
 	polls atomic.Bool
 }
 
-// Reload reads the configuration again and puts it in force, all of it or
-// nothing. The outcome is that of a reading which began after the call; its
-// Error is also returned. The end of ctx ends the waiting, not the reload.
-func (m *Manager) Reload(ctx context.Context, t Trigger) (Outcome, error) {
-	r := request{trigger: t, by: userOf(ctx), done: make(chan Outcome, 1)}
-	if !m.reloads.queue.add(r) {
-		return Outcome{}, errClosed
-	}
-	select {
-	case o, ok := <-r.done:
-		if !ok {
-			return Outcome{}, errClosed
-		}
-		return o, o.Error
-	case <-ctx.Done():
-		return Outcome{}, context.Cause(ctx)
+func newReloader(r *rollouts, p *probes, o Options) *reloader {
+	return &reloader{
+		store: r.store, rollouts: r, probes: p, loader: o.Loader, announcer: o.Announcer,
+		requests: make(chan request), rewatch: make(chan struct{}, 1),
 	}
 }
 
-// Request asks for a reload and does not wait for it. One that comes before
-// Ready is remembered.
-func (m *Manager) Request(t Trigger) { m.reloads.queue.add(request{trigger: t}) }
+// request is one wish for a reload.
+type request struct {
+	trigger Trigger
+	// by is the user behind the request, or empty.
+	by string
+	// patient requests are tried once more, when files are quiet, before a
+	// failure is reported: an editor may be in the middle of something.
+	patient bool
+	// silent requests are of no interest unless something changes.
+	silent bool
+	// done get the outcome; they are buffered.
+	done []chan Outcome
+}
 
-// run answers requests, one reload at a time, until Close.
+// triggers are those of requests: when several share a reload, the last of them is its Trigger.
+var triggers = []Trigger{TriggerFiles, TriggerSignal, TriggerAdmin}
+
+// with is the request that stands for two. Pure.
+func (q request) with(o request) request {
+	if slices.Index(triggers, o.trigger) > slices.Index(triggers, q.trigger) {
+		q.trigger = o.trigger
+	}
+	q.by = cmp.Or(q.by, o.by)
+	q.patient, q.silent = q.patient && o.patient, q.silent && o.silent
+	q.done = append(q.done, o.done...)
+	return q
+}
+
+// request asks for a reload and does not wait for it. It returns false if the Manager is closed.
+func (r *reloader) request(q request) bool {
+	return r.spawn(func(ctx context.Context) {
+		select {
+		case r.requests <- q:
+		case <-ctx.Done():
+		}
+	})
+}
+
+// run answers requests until Close.
 func (r *reloader) run() {
 	for {
 		select {
 		case <-r.life.Done():
 			return
-		case <-r.queue.wake:
-		}
-		all := r.queue.take()
-		if len(all) == 0 {
-			continue
-		}
-		o := r.reload(r.life, merged(all))
-		for _, q := range all {
-			if q.done != nil {
-				q.done <- o
+		case q := <-r.requests:
+			q = r.merged(q)
+			o := r.reload(r.life, q)
+			for _, done := range q.done {
+				done <- o
 			}
+		}
+	}
+}
+
+// merged is q together with all other requests of the moment.
+func (r *reloader) merged(q request) request {
+	for {
+		select {
+		case o := <-r.requests:
+			q = q.with(o)
+		default:
+			return q
 		}
 	}
 }
@@ -197,11 +230,11 @@ const settle = 500 * time.Millisecond
 
 // later asks again when files had time to become whole.
 func (r *reloader) later(q request) {
-	r.work.Go(func() {
+	r.spawn(func(ctx context.Context) {
 		select {
-		case <-r.life.Done():
+		case <-ctx.Done():
 		case <-time.After(settle):
-			r.queue.add(q)
+			r.request(q)
 		}
 	})
 }

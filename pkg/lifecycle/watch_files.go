@@ -32,7 +32,7 @@ func (r *reloader) watchFiles() {
 		paths: r.loader.Paths, again: r.rewatch, polls: &r.polls, interval: pollInterval, log: log.G(r.life),
 		changed: r.filesChanged,
 		// It may be what was told already.
-		differs: func() { r.queue.add(request{trigger: TriggerFiles, patient: true, silent: true}) },
+		differs: func() { r.request(request{trigger: TriggerFiles, patient: true, silent: true}) },
 	}
 	var err error
 	if f.watcher, err = fsnotify.NewWatcher(); err != nil {
@@ -42,12 +42,12 @@ func (r *reloader) watchFiles() {
 	f.add()
 	f.look()
 	// What changed between the reading of the configuration and this moment.
-	r.queue.add(request{trigger: TriggerFiles, patient: true, silent: true})
+	r.request(request{trigger: TriggerFiles, patient: true, silent: true})
 	r.work.Go(func() { f.run(r.life) })
 	r.work.Go(func() { f.poll(r.life) })
 }
 
-func (r *reloader) filesChanged() { r.queue.add(request{trigger: TriggerFiles, patient: true}) }
+func (r *reloader) filesChanged() { r.request(request{trigger: TriggerFiles, patient: true}) }
 
 // files watches the directories of a configuration.
 type files struct {

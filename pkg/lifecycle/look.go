@@ -60,8 +60,8 @@ func (s *store) told(e Entry, live map[string]int) Handler {
 	}
 	if v, known := s.truth.verdictOf(e.Definition); known {
 		h.Runtime, h.Probed, h.ProbeError = v.runtime, v.at, cmp.Or(v.failure, v.doubt)
+		h.Capabilities = v.table
 	}
-	h.Capabilities = s.truth.tables[h.Digest]
 	h.Rollout = s.truth.rollouts()(name).Status()
 	if i := s.truth.intents[name]; i != nil {
 		kept := *i

@@ -174,7 +174,9 @@ func (p *probes) decide(d *handler.Definition, depth probe.Depth, last Starts) {
 	p.spawn(func(ctx context.Context) {
 		if !p.probeAll(ctx, []*handler.Definition{d}, depth, selfCheckPatience) && depth == probe.RunPod {
 			log.G(ctx).WithField("handler", d.Name).Warn("Self-check pod has not finished; the handler takes no pods until it has")
-			p.note(result{definition: d, at: time.Now(), depth: depth, err: unfinished(last)})
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			p.note(result{definition: d, at: time.Now(), depth: depth, err: unfinished(last)}, true)
 			return
 		}
 		p.refresh()

@@ -65,9 +65,13 @@ func (t *truth) rollouts() func(name string) rollout.View {
 	return func(name string) rollout.View { return t.rollout(configured[name]) }
 }
 
-func (t *truth) factsOf(d *handler.Definition) facts {
+// unable is why a configured handler cannot run pods, or empty.
+func (t *truth) unable(d *handler.Definition) string {
 	v, probed := t.verdictOf(d)
-	return facts{configured: true, probed: probed, failure: v.failure, intent: t.intents[d.Name]}
+	if !probed {
+		return rollout.NotProbedYet
+	}
+	return v.failure
 }
 
 // gone is the Definition of a handler that only its pods remember.

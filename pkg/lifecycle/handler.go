@@ -43,6 +43,17 @@ type Handler struct {
 	Starts Starts
 }
 
+// Starts is how the last starts of a handler's sandboxes and containers ended since the
+// daemon started. Starts that failed because of their own request are not among them.
+type Starts struct {
+	// Recent counts the starts that are remembered, Failed those of them that failed, and
+	// InARow those that failed since one succeeded, or 0 ten minutes after the last.
+	Recent, Failed, InARow int
+	// Error is that of the last start that failed, in one line, and At its time.
+	Error string
+	At    time.Time
+}
+
 // Current is what is in force.
 type Current struct {
 	// Generation is that of the table: it grows with every change, and begins anew with the daemon.
@@ -96,4 +107,9 @@ type Outcome struct {
 	// Error says why nothing was changed, or is nil. Problems are its lines.
 	Error    error
 	Problems []string
+}
+
+func (o *Outcome) copy() *Outcome {
+	c := *o
+	return &c
 }

@@ -106,30 +106,6 @@ func (h *history) last(name string) []Change {
 	return slices.DeleteFunc(slices.Clone(h.changes), func(c Change) bool { return name != "" && c.Handler != name })
 }
 
-// Changes are the last changes of a handler on this node, the oldest first; all if name is
-// empty. They survive restarts. The error is of the class ErrNotFound for a handler that
-// does not exist and has none.
-func (m *Manager) Changes(name string) ([]Change, error) {
-	all := m.history.last(name)
-	if name != "" && len(all) == 0 {
-		return nil, m.known(name)
-	}
-	return all, nil
-}
-
-// audit logs a change of a handler in one line, and keeps it.
-func (s *store) audit(c Change) {
-	s.history.add(c)
-	entry := log.G(s.life).WithFields(log.Fields{
-		"handler": c.Handler, "what": c.What, "from": c.From, "to": c.To, "by": c.By, "reason": c.Reason,
-	})
-	if c.To == string(handler.NotReady) {
-		entry.Warn("Handler cannot run pods")
-		return
-	}
-	entry.Info("Handler changed")
-}
-
 // reloaded keeps a reload that changed something, or failed, and what it did to handlers;
 // before and after are their definitions.
 func (h *history) reloaded(o *Outcome, from uint64, by string, before, after map[string]*handler.Definition) {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/containerd/log"
 
+	"github.com/berth-cri/berth/pkg/handler"
 	"github.com/berth-cri/berth/pkg/lifecycle/rollout"
 	"github.com/berth-cri/berth/pkg/probe"
 )
@@ -133,3 +134,70 @@ func (m *Manager) Reload(ctx context.Context, t Trigger) (Outcome, error) {
 // Request asks for a reload and does not wait for it. One that comes before
 // Ready is remembered.
 func (m *Manager) Request(t Trigger) { m.reloads.request(request{trigger: t}) }
+
+// Handlers tells all handlers, sorted by name, as they are at this moment.
+func (m *Manager) Handlers() []Handler {
+	all := m.handlers()
+	for i := range all {
+		all[i].Starts = m.startsOf(all[i])
+	}
+	return all
+}
+
+// Handler tells one handler. The error is of the class ErrNotFound.
+func (m *Manager) Handler(name string) (Handler, error) {
+	live := m.live.Live()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	e, there := m.plan.entry(name)
+	if !there {
+		return Handler{}, m.knows(name)
+	}
+	h := m.told(e, live)
+	h.Starts = m.startsOf(h)
+	return h, nil
+}
+
+// startsOf are the starts of a handler. That it became ready after the last that failed ends
+// the row: its self-check pod ran.
+func (m *Manager) startsOf(h Handler) Starts {
+	s := m.Starts(h.Definition.Name)
+	if h.State.Phase == handler.Ready && h.State.Since.After(s.At) {
+		s.InARow = 0
+	}
+	return s
+}
+
+// Current tells what is in force.
+func (m *Manager) Current() Current { return m.current() }
+
+// Changes are the last changes of a handler on this node, the oldest first; all if name is
+// empty. They survive restarts. The error is of the class ErrNotFound for a handler that
+// does not exist and has none.
+func (m *Manager) Changes(name string) ([]Change, error) {
+	all := m.history.last(name)
+	if name != "" && len(all) == 0 {
+		return nil, m.known(name)
+	}
+	return all, nil
+}
+
+// Watch returns a channel that gets an Event after each change of the table and
+// each reload. It is closed when ctx ends, or the Manager. A slow reader does
+// not hold up anything and misses no change, but sees several as one.
+func (m *Manager) Watch(ctx context.Context) <-chan Event {
+	w := &watcher{make(chan Event, 1)}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.life.Err() != nil {
+		close(w.events)
+		return w.events
+	}
+	m.watchers[w] = struct{}{}
+	context.AfterFunc(ctx, func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.drop(w)
+	})
+	return w.events
+}

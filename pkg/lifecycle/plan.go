@@ -129,3 +129,14 @@ func (p *Plan) same(o *Plan) bool {
 				a.Definition.Name == b.Definition.Name && a.Definition.Origin == b.Definition.Origin
 		})
 }
+
+// notReady are the handlers that cannot run pods, with the reasons.
+func (p *Plan) notReady() map[string]string {
+	all := map[string]string{}
+	for _, e := range p.Entries {
+		if e.Configured && !e.State.AcceptsPods() {
+			all[e.Definition.Name] = e.State.Reason
+		}
+	}
+	return all
+}

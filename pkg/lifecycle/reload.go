@@ -212,11 +212,6 @@ func (r *reloader) failed(o *Outcome, err error, by string) {
 	r.history.reloaded(o, r.plan.Generation, by, nil, nil)
 }
 
-func (o *Outcome) copy() *Outcome {
-	c := *o
-	return &c
-}
-
 func lines(err error) []string {
 	var problems config.Problems
 	if errors.As(err, &problems) {

@@ -30,17 +30,6 @@ const (
 	longestCheckInterval = 5 * time.Minute
 )
 
-// Starts is how the last starts of a handler's sandboxes and containers ended since the
-// daemon started. Starts that failed because of their own request are not among them.
-type Starts struct {
-	// Recent counts the starts that are remembered, Failed those of them that failed, and
-	// InARow those that failed since one succeeded, or 0 ten minutes after the last.
-	Recent, Failed, InARow int
-	// Error is that of the last start that failed, in one line, and At its time.
-	Error string
-	At    time.Time
-}
-
 // startLog is what is remembered of one handler's starts.
 type startLog struct {
 	failed []bool // the last ones, the oldest first

@@ -159,6 +159,19 @@ func (s *store) auditStates(p *Plan, wish Change) {
 	}
 }
 
+// audit logs a change of a handler in one line, and keeps it.
+func (s *store) audit(c Change) {
+	s.history.add(c)
+	entry := log.G(s.life).WithFields(log.Fields{
+		"handler": c.Handler, "what": c.What, "from": c.From, "to": c.To, "by": c.By, "reason": c.Reason,
+	})
+	if c.To == string(handler.NotReady) {
+		entry.Warn("Handler cannot run pods")
+		return
+	}
+	entry.Info("Handler changed")
+}
+
 // refresh publishes what follows from what is known, and logs what keeps it from that.
 func (s *store) refresh() {
 	if err := s.change(func(*truth) error { return nil }); err != nil {

@@ -2,7 +2,6 @@ package lifecycle
 
 import (
 	"cmp"
-	"context"
 	"slices"
 	"time"
 )
@@ -22,26 +21,6 @@ type Event struct {
 
 // watcher has room for one event. Only the store sends, with mu held.
 type watcher struct{ events chan Event }
-
-// Watch returns a channel that gets an Event after each change of the table and
-// each reload. It is closed when ctx ends, or the Manager. A slow reader does
-// not hold up anything and misses no change, but sees several as one.
-func (m *Manager) Watch(ctx context.Context) <-chan Event {
-	w := &watcher{make(chan Event, 1)}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.life.Err() != nil {
-		close(w.events)
-		return w.events
-	}
-	m.watchers[w] = struct{}{}
-	context.AfterFunc(ctx, func() {
-		m.mu.Lock()
-		defer m.mu.Unlock()
-		m.drop(w)
-	})
-	return w.events
-}
 
 // drop ends a watcher; mu is held.
 func (s *store) drop(w *watcher) {

@@ -2,7 +2,6 @@ package config
 
 import (
 	"maps"
-	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -22,23 +21,6 @@ var ociHandlers = []string{"runc", "crun", "youki", gvisor, "runsc"}
 
 // discoveredIn is how the Origin of a discovered handler begins.
 const discoveredIn = "discovered in "
-
-// SearchPathEnv is the environment variable that replaces SearchDirs, as a
-// list separated by colons.
-const SearchPathEnv = "BERTH_SEARCH_PATH"
-
-// SearchDirs returns the directories in which runtimes are discovered, the
-// first having precedence: what an administrator installed, then the
-// distribution, then /opt/*/bin. PATH has no part in it: a shell, the service and every
-// command must find the same handlers.
-func SearchDirs() []string {
-	if env := os.Getenv(SearchPathEnv); env != "" {
-		return filepath.SplitList(env)
-	}
-	dirs := []string{"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin"}
-	opt, _ := filepath.Glob("/opt/*/bin")
-	return append(dirs, opt...)
-}
 
 // Discover returns the handlers of the runtimes in dirs, sorted by name, with
 // the defaults of a configuration that says nothing. runc, crun and youki are

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/berth-cri/berth/pkg/printable"
 	"github.com/berth-cri/berth/pkg/trust"
 )
 
@@ -95,6 +96,17 @@ func findHelper(name string, dirs []string) string {
 	return FindIn(dirs, name)
 }
 
+// FindIn finds the program of that name in directories, by default SearchDirs; empty is none.
+func FindIn(dirs []string, program string) string {
+	dirs = Options{SearchPath: dirs}.searchPath()
+	for _, dir := range dirs {
+		if file := filepath.Join(dir, filepath.Base(program)); executableMistake(file) == "" {
+			return file
+		}
+	}
+	return ""
+}
+
 // Helpers returns a problem for each binary of berth's own that this configuration
 // needs and that was not found. Load leaves that to its callers, since not all of them
 // start pods.
@@ -110,3 +122,16 @@ func (c *Config) Helpers() (problems Problems) {
 	}
 	return problems
 }
+
+func shortList(dirs []string) string {
+	const enough = 6
+	if len(dirs) <= enough {
+		return strings.Join(dirs, ", ")
+	}
+	return fmt.Sprintf("%s and %d more directories", strings.Join(dirs[:enough], ", "), len(dirs)-enough)
+}
+
+// maxReason bounds Broken.Reason, which is part of what a CRI client reads.
+const maxReason = 512
+
+func clip(reason string) string { return printable.Clip(reason, maxReason) }

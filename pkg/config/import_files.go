@@ -2,7 +2,6 @@ package config
 
 import (
 	"io/fs"
-	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -46,15 +45,6 @@ func readForeign(kind imports.Kind, paths []string) *foreignFiles {
 		}
 	}
 	return f
-}
-
-// IsDir says whether there is a directory, as far as its file system answers.
-func IsDir(path string) bool {
-	is, _ := look("directory", path, func() bool {
-		info, err := os.Stat(path)
-		return err == nil && info.IsDir()
-	})
-	return is
 }
 
 func readForeignFile(file string, l *looker, most int64) *document {
@@ -164,9 +154,3 @@ func (f *foreignFiles) document(h imports.Handler) *document {
 // Watched are the directories and files whose changes can change what Load
 // returns, whether they exist yet or not.
 func (c *Config) Watched() []string { return c.watched }
-
-func watched(o Options, i Import) []string {
-	paths := []string{o.mainFile(), o.vendorDir(), o.dropInDir()}
-	paths = append(paths, i.CRIO...)
-	return append(paths, i.Containerd...)
-}

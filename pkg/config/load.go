@@ -3,8 +3,6 @@ package config
 import (
 	"slices"
 	"time"
-
-	"github.com/berth-cri/berth/pkg/printable"
 )
 
 // Load reads, merges and validates a configuration. The error is Problems with
@@ -31,13 +29,4 @@ func load(docs []*document, o Options) (*Config, Problems) {
 		cfg.documents = append(cfg.documents, storedDocument{d.File, d.main, string(d.text)})
 	}
 	return cfg, nil
-}
-
-// maxReason bounds Broken.Reason, which is part of what a CRI client reads.
-const maxReason = 512
-
-func clip(reason string) string { return printable.Clip(reason, maxReason) }
-
-func (c *Config) broken(name string) bool {
-	return slices.ContainsFunc(c.Broken, func(b Broken) bool { return b.Name == name })
 }

@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"os"
 	"sync"
 	"time"
 
@@ -78,4 +79,13 @@ func mistake(question, file string, f func(string) string) string {
 		return fmt.Sprintf("stat %s timed out: is it on an unreachable network file system? Remount it, or correct the path", file)
 	}
 	return m
+}
+
+// IsDir says whether there is a directory, as far as its file system answers.
+func IsDir(path string) bool {
+	is, _ := look("directory", path, func() bool {
+		info, err := os.Stat(path)
+		return err == nil && info.IsDir()
+	})
+	return is
 }

@@ -2,6 +2,7 @@ package config
 
 import (
 	"cmp"
+	"os"
 	"path/filepath"
 )
 
@@ -55,4 +56,27 @@ func (o Options) searchPath() []string {
 		return o.SearchPath
 	}
 	return SearchDirs()
+}
+
+func watched(o Options, i Import) []string {
+	paths := []string{o.mainFile(), o.vendorDir(), o.dropInDir()}
+	paths = append(paths, i.CRIO...)
+	return append(paths, i.Containerd...)
+}
+
+// SearchPathEnv is the environment variable that replaces SearchDirs, as a
+// list separated by colons.
+const SearchPathEnv = "BERTH_SEARCH_PATH"
+
+// SearchDirs returns the directories in which runtimes are discovered, the
+// first having precedence: what an administrator installed, then the
+// distribution, then /opt/*/bin. PATH has no part in it: a shell, the service and every
+// command must find the same handlers.
+func SearchDirs() []string {
+	if env := os.Getenv(SearchPathEnv); env != "" {
+		return filepath.SplitList(env)
+	}
+	dirs := []string{"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin"}
+	opt, _ := filepath.Glob("/opt/*/bin")
+	return append(dirs, opt...)
 }

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/berth-cri/berth/pkg/config/hostfiles"
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
@@ -34,7 +35,7 @@ const discoveredIn = "discovered in "
 func Discover(dirs []string) []*handler.Definition {
 	found := map[string]*handler.Definition{}
 	for _, dir := range dirs {
-		files, _ := look("discover", dir, func() []string { return runnable(dir) })
+		files, _ := hostfiles.Look("discover", dir, func() []string { return runnable(dir) })
 		for _, file := range files {
 			if name, ok := discoveredName(filepath.Base(file)); ok && found[name] == nil {
 				found[name] = discovered(name, file)
@@ -52,7 +53,7 @@ func Discover(dirs []string) []*handler.Definition {
 // runnable are the candidates that can be run.
 func runnable(dir string) []string {
 	return slices.DeleteFunc(candidates(dir), func(file string) bool {
-		return !filepath.IsAbs(file) || inexecutable(file) != ""
+		return !filepath.IsAbs(file) || hostfiles.Inexecutable(file) != ""
 	})
 }
 

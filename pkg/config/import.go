@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/berth-cri/berth/pkg/config/hostfiles"
 	"github.com/berth-cri/berth/pkg/config/imports"
 	"github.com/berth-cri/berth/pkg/config/tomlfile"
 	"github.com/berth-cri/berth/pkg/handler"
@@ -110,5 +111,5 @@ func (a *assembly) foreignMistakes(d *document, own map[string]string) {
 
 // findIn looks for programs as containerd and CRI-O do by PATH.
 func findIn(dirs []string) imports.Find {
-	return func(program string) string { return FindIn(dirs, program) }
+	return func(program string) string { return hostfiles.FindIn(dirs, program) }
 }

@@ -3,6 +3,9 @@ package config
 import (
 	"slices"
 	"time"
+
+	"github.com/berth-cri/berth/pkg/config/hostfiles"
+	"github.com/berth-cri/berth/pkg/printable"
 )
 
 // Load reads, merges and validates a configuration. The error is Problems with
@@ -30,3 +33,5 @@ func load(docs []*document, o Options) (*Config, Problems) {
 	}
 	return cfg, nil
 }
+
+func clip(reason string) string { return printable.Clip(reason, hostfiles.MaxReason) }

@@ -2,8 +2,9 @@ package config
 
 import (
 	"cmp"
-	"os"
 	"path/filepath"
+
+	"github.com/berth-cri/berth/pkg/config/hostfiles"
 )
 
 // Options say where a configuration is and how strictly it is taken. The zero
@@ -55,28 +56,11 @@ func (o Options) searchPath() []string {
 	if len(o.SearchPath) > 0 {
 		return o.SearchPath
 	}
-	return SearchDirs()
+	return hostfiles.SearchDirs()
 }
 
 func watched(o Options, i Import) []string {
 	paths := []string{o.mainFile(), o.vendorDir(), o.dropInDir()}
 	paths = append(paths, i.CRIO...)
 	return append(paths, i.Containerd...)
-}
-
-// SearchPathEnv is the environment variable that replaces SearchDirs, as a
-// list separated by colons.
-const SearchPathEnv = "BERTH_SEARCH_PATH"
-
-// SearchDirs returns the directories in which runtimes are discovered, the
-// first having precedence: what an administrator installed, then the
-// distribution, then /opt/*/bin. PATH has no part in it: a shell, the service and every
-// command must find the same handlers.
-func SearchDirs() []string {
-	if env := os.Getenv(SearchPathEnv); env != "" {
-		return filepath.SplitList(env)
-	}
-	dirs := []string{"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin"}
-	opt, _ := filepath.Glob("/opt/*/bin")
-	return append(dirs, opt...)
 }

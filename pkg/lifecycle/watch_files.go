@@ -11,7 +11,7 @@ import (
 	"github.com/fsnotify/fsnotify"
 	"k8s.io/apimachinery/pkg/util/wait"
 
-	"github.com/berth-cri/berth/pkg/config"
+	"github.com/berth-cri/berth/pkg/config/hostfiles"
 )
 
 const (
@@ -126,7 +126,7 @@ func (f *files) close() {
 // look says whether the files are others than at the last look.
 func (f *files) look() (others bool) {
 	before := f.print
-	f.print, f.links = config.Fingerprint(f.paths())
+	f.print, f.links = hostfiles.Fingerprint(f.paths())
 	return f.print != before
 }
 
@@ -149,8 +149,8 @@ func (f *files) add() {
 		return
 	}
 	all := true
-	for _, dir := range watched(f.paths(), config.IsDir) {
-		if err := f.watcher.Add(dir); err != nil && config.IsDir(dir) {
+	for _, dir := range watched(f.paths(), hostfiles.IsDir) {
+		if err := f.watcher.Add(dir); err != nil && hostfiles.IsDir(dir) {
 			f.unwatched(err)
 			all = false
 		}

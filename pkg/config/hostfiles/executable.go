@@ -1,0 +1,95 @@
+package hostfiles
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+
+	"github.com/berth-cri/berth/pkg/trust"
+)
+
+// ExecutableMistake says why a path cannot be run as root on behalf of pods,
+// or nothing. Symbolic links are followed.
+func ExecutableMistake(path string) string {
+	if !filepath.IsAbs(path) {
+		return fmt.Sprintf("%q must be an absolute path", path)
+	}
+	return Mistake("execute", path, Inexecutable)
+}
+
+// Inexecutable is ExecutableMistake for callers that bound the wait themselves.
+func Inexecutable(path string) string {
+	w := trust.Find(path)
+	defer w.Close()
+	info, err := w.Stat()
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return fmt.Sprintf("%s does not exist; install it, or correct the path", path)
+	case err != nil:
+		return fmt.Sprintf("%s cannot be read: %v", path, pathless(err))
+	case !info.Mode().IsRegular():
+		return fmt.Sprintf("%s is %s, not a file", path, kindOf(info.Mode()))
+	case info.Mode()&0o111 == 0:
+		return fmt.Sprintf("%s is not executable; run chmod 0755 on it", path)
+	}
+	return openToOthers(w, trust.Program)
+}
+
+// Untrusted says which other users than root can change a file that is run as root, or
+// nothing.
+func Untrusted(path string) string {
+	w := trust.Find(path)
+	defer w.Close()
+	return openToOthers(w, trust.Program)
+}
+
+// openToOthers says who else than root can change a file, or nothing.
+func openToOthers(w *trust.Way, p trust.Purpose) string {
+	if err := w.Judge(p); err != nil {
+		return err.Error()
+	}
+	return ""
+}
+
+func kindOf(m fs.FileMode) string {
+	switch {
+	case m.IsDir():
+		return "a directory"
+	case m.IsRegular():
+		return "a file"
+	case m&fs.ModeDevice != 0:
+		return "a device"
+	case m&fs.ModeNamedPipe != 0:
+		return "a named pipe"
+	case m&fs.ModeSocket != 0:
+		return "a socket"
+	}
+	return "a special file"
+}
+
+// pathless drops the path that the caller names anyway.
+func pathless(err error) error {
+	var e *fs.PathError
+	if errors.As(err, &e) {
+		return e.Err
+	}
+	return err
+}
+
+// FindIn finds the program of that name in directories, by default SearchDirs; empty is none.
+func FindIn(dirs []string, program string) string {
+	if len(dirs) == 0 {
+		dirs = SearchDirs()
+	}
+	for _, dir := range dirs {
+		if file := filepath.Join(dir, filepath.Base(program)); ExecutableMistake(file) == "" {
+			return file
+		}
+	}
+	return ""
+}
+
+// MaxReason bounds why a handler cannot be used, which is part of what a CRI client reads, in
+// bytes.
+const MaxReason = 512

@@ -12,6 +12,7 @@ import (
 	"github.com/berth-cri/berth/configs"
 	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/config"
+	"github.com/berth-cri/berth/pkg/config/hostfiles"
 )
 
 // written makes a directory with a runtime, berth's own binaries and a main
@@ -24,7 +25,7 @@ func written(t *testing.T, toml string) (dir string, o config.Options) {
 	}
 	file := filepath.Join(dir, "config.toml")
 	test.Must(t, os.WriteFile(file, []byte(strings.ReplaceAll(toml, "$DIR", dir)), 0o600))
-	t.Setenv(config.SearchPathEnv, dir)
+	t.Setenv(hostfiles.SearchPathEnv, dir)
 	return dir, config.Options{File: file, VendorDir: filepath.Join(dir, "vendor"), SearchPath: []string{dir}}
 }
 
@@ -176,7 +177,7 @@ func TestConfigDefault(t *testing.T) {
 
 func TestConfigShow(t *testing.T) {
 	dir, o := written(t, "[runtimes.runc]\nruntime_path = \"$DIR/runc\"\n[runtimes.gone]\nruntime_path = \"$DIR/gone\"\n")
-	t.Setenv(config.SearchPathEnv, dir)
+	t.Setenv(hostfiles.SearchPathEnv, dir)
 	cmd := newConfigCommand()
 	var out bytes.Buffer
 	cmd.SetOut(&out)

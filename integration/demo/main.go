@@ -25,6 +25,7 @@ import (
 
 	"github.com/berth-cri/berth/integration/testbed"
 	"github.com/berth-cri/berth/pkg/config"
+	"github.com/berth-cri/berth/pkg/config/hostfiles"
 )
 
 // required are the handlers of the runtimes that `make deps runtimes` installs and builds, each
@@ -55,8 +56,8 @@ func demo(t testbed.T, out io.Writer) {
 	for _, runtime := range []string{testbed.Runc, testbed.Crun, testbed.Runsc} {
 		places = append(places, filepath.Dir(testbed.Part(t, runtime)))
 	}
-	places = append(places, config.SearchDirs()...)
-	testbed.Mustf(t, os.Setenv(config.SearchPathEnv, strings.Join(places, string(os.PathListSeparator))), "set %s", config.SearchPathEnv)
+	places = append(places, hostfiles.SearchDirs()...)
+	testbed.Mustf(t, os.Setenv(hostfiles.SearchPathEnv, strings.Join(places, string(os.PathListSeparator))), "set %s", hostfiles.SearchPathEnv)
 
 	registry := testbed.NewRegistry(t, testbed.RegistryOptions{})
 	image := registry.Push(t, "demo/busybox:1", testbed.Busybox(t))
@@ -150,7 +151,7 @@ func try(t testbed.T, client *testbed.Client, handler, image string) row {
 
 // runtimeOf returns the binary of a handler, found as berth finds it.
 func runtimeOf(name string) string {
-	for _, definition := range config.Discover(config.SearchDirs()) {
+	for _, definition := range config.Discover(hostfiles.SearchDirs()) {
 		if definition.Name == name {
 			return definition.Path
 		}

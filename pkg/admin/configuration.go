@@ -31,7 +31,7 @@ func (c configuration) Reload(ctx context.Context, req *adminv1.ReloadRequest) (
 	}
 	resp := &adminv1.ReloadResponse{
 		Generation: o.Generation, Digest: o.Digest, Accepted: o.Error == nil, Took: durationpb.New(o.Took),
-		Changes: changes(o), NeedsRestart: told(o.NeedRestart),
+		Changes: changes(o), NeedsRestart: told(o.Diff.Pending),
 	}
 	// What is so now, whoever brought it: a watcher of files may have been first.
 	for _, h := range c.life.Handlers() {
@@ -73,7 +73,7 @@ func changes(o lifecycle.Outcome) []string {
 	if o.Diff.DefaultFrom != o.Diff.DefaultTo {
 		lines = append(lines, fmt.Sprintf("default handler: %s, was %s", o.Diff.DefaultTo, o.Diff.DefaultFrom))
 	}
-	return append(lines, told(o.Live)...)
+	return append(lines, told(o.Diff.Live)...)
 }
 
 func told(changes []config.Change) []string {

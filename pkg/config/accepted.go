@@ -31,12 +31,6 @@ type storedConfig struct {
 	Documents []storedDocument `json:"documents"`
 }
 
-type storedDocument struct {
-	File string `json:"file"`
-	Main bool   `json:"main,omitempty"`
-	Text string `json:"text"`
-}
-
 // Start is Load for a daemon that starts. If the files have mistakes it returns the last
 // accepted configuration instead, with these in Rejected. Without one that can be used,
 // they are the error.

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/berth-cri/berth/internal/test"
+	"github.com/berth-cri/berth/pkg/config/hostfiles"
 )
 
 const goodMain = "default_runtime = \"runc\"\n[runtimes.runc]\nruntime_path = \"$BIN/runc\"\n[runtimes.crun]\nruntime_path = \"$BIN/crun\"\n"
@@ -158,7 +159,7 @@ func TestTooLargeToBeKept(t *testing.T) {
 	n := newNode(t, "crun")
 	n.write("config.toml", "")
 	for i := range 6 {
-		n.raw(fmt.Sprintf("conf.d/%d.toml", i), "#"+strings.Repeat("\"", maxFileSize-2)+"\n", 0o644)
+		n.raw(fmt.Sprintf("conf.d/%d.toml", i), "#"+strings.Repeat("\"", hostfiles.MaxFileSize-2)+"\n", 0o644)
 	}
 	o := n.placed()
 	cfg := n.accept(o)
@@ -289,7 +290,7 @@ func TestDiscoveryWithDropIns(t *testing.T) {
 }
 
 func TestReasonIsShort(t *testing.T) {
-	if got := clip(strings.Repeat("k", 5000)); len(got) != maxReason+3 {
+	if got := clip(strings.Repeat("k", 5000)); len(got) != hostfiles.MaxReason+3 {
 		t.Errorf("the reason has %d bytes", len(got))
 	}
 }

@@ -136,14 +136,6 @@ func nothingFound(dirs []string) Problem {
 			"or configure [runtimes.<handler>] with its runtime_path in %s", shortList(dirs), DefaultFile)}
 }
 
-func shortList(dirs []string) string {
-	const enough = 6
-	if len(dirs) <= enough {
-		return strings.Join(dirs, ", ")
-	}
-	return fmt.Sprintf("%s and %d more directories", strings.Join(dirs[:enough], ", "), len(dirs)-enough)
-}
-
 // known returns the names of all handlers, of which some may not be served.
 func (a *assembly) known(docs []*document) []string {
 	names := slices.Collect(maps.Keys(a.defs))

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 
+	"github.com/berth-cri/berth/pkg/config/hostfiles"
 	"github.com/berth-cri/berth/pkg/config/registryhosts"
 	"github.com/berth-cri/berth/pkg/config/tomlfile"
 	"github.com/berth-cri/berth/pkg/trust"
@@ -101,9 +102,9 @@ const maxSaid = 10
 
 // report tells of each file or directory that is to be mended once.
 func (v *changeable) report(key, dir string, question func() found) {
-	f, late := look("changeable", dir, question)
+	f, late := hostfiles.Look("changeable", dir, question)
 	if late {
-		v.wrong(key, fmt.Sprintf("%s cannot be read: %s", dir, hangs), "")
+		v.wrong(key, fmt.Sprintf("%s cannot be read: %s", dir, hostfiles.Hangs), "")
 		return
 	}
 	said := map[string]bool{}
@@ -136,7 +137,7 @@ func filesBelow(dir string, endings ...string) []string {
 		switch {
 		case err != nil:
 			return nil // who reads it says so
-		case len(files) == maxFiles:
+		case len(files) == hostfiles.MaxFiles:
 			return fs.SkipAll
 		case e.IsDir() || len(endings) > 0 && !slices.Contains(endings, filepath.Ext(path)):
 			return nil

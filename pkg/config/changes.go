@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"reflect"
+	"slices"
 
 	"github.com/berth-cri/berth/pkg/config/tomlfile"
 )
@@ -37,14 +38,26 @@ var reloadable = map[string]bool{
 // without a restart.
 func Reloadable(key string) bool { return reloadable[key] }
 
+// Diff is what changes when one configuration takes the place of another. Names are sorted.
+type Diff struct {
+	// Added, Changed and Removed are handlers.
+	Added, Changed, Removed []string
+	// DefaultFrom and DefaultTo differ if the default handler changed.
+	DefaultFrom, DefaultTo string
+	// Live are the keys outside the handlers that take effect at once, Pending those that
+	// need a restart.
+	Live, Pending []Change
+}
+
 // Reload makes the configuration that is in force after a reload: next, but
-// with the values of running where a key needs a restart. It also tells the
-// keys whose change is live, and those that wait for a restart. Neither
-// argument is changed. Pure.
-func Reload(running, next *Config) (effective *Config, live, pending []Change) {
+// with the values of running where a key needs a restart. Neither argument is
+// changed. Pure.
+func Reload(running, next *Config) (effective *Config, d Diff) {
 	c := *next
-	c.origins = make(map[string]Origin, len(next.origins))
+	c.origins = map[string]Origin{}
 	maps.Copy(c.origins, next.origins)
+	d = Diff{DefaultFrom: running.DefaultRuntime, DefaultTo: next.DefaultRuntime}
+	d.handlers(digests(running), digests(next))
 	walkKeys(reflect.ValueOf(*running), "", nil, func(key string, path []int, from reflect.Value) {
 		to := reflect.ValueOf(*next).FieldByIndex(path)
 		if reflect.DeepEqual(from.Interface(), to.Interface()) {
@@ -52,14 +65,44 @@ func Reload(running, next *Config) (effective *Config, live, pending []Change) {
 		}
 		change := Change{Key: key, From: literal(from.Interface()), To: literal(to.Interface()), Origin: next.Origin(key)}
 		if Reloadable(key) {
-			live = append(live, change)
+			d.Live = append(d.Live, change)
 			return
 		}
-		pending = append(pending, change)
+		d.Pending = append(d.Pending, change)
 		reflect.ValueOf(&c).Elem().FieldByIndex(path).Set(from)
 		c.origins[key] = running.Origin(key)
 	})
-	return &c, live, pending
+	return &c, d
+}
+
+// handlers compares handlers by their digests: where a Definition is written does not matter.
+func (d *Diff) handlers(before, next map[string]string) {
+	for _, name := range slices.Sorted(maps.Keys(next)) {
+		switch was, known := before[name]; {
+		case !known:
+			d.Added = append(d.Added, name)
+		case was != next[name]:
+			d.Changed = append(d.Changed, name)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(before)) {
+		if _, stays := next[name]; !stays {
+			d.Removed = append(d.Removed, name)
+		}
+	}
+}
+
+// digests are those of all handlers by name. A broken one has its reason in place of a
+// digest, so whatever it becomes is a change.
+func digests(c *Config) map[string]string {
+	all := map[string]string{}
+	for _, d := range c.Runtimes {
+		all[d.Name] = d.Digest()
+	}
+	for _, b := range c.Broken {
+		all[b.Name] = "broken: " + b.Reason
+	}
+	return all
 }
 
 // walkKeys visits the keys of a configuration that are not a handler's, in the order of the

@@ -13,11 +13,23 @@
 package config
 
 import (
+	"cmp"
 	"io/fs"
 	"path/filepath"
+	"slices"
 	"time"
 
+	"github.com/berth-cri/berth/pkg/config/tomlfile"
 	"github.com/berth-cri/berth/pkg/handler"
+)
+
+type (
+	// Origin is where a value is from.
+	Origin = tomlfile.Origin
+	// Problem is one mistake in a configuration.
+	Problem = tomlfile.Problem
+	// Problems are all of them.
+	Problems = tomlfile.Problems
 )
 
 // Version is the one version of the file format that this package reads.
@@ -283,6 +295,89 @@ type Log struct {
 	Format string `toml:"format"`
 }
 
+// Import names files of other daemons, or directories of them, whose handlers
+// are served too.
+type Import struct {
+	// CRIO are CRI-O's: crio.conf, crio.conf.d.
+	CRIO []string `toml:"crio"`
+	// Containerd are containerd's: config.toml, conf.d.
+	Containerd []string `toml:"containerd"`
+}
+
+// ImportNote is something in an imported file that means nothing to berth, or
+// something else than to the daemon that the file is for.
+type ImportNote struct {
+	// Origin is the place of the key.
+	Origin Origin
+	// Key is the full key in that file.
+	Key string
+	// Handler is empty if it is about no handler.
+	Handler string
+	// Why it is not taken over, or how.
+	Why string
+	// Do is what can be done about it; empty is nothing.
+	Do string
+}
+
+// String is "file:line:column: key: why; what to do".
+func (n ImportNote) String() string {
+	s := n.Key + ": " + n.Why
+	if n.Key == "" {
+		s = n.Why
+	}
+	if at := n.Origin.Place(); at != "" {
+		s = at + ": " + s
+	}
+	if n.Do != "" {
+		s += "; " + n.Do
+	}
+	return s
+}
+
+func byPlace(a, b ImportNote) int {
+	return cmp.Or(a.Origin.Compare(b.Origin), cmp.Compare(a.Key, b.Key))
+}
+
+// NRI is where plugins of the Node Resource Interface come from.
+type NRI struct {
+	// Disable turns everything off.
+	Disable bool `toml:"disable"`
+	// SocketPath is where plugins connect; empty is nowhere.
+	SocketPath string `toml:"socket_path"`
+	// PluginPath holds plugins that are started with the daemon.
+	PluginPath string `toml:"plugin_path"`
+	// PluginConfigPath holds the configurations of those.
+	PluginConfigPath string `toml:"plugin_config_path"`
+	// PluginRegistrationTimeout is how long a plugin may take to register.
+	PluginRegistrationTimeout time.Duration `toml:"plugin_registration_timeout"`
+	// PluginRequestTimeout is how long a plugin may take to answer a request.
+	PluginRequestTimeout time.Duration `toml:"plugin_request_timeout"`
+}
+
+// NodeLabels is the file from which Node Feature Discovery labels the node.
+type NodeLabels struct {
+	// File is written if its directory exists; empty is never.
+	File string `toml:"file"`
+	// Lifetime is how long a cluster keeps the labels of a daemon that is gone.
+	Lifetime time.Duration `toml:"lifetime"`
+}
+
+// ContainerdAPI is the API of containerd for agents of the node.
+type ContainerdAPI struct {
+	// Socket is where it is served; empty is nowhere.
+	Socket string `toml:"socket"`
+}
+
+type storedDocument struct {
+	File string `json:"file"`
+	Main bool   `json:"main,omitempty"`
+	Text string `json:"text"`
+}
+
 // Origin says where the value of a full TOML key, such as "server.socket",
 // came from.
 func (c *Config) Origin(key string) Origin { return c.origins[key] }
+
+func (c *Config) broken(name string) bool {
+	return slices.ContainsFunc(c.Broken, func(b Broken) bool { return b.Name == name })
+}

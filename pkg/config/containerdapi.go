@@ -5,12 +5,6 @@ import (
 	"path/filepath"
 )
 
-// ContainerdAPI is the API of containerd for agents of the node.
-type ContainerdAPI struct {
-	// Socket is where it is served; empty is nowhere.
-	Socket string `toml:"socket"`
-}
-
 func (v *validator) containerdAPI(c *Config) {
 	p := c.ContainerdAPI.Socket
 	if p == "" {

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/berth-cri/berth/internal/test"
+	"github.com/berth-cri/berth/pkg/config/hostfiles"
 )
 
 // again is what a daemon with that configuration reads.
@@ -59,7 +60,7 @@ func TestTheDefaultOfARunningDaemonStays(t *testing.T) {
 			}
 			for _, d := range running.Runtimes {
 				there := strings.Contains(c.after, d.Name) || d.Name == "mine"
-				if lacks := Lacking(d); (lacks == nil) != there {
+				if lacks := hostfiles.Lacking(d); (lacks == nil) != there {
 					t.Errorf("%s lacks %v", d.Name, lacks)
 				}
 			}

@@ -2,12 +2,12 @@ package config
 
 import (
 	"maps"
-	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 
+	"github.com/berth-cri/berth/pkg/config/hostfiles"
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
@@ -23,23 +23,6 @@ var ociHandlers = []string{"runc", "crun", "youki", gvisor, "runsc"}
 // discoveredIn is how the Origin of a discovered handler begins.
 const discoveredIn = "discovered in "
 
-// SearchPathEnv is the environment variable that replaces SearchDirs, as a
-// list separated by colons.
-const SearchPathEnv = "BERTH_SEARCH_PATH"
-
-// SearchDirs returns the directories in which runtimes are discovered, the
-// first having precedence: what an administrator installed, then the
-// distribution, then /opt/*/bin. PATH has no part in it: a shell, the service and every
-// command must find the same handlers.
-func SearchDirs() []string {
-	if env := os.Getenv(SearchPathEnv); env != "" {
-		return filepath.SplitList(env)
-	}
-	dirs := []string{"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin"}
-	opt, _ := filepath.Glob("/opt/*/bin")
-	return append(dirs, opt...)
-}
-
 // Discover returns the handlers of the runtimes in dirs, sorted by name, with
 // the defaults of a configuration that says nothing. runc, crun and youki are
 // handlers of those names; runsc is gvisor, and runsc an alias of that. A shim is the
@@ -52,7 +35,7 @@ func SearchDirs() []string {
 func Discover(dirs []string) []*handler.Definition {
 	found := map[string]*handler.Definition{}
 	for _, dir := range dirs {
-		files, _ := look("discover", dir, func() []string { return runnable(dir) })
+		files, _ := hostfiles.Look("discover", dir, func() []string { return runnable(dir) })
 		for _, file := range files {
 			if name, ok := discoveredName(filepath.Base(file)); ok && found[name] == nil {
 				found[name] = discovered(name, file)
@@ -70,7 +53,7 @@ func Discover(dirs []string) []*handler.Definition {
 // runnable are the candidates that can be run.
 func runnable(dir string) []string {
 	return slices.DeleteFunc(candidates(dir), func(file string) bool {
-		return !filepath.IsAbs(file) || inexecutable(file) != ""
+		return !filepath.IsAbs(file) || hostfiles.Inexecutable(file) != ""
 	})
 }
 

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/berth-cri/berth/internal/test"
+	"github.com/berth-cri/berth/pkg/config/hostfiles"
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
@@ -111,11 +112,11 @@ func TestNothingToDiscover(t *testing.T) {
 
 // TestSearchDirs: the PATH of the one who looks decides nothing.
 func TestSearchDirs(t *testing.T) {
-	t.Setenv(SearchPathEnv, "")
+	t.Setenv(hostfiles.SearchPathEnv, "")
 	want := []string{"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin"}
 	for _, path := range []string{"", "/usr/bin:/bin", "/somewhere/bin:relative:/usr/bin/:/usr/local/bin"} {
 		t.Setenv("PATH", path)
-		dirs := SearchDirs()
+		dirs := hostfiles.SearchDirs()
 		if !slices.Equal(dirs[:len(want)], want) {
 			t.Errorf("with PATH=%s: %v", path, dirs)
 		}
@@ -125,8 +126,8 @@ func TestSearchDirs(t *testing.T) {
 			}
 		}
 	}
-	t.Setenv(SearchPathEnv, "/x:/y")
-	test.EqualLists(t, fmt.Sprintf("with %s", SearchPathEnv), SearchDirs(), []string{"/x", "/y"})
+	t.Setenv(hostfiles.SearchPathEnv, "/x:/y")
+	test.EqualLists(t, fmt.Sprintf("with %s", hostfiles.SearchPathEnv), hostfiles.SearchDirs(), []string{"/x", "/y"})
 }
 
 func TestBareNameIsFound(t *testing.T) {

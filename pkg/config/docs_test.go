@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/berth-cri/berth/internal/test"
+	"github.com/berth-cri/berth/pkg/config/hostfiles"
 	"github.com/berth-cri/berth/pkg/config/tomlfile"
 )
 
@@ -123,9 +124,9 @@ func TestReloadBehaviourIsDocumented(t *testing.T) {
 // TestDocumentedLimits keeps numbers in prose true.
 func TestDocumentedLimits(t *testing.T) {
 	data := test.Value(os.ReadFile("../../docs/configuration.md"))(t)
-	for _, want := range []string{DefaultFile, DefaultVendorDir, SearchPathEnv, "at most 107 bytes",
+	for _, want := range []string{DefaultFile, DefaultVendorDir, hostfiles.SearchPathEnv, "at most 107 bytes",
 		fmt.Sprintf("at most %d MiB, a directory at most %d files and %d MiB in all, and keys are at most %d levels deep",
-			maxFileSize>>20, maxFiles, maxTotalSize>>20, tomlfile.MaxDepth)} {
+			hostfiles.MaxFileSize>>20, hostfiles.MaxFiles, hostfiles.MaxTotalSize>>20, tomlfile.MaxDepth)} {
 		if !strings.Contains(string(data), want) {
 			t.Errorf("docs/configuration.md does not mention %s", want)
 		}

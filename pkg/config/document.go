@@ -10,15 +10,6 @@ import (
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
-type (
-	// Origin is where a value is from.
-	Origin = tomlfile.Origin
-	// Problem is one mistake in a configuration.
-	Problem = tomlfile.Problem
-	// Problems are all of them.
-	Problems = tomlfile.Problems
-)
-
 // document is one file of a configuration.
 type document struct {
 	*tomlfile.Document

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-cri/berth/internal/test"
+	"github.com/berth-cri/berth/pkg/config/hostfiles"
 )
 
 // What others can replace is not run as root, wherever on its path that is.
@@ -47,7 +48,7 @@ func TestReplaceable(t *testing.T) {
 			n := newNode(t)
 			n.binary("open/bin/runtime", 0o755)
 			test.Must(t, c.change(n.dir))
-			if got := n.relative(executableMistake(n.path("open/bin/runtime"))); got != c.want {
+			if got := n.relative(hostfiles.ExecutableMistake(n.path("open/bin/runtime"))); got != c.want {
 				t.Errorf("got %q\nwant %q", got, c.want)
 			}
 		})
@@ -67,7 +68,7 @@ func TestDeadMount(t *testing.T) {
 	if err != nil || names(cfg) != "far runc" {
 		t.Fatalf("got %v, handlers %q", err, names(cfg))
 	}
-	if lacks := Lacking(cfg.Runtimes[0]); lacks == nil || !strings.Contains(n.relative(lacks.Error()), "config.toml:4: runtime_path: stat $DIR/nfs/runsc timed out") {
+	if lacks := hostfiles.Lacking(cfg.Runtimes[0]); lacks == nil || !strings.Contains(n.relative(lacks.Error()), "config.toml:4: runtime_path: stat $DIR/nfs/runsc timed out") {
 		t.Errorf("it lacks %v", lacks)
 	}
 	if found := Discover([]string{n.path("nfs"), n.path("bin")}); len(found) != 1 || found[0].Path != n.path("bin/runc") {

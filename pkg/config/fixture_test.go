@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/berth-cri/berth/internal/test"
+	"github.com/berth-cri/berth/pkg/config/hostfiles"
 	"github.com/berth-cri/berth/pkg/config/tomlfile"
 )
 
@@ -84,9 +85,9 @@ func (n *node) refuse(o Options) []string {
 func (n *node) lacks(cfg *Config) []string {
 	var lines []string
 	for _, d := range cfg.Runtimes {
-		for _, l := range lacking(d) {
-			key := tomlfile.Under("runtimes", d.Name) + "." + l.key
-			lines = append(lines, n.relative(Problem{Origin: cfg.Origin(key), Key: key, Message: l.message}.Error()))
+		for _, l := range hostfiles.Lacks(d) {
+			key := tomlfile.Under("runtimes", d.Name) + "." + l.Key
+			lines = append(lines, n.relative(Problem{Origin: cfg.Origin(key), Key: key, Message: l.Message}.Error()))
 		}
 	}
 	return lines

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/berth-cri/berth/pkg/config/hostfiles"
 )
 
 // dead is a directory that gives no answer.
@@ -49,9 +51,9 @@ func TestDeadMounts(t *testing.T) {
 	if len(lines) != 2 || !strings.HasPrefix(lines[0], "$DIR/conf.d/10-dead.toml: cannot be read") || !strings.HasPrefix(lines[1], "$DIR/conf.d/11-dead.toml: cannot be read") {
 		t.Errorf("a reload says\n%s", strings.Join(lines, "\n"))
 	}
-	one := bounded(t, "a fingerprint", func() string { print, _ := Fingerprint(cfg.Watched()); return print })
+	one := bounded(t, "a fingerprint", func() string { print, _ := hostfiles.Fingerprint(cfg.Watched()); return print })
 	n.write("conf.d/20-good.toml", "[runtimes.other]\nruntime_path = \"$BIN/crun\"\n")
-	other, links := Fingerprint(cfg.Watched())
+	other, links := hostfiles.Fingerprint(cfg.Watched())
 	if one == other || !links {
 		t.Errorf("a change beside a dead link is not seen (links: %v)", links)
 	}

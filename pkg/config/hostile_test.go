@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-cri/berth/internal/test"
+	"github.com/berth-cri/berth/pkg/config/hostfiles"
 )
 
 // TestHostileDropIns holds a daemon that starts to this: whatever lies in its
@@ -110,13 +111,13 @@ func within(t *testing.T, load func() *Config) *Config {
 func TestDirectoriesHaveAnEnd(t *testing.T) {
 	n := newNode(t, "runc", "crun")
 	n.write("config.toml", goodMain)
-	for i := range maxFiles {
+	for i := range hostfiles.MaxFiles {
 		n.raw(fmt.Sprintf("conf.d/%04d.toml", i), fmt.Sprintf("[runtimes.h%04d]\nruntime_path = %q\n", i, n.path("bin/runc")), 0o644)
 	}
-	if got := len(within(t, n.load).Runtimes); got != maxFiles+2 {
+	if got := len(within(t, n.load).Runtimes); got != hostfiles.MaxFiles+2 {
 		t.Errorf("%d handlers are served", got)
 	}
-	for i := maxFiles; i < maxFiles+5; i++ {
+	for i := hostfiles.MaxFiles; i < hostfiles.MaxFiles+5; i++ {
 		n.raw(fmt.Sprintf("conf.d/%04d.toml", i), fmt.Sprintf("[runtimes.h%04d]\nruntime_path = %q\n", i, n.path("bin/runc")), 0o644)
 	}
 	want := "$DIR/conf.d: has 1005 configuration files; only the first 1000 are read, up to 0999.toml; remove those that are not needed"
@@ -172,7 +173,7 @@ func TestFileThatChangesWhileItIsRead(t *testing.T) {
 
 // TestFileThatGoesAway between the listing and the reading is no mistake.
 func TestFileThatGoesAway(t *testing.T) {
-	if docs := readEach([]string{filepath.Join(t.TempDir(), "gone.toml")}, maxTotalSize, nil); len(docs) != 0 {
+	if docs := readEach([]string{filepath.Join(t.TempDir(), "gone.toml")}, hostfiles.MaxTotalSize, nil); len(docs) != 0 {
 		t.Errorf("it is read as %+v", docs[0])
 	}
 }

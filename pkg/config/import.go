@@ -3,57 +3,14 @@ package config
 import (
 	"cmp"
 	"fmt"
-	"path/filepath"
 	"slices"
 	"strings"
 
+	"github.com/berth-cri/berth/pkg/config/hostfiles"
 	"github.com/berth-cri/berth/pkg/config/imports"
 	"github.com/berth-cri/berth/pkg/config/tomlfile"
 	"github.com/berth-cri/berth/pkg/handler"
 )
-
-// Import names files of other daemons, or directories of them, whose handlers
-// are served too.
-type Import struct {
-	// CRIO are CRI-O's: crio.conf, crio.conf.d.
-	CRIO []string `toml:"crio"`
-	// Containerd are containerd's: config.toml, conf.d.
-	Containerd []string `toml:"containerd"`
-}
-
-// ImportNote is something in an imported file that means nothing to berth, or
-// something else than to the daemon that the file is for.
-type ImportNote struct {
-	// Origin is the place of the key.
-	Origin Origin
-	// Key is the full key in that file.
-	Key string
-	// Handler is empty if it is about no handler.
-	Handler string
-	// Why it is not taken over, or how.
-	Why string
-	// Do is what can be done about it; empty is nothing.
-	Do string
-}
-
-// String is "file:line:column: key: why; what to do".
-func (n ImportNote) String() string {
-	s := n.Key + ": " + n.Why
-	if n.Key == "" {
-		s = n.Why
-	}
-	if at := n.Origin.Place(); at != "" {
-		s = at + ": " + s
-	}
-	if n.Do != "" {
-		s += "; " + n.Do
-	}
-	return s
-}
-
-func byPlace(a, b ImportNote) int {
-	return cmp.Or(a.Origin.Compare(b.Origin), cmp.Compare(a.Key, b.Key))
-}
 
 // imported adds the handlers of other daemons' files. None of their mistakes is
 // fatal: these files are written by installers
@@ -154,16 +111,5 @@ func (a *assembly) foreignMistakes(d *document, own map[string]string) {
 
 // findIn looks for programs as containerd and CRI-O do by PATH.
 func findIn(dirs []string) imports.Find {
-	return func(program string) string { return FindIn(dirs, program) }
-}
-
-// FindIn finds the program of that name in directories, by default SearchDirs; empty is none.
-func FindIn(dirs []string, program string) string {
-	dirs = Options{SearchPath: dirs}.searchPath()
-	for _, dir := range dirs {
-		if file := filepath.Join(dir, filepath.Base(program)); executableMistake(file) == "" {
-			return file
-		}
-	}
-	return ""
+	return func(program string) string { return hostfiles.FindIn(dirs, program) }
 }

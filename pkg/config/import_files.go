@@ -2,11 +2,11 @@ package config
 
 import (
 	"io/fs"
-	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
 
+	"github.com/berth-cri/berth/pkg/config/hostfiles"
 	"github.com/berth-cri/berth/pkg/config/imports"
 	"github.com/berth-cri/berth/pkg/config/tomlfile"
 )
@@ -27,14 +27,14 @@ func readForeign(kind imports.Kind, paths []string) *foreignFiles {
 	f := &foreignFiles{}
 	var files []string
 	for _, path := range paths {
-		if !IsDir(path) {
+		if !hostfiles.IsDir(path) {
 			files = append(files, path)
 			continue
 		}
 		files = append(files, f.directory(kind, path)...)
 	}
 	seen := map[string]bool{}
-	left, l := int64(maxTotalSize), newLooker()
+	left, l := int64(hostfiles.MaxTotalSize), hostfiles.NewLooker()
 	for _, file := range files {
 		if file = filepath.Clean(file); seen[file] || !filepath.IsAbs(file) {
 			continue
@@ -48,17 +48,8 @@ func readForeign(kind imports.Kind, paths []string) *foreignFiles {
 	return f
 }
 
-// IsDir says whether there is a directory, as far as its file system answers.
-func IsDir(path string) bool {
-	is, _ := look("directory", path, func() bool {
-		info, err := os.Stat(path)
-		return err == nil && info.IsDir()
-	})
-	return is
-}
-
-func readForeignFile(file string, l *looker, most int64) *document {
-	data, d := l.content(file, most)
+func readForeignFile(file string, l *hostfiles.Looker, most int64) *document {
+	data, d := content(l, file, most)
 	if d != nil {
 		return orDangling(d)
 	}
@@ -69,7 +60,7 @@ func readForeignFile(file string, l *looker, most int64) *document {
 // CRI-O takes every file, under any name (Kata's installer writes
 // 99-kata-deploy), but it also takes what editors and package managers leave.
 func (f *foreignFiles) directory(kind imports.Kind, dir string) []string {
-	names, problem := list(dir, func(e fs.DirEntry) bool {
+	names, problem := hostfiles.List(dir, func(e fs.DirEntry) bool {
 		if kind == imports.Containerd {
 			return isDropIn(e)
 		}
@@ -164,9 +155,3 @@ func (f *foreignFiles) document(h imports.Handler) *document {
 // Watched are the directories and files whose changes can change what Load
 // returns, whether they exist yet or not.
 func (c *Config) Watched() []string { return c.watched }
-
-func watched(o Options, i Import) []string {
-	paths := []string{o.mainFile(), o.vendorDir(), o.dropInDir()}
-	paths = append(paths, i.CRIO...)
-	return append(paths, i.Containerd...)
-}

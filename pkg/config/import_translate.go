@@ -9,6 +9,7 @@ import (
 
 	"github.com/pelletier/go-toml/v2"
 
+	"github.com/berth-cri/berth/pkg/config/hostfiles"
 	"github.com/berth-cri/berth/pkg/config/imports"
 	"github.com/berth-cri/berth/pkg/config/tomlfile"
 	"github.com/berth-cri/berth/pkg/handler"
@@ -68,8 +69,8 @@ func (t *Translation) add(kind imports.Kind, files *foreignFiles, o Options, own
 		def, problems := checkForeign(h, files, o, Default())
 		if len(problems) == 0 {
 			c := check{decoder: newDecoder(files.document(h), nil, nil), handler: h.Name, key: tomlfile.Under("runtimes", h.Name)}
-			for _, l := range lacking(def) {
-				c.lacking(l.key, l.message)
+			for _, l := range hostfiles.Lacks(def) {
+				c.lacking(l.Key, l.Message)
 			}
 			problems = c.Problems
 		}

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/berth-cri/berth/pkg/config/hostfiles"
 	"github.com/berth-cri/berth/pkg/printable"
 )
 
@@ -33,11 +34,4 @@ func load(docs []*document, o Options) (*Config, Problems) {
 	return cfg, nil
 }
 
-// maxReason bounds Broken.Reason, which is part of what a CRI client reads.
-const maxReason = 512
-
-func clip(reason string) string { return printable.Clip(reason, maxReason) }
-
-func (c *Config) broken(name string) bool {
-	return slices.ContainsFunc(c.Broken, func(b Broken) bool { return b.Name == name })
-}
+func clip(reason string) string { return printable.Clip(reason, hostfiles.MaxReason) }

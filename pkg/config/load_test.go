@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/berth-cri/berth/internal/test"
+	"github.com/berth-cri/berth/pkg/config/hostfiles"
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
@@ -197,7 +198,7 @@ func TestNoConfiguration(t *testing.T) {
 
 func TestUnreadableFiles(t *testing.T) {
 	n := newNode(t, "runc")
-	n.write("config.toml", strings.Repeat("# filler\n", maxFileSize/8))
+	n.write("config.toml", strings.Repeat("# filler\n", hostfiles.MaxFileSize/8))
 	if got := n.refuse(n.options()); !strings.Contains(got[0], "the limit for a configuration file is") {
 		t.Errorf("huge: %v", got)
 	}

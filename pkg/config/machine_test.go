@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/berth-cri/berth/internal/test"
+	"github.com/berth-cri/berth/pkg/config/hostfiles"
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
@@ -23,7 +24,7 @@ func TestEndpointsOnThisMachine(t *testing.T) {
 		socket: "", filepath.Join(dir, "missing"): "", file: "endpoint: " + file + " is a file, not a socket", dir: "endpoint: " + dir + " is a directory, not a socket",
 	} {
 		got := ""
-		if err := Lacking(&handler.Definition{Type: handler.CRI, Endpoint: path}); err != nil {
+		if err := hostfiles.Lacking(&handler.Definition{Type: handler.CRI, Endpoint: path}); err != nil {
 			got = err.Error()
 		}
 		if got != want && !strings.HasPrefix(got, want+";") {

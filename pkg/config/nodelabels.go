@@ -10,14 +10,6 @@ import (
 // minLabelsLifetime leaves time to write again what could not be written at once.
 const minLabelsLifetime = 10 * time.Second
 
-// NodeLabels is the file from which Node Feature Discovery labels the node.
-type NodeLabels struct {
-	// File is written if its directory exists; empty is never.
-	File string `toml:"file"`
-	// Lifetime is how long a cluster keeps the labels of a daemon that is gone.
-	Lifetime time.Duration `toml:"lifetime"`
-}
-
 func (v *validator) nodeLabels(n *NodeLabels) {
 	if n.File != "" {
 		v.absolute("node_labels.file", n.File)

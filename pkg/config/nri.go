@@ -5,22 +5,6 @@ import (
 	"time"
 )
 
-// NRI is where plugins of the Node Resource Interface come from.
-type NRI struct {
-	// Disable turns everything off.
-	Disable bool `toml:"disable"`
-	// SocketPath is where plugins connect; empty is nowhere.
-	SocketPath string `toml:"socket_path"`
-	// PluginPath holds plugins that are started with the daemon.
-	PluginPath string `toml:"plugin_path"`
-	// PluginConfigPath holds the configurations of those.
-	PluginConfigPath string `toml:"plugin_config_path"`
-	// PluginRegistrationTimeout is how long a plugin may take to register.
-	PluginRegistrationTimeout time.Duration `toml:"plugin_registration_timeout"`
-	// PluginRequestTimeout is how long a plugin may take to answer a request.
-	PluginRequestTimeout time.Duration `toml:"plugin_request_timeout"`
-}
-
 func (v *validator) nri(n *NRI, server string) {
 	if p := n.SocketPath; p != "" {
 		v.absolute("nri.socket_path", p)

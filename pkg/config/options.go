@@ -3,6 +3,8 @@ package config
 import (
 	"cmp"
 	"path/filepath"
+
+	"github.com/berth-cri/berth/pkg/config/hostfiles"
 )
 
 // Options say where a configuration is and how strictly it is taken. The zero
@@ -54,5 +56,11 @@ func (o Options) searchPath() []string {
 	if len(o.SearchPath) > 0 {
 		return o.SearchPath
 	}
-	return SearchDirs()
+	return hostfiles.SearchDirs()
+}
+
+func watched(o Options, i Import) []string {
+	paths := []string{o.mainFile(), o.vendorDir(), o.dropInDir()}
+	paths = append(paths, i.CRIO...)
+	return append(paths, i.Containerd...)
 }

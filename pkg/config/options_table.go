@@ -10,6 +10,7 @@ import (
 	"github.com/coreos/go-systemd/v22/util"
 	"github.com/pelletier/go-toml/v2"
 
+	"github.com/berth-cri/berth/pkg/config/hostfiles"
 	"github.com/berth-cri/berth/pkg/config/tomlfile"
 	"github.com/berth-cri/berth/pkg/handler"
 )
@@ -111,7 +112,7 @@ func (d *decoder) runcShimOptions(key string, t *runtimeTable, def *handler.Defi
 	at := tomlfile.Under(key, "BinaryName")
 	if !filepath.IsAbs(o.BinaryName) {
 		d.Report(at, fmt.Sprintf("%q must be an absolute path, so that pods keep their binary", o.BinaryName),
-			FindIn(d.search, o.BinaryName))
+			hostfiles.FindIn(d.search, o.BinaryName))
 	}
 }
 

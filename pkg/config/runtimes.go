@@ -2,8 +2,10 @@ package config
 
 import (
 	"cmp"
+	"maps"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"time"
 
@@ -175,4 +177,26 @@ func validNameLike(name string) string {
 		return ""
 	}
 	return like
+}
+
+// alias checks a table that only gives another handler one more name. What it
+// returns stands for that handler until resolveAliases.
+func (d *decoder) alias(name, key string, values map[string]any, t *runtimeTable) *handler.Definition {
+	at := tomlfile.Under(key, "alias_of")
+	for _, other := range slices.Sorted(maps.Keys(values)) {
+		if other != "alias_of" {
+			d.Report(tomlfile.Under(key, other), "cannot be combined with alias_of, which takes all settings from the other handler; remove one of the two", "")
+		}
+	}
+	switch {
+	case !isString(values["alias_of"]):
+		// Its wrong type is reported already.
+	case t.AliasOf == "":
+		d.Report(at, "must name the handler that "+name+" is an alias of", "")
+	case t.AliasOf == name:
+		d.Report(at, "must be another handler, not "+name+" itself", "")
+	default:
+		return &handler.Definition{Name: name, AliasOf: t.AliasOf, Origin: d.Doc.Origins[key].String()}
+	}
+	return nil
 }

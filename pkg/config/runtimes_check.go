@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/berth-cri/berth/pkg/config/hostfiles"
 	"github.com/berth-cri/berth/pkg/config/tomlfile"
 	"github.com/berth-cri/berth/pkg/handler"
 	"github.com/berth-cri/berth/pkg/probe/conform"
@@ -51,13 +52,13 @@ func (c check) runtimePath(t *runtimeTable) {
 	case !c.has("runtime_path") && c.meant("runtime_path"):
 		// It is there, with a typo; that it is missing would be told first.
 	case !c.has("runtime_path"):
-		c.Report(c.key, "runtime_path is missing; set it to the absolute path of the runtime's binary", FindIn(c.search, c.handler))
+		c.Report(c.key, "runtime_path is missing; set it to the absolute path of the runtime's binary", hostfiles.FindIn(c.search, c.handler))
 	case t.RuntimePath == "" && isString(c.set["runtime_path"]):
-		c.wrong("runtime_path", "must not be empty; set it to the absolute path of the runtime's binary", FindIn(c.search, c.handler))
+		c.wrong("runtime_path", "must not be empty; set it to the absolute path of the runtime's binary", hostfiles.FindIn(c.search, c.handler))
 	case t.RuntimePath == "":
 		// Its wrong type is reported already.
 	case !filepath.IsAbs(t.RuntimePath):
-		c.wrong("runtime_path", fmt.Sprintf("%q must be an absolute path", t.RuntimePath), FindIn(c.search, t.RuntimePath))
+		c.wrong("runtime_path", fmt.Sprintf("%q must be an absolute path", t.RuntimePath), hostfiles.FindIn(c.search, t.RuntimePath))
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/pelletier/go-toml/v2"
 
+	"github.com/berth-cri/berth/pkg/config/hostfiles"
 	"github.com/berth-cri/berth/pkg/config/tomlfile"
 )
 
@@ -163,8 +164,8 @@ func HandlerFile(header, name string, settings []Setting) ([]byte, error) {
 		}
 		fmt.Fprintf(&b, "%s = %s\n", s.Key, s.Value)
 	}
-	if b.Len() > maxFileSize {
-		return nil, fmt.Errorf("the settings of handler %q exceed %d bytes, the limit for a configuration file: %w", name, maxFileSize, errdefs.ErrInvalidArgument)
+	if b.Len() > hostfiles.MaxFileSize {
+		return nil, fmt.Errorf("the settings of handler %q exceed %d bytes, the limit for a configuration file: %w", name, hostfiles.MaxFileSize, errdefs.ErrInvalidArgument)
 	}
 	return b.Bytes(), nil
 }

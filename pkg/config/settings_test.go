@@ -10,6 +10,7 @@ import (
 	"github.com/pelletier/go-toml/v2"
 
 	"github.com/berth-cri/berth/internal/test"
+	"github.com/berth-cri/berth/pkg/config/hostfiles"
 	"github.com/berth-cri/berth/pkg/config/tomlfile"
 )
 
@@ -91,7 +92,7 @@ func TestHandlerFileTakesNoSmuggledLines(t *testing.T) {
 			t.Errorf("%q: %v\n%s", s, err, text)
 		}
 	}
-	test.Is(t, test.Err(HandlerFile("", "x", []Setting{{Key: "a", Value: tomlfile.Quote(strings.Repeat("x", maxFileSize))}})), errdefs.IsInvalidArgument, "a huge value")
+	test.Is(t, test.Err(HandlerFile("", "x", []Setting{{Key: "a", Value: tomlfile.Quote(strings.Repeat("x", hostfiles.MaxFileSize))}})), errdefs.IsInvalidArgument, "a huge value")
 }
 
 func TestReadHandlerFileRefusesOtherFiles(t *testing.T) {

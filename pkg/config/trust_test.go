@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/berth-cri/berth/internal/test"
+	"github.com/berth-cri/berth/pkg/config/hostfiles"
 )
 
 const stranger = 12345
@@ -66,11 +67,11 @@ func TestChangeableFiles(t *testing.T) {
 	t.Run("base spec", func(t *testing.T) {
 		n := newNode(t, "runc")
 		n.write("base.json", `{"ociVersion": "1.2.0"}`)
-		if m := noSpec(n.path("base.json")); m != "" {
+		if m := hostfiles.NoSpec(n.path("base.json")); m != "" {
 			t.Fatal(m)
 		}
 		test.Must(t, os.Chown(n.path("base.json"), stranger, stranger))
-		if m := noSpec(n.path("base.json")); !strings.Contains(m, "belongs to user 12345") {
+		if m := hostfiles.NoSpec(n.path("base.json")); !strings.Contains(m, "belongs to user 12345") {
 			t.Errorf("it says %q", m)
 		}
 	})

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/berth-cri/berth/pkg/config/hostfiles"
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
@@ -175,11 +176,11 @@ func seccompMistake(file string) string {
 	if !filepath.IsAbs(file) {
 		return fmt.Sprintf("%q must be an absolute path", file)
 	}
-	return mistake("seccomp", file, noProfile)
+	return hostfiles.Mistake("seccomp", file, noProfile)
 }
 
 func noProfile(file string) string {
-	data, m := trusted(file)
+	data, m := hostfiles.Trusted(file)
 	if m != "" {
 		return m
 	}
@@ -334,7 +335,7 @@ func (v *validator) executable(key, path string) {
 	if path == "" {
 		return
 	}
-	if m := executableMistake(path); m != "" {
+	if m := hostfiles.ExecutableMistake(path); m != "" {
 		v.wrong(key, m, "")
 	}
 }

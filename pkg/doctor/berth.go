@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/berth-cri/berth/pkg/config"
+	"github.com/berth-cri/berth/pkg/config/hostfiles"
 )
 
 // configuration says what is wrong in the files, and where.
@@ -57,7 +58,7 @@ func handlers(n Node) []Finding {
 	}
 	for _, d := range n.Config.Runtimes {
 		if n.Root == "" {
-			if err := config.Lacking(d); err != nil {
+			if err := hostfiles.Lacking(d); err != nil {
 				found = append(found, fail(fmt.Sprintf("handler %q cannot run pods: %v", d.Name, err), "install it, or correct "+d.Origin))
 			}
 			continue

@@ -35,6 +35,19 @@ func (b *background) begin() bool {
 	return !b.closed
 }
 
+// spawn runs f beside its caller, with a context that ends with close, which waits for f. It
+// returns false, and does not run f, once close was called.
+func (b *background) spawn(f func(ctx context.Context)) bool {
+	if !b.begin() {
+		return false
+	}
+	go func() {
+		defer b.work.Done()
+		f(b.life)
+	}()
+	return true
+}
+
 // closePatience is how long close waits for work that waits for something itself,
 // such as a file on a network file system that is gone.
 const closePatience = 5 * time.Second

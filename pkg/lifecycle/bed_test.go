@@ -200,3 +200,20 @@ func (b *bed) wait(what string, is func() bool) {
 	b.t.Helper()
 	test.Eventually(b.t, what, is)
 }
+
+// conf is a configuration with handlers by name and path; the first is the default.
+func conf(pairs ...string) *config.Config {
+	c := &config.Config{}
+	for i := 0; i < len(pairs); i += 2 {
+		c.Runtimes = append(c.Runtimes, &handler.Definition{Name: pairs[i], Type: handler.OCI, Path: pairs[i+1]})
+	}
+	if len(pairs) > 0 {
+		c.DefaultRuntime = pairs[0]
+	}
+	return c
+}
+
+func broken(c *config.Config, name, reason string) *config.Config {
+	c.Broken = append(c.Broken, config.Broken{Name: name, Origin: name + ".toml:1", Reason: reason})
+	return c
+}

@@ -43,6 +43,17 @@ type Handler struct {
 	Starts Starts
 }
 
+// Starts is how the last starts of a handler's sandboxes and containers ended since the
+// daemon started. Starts that failed because of their own request are not among them.
+type Starts struct {
+	// Recent counts the starts that are remembered, Failed those of them that failed, and
+	// InARow those that failed since one succeeded, or 0 ten minutes after the last.
+	Recent, Failed, InARow int
+	// Error is that of the last start that failed, in one line, and At its time.
+	Error string
+	At    time.Time
+}
+
 // Current is what is in force.
 type Current struct {
 	// Generation is that of the table: it grows with every change, and begins anew with the daemon.
@@ -88,28 +99,14 @@ type Outcome struct {
 	Digest     string
 	// Changed says that a new table came of it.
 	Changed bool
-	// Diff is what became of handlers.
-	Diff Diff
+	// Diff is what became of handlers and of other keys.
+	Diff config.Diff
 	// NotReady are those handlers of the new configuration that cannot run pods,
 	// with the reasons.
 	NotReady map[string]string
-	// NeedRestart are the keys that changed and need the daemon to start again;
-	// Live those that changed and are in force now.
-	NeedRestart, Live []config.Change
 	// Error says why nothing was changed, or is nil. Problems are its lines.
 	Error    error
 	Problems []string
-}
-
-// Starts is how the last starts of a handler's sandboxes and containers ended since the
-// daemon started. Starts that failed because of their own request are not among them.
-type Starts struct {
-	// Recent counts the starts that are remembered, Failed those of them that failed, and
-	// InARow those that failed since one succeeded, or 0 ten minutes after the last.
-	Recent, Failed, InARow int
-	// Error is that of the last start that failed, in one line, and At its time.
-	Error string
-	At    time.Time
 }
 
 func (o *Outcome) copy() *Outcome {

@@ -106,19 +106,6 @@ func (h *history) last(name string) []Change {
 	return slices.DeleteFunc(slices.Clone(h.changes), func(c Change) bool { return name != "" && c.Handler != name })
 }
 
-// audit logs a change of a handler in one line, and keeps it.
-func (s *store) audit(c Change) {
-	s.history.add(c)
-	entry := log.G(s.life).WithFields(log.Fields{
-		"handler": c.Handler, "what": c.What, "from": c.From, "to": c.To, "by": c.By, "reason": c.Reason,
-	})
-	if c.To == string(handler.NotReady) {
-		entry.Warn("Handler cannot run pods")
-		return
-	}
-	entry.Info("Handler changed")
-}
-
 // reloaded keeps a reload that changed something, or failed, and what it did to handlers;
 // before and after are their definitions.
 func (h *history) reloaded(o *Outcome, from uint64, by string, before, after map[string]*handler.Definition) {

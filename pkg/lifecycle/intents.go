@@ -1,9 +1,11 @@
 package lifecycle
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 
+	"github.com/berth-cri/berth/pkg/handler"
 	"github.com/berth-cri/berth/pkg/lifecycle/statefile"
 )
 
@@ -61,4 +63,19 @@ func (f intentFile) read() (map[string]*Intent, error) {
 // write replaces the file by one that survives a power cut.
 func (f intentFile) write(intents map[string]*Intent) error {
 	return statefile.Write(f.path, intentFormat, storedIntents{intents})
+}
+
+func (i *Intent) phase() handler.Phase {
+	if i.Kind == Drain {
+		return handler.Draining
+	}
+	return handler.Cordoned
+}
+
+func (i *Intent) told(unable string) string {
+	reason := cmp.Or(i.Reason, "set by an operator")
+	if unable != "" {
+		reason += "; also not ready: " + unable
+	}
+	return reason
 }

@@ -2,20 +2,8 @@ package lifecycle
 
 import (
 	"cmp"
-	"context"
 	"slices"
-
-	"github.com/berth-cri/berth/pkg/handler"
 )
-
-// Handlers tells all handlers, sorted by name, as they are at this moment.
-func (m *Manager) Handlers() []Handler {
-	all := m.handlers()
-	for i := range all {
-		all[i].Starts = m.startsOf(all[i])
-	}
-	return all
-}
 
 func (s *store) handlers() []Handler {
 	live := s.live.Live()
@@ -28,30 +16,6 @@ func (s *store) handlers() []Handler {
 	return all
 }
 
-// Handler tells one handler. The error is of the class ErrNotFound.
-func (m *Manager) Handler(name string) (Handler, error) {
-	live := m.live.Live()
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	e, there := m.plan.entry(name)
-	if !there {
-		return Handler{}, m.knows(name)
-	}
-	h := m.told(e, live)
-	h.Starts = m.startsOf(h)
-	return h, nil
-}
-
-// startsOf are the starts of a handler. That it became ready after the last that failed ends
-// the row: its self-check pod ran.
-func (m *Manager) startsOf(h Handler) Starts {
-	s := m.Starts(h.Definition.Name)
-	if h.State.Phase == handler.Ready && h.State.Since.After(s.At) {
-		s.InARow = 0
-	}
-	return s
-}
-
 // told is an entry with what else is known; mu is held.
 func (s *store) told(e Entry, live map[string]int) Handler {
 	name := e.Definition.Name
@@ -61,8 +25,8 @@ func (s *store) told(e Entry, live map[string]int) Handler {
 	}
 	if v, known := s.truth.verdictOf(e.Definition); known {
 		h.Runtime, h.Probed, h.ProbeError = v.runtime, v.at, cmp.Or(v.failure, v.doubt)
+		h.Capabilities = v.table
 	}
-	h.Capabilities = s.truth.tables[h.Digest]
 	h.Rollout = s.truth.rollouts()(name).Status()
 	if i := s.truth.intents[name]; i != nil {
 		kept := *i
@@ -70,9 +34,6 @@ func (s *store) told(e Entry, live map[string]int) Handler {
 	}
 	return h
 }
-
-// Current tells what is in force.
-func (m *Manager) Current() Current { return m.current() }
 
 func (s *store) current() Current {
 	s.mu.Lock()
@@ -86,46 +47,4 @@ func (s *store) current() Current {
 		c.Last = s.last.copy()
 	}
 	return c
-}
-
-// notReady are the handlers that cannot run pods, with the reasons.
-func (p *Plan) notReady() map[string]string {
-	all := map[string]string{}
-	for _, e := range p.Entries {
-		if e.Configured && !e.State.AcceptsPods() {
-			all[e.Definition.Name] = e.State.Reason
-		}
-	}
-	return all
-}
-
-// Changes are the last changes of a handler on this node, the oldest first; all if name is
-// empty. They survive restarts. The error is of the class ErrNotFound for a handler that
-// does not exist and has none.
-func (m *Manager) Changes(name string) ([]Change, error) {
-	all := m.history.last(name)
-	if name != "" && len(all) == 0 {
-		return nil, m.known(name)
-	}
-	return all, nil
-}
-
-// Watch returns a channel that gets an Event after each change of the table and
-// each reload. It is closed when ctx ends, or the Manager. A slow reader does
-// not hold up anything and misses no change, but sees several as one.
-func (m *Manager) Watch(ctx context.Context) <-chan Event {
-	w := &watcher{make(chan Event, 1)}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.life.Err() != nil {
-		close(w.events)
-		return w.events
-	}
-	m.watchers[w] = struct{}{}
-	context.AfterFunc(ctx, func() {
-		m.mu.Lock()
-		defer m.mu.Unlock()
-		m.drop(w)
-	})
-	return w.events
 }

@@ -27,6 +27,7 @@ import (
 
 	"github.com/containerd/log"
 
+	"github.com/berth-cri/berth/pkg/handler"
 	"github.com/berth-cri/berth/pkg/lifecycle/rollout"
 	"github.com/berth-cri/berth/pkg/probe"
 )
@@ -61,10 +62,10 @@ func New(ctx context.Context, o Options) (*Manager, error) {
 	s := newStore(newBackground(ctx), o.Live, o.Publisher, past)
 	r := newRollouts(s, o.Dir)
 	p := &probes{store: s, rollouts: r, prober: o.Prober, source: o.CapabilitySource}
-	reloads := &reloader{store: s, rollouts: r, probes: p, loader: o.Loader, announcer: o.Announcer, queue: &queue{wake: make(chan struct{}, 1)}, rewatch: make(chan struct{}, 1)}
 	m := &Manager{
-		Controller: r.controller, starts: &starts{probes: p, logs: map[string]*startLog{}}, store: s, watch: o.Config.Handlers.Watch, intents: intentFile{filepath.Join(o.Dir, "intents.json")}, probes: p,
-		reloads: reloads, first: make(chan struct{}),
+		Controller: r.controller, starts: &starts{probes: p, logs: map[string]*startLog{}}, store: s,
+		watch: o.Config.Handlers.Watch, intents: intentFile{filepath.Join(o.Dir, "intents.json")}, probes: p,
+		reloads: newReloader(r, p, o), first: make(chan struct{}),
 	}
 	intents, err := m.intents.read()
 	if err != nil {
@@ -124,11 +125,99 @@ func (m *Manager) Ready(ctx context.Context) error {
 // end in time. The table stays as it is.
 func (m *Manager) Close() error {
 	err := m.background.close()
-	m.reloads.queue.close()
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for w := range m.watchers {
 		m.drop(w)
 	}
 	return err
+}
+
+// Reload reads the configuration again and puts it in force, all of it or
+// nothing. The outcome is that of a reading which began after the call; its
+// Error is also returned. The end of ctx ends the waiting, not the reload.
+func (m *Manager) Reload(ctx context.Context, t Trigger) (Outcome, error) {
+	done := make(chan Outcome, 1)
+	if !m.reloads.request(request{trigger: t, by: userOf(ctx), done: []chan Outcome{done}}) {
+		return Outcome{}, errClosed
+	}
+	select {
+	case o := <-done:
+		return o, o.Error
+	case <-ctx.Done():
+		return Outcome{}, context.Cause(ctx)
+	case <-m.life.Done():
+		return Outcome{}, errClosed
+	}
+}
+
+// Request asks for a reload and does not wait for it. One that comes before
+// Ready is remembered.
+func (m *Manager) Request(t Trigger) { m.reloads.request(request{trigger: t}) }
+
+// Handlers tells all handlers, sorted by name, as they are at this moment.
+func (m *Manager) Handlers() []Handler {
+	all := m.handlers()
+	for i := range all {
+		all[i].Starts = m.startsOf(all[i])
+	}
+	return all
+}
+
+// Handler tells one handler. The error is of the class ErrNotFound.
+func (m *Manager) Handler(name string) (Handler, error) {
+	live := m.live.Live()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	e, there := m.plan.entry(name)
+	if !there {
+		return Handler{}, m.knows(name)
+	}
+	h := m.told(e, live)
+	h.Starts = m.startsOf(h)
+	return h, nil
+}
+
+// startsOf are the starts of a handler. That it became ready after the last that failed ends
+// the row: its self-check pod ran.
+func (m *Manager) startsOf(h Handler) Starts {
+	s := m.Starts(h.Definition.Name)
+	if h.State.Phase == handler.Ready && h.State.Since.After(s.At) {
+		s.InARow = 0
+	}
+	return s
+}
+
+// Current tells what is in force.
+func (m *Manager) Current() Current { return m.current() }
+
+// Changes are the last changes of a handler on this node, the oldest first; all if name is
+// empty. They survive restarts. The error is of the class ErrNotFound for a handler that
+// does not exist and has none.
+func (m *Manager) Changes(name string) ([]Change, error) {
+	all := m.history.last(name)
+	if name != "" && len(all) == 0 {
+		return nil, m.known(name)
+	}
+	return all, nil
+}
+
+// Watch returns a channel that gets an Event after each change of the table and
+// each reload. It is closed when ctx ends, or the Manager. A slow reader does
+// not hold up anything and misses no change, but sees several as one.
+func (m *Manager) Watch(ctx context.Context) <-chan Event {
+	w := &watcher{make(chan Event, 1)}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.life.Err() != nil {
+		close(w.events)
+		return w.events
+	}
+	m.watchers[w] = struct{}{}
+	context.AfterFunc(ctx, func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.drop(w)
+	})
+	return w.events
 }

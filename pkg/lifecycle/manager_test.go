@@ -118,7 +118,7 @@ func TestAStartWithTheLastAcceptedConfiguration(t *testing.T) {
 		b := &bed{t: t, dir: t.TempDir(), loadErr: mistake}
 		b.open(start)
 		look := func() {
-			b.m.reloads.queue.add(request{trigger: TriggerFiles, patient: true, silent: true})
+			b.m.reloads.request(request{trigger: TriggerFiles, patient: true, silent: true})
 			time.Sleep(settle)
 			synctest.Wait()
 		}
@@ -321,46 +321,45 @@ func TestALateAnswerCounts(t *testing.T) {
 // Many requests while one reload goes on are one more reload, which began after
 // each of them.
 func TestReloadsCoalesce(t *testing.T) {
-	b := newBed(t, conf("runc", "/r"))
-	began, release := make(chan struct{}), make(chan struct{})
-	var loads atomic.Int32
-	b.set(func() {
-		b.loading = func() {
-			switch loads.Add(1) {
-			case 1:
-				close(began)
-				<-release
-			case 2:
-				b.set(func() { b.next = conf("runc", "/r", "crun", "/c") })
+	synctest.Test(t, func(t *testing.T) {
+		b := &bed{t: t, dir: t.TempDir(), next: conf("runc", "/r")}
+		b.open(b.next)
+		release := make(chan struct{})
+		var loads atomic.Int32
+		b.set(func() {
+			b.loading = func() {
+				switch loads.Add(1) {
+				case 1:
+					<-release
+				case 2:
+					b.set(func() { b.next = conf("runc", "/r", "crun", "/c") })
+				}
 			}
+		})
+		var all sync.WaitGroup
+		all.Go(func() {
+			if o, err := b.m.Reload(t.Context(), TriggerSignal); err != nil || o.Changed {
+				t.Errorf("the first is %+v, %v", o, err)
+			}
+		})
+		synctest.Wait()
+		for range 100 {
+			b.m.Request(TriggerSignal)
 		}
-	})
-	var all sync.WaitGroup
-	all.Go(func() {
-		if o, err := b.m.Reload(t.Context(), TriggerSignal); err != nil || o.Changed {
-			t.Errorf("the first is %+v, %v", o, err)
+		all.Go(func() {
+			o, err := b.m.Reload(t.Context(), TriggerAdmin)
+			if err != nil || !slices.Equal(o.Diff.Added, []string{"crun"}) || o.Trigger != TriggerAdmin {
+				t.Errorf("the second is %+v, %v", o, err)
+			}
+		})
+		synctest.Wait()
+		close(release)
+		all.Wait()
+		if n := loads.Load(); n != 2 {
+			t.Errorf("102 requests were %d reloads", n)
 		}
+		b.close()
 	})
-	<-began
-	for range 100 {
-		b.m.Request(TriggerSignal)
-	}
-	all.Go(func() {
-		o, err := b.m.Reload(t.Context(), TriggerAdmin)
-		if err != nil || !slices.Equal(o.Diff.Added, []string{"crun"}) || o.Trigger != TriggerAdmin {
-			t.Errorf("the second is %+v, %v", o, err)
-		}
-	})
-	b.wait("the request", func() bool {
-		b.m.reloads.queue.mu.Lock()
-		defer b.m.reloads.queue.mu.Unlock()
-		return len(b.m.reloads.queue.waiting) == 101
-	})
-	close(release)
-	all.Wait()
-	if n := loads.Load(); n != 2 {
-		t.Errorf("102 requests were %d reloads", n)
-	}
 }
 
 func TestAnEditorIsGivenTime(t *testing.T) {
@@ -397,7 +396,7 @@ func TestWhatIsFoundByLookingIsTold(t *testing.T) {
 		b := &bed{t: t, dir: t.TempDir(), next: conf("runc", "/r")}
 		b.open(b.next)
 		found := func() *Outcome {
-			b.m.reloads.queue.add(request{trigger: TriggerFiles, patient: true, silent: true})
+			b.m.reloads.request(request{trigger: TriggerFiles, patient: true, silent: true})
 			synctest.Wait()
 			time.Sleep(settle)
 			synctest.Wait()
@@ -420,7 +419,7 @@ func TestWhatIsFoundByLookingIsTold(t *testing.T) {
 		louder := conf("runc", "/r")
 		louder.Log.Level = "debug"
 		b.set(func() { b.next = louder })
-		if last := found(); len(last.Live) != 1 || len(b.announced) != 3 {
+		if last := found(); len(last.Diff.Live) != 1 || len(b.announced) != 3 {
 			t.Errorf("the outcome is %+v, announced are %v", last, b.announced)
 		}
 		if found(); len(b.announced) != 3 {
@@ -438,8 +437,8 @@ func TestKeysThatNeedARestart(t *testing.T) {
 	next.Log.Level, next.Streaming.Port, next.Handlers.AdvertiseNotReady = "debug", 99, true
 	next.Engine.CgroupPrefix = "cri-containerd"
 	o := b.must(b.reload(next))
-	if len(o.NeedRestart) != 1 || o.NeedRestart[0].Key != "streaming.port" || o.NeedRestart[0].From != "0" || o.NeedRestart[0].To != "99" {
-		t.Errorf("needing a restart are %v", o.NeedRestart)
+	if len(o.Diff.Pending) != 1 || o.Diff.Pending[0].Key != "streaming.port" || o.Diff.Pending[0].From != "0" || o.Diff.Pending[0].To != "99" {
+		t.Errorf("needing a restart are %v", o.Diff.Pending)
 	}
 	c := b.m.Current()
 	if c.Config.Streaming.Port != 0 || c.Config.Log.Level != "debug" || len(c.NeedRestart) != 1 || !b.last().AdvertiseNotReady {
@@ -452,12 +451,12 @@ func TestKeysThatNeedARestart(t *testing.T) {
 		t.Error("the loader's configuration was changed")
 	}
 	again := b.must(b.reload(next))
-	if again.Changed || len(again.NeedRestart) != 1 {
+	if again.Changed || len(again.Diff.Pending) != 1 {
 		t.Errorf("got %+v", again)
 	}
 	back := conf("runc", "/r", "crun", "/c")
 	back.Log.Level, back.Handlers.AdvertiseNotReady, back.Engine.CgroupPrefix = "debug", true, "cri-containerd"
-	if o := b.must(b.reload(back)); len(o.NeedRestart) != 0 || len(b.m.Current().NeedRestart) != 0 {
+	if o := b.must(b.reload(back)); len(o.Diff.Pending) != 0 || len(b.m.Current().NeedRestart) != 0 {
 		t.Errorf("got %+v", o)
 	}
 }
@@ -468,7 +467,7 @@ func TestCgroupPrefixIsLive(t *testing.T) {
 	next := conf("runc", "/r")
 	next.Engine.CgroupPrefix = "cri-containerd"
 	o := b.must(b.reload(next))
-	if !o.Changed || len(o.NeedRestart) != 0 || len(o.Live) != 1 || o.Live[0].Key != "engine.cgroup_prefix" {
+	if !o.Changed || len(o.Diff.Pending) != 0 || len(o.Diff.Live) != 1 || o.Diff.Live[0].Key != "engine.cgroup_prefix" {
 		t.Errorf("the outcome is %+v", o)
 	}
 	test.Equal(t, "new pods get", b.last().CgroupPrefix, "cri-containerd")

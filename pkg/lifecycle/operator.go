@@ -114,26 +114,3 @@ func sameAs(d *handler.Definition, all []*handler.Definition) []*handler.Definit
 	}
 	return same
 }
-
-// Reload reads the configuration again and puts it in force, all of it or
-// nothing. The outcome is that of a reading which began after the call; its
-// Error is also returned. The end of ctx ends the waiting, not the reload.
-func (m *Manager) Reload(ctx context.Context, t Trigger) (Outcome, error) {
-	r := request{trigger: t, by: userOf(ctx), done: make(chan Outcome, 1)}
-	if !m.reloads.queue.add(r) {
-		return Outcome{}, errClosed
-	}
-	select {
-	case o, ok := <-r.done:
-		if !ok {
-			return Outcome{}, errClosed
-		}
-		return o, o.Error
-	case <-ctx.Done():
-		return Outcome{}, context.Cause(ctx)
-	}
-}
-
-// Request asks for a reload and does not wait for it. One that comes before
-// Ready is remembered.
-func (m *Manager) Request(t Trigger) { m.reloads.queue.add(request{trigger: t}) }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/berth-cri/berth/pkg/handler"
@@ -52,19 +53,19 @@ func planned(t *truth, live map[string]int, last *Plan, generation uint64, now t
 	entries := map[string]Entry{}
 	for _, d := range t.config.Runtimes {
 		d, candidate := t.rollout(d).Routes()
-		entries[d.Name] = Entry{Definition: d, Next: candidate, Configured: true, State: next(t.factsOf(d))}
+		entries[d.Name] = Entry{Definition: d, Next: candidate, Configured: true, State: state(t.unable(d), t.intents[d.Name])}
 	}
 	for _, b := range t.config.Broken {
 		entries[b.Name] = Entry{
 			Definition: &handler.Definition{Name: b.Name, Origin: b.Origin}, Configured: true,
-			State: next(facts{configured: true, broken: b.Reason, intent: t.intents[b.Name]}),
+			State: state(b.Reason, t.intents[b.Name]),
 		}
 	}
 	for name, count := range live {
 		if _, there := entries[name]; there || count == 0 || handler.ValidName(name) != nil {
 			continue
 		}
-		entries[name] = Entry{Definition: t.gone(name), State: next(facts{})}
+		entries[name] = Entry{Definition: t.gone(name), State: gone}
 	}
 	for _, name := range slices.Sorted(maps.Keys(entries)) {
 		e := entries[name]
@@ -82,24 +83,30 @@ func planned(t *truth, live map[string]int, last *Plan, generation uint64, now t
 	return p
 }
 
+// gone is the state of a handler that only its pods keep in the plan, whatever operators
+// wanted.
+var gone = handler.State{Phase: handler.Draining, Reason: "no longer configured; removed with its last pod"}
+
+// state is that of a configured handler. What operators want goes before what keeps it from
+// running pods, and both are in the reason. Pure.
+func state(unable string, i *Intent) handler.State {
+	switch {
+	case i != nil:
+		return handler.State{Phase: i.phase(), Reason: i.told(unable)}
+	case unable != "":
+		return handler.State{Phase: handler.NotReady, Reason: unable}
+	}
+	return handler.State{Phase: handler.Ready}
+}
+
 func (p *Plan) entry(name string) (Entry, bool) {
 	i, found := slices.BinarySearchFunc(p.Entries, name, func(e Entry, name string) int {
-		return cmpStrings(e.Definition.Name, name)
+		return strings.Compare(e.Definition.Name, name)
 	})
 	if !found {
 		return Entry{}, false
 	}
 	return p.Entries[i], true
-}
-
-func cmpStrings(a, b string) int {
-	switch {
-	case a < b:
-		return -1
-	case a > b:
-		return 1
-	}
-	return 0
 }
 
 // digest covers what is configured, not in which state it is.
@@ -121,4 +128,15 @@ func (p *Plan) same(o *Plan) bool {
 			return a.State.Same(b.State) && a.Configured == b.Configured && (a.Next == nil) == (b.Next == nil) &&
 				a.Definition.Name == b.Definition.Name && a.Definition.Origin == b.Definition.Origin
 		})
+}
+
+// notReady are the handlers that cannot run pods, with the reasons.
+func (p *Plan) notReady() map[string]string {
+	all := map[string]string{}
+	for _, e := range p.Entries {
+		if e.Configured && !e.State.AcceptsPods() {
+			all[e.Definition.Name] = e.State.Reason
+		}
+	}
+	return all
 }

@@ -56,8 +56,8 @@ func (t turns) take(long time.Duration) (give func()) {
 // published next. Those whose last probe failed are looked at as closely again.
 func (p *probes) probeAll(ctx context.Context, all []*handler.Definition, depth probe.Depth, patience time.Duration) (finished bool) {
 	turn := make(turns, probesAtOnce)
-	results := &results{}
 	before := p.snapshot()
+	late := false // guarded by mu
 	configured := definitions(before.config)
 	var ongoing sync.WaitGroup
 	for _, d := range all {
@@ -75,9 +75,9 @@ func (p *probes) probeAll(ctx context.Context, all []*handler.Definition, depth 
 			if p.life.Err() != nil {
 				return
 			}
-			if !results.add(r) {
-				p.note(r)
-			}
+			p.mu.Lock()
+			p.note(r, late)
+			p.mu.Unlock()
 			if r.err == nil && !r.learned {
 				p.work.Go(func() { p.learnCapabilities(r) })
 			}
@@ -98,12 +98,7 @@ func (p *probes) probeAll(ctx context.Context, all []*handler.Definition, depth 
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	t := p.truth.copy()
-	for _, r := range results.close() {
-		t.note(r)
-		p.tellDoubt(t, r)
-	}
-	p.truth = t
+	late = true
 	p.rollouts.settle()
 	return finished
 }
@@ -142,8 +137,9 @@ func (p *probes) learnCapabilities(r result) {
 	}
 	digest, table := r.definition.Digest(), p.capabilities(r)
 	if err := p.change(func(t *truth) error {
-		if _, known := t.tables[digest]; !known && t.subject(digest) {
-			t.tables[digest] = table
+		if v, known := t.verdicts[digest]; known && !v.learned {
+			v.table, v.learned = table, true
+			t.verdicts[digest] = v
 		}
 		return nil
 	}); err != nil {
@@ -151,20 +147,25 @@ func (p *probes) learnCapabilities(r result) {
 	}
 }
 
-// note publishes what a probe found that nobody waits for any more.
-func (p *probes) note(r result) {
-	if err := p.change(func(t *truth) error { t.note(r); return nil }); err != nil {
+// note takes over what a probe found, and publishes what follows if it is late: then nothing
+// else does. mu is held.
+func (p *probes) note(r result, late bool) {
+	if !late {
+		p.truth = p.truth.copy()
+		p.truth.note(r)
+		p.tellDoubt(r)
+		return
+	}
+	if err := p.publish(func(t *truth) error { t.note(r); return nil }); err != nil {
 		log.G(p.life).WithError(err).WithField("handler", r.definition.Name).Error("Failed to publish probe result")
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.tellDoubt(p.truth, r)
+	p.tellDoubt(r)
 	p.rollouts.settle()
 }
 
-// tellDoubt says once that a handler stays ready although its probe failed.
-func (p *probes) tellDoubt(t *truth, r result) {
-	if v, known := t.verdictOf(r.definition); known && v.doubt != "" && v.tries == 1 {
+// tellDoubt logs once that a handler stays ready although its probe failed; mu is held.
+func (p *probes) tellDoubt(r result) {
+	if v, known := p.truth.verdictOf(r.definition); known && v.doubt != "" && v.tries == 1 {
 		log.G(p.life).WithError(r.err).WithField("handler", r.definition.Name).Warn("Transient probe failure; retrying")
 	}
 }
@@ -198,31 +199,6 @@ func (f *flights) without(all []*handler.Definition) []*handler.Definition {
 	return slices.DeleteFunc(all, func(d *handler.Definition) bool { return f.now[d.Digest()] > 0 })
 }
 
-// results collects until it is closed.
-type results struct {
-	mu     sync.Mutex
-	closed bool
-	all    []result
-}
-
-// add says false once closed.
-func (r *results) add(one result) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.closed {
-		return false
-	}
-	r.all = append(r.all, one)
-	return true
-}
-
-func (r *results) close() []result {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.closed = true
-	return r.all
-}
-
 // lookInterval is the time between looks at pods, which wait for nothing.
 const lookInterval = time.Second
 
@@ -241,7 +217,7 @@ func (p *probes) looks() {
 		t := p.snapshot()
 		h := t.config.Handlers
 		anew := h.AskInterval > 0 && time.Since(asked) >= h.AskInterval
-		all := p.flying.without(t.due(t.config, time.Now()))
+		all := p.flying.without(t.due(time.Now()))
 		p.look(all, probe.Ask)
 		if anew || h.ProbeInterval > 0 && time.Since(looked) >= h.ProbeInterval {
 			looked = time.Now()
@@ -267,11 +243,11 @@ func others(all, some []*handler.Definition) []*handler.Definition {
 // look probes in the background: who waits for a runtime that hangs keeps nobody
 // else from being looked at.
 func (p *probes) look(all []*handler.Definition, depth probe.Depth) {
-	if len(all) > 0 && p.begin() {
-		go func() {
-			defer p.work.Done()
-			p.probeAll(p.life, all, depth, probeWait)
-			p.refresh()
-		}()
+	if len(all) == 0 {
+		return
 	}
+	p.spawn(func(ctx context.Context) {
+		p.probeAll(ctx, all, depth, probeWait)
+		p.refresh()
+	})
 }

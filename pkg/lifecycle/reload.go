@@ -14,7 +14,9 @@ import (
 	"github.com/berth-cri/berth/pkg/probe"
 )
 
-// reloader puts in force what the configuration files say.
+// reloader puts in force what the configuration files say, one reload at a time. Its fields
+// live as long as the Manager. What a reload swaps is the truth and the plan of the store,
+// both or neither.
 type reloader struct {
 	*store
 	rollouts *rollouts
@@ -22,30 +24,84 @@ type reloader struct {
 
 	loader    Loader
 	announcer Announcer // may be nil
-	queue     *queue
+	// requests has no room: what is sent during a reload is received after it, and shares the
+	// next one.
+	requests chan request
 	// rewatch has room for one: the loader's paths may be others.
 	rewatch chan struct{}
 	// polls says that changes of files are not told by the kernel.
 	polls atomic.Bool
 }
 
-// run answers requests, one reload at a time, until Close.
+func newReloader(r *rollouts, p *probes, o Options) *reloader {
+	return &reloader{
+		store: r.store, rollouts: r, probes: p, loader: o.Loader, announcer: o.Announcer,
+		requests: make(chan request), rewatch: make(chan struct{}, 1),
+	}
+}
+
+// request is one wish for a reload.
+type request struct {
+	trigger Trigger
+	// by is the user behind the request, or empty.
+	by string
+	// patient requests are tried once more, when files are quiet, before a
+	// failure is reported: an editor may be in the middle of something.
+	patient bool
+	// silent requests are of no interest unless something changes.
+	silent bool
+	// done get the outcome; they are buffered.
+	done []chan Outcome
+}
+
+// triggers are those of requests: when several share a reload, the last of them is its Trigger.
+var triggers = []Trigger{TriggerFiles, TriggerSignal, TriggerAdmin}
+
+// with is the request that stands for two. Pure.
+func (q request) with(o request) request {
+	if slices.Index(triggers, o.trigger) > slices.Index(triggers, q.trigger) {
+		q.trigger = o.trigger
+	}
+	q.by = cmp.Or(q.by, o.by)
+	q.patient, q.silent = q.patient && o.patient, q.silent && o.silent
+	q.done = append(q.done, o.done...)
+	return q
+}
+
+// request asks for a reload and does not wait for it. It returns false if the Manager is closed.
+func (r *reloader) request(q request) bool {
+	return r.spawn(func(ctx context.Context) {
+		select {
+		case r.requests <- q:
+		case <-ctx.Done():
+		}
+	})
+}
+
+// run answers requests until Close.
 func (r *reloader) run() {
 	for {
 		select {
 		case <-r.life.Done():
 			return
-		case <-r.queue.wake:
-		}
-		all := r.queue.take()
-		if len(all) == 0 {
-			continue
-		}
-		o := r.reload(r.life, merged(all))
-		for _, q := range all {
-			if q.done != nil {
-				q.done <- o
+		case q := <-r.requests:
+			q = r.merged(q)
+			o := r.reload(r.life, q)
+			for _, done := range q.done {
+				done <- o
 			}
+		}
+	}
+}
+
+// merged is q together with all other requests of the moment.
+func (r *reloader) merged(q request) request {
+	for {
+		select {
+		case o := <-r.requests:
+			q = q.with(o)
+		default:
+			return q
 		}
 	}
 }
@@ -106,12 +162,11 @@ func (r *reloader) put(next *config.Config, o *Outcome, q request) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	before, definitionsBefore := r.plan, definitions(r.truth.config)
-	effective, live, pending := config.Reload(r.truth.config, next)
-	o.Diff = Compare(r.truth.config, next)
-	o.Live, o.NeedRestart = live, pending
+	effective, diff := config.Reload(r.truth.config, next)
+	o.Diff = diff
 	changed, err := r.apply(Change{}, func(t *truth) error {
 		t.adopt(effective)
-		t.loaded, t.trigger, t.pending = o.At, o.Trigger, pending
+		t.loaded, t.trigger, t.pending = o.At, o.Trigger, diff.Pending
 		return nil
 	})
 	if err != nil {
@@ -119,7 +174,7 @@ func (r *reloader) put(next *config.Config, o *Outcome, q request) error {
 	}
 	r.rollouts.settle()
 	failed := r.last != nil && r.last.Error != nil
-	if o.Changed = r.plan != before; q.silent && !o.Changed && !failed && len(live) == 0 {
+	if o.Changed = r.plan != before; q.silent && !o.Changed && !failed && len(diff.Live) == 0 {
 		o.Generation = r.plan.Generation
 		if len(changed) > 0 {
 			r.tell(changed, nil)
@@ -170,11 +225,11 @@ const settle = 500 * time.Millisecond
 
 // later asks again when files had time to become whole.
 func (r *reloader) later(q request) {
-	r.work.Go(func() {
+	r.spawn(func(ctx context.Context) {
 		select {
-		case <-r.life.Done():
+		case <-ctx.Done():
 		case <-time.After(settle):
-			r.queue.add(q)
+			r.request(q)
 		}
 	})
 }
@@ -182,7 +237,7 @@ func (r *reloader) later(q request) {
 // report says in the log what a reload did.
 func (r *reloader) report(ctx context.Context, o Outcome, q request) {
 	entry := log.G(ctx).WithFields(log.Fields{"trigger": o.Trigger, "by": cmp.Or(q.by, string(o.Trigger)), "generation": o.Generation})
-	for _, c := range o.NeedRestart {
+	for _, c := range o.Diff.Pending {
 		entry.WithField("key", c.String()).Warn("Changed setting takes effect only after a restart of berth")
 	}
 	switch {
@@ -190,12 +245,12 @@ func (r *reloader) report(ctx context.Context, o Outcome, q request) {
 		for _, p := range o.Problems {
 			entry.WithField("problem", p).Error("Configuration rejected; the last accepted one stays in use")
 		}
-	case !o.Changed && (q.silent || o.Trigger == TriggerFiles) && len(o.Live) == 0:
+	case !o.Changed && (q.silent || o.Trigger == TriggerFiles) && len(o.Diff.Live) == 0:
 		entry.Debug("Configuration reloaded without changes")
 	default:
 		entry.WithFields(log.Fields{
 			"added": o.Diff.Added, "changed": o.Diff.Changed, "removed": o.Diff.Removed, "default": o.Diff.DefaultTo,
-			"live": o.Live, "not_ready": o.NotReady, "took": o.Took.Round(time.Millisecond).String(),
+			"live": o.Diff.Live, "not_ready": o.NotReady, "took": o.Took.Round(time.Millisecond).String(),
 		}).Info("Configuration reloaded")
 	}
 }

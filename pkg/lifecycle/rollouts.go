@@ -60,16 +60,7 @@ func (r *rollouts) Decide(ctx context.Context, name string, decide func(rollout.
 	return nil
 }
 
-func (r *rollouts) Go(f func(ctx context.Context)) bool {
-	if !r.begin() {
-		return false
-	}
-	go func() {
-		defer r.work.Done()
-		f(r.life)
-	}()
-	return true
-}
+func (r *rollouts) Go(f func(ctx context.Context)) bool { return r.spawn(f) }
 
 // settle drops the decisions on rollouts that are no more, and returns the handlers'
 // names.

@@ -1,6 +1,7 @@
 package lifecycle
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"sync"
@@ -156,16 +157,17 @@ func (s *starts) NotStarted(name string, a handler.Attempt, err error) {
 // decide probes a handler whose starts fail. A self-check pod that has not finished when
 // its patience is over counts as failed until it has.
 func (p *probes) decide(d *handler.Definition, depth probe.Depth, last Starts) {
-	if len(p.flying.without([]*handler.Definition{d})) == 0 && depth < probe.RunPod || !p.begin() {
+	if len(p.flying.without([]*handler.Definition{d})) == 0 && depth < probe.RunPod {
 		return
 	}
-	go func() {
-		defer p.work.Done()
-		if !p.probeAll(p.life, []*handler.Definition{d}, depth, selfCheckPatience) && depth == probe.RunPod {
-			log.G(p.life).WithField("handler", d.Name).Warn("Self-check pod has not finished; the handler takes no pods until it has")
-			p.note(result{definition: d, at: time.Now(), depth: depth, err: unfinished(last)})
+	p.spawn(func(ctx context.Context) {
+		if !p.probeAll(ctx, []*handler.Definition{d}, depth, selfCheckPatience) && depth == probe.RunPod {
+			log.G(ctx).WithField("handler", d.Name).Warn("Self-check pod has not finished; the handler takes no pods until it has")
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			p.note(result{definition: d, at: time.Now(), depth: depth, err: unfinished(last)}, true)
 			return
 		}
 		p.refresh()
-	}()
+	})
 }

@@ -50,7 +50,7 @@ func (s *store) begins(c *config.Config, intents map[string]*Intent, decisions m
 	s.problems = append(s.problems, c.Problems.Lines()...)
 	s.truth = &truth{
 		config: c, loaded: cmp.Or(c.ReadAt, time.Now()), trigger: TriggerStart, intents: intents, decisions: decisions,
-		verdicts: map[string]verdict{}, tables: map[string]capability.Table{}, retired: map[string]*handler.Definition{},
+		verdicts: map[string]verdict{}, retired: map[string]*handler.Definition{},
 	}
 	s.counts.success = s.truth.loaded
 	s.plan = planned(s.truth, nil, &Plan{}, s.generation(), time.Now())
@@ -69,6 +69,11 @@ func (s *store) snapshot() *truth {
 func (s *store) change(change func(*truth) error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	return s.publish(change)
+}
+
+// publish is change with mu held.
+func (s *store) publish(change func(*truth) error) error {
 	changed, err := s.apply(Change{}, change)
 	if len(changed) > 0 {
 		s.tell(changed, nil)
@@ -76,7 +81,7 @@ func (s *store) change(change func(*truth) error) error {
 	return err
 }
 
-// apply is change with mu held, for callers that tell watchers themselves. It
+// apply is publish for callers that tell watchers themselves. It
 // returns the handlers that are not as they were, or that can do other things. The change of
 // the handler that wish names is audited as that.
 func (s *store) apply(wish Change, change func(*truth) error) (changed []string, err error) {
@@ -118,10 +123,7 @@ func (s *store) abler(changed []string) []string {
 func (s *store) open() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	changed, err := s.apply(Change{}, func(*truth) error { return nil })
-	if len(changed) > 0 {
-		s.tell(changed, nil)
-	}
+	err := s.publish(func(*truth) error { return nil })
 	if s.opened = err == nil; s.opened {
 		close(s.routing)
 	}
@@ -155,6 +157,19 @@ func (s *store) auditStates(p *Plan, wish Change) {
 		c.From, c.To, c.Reason = string(before.State.Phase), string(e.State.Phase), e.State.Reason
 		s.audit(c)
 	}
+}
+
+// audit logs a change of a handler in one line, and keeps it.
+func (s *store) audit(c Change) {
+	s.history.add(c)
+	entry := log.G(s.life).WithFields(log.Fields{
+		"handler": c.Handler, "what": c.What, "from": c.From, "to": c.To, "by": c.By, "reason": c.Reason,
+	})
+	if c.To == string(handler.NotReady) {
+		entry.Warn("Handler cannot run pods")
+		return
+	}
+	entry.Info("Handler changed")
 }
 
 // refresh publishes what follows from what is known, and logs what keeps it from that.

@@ -25,9 +25,6 @@ type truth struct {
 	// verdicts are by the digest of a Definition, so that a late answer about an
 	// old one says nothing about the new one of its name.
 	verdicts map[string]verdict
-	// tables are what handlers can do, by the digest of a Definition: as of its last
-	// good probe.
-	tables map[string]capability.Table
 	// retired are Definitions that are no longer configured, by name, for as long
 	// as there are pods of them.
 	retired map[string]*handler.Definition
@@ -36,7 +33,7 @@ type truth struct {
 func (t *truth) copy() *truth {
 	c := *t
 	c.intents, c.verdicts, c.retired = maps.Clone(t.intents), maps.Clone(t.verdicts), maps.Clone(t.retired)
-	c.decisions, c.tables = maps.Clone(t.decisions), maps.Clone(t.tables)
+	c.decisions = maps.Clone(t.decisions)
 	return &c
 }
 
@@ -68,9 +65,13 @@ func (t *truth) rollouts() func(name string) rollout.View {
 	return func(name string) rollout.View { return t.rollout(configured[name]) }
 }
 
-func (t *truth) factsOf(d *handler.Definition) facts {
+// unable is why a configured handler cannot run pods, or empty.
+func (t *truth) unable(d *handler.Definition) string {
 	v, probed := t.verdictOf(d)
-	return facts{configured: true, probed: probed, failure: v.failure, intent: t.intents[d.Name]}
+	if !probed {
+		return rollout.NotProbedYet
+	}
+	return v.failure
 }
 
 // gone is the Definition of a handler that only its pods remember.
@@ -86,7 +87,7 @@ func (t *truth) able() map[string]capability.Table {
 	all := make(map[string]capability.Table, len(t.config.Runtimes))
 	for _, d := range t.config.Runtimes {
 		d, _ = t.rollout(d).Routes()
-		all[d.Name] = t.tables[d.Digest()]
+		all[d.Name] = t.verdicts[d.Digest()].table
 	}
 	return all
 }
@@ -101,14 +102,8 @@ func Candidates(c *config.Config) []*handler.Definition {
 	return all
 }
 
-// subject says whether something configured has that digest.
-func (t *truth) subject(digest string) bool {
-	return slices.ContainsFunc(Candidates(t.config), func(d *handler.Definition) bool { return d.Digest() == digest })
-}
-
 // note takes over what a probe found. One that failed keeps what was seen before.
-// What was found earlier than that says nothing new: those who probe several
-// handlers tell of all when the last has answered. Nor does a good look that was not as close
+// What was found earlier than that is ignored, and so is a good look that was not as close
 // as the one that failed.
 func (t *truth) note(r result) {
 	digest := r.definition.Digest()
@@ -117,15 +112,6 @@ func (t *truth) note(r result) {
 		return
 	}
 	t.verdicts[digest] = before.after(r, known)
-	table, known := t.tables[digest]
-	switch {
-	case r.learned:
-		t.tables[digest] = r.table
-	case known && t.verdicts[digest].failure != "":
-		// A table is of what ran last. What its pods keep to is a promise for the next.
-		table.Conforms = nil
-		t.tables[digest] = table
-	}
 }
 
 // adopt makes c the configuration, and keeps the Definitions that it has not.
@@ -143,7 +129,6 @@ func (t *truth) adopt(c *config.Config) {
 		delete(t.retired, name)
 	}
 	maps.DeleteFunc(t.verdicts, func(digest string, _ verdict) bool { return !digests[digest] })
-	maps.DeleteFunc(t.tables, func(digest string, _ capability.Table) bool { return !digests[digest] })
 	t.config = c
 }
 
@@ -154,4 +139,20 @@ func (t *truth) forget(live map[string]int) {
 			delete(t.retired, name)
 		}
 	}
+}
+
+// definitions are the handlers that can be probed, by name.
+func definitions(c *config.Config) map[string]*handler.Definition {
+	all := map[string]*handler.Definition{}
+	for _, d := range c.Runtimes {
+		all[d.Name] = d
+	}
+	return all
+}
+
+// due are the Definitions whose probes failed and are to be made again.
+func (t *truth) due(now time.Time) []*handler.Definition {
+	return slices.DeleteFunc(Candidates(t.config), func(d *handler.Definition) bool {
+		return !t.verdicts[d.Digest()].due(now, t.config.Handlers.ProbeInterval)
+	})
 }

@@ -3,7 +3,6 @@ package lifecycle
 import (
 	"time"
 
-	"github.com/berth-cri/berth/pkg/config"
 	"github.com/berth-cri/berth/pkg/handler"
 	"github.com/berth-cri/berth/pkg/printable"
 	"github.com/berth-cri/berth/pkg/probe"
@@ -17,6 +16,18 @@ const (
 	// longestRetry is the longest time between two looks at what failed.
 	longestRetry = 8 * time.Second
 )
+
+// result is what a probe found.
+type result struct {
+	definition *handler.Definition
+	at         time.Time
+	depth      probe.Depth
+	runtime    *probe.Runtime
+	err        error
+	// table is what the handler can do, if that was learned.
+	table   capability.Table
+	learned bool
+}
 
 // verdict is what probes found.
 type verdict struct {
@@ -34,15 +45,24 @@ type verdict struct {
 	failed string
 	// runtime is what the last good probe of this digest saw.
 	runtime *probe.Runtime
+	// table is what the handler can do, as of the last good probe that learned it.
+	table   capability.Table
+	learned bool
 }
 
 // after is what follows from one more probe. known says that there was one before. A
 // probe that runs a pod because starts failed is not doubted. Pure.
 func (v verdict) after(r result, known bool) verdict {
 	if r.err == nil {
-		return verdict{at: r.at, runtime: r.runtime}
+		next := verdict{at: r.at, runtime: r.runtime, table: v.table, learned: v.learned}
+		if r.learned {
+			next.table, next.learned = r.table, true
+		}
+		return next
 	}
-	next := verdict{at: r.at, tries: v.tries + 1, since: v.since, depth: max(v.depth, r.depth, probe.Ask), runtime: v.runtime}
+	next := v
+	next.at, next.tries, next.depth = r.at, v.tries+1, max(v.depth, r.depth, probe.Ask)
+	next.failure, next.doubt, next.failed = "", "", ""
 	if v.tries == 0 {
 		next.since = r.at
 	}
@@ -54,6 +74,8 @@ func (v verdict) after(r result, known bool) verdict {
 		return next
 	}
 	next.failure = printable.Line(printable.Error(r.err))
+	// A table is of what ran last. What its pods keep to is a promise for the next.
+	next.table.Conforms = nil
 	return next
 }
 
@@ -71,27 +93,4 @@ func (v verdict) due(now time.Time, interval time.Duration) bool {
 		wait = min(wait, interval)
 	}
 	return now.Sub(v.at) >= wait
-}
-
-// due are the Definitions whose probes failed and are to be made again.
-func (t *truth) due(c *config.Config, now time.Time) []*handler.Definition {
-	var all []*handler.Definition
-	for _, d := range Candidates(c) {
-		if v, known := t.verdictOf(d); known && v.due(now, c.Handlers.ProbeInterval) {
-			all = append(all, d)
-		}
-	}
-	return all
-}
-
-// result is what a probe found.
-type result struct {
-	definition *handler.Definition
-	at         time.Time
-	depth      probe.Depth
-	runtime    *probe.Runtime
-	err        error
-	// table is what the handler can do, if that was learned.
-	table   capability.Table
-	learned bool
 }

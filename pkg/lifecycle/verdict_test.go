@@ -19,7 +19,7 @@ import (
 // What pods of a handler keep to is known while it can run them. What may pass takes nothing away.
 func TestConformsAfterProbes(t *testing.T) {
 	d := &handler.Definition{Name: "gvisor"}
-	truth := &truth{verdicts: map[string]verdict{}, tables: map[string]capability.Table{}}
+	truth := &truth{verdicts: map[string]verdict{}}
 	at := time.Now()
 	for _, c := range []struct {
 		err  error
@@ -31,7 +31,7 @@ func TestConformsAfterProbes(t *testing.T) {
 			r.table = capability.Table{Isolation: capability.UserSpaceKernel, Conforms: []string{"sandboxed/v1"}}
 		}
 		truth.note(r)
-		if got := truth.tables[d.Digest()]; len(got.Conforms) != c.want || got.Isolation != capability.UserSpaceKernel {
+		if got := truth.verdicts[d.Digest()].table; len(got.Conforms) != c.want || got.Isolation != capability.UserSpaceKernel {
 			t.Errorf("after %v: %+v", c.err, got)
 		}
 	}
@@ -224,8 +224,7 @@ func TestRuntimesThatHangDelayNobody(t *testing.T) {
 	})
 }
 
-// Who probes several handlers tells of all when the last has answered, and one of
-// them may have been probed again meanwhile.
+// Another probe of the handler may have ended meanwhile.
 func TestAnOlderProbeThatIsToldLateSaysNothingNew(t *testing.T) {
 	d := &handler.Definition{Name: "twice"}
 	begin := time.Now()

@@ -11,7 +11,7 @@ import (
 	"github.com/fsnotify/fsnotify"
 	"k8s.io/apimachinery/pkg/util/wait"
 
-	"github.com/berth-cri/berth/pkg/config"
+	"github.com/berth-cri/berth/pkg/config/hostfiles"
 )
 
 const (
@@ -32,7 +32,7 @@ func (r *reloader) watchFiles() {
 		paths: r.loader.Paths, again: r.rewatch, polls: &r.polls, interval: pollInterval, log: log.G(r.life),
 		changed: r.filesChanged,
 		// It may be what was told already.
-		differs: func() { r.queue.add(request{trigger: TriggerFiles, patient: true, silent: true}) },
+		differs: func() { r.request(request{trigger: TriggerFiles, patient: true, silent: true}) },
 	}
 	var err error
 	if f.watcher, err = fsnotify.NewWatcher(); err != nil {
@@ -42,12 +42,12 @@ func (r *reloader) watchFiles() {
 	f.add()
 	f.look()
 	// What changed between the reading of the configuration and this moment.
-	r.queue.add(request{trigger: TriggerFiles, patient: true, silent: true})
+	r.request(request{trigger: TriggerFiles, patient: true, silent: true})
 	r.work.Go(func() { f.run(r.life) })
 	r.work.Go(func() { f.poll(r.life) })
 }
 
-func (r *reloader) filesChanged() { r.queue.add(request{trigger: TriggerFiles, patient: true}) }
+func (r *reloader) filesChanged() { r.request(request{trigger: TriggerFiles, patient: true}) }
 
 // files watches the directories of a configuration.
 type files struct {
@@ -126,7 +126,7 @@ func (f *files) close() {
 // look says whether the files are others than at the last look.
 func (f *files) look() (others bool) {
 	before := f.print
-	f.print, f.links = config.Fingerprint(f.paths())
+	f.print, f.links = hostfiles.Fingerprint(f.paths())
 	return f.print != before
 }
 
@@ -149,8 +149,8 @@ func (f *files) add() {
 		return
 	}
 	all := true
-	for _, dir := range watched(f.paths(), config.IsDir) {
-		if err := f.watcher.Add(dir); err != nil && config.IsDir(dir) {
+	for _, dir := range watched(f.paths(), hostfiles.IsDir) {
+		if err := f.watcher.Add(dir); err != nil && hostfiles.IsDir(dir) {
 			f.unwatched(err)
 			all = false
 		}

@@ -8,7 +8,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"github.com/berth-cri/berth/pkg/config"
+	"github.com/berth-cri/berth/pkg/config/hostfiles"
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
@@ -135,7 +135,7 @@ func (c *Checker) look(d *handler.Definition) *look {
 	l := &look{done: make(chan struct{})}
 	c.looks[key] = l
 	go func() {
-		l.result = config.Lacking(d)
+		l.result = hostfiles.Lacking(d)
 		c.mu.Lock()
 		delete(c.looks, key)
 		c.mu.Unlock()

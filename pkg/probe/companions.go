@@ -12,7 +12,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"github.com/berth-cri/berth/pkg/config"
+	"github.com/berth-cri/berth/pkg/config/hostfiles"
 )
 
 // known is what a runtime that berth knows has beside its executable.
@@ -90,7 +90,7 @@ func (r *Runtime) identify(ctx context.Context, path string, before []Identity) 
 // of its release. No user but root may be able to change any companion.
 func whole(ctx context.Context, rt *Runtime, id Identity) error {
 	for _, c := range id.Companions {
-		if who := config.Untrusted(c.Identity.Path); who != "" {
+		if who := hostfiles.Untrusted(c.Identity.Path); who != "" {
 			return fmt.Errorf("a companion of %s: %s: %w", id.Path, who, errdefs.ErrUnavailable)
 		}
 	}

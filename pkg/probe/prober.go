@@ -42,7 +42,7 @@ type Prober struct {
 
 // New returns a Prober that knows nothing yet. Without a reader of their answers
 // shims are asked for their version only. The runtimes that they drive are looked for
-// in dirs, by default config.SearchDirs().
+// in dirs, by default hostfiles.SearchDirs().
 func New(shims ShimReader, dirs ...string) *Prober {
 	return &Prober{dirs: dirs, timeout: DefaultTimeout, shims: shims, known: map[string]*Runtime{}}
 }

@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-cri/berth/internal/test"
-	"github.com/berth-cri/berth/pkg/config"
+	"github.com/berth-cri/berth/pkg/config/hostfiles"
 	engineshim "github.com/berth-cri/berth/pkg/engine/shim"
 	"github.com/berth-cri/berth/pkg/handler"
 )
@@ -275,7 +275,7 @@ func TestDrivenRuntimeIsFoundWithoutAPath(t *testing.T) {
 	for _, dir := range []string{there, other} {
 		test.Must(t, os.WriteFile(filepath.Join(dir, Runc), nil, 0o755))
 	}
-	t.Setenv(config.SearchPathEnv, there)
+	t.Setenv(hostfiles.SearchPathEnv, there)
 	t.Setenv("PATH", other)
 	for name, want := range map[string]string{"": filepath.Join(there, Runc), filepath.Join(other, Runc): filepath.Join(other, Runc), Crun: ""} {
 		if got, err := drivenRuntime("shim", name, nil); got != want || (err == nil) != (want != "") {

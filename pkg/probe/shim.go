@@ -13,7 +13,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"github.com/berth-cri/berth/pkg/config"
+	"github.com/berth-cri/berth/pkg/config/hostfiles"
 )
 
 // wasmEngines name the shims that run WebAssembly modules in processes of the host: those
@@ -65,7 +65,7 @@ func drivenRuntime(shim, binaryName string, dirs []string) (string, error) {
 	binaryName = cmp.Or(binaryName, Runc)
 	path := binaryName
 	if filepath.Base(path) == path {
-		path = config.FindIn(dirs, path)
+		path = hostfiles.FindIn(dirs, path)
 	}
 	if _, err := exec.LookPath(path); err != nil {
 		return "", fmt.Errorf("%s, the OCI runtime under %s, is missing or cannot be executed; install it or set options.BinaryName: %w", binaryName, shim, errdefs.ErrUnavailable)

@@ -5,7 +5,6 @@ package tomlfile
 import (
 	"bytes"
 	"errors"
-	"fmt"
 	"regexp"
 	"strings"
 
@@ -77,7 +76,7 @@ func JoinKey(parts ...string) string {
 	for i, p := range parts {
 		quoted[i] = p
 		if !bareKey(p) {
-			quoted[i] = fmt.Sprintf("%q", p)
+			quoted[i] = Quote(p)
 		}
 	}
 	return strings.Join(quoted, ".")

@@ -47,11 +47,7 @@ func Inline(v any) string {
 		return "[" + strings.Join(parts, ", ") + "]"
 	case reflect.Map:
 		for name, value := range r.Seq2() {
-			key := name.String()
-			if !bareKey(key) {
-				key = Quote(key)
-			}
-			parts = append(parts, key+" = "+Inline(value.Interface()))
+			parts = append(parts, JoinKey(name.String())+" = "+Inline(value.Interface()))
 		}
 		slices.Sort(parts)
 	case reflect.Struct:

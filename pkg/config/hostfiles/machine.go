@@ -1,4 +1,4 @@
-package config
+package hostfiles
 
 import (
 	"encoding/json"
@@ -13,19 +13,20 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/berth-cri/berth/pkg/handler"
+	"github.com/berth-cri/berth/pkg/printable"
 	"github.com/berth-cri/berth/pkg/trust"
 )
 
-// lack is something that a handler names and this machine has not.
-type lack struct{ key, message string }
+// Lack is something that a handler names and this machine has not.
+type Lack struct{ Key, Message string }
 
 // Lacking says what this machine lacks for a handler that is written correctly,
 // or nil. It looks at files: one on a network file system that is gone costs
 // patience.
 func Lacking(d *handler.Definition) error {
 	var all []string
-	for _, l := range lacking(d) {
-		all = append(all, l.key+": "+l.message)
+	for _, l := range Lacks(d) {
+		all = append(all, l.Key+": "+l.Message)
 	}
 	if len(all) == 0 {
 		return nil
@@ -34,26 +35,26 @@ func Lacking(d *handler.Definition) error {
 	if d.Origin != "" {
 		text = d.Origin + ": " + text
 	}
-	return errors.New(clip(text))
+	return errors.New(printable.Clip(text, MaxReason))
 }
 
-// lacking leaves paths that are missing or relative to others: they are mistakes
+// Lacks leaves out paths that are missing or relative to others: they are mistakes
 // in the file.
-func lacking(d *handler.Definition) []lack {
-	var all []lack
+func Lacks(d *handler.Definition) []Lack {
+	var all []Lack
 	find := func(key, question, path string, check func(string) string) {
 		if !filepath.IsAbs(path) {
 			return
 		}
-		if m := mistake(question, path, check); m != "" {
-			all = append(all, lack{key, m})
+		if m := Mistake(question, path, check); m != "" {
+			all = append(all, Lack{key, m})
 		}
 	}
-	find("runtime_path", "execute", d.Path, inexecutable)
+	find("runtime_path", "execute", d.Path, Inexecutable)
 	find("runtime_config_path", "config", d.ConfigPath, noConfig)
-	find("base_runtime_spec", "spec", d.BaseRuntimeSpec, noSpec)
+	find("base_runtime_spec", "spec", d.BaseRuntimeSpec, NoSpec)
 	driven, _ := d.ShimOptions["BinaryName"].(string)
-	find("options.BinaryName", "execute", driven, inexecutable)
+	find("options.BinaryName", "execute", driven, Inexecutable)
 	find("endpoint", "socket", d.Endpoint, noSocket)
 	for _, device := range d.RequiredDevices {
 		find("required_devices", "device", device, noDevice)
@@ -106,8 +107,8 @@ func unusable(file string, w *trust.Way) string {
 	return openToOthers(w, trust.Configuration)
 }
 
-// trusted is what is in a file that only root can change, or why it is not used.
-func trusted(file string) (data []byte, mistake string) {
+// Trusted is what is in a file that only root can change, or why it is not used.
+func Trusted(file string) (data []byte, mistake string) {
 	w := trust.Find(file)
 	defer w.Close()
 	if m := unusable(file, w); m != "" {
@@ -124,9 +125,9 @@ func trusted(file string) (data []byte, mistake string) {
 	return data, ""
 }
 
-// noSpec asks for trust, since the hooks of a spec are run as root.
-func noSpec(file string) string {
-	data, m := trusted(file)
+// NoSpec asks for trust, since the hooks of a spec are run as root.
+func NoSpec(file string) string {
+	data, m := Trusted(file)
 	if m != "" {
 		return m
 	}

@@ -1,26 +1,25 @@
-package config
+package hostfiles
 
 import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
-	"strings"
 
 	"github.com/berth-cri/berth/pkg/trust"
 )
 
-// executableMistake says why a path cannot be run as root on behalf of pods,
+// ExecutableMistake says why a path cannot be run as root on behalf of pods,
 // or nothing. Symbolic links are followed.
-func executableMistake(path string) string {
+func ExecutableMistake(path string) string {
 	if !filepath.IsAbs(path) {
 		return fmt.Sprintf("%q must be an absolute path", path)
 	}
-	return mistake("execute", path, inexecutable)
+	return Mistake("execute", path, Inexecutable)
 }
 
-func inexecutable(path string) string {
+// Inexecutable is ExecutableMistake for callers that bound the wait themselves.
+func Inexecutable(path string) string {
 	w := trust.Find(path)
 	defer w.Close()
 	info, err := w.Stat()
@@ -78,35 +77,19 @@ func pathless(err error) error {
 	return err
 }
 
-// helperPath finds a binary of berth's own: beside the running one, else where
-// runtimes are discovered. It returns "" if there is none.
-func helperPath(name string, dirs []string) string {
-	path, _ := look("find in "+strings.Join(dirs, ":"), name, func() string { return findHelper(name, dirs) })
-	return path
-}
-
-func findHelper(name string, dirs []string) string {
-	if self, err := os.Executable(); err == nil {
-		beside := filepath.Join(filepath.Dir(self), name)
-		if executableMistake(beside) == "" {
-			return beside
+// FindIn finds the program of that name in directories, by default SearchDirs; empty is none.
+func FindIn(dirs []string, program string) string {
+	if len(dirs) == 0 {
+		dirs = SearchDirs()
+	}
+	for _, dir := range dirs {
+		if file := filepath.Join(dir, filepath.Base(program)); ExecutableMistake(file) == "" {
+			return file
 		}
 	}
-	return FindIn(dirs, name)
+	return ""
 }
 
-// Helpers returns a problem for each binary of berth's own that this configuration
-// needs and that was not found. Load leaves that to its callers, since not all of them
-// start pods.
-func (c *Config) Helpers() (problems Problems) {
-	for _, h := range []struct{ key, name, path string }{
-		{"engine.shim_path", "berth-shim", c.Engine.ShimPath},
-		{"engine.pause_path", "berth-pause", c.Engine.PausePath},
-	} {
-		if h.path == "" {
-			problems = append(problems, Problem{Key: h.key, Message: h.name +
-				" was not found beside the berth binary or in " + shortList(Options{SearchPath: c.SearchPath}.searchPath()) + "; install it, or set this key to its absolute path"})
-		}
-	}
-	return problems
-}
+// MaxReason bounds why a handler cannot be used, which is part of what a CRI client reads, in
+// bytes.
+const MaxReason = 512

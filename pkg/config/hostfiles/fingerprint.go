@@ -1,4 +1,4 @@
-package config
+package hostfiles
 
 import (
 	"crypto/sha256"
@@ -15,14 +15,14 @@ import (
 // has changed, links followed. It also says whether there is a link on the way to
 // one, behind which nobody is told of changes. What gives no answer counts as it is.
 func Fingerprint(paths []string) (print string, links bool) {
-	sum, l := sha256.New(), newLooker()
+	sum, l := sha256.New(), NewLooker()
 	for _, path := range paths {
 		links = l.mark(sum, path) || links
 		if !IsDir(path) {
 			continue
 		}
 		// What cannot be listed has no names, which is a mark too.
-		names, problem := list(path, func(e fs.DirEntry) bool { return !e.IsDir() })
+		names, problem := List(path, func(e fs.DirEntry) bool { return !e.IsDir() })
 		fmt.Fprintln(sum, problem)
 		for _, name := range names {
 			links = l.mark(sum, filepath.Join(path, name)) || links
@@ -37,8 +37,8 @@ type marks struct {
 	link bool
 }
 
-func (l *looker) mark(sum hash.Hash, path string) (link bool) {
-	m, late := ask(l, "mark", path, func() marks { return marksOf(path) })
+func (l *Looker) mark(sum hash.Hash, path string) (link bool) {
+	m, late := Ask(l, "mark", path, func() marks { return marksOf(path) })
 	if late {
 		m = marks{"no answer", true}
 	}

@@ -1,0 +1,149 @@
+package hostfiles
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"time"
+
+	"github.com/berth-cri/berth/pkg/trust"
+)
+
+// Whoever writes into a configuration directory must not be able to stop the
+// daemon by it: no file is waited for, and there is an end to all of them.
+const (
+	// MaxFileSize bounds a configuration file, in bytes.
+	MaxFileSize = 1 << 20
+	// MaxFiles bounds the files that are read of one directory.
+	MaxFiles = 1000
+	// MaxTotalSize bounds what is read of one directory, in bytes.
+	MaxTotalSize = 8 << 20
+)
+
+// List returns the names of a directory's entries that are wanted, in lexical
+// order. A directory that does not exist has none.
+func List(dir string, wanted func(fs.DirEntry) bool) (names []string, problem string) {
+	type listing struct {
+		entries []fs.DirEntry
+		refused *trust.Refused
+		err     error
+	}
+	found, late := Look("list", dir, func() listing {
+		entries, err := os.ReadDir(dir)
+		refused, _ := errors.AsType[*trust.Refused](trust.CheckDir(dir, trust.Configuration))
+		return listing{entries, refused, err}
+	})
+	if late {
+		return nil, "cannot be listed: " + Hangs
+	}
+	entries, err := found.entries, found.err
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Sprintf("cannot be listed: %v", pathless(err))
+	}
+	for _, e := range entries {
+		if wanted(e) {
+			names = append(names, e.Name())
+		}
+	}
+	if len(names) > MaxFiles {
+		return names[:MaxFiles], fmt.Sprintf("has %d configuration files; only the first %d are read, up to %s; remove those that are not needed",
+			len(names), MaxFiles, names[MaxFiles-1])
+	}
+	// Each file is judged by itself, too. A sticky directory is fine for those that
+	// are there, and not for those that anybody may add.
+	if found.refused != nil && len(names) > 0 {
+		problem = found.refused.Error()
+	}
+	return names, problem
+}
+
+// Fetched is what is in a file, or why that is unknown.
+type Fetched struct {
+	Data    []byte
+	Mistake string
+	Absent  bool
+}
+
+// Fetch waits for as long as the file's file system does.
+func Fetch(file string) Fetched {
+	// To open a device can do things; to look at it does nothing.
+	w := trust.Find(file)
+	defer w.Close()
+	info, err := w.Stat()
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return Fetched{Mistake: "the file does not exist", Absent: true}
+	case err != nil:
+		return Fetched{Mistake: fmt.Sprintf("cannot be read: %v", pathless(err))}
+	case isDevNull(info):
+		return Fetched{}
+	}
+	if m := sizeMistake(info); m != "" {
+		return Fetched{Mistake: m}
+	}
+	if m := openToOthers(w, trust.Configuration); m != "" {
+		return Fetched{Mistake: m}
+	}
+	for range readAttempts {
+		data, whole, m := readOnce(w)
+		switch {
+		case m != "":
+			return Fetched{Mistake: m}
+		case whole:
+			return Fetched{Data: data}
+		}
+	}
+	return Fetched{Mistake: "changed while it was read; write it under another name and rename it"}
+}
+
+// readPatience is how long a read may wait for a file to say something.
+const readPatience = time.Second
+
+// readAttempts is how often a file is read that changes meanwhile.
+const readAttempts = 3
+
+// readOnce reads a file. It is not whole if it changed meanwhile.
+func readOnce(w *trust.Way) (data []byte, whole bool, mistake string) {
+	f, err := w.Open()
+	if err != nil {
+		return nil, false, fmt.Sprintf("cannot be read: %v", pathless(err))
+	}
+	defer f.Close()
+	before, err := f.Stat()
+	if err != nil {
+		return nil, false, fmt.Sprintf("cannot be read: %v", pathless(err))
+	}
+	if m := sizeMistake(before); m != "" {
+		return nil, false, m
+	}
+	// Some files of /proc are regular by name and waited for. Those that cannot be
+	// have no deadline, which is no error.
+	_ = f.SetReadDeadline(time.Now().Add(readPatience))
+	data, err = io.ReadAll(io.LimitReader(f, MaxFileSize+1))
+	if err != nil {
+		return nil, false, fmt.Sprintf("cannot be read: %v", pathless(err))
+	}
+	after, err := f.Stat()
+	if err != nil {
+		return nil, false, fmt.Sprintf("cannot be read: %v", pathless(err))
+	}
+	whole = before.ModTime().Equal(after.ModTime()) && after.Size() == int64(len(data))
+	return data, whole, ""
+}
+
+func sizeMistake(info fs.FileInfo) string {
+	switch {
+	case !info.Mode().IsRegular():
+		return "must be a file, not " + kindOf(info.Mode())
+	case info.Size() > MaxFileSize:
+		return fmt.Sprintf("has %d bytes; the limit for a configuration file is %d", info.Size(), MaxFileSize)
+	}
+	return ""
+}
+
+func isDevNull(info fs.FileInfo) bool {
+	null, err := os.Stat(os.DevNull)
+	return err == nil && os.SameFile(info, null)
+}

@@ -72,7 +72,9 @@ func (b *specifier) buildSpec(ctx context.Context, c *pod.Container, img *catalo
 	if in.Runtime, err = b.binaries.Prober.Probe(ctx, b.binaries.Runtimes.Of(c.Sandbox.Spec())); err != nil {
 		return nil, user, err
 	}
-	in.CRIUConfig = c.Sandbox.Runner.CRIUConfig(b.pods.ContainerDir(c.ID()), in.Runtime)
+	if r, ok := c.Sandbox.Runner.(pod.CRIUConfigurer); ok {
+		in.CRIUConfig = r.CRIUConfig(b.pods.ContainerDir(c.ID()), in.Runtime)
+	}
 	if images := c.Spec().Checkpoint; images != "" && c.Sandbox.HostProcesses {
 		if in.OwnIPC, err = supervisor.HasSysVIPC(images); err != nil {
 			return nil, user, err

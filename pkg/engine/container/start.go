@@ -123,11 +123,12 @@ func (b *starts) start(ctx context.Context, c *pod.Container) error {
 // startOrRestore is startTask also for a container whose processes go on.
 func (b *starts) startOrRestore(ctx context.Context, client *shim.Client, c *pod.Container) (int, error) {
 	images := c.Spec().Checkpoint
-	if images == "" || !c.Sandbox.HostProcesses {
+	criu, asks := c.Sandbox.Runner.(pod.CRIUCaller)
+	if images == "" || !asks || !c.Sandbox.HostProcesses {
 		return b.startTask(ctx, client, c)
 	}
 	bundle := b.pods.ContainerDir(c.ID())
-	told, err := c.Sandbox.Runner.TellCRIU(pod.CRIUCall{Bundle: bundle, Images: images})
+	told, err := criu.TellCRIU(pod.CRIUCall{Bundle: bundle, Images: images})
 	if err != nil {
 		return 0, err
 	}
@@ -135,7 +136,7 @@ func (b *starts) startOrRestore(ctx context.Context, client *shim.Client, c *pod
 	if terr := told(); terr != nil {
 		log.G(ctx).WithError(terr).WithField("container", c.ID()).Warn("Failed to remove what CRIU needed")
 	}
-	return pid, c.Sandbox.Runner.ExplainRestore(err, bundle)
+	return pid, criu.ExplainRestore(err, bundle)
 }
 
 // startAttempts is how often a supervisor is asked for a start that none has begun.

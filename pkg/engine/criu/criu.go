@@ -244,15 +244,22 @@ func (d *Dumper) processes(ctx context.Context, c *pod.Container, dir *checkpoin
 	if err != nil {
 		return err
 	}
-	done, err := c.Sandbox.Runner.TellCRIU(pod.CRIUCall{Bundle: d.pods.ContainerDir(c.ID()), OpenTCP: bool(tcp)})
-	if err != nil {
-		return err
+	done := func() error { return nil }
+	caller, asks := c.Sandbox.Runner.(pod.CRIUCaller)
+	if asks {
+		done, err = caller.TellCRIU(pod.CRIUCall{Bundle: d.pods.ContainerDir(c.ID()), OpenTCP: bool(tcp)})
+		if err != nil {
+			return err
+		}
 	}
 	if err := announce(d.pods.Layout, c); err != nil {
 		return errors.Join(err, done())
 	}
 	_, err = client.Task.Checkpoint(ctx, &taskapi.CheckpointTaskRequest{ID: c.ID(), Path: dir.Images(), Options: options})
-	err = c.Sandbox.Runner.ExplainCheckpoint(task.FromShim(err), dir.Path)
+	err = task.FromShim(err)
+	if asks {
+		err = caller.ExplainCheckpoint(err, dir.Path)
+	}
 	if err == nil {
 		err = succeeded(d.pods.Layout, c)
 	}

@@ -10,7 +10,6 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/cgroup"
 	"github.com/berth-cri/berth/pkg/engine/pod"
 	"github.com/berth-cri/berth/pkg/engine/shim"
-	"github.com/berth-cri/berth/pkg/probe"
 )
 
 // Runner is a pod.Runner that runs nothing: it writes down what it is asked for, and
@@ -119,17 +118,3 @@ func (r *Runner) Usage(context.Context, string) (cgroup.Stats, error) {
 
 // KilledForMemory implements pod.Runner.
 func (r *Runner) KilledForMemory(context.Context, string) bool { return false }
-
-// CRIUConfig implements pod.Runner.
-func (r *Runner) CRIUConfig(string, *probe.Runtime) string { return "" }
-
-// TellCRIU implements pod.Runner.
-func (r *Runner) TellCRIU(pod.CRIUCall) (func() error, error) {
-	return func() error { return nil }, nil
-}
-
-// ExplainRestore implements pod.Runner.
-func (r *Runner) ExplainRestore(err error, _ string) error { return err }
-
-// ExplainCheckpoint implements pod.Runner.
-func (r *Runner) ExplainCheckpoint(err error, _ string) error { return err }

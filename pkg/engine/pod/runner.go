@@ -26,16 +26,23 @@ type Runner interface {
 	Usage(ctx context.Context, container string) (cgroup.Stats, error)
 	// KilledForMemory tells of kills that the Runner may report too late, or to nobody.
 	KilledForMemory(ctx context.Context, cgroupsPath string) bool
-	// CRIUConfig is where the runtime, which is rt, is told to look for CRIU's configuration
-	// in a bundle; empty where it makes no checkpoints, or is told in another way.
+}
+
+// CRIUConfigurer is a Runner whose runtime may read a configuration of CRIU from the bundle.
+type CRIUConfigurer interface {
+	// CRIUConfig is the path of that file for a runtime; empty where it makes no checkpoints,
+	// or gets the configuration in another way.
 	CRIUConfig(bundle string, rt *probe.Runtime) string
-	// TellCRIU writes that file for a call that is about to be made, if its Runner does not do
-	// so itself; done removes it.
+}
+
+// CRIUCaller is a Runner that leaves it to its caller to configure CRIU and to explain its
+// failures. Supervisors do both themselves.
+type CRIUCaller interface {
+	// TellCRIU writes the configuration for a call that is about to be made; done removes it.
 	TellCRIU(call CRIUCall) (done func() error, err error)
-	// ExplainCheckpoint says why a checkpoint failed whose working directory is dir.
+	// ExplainCheckpoint adds to err why a checkpoint failed whose working directory is dir.
 	ExplainCheckpoint(err error, dir string) error
-	// ExplainRestore says why the start of a container in a bundle failed that is restored by
-	// CRIU.
+	// ExplainRestore adds to err why CRIU failed to restore the container in a bundle.
 	ExplainRestore(err error, bundle string) error
 }
 

@@ -50,6 +50,13 @@ type foreignShims interface {
 	ReadLog(s shim.Start, ep shim.Endpoint) error
 }
 
+// CRIU's interfaces are optional: without these lines, a changed signature would go unnoticed.
+var (
+	_ pod.CRIUConfigurer = (*supervised)(nil)
+	_ pod.CRIUConfigurer = (*foreign)(nil)
+	_ pod.CRIUCaller     = (*foreign)(nil)
+)
+
 // Bind implements pod.Binder. This is the one place that asks for the type of a handler
 // to find out who runs a sandbox.
 func (r *runners) Bind(s *pod.Sandbox) pod.Runner {

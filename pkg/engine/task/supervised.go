@@ -212,17 +212,6 @@ func (r *supervised) CRIUConfig(bundle string, rt *probe.Runtime) string {
 	return filepath.Join(bundle, supervisor.CRIUConfigFile)
 }
 
-// TellCRIU does nothing: the supervisor does so, who knows the pipes.
-func (*supervised) TellCRIU(pod.CRIUCall) (func() error, error) {
-	return func() error { return nil }, nil
-}
-
-// ExplainRestore does nothing either.
-func (*supervised) ExplainRestore(err error, _ string) error { return err }
-
-// ExplainCheckpoint does nothing: the supervisor has done so.
-func (*supervised) ExplainCheckpoint(err error, _ string) error { return err }
-
 // taskUsage asks by the Task API what a task uses.
 func taskUsage(ctx context.Context, client *shim.Client, task string) (cgroup.Stats, error) {
 	resp, err := client.Task.Stats(ctx, &taskapi.StatsRequest{ID: task})

@@ -13,6 +13,7 @@ import (
 
 	"github.com/berth-cri/berth/pkg/engine/crilog"
 	"github.com/berth-cri/berth/pkg/engine/keyedlock"
+	"github.com/berth-cri/berth/pkg/engine/supervisor/stdio"
 )
 
 // lastWrite is how long an attached reader may take for a block once the
@@ -159,7 +160,7 @@ func (a *attachments) remove(at *attachment) {
 
 // attach gives the caller's FIFOs a copy of all output from now on, and stdin,
 // where it is not nil, what the caller writes.
-func (o *output) attach(s *Supervisor, paths stdioPaths, stdin *os.File, end inputEnd) error {
+func (o *output) attach(s *Supervisor, paths stdio.Paths, stdin *os.File, end inputEnd) error {
 	at := &attachment{output: o, processes: s.processes, streams: map[string]*attachedStream{}, inputEnd: end}
 	at.left, at.quit = context.WithCancel(context.Background())
 	err := at.open(paths, stdin != nil)
@@ -185,12 +186,12 @@ func (o *output) attach(s *Supervisor, paths stdioPaths, stdin *os.File, end inp
 	return nil
 }
 
-func (at *attachment) open(paths stdioPaths, withInput bool) error {
-	for name, path := range map[string]string{crilog.Stdout: paths.stdout, crilog.Stderr: paths.stderr} {
+func (at *attachment) open(paths stdio.Paths, withInput bool) error {
+	for name, path := range map[string]string{crilog.Stdout: paths.Stdout, crilog.Stderr: paths.Stderr} {
 		if path == "" {
 			continue
 		}
-		f, err := openWriter(path)
+		f, err := stdio.OpenWriter(path)
 		if errors.Is(err, unix.ENXIO) {
 			return fmt.Errorf("%s has no reader; open it for reading before attaching: %w", path, errdefs.ErrFailedPrecondition)
 		}
@@ -199,11 +200,11 @@ func (at *attachment) open(paths stdioPaths, withInput bool) error {
 		}
 		at.streams[name] = &attachedStream{file: f, backlog: newBacklog()}
 	}
-	if paths.stdin == "" || !withInput {
+	if paths.Stdin == "" || !withInput {
 		return nil
 	}
 	var err error
-	at.stdin, err = openReader(paths.stdin)
+	at.stdin, err = stdio.OpenReader(paths.Stdin)
 	return err
 }
 

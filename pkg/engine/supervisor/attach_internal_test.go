@@ -11,6 +11,7 @@ import (
 
 	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/engine/crilog"
+	"github.com/berth-cri/berth/pkg/engine/supervisor/stdio"
 )
 
 // attachedFIFO attaches the reader that it returns to an output.
@@ -19,7 +20,7 @@ func attachedFIFO(t *testing.T, o *output, s *Supervisor) *os.File {
 	path := filepath.Join(t.TempDir(), "fifo")
 	f := fifo(t, path, os.O_RDONLY)
 	t.Cleanup(func() { f.Close() })
-	test.Must(t, o.attach(s, stdioPaths{stdout: path}, nil, inputEnd{}))
+	test.Must(t, o.attach(s, stdio.Paths{Stdout: path}, nil, inputEnd{}))
 	return f
 }
 

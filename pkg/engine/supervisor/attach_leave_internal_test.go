@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-cri/berth/internal/test"
+	"github.com/berth-cri/berth/pkg/engine/supervisor/stdio"
 )
 
 // watching is a supervisor that has no more than what attachments need.
@@ -56,8 +57,8 @@ func TestReadersThatLeaveWhileTheyAttach(t *testing.T) {
 	s := watching(t)
 	dir := t.TempDir()
 	for n := range 2000 {
-		paths := stdioPaths{stdout: filepath.Join(dir, "out"), stderr: filepath.Join(dir, "err")}
-		out, stderr := fifo(t, paths.stdout, os.O_RDONLY), fifo(t, paths.stderr, os.O_RDONLY)
+		paths := stdio.Paths{Stdout: filepath.Join(dir, "out"), Stderr: filepath.Join(dir, "err")}
+		out, stderr := fifo(t, paths.Stdout, os.O_RDONLY), fifo(t, paths.Stderr, os.O_RDONLY)
 		o, left := &output{}, make(chan struct{})
 		go func() {
 			defer close(left)
@@ -69,8 +70,8 @@ func TestReadersThatLeaveWhileTheyAttach(t *testing.T) {
 		}()
 		_ = o.attach(s, paths, nil, inputEnd{}) // it may come too late
 		<-left
-		os.Remove(paths.stdout)
-		os.Remove(paths.stderr)
+		os.Remove(paths.Stdout)
+		os.Remove(paths.Stderr)
 	}
 	test.Eventually(t, "nothing is left open or watched", func() bool {
 		s.processes.mu.Lock()
@@ -87,20 +88,20 @@ func TestInputOfThoseWhoLeft(t *testing.T) {
 	dir := t.TempDir()
 	container := fifo(t, filepath.Join(dir, "container"), os.O_RDONLY)
 	defer container.Close()
-	stdin := test.Value(openWriter(filepath.Join(dir, "container")))(t)
+	stdin := test.Value(stdio.OpenWriter(filepath.Join(dir, "container")))(t)
 	defer stdin.Close()
 	o := &output{}
 	attach := func(text []byte) {
 		t.Helper()
-		paths := stdioPaths{stdin: filepath.Join(dir, "in"), stdout: filepath.Join(dir, "out")}
-		in, out := fifo(t, paths.stdin, os.O_RDWR), fifo(t, paths.stdout, os.O_RDONLY)
+		paths := stdio.Paths{Stdin: filepath.Join(dir, "in"), Stdout: filepath.Join(dir, "out")}
+		in, out := fifo(t, paths.Stdin, os.O_RDWR), fifo(t, paths.Stdout, os.O_RDONLY)
 		test.Must(t, o.attach(s, paths, stdin, inputEnd{}))
 		_ = in.SetWriteDeadline(time.Now().Add(50 * time.Millisecond))
 		_, _ = in.Write(text)
 		in.Close()
 		out.Close()
-		os.Remove(paths.stdin)
-		os.Remove(paths.stdout)
+		os.Remove(paths.Stdin)
+		os.Remove(paths.Stdout)
 	}
 	const sessions = 20
 	for range sessions {

@@ -14,6 +14,8 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-cri/berth/pkg/engine/supervisor/stdio"
 )
 
 // execs are the processes that run in a container beside its first.
@@ -27,7 +29,7 @@ type execs struct {
 
 // add remembers a process that is to run in the container; spec is an OCI
 // process.
-func (x *execs) add(execID string, terminal bool, paths stdioPaths, spec []byte) error {
+func (x *execs) add(execID string, terminal bool, paths stdio.Paths, spec []byte) error {
 	spec, err := execSpec(spec, terminal)
 	if err != nil {
 		return err
@@ -131,7 +133,7 @@ func (x *execs) prepare(p *process) (_ *execLaunch, retErr error) {
 	if x.task.journal.Options.OwnKernel {
 		e.call.args = append(e.call.args, "--internal-pid-file", e.innerFile)
 	}
-	if err := e.openIO(p, diesWithReader, &x.task.journal.Options); err != nil {
+	if err := e.openIO(p, stdio.DiesWithReader, &x.task.journal.Options); err != nil {
 		return nil, err
 	}
 	if err := e.openTerminal(p); err != nil {
@@ -143,17 +145,17 @@ func (x *execs) prepare(p *process) (_ *execLaunch, retErr error) {
 
 // openTerminal opens what a terminal is read into and written from.
 func (e *execLaunch) openTerminal(p *process) (err error) {
-	if p.terminal && p.paths.stdin != "" {
-		if e.input, err = openReader(p.paths.stdin); err != nil {
+	if p.terminal && p.paths.Stdin != "" {
+		if e.input, err = stdio.OpenReader(p.paths.Stdin); err != nil {
 			return err
 		}
 	}
-	if !p.terminal || p.paths.stdout == "" {
+	if !p.terminal || p.paths.Stdout == "" {
 		return nil
 	}
-	e.screen, err = openWriter(p.paths.stdout)
+	e.screen, err = stdio.OpenWriter(p.paths.Stdout)
 	if errors.Is(err, unix.ENXIO) {
-		return fmt.Errorf("%s has no reader; open it for reading before the start: %w", p.paths.stdout, errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("%s has no reader; open it for reading before the start: %w", p.paths.Stdout, errdefs.ErrFailedPrecondition)
 	}
 	return err
 }

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 
 	"github.com/containerd/log"
+
+	"github.com/berth-cri/berth/pkg/engine/supervisor/stdio"
 )
 
 // foreign is the stdio of a task that a foreign shim runs. Supervisor.mu guards
@@ -95,7 +97,7 @@ func (f *foreign) read(output *output) (retErr error) {
 		if path == "" {
 			continue
 		}
-		held, err := openWriter(path)
+		held, err := stdio.OpenWriter(path)
 		if err != nil {
 			return err
 		}

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-cri/berth/internal/test"
+	"github.com/berth-cri/berth/pkg/engine/supervisor/stdio"
 )
 
 // What was written before the reader looked is not forgotten, whether the writer
@@ -18,7 +19,7 @@ func TestInputThatIsThereAlready(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "fifo")
 			test.Must(t, unix.Mkfifo(path, 0o600))
-			reader := test.Value(openReader(path))(t)
+			reader := test.Value(stdio.OpenReader(path))(t)
 			defer reader.Close()
 			writer := test.Value(os.OpenFile(path, os.O_WRONLY, 0))(t)
 			defer writer.Close()
@@ -47,7 +48,7 @@ func TestInputThatIsThereAlready(t *testing.T) {
 func TestInputWhoseWriterComesLater(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "fifo")
 	test.Must(t, unix.Mkfifo(path, 0o600))
-	reader := test.Value(openReader(path))(t)
+	reader := test.Value(stdio.OpenReader(path))(t)
 	defer reader.Close()
 	got := make(chan string, 2)
 	go func() {

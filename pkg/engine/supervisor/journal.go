@@ -11,6 +11,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/berth-cri/berth/pkg/atomicfile"
+	"github.com/berth-cri/berth/pkg/engine/supervisor/stdio"
 	"github.com/berth-cri/berth/pkg/record"
 )
 
@@ -75,7 +76,7 @@ func (t *Task) holdStdin() (*os.File, error) {
 	if t.Stdin == "" || t.StdinClosed || t.StdinTaken {
 		return nil, nil
 	}
-	return holdOpen(t.Stdin)
+	return stdio.HoldOpen(t.Stdin)
 }
 
 // Cgroup is the part of a container's cgroups that a supervisor needs; the

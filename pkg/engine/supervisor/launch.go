@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-cri/berth/pkg/engine/supervisor/stdio"
 )
 
 // launch is a call of the runtime that starts a process: the first one of a
@@ -15,32 +17,32 @@ import (
 type launch struct {
 	call    *call
 	pidFile string
-	files   []string       // removed when the launch is over
-	stdin   *os.File       // our end
-	stdio   *stdio         // the process's ends, without a terminal
-	console *consoleSocket // with one
-	drop    func()         // closes what the kind of process has beside stdin
-	taken   bool           // stdin, and what drop closes, have an owner
+	files   []string             // removed when the launch is over
+	stdin   *os.File             // our end
+	stdio   *stdio.Ends          // the process's ends, without a terminal
+	console *stdio.ConsoleSocket // with one
+	drop    func()               // closes what the kind of process has beside stdin
+	taken   bool                 // stdin, and what drop closes, have an owner
 }
 
 // openIO opens what a process reads and writes, and has the call pass it on.
-func (l *launch) openIO(p *process, mode outputMode, o *Options) (err error) {
-	if p.paths.stdin != "" {
-		if l.stdin, err = holdOpen(p.paths.stdin); err != nil {
+func (l *launch) openIO(p *process, mode stdio.OutputMode, o *Options) (err error) {
+	if p.paths.Stdin != "" {
+		if l.stdin, err = stdio.HoldOpen(p.paths.Stdin); err != nil {
 			return err
 		}
 	}
 	if p.terminal {
-		if l.console, err = newConsoleSocket(); err != nil {
+		if l.console, err = stdio.NewConsoleSocket(); err != nil {
 			return err
 		}
-		l.call.args = append(l.call.args, "--console-socket", l.console.path)
+		l.call.args = append(l.call.args, "--console-socket", l.console.Path)
 		return nil
 	}
-	if l.stdio, err = openStdio(p.paths, mode, o.IOUID, o.IOGID); err != nil {
+	if l.stdio, err = stdio.Open(p.paths, mode, o.IOUID, o.IOGID); err != nil {
 		return err
 	}
-	l.call.stdio = &l.stdio.fds
+	l.call.stdio = &l.stdio.FDs
 	return nil
 }
 
@@ -49,15 +51,15 @@ func (l *launch) terminal() (*os.File, error) {
 	if l.console == nil {
 		return nil, nil
 	}
-	return l.console.receive()
+	return l.console.Receive()
 }
 
 func (l *launch) close() {
 	if l.stdio != nil {
-		l.stdio.close()
+		l.stdio.Close()
 	}
 	if l.console != nil {
-		l.console.close()
+		l.console.Close()
 	}
 	for _, f := range l.files {
 		os.Remove(f)

@@ -18,7 +18,7 @@ const leftoverRounds = 20
 // how many processes that were.
 func killLeftovers(p *process, c Cgroup) int {
 	outputs := map[string]bool{}
-	for _, path := range []string{p.paths.stdout, p.paths.stderr} {
+	for _, path := range []string{p.paths.Stdout, p.paths.Stderr} {
 		if path, err := filepath.EvalSymlinks(path); err == nil && path != "" {
 			outputs[path] = true
 		}

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-cri/berth/pkg/engine/crilog"
+	"github.com/berth-cri/berth/pkg/engine/supervisor/stdio"
 )
 
 const (
@@ -235,7 +236,7 @@ func (o *output) openSources(stdout, stderr string) (_ []source, retErr error) {
 		if s.path == "" {
 			continue
 		}
-		f, err := openReader(s.path)
+		f, err := stdio.OpenReader(s.path)
 		if err != nil {
 			return nil, err
 		}

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-cri/berth/pkg/engine/procfs"
+	"github.com/berth-cri/berth/pkg/engine/supervisor/stdio"
 )
 
 // processState is how far a process has come. It only grows.
@@ -32,7 +33,7 @@ const unknownStatus = 255
 type process struct {
 	execID   string // empty for the first one
 	terminal bool
-	paths    stdioPaths
+	paths    stdio.Paths
 	spec     []byte // an exec's OCI process
 	serial   uint64 // names an exec's files
 
@@ -50,7 +51,7 @@ type process struct {
 	done     chan struct{}
 }
 
-func newProcess(execID string, terminal bool, paths stdioPaths) *process {
+func newProcess(execID string, terminal bool, paths stdio.Paths) *process {
 	return &process{execID: execID, terminal: terminal, paths: paths, pidfd: -1, done: make(chan struct{})}
 }
 

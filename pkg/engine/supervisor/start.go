@@ -17,6 +17,7 @@ import (
 
 	"github.com/berth-cri/berth/pkg/engine/crilog"
 	"github.com/berth-cri/berth/pkg/engine/procfs"
+	"github.com/berth-cri/berth/pkg/engine/supervisor/stdio"
 )
 
 // startFailed is the exit status of a container that never ran.
@@ -222,7 +223,7 @@ func (t *task) prepareLaunch() (_ *firstLaunch, retErr error) {
 			return nil, err
 		}
 	}
-	if err := l.openIO(t.first, outlivesReader, &j.Options); err != nil {
+	if err := l.openIO(t.first, stdio.OutlivesReader, &j.Options); err != nil {
 		return nil, err
 	}
 	// A checkpoint by CRIU has the files of its processes in it, which it cannot open again.
@@ -230,7 +231,7 @@ func (t *task) prepareLaunch() (_ *firstLaunch, retErr error) {
 		if l.stderr, err = capture("stderr"); err != nil {
 			return nil, err
 		}
-		l.call.stdio = &[3]int{l.stdio.fds[0], l.stdio.fds[1], int(l.stderr.Fd())}
+		l.call.stdio = &[3]int{l.stdio.FDs[0], l.stdio.FDs[1], int(l.stderr.Fd())}
 	}
 	l.call.args = append(l.call.args, t.id)
 	return l, nil
@@ -332,7 +333,7 @@ func (t *task) carryTerminalInput() {
 	if t.first.master == nil || t.first.stdin == nil {
 		return
 	}
-	from, err := openReader(t.journal.Stdin)
+	from, err := stdio.OpenReader(t.journal.Stdin)
 	if err != nil {
 		log.G(t.context()).WithError(err).Warn("Failed to open terminal input; the terminal gets none")
 		return

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/protobuf/types/known/emptypb"
 
 	"github.com/berth-cri/berth/pkg/engine/crilog"
+	"github.com/berth-cri/berth/pkg/engine/supervisor/stdio"
 	supervisorv1 "github.com/berth-cri/berth/proto/berth/supervisor/v1"
 )
 
@@ -125,14 +126,14 @@ func (s supervisorService) Attach(ctx context.Context, r *supervisorv1.AttachReq
 	}
 	end := inputEnd{detach: r.UntilStdinEnds}
 	if !r.CloseStdin || stdin == nil {
-		return empty, o.attach(s.Supervisor, stdioPaths{r.Stdin, r.Stdout, r.Stderr}, stdin, end)
+		return empty, o.attach(s.Supervisor, stdio.Paths{Stdin: r.Stdin, Stdout: r.Stdout, Stderr: r.Stderr}, stdin, end)
 	}
 	end.closeStdin = func() { s.closeStdin(r.Id) }
 	before, err := s.takeStdin(r.Id, true)
 	if err != nil {
 		return nil, err
 	}
-	err = o.attach(s.Supervisor, stdioPaths{r.Stdin, r.Stdout, r.Stderr}, stdin, end)
+	err = o.attach(s.Supervisor, stdio.Paths{Stdin: r.Stdin, Stdout: r.Stdout, Stderr: r.Stderr}, stdin, end)
 	if err != nil {
 		_, undone := s.takeStdin(r.Id, before)
 		err = errors.Join(err, undone)

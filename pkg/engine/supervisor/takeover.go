@@ -10,6 +10,8 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-cri/berth/pkg/engine/supervisor/stdio"
 )
 
 // InheritEnv names the environment variable in which a supervisor finds the
@@ -176,7 +178,7 @@ func (o takeover) reopenSources(output *output, i Inherited) ([]source, error) {
 	if i.TTY <= 0 {
 		return nil, errors.New("its terminal was lost with the previous supervisor")
 	}
-	master, err := terminalFile(i.TTY)
+	master, err := stdio.TerminalFile(i.TTY)
 	if err != nil {
 		return nil, err
 	}

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-cri/berth/pkg/engine/keyedlock"
+	"github.com/berth-cri/berth/pkg/engine/supervisor/stdio"
 )
 
 const (
@@ -70,7 +71,7 @@ func newTask(s *Supervisor, j Task) *task {
 		processes:  s.processes,
 		ops:        keyedlock.NewMutex(),
 		journal:    j,
-		first:      newProcess("", j.Terminal, stdioPaths{j.Stdin, j.Stdout, j.Stderr}),
+		first:      newProcess("", j.Terminal, stdio.Paths{Stdin: j.Stdin, Stdout: j.Stdout, Stderr: j.Stderr}),
 	}
 	t.execs = &execs{task: t, byID: map[string]*process{}}
 	t.within = &ownKernel{task: t}

@@ -18,6 +18,7 @@ import (
 	"google.golang.org/protobuf/types/known/emptypb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/berth-cri/berth/pkg/engine/supervisor/stdio"
 	supervisorv1 "github.com/berth-cri/berth/proto/berth/supervisor/v1"
 )
 
@@ -105,7 +106,7 @@ func (s taskService) Exec(ctx context.Context, r *taskAPI.ExecProcessRequest) (*
 		if err := checkPaths(r.Stdin, r.Stdout, r.Stderr); err != nil {
 			return err
 		}
-		return t.execs.add(r.ExecID, r.Terminal, stdioPaths{r.Stdin, r.Stdout, r.Stderr}, r.Spec.GetValue())
+		return t.execs.add(r.ExecID, r.Terminal, stdio.Paths{Stdin: r.Stdin, Stdout: r.Stdout, Stderr: r.Stderr}, r.Spec.GetValue())
 	})
 }
 
@@ -168,7 +169,7 @@ func (s taskService) State(ctx context.Context, r *taskAPI.StateRequest) (*taskA
 	state := &taskAPI.StateResponse{
 		ID: t.id, ExecID: r.ExecID, Bundle: t.journal.Bundle,
 		Pid: uint32(p.identity.PID), Status: statusOf(p, t.paused), Terminal: p.terminal,
-		Stdin: p.paths.stdin, Stdout: p.paths.stdout, Stderr: p.paths.stderr,
+		Stdin: p.paths.Stdin, Stdout: p.paths.Stdout, Stderr: p.paths.Stderr,
 	}
 	if p.state == stopped {
 		state.ExitStatus, state.ExitedAt = p.exit.Status, timestamppb.New(p.exit.Time())
@@ -235,7 +236,7 @@ func (s taskService) ResizePty(ctx context.Context, r *taskAPI.ResizePtyRequest)
 		if err != nil {
 			return err
 		}
-		return resize(master, r.Width, r.Height)
+		return stdio.Resize(master, r.Width, r.Height)
 	})
 }
 

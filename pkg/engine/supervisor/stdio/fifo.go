@@ -1,4 +1,6 @@
-package supervisor
+// Package stdio opens what a process reads and writes: FIFOs that the daemon made, or a
+// terminal that the runtime made and sends. It does not copy any output.
+package stdio
 
 import (
 	"fmt"
@@ -26,8 +28,8 @@ func openFIFO(path string, flags int) (int, error) {
 	return fd, nil
 }
 
-// openReader opens our end of an output FIFO. It does not wait for a writer.
-func openReader(path string) (*os.File, error) {
+// OpenReader opens our end of an output FIFO. It does not wait for a writer.
+func OpenReader(path string) (*os.File, error) {
 	fd, err := openFIFO(path, unix.O_RDONLY|unix.O_NONBLOCK)
 	if err != nil {
 		return nil, err
@@ -35,9 +37,9 @@ func openReader(path string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), path), nil
 }
 
-// openWriter opens our end of a FIFO that somebody reads already; unix.ENXIO
+// OpenWriter opens our end of a FIFO that somebody reads already; unix.ENXIO
 // when nobody does.
-func openWriter(path string) (*os.File, error) {
+func OpenWriter(path string) (*os.File, error) {
 	fd, err := openFIFO(path, unix.O_WRONLY|unix.O_NONBLOCK)
 	if err != nil {
 		return nil, err
@@ -45,53 +47,54 @@ func openWriter(path string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), path), nil
 }
 
-// holdOpen opens a write end of a FIFO, for as long as its reader must not see
+// HoldOpen opens a write end of a FIFO, for as long as its reader must not see
 // the end, whether there is a reader yet or not.
-func holdOpen(path string) (*os.File, error) {
+func HoldOpen(path string) (*os.File, error) {
 	reader, err := openFIFO(path, unix.O_RDONLY|unix.O_NONBLOCK)
 	if err != nil {
 		return nil, err
 	}
 	defer unix.Close(reader)
-	return openWriter(path)
+	return OpenWriter(path)
 }
 
-// stdioPaths are the FIFOs of a process; an empty one is /dev/null.
-type stdioPaths struct {
-	stdin, stdout, stderr string
+// Paths are the FIFOs of a process; an empty one is /dev/null.
+type Paths struct {
+	Stdin, Stdout, Stderr string
 }
 
-// stdio are the ends that a process without a terminal gets.
-type stdio struct {
-	fds  [3]int
+// Ends are the ends that a process without a terminal gets.
+type Ends struct {
+	FDs  [3]int
 	temp []int // further ends, held while the process is being started
 }
 
-// outputMode is how the process's ends of its output FIFOs are opened.
-type outputMode int
+// OutputMode is how the process's ends of its output FIFOs are opened.
+type OutputMode int
 
 const (
-	// outlivesReader ends are open for reading too: when the reader dies the
+	// OutlivesReader ends are open for reading too: when the reader dies the
 	// process blocks, until there is a reader again, and is not killed by
 	// SIGPIPE.
-	outlivesReader outputMode = iota
-	// diesWithReader ends are for writing only.
-	diesWithReader
+	OutlivesReader OutputMode = iota
+	// DiesWithReader ends are for writing only.
+	DiesWithReader
 )
 
-func openStdio(p stdioPaths, mode outputMode, uid, gid uint32) (_ *stdio, retErr error) {
-	s := &stdio{fds: [3]int{-1, -1, -1}}
+// Open opens the ends for a process. uid and gid become the owners of its FIFOs unless both are 0.
+func Open(p Paths, mode OutputMode, uid, gid uint32) (_ *Ends, retErr error) {
+	s := &Ends{FDs: [3]int{-1, -1, -1}}
 	defer func() {
 		if retErr != nil {
-			s.close()
+			s.Close()
 		}
 	}()
-	for i, path := range []string{p.stdin, p.stdout, p.stderr} {
+	for i, path := range []string{p.Stdin, p.Stdout, p.Stderr} {
 		fd, err := s.open(i, path, mode)
 		if err != nil {
 			return nil, err
 		}
-		s.fds[i] = fd
+		s.FDs[i] = fd
 		if path != "" && (uid != 0 || gid != 0) {
 			if err := unix.Fchown(fd, int(uid), int(gid)); err != nil {
 				return nil, fmt.Errorf("change owner of %s to %d:%d: %w", path, uid, gid, err)
@@ -101,7 +104,7 @@ func openStdio(p stdioPaths, mode outputMode, uid, gid uint32) (_ *stdio, retErr
 	return s, nil
 }
 
-func (s *stdio) open(i int, path string, mode outputMode) (int, error) {
+func (s *Ends) open(i int, path string, mode OutputMode) (int, error) {
 	switch {
 	case path == "":
 		return unix.Open(os.DevNull, unix.O_RDWR|unix.O_CLOEXEC, 0)
@@ -113,7 +116,7 @@ func (s *stdio) open(i int, path string, mode outputMode) (int, error) {
 			return -1, err
 		}
 		return fd, unix.SetNonblock(fd, false)
-	case mode == outlivesReader:
+	case mode == OutlivesReader:
 		return openFIFO(path, unix.O_RDWR)
 	}
 	// The other end may be opened only after the start: until then this keeps
@@ -126,12 +129,12 @@ func (s *stdio) open(i int, path string, mode outputMode) (int, error) {
 	return openFIFO(path, unix.O_WRONLY)
 }
 
-// close closes the ends in this process.
-func (s *stdio) close() {
-	for _, fd := range append(s.temp, s.fds[:]...) {
+// Close closes the ends in this process.
+func (s *Ends) Close() {
+	for _, fd := range append(s.temp, s.FDs[:]...) {
 		if fd >= 0 {
 			unix.Close(fd)
 		}
 	}
-	s.temp, s.fds = nil, [3]int{-1, -1, -1}
+	s.temp, s.FDs = nil, [3]int{-1, -1, -1}
 }

@@ -1,4 +1,4 @@
-package supervisor
+package stdio
 
 import (
 	"errors"
@@ -12,16 +12,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// consoleSocket is where a runtime sends the master of a terminal that it made.
-type consoleSocket struct {
-	path     string
+// ConsoleSocket is where a runtime sends the master of a terminal that it made.
+type ConsoleSocket struct {
+	Path     string
 	dir      string
 	listener *net.UnixListener
 }
 
-// newConsoleSocket listens in a directory of its own with a short name: a
+// NewConsoleSocket listens in a directory of its own with a short name: a
 // socket's path may have 107 bytes and no more.
-func newConsoleSocket() (*consoleSocket, error) {
+func NewConsoleSocket() (*ConsoleSocket, error) {
 	dir, err := os.MkdirTemp("", "berth-tty-")
 	if err != nil {
 		return nil, err
@@ -32,17 +32,18 @@ func newConsoleSocket() (*consoleSocket, error) {
 		os.RemoveAll(dir)
 		return nil, fmt.Errorf("listen for the terminal: %w", err)
 	}
-	return &consoleSocket{path: path, dir: dir, listener: l}, nil
+	return &ConsoleSocket{Path: path, dir: dir, listener: l}, nil
 }
 
-func (s *consoleSocket) close() {
+// Close removes the socket.
+func (s *ConsoleSocket) Close() {
 	s.listener.Close()
 	os.RemoveAll(s.dir)
 }
 
-// receive returns the master. The runtime has sent it before it ended, so that
+// Receive returns the master. The runtime has sent it before it ended, so that
 // there is nothing to wait for.
-func (s *consoleSocket) receive() (*os.File, error) {
+func (s *ConsoleSocket) Receive() (*os.File, error) {
 	deadline := time.Now().Add(5 * time.Second)
 	_ = s.listener.SetDeadline(deadline)
 	conn, err := s.listener.AcceptUnix()
@@ -61,7 +62,7 @@ func (s *consoleSocket) receive() (*os.File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("receive the terminal: %w", err)
 	}
-	return terminalFile(fd)
+	return TerminalFile(fd)
 }
 
 func passedFD(control []byte) (int, error) {
@@ -77,8 +78,8 @@ func passedFD(control []byte) (int, error) {
 	return -1, errors.New("the message had no file descriptor")
 }
 
-// terminalFile makes a file of a terminal's master that waits in Go's poller.
-func terminalFile(fd int) (*os.File, error) {
+// TerminalFile makes a file of a terminal's master that waits in Go's poller.
+func TerminalFile(fd int) (*os.File, error) {
 	unix.CloseOnExec(fd)
 	if _, err := unix.IoctlGetTermios(fd, unix.TCGETS); err != nil {
 		unix.Close(fd)
@@ -91,7 +92,8 @@ func terminalFile(fd int) (*os.File, error) {
 	return os.NewFile(uintptr(fd), "terminal"), nil
 }
 
-func resize(master *os.File, width, height uint32) error {
+// Resize sets the size of a terminal.
+func Resize(master *os.File, width, height uint32) error {
 	if width > 0xffff || height > 0xffff {
 		return fmt.Errorf("terminal size of %d columns and %d rows is too large: %w", width, height, errdefs.ErrInvalidArgument)
 	}

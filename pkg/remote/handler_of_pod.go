@@ -34,7 +34,7 @@ func (n naming) sandbox(id, theirs string) string {
 
 func (n naming) list(f wire.Frame) wire.Frame {
 	return wire.Replaced(f, wire.ItemsField, func(item []byte) []byte {
-		return wire.WithText(item, wire.SandboxHandlerField, n.sandbox(wire.Text(item, wire.IdField), wire.Text(item, wire.SandboxHandlerField)))
+		return wire.WithText(item, wire.SandboxHandlerField, n.sandbox(wire.Text(item, wire.IDField), wire.Text(item, wire.SandboxHandlerField)))
 	})
 }
 

@@ -257,7 +257,7 @@ func (l *lists) sandboxesAnew(ctx context.Context) error {
 
 // identified is a list without items that have no id.
 func (l *lists) identified(ctx context.Context, f wire.Frame) wire.Frame {
-	kept := wire.Without(f, func(item []byte) bool { return wire.Text(item, wire.IdField) == "" })
+	kept := wire.Without(f, func(item []byte) bool { return wire.Text(item, wire.IDField) == "" })
 	if len(kept) != len(f) {
 		log.G(ctx).WithField("backend", l.name).Debug("Backend listed items without an ID; omitting them")
 	}

@@ -166,8 +166,8 @@ func TestPathsToHandlersOfImages(t *testing.T) {
 			t.Errorf("%s: %v, want %v", name, got, c.want)
 		}
 	}
-	if wire.ItemsField != 1 || wire.IdField != 1 || wire.SandboxHandlerField != 7 || wire.ContainerSandboxField != 2 {
-		t.Errorf("items %d, id %d, handler %d, sandbox %d", wire.ItemsField, wire.IdField, wire.SandboxHandlerField, wire.ContainerSandboxField)
+	if wire.ItemsField != 1 || wire.IDField != 1 || wire.SandboxHandlerField != 7 || wire.ContainerSandboxField != 2 {
+		t.Errorf("items %d, id %d, handler %d, sandbox %d", wire.ItemsField, wire.IDField, wire.SandboxHandlerField, wire.ContainerSandboxField)
 	}
 }
 
@@ -177,7 +177,7 @@ func TestItemsAreWhereTheyAreLookedFor(t *testing.T) {
 		&runtimeapi.ListPodSandboxResponse{}, &runtimeapi.ListContainersResponse{}, &runtimeapi.ListImagesResponse{},
 	} {
 		items := list.ProtoReflect().Descriptor().Fields().ByNumber(wire.ItemsField)
-		if items == nil || !items.IsList() || items.Message().Fields().ByName("id").Number() != wire.IdField {
+		if items == nil || !items.IsList() || items.Message().Fields().ByName("id").Number() != wire.IDField {
 			t.Errorf("%s has its items, or they their ids, elsewhere", list.ProtoReflect().Descriptor().Name())
 		}
 	}

@@ -38,12 +38,13 @@ type Pods struct {
 // Page is about the last list of one kind.
 type Page struct {
 	At time.Time
-	mark
+	Mark
 	// failed is why the daemon could not tell a newer one, empty if it did not fail.
 	failed string
 }
 
-type mark struct {
+// Mark is the moment at which a list was asked for.
+type Mark struct {
 	// upTo is the number of the last change that is certainly in the list.
 	upTo uint64
 	turn uint64
@@ -65,6 +66,7 @@ type Change struct {
 
 type kind int
 
+// What a call did.
 const (
 	MadeSandbox kind = iota
 	MadeContainer
@@ -76,22 +78,22 @@ const (
 )
 
 // Mark is taken before a list is asked for.
-func (k *Pods) Mark() mark {
+func (k *Pods) Mark() Mark {
 	k.Mu.Lock()
 	defer k.Mu.Unlock()
 	k.turn++
-	return mark{k.number, k.turn}
+	return Mark{k.number, k.turn}
 }
 
 // Take takes over a list that was asked for at m. It reports whether something else is known since.
-func (k *Pods) Take(p *Page, f wire.Frame, m mark, now time.Time) (differs bool) {
+func (k *Pods) Take(p *Page, f wire.Frame, m Mark, now time.Time) (differs bool) {
 	k.Mu.Lock()
 	defer k.Mu.Unlock()
 	if m.turn < p.turn {
 		return false // one that was asked for later was faster
 	}
 	differs = k.replace(p, f) || p.At.IsZero()
-	p.At, p.mark, p.failed = now, m, ""
+	p.At, p.Mark, p.failed = now, m, ""
 	oldest, changes := min(k.Sandboxes.upTo, k.Containers.upTo), len(k.changes)
 	k.changes = slices.DeleteFunc(k.changes, func(c Change) bool { return c.number <= oldest })
 	if differs || changes > 0 { // some of them may be in the list now

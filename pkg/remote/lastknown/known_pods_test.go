@@ -115,7 +115,7 @@ func TestListsReplaceChanges(t *testing.T) {
 	// A slow list that was asked for earlier changes nothing any more.
 	k.Note(Change{Kind: StartedContainer, ID: "d"})
 	learn(t, k, map[string][]string{"q": {"d"}, "r": nil})
-	k.Take(&k.Sandboxes, nil, mark{}, time.Now())
+	k.Take(&k.Sandboxes, nil, Mark{}, time.Now())
 	if got := sketch(t, k); len(got) != 3 {
 		t.Errorf("a late list replaced a newer one: %v", got)
 	}

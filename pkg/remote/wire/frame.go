@@ -11,26 +11,26 @@ import (
 // Frame is an encoded message that nobody has read.
 type Frame []byte
 
-// codec is gRPC's own for messages, and leaves frames as they are.
-type codec struct{ encoding.CodecV2 }
+// Codec is gRPC's own for messages, and leaves frames as they are.
+type Codec struct{ encoding.CodecV2 }
 
 // NewCodec returns gRPC's codec, which leaves frames as they are.
-func NewCodec() codec { return codec{encoding.GetCodecV2(proto.Name)} }
+func NewCodec() Codec { return Codec{encoding.GetCodecV2(proto.Name)} }
 
 // Name implements encoding.CodecV2. gRPC makes a name the subtype of each
 // call's content type. Without one the type is "application/grpc", which means
 // protobuf to every server and is the only one that passes CRI-O's socket: other
 // protocols share that, and calls are told from them by exactly this type.
-func (codec) Name() string { return "" }
+func (Codec) Name() string { return "" }
 
-func (c codec) Marshal(v any) (mem.BufferSlice, error) {
+func (c Codec) Marshal(v any) (mem.BufferSlice, error) {
 	if f, ok := v.(*Frame); ok {
 		return mem.BufferSlice{mem.SliceBuffer(*f)}, nil
 	}
 	return c.CodecV2.Marshal(v)
 }
 
-func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
+func (c Codec) Unmarshal(data mem.BufferSlice, v any) error {
 	if f, ok := v.(*Frame); ok {
 		*f = data.Materialize()
 		return nil

@@ -17,7 +17,7 @@ import (
 // items in the same field, and items their ids.
 var (
 	ItemsField            = numberOf(&runtimeapi.ListPodSandboxResponse{}, "items")
-	IdField               = numberOf(&runtimeapi.PodSandbox{}, "id")
+	IDField               = numberOf(&runtimeapi.PodSandbox{}, "id")
 	SandboxHandlerField   = numberOf(&runtimeapi.PodSandbox{}, "runtime_handler")
 	ContainerSandboxField = numberOf(&runtimeapi.Container{}, "pod_sandbox_id")
 	StatusField           = numberOf(&runtimeapi.PodSandboxStatusResponse{}, "status")

@@ -90,6 +90,7 @@ func (c *ClientContent) Status(ctx context.Context, ref string) (content.Status,
 	return asClientStatus(st), err
 }
 
+// ListStatuses implements content.Store.
 func (c *ClientContent) ListStatuses(ctx context.Context, fs ...string) ([]content.Status, error) {
 	matches, err := filters.ParseAll(fs...)
 	if err != nil {
@@ -111,6 +112,7 @@ func (c *ClientContent) ListStatuses(ctx context.Context, fs ...string) ([]conte
 	return shown, nil
 }
 
+// Abort implements content.Store.
 func (c *ClientContent) Abort(ctx context.Context, ref string) error {
 	err := c.Store.Abort(ctx, disk.ClientRefs+ref)
 	if errdefs.IsNotFound(err) {

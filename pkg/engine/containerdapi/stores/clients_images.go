@@ -225,8 +225,12 @@ func checkMerged(now, changes map[string]string) error {
 // lists of images must fit into a message that a kubelet takes.
 const maxClientNames = 5000
 
-// What clients may write onto an image, a lease or content.
-const maxLabels, MaxLabelBytes = 64, 16 << 10
+const (
+	// maxLabels is how many labels clients may write onto an image, a lease or content.
+	maxLabels = 64
+	// MaxLabelBytes is of how many bytes those may be.
+	MaxLabelBytes = 16 << 10
+)
 
 // checkLabelSizes refuses what would take memory with every list and event.
 func checkLabelSizes(labels map[string]string) error {

@@ -136,6 +136,7 @@ func attached(m imagespec.Manifest) (n int) {
 // InMemory is content that has been read.
 type InMemory struct{ *bytes.Reader }
 
+// Close implements content.ReaderAt.
 func (InMemory) Close() error { return nil }
 
 // boundedDocuments are contents whose documents are no larger than those of a registry.

@@ -374,7 +374,7 @@ func explainWritable(containerID, root string, err error) error {
 	return fmt.Errorf("create root filesystem of %s: %w", containerID, err)
 }
 
-func (m *Roots) stacked(v *view, name, dir string) *Rootfs {
+func (m *Roots) stacked(v *View, name, dir string) *Rootfs {
 	options := append([]string{}, m.options...)
 	if !m.syncs {
 		volatile, _ := m.files.Proof.Get(m.files.Root, m.files.Writable) // LayersOf has seen the error

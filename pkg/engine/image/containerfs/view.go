@@ -52,8 +52,8 @@ func chainOfView(name string) digest.Digest {
 	return ""
 }
 
-// view is an image's layers in a snapshotter, all unpacked. It is immutable.
-type view struct {
+// View is an image's layers in a snapshotter, all unpacked. It is immutable.
+type View struct {
 	mounts []mount.Mount
 	// unread says that it is there, and that its mounts were not asked for yet.
 	unread bool
@@ -64,7 +64,7 @@ type view struct {
 // table knows which views exist, and which containers need them.
 type table struct {
 	mu    sync.Mutex
-	known map[ViewKey]*view
+	known map[ViewKey]*View
 	Uses  map[string]map[ViewKey]struct{}
 	// retained is set once the engine said what containers use. Before that
 	// nobody knows, and no view may go.
@@ -72,16 +72,16 @@ type table struct {
 }
 
 func newTable() *table {
-	return &table{known: map[ViewKey]*view{}, Uses: map[string]map[ViewKey]struct{}{}}
+	return &table{known: map[ViewKey]*View{}, Uses: map[string]map[ViewKey]struct{}{}}
 }
 
-func (t *table) put(k ViewKey, known *view) {
+func (t *table) put(k ViewKey, known *View) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.known[k] = known
 }
 
-func (t *table) Get(k ViewKey) *view {
+func (t *table) Get(k ViewKey) *View {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.known[k]
@@ -89,7 +89,7 @@ func (t *table) Get(k ViewKey) *view {
 
 // use notes that owner needs a view, and returns it if it exists. Added is false
 // if that was noted before.
-func (t *table) use(owner string, k ViewKey) (known *view, added bool) {
+func (t *table) use(owner string, k ViewKey) (known *View, added bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.Uses[owner] == nil {
@@ -196,7 +196,7 @@ type Work struct{ Collector, Counter *disk.Worker }
 
 // Hold notes that owner needs the image's layers and returns the view of them,
 // unpacking the image if need be. Undo takes the note back if this call made it.
-func (vs *Views) Hold(ctx context.Context, owner string, k ViewKey, img *catalog.Image) (v *view, undo func(), err error) {
+func (vs *Views) Hold(ctx context.Context, owner string, k ViewKey, img *catalog.Image) (v *View, undo func(), err error) {
 	v, added := vs.Table.use(owner, k)
 	undo = func() {
 		if added {
@@ -212,7 +212,7 @@ func (vs *Views) Hold(ctx context.Context, owner string, k ViewKey, img *catalog
 }
 
 // ensure makes the view of an image that is in the store.
-func (vs *Views) ensure(ctx context.Context, k ViewKey, img *catalog.Image) (v *view, err error) {
+func (vs *Views) ensure(ctx context.Context, k ViewKey, img *catalog.Image) (v *View, err error) {
 	err = vs.withUnpacked(ctx, k, img, func(ctx context.Context, l *disk.Layers) error {
 		v, err = vs.Build(ctx, l, k)
 		return err
@@ -256,7 +256,7 @@ func (vs *Views) explainUnpack(k ViewKey, img *catalog.Image, err error) error {
 }
 
 // Build makes the view of layers that are unpacked, or finds it.
-func (vs *Views) Build(ctx context.Context, l *disk.Layers, k ViewKey) (*view, error) {
+func (vs *Views) Build(ctx context.Context, l *disk.Layers, k ViewKey) (*View, error) {
 	if err := vs.Unpacker.Locks.Lock(ctx, k.LockKey()); err != nil {
 		return nil, err
 	}
@@ -276,12 +276,12 @@ func (vs *Views) Build(ctx context.Context, l *disk.Layers, k ViewKey) (*view, e
 	return v, nil
 }
 
-func (vs *Views) read(ctx context.Context, l *disk.Layers, name string) (*view, error) {
+func (vs *Views) read(ctx context.Context, l *disk.Layers, name string) (*View, error) {
 	mounts, err := l.Mounts(ctx, name)
 	if err != nil {
 		return nil, fmt.Errorf("read view: %w", err)
 	}
-	v := &view{mounts: mounts}
+	v := &View{mounts: mounts}
 	if !l.Kind.Layered {
 		return v, nil
 	}
@@ -325,7 +325,7 @@ func (vs *Views) Load(ctx context.Context, name string, l *disk.Layers) error {
 		if info.Kind != snapshots.KindView || !strings.HasPrefix(info.Name, viewPrefix) {
 			return nil
 		}
-		v := &view{unread: true}
+		v := &View{unread: true}
 		if l.Kind.Layered {
 			var err error
 			if v, err = vs.read(ctx, l, info.Name); err != nil {

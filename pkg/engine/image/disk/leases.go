@@ -15,6 +15,7 @@ import (
 	"github.com/containerd/log"
 )
 
+// Labels of leases of clients of the containerd API, and the collector's for their end.
 const (
 	ClientLabel = "berth.dev/client"
 	ExpireLabel = "containerd.io/gc.expire"

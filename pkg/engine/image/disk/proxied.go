@@ -257,48 +257,58 @@ func asked[T any](ctx context.Context, p *Proxied, bound time.Duration, f func(c
 	return answer, err
 }
 
+// Stat implements snapshots.Snapshotter.
 func (p *Proxied) Stat(ctx context.Context, key string) (snapshots.Info, error) {
 	return asked(ctx, p, proxiedCall, func(ctx context.Context) (snapshots.Info, error) { return p.Snapshotter.Stat(ctx, key) })
 }
 
+// Update implements snapshots.Snapshotter.
 func (p *Proxied) Update(ctx context.Context, info snapshots.Info, fieldpaths ...string) (snapshots.Info, error) {
 	return asked(ctx, p, proxiedCall, func(ctx context.Context) (snapshots.Info, error) {
 		return p.Snapshotter.Update(ctx, info, fieldpaths...)
 	})
 }
 
+// Usage implements snapshots.Snapshotter.
 func (p *Proxied) Usage(ctx context.Context, key string) (snapshots.Usage, error) {
 	return asked(ctx, p, proxiedCall, func(ctx context.Context) (snapshots.Usage, error) { return p.Snapshotter.Usage(ctx, key) })
 }
 
+// Mounts implements snapshots.Snapshotter.
 func (p *Proxied) Mounts(ctx context.Context, key string) ([]mount.Mount, error) {
 	return asked(ctx, p, proxiedWork, func(ctx context.Context) ([]mount.Mount, error) { return p.Snapshotter.Mounts(ctx, key) })
 }
 
+// Prepare implements snapshots.Snapshotter.
 func (p *Proxied) Prepare(ctx context.Context, key, parent string, opts ...snapshots.Opt) ([]mount.Mount, error) {
 	return asked(ctx, p, proxiedWork, func(ctx context.Context) ([]mount.Mount, error) {
 		return p.Snapshotter.Prepare(ctx, key, parent, opts...)
 	})
 }
 
+// View implements snapshots.Snapshotter.
 func (p *Proxied) View(ctx context.Context, key, parent string, opts ...snapshots.Opt) ([]mount.Mount, error) {
 	return asked(ctx, p, proxiedWork, func(ctx context.Context) ([]mount.Mount, error) {
 		return p.Snapshotter.View(ctx, key, parent, opts...)
 	})
 }
 
+// Commit implements snapshots.Snapshotter.
 func (p *Proxied) Commit(ctx context.Context, name, key string, opts ...snapshots.Opt) error {
 	return p.call(ctx, proxiedCommit, func(ctx context.Context) error { return p.Snapshotter.Commit(ctx, name, key, opts...) })
 }
 
+// Remove implements snapshots.Snapshotter.
 func (p *Proxied) Remove(ctx context.Context, key string) error {
 	return p.call(ctx, proxiedCall, func(ctx context.Context) error { return p.Snapshotter.Remove(ctx, key) })
 }
 
+// Walk implements snapshots.Snapshotter.
 func (p *Proxied) Walk(ctx context.Context, f snapshots.WalkFunc, filters ...string) error {
 	return p.call(ctx, proxiedWork, func(ctx context.Context) error { return p.Snapshotter.Walk(ctx, f, filters...) })
 }
 
+// Cleanup implements snapshots.Cleaner.
 func (p *Proxied) Cleanup(ctx context.Context) error {
 	return p.call(ctx, proxiedWork, func(ctx context.Context) error {
 		if c, ok := p.Snapshotter.(snapshots.Cleaner); ok {

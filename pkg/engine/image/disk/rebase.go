@@ -82,6 +82,7 @@ func (r *rebases) coming(chain string) (is bool, changed <-chan struct{}) {
 	return false, r.changed
 }
 
+// Prepare implements snapshots.Snapshotter; a layer may be prepared before those below it.
 func (l *Layers) Prepare(ctx context.Context, key, parent string, opts ...snapshots.Opt) ([]mount.Mount, error) {
 	mounts, err := l.Snapshotter.Prepare(ctx, key, parent, opts...)
 	if err != nil || parent != "" {
@@ -97,6 +98,7 @@ func (l *Layers) Prepare(ctx context.Context, key, parent string, opts ...snapsh
 	return mounts, nil
 }
 
+// Commit implements snapshots.Snapshotter.
 func (l *Layers) Commit(ctx context.Context, name, key string, opts ...snapshots.Opt) error {
 	err := l.Snapshotter.Commit(ctx, name, key, opts...)
 	if err == nil {
@@ -106,6 +108,7 @@ func (l *Layers) Commit(ctx context.Context, name, key string, opts ...snapshots
 	return err
 }
 
+// Remove implements snapshots.Snapshotter.
 func (l *Layers) Remove(ctx context.Context, key string) error {
 	defer l.Rebases.end(key)
 	return l.Snapshotter.Remove(ctx, key)

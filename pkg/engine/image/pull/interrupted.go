@@ -22,8 +22,10 @@ const (
 	// KeptPulls is of how many pulls parts are kept; the oldest give way.
 	KeptPulls = 16
 
-	// A lease says of which pull and of which boot it is.
-	PullLabel, BootLabel = "berth.dev/pull", "berth.dev/boot"
+	// PullLabel is on a lease: the pull that it belongs to.
+	PullLabel = "berth.dev/pull"
+	// BootLabel is on a lease: the boot that it belongs to.
+	BootLabel = "berth.dev/boot"
 )
 
 // interrupted keeps what pulls brought that were interrupted, by a lease each, for

@@ -15,8 +15,8 @@ const (
 	MaxIdle = 2
 )
 
-// children are the processes that unpack layers, of one store.
-type children struct {
+// Children are the processes that unpack layers, of one store.
+type Children struct {
 	// memory bounds that of each.
 	memory int64
 
@@ -26,12 +26,12 @@ type children struct {
 }
 
 // NewChildren returns the children of a store, each with so many bytes of memory.
-func NewChildren(memory int64) *children {
-	return &children{memory: memory, idle: map[*layerproc.Process]*time.Timer{}}
+func NewChildren(memory int64) *Children {
+	return &Children{memory: memory, idle: map[*layerproc.Process]*time.Timer{}}
 }
 
 // Take returns an idle child, or a new one. The caller gives it back.
-func (c *children) Take() (*layerproc.Process, error) {
+func (c *Children) Take() (*layerproc.Process, error) {
 	c.mu.Lock()
 	for child, expiry := range c.idle {
 		expiry.Stop()
@@ -46,7 +46,7 @@ func (c *children) Take() (*layerproc.Process, error) {
 	return layerproc.Start(c.memory)
 }
 
-func (c *children) GiveBack(child *layerproc.Process) {
+func (c *Children) GiveBack(child *layerproc.Process) {
 	c.mu.Lock()
 	keep := !c.closed && len(c.idle) < MaxIdle && child.Usable()
 	if keep {
@@ -59,7 +59,7 @@ func (c *children) GiveBack(child *layerproc.Process) {
 }
 
 // End ends a child if it is idle still.
-func (c *children) End(child *layerproc.Process) {
+func (c *Children) End(child *layerproc.Process) {
 	c.mu.Lock()
 	_, idle := c.idle[child]
 	delete(c.idle, child)
@@ -70,7 +70,7 @@ func (c *children) End(child *layerproc.Process) {
 }
 
 // Close ends the children. One at work ends when it is given back.
-func (c *children) Close() {
+func (c *Children) Close() {
 	c.mu.Lock()
 	c.closed = true
 	idle := c.idle

@@ -96,7 +96,8 @@ func decrypt(ctx context.Context, keys *config.DecryptConfig, stream io.Reader, 
 }
 
 const (
-	wrappedKeyPrefix  = catalog.EncryptionPrefix + "keys."
+	wrappedKeyPrefix = catalog.EncryptionPrefix + "keys."
+	// CipherAnnotation has the options of the cipher.
 	CipherAnnotation  = catalog.EncryptionPrefix + "pubopts"
 	maxWrappedKeys    = 128
 	maxWrappedKeySize = 16 << 10

@@ -33,7 +33,7 @@ type applier struct {
 	keysDir string
 	entries *entryLimit
 	// children unpack, one layer at a time each.
-	children *children
+	children *Children
 	// slots bounds the layers that are unpacked at the same time.
 	slots *semaphore.Weighted
 	// layers is the snapshotter that is unpacked into.

@@ -43,7 +43,7 @@ type Unpacker struct {
 	blobs    string // the directory of content
 	Reader   *catalog.Reader
 	slots    *semaphore.Weighted
-	children *children
+	children *Children
 	flusher  *disk.Flusher
 	// Locks has the lock of each blob or layer while it is fetched or unpacked, and
 	// of each view while it is made or removed.
@@ -62,8 +62,8 @@ func New(f *disk.Files, r *catalog.Reader, c Config) *Unpacker {
 // Close ends the processes that unpack.
 func (u *Unpacker) Close() { u.children.Close() }
 
-// unpacking is that of one image.
-type unpacking struct {
+// Unpacking is that of one image.
+type Unpacking struct {
 	*unpack.Unpacker
 	// remote says that the snapshotter may know layers by what the image says of them.
 	remote bool
@@ -73,7 +73,7 @@ type unpacking struct {
 
 // Begin returns what unpacks layers into a snapshotter while they are fetched. Limit
 // bounds the entries of all layers.
-func (u *Unpacker) Begin(ctx context.Context, l *disk.Layers, name string, of catalog.Described, limit int64) (*unpacking, error) {
+func (u *Unpacker) Begin(ctx context.Context, l *disk.Layers, name string, of catalog.Described, limit int64) (*Unpacking, error) {
 	id, labels, err := u.flusher.Begin()
 	if err != nil {
 		return nil, err
@@ -109,11 +109,11 @@ func (u *Unpacker) Begin(ctx context.Context, l *disk.Layers, name string, of ca
 		end()
 		return nil, err
 	}
-	return &unpacking{Unpacker: running, remote: l.Kind.Remote, End: end}, nil
+	return &Unpacking{Unpacker: running, remote: l.Kind.Remote, End: end}, nil
 }
 
 // Unpack is unpack.Unpacker's, which makes labels of snapshots of layers' annotations.
-func (u *unpacking) Unpack(h images.Handler) images.Handler {
+func (u *Unpacking) Unpack(h images.Handler) images.Handler {
 	if u.remote {
 		return u.Unpacker.Unpack(h)
 	}

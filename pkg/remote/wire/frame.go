@@ -23,6 +23,7 @@ func NewCodec() Codec { return Codec{encoding.GetCodecV2(proto.Name)} }
 // protocols share that, and calls are told from them by exactly this type.
 func (Codec) Name() string { return "" }
 
+// Marshal implements encoding.CodecV2.
 func (c Codec) Marshal(v any) (mem.BufferSlice, error) {
 	if f, ok := v.(*Frame); ok {
 		return mem.BufferSlice{mem.SliceBuffer(*f)}, nil
@@ -30,6 +31,7 @@ func (c Codec) Marshal(v any) (mem.BufferSlice, error) {
 	return c.CodecV2.Marshal(v)
 }
 
+// Unmarshal implements encoding.CodecV2.
 func (c Codec) Unmarshal(data mem.BufferSlice, v any) error {
 	if f, ok := v.(*Frame); ok {
 		*f = data.Materialize()

@@ -46,6 +46,7 @@ func (c *Children) Take() (*layerproc.Process, error) {
 	return layerproc.Start(c.memory)
 }
 
+// GiveBack keeps a child for another layer, or ends it.
 func (c *Children) GiveBack(child *layerproc.Process) {
 	c.mu.Lock()
 	keep := !c.closed && len(c.idle) < MaxIdle && child.Usable()

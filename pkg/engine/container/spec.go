@@ -37,24 +37,11 @@ type specifier struct {
 // buildSpec looks up what the spec depends on, and builds it.
 func (b *specifier) buildSpec(ctx context.Context, c *pod.Container, img *catalog.Image, mounts []mount.Mount) (*specs.Spec, ocispec.User, error) {
 	config := c.Config()
-	var user ocispec.User
 	images, err := b.rootfs.VolumeSources(c)
 	if err != nil {
-		return nil, user, err
+		return nil, ocispec.User{}, err
 	}
-	var volumes []ocispec.DefinedVolume
-	err = b.rootfs.WithRootfs(c, mounts, func(dir string) (err error) {
-		user, err = ocispec.ResolveUser(ctx, dir, img.Config, config.GetLinux().GetSecurityContext())
-		if err != nil {
-			return err
-		}
-		targets, err := ocispec.ResolveTargets(dir, config.GetMounts(), images)
-		if err != nil {
-			return err
-		}
-		volumes, err = b.rootfs.MakeVolumes(ctx, c, dir, targets)
-		return err
-	})
+	user, volumes, err := b.look(ctx, c, img, mounts, images)
 	if err != nil {
 		return nil, user, err
 	}
@@ -100,6 +87,23 @@ func (b *specifier) buildSpec(ctx context.Context, c *pod.Container, img *catalo
 		return nil, user, err
 	}
 	return spec, user, ocispec.Fit(spec, in.Runtime)
+}
+
+// look finds in the root filesystem what the container runs as, and makes its volumes.
+func (b *specifier) look(ctx context.Context, c *pod.Container, img *catalog.Image, mounts []mount.Mount, images map[string]string) (user ocispec.User, volumes []ocispec.DefinedVolume, err error) {
+	err = b.rootfs.WithRootfs(c, mounts, func(dir string) (err error) {
+		user, err = ocispec.ResolveUser(ctx, dir, img.Config, c.Config().GetLinux().GetSecurityContext())
+		if err != nil {
+			return err
+		}
+		targets, err := ocispec.ResolveTargets(dir, c.Config().GetMounts(), images)
+		if err != nil {
+			return err
+		}
+		volumes, err = b.rootfs.MakeVolumes(ctx, c, dir, targets)
+		return err
+	})
+	return user, volumes, err
 }
 
 // makeHostPaths makes directories of the mounts' sources that do not exist. Those

@@ -86,47 +86,61 @@ func (b *runs) run(ctx context.Context, r *runtimeapi.RunPodSandboxRequest, from
 		return nil, err
 	}
 	defer release()
-	if err := b.capabilities.CheckSandbox(ctx, r.GetConfig(), d, rt); err != nil {
-		return nil, err
-	}
-	plan := pod.NewPlan(r.GetConfig(), d, rt)
-	if err := b.needNetwork(ctx, plan, d); err != nil {
-		return nil, err
-	}
-	kept, err := b.settings.Pin(d)
+	id := pod.NewID()
+	spec, err := b.plan(ctx, id, r, d, rt)
 	if err != nil {
 		return nil, err
 	}
-	kept.Binaries, kept.Generation = binaries, handler.GenerationFrom(ctx)
-	if plan.Process {
-		kept.PauseRoot = filepath.Base(b.binaries.Tools.PauseRoot)
-	}
-	id := pod.NewID()
-	// What the network cannot make sense of must not be found out half-way.
-	if _, err := network.PodFrom(id, r.GetConfig(), netPath(id), r.GetConfig().GetLinux().GetCgroupParent()); plan.Net && err != nil {
-		return nil, err
-	}
-	name := reserve.SandboxName(r.GetConfig().GetMetadata())
-	if err := b.pods.Names.Reserve(name, id); err != nil {
-		return nil, b.pods.Index.Taken(err)
-	}
-	spec := pod.SandboxSpec{
-		Handler:    r.GetRuntimeHandler(),
-		Definition: d,
-		CreatedAt:  b.pods.Clock.Now(),
-		Supervisor: task.SupervisorKey(d, binaries, b.binaries.Tools.SupervisorHash, id),
-		Plan:       plan,
-		Pinned:     kept,
-		Boot:       b.pods.Boot,
-	}
-	spec.Config.Msg = r.GetConfig()
+	spec.Pinned.Binaries = binaries
+	spec.Supervisor = task.SupervisorKey(d, binaries, b.binaries.Tools.SupervisorHash, id)
 	if from != nil {
 		spec.Checkpoint, spec.ByContainer = from.Images, from.ByContainer
 	}
-	spec.ProcessLabel, spec.MountLabel, err = ocispec.SELinuxLabels(r.GetConfig().GetLinux().GetSecurityContext().GetSelinuxOptions(), "")
+	s, err := b.record(id, spec)
 	if err != nil {
-		b.pods.Names.Release(name, id)
 		return nil, err
+	}
+	failpoint.Hit(failpoint.SandboxReserved)
+	if err := b.bringUp(ctx, s); err != nil {
+		return nil, err
+	}
+	failpoint.Hit(failpoint.SandboxReady)
+	return &runtimeapi.RunPodSandboxResponse{PodSandboxId: id}, nil
+}
+
+// plan refuses what cannot be run, and returns what is decided about a sandbox before it
+// exists. It changes nothing.
+func (b *runs) plan(ctx context.Context, id string, r *runtimeapi.RunPodSandboxRequest, d *handler.Definition, rt *probe.Runtime) (spec pod.SandboxSpec, err error) {
+	if err := b.capabilities.CheckSandbox(ctx, r.GetConfig(), d, rt); err != nil {
+		return spec, err
+	}
+	spec = pod.SandboxSpec{
+		Handler: r.GetRuntimeHandler(), Definition: d, CreatedAt: b.pods.Clock.Now(), Plan: pod.NewPlan(r.GetConfig(), d, rt), Boot: b.pods.Boot,
+	}
+	spec.Config.Msg = r.GetConfig()
+	if err := b.needNetwork(ctx, spec.Plan, d); err != nil {
+		return spec, err
+	}
+	if spec.Pinned, err = b.settings.Pin(d); err != nil {
+		return spec, err
+	}
+	spec.Pinned.Generation = handler.GenerationFrom(ctx)
+	if spec.Plan.Process {
+		spec.Pinned.PauseRoot = filepath.Base(b.binaries.Tools.PauseRoot)
+	}
+	// What the network cannot make sense of must not be found out half-way.
+	if _, err := network.PodFrom(id, r.GetConfig(), netPath(id), r.GetConfig().GetLinux().GetCgroupParent()); spec.Plan.Net && err != nil {
+		return spec, err
+	}
+	spec.ProcessLabel, spec.MountLabel, err = ocispec.SELinuxLabels(r.GetConfig().GetLinux().GetSecurityContext().GetSelinuxOptions(), "")
+	return spec, err
+}
+
+// record reserves what belongs to one sandbox only, and writes it down.
+func (b *runs) record(id string, spec pod.SandboxSpec) (*pod.Sandbox, error) {
+	name := reserve.SandboxName(spec.Config.Msg.GetMetadata())
+	if err := b.pods.Names.Reserve(name, id); err != nil {
+		return nil, b.pods.Index.Taken(err)
 	}
 	b.pods.Labels.Hold(spec.ProcessLabel)
 	o, err := b.pods.Sandboxes.Create(id, spec, pod.SandboxStatus{}, store.Durable)
@@ -135,13 +149,7 @@ func (b *runs) run(ctx context.Context, r *runtimeapi.RunPodSandboxRequest, from
 		b.pods.Names.Release(name, id)
 		return nil, err
 	}
-	failpoint.Hit(failpoint.SandboxReserved)
-	s := pod.NewSandbox(o, b.tasks)
-	if err := b.bringUp(ctx, s); err != nil {
-		return nil, err
-	}
-	failpoint.Hit(failpoint.SandboxReady)
-	return &runtimeapi.RunPodSandboxResponse{PodSandboxId: id}, nil
+	return pod.NewSandbox(o, b.tasks), nil
 }
 
 // needNetwork fails early, before anything is made, when the pod needs a network

@@ -109,6 +109,11 @@ func (s *State) auditClass(c *nodev1.RuntimeClass) []Finding {
 		f.Advice = "nodes report handlers since Kubernetes 1.30, if their CRI daemon supports it"
 		return []Finding{f}
 	}
+	return s.auditServed(c, f, closed, lacking)
+}
+
+// auditServed has what is wrong with a class that some of its nodes serve.
+func (s *State) auditServed(c *nodev1.RuntimeClass, f Finding, closed, lacking []string) []Finding {
 	var all []Finding
 	if Uncounted(c, s.Nodes) {
 		f.Rule = RuleClassNotCounted

@@ -343,15 +343,6 @@ func (s *Puller) BringIn(ctx context.Context, p Planned, from Source, lease leas
 	manifest := described.Manifest
 	from.Expect(manifest.Layers)
 	progress.From(ctx).Expect(manifest.Layers)
-	labels := images.ChildGCLabels
-	if s.unpacker.DiscardLayers && !catalog.DescribesArtifact(manifest) && !described.Wasm {
-		labels = images.ChildGCLabelsFilterLayers
-	}
-	children := images.SetChildrenMappedLabels(s.Files.Content, s.Reader.Children, labels)
-	children = catalog.PickOf(children, p.platform)
-	if p.layers.Kind.Remote {
-		children = snapshotters.AppendInfoHandlerWrapper(p.Name.String())(children).Handle
-	}
 	fetching := progress.Step{Name: step.Fetch}
 	timed := func(layer context.Context, desc imagespec.Descriptor) ([]imagespec.Descriptor, error) {
 		if !catalog.IsDocument(desc.MediaType) {
@@ -359,7 +350,7 @@ func (s *Puller) BringIn(ctx context.Context, p Planned, from Source, lease leas
 		}
 		return fetch(layer, desc)
 	}
-	handler := images.Handlers(images.HandlerFunc(timed), disk.Safely(children))
+	handler := images.Handlers(images.HandlerFunc(timed), disk.Safely(s.childrenOf(p, described)))
 	limit := s.Reader.Limits.MaxImageEntries - before
 	if catalog.DescribesArtifact(manifest) {
 		return s.bringInArtifact(ctx, p, target, handler, limit)
@@ -389,6 +380,19 @@ func (s *Puller) BringIn(ctx context.Context, p Planned, from Source, lease leas
 		}
 		return s.see(ctx, k)
 	})
+}
+
+// childrenOf has what a document of an image leads to, labelled so that the collector keeps it.
+func (s *Puller) childrenOf(p Planned, d catalog.Described) images.HandlerFunc {
+	labels := images.ChildGCLabels
+	if s.unpacker.DiscardLayers && !catalog.DescribesArtifact(d.Manifest) && !d.Wasm {
+		labels = images.ChildGCLabelsFilterLayers
+	}
+	children := catalog.PickOf(images.SetChildrenMappedLabels(s.Files.Content, s.Reader.Children, labels), p.platform)
+	if p.layers.Kind.Remote {
+		return snapshotters.AppendInfoHandlerWrapper(p.Name.String())(children).Handle
+	}
+	return children
 }
 
 func (s *Puller) bringInArtifact(ctx context.Context, p Planned, target imagespec.Descriptor, handler images.Handler, limit int64) (*catalog.Image, error) {

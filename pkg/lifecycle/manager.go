@@ -135,7 +135,7 @@ func (m *Manager) Close() error {
 
 // Reload reads the configuration again and puts it in force, all of it or
 // nothing. The outcome is that of a reading which began after the call; its
-// Error is also returned. The end of ctx ends the waiting, not the reload.
+// Error is also returned. The end of ctx, or Close, ends the waiting, not the reload.
 func (m *Manager) Reload(ctx context.Context, t Trigger) (Outcome, error) {
 	done := make(chan Outcome, 1)
 	if !m.reloads.request(request{trigger: t, by: userOf(ctx), done: []chan Outcome{done}}) {
@@ -147,7 +147,12 @@ func (m *Manager) Reload(ctx context.Context, t Trigger) (Outcome, error) {
 	case <-ctx.Done():
 		return Outcome{}, context.Cause(ctx)
 	case <-m.life.Done():
-		return Outcome{}, errClosed
+		select {
+		case o := <-done:
+			return o, o.Error
+		default:
+			return Outcome{}, errClosed
+		}
 	}
 }
 

@@ -147,8 +147,8 @@ func (p *probes) learnCapabilities(r result) {
 	}
 }
 
-// note takes over what a probe found, and publishes what follows if it is late: then nothing
-// else does. mu is held.
+// note takes over what a probe found. Others may publish it before the round ends; a late one
+// is published here, as nothing else does. mu is held.
 func (p *probes) note(r result, late bool) {
 	if !late {
 		p.truth = p.truth.copy()

@@ -5,12 +5,13 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"unicode"
 
 	"github.com/pelletier/go-toml/v2"
 )
 
 // Quote writes a TOML basic string. Go's own quoting has escapes (\x, \a, \v)
-// that TOML lacks.
+// that TOML lacks. What cannot be printed is escaped.
 func Quote(s string) string {
 	var b strings.Builder
 	b.WriteByte('"')
@@ -23,7 +24,9 @@ func Quote(s string) string {
 			b.WriteString(`\n`)
 		case r == '\t':
 			b.WriteString(`\t`)
-		case r < 0x20 || r == 0x7f:
+		case !unicode.IsPrint(r) && r > 0xffff:
+			fmt.Fprintf(&b, `\U%08X`, r)
+		case !unicode.IsPrint(r):
 			fmt.Fprintf(&b, `\u%04X`, r)
 		default:
 			b.WriteRune(r)

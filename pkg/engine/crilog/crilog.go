@@ -2,12 +2,6 @@
 //
 //	<RFC3339Nano time> <stdout|stderr> <P|F> <content>\n
 //
-//	log := crilog.Open("/var/log/pods/…/0.log", crilog.Options{})
-//	out := log.Stream(crilog.Stdout)
-//	out.Write(chunk)   // any chunking
-//	out.Close()        // a last line without an end is written, as partial
-//	log.Close()
-//
 // All streams of a container share one file, which is only ever appended to and
 // only by whole lines: a reader, a rotation or a kill between two writes never
 // sees half a line. A line longer than the limit is split into parts tagged P,

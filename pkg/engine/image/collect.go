@@ -40,7 +40,7 @@ func (s *Store) collect(ctx context.Context) {
 			return
 		}
 	}
-	if _, err := s.files.Db.GarbageCollect(ctx); err != nil && ctx.Err() == nil {
+	if _, err := s.files.DB.GarbageCollect(ctx); err != nil && ctx.Err() == nil {
 		log.G(ctx).WithError(err).Warn("Failed to collect unused image data")
 	}
 	s.count(ctx)

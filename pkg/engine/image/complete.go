@@ -15,7 +15,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/image/pull"
 )
 
-// PrepareRootfs makes the root filesystem of a container, as described at rootfses. An
+// PrepareRootfs makes the root filesystem of a container, as described at containerfs.Roots. An
 // image that is here for a snapshotter which fetches layers by itself may lack them:
 // they are fetched then, without credentials.
 func (s *Store) PrepareRootfs(ctx context.Context, containerID string, img *catalog.Image, snapshotter string, opts ...containerfs.RootfsOption) (fs *containerfs.Rootfs, err error) {
@@ -26,7 +26,7 @@ func (s *Store) PrepareRootfs(ctx context.Context, containerID string, img *cata
 	return fs, err
 }
 
-// PrepareVolume returns the read-only mounts of an image, as described at rootfses, and
+// PrepareVolume returns the read-only mounts of an image, as described at containerfs.Roots, and
 // fetches what is missing as PrepareRootfs does.
 func (s *Store) PrepareVolume(ctx context.Context, containerID string, img *catalog.Image, snapshotter string) (mounts []mount.Mount, err error) {
 	err = s.withLayers(ctx, img, snapshotter, func() error {

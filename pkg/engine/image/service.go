@@ -150,7 +150,7 @@ func (s *Service) artifactInfo(ctx context.Context, img *catalog.Image) (map[str
 	return map[string]string{"info": string(b)}, err
 }
 
-// PlainHTTP is the gRPC header of a PullImage that PullRequest.PlainHTTP is meant by.
+// PlainHTTP is the gRPC header of a PullImage that pull.Request.PlainHTTP is meant by.
 const PlainHTTP = "berth-plain-http"
 
 // PullImage pulls and unpacks an image for the call's handler.

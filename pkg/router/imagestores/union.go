@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/distribution/reference"
+	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
@@ -129,9 +130,20 @@ func Status(all []*runtimeapi.ImageStatusResponse, anyOf bool) *runtimeapi.Image
 	return all[0]
 }
 
-// present is whether the store has the image.
+// imageField is the number of the image in a status.
+var imageField = (&runtimeapi.ImageStatusResponse{}).ProtoReflect().Descriptor().Fields().ByName("image").Number()
+
+// present is whether the store has the image. One that has come undecoded is there, also if it
+// cannot be decoded.
 func present(r *runtimeapi.ImageStatusResponse) bool {
-	return Understood(r).GetImage() != nil
+	for b := r.ProtoReflect().GetUnknown(); len(b) > 0; {
+		n, _, size := protowire.ConsumeField(b)
+		if n == imageField || size < 0 {
+			return n == imageField
+		}
+		b = b[size:]
+	}
+	return r.GetImage() != nil
 }
 
 // AppendFilesystems adds those whose mount point is not there yet.

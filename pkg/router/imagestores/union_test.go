@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"google.golang.org/protobuf/encoding/protowire"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/internal/test"
@@ -54,7 +55,8 @@ func TestStatusOfSeveralStores(t *testing.T) {
 	has := func(id string) *runtimeapi.ImageStatusResponse {
 		return &runtimeapi.ImageStatusResponse{Image: &runtimeapi.Image{Id: id}}
 	}
-	none := &runtimeapi.ImageStatusResponse{}
+	none, broken := &runtimeapi.ImageStatusResponse{}, &runtimeapi.ImageStatusResponse{}
+	broken.ProtoReflect().SetUnknown(protowire.AppendBytes(protowire.AppendTag(nil, imageField, protowire.BytesType), []byte{0xff}))
 	for what, c := range map[string]struct {
 		all         []*runtimeapi.ImageStatusResponse
 		want, anyOf string
@@ -64,6 +66,7 @@ func TestStatusOfSeveralStores(t *testing.T) {
 		"only in the first":   {[]*runtimeapi.ImageStatusResponse{has(idX), none}, "", idX},
 		"only in another":     {[]*runtimeapi.ImageStatusResponse{none, has(idX)}, "", idX},
 		"a tag that moved":    {[]*runtimeapi.ImageStatusResponse{has(idX), has(idY)}, "", idX},
+		"cannot be decoded":   {[]*runtimeapi.ImageStatusResponse{has(idX), broken}, "", idX},
 		"in none":             {[]*runtimeapi.ImageStatusResponse{none, none}, "", ""},
 	} {
 		test.Equal(t, what, Status(c.all, false).GetImage().GetId(), c.want)

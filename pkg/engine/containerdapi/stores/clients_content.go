@@ -233,7 +233,7 @@ const clientReference = "/client"
 // checkContentLabels refuses to keep content for ever.
 func checkContentLabels(labels map[string]string) error {
 	for name := range labels {
-		if strings.HasPrefix(name, containerfs.GcRoot) || strings.HasPrefix(name, collectorLabels+"bref.") {
+		if strings.HasPrefix(name, containerfs.GCRoot) || strings.HasPrefix(name, collectorLabels+"bref.") {
 			return fmt.Errorf("label %.100q would keep content that nothing needs; use a lease: %w", name, errdefs.ErrInvalidArgument)
 		}
 	}

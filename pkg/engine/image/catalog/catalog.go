@@ -64,7 +64,7 @@ func (c *Catalog) Load(ctx context.Context) error {
 	}
 	if damaged {
 		// The next pull must not find the metadata of content that is not there.
-		_, err = c.files.Db.GarbageCollect(ctx)
+		_, err = c.files.DB.GarbageCollect(ctx)
 	}
 	return err
 }
@@ -149,7 +149,7 @@ func (c *Catalog) sameTarget(ctx context.Context, target imagespec.Descriptor) e
 // recordNow is record, whose caller holds changing. A lease without an id is none.
 func (c *Catalog) recordNow(ctx context.Context, img *Image, n Naming, lease leases.Lease) (*Image, error) {
 	created := make([]bool, len(n.Names))
-	err := c.files.Db.Update(func(tx *bolt.Tx) (err error) {
+	err := c.files.DB.Update(func(tx *bolt.Tx) (err error) {
 		tctx := boltutil.WithTransaction(ctx, tx)
 		for i, name := range n.Names {
 			if created[i], err = c.recordName(tctx, name, n); err != nil {
@@ -241,7 +241,7 @@ func (c *Catalog) ForgetName(ctx context.Context, name string, target digest.Dig
 
 // forgetNames removes records. The caller holds changing.
 func (c *Catalog) forgetNames(ctx context.Context, names []string) error {
-	err := c.files.Db.Update(func(tx *bolt.Tx) error {
+	err := c.files.DB.Update(func(tx *bolt.Tx) error {
 		tctx := boltutil.WithTransaction(ctx, tx)
 		for _, name := range names {
 			if err := c.files.Images.Delete(tctx, name); err != nil && !errdefs.IsNotFound(err) {

@@ -181,7 +181,7 @@ func (r *Reader) unusable(ctx context.Context, target imagespec.Descriptor, want
 	if desc, err := r.platformManifest(ctx, target, wanted); err == nil {
 		unchecked := func(imagespec.Manifest) error { return nil }
 		if manifest, err := r.ReadManifest(ctx, desc, unchecked); err == nil && manifest.Config.Digest.Validate() == nil {
-			img.ID = imageID(desc, manifest, len(RootLayers(manifest)))
+			img.ID = imageID(desc, manifest, len(rootLayers(manifest)))
 		}
 	}
 	var err error

@@ -18,8 +18,8 @@ import (
 // To everybody but a handler of modules such an image is an artifact.
 const WasmConfig = "application/vnd.wasm.config.v0+json"
 
-// RootLayers are the layers of an image that its root filesystem consists of.
-func RootLayers(m imagespec.Manifest) (layers []imagespec.Descriptor) {
+// rootLayers are the layers of an image that its root filesystem consists of.
+func rootLayers(m imagespec.Manifest) (layers []imagespec.Descriptor) {
 	for _, l := range m.Layers {
 		if images.IsLayerType(l.MediaType) {
 			layers = append(layers, l)
@@ -33,7 +33,7 @@ func RootLayers(m imagespec.Manifest) (layers []imagespec.Descriptor) {
 func RootDiffIDs(m imagespec.Manifest, built imagespec.Platform, diffIDs []digest.Digest) ([]digest.Digest, error) {
 	root := m.Layers
 	if IsWasm(built) {
-		root = RootLayers(m)
+		root = rootLayers(m)
 	}
 	if len(root) == len(diffIDs) {
 		return diffIDs, nil

@@ -392,7 +392,7 @@ func (m *Roots) prepareSnapshot(ctx context.Context, k ViewKey, containerID stri
 	key := disk.RootfsPrefix + containerID
 	var mounts []mount.Mount
 	err := m.views.withUnpacked(ctx, k, img, func(ctx context.Context, l *disk.Layers) (err error) {
-		labels := snapshots.WithLabels(map[string]string{GcRoot: time.Now().UTC().Format(time.RFC3339)})
+		labels := snapshots.WithLabels(map[string]string{GCRoot: time.Now().UTC().Format(time.RFC3339)})
 		if mounts, err = l.Prepare(ctx, key, k.Chain.String(), labels); errdefs.IsAlreadyExists(err) {
 			mounts, err = l.Mounts(ctx, key)
 		}

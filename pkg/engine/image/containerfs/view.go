@@ -26,8 +26,8 @@ const viewPrefix = "berth-view-"
 // scratch stands for the chain id of an image without layers.
 const scratch = "scratch"
 
-// GcRoot keeps a snapshot, and with it its parents, from being collected.
-const GcRoot = "containerd.io/gc.root"
+// GCRoot keeps a snapshot, and with it its parents, from being collected.
+const GCRoot = "containerd.io/gc.root"
 
 // ViewKey identifies unpacked layers.
 type ViewKey struct {
@@ -186,7 +186,7 @@ type Views struct {
 	Work     Work
 }
 
-// NewViews returns the views of a store, which load adds to.
+// NewViews returns the views of a store, which Load adds to.
 func NewViews(f *disk.Files, u *unpack.Unpacker, hasImage func(chain digest.Digest) bool) *Views {
 	return &Views{Files: f, Unpacker: u, Table: newTable(), hasImage: hasImage, Work: Work{Collector: disk.NewWorker(), Counter: disk.NewWorker()}}
 }
@@ -264,7 +264,7 @@ func (vs *Views) Build(ctx context.Context, l *disk.Layers, k ViewKey) (*View, e
 	if v := vs.Table.Get(k); v != nil && !v.unread {
 		return v, nil
 	}
-	labels := snapshots.WithLabels(map[string]string{GcRoot: time.Now().UTC().Format(time.RFC3339)})
+	labels := snapshots.WithLabels(map[string]string{GCRoot: time.Now().UTC().Format(time.RFC3339)})
 	if _, err := l.View(ctx, k.name(), k.Chain.String(), labels); err != nil && !errdefs.IsAlreadyExists(err) {
 		return nil, fmt.Errorf("create view: %w", err)
 	}

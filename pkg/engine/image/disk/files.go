@@ -45,7 +45,7 @@ type Files struct {
 	Snapshotter string
 
 	Bolt    *bolt.DB
-	Db      *metadata.DB
+	DB      *metadata.DB
 	Content content.Store
 	Images  images.Store
 	Leases  leases.Manager
@@ -193,16 +193,16 @@ func (f *Files) open(ctx context.Context, c Config) error {
 	if c.Events != nil {
 		opts = append(opts, metadata.WithEventsPublisher(c.Events))
 	}
-	f.Db = metadata.NewDB(f.Bolt, blobs, raw, opts...)
-	if err := f.Db.Init(ctx); err != nil {
+	f.DB = metadata.NewDB(f.Bolt, blobs, raw, opts...)
+	if err := f.DB.Init(ctx); err != nil {
 		return fmt.Errorf("metadata: %w", err)
 	}
 	for name, l := range f.Layers {
-		l.Snapshotter = f.Db.Snapshotter(name)
+		l.Snapshotter = f.DB.Snapshotter(name)
 	}
-	f.Content = f.Db.ContentStore()
-	f.Images = metadata.NewImageStore(f.Db)
-	f.Leases = metadata.NewLeaseManager(f.Db)
+	f.Content = f.DB.ContentStore()
+	f.Images = metadata.NewImageStore(f.DB)
+	f.Leases = metadata.NewLeaseManager(f.DB)
 	return nil
 }
 
@@ -296,8 +296,8 @@ func (f *Files) Close() error {
 			errs = append(errs, l.raw.Close())
 		}
 	}
-	if f.Db != nil {
-		errs = append(errs, f.Db.Close())
+	if f.DB != nil {
+		errs = append(errs, f.DB.Close())
 	} else if f.Bolt != nil {
 		errs = append(errs, f.Bolt.Close())
 	}

@@ -208,7 +208,7 @@ func (f *Files) DropLost(ctx context.Context, snapshotter string, l *Layers) err
 	}
 	if len(removed) > 0 {
 		log.G(ctx).WithFields(log.Fields{"layers": len(removed), "snapshotter": snapshotter}).Warn("Removed unpacked layers that were not on disk at the last power cut; they will be unpacked again when they are needed")
-		if _, err := f.Db.GarbageCollect(ctx); err != nil {
+		if _, err := f.DB.GarbageCollect(ctx); err != nil {
 			return fmt.Errorf("remove layers that were not flushed: %w", err)
 		}
 	}

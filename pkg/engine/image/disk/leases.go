@@ -110,6 +110,7 @@ func (f *Files) DropClientLeases(ctx context.Context, before time.Time) (dropped
 	all, err := f.Leases.List(ctx)
 	if err != nil {
 		log.G(ctx).WithError(err).Warn("Failed to list leases")
+		return 0
 	}
 	for _, l := range all {
 		if IsClientLease(l) && l.CreatedAt.Before(before) {

@@ -152,7 +152,7 @@ func (i *interrupted) Recover(ctx context.Context) error {
 			return fmt.Errorf("snapshotter %s: remove half unpacked layers: %w", name, err)
 		}
 	}
-	if _, err := i.files.Db.GarbageCollect(ctx); err != nil {
+	if _, err := i.files.DB.GarbageCollect(ctx); err != nil {
 		return fmt.Errorf("remove interrupted pulls: %w", err)
 	}
 	return nil

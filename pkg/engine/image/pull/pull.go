@@ -127,7 +127,7 @@ func (s *Puller) Pull(ctx context.Context, r Request) (*catalog.Image, error) {
 	return img, err
 }
 
-// Planned is a checked PullRequest.
+// Planned is a checked Request.
 type Planned struct {
 	Name        reference.Named
 	creds       *registry.Credentials

@@ -1,6 +1,7 @@
 package crilog_test
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -21,10 +22,14 @@ func Example() {
 		panic(err)
 	}
 	out := log.Stream(crilog.Stdout)
-	fmt.Fprint(out, "hello, ") // chunks need not be lines
-	fmt.Fprint(out, "world\nhalf a line")
-	out.Close()
-	log.Close()
+	for _, chunk := range []string{"hello, ", "world\nhalf a line"} { // they need not be lines
+		if _, err := out.Write([]byte(chunk)); err != nil {
+			panic(err)
+		}
+	}
+	if err := errors.Join(out.Close(), log.Close()); err != nil {
+		panic(err)
+	}
 	text, _ := os.ReadFile(path)
 	for line := range strings.Lines(string(text)) {
 		_, rest, _ := strings.Cut(line, " ")

@@ -16,8 +16,8 @@ const (
 	exitDegraded = 3
 )
 
-// codedError is an error that ends the process with a code of its own. Without an error
-// in it all is said.
+// codedError is an error that ends the process with a code of its own. One without an error
+// in it prints nothing: the command has printed why.
 type codedError struct {
 	code int
 	error

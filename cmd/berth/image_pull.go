@@ -314,7 +314,7 @@ func (p *progress) every(interval time.Duration, step func()) (stop func()) {
 	return func() { cancel(); ended.Wait() }
 }
 
-// end makes room for what is said next.
+// end clears the lines of progress for the output that follows.
 func (p *progress) end() {
 	if p.width > 0 && p.shown > 0 {
 		fmt.Fprintf(p.out, "\r%s\r", strings.Repeat(" ", p.shown))

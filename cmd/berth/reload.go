@@ -162,8 +162,8 @@ func reloadEnd(resp *adminv1.ReloadResponse) error {
 	return nil
 }
 
-// requested is what is known of a reload that nobody waits for. The daemon's answer
-// has more, which would look like an outcome.
+// requested is the output for a reload without --wait. The daemon's answer has more, which
+// would look like an outcome.
 type requested struct {
 	Requested  bool   `json:"requested"`
 	Generation uint64 `json:"generation,string"`

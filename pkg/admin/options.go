@@ -81,7 +81,7 @@ type Place struct {
 	Handler, Backend   string
 }
 
-// Options are what the service needs. All are required unless something else is said.
+// Options are what the service needs. All are required but those that say otherwise.
 type Options struct {
 	Lifecycle Lifecycle
 	Pods      Pods

@@ -1,6 +1,7 @@
 package config_test
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -21,7 +22,8 @@ func ExampleLoad() {
 		panic(err)
 	}
 	_, err = config.Load(config.Options{File: file, VendorDir: dir})
-	for _, p := range err.(config.Problems) { //nolint:errorlint // it is no other
+	problems, _ := errors.AsType[config.Problems](err)
+	for _, p := range problems {
 		fmt.Println(p.Key, p.Message)
 	}
 	// Output:

@@ -31,7 +31,7 @@ var (
 		"1 if the configured handler accepts new pods, otherwise 0.", []string{"handler"}, nil)
 )
 
-// nodeMetrics are counted when somebody asks. Labels are names of Definitions.
+// nodeMetrics are counted at each scrape. Labels are names of Definitions.
 type nodeMetrics struct {
 	registry   *handler.Registry[router.Backend]
 	pods       *router.Pods
@@ -125,7 +125,7 @@ var (
 		"Age of the last complete list of pods and containers from the backend CRI daemon; until the next one, last known entries are served.", []string{"backend"}, nil)
 )
 
-// remoteMetrics are counted when somebody asks. Labels are sockets of handlers.
+// remoteMetrics are counted at each scrape. Labels are sockets of handlers.
 type remoteMetrics struct{ pool *remote.Pool }
 
 func (remoteMetrics) Describe(to chan<- *prometheus.Desc) {

@@ -26,7 +26,7 @@ func Look[T any](question, file string, f func() T) (answer T, late bool) {
 	return wait(patience, question, file, f)
 }
 
-// Hangs is what is said of a file that gives no answer.
+// Hangs is the mistake of a file that does not answer.
 const Hangs = "stat timed out: is it on an unreachable network file system, or a link into one? Remount it, or remove the entry"
 
 // Looker asks about many files, and is not patient with each of them.
@@ -52,7 +52,7 @@ func Ask[T any](l *Looker, question, file string, f func() T) (answer T, late bo
 	return answer, late
 }
 
-// stuck are files that gave no answer in time. Until one does, nobody waits long
+// stuck are files that did not answer in time. Until one does, no call waits long
 // for it again.
 var stuck sync.Map
 

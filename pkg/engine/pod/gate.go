@@ -90,7 +90,7 @@ func (g *gate) Shut(ctx context.Context) error {
 // UndoTimeout bounds a whole roll-back.
 const UndoTimeout = 2 * time.Minute
 
-// Undo is the stack of what has been done and must be taken back if the whole
+// Undo is the stack of steps that are done and must be undone if the whole
 // does not come about. Steps may be added from several goroutines.
 type Undo struct {
 	mu    sync.Mutex

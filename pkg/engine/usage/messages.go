@@ -168,7 +168,7 @@ const (
 )
 
 // CPURate is how fast something uses CPU time: between the last sample and the
-// one before. Samples are taken when somebody asks, never ahead of that.
+// one before. Samples are taken when a call asks for statistics, never before.
 type CPURate struct {
 	mu   sync.Mutex
 	last sample       // guarded by mu

@@ -224,7 +224,7 @@ func (l *ownLock) Update(ctx context.Context, to resourcelock.LeaderElectionReco
 	return l.Interface.Update(ctx, to)
 }
 
-// closeGrace is how long the end waits for who reads metrics.
+// closeGrace is how long the end waits for open reads of metrics.
 const closeGrace = time.Second
 
 // serve says at an address what registry has, and whether this controller lives: not if it

@@ -32,7 +32,7 @@ import (
 // Namespace is where containerd's metadata keeps what is ours.
 const Namespace = "berth"
 
-// openTimeout is how long Open waits for another process to let go of the root.
+// openTimeout is how long Open waits for another process to release the root.
 const openTimeout = 2 * time.Second
 
 // Files is what a store has on disk: content, metadata, the layers of each

@@ -36,6 +36,7 @@ import (
 
 	"github.com/berth-cri/berth/pkg/coredump"
 	"github.com/berth-cri/berth/pkg/engine/supervisor"
+	"github.com/berth-cri/berth/pkg/engine/supervisor/journal"
 )
 
 // version is set by the linker.
@@ -128,15 +129,15 @@ func socket() (net.Listener, error) {
 	return l, nil
 }
 
-func inheritance() (map[string]supervisor.Inherited, error) {
-	text := os.Getenv(supervisor.InheritEnv)
-	_ = os.Unsetenv(supervisor.InheritEnv)
+func inheritance() (map[string]journal.Inherited, error) {
+	text := os.Getenv(journal.InheritEnv)
+	_ = os.Unsetenv(journal.InheritEnv)
 	if text == "" {
 		return nil, nil
 	}
-	var m map[string]supervisor.Inherited
+	var m map[string]journal.Inherited
 	if err := json.Unmarshal([]byte(text), &m); err != nil {
-		return nil, fmt.Errorf("%s: %w", supervisor.InheritEnv, err)
+		return nil, fmt.Errorf("%s: %w", journal.InheritEnv, err)
 	}
 	return m, nil
 }

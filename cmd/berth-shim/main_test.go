@@ -16,7 +16,7 @@ import (
 
 	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/coredump/coredumptest"
-	"github.com/berth-cri/berth/pkg/engine/supervisor"
+	"github.com/berth-cri/berth/pkg/engine/supervisor/journal"
 )
 
 // TestMain makes the test binary the program that it tests.
@@ -74,7 +74,7 @@ func TestWhatCannotServeSaysWhy(t *testing.T) {
 		{name: "an unknown level", args: []string{"serve", "--dir", dir, "--log-level", "loud"}, want: `not a valid logrus Level: "loud"`},
 		{name: "no socket", args: []string{"serve", "--dir", dir}, want: "descriptor 3 must be a listening unix socket"},
 		{name: "a file as socket", files: []*os.File{file}, args: []string{"serve", "--dir", dir}, want: "descriptor 3 must be a listening unix socket"},
-		{name: "an inheritance that is none", env: []string{supervisor.InheritEnv + "=x"}, args: []string{"serve", "--dir", dir}, want: supervisor.InheritEnv},
+		{name: "an inheritance that is none", env: []string{journal.InheritEnv + "=x"}, args: []string{"serve", "--dir", dir}, want: journal.InheritEnv},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			var stderr bytes.Buffer

@@ -20,7 +20,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/pod"
 	"github.com/berth-cri/berth/pkg/engine/rootfs"
 	"github.com/berth-cri/berth/pkg/engine/settings"
-	"github.com/berth-cri/berth/pkg/engine/supervisor"
+	"github.com/berth-cri/berth/pkg/engine/supervisor/criufiles"
 	"github.com/berth-cri/berth/pkg/trust"
 )
 
@@ -63,7 +63,7 @@ func (b *specifier) buildSpec(ctx context.Context, c *pod.Container, img *catalo
 		in.CRIUConfig = r.CRIUConfig(b.pods.ContainerDir(c.ID()), in.Runtime)
 	}
 	if images := c.Spec().Checkpoint; images != "" && c.Sandbox.HostProcesses {
-		if in.OwnIPC, err = supervisor.HasSysVIPC(images); err != nil {
+		if in.OwnIPC, err = criufiles.HasSysVIPC(images); err != nil {
 			return nil, user, err
 		}
 	}

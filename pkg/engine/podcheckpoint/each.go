@@ -20,7 +20,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/criu"
 	"github.com/berth-cri/berth/pkg/engine/pod"
 	"github.com/berth-cri/berth/pkg/engine/podcheckpoint/manifest"
-	"github.com/berth-cri/berth/pkg/engine/supervisor"
+	"github.com/berth-cri/berth/pkg/engine/supervisor/criufiles"
 	"github.com/berth-cri/berth/pkg/engine/task"
 	"github.com/berth-cri/berth/pkg/engine/validate"
 )
@@ -133,7 +133,7 @@ func (e *each) writeOne(ctx context.Context, c *pod.Container, path string, of i
 	if err := e.dumper.Write(ctx, c, dir, criu.Closed); err != nil {
 		return err
 	}
-	has, err := supervisor.HasSysVIPC(dir.Images())
+	has, err := criufiles.HasSysVIPC(dir.Images())
 	if err != nil {
 		return err
 	}

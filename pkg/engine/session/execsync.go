@@ -28,7 +28,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/pod"
 	"github.com/berth-cri/berth/pkg/engine/process"
 	"github.com/berth-cri/berth/pkg/engine/shim"
-	"github.com/berth-cri/berth/pkg/engine/supervisor"
+	"github.com/berth-cri/berth/pkg/engine/supervisor/runtimecall"
 	"github.com/berth-cri/berth/pkg/engine/task"
 	"github.com/berth-cri/berth/pkg/engine/validate"
 )
@@ -209,7 +209,7 @@ func (e *Execution) Run(ctx context.Context, process *anypb.Any) (exitCode int32
 // explain adds what the runtime wrote to the stderr that it had for the command:
 // it does so when it fails before it can write its log, or is killed.
 func (e *Execution) explain(err error) error {
-	said := supervisor.Complaint(e.stderr.file)
+	said := runtimecall.Complaint(e.stderr.file)
 	if said == "" || strings.Contains(err.Error(), said) {
 		return err
 	}

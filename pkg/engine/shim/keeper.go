@@ -6,7 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	berthshim "github.com/berth-cri/berth/pkg/engine/supervisor"
+	"github.com/berth-cri/berth/pkg/engine/supervisor/journal"
 )
 
 // keeper holds what running tasks would lose with their supervisor.
@@ -72,10 +72,10 @@ func (k *keeper) close() {
 // lend returns the files that a successor inherits, the first of them at
 // descriptor base, and the map that tells it which is which. The files are
 // duplicates: release closes them.
-func (k *keeper) lend(key string, base int) (files []*os.File, which map[string]berthshim.Inherited, release func()) {
+func (k *keeper) lend(key string, base int) (files []*os.File, which map[string]journal.Inherited, release func()) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	which = map[string]berthshim.Inherited{}
+	which = map[string]journal.Inherited{}
 	lendOne := func(f *os.File) int {
 		if f == nil {
 			return 0
@@ -88,7 +88,7 @@ func (k *keeper) lend(key string, base int) (files []*os.File, which map[string]
 		return base + len(files) - 1
 	}
 	for id, b := range k.kept[key] {
-		which[id] = berthshim.Inherited{Pidfd: lendOne(b.pidfd), TTY: lendOne(b.tty)}
+		which[id] = journal.Inherited{Pidfd: lendOne(b.pidfd), TTY: lendOne(b.tty)}
 	}
 	return files, which, func() {
 		for _, f := range files {

@@ -8,7 +8,7 @@ import (
 
 	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
 
-	berthshim "github.com/berth-cri/berth/pkg/engine/supervisor"
+	"github.com/berth-cri/berth/pkg/engine/supervisor/journal"
 )
 
 // retireLater needs m.mu.
@@ -96,7 +96,7 @@ func shutdown(ctx context.Context, s *supervisor) error {
 // connection says less than that: one that nobody read is broken by this side.
 func awaitUnserved(ctx context.Context, s *supervisor, patience time.Duration) error {
 	for end := time.Now().Add(patience); ; {
-		pid, served, err := berthshim.Served(s.dir)
+		pid, served, err := journal.Served(s.dir)
 		if err != nil || !served {
 			return err
 		}

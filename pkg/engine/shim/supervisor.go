@@ -17,8 +17,9 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
-	berthshim "github.com/berth-cri/berth/pkg/engine/supervisor"
 	supervisorapi "github.com/berth-cri/berth/proto/berth/supervisor/v1"
+
+	"github.com/berth-cri/berth/pkg/engine/supervisor/journal"
 )
 
 const socketName = "shim.sock"
@@ -156,7 +157,7 @@ const endPatience = 3 * time.Second
 // could not be reached any more. s.busy is taken.
 func (m *Supervisors) awaitEnd(ctx context.Context, s *supervisor) (*Client, error) {
 	for end := time.Now().Add(endPatience); ; {
-		pid, served, err := berthshim.Served(s.dir)
+		pid, served, err := journal.Served(s.dir)
 		if err != nil || !served {
 			return nil, err
 		}
@@ -193,7 +194,7 @@ func (m *Supervisors) spawn(s *supervisor, program string, listener *os.File) er
 	}
 	defer logFile.Close()
 	cmd := exec.Command(program, "serve", "--dir", s.dir)
-	cmd.Env = append(Environment(), berthshim.InheritEnv+"="+string(env))
+	cmd.Env = append(Environment(), journal.InheritEnv+"="+string(env))
 	cmd.Dir = "/"
 	cmd.Stdout, cmd.Stderr = logFile, logFile
 	cmd.ExtraFiles = append([]*os.File{listener}, files...)
@@ -252,7 +253,7 @@ func keysOf(state string) ([]string, error) {
 // Process is who serves the supervisor with that key, or did last. Who asks must see
 // for himself that it is there, and what it is.
 func (m *Supervisors) Process(key string) (pid int, known bool) {
-	return berthshim.Holder(m.SupervisorDir(key))
+	return journal.Holder(m.SupervisorDir(key))
 }
 
 // Kept names what to keep of a task.

@@ -11,7 +11,7 @@ import (
 	"github.com/containerd/ttrpc"
 	"google.golang.org/protobuf/types/known/emptypb"
 
-	berthshim "github.com/berth-cri/berth/pkg/engine/supervisor"
+	"github.com/berth-cri/berth/pkg/engine/supervisor/journal"
 )
 
 // pingService is one that no process serves: each server of ttrpc refuses it at once, by the
@@ -101,7 +101,7 @@ func (c *Client) silentFor(limit time.Duration) error {
 	}
 	pid := int(c.pid.Load())
 	if c.Dir != "" {
-		pid, _ = berthshim.Holder(c.Dir)
+		pid, _ = journal.Holder(c.Dir)
 	}
 	return UnresponsiveError(fmt.Sprintf("%s (process %d) is unresponsive since %s; stop the pod, or kill that process", c.who, pid, asked.UTC().Format(time.RFC3339)))
 }
@@ -160,12 +160,12 @@ func (m *Supervisors) Replace(ctx context.Context, key string) error {
 		return nil // it was replaced, or answers again
 	}
 	// The lock tells that the process whose id is in it is there.
-	if _, served, err := berthshim.Served(s.dir); err != nil || !served {
+	if _, served, err := journal.Served(s.dir); err != nil || !served {
 		return err
 	}
 	m.config.Log.WithError(s.up.Unresponsive()).Warn("Killing unresponsive supervisor; its successor takes over")
 	process := Endpoint{}
-	process.PID, _ = berthshim.Holder(s.dir)
+	process.PID, _ = journal.Holder(s.dir)
 	process.StartTime, _ = startTime(process.PID)
 	if err := process.kill(); err != nil {
 		return err

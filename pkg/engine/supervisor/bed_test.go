@@ -22,7 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-cri/berth/internal/test"
-	"github.com/berth-cri/berth/pkg/engine/supervisor"
+	"github.com/berth-cri/berth/pkg/engine/supervisor/journal"
 	supervisorv1 "github.com/berth-cri/berth/proto/berth/supervisor/v1"
 )
 
@@ -73,7 +73,7 @@ func (b *bed) serve(env ...string) {
 	f := test.Value(l.File())(b)
 	files, inherit := b.inheritance()
 	cmd := exec.Command(path, append([]string{"serve", "--dir", b.dir, "--log-level", "debug"}, b.arguments...)...)
-	cmd.Env = append(append(os.Environ(), env...), supervisor.InheritEnv+"="+inherit,
+	cmd.Env = append(append(os.Environ(), env...), journal.InheritEnv+"="+inherit,
 		"GORACE=log_path="+filepath.Join(b.base, "race"))
 	cmd.ExtraFiles = append([]*os.File{f}, files...)
 	cmd.Stderr = os.Stderr
@@ -106,7 +106,7 @@ func (b *bed) inheritance() ([]*os.File, string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	var files []*os.File
-	m := map[string]supervisor.Inherited{}
+	m := map[string]journal.Inherited{}
 	next := func(f *os.File) int {
 		if f == nil {
 			return 0
@@ -115,7 +115,7 @@ func (b *bed) inheritance() ([]*os.File, string) {
 		return 3 + len(files)
 	}
 	for id, c := range b.containers {
-		m[id] = supervisor.Inherited{Pidfd: next(c.pidfd), TTY: next(c.tty)}
+		m[id] = journal.Inherited{Pidfd: next(c.pidfd), TTY: next(c.tty)}
 	}
 	text := test.Value(json.Marshal(m))(b)
 	return files, string(text)

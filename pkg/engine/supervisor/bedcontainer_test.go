@@ -16,7 +16,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/berth-cri/berth/internal/test"
-	"github.com/berth-cri/berth/pkg/engine/supervisor"
+	"github.com/berth-cri/berth/pkg/engine/supervisor/journal"
 	supervisorv1 "github.com/berth-cri/berth/proto/berth/supervisor/v1"
 )
 
@@ -209,11 +209,11 @@ func (c *container) close() {
 }
 
 // wait returns the exit status, from Wait and from the journal.
-func (c *container) wait() supervisor.Exit {
+func (c *container) wait() journal.Exit {
 	c.Helper()
 	r, err := c.task.Wait(c.ctx(), &taskAPI.WaitRequest{ID: c.id})
 	test.Mustf(c, err, "wait for %s", c.id)
-	exit, err := supervisor.ReadExit(c.dir, c.id)
+	exit, err := journal.ReadExit(c.dir, c.id)
 	test.Mustf(c, err, "the exit of %s was announced and is not on disk", c.id)
 	if exit.Status != r.ExitStatus || !exit.Time().Equal(r.ExitedAt.AsTime()) {
 		c.Fatalf("Wait says %d at %v, the journal %d at %v", r.ExitStatus, r.ExitedAt.AsTime(), exit.Status, exit.Time())

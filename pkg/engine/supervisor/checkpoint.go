@@ -1,25 +1,24 @@
 package supervisor
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
-	"strings"
 	"time"
 
 	runcapi "github.com/containerd/containerd/api/types/runc/options"
 	"github.com/containerd/errdefs"
+	"github.com/containerd/log"
+	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
-)
 
-// CRIUConfigFile is, in a bundle, what the annotation org.criu.config of the
-// container names. It is there while a checkpoint is made.
-const CRIUConfigFile = "criu.conf"
+	"github.com/berth-cri/berth/pkg/engine/supervisor/criufiles"
+	"github.com/berth-cri/berth/pkg/engine/supervisor/processes"
+	"github.com/berth-cri/berth/pkg/engine/supervisor/runtimecall"
+)
 
 // checkpointOptions decodes what a checkpoint is to be like; nil has the defaults.
 func checkpointOptions(a *anypb.Any, into proto.Message) error {
@@ -27,29 +26,6 @@ func checkpointOptions(a *anypb.Any, into proto.Message) error {
 		return nil
 	}
 	return decode("checkpoint options", a, into)
-}
-
-// checkpointArgs is the runtime's command line for a checkpoint after which the
-// container goes on.
-func checkpointArgs(id, images string, o *runcapi.CheckpointOptions) []string {
-	args := []string{"checkpoint", "--leave-running", "--image-path", images}
-	if o.GetWorkPath() != "" {
-		args = append(args, "--work-path", o.GetWorkPath())
-	}
-	for _, f := range []struct {
-		name string
-		set  bool
-	}{
-		{"--tcp-established", o.GetOpenTcp()},
-		{"--ext-unix-sk", o.GetExternalUnixSockets()},
-		{"--shell-job", o.GetTerminal()},
-		{"--file-locks", o.GetFileLocks()},
-	} {
-		if f.set {
-			args = append(args, f.name)
-		}
-	}
-	return append(args, id)
 }
 
 // checkpoint writes the state of the container's processes into a directory. It
@@ -70,11 +46,11 @@ func (t *task) checkpoint(ctx context.Context, images string, o *runcapi.Checkpo
 			ctx, cancel = context.WithDeadline(ctx, deadline)
 			defer cancel()
 		}
-		pipes, err := pipesOf(&t.journal)
+		pipes, err := criufiles.PipesOf(&t.journal)
 		if err != nil {
 			return err
 		}
-		system, err := systemCRIUConfig(t.journal.Options.Runtime)
+		system, err := criufiles.SystemConfig(t.journal.Options.Runtime)
 		if err != nil {
 			return err
 		}
@@ -82,76 +58,85 @@ func (t *task) checkpoint(ctx context.Context, images string, o *runcapi.Checkpo
 		defer giveUp()
 		t.giveUpCRIU.Store(&giveUp)
 		defer t.giveUpCRIU.Store(nil)
-		config := filepath.Join(t.journal.Bundle, CRIUConfigFile)
-		text, err := onceConfig(dumpConfig(system, pipes, o.GetOpenTcp()))
+		config := filepath.Join(t.journal.Bundle, criufiles.ConfigFile)
+		text, err := criufiles.OnceConfig(criufiles.DumpConfig(system, pipes, o.GetOpenTcp()))
 		if err != nil {
 			return err
 		}
 		if err := os.WriteFile(config, text, 0o600); err != nil {
 			return err
 		}
-		err = criuWrite{t}.run(ctx, checkpointArgs(t.id, images, o), criuConfigEnv+"="+config)
+		err = criuWrite{t}.run(ctx, criufiles.CheckpointArgs(t.id, images, o), criufiles.ConfigEnv+"="+config)
 		if err == nil {
-			err = writePipes(images, pipes)
+			err = criufiles.WritePipes(images, pipes)
 		}
-		return errors.Join(ExplainCheckpoint(err, o.GetWorkPath()), os.Remove(config))
+		return errors.Join(criufiles.ExplainCheckpoint(err, o.GetWorkPath()), os.Remove(config))
 	})
 }
 
-// killedWritingTimeout is how long CRIU may take to see that the container which it writes is killed.
-const killedWritingTimeout = 2 * time.Second
+const (
+	// criuSettles is how long a CRIU that nobody waits for may stay inside of the container:
+	// killed before that, it damages the processes that it is inside of.
+	criuSettles = 10 * time.Second
+	// criuSettlePoll is how often it is looked for meanwhile.
+	criuSettlePoll = 20 * time.Millisecond
+)
 
-// endCRIU ends a checkpoint of a container that is killed: CRIU may wait for its processes for
-// ever.
-func endCRIU(t *task) {
-	if giveUp := t.giveUpCRIU.Load(); giveUp != nil {
-		time.AfterFunc(killedWritingTimeout, *giveUp)
+// criuWrite writes a container that goes on afterwards.
+type criuWrite struct{ task *task }
+
+// run calls the runtime. Whatever the result, no CRIU is at work on the container when it
+// returns: one that is left freezes the container again when it ends, because it was frozen
+// when it began.
+func (w criuWrite) run(ctx context.Context, args []string, environment ...string) error {
+	_, err := (&runtimecall.Call{
+		Options:     &w.task.journal.Options,
+		Args:        args,
+		Environment: environment,
+		ByCRIU:      true,
+		Begun:       w.record,
+	}).InvokeForever(ctx, w.task.processes)
+	if err != nil {
+		w.settle()
 	}
+	return errors.Join(err, w.record(processes.Process{}))
 }
 
-// ExplainCheckpoint adds what CRIU itself says, in the directory that it worked in:
-// runtimes, and shims, only say that it failed.
-func ExplainCheckpoint(err error, workPath string) error {
-	return explainCRIU(err, filepath.Join(workPath, "dump.log"))
-}
-
-// ExplainRestore does so for a container that was to be restored.
-func ExplainRestore(err error, workPath string) error {
-	return explainCRIU(err, filepath.Join(workPath, "restore.log"))
-}
-
-func explainCRIU(err error, logFile string) error {
-	if err == nil {
-		return nil
+// record notes for a successor which runtime writes the container.
+func (w criuWrite) record(runtime processes.Process) error {
+	t := w.task
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	before := t.journal.Writer
+	t.journal.Writer = runtime
+	if err := t.save(); err != nil {
+		t.journal.Writer = before
+		return err
 	}
-	if reason := criuErrors(readTail(logFile)); reason != "" {
-		return fmt.Errorf("%w: CRIU says: %s", err, reason)
-	}
-	return err
+	return nil
 }
 
-// criuErrors finds in CRIU's log the error before the last, which only says that
-// it failed.
-func criuErrors(log []byte) string {
-	var last string
-	for line := range bytes.Lines(log) {
-		_, text, isError := strings.Cut(string(line), " Error (")
-		if !isError || strings.Contains(text, "Dumping FAILED") || strings.Contains(text, "Restoring FAILED") {
-			continue
+// settle waits until nothing is left of a call, and ends what stays.
+func (w criuWrite) settle() {
+	w.task.mu.Lock()
+	runtime := w.task.journal.Writer
+	w.task.mu.Unlock()
+	if runtime.PID == 0 {
+		return
+	}
+	for end := time.Now().Add(criuSettles); len(runtimecall.CRIUGroup(runtime)) > 0; time.Sleep(criuSettlePoll) {
+		if time.Now().After(end) {
+			log.G(w.task.context()).Warn("Killing CRIU, whose runtime or supervisor was killed, in the middle of its work on a container")
+			_ = unix.Kill(-runtime.PID, unix.SIGKILL)
+			return
 		}
-		if _, said, ok := strings.Cut(text, "): "); ok {
-			text = said
-		}
-		// What follows the first error is its consequence.
-		if last = strings.TrimSpace(text); !isPassing(last) {
-			break
-		}
 	}
-	return shorten(last)
 }
 
-// isPassing knows errors that CRIU goes on after, or that say no more than that another process
-// of it is gone.
-func isPassing(said string) bool {
-	return slices.ContainsFunc([]string{"rlimit:", "cg: cgroupd:"}, func(words string) bool { return strings.HasPrefix(said, words) })
+// inherited does so for what a predecessor began.
+func (w criuWrite) inherited() {
+	w.settle()
+	if err := w.record(processes.Process{}); err != nil {
+		log.G(w.task.context()).WithError(err).Warn("Failed to remove a checkpoint that was cut off from the journal")
+	}
 }

@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-cri/berth/internal/test"
-	"github.com/berth-cri/berth/pkg/engine/supervisor"
+	"github.com/berth-cri/berth/pkg/engine/supervisor/journal"
 )
 
 func TestExitStatus(t *testing.T) {
@@ -110,13 +110,13 @@ func TestAContainerStartsOnce(t *testing.T) {
 func TestNeverStartedContainerIsDeleted(t *testing.T) {
 	b := newBed(t, findRuntime(t, "runc"))
 	c := b.create("idle", shell("true"))
-	task, err := supervisor.ReadTask(b.dir, "idle")
-	if err != nil || task.State != supervisor.TaskCreated {
+	task, err := journal.ReadTask(b.dir, "idle")
+	if err != nil || task.State != journal.TaskCreated {
 		t.Errorf("journal: %+v, %v", task, err)
 	}
 	test.Is(t, c.kill(unix.SIGTERM, false), errdefs.IsFailedPrecondition, "killing what was never started")
 	c.mustDelete()
-	test.Is(t, test.Err(supervisor.ReadTask(b.dir, "idle")), errdefs.IsNotFound, "journal after delete")
+	test.Is(t, test.Err(journal.ReadTask(b.dir, "idle")), errdefs.IsNotFound, "journal after delete")
 }
 
 func TestPauseAndUpdate(t *testing.T) {

@@ -15,6 +15,6 @@
 // writing, so that a reader that dies blocks the container for a while instead
 // of killing it by SIGPIPE.
 //
-// Nothing here waits in a thread for a process: all pidfds hang in one epoll
-// set, which one goroutine reads (see processes).
+// No thread waits for a process: all pidfds are in one epoll set, which one goroutine reads
+// (package processes).
 package supervisor

@@ -15,6 +15,11 @@ import (
 	"github.com/containerd/log"
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-cri/berth/pkg/engine/procfs"
+	"github.com/berth-cri/berth/pkg/engine/supervisor/journal"
+	"github.com/berth-cri/berth/pkg/engine/supervisor/output"
+	"github.com/berth-cri/berth/pkg/engine/supervisor/processes"
+	"github.com/berth-cri/berth/pkg/engine/supervisor/runtimecall"
 	"github.com/berth-cri/berth/pkg/engine/supervisor/stdio"
 )
 
@@ -82,7 +87,7 @@ func (x *execs) start(execID string) (int, error) {
 	}
 	pid, err := x.launch(ctx, p)
 	if err != nil {
-		x.finish(p, Exit{Status: unknownStatus, Unknown: true, ExitedAt: time.Now().UnixNano()})
+		x.finish(p, journal.Exit{Status: processes.UnknownStatus, Unknown: true, ExitedAt: time.Now().UnixNano()})
 		return 0, err
 	}
 	return pid, nil
@@ -128,10 +133,10 @@ func (x *execs) prepare(p *process) (_ *execLaunch, retErr error) {
 	if err := os.WriteFile(specFile, p.spec, 0o600); err != nil {
 		return nil, err
 	}
-	e.call = &call{logFile: logFile, score: execScore(p.spec)}
-	e.call.args = []string{"exec", "--detach", "--process", specFile, "--pid-file", e.pidFile}
+	e.call = &runtimecall.Call{LogFile: logFile, Score: execScore(p.spec)}
+	e.call.Args = []string{"exec", "--detach", "--process", specFile, "--pid-file", e.pidFile}
 	if x.task.journal.Options.OwnKernel {
-		e.call.args = append(e.call.args, "--internal-pid-file", e.innerFile)
+		e.call.Args = append(e.call.Args, "--internal-pid-file", e.innerFile)
 	}
 	if err := e.openIO(p, stdio.DiesWithReader, &x.task.journal.Options); err != nil {
 		return nil, err
@@ -139,7 +144,7 @@ func (x *execs) prepare(p *process) (_ *execLaunch, retErr error) {
 	if err := e.openTerminal(p); err != nil {
 		return nil, err
 	}
-	e.call.args = append(e.call.args, x.task.id)
+	e.call.Args = append(e.call.Args, x.task.id)
 	return e, nil
 }
 
@@ -174,7 +179,7 @@ func (x *execs) launch(ctx context.Context, p *process) (int, error) {
 		return 0, err
 	}
 	defer e.close()
-	ended := x.task.processes.launch(x.task.journal.ID)
+	ended := x.task.processes.Launch(x.task.journal.ID)
 	defer ended()
 	calling := ctx
 	if x.task.journal.Options.OwnKernel {
@@ -182,7 +187,7 @@ func (x *execs) launch(ctx context.Context, p *process) (int, error) {
 		calling, cancel = outlive(x.task.context(), ctx, ownKernelGrace)
 		defer cancel()
 	}
-	calling, cancel := context.WithTimeout(calling, x.task.journal.Options.callLimit())
+	calling, cancel := context.WithTimeout(calling, runtimecall.Limit(&x.task.journal.Options))
 	defer cancel()
 	_, err = x.task.call(calling, e.call)
 	if x.task.journal.Options.OwnKernel {
@@ -246,25 +251,25 @@ func (x *execs) discard(p *process, e *execLaunch) {
 	x.task.mu.Lock()
 	cgroup, first := x.task.journal.Cgroup, x.task.first.identity.PID
 	x.task.mu.Unlock()
-	left := &process{paths: p.paths}
+	leader, session := 0, 0
 	pid, err := readPIDFile(e.pidFile)
-	pids, pidsErr := cgroup.processIDs()
+	pids, pidsErr := cgroup.ProcessIDs()
 	if err == nil && pidsErr == nil && pid != first && slices.Contains(pids, pid) {
-		left.identity, left.session = Process{PID: pid}, execSession(pid, first)
+		leader, session = pid, execSession(pid, first)
 		_ = unix.Kill(pid, unix.SIGKILL) // it may be gone
 	}
-	killLeftovers(left, cgroup)
+	cgroup.KillLeftovers(leader, session, p.paths.Stdout, p.paths.Stderr)
 }
 
 // running takes over a process that the runtime has started.
 func (x *execs) running(ctx context.Context, p *process, e *execLaunch) (_ int, retErr error) {
-	got, err := e.takeOver(ctx, x.task.processes.adoptSoon)
+	got, err := e.takeOver(ctx, x.task.processes.AdoptSoon)
 	if err != nil {
 		return 0, err
 	}
 	defer func() {
 		if retErr != nil {
-			x.task.processes.letGo(got)
+			got.letGo(x.task.processes)
 		}
 	}()
 	if !got.child {
@@ -287,17 +292,17 @@ func (x *execs) running(ctx context.Context, p *process, e *execLaunch) (_ int, 
 	if got.master != nil {
 		go copyScreen(got.master, e.screen)
 		if e.input != nil {
-			go copyInput(e.input, func(chunk []byte) error { _, err := got.master.Write(chunk); return err })
+			go output.Copy(e.input, func(chunk []byte) error { _, err := got.master.Write(chunk); return err })
 		}
 	}
 	if x.task.journal.Execs == nil {
-		x.task.journal.Execs = map[string]Process{}
+		x.task.journal.Execs = map[string]processes.Process{}
 	}
 	x.task.journal.Execs[p.execID] = got.identity
 	if err := x.task.save(); err != nil {
 		log.G(ctx).WithError(err).Warn("Failed to record exec; a restarted supervisor will not know it")
 	}
-	if err := x.task.processes.ended(got.pidfd, func() { x.ended(p) }); err != nil {
+	if err := x.task.processes.Ended(got.pidfd, func() { x.ended(p) }); err != nil {
 		log.G(ctx).WithError(err).Error("Failed to watch exec; its exit will go unnoticed")
 	}
 	return got.identity.PID, nil
@@ -306,31 +311,25 @@ func (x *execs) running(ctx context.Context, p *process, e *execLaunch) (_ int, 
 // copyScreen carries a terminal's output to its reader; without one it is
 // dropped. It closes both.
 func copyScreen(master, screen *os.File) {
-	defer master.Close()
 	if screen != nil {
 		defer screen.Close()
 	}
-	read := chunkReader(master, false)
-	for {
-		chunk, n := read()
-		if n <= 0 {
-			return
-		}
+	output.Copy(master, func(chunk []byte) error {
 		if screen != nil {
-			if _, err := screen.Write(chunk[:n]); err != nil {
+			if _, err := screen.Write(chunk); err != nil {
 				screen.Close()
 				screen = nil
 			}
 		}
-		buffers.put(chunk)
-	}
+		return nil // the program must not wait for a reader that left
+	})
 }
 
 func (x *execs) ended(p *process) {
-	x.finish(p, x.task.processes.exitOf(p.identity, p.pidfd, p.child))
+	x.finish(p, exitOf(x.task.processes, p.identity, p.pidfd, p.child))
 }
 
-func (x *execs) finish(p *process, exit Exit) {
+func (x *execs) finish(p *process, exit journal.Exit) {
 	x.task.mu.Lock()
 	defer x.task.mu.Unlock()
 	p.stop(exit)
@@ -344,19 +343,19 @@ func (x *execs) finish(p *process, exit Exit) {
 }
 
 // delete forgets an ended exec, or one that was never started.
-func (x *execs) delete(execID string) (Exit, error) {
+func (x *execs) delete(execID string) (journal.Exit, error) {
 	x.task.mu.Lock()
 	defer x.task.mu.Unlock()
 	p, err := x.task.process(execID)
 	if err != nil {
-		return Exit{}, err
+		return journal.Exit{}, err
 	}
 	switch p.state {
 	case created:
-		p.stop(Exit{Status: unknownStatus, Unknown: true, ExitedAt: time.Now().UnixNano()})
+		p.stop(journal.Exit{Status: processes.UnknownStatus, Unknown: true, ExitedAt: time.Now().UnixNano()})
 	case stopped:
 	default:
-		return Exit{}, fmt.Errorf("exec %q is running; kill it and wait for its exit before deleting it: %w", execID, errdefs.ErrFailedPrecondition)
+		return journal.Exit{}, fmt.Errorf("exec %q is running; kill it and wait for its exit before deleting it: %w", execID, errdefs.ErrFailedPrecondition)
 	}
 	delete(x.byID, execID)
 	return p.exit, nil
@@ -393,10 +392,26 @@ func (x *execs) signal(ctx context.Context, execID string, sig unix.Signal) erro
 		}
 		return err
 	}
-	cgroup.thaw()
-	left := killLeftovers(p, cgroup)
+	cgroup.Thaw()
+	left := cgroup.KillLeftovers(p.identity.PID, p.session, p.paths.Stdout, p.paths.Stderr)
 	if state == stopped && left == 0 {
 		return errFinished
 	}
 	return nil
+}
+
+// execSession is the session that a runtime made for an exec, which its first
+// process need not lead (crun's); 0 when it made none, but left the exec in
+// ours or in that of the container's first process.
+func execSession(exec, first int) int {
+	stat, err := procfs.StatOf(exec)
+	if err != nil {
+		return 0
+	}
+	for _, other := range []int{0, first} {
+		if session, err := unix.Getsid(other); err != nil || stat.Session == session {
+			return 0
+		}
+	}
+	return stat.Session
 }

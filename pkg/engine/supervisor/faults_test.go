@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-cri/berth/internal/test"
-	"github.com/berth-cri/berth/pkg/engine/supervisor"
+	"github.com/berth-cri/berth/pkg/engine/supervisor/journal"
 	supervisorv1 "github.com/berth-cri/berth/proto/berth/supervisor/v1"
 )
 
@@ -153,8 +153,8 @@ func TestKillEndsAStartThatHangs(t *testing.T) {
 	started := make(chan error, 1)
 	go func() { started <- c.tryStart() }()
 	test.Eventually(t, "it is being started", func() bool {
-		task, err := supervisor.ReadTask(b.dir, c.id)
-		return err == nil && task.State == supervisor.TaskStarting
+		task, err := journal.ReadTask(b.dir, c.id)
+		return err == nil && task.State == journal.TaskStarting
 	})
 	test.Eventually(t, "it is killed", func() bool { return c.kill(unix.SIGKILL, false) == nil })
 	select {
@@ -178,8 +178,8 @@ func TestStartThatItsSupervisorDidNotSurviveIsUndone(t *testing.T) {
 			c := b.create("c", shell("sleep 1000"))
 			go func() { _ = c.tryStart() }() // its answer never comes
 			test.Eventually(t, "it is being started", func() bool {
-				task, err := supervisor.ReadTask(b.dir, c.id)
-				return err == nil && task.State == supervisor.TaskStarting
+				task, err := journal.ReadTask(b.dir, c.id)
+				return err == nil && task.State == journal.TaskStarting
 			})
 			if strings.Contains(script, "made") {
 				test.Eventually(t, "it is made", func() bool { return len(leftFiles(t, b, "pid.made")) > 0 })

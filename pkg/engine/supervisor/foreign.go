@@ -8,48 +8,45 @@ import (
 
 	"github.com/containerd/log"
 
+	"github.com/berth-cri/berth/pkg/engine/supervisor/journal"
+	"github.com/berth-cri/berth/pkg/engine/supervisor/output"
 	"github.com/berth-cri/berth/pkg/engine/supervisor/stdio"
 )
 
 // foreign is the stdio of a task that a foreign shim runs. Supervisor.mu guards
 // it; output is nil until it is open.
 type foreign struct {
-	journal Task
-	output  *output
+	journal journal.Task
+	output  *output.Output
 	stdin   *os.File   // a write end, until CloseIO
 	held    []*os.File // write ends of the outputs, until the shim is done
 }
 
 // openForeign journals and begins to read the stdio of a task that is not run
 // here.
-func (s *Supervisor) openForeign(j Task) (retErr error) {
-	if err := checkID(j.ID); err != nil {
+func (s *Supervisor) openForeign(j journal.Task) error {
+	if err := journal.CheckID(j.ID); err != nil {
 		return err
 	}
-	if err := checkPaths(j.Stdin, j.Stdout, j.Stderr, j.Options.LogDirectory, j.Options.LogPath); err != nil {
+	if err := journal.CheckPaths(j.Stdin, j.Stdout, j.Stderr, j.Options.LogDirectory, j.Options.LogPath); err != nil {
 		return err
 	}
 	f := &foreign{journal: j}
-	if err := s.enter(j.ID, func() { s.foreign[j.ID] = f }); err != nil {
+	leave, err := s.enter(j.ID, func() { s.foreign[j.ID] = f })
+	if err != nil {
 		return err
 	}
-	dir := taskDir(s.dir, j.ID)
-	defer func() {
-		if retErr != nil {
-			os.RemoveAll(dir)
-			s.forget(j.ID)
-		}
-	}()
-	if err := os.RemoveAll(dir); err != nil {
-		return err
+	if err = f.save(s); err == nil {
+		err = f.open(s)
 	}
-	if err := os.Mkdir(dir, 0o700); err != nil {
-		return err
+	if err != nil {
+		leave()
 	}
-	if err := writeJSON(filepath.Join(dir, taskFile), &j); err != nil {
-		return err
-	}
-	return f.open(s)
+	return err
+}
+
+func (f *foreign) save(s *Supervisor) error {
+	return journal.Write(filepath.Join(journal.TaskDir(s.dir, f.journal.ID), journal.TaskFile), &f.journal)
 }
 
 // open begins to read the outputs. Our own write ends keep the streams from
@@ -57,40 +54,40 @@ func (s *Supervisor) openForeign(j Task) (retErr error) {
 func (f *foreign) open(s *Supervisor) error {
 	j := &f.journal
 	// Others do not wait for the disk of the logs.
-	output, err := openOutput(f.context(s), &j.Options)
+	out, err := output.Open(f.context(s), &j.Options)
 	if err != nil {
 		return fmt.Errorf("open container log: %w", err)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.foreign[j.ID] != f {
-		output.discard()
+		out.Discard()
 		return fmt.Errorf("its stdio was closed meanwhile: %w", context.Canceled)
 	}
-	return f.read(output)
+	return f.read(out)
 }
 
 func (f *foreign) context(s *Supervisor) context.Context {
 	return log.WithLogger(s.ctx, log.G(s.ctx).WithField("container", f.journal.ID))
 }
 
-// read lets the streams flow into output, and closes it if that cannot be.
-func (f *foreign) read(output *output) (retErr error) {
+// read lets the streams flow into out, and closes it if that cannot be.
+func (f *foreign) read(out *output.Output) (retErr error) {
 	j := &f.journal
-	sources, err := output.openSources(j.Stdout, j.Stderr)
+	sources, err := out.OpenSources(j.Stdout, j.Stderr)
 	if err != nil {
-		output.discard()
+		out.Discard()
 		return err
 	}
 	defer func() {
 		if retErr != nil {
 			f.release()
-			output.discard(sources...)
+			out.Discard(sources...)
 		}
 	}()
 	if j.Terminal {
 		for n := range sources {
-			sources[n].stream = output.log.Terminal()
+			sources[n].Stream = out.Log.Terminal()
 		}
 	}
 	for _, path := range []string{j.Stdout, j.Stderr} {
@@ -103,11 +100,11 @@ func (f *foreign) read(output *output) (retErr error) {
 		}
 		f.held = append(f.held, held)
 	}
-	if f.stdin, err = j.holdStdin(); err != nil {
+	if f.stdin, err = j.HoldStdin(); err != nil {
 		return err
 	}
-	f.output = output
-	f.output.start(sources...)
+	f.output = out
+	f.output.Start(sources...)
 	return nil
 }
 
@@ -137,10 +134,10 @@ func (s *Supervisor) flushForeign(ctx context.Context, id string) error {
 		return s.noTask(id)
 	}
 	f.releaseOutput()
-	output := f.output
+	out := f.output
 	s.mu.Unlock()
-	if output != nil {
-		output.flush(ctx)
+	if out != nil {
+		out.Flush(ctx)
 	}
 	return nil
 }
@@ -156,20 +153,20 @@ func (s *Supervisor) closeForeign(id string) error {
 	f.release()
 	s.mu.Unlock()
 	if f.output != nil {
-		f.output.drain(drainTimeout)
+		f.output.Drain(drainTimeout)
 	}
-	if err := os.RemoveAll(taskDir(s.dir, id)); err != nil {
+	if err := os.RemoveAll(journal.TaskDir(s.dir, id)); err != nil {
 		return err
 	}
 	s.forget(id)
 	return nil
 }
 
-func (s *Supervisor) takeOverForeign(j Task) {
+func (s *Supervisor) takeOverForeign(j journal.Task) {
 	f := &foreign{journal: j}
 	s.foreign[j.ID] = f
 	ctx := f.context(s)
-	if err := f.read(reopenOutput(ctx, &j.Options)); err != nil {
+	if err := f.read(output.Reopen(ctx, &j.Options)); err != nil {
 		log.G(ctx).WithError(err).Error("Failed to resume reading container output")
 	}
 }
@@ -184,7 +181,7 @@ func (s *Supervisor) takeForeignStdin(id string, taken bool) (before bool, err e
 		return false, s.noTask(id)
 	}
 	before, f.journal.StdinTaken = f.journal.StdinTaken, taken
-	return before, writeJSON(filepath.Join(taskDir(s.dir, id), taskFile), &f.journal)
+	return before, f.save(s)
 }
 
 // closeForeignStdin ends our part of holding a foreign task's stdin open.
@@ -196,7 +193,7 @@ func (s *Supervisor) closeForeignStdin(id string) error {
 		return s.noTask(id)
 	}
 	f.journal.StdinClosed = true
-	if err := writeJSON(filepath.Join(taskDir(s.dir, id), taskFile), &f.journal); err != nil {
+	if err := f.save(s); err != nil {
 		return err
 	}
 	if f.stdin != nil {

@@ -4,10 +4,12 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-cri/berth/pkg/engine/supervisor/journal"
+	"github.com/berth-cri/berth/pkg/engine/supervisor/processes"
+	"github.com/berth-cri/berth/pkg/engine/supervisor/runtimecall"
 	"github.com/berth-cri/berth/pkg/engine/supervisor/stdio"
 )
 
@@ -15,7 +17,7 @@ import (
 // container, or an exec. What is opened for the process belongs to the launch until
 // somebody takes it.
 type launch struct {
-	call    *call
+	call    *runtimecall.Call
 	pidFile string
 	files   []string             // removed when the launch is over
 	stdin   *os.File             // our end
@@ -26,7 +28,7 @@ type launch struct {
 }
 
 // openIO opens what a process reads and writes, and has the call pass it on.
-func (l *launch) openIO(p *process, mode stdio.OutputMode, o *Options) (err error) {
+func (l *launch) openIO(p *process, mode stdio.OutputMode, o *journal.Options) (err error) {
 	if p.paths.Stdin != "" {
 		if l.stdin, err = stdio.HoldOpen(p.paths.Stdin); err != nil {
 			return err
@@ -36,13 +38,13 @@ func (l *launch) openIO(p *process, mode stdio.OutputMode, o *Options) (err erro
 		if l.console, err = stdio.NewConsoleSocket(); err != nil {
 			return err
 		}
-		l.call.args = append(l.call.args, "--console-socket", l.console.Path)
+		l.call.Args = append(l.call.Args, "--console-socket", l.console.Path)
 		return nil
 	}
 	if l.stdio, err = stdio.Open(p.paths, mode, o.IOUID, o.IOGID); err != nil {
 		return err
 	}
-	l.call.stdio = &l.stdio.FDs
+	l.call.Stdio = &l.stdio.FDs
 	return nil
 }
 
@@ -83,7 +85,7 @@ func (l *launch) discard() {
 
 // launched is a process that the runtime has started.
 type launched struct {
-	identity Process
+	identity processes.Process
 	pidfd    int
 	child    bool // we are its parent
 	master   *os.File
@@ -95,7 +97,7 @@ func (l *launch) takeOver(ctx context.Context, adopt func(ctx context.Context, p
 	if err != nil {
 		return nil, fmt.Errorf("its PID cannot be read: %w", err)
 	}
-	pidfd, identity, err := identify(pid)
+	pidfd, identity, err := processes.Identify(pid)
 	if err != nil {
 		return nil, err
 	}
@@ -108,9 +110,9 @@ func (l *launched) notChild() error {
 }
 
 // letGo gives up a process that was taken over.
-func (p *processes) letGo(l *launched) {
+func (l *launched) letGo(p *processes.Set) {
 	if l.child {
-		p.forget(l.identity.PID)
+		p.Forget(l.identity.PID)
 	}
 	unix.Close(l.pidfd)
 }
@@ -122,16 +124,8 @@ func (p *process) run(l *launched, stdin *os.File) {
 	p.stdin, p.master = stdin, l.master
 }
 
-// exitOf is how a process ended whose pidfd says that it has.
-func (p *processes) exitOf(identity Process, pidfd int, child bool) Exit {
-	exit := Exit{PID: identity.PID, ExitedAt: time.Now().UnixNano()}
-	status, known := p.collect(identity, pidfd, child)
-	exit.Status, exit.Unknown = status, !known
-	return exit
-}
-
 // stop makes it a process that has ended. task.mu is held.
-func (p *process) stop(exit Exit) {
+func (p *process) stop(exit journal.Exit) {
 	p.state, p.exit = stopped, exit
 	if p.pidfd >= 0 {
 		unix.Close(p.pidfd)

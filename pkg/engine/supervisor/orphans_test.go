@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-cri/berth/internal/test"
-	"github.com/berth-cri/berth/pkg/engine/supervisor"
+	"github.com/berth-cri/berth/pkg/engine/supervisor/journal"
 )
 
 // A start that hangs keeps the orphans of others from being reaped only if they
@@ -29,8 +29,8 @@ func TestOrphansDoNotWaitForAStartThatHangs(t *testing.T) {
 	started := make(chan error, 1)
 	go func() { started <- hung.tryStart() }()
 	starting := func() bool {
-		task, err := supervisor.ReadTask(b.dir, hung.id)
-		return err == nil && task.State == supervisor.TaskStarting
+		task, err := journal.ReadTask(b.dir, hung.id)
+		return err == nil && task.State == journal.TaskStarting
 	}
 	test.Eventually(t, "the other one is being started", starting)
 
@@ -70,8 +70,8 @@ fi`))
 	started := make(chan error, 1)
 	go func() { started <- hung.tryStart() }()
 	starting := func() bool {
-		task, err := supervisor.ReadTask(b.dir, hung.id)
-		return err == nil && task.State == supervisor.TaskStarting
+		task, err := journal.ReadTask(b.dir, hung.id)
+		return err == nil && task.State == journal.TaskStarting
 	}
 	test.Eventually(t, "the other one is being started", starting)
 	quick := b.run("quick", shell("exit 3"))

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -17,6 +16,12 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-cri/berth/pkg/engine/procfs"
+	"github.com/berth-cri/berth/pkg/engine/supervisor/journal"
+	"github.com/berth-cri/berth/pkg/engine/supervisor/processes"
+	"github.com/berth-cri/berth/pkg/engine/supervisor/runsc"
+	"github.com/berth-cri/berth/pkg/engine/supervisor/runtimecall"
 )
 
 // This file is about runtimes whose containers run on a kernel of their own
@@ -33,7 +38,7 @@ type ownKernel struct{ task *task }
 // awaitExit waits for a member's end.
 func (k *ownKernel) awaitExit() {
 	status, known := k.waitStatus(k.task.context())
-	exit := Exit{PID: k.task.journal.Process.PID, Status: status, Unknown: !known, ExitedAt: time.Now().UnixNano()}
+	exit := journal.Exit{PID: k.task.journal.Process.PID, Status: status, Unknown: !known, ExitedAt: time.Now().UnixNano()}
 	if known {
 		exit.OOM = status == killedStatus && k.claimOOM()
 	} else if sandbox, ok := k.sandboxExit(); ok {
@@ -47,8 +52,8 @@ const killedStatus = 128 + uint32(unix.SIGKILL)
 
 // withSandbox is how a member ended whose sandbox ended like that while it ran. A
 // sandbox that was not killed broke, and what became of its containers is not known.
-func withSandbox(sandbox Exit) Exit {
-	e := Exit{PID: sandbox.PID, Status: unknownStatus, Unknown: true, ExitedAt: sandbox.ExitedAt, OOM: sandbox.OOM}
+func withSandbox(sandbox journal.Exit) journal.Exit {
+	e := journal.Exit{PID: sandbox.PID, Status: processes.UnknownStatus, Unknown: true, ExitedAt: sandbox.ExitedAt, OOM: sandbox.OOM}
 	if sandbox.Status == killedStatus && !sandbox.Unknown {
 		e.Status, e.Unknown = killedStatus, false
 		e.Why = "the sandbox that runs all containers of the pod was killed"
@@ -59,7 +64,7 @@ func withSandbox(sandbox Exit) Exit {
 // sandboxGrace is how long a sandbox that does not answer may take to end.
 const sandboxGrace = 5 * time.Second
 
-func (k *ownKernel) sandboxExit() (Exit, bool) {
+func (k *ownKernel) sandboxExit() (journal.Exit, bool) {
 	for _, other := range k.sharers() {
 		if other.journal.Member {
 			continue
@@ -70,7 +75,7 @@ func (k *ownKernel) sandboxExit() (Exit, bool) {
 		case <-time.After(sandboxGrace):
 		}
 	}
-	return Exit{}, false
+	return journal.Exit{}, false
 }
 
 // sharers are the other tasks that run in the sandbox of a member.
@@ -81,7 +86,7 @@ func (k *ownKernel) sharers() []*task {
 	})
 }
 
-func (t *task) hostProcess() Process {
+func (t *task) hostProcess() processes.Process {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.journal.Process
@@ -92,15 +97,15 @@ func (t *task) hostProcess() Process {
 // is excused to the others. gVisor goes on without a process that was lent to one
 // of its own, and kills only that.
 func (k *ownKernel) claimOOM() bool {
-	if !k.task.oom.killed() {
+	if !k.task.oom.Killed() {
 		return false
 	}
-	kills := k.task.oom.count()
+	kills := k.task.oom.Count()
 	for _, other := range k.sharers() {
 		other.mu.Lock()
 		// One that began after the kill has excused it already.
 		other.journal.ExcusedOOM = min(other.journal.ExcusedOOM+1, kills)
-		other.oom.setExcuse(other.journal.ExcusedOOM)
+		other.oom.SetExcuse(other.journal.ExcusedOOM)
 		if err := other.save(); err != nil {
 			log.G(other.context()).WithError(err).Warn("Failed to record out-of-memory kill of another container; it counts for this one after a restart")
 		}
@@ -115,37 +120,28 @@ const waitPause = time.Second
 
 func (k *ownKernel) waitStatus(ctx context.Context) (status uint32, known bool) {
 	locks := k.task.locks()
-	defer locks.sweepEnded()
+	defer locks.SweepEnded()
 	for {
-		out, err := k.task.processes.invokeForever(ctx, &call{
-			options:     &k.task.journal.Options,
-			args:        []string{"wait", k.task.id},
-			deathSignal: unix.SIGKILL, // its successor starts its own
-		})
+		out, err := (&runtimecall.Call{
+			Options:     &k.task.journal.Options,
+			Args:        []string{"wait", k.task.id},
+			DeathSignal: unix.SIGKILL, // its successor starts its own
+		}).InvokeForever(ctx, k.task.processes)
 		if err == nil {
 			var result struct {
 				ExitStatus *uint32 `json:"exitStatus"`
 			}
-			if json.Unmarshal(lastJSON(out), &result) == nil && result.ExitStatus != nil {
+			if json.Unmarshal(runsc.LastJSON(out), &result) == nil && result.ExitStatus != nil {
 				return *result.ExitStatus, true
 			}
 			err = fmt.Errorf("the runtime's wait reported no exit status: %w", errdefs.ErrUnknown)
 		}
 		if !k.task.runs(ctx) {
 			log.G(ctx).WithError(err).Warn("Failed to determine container exit status")
-			return unknownStatus, false
+			return processes.UnknownStatus, false
 		}
 		time.Sleep(waitPause)
 	}
-}
-
-// lastJSON is the last JSON object of what a runtime printed; warnings may come
-// before it.
-func lastJSON(out []byte) []byte {
-	if i := bytes.LastIndex(out, []byte("\n{")); i >= 0 {
-		return out[i+1:]
-	}
-	return out
 }
 
 // signal sends a signal to the container's first process or to all.
@@ -170,7 +166,7 @@ func (k *ownKernel) signalExec(ctx context.Context, pid int, sig unix.Signal) er
 }
 
 func (k *ownKernel) killCall(ctx context.Context, args []string) error {
-	_, err := k.task.call(context.WithoutCancel(ctx), &call{args: args})
+	_, err := k.task.call(context.WithoutCancel(ctx), &runtimecall.Call{Args: args})
 	if err == nil {
 		return nil
 	}
@@ -183,54 +179,9 @@ func (k *ownKernel) killCall(ctx context.Context, args []string) error {
 	return err
 }
 
-// sandboxLocks are the lock files of the containers of one sandbox of runsc.
-type sandboxLocks struct{ root, sandbox string }
-
-// locksOf finds the sandbox of a container by the name of its own lock file,
-// <container>_sandbox:<sandbox>.lock. A delete that failed half way may have
-// removed it; then the container's bundle says what sandbox it was in.
-func locksOf(o *Options, id, bundle string) sandboxLocks {
-	if !o.OwnKernel {
-		return sandboxLocks{}
-	}
-	own, _ := filepath.Glob(filepath.Join(o.Root, id+"_sandbox:*.lock"))
-	if len(own) == 0 {
-		return sandboxLocks{root: o.Root, sandbox: readBundle(bundle).sandbox(id)}
-	}
-	name := strings.TrimSuffix(filepath.Base(own[0]), ".lock")
-	return sandboxLocks{root: o.Root, sandbox: strings.TrimPrefix(name, id+"_sandbox:")}
-}
-
-// sweep removes the locks of containers that are gone. Every command of runsc
-// looks at all containers of its sandbox, and makes the lock again of one that is
-// deleted at that moment; whoever is last has to tidy up.
-func (l sandboxLocks) sweep() {
-	if l.sandbox == "" {
-		return
-	}
-	locks, _ := filepath.Glob(filepath.Join(l.root, "*_sandbox:"+l.sandbox+".lock"))
-	for _, lock := range locks {
-		if _, err := os.Stat(strings.TrimSuffix(lock, ".lock") + ".state"); errors.Is(err, os.ErrNotExist) {
-			os.Remove(lock)
-		}
-	}
-}
-
-// sweepEnded is sweep once the sandbox is gone, for commands that delete nothing:
-// before, a lock without a state may be that of a container in the making.
-func (l sandboxLocks) sweepEnded() {
-	if l.sandbox == "" {
-		return
-	}
-	state := filepath.Join(l.root, l.sandbox+"_sandbox:"+l.sandbox+".state")
-	if _, err := os.Stat(state); errors.Is(err, os.ErrNotExist) {
-		l.sweep()
-	}
-}
-
 // pids lists the pids of a container as its own kernel counts them.
 func (k *ownKernel) pids(ctx context.Context) ([]int, error) {
-	out, err := k.task.call(ctx, &call{args: []string{"ps", "--format", "json", k.task.id}})
+	out, err := k.task.call(ctx, &runtimecall.Call{Args: []string{"ps", "--format", "json", k.task.id}})
 	if err != nil {
 		return nil, err
 	}
@@ -241,75 +192,115 @@ func (k *ownKernel) pids(ctx context.Context) ([]int, error) {
 	return pids, nil
 }
 
-// runtimeStats is what `runsc events --stats` prints.
-type runtimeStats struct {
-	Data struct {
-		CPU struct {
-			Usage struct {
-				Kernel uint64   `json:"kernel"`
-				User   uint64   `json:"user"`
-				Total  uint64   `json:"total"`
-				PerCPU []uint64 `json:"percpu"`
-			} `json:"usage"`
-		} `json:"cpu"`
-		Memory struct {
-			Cache uint64 `json:"cache"`
-			Usage struct {
-				Limit   uint64 `json:"limit"`
-				Usage   uint64 `json:"usage"`
-				Max     uint64 `json:"max"`
-				Failcnt uint64 `json:"failcnt"`
-			} `json:"usage"`
-		} `json:"memory"`
-		Pids struct {
-			Current uint64 `json:"current"`
-			Limit   uint64 `json:"limit"`
-		} `json:"pids"`
-	} `json:"data"`
-}
-
 // stats returns statistics that no cgroup of this host tells.
 func (k *ownKernel) stats(ctx context.Context) (*cgroupstats.Metrics, error) {
 	if !k.task.journal.Options.OwnKernel {
 		return nil, fmt.Errorf("this runtime reports no statistics; read the container's cgroup instead: %w", errdefs.ErrNotImplemented)
 	}
-	out, err := k.task.call(ctx, &call{args: []string{"events", "--stats", k.task.id}})
+	out, err := k.task.call(ctx, &runtimecall.Call{Args: []string{"events", "--stats", k.task.id}})
 	if err != nil {
 		return nil, err
 	}
-	var s runtimeStats
-	if err := json.Unmarshal(lastJSON(out), &s); err != nil {
-		return nil, fmt.Errorf("decode output of the runtime's events: %w", err)
-	}
-	d := &s.Data
-	return &cgroupstats.Metrics{
-		CPU: &cgroupstats.CPUStat{Usage: &cgroupstats.CPUUsage{
-			Total: d.CPU.Usage.Total, Kernel: d.CPU.Usage.Kernel, User: d.CPU.Usage.User, PerCPU: d.CPU.Usage.PerCPU,
-		}},
-		Memory: &cgroupstats.MemoryStat{
-			Cache: d.Memory.Cache,
-			Usage: &cgroupstats.MemoryEntry{
-				Limit: d.Memory.Usage.Limit, Usage: d.Memory.Usage.Usage, Max: d.Memory.Usage.Max, Failcnt: d.Memory.Usage.Failcnt,
-			},
-		},
-		Pids: &cgroupstats.PidsStat{Current: d.Pids.Current, Limit: d.Pids.Limit},
-	}, nil
+	return runsc.Stats(out)
 }
 
 // finishedWithin says whether a signal failed because there is nobody left to
 // take it, which runsc tells in words only.
 func finishedWithin(err error) bool {
-	if unknownToRuntime(err) {
+	if runtimecall.IsUnknown(err) {
 		return true
 	}
-	var e *errCall
+	var e *runtimecall.Error
 	if !errors.As(err, &e) {
 		return false
 	}
 	for _, words := range []string{"no such process", "is not running", "no such container", "connection refused"} { // the last is of a sandbox that has ended
-		if strings.Contains(strings.ToLower(e.message), words) {
+		if strings.Contains(strings.ToLower(e.Message), words) {
 			return true
 		}
 	}
 	return false
+}
+
+// isMember reports whether the task runs in the sandbox of another one.
+func (t *task) isMember() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.journal.Member
+}
+
+// waits tells by the error of a signal whether the sandbox still waits for containers that
+// are restored with this one: none of them has a process then.
+func (k *ownKernel) waits(err error) bool {
+	var failed *runtimecall.Error
+	return k.task.journal.Checkpoint != "" && errors.As(err, &failed) && strings.Contains(failed.Message, "not started")
+}
+
+// signalWaiting is for containers whose sandbox waits. Without this one it would wait for
+// ever: so a kill ends it, with all that are to go on in it. Other signals have nobody who
+// could act on them.
+func (k *ownKernel) signalWaiting(sig unix.Signal) error {
+	if sig != unix.SIGKILL {
+		return nil
+	}
+	for _, t := range append(k.sharers(), k.task) {
+		if t.isMember() {
+			continue
+		}
+		t.mu.Lock()
+		err := t.first.signal(sig)
+		t.mu.Unlock()
+		return err
+	}
+	return errFinished
+}
+
+// startPoll is the pause between two looks for what an exec's process says.
+const startPoll = 10 * time.Millisecond
+
+// awaitExec takes what came of an exec's call and waits on where the runtime gave up.
+// runsc starts a child that starts the exec, and waits for that no longer than ten
+// seconds, which a busy node may need. It then fails without a word and leaves the
+// child at its work, so that the exec would run and nobody know of it.
+func (k *ownKernel) awaitExec(ctx context.Context, e *execLaunch, failed error) error {
+	var without *runtimecall.Error
+	if !errors.As(failed, &without) || without.Message != "" {
+		return failed
+	}
+	child, pidfd := childWith(e.pidFile)
+	if child != 0 {
+		defer unix.Close(pidfd)
+	}
+	for ended := child == 0; ; ended = processes.HasEnded(pidfd, startPoll) {
+		// The child writes its own pid, which may be half written while it is there.
+		if pid, err := readPIDFile(e.pidFile); err == nil && (pid == child || child == 0) {
+			return nil
+		}
+		if ended {
+			without.Message = runtimecall.Message(runtimecall.ReadTail(e.call.LogFile))
+			return without
+		}
+		if ctx.Err() != nil {
+			_ = unix.PidfdSendSignal(pidfd, unix.SIGKILL, nil, 0) // it may have ended
+			processes.HasEnded(pidfd, processes.KilledTimeout)
+			return e.call.Aborted(ctx, runtimecall.ReadTail(e.call.LogFile))
+		}
+	}
+}
+
+// childWith returns the child of this process, and a pidfd of it, that has an argument;
+// 0 if there is none.
+func childWith(argument string) (pid, pidfd int) {
+	for _, pid := range procfs.Children(os.Getpid()) {
+		pidfd, err := unix.PidfdOpen(pid, 0)
+		if err != nil {
+			continue
+		}
+		line, err := os.ReadFile(procfs.Path(pid, "cmdline"))
+		if err == nil && slices.Contains(strings.Split(string(line), "\x00"), argument) {
+			return pid, pidfd
+		}
+		unix.Close(pidfd)
+	}
+	return 0, -1
 }

@@ -12,7 +12,9 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
-	"github.com/berth-cri/berth/pkg/engine/procfs"
+	"github.com/berth-cri/berth/pkg/engine/supervisor/journal"
+	"github.com/berth-cri/berth/pkg/engine/supervisor/processes"
+	"github.com/berth-cri/berth/pkg/engine/supervisor/runtimecall"
 	"github.com/berth-cri/berth/pkg/engine/supervisor/stdio"
 )
 
@@ -26,9 +28,6 @@ const (
 	stopped
 )
 
-// unknownStatus stands for an exit code that is lost.
-const unknownStatus = 255
-
 // process is a process of a container: its first, or one of an exec.
 type process struct {
 	execID   string // empty for the first one
@@ -39,7 +38,7 @@ type process struct {
 
 	// All below is guarded by task.mu; done is closed once, with exit set.
 	state    processState
-	identity Process
+	identity processes.Process
 	pidfd    int  // -1 unless it is running
 	child    bool // we are its parent
 	inner    int  // an exec's pid within a kernel of its own
@@ -47,7 +46,7 @@ type process struct {
 	stdin    *os.File
 	master   *os.File
 	abort    context.CancelFunc // while it is starting
-	exit     Exit
+	exit     journal.Exit
 	done     chan struct{}
 }
 
@@ -87,64 +86,15 @@ func readPIDFile(path string) (int, error) {
 	}
 	pid, err := strconv.Atoi(string(bytes.TrimSpace(b)))
 	if err != nil || pid <= 1 {
-		return 0, fmt.Errorf("%q is not the PID of a container", shorten(string(b)))
+		return 0, fmt.Errorf("%q is not the PID of a container", runtimecall.Shorten(string(b)))
 	}
 	return pid, nil
 }
 
-// identify returns a pidfd of a process that a runtime has just named, and
-// when it was started.
-func identify(pid int) (int, Process, error) {
-	fd, err := openPidfd(Process{PID: pid})
-	if err != nil {
-		return -1, Process{}, fmt.Errorf("process %d does not exist: %w", pid, err)
-	}
-	stat, err := procfs.StatOf(pid)
-	if err != nil {
-		unix.Close(fd)
-		return -1, Process{}, err
-	}
-	return fd, Process{PID: pid, StartTime: stat.Started}, nil
-}
-
-// isFirstOfNamespace says whether a process is pid 1 of a pid namespace of its
-// own, with which all others of the container end.
-func isFirstOfNamespace(pid int) bool {
-	b, err := os.ReadFile(procfs.Path(pid, "status"))
-	if err != nil {
-		return false
-	}
-	for line := range bytes.Lines(b) {
-		if ids, ok := bytes.CutPrefix(line, []byte("NSpid:")); ok {
-			fields := bytes.Fields(ids)
-			return len(fields) > 1 && string(fields[len(fields)-1]) == "1"
-		}
-	}
-	return false
-}
-
-const (
-	// exitTries bounds how often a foreign process's exit is asked for: between
-	// its end and its reaping by whoever is its parent nobody may know it.
-	exitTries = 20
-	exitPause = 5 * time.Millisecond
-)
-
-func (p *processes) collect(identity Process, pidfd int, child bool) (status uint32, known bool) {
-	if child {
-		if status, err := p.reap(identity.PID, pidfd); err == nil {
-			return status, true
-		}
-	}
-	for range exitTries {
-		status, err := foreignExit(pidfd, identity)
-		if err == nil {
-			return status, true
-		}
-		if errors.Is(err, unix.ENOTTY) || errors.Is(err, unix.EINVAL) {
-			break // an older kernel, which will not know later either
-		}
-		time.Sleep(exitPause)
-	}
-	return unknownStatus, false
+// exitOf is how a process ended whose pidfd says that it has.
+func exitOf(p *processes.Set, identity processes.Process, pidfd int, child bool) journal.Exit {
+	exit := journal.Exit{PID: identity.PID, ExitedAt: time.Now().UnixNano()}
+	status, known := p.Collect(identity, pidfd, child)
+	exit.Status, exit.Unknown = status, !known
+	return exit
 }

@@ -6,10 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
-	"os/signal"
 	"runtime/debug"
-	"sync"
 	"time"
 
 	taskAPI "github.com/containerd/containerd/api/runtime/task/v3"
@@ -20,6 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	supervisorv1 "github.com/berth-cri/berth/proto/berth/supervisor/v1"
+
+	"github.com/berth-cri/berth/pkg/engine/supervisor/journal"
 )
 
 // Config is what a supervisor needs to serve. All but Inherited is required.
@@ -32,7 +31,7 @@ type Config struct {
 	Version string
 	// Inherited are the descriptors that the daemon kept from a predecessor,
 	// by task id. Serve owns them.
-	Inherited map[string]Inherited
+	Inherited map[string]journal.Inherited
 	// Patience is how long to wait for a daemon without a task; zero is
 	// DefaultPatience.
 	Patience time.Duration
@@ -46,7 +45,7 @@ type Config struct {
 // It makes the process a subreaper and reaps every child of it that it does not
 // know: nothing else in the process may start processes.
 func Serve(ctx context.Context, c Config) error {
-	locked, err := lock(c.Dir)
+	locked, err := journal.Lock(c.Dir)
 	if err != nil {
 		return err
 	}
@@ -60,9 +59,9 @@ func Serve(ctx context.Context, c Config) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = s.processes.close() }()
-	go s.processes.run(ctx)
-	defer s.processes.sweepOnSignal()()
+	defer func() { _ = s.processes.Close() }()
+	go s.processes.Run(ctx)
+	defer s.processes.SweepOnSignal()()
 	if err := s.takeOver(c.Inherited); err != nil {
 		return fmt.Errorf("take over from a predecessor: %w", err)
 	}
@@ -121,23 +120,4 @@ func answer(ctx context.Context, unmarshal ttrpc.Unmarshaler, info *ttrpc.UnaryS
 	}
 	log.G(ctx).WithError(err).WithField("rpc", info.FullMethod).Debug("Call failed")
 	return nil, errgrpc.ToGRPC(err)
-}
-
-// sweepOnSignal reaps orphans as they end; what it returns stops that.
-func (p *processes) sweepOnSignal() func() {
-	children := make(chan os.Signal, 1)
-	signal.Notify(children, unix.SIGCHLD)
-	var done sync.WaitGroup
-	done.Add(1)
-	go func() {
-		defer done.Done()
-		for range children {
-			p.sweep()
-		}
-	}()
-	return func() {
-		signal.Stop(children)
-		close(children)
-		done.Wait()
-	}
 }

@@ -2,21 +2,29 @@ package supervisor
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"sync"
 
 	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/errdefs"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/berth-cri/berth/pkg/engine/oomlog"
+	"github.com/berth-cri/berth/pkg/engine/supervisor/cgroups"
+	"github.com/berth-cri/berth/pkg/engine/supervisor/journal"
+	"github.com/berth-cri/berth/pkg/engine/supervisor/output"
+	"github.com/berth-cri/berth/pkg/engine/supervisor/processes"
 )
 
 // Supervisor holds the tasks of one process.
@@ -24,8 +32,8 @@ type Supervisor struct {
 	ctx         context.Context // carries the logger; ends never
 	dir         string
 	version     string
-	processes   *processes
-	hierarchies []hierarchy
+	processes   *processes.Set
+	hierarchies []cgroups.Hierarchy
 	kernelLog   *oomlog.Log
 	digest      func() (string, error)
 	shutdown    func() // ends the process
@@ -38,14 +46,14 @@ type Supervisor struct {
 }
 
 func newSupervisor(ctx context.Context, dir, version string, shutdown func()) (*Supervisor, error) {
-	if err := os.MkdirAll(filepath.Join(dir, tasksDir), 0o700); err != nil {
+	if err := os.MkdirAll(filepath.Join(dir, journal.TasksDir), 0o700); err != nil {
 		return nil, err
 	}
-	p, err := newProcesses()
+	p, err := processes.New()
 	if err != nil {
 		return nil, err
 	}
-	h, err := hierarchies()
+	h, err := cgroups.Hierarchies()
 	if err != nil {
 		return nil, err
 	}
@@ -56,67 +64,24 @@ func newSupervisor(ctx context.Context, dir, version string, shutdown func()) (*
 	}, nil
 }
 
-// validID keeps ids to what is a file name and no option of a runtime. The length is
-// not part of it: 200 repetitions would cost every supervisor 200 KB.
-var validID = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]*$`)
-
-func checkID(id string) error {
-	if len(id) > 200 || !validID.MatchString(id) {
-		return fmt.Errorf("%.80q is not a valid ID: %w", id, errdefs.ErrInvalidArgument)
-	}
-	return nil
-}
-
-// check refuses what cannot work, before anything is done.
-func (t *Task) check() error {
-	if err := checkID(t.ID); err != nil {
-		return err
-	}
-	for _, p := range []struct{ what, path string }{
-		{"bundle", t.Bundle}, {"runtime", t.Options.Runtime}, {"root", t.Options.Root},
-	} {
-		if !filepath.IsAbs(p.path) {
-			return fmt.Errorf("%s %q is not an absolute path: %w", p.what, p.path, errdefs.ErrInvalidArgument)
-		}
-	}
-	return checkPaths(t.Stdin, t.Stdout, t.Stderr, t.Options.LogDirectory, t.Options.LogPath)
-}
-
-// checkPaths refuses paths that are neither empty nor absolute.
-func checkPaths(paths ...string) error {
-	for _, path := range paths {
-		if path != "" && !filepath.IsAbs(path) {
-			return fmt.Errorf("%q is not an absolute path: %w", path, errdefs.ErrInvalidArgument)
-		}
-	}
-	return nil
-}
-
 // create journals a task; the runtime hears of it at its start.
-func (s *Supervisor) create(j Task, rootfs []mount.Mount) (retErr error) {
-	if err := j.check(); err != nil {
+func (s *Supervisor) create(j journal.Task, rootfs []mount.Mount) (retErr error) {
+	if err := j.Check(); err != nil {
 		return err
 	}
 	if info, err := os.Stat(j.Bundle); err != nil || !info.IsDir() {
 		return fmt.Errorf("bundle %s is not a directory: %w", j.Bundle, errdefs.ErrInvalidArgument)
 	}
 	t := newTask(s, j)
-	if err := s.enter(j.ID, func() { s.tasks[j.ID] = t }); err != nil {
+	leave, err := s.enter(j.ID, func() { s.tasks[j.ID] = t })
+	if err != nil {
 		return err
 	}
 	defer func() {
 		if retErr != nil {
-			os.RemoveAll(t.dir)
-			s.forget(j.ID)
+			leave()
 		}
 	}()
-	// What a task of this id left that ended before it was journaled.
-	if err := os.RemoveAll(t.dir); err != nil {
-		return err
-	}
-	if err := os.Mkdir(t.dir, 0o700); err != nil {
-		return err
-	}
 	if len(rootfs) > 0 {
 		target := filepath.Join(j.Bundle, rootfsDir)
 		if err := os.Mkdir(target, 0o711); err != nil && !errors.Is(err, fs.ErrExist) {
@@ -137,8 +102,26 @@ func (s *Supervisor) create(j Task, rootfs []mount.Mount) (retErr error) {
 	return t.save()
 }
 
-// enter makes an id known, unless it is or the process is about to end.
-func (s *Supervisor) enter(id string, add func()) error {
+// enter makes an id known, unless it is or the process is about to end, and makes its
+// directory. leave undoes both.
+func (s *Supervisor) enter(id string, add func()) (leave func(), err error) {
+	if err := s.know(id, add); err != nil {
+		return nil, err
+	}
+	dir := journal.TaskDir(s.dir, id)
+	leave = func() {
+		os.RemoveAll(dir)
+		s.forget(id)
+	}
+	// A task of this id may have ended before it was journaled.
+	if err := errors.Join(os.RemoveAll(dir), os.Mkdir(dir, 0o700)); err != nil {
+		leave()
+		return nil, err
+	}
+	return leave, nil
+}
+
+func (s *Supervisor) know(id string, add func()) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closing {
@@ -171,7 +154,7 @@ func (s *Supervisor) task(id string) (*task, error) {
 }
 
 // outputOf returns the output of a task, whoever runs it, and its stdin.
-func (s *Supervisor) outputOf(id string) (*output, *os.File, error) {
+func (s *Supervisor) outputOf(id string) (*output.Output, *os.File, error) {
 	noOutput := fmt.Errorf("container %q has no output: %w", id, errdefs.ErrFailedPrecondition)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -213,4 +196,34 @@ func (s *Supervisor) close(now bool) error {
 	}
 	s.closing = true
 	return nil
+}
+
+func (s *Supervisor) noTask(id string) error {
+	return fmt.Errorf("container %q is unknown to this supervisor: %w", id, errdefs.ErrNotFound)
+}
+
+// decode decodes a message, by whatever prefix its type URL has.
+func decode(what string, a *anypb.Any, into proto.Message) error {
+	if want := into.ProtoReflect().Descriptor().FullName(); a.MessageName() != want {
+		return fmt.Errorf("%s must be of type %s, not %q: %w", what, want, a.GetTypeUrl(), errdefs.ErrInvalidArgument)
+	}
+	if err := proto.Unmarshal(a.GetValue(), into); err != nil {
+		return fmt.Errorf("decode %s: %w: %w", what, err, errdefs.ErrInvalidArgument)
+	}
+	return nil
+}
+
+// executableDigest is the sha256 of the running program, whatever is at its
+// path by now.
+func executableDigest() (string, error) {
+	f, err := os.Open("/proc/self/exe")
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	sum := sha256.New()
+	if _, err := io.Copy(sum, f); err != nil {
+		return "", err
+	}
+	return hex.EncodeToString(sum.Sum(nil)), nil
 }

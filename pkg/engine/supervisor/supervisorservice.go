@@ -2,11 +2,8 @@ package supervisor
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 
 	tasktypes "github.com/containerd/containerd/api/types/task"
@@ -15,6 +12,8 @@ import (
 	"google.golang.org/protobuf/types/known/emptypb"
 
 	"github.com/berth-cri/berth/pkg/engine/crilog"
+	"github.com/berth-cri/berth/pkg/engine/supervisor/journal"
+	"github.com/berth-cri/berth/pkg/engine/supervisor/output"
 	"github.com/berth-cri/berth/pkg/engine/supervisor/stdio"
 	supervisorv1 "github.com/berth-cri/berth/proto/berth/supervisor/v1"
 )
@@ -40,7 +39,7 @@ func (s supervisorService) Info(ctx context.Context, _ *supervisorv1.InfoRequest
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for id := range s.foreign {
-		info.Tasks = append(info.Tasks, &supervisorv1.TaskInfo{Id: id, State: string(TaskStdio)})
+		info.Tasks = append(info.Tasks, &supervisorv1.TaskInfo{Id: id, State: string(journal.TaskStdio)})
 	}
 	return info, nil
 }
@@ -52,27 +51,12 @@ var stateName = map[tasktypes.Status]string{
 	tasktypes.Status_STOPPED: "stopped",
 }
 
-// executableDigest is the sha256 of the running program, whatever is at its
-// path by now.
-func executableDigest() (string, error) {
-	f, err := os.Open("/proc/self/exe")
-	if err != nil {
-		return "", err
-	}
-	defer f.Close()
-	sum := sha256.New()
-	if _, err := io.Copy(sum, f); err != nil {
-		return "", err
-	}
-	return hex.EncodeToString(sum.Sum(nil)), nil
-}
-
 func (s supervisorService) ReopenLog(ctx context.Context, r *supervisorv1.ReopenLogRequest) (*emptypb.Empty, error) {
 	o, _, err := s.outputOf(r.Id)
 	if err != nil {
 		return nil, err
 	}
-	err = o.log.Reopen()
+	err = o.Log.Reopen()
 	if errors.Is(err, crilog.ErrClosed) {
 		return nil, fmt.Errorf("container %q has closed its output: %w", r.Id, errdefs.ErrFailedPrecondition)
 	}
@@ -101,10 +85,10 @@ func (s supervisorService) Terminal(ctx context.Context, r *supervisorv1.Termina
 }
 
 func (s supervisorService) OpenStdio(ctx context.Context, r *supervisorv1.OpenStdioRequest) (*emptypb.Empty, error) {
-	return empty, s.openForeign(Task{
-		ID: r.Id, State: TaskStdio, Terminal: r.Terminal,
+	return empty, s.openForeign(journal.Task{
+		ID: r.Id, State: journal.TaskStdio, Terminal: r.Terminal,
 		Stdin: r.Stdin, Stdout: r.Stdout, Stderr: r.Stderr,
-		Options: Options{LogDirectory: r.LogDirectory, LogPath: r.LogPath, MaxLogLine: int(r.MaxLogLine)},
+		Options: journal.Options{LogDirectory: r.LogDirectory, LogPath: r.LogPath, MaxLogLine: int(r.MaxLogLine)},
 	})
 }
 
@@ -117,23 +101,23 @@ func (s supervisorService) CloseStdio(ctx context.Context, r *supervisorv1.Close
 }
 
 func (s supervisorService) Attach(ctx context.Context, r *supervisorv1.AttachRequest) (*emptypb.Empty, error) {
-	if err := checkPaths(r.Stdin, r.Stdout, r.Stderr); err != nil {
+	if err := journal.CheckPaths(r.Stdin, r.Stdout, r.Stderr); err != nil {
 		return nil, err
 	}
 	o, stdin, err := s.outputOf(r.Id)
 	if err != nil {
 		return nil, err
 	}
-	end := inputEnd{detach: r.UntilStdinEnds}
+	end := output.InputEnd{Detach: r.UntilStdinEnds}
 	if !r.CloseStdin || stdin == nil {
-		return empty, o.attach(s.Supervisor, stdio.Paths{Stdin: r.Stdin, Stdout: r.Stdout, Stderr: r.Stderr}, stdin, end)
+		return empty, o.Attach(s.processes, stdio.Paths{Stdin: r.Stdin, Stdout: r.Stdout, Stderr: r.Stderr}, stdin, end)
 	}
-	end.closeStdin = func() { s.closeStdin(r.Id) }
+	end.CloseStdin = func() { s.closeStdin(r.Id) }
 	before, err := s.takeStdin(r.Id, true)
 	if err != nil {
 		return nil, err
 	}
-	err = o.attach(s.Supervisor, stdio.Paths{Stdin: r.Stdin, Stdout: r.Stdout, Stderr: r.Stderr}, stdin, end)
+	err = o.Attach(s.processes, stdio.Paths{Stdin: r.Stdin, Stdout: r.Stdout, Stderr: r.Stderr}, stdin, end)
 	if err != nil {
 		_, undone := s.takeStdin(r.Id, before)
 		err = errors.Join(err, undone)

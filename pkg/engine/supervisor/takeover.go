@@ -2,7 +2,6 @@ package supervisor
 
 import (
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"time"
@@ -11,58 +10,36 @@ import (
 	"github.com/containerd/log"
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-cri/berth/pkg/engine/supervisor/cgroups"
+	"github.com/berth-cri/berth/pkg/engine/supervisor/journal"
+	"github.com/berth-cri/berth/pkg/engine/supervisor/output"
+	"github.com/berth-cri/berth/pkg/engine/supervisor/processes"
 	"github.com/berth-cri/berth/pkg/engine/supervisor/stdio"
 )
 
-// InheritEnv names the environment variable in which a supervisor finds the
-// descriptors that the daemon kept for it from its predecessor: the JSON form of
-// map[string]Inherited, by task id.
-const InheritEnv = "BERTH_SHIM_INHERIT"
-
-// Inherited are descriptor numbers (4 and up) that a successor starts with; 0
-// means none.
-type Inherited struct {
-	// Pidfd is of the task's first process. One that was opened while the
-	// process lived tells its exit code also after it was reaped.
-	Pidfd int `json:"pidfd,omitempty"`
-	// TTY is the master of its terminal.
-	TTY int `json:"tty,omitempty"`
-}
-
-// each calls do for each descriptor.
-func (i Inherited) each(do func(fd int)) {
-	for _, fd := range []int{i.Pidfd, i.TTY} {
-		if fd > 0 {
-			do(fd)
-		}
-	}
-}
-
-func (i Inherited) close() { i.each(func(fd int) { unix.Close(fd) }) }
-
 // takeOver goes on with what the journals say that a predecessor held. When it
 // returns, every task is known and carries on; nothing was stopped.
-func (s *Supervisor) takeOver(inherited map[string]Inherited) error {
+func (s *Supervisor) takeOver(inherited map[string]journal.Inherited) error {
 	for _, i := range inherited {
-		i.each(unix.CloseOnExec) // keeps them from runtimes and containers
+		i.Each(unix.CloseOnExec) // keeps them from runtimes and containers
 	}
-	entries, err := os.ReadDir(filepath.Join(s.dir, tasksDir))
+	entries, err := os.ReadDir(filepath.Join(s.dir, journal.TasksDir))
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
 	for _, e := range entries {
 		i := inherited[e.Name()]
 		delete(inherited, e.Name())
-		j, err := ReadTask(s.dir, e.Name())
+		j, err := journal.ReadTask(s.dir, e.Name())
 		if err != nil {
-			i.close()
+			i.Close()
 			s.skip(e.Name(), err)
 			continue
 		}
 		s.takeOverTask(j, i)
 	}
 	for _, i := range inherited {
-		i.close()
+		i.Close()
 	}
 	return nil
 }
@@ -71,15 +48,15 @@ func (s *Supervisor) takeOver(inherited map[string]Inherited) error {
 // not come to its end.
 func (s *Supervisor) skip(id string, err error) {
 	if errdefs.IsNotFound(err) {
-		os.RemoveAll(taskDir(s.dir, id))
+		os.RemoveAll(journal.TaskDir(s.dir, id))
 		return
 	}
 	log.G(s.ctx).WithError(err).WithField("container", id).Error("Failed to take over task: its journal is unreadable")
 }
 
-func (s *Supervisor) takeOverTask(j Task, i Inherited) {
-	if j.State == TaskStdio {
-		i.close()
+func (s *Supervisor) takeOverTask(j journal.Task, i journal.Inherited) {
+	if j.State == journal.TaskStdio {
+		i.Close()
 		s.takeOverForeign(j)
 		return
 	}
@@ -88,16 +65,16 @@ func (s *Supervisor) takeOverTask(j Task, i Inherited) {
 	s.mu.Lock() // tasks that were taken over are at work already
 	s.tasks[j.ID] = t
 	s.mu.Unlock()
-	exit, exitErr := ReadExit(s.dir, j.ID)
+	exit, exitErr := journal.ReadExit(s.dir, j.ID)
 	switch {
 	case exitErr == nil:
-		Inherited{Pidfd: i.Pidfd}.close()
+		journal.Inherited{Pidfd: i.Pidfd}.Close()
 		was.io(i)
 		was.exited(exit)
-	case j.State == TaskCreated:
-		i.close()
-	case j.State == TaskStarting:
-		i.close()
+	case j.State == journal.TaskCreated:
+		i.Close()
+	case j.State == journal.TaskStarting:
+		i.Close()
 		t.first.state = starting
 		t.first.abort = func() {}
 		go was.interruptedStart()
@@ -125,7 +102,7 @@ func (o takeover) checkpoint() {
 }
 
 // exited goes on with a task whose end is known.
-func (o takeover) exited(exit Exit) {
+func (o takeover) exited(exit journal.Exit) {
 	o.task.first.state, o.task.first.exit = stopped, exit
 	o.task.first.closeStdin()
 	close(o.task.first.done)
@@ -138,42 +115,42 @@ func (o takeover) interruptedStart() {
 	_ = o.task.ops.Lock(o.task.context())
 	defer o.task.ops.Unlock()
 	log.G(o.task.context()).Warn("Removing container whose start was interrupted by a supervisor crash")
-	o.killOrphanedRun()
+	o.task.killOrphanedRun()
 	o.task.discard()
-	o.task.finish(Exit{Status: unknownStatus, Unknown: true, ExitedAt: time.Now().UnixNano()})
+	o.task.finish(journal.Exit{Status: processes.UnknownStatus, Unknown: true, ExitedAt: time.Now().UnixNano()})
 }
 
 // io reads the output of a task that was started, from where the
 // predecessor stopped.
-func (o takeover) io(i Inherited) {
+func (o takeover) io(i journal.Inherited) {
 	if err := o.reopenIO(i); err != nil {
 		log.G(o.task.context()).WithError(err).Error("Failed to resume reading container output")
 	}
 }
 
-func (o takeover) reopenIO(i Inherited) error {
+func (o takeover) reopenIO(i journal.Inherited) error {
 	j := &o.task.journal
 	// Best effort: its reader may have seen the end already.
-	o.task.first.stdin, _ = j.holdStdin()
-	output := reopenOutput(o.task.context(), &j.Options)
-	sources, err := o.reopenSources(output, i)
+	o.task.first.stdin, _ = j.HoldStdin()
+	out := output.Reopen(o.task.context(), &j.Options)
+	sources, err := o.reopenSources(out, i)
 	if err != nil {
-		output.discard()
+		out.Discard()
 		return err
 	}
-	o.task.output = output
-	output.start(sources...)
+	o.task.output = out
+	out.Start(sources...)
 	o.task.mu.Lock()
 	defer o.task.mu.Unlock()
 	o.task.carryTerminalInput()
 	return nil
 }
 
-func (o takeover) reopenSources(output *output, i Inherited) ([]source, error) {
+func (o takeover) reopenSources(to *output.Output, i journal.Inherited) ([]output.Source, error) {
 	j := &o.task.journal
 	if !j.Terminal {
-		Inherited{TTY: i.TTY}.close()
-		return output.openSources(j.Stdout, j.Stderr)
+		journal.Inherited{TTY: i.TTY}.Close()
+		return to.OpenSources(j.Stdout, j.Stderr)
 	}
 	if i.TTY <= 0 {
 		return nil, errors.New("its terminal was lost with the previous supervisor")
@@ -183,7 +160,7 @@ func (o takeover) reopenSources(output *output, i Inherited) ([]source, error) {
 		return nil, err
 	}
 	o.task.first.master = master
-	return []source{output.terminalSource(master)}, nil
+	return []output.Source{to.TerminalSource(master)}, nil
 }
 
 // process watches the first process, by the pidfd of the daemon or one
@@ -193,16 +170,16 @@ func (o takeover) process(pidfd int) {
 	p, j := o.task.first, &o.task.journal
 	p.state, p.identity = running, j.Process
 	o.task.paused = j.Paused
-	o.task.oom = countOOM(ctx, o.task.processes, j.Cgroup, o.task.supervisor.loggedOOM(ctx, j.Cgroup, ""))
-	o.task.oom.setExcuse(j.ExcusedOOM)
-	if pidfd > 0 && isAnother(pidfd, j.Process) {
+	o.task.oom = cgroups.CountOOM(ctx, o.task.processes, j.Cgroup, o.task.supervisor.loggedOOM(ctx, j.Cgroup, ""))
+	o.task.oom.SetExcuse(j.ExcusedOOM)
+	if pidfd > 0 && processes.IsAnother(pidfd, j.Process) {
 		log.G(ctx).Warn("Ignoring descriptor of another process that has the PID of the container's")
 		unix.Close(pidfd)
 		pidfd = -1
 	}
 	if pidfd <= 0 {
 		var err error
-		if pidfd, err = openPidfd(j.Process); err != nil {
+		if pidfd, err = processes.Open(j.Process); err != nil {
 			log.G(ctx).WithError(err).Warn("Container exited while its supervisor was down")
 			go o.task.lost()
 			return
@@ -219,9 +196,9 @@ func (o takeover) process(pidfd int) {
 
 // lost finishes a task of which nobody knows how it ended.
 func (t *task) lost() {
-	t.finish(Exit{
-		PID: t.journal.Process.PID, Status: unknownStatus, Unknown: true,
-		ExitedAt: time.Now().UnixNano(), OOM: t.oom.killed(),
+	t.finish(journal.Exit{
+		PID: t.journal.Process.PID, Status: processes.UnknownStatus, Unknown: true,
+		ExitedAt: time.Now().UnixNano(), OOM: t.oom.Killed(),
 	})
 	t.afterwards()
 }
@@ -231,12 +208,12 @@ func (x *execs) killInherited() {
 	x.task.mu.Lock()
 	defer x.task.mu.Unlock()
 	for id, identity := range x.task.journal.Execs {
-		if fd, err := openPidfd(identity); err == nil {
-			p := &process{identity: identity, session: execSession(identity.PID, x.task.journal.Process.PID)}
+		if fd, err := processes.Open(identity); err == nil {
+			session := execSession(identity.PID, x.task.journal.Process.PID)
 			_ = unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0)
 			unix.Close(fd)
 			if !x.task.journal.Options.OwnKernel {
-				go killLeftovers(p, x.task.journal.Cgroup)
+				go x.task.journal.Cgroup.KillLeftovers(identity.PID, session)
 			}
 		}
 		delete(x.task.journal.Execs, id)
@@ -244,8 +221,4 @@ func (x *execs) killInherited() {
 	if err := x.task.save(); err != nil {
 		log.G(x.task.context()).WithError(err).Warn("Failed to remove killed execs from the journal")
 	}
-}
-
-func (s *Supervisor) noTask(id string) error {
-	return fmt.Errorf("container %q is unknown to this supervisor: %w", id, errdefs.ErrNotFound)
 }

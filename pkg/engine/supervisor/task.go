@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -17,10 +18,18 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-cri/berth/pkg/engine/keyedlock"
+	"github.com/berth-cri/berth/pkg/engine/supervisor/cgroups"
+	"github.com/berth-cri/berth/pkg/engine/supervisor/journal"
+	"github.com/berth-cri/berth/pkg/engine/supervisor/output"
+	"github.com/berth-cri/berth/pkg/engine/supervisor/processes"
+	"github.com/berth-cri/berth/pkg/engine/supervisor/runsc"
+	"github.com/berth-cri/berth/pkg/engine/supervisor/runtimecall"
 	"github.com/berth-cri/berth/pkg/engine/supervisor/stdio"
 )
 
 const (
+	// cleanupTimeout bounds the calls that undo what another call began.
+	cleanupTimeout = 20 * time.Second
 	// drainTimeout is how long Delete waits for the end of the output.
 	drainTimeout = 2 * time.Second
 
@@ -32,19 +41,20 @@ type task struct {
 	supervisor *Supervisor
 	id         string
 	dir        string
-	processes  *processes
+	processes  *processes.Set
 	ops        keyedlock.Mutex // held by calls that must not overlap: start, pause, delete…
 	releasing  sync.Mutex      // held while the runtime deletes it
 	execs      *execs
+	starter    starter
 	within     *ownKernel
 	freezer    *freezer
 
 	mu       sync.Mutex
-	journal  Task
+	journal  journal.Task
 	first    *process
 	paused   bool
-	output   *output // nil until it is started
-	oom      *oomCounter
+	output   *output.Output // nil until it is started
+	oom      *cgroups.OOMCounter
 	released bool // the runtime knows it no more
 	// unstarted says that its start failed: what there is of it may be in any state.
 	unstarted bool
@@ -63,17 +73,18 @@ func hold(ctx context.Context, ops keyedlock.Mutex) error {
 	return nil
 }
 
-func newTask(s *Supervisor, j Task) *task {
+func newTask(s *Supervisor, j journal.Task) *task {
 	t := &task{
 		supervisor: s,
 		id:         j.ID,
-		dir:        taskDir(s.dir, j.ID),
+		dir:        journal.TaskDir(s.dir, j.ID),
 		processes:  s.processes,
 		ops:        keyedlock.NewMutex(),
 		journal:    j,
 		first:      newProcess("", j.Terminal, stdio.Paths{Stdin: j.Stdin, Stdout: j.Stdout, Stderr: j.Stderr}),
 	}
 	t.execs = &execs{task: t, byID: map[string]*process{}}
+	t.starter = starterOf(t)
 	t.within = &ownKernel{task: t}
 	t.freezer = &freezer{task: t}
 	return t
@@ -90,7 +101,7 @@ func (t *task) save() error {
 	if t.deleted {
 		return nil
 	}
-	if err := writeJSON(filepath.Join(t.dir, taskFile), &t.journal); err != nil {
+	if err := journal.Write(filepath.Join(t.dir, journal.TaskFile), &t.journal); err != nil {
 		return fmt.Errorf("write task journal: %w", err)
 	}
 	return nil
@@ -108,46 +119,46 @@ func (t *task) process(execID string) (*process, error) {
 }
 
 // call runs the runtime for this container.
-func (t *task) call(ctx context.Context, c *call) ([]byte, error) {
-	c.options = &t.journal.Options // never changes
+func (t *task) call(ctx context.Context, c *runtimecall.Call) ([]byte, error) {
+	c.Options = &t.journal.Options // never changes
 	locks := t.locks()
-	defer locks.sweepEnded()
-	return t.processes.invoke(ctx, c)
+	defer locks.SweepEnded()
+	return c.Invoke(ctx, t.processes)
 }
 
 // runs asks the runtime whether the container runs, and does not stand still.
 func (t *task) runs(ctx context.Context) bool {
-	out, err := t.call(ctx, &call{args: []string{"state", t.id}})
+	out, err := t.call(ctx, &runtimecall.Call{Args: []string{"state", t.id}})
 	var state struct {
 		Status string `json:"status"`
 	}
-	return err == nil && json.Unmarshal(lastJSON(out), &state) == nil && state.Status == "running"
+	return err == nil && json.Unmarshal(runsc.LastJSON(out), &state) == nil && state.Status == "running"
 }
 
 // locks are those of the task's sandbox, none for a runtime on the host's kernel.
-func (t *task) locks() sandboxLocks {
-	return locksOf(&t.journal.Options, t.id, t.journal.Bundle)
+func (t *task) locks() runsc.Locks {
+	return runsc.LocksOf(&t.journal.Options, t.id, t.journal.Bundle)
 }
 
 // wait returns how a process ended.
-func (t *task) wait(ctx context.Context, execID string) (Exit, error) {
+func (t *task) wait(ctx context.Context, execID string) (journal.Exit, error) {
 	t.mu.Lock()
 	p, err := t.process(execID)
 	t.mu.Unlock()
 	if err != nil {
-		return Exit{}, err
+		return journal.Exit{}, err
 	}
 	select {
 	case <-p.done:
 		return p.exit, nil
 	case <-ctx.Done():
-		return Exit{}, ctx.Err()
+		return journal.Exit{}, ctx.Err()
 	}
 }
 
 // finish records how the first process ended, on disk before anybody sees it.
-func (t *task) finish(exit Exit) {
-	if err := writeJSON(filepath.Join(t.dir, exitFile), &exit); err != nil {
+func (t *task) finish(exit journal.Exit) {
+	if err := journal.Write(filepath.Join(t.dir, journal.ExitFile), &exit); err != nil {
 		log.G(t.context()).WithError(err).Error("Failed to record container exit; a supervisor restart loses it")
 	}
 	t.mu.Lock()
@@ -161,10 +172,10 @@ func (t *task) finish(exit Exit) {
 // flush waits for the log of an ended task to be whole.
 func (t *task) flush(ctx context.Context) {
 	t.mu.Lock()
-	output := t.output
+	out := t.output
 	t.mu.Unlock()
-	if output != nil {
-		output.flush(ctx)
+	if out != nil {
+		out.Flush(ctx)
 	}
 }
 
@@ -175,8 +186,8 @@ func (t *task) ended() {
 	p := t.first
 	identity, pidfd, child := p.identity, p.pidfd, p.child
 	t.mu.Unlock()
-	exit := t.processes.exitOf(identity, pidfd, child)
-	exit.OOM = t.oom.killed()
+	exit := exitOf(t.processes, identity, pidfd, child)
+	exit.OOM = t.oom.Killed()
 	t.finish(exit)
 	t.afterwards()
 }
@@ -184,7 +195,7 @@ func (t *task) ended() {
 // afterwards clears what an ended container leaves, before anybody asks for it:
 // Delete then has little to do.
 func (t *task) afterwards() {
-	t.oom.close()
+	t.oom.Close()
 	ctx, cancel := context.WithTimeout(t.context(), cleanupTimeout)
 	defer cancel()
 	if !t.journal.Options.OwnKernel {
@@ -199,50 +210,44 @@ func (t *task) release(ctx context.Context) error {
 	t.releasing.Lock()
 	defer t.releasing.Unlock()
 	t.mu.Lock()
-	done, journal, unstarted := t.released, t.journal, t.unstarted
+	done, j, unstarted := t.released, t.journal, t.unstarted
 	t.mu.Unlock()
 	if done {
 		return nil
 	}
-	if !journal.Options.OwnKernel && !journal.OwnPIDs && journal.Cgroup.main() != "" {
+	if !j.Options.OwnKernel && !j.OwnPIDs && j.Cgroup.Main() != "" {
 		// The others of the container did not end with its first process.
-		if err := journal.Cgroup.kill(); err != nil {
+		if err := j.Cgroup.Kill(); err != nil {
 			log.G(ctx).WithError(err).Warn("Failed to kill remaining processes of exited container")
 		}
 	}
-	if !journal.Options.OwnKernel {
+	if !j.Options.OwnKernel {
 		// A CRIU whose processes were killed leaves the cgroup as it found it.
-		journal.Cgroup.thaw()
+		j.Cgroup.Thaw()
 	}
-	if t.journal.byCRIU() {
-		clean := criuRestore{t}.unmount
-		if unstarted {
-			clean = criuRestore{t}.undo
-		}
-		if err := clean(); err != nil {
-			return fmt.Errorf("clean up after CRIU: %w", err)
-		}
+	if err := t.starter.clean(unstarted); err != nil {
+		return fmt.Errorf("clean up after CRIU: %w", err)
 	}
 	args := []string{"delete"}
-	if unstarted || journal.Options.OwnKernel {
+	if unstarted || j.Options.OwnKernel {
 		// runsc takes a sandbox for running until its process is reaped, which
 		// after a take-over is up to pid 1; with force it waits for that.
 		args = append(args, "--force")
 	}
 	locks := t.locks()
-	defer locks.sweep() // also after a failure: it may have been for the end of the sandbox
-	_, err := t.call(ctx, &call{args: append(args, t.id)})
+	defer locks.Sweep() // also after a failure: it may have been for the end of the sandbox
+	_, err := t.call(ctx, &runtimecall.Call{Args: append(args, t.id)})
 	switch {
-	case errors.Is(err, errNoRuntime):
+	case errors.Is(err, runtimecall.ErrNoRuntime):
 		log.G(ctx).WithError(err).Warn("Runtime of exited container is missing; removing the state without it")
-		err = journal.Options.removeState(t.id)
-	case err != nil && unstarted && !unknownToRuntime(err):
+		err = runtimecall.RemoveState(&j.Options, t.id)
+	case err != nil && unstarted && !runtimecall.IsUnknown(err):
 		// A runtime that can neither start nor delete must not keep its pods.
 		log.G(ctx).WithError(err).Warn("Runtime failed to delete a container that did not start; removing the state without it")
-		takeover{t}.killOrphanedRun()
-		err = journal.Options.removeState(t.id)
+		t.killOrphanedRun()
+		err = runtimecall.RemoveState(&j.Options, t.id)
 	}
-	if err != nil && !unknownToRuntime(err) {
+	if err != nil && !runtimecall.IsUnknown(err) {
 		return fmt.Errorf("delete container: %w", err)
 	}
 	t.mu.Lock()
@@ -256,20 +261,18 @@ func (t *task) release(ctx context.Context) error {
 func (t *task) discard() {
 	ctx, cancel := context.WithTimeout(t.context(), cleanupTimeout)
 	defer cancel()
-	if t.journal.byCRIU() {
-		if err := (criuRestore{t}).undo(); err != nil {
-			log.G(ctx).WithError(err).Warn("Failed to clean up after CRIU; will retry at the container's removal")
-			t.discarded(err)
-			return
-		}
+	if err := t.starter.clean(true); err != nil {
+		log.G(ctx).WithError(err).Warn("Failed to clean up after CRIU; will retry at the container's removal")
+		t.discarded(err)
+		return
 	}
-	_, err := t.call(ctx, &call{args: []string{"delete", "--force", t.id}})
-	if unknownToRuntime(err) {
+	_, err := t.call(ctx, &runtimecall.Call{Args: []string{"delete", "--force", t.id}})
+	if runtimecall.IsUnknown(err) {
 		err = nil
 	}
 	// runsc leaves the socket of a sandbox behind that was killed while it started.
-	if errors.Is(err, errNoRuntime) || err == nil && t.journal.Options.OwnKernel {
-		err = t.journal.Options.removeState(t.id)
+	if errors.Is(err, runtimecall.ErrNoRuntime) || err == nil && t.journal.Options.OwnKernel {
+		err = runtimecall.RemoveState(&t.journal.Options, t.id)
 	}
 	if err != nil {
 		log.G(ctx).WithError(err).Warn("Failed to delete container that did not start from its runtime; will retry at its removal")
@@ -285,28 +288,28 @@ func (t *task) discarded(err error) {
 }
 
 // delete removes an ended container, or one that was never started.
-func (t *task) delete(ctx context.Context) (Exit, error) {
+func (t *task) delete(ctx context.Context) (journal.Exit, error) {
 	if err := hold(ctx, t.ops); err != nil {
-		return Exit{}, err
+		return journal.Exit{}, err
 	}
 	defer t.ops.Unlock()
 	t.mu.Lock()
-	state, output, gone := t.first.state, t.output, t.deleted
+	state, out, gone := t.first.state, t.output, t.deleted
 	t.mu.Unlock()
 	switch {
 	case gone:
-		return Exit{}, t.supervisor.noTask(t.id)
+		return journal.Exit{}, t.supervisor.noTask(t.id)
 	case state == created:
-		t.finish(Exit{Status: unknownStatus, Unknown: true, ExitedAt: time.Now().UnixNano()})
+		t.finish(journal.Exit{Status: processes.UnknownStatus, Unknown: true, ExitedAt: time.Now().UnixNano()})
 	case state != stopped:
-		return Exit{}, fmt.Errorf("container %q is running; kill it and wait for its exit before deleting it: %w", t.id, errdefs.ErrFailedPrecondition)
+		return journal.Exit{}, fmt.Errorf("container %q is running; kill it and wait for its exit before deleting it: %w", t.id, errdefs.ErrFailedPrecondition)
 	default:
 		if err := t.release(ctx); err != nil {
-			return Exit{}, err
+			return journal.Exit{}, err
 		}
 	}
-	if output != nil {
-		output.drain(drainTimeout)
+	if out != nil {
+		out.Drain(drainTimeout)
 	}
 	return t.first.exit, t.remove()
 }
@@ -332,7 +335,7 @@ func (t *task) remove() error {
 // container.
 func (t *task) signal(ctx context.Context, sig unix.Signal, all bool) error {
 	t.mu.Lock()
-	p, journal := t.first, t.journal
+	p, j := t.first, t.journal
 	state, abort := p.state, p.abort
 	t.mu.Unlock()
 	switch {
@@ -343,26 +346,26 @@ func (t *task) signal(ctx context.Context, sig unix.Signal, all bool) error {
 		return nil
 	case state != running:
 		return fmt.Errorf("container %q is not running: %w", t.id, errdefs.ErrFailedPrecondition)
-	case journal.Options.OwnKernel:
+	case j.Options.OwnKernel:
 		return t.within.signal(ctx, sig, all)
 	}
 	if sig == unix.SIGKILL {
 		endCRIU(t)
 	}
-	wide := (all || sig == unix.SIGKILL && !journal.OwnPIDs) && journal.Cgroup.main() != ""
+	wide := (all || sig == unix.SIGKILL && !j.OwnPIDs) && j.Cgroup.Main() != ""
 	if !wide {
 		t.mu.Lock()
 		err := p.signal(sig)
 		t.mu.Unlock()
 		if err == nil && sig == unix.SIGKILL {
-			journal.Cgroup.thaw()
+			j.Cgroup.Thaw()
 		}
 		return err
 	}
 	if sig == unix.SIGKILL {
-		return journal.Cgroup.kill()
+		return j.Cgroup.Kill()
 	}
-	sent, err := journal.Cgroup.signal(sig)
+	sent, err := j.Cgroup.Signal(sig)
 	if err == nil && sent == 0 {
 		return errFinished
 	}
@@ -394,7 +397,73 @@ func (t *task) update(ctx context.Context, resources []byte) error {
 		if err := os.WriteFile(file, resources, 0o600); err != nil {
 			return err
 		}
-		_, err := t.call(ctx, &call{args: []string{"update", "--resources", file, t.id}})
+		_, err := t.call(ctx, &runtimecall.Call{Args: []string{"update", "--resources", file, t.id}})
 		return errors.Join(err, os.Remove(file))
 	})
+}
+
+// killedWritingTimeout is how long CRIU may take to see that the container which it writes is killed.
+const killedWritingTimeout = 2 * time.Second
+
+// endCRIU ends a checkpoint of a container that is killed: CRIU may wait for its processes for
+// ever.
+func endCRIU(t *task) {
+	if giveUp := t.giveUpCRIU.Load(); giveUp != nil {
+		time.AfterFunc(killedWritingTimeout, *giveUp)
+	}
+}
+
+// orphanedRuns bounds how often what a runtime left is looked for: each look can miss
+// what is being forked.
+const orphanedRuns = 10
+
+// killOrphanedRun ends the runtime that a supervisor was starting a container with when
+// it was killed. It goes on otherwise, and starts the container after it was given up.
+// It is known by what it was called with, which no other call has: the pid file, or the
+// bundle, which runtimes hand on to processes that they fork.
+func (t *task) killOrphanedRun() {
+	pidFile := filepath.Join(t.dir, "pid")
+	for range orphanedRuns {
+		if !processes.KillCalled(func(args []string) bool {
+			return slices.ContainsFunc(args, func(arg string) bool {
+				return arg == pidFile || arg == "--pid-file="+pidFile || arg == t.journal.Bundle || arg == "--bundle="+t.journal.Bundle
+			})
+		}) {
+			return
+		}
+	}
+}
+
+// freezer pauses a container and lets it go on.
+type freezer struct{ task *task }
+
+func (f *freezer) freeze(ctx context.Context, verb string, paused bool) error {
+	return f.task.whenRunning(ctx, func(ctx context.Context) error {
+		if paused {
+			// First: a call that fails, or whose supervisor dies, may have paused it.
+			if err := f.setPaused(true); err != nil {
+				return err
+			}
+		}
+		_, err := f.task.call(ctx, &runtimecall.Call{Args: []string{verb, f.task.id}})
+		if paused && err == nil || err != nil && !f.task.runs(ctx) {
+			return err
+		}
+		return errors.Join(err, f.setPaused(false))
+	})
+}
+
+// setPaused records whether the container may stand still.
+func (f *freezer) setPaused(paused bool) error {
+	t := f.task
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	before := t.journal.Paused
+	t.journal.Paused = paused
+	if err := t.save(); err != nil {
+		t.journal.Paused = before
+		return err
+	}
+	t.paused = paused && t.first.state == running
+	return nil
 }

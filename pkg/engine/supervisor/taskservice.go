@@ -13,11 +13,11 @@ import (
 	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
-	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/emptypb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/berth-cri/berth/pkg/engine/supervisor/journal"
 	"github.com/berth-cri/berth/pkg/engine/supervisor/stdio"
 	supervisorv1 "github.com/berth-cri/berth/proto/berth/supervisor/v1"
 )
@@ -46,8 +46,8 @@ func (s taskService) Create(ctx context.Context, r *taskAPI.CreateTaskRequest) (
 	if err := checkRestore(r); err != nil {
 		return nil, err
 	}
-	j := Task{
-		ID: r.ID, State: TaskCreated, Bundle: r.Bundle, Terminal: r.Terminal, Checkpoint: r.Checkpoint,
+	j := journal.Task{
+		ID: r.ID, State: journal.TaskCreated, Bundle: r.Bundle, Terminal: r.Terminal, Checkpoint: r.Checkpoint,
 		Stdin: r.Stdin, Stdout: r.Stdout, Stderr: r.Stderr, Options: options,
 	}
 	if err := s.create(j, mount.FromProto(r.Rootfs)); err != nil {
@@ -56,23 +56,12 @@ func (s taskService) Create(ctx context.Context, r *taskAPI.CreateTaskRequest) (
 	return &taskAPI.CreateTaskResponse{}, nil
 }
 
-// decode decodes a message, by whatever prefix its type URL has.
-func decode(what string, a *anypb.Any, into proto.Message) error {
-	if want := into.ProtoReflect().Descriptor().FullName(); a.MessageName() != want {
-		return fmt.Errorf("%s must be of type %s, not %q: %w", what, want, a.GetTypeUrl(), errdefs.ErrInvalidArgument)
-	}
-	if err := proto.Unmarshal(a.GetValue(), into); err != nil {
-		return fmt.Errorf("decode %s: %w: %w", what, err, errdefs.ErrInvalidArgument)
-	}
-	return nil
-}
-
-func optionsOf(a *anypb.Any) (Options, error) {
+func optionsOf(a *anypb.Any) (journal.Options, error) {
 	var o supervisorv1.TaskOptions
 	if err := decode("task options", a, &o); err != nil {
-		return Options{}, err
+		return journal.Options{}, err
 	}
-	return Options{
+	return journal.Options{
 		Runtime: o.Runtime, Root: o.Root, GlobalFlags: o.GlobalFlags,
 		SystemdCgroup: o.SystemdCgroup, NoPivotRoot: o.NoPivotRoot, NoNewKeyring: o.NoNewKeyring,
 		OwnKernel: o.OwnKernel, LogDirectory: o.LogDirectory, LogPath: o.LogPath, MaxLogLine: int(o.MaxLogLine),
@@ -100,10 +89,10 @@ func (s taskService) Start(ctx context.Context, r *taskAPI.StartRequest) (*taskA
 
 func (s taskService) Exec(ctx context.Context, r *taskAPI.ExecProcessRequest) (*emptypb.Empty, error) {
 	return s.on(r.ID, func(t *task) error {
-		if err := checkID(r.ExecID); err != nil {
+		if err := journal.CheckID(r.ExecID); err != nil {
 			return err
 		}
-		if err := checkPaths(r.Stdin, r.Stdout, r.Stderr); err != nil {
+		if err := journal.CheckPaths(r.Stdin, r.Stdout, r.Stderr); err != nil {
 			return err
 		}
 		return t.execs.add(r.ExecID, r.Terminal, stdio.Paths{Stdin: r.Stdin, Stdout: r.Stdout, Stderr: r.Stderr}, r.Spec.GetValue())
@@ -115,7 +104,7 @@ func (s taskService) Delete(ctx context.Context, r *taskAPI.DeleteRequest) (*tas
 	if err != nil {
 		return nil, err
 	}
-	var exit Exit
+	var exit journal.Exit
 	if r.ExecID == "" {
 		exit, err = t.delete(context.WithoutCancel(ctx))
 	} else {
@@ -297,17 +286,17 @@ func (s taskService) Shutdown(ctx context.Context, r *taskAPI.ShutdownRequest) (
 // pids lists the processes of the container.
 func (t *task) pids(ctx context.Context) ([]int, error) {
 	t.mu.Lock()
-	state, journal, pid := t.first.state, t.journal, t.first.identity.PID
+	state, j, pid := t.first.state, t.journal, t.first.identity.PID
 	t.mu.Unlock()
 	switch {
 	case state != running:
 		return nil, fmt.Errorf("container %q is not running: %w", t.id, errdefs.ErrFailedPrecondition)
-	case journal.Options.OwnKernel:
+	case j.Options.OwnKernel:
 		return t.within.pids(ctx)
-	case journal.Cgroup.main() == "":
+	case j.Cgroup.Main() == "":
 		return []int{pid}, nil
 	}
-	return journal.Cgroup.processIDs()
+	return j.Cgroup.ProcessIDs()
 }
 
 // closeInput stops holding a process's stdin open. Once every other writer has
@@ -348,4 +337,17 @@ func (t *task) terminal(execID string) (*os.File, error) {
 		return nil, fmt.Errorf("%s has no terminal: %w", filepath.Join(t.id, execID), errdefs.ErrFailedPrecondition)
 	}
 	return p.master, nil
+}
+
+// checkRestore refuses to restore what no runtime here can.
+func checkRestore(r *taskAPI.CreateTaskRequest) error {
+	switch {
+	case r.ParentCheckpoint != "":
+		return fmt.Errorf("restoring a checkpoint on top of another is not supported: %w", errdefs.ErrNotImplemented)
+	case r.Checkpoint == "":
+		return nil
+	case !filepath.IsAbs(r.Checkpoint):
+		return fmt.Errorf("the checkpoint directory must be an absolute path, not %q: %w", r.Checkpoint, errdefs.ErrInvalidArgument)
+	}
+	return nil
 }

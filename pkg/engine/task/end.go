@@ -17,7 +17,7 @@ import (
 
 	"github.com/berth-cri/berth/pkg/engine/pod"
 	"github.com/berth-cri/berth/pkg/engine/shim"
-	"github.com/berth-cri/berth/pkg/engine/supervisor"
+	"github.com/berth-cri/berth/pkg/engine/supervisor/runtimecall"
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
@@ -132,7 +132,7 @@ func blamed(err error) error {
 		return err
 	case errdefs.IsAlreadyExists(err), errdefs.IsInvalidArgument(err), errdefs.IsNotFound(err), errdefs.IsResourceExhausted(err):
 		return err
-	case supervisor.IsOfPod(err.Error()):
+	case runtimecall.IsOfPod(err.Error()):
 		return handler.OfPod(err)
 	}
 	return handler.Blame(advised(err))

@@ -11,7 +11,7 @@ import (
 
 	"github.com/berth-cri/berth/pkg/engine/pod"
 	"github.com/berth-cri/berth/pkg/engine/shim"
-	"github.com/berth-cri/berth/pkg/engine/supervisor"
+	"github.com/berth-cri/berth/pkg/engine/supervisor/journal"
 )
 
 // reconnectDelay is the pause between tries to reach a process that is gone.
@@ -123,18 +123,18 @@ func (e *exits) State(ctx context.Context, s *pod.Sandbox, task string) (State, 
 // CREATED until a start has ended; how far that came is in its journal. A foreign
 // shim has none, and a start of it cannot be told from none.
 func stateOf(dir string, answer *taskapi.StateResponse) State {
-	state := supervisor.TaskCreated
+	state := journal.TaskCreated
 	if dir != "" {
-		if j, err := supervisor.ReadTask(dir, answer.ID); err == nil {
+		if j, err := journal.ReadTask(dir, answer.ID); err == nil {
 			state = j.State
 		}
 	}
 	switch {
-	case answer.Status == tasktypes.Status_CREATED && state == supervisor.TaskCreated:
+	case answer.Status == tasktypes.Status_CREATED && state == journal.TaskCreated:
 		return Unstarted
 	case answer.Status == tasktypes.Status_CREATED:
 		return Starting
-	case answer.Status == tasktypes.Status_STOPPED && state == supervisor.TaskStarting:
+	case answer.Status == tasktypes.Status_STOPPED && state == journal.TaskStarting:
 		return Failed
 	}
 	return Started
@@ -143,8 +143,8 @@ func stateOf(dir string, answer *taskapi.StateResponse) State {
 // JournaledStart is how far the start of a container came whose supervisor does
 // not answer.
 func (e *exits) JournaledStart(c *pod.Container) State {
-	j, err := supervisor.ReadTask(e.journals.SupervisorDir(c.Sandbox.Spec().Supervisor), c.ID())
-	if err == nil && j.State != supervisor.TaskCreated && j.State != supervisor.TaskStdio {
+	j, err := journal.ReadTask(e.journals.SupervisorDir(c.Sandbox.Spec().Supervisor), c.ID())
+	if err == nil && j.State != journal.TaskCreated && j.State != journal.TaskStdio {
 		return Starting
 	}
 	return Unstarted

@@ -24,7 +24,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/failpoint"
 	"github.com/berth-cri/berth/pkg/engine/pod"
 	"github.com/berth-cri/berth/pkg/engine/shim"
-	"github.com/berth-cri/berth/pkg/engine/supervisor"
+	"github.com/berth-cri/berth/pkg/engine/supervisor/criufiles"
 	"github.com/berth-cri/berth/pkg/handler"
 	"github.com/berth-cri/berth/pkg/probe"
 	supervisorapi "github.com/berth-cri/berth/proto/berth/supervisor/v1"
@@ -200,7 +200,7 @@ func (r *foreign) CRIUConfig(bundle string, _ *probe.Runtime) string {
 	if !handler.IsRuncShim(r.sandbox.Spec().Definition.Path) {
 		return ""
 	}
-	return filepath.Join(bundle, supervisor.CRIUConfigFile)
+	return filepath.Join(bundle, criufiles.ConfigFile)
 }
 
 // TellCRIU leaves out the pipes: the shim makes them, and has the runtime see to them.
@@ -209,7 +209,7 @@ func (r *foreign) TellCRIU(call pod.CRIUCall) (func() error, error) {
 	if file == "" {
 		return func() error { return nil }, nil
 	}
-	text, err := supervisor.CRIUConfig(shimRuntime, call.Bundle, call.Images, call.OpenTCP)
+	text, err := criufiles.Config(shimRuntime, call.Bundle, call.Images, call.OpenTCP)
 	if err != nil {
 		return nil, err
 	}
@@ -230,12 +230,12 @@ const shimRuntime = "runc"
 
 // ExplainRestore looks where the runc shim has CRIU work.
 func (*foreign) ExplainRestore(err error, bundle string) error {
-	return supervisor.ExplainRestore(err, filepath.Join(bundle, "work"))
+	return criufiles.ExplainRestore(err, filepath.Join(bundle, "work"))
 }
 
 // ExplainCheckpoint looks where the call had it work.
 func (*foreign) ExplainCheckpoint(err error, dir string) error {
-	return supervisor.ExplainCheckpoint(err, dir)
+	return criufiles.ExplainCheckpoint(err, dir)
 }
 
 // openLogTimeout is longer than an unresponsive supervisor is waited for.

@@ -18,7 +18,8 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/keep"
 	"github.com/berth-cri/berth/pkg/engine/pod"
 	"github.com/berth-cri/berth/pkg/engine/shim"
-	"github.com/berth-cri/berth/pkg/engine/supervisor"
+	"github.com/berth-cri/berth/pkg/engine/supervisor/criufiles"
+	"github.com/berth-cri/berth/pkg/engine/supervisor/journal"
 	"github.com/berth-cri/berth/pkg/engine/usage"
 	"github.com/berth-cri/berth/pkg/handler"
 	"github.com/berth-cri/berth/pkg/probe"
@@ -137,7 +138,7 @@ func (r *supervised) Exit(ctx context.Context, task string) (pod.Exit, error) {
 	if err != nil {
 		return exit, err
 	}
-	if j, err := supervisor.ReadExit(client.Dir, task); err == nil {
+	if j, err := journal.ReadExit(client.Dir, task); err == nil {
 		exit.OOM, exit.Unknown, exit.Why = j.OOM, j.Unknown, j.Why
 	}
 	return exit, nil
@@ -147,7 +148,7 @@ func (*supervised) Gone(err error) bool { return unknownTask(err) }
 
 // LastWord is what the supervisor wrote down.
 func (r *supervised) LastWord(_ context.Context, task string, _ error) (pod.Exit, error) {
-	j, err := supervisor.ReadExit(r.shims.SupervisorDir(r.sandbox.Spec().Supervisor), task)
+	j, err := journal.ReadExit(r.shims.SupervisorDir(r.sandbox.Spec().Supervisor), task)
 	if err != nil {
 		return lost(), nil //nolint:nilerr // nobody knows
 	}
@@ -209,7 +210,7 @@ func (r *supervised) CRIUConfig(bundle string, rt *probe.Runtime) string {
 	if !r.sandbox.HostProcesses || rt != nil && rt.Name == probe.Crun {
 		return ""
 	}
-	return filepath.Join(bundle, supervisor.CRIUConfigFile)
+	return filepath.Join(bundle, criufiles.ConfigFile)
 }
 
 // taskUsage asks by the Task API what a task uses.

@@ -1,0 +1,104 @@
+package cgroups
+
+import (
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-cri/berth/pkg/engine/procfs"
+)
+
+// leftoverRounds bounds how often the container's processes are gone through:
+// each round finds those that were forked during the one before.
+const leftoverRounds = 20
+
+// KillLeftovers kills what an exec left in the container's cgroup, by its first process, the
+// session that the runtime made for it (0 if none) and its outputs, and returns how many
+// processes that were.
+func (c Cgroup) KillLeftovers(leader, session int, outputs ...string) int {
+	held := map[string]bool{}
+	for _, path := range outputs {
+		if path, err := filepath.EvalSymlinks(path); err == nil && path != "" {
+			held[path] = true
+		}
+	}
+	killed := 0
+	for range leftoverRounds {
+		n := c.killRound(leader, session, held)
+		if n == 0 {
+			break
+		}
+		killed += n
+		time.Sleep(time.Millisecond)
+	}
+	return killed
+}
+
+func (c Cgroup) killRound(leader, session int, outputs map[string]bool) int {
+	pids, err := c.ProcessIDs()
+	if err != nil {
+		return 0
+	}
+	stats := map[int]procfs.Stat{}
+	for _, pid := range pids {
+		if stat, err := procfs.StatOf(pid); err == nil && !stat.Ended() {
+			stats[pid] = stat
+		}
+	}
+	killed := 0
+	for pid := range stats {
+		if pid == leader || pid == os.Getpid() {
+			continue
+		}
+		if belongs(pid, leader, session, stats) || holds(pid, outputs) {
+			if unix.Kill(pid, unix.SIGKILL) == nil {
+				killed++
+			}
+		}
+	}
+	return killed
+}
+
+// belongs says whether a process is in the session of an exec, or in the
+// session or process group of its leader, or descends from that.
+func belongs(pid, leader, session int, all map[int]procfs.Stat) bool {
+	if leader <= 1 {
+		return false
+	}
+	stat := all[pid]
+	if stat.Session == leader || stat.Group == leader || session > 1 && stat.Session == session {
+		return true
+	}
+	for range len(all) {
+		if stat.Parent == leader {
+			return true
+		}
+		next, ok := all[stat.Parent]
+		if !ok {
+			return false
+		}
+		stat = next
+	}
+	return false
+}
+
+// holds says whether a process has one of the files open, by what the links in
+// /proc say: to look at the files themselves would wait for a dead mount.
+func holds(pid int, files map[string]bool) bool {
+	if len(files) == 0 {
+		return false
+	}
+	dir := procfs.Path(pid, "fd")
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return false
+	}
+	for _, e := range entries {
+		if file, err := os.Readlink(dir + "/" + e.Name()); err == nil && files[file] {
+			return true
+		}
+	}
+	return false
+}

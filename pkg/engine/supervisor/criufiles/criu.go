@@ -1,0 +1,319 @@
+// Package criufiles writes and reads the files that CRIU exchanges with its callers: its
+// configuration, the names of pipes in images, its logs.
+package criufiles
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	runcapi "github.com/containerd/containerd/api/types/runc/options"
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-cri/berth/pkg/engine/supervisor/bundle"
+	"github.com/berth-cri/berth/pkg/engine/supervisor/journal"
+	"github.com/berth-cri/berth/pkg/engine/supervisor/runtimecall"
+)
+
+const (
+	// criuConfigDir has a file <runtime>.conf for CRIU, of which ours takes the place.
+	criuConfigDir = "/etc/criu"
+	// ConfigEnv names a file that CRIU reads when it starts.
+	ConfigEnv = "CRIU_CONFIG_FILE"
+	// stdioFile is, beside CRIU's images, what they call the pipes of the container, which
+	// another node has others for.
+	stdioFile = "stdio.json"
+	// ConfigAnnotation names, in a container's configuration, a file that the runtime
+	// passes on to CRIU. crun is not told of one: see supervised.CRIUConfig.
+	ConfigAnnotation = "org.criu.config"
+	// maxStdioFile bounds it: anybody may have written it.
+	maxStdioFile = 4096
+	// emptyImage is the size of an image of CRIU without entries: two magic numbers.
+	emptyImage = 8
+)
+
+// Config is what CRIU must know for a container whose pipes are not ours, in a bundle:
+// one that is restored from images, or written where that is empty.
+func Config(runtime, bundleDir, images string, openTCP bool) ([]byte, error) {
+	system, err := SystemConfig(runtime)
+	if err != nil {
+		return nil, err
+	}
+	if images == "" {
+		return DumpConfig(system, nil, openTCP), nil
+	}
+	pipes, err := ReadPipes(images)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", err, errdefs.ErrInvalidArgument)
+	}
+	return append(RestoreConfig(system, JoinedNamespaces(bundle.Read(bundleDir))), PipesConfig(pipes)...), nil
+}
+
+// JoinedNamespaces are those of the pod that CRIU must be told to join; runtimes tell it of the
+// others.
+func JoinedNamespaces(bundle bundle.Facts) map[string]string {
+	joined := map[string]string{}
+	for _, n := range bundle.Linux.Namespaces {
+		if n.Path != "" && (n.Type == "uts" || n.Type == "ipc") {
+			joined[n.Type] = n.Path
+		}
+	}
+	return joined
+}
+
+// SystemConfig is what the node's administrator says to CRIU for a runtime.
+func SystemConfig(runtime string) ([]byte, error) {
+	text, err := os.ReadFile(filepath.Join(criuConfigDir, filepath.Base(runtime)+".conf"))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("write CRIU configuration: %w", err)
+	}
+	return text, nil
+}
+
+// PipesOf are the container's pipes as CRIU names them, by descriptor: they are files of this
+// host, which it would look for in the container. One with a terminal has none of them.
+func PipesOf(j *journal.Task) (map[int]string, error) {
+	found := map[int]string{}
+	if j.Terminal {
+		return found, nil
+	}
+	for fd, pipe := range []string{j.Stdin, j.Stdout, j.Stderr} {
+		if pipe == "" {
+			continue
+		}
+		var st unix.Statx_t
+		if err := unix.Statx(unix.AT_FDCWD, pipe, unix.AT_SYMLINK_NOFOLLOW, unix.STATX_INO|unix.STATX_MNT_ID, &st); err != nil {
+			return nil, fmt.Errorf("statx %s: %w", pipe, err)
+		}
+		found[fd] = fmt.Sprintf("file[%x:%x]", st.Mnt_id, st.Ino)
+	}
+	return found, nil
+}
+
+// OnceConfig is ours as CRIU reads it once, by the environment, whatever the runtime passes on.
+// CRIU before 4.2 reads the other file twice, and then looks for each pipe a second time. An
+// administrator may have named a file of their own.
+func OnceConfig(ours []byte) ([]byte, error) {
+	var theirs []byte
+	if file := os.Getenv(ConfigEnv); file != "" {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			return nil, fmt.Errorf("read what %s names: %w", ConfigEnv, err)
+		}
+		theirs = slices.Concat(text, []byte{'\n'})
+	}
+	return append(theirs, ours...), nil
+}
+
+// DumpConfig is what CRIU must know beside the runtime's arguments when it writes a
+// container. Connections that are not to be in the checkpoint are closed in it.
+func DumpConfig(system []byte, pipes map[int]string, openTCP bool) []byte {
+	out := bytes.NewBuffer(slices.Clone(system))
+	for _, fd := range slices.Sorted(maps.Keys(pipes)) {
+		fmt.Fprintf(out, "\nexternal %s", pipes[fd])
+	}
+	if !openTCP {
+		out.WriteString("\ntcp-close")
+	}
+	return append(out.Bytes(), '\n')
+}
+
+// RestoreConfig is what it must know when it makes one. Connections are closed: the new pod has
+// another address. Namespaces, by their kinds, are those that are joined.
+func RestoreConfig(system []byte, namespaces map[string]string) []byte {
+	out := bytes.NewBuffer(slices.Clone(system))
+	out.WriteString("\ntcp-close\next-unix-sk\nfile-locks")
+	for _, kind := range slices.Sorted(maps.Keys(namespaces)) {
+		fmt.Fprintf(out, "\njoin-ns %s:%s", kind, namespaces[kind])
+	}
+	return append(out.Bytes(), '\n')
+}
+
+// PipesConfig tells it of pipes, as the images name them, that are descriptors of CRIU itself.
+func PipesConfig(pipes map[int]string) []byte {
+	var out []byte
+	for _, fd := range slices.Sorted(maps.Keys(pipes)) {
+		out = fmt.Appendf(out, "inherit-fd fd[%d]:%s\n", fd, pipes[fd])
+	}
+	return out
+}
+
+// WritePipes puts the names of pipes beside CRIU's images.
+func WritePipes(images string, pipes map[int]string) error {
+	text, err := json.Marshal(pipes)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(images, stdioFile), text, 0o600)
+}
+
+// ReadPipes returns what WritePipes wrote; nothing where others made the images.
+func ReadPipes(images string) (map[int]string, error) {
+	path := filepath.Join(images, stdioFile)
+	info, err := os.Lstat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() || info.Size() > maxStdioFile {
+		return nil, fmt.Errorf("%s of the checkpoint is not a small file", stdioFile)
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	var pipes map[int]string
+	if err := json.Unmarshal(text, &pipes); err != nil {
+		return nil, fmt.Errorf("%s of the checkpoint: %w", stdioFile, err)
+	}
+	for fd, name := range pipes {
+		if fd < 0 || fd > 2 || !isCRIUFile(name) {
+			return nil, fmt.Errorf("%s of the checkpoint has the pipe %d: %q", stdioFile, fd, name)
+		}
+	}
+	return pipes, nil
+}
+
+// isCRIUFile knows the names that PipesOf makes: whatever else a file says must not become a
+// line of configuration.
+func isCRIUFile(name string) bool {
+	inside, ok := strings.CutPrefix(name, "file[")
+	if inside, ok2 := strings.CutSuffix(inside, "]"); ok && ok2 {
+		mnt, ino, both := strings.Cut(inside, ":")
+		return both && isHex(mnt) && isHex(ino)
+	}
+	return false
+}
+
+func isHex(s string) bool {
+	return s != "" && len(s) <= 16 && strings.Trim(s, "0123456789abcdef") == ""
+}
+
+// HasSysVIPC says whether there are System V objects in a directory of CRIU's images. They are
+// the pod's, but CRIU can make them only in a namespace that it makes with them.
+func HasSysVIPC(images string) (bool, error) {
+	files, err := os.ReadDir(images)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil // CRIU says so
+	}
+	if err != nil {
+		return false, err
+	}
+	for _, file := range files {
+		if !isSysVIPC(file.Name()) {
+			continue
+		}
+		info, err := file.Info()
+		if err != nil {
+			return false, err
+		}
+		if info.Size() > emptyImage {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// isSysVIPC knows the images of System V objects: CRIU writes each of them, with or without any.
+func isSysVIPC(file string) bool {
+	return slices.ContainsFunc([]string{"shm", "msg", "sem"}, func(kind string) bool {
+		return strings.HasPrefix(file, "ipcns-"+kind+"-") && strings.HasSuffix(file, ".img")
+	})
+}
+
+// RestoreArgs are the runtime's. One that is not told of a file for CRIU is crun, which joins
+// the pod's namespaces itself; runc does not know the flag that it needs.
+func RestoreArgs(images, work string, terminal, told bool) []string {
+	args := []string{"restore", "--image-path", images, "--work-path", work, "--ext-unix-sk", "--file-locks"}
+	if terminal {
+		args = append(args, "--shell-job")
+	}
+	if !told {
+		args = append(args, "--tcp-close")
+	}
+	return args
+}
+
+// ConfigFile is, in a bundle, what the annotation org.criu.config of the
+// container names. It is there while a checkpoint is made.
+const ConfigFile = "criu.conf"
+
+// CheckpointArgs is the runtime's command line for a checkpoint after which the
+// container goes on.
+func CheckpointArgs(id, images string, o *runcapi.CheckpointOptions) []string {
+	args := []string{"checkpoint", "--leave-running", "--image-path", images}
+	if o.GetWorkPath() != "" {
+		args = append(args, "--work-path", o.GetWorkPath())
+	}
+	for _, f := range []struct {
+		name string
+		set  bool
+	}{
+		{"--tcp-established", o.GetOpenTcp()},
+		{"--ext-unix-sk", o.GetExternalUnixSockets()},
+		{"--shell-job", o.GetTerminal()},
+		{"--file-locks", o.GetFileLocks()},
+	} {
+		if f.set {
+			args = append(args, f.name)
+		}
+	}
+	return append(args, id)
+}
+
+// ExplainCheckpoint adds what CRIU itself says, in the directory that it worked in:
+// runtimes, and shims, only say that it failed.
+func ExplainCheckpoint(err error, workPath string) error {
+	return explainCRIU(err, filepath.Join(workPath, "dump.log"))
+}
+
+// ExplainRestore does so for a container that was to be restored.
+func ExplainRestore(err error, workPath string) error {
+	return explainCRIU(err, filepath.Join(workPath, "restore.log"))
+}
+
+func explainCRIU(err error, logFile string) error {
+	if err == nil {
+		return nil
+	}
+	if reason := errorsOf(runtimecall.ReadTail(logFile)); reason != "" {
+		return fmt.Errorf("%w: CRIU says: %s", err, reason)
+	}
+	return err
+}
+
+// errorsOf finds in CRIU's log the error before the last, which only says that
+// it failed.
+func errorsOf(log []byte) string {
+	var last string
+	for line := range bytes.Lines(log) {
+		_, text, isError := strings.Cut(string(line), " Error (")
+		if !isError || strings.Contains(text, "Dumping FAILED") || strings.Contains(text, "Restoring FAILED") {
+			continue
+		}
+		if _, said, ok := strings.Cut(text, "): "); ok {
+			text = said
+		}
+		// What follows the first error is its consequence.
+		if last = strings.TrimSpace(text); !isPassing(last) {
+			break
+		}
+	}
+	return runtimecall.Shorten(last)
+}
+
+// isPassing knows errors that CRIU goes on after, or that say no more than that another process
+// of it is gone.
+func isPassing(said string) bool {
+	return slices.ContainsFunc([]string{"rlimit:", "cg: cgroupd:"}, func(words string) bool { return strings.HasPrefix(said, words) })
+}

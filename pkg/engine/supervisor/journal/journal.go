@@ -1,0 +1,232 @@
+// Package journal keeps on disk what a supervisor holds of its tasks, so that a successor
+// takes them over and the daemon reads it without a supervisor.
+//
+// The directory belongs to one supervisor at a time (Lock); anyone may read it meanwhile.
+package journal
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-cri/berth/pkg/atomicfile"
+	"github.com/berth-cri/berth/pkg/engine/supervisor/cgroups"
+	"github.com/berth-cri/berth/pkg/engine/supervisor/processes"
+	"github.com/berth-cri/berth/pkg/engine/supervisor/stdio"
+	"github.com/berth-cri/berth/pkg/record"
+)
+
+// TaskState is how far a task has come, as its journal says. That a process has
+// exited is not in it: that is what ReadExit tells.
+type TaskState string
+
+const (
+	// TaskCreated tasks have no process and the runtime does not know them.
+	TaskCreated TaskState = "created"
+	// TaskStarting tasks were being started: the runtime may know them.
+	TaskStarting TaskState = "starting"
+	// TaskRunning tasks have, or had, a process.
+	TaskRunning TaskState = "running"
+	// TaskStdio is no task: a foreign shim runs it and only its output is read.
+	TaskStdio TaskState = "stdio"
+)
+
+// Task is the journal of one task: what a successor needs in order to take it
+// over. Fields may be added, never renamed: a successor may be newer.
+type Task struct {
+	ID       string    `json:"id"`
+	State    TaskState `json:"state"`
+	Bundle   string    `json:"bundle,omitempty"`
+	Terminal bool      `json:"terminal,omitempty"`
+	Stdin    string    `json:"stdin,omitempty"`
+	Stdout   string    `json:"stdout,omitempty"`
+	Stderr   string    `json:"stderr,omitempty"`
+	Options  Options   `json:"options,omitzero"`
+	// StdinClosed says that CloseIO was called: nobody may open it again.
+	StdinClosed bool `json:"stdinClosed,omitempty"`
+	// StdinTaken says that somebody is attached with whom stdin ends. A successor
+	// does not have him, and closes it.
+	StdinTaken bool `json:"stdinTaken,omitempty"`
+	// Checkpoint is the directory that it is restored from when it starts; empty for one
+	// that begins.
+	Checkpoint string `json:"checkpoint,omitempty"`
+	// Process is the container's first process, once it was started.
+	Process processes.Process `json:"process,omitzero"`
+	// Execs are further processes that run in the container, by exec id.
+	Execs map[string]processes.Process `json:"execs,omitempty"`
+	// Cgroup is where the container's processes are.
+	Cgroup cgroups.Cgroup `json:"cgroup,omitzero"`
+	// OwnPIDs says that the first process is pid 1 of a namespace of its own.
+	OwnPIDs bool `json:"ownPIDs,omitempty"`
+	// Member says that it runs in the sandbox of another container of a kernel
+	// of its own: Process is then that sandbox's.
+	Member bool `json:"member,omitempty"`
+	// ExcusedOOM counts the out-of-memory kills in a member's cgroup, which is the
+	// sandbox's, that are none of its own.
+	ExcusedOOM uint64 `json:"excusedOOM,omitempty"`
+	// Paused says that it may stand still.
+	Paused bool `json:"paused,omitempty"`
+	// Writer is the runtime, and leads the process group, that writes a checkpoint of it.
+	Writer processes.Process `json:"writer,omitzero"`
+	// MountedRootfs says that the root filesystem was mounted here.
+	MountedRootfs bool `json:"mountedRootfs,omitempty"`
+}
+
+// HoldStdin returns a write end of stdin; nil if there is no stdin to be held open.
+func (t *Task) HoldStdin() (*os.File, error) {
+	if t.Stdin == "" || t.StdinClosed || t.StdinTaken {
+		return nil, nil
+	}
+	return stdio.HoldOpen(t.Stdin)
+}
+
+// Options is TaskOptions of proto/berth/supervisor/v1 as it is journaled.
+type Options struct {
+	Runtime       string        `json:"runtime"`
+	Root          string        `json:"root"`
+	GlobalFlags   []string      `json:"globalFlags,omitempty"`
+	SystemdCgroup bool          `json:"systemdCgroup,omitempty"`
+	NoPivotRoot   bool          `json:"noPivotRoot,omitempty"`
+	NoNewKeyring  bool          `json:"noNewKeyring,omitempty"`
+	OwnKernel     bool          `json:"ownKernel,omitempty"`
+	LogDirectory  string        `json:"logDirectory,omitempty"`
+	LogPath       string        `json:"logPath,omitempty"`
+	MaxLogLine    int           `json:"maxLogLine,omitempty"`
+	IOUID         uint32        `json:"ioUid,omitempty"`
+	IOGID         uint32        `json:"ioGid,omitempty"`
+	CallTimeout   time.Duration `json:"callTimeout,omitempty"`
+	FailureLog    string        `json:"failureLog,omitempty"`
+}
+
+// Exit is how a task's first process ended.
+type Exit struct {
+	PID int `json:"pid"`
+	// Status is the exit code, or 128 plus the signal that killed it; 255 when
+	// it is unknown.
+	Status uint32 `json:"status"`
+	// ExitedAt is when the end was seen, in nanoseconds since 1970.
+	ExitedAt int64 `json:"exitedAt"`
+	// OOM says that the kernel killed a process of the container for memory.
+	OOM bool `json:"oom,omitempty"`
+	// Unknown says that the process is gone and nobody can tell its code.
+	Unknown bool `json:"unknown,omitempty"`
+	// Why is for the user, where the status does not say it.
+	Why string `json:"why,omitempty"`
+}
+
+// Time is ExitedAt as a time.
+func (e Exit) Time() time.Time { return time.Unix(0, e.ExitedAt) }
+
+// ReadTask reads the journal of a task from a supervisor's directory. It works
+// whether the supervisor lives or not. errdefs.ErrNotFound without such a task.
+func ReadTask(dir, id string) (Task, error) {
+	var t Task
+	err := readJSON(filepath.Join(TaskDir(dir, id), TaskFile), &t)
+	return t, err
+}
+
+// ReadExit reads how a task ended from a supervisor's directory; it is there
+// before Wait returns. errdefs.ErrNotFound as long as the task has not ended.
+func ReadExit(dir, id string) (Exit, error) {
+	var e Exit
+	err := readJSON(filepath.Join(TaskDir(dir, id), ExitFile), &e)
+	return e, err
+}
+
+// TasksDir is where tasks are in a supervisor's directory; each has a directory with a TaskFile and,
+// once it has exited, an ExitFile.
+const (
+	TasksDir = "tasks"
+	TaskFile = "task.json"
+	ExitFile = "exit.json"
+)
+
+// TaskDir is the directory of a task in that of its supervisor.
+func TaskDir(dir, id string) string { return filepath.Join(dir, TasksDir, id) }
+
+func readJSON(path string, v any) error {
+	err := record.Read(path, journalFormat, v)
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("%s: %w", path, errdefs.ErrNotFound)
+	}
+	return err
+}
+
+// journalFormat is the number of the form of journals.
+const journalFormat = 1
+
+// Write does not flush: the directory does not outlive a boot.
+func Write(path string, v any) error {
+	return record.Write(path, journalFormat, v, atomicfile.Relaxed)
+}
+
+// validID keeps ids to what is a file name and no option of a runtime. The length is
+// not part of it: 200 repetitions would cost every supervisor 200 KB.
+var validID = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]*$`)
+
+// CheckID refuses what cannot be a file name, or would be an option of a runtime.
+func CheckID(id string) error {
+	if len(id) > 200 || !validID.MatchString(id) {
+		return fmt.Errorf("%.80q is not a valid ID: %w", id, errdefs.ErrInvalidArgument)
+	}
+	return nil
+}
+
+// Check refuses what cannot work, before anything is done.
+func (t *Task) Check() error {
+	if err := CheckID(t.ID); err != nil {
+		return err
+	}
+	for _, p := range []struct{ what, path string }{
+		{"bundle", t.Bundle}, {"runtime", t.Options.Runtime}, {"root", t.Options.Root},
+	} {
+		if !filepath.IsAbs(p.path) {
+			return fmt.Errorf("%s %q is not an absolute path: %w", p.what, p.path, errdefs.ErrInvalidArgument)
+		}
+	}
+	return CheckPaths(t.Stdin, t.Stdout, t.Stderr, t.Options.LogDirectory, t.Options.LogPath)
+}
+
+// CheckPaths refuses paths that are neither empty nor absolute.
+func CheckPaths(paths ...string) error {
+	for _, path := range paths {
+		if path != "" && !filepath.IsAbs(path) {
+			return fmt.Errorf("%q is not an absolute path: %w", path, errdefs.ErrInvalidArgument)
+		}
+	}
+	return nil
+}
+
+// InheritEnv names the environment variable in which a supervisor finds the
+// descriptors that the daemon kept for it from its predecessor: the JSON form of
+// map[string]Inherited, by task id.
+const InheritEnv = "BERTH_SHIM_INHERIT"
+
+// Inherited are descriptor numbers (4 and up) that a successor starts with; 0
+// means none.
+type Inherited struct {
+	// Pidfd is of the task's first process. One that was opened while the
+	// process lived tells its exit code also after it was reaped.
+	Pidfd int `json:"pidfd,omitempty"`
+	// TTY is the master of its terminal.
+	TTY int `json:"tty,omitempty"`
+}
+
+// Each calls do for each descriptor.
+func (i Inherited) Each(do func(fd int)) {
+	for _, fd := range []int{i.Pidfd, i.TTY} {
+		if fd > 0 {
+			do(fd)
+		}
+	}
+}
+
+// Close closes the descriptors.
+func (i Inherited) Close() { i.Each(func(fd int) { unix.Close(fd) }) }

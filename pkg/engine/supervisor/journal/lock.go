@@ -1,0 +1,106 @@
+package journal
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+)
+
+// lockFile is in a supervisor's directory. Who serves the directory holds a lock
+// on it for its whole life, and has written its pid into it.
+const lockFile = "lock"
+
+// A killed supervisor's lock lives on in a child that was just being forked,
+// until that runs its program.
+const (
+	lockPatience = time.Second
+	lockRetry    = 5 * time.Millisecond
+)
+
+// Lock makes this process the one supervisor of dir until the file is closed.
+// errdefs.ErrAlreadyExists if another one is.
+func Lock(dir string) (*os.File, error) {
+	f, err := os.OpenFile(filepath.Join(dir, lockFile), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	for end := time.Now().Add(lockPatience); ; time.Sleep(lockRetry) {
+		err = tryLock(f)
+		if !errors.Is(err, unix.EWOULDBLOCK) || time.Now().After(end) {
+			break
+		}
+	}
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		err = fmt.Errorf("%s is already served by process %s; a directory can have only one supervisor: %w", dir, holder(f), errdefs.ErrAlreadyExists)
+	}
+	if err == nil {
+		err = f.Truncate(0)
+	}
+	if err == nil {
+		_, err = f.WriteString(strconv.Itoa(os.Getpid()))
+	}
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
+}
+
+func tryLock(f *os.File) error {
+	for {
+		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
+}
+
+func holder(f *os.File) string {
+	b := make([]byte, 20)
+	n, err := f.ReadAt(b, 0)
+	if pid := strings.TrimSpace(string(b[:n])); pid != "" && (err == nil || errors.Is(err, io.EOF)) {
+		return pid
+	}
+	return "unknown"
+}
+
+// Holder is the process that serves dir, or that did last. It takes no lock, so it may
+// be asked at any time.
+func Holder(dir string) (pid int, known bool) {
+	f, err := os.Open(filepath.Join(dir, lockFile))
+	if err != nil {
+		return 0, false
+	}
+	defer f.Close()
+	pid, err = strconv.Atoi(holder(f))
+	return pid, err == nil
+}
+
+// Served tells whether a process serves dir, and its pid ("unknown" for a moment
+// while it starts). It must not be asked while a supervisor is being started
+// there: it takes the lock to find out.
+func Served(dir string) (pid string, yes bool, err error) {
+	f, err := os.OpenFile(filepath.Join(dir, lockFile), os.O_RDWR, 0)
+	if errors.Is(err, os.ErrNotExist) {
+		return "", false, nil
+	}
+	if err != nil {
+		return "", false, err
+	}
+	defer f.Close()
+	switch err := tryLock(f); {
+	case err == nil:
+		return "", false, nil
+	case errors.Is(err, unix.EWOULDBLOCK):
+		return holder(f), true, nil
+	default:
+		return "", false, fmt.Errorf("lock %s: %w", f.Name(), err)
+	}
+}

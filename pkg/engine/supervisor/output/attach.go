@@ -1,0 +1,337 @@
+package output
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-cri/berth/pkg/engine/crilog"
+	"github.com/berth-cri/berth/pkg/engine/keyedlock"
+	"github.com/berth-cri/berth/pkg/engine/supervisor/stdio"
+)
+
+// lastWrite is how long an attached reader may take for a block once the
+// container has ended.
+const lastWrite = 10 * time.Second
+
+// attachments are those who watch the output of a container. Its goroutines
+// that carry output never wait for them: who is too far behind is detached.
+type attachments struct {
+	mu    sync.Mutex
+	ended bool
+	all   map[*attachment]struct{}
+	// turn is held by the one that writes to the process's stdin; made by the first.
+	turn keyedlock.Mutex
+}
+
+// Watcher calls fire when one of events happens to a descriptor, until it is unwatched
+// (processes.Set).
+type Watcher interface {
+	Watch(fd int, events uint32, fire func()) (serial uint32, err error)
+	Unwatch(serial uint32)
+}
+
+// attachment is one reader of one or both streams.
+type attachment struct {
+	output   *Output
+	watcher  Watcher
+	streams  map[string]*attachedStream // complete before anybody else sees it
+	stdin    *os.File
+	carrying sync.WaitGroup
+	once     sync.Once
+	gone     bool // guarded by attachments.mu
+	inputEnd InputEnd
+	// left ends when the reader left, and its input had the time to be passed on.
+	left context.Context
+	quit context.CancelFunc
+
+	// arming is held until the serials of all watches are known.
+	arming sync.Mutex
+}
+
+// InputEnd says what follows when all of an attachment's input was handed on.
+type InputEnd struct {
+	Detach     bool   // also while there is output to come
+	CloseStdin func() // or nil
+}
+
+type attachedStream struct {
+	*backlog
+	file   *os.File
+	serial uint32 // the watch for the reader's leaving
+}
+
+// add passes on a chunk, or returns false if the reader is too far behind. Only what the
+// FIFO has no room for counts against it: a reader that reads must not be cut off because
+// this process is short of CPU.
+func (s *attachedStream) add(chunk []byte) bool {
+	if s.isEmpty() {
+		chunk = chunk[s.writeNow(chunk):]
+	}
+	return len(chunk) == 0 || s.backlog.add(chunk)
+}
+
+// writeNow writes as much as goes without waiting, and returns how much that was. What is
+// wrong, if it wrote nothing, is seen by who writes the rest.
+func (s *attachedStream) writeNow(chunk []byte) int {
+	conn, err := s.file.SyscallConn()
+	if err != nil {
+		return 0
+	}
+	n := 0
+	_ = conn.Write(func(fd uintptr) bool {
+		for {
+			n, err = unix.Write(int(fd), chunk)
+			if !errors.Is(err, unix.EINTR) {
+				return true
+			}
+		}
+	})
+	return max(n, 0)
+}
+
+// end lets the reader read the rest.
+func (s *attachedStream) end() {
+	s.backlog.end()
+	_ = s.file.SetWriteDeadline(time.Now().Add(lastWrite))
+}
+
+// write passes on what was taken.
+func (s *attachedStream) write(block []byte) error {
+	if s.hasEnded() {
+		_ = s.file.SetWriteDeadline(time.Now().Add(lastWrite))
+	}
+	_, err := s.file.Write(block)
+	return err
+}
+
+// send gives every attached reader a copy of what was read.
+func (a *attachments) send(name string, chunk []byte) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for at := range a.all {
+		if s := at.streams[name]; s != nil && !s.add(chunk) {
+			go at.cutOff()
+		}
+	}
+}
+
+// end lets every reader read the rest, and detaches it then.
+func (a *attachments) end() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.ended = true
+	for at := range a.all {
+		at.close()
+	}
+	a.all = nil
+}
+
+// finish lets one reader read the rest, and detaches it then.
+func (a *attachments) finish(at *attachment) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if at.gone || a.ended {
+		return
+	}
+	at.gone = true
+	delete(a.all, at)
+	at.close()
+}
+
+func (a *attachments) add(at *attachment) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.ended || at.gone {
+		return fmt.Errorf("the container has closed its output: %w", errdefs.ErrFailedPrecondition)
+	}
+	if a.all == nil {
+		a.all = map[*attachment]struct{}{}
+	}
+	a.all[at] = struct{}{}
+	return nil
+}
+
+func (a *attachments) remove(at *attachment) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.all, at)
+	at.gone = true
+}
+
+// Attach gives the caller's FIFOs a copy of all output from now on, and stdin,
+// where it is not nil, what the caller writes.
+func (o *Output) Attach(w Watcher, paths stdio.Paths, stdin *os.File, end InputEnd) error {
+	at := &attachment{output: o, watcher: w, streams: map[string]*attachedStream{}, inputEnd: end}
+	at.left, at.quit = context.WithCancel(context.Background())
+	err := at.open(paths, stdin != nil)
+	if err == nil {
+		// Counted before anybody can end the output, which waits for them.
+		at.carrying.Add(len(at.streams))
+		err = at.join()
+	}
+	if err != nil {
+		at.detach()
+		at.quit()
+		if at.stdin != nil {
+			at.stdin.Close()
+		}
+		return err
+	}
+	for _, stream := range at.streams {
+		go at.carry(stream)
+	}
+	if at.stdin != nil {
+		go at.carryInput(stdin)
+	}
+	return nil
+}
+
+func (at *attachment) open(paths stdio.Paths, withInput bool) error {
+	for name, path := range map[string]string{crilog.Stdout: paths.Stdout, crilog.Stderr: paths.Stderr} {
+		if path == "" {
+			continue
+		}
+		f, err := stdio.OpenWriter(path)
+		if errors.Is(err, unix.ENXIO) {
+			return fmt.Errorf("%s has no reader; open it for reading before attaching: %w", path, errdefs.ErrFailedPrecondition)
+		}
+		if err != nil {
+			return err
+		}
+		at.streams[name] = &attachedStream{file: f, backlog: newBacklog()}
+	}
+	if paths.Stdin == "" || !withInput {
+		return nil
+	}
+	var err error
+	at.stdin, err = stdio.OpenReader(paths.Stdin)
+	return err
+}
+
+// join lets the attachment have what comes from now on, until its reader leaves.
+func (at *attachment) join() error {
+	at.arming.Lock()
+	defer at.arming.Unlock()
+	if err := at.output.attached.add(at); err != nil {
+		return err
+	}
+	for _, s := range at.streams {
+		if err := at.watch(s); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// watch detaches when the reader of a stream leaves, also when there is nothing
+// to write to it.
+func (at *attachment) watch(s *attachedStream) error {
+	conn, err := s.file.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var watchErr error
+	err = conn.Control(func(fd uintptr) {
+		s.serial, watchErr = at.watcher.Watch(int(fd), unix.EPOLLONESHOT, func() { go at.detach() })
+	})
+	return errors.Join(err, watchErr)
+}
+
+// carry writes one stream to its reader until the output ends or the reader
+// leaves.
+func (at *attachment) carry(s *attachedStream) {
+	defer at.carrying.Done()
+	for {
+		pending := s.take()
+		if len(pending) == 0 {
+			return
+		}
+		if s.write(pending) != nil {
+			go at.detach()
+			return
+		}
+	}
+}
+
+func (at *attachment) carryInput(to *os.File) {
+	defer at.quit()
+	at.output.Feed(at.left, at.stdin, to)
+	if at.inputEnd.CloseStdin != nil {
+		at.inputEnd.CloseStdin()
+	}
+	if at.inputEnd.Detach || len(at.streams) == 0 {
+		at.output.attached.finish(at)
+	}
+}
+
+// close ends the streams, and detaches once the reader has read the rest. Nobody
+// may send to it any more.
+func (at *attachment) close() {
+	for _, s := range at.streams {
+		s.end()
+	}
+	go func() {
+		at.carrying.Wait()
+		at.detach()
+	}()
+}
+
+// cutOff detaches a reader that is too far behind. That the names of its FIFOs are
+// gone tells it from an end.
+func (at *attachment) cutOff() {
+	for _, s := range at.streams {
+		_ = os.Remove(s.file.Name()) // or it has been before
+	}
+	at.detach()
+}
+
+// detach ends the attachment and closes its output FIFOs. What was written to its
+// stdin before is still passed on. It may be called often.
+func (at *attachment) detach() {
+	at.once.Do(func() {
+		at.arming.Lock()
+		defer at.arming.Unlock()
+		at.output.attached.remove(at)
+		for _, s := range at.streams {
+			at.watcher.Unwatch(s.serial)
+			s.file.Close()
+			s.forget()
+		}
+		if at.stdin != nil {
+			_ = at.stdin.SetReadDeadline(time.Now().Add(lastWrite))
+			time.AfterFunc(lastWrite, at.quit)
+		}
+	})
+}
+
+// write passes on input, when it is its turn: until ctx ends, because a process that does
+// not read must not keep what those brought who have left.
+func (a *attachments) write(ctx context.Context, to *os.File, chunk []byte) error {
+	a.mu.Lock()
+	if a.turn == nil {
+		a.turn = keyedlock.NewMutex()
+	}
+	a.mu.Unlock()
+	if err := a.turn.Lock(ctx); err != nil {
+		return err
+	}
+	defer a.turn.Unlock()
+	ended := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(ended)
+		_ = to.SetWriteDeadline(time.Now())
+	})
+	_, err := to.Write(chunk)
+	if !stop() {
+		<-ended
+		_ = to.SetWriteDeadline(time.Time{}) // the next one has its own
+	}
+	return err
+}

@@ -1,0 +1,75 @@
+package output
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-cri/berth/internal/test"
+	"github.com/berth-cri/berth/pkg/engine/supervisor/stdio"
+)
+
+// What was written before the reader looked is not forgotten, whether the writer
+// is still there or not.
+func TestInputThatIsThereAlready(t *testing.T) {
+	for name, stays := range map[string]bool{"the writer stays": true, "the writer has left": false} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "fifo")
+			test.Must(t, unix.Mkfifo(path, 0o600))
+			reader := test.Value(stdio.OpenReader(path))(t)
+			defer reader.Close()
+			writer := test.Value(os.OpenFile(path, os.O_WRONLY, 0))(t)
+			defer writer.Close()
+			test.Must(t, test.Err(writer.WriteString("early")))
+			if !stays {
+				writer.Close()
+			}
+			// The poller has told of it by now, and does not repeat itself.
+			time.Sleep(50 * time.Millisecond)
+			test.Must(t, reader.SetReadDeadline(time.Now().Add(time.Minute)))
+			read := chunkReader(reader, true)
+			chunk, n := read()
+			if string(chunk[:n]) != "early" {
+				t.Fatalf("read %q", chunk[:n])
+			}
+			if !stays {
+				if _, n := read(); n != 0 {
+					t.Errorf("%d bytes after the end", n)
+				}
+			}
+		})
+	}
+}
+
+// A FIFO that nobody has opened for writing yet has not ended.
+func TestInputWhoseWriterComesLater(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "fifo")
+	test.Must(t, unix.Mkfifo(path, 0o600))
+	reader := test.Value(stdio.OpenReader(path))(t)
+	defer reader.Close()
+	got := make(chan string, 2)
+	go func() {
+		read := chunkReader(reader, true)
+		for range 2 {
+			chunk, n := read()
+			got <- string(chunk[:n])
+		}
+	}()
+	select {
+	case text := <-got:
+		t.Fatalf("read %q though there was no writer", text)
+	case <-time.After(50 * time.Millisecond):
+	}
+	test.Must(t, os.WriteFile(path, []byte("late"), 0))
+	for _, want := range []string{"late", ""} {
+		select {
+		case text := <-got:
+			test.Equal(t, "read", text, want)
+		case <-time.After(time.Minute):
+			t.Fatalf("nothing was read, want %q", want)
+		}
+	}
+}

@@ -1,0 +1,278 @@
+// Package output carries the output of a container into its CRI log and to those that are
+// attached, and their input to its stdin.
+package output
+
+import (
+	"context"
+	"errors"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/containerd/log"
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-cri/berth/pkg/engine/crilog"
+	"github.com/berth-cri/berth/pkg/engine/supervisor/journal"
+	"github.com/berth-cri/berth/pkg/engine/supervisor/stdio"
+)
+
+const (
+	chunkSize = 32 * 1024
+	// spareChunks bounds the memory of idle buffers in the process.
+	spareChunks = 4
+)
+
+// chunks are the buffers that output passes through. A stream takes one only
+// when there is something to read: idle containers hold none.
+type chunks chan []byte
+
+var buffers = make(chunks, spareChunks)
+
+func (c chunks) get() []byte {
+	select {
+	case b := <-c:
+		return b
+	default:
+		return make([]byte, chunkSize)
+	}
+}
+
+func (c chunks) Put(b []byte) {
+	select {
+	case c <- b:
+	default:
+	}
+}
+
+// Output carries what a container writes into its log and to whoever is
+// attached. One goroutine per stream, which waits in Go's poller.
+type Output struct {
+	Log      *crilog.Log
+	attached attachments
+	sources  []*os.File
+	copying  sync.WaitGroup
+	// logged is closed when every stream has ended and is in the log, and ended
+	// when everybody else has had it, too.
+	logged, ended chan struct{}
+}
+
+// Open opens the log that options name, if they do. The streams begin with
+// start.
+func Open(ctx context.Context, options *journal.Options) (*Output, error) {
+	l, err := crilog.Open(options.LogPath, logOptions(ctx, options))
+	if err != nil {
+		return nil, err
+	}
+	return newOutput(l), nil
+}
+
+// Reopen is Open for output that flows already, and has to in any case.
+func Reopen(ctx context.Context, options *journal.Options) *Output {
+	o, err := Open(ctx, options)
+	if err == nil {
+		return o
+	}
+	log.G(ctx).WithError(err).WithField("path", options.LogPath).Error("Failed to open container log; dropping output until it is reopened")
+	return newOutput(crilog.Unopened(options.LogPath, logOptions(ctx, options)))
+}
+
+func newOutput(l *crilog.Log) *Output {
+	return &Output{Log: l, logged: make(chan struct{}), ended: make(chan struct{})}
+}
+
+func logOptions(ctx context.Context, options *journal.Options) crilog.Options {
+	return crilog.Options{
+		Dir:     options.LogDirectory,
+		MaxLine: options.MaxLogLine,
+		OnError: func(err error) {
+			log.G(ctx).WithError(err).WithField("path", options.LogPath).Warn("Container output is lost until its log can be written again")
+		},
+	}
+}
+
+// Source is a stream to be read, and where its lines go.
+type Source struct {
+	File   *os.File
+	Name   string
+	Stream *crilog.Stream
+}
+
+// Start begins to read the sources; each is closed at its end.
+func (o *Output) Start(sources ...Source) {
+	for _, s := range sources {
+		o.sources = append(o.sources, s.File)
+		o.copying.Add(1)
+		go o.copy(s)
+	}
+	go o.finish()
+}
+
+func (o *Output) finish() {
+	o.copying.Wait()
+	close(o.logged)
+	o.attached.end()
+	_ = o.Log.Close()
+	close(o.ended)
+}
+
+// copy reads one stream to its end.
+func (o *Output) copy(s Source) {
+	defer o.copying.Done()
+	defer s.File.Close()
+	defer func() { _ = s.Stream.Close() }()
+	read := chunkReader(s.File, false)
+	for {
+		chunk, n := read()
+		if n <= 0 {
+			return
+		}
+		_, _ = s.Stream.Write(chunk[:n])
+		o.attached.send(s.Name, chunk[:n])
+		buffers.Put(chunk)
+	}
+}
+
+// chunkReader returns a function that waits until something can be read and
+// only then takes a buffer, which the caller gives back. It returns 0 at the
+// end, which for a terminal is an error (EIO). With writerComes a FIFO that
+// nobody has opened for writing yet is not taken for one that has ended.
+func chunkReader(f *os.File, writerComes bool) func() ([]byte, int) {
+	conn, err := f.SyscallConn()
+	if err != nil {
+		return func() ([]byte, int) { return nil, 0 }
+	}
+	var (
+		chunk []byte
+		n     int
+	)
+	// It must read before it waits: what was readable before is not told again.
+	attempt := func(fd uintptr) bool {
+		chunk = buffers.get()
+		for {
+			var err error
+			n, err = unix.Read(int(fd), chunk)
+			if err == unix.EINTR {
+				continue
+			}
+			if err == nil && n > 0 {
+				return true
+			}
+			buffers.Put(chunk)
+			if err == nil && writerComes && !hadWriter(int(fd)) {
+				return false
+			}
+			return err != unix.EAGAIN
+		}
+	}
+	return func() ([]byte, int) {
+		n = 0
+		if err := conn.Read(attempt); err != nil {
+			return nil, 0
+		}
+		return chunk, n
+	}
+}
+
+// hadWriter says whether a FIFO at its end has had a writer since it was opened.
+func hadWriter(fd int) bool {
+	p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+	for {
+		_, err := unix.Poll(p, 0)
+		if errors.Is(err, unix.EINTR) { // by a signal of Go's scheduler: it says nothing
+			continue
+		}
+		return err != nil || p[0].Revents&unix.POLLHUP != 0
+	}
+}
+
+// Drain waits until the streams have ended, and ends them when that takes
+// longer than limit: something that is not the container's may hold them open.
+func (o *Output) Drain(limit time.Duration) {
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
+	select {
+	case <-o.ended:
+		return
+	case <-timer.C:
+	}
+	for _, f := range o.sources {
+		_ = f.SetReadDeadline(time.Now())
+	}
+	<-o.ended
+}
+
+// flushTimeout is how long the news of an end waits for the log to be whole. Who
+// looks at an ended container reads its last lines; but something that outlives
+// the container may hold the streams open.
+const flushTimeout = time.Second
+
+// Flush waits until all that was written is in the log.
+func (o *Output) Flush(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, flushTimeout)
+	defer cancel()
+	select {
+	case <-o.logged:
+	case <-ctx.Done():
+	}
+}
+
+// Discard closes an output that was never started.
+func (o *Output) Discard(sources ...Source) {
+	for _, s := range sources {
+		s.File.Close()
+	}
+	_ = o.Log.Close()
+}
+
+// OpenSources opens our ends of a container's output FIFOs.
+func (o *Output) OpenSources(stdout, stderr string) (_ []Source, retErr error) {
+	var sources []Source
+	defer func() {
+		if retErr != nil {
+			for _, s := range sources {
+				s.File.Close()
+			}
+		}
+	}()
+	for _, s := range []struct{ name, path string }{{crilog.Stdout, stdout}, {crilog.Stderr, stderr}} {
+		if s.path == "" {
+			continue
+		}
+		f, err := stdio.OpenReader(s.path)
+		if err != nil {
+			return nil, err
+		}
+		sources = append(sources, Source{File: f, Name: s.name, Stream: o.Log.Stream(s.name)})
+	}
+	return sources, nil
+}
+
+// TerminalSource is the output of a terminal.
+func (o *Output) TerminalSource(master *os.File) Source {
+	return Source{File: master, Name: crilog.Stdout, Stream: o.Log.Terminal()}
+}
+
+// Feed copies a FIFO to a process's stdin, in turn with those that are attached, until ctx or
+// either end is closed. It closes from.
+func (o *Output) Feed(ctx context.Context, from, to *os.File) {
+	Copy(from, func(chunk []byte) error { return o.attached.write(ctx, to, chunk) })
+}
+
+// Copy passes on what is written into a FIFO or a terminal until either end is closed, or
+// pass fails. It closes from.
+func Copy(from *os.File, pass func(chunk []byte) error) {
+	defer from.Close()
+	read := chunkReader(from, true)
+	for {
+		chunk, n := read()
+		if n <= 0 {
+			return
+		}
+		err := pass(chunk[:n])
+		buffers.Put(chunk)
+		if err != nil && !errors.Is(err, unix.EAGAIN) {
+			return
+		}
+	}
+}

@@ -1,0 +1,476 @@
+// Package processes starts, watches and reaps the processes that a supervisor answers for.
+package processes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+	"unicode"
+
+	"github.com/containerd/log"
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-cri/berth/pkg/engine/procfs"
+)
+
+// Set knows every process that this one answers for.
+//
+// It watches them through their pidfds, all of which hang in one epoll set that
+// one goroutine reads through Go's own poller: no process costs a thread or a
+// goroutine while it runs.
+//
+// As a subreaper this process also inherits the orphans of its containers and
+// of runtimes that died. They must be reaped without taking away an exit that
+// somebody waits for, so every fork and every adoption goes through here:
+//
+//   - known are the children that somebody waits for; they are never touched.
+//   - A runtime call that may leave a child behind (the container) is a launch.
+//     A zombie that nobody knows may be such a child that died before its
+//     launch could say its pid. It is reaped once every launch has ended that
+//     was under way when it was first seen and had begun before it did, because
+//     no other can be its.
+//   - settled are children whose launch has ended, as their command lines say (a
+//     zombie has none): they need not wait for a launch of another container,
+//     which may hang.
+type Set struct {
+	epoll *os.File
+
+	mu       sync.Mutex
+	watches  map[uint32]watch
+	serial   uint32
+	known    map[int]struct{}
+	settled  map[int]struct{}
+	launches map[uint64]launchOf
+	launched uint64         // the newest launch
+	orphans  map[int]uint64 // zombie -> the newest launch when it was first seen
+	sweeping bool           // a later sweep is due
+}
+
+// launchOf is a launch under way.
+type launchOf struct {
+	began     uint64 // as procfs.Stat.Started
+	container string
+}
+
+type watch struct {
+	fd   int
+	fire func()
+}
+
+// New makes an empty set, which Run serves.
+func New() (*Set, error) {
+	fd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	if err != nil {
+		return nil, fmt.Errorf("epoll_create: %w", err)
+	}
+	// Without this os.NewFile would not give it to Go's poller.
+	if err := unix.SetNonblock(fd, true); err != nil {
+		unix.Close(fd)
+		return nil, err
+	}
+	return &Set{
+		epoll:    os.NewFile(uintptr(fd), "epoll"),
+		watches:  map[uint32]watch{},
+		known:    map[int]struct{}{},
+		settled:  map[int]struct{}{},
+		launches: map[uint64]launchOf{},
+		orphans:  map[int]uint64{},
+	}, nil
+}
+
+// Run dispatches events until the set is closed.
+func (p *Set) Run(ctx context.Context) {
+	conn, err := p.epoll.SyscallConn()
+	if err != nil {
+		log.G(ctx).WithError(err).Error("Failed to watch processes; exits will go unnoticed")
+		return
+	}
+	events := make([]unix.EpollEvent, 64)
+	for {
+		var n int
+		err := conn.Read(func(fd uintptr) bool {
+			n, _ = unix.EpollWait(int(fd), events, 0)
+			return n > 0
+		})
+		if err != nil {
+			return
+		}
+		for _, e := range events[:n] {
+			p.fire(uint32(e.Pad))
+		}
+	}
+}
+
+func (p *Set) fire(serial uint32) {
+	p.mu.Lock()
+	w, ok := p.watches[serial]
+	p.mu.Unlock()
+	if ok {
+		w.fire()
+	}
+}
+
+// Watch calls fire in the dispatching goroutine, which it must not block,
+// whenever fd has one of events (unix.EPOLLIN and so on; EPOLLET or
+// EPOLLONESHOT is the caller's choice). The watch must be dropped by Unwatch
+// before fd is closed.
+func (p *Set) Watch(fd int, events uint32, fire func()) (uint32, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.serial++
+	e := unix.EpollEvent{Events: events, Fd: int32(fd), Pad: int32(p.serial)}
+	p.watches[p.serial] = watch{fd: fd, fire: fire}
+	if err := p.control(unix.EPOLL_CTL_ADD, fd, &e); err != nil {
+		delete(p.watches, p.serial)
+		return 0, fmt.Errorf("watch process: %w", err)
+	}
+	return p.serial, nil
+}
+
+// Unwatch drops a watch. Its fire may still be under way.
+func (p *Set) Unwatch(serial uint32) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	w, ok := p.watches[serial]
+	if !ok {
+		return
+	}
+	delete(p.watches, serial)
+	_ = p.control(unix.EPOLL_CTL_DEL, w.fd, nil)
+}
+
+func (p *Set) control(op, fd int, e *unix.EpollEvent) error {
+	conn, err := p.epoll.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var ctl error
+	err = conn.Control(func(set uintptr) { ctl = unix.EpollCtl(int(set), op, fd, e) })
+	if err != nil {
+		return err
+	}
+	return ctl
+}
+
+// Ended calls end once, in a goroutine of its own, when the process of a pidfd
+// has ended.
+func (p *Set) Ended(pidfd int, end func()) error {
+	var serial uint32
+	ready := make(chan struct{})
+	serial, err := p.Watch(pidfd, unix.EPOLLIN|unix.EPOLLONESHOT, func() {
+		go func() {
+			<-ready
+			p.Unwatch(serial)
+			end()
+		}()
+	})
+	close(ready)
+	return err
+}
+
+// Command is what fork starts.
+type Command struct {
+	Argv, Environment []string // argv[0] is the path of the program
+	Files             []uintptr
+	// DeathSignal is sent to it when this process dies.
+	DeathSignal syscall.Signal
+	// Score is the oom_score_adj that it starts with, and whatever it starts; nil for that
+	// of this process.
+	Score *int
+}
+
+// Fork starts a known child, with a process group of its own, and returns its pid and
+// pidfd. The caller reaps it by Reap.
+func (p *Set) Fork(c Command) (pid, pidfd int, err error) {
+	pidfd = -1
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	restore, err := assumeScore(c.Score)
+	if err != nil {
+		return 0, -1, err
+	}
+	pid, err = syscall.ForkExec(c.Argv[0], c.Argv, &syscall.ProcAttr{
+		Env:   c.Environment,
+		Files: c.Files,
+		Sys: &syscall.SysProcAttr{
+			Setpgid:   true,
+			Pdeathsig: c.DeathSignal,
+			PidFD:     &pidfd,
+		},
+	})
+	restore()
+	if err != nil {
+		return 0, -1, fmt.Errorf("%s: %w", c.Argv[0], err)
+	}
+	p.known[pid] = struct{}{}
+	return pid, pidfd, nil
+}
+
+// Adopt makes a child known that a launch left behind. unix.ECHILD when the
+// process is none of ours.
+func (p *Set) Adopt(pid, pidfd int) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if _, err := waitid(unix.P_PIDFD, pidfd, unix.WEXITED|unix.WNOWAIT); err != nil {
+		return err
+	}
+	p.known[pid] = struct{}{}
+	delete(p.orphans, pid)
+	delete(p.settled, pid)
+	return nil
+}
+
+// The time that a process may take to become our child, and how often to look.
+const (
+	adoptionTimeout = 2 * time.Second
+	adoptionPoll    = 200 * time.Microsecond
+)
+
+// AdoptSoon is adopt for a process that may still have a parent of the runtime's:
+// `crun run --detach` returns before the fork of itself that is the container's
+// parent has ended and left the container to us.
+func (p *Set) AdoptSoon(ctx context.Context, pid, pidfd int) error {
+	deadline := time.Now().Add(adoptionTimeout)
+	for {
+		err := p.Adopt(pid, pidfd)
+		if err == nil || ctx.Err() != nil || time.Now().After(deadline) {
+			return err
+		}
+		time.Sleep(adoptionPoll)
+	}
+}
+
+// Reap takes the exit of a known child that has ended.
+func (p *Set) Reap(pid, pidfd int) (uint32, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	info, err := waitid(unix.P_PIDFD, pidfd, unix.WEXITED)
+	if err != nil {
+		return 0, err
+	}
+	if info.pid == 0 {
+		return 0, errNoExit
+	}
+	delete(p.known, pid)
+	return info.exitStatus(), nil
+}
+
+// Launch begins a call that may leave a child of a container behind; what it returns
+// ends it.
+func (p *Set) Launch(container string) func() {
+	p.mu.Lock()
+	p.launched++
+	serial := p.launched
+	p.launches[serial] = launchOf{began: bootTicks(), container: container}
+	p.mu.Unlock()
+	return func() {
+		p.mu.Lock()
+		delete(p.launches, serial)
+		p.settle(container)
+		waiting := len(p.orphans) > 0
+		p.mu.Unlock()
+		if waiting {
+			p.sweep()
+		}
+	}
+}
+
+// settle notes the children that the launches of a container have left, once none of
+// them is under way, if there are launches that they would have to wait for.
+func (p *Set) settle(container string) {
+	if len(p.launches) == 0 {
+		return
+	}
+	for _, l := range p.launches {
+		if l.container == container {
+			return
+		}
+	}
+	for _, pid := range procfs.Children(os.Getpid()) {
+		_, known := p.known[pid]
+		_, settled := p.settled[pid]
+		if known || settled {
+			continue
+		}
+		if line, err := os.ReadFile(procfs.Path(pid, "cmdline")); err == nil && speaksOf(string(line), container) {
+			p.settled[pid] = struct{}{}
+		}
+	}
+}
+
+// speaksOf says whether a command line has the id of a container as an argument or in
+// one: runsc's gofer has it in the path of the bundle.
+func speaksOf(line, container string) bool {
+	const more = "_.-" // in an id, beside letters and digits
+	words := strings.FieldsFunc(line, func(r rune) bool {
+		return !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune(more, r)
+	})
+	return slices.Contains(words, container)
+}
+
+// sweepAgain is when a sweep is repeated that found a zombie it must not touch:
+// whoever waits for that one is about to reap it, or a launch is to end.
+const sweepAgain = 5 * time.Millisecond
+
+// sweep reaps the orphans that have ended. It is called on SIGCHLD. Runtimes
+// wait for some of them to be gone (runsc for its gofer), so it must not dawdle.
+func (p *Set) sweep() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for {
+		info, err := waitid(unix.P_ALL, 0, unix.WEXITED|unix.WNOWAIT)
+		if err != nil || info.pid == 0 {
+			return
+		}
+		if !p.reapOrphan(int(info.pid)) {
+			break
+		}
+	}
+	// That one must wait, and the kernel names no other as long as it is there.
+	for _, pid := range procfs.Children(os.Getpid()) {
+		if info, err := waitid(unix.P_PID, pid, unix.WEXITED|unix.WNOWAIT); err == nil && info.pid != 0 {
+			p.reapOrphan(pid)
+		}
+	}
+	p.sweepLater()
+}
+
+// reapOrphan reaps a zombie if it is nobody's.
+func (p *Set) reapOrphan(pid int) bool {
+	if !p.isOrphan(pid) {
+		return false
+	}
+	_, _ = waitid(unix.P_PID, pid, unix.WEXITED)
+	delete(p.orphans, pid)
+	delete(p.settled, pid)
+	return true
+}
+
+// bootTicks is the time in the unit of procfs.Stat.Started.
+func bootTicks() uint64 {
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &now); err != nil {
+		return 0
+	}
+	const perSecond = 100 // USER_HZ
+	return uint64(now.Sec)*perSecond + uint64(now.Nsec)*perSecond/uint64(time.Second)
+}
+
+// isOrphan says whether a zombie is nobody's for certain.
+func (p *Set) isOrphan(pid int) bool {
+	if _, ok := p.known[pid]; ok {
+		return false
+	}
+	if _, ok := p.settled[pid]; ok {
+		return true
+	}
+	seen, ok := p.orphans[pid]
+	if !ok {
+		seen = p.launched
+		p.orphans[pid] = seen
+	}
+	for launch, l := range p.launches {
+		if launch > seen {
+			continue
+		}
+		if stat, err := procfs.StatOf(pid); err != nil || stat.Started >= l.began {
+			return false
+		}
+	}
+	return true
+}
+
+func (p *Set) sweepLater() {
+	if p.sweeping {
+		return
+	}
+	p.sweeping = true
+	time.AfterFunc(sweepAgain, func() {
+		p.mu.Lock()
+		p.sweeping = false
+		p.mu.Unlock()
+		p.sweep()
+	})
+}
+
+// Close ends Run.
+func (p *Set) Close() error { return p.epoll.Close() }
+
+// Forget gives up a known child that does not end; it is reaped as an orphan.
+func (p *Set) Forget(pid int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.known, pid)
+}
+
+// ReapWhenDead reaps a killed child that cannot be watched.
+func (p *Set) ReapWhenDead(pid, pidfd int) {
+	p.Forget(pid)
+	unix.Close(pidfd)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.sweepLater()
+}
+
+// SweepOnSignal reaps orphans as they end; what it returns stops that.
+func (p *Set) SweepOnSignal() func() {
+	children := make(chan os.Signal, 1)
+	signal.Notify(children, unix.SIGCHLD)
+	var done sync.WaitGroup
+	done.Add(1)
+	go func() {
+		defer done.Done()
+		for range children {
+			p.sweep()
+		}
+	}()
+	return func() {
+		signal.Stop(children)
+		close(children)
+		done.Wait()
+	}
+}
+
+// Process identifies a process beyond the reuse of its pid.
+type Process struct {
+	PID int `json:"pid,omitempty"`
+	// StartTime is field 22 of /proc/<pid>/stat, in clock ticks since boot.
+	StartTime uint64 `json:"startTime,omitempty"`
+}
+
+// UnknownStatus stands for an exit code that is lost.
+const UnknownStatus = 255
+
+const (
+	// exitTries bounds how often a foreign process's exit is asked for: between
+	// its end and its reaping by its parent the kernel does not report it.
+	exitTries = 20
+	exitPause = 5 * time.Millisecond
+)
+
+// Collect returns how a process ended whose pidfd says that it has, if that can be known.
+func (p *Set) Collect(identity Process, pidfd int, child bool) (status uint32, known bool) {
+	if child {
+		if status, err := p.Reap(identity.PID, pidfd); err == nil {
+			return status, true
+		}
+	}
+	for range exitTries {
+		status, err := foreignExit(pidfd, identity)
+		if err == nil {
+			return status, true
+		}
+		if errors.Is(err, unix.ENOTTY) || errors.Is(err, unix.EINVAL) {
+			break // an older kernel, which will not know later either
+		}
+		time.Sleep(exitPause)
+	}
+	return UnknownStatus, false
+}

@@ -1,0 +1,128 @@
+// Package runsc reads what gVisor's runsc prints, and tidies up the files that it keeps.
+package runsc
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	cgroupstats "github.com/containerd/cgroups/v3/cgroup1/stats"
+
+	"github.com/berth-cri/berth/pkg/engine/supervisor/bundle"
+	"github.com/berth-cri/berth/pkg/engine/supervisor/journal"
+)
+
+// Locks are the lock files of the containers of one sandbox of runsc.
+type Locks struct{ root, sandbox string }
+
+// LocksOf finds the sandbox of a container by the name of its own lock file,
+// <container>_sandbox:<sandbox>.lock. A delete that failed half way may have
+// removed it; then the container's bundle says what sandbox it was in.
+func LocksOf(o *journal.Options, id, bundleDir string) Locks {
+	if !o.OwnKernel {
+		return Locks{}
+	}
+	own, _ := filepath.Glob(filepath.Join(o.Root, id+"_sandbox:*.lock"))
+	if len(own) == 0 {
+		return Locks{root: o.Root, sandbox: bundle.Read(bundleDir).Sandbox(id)}
+	}
+	name := strings.TrimSuffix(filepath.Base(own[0]), ".lock")
+	return Locks{root: o.Root, sandbox: strings.TrimPrefix(name, id+"_sandbox:")}
+}
+
+// Sweep removes the locks of containers that are gone. Every command of runsc
+// looks at all containers of its sandbox, and makes the lock again of one that is
+// deleted at that moment; whoever is last has to tidy up.
+func (l Locks) Sweep() {
+	if l.sandbox == "" {
+		return
+	}
+	locks, _ := filepath.Glob(filepath.Join(l.root, "*_sandbox:"+l.sandbox+".lock"))
+	for _, lock := range locks {
+		if _, err := os.Stat(strings.TrimSuffix(lock, ".lock") + ".state"); errors.Is(err, os.ErrNotExist) {
+			os.Remove(lock)
+		}
+	}
+}
+
+// SweepEnded is Sweep once the sandbox is gone, for commands that delete nothing:
+// before, a lock without a state may be that of a container in the making.
+func (l Locks) SweepEnded() {
+	if l.sandbox == "" {
+		return
+	}
+	state := filepath.Join(l.root, l.sandbox+"_sandbox:"+l.sandbox+".state")
+	if _, err := os.Stat(state); errors.Is(err, os.ErrNotExist) {
+		l.Sweep()
+	}
+}
+
+// LastJSON is the last JSON object of what a runtime printed; warnings may come
+// before it.
+func LastJSON(out []byte) []byte {
+	if i := bytes.LastIndex(out, []byte("\n{")); i >= 0 {
+		return out[i+1:]
+	}
+	return out
+}
+
+// runtimeStats is what `runsc events --stats` prints.
+type runtimeStats struct {
+	Data struct {
+		CPU struct {
+			Usage struct {
+				Kernel uint64   `json:"kernel"`
+				User   uint64   `json:"user"`
+				Total  uint64   `json:"total"`
+				PerCPU []uint64 `json:"percpu"`
+			} `json:"usage"`
+		} `json:"cpu"`
+		Memory struct {
+			Cache uint64 `json:"cache"`
+			Usage struct {
+				Limit   uint64 `json:"limit"`
+				Usage   uint64 `json:"usage"`
+				Max     uint64 `json:"max"`
+				Failcnt uint64 `json:"failcnt"`
+			} `json:"usage"`
+		} `json:"memory"`
+		Pids struct {
+			Current uint64 `json:"current"`
+			Limit   uint64 `json:"limit"`
+		} `json:"pids"`
+	} `json:"data"`
+}
+
+// Stats decodes the output of `runsc events --stats`.
+func Stats(out []byte) (*cgroupstats.Metrics, error) {
+	var s runtimeStats
+	if err := json.Unmarshal(LastJSON(out), &s); err != nil {
+		return nil, fmt.Errorf("decode output of the runtime's events: %w", err)
+	}
+	d := &s.Data
+	return &cgroupstats.Metrics{
+		CPU: &cgroupstats.CPUStat{Usage: &cgroupstats.CPUUsage{
+			Total: d.CPU.Usage.Total, Kernel: d.CPU.Usage.Kernel, User: d.CPU.Usage.User, PerCPU: d.CPU.Usage.PerCPU,
+		}},
+		Memory: &cgroupstats.MemoryStat{
+			Cache: d.Memory.Cache,
+			Usage: &cgroupstats.MemoryEntry{
+				Limit: d.Memory.Usage.Limit, Usage: d.Memory.Usage.Usage, Max: d.Memory.Usage.Max, Failcnt: d.Memory.Usage.Failcnt,
+			},
+		},
+		Pids: &cgroupstats.PidsStat{Current: d.Pids.Current, Limit: d.Pids.Limit},
+	}, nil
+}
+
+// RemoveState removes what runsc keeps of a container.
+func RemoveState(root, id string) error {
+	files, err := filepath.Glob(filepath.Join(root, id+"_sandbox:*"))
+	for _, file := range append(files, filepath.Join(root, "runsc-"+id+".sock")) {
+		err = errors.Join(err, os.RemoveAll(file))
+	}
+	return err
+}

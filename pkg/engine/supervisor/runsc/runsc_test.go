@@ -1,0 +1,65 @@
+package runsc
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/berth-cri/berth/internal/test"
+	"github.com/berth-cri/berth/pkg/engine/supervisor/journal"
+)
+
+func TestLocksOfDeletedContainersAreSwept(t *testing.T) {
+	root := t.TempDir()
+	for _, name := range []string{
+		"pod_sandbox:pod.lock", "pod_sandbox:pod.state",
+		"gone_sandbox:pod.lock",
+		"here_sandbox:pod.lock", "here_sandbox:pod.state",
+		"else_sandbox:other.lock",
+	} {
+		test.Must(t, os.WriteFile(filepath.Join(root, name), nil, 0o600))
+	}
+	options := &journal.Options{OwnKernel: true, Root: root}
+	for id, sandbox := range map[string]string{"gone": "pod", "here": "pod", "pod": "pod", "unknown": "unknown"} {
+		if got := LocksOf(options, id, ""); got.sandbox != sandbox {
+			t.Errorf("the sandbox of %s is %q, want %q", id, got.sandbox, sandbox)
+		}
+	}
+	LocksOf(&journal.Options{Root: root}, "gone", "").Sweep() // a runtime on this kernel has none
+	if got := names(t, root); len(got) != 6 {
+		t.Errorf("there are %v", got)
+	}
+	LocksOf(options, "gone", "").SweepEnded() // the sandbox is there
+	if got := names(t, root); len(got) != 6 {
+		t.Errorf("there are %v", got)
+	}
+	LocksOf(options, "gone", "").Sweep()
+	want := []string{"else_sandbox:other.lock", "here_sandbox:pod.lock", "here_sandbox:pod.state", "pod_sandbox:pod.lock", "pod_sandbox:pod.state"}
+	test.EqualLists(t, "there", names(t, root), want)
+}
+
+// TestLocksOfAnEndedSandboxAreSwept is about a member whose delete failed, after
+// it had removed its own lock, because the sandbox was deleted beside it.
+func TestLocksOfAnEndedSandboxAreSwept(t *testing.T) {
+	root, bundle := t.TempDir(), t.TempDir()
+	for path, text := range map[string]string{
+		filepath.Join(root, "pod_sandbox:pod.lock"):     "",
+		filepath.Join(root, "else_sandbox:other.lock"):  "",
+		filepath.Join(root, "else_sandbox:other.state"): "",
+		filepath.Join(bundle, "config.json"):            `{"annotations": {"io.kubernetes.cri.container-type": "container", "io.kubernetes.cri.sandbox-id": "pod"}}`,
+	} {
+		test.Must(t, os.WriteFile(path, []byte(text), 0o600))
+	}
+	LocksOf(&journal.Options{OwnKernel: true, Root: root}, "gone", bundle).SweepEnded()
+	test.EqualLists(t, "there", names(t, root), []string{"else_sandbox:other.lock", "else_sandbox:other.state"})
+}
+
+func names(t *testing.T, dir string) []string {
+	t.Helper()
+	entries := test.Value(os.ReadDir(dir))(t)
+	var names []string
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	return names
+}

@@ -1,0 +1,371 @@
+// Package runtimecall calls an OCI runtime once, and finds in its output why it failed.
+package runtimecall
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-cri/berth/pkg/engine/mountpoint"
+	"github.com/berth-cri/berth/pkg/engine/procfs"
+	"github.com/berth-cri/berth/pkg/engine/supervisor/journal"
+	"github.com/berth-cri/berth/pkg/engine/supervisor/processes"
+	"github.com/berth-cri/berth/pkg/engine/supervisor/runsc"
+)
+
+const (
+	// defaultCallTimeout bounds a runtime call when the options do not.
+	defaultCallTimeout = 2 * time.Minute
+	// MaxCaptured is how much of a runtime's own output is read.
+	MaxCaptured = 256 * 1024
+	// maxMessage bounds the part of an error that a runtime wrote.
+	maxMessage = 700
+)
+
+// Call is one invocation of a runtime.
+type Call struct {
+	Options *journal.Options
+	Args    []string // the subcommand and what follows it
+	LogFile string   // where the runtime writes its errors; empty for stderr
+	// Stdio is what the runtime hands on to a container. Without it the
+	// runtime gets no input and its output is captured.
+	Stdio *[3]int
+	// Flags come before the configuration's own.
+	Flags []string
+	// DeathSignal is sent to the runtime when this process dies.
+	DeathSignal syscall.Signal
+	// Score is the oom_score_adj that the runtime starts with, and whatever it starts;
+	// nil for that of this process.
+	Score *int
+	// Environment is added to what all runtimes get.
+	Environment []string
+	// ByCRIU is set when the runtime waits for CRIU, of which it may never hear again.
+	ByCRIU bool
+	// Begun is told which process the runtime is; the call ends if it fails.
+	Begun func(runtime processes.Process) error
+}
+
+// argv is the whole command line. The flags of the configuration come after
+// ours, so that they win.
+func (c *Call) argv() []string {
+	o := c.Options
+	argv := []string{o.Runtime, "--root", o.Root}
+	if o.SystemdCgroup {
+		argv = append(argv, "--systemd-cgroup")
+	}
+	if c.LogFile != "" {
+		argv = append(argv, "--log", c.LogFile, "--log-format", "json")
+	}
+	argv = append(append(argv, c.Flags...), o.GlobalFlags...)
+	return append(argv, c.Args...)
+}
+
+// Error is a runtime that ended with another status than 0.
+type Error struct {
+	verb    string
+	status  uint32
+	Message string
+	// question is a command line that shows whether the runtime runs at all.
+	question string
+}
+
+// Error is the runtime's own message, or how it ended and where to look.
+func (e *Error) Error() string {
+	if e.Message != "" {
+		return e.Message
+	}
+	return fmt.Sprintf("%s; see whether %q works, and what the kernel logged (dmesg)", e.End(), e.question)
+}
+
+// End is how the call ended, without its words.
+func (e *Error) End() string {
+	if e.status > 128 {
+		return fmt.Sprintf("the runtime's %s was killed by signal %d", e.verb, e.status-128)
+	}
+	return fmt.Sprintf("the runtime's %s exited with status %d", e.verb, e.status)
+}
+
+// Invoke runs a call to its end and returns what the runtime printed. The call
+// is ended by killing its process group when ctx ends or the options' bound is
+// over, which is context.DeadlineExceeded.
+func (c *Call) Invoke(ctx context.Context, p *processes.Set) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, Limit(c.Options))
+	defer cancel()
+
+	return c.InvokeForever(ctx, p)
+}
+
+// InvokeForever is Invoke without the options' bound.
+func (c *Call) InvokeForever(ctx context.Context, p *processes.Set) ([]byte, error) {
+	r, err := c.begin(p)
+	if err != nil {
+		return nil, err
+	}
+	defer r.close()
+	if c.Begun != nil {
+		if err := c.Begun(r.process()); err != nil {
+			r.end()
+			return nil, err
+		}
+	}
+	var lost <-chan struct{} // never
+	if c.ByCRIU {
+		lost = r.lostCRIU()
+	}
+	select {
+	case <-r.ended:
+		return r.result()
+	case <-lost:
+		r.end()
+		return nil, errLostCRIU
+	case <-ctx.Done():
+		r.end()
+		return nil, c.Aborted(ctx, r.wrote())
+	}
+}
+
+// Limit bounds a runtime call.
+func Limit(o *journal.Options) time.Duration {
+	if o.CallTimeout <= 0 {
+		return defaultCallTimeout
+	}
+	return o.CallTimeout
+}
+
+// ErrNoRuntime says that a runtime was uninstalled, or may not be executed.
+var ErrNoRuntime = errors.New("the runtime binary cannot be run; reinstall it")
+
+// RemoveState removes what a runtime that is gone keeps of an ended container, as
+// its own delete would: nobody else knows of it, and a pod must not stay for ever
+// because its runtime was uninstalled.
+func RemoveState(o *journal.Options, id string) error {
+	if o.OwnKernel {
+		return runsc.RemoveState(o.Root, id)
+	}
+	dir := filepath.Join(o.Root, id)
+	if err := mountpoint.UnmountBelow(dir); err != nil {
+		return err
+	}
+	return os.RemoveAll(dir)
+}
+
+// invocation is a runtime call that has begun.
+type invocation struct {
+	processes  *processes.Set
+	call       *Call
+	pid, pidfd int
+	stdout     *os.File // captured; nil when it goes to the container
+	stderr     *os.File
+	ended      chan struct{}
+}
+
+// begin starts the call. The caller ends it by end, or waits for ended and reaps it.
+func (c *Call) begin(p *processes.Set) (_ *invocation, retErr error) {
+	r := &invocation{processes: p, call: c, ended: make(chan struct{})}
+	defer func() {
+		if retErr != nil {
+			r.closeFiles()
+		}
+	}()
+	files, err := r.openFiles()
+	if err != nil {
+		return nil, err
+	}
+	if c.Stdio == nil {
+		defer unix.Close(int(files[0]))
+	}
+	r.pid, r.pidfd, err = p.Fork(processes.Command{
+		Argv: c.argv(), Environment: environment(c.Environment...), Files: files,
+		DeathSignal: c.DeathSignal, Score: c.Score,
+	})
+	if err != nil {
+		if errors.Is(err, os.ErrNotExist) || errors.Is(err, os.ErrPermission) {
+			err = fmt.Errorf("%w: %w: %w", ErrNoRuntime, err, errdefs.ErrFailedPrecondition)
+		}
+		return nil, err
+	}
+	if err := p.Ended(r.pidfd, func() { close(r.ended) }); err != nil {
+		r.kill()
+		p.ReapWhenDead(r.pid, r.pidfd)
+		return nil, err
+	}
+	return r, nil
+}
+
+func (r *invocation) openFiles() ([]uintptr, error) {
+	if s := r.call.Stdio; s != nil {
+		return []uintptr{uintptr(s[0]), uintptr(s[1]), uintptr(s[2])}, nil
+	}
+	var err error
+	if r.stdout, err = Capture("stdout"); err != nil {
+		return nil, err
+	}
+	if r.stderr, err = Capture("stderr"); err != nil {
+		return nil, err
+	}
+	null, err := unix.Open(os.DevNull, unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	return []uintptr{uintptr(null), r.stdout.Fd(), r.stderr.Fd()}, nil
+}
+
+// Capture is a file that needs no one to read it while it is written, as a pipe
+// would.
+func Capture(name string) (*os.File, error) {
+	fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC)
+	if err != nil {
+		return nil, fmt.Errorf("memfd_create: %w", err)
+	}
+	return os.NewFile(uintptr(fd), name), nil
+}
+
+// Captured returns the beginning of what was written to a file of Capture; nothing of nil.
+func Captured(f *os.File) []byte {
+	if f == nil {
+		return nil
+	}
+	b, _ := io.ReadAll(io.NewSectionReader(f, 0, MaxCaptured))
+	return b
+}
+
+func (r *invocation) kill() { _ = unix.Kill(-r.pid, unix.SIGKILL) }
+
+// process is the runtime's.
+func (r *invocation) process() processes.Process {
+	p := processes.Process{PID: r.pid}
+	if stat, err := procfs.StatOf(r.pid); err == nil { // it is not reaped before its end is asked for
+		p.StartTime = stat.Started
+	}
+	return p
+}
+
+// end kills a call that takes too long or that nobody wants any more.
+func (r *invocation) end() {
+	r.kill()
+	select {
+	case <-r.ended:
+		_, _ = r.reap()
+	case <-time.After(processes.KilledTimeout):
+		// It hangs in the kernel. Whenever it ends it is an orphan's case.
+		go r.bury(r.pidfd)
+		r.pidfd = -1
+	}
+}
+
+// Aborted is the error of a call that was killed because ctx has ended, after it said that.
+func (c *Call) Aborted(ctx context.Context, said []byte) error {
+	verb := c.Args[0]
+	if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return fmt.Errorf("the runtime's %s was killed: %w", verb, context.Canceled)
+	}
+	wrote := "it wrote no error"
+	if last := Message(said); last != "" {
+		wrote = "it last wrote: " + last
+	}
+	longer := ""
+	if verb == "run" || verb == "create" || verb == "restore" {
+		longer = "; if it only needs longer, raise the handler's container_create_timeout, and start_timeout if that is set"
+	}
+	return fmt.Errorf("the runtime's %s timed out and was killed (%s); see whether %q hangs too, or what it waits for, as a disk or a cgroup (dmesg)%s; %s: %w",
+		verb, strings.Join(c.argv(), " "), c.question(), longer, wrote, context.DeadlineExceeded)
+}
+
+// question asks the runtime for its version, with the same flags.
+func (c *Call) question() string {
+	asks := Call{Options: c.Options, Args: []string{"--version"}}
+	return strings.Join(asks.argv(), " ")
+}
+
+// wrote is what the runtime wrote to its log and to a stderr of its own.
+func (r *invocation) wrote() []byte {
+	said := Captured(r.stderr)
+	if r.call.LogFile != "" {
+		said = append(said, ReadTail(r.call.LogFile)...)
+	}
+	return said
+}
+
+func (r *invocation) bury(pidfd int) {
+	<-r.ended
+	_, _ = r.processes.Reap(r.pid, pidfd)
+	unix.Close(pidfd)
+}
+
+func (r *invocation) reap() (uint32, error) { return r.processes.Reap(r.pid, r.pidfd) }
+
+func (r *invocation) result() ([]byte, error) {
+	status, err := r.reap()
+	if err != nil {
+		return nil, fmt.Errorf("reap the runtime: %w", err)
+	}
+	out := Captured(r.stdout)
+	if status == 0 {
+		return out, nil
+	}
+	return out, &Error{verb: r.call.Args[0], status: status, Message: Message(r.wrote()), question: r.call.question()}
+}
+
+func (r *invocation) close() {
+	r.closeFiles()
+	if r.pidfd >= 0 {
+		unix.Close(r.pidfd)
+	}
+}
+
+func (r *invocation) closeFiles() {
+	for _, f := range []*os.File{r.stdout, r.stderr} {
+		if f != nil {
+			f.Close()
+		}
+	}
+}
+
+// environment is what a runtime gets: that of this process, without what service managers and
+// the daemon put there for us, and with what one call adds. runc would take NOTIFY_SOCKET for
+// its container's.
+func environment(added ...string) []string {
+	var env []string
+	for _, kv := range os.Environ() {
+		switch name, _, _ := strings.Cut(kv, "="); name {
+		case "NOTIFY_SOCKET", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES", "WATCHDOG_USEC", "WATCHDOG_PID", journal.InheritEnv:
+		default:
+			if !slices.ContainsFunc(added, func(kv string) bool { return strings.HasPrefix(kv, name+"=") }) {
+				env = append(env, kv)
+			}
+		}
+	}
+	return append(env, added...)
+}
+
+// helpTimeout bounds the wait for a runtime's help.
+const helpTimeout = 10 * time.Second
+
+// Knows reports whether the runtime's help has a flag in it. Some of it is written to stderr.
+func Knows(ctx context.Context, p *processes.Set, o *journal.Options, flag string, help ...string) bool {
+	ctx, cancel := context.WithTimeout(ctx, helpTimeout)
+	defer cancel()
+	r, err := (&Call{Options: o, Args: help}).begin(p)
+	if err != nil {
+		return false
+	}
+	defer r.close()
+	select {
+	case <-r.ended:
+		_, err = r.reap()
+	case <-ctx.Done():
+		r.end()
+		err = ctx.Err()
+	}
+	return err == nil && strings.Contains(string(Captured(r.stdout))+string(Captured(r.stderr)), flag)
+}

@@ -1,0 +1,101 @@
+package runtimecall
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/berth-cri/berth/internal/test"
+	"github.com/berth-cri/berth/pkg/engine/supervisor/journal"
+)
+
+func TestRuntimeMessage(t *testing.T) {
+	for _, tt := range []struct{ name, said, want string }{
+		{"nothing", "", ""},
+		{"a JSON log, its last error", `{"level":"error","msg":"first"}` + "\n" + `{"level":"error","msg":"last"}` + "\n" + `{"level":"info","msg":"bye"}`, "last"},
+		{"a text log", `time="2026-01-02T03:04:05Z" level=error msg="cannot \"do\" that"`, `cannot "do" that`},
+		{"a text log's bare word", "level=fatal msg=no", "no"},
+		{"a panic and no log", "panic: boom\n\ngoroutine 1", "goroutine 1"},
+		{"JSON goes before text", "oops\n" + `{"level":"error","msg":"why"}` + "\nbye", "why"},
+		{"JSON without an error", `{"level":"warning","msg":"hm"}` + "\nthe end", "the end"},
+		{"broken JSON", `{"level":"error","msg":"cut`, `{"level":"error","msg":"cut`},
+		{"a usage of runsc", "flag provided but not defined: -bogus\nUsage: runsc <flags>\n\nUse \"runsc flags\"\n", "flag provided but not defined: -bogus"},
+		{"a usage of crun", "crun: unrecognized option '--bogus'\nTry `crun --help' or `crun --usage'\n", "crun: unrecognized option '--bogus'"},
+		{"no text", "\xff\xfe", "?"},
+	} {
+		test.Equal(t, fmt.Sprint(tt.name), Message([]byte(tt.said)), tt.want)
+	}
+	long := Message([]byte("begin " + strings.Repeat("é", 5000) + " end"))
+	if len(long) > maxMessage || !strings.HasPrefix(long, "begin ") || !strings.HasSuffix(long, " end") {
+		t.Errorf("%d bytes: %.20q … %.20q", len(long), long, long[len(long)-20:])
+	}
+}
+
+func TestUnknownToRuntime(t *testing.T) {
+	for message, want := range map[string]bool{
+		"container does not exist":                                      true,
+		"error opening file `/run/x/status`: No such file or directory": true,
+		"loading container: file does not exist":                        true,
+		"permission denied":                                             false,
+	} {
+		test.Equal(t, fmt.Sprintf("%q", message), IsUnknown(&Error{Message: message}), want)
+	}
+	if IsUnknown(errors.New("does not exist")) {
+		t.Error("an error that is none of a runtime's")
+	}
+}
+
+func TestEnvironmentIsWithoutWhatIsOurs(t *testing.T) {
+	t.Setenv("NOTIFY_SOCKET", "/run/x")
+	t.Setenv(journal.InheritEnv, "{}")
+	t.Setenv("KEPT", "yes")
+	kept := false
+	for _, kv := range environment() {
+		kept = kept || kv == "KEPT=yes"
+		if strings.HasPrefix(kv, "NOTIFY_SOCKET=") || strings.HasPrefix(kv, journal.InheritEnv+"=") {
+			t.Errorf("a runtime gets %s", kv)
+		}
+	}
+	if !kept {
+		t.Error("a runtime does not get the rest")
+	}
+	if got := environment("KEPT=no"); slices.Contains(got, "KEPT=yes") || got[len(got)-1] != "KEPT=no" {
+		t.Errorf("a runtime that is told of another value gets %q", got)
+	}
+}
+
+func TestArgv(t *testing.T) {
+	c := &Call{
+		Options: &journal.Options{Runtime: "/r", Root: "/root", SystemdCgroup: true, GlobalFlags: []string{"--debug"}},
+		Args:    []string{"run", "id"}, LogFile: "/log",
+	}
+	const want = "/r --root /root --systemd-cgroup --log /log --log-format json --debug run id"
+	if got := strings.Join(c.argv(), " "); got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+}
+
+// The error of a call that hung has all that is needed to look further.
+func TestAborted(t *testing.T) {
+	late, end := context.WithTimeout(t.Context(), 0)
+	defer end()
+	o := &journal.Options{Runtime: "/bin/runc", Root: "/run/runc"}
+	for _, c := range []struct {
+		verb, said string
+		want, not  []string
+	}{
+		{"run", "", []string{"/bin/runc --root /run/runc run id", `"/bin/runc --root /run/runc --version" hangs too`, "container_create_timeout", "start_timeout", "it wrote no error"}, nil},
+		{"delete", "waiting\n", []string{"/bin/runc --root /run/runc delete id", "it last wrote: waiting"}, []string{"container_create_timeout"}},
+	} {
+		err := (&Call{Options: o, Args: []string{c.verb, "id"}}).Aborted(late, []byte(c.said))
+		test.Says(t, err, c.want...)
+		for _, not := range c.not {
+			if strings.Contains(err.Error(), not) {
+				t.Errorf("%s: %q has %q", c.verb, err, not)
+			}
+		}
+	}
+}

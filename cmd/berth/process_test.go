@@ -51,16 +51,14 @@ func TestServeProcess(t *testing.T) {
 		t.Errorf("the state directory is %v (%v)", st.Mode(), err)
 	}
 	test.Must(t, cmd.Process.Signal(unix.SIGHUP))
-	for end := time.Now().Add(30 * time.Second); !strings.Contains(out.String(), "Configuration reloaded"); time.Sleep(10 * time.Millisecond) {
+	test.Eventually(t, "SIGHUP makes it reload", func() bool {
 		select {
 		case err := <-ended:
 			t.Fatalf("SIGHUP ended it: %v\n%s", err, out)
 		default:
 		}
-		if time.Now().After(end) {
-			t.Fatalf("SIGHUP did not make it reload:\n%s", out)
-		}
-	}
+		return strings.Contains(out.String(), "Configuration reloaded")
+	})
 	answers(t, socket)
 	test.Must(t, cmd.Process.Signal(unix.SIGTERM))
 	select {
@@ -130,14 +128,8 @@ func answers(t *testing.T, socket string) {
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	client := runtimeapi.NewRuntimeServiceClient(conn)
-	for {
+	test.Eventually(t, "the daemon answers", func() bool {
 		_, err := client.Version(ctx, &runtimeapi.VersionRequest{}, grpc.WaitForReady(true))
-		if err == nil {
-			return
-		}
-		if ctx.Err() != nil {
-			t.Fatal(err)
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
+		return err == nil
+	})
 }

@@ -220,17 +220,13 @@ func (tr *trial) recovery() {
 	tr.peer.Kill9(tr)
 	begin := time.Now()
 	testbed.Mustf(tr, tr.peer.TryStart(tr.Context()), "start after a kill")
-	deadline := begin.Add(callTimeout)
-	for {
+	testbed.Poll(tr, callTimeout, time.Millisecond, func() error {
 		n, err := tr.running()
-		if err == nil && n == tr.pods {
-			break
+		if err == nil && n != tr.pods {
+			err = fmt.Errorf("after a restart %d of %d containers are listed RUNNING", n, tr.pods)
 		}
-		if time.Now().After(deadline) {
-			tr.Fatalf("after a restart %d of %d containers are listed RUNNING: %v", n, tr.pods, err)
-		}
-		time.Sleep(time.Millisecond)
-	}
+		return err
+	})
 	tr.record("recovery", milliseconds(time.Since(begin)))
 }
 

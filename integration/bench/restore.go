@@ -165,17 +165,17 @@ func (w *warmth) round(counts bool) {
 // served returns when the server at that address has answered.
 func (w *warmth) served(address string) {
 	client := &http.Client{Timeout: 200 * time.Millisecond}
-	for end := time.Now().Add(callTimeout); time.Now().Before(end); time.Sleep(2 * time.Millisecond) {
+	testbed.Poll(w, callTimeout, 2*time.Millisecond, func() error {
 		r, err := client.Get("http://" + address + ":8080/")
 		if err != nil {
-			continue
+			return err
 		}
 		_, err = io.Copy(io.Discard, r.Body)
-		if r.Body.Close(); err == nil && r.StatusCode == http.StatusOK {
-			return
+		if r.Body.Close(); err == nil && r.StatusCode != http.StatusOK {
+			err = fmt.Errorf("%s is served", r.Status)
 		}
-	}
-	w.Fatalf("nothing is served at %s", address)
+		return err
+	})
 }
 
 // onDisk is the size of what is below a directory, in MB.

@@ -11,6 +11,7 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"k8s.io/apimachinery/pkg/util/wait"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/integration/patience"
@@ -88,7 +89,7 @@ func (n *node) heard(t *testing.T, failed <-chan error, of func(sandbox string) 
 		p := n.pod(t)
 		p.stop(t)
 		p.remove(t)
-		for again := time.Now().Add(2 * time.Second); time.Now().Before(again); time.Sleep(10 * time.Millisecond) {
+		err := wait.PollUntilContextTimeout(t.Context(), 10*time.Millisecond, 2*time.Second, true, func(context.Context) (bool, error) {
 			select {
 			case err := <-failed:
 				if status.Code(err) == codes.Unimplemented {
@@ -97,9 +98,10 @@ func (n *node) heard(t *testing.T, failed <-chan error, of func(sandbox string) 
 				t.Fatalf("GetContainerEvents ended: %v", err)
 			default:
 			}
-			if of(p.ID) {
-				return
-			}
+			return of(p.ID), nil
+		})
+		if err == nil {
+			return
 		}
 		if time.Now().After(end) {
 			t.Fatalf("a subscription told nothing of pods within %v", n.Wait)

@@ -2,6 +2,7 @@ package conformance
 
 import (
 	"bytes"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -10,7 +11,6 @@ import (
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/berth-cri/berth/integration/patience"
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
@@ -31,18 +31,18 @@ func (c *container) logged(t *testing.T) logged {
 	t.Helper()
 	path := c.logFile()
 	var last int64 = -1
-	end := time.Now().Add(patience.Of(time.Minute))
-	for began := time.Now(); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+	began := time.Now()
+	testbed.Poll(t, time.Minute, 20*time.Millisecond, func() error {
 		fi, err := os.Stat(path)
 		must(t, err, "log file")
 		if size := fi.Size(); size != last || c.status(t).GetState() != runtimeapi.ContainerState_CONTAINER_EXITED {
 			last, began = size, time.Now()
-			continue
 		}
 		if quiet := time.Since(began); quiet > time.Second || last > 0 && quiet > 150*time.Millisecond {
-			break
+			return nil
 		}
-	}
+		return errors.New("the log still grows")
+	})
 	if b := readFile(path); b != "" && b[len(b)-1] != '\n' {
 		t.Errorf("the log of an ended container ends without a newline: %q", clip([]byte(b[strings.LastIndexByte(b, '\n')+1:])))
 	}

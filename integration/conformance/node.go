@@ -2,6 +2,7 @@ package conformance
 
 import (
 	"context"
+	"errors"
 	"os"
 	"slices"
 	"strings"
@@ -138,18 +139,15 @@ func (n *node) eventually(t *testing.T, what string, ok func() bool) {
 	within(t, n.Wait, what, ok)
 }
 
-// within is eventually with a bound of its own. It asks less often the longer it
-// takes: some questions start a process, and others need the processors too.
+// within is eventually with a bound of its own.
 func within(t *testing.T, bound time.Duration, what string, ok func() bool) {
 	t.Helper()
-	bound = patience.Of(bound)
-	end := time.Now().Add(bound)
-	for pause := 10 * time.Millisecond; !ok(); pause = min(pause*3/2, 250*time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("not within %v: %s", bound, what)
+	testbed.Eventually(t, bound, func() error {
+		if !ok() {
+			return errors.New(what)
 		}
-		time.Sleep(pause)
-	}
+		return nil
+	})
 }
 
 // maxReceive lets one call receive more than gRPC's 4 MiB.

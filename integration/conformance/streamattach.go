@@ -35,7 +35,6 @@ func (s *session) untilEchoed() {
 	s.n.eventually(s.t, "a line is answered", func() bool {
 		tries++
 		s.send(fmt.Sprintf("try%d\n", tries))
-		time.Sleep(50 * time.Millisecond)
 		return strings.Contains(s.stdout.String(), "got:try")
 	})
 }
@@ -161,7 +160,6 @@ func attachToTheEnd(t *testing.T, n *node) {
 		s := c.attach(t, proto, streams{stdin: true})
 		n.eventually(t, "the session is attached", func() bool {
 			s.send("hello\n")
-			time.Sleep(50 * time.Millisecond)
 			return strings.Contains(s.stderr.String(), "ready")
 		})
 		s.send("go\n")

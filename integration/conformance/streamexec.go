@@ -87,7 +87,6 @@ func (s *session) untilSize(want string) {
 	s.t.Helper()
 	s.n.eventually(s.t, "the terminal has "+want+" rows and columns", func() bool {
 		s.send("echo size:$(stty size)\n")
-		time.Sleep(50 * time.Millisecond)
 		return strings.Contains(s.stdout.String(), "size:"+want)
 	})
 }

@@ -49,20 +49,20 @@ func TestNoNetworkConfiguration(t *testing.T) {
 // networkReady waits until Status says of the network what it should.
 func (b *bed) networkReady(t *testing.T, want bool) {
 	t.Helper()
-	var last *runtimeapi.RuntimeCondition
-	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+	testbed.Eventually(t, time.Minute, func() error {
 		st, err := b.Client.Status(testbed.Within(t, time.Minute), &runtimeapi.StatusRequest{})
 		testbed.Must(t, err)
+		var last *runtimeapi.RuntimeCondition
 		for _, c := range st.GetStatus().GetConditions() {
-			if c.GetType() != "NetworkReady" {
-				continue
-			}
-			if last = c; c.GetStatus() == want && (want || c.GetReason() != "" && c.GetMessage() != "") {
-				return
+			if c.GetType() == "NetworkReady" {
+				last = c
 			}
 		}
-	}
-	t.Errorf("the network's condition is %v, want %v", last, want)
+		if last.GetStatus() == want && (want || last.GetReason() != "" && last.GetMessage() != "") {
+			return nil
+		}
+		return fmt.Errorf("the network's condition is %v, want %v", last, want)
+	})
 }
 
 // TestBadNetwork has the network fail while a pod is being made.

@@ -58,15 +58,15 @@ func TestPainAddingAHandlerMeansARestart(t *testing.T) {
 func (b *bed) firstPod(t *testing.T, handler string) string {
 	t.Helper()
 	config := b.Client.SandboxConfig("")
-	for end := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
-		resp, err := b.Client.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: config, RuntimeHandler: handler})
-		if err == nil {
-			return resp.GetPodSandboxId()
-		}
-		if status.Code(err) != codes.InvalidArgument || time.Now().After(end) {
+	var resp *runtimeapi.RunPodSandboxResponse
+	testbed.Eventually(t, patience, func() (err error) {
+		resp, err = b.Client.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: config, RuntimeHandler: handler})
+		if err != nil && status.Code(err) != codes.InvalidArgument {
 			t.Fatal(err)
 		}
-	}
+		return err
+	})
+	return resp.GetPodSandboxId()
 }
 
 func (b *bed) removeSandbox(t *testing.T, id string) {

@@ -139,11 +139,12 @@ func (m *member) count(t *testing.T) int {
 func (p *pod) reaches(t *testing.T, n int) {
 	t.Helper()
 	for _, m := range p.members {
-		for end := time.Now().Add(patience); m.count(t) <= n; time.Sleep(50 * time.Millisecond) {
-			if time.Now().After(end) {
-				t.Fatalf("container %s has counted to %d, not beyond %d", m.config.GetMetadata().GetName(), m.count(t), n)
+		testbed.Eventually(t, patience, func() error {
+			if got := m.count(t); got <= n {
+				return fmt.Errorf("container %s has counted to %d, not beyond %d", m.config.GetMetadata().GetName(), got, n)
 			}
-		}
+			return nil
+		})
 	}
 }
 

@@ -128,7 +128,6 @@ func TestRuntimeIsReplaced(t *testing.T) {
 	})
 	b.restored(t, fresh, later).reaches(t, 4)
 	testbed.InstallRunsc(t, testbed.Runsc, bin)
-	time.Sleep(10 * time.Millisecond)
 	b.restored(t, p, dir).reaches(t, 4)
 }
 

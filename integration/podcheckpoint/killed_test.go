@@ -1,6 +1,7 @@
 package podcheckpoint
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -51,23 +52,25 @@ func (w *watched) files(t *testing.T) []string {
 // before done.
 func (w *watched) working(t *testing.T, done <-chan error) int {
 	t.Helper()
-	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(2 * time.Millisecond) {
+	pid := 0
+	testbed.Eventually(t, patience, func() error {
 		for _, file := range w.files(t) {
-			pid := value(strconv.Atoi(strings.TrimPrefix(filepath.Base(file), "pid.")))(t)
+			one := value(strconv.Atoi(strings.TrimPrefix(filepath.Base(file), "pid.")))(t)
 			// It works once it has opened its log.
-			fds, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid)) // it may be gone
+			fds, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", one)) // it may be gone
 			for _, fd := range fds {
 				if to, err := os.Readlink(fd); err == nil && (strings.HasSuffix(to, "dump.log") || strings.HasSuffix(to, "restore.log")) {
-					return pid
+					pid = one
+					return nil
 				}
 			}
 		}
 		if len(done) > 0 {
-			return 0
+			return nil
 		}
-	}
-	t.Fatal("CRIU is not called")
-	return 0
+		return errors.New("CRIU is not called")
+	})
+	return pid
 }
 
 // parentOf is who started a process; 0 if that is gone.

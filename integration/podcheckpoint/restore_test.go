@@ -1,12 +1,12 @@
 package podcheckpoint
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/berth-cri/berth/integration/testbed"
 )
@@ -55,11 +55,12 @@ func podGoesOn(t *testing.T, handler string) {
 		t.Errorf("stopped, it ended with %d", got)
 	}
 	n := again.members[1].count(t)
-	for end := time.Now().Add(patience); again.members[1].count(t) <= n+2; time.Sleep(50 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("the other container does not go on")
+	testbed.Eventually(t, patience, func() error {
+		if again.members[1].count(t) <= n+2 {
+			return errors.New("the other container does not go on")
 		}
-	}
+		return nil
+	})
 	b.Kill9(t)
 	b.Start(t)
 	beside.reaches(t, beside.members[0].count(t)+3)

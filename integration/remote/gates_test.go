@@ -2,6 +2,7 @@ package remote
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"net/http"
 	"os"
@@ -9,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/berth-cri/berth/integration/testbed"
 )
@@ -88,13 +91,8 @@ func (g *gates) pulls(next http.Handler) http.Handler {
 			if err := os.WriteFile(filepath.Join(g.dir, "at", gate), nil, 0o600); err != nil {
 				panic(err)
 			}
-			for g.held(gate) {
-				select {
-				case <-r.Context().Done():
-					return
-				default:
-					time.Sleep(20 * time.Millisecond)
-				}
+			if err := wait.PollUntilContextCancel(r.Context(), 20*time.Millisecond, true, func(context.Context) (bool, error) { return !g.held(gate), nil }); err != nil {
+				return
 			}
 		}
 		next.ServeHTTP(w, r)

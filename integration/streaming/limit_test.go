@@ -4,12 +4,12 @@ import (
 	"io"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/containerd/errdefs"
 	"k8s.io/client-go/tools/remotecommand"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/engine/streaming"
 )
 
@@ -34,10 +34,12 @@ func TestSessionsAreLimited(t *testing.T) {
 	}
 	_ = conn.Close()
 	soon(t, ended, "the session has ended")
-	for err = errdefs.ErrResourceExhausted; errdefs.IsResourceExhausted(err); _, err = s.GetExec(ask) {
-		time.Sleep(time.Millisecond) // it is counted until it has answered its client
-	}
-	if err != nil {
-		t.Error(err)
-	}
+	// It is counted until it has answered its client.
+	test.Eventually(t, "there is room for another session", func() bool {
+		_, err := s.GetExec(ask)
+		if err != nil && !errdefs.IsResourceExhausted(err) {
+			t.Fatal(err)
+		}
+		return err == nil
+	})
 }

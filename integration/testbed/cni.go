@@ -1,6 +1,7 @@
 package testbed
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -15,6 +16,7 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
+	"k8s.io/apimachinery/pkg/util/wait"
 )
 
 // CNI is a network of one testbed: a bridge with masquerading, host-local
@@ -217,12 +219,10 @@ func (c *CNI) removeRules() error {
 // whole lists again what was changed while it was listed: other tests make and
 // remove links all the time.
 func whole[T any](list func() ([]T, error)) (all []T, err error) {
-	for range 50 {
-		if all, err = list(); !errors.Is(err, netlink.ErrDumpInterrupted) {
-			break
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
+	_ = wait.PollUntilContextTimeout(context.Background(), 10*time.Millisecond, 5*time.Second, true, func(context.Context) (bool, error) {
+		all, err = list()
+		return !errors.Is(err, netlink.ErrDumpInterrupted), nil
+	})
 	return all, err
 }
 

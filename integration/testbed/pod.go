@@ -339,9 +339,16 @@ const stateTimeout = 2 * time.Minute
 // after the timeout, which is longer on a machine that is slower.
 func Eventually(t T, timeout time.Duration, check func() error) {
 	t.Helper()
+	Poll(t, timeout, 100*time.Millisecond, check)
+}
+
+// Poll is Eventually with a bound on the time between two checks, which begins with a
+// millisecond and doubles.
+func Poll(t T, timeout, longest time.Duration, check func() error) {
+	t.Helper()
 	timeout = patience.Of(timeout)
 	deadline := time.Now().Add(timeout)
-	for wait := time.Millisecond; ; wait = min(2*wait, 100*time.Millisecond) {
+	for wait := time.Millisecond; ; wait = min(2*wait, longest) {
 		err := check()
 		if err == nil {
 			return

@@ -1,6 +1,7 @@
 package testbed
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"github.com/moby/sys/mountinfo"
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/berth-cri/berth/integration/patience"
 )
@@ -169,20 +171,17 @@ var leakPatience = patience.Of(30 * time.Second)
 // NoLeaks fails unless all that came since before goes within leakPatience.
 func (d *Daemon) NoLeaks(t T, before Snapshot) {
 	t.Helper()
-	deadline := time.Now().Add(leakPatience)
-	for {
+	var leaks []string
+	err := wait.PollUntilContextTimeout(context.WithoutCancel(t.Context()), 50*time.Millisecond, leakPatience, true, func(context.Context) (bool, error) {
 		after, err := d.snapshot()
-		Mustf(t, err, "look at what the daemon has on the host")
-		leaks := before.Leaks(after)
-		if len(leaks) == 0 {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Errorf("left behind:\n%s", indent(leaks))
-			return
-		}
-		time.Sleep(50 * time.Millisecond)
+		leaks = before.Leaks(after)
+		return len(leaks) == 0, err
+	})
+	if wait.Interrupted(err) {
+		t.Errorf("left behind:\n%s", indent(leaks))
+		return
 	}
+	Mustf(t, err, "look at what the daemon has on the host")
 }
 
 func indent(lines []string) string {

@@ -1,6 +1,7 @@
 package testbed
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/berth-cri/berth/integration/patience"
 )
@@ -28,22 +30,20 @@ func (d *Daemon) sweep(t T) {
 // killProcesses kills what runs in the pods' cgroups, and every process that was
 // started with a path of this daemon: supervisors, shims, runtimes.
 func (d *Daemon) killProcesses() error {
-	deadline := time.Now().Add(patience.Of(30 * time.Second))
-	for {
-		processes := d.processes()
-		if len(processes) == 0 {
-			return nil
-		}
-		if time.Now().After(deadline) {
-			return fmt.Errorf("processes that do not die: %v", processes)
-		}
+	var processes []hostProcess
+	err := wait.PollUntilContextTimeout(context.Background(), 10*time.Millisecond, patience.Of(30*time.Second), true, func(context.Context) (bool, error) {
+		processes = d.processes()
 		for _, p := range processes {
 			if err := unix.Kill(p.pid, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
-				return fmt.Errorf("kill %v: %w", p, err)
+				return false, fmt.Errorf("kill %v: %w", p, err)
 			}
 		}
-		time.Sleep(10 * time.Millisecond)
+		return len(processes) == 0, nil
+	})
+	if wait.Interrupted(err) {
+		return fmt.Errorf("processes that do not die: %v", processes)
 	}
+	return err
 }
 
 // hostProcess is a process that belongs to a daemon.
@@ -192,13 +192,18 @@ func (d *Daemon) removeCgroups() error {
 
 // removeCgroup waits for the kernel to let go of processes that are dead already.
 func removeCgroup(dir string) error {
-	for deadline := time.Now().Add(patience.Of(20 * time.Second)); ; time.Sleep(5 * time.Millisecond) {
-		err := unix.Rmdir(dir)
-		if err == nil || errors.Is(err, unix.ENOENT) {
-			return nil
+	err := wait.PollUntilContextTimeout(context.Background(), 5*time.Millisecond, patience.Of(20*time.Second), true, func(context.Context) (bool, error) {
+		switch err := unix.Rmdir(dir); {
+		case errors.Is(err, unix.EBUSY):
+			return false, nil
+		case errors.Is(err, unix.ENOENT):
+			return true, nil
+		default:
+			return err == nil, err
 		}
-		if !errors.Is(err, unix.EBUSY) || time.Now().After(deadline) {
-			return fmt.Errorf("remove cgroup %s: %w", dir, err)
-		}
+	})
+	if err != nil {
+		return fmt.Errorf("remove cgroup %s: %w", dir, err)
 	}
+	return nil
 }

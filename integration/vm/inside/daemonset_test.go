@@ -3,6 +3,7 @@
 package inside
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/berth-cri/berth/integration/testbed"
 )
@@ -130,10 +132,8 @@ func toldOfBerth() bool {
 // killedWhen kills the installer as soon as something is so.
 func killedWhen(t *testing.T, what string, is func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(5 * soon); !is(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("it is never so that %s", what)
-		}
+	if err := wait.PollUntilContextTimeout(t.Context(), time.Millisecond, 5*soon, true, func(context.Context) (bool, error) { return is(), nil }); err != nil {
+		t.Fatalf("it is never so that %s", what)
 	}
 	run(t, "pkill", "-KILL", "-x", "berth-installer")
 }

@@ -1,9 +1,9 @@
 // Package network connects pods to the node's network by CNI plugins.
 //
 //	plugins := network.New(network.Config{ConfDir: "/etc/cni/net.d", BinDirs: []string{"/opt/cni/bin"}, CacheDir: dir})
-//	pod, err := network.PodFrom(id, config, netns, cgroupPath)
-//	result, err := plugins.Setup(ctx, pod)      // CNI ADD; result goes into the sandbox's record
-//	err = plugins.Teardown(ctx, pod, result)    // CNI DEL, then namespaces.Release
+//	pod, err := network.PodFrom(id, config, netns, "")
+//	result, err := plugins.Setup(ctx, *pod)      // CNI ADD; result goes into the sandbox's record
+//	err = plugins.Teardown(ctx, *pod, result)    // CNI DEL, then namespaces.Release
 //
 // A pod is always disconnected by the configuration that connected it, whatever
 // the directory holds by then. Setup writes that configuration down before the

@@ -49,12 +49,12 @@ type DNS struct {
 	Options  []string `json:"options,omitempty"`
 }
 
-// PodFrom takes from a sandbox's configuration what plugins are told. Port
+// PodFrom takes from a sandbox's configuration what plugins are given. Port
 // mappings without a host port are left out, as the CRI demands. What plugins
 // could only misread is errdefs.ErrInvalidArgument.
-func PodFrom(id string, config *runtimeapi.PodSandboxConfig, netns, cgroupPath string) (Pod, error) {
+func PodFrom(id string, config *runtimeapi.PodSandboxConfig, netns, cniConfDir string) (*Pod, error) {
 	meta := config.GetMetadata()
-	pod := Pod{
+	pod := &Pod{
 		ID:           id,
 		Name:         meta.GetName(),
 		Namespace:    meta.GetNamespace(),
@@ -62,17 +62,16 @@ func PodFrom(id string, config *runtimeapi.PodSandboxConfig, netns, cgroupPath s
 		NetNS:        netns,
 		Annotations:  config.GetAnnotations(),
 		DNS:          dnsFrom(config.GetDnsConfig()),
-		CgroupPath:   cgroupPath,
+		CgroupPath:   config.GetLinux().GetCgroupParent(),
+		CNIConfDir:   cniConfDir,
 		PortMappings: portMappings(config.GetPortMappings()),
 	}
 	if err := pod.check(); err != nil {
-		return Pod{}, err
+		return nil, err
 	}
 	var err error
-	if pod.Bandwidth, err = bandwidthFrom(config.GetAnnotations()); err != nil {
-		return Pod{}, err
-	}
-	return pod, nil
+	pod.Bandwidth, err = bandwidthFrom(config.GetAnnotations())
+	return pod, err
 }
 
 // check refuses identities that would turn into other CNI arguments.

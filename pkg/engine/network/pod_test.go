@@ -17,6 +17,7 @@ func TestPodFrom(t *testing.T) {
 		Metadata:    &runtimeapi.PodSandboxMetadata{Name: "web", Namespace: "shop", Uid: "u-1", Attempt: 3},
 		Labels:      map[string]string{"l": "1"},
 		Annotations: map[string]string{ingressAnnotation: "10M", egressAnnotation: "1.5G"},
+		Linux:       &runtimeapi.LinuxPodSandboxConfig{CgroupParent: "/kubepods/pod1"},
 		DnsConfig:   &runtimeapi.DNSConfig{Servers: []string{"1.1.1.1"}},
 		PortMappings: []*runtimeapi.PortMapping{
 			{ContainerPort: 80},
@@ -24,8 +25,8 @@ func TestPodFrom(t *testing.T) {
 			nil,
 			{ContainerPort: 80, HostPort: 8080},
 		},
-	}, "/run/ns/net", "/kubepods/pod1"))(t)
-	want := Pod{
+	}, "/run/ns/net", "/etc/cni/other"))(t)
+	want := &Pod{
 		ID: "id1", Name: "web", Namespace: "shop", UID: "u-1", NetNS: "/run/ns/net",
 		Annotations: map[string]string{ingressAnnotation: "10M", egressAnnotation: "1.5G"},
 		DNS:         &DNS{Servers: []string{"1.1.1.1"}},
@@ -34,7 +35,7 @@ func TestPodFrom(t *testing.T) {
 			{HostPort: 8080, ContainerPort: 80, Protocol: "tcp"},
 		},
 		Bandwidth:  &Bandwidth{IngressRate: 10_000_000, IngressBurst: burst, EgressRate: 1_500_000_000, EgressBurst: burst},
-		CgroupPath: "/kubepods/pod1",
+		CgroupPath: "/kubepods/pod1", CNIConfDir: "/etc/cni/other",
 	}
 	if !reflect.DeepEqual(pod, want) {
 		t.Errorf("got  %+v\nwant %+v", pod, want)

@@ -147,7 +147,7 @@ func TestRollBackOrder(t *testing.T) {
 			for _, call := range c.fails {
 				b.Fails[call] = errors.New(call + " fails")
 			}
-			err := b.bringUp(t.Context(), b.sandbox)
+			err := b.bringUp(t.Context(), b.sandbox, nil)
 			if !errors.Is(err, b.Fails["Prepare"]) {
 				t.Errorf("it failed with %v, not with the cause", err)
 			}
@@ -175,7 +175,7 @@ func TestRollBackAfterTheCallerLeft(t *testing.T) {
 			cancel()
 		}
 	}
-	test.ErrorIs(t, b.bringUp(ctx, b.sandbox), context.Canceled, "it answered")
+	test.ErrorIs(t, b.bringUp(ctx, b.sandbox, nil), context.Canceled, "it answered")
 	if _, there := b.pods.Sandboxes.Get(b.sandbox.ID()); there || !b.nameIsFree() {
 		t.Error("a sandbox is left that nobody was told of")
 	}

@@ -87,7 +87,7 @@ func (b *runs) run(ctx context.Context, r *runtimeapi.RunPodSandboxRequest, from
 	}
 	defer release()
 	id := pod.NewID()
-	spec, err := b.plan(ctx, id, r, d, rt)
+	spec, connected, err := b.plan(ctx, id, r, d, rt)
 	if err != nil {
 		return nil, err
 	}
@@ -101,7 +101,7 @@ func (b *runs) run(ctx context.Context, r *runtimeapi.RunPodSandboxRequest, from
 		return nil, err
 	}
 	failpoint.Hit(failpoint.SandboxReserved)
-	if err := b.bringUp(ctx, s); err != nil {
+	if err := b.bringUp(ctx, s, connected); err != nil {
 		return nil, err
 	}
 	failpoint.Hit(failpoint.SandboxReady)
@@ -109,31 +109,33 @@ func (b *runs) run(ctx context.Context, r *runtimeapi.RunPodSandboxRequest, from
 }
 
 // plan refuses what cannot be run, and returns what is decided about a sandbox before it
-// exists. It changes nothing.
-func (b *runs) plan(ctx context.Context, id string, r *runtimeapi.RunPodSandboxRequest, d *handler.Definition, rt *probe.Runtime) (spec pod.SandboxSpec, err error) {
+// exists, and how it is connected to the network; nil is for a pod with the host's. It
+// changes nothing.
+func (b *runs) plan(ctx context.Context, id string, r *runtimeapi.RunPodSandboxRequest, d *handler.Definition, rt *probe.Runtime) (spec pod.SandboxSpec, connected *network.Pod, err error) {
 	if err := b.capabilities.CheckSandbox(ctx, r.GetConfig(), d, rt); err != nil {
-		return spec, err
+		return spec, nil, err
 	}
 	spec = pod.SandboxSpec{
 		Handler: r.GetRuntimeHandler(), Definition: d, CreatedAt: b.pods.Clock.Now(), Plan: pod.NewPlan(r.GetConfig(), d, rt), Boot: b.pods.Boot,
 	}
 	spec.Config.Msg = r.GetConfig()
 	if err := b.needNetwork(ctx, spec.Plan, d); err != nil {
-		return spec, err
+		return spec, nil, err
 	}
 	if spec.Pinned, err = b.settings.Pin(d); err != nil {
-		return spec, err
+		return spec, nil, err
 	}
 	spec.Pinned.Generation = handler.GenerationFrom(ctx)
 	if spec.Plan.Process {
 		spec.Pinned.PauseRoot = filepath.Base(b.binaries.Tools.PauseRoot)
 	}
-	// What the network cannot make sense of must not be found out half-way.
-	if _, err := network.PodFrom(id, r.GetConfig(), netPath(id), r.GetConfig().GetLinux().GetCgroupParent()); spec.Plan.Net && err != nil {
-		return spec, err
+	if spec.Plan.Net {
+		if connected, err = network.PodFrom(id, r.GetConfig(), netPath(id), d.CNIConfDir); err != nil {
+			return spec, nil, err
+		}
 	}
 	spec.ProcessLabel, spec.MountLabel, err = ocispec.SELinuxLabels(r.GetConfig().GetLinux().GetSecurityContext().GetSelinuxOptions(), "")
-	return spec, err
+	return spec, connected, err
 }
 
 // record reserves what belongs to one sandbox only, and writes it down.
@@ -163,9 +165,9 @@ func (b *runs) needNetwork(ctx context.Context, p pod.Plan, d *handler.Definitio
 
 // bringUp makes everything that s consists of, and shows it. On error it takes
 // everything back.
-func (b *runs) bringUp(ctx context.Context, s *pod.Sandbox) error {
+func (b *runs) bringUp(ctx context.Context, s *pod.Sandbox, connected *network.Pod) error {
 	b.shims.Hold(s.Spec().Supervisor)
-	err := b.MakeParts(ctx, s)
+	err := b.MakeParts(ctx, s, connected)
 	if err == nil {
 		starting, end := step.Begin(ctx, step.Runtime)
 		err = b.processes.Start(starting, s)
@@ -218,13 +220,14 @@ func (b *runs) rollBack(s *pod.Sandbox, cause error) error {
 }
 
 // MakeParts makes what does not depend on each other at the same time: the
-// network, the sandbox's files, the supervisor.
-func (b *runs) MakeParts(ctx context.Context, s *pod.Sandbox) error {
+// network, the sandbox's files, the supervisor. A nil connected leaves the pod without
+// a network, or with the host's.
+func (b *runs) MakeParts(ctx context.Context, s *pod.Sandbox, connected *network.Pod) error {
 	if err := s.Spec().Plan.MakePodDir(b.pods.SandboxDir(s.ID())); err != nil {
 		return fmt.Errorf("sandbox directory: %w", err)
 	}
 	g, gctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return b.makeNetwork(gctx, s) })
+	g.Go(func() error { return b.makeNetwork(gctx, s, connected) })
 	g.Go(func() error { return b.makeFiles(s) })
 	g.Go(func() error {
 		preparing, end := step.Begin(gctx, step.Runtime)
@@ -236,7 +239,7 @@ func (b *runs) MakeParts(ctx context.Context, s *pod.Sandbox) error {
 }
 
 // makeNetwork pins the namespaces and connects the pod.
-func (b *runs) makeNetwork(ctx context.Context, s *pod.Sandbox) error {
+func (b *runs) makeNetwork(ctx context.Context, s *pod.Sandbox, connected *network.Pod) error {
 	spec := s.Spec()
 	if !spec.Plan.Net && !spec.Plan.IPC && !spec.Plan.UTS && spec.Plan.User == nil {
 		return nil // the pod shares all of them with the host
@@ -249,33 +252,23 @@ func (b *runs) makeNetwork(ctx context.Context, s *pod.Sandbox) error {
 		return err
 	}
 	if err := s.Update(func(st *pod.SandboxStatus) error {
-		st.Namespaces, st.Tried = *ns, spec.Plan.Net && !spec.SelfCheck
+		st.Namespaces, st.Tried = *ns, connected != nil
 		return nil
 	}); err != nil {
 		return err
 	}
 	failpoint.Hit(failpoint.SandboxPinned)
-	if !spec.Plan.Net || spec.SelfCheck {
+	if connected == nil {
 		return nil
 	}
-	p, err := b.networkPod(s)
-	if err != nil {
-		return err
-	}
 	connecting, end := step.Begin(ctx, step.Network)
-	result, err := b.cni.Setup(connecting, p)
+	result, err := b.cni.Setup(connecting, *connected)
 	end(err)
 	if err != nil {
 		return fmt.Errorf("network: %w", err)
 	}
 	failpoint.Hit(failpoint.SandboxNetworked)
 	return s.Update(func(st *pod.SandboxStatus) error { st.Network = result; return nil })
-}
-
-func (b *runs) networkPod(s *pod.Sandbox) (network.Pod, error) {
-	p, err := network.PodFrom(s.ID(), s.Config(), s.Status().Namespaces.Net, s.Config().GetLinux().GetCgroupParent())
-	p.CNIConfDir = s.Spec().Definition.CNIConfDir
-	return p, err
 }
 
 // netPath is where CNI daemons that run in pods look for network namespaces.

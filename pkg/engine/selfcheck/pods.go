@@ -223,7 +223,7 @@ func (b *Pods) specOf(d *handler.Definition, rt *probe.Runtime, t *checks) (*pod
 
 // begin starts the program of a self-check pod.
 func (b *Pods) begin(ctx context.Context, s *pod.Sandbox) error {
-	if err := b.sandboxes.MakeParts(ctx, s); err != nil {
+	if err := b.sandboxes.MakeParts(ctx, s, nil); err != nil {
 		return failedAt("its namespaces and files", err)
 	}
 	if err := b.sandboxes.Start(ctx, s); err != nil {

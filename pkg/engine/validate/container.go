@@ -10,19 +10,16 @@ import (
 
 func containerConfig(field string, c *runtimeapi.ContainerConfig, sandbox *runtimeapi.PodSandboxConfig) error {
 	return first(
-		func() error { return containerMetadata(field+".metadata", c.GetMetadata()) },
-		func() error { return containerImage(field+".image", c.GetImage()) },
-		func() error { return process(field, c) },
-		func() error { return inside(field+".log_path", c.GetLogPath(), "the sandbox's log_directory") },
-		func() error { return known(field+".stop_signal", c.GetStopSignal(), runtimeapi.Signal_name) },
-		func() error { return each(field+".mounts", c.GetMounts(), mount) },
-		func() error { return each(field+".devices", c.GetDevices(), device) },
-		func() error { return each(field+".CDI_devices", c.GetCDIDevices(), cdiDevice) },
-		func() error { return resources(field+".linux.resources", c.GetLinux().GetResources()) },
-		func() error {
-			return containerSecurity(field+".linux.security_context",
-				c.GetLinux().GetSecurityContext(), sandbox.GetLinux().GetSecurityContext())
-		},
+		containerMetadata(field+".metadata", c.GetMetadata()),
+		containerImage(field+".image", c.GetImage()),
+		process(field, c),
+		inside(field+".log_path", c.GetLogPath(), "the sandbox's log_directory"),
+		known(field+".stop_signal", c.GetStopSignal(), runtimeapi.Signal_name),
+		each(field+".mounts", c.GetMounts(), mount),
+		each(field+".devices", c.GetDevices(), device),
+		each(field+".CDI_devices", c.GetCDIDevices(), cdiDevice),
+		resources(field+".linux.resources", c.GetLinux().GetResources()),
+		containerSecurity(field+".linux.security_context", c.GetLinux().GetSecurityContext(), sandbox.GetLinux().GetSecurityContext()),
 	)
 }
 
@@ -43,10 +40,10 @@ func containerImage(field string, i *runtimeapi.ImageSpec) error {
 // process checks what goes to execve and chdir.
 func process(field string, c *runtimeapi.ContainerConfig) error {
 	return first(
-		func() error { return each(field+".command", c.GetCommand(), withoutNUL) },
-		func() error { return each(field+".args", c.GetArgs(), withoutNUL) },
-		func() error { return absolute(field+".working_dir", c.GetWorkingDir(), optional) },
-		func() error { return each(field+".envs", c.GetEnvs(), env) },
+		each(field+".command", c.GetCommand(), withoutNUL),
+		each(field+".args", c.GetArgs(), withoutNUL),
+		absolute(field+".working_dir", c.GetWorkingDir(), optional),
+		each(field+".envs", c.GetEnvs(), env),
 	)
 }
 
@@ -65,21 +62,15 @@ func env(field string, e *runtimeapi.KeyValue) error {
 }
 
 func device(field string, d *runtimeapi.Device) error {
+	p := d.GetPermissions()
 	return first(
-		func() error { return absolute(field+".host_path", d.GetHostPath(), required) },
-		func() error { return absolute(field+".container_path", d.GetContainerPath(), required) },
-		func() error {
-			if p := d.GetPermissions(); p == "" || strings.Trim(p, "rwm") != "" {
-				return invalid(field+".permissions", "%s is not made of r, w and m; use for example rwm", quoted(p))
-			}
-			return nil
-		},
+		absolute(field+".host_path", d.GetHostPath(), required),
+		absolute(field+".container_path", d.GetContainerPath(), required),
+		invalidIf(p == "" || strings.Trim(p, "rwm") != "", field+".permissions", "%s is not made of r, w and m; use for example rwm", quoted(p)),
 	)
 }
 
 func cdiDevice(field string, d *runtimeapi.CDIDevice) error {
-	if !parser.IsQualifiedName(d.GetName()) {
-		return invalid(field+".name", "%s is not a CDI device; write it as vendor/class=name", quoted(d.GetName()))
-	}
-	return nil
+	return invalidIf(!parser.IsQualifiedName(d.GetName()), field+".name",
+		"%s is not a CDI device; write it as vendor/class=name", quoted(d.GetName()))
 }

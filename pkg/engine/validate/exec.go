@@ -1,7 +1,6 @@
 package validate
 
 import (
-	"fmt"
 	"maps"
 	"math"
 	"path/filepath"
@@ -18,35 +17,38 @@ const maxSeconds = int64(math.MaxInt64 / time.Second)
 // ExecSync checks a command that is run to its end.
 func ExecSync(req *runtimeapi.ExecSyncRequest) error {
 	return first(
-		func() error { return ID("container_id", req.GetContainerId()) },
-		func() error { return command(req.GetCmd()) },
-		func() error { return between("timeout", req.GetTimeout(), 0, maxSeconds) },
+		ID("container_id", req.GetContainerId()),
+		command(req.GetCmd()),
+		between("timeout", req.GetTimeout(), 0, maxSeconds),
 	)
 }
 
 // Exec checks a command that is run with streams.
 func Exec(req *runtimeapi.ExecRequest) error {
 	return first(
-		func() error { return ID("container_id", req.GetContainerId()) },
-		func() error { return command(req.GetCmd()) },
-		func() error { return streams(req) },
+		ID("container_id", req.GetContainerId()),
+		command(req.GetCmd()),
+		streams(req),
 	)
 }
 
 // Attach checks the streams to attach to.
 func Attach(req *runtimeapi.AttachRequest) error {
 	return first(
-		func() error { return ID("container_id", req.GetContainerId()) },
-		func() error { return streams(req) },
+		ID("container_id", req.GetContainerId()),
+		streams(req),
 	)
 }
 
 // CheckpointContainer checks where a checkpoint is to be written.
 func CheckpointContainer(req *runtimeapi.CheckpointContainerRequest) error {
+	path := req.GetLocation()
 	return first(
-		func() error { return ID("container_id", req.GetContainerId()) },
-		func() error { return archive("location", req.GetLocation()) },
-		func() error { return between("timeout", req.GetTimeout(), 0, maxSeconds) },
+		ID("container_id", req.GetContainerId()),
+		invalidIf(!filepath.IsAbs(path) || strings.HasSuffix(path, "/"), "location",
+			"must be the absolute path of the archive to write, not %.300q", path),
+		withoutNUL("location", path),
+		between("timeout", req.GetTimeout(), 0, maxSeconds),
 	)
 }
 
@@ -61,44 +63,35 @@ const (
 // CheckpointPod checks where to write the checkpoint of which containers, and how.
 func CheckpointPod(req *runtimeapi.CheckpointPodRequest) error {
 	return first(
-		func() error { return ID("pod_sandbox_id", req.GetPodSandboxId()) },
-		func() error { return absolute("output_path", req.GetOutputPath(), required) },
-		func() error {
-			if len(req.GetContainerIds()) == 0 {
-				return invalid("container_ids", "is empty; name the containers that run in the pod")
-			}
-			return each("container_ids", req.GetContainerIds(), ID)
-		},
-		func() error { return unique("container_ids", req.GetContainerIds()) },
-		func() error { return checkpointOptions(req.GetOptions()) },
+		ID("pod_sandbox_id", req.GetPodSandboxId()),
+		absolute("output_path", req.GetOutputPath(), required),
+		invalidIf(len(req.GetContainerIds()) == 0, "container_ids", "is empty; name the containers that run in the pod"),
+		each("container_ids", req.GetContainerIds(), ID),
+		unique("container_ids", req.GetContainerIds()),
+		checkpointOptions(req.GetOptions()),
 	)
 }
 
 // RestorePod checks a checkpoint's path and the configurations of the pod and its
 // containers. It takes no options.
 func RestorePod(req *runtimeapi.RestorePodRequest) error {
-	if err := first(
-		func() error { return absolute("checkpoint_path", req.GetCheckpointPath(), required) },
-		func() error { return noOptions(req.GetOptions()) },
-		func() error { return RunPodSandbox(&runtimeapi.RunPodSandboxRequest{Config: req.GetConfig()}) },
-	); err != nil {
-		return err
-	}
-	if len(req.GetContainerConfigs()) == 0 {
-		return invalid("container_configs", "is empty; send those of the containers in the checkpoint")
-	}
 	var names []string
-	for i, c := range req.GetContainerConfigs() {
-		field := fmt.Sprintf("container_configs[%d]", i)
-		if c == nil {
-			return invalid(field, "is missing; send the ContainerConfig")
-		}
-		if err := containerConfig(field, c, req.GetConfig()); err != nil {
-			return err
-		}
+	for _, c := range req.GetContainerConfigs() {
 		names = append(names, c.GetMetadata().GetName())
 	}
-	return unique("container_configs", names)
+	return first(
+		absolute("checkpoint_path", req.GetCheckpointPath(), required),
+		noOptions(req.GetOptions()),
+		RunPodSandbox(&runtimeapi.RunPodSandboxRequest{Config: req.GetConfig()}),
+		invalidIf(len(names) == 0, "container_configs", "is empty; send those of the containers in the checkpoint"),
+		each("container_configs", req.GetContainerConfigs(), func(field string, c *runtimeapi.ContainerConfig) error {
+			if c == nil {
+				return invalid(field, "is missing; send the ContainerConfig")
+			}
+			return containerConfig(field, c, req.GetConfig())
+		}),
+		unique("container_configs", names),
+	)
 }
 
 func unique(field string, all []string) error {
@@ -131,31 +124,22 @@ func noOptions(options map[string]string) error {
 	return nil
 }
 
-func archive(field, path string) error {
-	if !filepath.IsAbs(path) || strings.HasSuffix(path, "/") {
-		return invalid(field, "must be the absolute path of the archive to write, not %.300q", path)
-	}
-	return withoutNUL(field, path)
-}
-
 // PortForward checks the ports. None at all is right: the newer protocol names
 // them per connection.
 func PortForward(req *runtimeapi.PortForwardRequest) error {
 	return first(
-		func() error { return ID("pod_sandbox_id", req.GetPodSandboxId()) },
-		func() error {
-			return each("port", req.GetPort(), func(field string, p int32) error {
-				return between(field, int64(p), 1, 65535)
-			})
-		},
+		ID("pod_sandbox_id", req.GetPodSandboxId()),
+		each("port", req.GetPort(), func(field string, p int32) error {
+			return between(field, int64(p), 1, 65535)
+		}),
 	)
 }
 
 func command(cmd []string) error {
-	if len(cmd) == 0 || cmd[0] == "" {
-		return invalid("cmd", "is empty; give the program to run and its arguments")
-	}
-	return each("cmd", cmd, withoutNUL)
+	return first(
+		invalidIf(len(cmd) == 0 || cmd[0] == "", "cmd", "is empty; give the program to run and its arguments"),
+		each("cmd", cmd, withoutNUL),
+	)
 }
 
 // streamed is what Exec and Attach say about streams alike.
@@ -167,11 +151,8 @@ type streamed interface {
 }
 
 func streams(s streamed) error {
-	switch {
-	case s.GetTty() && s.GetStderr():
-		return invalid("stderr", "is set together with tty, which has one output; unset stderr")
-	case !s.GetStdin() && !s.GetStdout() && !s.GetStderr():
-		return invalid("stdin, stdout, stderr", "none is set; set at least one")
-	}
-	return nil
+	return first(
+		invalidIf(s.GetTty() && s.GetStderr(), "stderr", "is set together with tty, which has one output; unset stderr"),
+		invalidIf(!s.GetStdin() && !s.GetStdout() && !s.GetStderr(), "stdin, stdout, stderr", "none is set; set at least one"),
+	)
 }

@@ -41,8 +41,8 @@ func ImageRef(ref string) error {
 
 // named checks a reference in the docker notation.
 func named(field, ref string) error {
-	if len(ref) > maxImageRef {
-		return invalid(field, "has %d bytes; use at most %d", len(ref), maxImageRef)
+	if err := atMost(field, ref, maxImageRef); err != nil {
+		return err
 	}
 	if _, err := reference.ParseNormalizedNamed(ref); err != nil {
 		return invalid(field, "%s is not an image reference (%s); write it as registry/name:tag or registry/name@sha256:digest", quoted(ref), reason(err))

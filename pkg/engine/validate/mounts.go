@@ -14,24 +14,21 @@ var mountOptions = []string{"noexec", "nodev", "nosuid"}
 
 func mount(field string, m *runtimeapi.Mount) error {
 	return first(
-		func() error { return mountTarget(field+".container_path", m.GetContainerPath()) },
-		func() error { return mountSource(field, m) },
-		func() error { return known(field+".propagation", m.GetPropagation(), runtimeapi.MountPropagation_name) },
-		func() error { return recursiveReadOnly(field, m) },
-		func() error { return each(field+".mount_options", m.GetMountOptions(), mountOption) },
-		func() error { return idmap(field, m) },
+		mountTarget(field+".container_path", m.GetContainerPath()),
+		mountSource(field, m),
+		known(field+".propagation", m.GetPropagation(), runtimeapi.MountPropagation_name),
+		recursiveReadOnly(field+".recursive_read_only", m),
+		each(field+".mount_options", m.GetMountOptions(), mountOption),
+		idmap(field, m),
 	)
 }
 
 // mountTarget checks where a mount goes: anywhere but over the whole root.
 func mountTarget(field, p string) error {
-	if err := absolute(field, p, required); err != nil {
-		return err
-	}
-	if path.Clean(p) == "/" {
-		return invalid(field, "%s would cover the container's root; mount below it", quoted(p))
-	}
-	return nil
+	return first(
+		absolute(field, p, required),
+		invalidIf(path.Clean(p) == "/", field, "%s would cover the container's root; mount below it", quoted(p)),
+	)
 }
 
 // mountSource checks that a mount is of a host path or of an image, and not of
@@ -49,20 +46,10 @@ func mountSource(field string, m *runtimeapi.Mount) error {
 // the kubelet knows them.
 func imageMount(field string, m *runtimeapi.Mount) error {
 	err := first(
-		func() error {
-			if m.GetHostPath() != "" {
-				return invalid(field+".host_path", "is set beside image; set one of them")
-			}
-			return nil
-		},
-		func() error { return containerImage(field+".image", m.GetImage()) },
-		func() error {
-			if !m.GetReadonly() {
-				return invalid(field+".readonly", "is false, but images are mounted read-only; set it")
-			}
-			return nil
-		},
-		func() error { return inside(field+".image_sub_path", m.GetImageSubPath(), "the image") },
+		invalidIf(m.GetHostPath() != "", field+".host_path", "is set beside image; set one of them"),
+		containerImage(field+".image", m.GetImage()),
+		invalidIf(!m.GetReadonly(), field+".readonly", "is false, but images are mounted read-only; set it"),
+		inside(field+".image_sub_path", m.GetImageSubPath(), "the image"),
 	)
 	if err != nil {
 		return fmt.Errorf("%w: %w", crierrors.ErrImageVolumeMountFailed, err)
@@ -71,32 +58,27 @@ func imageMount(field string, m *runtimeapi.Mount) error {
 }
 
 func recursiveReadOnly(field string, m *runtimeapi.Mount) error {
-	switch {
-	case !m.GetRecursiveReadOnly():
+	if !m.GetRecursiveReadOnly() {
 		return nil
-	case !m.GetReadonly():
-		return invalid(field+".recursive_read_only", "is set without readonly; set both")
-	case m.GetPropagation() != runtimeapi.MountPropagation_PROPAGATION_PRIVATE:
-		return invalid(field+".recursive_read_only", "is set with %s; use PROPAGATION_PRIVATE", m.GetPropagation())
 	}
-	return nil
+	return first(
+		invalidIf(!m.GetReadonly(), field, "is set without readonly; set both"),
+		invalidIf(m.GetPropagation() != runtimeapi.MountPropagation_PROPAGATION_PRIVATE,
+			field, "is set with %s; use PROPAGATION_PRIVATE", m.GetPropagation()),
+	)
 }
 
 func mountOption(field, o string) error {
-	if !slices.Contains(mountOptions, o) {
-		return invalid(field, "%s is not allowed; use %s, %s or %s", quoted(o), mountOptions[0], mountOptions[1], mountOptions[2])
-	}
-	return nil
+	return invalidIf(!slices.Contains(mountOptions, o), field,
+		"%s is not allowed; use %s, %s or %s", quoted(o), mountOptions[0], mountOptions[1], mountOptions[2])
 }
 
 func idmap(field string, m *runtimeapi.Mount) error {
 	uids, gids := m.GetUidMappings(), m.GetGidMappings()
-	if (len(uids) == 0) != (len(gids) == 0) {
-		return invalid(field, "has only one of uidMappings and gidMappings; send both or none")
-	}
 	return first(
-		func() error { return each(field+".uidMappings", uids, mapping) },
-		func() error { return each(field+".gidMappings", gids, mapping) },
+		invalidIf((len(uids) == 0) != (len(gids) == 0), field, "has only one of uidMappings and gidMappings; send both or none"),
+		each(field+".uidMappings", uids, mapping),
+		each(field+".gidMappings", gids, mapping),
 	)
 }
 
@@ -114,7 +96,7 @@ func ImageMappings(m *runtimeapi.Mount, pod *runtimeapi.UserNamespace) error {
 		return invalid(field, "differ from those of the pod sandbox, whose users an image belongs to; send the same")
 	}
 	return first(
-		func() error { return check("uidMappings", m.GetUidMappings(), pod.GetUids()) },
-		func() error { return check("gidMappings", m.GetGidMappings(), pod.GetGids()) },
+		check("uidMappings", m.GetUidMappings(), pod.GetUids()),
+		check("gidMappings", m.GetGidMappings(), pod.GetGids()),
 	)
 }

@@ -2,6 +2,7 @@ package validate
 
 import (
 	"math"
+	"slices"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
@@ -10,9 +11,9 @@ import (
 // TARGET, which is meant for containers, is as with CONTAINER: others take it so.
 func sandboxNamespaces(field string, o *runtimeapi.NamespaceOption) error {
 	return first(
-		func() error { return sharedNamespaces(field, o) },
-		func() error { return userns(field+".userns_options", o.GetUsernsOptions()) },
-		func() error { return usernsBesideHost(field, o) },
+		sharedNamespaces(field, o),
+		userns(field+".userns_options", o.GetUsernsOptions()),
+		usernsBesideHost(field, o),
 	)
 }
 
@@ -22,25 +23,21 @@ func usernsBesideHost(field string, o *runtimeapi.NamespaceOption) error {
 	if len(o.GetUsernsOptions().GetUids()) == 0 {
 		return nil
 	}
-	for _, ns := range []struct {
-		name string
-		mode runtimeapi.NamespaceMode
-	}{{"pid", o.GetPid()}, {"ipc", o.GetIpc()}} {
-		if ns.mode == runtimeapi.NamespaceMode_NODE {
-			return invalid(field+"."+ns.name, "NODE is not possible beside a user namespace of the pod's own; use another mode, or set userns_options to NODE")
-		}
+	notNode := func(field string, mode runtimeapi.NamespaceMode) error {
+		return invalidIf(mode == runtimeapi.NamespaceMode_NODE, field,
+			"NODE is not possible beside a user namespace of the pod's own; use another mode, or set userns_options to NODE")
 	}
-	return nil
+	return first(notNode(field+".pid", o.GetPid()), notNode(field+".ipc", o.GetIpc()))
 }
 
 // containerNamespaces checks the modes that a container may have in a sandbox
 // with the options s.
 func containerNamespaces(field string, o, s *runtimeapi.NamespaceOption) error {
 	return first(
-		func() error { return sharedNamespaces(field, o) },
-		func() error { return target(field, o) },
-		func() error { return userns(field+".userns_options", o.GetUsernsOptions()) },
-		func() error { return sameUserns(field+".userns_options", o.GetUsernsOptions(), s.GetUsernsOptions()) },
+		sharedNamespaces(field, o),
+		target(field, o),
+		userns(field+".userns_options", o.GetUsernsOptions()),
+		sameUserns(field+".userns_options", o.GetUsernsOptions(), s.GetUsernsOptions()),
 	)
 }
 
@@ -48,19 +45,17 @@ func containerNamespaces(field string, o, s *runtimeapi.NamespaceOption) error {
 // belong to one container: the network and IPC namespaces are the sandbox.
 func sharedNamespaces(field string, o *runtimeapi.NamespaceOption) error {
 	return first(
-		func() error { return known(field+".network", o.GetNetwork(), runtimeapi.NamespaceMode_name) },
-		func() error { return known(field+".pid", o.GetPid(), runtimeapi.NamespaceMode_name) },
-		func() error { return known(field+".ipc", o.GetIpc(), runtimeapi.NamespaceMode_name) },
-		func() error { return podOrNode(field+".network", o.GetNetwork()) },
-		func() error { return podOrNode(field+".ipc", o.GetIpc()) },
+		known(field+".network", o.GetNetwork(), runtimeapi.NamespaceMode_name),
+		known(field+".pid", o.GetPid(), runtimeapi.NamespaceMode_name),
+		known(field+".ipc", o.GetIpc(), runtimeapi.NamespaceMode_name),
+		podOrNode(field+".network", o.GetNetwork()),
+		podOrNode(field+".ipc", o.GetIpc()),
 	)
 }
 
 func podOrNode(field string, mode runtimeapi.NamespaceMode) error {
-	if mode == runtimeapi.NamespaceMode_POD || mode == runtimeapi.NamespaceMode_NODE {
-		return nil
-	}
-	return invalid(field, "%s is not possible for this namespace; use POD or NODE", mode)
+	return invalidIf(mode != runtimeapi.NamespaceMode_POD && mode != runtimeapi.NamespaceMode_NODE, field,
+		"%s is not possible for this namespace; use POD or NODE", mode)
 }
 
 // target checks that target_id is there when, and only when, it is used.
@@ -79,15 +74,9 @@ func userns(field string, u *runtimeapi.UserNamespace) error {
 	}
 	switch u.GetMode() {
 	case runtimeapi.NamespaceMode_NODE:
-		if len(u.GetUids())+len(u.GetGids()) > 0 {
-			return invalid(field, "mode NODE has mappings; remove them, or use POD")
-		}
-		return nil
+		return invalidIf(len(u.GetUids())+len(u.GetGids()) > 0, field, "mode NODE has mappings; remove them, or use POD")
 	case runtimeapi.NamespaceMode_POD:
-		return first(
-			func() error { return podMapping(field+".uids", u.GetUids()) },
-			func() error { return podMapping(field+".gids", u.GetGids()) },
-		)
+		return first(podMapping(field+".uids", u.GetUids()), podMapping(field+".gids", u.GetGids()))
 	default:
 		return invalid(field+".mode", "%s is not possible for a user namespace; use POD or NODE", u.GetMode())
 	}
@@ -106,33 +95,23 @@ func podMapping(field string, mappings []*runtimeapi.IDMapping) error {
 
 // mapping checks one range of ids, which must end before (uid_t)-1.
 func mapping(field string, m *runtimeapi.IDMapping) error {
-	if m.GetLength() == 0 {
-		return invalid(field+".length", "is 0; give the number of ids to map")
-	}
 	const last = uint64(math.MaxUint32)
-	if uint64(m.GetHostId())+uint64(m.GetLength()) > last || uint64(m.GetContainerId())+uint64(m.GetLength()) > last {
-		return invalid(field, "ends beyond the last id, %d; use a smaller length", last-1)
-	}
-	return nil
+	end := uint64(max(m.GetHostId(), m.GetContainerId())) + uint64(m.GetLength())
+	return first(
+		invalidIf(m.GetLength() == 0, field+".length", "is 0; give the number of ids to map"),
+		invalidIf(end > last, field, "ends beyond the last id, %d; use a smaller length", last-1),
+	)
 }
 
 // sameUserns checks that a container is in the user namespace of its sandbox:
 // it shares the sandbox's network, and files made for the sandbox's root.
 func sameUserns(field string, c, s *runtimeapi.UserNamespace) error {
-	if sameMappings(c.GetUids(), s.GetUids()) && sameMappings(c.GetGids(), s.GetGids()) {
-		return nil
-	}
-	return invalid(field, "differ from those of the sandbox; send the same options for all containers of a pod")
+	same := sameMappings(c.GetUids(), s.GetUids()) && sameMappings(c.GetGids(), s.GetGids())
+	return invalidIf(!same, field, "differ from those of the sandbox; send the same options for all containers of a pod")
 }
 
 func sameMappings(a, b []*runtimeapi.IDMapping) bool {
-	if len(a) != len(b) {
-		return false
-	}
-	for i := range a {
-		if a[i].GetHostId() != b[i].GetHostId() || a[i].GetContainerId() != b[i].GetContainerId() || a[i].GetLength() != b[i].GetLength() {
-			return false
-		}
-	}
-	return true
+	return slices.EqualFunc(a, b, func(a, b *runtimeapi.IDMapping) bool {
+		return a.GetHostId() == b.GetHostId() && a.GetContainerId() == b.GetContainerId() && a.GetLength() == b.GetLength()
+	})
 }

@@ -1,7 +1,6 @@
 package validate
 
 import (
-	"maps"
 	"regexp"
 	"slices"
 	"strconv"
@@ -22,63 +21,46 @@ var hugepageSize = regexp.MustCompile(`^[1-9][0-9]{0,8}(KB|MB|GB)$`)
 // resources checks limits. Zero and empty always mean "not specified".
 func resources(field string, r *runtimeapi.LinuxContainerResources) error {
 	return first(
-		func() error { return cpu(field, r) },
-		func() error { return memory(field, r) },
-		func() error {
-			return between(field+".oom_score_adj", r.GetOomScoreAdj(), -1000, 1000)
-		},
-		func() error { return cpuList(field+".cpuset_cpus", r.GetCpusetCpus()) },
-		func() error { return cpuList(field+".cpuset_mems", r.GetCpusetMems()) },
-		func() error { return each(field+".hugepage_limits", r.GetHugepageLimits(), hugepages) },
-		func() error { return unified(field+".unified", r.GetUnified()) },
+		cpu(field, r),
+		memory(field, r),
+		between(field+".oom_score_adj", r.GetOomScoreAdj(), -1000, 1000),
+		cpuList(field+".cpuset_cpus", r.GetCpusetCpus()),
+		cpuList(field+".cpuset_mems", r.GetCpusetMems()),
+		each(field+".hugepage_limits", r.GetHugepageLimits(), hugepages),
+		unified(field+".unified", r.GetUnified()),
 	)
 }
 
 func between(field string, v, low, high int64) error {
-	if v < low || v > high {
-		return invalid(field, "%d is out of range; use %d to %d", v, low, high)
-	}
-	return nil
+	return invalidIf(v < low || v > high, field, "%d is out of range; use %d to %d", v, low, high)
 }
 
 func cpu(field string, r *runtimeapi.LinuxContainerResources) error {
-	if v := r.GetCpuShares(); v < 0 {
-		return invalid(field+".cpu_shares", "%d is negative; use 2 or more, or 0 for no change", v)
-	}
-	if v := r.GetCpuPeriod(); v != 0 && (v < minCPUPeriod || v > maxCPUPeriod) {
-		return invalid(field+".cpu_period", "%d µs is out of range; use %d to %d", v, minCPUPeriod, maxCPUPeriod)
-	}
-	if v := r.GetCpuQuota(); v < -1 || v > 0 && v < minCPUQuota {
-		return invalid(field+".cpu_quota", "%d µs is out of range; use %d or more, or -1 for no limit", v, minCPUQuota)
-	}
-	return nil
+	shares, period, quota := r.GetCpuShares(), r.GetCpuPeriod(), r.GetCpuQuota()
+	return first(
+		invalidIf(shares < 0, field+".cpu_shares", "%d is negative; use 2 or more, or 0 for no change", shares),
+		invalidIf(period != 0 && (period < minCPUPeriod || period > maxCPUPeriod), field+".cpu_period",
+			"%d µs is out of range; use %d to %d", period, minCPUPeriod, maxCPUPeriod),
+		invalidIf(quota < -1 || quota > 0 && quota < minCPUQuota, field+".cpu_quota",
+			"%d µs is out of range; use %d or more, or -1 for no limit", quota, minCPUQuota),
+	)
 }
 
 func memory(field string, r *runtimeapi.LinuxContainerResources) error {
 	limit, swap := r.GetMemoryLimitInBytes(), r.GetMemorySwapLimitInBytes()
-	switch {
-	case limit < 0:
-		return invalid(field+".memory_limit_in_bytes", "%d is negative; use a number of bytes, or 0 for no change", limit)
-	case swap < -1:
-		return invalid(field+".memory_swap_limit_in_bytes", "%d is negative; use a number of bytes, or -1 for no limit", swap)
-	case limit > 0 && swap > 0 && swap < limit:
-		return invalid(field+".memory_swap_limit_in_bytes",
-			"%d is less than memory_limit_in_bytes, %d, and it counts memory and swap together; raise it", swap, limit)
-	}
-	return nil
+	return first(
+		invalidIf(limit < 0, field+".memory_limit_in_bytes", "%d is negative; use a number of bytes, or 0 for no change", limit),
+		invalidIf(swap < -1, field+".memory_swap_limit_in_bytes", "%d is negative; use a number of bytes, or -1 for no limit", swap),
+		invalidIf(limit > 0 && swap > 0 && swap < limit, field+".memory_swap_limit_in_bytes",
+			"%d is less than memory_limit_in_bytes, %d, and it counts memory and swap together; raise it", swap, limit),
+	)
 }
 
 // cpuList checks the kernel's list format (cpuset(7)): "0-3,8".
 func cpuList(field, s string) error {
-	if s == "" {
-		return nil
-	}
-	for item := range strings.SplitSeq(s, ",") {
-		if !cpuRange(item) {
-			return invalid(field, "%s is not a list of numbers; write it as 0-3,8", quoted(s))
-		}
-	}
-	return nil
+	notRange := func(item string) bool { return !cpuRange(item) }
+	return invalidIf(s != "" && slices.ContainsFunc(strings.Split(s, ","), notRange), field,
+		"%s is not a list of numbers; write it as 0-3,8", quoted(s))
 }
 
 func cpuRange(s string) bool {
@@ -92,26 +74,19 @@ func cpuRange(s string) bool {
 }
 
 func hugepages(field string, h *runtimeapi.HugepageLimit) error {
-	if !hugepageSize.MatchString(h.GetPageSize()) {
-		return invalid(field+".page_size", "%s is not a page size; write it as 2MB or 1GB", quoted(h.GetPageSize()))
-	}
-	return nil
+	return invalidIf(!hugepageSize.MatchString(h.GetPageSize()), field+".page_size",
+		"%s is not a page size; write it as 2MB or 1GB", quoted(h.GetPageSize()))
 }
 
 // unified checks keys that become file names in the container's cgroup. They
 // are written as they are, so none may lead out of that directory.
 func unified(field string, values map[string]string) error {
-	for _, key := range slices.Sorted(maps.Keys(values)) {
-		at := field + "[" + quoted(key) + "]"
-		if !strings.Contains(key, ".") || strings.Contains(key, "/") || strings.HasPrefix(key, ".") || len(key) > maxName {
-			return invalid(at, "is not a file of a cgroup; write it as memory.high")
-		}
-		if err := clean(at, key); err != nil {
-			return err
-		}
-		if err := withoutNUL(at, values[key]); err != nil {
-			return err
-		}
-	}
-	return nil
+	return eachValue(field, values, func(field, key, value string) error {
+		file := strings.Contains(key, ".") && !strings.Contains(key, "/") && !strings.HasPrefix(key, ".") && len(key) <= maxName
+		return first(
+			invalidIf(!file, field, "is not a file of a cgroup; write it as memory.high"),
+			clean(field, key),
+			withoutNUL(field, value),
+		)
+	})
 }

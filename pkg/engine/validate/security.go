@@ -9,35 +9,24 @@ import (
 
 func sandboxSecurity(field string, s *runtimeapi.LinuxSandboxSecurityContext) error {
 	return first(
-		func() error { return sandboxNamespaces(field+".namespace_options", s.GetNamespaceOptions()) },
-		func() error { return ids(field, s) },
-		func() error {
-			if s.GetRunAsGroup() != nil && s.GetRunAsUser() == nil {
-				return invalid(field+".run_as_group", "needs run_as_user; set both, or none")
-			}
-			return nil
-		},
-		func() error { return profiles(field, s) },
+		sandboxNamespaces(field+".namespace_options", s.GetNamespaceOptions()),
+		ids(field, s),
+		invalidIf(s.GetRunAsGroup() != nil && s.GetRunAsUser() == nil, field+".run_as_group", "needs run_as_user; set both, or none"),
+		profiles(field, s),
 	)
 }
 
 func containerSecurity(field string, c *runtimeapi.LinuxContainerSecurityContext, s *runtimeapi.LinuxSandboxSecurityContext) error {
 	return first(
-		func() error {
-			return containerNamespaces(field+".namespace_options", c.GetNamespaceOptions(), s.GetNamespaceOptions())
-		},
-		func() error {
-			if c.GetPrivileged() && !s.GetPrivileged() {
-				return invalid(field+".privileged", "is set, but the sandbox is not privileged; create the sandbox with privileged too")
-			}
-			return nil
-		},
-		func() error { return ids(field, c) },
-		func() error { return user(field, c) },
-		func() error { return capabilities(field+".capabilities", c.GetCapabilities()) },
-		func() error { return profiles(field, c) },
-		func() error { return each(field+".masked_paths", c.GetMaskedPaths(), requiredPath) },
-		func() error { return each(field+".readonly_paths", c.GetReadonlyPaths(), requiredPath) },
+		containerNamespaces(field+".namespace_options", c.GetNamespaceOptions(), s.GetNamespaceOptions()),
+		invalidIf(c.GetPrivileged() && !s.GetPrivileged(), field+".privileged",
+			"is set, but the sandbox is not privileged; create the sandbox with privileged too"),
+		ids(field, c),
+		user(field, c),
+		capabilities(field+".capabilities", c.GetCapabilities()),
+		profiles(field, c),
+		each(field+".masked_paths", c.GetMaskedPaths(), requiredPath),
+		each(field+".readonly_paths", c.GetReadonlyPaths(), requiredPath),
 	)
 }
 
@@ -53,43 +42,35 @@ type identity interface {
 
 func ids(field string, i identity) error {
 	return first(
-		func() error { return id(field+".run_as_user", i.GetRunAsUser().GetValue()) },
-		func() error { return id(field+".run_as_group", i.GetRunAsGroup().GetValue()) },
-		func() error { return each(field+".supplemental_groups", i.GetSupplementalGroups(), id) },
-		func() error {
-			return known(field+".supplemental_groups_policy", i.GetSupplementalGroupsPolicy(), runtimeapi.SupplementalGroupsPolicy_name)
-		},
+		id(field+".run_as_user", i.GetRunAsUser().GetValue()),
+		id(field+".run_as_group", i.GetRunAsGroup().GetValue()),
+		each(field+".supplemental_groups", i.GetSupplementalGroups(), id),
+		known(field+".supplemental_groups_policy", i.GetSupplementalGroupsPolicy(), runtimeapi.SupplementalGroupsPolicy_name),
 	)
 }
 
 // id bounds a uid or gid: runc and crun take no more than 31 bits.
 func id(field string, v int64) error {
-	if v < 0 || v > math.MaxInt32 {
-		return invalid(field, "%d is not a user or group id; use 0 to %d", v, math.MaxInt32)
-	}
-	return nil
+	return invalidIf(v < 0 || v > math.MaxInt32, field, "%d is not a user or group id; use 0 to %d", v, math.MaxInt32)
 }
 
 func user(field string, c *runtimeapi.LinuxContainerSecurityContext) error {
 	username := c.GetRunAsUsername()
-	switch {
-	case c.GetRunAsUser() != nil && username != "":
-		return invalid(field+".run_as_username", "is set beside run_as_user; set one of them")
-	case c.GetRunAsGroup() != nil && c.GetRunAsUser() == nil && username == "":
-		return invalid(field+".run_as_group", "needs run_as_user or run_as_username; set one of them")
-	case strings.ContainsAny(username, ":/"):
-		return invalid(field+".run_as_username", "%s is not a user name; use run_as_group for the group", quoted(username))
-	}
-	return clean(field+".run_as_username", username)
+	return first(
+		invalidIf(c.GetRunAsUser() != nil && username != "", field+".run_as_username", "is set beside run_as_user; set one of them"),
+		invalidIf(c.GetRunAsGroup() != nil && c.GetRunAsUser() == nil && username == "", field+".run_as_group",
+			"needs run_as_user or run_as_username; set one of them"),
+		invalidIf(strings.ContainsAny(username, ":/"), field+".run_as_username",
+			"%s is not a user name; use run_as_group for the group", quoted(username)),
+		clean(field+".run_as_username", username),
+	)
 }
 
 func capabilities(field string, c *runtimeapi.Capability) error {
 	return first(
-		func() error { return each(field+".add_capabilities", c.GetAddCapabilities(), capability) },
-		func() error { return each(field+".drop_capabilities", c.GetDropCapabilities(), capability) },
-		func() error {
-			return each(field+".add_ambient_capabilities", c.GetAddAmbientCapabilities(), capability)
-		},
+		each(field+".add_capabilities", c.GetAddCapabilities(), capability),
+		each(field+".drop_capabilities", c.GetDropCapabilities(), capability),
+		each(field+".add_ambient_capabilities", c.GetAddAmbientCapabilities(), capability),
 	)
 }
 
@@ -98,10 +79,8 @@ func capability(field, s string) error {
 	notWord := func(r rune) bool {
 		return r != '_' && (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9')
 	}
-	if s == "" || len(s) > maxQuoted || strings.ContainsFunc(s, notWord) {
-		return invalid(field, "%s is not a capability; write it as NET_ADMIN, or ALL", quoted(s))
-	}
-	return nil
+	return invalidIf(s == "" || len(s) > maxQuoted || strings.ContainsFunc(s, notWord), field,
+		"%s is not a capability; write it as NET_ADMIN, or ALL", quoted(s))
 }
 
 // profiled is what sandboxes and containers say about profiles alike.
@@ -112,18 +91,15 @@ type profiled interface {
 }
 
 func profiles(field string, p profiled) error {
-	return first(
-		func() error { return seccomp(field, p) },
-		func() error { return profile(field+".apparmor", p.GetApparmor(), apparmorName) },
-		func() error {
-			// Only containers have the older field; the newer one wins.
-			old, ok := p.(interface{ GetApparmorProfile() string })
-			if !ok || p.GetApparmor() != nil {
-				return nil
-			}
-			return oldProfile(field+".apparmor_profile", old.GetApparmorProfile(), apparmorName)
-		},
-	)
+	if err := first(seccomp(field, p), profile(field+".apparmor", p.GetApparmor(), apparmorName)); err != nil {
+		return err
+	}
+	// Only containers have the older field; the newer one wins.
+	old, ok := p.(interface{ GetApparmorProfile() string })
+	if !ok || p.GetApparmor() != nil {
+		return nil
+	}
+	return oldProfile(field+".apparmor_profile", old.GetApparmorProfile(), apparmorName)
 }
 
 func seccomp(field string, p profiled) error {
@@ -142,10 +118,8 @@ func profile(field string, p *runtimeapi.SecurityProfile, ref func(field, s stri
 		return err
 	}
 	if p.GetProfileType() != runtimeapi.SecurityProfile_Localhost {
-		if p.GetLocalhostRef() != "" {
-			return invalid(field+".localhost_ref", "is set beside profile_type %s; use Localhost, or leave it out", p.GetProfileType())
-		}
-		return nil
+		return invalidIf(p.GetLocalhostRef() != "", field+".localhost_ref",
+			"is set beside profile_type %s; use Localhost, or leave it out", p.GetProfileType())
 	}
 	return ref(field+".localhost_ref", strings.TrimPrefix(p.GetLocalhostRef(), localhost))
 }
@@ -164,11 +138,9 @@ func oldProfile(field, s string, ref func(field, s string) error) error {
 }
 
 func apparmorName(field, s string) error {
-	if s == "" {
-		return invalid(field, "is empty; name a profile that is loaded in the kernel")
-	}
-	if len(s) > maxPath {
-		return invalid(field, "has %d bytes; use at most %d", len(s), maxPath)
-	}
-	return clean(field, s)
+	return first(
+		invalidIf(s == "", field, "is empty; name a profile that is loaded in the kernel"),
+		atMost(field, s, maxPath),
+		clean(field, s),
+	)
 }

@@ -1,9 +1,11 @@
 package validate
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -31,74 +33,56 @@ const (
 )
 
 // quoted is a value as errors show it: escaped, and cut to a fixed length.
-func quoted(s string) string {
-	if len(s) <= maxQuoted {
-		return strconv.Quote(s)
+type quoted string
+
+func (q quoted) String() string {
+	if len(q) <= maxQuoted {
+		return strconv.Quote(string(q))
 	}
-	return strconv.Quote(strings.ToValidUTF8(s[:maxQuoted], "")) + "…"
+	return strconv.Quote(strings.ToValidUTF8(string(q[:maxQuoted]), "")) + "…"
 }
 
 // clean checks that a text has no NUL, which would end it early in the kernel,
 // and no control character, which would break lines in files and logs.
 func clean(field, s string) error {
-	if i := strings.IndexFunc(s, unicode.IsControl); i >= 0 {
-		return invalid(field, "%s has a control character at byte %d; remove it", quoted(s), i)
-	}
-	return nil
+	i := strings.IndexFunc(s, unicode.IsControl)
+	return invalidIf(i >= 0, field, "%s has a control character at byte %d; remove it", quoted(s), i)
 }
 
 // withoutNUL checks a text that may hold anything else.
 func withoutNUL(field, s string) error {
-	if i := strings.IndexByte(s, 0); i >= 0 {
-		return invalid(field, "%s has a NUL at byte %d, which ends a string for the kernel; remove it", quoted(s), i)
-	}
-	return nil
+	i := strings.IndexByte(s, 0)
+	return invalidIf(i >= 0, field, "%s has a NUL at byte %d, which ends a string for the kernel; remove it", quoted(s), i)
 }
 
 // name checks a required name that becomes a part of keys and file names.
 func name(field, s string) error {
-	switch {
-	case s == "":
-		return invalid(field, "is empty; it is required")
-	case len(s) > maxName:
-		return invalid(field, "%s has %d bytes; use at most %d", quoted(s), len(s), maxName)
-	case strings.ContainsRune(s, '/') || s == "." || s == "..":
-		return invalid(field, "%s is a path; use a plain name", quoted(s))
-	}
-	return clean(field, s)
+	return first(
+		invalidIf(s == "", field, "is empty; it is required"),
+		atMost(field, s, maxName),
+		invalidIf(strings.ContainsRune(s, '/') || s == "." || s == "..", field, "%s is a path; use a plain name", quoted(s)),
+		clean(field, s),
+	)
 }
 
 // ID checks an id or the beginning of one. kind is the field that holds it, as
 // the error shall name it. Ids become file names, hence the narrow alphabet;
 // every runtime's ids are within it.
 func ID(kind, id string) error {
-	if err := name(kind, id); err != nil {
-		return err
-	}
-	for i := range len(id) {
-		if !idByte(id[i], i == 0) {
-			return invalid(kind, "%s is not an id; use letters, digits, and after the first also '-', '_' and '.'", quoted(id))
-		}
-	}
-	return nil
+	return first(
+		name(kind, id),
+		invalidIf(!idForm.MatchString(id), kind, "%s is not an id; use letters, digits, and after the first also '-', '_' and '.'", quoted(id)),
+	)
 }
 
-func idByte(c byte, atStart bool) bool {
-	switch {
-	case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9':
-		return true
-	default:
-		return !atStart && strings.IndexByte("-_.", c) >= 0
-	}
+var idForm = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9._-]*$`)
+
+func atMost(field, s string, most int) error {
+	return invalidIf(len(s) > most, field, "%s has %d bytes; use at most %d", quoted(s), len(s), most)
 }
 
 // fits checks what is common to absolute and relative paths.
-func fits(field, p string) error {
-	if len(p) > maxPath {
-		return invalid(field, "has %d bytes; use at most %d", len(p), maxPath)
-	}
-	return withoutNUL(field, p)
-}
+func fits(field, p string) error { return first(atMost(field, p, maxPath), withoutNUL(field, p)) }
 
 // absolute checks a path on the host or in the container.
 func absolute(field, p string, n need) error {
@@ -116,23 +100,10 @@ func absolute(field, p string, n need) error {
 // inside checks a path that is taken relative to a directory and must stay in
 // it. Symbolic links are the business of whoever opens it.
 func inside(field, p, dir string) error {
-	switch {
-	case p == "":
-		return nil
-	case !filepath.IsLocal(p):
-		return invalid(field, "%s leads out of %s; give a path relative to it without \"..\"", quoted(p), dir)
-	}
-	return fits(field, p)
-}
-
-// hasParent reports whether one of the path's elements is "..".
-func hasParent(p string) bool {
-	for element := range strings.SplitSeq(p, "/") {
-		if element == ".." {
-			return true
-		}
-	}
-	return false
+	return first(
+		invalidIf(p != "" && !filepath.IsLocal(p), field, "%s leads out of %s; give a path relative to it without \"..\"", quoted(p), dir),
+		fits(field, p),
+	)
 }
 
 // invalid is the one place that gives a mistake its class and shape.
@@ -140,10 +111,21 @@ func invalid(field, format string, args ...any) error {
 	return fmt.Errorf("%s: %s: %w", field, fmt.Sprintf(format, args...), errdefs.ErrInvalidArgument)
 }
 
-// first runs the checks in order and returns the first mistake.
-func first(checks ...func() error) error {
-	for _, check := range checks {
-		if err := check(); err != nil {
+func invalidIf(wrong bool, field, format string, args ...any) error {
+	if wrong {
+		return invalid(field, format, args...)
+	}
+	return nil
+}
+
+// first returns the first mistake.
+func first(mistakes ...error) error { return cmp.Or(mistakes...) }
+
+// eachValue checks every value of a map, in the order of its keys, so that equal
+// requests get equal errors.
+func eachValue(field string, values map[string]string, check func(field, key, value string) error) error {
+	for _, key := range slices.Sorted(maps.Keys(values)) {
+		if err := check(fmt.Sprintf("%s[%s]", field, quoted(key)), key, values[key]); err != nil {
 			return err
 		}
 	}
@@ -166,22 +148,13 @@ func known[E ~int32](field string, value E, names map[int32]string) error {
 	if _, ok := names[int32(value)]; ok {
 		return nil
 	}
-	return invalid(field, "%d is not a known value; use one of %s", value, listed(names))
-}
-
-// listed gives the names of an enumeration in the order of their numbers, and
-// only the first few of a long one.
-func listed(names map[int32]string) string {
 	const most = 8
-	text := ""
-	for i, n := range slices.Sorted(maps.Keys(names)) {
-		if i == most {
-			return text + ", …"
-		}
-		if i > 0 {
-			text += ", "
-		}
-		text += names[n]
+	var listed []string
+	for _, n := range slices.Sorted(maps.Keys(names)) {
+		listed = append(listed, names[n])
 	}
-	return text
+	if len(listed) > most {
+		listed = append(listed[:most], "…")
+	}
+	return invalid(field, "%d is not a known value; use one of %s", value, strings.Join(listed, ", "))
 }

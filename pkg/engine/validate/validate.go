@@ -33,26 +33,20 @@ func RunPodSandbox(req *runtimeapi.RunPodSandboxRequest) error {
 // the sandbox was created with, which is trusted over the copy in req. A nil
 // sandbox stands for one with nothing set.
 func CreateContainer(req *runtimeapi.CreateContainerRequest, sandbox *runtimeapi.PodSandboxConfig) error {
-	if err := ID("pod_sandbox_id", req.GetPodSandboxId()); err != nil {
-		return err
-	}
-	if req.GetConfig() == nil {
-		return invalid("config", "is missing; send the ContainerConfig")
-	}
-	if err := absolute("sandbox_config.log_directory", req.GetSandboxConfig().GetLogDirectory(), optional); err != nil {
-		return err
-	}
-	return containerConfig("config", req.GetConfig(), sandbox)
+	return first(
+		ID("pod_sandbox_id", req.GetPodSandboxId()),
+		invalidIf(req.GetConfig() == nil, "config", "is missing; send the ContainerConfig"),
+		absolute("sandbox_config.log_directory", req.GetSandboxConfig().GetLogDirectory(), optional),
+		containerConfig("config", req.GetConfig(), sandbox),
+	)
 }
 
 // UpdateContainerResources checks new limits. Zero values mean "unchanged" and
 // are always allowed.
 func UpdateContainerResources(req *runtimeapi.UpdateContainerResourcesRequest) error {
-	if err := ID("container_id", req.GetContainerId()); err != nil {
-		return err
-	}
-	if req.GetLinux() == nil {
-		return invalid("linux", "is missing; send the LinuxContainerResources to apply")
-	}
-	return resources("linux", req.GetLinux())
+	return first(
+		ID("container_id", req.GetContainerId()),
+		invalidIf(req.GetLinux() == nil, "linux", "is missing; send the LinuxContainerResources to apply"),
+		resources("linux", req.GetLinux()),
+	)
 }

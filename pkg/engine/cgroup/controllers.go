@@ -67,8 +67,7 @@ func (h hierarchies) unifiedSwap(selfCgroup string) bool {
 			return true
 		}
 	}
-	children, err := filepath.Glob(filepath.Join(h.unified, "*", file))
-	return err == nil && len(children) > 0
+	return anyExists(h.unified, file)
 }
 
 func exists(path string) bool {

@@ -1,11 +1,6 @@
 package cgroup
 
-import (
-	"errors"
-	"fmt"
-
-	"github.com/containerd/errdefs"
-)
+import "fmt"
 
 // Detail is what a cgroup tells beside its Stats. Reading it takes some twenty
 // files: it is for metrics that are asked for a few times a minute.
@@ -28,7 +23,8 @@ type Detail struct {
 	PidsLimit Value
 	// Hugetlb has one entry for each size of huge pages that the host has.
 	Hugetlb []Hugepages
-	IO      []DeviceIO
+	// IO is by device; nil where there is no controller for it.
+	IO []DeviceIO
 }
 
 // Hugepages is what is used of one size of huge pages, in bytes.
@@ -46,138 +42,78 @@ func ReadDetail(p Paths) (Detail, error) {
 		return Detail{}, err
 	}
 	d := Detail{Stats: stats}
-	buf := buffers.Get().(*buffer)
-	defer buffers.Put(buf)
-	read := d.readV1
-	if p.Unified != "" {
-		read = d.readUnified
-	}
-	if err := read(p, buf); err != nil {
+	if _, err := readParts(d.parts(p)...); err != nil {
 		return Detail{}, fmt.Errorf("cgroup statistics: %w", err)
-	}
-	if d.IO, err = ReadIO(p); err != nil && !errdefs.IsNotFound(err) {
-		return Detail{}, err
 	}
 	return d, nil
 }
 
-// part is some files of one directory.
-type part struct {
-	dir  string
-	read func(*dir, *buffer)
-}
-
-// readParts passes over directories that are missing.
-func readParts(buf *buffer, parts ...part) error {
-	var errs []error
-	for _, p := range parts {
-		if p.dir == "" {
-			continue
-		}
-		d, ok, err := openDir(p.dir)
-		if err != nil {
-			errs = append(errs, err)
-		}
-		if !ok {
-			continue
-		}
-		p.read(d, buf)
-		errs = append(errs, d.err)
-		d.close()
+func (d *Detail) parts(p Paths) []part {
+	if p.Unified != "" {
+		return []part{{p.Unified, d.readUnified}}
 	}
-	return errors.Join(errs...)
-}
-
-func (d *Detail) readUnified(p Paths, buf *buffer) error {
-	return readParts(buf, part{p.Unified, d.unified})
-}
-
-func (d *Detail) unified(dir *dir, buf *buffer) {
-	fields(dir.read("cpu.stat", buf), func(key string, n uint64) {
-		switch key {
-		case "user_usec":
-			d.CPUUserNano = Value{n * 1000, true}
-		case "system_usec":
-			d.CPUSystemNano = Value{n * 1000, true}
-		case "nr_periods":
-			d.Periods = Value{n, true}
-		case "nr_throttled":
-			d.ThrottledPeriods = Value{n, true}
-		case "throttled_usec":
-			d.ThrottledNano = Value{n * 1000, true}
-		}
-	})
-	if n, ok := field(dir.read("memory.stat", buf), "kernel"); ok {
-		d.KernelMemory = Value{n, true}
+	return []part{
+		{p.V1["cpuacct"], d.readV1CPUTime},
+		{p.V1["cpu"], d.readV1Quota},
+		{p.V1["memory"], d.readV1Memory},
+		{p.V1["pids"], func(dir *dir) { d.PidsLimit = dir.number("pids.max") }},
+		{p.V1["hugetlb"], d.readV1Hugetlb},
+		{p.V1["blkio"], func(dir *dir) { d.IO = readV1IO(dir) }},
 	}
-	fields(dir.read("memory.events", buf), func(key string, n uint64) {
-		switch key {
-		case "max":
-			d.MemoryFailures = Value{n, true}
-		case "oom_kill":
-			d.OOMKills = Value{n, true}
-		}
+}
+
+func (d *Detail) readUnified(dir *dir) {
+	dir.fields("cpu.stat", map[string]*Value{
+		"user_usec":      &d.CPUUserNano,
+		"system_usec":    &d.CPUSystemNano,
+		"nr_periods":     &d.Periods,
+		"nr_throttled":   &d.ThrottledPeriods,
+		"throttled_usec": &d.ThrottledNano,
 	})
-	d.PeakMemory = dir.number("memory.peak", buf)
-	d.MemoryReservation = dir.number("memory.low", buf)
+	for _, v := range []*Value{&d.CPUUserNano, &d.CPUSystemNano, &d.ThrottledNano} {
+		v.N *= 1000 // from microseconds
+	}
+	d.KernelMemory = dir.field("memory.stat", "kernel")
+	dir.fields("memory.events", map[string]*Value{"max": &d.MemoryFailures, "oom_kill": &d.OOMKills})
+	d.PeakMemory = dir.number("memory.peak")
+	d.MemoryReservation = dir.number("memory.low")
 	d.OwnPageFaults, d.OwnMajorPageFaults = d.PageFaults, d.MajorPageFaults
-	d.PidsLimit = dir.number("pids.max", buf)
+	d.PidsLimit = dir.number("pids.max")
 	for _, size := range hugepageSizes() {
-		if usage := dir.number("hugetlb."+size+".current", buf); usage.Known {
+		if usage := dir.number("hugetlb." + size + ".current"); usage.Known {
 			d.Hugetlb = append(d.Hugetlb, Hugepages{Size: size, Usage: usage})
 		}
 	}
+	d.IO = readUnifiedIO(dir)
 }
 
-func (d *Detail) readV1(p Paths, buf *buffer) error {
-	return readParts(buf,
-		part{p.V1["cpuacct"], d.v1CPUTime}, part{p.V1["cpu"], d.v1Quota}, part{p.V1["memory"], d.v1Memory},
-		part{p.V1["pids"], func(dir *dir, buf *buffer) { d.PidsLimit = dir.number("pids.max", buf) }},
-		part{p.V1["hugetlb"], d.v1Hugetlb},
-	)
+func (d *Detail) readV1CPUTime(dir *dir) {
+	d.CPUUserNano = dir.number("cpuacct.usage_user")
+	d.CPUSystemNano = dir.number("cpuacct.usage_sys")
 }
 
-func (d *Detail) v1CPUTime(dir *dir, buf *buffer) {
-	d.CPUUserNano = dir.number("cpuacct.usage_user", buf)
-	d.CPUSystemNano = dir.number("cpuacct.usage_sys", buf)
-}
-
-func (d *Detail) v1Quota(dir *dir, buf *buffer) {
-	fields(dir.read("cpu.stat", buf), func(key string, n uint64) {
-		switch key {
-		case "nr_periods":
-			d.Periods = Value{n, true}
-		case "nr_throttled":
-			d.ThrottledPeriods = Value{n, true}
-		case "throttled_time":
-			d.ThrottledNano = Value{n, true}
-		}
+func (d *Detail) readV1Quota(dir *dir) {
+	dir.fields("cpu.stat", map[string]*Value{
+		"nr_periods":     &d.Periods,
+		"nr_throttled":   &d.ThrottledPeriods,
+		"throttled_time": &d.ThrottledNano,
 	})
 }
 
-func (d *Detail) v1Memory(dir *dir, buf *buffer) {
-	fields(dir.read("memory.stat", buf), func(key string, n uint64) {
-		switch key {
-		case "pgfault":
-			d.OwnPageFaults = Value{n, true}
-		case "pgmajfault":
-			d.OwnMajorPageFaults = Value{n, true}
-		}
-	})
-	if n, ok := field(dir.read("memory.oom_control", buf), "oom_kill"); ok {
-		d.OOMKills = Value{n, true}
-	}
-	d.KernelMemory = dir.number("memory.kmem.usage_in_bytes", buf)
-	d.PeakMemory = dir.number("memory.max_usage_in_bytes", buf)
-	d.MemoryFailures = dir.number("memory.failcnt", buf)
-	d.MemoryReservation = limited(dir.number("memory.soft_limit_in_bytes", buf))
+func (d *Detail) readV1Memory(dir *dir) {
+	dir.fields("memory.stat", map[string]*Value{"pgfault": &d.OwnPageFaults, "pgmajfault": &d.OwnMajorPageFaults})
+	d.OOMKills = dir.field("memory.oom_control", "oom_kill")
+	d.KernelMemory = dir.number("memory.kmem.usage_in_bytes")
+	d.PeakMemory = dir.number("memory.max_usage_in_bytes")
+	d.MemoryFailures = dir.number("memory.failcnt")
+	d.MemoryReservation = limited(dir.number("memory.soft_limit_in_bytes"))
 }
 
-func (d *Detail) v1Hugetlb(dir *dir, buf *buffer) {
+func (d *Detail) readV1Hugetlb(dir *dir) {
 	for _, size := range hugepageSizes() {
-		usage := dir.number("hugetlb."+size+".usage_in_bytes", buf)
+		usage := dir.number("hugetlb." + size + ".usage_in_bytes")
 		if usage.Known {
-			d.Hugetlb = append(d.Hugetlb, Hugepages{Size: size, Usage: usage, Peak: dir.number("hugetlb."+size+".max_usage_in_bytes", buf)})
+			d.Hugetlb = append(d.Hugetlb, Hugepages{Size: size, Usage: usage, Peak: dir.number("hugetlb." + size + ".max_usage_in_bytes")})
 		}
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"strconv"
 	"sync"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -21,45 +20,65 @@ var buffers = sync.Pool{New: func() any { return new(buffer) }}
 type dir struct {
 	fd   int
 	path string
+	buf  *buffer
 	err  error
 }
 
-// openDir opens a cgroup; ok is false when it is gone.
-func openDir(path string) (d *dir, ok bool, err error) {
+// readDir calls read with a cgroup, unless that is gone or path is empty.
+func readDir(path string, read func(*dir)) (found bool, err error) {
+	if path == "" {
+		return false, nil
+	}
 	fd, err := ignoringEINTR(func() (int, error) {
 		return unix.Open(path, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	})
-	switch {
-	case err == nil:
-		return &dir{fd: fd, path: path}, true, nil
-	case gone(err):
-		return nil, false, nil
-	default:
-		return nil, false, fmt.Errorf("open %s: %w", path, err)
+	if gone(err) {
+		return false, nil
 	}
+	if err != nil {
+		return false, fmt.Errorf("open %s: %w", path, err)
+	}
+	defer unix.Close(fd)
+	d := &dir{fd: fd, path: path, buf: buffers.Get().(*buffer)}
+	defer buffers.Put(d.buf)
+	read(d)
+	return true, d.err
 }
 
-func (d *dir) close() { unix.Close(d.fd) }
+// part is what to read of one directory.
+type part struct {
+	path string
+	read func(*dir)
+}
 
-// read returns the content of a file, in buf, or nil when there is none: the
+// readParts reports whether there was any of them.
+func readParts(parts ...part) (found bool, err error) {
+	for _, p := range parts {
+		is, partErr := readDir(p.path, p.read)
+		found, err = found || is, errors.Join(err, partErr)
+	}
+	return found, err
+}
+
+// read returns the content of a file, until the next read, or nil when there is none: the
 // controller is off, or the cgroup went away meanwhile. One read is enough: the
 // kernel makes up a file's text as a whole. It takes three system calls, where
 // the os package takes five and memory.
-func (d *dir) read(name string, buf *buffer) []byte {
+func (d *dir) read(name string) []byte {
 	if d.err != nil {
 		return nil
 	}
-	n, err := d.readInto(name, buf)
+	n, err := d.readFile(name)
 	if err != nil {
 		if !gone(err) && !errors.Is(err, unix.EOPNOTSUPP) { // pressure that is turned off
 			d.err = fmt.Errorf("read %s/%s: %w", d.path, name, err)
 		}
 		return nil
 	}
-	return buf[:n]
+	return d.buf[:n]
 }
 
-func (d *dir) readInto(name string, buf *buffer) (int, error) {
+func (d *dir) readFile(name string) (int, error) {
 	fd, err := ignoringEINTR(func() (int, error) {
 		return unix.Openat(d.fd, name, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	})
@@ -67,7 +86,7 @@ func (d *dir) readInto(name string, buf *buffer) (int, error) {
 		return 0, err
 	}
 	defer unix.Close(fd)
-	return ignoringEINTR(func() (int, error) { return unix.Read(fd, buf[:]) })
+	return ignoringEINTR(func() (int, error) { return unix.Read(fd, d.buf[:]) })
 }
 
 func gone(err error) bool { return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENODEV) }
@@ -82,56 +101,37 @@ func ignoringEINTR(f func() (int, error)) (int, error) {
 }
 
 // number reads a file that is one number. "max" is not known.
-func (d *dir) number(name string, buf *buffer) Value {
-	n, ok := parseUint(bytes.TrimSpace(d.read(name, buf)))
+func (d *dir) number(name string) Value {
+	n, ok := parseUint(bytes.TrimSpace(d.read(name)))
 	return Value{n, ok}
 }
 
-// fields calls f for each "key number" line of a file.
-func fields(text []byte, f func(key string, n uint64)) {
-	for len(text) > 0 {
-		var line []byte
-		line, text, _ = bytes.Cut(text, []byte{'\n'})
-		key, value, ok := bytes.Cut(line, []byte{' '})
-		if !ok {
-			continue
-		}
-		if n, ok := parseUint(value); ok {
-			f(text2string(key), n)
+// fields reads the "key number" lines of a file that have a place in into.
+func (d *dir) fields(name string, into map[string]*Value) { fields(d.read(name), into) }
+
+func fields(text []byte, into map[string]*Value) {
+	for line := range bytes.Lines(text) {
+		key, value, _ := bytes.Cut(bytes.TrimSuffix(line, []byte{'\n'}), []byte{' '})
+		to := into[string(key)]
+		if n, ok := parseUint(value); ok && to != nil {
+			*to = Value{n, true}
 		}
 	}
 }
 
-func field(text []byte, key string) (n uint64, ok bool) {
-	fields(text, func(k string, v uint64) {
-		if k == key {
-			n, ok = v, true
-		}
-	})
-	return n, ok
+func (d *dir) field(name, key string) (v Value) {
+	d.fields(name, map[string]*Value{key: &v})
+	return v
 }
-
-// text2string saves an allocation per line; the string is valid during the call
-// that it is given to.
-func text2string(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
 
 func parseUint(b []byte) (uint64, bool) {
-	if len(b) == 0 {
-		return 0, false
-	}
-	var n uint64
-	for _, c := range b {
-		if c < '0' || c > '9' {
-			return 0, false
-		}
-		n = n*10 + uint64(c-'0')
-	}
-	return n, true
+	n, err := strconv.ParseUint(string(b), 10, 64)
+	return n, err == nil
 }
 
 // pressure reads a file of stall information.
-func (d *dir) pressure(name string, buf *buffer) *Pressure {
-	b := d.read(name, buf)
+func (d *dir) pressure(name string) *Pressure {
+	b := d.read(name)
 	if b == nil {
 		return nil
 	}
@@ -144,43 +144,32 @@ func (d *dir) pressure(name string, buf *buffer) *Pressure {
 func parsePressure(text []byte) *Pressure {
 	var p Pressure
 	for line := range bytes.Lines(text) {
-		words := bytes.Fields(line)
-		if len(words) == 0 {
-			continue
-		}
-		switch string(words[0]) {
+		kind, numbers, _ := bytes.Cut(line, []byte{' '})
+		switch string(kind) {
 		case "some":
-			p.Some = parseStall(words[1:])
+			p.Some = parseStall(numbers)
 		case "full":
-			p.Full = parseStall(words[1:])
+			p.Full = parseStall(numbers)
 		}
 	}
 	return &p
 }
 
-func parseStall(words [][]byte) Stall {
+func parseStall(text []byte) Stall {
 	var s Stall
-	for _, word := range words {
+	for word := range bytes.FieldsSeq(text) {
 		key, value, _ := bytes.Cut(word, []byte{'='})
+		n, _ := strconv.ParseFloat(string(value), 64)
 		switch string(key) {
 		case "avg10":
-			s.Avg10 = parsePercent(value)
+			s.Avg10 = n
 		case "avg60":
-			s.Avg60 = parsePercent(value)
+			s.Avg60 = n
 		case "avg300":
-			s.Avg300 = parsePercent(value)
+			s.Avg300 = n
 		case "total":
-			usec, _ := parseUint(value)
-			s.TotalNano = usec * 1000
+			s.TotalNano = uint64(n) * 1000
 		}
 	}
 	return s
-}
-
-func parsePercent(b []byte) float64 {
-	f, err := strconv.ParseFloat(string(b), 64)
-	if err != nil {
-		return 0
-	}
-	return f
 }

@@ -88,12 +88,8 @@ type Paths struct {
 // HostPaths returns where the files of a cgroupsPath are, whether or not they
 // exist. A path that Path would not have made gives the zero value.
 func HostPaths(specPath string) Paths {
-	return host().paths(inHierarchy(specPath))
+	return host().paths(Inside(specPath))
 }
-
-// Inside is where the cgroup of a cgroupsPath is below the root of each hierarchy; empty
-// for a path that Path would not have made.
-func Inside(specPath string) string { return inHierarchy(specPath) }
 
 // KernelPath is what the kernel calls the cgroup of a cgroupsPath in its log. It is empty
 // on a host that does not have cgroup v2 alone.
@@ -101,13 +97,13 @@ func KernelPath(specPath string) string {
 	if host().unified == "" {
 		return ""
 	}
-	return inHierarchy(specPath)
+	return Inside(specPath)
 }
 
 // ParentPaths returns where the files of a pod's cgroup_parent are: what a
 // kubelet makes for the pod. A pod that names none has the zero value.
 func ParentPaths(parent string, d Driver) Paths {
-	return host().paths(parentInHierarchy(parent, d))
+	return host().paths(parentInside(parent, d))
 }
 
 func (h hierarchies) paths(inside string) Paths {

@@ -12,22 +12,14 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/procfs"
 )
 
-// memoryDir is where a cgroup's memory is counted, or empty.
-func (p Paths) memoryDir() string {
-	if p.Unified != "" {
-		return p.Unified
-	}
-	return p.V1["memory"]
-}
-
 // MemoryKey names the cgroup by where its memory is counted. It is empty for no
 // cgroup, and on a host that does not count.
-func (p Paths) MemoryKey() string { return p.memoryDir() }
+func (p Paths) MemoryKey() string { return cmp.Or(p.Unified, p.V1["memory"]) }
 
 // Contains says whether a process whose memory is counted at key, see ProcessKey, is
 // in the cgroup or below it.
 func (p Paths) Contains(key string) bool {
-	dir := p.memoryDir()
+	dir := p.MemoryKey()
 	return dir != "" && (key == dir || strings.HasPrefix(key, dir+"/"))
 }
 
@@ -57,7 +49,7 @@ func (h hierarchies) memoryOf(where map[string]string) string {
 // Children are the cgroups right below, by name. There are none below one that is gone.
 func (p Paths) Children() (map[string]Paths, error) {
 	all := map[string]Paths{}
-	dir := p.memoryDir()
+	dir := p.MemoryKey()
 	if dir == "" {
 		return all, nil
 	}
@@ -89,7 +81,7 @@ func (p Paths) child(name string) Paths {
 
 // Own are the processes in the cgroup itself, not those below it.
 func (p Paths) Own() ([]int, error) {
-	dir := p.memoryDir()
+	dir := p.MemoryKey()
 	if dir == "" {
 		return nil, nil
 	}
@@ -104,44 +96,27 @@ func (p Paths) Own() ([]int, error) {
 // children, for want of memory. It is 0 for a cgroup that is gone, so it must be
 // asked before that, and by kernels before 4.13 on v1, which do not count.
 func OOMKills(p Paths) (uint64, error) {
-	path, file := p.Unified, "memory.events"
-	if path == "" {
-		path, file = p.V1["memory"], "memory.oom_control"
+	file := "memory.events"
+	if p.Unified == "" {
+		file = "memory.oom_control"
 	}
-	if path == "" {
-		return 0, nil
+	var kills Value
+	if _, err := readDir(p.MemoryKey(), func(d *dir) { kills = d.field(file, "oom_kill") }); err != nil {
+		return 0, fmt.Errorf("count oom kills: %w", err)
 	}
-	d, ok, err := openDir(path)
-	if !ok || err != nil {
-		return 0, err
-	}
-	defer d.close()
-	buf := buffers.Get().(*buffer)
-	defer buffers.Put(buf)
-	n, _ := field(d.read(file, buf), "oom_kill")
-	if d.err != nil {
-		return 0, fmt.Errorf("count oom kills: %w", d.err)
-	}
-	return n, nil
+	return kills.N, nil
 }
 
 // MemoryHits counts how often the processes of a cgroup ran into its own memory limit. It
 // is 0 where that is not known: for a cgroup that is gone, and before Linux 5.2 on v2.
 func MemoryHits(p Paths) uint64 {
-	path := cmp.Or(p.Unified, p.V1["memory"])
-	if path == "" {
-		return 0
-	}
-	d, ok, err := openDir(path)
-	if !ok || err != nil {
-		return 0
-	}
-	defer d.close()
-	buf := buffers.Get().(*buffer)
-	defer buffers.Put(buf)
-	if p.Unified == "" {
-		return d.number("memory.failcnt", buf).N
-	}
-	n, _ := field(d.read("memory.events.local", buf), "max")
-	return n
+	var hits Value
+	_, _ = readDir(p.MemoryKey(), func(d *dir) {
+		if p.Unified != "" {
+			hits = d.field("memory.events.local", "max")
+		} else {
+			hits = d.number("memory.failcnt")
+		}
+	})
+	return hits.N
 }

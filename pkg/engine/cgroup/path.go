@@ -96,10 +96,10 @@ func expandSlice(slice string) (string, error) {
 	return b.String(), nil
 }
 
-// inHierarchy returns where a cgroupsPath is below the root of a hierarchy, ""
-// if it is none or the root itself. The path itself tells whose it is: only a
-// cgroupfs one is absolute.
-func inHierarchy(specPath string) string {
+// Inside returns where the cgroup of a cgroupsPath is below the root of each hierarchy;
+// "" if it is the root itself, or a path that Path would not have made. Only the
+// path of a cgroupfs cgroup is absolute.
+func Inside(specPath string) string {
 	if strings.HasPrefix(specPath, "/") {
 		if p := path.Clean(specPath); p != "/" {
 			return p
@@ -117,8 +117,8 @@ func inHierarchy(specPath string) string {
 	return path.Join(slice, unitName(parts[1], parts[2]))
 }
 
-// parentInHierarchy is the same for a cgroup_parent.
-func parentInHierarchy(parent string, d Driver) string {
+// parentInside is the same for a cgroup_parent.
+func parentInside(parent string, d Driver) string {
 	if parent == "" {
 		return ""
 	}
@@ -155,7 +155,7 @@ const kataOverhead = "/kata_overhead"
 // OfPod returns the cgroups that hold a pod as a whole, under whatever names shims give
 // them: those beside a cgroupsPath whose name has the pod's id in it, and those
 // that Kata has elsewhere.
-func OfPod(specPath, id string) ([]Paths, error) { return host().ofPod(inHierarchy(specPath), id) }
+func OfPod(specPath, id string) ([]Paths, error) { return host().ofPod(Inside(specPath), id) }
 
 func (h hierarchies) ofPod(inside, id string) ([]Paths, error) {
 	if inside == "" || id == "" {

@@ -41,7 +41,7 @@ func TestPath(t *testing.T) {
 			t.Errorf("Path(%s, %q, %q) = %q, %v, want %q", tc.driver, tc.prefix, tc.parent, got, err, tc.want)
 			continue
 		}
-		test.Equal(t, fmt.Sprintf("%q is at", got), inHierarchy(got), tc.inside)
+		test.Equal(t, fmt.Sprintf("%q is at", got), Inside(got), tc.inside)
 	}
 }
 
@@ -55,7 +55,7 @@ func TestAgentsFindContainers(t *testing.T) {
 	}
 	for driver, parent := range map[Driver]string{Cgroupfs: "/kubepods/pod1", Systemd: "/kubepods.slice/kubepods-pod1.slice"} {
 		spec := test.Value(Path(driver, "cri-containerd", parent, id))(t)
-		inside := inHierarchy(spec)
+		inside := Inside(spec)
 		if found := cadvisor.FindStringSubmatch(path.Base(inside)); !slices.Contains(found, id) {
 			t.Errorf("%s: cAdvisor finds %v in %s", driver, found, inside)
 		}
@@ -124,7 +124,7 @@ func TestParentInHierarchy(t *testing.T) {
 		{Systemd, "/kubepods.slice/kubepods-pod1.slice", "/kubepods.slice/kubepods-pod1.slice"},
 		{Systemd, "kubepods-pod1.slice", "/kubepods.slice/kubepods-pod1.slice"},
 	} {
-		test.Equal(t, fmt.Sprintf("%s, %q", tc.driver, tc.parent), parentInHierarchy(tc.parent, tc.driver), tc.want)
+		test.Equal(t, fmt.Sprintf("%s, %q", tc.driver, tc.parent), parentInside(tc.parent, tc.driver), tc.want)
 	}
 }
 
@@ -138,7 +138,7 @@ func FuzzPathStaysInside(f *testing.F) {
 			if err != nil {
 				continue
 			}
-			inside := inHierarchy(spec)
+			inside := Inside(spec)
 			if !strings.Contains(path.Base(inside), id) || inside != path.Clean(inside) || !strings.HasPrefix(inside, "/") {
 				t.Errorf("%s, %q: %q is at %q", driver, parent, spec, inside)
 			}

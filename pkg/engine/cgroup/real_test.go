@@ -186,18 +186,3 @@ func TestKillFrozen(t *testing.T) {
 	defer cancel()
 	test.Must(t, p.Kill(ctx))
 }
-
-func TestFailuresOfDifferentKinds(t *testing.T) {
-	var f failures
-	f.add("/a", nil)
-	f.add("/a", &os.PathError{Op: "rmdir", Path: "/a/x", Err: unix.EACCES})
-	f.add("/b", &os.PathError{Op: "rmdir", Path: "/b/x", Err: unix.EACCES})
-	f.add("/c", &os.PathError{Op: "rmdir", Path: "/c/x", Err: unix.EROFS})
-	want := "remove cgroup /a and in 1 more hierarchies: rmdir /a/x: permission denied\nremove cgroup /c: rmdir /c/x: read-only file system"
-	if got := f.err(); got == nil || got.Error() != want {
-		t.Errorf("got %v", got)
-	}
-	if err := failures(nil).err(); err != nil {
-		t.Errorf("nothing failed, and it is %v", err)
-	}
-}

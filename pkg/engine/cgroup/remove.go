@@ -78,46 +78,18 @@ func (p Paths) freeze(frozen bool) {
 func (p Paths) Remove(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, removeTimeout)
 	defer cancel()
-	var failed failures
-	for _, dir := range p.directories() {
-		failed.add(dir, removeTree(ctx, dir))
-	}
-	return failed.err()
-}
-
-// failures are errors of the same thing done in several hierarchies, which mostly
-// fails in each for the same reason: that is said once.
-type failures []failure
-
-type failure struct {
-	dir   string // of the first
-	err   error
-	kind  string // err without dir
-	count int
-}
-
-func (f *failures) add(dir string, err error) {
-	if err == nil {
-		return
-	}
-	kind := strings.ReplaceAll(err.Error(), dir, "")
-	for i := range *f {
-		if (*f)[i].kind == kind {
-			(*f)[i].count++
-			return
-		}
-	}
-	*f = append(*f, failure{dir: dir, err: err, kind: kind, count: 1})
-}
-
-func (f failures) err() error {
 	var errs []error
-	for _, one := range f {
-		where := one.dir
-		if one.count > 1 {
-			where = fmt.Sprintf("%s and in %d more hierarchies", one.dir, one.count-1)
+	reasons := map[string]bool{}
+	for _, dir := range p.directories() {
+		err := removeTree(ctx, dir)
+		if err == nil {
+			continue
 		}
-		errs = append(errs, fmt.Errorf("remove cgroup %s: %w", where, one.err))
+		// It mostly fails in every hierarchy for the same reason: one of them is enough.
+		if reason := strings.ReplaceAll(err.Error(), dir, ""); !reasons[reason] {
+			reasons[reason] = true
+			errs = append(errs, fmt.Errorf("remove cgroup %s: %w", dir, err))
+		}
 	}
 	return errors.Join(errs...)
 }

@@ -56,16 +56,8 @@ type Stall struct {
 // ReadStats reads what a cgroup uses. What a controller that is missing would
 // tell is not known; a cgroup that is gone altogether is errdefs.ErrNotFound.
 func ReadStats(p Paths) (Stats, error) {
-	buf := buffers.Get().(*buffer)
-	defer buffers.Put(buf)
 	s := Stats{Time: time.Now()}
-	var found bool
-	var err error
-	if p.Unified != "" {
-		found, err = s.readUnified(p.Unified, buf)
-	} else {
-		found, err = s.readV1(p.V1, buf)
-	}
+	found, err := readParts(s.parts(p)...)
 	if err != nil {
 		return Stats{}, fmt.Errorf("cgroup statistics: %w", err)
 	}
@@ -75,57 +67,84 @@ func ReadStats(p Paths) (Stats, error) {
 	return s, nil
 }
 
+// parts are the directories of a cgroup to read.
+// https://docs.kernel.org/admin-guide/cgroup-v2.html
+// https://docs.kernel.org/admin-guide/cgroup-v1/memory.html
+func (s *Stats) parts(p Paths) []part {
+	if p.Unified != "" {
+		return []part{{p.Unified, s.readUnified}}
+	}
+	return []part{
+		{p.V1["cpuacct"], func(d *dir) { s.CPUUsageNano = d.number("cpuacct.usage") }},
+		{p.V1["memory"], s.readV1Memory},
+		{p.V1["pids"], func(d *dir) { s.Pids = d.number("pids.current") }},
+	}
+}
+
 // setWorkingSet follows the kubelet's definition.
 func (s *Stats) setWorkingSet() {
 	s.WorkingSet = Value{N: s.MemoryUsage.N - min(s.InactiveFile.N, s.MemoryUsage.N), Known: s.MemoryUsage.Known}
 }
 
-// readUnified reads cgroup v2. It reports whether the cgroup is there.
-// https://docs.kernel.org/admin-guide/cgroup-v2.html
-func (s *Stats) readUnified(path string, buf *buffer) (bool, error) {
-	d, ok, err := openDir(path)
-	if !ok || err != nil {
-		return false, err
-	}
-	defer d.close()
-	if b := d.read("cpu.stat", buf); b != nil {
-		if usec, ok := field(b, "usage_usec"); ok {
-			s.CPUUsageNano = Value{usec * 1000, true}
-		}
-	}
-	s.unifiedMemory(d, buf)
-	s.Pids = d.number("pids.current", buf)
-	s.CPUPressure = d.pressure("cpu.pressure", buf)
-	s.MemoryPressure = d.pressure("memory.pressure", buf)
-	s.IOPressure = d.pressure("io.pressure", buf)
-	return true, d.err
+func (s *Stats) readUnified(d *dir) {
+	s.CPUUsageNano = d.field("cpu.stat", "usage_usec")
+	s.CPUUsageNano.N *= 1000
+	s.readUnifiedMemory(d)
+	s.Pids = d.number("pids.current")
+	s.CPUPressure = d.pressure("cpu.pressure")
+	s.MemoryPressure = d.pressure("memory.pressure")
+	s.IOPressure = d.pressure("io.pressure")
 }
 
-func (s *Stats) unifiedMemory(d *dir, buf *buffer) {
-	s.MemoryUsage = d.number("memory.current", buf)
+func (s *Stats) readUnifiedMemory(d *dir) {
+	s.MemoryUsage = d.number("memory.current")
 	if !s.MemoryUsage.Known {
 		return
 	}
-	s.MemoryLimit = d.number("memory.max", buf)
-	s.SwapUsage = d.number("memory.swap.current", buf)
-	s.SwapLimit = d.number("memory.swap.max", buf)
-	fields(d.read("memory.stat", buf), func(key string, n uint64) {
-		switch key {
-		case "anon":
-			s.RSS = Value{n, true}
-		case "file":
-			s.Cache = Value{n, true}
-		case "file_mapped":
-			s.MappedFile = Value{n, true}
-		case "active_file":
-			s.ActiveFile = Value{n, true}
-		case "inactive_file":
-			s.InactiveFile = Value{n, true}
-		case "pgfault":
-			s.PageFaults = Value{n, true}
-		case "pgmajfault":
-			s.MajorPageFaults = Value{n, true}
-		}
+	s.MemoryLimit = d.number("memory.max")
+	s.SwapUsage = d.number("memory.swap.current")
+	s.SwapLimit = d.number("memory.swap.max")
+	d.fields("memory.stat", map[string]*Value{
+		"anon":          &s.RSS,
+		"file":          &s.Cache,
+		"file_mapped":   &s.MappedFile,
+		"active_file":   &s.ActiveFile,
+		"inactive_file": &s.InactiveFile,
+		"pgfault":       &s.PageFaults,
+		"pgmajfault":    &s.MajorPageFaults,
 	})
 	s.setWorkingSet()
+}
+
+func (s *Stats) readV1Memory(d *dir) {
+	s.MemoryUsage = d.number("memory.usage_in_bytes")
+	s.MemoryLimit = limited(d.number("memory.limit_in_bytes"))
+	var memory, memsw Value
+	d.fields("memory.stat", map[string]*Value{
+		"total_rss":                 &s.RSS,
+		"total_cache":               &s.Cache,
+		"total_mapped_file":         &s.MappedFile,
+		"total_active_file":         &s.ActiveFile,
+		"total_inactive_file":       &s.InactiveFile,
+		"total_pgfault":             &s.PageFaults,
+		"total_pgmajfault":          &s.MajorPageFaults,
+		"total_swap":                &s.SwapUsage,
+		"hierarchical_memory_limit": &memory,
+		"hierarchical_memsw_limit":  &memsw,
+	})
+	s.setWorkingSet()
+	if limited(memsw).Known && memsw.N > 0 && memsw.N >= memory.N {
+		s.SwapLimit = Value{memsw.N - memory.N, true}
+	}
+}
+
+// unlimitedV1 is the least that v1 shows for "no limit": the largest number of
+// pages that fits, in bytes. Page sizes differ, so anything near it counts.
+const unlimitedV1 = 1 << 62
+
+func limited(v Value) Value {
+	if v.N >= unlimitedV1 {
+		return Value{}
+	}
+	return v
 }

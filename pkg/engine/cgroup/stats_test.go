@@ -3,7 +3,6 @@ package cgroup
 import (
 	"path/filepath"
 	"reflect"
-	"strings"
 	"testing"
 	"time"
 
@@ -126,9 +125,8 @@ func TestReadStatsV1Files(t *testing.T) {
 	if n := MemoryHits(p); n != 4 {
 		t.Errorf("it ran into its limit %d times", n)
 	}
-	io, err := ReadIO(p)
-	if err != nil || !reflect.DeepEqual(io, []DeviceIO{{"254:0", 4096, 8192, 1, 2}}) {
-		t.Errorf("io %+v, %v", io, err)
+	if io := test.Value(ReadDetail(p))(t).IO; !reflect.DeepEqual(io, []DeviceIO{{"254:0", 4096, 8192, 1, 2}}) {
+		t.Errorf("io %+v", io)
 	}
 }
 
@@ -141,9 +139,9 @@ func TestOOMKillsAndIOUnified(t *testing.T) {
 	if n := MemoryHits(Paths{Unified: dir}); n != 5 { // those of its children are not its own
 		t.Errorf("it ran into its limit %d times", n)
 	}
-	io, err := ReadIO(Paths{Unified: dir})
-	if want := []DeviceIO{{"254:0", 4096, 8192, 1, 2}, {"254:1", 1, 2, 3, 4}}; err != nil || !reflect.DeepEqual(io, want) {
-		t.Errorf("io %+v, %v", io, err)
+	io := test.Value(ReadDetail(Paths{Unified: dir}))(t).IO
+	if want := []DeviceIO{{"254:0", 4096, 8192, 1, 2}, {"254:1", 1, 2, 3, 4}}; !reflect.DeepEqual(io, want) {
+		t.Errorf("io %+v", io)
 	}
 }
 
@@ -151,7 +149,6 @@ func TestGoneCgroup(t *testing.T) {
 	missing := filepath.Join(t.TempDir(), "gone")
 	for _, p := range []Paths{{}, {Unified: missing}, {V1: map[string]string{"memory": missing, "cpuacct": missing, "blkio": missing}}} {
 		test.Is(t, test.Err(ReadStats(p)), errdefs.IsNotFound, "%+v", p)
-		test.Is(t, test.Err(ReadIO(p)), errdefs.IsNotFound, "%+v", p)
 		if n, err := OOMKills(p); n != 0 || err != nil || MemoryHits(p) != 0 {
 			t.Errorf("%+v: %d, %v", p, n, err)
 		}
@@ -163,15 +160,15 @@ func FuzzParsers(f *testing.F) {
 		f.Add([]byte(text))
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {
-		fields(text, func(key string, n uint64) {
-			if strings.Contains(key, "\n") {
-				t.Errorf("key %q", key)
-			}
-		})
+		var rss Value
+		fields(text, map[string]*Value{"anon": &rss})
+		if !rss.Known && rss.N != 0 {
+			t.Errorf("%+v is not known", rss)
+		}
 		parsePressure(text)
 		table := deviceTable{}
 		table.addUnified(text)
-		table.addV1(text, (*DeviceIO).bytes)
+		table.addV1(text, "rbytes", "wbytes")
 		for _, io := range table.sorted() {
 			if io.Device == "" {
 				t.Error("a device without a name")

@@ -9,32 +9,23 @@ import (
 // is known if all of them tell it. Pressures do not add up, and are left out; so
 // is a limit, unless all have one. The sum of none is zero.
 func Sum(parts ...Stats) Stats {
-	sum := Stats{Time: time.Now()}
 	if len(parts) == 0 {
-		for _, v := range []*Value{&sum.CPUUsageNano, &sum.MemoryUsage, &sum.WorkingSet, &sum.RSS, &sum.Pids} {
-			v.Known = true
-		}
-		return sum
+		none := Value{Known: true}
+		return Stats{Time: time.Now(), CPUUsageNano: none, MemoryUsage: none, WorkingSet: none, RSS: none, Pids: none}
 	}
-	for i, part := range parts {
-		if i == 0 {
-			part.CPUPressure, part.MemoryPressure, part.IOPressure = nil, nil, nil
-			sum = part
-			continue
-		}
-		sum.add(part)
+	sum := parts[0]
+	sum.CPUPressure, sum.MemoryPressure, sum.IOPressure = nil, nil, nil
+	for _, part := range parts[1:] {
+		addValues(sum.values(), part.values())
 	}
 	return sum
 }
 
-func (s *Stats) add(o Stats) {
-	addValues(
-		[2]*Value{&s.CPUUsageNano, &o.CPUUsageNano},
-		[2]*Value{&s.MemoryUsage, &o.MemoryUsage}, [2]*Value{&s.WorkingSet, &o.WorkingSet}, [2]*Value{&s.RSS, &o.RSS},
-		[2]*Value{&s.Cache, &o.Cache}, [2]*Value{&s.MappedFile, &o.MappedFile}, [2]*Value{&s.ActiveFile, &o.ActiveFile}, [2]*Value{&s.InactiveFile, &o.InactiveFile},
-		[2]*Value{&s.PageFaults, &o.PageFaults}, [2]*Value{&s.MajorPageFaults, &o.MajorPageFaults}, [2]*Value{&s.MemoryLimit, &o.MemoryLimit},
-		[2]*Value{&s.SwapUsage, &o.SwapUsage}, [2]*Value{&s.SwapLimit, &o.SwapLimit}, [2]*Value{&s.Pids, &o.Pids},
-	)
+func (s *Stats) values() []*Value {
+	return []*Value{
+		&s.CPUUsageNano, &s.MemoryUsage, &s.WorkingSet, &s.RSS, &s.Cache, &s.MappedFile, &s.ActiveFile, &s.InactiveFile,
+		&s.PageFaults, &s.MajorPageFaults, &s.MemoryLimit, &s.SwapUsage, &s.SwapLimit, &s.Pids,
+	}
 }
 
 // SumDetails is Sum for details. Peaks do not add up either, as those of several
@@ -44,41 +35,35 @@ func SumDetails(parts ...Detail) Detail {
 	stats := make([]Stats, len(parts))
 	for i, part := range parts {
 		stats[i] = part.Stats
-		part.PeakMemory = Value{}
+		hugetlb, io := addHugepages(sum.Hugetlb, part.Hugetlb), addIO(sum.IO, part.IO)
 		if i == 0 {
 			sum = part
-			sum.Hugetlb, sum.IO = nil, nil
 		} else {
-			sum.add(part)
+			addValues(sum.values(), part.values())
 		}
-		sum.Hugetlb, sum.IO = addHugepages(sum.Hugetlb, part.Hugetlb), addIO(sum.IO, part.IO)
+		sum.Hugetlb, sum.IO = hugetlb, io
 	}
-	sum.Stats = Sum(stats...)
+	sum.Stats, sum.PeakMemory = Sum(stats...), Value{}
 	return sum
 }
 
-// add leaves out Stats, Hugetlb and IO.
-func (d *Detail) add(o Detail) {
-	addValues(
-		[2]*Value{&d.CPUUserNano, &o.CPUUserNano}, [2]*Value{&d.CPUSystemNano, &o.CPUSystemNano},
-		[2]*Value{&d.Periods, &o.Periods}, [2]*Value{&d.ThrottledPeriods, &o.ThrottledPeriods}, [2]*Value{&d.ThrottledNano, &o.ThrottledNano},
-		[2]*Value{&d.KernelMemory, &o.KernelMemory}, [2]*Value{&d.MemoryFailures, &o.MemoryFailures}, [2]*Value{&d.OOMKills, &o.OOMKills},
-		[2]*Value{&d.MemoryReservation, &o.MemoryReservation},
-		[2]*Value{&d.OwnPageFaults, &o.OwnPageFaults}, [2]*Value{&d.OwnMajorPageFaults, &o.OwnMajorPageFaults},
-		[2]*Value{&d.PidsLimit, &o.PidsLimit},
-	)
+// values leaves out those of Stats, and PeakMemory.
+func (d *Detail) values() []*Value {
+	return []*Value{
+		&d.CPUUserNano, &d.CPUSystemNano, &d.Periods, &d.ThrottledPeriods, &d.ThrottledNano, &d.KernelMemory,
+		&d.MemoryFailures, &d.OOMKills, &d.MemoryReservation, &d.OwnPageFaults, &d.OwnMajorPageFaults, &d.PidsLimit,
+	}
 }
 
-// addValues adds the second of each pair to the first; what one of them does not
-// know, the sum does not know.
-func addValues(pairs ...[2]*Value) {
-	for _, pair := range pairs {
-		to, more := pair[0], pair[1]
-		if !more.Known || !to.Known {
+// addValues adds more to sum, one by one; what one of two does not know, their sum
+// does not know.
+func addValues(sum, more []*Value) {
+	for i, to := range sum {
+		if to.Known && more[i].Known {
+			to.N += more[i].N
+		} else {
 			*to = Value{}
-			continue
 		}
-		to.N += more.N
 	}
 }
 
@@ -90,7 +75,7 @@ func addHugepages(sum, more []Hugepages) []Hugepages {
 			sum = append(sum, h)
 			continue
 		}
-		addValues([2]*Value{&sum[i].Usage, &h.Usage})
+		addValues([]*Value{&sum[i].Usage}, []*Value{&h.Usage})
 	}
 	return sum
 }

@@ -114,7 +114,7 @@ func fields(text []byte, into map[string]*Value) {
 		key, value, _ := bytes.Cut(bytes.TrimSuffix(line, []byte{'\n'}), []byte{' '})
 		to := into[string(key)]
 		if n, ok := parseUint(value); ok && to != nil {
-			*to = Value{n, true}
+			*to = Known(n)
 		}
 	}
 }

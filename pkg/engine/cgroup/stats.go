@@ -13,6 +13,9 @@ type Value struct {
 	Known bool
 }
 
+// Known is a number that is known.
+func Known(n uint64) Value { return Value{N: n, Known: true} }
+
 // Stats is what a cgroup uses, its children included. Sizes are in bytes.
 type Stats struct {
 	// Time is when it was read.
@@ -134,7 +137,7 @@ func (s *Stats) readV1Memory(d *dir) {
 	})
 	s.setWorkingSet()
 	if limited(memsw).Known && memsw.N > 0 && memsw.N >= memory.N {
-		s.SwapLimit = Value{memsw.N - memory.N, true}
+		s.SwapLimit = Known(memsw.N - memory.N)
 	}
 }
 

@@ -34,13 +34,9 @@ var (
 	countsPressure = func(f cgroup.Facts) bool { return f.Pressure }
 )
 
-// one reads one number of the cgroup.
-func one(pick func(*cgroup.Detail) cgroup.Value) func(*Sample, send) {
-	return func(s *Sample, send send) {
-		if s.Cgroup != nil {
-			send(pick(s.Cgroup))
-		}
-	}
+// number makes a metric of one number.
+func number(kind runtimeapi.MetricType, name, help string, measured func(cgroup.Facts) bool, pick func(*Sample) cgroup.Value) family {
+	return family{name: name, help: help, kind: kind, measured: measured, read: func(s *Sample, send send) { send(pick(s)) }}
 }
 
 // seconds are whole ones, of nanoseconds.
@@ -52,178 +48,112 @@ var cpuFamilies = []family{
 	{
 		name: "container_cpu_usage_seconds_total", help: "CPU time used, in seconds.", kind: counter,
 		labels: []string{"cpu"}, measured: countsCPU,
-		read: func(s *Sample, send send) {
-			if s.Cgroup != nil {
-				send(seconds(s.Cgroup.CPUUsageNano), "total")
-			}
-		},
+		read: func(s *Sample, send send) { send(seconds(s.Cgroup.CPUUsageNano), "total") },
 	},
-	{
-		name: "container_cpu_user_seconds_total", help: "CPU time used in user mode, in seconds.", kind: counter, measured: countsCPU,
-		read: one(func(d *cgroup.Detail) cgroup.Value { return seconds(d.CPUUserNano) }),
-	},
-	{
-		name: "container_cpu_system_seconds_total", help: "CPU time used in the kernel, in seconds.", kind: counter, measured: countsCPU,
-		read: one(func(d *cgroup.Detail) cgroup.Value { return seconds(d.CPUSystemNano) }),
-	},
-	{
-		name: "container_cpu_cfs_periods_total", help: "Periods in which a CPU quota applied.", kind: counter, measured: countsQuota,
-		read: one(func(d *cgroup.Detail) cgroup.Value { return d.Periods }),
-	},
-	{
-		name: "container_cpu_cfs_throttled_periods_total", help: "Periods in which the CPU quota was used up.", kind: counter, measured: countsQuota,
-		read: one(func(d *cgroup.Detail) cgroup.Value { return d.ThrottledPeriods }),
-	},
-	{
-		name: "container_cpu_cfs_throttled_seconds_total", help: "Time spent waiting with the CPU quota used up, in seconds.", kind: counter, measured: countsQuota,
-		read: one(func(d *cgroup.Detail) cgroup.Value { return seconds(d.ThrottledNano) }),
-	},
+	number(counter, "container_cpu_user_seconds_total", "CPU time used in user mode, in seconds.", countsCPU,
+		func(s *Sample) cgroup.Value { return seconds(s.Cgroup.CPUUserNano) }),
+	number(counter, "container_cpu_system_seconds_total", "CPU time used in the kernel, in seconds.", countsCPU,
+		func(s *Sample) cgroup.Value { return seconds(s.Cgroup.CPUSystemNano) }),
+	number(counter, "container_cpu_cfs_periods_total", "Periods in which a CPU quota applied.", countsQuota,
+		func(s *Sample) cgroup.Value { return s.Cgroup.Periods }),
+	number(counter, "container_cpu_cfs_throttled_periods_total", "Periods in which the CPU quota was used up.", countsQuota,
+		func(s *Sample) cgroup.Value { return s.Cgroup.ThrottledPeriods }),
+	number(counter, "container_cpu_cfs_throttled_seconds_total", "Time spent waiting with the CPU quota used up, in seconds.", countsQuota,
+		func(s *Sample) cgroup.Value { return seconds(s.Cgroup.ThrottledNano) }),
 }
 
 var memoryFamilies = []family{
-	{
-		name: "container_memory_usage_bytes", help: "All memory charged, including memory not used recently.", kind: gauge, measured: countsMemory,
-		read: one(func(d *cgroup.Detail) cgroup.Value { return d.MemoryUsage }),
-	},
-	{
-		name: "container_memory_working_set_bytes", help: "Memory charged, without file pages that were not used recently.", kind: gauge, measured: countsMemory,
-		read: one(func(d *cgroup.Detail) cgroup.Value { return d.WorkingSet }),
-	},
-	{
-		name: "container_memory_rss", help: "Anonymous memory, in bytes.", kind: gauge, measured: countsMemory,
-		read: one(func(d *cgroup.Detail) cgroup.Value { return d.RSS }),
-	},
-	{
-		name: "container_memory_cache", help: "Memory that holds files, in bytes.", kind: gauge, measured: countsMemory,
-		read: one(func(d *cgroup.Detail) cgroup.Value { return d.Cache }),
-	},
-	{
-		name: "container_memory_mapped_file", help: "Memory that holds mapped files, in bytes.", kind: gauge, measured: countsMemory,
-		read: one(func(d *cgroup.Detail) cgroup.Value { return d.MappedFile }),
-	},
-	{
-		name: "container_memory_total_active_file_bytes", help: "Memory that holds files used recently.", kind: gauge, measured: countsMemory,
-		read: one(func(d *cgroup.Detail) cgroup.Value { return d.ActiveFile }),
-	},
-	{
-		name: "container_memory_total_inactive_file_bytes", help: "Memory that holds files not used recently.", kind: gauge, measured: countsMemory,
-		read: one(func(d *cgroup.Detail) cgroup.Value { return d.InactiveFile }),
-	},
-	{
-		name: "container_memory_kernel_usage", help: "Memory of the kernel, in bytes.", kind: gauge, measured: countsKernel,
-		read: one(func(d *cgroup.Detail) cgroup.Value { return d.KernelMemory }),
-	},
-	{
-		name: "container_memory_swap", help: "Swap in use, in bytes.", kind: gauge, measured: countsSwap,
-		read: one(func(d *cgroup.Detail) cgroup.Value { return d.SwapUsage }),
-	},
-	{
-		name: "container_memory_max_usage_bytes", help: "Maximum of memory charged.", kind: gauge, measured: countsPeak,
-		read: one(func(d *cgroup.Detail) cgroup.Value { return d.PeakMemory }),
-	},
-	{
-		name: "container_memory_failcnt", help: "Number of times the memory limit was reached.", kind: counter, measured: countsMemory,
-		read: one(func(d *cgroup.Detail) cgroup.Value { return d.MemoryFailures }),
-	},
+	number(gauge, "container_memory_usage_bytes", "All memory charged, including memory not used recently.", countsMemory,
+		func(s *Sample) cgroup.Value { return s.Cgroup.MemoryUsage }),
+	number(gauge, "container_memory_working_set_bytes", "Memory charged, without file pages that were not used recently.", countsMemory,
+		func(s *Sample) cgroup.Value { return s.Cgroup.WorkingSet }),
+	number(gauge, "container_memory_rss", "Anonymous memory, in bytes.", countsMemory,
+		func(s *Sample) cgroup.Value { return s.Cgroup.RSS }),
+	number(gauge, "container_memory_cache", "Memory that holds files, in bytes.", countsMemory,
+		func(s *Sample) cgroup.Value { return s.Cgroup.Cache }),
+	number(gauge, "container_memory_mapped_file", "Memory that holds mapped files, in bytes.", countsMemory,
+		func(s *Sample) cgroup.Value { return s.Cgroup.MappedFile }),
+	number(gauge, "container_memory_total_active_file_bytes", "Memory that holds files used recently.", countsMemory,
+		func(s *Sample) cgroup.Value { return s.Cgroup.ActiveFile }),
+	number(gauge, "container_memory_total_inactive_file_bytes", "Memory that holds files not used recently.", countsMemory,
+		func(s *Sample) cgroup.Value { return s.Cgroup.InactiveFile }),
+	number(gauge, "container_memory_kernel_usage", "Memory of the kernel, in bytes.", countsKernel,
+		func(s *Sample) cgroup.Value { return s.Cgroup.KernelMemory }),
+	number(gauge, "container_memory_swap", "Swap in use, in bytes.", countsSwap,
+		func(s *Sample) cgroup.Value { return s.Cgroup.SwapUsage }),
+	number(gauge, "container_memory_max_usage_bytes", "Maximum of memory charged.", countsPeak,
+		func(s *Sample) cgroup.Value { return s.Cgroup.PeakMemory }),
+	number(counter, "container_memory_failcnt", "Number of times the memory limit was reached.", countsMemory,
+		func(s *Sample) cgroup.Value { return s.Cgroup.MemoryFailures }),
 	{
 		name: "container_memory_failures_total", help: "Page faults, by kind and scope: with and without child cgroups.", kind: counter,
 		labels: []string{"failure_type", "scope"}, measured: countsMemory,
 		read: func(s *Sample, send send) {
-			if s.Cgroup == nil {
-				return
-			}
 			send(s.Cgroup.OwnPageFaults, "pgfault", "container")
 			send(s.Cgroup.OwnMajorPageFaults, "pgmajfault", "container")
 			send(s.Cgroup.PageFaults, "pgfault", "hierarchy")
 			send(s.Cgroup.MajorPageFaults, "pgmajfault", "hierarchy")
 		},
 	},
-	{
-		name: "container_oom_events_total", help: "Processes killed by the out-of-memory killer.", kind: counter, measured: countsMemory,
-		read: one(func(d *cgroup.Detail) cgroup.Value { return d.OOMKills }),
-	},
+	number(counter, "container_oom_events_total", "Processes killed by the out-of-memory killer.", countsMemory,
+		func(s *Sample) cgroup.Value { return s.Cgroup.OOMKills }),
 }
 
 // stalls makes the two metrics of one resource.
-func stalls(resource string, pick func(*cgroup.Detail) *cgroup.Pressure) []family {
-	read := func(total func(*cgroup.Pressure) uint64) func(*Sample, send) {
-		return func(s *Sample, send send) {
-			if s.Cgroup == nil || pick(s.Cgroup) == nil {
-				return
+func stalls(resource string, pick func(*Sample) *cgroup.Pressure) []family {
+	total := func(of func(*cgroup.Pressure) cgroup.Stall) func(*Sample) cgroup.Value {
+		return func(s *Sample) cgroup.Value {
+			p := pick(s)
+			if p == nil {
+				return cgroup.Value{}
 			}
-			send(seconds(cgroup.Value{N: total(pick(s.Cgroup)), Known: true}))
+			return seconds(cgroup.Known(of(p).TotalNano))
 		}
 	}
 	return []family{
-		{
-			name: "container_pressure_" + resource + "_waiting_seconds_total", kind: counter, measured: countsPressure,
-			help: "Time in which some task waited for " + resource + ", in seconds.",
-			read: read(func(p *cgroup.Pressure) uint64 { return p.Some.TotalNano }),
-		},
-		{
-			name: "container_pressure_" + resource + "_stalled_seconds_total", kind: counter, measured: countsPressure,
-			help: "Time in which all tasks waited for " + resource + ", in seconds.",
-			read: read(func(p *cgroup.Pressure) uint64 { return p.Full.TotalNano }),
-		},
+		number(counter, "container_pressure_"+resource+"_waiting_seconds_total", "Time in which some task waited for "+resource+", in seconds.", countsPressure,
+			total(func(p *cgroup.Pressure) cgroup.Stall { return p.Some })),
+		number(counter, "container_pressure_"+resource+"_stalled_seconds_total", "Time in which all tasks waited for "+resource+", in seconds.", countsPressure,
+			total(func(p *cgroup.Pressure) cgroup.Stall { return p.Full })),
 	}
 }
 
 var pressureFamilies = slices.Concat(
-	stalls("cpu", func(d *cgroup.Detail) *cgroup.Pressure { return d.CPUPressure }),
-	stalls("memory", func(d *cgroup.Detail) *cgroup.Pressure { return d.MemoryPressure }),
-	stalls("io", func(d *cgroup.Detail) *cgroup.Pressure { return d.IOPressure }),
+	stalls("cpu", func(s *Sample) *cgroup.Pressure { return s.Cgroup.CPUPressure }),
+	stalls("memory", func(s *Sample) *cgroup.Pressure { return s.Cgroup.MemoryPressure }),
+	stalls("io", func(s *Sample) *cgroup.Pressure { return s.Cgroup.IOPressure }),
 )
 
-// hugepages sends one number of each page size.
-func hugepages(pick func(cgroup.Hugepages) cgroup.Value) func(*Sample, send) {
-	return func(s *Sample, send send) {
-		if s.Cgroup == nil {
-			return
-		}
-		for _, h := range s.Cgroup.Hugetlb {
-			send(pick(h), h.Size)
-		}
+// hugepages makes a metric of each page size.
+func hugepages(name, help string, measured func(cgroup.Facts) bool, pick func(cgroup.Hugepages) cgroup.Value) family {
+	return family{
+		name: name, help: help, kind: gauge, labels: []string{"pagesize"}, measured: measured,
+		read: func(s *Sample, send send) {
+			for _, h := range s.Cgroup.Hugetlb {
+				send(pick(h), h.Size)
+			}
+		},
 	}
 }
 
 var hugetlbFamilies = []family{
-	{
-		name: "container_hugetlb_usage_bytes", help: "Huge pages in use, by page size.", kind: gauge,
-		labels: []string{"pagesize"}, measured: countsHugetlb,
-		read: hugepages(func(h cgroup.Hugepages) cgroup.Value { return h.Usage }),
-	},
-	{
-		name: "container_hugetlb_max_usage_bytes", help: "Maximum of huge pages in use, by page size.", kind: gauge,
-		labels: []string{"pagesize"}, measured: countsHugePeak,
-		read: hugepages(func(h cgroup.Hugepages) cgroup.Value { return h.Peak }),
-	},
-}
-
-func value(pick func(*Sample) cgroup.Value) func(*Sample, send) {
-	return func(s *Sample, send send) { send(pick(s)) }
+	hugepages("container_hugetlb_usage_bytes", "Huge pages in use, by page size.", countsHugetlb,
+		func(h cgroup.Hugepages) cgroup.Value { return h.Usage }),
+	hugepages("container_hugetlb_max_usage_bytes", "Maximum of huge pages in use, by page size.", countsHugePeak,
+		func(h cgroup.Hugepages) cgroup.Value { return h.Peak }),
 }
 
 var processFamilies = []family{
-	{
-		name: "container_processes", help: "Processes.", kind: gauge,
-		read: value(func(s *Sample) cgroup.Value { return s.Processes }),
-	},
-	{
-		name: "container_threads", help: "Processes and threads.", kind: gauge, measured: countsPids,
-		read: one(func(d *cgroup.Detail) cgroup.Value { return d.Pids }),
-	},
-	{
-		name: "container_threads_max", help: "Limit of processes and threads; 0 means unlimited.", kind: gauge, measured: countsPids,
-		read: one(func(d *cgroup.Detail) cgroup.Value { return cgroup.Value{N: d.PidsLimit.N, Known: d.Pids.Known} }),
-	},
-	{
-		name: "container_file_descriptors", help: "Open file descriptors.", kind: gauge,
-		read: value(func(s *Sample) cgroup.Value { return s.FileDescriptors }),
-	},
-	{
-		name: "container_sockets", help: "Open sockets.", kind: gauge,
-		read: value(func(s *Sample) cgroup.Value { return s.Sockets }),
-	},
+	number(gauge, "container_processes", "Processes.", nil,
+		func(s *Sample) cgroup.Value { return s.Processes }),
+	number(gauge, "container_threads", "Processes and threads.", countsPids,
+		func(s *Sample) cgroup.Value { return s.Cgroup.Pids }),
+	number(gauge, "container_threads_max", "Limit of processes and threads; 0 means unlimited.", countsPids,
+		func(s *Sample) cgroup.Value { return cgroup.Value{N: s.Cgroup.PidsLimit.N, Known: s.Cgroup.Pids.Known} }),
+	number(gauge, "container_file_descriptors", "Open file descriptors.", nil,
+		func(s *Sample) cgroup.Value { return s.FileDescriptors }),
+	number(gauge, "container_sockets", "Open sockets.", nil,
+		func(s *Sample) cgroup.Value { return s.Sockets }),
 	{
 		name: "container_ulimits_soft", help: "Soft limits of the first process; unlimited ones are absent.", kind: gauge,
 		labels: []string{"ulimit"},
@@ -237,7 +167,7 @@ func traffic(name, help string, pick func(network.InterfaceStats) uint64) family
 		name: "container_network_" + name + "_total", help: help, kind: counter, labels: []string{"interface"},
 		read: func(s *Sample, send send) {
 			for _, i := range s.Network {
-				send(cgroup.Value{N: pick(i), Known: true}, i.Name)
+				send(cgroup.Known(pick(i)), i.Name)
 			}
 		},
 	}

@@ -10,11 +10,7 @@ import (
 func filesystem(name, help string, pick func(*Filesystem) cgroup.Value) family {
 	return family{
 		name: "container_fs_" + name, help: help, kind: gauge, labels: []string{"device"},
-		read: func(s *Sample, send send) {
-			if s.Filesystem != nil {
-				send(pick(s.Filesystem), s.Filesystem.Device)
-			}
-		},
+		read: func(s *Sample, send send) { send(pick(&s.Filesystem), s.Filesystem.Device) },
 	}
 }
 
@@ -31,7 +27,7 @@ func blockIO(name, help string, pick func(BlockIO) uint64) family {
 		name: "container_fs_" + name + "_total", help: help, kind: counter, labels: []string{"device"}, measured: countsBlockIO,
 		read: func(s *Sample, send send) {
 			for _, io := range s.BlockIO {
-				send(cgroup.Value{N: pick(io), Known: true}, io.Device)
+				send(cgroup.Known(pick(io)), io.Device)
 			}
 		},
 	}
@@ -47,8 +43,8 @@ var blockIOFamilies = []family{
 		labels: []string{"device", "major", "minor", "operation"}, measured: countsBlockIO,
 		read: func(s *Sample, send send) {
 			for _, io := range s.BlockIO {
-				send(cgroup.Value{N: io.ReadBytes, Known: true}, io.Device, io.Major, io.Minor, "Read")
-				send(cgroup.Value{N: io.WriteBytes, Known: true}, io.Device, io.Major, io.Minor, "Write")
+				send(cgroup.Known(io.ReadBytes), io.Device, io.Major, io.Minor, "Read")
+				send(cgroup.Known(io.WriteBytes), io.Device, io.Major, io.Minor, "Write")
 			}
 		},
 	},
@@ -56,18 +52,16 @@ var blockIOFamilies = []family{
 
 // allowed makes a metric of what a container may use.
 func allowed(name, help string, pick func(*Spec) cgroup.Value) family {
-	return family{
-		name: "container_spec_" + name, help: help, kind: gauge,
-		read: func(s *Sample, send send) {
-			if s.Spec != nil {
-				send(pick(s.Spec))
-			}
-		},
-	}
+	return number(gauge, "container_spec_"+name, help, nil, func(s *Sample) cgroup.Value {
+		if s.Spec == nil {
+			return cgroup.Value{}
+		}
+		return pick(s.Spec)
+	})
 }
 
 // orNone shows a limit that is not known as 0, which stands for none.
-func orNone(v cgroup.Value) cgroup.Value { return cgroup.Value{N: v.N, Known: true} }
+func orNone(v cgroup.Value) cgroup.Value { return cgroup.Known(v.N) }
 
 var specFamilies = []family{
 	allowed("cpu_period", "Period of the CPU quota, in microseconds.", func(s *Spec) cgroup.Value { return s.CPUPeriod }),
@@ -78,16 +72,12 @@ var specFamilies = []family{
 	allowed("memory_swap_limit_bytes", "Limit of memory and swap together; 0 means unlimited.", func(s *Spec) cgroup.Value { return orNone(s.SwapLimit) }),
 }
 
-// unix sends a time as whole seconds.
+// unix makes a metric of a time, in whole seconds.
 func unix(name, help string, pick func(*Sample) time.Time) family {
-	return family{
-		name: name, help: help, kind: gauge,
-		read: func(s *Sample, send send) {
-			if at := pick(s); at.Unix() > 0 {
-				send(cgroup.Value{N: uint64(at.Unix()), Known: true})
-			}
-		},
-	}
+	return number(gauge, name, help, nil, func(s *Sample) cgroup.Value {
+		at := pick(s).Unix()
+		return cgroup.Value{N: uint64(at), Known: at > 0}
+	})
 }
 
 var timeFamilies = []family{

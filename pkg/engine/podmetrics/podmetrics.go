@@ -36,13 +36,13 @@ type Sample struct {
 	Subject
 	// Seen is when it was there, Started since when.
 	Seen, Started time.Time
-	// Cgroup is what it uses; nil is not known.
-	Cgroup                              *cgroup.Detail
+	// Cgroup is what it uses.
+	Cgroup                              cgroup.Detail
 	Processes, FileDescriptors, Sockets cgroup.Value
 	// OpenFilesLimit is the soft limit of its first process.
 	OpenFilesLimit cgroup.Value
 	Network        []network.InterfaceStats
-	Filesystem     *Filesystem
+	Filesystem     Filesystem
 	// BlockIO is its traffic by device.
 	BlockIO []BlockIO
 	Spec    *Spec
@@ -76,7 +76,7 @@ type family struct {
 	kind       runtimeapi.MetricType
 	// labels come after those of the subject.
 	labels []string
-	// measured tells whether the host can; nil is always.
+	// measured reports whether the host can; nil is always.
 	measured func(cgroup.Facts) bool
 	// read calls send with each value and the values of labels.
 	read func(s *Sample, send send)

@@ -30,7 +30,7 @@ func full() Sample {
 	return Sample{
 		Subject: Subject{"web-0", "shop", "nginx", "c0ffee", "nginx:1"},
 		Seen:    time.Unix(1000, 999), Started: time.Unix(900, 0),
-		Cgroup: &cgroup.Detail{
+		Cgroup: cgroup.Detail{
 			Stats: cgroup.Stats{
 				CPUUsageNano: known(12.9 * second), MemoryUsage: known(1), WorkingSet: known(2), RSS: known(3), Cache: known(4),
 				MappedFile: known(5), ActiveFile: known(6), InactiveFile: known(7), SwapUsage: known(8),
@@ -50,7 +50,7 @@ func full() Sample {
 			{Name: "eth0", RxBytes: 61, RxPackets: 62, RxErrors: 63, RxDropped: 64, TxBytes: 65, TxPackets: 66, TxErrors: 67, TxDropped: 68},
 			{Name: "net1", RxBytes: 69},
 		},
-		Filesystem: &Filesystem{"/dev/vda1", known(71), known(72), known(73), known(74)},
+		Filesystem: Filesystem{"/dev/vda1", known(71), known(72), known(73), known(74)},
 		BlockIO:    []BlockIO{{"/dev/vda", "254", "0", cgroup.DeviceIO{Device: "254:0", ReadBytes: 81, WriteBytes: 82, ReadOperations: 83, WriteOperations: 84}}},
 		Spec: &Spec{
 			CPUPeriod: known(91), CPUQuota: known(92), CPUShares: known(93),
@@ -183,7 +183,7 @@ func TestWhatIsNotKnownIsNotSent(t *testing.T) {
 			slices.DeleteFunc(slices.Sorted(maps.Keys(wanted)), func(key string) bool { return !strings.HasSuffix(key, " eth0") }),
 		},
 		"a container that tells little": {
-			Sample{Cgroup: &cgroup.Detail{Stats: cgroup.Stats{CPUUsageNano: known(1e9), Pids: known(2)}}, Processes: known(2)},
+			Sample{Cgroup: cgroup.Detail{Stats: cgroup.Stats{CPUUsageNano: known(1e9), Pids: known(2)}}, Processes: known(2)},
 			[]string{"cpu_usage_seconds_total total", "processes", "threads", "threads_max"},
 		},
 		"a container without limits": {

@@ -12,7 +12,6 @@ import (
 
 	"github.com/berth-cri/berth/pkg/engine/cgroup"
 	"github.com/berth-cri/berth/pkg/engine/podmetrics"
-	"github.com/berth-cri/berth/pkg/engine/usage"
 )
 
 // devices remembers the names of block devices by their numbers, while one list is
@@ -23,7 +22,7 @@ func (d *devices) filesystem(path string) podmetrics.Filesystem {
 	fs := podmetrics.Filesystem{Device: d.at(path)}
 	var st unix.Statfs_t
 	if err := unix.Statfs(path, &st); err == nil {
-		fs.Limit, fs.Inodes, fs.InodesFree = usage.Known(st.Blocks*uint64(st.Frsize)), usage.Known(st.Files), usage.Known(st.Ffree)
+		fs.Limit, fs.Inodes, fs.InodesFree = cgroup.Known(st.Blocks*uint64(st.Frsize)), cgroup.Known(st.Files), cgroup.Known(st.Ffree)
 	}
 	return fs
 }

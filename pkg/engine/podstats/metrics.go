@@ -14,7 +14,6 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/openfiles"
 	"github.com/berth-cri/berth/pkg/engine/pod"
 	"github.com/berth-cri/berth/pkg/engine/podmetrics"
-	"github.com/berth-cri/berth/pkg/engine/usage"
 )
 
 // ListMetricDescriptors tells which metrics this host has. The kubelet asks once.
@@ -67,25 +66,11 @@ func (b *Stats) podSample(ctx context.Context, p Measured, d *devices) podmetric
 	}
 	detail, processes, err := measurePod(b, p, cgroup.ReadDetail, cgroup.SumDetails)
 	if err == nil {
-		s.Cgroup, s.Processes, s.BlockIO = &detail, usage.Known(uint64(processes)), d.named(detail.IO)
+		s.Cgroup, s.Processes, s.BlockIO = detail, cgroup.Known(uint64(len(processes))), d.named(detail.IO)
 	} else if !errdefs.IsNotFound(err) {
 		log.G(ctx).WithError(err).WithField("sandbox", p.ID()).Debug("Failed to read pod metrics")
 	}
 	return s
-}
-
-// readCgroup adds what a cgroup tells, and returns its processes.
-func readCgroup(p cgroup.Paths, d *devices, s *podmetrics.Sample) ([]int, error) {
-	detail, err := cgroup.ReadDetail(p)
-	if err != nil {
-		return nil, err
-	}
-	pids, err := p.Processes()
-	if err != nil {
-		return nil, err
-	}
-	s.Cgroup, s.Processes, s.BlockIO = &detail, usage.Known(uint64(len(pids))), d.named(detail.IO)
-	return pids, nil
 }
 
 func (b *Stats) containerSample(ctx context.Context, p Measured, c *pod.Container, d *devices, disk podmetrics.Filesystem) (podmetrics.Sample, error) {
@@ -99,24 +84,25 @@ func (b *Stats) containerSample(ctx context.Context, p Measured, c *pod.Containe
 		Spec: specOf(st.Resources.Msg.GetLinux()),
 	}
 	if layer := b.writableLayer(ctx, c); layer != nil {
-		disk.Used = usage.Known(layer.GetUsedBytes().GetValue())
-		s.Filesystem = &disk
+		disk.Used = cgroup.Known(layer.GetUsedBytes().GetValue())
+		s.Filesystem = disk
 	}
 	if c.MustAsk() {
 		used, err := b.usage(ctx, c)
-		s.Cgroup, s.Processes = &cgroup.Detail{Stats: used}, used.Pids
+		s.Cgroup, s.Processes = cgroup.Detail{Stats: used}, used.Pids
 		return s, err
 	}
-	pids, err := readCgroup(cgroup.HostPaths(c.Spec().CgroupsPath), d, &s)
+	detail, pids, err := measureCgroup(cgroup.HostPaths(c.Spec().CgroupsPath), cgroup.ReadDetail)
 	if err != nil {
 		return s, err
 	}
+	s.Cgroup, s.Processes, s.BlockIO = detail, cgroup.Known(uint64(len(pids))), d.named(detail.IO)
 	s.Spec.MemoryReservation = s.Cgroup.MemoryReservation
 	open, err := openfiles.Count(ctx, pids)
 	if err != nil {
 		return s, err
 	}
-	s.FileDescriptors, s.Sockets = usage.Known(open.Files), usage.Known(open.Sockets)
+	s.FileDescriptors, s.Sockets = cgroup.Known(open.Files), cgroup.Known(open.Sockets)
 	s.OpenFilesLimit.N, s.OpenFilesLimit.Known, err = openfiles.SoftLimit(st.PID)
 	return s, err
 }

@@ -104,7 +104,7 @@ func (b *Stats) readPod(ctx context.Context, p Measured) *runtimeapi.PodSandboxS
 	if used, processes, err := measurePod(b, p, cgroup.ReadStats, cgroup.Sum); err == nil {
 		linux.Cpu = usage.CPU(used, p.CPU.Next(used.Time, used.CPUUsageNano))
 		linux.Memory, linux.Io = usage.Memory(used), usage.IO(used)
-		linux.Process = &runtimeapi.ProcessUsage{Timestamp: used.Time.UnixNano(), ProcessCount: usage.Wrap(uint64(processes))}
+		linux.Process = &runtimeapi.ProcessUsage{Timestamp: used.Time.UnixNano(), ProcessCount: usage.Wrap(uint64(len(processes)))}
 	} else if !errdefs.IsNotFound(err) {
 		log.G(ctx).WithError(err).WithField("sandbox", p.ID()).Debug("Failed to read pod statistics")
 	}
@@ -133,48 +133,43 @@ func (p Measured) interfaces() ([]network.InterfaceStats, error) {
 // measurePod reads what the pod's cgroup counts: its containers, the sandbox
 // process, and all else that runs for the pod. A pod without a cgroup of its own
 // uses the sum of what is counted in those below.
-func measurePod[T any](b *Stats, p Measured, read func(cgroup.Paths) (T, error), sum func(...T) T) (T, int, error) {
-	var none T
-	used, processes, err := measureCgroup(p.Parent, read)
+func measurePod[T any](b *Stats, p Measured, read func(cgroup.Paths) (T, error), sum func(...T) T) (used T, processes []int, err error) {
+	used, processes, err = measureCgroup(p.Parent, read)
 	if !errdefs.IsNotFound(err) {
 		return used, processes, err
 	}
 	var parts []T
 	for _, paths := range b.cgroupsOf(p) {
-		part, n, err := measureCgroup(paths, read)
+		part, more, err := measureCgroup(paths, read)
 		if errdefs.IsNotFound(err) {
 			continue // it ended just now
 		}
 		if err != nil {
-			return none, 0, err
+			return used, nil, err
 		}
-		parts, processes = append(parts, part), processes+n
+		parts, processes = append(parts, part), append(processes, more...)
 	}
 	if len(parts) == 0 && p.MustAsk() {
-		return none, 0, fmt.Errorf("sandbox %s has no cgroup on this host: %w", p.ID(), errdefs.ErrNotFound)
+		return used, nil, fmt.Errorf("sandbox %s has no cgroup on this host: %w", p.ID(), errdefs.ErrNotFound)
 	}
 	return sum(parts...), processes, nil
 }
 
 // cgroupsOf are the cgroups that berth made for the pod.
 func (b *Stats) cgroupsOf(p Measured) []cgroup.Paths {
-	var all []cgroup.Paths
-	if own, err := GroupsOf(p.Sandbox); err == nil {
-		all = own
-	}
+	all, _ := GroupsOf(p.Sandbox)
 	for _, c := range p.running {
 		all = append(all, cgroup.HostPaths(c.Spec().CgroupsPath))
 	}
 	return all
 }
 
-func measureCgroup[T any](p cgroup.Paths, read func(cgroup.Paths) (T, error)) (T, int, error) {
-	used, err := read(p)
-	if err != nil {
-		return used, 0, err
+func measureCgroup[T any](p cgroup.Paths, read func(cgroup.Paths) (T, error)) (used T, processes []int, err error) {
+	used, err = read(p)
+	if err == nil {
+		processes, err = p.Processes()
 	}
-	pids, err := p.Processes()
-	return used, len(pids), err
+	return used, processes, err
 }
 
 // StreamPodSandboxStats is ListPodSandboxStats in messages of bounded size.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -83,13 +84,7 @@ func (b *Stats) readAll(ctx context.Context, all []*pod.Container) []*runtimeapi
 
 // present drops what is nil, in place.
 func present[T any](all []*T) []*T {
-	kept := all[:0]
-	for _, x := range all {
-		if x != nil {
-			kept = append(kept, x)
-		}
-	}
-	return kept
+	return slices.DeleteFunc(all, func(x *T) bool { return x == nil })
 }
 
 func (b *Stats) read(ctx context.Context, c *pod.Container) (*runtimeapi.ContainerStats, error) {

@@ -30,45 +30,42 @@ func FromMetrics(m any) (cgroup.Stats, error) {
 	return cgroup.Stats{}, fmt.Errorf("unknown type of statistics %T: %w", m, errdefs.ErrNotImplemented)
 }
 
-// Known is a number that was told.
-func Known(v uint64) cgroup.Value { return cgroup.Value{Known: true, N: v} }
-
 // limit takes the largest numbers, which stand for none, for not known.
 func limit(v uint64) cgroup.Value { return cgroup.Value{Known: v > 0 && v < 1<<62, N: v} }
 
 func fromV1(m *cgroup1.Metrics) cgroup.Stats {
-	s := cgroup.Stats{Time: time.Now(), CPUUsageNano: Known(m.GetCPU().GetUsage().GetTotal()), Pids: Known(m.GetPids().GetCurrent())}
+	s := cgroup.Stats{Time: time.Now(), CPUUsageNano: cgroup.Known(m.GetCPU().GetUsage().GetTotal()), Pids: cgroup.Known(m.GetPids().GetCurrent())}
 	memory := m.GetMemory()
 	if memory == nil {
 		return s
 	}
 	usage, inactive := memory.GetUsage().GetUsage(), memory.GetTotalInactiveFile()
-	s.MemoryUsage, s.WorkingSet, s.RSS = Known(usage), Known(usage-min(usage, inactive)), Known(memory.GetTotalRSS())
-	s.Cache, s.MappedFile = Known(memory.GetTotalCache()), Known(memory.GetTotalMappedFile())
-	s.ActiveFile, s.InactiveFile = Known(memory.GetTotalActiveFile()), Known(inactive)
-	s.PageFaults, s.MajorPageFaults = Known(memory.GetTotalPgFault()), Known(memory.GetTotalPgMajFault())
+	s.MemoryUsage, s.WorkingSet, s.RSS = cgroup.Known(usage), cgroup.Known(usage-min(usage, inactive)), cgroup.Known(memory.GetTotalRSS())
+	s.Cache, s.MappedFile = cgroup.Known(memory.GetTotalCache()), cgroup.Known(memory.GetTotalMappedFile())
+	s.ActiveFile, s.InactiveFile = cgroup.Known(memory.GetTotalActiveFile()), cgroup.Known(inactive)
+	s.PageFaults, s.MajorPageFaults = cgroup.Known(memory.GetTotalPgFault()), cgroup.Known(memory.GetTotalPgMajFault())
 	s.MemoryLimit = limit(memory.GetUsage().GetLimit())
 	if swap := memory.GetSwap(); swap != nil {
-		s.SwapUsage = Known(swap.GetUsage() - min(swap.GetUsage(), usage)) // both are told as one
+		s.SwapUsage = cgroup.Known(swap.GetUsage() - min(swap.GetUsage(), usage)) // both are told as one
 		if l := limit(swap.GetLimit()); l.Known && s.MemoryLimit.Known {
-			s.SwapLimit = Known(l.N - min(l.N, s.MemoryLimit.N))
+			s.SwapLimit = cgroup.Known(l.N - min(l.N, s.MemoryLimit.N))
 		}
 	}
 	return s
 }
 
 func fromUnified(m *cgroup2.Metrics) cgroup.Stats {
-	s := cgroup.Stats{Time: time.Now(), CPUUsageNano: Known(m.GetCPU().GetUsageUsec() * 1000), Pids: Known(m.GetPids().GetCurrent())}
+	s := cgroup.Stats{Time: time.Now(), CPUUsageNano: cgroup.Known(m.GetCPU().GetUsageUsec() * 1000), Pids: cgroup.Known(m.GetPids().GetCurrent())}
 	memory := m.GetMemory()
 	if memory == nil {
 		return s
 	}
 	usage, inactive := memory.GetUsage(), memory.GetInactiveFile()
-	s.MemoryUsage, s.WorkingSet, s.RSS = Known(usage), Known(usage-min(usage, inactive)), Known(memory.GetAnon())
-	s.Cache, s.MappedFile = Known(memory.GetFile()), Known(memory.GetFileMapped())
-	s.ActiveFile, s.InactiveFile = Known(memory.GetActiveFile()), Known(inactive)
-	s.PageFaults, s.MajorPageFaults = Known(memory.GetPgfault()), Known(memory.GetPgmajfault())
-	s.MemoryLimit, s.SwapUsage, s.SwapLimit = limit(memory.GetUsageLimit()), Known(memory.GetSwapUsage()), limit(memory.GetSwapLimit())
+	s.MemoryUsage, s.WorkingSet, s.RSS = cgroup.Known(usage), cgroup.Known(usage-min(usage, inactive)), cgroup.Known(memory.GetAnon())
+	s.Cache, s.MappedFile = cgroup.Known(memory.GetFile()), cgroup.Known(memory.GetFileMapped())
+	s.ActiveFile, s.InactiveFile = cgroup.Known(memory.GetActiveFile()), cgroup.Known(inactive)
+	s.PageFaults, s.MajorPageFaults = cgroup.Known(memory.GetPgfault()), cgroup.Known(memory.GetPgmajfault())
+	s.MemoryLimit, s.SwapUsage, s.SwapLimit = limit(memory.GetUsageLimit()), cgroup.Known(memory.GetSwapUsage()), limit(memory.GetSwapLimit())
 	return s
 }
 
@@ -194,7 +191,7 @@ func (r *CPURate) Next(at time.Time, used cgroup.Value) cgroup.Value {
 	}
 	r.rate = cgroup.Value{}
 	if window <= maxRateWindow && used.N >= r.last.nano {
-		r.rate = cgroup.Value{Known: true, N: uint64(float64(used.N-r.last.nano) / window.Seconds())}
+		r.rate = cgroup.Known(uint64(float64(used.N-r.last.nano) / window.Seconds()))
 	}
 	r.last = sample{at, used.N}
 	return r.rate

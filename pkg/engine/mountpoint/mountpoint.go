@@ -19,6 +19,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/containerd/errdefs"
 	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 
@@ -38,6 +39,20 @@ func Unmount(path string) error {
 			return fmt.Errorf("unmount %s: %w", path, err)
 		}
 	}
+}
+
+// Of returns the mount that path is on: the deepest, and of those the last, which
+// covers those before it.
+func Of(path string) (*mountinfo.Info, error) {
+	mounts, err := mountinfo.GetMounts(mountinfo.ParentsFilter(path))
+	if err != nil {
+		return nil, fmt.Errorf("read the mount table: %w", err)
+	}
+	if len(mounts) == 0 {
+		return nil, fmt.Errorf("%s is not on a mount visible to this process: %w", path, errdefs.ErrFailedPrecondition)
+	}
+	slices.SortStableFunc(mounts, func(a, b *mountinfo.Info) int { return len(a.Mountpoint) - len(b.Mountpoint) })
+	return mounts[len(mounts)-1], nil
 }
 
 // UnmountBelow detaches whatever is mounted in the directory at path, at any depth, and

@@ -8,7 +8,6 @@ import (
 	"os/exec"
 	"strings"
 
-	"github.com/containerd/errdefs"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
@@ -41,7 +40,7 @@ func loadedProfile(name string, n Node) (string, error) {
 	}
 	loaded, err := n.AppArmorLoaded(name)
 	if err != nil {
-		return "", fmt.Errorf("apparmor profile %q: %w: %w", name, err, errdefs.ErrFailedPrecondition)
+		return "", unmet("apparmor profile %q: %w", name, err)
 	}
 	if !loaded {
 		return "", unmet("apparmor profile %q is not loaded on this node; load it with apparmor_parser", name)

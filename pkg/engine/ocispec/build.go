@@ -31,8 +31,7 @@ import (
 )
 
 // Build makes the spec of a container. Its root filesystem is "rootfs" in the
-// bundle. linux.seccomp may be shared with other specs: replace it, never
-// change it; all else is the caller's.
+// bundle.
 func Build(c Container, n Node) (*specs.Spec, error) {
 	sc := c.Config.GetLinux().GetSecurityContext()
 	s, err := newSpec(c.Base)

@@ -7,47 +7,29 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/containerd/errdefs"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"tags.cncf.io/container-device-interface/pkg/cdi"
 )
 
-// CDIRegistry is what ApplyCDI needs of a *cdi.Cache.
-type CDIRegistry interface {
-	InjectDevices(spec *specs.Spec, devices ...string) (unresolved []string, err error)
-	// GetErrors says, by file, which specs could not be used.
-	GetErrors() map[string][]error
-	GetSpecDirectories() []string
-}
-
-var _ CDIRegistry = (*cdi.Cache)(nil)
-
 // CDIDevices lists the CDI devices that a container asks for, by field and by
 // the older cdi.k8s.io/ annotations, each once.
 func CDIDevices(cfg *runtimeapi.ContainerConfig) ([]string, error) {
-	var out []string
-	for _, d := range cfg.GetCDIDevices() {
-		if !slices.Contains(out, d.GetName()) {
-			out = append(out, d.GetName())
-		}
-	}
 	_, annotated, err := cdi.ParseAnnotations(cfg.GetAnnotations())
 	if err != nil {
 		return nil, invalid("annotations %s: %s", cdi.AnnotationPrefix, err)
 	}
-	for _, name := range annotated {
-		if !slices.Contains(out, name) {
-			out = append(out, name)
-		}
+	var names []string
+	for _, d := range cfg.GetCDIDevices() {
+		names = append(names, d.GetName())
 	}
-	return out, nil
+	return union(nil, append(names, annotated...)), nil
 }
 
 // ApplyCDI adds what the registry says about the devices to s: environment,
 // nodes, mounts, hooks, groups. A device that the registry does not know is an
 // error, and s is then unchanged. Call Fit afterwards.
-func ApplyCDI(s *specs.Spec, devices []string, registry CDIRegistry) error {
+func ApplyCDI(s *specs.Spec, devices []string, registry *cdi.Cache) error {
 	if len(devices) == 0 {
 		return nil
 	}
@@ -57,13 +39,13 @@ func ApplyCDI(s *specs.Spec, devices []string, registry CDIRegistry) error {
 			strings.Join(unknown, ", "), strings.Join(registry.GetSpecDirectories(), ", "), unusable(registry))
 	}
 	if err != nil {
-		return fmt.Errorf("CDI: %w: %w", err, errdefs.ErrFailedPrecondition)
+		return unmet("CDI: %w", err)
 	}
 	return nil
 }
 
 // unusable says which specs the registry could not use: the device may be in one of them.
-func unusable(registry CDIRegistry) string {
+func unusable(registry *cdi.Cache) string {
 	const most = 3 // an error ends up in an event
 	byFile := registry.GetErrors()
 	files := slices.Sorted(maps.Keys(byFile))

@@ -18,15 +18,9 @@ const defaultPath = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbi
 // Masked paths, read-only paths, namespaces and mapped ids are never taken from a base: the
 // CRI always says what they are.
 func newSpec(base *specs.Spec) (*specs.Spec, error) {
-	s := &specs.Spec{}
-	if base != nil {
-		b, err := json.Marshal(base)
-		if err != nil {
-			return nil, fmt.Errorf("copy base_runtime_spec: %w", err)
-		}
-		if err := json.Unmarshal(b, s); err != nil {
-			return nil, fmt.Errorf("copy base_runtime_spec: %w", err)
-		}
+	s, err := deepCopy(base)
+	if err != nil {
+		return nil, fmt.Errorf("copy base_runtime_spec: %w", err)
 	}
 	s.Process = cmp.Or(s.Process, &specs.Process{})
 	s.Linux = cmp.Or(s.Linux, &specs.Linux{})
@@ -44,6 +38,17 @@ func newSpec(base *specs.Spec) (*specs.Spec, error) {
 	s.Linux.ReadonlyPaths = nil
 	s.Linux.CgroupsPath = ""
 	return s, nil
+}
+
+// deepCopy goes by JSON, in which all of a spec has to be expressible anyway. The copy
+// of nil is empty.
+func deepCopy[T any](from *T) (*T, error) {
+	b, err := json.Marshal(from)
+	if err != nil {
+		return nil, err
+	}
+	to := new(T)
+	return to, json.Unmarshal(b, to)
 }
 
 // defaultMounts are the kernel's file systems that every container has. What

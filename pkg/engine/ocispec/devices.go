@@ -5,7 +5,6 @@ import (
 	"path"
 	"slices"
 
-	"github.com/containerd/errdefs"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
@@ -38,14 +37,14 @@ func setDevices(s *specs.Spec, c Container, n Node) error {
 func setDevice(s *specs.Spec, d *runtimeapi.Device, n Node) error {
 	host, err := resolve(n, d.GetHostPath())
 	if err != nil {
-		return deviceError(d.GetHostPath(), err)
+		return unmet("device %s: %w", d.GetHostPath(), err)
 	}
 	if n.Devices == nil {
 		return unmet("device %s: this node has no devices", d.GetHostPath())
 	}
 	devices, err := n.Devices(host, containerPath(d.GetContainerPath()))
 	if err != nil {
-		return deviceError(d.GetHostPath(), err)
+		return unmet("device %s: %w", d.GetHostPath(), err)
 	}
 	addDevices(s, devices)
 	for _, dev := range devices {
@@ -54,10 +53,6 @@ func setDevice(s *specs.Spec, d *runtimeapi.Device, n Node) error {
 		})
 	}
 	return nil
-}
-
-func deviceError(hostPath string, err error) error {
-	return fmt.Errorf("device %s: %w: %w", hostPath, err, errdefs.ErrFailedPrecondition)
 }
 
 func resolve(n Node, p string) (string, error) {

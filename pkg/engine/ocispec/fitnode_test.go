@@ -12,9 +12,9 @@ import (
 func TestFitNode(t *testing.T) {
 	wild := func() *specs.Spec {
 		return &specs.Spec{
-			Process: &specs.Process{OOMScoreAdj: ptr(-900)},
+			Process: &specs.Process{OOMScoreAdj: new(-900)},
 			Linux: &specs.Linux{Resources: &specs.LinuxResources{
-				Memory:         &specs.LinuxMemory{Limit: ptr(int64(5)), Swap: ptr(int64(5))},
+				Memory:         &specs.LinuxMemory{Limit: new(int64(5)), Swap: new(int64(5))},
 				HugepageLimits: []specs.LinuxHugepageLimit{{Pagesize: "2MB", Limit: 1}},
 			}},
 		}

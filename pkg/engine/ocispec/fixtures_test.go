@@ -102,7 +102,7 @@ var seccompFiles = map[string]string{
 
 func device(path, kind string, major, minor int64) specs.LinuxDevice {
 	mode := os.FileMode(0o660)
-	return specs.LinuxDevice{Path: path, Type: kind, Major: major, Minor: minor, FileMode: &mode, UID: ptr(uint32(0)), GID: ptr(uint32(6))}
+	return specs.LinuxDevice{Path: path, Type: kind, Major: major, Minor: minor, FileMode: &mode, UID: new(uint32(0)), GID: new(uint32(6))}
 }
 
 // podConfig is what a kubelet sends for an ordinary pod.

@@ -6,6 +6,7 @@ import (
 	"flag"
 	"os"
 	"path/filepath"
+	"reflect"
 	"testing"
 
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -23,7 +24,7 @@ var update = flag.Bool("update", false, "write the golden files anew; read the d
 func golden(t *testing.T, name string, s *specs.Spec) {
 	t.Helper()
 	shown := *s
-	if s.Linux.Seccomp != nil && s.Process.Capabilities != nil && s.Linux.Seccomp == defaultSeccomp(s.Process.Capabilities.Bounding) {
+	if s.Linux.Seccomp != nil && s.Process.Capabilities != nil && reflect.DeepEqual(s.Linux.Seccomp, defaultSeccomp(s.Process.Capabilities.Bounding)) {
 		l := *s.Linux
 		l.Seccomp = &specs.LinuxSeccomp{DefaultAction: "the default filter"}
 		shown.Linux = &l
@@ -190,7 +191,7 @@ func TestContainerSpecs(t *testing.T) {
 				},
 				Linux: &specs.Linux{
 					MaskedPaths: []string{"/proc/base"}, Seccomp: &specs.LinuxSeccomp{DefaultAction: specs.ActLog},
-					Resources:  &specs.LinuxResources{Pids: &specs.LinuxPids{Limit: ptr(int64(100))}},
+					Resources:  &specs.LinuxResources{Pids: &specs.LinuxPids{Limit: new(int64(100))}},
 					Namespaces: []specs.LinuxNamespace{{Type: specs.TimeNamespace}},
 				},
 			}
@@ -243,7 +244,7 @@ func TestSandboxSpecs(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			sp := SandboxProcess{Sandbox: testSandbox(), CgroupsPath: "/kubepods/pod1/" + sandboxID, Runtime: runc(t)}
+			sp := SandboxProcess{Sandbox: testSandbox(), PausePath: "/pause", CgroupsPath: "/kubepods/pod1/" + sandboxID, Runtime: runc(t)}
 			n := modernNode()
 			situation(&sp, &n)
 			s := test.Value(BuildSandboxProcess(sp, n))(t)

@@ -7,12 +7,11 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/containerd/errdefs"
-	"github.com/moby/sys/mountinfo"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	crierrors "k8s.io/cri-api/pkg/errors"
 
+	"github.com/berth-cri/berth/pkg/engine/mountpoint"
 	"github.com/berth-cri/berth/pkg/probe"
 )
 
@@ -20,13 +19,13 @@ import (
 // without repetition. The engine makes a directory of each that does not exist,
 // as containerd and CRI-O do; the CRI leaves it open.
 func HostPathsToCreate(cfg *runtimeapi.ContainerConfig) []string {
-	var out []string
+	var paths []string
 	for _, m := range cfg.GetMounts() {
-		if p := m.GetHostPath(); p != "" && !isImageMount(m) && !slices.Contains(out, p) {
-			out = append(out, p)
+		if m.GetHostPath() != "" && !isImageMount(m) {
+			paths = append(paths, m.GetHostPath())
 		}
 	}
-	return out
+	return union(nil, paths)
 }
 
 func isImageMount(m *runtimeapi.Mount) bool { return m.GetImage().GetImage() != "" }
@@ -179,11 +178,7 @@ func requestedMount(s *specs.Spec, m *runtimeapi.Mount, c Container, n Node) (sp
 		return specs.Mount{}, err
 	}
 	out := bind(src, dst, propagation, access)
-	for _, o := range m.GetMountOptions() {
-		if !slices.Contains(out.Options, o) {
-			out.Options = append(out.Options, o)
-		}
-	}
+	out.Options = union(out.Options, m.GetMountOptions())
 	if !isImageMount(m) { // whose layers were mapped when the image was mounted
 		out.UIDMappings = idMappings(m.GetUidMappings())
 		out.GIDMappings = idMappings(m.GetGidMappings())
@@ -202,7 +197,7 @@ func mountSource(m *runtimeapi.Mount, dst string, c Container, n Node) (string, 
 	src := m.GetHostPath()
 	resolved, err := resolve(n, src)
 	if err != nil {
-		return "", fmt.Errorf("mount %s: host_path %q: %w: %w", dst, src, err, errdefs.ErrFailedPrecondition)
+		return "", unmet("mount %s: host_path %q: %w", dst, src, err)
 	}
 	return resolved, nil
 }
@@ -261,9 +256,9 @@ func CheckMounts(mounts []*runtimeapi.Mount) error {
 func checkPropagation(m *runtimeapi.Mount) error {
 	src, err := filepath.EvalSymlinks(m.GetHostPath())
 	if err != nil {
-		return fmt.Errorf("mount %s: host_path %q: %w: %w", m.GetContainerPath(), m.GetHostPath(), err, errdefs.ErrFailedPrecondition)
+		return unmet("mount %s: host_path %q: %w", m.GetContainerPath(), m.GetHostPath(), err)
 	}
-	info, err := mountOf(src)
+	info, err := mountpoint.Of(src)
 	if err != nil {
 		return fmt.Errorf("mount %s: %w", m.GetContainerPath(), err)
 	}
@@ -281,22 +276,4 @@ func checkPropagation(m *runtimeapi.Mount) error {
 	default:
 		return unmet("mount %s: propagation HostToContainer needs a shared or slave mount, and %s is on %s, which is neither; run: mount --make-rshared %s", m.GetContainerPath(), src, info.Mountpoint, info.Mountpoint)
 	}
-}
-
-// mountOf returns the mount that path is on: the deepest, and of those the last.
-func mountOf(path string) (*mountinfo.Info, error) {
-	infos, err := mountinfo.GetMounts(mountinfo.ParentsFilter(path))
-	if err != nil {
-		return nil, fmt.Errorf("read the mount table: %w", err)
-	}
-	var best *mountinfo.Info
-	for _, i := range infos {
-		if best == nil || len(i.Mountpoint) >= len(best.Mountpoint) {
-			best = i
-		}
-	}
-	if best == nil {
-		return nil, unmet("%s is not on a mount visible to this process", path)
-	}
-	return best, nil
 }

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/containerd/errdefs"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -67,7 +66,7 @@ func overProc(asked, dst, source string) error {
 	}
 	isProc, err := isProcfs(source)
 	if err != nil {
-		return fmt.Errorf("%s: %w: %w", what, err, errdefs.ErrFailedPrecondition)
+		return unmet("%s: %w", what, err)
 	}
 	if !isProc {
 		return invalid("%s would hide the container's /proc, but %.200q is not a proc file system; use another path", what, source)

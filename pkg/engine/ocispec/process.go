@@ -2,7 +2,6 @@ package ocispec
 
 import (
 	"cmp"
-	"encoding/json"
 	"fmt"
 	"path"
 	"slices"
@@ -100,9 +99,9 @@ func environment(base []string, hostname string, cfg *runtimeapi.ContainerConfig
 // has everything that the container's process has, but its own arguments and
 // terminal. Nothing is shared with spec.
 func ExecProcess(spec *specs.Spec, cmd []string, tty bool) (*specs.Process, error) {
-	p, err := copyProcess(spec.Process)
+	p, err := deepCopy(spec.Process)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("copy the container's process: %w", err)
 	}
 	p.Args = slices.Clone(cmd)
 	p.Terminal = tty
@@ -116,19 +115,6 @@ func ExecProcess(spec *specs.Spec, cmd []string, tty bool) (*specs.Process, erro
 		p.Env = e.vars
 	}
 	return p, nil
-}
-
-// copyProcess goes by JSON, in which a process has to be expressible anyway.
-func copyProcess(p *specs.Process) (*specs.Process, error) {
-	b, err := json.Marshal(p)
-	if err != nil {
-		return nil, fmt.Errorf("copy the container's process: %w", err)
-	}
-	out := &specs.Process{}
-	if err := json.Unmarshal(b, out); err != nil {
-		return nil, fmt.Errorf("copy the container's process: %w", err)
-	}
-	return out, nil
 }
 
 // StopSignal returns the signal that asks a container to stop, and its name
@@ -166,7 +152,7 @@ func criSignalName(s runtimeapi.Signal) string {
 }
 
 // aliases are second names of signals; everything prints the first.
-var aliases = map[string]bool{"CLD": true, "IOT": true, "POLL": true, "STKFLT": false}
+var aliases = map[string]bool{"CLD": true, "IOT": true, "POLL": true}
 
 var signalNames = func() map[syscall.Signal]string {
 	names := make(map[syscall.Signal]string, len(signal.SignalMap))

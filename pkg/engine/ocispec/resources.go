@@ -2,6 +2,7 @@ package ocispec
 
 import (
 	"cmp"
+	"fmt"
 	"maps"
 	"slices"
 
@@ -14,7 +15,10 @@ import (
 // UpdateContainerResources demands; entries of hugepage_limits and unified
 // replace those of the same name. current is not changed and may be nil.
 func UpdateResources(current *specs.LinuxResources, req *runtimeapi.LinuxContainerResources, n Node) (*specs.LinuxResources, error) {
-	r := cloneResources(current)
+	r, err := deepCopy(current)
+	if err != nil {
+		return nil, fmt.Errorf("copy the resources: %w", err)
+	}
 	if req == nil {
 		return r, nil
 	}
@@ -30,13 +34,13 @@ func UpdateResources(current *specs.LinuxResources, req *runtimeapi.LinuxContain
 func updateCPU(r *specs.LinuxResources, req *runtimeapi.LinuxContainerResources) {
 	r.CPU = cmp.Or(r.CPU, &specs.LinuxCPU{})
 	if v := req.GetCpuShares(); v != 0 {
-		r.CPU.Shares = ptr(uint64(v))
+		r.CPU.Shares = new(uint64(v))
 	}
 	if v := req.GetCpuQuota(); v != 0 {
 		r.CPU.Quota = &v
 	}
 	if v := req.GetCpuPeriod(); v != 0 {
-		r.CPU.Period = ptr(uint64(v))
+		r.CPU.Period = new(uint64(v))
 	}
 	if v := req.GetCpusetCpus(); v != "" {
 		r.CPU.Cpus = v
@@ -97,13 +101,16 @@ func updateUnified(r *specs.LinuxResources, unified map[string]string, n Node) e
 	return nil
 }
 
-// FromSpec returns resources in the form of ContainerStatus.resources. The
-// oom_score_adj is no resource in OCI: see ContainerResources.
-func FromSpec(r *specs.LinuxResources) *runtimeapi.ContainerResources {
+// ContainerResources returns those of a container in the form of ContainerStatus.resources.
+func ContainerResources(s *specs.Spec) *runtimeapi.ContainerResources {
 	out := &runtimeapi.LinuxContainerResources{}
-	if r == nil {
+	if s == nil || s.Linux == nil {
 		return &runtimeapi.ContainerResources{Linux: out}
 	}
+	if s.Process != nil {
+		out.OomScoreAdj = int64(deref(s.Process.OOMScoreAdj))
+	}
+	r := deref(s.Linux.Resources)
 	if c := r.CPU; c != nil {
 		out.CpuShares = int64(deref(c.Shares))
 		out.CpuQuota = deref(c.Quota)
@@ -118,42 +125,11 @@ func FromSpec(r *specs.LinuxResources) *runtimeapi.ContainerResources {
 	for _, h := range r.HugepageLimits {
 		out.HugepageLimits = append(out.HugepageLimits, &runtimeapi.HugepageLimit{PageSize: h.Pagesize, Limit: h.Limit})
 	}
-	if len(r.Unified) > 0 {
-		out.Unified = maps.Clone(r.Unified)
-	}
+	out.Unified = maps.Clone(r.Unified)
 	return &runtimeapi.ContainerResources{Linux: out}
-}
-
-// ContainerResources is FromSpec with the oom_score_adj of the process.
-func ContainerResources(s *specs.Spec) *runtimeapi.ContainerResources {
-	if s == nil || s.Linux == nil {
-		return FromSpec(nil)
-	}
-	out := FromSpec(s.Linux.Resources)
-	if s.Process != nil {
-		out.Linux.OomScoreAdj = int64(deref(s.Process.OOMScoreAdj))
-	}
-	return out
 }
 
 // clampOOMScoreAdj keeps to what this process may set: a runtime fails on less.
 func clampOOMScoreAdj(adj int64, n Node) *int {
-	return ptr(min(max(int(adj), n.MinOOMScoreAdj, -1000), 1000))
-}
-
-func cloneResources(r *specs.LinuxResources) *specs.LinuxResources {
-	if r == nil {
-		return &specs.LinuxResources{}
-	}
-	c := *r
-	if r.CPU != nil {
-		c.CPU = ptr(*r.CPU)
-	}
-	if r.Memory != nil {
-		c.Memory = ptr(*r.Memory)
-	}
-	c.Devices = slices.Clone(r.Devices)
-	c.HugepageLimits = slices.Clone(r.HugepageLimits)
-	c.Unified = maps.Clone(r.Unified)
-	return &c
+	return new(min(max(int(adj), n.MinOOMScoreAdj, -1000), 1000))
 }

@@ -21,7 +21,7 @@ func TestUpdateResourcesMerges(t *testing.T) {
 		HugepageLimits: []*runtimeapi.HugepageLimit{{PageSize: "2MB", Limit: 1}, {PageSize: "1GB", Limit: 2}},
 		Unified:        map[string]string{"memory.high": "1", "memory.low": "2"},
 	}
-	current := test.Value(UpdateResources(&specs.LinuxResources{Pids: &specs.LinuxPids{Limit: ptr(int64(9))}}, start, n))(t)
+	current := test.Value(UpdateResources(&specs.LinuxResources{Pids: &specs.LinuxPids{Limit: new(int64(9))}}, start, n))(t)
 	before := test.Value(json.Marshal(current))(t)
 	for name, c := range map[string]struct {
 		req    *runtimeapi.LinuxContainerResources
@@ -46,7 +46,7 @@ func TestUpdateResourcesMerges(t *testing.T) {
 			got := test.Value(UpdateResources(current, c.req, n))(t)
 			want := proto.Clone(start).(*runtimeapi.LinuxContainerResources)
 			c.change(want)
-			if status := FromSpec(got).GetLinux(); !proto.Equal(status, want) {
+			if status := ContainerResources(&specs.Spec{Linux: &specs.Linux{Resources: got}}).GetLinux(); !proto.Equal(status, want) {
 				t.Errorf("got  %v\nwant %v", status, want)
 			}
 			if deref(got.Pids.Limit) != 9 {

@@ -16,7 +16,6 @@ const (
 	sandboxOOMScoreAdj = -998
 	// sandboxCPUShares is the smallest weight that cgroups have.
 	sandboxCPUShares = 2
-	defaultPause     = "/pause"
 )
 
 // BuildSandboxProcess makes the spec of the process that holds a sandbox's PID
@@ -31,9 +30,6 @@ func BuildSandboxProcess(sp SandboxProcess, n Node) (*specs.Spec, error) {
 	}
 	s.Process.User = sandboxUser(sp.Config)
 	s.Process.Args = []string{sp.PausePath}
-	if sp.PausePath == "" {
-		s.Process.Args = []string{defaultPause}
-	}
 	s.Process.OOMScoreAdj = clampOOMScoreAdj(sandboxOOMScoreAdj, n)
 	if s.Linux.Namespaces, err = sandboxNamespaces(sp.Sandbox); err != nil {
 		return nil, err
@@ -100,9 +96,9 @@ func sandboxSpec(sp SandboxProcess) (*specs.Spec, error) {
 	s.Process.NoNewPrivileges = true
 	s.Process.Capabilities = &specs.LinuxCapabilities{}
 	s.Linux.CgroupsPath = sp.CgroupsPath
-	s.Linux.Resources.CPU = &specs.LinuxCPU{Shares: ptr(uint64(sandboxCPUShares))}
+	s.Linux.Resources.CPU = &specs.LinuxCPU{Shares: new(uint64(sandboxCPUShares))}
 	if limit := sp.MemoryLimit; limit > 0 && limit <= math.MaxInt64 {
-		s.Linux.Resources.Memory = &specs.LinuxMemory{Limit: ptr(int64(limit))}
+		s.Linux.Resources.Memory = &specs.LinuxMemory{Limit: new(int64(limit))}
 	}
 	if sp.Config.GetLinux().GetSecurityContext().GetPrivileged() {
 		writableSysfs(s.Mounts)

@@ -1,13 +1,9 @@
 package ocispec
 
 import (
-	"fmt"
-	"slices"
 	"strings"
-	"sync"
 
 	"github.com/containerd/containerd/v2/contrib/seccomp"
-	"github.com/containerd/errdefs"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -84,7 +80,7 @@ func localSeccomp(file string, n Node) (*SeccompProfile, error) {
 	}
 	b, err := n.ReadFile(file)
 	if err != nil {
-		return nil, fmt.Errorf("seccomp profile: %w: %w", err, errdefs.ErrFailedPrecondition)
+		return nil, unmet("seccomp profile: %w", err)
 	}
 	return ParseSeccomp(file, string(b))
 }
@@ -94,30 +90,7 @@ func localSeccomp(file string, n Node) (*SeccompProfile, error) {
 // since all pods that name it would be confined by what he says.
 func readProfile(file string) ([]byte, error) { return trust.ReadFile(file, trust.Installed) }
 
-// seccompCache has the default filter for each set of capabilities. Filters
-// are large (400 names) and a node's pods have few different sets; a client
-// that makes up many only empties the cache.
-var seccompCache = struct {
-	sync.Mutex
-	filters map[string]*specs.LinuxSeccomp
-}{filters: map[string]*specs.LinuxSeccomp{}}
-
-const maxSeccompCache = 64
-
-// defaultSeccomp returns containerd's default profile. The result is shared by
-// all specs with the same capabilities: replace it, never change it.
+// defaultSeccomp returns containerd's default profile.
 func defaultSeccomp(caps []string) *specs.LinuxSeccomp {
-	sorted := slices.Sorted(slices.Values(caps))
-	key := strings.Join(sorted, ",")
-	seccompCache.Lock()
-	defer seccompCache.Unlock()
-	if f := seccompCache.filters[key]; f != nil {
-		return f
-	}
-	f := seccomp.DefaultProfile(&specs.Spec{Process: &specs.Process{Capabilities: &specs.LinuxCapabilities{Bounding: sorted}}})
-	if len(seccompCache.filters) >= maxSeccompCache {
-		clear(seccompCache.filters)
-	}
-	seccompCache.filters[key] = f
-	return f
+	return seccomp.DefaultProfile(&specs.Spec{Process: &specs.Process{Capabilities: &specs.LinuxCapabilities{Bounding: caps}}})
 }

@@ -129,7 +129,7 @@ type Container struct {
 // SandboxProcess is everything that the spec of a sandbox's own process is made of.
 type SandboxProcess struct {
 	Sandbox
-	// PausePath is the program inside the root filesystem; empty is "/pause".
+	// PausePath is the program inside the root filesystem.
 	PausePath   string
 	CgroupsPath string
 	Runtime     *probe.Runtime
@@ -163,8 +163,6 @@ func invalid(format string, args ...any) error {
 func unmet(format string, args ...any) error {
 	return fmt.Errorf(format+": %w", append(args, errdefs.ErrFailedPrecondition)...)
 }
-
-func ptr[T any](v T) *T { return &v }
 
 func deref[T any](p *T) (v T) {
 	if p != nil {

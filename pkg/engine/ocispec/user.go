@@ -2,7 +2,6 @@ package ocispec
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -11,7 +10,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/containerd/errdefs"
 	"github.com/cyphar/filepath-securejoin/pathrs-lite"
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sys/unix"
@@ -38,12 +36,12 @@ type wanted struct {
 // The files are the image's and are not trusted: symbolic links are followed
 // inside rootfs only, and only regular files are read. A user given by number
 // need not be in them; one given by name must.
-func ResolveUser(ctx context.Context, rootfs string, img imagespec.ImageConfig, sc *runtimeapi.LinuxContainerSecurityContext) (User, error) {
+func ResolveUser(rootfs string, img imagespec.ImageConfig, sc *runtimeapi.LinuxContainerSecurityContext) (User, error) {
 	w, err := wantedUser(img, sc)
 	if err != nil {
 		return User{}, err
 	}
-	db := database{ctx: ctx, rootfs: rootfs}
+	db := database(rootfs)
 	u, err := db.user(w)
 	if err != nil {
 		return User{}, err
@@ -83,11 +81,8 @@ func wantedUser(img imagespec.ImageConfig, sc *runtimeapi.LinuxContainerSecurity
 	return w, nil
 }
 
-// database is the user database of an image.
-type database struct {
-	ctx    context.Context // of the one call that the database is made for
-	rootfs string
-}
+// database is the user database of an image, by its root filesystem.
+type database string
 
 func (db database) user(w wanted) (User, error) {
 	w.user = cmp.Or(w.user, "0")
@@ -165,34 +160,40 @@ func number(what, s string) (id uint32, ok bool, err error) {
 	return id, true, nil
 }
 
-func (db database) passwd(match func(passwdEntry) bool) (e passwdEntry, found bool, err error) {
-	err = db.read("/etc/passwd", func(r io.Reader) (err error) {
-		e, found, err = findPasswd(r, match)
-		return err
+// passwd returns the first entry that match accepts. Lines that are not of the form are
+// passed over; in particular an id that is not a number is never 0.
+func (db database) passwd(match func(passwdEntry) bool) (found passwdEntry, ok bool, err error) {
+	err = db.eachLine("/etc/passwd", func(line string) bool {
+		e, valid := parsePasswd(line)
+		if valid && match(e) {
+			found, ok = e, true
+		}
+		return !ok
 	})
-	return e, found, err
+	return found, ok, err
 }
 
+// groups calls visit with every well-formed entry until it returns false.
 func (db database) groups(visit func(groupEntry) bool) error {
-	return db.read("/etc/group", func(r io.Reader) error { return eachGroup(r, visit) })
+	return db.eachLine("/etc/group", func(line string) bool {
+		e, valid := parseGroup(line)
+		return !valid || visit(e)
+	})
 }
 
-// read calls parse with a file of the image; a missing one is an empty one.
-func (db database) read(name string, parse func(io.Reader) error) error {
-	f, err := openRegular(db.rootfs, name)
+// eachLine calls visit with the lines of a file of the image; a missing one is an empty
+// one.
+func (db database) eachLine(name string, visit func(string) bool) error {
+	f, err := openRegular(string(db), name)
 	if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
 		return nil
 	}
-	if err != nil {
-		return fmt.Errorf("the image's %s: %w: %w", name, err, errdefs.ErrFailedPrecondition)
-	}
-	defer f.Close()
-	err = parse(whileAlive{db.ctx, io.LimitReader(f, maxDatabase)})
-	if err != nil && db.ctx.Err() != nil {
-		return db.ctx.Err()
+	if err == nil {
+		defer f.Close()
+		err = eachLine(io.LimitReader(f, maxDatabase), visit)
 	}
 	if err != nil {
-		return fmt.Errorf("the image's %s: %w: %w", name, err, errdefs.ErrFailedPrecondition)
+		return unmet("the image's %s: %w", name, err)
 	}
 	return nil
 }

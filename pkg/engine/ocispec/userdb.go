@@ -2,7 +2,6 @@ package ocispec
 
 import (
 	"bufio"
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -36,27 +35,6 @@ func (e groupEntry) has(user string) bool {
 		}
 	}
 	return false
-}
-
-// findPasswd returns the first entry that match accepts. Lines that are not of
-// the form are passed over; in particular an id that is no number is never 0.
-func findPasswd(r io.Reader, match func(passwdEntry) bool) (found passwdEntry, ok bool, err error) {
-	err = eachLine(r, func(line string) bool {
-		e, valid := parsePasswd(line)
-		if valid && match(e) {
-			found, ok = e, true
-		}
-		return !ok
-	})
-	return found, ok, err
-}
-
-// eachGroup calls visit with every well-formed entry until it returns false.
-func eachGroup(r io.Reader, visit func(groupEntry) bool) error {
-	return eachLine(r, func(line string) bool {
-		e, valid := parseGroup(line)
-		return !valid || visit(e)
-	})
 }
 
 func eachLine(r io.Reader, visit func(string) bool) error {
@@ -109,17 +87,4 @@ func parseID(s string) (uint32, bool) {
 		return 0, false
 	}
 	return uint32(v), true
-}
-
-// whileAlive is a file that ends with an error when nobody waits for it any more.
-type whileAlive struct {
-	ctx context.Context
-	io.Reader
-}
-
-func (r whileAlive) Read(p []byte) (int, error) {
-	if err := r.ctx.Err(); err != nil {
-		return 0, err
-	}
-	return r.Reader.Read(p)
 }

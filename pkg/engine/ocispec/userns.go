@@ -19,11 +19,6 @@ func UserMappings(cfg *runtimeapi.PodSandboxConfig) (uids, gids []specs.LinuxIDM
 	return idMappings(u.GetUids()), idMappings(u.GetGids())
 }
 
-func hasUserNS(cfg *runtimeapi.PodSandboxConfig) bool {
-	uids, gids := UserMappings(cfg)
-	return len(uids)+len(gids) > 0
-}
-
 func idMappings(in []*runtimeapi.IDMapping) []specs.LinuxIDMapping {
 	var out []specs.LinuxIDMapping
 	for _, m := range in {
@@ -71,7 +66,8 @@ func inside(id uint32, mappings []specs.LinuxIDMapping) bool {
 // hostSysfs shows the host's /sys to a pod with a user namespace and the host's
 // network: a sysfs can only be mounted by the owner of its network namespace.
 func hostSysfs(mounts []specs.Mount, cfg *runtimeapi.PodSandboxConfig, rt *probe.Runtime, n Node) {
-	if !hasUserNS(cfg) || namespaceOptions(cfg).GetNetwork() != runtimeapi.NamespaceMode_NODE {
+	uids, gids := UserMappings(cfg)
+	if len(uids)+len(gids) == 0 || namespaceOptions(cfg).GetNetwork() != runtimeapi.NamespaceMode_NODE {
 		return
 	}
 	access := "ro"

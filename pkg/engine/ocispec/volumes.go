@@ -1,6 +1,7 @@
 package ocispec
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 
@@ -48,12 +49,7 @@ func DefinedVolumes(image imagespec.ImageConfig) ([]string, error) {
 			out = append(out, clean)
 		}
 	}
-	slices.SortFunc(out, func(a, b string) int {
-		if d := depth(a) - depth(b); d != 0 {
-			return d
-		}
-		return strings.Compare(a, b)
-	})
+	slices.SortFunc(out, func(a, b string) int { return cmp.Or(depth(a)-depth(b), cmp.Compare(a, b)) })
 	return slices.Compact(out), nil
 }
 

@@ -7,10 +7,10 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-cri/berth/pkg/engine/cgroup"
+	"github.com/berth-cri/berth/pkg/engine/mountpoint"
 	"github.com/berth-cri/berth/pkg/engine/podmetrics"
 )
 
@@ -38,17 +38,11 @@ func (d *devices) at(path string) string {
 	if unix.Major(st.Dev) != 0 {
 		return d.name(numbers)
 	}
-	mounts, err := mountinfo.GetMounts(mountinfo.ParentsFilter(path))
-	if err != nil || len(mounts) == 0 {
+	mount, err := mountpoint.Of(path)
+	if err != nil {
 		return numbers
 	}
-	deepest := mounts[0]
-	for _, m := range mounts {
-		if len(m.Mountpoint) >= len(deepest.Mountpoint) {
-			deepest = m // the last one covers those before
-		}
-	}
-	return deepest.Source
+	return mount.Source
 }
 
 // name is the path of a block device, or its numbers where it has none.

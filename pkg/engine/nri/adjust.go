@@ -74,18 +74,14 @@ func fromCRI(r *runtimeapi.LinuxContainerResources) *api.LinuxResources {
 		return nil
 	}
 	out := &api.LinuxResources{
-		Cpu: &api.LinuxCPU{Cpus: r.GetCpusetCpus(), Mems: r.GetCpusetMems()},
+		Cpu: &api.LinuxCPU{
+			Cpus: r.GetCpusetCpus(), Mems: r.GetCpusetMems(), Quota: optional(r.GetCpuQuota(), api.Int64),
+			Shares: optional(max(r.GetCpuShares(), 0), api.UInt64), Period: optional(max(r.GetCpuPeriod(), 0), api.UInt64),
+		},
 		Memory: &api.LinuxMemory{
-			Limit: optional(r.GetMemoryLimitInBytes()), Swap: optional(r.GetMemorySwapLimitInBytes()),
+			Limit: optional(r.GetMemoryLimitInBytes(), api.Int64), Swap: optional(r.GetMemorySwapLimitInBytes(), api.Int64),
 		},
 		Unified: maps.Clone(r.GetUnified()),
-	}
-	out.Cpu.Quota = optional(r.GetCpuQuota())
-	if v := r.GetCpuShares(); v > 0 {
-		out.Cpu.Shares = api.UInt64(uint64(v))
-	}
-	if v := r.GetCpuPeriod(); v > 0 {
-		out.Cpu.Period = api.UInt64(uint64(v))
 	}
 	for _, l := range r.GetHugepageLimits() {
 		out.HugepageLimits = append(out.HugepageLimits, &api.HugepageLimit{PageSize: l.GetPageSize(), Limit: l.GetLimit()})
@@ -93,11 +89,11 @@ func fromCRI(r *runtimeapi.LinuxContainerResources) *api.LinuxResources {
 	return out
 }
 
-func optional(v int64) *api.OptionalInt64 {
+func optional[T any](v int64, of func(any) *T) *T {
 	if v == 0 {
 		return nil
 	}
-	return api.Int64(v)
+	return of(v)
 }
 
 // ToCRI is the part of r that the CRI has words for; 0 stays "as it is". Pids

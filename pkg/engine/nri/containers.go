@@ -12,37 +12,24 @@ import (
 // other containers is done before it returns. Shown must follow, or, also after
 // an error, RemoveContainer.
 func (p *Plugins) CreateContainer(ctx context.Context, s Subject) (*api.ContainerAdjustment, error) {
-	if p == nil {
-		return nil, nil
-	}
-	response, err := p.createContainer(ctx, s)
+	response, err := ask(ctx, p, "CreateContainer", func() (*api.CreateContainerResponse, error) {
+		p.set(s.ID(), created)
+		p.arriving[s.ID()] = s
+		if !p.listening() {
+			return nil, nil
+		}
+		return p.adaptation.CreateContainer(ctx, &api.CreateContainerRequest{Pod: s.Pod().message(), Container: s.Container().message()})
+	})
 	if err != nil {
-		return nil, refused(ctx, "CreateContainer", err)
+		return nil, err
 	}
 	p.apply(ctx, response.GetUpdate())
 	return response.GetAdjust(), nil
 }
 
-func (p *Plugins) createContainer(ctx context.Context, s Subject) (*api.CreateContainerResponse, error) {
-	leave, ok := p.enter()
-	if !ok {
-		return nil, nil
-	}
-	defer leave()
-	p.set(s.ID(), created)
-	p.arriving[s.ID()] = s
-	if !p.listening() {
-		return nil, nil
-	}
-	return p.adaptation.CreateContainer(ctx, &api.CreateContainerRequest{Pod: s.Pod().message(), Container: s.Container().message()})
-}
-
 // Shown calls show, which makes a container visible that CreateContainer was
 // called for.
 func (p *Plugins) Shown(s Subject, show func() error) error {
-	if p == nil {
-		return show()
-	}
 	leave, ok := p.enter()
 	if !ok {
 		return show()
@@ -64,22 +51,14 @@ func (p *Plugins) PostCreateContainer(ctx context.Context, s Subject) {
 
 // StartContainer asks plugins before a container is started.
 func (p *Plugins) StartContainer(ctx context.Context, s Subject) error {
-	if p == nil {
-		return nil
-	}
-	leave, ok := p.enter()
-	if !ok {
-		return nil
-	}
-	defer leave()
-	p.set(s.ID(), running)
-	if !p.listening() {
-		return nil
-	}
-	if err := p.adaptation.StartContainer(ctx, &api.StartContainerRequest{Pod: s.Pod().message(), Container: s.Container().message()}); err != nil {
-		return refused(ctx, "StartContainer", err)
-	}
-	return nil
+	_, err := ask(ctx, p, "StartContainer", func() (any, error) {
+		p.set(s.ID(), running)
+		if !p.listening() {
+			return nil, nil
+		}
+		return nil, p.adaptation.StartContainer(ctx, &api.StartContainerRequest{Pod: s.Pod().message(), Container: s.Container().message()})
+	})
+	return err
 }
 
 // PostStartContainer tells plugins that a container runs.
@@ -94,13 +73,18 @@ func (p *Plugins) PostStartContainer(ctx context.Context, s Subject) {
 // they want of other containers is done before it returns: no lock of a
 // container may be held.
 func (p *Plugins) UpdateContainer(ctx context.Context, s Subject, change *runtimeapi.LinuxContainerResources) (*api.LinuxResources, error) {
-	if p == nil {
-		return nil, nil
-	}
-	updates, err := p.updateContainer(ctx, s, change)
+	response, err := ask(ctx, p, "UpdateContainerResources", func() (*api.UpdateContainerResponse, error) {
+		if !p.listening() {
+			return nil, nil
+		}
+		return p.adaptation.UpdateContainer(ctx, &api.UpdateContainerRequest{
+			Pod: s.Pod().message(), Container: s.Container().message(), LinuxResources: fromCRI(change),
+		})
+	})
 	if err != nil {
-		return nil, refused(ctx, "UpdateContainerResources", err)
+		return nil, err
 	}
+	updates := response.GetUpdate()
 	if len(updates) == 0 {
 		return nil, nil
 	}
@@ -112,21 +96,6 @@ func (p *Plugins) UpdateContainer(ctx context.Context, s Subject, change *runtim
 	}
 	p.apply(ctx, updates[:last])
 	return own, nil
-}
-
-func (p *Plugins) updateContainer(ctx context.Context, s Subject, change *runtimeapi.LinuxContainerResources) ([]*api.ContainerUpdate, error) {
-	leave, ok := p.enter()
-	if !ok {
-		return nil, nil
-	}
-	defer leave()
-	if !p.listening() {
-		return nil, nil
-	}
-	r, err := p.adaptation.UpdateContainer(ctx, &api.UpdateContainerRequest{
-		Pod: s.Pod().message(), Container: s.Container().message(), LinuxResources: fromCRI(change),
-	})
-	return r.GetUpdate(), err
 }
 
 // PostUpdateContainer tells plugins that they have changed.
@@ -141,29 +110,29 @@ func (p *Plugins) PostUpdateContainer(ctx context.Context, s Subject) {
 // is told. What plugins want of other containers is done before the first
 // returns: no lock of a container may be held.
 func (p *Plugins) StopContainer(ctx context.Context, s Subject) {
-	if p != nil {
-		p.endContainer(context.WithoutCancel(ctx), s, false)
-	}
+	p.endContainer(ctx, s, false)
 }
 
 // RemoveContainer tells plugins that a container is gone, and before that, if
 // need be, that it has ended. As with StopContainer, no lock of another
 // container may be held.
 func (p *Plugins) RemoveContainer(ctx context.Context, s Subject) {
-	if p != nil {
-		p.endContainer(context.WithoutCancel(ctx), s, true)
-	}
+	p.endContainer(ctx, s, true)
 }
 
 func (p *Plugins) endContainer(ctx context.Context, s Subject, remove bool) {
+	if p == nil {
+		return
+	}
+	uncancelled := context.WithoutCancel(ctx)
 	var updates []*api.ContainerUpdate
 	p.tell(func() {
-		updates = p.stopContainer(ctx, s)
+		updates = p.stopContainer(uncancelled, s)
 		if remove {
-			p.removeContainer(ctx, s)
+			p.removeContainer(uncancelled, s)
 		}
 	})
-	p.apply(ctx, updates)
+	p.apply(uncancelled, updates)
 }
 
 // stopContainer needs p.mu.

@@ -82,16 +82,13 @@ type Container struct {
 }
 
 // State is a container's state in NRI's words.
-func State(s runtimeapi.ContainerState) api.ContainerState {
-	switch s {
-	case runtimeapi.ContainerState_CONTAINER_CREATED:
-		return api.ContainerState_CONTAINER_CREATED
-	case runtimeapi.ContainerState_CONTAINER_RUNNING:
-		return api.ContainerState_CONTAINER_RUNNING
-	case runtimeapi.ContainerState_CONTAINER_EXITED:
-		return api.ContainerState_CONTAINER_STOPPED
-	}
-	return api.ContainerState_CONTAINER_UNKNOWN
+func State(s runtimeapi.ContainerState) api.ContainerState { return states[s] }
+
+// states has no place for CONTAINER_UNKNOWN, which is NRI's zero.
+var states = map[runtimeapi.ContainerState]api.ContainerState{
+	runtimeapi.ContainerState_CONTAINER_CREATED: api.ContainerState_CONTAINER_CREATED,
+	runtimeapi.ContainerState_CONTAINER_RUNNING: api.ContainerState_CONTAINER_RUNNING,
+	runtimeapi.ContainerState_CONTAINER_EXITED:  api.ContainerState_CONTAINER_STOPPED,
 }
 
 func (c Container) message() *api.Container {

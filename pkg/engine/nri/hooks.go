@@ -12,9 +12,12 @@ import (
 )
 
 // enter waits until the plugins are started and no other hook is under way, and
-// keeps new plugins from registering meanwhile. It is false when there is nobody
-// to tell because the daemon ends.
+// keeps new plugins from registering meanwhile. It is false without plugins, and when the
+// daemon ends.
 func (p *Plugins) enter() (leave func(), ok bool) {
+	if p == nil {
+		return nil, false
+	}
 	select {
 	case <-p.started:
 	case <-p.closed:
@@ -44,9 +47,6 @@ func refused(ctx context.Context, call string, err error) error {
 // RunPodSandbox tells plugins of a new pod and, unless one refuses, calls show,
 // which makes it visible. If either fails, plugins are told that it is gone.
 func (p *Plugins) RunPodSandbox(ctx context.Context, s Subject, show func() error) error {
-	if p == nil {
-		return show()
-	}
 	leave, ok := p.enter()
 	if !ok {
 		return show()
@@ -100,11 +100,21 @@ func (p *Plugins) post(ctx context.Context, hook string, s Subject, call func() 
 	p.tell(func() { p.notify(ctx, hook, s, call) })
 }
 
+// ask runs a hook by which plugins may refuse a call.
+func ask[R any](ctx context.Context, p *Plugins, call string, hook func() (R, error)) (answer R, err error) {
+	leave, ok := p.enter()
+	if !ok {
+		return answer, nil
+	}
+	defer leave()
+	if answer, err = hook(); err != nil {
+		return answer, refused(ctx, call, err)
+	}
+	return answer, nil
+}
+
 // tell runs hooks whose outcome changes nothing.
 func (p *Plugins) tell(hook func()) {
-	if p == nil {
-		return
-	}
 	if leave, ok := p.enter(); ok {
 		defer leave()
 		hook()
@@ -135,24 +145,15 @@ func (p *Plugins) removePod(ctx context.Context, s Subject) {
 
 // UpdatePodSandbox asks plugins before the resources of a pod change.
 func (p *Plugins) UpdatePodSandbox(ctx context.Context, s Subject, overhead, resources *runtimeapi.LinuxContainerResources) error {
-	if p == nil {
-		return nil
-	}
-	leave, ok := p.enter()
-	if !ok {
-		return nil
-	}
-	defer leave()
-	if !p.listening() {
-		return nil
-	}
-	_, err := p.adaptation.UpdatePodSandbox(ctx, &api.UpdatePodSandboxRequest{
-		Pod: s.Pod().message(), OverheadLinuxResources: fromCRI(overhead), LinuxResources: fromCRI(resources),
+	_, err := ask(ctx, p, "UpdatePodSandboxResources", func() (*api.UpdatePodSandboxResponse, error) {
+		if !p.listening() {
+			return nil, nil
+		}
+		return p.adaptation.UpdatePodSandbox(ctx, &api.UpdatePodSandboxRequest{
+			Pod: s.Pod().message(), OverheadLinuxResources: fromCRI(overhead), LinuxResources: fromCRI(resources),
+		})
 	})
-	if err != nil {
-		return refused(ctx, "UpdatePodSandboxResources", err)
-	}
-	return nil
+	return err
 }
 
 // PostUpdatePodSandbox tells plugins that they have changed.

@@ -100,6 +100,8 @@ func Open(c Config, n Node) (*Plugins, error) {
 		stages: map[string]stage{}, arriving: map[string]Subject{},
 	}
 	p.close = sync.OnceFunc(func() { close(p.closed) })
+	p.settled.last = make(chan struct{})
+	close(p.settled.last)
 	options := []adaptation.Option{
 		adaptation.WithPluginPath(found.dir),
 		adaptation.WithPluginConfigPath(c.PluginConfigPath),
@@ -189,16 +191,11 @@ func (s stage) mayStop() bool { return s == created || s == running }
 func (s stage) mayRemove() bool { return s != unknown }
 
 // stageOf is what plugins know of a container that they are told the state of.
-func stageOf(s api.ContainerState) stage {
-	switch s {
-	case api.ContainerState_CONTAINER_CREATED:
-		return created
-	case api.ContainerState_CONTAINER_RUNNING, api.ContainerState_CONTAINER_PAUSED:
-		return running
-	case api.ContainerState_CONTAINER_STOPPED:
-		return stopped
-	}
-	return unknown
+var stageOf = map[api.ContainerState]stage{
+	api.ContainerState_CONTAINER_CREATED: created,
+	api.ContainerState_CONTAINER_RUNNING: running,
+	api.ContainerState_CONTAINER_PAUSED:  running,
+	api.ContainerState_CONTAINER_STOPPED: stopped,
 }
 
 // set needs p.mu.

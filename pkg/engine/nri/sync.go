@@ -52,7 +52,7 @@ func (p *Plugins) everything() (pods []*api.PodSandbox, containers []*api.Contai
 			// The others were told of its start, which is under way.
 			c.State = api.ContainerState_CONTAINER_RUNNING
 		}
-		if st := stageOf(c.State); st.mayStop() {
+		if st := stageOf[c.State]; st.mayStop() {
 			containers = append(containers, c.message())
 			p.set(s.ID(), st)
 		}
@@ -141,31 +141,21 @@ func unchangeable(r *api.LinuxResources) error {
 // registered, which are done beside everything else.
 type settled struct {
 	mu   sync.Mutex
-	last chan struct{}
+	last chan struct{} // closed when the last round has ended
 }
 
 // next begins one more such round, which follows the one before it.
-func (s *settled) next() (before <-chan struct{}, done func()) {
+func (s *settled) next() (before chan struct{}, done func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	before = s.pending()
-	own := make(chan struct{})
+	before, own := s.last, make(chan struct{})
 	s.last = own
 	return before, func() { close(own) }
 }
 
-// pending needs s.mu.
-func (s *settled) pending() <-chan struct{} {
-	if s.last == nil {
-		s.last = make(chan struct{})
-		close(s.last)
-	}
-	return s.last
-}
-
 func (s *settled) wait(ctx context.Context) {
 	s.mu.Lock()
-	last := s.pending()
+	last := s.last
 	s.mu.Unlock()
 	select {
 	case <-last:

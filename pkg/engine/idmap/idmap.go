@@ -72,10 +72,7 @@ func Bind(userns, source, target string) error {
 	if err := unix.MountSetattr(tree, "", unix.AT_EMPTY_PATH, &mapped); err != nil {
 		return mapError(source, err)
 	}
-	if err := unix.MoveMount(tree, "", unix.AT_FDCWD, target, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
-		return mapError(source, err)
-	}
-	return nil
+	return mapError(source, unix.MoveMount(tree, "", unix.AT_FDCWD, target, unix.MOVE_MOUNT_F_EMPTY_PATH))
 }
 
 // Forget removes what Mount left at scratch if it was killed meanwhile.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
@@ -20,8 +21,8 @@ func (r *Request) mount(ns *Paths, pid int) (err error) {
 		if err == nil {
 			return
 		}
-		for i := len(undo) - 1; i >= 0; i-- {
-			err = errors.Join(err, undo[i]())
+		for _, back := range slices.Backward(undo) {
+			err = errors.Join(err, back())
 		}
 	}()
 	const thread = "/proc/thread-self/ns/"
@@ -117,7 +118,9 @@ func Release(dir string) error {
 	return nil
 }
 
-// release undoes place and bind of one file, and what a link points to first.
+// release undoes place and bind of one file, and what a link points to first. It is lazy
+// about the mount, because a CNI plugin or a runtime may have the namespace open at this
+// moment.
 func release(path string) error {
 	target, err := os.Readlink(path)
 	if err == nil {
@@ -125,21 +128,17 @@ func release(path string) error {
 			return err
 		}
 	}
-	return releaseFile(path)
+	return mountpoint.Remove(path)
 }
 
 // releaseLinked releases a file in a directory that others use too, and may have
-// mounted something over: the link is all that tells of it.
+// mounted something over: the link is the only trace of it.
 func releaseLinked(path string) error {
 	if _, err := os.Lstat(path); !errors.Is(err, os.ErrNotExist) {
-		return releaseFile(path)
+		return mountpoint.Remove(path)
 	}
 	return mountpoint.RemoveCovered(path)
 }
-
-// releaseFile is lazy about the mount, because a CNI plugin or a runtime may have
-// the namespace open at this moment.
-func releaseFile(path string) error { return mountpoint.Remove(path) }
 
 // Lost is the first of the namespaces that is not mounted any more, "" if there is
 // none: somebody unmounted it, or the node was restarted.

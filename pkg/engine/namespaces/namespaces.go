@@ -134,27 +134,21 @@ func (r *Request) create(writes []write) (*Paths, error) {
 
 // SetHostname sets the hostname of a UTS namespace that is mounted at a path.
 func SetHostname(path, name string) error {
-	return thread.Run(func() error {
-		ns, err := os.Open(path)
-		if err != nil {
-			return err
-		}
-		defer ns.Close()
-		if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWUTS); err != nil {
-			return fmt.Errorf("enter UTS namespace %s: %w", path, err)
-		}
-		if err := unix.Sethostname([]byte(name)); err != nil {
-			return fmt.Errorf("set hostname: %w", err)
-		}
-		return nil
-	})
+	return enter(path, unix.CLONE_NEWUTS, func() error { return setHostname(name) })
+}
+
+func setHostname(name string) error {
+	if err := unix.Sethostname([]byte(name)); err != nil {
+		return fmt.Errorf("set hostname: %w", err)
+	}
+	return nil
 }
 
 // setUp sets up the new namespaces that the thread is in.
 func (r *Request) setUp(writes []write) error {
 	if r.Hostname != "" {
-		if err := unix.Sethostname([]byte(r.Hostname)); err != nil {
-			return fmt.Errorf("set hostname: %w", err)
+		if err := setHostname(r.Hostname); err != nil {
+			return err
 		}
 	}
 	if r.Net {
@@ -216,15 +210,17 @@ func loopbackUp() error {
 // returns. Sockets that f opens stay in that namespace wherever they are used
 // later; goroutines that f starts do not run in it. A path that is no namespace
 // is errdefs.ErrNotFound or the kernel's error.
-func Do(nsPath string, f func() error) error {
+func Do(nsPath string, f func() error) error { return enter(nsPath, unix.CLONE_NEWNET, f) }
+
+func enter(nsPath string, kind int, f func() error) error {
 	fd, err := openNamespace(nsPath)
 	if err != nil {
 		return err
 	}
 	defer unix.Close(fd)
 	return thread.Run(func() error {
-		if err := unix.Setns(fd, unix.CLONE_NEWNET); err != nil {
-			return fmt.Errorf("enter the network namespace %s: %w", nsPath, err)
+		if err := unix.Setns(fd, kind); err != nil {
+			return fmt.Errorf("enter the namespace %s: %w", nsPath, err)
 		}
 		return f()
 	})
@@ -234,15 +230,15 @@ func Do(nsPath string, f func() error) error {
 func openNamespace(path string) (int, error) {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if errors.Is(err, unix.ENOENT) {
-		return -1, errdefs.ErrNotFound.WithMessage(fmt.Sprintf("network namespace %s does not exist", path))
+		return -1, errdefs.ErrNotFound.WithMessage(fmt.Sprintf("namespace %s does not exist", path))
 	}
 	if err != nil {
-		return -1, fmt.Errorf("open the network namespace %s: %w", path, err)
+		return -1, fmt.Errorf("open the namespace %s: %w", path, err)
 	}
 	var st unix.Statfs_t
 	if err := unix.Fstatfs(fd, &st); err != nil || st.Type != unix.NSFS_MAGIC {
 		unix.Close(fd)
-		return -1, errdefs.ErrNotFound.WithMessage(fmt.Sprintf("%s is not a network namespace: it lost its mount, as after a reboot", path))
+		return -1, errdefs.ErrNotFound.WithMessage(fmt.Sprintf("%s is not a namespace: it lost its mount, as after a reboot", path))
 	}
 	return fd, nil
 }

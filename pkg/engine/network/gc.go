@@ -2,6 +2,7 @@ package network
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -32,7 +33,10 @@ type Leftovers struct {
 // and with every pod of which there is a record, it finds no pod that anybody
 // else makes a call for.
 func (p *Plugins) Leftovers(valid ...Pod) *Leftovers {
-	l := &Leftovers{p: p, valid: byID(valid)}
+	l := &Leftovers{p: p, valid: map[string]Pod{}}
+	for _, pod := range valid {
+		l.valid[pod.ID] = pod
+	}
 	journaled, err := p.journal.pods()
 	for _, id := range journaled {
 		if _, ok := l.valid[id]; !ok {
@@ -59,9 +63,7 @@ func (l *Leftovers) adopt() error {
 		if _, ok := l.valid[id]; ok || l.Has(id) {
 			continue
 		}
-		if entries[id] == nil {
-			entries[id] = &journalEntry{ID: id, NetNS: a.NetNS}
-		}
+		entries[id] = cmp.Or(entries[id], &journalEntry{ID: id, NetNS: a.NetNS})
 		entries[id].Attachments = append(entries[id].Attachments, attachmentFrom(a))
 	}
 	var errs []error
@@ -73,14 +75,6 @@ func (l *Leftovers) adopt() error {
 		l.ids = append(l.ids, id)
 	}
 	return errors.Join(errs...)
-}
-
-func byID(pods []Pod) map[string]Pod {
-	out := make(map[string]Pod, len(pods))
-	for _, pod := range pods {
-		out[pod.ID] = pod
-	}
-	return out
 }
 
 // Collect gives back what nobody owns:
@@ -131,17 +125,16 @@ func (p *Plugins) collect(ctx context.Context, id string) error {
 		}
 	}
 	pod := Pod{ID: id, Name: entry.Name, Namespace: entry.Namespace, NetNS: entry.NetNS, CNIConfDir: entry.CNIConfDir}
-	err = p.delWithin(ctx, pod, entry.Attachments)
-	if err != nil {
+	if err = p.delWithin(ctx, pod, entry.Attachments); err != nil {
 		if plan := p.mended(ctx, entry); plan != nil && p.delWithin(ctx, pod, plan) == nil {
 			err = nil
 		}
 	}
-	if err != nil && ctx.Err() == nil {
-		return p.lose(ctx, pod, entry, err)
-	}
-	if err == nil {
+	switch {
+	case err == nil:
 		p.forget(ctx, pod)
+	case ctx.Err() == nil:
+		return p.lose(ctx, pod, entry, err)
 	}
 	return err
 }

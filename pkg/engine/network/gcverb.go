@@ -10,7 +10,6 @@ import (
 
 	"github.com/containernetworking/cni/libcni"
 	"github.com/containernetworking/cni/pkg/types"
-	"github.com/containernetworking/cni/pkg/version"
 	"golang.org/x/sync/semaphore"
 )
 
@@ -62,7 +61,7 @@ func (l *Leftovers) sendVerb(ctx context.Context) error {
 	}
 	var errs []error
 	for name, list := range lists {
-		if known, err := version.GreaterThanOrEqualTo(list.CNIVersion, "1.1.0"); err != nil || !known || list.DisableGC {
+		if !hasVerbs(list) || list.DisableGC {
 			continue
 		}
 		if err := l.sendTo(ctx, list); err != nil {

@@ -1,7 +1,6 @@
 package network
 
 import (
-	"encoding/json"
 	"fmt"
 
 	"github.com/containernetworking/cni/pkg/types"
@@ -44,11 +43,7 @@ func (r *Result) Described() (Described, error) {
 }
 
 func (d *Described) add(a Attachment) error {
-	var version struct{ CNIVersion string }
-	if err := json.Unmarshal(a.Result, &version); err != nil {
-		return err
-	}
-	stored, err := create.Create(version.CNIVersion, a.Result)
+	stored, err := create.CreateFromBytes(a.Result)
 	if err != nil {
 		return err
 	}

@@ -42,19 +42,20 @@ type Attachment struct {
 }
 
 func attachments(lists []*libcni.NetworkConfigList, pod Pod) ([]Attachment, error) {
-	offered, err := capabilities(pod)
-	if err != nil {
-		return nil, err
-	}
+	offered := capabilities(pod)
 	out := make([]Attachment, len(lists))
 	for i, list := range lists {
+		asked, err := declared(list, offered)
+		if err != nil {
+			return nil, err
+		}
 		out[i] = Attachment{
 			Network:      list.Name,
 			Interface:    fmt.Sprintf("eth%d", i),
 			NetNS:        pod.NetNS,
 			Config:       list.Bytes,
 			Args:         cniArgs(pod),
-			Capabilities: declared(list, offered),
+			Capabilities: asked,
 		}
 	}
 	return out, nil
@@ -90,7 +91,7 @@ func cniArgs(pod Pod) [][2]string {
 
 // capabilities are all capability arguments that a pod has something for.
 // https://www.cni.dev/docs/conventions/#dynamic-plugin-specific-fields-capabilities--runtime-configuration
-func capabilities(pod Pod) (map[string]json.RawMessage, error) {
+func capabilities(pod Pod) map[string]any {
 	values := map[string]any{}
 	if len(pod.PortMappings) > 0 {
 		values["portMappings"] = pod.PortMappings
@@ -107,34 +108,27 @@ func capabilities(pod Pod) (map[string]json.RawMessage, error) {
 	if len(pod.Annotations) > 0 {
 		values["io.kubernetes.cri.pod-annotations"] = pod.Annotations
 	}
-	out := make(map[string]json.RawMessage, len(values))
-	for name, value := range values {
-		b, err := json.Marshal(value)
-		if err != nil {
-			return nil, fmt.Errorf("capability %s: %w", name, err)
-		}
-		out[name] = b
-	}
-	return out, nil
+	return values
 }
 
 // declared keeps the arguments that some plugin of the list declares. libcni
 // gives each plugin its own; what none wants need not be stored with the pod.
-func declared(list *libcni.NetworkConfigList, offered map[string]json.RawMessage) map[string]json.RawMessage {
-	var out map[string]json.RawMessage
+func declared(list *libcni.NetworkConfigList, offered map[string]any) (map[string]json.RawMessage, error) {
+	out := map[string]json.RawMessage{}
 	for _, plugin := range list.Plugins {
 		for name, wanted := range plugin.Network.Capabilities {
 			value, ok := offered[name]
 			if !wanted || !ok {
 				continue
 			}
-			if out == nil {
-				out = map[string]json.RawMessage{}
+			b, err := json.Marshal(value)
+			if err != nil {
+				return nil, fmt.Errorf("capability %s: %w", name, err)
 			}
-			out[name] = value
+			out[name] = b
 		}
 	}
-	return out
+	return out, nil
 }
 
 func (a *Attachment) runtimeConf(id, netns string) *libcni.RuntimeConf {
@@ -158,16 +152,6 @@ func (a *Attachment) list() (*libcni.NetworkConfigList, error) {
 		return nil, fmt.Errorf("stored configuration of network %q: %w", a.Network, err)
 	}
 	return list, nil
-}
-
-// complete records the answer of ADD.
-func (a *Attachment) complete(r types.Result) error {
-	b, err := json.Marshal(r)
-	if err != nil {
-		return fmt.Errorf("result of network %q: %w", a.Network, err)
-	}
-	a.Result = b
-	return nil
 }
 
 // addresses are the IPs that a result puts on the pod's interface.

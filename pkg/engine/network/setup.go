@@ -2,6 +2,7 @@ package network
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 
 	"github.com/containerd/errdefs"
@@ -59,8 +60,8 @@ func (p *Plugins) add(ctx context.Context, pod Pod, plan []Attachment) (*Result,
 		if err != nil {
 			return nil, classify(fmt.Errorf("network %q: %w", a.Network, err))
 		}
-		if err := a.complete(r); err != nil {
-			return nil, err
+		if a.Result, err = json.Marshal(r); err != nil {
+			return nil, fmt.Errorf("result of network %q: %w", a.Network, err)
 		}
 		if i == 0 {
 			first = r

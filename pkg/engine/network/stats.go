@@ -1,7 +1,6 @@
 package network
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -55,21 +54,16 @@ func interfaceStats(links []netlink.Link) []InterfaceStats {
 			continue
 		}
 		s := attrs.Statistics
-		out = append(out, InterfaceStats{
+		counted := InterfaceStats{
 			Name:    attrs.Name,
 			RxBytes: s.RxBytes, RxPackets: s.RxPackets, RxErrors: s.RxErrors, RxDropped: s.RxDropped,
 			TxBytes: s.TxBytes, TxPackets: s.TxPackets, TxErrors: s.TxErrors, TxDropped: s.TxDropped,
-		})
+		}
+		if attrs.Name == defaultInterface {
+			out = slices.Insert(out, 0, counted)
+		} else {
+			out = append(out, counted)
+		}
 	}
-	slices.SortStableFunc(out, func(a, b InterfaceStats) int {
-		return cmp.Compare(rank(a.Name), rank(b.Name))
-	})
 	return out
-}
-
-func rank(name string) int {
-	if name == defaultInterface {
-		return 0
-	}
-	return 1
 }

@@ -32,7 +32,7 @@ func (p *Plugins) askNode(ctx context.Context) error {
 		return err
 	}
 	for _, list := range lists {
-		if !answersStatus(list) {
+		if !hasVerbs(list) {
 			continue
 		}
 		if err := p.cni.GetStatusNetworkList(ctx, list); err != nil {
@@ -43,7 +43,8 @@ func (p *Plugins) askNode(ctx context.Context) error {
 	return nil
 }
 
-func answersStatus(list *libcni.NetworkConfigList) bool {
+// hasVerbs reports whether the plugins of a network know STATUS and GC.
+func hasVerbs(list *libcni.NetworkConfigList) bool {
 	ok, err := version.GreaterThanOrEqualTo(list.CNIVersion, "1.1.0")
 	return err == nil && ok
 }
@@ -72,27 +73,26 @@ type health struct {
 	askErr   error
 }
 
-// ready is status after the first look.
+// ready waits longer for the first look.
 func (h *health) ready(ctx context.Context) error {
 	h.mu.Lock()
 	known := h.known
 	h.mu.Unlock()
-	if look := h.look(); !known && look != nil {
-		ctx, cancel := context.WithTimeout(ctx, firstTimeout)
+	if known {
+		return h.status()
+	}
+	return h.statusWithin(ctx, firstTimeout)
+}
+
+func (h *health) status() error { return h.statusWithin(context.Background(), patience) }
+
+func (h *health) statusWithin(ctx context.Context, wait time.Duration) error {
+	if look := h.look(); look != nil {
+		ctx, cancel := context.WithTimeout(ctx, wait)
 		defer cancel()
 		select {
 		case <-look:
 		case <-ctx.Done():
-		}
-	}
-	return h.status()
-}
-
-func (h *health) status() error {
-	if look := h.look(); look != nil {
-		select {
-		case <-look:
-		case <-time.After(patience):
 		}
 	}
 	h.mu.Lock()

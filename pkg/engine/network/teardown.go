@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/containerd/log"
 	"github.com/containernetworking/cni/libcni"
@@ -113,8 +114,8 @@ func (p *Plugins) delInTurn(ctx context.Context, pod Pod, plan []Attachment) err
 // network that is broken must not keep the addresses of the others.
 func (p *Plugins) del(ctx context.Context, pod Pod, plan []Attachment) error {
 	var errs []error
-	for i := len(plan) - 1; i >= 0; i-- {
-		if err := p.delOne(ctx, pod, &plan[i]); err != nil {
+	for _, a := range slices.Backward(plan) {
+		if err := p.delOne(ctx, pod, &a); err != nil {
 			errs = append(errs, classify(err))
 		}
 	}
@@ -201,11 +202,7 @@ func (a *Attachment) delList() (*libcni.NetworkConfigList, error) {
 //     or the namespace is a substitute. A new interface takes its place then, for
 //     the next DEL to remove. replaced tells of it.
 func (p *Plugins) restoreAddresses(pod Pod, a *Attachment, nsPath string) (replaced bool, err error) {
-	masquerades, err := a.masquerades()
-	if err != nil || !masquerades {
-		return false, err
-	}
-	addresses, err := p.addresses(pod, a)
+	addresses, err := p.masqueraded(pod, a)
 	if err != nil || len(addresses) == 0 {
 		return false, err
 	}
@@ -236,11 +233,7 @@ func (p *Plugins) restoreAddresses(pod Pod, a *Attachment, nsPath string) (repla
 // to whoever gets the address next. It is "" if there are no such rules.
 func (p *Plugins) substitute(ctx context.Context, pod Pod, a *Attachment) (path string, release func(), err error) {
 	release = func() {}
-	masquerades, err := a.masquerades()
-	if err != nil || !masquerades {
-		return "", release, err
-	}
-	if addresses, err := p.addresses(pod, a); err != nil || len(addresses) == 0 {
+	if addresses, err := p.masqueraded(pod, a); err != nil || len(addresses) == 0 {
 		return "", release, err
 	}
 	dir := filepath.Join(p.config.CacheDir, "substitutes", pod.ID)
@@ -278,35 +271,17 @@ func standIn(h *netlink.Handle, name string) (link netlink.Link, replaced bool, 
 	return link, replaced, nil
 }
 
-// masquerades reports whether a plugin of the network made rules for the
-// addresses of the pod. Others are given no interface: host-device would move it
-// to the host.
-func (a *Attachment) masquerades() (bool, error) {
+// masqueraded are the addresses that ADD put on the attachment's interface, and for which
+// a plugin of the network made rules; none if ADD had not completed. Other plugins are
+// given no interface: host-device would move it to the host.
+func (p *Plugins) masqueraded(pod Pod, a *Attachment) ([]net.IPNet, error) {
 	list, err := a.list()
-	if err != nil {
-		return false, err
+	if err != nil || !slices.ContainsFunc(list.Plugins, masquerades) {
+		return nil, err
 	}
-	for _, plugin := range list.Plugins {
-		var config struct {
-			IPMasq bool `json:"ipMasq"`
-		}
-		// What is no boolean there is none that these plugins know.
-		if err := json.Unmarshal(plugin.Bytes, &config); err == nil && config.IPMasq {
-			return true, nil
-		}
-	}
-	return false, nil
-}
-
-// addresses are those that ADD put on the attachment's interface. There are none
-// if ADD had not completed.
-func (p *Plugins) addresses(pod Pod, a *Attachment) ([]net.IPNet, error) {
-	raw, err := p.result(pod, a)
-	if err != nil {
-		return nil, fmt.Errorf("stored result of network %q: %w", a.Network, err)
-	}
-	if raw == nil {
-		return nil, nil
+	raw, err := p.result(pod, a, list)
+	if err != nil || raw == nil {
+		return nil, err
 	}
 	result, err := types100.NewResultFromResult(raw)
 	if err != nil {
@@ -321,17 +296,27 @@ func (p *Plugins) addresses(pod Pod, a *Attachment) ([]net.IPNet, error) {
 	return addresses, nil
 }
 
+func masquerades(plugin *libcni.PluginConfig) bool {
+	var config struct {
+		IPMasq bool `json:"ipMasq"`
+	}
+	// A value that is not a boolean is of another plugin than those with rules.
+	err := json.Unmarshal(plugin.Bytes, &config)
+	return err == nil && config.IPMasq
+}
+
 // result is what ADD answered, from the record of the pod or, for a pod that has
 // none, from libcni's cache; nil if it is in neither.
-func (p *Plugins) result(pod Pod, a *Attachment) (types.Result, error) {
+func (p *Plugins) result(pod Pod, a *Attachment, list *libcni.NetworkConfigList) (r types.Result, err error) {
 	if len(a.Result) > 0 {
-		return create.CreateFromBytes(a.Result)
+		r, err = create.CreateFromBytes(a.Result)
+	} else {
+		r, err = p.cni.GetNetworkListCachedResult(list, a.runtimeConf(pod.ID, ""))
 	}
-	list, err := a.list()
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("stored result of network %q: %w", a.Network, err)
 	}
-	return p.cni.GetNetworkListCachedResult(list, a.runtimeConf(pod.ID, ""))
+	return r, nil
 }
 
 // forget ends what is known of a pod, after its DEL.

@@ -183,7 +183,7 @@ func TestErrorTexts(t *testing.T) {
 		testbed.Must(t, err)
 	}
 	// A lint that finds nothing to read finds no fault either.
-	const leastErrors, leastHelps, leastOthers = 900, 50, 2000
+	const leastErrors, leastHelps, leastOthers = 900, 40, 2000
 	if errs < leastErrors || helps < leastHelps || others < leastOthers {
 		t.Errorf("found %d errors, %d metrics and %d other texts, want at least %d, %d and %d", errs, helps, others, leastErrors, leastHelps, leastOthers)
 	}

@@ -3,11 +3,12 @@ package network
 import (
 	"encoding/json"
 	"fmt"
+	"net"
 
-	"github.com/containerd/errdefs"
 	"github.com/containernetworking/cni/libcni"
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/containernetworking/cni/pkg/types/create"
 )
 
 // Result is what Setup did. It is JSON, for the sandbox's record: with it
@@ -154,23 +155,19 @@ func (a *Attachment) list() (*libcni.NetworkConfigList, error) {
 	return list, nil
 }
 
-// addresses are the IPs that a result puts on the pod's interface.
-func addresses(r types.Result, interfaceName string) ([]string, error) {
+// addresses are those that a result puts on an interface of the pod.
+func addresses(r types.Result, interfaceName string) ([]net.IPNet, error) {
 	result, err := types100.NewResultFromResult(r)
 	if err != nil {
 		return nil, fmt.Errorf("CNI result: %w", err)
 	}
-	var ips []string
+	var all []net.IPNet
 	for _, ip := range result.IPs {
 		if onInterface(result, ip.Interface, interfaceName) {
-			ips = append(ips, ip.Address.IP.String())
+			all = append(all, ip.Address)
 		}
 	}
-	if len(ips) == 0 {
-		return nil, errdefs.ErrInternal.WithMessage(fmt.Sprintf(
-			"the CNI plugins gave the pod no address on %s: give the network configuration an ipam section", interfaceName))
-	}
-	return ips, nil
+	return all, nil
 }
 
 // onInterface reports whether an address with that interface index is on the
@@ -184,4 +181,70 @@ func onInterface(r *types100.Result, index *int, name string) bool {
 	}
 	i := r.Interfaces[*index]
 	return i.Name == name && i.Sandbox != ""
+}
+
+// Interface is one of a pod's interfaces, or of those that plugins made for it on the
+// node, with its addresses. Its JSON is that of containerd's verbose status.
+type Interface struct {
+	IPConfigs []Address
+	Mac       string
+	// Sandbox is the path of the namespace that it is in; empty for the node's.
+	Sandbox string
+}
+
+// Address is one of an Interface, without prefix length.
+type Address struct{ IP, Gateway string }
+
+// Described is what the plugins of all networks of a pod answered, by the names of
+// interfaces. Its JSON is that of containerd's verbose status.
+type Described struct {
+	Interfaces map[string]*Interface
+	DNS        []types.DNS
+	Routes     []*types.Route
+}
+
+// Described tells of all networks that the pod was connected to. Pure.
+func (r *Result) Described() (Described, error) {
+	d := Described{Interfaces: map[string]*Interface{}}
+	for _, a := range r.Attachments {
+		if len(a.Result) == 0 {
+			continue
+		}
+		if err := d.add(a); err != nil {
+			return d, fmt.Errorf("result of network %q: %w", a.Network, err)
+		}
+	}
+	return d, nil
+}
+
+func (d *Described) add(a Attachment) error {
+	stored, err := create.CreateFromBytes(a.Result)
+	if err != nil {
+		return err
+	}
+	result, err := types100.NewResultFromResult(stored)
+	if err != nil {
+		return err
+	}
+	for _, i := range result.Interfaces {
+		d.Interfaces[i.Name] = &Interface{Mac: i.Mac, Sandbox: i.Sandbox}
+	}
+	for _, ip := range result.IPs {
+		name := a.Interface
+		if n := ip.Interface; n != nil && *n >= 0 && *n < len(result.Interfaces) {
+			name = result.Interfaces[*n].Name
+		}
+		at := d.Interfaces[name]
+		if at == nil { // plugins need not list interfaces
+			at = &Interface{Sandbox: a.NetNS}
+			d.Interfaces[name] = at
+		}
+		address := Address{IP: ip.Address.IP.String()}
+		if len(ip.Gateway) > 0 {
+			address.Gateway = ip.Gateway.String()
+		}
+		at.IPConfigs = append(at.IPConfigs, address)
+	}
+	d.DNS, d.Routes = append(d.DNS, result.DNS), append(d.Routes, result.Routes...)
+	return nil
 }

@@ -67,11 +67,19 @@ func (p *Plugins) add(ctx context.Context, pod Pod, plan []Attachment) (*Result,
 			first = r
 		}
 	}
-	ips, err := addresses(first, defaultInterface)
+	given, err := addresses(first, defaultInterface)
 	if err != nil {
 		return nil, err
 	}
-	return &Result{IPs: ips, Raw: plan[0].Result, Attachments: plan}, nil
+	if len(given) == 0 {
+		return nil, errdefs.ErrInternal.WithMessage(fmt.Sprintf(
+			"the CNI plugins gave the pod no address on %s: give the network configuration an ipam section", defaultInterface))
+	}
+	result := &Result{Raw: plan[0].Result, Attachments: plan}
+	for _, address := range given {
+		result.IPs = append(result.IPs, address.IP.String())
+	}
+	return result, nil
 }
 
 // undo runs the DEL that follows a failed ADD: IPAM may have given an address.

@@ -13,7 +13,6 @@ import (
 	"github.com/containerd/log"
 	"github.com/containernetworking/cni/libcni"
 	"github.com/containernetworking/cni/pkg/types"
-	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/containernetworking/cni/pkg/types/create"
 	"github.com/containernetworking/cni/pkg/version"
 	"github.com/vishvananda/netlink"
@@ -283,17 +282,7 @@ func (p *Plugins) masqueraded(pod Pod, a *Attachment) ([]net.IPNet, error) {
 	if err != nil || raw == nil {
 		return nil, err
 	}
-	result, err := types100.NewResultFromResult(raw)
-	if err != nil {
-		return nil, fmt.Errorf("stored result of network %q: %w", a.Network, err)
-	}
-	var addresses []net.IPNet
-	for _, ip := range result.IPs {
-		if onInterface(result, ip.Interface, a.Interface) {
-			addresses = append(addresses, ip.Address)
-		}
-	}
-	return addresses, nil
+	return addresses(raw, a.Interface)
 }
 
 func masquerades(plugin *libcni.PluginConfig) bool {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -148,7 +149,7 @@ func TestDescriptorsAgree(t *testing.T) {
 				if declared[d.GetName()] != nil {
 					t.Errorf("%s is declared twice", d.GetName())
 				}
-				if d.GetHelp() == "" || !slices.Equal(d.GetLabelKeys()[:len(subjectLabels)], subjectLabels) {
+				if !regexp.MustCompile(`^[A-Z].*\.$`).MatchString(d.GetHelp()) || !slices.Equal(d.GetLabelKeys()[:len(subjectLabels)], subjectLabels) {
 					t.Errorf("descriptor %v", d)
 				}
 				declared[d.GetName()] = d.GetLabelKeys()

@@ -46,7 +46,7 @@ func fromV1(m *cgroup1.Metrics) cgroup.Stats {
 	s.PageFaults, s.MajorPageFaults = cgroup.Known(memory.GetTotalPgFault()), cgroup.Known(memory.GetTotalPgMajFault())
 	s.MemoryLimit = limit(memory.GetUsage().GetLimit())
 	if swap := memory.GetSwap(); swap != nil {
-		s.SwapUsage = cgroup.Known(swap.GetUsage() - min(swap.GetUsage(), usage)) // both are told as one
+		s.SwapUsage = cgroup.Known(swap.GetUsage() - min(swap.GetUsage(), usage)) // its counter has both
 		if l := limit(swap.GetLimit()); l.Known && s.MemoryLimit.Known {
 			s.SwapLimit = cgroup.Known(l.N - min(l.N, s.MemoryLimit.N))
 		}

@@ -25,8 +25,8 @@ func TestCPURate(t *testing.T) {
 		{"the sample before it counts", 6 * time.Second, cgroup.Known(6e9), cgroup.Known(2e9)},
 		{"it began anew", 8 * time.Second, cgroup.Known(1e9), cgroup.Value{}},
 		{"and goes on", 10 * time.Second, cgroup.Known(3e9), cgroup.Known(1e9)},
-		{"nobody asked for long", 20 * time.Minute, cgroup.Known(4e9), cgroup.Value{}},
-		{"and asks again", 20*time.Minute + 10*time.Second, cgroup.Known(5e9), cgroup.Known(1e8)},
+		{"no call for long", 20 * time.Minute, cgroup.Known(4e9), cgroup.Value{}},
+		{"and the next", 20*time.Minute + 10*time.Second, cgroup.Known(5e9), cgroup.Known(1e8)},
 	} {
 		if got := r.Next(begin.Add(step.after), step.used); got != step.want {
 			t.Errorf("%s: got %+v, want %+v", step.name, got, step.want)

@@ -1,10 +1,8 @@
 package ocispec
 
 import (
-	"fmt"
 	"strconv"
 
-	"github.com/containerd/errdefs"
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -126,6 +124,14 @@ type Container struct {
 	OwnIPC bool
 }
 
+// DefinedVolume is a volume that a container has because its image asks for it.
+type DefinedVolume struct {
+	// Path is where it is in the container: absolute, clean, and without links.
+	Path string
+	// Source is the container's own directory on the host.
+	Source string
+}
+
 // SandboxProcess is everything that the spec of a sandbox's own process is made of.
 type SandboxProcess struct {
 	Sandbox
@@ -153,16 +159,6 @@ type User struct {
 }
 
 func procNS(pid int, kind string) string { return "/proc/" + strconv.Itoa(pid) + "/ns/" + kind }
-
-// invalid says that the request is wrong on every node.
-func invalid(format string, args ...any) error {
-	return fmt.Errorf(format+": %w", append(args, errdefs.ErrInvalidArgument)...)
-}
-
-// unmet says that this node, or this runtime, lacks what the request needs.
-func unmet(format string, args ...any) error {
-	return fmt.Errorf(format+": %w", append(args, errdefs.ErrFailedPrecondition)...)
-}
 
 func deref[T any](p *T) (v T) {
 	if p != nil {

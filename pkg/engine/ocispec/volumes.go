@@ -8,14 +8,6 @@ import (
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// DefinedVolume is a volume that a container has because its image asks for it.
-type DefinedVolume struct {
-	// Path is where it is in the container: absolute, clean, and without links.
-	Path string
-	// Source is the container's own directory on the host.
-	Source string
-}
-
 // kernelDirs hold what is no image's: a VOLUME there means nothing.
 var kernelDirs = []string{"/dev", "/proc", "/sys"}
 

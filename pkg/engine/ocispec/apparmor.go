@@ -35,7 +35,7 @@ func apparmorFor(sc *runtimeapi.LinuxContainerSecurityContext, base string, n No
 }
 
 func loadedProfile(name string, n Node) (string, error) {
-	if !n.AppArmor || n.AppArmorLoaded == nil {
+	if !n.AppArmor {
 		return "", unmet("apparmor profile %q: this node has no AppArmor", name)
 	}
 	loaded, err := n.AppArmorLoaded(name)

@@ -17,8 +17,8 @@
 //
 // Requests have passed package validate, and are not checked again. Errors are
 // FailedPrecondition where a request asks for what this node or runtime does not
-// have, and InvalidArgument where it does not fit its image or its pod. Nothing is left out silently that would change what the workload may
-// do or see.
+// have, and InvalidArgument where it does not fit its image or its pod. Nothing is left
+// out silently that would change what the workload may do or see.
 package ocispec
 
 import (

@@ -164,7 +164,7 @@ func TestBuildOfNothing(t *testing.T) {
 func TestOwnIPC(t *testing.T) {
 	c := testContainer(t)
 	c.OwnIPC = true
-	s := test.Value(Build(c, Node{CgroupUnified: true}))(t)
+	s := test.Value(Build(c, modernNode()))(t)
 	joined := map[specs.LinuxNamespaceType]bool{}
 	for _, n := range s.Linux.Namespaces {
 		joined[n.Type] = n.Path != ""

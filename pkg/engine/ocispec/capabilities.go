@@ -1,6 +1,7 @@
 package ocispec
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 
@@ -49,16 +50,10 @@ func capabilities(base *specs.LinuxCapabilities, sc *runtimeapi.LinuxContainerSe
 	if sc.GetPrivileged() {
 		return capabilitySets(all, nil), nil
 	}
-	add, addAll, err := capabilityNames(sc.GetCapabilities().GetAddCapabilities())
-	if err != nil {
-		return nil, err
-	}
-	drop, dropAll, err := capabilityNames(sc.GetCapabilities().GetDropCapabilities())
-	if err != nil {
-		return nil, err
-	}
-	ambient, ambientAll, err := capabilityNames(sc.GetCapabilities().GetAddAmbientCapabilities())
-	if err != nil {
+	add, addAll, addErr := capabilityNames(sc.GetCapabilities().GetAddCapabilities())
+	drop, dropAll, dropErr := capabilityNames(sc.GetCapabilities().GetDropCapabilities())
+	ambient, ambientAll, ambientErr := capabilityNames(sc.GetCapabilities().GetAddAmbientCapabilities())
+	if err := cmp.Or(addErr, dropErr, ambientErr); err != nil {
 		return nil, err
 	}
 	if missing := without(slices.Concat(add, ambient), all); len(missing) > 0 {

@@ -2,7 +2,6 @@ package ocispec
 
 import (
 	"fmt"
-	"path"
 	"slices"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
@@ -17,13 +16,11 @@ const allAccess = "rwm"
 func setDevices(s *specs.Spec, c Container, n Node) error {
 	privileged := c.Config.GetLinux().GetSecurityContext().GetPrivileged()
 	if privileged && (c.Sandbox.Definition == nil || !c.Sandbox.Definition.PrivilegedWithoutHostDevices) {
-		if n.HostDevices != nil {
-			devices, err := n.HostDevices()
-			if err != nil {
-				return fmt.Errorf("list the devices of the node: %w", err)
-			}
-			addDevices(s, devices)
+		devices, err := n.HostDevices()
+		if err != nil {
+			return fmt.Errorf("list the devices of the node: %w", err)
 		}
+		addDevices(s, devices)
 		s.Linux.Resources.Devices = []specs.LinuxDeviceCgroup{{Allow: true, Access: allAccess}}
 	}
 	for _, d := range c.Config.GetDevices() {
@@ -35,12 +32,9 @@ func setDevices(s *specs.Spec, c Container, n Node) error {
 }
 
 func setDevice(s *specs.Spec, d *runtimeapi.Device, n Node) error {
-	host, err := resolve(n, d.GetHostPath())
+	host, err := n.ResolvePath(d.GetHostPath())
 	if err != nil {
 		return unmet("device %s: %w", d.GetHostPath(), err)
-	}
-	if n.Devices == nil {
-		return unmet("device %s: this node has no devices", d.GetHostPath())
 	}
 	devices, err := n.Devices(host, containerPath(d.GetContainerPath()))
 	if err != nil {
@@ -53,13 +47,6 @@ func setDevice(s *specs.Spec, d *runtimeapi.Device, n Node) error {
 		})
 	}
 	return nil
-}
-
-func resolve(n Node, p string) (string, error) {
-	if n.ResolvePath == nil {
-		return path.Clean(p), nil
-	}
-	return n.ResolvePath(p)
 }
 
 // addDevices lets a later device take the place of one at the same path.

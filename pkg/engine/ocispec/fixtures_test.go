@@ -88,6 +88,7 @@ func bareNode() Node {
 		MinOOMScoreAdj: 0,
 		Hostname:       "node-2",
 		Capabilities:   without(knownCapabilities, []string{"CAP_SYS_RESOURCE"}),
+		ResolvePath:    func(p string) (string, error) { return filepath.Clean(p), nil },
 	}
 }
 

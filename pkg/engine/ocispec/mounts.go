@@ -195,7 +195,7 @@ func mountSource(m *runtimeapi.Mount, dst string, c Container, n Node) (string, 
 		return src, nil
 	}
 	src := m.GetHostPath()
-	resolved, err := resolve(n, src)
+	resolved, err := n.ResolvePath(src)
 	if err != nil {
 		return "", unmet("mount %s: host_path %q: %w", dst, src, err)
 	}

@@ -13,8 +13,7 @@ import (
 
 // Node is what a spec depends on besides the request: facts of this machine and
 // of this process. DetectNode fills it once; a test writes it down. The function
-// fields are the only ways in which Build looks at the machine, and a nil one
-// means that the machine has nothing of the kind (ResolvePath: paths are final).
+// fields are the only ways in which Build looks at the machine.
 type Node struct {
 	// CgroupUnified is true on cgroup v2.
 	CgroupUnified bool

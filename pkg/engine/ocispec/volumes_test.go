@@ -133,7 +133,7 @@ func TestDefinedVolumesGiveWay(t *testing.T) {
 		Volumes: []DefinedVolume{{"/asked", "/v/0"}, {"/asked/below", "/v/1"}, {"/etc/hosts", "/v/2"}, {"/base", "/v/3"}, {"/etc", "/v/4"}, {"/own/deep", "/v/5"}},
 	}
 	s := &specs.Spec{Linux: &specs.Linux{}, Mounts: []specs.Mount{{Destination: "/base", Type: "tmpfs", Source: "tmpfs"}}}
-	test.Must(t, setMounts(s, c, Node{}))
+	test.Must(t, setMounts(s, c, bareNode()))
 	var got []string
 	for _, m := range s.Mounts {
 		if strings.HasPrefix(m.Source, "/v/") {

@@ -110,14 +110,18 @@ func (h hierarchies) paths(inside string) Paths {
 	if inside == "" {
 		return Paths{}
 	}
-	if h.unified != "" {
-		return Paths{Unified: filepath.Join(h.unified, inside)}
+	return Paths{Unified: h.unified, V1: h.v1}.child(inside)
+}
+
+func (p Paths) child(name string) Paths {
+	if p.Unified != "" {
+		return Paths{Unified: filepath.Join(p.Unified, name)}
 	}
-	v1 := make(map[string]string, len(h.v1))
-	for name, mount := range h.v1 {
-		v1[name] = mount + inside
+	c := Paths{V1: make(map[string]string, len(p.V1))}
+	for controller, dir := range p.V1 {
+		c.V1[controller] = filepath.Join(dir, name)
 	}
-	return Paths{V1: v1}
+	return c
 }
 
 // Exists tells whether the cgroup is there in any hierarchy.

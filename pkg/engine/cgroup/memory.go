@@ -68,17 +68,6 @@ func (p Paths) Children() (map[string]Paths, error) {
 	return all, nil
 }
 
-func (p Paths) child(name string) Paths {
-	if p.Unified != "" {
-		return Paths{Unified: filepath.Join(p.Unified, name)}
-	}
-	c := Paths{V1: make(map[string]string, len(p.V1))}
-	for controller, dir := range p.V1 {
-		c.V1[controller] = filepath.Join(dir, name)
-	}
-	return c
-}
-
 // Own are the processes in the cgroup itself, not those below it.
 func (p Paths) Own() ([]int, error) {
 	dir := p.MemoryKey()

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
@@ -161,7 +162,9 @@ func (p *Plugins) findPlugins(ctx context.Context, lists []*libcni.NetworkConfig
 func find(plugin string, binDirs []string) (string, error) {
 	path, err := invoke.FindInPath(plugin, binDirs)
 	if err != nil {
-		return "", missing(plugin, binDirs)
+		return "", errdefs.ErrUnavailable.WithMessage(fmt.Sprintf(
+			"CNI plugin %.100q is not in %s: install it there, or add its directory to the CNI binary directories",
+			plugin, cut(strings.Join(binDirs, ", "), 300)))
 	}
 	if err := trust.Check(path, trust.Installed); err != nil {
 		return "", fmt.Errorf("CNI plugin: %w", err)

@@ -47,13 +47,6 @@ func (e *PluginError) Unwrap() []error {
 	return []error{errdefs.ErrInternal, e.Cause}
 }
 
-// missing is the error for a plugin that is not installed.
-func missing(plugin string, binDirs []string) error {
-	return errdefs.ErrUnavailable.WithMessage(fmt.Sprintf(
-		"CNI plugin %.100q is not in %s: install it there, or add its directory to the CNI binary directories",
-		plugin, cut(strings.Join(binDirs, ", "), 300)))
-}
-
 // maxText keeps messages below the 1 KiB that fit into an event or a status,
 // with room for what callers add.
 const maxText = 900

@@ -41,12 +41,9 @@ const (
 
 // write replaces the pod's file as a whole.
 func (j journal) write(entry *journalEntry) error {
-	path := j.path(entry.ID)
-	err := record.Write(path, journalFormat, entry, atomicfile.Relaxed)
-	if errors.Is(err, os.ErrNotExist) {
-		if err = os.MkdirAll(string(j), 0o700); err == nil {
-			err = record.Write(path, journalFormat, entry, atomicfile.Relaxed)
-		}
+	err := os.MkdirAll(string(j), 0o700)
+	if err == nil {
+		err = record.Write(j.path(entry.ID), journalFormat, entry, atomicfile.Relaxed)
 	}
 	if err != nil {
 		return fmt.Errorf("record the network plan: %w", err)

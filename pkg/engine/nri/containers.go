@@ -137,11 +137,7 @@ func (p *Plugins) endContainer(ctx context.Context, s Subject, remove bool) {
 
 // stopContainer needs p.mu.
 func (p *Plugins) stopContainer(ctx context.Context, s Subject) (updates []*api.ContainerUpdate) {
-	if !p.stages[s.ID()].mayStop() {
-		return nil
-	}
-	p.set(s.ID(), stopped)
-	p.notify(ctx, "StopContainer", s, func() error {
+	p.advance(ctx, s, stopped, "StopContainer", func() error {
 		r, err := p.adaptation.StopContainer(ctx, &api.StopContainerRequest{Pod: s.Pod().message(), Container: s.Container().message()})
 		updates = r.GetUpdate()
 		return err
@@ -152,11 +148,7 @@ func (p *Plugins) stopContainer(ctx context.Context, s Subject) (updates []*api.
 // removeContainer needs p.mu.
 func (p *Plugins) removeContainer(ctx context.Context, s Subject) {
 	delete(p.arriving, s.ID()) // if it did not come about
-	if !p.stages[s.ID()].mayRemove() {
-		return
-	}
-	p.set(s.ID(), unknown)
-	p.notify(ctx, "RemoveContainer", s, func() error {
+	p.advance(ctx, s, unknown, "RemoveContainer", func() error {
 		return p.adaptation.RemoveContainer(ctx, &api.RemoveContainerRequest{Pod: s.Pod().message(), Container: s.Container().message()})
 	})
 }

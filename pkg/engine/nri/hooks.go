@@ -121,24 +121,26 @@ func (p *Plugins) tell(hook func()) {
 	}
 }
 
-// stopPod needs p.mu.
-func (p *Plugins) stopPod(ctx context.Context, s Subject) {
-	if !p.stages[s.ID()].mayStop() {
+// advance calls the hook by which plugins learn, once, that an object they know is stopped,
+// or removed, which is unknown. It needs p.mu.
+func (p *Plugins) advance(ctx context.Context, s Subject, to stage, hook string, call func() error) {
+	if at := p.stages[s.ID()]; at == unknown || at == to {
 		return
 	}
-	p.set(s.ID(), stopped)
-	p.notify(ctx, "StopPodSandbox", s, func() error {
+	p.set(s.ID(), to)
+	p.notify(ctx, hook, s, call)
+}
+
+// stopPod needs p.mu.
+func (p *Plugins) stopPod(ctx context.Context, s Subject) {
+	p.advance(ctx, s, stopped, "StopPodSandbox", func() error {
 		return p.adaptation.StopPodSandbox(ctx, &api.StopPodSandboxRequest{Pod: s.Pod().message()})
 	})
 }
 
 // removePod needs p.mu.
 func (p *Plugins) removePod(ctx context.Context, s Subject) {
-	if !p.stages[s.ID()].mayRemove() {
-		return
-	}
-	p.set(s.ID(), unknown)
-	p.notify(ctx, "RemovePodSandbox", s, func() error {
+	p.advance(ctx, s, unknown, "RemovePodSandbox", func() error {
 		return p.adaptation.RemovePodSandbox(ctx, &api.RemovePodSandboxRequest{Pod: s.Pod().message()})
 	})
 }

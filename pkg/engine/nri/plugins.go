@@ -184,12 +184,6 @@ const (
 	stopped
 )
 
-// mayStop tells whether plugins are yet to be told of the end.
-func (s stage) mayStop() bool { return s == created || s == running }
-
-// mayRemove tells whether plugins still know the object.
-func (s stage) mayRemove() bool { return s != unknown }
-
 // stageOf is what plugins know of a container that they are told the state of.
 var stageOf = map[api.ContainerState]stage{
 	api.ContainerState_CONTAINER_CREATED: created,

@@ -52,7 +52,7 @@ func (p *Plugins) everything() (pods []*api.PodSandbox, containers []*api.Contai
 			// The others were told of its start, which is under way.
 			c.State = api.ContainerState_CONTAINER_RUNNING
 		}
-		if st := stageOf[c.State]; st.mayStop() {
+		if st := stageOf[c.State]; st == created || st == running {
 			containers = append(containers, c.message())
 			p.set(s.ID(), st)
 		}

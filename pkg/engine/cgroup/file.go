@@ -60,10 +60,10 @@ func readParts(parts ...part) (found bool, err error) {
 	return found, err
 }
 
-// read returns the content of a file, until the next read, or nil when there is none: the
-// controller is off, or the cgroup went away meanwhile. One read is enough: the
-// kernel makes up a file's text as a whole. It takes three system calls, where
-// the os package takes five and memory.
+// read returns the content of a file, which is valid until the next read, or nil when
+// there is none: the controller is off, or the cgroup went away meanwhile. One read is
+// enough: the kernel makes up a file's text as a whole. It takes three system calls,
+// where the os package takes five and memory.
 func (d *dir) read(name string) []byte {
 	if d.err != nil {
 		return nil
@@ -126,7 +126,10 @@ func (d *dir) field(name, key string) (v Value) {
 
 func parseUint(b []byte) (uint64, bool) {
 	n, err := strconv.ParseUint(string(b), 10, 64)
-	return n, err == nil
+	if err != nil {
+		return 0, false
+	}
+	return n, true
 }
 
 // pressure reads a file of stall information.

@@ -203,7 +203,7 @@ type Described struct {
 	Routes     []*types.Route
 }
 
-// Described tells of all networks that the pod was connected to. Pure.
+// Described returns what is known of all networks that the pod was connected to.
 func (r *Result) Described() (Described, error) {
 	d := Described{Interfaces: map[string]*Interface{}}
 	for _, a := range r.Attachments {

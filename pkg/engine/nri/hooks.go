@@ -121,8 +121,8 @@ func (p *Plugins) tell(hook func()) {
 	}
 }
 
-// advance calls the hook by which plugins learn, once, that an object they know is stopped,
-// or removed, which is unknown. It needs p.mu.
+// advance calls the hook for the end of an object, once and only if plugins know the
+// object: stopped, or removed, which is unknown. It needs p.mu.
 func (p *Plugins) advance(ctx context.Context, s Subject, to stage, hook string, call func() error) {
 	if at := p.stages[s.ID()]; at == unknown || at == to {
 		return

@@ -235,7 +235,7 @@ type groupEntry struct {
 	members string // Names, with commas between them.
 }
 
-// has says whether a user is a member.
+// has reports whether a user is a member.
 func (e groupEntry) has(user string) bool {
 	for m := range strings.SplitSeq(e.members, ",") {
 		if m = strings.TrimSpace(m); m != "" && m == user {

@@ -18,6 +18,7 @@ import (
 	nodev1 "k8s.io/api/node/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/berth-cri/berth/contrib/cluster/pkg/policy"
@@ -120,14 +121,15 @@ func (b *bed) send(t *testing.T, all []runtime.Object) {
 	t.Helper()
 	sent, err := policy.Unstructured(all)
 	testbed.Must(t, err)
-	for _, one := range sent {
+	for _, fields := range sent {
+		one := unstructured.Unstructured{Object: fields}
 		path := policiesPath + strings.ToLower(strings.TrimSuffix(one.GetKind(), "y"))
 		if strings.HasSuffix(one.GetKind(), "Policy") {
 			path += "ies"
 		} else {
 			path += "s"
 		}
-		status, answer := b.Send(t, http.MethodPost, path+"?fieldValidation=Strict", fixtures.Encoded(t, one.Object))
+		status, answer := b.Send(t, http.MethodPost, path+"?fieldValidation=Strict", fixtures.Encoded(t, fields))
 		if status != http.StatusCreated {
 			t.Fatalf("create %s %s: %d: %s", one.GetKind(), one.GetName(), status, answer)
 		}

@@ -87,11 +87,11 @@ func (p *program) measured(handlers []runtimeclass.Handler, file string) ([]runt
 	return runtimeclass.WithMeasurements(handlers, all), err
 }
 
-// classes are those of files, which must have some.
+// classes are those of files, which must have some if there are files.
 func (p *program) classes(files []string) ([]runtimeclass.Class, error) {
 	objects, err := p.objects(files)
 	all := runtimeclass.Classes(objects)
-	if err == nil && len(all) == 0 {
+	if err == nil && len(all) == 0 && len(files) > 0 {
 		err = wrong(fmt.Errorf("--classes: no RuntimeClass found in %s", strings.Join(files, ", ")))
 	}
 	return all, err

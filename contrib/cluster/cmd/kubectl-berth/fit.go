@@ -23,16 +23,13 @@ import (
 	"github.com/berth-cri/berth/pkg/probe/capability"
 )
 
-type fitFlags struct {
-	files, classes   []string
-	handlers, output string
+type fitCommand struct {
+	*program
+	files, classFiles []string
+	list, output      string
 }
 
-// fitCommand is "fit".
-type fitCommand struct{ *program }
-
 func (p *fitCommand) command() *cobra.Command {
-	f := &fitFlags{}
 	c := &cobra.Command{
 		Use:   "fit (-f FILE... [--handlers FILE [--classes FILE]] | [TYPE/]NAME...)",
 		Short: "Show the classes and nodes that pods can run on, and why not on others",
@@ -52,23 +49,23 @@ that it names, or without one nowhere.`,
   kubectl berth fit web-0 -o json`,
 		RunE: func(c *cobra.Command, args []string) error {
 			switch {
-			case len(f.files) > 0 && len(args) > 0:
+			case len(p.files) > 0 && len(args) > 0:
 				return misused(c, errors.New("use -f or TYPE/NAME, not both"))
-			case len(f.files) == 0 && len(args) == 0:
+			case len(p.files) == 0 && len(args) == 0:
 				return misused(c, errors.New("no pods given: use -f, or TYPE/NAME"))
-			case f.handlers != "" && len(args) > 0:
+			case p.list != "" && len(args) > 0:
 				return misused(c, errors.New("--handlers does not use the cluster: it needs -f"))
-			case f.handlers == "" && len(f.classes) > 0:
+			case p.list == "" && len(p.classFiles) > 0:
 				return misused(c, errors.New("--classes needs --handlers"))
 			}
-			return p.fit(c.Context(), f, args)
+			return p.fit(c.Context(), args)
 		},
 		ValidArgsFunction: cobra.FixedCompletions([]string{"pod/", "deploy/", "statefulset/", "daemonset/", "job/", "cronjob/"}, cobra.ShellCompDirectiveNoFileComp|cobra.ShellCompDirectiveNoSpace),
 	}
-	c.Flags().StringSliceVarP(&f.files, "filename", "f", nil, "`FILE` of pods or workloads, or - for standard input; may be repeated")
-	c.Flags().StringVar(&f.handlers, "handlers", "", "names separated by commas, or a `FILE` of handlers with their capabilities, instead of the cluster")
-	c.Flags().StringSliceVar(&f.classes, "classes", nil, "with --handlers, `FILE` of more classes; may be repeated")
-	output.Flag(c, &f.output, misused, output.Forms...)
+	c.Flags().StringSliceVarP(&p.files, "filename", "f", nil, "`FILE` of pods or workloads, or - for standard input; may be repeated")
+	c.Flags().StringVar(&p.list, "handlers", "", "names separated by commas, or a `FILE` of handlers with their capabilities, instead of the cluster")
+	c.Flags().StringSliceVar(&p.classFiles, "classes", nil, "with --handlers, `FILE` of more classes; may be repeated")
+	output.Flag(c, &p.output, misused, output.Forms...)
 	return c
 }
 
@@ -82,8 +79,8 @@ type fitted struct {
 	Candidates []cluster.Candidate        `json:"candidates"`
 }
 
-func (p *fitCommand) fit(ctx context.Context, f *fitFlags, args []string) error {
-	state, o, objects, err := p.given(ctx, f, args)
+func (p *fitCommand) fit(ctx context.Context, args []string) error {
+	state, o, objects, err := p.given(ctx, args)
 	if err != nil {
 		return err
 	}
@@ -104,7 +101,7 @@ func (p *fitCommand) fit(ctx context.Context, f *fitFlags, args []string) error 
 		}
 		all = append(all, one)
 	}
-	if err := output.Encode(p.Out, f.output, map[string]any{"pods": all}, func(w io.Writer) error { return fitTable(all, f.output == "wide").Write(w) }); err != nil {
+	if err := output.Encode(p.Out, p.output, map[string]any{"pods": all}, func(w io.Writer) error { return fitTable(all, p.output == "wide").Write(w) }); err != nil {
 		return err
 	}
 	if without > 0 {
@@ -114,36 +111,30 @@ func (p *fitCommand) fit(ctx context.Context, f *fitFlags, args []string) error 
 }
 
 // given are the objects of files or of the cluster, and what they are held against.
-func (p *fitCommand) given(ctx context.Context, f *fitFlags, args []string) (state *cluster.State, o cluster.FitOptions, objects []runtimeclass.Object, err error) {
-	if len(f.files) > 0 {
-		if objects, err = p.objects(f.files); err != nil {
+func (p *fitCommand) given(ctx context.Context, args []string) (state *cluster.State, o cluster.FitOptions, objects []runtimeclass.Object, err error) {
+	if objects, err = p.objects(p.files); err != nil {
+		return nil, o, nil, err
+	}
+	if p.list != "" {
+		classes, err := p.classes(p.classFiles)
+		if err != nil {
 			return nil, o, nil, err
 		}
-	}
-	if f.handlers != "" {
 		state = &cluster.State{}
-		classes := runtimeclass.Classes(objects)
-		if len(f.classes) > 0 {
-			more, err := p.classes(f.classes)
-			if err != nil {
-				return nil, o, nil, err
-			}
-			classes = append(classes, more...)
-		}
-		for _, c := range classes {
+		for _, c := range append(runtimeclass.Classes(objects), classes...) {
 			state.Classes = append(state.Classes, *c.RuntimeClass)
 		}
 		objects = slices.DeleteFunc(objects, isClass)
-		if o.Handlers, err = p.handlers(f.handlers); err != nil {
+		if o.Handlers, err = p.handlers(p.list); err != nil {
 			return nil, o, nil, err
 		}
 	}
-	if len(f.files) > 0 {
-		if err := p.want(objects, f.files, "pod", isPod); err != nil {
+	if len(p.files) > 0 {
+		if err := p.want(objects, p.files, "pod", isPod); err != nil {
 			return nil, o, nil, err
 		}
 	}
-	if f.handlers != "" {
+	if p.list != "" {
 		return state, o, objects, nil
 	}
 	s, err := p.connect()

@@ -1,36 +1,29 @@
 package main
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	nodev1 "k8s.io/api/node/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"sigs.k8s.io/yaml"
 
 	"github.com/berth-cri/berth/contrib/cluster/pkg/cluster"
 	"github.com/berth-cri/berth/contrib/cluster/pkg/runtimeclass"
 	"github.com/berth-cri/berth/internal/output"
 )
 
-type generateFlags struct {
-	handlers, measurements string
-	anyNode, noCapacity    bool
-	tolerations            []string
-	output                 string
+type generateCommand struct {
+	*program
+	list, measurements  string
+	anyNode, noCapacity bool
+	tolerations         []string
+	output              string
 }
 
-// generateCommand is "generate".
-type generateCommand struct{ *program }
-
 func (p *generateCommand) command() *cobra.Command {
-	f := &generateFlags{}
 	c := &cobra.Command{
 		Use:   "generate [HANDLER]...",
 		Short: "Print a RuntimeClass for each handler",
@@ -45,28 +38,28 @@ Nodes do not report what a handler can do or costs. Without --handlers, a class 
 cluster has keeps its annotations about that, and its overhead unless it was measured anew.`,
 		Example: "  kubectl berth generate --handlers handlers.json\n  kubectl berth generate kata --toleration sandboxes:NoSchedule | kubectl apply --server-side -f -\n" +
 			"  kubectl berth generate --handlers runc,kata --any-node",
-		RunE:              func(c *cobra.Command, args []string) error { return p.generate(c.Context(), f, args) },
-		ValidArgsFunction: p.completeHandlers,
+		RunE:              func(c *cobra.Command, args []string) error { return p.generate(c.Context(), args) },
+		ValidArgsFunction: p.completeNames(handlerNames),
 	}
-	c.Flags().StringVar(&f.handlers, "handlers", "", "names separated by commas, or a `FILE` of handlers, instead of those of the cluster")
-	c.Flags().StringVar(&f.measurements, "measurements", "", "`FILE` of handlers with measured overhead")
-	c.Flags().StringArrayVar(&f.tolerations, "toleration", nil, "`KEY[=VALUE][:EFFECT]` of taints that the pods tolerate; may be repeated")
-	c.Flags().BoolVar(&f.anyNode, "any-node", false, "do not select nodes")
-	c.Flags().BoolVar(&f.noCapacity, "no-capacity", false, "do not count pods, and select nodes by whether the handler takes pods: for clusters without berth-controller")
-	output.Flag(c, &f.output, misused, "yaml", "json")
+	c.Flags().StringVar(&p.list, "handlers", "", "names separated by commas, or a `FILE` of handlers, instead of those of the cluster")
+	c.Flags().StringVar(&p.measurements, "measurements", "", "`FILE` of handlers with measured overhead")
+	c.Flags().StringArrayVar(&p.tolerations, "toleration", nil, "`KEY[=VALUE][:EFFECT]` of taints that the pods tolerate; may be repeated")
+	c.Flags().BoolVar(&p.anyNode, "any-node", false, "do not select nodes")
+	c.Flags().BoolVar(&p.noCapacity, "no-capacity", false, "do not count pods, and select nodes by whether the handler takes pods: for clusters without berth-controller")
+	output.Flag(c, &p.output, misused, "yaml", "json")
 	return c
 }
 
-func (p *generateCommand) generate(ctx context.Context, f *generateFlags, names []string) error {
-	o := runtimeclass.GenerateOptions{AnyNode: f.anyNode, NoCapacity: f.noCapacity}
-	for _, text := range f.tolerations {
+func (p *generateCommand) generate(ctx context.Context, names []string) error {
+	o := runtimeclass.GenerateOptions{AnyNode: p.anyNode, NoCapacity: p.noCapacity}
+	for _, text := range p.tolerations {
 		t, err := runtimeclass.ParseToleration(text)
 		if err != nil {
 			return wrong(fmt.Errorf("--toleration: %w", err))
 		}
 		o.Tolerations = append(o.Tolerations, t)
 	}
-	handlers, there, err := p.known(ctx, f)
+	handlers, there, err := p.known(ctx)
 	if err != nil {
 		return err
 	}
@@ -75,34 +68,29 @@ func (p *generateCommand) generate(ctx context.Context, f *generateFlags, names 
 		return err
 	}
 	var all []runtimeclass.Generated
+	var classes []*nodev1.RuntimeClass
+	var comments []string
 	for _, h := range chosen {
 		g := runtimeclass.Generate(h, o)
-		if there != nil {
-			if cluster.Keep(g.RuntimeClass, there.Classes) {
-				g.Note = "overhead: that of the class in the cluster; --measurements would change it"
-			}
+		if there != nil && cluster.Keep(g.RuntimeClass, there.Classes) {
+			g.Note = "overhead: that of the class in the cluster; --measurements would change it"
 		}
 		all = append(all, g)
-	}
-	// Nothing is printed before all of it is there.
-	text, err := written(all, f.output)
-	if err != nil {
-		return err
+		classes, comments = append(classes, g.RuntimeClass), append(comments, g.Note)
 	}
 	if there != nil {
 		p.lacks(all, there.Nodes)
 	} else {
-		p.needs(all, f.anyNode)
+		p.needs(all)
 	}
-	_, err = p.Out.Write(text)
-	return err
+	return printObjects(p.program, p.output, classes, comments)
 }
 
 // known are the handlers of --handlers, or else those of the cluster and its state, with what
 // was measured.
-func (p *generateCommand) known(ctx context.Context, f *generateFlags) (handlers []runtimeclass.Handler, there *cluster.State, err error) {
-	if f.handlers != "" {
-		handlers, err = p.handlers(f.handlers)
+func (p *generateCommand) known(ctx context.Context) (handlers []runtimeclass.Handler, there *cluster.State, err error) {
+	if p.list != "" {
+		handlers, err = p.handlers(p.list)
 	} else {
 		var s *server
 		if s, err = p.connect(); err != nil {
@@ -118,7 +106,7 @@ func (p *generateCommand) known(ctx context.Context, f *generateFlags) (handlers
 	if err != nil {
 		return nil, nil, err
 	}
-	handlers, err = p.measured(handlers, f.measurements)
+	handlers, err = p.measured(handlers, p.measurements)
 	return handlers, there, err
 }
 
@@ -135,11 +123,11 @@ func (p *generateCommand) lacks(all []runtimeclass.Generated, nodes []corev1.Nod
 }
 
 // needs notes what a cluster must run for pods of generated classes.
-func (p *generateCommand) needs(all []runtimeclass.Generated, anyNode bool) {
+func (p *generateCommand) needs(all []runtimeclass.Generated) {
 	switch g := all[0]; {
 	case runtimeclass.Counted(g.RuntimeClass):
 		p.note("pods of these classes stay pending unless Node Feature Discovery and berth-controller run; without the controller use --no-capacity, without both also --any-node")
-	case !anyNode:
+	case !p.anyNode:
 		p.note("pods of these classes stay pending unless Node Feature Discovery runs; without it label nodes by \"berth handlers --print-labels\", or use --any-node")
 	}
 }
@@ -157,28 +145,4 @@ func (p *generateCommand) choose(handlers []runtimeclass.Handler, names []string
 		return nil, found("no handler accepts pods; name one to generate its class anyway")
 	}
 	return chosen, nil
-}
-
-// written are classes as kubectl reads them: documents with a comment, or a list.
-func written(all []runtimeclass.Generated, form string) ([]byte, error) {
-	if form == "json" {
-		list := nodev1.RuntimeClassList{TypeMeta: metav1.TypeMeta{APIVersion: "node.k8s.io/v1", Kind: "RuntimeClassList"}}
-		for _, g := range all {
-			list.Items = append(list.Items, *g.RuntimeClass)
-		}
-		text, err := json.MarshalIndent(list, "", "  ")
-		return append(text, '\n'), err
-	}
-	var b bytes.Buffer
-	for i, g := range all {
-		text, err := yaml.Marshal(g.RuntimeClass)
-		if err != nil {
-			return nil, err
-		}
-		if i > 0 {
-			b.WriteString("---\n")
-		}
-		fmt.Fprintf(&b, "# %s\n%s", g.Note, text)
-	}
-	return b.Bytes(), nil
 }

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -12,17 +11,14 @@ import (
 	"github.com/berth-cri/berth/internal/output"
 )
 
-type lintFlags struct {
-	handlers, measurements string
-	strict                 bool
-	output                 string
+type lintCommand struct {
+	*program
+	list, measurements string
+	strict             bool
+	output             string
 }
 
-// lintCommand is "lint".
-type lintCommand struct{ *program }
-
 func (p *lintCommand) command() *cobra.Command {
-	f := &lintFlags{}
 	c := &cobra.Command{
 		Use:   "lint FILE...",
 		Short: "Find problems in RuntimeClasses",
@@ -32,25 +28,24 @@ pods, by --handlers, and overhead below what was measured, by --handlers or
 --measurements. Warnings only fail the command with --strict.`,
 		Example: "  kubectl berth lint classes.yaml --handlers handlers.json\n  kubectl get runtimeclass -o yaml | kubectl berth lint - --measurements overhead.yaml",
 		Args:    cobra.MinimumNArgs(1),
-		RunE:    func(_ *cobra.Command, args []string) error { return p.lint(f, args) },
+		RunE:    func(_ *cobra.Command, args []string) error { return p.lint(args) },
 	}
-	c.Flags().StringVar(&f.handlers, "handlers", "", "names separated by commas, or a `FILE` of handlers, that exist")
-	c.Flags().StringVar(&f.measurements, "measurements", "", "`FILE` of handlers with measured overhead")
-	c.Flags().BoolVar(&f.strict, "strict", false, "fail on warnings")
-	output.Flag(c, &f.output, misused, output.Forms...)
+	c.Flags().StringVar(&p.list, "handlers", "", "names separated by commas, or a `FILE` of handlers, that exist")
+	c.Flags().StringVar(&p.measurements, "measurements", "", "`FILE` of handlers with measured overhead")
+	c.Flags().BoolVar(&p.strict, "strict", false, "fail on warnings")
+	output.Flag(c, &p.output, misused, output.Forms...)
 	return c
 }
 
 // linted is what lint prints.
 type linted struct {
-	Classes  int                    `json:"classes"`
-	Errors   int                    `json:"errors"`
-	Warnings int                    `json:"warnings"`
+	Classes int `json:"classes"`
+	severities
 	Findings []runtimeclass.Finding `json:"findings"`
 }
 
-func (p *lintCommand) lint(f *lintFlags, files []string) error {
-	o, err := p.options(f)
+func (p *lintCommand) lint(files []string) error {
+	o, err := p.options()
 	if err != nil {
 		return err
 	}
@@ -60,16 +55,11 @@ func (p *lintCommand) lint(f *lintFlags, files []string) error {
 		return err
 	}
 	classes := runtimeclass.Classes(objects)
-	l := linted{Classes: len(classes), Findings: []runtimeclass.Finding{}}
-	for _, found := range runtimeclass.Lint(classes, o) {
-		if found.Severity == runtimeclass.Error {
-			l.Errors++
-		} else {
-			l.Warnings++
-		}
-		l.Findings = append(l.Findings, found)
+	l := linted{Classes: len(classes), Findings: runtimeclass.Lint(classes, o)}
+	for _, one := range l.Findings {
+		l.count(one.Severity)
 	}
-	if err := output.Encode(p.Out, f.output, l, func(to io.Writer) error { return printFindings(to, l.Findings) }); err != nil {
+	if err := output.Encode(p.Out, p.output, l, func(to io.Writer) error { return printFindings(to, l.Findings) }); err != nil {
 		return err
 	}
 	if slices.ContainsFunc(classes, func(c runtimeclass.Class) bool { return runtimeclass.Counted(c.RuntimeClass) }) {
@@ -78,31 +68,50 @@ func (p *lintCommand) lint(f *lintFlags, files []string) error {
 	if mistakes != nil {
 		return mistakes
 	}
-	if l.Errors > 0 || f.strict && l.Warnings > 0 {
-		return found("%s and %s in %s", output.Count(l.Errors, "error", "errors"), output.Count(l.Warnings, "warning", "warnings"), output.Count(l.Classes, "RuntimeClass", "RuntimeClasses"))
-	}
-	return nil
+	return l.verdict(p.strict, output.Count(l.Classes, "RuntimeClass", "RuntimeClasses"))
 }
 
-func (p *lintCommand) options(f *lintFlags) (o runtimeclass.LintOptions, err error) {
+func (p *lintCommand) options() (o runtimeclass.LintOptions, err error) {
 	switch {
-	case f.handlers != "":
-		if o.Handlers, err = p.handlers(f.handlers); err == nil {
-			o.Handlers, err = p.measured(o.Handlers, f.measurements)
+	case p.list != "":
+		if o.Handlers, err = p.handlers(p.list); err == nil {
+			o.Handlers, err = p.measured(o.Handlers, p.measurements)
 		}
-	case f.measurements != "":
+	case p.measurements != "":
 		o.MeasuredOnly = true
-		o.Handlers, err = p.inventory(f.measurements)
+		o.Handlers, err = p.inventory(p.measurements)
 	}
 	return o, err
 }
 
-// printFindings writes them as compilers do: no table has the room for them.
-func printFindings(w io.Writer, all []runtimeclass.Finding) error {
-	var b strings.Builder
-	for _, f := range all {
-		fmt.Fprintln(&b, f)
+// severities counts findings.
+type severities struct {
+	Errors   int `json:"errors"`
+	Warnings int `json:"warnings"`
+}
+
+func (s *severities) count(of runtimeclass.Severity) {
+	if of == runtimeclass.Error {
+		s.Errors++
+	} else {
+		s.Warnings++
 	}
-	_, err := io.WriteString(w, b.String())
-	return err
+}
+
+// verdict fails for an error, and if it is strict for a warning.
+func (s *severities) verdict(strict bool, in string) error {
+	if s.Errors == 0 && (!strict || s.Warnings == 0) {
+		return nil
+	}
+	return found("%s and %s in %s", output.Count(s.Errors, "error", "errors"), output.Count(s.Warnings, "warning", "warnings"), in)
+}
+
+// printFindings writes them as compilers do: no table has the room for them.
+func printFindings[F fmt.Stringer](to io.Writer, all []F) error {
+	for _, one := range all {
+		if _, err := fmt.Fprintln(to, one); err != nil {
+			return err
+		}
+	}
+	return nil
 }

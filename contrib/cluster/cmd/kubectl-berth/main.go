@@ -4,6 +4,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -17,6 +18,7 @@ import (
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"k8s.io/klog/v2"
+	"sigs.k8s.io/yaml"
 
 	"github.com/berth-cri/berth/internal/commandline"
 	"github.com/berth-cri/berth/internal/manual"
@@ -46,7 +48,6 @@ func report(err error, to io.Writer) int {
 	return commandline.Status(err)
 }
 
-// newRoot makes the whole command tree.
 func newRoot(streams genericiooptions.IOStreams) *cobra.Command {
 	p := &program{
 		IOStreams: streams,
@@ -72,9 +73,10 @@ file is wrong (then nothing was done), 1 for any other failure.`,
 	root.SetOut(streams.Out)
 	root.SetErr(streams.ErrOut)
 	p.config.AddFlags(root.PersistentFlags())
-	completes(root, "namespace", p.completeNamespaces)
-	root.AddCommand((&auditCommand{p}).command(), (&fitCommand{p}).command(),
-		(&policyCommand{p}).command(), (&generateCommand{p}).command(), (&lintCommand{p}).command(), (&migrateCommand{p}).command(),
+	completes(root, "namespace", p.completeNames(namespaceNames))
+	root.AddCommand((&auditCommand{program: p}).command(), (&fitCommand{program: p}).command(),
+		(&policyCommand{program: p}).command(), (&generateCommand{program: p}).command(),
+		(&lintCommand{program: p}).command(), (&migrateCommand{program: p}).command(),
 		manCommand())
 	// kubectl completes its plugins by contrib/kubectl/kubectl_complete-berth.
 	root.CompletionOptions.DisableDefaultCmd = true
@@ -94,7 +96,6 @@ func filesAreNamed(c *cobra.Command, _ []string) error {
 	return nil
 }
 
-// manCommand is for packages.
 func manCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:    "man DIR",
@@ -105,4 +106,63 @@ func manCommand() *cobra.Command {
 			return manual.Write(c.Root(), args[0], "1", "kubectl-berth "+version)
 		},
 	}
+}
+
+// exitFindings means that the work was done, and that something is not as it should be.
+const exitFindings = 3
+
+// foundError is the end of a command that found something.
+type foundError struct{ error }
+
+// version is set by the build.
+var version = "0.0.0-dev"
+
+// wrong is an error of what was given: then nothing was done.
+func wrong(err error) error {
+	if err == nil {
+		return nil
+	}
+	return commandline.Wrong(err)
+}
+
+// found is the end of a command that found something.
+func found(format string, args ...any) error { return foundError{fmt.Errorf(format, args...)} }
+
+// program is what all commands have in common.
+type program struct {
+	genericiooptions.IOStreams
+	config *genericclioptions.ConfigFlags
+}
+
+// misused is an error of the command line.
+func misused(c *cobra.Command, err error) error {
+	return wrong(fmt.Errorf("%w; see \"%s --help\"", err, c.CommandPath()))
+}
+
+// note is about something that is no mistake.
+func (p *program) note(format string, args ...any) {
+	fmt.Fprintf(p.ErrOut, "note: "+format+"\n", args...)
+}
+
+// printObjects writes what kubectl applies: a list, or documents, each below its comment.
+func printObjects[T any](p *program, form string, objects []T, comments []string) error {
+	if form == "json" {
+		return output.Encode(p.Out, form, map[string]any{"apiVersion": "v1", "kind": "List", "items": objects}, nil)
+	}
+	var b bytes.Buffer
+	for i, one := range objects {
+		text, err := yaml.Marshal(one)
+		if err != nil {
+			return err
+		}
+		if i > 0 {
+			b.WriteString("---\n")
+		}
+		if comments != nil {
+			fmt.Fprintf(&b, "# %s\n", comments[i])
+		}
+		b.Write(text)
+	}
+	_, err := p.Out.Write(b.Bytes())
+	return err
 }

@@ -10,11 +10,12 @@ import (
 	"github.com/berth-cri/berth/internal/output"
 )
 
-// migrateCommand is "migrate".
-type migrateCommand struct{ *program }
+type migrateCommand struct {
+	*program
+	rename []string
+}
 
 func (p *migrateCommand) command() *cobra.Command {
-	var rename []string
 	c := &cobra.Command{
 		Use:   "migrate FILE",
 		Short: "Rewrite RuntimeClasses of old versions to node.k8s.io/v1",
@@ -23,15 +24,15 @@ Comments and order are kept. Handlers that v1 does not allow (empty ones and tho
 dots) need a new name by --handler; without one nothing is printed.`,
 		Example: "  kubectl berth migrate old.yaml >new.yaml\n  kubectl berth migrate old.yaml --handler kata.v2=kata-v2 --handler =runc",
 		Args:    cobra.ExactArgs(1),
-		RunE:    func(_ *cobra.Command, args []string) error { return p.migrate(args[0], rename) },
+		RunE:    func(_ *cobra.Command, args []string) error { return p.migrate(args[0]) },
 	}
-	c.Flags().StringArrayVar(&rename, "handler", nil, "`OLD=NEW` name of a handler; OLD may be empty; may be repeated")
+	c.Flags().StringArrayVar(&p.rename, "handler", nil, "`OLD=NEW` name of a handler; OLD may be empty; may be repeated")
 	return c
 }
 
-func (p *migrateCommand) migrate(file string, rename []string) error {
+func (p *migrateCommand) migrate(file string) error {
 	names := map[string]string{}
-	for _, text := range rename {
+	for _, text := range p.rename {
 		from, to, ok := strings.Cut(text, "=")
 		if !ok {
 			return wrong(fmt.Errorf("--handler %q: write it as OLD=NEW", text))

@@ -9,7 +9,6 @@ import (
 
 	"github.com/spf13/cobra"
 	nodev1 "k8s.io/api/node/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/berth-cri/berth/contrib/cluster/pkg/policy"
@@ -17,22 +16,20 @@ import (
 	"github.com/berth-cri/berth/internal/output"
 )
 
-type policyFlags struct {
-	handlers  string
-	classes   []string
-	standard  string
-	rules     string
-	workloads string
-	exempt    namespaces
-	state     bool
-	output    string
+type policyCommand struct {
+	*program
+	list       string
+	classFiles []string
+	standard   string
+	rules      string
+	workloads  string
+	exempt     namespaces
+	state      bool
+	output     string
 }
 
-// policyCommand is "policy".
-type policyCommand struct{ *program }
-
 func (p *policyCommand) command() *cobra.Command {
-	f := &policyFlags{exempt: slices.Clone(policy.System)}
+	p.exempt = slices.Clone(policy.System)
 	c := &cobra.Command{
 		Use:   "policy",
 		Short: "Generate admission policies that refuse pods no handler can run, and choose classes",
@@ -55,23 +52,23 @@ their bindings, which put them in force. Generate them again when classes or han
   kubectl berth policy --classes classes.yaml --handlers handlers.json >policies.yaml`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			if err := f.check(); err != nil {
+			if err := p.check(); err != nil {
 				return misused(c, err)
 			}
-			return p.policy(c.Context(), f)
+			return p.policy(c.Context())
 		},
 	}
 	flags := c.Flags()
-	flags.StringVar(&f.handlers, "handlers", "", "`FILE` of handlers with their capabilities, instead of the annotations of their classes")
-	flags.StringArrayVar(&f.classes, "classes", nil, "`FILE` of classes, instead of those of the cluster; may be repeated")
-	flags.StringVar(&f.standard, "default", "", "`HANDLER` of pods without a class on all nodes; without it they are only warned about")
-	flags.StringVar(&f.rules, "rules", "", "`FILE` of rules that give pods without a class one")
-	flags.StringVar(&f.workloads, "workloads", string(policy.WarnWorkloads), `"warn" about workloads whose pods would be refused, "deny" or "ignore" them`)
-	flags.Var(&f.exempt, "exempt", "`NAMESPACE` whose pods are left alone, too; may be repeated, and an empty one takes away all before it")
-	flags.BoolVar(&f.state, "with-state", false, "also refuse, and do not choose, handlers that do not accept pods at the moment")
-	output.Flag(c, &f.output, misused, "yaml", "json")
+	flags.StringVar(&p.list, "handlers", "", "`FILE` of handlers with their capabilities, instead of the annotations of their classes")
+	flags.StringArrayVar(&p.classFiles, "classes", nil, "`FILE` of classes, instead of those of the cluster; may be repeated")
+	flags.StringVar(&p.standard, "default", "", "`HANDLER` of pods without a class on all nodes; without it they are only warned about")
+	flags.StringVar(&p.rules, "rules", "", "`FILE` of rules that give pods without a class one")
+	flags.StringVar(&p.workloads, "workloads", string(policy.WarnWorkloads), `"warn" about workloads whose pods would be refused, "deny" or "ignore" them`)
+	flags.Var(&p.exempt, "exempt", "`NAMESPACE` whose pods are left alone, too; may be repeated, and an empty one takes away all before it")
+	flags.BoolVar(&p.state, "with-state", false, "also refuse, and do not choose, handlers that do not accept pods at the moment")
+	output.Flag(c, &p.output, misused, "yaml", "json")
 	completes(c, "workloads", cobra.FixedCompletions([]string{string(policy.WarnWorkloads), string(policy.DenyWorkloads), string(policy.IgnoreWorkloads)}, cobra.ShellCompDirectiveNoFileComp))
-	completes(c, "exempt", p.completeNamespaces)
+	completes(c, "exempt", p.completeNames(namespaceNames))
 	return c
 }
 
@@ -96,14 +93,14 @@ func (n *namespaces) String() string { return strings.Join(*n, ",") }
 
 func (n *namespaces) Type() string { return "namespaces" }
 
-func (f *policyFlags) check() error {
-	if !slices.Contains(policy.Answers, policy.Answer(f.workloads)) {
-		return fmt.Errorf("--workloads %s must be %s, %s or %s", f.workloads, policy.WarnWorkloads, policy.DenyWorkloads, policy.IgnoreWorkloads)
+func (p *policyCommand) check() error {
+	if !slices.Contains(policy.Answers, policy.Answer(p.workloads)) {
+		return fmt.Errorf("--workloads %s must be %s, %s or %s", p.workloads, policy.WarnWorkloads, policy.DenyWorkloads, policy.IgnoreWorkloads)
 	}
-	if f.state && f.handlers == "" {
+	if p.state && p.list == "" {
 		return errors.New("--with-state needs --handlers: a class does not have the state of its handler")
 	}
-	for _, name := range f.exempt {
+	for _, name := range p.exempt {
 		if errs := validation.IsDNS1123Label(name); len(errs) > 0 {
 			return fmt.Errorf("--exempt: %q is not a name of a namespace: %s", name, strings.Join(errs, "; "))
 		}
@@ -111,12 +108,12 @@ func (f *policyFlags) check() error {
 	return nil
 }
 
-func (p *policyCommand) policy(ctx context.Context, f *policyFlags) error {
-	o := policy.Options{Default: f.standard, State: f.state, Workloads: policy.Answer(f.workloads), Exempt: f.exempt}
-	if err := p.policyFiles(f, &o); err != nil {
+func (p *policyCommand) policy(ctx context.Context) error {
+	o := policy.Options{Default: p.standard, State: p.state, Workloads: policy.Answer(p.workloads), Exempt: p.exempt}
+	if err := p.policyFiles(&o); err != nil {
 		return err
 	}
-	if len(f.classes) == 0 {
+	if len(p.classFiles) == 0 {
 		s, err := p.connect()
 		if err != nil {
 			return err
@@ -139,7 +136,7 @@ func (p *policyCommand) policy(ctx context.Context, f *policyFlags) error {
 		return err
 	}
 	p.notePassed(o)
-	return p.printPolicies(f, all)
+	return printObjects(p.program, p.output, all, nil)
 }
 
 // forget takes annotations away that cannot be read, and says so: one class must not keep the
@@ -155,14 +152,14 @@ func (p *policyCommand) forget(c *nodev1.RuntimeClass) {
 }
 
 // policyFiles reads what is given as files.
-func (p *policyCommand) policyFiles(f *policyFlags, o *policy.Options) (err error) {
-	if f.handlers != "" {
-		if o.Handlers, err = p.inventory(f.handlers); err != nil {
+func (p *policyCommand) policyFiles(o *policy.Options) (err error) {
+	if p.list != "" {
+		if o.Handlers, err = p.inventory(p.list); err != nil {
 			return err
 		}
 	}
-	if f.rules != "" {
-		name, text, err := p.text(f.rules)
+	if p.rules != "" {
+		name, text, err := p.text(p.rules)
 		if err == nil {
 			o.Rules, err = policy.ParseRules(name, text)
 		}
@@ -170,9 +167,7 @@ func (p *policyCommand) policyFiles(f *policyFlags, o *policy.Options) (err erro
 			return wrong(err)
 		}
 	}
-	if len(f.classes) > 0 {
-		o.Classes, err = p.classes(f.classes)
-	}
+	o.Classes, err = p.classes(p.classFiles)
 	return err
 }
 
@@ -190,18 +185,4 @@ func (p *policyCommand) notePassed(o policy.Options) {
 	for _, name := range policy.Weak(o) {
 		p.note("rule %s gives pods no more than shared-kernel: no class gives vm or user-space-kernel; with least: user-space-kernel it fails instead", name)
 	}
-}
-
-// printPolicies prints documents, or a list.
-func (p *policyCommand) printPolicies(f *policyFlags, all []unstructured.Unstructured) error {
-	if f.output == "json" {
-		list := unstructured.UnstructuredList{Object: map[string]any{"apiVersion": "v1", "kind": "List"}, Items: all}
-		return output.Encode(p.Out, "json", list.UnstructuredContent(), nil)
-	}
-	text, err := policy.YAML(all)
-	if err != nil {
-		return err
-	}
-	_, err = p.Out.Write(text)
-	return err
 }

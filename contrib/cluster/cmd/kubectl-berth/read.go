@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 
+	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	nodev1 "k8s.io/api/node/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -12,6 +13,7 @@ import (
 	"k8s.io/client-go/tools/pager"
 
 	"github.com/berth-cri/berth/contrib/cluster/pkg/cluster"
+	"github.com/berth-cri/berth/contrib/cluster/pkg/runtimeclass"
 )
 
 // list reads a whole list, in pages.
@@ -62,4 +64,36 @@ func (s *server) stateWithPods(ctx context.Context, namespace string) (*cluster.
 	failed := fields.OneTermEqualSelector("reason", cluster.SandboxFailed)
 	state.Events, err = list[corev1.Event](ctx, s, "events", s.core.Events(namespace).List, metav1.ListOptions{FieldSelector: failed.String()})
 	return state, err
+}
+
+func completes(c *cobra.Command, flag string, f cobra.CompletionFunc) {
+	if err := c.RegisterFlagCompletionFunc(flag, f); err != nil {
+		panic("kubectl-berth: " + err.Error()) // the flag is there, and has none yet
+	}
+}
+
+// completeNames completes by what a server has: by nothing if it fails, since a completion has
+// nowhere to report that.
+func (p *program) completeNames(of func(context.Context, *server) []string) cobra.CompletionFunc {
+	return func(c *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+		s, err := p.connect()
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		return of(c.Context(), s), cobra.ShellCompDirectiveNoFileComp
+	}
+}
+
+func namespaceNames(ctx context.Context, s *server) []string {
+	namespaces, _ := list[corev1.Namespace](ctx, s, "namespaces", s.core.Namespaces().List, metav1.ListOptions{})
+	var all []string
+	for i := range namespaces {
+		all = append(all, namespaces[i].Name)
+	}
+	return all
+}
+
+func handlerNames(ctx context.Context, s *server) []string {
+	nodes, _ := s.nodes(ctx)
+	return runtimeclass.Names(cluster.Handlers(&cluster.State{Nodes: nodes}))
 }

@@ -12,7 +12,6 @@
 package policy
 
 import (
-	"bytes"
 	"cmp"
 	"fmt"
 	"slices"
@@ -20,9 +19,7 @@ import (
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
-	"sigs.k8s.io/yaml"
 
 	"github.com/berth-cri/berth/contrib/cluster/pkg/runtimeclass"
 	"github.com/berth-cri/berth/pkg/probe/capability"
@@ -311,33 +308,15 @@ func constraints(rules []admissionv1.RuleWithOperations, o Options) *admissionv1
 }
 
 // Unstructured are objects as they are sent: without what only the server fills in.
-func Unstructured(objects []runtime.Object) ([]unstructured.Unstructured, error) {
-	var all []unstructured.Unstructured
+func Unstructured(objects []runtime.Object) ([]map[string]any, error) {
+	var all []map[string]any
 	for _, o := range objects {
 		fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(o)
 		if err != nil {
 			return nil, fmt.Errorf("encode %T: %w", o, err)
 		}
 		delete(fields, "status")
-		one := unstructured.Unstructured{Object: fields}
-		unstructured.RemoveNestedField(one.Object, "metadata", "creationTimestamp")
-		all = append(all, one)
+		all = append(all, fields)
 	}
 	return all, nil
-}
-
-// YAML is a file of objects.
-func YAML(all []unstructured.Unstructured) ([]byte, error) {
-	var b bytes.Buffer
-	for i, one := range all {
-		text, err := yaml.Marshal(one.Object)
-		if err != nil {
-			return nil, fmt.Errorf("write %s %s: %w", one.GetKind(), one.GetName(), err)
-		}
-		if i > 0 {
-			b.WriteString("---\n")
-		}
-		b.Write(text)
-	}
-	return b.Bytes(), nil
 }

@@ -13,6 +13,8 @@ import (
 	nodev1 "k8s.io/api/node/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/yaml"
 
 	"github.com/berth-cri/berth/contrib/cluster/pkg/runtimeclass"
 	"github.com/berth-cri/berth/internal/test"
@@ -65,6 +67,15 @@ func knownAll(all []runtimeclass.Handler) []runtimeclass.Handler {
 	return all
 }
 
+func written(t *testing.T, all []runtime.Object) []byte {
+	t.Helper()
+	var texts [][]byte
+	for _, one := range test.Value(Unstructured(all))(t) {
+		texts = append(texts, test.Value(yaml.Marshal(one))(t))
+	}
+	return bytes.Join(texts, []byte("---\n"))
+}
+
 // What is generated, to the letter. integration/policy has an API server compile it.
 func TestGenerate(t *testing.T) {
 	classes := []runtimeclass.Class{aClass("runc", "runc", ""), aClass("kata-large", "kata", "300Mi"), aClass("sandboxed", "kata", "160Mi"), aClass("gvisor", "gvisor", "")}
@@ -80,8 +91,7 @@ func TestGenerate(t *testing.T) {
 				o.Classes, o.Handlers = classes, knownAll(inventory(t, threeHandlers))
 			}
 			all := test.Value(Generate(o))(t)
-			sent := test.Value(Unstructured(all))(t)
-			got := test.Value(YAML(sent))(t)
+			got := written(t, all)
 			file := filepath.Join("testdata", name+".golden")
 			if *update {
 				test.Must(t, os.WriteFile(file, got, 0o644))
@@ -100,8 +110,7 @@ func TestGenerateIsStable(t *testing.T) {
 	for range 20 {
 		all := test.Value(Generate(Options{Classes: []runtimeclass.Class{aClass("a", "runc", ""), aClass("b", "kata", ""), aClass("c", "gvisor", "")}, Handlers: inventory(t, threeHandlers), Workloads: WarnWorkloads,
 			Rules: rulesOf(t, "rules: [{name: x, pods: {labels: {a: b, c: d, e: f}}, isolation: strongest}]")}))(t)
-		sent := test.Value(Unstructured(all))(t)
-		text := test.Value(YAML(sent))(t)
+		text := written(t, all)
 		if first == "" {
 			first = string(text)
 		}

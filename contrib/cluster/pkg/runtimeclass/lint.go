@@ -75,7 +75,7 @@ type LintOptions struct {
 
 // Lint finds what is wrong with classes, in their order.
 func Lint(classes []Class, o LintOptions) []Finding {
-	var all []Finding
+	all := []Finding{}
 	first := map[string]Class{}
 	for _, c := range classes {
 		all = append(all, lintManifest(c)...)

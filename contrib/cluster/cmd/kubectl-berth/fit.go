@@ -211,7 +211,7 @@ func fitTable(all []fitted, wide bool) *output.Table {
 			if c.Fits == capability.Unknown {
 				nodes = c.MaybeNodes
 			}
-			names := cluster.Few(nodes)
+			names := runtimeclass.Few(nodes)
 			if wide {
 				names = strings.Join(nodes, ", ")
 			}

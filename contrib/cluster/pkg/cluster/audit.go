@@ -11,7 +11,6 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/berth-cri/berth/contrib/cluster/pkg/runtimeclass"
-	"github.com/berth-cri/berth/pkg/handler"
 	"github.com/berth-cri/berth/pkg/nodelabel"
 )
 
@@ -95,17 +94,17 @@ func (s *State) auditClass(c *nodev1.RuntimeClass) []Finding {
 		return []Finding{f}
 	case len(having)+len(silent) == 0 && len(closed) > 0:
 		f.Rule, f.Concerned = RuleHandlerClosed, closed
-		f.Message = fmt.Sprintf("the handler %q takes no pods on any node that has it (%s): its pods stay %s", c.Handler, Few(closed), whereTheyStay(c))
+		f.Message = fmt.Sprintf("the handler %q takes no pods on any node that has it (%s): its pods stay %s", c.Handler, runtimeclass.Few(closed), whereTheyStay(c))
 		f.Advice = fmt.Sprintf("see \"berth handler show %s\" there", c.Handler)
 		return []Finding{f}
 	case len(having)+len(silent) == 0:
 		f.Concerned = lacking
-		f.Message = fmt.Sprintf("none of the nodes that it selects has the handler %q%s: its pods stay in ContainerCreating", c.Handler, s.meant(c.Handler))
+		f.Message = fmt.Sprintf("none of the nodes that it selects has the handler %q%s: its pods stay in ContainerCreating", c.Handler, runtimeclass.Meant(c.Handler, s.handlerNames()))
 		f.Advice = s.whereInstead(c, elsewhere)
 		return []Finding{f}
 	case len(having) == 0:
 		f.Severity, f.Concerned = runtimeclass.Warning, silent
-		f.Message = fmt.Sprintf("none of the nodes that it selects reports the handler %q, and these report no handlers: %s", c.Handler, Few(silent))
+		f.Message = fmt.Sprintf("none of the nodes that it selects reports the handler %q, and these report no handlers: %s", c.Handler, runtimeclass.Few(silent))
 		f.Advice = "nodes report handlers since Kubernetes 1.30, if their CRI daemon supports it"
 		return []Finding{f}
 	}
@@ -124,13 +123,13 @@ func (s *State) auditServed(c *nodev1.RuntimeClass, f Finding, closed, lacking [
 	f.Severity = runtimeclass.Warning
 	if len(closed) > 0 {
 		f.Rule, f.Concerned = RuleHandlerClosed, closed
-		f.Message = fmt.Sprintf("the handler %q takes no pods on %s", c.Handler, Few(closed))
+		f.Message = fmt.Sprintf("the handler %q takes no pods on %s", c.Handler, runtimeclass.Few(closed))
 		f.Advice = fmt.Sprintf("see \"berth handler show %s\" there", c.Handler)
 		all = append(all, f)
 	}
 	if len(lacking) > 0 {
 		f.Rule, f.Concerned = RuleNodesWithoutHandler, lacking
-		f.Message = fmt.Sprintf("it selects nodes without the handler %q, where its pods never start: %s", c.Handler, Few(lacking))
+		f.Message = fmt.Sprintf("it selects nodes without the handler %q, where its pods never start: %s", c.Handler, runtimeclass.Few(lacking))
 		f.Advice = fmt.Sprintf("select nodes by %s=%s, or give these the handler", nodelabel.Present(c.Handler), nodelabel.True)
 		all = append(all, f)
 	}
@@ -167,7 +166,7 @@ func (s *State) selection(c *nodev1.RuntimeClass) string {
 
 func (s *State) whereInstead(c *nodev1.RuntimeClass, elsewhere []string) string {
 	if len(elsewhere) > 0 {
-		return fmt.Sprintf("nodes that have the handler are not selected (%s): %s", Few(elsewhere), s.remedy([]string{c.Name}, elsewhere))
+		return fmt.Sprintf("nodes that have the handler are not selected (%s): %s", runtimeclass.Few(elsewhere), s.remedy([]string{c.Name}, elsewhere))
 	}
 	if len(s.Nodes) == 0 {
 		return "the cluster has no nodes"
@@ -196,17 +195,9 @@ func (s *State) remedy(classes, nodes []string) string {
 		all = append(all, "label them as its nodeSelector requires, or change that")
 	}
 	if len(taints) > 0 {
-		all = append(all, "let the class tolerate "+Few(sortedKeys(taints)))
+		all = append(all, "let the class tolerate "+runtimeclass.Few(sortedKeys(taints)))
 	}
 	return strings.Join(all, "; ")
-}
-
-// meant is the handler that a name was probably meant to be, as a question.
-func (s *State) meant(name string) string {
-	if near, ok := handler.Suggest(name, s.handlerNames()); ok && near != name {
-		return fmt.Sprintf(" (did you mean %q?)", near)
-	}
-	return ""
 }
 
 // auditHandler looks at whether pods get to a handler.
@@ -227,7 +218,7 @@ func (s *State) auditHandler(name string) []Finding {
 	switch {
 	case len(classes) == 0:
 		f.Rule, f.Concerned = RuleHandlerWithoutClass, having
-		f.Message = fmt.Sprintf("no class uses it; it is on %s", Few(having))
+		f.Message = fmt.Sprintf("no class uses it; it is on %s", runtimeclass.Few(having))
 		f.Advice = fmt.Sprintf("\"kubectl berth generate %s | kubectl apply --server-side -f -\" creates one; not needed for the default handler, which pods without a class get", name)
 		if !nameable(name) {
 			f.Advice = "a class cannot use this name: rename it to lower case letters, digits and \"-\" in the runtime's configuration"
@@ -236,7 +227,7 @@ func (s *State) auditHandler(name string) []Finding {
 		return nil // the class is told of
 	case len(missed) > 0:
 		f.Rule, f.Concerned = RuleNodeNotSelected, missed
-		f.Message = fmt.Sprintf("nodes with it that none of its classes (%s) selects: %s", Few(classes), Few(missed))
+		f.Message = fmt.Sprintf("nodes with it that none of its classes (%s) selects: %s", runtimeclass.Few(classes), runtimeclass.Few(missed))
 		f.Advice = s.remedy(classes, missed)
 	default:
 		return nil

@@ -63,7 +63,7 @@ func (r Reason) String() string {
 	if len(r.Nodes) == 0 {
 		return r.Text
 	}
-	return fmt.Sprintf("%s (%s)", r.Text, Few(r.Nodes))
+	return fmt.Sprintf("%s (%s)", r.Text, runtimeclass.Few(r.Nodes))
 }
 
 // Why is all that is against a candidate.
@@ -138,13 +138,8 @@ func unchosen(classes []runtimeclass.Class) capability.Table {
 		if err != nil || !h.Default {
 			continue
 		}
-		h = h.Anywhere()
+		h = h.Unchosen()
 		h.Isolation = ""
-		for name, k := range h.Capabilities {
-			if k.Answer == capability.No {
-				h.Doubt(name, "the default of the node that was asked does not")
-			}
-		}
 		return h.Table
 	}
 	return capability.Table{}

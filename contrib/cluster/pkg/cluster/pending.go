@@ -67,7 +67,7 @@ func amount(pods []string) string {
 	if len(pods) == 1 {
 		return "pod " + pods[0]
 	}
-	return fmt.Sprintf("%d pods (%s)", len(pods), Few(pods))
+	return fmt.Sprintf("%d pods (%s)", len(pods), runtimeclass.Few(pods))
 }
 
 // auditPod says what handler a pod waits for; nil if it is for none.

@@ -11,7 +11,6 @@
 package cluster
 
 import (
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -100,15 +99,4 @@ func untolerated(n *corev1.Node, by []corev1.Toleration) (corev1.Taint, bool) {
 	return helpers.FindMatchingUntoleratedTaint(logr.Discard(), n.Spec.Taints, by, func(t *corev1.Taint) bool {
 		return t.Effect != corev1.TaintEffectPreferNoSchedule && !strings.HasPrefix(t.Key, "node.kubernetes.io/")
 	}, true)
-}
-
-// most is how many names a text has.
-const most = 5
-
-// Few are some names with commas between them, and how many more there are.
-func Few(names []string) string {
-	if n := len(names) - most; n > 0 {
-		return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), n)
-	}
-	return strings.Join(names, ", ")
 }

@@ -157,7 +157,7 @@ func (v *variables) reasons(all []class, o Options, debugs bool) {
 	v.set("refused", "variables.state + variables.places + variables.no")
 	v.lacking(all)
 	v.set("able", "%s.filter(k, !variables.needs.exists(n, n[0] in variables.lacking[?k].orValue([])))%s", list(able(all, o)), noWeaker(all))
-	v.set("advice", "variables.places.size() > 0 ? "+quote(runtimeclass.PlacesAdvice())+" : variables.able.size() > 0 ? 'use a class that supports it: ' + variables.able.join(', ') : 'no class with the same or stronger isolation supports it'")
+	v.set("advice", "variables.places.size() > 0 ? "+quote(runtimeclass.PlacesAdvice)+" : variables.able.size() > 0 ? 'use a class that supports it: ' + variables.able.join(', ') : 'no class with the same or stronger isolation supports it'")
 	v.set("message", "[(variables.refused + variables.unknown + [variables.advice]).join('; ')].map(m, m.size() > %d ? m.substring(0, %d) + '…' : m)[0]", longest, longest)
 }
 

@@ -91,19 +91,14 @@ func known(o Options) ([]class, error) {
 // ignored are capabilities without which no node refuses a pod: it runs without them.
 var ignored = []capability.Name{capability.Sysctls}
 
-// judged is a handler by which pods of a whole cluster are judged. What a default handler
-// lacks that nobody has chosen is unknown: other nodes may have another one.
+// judged is a handler by which pods of a whole cluster are judged.
 func judged(h runtimeclass.Handler, unchosen bool) runtimeclass.Handler {
 	if unchosen {
-		h.State, h.Reason = "", ""
+		return h.Unchosen()
 	}
 	h = h.Anywhere()
-	for name, k := range h.Capabilities {
-		switch {
-		case k.Answer != capability.No:
-		case unchosen:
-			h.Doubt(name, "the default of the node that was asked does not")
-		case slices.Contains(ignored, name):
+	for _, name := range ignored {
+		if h.Of(name).Answer == capability.No {
 			h.Doubt(name, "")
 		}
 	}

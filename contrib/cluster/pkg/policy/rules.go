@@ -11,7 +11,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/berth-cri/berth/contrib/cluster/pkg/runtimeclass"
-	"github.com/berth-cri/berth/pkg/handler"
 	"github.com/berth-cri/berth/pkg/probe/capability"
 )
 
@@ -173,11 +172,7 @@ func hint(p runtimeclass.Problem) string {
 	if len(keys) == 0 {
 		return p.Text
 	}
-	text := fmt.Sprintf("%s; allowed are %s", p.Text, strings.Join(keys, ", "))
-	if near, ok := handler.Nearest(key, keys); ok && near != key {
-		text += fmt.Sprintf(" (did you mean %q?)", near)
-	}
-	return text
+	return fmt.Sprintf("%s; allowed are %s%s", p.Text, strings.Join(keys, ", "), runtimeclass.Meant(key, keys))
 }
 
 // check says what is wrong with a rule by itself.
@@ -196,7 +191,7 @@ func (r *Rule) check(wrong func(key, format string, args ...any)) {
 	}
 	for i, name := range r.Pods.Asks {
 		if all := runtimeclass.Asked(); !slices.Contains(all, name) {
-			wrong(fmt.Sprintf("pods.asks[%d]", i), "pods cannot ask for %q; allowed are %s%s", name, join(all), meant(string(name), texts(all)))
+			wrong(fmt.Sprintf("pods.asks[%d]", i), "pods cannot ask for %q; allowed are %s%s", name, strings.Join(texts(all), ", "), runtimeclass.Meant(string(name), texts(all)))
 		}
 	}
 	switch {
@@ -205,14 +200,14 @@ func (r *Rule) check(wrong func(key, format string, args ...any)) {
 	case r.Class != "" && r.Isolation != "":
 		wrong("isolation", "a rule has a class or an isolation, not both")
 	case r.Isolation != "" && !slices.Contains(isolations(), string(r.Isolation)):
-		wrong("isolation", "%q must be one of %s%s", r.Isolation, strings.Join(isolations(), ", "), meant(string(r.Isolation), isolations()))
+		wrong("isolation", "%q must be one of %s%s", r.Isolation, strings.Join(isolations(), ", "), runtimeclass.Meant(string(r.Isolation), isolations()))
 	}
 	switch all := texts(strengths); {
 	case r.Least == "":
 	case r.Isolation != Strongest:
 		wrong("least", "is only for isolation: %s", Strongest)
 	case !slices.Contains(all, string(r.Least)):
-		wrong("least", "%q must be one of %s%s", r.Least, strings.Join(all, ", "), meant(string(r.Least), all))
+		wrong("least", "%q must be one of %s%s", r.Least, strings.Join(all, ", "), runtimeclass.Meant(string(r.Least), all))
 	}
 }
 
@@ -222,15 +217,6 @@ func texts[T ~string](all []T) []string {
 		out = append(out, string(one))
 	}
 	return out
-}
-
-func join[T ~string](all []T) string { return strings.Join(texts(all), ", ") }
-
-func meant(text string, all []string) string {
-	if near, ok := handler.Nearest(text, all); ok && near != text {
-		return fmt.Sprintf(" (did you mean %q?)", near)
-	}
-	return ""
 }
 
 // hasClass fails unless there is the class of the rule.
@@ -246,7 +232,7 @@ func (r Rule) hasClass(o Options) error {
 	if len(all) == 0 {
 		return fmt.Errorf("RuntimeClass %q does not exist; create it first", r.Class)
 	}
-	return fmt.Errorf("RuntimeClass %q does not exist; there are %s%s", r.Class, strings.Join(all, ", "), meant(r.Class, all))
+	return fmt.Errorf("RuntimeClass %q does not exist; there are %s%s", r.Class, strings.Join(all, ", "), runtimeclass.Meant(r.Class, all))
 }
 
 // handlersGiven are the handlers of the classes that rules can give, by class.

@@ -29,7 +29,10 @@ func Admit(pod *corev1.Pod, classes []Class) Admission {
 		return Admission{Rejection: forbidden(pod, fmt.Errorf(format, args...)), Pod: pod, Class: a.Class}
 	}
 	if name := pod.Spec.RuntimeClassName; name != nil {
-		if a.Class = named(classes)[*name]; a.Class == nil {
+		// A cluster has the first of a name, and refuses others.
+		if i := slices.IndexFunc(classes, func(c Class) bool { return c.Name == *name }); i >= 0 {
+			a.Class = classes[i].RuntimeClass
+		} else {
 			if *name == "" {
 				// It is asked for all the same, and the question is refused before it is sent.
 				return Admission{Rejection: "resource name may not be empty", Pod: pod}

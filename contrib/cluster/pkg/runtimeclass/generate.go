@@ -32,8 +32,7 @@ type Generated struct {
 // Generate makes a class of a handler, under its name. Overhead is what was
 // measured; it is never made up. What is known of the handler is in annotations.
 func Generate(h Handler, o GenerateOptions) Generated {
-	c := served(metav1.ObjectMeta{Name: h.Name, Annotations: h.annotations()})
-	c.Handler = h.Name
+	c := &nodev1.RuntimeClass{TypeMeta: classMeta, ObjectMeta: metav1.ObjectMeta{Name: h.Name, Annotations: h.annotations()}, Handler: h.Name}
 	g := Generated{c, "overhead: not measured, none declared"}
 	if m := h.measured(); m != nil {
 		if fixed := m.recommended(); len(fixed) > 0 {
@@ -92,7 +91,7 @@ func Choose(handlers []Handler, names []string) (chosen, passed []Handler, err e
 	for _, name := range names {
 		h, ok := ByName(handlers, name)
 		if !ok {
-			return nil, nil, fmt.Errorf("handler %q does not exist; there are %s%s", name, strings.Join(Names(handlers), ", "), meant(handlers, name))
+			return nil, nil, fmt.Errorf("handler %q does not exist; there are %s%s", name, strings.Join(Names(handlers), ", "), Meant(name, Names(handlers)))
 		}
 		chosen = append(chosen, h)
 	}

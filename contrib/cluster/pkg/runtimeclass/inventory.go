@@ -9,7 +9,6 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/validation"
-	strictjson "sigs.k8s.io/json"
 
 	"github.com/berth-cri/berth/pkg/handler"
 	"github.com/berth-cri/berth/pkg/probe/capability"
@@ -43,6 +42,19 @@ func (h Handler) WhyNot() string {
 		return "the handler is " + h.State
 	}
 	return fmt.Sprintf("the handler is %s: %s", h.State, h.Reason)
+}
+
+// Unchosen is the default of one node, as pods of any node are judged by it: others may have
+// another default, so what it lacks is not known.
+func (h Handler) Unchosen() Handler {
+	h.State, h.Reason = "", ""
+	h = h.Anywhere()
+	for name, k := range h.Capabilities {
+		if k.Answer == capability.No {
+			h.Doubt(name, "the default of the node that was asked does not")
+		}
+	}
+	return h
 }
 
 // Anywhere is what is known of a handler for all nodes of a cluster: what a node was found
@@ -150,15 +162,11 @@ func ParseOne(file string, text []byte, what string, into any) (Source, error) {
 	if err != nil {
 		return Source{}, err
 	}
-	strict, err := strictjson.UnmarshalStrict(body, into)
-	if err != nil {
-		return Source{}, Problems{{Source: s, Text: fmt.Sprintf("is not %s: %v", what, plain(err))}}
-	}
-	var problems Problems
-	for _, err := range strict {
-		problems = append(problems, unknown(s, err))
-	}
-	if len(problems) > 0 {
+	problems, read := unmarshal(s, body, into, what)
+	switch {
+	case !read:
+		return Source{}, problems
+	case len(problems) > 0:
 		return s, problems
 	}
 	return s, nil
@@ -229,9 +237,9 @@ func ByName(handlers []Handler, name string) (Handler, bool) {
 	return Handler{}, false
 }
 
-// meant is the handler that a name was probably meant to be, as a question, or empty.
-func meant(handlers []Handler, name string) string {
-	near, ok := handler.Suggest(name, Names(handlers))
+// Meant is the name that a name was probably meant to be, as a question, or empty.
+func Meant(name string, all []string) string {
+	near, ok := handler.Suggest(name, all)
 	if !ok || near == name {
 		return ""
 	}

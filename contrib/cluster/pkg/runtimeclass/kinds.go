@@ -2,8 +2,7 @@ package runtimeclass
 
 import (
 	"encoding/json"
-	"errors"
-	"fmt"
+	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
@@ -11,66 +10,61 @@ import (
 	nodev1 "k8s.io/api/node/v1"
 	nodev1alpha1 "k8s.io/api/node/v1alpha1"
 	nodev1beta1 "k8s.io/api/node/v1beta1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	strictjson "sigs.k8s.io/json"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/kubernetes/scheme"
 )
-
-// kind makes an empty object to read into, and takes from it what is of interest.
-type kind struct {
-	empty func() metav1.Object
-	class func(metav1.Object) *Class
-	pod   func(metav1.Object) *corev1.Pod
-}
 
 const nodeGroup = "node.k8s.io/"
 
-// kinds are those that are read. All other objects are only named.
-var kinds = map[header]kind{
-	{nodeGroup + "v1", "RuntimeClass"}:       classes(func(c *nodev1.RuntimeClass) *Class { return &Class{Version: "v1", RuntimeClass: c} }),
-	{nodeGroup + "v1beta1", "RuntimeClass"}:  classes(fromBeta),
-	{nodeGroup + "v1alpha1", "RuntimeClass"}: classes(fromAlpha),
+var classMeta = metav1.TypeMeta{APIVersion: nodeGroup + "v1", Kind: "RuntimeClass"}
 
-	{"v1", "Pod"}: workload(func(o *corev1.Pod) *corev1.Pod { return o }),
-	{"v1", "PodTemplate"}: workload(func(o *corev1.PodTemplate) *corev1.Pod {
+// classOf is a RuntimeClass of any version in the form of v1, else nil.
+func classOf(object runtime.Object) *nodev1.RuntimeClass {
+	switch c := object.(type) {
+	case *nodev1.RuntimeClass:
+		return c
+	case *nodev1beta1.RuntimeClass:
+		return &nodev1.RuntimeClass{
+			ObjectMeta: c.ObjectMeta, Handler: c.Handler,
+			Overhead: (*nodev1.Overhead)(c.Overhead), Scheduling: (*nodev1.Scheduling)(c.Scheduling),
+		}
+	case *nodev1alpha1.RuntimeClass:
+		return &nodev1.RuntimeClass{
+			ObjectMeta: c.ObjectMeta, Handler: c.Spec.RuntimeHandler,
+			Overhead: (*nodev1.Overhead)(c.Spec.Overhead), Scheduling: (*nodev1.Scheduling)(c.Spec.Scheduling),
+		}
+	}
+	return nil
+}
+
+// podOf is a pod, or that of an object that makes pods, else nil.
+func podOf(object runtime.Object) *corev1.Pod {
+	switch o := object.(type) {
+	case *corev1.Pod:
+		return o
+	case *corev1.PodTemplate:
 		return generated(o, &o.Template, "")
-	}),
-	{"v1", "ReplicationController"}: workload(func(o *corev1.ReplicationController) *corev1.Pod {
+	case *corev1.ReplicationController:
 		return generated(o, o.Spec.Template, "")
-	}),
-	{"apps/v1", "Deployment"}: workload(func(o *appsv1.Deployment) *corev1.Pod {
+	case *appsv1.Deployment:
 		return generated(o, &o.Spec.Template, "hash-")
-	}),
-	{"apps/v1", "ReplicaSet"}: workload(func(o *appsv1.ReplicaSet) *corev1.Pod {
+	case *appsv1.ReplicaSet:
 		return generated(o, &o.Spec.Template, "")
-	}),
-	{"apps/v1", "DaemonSet"}: workload(func(o *appsv1.DaemonSet) *corev1.Pod {
+	case *appsv1.DaemonSet:
 		return generated(o, &o.Spec.Template, "")
-	}),
-	{"apps/v1", "StatefulSet"}: workload(func(o *appsv1.StatefulSet) *corev1.Pod {
+	case *appsv1.StatefulSet:
 		pod := generated(o, &o.Spec.Template, "")
 		pod.Name, pod.GenerateName = o.Name+"-0", ""
 		return pod
-	}),
-	{"batch/v1", "Job"}: workload(func(o *batchv1.Job) *corev1.Pod {
+	case *batchv1.Job:
 		return generated(o, &o.Spec.Template, "")
-	}),
-	{"batch/v1", "CronJob"}: workload(func(o *batchv1.CronJob) *corev1.Pod {
+	case *batchv1.CronJob:
 		return generated(o, &o.Spec.JobTemplate.Spec.Template, "time-")
-	}),
-}
-
-func classes[T any, P interface {
-	*T
-	metav1.Object
-}](class func(P) *Class) kind {
-	return kind{empty: func() metav1.Object { return P(new(T)) }, class: func(o metav1.Object) *Class { return class(o.(P)) }}
-}
-
-func workload[T any, P interface {
-	*T
-	metav1.Object
-}](pod func(P) *corev1.Pod) kind {
-	return kind{empty: func() metav1.Object { return P(new(T)) }, pod: func(o metav1.Object) *corev1.Pod { return pod(o.(P)) }}
+	}
+	return nil
 }
 
 // generated is the pod that a controller makes of its template. What the controller
@@ -79,45 +73,16 @@ func generated(owner metav1.Object, template *corev1.PodTemplateSpec, between st
 	if template == nil {
 		template = &corev1.PodTemplateSpec{}
 	}
-	pod := &corev1.Pod{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}, ObjectMeta: template.ObjectMeta, Spec: template.Spec}
+	pod := &corev1.Pod{ObjectMeta: template.ObjectMeta, Spec: template.Spec}
 	pod.Namespace, pod.Name, pod.GenerateName = owner.GetNamespace(), "", owner.GetName()+"-"+between
 	return pod
 }
 
-// served is what is the same in all versions.
-func served(m metav1.ObjectMeta) *nodev1.RuntimeClass {
-	return &nodev1.RuntimeClass{TypeMeta: metav1.TypeMeta{APIVersion: nodeGroup + "v1", Kind: "RuntimeClass"}, ObjectMeta: m}
-}
-
-func fromBeta(c *nodev1beta1.RuntimeClass) *Class {
-	v1 := served(c.ObjectMeta)
-	v1.Handler = c.Handler
-	if c.Overhead != nil {
-		v1.Overhead = &nodev1.Overhead{PodFixed: c.Overhead.PodFixed}
-	}
-	if c.Scheduling != nil {
-		v1.Scheduling = &nodev1.Scheduling{NodeSelector: c.Scheduling.NodeSelector, Tolerations: c.Scheduling.Tolerations}
-	}
-	return &Class{Version: "v1beta1", RuntimeClass: v1}
-}
-
-func fromAlpha(c *nodev1alpha1.RuntimeClass) *Class {
-	v1 := served(c.ObjectMeta)
-	v1.Handler = c.Spec.RuntimeHandler
-	if o := c.Spec.Overhead; o != nil {
-		v1.Overhead = &nodev1.Overhead{PodFixed: o.PodFixed}
-	}
-	if s := c.Spec.Scheduling; s != nil {
-		v1.Scheduling = &nodev1.Scheduling{NodeSelector: s.NodeSelector, Tolerations: s.Tolerations}
-	}
-	return &Class{Version: "v1alpha1", RuntimeClass: v1}
-}
-
-// decode reads one object that is no list.
+// decode reads one object that is no list. One of a kind that is not of interest is only named.
 func decode(s Source, h header, body []byte) (Object, Problems) {
 	o := Object{Source: s, APIVersion: h.APIVersion, Kind: h.Kind}
-	k, known := kinds[h]
-	if !known {
+	into, err := scheme.Scheme.New(schema.FromAPIVersionAndKind(h.APIVersion, h.Kind))
+	if err != nil || classOf(into) == nil && podOf(into) == nil {
 		var m struct {
 			Metadata struct{ Namespace, Name string } `json:"metadata"`
 		}
@@ -126,31 +91,22 @@ func decode(s Source, h header, body []byte) (Object, Problems) {
 		}
 		return o, nil
 	}
-	into := k.empty()
-	strict, err := strictjson.UnmarshalStrict(body, into)
-	if err != nil {
-		p := Problem{Source: s, Text: fmt.Sprintf("is not a %s: %v", h.Kind, plain(err))}
-		var wrong *json.UnmarshalTypeError
-		if errors.As(err, &wrong) {
-			p.Field = wrong.Field
-		}
-		return o, Problems{p}
-	}
-	var problems Problems
-	for _, err := range strict {
-		problems = append(problems, unknown(s, err))
-	}
-	o.Namespace, o.Name = into.GetNamespace(), into.GetName()
-	if o.Name == "" && into.GetGenerateName() != "" {
-		o.Name = into.GetGenerateName() + "…"
-	}
-	if k.class != nil {
-		o.Class = k.class(into)
-		o.Class.Source = s
-		o.Class.TypeMeta = metav1.TypeMeta{APIVersion: nodeGroup + "v1", Kind: "RuntimeClass"}
+	problems, read := unmarshal(s, body, into, "a "+h.Kind)
+	if !read {
 		return o, problems
 	}
-	pod := k.pod(into)
+	if named, err := meta.Accessor(into); err == nil {
+		o.Namespace, o.Name = named.GetNamespace(), named.GetName()
+		if o.Name == "" && named.GetGenerateName() != "" {
+			o.Name = named.GetGenerateName() + "…"
+		}
+	}
+	if class := classOf(into); class != nil {
+		class.TypeMeta = classMeta
+		o.Class = &Class{Source: s, Version: strings.TrimPrefix(h.APIVersion, nodeGroup), RuntimeClass: class}
+		return o, problems
+	}
+	pod := podOf(into)
 	pod.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}
 	o.Pod = &Pod{Source: s, Owner: o.String(), Pod: pod}
 	return o, problems

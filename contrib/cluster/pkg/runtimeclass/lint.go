@@ -1,6 +1,7 @@
 package runtimeclass
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -8,7 +9,6 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	nodev1 "k8s.io/api/node/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/berth-cri/berth/pkg/nodelabel"
@@ -144,8 +144,8 @@ func lintHandler(c Class, o LintOptions) []Finding {
 		if o.MeasuredOnly {
 			return nil
 		}
-		return []Finding{finding(c, Error, RuleUnknownHandler, "handler", fmt.Sprintf("handler %q does not exist%s", c.Handler, meant(o.Handlers, c.Handler)),
-			"the handlers are "+list(o.Handlers)+"; pods of the class stay in ContainerCreating")}
+		return []Finding{finding(c, Error, RuleUnknownHandler, "handler", fmt.Sprintf("handler %q does not exist%s", c.Handler, Meant(c.Handler, Names(o.Handlers))),
+			"the handlers are "+cmp.Or(Few(slices.Sorted(slices.Values(Names(o.Handlers)))), "none")+"; pods of the class stay in ContainerCreating")}
 	}
 	var all []Finding
 	if !h.takesPods() {
@@ -198,27 +198,12 @@ func resources(l corev1.ResourceList) string {
 }
 
 // most is how many names a text has.
-const most = 8
+const most = 5
 
-func list(handlers []Handler) string {
-	names := slices.Sorted(slices.Values(Names(handlers)))
-	if len(names) == 0 {
-		return "none"
-	}
+// Few are some names with commas between them, and how many more there are.
+func Few(names []string) string {
 	if n := len(names) - most; n > 0 {
 		return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), n)
 	}
 	return strings.Join(names, ", ")
-}
-
-// named are classes by their name; the first of a name counts, as it does for a
-// cluster that refuses the second.
-func named(classes []Class) map[string]*nodev1.RuntimeClass {
-	all := map[string]*nodev1.RuntimeClass{}
-	for _, c := range classes {
-		if all[c.Name] == nil {
-			all[c.Name] = c.RuntimeClass
-		}
-	}
-	return all
 }

@@ -33,8 +33,8 @@ func TestHandlersAndMeasurements(t *testing.T) {
 		{Name: "idle", Overhead: measured(3, "7.5Mi", "36932n")}, {Name: "small", Overhead: measured(3, "900Ki", "36932n")}, {Name: "mixed", Overhead: mixed},
 	}
 	for _, c := range []struct{ what, rest, want string }{
-		{"unknown", "handler: rnuc\n", `f:5: error: unknown-handler: handler "rnuc" does not exist / the handlers are crun, gvisor, idle, kata, mixed, runc, small; pods of the class stay in ContainerCreating`},
-		{"unknown and like none", "handler: firecracker\n", `f:5: error: unknown-handler: handler "firecracker" does not exist / the handlers are crun, gvisor, idle, kata, mixed, runc, small; pods of the class stay in ContainerCreating`},
+		{"unknown", "handler: rnuc\n", `f:5: error: unknown-handler: handler "rnuc" does not exist / the handlers are crun, gvisor, idle, kata, mixed and 2 more; pods of the class stay in ContainerCreating`},
+		{"unknown and like none", "handler: firecracker\n", `f:5: error: unknown-handler: handler "firecracker" does not exist / the handlers are crun, gvisor, idle, kata, mixed and 2 more; pods of the class stay in ContainerCreating`},
 		{"not ready", "handler: kata\n", `f:5: warning: handler-takes-no-pods: the handler is not-ready: there is no /dev/kvm / see "berth handler show kata"`},
 		{"cordoned", "handler: gvisor\n", `f:5: warning: handler-takes-no-pods: the handler is cordoned / see "berth handler show gvisor"`},
 		{"without overhead", "handler: runc\n", `f:1: warning: overhead-missing: no overhead is declared, so the scheduler does not count cpu: 3m, memory: 8Mi of each pod / p95 of 10 pods; declare overhead.podFixed: cpu: 3m, memory: 8Mi`},

@@ -17,14 +17,15 @@ import (
 type measuredResource struct {
 	name corev1.ResourceName
 	Distribution
-	scale resource.Scale
-	step  uint64
+	scale  resource.Scale
+	step   uint64
+	format resource.Format
 }
 
 func (m *Measurement) resources() []measuredResource {
 	return []measuredResource{
-		{corev1.ResourceCPU, m.CPU, resource.Nano, podfixed.CPUStep},
-		{corev1.ResourceMemory, m.Memory, 0, podfixed.MemoryStep},
+		{corev1.ResourceCPU, m.CPU, resource.Nano, podfixed.CPUStep, resource.DecimalSI},
+		{corev1.ResourceMemory, m.Memory, 0, podfixed.MemoryStep, resource.BinarySI},
 	}
 }
 
@@ -40,19 +41,15 @@ func in(q resource.Quantity, scale resource.Scale) uint64 {
 	return uint64(q.ScaledValue(scale)) //nolint:gosec // it is positive
 }
 
-// exceeds says whether p95 is more than what is declared.
-func (r *measuredResource) exceeds(declared resource.Quantity) bool {
-	return podfixed.Exceeds(in(r.P95, r.scale), in(declared, r.scale), r.step)
-}
-
 // recommended is p95, rounded up to what people write: whole Mi and millis of a CPU.
 func (m *Measurement) recommended() corev1.ResourceList {
 	all := corev1.ResourceList{}
-	if n := podfixed.RoundedUp(in(m.Memory.P95, 0), podfixed.MemoryStep); n > 0 {
-		all[corev1.ResourceMemory] = *resource.NewQuantity(int64(n), resource.BinarySI) //nolint:gosec // it is bounded
-	}
-	if n := podfixed.RoundedUp(in(m.CPU.P95, resource.Nano), podfixed.CPUStep) / podfixed.CPUStep; n > 0 {
-		all[corev1.ResourceCPU] = *resource.NewMilliQuantity(int64(n), resource.DecimalSI) //nolint:gosec // it is bounded
+	for _, r := range m.resources() {
+		if n := podfixed.RoundedUp(in(r.P95, r.scale), r.step); n > 0 {
+			q := resource.NewScaledQuantity(int64(n), r.scale) //nolint:gosec // it is bounded
+			q.Format = r.format
+			all[r.name] = *q
+		}
 	}
 	return all
 }
@@ -82,7 +79,7 @@ func lintOverhead(c Class, m *Measurement) []Finding {
 	var all []Finding
 	for _, r := range m.resources() {
 		q := declared[r.name]
-		if !r.exceeds(q) {
+		if !podfixed.Exceeds(in(r.P95, r.scale), in(q, r.scale), r.step) {
 			continue
 		}
 		if len(declared) == 0 {

@@ -80,7 +80,8 @@ func (m *Migration) check(file string) error {
 }
 
 func (m *Migration) rewrite(d *document, old []Class, names map[string]string) ([]byte, error) {
-	onlyVersion := true
+	isJSON := json.Valid(d.text)
+	onlyVersion := !isJSON
 	for _, c := range old {
 		to, renamed := names[c.Handler]
 		onlyVersion = onlyVersion && c.Version == "v1beta1" && (!renamed || to == c.Handler)
@@ -90,51 +91,23 @@ func (m *Migration) rewrite(d *document, old []Class, names map[string]string) (
 		}
 		m.Changes = append(m.Changes, change)
 	}
-	if json.Valid(d.text) {
-		return rewriteJSON(d.text, names)
-	}
 	if onlyVersion {
 		return bytes.ReplaceAll(d.text, []byte(nodeGroup+"v1beta1"), []byte(nodeGroup+"v1")), nil
 	}
-	return rewriteYAML(d, names)
-}
-
-// eachClass calls f with every class of a document. What a list says about its
-// items is changed in the list, which is then the argument.
-func eachClass(at *yaml.Node, inherited *header, f func(*yaml.Node)) {
-	if at == nil || at.Kind != yaml.MappingNode {
-		return
-	}
-	h := header{APIVersion: scalar(at, "apiVersion"), Kind: scalar(at, "kind")}
-	switch {
-	case strings.HasSuffix(h.Kind, "List"):
-		if strings.HasPrefix(h.APIVersion, nodeGroup) {
-			f(at)
-		}
-		of := &header{h.APIVersion, strings.TrimSuffix(h.Kind, "List")}
-		if _, items := child(at, "items"); items != nil && items.Kind == yaml.SequenceNode {
-			for _, item := range items.Content {
-				eachClass(item, of, f)
-			}
-		}
-	case h == header{} && inherited != nil && inherited.Kind == "RuntimeClass", h.Kind == "RuntimeClass" && strings.HasPrefix(h.APIVersion, nodeGroup):
-		f(at)
-	}
-}
-
-func scalar(at *yaml.Node, key string) string {
-	if _, value := child(at, key); value != nil {
-		return value.Value
-	}
-	return ""
-}
-
-func rewriteYAML(d *document, names map[string]string) ([]byte, error) {
-	var root yaml.Node
+	var root yaml.Node // JSON is a special case of YAML
 	if err := yaml.Unmarshal(d.text, &root); err != nil {
 		return nil, err
 	}
-	eachClass(root.Content[0], nil, func(c *yaml.Node) { toV1(c, names) })
+	for _, c := range old {
+		toV1(root.Content[0], c, names)
+	}
+	if isJSON {
+		var value any
+		if err := root.Decode(&value); err != nil {
+			return nil, err
+		}
+		return json.MarshalIndent(value, "", "  ")
+	}
 	var out bytes.Buffer
 	if bytes.HasPrefix(d.text, []byte("---")) {
 		out.WriteString("---\n")
@@ -147,68 +120,42 @@ func rewriteYAML(d *document, names map[string]string) ([]byte, error) {
 	return out.Bytes(), e.Close()
 }
 
-// toV1 changes the node of a class, or of a list of classes.
-func toV1(c *yaml.Node, names map[string]string) {
-	if _, version := child(c, "apiVersion"); version != nil {
-		version.Value = nodeGroup + "v1"
+// toV1 changes a class of a document, and the versions of the lists that it is in.
+func toV1(at *yaml.Node, c Class, names map[string]string) {
+	setVersion(at)
+	for _, step := range steps(c.Path) {
+		_, at = child(at, step)
+		setVersion(at)
 	}
-	if _, spec := child(c, "spec"); spec != nil && spec.Kind == yaml.MappingNode {
-		for i, key := range c.Content {
-			if i%2 == 0 && key.Value == "spec" {
-				if len(spec.Content) > 0 {
-					// What was said of all of it stays in front of it.
-					first := spec.Content[0]
-					first.HeadComment = strings.Trim(key.HeadComment+"\n"+first.HeadComment, "\n")
-				}
-				c.Content = slices.Concat(c.Content[:i], spec.Content, c.Content[i+2:])
-				break
-			}
+	if at == nil || at.Kind != yaml.MappingNode {
+		return
+	}
+	if key, spec := child(at, "spec"); spec != nil && spec.Kind == yaml.MappingNode {
+		if len(spec.Content) > 0 {
+			// What was said of all of it stays in front of it.
+			first := spec.Content[0]
+			first.HeadComment = strings.Trim(key.HeadComment+"\n"+first.HeadComment, "\n")
 		}
-		if key, _ := child(c, "runtimeHandler"); key != nil {
+		i := slices.Index(at.Content, key)
+		at.Content = slices.Replace(at.Content, i, i+2, spec.Content...)
+		if key, _ := child(at, "runtimeHandler"); key != nil {
 			key.Value = "handler"
 		}
 	}
-	_, name := child(c, "handler")
-	if strings.HasSuffix(scalar(c, "kind"), "List") {
+	to, renamed := names[c.Handler]
+	if !renamed {
 		return
 	}
-	to, renamed := names[handlerOf(name)]
-	switch {
-	case !renamed:
-	case name != nil:
-		name.SetString(to)
-	default:
-		c.Content = append(c.Content, text("handler"), text(to))
+	_, name := child(at, "handler")
+	if name == nil {
+		name = &yaml.Node{}
+		at.Content = append(at.Content, &yaml.Node{Kind: yaml.ScalarNode, Value: "handler"}, name)
 	}
+	name.SetString(to)
 }
 
-func handlerOf(n *yaml.Node) string {
-	if n == nil || n.Tag == "!!null" {
-		return ""
+func setVersion(at *yaml.Node) {
+	if _, version := child(at, "apiVersion"); version != nil && strings.HasPrefix(version.Value, nodeGroup) {
+		version.Value = nodeGroup + "v1"
 	}
-	return n.Value
-}
-
-func text(s string) *yaml.Node {
-	n := &yaml.Node{}
-	n.SetString(s)
-	return n
-}
-
-// rewriteJSON goes by way of YAML's nodes, of which JSON is a special case.
-func rewriteJSON(body []byte, names map[string]string) ([]byte, error) {
-	var root yaml.Node
-	if err := yaml.Unmarshal(body, &root); err != nil {
-		return nil, err
-	}
-	eachClass(root.Content[0], nil, func(c *yaml.Node) { toV1(c, names) })
-	var any any
-	if err := root.Decode(&any); err != nil {
-		return nil, err
-	}
-	out, err := json.MarshalIndent(any, "", "  ")
-	if err != nil {
-		return nil, err
-	}
-	return out, nil
 }

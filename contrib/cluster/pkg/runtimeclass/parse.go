@@ -191,13 +191,10 @@ func (p *parser) readList(s Source, body []byte, h header, depth int) {
 		p.fail(s, fmt.Errorf("has lists nested more than %d deep", maxDepth))
 		return
 	}
-	strict, err := strictjson.UnmarshalStrict(body, &list)
-	if err != nil {
-		p.fail(s, fmt.Errorf("is not a %s: %w", h.Kind, plain(err)))
+	problems, read := unmarshal(s, body, &list, "a "+h.Kind)
+	p.problems = append(p.problems, problems...)
+	if !read {
 		return
-	}
-	for _, err := range strict {
-		p.problems = append(p.problems, unknown(s, err))
 	}
 	items := header{}
 	if kind := strings.TrimSuffix(h.Kind, "List"); kind != "" {
@@ -210,30 +207,36 @@ func (p *parser) readList(s Source, body []byte, h header, depth int) {
 	}
 }
 
-// unknown is a field that no object of this kind has.
-func unknown(s Source, err error) Problem {
-	p := Problem{Source: s, Text: err.Error()}
-	var of strictjson.FieldError
-	if errors.As(err, &of) {
-		p.Field = of.FieldPath()
+// unmarshal reads a value with the keys that it knows. It reports whether it could, and what the
+// problems are: those of other keys, or the one that kept it from reading.
+func unmarshal(s Source, body []byte, into any, what string) (problems Problems, read bool) {
+	strict, err := strictjson.UnmarshalStrict(body, into)
+	if err != nil {
+		p := Problem{Source: s, Text: fmt.Sprintf("is not %s: %v", what, plain(err))}
+		if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
+			p.Field = wrong.Field
+		}
+		return Problems{p}, false
 	}
-	return p
+	for _, err := range strict {
+		p := Problem{Source: s, Text: err.Error()}
+		if of, ok := errors.AsType[strictjson.FieldError](err); ok {
+			p.Field = of.FieldPath()
+		}
+		problems = append(problems, p)
+	}
+	return problems, true
 }
 
 // plain leaves out what only programs want to know.
 func plain(err error) error {
-	var wrong *json.UnmarshalTypeError
-	if errors.As(err, &wrong) {
-		at := wrong.Field
-		if at == "" {
-			return fmt.Errorf("it is %s", article(wrong.Value))
-		}
-		return fmt.Errorf("%s cannot be %s", at, article(wrong.Value))
+	wrong, ok := errors.AsType[*json.UnmarshalTypeError](err)
+	if !ok {
+		return errors.New(strings.TrimPrefix(err.Error(), "json: "))
 	}
-	return errors.New(strings.TrimPrefix(err.Error(), "json: "))
-}
-
-// article puts one before a kind of JSON, which is called as in YAML.
-func article(kind string) string {
-	return "a " + strings.NewReplacer("array", "list", "object", "mapping").Replace(kind)
+	kind := strings.NewReplacer("array", "list", "object", "mapping").Replace(wrong.Value) // as in YAML
+	if wrong.Field == "" {
+		return fmt.Errorf("it is a %s", kind)
+	}
+	return fmt.Errorf("%s cannot be a %s", wrong.Field, kind)
 }

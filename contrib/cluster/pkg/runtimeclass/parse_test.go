@@ -35,7 +35,7 @@ func TestWhatCannotBeReadSaysWhere(t *testing.T) {
 		{"handler in alpha's place", "apiVersion: node.k8s.io/v1\nkind: RuntimeClass\nmetadata: {name: x}\nspec: {runtimeHandler: x}\n", `f:4: document 1: unknown field "spec"`},
 		{"no JSON", "{\"apiVersion\": \"v1\",\n \"kind\": \"Pod\"\n \"metadata\": {}}", "f:2: document 1: is not YAML: did not find expected"},
 		{"lists in lists", strings.Repeat(`{"apiVersion": "v1", "kind": "List", "items": [`, 6) + strings.Repeat("]}", 6), "has lists nested more than 4 deep"},
-		{"items that are none", "apiVersion: v1\nkind: List\nitems: {a: b}\n", "f:1: document 1: is not a List: items cannot be a mapping"},
+		{"items that are none", "apiVersion: v1\nkind: List\nitems: {a: b}\n", "f:3: document 1: is not a List: items cannot be a mapping"},
 	} {
 		t.Run(c.what, func(t *testing.T) {
 			_, err := Parse("f", []byte(c.text))

@@ -9,15 +9,13 @@ import (
 	"github.com/berth-cri/berth/pkg/nodelabel"
 )
 
-// What is said of a container that requests pods of a handler: the scheduler and the kubelet
-// take them for pods, so that others have no room, or are ended.
 const (
+	// placesReason is against a container that requests pods of a handler: the scheduler and the
+	// kubelet take them for pods, so that others have no room, or are ended.
 	placesReason = " counts pods, and only the overhead of a class may request it"
-	placesAdvice = "remove it: a pod is counted by its class"
+	// PlacesAdvice is what to do about such a container.
+	PlacesAdvice = "remove it: a pod is counted by its class"
 )
-
-// PlacesAdvice is what to do about it.
-func PlacesAdvice() string { return placesAdvice }
 
 // placesOf are the reasons against the containers of a pod that request pods of handlers, one
 // for each container.

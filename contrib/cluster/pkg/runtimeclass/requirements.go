@@ -30,42 +30,36 @@ func Requirements(pod *corev1.Pod) []Requirement {
 	if err != nil {
 		panic("runtimeclass: " + err.Error()) // of a type without fields that could fail
 	}
-	p := podObject{object}
+	containers := containersOf(object)
 	var all []Requirement
 	for _, r := range rules {
-		if field, value, asked := r.firstOf(p); asked {
+		if field, value, asked := r.firstOf(object, containers); asked {
 			all = append(all, Requirement{r.capability, field, value})
 		}
 	}
 	return all
 }
 
-// podObject is a pod as an API server shows it to the expressions of a policy.
-type podObject struct{ object map[string]any }
-
-// containers are those that asks are looked for in, with where they are.
-func (p podObject) containers() []place {
+// containersOf are the containers of a pod as an API server shows it to the expressions of a policy.
+func containersOf(pod map[string]any) []place {
 	var all []place
 	for _, list := range containerLists {
-		items, _ := lookup(p.object, "spec."+list).([]any)
+		items, _ := lookup(pod, "spec."+list).([]any)
 		for i, item := range items {
-			all = append(all, place{at: fmt.Sprintf("spec.%s[%d]", list, i), object: item, pod: p.object})
+			all = append(all, place{at: fmt.Sprintf("spec.%s[%d]", list, i), object: item, pod: pod})
 		}
 	}
 	return all
 }
 
 // firstOf is the first field that asks for the rule's capability.
-func (r rule) firstOf(p podObject) (field, value string, asked bool) {
+func (r rule) firstOf(pod map[string]any, containers []place) (field, value string, asked bool) {
 	for _, a := range r.pod {
-		if field, value, asked = a.find(place{object: p.object, pod: p.object}); asked {
+		if field, value, asked = a.find(place{object: pod, pod: pod}); asked {
 			return field, value, true
 		}
 	}
-	if len(r.containers) == 0 {
-		return "", "", false
-	}
-	for _, c := range p.containers() {
+	for _, c := range containers {
 		for _, a := range r.containers {
 			if field, value, asked = a.find(c); asked {
 				return field, value, true

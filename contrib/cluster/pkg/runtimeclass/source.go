@@ -155,16 +155,12 @@ type Problems []Problem
 const shown = 20
 
 func (p Problems) Error() string {
-	var b strings.Builder
-	for i, one := range p {
-		if i == shown {
-			fmt.Fprintf(&b, "\nand %d more like these", len(p)-shown)
-			break
-		}
-		if i > 0 {
-			b.WriteByte('\n')
-		}
-		b.WriteString(one.Error())
+	var lines []string
+	for _, one := range p[:min(len(p), shown)] {
+		lines = append(lines, one.Error())
 	}
-	return b.String()
+	if more := len(p) - shown; more > 0 {
+		lines = append(lines, fmt.Sprintf("and %d more like these", more))
+	}
+	return strings.Join(lines, "\n")
 }

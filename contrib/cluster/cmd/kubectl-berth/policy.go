@@ -135,7 +135,9 @@ func (p *policyCommand) policy(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	p.notePassed(o)
+	for _, note := range policy.Notes(o) {
+		p.note("%s", note)
+	}
 	return printObjects(p.program, p.output, all, nil)
 }
 
@@ -169,20 +171,4 @@ func (p *policyCommand) policyFiles(o *policy.Options) (err error) {
 	}
 	o.Classes, err = p.classes(p.classFiles)
 	return err
-}
-
-// notePassed says which classes the policies know nothing of, and what they leave out.
-func (p *policyCommand) notePassed(o policy.Options) {
-	for _, name := range policy.Unknown(o) {
-		p.note("nothing is known of class %s: its pods are not checked; generate the class again, or use --handlers", name)
-	}
-	if policy.DefaultUnknown(o) {
-		p.note("the handler of pods without a class is not known: these pods are not checked; use --default")
-	}
-	for _, name := range policy.Exempted(o) {
-		p.note("rule %s is for no pods: all of its namespaces are exempt", name)
-	}
-	for _, name := range policy.Weak(o) {
-		p.note("rule %s gives pods no more than shared-kernel: no class gives vm or user-space-kernel; with least: user-space-kernel it fails instead", name)
-	}
 }

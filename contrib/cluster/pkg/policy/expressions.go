@@ -188,14 +188,15 @@ func noWeaker(all []class) string {
 
 // counted are the resources by which pods of handlers are counted: those of all classes.
 func (o Options) counted(all []class) []string {
-	resources := map[string]bool{}
+	var resources []string
 	for _, c := range o.Classes {
-		resources[nodelabel.Pods(c.Handler)] = true
+		resources = append(resources, nodelabel.Pods(c.Handler))
 	}
 	for _, c := range all {
-		resources[nodelabel.Pods(c.handler.Name)] = true
+		resources = append(resources, nodelabel.Pods(c.handler.Name))
 	}
-	return slices.Sorted(maps.Keys(resources))
+	slices.Sort(resources)
+	return slices.Compact(resources)
 }
 
 // lacking sets what classes are not known to have, once.

@@ -122,24 +122,36 @@ func defaultHandler(o Options, all []class) (runtimeclass.Handler, error) {
 	return runtimeclass.Handler{}, fmt.Errorf("--default: handler %q is not known; known are %s", o.Default, strings.Join(runtimeclass.Names(handlers), ", "))
 }
 
-// Unknown are the classes of which nothing is known: policies leave their pods alone.
-func Unknown(o Options) []string {
+// Notes are what policies leave out, or may leave out against what was meant, a line each.
+func Notes(o Options) []string {
 	all, err := known(o)
 	if err != nil {
 		return nil
 	}
-	var unknown []string
+	var notes []string
+	is := func(name string) bool { return slices.ContainsFunc(all, func(c class) bool { return c.name == name }) }
 	for _, c := range o.Classes {
-		if !slices.ContainsFunc(all, func(k class) bool { return k.name == c.Name }) {
-			unknown = append(unknown, c.Name)
+		if !is(c.Name) {
+			notes = append(notes, fmt.Sprintf("nothing is known of class %s: its pods are not checked; generate the class again, or use --handlers", c.Name))
 		}
 	}
-	slices.Sort(unknown)
-	return unknown
-}
-
-// DefaultUnknown says whether nothing is known of what pods without a class get.
-func DefaultUnknown(o Options) bool {
-	all, err := known(o)
-	return err == nil && !slices.ContainsFunc(all, func(k class) bool { return k.name == "" })
+	slices.Sort(notes)
+	if !is("") {
+		notes = append(notes, "the handler of pods without a class is not known: these pods are not checked; use --default")
+	}
+	for _, r := range o.Rules {
+		matters := slices.ContainsFunc(r.Namespaces.Names, func(name string) bool { return !slices.Contains(o.Exempt, name) })
+		if len(r.Namespaces.Names) > 0 && !matters {
+			notes = append(notes, fmt.Sprintf("rule %s is for no pods: all of its namespaces are exempt", r.Name))
+		}
+	}
+	stronger := slices.ContainsFunc(all, func(c class) bool {
+		return c.name != "" && c.takesPods(o) && c.handler.Isolation != "" && c.handler.Isolation != capability.SharedKernel
+	})
+	for _, r := range o.Rules {
+		if r.Isolation == Strongest && r.Least == "" && !stronger {
+			notes = append(notes, fmt.Sprintf("rule %s gives pods no more than shared-kernel: no class gives vm or user-space-kernel; with least: user-space-kernel it fails instead", r.Name))
+		}
+	}
+	return notes
 }

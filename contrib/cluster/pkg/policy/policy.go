@@ -12,8 +12,8 @@
 package policy
 
 import (
-	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
@@ -91,10 +91,9 @@ func Generate(o Options) ([]runtime.Object, error) {
 	if err != nil {
 		return nil, err
 	}
-	var objects []runtime.Object
+	var made []pair
 	if len(picks) > 0 {
-		objects = append(objects, chooses(all, o, picks)...)
-		objects = append(objects, keepsClasses(o.given(all), o.handlersGiven(all))...)
+		made = append(made, chooses(all, o, picks), keepsClasses(o.given(all)))
 	}
 	pods := []admissionv1.RuleWithOperations{
 		rule("", []string{"pods"}, admissionv1.Create),
@@ -102,39 +101,27 @@ func Generate(o Options) ([]runtime.Object, error) {
 	}
 	v := checks("dyn(object)", "variables.pod.?spec.?runtimeClassName.orValue('')", all, o)
 	matched := constraints(pods, o)
-	objects = append(objects, validates(Refuse, matched, v, admissionv1.Deny, verdict("variables.refused.size() == 0"), notMirror)...)
+	made = append(made, validates(Refuse, matched, v, admissionv1.Deny, verdict("variables.refused.size() == 0"), notMirror))
 	if slices.ContainsFunc(all, func(c class) bool { return len(c.lacks(capability.Unknown)) > 0 }) {
-		objects = append(objects, validates(Warn, matched, v, admissionv1.Warn, verdict("variables.refused.size() > 0 || variables.unknown.size() == 0"), notMirror)...)
+		made = append(made, validates(Warn, matched, v, admissionv1.Warn, verdict("variables.refused.size() > 0 || variables.unknown.size() == 0"), notMirror))
 	}
 	if o.Workloads != IgnoreWorkloads {
-		objects = append(objects, workloads(all, o, picks)...)
+		made = append(made, workloads(all, o, picks))
 	}
-	for _, one := range objects {
-		if err := variablesOf(one).tooLarge(); err != nil {
+	var policies, bindings []runtime.Object
+	for _, one := range made {
+		if err := one.variables.tooLarge(); err != nil {
 			return nil, err
 		}
+		policies, bindings = append(policies, one.policy), append(bindings, one.binding)
 	}
-	slices.SortStableFunc(objects, func(a, b runtime.Object) int { return cmp.Compare(half(a), half(b)) })
-	return objects, nil
+	return append(policies, bindings...), nil
 }
 
-func variablesOf(o runtime.Object) variables {
-	switch p := o.(type) {
-	case *admissionv1.ValidatingAdmissionPolicy:
-		return p.Spec.Variables
-	case *admissionv1.MutatingAdmissionPolicy:
-		return p.Spec.Variables
-	}
-	return nil
-}
-
-// half is 0 for a policy, and 1 for a binding.
-func half(o runtime.Object) int {
-	switch o.(type) {
-	case *admissionv1.ValidatingAdmissionPolicyBinding, *admissionv1.MutatingAdmissionPolicyBinding:
-		return 1
-	}
-	return 0
+// pair is a policy with its binding.
+type pair struct {
+	policy, binding runtime.Object
+	variables       variables
 }
 
 // checks are the variables of a policy that holds a pod against its class, or the ephemeral
@@ -162,14 +149,15 @@ func matter(all []class, o Options, choosing bool) []capability.Name {
 }
 
 // chooses is the policy that gives pods a class.
-func chooses(all []class, o Options, picks []string) []runtime.Object {
+func chooses(all []class, o Options, picks []string) pair {
 	var v variables
 	v.needs("dyn(object)", matter(all, o, true), false)
 	v.choice(all, picks)
 	// A pod that rules could not look at might run without the isolation that it needs.
 	fail := admissionv1.Fail
-	return []runtime.Object{
-		&admissionv1.MutatingAdmissionPolicy{
+	return pair{
+		variables: v,
+		policy: &admissionv1.MutatingAdmissionPolicy{
 			TypeMeta: typeMeta("MutatingAdmissionPolicy"), ObjectMeta: meta(Choose),
 			Spec: admissionv1.MutatingAdmissionPolicySpec{
 				MatchConstraints: constraints([]admissionv1.RuleWithOperations{rule("", []string{"pods"}, admissionv1.Create)}, o),
@@ -187,7 +175,7 @@ func chooses(all []class, o Options, picks []string) []runtime.Object {
 				}},
 			},
 		},
-		&admissionv1.MutatingAdmissionPolicyBinding{
+		binding: &admissionv1.MutatingAdmissionPolicyBinding{
 			TypeMeta: typeMeta("MutatingAdmissionPolicyBinding"), ObjectMeta: meta(Choose),
 			Spec: admissionv1.MutatingAdmissionPolicyBindingSpec{PolicyName: Choose},
 		},
@@ -200,7 +188,7 @@ var notMirror = admissionv1.MatchCondition{Name: "not-a-mirror", Expression: "!(
 
 // workloads is the policy about what makes pods. What is made by something else, which
 // was looked at, is left alone, and so is what does not change its pods.
-func workloads(all []class, o Options, picks []string) []runtime.Object {
+func workloads(all []class, o Options, picks []string) pair {
 	const (
 		template = "dyn(object).kind == 'CronJob' ? dyn(object).spec.jobTemplate.spec.template : dyn(object).spec.?template.orValue({})"
 		old      = "dyn(oldObject).kind == 'CronJob' ? dyn(oldObject).spec.jobTemplate.spec.template : dyn(oldObject).spec.?template.orValue({})"
@@ -235,15 +223,15 @@ func workloads(all []class, o Options, picks []string) []runtime.Object {
 // be refused for it. They do not run without it instead, because a rule may want isolation.
 // It also warns of creating the class again with another handler than it had, which pods would
 // be given for the isolation of the first.
-func keepsClasses(given []string, handlers map[string]string) []runtime.Object {
+func keepsClasses(given map[string]string) pair {
 	matched := constraints([]admissionv1.RuleWithOperations{rule("node.k8s.io", []string{"runtimeclasses"}, admissionv1.Create, admissionv1.Delete)}, Options{})
 	quoted := map[string]string{}
-	for name, handler := range handlers {
+	for name, handler := range given {
 		quoted[name] = quote(handler)
 	}
 	return validates(Classes, matched, nil, admissionv1.Warn, []admissionv1.Validation{
 		{
-			Expression: "request.operation != 'DELETE' || !(oldObject.metadata.name in " + list(given) + ")",
+			Expression: "request.operation != 'DELETE' || !(oldObject.metadata.name in " + list(slices.Sorted(maps.Keys(given))) + ")",
 			Message:    "the policy " + Choose + " gives pods this class, and they are refused without it; apply the policies again without the class: \"kubectl berth policy --rules FILE | kubectl apply --server-side -f -\"",
 		}, {
 			Expression: "request.operation != 'CREATE' || " + mapping(quoted) + "[?object.metadata.name].orValue(object.handler) == object.handler",
@@ -261,18 +249,19 @@ func verdict(expression string) []admissionv1.Validation {
 	}}
 }
 
-func validates(name string, matched *admissionv1.MatchResources, v variables, action admissionv1.ValidationAction, validations []admissionv1.Validation, conditions ...admissionv1.MatchCondition) []runtime.Object {
+func validates(name string, matched *admissionv1.MatchResources, v variables, action admissionv1.ValidationAction, validations []admissionv1.Validation, conditions ...admissionv1.MatchCondition) pair {
 	// A pod that was not looked at is refused by its node in the end, or fails there.
 	ignore := admissionv1.Ignore
-	return []runtime.Object{
-		&admissionv1.ValidatingAdmissionPolicy{
+	return pair{
+		variables: v,
+		policy: &admissionv1.ValidatingAdmissionPolicy{
 			TypeMeta: typeMeta("ValidatingAdmissionPolicy"), ObjectMeta: meta(name),
 			Spec: admissionv1.ValidatingAdmissionPolicySpec{
 				MatchConstraints: matched, MatchConditions: conditions, Variables: v, FailurePolicy: &ignore,
 				Validations: validations,
 			},
 		},
-		&admissionv1.ValidatingAdmissionPolicyBinding{
+		binding: &admissionv1.ValidatingAdmissionPolicyBinding{
 			TypeMeta: typeMeta("ValidatingAdmissionPolicyBinding"), ObjectMeta: meta(name),
 			Spec: admissionv1.ValidatingAdmissionPolicyBindingSpec{PolicyName: name, ValidationActions: []admissionv1.ValidationAction{action}},
 		},

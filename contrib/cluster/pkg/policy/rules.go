@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/berth-cri/berth/contrib/cluster/pkg/runtimeclass"
@@ -21,10 +22,11 @@ type Rule struct {
 	Namespaces Namespaces `json:"namespaces"`
 	Pods       Pods       `json:"pods"`
 	// Class is the class that they get. If it is empty, it is one of Isolation.
-	Class     string    `json:"class"`
-	Isolation Isolation `json:"isolation"`
+	Class string `json:"class"`
+	// Isolation is one of the words of capability, or Strongest.
+	Isolation capability.Isolation `json:"isolation"`
 	// Least is what Strongest never goes below, whatever a pod asks for; empty is no bound.
-	Least Isolation `json:"least"`
+	Least capability.Isolation `json:"least"`
 
 	source runtimeclass.Source
 	at     string
@@ -43,23 +45,14 @@ type Pods struct {
 	Asks   []capability.Name `json:"asks"`
 }
 
-// Isolation is what a class has to give: one of the words of capability, or Strongest.
-type Isolation string
-
 // Strongest is the strongest isolation of the classes that can run the pod.
-const Strongest Isolation = "strongest"
+const Strongest capability.Isolation = "strongest"
 
 // strengths are all from the strongest to the weakest.
 var strengths = []capability.Isolation{capability.VM, capability.UserSpaceKernel, capability.SharedKernel}
 
 // isolations are all that a rule can have.
-func isolations() []string {
-	all := []string{string(Strongest)}
-	for _, i := range strengths {
-		all = append(all, string(i))
-	}
-	return all
-}
+var isolations = append([]capability.Isolation{Strongest}, strengths...)
 
 // allowed are the keys below a path.
 var allowed = map[string][]string{
@@ -128,24 +121,16 @@ func ParseRules(file string, text []byte) ([]Rule, error) {
 	return read.Rules, nil
 }
 
-// emptyKeys are the keys of a rule with nothing in them. A template makes such of a value that it does
-// not have, and the rule would be for more pods than was meant, or give them less isolation.
+// notEmpty are the keys of a rule that have something in them if they are there. A template makes an
+// empty one of a value that it does not have, and the rule would be for more pods than was meant,
+// or give them less isolation.
+var notEmpty = []string{"namespaces", "namespaces.names", "namespaces.labels", "pods", "pods.labels", "pods.asks", "least"}
+
 func emptyKeys(rule map[string]any) []string {
-	var empty []string
-	look := func(in map[string]any, at string, keys ...string) {
-		for _, key := range keys {
-			if value, there := in[key]; there && hasNothing(value) {
-				empty = append(empty, at+key)
-			}
-		}
-	}
-	look(rule, "", "namespaces", "pods", "least")
-	for key, below := range map[string][]string{"namespaces": {"names", "labels"}, "pods": {"labels", "asks"}} {
-		if in, ok := rule[key].(map[string]any); ok {
-			look(in, key+".", below...)
-		}
-	}
-	return empty
+	return slices.DeleteFunc(slices.Clone(notEmpty), func(key string) bool {
+		value, there, err := unstructured.NestedFieldNoCopy(rule, strings.Split(key, ".")...)
+		return err != nil || !there || !hasNothing(value)
+	})
 }
 
 func hasNothing(value any) bool {
@@ -199,15 +184,15 @@ func (r *Rule) check(wrong func(key, format string, args ...any)) {
 		wrong("", "missing class or isolation")
 	case r.Class != "" && r.Isolation != "":
 		wrong("isolation", "a rule has a class or an isolation, not both")
-	case r.Isolation != "" && !slices.Contains(isolations(), string(r.Isolation)):
-		wrong("isolation", "%q must be one of %s%s", r.Isolation, strings.Join(isolations(), ", "), runtimeclass.Meant(string(r.Isolation), isolations()))
+	case r.Isolation != "" && !slices.Contains(isolations, r.Isolation):
+		wrong("isolation", "%q must be one of %s%s", r.Isolation, strings.Join(texts(isolations), ", "), runtimeclass.Meant(string(r.Isolation), texts(isolations)))
 	}
-	switch all := texts(strengths); {
+	switch {
 	case r.Least == "":
 	case r.Isolation != Strongest:
 		wrong("least", "is only for isolation: %s", Strongest)
-	case !slices.Contains(all, string(r.Least)):
-		wrong("least", "%q must be one of %s%s", r.Least, strings.Join(all, ", "), runtimeclass.Meant(string(r.Least), all))
+	case !slices.Contains(strengths, r.Least):
+		wrong("least", "%q must be one of %s%s", r.Least, strings.Join(texts(strengths), ", "), runtimeclass.Meant(string(r.Least), texts(strengths)))
 	}
 }
 
@@ -235,35 +220,24 @@ func (r Rule) hasClass(o Options) error {
 	return fmt.Errorf("RuntimeClass %q does not exist; there are %s%s", r.Class, strings.Join(all, ", "), runtimeclass.Meant(r.Class, all))
 }
 
-// handlersGiven are the handlers of the classes that rules can give, by class.
-func (o Options) handlersGiven(all []class) map[string]string {
+// given are the classes that rules can give, with their handlers.
+func (o Options) given(all []class) map[string]string {
 	given := map[string]string{}
-	for _, name := range o.given(all) {
-		for _, c := range o.Classes {
-			if c.Name == name {
-				given[name] = c.Handler
+	for _, r := range o.Rules {
+		names := []string{r.Class}
+		if r.Class == "" {
+			groups, _ := r.groups(all, o) // choices returns the error
+			names = slices.Concat(groups...)
+		}
+		for _, name := range names {
+			for _, c := range o.Classes {
+				if c.Name == name {
+					given[name] = c.Handler
+				}
 			}
 		}
 	}
 	return given
-}
-
-// given are the classes that rules can give, by name.
-func (o Options) given(all []class) []string {
-	var given []string
-	for _, r := range o.Rules {
-		if r.Class != "" {
-			given = append(given, r.Class)
-			continue
-		}
-		groups, err := r.groups(all, o)
-		if err != nil {
-			continue // told by choices
-		}
-		given = append(given, slices.Concat(groups...)...)
-	}
-	slices.Sort(given)
-	return slices.Compact(given)
 }
 
 // groups are the classes that the rule can give, the strongest isolation first; in a
@@ -310,45 +284,7 @@ func (r Rule) groups(all []class, o Options) ([][]string, error) {
 // wants says whether the rule gives classes of an isolation.
 func (r Rule) wants(isolation capability.Isolation) bool {
 	if r.Isolation != Strongest {
-		return string(r.Isolation) == string(isolation)
+		return r.Isolation == isolation
 	}
-	least := len(strengths) - 1
-	if i := slices.Index(texts(strengths), string(r.Least)); i >= 0 {
-		least = i
-	}
-	return slices.Index(strengths, isolation) <= least
-}
-
-// Exempted are the rules for nothing but namespaces that are left alone.
-func Exempted(o Options) []string {
-	var all []string
-	for _, r := range o.Rules {
-		left := slices.ContainsFunc(r.Namespaces.Names, func(name string) bool { return !slices.Contains(o.Exempt, name) })
-		if len(r.Namespaces.Names) > 0 && !left {
-			all = append(all, r.Name)
-		}
-	}
-	return all
-}
-
-// Weak are the rules that are to give the strongest isolation and can give nothing but the
-// node's kernel.
-func Weak(o Options) []string {
-	all, err := known(o)
-	if err != nil {
-		return nil
-	}
-	var weak []string
-	for _, r := range o.Rules {
-		if r.Isolation != Strongest || r.Least != "" {
-			continue
-		}
-		stronger := slices.ContainsFunc(all, func(c class) bool {
-			return c.name != "" && c.takesPods(o) && c.handler.Isolation != "" && c.handler.Isolation != capability.SharedKernel
-		})
-		if !stronger {
-			weak = append(weak, r.Name)
-		}
-	}
-	return weak
+	return r.Least == "" || slices.Index(strengths, isolation) <= slices.Index(strengths, r.Least)
 }

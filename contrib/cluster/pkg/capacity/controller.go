@@ -47,32 +47,13 @@ type controller struct {
 	classes  cache.SharedIndexInformer
 	due      workqueue.TypedRateLimitingInterface[string] // names of nodes
 	metrics  *Metrics
-	failing  failing
-}
-
-// failing are the names of nodes whose capacity could not be set.
-type failing struct {
-	mu    sync.Mutex
-	names map[string]bool
-}
-
-// note says whether a node is among them now, and returns how many there are.
-func (f *failing) note(name string, is bool) int {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if is {
-		f.names[name] = true
-	} else {
-		delete(f.names, name)
-	}
-	return len(f.names)
 }
 
 // Run keeps the capacity of all nodes until ctx is over, and returns when nothing is
 // written any more. It fails if the first lists of nodes, pods and classes do not come.
 func Run(ctx context.Context, client kubernetes.Interface, counting Counting, m *Metrics) error {
 	c := &controller{
-		client: client, counting: counting, metrics: m, failing: failing{names: map[string]bool{}},
+		client: client, counting: counting, metrics: m,
 		due: workqueue.NewTypedRateLimitingQueueWithConfig(
 			workqueue.NewTypedItemExponentialFailureRateLimiter[string](firstRetry, lastRetry),
 			workqueue.TypedRateLimitingQueueConfig[string]{Name: "nodes"}),
@@ -179,14 +160,20 @@ func (c *controller) next(ctx context.Context) bool {
 		return false
 	}
 	changed, err := c.keep(ctx, name)
-	c.metrics.failing.Set(float64(c.failing.note(name, err != nil)))
+	failed := c.due.NumRequeues(name) > 0
 	if err != nil {
+		if !failed {
+			c.metrics.failing.Inc()
+		}
 		c.metrics.Failed(err)
 		if ctx.Err() == nil {
 			log.G(ctx).WithError(err).WithField("node", name).Warn("Failed to set the capacity of a node; will retry")
 		}
 		c.due.AddRateLimited(name)
 	} else {
+		if failed {
+			c.metrics.failing.Dec()
+		}
 		c.due.Forget(name)
 	}
 	if changed {
@@ -249,7 +236,13 @@ func (c *controller) cached(name string) (*corev1.Node, []*Pod, Classes, error) 
 			pods = append(pods, p)
 		}
 	}
-	return n, pods, c.handlers(), nil
+	classes := Classes{}
+	for _, o := range c.classes.GetStore().List() {
+		if class, is := o.(*nodev1.RuntimeClass); is {
+			classes[class.Name] = class.Handler
+		}
+	}
+	return n, pods, classes, nil
 }
 
 // read is what cached is, as the API server has it now.
@@ -280,14 +273,4 @@ func (c *controller) read(ctx context.Context, name string) (*corev1.Node, []*Po
 		classes[list.Items[i].Name] = list.Items[i].Handler
 	}
 	return &nodes.Items[0], pods, classes, nil
-}
-
-func (c *controller) handlers() Classes {
-	all := Classes{}
-	for _, o := range c.classes.GetStore().List() {
-		if class, is := o.(*nodev1.RuntimeClass); is {
-			all[class.Name] = class.Handler
-		}
-	}
-	return all
 }

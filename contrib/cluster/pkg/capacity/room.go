@@ -34,7 +34,7 @@ type Classes map[string]string
 // asks for it. Pure.
 func RoomOf(n *corev1.Node, pods []*Pod, classes Classes) Room {
 	room, having, others := taken(pods, classes)
-	for handler := range handlersOf(classes) {
+	for _, handler := range slices.Compact(slices.Sorted(maps.Values(classes))) {
 		name := corev1.ResourceName(nodelabel.Pods(handler))
 		takesPods := n.Labels[nodelabel.Handler(handler)] == nodelabel.Ready
 		if _, there := room[name]; !there && !takesPods && n.Labels[nodelabel.Present(handler)] != nodelabel.True {
@@ -116,14 +116,6 @@ func sum(a, b int64) int64 {
 		return math.MaxInt64
 	}
 	return a + b
-}
-
-func handlersOf(classes Classes) map[string]bool {
-	all := map[string]bool{}
-	for handler := range maps.Values(classes) {
-		all[handler] = true
-	}
-	return all
 }
 
 // most is how many pods a handler takes, or else how many its node does.

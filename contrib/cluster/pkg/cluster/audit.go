@@ -3,6 +3,7 @@ package cluster
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -61,8 +62,6 @@ func Audit(s *State) []Finding {
 	return append(all, s.auditRestarts()...)
 }
 
-func classObject(c *nodev1.RuntimeClass) string { return "RuntimeClass " + c.Name }
-
 // auditClass looks at the nodes that pods of a class may be put on.
 func (s *State) auditClass(c *nodev1.RuntimeClass) []Finding {
 	var selected, silent, having, lacking, elsewhere, closed []string
@@ -86,7 +85,7 @@ func (s *State) auditClass(c *nodev1.RuntimeClass) []Finding {
 			having = append(having, n.Name)
 		}
 	}
-	f := Finding{Severity: runtimeclass.Error, Rule: RuleClassWithoutNode, Object: classObject(c)}
+	f := Finding{Severity: runtimeclass.Error, Rule: RuleClassWithoutNode, Object: "RuntimeClass " + c.Name}
 	switch {
 	case len(selected) == 0:
 		f.Message = fmt.Sprintf("no node is selected by %s: its pods stay pending", s.selection(c))
@@ -195,22 +194,18 @@ func (s *State) remedy(classes, nodes []string) string {
 		all = append(all, "label them as its nodeSelector requires, or change that")
 	}
 	if len(taints) > 0 {
-		all = append(all, "let the class tolerate "+runtimeclass.Few(sortedKeys(taints)))
+		all = append(all, "let the class tolerate "+runtimeclass.Few(slices.Sorted(maps.Keys(taints))))
 	}
 	return strings.Join(all, "; ")
 }
 
 // auditHandler looks at whether pods get to a handler.
 func (s *State) auditHandler(name string) []Finding {
-	var having, missed []string
-	classes := s.classesOf(name)
+	var missed []string
+	having, classes := s.having(name), s.classesOf(name)
 	for i := range s.Nodes {
 		n := &s.Nodes[i]
-		if !has(n, name) {
-			continue
-		}
-		having = append(having, n.Name)
-		if !slices.ContainsFunc(s.Classes, func(c nodev1.RuntimeClass) bool { return c.Handler == name && selects(&c, n) }) {
+		if has(n, name) && !slices.ContainsFunc(s.Classes, func(c nodev1.RuntimeClass) bool { return c.Handler == name && selects(&c, n) }) {
 			missed = append(missed, n.Name)
 		}
 	}

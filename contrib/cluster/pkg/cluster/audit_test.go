@@ -140,7 +140,7 @@ func TestAudit(t *testing.T) {
 			"error pod-without-handler RuntimeClass kata [web/p]: pod web/p cannot start on node a: " + refused,
 		}},
 		{"what moves a cursor", State{Nodes: []corev1.Node{labelled("a", "kata")}, Classes: []nodev1.RuntimeClass{kata}, Pods: []corev1.Pod{aPod("p", "kata", "a")}, Events: []corev1.Event{anEvent("p", refused+"\x1b[2J\u202e\r\nall well")}}, []string{
-			"error pod-without-handler RuntimeClass kata [web/p]: pod web/p cannot start on node a: " + refused + " [2J all well",
+			"error pod-without-handler RuntimeClass kata [web/p]: pod web/p cannot start on node a: " + refused + `\u001b[2J\u202e all well`,
 		}},
 		{"pods are counted", State{Nodes: []corev1.Node{roomy(present("a", "kata"), "kata", "3")}, Classes: []nodev1.RuntimeClass{counting}}, nil},
 		{"nobody counts them", State{Nodes: []corev1.Node{present("a", "kata")}, Classes: []nodev1.RuntimeClass{counting}}, []string{

@@ -165,11 +165,7 @@ func (s *State) admitted(c Candidate, pod *corev1.Pod, classes []runtimeclass.Cl
 		c.Rejection, c.Fits = a.Rejection, capability.No
 		return c
 	}
-	return s.candidate(c, a.Pod, o)
-}
-
-// candidate holds a pod, as it is admitted, against all nodes.
-func (s *State) candidate(c Candidate, pod *corev1.Pod, o FitOptions) Candidate {
+	pod = a.Pod
 	if o.Handlers != nil {
 		return c.among(o.Handlers, pod)
 	}
@@ -194,7 +190,7 @@ func (s *State) candidate(c Candidate, pod *corev1.Pod, o FitOptions) Candidate 
 	if len(s.Nodes) == 0 {
 		c.Reasons = append(c.Reasons, Reason{Text: "the cluster has no nodes"})
 	}
-	for _, text := range sortedKeys(reasons) {
+	for _, text := range slices.Sorted(maps.Keys(reasons)) {
 		c.Reasons = append(c.Reasons, Reason{text, reasons[text]})
 	}
 	switch {
@@ -282,7 +278,7 @@ func against(n *corev1.Node, pod *corev1.Pod, known runtimeclass.Handler, affini
 	if taint, kept := untolerated(n, pod.Spec.Tolerations); kept {
 		no = append(no, fmt.Sprintf("the taint %s is not tolerated", taint.ToString()))
 	}
-	for _, name := range sortedKeys(asks) {
+	for _, name := range slices.Sorted(maps.Keys(asks)) {
 		has, is := n.Status.Allocatable[name]
 		if want := asks[name]; n.Status.Allocatable != nil && !want.IsZero() && want.Cmp(has) > 0 {
 			switch counting := nodelabel.IsPods(string(name)); {

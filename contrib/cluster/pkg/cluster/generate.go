@@ -20,16 +20,11 @@ func Handlers(s *State) []runtimeclass.Handler {
 	var all []runtimeclass.Handler
 	for _, name := range s.handlerNames() {
 		h := runtimeclass.Handler{Name: name, State: "not-ready", Reason: "no node with it is ready"}
-		if !nameable(name) {
+		switch {
+		case !nameable(name):
 			h.State, h.Reason = "not a valid class name", ""
-			all = append(all, h)
-			continue
-		}
-		for i := range s.Nodes {
-			if n := &s.Nodes[i]; has(n, name) && ready(n) {
-				h.State, h.Reason = runtimeclass.Ready, ""
-				break
-			}
+		case slices.ContainsFunc(s.Nodes, func(n corev1.Node) bool { return has(&n, name) && ready(&n) }):
+			h.State, h.Reason = runtimeclass.Ready, ""
 		}
 		all = append(all, h)
 	}
@@ -44,15 +39,9 @@ func Keep(c *nodev1.RuntimeClass, there []nodev1.RuntimeClass) bool {
 	if i < 0 {
 		return false
 	}
-	known := func(key, _ string) bool { return slices.Contains(runtimeclass.Annotations, key) }
-	kept := maps.Clone(there[i].Annotations)
-	maps.DeleteFunc(kept, func(key, value string) bool { return !known(key, value) })
-	if now := maps.Clone(c.Annotations); len(kept) > 0 {
-		maps.DeleteFunc(now, func(key, value string) bool { return !known(key, value) })
-		if len(now) == 0 {
-			maps.Copy(kept, c.Annotations)
-			c.Annotations = kept
-		}
+	if kept := known(there[i].Annotations); len(kept) > 0 && len(known(c.Annotations)) == 0 {
+		maps.Copy(kept, c.Annotations)
+		c.Annotations = kept
 	}
 	overhead := costs(there[i].Overhead)
 	if len(overhead) == 0 || len(costs(c.Overhead)) > 0 {
@@ -63,6 +52,13 @@ func Keep(c *nodev1.RuntimeClass, there []nodev1.RuntimeClass) bool {
 	}
 	c.Overhead = &nodev1.Overhead{PodFixed: overhead}
 	return true
+}
+
+// known are the annotations about a handler.
+func known(annotations map[string]string) map[string]string {
+	all := maps.Clone(annotations)
+	maps.DeleteFunc(all, func(key, _ string) bool { return !slices.Contains(runtimeclass.Annotations, key) })
+	return all
 }
 
 // costs are an overhead without what only counts pods.

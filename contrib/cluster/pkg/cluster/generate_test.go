@@ -152,7 +152,7 @@ func TestKeepOverhead(t *testing.T) {
 			return ""
 		}
 		var all []string
-		for _, name := range sortedKeys(o.PodFixed) {
+		for _, name := range slices.Sorted(maps.Keys(o.PodFixed)) {
 			q := o.PodFixed[name]
 			all = append(all, strings.TrimPrefix(string(name), "feature.node.kubernetes.io/")+"="+q.String())
 		}

@@ -1,12 +1,10 @@
 package cluster
 
 import (
-	"cmp"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
-	"unicode"
 
 	corev1 "k8s.io/api/core/v1"
 	nodev1 "k8s.io/api/node/v1"
@@ -14,6 +12,7 @@ import (
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 
 	"github.com/berth-cri/berth/contrib/cluster/pkg/runtimeclass"
+	"github.com/berth-cri/berth/pkg/printable"
 )
 
 // SandboxFailed is the reason of events about sandboxes that could not be made.
@@ -25,7 +24,7 @@ func (s *State) auditPods() []Finding {
 	said := map[types.UID]string{}
 	for i := range s.Events {
 		if e := &s.Events[i]; e.Reason == SandboxFailed {
-			said[e.InvolvedObject.UID] = oneLine(e.Message)
+			said[e.InvolvedObject.UID] = printable.Line(strings.Join(strings.Fields(e.Message), " "))
 		}
 	}
 	found := map[string]*Finding{}
@@ -42,24 +41,12 @@ func (s *State) auditPods() []Finding {
 		found[key].Concerned = append(found[key].Concerned, p.Namespace+"/"+p.Name)
 	}
 	var all []Finding
-	for _, key := range sortedKeys(found) {
+	for _, key := range slices.Sorted(maps.Keys(found)) {
 		f := found[key]
 		f.Message = fmt.Sprintf("%s %s", amount(f.Concerned), f.Message)
 		all = append(all, *f)
 	}
 	return all
-}
-
-// oneLine is what somebody has written, as it can be shown on a terminal: whoever may
-// make events, or is a node, must not move its cursor.
-func oneLine(text string) string {
-	shown := strings.Map(func(r rune) rune {
-		if unicode.IsSpace(r) || !unicode.IsPrint(r) {
-			return ' '
-		}
-		return r
-	}, text)
-	return strings.Join(strings.Fields(shown), " ")
 }
 
 // amount is "pod web/front" or "3 pods (a/b, a/c, a/d)".
@@ -147,5 +134,3 @@ var words = []string{
 func MissesHandler(message, handler string) bool {
 	return slices.ContainsFunc(words, func(w string) bool { return strings.Contains(message, fmt.Sprintf(w, handler)) })
 }
-
-func sortedKeys[M ~map[K]V, K cmp.Ordered, V any](m M) []K { return slices.Sorted(maps.Keys(m)) }

@@ -11,6 +11,7 @@
 package cluster
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"strings"
@@ -18,7 +19,6 @@ import (
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	nodev1 "k8s.io/api/node/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	helpers "k8s.io/component-helpers/scheduling/corev1"
 )
 
@@ -82,19 +82,13 @@ func ready(n *corev1.Node) bool {
 // selects says whether pods of a class may be put on a node, as far as the node
 // selector and the tolerations of the class go.
 func selects(c *nodev1.RuntimeClass, n *corev1.Node) bool {
-	if c.Scheduling == nil {
-		return tolerated(n, nil)
-	}
-	return labels.SelectorFromSet(c.Scheduling.NodeSelector).Matches(labels.Set(n.Labels)) && tolerated(n, c.Scheduling.Tolerations)
+	by := cmp.Or(c.Scheduling, &nodev1.Scheduling{})
+	_, kept := untolerated(n, by.Tolerations)
+	return !kept && missing(by.NodeSelector, n) == ""
 }
 
-// tolerated says whether taints of a node keep pods with these tolerations away. Those
-// that Kubernetes sets because a node is ill or cordoned do not count: they come and go.
-func tolerated(n *corev1.Node, by []corev1.Toleration) bool {
-	_, kept := untolerated(n, by)
-	return !kept
-}
-
+// untolerated is a taint of a node that keeps pods with these tolerations away. Those that
+// Kubernetes sets because a node is ill or cordoned do not count: they come and go.
 func untolerated(n *corev1.Node, by []corev1.Toleration) (corev1.Taint, bool) {
 	return helpers.FindMatchingUntoleratedTaint(logr.Discard(), n.Spec.Taints, by, func(t *corev1.Taint) bool {
 		return t.Effect != corev1.TaintEffectPreferNoSchedule && !strings.HasPrefix(t.Key, "node.kubernetes.io/")

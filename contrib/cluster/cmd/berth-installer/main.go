@@ -18,6 +18,7 @@ import (
 
 	"github.com/containerd/log"
 	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/berth-cri/berth/contrib/cluster/pkg/installer"
 	"github.com/berth-cri/berth/internal/commandline"
@@ -244,22 +245,17 @@ func (s *settings) run(ctx context.Context) error {
 
 // reconcile repeats what pods keep from being done.
 func reconcile(ctx context.Context, i *installer.Installer, v values) error {
-	const pause = 15 * time.Second
-	for {
+	return wait.PollUntilContextCancel(ctx, 15*time.Second, true, func(ctx context.Context) (bool, error) {
 		var err error
 		if v.State == removed {
 			err = i.Uninstall(ctx)
 		} else {
 			err = i.Install(ctx, v.Wanted)
 		}
-		if !errors.Is(err, installer.ErrPods) {
-			return err
+		if errors.Is(err, installer.ErrPods) {
+			log.G(ctx).WithError(err).Warn("Waiting for pods")
+			return false, nil
 		}
-		log.G(ctx).WithError(err).Warn("Waiting for pods")
-		select {
-		case <-ctx.Done():
-			return err
-		case <-time.After(pause):
-		}
-	}
+		return true, err
+	})
 }

@@ -1,6 +1,7 @@
 package installer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -23,14 +24,11 @@ type Beside struct {
 // the kubelet uses, or used.
 func (r *run) survey(ctx context.Context, k kubeletconf.Kubelet) (Beside, error) {
 	last := r.st.Healthy.Beside
-	endpoint := r.w.Endpoint
+	endpoint := cmp.Or(r.w.Endpoint, last.Endpoint)
 	if endpoint == "" {
-		endpoint = last.Endpoint
-	}
-	if endpoint == "" && r.st.Kubelet != "" {
-		k = k.Without()
-	}
-	if endpoint == "" {
+		if r.st.Kubelet != "" {
+			k = k.Without()
+		}
 		endpoint = k.Endpoint()
 	}
 	if endpoint == "" {

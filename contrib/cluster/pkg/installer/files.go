@@ -78,13 +78,8 @@ func (i *Installer) writeFiles(st *state, files map[string]string) error {
 			continue
 		}
 		text, wanted := files[path]
-		now, err := os.ReadFile(i.root().Resolved(path))
-		if !wanted && !strings.HasPrefix(string(now), signature) {
-			if _, ours := st.Healthy.Files[path]; !ours {
-				continue // a drop-in of others
-			}
-		}
-		if err := i.writeFile(path, text, wanted, string(now), err); err != nil {
+		_, ours := st.Healthy.Files[path]
+		if err := i.writeFile(path, text, wanted, ours); err != nil {
 			return err
 		}
 		i.at("installer.config.half")
@@ -100,17 +95,21 @@ func (i *Installer) writeFiles(st *state, files map[string]string) error {
 // keptSuffix is that of copies of files that were edited. berth does not read them.
 const keptSuffix = ".kept"
 
-// writeFile writes a file, or removes it, if what is there is readable. An edit is kept beside it.
-func (i *Installer) writeFile(path, text string, wanted bool, now string, err error) error {
+// writeFile writes a file, or removes one that is not wanted: of others than ours only those that are
+// signed. An edit is kept beside it.
+func (i *Installer) writeFile(path, text string, wanted, ours bool) error {
+	now, err := os.ReadFile(i.root().Resolved(path))
 	switch {
+	case !wanted && !ours && !strings.HasPrefix(string(now), signature):
+		return nil // a drop-in of others
 	case errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR):
 	case err != nil:
 		return err
-	case wanted && now == text:
+	case wanted && string(now) == text:
 		return nil
-	case !isSigned(now):
+	case !isSigned(string(now)):
 		log.L.WithField("path", path).WithField("kept", path+keptSuffix).Warn("File was edited since it was installed; keeping the edit beside it")
-		if err := atomicfile.Write(i.root().Path(path+keptSuffix), []byte(now), 0o600, atomicfile.Durable); err != nil {
+		if err := atomicfile.Write(i.root().Path(path+keptSuffix), now, 0o600, atomicfile.Durable); err != nil {
 			return err
 		}
 	}
@@ -124,12 +123,6 @@ func (i *Installer) writeFile(path, text string, wanted bool, now string, err er
 func (i *Installer) unitText() (string, error) {
 	text, err := os.ReadFile(filepath.Join(i.Payload, "berth.service"))
 	return signed(strings.ReplaceAll(string(text), "/usr/bin/", Programs+"/")), err
-}
-
-// writeUnit writes the unit.
-func (i *Installer) writeUnit(text string) error {
-	now, err := os.ReadFile(i.root().Resolved(unitFile))
-	return i.writeFile(unitFile, text, true, string(now), err)
 }
 
 // programs copies the programs to the directory of their version. The installer is among them.

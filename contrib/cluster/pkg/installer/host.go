@@ -54,13 +54,17 @@ func (c Chroot) run(ctx context.Context, limit time.Duration, name string, args 
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
-	if err != nil && ctx.Err() != nil {
+	if err == nil {
+		return out, nil
+	}
+	if ctx.Err() != nil {
 		err = errors.Join(context.Cause(ctx), err)
 	}
-	if err != nil {
-		return out, &runError{err, strings.Join(append([]string{name}, args...), " "), strings.TrimSpace(stderr.String())}
+	err = fmt.Errorf("%s: %w", strings.Join(append([]string{name}, args...), " "), err)
+	if said := strings.TrimSpace(stderr.String()); said != "" {
+		err = fmt.Errorf("%w: %s", err, said)
 	}
-	return out, nil
+	return out, err
 }
 
 func (c Chroot) find(name string) string {
@@ -70,28 +74,4 @@ func (c Chroot) find(name string) string {
 		}
 	}
 	return ""
-}
-
-// runError is a program that failed, with what it wrote to stderr.
-type runError struct {
-	error
-	command, said string
-}
-
-func (e *runError) Error() string {
-	if e.said == "" {
-		return e.command + ": " + e.error.Error()
-	}
-	return e.command + ": " + e.error.Error() + ": " + e.said
-}
-
-func (e *runError) Unwrap() error { return e.error }
-
-// ExitCode is that of the program, or -1.
-func (e *runError) ExitCode() int {
-	var exit *exec.ExitError
-	if errors.As(e.error, &exit) {
-		return exit.ExitCode()
-	}
-	return -1
 }

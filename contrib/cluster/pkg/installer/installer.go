@@ -19,6 +19,7 @@ import (
 
 	"github.com/containerd/log"
 	"golang.org/x/sys/unix"
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/berth-cri/berth/pkg/engine/failpoint"
 	"github.com/berth-cri/berth/pkg/kubeletconf"
@@ -234,10 +235,10 @@ func (i *Installer) leadPods(ctx context.Context, st *state) error {
 	if err := i.writeFiles(st, configTexts(st.Healthy.Beside, "")); err != nil {
 		return err
 	}
-	if !i.daemon().active(ctx) {
+	if !i.active(ctx) {
 		return nil // it reads the files when it starts
 	}
-	_, err := i.daemon().reload(ctx)
+	_, err := i.reload(ctx)
 	return err
 }
 
@@ -249,22 +250,20 @@ func (i *Installer) locked(ctx context.Context, f func(*state) error) error {
 		return err
 	}
 	defer d.Close()
-	for waits := false; ; waits = true {
+	waits := false
+	err = wait.PollUntilContextCancel(ctx, pause, true, func(context.Context) (bool, error) {
 		err := unix.Flock(int(d.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-		if err == nil {
-			break
-		}
 		if !errors.Is(err, unix.EWOULDBLOCK) {
-			return fmt.Errorf("lock %s: %w", d.Name(), err)
+			return true, err
 		}
 		if !waits {
 			log.G(ctx).Info("Waiting for another run on this node")
+			waits = true
 		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(pause):
-		}
+		return false, nil
+	})
+	if err != nil {
+		return fmt.Errorf("lock %s: %w", d.Name(), err)
 	}
 	st, err := readState(i.root())
 	if err != nil {

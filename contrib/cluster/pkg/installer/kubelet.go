@@ -35,7 +35,14 @@ func (r *run) lead(ctx context.Context) error {
 		return nil
 	}
 	// A node that is not Ready, or a right that is missing, would be a kubelet that does not serve.
-	if err := eventually(ctx, kubeletPatience, func() error { return r.serves(ctx) }); err != nil {
+	// The runtime may be either: an earlier run may have been interrupted.
+	err = eventually(ctx, kubeletPatience, func() error {
+		if r.Cluster.Serves(ctx, true) == nil {
+			return nil
+		}
+		return r.Cluster.Serves(ctx, false)
+	})
+	if err != nil {
 		return err
 	}
 	log.G(ctx).WithField("path", k.DropIn()).Info("Leading the kubelet to berth")
@@ -53,15 +60,6 @@ func (r *run) lead(ctx context.Context) error {
 	}
 	r.st.Moved = true
 	return r.st.save()
-}
-
-// serves returns nil if the node is Ready, by either runtime: an earlier run may have been
-// interrupted.
-func (r *run) serves(ctx context.Context) error {
-	if r.Cluster.Serves(ctx, true) == nil {
-		return nil
-	}
-	return r.Cluster.Serves(ctx, false)
 }
 
 func (r *run) moved(ctx context.Context, k kubeletconf.Kubelet, text string) error {
@@ -87,7 +85,7 @@ func (r *run) moved(ctx context.Context, k kubeletconf.Kubelet, text string) err
 	if err != nil {
 		return err
 	}
-	return r.daemon().green(ctx, true)
+	return r.green(ctx, true)
 }
 
 func (i *Installer) restartKubelet(ctx context.Context, unit string) error {

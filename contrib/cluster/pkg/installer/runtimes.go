@@ -77,7 +77,7 @@ func (r *run) serveRuntime(ctx context.Context, rt Runtime) error {
 	files[rt.file()] = rt.dropIn()
 	err = r.reloadWith(ctx, files)
 	if err == nil {
-		err = eventually(ctx, r.patience, func() error { return r.daemon().serves(ctx, rt.Handler) })
+		err = eventually(ctx, r.patience, func() error { return r.serves(ctx, rt.Handler) })
 	}
 	if err != nil {
 		back := r.reloadWith(context.WithoutCancel(ctx), r.st.Healthy.Files)
@@ -93,7 +93,7 @@ func (r *run) reloadWith(ctx context.Context, files map[string]string) error {
 	if err := r.writeFiles(r.st, files); err != nil {
 		return err
 	}
-	_, err := r.daemon().reload(ctx)
+	_, err := r.reload(ctx)
 	return err
 }
 

@@ -29,8 +29,6 @@ var labelFiles = []string{
 	"/etc/kubernetes/node-feature-discovery/features.d/berth-present",
 }
 
-func (i *Installer) daemon() daemon { return daemon{host: i.Host, patience: i.patience} }
-
 // start has berth run as it is wanted, and returns what is healthy then. If it is not, the version
 // and the files that it was last healthy with are linked and started again.
 func (r *run) start(ctx context.Context) (release, error) {
@@ -77,11 +75,11 @@ func (r *run) become(ctx context.Context, to release) error {
 	}
 	link, _ := os.Readlink(r.root().Path(current))
 	unit, _ := os.ReadFile(r.root().Path(unitFile))
-	r.st.Restart = r.st.Restart || link != to.Version || string(unit) != to.Unit || !r.daemon().active(ctx)
+	r.st.Restart = r.st.Restart || link != to.Version || string(unit) != to.Unit || !r.active(ctx)
 	if err := r.st.save(); err != nil {
 		return err
 	}
-	if err := r.writeUnit(to.Unit); err != nil {
+	if err := r.writeFile(unitFile, to.Unit, true, true); err != nil {
 		return err
 	}
 	r.at("installer.unit.done")
@@ -96,7 +94,7 @@ func (r *run) become(ctx context.Context, to release) error {
 		return err
 	}
 	r.at("installer.start.run")
-	if err := r.daemon().green(ctx, false); err != nil {
+	if err := r.green(ctx, false); err != nil {
 		return err
 	}
 	r.st.Restart = false
@@ -107,7 +105,7 @@ func (r *run) become(ctx context.Context, to release) error {
 // on meanwhile: they are not its children.
 func (r *run) rerun(ctx context.Context) error {
 	if !r.st.Restart {
-		waits, err := r.daemon().reload(ctx)
+		waits, err := r.reload(ctx)
 		if err != nil || len(waits) == 0 {
 			return err
 		}
@@ -124,7 +122,7 @@ func (r *run) rerun(ctx context.Context) error {
 
 // stop stops the daemon for good, also where its unit was removed, and removes what it has made.
 func (i *Installer) stop(ctx context.Context, st *state) error {
-	if i.daemon().active(ctx) {
+	if i.active(ctx) {
 		if _, err := i.Host.Run(ctx, "systemctl", "stop", "berth.service"); err != nil {
 			return err
 		}

@@ -37,8 +37,8 @@ func ParseImage(name string) (Image, error) {
 			return Image{}, fmt.Errorf("%q is not an image's name: it has characters other than printable ASCII", name)
 		}
 	}
-	host, _, _ := strings.Cut(name, "/")
-	named, err := reference.ParseNormalizedNamed(lowerHost(name))
+	host, path, _ := strings.Cut(name, "/")
+	named, err := reference.ParseNormalizedNamed(strings.ToLower(host) + "/" + path)
 	if err != nil {
 		return Image{}, fmt.Errorf("%q is not an image's name: %w", name, err)
 	}
@@ -53,11 +53,6 @@ func ParseImage(name string) (Image, error) {
 		i.Digest = digested.Digest().String()
 	}
 	return i, nil
-}
-
-func lowerHost(name string) string {
-	host, path, _ := strings.Cut(name, "/")
-	return strings.ToLower(host) + "/" + path
 }
 
 // aliases are other hosts of the same registry.

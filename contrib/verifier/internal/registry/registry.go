@@ -106,22 +106,30 @@ func (c *Client) session(ctx context.Context, image policy.Image) (*session, err
 	return s, nil
 }
 
+func (s *session) manifest(ctx context.Context, of name.Reference) (*v1.Manifest, error) {
+	found, err := s.puller.Get(ctx, of)
+	if err != nil {
+		return nil, err
+	}
+	manifest, err := v1.ParseManifest(bytes.NewReader(found.Manifest))
+	if err != nil {
+		return nil, fmt.Errorf("read the manifest %s: %w", of, err)
+	}
+	return manifest, nil
+}
+
 // Simple hands out the signatures of cosign's tag scheme until yield wants no more.
 func (c *Client) Simple(ctx context.Context, image policy.Image, digest v1.Hash, yield func(Simple) bool) error {
 	s, err := c.session(ctx, image)
 	if err != nil {
 		return err
 	}
-	found, err := s.puller.Get(ctx, s.repository.Tag(digest.Algorithm+"-"+digest.Hex+".sig"))
+	manifest, err := s.manifest(ctx, s.repository.Tag(digest.Algorithm+"-"+digest.Hex+".sig"))
 	if missing(err) {
 		return nil
 	}
 	if err != nil {
 		return err
-	}
-	manifest, err := v1.ParseManifest(bytes.NewReader(found.Manifest))
-	if err != nil {
-		return fmt.Errorf("read the manifest of the signatures: %w", err)
 	}
 	for i := range manifest.Layers {
 		layer := &manifest.Layers[i]
@@ -180,13 +188,9 @@ func (c *Client) bundle(ctx context.Context, s *session, digest v1.Hash) ([]byte
 	if err := c.take(); err != nil {
 		return nil, err
 	}
-	found, err := s.puller.Get(ctx, s.repository.Digest(digest.String()))
+	manifest, err := s.manifest(ctx, s.repository.Digest(digest.String()))
 	if err != nil {
 		return nil, err
-	}
-	manifest, err := v1.ParseManifest(bytes.NewReader(found.Manifest))
-	if err != nil {
-		return nil, fmt.Errorf("read the manifest of a bundle: %w", err)
 	}
 	if len(manifest.Layers) != 1 || manifest.Layers[0].MediaType != bundleType {
 		return nil, nil

@@ -4,6 +4,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/sigstore/sigstore-go/pkg/bundle"
@@ -69,13 +70,10 @@ func (v *Verifier) Bundle(text []byte, image Image) error {
 	if err := b.UnmarshalJSON(text); err != nil {
 		return fmt.Errorf("it is not a bundle: %w", err)
 	}
-	hexed, err := hexOf(image.Digest)
-	if err != nil {
-		return err
-	}
+	hexed, ok := strings.CutPrefix(image.Digest, "sha256:")
 	raw, err := hex.DecodeString(hexed)
-	if err != nil {
-		return fmt.Errorf("digest %q is not valid", image.Digest)
+	if !ok || err != nil {
+		return fmt.Errorf("digest %q is not a sha256 digest, which signatures are found by", image.Digest)
 	}
 	result, err := v.verifyEntity(b, verify.WithArtifactDigest("sha256", raw))
 	if err != nil {

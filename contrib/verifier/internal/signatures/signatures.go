@@ -20,7 +20,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/sigstore/sigstore/pkg/cryptoutils"
 	"github.com/sigstore/sigstore/pkg/signature"
@@ -114,13 +113,9 @@ func (v *Verifier) Simple(payload []byte, sig string, image Image) error {
 	if err != nil || len(raw) == 0 {
 		return errors.New("the signature is not base64")
 	}
-	signed := false
-	for _, key := range v.keys {
-		if key.VerifySignature(bytes.NewReader(raw), bytes.NewReader(payload)) == nil {
-			signed = true
-			break
-		}
-	}
+	signed := slices.ContainsFunc(v.keys, func(key signature.Verifier) bool {
+		return key.VerifySignature(bytes.NewReader(raw), bytes.NewReader(payload)) == nil
+	})
 	if !signed {
 		return errors.New("it is not by a trusted key, or its payload was altered")
 	}
@@ -176,13 +171,4 @@ func checkReference(text string, image Image) error {
 		return fmt.Errorf("it is for %q, not for this name", text)
 	}
 	return nil
-}
-
-// hexOf is the digest without its algorithm.
-func hexOf(digest string) (string, error) {
-	hexed, ok := strings.CutPrefix(digest, "sha256:")
-	if !ok {
-		return "", fmt.Errorf("digest %q is not sha256, which signatures are found by", digest)
-	}
-	return hexed, nil
 }

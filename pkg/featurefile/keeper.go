@@ -60,7 +60,7 @@ type Keeper struct {
 	earlierUntil time.Time
 	begun        bool
 
-	tally tally
+	tally *tally
 }
 
 type kept struct {
@@ -88,7 +88,7 @@ func (f *kept) until(c Content, now time.Time) time.Time {
 
 // New makes a Keeper that keeps nothing yet.
 func New(o Options) *Keeper {
-	return &Keeper{o: o, end: func() {}, over: make(chan struct{}), files: []*kept{
+	return &Keeper{o: o, end: func() {}, over: make(chan struct{}), tally: newTally(), files: []*kept{
 		{file: file{o.Path + lastingSuffix}, of: Content.lasting},
 		// The last, so that it is the one which is written again.
 		{file: file{o.Path}, lifetime: o.Lifetime, of: func(c Content) Content { return c }},
@@ -221,7 +221,7 @@ func (k *Keeper) write(ctx context.Context, f *kept, c Content, now time.Time) (
 	if seen, err = f.write(text); err != nil {
 		return seen, err
 	}
-	k.tally.wrote(true)
+	k.tally.writes.WithLabelValues("ok").Inc()
 	if f.reported != "" {
 		f.reported = ""
 		log.G(ctx).WithField("file", f.path).Info("Resumed writing node labels")
@@ -237,7 +237,7 @@ func (k *Keeper) write(ctx context.Context, f *kept, c Content, now time.Time) (
 // failed takes back what is not true any more, if that can be done, and returns why the
 // file is not true. What lasts stays: a label too many keeps no pod from living.
 func (k *Keeper) failed(ctx context.Context, f *kept, err error, text string, c Content, now time.Time) error {
-	k.tally.wrote(false)
+	k.tally.writes.WithLabelValues("failed").Inc()
 	if !f.lasts() && untrue(text, c) {
 		fresh, _ := c.text(f.until(c, now))
 		// It is better that no handler has a label than that one has which takes no pods.

@@ -6,37 +6,36 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-var (
-	currentDesc = prometheus.NewDesc("berth_node_labels_current",
-		"1 if the NFD feature files are current, otherwise 0; absent without features.d.", nil, nil)
-	writesDesc = prometheus.NewDesc("berth_node_labels_writes_total",
-		"Writes of the NFD feature files, by result: ok or failed.", []string{"outcome"}, nil)
-)
-
-// tally is what metrics tell.
+// tally is what metrics tell, and why the files are not true, if they are not.
 type tally struct {
-	mu         sync.Mutex
-	wanted     bool  // there is a directory
-	wrong      error // why the files are not true, if they are not
-	ok, failed int
+	current *prometheus.GaugeVec // without a value where there is no directory
+	writes  *prometheus.CounterVec
+
+	mu    sync.Mutex
+	wrong error
 }
 
-// wrote counts a write.
-func (t *tally) wrote(ok bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if ok {
-		t.ok++
-	} else {
-		t.failed++
+func newTally() *tally {
+	t := &tally{
+		current: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "berth_node_labels_current", Help: "1 if the NFD feature files are current, otherwise 0; absent without features.d."}, nil),
+		writes:  prometheus.NewCounterVec(prometheus.CounterOpts{Name: "berth_node_labels_writes_total", Help: "Writes of the NFD feature files, by result: ok or failed."}, []string{"outcome"}),
 	}
+	for _, outcome := range []string{"ok", "failed"} {
+		t.writes.WithLabelValues(outcome)
+	}
+	return t
 }
 
-// is says that the files are true, or why not.
+// is reports that the files are true, or why not.
 func (t *tally) is(wrong error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.wanted, t.wrong = true, wrong
+	t.wrong = wrong
+	if wrong == nil {
+		t.current.WithLabelValues().Set(1)
+	} else {
+		t.current.WithLabelValues().Set(0)
+	}
 }
 
 func (t *tally) fault() error {
@@ -48,26 +47,18 @@ func (t *tally) fault() error {
 func (t *tally) unwanted() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.wanted, t.wrong = false, nil
+	t.wrong = nil
+	t.current.Reset()
 }
 
 // Describe implements prometheus.Collector.
-func (*Keeper) Describe(to chan<- *prometheus.Desc) {
-	to <- currentDesc
-	to <- writesDesc
+func (k *Keeper) Describe(to chan<- *prometheus.Desc) {
+	k.tally.current.Describe(to)
+	k.tally.writes.Describe(to)
 }
 
 // Collect implements prometheus.Collector.
 func (k *Keeper) Collect(to chan<- prometheus.Metric) {
-	k.tally.mu.Lock()
-	defer k.tally.mu.Unlock()
-	if k.tally.wanted {
-		current := 0.0
-		if k.tally.wrong == nil {
-			current = 1
-		}
-		to <- prometheus.MustNewConstMetric(currentDesc, prometheus.GaugeValue, current)
-	}
-	to <- prometheus.MustNewConstMetric(writesDesc, prometheus.CounterValue, float64(k.tally.ok), "ok")
-	to <- prometheus.MustNewConstMetric(writesDesc, prometheus.CounterValue, float64(k.tally.failed), "failed")
+	k.tally.current.Collect(to)
+	k.tally.writes.Collect(to)
 }

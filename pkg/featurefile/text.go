@@ -93,20 +93,7 @@ func due(text string, c Content, lifetime time.Duration, now time.Time) bool {
 
 // untrue says whether a file's text has a label that the content has not. Pure.
 func untrue(text string, c Content) bool {
-	skip := false
-	for line := range strings.Lines(text) {
-		line = strings.TrimSpace(line)
-		switch {
-		case line == noLabel:
-			skip = true
-		case line == "", strings.HasPrefix(line, "#"):
-		case skip:
-			skip = false
-		case !slices.ContainsFunc(c.Labels, func(f nodelabel.Fact) bool { return f.Key+"="+f.Value == line }):
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(parse(text).Labels, func(f nodelabel.Fact) bool { return !slices.Contains(c.Labels, f) })
 }
 
 // parse is what a file's text tells. Pure.
@@ -130,13 +117,11 @@ func parse(text string) Content {
 // about are the facts of some handlers. Pure.
 func (c Content) about(handlers []string) Content {
 	of := func(facts []nodelabel.Fact) []nodelabel.Fact {
-		return slices.DeleteFunc(slices.Clone(facts), func(f nodelabel.Fact) bool { return !isAbout(f, handlers) })
+		return slices.DeleteFunc(slices.Clone(facts), func(f nodelabel.Fact) bool {
+			return !slices.ContainsFunc(handlers, func(name string) bool { return nodelabel.IsAbout(f.Key, name) })
+		})
 	}
 	return Content{Labels: of(c.Labels), Features: of(c.Features)}
-}
-
-func isAbout(f nodelabel.Fact, handlers []string) bool {
-	return slices.ContainsFunc(handlers, func(name string) bool { return nodelabel.IsAbout(f.Key, name) })
 }
 
 // keeping has what was said earlier of handlers in the place of what is said of them now.

@@ -151,13 +151,11 @@ func processArguments(root nodefs.Root, names []string) []string {
 		if err != nil {
 			continue
 		}
-		for _, name := range names {
-			if strings.TrimSpace(string(comm)) == name {
-				text, err := os.ReadFile(root.Path(filepath.Join("/proc", e.Name(), "cmdline")))
-				if err == nil {
-					return strings.Split(strings.TrimRight(string(text), "\x00"), "\x00")
-				}
-			}
+		if !slices.Contains(names, strings.TrimSpace(string(comm))) {
+			continue
+		}
+		if text, err := os.ReadFile(root.Path(filepath.Join("/proc", e.Name(), "cmdline"))); err == nil {
+			return strings.Split(strings.TrimRight(string(text), "\x00"), "\x00")
 		}
 	}
 	return nil

@@ -274,38 +274,32 @@ func flagsOf(arguments []string, name string) []string {
 
 // HealthAddress is where the kubelet serves its health on the node; empty if nowhere.
 func (k Kubelet) HealthAddress() string {
-	address, port := "127.0.0.1", 10248
+	c := struct {
+		Address string `json:"healthzBindAddress"`
+		Port    int    `json:"healthzPort"`
+	}{Port: 10248}
 	for _, f := range k.configs {
-		var c struct {
-			Address *string `json:"healthzBindAddress"`
-			Port    *int    `json:"healthzPort"`
-		}
+		last := c
 		if yaml.Unmarshal([]byte(f.text), &c) != nil {
-			continue // the kubelet does not start with it either
-		}
-		if c.Address != nil && *c.Address != "" {
-			address = *c.Address
-		}
-		if c.Port != nil {
-			port = *c.Port
+			c = last // the kubelet does not start with it either
 		}
 	}
 	for _, v := range flagsOf(k.arguments, "healthz-bind-address") {
-		address = v
+		c.Address = v
 	}
 	for _, v := range flagsOf(k.arguments, "healthz-port") {
 		if n, err := strconv.Atoi(v); err == nil {
-			port = n
+			c.Port = n
 		}
 	}
-	if port == 0 {
+	if c.Port == 0 {
 		return ""
 	}
-	switch address {
-	case "0.0.0.0":
-		address = "127.0.0.1"
+	switch c.Address {
+	case "", "0.0.0.0":
+		c.Address = "127.0.0.1"
 	case "::":
-		address = "::1"
+		c.Address = "::1"
 	}
-	return net.JoinHostPort(address, strconv.Itoa(port))
+	return net.JoinHostPort(c.Address, strconv.Itoa(c.Port))
 }

@@ -242,9 +242,7 @@ func serve(ctx context.Context, address string, registry prometheus.Gatherer, le
 		scrape.Page{Path: "/readyz", Handler: func(w http.ResponseWriter, _ *http.Request) {
 			if !ready() {
 				http.Error(w, "the API server has not shown the lease yet", http.StatusServiceUnavailable)
-				return
 			}
-			w.WriteHeader(http.StatusOK)
 		}},
 		scrape.Page{Path: "/healthz", Handler: func(w http.ResponseWriter, r *http.Request) {
 			if err := lease.Check(r); err != nil {

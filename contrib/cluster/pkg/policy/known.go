@@ -107,17 +107,14 @@ func judged(h runtimeclass.Handler, unchosen bool) runtimeclass.Handler {
 
 // defaultHandler is that of the option.
 func defaultHandler(o Options, all []class) (runtimeclass.Handler, error) {
-	if h, ok := runtimeclass.ByName(o.Handlers, o.Default); ok {
-		return h, nil
-	}
 	handlers := slices.Clone(o.Handlers)
 	for _, c := range all {
-		if c.handler.Name == o.Default {
-			return c.handler, nil
-		}
 		if _, there := runtimeclass.ByName(handlers, c.handler.Name); !there {
 			handlers = append(handlers, c.handler)
 		}
+	}
+	if h, ok := runtimeclass.ByName(handlers, o.Default); ok {
+		return h, nil
 	}
 	return runtimeclass.Handler{}, fmt.Errorf("--default: handler %q is not known; known are %s", o.Default, strings.Join(runtimeclass.Names(handlers), ", "))
 }

@@ -99,7 +99,10 @@ func Generate(o Options) ([]runtime.Object, error) {
 		rule("", []string{"pods"}, admissionv1.Create),
 		rule("", []string{"pods/ephemeralcontainers"}, admissionv1.Update),
 	}
-	v := checks("dyn(object)", "variables.pod.?spec.?runtimeClassName.orValue('')", all, o)
+	var v variables
+	v.needs("dyn(object)", matter(all, o, false), true)
+	v.set("class", "variables.pod.?spec.?runtimeClassName.orValue('')")
+	v.reasons(all, o, true)
 	matched := constraints(pods, o)
 	made = append(made, validates(Refuse, matched, v, admissionv1.Deny, verdict("variables.refused.size() == 0"), notMirror))
 	if slices.ContainsFunc(all, func(c class) bool { return len(c.lacks(capability.Unknown)) > 0 }) {
@@ -122,16 +125,6 @@ func Generate(o Options) ([]runtime.Object, error) {
 type pair struct {
 	policy, binding runtime.Object
 	variables       variables
-}
-
-// checks are the variables of a policy that holds a pod against its class, or the ephemeral
-// containers that it gets.
-func checks(pod, name string, all []class, o Options) variables {
-	var v variables
-	v.needs(pod, matter(all, o, false), true)
-	v.set("class", name)
-	v.reasons(all, o, true)
-	return v
 }
 
 // matter are the capabilities that some class is not known to have, or that a rule is

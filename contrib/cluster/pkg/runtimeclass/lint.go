@@ -112,7 +112,6 @@ func lintManifest(c Class) []Finding {
 	if c.Version != "v1" {
 		all = append(all, finding(c, Error, RuleVersion, "apiVersion",
 			fmt.Sprintf("%s%s was removed in Kubernetes 1.25", nodeGroup, c.Version), "rewrite it by \"kubectl berth migrate\""))
-		all[0].Field, all[0].Where = "apiVersion", c.Where("apiVersion")
 	}
 	if errs := validation.IsDNS1123Subdomain(c.Name); len(errs) > 0 {
 		all = append(all, finding(c, Error, RuleInvalid, "metadata.name", fmt.Sprintf("%q is not a valid name: %s", c.Name, strings.Join(errs, "; ")), ""))

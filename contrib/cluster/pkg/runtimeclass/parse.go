@@ -58,7 +58,7 @@ type Class struct {
 
 // field is where the manifest has what is a field of v1.
 func (c Class) field(name string) string {
-	if c.Version != "v1alpha1" || strings.HasPrefix(name, "metadata") {
+	if c.Version != "v1alpha1" || name == "apiVersion" || strings.HasPrefix(name, "metadata") {
 		return name
 	}
 	if rest, ok := strings.CutPrefix(name, "handler"); ok {

@@ -11,6 +11,7 @@ require (
 	github.com/sigstore/sigstore v1.10.8
 	github.com/sigstore/sigstore-go v1.3.0
 	google.golang.org/protobuf v1.36.12
+	sigs.k8s.io/json v0.0.0-20250730193827-2d320260d730
 )
 
 require (

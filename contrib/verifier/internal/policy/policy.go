@@ -15,6 +15,7 @@ import (
 	"strings"
 
 	"github.com/pelletier/go-toml/v2"
+	strictjson "sigs.k8s.io/json"
 )
 
 // Action is what becomes of an image.
@@ -87,7 +88,10 @@ func Parse(text []byte) (*Policy, error) {
 
 func decode(text []byte, p *Policy) error {
 	if bytes.HasPrefix(bytes.TrimSpace(text), []byte("{")) {
-		return decodeJSON(text, p)
+		// As strict as TOML is by itself: a key that is written twice, or with other letters, would
+		// otherwise replace the first without a word.
+		strict, err := strictjson.UnmarshalStrict(text, p)
+		return errors.Join(append(strict, err)...)
 	}
 	err := toml.NewDecoder(bytes.NewReader(text)).DisallowUnknownFields().Decode(p)
 	if missing, ok := errors.AsType[*toml.StrictMissingError](err); ok {

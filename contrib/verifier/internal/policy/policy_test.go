@@ -119,12 +119,12 @@ func TestMistakesOfPolicies(t *testing.T) {
 		"default=\"refuse\"\n[[rules]]\nprefix=\"a.example/\"\naction=\"accept\"":                                 "is not a registry",
 		"default=\"refuse\"\n[[rules]]\nprefix=\"a.example/b:1\"\naction=\"accept\"":                              "is not a registry",
 		`{"default": "refuse", "other": 1}`:                                                                       "unknown field",
-		`{"default": "refuse", "Default": "accept"}`:                                                              "unknown key",
-		`{"default": "refuse", "default": "accept"}`:                                                              "written twice",
-		`{"default": "refuse"} {}`:                                                                                "more follows",
-		`{"default": "refuse"`:                                                                                    "EOF",
+		`{"default": "refuse", "Default": "accept"}`:                                                              `unknown field "Default"`,
+		`{"default": "refuse", "default": "accept"}`:                                                              `duplicate field "default"`,
+		`{"default": "refuse"} {}`:                                                                                "after top-level value",
+		`{"default": "refuse"`:                                                                                    "unexpected end",
 		`{"default": "refuse", "rules": [{"keys":1}]}`:                                                            "keys",
-		`{"default": ` + strings.Repeat("[", 20):                                                                  "nested",
+		`{"default": ` + strings.Repeat("[", 20):                                                                  "unexpected end",
 		strings.Repeat("#", MaxSize+1):                                                                            "bytes",
 	} {
 		if _, err := Parse([]byte(text)); err == nil || !strings.Contains(err.Error(), want) {

@@ -21,7 +21,6 @@ func Find(root nodefs.Root) (Kubelet, error) {
 		}
 	}
 	k.arguments = processArguments(root, map[bool][]string{true: {"k3s-server", "k3s-agent", "k3s"}, false: {"kubelet"}}[k.K3s])
-	k.Runs = namesBerth(strings.Join(k.arguments, " "))
 	if k.K3s {
 		err := k.readK3s(root)
 		return k, err
@@ -30,7 +29,7 @@ func Find(root nodefs.Root) (Kubelet, error) {
 		k.Unit = "kubelet"
 	}
 	var err error
-	if k.flags, err = k.read(root, root.Matching(flagFiles)...); err != nil {
+	if k.flags, err = read(root, root.Matching(flagFiles)...); err != nil {
 		return k, err
 	}
 	configs := []string{Config, InstanceConfig}
@@ -44,34 +43,24 @@ func Find(root nodefs.Root) (Kubelet, error) {
 		}
 		configs = append(configs, files...)
 	}
-	k.configs, err = k.read(root, configs...)
+	k.configs, err = read(root, configs...)
 	return k, err
 }
 
-// readK3s reads more than k3s's configuration: k3s hides its command line, and has flags in its
-// unit.
 func (k *Kubelet) readK3s(root nodefs.Root) (err error) {
-	if k.configs, err = k.read(root, append([]string{k3sConfig}, root.Matching([]string{k3sConfig + ".d/*.yaml"})...)...); err != nil {
+	if k.configs, err = read(root, append([]string{k3sConfig}, root.Matching([]string{k3sConfig + ".d/*.yaml"})...)...); err != nil {
 		return err
 	}
 	patterns := []string{"/etc/systemd/system/" + k.Unit + ".service.env"}
 	for _, unit := range nodefs.UnitPaths(k.Unit) {
 		patterns = append(patterns, unit, unit+".d/*.conf")
 	}
-	if k.flags, err = k.read(root, root.Matching(patterns)...); err != nil {
-		return err
-	}
-	k.Named = nil
-	for _, f := range slices.Concat(k.configs, k.flags) {
-		if strings.Contains(f.text, berthSocket) {
-			k.Named = append(k.Named, f.path)
-		}
-	}
-	return nil
+	k.flags, err = read(root, root.Matching(patterns)...)
+	return err
 }
 
 // read returns those of some files that exist, each once: /lib may be /usr/lib.
-func (k *Kubelet) read(root nodefs.Root, paths ...string) ([]file, error) {
+func read(root nodefs.Root, paths ...string) ([]file, error) {
 	var files []file
 	seen := map[string]bool{}
 	for _, path := range slices.Backward(paths) {
@@ -88,9 +77,6 @@ func (k *Kubelet) read(root nodefs.Root, paths ...string) ([]file, error) {
 			return nil, err
 		}
 		files = append(files, file{path, string(text)})
-		if namesBerth(string(text)) {
-			k.Named = append(k.Named, path)
-		}
 	}
 	slices.Reverse(files)
 	return files, nil

@@ -46,10 +46,6 @@ type Kubelet struct {
 	// Unit is the service to restart, and K3s tells that the kubelet is part of k3s.
 	Unit string
 	K3s  bool
-	// Named are files with berth's socket, also where another one wins over them. Runs tells
-	// that the command line has it.
-	Named []string
-	Runs  bool
 	// configs are the files of its configuration, flags those with flags, in the order in which
 	// a later one wins.
 	configs, flags []file
@@ -83,7 +79,7 @@ func (k Kubelet) DropIn() string {
 
 // Endpoint is the one that is in force, as far as files and flags show.
 func (k Kubelet) Endpoint() string {
-	if k.K3s && len(k.Named) > 0 {
+	if k.K3s && len(k.named()) > 0 {
 		return Berth // k3s hides its command line, which wins over files
 	}
 	now := k.setting(0)
@@ -129,10 +125,9 @@ func (k Kubelet) Configured() bool {
 // Without is the kubelet as it is once the drop-in is removed, and it is restarted.
 func (k Kubelet) Without() Kubelet {
 	ours := func(f file) bool { return f.path == k.DropIn() }
-	k.Named = slices.DeleteFunc(slices.Clone(k.Named), func(path string) bool { return path == k.DropIn() })
 	k.configs = slices.DeleteFunc(slices.Clone(k.configs), ours)
 	k.flags = slices.DeleteFunc(slices.Clone(k.flags), ours)
-	k.arguments, k.Runs = nil, false
+	k.arguments = nil
 	return k
 }
 
@@ -155,12 +150,24 @@ func namesBerth(text string) bool {
 	})
 }
 
+// named are the files with berth's socket, also where another one wins over them. k3s reads more than
+// its configuration: it hides its command line, and has flags and an environment in its unit.
+func (k Kubelet) named() []string {
+	var paths []string
+	for _, f := range slices.Concat(k.configs, k.flags) {
+		if namesBerth(f.text) || k.K3s && strings.Contains(f.text, berthSocket) {
+			paths = append(paths, f.path)
+		}
+	}
+	return paths
+}
+
 // Left returns what still leads the kubelet to berth, and what to do about that.
 func (k Kubelet) Left() error {
-	if len(k.Named) > 0 {
-		return fmt.Errorf("the kubelet is led to %s by %s: set the endpoint of the other CRI daemon there, restart the kubelet, and try again", Berth, strings.Join(k.Named, ", "))
+	if named := k.named(); len(named) > 0 {
+		return fmt.Errorf("the kubelet is led to %s by %s: set the endpoint of the other CRI daemon there, restart the kubelet, and try again", Berth, strings.Join(named, ", "))
 	}
-	if k.Runs {
+	if namesBerth(strings.Join(k.arguments, " ")) {
 		return fmt.Errorf("the kubelet runs with %s on its command line: restart it with the endpoint of the other CRI daemon, and try again", Berth)
 	}
 	return nil

@@ -188,8 +188,8 @@ func TestFindConfigDir(t *testing.T) {
 	}
 	k := test.Value(Find(root))(t)
 	const last = "/etc/kubernetes/kubelet.conf.d/deeper/20.conf"
-	if k.Endpoint() != ours || !slices.Equal(k.Named, []string{last}) || k.configs[0].path != "/etc/kubelet.yaml" {
-		t.Errorf("got %s by %v; its configuration is %v", k.Endpoint(), k.Named, k.configs)
+	if k.Endpoint() != ours || !slices.Equal(k.named(), []string{last}) || k.configs[0].path != "/etc/kubelet.yaml" {
+		t.Errorf("got %s by %v; its configuration is %v", k.Endpoint(), k.named(), k.configs)
 	}
 	test.Equal(t, "it is well at", k.HealthAddress(), "127.0.0.1:10300")
 }
@@ -231,7 +231,7 @@ func TestK3sLedToBerth(t *testing.T) {
 			}
 			k, err := Find(root)
 			if err != nil || k.Left() == nil || k.Endpoint() != ours {
-				t.Errorf("it uses %s by %v: %v", k.Endpoint(), k.Named, err)
+				t.Errorf("it uses %s by %v: %v", k.Endpoint(), k.named(), err)
 			}
 		})
 	}

@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
-	nodev1 "k8s.io/api/node/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/berth-cri/berth/contrib/cluster/pkg/policy"
@@ -123,8 +122,15 @@ func (p *policyCommand) policy(ctx context.Context) error {
 			return err
 		}
 		for i := range classes {
-			p.forget(&classes[i])
-			o.Classes = append(o.Classes, runtimeclass.Class{Source: runtimeclass.Source{File: "the cluster"}, Version: "v1", RuntimeClass: &classes[i]})
+			c := runtimeclass.Class{Source: runtimeclass.Source{File: "the cluster"}, Version: "v1", RuntimeClass: &classes[i]}
+			// One class must not keep the whole cluster from having policies.
+			if _, err := c.Annotated(); err != nil {
+				p.note("%v; what its annotations say is left out: generate the class again, or remove them", err)
+				for _, key := range runtimeclass.Annotations {
+					delete(c.Annotations, key)
+				}
+			}
+			o.Classes = append(o.Classes, c)
 		}
 	}
 	objects, err := policy.Generate(o)
@@ -139,18 +145,6 @@ func (p *policyCommand) policy(ctx context.Context) error {
 		p.note("%s", note)
 	}
 	return printObjects(p.program, p.output, all, nil)
-}
-
-// forget takes annotations away that cannot be read, and says so: one class must not keep the
-// whole cluster from having policies.
-func (p *policyCommand) forget(c *nodev1.RuntimeClass) {
-	one := runtimeclass.Class{Source: runtimeclass.Source{File: "the cluster"}, Version: "v1", RuntimeClass: c}
-	if _, err := one.Annotated(); err != nil {
-		p.note("%v; what its annotations say is left out: generate the class again, or remove them", err)
-		for _, key := range runtimeclass.Annotations {
-			delete(c.Annotations, key)
-		}
-	}
 }
 
 // policyFiles reads what is given as files.

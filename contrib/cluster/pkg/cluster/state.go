@@ -46,10 +46,8 @@ func (s *State) handlerNames() []string {
 }
 
 func (s *State) class(name string) *nodev1.RuntimeClass {
-	for i := range s.Classes {
-		if s.Classes[i].Name == name {
-			return &s.Classes[i]
-		}
+	if i := slices.IndexFunc(s.Classes, func(c nodev1.RuntimeClass) bool { return c.Name == name }); i >= 0 {
+		return &s.Classes[i]
 	}
 	return nil
 }

@@ -79,10 +79,11 @@ func (v variables) tooLarge() error {
 // the pod asks for is not looked at again.
 const debugging = "request.operation == 'UPDATE'"
 
-// needs sets what a pod needs: lists of a capability and what asks for it. Only the
+// needs sets what classes are not known to have, and what a pod needs: lists of a capability and what asks for it. Only the
 // capabilities that matter are looked for. Requests that debug are those that add
 // containers to pods.
-func (v *variables) needs(pod string, matter []capability.Name, debugs bool) {
+func (v *variables) needs(pod string, all []class, matter []capability.Name, debugs bool) {
+	v.set("lacking", without(all, capability.No, capability.Unknown))
 	v.set("pod", pod)
 	asking, containers := "variables.pod", runtimeclass.ContainersExpression()
 	if debugs {
@@ -91,17 +92,17 @@ func (v *variables) needs(pod string, matter []capability.Name, debugs bool) {
 	}
 	v.set("asking", asking)
 	v.set("containers", containers)
-	var all []string
+	var asked []string
 	for _, e := range runtimeclass.Expressions() {
 		if !slices.Contains(matter, e.Capability) {
 			continue
 		}
 		name := "asks_" + strings.ReplaceAll(string(e.Capability), "-", "_")
 		v.set(name, e.Text)
-		all = append(all, fmt.Sprintf("[%s] + variables.%s", quote(string(e.Capability)), name))
+		asked = append(asked, fmt.Sprintf("[%s] + variables.%s", quote(string(e.Capability)), name))
 	}
 	// Sizes are compared first: a list of nothing but the name asks for nothing.
-	v.set("needs", "["+strings.Join(all, ", ")+"].filter(n, n.size() > 1)")
+	v.set("needs", "["+strings.Join(asked, ", ")+"].filter(n, n.size() > 1)")
 }
 
 // without is what classes lack, by name.
@@ -155,7 +156,6 @@ func (v *variables) reasons(all []class, o Options, debugs bool) {
 	v.set("counted", "%s", list(o.counted(all)))
 	v.set("places", "%s", runtimeclass.PlacesExpression())
 	v.set("refused", "variables.state + variables.places + variables.no")
-	v.lacking(all)
 	v.set("able", "%s.filter(k, !variables.needs.exists(n, n[0] in variables.lacking[?k].orValue([])))%s", list(able(all, o)), noWeaker(all))
 	v.set("advice", "variables.places.size() > 0 ? "+quote(runtimeclass.PlacesAdvice)+" : variables.able.size() > 0 ? 'use a class that supports it: ' + variables.able.join(', ') : 'no class with the same or stronger isolation supports it'")
 	v.set("message", "[(variables.refused + variables.unknown + [variables.advice]).join('; ')].map(m, m.size() > %d ? m.substring(0, %d) + '…' : m)[0]", longest, longest)
@@ -199,19 +199,11 @@ func (o Options) counted(all []class) []string {
 	return slices.Compact(resources)
 }
 
-// lacking sets what classes are not known to have, once.
-func (v *variables) lacking(all []class) {
-	if !slices.ContainsFunc(*v, func(one admissionv1.Variable) bool { return one.Name == "lacking" }) {
-		v.set("lacking", without(all, capability.No, capability.Unknown))
-	}
-}
-
 // windows says that a pod is for nodes that no handler of berth's is on.
 const windows = "[variables.pod.?spec.?os.?name, variables.pod.?spec.?nodeSelector[?'kubernetes.io/os']].exists(o, o.orValue('') == 'windows')"
 
 // choice sets the class that rules choose: of the first that is for the pod, else none.
 func (v *variables) choice(all []class, picks []string) {
-	v.lacking(all)
 	v.set("refusing", without(all, capability.No))
 	var rules []string
 	for i, pick := range picks {

@@ -100,7 +100,7 @@ func Generate(o Options) ([]runtime.Object, error) {
 		rule("", []string{"pods/ephemeralcontainers"}, admissionv1.Update),
 	}
 	var v variables
-	v.needs("dyn(object)", matter(all, o, false), true)
+	v.needs("dyn(object)", all, matter(all, o, false), true)
 	v.set("class", "variables.pod.?spec.?runtimeClassName.orValue('')")
 	v.reasons(all, o, true)
 	matched := constraints(pods, o)
@@ -144,7 +144,7 @@ func matter(all []class, o Options, choosing bool) []capability.Name {
 // chooses is the policy that gives pods a class.
 func chooses(all []class, o Options, picks []string) pair {
 	var v variables
-	v.needs("dyn(object)", matter(all, o, true), false)
+	v.needs("dyn(object)", all, matter(all, o, true), false)
 	v.choice(all, picks)
 	// A pod that rules could not look at might run without the isolation that it needs.
 	fail := admissionv1.Fail
@@ -188,7 +188,7 @@ func workloads(all []class, o Options, picks []string) pair {
 	)
 	name := "variables.pod.?spec.?runtimeClassName.orValue('')"
 	var v variables
-	v.needs(template, matter(all, o, len(picks) > 0), false)
+	v.needs(template, all, matter(all, o, len(picks) > 0), false)
 	if len(picks) > 0 {
 		v.choice(all, picks)
 		name = "variables.pod.?spec.?runtimeClassName.orValue(variables.chosen)"

@@ -1,6 +1,7 @@
 package runtimeclass
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -80,12 +81,6 @@ func (a *Admission) schedule(pod *corev1.Pod) error {
 // forbidden is an answer of the API server. A pod without a name is called by what
 // its name will begin with.
 func forbidden(pod *corev1.Pod, why error) string {
-	name := pod.Name
-	if name == "" {
-		name = pod.GenerateName
-	}
-	if name == "" {
-		name = "Unknown"
-	}
+	name := cmp.Or(pod.Name, pod.GenerateName, "Unknown")
 	return apierrors.NewForbidden(corev1.Resource("pods"), name, why).Error()
 }

@@ -83,10 +83,10 @@ func jsonDocuments(text []byte) ([]*document, bool) {
 	}
 }
 
-var yamlLine = regexp.MustCompile(`^yaml: line (\d+): `)
+var yamlLine = regexp.MustCompile(`^line (\d+): `)
 
 // json converts a document as kubectl would. Keys that are there twice are mistakes.
-func (d *document) json(s Source) ([]byte, error) {
+func (d *document) json(s Source) ([]byte, *Problem) {
 	if json.Valid(d.text) {
 		return d.text, nil
 	}
@@ -94,14 +94,16 @@ func (d *document) json(s Source) ([]byte, error) {
 	if err == nil {
 		return text, nil
 	}
-	p := Problem{Source: s, line: d.line}
-	p.Text = strings.TrimPrefix(strings.TrimPrefix(err.Error(), "error converting YAML to JSON: "), "yaml: unmarshal errors:\n  ")
-	p.Text = strings.TrimPrefix(p.Text, "error unmarshaling JSON: ")
-	if m := yamlLine.FindStringSubmatch("yaml: " + strings.TrimPrefix(p.Text, "yaml: ")); m != nil {
+	p := &Problem{Source: s, line: d.line}
+	why := err.Error()
+	for _, prefix := range []string{"error converting YAML to JSON: ", "yaml: unmarshal errors:\n  ", "error unmarshaling JSON: ", "yaml: "} {
+		why = strings.TrimPrefix(why, prefix)
+	}
+	if m := yamlLine.FindStringSubmatch(why); m != nil {
 		n, _ := strconv.Atoi(m[1]) // at most digits; a number too large is 0
 		p.line = d.line + max(n, 1) - 1
-		p.Text = strings.TrimPrefix("yaml: "+strings.TrimPrefix(p.Text, "yaml: "), m[0])
+		why = strings.TrimPrefix(why, m[0])
 	}
-	p.Text = "is not YAML: " + strings.TrimPrefix(p.Text, "yaml: ")
+	p.Text = "is not YAML: " + why
 	return nil, p
 }

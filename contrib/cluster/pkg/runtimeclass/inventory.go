@@ -158,9 +158,9 @@ func ParseOne(file string, text []byte, what string, into any) (Source, error) {
 		return Source{}, Problems{{Source: Source{File: file}, Text: fmt.Sprintf("is not %s: it has %d documents instead of one", what, len(all))}}
 	}
 	s := Source{File: file, Document: 1, document: all[0]}
-	body, err := all[0].json(s)
-	if err != nil {
-		return Source{}, err
+	body, wrong := all[0].json(s)
+	if wrong != nil {
+		return Source{}, *wrong
 	}
 	problems, read := unmarshal(s, body, into, what)
 	switch {

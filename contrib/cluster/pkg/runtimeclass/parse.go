@@ -89,9 +89,9 @@ func Parse(file string, text []byte) ([]Object, error) {
 	p := &parser{}
 	for i, d := range all {
 		s := Source{File: file, Document: i + 1, document: d}
-		body, err := d.json(s)
-		if err != nil {
-			p.fail(s, err)
+		body, wrong := d.json(s)
+		if wrong != nil {
+			p.problems = append(p.problems, *wrong)
 			continue
 		}
 		if string(bytes.TrimSpace(body)) != "null" {
@@ -134,12 +134,8 @@ type parser struct {
 	problems Problems
 }
 
-func (p *parser) fail(s Source, err error) {
-	var one Problem
-	if !errors.As(err, &one) {
-		one = Problem{Source: s, Text: err.Error()}
-	}
-	p.problems = append(p.problems, one)
+func (p *parser) fail(s Source, format string, args ...any) {
+	p.problems = append(p.problems, Problem{Source: s, Text: fmt.Sprintf(format, args...)})
 }
 
 // header is what every object begins with.
@@ -152,7 +148,7 @@ type header struct {
 func (p *parser) read(s Source, body []byte, inherited header, depth int) {
 	var h header
 	if err := strictjson.UnmarshalCaseSensitivePreserveInts(body, &h); err != nil {
-		p.fail(s, fmt.Errorf("is not a Kubernetes object: must be a mapping with apiVersion and kind (%w)", plain(err)))
+		p.fail(s, "is not a Kubernetes object: must be a mapping with apiVersion and kind (%v)", plain(err))
 		return
 	}
 	if h == (header{}) {
@@ -166,7 +162,7 @@ func (p *parser) read(s Source, body []byte, inherited header, depth int) {
 		lacks = append(lacks, "kind")
 	}
 	if len(lacks) > 0 {
-		p.fail(s, fmt.Errorf("is not a Kubernetes object: missing %s", strings.Join(lacks, " and ")))
+		p.fail(s, "is not a Kubernetes object: missing %s", strings.Join(lacks, " and "))
 		return
 	}
 	if strings.HasSuffix(h.Kind, "List") {
@@ -188,7 +184,7 @@ func (p *parser) readList(s Source, body []byte, h header, depth int) {
 		Items    []json.RawMessage `json:"items"`
 	}
 	if depth >= maxDepth {
-		p.fail(s, fmt.Errorf("has lists nested more than %d deep", maxDepth))
+		p.fail(s, "has lists nested more than %d deep", maxDepth)
 		return
 	}
 	problems, read := unmarshal(s, body, &list, "a "+h.Kind)

@@ -120,9 +120,6 @@ func keep[E any](ctx context.Context, k *Keeper, changes <-chan E) {
 	}
 }
 
-// Fault says why the files are not true, or is nil.
-func (k *Keeper) Fault() error { return k.tally.fault() }
-
 // closePatience is how long Close waits for a file system that does not answer.
 const closePatience = 2 * time.Second
 

@@ -38,17 +38,18 @@ func (t *tally) is(wrong error) {
 	}
 }
 
-func (t *tally) fault() error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.wrong
-}
-
 func (t *tally) unwanted() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.wrong = nil
 	t.current.Reset()
+}
+
+// Fault says why the files are not true, or is nil.
+func (k *Keeper) Fault() error {
+	k.tally.mu.Lock()
+	defer k.tally.mu.Unlock()
+	return k.tally.wrong
 }
 
 // Describe implements prometheus.Collector.

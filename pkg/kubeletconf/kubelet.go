@@ -248,18 +248,15 @@ func yamlValue(text, key string) string {
 	return v
 }
 
-// flagText matches a flag with its value, where it is not in a comment.
-func flagText(name string) *regexp.Regexp {
-	return regexp.MustCompile(`(?m)^[ \t]*(?:[^#; \t\n][^\n]*?)?--` + regexp.QuoteMeta(name) + `[= ]["']?([^\s"'\\]+)`)
-}
-
 // EndpointIn is the endpoint of the runtime in a file of configuration or of flags.
 func EndpointIn(text string) string {
 	return cmp.Or(yamlValue(text, endpointKeys[0]), flagValue(text, endpointFlags[0]))
 }
 
+// flagValue is the last value of a flag, where it is not in a comment.
 func flagValue(text, name string) string {
-	m := flagText(name).FindAllStringSubmatch(text, -1)
+	flag := regexp.MustCompile(`(?m)^[ \t]*(?:[^#; \t\n][^\n]*?)?--` + regexp.QuoteMeta(name) + `[= ]["']?([^\s"'\\]+)`)
+	m := flag.FindAllStringSubmatch(text, -1)
 	if m == nil {
 		return ""
 	}

@@ -136,7 +136,9 @@ func Check(name string, p Purpose) error {
 func CheckDir(name string, p Purpose) error {
 	w := Find(name)
 	defer w.Close()
-	w.list()
+	if n := len(w.Hops); w.err == nil && w.Hops[n-1].Mode.IsDir() {
+		w.Hops[n-1].Listed = true
+	}
 	return w.check(p)
 }
 
@@ -145,13 +147,6 @@ func (w *Way) check(p Purpose) error {
 		return err
 	}
 	return w.err
-}
-
-// list marks the directory that the way ends at.
-func (w *Way) list() {
-	if n := len(w.Hops); w.err == nil && w.Hops[n-1].Mode.IsDir() {
-		w.Hops[n-1].Listed = true
-	}
 }
 
 // Warnings are what is to be said of something that is used all the same.

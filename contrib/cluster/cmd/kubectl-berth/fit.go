@@ -13,7 +13,6 @@ import (
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/cli-runtime/pkg/resource"
 
 	"github.com/berth-cri/berth/contrib/cluster/pkg/cluster"
@@ -177,26 +176,20 @@ func (p *fitCommand) fetch(ctx context.Context, s *server, args []string) ([]run
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		o, err := objectOf(info.Object, info.ObjectName())
+		body, err := json.Marshal(info.Object)
 		if err != nil {
 			return nil, err
+		}
+		o, err := runtimeclass.Read(info.ObjectName(), body)
+		if err != nil {
+			return nil, err
+		}
+		if o.Pod == nil {
+			return nil, wrong(fmt.Errorf("%s has no pods", o))
 		}
 		all = append(all, o)
 	}
 	return all, nil
-}
-
-// objectOf reads a pod, or what makes pods.
-func objectOf(from runtime.Object, name string) (runtimeclass.Object, error) {
-	body, err := json.Marshal(from)
-	if err != nil {
-		return runtimeclass.Object{}, err
-	}
-	o, err := runtimeclass.Read(name, body)
-	if err == nil && o.Pod == nil {
-		err = wrong(fmt.Errorf("%s has no pods", o))
-	}
-	return o, err
 }
 
 func fitTable(all []fitted, wide bool) *output.Table {

@@ -123,7 +123,9 @@ func Fit(pod *corev1.Pod, s *State, o FitOptions) []Candidate {
 		}
 	}
 	slices.SortStableFunc(all, func(a, b Candidate) int {
-		return cmp.Or(cmp.Compare(rank(a.Fits), rank(b.Fits)), cmp.Compare(strength(b.Isolation), strength(a.Isolation)), compareOverhead(a, b),
+		return cmp.Or(cmp.Compare(rank(a.Fits), rank(b.Fits)), cmp.Compare(strength(b.Isolation), strength(a.Isolation)),
+			// What is declared is what a pod costs.
+			a.Overhead.Memory().Cmp(*b.Overhead.Memory()), a.Overhead.Cpu().Cmp(*b.Overhead.Cpu()),
 			cmp.Compare(a.Class, b.Class), cmp.Compare(a.Handler, b.Handler))
 	})
 	return all
@@ -151,11 +153,6 @@ func rank(a capability.Answer) int {
 
 func strength(i capability.Isolation) int {
 	return slices.Index([]capability.Isolation{capability.SharedKernel, capability.UserSpaceKernel, capability.VM}, i)
-}
-
-// compareOverhead compares what is declared, for that is what a pod costs.
-func compareOverhead(a, b Candidate) int {
-	return cmp.Or(a.Overhead.Memory().Cmp(*b.Overhead.Memory()), a.Overhead.Cpu().Cmp(*b.Overhead.Cpu()))
 }
 
 // admitted holds what admission makes of a pod against all nodes.
@@ -272,7 +269,7 @@ func against(n *corev1.Node, pod *corev1.Pod, known runtimeclass.Handler, affini
 	if n.Spec.Unschedulable {
 		no = append(no, "the node is cordoned")
 	}
-	if !matches(affinity, n) {
+	if match, err := affinity.Match(n); err != nil || !match {
 		no = append(no, "the node's labels do not match"+missing(pod.Spec.NodeSelector, n))
 	}
 	if taint, kept := untolerated(n, pod.Spec.Tolerations); kept {

@@ -92,11 +92,8 @@ func Unlabelled(c *nodev1.RuntimeClass, nodes []corev1.Node) bool {
 // Uncounted says whether pods of a class have one of a resource that no node has: then
 // they stay pending, until somebody sets its capacity.
 func Uncounted(c *nodev1.RuntimeClass, nodes []corev1.Node) bool {
-	return runtimeclass.Counted(c) && !slices.ContainsFunc(nodes, func(n corev1.Node) bool { return counts(&n, c.Handler) })
-}
-
-// counts says whether it is known how many pods of a handler a node has room for.
-func counts(n *corev1.Node, handler string) bool {
-	_, there := n.Status.Capacity[corev1.ResourceName(nodelabel.Pods(handler))]
-	return there
+	return runtimeclass.Counted(c) && !slices.ContainsFunc(nodes, func(n corev1.Node) bool {
+		_, there := n.Status.Capacity[corev1.ResourceName(nodelabel.Pods(c.Handler))]
+		return there
+	})
 }

@@ -9,7 +9,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	nodev1 "k8s.io/api/node/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 
 	"github.com/berth-cri/berth/contrib/cluster/pkg/runtimeclass"
 	"github.com/berth-cri/berth/pkg/printable"
@@ -95,11 +94,6 @@ func (s *State) having(name string) []string {
 		}
 	}
 	return all
-}
-
-func matches(a nodeaffinity.RequiredNodeAffinity, n *corev1.Node) bool {
-	ok, err := a.Match(n)
-	return ok && err == nil
 }
 
 // withoutClass is a pod as it was before it got what its class gives. Overhead is from

@@ -119,12 +119,6 @@ func (i *Installer) writeFile(path, text string, wanted, ours bool) error {
 	return i.root().Put(path, []byte(text), 0o644)
 }
 
-// unitText is the unit as it is shipped, with the programs in their place.
-func (i *Installer) unitText() (string, error) {
-	text, err := os.ReadFile(filepath.Join(i.Payload, "berth.service"))
-	return signed(strings.ReplaceAll(string(text), "/usr/bin/", Programs+"/")), err
-}
-
 // programs copies the programs to the directory of their version. The installer is among them.
 func (r *run) programs(ctx context.Context) error {
 	bin := filepath.Join(home, r.w.Version, "bin")

@@ -32,10 +32,11 @@ var labelFiles = []string{
 // start has berth run as it is wanted, and returns what is healthy then. If it is not, the version
 // and the files that it was last healthy with are linked and started again.
 func (r *run) start(ctx context.Context) (release, error) {
-	unit, err := r.unitText()
+	text, err := os.ReadFile(filepath.Join(r.Payload, "berth.service"))
 	if err != nil {
 		return release{}, err
 	}
+	unit := signed(strings.ReplaceAll(string(text), "/usr/bin/", Programs+"/"))
 	wanted := release{Version: r.w.Version, Unit: unit, Files: configTexts(r.beside, r.w.Config), Beside: r.beside}
 	for _, rt := range r.w.Runtimes {
 		// A runtime that is served stays so; its next version is a step of its own.

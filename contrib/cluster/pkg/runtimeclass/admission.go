@@ -27,7 +27,10 @@ type Admission struct {
 func Admit(pod *corev1.Pod, classes []Class) Admission {
 	a := Admission{Pod: pod.DeepCopy()}
 	rejected := func(format string, args ...any) Admission {
-		return Admission{Rejection: forbidden(pod, fmt.Errorf(format, args...)), Pod: pod, Class: a.Class}
+		// A pod without a name is called by what its name will begin with.
+		name := cmp.Or(pod.Name, pod.GenerateName, "Unknown")
+		answer := apierrors.NewForbidden(corev1.Resource("pods"), name, fmt.Errorf(format, args...))
+		return Admission{Rejection: answer.Error(), Pod: pod, Class: a.Class}
 	}
 	if name := pod.Spec.RuntimeClassName; name != nil {
 		// A cluster has the first of a name, and refuses others.
@@ -76,11 +79,4 @@ func (a *Admission) schedule(pod *corev1.Pod) error {
 	}
 	a.Pod.Spec.Tolerations = slices.Concat(pod.Spec.Tolerations, s.Tolerations)
 	return nil
-}
-
-// forbidden is an answer of the API server. A pod without a name is called by what
-// its name will begin with.
-func forbidden(pod *corev1.Pod, why error) string {
-	name := cmp.Or(pod.Name, pod.GenerateName, "Unknown")
-	return apierrors.NewForbidden(corev1.Resource("pods"), name, why).Error()
 }

@@ -97,19 +97,19 @@ func signed(ctx context.Context, p *policy.Policy, rule *policy.Rule, image sign
 			return fmt.Errorf("read docker_config: %w", err)
 		}
 	}
-	client, err := registry.New(config, p.PlainHTTP)
+	client, err := registry.New(image.Image, config, p.PlainHTTP)
 	if err != nil {
 		return err
 	}
 	s := search{}
 	// One source that fails leaves the other: only a signature that counts accepts.
 	if verifier.BySimple() {
-		s.note(client.Simple(ctx, image.Image, digest, func(found registry.Simple) bool {
+		s.note(client.Simple(ctx, digest, func(found registry.Simple) bool {
 			return s.more(verifier.Simple(found.Payload, found.Signature, image))
 		}))
 	}
 	if !s.counts && verifier.ByBundle(image) {
-		s.note(client.Bundles(ctx, image.Image, digest, func(found []byte) bool {
+		s.note(client.Bundles(ctx, digest, func(found []byte) bool {
 			return s.more(verifier.Bundle(found, image))
 		}))
 	}

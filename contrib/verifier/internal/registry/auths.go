@@ -10,35 +10,41 @@ import (
 	"github.com/berth-cri/berth/contrib/verifier/internal/policy"
 )
 
-// auths are the credentials in a docker configuration. Its helpers, which are programs,
-// are not run.
-type auths struct {
-	Auths       map[string]authn.AuthConfig `json:"auths"`
-	CredsStore  string                      `json:"credsStore"`
-	CredHelpers map[string]string           `json:"credHelpers"`
-}
-
-func readAuths(text []byte) (auths, error) {
-	a := auths{}
-	if len(text) == 0 {
-		return a, nil
+// credentials are those of a registry in a docker configuration, which may be empty. Its helpers, which
+// are programs, are not run.
+func credentials(text []byte, registry string) (authn.Authenticator, error) {
+	var config struct {
+		Auths       map[string]authn.AuthConfig `json:"auths"`
+		CredsStore  string                      `json:"credsStore"`
+		CredHelpers map[string]string           `json:"credHelpers"`
 	}
-	if err := json.Unmarshal(text, &a); err != nil {
-		return auths{}, err
-	}
-	byHost := map[string]authn.AuthConfig{}
-	for key, config := range a.Auths {
-		host, is := hostOf(key)
-		if !is {
-			continue
+	if len(text) > 0 {
+		if err := json.Unmarshal(text, &config); err != nil {
+			return nil, fmt.Errorf("read docker_config: %w", err)
 		}
-		if _, twice := byHost[host]; twice {
-			return auths{}, fmt.Errorf("auths has more than one entry for %s", host)
-		}
-		byHost[host] = config
 	}
-	a.Auths = byHost
-	return a, nil
+	var found []authn.AuthConfig
+	for key, auth := range config.Auths {
+		if host, is := hostOf(key); is && host == registry {
+			found = append(found, auth)
+		}
+	}
+	if len(found) > 1 {
+		return nil, fmt.Errorf("read docker_config: auths has more than one entry for %s", registry)
+	}
+	if len(found) == 1 && found[0] != (authn.AuthConfig{}) {
+		return authn.FromConfig(found[0]), nil
+	}
+	helper := config.CredsStore
+	for key, name := range config.CredHelpers {
+		if host, is := hostOf(key); is && host == registry {
+			helper = name
+		}
+	}
+	if helper != "" {
+		return nil, fmt.Errorf("docker_config names the credential helper %q for %s, which is not run; write the credentials into auths", helper, registry)
+	}
+	return authn.Anonymous, nil
 }
 
 // hostOf is the registry of a key: "https://index.docker.io/v1/" is Docker Hub's. A key
@@ -51,20 +57,4 @@ func hostOf(key string) (host string, is bool) {
 		return policy.Canonical(host), host != ""
 	}
 	return "", false
-}
-
-func (a auths) of(registry string) (authn.Authenticator, error) {
-	if config, ok := a.Auths[registry]; ok && config != (authn.AuthConfig{}) {
-		return authn.FromConfig(config), nil
-	}
-	helper := a.CredsStore
-	for key, name := range a.CredHelpers {
-		if host, is := hostOf(key); is && host == registry {
-			helper = name
-		}
-	}
-	if helper != "" {
-		return nil, fmt.Errorf("docker_config names the credential helper %q for %s, which is not run; write the credentials into auths", helper, registry)
-	}
-	return authn.Anonymous, nil
 }

@@ -1,8 +1,8 @@
 // Package registry reads the signatures of an image from its registry, in bounds:
 //
-//	c, err := registry.New(dockerConfig, plainHTTP)
-//	err = c.Simple(ctx, image, digest, func(s registry.Simple) bool { … })
-//	err = c.Bundles(ctx, image, digest, func(bundle []byte) bool { … })
+//	c, err := registry.New(image, dockerConfig, plainHTTP)
+//	err = c.Simple(ctx, digest, func(s registry.Simple) bool { … })
+//	err = c.Bundles(ctx, digest, func(bundle []byte) bool { … })
 //
 // What it returns was written by whoever may push, and proves nothing by itself.
 package registry
@@ -44,24 +44,25 @@ type Simple struct {
 	Signature string
 }
 
-// Client reads from one registry after the other. Not for use by several goroutines.
+// Client reads from the registry of one image. Not for use by several goroutines.
 type Client struct {
-	auths     auths
-	plainHTTP map[string]bool
-	transport http.RoundTripper
-	left      int
+	repository name.Repository
+	puller     *remote.Puller
+	options    []remote.Option
+	transport  *bounded
+	left       int
 }
 
-// New takes a docker configuration, which may be empty, and the registries that need
+// New takes an image, a docker configuration, which may be empty, and the registries that need
 // no TLS.
-func New(dockerConfig []byte, plainHTTP []string) (*Client, error) {
-	c := &Client{plainHTTP: map[string]bool{}, left: MaxSignatures}
-	for _, host := range plainHTTP {
-		c.plainHTTP[policy.Canonical(host)] = true
+func New(image policy.Image, dockerConfig []byte, plainHTTP []string) (*Client, error) {
+	auth, err := credentials(dockerConfig, image.Registry)
+	if err != nil {
+		return nil, err
 	}
-	var err error
-	if c.auths, err = readAuths(dockerConfig); err != nil {
-		return nil, fmt.Errorf("read docker_config: %w", err)
+	plain := map[string]bool{}
+	for _, host := range plainHTTP {
+		plain[policy.Canonical(host)] = true
 	}
 	standard, ok := http.DefaultTransport.(*http.Transport)
 	if !ok {
@@ -69,45 +70,27 @@ func New(dockerConfig []byte, plainHTTP []string) (*Client, error) {
 	}
 	inner := standard.Clone()
 	inner.MaxResponseHeaderBytes = 256 << 10
-	c.transport = &bounded{inner: inner, plainHTTP: c.plainHTTP}
+	c := &Client{transport: &bounded{inner: inner, plainHTTP: plain}, left: MaxSignatures}
+	options := []name.Option{name.StrictValidation}
+	if plain[image.Registry] {
+		options = append(options, name.Insecure)
+	}
+	if c.repository, err = name.NewRepository(image.Repository(), options...); err != nil {
+		return nil, err
+	}
+	if policy.Canonical(c.repository.RegistryStr()) != image.Registry || c.repository.RepositoryStr() != image.Path {
+		return nil, fmt.Errorf("%s would be read from %s", image.Repository(), c.repository.Name())
+	}
+	c.options = []remote.Option{remote.WithTransport(c.transport), remote.WithAuth(auth), remote.WithJobs(1), remote.WithUserAgent("berth-verify-sigstore")}
+	if c.puller, err = remote.NewPuller(c.options...); err != nil {
+		return nil, err
+	}
+	c.options = append(c.options, remote.Reuse(c.puller))
 	return c, nil
 }
 
-// session is what one image's registry is asked by.
-type session struct {
-	repository name.Repository
-	puller     *remote.Puller
-	options    []remote.Option
-}
-
-func (c *Client) session(ctx context.Context, image policy.Image) (*session, error) {
-	options := []name.Option{name.StrictValidation}
-	if c.plainHTTP[image.Registry] {
-		options = append(options, name.Insecure)
-	}
-	repository, err := name.NewRepository(image.Repository(), options...)
-	if err != nil {
-		return nil, err
-	}
-	if policy.Canonical(repository.RegistryStr()) != image.Registry || repository.RepositoryStr() != image.Path {
-		return nil, fmt.Errorf("%s would be read from %s", image.Repository(), repository.Name())
-	}
-	auth, err := c.auths.of(image.Registry)
-	if err != nil {
-		return nil, err
-	}
-	s := &session{repository: repository, options: []remote.Option{
-		remote.WithContext(ctx), remote.WithTransport(c.transport), remote.WithAuth(auth), remote.WithJobs(1), remote.WithUserAgent("berth-verify-sigstore"),
-	}}
-	if s.puller, err = remote.NewPuller(s.options...); err != nil {
-		return nil, err
-	}
-	s.options = append(s.options, remote.Reuse(s.puller))
-	return s, nil
-}
-
-func (s *session) manifest(ctx context.Context, of name.Reference) (*v1.Manifest, error) {
-	found, err := s.puller.Get(ctx, of)
+func (c *Client) manifest(ctx context.Context, of name.Reference) (*v1.Manifest, error) {
+	found, err := c.puller.Get(ctx, of)
 	if err != nil {
 		return nil, err
 	}
@@ -119,12 +102,8 @@ func (s *session) manifest(ctx context.Context, of name.Reference) (*v1.Manifest
 }
 
 // Simple hands out the signatures of cosign's tag scheme until yield wants no more.
-func (c *Client) Simple(ctx context.Context, image policy.Image, digest v1.Hash, yield func(Simple) bool) error {
-	s, err := c.session(ctx, image)
-	if err != nil {
-		return err
-	}
-	manifest, err := s.manifest(ctx, s.repository.Tag(digest.Algorithm+"-"+digest.Hex+".sig"))
+func (c *Client) Simple(ctx context.Context, digest v1.Hash, yield func(Simple) bool) error {
+	manifest, err := c.manifest(ctx, c.repository.Tag(digest.Algorithm+"-"+digest.Hex+".sig"))
 	if missing(err) {
 		return nil
 	}
@@ -140,7 +119,7 @@ func (c *Client) Simple(ctx context.Context, image policy.Image, digest v1.Hash,
 		if err := c.take(); err != nil {
 			return err
 		}
-		payload, err := blob(ctx, s, layer)
+		payload, err := c.blob(ctx, layer)
 		if err != nil {
 			return err
 		}
@@ -152,12 +131,8 @@ func (c *Client) Simple(ctx context.Context, image policy.Image, digest v1.Hash,
 }
 
 // Bundles hands out the sigstore bundles that refer to the image.
-func (c *Client) Bundles(ctx context.Context, image policy.Image, digest v1.Hash, yield func([]byte) bool) error {
-	s, err := c.session(ctx, image)
-	if err != nil {
-		return err
-	}
-	index, err := remote.Referrers(s.repository.Digest(digest.String()), s.options...)
+func (c *Client) Bundles(ctx context.Context, digest v1.Hash, yield func([]byte) bool) error {
+	index, err := remote.Referrers(c.repository.Digest(digest.String()), append(c.options, remote.WithContext(ctx))...)
 	if missing(err) {
 		return nil
 	}
@@ -172,7 +147,7 @@ func (c *Client) Bundles(ctx context.Context, image policy.Image, digest v1.Hash
 		if list.Manifests[i].ArtifactType != bundleType {
 			continue
 		}
-		bundle, err := c.bundle(ctx, s, list.Manifests[i].Digest)
+		bundle, err := c.bundle(ctx, list.Manifests[i].Digest)
 		if err != nil {
 			return err
 		}
@@ -184,18 +159,18 @@ func (c *Client) Bundles(ctx context.Context, image policy.Image, digest v1.Hash
 }
 
 // bundle is nil if the manifest has none.
-func (c *Client) bundle(ctx context.Context, s *session, digest v1.Hash) ([]byte, error) {
+func (c *Client) bundle(ctx context.Context, digest v1.Hash) ([]byte, error) {
 	if err := c.take(); err != nil {
 		return nil, err
 	}
-	manifest, err := s.manifest(ctx, s.repository.Digest(digest.String()))
+	manifest, err := c.manifest(ctx, c.repository.Digest(digest.String()))
 	if err != nil {
 		return nil, err
 	}
 	if len(manifest.Layers) != 1 || manifest.Layers[0].MediaType != bundleType {
 		return nil, nil
 	}
-	return blob(ctx, s, &manifest.Layers[0])
+	return c.blob(ctx, &manifest.Layers[0])
 }
 
 // take counts a signature.
@@ -208,11 +183,11 @@ func (c *Client) take() error {
 }
 
 // blob is what a descriptor stands for. Its digest is verified as it is read.
-func blob(ctx context.Context, s *session, of *v1.Descriptor) ([]byte, error) {
+func (c *Client) blob(ctx context.Context, of *v1.Descriptor) ([]byte, error) {
 	if of.Size > MaxDocument {
 		return nil, fmt.Errorf("signature %s has %d bytes; the most is %d", of.Digest, of.Size, MaxDocument)
 	}
-	layer, err := s.puller.Layer(ctx, s.repository.Digest(of.Digest.String()))
+	layer, err := c.puller.Layer(ctx, c.repository.Digest(of.Digest.String()))
 	if err != nil {
 		return nil, err
 	}

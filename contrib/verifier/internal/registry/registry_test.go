@@ -34,15 +34,11 @@ func imageAt(t *testing.T, server *httptest.Server) policy.Image {
 // trusting is a client that trusts the test's certificate.
 func trusting(t *testing.T, server *httptest.Server, plain ...string) *Client {
 	t.Helper()
-	c, err := New(nil, plain)
+	c, err := New(imageAt(t, server), nil, plain)
 	if err != nil {
 		t.Fatal(err)
 	}
-	b, ok := c.transport.(*bounded)
-	if !ok {
-		t.Fatal("answers are not bounded")
-	}
-	inner, ok := b.inner.(*http.Transport)
+	inner, ok := c.transport.inner.(*http.Transport)
 	if !ok {
 		t.Fatal("no transport")
 	}
@@ -66,20 +62,20 @@ func TestTLS(t *testing.T) {
 	server.StartTLS()
 	defer server.Close()
 	c := trusting(t, server)
-	if err := c.Simple(t.Context(), imageAt(t, server), hash, nothing); err != nil {
+	if err := c.Simple(t.Context(), hash, nothing); err != nil {
 		t.Error(err)
 	}
-	if err := c.Bundles(t.Context(), imageAt(t, server), hash, func([]byte) bool { return true }); err != nil {
+	if err := c.Bundles(t.Context(), hash, func([]byte) bool { return true }); err != nil {
 		t.Error(err)
 	}
 	if asked < 3 {
 		t.Errorf("asked %d times", asked)
 	}
-	stranger, err := New(nil, nil)
+	stranger, err := New(imageAt(t, server), nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := stranger.Simple(t.Context(), imageAt(t, server), hash, nothing); err == nil {
+	if err := stranger.Simple(t.Context(), hash, nothing); err == nil {
 		t.Error("a certificate that is not trusted passes")
 	}
 }
@@ -92,11 +88,11 @@ func TestPlainHTTP(t *testing.T) {
 		w.WriteHeader(http.StatusNotFound)
 	}))
 	defer plain.Close()
-	c, err := New(nil, nil)
+	c, err := New(imageAt(t, plain), nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := c.Simple(t.Context(), imageAt(t, plain), hash, nothing); err == nil || asked > 0 {
+	if err := c.Simple(t.Context(), hash, nothing); err == nil || asked > 0 {
 		t.Errorf("asked without TLS: %v, %d", err, asked)
 	}
 	for name, handler := range map[string]http.HandlerFunc{
@@ -111,7 +107,7 @@ func TestPlainHTTP(t *testing.T) {
 		},
 	} {
 		server := httptest.NewTLSServer(handler)
-		if err := trusting(t, server).Simple(t.Context(), imageAt(t, server), hash, nothing); err == nil || asked > 0 {
+		if err := trusting(t, server).Simple(t.Context(), hash, nothing); err == nil || asked > 0 {
 			t.Errorf("%s: asked without TLS: %v, %d", name, err, asked)
 		}
 		server.Close()
@@ -128,14 +124,14 @@ func TestRegistryThatStalls(t *testing.T) {
 	}))
 	defer server.Close()
 	defer close(stop)
-	c, err := New(nil, []string{server.Listener.Addr().String()})
+	c, err := New(imageAt(t, server), nil, []string{server.Listener.Addr().String()})
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
 	began := time.Now()
-	if err := c.Simple(ctx, imageAt(t, server), hash, nothing); err == nil || time.Since(began) > 10*time.Second {
+	if err := c.Simple(ctx, hash, nothing); err == nil || time.Since(began) > 10*time.Second {
 		t.Errorf("after %v: %v", time.Since(began), err)
 	}
 }

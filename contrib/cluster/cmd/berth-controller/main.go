@@ -122,7 +122,6 @@ func run(ctx context.Context, kubeconfig, namespace, address string, counting ca
 	return lead(ctx, client, namespace, live, func() { ready.Store(true) }, func(ctx context.Context) error { return capacity.Run(ctx, client, counting, m) })
 }
 
-// connect finds the API server.
 func connect(kubeconfig string) (*rest.Config, error) {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath = kubeconfig

@@ -37,7 +37,6 @@ Pods are those of all namespaces, or of -n. Warnings only fail the command with 
 	return c
 }
 
-// audited is what audit prints.
 type audited struct {
 	Nodes   int `json:"nodes"`
 	Classes int `json:"classes"`

@@ -37,7 +37,6 @@ pods, by --handlers, and overhead below what was measured, by --handlers or
 	return c
 }
 
-// linted is what lint prints.
 type linted struct {
 	Classes int `json:"classes"`
 	severities
@@ -84,7 +83,6 @@ func (p *lintCommand) options() (o runtimeclass.LintOptions, err error) {
 	return o, err
 }
 
-// severities counts findings.
 type severities struct {
 	Errors   int `json:"errors"`
 	Warnings int `json:"warnings"`

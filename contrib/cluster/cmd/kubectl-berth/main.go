@@ -134,7 +134,6 @@ type program struct {
 	config *genericclioptions.ConfigFlags
 }
 
-// misused is an error of the command line.
 func misused(c *cobra.Command, err error) error {
 	return wrong(fmt.Errorf("%w; see \"%s --help\"", err, c.CommandPath()))
 }

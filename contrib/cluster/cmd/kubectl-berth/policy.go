@@ -147,7 +147,6 @@ func (p *policyCommand) policy(ctx context.Context) error {
 	return printObjects(p.program, p.output, all, nil)
 }
 
-// policyFiles reads what is given as files.
 func (p *policyCommand) policyFiles(o *policy.Options) (err error) {
 	if p.list != "" {
 		if o.Handlers, err = p.inventory(p.list); err != nil {

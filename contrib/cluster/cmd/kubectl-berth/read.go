@@ -16,7 +16,6 @@ import (
 	"github.com/berth-cri/berth/contrib/cluster/pkg/runtimeclass"
 )
 
-// list reads a whole list, in pages.
 func list[T any, L runtime.Object](ctx context.Context, s *server, resource string, read func(context.Context, metav1.ListOptions) (L, error), options metav1.ListOptions) ([]T, error) {
 	page := func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return read(ctx, o) }
 	from, _, err := pager.New(page).List(ctx, options)
@@ -41,7 +40,6 @@ func (s *server) runtimeClasses(ctx context.Context) ([]nodev1.RuntimeClass, err
 	return list[nodev1.RuntimeClass](ctx, s, "runtimeclasses", s.classes.List, metav1.ListOptions{})
 }
 
-// state reads nodes and classes.
 func (s *server) state(ctx context.Context) (state *cluster.State, err error) {
 	state = &cluster.State{}
 	if state.Nodes, err = s.nodes(ctx); err == nil {

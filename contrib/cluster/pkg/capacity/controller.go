@@ -38,7 +38,6 @@ const (
 	syncTimeout = 5 * time.Minute
 )
 
-// controller keeps the status of nodes.
 type controller struct {
 	client   kubernetes.Interface
 	counting Counting
@@ -135,7 +134,6 @@ func (c *controller) watch() error {
 	return errors.Join(all...)
 }
 
-// lists lists and watches some objects.
 func (c *controller) lists(from cache.Getter, what string, which fields.Selector) cache.ListerWatcher {
 	return cache.ToListWatcherWithWatchListSemantics(cache.NewListWatchFromClient(from, what, "", which), c.client)
 }

@@ -55,7 +55,6 @@ func places(of corev1.ResourceList) []place {
 	return all
 }
 
-// slimPod is PodOf for caches.
 func (c Counting) slimPod(o any) (any, error) {
 	if p, is := o.(*corev1.Pod); is {
 		return PodOf(p, c), nil

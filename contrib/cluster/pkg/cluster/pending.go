@@ -85,7 +85,6 @@ func (s *State) auditPod(p *corev1.Pod, said string) *Finding {
 	return nil
 }
 
-// having are the nodes with a handler.
 func (s *State) having(name string) []string {
 	var all []string
 	for i := range s.Nodes {

@@ -52,7 +52,6 @@ func (s *State) class(name string) *nodev1.RuntimeClass {
 	return nil
 }
 
-// classesOf are the names of the classes that have a handler.
 func (s *State) classesOf(handler string) []string {
 	var all []string
 	for i := range s.Classes {

@@ -9,7 +9,6 @@ import (
 	"time"
 )
 
-// active returns whether berth runs.
 func (i *Installer) active(ctx context.Context) bool {
 	_, err := i.Host.Run(ctx, "systemctl", "is-active", "--quiet", "berth.service")
 	return err == nil

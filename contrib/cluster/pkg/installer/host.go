@@ -22,7 +22,6 @@ type Chroot struct {
 	Root string
 }
 
-// searched are where programs of a node are.
 var searched = []string{"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"}
 
 // limit is how long a program may take. One that hangs, as systemctl does while a unit never

@@ -87,10 +87,8 @@ const (
 	extraFile  = dropIns + "/90-installer.toml"
 )
 
-// root is the node's root directory.
 func (i *Installer) root() nodefs.Root { return nodefs.Root(i.Root) }
 
-// run is one run on a node.
 type run struct {
 	*Installer
 	w  Wanted

@@ -121,7 +121,6 @@ func Generate(o Options) ([]runtime.Object, error) {
 	return append(policies, bindings...), nil
 }
 
-// pair is a policy with its binding.
 type pair struct {
 	policy, binding runtime.Object
 	variables       variables

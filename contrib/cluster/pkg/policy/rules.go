@@ -51,7 +51,6 @@ const Strongest capability.Isolation = "strongest"
 // strengths are all from the strongest to the weakest.
 var strengths = []capability.Isolation{capability.VM, capability.UserSpaceKernel, capability.SharedKernel}
 
-// isolations are all that a rule can have.
 var isolations = append([]capability.Isolation{Strongest}, strengths...)
 
 // allowed are the keys below a path.

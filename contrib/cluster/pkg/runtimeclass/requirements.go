@@ -69,7 +69,6 @@ func (r rule) firstOf(pod map[string]any, containers []place) (field, value stri
 	return "", "", false
 }
 
-// lookup is a field of an object, or nil.
 func lookup(object any, path string) any {
 	for step := range strings.SplitSeq(path, ".") {
 		fields, ok := object.(map[string]any)

@@ -84,7 +84,6 @@ type ask struct {
 	expression func(site) string
 }
 
-// place is an object to look for fields in.
 type place struct {
 	// at is where the pod has it; empty if it is the pod.
 	at     string

@@ -173,7 +173,6 @@ func (c *Client) bundle(ctx context.Context, digest v1.Hash) ([]byte, error) {
 	return c.blob(ctx, &manifest.Layers[0])
 }
 
-// take counts a signature.
 func (c *Client) take() error {
 	if c.left <= 0 {
 		return ErrTooMany

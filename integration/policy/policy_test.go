@@ -396,7 +396,7 @@ func (b *bed) furnish(t *testing.T) []runtimeclass.Class {
 	t.Helper()
 	var all []runtimeclass.Class
 	for _, h := range handlers(t) {
-		c := runtimeclass.Generate(h, runtimeclass.GenerateOptions{}).RuntimeClass
+		c, _ := runtimeclass.Generate(h, runtimeclass.GenerateOptions{})
 		c.Overhead = &nodev1.Overhead{PodFixed: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("10Mi")}}
 		all = append(all, runtimeclass.Class{Version: "v1", RuntimeClass: c})
 	}
@@ -681,7 +681,7 @@ func (b *bed) many(t *testing.T) {
 	b.furnish(t)
 	var classes []runtimeclass.Class
 	for i := range 40 {
-		c := runtimeclass.Generate(handlers(t)[i%3], runtimeclass.GenerateOptions{}).RuntimeClass
+		c, _ := runtimeclass.Generate(handlers(t)[i%3], runtimeclass.GenerateOptions{})
 		c.Name = fmt.Sprintf("%s-%d", c.Name, i)
 		classes = append(classes, runtimeclass.Class{Version: "v1", RuntimeClass: c})
 	}

@@ -67,21 +67,19 @@ func (p *generateCommand) generate(ctx context.Context, names []string) error {
 	if err != nil {
 		return err
 	}
-	var all []runtimeclass.Generated
 	var classes []*nodev1.RuntimeClass
 	var comments []string
 	for _, h := range chosen {
-		g := runtimeclass.Generate(h, o)
-		if there != nil && cluster.Keep(g.RuntimeClass, there.Classes) {
-			g.Note = "overhead: that of the class in the cluster; --measurements would change it"
+		c, note := runtimeclass.Generate(h, o)
+		if there != nil && cluster.Keep(c, there.Classes) {
+			note = "overhead: that of the class in the cluster; --measurements would change it"
 		}
-		all = append(all, g)
-		classes, comments = append(classes, g.RuntimeClass), append(comments, g.Note)
+		classes, comments = append(classes, c), append(comments, note)
 	}
 	if there != nil {
-		p.lacks(all, there.Nodes)
+		p.lacks(classes, there.Nodes)
 	} else {
-		p.needs(all)
+		p.needs(classes)
 	}
 	return printObjects(p.program, p.output, classes, comments)
 }
@@ -111,21 +109,21 @@ func (p *generateCommand) known(ctx context.Context) (handlers []runtimeclass.Ha
 }
 
 // lacks notes which generated classes have pods that would stay pending in a cluster, and why.
-func (p *generateCommand) lacks(all []runtimeclass.Generated, nodes []corev1.Node) {
-	for _, g := range all {
-		if cluster.Unlabelled(g.RuntimeClass, nodes) {
-			p.note("class %s selects nodes by %s, which no node has yet: its pods stay pending until one does; --any-node omits the selector", g.Name, labels.Set(g.Scheduling.NodeSelector))
+func (p *generateCommand) lacks(classes []*nodev1.RuntimeClass, nodes []corev1.Node) {
+	for _, c := range classes {
+		if cluster.Unlabelled(c, nodes) {
+			p.note("class %s selects nodes by %s, which no node has yet: its pods stay pending until one does; --any-node omits the selector", c.Name, labels.Set(c.Scheduling.NodeSelector))
 		}
-		if cluster.Uncounted(g.RuntimeClass, nodes) {
-			p.note("pods of class %s are counted, and no node has their resource yet: they stay pending until berth-controller runs; --no-capacity omits it", g.Name)
+		if cluster.Uncounted(c, nodes) {
+			p.note("pods of class %s are counted, and no node has their resource yet: they stay pending until berth-controller runs; --no-capacity omits it", c.Name)
 		}
 	}
 }
 
 // needs notes what a cluster must run for pods of generated classes.
-func (p *generateCommand) needs(all []runtimeclass.Generated) {
-	switch g := all[0]; {
-	case runtimeclass.Counted(g.RuntimeClass):
+func (p *generateCommand) needs(classes []*nodev1.RuntimeClass) {
+	switch {
+	case runtimeclass.Counted(classes[0]):
 		p.note("pods of these classes stay pending unless Node Feature Discovery and berth-controller run; without the controller use --no-capacity, without both also --any-node")
 	case !p.anyNode:
 		p.note("pods of these classes stay pending unless Node Feature Discovery runs; without it label nodes by \"berth handlers --print-labels\", or use --any-node")

@@ -67,7 +67,7 @@ func (r *run) moved(ctx context.Context, k kubeletconf.Kubelet, text string) err
 		return err
 	}
 	r.at("installer.kubelet.written")
-	if err := r.restartKubelet(ctx, k.Unit); err != nil {
+	if err := r.restart(ctx, k.Unit); err != nil {
 		return err
 	}
 	r.at("installer.kubelet.restarted")
@@ -88,7 +88,7 @@ func (r *run) moved(ctx context.Context, k kubeletconf.Kubelet, text string) err
 	return r.green(ctx, true)
 }
 
-func (i *Installer) restartKubelet(ctx context.Context, unit string) error {
+func (i *Installer) restart(ctx context.Context, unit string) error {
 	if _, err := i.Host.Run(ctx, "systemctl", "daemon-reload"); err != nil {
 		return err
 	}
@@ -137,7 +137,7 @@ func (i *Installer) leadBack(ctx context.Context, st *state) error {
 	}
 	st.leave(filepath.Dir(k.DropIn()))
 	i.at("installer.kubelet.restored")
-	if err := i.restartKubelet(ctx, st.Kubelet); err != nil {
+	if err := i.restart(ctx, st.Kubelet); err != nil {
 		return err
 	}
 	log.G(ctx).WithField("limit", kubeletPatience).Info("Waiting for the kubelet to serve by its former runtime")

@@ -112,10 +112,7 @@ func (r *run) rerun(ctx context.Context) error {
 		}
 		log.G(ctx).WithField("settings", waits).Info("Restarting berth for settings that count from its start")
 	}
-	if _, err := r.Host.Run(ctx, "systemctl", "daemon-reload"); err != nil {
-		return err
-	}
-	if _, err := r.Host.Run(ctx, "systemctl", "restart", "berth.service"); err != nil {
+	if err := r.restart(ctx, "berth"); err != nil {
 		return fmt.Errorf("berth does not start: %w; see \"journalctl -u berth\"", err)
 	}
 	return nil

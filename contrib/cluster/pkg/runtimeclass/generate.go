@@ -23,23 +23,17 @@ type GenerateOptions struct {
 	Tolerations []corev1.Toleration
 }
 
-// Generated is a class, and a line about where its overhead is from.
-type Generated struct {
-	*nodev1.RuntimeClass
-	Note string
-}
-
-// Generate makes a class of a handler, under its name. Overhead is what was
-// measured; it is never made up. What is known of the handler is in annotations.
-func Generate(h Handler, o GenerateOptions) Generated {
-	c := &nodev1.RuntimeClass{TypeMeta: classMeta, ObjectMeta: metav1.ObjectMeta{Name: h.Name, Annotations: h.annotations()}, Handler: h.Name}
-	g := Generated{c, "overhead: not measured, none declared"}
+// Generate makes a class of a handler, under its name, and a line about where its overhead is from.
+// Overhead is what was measured; it is never made up. What is known of the handler is in annotations.
+func Generate(h Handler, o GenerateOptions) (c *nodev1.RuntimeClass, note string) {
+	c = &nodev1.RuntimeClass{TypeMeta: classMeta, ObjectMeta: metav1.ObjectMeta{Name: h.Name, Annotations: h.annotations()}, Handler: h.Name}
+	note = "overhead: not measured, none declared"
 	if m := h.measured(); m != nil {
 		if fixed := m.recommended(); len(fixed) > 0 {
 			c.Overhead = &nodev1.Overhead{PodFixed: fixed}
-			g.Note = "overhead: measured, p95 of " + m.whose()
+			note = "overhead: measured, p95 of " + m.whose()
 		} else {
-			g.Note = fmt.Sprintf("overhead: none measured in %d pods", m.Pods)
+			note = fmt.Sprintf("overhead: none measured in %d pods", m.Pods)
 		}
 	}
 	if !o.NoCapacity {
@@ -58,7 +52,7 @@ func Generate(h Handler, o GenerateOptions) Generated {
 			c.Scheduling.NodeSelector = map[string]string{nodelabel.Present(h.Name): nodelabel.True}
 		}
 	}
-	return g
+	return c, note
 }
 
 // Counted says whether each pod of a class has one of the resource that says how many

@@ -36,10 +36,10 @@ func TestGenerate(t *testing.T) {
 		{"tolerations", nil, GenerateOptions{AnyNode: true, NoCapacity: true, Tolerations: tolerate}, head + "scheduling:\n  tolerations:\n  - effect: NoSchedule\n    key: vm\n    operator: Exists\n", ""},
 	} {
 		t.Run(c.what, func(t *testing.T) {
-			g := Generate(Handler{Name: "kata", Overhead: c.m}, c.o)
-			text, err := yaml.Marshal(g.RuntimeClass)
-			if err != nil || string(text) != c.want || c.note != "" && g.Note != c.note {
-				t.Errorf("%v: %s\n%s", err, g.Note, text)
+			class, note := Generate(Handler{Name: "kata", Overhead: c.m}, c.o)
+			text, err := yaml.Marshal(class)
+			if err != nil || string(text) != c.want || c.note != "" && note != c.note {
+				t.Errorf("%v: %s\n%s", err, note, text)
 			}
 			objects := test.Value(Parse("f", text))(t)
 			if all := Lint(Classes(objects), LintOptions{Handlers: []Handler{{Name: "kata", Overhead: c.m}}}); slices.ContainsFunc(all, func(f Finding) bool { return f.Severity == Error }) {
@@ -62,7 +62,7 @@ func TestGenerateAnnotates(t *testing.T) {
 	h.Set(capability.HugePages, capability.Yes, capability.Probed, "")
 	h.Set(capability.InPlaceResize, capability.No, capability.Ran, "the self-check pod failed with it: EBUSY")
 	h.Set(capability.Devices, capability.Unknown, "", "the self-check pod failed with it: EBUSY")
-	c := Generate(h, GenerateOptions{}).RuntimeClass
+	c, _ := Generate(h, GenerateOptions{})
 	if got, want := c.Annotations[CapabilitiesAnnotation], `{"exec":{"answer":"yes"},"host-pid":{"answer":"no","note":"it's \"a kernel\" \u003cof\u003e its own"}}`; got != want || c.Annotations[IsolationAnnotation] != "vm" || c.Annotations[DefaultAnnotation] != "true" || c.Annotations[ConformsAnnotation] != "sandboxed/v1,vm/v1" {
 		t.Errorf("got %v", c.Annotations)
 	}
@@ -70,14 +70,14 @@ func TestGenerateAnnotates(t *testing.T) {
 	if err != nil || !got.Default || got.Name != "kata" || got.Isolation != capability.VM || !maps.Equal(got.Capabilities, kept) || !slices.Equal(got.Conforms, h.Conforms) {
 		t.Errorf("%v: got %+v", err, got)
 	}
-	if c := Generate(Handler{Name: "kata"}, GenerateOptions{}).RuntimeClass; c.Annotations != nil {
+	if c, _ := Generate(Handler{Name: "kata"}, GenerateOptions{}); c.Annotations != nil {
 		t.Errorf("of a handler that is not known it has %v", c.Annotations)
 	}
 }
 
 // The longest name that a handler may have makes a class that is valid.
 func TestGenerateForTheLongestName(t *testing.T) {
-	c := Generate(Handler{Name: strings.Repeat("h", 63)}, GenerateOptions{}).RuntimeClass
+	c, _ := Generate(Handler{Name: strings.Repeat("h", 63)}, GenerateOptions{})
 	if got := Lint([]Class{{Version: "v1", RuntimeClass: c}}, LintOptions{}); len(got) > 0 {
 		t.Error(got)
 	}

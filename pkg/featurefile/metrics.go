@@ -6,7 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// tally is what metrics tell, and why the files are not true, if they are not.
+// tally has the metrics, and why the files are not true, if they are not.
 type tally struct {
 	current *prometheus.GaugeVec // without a value where there is no directory
 	writes  *prometheus.CounterVec
@@ -45,7 +45,7 @@ func (t *tally) unwanted() {
 	t.current.Reset()
 }
 
-// Fault says why the files are not true, or is nil.
+// Fault returns why the files are not true, or nil.
 func (k *Keeper) Fault() error {
 	k.tally.mu.Lock()
 	defer k.tally.mu.Unlock()

@@ -33,7 +33,6 @@ func Find(name string) *Way {
 	}
 	w.file, w.err = os.OpenFile(name, unix.O_PATH, 0)
 	if w.err != nil {
-		w.file = nil
 		if above := path.Dir(name); errors.Is(w.err, fs.ErrNotExist) && above != name {
 			of := Find(above)
 			of.Close()

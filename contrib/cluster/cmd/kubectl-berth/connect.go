@@ -45,7 +45,6 @@ func (p *program) connect() (*server, error) {
 		}
 		return nil, wrong(err)
 	}
-	config = rest.CopyConfig(config)
 	config.UserAgent = "kubectl-berth/" + version
 	// The server bounds its clients by itself.
 	config.QPS = -1

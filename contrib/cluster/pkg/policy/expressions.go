@@ -79,9 +79,9 @@ func (v variables) tooLarge() error {
 // the pod asks for is not looked at again.
 const debugging = "request.operation == 'UPDATE'"
 
-// needs sets what classes are not known to have, and what a pod needs: lists of a capability and what asks for it. Only the
-// capabilities that matter are looked for. Requests that debug are those that add
-// containers to pods.
+// needs sets what classes are not known to have, and what a pod needs: lists of a capability and
+// what asks for it. Only the capabilities that matter are looked for. Requests that debug are those
+// that add containers to pods.
 func (v *variables) needs(pod string, all []class, matter []capability.Name, debugs bool) {
 	v.set("lacking", without(all, capability.No, capability.Unknown))
 	v.set("pod", pod)

@@ -120,9 +120,9 @@ func ParseRules(file string, text []byte) ([]Rule, error) {
 	return read.Rules, nil
 }
 
-// notEmpty are the keys of a rule that have something in them if they are there. A template makes an
-// empty one of a value that it does not have, and the rule would be for more pods than was meant,
-// or give them less isolation.
+// notEmpty are the keys of a rule that must not be there with nothing in them. A template makes such
+// of a value that it does not have, and the rule would be for more pods than was meant, or give them
+// less isolation.
 var notEmpty = []string{"namespaces", "namespaces.names", "namespaces.labels", "pods", "pods.labels", "pods.asks", "least"}
 
 func emptyKeys(rule map[string]any) []string {

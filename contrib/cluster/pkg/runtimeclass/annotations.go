@@ -24,7 +24,7 @@ const (
 // Annotations are all of them.
 var Annotations = []string{IsolationAnnotation, CapabilitiesAnnotation, ConformsAnnotation, DefaultAnnotation}
 
-// annotations are what is known of a handler, for its class; nil if nothing is.
+// annotations are what is known of a handler, for its class.
 func (h Handler) annotations() map[string]string {
 	all := map[string]string{}
 	if h.Isolation != "" {
@@ -42,9 +42,6 @@ func (h Handler) annotations() map[string]string {
 	}
 	if h.Default {
 		all[DefaultAnnotation] = "true"
-	}
-	if len(all) == 0 {
-		return nil
 	}
 	return all
 }

@@ -45,7 +45,8 @@ type Backend interface {
 	ID() string
 	// Inventory returns all sandboxes that the backend has, with those that
 	// failed half-way and wait to be removed: whatever a list shows, and
-	// whatever a call by id can be about. It answers from memory.
+	// whatever a call by id can be about. It answers from memory, and must not wait for
+	// a call of the router.
 	Inventory() []handler.Owned
 	// Live says whether a sandbox takes a pod's place under max_pods: from when it
 	// is READY until it is stopped whole, or has died. It answers from memory.

@@ -34,23 +34,15 @@ func (e events) GetContainerEvents(req *runtimeapi.GetEventsRequest, to eventStr
 	ctx, cancel := context.WithCancel(to.Context())
 	defer cancel()
 	defer context.AfterFunc(e.life, cancel)()
-	go func() {
-		select {
-		case <-turned:
-			cancel()
-		case <-ctx.Done():
-		}
-	}()
+	defer context.AfterFunc(turned, cancel)()
 	err := subscribe(ctx, backends, req, to)
-	if e.life.Err() != nil {
+	switch {
+	case e.life.Err() != nil:
 		return errStopping
-	}
-	select {
-	case <-turned:
+	case turned.Err() != nil:
 		return errOthers
-	default:
-		return err
 	}
+	return err
 }
 
 // errOthers ends a subscription that would not hear of a new backend.
@@ -61,10 +53,10 @@ var errEnded = status.Error(codes.Unavailable, "the backend closed the subscript
 
 // subscribe ends with the first subscription that ends.
 func subscribe(ctx context.Context, backends []Backend, req *runtimeapi.GetEventsRequest, to eventStream) error {
-	if len(backends) == 1 {
-		return backends[0].GetContainerEvents(req, &sharedStream{eventStream: to, ctx: ctx})
-	}
 	var sending sync.Mutex
+	if len(backends) == 1 {
+		return backends[0].GetContainerEvents(req, &sharedStream{to, ctx, &sending})
+	}
 	_, err := askAll(ctx, backends, func(ctx context.Context, b Backend) (struct{}, error) {
 		err := b.GetContainerEvents(req, &sharedStream{to, ctx, &sending})
 		if err == nil {
@@ -78,17 +70,14 @@ func subscribe(ctx context.Context, backends []Backend, req *runtimeapi.GetEvent
 // sharedStream lets several backends send on one stream.
 type sharedStream struct {
 	eventStream
-	ctx context.Context
-	// sending is nil if nobody else sends.
+	ctx     context.Context
 	sending *sync.Mutex
 }
 
 func (s *sharedStream) Context() context.Context { return s.ctx }
 
 func (s *sharedStream) Send(m *runtimeapi.ContainerEventResponse) error {
-	if s.sending != nil {
-		s.sending.Lock()
-		defer s.sending.Unlock()
-	}
+	s.sending.Lock()
+	defer s.sending.Unlock()
 	return s.eventStream.Send(m)
 }

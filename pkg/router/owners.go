@@ -1,6 +1,7 @@
 package router
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -45,22 +46,18 @@ type owners struct {
 	// found are sandboxes that an inventory had while starts were under way: one
 	// that is live is of a start that has not said so yet.
 	found map[string]bool
-	// removals counts removed sandboxes and containers, to tell whether an
-	// inventory is older than a removal.
-	removals uint64
-	// additions counts new sandboxes and containers, to tell whether an inventory
-	// is older than one.
-	additions uint64
 	// backends are those that were adopted, for lists and for late ids.
 	backends atomic.Pointer[[]Backend]
-	// turned is closed when there are other backends.
-	turned chan struct{}
+	// turned ends, by turn, when there are other backends.
+	turned context.Context
+	turn   context.CancelFunc
 
 	again lookAgain
 }
 
 func newOwners() *owners {
-	o := &owners{contents: map[string][]string{}, pods: map[string]map[string]*Owner{}, found: map[string]bool{}, turned: make(chan struct{})}
+	o := &owners{contents: map[string][]string{}, pods: map[string]map[string]*Owner{}, found: map[string]bool{}}
+	o.turned, o.turn = context.WithCancel(context.Background())
 	o.backends.Store(&[]Backend{})
 	return o
 }
@@ -82,37 +79,24 @@ func (o *owners) adopt(b Backend) {
 // serve replaces the backends; mu is held.
 func (o *owners) serve(backends []Backend) {
 	o.backends.Store(&backends)
-	close(o.turned)
-	o.turned = make(chan struct{})
+	o.turn()
+	o.turned, o.turn = context.WithCancel(context.Background())
 }
 
-// now are all backends, and what is closed when there are others.
-func (o *owners) now() ([]Backend, <-chan struct{}) {
+// now are all backends, and a context that ends when there are others.
+func (o *owners) now() ([]Backend, context.Context) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.all(), o.turned
 }
 
-// refresh adds what b has and we do not know. An inventory that was taken
-// before something was removed would bring it back, so it is then taken again;
-// if removals never pause, a stale owner is harmless, because its backend
-// answers for what it no longer has.
+// refresh adds what b has and we do not know. The inventory is taken with mu held:
+// backends create and remove before their owners are recorded and dropped, so it has
+// nothing that is removed already.
 func (o *owners) refresh(b Backend) {
-	for attempt := 0; ; attempt++ {
-		o.mu.Lock()
-		before := o.removals
-		o.mu.Unlock()
-
-		inventory := b.Inventory()
-
-		o.mu.Lock()
-		if before == o.removals || attempt == 3 {
-			o.add(b, inventory)
-			o.mu.Unlock()
-			return
-		}
-		o.mu.Unlock()
-	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.add(b, b.Inventory())
 }
 
 // add takes over an inventory; mu is held.
@@ -132,7 +116,6 @@ func (o *owners) put(s *Owner) {
 	if o.sandboxes.get(s.ID) != nil {
 		return
 	}
-	o.additions++
 	o.sandboxes.put(s)
 	if o.pods[s.Handler] == nil {
 		o.pods[s.Handler] = map[string]*Owner{}
@@ -202,7 +185,6 @@ func (o *owners) own(container string, s *Owner) {
 	if o.containers.get(container) != nil {
 		return
 	}
-	o.additions++
 	o.containers.put(&Owner{ID: container, Sandbox: s.ID, Handler: s.Handler, Attempt: s.Attempt, Backend: s.Backend})
 	o.contents[s.ID] = append(o.contents[s.ID], container)
 }
@@ -254,7 +236,6 @@ func (o *owners) dropSandbox(id string) {
 
 // drop is dropSandbox; mu is held.
 func (o *owners) drop(id string) {
-	o.removals++
 	for _, c := range o.contents[id] {
 		o.containers.drop(c)
 	}
@@ -276,7 +257,6 @@ func (o *owners) dropContainer(id string) {
 
 // dropOne is dropContainer; mu is held.
 func (o *owners) dropOne(id string) {
-	o.removals++
 	if c := o.containers.get(id); c != nil {
 		o.containers.drop(id)
 		o.contents[c.Sandbox] = slices.DeleteFunc(o.contents[c.Sandbox], func(other string) bool { return other == id })

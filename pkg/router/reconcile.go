@@ -1,10 +1,6 @@
 package router
 
-import (
-	"slices"
-
-	"github.com/berth-cri/berth/pkg/handler"
-)
+import "slices"
 
 // Reconcile makes the owners what the backend says it has, for a backend whose
 // pods others make and remove, too. A sandbox or container that another backend
@@ -21,30 +17,11 @@ func (p *Pods) Abandon(b Backend) {
 	}
 }
 
-// reconcile takes an inventory again that is older than what was done meanwhile.
-// If that never pauses, the last one is taken while nothing can be done: a
-// backend knows what a call did before we do.
+// reconcile takes the inventory with mu held, as refresh does.
 func (o *owners) reconcile(b Backend) error {
-	for range 3 {
-		o.mu.Lock()
-		removals, additions := o.removals, o.additions
-		o.mu.Unlock()
-		inventory := b.Inventory()
-		o.mu.Lock()
-		if removals == o.removals && additions == o.additions {
-			err := o.becomes(b, inventory)
-			o.mu.Unlock()
-			return err
-		}
-		o.mu.Unlock()
-	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.becomes(b, b.Inventory())
-}
-
-// becomes makes an inventory all that b has; mu is held.
-func (o *owners) becomes(b Backend, inventory []handler.Owned) error {
+	inventory := b.Inventory()
 	has, containers := map[string]bool{}, map[string]bool{}
 	for _, s := range inventory {
 		has[s.Sandbox] = true

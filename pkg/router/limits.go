@@ -1,11 +1,11 @@
 package router
 
 import (
-	"container/list"
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
-	"sync/atomic"
 
 	"github.com/containerd/errdefs"
 
@@ -19,23 +19,21 @@ const (
 	startTimeout      = "start_timeout"
 )
 
-// line is where the starts of one handler queue up. Without limits a start waits
-// for nobody. Limits may be others for each start.
+// line is where the starts of one handler queue up. Without limits a start does not
+// wait. Limits may be others for each start.
 type line struct {
-	// running are at work; begun are those, the ones that wait, and places that stay.
-	running, begun atomic.Int64
-	// waiting is the length of queue, for those who do not hold mu. It is raised
-	// before a start that is about to wait looks at running for the last time,
-	// and running is lowered before waiting is looked at: so one of the two sees
-	// the other, and no start waits for nobody.
-	waiting atomic.Int64
-
-	overPods, overStarts, overTime atomic.Uint64
-
 	mu sync.Mutex
-	// queue holds chan struct{}, closed when its turn has come, in the order of
-	// arrival. Those that are in it are begun, not running.
-	queue list.List
+	// running counts the starts at work.
+	running int
+	// queue has the starts that wait, in the order of arrival. Each is closed when its
+	// turn has come.
+	queue []chan struct{}
+	// refused counts by the key of the limit.
+	refused map[string]uint64
+}
+
+func newLine() *line {
+	return &line{refused: map[string]uint64{maxPods: 0, maxParallelStarts: 0, startTimeout: 0}}
 }
 
 // place is a start's own in its line, until it leaves.
@@ -51,29 +49,21 @@ type place struct {
 // counts the handler's live sandboxes: those that are settled, and those of
 // starts that are in the line still.
 func (l *line) enter(ctx context.Context, d *handler.Definition, pods func() (settled, unsettled int)) (*place, error) {
-	limits := d.Limits
-	p := &place{line: l}
-	if limits.MaxPods == 0 && limits.MaxParallelStarts == 0 && l.waiting.Load() == 0 {
-		l.begun.Add(1)
-		l.running.Add(1)
-		return p, nil
-	}
 	turn, err := l.queueUp(d, pods)
 	if err != nil {
 		return nil, err
 	}
 	select {
 	case <-turn: // let in at once
-		return p, nil
+		return &place{line: l}, nil
 	default:
 	}
-	p.waited = true
 	select {
 	case <-turn:
-		return p, nil
+		return &place{line: l, waited: true}, nil
 	case <-ctx.Done():
-		l.giveUp(turn, limits)
-		return nil, fmt.Errorf("the call was cancelled while it waited for its turn (%s = %d): %w", maxParallelStarts, limits.MaxParallelStarts, ctx.Err())
+		l.giveUp(turn, d.Limits)
+		return nil, fmt.Errorf("the call was cancelled while it waited for its turn (%s = %d): %w", maxParallelStarts, d.Limits.MaxParallelStarts, ctx.Err())
 	}
 }
 
@@ -84,21 +74,19 @@ func (l *line) queueUp(d *handler.Definition, pods func() (settled, unsettled in
 	defer l.mu.Unlock()
 	if most := limits.MaxPods; most > 0 {
 		settled, unsettled := pods()
-		if n := settled + max(unsettled, int(l.begun.Load())); n >= most {
-			l.overPods.Add(1)
+		if n := settled + max(unsettled, l.running+len(l.queue)); n >= most {
+			l.refused[maxPods]++
 			return nil, exhausted("pods running or being created: %d, but %s is %d; stop some, or raise it under [runtimes.%s]", n, maxPods, most, d.Name)
 		}
 	}
 	turn := make(chan struct{})
-	e := l.queue.PushBack(turn)
-	l.begun.Add(1)
-	l.waiting.Add(1)
+	l.queue = append(l.queue, turn)
 	l.letIn(limits.MaxParallelStarts)
-	if l.queue.Len() > limits.MaxQueuedStarts && l.queue.Back() == e {
-		l.drop(e)
-		l.overStarts.Add(1)
+	if last := len(l.queue) - 1; last >= limits.MaxQueuedStarts && l.queue[last] == turn {
+		l.queue = l.queue[:last]
+		l.refused[maxParallelStarts]++
 		return nil, exhausted("pods being started: %d (%s is %d), waiting: %d (max_queued_starts is %d); try again later, or raise one of them under [runtimes.%s]",
-			l.running.Load(), maxParallelStarts, limits.MaxParallelStarts, l.queue.Len(), limits.MaxQueuedStarts, d.Name)
+			l.running, maxParallelStarts, limits.MaxParallelStarts, last, limits.MaxQueuedStarts, d.Name)
 	}
 	return turn, nil
 }
@@ -109,38 +97,27 @@ func exhausted(format string, args ...any) error {
 
 // letIn begins the starts whose turn it is; mu is held. most is how many may run.
 func (l *line) letIn(most int) {
-	for l.queue.Len() > 0 && (most == 0 || l.running.Load() < int64(most)) {
-		turn := l.queue.Remove(l.queue.Front()).(chan struct{})
-		l.waiting.Add(-1)
-		l.running.Add(1)
-		close(turn)
+	for len(l.queue) > 0 && (most == 0 || l.running < most) {
+		close(l.queue[0])
+		l.queue = l.queue[1:]
+		l.running++
 	}
-}
-
-// drop takes a start out of the queue; mu is held.
-func (l *line) drop(e *list.Element) {
-	l.queue.Remove(e)
-	l.waiting.Add(-1)
-	l.begun.Add(-1)
 }
 
 // giveUp ends the waiting of a start. Its turn may have come that very moment.
 func (l *line) giveUp(turn chan struct{}, limits handler.Limits) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for e := l.queue.Front(); e != nil; e = e.Next() {
-		if e.Value == turn {
-			l.drop(e)
-			return
-		}
+	if i := slices.Index(l.queue, turn); i >= 0 {
+		l.queue = slices.Delete(l.queue, i, i+1)
+		return
 	}
-	l.running.Add(-1)
-	l.begun.Add(-1)
+	l.running--
 	l.letIn(limits.MaxParallelStarts)
 }
 
 // fill records the sandbox that was made, which from then on is counted as a pod.
-// Nobody who counts sees both the place and the sandbox that takes it, or neither.
+// A count never has both the place and the sandbox that takes it, or neither.
 func (p *place) fill(record func()) {
 	p.line.mu.Lock()
 	defer p.line.mu.Unlock()
@@ -148,35 +125,31 @@ func (p *place) fill(record func()) {
 	p.clear()
 }
 
-// leave ends a start, whatever came of it, and lets in who waits.
+// leave ends a start, whatever came of it, and lets in those that wait.
 func (p *place) leave(limits handler.Limits) {
+	p.line.mu.Lock()
+	defer p.line.mu.Unlock()
 	p.clear()
-	p.line.next(limits)
+	p.line.letIn(limits.MaxParallelStarts)
 }
 
-// next lets in who waits.
-func (l *line) next(limits handler.Limits) {
-	if l.waiting.Load() > 0 {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		l.letIn(limits.MaxParallelStarts)
-	}
-}
-
+// clear takes the start out of those at work, once; mu is held.
 func (p *place) clear() {
-	if p.empty {
-		return
+	if !p.empty {
+		p.empty = true
+		p.line.running--
 	}
-	p.empty = true
-	p.line.running.Add(-1)
-	p.line.begun.Add(-1)
+}
+
+// timedOut counts a start that start_timeout ended.
+func (l *line) timedOut() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.refused[startTimeout]++
 }
 
 func (l *line) report(name string) Starts {
-	return Starts{
-		Handler: name, Running: int(l.running.Load()), Queued: int(l.waiting.Load()),
-		Refused: map[string]uint64{
-			maxPods: l.overPods.Load(), maxParallelStarts: l.overStarts.Load(), startTimeout: l.overTime.Load(),
-		},
-	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return Starts{Handler: name, Running: l.running, Queued: len(l.queue), Refused: maps.Clone(l.refused)}
 }

@@ -56,22 +56,11 @@ func (p *Pods) Find(id string) (*Owner, error) {
 	if id == "" {
 		return nil, fmt.Errorf("the ID is empty; use the ID of a sandbox or container, or a prefix of it: %w", errdefs.ErrInvalidArgument)
 	}
-	sandbox, err := p.owners.sandboxes.resolve(id)
-	if err != nil {
-		return nil, err
+	owner, err := p.owners.begun(id)
+	if owner == nil && err == nil {
+		err = fmt.Errorf("no sandbox or container has an ID with the prefix %q: %w", printable.Clip(id, fullID), errdefs.ErrNotFound)
 	}
-	container, err := p.owners.containers.resolve(id)
-	switch {
-	case err != nil:
-		return nil, err
-	case sandbox != nil && container != nil:
-		return nil, ambiguous(id, []*Owner{sandbox, container})
-	case sandbox != nil:
-		return sandbox, nil
-	case container != nil:
-		return container, nil
-	}
-	return nil, fmt.Errorf("no sandbox or container has an ID with the prefix %q: %w", printable.Clip(id, fullID), errdefs.ErrNotFound)
+	return owner, err
 }
 
 // Live counts the sandboxes of each handler, including handlers that no table
@@ -107,9 +96,6 @@ func (p *Pods) Tell(ctx context.Context, b Backend) error {
 type lines struct{ byName sync.Map }
 
 func (all *lines) of(name string) *line {
-	if l, ok := all.byName.Load(name); ok {
-		return l.(*line)
-	}
-	l, _ := all.byName.LoadOrStore(name, &line{})
+	l, _ := all.byName.LoadOrStore(name, newLine())
 	return l.(*line)
 }

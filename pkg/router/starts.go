@@ -94,7 +94,7 @@ func (s *starts) inTime(ctx context.Context, d *handler.Definition, err error) e
 	if err == nil || !errors.Is(context.Cause(ctx), errStartTimeout) {
 		return err
 	}
-	s.lines.of(d.Name).overTime.Add(1)
+	s.lines.of(d.Name).timedOut()
 	return overTime(fmt.Sprintf("the sandbox was not ready within start_timeout = %v and its creation was aborted; find out what is slow, or raise start_timeout under [runtimes.%s]: %v",
 		d.Limits.StartTimeout, d.Name, err))
 }

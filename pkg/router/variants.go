@@ -42,11 +42,7 @@ type variantKey struct{ handler, variant string }
 type variantCount struct{ pods, failures atomic.Uint64 }
 
 func (v *variants) of(name, variant string) *variantCount {
-	key := variantKey{name, variant}
-	if c, ok := v.counts.Load(key); ok {
-		return c.(*variantCount)
-	}
-	c, _ := v.counts.LoadOrStore(key, &variantCount{})
+	c, _ := v.counts.LoadOrStore(variantKey{name, variant}, &variantCount{})
 	return c.(*variantCount)
 }
 
@@ -81,8 +77,7 @@ func identified(a handler.Attempt, b Backend, sandbox string) handler.Attempt {
 	return a
 }
 
-// started is told of the end of each RunPodSandbox that got as far as a backend.
-// started counts one start; rollingOut says that the handler has a rollout, and told that
+// started counts one start that got as far as a backend; rollingOut says that the handler has a rollout, and told that
 // watch has passed it on.
 func (t *variantCounter) started(name string, a handler.Attempt, rollingOut bool, err error, told bool) {
 	c := t.variants.of(name, variantOf(a))

@@ -10,6 +10,7 @@ import (
 	"github.com/containerd/errdefs"
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
 var errNoBackend = fmt.Errorf("no backends configured; see \"berth check\": %w", errdefs.ErrUnavailable)
@@ -31,6 +32,27 @@ func gather[Q, R any](ctx context.Context, backends []Backend, req Q,
 		return *new(R), err
 	}
 	return merge(answers), nil
+}
+
+// concatenated are lists as one: the items of all, in the order of the lists, and
+// what is unread of them. It shares the items.
+func concatenated[R any, P interface {
+	*R
+	proto.Message
+}](all []P) P {
+	merged := P(new(R))
+	to := merged.ProtoReflect()
+	for _, a := range all {
+		a.ProtoReflect().Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
+			items := to.Mutable(f).List()
+			for i := range v.List().Len() {
+				items.Append(v.List().Get(i))
+			}
+			return true
+		})
+		addUnread(merged, a)
+	}
+	return merged
 }
 
 // addUnread adds to a list the items of another that nobody has read: a backend
@@ -99,7 +121,7 @@ func gatherStream[Q, M any](backends []Backend, req Q, to grpc.ServerStreamingSe
 		return call(backends[0], req, to)
 	}
 	answers, err := askAll(to.Context(), backends, func(ctx context.Context, b Backend) ([]*M, error) {
-		c := &collector[M]{ServerStreamingServer: to, ctx: ctx}
+		c := &collector[M]{streamWith: streamWith[M]{to, ctx}}
 		err := call(b, req, c)
 		return c.messages, err
 	})
@@ -116,14 +138,19 @@ func gatherStream[Q, M any](backends []Backend, req Q, to grpc.ServerStreamingSe
 	return nil
 }
 
-// collector is a stream that keeps what is sent.
-type collector[M any] struct {
+// streamWith is a stream with a context of its own.
+type streamWith[M any] struct {
 	grpc.ServerStreamingServer[M]
-	ctx      context.Context
-	messages []*M
+	ctx context.Context
 }
 
-func (c *collector[M]) Context() context.Context { return c.ctx }
+func (s streamWith[M]) Context() context.Context { return s.ctx }
+
+// collector is a stream that keeps what is sent.
+type collector[M any] struct {
+	streamWith[M]
+	messages []*M
+}
 
 func (c *collector[M]) Send(m *M) error {
 	c.messages = append(c.messages, m)

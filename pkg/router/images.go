@@ -71,18 +71,10 @@ func (i images) StreamImages(req *runtimeapi.StreamImagesRequest, to grpc.Server
 	}
 	_, err := byImage(to.Context(), i.routes, req.GetFilter().GetImage(), req,
 		func(b Backend, ctx context.Context, req *runtimeapi.StreamImagesRequest) (struct{}, error) {
-			return struct{}{}, b.StreamImages(req, &imageStream{to, ctx})
+			return struct{}{}, b.StreamImages(req, streamWith[runtimeapi.StreamImagesResponse]{to, ctx})
 		})
 	return err
 }
-
-// imageStream carries the Definition that the call is routed by.
-type imageStream struct {
-	grpc.ServerStreamingServer[runtimeapi.StreamImagesResponse]
-	ctx context.Context
-}
-
-func (s *imageStream) Context() context.Context { return s.ctx }
 
 // ImageStatus of a call without a handler has an image only if every store has it that pods run from: a
 // kubelet makes a pod's sandbox first, and then pulls what is not there into the store of the pod. A store
@@ -122,7 +114,7 @@ func (i images) ownStatus(ctx context.Context, req *runtimeapi.ImageStatusReques
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, storePatience)
+	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	return to.Backend.ImageStatus(ctx, req)
 }
@@ -135,22 +127,15 @@ func (i images) PullImage(ctx context.Context, req *runtimeapi.PullImageRequest)
 	if name == "" && uid != "" {
 		owner = i.owners.ofPod(uid)
 	}
-	var b Backend
-	var err error
-	if owner != nil {
-		name, b = owner.Handler, owner.Backend
-		ctx, err = i.routes.asImage(ctx, name)
-	} else {
-		var to *route
-		if ctx, to, err = i.routes.forImage(ctx, name); err == nil {
-			b = to.Backend
-		}
+	if owner == nil {
+		return byImage(ctx, i.routes, req.GetImage(), req, Backend.PullImage)
 	}
+	ctx, err := i.routes.asImage(ctx, owner.Handler)
 	if err != nil {
 		return nil, err
 	}
-	resp, err := b.PullImage(ctx, req)
-	return resp, named(name, err)
+	resp, err := owner.Backend.PullImage(ctx, req)
+	return resp, named(owner.Handler, err)
 }
 
 // ImageFsInfo tells of the file systems of all stores, those of the default

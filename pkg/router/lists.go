@@ -19,15 +19,7 @@ func (l lists) ListPodSandbox(ctx context.Context, req *runtimeapi.ListPodSandbo
 	if err := l.owners.completeSandboxFilter(req.GetFilter()); err != nil {
 		return nil, err
 	}
-	return gather(ctx, l.owners.all(), req, listSandboxes,
-		func(all []*runtimeapi.ListPodSandboxResponse) *runtimeapi.ListPodSandboxResponse {
-			merged := &runtimeapi.ListPodSandboxResponse{}
-			for _, a := range all {
-				merged.Items = append(merged.Items, a.GetItems()...)
-				addUnread(merged, a)
-			}
-			return merged
-		})
+	return gather(ctx, l.owners.all(), req, listSandboxes, concatenated)
 }
 
 func (l lists) StreamPodSandboxes(req *runtimeapi.StreamPodSandboxesRequest, to grpc.ServerStreamingServer[runtimeapi.StreamPodSandboxesResponse]) error {
@@ -41,15 +33,7 @@ func (l lists) ListContainers(ctx context.Context, req *runtimeapi.ListContainer
 	if err := l.owners.completeContainerFilter(req.GetFilter()); err != nil {
 		return nil, err
 	}
-	return gather(ctx, l.owners.all(), req, listContainers,
-		func(all []*runtimeapi.ListContainersResponse) *runtimeapi.ListContainersResponse {
-			merged := &runtimeapi.ListContainersResponse{}
-			for _, a := range all {
-				merged.Containers = append(merged.Containers, a.GetContainers()...)
-				addUnread(merged, a)
-			}
-			return merged
-		})
+	return gather(ctx, l.owners.all(), req, listContainers, concatenated)
 }
 
 func (l lists) StreamContainers(req *runtimeapi.StreamContainersRequest, to grpc.ServerStreamingServer[runtimeapi.StreamContainersResponse]) error {

@@ -145,15 +145,7 @@ func (s stats) ListPodSandboxMetrics(ctx context.Context, req *runtimeapi.ListPo
 			return translated(d, b, resp, (*runtimeapi.ListPodSandboxMetricsResponse).GetPodMetrics), nil
 		}
 	}
-	return gather(ctx, backends, req, call,
-		func(all []*runtimeapi.ListPodSandboxMetricsResponse) *runtimeapi.ListPodSandboxMetricsResponse {
-			merged := &runtimeapi.ListPodSandboxMetricsResponse{}
-			for _, a := range all {
-				merged.PodMetrics = append(merged.PodMetrics, a.GetPodMetrics()...)
-				addUnread(merged, a)
-			}
-			return merged
-		})
+	return gather(ctx, backends, req, call, concatenated)
 }
 
 type metricStream = grpc.ServerStreamingServer[runtimeapi.StreamPodSandboxMetricsResponse]

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
-	"time"
 
 	"github.com/containerd/errdefs"
 	"google.golang.org/grpc/codes"
@@ -48,10 +47,7 @@ func speak[Q, R any](ctx context.Context, n node, req Q, call func(Backend, cont
 	if err == nil || ctx.Err() != nil || refused(err) {
 		return standard, resp, err
 	}
-	for _, b := range n.owners.all() {
-		if b.ID() == standard.ID() {
-			continue
-		}
+	for _, b := range n.owners.beside(standard) {
 		if other, otherErr := call(b, ctx, req); otherErr == nil {
 			return b, other, nil
 		}
@@ -72,10 +68,7 @@ func unavailable(err error) bool {
 // UpdateRuntimeConfig tells every backend: pods of each need the addresses.
 func (n node) UpdateRuntimeConfig(ctx context.Context, req *runtimeapi.UpdateRuntimeConfigRequest) (*runtimeapi.UpdateRuntimeConfigResponse, error) {
 	n.settings.Store(proto.CloneOf(req)) // first, so that a backend that comes now is told by Tell
-	return gather(ctx, n.owners.all(), req, Backend.UpdateRuntimeConfig,
-		func(all []*runtimeapi.UpdateRuntimeConfigResponse) *runtimeapi.UpdateRuntimeConfigResponse {
-			return all[0]
-		})
+	return gather(ctx, n.owners.all(), req, Backend.UpdateRuntimeConfig, concatenated)
 }
 
 // Status is that of the default handler's backend, with the conditions that
@@ -88,7 +81,9 @@ func (n node) Status(ctx context.Context, req *runtimeapi.StatusRequest) (*runti
 	if err != nil {
 		return nil, err
 	}
-	others := n.otherStatuses(ctx, speaker, req)
+	// One that fails has its say left out of what the node is: its pods are in trouble,
+	// the node is not.
+	others := askEach(ctx, nil, n.owners.beside(speaker), req, Backend.Status)
 	var answers []*runtimeapi.StatusResponse
 	for _, o := range others {
 		if o.err == nil {
@@ -108,31 +103,6 @@ func (n node) Status(ctx context.Context, req *runtimeapi.StatusRequest) (*runti
 	addUnread(resp, main)
 	addUnread(resp.GetStatus(), main.GetStatus())
 	return resp, nil
-}
-
-// statusPatience is how long the node's status waits for backends that do not
-// speak for the node.
-const statusPatience = 2 * time.Second
-
-// otherStatuses asks the backends beside the main one. One that fails has its
-// say left out of what the node is: its pods are in trouble, the node is not.
-func (n node) otherStatuses(ctx context.Context, main Backend, req *runtimeapi.StatusRequest) []said[*runtimeapi.StatusResponse] {
-	var others []Backend
-	for _, b := range n.owners.all() {
-		if b.ID() != main.ID() {
-			others = append(others, b)
-		}
-	}
-	if len(others) == 0 {
-		return nil
-	}
-	ctx, cancel := context.WithTimeout(ctx, statusPatience)
-	defer cancel()
-	answers, _ := askAll(ctx, others, func(ctx context.Context, b Backend) (said[*runtimeapi.StatusResponse], error) {
-		resp, err := b.Status(ctx, req)
-		return said[*runtimeapi.StatusResponse]{b, resp, err}, nil
-	})
-	return answers
 }
 
 // conditions are those of the main answer, and from the others those of types

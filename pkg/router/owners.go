@@ -65,6 +65,11 @@ func newOwners() *owners {
 // all returns every adopted backend, in the order of adoption.
 func (o *owners) all() []Backend { return *o.backends.Load() }
 
+// beside are all backends but b.
+func (o *owners) beside(b Backend) []Backend {
+	return slices.DeleteFunc(slices.Clone(o.all()), func(other Backend) bool { return other.ID() == b.ID() })
+}
+
 // adopt makes b known, with all that it has.
 func (o *owners) adopt(b Backend) {
 	o.mu.Lock()

@@ -10,7 +10,7 @@ func (p *Pods) Reconcile(b Backend) error { return p.owners.reconcile(b) }
 // Abandon forgets a backend with all that it has.
 func (p *Pods) Abandon(b Backend) {
 	p.owners.mu.Lock()
-	p.owners.serve(slices.DeleteFunc(slices.Clone(p.owners.all()), func(k Backend) bool { return k.ID() == b.ID() }))
+	p.owners.serve(p.owners.beside(b))
 	p.owners.mu.Unlock()
 	for _, id := range p.owners.of(b) {
 		p.owners.dropSandbox(id)

@@ -70,7 +70,7 @@ func removeFrom(ctx context.Context, stores []Backend, req *runtimeapi.RemoveIma
 
 // left says whether a store that does not answer keeps an image.
 func left(ctx context.Context, b Backend, name string) error {
-	ctx, cancel := context.WithTimeout(ctx, storePatience)
+	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	last, err := b.ListImages(ctx, &runtimeapi.ListImagesRequest{})
 	if err != nil || len(imagestores.WithName(imagestores.Understood(last).GetImages(), name)) == 0 {

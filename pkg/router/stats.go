@@ -20,15 +20,7 @@ func (s stats) ListContainerStats(ctx context.Context, req *runtimeapi.ListConta
 	if err := s.owners.completeContainerFilter(req.GetFilter()); err != nil {
 		return nil, err
 	}
-	return gather(ctx, s.owners.all(), req, Backend.ListContainerStats,
-		func(all []*runtimeapi.ListContainerStatsResponse) *runtimeapi.ListContainerStatsResponse {
-			merged := &runtimeapi.ListContainerStatsResponse{}
-			for _, a := range all {
-				merged.Stats = append(merged.Stats, a.GetStats()...)
-				addUnread(merged, a)
-			}
-			return merged
-		})
+	return gather(ctx, s.owners.all(), req, Backend.ListContainerStats, concatenated)
 }
 
 func (s stats) StreamContainerStats(req *runtimeapi.StreamContainerStatsRequest, to grpc.ServerStreamingServer[runtimeapi.StreamContainerStatsResponse]) error {
@@ -46,15 +38,7 @@ func (s stats) ListPodSandboxStats(ctx context.Context, req *runtimeapi.ListPodS
 	if err := s.owners.completeSandboxFilter(req.GetFilter()); err != nil {
 		return nil, err
 	}
-	return gather(ctx, s.owners.all(), req, Backend.ListPodSandboxStats,
-		func(all []*runtimeapi.ListPodSandboxStatsResponse) *runtimeapi.ListPodSandboxStatsResponse {
-			merged := &runtimeapi.ListPodSandboxStatsResponse{}
-			for _, a := range all {
-				merged.Stats = append(merged.Stats, a.GetStats()...)
-				addUnread(merged, a)
-			}
-			return merged
-		})
+	return gather(ctx, s.owners.all(), req, Backend.ListPodSandboxStats, concatenated)
 }
 
 func (s stats) StreamPodSandboxStats(req *runtimeapi.StreamPodSandboxStatsRequest, to grpc.ServerStreamingServer[runtimeapi.StreamPodSandboxStatsResponse]) error {

@@ -11,8 +11,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// storePatience is how long a call waits for stores that it can do without.
-const storePatience = 2 * time.Second
+// patience is how long a call waits for backends that it can do without.
+const patience = 2 * time.Second
 
 // others are the stores beside the default handler's, if a call is about all of
 // them because it names no handler.
@@ -20,18 +20,7 @@ func (i images) others(image *runtimeapi.ImageSpec) []Backend {
 	if image.GetRuntimeHandler() != "" {
 		return nil
 	}
-	all := i.owners.all()
-	if len(all) < 2 {
-		return nil
-	}
-	main := i.routes.standard().Backend.ID()
-	others := make([]Backend, 0, len(all)-1)
-	for _, b := range all {
-		if b.ID() != main {
-			others = append(others, b)
-		}
-	}
-	return others
+	return i.owners.beside(i.routes.standard().Backend)
 }
 
 // used says whether pods run from a store and a handler leads to it.
@@ -40,15 +29,15 @@ func (i images) used(b Backend) bool {
 	return slices.ContainsFunc(i.routes.registry.Current().Routes(), leads) && len(i.owners.of(b)) > 0
 }
 
-// said is what one store answered.
+// said is what one backend answered.
 type said[P any] struct {
 	backend Backend
 	answer  P
 	err     error
 }
 
-// askEach asks several stores at once. Nobody is waited for beyond storePatience
-// but the first, if it is one that the call cannot do without.
+// askEach asks several backends at once. It waits for none beyond patience but the
+// first, if that is one that the call cannot do without.
 func askEach[Q, R any, P interface{ *R }](ctx context.Context, first Backend, others []Backend, req Q,
 	call func(Backend, context.Context, Q) (P, error),
 ) []said[P] {
@@ -56,7 +45,7 @@ func askEach[Q, R any, P interface{ *R }](ctx context.Context, first Backend, ot
 	if first != nil {
 		backends = append([]Backend{first}, others...)
 	}
-	bound, cancel := context.WithTimeout(ctx, storePatience)
+	bound, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	answers, _ := askAll(ctx, backends, func(ctx context.Context, b Backend) (said[P], error) {
 		if first == nil || b.ID() != first.ID() {

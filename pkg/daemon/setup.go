@@ -172,7 +172,7 @@ func (d *Daemon) openEngine(ctx context.Context, known *knownHandlers) (Engine, 
 // serve answers on the CRI socket. The router refuses every call until it is
 // told that the node's pods are known.
 func (d *Daemon) serve(l net.Listener, face *router.Router, options []grpc.ServerOption) {
-	server := grpc.NewServer(slices.Concat(options, router.ServerOptions(), []grpc.ServerOption{
+	server := grpc.NewServer(slices.Concat(options, face.ServerOptions(), []grpc.ServerOption{
 		grpc.MaxRecvMsgSize(maxMessage), grpc.MaxSendMsgSize(maxMessage),
 		// Windows that are given are not measured: that costs a ping for each request.
 		grpc.InitialWindowSize(window), grpc.InitialConnWindowSize(window),
@@ -180,7 +180,6 @@ func (d *Daemon) serve(l net.Listener, face *router.Router, options []grpc.Serve
 		grpc.NumStreamWorkers(callWorkers),
 		// The engine is not closed under a call that is still being served.
 		grpc.WaitForHandlers(true),
-		grpc.UnknownServiceHandler(face.Unknown),
 	})...)
 	face.Register(server)
 	d.teardown.add("CRI server", func(ctx context.Context) error { return stopServer(ctx, server, face) })

@@ -1,18 +1,11 @@
 package router
 
 import (
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/encoding"
-	grpcproto "google.golang.org/grpc/encoding/proto"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
-
-// ServerOptions are those of a server that the router is the face of.
-func ServerOptions() []grpc.ServerOption {
-	return []grpc.ServerOption{grpc.ForceServerCodecV2(codec{encoding.GetCodecV2(grpcproto.Name)})}
-}
 
 // large is from where on an answer is worth a second thought, in bytes.
 const large = 16 << 10

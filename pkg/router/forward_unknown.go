@@ -23,18 +23,15 @@ type Forwarder interface {
 	Forward(ctx context.Context, method string, first proto.Message, more func() (proto.Message, error), send func(proto.Message) error) error
 }
 
-// Unknown serves the methods and services of the CRI that are newer than this
+// forwardUnknown serves the methods and services of the CRI that are newer than this
 // one. A call that has the id of a sandbox or container in its first request
 // goes to its owner, any other to the default handler's backend; Unimplemented
-// if that cannot pass it on. It is for grpc.UnknownServiceHandler.
-func (r *Router) Unknown(_ any, stream grpc.ServerStream) error {
+// if that cannot pass it on.
+func (r *Router) forwardUnknown(_ any, stream grpc.ServerStream) error {
 	method, _ := grpc.MethodFromServerStream(stream)
 	missing := status.Errorf(codes.Unimplemented, "unknown method %s", method)
 	if !strings.HasPrefix(method, "/runtime.v") {
 		return missing
-	}
-	if !r.gate.open.Load() {
-		return errNotReady
 	}
 	receive := func() (proto.Message, error) {
 		m := &emptypb.Empty{} // all fields are unknown to it

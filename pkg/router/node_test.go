@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -68,8 +69,8 @@ func serve[B router.Backend](t *testing.T, first *handler.Table[router.Backend],
 func serveRouter(t *testing.T, registry *handler.Registry[router.Backend], r *router.Router) *node {
 	t.Helper()
 	n := &node{registry: registry, router: r}
-	server := grpc.NewServer(append(observe.New(observe.Options{}).ServerOptions(), grpc.WaitForHandlers(true))...)
-	n.router.Register(server)
+	server := grpc.NewServer(slices.Concat(observe.New(observe.Options{}).ServerOptions(), r.ServerOptions(), []grpc.ServerOption{grpc.WaitForHandlers(true)})...)
+	r.Register(server)
 	n.conn = connect(t, server)
 	n.RuntimeServiceClient, n.images = runtimeapi.NewRuntimeServiceClient(n.conn), runtimeapi.NewImageServiceClient(n.conn)
 	return n

@@ -6,6 +6,8 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/encoding"
+	grpcproto "google.golang.org/grpc/encoding/proto"
 	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
@@ -15,7 +17,7 @@ import (
 type Router struct {
 	*Pods
 	starts *starts
-	gate   *gate
+	open   atomic.Bool // see SetReady
 	// end ends the life of subscriptions.
 	end     context.CancelFunc
 	runtime runtimeapi.RuntimeServiceServer
@@ -46,7 +48,6 @@ func New(pods *Pods, told Told, outcomes Outcomes) *Router {
 	return &Router{
 		Pods:    pods,
 		starts:  s,
-		gate:    &gate{},
 		end:     end,
 		runtime: newRuntimeService(life, s, node{routes: r, owners: pods.owners, told: told, settings: &pods.settings}),
 		images:  &imageService{images: images{routes: r, owners: pods.owners}},
@@ -55,19 +56,40 @@ func New(pods *Pods, told Told, outcomes Outcomes) *Router {
 
 // SetReady opens the gate: until then every RPC answers Unavailable, because an
 // empty list would make the kubelet start every pod a second time.
-func (r *Router) SetReady() { r.gate.open.Store(true) }
+func (r *Router) SetReady() { r.open.Store(true) }
 
 // Ready says whether the gate is open.
-func (r *Router) Ready() bool { return r.gate.open.Load() }
+func (r *Router) Ready() bool { return r.open.Load() }
 
 // EndStreams ends the subscriptions to events, which end by nothing else and
 // would keep a server from stopping. New ones end at once.
 func (r *Router) EndStreams() { r.end() }
 
+// ServerOptions are those of a server that the router is the face of, after those of
+// interceptors that see refused calls, too.
+func (r *Router) ServerOptions() []grpc.ServerOption {
+	return []grpc.ServerOption{
+		grpc.ForceServerCodecV2(codec{encoding.GetCodecV2(grpcproto.Name)}),
+		grpc.ChainUnaryInterceptor(func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, serve grpc.UnaryHandler) (any, error) {
+			if !r.Ready() {
+				return nil, errNotReady
+			}
+			return serve(ctx, req)
+		}),
+		grpc.ChainStreamInterceptor(func(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, serve grpc.StreamHandler) error {
+			if !r.Ready() {
+				return errNotReady
+			}
+			return serve(srv, stream)
+		}),
+		grpc.UnknownServiceHandler(r.forwardUnknown),
+	}
+}
+
 // Register serves both CRI services on s.
 func (r *Router) Register(s grpc.ServiceRegistrar) {
-	s.RegisterService(r.gate.guard(&runtimeapi.RuntimeService_ServiceDesc), r.runtime)
-	s.RegisterService(r.gate.guard(&runtimeapi.ImageService_ServiceDesc), r.images)
+	s.RegisterService(&runtimeapi.RuntimeService_ServiceDesc, r.runtime)
+	s.RegisterService(&runtimeapi.ImageService_ServiceDesc, r.images)
 }
 
 // runtimeService is the runtime's half of the CRI, composed of one part per
@@ -113,57 +135,3 @@ type unknownImageCalls struct {
 }
 
 var errNotReady = status.Error(codes.Unavailable, "berth is still recovering its pods; try again in a moment")
-
-// gate refuses calls until it is open.
-type gate struct {
-	open atomic.Bool
-}
-
-// guard returns a copy of a service whose methods pass the gate. It sits below
-// the interceptors, so that refused calls are counted and logged as any other,
-// and costs one atomic load once it is open.
-func (g *gate) guard(desc *grpc.ServiceDesc) *grpc.ServiceDesc {
-	guarded := *desc
-	guarded.Methods = make([]grpc.MethodDesc, len(desc.Methods))
-	for i, m := range desc.Methods {
-		guarded.Methods[i] = g.method(m)
-	}
-	guarded.Streams = make([]grpc.StreamDesc, len(desc.Streams))
-	for i, s := range desc.Streams {
-		guarded.Streams[i] = g.stream(s)
-	}
-	return &guarded
-}
-
-func (g *gate) method(m grpc.MethodDesc) grpc.MethodDesc {
-	serve := m.Handler
-	m.Handler = func(srv any, ctx context.Context, decode func(any) error, next grpc.UnaryServerInterceptor) (any, error) {
-		if g.open.Load() {
-			return serve(srv, ctx, decode, next)
-		}
-		return serve(srv, ctx, decode, refuse(next))
-	}
-	return m
-}
-
-// refuse is an interceptor that lets next see a call which fails.
-func refuse(next grpc.UnaryServerInterceptor) grpc.UnaryServerInterceptor {
-	refused := func(context.Context, any) (any, error) { return nil, errNotReady }
-	return func(ctx context.Context, req any, info *grpc.UnaryServerInfo, _ grpc.UnaryHandler) (any, error) {
-		if next == nil {
-			return nil, errNotReady
-		}
-		return next(ctx, req, info, refused)
-	}
-}
-
-func (g *gate) stream(s grpc.StreamDesc) grpc.StreamDesc {
-	serve := s.Handler
-	s.Handler = func(srv any, stream grpc.ServerStream) error {
-		if !g.open.Load() {
-			return errNotReady
-		}
-		return serve(srv, stream)
-	}
-	return s
-}

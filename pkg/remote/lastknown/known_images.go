@@ -6,7 +6,6 @@ import (
 	"slices"
 	"sync"
 
-	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -49,15 +48,7 @@ func (s *Images) Take(f wire.Frame, turn uint64) bool {
 }
 
 // items are those of a list, in an order of their own: daemons have none.
-func items(f wire.Frame) (all [][]byte) {
-	wire.EachField(f, func(n protowire.Number, content []byte) {
-		if n == wire.ItemsField {
-			all = append(all, content)
-		}
-	})
-	slices.SortFunc(all, bytes.Compare)
-	return all
-}
+func items(f wire.Frame) [][]byte { return slices.SortedFunc(wire.Items(f), bytes.Compare) }
 
 // Keeps takes over where images are.
 func (s *Images) Keeps(fs *runtimeapi.ImageFsInfoResponse) bool {
@@ -74,20 +65,12 @@ func (s *Images) Removed(name string) bool {
 	defer s.mu.Unlock()
 	s.turn++
 	s.taken = s.turn
-	var left wire.Frame
-	gone := false
-	for _, item := range items(s.images) {
+	left := wire.Without(s.images, func(item []byte) bool {
 		i := &runtimeapi.Image{}
-		if proto.Unmarshal(item, i) == nil && (i.GetId() == name || slices.Contains(i.GetRepoTags(), name) || slices.Contains(i.GetRepoDigests(), name)) {
-			gone = true
-			continue
-		}
-		left = protowire.AppendTag(left, wire.ItemsField, protowire.BytesType)
-		left = protowire.AppendBytes(left, item)
-	}
-	if gone {
-		s.images = left
-	}
+		return proto.Unmarshal(item, i) == nil && (i.GetId() == name || slices.Contains(i.GetRepoTags(), name) || slices.Contains(i.GetRepoDigests(), name))
+	})
+	gone := len(left) < len(s.images)
+	s.images = left
 	return gone
 }
 
@@ -102,9 +85,6 @@ func (s *Images) Last() (wire.Frame, bool) {
 func (s *Images) LastFilesystems() *runtimeapi.ImageFsInfoResponse {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.filesystems == nil {
-		return nil
-	}
 	return proto.CloneOf(s.filesystems)
 }
 

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"google.golang.org/protobuf/proto"
+	"k8s.io/apimachinery/pkg/labels"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/pkg/remote/wire"
@@ -280,10 +281,11 @@ func (k *Pods) Live(id string) bool {
 
 // save puts what is known into a state file: the lists with the changes since.
 func (k *Pods) save(to *saved) error {
-	to.HandlerOf = k.stay()
-	s := k.State()
 	k.Mu.Lock()
-	to.Listed = older(k.Sandboxes.At, k.Containers.At)
+	s := k.all()
+	maps.DeleteFunc(k.HandlerOf, func(id, _ string) bool { return s.Sandboxes[id] == nil })
+	to.HandlerOf = maps.Clone(k.HandlerOf)
+	to.Listed = slices.MinFunc([]time.Time{k.Sandboxes.At, k.Containers.At}, time.Time.Compare)
 	k.Mu.Unlock()
 	var err error
 	if to.Sandboxes, err = proto.Marshal(&runtimeapi.ListPodSandboxResponse{Items: slices.Collect(maps.Values(s.Sandboxes))}); err != nil {
@@ -291,14 +293,6 @@ func (k *Pods) save(to *saved) error {
 	}
 	to.Containers, err = proto.Marshal(&runtimeapi.ListContainersResponse{Containers: slices.Collect(maps.Values(s.Containers))})
 	return err
-}
-
-// older is the time that is longer ago. A zero one is the longest.
-func older(a, b time.Time) time.Time {
-	if a.Before(b) {
-		return a
-	}
-	return b
 }
 
 // load takes over what a state file has.
@@ -318,39 +312,41 @@ func (k *Pods) load(from *saved) error {
 
 // SelectSandboxes are those that a filter selects, the newest first. Pure.
 func (s *State) SelectSandboxes(f *runtimeapi.PodSandboxFilter) []*runtimeapi.PodSandbox {
-	var chosen []*runtimeapi.PodSandbox
-	for _, id := range slices.Sorted(maps.Keys(s.Sandboxes)) {
-		p := s.Sandboxes[id]
-		if strings.HasPrefix(id, f.GetId()) && (f.GetState() == nil || f.GetState().GetState() == p.GetState()) &&
-			contains(p.GetLabels(), f.GetLabelSelector()) {
-			chosen = append(chosen, p)
-		}
-	}
-	slices.SortStableFunc(chosen, func(a, b *runtimeapi.PodSandbox) int { return cmp.Compare(b.GetCreatedAt(), a.GetCreatedAt()) })
-	return chosen
+	return selected(s.Sandboxes, f, func(p *runtimeapi.PodSandbox) bool {
+		return f.GetState() == nil || f.GetState().GetState() == p.GetState()
+	})
 }
 
 // SelectContainers are those that a filter selects, the newest first. Pure.
 func (s *State) SelectContainers(f *runtimeapi.ContainerFilter) []*runtimeapi.Container {
-	var chosen []*runtimeapi.Container
-	for _, id := range slices.Sorted(maps.Keys(s.Containers)) {
-		c := s.Containers[id]
-		if strings.HasPrefix(id, f.GetId()) && strings.HasPrefix(c.GetPodSandboxId(), f.GetPodSandboxId()) &&
-			(f.GetState() == nil || f.GetState().GetState() == c.GetState()) && contains(c.GetLabels(), f.GetLabelSelector()) {
-			chosen = append(chosen, c)
-		}
-	}
-	slices.SortStableFunc(chosen, func(a, b *runtimeapi.Container) int { return cmp.Compare(b.GetCreatedAt(), a.GetCreatedAt()) })
-	return chosen
+	return selected(s.Containers, f, func(c *runtimeapi.Container) bool {
+		return strings.HasPrefix(c.GetPodSandboxId(), f.GetPodSandboxId()) && (f.GetState() == nil || f.GetState().GetState() == c.GetState())
+	})
 }
 
-func contains(labels, wanted map[string]string) bool {
-	for key, value := range wanted {
-		if got, there := labels[key]; !there || got != value {
-			return false
+type filter interface {
+	GetId() string
+	GetLabelSelector() map[string]string
+}
+
+type item interface {
+	GetId() string
+	GetLabels() map[string]string
+	GetCreatedAt() int64
+}
+
+func selected[T item](all map[string]T, f filter, also func(T) bool) []T {
+	var chosen []T
+	wanted := labels.SelectorFromSet(f.GetLabelSelector())
+	for id, one := range all {
+		if strings.HasPrefix(id, f.GetId()) && wanted.Matches(labels.Set(one.GetLabels())) && also(one) {
+			chosen = append(chosen, one)
 		}
 	}
-	return true
+	slices.SortFunc(chosen, func(a, b T) int {
+		return cmp.Or(cmp.Compare(b.GetCreatedAt(), a.GetCreatedAt()), cmp.Compare(a.GetId(), b.GetId()))
+	})
+	return chosen
 }
 
 // Attached is a list of containers without those whose sandbox is not known.
@@ -383,13 +379,4 @@ func (k *Pods) AssignMissing(handlers map[string]string) {
 			k.Assign(id, name)
 		}
 	}
-}
-
-// stay are the handlers of sandboxes that are still there; others are dropped.
-func (k *Pods) stay() map[string]string {
-	k.Mu.Lock()
-	defer k.Mu.Unlock()
-	there := k.all().Sandboxes
-	maps.DeleteFunc(k.HandlerOf, func(id, _ string) bool { return there[id] == nil })
-	return maps.Clone(k.HandlerOf)
 }

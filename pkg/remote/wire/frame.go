@@ -4,7 +4,6 @@ import (
 	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/encoding/proto"
 	"google.golang.org/grpc/mem"
-	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
@@ -43,14 +42,11 @@ func (c Codec) Unmarshal(data mem.BufferSlice, v any) error {
 // Valid says whether f is a sequence of protobuf fields. What is in them is not
 // looked at.
 func (f Frame) Valid() bool {
-	for b := []byte(f); len(b) > 0; {
-		_, _, n := protowire.ConsumeField(b)
-		if n < 0 {
-			return false
-		}
-		b = b[n:]
+	end := 0
+	for field := range Fields(f) {
+		end = field.End
 	}
-	return true
+	return end == len(f)
 }
 
 // Carry makes m a message that is encoded as f: its fields are all among those

@@ -4,6 +4,7 @@ package wire
 
 import (
 	"bytes"
+	"iter"
 	"slices"
 	"unicode/utf8"
 
@@ -57,63 +58,87 @@ func ImageHandlers(m proto.Message) [][]protowire.Number {
 	return paths
 }
 
-// EachField calls visit with every length-delimited field of a valid message.
-func EachField(message []byte, visit func(n protowire.Number, content []byte)) {
-	for len(message) > 0 {
-		n, t, head := protowire.ConsumeTag(message)
-		if head < 0 {
-			return
+// Field is one field of an encoded message.
+type Field struct {
+	Number protowire.Number
+	Type   protowire.Type
+	// Content is that of a length-delimited field.
+	Content []byte
+	// Begin and End are where the field is in the message.
+	Begin, End int
+}
+
+// Fields are those of a message, in its order, up to the first that is malformed.
+func Fields(message []byte) iter.Seq[Field] {
+	return func(yield func(Field) bool) {
+		for at := 0; at < len(message); {
+			n, t, head := protowire.ConsumeTag(message[at:])
+			if head < 0 {
+				return
+			}
+			value := message[at+head:]
+			size := protowire.ConsumeFieldValue(n, t, value)
+			if size < 0 {
+				return
+			}
+			f := Field{Number: n, Type: t, Begin: at, End: at + head + size}
+			if t == protowire.BytesType {
+				f.Content, _ = protowire.ConsumeBytes(value)
+			}
+			if !yield(f) {
+				return
+			}
+			at = f.End
 		}
-		size := protowire.ConsumeFieldValue(n, t, message[head:])
-		if size < 0 {
-			return
-		}
-		if t == protowire.BytesType {
-			content, _ := protowire.ConsumeBytes(message[head:])
-			visit(n, content)
-		}
-		message = message[head+size:]
 	}
 }
+
+// is says whether f is a length-delimited field of that number.
+func (f Field) is(n protowire.Number) bool { return f.Number == n && f.Type == protowire.BytesType }
 
 // Sound says whether a message can be read as what it is to be. One that cannot
 // would make the list unreadable that it is merged into.
 func Sound(b []byte, shape protoreflect.MessageDescriptor) bool {
-	for fields := shape.Fields(); len(b) > 0; {
-		n, t, head := protowire.ConsumeTag(b)
-		if head < 0 {
-			return false
+	end := 0
+	for f := range Fields(b) {
+		end = f.End
+		known := shape.Fields().ByNumber(f.Number)
+		if known == nil || f.Type != protowire.BytesType {
+			continue
 		}
-		size := protowire.ConsumeFieldValue(n, t, b[head:])
-		if size < 0 {
-			return false
-		}
-		if field := fields.ByNumber(n); field != nil && t == protowire.BytesType {
-			content, _ := protowire.ConsumeBytes(b[head:])
-			switch field.Kind() {
-			case protoreflect.MessageKind:
-				if !Sound(content, field.Message()) {
-					return false
-				}
-			case protoreflect.StringKind:
-				if !utf8.Valid(content) {
-					return false
-				}
+		switch known.Kind() {
+		case protoreflect.MessageKind:
+			if !Sound(f.Content, known.Message()) {
+				return false
+			}
+		case protoreflect.StringKind:
+			if !utf8.Valid(f.Content) {
+				return false
 			}
 		}
-		b = b[head+size:]
 	}
-	return true
+	return end == len(b)
+}
+
+// Items are those of a list.
+func Items(list Frame) iter.Seq[[]byte] {
+	return func(yield func([]byte) bool) {
+		for f := range Fields(list) {
+			if f.is(ItemsField) && !yield(f.Content) {
+				return
+			}
+		}
+	}
 }
 
 // Text is the last value of a string field, as the encoding wants it.
 func Text(message []byte, field protowire.Number) string {
 	var value []byte
-	EachField(message, func(n protowire.Number, content []byte) {
-		if n == field {
-			value = content
+	for f := range Fields(message) {
+		if f.is(field) {
+			value = f.Content
 		}
-	})
+	}
 	return string(value)
 }
 
@@ -124,16 +149,11 @@ func (f Frame) Chunks(limit int) []Frame {
 		return nil
 	}
 	var all []Frame
-	rest, begin, end := []byte(f), 0, 0
-	for end < len(rest) {
-		_, _, n := protowire.ConsumeField(rest[end:])
-		if n < 0 {
-			break
+	begin := 0
+	for field := range Fields(f) {
+		if field.Begin > begin && field.End-begin > limit {
+			all, begin = append(all, f[begin:field.Begin]), field.Begin
 		}
-		if end > begin && end+n-begin > limit {
-			all, begin = append(all, f[begin:end]), end
-		}
-		end += n
 	}
 	return append(all, f[begin:])
 }
@@ -153,31 +173,24 @@ func Renamed(message []byte, path []protowire.Number, name func(string) string) 
 // what change makes of it. It is message itself if nothing changes.
 func Replaced(message []byte, field protowire.Number, change func([]byte) []byte) []byte {
 	var out []byte
-	changed, done := false, 0
-	for at := 0; at < len(message); {
-		n, t, head := protowire.ConsumeTag(message[at:])
-		if head < 0 {
-			return message
+	done := 0
+	for f := range Fields(message) {
+		if !f.is(field) {
+			continue
 		}
-		size := protowire.ConsumeFieldValue(n, t, message[at+head:])
-		if size < 0 {
-			return message
+		other := change(f.Content)
+		if bytes.Equal(other, f.Content) {
+			continue
 		}
-		if n == field && t == protowire.BytesType {
-			content, _ := protowire.ConsumeBytes(message[at+head:])
-			if other := change(content); !bytes.Equal(other, content) {
-				if !changed { // once: names differ little in length
-					changed, out = true, make([]byte, 0, len(message)+len(message)/8+64)
-				}
-				out = append(out, message[done:at]...)
-				out = protowire.AppendTag(out, n, t)
-				out = protowire.AppendBytes(out, other)
-				done = at + head + size
-			}
+		if out == nil { // once: names differ little in length
+			out = make([]byte, 0, len(message)+len(message)/8+64)
 		}
-		at += head + size
+		out = append(out, message[done:f.Begin]...)
+		out = protowire.AppendTag(out, f.Number, f.Type)
+		out = protowire.AppendBytes(out, other)
+		done = f.End
 	}
-	if !changed {
+	if out == nil {
 		return message
 	}
 	return append(out, message[done:]...)
@@ -194,25 +207,17 @@ func WithText(message []byte, field protowire.Number, value string) []byte {
 }
 
 // Without is a list without some items; itself if there are none of them.
-func Without(f Frame, drop func(item []byte) bool) Frame {
+func Without(list Frame, drop func(item []byte) bool) Frame {
 	var kept Frame
 	done := 0
-	for at := 0; at < len(f); {
-		n, t, size := protowire.ConsumeField(f[at:])
-		if size < 0 {
-			return f
+	for f := range Fields(list) {
+		if f.is(ItemsField) && drop(f.Content) {
+			kept = append(kept, list[done:f.Begin]...)
+			done = f.End
 		}
-		if n == ItemsField && t == protowire.BytesType {
-			_, _, head := protowire.ConsumeTag(f[at:])
-			if item, _ := protowire.ConsumeBytes(f[at+head:]); drop(item) {
-				kept = append(kept, f[done:at]...)
-				done = at + size
-			}
-		}
-		at += size
 	}
 	if done == 0 {
-		return f
+		return list
 	}
-	return append(kept, f[done:]...)
+	return append(kept, list[done:]...)
 }

@@ -155,8 +155,13 @@ func withoutOwn(m protoreflect.Message) {
 }
 
 // twin is the other form of a list.
-var twin = map[string]string{"StreamPodSandboxes": "ListPodSandbox", "StreamContainers": "ListContainers",
-	"ListContainerStats": "StreamContainerStats"}
+var twin = func() map[string]string {
+	all := map[string]string{}
+	for unary, stream := range listForms {
+		all[unary], all[stream] = stream, unary
+	}
+	return all
+}()
 
 func same(t *testing.T, what string, got, want proto.Message) {
 	t.Helper()

@@ -139,10 +139,9 @@ func New(o Options) (*Backend, error) {
 		return nil, errors.Join(err, conn.Close())
 	}
 	b := &Backend{
-		id: "cri:" + o.Endpoint, conn: conn, names: &names{}, known: state.Known, changed: o.Changed,
+		id: "cri:" + o.Endpoint, conn: conn, names: newNames(o.Handlers), known: state.Known, changed: o.Changed,
 		state: state, endpoint: o.Endpoint, writes: make(chan struct{}, 1), stop: func() {}, handlers: slices.Clone(o.Handlers),
 	}
-	b.names.set(o.Handlers)
 	if damage != nil {
 		// The daemon says anew what it has; without these lists berth is only short
 		// of its pods while it is away.

@@ -20,7 +20,6 @@ import (
 	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/handler"
 	"github.com/berth-cri/berth/pkg/remote/lastknown"
-	"github.com/berth-cri/berth/pkg/remote/wire"
 	"github.com/berth-cri/berth/pkg/router/routertest"
 )
 
@@ -279,19 +278,6 @@ func TestListsInTheFormThatADaemonHas(t *testing.T) {
 	pod(t, b)
 	const unary, stream = runtimeapi.RuntimeService_ListPodSandbox_FullMethodName, runtimeapi.RuntimeService_StreamPodSandboxes_FullMethodName
 	req := &runtimeapi.ListPodSandboxRequest{}
-	forms := map[string]func() (int, error){
-		"whole": func() (int, error) {
-			l, err := b.lists.whole(ctx, sandboxLists, req)
-			return len(l), err
-		},
-		"pieces": func() (got int, err error) {
-			err = b.lists.pieces(ctx, sandboxLists, req, func(f wire.Frame) error {
-				got += len(f)
-				return nil
-			})
-			return got, err
-		},
-	}
 	for name, c := range map[string]struct {
 		lacking []string
 		want    codes.Code
@@ -306,17 +292,15 @@ func TestListsInTheFormThatADaemonHas(t *testing.T) {
 			return nil
 		}
 		d.before.Store(&before)
-		for form, ask := range forms {
-			b.node.abilities.Store(&abilities{})
-			for _, remembered := range []bool{false, true} {
-				d.heard()
-				if got, err := ask(); status.Code(err) != c.want || (err == nil && got == 0) {
-					t.Errorf("%s: %s: %d bytes, %v", name, form, got, err)
-				}
-				for _, call := range d.heard() {
-					if remembered && slices.Contains(c.lacking, call.method) {
-						t.Errorf("%s: %s: %s was called again", name, form, call.method)
-					}
+		b.node.abilities.Store(&abilities{})
+		for _, remembered := range []bool{false, true} {
+			d.heard()
+			if got, err := b.lists.whole(ctx, sandboxLists, req); status.Code(err) != c.want || (err == nil && len(got) == 0) {
+				t.Errorf("%s: %d bytes, %v", name, len(got), err)
+			}
+			for _, call := range d.heard() {
+				if remembered && slices.Contains(c.lacking, call.method) {
+					t.Errorf("%s: %s was called again", name, call.method)
 				}
 			}
 		}

@@ -30,9 +30,8 @@ type sandboxes struct {
 func (s sandboxes) RunPodSandbox(ctx context.Context, req *runtimeapi.RunPodSandboxRequest) (*runtimeapi.RunPodSandboxResponse, error) {
 	s.making.Add(1)
 	defer s.making.Add(-1)
-	asked := req
+	asked := proto.CloneOf(req)
 	if d := handler.DefinitionFrom(ctx); d != nil {
-		asked = proto.CloneOf(req)
 		asked.RuntimeHandler = s.names.remote(d.Name)
 	}
 	name := s.assignedFor(ctx, asked.GetRuntimeHandler())
@@ -77,12 +76,8 @@ var mountNames = wire.ImageHandlers(&runtimeapi.PodSandboxStatusResponse{})
 
 func (s sandboxes) PodSandboxStatus(ctx context.Context, req *runtimeapi.PodSandboxStatusRequest) (*runtimeapi.PodSandboxStatusResponse, error) {
 	f, err := s.unary(ctx, runtimeapi.RuntimeService_PodSandboxStatus_FullMethodName, req)
-	if err != nil {
-		return nil, err
-	}
-	resp := &runtimeapi.PodSandboxStatusResponse{}
-	s.names.rename(s.naming.status(f, req.GetPodSandboxId()), mountNames...).Carry(resp)
-	return resp, nil
+	f = s.naming.status(f, req.GetPodSandboxId())
+	return carried[runtimeapi.PodSandboxStatusResponse](s.names.rename(f, mountNames...), err)
 }
 
 func (s sandboxes) UpdatePodSandboxResources(ctx context.Context, req *runtimeapi.UpdatePodSandboxResourcesRequest) (*runtimeapi.UpdatePodSandboxResourcesResponse, error) {
@@ -92,12 +87,7 @@ func (s sandboxes) UpdatePodSandboxResources(ctx context.Context, req *runtimeap
 // passRenamed is pass for an answer that has the name of a handler.
 func passRenamed[R any, P message[R]](ctx context.Context, c *caller, n *names, paths [][]protowire.Number, method string, req proto.Message) (P, error) {
 	f, err := c.unary(ctx, method, req)
-	if err != nil {
-		return nil, err
-	}
-	resp := P(new(R))
-	n.rename(f, paths...).Carry(resp)
-	return resp, nil
+	return carried[R, P](n.rename(f, paths...), err)
 }
 
 // containers passes on the life of containers.
@@ -108,11 +98,8 @@ type containers struct {
 }
 
 func (c containers) CreateContainer(ctx context.Context, req *runtimeapi.CreateContainerRequest) (*runtimeapi.CreateContainerResponse, error) {
-	asked := req
-	if config := c.names.config(req.GetConfig()); config != req.GetConfig() {
-		asked = proto.CloneOf(req)
-		asked.Config = config
-	}
+	asked := proto.CloneOf(req)
+	asked.Config = c.names.config(req.GetConfig())
 	resp, err := readChange[runtimeapi.CreateContainerResponse](ctx, c.caller, runtimeapi.RuntimeService_CreateContainer_FullMethodName, asked)
 	if err == nil && resp.GetContainerId() == "" {
 		err = c.nameless(runtimeapi.RuntimeService_CreateContainer_FullMethodName)

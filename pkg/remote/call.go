@@ -39,7 +39,28 @@ type message[M any] interface {
 
 // pass passes a call on, and its answer back unread.
 func pass[R any, P message[R]](ctx context.Context, c *caller, method string, req proto.Message) (P, error) {
+	return carried[R, P](c.unary(ctx, method, req))
+}
+
+// passChange is pass for a call that changes something.
+func passChange[R any, P message[R]](ctx context.Context, c *caller, method string, req proto.Message) (P, error) {
+	return carried[R, P](c.lasting(ctx, method, req))
+}
+
+// read passes a call on whose answer has to be known.
+func read[R any, P message[R]](ctx context.Context, c *caller, method string, req proto.Message) (P, error) {
 	f, err := c.unary(ctx, method, req)
+	return decoded[R, P](c, method, f, err)
+}
+
+// readChange is read for a call that changes something.
+func readChange[R any, P message[R]](ctx context.Context, c *caller, method string, req proto.Message) (P, error) {
+	f, err := c.lasting(ctx, method, req)
+	return decoded[R, P](c, method, f, err)
+}
+
+// carried is an answer that is passed back unread.
+func carried[R any, P message[R]](f wire.Frame, err error) (P, error) {
 	if err != nil {
 		return nil, err
 	}
@@ -48,16 +69,10 @@ func pass[R any, P message[R]](ctx context.Context, c *caller, method string, re
 	return resp, nil
 }
 
-// read passes a call on whose answer has to be known.
-func read[R any, P message[R]](ctx context.Context, c *caller, method string, req proto.Message) (P, error) {
-	f, err := c.unary(ctx, method, req)
+func decoded[R any, P message[R]](c *caller, method string, f wire.Frame, err error) (P, error) {
 	if err != nil {
 		return nil, err
 	}
-	return decoded[R, P](c, method, f)
-}
-
-func decoded[R any, P message[R]](c *caller, method string, f wire.Frame) (P, error) {
 	resp := P(new(R))
 	if err := proto.Unmarshal(f, resp); err != nil {
 		return nil, c.garbage(method)
@@ -66,21 +81,14 @@ func decoded[R any, P message[R]](c *caller, method string, f wire.Frame) (P, er
 }
 
 // unary makes one call while the daemon answers.
-func (c *caller) unary(ctx context.Context, method string, req any) (wire.Frame, error) {
+func (c *caller) unary(ctx context.Context, method string, req proto.Message) (wire.Frame, error) {
 	era, err := c.monitor.admit(ctx)
 	if err != nil {
 		return nil, err
 	}
 	call, done := within(ctx, era)
 	defer done()
-	return c.ask(call, ctx, era, method, req)
-}
-
-// ask makes one call in the context call, for the caller of the CRI whose
-// context is ctx.
-func (c *caller) ask(call, ctx, era context.Context, method string, req any) (wire.Frame, error) {
-	a := c.invoke(call, method, req)
-	return c.take(ctx, era, method, a)
+	return c.take(ctx, era, method, c.invoke(call, method, req))
 }
 
 // answer is what came of a call.
@@ -90,11 +98,12 @@ type answer struct {
 	err             error
 }
 
-func (c *caller) invoke(ctx context.Context, method string, req any) (a answer) {
+func (c *caller) invoke(ctx context.Context, method string, req proto.Message) (a answer) {
 	a.err = c.conn.Invoke(c.outgoing(ctx), method, req, &a.Frame, grpc.Header(&a.header), grpc.Trailer(&a.trailer))
 	return a
 }
 
+// take is an answer as the caller of the CRI gets it, whose context is ctx.
 func (c *caller) take(ctx, era context.Context, method string, a answer) (wire.Frame, error) {
 	relay(ctx, a.header, a.trailer)
 	if a.err != nil {
@@ -108,38 +117,8 @@ func (c *caller) take(ctx, era context.Context, method string, a answer) (wire.F
 
 // stream passes on a call that is answered in several messages. It ends with the
 // first error of each.
-func (c *caller) stream(ctx context.Context, method string, req any, each func(wire.Frame) error) error {
-	era, err := c.monitor.admit(ctx)
-	if err != nil {
-		return err
-	}
-	call, done := within(ctx, era)
-	defer done()
-	stream, err := c.conn.NewStream(c.outgoing(call), &grpc.StreamDesc{ServerStreams: true}, method)
-	if err != nil {
-		return c.failed(era, err)
-	}
-	if err := stream.SendMsg(req); err != nil && !errors.Is(err, io.EOF) {
-		return c.failed(era, err)
-	}
-	if err := stream.CloseSend(); err != nil {
-		return c.failed(era, err)
-	}
-	for {
-		var f wire.Frame
-		switch err := stream.RecvMsg(&f); {
-		case errors.Is(err, io.EOF):
-			return nil
-		case err != nil:
-			return c.failed(era, err)
-		}
-		if !f.Valid() {
-			return c.garbage(method)
-		}
-		if err := each(f); err != nil {
-			return err
-		}
-	}
+func (c *caller) stream(ctx context.Context, method string, req proto.Message, each func(wire.Frame) error) error {
+	return c.exchange(ctx, method, req, func() (proto.Message, error) { return nil, io.EOF }, each)
 }
 
 // exchange passes on a call of any form of which nothing is known: requests as
@@ -321,26 +300,6 @@ func (c *caller) lasting(ctx context.Context, method string, req proto.Message) 
 		time.AfterFunc(afterwards, cancel)
 		return nil, context.Cause(era)
 	}
-}
-
-// passChange is pass for a call that changes something.
-func passChange[R any, P message[R]](ctx context.Context, c *caller, method string, req proto.Message) (P, error) {
-	f, err := c.lasting(ctx, method, req)
-	if err != nil {
-		return nil, err
-	}
-	resp := P(new(R))
-	f.Carry(resp)
-	return resp, nil
-}
-
-// readChange is read for a call that changes something.
-func readChange[R any, P message[R]](ctx context.Context, c *caller, method string, req proto.Message) (P, error) {
-	f, err := c.lasting(ctx, method, req)
-	if err != nil {
-		return nil, err
-	}
-	return decoded[R, P](c, method, f)
 }
 
 // detached is ctx that does not end with it, but for its deadline.

@@ -21,7 +21,7 @@ import (
 func TestContentType(t *testing.T) {
 	d := newDaemon(t)
 	b := ready(t, d)
-	test.Check(t, b.lists.pieces(legacy(t), sandboxLists, &runtimeapi.ListPodSandboxRequest{}, func(wire.Frame) error { return nil }))
+	test.Check(t, b.lists.stream(legacy(t), sandboxLists.stream, &runtimeapi.StreamPodSandboxesRequest{}, func(wire.Frame) error { return nil }))
 	test.Fails(t, face(t, b).Invoke(t.Context(), newest, &emptypb.Empty{}, &emptypb.Empty{}), "a call that the daemon lacks succeeds")
 	calls := d.heard()
 	for _, method := range []string{runtimeapi.RuntimeService_Status_FullMethodName, sandboxLists.unary, sandboxLists.stream, newest} {

@@ -12,9 +12,8 @@ import (
 // An event that is newer than this CRI is passed on, with berth's names of handlers.
 func TestNewerEvents(t *testing.T) {
 	to := &listener{ctx: t.Context(), heard: make(chan *runtimeapi.ContainerEventResponse, 10)}
-	n := &names{}
+	n := newNames([]lastknown.Handler{{Name: "legacy", Remote: "runc"}})
 	s := &events{caller: &caller{}, names: n, lists: &lists{names: n, known: &lastknown.Pods{}}}
-	s.names.set([]lastknown.Handler{{Name: "legacy", Remote: "runc"}})
 	newest := runtimeapi.ContainerEventType(99)
 	for _, kind := range []runtimeapi.ContainerEventType{newest, newest, runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT} {
 		e := &runtimeapi.ContainerEventResponse{

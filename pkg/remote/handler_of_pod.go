@@ -72,7 +72,7 @@ func (n naming) assignedFor(ctx context.Context, theirs string) string {
 // leaving are the handlers of those whose name would be another with other handlers.
 func (n naming) leaving(next []lastknown.Handler) map[string]string {
 	now, then := n.names.current.Load(), translationOf(next)
-	if now == nil || slices.Equal(now.handlers, then.handlers) {
+	if slices.Equal(now.handlers, then.handlers) {
 		return nil
 	}
 	kept := map[string]string{}

@@ -17,7 +17,7 @@ import (
 // A daemon may leave the handler of a pod out of what it says, as CRI-O does: the pod
 // goes by the one that it was made under all the same.
 func TestPinsWhereADaemonMayNotSay(t *testing.T) {
-	n := naming{names: &names{}, known: &lastknown.Pods{}}
+	n := naming{names: newNames(nil), known: &lastknown.Pods{}}
 	n.names.set([]lastknown.Handler{{Name: "crio", Remote: ""}, {Name: "crun", Remote: "crun"}, {Name: "kata", Remote: "kata-qemu"}})
 	for name, tc := range map[string]struct{ handler, theirs, want string }{
 		"the daemon's default":   {"crio", "", ""},
@@ -42,7 +42,7 @@ func TestPinsWhereADaemonMayNotSay(t *testing.T) {
 // daemon's own.
 func TestListsNameTheHandlerThatADaemonLeavesOut(t *testing.T) {
 	for _, handlers := range [][]lastknown.Handler{{{Name: "legacy", Remote: "crun"}}, {{Name: "crun", Remote: "crun"}}, {{Name: "crio", Remote: ""}}} {
-		n := naming{names: &names{}, known: &lastknown.Pods{}}
+		n := naming{names: newNames(nil), known: &lastknown.Pods{}}
 		n.names.set(handlers)
 		theirs := test.Value(proto.Marshal(&runtimeapi.ListPodSandboxResponse{Items: []*runtimeapi.PodSandbox{{Id: "one"}}}))(t)
 		var ours runtimeapi.ListPodSandboxResponse

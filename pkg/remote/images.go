@@ -33,33 +33,15 @@ type images struct {
 
 func (i images) ListImages(ctx context.Context, req *runtimeapi.ListImagesRequest) (*runtimeapi.ListImagesResponse, error) {
 	f, err := i.all(ctx, i.list(req.GetFilter(), req), wantsAll(req, req.GetFilter()))
-	if err != nil {
-		return nil, err
-	}
-	resp := &runtimeapi.ListImagesResponse{}
-	i.names.rename(f, imageNames).Carry(resp)
-	return resp, nil
+	return carried[runtimeapi.ListImagesResponse](i.names.rename(f, imageNames), err)
 }
 
 func (i images) StreamImages(req *runtimeapi.StreamImagesRequest, to grpc.ServerStreamingServer[runtimeapi.StreamImagesResponse]) error {
-	each := func(f wire.Frame) error {
-		m := &runtimeapi.StreamImagesResponse{}
-		i.names.rename(f, imageNames).Carry(m)
-		return to.Send(m)
-	}
-	if !wantsAll(req, req.GetFilter()) {
-		return i.pieces(to.Context(), imageLists, i.list(req.GetFilter(), req), each)
-	}
-	f, err := i.all(to.Context(), &runtimeapi.ListImagesRequest{}, true)
+	f, err := i.all(to.Context(), i.list(req.GetFilter(), req), wantsAll(req, req.GetFilter()))
 	if err != nil {
 		return err
 	}
-	for _, piece := range f.Chunks(chunk) {
-		if err := each(piece); err != nil {
-			return err
-		}
-	}
-	return nil
+	return send(i.names.rename(f, imageNames), to)
 }
 
 // all is the daemon's list, and the last known one in its place while it does not
@@ -105,9 +87,9 @@ func (i images) noted(ctx context.Context, changed bool) {
 // list is a request with the daemon's name of a handler. A filter that this
 // berth knows only in part goes on whole, and so does the rest of asked.
 func (i images) list(f *runtimeapi.ImageFilter, asked proto.Message) *runtimeapi.ListImagesRequest {
-	if image := f.GetImage(); i.names.spec(image) != image {
+	if f != nil {
 		f = proto.CloneOf(f)
-		f.Image = i.names.spec(image)
+		f.Image = i.names.spec(f.GetImage())
 	}
 	return alike(&runtimeapi.ListImagesRequest{Filter: f}, asked)
 }
@@ -115,29 +97,23 @@ func (i images) list(f *runtimeapi.ImageFilter, asked proto.Message) *runtimeapi
 var imageStatusNames = wire.ImageHandlers(&runtimeapi.ImageStatusResponse{})
 
 func (i images) ImageStatus(ctx context.Context, req *runtimeapi.ImageStatusRequest) (*runtimeapi.ImageStatusResponse, error) {
-	if image := req.GetImage(); i.names.spec(image) != image {
-		req = proto.CloneOf(req)
-		req.Image = i.names.spec(image)
-	}
+	req = proto.CloneOf(req)
+	req.Image = i.names.spec(req.GetImage())
 	return passRenamed[runtimeapi.ImageStatusResponse](ctx, i.caller, i.names, imageStatusNames, runtimeapi.ImageService_ImageStatus_FullMethodName, req)
 }
 
 func (i images) PullImage(ctx context.Context, req *runtimeapi.PullImageRequest) (*runtimeapi.PullImageResponse, error) {
 	i.making.Add(1)
 	defer i.making.Add(-1)
-	if image := req.GetImage(); i.names.spec(image) != image {
-		req = proto.CloneOf(req)
-		req.Image = i.names.spec(image)
-	}
+	req = proto.CloneOf(req)
+	req.Image = i.names.spec(req.GetImage())
 	return read[runtimeapi.PullImageResponse](ctx, i.caller, runtimeapi.ImageService_PullImage_FullMethodName, req)
 }
 
 func (i images) RemoveImage(ctx context.Context, req *runtimeapi.RemoveImageRequest) (*runtimeapi.RemoveImageResponse, error) {
 	name := req.GetImage().GetImage()
-	if image := req.GetImage(); i.names.spec(image) != image {
-		req = proto.CloneOf(req)
-		req.Image = i.names.spec(image)
-	}
+	req = proto.CloneOf(req)
+	req.Image = i.names.spec(req.GetImage())
 	resp, err := pass[runtimeapi.RemoveImageResponse](ctx, i.caller, runtimeapi.ImageService_RemoveImage_FullMethodName, req)
 	if err == nil {
 		i.noted(ctx, i.lastKnown.Removed(name))

@@ -45,79 +45,61 @@ type lists struct {
 }
 
 func (l *lists) ListPodSandbox(ctx context.Context, req *runtimeapi.ListPodSandboxRequest) (*runtimeapi.ListPodSandboxResponse, error) {
-	f, err := l.sandboxes(ctx, req)
-	if err == nil {
-		resp := &runtimeapi.ListPodSandboxResponse{}
-		f.Carry(resp)
-		return resp, nil
+	f, known, err := l.sandboxes(ctx, req)
+	if known != nil {
+		return &runtimeapi.ListPodSandboxResponse{Items: known.SelectSandboxes(req.GetFilter())}, nil
 	}
-	s, err := l.instead(ctx, err)
-	if err != nil {
-		return nil, err
-	}
-	return &runtimeapi.ListPodSandboxResponse{Items: s.SelectSandboxes(req.GetFilter())}, nil
+	return carried[runtimeapi.ListPodSandboxResponse](f, err)
 }
 
 func (l *lists) StreamPodSandboxes(req *runtimeapi.StreamPodSandboxesRequest, to grpc.ServerStreamingServer[runtimeapi.StreamPodSandboxesResponse]) error {
-	f, err := l.sandboxes(to.Context(), alike(&runtimeapi.ListPodSandboxRequest{Filter: req.GetFilter()}, req))
-	if err == nil {
-		return send(f, to)
-	}
-	s, err := l.instead(to.Context(), err)
-	if err != nil {
+	f, known, err := l.sandboxes(to.Context(), alike(&runtimeapi.ListPodSandboxRequest{Filter: req.GetFilter()}, req))
+	switch {
+	case known != nil:
+		return to.Send(&runtimeapi.StreamPodSandboxesResponse{PodSandboxes: known.SelectSandboxes(req.GetFilter())})
+	case err != nil:
 		return err
 	}
-	return to.Send(&runtimeapi.StreamPodSandboxesResponse{PodSandboxes: s.SelectSandboxes(req.GetFilter())})
+	return send(f, to)
 }
 
 func (l *lists) ListContainers(ctx context.Context, req *runtimeapi.ListContainersRequest) (*runtimeapi.ListContainersResponse, error) {
-	f, err := l.containers(ctx, req)
-	if err == nil {
-		resp := &runtimeapi.ListContainersResponse{}
-		f.Carry(resp)
-		return resp, nil
+	f, known, err := l.containers(ctx, req)
+	if known != nil {
+		return &runtimeapi.ListContainersResponse{Containers: known.SelectContainers(req.GetFilter())}, nil
 	}
-	s, err := l.instead(ctx, err)
-	if err != nil {
-		return nil, err
-	}
-	return &runtimeapi.ListContainersResponse{Containers: s.SelectContainers(req.GetFilter())}, nil
+	return carried[runtimeapi.ListContainersResponse](f, err)
 }
 
 func (l *lists) StreamContainers(req *runtimeapi.StreamContainersRequest, to grpc.ServerStreamingServer[runtimeapi.StreamContainersResponse]) error {
-	f, err := l.containers(to.Context(), alike(&runtimeapi.ListContainersRequest{Filter: req.GetFilter()}, req))
-	if err == nil {
-		return send(f, to)
-	}
-	s, err := l.instead(to.Context(), err)
-	if err != nil {
+	f, known, err := l.containers(to.Context(), alike(&runtimeapi.ListContainersRequest{Filter: req.GetFilter()}, req))
+	switch {
+	case known != nil:
+		return to.Send(&runtimeapi.StreamContainersResponse{Containers: known.SelectContainers(req.GetFilter())})
+	case err != nil:
 		return err
 	}
-	return to.Send(&runtimeapi.StreamContainersResponse{Containers: s.SelectContainers(req.GetFilter())})
+	return send(f, to)
 }
 
 func (l *lists) naming() naming { return naming{l.names, l.known} }
 
-// send cuts a list into messages.
-func send[M any, P message[M]](f wire.Frame, to grpc.ServerStreamingServer[M]) error {
-	for _, piece := range f.Chunks(chunk) {
-		m := P(new(M))
-		piece.Carry(m)
-		if err := to.Send(m); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (l *lists) sandboxes(ctx context.Context, req *runtimeapi.ListPodSandboxRequest) (wire.Frame, error) {
+// sandboxes is the daemon's list, or else what is known of it.
+func (l *lists) sandboxes(ctx context.Context, req *runtimeapi.ListPodSandboxRequest) (wire.Frame, *lastknown.State, error) {
 	f, err := l.fresh(ctx, sandboxLists, req, wantsAll(req, req.GetFilter()), &l.known.Sandboxes)
-	return l.naming().list(f), err
+	if err != nil {
+		return l.instead(ctx, err)
+	}
+	return l.naming().list(f), nil, nil
 }
 
-func (l *lists) containers(ctx context.Context, req *runtimeapi.ListContainersRequest) (wire.Frame, error) {
+// containers is sandboxes for containers.
+func (l *lists) containers(ctx context.Context, req *runtimeapi.ListContainersRequest) (wire.Frame, *lastknown.State, error) {
 	f, err := l.fresh(ctx, containerLists, req, wantsAll(req, req.GetFilter()), &l.known.Containers)
-	return l.names.rename(f, containerNames), err
+	if err != nil {
+		return l.instead(ctx, err)
+	}
+	return l.names.rename(f, containerNames), nil, nil
 }
 
 // alike is one form of a list's request with what is newer than this CRI in the
@@ -266,9 +248,9 @@ func (l *lists) identified(ctx context.Context, f wire.Frame) wire.Frame {
 
 // instead is the last known state in place of a list that failed with err, which
 // is not to cost the lists of other backends.
-func (l *lists) instead(ctx context.Context, err error) (*lastknown.State, error) {
+func (l *lists) instead(ctx context.Context, err error) (wire.Frame, *lastknown.State, error) {
 	if ctx.Err() != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	switch status.Code(err) {
 	case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled: // its health says so
@@ -276,7 +258,7 @@ func (l *lists) instead(ctx context.Context, err error) (*lastknown.State, error
 		log.G(ctx).WithError(err).WithField("backend", l.name).Warn("Backend list failed; serving last known entries")
 	}
 	if l.contest.Load() != nil {
-		return &lastknown.State{}, nil
+		return nil, &lastknown.State{}, nil
 	}
 	s := &lastknown.State{Sandboxes: map[string]*runtimeapi.PodSandbox{}, Containers: map[string]*runtimeapi.Container{}}
 	known := l.known.State()
@@ -290,5 +272,5 @@ func (l *lists) instead(ctx context.Context, err error) (*lastknown.State, error
 			s.Containers[id].Image.RuntimeHandler = l.names.ours(c.GetImage().GetRuntimeHandler())
 		}
 	}
-	return s, nil
+	return nil, s, nil
 }

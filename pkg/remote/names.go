@@ -29,6 +29,12 @@ type translation struct {
 	same bool
 }
 
+func newNames(handlers []lastknown.Handler) *names {
+	n := &names{}
+	n.set(handlers)
+	return n
+}
+
 func (n *names) set(handlers []lastknown.Handler) { n.current.Store(translationOf(handlers)) }
 
 // translationOf translates for handlers. If several have one name at the daemon,
@@ -55,25 +61,15 @@ func translationOf(handlers []lastknown.Handler) *translation {
 // ours is this berth's name for the daemon's; a name that none of ours leads to
 // stays.
 func (n *names) ours(name string) string {
-	t := n.current.Load()
-	if t == nil || t.same {
-		return name
-	}
-	if our, there := t.ours[name]; there {
+	if our, there := n.current.Load().ours[name]; there {
 		return our
 	}
 	return name
 }
 
-// plain says that there is nothing to translate.
-func (n *names) plain() bool {
-	t := n.current.Load()
-	return t == nil || t.same
-}
-
 // rename puts ours in place of the daemon's names at the ends of paths.
 func (n *names) rename(f wire.Frame, paths ...[]protowire.Number) wire.Frame {
-	if n.plain() {
+	if n.current.Load().same {
 		return f
 	}
 	for _, path := range paths {
@@ -95,9 +91,8 @@ func (n *names) spec(image *runtimeapi.ImageSpec) *runtimeapi.ImageSpec {
 // config is a container's configuration with the daemon's names of the handlers
 // of its images.
 func (n *names) config(c *runtimeapi.ContainerConfig) *runtimeapi.ContainerConfig {
-	differs := func(i *runtimeapi.ImageSpec) bool { return n.spec(i) != i }
-	if !differs(c.GetImage()) && !slices.ContainsFunc(c.GetMounts(), func(m *runtimeapi.Mount) bool { return differs(m.GetImage()) }) {
-		return c
+	if c == nil {
+		return nil
 	}
 	c = proto.CloneOf(c)
 	c.Image = n.spec(c.GetImage())
@@ -109,10 +104,8 @@ func (n *names) config(c *runtimeapi.ContainerConfig) *runtimeapi.ContainerConfi
 
 // remote is the daemon's name for ours.
 func (n *names) remote(name string) string {
-	if t := n.current.Load(); t != nil {
-		if theirs, there := t.theirs[name]; there {
-			return theirs
-		}
+	if theirs, there := n.current.Load().theirs[name]; there {
+		return theirs
 	}
 	return name
 }
@@ -120,9 +113,6 @@ func (n *names) remote(name string) string {
 // owner is the handler of ours that a pod counts as one of.
 func (n *names) owner(name string) string {
 	t := n.current.Load()
-	if t == nil {
-		return name
-	}
 	if our, there := t.ours[name]; there {
 		return our
 	}

@@ -114,21 +114,16 @@ func (n *node) Status(ctx context.Context, req *runtimeapi.StatusRequest) (*runt
 
 // handlers are ours, with the features that the daemon has for them.
 func (n *node) handlers(theirs []*runtimeapi.RuntimeHandler) []*runtimeapi.RuntimeHandler {
-	t := n.names.current.Load()
-	if t == nil {
-		return nil
-	}
 	var all []*runtimeapi.RuntimeHandler
-	for our, remote := range t.theirs {
+	for _, our := range n.names.current.Load().handlers {
 		for _, h := range theirs {
-			if h.GetName() == remote {
+			if h.GetName() == our.Remote {
 				h = proto.CloneOf(h)
-				h.Name = our
+				h.Name = our.Name
 				all = append(all, h)
 			}
 		}
 	}
-	slices.SortFunc(all, func(a, b *runtimeapi.RuntimeHandler) int { return strings.Compare(a.GetName(), b.GetName()) })
 	return all
 }
 

@@ -37,7 +37,7 @@ func (s stats) PodSandboxStats(ctx context.Context, req *runtimeapi.PodSandboxSt
 }
 
 func (s stats) ListContainerStats(ctx context.Context, req *runtimeapi.ListContainerStatsRequest) (*runtimeapi.ListContainerStatsResponse, error) {
-	return measured[runtimeapi.ListContainerStatsResponse](ctx, s, containerStatsLists, req)
+	return carried[runtimeapi.ListContainerStatsResponse](s.measured(ctx, containerStatsLists, req))
 }
 
 func (s stats) StreamContainerStats(req *runtimeapi.StreamContainerStatsRequest, to grpc.ServerStreamingServer[runtimeapi.StreamContainerStatsResponse]) error {
@@ -45,7 +45,7 @@ func (s stats) StreamContainerStats(req *runtimeapi.StreamContainerStatsRequest,
 }
 
 func (s stats) ListPodSandboxStats(ctx context.Context, req *runtimeapi.ListPodSandboxStatsRequest) (*runtimeapi.ListPodSandboxStatsResponse, error) {
-	return measured[runtimeapi.ListPodSandboxStatsResponse](ctx, s, sandboxStatsLists, req)
+	return carried[runtimeapi.ListPodSandboxStatsResponse](s.measured(ctx, sandboxStatsLists, req))
 }
 
 func (s stats) StreamPodSandboxStats(req *runtimeapi.StreamPodSandboxStatsRequest, to grpc.ServerStreamingServer[runtimeapi.StreamPodSandboxStatsResponse]) error {
@@ -53,7 +53,7 @@ func (s stats) StreamPodSandboxStats(req *runtimeapi.StreamPodSandboxStatsReques
 }
 
 func (s stats) ListPodSandboxMetrics(ctx context.Context, req *runtimeapi.ListPodSandboxMetricsRequest) (*runtimeapi.ListPodSandboxMetricsResponse, error) {
-	return measured[runtimeapi.ListPodSandboxMetricsResponse](ctx, s, sandboxMetricsLists, req)
+	return carried[runtimeapi.ListPodSandboxMetricsResponse](s.measured(ctx, sandboxMetricsLists, req))
 }
 
 func (s stats) StreamPodSandboxMetrics(req *runtimeapi.StreamPodSandboxMetricsRequest, to grpc.ServerStreamingServer[runtimeapi.StreamPodSandboxMetricsResponse]) error {
@@ -66,7 +66,7 @@ func (s stats) StreamPodSandboxMetrics(req *runtimeapi.StreamPodSandboxMetricsRe
 func (s stats) ListMetricDescriptors(ctx context.Context, req *runtimeapi.ListMetricDescriptorsRequest) (*runtimeapi.ListMetricDescriptorsResponse, error) {
 	plain := len(req.ProtoReflect().GetUnknown()) == 0
 	able := s.abilities.Load()
-	if known := able.described(); known != nil && plain {
+	if known := able.metrics.Load(); known != nil && plain {
 		return known, nil
 	}
 	if s.monitor.current().Phase == Lagging {
@@ -80,46 +80,32 @@ func (s stats) ListMetricDescriptors(ctx context.Context, req *runtimeapi.ListMe
 		resp, err = &runtimeapi.ListMetricDescriptorsResponse{}, nil
 	}
 	if plain && said && err == nil {
-		able.describe(resp)
+		able.metrics.Store(resp)
 	}
 	return resp, err
 }
 
 // measured is a list, empty if the daemon does not answer or measures nothing
 // of the kind.
-func measured[R any, P message[R]](ctx context.Context, s stats, l listing, req proto.Message) (P, error) {
-	resp := P(new(R))
+func (s stats) measured(ctx context.Context, l listing, req proto.Message) (wire.Frame, error) {
 	if s.monitor.current().Phase == Lagging {
-		return resp, nil
+		return nil, nil
 	}
 	wait, cancel := context.WithTimeout(ctx, patienceOf(ctx, s.patience))
 	defer cancel()
 	f, err := s.whole(wait, l, req)
-	switch {
-	case s.spared(ctx, err):
-		return resp, nil
-	case err != nil:
-		return nil, err
+	if s.spared(ctx, err) {
+		return nil, nil
 	}
-	f.Carry(resp)
-	return resp, nil
+	return f, err
 }
 
 func streamMeasured[M any, P message[M]](s stats, l listing, req proto.Message, to grpc.ServerStreamingServer[M]) error {
-	if s.monitor.current().Phase == Lagging {
-		return nil
+	f, err := s.measured(to.Context(), l, req)
+	if err != nil {
+		return err
 	}
-	wait, cancel := context.WithTimeout(to.Context(), patienceOf(to.Context(), s.patience))
-	defer cancel()
-	err := s.pieces(wait, l, req, func(f wire.Frame) error {
-		m := P(new(M))
-		f.Carry(m)
-		return to.Send(m)
-	})
-	if s.spared(to.Context(), err) {
-		return nil
-	}
-	return err
+	return send[M, P](f, to)
 }
 
 // spared says whether a list goes without what this daemon has measured: its

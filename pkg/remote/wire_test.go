@@ -58,7 +58,7 @@ func TestRequestsKeepWhatIsNewer(t *testing.T) {
 		t.Errorf("got %x", got)
 	}
 	asked := newer(&runtimeapi.StreamImagesRequest{})
-	if got := encoded(t, (images{names: &names{}}).list(nil, asked)); !bytes.Equal(got, encoded(t, asked)) {
+	if got := encoded(t, (images{names: newNames(nil)}).list(nil, asked)); !bytes.Equal(got, encoded(t, asked)) {
 		t.Errorf("got %x", got)
 	}
 	for name, c := range map[string]struct {
@@ -117,9 +117,6 @@ func TestRenamed(t *testing.T) {
 	}
 	if same := wire.Renamed(f, containerNames, func(n string) string { return n }); &same[0] != &f[0] {
 		t.Error("a list in which nothing changes was copied")
-	}
-	if broken := wire.Renamed(f[:len(f)-1], containerNames, name); !bytes.Equal(broken, f[:len(f)-1]) {
-		t.Error("a broken list was changed")
 	}
 }
 

@@ -1,150 +1,183 @@
 package daemon
 
 import (
+	"context"
+
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/berth-cri/berth/pkg/engine/image"
-	"github.com/berth-cri/berth/pkg/handler"
-	"github.com/berth-cri/berth/pkg/probe"
+	"github.com/berth-cri/berth/pkg/overhead"
 	"github.com/berth-cri/berth/pkg/remote"
-	"github.com/berth-cri/berth/pkg/router"
 )
 
+// metric is one that is read at each scrape.
+type metric struct {
+	desc *prometheus.Desc
+	kind prometheus.ValueType
+}
+
+func gauge(name, help string, labels ...string) metric {
+	return metric{prometheus.NewDesc(name, help, labels, nil), prometheus.GaugeValue}
+}
+
+func counter(name, help string, labels ...string) metric {
+	return metric{prometheus.NewDesc(name, help, labels, nil), prometheus.CounterValue}
+}
+
+func (m metric) put(to chan<- prometheus.Metric, value float64, labels ...string) {
+	to <- prometheus.MustNewConstMetric(m.desc, m.kind, value, labels...)
+}
+
+// scraped reads metrics at each scrape.
+type scraped func(to chan<- prometheus.Metric)
+
+// Describe implements prometheus.Collector. A collector that describes nothing has its
+// metrics checked when they are collected.
+func (scraped) Describe(chan<- *prometheus.Desc) {}
+
+// Collect implements prometheus.Collector.
+func (s scraped) Collect(to chan<- prometheus.Metric) { s(to) }
+
+// truth is the value of a metric that is 1 or 0.
+func truth(yes bool) float64 {
+	if yes {
+		return 1
+	}
+	return 0
+}
+
+// Labels of what follows are names of Definitions.
 var (
-	sandboxesDesc = prometheus.NewDesc("berth_sandboxes",
-		"Pod sandboxes in any state, by handler.", []string{"handler"}, nil)
-	runningDesc = prometheus.NewDesc("berth_starts_running",
-		"Pod sandboxes being created, by handler.", []string{"handler"}, nil)
-	queuedDesc = prometheus.NewDesc("berth_starts_queued",
-		"Pod sandboxes waiting for max_parallel_starts of their handler.", []string{"handler"}, nil)
-	refusedDesc = prometheus.NewDesc("berth_starts_refused_total",
-		"Pod sandboxes rejected or given up, by the limit of their handler that was exceeded.", []string{"handler", "limit"}, nil)
-	variantPodsDesc = prometheus.NewDesc("berth_variant_pods_total",
-		"Pod sandboxes started, by handler and by binary: its stable one (stable) or the rollout candidate (next).", []string{"handler", "variant"}, nil)
-	variantFailuresDesc = prometheus.NewDesc("berth_variant_failures_total",
-		"Calls to create a sandbox, or to create or start a container, that failed in the runtime or its shim.", []string{"handler", "variant"}, nil)
-	selfChecksDesc = prometheus.NewDesc("berth_self_check_pods_total",
-		"Self-check pods run by probes, by handler and result: ok or failed.", []string{"handler", "outcome"}, nil)
-	selfCheckTimeDesc = prometheus.NewDesc("berth_self_check_last_duration_seconds",
-		"Duration of the last self-check pod, including removal.", []string{"handler"}, nil)
-	handlerDesc = prometheus.NewDesc("berth_handler_ready",
-		"1 if the configured handler accepts new pods, otherwise 0.", []string{"handler"}, nil)
+	sandboxes = gauge("berth_sandboxes",
+		"Pod sandboxes in any state, by handler.", "handler")
+	startsRunning = gauge("berth_starts_running",
+		"Pod sandboxes being created, by handler.", "handler")
+	startsQueued = gauge("berth_starts_queued",
+		"Pod sandboxes waiting for max_parallel_starts of their handler.", "handler")
+	startsRefused = counter("berth_starts_refused_total",
+		"Pod sandboxes rejected or given up, by the limit of their handler that was exceeded.", "handler", "limit")
+	variantPods = counter("berth_variant_pods_total",
+		"Pod sandboxes started, by handler and by binary: its stable one (stable) or the rollout candidate (next).", "handler", "variant")
+	variantFailures = counter("berth_variant_failures_total",
+		"Calls to create a sandbox, or to create or start a container, that failed in the runtime or its shim.", "handler", "variant")
+	selfChecks = counter("berth_self_check_pods_total",
+		"Self-check pods run by probes, by handler and result: ok or failed.", "handler", "outcome")
+	selfCheckTime = gauge("berth_self_check_last_duration_seconds",
+		"Duration of the last self-check pod, including removal.", "handler")
+	handlerReady = gauge("berth_handler_ready",
+		"1 if the configured handler accepts new pods, otherwise 0.", "handler")
 )
 
-// nodeMetrics are counted at each scrape. Labels are names of Definitions.
-type nodeMetrics struct {
-	registry   *handler.Registry[router.Backend]
-	pods       *router.Pods
-	selfChecks selfCheckRuns
-}
-
-type selfCheckRuns interface {
-	Runs() map[string]probe.SelfCheckRuns
-}
-
-func (nodeMetrics) Describe(to chan<- *prometheus.Desc) {
-	to <- sandboxesDesc
-	to <- handlerDesc
-	to <- selfChecksDesc
-	to <- selfCheckTimeDesc
-	to <- runningDesc
-	to <- queuedDesc
-	to <- refusedDesc
-	to <- variantPodsDesc
-	to <- variantFailuresDesc
-}
-
-// Collect implements prometheus.Collector. A handler without pods is counted
-// as such, and one that is gone for as long as it has any.
-func (n nodeMetrics) Collect(to chan<- prometheus.Metric) {
-	live := n.pods.Live()
+// handlerMetrics count a handler without pods as such, and one that is gone for as long
+// as it has any.
+func (n *node) handlerMetrics(to chan<- prometheus.Metric) {
+	live, checked := n.pods.Live(), n.prober.Runs()
 	for _, r := range n.registry.Current().Routes() {
-		name, ready := r.Definition.Name, 0.0
-		if r.State.AcceptsPods() {
-			ready = 1
-		}
+		name := r.Definition.Name
 		live[name] += 0
-		n.collectSelfChecks(to, r.Definition)
-		to <- prometheus.MustNewConstMetric(handlerDesc, prometheus.GaugeValue, ready, name)
+		handlerReady.put(to, truth(r.State.AcceptsPods()), name)
+		runs := checked[name]
+		selfChecks.put(to, float64(runs.Good), name, "ok")
+		selfChecks.put(to, float64(runs.Bad), name, "failed")
+		selfCheckTime.put(to, runs.Took.Seconds(), name)
 	}
 	for name, count := range live {
-		to <- prometheus.MustNewConstMetric(sandboxesDesc, prometheus.GaugeValue, float64(count), name)
+		sandboxes.put(to, float64(count), name)
 	}
 	for _, v := range n.pods.Variants() {
-		to <- prometheus.MustNewConstMetric(variantPodsDesc, prometheus.CounterValue, float64(v.Pods), v.Handler, v.Variant)
-		to <- prometheus.MustNewConstMetric(variantFailuresDesc, prometheus.CounterValue, float64(v.Failures), v.Handler, v.Variant)
+		variantPods.put(to, float64(v.Pods), v.Handler, v.Variant)
+		variantFailures.put(to, float64(v.Failures), v.Handler, v.Variant)
 	}
 	for _, s := range n.pods.Starts() {
-		to <- prometheus.MustNewConstMetric(runningDesc, prometheus.GaugeValue, float64(s.Running), s.Handler)
-		to <- prometheus.MustNewConstMetric(queuedDesc, prometheus.GaugeValue, float64(s.Queued), s.Handler)
+		startsRunning.put(to, float64(s.Running), s.Handler)
+		startsQueued.put(to, float64(s.Queued), s.Handler)
 		for limit, count := range s.Refused {
-			to <- prometheus.MustNewConstMetric(refusedDesc, prometheus.CounterValue, float64(count), s.Handler, limit)
+			startsRefused.put(to, float64(count), s.Handler, limit)
 		}
 	}
 }
 
-// collectSelfChecks tells of a handler's self-check pods, also if there were none.
-func (n nodeMetrics) collectSelfChecks(to chan<- prometheus.Metric, d *handler.Definition) {
-	var runs probe.SelfCheckRuns
-	if n.selfChecks != nil {
-		runs = n.selfChecks.Runs()[d.Name]
-	}
-	to <- prometheus.MustNewConstMetric(selfChecksDesc, prometheus.CounterValue, float64(runs.Good), d.Name, "ok")
-	to <- prometheus.MustNewConstMetric(selfChecksDesc, prometheus.CounterValue, float64(runs.Bad), d.Name, "failed")
-	to <- prometheus.MustNewConstMetric(selfCheckTimeDesc, prometheus.GaugeValue, runs.Took.Seconds(), d.Name)
-}
-
 var (
-	fetchedDesc = prometheus.NewDesc("berth_image_fetched_bytes_total",
-		"Bytes received from image registries, while they are received.", nil, nil)
-	pullsDesc = prometheus.NewDesc("berth_image_pulls_running",
-		"Image pulls and imports that have not ended.", nil, nil)
+	imageFetched = counter("berth_image_fetched_bytes_total",
+		"Bytes received from image registries, while they are received.")
+	imagePulls = gauge("berth_image_pulls_running",
+		"Image pulls and imports that have not ended.")
 )
 
-// imageMetrics are those of the embedded backend's images, none if store is nil.
-type imageMetrics struct{ store *image.Store }
-
-func (imageMetrics) Describe(to chan<- *prometheus.Desc) {
-	to <- fetchedDesc
-	to <- pullsDesc
-}
-
-func (m imageMetrics) Collect(to chan<- prometheus.Metric) {
+// imageMetrics are those of the engine's images, zero if it has none.
+func (n *node) imageMetrics(to chan<- prometheus.Metric) {
 	fetched, running := 0.0, 0.0
-	if m.store != nil {
-		fetched, running = float64(m.store.Fetched()), float64(m.store.Running())
+	if store := n.engine.Images(); store != nil {
+		fetched, running = float64(store.Fetched()), float64(store.Running())
 	}
-	to <- prometheus.MustNewConstMetric(fetchedDesc, prometheus.CounterValue, fetched)
-	to <- prometheus.MustNewConstMetric(pullsDesc, prometheus.GaugeValue, running)
+	imageFetched.put(to, fetched)
+	imagePulls.put(to, running)
 }
 
+// Labels of what follows are sockets of handlers.
 var (
-	backendHealthDesc = prometheus.NewDesc("berth_backend_health",
-		"1 if the backend CRI daemon is in the state, otherwise 0.", []string{"backend", "health"}, nil)
-	backendListAgeDesc = prometheus.NewDesc("berth_backend_list_age_seconds",
-		"Age of the last complete list of pods and containers from the backend CRI daemon; until the next one, last known entries are served.", []string{"backend"}, nil)
+	backendHealth = gauge("berth_backend_health",
+		"1 if the backend CRI daemon is in the state, otherwise 0.", "backend", "health")
+	backendListAge = gauge("berth_backend_list_age_seconds",
+		"Age of the last complete list of pods and containers from the backend CRI daemon; until the next one, last known entries are served.", "backend")
 )
 
-// remoteMetrics are counted at each scrape. Labels are sockets of handlers.
-type remoteMetrics struct{ pool *remote.Pool }
-
-func (remoteMetrics) Describe(to chan<- *prometheus.Desc) {
-	to <- backendHealthDesc
-	to <- backendListAgeDesc
-}
-
-func (m remoteMetrics) Collect(to chan<- prometheus.Metric) {
-	for _, b := range m.pool.All() {
+func (n *node) backendMetrics(to chan<- prometheus.Metric) {
+	for _, b := range n.remotes.pool.All() {
 		now := b.Health().Phase
 		for _, phase := range []remote.Phase{remote.Ready, remote.Connected, remote.Lagging, remote.Down} {
-			value := 0.0
-			if phase == now {
-				value = 1
-			}
-			to <- prometheus.MustNewConstMetric(backendHealthDesc, prometheus.GaugeValue, value, b.ID(), string(phase))
+			backendHealth.put(to, truth(phase == now), b.ID(), string(phase))
 		}
 		if age, known := b.Age(); known {
-			to <- prometheus.MustNewConstMetric(backendListAgeDesc, prometheus.GaugeValue, age.Seconds(), b.ID())
+			backendListAge.put(to, age.Seconds(), b.ID())
 		}
 	}
+}
+
+var (
+	overheadPods = gauge("berth_handler_overhead_pods",
+		"Pods whose overhead was measured; 0 means no data.", "handler")
+	overheadMemory = gauge("berth_handler_overhead_memory_bytes",
+		"Memory of pods beyond their containers; quantile 1 is the largest.", "handler", "quantile")
+	overheadCPU = gauge("berth_handler_overhead_cpu_cores",
+		"CPU use of pods beyond their containers; quantile 1 is the largest.", "handler", "quantile")
+	overheadDeclaredMemory = gauge("berth_handler_overhead_declared_memory_bytes",
+		"Memory that the kubelet reserves for pods beyond their containers: the smallest overhead declared by one of them; absent if none declares one.", "handler")
+	overheadDeclaredCPU = gauge("berth_handler_overhead_declared_cpu_cores",
+		"CPU that the kubelet reserves for pods beyond their containers: the smallest overhead declared by one of them; absent if none declares one.", "handler")
+	overheadExceeded = gauge("berth_handler_overhead_exceeds_declared",
+		"1 if the 95th percentile of the handler's overhead is above what its pods declare, otherwise 0.", "handler")
+)
+
+// overheadMetrics are read at a scrape, and not more often than the meter does.
+func (n *node) overheadMetrics(to chan<- prometheus.Metric) {
+	for _, h := range n.handlers.Handlers() {
+		putOverhead(to, n.meter.Of(context.Background(), h.Definition))
+	}
+}
+
+func putOverhead(to chan<- prometheus.Metric, r overhead.Report) {
+	pods := 0
+	if e := r.Live; e != nil {
+		pods = e.Pods
+		for quantile, value := range quantiles(e.Memory) {
+			overheadMemory.put(to, float64(value), r.Handler, quantile)
+		}
+		for quantile, value := range quantiles(e.CPU) {
+			if e.CPUPods > 0 {
+				overheadCPU.put(to, float64(value)/1e9, r.Handler, quantile)
+			}
+		}
+	}
+	overheadPods.put(to, float64(pods), r.Handler)
+	if r.Declared.Memory > 0 {
+		overheadDeclaredMemory.put(to, float64(r.Declared.Memory), r.Handler)
+	}
+	if r.Declared.CPU > 0 {
+		overheadDeclaredCPU.put(to, float64(r.Declared.CPU)/1e3, r.Handler)
+	}
+	overheadExceeded.put(to, truth(r.Above() != ""), r.Handler)
+}
+
+func quantiles(d overhead.Distribution) map[string]uint64 {
+	return map[string]uint64{"0.5": d.P50, "0.95": d.P95, "1": d.Max}
 }

@@ -94,7 +94,7 @@ func (d *Daemon) setUp(ctx context.Context) error {
 	close(n.recovered)
 	n.remotes.adopt(ctx)
 	if metrics != nil {
-		metrics.MustRegister(nodeMetrics{n.registry, n.pods, n.prober}, n.handlers, remoteMetrics{n.remotes.pool}, overheadMetrics{n.handlers, n.meter}, imageMetrics{n.engine.Images()}, n.engine.CheckpointDurations())
+		metrics.MustRegister(scraped(n.handlerMetrics), scraped(n.backendMetrics), scraped(n.overheadMetrics), scraped(n.imageMetrics), n.handlers, n.engine.CheckpointDurations())
 	}
 	if err := n.handlers.Ready(ctx); err != nil {
 		return err

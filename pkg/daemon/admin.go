@@ -2,9 +2,6 @@ package daemon
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"io/fs"
 	"net"
 	"path/filepath"
 	"slices"
@@ -17,10 +14,6 @@ import (
 	"github.com/berth-cri/berth/pkg/handler"
 	"github.com/berth-cri/berth/pkg/router"
 )
-
-// adminMode keeps everybody but the owner from the management socket, who is
-// also asked for by the kernel at each connection.
-const adminMode fs.FileMode = 0o600
 
 // serveAdmin serves the management API. It answers while pods are still being
 // recovered, and says so.
@@ -47,26 +40,13 @@ func (d *Daemon) serveAdmin(ctx context.Context, n *node) error {
 	if err != nil {
 		return err
 	}
-	l, err := listenAdmin(ctx, server.Admin())
+	// A client that connects before the mode is set is refused by its user all the same.
+	l, err := d.listenFor(ctx, "management socket", server.Admin(), ownerOnly, "")
 	if err != nil {
 		return err
 	}
-	d.teardown.add("management socket", func(context.Context) error { return ignoreClosed(l.Close()) })
 	d.answerAdmin(l, service)
 	return nil
-}
-
-// listenAdmin listens where only the owner may connect. Who does so before the
-// mode is set is refused by his user all the same.
-func listenAdmin(ctx context.Context, path string) (net.Listener, error) {
-	l, err := listenUnix(ctx, path)
-	if err != nil {
-		return nil, err
-	}
-	if err := permit(path, adminMode, ""); err != nil {
-		return nil, errors.Join(err, ignoreClosed(l.Close()))
-	}
-	return l, nil
 }
 
 func (d *Daemon) answerAdmin(l net.Listener, service *admin.Service) {
@@ -76,11 +56,7 @@ func (d *Daemon) answerAdmin(l net.Listener, service *admin.Service) {
 		server.Stop() // nothing of a pod hangs on these calls, and watchers never end
 		return nil
 	})
-	go func() {
-		if err := server.Serve(l); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
-			d.fail(fmt.Errorf("serve the management API: %w", err))
-		}
-	}()
+	go d.answer(l, server, "the management API")
 }
 
 func imagesOf(e Engine) admin.Images {

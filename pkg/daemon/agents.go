@@ -2,9 +2,7 @@ package daemon
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
 	"net"
 
 	"github.com/containerd/log"
@@ -13,25 +11,18 @@ import (
 	"github.com/berth-cri/berth/pkg/observe"
 )
 
-// agentsMode keeps everybody but root from the API of containerd: who may import images
-// has the node.
-const agentsMode fs.FileMode = 0o600
-
 // listenForAgents takes the socket of the API of containerd, if it is configured. That no
-// other daemon has it is known before anything on the disk is opened.
+// other daemon has it is known before anything on the disk is opened. Importing images
+// gives the node away, so only the owner may connect.
 func (d *Daemon) listenForAgents(ctx context.Context) (net.Listener, error) {
 	path := d.options.Config.ContainerdAPI.Socket
 	if path == "" {
 		return nil, nil
 	}
-	l, err := listenUnix(ctx, path)
+	l, err := d.listenFor(ctx, "containerd API socket", path, ownerOnly, "")
 	if err != nil {
 		return nil, fmt.Errorf("containerd_api.socket: %w", err)
 	}
-	if err := permit(path, agentsMode, ""); err != nil {
-		return nil, errors.Join(fmt.Errorf("containerd_api.socket: %w", err), ignoreClosed(l.Close()))
-	}
-	d.teardown.add("containerd API socket", func(context.Context) error { return ignoreClosed(l.Close()) })
 	return l, nil
 }
 

@@ -60,7 +60,9 @@ func (d *Daemon) assemble(ctx context.Context) (*node, error) {
 // for each thing that it has done.
 func (d *Daemon) setUp(ctx context.Context) error {
 	begin := time.Now()
-	listener, err := d.listen(ctx)
+	// That no other daemon has the socket is known before anything on the disk is opened.
+	server := d.options.Config.Server
+	listener, err := d.listenFor(ctx, "CRI socket", server.Socket, server.SocketMode, server.SocketGroup)
 	if err != nil {
 		return err
 	}
@@ -105,21 +107,6 @@ func (d *Daemon) setUp(ctx context.Context) error {
 	d.notify.send(ctx, ready+"\nSTATUS="+statusLine(n.handlers.Current(), n.handlers.Handlers()))
 	d.announce(ctx, n.registry, time.Since(begin))
 	return d.feedWatchdog(ctx)
-}
-
-// listen takes the CRI socket. That no other daemon has it is known before
-// anything on the disk is opened.
-func (d *Daemon) listen(ctx context.Context) (net.Listener, error) {
-	s := d.options.Config.Server
-	l, err := listenUnix(ctx, s.Socket)
-	if err != nil {
-		return nil, err
-	}
-	d.teardown.add("CRI socket", func(context.Context) error { return ignoreClosed(l.Close()) })
-	if err := permit(s.Socket, s.SocketMode, s.SocketGroup); err != nil {
-		return nil, err
-	}
-	return l, nil
 }
 
 // observe starts metrics and traces if they are configured, and returns the
@@ -183,11 +170,14 @@ func (d *Daemon) serve(l net.Listener, face *router.Router, options []grpc.Serve
 	})...)
 	face.Register(server)
 	d.teardown.add("CRI server", func(ctx context.Context) error { return stopServer(ctx, server, face) })
-	go func() {
-		if err := server.Serve(l); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
-			d.fail(fmt.Errorf("serve the CRI: %w", err))
-		}
-	}()
+	go d.answer(l, server, "the CRI")
+}
+
+// answer serves until the server is stopped. If that fails, it ends the daemon.
+func (d *Daemon) answer(l net.Listener, server *grpc.Server, what string) {
+	if err := server.Serve(l); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
+		d.fail(fmt.Errorf("serve %s: %w", what, err))
+	}
 }
 
 // stopServer lets calls end for half of the time that there is, and then ends

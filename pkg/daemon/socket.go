@@ -189,7 +189,20 @@ func named(pid int) string {
 	return fmt.Sprintf(" (%s, process %d)", strings.TrimSpace(string(name)), pid)
 }
 
-// permit sets who may talk to the socket.
+// ownerOnly keeps all but the owner from a socket.
+const ownerOnly fs.FileMode = 0o600
+
+// listenFor takes a unix socket for those that mode and group permit, until the teardown.
+func (d *Daemon) listenFor(ctx context.Context, name, path string, mode fs.FileMode, group string) (net.Listener, error) {
+	l, err := listenUnix(ctx, path)
+	if err != nil {
+		return nil, err
+	}
+	d.teardown.add(name, func(context.Context) error { return ignoreClosed(l.Close()) })
+	return l, permit(path, mode, group)
+}
+
+// permit sets which users may talk to the socket.
 func permit(path string, mode fs.FileMode, group string) error {
 	if group != "" {
 		gid, err := groupID(group)

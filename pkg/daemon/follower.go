@@ -11,52 +11,27 @@ import (
 	"github.com/berth-cri/berth/pkg/remote"
 )
 
-// follower has handlers probed whose CRI daemon came, went or changed.
-type follower struct {
-	*remotes
-	handlers *lifecycle.Manager
-}
-
-// run follows each backend apart, so that one whose handlers take long to probe keeps no
-// other waiting.
-func (f *follower) run() {
-	followed := map[<-chan struct{}]bool{}
-	for {
-		select {
-		case <-f.life.Done():
-			return
-		case <-f.news:
-		}
-		now := map[<-chan struct{}]bool{}
-		for b, wake := range f.woken() {
-			now[wake] = true
-			if !followed[wake] {
-				f.working.Go(func() { f.one(b, wake) })
-			}
-		}
-		followed = now
-	}
-}
-
-func (r *remotes) woken() map[*remote.Backend]<-chan struct{} {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	all := make(map[*remote.Backend]<-chan struct{}, len(r.wakes))
-	for b, wake := range r.wakes {
-		all[b] = wake
-	}
-	return all
+// follow has handlers probed whose CRI daemon came, went or changed. Each backend is
+// followed apart, so that one whose handlers take long to probe keeps no other waiting.
+func (r *remotes) follow(handlers *lifecycle.Manager) {
+	r.handlers = handlers
+	close(r.following)
 }
 
 // one takes over what has changed of a backend, until it has left.
-func (f *follower) one(b *remote.Backend, wake <-chan struct{}) {
+func (r *remotes) one(b *remote.Backend, wake <-chan struct{}) {
+	select {
+	case <-r.life.Done():
+		return
+	case <-r.following:
+	}
 	var probed *remote.Health
-	for f.stays(b) {
+	for r.stays(b) {
 		select {
-		case <-f.life.Done():
+		case <-r.life.Done():
 			return
 		case <-wake:
-			probed = f.takeOver(f.life, b, probed)
+			probed = r.takeOver(r.life, b, probed)
 		}
 	}
 }
@@ -74,15 +49,15 @@ func (r *remotes) stays(b *remote.Backend) bool {
 
 // takeOver makes owners what the daemon has, and has its handlers probed if its
 // health is not what it was when they were probed last, which it returns.
-func (f *follower) takeOver(ctx context.Context, b *remote.Backend, before *remote.Health) *remote.Health {
-	f.reconcile(ctx, b)
+func (r *remotes) takeOver(ctx context.Context, b *remote.Backend, before *remote.Health) *remote.Health {
+	r.reconcile(ctx, b)
 	now := b.Health()
 	if before != nil && same(*before, now) {
 		return before
 	}
-	for _, route := range f.registry.Current().Routes() {
+	for _, route := range r.registry.Current().Routes() {
 		if d := route.Definition; d.Type == handler.CRI && route.Backend.ID() == b.ID() {
-			if _, err := f.handlers.Probe(ctx, d.Name, probe.Ask); err != nil && ctx.Err() == nil {
+			if _, err := r.handlers.Probe(ctx, d.Name, probe.Ask); err != nil && ctx.Err() == nil {
 				log.G(ctx).WithError(err).WithField("handler", d.Name).Debug("Failed to probe handler")
 			}
 		}

@@ -48,9 +48,12 @@ type remotes struct {
 	mu sync.Mutex
 	// ended is set when nobody is followed any more.
 	ended bool
-	// wakes are how those are woken that follow a backend; news says that there is one more.
+	// wakes wake what follows each backend.
 	wakes map[*remote.Backend]chan struct{}
-	news  chan struct{}
+
+	// handlers is set when following is closed.
+	handlers  *lifecycle.Manager
+	following chan struct{}
 }
 
 // newRemotes knows the CRI daemons that had pods before.
@@ -58,7 +61,7 @@ func (d *Daemon) newRemotes(ctx context.Context, n *node) (*remotes, error) {
 	life, stop := context.WithCancel(context.WithoutCancel(ctx))
 	r := &remotes{
 		registry: n.registry, pods: n.pods, instance: rand.Text(), recovered: n.recovered, life: life,
-		wakes: map[*remote.Backend]chan struct{}{}, news: make(chan struct{}, 1),
+		wakes: map[*remote.Backend]chan struct{}{}, following: make(chan struct{}),
 	}
 	end := func() {
 		stop()
@@ -107,16 +110,11 @@ func (r *remotes) changed(b *remote.Backend) {
 	if wake == nil {
 		wake = make(chan struct{}, 1)
 		r.wakes[b] = wake
-		signal(r.news)
+		r.working.Go(func() { r.one(b, wake) })
 	}
-	signal(wake)
-}
-
-// signal leaves one signal in c, which has room for one.
-func signal(c chan<- struct{}) {
 	select {
-	case c <- struct{}{}:
-	default:
+	case wake <- struct{}{}:
+	default: // it has room for one
 	}
 }
 

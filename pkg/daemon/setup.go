@@ -48,7 +48,7 @@ func (d *Daemon) assemble(ctx context.Context) (*node, error) {
 	if n.handlers, err = d.newLifecycle(ctx, n, known); err != nil {
 		return nil, err
 	}
-	n.remotes.working.Go((&follower{n.remotes, n.handlers}).run)
+	n.remotes.follow(n.handlers)
 	n.face = router.New(n.pods, told{n.handlers, n.engine, n.remotes}, n.handlers)
 	n.meter = overhead.New(ctx, overhead.Options{Pods: n.engine.Overhead, Ready: n.face.Ready})
 	n.labels = newNodeLabels(d.options.Config.NodeLabels, n.handlers)

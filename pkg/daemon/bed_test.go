@@ -67,7 +67,7 @@ func newBed(t *testing.T) *bed {
 	b.options = daemon.Options{
 		Config: b.config, Loader: &files{next: b.config}, Build: daemon.Build{Version: "1.2.3", Revision: "abc"}, StopTimeout: 10 * time.Second,
 		NewProber: func(daemon.Engine, <-chan struct{}) daemon.Prober { return willing{} },
-		NewEngine: func(context.Context, *config.Config, daemon.Build, daemon.Handlers) (daemon.Engine, error) {
+		NewEngine: func(context.Context, *config.Config, daemon.Build, *daemon.Handlers) (daemon.Engine, error) {
 			return b.memory(), nil
 		},
 	}

@@ -103,7 +103,7 @@ func TestABrokenHandlerSaysWhy(t *testing.T) {
 func TestAFailedStartIsUndone(t *testing.T) {
 	for name, sabotage := range map[string]func(*bed){
 		"the engine does not open": func(b *bed) {
-			b.options.NewEngine = func(context.Context, *config.Config, daemon.Build, daemon.Handlers) (daemon.Engine, error) {
+			b.options.NewEngine = func(context.Context, *config.Config, daemon.Build, *daemon.Handlers) (daemon.Engine, error) {
 				return nil, errors.New("sabotage")
 			}
 		},

@@ -28,8 +28,8 @@ var _ router.Preflighter = (*engine.Engine)(nil)
 // one prober.
 func engineAsking(
 	prober *probe.Prober,
-) func(context.Context, *config.Config, Build, Handlers) (Engine, error) {
-	return func(ctx context.Context, cfg *config.Config, b Build, h Handlers) (Engine, error) {
+) func(context.Context, *config.Config, Build, *Handlers) (Engine, error) {
+	return func(ctx context.Context, cfg *config.Config, b Build, h *Handlers) (Engine, error) {
 		c := engineConfig(cfg, b)
 		c.Prober, c.Definitions, c.Accepting, c.Configured = prober, h.Told, h.Accepting, h.Configured
 		c.Settings.CgroupPrefix = h.CgroupPrefix

@@ -24,7 +24,7 @@ import (
 
 // newLifecycle makes the manager of the handlers, and by it the first table,
 // whose routes lead to the engine and to CRI daemons.
-func (d *Daemon) newLifecycle(ctx context.Context, n *node, known *knownHandlers) (*lifecycle.Manager, error) {
+func (d *Daemon) newLifecycle(ctx context.Context, n *node, known *Handlers) (*lifecycle.Manager, error) {
 	m, err := lifecycle.New(ctx, lifecycle.Options{
 		Config: d.options.Config, Loader: d.options.Loader, Prober: checker{n.prober, n.remotes.pool, n.engine.Images()}, Live: livePods{n.pods},
 		Publisher: &tables{n.engine, n.remotes, n.registry, known}, Dir: d.options.Config.Engine.Root,
@@ -84,7 +84,7 @@ type tables struct {
 	engine   router.Backend
 	remotes  *remotes
 	registry *handler.Registry[router.Backend]
-	known    *knownHandlers
+	known    *Handlers
 }
 
 // Publish implements lifecycle.Publisher. Nothing fails after the swap.

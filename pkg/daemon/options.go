@@ -86,7 +86,7 @@ type Options struct {
 	// be asked to run some from when recovered is closed; nil is what asks the machine.
 	NewProber func(e Engine, recovered <-chan struct{}) Prober
 	// NewEngine opens the engine; nil is the real one.
-	NewEngine func(ctx context.Context, cfg *config.Config, b Build, h Handlers) (Engine, error)
+	NewEngine func(ctx context.Context, cfg *config.Config, b Build, h *Handlers) (Engine, error)
 }
 
 // Prober finds out whether handlers can run pods, and knows what self-check pods did.
@@ -94,15 +94,6 @@ type Prober interface {
 	lifecycle.Prober
 	Proof(d *handler.Definition, rt *probe.Runtime) probe.Proof
 	Runs() map[string]probe.SelfCheckRuns
-}
-
-// Handlers returns those of the moment to an engine, and what else of a reload new pods get.
-type Handlers struct {
-	// Told have something to tell, Accepting are those of them that take new pods,
-	// Configured are all that new pods may come to run under: not ready ones too, and
-	// what handlers try.
-	Told, Accepting, Configured func() []*handler.Definition
-	CgroupPrefix                func() string
 }
 
 // Loader reads the configuration again, and says what would come of a change.

@@ -162,8 +162,8 @@ func TestOnlyHandlersThatTakePodsAreRecommended(t *testing.T) {
 	for _, d := range b.config.Runtimes {
 		d.Type = handler.OCI
 	}
-	var handlers daemon.Handlers
-	b.options.NewEngine = func(_ context.Context, _ *config.Config, _ daemon.Build, h daemon.Handlers) (daemon.Engine, error) {
+	var handlers *daemon.Handlers
+	b.options.NewEngine = func(_ context.Context, _ *config.Config, _ daemon.Build, h *daemon.Handlers) (daemon.Engine, error) {
 		handlers = h
 		return b.memory(), nil
 	}
@@ -186,8 +186,8 @@ func TestNewPodsGetThePrefixOfTheLastReload(t *testing.T) {
 	b.config.Engine.CgroupPrefix = "berth"
 	f := &files{next: b.config}
 	b.options.Loader = f
-	var handlers daemon.Handlers
-	b.options.NewEngine = func(_ context.Context, _ *config.Config, _ daemon.Build, h daemon.Handlers) (daemon.Engine, error) {
+	var handlers *daemon.Handlers
+	b.options.NewEngine = func(_ context.Context, _ *config.Config, _ daemon.Build, h *daemon.Handlers) (daemon.Engine, error) {
 		handlers = h
 		test.Equal(t, "before there are handlers it", h.CgroupPrefix(), "berth")
 		return b.memory(), nil

@@ -36,7 +36,7 @@ func (d *Daemon) assemble(ctx context.Context) (*node, error) {
 	registry := handler.NewRegistry(handler.EmptyTable[router.Backend]())
 	n := &node{registry: registry, pods: router.NewPods(registry), recovered: make(chan struct{})}
 	c := d.options.Config
-	known := &knownHandlers{registry: registry, first: c.Runtimes, candidates: lifecycle.Candidates(c), cgroupPrefix: c.Engine.CgroupPrefix}
+	known := &Handlers{registry: registry, first: c.Runtimes, candidates: lifecycle.Candidates(c), cgroupPrefix: c.Engine.CgroupPrefix}
 	var err error
 	if n.engine, err = d.openEngine(ctx, known); err != nil {
 		return nil, err
@@ -145,10 +145,8 @@ func (d *Daemon) metrics(ctx context.Context) (prometheus.Registerer, error) {
 	return registry, nil
 }
 
-func (d *Daemon) openEngine(ctx context.Context, known *knownHandlers) (Engine, error) {
-	engine, err := d.options.NewEngine(ctx, d.options.Config, d.options.Build, Handlers{
-		Told: known.told, Accepting: known.accepting, Configured: known.configured, CgroupPrefix: known.prefix,
-	})
+func (d *Daemon) openEngine(ctx context.Context, known *Handlers) (Engine, error) {
+	engine, err := d.options.NewEngine(ctx, d.options.Config, d.options.Build, known)
 	if err != nil {
 		return nil, fmt.Errorf("open the engine: %w", err)
 	}

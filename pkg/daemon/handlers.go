@@ -9,9 +9,9 @@ import (
 	"github.com/berth-cri/berth/pkg/router"
 )
 
-// knownHandlers are the handlers of the moment, as the engine may ask for them, and what
-// else of a plan new pods get: those of the configuration before there is a first plan.
-type knownHandlers struct {
+// Handlers are those of the moment, as an engine may ask for them, and what else of a plan
+// new pods get: those of the configuration before there is a first plan.
+type Handlers struct {
 	registry *handler.Registry[router.Backend]
 	first    []*handler.Definition
 
@@ -21,27 +21,28 @@ type knownHandlers struct {
 }
 
 // use makes a plan the one of the moment.
-func (k *knownHandlers) use(p *lifecycle.Plan) {
+func (k *Handlers) use(p *lifecycle.Plan) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.candidates, k.cgroupPrefix = p.Candidates, p.CgroupPrefix
 }
 
-// prefix returns what the names of scopes of new pods begin with.
-func (k *knownHandlers) prefix() string {
+// CgroupPrefix returns what the names of scopes of new pods begin with.
+func (k *Handlers) CgroupPrefix() string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.cgroupPrefix
 }
 
-// told returns the handlers that have something to tell.
-func (k *knownHandlers) told() []*handler.Definition {
+// Told returns the handlers that have something to tell.
+func (k *Handlers) Told() []*handler.Definition {
 	return k.those(func(s handler.State) bool { return s.Phase != handler.NotReady })
 }
 
-func (k *knownHandlers) accepting() []*handler.Definition { return k.those(handler.State.AcceptsPods) }
+// Accepting returns the handlers that take new pods.
+func (k *Handlers) Accepting() []*handler.Definition { return k.those(handler.State.AcceptsPods) }
 
-func (k *knownHandlers) those(wanted func(handler.State) bool) []*handler.Definition {
+func (k *Handlers) those(wanted func(handler.State) bool) []*handler.Definition {
 	table := k.registry.Current()
 	if table.Generation() == 0 {
 		return k.first
@@ -55,8 +56,9 @@ func (k *knownHandlers) those(wanted func(handler.State) bool) []*handler.Defini
 	return definitions
 }
 
-// configured returns all handlers of the engine's that new pods may come to run under.
-func (k *knownHandlers) configured() []*handler.Definition {
+// Configured returns all handlers of the engine's that new pods may come to run under: not
+// ready ones too, and candidates.
+func (k *Handlers) Configured() []*handler.Definition {
 	k.mu.Lock()
 	all := slices.Clone(k.candidates)
 	k.mu.Unlock()

@@ -5,14 +5,13 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/berth-cri/berth/pkg/remote/wire"
+	"github.com/berth-cri/berth/pkg/wire"
 )
 
 // abilities remembers which calls a daemon does not know, and how it describes its metrics. A new
@@ -86,18 +85,3 @@ func (c *caller) anyForm(ctx context.Context, l listing, req proto.Message) (wir
 // maxList is how large a list may be that comes in pieces, in bytes: what a
 // daemon sends without end must not fill the memory.
 const maxList = 4 * maxMessage
-
-// chunk is how large the messages are that a list is cut into, in bytes.
-const chunk = 1 << 20
-
-// send cuts a list into messages.
-func send[M any, P message[M]](f wire.Frame, to grpc.ServerStreamingServer[M]) error {
-	for _, piece := range f.Chunks(chunk) {
-		m := P(new(M))
-		piece.Carry(m)
-		if err := to.Send(m); err != nil {
-			return err
-		}
-	}
-	return nil
-}

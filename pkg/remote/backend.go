@@ -32,7 +32,7 @@ import (
 
 	"github.com/berth-cri/berth/pkg/handler"
 	"github.com/berth-cri/berth/pkg/remote/lastknown"
-	"github.com/berth-cri/berth/pkg/remote/wire"
+	"github.com/berth-cri/berth/pkg/wire"
 )
 
 // Options are what a Backend needs.

@@ -70,6 +70,14 @@ func (d *daemon) Status(context.Context, *runtimeapi.StatusRequest) (*runtimeapi
 	}, nil
 }
 
+func (d *daemon) StreamPodSandboxes(req *runtimeapi.StreamPodSandboxesRequest, to grpc.ServerStreamingServer[runtimeapi.StreamPodSandboxesResponse]) error {
+	all, err := d.ListPodSandbox(to.Context(), &runtimeapi.ListPodSandboxRequest{Filter: req.GetFilter()})
+	if err != nil {
+		return err
+	}
+	return to.Send(&runtimeapi.StreamPodSandboxesResponse{PodSandboxes: all.GetItems()})
+}
+
 func (d *daemon) session() string {
 	url, _ := d.streams.Load().(string)
 	return url

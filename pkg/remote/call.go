@@ -18,7 +18,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/berth-cri/berth/pkg/remote/wire"
+	"github.com/berth-cri/berth/pkg/wire"
 )
 
 // caller passes calls on to one daemon.

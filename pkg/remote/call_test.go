@@ -14,7 +14,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/internal/test"
-	"github.com/berth-cri/berth/pkg/remote/wire"
+	"github.com/berth-cri/berth/pkg/wire"
 )
 
 // CRI-O's socket, which other protocols share, passes exactly this content type.

@@ -18,8 +18,8 @@ import (
 	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/handler"
 	"github.com/berth-cri/berth/pkg/remote/lastknown"
-	"github.com/berth-cri/berth/pkg/remote/wire"
 	"github.com/berth-cri/berth/pkg/router/routertest"
+	"github.com/berth-cri/berth/pkg/wire"
 )
 
 func TestSound(t *testing.T) {

@@ -6,12 +6,11 @@ import (
 	"time"
 
 	"github.com/containerd/log"
-	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/pkg/remote/lastknown"
-	"github.com/berth-cri/berth/pkg/remote/wire"
+	"github.com/berth-cri/berth/pkg/wire"
 )
 
 var imageLists = listingOf(runtimeapi.ImageService_ListImages_FullMethodName, runtimeapi.ImageService_StreamImages_FullMethodName, &runtimeapi.ListImagesResponse{})
@@ -32,16 +31,12 @@ type images struct {
 }
 
 func (i images) ListImages(ctx context.Context, req *runtimeapi.ListImagesRequest) (*runtimeapi.ListImagesResponse, error) {
-	f, err := i.all(ctx, i.list(req.GetFilter(), req), wantsAll(req, req.GetFilter()))
-	return carried[runtimeapi.ListImagesResponse](i.names.rename(f, imageNames), err)
-}
-
-func (i images) StreamImages(req *runtimeapi.StreamImagesRequest, to grpc.ServerStreamingServer[runtimeapi.StreamImagesResponse]) error {
-	f, err := i.all(to.Context(), i.list(req.GetFilter(), req), wantsAll(req, req.GetFilter()))
-	if err != nil {
-		return err
+	req = proto.CloneOf(req)
+	if f := req.GetFilter(); f != nil {
+		f.Image = i.names.spec(f.GetImage())
 	}
-	return send(i.names.rename(f, imageNames), to)
+	f, err := i.all(ctx, req, wantsAll(req, req.GetFilter()))
+	return carried[runtimeapi.ListImagesResponse](i.names.rename(f, imageNames), err)
 }
 
 // all is the daemon's list, and the last known one in its place while it does not
@@ -82,16 +77,6 @@ func (i images) noted(ctx context.Context, changed bool) {
 	if err := i.save(); err != nil {
 		log.G(ctx).WithError(err).WithField("backend", i.name).Warn("Failed to save last known images of backend; they are not listed if both daemons restart")
 	}
-}
-
-// list is a request with the daemon's name of a handler. A filter that this
-// berth knows only in part goes on whole, and so does the rest of asked.
-func (i images) list(f *runtimeapi.ImageFilter, asked proto.Message) *runtimeapi.ListImagesRequest {
-	if f != nil {
-		f = proto.CloneOf(f)
-		f.Image = i.names.spec(f.GetImage())
-	}
-	return alike(&runtimeapi.ListImagesRequest{Filter: f}, asked)
 }
 
 var imageStatusNames = wire.ImageHandlers(&runtimeapi.ImageStatusResponse{})

@@ -7,14 +7,13 @@ import (
 	"time"
 
 	"github.com/containerd/log"
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/pkg/remote/lastknown"
-	"github.com/berth-cri/berth/pkg/remote/wire"
+	"github.com/berth-cri/berth/pkg/wire"
 )
 
 var (
@@ -45,69 +44,30 @@ type lists struct {
 }
 
 func (l *lists) ListPodSandbox(ctx context.Context, req *runtimeapi.ListPodSandboxRequest) (*runtimeapi.ListPodSandboxResponse, error) {
-	f, known, err := l.sandboxes(ctx, req)
-	if known != nil {
-		return &runtimeapi.ListPodSandboxResponse{Items: known.SelectSandboxes(req.GetFilter())}, nil
+	f, err := l.fresh(ctx, sandboxLists, req, wantsAll(req, req.GetFilter()), &l.known.Sandboxes)
+	if err == nil {
+		return carried[runtimeapi.ListPodSandboxResponse](l.naming().list(f), nil)
 	}
-	return carried[runtimeapi.ListPodSandboxResponse](f, err)
-}
-
-func (l *lists) StreamPodSandboxes(req *runtimeapi.StreamPodSandboxesRequest, to grpc.ServerStreamingServer[runtimeapi.StreamPodSandboxesResponse]) error {
-	f, known, err := l.sandboxes(to.Context(), alike(&runtimeapi.ListPodSandboxRequest{Filter: req.GetFilter()}, req))
-	switch {
-	case known != nil:
-		return to.Send(&runtimeapi.StreamPodSandboxesResponse{PodSandboxes: known.SelectSandboxes(req.GetFilter())})
-	case err != nil:
-		return err
+	known, err := l.instead(ctx, err)
+	if err != nil {
+		return nil, err
 	}
-	return send(f, to)
+	return &runtimeapi.ListPodSandboxResponse{Items: known.SelectSandboxes(req.GetFilter())}, nil
 }
 
 func (l *lists) ListContainers(ctx context.Context, req *runtimeapi.ListContainersRequest) (*runtimeapi.ListContainersResponse, error) {
-	f, known, err := l.containers(ctx, req)
-	if known != nil {
-		return &runtimeapi.ListContainersResponse{Containers: known.SelectContainers(req.GetFilter())}, nil
+	f, err := l.fresh(ctx, containerLists, req, wantsAll(req, req.GetFilter()), &l.known.Containers)
+	if err == nil {
+		return carried[runtimeapi.ListContainersResponse](l.names.rename(f, containerNames), nil)
 	}
-	return carried[runtimeapi.ListContainersResponse](f, err)
-}
-
-func (l *lists) StreamContainers(req *runtimeapi.StreamContainersRequest, to grpc.ServerStreamingServer[runtimeapi.StreamContainersResponse]) error {
-	f, known, err := l.containers(to.Context(), alike(&runtimeapi.ListContainersRequest{Filter: req.GetFilter()}, req))
-	switch {
-	case known != nil:
-		return to.Send(&runtimeapi.StreamContainersResponse{Containers: known.SelectContainers(req.GetFilter())})
-	case err != nil:
-		return err
+	known, err := l.instead(ctx, err)
+	if err != nil {
+		return nil, err
 	}
-	return send(f, to)
+	return &runtimeapi.ListContainersResponse{Containers: known.SelectContainers(req.GetFilter())}, nil
 }
 
 func (l *lists) naming() naming { return naming{l.names, l.known} }
-
-// sandboxes is the daemon's list, or else what is known of it.
-func (l *lists) sandboxes(ctx context.Context, req *runtimeapi.ListPodSandboxRequest) (wire.Frame, *lastknown.State, error) {
-	f, err := l.fresh(ctx, sandboxLists, req, wantsAll(req, req.GetFilter()), &l.known.Sandboxes)
-	if err != nil {
-		return l.instead(ctx, err)
-	}
-	return l.naming().list(f), nil, nil
-}
-
-// containers is sandboxes for containers.
-func (l *lists) containers(ctx context.Context, req *runtimeapi.ListContainersRequest) (wire.Frame, *lastknown.State, error) {
-	f, err := l.fresh(ctx, containerLists, req, wantsAll(req, req.GetFilter()), &l.known.Containers)
-	if err != nil {
-		return l.instead(ctx, err)
-	}
-	return l.names.rename(f, containerNames), nil, nil
-}
-
-// alike is one form of a list's request with what is newer than this CRI in the
-// other.
-func alike[M proto.Message](to M, from proto.Message) M {
-	to.ProtoReflect().SetUnknown(from.ProtoReflect().GetUnknown())
-	return to
-}
 
 // wantsAll says whether a request has nothing that could make its list a part.
 // Pure.
@@ -248,9 +208,9 @@ func (l *lists) identified(ctx context.Context, f wire.Frame) wire.Frame {
 
 // instead is the last known state in place of a list that failed with err, which
 // is not to cost the lists of other backends.
-func (l *lists) instead(ctx context.Context, err error) (wire.Frame, *lastknown.State, error) {
+func (l *lists) instead(ctx context.Context, err error) (*lastknown.State, error) {
 	if ctx.Err() != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	switch status.Code(err) {
 	case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled: // its health says so
@@ -258,7 +218,7 @@ func (l *lists) instead(ctx context.Context, err error) (wire.Frame, *lastknown.
 		log.G(ctx).WithError(err).WithField("backend", l.name).Warn("Backend list failed; serving last known entries")
 	}
 	if l.contest.Load() != nil {
-		return nil, &lastknown.State{}, nil
+		return &lastknown.State{}, nil
 	}
 	s := &lastknown.State{Sandboxes: map[string]*runtimeapi.PodSandbox{}, Containers: map[string]*runtimeapi.Container{}}
 	known := l.known.State()
@@ -272,5 +232,5 @@ func (l *lists) instead(ctx context.Context, err error) (wire.Frame, *lastknown.
 			s.Containers[id].Image.RuntimeHandler = l.names.ours(c.GetImage().GetRuntimeHandler())
 		}
 	}
-	return nil, s, nil
+	return s, nil
 }

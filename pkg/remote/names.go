@@ -10,7 +10,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/pkg/remote/lastknown"
-	"github.com/berth-cri/berth/pkg/remote/wire"
+	"github.com/berth-cri/berth/pkg/wire"
 )
 
 // names translates between this berth's names of handlers and a daemon's.

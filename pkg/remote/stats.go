@@ -5,13 +5,12 @@ import (
 	"time"
 
 	"github.com/containerd/log"
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/berth-cri/berth/pkg/remote/wire"
+	"github.com/berth-cri/berth/pkg/wire"
 )
 
 var (
@@ -40,24 +39,12 @@ func (s stats) ListContainerStats(ctx context.Context, req *runtimeapi.ListConta
 	return carried[runtimeapi.ListContainerStatsResponse](s.measured(ctx, containerStatsLists, req))
 }
 
-func (s stats) StreamContainerStats(req *runtimeapi.StreamContainerStatsRequest, to grpc.ServerStreamingServer[runtimeapi.StreamContainerStatsResponse]) error {
-	return streamMeasured(s, containerStatsLists, req, to)
-}
-
 func (s stats) ListPodSandboxStats(ctx context.Context, req *runtimeapi.ListPodSandboxStatsRequest) (*runtimeapi.ListPodSandboxStatsResponse, error) {
 	return carried[runtimeapi.ListPodSandboxStatsResponse](s.measured(ctx, sandboxStatsLists, req))
 }
 
-func (s stats) StreamPodSandboxStats(req *runtimeapi.StreamPodSandboxStatsRequest, to grpc.ServerStreamingServer[runtimeapi.StreamPodSandboxStatsResponse]) error {
-	return streamMeasured(s, sandboxStatsLists, req, to)
-}
-
 func (s stats) ListPodSandboxMetrics(ctx context.Context, req *runtimeapi.ListPodSandboxMetricsRequest) (*runtimeapi.ListPodSandboxMetricsResponse, error) {
 	return carried[runtimeapi.ListPodSandboxMetricsResponse](s.measured(ctx, sandboxMetricsLists, req))
-}
-
-func (s stats) StreamPodSandboxMetrics(req *runtimeapi.StreamPodSandboxMetricsRequest, to grpc.ServerStreamingServer[runtimeapi.StreamPodSandboxMetricsResponse]) error {
-	return streamMeasured(s, sandboxMetricsLists, req, to)
 }
 
 // ListMetricDescriptors is read, because descriptors of several backends are
@@ -98,14 +85,6 @@ func (s stats) measured(ctx context.Context, l listing, req proto.Message) (wire
 		return nil, nil
 	}
 	return f, err
-}
-
-func streamMeasured[M any, P message[M]](s stats, l listing, req proto.Message, to grpc.ServerStreamingServer[M]) error {
-	f, err := s.measured(to.Context(), l, req)
-	if err != nil {
-		return err
-	}
-	return send[M, P](f, to)
 }
 
 // spared says whether a list goes without what this daemon has measured: its

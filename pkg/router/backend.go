@@ -33,7 +33,8 @@ import (
 // the generation (handler.GenerationFrom); the context of a
 // call by id carries none, because the backend stored it with the sandbox. Ids
 // arrive in full. A request may be shared with other backends while a list call
-// lasts, and must not be changed.
+// lasts, and must not be changed. Lists are asked for in one message, whatever form a
+// client wants.
 //
 // Errors are of a containerd/errdefs class, or gRPC status errors.
 type Backend interface {

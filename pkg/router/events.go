@@ -53,12 +53,12 @@ var errEnded = status.Error(codes.Unavailable, "the backend closed the subscript
 
 // subscribe ends with the first subscription that ends.
 func subscribe(ctx context.Context, backends []Backend, req *runtimeapi.GetEventsRequest, to eventStream) error {
-	if len(backends) == 1 {
-		return backends[0].GetContainerEvents(req, streamWith[runtimeapi.ContainerEventResponse]{to, ctx})
-	}
 	var sending sync.Mutex
+	if len(backends) == 1 {
+		return backends[0].GetContainerEvents(req, &sharedStream{to, ctx, &sending})
+	}
 	_, err := askAll(ctx, backends, func(ctx context.Context, b Backend) (struct{}, error) {
-		err := b.GetContainerEvents(req, &sharedStream{streamWith[runtimeapi.ContainerEventResponse]{to, ctx}, &sending})
+		err := b.GetContainerEvents(req, &sharedStream{to, ctx, &sending})
 		if err == nil {
 			err = errEnded
 		}
@@ -69,12 +69,15 @@ func subscribe(ctx context.Context, backends []Backend, req *runtimeapi.GetEvent
 
 // sharedStream lets several backends send on one stream.
 type sharedStream struct {
-	streamWith[runtimeapi.ContainerEventResponse]
+	eventStream
+	ctx     context.Context
 	sending *sync.Mutex
 }
+
+func (s *sharedStream) Context() context.Context { return s.ctx }
 
 func (s *sharedStream) Send(m *runtimeapi.ContainerEventResponse) error {
 	s.sending.Lock()
 	defer s.sending.Unlock()
-	return s.streamWith.Send(m)
+	return s.eventStream.Send(m)
 }

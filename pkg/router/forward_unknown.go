@@ -7,11 +7,11 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/emptypb"
 
 	"github.com/berth-cri/berth/pkg/observe"
+	"github.com/berth-cri/berth/pkg/wire"
 )
 
 // Forwarder is a Backend that can pass on a call that this CRI does not have.
@@ -69,14 +69,14 @@ func (o *owners) mentioned(m proto.Message) (*Owner, error) {
 	if owner != nil {
 		return owner, nil
 	}
-	var failed error
-	eachText(message, func(n protowire.Number, text []byte) bool {
-		if n == 1 && len(text) < fullID && isShortID(string(text)) {
-			owner, failed = o.begun(string(text))
+	for f := range wire.Fields(message) {
+		if f.Number == 1 && len(f.Content) < fullID && isShortID(string(f.Content)) {
+			if owner, err := o.begun(string(f.Content)); owner != nil || err != nil {
+				return owner, err
+			}
 		}
-		return owner == nil && failed == nil
-	})
-	return owner, failed
+	}
+	return nil, nil
 }
 
 // idDepth is how deep in a message ids are looked for.
@@ -88,28 +88,29 @@ const maxID = 256
 // named is the owner of the first full id in a message. missed says that there
 // is what looks like one and nobody is known to have.
 func (o *owners) named(message []byte, depth int) (owner *Owner, missed bool) {
-	eachText(message, func(_ protowire.Number, text []byte) bool {
-		if len(text) == 0 || len(text) > maxID {
-			return true
+	for f := range wire.Fields(message) {
+		if len(f.Content) == 0 || len(f.Content) > maxID {
+			continue
 		}
-		id := string(text)
+		id := string(f.Content)
 		if owner = o.containers.get(id); owner == nil {
 			owner = o.sandboxes.get(id)
 		}
-		if owner == nil && len(id) == fullID && isHex(id) {
-			missed = true
+		if owner != nil {
+			return owner, missed
 		}
-		return owner == nil
-	})
-	if owner != nil || depth == 0 {
-		return owner, missed
+		missed = missed || len(id) == fullID && isHex(id)
 	}
-	eachText(message, func(_ protowire.Number, text []byte) bool {
-		found, inside := o.named(text, depth-1)
-		owner, missed = found, missed || inside
-		return owner == nil
-	})
-	return owner, missed
+	if depth == 0 {
+		return nil, missed
+	}
+	for f := range wire.Fields(message) {
+		found, inside := o.named(f.Content, depth-1)
+		if missed = missed || inside; found != nil {
+			return found, missed
+		}
+	}
+	return nil, missed
 }
 
 // begun is the owner of a container's or sandbox's id that begins so.
@@ -137,24 +138,3 @@ func isShortID(s string) bool {
 }
 
 func isHex(s string) bool { return strings.Trim(s, "0123456789abcdef") == "" }
-
-// eachText visits what may be the texts of a message until visit says no. What is
-// no message has none.
-func eachText(message []byte, visit func(n protowire.Number, text []byte) bool) {
-	for b := message; len(b) > 0; {
-		n, t, head := protowire.ConsumeTag(b)
-		if head < 0 {
-			return
-		}
-		size := protowire.ConsumeFieldValue(n, t, b[head:])
-		if size < 0 {
-			return
-		}
-		if t == protowire.BytesType {
-			if text, _ := protowire.ConsumeBytes(b[head:]); !visit(n, text) {
-				return
-			}
-		}
-		b = b[head+size:]
-	}
-}

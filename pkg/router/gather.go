@@ -11,6 +11,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"github.com/berth-cri/berth/pkg/wire"
 )
 
 var errNoBackend = fmt.Errorf("no backends configured; see \"berth check\": %w", errdefs.ErrUnavailable)
@@ -108,51 +110,35 @@ func askAll[R any](ctx context.Context, backends []Backend, call func(context.Co
 	return answers, nil
 }
 
-// gatherStream is gather for a call that answers in several messages. With
-// several backends nothing is sent before all have answered, so that the client
-// never gets half a list, and hears Unimplemented first if it hears it at all.
-func gatherStream[Q, M any](backends []Backend, req Q, to grpc.ServerStreamingServer[M],
-	call func(Backend, Q, grpc.ServerStreamingServer[M]) error,
-) error {
-	switch len(backends) {
-	case 0:
-		return errNoBackend
-	case 1:
-		return call(backends[0], req, to)
-	}
-	answers, err := askAll(to.Context(), backends, func(ctx context.Context, b Backend) ([]*M, error) {
-		c := &collector[M]{streamWith: streamWith[M]{to, ctx}}
-		err := call(b, req, c)
-		return c.messages, err
-	})
+// messageSize is how large the messages of a list are that is sent in several, in bytes.
+const messageSize = 1 << 20
+
+// stream sends a list in several messages. It is asked for like any list, so that the
+// client never gets half of it. The items are in the same field in both forms.
+func stream[M any, P interface {
+	*M
+	proto.Message
+}](list proto.Message, err error, to grpc.ServerStreamingServer[M]) error {
 	if err != nil {
 		return err
 	}
-	for _, messages := range answers {
-		for _, m := range messages {
-			if err := to.Send(m); err != nil {
-				return err
-			}
+	encoded, err := proto.Marshal(list)
+	if err != nil {
+		return err
+	}
+	for _, piece := range wire.Frame(encoded).Chunks(messageSize) {
+		m := P(new(M))
+		piece.Carry(m)
+		if err := to.Send(m); err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
-// streamWith is a stream with a context of its own.
-type streamWith[M any] struct {
-	grpc.ServerStreamingServer[M]
-	ctx context.Context
-}
-
-func (s streamWith[M]) Context() context.Context { return s.ctx }
-
-// collector is a stream that keeps what is sent.
-type collector[M any] struct {
-	streamWith[M]
-	messages []*M
-}
-
-func (c *collector[M]) Send(m *M) error {
-	c.messages = append(c.messages, m)
-	return c.ctx.Err()
+// alike is the request for one form of a list with what is newer than this CRI in the
+// request for the other.
+func alike[Q proto.Message](to Q, from proto.Message) Q {
+	addUnread(to, from)
+	return to
 }

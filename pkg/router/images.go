@@ -49,31 +49,8 @@ func (i images) ListImages(ctx context.Context, req *runtimeapi.ListImagesReques
 }
 
 func (i images) StreamImages(req *runtimeapi.StreamImagesRequest, to grpc.ServerStreamingServer[runtimeapi.StreamImagesResponse]) error {
-	if len(i.others(req.GetFilter().GetImage())) > 0 {
-		asked := &runtimeapi.ListImagesRequest{Filter: req.GetFilter()}
-		addUnread(asked, req)
-		whole, err := i.ListImages(to.Context(), asked)
-		if err != nil {
-			return err
-		}
-		newer := &runtimeapi.StreamImagesResponse{}
-		if addUnread(newer, whole); len(newer.ProtoReflect().GetUnknown()) > 0 {
-			if err := to.Send(newer); err != nil {
-				return err
-			}
-		}
-		for part := range slices.Chunk(whole.GetImages(), imagestores.PartSize) {
-			if err := to.Send(&runtimeapi.StreamImagesResponse{Images: part}); err != nil {
-				return err
-			}
-		}
-		return nil
-	}
-	_, err := byImage(to.Context(), i.routes, req.GetFilter().GetImage(), req,
-		func(b Backend, ctx context.Context, req *runtimeapi.StreamImagesRequest) (struct{}, error) {
-			return struct{}{}, b.StreamImages(req, streamWith[runtimeapi.StreamImagesResponse]{to, ctx})
-		})
-	return err
+	list, err := i.ListImages(to.Context(), alike(&runtimeapi.ListImagesRequest{Filter: req.GetFilter()}, req))
+	return stream(list, err, to)
 }
 
 // ImageStatus of a call without a handler has an image only if every store has it that pods run from: a

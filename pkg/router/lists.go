@@ -23,10 +23,8 @@ func (l lists) ListPodSandbox(ctx context.Context, req *runtimeapi.ListPodSandbo
 }
 
 func (l lists) StreamPodSandboxes(req *runtimeapi.StreamPodSandboxesRequest, to grpc.ServerStreamingServer[runtimeapi.StreamPodSandboxesResponse]) error {
-	if err := l.owners.completeSandboxFilter(req.GetFilter()); err != nil {
-		return err
-	}
-	return gatherStream(l.owners.all(), req, to, Backend.StreamPodSandboxes)
+	list, err := l.ListPodSandbox(to.Context(), alike(&runtimeapi.ListPodSandboxRequest{Filter: req.GetFilter()}, req))
+	return stream(list, err, to)
 }
 
 func (l lists) ListContainers(ctx context.Context, req *runtimeapi.ListContainersRequest) (*runtimeapi.ListContainersResponse, error) {
@@ -37,10 +35,8 @@ func (l lists) ListContainers(ctx context.Context, req *runtimeapi.ListContainer
 }
 
 func (l lists) StreamContainers(req *runtimeapi.StreamContainersRequest, to grpc.ServerStreamingServer[runtimeapi.StreamContainersResponse]) error {
-	if err := l.owners.completeContainerFilter(req.GetFilter()); err != nil {
-		return err
-	}
-	return gatherStream(l.owners.all(), req, to, Backend.StreamContainers)
+	list, err := l.ListContainers(to.Context(), alike(&runtimeapi.ListContainersRequest{Filter: req.GetFilter()}, req))
+	return stream(list, err, to)
 }
 
 // listSandboxes asks one backend, for its list as it is sent if it has that.

@@ -164,20 +164,6 @@ func TestAListThatTakesTooLongFails(t *testing.T) {
 	wantCode(t, test.Err(n.ListPodSandbox(short, &runtimeapi.ListPodSandboxRequest{})), codes.DeadlineExceeded)
 }
 
-// The kubelet goes back to whole lists when the first thing that it hears from
-// a stream is Unimplemented, and only then.
-func TestAStreamThatOneBackendLacksIsUnimplemented(t *testing.T) {
-	one, two := two()
-	two.Fail = failing("StreamPodSandboxes", status.Error(codes.Unimplemented, "no such call"))
-	n := serveReady(t, table(t, 1, "runc", ready("runc", one)), one, two)
-	n.run(t, "")
-	got, err := n.stream(t)
-	wantCode(t, err, codes.Unimplemented)
-	if len(got) != 0 {
-		t.Errorf("%d sandboxes came first", len(got))
-	}
-}
-
 func TestEventsOfAllBackends(t *testing.T) {
 	one, two := two()
 	for _, backends := range [][]*routertest.Backend{{one}, {one, two}} {

@@ -85,17 +85,13 @@ const cpuLabel = "cpu"
 
 // translated is what a backend says with the node's labels. It is the backend's
 // own message if nothing changes.
-func translated[M any, P interface {
-	*M
-	proto.Message
-}](d dialects, b Backend, m P, pods func(P) []*runtimeapi.PodSandboxMetrics,
-) P {
+func (d dialects) translated(b Backend, m *runtimeapi.ListPodSandboxMetricsResponse) *runtimeapi.ListPodSandboxMetricsResponse {
 	own := d.of[b.ID()]
 	if len(own) == 0 {
 		return m
 	}
 	m = proto.CloneOf(imagestores.Understood(m))
-	for _, pod := range pods(m) {
+	for _, pod := range m.GetPodMetrics() {
 		d.translate(own, pod.GetMetrics())
 		for _, c := range pod.GetContainerMetrics() {
 			d.translate(own, c.GetMetrics())
@@ -142,36 +138,13 @@ func (s stats) ListPodSandboxMetrics(ctx context.Context, req *runtimeapi.ListPo
 			if err != nil {
 				return nil, err
 			}
-			return translated(d, b, resp, (*runtimeapi.ListPodSandboxMetricsResponse).GetPodMetrics), nil
+			return d.translated(b, resp), nil
 		}
 	}
 	return gather(ctx, backends, req, call, concatenated)
 }
 
-type metricStream = grpc.ServerStreamingServer[runtimeapi.StreamPodSandboxMetricsResponse]
-
-func (s stats) StreamPodSandboxMetrics(req *runtimeapi.StreamPodSandboxMetricsRequest, to metricStream) error {
-	backends := s.owners.all()
-	call := Backend.StreamPodSandboxMetrics
-	if len(backends) > 1 {
-		d, err := s.dialects(to.Context(), backends)
-		if err != nil {
-			return err
-		}
-		call = func(b Backend, req *runtimeapi.StreamPodSandboxMetricsRequest, to metricStream) error {
-			return b.StreamPodSandboxMetrics(req, &translatingStream{to, d, b})
-		}
-	}
-	return gatherStream(backends, req, to, call)
-}
-
-// translatingStream sends what a backend says with the node's labels.
-type translatingStream struct {
-	metricStream
-	dialects dialects
-	backend  Backend
-}
-
-func (s *translatingStream) Send(m *runtimeapi.StreamPodSandboxMetricsResponse) error {
-	return s.metricStream.Send(translated(s.dialects, s.backend, m, (*runtimeapi.StreamPodSandboxMetricsResponse).GetPodSandboxMetrics))
+func (s stats) StreamPodSandboxMetrics(req *runtimeapi.StreamPodSandboxMetricsRequest, to grpc.ServerStreamingServer[runtimeapi.StreamPodSandboxMetricsResponse]) error {
+	list, err := s.ListPodSandboxMetrics(to.Context(), alike(&runtimeapi.ListPodSandboxMetricsRequest{}, req))
+	return stream(list, err, to)
 }

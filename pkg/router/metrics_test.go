@@ -68,12 +68,11 @@ func TestMetricsThatCameUnreadAreTranslated(t *testing.T) {
 	encoded := test.Value(proto.Marshal(said))(t)
 	unread := &runtimeapi.ListPodSandboxMetricsResponse{}
 	unread.ProtoReflect().SetUnknown(encoded)
-	pods := (*runtimeapi.ListPodSandboxMetricsResponse).GetPodMetrics
 	d := dialects{node: labels{"m": {"pod", "id"}}, of: map[string]labels{"other": {"m": {"id"}}}}
-	if got := translated(d, namedBackend{name: "alike"}, unread, pods); got != unread {
+	if got := d.translated(namedBackend{name: "alike"}, unread); got != unread {
 		t.Errorf("what needs no translation is another message: %v", got)
 	}
-	got := translated(d, namedBackend{name: "other"}, unread, pods).GetPodMetrics()
+	got := d.translated(namedBackend{name: "other"}, unread).GetPodMetrics()
 	if len(got) != 1 || !slices.Equal(got[0].GetMetrics()[0].GetLabelValues(), []string{"", "1"}) ||
 		!slices.Equal(got[0].GetContainerMetrics()[0].GetMetrics()[0].GetLabelValues(), []string{"", "2"}) {
 		t.Errorf("translated to %v", got)

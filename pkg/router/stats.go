@@ -24,10 +24,8 @@ func (s stats) ListContainerStats(ctx context.Context, req *runtimeapi.ListConta
 }
 
 func (s stats) StreamContainerStats(req *runtimeapi.StreamContainerStatsRequest, to grpc.ServerStreamingServer[runtimeapi.StreamContainerStatsResponse]) error {
-	if err := s.owners.completeContainerFilter(req.GetFilter()); err != nil {
-		return err
-	}
-	return gatherStream(s.owners.all(), req, to, Backend.StreamContainerStats)
+	list, err := s.ListContainerStats(to.Context(), alike(&runtimeapi.ListContainerStatsRequest{Filter: req.GetFilter()}, req))
+	return stream(list, err, to)
 }
 
 func (s stats) PodSandboxStats(ctx context.Context, req *runtimeapi.PodSandboxStatsRequest) (*runtimeapi.PodSandboxStatsResponse, error) {
@@ -42,8 +40,6 @@ func (s stats) ListPodSandboxStats(ctx context.Context, req *runtimeapi.ListPodS
 }
 
 func (s stats) StreamPodSandboxStats(req *runtimeapi.StreamPodSandboxStatsRequest, to grpc.ServerStreamingServer[runtimeapi.StreamPodSandboxStatsResponse]) error {
-	if err := s.owners.completeSandboxFilter(req.GetFilter()); err != nil {
-		return err
-	}
-	return gatherStream(s.owners.all(), req, to, Backend.StreamPodSandboxStats)
+	list, err := s.ListPodSandboxStats(to.Context(), alike(&runtimeapi.ListPodSandboxStatsRequest{Filter: req.GetFilter()}, req))
+	return stream(list, err, to)
 }

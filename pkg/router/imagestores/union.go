@@ -107,9 +107,6 @@ func Understood[M any, P interface {
 	return read
 }
 
-// PartSize is how many images one message of a stream has.
-const PartSize = 500
-
 // Status is the answer for several stores: that of the first which has the image if any is enough, else
 // that of the first if all have the same. Pure.
 func Status(all []*runtimeapi.ImageStatusResponse, anyOf bool) *runtimeapi.ImageStatusResponse {

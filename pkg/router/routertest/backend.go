@@ -264,37 +264,17 @@ func (b *Backend) ExecSync(ctx context.Context, _ *runtimeapi.ExecSyncRequest) (
 
 // ListPodSandbox lists sandboxes; of the filter it knows the id.
 func (b *Backend) ListPodSandbox(ctx context.Context, req *runtimeapi.ListPodSandboxRequest) (*runtimeapi.ListPodSandboxResponse, error) {
-	if err := b.fail(ctx, "ListPodSandbox"); err != nil {
-		return nil, err
-	}
-	return &runtimeapi.ListPodSandboxResponse{Items: b.list(req.GetFilter())}, nil
-}
-
-// StreamPodSandboxes lists sandboxes one by one.
-func (b *Backend) StreamPodSandboxes(req *runtimeapi.StreamPodSandboxesRequest, to grpc.ServerStreamingServer[runtimeapi.StreamPodSandboxesResponse]) error {
-	if err := b.fail(to.Context(), "StreamPodSandboxes"); err != nil {
-		return err
-	}
-	for _, s := range b.list(req.GetFilter()) {
-		if err := to.Send(&runtimeapi.StreamPodSandboxesResponse{PodSandboxes: []*runtimeapi.PodSandbox{s}}); err != nil {
-			return err
+	return answer(ctx, b, "ListPodSandbox", func() (*runtimeapi.ListPodSandboxResponse, error) {
+		resp := &runtimeapi.ListPodSandboxResponse{}
+		for _, id := range slices.Sorted(maps.Keys(b.sandboxes)) {
+			if of := req.GetFilter().GetId(); of == "" || of == id {
+				// A copy without what is behind its pointers, which never change.
+				s := b.sandboxes[id]
+				resp.Items = append(resp.Items, &runtimeapi.PodSandbox{Id: s.Id, Metadata: s.Metadata, State: s.State, RuntimeHandler: s.RuntimeHandler})
+			}
 		}
-	}
-	return nil
-}
-
-func (b *Backend) list(f *runtimeapi.PodSandboxFilter) []*runtimeapi.PodSandbox {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	var items []*runtimeapi.PodSandbox
-	for _, id := range slices.Sorted(maps.Keys(b.sandboxes)) {
-		if f.GetId() == "" || f.GetId() == id {
-			// A copy without what is behind its pointers, which never change.
-			s := b.sandboxes[id]
-			items = append(items, &runtimeapi.PodSandbox{Id: s.Id, Metadata: s.Metadata, State: s.State, RuntimeHandler: s.RuntimeHandler})
-		}
-	}
-	return items
+		return resp, nil
+	})
 }
 
 // ListContainers lists containers; of the filter it knows the ids.

@@ -34,7 +34,7 @@ func (k *Handlers) CgroupPrefix() string {
 	return k.cgroupPrefix
 }
 
-// Told returns the handlers that have something to tell.
+// Told returns the handlers whose runtimes were found.
 func (k *Handlers) Told() []*handler.Definition {
 	return k.those(func(s handler.State) bool { return s.Phase != handler.NotReady })
 }

@@ -23,11 +23,17 @@ type Forwarder interface {
 	Forward(ctx context.Context, method string, first proto.Message, more func() (proto.Message, error), send func(proto.Message) error) error
 }
 
-// forwardUnknown serves the methods and services of the CRI that are newer than this
+// newer routes what this CRI does not have.
+type newer struct {
+	routes routes
+	owners *owners
+}
+
+// serve serves the methods and services of the CRI that are newer than this
 // one. A call that has the id of a sandbox or container in its first request
 // goes to its owner, any other to the default handler's backend; Unimplemented
 // if that cannot pass it on.
-func (r *Router) forwardUnknown(_ any, stream grpc.ServerStream) error {
+func (n newer) serve(_ any, stream grpc.ServerStream) error {
 	method, _ := grpc.MethodFromServerStream(stream)
 	missing := status.Errorf(codes.Unimplemented, "unknown method %s", method)
 	if !strings.HasPrefix(method, "/runtime.v") {
@@ -41,8 +47,8 @@ func (r *Router) forwardUnknown(_ any, stream grpc.ServerStream) error {
 	if err != nil {
 		return err
 	}
-	name, to := "", r.starts.routes.standard().Backend
-	owner, err := r.owners.mentioned(first)
+	name, to := "", n.routes.standard().Backend
+	owner, err := n.owners.mentioned(first)
 	switch {
 	case err != nil:
 		return err
@@ -111,22 +117,6 @@ func (o *owners) named(message []byte, depth int) (owner *Owner, missed bool) {
 		}
 	}
 	return nil, missed
-}
-
-// begun is the owner of a container's or sandbox's id that begins so.
-func (o *owners) begun(id string) (*Owner, error) {
-	sandbox, err := o.sandboxes.resolve(id)
-	if err != nil {
-		return nil, err
-	}
-	container, err := o.containers.resolve(id)
-	if err == nil && sandbox != nil && container != nil {
-		err = ambiguous(id, []*Owner{sandbox, container})
-	}
-	if err != nil || container != nil {
-		return container, err
-	}
-	return sandbox, nil
 }
 
 // minShortID is how much of an id has to be there to be taken for one where it

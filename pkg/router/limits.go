@@ -1,6 +1,7 @@
 package router
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -152,4 +153,36 @@ func (l *line) report(name string) Starts {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return Starts{Handler: name, Running: l.running, Queued: len(l.queue), Refused: maps.Clone(l.refused)}
+}
+
+// lines are those of handlers that were asked for a pod, by name: a *line outlives the
+// table that its handler was in.
+type lines struct{ byName sync.Map }
+
+func (all *lines) of(name string) *line {
+	l, _ := all.byName.LoadOrStore(name, newLine())
+	return l.(*line)
+}
+
+// Starts is how the starts of a handler stand.
+type Starts struct {
+	Handler string
+	// Running are at work, and Queued wait for their turn.
+	Running, Queued int
+	// Refused counts what was refused since the daemon started, by the key of
+	// the limit. All keys are there.
+	Refused map[string]uint64
+}
+
+func (all *lines) report(names []string) []Starts {
+	for _, name := range names {
+		all.of(name)
+	}
+	var found []Starts
+	all.byName.Range(func(name, l any) bool {
+		found = append(found, l.(*line).report(name.(string)))
+		return true
+	})
+	slices.SortFunc(found, func(a, b Starts) int { return cmp.Compare(a.Handler, b.Handler) })
+	return found
 }

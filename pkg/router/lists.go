@@ -6,8 +6,6 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
-
-	"github.com/berth-cri/berth/pkg/router/imagestores"
 )
 
 // lists routes what shows all sandboxes and containers.
@@ -70,15 +68,6 @@ func unreadList[R any, P interface {
 	m := P(new(R))
 	m.ProtoReflect().SetUnknown(list)
 	return m, nil
-}
-
-// Sandboxes are all sandboxes, as ListPodSandbox lists them.
-func (r *Router) Sandboxes(ctx context.Context) ([]*runtimeapi.PodSandbox, error) {
-	listed, err := lists{r.owners}.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
-	if err != nil {
-		return nil, err
-	}
-	return imagestores.Understood(listed).GetItems(), nil
 }
 
 // sandboxFilter is what filters of sandboxes, and of their statistics, have in

@@ -19,6 +19,21 @@ import (
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
+// Told is what the node reports of itself beside its backends' reports and the table.
+type Told interface {
+	// Version is the answer to the call of that name. The kubelet begins the ids of
+	// containers in the API with its runtime_name, so that nothing may change it: not
+	// the backend of the default handler either.
+	Version(context.Context, *runtimeapi.VersionRequest) (*runtimeapi.VersionResponse, error)
+	// Stranded has a line for each daemon that no handler leads to any more and whose pods
+	// cannot be reached.
+	Stranded() []string
+	// AdvertiseNotReady is whether handlers that are not ready are listed.
+	AdvertiseNotReady() bool
+	// Info is added to the verbose part.
+	Info() map[string]string
+}
+
 // node routes what is about the node as a whole. The default handler's backend
 // speaks for it.
 type node struct {
@@ -61,10 +76,6 @@ func refused(err error) bool {
 	return code == codes.Unimplemented || code == codes.InvalidArgument || errdefs.IsNotImplemented(err) || errdefs.IsInvalidArgument(err)
 }
 
-func unavailable(err error) bool {
-	return status.Code(err) == codes.Unavailable || errdefs.IsUnavailable(err)
-}
-
 // UpdateRuntimeConfig tells every backend: pods of each need the addresses.
 func (n node) UpdateRuntimeConfig(ctx context.Context, req *runtimeapi.UpdateRuntimeConfigRequest) (*runtimeapi.UpdateRuntimeConfigResponse, error) {
 	n.settings.Store(proto.CloneOf(req)) // first, so that a backend that comes now is told by Tell
@@ -81,8 +92,7 @@ func (n node) Status(ctx context.Context, req *runtimeapi.StatusRequest) (*runti
 	if err != nil {
 		return nil, err
 	}
-	// One that fails has its say left out of what the node is: its pods are in trouble,
-	// the node is not.
+	// One that fails is left out: its pods are in trouble, the node is not.
 	others := askEach(ctx, nil, n.owners.beside(speaker), req, Backend.Status)
 	var answers []*runtimeapi.StatusResponse
 	for _, o := range others {

@@ -174,6 +174,21 @@ func (o *owners) ofPod(uid string) *Owner {
 	return of
 }
 
+// of are the sandboxes of a backend.
+func (o *owners) of(b Backend) []string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	var ids []string
+	for _, pods := range o.pods {
+		for id, s := range pods {
+			if s.Backend.ID() == b.ID() {
+				ids = append(ids, id)
+			}
+		}
+	}
+	return ids
+}
+
 // counts returns how many sandboxes each handler has that has any.
 func (o *owners) counts() map[string]int {
 	o.mu.Lock()
@@ -293,6 +308,22 @@ func (o *owners) find(x *index, kind, id string) (*Owner, error) {
 		err = fmt.Errorf("%s %q: %w: %w", kind, printable.Clip(id, fullID), errUnknown, errdefs.ErrNotFound)
 	}
 	return owner, err
+}
+
+// begun is the owner of a container's or sandbox's id that begins so.
+func (o *owners) begun(id string) (*Owner, error) {
+	sandbox, err := o.sandboxes.resolve(id)
+	if err != nil {
+		return nil, err
+	}
+	container, err := o.containers.resolve(id)
+	if err == nil && sandbox != nil && container != nil {
+		err = ambiguous(id, []*Owner{sandbox, container})
+	}
+	if err != nil || container != nil {
+		return container, err
+	}
+	return sandbox, nil
 }
 
 // create runs a call that makes a sandbox or container on b, and learns what a

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"sync"
 	"sync/atomic"
 
 	"github.com/containerd/errdefs"
@@ -89,13 +88,4 @@ func (p *Pods) Tell(ctx context.Context, b Backend) error {
 			return nil
 		}
 	}
-}
-
-// lines are those of handlers that were asked for a pod, by name: a *line outlives the
-// table that its handler was in.
-type lines struct{ byName sync.Map }
-
-func (all *lines) of(name string) *line {
-	l, _ := all.byName.LoadOrStore(name, newLine())
-	return l.(*line)
 }

@@ -58,18 +58,3 @@ func (o *owners) reconcile(b Backend) error {
 	}
 	return nil
 }
-
-// of are the sandboxes of a backend.
-func (o *owners) of(b Backend) []string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	var ids []string
-	for _, pods := range o.pods {
-		for id, s := range pods {
-			if s.Backend.ID() == b.ID() {
-				ids = append(ids, id)
-			}
-		}
-	}
-	return ids
-}

@@ -10,6 +10,8 @@ import (
 	grpcproto "google.golang.org/grpc/encoding/proto"
 	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/pkg/router/imagestores"
 )
 
 // Router serves the CRI. All methods may be called at any time from any
@@ -22,20 +24,6 @@ type Router struct {
 	end     context.CancelFunc
 	runtime runtimeapi.RuntimeServiceServer
 	images  runtimeapi.ImageServiceServer
-}
-
-// Told is what the node says of itself beside what its backends say and the table.
-type Told interface {
-	// Version is the answer to the call of that name. The kubelet begins the ids of
-	// containers in the API with its runtime_name, so that nothing may change it: not
-	// the backend of the default handler either.
-	Version(context.Context, *runtimeapi.VersionRequest) (*runtimeapi.VersionResponse, error)
-	// Stranded says which pods cannot be reached that no handler tells of.
-	Stranded() []string
-	// AdvertiseNotReady says whether handlers that are not ready are listed.
-	AdvertiseNotReady() bool
-	// Info is added to the verbose part.
-	Info() map[string]string
 }
 
 // New makes a router of those pods, which routes new sandboxes by the registry's current
@@ -61,6 +49,15 @@ func (r *Router) SetReady() { r.open.Store(true) }
 // Ready says whether the gate is open.
 func (r *Router) Ready() bool { return r.open.Load() }
 
+// Sandboxes are all sandboxes, as ListPodSandbox lists them.
+func (r *Router) Sandboxes(ctx context.Context) ([]*runtimeapi.PodSandbox, error) {
+	listed, err := lists{r.owners}.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
+	if err != nil {
+		return nil, err
+	}
+	return imagestores.Understood(listed).GetItems(), nil
+}
+
 // EndStreams ends the subscriptions to events, which end by nothing else and
 // would keep a server from stopping. New ones end at once.
 func (r *Router) EndStreams() { r.end() }
@@ -82,7 +79,7 @@ func (r *Router) ServerOptions() []grpc.ServerOption {
 			}
 			return serve(srv, stream)
 		}),
-		grpc.UnknownServiceHandler(r.forwardUnknown),
+		grpc.UnknownServiceHandler(newer{r.starts.routes, r.owners}.serve),
 	}
 }
 

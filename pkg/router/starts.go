@@ -1,11 +1,9 @@
 package router
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/berth-cri/berth/pkg/handler"
@@ -105,26 +103,3 @@ type overTime string
 func (e overTime) Error() string { return string(e) }
 
 func (overTime) Is(target error) bool { return target == context.DeadlineExceeded }
-
-// Starts is how the starts of a handler stand.
-type Starts struct {
-	Handler string
-	// Running are at work, and Queued wait for their turn.
-	Running, Queued int
-	// Refused counts what was refused since the daemon started, by the key of
-	// the limit. All keys are there.
-	Refused map[string]uint64
-}
-
-func (all *lines) report(names []string) []Starts {
-	for _, name := range names {
-		all.of(name)
-	}
-	var found []Starts
-	all.byName.Range(func(name, l any) bool {
-		found = append(found, l.(*line).report(name.(string)))
-		return true
-	})
-	slices.SortFunc(found, func(a, b Starts) int { return cmp.Compare(a.Handler, b.Handler) })
-	return found
-}

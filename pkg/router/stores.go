@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/containerd/errdefs"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -103,5 +104,6 @@ func away(ctx context.Context, err error) bool {
 	if ctx.Err() != nil {
 		return false
 	}
-	return unavailable(err) || status.Code(err) == codes.DeadlineExceeded || errors.Is(err, context.DeadlineExceeded)
+	code := status.Code(err)
+	return code == codes.Unavailable || code == codes.DeadlineExceeded || errdefs.IsUnavailable(err) || errors.Is(err, context.DeadlineExceeded)
 }

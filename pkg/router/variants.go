@@ -77,8 +77,8 @@ func identified(a handler.Attempt, b Backend, sandbox string) handler.Attempt {
 	return a
 }
 
-// started counts one start that got as far as a backend; rollingOut says that the handler has a rollout, and told that
-// watch has passed it on.
+// started counts one start that got as far as a backend. rollingOut is whether the handler
+// has a rollout, told whether watch has passed the start on.
 func (t *variantCounter) started(name string, a handler.Attempt, rollingOut bool, err error, told bool) {
 	c := t.variants.of(name, variantOf(a))
 	c.pods.Add(1)

@@ -93,7 +93,7 @@ func Fields(message []byte) iter.Seq[Field] {
 	}
 }
 
-// is says whether f is a length-delimited field of that number.
+// is reports whether f is a length-delimited field of that number.
 func (f Field) is(n protowire.Number) bool { return f.Number == n && f.Type == protowire.BytesType }
 
 // Sound says whether a message can be read as what it is to be. One that cannot

@@ -34,7 +34,7 @@ func (k *Handlers) CgroupPrefix() string {
 	return k.cgroupPrefix
 }
 
-// Told returns the handlers whose runtimes were found.
+// Told returns the handlers in any phase but NotReady.
 func (k *Handlers) Told() []*handler.Definition {
 	return k.those(func(s handler.State) bool { return s.Phase != handler.NotReady })
 }

@@ -61,9 +61,9 @@ func everyday(rpc string, code codes.Code) bool {
 
 // logCall writes the access log. Nothing is put together for a line that is
 // not written.
-func logCall(ctx context.Context, rpc, handler string, req, resp any, took time.Duration, err error) {
+func (a api) logCall(ctx context.Context, rpc, handler string, req, resp any, took time.Duration, err error) {
 	code := status.Code(err)
-	at := level(rpc, code)
+	at := a.level(rpc, code)
 	entry := log.G(ctx)
 	if !entry.Logger.IsLevelEnabled(at) {
 		return
@@ -76,7 +76,7 @@ func logCall(ctx context.Context, rpc, handler string, req, resp any, took time.
 	} else {
 		l.say("error", status.Convert(err).Message())
 	}
-	entry.WithFields(log.Fields(l)).Log(at, "CRI call")
+	entry.WithFields(log.Fields(l)).Log(at, a.message)
 }
 
 type line log.Fields

@@ -56,7 +56,7 @@ func TestLevels(t *testing.T) {
 func logged(t *testing.T, rpc, handler string, req, resp any, err error) string {
 	t.Helper()
 	ctx, out := logTo(t)
-	logCall(ctx, rpc, handler, req, resp, 0, err)
+	cri.logCall(ctx, rpc, handler, req, resp, 0, err)
 	return out.String()
 }
 
@@ -182,7 +182,7 @@ func TestQuietLinesCostNothing(t *testing.T) {
 	ctx, out := logTo(t)
 	log.G(ctx).Logger.SetLevel(log.InfoLevel)
 	req := &runtimeapi.ListContainersRequest{}
-	if allocs := testing.AllocsPerRun(100, func() { logCall(ctx, "ListContainers", "", req, nil, 0, nil) }); allocs != 0 || out.String() != "" {
+	if allocs := testing.AllocsPerRun(100, func() { cri.logCall(ctx, "ListContainers", "", req, nil, 0, nil) }); allocs != 0 || out.String() != "" {
 		t.Errorf("%v allocations, %q", allocs, out.String())
 	}
 }

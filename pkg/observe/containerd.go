@@ -1,28 +1,26 @@
 package observe
 
 import (
-	"context"
 	"strings"
-	"time"
 
 	"github.com/containerd/log"
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 )
 
 // api is what differs between the APIs whose calls are observed.
 type api struct {
 	// name is what a call is called in logs and metrics, by its full name.
 	name func(full string) string
-	// log writes the access log.
-	log func(ctx context.Context, rpc, handler string, req, resp any, took time.Duration, err error)
+	// level is how loud a call is logged, by its name, and message what the line begins with.
+	level   func(rpc string, code codes.Code) log.Level
+	message string
 }
 
-var cri = api{name: method, log: logCall}
+var cri = api{name: method, level: level, message: "CRI call"}
 
 // containerd is the API by which agents of the node see berth's images and pods.
-var containerd = api{name: serviceMethod, log: logContainerdCall}
+var containerd = api{name: serviceMethod, level: containerdLevel, message: "Call of the containerd API"}
 
 // NewContainerd makes an Observer for calls of containerd's API, which have a metric of
 // their own. nil counts nothing.
@@ -45,21 +43,12 @@ func serviceMethod(full string) string {
 	return service[strings.LastIndexByte(service, '.')+1:] + "." + m
 }
 
-// logContainerdCall is not loud about what clients do wrong: a client that does so
-// without end must not fill the journal.
-func logContainerdCall(ctx context.Context, rpc, _ string, _, _ any, took time.Duration, err error) {
-	at, code := log.DebugLevel, status.Code(err)
+// containerdLevel is low for what clients do wrong: a client that does so without end
+// must not fill the journal.
+func containerdLevel(_ string, code codes.Code) log.Level {
 	switch code {
 	case codes.Internal, codes.Unknown, codes.DataLoss:
-		at = log.WarnLevel
+		return log.WarnLevel
 	}
-	entry := log.G(ctx)
-	if !entry.Logger.IsLevelEnabled(at) {
-		return
-	}
-	l := line{"rpc": rpc, "code": code.String(), "took": took.String()}
-	if err != nil {
-		l.say("error", status.Convert(err).Message())
-	}
-	entry.WithFields(log.Fields(l)).Log(at, "Call of the containerd API")
+	return log.DebugLevel
 }

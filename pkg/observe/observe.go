@@ -152,7 +152,7 @@ func (o *Observer) finish(c *call, rpc string, req, resp any, took time.Duration
 	if span := trace.SpanFromContext(c.Context); c.handler != "" && span.IsRecording() {
 		span.SetAttributes(attribute.String("berth.handler", c.handler))
 	}
-	o.api.log(c.Context, rpc, c.handler, req, resp, took, err)
+	o.api.logCall(c.Context, rpc, c.handler, req, resp, took, err)
 }
 
 // method is the last part of "/runtime.v1.RuntimeService/Version".

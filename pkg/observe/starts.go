@@ -99,13 +99,15 @@ func (s *Starts) note(c *call, rpc string, req, resp any, began time.Time, took 
 		}
 		s.begin(r.GetConfig().GetMetadata(), c.handler, id, done)
 	case *runtimeapi.PullImageRequest:
-		if p := s.ofPod(r.GetSandboxConfig().GetMetadata().GetUid()); p != nil {
+		uid := r.GetSandboxConfig().GetMetadata().GetUid()
+		if p := s.newest(func(p *podStart) bool { return uid != "" && p.UID == uid }); p != nil {
 			done.Of = shown(r.GetImage().GetImage())
 			p.add(done)
 		}
 	case *runtimeapi.CreateContainerRequest:
 		made, _ := resp.(*runtimeapi.CreateContainerResponse)
-		if p := s.ofSandbox(r.GetPodSandboxId()); p != nil {
+		id := r.GetPodSandboxId()
+		if p := s.newest(func(p *podStart) bool { return id != "" && p.Sandbox == id }); p != nil {
 			p.create(shown(r.GetConfig().GetMetadata().GetName()), made.GetContainerId(), done)
 		}
 	case *runtimeapi.StartContainerRequest:
@@ -126,35 +128,26 @@ func (s *Starts) begin(m *runtimeapi.PodSandboxMetadata, handler, sandbox string
 	})
 }
 
-// ofPod is the newest start of a pod.
-func (s *Starts) ofPod(uid string) *podStart {
+// newest is the newest start of those wanted, nil if there is none.
+func (s *Starts) newest(wanted func(*podStart) bool) *podStart {
 	for _, p := range slices.Backward(s.pods) {
-		if uid != "" && p.UID == uid {
+		if wanted(p) {
 			return p
 		}
 	}
 	return nil
 }
 
-func (s *Starts) ofSandbox(id string) *podStart {
-	for _, p := range slices.Backward(s.pods) {
-		if id != "" && p.Sandbox == id {
-			return p
-		}
-	}
-	return nil
-}
-
+// start notes the start of a container that was created, and not its restarts.
 func (s *Starts) start(container string, done StartCall) {
-	for _, p := range slices.Backward(s.pods) {
-		if name, ok := p.created[container]; ok {
-			delete(p.created, container)
-			p.started[name] = true
-			done.Of = name
-			p.add(done)
-			return
-		}
+	p := s.newest(func(p *podStart) bool { _, created := p.created[container]; return created })
+	if p == nil {
+		return
 	}
+	done.Of = p.created[container]
+	delete(p.created, container)
+	p.started[done.Of] = true
+	p.add(done)
 }
 
 func (p *podStart) create(name, id string, done StartCall) {

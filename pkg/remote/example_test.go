@@ -1,0 +1,66 @@
+package remote_test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"time"
+
+	"google.golang.org/grpc"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/pkg/handler"
+	"github.com/berth-cri/berth/pkg/remote"
+	"github.com/berth-cri/berth/pkg/router/routertest"
+)
+
+// A pool has one backend for each daemon that handlers lead to.
+func ExamplePool() {
+	dir, err := os.MkdirTemp("", "")
+	if err != nil {
+		panic(err)
+	}
+	defer os.RemoveAll(dir)
+	legacy := &handler.Definition{Name: "legacy", Type: handler.CRI, Endpoint: filepath.Join(dir, "cri.sock"), RemoteHandler: "runc"}
+	defer daemonAt(legacy.Endpoint).Stop()
+
+	driver := func(context.Context) (runtimeapi.CgroupDriver, error) { return runtimeapi.CgroupDriver_CGROUPFS, nil }
+	pool, err := remote.NewPool(context.Background(), remote.PoolOptions{
+		Dir: dir, Instance: "this run of berth", ListTimeout: time.Second, CgroupDriver: driver, Changed: func(*remote.Backend) {},
+	})
+	if err != nil {
+		panic(err)
+	}
+	defer pool.Close()
+	runtime, err := pool.Check(context.Background(), legacy) // may the handler be put in force?
+	fmt.Println(runtime.Name, err)
+
+	b, err := pool.For(legacy)
+	if err != nil {
+		panic(err)
+	}
+	inForce := []*handler.Definition{legacy}
+	if err := pool.Record(inForce); err != nil { // on disk, before there are pods
+		panic(err)
+	}
+	pool.Use(inForce)
+	fmt.Println(b.Health().Phase)
+	// Output:
+	// memory <nil>
+	// ready
+}
+
+// daemonAt serves a CRI daemon in memory.
+func daemonAt(socket string) *grpc.Server {
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		panic(err)
+	}
+	server, backend := grpc.NewServer(), routertest.New("other")
+	runtimeapi.RegisterRuntimeServiceServer(server, backend)
+	runtimeapi.RegisterImageServiceServer(server, backend)
+	go server.Serve(l) //nolint:errcheck // it ends with the example
+	return server
+}

@@ -2,6 +2,7 @@ package remote
 
 import (
 	"context"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -110,9 +111,8 @@ func TestImagesOfADaemonThatFailsToList(t *testing.T) {
 // opened is a state file without damage.
 func opened(t *testing.T, path string) *lastknown.File {
 	t.Helper()
-	s, damage, err := lastknown.Open(path)
-	if err != nil || damage != nil {
-		t.Fatal(damage, err)
-	}
+	test.Must(t, os.MkdirAll(filepath.Dir(path), 0o700))
+	s, damage := lastknown.Open(path)
+	test.Must(t, damage)
 	return s
 }

@@ -267,8 +267,8 @@ func TestADamagedStateFileStopsNothing(t *testing.T) {
 		var path string
 		t.Run("before "+name, func(t *testing.T) { path = connect(t, d, dir).state.Path }) // closed with it
 		test.Must(t, os.WriteFile(path, content, 0o600))
-		if _, damage, err := lastknown.Open(path); err != nil || damage == nil || len(damage.Error()) > 1000 {
-			t.Errorf("%s: %v; it says %.300v", name, err, damage)
+		if _, damage := lastknown.Open(path); damage == nil || len(damage.Error()) > 1000 {
+			t.Errorf("%s: it says %.300v", name, damage)
 		}
 		test.Must(t, os.WriteFile(path, content, 0o600))
 		b := connect(t, d, dir)

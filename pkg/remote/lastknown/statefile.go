@@ -57,40 +57,34 @@ type File struct {
 	closed bool
 }
 
-// Open reads what was known. Of a damaged file it returns the parts that are sound, beside
-// the damage.
-func Open(path string) (s *File, damage, err error) {
+// Open reads what was known. Of a damaged file it has the parts that are sound, and returns
+// the damage beside them.
+func Open(path string) (s *File, damage error) {
 	s = &File{Path: path, Known: &Pods{}, Images: &Images{}}
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		return nil, nil, err
-	}
-	c, damage, err := readState(path)
-	if err != nil || c == nil && damage == nil {
-		return s, nil, ignoreMissing(err)
-	}
+	c, err := readState(path)
 	if c != nil {
 		s.record = c.Record
-		damage = errors.Join(s.Images.load(c), s.Known.load(c))
+		err = errors.Join(s.Images.load(c), s.Known.load(c))
 	}
-	if damage != nil {
-		damage = fmt.Errorf("read %s: %w", path, damage)
+	if err = ignoreMissing(err); err != nil {
+		return s, fmt.Errorf("read %s: %w", path, err)
 	}
-	return s, damage, nil
+	return s, nil
 }
 
-func readState(path string) (c *saved, damage, err error) {
+func readState(path string) (*saved, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	c = &saved{}
-	switch err := record.Decode(text, stateFormat, c); {
-	case err != nil:
-		return nil, err, nil
-	case c.Record != nil && !filepath.IsAbs(c.Record.Endpoint):
-		return nil, fmt.Errorf("endpoint %q is not a path", c.Record.Endpoint), nil
+	c := &saved{}
+	if err := record.Decode(text, stateFormat, c); err != nil {
+		return nil, err
 	}
-	return c, nil, nil
+	if c.Record != nil && !filepath.IsAbs(c.Record.Endpoint) {
+		return nil, fmt.Errorf("endpoint %q is not a path", c.Record.Endpoint)
+	}
+	return c, nil
 }
 
 // SetRecord records the handlers that lead to the daemon. errdefs.ErrUnavailable after Close.
@@ -154,8 +148,8 @@ func ReadRecords(dir string) ([]Record, error) {
 			continue
 		}
 		path := filepath.Join(dir, e.Name())
-		c, damage, err := readState(path)
-		if err := errors.Join(damage, err); err != nil {
+		c, err := readState(path)
+		if err != nil {
 			failed = append(failed, fmt.Errorf("read %s: %w", path, err))
 		} else if c.Record != nil {
 			all = append(all, *c.Record)

@@ -95,7 +95,7 @@ func (t *tables) Publish(p *lifecycle.Plan) error {
 	if err != nil {
 		return err
 	}
-	if err := t.remotes.record(p); err != nil {
+	if err := t.remotes.pool.Record(definitionsOf(p)); err != nil {
 		return err
 	}
 	t.registry.Swap(table)

@@ -236,9 +236,6 @@ func (r *remotes) inform(b *remote.Backend) {
 	})
 }
 
-// record keeps on disk what the handlers of a plan lead to.
-func (r *remotes) record(p *lifecycle.Plan) error { return r.pool.Record(definitionsOf(p)) }
-
 // use tells which handlers are in force, and lets those go that none needs any
 // more; members is held.
 func (r *remotes) use(p *lifecycle.Plan) {

@@ -187,7 +187,8 @@ func stopServer(ctx context.Context, server *grpc.Server, r *router.Router) erro
 		defer close(graceful)
 		server.GracefulStop()
 	}()
-	grace, cancel := halfOf(ctx)
+	deadline, _ := ctx.Deadline() // of StopTimeout
+	grace, cancel := context.WithTimeout(ctx, time.Until(deadline)/2)
 	defer cancel()
 	select {
 	case <-graceful:
@@ -201,15 +202,6 @@ func stopServer(ctx context.Context, server *grpc.Server, r *router.Router) erro
 	case <-ctx.Done():
 		return errors.New("some calls did not finish in time")
 	}
-}
-
-// halfOf is a context with half of what ctx has left.
-func halfOf(ctx context.Context) (context.Context, context.CancelFunc) {
-	deadline, ok := ctx.Deadline()
-	if !ok {
-		return context.WithCancel(ctx)
-	}
-	return context.WithTimeout(ctx, time.Until(deadline)/2)
 }
 
 // announce says once what is served.

@@ -23,7 +23,7 @@ func TestABackendThatNamesWhatAnotherHas(t *testing.T) {
 	if !strings.Contains(err.Error(), first) || !strings.Contains(err.Error(), `"other"`) {
 		t.Error(err)
 	}
-	if owner, _ := n.router.Owner(first); owner.Backend.ID() != "one" {
+	if owner, _ := n.router.Find(first); owner.Backend.ID() != "one" {
 		t.Errorf("%s is of %s now", first, owner.Backend.ID())
 	}
 	if _, err := n.CreateContainer(ctx(t), &runtimeapi.CreateContainerRequest{PodSandboxId: first}); err != nil { // its number is 2

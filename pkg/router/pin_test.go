@@ -147,15 +147,15 @@ func TestOwnersEndWithWhatTheyOwn(t *testing.T) {
 	first, second := n.create(t, sandbox), n.create(t, sandbox)
 
 	test.Must(t, test.Err(n.RemoveContainer(ctx(t), &runtimeapi.RemoveContainerRequest{ContainerId: first})))
-	if _, ok := n.router.Owner(first); ok {
+	if _, err := n.router.Find(first); err == nil {
 		t.Error("a removed container has an owner")
 	}
-	if _, ok := n.router.Owner(second); !ok {
+	if _, err := n.router.Find(second); err != nil {
 		t.Error("the other container has none")
 	}
 	test.Must(t, test.Err(n.RemovePodSandbox(ctx(t), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: sandbox[:8]})))
 	for _, id := range []string{sandbox, second} {
-		if _, ok := n.router.Owner(id); ok {
+		if _, err := n.router.Find(id); err == nil {
 			t.Errorf("%s has an owner after its sandbox is removed", id)
 		}
 	}
@@ -169,7 +169,7 @@ func TestAFailedRemovalKeepsTheOwner(t *testing.T) {
 	_, err := n.RemovePodSandbox(ctx(t), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: sandbox})
 	// NotFound would tell the kubelet that all is done.
 	wantCode(t, err, codes.Internal)
-	if _, ok := n.router.Owner(sandbox); !ok {
+	if _, err := n.router.Find(sandbox); err != nil {
 		t.Error("the sandbox has no owner any more")
 	}
 }
@@ -265,9 +265,9 @@ func TestSwapUnderLoad(t *testing.T) {
 // livePod takes a pod through its life and checks where it is.
 func livePod(t *testing.T, n *node, backends ...*routertest.Backend) {
 	sandbox := n.run(t, "")
-	owner, ok := n.router.Owner(sandbox)
-	if !ok {
-		t.Errorf("sandbox %s has no owner", sandbox)
+	owner, err := n.router.Find(sandbox)
+	if err != nil {
+		t.Error(err)
 		return
 	}
 	for _, b := range backends {

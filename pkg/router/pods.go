@@ -38,16 +38,6 @@ func (p *Pods) Adopt(b Backend) { p.owners.adopt(b) }
 // Backends returns every backend that was adopted. The slice is the caller's.
 func (p *Pods) Backends() []Backend { return slices.Clone(p.owners.all()) }
 
-// Owner returns the owner of a sandbox or container by its full id. It takes
-// no lock and allocates nothing.
-func (p *Pods) Owner(id string) (*Owner, bool) {
-	if o := p.owners.containers.get(id); o != nil {
-		return o, true
-	}
-	o := p.owners.sandboxes.get(id)
-	return o, o != nil
-}
-
 // Find returns the owner of a sandbox or container by its id or a unique
 // beginning of it. The class is ErrNotFound, or ErrInvalidArgument for the
 // beginning of several ids, which the text lists.

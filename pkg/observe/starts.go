@@ -140,7 +140,10 @@ func (s *Starts) newest(wanted func(*podStart) bool) *podStart {
 
 // start notes the start of a container that was created, and not its restarts.
 func (s *Starts) start(container string, done StartCall) {
-	p := s.newest(func(p *podStart) bool { _, created := p.created[container]; return created })
+	p := s.newest(func(p *podStart) bool {
+		_, created := p.created[container]
+		return created
+	})
 	if p == nil {
 		return
 	}

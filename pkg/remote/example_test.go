@@ -33,7 +33,11 @@ func ExamplePool() {
 	if err != nil {
 		panic(err)
 	}
-	defer pool.Close()
+	defer func() {
+		if err := pool.Close(); err != nil {
+			panic(err)
+		}
+	}()
 	runtime, err := pool.Check(context.Background(), legacy) // may the handler be put in force?
 	fmt.Println(runtime.Name, err)
 
@@ -61,6 +65,10 @@ func daemonAt(socket string) *grpc.Server {
 	server, backend := grpc.NewServer(), routertest.New("other")
 	runtimeapi.RegisterRuntimeServiceServer(server, backend)
 	runtimeapi.RegisterImageServiceServer(server, backend)
-	go server.Serve(l) //nolint:errcheck // it ends with the example
+	go func() {
+		if err := server.Serve(l); err != nil {
+			panic(err)
+		}
+	}()
 	return server
 }

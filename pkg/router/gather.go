@@ -36,12 +36,15 @@ func gather[Q, R any](ctx context.Context, backends []Backend, req Q,
 	return merge(answers), nil
 }
 
-// concatenated are lists as one: the items of all, in the order of the lists, and
-// what is unread of them. It shares the items.
-func concatenated[R any, P interface {
-	*R
+// message is a pointer to a generated message.
+type message[M any] interface {
+	*M
 	proto.Message
-}](all []P) P {
+}
+
+// concatenated are lists as one: the items of all, in the order of the lists, and
+// what is unread of them. A list is a message without other fields than its items.
+func concatenated[R any, P message[R]](all []P) P {
 	merged := P(new(R))
 	to := merged.ProtoReflect()
 	for _, a := range all {
@@ -115,10 +118,7 @@ const messageSize = 1 << 20
 
 // stream sends a list in several messages. It is asked for like any list, so that the
 // client never gets half of it. The items are in the same field in both forms.
-func stream[M any, P interface {
-	*M
-	proto.Message
-}](list proto.Message, err error, to grpc.ServerStreamingServer[M]) error {
+func stream[M any, P message[M]](list proto.Message, err error, to grpc.ServerStreamingServer[M]) error {
 	if err != nil {
 		return err
 	}

@@ -6,6 +6,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/pkg/wire"
 )
 
 // lists routes what shows all sandboxes and containers.
@@ -58,15 +60,12 @@ func listContainers(b Backend, ctx context.Context, req *runtimeapi.ListContaine
 }
 
 // unreadList is a message that is encoded as list, and that nobody has read.
-func unreadList[R any, P interface {
-	*R
-	proto.Message
-}](list []byte, err error) (P, error) {
+func unreadList[R any, P message[R]](list []byte, err error) (P, error) {
 	if err != nil {
 		return nil, err
 	}
 	m := P(new(R))
-	m.ProtoReflect().SetUnknown(list)
+	wire.Frame(list).Carry(m)
 	return m, nil
 }
 

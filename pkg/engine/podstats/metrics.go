@@ -6,11 +6,9 @@ import (
 
 	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
-	"google.golang.org/grpc"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/pkg/engine/cgroup"
-	"github.com/berth-cri/berth/pkg/engine/chunk"
 	"github.com/berth-cri/berth/pkg/engine/openfiles"
 	"github.com/berth-cri/berth/pkg/engine/pod"
 	"github.com/berth-cri/berth/pkg/engine/podmetrics"
@@ -122,11 +120,4 @@ func specOf(r *runtimeapi.LinuxContainerResources) *podmetrics.Spec {
 		CPUPeriod: set(r.GetCpuPeriod()), CPUQuota: set(r.GetCpuQuota()), CPUShares: set(r.GetCpuShares()),
 		MemoryLimit: set(r.GetMemoryLimitInBytes()), SwapLimit: set(r.GetMemorySwapLimitInBytes()),
 	}
-}
-
-// StreamPodSandboxMetrics is ListPodSandboxMetrics in messages of bounded size.
-func (b *Stats) StreamPodSandboxMetrics(_ *runtimeapi.StreamPodSandboxMetricsRequest, to grpc.ServerStreamingServer[runtimeapi.StreamPodSandboxMetricsResponse]) error {
-	return chunk.Send(b.listMetrics(to.Context()), func(part []*runtimeapi.PodSandboxMetrics) error {
-		return to.Send(&runtimeapi.StreamPodSandboxMetricsResponse{PodSandboxMetrics: part})
-	})
 }

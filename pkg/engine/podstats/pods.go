@@ -8,11 +8,9 @@ import (
 
 	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
-	"google.golang.org/grpc"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/pkg/engine/cgroup"
-	"github.com/berth-cri/berth/pkg/engine/chunk"
 	"github.com/berth-cri/berth/pkg/engine/network"
 	"github.com/berth-cri/berth/pkg/engine/pod"
 	"github.com/berth-cri/berth/pkg/engine/usage"
@@ -170,13 +168,6 @@ func measureCgroup[T any](p cgroup.Paths, read func(cgroup.Paths) (T, error)) (u
 		processes, err = p.Processes()
 	}
 	return used, processes, err
-}
-
-// StreamPodSandboxStats is ListPodSandboxStats in messages of bounded size.
-func (b *Stats) StreamPodSandboxStats(r *runtimeapi.StreamPodSandboxStatsRequest, to grpc.ServerStreamingServer[runtimeapi.StreamPodSandboxStatsResponse]) error {
-	return chunk.Send(b.listPods(to.Context(), r.GetFilter()), func(part []*runtimeapi.PodSandboxStats) error {
-		return to.Send(&runtimeapi.StreamPodSandboxStatsResponse{PodSandboxStats: part})
-	})
 }
 
 // GroupsOf are the cgroups of a sandbox's own process, of which some may not exist.

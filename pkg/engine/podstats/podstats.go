@@ -11,11 +11,9 @@ import (
 
 	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
-	"google.golang.org/grpc"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/pkg/engine/cgroup"
-	"github.com/berth-cri/berth/pkg/engine/chunk"
 	"github.com/berth-cri/berth/pkg/engine/image"
 	"github.com/berth-cri/berth/pkg/engine/keyedlock"
 	"github.com/berth-cri/berth/pkg/engine/pod"
@@ -128,12 +126,5 @@ func (b *Stats) usage(ctx context.Context, c *pod.Container) (cgroup.Stats, erro
 	}
 	return ask(ctx, b.asked, c.Sandbox.Runner.Name(), func(ctx context.Context) (cgroup.Stats, error) {
 		return c.Sandbox.Runner.Usage(ctx, c.ID())
-	})
-}
-
-// StreamContainerStats is ListContainerStats in messages of bounded size.
-func (b *Stats) StreamContainerStats(r *runtimeapi.StreamContainerStatsRequest, to grpc.ServerStreamingServer[runtimeapi.StreamContainerStatsResponse]) error {
-	return chunk.Send(b.list(to.Context(), r.GetFilter()), func(part []*runtimeapi.ContainerStats) error {
-		return to.Send(&runtimeapi.StreamContainerStatsResponse{ContainerStats: part})
 	})
 }

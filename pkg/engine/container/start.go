@@ -155,7 +155,7 @@ func (b *starts) startTask(ctx context.Context, client *shim.Client, c *pod.Cont
 		}
 		err = task.FromShim(err)
 		begun := lost != nil && errdefs.IsFailedPrecondition(err) // by an earlier request, which was heard after all
-		if !c.Sandbox.JournalsStarts || !shim.Lost(err) && !begun {
+		if !c.Sandbox.JournalsStarts() || !shim.Lost(err) && !begun {
 			return 0, err
 		}
 		if lost == nil {

@@ -37,7 +37,7 @@ func (b *creation) createTask(ctx context.Context, u *pod.Undo, c *pod.Container
 		ID: c.ID(), Bundle: b.pods.ContainerDir(c.ID()), Terminal: c.Config().GetTty(),
 		Stdin: io.Stdin, Stdout: io.Stdout, Stderr: io.Stderr, Options: options, Checkpoint: c.Spec().Checkpoint,
 	}
-	if s.MountsRootfs {
+	if s.MountsRootfs() {
 		request.Rootfs = mountMessages(rootfs)
 	}
 	unanswered, err := CallCreate(ctx, client, request)
@@ -48,7 +48,7 @@ func (b *creation) createTask(ctx context.Context, u *pod.Undo, c *pod.Container
 		c.Creating.Store(unanswered)
 		u.Add("create", c.AwaitCreated)
 	}
-	if !s.CreatesEarly {
+	if !s.CreatesEarly() {
 		return fmt.Errorf("create container: %w", err)
 	}
 	if shim.Lost(err) || shim.IsUnresponsive(err) || ctx.Err() != nil {

@@ -121,7 +121,7 @@ func (b *Resources) setResources(ctx context.Context, u *pod.Undo, c *pod.Contai
 	if err := put(after); err != nil {
 		return err
 	}
-	if c.Status().Phase == pod.PhaseRunning || c.Sandbox.CreatesEarly {
+	if c.Status().Phase == pod.PhaseRunning || c.Sandbox.CreatesEarly() {
 		err := b.applyResources(context.WithoutCancel(ctx), c, after)
 		// What a runtime refuses it may have done in part, unless it has no update.
 		if told = !errdefs.IsNotImplemented(err); err != nil {

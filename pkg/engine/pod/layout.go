@@ -108,7 +108,7 @@ func (l Layout) FailureLog(handler string) string { return filepath.Join(l.State
 func (l Layout) SpecSandbox(s *Sandbox) ocispec.Sandbox {
 	f, st, plan := l.FilesOf(s.ID()), s.Status(), s.Spec().Plan
 	facts := ocispec.Sandbox{
-		ID: s.ID(), Config: s.Config(), Definition: s.Spec().Definition, ShowsResolver: s.OwnShim,
+		ID: s.ID(), Config: s.Config(), Definition: s.Spec().Definition, ShowsResolver: s.OwnShim(),
 		NetNS: st.Namespaces.Net, IPCNS: st.Namespaces.IPC, UTSNS: st.Namespaces.UTS, UserNS: st.Namespaces.User,
 		PID: st.PID, Hostname: plan.Hostname, ProcessLabel: s.Spec().ProcessLabel, MountLabel: s.Spec().MountLabel,
 		HostsPath: f.Hosts, HostnamePath: f.Hostname, ResolvConfPath: f.ResolvConf,

@@ -20,7 +20,7 @@ import (
 // Sandbox is a sandbox that callers can see.
 type Sandbox struct {
 	*store.Object[SandboxSpec, SandboxStatus]
-	Traits
+	Kernel
 	Runner Runner
 	Op     keyedlock.Mutex // held by calls that change it as a whole: stop, remove
 	Making *gate           // who creates containers in it is inside
@@ -41,7 +41,7 @@ type Sandbox struct {
 
 // NewSandbox is the sandbox of a record, which b gives its Runner.
 func NewSandbox(o *store.Object[SandboxSpec, SandboxStatus], b Binder) *Sandbox {
-	s := &Sandbox{Object: o, Traits: TraitsOf(o.Spec().Definition, o.Spec().Plan), Op: keyedlock.NewMutex(), Making: newGate()}
+	s := &Sandbox{Object: o, Kernel: kernelOf(o.Spec().Definition, o.Spec().Plan), Op: keyedlock.NewMutex(), Making: newGate()}
 	s.Runner = b.Bind(s)
 	return s
 }
@@ -137,9 +137,6 @@ func (s *Sandbox) Encoded(state runtimeapi.PodSandboxState) ([]byte, error) {
 	s.listed.Store(e)
 	return e.bytes, nil
 }
-
-// MustAsk tells whether who runs s must be asked for its statistics.
-func (s *Sandbox) MustAsk() bool { return !s.HostProcesses }
 
 // namespaceOptions echoes what was asked for: the kubelet recreates a pod whose
 // answer differs.

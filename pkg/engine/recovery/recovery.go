@@ -165,7 +165,7 @@ func (r *recovery) created(ctx context.Context, c *pod.Container) error {
 	}
 	switch state {
 	case task.Unstarted:
-		if !c.Sandbox.JournalsStarts {
+		if !c.Sandbox.JournalsStarts() {
 			go r.containers.NoticeStart(c)
 		}
 		return nil

@@ -58,7 +58,7 @@ func (m *Mounts) PrepareRootfs(ctx context.Context, c *pod.Container, img *catal
 	if err != nil {
 		return nil, fmt.Errorf("root filesystem: %w", err)
 	}
-	if c.Sandbox.MountsRootfs {
+	if c.Sandbox.MountsRootfs() {
 		return fs.Mounts, nil
 	}
 	if err := mount.All(fs.Mounts, rootfs); err != nil {
@@ -90,7 +90,7 @@ func (m *Mounts) WithRootfs(c *pod.Container, mounts []mount.Mount, f func(dir s
 
 func (m *Mounts) mounted(c *pod.Container, mounts []mount.Mount, f func(dir string) error) (err error) {
 	rootfs := filepath.Join(m.pods.ContainerDir(c.ID()), "rootfs")
-	if len(mounts) == 0 || !c.Sandbox.MountsRootfs {
+	if len(mounts) == 0 || !c.Sandbox.MountsRootfs() {
 		return f(rootfs)
 	}
 	defer func() {

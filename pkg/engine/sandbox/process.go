@@ -63,12 +63,12 @@ func (b *processes) Start(ctx context.Context, s *pod.Sandbox) error {
 	s.Creating.Store(unanswered)
 	if err != nil {
 		err = task.InTime(limit, err)
-		if s.CreatesEarly {
+		if s.CreatesEarly() {
 			err = s.Runner.Blame(err)
 		}
 		return fmt.Errorf("create sandbox process: %w", err)
 	}
-	if !s.CreatesEarly {
+	if !s.CreatesEarly() {
 		// A runtime that hangs is ended with the time of the caller, whose sandbox is rolled back then.
 		defer context.AfterFunc(caller, func() {
 			_, _ = client.Task.Kill(ctx, &taskapi.KillRequest{ID: s.ID(), Signal: uint32(syscall.SIGKILL)})
@@ -87,7 +87,7 @@ func (b *processes) Start(ctx context.Context, s *pod.Sandbox) error {
 
 // processRootfs is how a Runner gets the sandbox process's root that mounts it itself.
 func (b *processes) processRootfs(s *pod.Sandbox) []*types.Mount {
-	if !s.MountsRootfs {
+	if !s.MountsRootfs() {
 		return nil
 	}
 	return []*types.Mount{{Type: "bind", Source: b.binaries.Tools.PauseRoot, Options: []string{"rbind", "ro"}}}
@@ -119,7 +119,7 @@ func (b *processes) writeProcessBundle(ctx context.Context, s *pod.Sandbox) erro
 	if err := os.MkdirAll(rootfs, 0o711); err != nil {
 		return err
 	}
-	if !s.MountsRootfs {
+	if !s.MountsRootfs() {
 		if err := unix.Mount(b.binaries.Tools.PauseRoot, rootfs, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
 			return fmt.Errorf("mount its root filesystem: %w", err)
 		}

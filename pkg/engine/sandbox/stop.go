@@ -126,7 +126,7 @@ func (b *stops) endContainers(ctx context.Context, s *pod.Sandbox) error {
 	if err := g.Wait(); err != nil {
 		return err
 	}
-	if !s.OwnShim {
+	if !s.OwnShim() {
 		return nil
 	}
 	for _, c := range inside {

@@ -104,7 +104,7 @@ func (b sessions) Exec(ctx context.Context, id string, cmd []string, in io.Reade
 	if err != nil {
 		return err
 	}
-	e := &Execution{Client: client, Container: c.ID(), ID: NewExecID(), KillsTree: c.Sandbox.KillsTree, Dir: filepath.Join(b.execs.pods.ContainerDir(c.ID()), "io")}
+	e := &Execution{Client: client, Container: c.ID(), ID: NewExecID(), KillsTree: c.Sandbox.KillsTree(), Dir: filepath.Join(b.execs.pods.ContainerDir(c.ID()), "io")}
 	// Whatever the client wants of it: containerd's runc shim runs no process
 	// without both outputs.
 	pipes, err := newPipes(filepath.Join(e.Dir, e.ID), in != nil, true, !tty)
@@ -181,7 +181,7 @@ func (b sessions) Attach(ctx context.Context, id string, in io.Reader, out, errO
 	said := make(chan struct{})
 	copied := pipes.copy(in, out, errOut, func() {
 		close(said)
-		if c.Config().GetStdinOnce() && !c.Sandbox.ClosesStdin {
+		if c.Config().GetStdinOnce() && !c.Sandbox.ClosesStdin() {
 			b.closeStdin(client, c.ID(), "") // what the supervisor holds it closes itself
 		}
 	})

@@ -82,7 +82,7 @@ func (b execs) ExecSync(ctx context.Context, r *runtimeapi.ExecSyncRequest) (*ru
 		return nil, err
 	}
 	e := &Execution{
-		Client: client, Container: c.ID(), ID: NewExecID(), KillsTree: c.Sandbox.KillsTree,
+		Client: client, Container: c.ID(), ID: NewExecID(), KillsTree: c.Sandbox.KillsTree(),
 		Dir: filepath.Join(b.pods.ContainerDir(c.ID()), "io"), Drain: drainTimeout, Memory: b.outputs,
 	}
 	exit, err := e.Run(ctx, process)
@@ -142,7 +142,7 @@ type Execution struct {
 	Client         *shim.Client
 	Container, ID  string
 	Dir            string
-	KillsTree      bool // pod.Traits of its sandbox
+	KillsTree      bool // of its sandbox
 	Drain          time.Duration
 	Memory         *semaphore.Weighted // for large outputs; nil is no bound
 	stdout, stderr *output
@@ -335,7 +335,7 @@ func (b execs) killAbandoned(c *pod.Container, dir string, left map[string][]str
 	for id, pipes := range left {
 		if id != "" {
 			// Before its pipes go: by their names its descendants are known.
-			(&Execution{Client: client, Container: c.ID(), ID: id, KillsTree: c.Sandbox.KillsTree, Dir: dir, made: true, started: true}).Clean()
+			(&Execution{Client: client, Container: c.ID(), ID: id, KillsTree: c.Sandbox.KillsTree(), Dir: dir, made: true, started: true}).Clean()
 		}
 		for _, p := range pipes {
 			_ = os.Remove(p)

@@ -111,15 +111,15 @@ type halfCloser interface {
 }
 
 func (b sessions) dial(ctx context.Context, s *pod.Sandbox, port int) (halfCloser, error) {
-	if s.DialsInside {
+	st, own := s.Status(), s.Spec().Plan.Net // a pod without its own network listens on the node's
+	if own && s.DialsInside {
 		return b.dialGVisor(ctx, s, port)
 	}
-	st := s.Status()
 	var ips []string
 	if st.Network != nil {
 		ips = st.Network.IPs
 	}
-	return dialPod(ctx, waysTo(s.Machine && s.Spec().Plan.Net, st.Namespaces.Net, ips), port)
+	return dialPod(ctx, waysTo(own && s.Machine, st.Namespaces.Net, ips), port)
 }
 
 // way is an address at which a pod may listen, and the network namespace that it is

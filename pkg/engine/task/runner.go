@@ -57,10 +57,9 @@ var (
 	_ pod.CRIUCaller     = (*foreign)(nil)
 )
 
-// Bind implements pod.Binder. This is the one place that asks for the type of a handler
-// to find out who runs a sandbox.
+// Bind implements pod.Binder.
 func (r *runners) Bind(s *pod.Sandbox) pod.Runner {
-	if s.Spec().Definition.Type == handler.Shim {
+	if s.OwnShim() {
 		return &foreign{runners: r, sandbox: s}
 	}
 	return &supervised{runners: r, sandbox: s}

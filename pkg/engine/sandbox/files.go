@@ -19,7 +19,7 @@ const shmSize = 64 << 20
 
 // makeFiles writes the sandbox's files and mounts its shared memory.
 func (b *runs) makeFiles(s *pod.Sandbox) error {
-	f, plan := b.pods.FilesOf(s.ID()), s.Spec().Plan
+	f, plan := b.Pods.FilesOf(s.ID()), s.Spec().Plan
 	hostname := s.Config().GetHostname()
 	if hostname == "" {
 		hostname, _ = os.Hostname()

@@ -43,7 +43,7 @@ func (b *views) info(s *pod.Sandbox) map[string]string {
 	config, _ := protojson.Marshal(s.Config())
 	i := sandboxInfo{
 		Handler: s.Spec().Definition.Name, Variant: s.Spec().Definition.VariantName(), Definition: s.Spec().Definition,
-		Digest: s.Spec().Definition.Digest(), Generation: s.Spec().Pinned.Generation, Plan: s.Spec().Plan, Binaries: b.binaries.Runtimes.Told(s.Spec()), Supervisor: s.Spec().Supervisor,
+		Digest: s.Spec().Definition.Digest(), Generation: s.Spec().Pinned.Generation, Plan: s.Spec().Plan, Binaries: b.Binaries.Runtimes.Told(s.Spec()), Supervisor: s.Spec().Supervisor,
 		NetNS: st.Namespaces.Net, CNIResult: cniResult(st.Network), RuntimeSpec: b.runtimeSpec(s), Config: config,
 	}
 	i.PID, i.PIDOf = b.process(s)
@@ -57,7 +57,7 @@ func (b *views) process(s *pod.Sandbox) (pid int, of string) {
 		return pid, ""
 	}
 	var first *pod.Container
-	for _, c := range b.pods.Index.ContainersOf(s.ID()) {
+	for _, c := range b.Pods.Index.ContainersOf(s.ID()) {
 		if st := c.Status(); st.Phase == pod.PhaseRunning && st.PID > 0 && (first == nil || c.Spec().CreatedAt < first.Spec().CreatedAt) {
 			first = c
 		}
@@ -71,13 +71,13 @@ func (b *views) process(s *pod.Sandbox) (pid int, of string) {
 // runtimeSpec is nil if there is none any more.
 func (b *views) runtimeSpec(s *pod.Sandbox) json.RawMessage {
 	if s.Spec().Plan.Process {
-		text, err := os.ReadFile(filepath.Join(b.pods.ProcessBundle(s.ID()), "config.json"))
+		text, err := os.ReadFile(filepath.Join(b.Pods.ProcessBundle(s.ID()), "config.json"))
 		if err != nil || !json.Valid(text) {
 			return nil
 		}
 		return text
 	}
-	spec, err := ocispec.DescribeSandbox(b.pods.SpecSandbox(s))
+	spec, err := ocispec.DescribeSandbox(b.Pods.SpecSandbox(s))
 	if err != nil {
 		return nil
 	}

@@ -2,16 +2,16 @@
 package sandbox
 
 import (
+	"context"
+
 	"github.com/berth-cri/berth/pkg/engine/binaries"
 	"github.com/berth-cri/berth/pkg/engine/capabilities"
-	"github.com/berth-cri/berth/pkg/engine/container"
 	"github.com/berth-cri/berth/pkg/engine/events"
 	"github.com/berth-cri/berth/pkg/engine/hooks"
 	"github.com/berth-cri/berth/pkg/engine/network"
 	"github.com/berth-cri/berth/pkg/engine/pod"
 	"github.com/berth-cri/berth/pkg/engine/rootfs"
 	"github.com/berth-cri/berth/pkg/engine/settings"
-	"github.com/berth-cri/berth/pkg/engine/shim"
 	"github.com/berth-cri/berth/pkg/engine/task"
 )
 
@@ -39,28 +39,33 @@ type Deps struct {
 	Rootfs       *rootfs.Mounts
 	Events       *events.Announcer
 	Hooks        *hooks.Hooks
-	Network      *network.Plugins
-	Shims        *shim.Manager
-	Containers   *container.Service
+	Network      networks
+	Shims        supervisors
+	Containers   containers
+}
+
+// networks connects pods, and gives their addresses back.
+type networks interface {
+	Ready(ctx context.Context) error
+	Setup(ctx context.Context, pod network.Pod) (*network.Result, error)
+	Teardown(ctx context.Context, pod network.Pod, was *network.Result) error
+}
+
+// supervisors are kept as long as a pod holds them.
+type supervisors interface {
+	Hold(key string)
+	Release(key string)
+}
+
+// containers are those of pods.
+type containers interface {
+	End(ctx context.Context, c *pod.Container) error
+	Remove(ctx context.Context, c *pod.Container) error
 }
 
 // New serves the sandboxes of a node.
 func New(d Deps) *Service {
-	p := &processes{pods: d.Pods, settings: d.Settings, binaries: d.Binaries, tasks: d.Tasks, events: d.Events}
-	s := &stops{
-		pods: d.Pods, binaries: d.Binaries, rootfs: d.Rootfs, events: d.Events, hooks: d.Hooks,
-		network: d.Network, shims: d.Shims, processes: p, inside: d.Containers,
-	}
-	return &Service{
-		processes: p,
-		Calls: Calls{
-			views: &views{pods: d.Pods, binaries: d.Binaries},
-			runs: &runs{
-				pods: d.Pods, settings: d.Settings, binaries: d.Binaries, capabilities: d.Capabilities, events: d.Events, hooks: d.Hooks,
-				tasks: d.Tasks, cni: d.Network, shims: d.Shims, processes: p, stops: s,
-			},
-			stops:    s,
-			resizing: &resizing{pods: d.Pods, hooks: d.Hooks},
-		},
-	}
+	p := &processes{d}
+	s := &stops{d, p}
+	return &Service{Calls{&views{d}, &runs{d, p, s}, s, &resizing{d}}, p}
 }

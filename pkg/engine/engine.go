@@ -202,10 +202,10 @@ func (e *Engine) serve(c Config, kept *settings.Settings) (err error) {
 	p.Rootfs = rootfs.New(p.Pods, p.Images)
 	e.checker = capabilities.New(p.Pods, kept, p.Binaries, p.Images, c.accepting())
 	announcer := events.NewAnnouncer(e.broker, p.Pods, e.agents)
-	subjects, resources := hooks.NewSubjects(p.Pods), container.NewResources(p.Pods, kept, p.Tasks)
+	subjects, resources := hooks.NewSubjects(p.Pods), &container.Resources{Pods: p.Pods, Settings: kept, Tasks: p.Tasks}
 	plugins := c.Plugins
 	plugins.Name, plugins.Version, plugins.LinkDir = runtimeName, c.Version, p.Pods.PluginLinks()
-	if p.Plugins, err = nri.Open(plugins, container.NewPluginNode(p.Pods, subjects, resources)); err != nil {
+	if p.Plugins, err = nri.Open(plugins, container.NewPluginNode(subjects, resources)); err != nil {
 		return err
 	}
 	told := hooks.New(subjects, p.Plugins)

@@ -52,26 +52,9 @@ type Deps struct {
 
 // New serves the containers of pods.
 func New(d Deps) *Service {
-	l := &logs{pods: d.Pods, shims: d.Shims}
-	e := &ends{
-		pods: d.Pods, binaries: d.Binaries, tasks: d.Tasks, rootfs: d.Rootfs, hooks: d.Hooks, events: d.Events,
-	}
-	specs := &specifier{
-		pods: d.Pods, settings: d.Settings, binaries: d.Binaries, rootfs: d.Rootfs, hooks: d.Hooks, cdiDirs: d.CDISpecDirs,
-	}
-	return &Service{
-		ends: e,
-		Calls: Calls{
-			logs:  l,
-			views: &views{pods: d.Pods, binaries: d.Binaries},
-			creation: &creation{
-				pods: d.Pods, binaries: d.Binaries, tasks: d.Tasks, capabilities: d.Capabilities, rootfs: d.Rootfs,
-				events: d.Events, hooks: d.Hooks, images: d.Images, specs: specs, ends: e,
-			},
-			starts:      &starts{pods: d.Pods, binaries: d.Binaries, tasks: d.Tasks, events: d.Events, hooks: d.Hooks, ends: e},
-			stops:       &stops{pods: d.Pods, binaries: d.Binaries, tasks: d.Tasks, events: d.Events, hooks: d.Hooks, ends: e},
-			resizing:    &resizing{pods: d.Pods, hooks: d.Hooks, resources: d.Resources},
-			checkpoints: &checkpoints{pods: d.Pods, binaries: d.Binaries, capabilities: d.Capabilities, dumper: criu.New(d.Pods, d.Tasks, d.Images)},
-		},
-	}
+	e := &ends{d}
+	return &Service{ends: e, Calls: Calls{
+		logs: &logs{d}, views: &views{d}, creation: &creation{d, &specifier{d}, e}, starts: &starts{d, e}, stops: &stops{d, e},
+		resizing: &resizing{d}, checkpoints: &checkpoints{d, criu.New(d.Pods, d.Tasks, d.Images)},
+	}}
 }

@@ -50,7 +50,7 @@ func tell(t *testing.T, k *pinBed, s *pod.Sandbox) told {
 	options := test.Value(k.tasks.Bind(s).Options(pod.TaskOptions{}))(t)
 	task := &supervisorapi.TaskOptions{}
 	test.Must(t, options.UnmarshalTo(task))
-	spec := test.Value((&creation{pods: k.pods, rootfs: rootfs.New(k.pods, nil)}).plan(s, strings.Repeat("c", pod.IDLength), &runtimeapi.CreateContainerRequest{}, &catalog.Image{}))(t)
+	spec := test.Value((&creation{Deps: Deps{Pods: k.pods, Rootfs: rootfs.New(k.pods, nil)}}).plan(s, strings.Repeat("c", pod.IDLength), &runtimeapi.CreateContainerRequest{}, &catalog.Image{}))(t)
 	got := told{systemd: task.SystemdCgroup, maxLog: task.MaxLogLine, snapshotter: spec.Snapshotter, cgroupPath: spec.CgroupsPath}
 	base := test.Value(k.settings.BaseSpec(s.Spec()))(t)
 	if base != nil {

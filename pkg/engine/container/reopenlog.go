@@ -8,22 +8,18 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/pkg/engine/pod"
-	"github.com/berth-cri/berth/pkg/engine/shim"
 	"github.com/berth-cri/berth/pkg/engine/task"
 	supervisorapi "github.com/berth-cri/berth/proto/berth/supervisor/v1"
 )
 
 // logs are written by supervisors, also for foreign shims, which do not know the
 // CRI's format.
-type logs struct {
-	pods  *pod.Registry
-	shims *shim.Manager
-}
+type logs struct{ Deps }
 
 // ReopenContainerLog makes the log's writer go on in a new file at the log's
 // path. When it answers, that file exists.
 func (b *logs) ReopenContainerLog(ctx context.Context, r *runtimeapi.ReopenContainerLogRequest) (*runtimeapi.ReopenContainerLogResponse, error) {
-	c, err := b.pods.Index.Container(r.GetContainerId())
+	c, err := b.Pods.Index.Container(r.GetContainerId())
 	if err != nil {
 		return nil, err
 	}
@@ -31,7 +27,7 @@ func (b *logs) ReopenContainerLog(ctx context.Context, r *runtimeapi.ReopenConta
 		return nil, fmt.Errorf("container %s is not running, so its log is not open: %w", c.ID(), errdefs.ErrFailedPrecondition)
 	}
 	// Foreign shims' logs are written by a supervisor as well.
-	writer, err := b.shims.Supervisor(ctx, c.Sandbox.Spec().Supervisor)
+	writer, err := b.Shims.Supervisor(ctx, c.Sandbox.Spec().Supervisor)
 	if err != nil {
 		return nil, err
 	}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 
 	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
-	"github.com/containerd/containerd/api/types"
 	"github.com/containerd/containerd/v2/core/mount"
 
 	"github.com/berth-cri/berth/pkg/engine/pod"
@@ -21,7 +20,7 @@ func (b *creation) createTask(ctx context.Context, u *pod.Undo, c *pod.Container
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), task.CallTimeout(s.Spec().Definition))
 	defer cancel()
 	defer context.AfterFunc(s.Making.Ctx, cancel)()
-	client, err := b.tasks.Worker(ctx, s)
+	client, err := b.Tasks.Worker(ctx, s)
 	if err != nil {
 		return err
 	}
@@ -32,13 +31,13 @@ func (b *creation) createTask(ctx context.Context, u *pod.Undo, c *pod.Container
 	if err := s.Runner.OpenLog(ctx, c); err != nil {
 		return err
 	}
-	io := b.pods.Stdio(c)
+	io := b.Pods.Stdio(c)
 	request := &taskapi.CreateTaskRequest{
-		ID: c.ID(), Bundle: b.pods.ContainerDir(c.ID()), Terminal: c.Config().GetTty(),
+		ID: c.ID(), Bundle: b.Pods.ContainerDir(c.ID()), Terminal: c.Config().GetTty(),
 		Stdin: io.Stdin, Stdout: io.Stdout, Stderr: io.Stderr, Options: options, Checkpoint: c.Spec().Checkpoint,
 	}
 	if s.MountsRootfs() {
-		request.Rootfs = mountMessages(rootfs)
+		request.Rootfs = mount.ToProto(rootfs)
 	}
 	unanswered, err := CallCreate(ctx, client, request)
 	if err == nil {
@@ -76,12 +75,4 @@ func CallCreate(ctx context.Context, client *shim.Client, request *taskapi.Creat
 	case <-ctx.Done():
 		return pod.NewPendingCall(ended), cmp.Or(client.Unresponsive(), ctx.Err())
 	}
-}
-
-func mountMessages(mounts []mount.Mount) []*types.Mount {
-	all := make([]*types.Mount, 0, len(mounts))
-	for _, m := range mounts {
-		all = append(all, &types.Mount{Type: m.Type, Source: m.Source, Target: m.Target, Options: m.Options})
-	}
-	return all
 }

@@ -4,17 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path/filepath"
 
 	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
+	"github.com/containerd/nri/pkg/api"
 	"github.com/containerd/typeurl/v2"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
-	"google.golang.org/protobuf/types/known/anypb"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/berth-cri/berth/pkg/atomicfile"
 	"github.com/berth-cri/berth/pkg/engine/hooks"
 	"github.com/berth-cri/berth/pkg/engine/nri"
 	"github.com/berth-cri/berth/pkg/engine/ocispec"
@@ -26,22 +24,13 @@ import (
 
 // resizing serves the call that changes the limits of a container, in which plugins
 // have a say.
-type resizing struct {
-	pods      *pod.Registry
-	hooks     *hooks.Hooks
-	resources *Resources
-}
+type resizing struct{ Deps }
 
 // Resources are the limits of containers.
 type Resources struct {
-	pods     *pod.Registry
-	tasks    *task.Service
-	settings *settings.Settings
-}
-
-// NewResources changes the limits of containers.
-func NewResources(pods *pod.Registry, s *settings.Settings, t *task.Service) *Resources {
-	return &Resources{pods: pods, settings: s, tasks: t}
+	Pods     *pod.Registry
+	Tasks    *task.Service
+	Settings *settings.Settings
 }
 
 // UpdateContainerResources changes the limits of a container. What the request
@@ -51,21 +40,25 @@ func (b *resizing) UpdateContainerResources(ctx context.Context, r *runtimeapi.U
 	if err := validate.UpdateContainerResources(r); err != nil {
 		return nil, err
 	}
-	c, err := b.pods.Index.Container(r.GetContainerId())
+	c, err := b.Pods.Index.Container(r.GetContainerId())
 	if err != nil {
 		return nil, err
 	}
 	if c.Status().Phase == pod.PhaseExited {
 		return nil, c.Ended()
 	}
-	change, pids, err := b.updateForPlugins(ctx, c, r.GetLinux())
+	change, pids := r.GetLinux(), (*int64)(nil)
+	wanted, err := b.Hooks.Plugins.UpdateContainer(ctx, b.Hooks.Container(c), change)
 	if err != nil {
 		return nil, err
 	}
-	if err := b.resources.changeResources(ctx, c, change, pids); err != nil {
+	if wanted != nil {
+		change, pids = nri.ToCRI(wanted), nri.Pids(wanted)
+	}
+	if err := b.Resources.changeResources(ctx, c, change, pids); err != nil {
 		return nil, err
 	}
-	b.hooks.Plugins.PostUpdateContainer(ctx, b.hooks.Container(c))
+	b.Hooks.Plugins.PostUpdateContainer(ctx, b.Hooks.Container(c))
 	return &runtimeapi.UpdateContainerResourcesResponse{}, nil
 }
 
@@ -79,11 +72,11 @@ func (b *Resources) changeResources(ctx context.Context, c *pod.Container, chang
 	if c.Status().Phase == pod.PhaseExited {
 		return c.Ended()
 	}
-	spec, err := pod.ReadSpec(b.pods.ContainerDir(c.ID()))
+	spec, err := pod.ReadSpec(b.Pods.ContainerDir(c.ID()))
 	if err != nil {
 		return err
 	}
-	after, err := ocispec.UpdateResources(spec.Linux.Resources, change, b.settings.NodeOf(c.Sandbox.Spec()))
+	after, err := ocispec.UpdateResources(spec.Linux.Resources, change, b.Settings.NodeOf(c.Sandbox.Spec()))
 	if err != nil {
 		return err
 	}
@@ -104,10 +97,10 @@ func (b *Resources) changeResources(ctx context.Context, c *pod.Container, chang
 // setResources changes the spec, the cgroup and the record, in this order; u puts
 // back what was changed.
 func (b *Resources) setResources(ctx context.Context, u *pod.Undo, c *pod.Container, spec *specs.Spec, after *specs.LinuxResources) error {
-	bundle, before := b.pods.ContainerDir(c.ID()), spec.Linux.Resources
+	bundle, before := b.Pods.ContainerDir(c.ID()), spec.Linux.Resources
 	put := func(res *specs.LinuxResources) error {
 		spec.Linux.Resources = res
-		return replaceSpec(bundle, spec)
+		return pod.WriteSpec(bundle, spec)
 	}
 	told := false
 	u.Add("the limits", func(ctx context.Context) error {
@@ -135,30 +128,60 @@ func (b *Resources) setResources(ctx context.Context, u *pod.Undo, c *pod.Contai
 func (b *Resources) applyResources(ctx context.Context, c *pod.Container, res *specs.LinuxResources) error {
 	ctx, cancel := context.WithTimeout(ctx, task.CallTimeout(c.Sandbox.Spec().Definition))
 	defer cancel()
-	client, err := b.tasks.Worker(ctx, c.Sandbox)
+	client, err := b.Tasks.Worker(ctx, c.Sandbox)
 	if err != nil {
 		return err
 	}
-	a, err := typeurl.MarshalAny(res)
+	resources, err := typeurl.MarshalAnyToProto(res)
 	if err != nil {
 		return err
 	}
-	_, err = client.Task.Update(ctx, &taskapi.UpdateTaskRequest{ID: c.ID(), Resources: &anypb.Any{TypeUrl: a.GetTypeUrl(), Value: a.GetValue()}})
+	_, err = client.Task.Update(ctx, &taskapi.UpdateTaskRequest{ID: c.ID(), Resources: resources})
 	if err != nil {
 		return fmt.Errorf("update resources: %w", task.FromShim(err))
 	}
 	return nil
 }
 
-func replaceSpec(bundle string, spec *specs.Spec) error {
-	return atomicfile.WriteJSON(filepath.Join(bundle, "config.json"), spec, atomicfile.Relaxed)
+// pluginNode is the engine as plugins may look at it and change it.
+type pluginNode struct {
+	subjects  *hooks.Subjects
+	resources *Resources
 }
 
-// updateForPlugins asks plugins what is to be done in place of a request.
-func (b *resizing) updateForPlugins(ctx context.Context, c *pod.Container, change *runtimeapi.LinuxContainerResources) (*runtimeapi.LinuxContainerResources, *int64, error) {
-	wanted, err := b.hooks.Plugins.UpdateContainer(ctx, b.hooks.Container(c), change)
-	if err != nil || wanted == nil {
-		return change, nil, err
+// NewPluginNode shows plugins the pods of a node, and lets them change resources.
+func NewPluginNode(s *hooks.Subjects, r *Resources) nri.Node { return pluginNode{s, r} }
+
+func (n pluginNode) Pods() []nri.Subject {
+	var pods []nri.Subject
+	for _, s := range n.resources.Pods.Index.AllSandboxes() {
+		pods = append(pods, n.subjects.Pod(s))
 	}
-	return nri.ToCRI(wanted), nri.Pids(wanted), nil
+	return pods
+}
+
+func (n pluginNode) Containers() []nri.Subject {
+	var containers []nri.Subject
+	for _, c := range n.resources.Pods.Index.AllContainers() {
+		containers = append(containers, n.subjects.Container(c))
+	}
+	return containers
+}
+
+// UpdateContainer does what a plugin wants. One that ends meanwhile needs no
+// limits any more; its lock is not waited for, as whoever has it may be waiting
+// for plugins.
+func (n pluginNode) UpdateContainer(ctx context.Context, id string, change *api.LinuxResources) error {
+	c, err := n.resources.Pods.Index.Container(id)
+	if errdefs.IsNotFound(err) || err == nil && c.Status().Phase == pod.PhaseExited {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	err = n.resources.changeResources(ctx, c, nri.ToCRI(change), nri.Pids(change))
+	if errors.Is(err, pod.ErrEnded) {
+		return nil
+	}
+	return err
 }

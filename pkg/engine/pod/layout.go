@@ -10,6 +10,7 @@ import (
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
+	"github.com/berth-cri/berth/pkg/atomicfile"
 	"github.com/berth-cri/berth/pkg/engine/ocispec"
 	"github.com/berth-cri/berth/pkg/handler"
 )
@@ -138,11 +139,7 @@ type Files struct{ Hosts, Hostname, ResolvConf, Shm string }
 
 // WriteSpec writes the spec of a bundle.
 func WriteSpec(bundle string, spec *specs.Spec) error {
-	b, err := json.Marshal(spec)
-	if err != nil {
-		return err
-	}
-	return os.WriteFile(filepath.Join(bundle, "config.json"), b, 0o600)
+	return atomicfile.WriteJSON(filepath.Join(bundle, "config.json"), spec, atomicfile.Relaxed)
 }
 
 // ReadSpec reads the spec of a container's bundle.

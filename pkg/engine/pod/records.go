@@ -188,16 +188,16 @@ const UnknownExitCode = 255
 // StartFailedCode is the exit code of a container that could not be started.
 const StartFailedCode = 128
 
-// FailedStart is the status of a container that could not be started.
-func (s *ContainerStatus) FailedStart(cause error, now int64) {
-	s.Phase, s.ExitCode, s.Reason = PhaseExited, StartFailedCode, "StartError"
+// Failed is the status of a container that could not be created or started.
+func (s *ContainerStatus) Failed(reason string, cause error, now int64) {
+	s.Phase, s.ExitCode, s.Reason = PhaseExited, StartFailedCode, reason
 	s.Message, s.FinishedAt = printable.Line(printable.Error(cause)), now
 }
 
-// LostExit is the status of a container whose end nobody saw.
-func (s *ContainerStatus) LostExit(now time.Time) {
+// LostExit is the status of a container whose exit was not watched.
+func (s *ContainerStatus) LostExit(now time.Time, oom bool) {
 	s.Phase, s.PID = PhaseExited, 0
-	s.ExitCode, s.Reason = UnknownExitCode, ExitReason(UnknownExitCode, false, true)
+	s.ExitCode, s.Reason = UnknownExitCode, ExitReason(UnknownExitCode, oom, true)
 	s.Message = "the container exited while it was not watched; its exit code is lost"
 	s.FinishedAt = now.UnixNano()
 }

@@ -6,11 +6,8 @@ import (
 	"github.com/containerd/log"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/berth-cri/berth/pkg/engine/container"
 	"github.com/berth-cri/berth/pkg/engine/pod"
 	"github.com/berth-cri/berth/pkg/engine/reserve"
-	"github.com/berth-cri/berth/pkg/engine/sandbox"
-	"github.com/berth-cri/berth/pkg/engine/session"
 	"github.com/berth-cri/berth/pkg/engine/shim"
 	"github.com/berth-cri/berth/pkg/engine/task"
 )
@@ -22,32 +19,27 @@ const recoveryParallel = 16
 
 // recovery finds out what became of what earlier daemons ran.
 type recovery struct {
-	pods         *pod.Registry
-	tasks        *task.Service
+	Deps
 	log          *log.Entry
-	shims        *shim.Manager
-	sandboxes    *sandbox.Service
-	containers   *container.Service
-	sessions     *session.Calls
-	unresponsive *unresponsive
+	unresponsive unresponsive
 }
 
 // takeSandboxes brings the sandboxes that were shown before back into the index.
 func (r *recovery) takeSandboxes(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(recoveryParallel)
-	for _, o := range r.pods.Sandboxes.List() {
-		r.pods.Clock.Seen(o.Spec().CreatedAt)
-		r.shims.Hold(o.Spec().Supervisor)
-		r.pods.Labels.Hold(o.Spec().ProcessLabel)
+	for _, o := range r.Pods.Sandboxes.List() {
+		r.Pods.Clock.Seen(o.Spec().CreatedAt)
+		r.Shims.Hold(o.Spec().Supervisor)
+		r.Pods.Labels.Hold(o.Spec().ProcessLabel)
 		if o.Status().Phase == pod.PhasePlanned {
 			continue
 		}
-		s := pod.NewSandbox(o, r.tasks)
-		if err := r.pods.Names.Reserve(reserve.SandboxName(s.Config().GetMetadata()), s.ID()); err != nil {
+		s := pod.NewSandbox(o, r.Tasks)
+		if err := r.Pods.Names.Reserve(reserve.SandboxName(s.Config().GetMetadata()), s.ID()); err != nil {
 			r.log.WithError(err).WithField("sandbox", s.ID()).Error("Two sandboxes have the same name")
 		}
-		r.pods.Index.AddSandbox(s)
+		r.Pods.Index.AddSandbox(s)
 		g.Go(func() error { return r.sandbox(ctx, s) })
 	}
 	return g.Wait()
@@ -58,10 +50,10 @@ func (r *recovery) sandbox(ctx context.Context, s *pod.Sandbox) error {
 	if st.Phase != pod.PhaseReady {
 		return nil
 	}
-	lost := s.Spec().Boot != r.pods.Boot || st.Namespaces.Lost() != ""
+	lost := s.Spec().Boot != r.Pods.Boot || st.Namespaces.Lost() != ""
 	if !lost && s.Spec().Plan.Process {
 		err := r.ask(ctx, s, func(ctx context.Context) (err error) {
-			_, lost, err = r.tasks.EndedMeanwhile(ctx, s, s.ID())
+			_, lost, err = r.Tasks.EndedMeanwhile(ctx, s, s.ID())
 			return err
 		})
 		if err != nil {
@@ -77,7 +69,7 @@ func (r *recovery) sandbox(ctx context.Context, s *pod.Sandbox) error {
 		if err := s.Runner.ReadLog(ctx); err != nil {
 			log.G(ctx).WithError(err).WithField("sandbox", s.ID()).Warn("Failed to read the log of shim")
 		}
-		go r.sandboxes.Watch(s)
+		go r.Sandboxes.Watch(s)
 	}
 	return nil
 }
@@ -94,20 +86,20 @@ func (r *recovery) keepAgain(ctx context.Context, s *pod.Sandbox, t shim.Kept) {
 func (r *recovery) takeContainers(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(recoveryParallel)
-	for _, o := range r.pods.Containers.List() {
-		r.pods.Clock.Seen(o.Spec().CreatedAt)
-		r.pods.Clock.Seen(o.Status().StartedAt)
-		r.pods.Clock.Seen(o.Status().FinishedAt)
-		r.pods.Labels.Hold(o.Spec().ProcessLabel)
-		s, err := r.pods.Index.Sandbox(o.Spec().Sandbox)
+	for _, o := range r.Pods.Containers.List() {
+		r.Pods.Clock.Seen(o.Spec().CreatedAt)
+		r.Pods.Clock.Seen(o.Status().StartedAt)
+		r.Pods.Clock.Seen(o.Status().FinishedAt)
+		r.Pods.Labels.Hold(o.Spec().ProcessLabel)
+		s, err := r.Pods.Index.Sandbox(o.Spec().Sandbox)
 		if err != nil || o.Status().Phase == pod.PhasePlanned {
 			continue
 		}
 		c := pod.NewContainer(o, s)
-		if err := r.pods.Names.Reserve(reserve.ContainerName(s.ID(), c.Config().GetMetadata()), c.ID()); err != nil {
+		if err := r.Pods.Names.Reserve(reserve.ContainerName(s.ID(), c.Config().GetMetadata()), c.ID()); err != nil {
 			r.log.WithError(err).WithField("container", c.ID()).Error("Two containers have the same name")
 		}
-		r.pods.Index.AddContainer(c)
+		r.Pods.Index.AddContainer(c)
 		g.Go(func() error { return r.container(ctx, c) })
 	}
 	return g.Wait()
@@ -122,7 +114,7 @@ func (r *recovery) container(ctx context.Context, c *pod.Container) error {
 			return nil
 		}
 		// It may run: a start that was given up can have come about.
-		go r.containers.EraseEnded(c)
+		go r.Containers.EraseEnded(c)
 		return nil
 	case pod.PhaseCreated:
 		return r.created(ctx, c)
@@ -130,22 +122,22 @@ func (r *recovery) container(ctx context.Context, c *pod.Container) error {
 	var exit pod.Exit
 	var ended bool
 	err := r.ask(ctx, c.Sandbox, func(ctx context.Context) (err error) {
-		exit, ended, err = r.tasks.EndedMeanwhile(ctx, c.Sandbox, c.ID())
+		exit, ended, err = r.Tasks.EndedMeanwhile(ctx, c.Sandbox, c.ID())
 		return err
 	})
 	if err != nil {
 		log.G(ctx).WithError(err).WithField("container", c.ID()).Warn(unreachable)
 	}
 	if ended {
-		r.containers.RecordEnd(c, exit)
-		go r.containers.EraseEnded(c)
+		r.Containers.RecordEnd(c, exit)
+		go r.Containers.EraseEnded(c)
 		return nil
 	}
 	bounded, cancel := context.WithTimeout(ctx, task.RecoveryAnswer)
 	defer cancel()
-	r.keepAgain(bounded, c.Sandbox, task.KeptOf(r.pods.Layout, c, c.Status().PID))
-	go r.containers.Watch(c)
-	r.sessions.EndAbandoned(c)
+	r.keepAgain(bounded, c.Sandbox, task.KeptOf(r.Pods.Layout, c, c.Status().PID))
+	go r.Containers.Watch(c)
+	r.Sessions.EndAbandoned(c)
 	return nil
 }
 
@@ -155,42 +147,36 @@ func (r *recovery) created(ctx context.Context, c *pod.Container) error {
 	var state task.State
 	var pid int
 	err := r.ask(ctx, c.Sandbox, func(ctx context.Context) (err error) {
-		state, pid, err = r.tasks.State(ctx, c.Sandbox, c.ID())
+		state, pid, err = r.Tasks.State(ctx, c.Sandbox, c.ID())
 		return err
 	})
 	if err != nil {
 		// It stays created: a start then asks the same process.
 		log.G(ctx).WithError(err).WithField("container", c.ID()).Warn(unreachable)
-		state = r.tasks.JournaledStart(c)
+		state = r.Tasks.JournaledStart(c)
 	}
 	switch state {
 	case task.Unstarted:
 		if !c.Sandbox.JournalsStarts() {
-			go r.containers.NoticeStart(c)
+			go r.Containers.NoticeStart(c)
 		}
 		return nil
 	case task.Starting:
 		c.Op <- struct{}{}
-		go r.containers.FinishStart(c)
+		go r.Containers.FinishStart(c)
 		return nil
-	case task.Failed:
+	case task.Failed, task.Gone:
 		c.Op <- struct{}{}
 		defer c.Op.Unlock()
-		c.Record(ctx, func(st *pod.ContainerStatus) { st.FailedStart(container.ErrUnheard, r.pods.Clock.Now()) })
-		close(c.Exited)
-		go func() {
-			r.containers.EndRestore(c)
-			r.containers.EraseEnded(c)
-		}()
-		return nil
-	case task.Gone:
-		c.Op <- struct{}{}
-		defer c.Op.Unlock()
-		r.containers.Gone(ctx, c)
+		if state == task.Failed {
+			r.Containers.FailedBefore(ctx, c)
+		} else {
+			r.Containers.Gone(ctx, c)
+		}
 		return nil
 	}
 	c.Record(ctx, func(st *pod.ContainerStatus) {
-		st.Phase, st.PID, st.StartedAt = pod.PhaseRunning, pid, r.pods.Clock.Now()
+		st.Phase, st.PID, st.StartedAt = pod.PhaseRunning, pid, r.Pods.Clock.Now()
 	})
 	return r.container(ctx, c)
 }

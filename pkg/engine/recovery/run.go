@@ -58,33 +58,23 @@ type Deps struct {
 //
 // No call may be answered before it has returned.
 func Run(ctx context.Context, d Deps) error {
-	unresponsive, entry := newUnresponsive(), log.G(d.Pods.Background)
-	broken := &unreadable{pods: d.Pods, log: entry, broken: d.Broken, shims: d.Shims, unresponsive: unresponsive}
-	sweep := &sweeper{
-		pods: d.Pods, binaries: d.Binaries, rootfs: d.Rootfs, images: d.Images, cni: d.Network, shims: d.Shims, containers: d.Containers,
-		unresponsive: unresponsive,
-	}
-	unfinished := &partial{pods: d.Pods, tasks: d.Tasks, selfChecks: d.SelfChecks, sandboxes: d.Sandboxes, containers: d.Containers, unresponsive: unresponsive}
-	r := &recovery{
-		pods: d.Pods, tasks: d.Tasks, log: entry, shims: d.Shims, sandboxes: d.Sandboxes, containers: d.Containers,
-		sessions: d.Sessions, unresponsive: unresponsive,
-	}
+	r := &recovery{Deps: d, log: log.G(d.Pods.Background)}
 	sandbox.ShareNetns(ctx)
 	r.listen(ctx)
-	broken.showBroken()
+	r.showBroken()
 	if err := r.takeSandboxes(ctx); err != nil {
 		return err
 	}
 	if err := r.takeContainers(ctx); err != nil {
 		return err
 	}
-	unfinished.dropUnfinished(ctx)
+	r.dropUnfinished(ctx)
 	d.PodCheckpoints.Recover(ctx)
 	r.thaw(ctx)
 	if err := d.Shims.ServeEvents(d.Pods.Background, d.Pods.Index.NoteOOM); err != nil {
 		return err
 	}
-	sweep.sweep(ctx)
+	r.sweep(ctx)
 	if err := d.Plugins.Start(); err != nil {
 		return err
 	}

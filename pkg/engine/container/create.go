@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
@@ -21,7 +22,6 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/pod"
 	"github.com/berth-cri/berth/pkg/engine/reserve"
 	"github.com/berth-cri/berth/pkg/engine/store"
-	"github.com/berth-cri/berth/pkg/engine/task"
 	"github.com/berth-cri/berth/pkg/engine/validate"
 	"github.com/berth-cri/berth/pkg/step"
 )
@@ -80,7 +80,7 @@ func (b *creation) create(ctx context.Context, r *runtimeapi.CreateContainerRequ
 		return nil, s.NotReady()
 	}
 	defer leave()
-	if err := task.NeedNamespaces(ctx, s, b.Events); err != nil {
+	if err := b.needNamespaces(ctx, s); err != nil {
 		return nil, err
 	}
 	id := pod.NewID()
@@ -105,6 +105,24 @@ func (b *creation) create(ctx context.Context, r *runtimeapi.CreateContainerRequ
 	b.Events.Announce(c.ID(), s, runtimeapi.ContainerEventType_CONTAINER_CREATED_EVENT)
 	b.Hooks.Plugins.PostCreateContainer(ctx, b.Hooks.Container(c))
 	return &runtimeapi.CreateContainerResponse{ContainerId: id}, nil
+}
+
+// needNamespaces refuses what needs a namespace of s that was unmounted, as
+// `umount -R /run/netns` does. It cannot be had again, so s is NOTREADY from
+// then on: the kubelet then runs a new sandbox for the pod. It must not be called
+// while s is being stopped.
+func (b *Deps) needNamespaces(ctx context.Context, s *pod.Sandbox) error {
+	lost := s.Status().Namespaces.Lost()
+	if lost == "" {
+		return nil
+	}
+	ready := s.Status().Phase == pod.PhaseReady
+	s.Record(ctx, func(st *pod.SandboxStatus) { st.Phase = pod.PhaseStopped })
+	if ready {
+		b.Events.Announce(s.ID(), s, runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT)
+	}
+	return fmt.Errorf("namespace %s of sandbox %s was unmounted by something else on the node; run a new sandbox for the pod: %w",
+		lost, s.ID(), errdefs.ErrFailedPrecondition)
 }
 
 // ShowFailed lists a container that neither came to be nor could be taken back,

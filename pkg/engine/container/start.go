@@ -59,7 +59,7 @@ func (b *starts) startCreated(ctx context.Context, c *pod.Container) error {
 	if c.Spec().Checkpoint == "" && b.Pods.Index.Waits(c.Sandbox) {
 		return fmt.Errorf("sandbox %s is restored from a checkpoint; start all of the containers first that are restored with it: %w", c.Sandbox.ID(), errdefs.ErrFailedPrecondition)
 	}
-	if err := task.NeedNamespaces(ctx, c.Sandbox, b.Events); err != nil {
+	if err := b.needNamespaces(ctx, c.Sandbox); err != nil {
 		return err
 	}
 	if err := b.start(ctx, c); err != nil {
@@ -93,7 +93,7 @@ func (b *starts) start(ctx context.Context, c *pod.Container) error {
 	if end(err); err != nil {
 		return b.startFailed(ctx, c, err)
 	}
-	memory := task.MemoryOf(c.Sandbox, c.Sandbox.Spec().Pinned.CgroupDriver)
+	memory := task.MemoryOf(c.Sandbox)
 	starting, end := step.Begin(ctx, step.Runtime)
 	pid, err := b.startOrRestore(starting, client, c)
 	end(err)

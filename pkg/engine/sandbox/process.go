@@ -15,6 +15,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/pkg/engine/binaries"
+	"github.com/berth-cri/berth/pkg/engine/cgroup"
 	"github.com/berth-cri/berth/pkg/engine/container"
 	"github.com/berth-cri/berth/pkg/engine/mountpoint"
 	"github.com/berth-cri/berth/pkg/engine/ocispec"
@@ -48,7 +49,7 @@ func (b *processes) Start(ctx context.Context, s *pod.Sandbox) error {
 	if err != nil {
 		return err
 	}
-	memory := task.MemoryOf(s, s.Spec().Pinned.CgroupDriver)
+	memory := task.MemoryOf(s)
 	unanswered, err := container.CallCreate(ctx, client, &taskapi.CreateTaskRequest{
 		ID: s.ID(), Bundle: b.Pods.ProcessBundle(s.ID()), Rootfs: b.processRootfs(s), Options: options,
 		Checkpoint: s.Spec().WholeCheckpoint(),
@@ -123,6 +124,20 @@ func (b *processes) writeProcessBundle(ctx context.Context, s *pod.Sandbox) erro
 		}
 	}
 	return pod.WriteSpec(bundle, spec)
+}
+
+// memoryOf is what the kubelet lets a pod use whose kernel is its own: it limits
+// the pod's cgroup before it asks for the pod.
+func (b *processes) memoryOf(ctx context.Context, s *pod.Sandbox) uint64 {
+	if !s.MemoryLimit {
+		return 0
+	}
+	stats, err := cgroup.ReadStats(s.Parent())
+	if err != nil {
+		log.G(ctx).WithError(err).WithField("sandbox", s.ID()).Debug("Failed to read the memory limit of pod; its VM sees all memory of the node")
+		return 0
+	}
+	return stats.MemoryLimit.N
 }
 
 // Watch turns the sandbox NOTREADY when its process ends by itself.

@@ -68,25 +68,12 @@ func (b *views) ListContainers(_ context.Context, r *runtimeapi.ListContainersRe
 }
 
 func (b *views) List(f *runtimeapi.ContainerFilter) []*runtimeapi.Container {
-	all := b.Pods.Index.AllContainers()
-	items := make([]*runtimeapi.Container, 0, len(all))
-	for _, c := range all {
-		if state := c.State(); c.MatchesIn(state, f) {
-			items = append(items, c.ItemIn(state))
-		}
-	}
-	return items
+	return pod.Items(b.Pods.Index.AllContainers(), func(o *pod.Container) *runtimeapi.Container { return o.Item(f) })
 }
 
 // EncodedContainers is the answer of ListContainers as it is sent.
 func (b *views) EncodedContainers(f *runtimeapi.ContainerFilter) ([]byte, error) {
-	return pod.EncodedList(b.Pods.Index.AllContainers(), func(c *pod.Container) ([]byte, error) {
-		state := c.State()
-		if !c.MatchesIn(state, f) {
-			return nil, nil
-		}
-		return c.Encoded(state)
-	})
+	return pod.EncodedItems(b.Pods.Index.AllContainers(), func(o *pod.Container) ([]byte, error) { return o.Encoded(f) })
 }
 
 // StreamContainers is ListContainers in messages of bounded size.

@@ -73,6 +73,6 @@ func CallCreate(ctx context.Context, client *shim.Client, request *taskapi.Creat
 	case err := <-answer:
 		return nil, err
 	case <-ctx.Done():
-		return pod.NewPendingCall(ended), cmp.Or(client.Unresponsive(), ctx.Err())
+		return &pod.PendingCall{Ended: ended}, cmp.Or(client.Unresponsive(), ctx.Err())
 	}
 }

@@ -43,17 +43,13 @@ func (g *gate) Enter(ctx context.Context) (inside context.Context, leave func(),
 	return inside, func() {
 		stop()
 		cancel()
-		g.leave()
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		g.inside--
+		if g.closed && g.inside == 0 {
+			close(g.left)
+		}
 	}, nil
-}
-
-func (g *gate) leave() {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.inside--
-	if g.closed && g.inside == 0 {
-		close(g.left)
-	}
 }
 
 // Show calls f, which makes something visible, unless the gate is shut.

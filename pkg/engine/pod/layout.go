@@ -18,15 +18,6 @@ import (
 // Layout is where the engine has what: root is kept over reboots, state is not.
 type Layout struct{ Root, State string }
 
-func newLayout(root, state string) (Layout, error) {
-	for _, d := range []struct{ name, path string }{{"root", root}, {"state", state}} {
-		if !filepath.IsAbs(d.path) {
-			return Layout{}, fmt.Errorf("engine: %s %q must be an absolute path", d.name, d.path)
-		}
-	}
-	return Layout{Root: root, State: state}, nil
-}
-
 // PluginLinks is where NRI plugins are linked from.
 func (l Layout) PluginLinks() string { return filepath.Join(l.State, "nri-plugins") }
 

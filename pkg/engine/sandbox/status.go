@@ -35,14 +35,7 @@ func (b *views) ListPodSandbox(_ context.Context, r *runtimeapi.ListPodSandboxRe
 }
 
 func (b *views) List(f *runtimeapi.PodSandboxFilter) []*runtimeapi.PodSandbox {
-	all := b.Pods.Index.AllSandboxes()
-	items := make([]*runtimeapi.PodSandbox, 0, len(all))
-	for _, s := range all {
-		if state := s.State(); s.MatchesIn(state, f) {
-			items = append(items, s.ItemIn(state))
-		}
-	}
-	return items
+	return pod.Items(b.Pods.Index.AllSandboxes(), func(o *pod.Sandbox) *runtimeapi.PodSandbox { return o.Item(f) })
 }
 
 // resizing serves the call about the limits of pods.
@@ -71,13 +64,7 @@ func (b *resizing) UpdatePodSandboxResources(ctx context.Context, r *runtimeapi.
 
 // EncodedSandboxes is the answer of ListPodSandbox as it is sent.
 func (b *views) EncodedSandboxes(f *runtimeapi.PodSandboxFilter) ([]byte, error) {
-	return pod.EncodedList(b.Pods.Index.AllSandboxes(), func(s *pod.Sandbox) ([]byte, error) {
-		state := s.State()
-		if !s.MatchesIn(state, f) {
-			return nil, nil
-		}
-		return s.Encoded(state)
-	})
+	return pod.EncodedItems(b.Pods.Index.AllSandboxes(), func(o *pod.Sandbox) ([]byte, error) { return o.Encoded(f) })
 }
 
 func (b *views) StreamPodSandboxes(r *runtimeapi.StreamPodSandboxesRequest, to grpc.ServerStreamingServer[runtimeapi.StreamPodSandboxesResponse]) error {

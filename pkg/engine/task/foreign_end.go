@@ -92,7 +92,7 @@ func (r *foreign) End(ctx context.Context) error {
 // endByShim has the shim end the process, if it does so in time.
 func (r *foreign) endByShim(ctx context.Context) (client *shim.Client, err error) {
 	err = insist(ctx, r.sandbox, func(ctx context.Context) error {
-		if err := r.sandbox.Creating.Load().Await(ctx, pod.CreatePatience); err != nil {
+		if err := r.sandbox.Creating.Load().Await(ctx); err != nil {
 			return err
 		}
 		if client, err = r.Client(ctx); err != nil {

@@ -77,7 +77,7 @@ func (b *creation) open(ctx context.Context, s *pod.Sandbox, dir string, a *aske
 // takeUp makes of the image what the container had made of it, and puts its memory where the
 // runtime reads it. That of a pod's checkpoint stays where it is.
 func (b *creation) takeUp(ctx context.Context, c *pod.Container, a *asked, mounts []mount.Mount) error {
-	err := b.Rootfs.WithWritable(c, mounts, func(dir string) error { return a.checkpoint.Apply(ctx, dir) })
+	err := b.Rootfs.WithRootfs(c, mount.RemoveVolatileOption(mounts), func(dir string) error { return a.checkpoint.Apply(ctx, dir) })
 	if err != nil {
 		return err
 	}

@@ -81,14 +81,9 @@ func (m *Mounts) mountMapped(ctx context.Context, c *pod.Container, img *catalog
 	return nil
 }
 
-// WithRootfs calls f with a directory where the root filesystem can be read. One that
-// a shim will mount is mounted meanwhile in the same place, where it is found after a
-// crash.
-func (m *Mounts) WithRootfs(c *pod.Container, mounts []mount.Mount, f func(dir string) error) error {
-	return m.mounted(c, toRead(mounts), f)
-}
-
-func (m *Mounts) mounted(c *pod.Container, mounts []mount.Mount, f func(dir string) error) (err error) {
+// WithRootfs calls f with the directory of the root filesystem. One that a shim will mount
+// is mounted meanwhile by mounts in the same place, where it is found after a crash.
+func (m *Mounts) WithRootfs(c *pod.Container, mounts []mount.Mount, f func(dir string) error) (err error) {
 	rootfs := filepath.Join(m.pods.ContainerDir(c.ID()), "rootfs")
 	if len(mounts) == 0 || !c.Sandbox.MountsRootfs() {
 		return f(rootfs)
@@ -104,15 +99,9 @@ func (m *Mounts) mounted(c *pod.Container, mounts []mount.Mount, f func(dir stri
 	return f(rootfs)
 }
 
-// WithWritable calls f with a directory where the root filesystem can be changed before it
-// is used. One that a shim will mount is mounted meanwhile, as WithRootfs does.
-func (m *Mounts) WithWritable(c *pod.Container, mounts []mount.Mount, f func(dir string) error) error {
-	return m.mounted(c, mount.RemoveVolatileOption(mounts), f)
-}
-
-// toRead are mounts that nothing can be written to, and that leave no mark on what
+// ReadOnly are mounts that nothing can be written to, and that leave no mark on what
 // they are made of: the kernel mounts a volatile overlay only once.
-func toRead(mounts []mount.Mount) []mount.Mount {
+func ReadOnly(mounts []mount.Mount) []mount.Mount {
 	mounts = slices.Clone(mount.RemoveVolatileOption(mounts))
 	for i := range mounts {
 		options := append(slices.Clone(mounts[i].Options), "ro")

@@ -6,8 +6,18 @@ import (
 	"github.com/containerd/log"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/berth-cri/berth/pkg/engine/binaries"
+	"github.com/berth-cri/berth/pkg/engine/container"
+	"github.com/berth-cri/berth/pkg/engine/image"
+	"github.com/berth-cri/berth/pkg/engine/network"
+	"github.com/berth-cri/berth/pkg/engine/nri"
 	"github.com/berth-cri/berth/pkg/engine/pod"
+	"github.com/berth-cri/berth/pkg/engine/podcheckpoint"
 	"github.com/berth-cri/berth/pkg/engine/reserve"
+	"github.com/berth-cri/berth/pkg/engine/rootfs"
+	"github.com/berth-cri/berth/pkg/engine/sandbox"
+	"github.com/berth-cri/berth/pkg/engine/selfcheck"
+	"github.com/berth-cri/berth/pkg/engine/session"
 	"github.com/berth-cri/berth/pkg/engine/shim"
 	"github.com/berth-cri/berth/pkg/engine/task"
 )
@@ -16,6 +26,25 @@ const unreachable = "Supervisor or shim is unresponsive; keeping the recorded st
 
 // recoveryParallel is how many objects are looked at at a time.
 const recoveryParallel = 16
+
+// Deps are what looks after pods from then on.
+type Deps struct {
+	Pods       *pod.Registry
+	Broken     pod.Broken
+	Binaries   *binaries.Binaries
+	Tasks      *task.Service
+	Rootfs     *rootfs.Mounts
+	Images     *image.Store
+	Network    *network.Plugins
+	Plugins    *nri.Plugins // nil unless there can be any
+	Shims      *shim.Manager
+	Containers *container.Service
+	Sandboxes  *sandbox.Service
+	Sessions   *session.Calls
+	SelfChecks *selfcheck.Pods
+	// PodCheckpoints knows of pods that were being written and restored.
+	PodCheckpoints *podcheckpoint.Service
+}
 
 // recovery finds out what became of what earlier daemons ran.
 type recovery struct {

@@ -6,39 +6,8 @@ import (
 
 	"github.com/containerd/log"
 
-	"github.com/berth-cri/berth/pkg/engine/binaries"
-	"github.com/berth-cri/berth/pkg/engine/container"
-	"github.com/berth-cri/berth/pkg/engine/image"
-	"github.com/berth-cri/berth/pkg/engine/network"
-	"github.com/berth-cri/berth/pkg/engine/nri"
-	"github.com/berth-cri/berth/pkg/engine/pod"
-	"github.com/berth-cri/berth/pkg/engine/podcheckpoint"
-	"github.com/berth-cri/berth/pkg/engine/rootfs"
 	"github.com/berth-cri/berth/pkg/engine/sandbox"
-	"github.com/berth-cri/berth/pkg/engine/selfcheck"
-	"github.com/berth-cri/berth/pkg/engine/session"
-	"github.com/berth-cri/berth/pkg/engine/shim"
-	"github.com/berth-cri/berth/pkg/engine/task"
 )
-
-// Deps are what looks after pods from then on.
-type Deps struct {
-	Pods       *pod.Registry
-	Broken     pod.Broken
-	Binaries   *binaries.Binaries
-	Tasks      *task.Service
-	Rootfs     *rootfs.Mounts
-	Images     *image.Store
-	Network    *network.Plugins
-	Plugins    *nri.Plugins // nil unless there can be any
-	Shims      *shim.Manager
-	Containers *container.Service
-	Sandboxes  *sandbox.Service
-	Sessions   *session.Calls
-	SelfChecks *selfcheck.Pods
-	// PodCheckpoints knows of pods that were being written and restored.
-	PodCheckpoints *podcheckpoint.Service
-}
 
 // Run finds out what became of all that is on record. It assumes:
 //

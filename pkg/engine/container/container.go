@@ -10,9 +10,8 @@ type Calls struct {
 	*creation
 	*starts
 	*stops
-	*resizing
+	*upkeep
 	*checkpoints
-	*logs
 }
 
 // Service is all that is done with containers.
@@ -25,7 +24,7 @@ type Service struct {
 func New(d Deps) *Service {
 	e := &ends{d}
 	return &Service{ends: e, Calls: Calls{
-		logs: &logs{d}, views: &views{d}, creation: &creation{d, &specifier{d}, e}, starts: &starts{d, e}, stops: &stops{d, e},
-		resizing: &resizing{d}, checkpoints: &checkpoints{d, criu.New(d.Pods, d.Tasks, d.Images)},
+		views: &views{d}, creation: &creation{d, &specifier{d}, e}, starts: &starts{d, e}, stops: &stops{d, e},
+		upkeep: &upkeep{d}, checkpoints: &checkpoints{d, criu.New(d.Pods, d.Tasks, d.Images)},
 	}}
 }

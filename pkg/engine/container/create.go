@@ -7,6 +7,8 @@ import (
 	"os"
 	"path/filepath"
 
+	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
+	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
@@ -21,7 +23,9 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/ocispec"
 	"github.com/berth-cri/berth/pkg/engine/pod"
 	"github.com/berth-cri/berth/pkg/engine/reserve"
+	"github.com/berth-cri/berth/pkg/engine/shim"
 	"github.com/berth-cri/berth/pkg/engine/store"
+	"github.com/berth-cri/berth/pkg/engine/task"
 	"github.com/berth-cri/berth/pkg/engine/validate"
 	"github.com/berth-cri/berth/pkg/step"
 )
@@ -240,6 +244,69 @@ func (b *creation) makeParts(ctx context.Context, u *pod.Undo, c *pod.Container,
 	})
 }
 
+// createTask tells whoever runs the pod's tasks about the container. It does not
+// end with the caller's context, but with the sandbox.
+func (b *creation) createTask(ctx context.Context, u *pod.Undo, c *pod.Container, rootfs []mount.Mount) error {
+	s := c.Sandbox
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), task.CallTimeout(s.Spec().Definition))
+	defer cancel()
+	defer context.AfterFunc(s.Making.Ctx, cancel)()
+	client, err := b.Tasks.Worker(ctx, s)
+	if err != nil {
+		return err
+	}
+	options, err := s.Runner.Options(pod.TaskOptions{LogDirectory: c.Spec().LogDirectory, LogPath: c.Spec().LogPath, Checkpoint: c.Spec().Checkpoint})
+	if err != nil {
+		return err
+	}
+	if err := s.Runner.OpenLog(ctx, c); err != nil {
+		return err
+	}
+	io := b.Pods.Stdio(c)
+	request := &taskapi.CreateTaskRequest{
+		ID: c.ID(), Bundle: b.Pods.ContainerDir(c.ID()), Terminal: c.Config().GetTty(),
+		Stdin: io.Stdin, Stdout: io.Stdout, Stderr: io.Stderr, Options: options, Checkpoint: c.Spec().Checkpoint,
+	}
+	if s.MountsRootfs() {
+		request.Rootfs = mount.ToProto(rootfs)
+	}
+	unanswered, err := CallCreate(ctx, client, request)
+	if err == nil {
+		return nil
+	}
+	if unanswered != nil {
+		c.Creating.Store(unanswered)
+		u.Add("create", c.AwaitCreated)
+	}
+	if !s.CreatesEarly() {
+		return fmt.Errorf("create container: %w", err)
+	}
+	if shim.Lost(err) || shim.IsUnresponsive(err) || ctx.Err() != nil {
+		return fmt.Errorf("create container: %w", s.Runner.Blame(err))
+	}
+	// That a program cannot be run is for StartContainer to say (CRI: StartError).
+	return c.Update(func(st *pod.ContainerStatus) error { st.Unstartable = err.Error(); return nil })
+}
+
+// CallCreate gives up when ctx ends. The other side does not, and what it still
+// makes can be removed only when it has: that is returned to be waited for, and ends
+// with the shim at the latest. The other side is not told of a deadline: Kata
+// answers by it that nothing came of the call, and goes on.
+func CallCreate(ctx context.Context, client *shim.Client, request *taskapi.CreateTaskRequest) (*pod.PendingCall, error) {
+	answer, ended := make(chan error, 1), make(chan struct{})
+	go func() {
+		defer close(ended)
+		_, err := client.Task.Create(context.WithoutCancel(ctx), request)
+		answer <- task.FromShim(err)
+	}()
+	select {
+	case err := <-answer:
+		return nil, err
+	case <-ctx.Done():
+		return &pod.PendingCall{Ended: ended}, cmp.Or(client.Unresponsive(), ctx.Err())
+	}
+}
+
 // plan is what the container's record says for its whole life.
 func (b *creation) plan(s *pod.Sandbox, id string, r *runtimeapi.CreateContainerRequest, img *catalog.Image) (*pod.ContainerSpec, error) {
 	kept := s.Spec().Pinned
@@ -308,14 +375,15 @@ func logPath(now, then *runtimeapi.PodSandboxConfig, c *runtimeapi.ContainerConf
 // writeBundle writes what the runtime reads, and the pipes of the container.
 func (b *creation) writeBundle(c *pod.Container, spec *specs.Spec) error {
 	dir := b.Pods.ContainerDir(c.ID())
-	if err := pod.WriteSpec(dir, spec); err != nil {
-		return fmt.Errorf("bundle: %w", err)
+	err := pod.WriteSpec(dir, spec)
+	if err == nil {
+		// ExecSync needs only this part of the spec.
+		err = atomicfile.WriteJSON(filepath.Join(dir, "process.json"), spec.Process, atomicfile.Relaxed)
 	}
-	// ExecSync needs only this part of the spec.
-	if err := atomicfile.WriteJSON(filepath.Join(dir, "process.json"), spec.Process, atomicfile.Relaxed); err != nil {
-		return fmt.Errorf("bundle: %w", err)
+	if err == nil {
+		err = os.Mkdir(filepath.Join(dir, "io"), 0o700)
 	}
-	if err := os.Mkdir(filepath.Join(dir, "io"), 0o700); err != nil {
+	if err != nil {
 		return fmt.Errorf("bundle: %w", err)
 	}
 	for _, p := range b.Pods.Stdio(c).Paths() {

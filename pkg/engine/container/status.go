@@ -52,9 +52,7 @@ func (b *views) info(c *pod.Container) map[string]string {
 		Runtime: s.Plan.Runtime, Version: s.Plan.Version, RuntimePath: s.Definition.Path,
 		Binaries: b.Binaries.Runtimes.Told(s), Snapshotter: c.Spec().Snapshotter, CgroupsPath: c.Spec().CgroupsPath, Supervisor: s.Supervisor,
 	}
-	if spec, err := os.ReadFile(filepath.Join(b.Pods.ContainerDir(c.ID()), "config.json")); err == nil {
-		i.RuntimeSpec = spec
-	}
+	i.RuntimeSpec, _ = os.ReadFile(filepath.Join(b.Pods.ContainerDir(c.ID()), "config.json"))
 	text, err := json.Marshal(i)
 	if err != nil {
 		return nil

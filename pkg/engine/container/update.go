@@ -2,22 +2,26 @@ package container
 
 import (
 	"context"
+	"fmt"
 
+	"github.com/containerd/errdefs"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/pkg/engine/nri"
 	"github.com/berth-cri/berth/pkg/engine/pod"
+	"github.com/berth-cri/berth/pkg/engine/task"
 	"github.com/berth-cri/berth/pkg/engine/validate"
+	supervisorapi "github.com/berth-cri/berth/proto/berth/supervisor/v1"
 )
 
-// resizing serves the call that changes the limits of a container, in which plugins
-// have a say.
-type resizing struct{ Deps }
+// upkeep serves the calls that change a container which runs: its limits, in which plugins
+// have a say, and the file of its log.
+type upkeep struct{ Deps }
 
 // UpdateContainerResources changes the limits of a container. What the request
 // leaves at zero stays. If the runtime refuses, or the change cannot be recorded,
 // the old limits are put back.
-func (b *resizing) UpdateContainerResources(ctx context.Context, r *runtimeapi.UpdateContainerResourcesRequest) (*runtimeapi.UpdateContainerResourcesResponse, error) {
+func (b *upkeep) UpdateContainerResources(ctx context.Context, r *runtimeapi.UpdateContainerResourcesRequest) (*runtimeapi.UpdateContainerResourcesResponse, error) {
 	if err := validate.UpdateContainerResources(r); err != nil {
 		return nil, err
 	}
@@ -41,4 +45,25 @@ func (b *resizing) UpdateContainerResources(ctx context.Context, r *runtimeapi.U
 	}
 	b.Hooks.Plugins.PostUpdateContainer(ctx, b.Hooks.Container(c))
 	return &runtimeapi.UpdateContainerResourcesResponse{}, nil
+}
+
+// ReopenContainerLog makes the log's writer go on in a new file at the log's
+// path. When it answers, that file exists.
+func (b *upkeep) ReopenContainerLog(ctx context.Context, r *runtimeapi.ReopenContainerLogRequest) (*runtimeapi.ReopenContainerLogResponse, error) {
+	c, err := b.Pods.Index.Container(r.GetContainerId())
+	if err != nil {
+		return nil, err
+	}
+	if c.Status().Phase != pod.PhaseRunning {
+		return nil, fmt.Errorf("container %s is not running, so its log is not open: %w", c.ID(), errdefs.ErrFailedPrecondition)
+	}
+	// Foreign shims' logs are written by a supervisor as well.
+	writer, err := b.Shims.Supervisor(ctx, c.Sandbox.Spec().Supervisor)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := writer.Supervisor.ReopenLog(ctx, &supervisorapi.ReopenLogRequest{Id: c.ID()}); err != nil {
+		return nil, fmt.Errorf("reopen log: %w", task.FromShim(err))
+	}
+	return &runtimeapi.ReopenContainerLogResponse{}, nil
 }

@@ -6,10 +6,8 @@ import (
 	"sync"
 
 	"github.com/containerd/log"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/berth-cri/berth/pkg/engine/pod"
-	"github.com/berth-cri/berth/pkg/engine/reserve"
 	"github.com/berth-cri/berth/pkg/engine/store"
 	"github.com/berth-cri/berth/pkg/engine/task"
 )
@@ -22,25 +20,21 @@ var errUnfinished = errors.New("the daemon exited while the container was being 
 // be are listed, for the kubelet to remove; one without a sandbox cannot be
 // listed, and is tried again by the next start.
 func (r *recovery) dropContainers(ctx context.Context) {
+	var hidden []*containerRecord
+	for _, o := range r.Pods.Containers.List() {
+		if _, err := r.Pods.Index.Container(o.ID()); err != nil {
+			hidden = append(hidden, o)
+		}
+	}
 	var mu sync.Mutex
 	var left []*containerRecord // guarded by mu
-	g := errgroup.Group{}
-	g.SetLimit(recoveryParallel)
-	for _, o := range r.Pods.Containers.List() {
-		if _, err := r.Pods.Index.Container(o.ID()); err == nil {
-			continue
-		}
-		g.Go(func() error {
-			if r.dropped(ctx, o) {
-				return nil
-			}
+	each(hidden, func(o *containerRecord) {
+		if !r.dropped(ctx, o) {
 			mu.Lock()
 			defer mu.Unlock()
 			left = append(left, o)
-			return nil
-		})
-	}
-	_ = g.Wait()
+		}
+	})
 	for _, o := range left {
 		r.list(ctx, o)
 	}
@@ -93,19 +87,11 @@ func (r *recovery) list(ctx context.Context, o *containerRecord) {
 		return
 	}
 	if _, err := r.Pods.Index.Sandbox(s.ID()); err != nil {
-		r.reserve(ctx, s)
+		r.reserveSandbox(s)
 		s.Record(ctx, func(st *pod.SandboxStatus) { st.Phase = pod.PhaseStopped })
 		r.Pods.Index.AddSandbox(s)
 	}
 	c := pod.NewContainer(o, s)
-	if err := r.Pods.Names.Reserve(reserve.ContainerName(s.ID(), c.Config().GetMetadata()), c.ID()); err != nil {
-		log.G(ctx).WithError(err).WithField("container", c.ID()).Warn("Two containers have the same name")
-	}
+	r.reserveContainer(c)
 	r.Containers.ShowFailed(ctx, c, errUnfinished)
-}
-
-func (r *recovery) reserve(ctx context.Context, s *pod.Sandbox) {
-	if err := r.Pods.Names.Reserve(reserve.SandboxName(s.Config().GetMetadata()), s.ID()); err != nil {
-		log.G(ctx).WithError(err).WithField("sandbox", s.ID()).Warn("Two sandboxes have the same name")
-	}
 }

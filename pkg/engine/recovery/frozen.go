@@ -11,7 +11,6 @@ import (
 
 	"github.com/berth-cri/berth/pkg/engine/criu"
 	"github.com/berth-cri/berth/pkg/engine/mountpoint"
-	"github.com/berth-cri/berth/pkg/engine/pod"
 )
 
 // thawPatience is how long the start waits for a container to go on.
@@ -25,7 +24,10 @@ func (r *recovery) thaw(ctx context.Context) {
 		entry := log.G(ctx).WithField("container", id)
 		c, err := r.Pods.Index.Container(id)
 		if err == nil {
-			if err = r.thawOne(ctx, c); err != nil {
+			bounded, cancel := context.WithTimeout(ctx, thawPatience)
+			err = criu.GoOn(bounded, r.Pods.Layout, c)
+			cancel()
+			if err != nil {
 				entry.WithError(err).Warn("Container may still be frozen by an interrupted checkpoint; retrying")
 				go criu.ThawLater(r.Pods, c, func() error { return r.removeCheckpoint(id) })
 				continue
@@ -56,11 +58,4 @@ func (r *recovery) removeCheckpoint(id string) error {
 	data := r.Pods.CheckpointsDir(id)
 	// A CRIU that was killed may have left a mount in it.
 	return errors.Join(mountpoint.UnmountBelow(data), os.RemoveAll(data), os.RemoveAll(r.Pods.FrozenDir(id)))
-}
-
-// thawOne lets a container go on, if it runs and does not, and opens its pod's network.
-func (r *recovery) thawOne(ctx context.Context, c *pod.Container) error {
-	ctx, cancel := context.WithTimeout(ctx, thawPatience)
-	defer cancel()
-	return criu.GoOn(ctx, r.Pods.Layout, c)
 }

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/containerd/log"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/berth-cri/berth/pkg/engine/pod"
 	"github.com/berth-cri/berth/pkg/engine/shim"
@@ -27,7 +26,7 @@ func (r *recovery) dropUnfinished(ctx context.Context) {
 			continue
 		}
 		s := pod.NewSandbox(o, r.Tasks)
-		r.reserve(ctx, s)
+		r.reserveSandbox(s)
 		s.Op <- struct{}{} // whoever wants to remove it waits
 		if h := (&unfinished{Sandbox: s}); r.unresponsive.has(s.Runner.Name()) {
 			slow = append(slow, h)
@@ -49,24 +48,14 @@ type unfinished struct {
 // undo rolls sandboxes back, and waits no longer than patience before it shows
 // what is left of them.
 func (r *recovery) undo(all []*unfinished, patience time.Duration) {
-	if len(all) == 0 {
-		return
-	}
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		g := errgroup.Group{}
-		g.SetLimit(recoveryParallel)
-		for _, h := range all {
-			g.Go(func() error { r.rollBack(h); return nil })
-		}
-		_ = g.Wait()
+		each(all, r.rollBack)
 	}()
-	enough := time.NewTimer(patience)
-	defer enough.Stop()
 	select {
 	case <-ended:
-	case <-enough.C:
+	case <-time.After(patience):
 		for _, h := range all {
 			r.show(h)
 		}

@@ -54,9 +54,8 @@ type recovery struct {
 }
 
 // takeSandboxes brings the sandboxes that were shown before back into the index.
-func (r *recovery) takeSandboxes(ctx context.Context) error {
-	g, ctx := errgroup.WithContext(ctx)
-	g.SetLimit(recoveryParallel)
+func (r *recovery) takeSandboxes(ctx context.Context) {
+	var shown []*pod.Sandbox
 	for _, o := range r.Pods.Sandboxes.List() {
 		r.Pods.Clock.Seen(o.Spec().CreatedAt)
 		r.Shims.Hold(o.Spec().Supervisor)
@@ -65,19 +64,39 @@ func (r *recovery) takeSandboxes(ctx context.Context) error {
 			continue
 		}
 		s := pod.NewSandbox(o, r.Tasks)
-		if err := r.Pods.Names.Reserve(reserve.SandboxName(s.Config().GetMetadata()), s.ID()); err != nil {
-			r.log.WithError(err).WithField("sandbox", s.ID()).Error("Two sandboxes have the same name")
-		}
+		r.reserveSandbox(s)
 		r.Pods.Index.AddSandbox(s)
-		g.Go(func() error { return r.sandbox(ctx, s) })
+		shown = append(shown, s)
 	}
-	return g.Wait()
+	each(shown, func(s *pod.Sandbox) { r.sandbox(ctx, s) })
 }
 
-func (r *recovery) sandbox(ctx context.Context, s *pod.Sandbox) error {
+// each calls f for all, for some of them at a time.
+func each[T any](all []T, f func(T)) {
+	g := errgroup.Group{}
+	g.SetLimit(recoveryParallel)
+	for _, one := range all {
+		g.Go(func() error { f(one); return nil })
+	}
+	_ = g.Wait() // f has no errors
+}
+
+func (r *recovery) reserveSandbox(s *pod.Sandbox) {
+	if err := r.Pods.Names.Reserve(reserve.SandboxName(s.Config().GetMetadata()), s.ID()); err != nil {
+		r.log.WithError(err).WithField("sandbox", s.ID()).Error("Two sandboxes have the same name")
+	}
+}
+
+func (r *recovery) reserveContainer(c *pod.Container) {
+	if err := r.Pods.Names.Reserve(reserve.ContainerName(c.Sandbox.ID(), c.Config().GetMetadata()), c.ID()); err != nil {
+		r.log.WithError(err).WithField("container", c.ID()).Error("Two containers have the same name")
+	}
+}
+
+func (r *recovery) sandbox(ctx context.Context, s *pod.Sandbox) {
 	st := s.Status()
 	if st.Phase != pod.PhaseReady {
-		return nil
+		return
 	}
 	lost := s.Spec().Boot != r.Pods.Boot || st.Namespaces.Lost() != ""
 	if !lost && s.Spec().Plan.Process {
@@ -91,7 +110,7 @@ func (r *recovery) sandbox(ctx context.Context, s *pod.Sandbox) error {
 	}
 	if lost {
 		s.Record(ctx, func(st *pod.SandboxStatus) { st.Phase, st.PID = pod.PhaseStopped, 0 })
-		return nil
+		return
 	}
 	if s.Spec().Plan.Process {
 		r.keepAgain(ctx, s, shim.Kept{ID: s.ID(), PID: st.PID})
@@ -100,7 +119,6 @@ func (r *recovery) sandbox(ctx context.Context, s *pod.Sandbox) error {
 		}
 		go r.Sandboxes.Watch(s)
 	}
-	return nil
 }
 
 // keepAgain holds what the task would lose with its supervisor, as before.
@@ -112,9 +130,8 @@ func (r *recovery) keepAgain(ctx context.Context, s *pod.Sandbox, t shim.Kept) {
 }
 
 // takeContainers does the same for containers.
-func (r *recovery) takeContainers(ctx context.Context) error {
-	g, ctx := errgroup.WithContext(ctx)
-	g.SetLimit(recoveryParallel)
+func (r *recovery) takeContainers(ctx context.Context) {
+	var shown []*pod.Container
 	for _, o := range r.Pods.Containers.List() {
 		r.Pods.Clock.Seen(o.Spec().CreatedAt)
 		r.Pods.Clock.Seen(o.Status().StartedAt)
@@ -125,28 +142,27 @@ func (r *recovery) takeContainers(ctx context.Context) error {
 			continue
 		}
 		c := pod.NewContainer(o, s)
-		if err := r.Pods.Names.Reserve(reserve.ContainerName(s.ID(), c.Config().GetMetadata()), c.ID()); err != nil {
-			r.log.WithError(err).WithField("container", c.ID()).Error("Two containers have the same name")
-		}
+		r.reserveContainer(c)
 		r.Pods.Index.AddContainer(c)
-		g.Go(func() error { return r.container(ctx, c) })
+		shown = append(shown, c)
 	}
-	return g.Wait()
+	each(shown, func(c *pod.Container) { r.container(ctx, c) })
 }
 
-func (r *recovery) container(ctx context.Context, c *pod.Container) error {
+func (r *recovery) container(ctx context.Context, c *pod.Container) {
 	switch c.Status().Phase {
 	case pod.PhaseExited:
 		close(c.Exited)
 		if c.Status().Erased {
 			close(c.Erased)
-			return nil
+			return
 		}
 		// It may run: a start that was given up can have come about.
 		go r.Containers.EraseEnded(c)
-		return nil
+		return
 	case pod.PhaseCreated:
-		return r.created(ctx, c)
+		r.created(ctx, c)
+		return
 	}
 	var exit pod.Exit
 	var ended bool
@@ -160,19 +176,18 @@ func (r *recovery) container(ctx context.Context, c *pod.Container) error {
 	if ended {
 		r.Containers.RecordEnd(c, exit)
 		go r.Containers.EraseEnded(c)
-		return nil
+		return
 	}
 	bounded, cancel := context.WithTimeout(ctx, task.RecoveryAnswer)
 	defer cancel()
 	r.keepAgain(bounded, c.Sandbox, task.KeptOf(r.Pods.Layout, c, c.Status().PID))
 	go r.Containers.Watch(c)
 	r.Sessions.EndAbandoned(c)
-	return nil
 }
 
 // created looks after a container that was not started by its record. A daemon
 // that was killed between the start and its record has a running one here.
-func (r *recovery) created(ctx context.Context, c *pod.Container) error {
+func (r *recovery) created(ctx context.Context, c *pod.Container) {
 	var state task.State
 	var pid int
 	err := r.ask(ctx, c.Sandbox, func(ctx context.Context) (err error) {
@@ -189,23 +204,21 @@ func (r *recovery) created(ctx context.Context, c *pod.Container) error {
 		if !c.Sandbox.JournalsStarts() {
 			go r.Containers.NoticeStart(c)
 		}
-		return nil
 	case task.Starting:
 		c.Op <- struct{}{}
 		go r.Containers.FinishStart(c)
-		return nil
-	case task.Failed, task.Gone:
+	case task.Failed:
 		c.Op <- struct{}{}
 		defer c.Op.Unlock()
-		if state == task.Failed {
-			r.Containers.FailedBefore(ctx, c)
-		} else {
-			r.Containers.Gone(ctx, c)
-		}
-		return nil
+		r.Containers.FailedBefore(ctx, c)
+	case task.Gone:
+		c.Op <- struct{}{}
+		defer c.Op.Unlock()
+		r.Containers.Gone(ctx, c)
+	case task.Started:
+		c.Record(ctx, func(st *pod.ContainerStatus) {
+			st.Phase, st.PID, st.StartedAt = pod.PhaseRunning, pid, r.Pods.Clock.Now()
+		})
+		r.container(ctx, c)
 	}
-	c.Record(ctx, func(st *pod.ContainerStatus) {
-		st.Phase, st.PID, st.StartedAt = pod.PhaseRunning, pid, r.Pods.Clock.Now()
-	})
-	return r.container(ctx, c)
 }

@@ -31,12 +31,8 @@ func Run(ctx context.Context, d Deps) error {
 	sandbox.ShareNetns(ctx)
 	r.listen(ctx)
 	r.showBroken()
-	if err := r.takeSandboxes(ctx); err != nil {
-		return err
-	}
-	if err := r.takeContainers(ctx); err != nil {
-		return err
-	}
+	r.takeSandboxes(ctx)
+	r.takeContainers(ctx)
 	r.dropUnfinished(ctx)
 	d.PodCheckpoints.Recover(ctx)
 	r.thaw(ctx)

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"time"
 
-	"golang.org/x/sync/errgroup"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/pkg/engine/pod"
@@ -19,21 +18,20 @@ import (
 // showBroken lists sandboxes whose records cannot be read under a name of their
 // own. Their definition is lost, so removal is all that can be done for them.
 func (r *recovery) showBroken() {
-	g := errgroup.Group{}
-	g.SetLimit(recoveryParallel)
+	var orphans []string
 	for _, b := range slices.Concat(r.Broken.Sandboxes, r.Broken.Containers) {
 		if b.StatusOnly {
 			r.log.WithError(b.Err).WithField("id", b.ID).Error("Failed to read status; rolling back the object as partially created")
 			continue
 		}
-		g.Go(func() error { r.endOrphan(b.ID); return nil })
+		orphans = append(orphans, b.ID)
 		for _, o := range r.Pods.Containers.List() {
 			if o.Spec().Sandbox == b.ID { // its supervisor is not known either
-				g.Go(func() error { r.endOrphan(o.ID()); return nil })
+				orphans = append(orphans, o.ID())
 			}
 		}
 	}
-	_ = g.Wait()
+	each(orphans, r.endOrphan)
 	for _, b := range r.Broken.Sandboxes {
 		if b.StatusOnly {
 			continue

@@ -30,9 +30,9 @@ func TestPlanned(t *testing.T) {
 		from *pod.Origin
 		want decided
 	}{
-		"without a process":             {handler.Definition{Type: handler.OCI}, nil, decided{}},
-		"with a process":                {handler.Definition{Type: handler.Shim}, nil, decided{pauseRoot: "pause-1"}},
-		"a supervisor for each pod":     {handler.Definition{Type: handler.OCI, Supervision: handler.SupervisionPod}, nil, decided{alone: true}},
+		"without a process":             {handler.Definition{Type: handler.OCI}, &pod.Origin{}, decided{}},
+		"with a process":                {handler.Definition{Type: handler.Shim}, &pod.Origin{}, decided{pauseRoot: "pause-1"}},
+		"a supervisor for each pod":     {handler.Definition{Type: handler.OCI, Supervision: handler.SupervisionPod}, &pod.Origin{}, decided{alone: true}},
 		"restored":                      {handler.Definition{Type: handler.OCI}, &pod.Origin{Images: "/c"}, decided{checkpoint: "/c", whole: "/c"}},
 		"restored container by another": {handler.Definition{Type: handler.OCI}, &pod.Origin{Images: "/c", ByContainer: true}, decided{checkpoint: "/c"}},
 	} {

@@ -37,7 +37,7 @@ type runs struct {
 // answers when the sandbox is READY; after an error nothing is left, or, if
 // something could not be taken back, the sandbox is listed NOTREADY.
 func (b *runs) RunPodSandbox(ctx context.Context, r *runtimeapi.RunPodSandboxRequest) (*runtimeapi.RunPodSandboxResponse, error) {
-	return b.run(ctx, r, nil)
+	return b.run(ctx, r, &pod.Origin{})
 }
 
 // RestorePodSandbox is RunPodSandbox for a pod whose processes go on from a checkpoint. They
@@ -47,7 +47,7 @@ func (b *runs) RestorePodSandbox(ctx context.Context, r *runtimeapi.RunPodSandbo
 }
 
 func (b *runs) binariesOf(ctx context.Context, d *handler.Definition, from *pod.Origin) (*probe.Runtime, []keep.Binary, func(), error) {
-	if from == nil || from.Binaries == nil {
+	if from.Binaries == nil {
 		return b.Binaries.Copies.ForPod(ctx, d)
 	}
 	return b.Binaries.Copies.Again(ctx, d, from.Binaries)
@@ -96,14 +96,11 @@ func (b *runs) planned(id string, r *runtimeapi.RunPodSandboxRequest, d *handler
 	tools := &b.Binaries.Tools
 	spec := pod.SandboxSpec{
 		Handler: r.GetRuntimeHandler(), Definition: d, Plan: pod.NewPlan(r.GetConfig(), d, rt), Boot: b.Pods.Boot, Pinned: pinned,
-		Supervisor: task.SupervisorKey(d, pinned.Binaries, tools.SupervisorHash, id),
+		Supervisor: task.SupervisorKey(d, pinned.Binaries, tools.SupervisorHash, id), Checkpoint: from.Images, ByContainer: from.ByContainer,
 	}
 	spec.Config.Msg = r.GetConfig()
 	if spec.Plan.Process {
 		spec.Pinned.PauseRoot = filepath.Base(tools.PauseRoot)
-	}
-	if from != nil {
-		spec.Checkpoint, spec.ByContainer = from.Images, from.ByContainer
 	}
 	return spec
 }

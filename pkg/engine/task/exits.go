@@ -6,7 +6,6 @@ import (
 
 	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
 	tasktypes "github.com/containerd/containerd/api/types/task"
-	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
 
 	"github.com/berth-cri/berth/pkg/engine/pod"
@@ -42,10 +41,6 @@ func (r *Service) Await(s *pod.Sandbox, task string) (pod.Exit, error) {
 		}
 	}
 }
-
-// unknownTask tells whether err means that nobody has the task any more. A broken
-// connection alone does not: whoever listens then is asked again.
-func unknownTask(err error) bool { return errdefs.IsNotFound(err) }
 
 // awaitExit asks once, by the Task API.
 func awaitExit(ctx context.Context, by pod.Runner, task string) (pod.Exit, error) {

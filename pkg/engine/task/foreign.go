@@ -53,12 +53,11 @@ func (*foreign) Prepare(context.Context) error { return nil }
 
 func (r *foreign) Launch(ctx context.Context) (*shim.Client, error) {
 	s := r.sandbox
-	d := r.binaries.Runtimes.Of(s.Spec())
-	options, err := ShimOptions(d, s.Spec().Plan, s.Spec().Pinned.CgroupDriver == cgroup.Systemd)
+	options, err := r.Options(pod.TaskOptions{})
 	if err != nil {
 		return nil, err
 	}
-	ep, client, err := r.shims.StartForeign(ctx, shim.Start{Binary: d.Path, ID: s.ID(), Bundle: r.pods.ProcessBundle(s.ID()), Options: options})
+	ep, client, err := r.shims.StartForeign(ctx, shim.Start{Binary: r.binaries.Runtimes.Of(s.Spec()).Path, ID: s.ID(), Bundle: r.pods.ProcessBundle(s.ID()), Options: options})
 	if err != nil {
 		return nil, r.Blame(err)
 	}
@@ -141,7 +140,7 @@ func (r *foreign) Exit(ctx context.Context, task string) (pod.Exit, error) {
 	return awaitExit(ctx, r, task)
 }
 
-func (*foreign) Gone(err error) bool { return unknownTask(err) || errors.Is(err, shim.ErrGone) }
+func (*foreign) Gone(err error) bool { return errdefs.IsNotFound(err) || errors.Is(err, shim.ErrGone) }
 
 func (r *foreign) LastWord(ctx context.Context, task string, err error) (pod.Exit, error) {
 	if errors.Is(err, shim.ErrGone) {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
+	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
 	"github.com/containerd/typeurl/v2"
 	"google.golang.org/protobuf/types/known/anypb"
@@ -141,7 +142,8 @@ func (r *supervised) journaled(task string) (supervisor.Exit, error) {
 	return supervisor.ReadExit(r.shims.SupervisorDir(r.sandbox.Spec().Supervisor), task)
 }
 
-func (*supervised) Gone(err error) bool { return unknownTask(err) }
+// Gone is not for a broken connection alone: the successor is asked again.
+func (*supervised) Gone(err error) bool { return errdefs.IsNotFound(err) }
 
 // LastWord is what the supervisor wrote down.
 func (r *supervised) LastWord(_ context.Context, task string, _ error) (pod.Exit, error) {

@@ -319,13 +319,14 @@ func (b *creation) plan(s *pod.Sandbox, id string, r *runtimeapi.CreateContainer
 		return nil, err
 	}
 	_, signal := ocispec.StopSignal(config, img.Config.StopSignal)
+	asked := r.GetConfig().GetImage()
 	spec := &pod.ContainerSpec{
 		Sandbox:     s.ID(),
 		CreatedAt:   b.Pods.Clock.Now(),
 		ImageID:     img.ID,
-		ImageRef:    imageRef(img),
-		ImageName:   imageName(r.GetConfig().GetImage(), img),
-		ImageTag:    img.Name(r.GetConfig().GetImage().GetUserSpecifiedImage()),
+		ImageRef:    cmp.Or(first(img.RepoDigests), img.ID),
+		ImageName:   cmp.Or(asked.GetUserSpecifiedImage(), first(img.RepoTags), asked.GetImage()),
+		ImageTag:    img.Name(asked.GetUserSpecifiedImage()),
 		ImageChain:  img.RootChain().String(),
 		Snapshotter: kept.Snapshotter,
 		CgroupsPath: path,
@@ -343,22 +344,11 @@ func (b *creation) plan(s *pod.Sandbox, id string, r *runtimeapi.CreateContainer
 	return spec, err
 }
 
-// imageRef is the digested name that users see; the id where there is none.
-func imageRef(img *catalog.Image) string {
-	if len(img.RepoDigests) > 0 {
-		return img.RepoDigests[0]
+func first(names []string) string {
+	if len(names) == 0 {
+		return ""
 	}
-	return img.ID
-}
-
-func imageName(s *runtimeapi.ImageSpec, img *catalog.Image) string {
-	switch {
-	case s.GetUserSpecifiedImage() != "":
-		return s.GetUserSpecifiedImage()
-	case len(img.RepoTags) > 0:
-		return img.RepoTags[0]
-	}
-	return s.GetImage()
+	return names[0]
 }
 
 // logPath is the container's log file and the directory that the kubelet gave for

@@ -3,6 +3,7 @@ package container
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"time"
@@ -164,8 +165,8 @@ func (b *ends) RemoveParts(ctx context.Context, c *pod.Container) error {
 	if err := b.Rootfs.UnmountParts(c.ID()); err != nil {
 		return err
 	}
-	if err := b.Rootfs.RemoveRootfs(ctx, c); err != nil {
-		return err
+	if err := b.Images.RemoveRootfs(ctx, c.ID(), c.Spec().Snapshotter); err != nil {
+		return fmt.Errorf("remove root filesystem: %w", err)
 	}
 	return errors.Join(
 		group.Remove(ctx),

@@ -84,7 +84,7 @@ func exited(t *testing.T, runner *enginetest.Runner) (*ends, *pod.Container) {
 	c := pod.NewContainer(o, s)
 	pods.Index.AddContainer(c)
 	return &ends{Deps{
-		Pods: pods, Binaries: b, Tasks: task.New(pods, b, shims), Rootfs: rootfs.New(pods, images),
+		Pods: pods, Binaries: b, Tasks: task.New(pods, b, shims), Images: images, Rootfs: rootfs.New(pods, images),
 		Hooks: hooks.New(hooks.NewSubjects(pods), nil), Events: events.NewAnnouncer(events.NewBroker(), pods, nil),
 	}}, c
 }

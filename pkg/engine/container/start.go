@@ -255,16 +255,12 @@ func (b *starts) settle(c *pod.Container, state task.State, pid int) {
 		c.Record(b.Pods.Background, func(st *pod.ContainerStatus) {
 			st.Phase, st.PID, st.StartedAt = pod.PhaseRunning, pid, b.Pods.Clock.Now()
 		})
-		b.keepStarted(c, pid)
+		ctx, cancel := context.WithTimeout(b.Pods.Background, task.RecoveryAnswer)
+		defer cancel()
+		c.Sandbox.Runner.Keep(ctx, task.KeptOf(b.Pods.Layout, c, pid))
 		b.Events.Announce(c.ID(), c.Sandbox, runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT)
 		go b.ends.Watch(c)
 	}
-}
-
-func (b *starts) keepStarted(c *pod.Container, pid int) {
-	ctx, cancel := context.WithTimeout(b.Pods.Background, task.RecoveryAnswer)
-	defer cancel()
-	c.Sandbox.Runner.Keep(ctx, task.KeptOf(b.Pods.Layout, c, pid))
 }
 
 // tellPlugins says what StartContainer would have said.

@@ -53,8 +53,7 @@ func (s *Sandbox) Config() *runtimeapi.PodSandboxConfig { return s.Spec().Config
 
 // Open tells whether new containers may be created and started in s.
 func (s *Sandbox) Open() error {
-	st := s.Status()
-	if st.Phase != PhaseReady || st.Stopping {
+	if s.State() != runtimeapi.PodSandboxState_SANDBOX_READY {
 		return s.NotReady()
 	}
 	return nil

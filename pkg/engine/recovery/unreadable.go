@@ -39,7 +39,14 @@ func (r *recovery) showBroken() {
 		r.log.WithError(b.Err).WithField("sandbox", b.ID).Error("Failed to read sandbox record; listed as NotReady")
 		spec := pod.SandboxSpec{Definition: &handler.Definition{Name: "unknown", Type: handler.OCI}, CreatedAt: r.Pods.Clock.Now(), Supervisor: "unknown"}
 		spec.Config.Msg = &runtimeapi.PodSandboxConfig{Metadata: &runtimeapi.PodSandboxMetadata{Name: "unreadable", Namespace: "unknown", Uid: b.ID}}
-		r.replaceBroken(b, spec)
+		err := r.Pods.Sandboxes.Discard(b.ID)
+		if err == nil {
+			// It may have been connected: its stop disconnects it, before it releases the namespaces.
+			_, err = r.Pods.Sandboxes.Create(b.ID, spec, pod.SandboxStatus{Phase: pod.PhaseStopped, Tried: true}, store.Durable)
+		}
+		if err != nil {
+			r.log.WithError(err).WithField("sandbox", b.ID).Error("Failed to replace unreadable record")
+		}
 	}
 	for _, b := range r.Broken.Containers {
 		if b.StatusOnly {
@@ -80,16 +87,5 @@ func (r *recovery) endOrphanOf(key, id string, patience time.Duration) {
 	}
 	if err != nil {
 		r.log.WithError(err).WithField("id", id).WithField("supervisor", key).Error("Failed to kill task with unreadable record")
-	}
-}
-
-func (r *recovery) replaceBroken(b store.Broken, spec pod.SandboxSpec) {
-	err := r.Pods.Sandboxes.Discard(b.ID)
-	if err == nil {
-		// It may have been connected: its stop disconnects it, before it releases the namespaces.
-		_, err = r.Pods.Sandboxes.Create(b.ID, spec, pod.SandboxStatus{Phase: pod.PhaseStopped, Tried: true}, store.Durable)
-	}
-	if err != nil {
-		r.log.WithError(err).WithField("sandbox", b.ID).Error("Failed to replace unreadable record")
 	}
 }

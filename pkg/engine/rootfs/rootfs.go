@@ -51,34 +51,28 @@ func (m *Mounts) PrepareRootfs(ctx context.Context, c *pod.Container, img *catal
 	if err := os.MkdirAll(rootfs, 0o711); err != nil {
 		return nil, fmt.Errorf("bundle: %w", err)
 	}
-	if c.Sandbox.Spec().Plan.User != nil {
-		return nil, m.mountMapped(ctx, c, img, rootfs)
+	plan := &c.Sandbox.Spec().Plan
+	var options []containerfs.RootfsOption
+	if plan.User != nil {
+		uid, gid := plan.Root()
+		options = append(options, containerfs.OwnedBy(int(uid), int(gid)))
 	}
-	fs, err := m.images.PrepareRootfs(ctx, c.ID(), img, c.Spec().Snapshotter)
+	fs, err := m.images.PrepareRootfs(ctx, c.ID(), img, c.Spec().Snapshotter, options...)
 	if err != nil {
 		return nil, fmt.Errorf("root filesystem: %w", err)
 	}
-	if c.Sandbox.MountsRootfs() {
-		return fs.Mounts, nil
+	mounts := fs.Mounts
+	switch {
+	case plan.User != nil:
+		// This is not left to a shim, which would need a process to learn of the mapping.
+		mounts, err = nil, idmap.Mount(c.Sandbox.Status().Namespaces.User, fs.Mounts, rootfs, m.pods.ScratchDir(c.ID()))
+	case !c.Sandbox.MountsRootfs():
+		err = mount.All(fs.Mounts, rootfs)
 	}
-	if err := mount.All(fs.Mounts, rootfs); err != nil {
+	if err != nil {
 		return nil, fmt.Errorf("mount root filesystem: %w", err)
 	}
-	return fs.Mounts, nil
-}
-
-// mountMapped mounts a root filesystem whose files the pod's users own. This is
-// not left to a shim, which would need a process to learn of the mapping.
-func (m *Mounts) mountMapped(ctx context.Context, c *pod.Container, img *catalog.Image, rootfs string) error {
-	uid, gid := c.Sandbox.Spec().Plan.Root()
-	fs, err := m.images.PrepareRootfs(ctx, c.ID(), img, c.Spec().Snapshotter, containerfs.OwnedBy(int(uid), int(gid)))
-	if err != nil {
-		return fmt.Errorf("root filesystem: %w", err)
-	}
-	if err := idmap.Mount(c.Sandbox.Status().Namespaces.User, fs.Mounts, rootfs, m.pods.ScratchDir(c.ID())); err != nil {
-		return fmt.Errorf("mount root filesystem: %w", err)
-	}
-	return nil
+	return mounts, nil
 }
 
 // WithRootfs calls f with the directory of the root filesystem. One that a shim will mount
@@ -122,14 +116,6 @@ func (m *Mounts) UnmountParts(id string) error {
 		if err := unmountBelow(dir); err != nil {
 			return fmt.Errorf("unmount volumes: %w", err)
 		}
-	}
-	return nil
-}
-
-// RemoveRootfs removes what an unmounted root filesystem is made of.
-func (m *Mounts) RemoveRootfs(ctx context.Context, c *pod.Container) error {
-	if err := m.images.RemoveRootfs(ctx, c.ID(), c.Spec().Snapshotter); err != nil {
-		return fmt.Errorf("remove root filesystem: %w", err)
 	}
 	return nil
 }

@@ -110,9 +110,6 @@ const AbortInterval = 200 * time.Millisecond
 // connection is none of the call's, and stays what it is (shim.Lost); so does the
 // end of the caller's own time.
 func FromShim(err error) error {
-	if err == nil {
-		return nil
-	}
 	if shim.Lost(err) {
 		return fmt.Errorf("%w: %w", err, errdefs.ErrUnavailable)
 	}

@@ -244,8 +244,8 @@ func (b *creation) makeParts(ctx context.Context, u *pod.Undo, c *pod.Container,
 	})
 }
 
-// createTask tells whoever runs the pod's tasks about the container. It does not
-// end with the caller's context, but with the sandbox.
+// createTask creates the task of the container. It does not end with the caller's context,
+// but with the sandbox.
 func (b *creation) createTask(ctx context.Context, u *pod.Undo, c *pod.Container, rootfs []mount.Mount) error {
 	s := c.Sandbox
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), task.CallTimeout(s.Spec().Definition))
@@ -284,13 +284,14 @@ func (b *creation) createTask(ctx context.Context, u *pod.Undo, c *pod.Container
 	if shim.Lost(err) || shim.IsUnresponsive(err) || ctx.Err() != nil {
 		return fmt.Errorf("create container: %w", s.Runner.Blame(err))
 	}
-	// That a program cannot be run is for StartContainer to say (CRI: StartError).
+	// The runtime was called already. StartContainer reports that a program cannot be run
+	// (CRI: StartError).
 	return c.Update(func(st *pod.ContainerStatus) error { st.Unstartable = err.Error(); return nil })
 }
 
 // CallCreate gives up when ctx ends. The other side does not, and what it still
 // makes can be removed only when it has: that is returned to be waited for, and ends
-// with the shim at the latest. The other side is not told of a deadline: Kata
+// with the shim at the latest. The other side gets no deadline: Kata
 // answers by it that nothing came of the call, and goes on.
 func CallCreate(ctx context.Context, client *shim.Client, request *taskapi.CreateTaskRequest) (*pod.PendingCall, error) {
 	answer, ended := make(chan error, 1), make(chan struct{})
@@ -319,14 +320,14 @@ func (b *creation) plan(s *pod.Sandbox, id string, r *runtimeapi.CreateContainer
 		return nil, err
 	}
 	_, signal := ocispec.StopSignal(config, img.Config.StopSignal)
-	asked := r.GetConfig().GetImage()
+	given := r.GetConfig().GetImage()
 	spec := &pod.ContainerSpec{
 		Sandbox:     s.ID(),
 		CreatedAt:   b.Pods.Clock.Now(),
 		ImageID:     img.ID,
 		ImageRef:    cmp.Or(first(img.RepoDigests), img.ID),
-		ImageName:   cmp.Or(asked.GetUserSpecifiedImage(), first(img.RepoTags), asked.GetImage()),
-		ImageTag:    img.Name(asked.GetUserSpecifiedImage()),
+		ImageName:   cmp.Or(given.GetUserSpecifiedImage(), first(img.RepoTags), given.GetImage()),
+		ImageTag:    img.Name(given.GetUserSpecifiedImage()),
 		ImageChain:  img.RootChain().String(),
 		Snapshotter: kept.Snapshotter,
 		CgroupsPath: path,

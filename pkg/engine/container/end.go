@@ -42,7 +42,7 @@ func (b *ends) ended(c *pod.Container, exit pod.Exit) {
 	}
 	b.RecordEnd(c, exit)
 	if b.Hooks.Plugins != nil {
-		go b.Hooks.Plugins.StopContainer(b.Pods.Background, b.Hooks.Container(c)) // who removes c waits for it
+		go b.Hooks.Plugins.StopContainer(b.Pods.Background, b.Hooks.Container(c)) // its removal waits for that
 	}
 	b.EraseEnded(c)
 }

@@ -135,7 +135,7 @@ func (n pluginNode) Containers() []nri.Subject {
 }
 
 // UpdateContainer does what a plugin wants. One that ends meanwhile needs no
-// limits any more; its lock is not waited for, as whoever has it may be waiting
+// limits any more; its lock is not waited for, as its holder may be waiting
 // for plugins.
 func (n pluginNode) UpdateContainer(ctx context.Context, id string, change *api.LinuxResources) error {
 	c, err := n.resources.Pods.Index.Container(id)

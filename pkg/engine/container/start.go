@@ -204,8 +204,8 @@ func (b *starts) FinishStart(c *pod.Container) {
 	b.tellPlugins(c)
 }
 
-// NoticeStart finds out whether a start of a foreign shim was under way: that does
-// not say so, and is asked again for as long as a start may take.
+// NoticeStart finds out whether a start of a foreign shim was under way: the shim does
+// not report that, and is asked again for as long as a start may take.
 func (b *starts) NoticeStart(c *pod.Container) {
 	ctx, cancel := context.WithTimeout(b.Pods.Background, task.CallTimeout(c.Sandbox.Spec().Definition))
 	defer cancel()
@@ -221,7 +221,7 @@ func (b *starts) NoticeStart(c *pod.Container) {
 		if err != nil || state == task.Unstarted {
 			continue
 		}
-		// Who starts it now does the rest.
+		// A call that starts it now does the rest.
 		if c.Op.Lock(ctx) != nil {
 			return
 		}
@@ -240,7 +240,7 @@ func (b *starts) NoticeStart(c *pod.Container) {
 // noticeInterval is the pause between two questions of noticeStart.
 const noticeInterval = time.Second
 
-// settle records what came of a start that nobody else waits for. It needs c.op.
+// settle records what came of a start that no call waits for. It needs c.Op.
 func (b *starts) settle(c *pod.Container, state task.State, pid int) {
 	switch state {
 	case task.Failed:
@@ -263,7 +263,7 @@ func (b *starts) settle(c *pod.Container, state task.State, pid int) {
 	}
 }
 
-// tellPlugins says what StartContainer would have said.
+// tellPlugins notifies plugins as StartContainer would have.
 func (b *starts) tellPlugins(c *pod.Container) {
 	switch c.Status().Phase {
 	case pod.PhaseRunning:

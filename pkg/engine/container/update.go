@@ -14,8 +14,8 @@ import (
 	supervisorapi "github.com/berth-cri/berth/proto/berth/supervisor/v1"
 )
 
-// upkeep serves the calls that change a container which runs: its limits, in which plugins
-// have a say, and the file of its log.
+// upkeep serves the calls that change a container which runs: its limits, which plugins
+// may change as well, and the file of its log.
 type upkeep struct{ Deps }
 
 // UpdateContainerResources changes the limits of a container. What the request

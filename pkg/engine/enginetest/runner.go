@@ -10,7 +10,7 @@ import (
 )
 
 // Runner is a pod.Runner that runs nothing: it writes down what it is asked for, and
-// fails where it is told to. What no test expects panics. It is the Binder that gives
+// fails where Fails has an error. What no test expects panics. It is the Binder that gives
 // itself to every sandbox.
 type Runner struct {
 	pod.Runner

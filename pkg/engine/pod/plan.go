@@ -76,8 +76,8 @@ func podUser(c *runtimeapi.PodSandboxConfig) *namespaces.User {
 	return &namespaces.User{UIDs: uids[0], GIDs: gids[0]}
 }
 
-// Chown gives a file to the root of the pod. Without a user namespace that is
-// who made it.
+// Chown gives a file to the root of the pod. Without a user namespace that is its
+// owner already.
 func (p *Plan) Chown(path string) error {
 	if p.User == nil {
 		return nil

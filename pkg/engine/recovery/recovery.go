@@ -42,7 +42,7 @@ type Deps struct {
 	Sandboxes  *sandbox.Service
 	Sessions   *session.Calls
 	SelfChecks *selfcheck.Pods
-	// PodCheckpoints knows of pods that were being written and restored.
+	// PodCheckpoints has the pods that were being written and restored.
 	PodCheckpoints *podcheckpoint.Service
 }
 

@@ -24,7 +24,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/task"
 )
 
-// processes are those that hold the namespaces of sandboxes, or are their kernels.
+// processes starts, watches and stops the processes of sandboxes.
 type processes struct{ Deps }
 
 func (b *processes) Start(ctx context.Context, s *pod.Sandbox) error {

@@ -142,7 +142,7 @@ type Execution struct {
 	Drain          time.Duration
 	Memory         *semaphore.Weighted // for large outputs; nil is no bound
 	stdout, stderr *output
-	// started says that it may run.
+	// started is set while it may run.
 	started bool
 	// registering is closed when the other side has answered whether it knows the
 	// command; nil if this daemon did not ask.

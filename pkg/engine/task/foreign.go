@@ -152,7 +152,7 @@ func (r *foreign) LastWord(ctx context.Context, task string, err error) (pod.Exi
 func (r *foreign) Delete(ctx context.Context, task string) error {
 	err := endBy(ctx, r, task)
 	if shim.Lost(err) {
-		err = endBy(ctx, r, task) // the next connection tells whether the shim is gone
+		err = endBy(ctx, r, task) // the next connection fails with ErrGone if the shim is gone
 	}
 	if shim.Lost(err) {
 		_, err = r.cleanUp(ctx, task, err)

@@ -126,7 +126,7 @@ func (r *foreign) dismiss(ctx context.Context, client *shim.Client) error {
 }
 
 // A foreign shim may run a pod in something that is none of its tasks: a virtual
-// machine, which is nobody's when the shim is gone. It is found by its cgroup.
+// machine, which nothing ends when the shim is gone. It is found by its cgroup.
 
 // killPod kills all that a shim that is gone ran a pod in. The pod is not ready from
 // then on, however long the rest takes.
@@ -139,7 +139,7 @@ func (r *foreign) killPod(ctx context.Context) error {
 	for _, group := range groups {
 		alive, kerr := group.Processes()
 		if len(alive) > 0 {
-			s.Killed.Store(true) // before anybody can find them dead
+			s.Killed.Store(true) // before they can be found dead
 			kerr = errors.Join(kerr, group.Kill(ctx))
 		}
 		err = errors.Join(err, kerr)
